@@ -1,0 +1,90 @@
+//! Token ids: a type of their own, on the device, checked once where they enter.
+use crate::device::Device;
+use crate::meter::Category;
+use std::sync::Arc;
+
+/// Token ids on a device, each below the vocabulary they were checked against. Clones share memory.
+pub struct Ids<D: Device>(Arc<Held<D>>);
+
+struct Held<D: Device> {
+    index: D::Index,
+    len: usize,
+    vocabulary: usize,
+    device: D,
+}
+
+impl<D: Device> Drop for Held<D> {
+    fn drop(&mut self) {
+        self.device.meter().release(Category::Buffers, self.len * 4);
+    }
+}
+
+impl<D: Device> Clone for Ids<D> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+/// An id that is not in the vocabulary.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("token id {id} at position {at} is not in the vocabulary of {vocabulary} (ids go from 0 to {})", vocabulary - 1)]
+pub struct IdsError {
+    /// The id.
+    pub id: u32,
+    /// Where it stands.
+    pub at: usize,
+    /// How many ids there are.
+    pub vocabulary: usize,
+}
+
+impl<D: Device> Ids<D> {
+    /// Puts ids on the device.
+    ///
+    /// # Errors
+    /// If one is not below `vocabulary`.
+    pub fn new(device: &D, ids: &[u32], vocabulary: usize) -> Result<Self, IdsError> {
+        if let Some((at, &id)) = ids.iter().enumerate().find(|(_, id)| **id as usize >= vocabulary) {
+            return Err(IdsError { id, at, vocabulary });
+        }
+        device.meter().hold(Category::Buffers, ids.len() * 4);
+        let index = device.index(ids);
+        Ok(Self(Arc::new(Held { index, len: ids.len(), vocabulary, device: device.clone() })))
+    }
+    /// How many.
+    pub fn len(&self) -> usize {
+        self.0.len
+    }
+    /// None at all.
+    pub fn is_empty(&self) -> bool {
+        self.0.len == 0
+    }
+    /// How many different ids there could be.
+    pub fn vocabulary(&self) -> usize {
+        self.0.vocabulary
+    }
+    /// Where kernels read them.
+    pub fn index(&self) -> &D::Index {
+        &self.0.index
+    }
+    /// Where they lie.
+    pub fn device(&self) -> &D {
+        &self.0.device
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Cpu;
+
+    #[test]
+    fn ids_outside_the_vocabulary_are_refused() {
+        let cpu = Cpu::<f32>::default();
+        let why = Ids::new(&cpu, &[0, 9, 10], 10).err().unwrap().to_string();
+        assert_eq!(why, "token id 10 at position 2 is not in the vocabulary of 10 (ids go from 0 to 9)");
+        let ids = Ids::new(&cpu, &[0, 9], 10).unwrap();
+        assert_eq!((ids.len(), &**ids.index(), cpu.meter().now(Category::Buffers)), (2, &[0, 9][..], 8));
+        drop(ids);
+        assert_eq!(cpu.meter().now(Category::Buffers), 0);
+    }
+}

@@ -1,0 +1,72 @@
+//! The random key of the field's opaque functions: thread-local, set by a guard, inherited by ranks.
+use crate::scalar::mix;
+use std::cell::Cell;
+use std::marker::PhantomData;
+
+/// A key. Two keys are two independent runs of the same proof.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Key(pub u64);
+
+thread_local! { static CURRENT: Cell<Option<Key>> = const { Cell::new(None) }; }
+
+impl Key {
+    /// Makes this the thread's key until the guard drops; then the one before it holds again.
+    #[must_use = "the key holds while the guard lives"]
+    pub fn enter(self) -> KeyGuard {
+        KeyGuard { before: CURRENT.replace(Some(self)), stays: PhantomData }
+    }
+    /// The key of this thread, for handing on to a thread it starts.
+    pub fn current() -> Option<Key> {
+        CURRENT.get()
+    }
+    /// A second key, from a hash of this one.
+    #[must_use]
+    pub fn next(self) -> Key {
+        Key(mix(self.0 ^ 0x6B65_795F_6E65_7874))
+    }
+    /// # Panics
+    /// Without a key: an opaque function would be the same in every run, and prove nothing.
+    #[inline]
+    pub(crate) fn hash(tag: u64) -> u64 {
+        match CURRENT.get() {
+            Some(Key(key)) => mix(key ^ mix(tag)),
+            None => panic!("the field needs a key: hold `Key(..).enter()` around the run"),
+        }
+    }
+}
+
+/// Holds a key in force on this thread.
+pub struct KeyGuard {
+    before: Option<Key>,
+    stays: PhantomData<*const ()>, // on the thread it was made on
+}
+
+impl Drop for KeyGuard {
+    fn drop(&mut self) {
+        CURRENT.set(self.before);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{F61, Scalar};
+
+    #[test]
+    fn keys_nest_and_other_keys_give_other_values() {
+        let x = F61::from_usize(7);
+        let _outer = Key(1).enter();
+        let one = x.sigmoid();
+        {
+            let _inner = Key(1).next().enter();
+            assert_ne!(x.sigmoid(), one);
+        }
+        assert_eq!((x.sigmoid(), Key::current()), (one, Some(Key(1))));
+    }
+
+    #[test]
+    #[should_panic(expected = "the field needs a key")]
+    fn no_key_no_opaque_function() {
+        let _ = F61::ONE.sigmoid();
+    }
+}

@@ -1,0 +1,40 @@
+//! Numbers, memory and matrices: the ground on which everything else stands. Nothing here knows of ranks.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `scalar.rs` | [`Scalar`]: all that layer code may do to a number |
+//! | `float.rs`, `field.rs`, `dual.rs`, `degree.rs` | the numbers: floats run, the field proves, duals differentiate, degrees bound |
+//! | `key.rs` | the random key of the field's opaque functions, set by a guard |
+//! | `device.rs`, `view.rs`, `matrix.rs`, `ids.rs` | a place with memory; windows into it; matrices and token ids that own it |
+//! | `cpu.rs`, `pages.rs` | the host as such a place: one pool a rank |
+//! | `meter.rs`, `clock.rs` | bytes by category and phase, FLOPs; time by kernel |
+//! | `safetensors.rs` | weights in files: mapped for reading, replaced atomically in writing |
+mod clock;
+mod cpu;
+mod degree;
+mod device;
+mod dual;
+mod field;
+mod float;
+mod ids;
+mod key;
+mod matrix;
+mod meter;
+mod pages;
+mod scalar;
+mod view;
+
+pub use clock::Clock;
+pub use cpu::{At, Cpu};
+pub use degree::{Degree, Tally};
+pub use device::Device;
+pub use dual::Dual;
+pub use field::F61;
+pub use float::Real;
+pub use ids::{Ids, IdsError};
+pub use key::{Key, KeyGuard};
+pub use matrix::Tensor;
+pub use meter::{Category, Meter, Peaks, Phase};
+pub use pages::Buffer;
+pub use scalar::{Scalar, mix};
+pub use view::{View, ViewMut};

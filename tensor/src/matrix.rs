@@ -1,0 +1,165 @@
+//! A matrix of numbers on a device. Clones share memory; it is released, and unmetered, when the last one drops.
+use crate::device::Device;
+use crate::meter::Category;
+use crate::view::{View, ViewMut};
+use std::mem::{ManuallyDrop, size_of};
+use std::sync::Arc;
+
+/// A matrix `[rows, cols]` of numbers, row-major, that owns its memory together with its clones.
+pub struct Tensor<D: Device> {
+    memory: Arc<Memory<D>>,
+    rows: usize,
+    cols: usize,
+}
+
+struct Memory<D: Device> {
+    buffer: ManuallyDrop<D::Buffer>,
+    device: D,
+    category: Category,
+    bytes: usize,
+}
+
+impl<D: Device> Drop for Memory<D> {
+    fn drop(&mut self) {
+        self.device.meter().release(self.category, self.bytes);
+        // SAFETY: the buffer is taken once, here, and not used after.
+        self.device.free(unsafe { ManuallyDrop::take(&mut self.buffer) });
+    }
+}
+
+impl<D: Device> Clone for Tensor<D> {
+    /// Another owner of the same memory.
+    fn clone(&self) -> Self {
+        Self { memory: self.memory.clone(), ..*self }
+    }
+}
+
+impl<D: Device> Tensor<D> {
+    /// Contents initialised but unsaid: for results that are written whole.
+    pub fn empty(device: &D, category: Category, rows: usize, cols: usize) -> Self {
+        let bytes = rows * cols * size_of::<D::Elem>();
+        device.meter().hold(category, bytes);
+        let buffer = ManuallyDrop::new(device.alloc(rows * cols));
+        Self { memory: Arc::new(Memory { buffer, device: device.clone(), category, bytes }), rows, cols }
+    }
+    /// An activation on the same device.
+    #[must_use]
+    pub fn beside(&self, rows: usize, cols: usize) -> Self {
+        Self::empty(self.device(), Category::Activations, rows, cols)
+    }
+    /// A matrix whose element `i` (row-major) is `f(i)`.
+    pub fn from_fn(
+        device: &D,
+        category: Category,
+        rows: usize,
+        cols: usize,
+        mut f: impl FnMut(usize) -> D::Elem,
+    ) -> Self {
+        let mut t = Self::empty(device, category, rows, cols);
+        t.write(&mut f);
+        t
+    }
+    /// Sets element `i` (row-major) to `f(i)`.
+    ///
+    /// # Panics
+    /// If another owner could see the change.
+    pub fn write(&mut self, f: &mut dyn FnMut(usize) -> D::Elem) {
+        let (device, len) = (self.device().clone(), self.len());
+        device.write(self.buffer_mut(), len, f);
+    }
+    /// Where it lies.
+    pub fn device(&self) -> &D {
+        &self.memory.device
+    }
+    /// How many rows.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+    /// How many columns.
+    pub fn cols(&self) -> usize {
+        self.cols
+    }
+    /// `[rows, cols]`.
+    pub fn shape(&self) -> [usize; 2] {
+        [self.rows, self.cols]
+    }
+    /// How many numbers.
+    pub fn len(&self) -> usize {
+        self.rows * self.cols
+    }
+    /// No numbers at all.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+    /// The whole matrix, to read.
+    pub fn view(&self) -> View<'_, D> {
+        View::whole(D::ptr(&self.memory.buffer), self.rows, self.cols)
+    }
+    /// The whole matrix, to write.
+    ///
+    /// # Panics
+    /// If another owner could see the change.
+    pub fn view_mut(&mut self) -> ViewMut<'_, D> {
+        let (rows, cols) = (self.rows, self.cols);
+        ViewMut::whole(D::ptr(self.buffer_mut()), rows, cols)
+    }
+    fn buffer_mut(&mut self) -> &mut D::Buffer {
+        &mut Arc::get_mut(&mut self.memory).expect("a shared tensor is not written").buffer
+    }
+    /// The values, row-major; `None` on a device that has none.
+    pub fn read(&self) -> Option<Vec<D::Elem>> {
+        self.device().read(&self.memory.buffer, self.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Cpu;
+
+    #[test]
+    fn memory_is_metered_until_the_last_owner_drops() {
+        let cpu = Cpu::<f32>::default();
+        let a = Tensor::from_fn(&cpu, Category::Weights, 2, 3, |i| i as f32);
+        let b = a.clone();
+        drop(a);
+        assert_eq!(cpu.meter().now(Category::Weights), 24);
+        assert_eq!(b.read().unwrap(), [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]);
+        drop(b);
+        assert_eq!(cpu.meter().now(Category::Weights), 0);
+    }
+
+    #[test]
+    #[should_panic(expected = "a shared tensor is not written")]
+    fn a_shared_tensor_is_not_written() {
+        let mut a = Tensor::from_fn(&Cpu::<f32>::default(), Category::Weights, 1, 1, |_| 0.0);
+        let _b = a.clone();
+        let _ = a.view_mut();
+    }
+
+    /// Kills: a window that reaches outside, a transpose that mixes its strides.
+    #[test]
+    fn windows_show_what_they_say() {
+        let a = Tensor::from_fn(&Cpu::<f64>::default(), Category::Buffers, 3, 4, |i| i as f64);
+        let w = a.view().take_rows(1, 2).take_cols(1, 3);
+        assert_eq!((w.row(0), w.row(1)), (&[5.0, 6.0, 7.0][..], &[9.0, 10.0, 11.0][..]));
+        let t = w.t();
+        assert_eq!((t.rows(), t.cols(), t.at(2, 1)), (3, 2, 11.0));
+        assert!(!w.is_contiguous() && a.view().is_contiguous());
+        assert_eq!(a.view().reshape(2, 6).at(1, 0), 6.0);
+        for outside in
+            [|v: View<Cpu<f64>>| v.take_rows(2, 2).rows(), |v: View<Cpu<f64>>| v.take_cols(0, 5).cols()]
+        {
+            assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| outside(a.view()))).is_err());
+        }
+    }
+
+    #[test]
+    fn split_columns_are_disjoint_and_complete() {
+        let mut a = Tensor::from_fn(&Cpu::<f32>::default(), Category::Buffers, 2, 3, |_| 0.0);
+        let (mut left, mut right) = a.view_mut().split_cols(1);
+        left.row(1)[0] = 1.0;
+        right.row(1).copy_from_slice(&[2.0, 3.0]);
+        assert_eq!(a.read().unwrap(), [0.0, 0.0, 0.0, 1.0, 2.0, 3.0]);
+    }
+}

@@ -1,0 +1,147 @@
+//! Counts what a rank holds and computes. One writer (the rank's thread), any number of readers.
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+
+/// What memory is used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(usize)]
+pub enum Category {
+    /// Parameters.
+    Weights,
+    /// Gradients of parameters.
+    Gradients,
+    /// The optimizer's state.
+    Optimizer,
+    /// What layers compute and keep.
+    Activations,
+    /// Keys and values of earlier tokens.
+    KvCache,
+    /// Scratch, tables, token ids, gathered pieces.
+    Buffers,
+}
+
+impl Category {
+    /// All of them, in the order of every report.
+    pub const ALL: [Category; 6] = [
+        Category::Weights,
+        Category::Gradients,
+        Category::Optimizer,
+        Category::Activations,
+        Category::KvCache,
+        Category::Buffers,
+    ];
+    /// The name in reports.
+    pub fn name(self) -> &'static str {
+        ["weights", "gradients", "optimizer", "activations", "kv-cache", "buffers"][self as usize]
+    }
+}
+
+/// A stretch of a run with peaks of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(usize)]
+pub enum Phase {
+    /// Building the model and reading its weights.
+    Load,
+    /// Forward passes that keep nothing.
+    Inference,
+    /// Training steps.
+    Step,
+}
+const CATEGORIES: usize = Category::ALL.len();
+const PHASES: usize = 3;
+
+/// Largest bytes held at once in one phase.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Peaks {
+    /// By category, each at its own moment; see [`Category::ALL`].
+    pub category: [usize; CATEGORIES],
+    /// Of all together.
+    pub total: usize,
+}
+
+/// Bytes now and at peak, by category and phase, and floating point operations.
+#[derive(Debug, Default)]
+pub struct Meter {
+    phase: AtomicUsize,
+    now: [AtomicUsize; CATEGORIES + 1], // the last is the sum
+    peak: [[AtomicUsize; CATEGORIES + 1]; PHASES],
+    flops: AtomicU64,
+    reserved: AtomicUsize,
+}
+
+impl Meter {
+    /// Begins a phase: its peaks start from what is held now.
+    pub fn begin(&self, phase: Phase) {
+        self.phase.store(phase as usize, Relaxed);
+        for (now, peak) in self.now.iter().zip(&self.peak[phase as usize]) {
+            peak.fetch_max(now.load(Relaxed), Relaxed);
+        }
+    }
+    pub(crate) fn hold(&self, category: Category, bytes: usize) {
+        let peak = &self.peak[self.phase.load(Relaxed)];
+        for i in [category as usize, CATEGORIES] {
+            let level = self.now[i].fetch_add(bytes, Relaxed) + bytes;
+            peak[i].fetch_max(level, Relaxed);
+        }
+    }
+    pub(crate) fn release(&self, category: Category, bytes: usize) {
+        for i in [category as usize, CATEGORIES] {
+            self.now[i].fetch_sub(bytes, Relaxed);
+        }
+    }
+    pub(crate) fn reserve(&self, bytes: usize) {
+        self.reserved.fetch_add(bytes, Relaxed);
+    }
+    /// Counts floating point operations (a multiply-add is two). For whoever calls kernels.
+    pub fn work(&self, flops: usize) {
+        self.flops.fetch_add(flops as u64, Relaxed);
+    }
+    /// Bytes of a category held now.
+    pub fn now(&self, category: Category) -> usize {
+        self.now[category as usize].load(Relaxed)
+    }
+    /// Peaks of one phase; zero where it never began.
+    pub fn peaks(&self, phase: Phase) -> Peaks {
+        let at = |i: usize| self.peak[phase as usize][i].load(Relaxed);
+        Peaks { category: std::array::from_fn(at), total: at(CATEGORIES) }
+    }
+    /// The largest of all phases, by category and in total.
+    pub fn peaks_of_all(&self) -> Peaks {
+        [Phase::Load, Phase::Inference, Phase::Step].into_iter().map(|p| self.peaks(p)).fold(
+            Peaks::default(),
+            |a, b| Peaks {
+                category: std::array::from_fn(|i| a.category[i].max(b.category[i])),
+                total: a.total.max(b.total),
+            },
+        )
+    }
+    /// Operations since the beginning: products and attention; what is linear in the activations is not counted.
+    pub fn flops(&self) -> u64 {
+        self.flops.load(Relaxed)
+    }
+    /// Bytes that the device took from the system; its pool keeps them.
+    pub fn reserved(&self) -> usize {
+        self.reserved.load(Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Kills: a peak that forgets what a phase began with, a release from the wrong category.
+    #[test]
+    fn phases_have_their_own_peaks() {
+        let m = Meter::default();
+        m.hold(Category::Weights, 10);
+        m.hold(Category::Buffers, 30);
+        m.release(Category::Buffers, 30);
+        m.begin(Phase::Step);
+        m.hold(Category::Activations, 5);
+        let (load, step) = (m.peaks(Phase::Load), m.peaks(Phase::Step));
+        assert_eq!((load.category, load.total), ([10, 0, 0, 0, 0, 30], 40));
+        assert_eq!((step.category, step.total), ([10, 0, 0, 5, 0, 0], 15));
+        assert_eq!(m.peaks_of_all(), Peaks { category: [10, 0, 0, 5, 0, 30], total: 40 });
+        assert_eq!(m.peaks(Phase::Inference), Peaks::default());
+        assert_eq!((m.now(Category::Weights), m.now(Category::Buffers)), (10, 0));
+    }
+}

@@ -1,0 +1,92 @@
+//! The numbers a program may run on.
+//!
+//! Ring operations and [`Scalar::inv`] are exact in every implementation; everything else is *uninterpreted* in
+//! the field (a keyed hash of a fully reduced value). There is no `exp`, `ln`, `sqrt` or `<`: the type checker
+//! keeps layer code provable.
+//!
+//! Constants: only literals and settings go through [`Scalar::from_f64`]; arithmetic on them (`1 − β`, `β^t`,
+//! `1/n`) happens in `Scalar`, so that it is the same arithmetic in every number.
+use std::fmt::Debug;
+use std::ops::{Add, AddAssign, Mul, Neg, Sub};
+
+/// Everything that layer and kernel code may do to a number.
+pub trait Scalar:
+    Copy
+    + Send
+    + Sync
+    + PartialEq
+    + Debug
+    + 'static
+    + Add<Output = Self>
+    + Sub<Output = Self>
+    + Mul<Output = Self>
+    + Neg<Output = Self>
+    + AddAssign
+{
+    /// The number's name in messages and files: `f32`, `f61`.
+    const NAME: &'static str;
+    /// Neutral element of the sum.
+    const ZERO: Self;
+    /// Neutral element of the product.
+    const ONE: Self;
+    /// Neutral element of [`stab`](Self::stab), and what [`exp_sub`](Self::exp_sub) maps to zero. No arithmetic
+    /// is defined on it; the field panics on such arithmetic in debug builds.
+    const NEG_INF: Self;
+
+    /// The exact (dyadic) image of a constant.
+    fn from_f64(x: f64) -> Self;
+    /// The image of a count; `1/n` is `from_usize(n).inv()`.
+    #[must_use]
+    fn from_usize(n: usize) -> Self {
+        Self::from_f64(n as f64)
+    }
+    /// The multiplicative inverse.
+    #[must_use]
+    fn inv(self) -> Self;
+    /// `self^n` by repeated multiplication; the same arithmetic in every number.
+    #[must_use]
+    fn pow(self, n: usize) -> Self {
+        (0..n).fold(Self::ONE, |power, _| power * self)
+    }
+    /// The softmax stabiliser: max on floats, `a + b + K` in the field (K a constant, not 0). It must cancel.
+    #[must_use]
+    fn stab(a: Self, b: Self) -> Self;
+    /// e^(a−b); field: E(a)/E(b), E a keyed permutation.
+    #[must_use]
+    fn exp_sub(a: Self, b: Self) -> Self;
+    /// m + ln l; field: E⁻¹(l·E(m)).
+    #[must_use]
+    fn lse(m: Self, l: Self) -> Self;
+    /// 1/(1 + e^(−x)).
+    #[must_use]
+    fn sigmoid(self) -> Self;
+    /// 1/√x.
+    #[must_use]
+    fn rsqrt(self) -> Self;
+    /// 1/√n of a count: attention's scale.
+    #[must_use]
+    fn inv_sqrt(n: usize) -> Self {
+        Self::from_usize(n).rsqrt()
+    }
+    /// (cos, sin) of `position · base^(−2i/d)`; field: any keyed pair, as nothing but its transpose may be used.
+    fn rotary(position: usize, i: usize, d: usize, base: f64) -> (Self, Self);
+    /// min(1, limit/√norm2): the factor of clipping by global norm, from the norm's *square*.
+    #[must_use]
+    fn clip_factor(norm2: Self, limit: f64) -> Self;
+    /// 1/(√v + ε): Adam's scale, from the corrected second moment.
+    #[must_use]
+    fn adam_scale(v: Self, eps: f64) -> Self;
+    /// A random draw from a hash of (seed, global index): normal with deviation `std` on floats, uniform in the field.
+    #[must_use]
+    fn sample(key: u64, std: f64) -> Self;
+}
+
+/// `SplitMix64`: a hash of (seed, global index). Source: Steele, Lea, Flood, "Fast splittable pseudorandom
+/// number generators", OOPSLA 2014.
+#[must_use]
+pub fn mix(mut z: u64) -> u64 {
+    z = z.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    z ^ (z >> 31)
+}

@@ -1,0 +1,124 @@
+//! Windows into matrices. They cannot be made by hand, so they always lie inside a tensor that is borrowed.
+use crate::device::Device;
+use std::marker::PhantomData;
+
+macro_rules! view {
+    ($name:ident, $borrow:ty, $doc:literal) => {
+        #[doc = $doc]
+        pub struct $name<'a, D: Device> {
+            ptr: D::Ptr,
+            rows: usize,
+            cols: usize,
+            row_stride: usize,
+            col_stride: usize,
+            borrow: PhantomData<$borrow>,
+        }
+        impl<'a, D: Device> $name<'a, D> {
+            /// The whole of a row-major matrix. Only a tensor, which knows its buffer's length, may say so.
+            pub(crate) fn whole(ptr: D::Ptr, rows: usize, cols: usize) -> Self {
+                Self { ptr, rows, cols, row_stride: cols, col_stride: 1, borrow: PhantomData }
+            }
+            /// Where the window begins.
+            #[inline(always)]
+            pub fn ptr(&self) -> D::Ptr {
+                self.ptr
+            }
+            /// How many rows.
+            #[inline(always)]
+            pub fn rows(&self) -> usize {
+                self.rows
+            }
+            /// How many columns.
+            #[inline(always)]
+            pub fn cols(&self) -> usize {
+                self.cols
+            }
+            /// Elements from one row to the next.
+            #[inline(always)]
+            pub fn row_stride(&self) -> usize {
+                self.row_stride
+            }
+            /// Elements from one column to the next.
+            #[inline(always)]
+            pub fn col_stride(&self) -> usize {
+                self.col_stride
+            }
+            /// No gaps: `rows · cols` numbers in a row.
+            pub fn is_contiguous(&self) -> bool {
+                self.col_stride == 1 && (self.rows <= 1 || self.row_stride == self.cols)
+            }
+            /// Columns `from..from + n`.
+            ///
+            /// # Panics
+            /// If they are not all there; so it is with the other windows.
+            #[must_use]
+            pub fn take_cols(self, from: usize, n: usize) -> Self {
+                assert!(from + n <= self.cols, "columns {from}..{} of {}", from + n, self.cols);
+                Self { ptr: D::offset(self.ptr, from * self.col_stride), cols: n, ..self }
+            }
+            /// Rows `from..from + n`.
+            #[must_use]
+            pub fn take_rows(self, from: usize, n: usize) -> Self {
+                assert!(from + n <= self.rows, "rows {from}..{} of {}", from + n, self.rows);
+                Self { ptr: D::offset(self.ptr, from * self.row_stride), rows: n, ..self }
+            }
+            /// The transpose, without moving anything.
+            #[must_use]
+            pub fn t(self) -> Self {
+                Self {
+                    rows: self.cols,
+                    cols: self.rows,
+                    row_stride: self.col_stride,
+                    col_stride: self.row_stride,
+                    ..self
+                }
+            }
+            /// The same numbers in other rows.
+            #[must_use]
+            pub fn reshape(self, rows: usize, cols: usize) -> Self {
+                assert!(self.is_contiguous() && rows * cols == self.rows * self.cols, "no reshape of gaps");
+                Self { rows, cols, row_stride: cols, ..self }
+            }
+        }
+    };
+}
+view!(View, &'a D::Buffer, "A matrix to read: a window into a tensor.");
+view!(
+    ViewMut,
+    &'a mut D::Buffer,
+    "A matrix to write: a window into a tensor, the only one over its elements."
+);
+
+impl<D: Device> Clone for View<'_, D> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<D: Device> Copy for View<'_, D> {}
+
+impl<'a, D: Device> ViewMut<'a, D> {
+    /// A shorter loan of the same window.
+    pub fn again(&mut self) -> ViewMut<'_, D> {
+        ViewMut { borrow: PhantomData, ..*self }
+    }
+    /// The window for reading, while this one rests.
+    pub fn read(&self) -> View<'_, D> {
+        View {
+            ptr: self.ptr,
+            rows: self.rows,
+            cols: self.cols,
+            row_stride: self.row_stride,
+            col_stride: self.col_stride,
+            borrow: PhantomData,
+        }
+    }
+    /// Two disjoint windows: columns before `at`, and from `at` on.
+    ///
+    /// # Panics
+    /// If there are fewer columns than `at`.
+    pub fn split_cols(self, at: usize) -> (ViewMut<'a, D>, ViewMut<'a, D>) {
+        assert!(at <= self.cols, "columns {at}.. of {}", self.cols);
+        let right = ViewMut { ptr: D::offset(self.ptr, at * self.col_stride), cols: self.cols - at, ..self };
+        (ViewMut { cols: at, ..self }, right)
+    }
+}
