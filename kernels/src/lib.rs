@@ -1,1 +1,12 @@
-//! To be written.
+//! What a device computes: [`Kernels`], on the host ([`Cpu`](tensor::Cpu), one generic body for every number) and
+//! on [`Meta`], which computes nothing and so tells the price.
+//!
+//! Kernels write into memory they are given: they never allocate and never count, so that bytes and FLOPs are
+//! the same on every device. Nothing here knows of ranks.
+mod cpu;
+mod kernels;
+mod meta;
+
+pub use cpu::{CpuScalar, widest};
+pub use kernels::{AdamW, Causal, Heads, Kernels, Qkv, Slice, Softmax, Span, Write};
+pub use meta::Meta;

@@ -43,10 +43,18 @@ pub trait Scalar:
     /// The multiplicative inverse.
     #[must_use]
     fn inv(self) -> Self;
-    /// `self^n` by repeated multiplication; the same arithmetic in every number.
+    /// `self^n` by squaring; the same arithmetic in every number.
     #[must_use]
     fn pow(self, n: usize) -> Self {
-        (0..n).fold(Self::ONE, |power, _| power * self)
+        let (mut base, mut power, mut n) = (self, Self::ONE, n);
+        while n > 0 {
+            if n & 1 == 1 {
+                power = power * base;
+            }
+            base = base * base;
+            n >>= 1;
+        }
+        power
     }
     /// The softmax stabiliser: max on floats, `a + b + K` in the field (K a constant, not 0). It must cancel.
     #[must_use]

@@ -1,2 +1,35 @@
-//! To be written.
-fn main() {}
+//! The project's own tasks: `cargo xtask ci` is what must pass before a change lands, here and on any machine.
+mod ci;
+mod readme;
+
+use std::env;
+use std::process::ExitCode;
+
+const HELP: &str = "\
+The project's own tasks.
+
+Usage: cargo xtask <task>
+
+Tasks:
+  ci    the README's test command, then formatting, lints, API documentation and the book;
+        stops at the first step that fails, with that step's exit code
+";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = env::args().skip(1).collect();
+    match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["ci"] => ci::run(),
+        ["-h" | "--help" | "help"] | ["ci", "-h" | "--help"] => {
+            print!("{HELP}");
+            ExitCode::SUCCESS
+        }
+        [] => refuse("No task is named"),
+        ["ci", ..] => refuse("The task `ci` takes no arguments"),
+        [task, ..] => refuse(&format!("There is no task `{task}`")),
+    }
+}
+
+fn refuse(what: &str) -> ExitCode {
+    eprintln!("{what}: `cargo xtask --help` lists the tasks.");
+    ExitCode::from(2)
+}

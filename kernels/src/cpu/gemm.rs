@@ -1,0 +1,169 @@
+//! C (+)= A·B: plain loops for every number; a library's and an own product for floats; few rows go by rows.
+use crate::kernels::Write;
+use tensor::{Cpu, Scalar, View, ViewMut};
+
+/// Products of fewer rows than this stream the other factor once, row by row.
+const FEW: usize = 8;
+/// Products with fewer operations than this go to the library: packing would cost more than it gains.
+#[cfg(target_arch = "x86_64")]
+const WORTH_PACKING: usize = 1 << 22;
+
+fn check<S: Scalar>(c: &ViewMut<Cpu<S>>, a: &View<Cpu<S>>, b: &View<Cpu<S>>) {
+    let fit = c.rows() == a.rows() && a.cols() == b.rows() && b.cols() == c.cols();
+    assert!(fit && c.col_stride() == 1, "a product of matrices that do not fit");
+}
+
+/// The definition.
+pub(super) fn plain<S: Scalar>(mut c: ViewMut<Cpu<S>>, a: View<Cpu<S>>, b: View<Cpu<S>>, write: Write) {
+    check(&c, &a, &b);
+    for i in 0..c.rows() {
+        for j in 0..c.cols() {
+            let mut sum = if write == Write::Add { c.read().at(i, j) } else { S::ZERO };
+            for k in 0..a.cols() {
+                sum += a.at(i, k) * b.at(k, j);
+            }
+            c.set(i, j, sum);
+        }
+    }
+}
+
+/// The library's product, for f32 and f64. (The crate `gemm`.)
+#[inline(always)]
+pub(super) fn library<S: Scalar>(c: ViewMut<Cpu<S>>, a: View<Cpu<S>>, b: View<Cpu<S>>, write: Write) {
+    check(&c, &a, &b);
+    let add = write == Write::Add;
+    // SAFETY: the windows are valid, of fitting sizes, and `c`, borrowed mutably, does not overlap the others.
+    unsafe {
+        gemm::gemm(
+            c.rows(),
+            c.cols(),
+            a.cols(),
+            c.ptr().raw(),
+            c.col_stride() as isize,
+            c.row_stride() as isize,
+            add,
+            a.ptr().raw(),
+            a.col_stride() as isize,
+            a.row_stride() as isize,
+            b.ptr().raw(),
+            b.col_stride() as isize,
+            b.row_stride() as isize,
+            if add { S::ONE } else { S::ZERO },
+            S::ONE,
+            false,
+            false,
+            false,
+            gemm::Parallelism::None,
+        );
+    }
+}
+
+/// Few rows times a matrix that lies by rows: each of its rows is read once.
+#[inline(always)]
+fn by_rows<S: Scalar>(mut c: ViewMut<Cpu<S>>, a: View<Cpu<S>>, b: View<Cpu<S>>, write: Write) {
+    if write == Write::Set {
+        for i in 0..c.rows() {
+            c.row(i).fill(S::ZERO);
+        }
+    }
+    for k in 0..a.cols() {
+        let b = b.row(k);
+        for i in 0..a.rows() {
+            let x = a.at(i, k);
+            for (c, &b) in c.row(i).iter_mut().zip(b) {
+                *c += x * b;
+            }
+        }
+    }
+}
+
+/// The product for f32: by rows where there are few, the own packed one where it pays, else the library's.
+#[inline(always)]
+pub(super) fn f32(c: ViewMut<Cpu<f32>>, a: View<Cpu<f32>>, b: View<Cpu<f32>>, write: Write) {
+    check(&c, &a, &b);
+    if c.rows() <= FEW && b.col_stride() == 1 {
+        return by_rows(c, a, b, write);
+    }
+    #[cfg(target_arch = "x86_64")]
+    {
+        use super::gemm_avx512::{Factor, product};
+        let pays = c.rows() * c.cols() * a.cols() > WORTH_PACKING || b.col_stride() != 1;
+        if pays && a.cols() > 0 && std::is_x86_feature_detected!("avx512f") {
+            let factor =
+                |v: &View<Cpu<f32>>| Factor { at: v.ptr().raw(), row: v.row_stride(), col: v.col_stride() };
+            let add = write == Write::Add;
+            let (m, n, k) = (c.rows(), c.cols(), a.cols());
+            // SAFETY: valid windows of fitting sizes; `c` is borrowed mutably, so it overlaps neither factor.
+            unsafe { product([m, n, k], c.ptr().raw(), c.row_stride(), factor(&a), factor(&b), add) };
+            return;
+        }
+    }
+    library(c, a, b, write);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cpu::CpuScalar;
+    use tensor::{Category, Dual, F61, Key, Tensor};
+
+    /// Small integers make every sum exact in every number, so all products must agree with the definition, for
+    /// all transpositions and ragged shapes. Kills: a wrong edge, stride, mask, panel or reduction.
+    fn equals_plain<S: CpuScalar>(integer: impl Fn(i64) -> S) {
+        let cpu = Cpu::<S>::default();
+        let shapes = [(1, 1, 1), (1, 40, 33), (3, 70, 5), (12, 32, 16), (13, 33, 17), (50, 300, 130), (4, 5, 0)];
+        for (m, n, k) in shapes {
+            for (at, bt) in [(false, false), (false, true), (true, false), (true, true)] {
+                let matrix = |salt: usize, rows: usize, cols: usize| {
+                    let value = |i: usize| integer(((i * 7919 + salt * 31) % 7) as i64 - 3);
+                    Tensor::from_fn(&cpu, Category::Buffers, rows, cols, value)
+                };
+                let a = if at { matrix(1, k, m) } else { matrix(1, m, k) };
+                let b = if bt { matrix(2, n, k) } else { matrix(2, k, n) };
+                let a = if at { a.view().t() } else { a.view() };
+                let b = if bt { b.view().t() } else { b.view() };
+                for write in [Write::Set, Write::Add] {
+                    let (mut fast, mut truth) = (matrix(3, m, n), matrix(3, m, n));
+                    S::gemm(fast.view_mut(), a, b, write);
+                    plain(truth.view_mut(), a, b, write);
+                    assert_eq!(fast.read(), truth.read(), "{} {m}x{n}x{k} {at} {bt} {write:?}", S::NAME);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn products_equal_the_definition_on_integers() {
+        let _key = Key(3).enter();
+        equals_plain(|i| i as f32);
+        equals_plain(|i| i as f64);
+        equals_plain(|i| F61::from_f64(i as f64));
+        equals_plain(|i| Dual::<F61>::from_f64(i as f64));
+    }
+
+    /// Two hundred products near p² before a reduction would overflow 128 bits.
+    #[test]
+    fn field_products_do_not_overflow() {
+        let cpu = Cpu::<F61>::default();
+        let a = Tensor::from_fn(&cpu, Category::Buffers, 1, 200, |_| F61::new(F61::P - 1));
+        let mut c = Tensor::empty(&cpu, Category::Buffers, 1, 1);
+        F61::gemm(c.view_mut(), a.view(), a.view().t(), Write::Set);
+        assert_eq!(c.read().unwrap(), [F61::new(200)]);
+    }
+
+    /// Shapes on both sides of every blocking constant of the packed product, on integers.
+    #[test]
+    fn the_packed_product_crosses_its_blocks() {
+        let cpu = Cpu::<f32>::default();
+        for (m, n, k) in [(130, 270, 530), (25, 47, 1025), (90, 513, 512)] {
+            let matrix = |salt: usize, rows: usize, cols: usize| {
+                Tensor::from_fn(&cpu, Category::Buffers, rows, cols, |i| ((i * 31 + salt) % 5) as f32 - 2.0)
+            };
+            let (a, b) = (matrix(1, m, k), matrix(2, n, k));
+            let (mut fast, mut truth) = (matrix(3, m, n), matrix(3, m, n));
+            f32::gemm(fast.view_mut(), a.view(), b.view().t(), Write::Add);
+            plain(truth.view_mut(), a.view(), b.view().t(), Write::Add);
+            assert_eq!(fast.read(), truth.read(), "{m}x{n}x{k}");
+        }
+    }
+}

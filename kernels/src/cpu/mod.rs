@@ -1,0 +1,155 @@
+//! The host as a device: one generic body of every kernel for every number; a number overrides only its product
+//! and its tile sizes (`number.rs`).
+mod attention;
+mod attention_backward;
+mod elementwise;
+mod gemm;
+#[cfg(target_arch = "x86_64")]
+mod gemm_avx512;
+mod gemm_field;
+mod loss;
+mod norm;
+mod number;
+mod optimizer;
+mod simd;
+
+pub use number::CpuScalar;
+pub use simd::widest;
+
+use crate::kernels::{AdamW, Causal, Heads, Kernels, Qkv, Slice, Softmax, Span, Write};
+use tensor::{Cpu, Scalar, View, ViewMut};
+
+type V<'a, S> = View<'a, Cpu<S>>;
+type M<'a, S> = ViewMut<'a, Cpu<S>>;
+
+/// Runs a kernel's body with the widest vectors the machine has, on the clock.
+#[inline]
+fn run<S: Scalar>(cpu: &Cpu<S>, name: &'static str, body: impl FnOnce()) {
+    cpu.clock().time(
+        name,
+        #[inline(always)]
+        || widest(body),
+    );
+}
+
+macro_rules! run {
+    ($cpu:expr, $name:literal, $body:expr) => {
+        run(
+            $cpu,
+            $name,
+            #[inline(always)]
+            || $body,
+        )
+    };
+}
+
+impl<S: CpuScalar> Kernels for Cpu<S> {
+    fn gemm(&self, c: M<S>, a: V<S>, b: V<S>, write: Write) {
+        run!(self, "product", S::gemm(c, a, b, write));
+    }
+    fn fill(&self, y: M<S>, value: S) {
+        run!(self, "fill", elementwise::fill(y, value));
+    }
+    fn copy(&self, y: M<S>, x: V<S>) {
+        run!(self, "copy", elementwise::copy(y, x));
+    }
+    fn add(&self, y: M<S>, a: V<S>) {
+        run!(self, "add", elementwise::add(y, a));
+    }
+    fn rotate(&self, x: M<S>, table: V<S>, tokens: &[Causal], dim: usize, back: bool) {
+        run!(self, "rotate", elementwise::rotate(x, table, tokens, dim, back));
+    }
+    fn rms_norm(&self, y: M<S>, r: M<S>, x: V<S>, gain: V<S>, eps: f64) {
+        run!(self, "norm", norm::forward(y, r, x, gain, eps));
+    }
+    fn rms_norm_backward(
+        &self,
+        dx: M<S>,
+        dgain: M<S>,
+        x: V<S>,
+        r: V<S>,
+        gain: V<S>,
+        dy: V<S>,
+        skip: Option<V<S>>,
+    ) {
+        run!(self, "norm backward", norm::backward(dx, dgain, x, r, gain, dy, skip));
+    }
+    fn swiglu(&self, h: M<S>, gate: V<S>, up: V<S>) {
+        run!(self, "swiglu", elementwise::swiglu(h, gate, up));
+    }
+    fn swiglu_backward(&self, dgate: M<S>, dup: M<S>, gate: V<S>, up: V<S>, dh: V<S>) {
+        run!(self, "swiglu backward", elementwise::swiglu_backward(dgate, dup, gate, up, dh));
+    }
+    fn attention_block(
+        &self,
+        heads: Heads,
+        spans: &[Span],
+        qkv: Qkv<Self>,
+        out: Softmax<Self>,
+        scratch: M<S>,
+    ) {
+        run!(self, "attention", attention::block(heads, spans, &qkv, out, scratch));
+    }
+    fn attention_finish(&self, heads: Heads, out: Softmax<Self>) {
+        run!(self, "attention finish", attention::finish(heads, out));
+    }
+    fn attention_delta(&self, heads: Heads, delta: M<S>, o: V<S>, d_o: V<S>) {
+        run!(self, "attention delta", attention_backward::delta(heads, delta, o, d_o));
+    }
+    fn attention_block_backward(
+        &self,
+        heads: Heads,
+        spans: &[Span],
+        qkv: Qkv<Self>,
+        saved: (V<S>, V<S>),
+        d_o: V<S>,
+        dqkv: [M<S>; 3],
+        scratch: M<S>,
+    ) {
+        run!(
+            self,
+            "attention backward",
+            attention_backward::block(heads, spans, &qkv, saved, d_o, dqkv, scratch)
+        );
+    }
+    fn attention_scratch(heads: Heads, keys: usize) -> usize {
+        attention::scratch_len::<S>(heads, keys)
+    }
+    fn embed(&self, y: M<S>, table: V<S>, ids: &Self::Index, slice: Slice) {
+        run!(self, "embed", loss::embed(y, table, ids, slice));
+    }
+    fn embed_backward(&self, dtable: M<S>, dy: V<S>, ids: &Self::Index, slice: Slice) {
+        run!(self, "embed backward", loss::embed_backward(dtable, dy, ids, slice));
+    }
+    fn row_stab(&self, m: M<S>, logits: V<S>) {
+        run!(self, "loss stab", loss::row_stab(m, logits));
+    }
+    fn row_sums(&self, sums: M<S>, logits: V<S>, m: V<S>, targets: &Self::Index, slice: Slice) {
+        run!(self, "loss sums", loss::row_sums(sums, logits, m, targets, slice));
+    }
+    fn cross_entropy(&self, loss: M<S>, m: M<S>, sums: V<S>, tokens: usize) {
+        run!(self, "loss", loss::cross_entropy(loss, m, sums, tokens));
+    }
+    fn cross_entropy_backward(
+        &self,
+        logits: M<S>,
+        lse: V<S>,
+        targets: &Self::Index,
+        slice: Slice,
+        tokens: usize,
+    ) {
+        run!(self, "loss backward", loss::cross_entropy_backward(logits, lse, targets, slice, tokens));
+    }
+    fn add_norm2(&self, out: M<S>, x: V<S>) {
+        run!(self, "norm2", optimizer::add_norm2(out, x));
+    }
+    fn clip_factor(&self, mut factor: M<S>, norm2: V<S>, limit: f64) {
+        factor.set(0, 0, S::clip_factor(norm2.at(0, 0), limit));
+    }
+    fn sgd(&self, w: M<S>, g: V<S>, factor: V<S>, lr: f64) {
+        run!(self, "sgd", optimizer::sgd(w, g, factor, lr));
+    }
+    fn adamw(&self, w: M<S>, moments: (M<S>, M<S>), g: V<S>, factor: V<S>, constants: AdamW) {
+        run!(self, "adamw", optimizer::adamw(w, moments, g, factor, constants));
+    }
+}

@@ -1,0 +1,108 @@
+//! Runs a closure with the widest vector instructions of the machine, found at run time. Loops over a `Scalar`
+//! inside it are compiled for them, as long as everything they call is inlined and the closure stands in argument
+//! position: `widest(#[inline(always)] || body)`.
+use tensor::Scalar;
+
+/// Runs `f` compiled for AVX-512, AVX2 or the baseline, whichever is the widest this machine has.
+#[inline]
+pub fn widest<R>(f: impl FnOnce() -> R) -> R {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::is_x86_feature_detected as has;
+        let avx2_too = has!("avx2") && has!("fma") && has!("bmi1") && has!("bmi2");
+        if avx2_too && has!("avx512f") && has!("avx512vl") && has!("avx512dq") && has!("avx512bw") {
+            // SAFETY: the features were detected.
+            return unsafe { avx512(f) };
+        }
+        if avx2_too {
+            // SAFETY: the features were detected.
+            return unsafe { avx2(f) };
+        }
+    }
+    f()
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,avx2,fma,bmi1,bmi2")]
+fn avx512<R>(f: impl FnOnce() -> R) -> R {
+    f()
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma,bmi1,bmi2")]
+fn avx2<R>(f: impl FnOnce() -> R) -> R {
+    f()
+}
+
+const LANES: usize = 32;
+
+/// Σ f(x), in lanes: it vectorises on floats and has the same value in the field.
+#[inline(always)]
+pub(super) fn sum<S: Scalar>(x: &[S], f: impl Fn(S) -> S) -> S {
+    fold(x, S::ZERO, f, |a, b| a + b)
+}
+
+/// Stabiliser of the row, in lanes.
+#[inline(always)]
+pub(super) fn stab<S: Scalar>(x: &[S]) -> S {
+    fold(x, S::NEG_INF, |x| x, S::stab)
+}
+
+/// Σ x·y.
+#[inline(always)]
+pub(super) fn dot<S: Scalar>(x: &[S], y: &[S]) -> S {
+    let mut lanes = [S::ZERO; LANES];
+    let (xs, ys) = (x.chunks_exact(LANES), y[..x.len()].chunks_exact(LANES));
+    let mut rest = S::ZERO;
+    for (&x, &y) in xs.remainder().iter().zip(ys.remainder()) {
+        rest += x * y;
+    }
+    for (x, y) in xs.zip(ys) {
+        for ((acc, &x), &y) in lanes.iter_mut().zip(x).zip(y) {
+            *acc += x * y;
+        }
+    }
+    tree(lanes, rest, |a, b| a + b)
+}
+
+#[inline(always)]
+fn fold<S: Scalar>(x: &[S], neutral: S, f: impl Fn(S) -> S, join: impl Fn(S, S) -> S) -> S {
+    let mut lanes = [neutral; LANES];
+    let chunks = x.chunks_exact(LANES);
+    let rest = chunks.remainder().iter().fold(neutral, |acc, &x| join(acc, f(x)));
+    for chunk in chunks {
+        for (acc, &x) in lanes.iter_mut().zip(chunk) {
+            *acc = join(*acc, f(x));
+        }
+    }
+    tree(lanes, rest, join)
+}
+
+#[inline(always)]
+fn tree<S: Scalar>(mut lanes: [S; LANES], rest: S, join: impl Fn(S, S) -> S) -> S {
+    let mut width = LANES / 2;
+    while width > 0 {
+        for i in 0..width {
+            lanes[i] = join(lanes[i], lanes[i + width]);
+        }
+        width /= 2;
+    }
+    join(rest, lanes[0])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Kills: a lost remainder, a lost lane.
+    #[test]
+    fn lanes_lose_nothing() {
+        for n in [0, 1, 31, 32, 33, 64, 100] {
+            let x: Vec<f64> = (1..=n).map(f64::from).collect();
+            let (n, total) = (f64::from(n), x.iter().sum::<f64>());
+            assert_eq!(sum(&x, |x| x), total);
+            assert_eq!(dot(&x, &x), n * (n + 1.0) * (2.0 * n + 1.0) / 6.0);
+            assert_eq!(stab(&x), if n == 0.0 { f64::NEG_INFINITY } else { n });
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! The trait: every operation that layers are made of, each beside its backward.
+use tensor::{Device, View, ViewMut};
+
+/// Whether a kernel replaces what it writes to or adds to it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Write {
+    /// y = …
+    Set,
+    /// y += …
+    Add,
+}
+
+/// How attention's columns are cut into heads: `queries / keys` query heads share one key head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Heads {
+    /// Query heads.
+    pub queries: usize,
+    /// Key and value heads.
+    pub keys: usize,
+    /// Features of one head.
+    pub dim: usize,
+}
+
+/// One sequence's queries and the keys they may see: which rows, and where in the sequence these stand. The
+/// query at position `p` sees the keys at positions up to `p`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    /// The queries' rows.
+    pub query: Causal,
+    /// The keys' and values' rows.
+    pub key: Causal,
+}
+
+/// Consecutive tokens of one sequence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Causal {
+    /// The row of the first.
+    pub row: usize,
+    /// How many.
+    pub len: usize,
+    /// The first one's position in its sequence.
+    pub position: usize,
+}
+
+/// A rank's rows of a table that is split by rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slice {
+    /// The first of them in the whole table.
+    pub first: usize,
+    /// How many.
+    pub len: usize,
+}
+
+impl Slice {
+    /// Where a row of the whole table lies in this slice.
+    #[inline(always)]
+    pub fn local(self, id: u32) -> Option<usize> {
+        (id as usize).checked_sub(self.first).filter(|&i| i < self.len)
+    }
+}
+
+/// Queries `[B, queries·dim]`, keys and values `[B, keys·dim]`.
+pub struct Qkv<'a, D: Device> {
+    /// Queries.
+    pub q: View<'a, D>,
+    /// Keys.
+    pub k: View<'a, D>,
+    /// Values.
+    pub v: View<'a, D>,
+}
+
+/// A softmax that is still running: `out[B, queries·dim]` not yet divided by `sum[B, queries]`, both stabilised
+/// by `max[B, queries]`. A row that saw no key yet has `max` −∞ and `sum` 0.
+pub struct Softmax<'a, D: Device> {
+    /// Σ e^(s − max)·v.
+    pub out: ViewMut<'a, D>,
+    /// The stabiliser.
+    pub max: ViewMut<'a, D>,
+    /// Σ e^(s − max).
+    pub sum: ViewMut<'a, D>,
+}
+
+/// Constants of one `AdamW` step. Source: Loshchilov, Hutter, "Decoupled weight decay regularization",
+/// Algorithm 2, arXiv:1711.05101.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AdamW {
+    /// Learning rate of this step.
+    pub lr: f64,
+    /// Decay of the first moment.
+    pub beta1: f64,
+    /// Decay of the second moment.
+    pub beta2: f64,
+    /// Added to the root of the second moment.
+    pub eps: f64,
+    /// Weight decay, times the learning rate.
+    pub decay: f64,
+    /// Which step this is, from 1.
+    pub step: usize,
+}
+
+/// What a device computes. Shapes are the caller's duty (`layers::ops` checks them).
+pub trait Kernels: Device {
+    /// C\[M,N\] (+)= A\[M,K\]·B\[K,N\], any strides; C's columns lie together.
+    fn gemm(&self, c: ViewMut<Self>, a: View<Self>, b: View<Self>, write: Write);
+    /// y = value.
+    fn fill(&self, y: ViewMut<Self>, value: Self::Elem);
+    /// y = x.
+    fn copy(&self, y: ViewMut<Self>, x: View<Self>);
+    /// y += a.
+    fn add(&self, y: ViewMut<Self>, a: View<Self>);
+
+    /// Turns feature pairs (i, i + dim/2) of every head by the table's (cos | sin) of the row's position; an odd
+    /// last feature stays. `tokens` cover all rows; `back`: the transpose.
+    fn rotate(&self, x: ViewMut<Self>, table: View<Self>, tokens: &[Causal], dim: usize, back: bool);
+
+    /// y = x · r · gain, r = rsqrt(mean(x²) + eps), one per row.
+    fn rms_norm(&self, y: ViewMut<Self>, r: ViewMut<Self>, x: View<Self>, gain: View<Self>, eps: f64);
+    /// dx of `rms_norm`, plus `skip` (the residual path's gradient) in the same pass; adds dgain.
+    #[allow(clippy::too_many_arguments)] // three results and inputs that all are plain matrices
+    fn rms_norm_backward(
+        &self,
+        dx: ViewMut<Self>,
+        dgain: ViewMut<Self>,
+        x: View<Self>,
+        r: View<Self>,
+        gain: View<Self>,
+        dy: View<Self>,
+        skip: Option<View<Self>>,
+    );
+
+    /// h = gate · sigmoid(gate) · up.
+    fn swiglu(&self, h: ViewMut<Self>, gate: View<Self>, up: View<Self>);
+    /// dgate and dup of `swiglu`.
+    fn swiglu_backward(
+        &self,
+        dgate: ViewMut<Self>,
+        dup: ViewMut<Self>,
+        gate: View<Self>,
+        up: View<Self>,
+        dh: View<Self>,
+    );
+
+    /// Adds blocks of keys to a running softmax.
+    fn attention_block(
+        &self,
+        heads: Heads,
+        spans: &[Span],
+        qkv: Qkv<Self>,
+        run: Softmax<Self>,
+        scratch: ViewMut<Self>,
+    );
+    /// out /= sum; the log-sum-exp goes to `max`.
+    fn attention_finish(&self, heads: Heads, run: Softmax<Self>);
+    /// delta\[B, queries\] = Σ o·do per head.
+    fn attention_delta(&self, heads: Heads, delta: ViewMut<Self>, o: View<Self>, d_o: View<Self>);
+    /// Adds one block's share to dq, dk, dv; `saved` is (log-sum-exp, delta), scores are computed again.
+    #[allow(clippy::too_many_arguments)] // grouped as far as it reads well
+    fn attention_block_backward(
+        &self,
+        heads: Heads,
+        spans: &[Span],
+        qkv: Qkv<Self>,
+        saved: (View<Self>, View<Self>),
+        d_o: View<Self>,
+        dqkv: [ViewMut<Self>; 3],
+        scratch: ViewMut<Self>,
+    );
+    /// Numbers of scratch that the two attention kernels want, if no span has more keys than `keys`.
+    fn attention_scratch(heads: Heads, keys: usize) -> usize;
+
+    /// y = the table's row of each id; zero for ids outside the slice.
+    fn embed(&self, y: ViewMut<Self>, table: View<Self>, ids: &Self::Index, slice: Slice);
+    /// Adds each row of dy to its id's row, if that is in the slice.
+    fn embed_backward(&self, dtable: ViewMut<Self>, dy: View<Self>, ids: &Self::Index, slice: Slice);
+
+    /// Per row: the stabiliser of this rank's logits.
+    fn row_stab(&self, m: ViewMut<Self>, logits: View<Self>);
+    /// Per row: (Σ exp(logit − m), the target's logit or 0 if it lies elsewhere).
+    fn row_sums(
+        &self,
+        sums: ViewMut<Self>,
+        logits: View<Self>,
+        m: View<Self>,
+        targets: &Self::Index,
+        slice: Slice,
+    );
+    /// loss = Σ(lse − target's logit) / tokens; lse goes to `m`.
+    fn cross_entropy(&self, loss: ViewMut<Self>, m: ViewMut<Self>, sums: View<Self>, tokens: usize);
+    /// logits become (softmax − one-hot) / tokens.
+    fn cross_entropy_backward(
+        &self,
+        logits: ViewMut<Self>,
+        lse: View<Self>,
+        targets: &Self::Index,
+        slice: Slice,
+        tokens: usize,
+    );
+
+    /// out\[1,1\] += Σ x².
+    fn add_norm2(&self, out: ViewMut<Self>, x: View<Self>);
+    /// factor\[1,1\] = min(1, limit/√norm2).
+    fn clip_factor(&self, factor: ViewMut<Self>, norm2: View<Self>, limit: f64);
+    /// w −= lr · factor · g.
+    fn sgd(&self, w: ViewMut<Self>, g: View<Self>, factor: View<Self>, lr: f64);
+    /// One `AdamW` step on factor · g; `moments` are (m, v).
+    fn adamw(
+        &self,
+        w: ViewMut<Self>,
+        moments: (ViewMut<Self>, ViewMut<Self>),
+        g: View<Self>,
+        factor: View<Self>,
+        constants: AdamW,
+    );
+}

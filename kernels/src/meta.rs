@@ -1,0 +1,83 @@
+//! The device without numbers: the same program, run for its shapes, gives its price.
+use crate::kernels::{AdamW, Causal, Heads, Kernels, Qkv, Slice, Softmax, Span, Write};
+use std::marker::PhantomData;
+use std::sync::Arc;
+use tensor::{Device, Meter, View, ViewMut};
+
+/// Prices a program that would run on `D`: its bytes and scratch sizes, without its values.
+pub struct Meta<D> {
+    meter: Arc<Meter>,
+    priced: PhantomData<fn() -> D>,
+}
+
+impl<D> Clone for Meta<D> {
+    fn clone(&self) -> Self {
+        Self { meter: self.meter.clone(), priced: PhantomData }
+    }
+}
+impl<D> Default for Meta<D> {
+    fn default() -> Self {
+        Self { meter: Arc::default(), priced: PhantomData }
+    }
+}
+
+impl<D: Kernels> Device for Meta<D> {
+    type Elem = D::Elem;
+    type Ptr = ();
+    type Buffer = ();
+    type Index = ();
+    fn alloc(&self, _: usize) {}
+    fn free(&self, (): ()) {}
+    fn ptr((): &()) {}
+    fn offset((): (), _: usize) {}
+    fn write(&self, (): &mut (), _: usize, _: &mut dyn FnMut(usize) -> D::Elem) {}
+    fn read(&self, (): &(), _: usize) -> Option<Vec<D::Elem>> {
+        None
+    }
+    fn index(&self, _: &[u32]) {}
+    fn meter(&self) -> &Meter {
+        &self.meter
+    }
+}
+
+type V<'a, D> = View<'a, Meta<D>>;
+type M<'a, D> = ViewMut<'a, Meta<D>>;
+
+impl<D: Kernels> Kernels for Meta<D> {
+    fn gemm(&self, _: M<D>, _: V<D>, _: V<D>, _: Write) {}
+    fn fill(&self, _: M<D>, _: D::Elem) {}
+    fn copy(&self, _: M<D>, _: V<D>) {}
+    fn add(&self, _: M<D>, _: V<D>) {}
+    fn rotate(&self, _: M<D>, _: V<D>, _: &[Causal], _: usize, _: bool) {}
+    fn rms_norm(&self, _: M<D>, _: M<D>, _: V<D>, _: V<D>, _: f64) {}
+    fn rms_norm_backward(&self, _: M<D>, _: M<D>, _: V<D>, _: V<D>, _: V<D>, _: V<D>, _: Option<V<D>>) {}
+    fn swiglu(&self, _: M<D>, _: V<D>, _: V<D>) {}
+    fn swiglu_backward(&self, _: M<D>, _: M<D>, _: V<D>, _: V<D>, _: V<D>) {}
+    fn attention_block(&self, _: Heads, _: &[Span], _: Qkv<Self>, _: Softmax<Self>, _: M<D>) {}
+    fn attention_finish(&self, _: Heads, _: Softmax<Self>) {}
+    fn attention_delta(&self, _: Heads, _: M<D>, _: V<D>, _: V<D>) {}
+    fn attention_block_backward(
+        &self,
+        _: Heads,
+        _: &[Span],
+        _: Qkv<Self>,
+        _: (V<D>, V<D>),
+        _: V<D>,
+        _: [M<D>; 3],
+        _: M<D>,
+    ) {
+    }
+    fn attention_scratch(heads: Heads, keys: usize) -> usize {
+        D::attention_scratch(heads, keys)
+    }
+    fn embed(&self, _: M<D>, _: V<D>, (): &(), _: Slice) {}
+    fn embed_backward(&self, _: M<D>, _: V<D>, (): &(), _: Slice) {}
+    fn row_stab(&self, _: M<D>, _: V<D>) {}
+    fn row_sums(&self, _: M<D>, _: V<D>, _: V<D>, (): &(), _: Slice) {}
+    fn cross_entropy(&self, _: M<D>, _: M<D>, _: V<D>, _: usize) {}
+    fn cross_entropy_backward(&self, _: M<D>, _: V<D>, (): &(), _: Slice, _: usize) {}
+    fn add_norm2(&self, _: M<D>, _: V<D>) {}
+    fn clip_factor(&self, _: M<D>, _: V<D>, _: f64) {}
+    fn sgd(&self, _: M<D>, _: V<D>, _: V<D>, _: f64) {}
+    fn adamw(&self, _: M<D>, _: (M<D>, M<D>), _: V<D>, _: V<D>, _: AdamW) {}
+}

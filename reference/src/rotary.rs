@@ -1,0 +1,98 @@
+//! Rotary position embedding: queries and keys turned by angles that grow with the position.
+//!
+//! Letters: `B` tokens, `d` features a head. Feature `i < ⌊d/2⌋` pairs with `i + ⌊d/2⌋`; an odd last one stays.
+//!
+//! ```text
+//! forward   (a, b) ← (a·cos − b·sin, b·cos + a·sin)      angle = position · base^(−2i/d)
+//! backward  the transpose: sin with the other sign
+//! ```
+//! Source: Su et al., "`RoFormer`", arXiv:2104.09864; pairs in halves as in the Llama of Hugging Face.
+use crate::attention::Heads;
+use tensor::Scalar;
+
+/// Turns the queries and keys of rows `[Q | K | V]` in place: `qkv[B, row]`, token `r` stands at `positions[r]`
+/// of its sequence. `back`: the transpose, which takes the gradient of turned rows to that of the rows before.
+///
+/// # Panics
+/// If `qkv` does not hold one row for each position.
+pub fn rotary<S: Scalar>(qkv: &mut [S], heads: Heads, positions: &[usize], base: f64, back: bool) {
+    assert_eq!(qkv.len(), positions.len() * heads.row(), "one row [Q | K | V] for each position");
+    let half = heads.dim / 2;
+    for (row, &position) in qkv.chunks_mut(heads.row()).zip(positions) {
+        for head in row.chunks_mut(heads.dim).take(heads.queries + heads.keys) {
+            for i in 0..half {
+                let (cos, sin) = S::rotary(position, i, heads.dim, base);
+                let sin = if back { -sin } else { sin };
+                let (a, b) = (head[i], head[half + i]);
+                head[i] = a * cos - b * sin;
+                head[half + i] = b * cos + a * sin;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proof::{assert_close, assert_derivative, draw, under_two_keys};
+
+    const ODD: Heads = Heads { queries: 2, keys: 1, dim: 5 };
+
+    /// Kills: pairs of neighbours for pairs of halves, turned values, the other direction, a wrong angle.
+    #[test]
+    fn rotary_equals_explicit_sines_and_cosines() {
+        let (heads, positions, base) = (Heads { queries: 1, keys: 1, dim: 4 }, [0, 3, 1], 100.0);
+        let x: Vec<f64> = draw(1, 3 * 12);
+        let mut turned = x.clone();
+        rotary(&mut turned, heads, &positions, base, false);
+        let mut wanted = x.clone();
+        for (r, position) in [0.0, 3.0, 1.0].into_iter().enumerate() {
+            for (i, angle) in [position, position / 10.0].into_iter().enumerate() {
+                for at in [r * 12 + i, r * 12 + 4 + i] {
+                    wanted[at] = x[at] * angle.cos() - x[at + 2] * angle.sin();
+                    wanted[at + 2] = x[at] * angle.sin() + x[at + 2] * angle.cos();
+                }
+            }
+        }
+        assert_close(&turned, &wanted, 1e-14);
+    }
+
+    /// Kills: a factor that is no rotation, an odd last feature that moves, a way back that is not the inverse.
+    #[test]
+    fn rotary_preserves_norms_and_returns() {
+        let x: Vec<f64> = draw(2, 2 * ODD.row());
+        let norms = |x: &[f64]| x.chunks(5).map(|h| h.iter().map(|x| x * x).sum()).collect::<Vec<f64>>();
+        let mut y = x.clone();
+        rotary(&mut y, ODD, &[7, 2], 10_000.0, false);
+        assert!((y[0] - x[0]).abs() > 1e-3 && (y[10] - x[10]).abs() > 1e-3, "queries and keys move");
+        assert_close(&norms(&y), &norms(&x), 1e-13);
+        assert_close(&[y[4], y[9], y[14]], &[x[4], x[9], x[14]], 0.0);
+        assert_close(&y[15..20], &x[15..20], 0.0); // a value
+        rotary(&mut y, ODD, &[7, 2], 10_000.0, true);
+        assert_close(&y, &x, 1e-14);
+    }
+
+    /// Kills: scores that depend on more than the distance of query and key.
+    #[test]
+    fn rotary_scores_depend_on_distance_only() {
+        let score = |q: usize, k: usize| {
+            let mut x: Vec<f64> = draw(3, 2 * ODD.row());
+            rotary(&mut x, ODD, &[q, k], 50.0, false);
+            (0..5).map(|c| x[c] * x[20 + 10 + c]).sum::<f64>()
+        };
+        assert_close(&[score(4, 1), score(9, 9)], &[score(13, 10), score(0, 0)], 1e-13);
+        assert!((score(4, 1) - score(4, 2)).abs() > 1e-3);
+    }
+
+    /// Kills: a way back that is the inverse but not the transpose (the field tells them apart).
+    #[test]
+    fn rotary_back_equals_the_derivative_exactly() {
+        under_two_keys(|| {
+            let (x, dy, positions) = (draw(4, 3 * ODD.row()), draw(5, 3 * ODD.row()), [0, 6, 1]);
+            let (mut y, mut dx) = (x.clone(), dy.clone());
+            rotary(&mut y, ODD, &positions, 10_000.0, false);
+            rotary(&mut dx, ODD, &positions, 10_000.0, true);
+            assert_derivative(&dy, &y, &[(&x, &dx)]);
+        });
+    }
+}

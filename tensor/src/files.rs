@@ -1,0 +1,275 @@
+//! Files: opened with one clear sentence where that fails, and replaced whole or not at all.
+//!
+//! A replacement is written beside its target, brought to the disk, and only then given the target's name; then
+//! the folder, which holds the name, is brought to the disk too. Whoever reads sees the old file or the new one,
+//! and so does the next start after a power cut. A link is replaced, not what it points to.
+use std::fs;
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use tempfile::NamedTempFile;
+
+/// Why a file could not be read or replaced: one sentence.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Nothing has this name.
+    #[error("{}: there is no such file", .0.display())]
+    Missing(PathBuf),
+    /// A directory has this name.
+    #[error("{} is a directory where a file should be", .0.display())]
+    Directory(PathBuf),
+    /// A pipe, socket or device has this name; reading it might wait forever.
+    #[error("{} is a pipe, socket or device where a regular file should be", .0.display())]
+    Special(PathBuf),
+    /// Not one byte.
+    #[error("{} is empty (0 bytes)", .0.display())]
+    Empty(PathBuf),
+    /// The system refused.
+    #[error("cannot {action} {}: {why}", path.display())]
+    System {
+        /// What was tried: a verb.
+        action: &'static str,
+        /// On which file.
+        path: PathBuf,
+        /// What the system said.
+        why: io::Error,
+    },
+}
+
+impl Error {
+    pub(crate) fn system(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
+        let path = path.to_owned();
+        move |why| Self::System { action, path, why }
+    }
+}
+
+/// Opens a regular file of at least one byte for reading; also says how many bytes it has.
+///
+/// # Errors
+/// If it is missing, a directory, no regular file, empty, or not ours to read.
+pub fn open(path: &Path) -> Result<(fs::File, u64), Error> {
+    let about = fs::metadata(path).map_err(|why| match why.kind() {
+        io::ErrorKind::NotFound => Error::Missing(path.to_owned()),
+        _ => Error::system("read", path)(why),
+    })?;
+    if about.is_dir() {
+        return Err(Error::Directory(path.to_owned()));
+    }
+    if !about.is_file() {
+        return Err(Error::Special(path.to_owned()));
+    }
+    let file = fs::File::open(path).map_err(Error::system("read", path))?;
+    let len = file.metadata().map_err(Error::system("read", path))?.len();
+    if len == 0 {
+        return Err(Error::Empty(path.to_owned()));
+    }
+    Ok((file, len))
+}
+
+/// All bytes of a regular file of at least one byte.
+///
+/// # Errors
+/// As [`open`], and if reading fails.
+pub fn read(path: &Path) -> Result<Vec<u8>, Error> {
+    let mut bytes = Vec::new();
+    open(path)?.0.read_to_end(&mut bytes).map_err(Error::system("read", path))?;
+    Ok(bytes)
+}
+
+/// Puts `bytes` in the place of the file at `path`, which need not exist: whole, or not at all.
+///
+/// # Errors
+/// As [`Replacement::beside`] and [`Replacement::finish`], and if writing fails. The old file is then untouched.
+pub fn replace_file(path: &Path, bytes: &[u8]) -> Result<(), Error> {
+    let mut new = Replacement::beside(path)?;
+    new.write_all(bytes).map_err(Error::system("write", path))?;
+    new.finish()
+}
+
+/// A file being written beside the one it will replace. Dropped unfinished, it is gone and the old one untouched.
+pub struct Replacement {
+    temporary: NamedTempFile,
+    target: PathBuf,
+}
+
+impl Replacement {
+    /// Begins the replacement of `target`, which need not exist; its folder must. It takes the old file's permissions.
+    ///
+    /// # Errors
+    /// If `target` is a directory or has no file name, or no file can be made beside it.
+    pub fn beside(target: &Path) -> Result<Self, Error> {
+        let Some(name) = target.file_name().filter(|_| !target.is_dir()) else {
+            return Err(Error::Directory(target.to_owned()));
+        };
+        let prefix = format!(".{}.", name.display());
+        let mut how = tempfile::Builder::new();
+        how.prefix(&prefix).suffix(".tmp");
+        #[cfg(unix)]
+        how.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666)); // less the user's mask
+        let temporary = how.tempfile_in(folder(target)).map_err(Error::system("write beside", target))?;
+        if let Some(old) = fs::symlink_metadata(target).ok().filter(fs::Metadata::is_file) {
+            temporary
+                .as_file()
+                .set_permissions(old.permissions())
+                .map_err(Error::system("write beside", target))?;
+        }
+        Ok(Self { temporary, target: target.to_owned() })
+    }
+    /// Puts what was written in the target's place.
+    ///
+    /// # Errors
+    /// If the system refuses. Unless only the last step failed, the old file is then untouched.
+    pub fn finish(self) -> Result<(), Error> {
+        let Self { temporary, target } = self;
+        sync(temporary.as_file()).map_err(Error::system("bring to the disk", &target))?;
+        rename(temporary, &target).map_err(Error::system("replace", &target))?;
+        #[cfg(unix)] // elsewhere folders are not opened as files
+        fs::File::open(folder(&target))
+            .and_then(|folder| sync(&folder))
+            .map_err(Error::system("bring to the disk the folder of", &target))?;
+        Ok(())
+    }
+}
+
+impl Write for Replacement {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.temporary.write(bytes)
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        self.temporary.flush()
+    }
+}
+
+fn folder(target: &Path) -> &Path {
+    target.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+fn sync(file: &fs::File) -> io::Result<()> {
+    #[cfg(test)]
+    tests::note(if file.metadata()?.is_dir() { "sync folder" } else { "sync file" });
+    file.sync_all()
+}
+
+fn rename(temporary: NamedTempFile, target: &Path) -> io::Result<()> {
+    #[cfg(test)]
+    tests::note("rename");
+    temporary.persist(target).map(drop).map_err(|refused| refused.error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::RefCell;
+
+    thread_local! { static STEPS: RefCell<Vec<&'static str>> = RefCell::default(); }
+    pub(super) fn note(step: &'static str) {
+        STEPS.with_borrow_mut(|steps| steps.push(step));
+    }
+    fn names(folder: &Path) -> Vec<String> {
+        fs::read_dir(folder).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect()
+    }
+
+    /// Kills: a name given before the bytes are on the disk, a name that is not on the disk itself.
+    #[test]
+    fn bytes_reach_the_disk_before_the_name_does() {
+        let folder = tempfile::tempdir().unwrap();
+        replace_file(&folder.path().join("a"), b"new").unwrap();
+        let steps = STEPS.take();
+        assert_eq!(steps, if cfg!(unix) { &["sync file", "rename", "sync folder"][..] } else { &steps[..2] });
+        assert_eq!(steps[..2], ["sync file", "rename"]);
+    }
+
+    /// Kills: writing into the target itself, a temporary file left behind.
+    #[test]
+    fn an_unfinished_replacement_leaves_no_trace() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.json");
+        replace_file(&path, b"old").unwrap();
+        let mut new = Replacement::beside(&path).unwrap();
+        new.write_all(b"half of the n").unwrap();
+        assert_eq!((read(&path).unwrap(), names(folder.path()).len()), (b"old".to_vec(), 2));
+        drop(new);
+        assert_eq!((read(&path).unwrap(), names(folder.path())), (b"old".to_vec(), vec!["a.json".to_owned()]));
+    }
+
+    /// Kills: a reader that sees half a file.
+    #[test]
+    fn readers_see_the_old_file_or_the_new_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a");
+        replace_file(&path, &[0; 100_000]).unwrap();
+        std::thread::scope(|threads| {
+            let writer = threads.spawn(|| (1..20).for_each(|i| replace_file(&path, &[i; 100_000]).unwrap()));
+            while !writer.is_finished() {
+                let seen = read(&path).unwrap();
+                assert!(seen.len() == 100_000 && seen.iter().all(|b| *b == seen[0]));
+            }
+        });
+        assert_eq!((read(&path).unwrap()[0], names(folder.path()).len()), (19, 1));
+    }
+
+    #[test]
+    #[cfg(unix)]
+    fn a_replacement_keeps_permissions_and_a_new_file_has_the_usual_ones() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::tempdir().unwrap();
+        let mode = |name| fs::metadata(folder.path().join(name)).unwrap().permissions().mode();
+        fs::write(folder.path().join("usual"), b"x").unwrap();
+        replace_file(&folder.path().join("new"), b"x").unwrap();
+        assert_eq!(mode("new"), mode("usual"));
+        fs::set_permissions(folder.path().join("new"), PermissionsExt::from_mode(0o640)).unwrap();
+        replace_file(&folder.path().join("new"), b"y").unwrap();
+        assert_eq!(mode("new") & 0o777, 0o640);
+    }
+
+    #[test]
+    #[cfg(unix)]
+    fn a_link_is_replaced_and_what_it_points_to_is_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let (blob, link) = (folder.path().join("blob"), folder.path().join("link"));
+        fs::write(&blob, b"old").unwrap();
+        std::os::unix::fs::symlink(&blob, &link).unwrap();
+        replace_file(&link, b"new").unwrap();
+        assert_eq!((read(&blob).unwrap(), read(&link).unwrap()), (b"old".to_vec(), b"new".to_vec()));
+    }
+
+    #[test]
+    fn what_is_no_readable_file_is_said_in_one_sentence() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        let why = |name: &str| read(&at(name)).unwrap_err().to_string().replace(folder.path().to_str().unwrap(), "");
+        assert_eq!(why("none"), "/none: there is no such file");
+        fs::create_dir(at("dir")).unwrap();
+        assert_eq!(why("dir"), "/dir is a directory where a file should be");
+        fs::write(at("empty"), b"").unwrap();
+        assert_eq!(why("empty"), "/empty is empty (0 bytes)");
+        assert!(why("empty/child").starts_with("cannot read /empty/child: "), "{}", why("empty/child"));
+    }
+
+    /// Kills: opening a pipe, which waits until someone writes to it.
+    #[test]
+    #[cfg(unix)]
+    fn pipes_and_secrets_are_refused() {
+        use std::os::unix::fs::PermissionsExt;
+        let why = read(Path::new("/dev/null")).unwrap_err().to_string();
+        assert_eq!(why, "/dev/null is a pipe, socket or device where a regular file should be");
+        let folder = tempfile::tempdir().unwrap();
+        let secret = folder.path().join("secret");
+        fs::write(&secret, b"x").unwrap();
+        fs::set_permissions(&secret, PermissionsExt::from_mode(0)).unwrap();
+        if fs::File::open(&secret).is_err() {
+            let why = read(&secret).unwrap_err().to_string(); // the system's administrator may read all
+            assert!(why.starts_with("cannot read ") && why.contains("denied"), "{why}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_replaced_is_said_in_one_sentence() {
+        let folder = tempfile::tempdir().unwrap();
+        let why = |path: &Path| replace_file(path, b"x").unwrap_err().to_string();
+        assert!(why(folder.path()).ends_with(" is a directory where a file should be"));
+        assert_eq!(why(Path::new("..")), ".. is a directory where a file should be");
+        let none = folder.path().join("none/a");
+        assert!(why(&none).starts_with(&format!("cannot write beside {}: ", none.display())), "{}", why(&none));
+        assert_eq!(names(folder.path()), Vec::<String>::new());
+    }
+}

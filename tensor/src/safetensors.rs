@@ -1,0 +1,24 @@
+//! Weights in files of the safetensors format: mapped for reading, replaced atomically in writing.
+//!
+//! ```text
+//! u64 n, little-endian | n bytes of JSON, padded with spaces to a multiple of 8 | data, without holes
+//! {"__metadata__": {"key": "value", ..}, "name": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}, ..}
+//! ```
+//! A [`File`] is checked whole when it is opened: afterwards every description lies in the data and covers its own
+//! bytes. Reading a [`Matrix`] touches the pages of the numbers that are read, and no others, so a rank that
+//! wants its share of a large model reads its share of a large file. A [`Writer`] takes one tensor after the other.
+//!
+//! The format's own crate is the oracle of the tests and no more: it keeps the last of two tensors with one name,
+//! says neither which tensor is wrong nor what it saw and wanted, adds sizes that may overflow, and its writer
+//! brings nothing to the disk. Source: <https://github.com/huggingface/safetensors>, "Format".
+mod dtype;
+mod error;
+mod file;
+mod header;
+mod writer;
+
+pub use dtype::{Dtype, Element};
+pub use error::{Error, Fault};
+pub use file::{File, Matrix};
+pub use header::Info;
+pub use writer::Writer;

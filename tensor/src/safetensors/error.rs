@@ -1,0 +1,99 @@
+//! What can be wrong with a file: one sentence each, with the value seen and the value wanted.
+use super::dtype::Dtype;
+use super::header::MAX_HEADER;
+use crate::files;
+
+/// Why a safetensors file could not be read or written.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The file itself.
+    #[error(transparent)]
+    File(#[from] files::Error),
+    /// What is in it, or what was asked of it.
+    #[error("{path}: {fault}")]
+    Fault {
+        /// Which file.
+        path: String,
+        /// What is wrong.
+        fault: Fault,
+    },
+}
+
+/// What is wrong with a file's contents, or with what was asked of it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs)] // the sentences say what the fields are
+pub enum Fault {
+    /// There is no room for the header's length.
+    #[error("the file has {seen} bytes, wanted at least 8 for the length of its header")]
+    Short { seen: usize },
+    /// No header has this length.
+    #[error("the header's length is {seen} bytes, wanted 2 to {MAX_HEADER}")]
+    HeaderLength { seen: u64 },
+    /// The file ends in its header.
+    #[error("the header's length is {seen} bytes, but only {left} follow in the file")]
+    HeaderTruncated { seen: u64, left: usize },
+    /// The header is not text.
+    #[error("the header is not UTF-8 from its byte {at} on")]
+    NotUtf8 { at: usize },
+    /// The header is not JSON, or not of the format's structure.
+    #[error("the header is not the JSON of the safetensors format: {why}")]
+    Json { why: String },
+    /// Two of one name.
+    #[error("{what} {name:?} comes twice, wanted once")]
+    Twice { what: &'static str, name: String },
+    /// A tensor may not have this name.
+    #[error("a tensor is named {name:?}, which is the format's own word")]
+    Reserved { name: String },
+    /// Numbers of a kind unknown here.
+    #[error("tensor {name:?} has dtype {seen:?}, wanted one of {}", Dtype::ALL.iter().map(|d| d.name()).collect::<Vec<_>>().join(", "))]
+    UnknownDtype { name: String, seen: String },
+    /// More bytes than can be counted.
+    #[error("tensor {name:?} has shape {shape:?} of {dtype}, whose size in bytes overflows")]
+    Overflow { name: String, shape: Vec<usize>, dtype: Dtype },
+    /// A range that ends before it begins.
+    #[error("tensor {name:?} begins at byte {begin} of the data and ends at {end}, wanted an end after the beginning")]
+    Reversed { name: String, begin: usize, end: usize },
+    /// A range that is not in the file.
+    #[error("tensor {name:?} ends at byte {end} of the data, but the file has only {len}")]
+    Outside { name: String, end: usize, len: usize },
+    /// A range of another size than the shape's.
+    #[error("tensor {name:?} has {seen} bytes of data, wanted {wanted} for shape {shape:?} of {dtype}")]
+    Size { name: String, shape: Vec<usize>, dtype: Dtype, seen: usize, wanted: usize },
+    /// Two ranges share bytes.
+    #[error("tensor {name:?} begins at byte {begin} of the data, but {before:?} ends at {wanted}: they overlap")]
+    Overlap { name: String, before: String, begin: usize, wanted: usize },
+    /// Bytes that no tensor describes, before one.
+    #[error("tensor {name:?} begins at byte {begin} of the data, wanted {wanted}: the format forbids holes")]
+    Hole { name: String, begin: usize, wanted: usize },
+    /// Bytes that no tensor describes, after the last.
+    #[error("the file has {seen} bytes of data, but its tensors end at {wanted}")]
+    Trailing { seen: usize, wanted: usize },
+    /// Asked for what is not there.
+    #[error("there is no tensor {name:?} among the {count} of the file ({some})")]
+    Missing { name: String, count: usize, some: String },
+    /// Asked for in another shape.
+    #[error("tensor {name:?} has shape {seen:?}, wanted {wanted:?}")]
+    Shape { name: String, seen: Vec<usize>, wanted: Vec<usize> },
+    /// Asked for in another kind of number.
+    #[error("tensor {name:?} has dtype {seen}, wanted {wanted}")]
+    WrongDtype { name: String, seen: Dtype, wanted: &'static str },
+    /// Written out of turn.
+    #[error("tensor {seen:?} was given to write, wanted {wanted}")]
+    Order { seen: String, wanted: String },
+    /// Written with more or fewer numbers than announced.
+    #[error("tensor {name:?} was given {seen} numbers to write, wanted {wanted}")]
+    Count { name: String, seen: usize, wanted: usize },
+    /// Finished too early.
+    #[error("{written} of {wanted} tensors were written, the next is {next:?}")]
+    Unfinished { written: usize, wanted: usize, next: String },
+    /// Went on after an error.
+    #[error("nothing more can be written, as an earlier write failed")]
+    Broken,
+}
+
+impl Fault {
+    /// The same, with the file it is about.
+    pub(super) fn of(path: &str) -> impl Fn(Fault) -> Error {
+        move |fault| Error::Fault { path: path.to_owned(), fault }
+    }
+}

@@ -1,0 +1,115 @@
+//! `cargo xtask ci`: the steps, in order, each timed; the first that fails ends the run with its exit code.
+use std::env;
+use std::fs;
+use std::io::ErrorKind;
+use std::path::Path;
+use std::process::{Command, ExitCode, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::readme;
+
+/// One command of the run. All but the tests are quiet, so that the tests' last lines stay in sight.
+struct Step {
+    environment: Option<(&'static str, &'static str)>,
+    command: Vec<String>,
+}
+
+/// Runs every step from the repository's root.
+pub(crate) fn run() -> ExitCode {
+    let Some(root) = Path::new(env!("CARGO_MANIFEST_DIR")).parent() else {
+        unreachable!("xtask lies in the workspace")
+    };
+    let steps = match steps(root) {
+        Ok(steps) => steps,
+        Err(why) => {
+            eprintln!("ci cannot start: {why}.");
+            return ExitCode::FAILURE;
+        }
+    };
+    let mut done = Vec::new();
+    for (at, step) in steps.iter().enumerate() {
+        let place = format!("[{}/{}]", at + 1, steps.len());
+        println!("{place} {step}");
+        let start = Instant::now();
+        let status = match step.status(root) {
+            Ok(status) => status,
+            Err(why) => {
+                eprintln!("{place} cannot start `{}`: {why}.", step.command[0]);
+                return ExitCode::FAILURE;
+            }
+        };
+        let took = start.elapsed();
+        if !status.success() {
+            eprintln!("{place} failed after {}, {status}: {step}", seconds(took));
+            return code(status);
+        }
+        println!("{place} passed in {}", seconds(took));
+        done.push((step, took));
+    }
+    println!("\nci passed in {}:", seconds(done.iter().map(|(_, took)| *took).sum()));
+    for (step, took) in done {
+        println!("{:>10}  {step}", seconds(took));
+    }
+    if !has_mdbook() {
+        println!(
+            "{:>10}  mdbook build docs: mdbook is not installed here (`cargo install mdbook`)",
+            "skipped"
+        );
+    }
+    ExitCode::SUCCESS
+}
+
+fn steps(root: &Path) -> Result<Vec<Step>, String> {
+    let readme = fs::read_to_string(root.join("README.md"))
+        .map_err(|why| format!("README.md cannot be read ({why})"))?;
+    let mut steps = vec![
+        Step { environment: None, command: readme::test_command(&readme)? },
+        Step::new("cargo fmt --check --all"),
+        Step::new("cargo clippy --quiet --workspace --all-targets -- -D warnings"),
+        Step {
+            environment: Some(("RUSTDOCFLAGS", "-D warnings")),
+            ..Step::new("cargo doc --quiet --workspace --no-deps")
+        },
+    ];
+    if has_mdbook() {
+        steps.push(Step::new("mdbook build docs"));
+    }
+    Ok(steps)
+}
+
+fn has_mdbook() -> bool {
+    let found = Command::new("mdbook").arg("--version").stdout(Stdio::null()).status();
+    !matches!(found, Err(why) if why.kind() == ErrorKind::NotFound)
+}
+
+impl Step {
+    fn new(command: &str) -> Self {
+        Self { environment: None, command: command.split(' ').map(str::to_owned).collect() }
+    }
+
+    fn status(&self, root: &Path) -> std::io::Result<ExitStatus> {
+        let program = match &*self.command[0] {
+            "cargo" => env::var_os("CARGO").unwrap_or_else(|| "cargo".into()),
+            other => other.into(),
+        };
+        Command::new(program).args(&self.command[1..]).envs(self.environment).current_dir(root).status()
+    }
+}
+
+impl std::fmt::Display for Step {
+    fn fmt(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if let Some((name, value)) = self.environment {
+            write!(to, "{name}=\"{value}\" ")?;
+        }
+        to.write_str(&self.command.join(" "))
+    }
+}
+
+fn seconds(time: Duration) -> String {
+    format!("{:.1} s", time.as_secs_f64())
+}
+
+/// The exit code of a child that failed; 1 if it ended by a signal.
+fn code(status: ExitStatus) -> ExitCode {
+    status.code().and_then(|code| u8::try_from(code).ok()).map_or(ExitCode::FAILURE, ExitCode::from)
+}
