@@ -1,1 +1,48 @@
-//! To be written.
+//! Who talks to whom: groups of ranks that meet in collectives, meshes of groups, worlds of ranks.
+//!
+//! A strategy asks its [`Mesh`] for the [`Group`] of one [`Axis`] and calls collectives on it. The same function runs
+//! on every rank of a [`World`] (threads of this process), or as any one rank of any world for its price
+//! ([`Mesh::ghost`]); a group of one does nothing, so one rank is no special case.
+//!
+//! ```
+//! use comm::{Axis, CommError, Reduce, World};
+//! use tensor::{Category, Cpu, Tensor};
+//!
+//! let sums = World::threads(&[(Axis::Tp, 3)])?.run(|device: Cpu<f32>, mesh| {
+//!     let group = mesh.group(Axis::Tp).named("a sum of ranks");
+//!     let mut x = Tensor::from_fn(&device, Category::Buffers, 1, 1, |_| group.rank() as f32);
+//!     group.all_reduce(&mut x, Reduce::Sum)?;
+//!     Ok::<_, CommError>(x.read().expect("the host has values")[0])
+//! })?;
+//! assert_eq!(sums, [3.0, 3.0, 3.0]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! | file | holds |
+//! |---|---|
+//! | `axis.rs`, `grid.rs` | the axes a world is split along; ranks ↔ coordinates |
+//! | `group.rs`, `mesh.rs` | this rank's membership of a group, with the collectives; its groups, one per axis |
+//! | `call.rs`, `error.rs` | what a rank is about to do, in words; what can go wrong |
+//! | `ledger.rs` | calls, elements and bytes on the wire by axis and operation |
+//! | `engine.rs`, `ghost.rs` | what carries the bytes; an engine that carries none |
+//! | `threads/` | ranks as threads: who fails, sleeps and waits; meeting; messages; reduction; the world |
+#[macro_use]
+mod listed;
+mod axis;
+mod call;
+mod engine;
+mod error;
+mod ghost;
+mod grid;
+mod group;
+mod ledger;
+mod mesh;
+mod threads;
+
+pub use axis::Axis;
+pub use call::{Op, Reduce};
+pub use error::{CommError, Result};
+pub use group::Group;
+pub use ledger::{Ledger, Traffic};
+pub use mesh::Mesh;
+pub use threads::{RankError, World};

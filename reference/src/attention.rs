@@ -103,11 +103,14 @@ fn check<S: Scalar>(qkv: &[S], heads: Heads, lengths: &[usize]) {
 
 /// `(first, r)` for every token: the first row of its sequence, and its own.
 fn tokens(lengths: &[usize]) -> impl Iterator<Item = (usize, usize)> {
-    lengths.iter().scan(0, |end, &length| {
-        let first = *end;
-        *end += length;
-        Some((first..*end).map(move |r| (first, r)))
-    }).flatten()
+    lengths
+        .iter()
+        .scan(0, |end, &length| {
+            let first = *end;
+            *end += length;
+            Some((first..*end).map(move |r| (first, r)))
+        })
+        .flatten()
 }
 
 /// How head `h` of token `r` weighs the tokens `first..=r`.

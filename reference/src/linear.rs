@@ -68,7 +68,11 @@ mod tests {
     fn linear_equals_a_product_worked_out_by_hand() {
         let y = linear(&[1.0, 2.0, 3.0, 4.0], &[5.0, 6.0, 7.0, 8.0, 9.0, 10.0], [2, 3]);
         assert_close(&y, &[21.0, 24.0, 27.0, 47.0, 54.0, 61.0], 0.0);
-        assert_close(&transpose(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0], [2, 3]), &[1.0, 4.0, 2.0, 5.0, 3.0, 6.0], 0.0);
+        assert_close(
+            &transpose(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0], [2, 3]),
+            &[1.0, 4.0, 2.0, 5.0, 3.0, 6.0],
+            0.0,
+        );
     }
 
     /// Kills: a weight not transposed backward, `=` for `+=` on dW, dX and dW exchanged.

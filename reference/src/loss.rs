@@ -11,7 +11,10 @@ use crate::linear::add;
 use crate::softmax::{log_sum_exp, softmax};
 use tensor::Scalar;
 
-/// `table[V,D]`, `ids[B] < V` → `X[B,D]`, with `D = width`.
+/// `table[V,D]`, `ids[B]` → `X[B,D]`, with `D = width`.
+///
+/// # Panics
+/// If an id lies outside the table.
 #[must_use]
 pub fn embed<S: Scalar>(table: &[S], ids: &[u32], width: usize) -> Vec<S> {
     ids.iter().flat_map(|&id| &table[id as usize * width..][..width]).copied().collect()
@@ -31,11 +34,11 @@ pub fn embed_backward<S: Scalar>(dy: &[S], ids: &[u32], width: usize, vocabulary
     table
 }
 
-/// `logits[B,V]`, `targets[B] < V` → these tokens' share of the mean loss, in nats. `tokens`: how many the loss
+/// `logits[B,V]`, `targets[B]` → these tokens' share of the mean loss, in nats. `tokens`: how many the loss
 /// is a mean over, of the whole step: all its microbatches and all data ranks. No rows: 0.
 ///
 /// # Panics
-/// If there is not one row of logits for each target.
+/// If there is not one row of logits for each target, or a target lies outside the vocabulary.
 #[must_use]
 pub fn cross_entropy<S: Scalar>(logits: &[S], targets: &[u32], vocabulary: usize, tokens: usize) -> S {
     assert_eq!(logits.len(), targets.len() * vocabulary, "a row of logits for each target");
@@ -45,10 +48,10 @@ pub fn cross_entropy<S: Scalar>(logits: &[S], targets: &[u32], vocabulary: usize
     })
 }
 
-/// `logits[B,V]`, `targets[B] < V` → `dlogits[B,V]` of [`cross_entropy`].
+/// `logits[B,V]`, `targets[B]` → `dlogits[B,V]` of [`cross_entropy`].
 ///
 /// # Panics
-/// If there is not one row of logits for each target.
+/// If there is not one row of logits for each target, or a target lies outside the vocabulary.
 #[must_use]
 pub fn cross_entropy_backward<S: Scalar>(
     logits: &[S],

@@ -3,6 +3,7 @@
 //! For a forward `Y = f(X)` run on duals and any `dY`, the gradient `dX` is right exactly when
 //! ⟨dY, Ẏ⟩ = ⟨dX, Ẋ⟩ for every direction `Ẋ`. A random direction over the field of 2^61 − 1 lets a wrong `dX`
 //! pass with probability 2^-61 or so: no tolerance, no step width.
+use crate::{Heads, Model, Weights};
 use tensor::{Dual, F61, Key, Scalar, mix};
 
 /// Runs a proof under two keys: two independent readings of every opaque function.
@@ -18,13 +19,25 @@ pub(crate) fn draw<S: Scalar>(seed: u64, n: usize) -> Vec<S> {
     (0..n as u64).map(|i| S::sample(mix(mix(seed) ^ i), 1.0)).collect()
 }
 
+/// A model in which no two dimensions are equal that could be confused, with grouped heads of an odd dimension.
+pub(crate) fn small(tied: bool) -> Model {
+    let heads = Heads { queries: 2, keys: 1, dim: 3 };
+    Model { width: 4, blocks: 2, heads, hidden: 5, vocabulary: 7, rope: 100.0, eps: 0.01, tied }
+}
+
+/// Random numbers for every parameter, norm gains included.
+pub(crate) fn random_weights<S: Scalar>(model: &Model, seed: u64) -> Weights<S> {
+    let numbered = model.shapes().into_iter().zip(1000 * seed..);
+    numbered.map(|((name, [rows, cols]), seed)| (name, draw(seed, rows * cols))).collect()
+}
+
 /// The values of duals: what a backward is run on.
 pub(crate) fn values(x: &[Dual<F61>]) -> Vec<F61> {
     x.iter().map(|x| x.value).collect()
 }
 
 /// The tangents of duals: the direction in which they move.
-pub(crate) fn tangents(x: &[Dual<F61>]) -> Vec<F61> {
+fn tangents(x: &[Dual<F61>]) -> Vec<F61> {
     x.iter().map(|x| x.tangent).collect()
 }
 

@@ -46,7 +46,7 @@ mod tests {
         let mut turned = x.clone();
         rotary(&mut turned, heads, &positions, base, false);
         let mut wanted = x.clone();
-        for (r, position) in [0.0, 3.0, 1.0].into_iter().enumerate() {
+        for (r, position) in [0.0, 3.0, 1.0_f64].into_iter().enumerate() {
             for (i, angle) in [position, position / 10.0].into_iter().enumerate() {
                 for at in [r * 12 + i, r * 12 + 4 + i] {
                     wanted[at] = x[at] * angle.cos() - x[at + 2] * angle.sin();

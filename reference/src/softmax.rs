@@ -38,7 +38,11 @@ mod tests {
         let x = [0.3, -1.7, 2.0, 0.0];
         let total: f64 = x.iter().map(|x| f64::exp(*x)).sum();
         assert_close(&softmax(&x), &x.map(|x| x.exp() / total), 1e-15);
-        assert_close(&[log_sum_exp(&x), log_sum_exp(&[1000.0, 1000.0])], &[total.ln(), 1000.0 + 2f64.ln()], 1e-12);
+        assert_close(
+            &[log_sum_exp(&x), log_sum_exp(&[1000.0, 1000.0])],
+            &[total.ln(), 1000.0 + 2f64.ln()],
+            1e-12,
+        );
         assert_close(&softmax(&[-900.0, 900.0, 900.0]), &[0.0, 0.5, 0.5], 0.0);
     }
 

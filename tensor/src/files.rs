@@ -188,7 +188,10 @@ mod tests {
         new.write_all(b"half of the n").unwrap();
         assert_eq!((read(&path).unwrap(), names(folder.path()).len()), (b"old".to_vec(), 2));
         drop(new);
-        assert_eq!((read(&path).unwrap(), names(folder.path())), (b"old".to_vec(), vec!["a.json".to_owned()]));
+        assert_eq!(
+            (read(&path).unwrap(), names(folder.path())),
+            (b"old".to_vec(), vec!["a.json".to_owned()])
+        );
     }
 
     /// Kills: a reader that sees half a file.
@@ -196,9 +199,10 @@ mod tests {
     fn readers_see_the_old_file_or_the_new_one() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a");
-        replace_file(&path, &[0; 100_000]).unwrap();
+        replace_file(&path, &vec![0; 100_000]).unwrap();
         std::thread::scope(|threads| {
-            let writer = threads.spawn(|| (1..20).for_each(|i| replace_file(&path, &[i; 100_000]).unwrap()));
+            let writer =
+                threads.spawn(|| (1..20).for_each(|i| replace_file(&path, &vec![i; 100_000]).unwrap()));
             while !writer.is_finished() {
                 let seen = read(&path).unwrap();
                 assert!(seen.len() == 100_000 && seen.iter().all(|b| *b == seen[0]));
@@ -236,7 +240,9 @@ mod tests {
     fn what_is_no_readable_file_is_said_in_one_sentence() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
-        let why = |name: &str| read(&at(name)).unwrap_err().to_string().replace(folder.path().to_str().unwrap(), "");
+        let why = |name: &str| {
+            read(&at(name)).unwrap_err().to_string().replace(folder.path().to_str().unwrap(), "")
+        };
         assert_eq!(why("none"), "/none: there is no such file");
         fs::create_dir(at("dir")).unwrap();
         assert_eq!(why("dir"), "/dir is a directory where a file should be");
@@ -255,7 +261,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let secret = folder.path().join("secret");
         fs::write(&secret, b"x").unwrap();
-        fs::set_permissions(&secret, PermissionsExt::from_mode(0)).unwrap();
+        fs::set_permissions(&secret, PermissionsExt::from_mode(0o000)).unwrap();
         if fs::File::open(&secret).is_err() {
             let why = read(&secret).unwrap_err().to_string(); // the system's administrator may read all
             assert!(why.starts_with("cannot read ") && why.contains("denied"), "{why}");
@@ -269,7 +275,11 @@ mod tests {
         assert!(why(folder.path()).ends_with(" is a directory where a file should be"));
         assert_eq!(why(Path::new("..")), ".. is a directory where a file should be");
         let none = folder.path().join("none/a");
-        assert!(why(&none).starts_with(&format!("cannot write beside {}: ", none.display())), "{}", why(&none));
+        assert!(
+            why(&none).starts_with(&format!("cannot write beside {}: ", none.display())),
+            "{}",
+            why(&none)
+        );
         assert_eq!(names(folder.path()), Vec::<String>::new());
     }
 }

@@ -8,6 +8,7 @@
 //! | `device.rs`, `view.rs`, `matrix.rs`, `ids.rs` | a place with memory; windows into it; matrices and token ids that own it |
 //! | `cpu.rs`, `pages.rs` | the host as such a place: one pool a rank |
 //! | `meter.rs`, `clock.rs` | bytes by category and phase, FLOPs; time by kernel |
+//! | `files.rs` | files opened with clear errors, replaced whole or not at all |
 //! | `safetensors.rs` | weights in files: mapped for reading, replaced atomically in writing |
 mod clock;
 mod cpu;
@@ -15,12 +16,14 @@ mod degree;
 mod device;
 mod dual;
 mod field;
+pub mod files;
 mod float;
 mod ids;
 mod key;
 mod matrix;
 mod meter;
 mod pages;
+pub mod safetensors;
 mod scalar;
 mod view;
 

@@ -11,14 +11,18 @@
 //! The format's own crate is the oracle of the tests and no more: it keeps the last of two tensors with one name,
 //! says neither which tensor is wrong nor what it saw and wanted, adds sizes that may overflow, and its writer
 //! brings nothing to the disk. Source: <https://github.com/huggingface/safetensors>, "Format".
+#[cfg(test)]
+mod adversary;
 mod dtype;
 mod error;
 mod file;
 mod header;
+mod matrix;
 mod writer;
 
 pub use dtype::{Dtype, Element};
 pub use error::{Error, Fault};
-pub use file::{File, Matrix};
+pub use file::File;
 pub use header::Info;
+pub use matrix::Matrix;
 pub use writer::Writer;

@@ -16,10 +16,9 @@ struct Step {
 
 /// Runs every step from the repository's root.
 pub(crate) fn run() -> ExitCode {
-    let Some(root) = Path::new(env!("CARGO_MANIFEST_DIR")).parent() else {
-        unreachable!("xtask lies in the workspace")
-    };
-    let steps = match steps(root) {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the workspace");
+    let has_mdbook = has_mdbook();
+    let steps = match steps(root, has_mdbook) {
         Ok(steps) => steps,
         Err(why) => {
             eprintln!("ci cannot start: {why}.");
@@ -31,35 +30,30 @@ pub(crate) fn run() -> ExitCode {
         let place = format!("[{}/{}]", at + 1, steps.len());
         println!("{place} {step}");
         let start = Instant::now();
-        let status = match step.status(root) {
-            Ok(status) => status,
+        match step.status(root) {
+            Ok(status) if status.success() => done.push(start.elapsed()),
+            Ok(status) => {
+                eprintln!("{place} failed after {}, {status}: {step}", seconds(start.elapsed()));
+                return code(status);
+            }
             Err(why) => {
                 eprintln!("{place} cannot start `{}`: {why}.", step.command[0]);
                 return ExitCode::FAILURE;
             }
-        };
-        let took = start.elapsed();
-        if !status.success() {
-            eprintln!("{place} failed after {}, {status}: {step}", seconds(took));
-            return code(status);
         }
-        println!("{place} passed in {}", seconds(took));
-        done.push((step, took));
+        println!("{place} passed in {}\n", seconds(start.elapsed()));
     }
-    println!("\nci passed in {}:", seconds(done.iter().map(|(_, took)| *took).sum()));
-    for (step, took) in done {
-        println!("{:>10}  {step}", seconds(took));
+    println!("ci passed in {}:", seconds(done.iter().sum()));
+    for (step, time) in steps.iter().zip(done) {
+        println!("{:>10}  {step}", seconds(time));
     }
-    if !has_mdbook() {
-        println!(
-            "{:>10}  mdbook build docs: mdbook is not installed here (`cargo install mdbook`)",
-            "skipped"
-        );
+    if !has_mdbook {
+        println!("{:>10}  mdbook build docs: mdbook is not installed (`cargo install mdbook`)", "skipped");
     }
     ExitCode::SUCCESS
 }
 
-fn steps(root: &Path) -> Result<Vec<Step>, String> {
+fn steps(root: &Path, with_book: bool) -> Result<Vec<Step>, String> {
     let readme = fs::read_to_string(root.join("README.md"))
         .map_err(|why| format!("README.md cannot be read ({why})"))?;
     let mut steps = vec![
@@ -71,9 +65,7 @@ fn steps(root: &Path) -> Result<Vec<Step>, String> {
             ..Step::new("cargo doc --quiet --workspace --no-deps")
         },
     ];
-    if has_mdbook() {
-        steps.push(Step::new("mdbook build docs"));
-    }
+    steps.extend(with_book.then(|| Step::new("mdbook build docs")));
     Ok(steps)
 }
 

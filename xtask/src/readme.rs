@@ -24,7 +24,7 @@ pub(crate) fn test_command(readme: &str) -> Result<Vec<String>, String> {
     Ok(test.split_whitespace().map(str::to_owned).collect())
 }
 
-/// The lines of each fenced block, without comments, prompts of nothing and empty lines.
+/// The lines of each fenced block, without comments and empty lines.
 fn blocks(markdown: &str) -> Vec<Vec<&str>> {
     let mut blocks = Vec::new();
     let mut open: Option<Vec<&str>> = None;

@@ -24,7 +24,9 @@ fn opaque(text: &[char], before: Option<char>) -> usize {
         ['/', '*', ..] => block_comment(text),
         ['"', ..] => quoted(text, '"'),
         ['\'', '\\', ..] | ['\'', _, '\'', ..] => quoted(text, '\''),
-        ['r', ..] if before.is_none_or(|c| !c.is_alphanumeric() && c != '_') || before == Some('b') => raw(text),
+        ['r', ..] if before.is_none_or(|c| !c.is_alphanumeric() && c != '_') || before == Some('b') => {
+            raw(text)
+        }
         _ => 0,
     }
 }
@@ -78,7 +80,9 @@ pub(crate) fn without_tests(code: &str) -> (String, Vec<String>) {
         let (before, item) = rest.split_at(at);
         let (item, after) = item.split_at(mark.len() + item_length(&item[mark.len()..]));
         let words: Vec<_> = item.split(|c: char| !c.is_alphanumeric() && c != '_').collect();
-        if let Some(name) = words.iter().position(|word| *word == "mod") && item.ends_with(';') {
+        if let Some(name) = words.iter().position(|word| *word == "mod")
+            && item.ends_with(';')
+        {
             modules.push(words[name + 1].to_owned());
         }
         kept.push_str(before);

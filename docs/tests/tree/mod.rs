@@ -11,9 +11,13 @@ pub(crate) struct File {
 
 impl File {
     /// A file for a test of a check.
-    #[cfg(test)]
     pub(crate) fn new(path: &str, text: impl Into<String>) -> Self {
         Self { path: path.into(), text: text.into() }
+    }
+
+    /// Whether the path ends in `.extension`.
+    pub(crate) fn is(&self, extension: &str) -> bool {
+        Path::new(&self.path).extension().is_some_and(|own| own == extension)
     }
 }
 
@@ -27,8 +31,10 @@ pub(crate) fn files() -> Vec<File> {
     let paths = tracked().unwrap_or_else(|| walked(root()));
     let text = |path: &PathBuf| fs::read_to_string(root().join(path)).ok(); // none: deleted, or no text
     let name = |path: PathBuf| path.to_string_lossy().replace('\\', "/");
-    let files: Vec<File> =
-        paths.into_iter().filter_map(|path| text(&path).map(|text| File { path: name(path), text })).collect();
+    let files: Vec<File> = paths
+        .into_iter()
+        .filter_map(|path| text(&path).map(|text| File { path: name(path), text }))
+        .collect();
     assert!(files.iter().any(|file| file.path == "Cargo.toml"), "the list of files lacks Cargo.toml");
     files
 }
@@ -43,17 +49,23 @@ fn tracked() -> Option<Vec<PathBuf>> {
 
 fn walked(folder: &Path) -> Vec<PathBuf> {
     let skipped = [".git", "target", "docs/book"].map(|path| root().join(path));
-    let entries = fs::read_dir(folder).expect("a readable folder").map(|entry| entry.expect("an entry").path());
-    let paths = entries.filter(|path| !skipped.contains(path)).flat_map(|path| match path.is_dir() {
-        true => walked(&path),
-        false => vec![path.strip_prefix(root()).expect("below the root").to_owned()],
-    });
-    paths.collect()
+    let entries = fs::read_dir(folder).into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path()));
+    let (folders, files): (Vec<_>, Vec<_>) =
+        entries.filter(|path| !skipped.contains(path)).partition(|path| path.is_dir());
+    let files = files.iter().filter_map(|path| path.strip_prefix(root()).ok()).map(Path::to_owned);
+    folders.iter().flat_map(|folder| walked(folder)).chain(files).collect()
+}
+
+/// Fails with the violations, if there are any.
+#[track_caller]
+pub(crate) fn none(violations: &[String]) {
+    assert!(violations.is_empty(), "violations ({}):\n  {}\n", violations.len(), violations.join("\n  "));
 }
 
 #[test]
 fn walking_finds_what_git_tracks() {
-    let walked = walked(root());
-    let lost: Vec<_> = tracked().unwrap_or_default().into_iter().filter(|path| !walked.contains(path)).collect();
-    assert!(lost.iter().all(|path| !root().join(path).exists()), "not found by walking: {lost:?}");
+    let (tracked, walked) = (tracked().unwrap_or_default(), walked(root()));
+    let lost: Vec<_> =
+        tracked.iter().filter(|path| root().join(path).exists() && !walked.contains(path)).collect();
+    assert!(lost.is_empty(), "not found by walking: {lost:?}");
 }

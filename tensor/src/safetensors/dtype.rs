@@ -2,7 +2,8 @@
 use std::fmt;
 
 // The format is little-endian, and so is every machine that this runs on: numbers are copied as they lie.
-const _: () = assert!(cfg!(target_endian = "little"), "safetensors are read and written on little-endian machines");
+const _: () =
+    assert!(cfg!(target_endian = "little"), "safetensors are read and written on little-endian machines");
 
 macro_rules! dtypes {
     ($($(#[$doc:meta])+ $dtype:ident = $name:literal, $size:literal;)+) => {
@@ -95,11 +96,13 @@ impl Element for u64 {
 pub(super) fn f16(bits: u16) -> f32 {
     let (sign, magnitude) = (u32::from(bits >> 15) << 31, u32::from(bits & 0x7FFF));
     let (exponent, mantissa) = (magnitude >> 10, magnitude & 0x3FF);
-    f32::from_bits(sign | match exponent {
-        0 => (mantissa as f32 * (0.5f32).powi(24)).to_bits(),
-        31 => 0xFF << 23 | mantissa << 13,
-        _ => (exponent + 127 - 15) << 23 | mantissa << 13,
-    })
+    f32::from_bits(
+        sign | match exponent {
+            0 => (mantissa as f32 * (0.5f32).powi(24)).to_bits(),
+            31 => 0xFF << 23 | mantissa << 13,
+            _ => (exponent + 127 - 15) << 23 | mantissa << 13,
+        },
+    )
 }
 
 /// The number that 16 bits mean as a [`Bf16`](Dtype::Bf16); exact.
@@ -115,8 +118,12 @@ mod tests {
     #[test]
     fn names_and_sizes_are_the_formats_own() {
         for dtype in Dtype::ALL {
-            let theirs: safetensors::Dtype = serde_json::from_str(&format!("\"{dtype}\"")).unwrap();
-            assert_eq!((theirs.bitsize(), Dtype::named(dtype.name())), (8 * dtype.size(), Some(*dtype)), "{dtype}");
+            let theirs: ::safetensors::Dtype = serde_json::from_str(&format!("\"{dtype}\"")).unwrap();
+            assert_eq!(
+                (theirs.bitsize(), Dtype::named(dtype.name())),
+                (8 * dtype.size(), Some(*dtype)),
+                "{dtype}"
+            );
         }
         assert_eq!((Dtype::named("f32"), Dtype::named("F4")), (None, None));
     }

@@ -51,7 +51,9 @@ pub enum Fault {
     #[error("tensor {name:?} has shape {shape:?} of {dtype}, whose size in bytes overflows")]
     Overflow { name: String, shape: Vec<usize>, dtype: Dtype },
     /// A range that ends before it begins.
-    #[error("tensor {name:?} begins at byte {begin} of the data and ends at {end}, wanted an end after the beginning")]
+    #[error(
+        "tensor {name:?} begins at byte {begin} of the data and ends at {end}, wanted an end after the beginning"
+    )]
     Reversed { name: String, begin: usize, end: usize },
     /// A range that is not in the file.
     #[error("tensor {name:?} ends at byte {end} of the data, but the file has only {len}")]
@@ -60,7 +62,9 @@ pub enum Fault {
     #[error("tensor {name:?} has {seen} bytes of data, wanted {wanted} for shape {shape:?} of {dtype}")]
     Size { name: String, shape: Vec<usize>, dtype: Dtype, seen: usize, wanted: usize },
     /// Two ranges share bytes.
-    #[error("tensor {name:?} begins at byte {begin} of the data, but {before:?} ends at {wanted}: they overlap")]
+    #[error(
+        "tensor {name:?} begins at byte {begin} of the data, but {before:?} ends at {wanted}: they overlap"
+    )]
     Overlap { name: String, before: String, begin: usize, wanted: usize },
     /// Bytes that no tensor describes, before one.
     #[error("tensor {name:?} begins at byte {begin} of the data, wanted {wanted}: the format forbids holes")]
@@ -93,7 +97,8 @@ pub enum Fault {
 
 impl Fault {
     /// The same, with the file it is about.
-    pub(super) fn of(path: &str) -> impl Fn(Fault) -> Error {
-        move |fault| Error::Fault { path: path.to_owned(), fault }
+    pub(super) fn of(path: &str) -> impl Fn(Fault) -> Error + use<> {
+        let path = path.to_owned();
+        move |fault| Error::Fault { path: path.clone(), fault }
     }
 }

@@ -7,7 +7,8 @@ use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
 use serde::ser::{SerializeMap, Serializer};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::ops::Range;
 
@@ -37,6 +38,7 @@ pub(super) struct Header {
 
 /// A tensor as the header describes it; nothing is checked yet.
 #[derive(Serialize, Deserialize)]
+#[serde(expecting = "an object of dtype, shape and data_offsets")]
 struct Described<'a> {
     #[serde(borrow)]
     dtype: Cow<'a, str>,
@@ -46,7 +48,7 @@ struct Described<'a> {
 
 /// Bytes of a tensor; `None` if they cannot be counted.
 pub(super) fn size_of(dtype: Dtype, shape: &[usize]) -> Option<usize> {
-    shape.iter().try_fold(dtype.size(), |bytes, n| bytes.checked_mul(*n))
+    shape.iter().try_fold(1usize, |numbers, n| numbers.checked_mul(*n))?.checked_mul(dtype.size())
 }
 
 /// Reads the header of a whole file and checks it against the file.
@@ -77,13 +79,18 @@ pub(super) fn parse(file: &[u8]) -> Result<Header, Fault> {
     Ok(Header { metadata, tensors })
 }
 
-fn insert_once<V>(map: &mut BTreeMap<String, V>, what: &'static str, name: String, v: V) -> Result<(), Fault> {
+fn insert_once<V>(
+    map: &mut BTreeMap<String, V>,
+    what: &'static str,
+    name: String,
+    v: V,
+) -> Result<(), Fault> {
     match map.entry(name) {
-        std::collections::btree_map::Entry::Vacant(free) => {
+        Entry::Vacant(free) => {
             free.insert(v);
             Ok(())
         }
-        std::collections::btree_map::Entry::Occupied(taken) => Err(Fault::Twice { what, name: taken.key().clone() }),
+        Entry::Occupied(taken) => Err(Fault::Twice { what, name: taken.key().clone() }),
     }
 }
 
@@ -182,18 +189,23 @@ impl<'de> Deserialize<'de> for Strings {
     }
 }
 
+/// Tensors in the order in which they lie.
+pub(super) type Places = Vec<(String, Info)>;
+
 /// Lays tensors out one after the other: the bytes before the data, and each tensor's place in the file.
 pub(super) fn render<N: AsRef<str>>(
     metadata: &BTreeMap<String, String>,
     tensors: &[(N, Dtype, Vec<usize>)],
-) -> Result<(Vec<u8>, Vec<(String, Info)>), Fault> {
-    let (mut places, mut names, mut end) = (Vec::with_capacity(tensors.len()), BTreeMap::new(), 0usize);
+) -> Result<(Vec<u8>, Places), Fault> {
+    let (mut places, mut names, mut end) = (Places::new(), BTreeSet::new(), 0usize);
     for (name, dtype, shape) in tensors {
         let (name, dtype, shape, begin) = (name.as_ref().to_owned(), *dtype, shape.clone(), end);
         if name == METADATA {
             return Err(Fault::Reserved { name });
         }
-        insert_once(&mut names, "tensor", name.clone(), ())?;
+        if !names.insert(name.clone()) {
+            return Err(Fault::Twice { what: "tensor", name });
+        }
         let Some(after) = size_of(dtype, &shape).and_then(|bytes| begin.checked_add(bytes)) else {
             return Err(Fault::Overflow { name, shape, dtype });
         };
@@ -214,7 +226,7 @@ pub(super) fn render<N: AsRef<str>>(
 
 struct Rendered<'a> {
     metadata: &'a BTreeMap<String, String>,
-    places: &'a [(String, Info)],
+    places: &'a Places,
 }
 
 impl Serialize for Rendered<'_> {

@@ -1,0 +1,167 @@
+//! What can go wrong between ranks. Ranks in messages are ranks of the world, unless a group is named.
+use crate::axis::Axis;
+use std::panic::Location;
+use std::time::Duration;
+
+/// What can go wrong between ranks.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CommError {
+    /// Ranks met that mean different things.
+    #[error("ranks disagree: rank {rank} is in {mine}, rank {peer} in {theirs}")]
+    Mismatch {
+        /// This rank.
+        rank: usize,
+        /// Its call.
+        mine: String,
+        /// The other rank.
+        peer: usize,
+        /// The other rank's call.
+        theirs: String,
+    },
+    /// Ranks wait for each other in a ring, this one first, so that none can come.
+    #[error("ranks wait for each other: {}", ring(waits))]
+    Deadlock {
+        /// Each rank and its call; each waits for the next, the last for the first.
+        waits: Vec<(usize, String)>,
+    },
+    /// A rank failed: it returned an error or panicked.
+    #[error("rank {rank} failed: {reason}")]
+    Dead {
+        /// Who.
+        rank: usize,
+        /// Its error.
+        reason: String,
+    },
+    /// A rank left a collective of this group early; nobody may enter another.
+    #[error("rank {rank} left the group early: {reason}")]
+    Broken {
+        /// Who.
+        rank: usize,
+        /// The error it left with.
+        reason: String,
+    },
+    /// A rank has ended without an error, and without this call.
+    #[error("rank {rank} has finished and will not come to {call}")]
+    Finished {
+        /// Who.
+        rank: usize,
+        /// This rank's call.
+        call: String,
+    },
+    /// The time limit passed.
+    #[error("{} did not come within {waited:.1?} to {call}; {} did", listing(missing), listing(arrived))]
+    Late {
+        /// Who is missing.
+        missing: Vec<usize>,
+        /// Who has come, this rank among them.
+        arrived: Vec<usize>,
+        /// This rank's call.
+        call: String,
+        /// How long this rank waited.
+        waited: Duration,
+    },
+    /// Two threads use one rank's membership of a group at the same time.
+    #[error("rank {rank} is in two calls of one group at once: the second is {call}")]
+    Busy {
+        /// This rank.
+        rank: usize,
+        /// The second call.
+        call: String,
+    },
+    /// A root, sender or receiver outside the group, or the caller itself.
+    #[error("rank {rank} of the {axis} group of {size} ranks cannot {what} rank {peer} (at {at})")]
+    WrongPeer {
+        /// This rank, in the group.
+        rank: usize,
+        /// The group's axis.
+        axis: Axis,
+        /// The group's size; ranks count from 0.
+        size: usize,
+        /// What was to be done.
+        what: &'static str,
+        /// The rank given, in the group.
+        peer: usize,
+        /// Where.
+        at: &'static Location<'static>,
+    },
+    /// Rows that the ranks of a group do not divide.
+    #[error("{rows} rows cannot be scattered over the {size} ranks of the {axis} group (at {at})")]
+    Indivisible {
+        /// How many rows.
+        rows: usize,
+        /// The group's axis.
+        axis: Axis,
+        /// The group's size.
+        size: usize,
+        /// Where.
+        at: &'static Location<'static>,
+    },
+    /// An axis of size zero.
+    #[error("the {axis} axis has no ranks: its size must be 1 or more")]
+    EmptyAxis {
+        /// Which.
+        axis: Axis,
+    },
+    /// An axis given twice.
+    #[error("the {axis} axis is given twice")]
+    AxisTwice {
+        /// Which.
+        axis: Axis,
+    },
+    /// More ranks than a world may have.
+    #[error("a world of {sizes} has more than {limit} ranks")]
+    TooManyRanks {
+        /// The sizes of the axes, `dp=4 tp=8`.
+        sizes: String,
+        /// The largest number of ranks.
+        limit: usize,
+    },
+    /// A rank that the world does not have.
+    #[error("there is no rank {rank} in a world of {size} (ranks count from 0)")]
+    NoSuchRank {
+        /// The rank given.
+        rank: usize,
+        /// How many there are.
+        size: usize,
+    },
+}
+
+/// A result between ranks.
+pub type Result<T, E = CommError> = std::result::Result<T, E>;
+
+/// `rank 3`, `ranks 0, 2 and 5`.
+fn listing(ranks: &[usize]) -> String {
+    let words: Vec<_> = ranks.iter().map(ToString::to_string).collect();
+    match words.split_last() {
+        None => "no rank".to_string(),
+        Some((last, [])) => format!("rank {last}"),
+        Some((last, first)) => format!("ranks {} and {last}", first.join(", ")),
+    }
+}
+
+/// `rank 0 in all_reduce …, rank 1 in …`.
+fn ring(waits: &[(usize, String)]) -> String {
+    let words: Vec<_> = waits.iter().map(|(rank, call)| format!("rank {rank} in {call}")).collect();
+    words.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_are_sentences() {
+        let late = CommError::Late {
+            missing: vec![2],
+            arrived: vec![0, 1, 3],
+            call: "barrier".into(),
+            waited: Duration::from_millis(1500),
+        };
+        assert_eq!(late.to_string(), "rank 2 did not come within 1.5s to barrier; ranks 0, 1 and 3 did");
+        let waits = vec![(0, "a".to_string()), (1, "b".to_string())];
+        assert_eq!(
+            CommError::Deadlock { waits }.to_string(),
+            "ranks wait for each other: rank 0 in a, rank 1 in b"
+        );
+    }
+}

@@ -1,0 +1,216 @@
+//! This rank's membership of a group, with the collectives.
+//!
+//! Everything that does not depend on how bytes travel is here: arguments are checked before anyone waits, results are
+//! allocated, traffic is counted. So a ghost is metered exactly as a rank that has peers.
+use crate::axis::Axis;
+use crate::call::{Call, Op, Reduce};
+use crate::engine::Engine;
+use crate::error::{CommError, Result};
+use crate::ledger::{Counts, Ledger, elements_sent};
+use std::panic::Location;
+use std::sync::Arc;
+use tensor::{Category, Device, Scalar, Tensor};
+
+/// This rank's membership of the ranks along one axis. Clones are cheap, and members of the same group.
+///
+/// All ranks of a group make the same calls in the same order; where they do not, each gets an error that names both
+/// calls by place and label. Group and call belong to the rank's own thread: that a rank which has finished, or waits
+/// elsewhere in a ring of ranks, will not come is concluded from there being no other. In a group of one rank nothing
+/// moves and nothing is counted.
+///
+/// # Errors
+/// Every call may fail because the ranks' calls differ ([`CommError::Mismatch`], [`CommError::Deadlock`]), because
+/// another rank failed or left ([`CommError::Dead`], [`CommError::Broken`], [`CommError::Finished`]) or did not come in
+/// time ([`CommError::Late`]). Only other errors are said at each call.
+///
+/// # Panics
+/// Where a tensor is written of which there is another owner.
+pub struct Group<D: Device> {
+    engine: Arc<dyn Engine<D>>,
+    axis: Axis,
+    rank: usize,
+    members: Arc<[usize]>, // ranks of the world
+    label: Option<Arc<str>>,
+    counts: Arc<Counts>,
+}
+
+impl<D: Device> Clone for Group<D> {
+    fn clone(&self) -> Self {
+        Self {
+            engine: self.engine.clone(),
+            members: self.members.clone(),
+            label: self.label.clone(),
+            counts: self.counts.clone(),
+            ..*self
+        }
+    }
+}
+
+impl<D: Device> Group<D> {
+    /// The membership of `members[rank]`.
+    pub(crate) fn new(
+        engine: Arc<dyn Engine<D>>,
+        axis: Axis,
+        rank: usize,
+        members: Arc<[usize]>,
+        counts: Arc<Counts>,
+    ) -> Self {
+        Self { engine, axis, rank, members, label: None, counts }
+    }
+    /// This rank, counted in the group.
+    pub fn rank(&self) -> usize {
+        self.rank
+    }
+    /// How many ranks.
+    pub fn size(&self) -> usize {
+        self.members.len()
+    }
+    /// The axis along which these ranks differ.
+    pub fn axis(&self) -> Axis {
+        self.axis
+    }
+    /// What this rank has said so far in all groups of its mesh.
+    pub fn ledger(&self) -> Ledger {
+        self.counts.snapshot()
+    }
+    /// The same group, with another label in its calls: a parameter's name, or a step. Labels are for messages only;
+    /// they may differ between ranks.
+    #[must_use]
+    pub fn named(&self, label: impl Into<Arc<str>>) -> Group<D> {
+        Group { label: Some(label.into()), ..self.clone() }
+    }
+
+    /// Puts the reduction over all ranks, in rank order, into every rank's `data[R,C]`: the same bits on all.
+    ///
+    /// # Errors
+    /// Those of every call.
+    #[track_caller]
+    pub fn all_reduce(&self, data: &mut Tensor<D>, reduce: Reduce) -> Result<()> {
+        if self.size() == 1 {
+            return Ok(());
+        }
+        let call = Call { reduce: Some(reduce), ..self.call(Op::AllReduce, data.shape()) };
+        self.count(&call, 0);
+        self.engine.all_reduce(self.rank, data.view_mut(), &call)
+    }
+    /// `mine[R,C]` of every rank, below each other in rank order: `[ranks·R, C]`, a buffer, the same on all ranks. In a
+    /// group of one, another owner of `mine`.
+    ///
+    /// # Errors
+    /// Those of every call.
+    #[track_caller]
+    pub fn all_gather(&self, mine: &Tensor<D>) -> Result<Tensor<D>> {
+        if self.size() == 1 {
+            return Ok(mine.clone());
+        }
+        let call = self.call(Op::AllGather, mine.shape());
+        let rows = mine.rows() * self.size();
+        let mut out = Tensor::empty(mine.device(), Category::Buffers, rows, mine.cols());
+        self.count(&call, 0);
+        self.engine.all_gather(self.rank, mine.view(), out.view_mut(), &call)?;
+        Ok(out)
+    }
+    /// This rank's block of rows of the sum over ranks, in rank order, of `data[R,C]`: `[R/ranks, C]`, an activation,
+    /// of which every rank holds another. In a group of one, another owner of `data`.
+    ///
+    /// # Errors
+    /// [`CommError::Indivisible`] rows, and those of every call.
+    #[track_caller]
+    pub fn reduce_scatter(&self, data: &Tensor<D>) -> Result<Tensor<D>> {
+        let (rows, size) = (data.rows(), self.size());
+        if size == 1 {
+            return Ok(data.clone());
+        }
+        let call = Call { reduce: Some(Reduce::Sum), ..self.call(Op::ReduceScatter, data.shape()) };
+        if !rows.is_multiple_of(size) {
+            return Err(CommError::Indivisible { rows, axis: self.axis, size, at: call.at });
+        }
+        let mut out = data.beside(rows / size, data.cols());
+        self.count(&call, 0);
+        self.engine.reduce_scatter(self.rank, data.view(), out.view_mut(), &call)?;
+        Ok(out)
+    }
+    /// Puts the `data[R,C]` of rank `root` of the group into every rank's.
+    ///
+    /// # Errors
+    /// [`CommError::WrongPeer`] if the group has no such rank, and those of every call.
+    #[track_caller]
+    pub fn broadcast(&self, data: &mut Tensor<D>, root: usize) -> Result<()> {
+        let peer = self.peer(root, "take a broadcast from", Location::caller())?;
+        if self.size() == 1 {
+            return Ok(());
+        }
+        let call = Call { peer: Some(peer), ..self.call(Op::Broadcast, data.shape()) };
+        self.count(&call, root);
+        self.engine.broadcast(self.rank, root, data.view_mut(), &call)
+    }
+    /// Returns on no rank before all have called it.
+    ///
+    /// # Errors
+    /// Those of every call.
+    #[track_caller]
+    pub fn barrier(&self) -> Result<()> {
+        if self.size() == 1 {
+            return Ok(());
+        }
+        let call = self.call(Op::Barrier, [0, 0]);
+        self.count(&call, 0);
+        self.engine.barrier(self.rank, &call)
+    }
+    /// Sends `data[R,C]` to rank `to` of the group. Returns when it has been received: nothing holds a copy meanwhile.
+    ///
+    /// # Errors
+    /// [`CommError::WrongPeer`] if `to` is no other rank of the group, and those of every call.
+    #[track_caller]
+    pub fn send(&self, to: usize, data: &Tensor<D>) -> Result<()> {
+        let peer = self.other(to, "send to", Location::caller())?;
+        let call = Call { peer: Some(peer), ..self.call(Op::Send, data.shape()) };
+        self.count(&call, 0);
+        self.engine.send(self.rank, to, data.view(), &call)
+    }
+    /// Receives what rank `from` of the group sends, an activation `[rows, cols]` on `device`. Messages of one rank to
+    /// another arrive in order.
+    ///
+    /// # Errors
+    /// [`CommError::WrongPeer`] if `from` is no other rank of the group, [`CommError::Mismatch`], on both, if what
+    /// it sends has another shape, and those of every call.
+    #[track_caller]
+    pub fn receive(&self, device: &D, from: usize, rows: usize, cols: usize) -> Result<Tensor<D>> {
+        let peer = self.other(from, "receive from", Location::caller())?;
+        let call = Call { peer: Some(peer), ..self.call(Op::Receive, [rows, cols]) };
+        let mut out = Tensor::empty(device, Category::Activations, rows, cols);
+        self.count(&call, 0);
+        self.engine.receive(self.rank, from, out.view_mut(), &call)?;
+        Ok(out)
+    }
+
+    #[track_caller]
+    fn call(&self, op: Op, [rows, cols]: [usize; 2]) -> Call<'_> {
+        Call {
+            op,
+            reduce: None,
+            peer: None,
+            rows,
+            cols,
+            elem: D::Elem::NAME,
+            axis: self.axis,
+            label: self.label.as_deref(),
+            at: Location::caller(),
+        }
+    }
+    fn count(&self, call: &Call, root: usize) {
+        let elements = call.rows * call.cols;
+        let sent = elements_sent(call.op, self.size(), self.rank, root, elements);
+        self.counts.add(self.axis, call.op, elements, sent * size_of::<D::Elem>());
+    }
+    /// The rank of the world of a rank of the group.
+    fn peer(&self, peer: usize, what: &'static str, at: &'static Location<'static>) -> Result<usize> {
+        self.members.get(peer).copied().ok_or_else(|| self.wrong_peer(peer, what, at))
+    }
+    fn other(&self, peer: usize, what: &'static str, at: &'static Location<'static>) -> Result<usize> {
+        if peer == self.rank { Err(self.wrong_peer(peer, what, at)) } else { self.peer(peer, what, at) }
+    }
+    fn wrong_peer(&self, peer: usize, what: &'static str, at: &'static Location<'static>) -> CommError {
+        CommError::WrongPeer { rank: self.rank, axis: self.axis, size: self.size(), what, peer, at }
+    }
+}

@@ -1,0 +1,23 @@
+//! An enumeration with names: one line per variant, from which the list, the count and the words derive.
+
+macro_rules! listed {
+    ($(#[$about:meta])* $name:ident { $($(#[$doc:meta])* $variant:ident = $text:literal,)* }) => {
+        $(#[$about])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum $name { $($(#[$doc])* $variant,)* }
+
+        impl $name {
+            /// All of them, in the order of every report.
+            pub const ALL: &'static [$name] = &[$($name::$variant,)*];
+            /// The name in messages and reports.
+            pub fn name(self) -> &'static str {
+                [$($text,)*][self as usize]
+            }
+        }
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(self.name())
+            }
+        }
+    };
+}

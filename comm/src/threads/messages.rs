@@ -1,0 +1,215 @@
+//! Messages from one rank of a group to another. A sender shows its window and waits; the receiver copies straight out
+//! of it. A sender shows one window at a time, so messages to one receiver arrive in order.
+use super::watch::{Pending, Wait, Watch};
+use crate::call::Call;
+use crate::error::{CommError, Result};
+use std::ptr::from_ref;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::{AtomicPtr, AtomicUsize};
+use std::sync::{Arc, Mutex};
+use tensor::{Cpu, Scalar, View, ViewMut};
+
+/// The messages of one group.
+pub(super) struct Messages {
+    outboxes: Arc<[Outbox]>, // of the senders
+    ranks: Arc<[usize]>,     // of the world
+    watch: Arc<Watch>,
+}
+
+/// What one rank sends. From `Offered` until it is `Taken` or `Refused`, data and call are public.
+#[repr(align(128))]
+#[derive(Default)]
+struct Outbox {
+    state: AtomicUsize,
+    data: AtomicPtr<()>,
+    call: AtomicPtr<Call<'static>>,
+    refusal: Mutex<String>, // the receiver's call
+}
+
+const FREE: usize = 0;
+const CLAIMED: usize = 1;
+#[derive(Clone, Copy)]
+enum Step {
+    Offered = 2,
+    Taking,
+    Taken,
+    Refused,
+}
+/// The state of an outbox whose message is for `to`.
+fn state(step: Step, to: usize) -> usize {
+    to << 3 | step as usize
+}
+
+impl Messages {
+    pub(super) fn new(ranks: Arc<[usize]>, watch: Arc<Watch>) -> Self {
+        Self { outboxes: ranks.iter().map(|_| Outbox::default()).collect(), ranks, watch }
+    }
+    /// Returns when `to` has a copy of the data.
+    ///
+    /// # Errors
+    /// Those of every call of a group.
+    pub(super) fn send<S: Scalar>(
+        &self,
+        from: usize,
+        to: usize,
+        data: View<Cpu<S>>,
+        call: &Call,
+    ) -> Result<()> {
+        let outcome = self.offer(from, to, data.ptr().raw().cast(), call);
+        self.noted(from, outcome)
+    }
+    fn offer(&self, from: usize, to: usize, data: *mut (), call: &Call) -> Result<()> {
+        self.watch.alive()?;
+        let outbox = &self.outboxes[from];
+        if outbox.state.compare_exchange(FREE, CLAIMED, Acquire, Relaxed).is_err() {
+            return Err(CommError::Busy { rank: self.ranks[from], call: call.to_string() });
+        }
+        outbox.data.store(data, Relaxed);
+        outbox.call.store(from_ref(call).cast_mut().cast(), Relaxed);
+        outbox.state.store(state(Step::Offered, to), SeqCst);
+        let offer = Offer { outbox, to };
+        self.watch.wake(self.ranks[to], self.ranks[from]);
+        let waited =
+            self.watch.wait(self.ranks[from], &Exchange { place: self, from, to, call, sends: true });
+        match offer.end() {
+            End::Taken => Ok(()),
+            End::Withdrawn => waited,
+            End::Refused(theirs) => {
+                let (rank, peer) = (self.ranks[from], self.ranks[to]);
+                Err(CommError::Mismatch { rank, mine: call.to_string(), peer, theirs })
+            }
+        }
+    }
+    /// Copies what `from` sends to `out`.
+    ///
+    /// # Errors
+    /// Those of every call of a group.
+    pub(super) fn receive<S: Scalar>(
+        &self,
+        to: usize,
+        from: usize,
+        out: ViewMut<Cpu<S>>,
+        call: &Call,
+    ) -> Result<()> {
+        let outcome = self.take(to, from, out, call);
+        self.noted(to, outcome)
+    }
+    fn take<S: Scalar>(&self, to: usize, from: usize, mut out: ViewMut<Cpu<S>>, call: &Call) -> Result<()> {
+        let (outbox, out) = (&self.outboxes[from], out.flat());
+        self.watch.alive()?;
+        loop {
+            self.watch.wait(self.ranks[to], &Exchange { place: self, from, to, call, sends: false })?;
+            let (offered, taking) = (state(Step::Offered, to), state(Step::Taking, to));
+            if outbox.state.compare_exchange(offered, taking, Acquire, Relaxed).is_ok() {
+                break;
+            } // else the sender has withdrawn its offer
+        }
+        // From here to the end nothing may panic: the sender waits until the state changes.
+        // SAFETY: the sender does not leave while we are taking.
+        let theirs = unsafe { &*outbox.call.load(Relaxed) };
+        let (outcome, step) = if (theirs.rows, theirs.cols) == (call.rows, call.cols) {
+            let data = outbox.data.load(Relaxed).cast::<S>().cast_const();
+            // SAFETY: the sender's window has the rows and columns of its call, which are ours; it is borrowed and
+            // ours is borrowed mutably, so they are different memory.
+            unsafe { std::ptr::copy_nonoverlapping(data, out.as_mut_ptr(), out.len()) };
+            (Ok(()), Step::Taken)
+        } else {
+            *outbox.refusal.lock().expect("nothing panics under this lock") = call.to_string();
+            let (rank, peer) = (self.ranks[to], self.ranks[from]);
+            let (mine, theirs) = (call.to_string(), theirs.to_string());
+            (Err(CommError::Mismatch { rank, mine, peer, theirs }), Step::Refused)
+        };
+        outbox.state.store(state(step, to), SeqCst);
+        self.watch.wake(self.ranks[from], self.ranks[to]);
+        outcome
+    }
+    fn noted(&self, rank: usize, outcome: Result<()>) -> Result<()> {
+        if let Err(error) = &outcome {
+            self.watch.blame(self.ranks[rank], error);
+        }
+        outcome
+    }
+}
+
+/// The sender waits for the message to be taken, or the receiver for it to be offered.
+struct Exchange<'a> {
+    place: &'a Messages,
+    from: usize,
+    to: usize,
+    call: &'a Call<'a>,
+    sends: bool,
+}
+impl Exchange<'_> {
+    fn peer(&self) -> usize {
+        self.place.ranks[if self.sends { self.to } else { self.from }]
+    }
+}
+impl Wait for Exchange<'_> {
+    #[inline(always)]
+    fn missing(&self) -> impl Iterator<Item = usize> {
+        let now = self.place.outboxes[self.from].state.load(Acquire);
+        let offered = now == state(Step::Offered, self.to);
+        let missing = if self.sends { offered || now == state(Step::Taking, self.to) } else { !offered };
+        missing.then(|| self.peer()).into_iter()
+    }
+    fn in_vain(&self) -> Result<()> {
+        self.place.watch.alive()
+    }
+    fn members(&self) -> Vec<usize> {
+        vec![self.place.ranks[self.from], self.place.ranks[self.to]]
+    }
+    fn pending(&self, _: usize) -> Pending {
+        let (outboxes, from, sends) = (self.place.outboxes.clone(), self.from, self.sends);
+        let offered = state(Step::Offered, self.to);
+        Box::new(move || (outboxes[from].state.load(Acquire) == offered) == sends)
+    }
+    fn call(&self) -> &Call<'_> {
+        self.call
+    }
+}
+
+/// A message on offer; ends it in whatever way the sender leaves.
+struct Offer<'a> {
+    outbox: &'a Outbox,
+    to: usize,
+}
+enum End {
+    Taken,
+    Withdrawn,
+    Refused(String),
+}
+impl Offer<'_> {
+    /// Withdraws the offer if it still stands, or waits for the copy under way.
+    fn end(self) -> End {
+        let end = self.settle();
+        std::mem::forget(self);
+        end
+    }
+    fn settle(&self) -> End {
+        let offered = state(Step::Offered, self.to);
+        let end = match self.outbox.state.compare_exchange(offered, CLAIMED, Acquire, Acquire) {
+            Ok(_) => End::Withdrawn,
+            Err(_) => self.outcome(),
+        };
+        self.outbox.state.store(FREE, Release);
+        end
+    }
+    fn outcome(&self) -> End {
+        loop {
+            let now = self.outbox.state.load(Acquire);
+            if now == state(Step::Taken, self.to) {
+                return End::Taken;
+            }
+            if now == state(Step::Refused, self.to) {
+                let mut refusal = self.outbox.refusal.lock().expect("nothing panics under this lock");
+                return End::Refused(std::mem::take(&mut refusal));
+            }
+            std::thread::yield_now();
+        }
+    }
+}
+impl Drop for Offer<'_> {
+    fn drop(&mut self) {
+        self.settle();
+    }
+}

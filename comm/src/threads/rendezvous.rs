@@ -1,0 +1,206 @@
+//! Where the ranks of a group meet: each has a seat, shows its window and what it means to do with it, and waits.
+use super::watch::{Pending, Wait, Watch};
+use crate::call::Call;
+use crate::error::{CommError, Result};
+use std::ptr::from_ref;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize};
+use std::sync::{Arc, OnceLock};
+
+/// The meeting place of one group.
+pub(super) struct Rendezvous {
+    seats: Arc<[Seat]>,
+    ranks: Arc<[usize]>, // of the world
+    watch: Arc<Watch>,
+    broken: AtomicBool,
+    why: OnceLock<(usize, String)>, // who broke it first, and why; set before `broken`
+}
+
+/// What peers look at lies in one cache line, what they rarely look at in another.
+#[repr(C, align(128))]
+#[derive(Default)]
+struct Seat {
+    epoch: AtomicUsize, // how often this rank has arrived
+    window: AtomicPtr<()>,
+    key: [AtomicUsize; 3],
+    call: AtomicPtr<Call<'static>>,
+    aside: Aside,
+}
+#[repr(align(64))]
+#[derive(Default)]
+struct Aside {
+    inside: AtomicBool, // touches its peers' windows
+    busy: AtomicBool,   // is in a call
+}
+
+/// The windows of all ranks, for those who are inside.
+pub(super) struct Windows<'a>(&'a [Seat]);
+impl Windows<'_> {
+    /// The window of a rank of the group, of the type it was shown with.
+    #[inline(always)]
+    pub(super) fn of<S>(&self, rank: usize) -> *mut S {
+        self.0[rank].window.load(Relaxed).cast()
+    }
+}
+
+impl Rendezvous {
+    pub(super) fn new(ranks: Arc<[usize]>, watch: Arc<Watch>) -> Self {
+        let seats = ranks.iter().map(|_| Seat::default()).collect();
+        Self { seats, ranks, watch, broken: AtomicBool::new(false), why: OnceLock::new() }
+    }
+    /// One collective. All ranks of the group meet; where all mean the same, `work` runs and may touch their windows,
+    /// which stay public until all have done their work.
+    ///
+    /// # Errors
+    /// Those of every call of a group.
+    #[inline]
+    pub(super) fn collective<S>(
+        &self,
+        seat: usize,
+        window: *mut S,
+        call: &Call,
+        work: impl FnOnce(&Windows),
+    ) -> Result<()> {
+        let outcome = self.visit(seat, window.cast(), call, work);
+        if let Err(error) = &outcome {
+            self.watch.blame(self.ranks[seat], error);
+        }
+        outcome
+    }
+    fn visit(&self, seat: usize, window: *mut (), call: &Call, work: impl FnOnce(&Windows)) -> Result<()> {
+        self.unbroken()?;
+        let mut visit = Visit::begin(self, seat, call)?;
+        let outcome = self.meet(seat, window, call, work);
+        match &outcome {
+            Ok(()) => visit.complete = true,
+            Err(error) => visit.reason = Some(error.to_string()),
+        }
+        outcome
+    }
+    fn meet(&self, seat: usize, window: *mut (), call: &Call, work: impl FnOnce(&Windows)) -> Result<()> {
+        let me = &self.seats[seat];
+        me.window.store(window, Relaxed);
+        me.call.store(from_ref(call).cast_mut().cast(), Relaxed);
+        for (slot, part) in me.key.iter().zip(call.key()) {
+            slot.store(part, Relaxed);
+        }
+        self.arrive(seat, call)?;
+        let inside = Inside::enter(&me.aside.inside);
+        if self.broken.load(SeqCst) {
+            return self.unbroken();
+        }
+        self.agree(seat, call)?;
+        work(&Windows(&self.seats));
+        drop(inside);
+        self.arrive(seat, call)
+    }
+    /// Fails if any rank means something else. Only for those who are inside.
+    fn agree(&self, seat: usize, call: &Call) -> Result<()> {
+        let key = call.key();
+        for (peer, other) in self.seats.iter().enumerate() {
+            if other.key.iter().zip(key).any(|(theirs, mine)| theirs.load(Relaxed) != mine) {
+                // SAFETY: the call lives where its rank made it, and that rank does not leave while we are inside.
+                let theirs = unsafe { &*other.call.load(Relaxed) }.to_string();
+                let (rank, peer) = (self.ranks[seat], self.ranks[peer]);
+                return Err(CommError::Mismatch { rank, mine: call.to_string(), peer, theirs });
+            }
+        }
+        Ok(())
+    }
+    /// A barrier.
+    #[inline]
+    fn arrive(&self, seat: usize, call: &Call) -> Result<()> {
+        let epoch = self.seats[seat].epoch.load(Relaxed) + 1;
+        self.seats[seat].epoch.store(epoch, SeqCst);
+        for &sleeper in &*self.ranks {
+            self.watch.wake(sleeper, self.ranks[seat]);
+        }
+        self.watch.wait(self.ranks[seat], &Arrival { place: self, epoch, call })
+    }
+    /// # Errors
+    /// That a rank has failed, or left a call of this group early.
+    fn unbroken(&self) -> Result<()> {
+        self.watch.alive()?;
+        match self.why.get() {
+            Some((rank, reason)) if self.broken.load(SeqCst) => {
+                Err(CommError::Broken { rank: *rank, reason: reason.clone() })
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// All ranks of the group have arrived as often as this one.
+struct Arrival<'a> {
+    place: &'a Rendezvous,
+    epoch: usize,
+    call: &'a Call<'a>,
+}
+impl Wait for Arrival<'_> {
+    #[inline(always)]
+    fn missing(&self) -> impl Iterator<Item = usize> {
+        let seats = self.place.seats.iter().zip(&*self.place.ranks);
+        seats.filter(|(seat, _)| seat.epoch.load(Acquire) < self.epoch).map(|(_, rank)| *rank)
+    }
+    fn in_vain(&self) -> Result<()> {
+        self.place.unbroken()
+    }
+    fn members(&self) -> Vec<usize> {
+        self.place.ranks.to_vec()
+    }
+    fn pending(&self, on: usize) -> Pending {
+        let (seats, epoch) = (self.place.seats.clone(), self.epoch);
+        let seat = self.place.ranks.iter().position(|&rank| rank == on).expect("a member");
+        Box::new(move || seats[seat].epoch.load(Acquire) < epoch)
+    }
+    fn call(&self) -> &Call<'_> {
+        self.call
+    }
+}
+
+/// Set while a rank touches its peers' windows.
+struct Inside<'a>(&'a AtomicBool);
+impl<'a> Inside<'a> {
+    fn enter(flag: &'a AtomicBool) -> Self {
+        flag.store(true, SeqCst);
+        Self(flag)
+    }
+}
+impl Drop for Inside<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Release);
+    }
+}
+
+/// One rank's stay in a collective; ends it in whatever way the rank leaves.
+struct Visit<'a> {
+    place: &'a Rendezvous,
+    seat: usize,
+    complete: bool,
+    reason: Option<String>,
+}
+impl<'a> Visit<'a> {
+    fn begin(place: &'a Rendezvous, seat: usize, call: &Call) -> Result<Self> {
+        if place.seats[seat].aside.busy.swap(true, Acquire) {
+            return Err(CommError::Busy { rank: place.ranks[seat], call: call.to_string() });
+        }
+        Ok(Self { place, seat, complete: false, reason: None })
+    }
+}
+impl Drop for Visit<'_> {
+    fn drop(&mut self) {
+        let place = self.place;
+        if !self.complete {
+            let reason = self.reason.take().unwrap_or_else(|| "it panicked".to_string());
+            let _ = place.why.set((place.ranks[self.seat], reason)); // only the first counts
+            place.broken.store(true, SeqCst);
+            place.ranks.iter().for_each(|&rank| place.watch.rouse(rank));
+            for seat in &*place.seats {
+                while seat.aside.inside.load(SeqCst) {
+                    std::thread::yield_now();
+                }
+            }
+        }
+        place.seats[self.seat].aside.busy.store(false, Release);
+    }
+}

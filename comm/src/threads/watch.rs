@@ -1,0 +1,227 @@
+//! What all ranks of a world watch while they wait: who failed, who finished, who sleeps, who waits for whom.
+//!
+//! A rank that waits spins, then yields, then sleeps until the one it waits for wakes it. Before that it says in whose
+//! favour it sleeps, and whoever changes something looks for such sleepers after the change; so nobody sleeps through
+//! one. A sleep that lasts is announced, and its announcer looks for a ring of ranks that wait for each other.
+use crate::call::Call;
+use crate::error::{CommError, Result};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst, fence};
+use std::sync::{Mutex, MutexGuard, OnceLock};
+use std::thread::Thread;
+use std::time::{Duration, Instant};
+
+/// Looks before the first yield. Where ranks share cores, one that spins keeps the one it waits for from running.
+const SPINS: usize = 4_000;
+const SPINS_ON_SHARED_CORES: usize = 20;
+/// Yields before the first sleep.
+const YIELDS: usize = 500;
+/// How long a sleep lasts before it is announced.
+const NAP: Duration = Duration::from_millis(10);
+
+/// What a rank waits for. Ranks are ranks of the world.
+pub(super) trait Wait {
+    /// Who has not come; the wait is over when nobody is missing.
+    fn missing(&self) -> impl Iterator<Item = usize>;
+    /// Why waiting is in vain, if it is.
+    fn in_vain(&self) -> Result<()>;
+    /// All who should come, the waiting rank among them.
+    fn members(&self) -> Vec<usize>;
+    /// Says, at any time and from anywhere, whether this rank is still missing and can still come.
+    fn pending(&self, on: usize) -> Pending;
+    /// What the rank is in.
+    fn call(&self) -> &Call<'_>;
+}
+pub(super) type Pending = Box<dyn Fn() -> bool + Send>;
+
+/// The ranks of one world.
+pub(super) struct Watch {
+    ranks: Box<[Rank]>,
+    failed: OnceLock<(usize, String)>, // the first, and its reason
+    limit: Duration,
+    spins: usize,
+}
+
+#[repr(align(128))]
+#[derive(Default)]
+struct Rank {
+    asleep_on: AtomicUsize, // the rank waited for, plus one; 0 if awake
+    finished: AtomicBool,
+    thread: Mutex<Option<Thread>>,
+    waits: Mutex<Option<Waits>>,
+    blames: OnceLock<(usize, String)>, // whose failure it has met, and why that failed
+}
+
+/// An announced wait.
+struct Waits {
+    on: usize,
+    call: String,
+    pending: Pending,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().expect("nothing panics under this lock")
+}
+
+impl Watch {
+    pub(super) fn new(ranks: usize, limit: Duration) -> Self {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let spins = if ranks <= cores { SPINS } else { SPINS_ON_SHARED_CORES };
+        Self { ranks: (0..ranks).map(|_| Rank::default()).collect(), failed: OnceLock::new(), limit, spins }
+    }
+    /// # Errors
+    /// [`CommError::Dead`] if a rank has failed.
+    pub(super) fn alive(&self) -> Result<()> {
+        match self.failed.get() {
+            None => Ok(()),
+            Some((rank, reason)) => Err(CommError::Dead { rank: *rank, reason: reason.clone() }),
+        }
+    }
+    /// The first failure of all, if any.
+    pub(super) fn failure(&self) -> Option<&(usize, String)> {
+        self.failed.get()
+    }
+    /// A rank has ended with an error. If what it met was another's failure, that one is to blame.
+    pub(super) fn fail(&self, rank: usize, reason: &str) {
+        let blamed = self.ranks[rank].blames.get().cloned();
+        let _ = self.failed.set(blamed.unwrap_or_else(|| (rank, reason.to_string()))); // only the first counts
+        self.wake_all();
+    }
+    /// A rank has ended without an error.
+    pub(super) fn finish(&self, rank: usize) {
+        self.ranks[rank].finished.store(true, SeqCst);
+        self.wake_all();
+    }
+    /// Notes whose failure a rank has met, if this is one.
+    pub(super) fn blame(&self, rank: usize, error: &CommError) {
+        if let CommError::Dead { rank: other, reason } | CommError::Broken { rank: other, reason } = error {
+            let _ = self.ranks[rank].blames.set((*other, reason.clone())); // only the first counts
+        }
+    }
+    /// Wakes a rank if it sleeps in favour of `on`. To call after a change that such a sleeper should see.
+    #[inline]
+    pub(super) fn wake(&self, sleeper: usize, on: usize) {
+        if self.ranks[sleeper].asleep_on.load(SeqCst) == on + 1 {
+            self.unpark(sleeper);
+        }
+    }
+    /// Wakes a rank, whatever it waits for.
+    pub(super) fn rouse(&self, sleeper: usize) {
+        fence(SeqCst);
+        if self.ranks[sleeper].asleep_on.load(SeqCst) != 0 {
+            self.unpark(sleeper);
+        }
+    }
+    fn wake_all(&self) {
+        (0..self.ranks.len()).for_each(|rank| self.rouse(rank));
+    }
+    #[cold]
+    fn unpark(&self, rank: usize) {
+        if let Some(thread) = &*lock(&self.ranks[rank].thread) {
+            thread.unpark();
+        }
+    }
+
+    /// Returns when nobody is missing.
+    ///
+    /// # Errors
+    /// That waiting is in vain; that a missing rank has finished; that ranks wait for each other; that it took too long.
+    #[inline]
+    pub(super) fn wait(&self, rank: usize, wait: &impl Wait) -> Result<()> {
+        for look in 0..self.spins + YIELDS {
+            if wait.missing().next().is_none() {
+                return Ok(());
+            }
+            if look < self.spins {
+                std::hint::spin_loop();
+            } else {
+                wait.in_vain()?;
+                std::thread::yield_now();
+            }
+        }
+        self.sleep(rank, wait)
+    }
+
+    #[cold]
+    fn sleep(&self, rank: usize, wait: &impl Wait) -> Result<()> {
+        let (me, started) = (&self.ranks[rank], Instant::now());
+        *lock(&me.thread) = Some(std::thread::current());
+        let _awake = Awake(me);
+        let mut announced = None;
+        while let Some(on) = wait.missing().next() {
+            if announced.is_some_and(|other| other != on) {
+                (announced, *lock(&me.waits)) = (None, None);
+            }
+            me.asleep_on.store(on + 1, SeqCst);
+            fence(SeqCst); // whoever changes what is looked at below, and has not seen the line above, is seen here
+            wait.in_vain()?;
+            self.nobody_missing_has_finished(wait)?;
+            let left = self.limit.saturating_sub(started.elapsed());
+            if left.is_zero() {
+                return Err(late(wait, started.elapsed()));
+            }
+            let nap = if announced.is_some() { left } else { left.min(NAP) };
+            let asleep = Instant::now();
+            if wait.missing().next() == Some(on) {
+                std::thread::park_timeout(nap);
+            }
+            if announced.is_none() && asleep.elapsed() >= NAP && wait.missing().next() == Some(on) {
+                announced = Some(on);
+                let waits = Waits { on, call: wait.call().to_string(), pending: wait.pending(on) };
+                *lock(&me.waits) = Some(waits);
+                if let Some(waits) = self.ring(rank) {
+                    return Err(CommError::Deadlock { waits });
+                }
+            }
+        }
+        Ok(())
+    }
+    fn nobody_missing_has_finished(&self, wait: &impl Wait) -> Result<()> {
+        for rank in wait.missing() {
+            // Finished first, missing then: what it did before it finished is seen by now.
+            if self.ranks[rank].finished.load(SeqCst) && wait.missing().any(|missing| missing == rank) {
+                return Err(CommError::Finished { rank, call: wait.call().to_string() });
+            }
+        }
+        Ok(())
+    }
+    /// The ring of ranks, from this one on, in which each waits for the next and so none can come.
+    fn ring(&self, rank: usize) -> Option<Vec<(usize, String)>> {
+        let mut ring = vec![(rank, self.announced(rank)?)];
+        while let Some((_, (on, _))) = ring.last() {
+            let on = *on;
+            if on == rank {
+                break;
+            }
+            if ring.iter().any(|(member, _)| *member == on) {
+                return None; // a ring without this rank: theirs to say
+            }
+            ring.push((on, self.announced(on)?));
+        }
+        // Read forwards, a rank may have come to one wait after we looked there, and gone on to the next before we
+        // looked there. Read backwards from this rank, which does not move, each one is stuck because the next is.
+        let stuck = |(rank, (on, _)): &(usize, (usize, String))| {
+            self.announced(*rank).is_some_and(|(still_on, _)| still_on == *on)
+        };
+        ring.iter().rev().all(stuck).then(|| ring.into_iter().map(|(rank, (_, call))| (rank, call)).collect())
+    }
+    /// Whom a rank waits for, and in which call, if it has said so and that one has still not come.
+    fn announced(&self, rank: usize) -> Option<(usize, String)> {
+        let waits = lock(&self.ranks[rank].waits);
+        waits.as_ref().filter(|waits| (waits.pending)()).map(|waits| (waits.on, waits.call.clone()))
+    }
+}
+
+/// While this lives, a rank may be asleep.
+struct Awake<'a>(&'a Rank);
+impl Drop for Awake<'_> {
+    fn drop(&mut self) {
+        self.0.asleep_on.store(0, SeqCst);
+        *lock(&self.0.waits) = None;
+    }
+}
+
+fn late(wait: &impl Wait, waited: Duration) -> CommError {
+    let missing: Vec<_> = wait.missing().collect();
+    let arrived = wait.members().into_iter().filter(|rank| !missing.contains(rank)).collect();
+    CommError::Late { missing, arrived, call: wait.call().to_string(), waited }
+}

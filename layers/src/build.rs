@@ -1,0 +1,62 @@
+//! What building a layer needs: a device, a mesh, and where the initial values come from.
+use crate::{Error, Result};
+use comm::Mesh;
+use kernels::Kernels;
+use tensor::{Device, Scalar, mix};
+
+/// Where a parameter's values come from when nothing was trained: normal, `mean + std · draw`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Draw {
+    /// The mean.
+    pub mean: f64,
+    /// The standard deviation.
+    pub std: f64,
+}
+
+/// Element `[row, column]` of a whole parameter.
+pub type Element<'a, E> = Box<dyn Fn([usize; 2]) -> E + 'a>;
+
+/// A source of initial values. Each rank asks only for the elements of its share.
+pub trait Values<E> {
+    /// The values of the parameter `name` of this whole shape.
+    ///
+    /// # Errors
+    /// If there are none, or of another shape.
+    fn of(&self, name: &str, shape: [usize; 2], draw: Draw) -> Result<Element<'_, E>>;
+}
+
+/// Values from a hash of (seed, name, global index): the same whatever the layout.
+#[derive(Clone, Copy, Debug)]
+pub struct Random {
+    /// Other seeds, other values.
+    pub seed: u64,
+}
+
+impl<E: Scalar> Values<E> for Random {
+    fn of(&self, name: &str, shape: [usize; 2], draw: Draw) -> Result<Element<'_, E>> {
+        let seed = name.bytes().fold(mix(self.seed), |hash, byte| mix(hash ^ u64::from(byte)));
+        let mean = E::from_f64(draw.mean);
+        Ok(Box::new(move |[row, column]| {
+            let index = (row * shape[1] + column) as u64;
+            mean + E::sample(mix(seed ^ index), draw.std)
+        }))
+    }
+}
+
+/// The place where layers are built: this rank's device, its mesh, and the values.
+pub struct Builder<'a, D: Kernels> {
+    /// This rank's memory.
+    pub device: &'a D,
+    /// This rank's groups.
+    pub mesh: &'a Mesh<D>,
+    /// The parameters' first values.
+    pub values: &'a dyn Values<<D as Device>::Elem>,
+}
+
+/// A size that must be at least 1.
+pub(crate) fn positive(what: &str, seen: usize) -> Result<usize> {
+    if seen == 0 {
+        return Err(Error::Size { what: what.into(), seen: "0".into(), wanted: "at least 1".into() });
+    }
+    Ok(seen)
+}

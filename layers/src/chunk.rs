@@ -1,0 +1,281 @@
+//! A run of consecutive blocks, with or without embedding and head: the whole model, or what one stage of a
+//! pipeline holds. Parameter names are those of the whole model.
+use crate::build::positive;
+use crate::ops::{Partial, last_rows};
+use crate::{
+    Attention, Block, Builder, Cx, Embedding, Error, Head, Kept, Layer, Mlp, Mode, Param, Residual, Result,
+    RmsNorm, Rotary, head,
+};
+use comm::Axis;
+use kernels::{Heads, Kernels};
+use std::collections::BTreeMap;
+use std::ops::Range;
+use tensor::{Ids, Tensor};
+
+/// The sizes of a Llama-like model.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Shape {
+    /// Features of the residual stream.
+    pub width: usize,
+    /// How many blocks.
+    pub blocks: usize,
+    /// Attention's heads, of the whole model.
+    pub heads: Heads,
+    /// Features inside the feed-forward.
+    pub hidden: usize,
+    /// How many different token ids.
+    pub vocabulary: usize,
+    /// Base of the rotary embedding.
+    pub rope: f64,
+    /// ε of the norms.
+    pub eps: f64,
+    /// Whether the head uses the embedding's table.
+    pub tied: bool,
+}
+
+/// What enters a chunk: the first takes tokens.
+pub enum Input<D: Kernels> {
+    /// Token ids `[B]`.
+    Tokens(Ids<D>),
+    /// `X[B,D]` from the chunk before.
+    Activation(Tensor<D>),
+}
+
+/// What leaves it.
+pub enum Output<D: Kernels> {
+    /// From the last, given targets: this microbatch's share of the mean loss, an addend on each data rank.
+    Loss(Partial<D>),
+    /// `X[B,D]` for the chunk after.
+    Activation(Tensor<D>),
+}
+
+/// A part of the model that a schedule can drive: any number of microbatches in flight, told apart by their `Cx`.
+pub struct Chunk<D: Kernels> {
+    embedding: Option<Embedding<D>>,
+    blocks: Vec<Block<D>>,
+    head: Option<Head<D>>,
+    tied: bool,
+    saved: BTreeMap<usize, Saved<D>>,
+    pending: BTreeMap<usize, Pending<D>>,
+}
+
+struct Saved<D: Kernels> {
+    ids: Option<Kept<Ids<D>>>,
+    blocks: Vec<<Block<D> as Layer<D>>::Saved>,
+    head: Option<head::Saved<D>>,
+}
+
+struct Pending<D: Kernels> {
+    embedding: Option<(Ids<D>, Tensor<D>)>,
+    blocks: Vec<<Block<D> as Layer<D>>::Pending>, // last block first
+    head: Option<head::Pending<D>>,
+}
+
+impl<D: Kernels> Chunk<D> {
+    /// The whole model, its features split over the tensor axis.
+    ///
+    /// # Errors
+    /// If a size is 0 or the ranks do not divide what they should share.
+    pub fn whole(at: &Builder<D>, shape: &Shape) -> Result<Self> {
+        Self::part(at, shape, 0..shape.blocks)
+    }
+    /// These blocks of it; the first with the embedding, the last with the head.
+    ///
+    /// # Errors
+    /// As above; and if the head is tied to a table that is in another chunk.
+    pub fn part(at: &Builder<D>, shape: &Shape, blocks: Range<usize>) -> Result<Self> {
+        let Shape { width, heads, hidden, vocabulary, eps, tied, .. } = *shape;
+        for (what, size) in [
+            ("the width", width),
+            ("the number of blocks", shape.blocks),
+            ("the head size", heads.dim),
+            ("the hidden size", hidden),
+            ("the vocabulary", vocabulary),
+        ] {
+            positive(what, size)?;
+        }
+        let (first, last) = (blocks.start == 0, blocks.end == shape.blocks);
+        if tied && first != last {
+            return Err(Error::Size {
+                what: "the number of chunks of a model with a tied head".into(),
+                seen: "more than one".into(),
+                wanted: "1".into(),
+            });
+        }
+        let axis = Axis::Tp;
+        let rotary = Rotary::new(heads.dim, shape.rope);
+        let embedding =
+            first.then(|| Embedding::shard(at, axis, "embedding", vocabulary, width)).transpose()?;
+        let block = |i: usize| -> Result<Block<D>> {
+            let norm = |n| RmsNorm::new(at, &format!("blocks.{i}.norm{n}"), width, eps);
+            let name = format!("blocks.{i}.attention");
+            let attention = Residual {
+                norm: norm(1)?,
+                inner: Attention::shard(at, axis, &name, width, heads, rotary.clone())?,
+            };
+            let mlp = Mlp::shard(at, axis, &format!("blocks.{i}.mlp"), width, hidden)?;
+            Ok(Block { attention, mlp: Residual { norm: norm(2)?, inner: mlp } })
+        };
+        let blocks = blocks.map(block).collect::<Result<_>>()?;
+        let head = last.then(|| Head::shard(at, axis, [width, vocabulary], eps, tied)).transpose()?;
+        Ok(Self { embedding, blocks, head, tied, saved: BTreeMap::new(), pending: BTreeMap::new() })
+    }
+    /// Parameters, in program order.
+    pub fn params(&mut self) -> Vec<&mut Param<D>> {
+        let mut all = Vec::new();
+        if let Some(embedding) = &mut self.embedding {
+            embedding.params(&mut all);
+        }
+        for block in &mut self.blocks {
+            block.params(&mut all);
+        }
+        if let Some(head) = &mut self.head {
+            head.params(&mut all);
+        }
+        all
+    }
+    /// Logits `[sequences, V]` of the last token of every sequence that has one, the same on every tensor rank;
+    /// with `all`, of every token `[B, V]`. For a model in one piece.
+    ///
+    /// # Errors
+    /// If ranks do not meet; so it is below.
+    ///
+    /// # Panics
+    /// If this chunk has no head.
+    pub fn logits(&mut self, cx: &Cx<D>, ids: Ids<D>, all: bool) -> Result<Tensor<D>> {
+        let (x, _, _) = self.through(cx, Input::Tokens(ids))?;
+        let head = self.head.as_ref().expect("logits come from the last chunk");
+        let x = if all { x } else { last_rows(cx, &x) };
+        head.logits(cx, self.embedding.as_ref().filter(|_| self.tied).map(Embedding::rows), x)
+    }
+    /// Embedding and blocks, and what they keep.
+    #[allow(clippy::type_complexity)] // the three are unpacked at once
+    fn through(
+        &self,
+        cx: &Cx<D>,
+        x: Input<D>,
+    ) -> Result<(Tensor<D>, Option<Kept<Ids<D>>>, Vec<<Block<D> as Layer<D>>::Saved>)> {
+        let (mut x, ids) = match (&self.embedding, x) {
+            (Some(embedding), Input::Tokens(ids)) => {
+                let (x, ids) = embedding.forward(cx, ids)?;
+                (x, Some(ids))
+            }
+            (None, Input::Activation(x)) => (x, None),
+            _ => panic!("tokens for the first chunk, activations for the others"),
+        };
+        assert_eq!(cx.rows(), x.rows(), "a row for every token");
+        let mut saved = Vec::with_capacity(self.blocks.len());
+        for block in &self.blocks {
+            let (y, s) = block.forward(cx, x)?;
+            if cx.mode() == Mode::Train {
+                saved.push(s);
+            }
+            x = y;
+        }
+        Ok((x, ids, saved))
+    }
+    /// One microbatch forward; the last chunk needs its targets.
+    ///
+    /// # Errors
+    /// As above.
+    ///
+    /// # Panics
+    /// If the microbatch is in flight already, or the last chunk has no targets.
+    pub fn forward(&mut self, cx: &Cx<D>, x: Input<D>, targets: Option<Ids<D>>) -> Result<Output<D>> {
+        let (x, ids, blocks) = self.through(cx, x)?;
+        let (output, head) = match &self.head {
+            None => (Output::Activation(x), None),
+            Some(head) => {
+                let table = self.embedding.as_ref().filter(|_| self.tied).map(Embedding::rows);
+                let (loss, saved) = head.forward(cx, table, x, targets.expect("targets for the loss"))?;
+                (Output::Loss(loss), Some(saved))
+            }
+        };
+        if cx.mode() == Mode::Train {
+            let before = self.saved.insert(cx.microbatch(), Saved { ids, blocks, head });
+            assert!(before.is_none(), "microbatch {} is in flight", cx.microbatch());
+        }
+        Ok(output)
+    }
+    /// The input half: dX now (none for tokens); `dy` from the chunk after (none after a loss).
+    ///
+    /// # Errors
+    /// As above.
+    pub fn backward_input(&mut self, cx: &Cx<D>, dy: Option<Tensor<D>>) -> Result<Option<Tensor<D>>> {
+        self.back(cx, dy, false)
+    }
+    /// Both halves, layer by layer, so that what a layer saved is gone before the next begins.
+    ///
+    /// # Errors
+    /// As above.
+    pub fn backward(&mut self, cx: &Cx<D>, dy: Option<Tensor<D>>) -> Result<Option<Tensor<D>>> {
+        self.back(cx, dy, true)
+    }
+    /// The weight half of a microbatch whose input half is done.
+    ///
+    /// # Errors
+    /// As above.
+    ///
+    /// # Panics
+    /// If its input half is not done.
+    pub fn backward_weight(&mut self, cx: &Cx<D>) -> Result<()> {
+        let Pending { embedding, blocks, head } =
+            self.pending.remove(&cx.microbatch()).expect("an input half of this microbatch");
+        if let Some(pending) = head {
+            self.head_weight(pending);
+        }
+        for (block, pending) in self.blocks.iter_mut().rev().zip(blocks) {
+            block.backward_weight(cx, pending)?;
+        }
+        if let (Some(layer), Some(pending)) = (&mut self.embedding, embedding) {
+            layer.backward_weight(cx, pending)?;
+        }
+        Ok(())
+    }
+    fn head_weight(&mut self, pending: head::Pending<D>) {
+        let table = self.embedding.as_mut().filter(|_| self.tied).map(Embedding::table);
+        self.head.as_mut().expect("a head").backward_weight(table, pending);
+    }
+    fn back(&mut self, cx: &Cx<D>, dy: Option<Tensor<D>>, now: bool) -> Result<Option<Tensor<D>>> {
+        let saved = self.saved.remove(&cx.microbatch()).expect("a forward of this microbatch");
+        let mut later = Pending { embedding: None, blocks: Vec::new(), head: None };
+        let mut dx = match (&mut self.head, saved.head) {
+            (Some(head), Some(saved)) => {
+                let table = self.embedding.as_ref().filter(|_| self.tied).map(Embedding::rows);
+                let (dx, pending) = head.backward_input(cx, table, saved)?;
+                if now {
+                    self.head_weight(pending);
+                } else {
+                    later.head = Some(pending);
+                }
+                dx
+            }
+            _ => dy.expect("the gradient from the chunk after"),
+        };
+        for (block, saved) in self.blocks.iter_mut().zip(saved.blocks).rev() {
+            dx = if now {
+                block.backward(cx, saved, dx)?
+            } else {
+                let (dx, pending) = block.backward_input(cx, saved, dx)?;
+                later.blocks.push(pending);
+                dx
+            };
+        }
+        let dx = match (&mut self.embedding, saved.ids) {
+            (Some(embedding), Some(ids)) => {
+                let (_, pending) = embedding.backward_input(cx, ids, dx)?;
+                if now {
+                    embedding.backward_weight(cx, pending)?;
+                } else {
+                    later.embedding = Some(pending);
+                }
+                None
+            }
+            _ => Some(dx),
+        };
+        if !now {
+            self.pending.insert(cx.microbatch(), later);
+        }
+        Ok(dx)
+    }
+}

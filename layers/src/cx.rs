@@ -1,0 +1,166 @@
+//! What a call needs besides its input: everything a layer may ask about the tokens it works on.
+use kernels::{Causal, Kernels, Span};
+use std::cell::{RefCell, RefMut};
+use std::collections::BTreeMap;
+use tensor::Tensor;
+
+/// Whether a backward will follow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Forward keeps what backward needs.
+    Train,
+    /// Forward keeps nothing.
+    Infer,
+}
+
+/// The context of one microbatch: the same object for its forward and both halves of its backward. Rows are
+/// tokens, one sequence after the other; sequences may differ in length.
+pub struct Cx<D: Kernels> {
+    mode: Mode,
+    microbatch: usize,
+    mean_over: usize,
+    tokens: Vec<Causal>,
+    spans: Vec<Span>,
+    cache: Option<RefCell<Cache<D>>>,
+}
+
+/// Keys and values of the tokens so far, by layer; sequence `b` has the rows from `b · capacity` on.
+pub(crate) struct Cache<D: Kernels> {
+    /// Tokens of one sequence.
+    pub(crate) capacity: usize,
+    /// Keys and values by layer.
+    pub(crate) slots: BTreeMap<String, [Tensor<D>; 2]>,
+}
+
+impl<D: Kernels> Cx<D> {
+    /// Training on sequences of these lengths; the loss is a mean over `mean_over` tokens (all of the step's,
+    /// whichever microbatch and rank they are in), so each microbatch gives its share of it.
+    pub fn train(microbatch: usize, lengths: &[usize], mean_over: usize) -> Self {
+        let mut cx = Self::infer(lengths);
+        (cx.mode, cx.microbatch, cx.mean_over) = (Mode::Train, microbatch, mean_over);
+        cx
+    }
+    /// Inference on sequences of these lengths: nothing is kept for a backward.
+    pub fn infer(lengths: &[usize]) -> Self {
+        let mut cx = Self {
+            mode: Mode::Infer,
+            microbatch: 0,
+            mean_over: 0,
+            tokens: Vec::new(),
+            spans: Vec::new(),
+            cache: None,
+        };
+        cx.place(lengths, |_| 0);
+        cx
+    }
+    /// Attention also sees the tokens of earlier calls, up to `capacity` of each sequence.
+    #[must_use]
+    pub fn with_cache(mut self, capacity: usize) -> Self {
+        self.cache = Some(RefCell::new(Cache { capacity, slots: BTreeMap::new() }));
+        let lengths: Vec<_> = self.tokens.iter().map(|t| t.len).collect();
+        self.place(&lengths, |_| 0);
+        self
+    }
+    /// Goes on to the next tokens of the same sequences (0 of one that is finished).
+    ///
+    /// # Panics
+    /// If there are other sequences than before, or more tokens than the cache has room for.
+    pub fn advance(&mut self, lengths: &[usize]) {
+        assert_eq!(lengths.len(), self.tokens.len(), "the same sequences go on");
+        let ends: Vec<_> = self.tokens.iter().map(|t| t.position + t.len).collect();
+        self.place(lengths, |b| ends[b]);
+    }
+    fn place(&mut self, lengths: &[usize], first: impl Fn(usize) -> usize) {
+        let capacity = self.cache.as_ref().map(|c| c.borrow().capacity);
+        self.tokens.clear();
+        self.spans.clear();
+        let mut row = 0;
+        for (b, &len) in lengths.iter().enumerate() {
+            let query = Causal { row, len, position: first(b) };
+            let key = match capacity {
+                None => query,
+                Some(capacity) => Causal { row: b * capacity, len: query.position + len, position: 0 },
+            };
+            assert!(capacity.is_none_or(|c| key.len <= c), "{} tokens in a cache of {capacity:?}", key.len);
+            self.tokens.push(query);
+            if len > 0 {
+                self.spans.push(Span { query, key });
+            }
+            row += len;
+        }
+    }
+    /// Whether a backward will follow.
+    pub fn mode(&self) -> Mode {
+        self.mode
+    }
+    /// Which microbatch of the step.
+    pub fn microbatch(&self) -> usize {
+        self.microbatch
+    }
+    /// How many tokens the loss is a mean over.
+    pub fn mean_over(&self) -> usize {
+        self.mean_over
+    }
+    /// Each sequence's tokens: their rows and their positions.
+    pub fn tokens(&self) -> &[Causal] {
+        &self.tokens
+    }
+    /// How many rows an activation has.
+    pub fn rows(&self) -> usize {
+        self.tokens.last().map_or(0, |t| t.row + t.len)
+    }
+    /// One more than the largest position of any token.
+    pub fn positions(&self) -> usize {
+        self.tokens.iter().map(|t| t.position + t.len).max().unwrap_or(0)
+    }
+    /// Which queries see which keys.
+    pub(crate) fn spans(&self) -> &[Span] {
+        &self.spans
+    }
+    pub(crate) fn cache(&self) -> Option<RefMut<'_, Cache<D>>> {
+        self.cache.as_ref().map(RefCell::borrow_mut)
+    }
+    /// Keeps something for backward, if there will be one.
+    pub fn keep<T>(&self, x: T) -> Kept<T> {
+        Kept((self.mode == Mode::Train).then_some(x))
+    }
+}
+
+/// What forward leaves for backward; nothing in infer mode.
+#[derive(Clone)]
+pub struct Kept<T>(Option<T>);
+
+impl<T> Kept<T> {
+    /// What was kept.
+    ///
+    /// # Panics
+    /// If forward ran in infer mode.
+    pub fn open(self) -> T {
+        self.0.expect("forward ran in infer mode and kept nothing")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tensor::Cpu;
+
+    /// Kills: positions that restart, rows that overlap, a cache whose sequences share rows.
+    #[test]
+    fn sequences_go_on_where_they_were() {
+        let mut cx = Cx::<Cpu<f32>>::infer(&[3, 1]).with_cache(5);
+        cx.advance(&[0, 2]);
+        assert_eq!(cx.tokens(), [Causal { row: 0, len: 0, position: 3 }, Causal { row: 0, len: 2, position: 1 }]);
+        let key = Causal { row: 5, len: 3, position: 0 };
+        assert_eq!(cx.spans(), [Span { query: cx.tokens()[1], key }]);
+        assert_eq!((cx.rows(), cx.positions()), (2, 3));
+        cx.advance(&[1, 1]);
+        assert_eq!((cx.tokens()[0].position, cx.tokens()[1].position, cx.rows()), (3, 3, 2));
+    }
+
+    #[test]
+    #[should_panic(expected = "kept nothing")]
+    fn inference_keeps_nothing() {
+        Cx::<Cpu<f32>>::infer(&[1]).keep(1).open();
+    }
+}

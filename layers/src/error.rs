@@ -1,0 +1,55 @@
+//! What can go wrong when a model is built or run.
+use comm::{Axis, CommError};
+use tensor::IdsError;
+
+/// Why a layer could not be built, or a call not be made.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum Error {
+    /// Ranks did not meet.
+    #[error(transparent)]
+    Comm(#[from] CommError),
+    /// A token id outside the vocabulary.
+    #[error(transparent)]
+    Ids(#[from] IdsError),
+    /// The ranks of an axis do not divide what they should share.
+    #[error("{axis}={ranks} does not divide the {size} {what}; {axis} can be {}", divisors(*size))]
+    Fit {
+        /// What is shared: "heads", "columns of blocks.0.mlp.gate_up".
+        what: String,
+        /// How many there are.
+        size: usize,
+        /// The axis.
+        axis: Axis,
+        /// Its ranks.
+        ranks: usize,
+    },
+    /// A size that no model has.
+    #[error("{what} is {seen}; it must be {wanted}")]
+    Size {
+        /// Which one.
+        what: String,
+        /// The value seen.
+        seen: String,
+        /// The value wanted.
+        wanted: String,
+    },
+    /// A share along one axis met a group or a weight of another.
+    #[error("a share along axis {share} cannot meet what is split along axis {other}")]
+    Axis {
+        /// The share's.
+        share: Axis,
+        /// The other's.
+        other: Axis,
+    },
+    /// Initial values could not be had.
+    #[error("{0}")]
+    Values(String),
+}
+
+/// A result with this crate's error.
+pub type Result<T> = std::result::Result<T, Error>;
+
+fn divisors(n: usize) -> String {
+    let all: Vec<_> = (1..=n.min(64)).filter(|d| n.is_multiple_of(*d)).map(|d| d.to_string()).collect();
+    all.join(", ")
+}

@@ -1,0 +1,216 @@
+//! What a rank holds of a matrix, as types: [`Tensor`] (all of it, the same on every rank of the group), [`Split`]
+//! (its own columns), [`Partial`] (an addend). And of a weight: [`Columns`] or [`Rows`]. Products say in their types
+//! which follows from which, and only a collective turns one into another; so a forgotten all-reduce does not
+//! compile. Each knows the axis it is split along, and meets no group of another.
+use super::product;
+use crate::{Error, Result};
+use comm::{Axis, Group, Reduce};
+use kernels::{Kernels, Write};
+use std::ops::Add;
+use tensor::Tensor;
+
+/// `X[B,F_t]`: each rank has its own share of the features.
+pub struct Split<D: Kernels> {
+    share: Tensor<D>,
+    axis: Axis,
+}
+
+/// A reduction not yet taken: each rank has an addend (or a stabiliser). Only a collective opens it.
+///
+/// Leaving it out does not compile:
+/// ```compile_fail,E0308
+/// use {comm::Group, kernels::Kernels, layers::{Result, ops::{Rows, Split}}, tensor::Tensor};
+/// fn row_linear<D: Kernels>(x: &Split<D>, w: &Rows<D>, group: &Group<D>) -> Result<Tensor<D>> {
+///     let _ = group;
+///     x.matmul(w)
+/// }
+/// ```
+/// ```
+/// use {comm::Group, kernels::Kernels, layers::{Result, ops::{Rows, Split}}, tensor::Tensor};
+/// fn row_linear<D: Kernels>(x: &Split<D>, w: &Rows<D>, group: &Group<D>) -> Result<Tensor<D>> {
+///     let _ = group;
+///     x.matmul(w)?.all_reduce(group)
+/// }
+/// ```
+/// Nor does adding a residual (or a bias) that would be summed once per rank:
+/// ```compile_fail,E0308
+/// use {comm::Group, kernels::Kernels, layers::{Result, ops::Partial}, tensor::Tensor};
+/// fn residual<D: Kernels>(x: &Tensor<D>, y: Partial<D>, group: &Group<D>) -> Result<Tensor<D>> {
+///     (y + x).all_reduce(group)
+/// }
+/// ```
+/// ```
+/// use {comm::Group, kernels::Kernels, layers::{Result, ops::{Partial, plus}}, tensor::Tensor};
+/// fn residual<D: Kernels>(x: &Tensor<D>, y: Partial<D>, group: &Group<D>) -> Result<Tensor<D>> {
+///     Ok(plus(y.all_reduce(group)?, x))
+/// }
+/// ```
+#[must_use = "a partial result is not a result"]
+pub struct Partial<D: Kernels> {
+    addend: Tensor<D>,
+    reduce: Reduce,
+    axis: Axis,
+}
+
+/// `W[I,O_t]`: a weight cut by columns. It owns what it shows, so a gathered weight is freed when it drops.
+pub struct Columns<D: Kernels> {
+    share: Tensor<D>,
+    turned: bool,
+    axis: Axis,
+}
+
+/// `W[I_t,O]`: a weight cut by rows; the transpose of one cut by columns.
+pub struct Rows<D: Kernels>(Columns<D>);
+
+impl<D: Kernels> Clone for Split<D> {
+    fn clone(&self) -> Self {
+        Self { share: self.share.clone(), axis: self.axis }
+    }
+}
+
+/// Shares along two axes have nothing to do with each other.
+fn same(share: Axis, other: Axis) -> Result<()> {
+    if share == other { Ok(()) } else { Err(Error::Axis { share, other }) }
+}
+
+impl<D: Kernels> Columns<D> {
+    pub(crate) fn new(share: Tensor<D>, axis: Axis) -> Self {
+        Self { share, turned: false, axis }
+    }
+    /// `Wᵀ[O_t,I]`.
+    #[must_use]
+    pub fn t(self) -> Rows<D> {
+        Rows(Columns { turned: !self.turned, ..self })
+    }
+    fn times(&self, x: &Tensor<D>) -> Tensor<D> {
+        let w = if self.turned { self.share.view().t() } else { self.share.view() };
+        let mut y = x.beside(x.rows(), w.cols());
+        product(x.device(), y.view_mut(), x.view(), w, Write::Set);
+        y
+    }
+}
+
+impl<D: Kernels> Rows<D> {
+    pub(crate) fn new(share: Tensor<D>, axis: Axis) -> Self {
+        Self(Columns::new(share, axis))
+    }
+    /// `Wᵀ[O,I_t]`.
+    #[must_use]
+    pub fn t(self) -> Columns<D> {
+        Columns { turned: !self.0.turned, ..self.0 }
+    }
+    pub(super) fn share(&self) -> (&Tensor<D>, Axis) {
+        (&self.0.share, self.0.axis)
+    }
+}
+
+/// `X[B,I] · W[I,O_t] = Y[B,O_t]`: nothing to exchange.
+#[must_use]
+pub fn matmul<D: Kernels>(x: &Tensor<D>, w: &Columns<D>) -> Split<D> {
+    Split { share: w.times(x), axis: w.axis }
+}
+
+/// `A + B`, in A's memory if no one else holds it.
+#[must_use]
+pub fn plus<D: Kernels>(mut a: Tensor<D>, b: &Tensor<D>) -> Tensor<D> {
+    assert_eq!(a.shape(), b.shape(), "a sum of matrices that do not fit");
+    let device = a.device().clone();
+    device.add(a.view_mut(), b.view());
+    a
+}
+
+impl<D: Kernels> Split<D> {
+    pub(super) fn new(share: Tensor<D>, axis: Axis) -> Self {
+        Self { share, axis }
+    }
+    pub(super) fn share(&self) -> &Tensor<D> {
+        &self.share
+    }
+    pub(super) fn share_mut(&mut self) -> &mut Tensor<D> {
+        &mut self.share
+    }
+    /// The axis whose ranks have the other shares.
+    pub fn axis(&self) -> Axis {
+        self.axis
+    }
+    /// Rows, and this rank's columns.
+    pub fn shape(&self) -> [usize; 2] {
+        self.share.shape()
+    }
+    /// Where it lies.
+    pub fn device(&self) -> &D {
+        self.share.device()
+    }
+    /// `X[B,I_t] · W[I_t,O]`: the contracted dimension is split, so this is an addend.
+    ///
+    /// # Errors
+    /// If the two are split along different axes.
+    pub fn matmul(&self, w: &Rows<D>) -> Result<Partial<D>> {
+        same(self.axis, w.0.axis)?;
+        Ok(Partial::sum(w.0.times(&self.share), self.axis))
+    }
+    /// This rank's block of columns of what every rank holds whole.
+    ///
+    /// # Errors
+    /// If the ranks do not divide the columns.
+    pub fn cut(whole: &Tensor<D>, group: &Group<D>) -> Result<Self> {
+        let (axis, ranks) = (group.axis(), group.size());
+        if !whole.cols().is_multiple_of(ranks) {
+            return Err(Error::Fit { what: "columns".into(), size: whole.cols(), axis, ranks });
+        }
+        let n = whole.cols() / ranks;
+        let mut share = whole.beside(whole.rows(), n);
+        whole.device().copy(share.view_mut(), whole.view().take_cols(group.rank() * n, n));
+        Ok(Self { share, axis })
+    }
+    /// All columns, in rank order, the same on every rank.
+    ///
+    /// # Errors
+    /// If ranks do not meet, or are those of another axis.
+    #[track_caller]
+    pub fn all_gather(&self, group: &Group<D>) -> Result<Tensor<D>> {
+        same(self.axis, group.axis())?;
+        let [rows, cols] = self.shape();
+        let parts = group.all_gather(&self.share)?;
+        if group.size() == 1 {
+            return Ok(parts);
+        }
+        let mut whole = self.share.beside(rows, cols * group.size());
+        for rank in 0..group.size() {
+            let to = whole.view_mut().take_cols(rank * cols, cols);
+            self.device().copy(to, parts.view().take_rows(rank * rows, rows));
+        }
+        Ok(whole)
+    }
+}
+
+impl<D: Kernels> Partial<D> {
+    /// This rank's addend of a sum over the ranks of an axis.
+    pub fn sum(addend: Tensor<D>, axis: Axis) -> Self {
+        Self { addend, reduce: Reduce::Sum, axis }
+    }
+    /// This rank's stabiliser.
+    pub(super) fn stab(addend: Tensor<D>, axis: Axis) -> Self {
+        Self { addend, reduce: Reduce::Stab, axis }
+    }
+    /// The reduction, the same on every rank of the group.
+    ///
+    /// # Errors
+    /// If ranks do not meet, or are those of another axis.
+    #[track_caller]
+    pub fn all_reduce(mut self, group: &Group<D>) -> Result<Tensor<D>> {
+        same(self.axis, group.axis())?;
+        group.all_reduce(&mut self.addend, self.reduce)?;
+        Ok(self.addend)
+    }
+}
+
+/// Addend to addend, in the left one's memory.
+impl<D: Kernels> Add<&Partial<D>> for Partial<D> {
+    type Output = Self;
+    fn add(self, other: &Self) -> Self {
+        let alike = self.axis == other.axis && self.reduce == Reduce::Sum && other.reduce == Reduce::Sum;
+        assert!(alike, "only addends of one sum add up");
+        Self::sum(plus(self.addend, &other.addend), self.axis)
+    }
+}

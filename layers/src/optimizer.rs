@@ -1,0 +1,168 @@
+//! Optimizer steps on the shares that a rank holds, with clipping by the global norm.
+//!
+//! ```text
+//! norm² = Σ over all parameters of Σ g²     each share counted once: an all-reduce of 1 element per splitting axis
+//! c     = min(1, limit/norm)
+//! SGD     w −= lr·c·g
+//! AdamW   m = β₁m + (1−β₁)cg,  v = β₂v + (1−β₂)(cg)²,  w −= lr·λ·w + lr·m̂/(√v̂ + ε)
+//! ```
+//!
+//! Which axes count comes from the placements; no axis is named here. Norm and factor stay on the device.
+//!
+//! Source: Pascanu et al., arXiv:1211.5063 (clipping); Loshchilov, Hutter, arXiv:1711.05101 (`AdamW`).
+use crate::ops::{Partial, filled, plus};
+use crate::{Param, Result};
+use comm::{Axis, Mesh};
+use kernels::{AdamW, Kernels};
+use std::collections::{BTreeMap, BTreeSet};
+use tensor::{Category, Scalar, Tensor};
+
+/// Which optimizer.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Kind {
+    /// Plain gradient descent.
+    Sgd,
+    /// Adam with decoupled weight decay (on matrices only).
+    AdamW {
+        /// Decay of the first moment.
+        beta1: f64,
+        /// Decay of the second moment.
+        beta2: f64,
+        /// Added to the root of the second moment.
+        eps: f64,
+        /// Weight decay.
+        decay: f64,
+    },
+}
+
+impl Kind {
+    /// `AdamW` as most transformers are trained.
+    pub const ADAMW: Kind = Kind::AdamW { beta1: 0.9, beta2: 0.95, eps: 1e-8, decay: 0.1 };
+}
+
+/// An optimizer and its state for this rank's shares.
+pub struct Optimizer<D: Kernels> {
+    kind: Kind,
+    clip: Option<f64>,
+    steps: usize,
+    moments: Vec<[Tensor<D>; 2]>, // m, v of each parameter; taken at the first step
+}
+
+impl<D: Kernels> Optimizer<D> {
+    /// Nothing done yet. `clip`: the largest global norm of the gradient.
+    pub fn new(kind: Kind, clip: Option<f64>) -> Self {
+        Self { kind, clip, steps: 0, moments: Vec::new() }
+    }
+    /// Which optimizer.
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+    /// Steps done.
+    pub fn steps(&self) -> usize {
+        self.steps
+    }
+    /// One step with synced gradients: the norm² before clipping, the same on every rank.
+    ///
+    /// # Errors
+    /// If ranks do not meet.
+    pub fn step(&mut self, params: &mut [&mut Param<D>], mesh: &Mesh<D>, lr: f64) -> Result<Tensor<D>> {
+        let device = params.first().expect("a model has parameters").value().device().clone();
+        let norm2 = norm2(&device, params, mesh)?;
+        let mut factor = filled(&device, Category::Buffers, [1, 1], D::Elem::ONE);
+        if let Some(limit) = self.clip {
+            device.clip_factor(factor.view_mut(), norm2.view(), limit);
+        }
+        self.steps += 1;
+        match self.kind {
+            Kind::Sgd => {
+                for param in params {
+                    param.update(|device, w, g| device.sgd(w.view_mut(), g.view(), factor.view(), lr));
+                }
+            }
+            Kind::AdamW { beta1, beta2, eps, decay } => {
+                self.moments(params);
+                for (param, [m, v]) in params.iter_mut().zip(&mut self.moments) {
+                    let decay = if param.decays() { decay } else { 0.0 };
+                    let constants = AdamW { lr, beta1, beta2, eps, decay, step: self.steps };
+                    param.update(|device, w, g| {
+                        let moments = (m.view_mut(), v.view_mut());
+                        device.adamw(w.view_mut(), moments, g.view(), factor.view(), constants);
+                    });
+                }
+            }
+        }
+        Ok(norm2)
+    }
+    /// The state as it is saved: steps done, and each parameter's moments put together from all ranks.
+    ///
+    /// # Errors
+    /// If ranks do not meet.
+    #[allow(clippy::type_complexity)] // a name, and m and v where there are values
+    pub fn gather(
+        &self,
+        params: &[&mut Param<D>],
+        mesh: &Mesh<D>,
+        mut each: impl FnMut(&str, [Option<Vec<D::Elem>>; 2]) -> Result<()>,
+    ) -> Result<()> {
+        for (param, [m, v]) in params.iter().zip(&self.moments) {
+            let cuts = param.cuts(mesh);
+            each(param.name(), [cuts.gather(mesh, m)?, cuts.gather(mesh, v)?])?;
+        }
+        Ok(())
+    }
+    /// Goes on from a saved state: `steps` done, element `[row, column]` of a parameter's moment 0 or 1.
+    ///
+    /// # Errors
+    /// What `element` gives.
+    pub fn restore(
+        &mut self,
+        steps: usize,
+        params: &[&mut Param<D>],
+        mesh: &Mesh<D>,
+        element: impl Fn(&Param<D>, usize) -> Result<crate::build::Element<'static, D::Elem>>,
+    ) -> Result<()> {
+        self.steps = steps;
+        if self.kind == Kind::Sgd {
+            return Ok(());
+        }
+        self.moments(params);
+        for (param, moments) in params.iter().zip(&mut self.moments) {
+            let (cuts, cols) = (param.cuts(mesh), param.local()[1]);
+            for (which, moment) in moments.iter_mut().enumerate() {
+                let element = element(param, which)?;
+                moment.write(&mut |i| element(cuts.whole_index([i / cols, i % cols])));
+            }
+        }
+        Ok(())
+    }
+    fn moments(&mut self, params: &[&mut Param<D>]) {
+        if self.moments.is_empty() {
+            let zero = |p: &Param<D>| filled(p.value().device(), Category::Optimizer, p.local(), D::Elem::ZERO);
+            self.moments = params.iter().map(|p| [zero(p), zero(p)]).collect();
+        }
+    }
+}
+
+/// Σ of all gradients' squares. Each share is summed over the axes along which ranks differ, and counted once
+/// along the others.
+fn norm2<D: Kernels>(device: &D, params: &[&mut Param<D>], mesh: &Mesh<D>) -> Result<Tensor<D>> {
+    let zero = || filled(device, Category::Buffers, [1, 1], D::Elem::ZERO);
+    let mut sums: BTreeMap<BTreeSet<Axis>, Tensor<D>> = BTreeMap::new();
+    for param in params {
+        let sum = sums.entry(param.placement().different()).or_insert_with(zero);
+        device.add_norm2(sum.view_mut(), param.gradient().expect("a synced gradient").view());
+    }
+    for (axis, group) in mesh.axes() {
+        for (mut along, mut sum) in std::mem::take(&mut sums) {
+            if along.remove(&axis) {
+                sum = Partial::sum(sum, axis).all_reduce(&group.named("norm2"))?;
+            }
+            let sum = match sums.remove(&along) {
+                Some(other) => plus(other, &sum),
+                None => sum,
+            };
+            sums.insert(along, sum);
+        }
+    }
+    Ok(sums.into_values().reduce(|a, b| plus(a, &b)).unwrap_or_else(zero))
+}

@@ -1,0 +1,103 @@
+//! The proof of one layer: write a [`Case`] (how it is built, what the oracle says, what it sends), and
+//! [`proves`] does the rest, for ranks 1, 2, 3, 4 and 8:
+//!
+//! 1. **equal** (`equal.rs`): outputs, gradients of inputs and weights, and new weights equal the unsplit oracle bit
+//!    for bit in the field, under two keys, over two steps of two ragged microbatches; the traffic is the predicted one;
+//! 2. **derived** (`derivative.rs`): the hand-written backward is the exact derivative of the forward, by dual numbers;
+//! 3. **close** (`rounding.rs`): in f32 the split layer is as near to the f64 truth as the unsplit one is;
+//! 4. **priced** (`price.rs`): `Meta` tells the bytes, FLOPs and traffic that are measured.
+mod derivative;
+mod equal;
+mod lies;
+mod price;
+mod rounding;
+mod run;
+
+pub use lies::Lies;
+
+use crate::{Builder, Layer, Result};
+use comm::Op;
+use kernels::Kernels;
+use std::collections::BTreeMap;
+use tensor::{Scalar, mix};
+
+/// A layer under proof.
+pub trait Case: Sync {
+    /// The layer, on any device.
+    type Layer<D: Kernels>: Layer<D, In: Lies<D>, Out: Lies<D>>;
+    /// On how many ranks it is proven.
+    const RANKS: &'static [usize] = &[1, 2, 3, 4, 8];
+    /// Features of the whole input and of the whole output. For a layer of token ids, the first is the vocabulary.
+    fn features(&self) -> [usize; 2];
+    /// Builds the layer on a mesh of the tensor axis.
+    ///
+    /// # Errors
+    /// Where the ranks do not fit.
+    fn build<D: Kernels>(&self, at: &Builder<D>) -> Result<Self::Layer<D>>;
+    /// What the unsplit layer gives for one microbatch.
+    fn oracle<S: Scalar>(&self, given: &Given<S>) -> Answer<S>;
+    /// Elements that each of several ranks gives to an operation, forward and backward, for so many tokens.
+    fn traffic(&self, tokens: usize) -> Vec<(Op, usize)>;
+}
+
+/// One microbatch, whole: what the layer is given on every rank.
+#[derive(Clone, Debug)]
+pub struct Given<S> {
+    /// Tokens of each sequence.
+    pub lengths: Vec<usize>,
+    /// The input, row-major; unused where ids enter.
+    pub x: Vec<S>,
+    /// Token ids, used where ids enter.
+    pub ids: Vec<u32>,
+    /// The gradient of the output.
+    pub dy: Vec<S>,
+    /// Whole parameters by name.
+    pub weights: BTreeMap<String, Vec<S>>,
+}
+
+/// What comes of it, whole.
+#[derive(Clone, Debug)]
+pub struct Answer<S> {
+    /// The output.
+    pub y: Vec<S>,
+    /// The gradient of the input; empty where ids enter.
+    pub dx: Vec<S>,
+    /// The gradients of the parameters.
+    pub gradients: BTreeMap<String, Vec<S>>,
+}
+
+impl<S: Scalar> Given<S> {
+    /// Two microbatches of different sizes, the first with two sequences of different lengths.
+    fn draw([inputs, outputs]: [usize; 2], step: usize) -> Vec<Given<S>> {
+        [vec![4, 1], vec![2]]
+            .into_iter()
+            .enumerate()
+            .map(|(microbatch, lengths)| {
+                let tokens: usize = lengths.iter().sum();
+                let salt = mix((step * 2 + microbatch) as u64);
+                let draw = |salt: u64, n: usize| (0..n as u64).map(|i| S::sample(mix(salt ^ i), 1.0)).collect();
+                Given {
+                    x: draw(mix(salt ^ 1), tokens * inputs),
+                    ids: (0..tokens as u64).map(|i| (mix(salt ^ i) % inputs as u64) as u32).collect(),
+                    dy: draw(mix(salt ^ 2), tokens * outputs),
+                    weights: BTreeMap::new(),
+                    lengths,
+                }
+            })
+            .collect()
+    }
+    fn tokens(&self) -> usize {
+        self.lengths.iter().sum()
+    }
+}
+
+/// Proves a layer, all four ways.
+///
+/// # Panics
+/// If the proof fails: says what differs, on which rank of how many, under which key, and in how many elements.
+pub fn proves(case: &impl Case) {
+    equal::check(case);
+    derivative::check(case);
+    rounding::check(case);
+    price::check(case);
+}

@@ -1,0 +1,28 @@
+//! `Meta` tells the price of a layer: the bytes by category, FLOPs and traffic that are measured when it runs.
+use super::run::run;
+use super::{Case, Given};
+use crate::{Error, Random};
+use comm::{Axis, Mesh, World};
+use kernels::Meta;
+use tensor::{Cpu, Device};
+
+pub(super) fn check<C: Case>(case: &C) {
+    let (given, values) = (|step: usize| Given::<f32>::draw(case.features(), step), Random { seed: 7 });
+    for &ranks in C::RANKS {
+        let axes = [(Axis::Tp, ranks)];
+        let measured = World::threads(&axes)
+            .expect("a world")
+            .run(|device: Cpu<f32>, mesh| {
+                run(case, &device, &mesh, &values, &given)?;
+                Ok::<_, Error>((device.meter().peaks_of_all(), device.meter().flops(), mesh.ledger()))
+            })
+            .unwrap_or_else(|why| panic!("{why}"));
+        for (rank, measured) in measured.into_iter().enumerate() {
+            let device = Meta::<Cpu<f32>>::default();
+            let mesh = Mesh::ghost(&axes, rank).expect("a mesh");
+            run(case, &device, &mesh, &values, &given).expect("a ghost meets everyone");
+            let priced = (device.meter().peaks_of_all(), device.meter().flops(), mesh.ledger());
+            assert_eq!(priced, measured, "priced and measured on rank {rank} of {ranks}");
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! In f32 the split layer errs no more than the unsplit one: against the oracle in f64, on the same numbers.
+use super::run::{Trace, oracle, run};
+use super::{Case, Given};
+
+use crate::{Error, Random};
+use comm::{Axis, World};
+use std::collections::BTreeMap;
+use tensor::{Cpu, Real};
+
+/// The split layer's error may be this many times the unsplit one's.
+const TIMES: f64 = 4.0;
+
+
+pub(super) fn check<C: Case>(case: &C) {
+    let given = |step: usize| Given::<f32>::draw(case.features(), step);
+    let mut alone = BTreeMap::new();
+    for &ranks in C::RANKS {
+        let world = World::threads(&[(Axis::Tp, ranks)]).expect("a world");
+        let run = |device: Cpu<f32>, mesh| run(case, &device, &mesh, &Random { seed: 7 }, &given);
+        let seen = world.run::<_, _, Error>(run).unwrap_or_else(|why| panic!("{why}")).swap_remove(0);
+        let start = seen.start.iter().map(|(name, w)| (name.clone(), wide(w))).collect();
+        let truth = oracle(case, &start, &|step| given(step).iter().map(widen).collect());
+        for (name, error, size) in errors(&seen.trace, &truth) {
+            if ranks == 1 {
+                alone.insert(name, error);
+                continue;
+            }
+            let bound = TIMES * alone[&name] + 4.0 * f64::from(f32::EPSILON) * size;
+            assert!(error <= bound, "{name} on {ranks} ranks errs by {error:e}, alone by {:e}", alone[&name]);
+        }
+    }
+    let worst = alone.values().fold(0.0f64, |a, &b| a.max(b));
+    assert!(worst < 1e-3, "the unsplit layer errs by {worst:e}");
+}
+
+fn wide(x: &[f32]) -> Vec<f64> {
+    x.iter().map(|x| x.to_f64()).collect()
+}
+
+fn widen(g: &Given<f32>) -> Given<f64> {
+    Given {
+        lengths: g.lengths.clone(),
+        x: wide(&g.x),
+        ids: g.ids.clone(),
+        dy: wide(&g.dy),
+        weights: BTreeMap::new(),
+    }
+}
+
+/// Per tensor: the largest error, and the largest value.
+fn errors(mine: &Trace<f32>, truth: &Trace<f64>) -> Vec<(String, f64, f64)> {
+    let of = |(name, want): &(String, Vec<f64>)| {
+        let (_, got) = mine.iter().find(|(n, _)| n == name).expect("the same tensors");
+        assert_eq!(got.len(), want.len(), "{name}");
+        let error = got.iter().zip(want).fold(0.0f64, |e, (a, b)| e.max((a.to_f64() - b).abs()));
+        assert!(error.is_finite(), "{name} is not finite");
+        (name.clone(), error, want.iter().fold(0.0f64, |m, x| m.max(x.abs())))
+    };
+    truth.iter().map(of).collect()
+}

@@ -1,0 +1,121 @@
+//! One run of a layer under proof on one rank, on any device: what it gave, whole, and what it sent.
+use super::{Case, Given, Lies};
+use crate::{Builder, Cx, Kind, Layer, Optimizer, Param, Result, Values};
+use comm::{Axis, Ledger, Mesh};
+use kernels::Kernels;
+use std::collections::BTreeMap;
+use tensor::{Device, Scalar};
+
+/// Named whole tensors, in program order.
+pub(super) type Trace<S> = Vec<(String, Vec<S>)>;
+
+/// What one rank saw.
+pub(super) struct Seen<S> {
+    /// The parameters before the first step.
+    pub(super) start: BTreeMap<String, Vec<S>>,
+    /// Outputs and gradients of every microbatch, then gradients and new weights of every step.
+    pub(super) trace: Trace<S>,
+    /// What the steps sent, less the gathering for the trace.
+    pub(super) traffic: Ledger,
+}
+
+/// The size of a proof's steps: plain, with rate 1, so that no scale hides.
+pub(super) const STEPS: usize = 2;
+
+pub(super) fn run<C: Case, D: Kernels>(
+    case: &C,
+    device: &D,
+    mesh: &Mesh<D>,
+    values: &dyn Values<D::Elem>,
+    given: &dyn Fn(usize) -> Vec<Given<D::Elem>>,
+) -> Result<Seen<D::Elem>> {
+    let group = mesh.group(Axis::Tp);
+    let [inputs, outputs] = case.features();
+    let mut layer = case.build(&Builder { device, mesh, values })?;
+    let mut optimizer = Optimizer::new(Kind::Sgd, None);
+    let (mut trace, mut traffic) = (Trace::new(), Ledger::default());
+    let start = weights(&mut layer, mesh)?;
+    for step in 0..STEPS {
+        let mut forward = Vec::new();
+        let before = mesh.ledger();
+        for (microbatch, given) in given(step).into_iter().enumerate() {
+            let cx = Cx::train(microbatch, &given.lengths, 1);
+            let x = Lies::hand(&given, false, inputs, device, group)?;
+            let (y, saved) = layer.forward(&cx, x)?;
+            forward.push((cx, given, y, saved));
+        }
+        let mut backward = Vec::new();
+        for (cx, given, y, saved) in forward {
+            let dy = Lies::hand(&given, true, outputs, device, group)?;
+            backward.push((cx.microbatch(), y, layer.backward(&cx, saved, dy)?));
+        }
+        if step == 0 {
+            traffic = mesh.ledger() - &before;
+        }
+        for (microbatch, y, dx) in backward {
+            trace.push((format!("step {step}, microbatch {microbatch}: Y"), y.whole(group)?));
+            trace.push((format!("step {step}, microbatch {microbatch}: dX"), dx.whole(group)?));
+        }
+        let mut params = params(&mut layer);
+        for param in &mut params {
+            param.sync(mesh)?;
+            let gradient = param.gather_gradient(mesh)?.unwrap_or_default();
+            trace.push((format!("step {step}: gradient of {}", param.name()), gradient));
+        }
+        if !params.is_empty() {
+            optimizer.step(&mut params, mesh, 1.0)?;
+        }
+        for (name, value) in weights(&mut layer, mesh)? {
+            trace.push((format!("step {step}: new {name}"), value));
+        }
+    }
+    Ok(Seen { start, trace, traffic })
+}
+
+pub(super) fn params<D: Kernels>(layer: &mut impl Layer<D>) -> Vec<&mut Param<D>> {
+    let mut params = Vec::new();
+    layer.params(&mut params);
+    params
+}
+
+/// Whole values by name.
+pub(super) fn weights<D: Kernels>(
+    layer: &mut impl Layer<D>,
+    mesh: &Mesh<D>,
+) -> Result<BTreeMap<String, Vec<<D as Device>::Elem>>> {
+    let whole = |p: &Param<D>| Ok((p.name().to_string(), p.gather(mesh)?.unwrap_or_default()));
+    params(layer).into_iter().map(|p| whole(p)).collect()
+}
+
+/// The same trace from the oracle.
+pub(super) fn oracle<C: Case, S: Scalar>(
+    case: &C,
+    start: &BTreeMap<String, Vec<S>>,
+    given: &dyn Fn(usize) -> Vec<Given<S>>,
+) -> Trace<S> {
+    let (mut trace, mut weights) = (Trace::new(), start.clone());
+    for step in 0..STEPS {
+        let mut sums: BTreeMap<String, Vec<S>> =
+            weights.iter().map(|(name, w)| (name.clone(), vec![S::ZERO; w.len()])).collect();
+        for (microbatch, mut given) in given(step).into_iter().enumerate() {
+            given.weights.clone_from(&weights);
+            let answer = case.oracle(&given);
+            trace.push((format!("step {step}, microbatch {microbatch}: Y"), answer.y));
+            trace.push((format!("step {step}, microbatch {microbatch}: dX"), answer.dx));
+            for (name, gradient) in answer.gradients {
+                let sum = sums.get_mut(&name).unwrap_or_else(|| panic!("the layer has no parameter {name}"));
+                for (sum, g) in sum.iter_mut().zip(gradient) {
+                    *sum += g;
+                }
+            }
+        }
+        for (name, w) in &mut weights {
+            for (w, &g) in w.iter_mut().zip(&sums[name]) {
+                *w = *w - g;
+            }
+        }
+        trace.extend(sums.into_iter().map(|(name, g)| (format!("step {step}: gradient of {name}"), g)));
+        trace.extend(weights.iter().map(|(name, w)| (format!("step {step}: new {name}"), w.clone())));
+    }
+    trace
+}

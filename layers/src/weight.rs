@@ -1,0 +1,94 @@
+//! Parameters as layers use them: whole, cut by columns, cut by rows. The cut is said once, where the weight is
+//! made, and both its placement and the handle it gives follow from that.
+use crate::build::{Builder, Draw};
+use crate::ops::{Columns, Rows};
+use crate::{Param, Placed, Placement, Result};
+use comm::Axis;
+use kernels::Kernels;
+use std::sync::Arc;
+use tensor::Tensor;
+
+/// A parameter that no axis cuts.
+pub struct WholeWeight<D: Kernels>(Param<D>);
+/// `W[I, O_t]`: cut by columns, each section on its own.
+pub struct ColumnWeight<D: Kernels>(Param<D>, Axis);
+/// `W[I_t, O]`: cut by rows.
+pub struct RowWeight<D: Kernels>(Param<D>, Axis);
+
+impl<D: Kernels> WholeWeight<D> {
+    /// The matrix `name`, the same on every rank.
+    ///
+    /// # Errors
+    /// If there are no such values.
+    pub fn new(at: &Builder<D>, name: impl Into<Arc<str>>, shape: [usize; 2], draw: Draw) -> Result<Self> {
+        Ok(Self(Param::new(at, name, shape, Placement::default(), draw)?))
+    }
+    /// The value, for as long as the result lives.
+    ///
+    /// # Errors
+    /// If ranks do not meet; so it is with the others.
+    pub fn whole(&self) -> Result<Tensor<D>> {
+        Ok(self.0.value())
+    }
+    /// The parameter behind it.
+    pub fn param(&mut self) -> &mut Param<D> {
+        &mut self.0
+    }
+}
+
+impl<D: Kernels> ColumnWeight<D> {
+    /// This rank's columns of the matrix `name[inputs, Σ sections]`.
+    ///
+    /// # Errors
+    /// If the ranks of `axis` do not divide a section, or there are no such values.
+    pub fn new(
+        at: &Builder<D>,
+        axis: Axis,
+        name: impl Into<Arc<str>>,
+        inputs: usize,
+        sections: &[usize],
+        draw: Draw,
+    ) -> Result<Self> {
+        let placed = Placement::default().on(axis, Placed::Split { dim: 1, sections: sections.to_vec() });
+        Ok(Self(Param::new(at, name, [inputs, sections.iter().sum()], placed, draw)?, axis))
+    }
+    /// This rank's columns.
+    ///
+    /// # Errors
+    /// As above.
+    pub fn columns(&self) -> Result<Columns<D>> {
+        Ok(Columns::new(self.0.value(), self.1))
+    }
+    /// The parameter behind it.
+    pub fn param(&mut self) -> &mut Param<D> {
+        &mut self.0
+    }
+}
+
+impl<D: Kernels> RowWeight<D> {
+    /// This rank's rows of the matrix `name[shape]`.
+    ///
+    /// # Errors
+    /// If the ranks of `axis` do not divide the rows, or there are no such values.
+    pub fn new(
+        at: &Builder<D>,
+        axis: Axis,
+        name: impl Into<Arc<str>>,
+        shape: [usize; 2],
+        draw: Draw,
+    ) -> Result<Self> {
+        let placed = Placement::default().on(axis, Placed::Split { dim: 0, sections: vec![shape[0]] });
+        Ok(Self(Param::new(at, name, shape, placed, draw)?, axis))
+    }
+    /// This rank's rows.
+    ///
+    /// # Errors
+    /// As above.
+    pub fn rows(&self) -> Result<Rows<D>> {
+        Ok(Rows::new(self.0.value(), self.1))
+    }
+    /// The parameter behind it.
+    pub fn param(&mut self) -> &mut Param<D> {
+        &mut self.0
+    }
+}

@@ -1,0 +1,245 @@
+//! A file to read: checked whole when it is opened, touched only where numbers are read.
+use super::dtype::{Dtype, Element};
+use super::error::{Error, Fault};
+use super::header::{self, Header, Info};
+use super::matrix::Matrix;
+use crate::files;
+use memmap2::Mmap;
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+/// A safetensors file, or the bytes of one in memory. Clones share it.
+#[derive(Clone)]
+pub struct File(Arc<Checked>);
+
+struct Checked {
+    bytes: Bytes,
+    header: Header,
+    path: String,
+}
+
+enum Bytes {
+    Mapped(Mmap),
+    Memory(Cow<'static, [u8]>),
+}
+
+impl Bytes {
+    #[inline]
+    fn all(&self) -> &[u8] {
+        match self {
+            Self::Mapped(map) => map,
+            Self::Memory(bytes) => bytes,
+        }
+    }
+}
+
+impl File {
+    /// Maps a file and checks its header; nothing of the data is read.
+    ///
+    /// The file must not change while it is mapped: to change one, replace it with a [`Writer`](super::Writer),
+    /// which leaves the mapped one as it is.
+    ///
+    /// # Errors
+    /// If there is no such file, or it is not whole and without contradiction.
+    pub fn open(path: &Path) -> Result<Self, Error> {
+        let (file, _) = files::open(path)?;
+        // SAFETY: whoever changes a file in place while it is mapped breaks the rule above; ours replace it.
+        let map = unsafe { Mmap::map(&file) }.map_err(files::Error::system("map", path))?;
+        Self::check(Bytes::Mapped(map), path.display().to_string())
+    }
+    /// A file that is part of the program; `name` stands for the path in messages.
+    ///
+    /// # Errors
+    /// If it is not whole and without contradiction.
+    pub fn from_static(bytes: &'static [u8], name: &str) -> Result<Self, Error> {
+        Self::check(Bytes::Memory(Cow::Borrowed(bytes)), name.to_owned())
+    }
+    fn check(bytes: Bytes, path: String) -> Result<Self, Error> {
+        let header = header::parse(bytes.all()).map_err(Fault::of(&path))?;
+        Ok(Self(Arc::new(Checked { bytes, header, path })))
+    }
+
+    /// The tensors' names, in alphabetical order.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.header.tensors.keys().map(String::as_str)
+    }
+    /// What the tensor called `name` is.
+    pub fn info(&self, name: &str) -> Option<&Info> {
+        self.0.header.tensors.get(name)
+    }
+    /// What its writer noted in the file.
+    pub fn metadata(&self) -> &BTreeMap<String, String> {
+        &self.0.header.metadata
+    }
+
+    /// The matrix called `name`, of exactly this shape `[rows, cols]`, of floats of any kind from 16 bits on.
+    /// A vector `[n]` counts as `[1, n]`.
+    ///
+    /// # Errors
+    /// If there is none, or it has another shape or dtype.
+    pub fn matrix(&self, name: &str, shape: [usize; 2]) -> Result<Matrix<'_>, Error> {
+        let is_vector = |seen: &[usize]| shape[0] == 1 && *seen == shape[1..];
+        let info = self.find(name, &shape, |seen| *seen == shape || is_vector(seen))?;
+        if !matches!(info.dtype, Dtype::F64 | Dtype::F32 | Dtype::F16 | Dtype::Bf16) {
+            return Err(self.wrong_dtype(name, info, "F64, F32, F16 or BF16"));
+        }
+        let bytes = &self.0.bytes.all()[info.bytes.clone()];
+        Ok(Matrix::new(bytes, info.dtype, shape))
+    }
+    /// All numbers of the tensor called `name`, of exactly this shape and kind; for small things.
+    ///
+    /// # Errors
+    /// If there is none, or it has another shape or dtype.
+    pub fn values<T: Element>(&self, name: &str, shape: &[usize]) -> Result<Vec<T>, Error> {
+        let info = self.find(name, shape, |seen| seen == shape)?;
+        if info.dtype != T::DTYPE {
+            return Err(self.wrong_dtype(name, info, T::DTYPE.name()));
+        }
+        let bytes = &self.0.bytes.all()[info.bytes.clone()];
+        Ok(bytes.chunks_exact(size_of::<T>()).map(bytemuck::pod_read_unaligned).collect())
+    }
+    fn find(&self, name: &str, wanted: &[usize], fits: impl Fn(&[usize]) -> bool) -> Result<&Info, Error> {
+        let Some(info) = self.info(name) else {
+            let mut some = self.names().take(4).collect::<Vec<_>>().join(", ");
+            let count = self.0.header.tensors.len();
+            some += if count > 4 { ", …" } else { "" };
+            return Err(Fault::of(&self.0.path)(Fault::Missing { name: name.to_owned(), count, some }));
+        };
+        if !fits(&info.shape) {
+            let (name, seen, wanted) = (name.to_owned(), info.shape.clone(), wanted.to_owned());
+            return Err(Fault::of(&self.0.path)(Fault::Shape { name, seen, wanted }));
+        }
+        Ok(info)
+    }
+    fn wrong_dtype(&self, name: &str, info: &Info, wanted: &'static str) -> Error {
+        Fault::of(&self.0.path)(Fault::WrongDtype { name: name.to_owned(), seen: info.dtype, wanted })
+    }
+}
+
+#[cfg(test)]
+impl File {
+    pub(super) fn from_memory(bytes: Vec<u8>) -> Result<Self, Error> {
+        Self::check(Bytes::Memory(Cow::Owned(bytes)), "memory".to_owned())
+    }
+    pub(super) fn bytes_of(&self, name: &str) -> &[u8] {
+        &self.0.bytes.all()[self.info(name).unwrap().bytes.clone()]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::safetensors::adversary::assemble;
+    use crate::safetensors::{Dtype, Writer};
+
+    fn why<T>(result: Result<T, Error>) -> String {
+        result.err().unwrap().to_string()
+    }
+
+    #[test]
+    fn a_matrix_is_given_only_as_what_it_is() {
+        let header = r#"{"__metadata__":{"format":"pt"},
+            "v":{"dtype":"F32","shape":[3],"data_offsets":[0,12]}, "n":{"dtype":"U64","shape":[],"data_offsets":[12,20]},
+            "a":{"dtype":"F32","shape":[0,4],"data_offsets":[0,0]}, "b":{"dtype":"F32","shape":[1,1,1],"data_offsets":[20,24]},
+            "z":{"dtype":"F32","shape":[1,1],"data_offsets":[24,28]}}"#;
+        let mut data = vec![0; 28];
+        data[12] = 7;
+        let file = File::from_memory(assemble(header, &data)).unwrap();
+        assert_eq!(file.names().collect::<String>(), "abnvz");
+        assert_eq!(file.metadata()["format"], "pt");
+        assert_eq!(
+            (file.info("v").unwrap().shape.as_slice(), file.info("n").unwrap().dtype),
+            (&[3][..], Dtype::U64)
+        );
+        assert!(file.info("w").is_none());
+        assert!(file.matrix("v", [1, 3]).is_ok() && file.matrix("a", [0, 4]).is_ok());
+        assert_eq!(file.values::<u64>("n", &[]).unwrap(), [7]);
+        assert_eq!(file.values::<f32>("v", &[3]).unwrap(), [0.0; 3]);
+        assert_eq!(why(file.matrix("v", [3, 1])), r#"memory: tensor "v" has shape [3], wanted [3, 1]"#);
+        assert_eq!(why(file.matrix("b", [1, 1])), r#"memory: tensor "b" has shape [1, 1, 1], wanted [1, 1]"#);
+        assert_eq!(why(file.matrix("z", [2, 1])), r#"memory: tensor "z" has shape [1, 1], wanted [2, 1]"#);
+        assert_eq!(why(file.values::<f64>("v", &[3])), r#"memory: tensor "v" has dtype F32, wanted F64"#);
+        assert_eq!(
+            why(file.values::<f32>("v", &[1, 3])),
+            r#"memory: tensor "v" has shape [3], wanted [1, 3]"#
+        );
+        assert_eq!(
+            why(file.matrix("w", [1, 3])),
+            r#"memory: there is no tensor "w" among the 5 of the file (a, b, n, v, …)"#
+        );
+        let header = r#"{"n":{"dtype":"U64","shape":[1],"data_offsets":[0,8]}}"#;
+        let file = File::from_memory(assemble(header, &[0; 8])).unwrap();
+        assert_eq!(
+            why(file.matrix("n", [1, 1])),
+            r#"memory: tensor "n" has dtype U64, wanted F64, F32, F16 or BF16"#
+        );
+    }
+
+    #[test]
+    fn files_say_their_path_and_are_shared_between_threads() {
+        fn shared<T: Send + Sync + Clone + 'static>(_: &T) {}
+        static EMPTY: &[u8] = b"\x08\0\0\0\0\0\0\0{}      ";
+        shared(&File::from_static(EMPTY, "built in").unwrap());
+        assert_eq!(
+            why(File::from_static(&EMPTY[..9], "built in")),
+            "built in: the header's length is 8 bytes, but only 1 follow in the file"
+        );
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("model.safetensors");
+        let shown = path.display();
+        assert_eq!(why(File::open(&path)), format!("{shown}: there is no such file"));
+        files::replace_file(&path, &EMPTY[..7]).unwrap();
+        assert_eq!(
+            why(File::open(&path)),
+            format!("{shown}: the file has 7 bytes, wanted at least 8 for the length of its header")
+        );
+        assert!(why(File::open(folder.path())).ends_with(" is a directory where a file should be"));
+    }
+
+    /// Kills: writing into the old file's bytes, which others have mapped.
+    #[test]
+    fn a_mapped_file_stays_as_it_was_when_another_takes_its_place() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("model.safetensors");
+        let write = |x: f32| {
+            let mut writer =
+                Writer::create(&path, &BTreeMap::new(), &[("x", Dtype::F32, vec![2, 2])]).unwrap();
+            writer.tensor("x", &[x; 4]).unwrap();
+            writer.finish().unwrap();
+            File::open(&path).unwrap()
+        };
+        let (old, new) = (write(1.0), write(2.0));
+        let at = |file: &File| file.matrix("x", [2, 2]).unwrap().at(1, 1);
+        assert_eq!((at(&old), at(&new)), (1.0, 2.0));
+    }
+
+    /// Kills: a file that is read into memory, a check that looks at the data, a row that reads its neighbours.
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn a_share_of_a_large_file_touches_only_its_pages() {
+        const ROWS: usize = 1 << 18; // of 4 KiB: a file of 1 GiB, all holes, which takes no place on the disk
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("large.safetensors");
+        let data = ROWS * 4096;
+        let header = format!(r#"{{"w":{{"dtype":"F32","shape":[{ROWS},1024],"data_offsets":[0,{data}]}}}}"#);
+        let header = assemble(&header, &[]);
+        std::fs::write(&path, &header).unwrap();
+        let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+        file.set_len((header.len() + data) as u64).unwrap();
+
+        let file = File::open(&path).unwrap();
+        let w = file.matrix("w", [ROWS, 1024]).unwrap();
+        let mut share = [1.0; 256];
+        for row in ROWS / 2..ROWS / 2 + 16 {
+            w.row(row, 512, &mut share);
+            assert!(share.iter().all(|x| *x == 0.0));
+        }
+        let Ok(maps) = std::fs::read_to_string("/proc/self/smaps") else { return };
+        let mut ours = maps.lines().skip_while(|line| !line.ends_with("/large.safetensors"));
+        let resident = ours.find_map(|line| line.strip_prefix("Rss:")).expect("the file is mapped");
+        let kib: usize = resident.trim().trim_end_matches(" kB").parse().unwrap();
+        assert!((4..16 << 10).contains(&kib), "{kib} KiB of {} are resident", data >> 10);
+    }
+}

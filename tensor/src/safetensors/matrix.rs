@@ -1,0 +1,155 @@
+//! A matrix in a file: numbers taken from where they lie, one by one or as part of a row.
+use super::dtype::{Dtype, bf16, f16};
+
+/// A matrix in a file. It reads exactly the bytes of the numbers it is asked for, wherever they lie.
+#[derive(Clone, Copy)]
+pub struct Matrix<'a> {
+    bytes: &'a [u8],
+    dtype: Dtype,
+    rows: usize,
+    cols: usize,
+}
+
+impl<'a> Matrix<'a> {
+    /// The float matrix that these bytes are, row-major.
+    pub(super) fn new(bytes: &'a [u8], dtype: Dtype, [rows, cols]: [usize; 2]) -> Self {
+        Self { bytes, dtype, rows, cols }
+    }
+    /// How many rows.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+    /// How many columns.
+    pub fn cols(&self) -> usize {
+        self.cols
+    }
+    /// One number, exactly as it is in the file.
+    ///
+    /// # Panics
+    /// If there is no such number.
+    #[inline]
+    pub fn get(&self, row: usize, col: usize) -> f64 {
+        if self.dtype == Dtype::F64 { self.number::<f64>(row, col) } else { f64::from(self.at(row, col)) }
+    }
+    /// One number; rounded to nearest if it is of 64 bits in the file.
+    ///
+    /// # Panics
+    /// If there is no such number.
+    #[inline]
+    pub fn at(&self, row: usize, col: usize) -> f32 {
+        match self.dtype {
+            Dtype::F64 => self.number::<f64>(row, col) as f32,
+            Dtype::F16 => f16(self.number(row, col)),
+            Dtype::Bf16 => bf16(self.number(row, col)),
+            _ => self.number(row, col),
+        }
+    }
+    /// Columns `from..from + out.len()` of a row, as [`at`](Self::at) gives them.
+    ///
+    /// # Panics
+    /// If they are not all there.
+    pub fn row(&self, row: usize, from: usize, out: &mut [f32]) {
+        let cols = from..from.checked_add(out.len()).expect("a count of columns");
+        assert!(row < self.rows && cols.end <= self.cols, "row {row}, columns {cols:?} of {self:?}");
+        let size = self.dtype.size();
+        let bytes = &self.bytes[(row * self.cols + cols.start) * size..][..cols.len() * size];
+        match self.dtype {
+            Dtype::F64 => convert(bytes, out, |x: f64| x as f32),
+            Dtype::F16 => convert(bytes, out, f16),
+            Dtype::Bf16 => convert(bytes, out, bf16),
+            _ => bytemuck::cast_slice_mut(out).copy_from_slice(bytes),
+        }
+    }
+    #[inline]
+    fn number<T: bytemuck::AnyBitPattern>(&self, row: usize, col: usize) -> T {
+        assert!(row < self.rows && col < self.cols, "row {row}, column {col} of {self:?}");
+        bytemuck::pod_read_unaligned(
+            &self.bytes[(row * self.cols + col) * size_of::<T>()..][..size_of::<T>()],
+        )
+    }
+}
+
+impl std::fmt::Debug for Matrix<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "a matrix [{}, {}] of {}", self.rows, self.cols, self.dtype)
+    }
+}
+
+fn convert<T: bytemuck::AnyBitPattern>(bytes: &[u8], out: &mut [f32], to_f32: impl Fn(T) -> f32) {
+    for (x, bytes) in out.iter_mut().zip(bytes.chunks_exact(size_of::<T>())) {
+        *x = to_f32(bytemuck::pod_read_unaligned(bytes));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::safetensors::adversary::assemble;
+    use crate::safetensors::{Dtype, File};
+
+    /// `[2, 3]` of −3, −2, …, 2 as every kind of float, and the same numbers as other kinds.
+    fn six(dtype: Dtype) -> Vec<u8> {
+        let one = |x: i32| match dtype {
+            Dtype::F64 => f64::from(x).to_le_bytes().to_vec(),
+            Dtype::F32 => (x as f32).to_le_bytes().to_vec(),
+            Dtype::Bf16 => (x as f32).to_le_bytes()[2..].to_vec(),
+            _ => [0xC200u16, 0xC000, 0xBC00, 0, 0x3C00, 0x4000][(x + 3) as usize].to_le_bytes().to_vec(),
+        };
+        (-3..3).flat_map(one).collect()
+    }
+    /// Kills: a cast that wants aligned data, a stride that is not the row's, a kind read as another.
+    #[test]
+    fn every_float_reads_the_same_wherever_it_lies() {
+        for dtype in [Dtype::F64, Dtype::F32, Dtype::F16, Dtype::Bf16] {
+            let (data, wanted) = (six(dtype), [-3.0f32, -2.0, -1.0, 0.0, 1.0, 2.0]);
+            for shift in 0..8 {
+                let end = data.len();
+                let header =
+                    format!(r#"{{"w":{{"dtype":"{dtype}","shape":[2,3],"data_offsets":[0,{end}]}}}}"#);
+                let file = File::from_memory(assemble(&(header + &" ".repeat(shift)), &data)).unwrap();
+                let w = file.matrix("w", [2, 3]).unwrap();
+                assert_eq!((w.rows(), w.cols()), (2, 3));
+                let mut rows = [0.0; 6];
+                w.row(0, 0, &mut rows[..3]);
+                w.row(1, 0, &mut rows[3..5]);
+                w.row(1, 2, &mut rows[5..]);
+                assert_eq!(rows.map(f32::to_bits), wanted.map(f32::to_bits), "{dtype} at {shift}");
+                for (i, wanted) in wanted.into_iter().enumerate() {
+                    assert_eq!((w.at(i / 3, i % 3), w.get(i / 3, i % 3)), (wanted, f64::from(wanted)));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn wide_floats_are_exact_or_rounded_and_nan_stays() {
+        let data: Vec<u8> = [0.1f64, f64::NAN].iter().flat_map(|x| x.to_le_bytes()).collect();
+        let header = r#"{"w":{"dtype":"F64","shape":[2],"data_offsets":[0,16]}}"#;
+        let file = File::from_memory(assemble(header, &data)).unwrap();
+        let w = file.matrix("w", [1, 2]).unwrap();
+        let mut row = [0.0; 2];
+        w.row(0, 0, &mut row);
+        assert_eq!((w.get(0, 0), w.at(0, 0), row[0]), (0.1f64, 0.1f32, 0.1f32));
+        assert!(w.get(0, 1).is_nan() && w.at(0, 1).is_nan() && row[1].is_nan());
+    }
+
+    /// Kills: a check of the place in the buffer instead of the place in the matrix.
+    #[test]
+    fn numbers_outside_a_matrix_are_refused() {
+        let header = r#"{"w":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]}}"#;
+        let file = File::from_memory(assemble(header, &six(Dtype::F32))).unwrap();
+        let w = file.matrix("w", [2, 3]).unwrap();
+        let row = |row, from, n| w.row(row, from, &mut vec![0.0; n]);
+        let attempts: [&dyn Fn(); 6] = [
+            &|| assert!(w.get(0, 3) < 9.0),
+            &|| assert!(w.get(2, 0) < 9.0),
+            &|| assert!(w.at(0, 3) < 9.0),
+            &|| row(0, 2, 2),
+            &|| row(2, 0, 0),
+            &|| row(0, usize::MAX, 1),
+        ];
+        for attempt in attempts {
+            assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(attempt)).is_err());
+        }
+        row(1, 3, 0);
+    }
+}

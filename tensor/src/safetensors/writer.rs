@@ -1,0 +1,244 @@
+//! A file to write: announced whole, then given tensor by tensor, then put in the old file's place.
+use super::dtype::{Dtype, Element};
+use super::error::{Error, Fault};
+use super::header::{self, Places};
+use crate::files::{self, Replacement};
+use std::collections::BTreeMap;
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+/// Writes a safetensors file beside its target and puts it in the target's place when it is whole. Dropped
+/// unfinished, it leaves nothing behind and the old file untouched.
+pub struct Writer {
+    path: PathBuf,
+    places: Places,
+    written: usize,
+    out: Option<BufWriter<Replacement>>, // none after a write failed: who knows how much of it is there
+}
+
+impl Writer {
+    /// Begins a file of these tensors (name, dtype, shape), which will lie, and must be given, in this order.
+    /// With the widest dtypes first, each tensor lies on a multiple of its numbers' size.
+    ///
+    /// # Errors
+    /// If the names or sizes cannot be in one file, or no file can be made beside `path`.
+    pub fn create<N: AsRef<str>>(
+        path: &Path,
+        metadata: &BTreeMap<String, String>,
+        tensors: &[(N, Dtype, Vec<usize>)],
+    ) -> Result<Self, Error> {
+        let (header, places) =
+            header::render(metadata, tensors).map_err(Fault::of(&path.display().to_string()))?;
+        let out = Some(BufWriter::new(Replacement::beside(path)?));
+        let mut writer = Self { path: path.to_owned(), places, written: 0, out };
+        writer.append(&header)?;
+        Ok(writer)
+    }
+    /// Writes the next tensor: its numbers, row-major.
+    ///
+    /// # Errors
+    /// If it is not the next one, has another dtype or another count of numbers than announced, or the system
+    /// refuses; only the last is final, and the old file is untouched in every case.
+    pub fn tensor<T: Element>(&mut self, name: &str, values: &[T]) -> Result<(), Error> {
+        self.check::<T>(name, values.len()).map_err(self.fault())?;
+        self.append(bytemuck::cast_slice(values))?;
+        self.written += 1;
+        Ok(())
+    }
+    /// Puts the file in its place, on the disk.
+    ///
+    /// # Errors
+    /// If tensors are missing, an earlier write failed, or the system refuses.
+    pub fn finish(mut self) -> Result<(), Error> {
+        let Some(out) = self.out.take() else {
+            return Err(self.fault()(Fault::Broken));
+        };
+        if let Some((next, _)) = self.places.get(self.written) {
+            let (written, wanted, next) = (self.written, self.places.len(), next.clone());
+            return Err(self.fault()(Fault::Unfinished { written, wanted, next }));
+        }
+        let refused =
+            |why: std::io::IntoInnerError<_>| files::Error::system("write", &self.path)(why.into_error());
+        Ok(out.into_inner().map_err(refused)?.finish()?)
+    }
+
+    fn check<T: Element>(&self, name: &str, seen: usize) -> Result<(), Fault> {
+        let Some((wanted, info)) = self.places.get(self.written).filter(|(wanted, _)| wanted == name) else {
+            let next = self.places.get(self.written).map(|(next, _)| format!("{next:?}"));
+            let wanted = next.unwrap_or_else(|| "the end".into());
+            return Err(Fault::Order { seen: name.to_owned(), wanted });
+        };
+        let name = wanted.clone();
+        if info.dtype != T::DTYPE {
+            return Err(Fault::WrongDtype { name, seen: T::DTYPE, wanted: info.dtype.name() });
+        }
+        let wanted = info.bytes.len() / info.dtype.size();
+        if seen != wanted {
+            return Err(Fault::Count { name, seen, wanted });
+        }
+        Ok(())
+    }
+    fn append(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        let mut out = self.out.take().ok_or_else(|| self.fault()(Fault::Broken))?;
+        out.write_all(bytes).map_err(files::Error::system("write", &self.path))?;
+        self.out = Some(out);
+        Ok(())
+    }
+    fn fault(&self) -> impl Fn(Fault) -> Error + use<> {
+        Fault::of(&self.path.display().to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::safetensors::File;
+    use ::safetensors::{SafeTensors, serialize, tensor::TensorView};
+
+    type Announced = Vec<(String, Dtype, Vec<usize>)>;
+    fn announced(tensors: &[(&str, Dtype, &[usize])]) -> Announced {
+        tensors.iter().map(|(name, dtype, shape)| ((*name).to_owned(), *dtype, shape.to_vec())).collect()
+    }
+    /// A folder, and the path of a file in it that holds "old".
+    fn old() -> (tempfile::TempDir, PathBuf) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("model.safetensors");
+        std::fs::write(&path, b"old").unwrap();
+        (folder, path)
+    }
+    /// Kills, wherever it is called: a file that changes before it is whole, a temporary file left behind.
+    fn assert_untouched(folder: &tempfile::TempDir, path: &Path) {
+        assert_eq!(std::fs::read(path).unwrap(), b"old");
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+    fn why<T>(path: &Path, result: Result<T, Error>) -> String {
+        let why = result.err().unwrap().to_string();
+        why.strip_prefix(&format!("{}: ", path.display())).unwrap().to_owned()
+    }
+
+    #[test]
+    fn what_is_written_is_read_by_us_and_by_the_formats_own_crate() {
+        let (_folder, path) = old();
+        let metadata = BTreeMap::from([("step".to_owned(), "3 \"of\" 4\n".to_owned())]);
+        let tensors = announced(&[
+            ("n", Dtype::U64, &[2]),
+            ("embed.weight", Dtype::F32, &[2, 3]),
+            ("ü\"\\", Dtype::F64, &[]),
+            ("none", Dtype::F32, &[4, 0]),
+        ]);
+        let mut writer = Writer::create(&path, &metadata, &tensors).unwrap();
+        writer.tensor("n", &[u64::MAX, 1]).unwrap();
+        writer.tensor("embed.weight", &[0.0f32, -0.0, f32::NAN, f32::INFINITY, 1e-45, 0.1]).unwrap();
+        writer.tensor("ü\"\\", &[0.1f64]).unwrap();
+        writer.tensor("none", &[0f32; 0]).unwrap();
+        writer.finish().unwrap();
+
+        let ours = File::open(&path).unwrap();
+        assert_eq!(ours.metadata(), &metadata);
+        assert_eq!(ours.values::<u64>("n", &[2]).unwrap(), [u64::MAX, 1]);
+        assert_eq!(ours.values::<f64>("ü\"\\", &[]).unwrap(), [0.1]);
+        let last = ours.matrix("embed.weight", [2, 3]).unwrap().at(1, 2);
+        assert_eq!(last.to_bits(), 0.1f32.to_bits());
+        let bytes = std::fs::read(&path).unwrap();
+        let theirs = SafeTensors::deserialize(&bytes).unwrap();
+        assert_eq!(theirs.len(), tensors.len());
+        for (name, dtype, shape) in tensors {
+            let tensor = theirs.tensor(&name).unwrap();
+            assert_eq!((tensor.dtype().to_string().as_str(), tensor.shape()), (dtype.name(), &*shape));
+            assert_eq!(tensor.data(), ours.bytes_of(&name));
+        }
+    }
+
+    /// Kills: a header whose length leaves the data anywhere, padding that is not spaces, another order of keys.
+    #[test]
+    fn files_equal_those_of_the_formats_own_crate_byte_for_byte() {
+        let (_folder, path) = old();
+        let values = [1.0f32, 2.0];
+        for len in 1..=8 {
+            let name = "w".repeat(len);
+            let tensors = announced(&[(&name, Dtype::F32, &[2, 1])]);
+            let mut writer = Writer::create(&path, &BTreeMap::new(), &tensors).unwrap();
+            writer.tensor(&name, &values).unwrap();
+            writer.finish().unwrap();
+            let view = TensorView::new(::safetensors::Dtype::F32, vec![2, 1], bytemuck::cast_slice(&values))
+                .unwrap();
+            assert_eq!(std::fs::read(&path).unwrap(), serialize([(&name, view)], None).unwrap());
+            assert_eq!(File::open(&path).unwrap().info(&name).unwrap().bytes.start % 8, 0);
+        }
+    }
+
+    #[test]
+    fn an_unfinished_file_leaves_the_old_one_untouched() {
+        let (folder, path) = old();
+        let tensors =
+            announced(&[("a", Dtype::F32, &[100_000]), ("b", Dtype::F32, &[1]), ("c", Dtype::F32, &[1])]);
+        let begin = || {
+            let mut writer = Writer::create(&path, &BTreeMap::new(), &tensors).unwrap();
+            writer.tensor("a", &vec![1f32; 100_000]).unwrap();
+            assert_eq!(std::fs::read(&path).unwrap(), b"old");
+            writer
+        };
+        drop(begin());
+        assert_untouched(&folder, &path);
+        assert_eq!(why(&path, begin().finish()), r#"1 of 3 tensors were written, the next is "b""#);
+        assert_untouched(&folder, &path);
+        let mut broken = begin();
+        broken.out = None;
+        let message = "nothing more can be written, as an earlier write failed";
+        assert_eq!(why(&path, broken.tensor("b", &[1f32])), message);
+        assert_eq!(why(&path, broken.finish()), message);
+        assert_untouched(&folder, &path);
+    }
+
+    /// Kills: a refusal that has already written something.
+    #[test]
+    fn tensors_are_taken_only_as_announced() {
+        let (_folder, path) = old();
+        let tensors = announced(&[("a", Dtype::F32, &[2]), ("b", Dtype::F64, &[1, 1])]);
+        let mut writer = Writer::create(&path, &BTreeMap::new(), &tensors).unwrap();
+        assert_eq!(why(&path, writer.tensor("b", &[1f64])), r#"tensor "b" was given to write, wanted "a""#);
+        assert_eq!(
+            why(&path, writer.tensor("a", &[1f32; 3])),
+            r#"tensor "a" was given 3 numbers to write, wanted 2"#
+        );
+        assert_eq!(why(&path, writer.tensor("a", &[1f64; 2])), r#"tensor "a" has dtype F64, wanted F32"#);
+        writer.tensor("a", &[1f32; 2]).unwrap();
+        writer.tensor("b", &[2f64]).unwrap();
+        assert_eq!(
+            why(&path, writer.tensor("b", &[2f64])),
+            r#"tensor "b" was given to write, wanted the end"#
+        );
+        writer.finish().unwrap();
+        let file = File::open(&path).unwrap();
+        assert_eq!(file.values::<f32>("a", &[2]).unwrap(), [1.0; 2]);
+        assert_eq!(file.values::<f64>("b", &[1, 1]).unwrap(), [2.0]);
+    }
+
+    #[test]
+    fn what_no_file_can_hold_is_refused_before_anything_is_written() {
+        let (folder, path) = old();
+        let refused = |tensors: &[(&str, Dtype, &[usize])]| {
+            why(&path, Writer::create(&path, &BTreeMap::new(), &announced(tensors)))
+        };
+        let one: &[usize] = &[1];
+        assert_eq!(
+            refused(&[("a", Dtype::F32, one), ("a", Dtype::F64, one)]),
+            r#"tensor "a" comes twice, wanted once"#
+        );
+        assert_eq!(
+            refused(&[("__metadata__", Dtype::F32, one)]),
+            r#"a tensor is named "__metadata__", which is the format's own word"#
+        );
+        let overflow = r#"tensor "a" has shape [18446744073709551615] of U8, whose size in bytes overflows"#;
+        assert_eq!(refused(&[("b", Dtype::U8, one), ("a", Dtype::U8, &[usize::MAX])]), overflow);
+        let long = BTreeMap::from([("k".to_owned(), " ".repeat(100_000_000))]);
+        assert_eq!(
+            why(&path, Writer::create(&path, &long, &announced(&[]))),
+            "the header's length is 100000032 bytes, wanted 2 to 100000000"
+        );
+        assert_untouched(&folder, &path);
+        let nowhere = folder.path().join("none/model.safetensors");
+        let why = Writer::create(&nowhere, &BTreeMap::new(), &announced(&[])).err().unwrap().to_string();
+        assert!(why.starts_with(&format!("cannot write beside {}: ", nowhere.display())), "{why}");
+    }
+}
