@@ -84,7 +84,12 @@ impl<D: Kernels> Layer<D> for Attention<D> {
         Ok((y, Saved { x, qkv, lse, o }))
     }
 
-    fn backward_input(&mut self, cx: &Cx<D>, s: Saved<D>, dy: Tensor<D>) -> Result<(Tensor<D>, Self::Pending)> {
+    fn backward_input(
+        &mut self,
+        cx: &Cx<D>,
+        s: Saved<D>,
+        dy: Tensor<D>,
+    ) -> Result<(Tensor<D>, Self::Pending)> {
         let (d_o, out) = self.out.backward_input(cx, s.o.clone(), dy)?;
         let (qkv, o, lse) = (s.qkv.open(), s.o.open(), s.lse.open());
         let mut dqkv = attention_backward(cx, &qkv, self.heads, (&o, &lse), &d_o);

@@ -49,7 +49,12 @@ impl<D: Kernels> Layer<D> for ColumnLinear<D> {
         Ok((y, cx.keep(x)))
     }
 
-    fn backward_input(&mut self, _: &Cx<D>, x: Self::Saved, dy: Split<D>) -> Result<(Tensor<D>, Self::Pending)> {
+    fn backward_input(
+        &mut self,
+        _: &Cx<D>,
+        x: Self::Saved,
+        dy: Split<D>,
+    ) -> Result<(Tensor<D>, Self::Pending)> {
         let dx = dy.matmul(&self.weight.columns()?.t())?.all_reduce(&self.group)?;
         Ok((dx, (x.open(), dy)))
     }

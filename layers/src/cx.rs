@@ -150,7 +150,10 @@ mod tests {
     fn sequences_go_on_where_they_were() {
         let mut cx = Cx::<Cpu<f32>>::infer(&[3, 1]).with_cache(5);
         cx.advance(&[0, 2]);
-        assert_eq!(cx.tokens(), [Causal { row: 0, len: 0, position: 3 }, Causal { row: 0, len: 2, position: 1 }]);
+        assert_eq!(
+            cx.tokens(),
+            [Causal { row: 0, len: 0, position: 3 }, Causal { row: 0, len: 2, position: 1 }]
+        );
         let key = Causal { row: 5, len: 3, position: 0 };
         assert_eq!(cx.spans(), [Span { query: cx.tokens()[1], key }]);
         assert_eq!((cx.rows(), cx.positions()), (2, 3));

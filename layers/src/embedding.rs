@@ -51,7 +51,12 @@ impl<D: Kernels> Layer<D> for Embedding<D> {
     }
 
     /// Ids have no gradient; they come back themselves.
-    fn backward_input(&mut self, _: &Cx<D>, ids: Kept<Ids<D>>, dy: Tensor<D>) -> Result<(Ids<D>, Self::Pending)> {
+    fn backward_input(
+        &mut self,
+        _: &Cx<D>,
+        ids: Kept<Ids<D>>,
+        dy: Tensor<D>,
+    ) -> Result<(Ids<D>, Self::Pending)> {
         let ids = ids.open();
         Ok((ids.clone(), (ids, dy)))
     }

@@ -55,7 +55,12 @@ impl<D: Kernels> Layer<D> for Mlp<D> {
         Ok((y, Saved { x, gate_up, hidden }))
     }
 
-    fn backward_input(&mut self, cx: &Cx<D>, s: Saved<D>, dy: Tensor<D>) -> Result<(Tensor<D>, Self::Pending)> {
+    fn backward_input(
+        &mut self,
+        cx: &Cx<D>,
+        s: Saved<D>,
+        dy: Tensor<D>,
+    ) -> Result<(Tensor<D>, Self::Pending)> {
         let (dh, down) = self.down.backward_input(cx, s.hidden, dy)?;
         let d = swiglu_backward(&s.gate_up.open(), &dh);
         drop(dh);

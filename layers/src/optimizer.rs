@@ -10,6 +10,7 @@
 //! Which axes count comes from the placements; no axis is named here. Norm and factor stay on the device.
 //!
 //! Source: Pascanu et al., arXiv:1211.5063 (clipping); Loshchilov, Hutter, arXiv:1711.05101 (`AdamW`).
+use crate::build::Element;
 use crate::ops::{Partial, filled, plus};
 use crate::{Param, Result};
 use comm::{Axis, Mesh};
@@ -97,7 +98,6 @@ impl<D: Kernels> Optimizer<D> {
     ///
     /// # Errors
     /// If ranks do not meet.
-    #[allow(clippy::type_complexity)] // a name, and m and v where there are values
     pub fn gather(
         &self,
         params: &[&mut Param<D>],
@@ -114,12 +114,12 @@ impl<D: Kernels> Optimizer<D> {
     ///
     /// # Errors
     /// What `element` gives.
-    pub fn restore(
+    pub fn restore<'a>(
         &mut self,
         steps: usize,
         params: &[&mut Param<D>],
         mesh: &Mesh<D>,
-        element: impl Fn(&Param<D>, usize) -> Result<crate::build::Element<'static, D::Elem>>,
+        element: impl Fn(&Param<D>, usize) -> Result<Element<'a, D::Elem>>,
     ) -> Result<()> {
         self.steps = steps;
         if self.kind == Kind::Sgd {
@@ -137,7 +137,8 @@ impl<D: Kernels> Optimizer<D> {
     }
     fn moments(&mut self, params: &[&mut Param<D>]) {
         if self.moments.is_empty() {
-            let zero = |p: &Param<D>| filled(p.value().device(), Category::Optimizer, p.local(), D::Elem::ZERO);
+            let zero =
+                |p: &Param<D>| filled(p.value().device(), Category::Optimizer, p.local(), D::Elem::ZERO);
             self.moments = params.iter().map(|p| [zero(p), zero(p)]).collect();
         }
     }

@@ -1,7 +1,7 @@
 //! A parameter: this rank's share of a whole matrix, and of its gradient.
+use crate::Result;
 use crate::build::{Builder, Draw};
 use crate::placement::{Cuts, Placed, Placement};
-use crate::Result;
 use comm::{Mesh, Reduce};
 use kernels::{Kernels, Write};
 use std::sync::Arc;

@@ -57,7 +57,11 @@ impl Placement {
         for (axis, placed) in &self.0 {
             let Placed::Split { dim, sections } = placed else { continue };
             let (rank, ranks) = (mesh.group(*axis).rank(), mesh.group(*axis).size());
-            assert_eq!(sections.iter().sum::<usize>(), shape[*dim], "the sections of {name} are not all of it");
+            assert_eq!(
+                sections.iter().sum::<usize>(),
+                shape[*dim],
+                "the sections of {name} are not all of it"
+            );
             // Where an outer axis cut before, it cut each section alike.
             let sections: Vec<_> = sections.iter().map(|s| s * local[*dim] / shape[*dim]).collect();
             if let Some(size) = sections.iter().find(|s| !s.is_multiple_of(ranks)) {
@@ -110,7 +114,11 @@ impl Cuts {
         self.cuts.iter().rev().fold(local, |index, cut| cut.before(index, cut.rank))
     }
     /// The whole matrix on the host, put together from all ranks' shares; `None` without values.
-    pub(crate) fn gather<D: Kernels>(&self, mesh: &Mesh<D>, share: &Tensor<D>) -> Result<Option<Vec<D::Elem>>> {
+    pub(crate) fn gather<D: Kernels>(
+        &self,
+        mesh: &Mesh<D>,
+        share: &Tensor<D>,
+    ) -> Result<Option<Vec<D::Elem>>> {
         let (mut part, mut shape) = (share.clone(), self.local);
         for cut in self.cuts.iter().rev() {
             let [rows, cols] = shape;

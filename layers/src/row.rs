@@ -48,7 +48,12 @@ impl<D: Kernels> Layer<D> for RowLinear<D> {
         Ok((y, cx.keep(x)))
     }
 
-    fn backward_input(&mut self, _: &Cx<D>, x: Self::Saved, dy: Tensor<D>) -> Result<(Split<D>, Self::Pending)> {
+    fn backward_input(
+        &mut self,
+        _: &Cx<D>,
+        x: Self::Saved,
+        dy: Tensor<D>,
+    ) -> Result<(Split<D>, Self::Pending)> {
         let dx = matmul(&dy, &self.weight.rows()?.t());
         Ok((dx, (x.open(), dy)))
     }

@@ -3,7 +3,7 @@
 //! Every opaque result (exp, sigmoid, rsqrt, …) counts as a fresh variable of degree 1, and so does every inverse.
 //! What a program computes is then a polynomial in those variables; [`Tally`] holds what the union bound needs.
 use crate::scalar::Scalar;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
 use std::ops::{Add, AddAssign, Mul, Neg, Sub};
 
@@ -27,13 +27,15 @@ pub struct Tally {
 
 #[derive(Default)]
 struct Count {
-    next: u64,
     tally: Tally,
     opaque: HashSet<(u64, u8)>,
     inverted: HashSet<(u64, bool)>,
 }
 
-thread_local! { static COUNT: RefCell<Count> = RefCell::default(); }
+thread_local! {
+    static NEXT: Cell<u64> = const { Cell::new(1) };
+    static COUNT: RefCell<Count> = RefCell::default();
+}
 
 impl Degree {
     /// An independent random value: a weight or an input.
@@ -50,11 +52,9 @@ impl Degree {
     pub fn take_tally() -> Tally {
         COUNT.take().tally
     }
+    #[inline]
     fn of(degree: f64) -> Degree {
-        COUNT.with_borrow_mut(|c| {
-            c.next += 1;
-            Degree { degree, id: c.next }
-        })
+        Degree { degree, id: NEXT.replace(NEXT.get() + 1) }
     }
     fn opaque(self, function: u8) -> Degree {
         COUNT.with_borrow_mut(|c| {

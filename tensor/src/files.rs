@@ -176,6 +176,15 @@ mod tests {
         let steps = STEPS.take();
         assert_eq!(steps, if cfg!(unix) { &["sync file", "rename", "sync folder"][..] } else { &steps[..2] });
         assert_eq!(steps[..2], ["sync file", "rename"]);
+        assert_eq!(super::folder(Path::new("a")), Path::new("."));
+    }
+
+    /// Kills: a step that is noted and not taken. A pipe has no disk to reach.
+    #[test]
+    #[cfg(unix)]
+    fn bringing_to_the_disk_is_left_to_the_system() {
+        let (_reader, writer) = io::pipe().unwrap();
+        assert!(sync(&fs::File::from(std::os::fd::OwnedFd::from(writer))).is_err());
     }
 
     /// Kills: writing into the target itself, a temporary file left behind.

@@ -5,10 +5,14 @@
 //! only if it then finds the group unbroken. A rank that leaves early, by error or panic, first breaks the group and
 //! then waits until nobody is inside. Inside, nobody waits; so that ends.
 mod engine;
+#[cfg(test)]
+mod failures;
 mod messages;
 mod panics;
 mod reduction;
 mod rendezvous;
+#[cfg(test)]
+mod stress;
 mod watch;
 mod world;
 

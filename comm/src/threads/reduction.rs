@@ -15,20 +15,6 @@ pub(super) fn share(rank: usize, n: usize, len: usize) -> Range<usize> {
     (rank * chunk).min(len)..((rank + 1) * chunk).min(len)
 }
 
-/// Two windows, each replaced by the reduction of both.
-///
-/// # Safety
-/// x
-#[inline(always)]
-pub(super) unsafe fn reduce_two<S: Scalar>(a: *mut S, b: *mut S, range: Range<usize>, how: Reduce) {
-    // SAFETY: x
-    let (x, y) = unsafe {(std::slice::from_raw_parts_mut(a.add(range.start), range.len()), std::slice::from_raw_parts_mut(b.add(range.start), range.len()))};
-    match how {
-        Reduce::Sum => for (x, y) in x.iter_mut().zip(y) { let s = *x + *y; *x = s; *y = s; },
-        Reduce::Stab => for (x, y) in x.iter_mut().zip(y) { let s = S::stab(*x, *y); *x = s; *y = s; },
-    }
-}
-
 /// Writes to every target the reduction of all sources, element by element of the range.
 ///
 /// # Safety

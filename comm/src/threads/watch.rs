@@ -15,8 +15,8 @@ const SPINS: usize = 4_000;
 const SPINS_ON_SHARED_CORES: usize = 20;
 /// Yields before the first sleep.
 const YIELDS: usize = 500;
-/// How long a sleep lasts before it is announced.
-const NAP: Duration = Duration::from_millis(10);
+/// How long a sleep lasts before it is announced; short in tests, so that they announce many.
+const NAP: Duration = Duration::from_micros(if cfg!(test) { 100 } else { 10_000 });
 
 /// What a rank waits for. Ranks are ranks of the world.
 pub(super) trait Wait {

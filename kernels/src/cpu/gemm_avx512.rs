@@ -13,20 +13,34 @@ const NC: usize = 256;
 
 /// A strided factor.
 #[derive(Clone, Copy)]
-pub(super) struct Factor { pub at: *const f32, pub row: usize, pub col: usize }
+pub(super) struct Factor {
+    pub at: *const f32,
+    pub row: usize,
+    pub col: usize,
+}
 
 thread_local! { static PACKED: RefCell<(Vec<f32>, Vec<f32>)> = const { RefCell::new((Vec::new(), Vec::new())) }; }
 
 /// # Safety
 /// The windows are valid, `c` (row-major, stride `ldc`) overlaps neither factor, and the CPU has AVX-512F.
 #[target_feature(enable = "avx512f")]
-pub(super) unsafe fn product([m, n, k]: [usize; 3], c: *mut f32, ldc: usize, a: Factor, b: Factor, add: bool) {
+pub(super) unsafe fn product(
+    [m, n, k]: [usize; 3],
+    c: *mut f32,
+    ldc: usize,
+    a: Factor,
+    b: Factor,
+    add: bool,
+) {
     PACKED.with_borrow_mut(|(pa, pb)| {
         pa.resize(pa.len().max(m.next_multiple_of(MR) * KC.min(k) + 64), 0.0);
         pb.resize(pb.len().max(NC * KC.min(k) + 64), 0.0);
         // SAFETY: aligned inside the 64 spare elements; the caller's promise covers the rest.
         unsafe {
-            let (pa, pb) = (pa.as_mut_ptr().add(pa.as_ptr().align_offset(64)), pb.as_mut_ptr().add(pb.as_ptr().align_offset(64)));
+            let (pa, pb) = (
+                pa.as_mut_ptr().add(pa.as_ptr().align_offset(64)),
+                pb.as_mut_ptr().add(pb.as_ptr().align_offset(64)),
+            );
             for p in (0..k).step_by(KC) {
                 let kc = KC.min(k - p);
                 pack_panels::<MR>(pa, Factor { at: a.at.add(p * a.col), row: a.col, col: a.row }, kc, m);
@@ -35,7 +49,16 @@ pub(super) unsafe fn product([m, n, k]: [usize; 3], c: *mut f32, ldc: usize, a: 
                     pack_panels::<NR>(pb, Factor { at: b.at.add(p * b.row + j * b.col), ..b }, kc, nc);
                     for i in (0..m).step_by(MR) {
                         for jr in (0..nc).step_by(NR) {
-                            tile(MR.min(m - i), kc, pa.add(i * kc), pb.add(jr * kc), c.add(i * ldc + j + jr), ldc, NR.min(nc - jr), add || p > 0);
+                            tile(
+                                MR.min(m - i),
+                                kc,
+                                pa.add(i * kc),
+                                pb.add(jr * kc),
+                                c.add(i * ldc + j + jr),
+                                ldc,
+                                NR.min(nc - jr),
+                                add || p > 0,
+                            );
                         }
                     }
                 }
@@ -87,10 +110,14 @@ unsafe fn pack_panels<const W: usize>(to: *mut f32, from: Factor, k: usize, widt
                 _mm_prefetch::<_MM_HINT_T0>(row.wrapping_add(8 * from.row + first).cast());
                 _mm_prefetch::<_MM_HINT_T0>(row.wrapping_add(8 * from.row + first + 16).cast());
                 _mm_prefetch::<_MM_HINT_T0>(row.wrapping_add(8 * from.row + first + 32).cast());
-                for w in (first..last).step_by(W) { *to.add(w * k + p * W).cast::<[f32; W]>() = *row.add(w).cast::<[f32; W]>(); }
+                for w in (first..last).step_by(W) {
+                    *to.add(w * k + p * W).cast::<[f32; W]>() = *row.add(w).cast::<[f32; W]>();
+                }
             }
         }
-        for w in (whole..width).step_by(W) { pack::<W>(to.add(w * k), Factor { at: from.at.add(w * from.col), ..from }, k, W.min(width - w)); }
+        for w in (whole..width).step_by(W) {
+            pack::<W>(to.add(w * k), Factor { at: from.at.add(w * from.col), ..from }, k, W.min(width - w));
+        }
     }
 }
 
@@ -100,40 +127,79 @@ unsafe fn pack<const W: usize>(to: *mut f32, from: Factor, k: usize, width: usiz
     // SAFETY: the caller's windows.
     unsafe {
         if width == W && from.col == 1 {
-            for p in 0..k { *to.add(p * W).cast::<[f32; W]>() = *from.at.add(p * from.row).cast::<[f32; W]>(); }
+            for p in 0..k {
+                *to.add(p * W).cast::<[f32; W]>() = *from.at.add(p * from.row).cast::<[f32; W]>();
+            }
         } else if from.row == 1 {
             let whole = k / 16 * 16;
             for p in (0..whole).step_by(16) {
                 for w in (0..width).step_by(16) {
                     let mut block = [_mm512_setzero_ps(); 16];
                     let rows = 16.min(width - w);
-                    for (r, v) in block[..rows].iter_mut().enumerate() { *v = _mm512_loadu_ps(from.at.add((w + r) * from.col + p)); }
+                    for (r, v) in block[..rows].iter_mut().enumerate() {
+                        *v = _mm512_loadu_ps(from.at.add((w + r) * from.col + p));
+                    }
                     // Lanes past `W` are overwritten by the next row, or lie in spare room.
-                    for (s, v) in transpose(block).into_iter().enumerate() { _mm512_storeu_ps(to.add((p + s) * W + w), v); }
+                    for (s, v) in transpose(block).into_iter().enumerate() {
+                        _mm512_storeu_ps(to.add((p + s) * W + w), v);
+                    }
                 }
             }
-            for p in whole..k { for w in 0..width { *to.add(p * W + w) = *from.at.add(w * from.col + p); } }
-            for w in width..W { for p in whole..k { *to.add(p * W + w) = 0.0; } }
+            for p in whole..k {
+                for w in 0..width {
+                    *to.add(p * W + w) = *from.at.add(w * from.col + p);
+                }
+            }
+            for w in width..W {
+                for p in whole..k {
+                    *to.add(p * W + w) = 0.0;
+                }
+            }
         } else {
-            for p in 0..k { for w in 0..W { *to.add(p * W + w) = if w < width { *from.at.add(p * from.row + w * from.col) } else { 0.0 }; } }
+            for p in 0..k {
+                for w in 0..W {
+                    *to.add(p * W + w) =
+                        if w < width { *from.at.add(p * from.row + w * from.col) } else { 0.0 };
+                }
+            }
         }
     }
 }
 
 #[allow(clippy::too_many_arguments)]
 #[target_feature(enable = "avx512f")]
-unsafe fn tile(rows: usize, k: usize, a: *const f32, b: *const f32, c: *mut f32, ldc: usize, cols: usize, add: bool) {
+unsafe fn tile(
+    rows: usize,
+    k: usize,
+    a: *const f32,
+    b: *const f32,
+    c: *mut f32,
+    ldc: usize,
+    cols: usize,
+    add: bool,
+) {
     macro_rules! by_rows { ($($r:literal)*) => { match rows { $($r => unsafe { micro::<$r>(k, a, b, c, ldc, cols, add) },)* _ => unreachable!() } } }
     by_rows!(1 2 3 4 5 6 7 8 9 10 11 12)
 }
 
 #[target_feature(enable = "avx512f")]
-unsafe fn micro<const R: usize>(k: usize, a: *const f32, b: *const f32, c: *mut f32, ldc: usize, cols: usize, add: bool) {
+unsafe fn micro<const R: usize>(
+    k: usize,
+    a: *const f32,
+    b: *const f32,
+    c: *mut f32,
+    ldc: usize,
+    cols: usize,
+    add: bool,
+) {
     // SAFETY: panels are packed with these widths; writes to C are masked to `cols`.
     unsafe {
         let mut acc = [[_mm512_setzero_ps(); 2]; R];
         let masks = [mask(cols), mask(cols.saturating_sub(16))];
-        for r in 0..R { _mm_prefetch::<_MM_HINT_T0>(c.add(r * ldc).cast()); _mm_prefetch::<_MM_HINT_T0>(c.add(r * ldc + 16).cast()); }
+        for r in 0..R {
+            _mm_prefetch::<_MM_HINT_T0>(c.add(r * ldc).cast());
+            _mm_prefetch::<_MM_HINT_T0>(c.add(r * ldc + 16).cast());
+        }
         for p in 0..k {
             _mm_prefetch::<_MM_HINT_T0>(b.add(p * NR + 8 * NR).cast());
             _mm_prefetch::<_MM_HINT_T0>(b.add(p * NR + 8 * NR + 16).cast());
@@ -147,10 +213,16 @@ unsafe fn micro<const R: usize>(k: usize, a: *const f32, b: *const f32, c: *mut 
         for r in 0..R {
             for v in 0..2 {
                 let at = c.add(r * ldc + 16 * v);
-                let sum = if add { _mm512_add_ps(acc[r][v], _mm512_maskz_loadu_ps(masks[v], at)) } else { acc[r][v] };
+                let sum = if add {
+                    _mm512_add_ps(acc[r][v], _mm512_maskz_loadu_ps(masks[v], at))
+                } else {
+                    acc[r][v]
+                };
                 _mm512_mask_storeu_ps(at, masks[v], sum);
             }
         }
     }
 }
-fn mask(cols: usize) -> u16 { if cols >= 16 { u16::MAX } else { (1 << cols) - 1 } }
+fn mask(cols: usize) -> u16 {
+    if cols >= 16 { u16::MAX } else { (1 << cols) - 1 }
+}

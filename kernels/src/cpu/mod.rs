@@ -17,19 +17,23 @@ pub use number::CpuScalar;
 pub use simd::widest;
 
 use crate::kernels::{AdamW, Causal, Heads, Kernels, Qkv, Slice, Softmax, Span, Write};
-use tensor::{Cpu, Scalar, View, ViewMut};
+use tensor::{Cpu, View, ViewMut};
 
 type V<'a, S> = View<'a, Cpu<S>>;
 type M<'a, S> = ViewMut<'a, Cpu<S>>;
 
 /// Runs a kernel's body with the widest vectors the machine has, on the clock.
 #[inline]
-fn run<S: Scalar>(cpu: &Cpu<S>, name: &'static str, body: impl FnOnce()) {
-    cpu.clock().time(
-        name,
-        #[inline(always)]
-        || widest(body),
-    );
+fn run<S: CpuScalar>(cpu: &Cpu<S>, name: &'static str, body: impl FnOnce()) {
+    if S::VECTORS {
+        cpu.clock().time(
+            name,
+            #[inline(always)]
+            || widest(body),
+        );
+    } else {
+        cpu.clock().time(name, body);
+    }
 }
 
 macro_rules! run {

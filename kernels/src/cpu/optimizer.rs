@@ -30,7 +30,8 @@ pub(super) fn adamw<S: Scalar>(
     constants: AdamW,
 ) {
     let AdamW { lr, beta1, beta2, eps, decay, step } = constants;
-    let (lr, beta1, beta2, factor) = (S::from_f64(lr), S::from_f64(beta1), S::from_f64(beta2), factor.at(0, 0));
+    let (lr, beta1, beta2, factor) =
+        (S::from_f64(lr), S::from_f64(beta1), S::from_f64(beta2), factor.at(0, 0));
     let keep = S::ONE - lr * S::from_f64(decay);
     let first = lr * (S::ONE - beta1.pow(step)).inv();
     let second = (S::ONE - beta2.pow(step)).inv();

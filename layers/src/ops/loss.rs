@@ -46,7 +46,11 @@ pub fn row_sums<D: Kernels>(logits: &Split<D>, m: &Tensor<D>, rank: usize, targe
 
 /// These rows' share of a loss that is a mean over `mean_over` tokens, and each row's log-sum-exp, in m's memory.
 /// Data ranks each have an addend of the loss.
-pub fn cross_entropy<D: Kernels>(mut m: Tensor<D>, sums: &Tensor<D>, mean_over: usize) -> (Partial<D>, Tensor<D>) {
+pub fn cross_entropy<D: Kernels>(
+    mut m: Tensor<D>,
+    sums: &Tensor<D>,
+    mean_over: usize,
+) -> (Partial<D>, Tensor<D>) {
     let (device, mut loss) = (m.device().clone(), m.beside(1, 1));
     device.cross_entropy(loss.view_mut(), m.view_mut(), sums.view(), mean_over);
     (Partial::sum(loss, Axis::Dp), m)

@@ -42,7 +42,12 @@ fn sum_of<'a, D: Kernels>(device: &D, mut gradient: ViewMut<'a, D>, write: Write
 
 /// A matrix of one value.
 #[must_use]
-pub fn filled<D: Kernels>(device: &D, category: Category, [rows, cols]: [usize; 2], value: D::Elem) -> Tensor<D> {
+pub fn filled<D: Kernels>(
+    device: &D,
+    category: Category,
+    [rows, cols]: [usize; 2],
+    value: D::Elem,
+) -> Tensor<D> {
     let mut t = Tensor::empty(device, category, rows, cols);
     device.fill(t.view_mut(), value);
     t

@@ -75,7 +75,8 @@ impl<S: Scalar> Given<S> {
             .map(|(microbatch, lengths)| {
                 let tokens: usize = lengths.iter().sum();
                 let salt = mix((step * 2 + microbatch) as u64);
-                let draw = |salt: u64, n: usize| (0..n as u64).map(|i| S::sample(mix(salt ^ i), 1.0)).collect();
+                let draw =
+                    |salt: u64, n: usize| (0..n as u64).map(|i| S::sample(mix(salt ^ i), 1.0)).collect();
                 Given {
                     x: draw(mix(salt ^ 1), tokens * inputs),
                     ids: (0..tokens as u64).map(|i| (mix(salt ^ i) % inputs as u64) as u32).collect(),

@@ -10,7 +10,6 @@ use tensor::{Cpu, Real};
 /// The split layer's error may be this many times the unsplit one's.
 const TIMES: f64 = 4.0;
 
-
 pub(super) fn check<C: Case>(case: &C) {
     let given = |step: usize| Given::<f32>::draw(case.features(), step);
     let mut alone = BTreeMap::new();

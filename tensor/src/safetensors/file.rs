@@ -161,6 +161,7 @@ mod tests {
         assert_eq!(why(file.matrix("b", [1, 1])), r#"memory: tensor "b" has shape [1, 1, 1], wanted [1, 1]"#);
         assert_eq!(why(file.matrix("z", [2, 1])), r#"memory: tensor "z" has shape [1, 1], wanted [2, 1]"#);
         assert_eq!(why(file.values::<f64>("v", &[3])), r#"memory: tensor "v" has dtype F32, wanted F64"#);
+        assert_eq!(why(file.values::<f64>("n", &[])), r#"memory: tensor "n" has dtype U64, wanted F64"#);
         assert_eq!(
             why(file.values::<f32>("v", &[1, 3])),
             r#"memory: tensor "v" has shape [3], wanted [1, 3]"#

@@ -1,0 +1,129 @@
+//! Parameters and optimizer state in files, independent of the layout: gathered one tensor at a time by their
+//! placements, written by rank 0, read by each rank for its share. Files are replaced when they are whole.
+use crate::{Entry, Error, Orientation, Result, Stored};
+use comm::Mesh;
+use kernels::Kernels;
+use layers::{Kind, Optimizer, Param, Values};
+use std::collections::BTreeMap;
+use std::path::Path;
+use tensor::safetensors::{Dtype, File, Writer};
+use tensor::{Device, Real};
+
+type Metadata = BTreeMap<String, String>;
+
+/// Writes parameters as the entries say, in f32. Every rank calls it; rank 0 writes.
+///
+/// # Errors
+/// If ranks do not meet, or the file cannot be written; then the old file is untouched.
+pub fn save_params<D>(
+    path: &Path,
+    metadata: &Metadata,
+    entries: &[Entry],
+    params: &[&mut Param<D>],
+    mesh: &Mesh<D>,
+) -> Result<()>
+where
+    D: Kernels,
+    D::Elem: Real,
+{
+    let mut writer = None;
+    if mesh.rank() == 0 {
+        let header: Vec<_> = entries.iter().map(|e| (e.name.clone(), Dtype::F32, e.shape())).collect();
+        writer = Some(Writer::create(path, metadata, &header)?);
+    }
+    for param in params {
+        let whole = param.gather(mesh)?;
+        if let (Some(writer), Some(whole)) = (&mut writer, whole) {
+            for entry in entries.iter().filter(|e| *e.param == **param.name()) {
+                writer.tensor(&entry.name, &entry.arrange(&whole, |x| x.to_f64() as f32))?;
+            }
+        }
+    }
+    writer.map_or(Ok(()), |w| Ok(w.finish()?))
+}
+
+/// The moments of every parameter, as tensors of a file.
+fn moments<D: Kernels>(params: &[&mut Param<D>]) -> Vec<Entry> {
+    let entry = |moment: &str, p: &Param<D>| {
+        let [rows, cols] = p.shape();
+        let name = format!("{moment}.{}", p.name());
+        Entry { param: name.clone(), name, rows, columns: 0..cols, orientation: Orientation::Same }
+    };
+    params.iter().flat_map(|p| MOMENTS.map(|m| entry(m, p))).collect()
+}
+const MOMENTS: [&str; 2] = ["m", "v"];
+
+/// Writes the optimizer's state, in f32; `metadata` gets `optimizer` and `steps`. Every rank calls it.
+///
+/// # Errors
+/// As [`save_params`].
+pub fn save_optimizer<D>(
+    path: &Path,
+    mut metadata: Metadata,
+    optimizer: &Optimizer<D>,
+    params: &[&mut Param<D>],
+    mesh: &Mesh<D>,
+) -> Result<()>
+where
+    D: Kernels,
+    D::Elem: Real,
+{
+    let kind = match optimizer.kind() {
+        Kind::Sgd => "sgd",
+        Kind::AdamW { .. } => "adamw",
+    };
+    metadata.insert("optimizer".into(), kind.into());
+    metadata.insert("steps".into(), optimizer.steps().to_string());
+    let entries = if optimizer.kind() == Kind::Sgd { Vec::new() } else { moments(params) };
+    let mut writer = None;
+    if mesh.rank() == 0 {
+        let header: Vec<_> = entries.iter().map(|e| (e.name.clone(), Dtype::F32, e.shape())).collect();
+        writer = Some(Writer::create(path, &metadata, &header)?);
+    }
+    let mut failed = None;
+    optimizer.gather(params, mesh, |name, both| {
+        for (moment, whole) in MOMENTS.iter().zip(both) {
+            if let (Some(writer), Some(whole), None) = (&mut writer, whole, &failed) {
+                let values: Vec<f32> = whole.into_iter().map(|x| x.to_f64() as f32).collect();
+                failed = writer.tensor(&format!("{moment}.{name}"), &values).err();
+            }
+        }
+        Ok(())
+    })?;
+    match (failed, writer) {
+        (Some(why), _) => Err(why.into()),
+        (None, Some(writer)) => Ok(writer.finish()?),
+        (None, None) => Ok(()),
+    }
+}
+
+/// Brings the optimizer to the state of a file that [`save_optimizer`] wrote, under whatever layout.
+///
+/// # Errors
+/// If the file holds the state of another optimizer or another model.
+pub fn restore_optimizer<D: Kernels>(
+    path: &str,
+    file: &File,
+    optimizer: &mut Optimizer<D>,
+    params: &[&mut Param<D>],
+    mesh: &Mesh<D>,
+) -> Result<()> {
+    let noted = |key: &str| {
+        let missing = || Error::File(format!("{path}: no {key:?} is noted in the file"));
+        file.metadata().get(key).ok_or_else(missing)
+    };
+    let (kind, steps) = (noted("optimizer")?, noted("steps")?);
+    let wanted = if optimizer.kind() == Kind::Sgd { "sgd" } else { "adamw" };
+    if kind != wanted {
+        return Err(Error::File(format!("{path}: holds the state of {kind}, wanted that of {wanted}")));
+    }
+    let steps = steps.parse().map_err(|_| Error::File(format!("{path}: {steps:?} is no number of steps")))?;
+    let entries = if optimizer.kind() == Kind::Sgd { Vec::new() } else { moments(params) };
+    let stored = Stored::new(path, file.clone(), entries)?;
+    let draw = layers::Draw { mean: 0.0, std: 0.0 };
+    optimizer.restore(steps, params, mesh, |param, which| {
+        let name = format!("{}.{}", MOMENTS[which], param.name());
+        <Stored as Values<<D as Device>::Elem>>::of(&stored, &name, param.shape(), draw)
+    })?;
+    Ok(())
+}

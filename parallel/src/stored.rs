@@ -1,0 +1,134 @@
+//! Parameters in a safetensors file: which tensor of the file is which part of which parameter. A rank that builds
+//! its share from here touches only the bytes of that share.
+use layers::build::Element;
+use layers::{Draw, Values};
+use std::ops::Range;
+use tensor::Scalar;
+use tensor::safetensors::{self, File, Matrix};
+
+/// How a part lies in the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Orientation {
+    /// `[rows, columns]`, as in the parameter.
+    Same,
+    /// `[columns, rows]`: the other way round.
+    Transposed,
+    /// `[columns]`: a parameter of one row.
+    Vector,
+}
+
+/// One tensor of a file: these columns of a parameter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Its name in the file.
+    pub name: String,
+    /// The parameter's canonical name.
+    pub param: String,
+    /// Rows of the parameter.
+    pub rows: usize,
+    /// Which of its columns.
+    pub columns: Range<usize>,
+    /// How they lie.
+    pub orientation: Orientation,
+}
+
+impl Entry {
+    /// The tensor's shape in the file.
+    pub fn shape(&self) -> Vec<usize> {
+        match self.orientation {
+            Orientation::Same => vec![self.rows, self.columns.len()],
+            Orientation::Transposed => vec![self.columns.len(), self.rows],
+            Orientation::Vector => vec![self.columns.len()],
+        }
+    }
+    /// The part's values in the order of the file, out of the whole parameter `[rows, cols]`, row-major.
+    pub(crate) fn arrange<E: Scalar, T>(&self, whole: &[E], to: impl Fn(E) -> T) -> Vec<T> {
+        let cols = whole.len() / self.rows;
+        let at = |r: usize, c: usize| to(whole[r * cols + c]);
+        match self.orientation {
+            Orientation::Transposed => self
+                .columns
+                .clone()
+                .flat_map(|c| (0..self.rows).map(move |r| (r, c)))
+                .map(|(r, c)| at(r, c))
+                .collect(),
+            _ => {
+                let columns = |r| self.columns.clone().map(move |c| (r, c));
+                (0..self.rows).flat_map(columns).map(|(r, c)| at(r, c)).collect()
+            }
+        }
+    }
+}
+
+/// A file that does not hold the model.
+#[derive(Debug, thiserror::Error)]
+pub enum StoredError {
+    /// A tensor is missing or has another shape.
+    #[error(transparent)]
+    File(#[from] safetensors::Error),
+    /// A tensor that is no part of the model.
+    #[error("{path}: there is a tensor {name} that is no part of this model")]
+    Extra {
+        /// The file.
+        path: String,
+        /// The tensor.
+        name: String,
+    },
+}
+
+/// A file together with its meaning: a source of initial values.
+pub struct Stored {
+    file: File,
+    entries: Vec<Entry>,
+}
+
+impl Stored {
+    /// Checks that the file holds exactly these tensors, in these shapes.
+    ///
+    /// # Errors
+    /// Naming the first tensor that is missing, too much, or of another shape.
+    pub fn new(path: &str, file: File, entries: Vec<Entry>) -> Result<Self, StoredError> {
+        for entry in &entries {
+            matrix(&file, entry)?;
+        }
+        let known = |name: &str| entries.iter().any(|e| e.name == name);
+        if let Some(name) = file.names().find(|name| !known(name)) {
+            return Err(StoredError::Extra { path: path.into(), name: name.into() });
+        }
+        Ok(Self { file, entries })
+    }
+    /// The file.
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+}
+
+fn matrix<'a>(file: &'a File, entry: &Entry) -> Result<Matrix<'a>, safetensors::Error> {
+    let shape = entry.shape();
+    file.matrix(&entry.name, if shape.len() == 1 { [1, shape[0]] } else { [shape[0], shape[1]] })
+}
+
+impl<E: Scalar> Values<E> for Stored {
+    fn of(&self, name: &str, shape: [usize; 2], _: Draw) -> layers::Result<Element<'_, E>> {
+        let fail = |why: String| layers::Error::Values(why);
+        let mut parts = Vec::new();
+        let mut covered = 0;
+        for entry in self.entries.iter().filter(|e| e.param == name) {
+            if entry.rows != shape[0] || entry.columns.start != covered {
+                return Err(fail(format!("the parts of {name} in the file do not make up {shape:?}")));
+            }
+            covered = entry.columns.end;
+            let matrix = matrix(&self.file, entry).map_err(|why| fail(why.to_string()))?;
+            parts.push((entry.columns.clone(), matrix, entry.orientation == Orientation::Transposed));
+        }
+        if covered != shape[1] {
+            return Err(fail(format!("the file holds {covered} of the {} columns of {name}", shape[1])));
+        }
+        Ok(Box::new(move |[row, column]| {
+            let found = parts.iter().find(|(columns, ..)| columns.contains(&column));
+            let (columns, matrix, transposed) = found.expect("all columns are covered");
+            let column = column - columns.start;
+            E::from_f64(if *transposed { matrix.get(column, row) } else { matrix.get(row, column) })
+        }))
+    }
+}

@@ -1,0 +1,101 @@
+//! One training step: microbatches forward and backward, gradients summed over them and over the data ranks, the
+//! global norm clipped, the optimizer's step.
+//!
+//! ```text
+//! loss = Σ over microbatches and data ranks of each token's loss ÷ all tokens of the step
+//! ```
+//!
+//! So unequal parts need no weights of their own: a mean of means would be another function. Data ranks hold
+//! replicas; each gradient is summed once a step: an all-reduce of its elements over the data axis.
+//!
+//! Source: Li et al., "PyTorch distributed", §3, arXiv:2006.15704 (replicas); Huang et al., "GPipe", §2.2,
+//! arXiv:1811.06965 (accumulation over microbatches).
+use crate::{Batch, Result, Sequence};
+use comm::{Axis, Mesh};
+use kernels::Kernels;
+use layers::chunk::Shape;
+use layers::{Builder, Chunk, Cx, Input, Kind, Optimizer, Output, Values};
+use tensor::{Ids, Tensor};
+
+/// A model with its optimizer, on this rank.
+pub struct Trainer<D: Kernels> {
+    device: D,
+    mesh: Mesh<D>,
+    vocabulary: usize,
+    model: Chunk<D>,
+    optimizer: Optimizer<D>,
+}
+
+/// What a step gives, still on the device; the same on every rank.
+pub struct Report<D: Kernels> {
+    /// The mean loss over all tokens of the step, in nats.
+    pub loss: Tensor<D>,
+    /// The square of the gradient's global norm, before clipping.
+    pub norm2: Tensor<D>,
+}
+
+impl<D: Kernels> Trainer<D> {
+    /// Builds this rank's part of the model.
+    ///
+    /// # Errors
+    /// If the ranks do not fit the shape, or there are no such values.
+    pub fn new(
+        device: &D,
+        mesh: &Mesh<D>,
+        shape: &Shape,
+        values: &dyn Values<D::Elem>,
+        optimizer: (Kind, Option<f64>),
+    ) -> Result<Self> {
+        let model = Chunk::whole(&Builder { device, mesh, values }, shape)?;
+        let optimizer = Optimizer::new(optimizer.0, optimizer.1);
+        let (device, mesh) = (device.clone(), mesh.clone());
+        Ok(Self { device, mesh, vocabulary: shape.vocabulary, model, optimizer })
+    }
+    /// One step on a batch that every rank is given whole.
+    ///
+    /// # Errors
+    /// If the batch cannot be dealt, an id is outside the vocabulary, or ranks do not meet.
+    pub fn step(&mut self, batch: &Batch, lr: f64) -> Result<Report<D>> {
+        let mut loss = None;
+        for microbatch in 0..batch.microbatches().len() {
+            let addend = self.microbatch(batch, microbatch)?;
+            loss = Some(match loss {
+                None => addend,
+                Some(sum) => sum + &addend,
+            });
+        }
+        let data = self.mesh.group(Axis::Dp).named("loss");
+        let loss = loss.expect("a batch has a microbatch").all_reduce(&data)?;
+        let mut params = self.model.params();
+        for param in &mut params {
+            param.sync(&self.mesh)?;
+        }
+        let norm2 = self.optimizer.step(&mut params, &self.mesh, lr)?;
+        Ok(Report { loss, norm2 })
+    }
+    /// Forward and backward of one microbatch: its share of the loss, an addend on each data rank.
+    fn microbatch(&mut self, batch: &Batch, microbatch: usize) -> Result<layers::ops::Partial<D>> {
+        let data = self.mesh.group(Axis::Dp);
+        let mine = batch.share(microbatch, data.rank(), data.size())?;
+        let lengths: Vec<_> = mine.iter().map(|s| s.ids.len()).collect();
+        let cx = Cx::train(microbatch, &lengths, batch.tokens());
+        let on_device = |of: fn(&Sequence) -> &Vec<u32>| {
+            let all: Vec<u32> = mine.iter().flat_map(of).copied().collect();
+            Ids::new(&self.device, &all, self.vocabulary)
+        };
+        let (ids, targets) = (on_device(|s| &s.ids)?, on_device(|s| &s.targets)?);
+        let Output::Loss(loss) = self.model.forward(&cx, Input::Tokens(ids), Some(targets))? else {
+            unreachable!("a whole model ends in a loss")
+        };
+        self.model.backward(&cx, None)?;
+        Ok(loss)
+    }
+    /// The model.
+    pub fn model(&mut self) -> &mut Chunk<D> {
+        &mut self.model
+    }
+    /// Model and optimizer, for saving and restoring them.
+    pub fn parts(&mut self) -> (&mut Chunk<D>, &mut Optimizer<D>, &Mesh<D>) {
+        (&mut self.model, &mut self.optimizer, &self.mesh)
+    }
+}
