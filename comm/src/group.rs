@@ -214,3 +214,65 @@ impl<D: Device> Group<D> {
         CommError::WrongPeer { rank: self.rank, axis: self.axis, size: self.size(), what, peer, at }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Mesh, Op};
+    use kernels::Meta;
+    use tensor::Cpu;
+
+    type Priced = Meta<Cpu<f32>>;
+
+    fn group(sizes: &[(Axis, usize)], rank: usize) -> Group<Priced> {
+        Mesh::ghost(sizes, rank).unwrap().group(Axis::Tp).clone()
+    }
+    fn zeros(rows: usize, cols: usize) -> Tensor<Priced> {
+        Tensor::empty(&Priced::default(), Category::Buffers, rows, cols)
+    }
+
+    /// Kills: arguments checked after others wait, or counted though nothing is said.
+    #[test]
+    fn bad_arguments_are_told_at_once_with_their_place() {
+        let group = group(&[(Axis::Dp, 2), (Axis::Tp, 3)], 4);
+        let device = Priced::default();
+        let here = |line: u32| format!("(at comm/src/group.rs:{line}:");
+        let cases = [
+            (group.send(3, &zeros(1, 1)), line!(), "rank 1 of the tp group of 3 ranks cannot send to rank 3"),
+            (group.send(1, &zeros(1, 1)), line!(), "cannot send to rank 1"),
+            (group.receive(&device, 1, 1, 1).map(drop), line!(), "cannot receive from rank 1"),
+            (group.receive(&device, 7, 1, 1).map(drop), line!(), "cannot receive from rank 7"),
+            (group.broadcast(&mut zeros(1, 1), 3), line!(), "cannot take a broadcast from rank 3"),
+            (group.reduce_scatter(&zeros(4, 1)).map(drop), line!(), "4 rows cannot be scattered over the 3"),
+        ];
+        for (told, line, words) in cases {
+            let told = told.unwrap_err().to_string();
+            assert!(told.contains(words) && told.contains(&here(line)), "{told}");
+        }
+        assert_eq!(group.ledger(), Ledger::default());
+        assert_eq!(device.meter().peaks_of_all().total, 0);
+    }
+
+    #[test]
+    fn alone_there_is_nobody_to_talk_to() {
+        let group = Mesh::<Priced>::alone().group(Axis::Tp).clone();
+        assert!(group.send(0, &zeros(1, 1)).is_err() && group.receive(&Priced::default(), 0, 1, 1).is_err());
+        assert!(
+            group.broadcast(&mut zeros(1, 1), 1).is_err() && group.broadcast(&mut zeros(1, 1), 0).is_ok()
+        );
+    }
+
+    /// Kills: a name that starts a ledger of its own.
+    #[test]
+    fn a_named_group_counts_in_the_same_ledger() {
+        let mesh = Mesh::<Priced>::ghost(&[(Axis::Tp, 2)], 0).unwrap();
+        let group = mesh.group(Axis::Tp);
+        let named = group.named("blocks.0").named(String::from("blocks.1"));
+        named.barrier().unwrap();
+        group.barrier().unwrap();
+        for ledger in [named.ledger(), group.ledger(), mesh.clone().ledger()] {
+            assert_eq!(ledger.get(Axis::Tp, Op::Barrier).calls, 2);
+        }
+        assert_eq!((named.axis(), named.rank(), named.size()), (Axis::Tp, 0, 2));
+    }
+}

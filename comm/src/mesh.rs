@@ -91,3 +91,66 @@ impl<D: Kernels> Mesh<Meta<D>> {
         Ok(Self::new(&grid, rank, |_, _| Arc::new(Ghost)))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Reduce, World};
+    use tensor::{Category, Cpu, F61, Peaks, Scalar, Tensor};
+
+    const SIZES: [(Axis, usize); 2] = [(Axis::Dp, 2), (Axis::Tp, 3)];
+
+    /// Every call, on shapes that do not divide and on nothing.
+    fn program<D: Device>(device: &D, mesh: &Mesh<D>) -> Result<(Ledger, Peaks)> {
+        let zeros = |rows, cols| Tensor::from_fn(device, Category::Weights, rows, cols, |_| D::Elem::ZERO);
+        for (_, group) in mesh.axes() {
+            let (next, n) = ((group.rank() + 1) % group.size(), group.size());
+            for (rows, cols) in [(5, 7), (0, 3), (1, 1)] {
+                let mut x = zeros(rows, cols);
+                group.all_reduce(&mut x, Reduce::Sum)?;
+                let all = group.all_gather(&x)?;
+                let _block = (group.reduce_scatter(&all)?, group.reduce_scatter(&zeros(n * rows, cols))?);
+                group.broadcast(&mut x, n - 1)?;
+                group.barrier()?;
+                if group.rank() == 0 {
+                    group.send(next, &x)?;
+                } else if group.rank() == 1 {
+                    let _got = group.receive(device, 0, rows, cols)?;
+                }
+            }
+        }
+        Ok((mesh.ledger(), device.meter().peaks_of_all()))
+    }
+
+    /// Kills: anything allocated or counted by an engine.
+    #[test]
+    fn ghosts_cost_what_threads_do_byte_for_byte() {
+        let world = World::threads(&SIZES).unwrap();
+        let threads = world.run(|device: Cpu<F61>, mesh| program(&device, &mesh)).unwrap();
+        for (rank, threads) in threads.into_iter().enumerate() {
+            let mesh = Mesh::<Meta<Cpu<F61>>>::ghost(&SIZES, rank).unwrap();
+            assert_eq!(program(&Meta::default(), &mesh).unwrap(), threads, "rank {rank}");
+            assert!(threads.0.wire_bytes() > 0 && threads.1.total > 0);
+        }
+    }
+
+    #[test]
+    fn ghosts_are_any_rank_of_any_world() {
+        let large = [(Axis::Dp, 1 << 20), (Axis::Tp, 1 << 20)];
+        let mesh = Mesh::<Meta<Cpu<f32>>>::ghost(&[(Axis::Tp, 512), (Axis::Dp, 8)], 8 * 512 - 2).unwrap();
+        assert_eq!(mesh.coordinates(), [(Axis::Dp, 7), (Axis::Tp, 510)]);
+        assert_eq!((mesh.rank(), mesh.size(), mesh.group(Axis::Tp).size()), (4094, 4096, 512));
+        let axes: Vec<_> = mesh.axes().map(|(axis, group)| (axis, group.size())).collect();
+        assert_eq!(axes, [(Axis::Tp, 512), (Axis::Dp, 8)]);
+        assert!(Mesh::<Meta<Cpu<f32>>>::ghost(&large, (1 << 40) - 1).is_ok());
+        let error = Mesh::<Meta<Cpu<f32>>>::ghost(&SIZES, 6).err().unwrap();
+        assert_eq!(error.to_string(), "there is no rank 6 in a world of 6 (ranks count from 0)");
+    }
+
+    #[test]
+    fn alone_every_axis_has_a_group_of_one() {
+        let mesh = Mesh::<Cpu<f32>>::alone();
+        assert!(mesh.axes().all(|(axis, group)| (group.axis(), group.size(), group.rank()) == (axis, 1, 0)));
+        assert_eq!((mesh.rank(), mesh.size(), mesh.axes().count()), (0, 1, Axis::ALL.len()));
+    }
+}

@@ -1,1 +1,37 @@
-//! To be written.
+//! Transformers split over devices: run on floats, proven in a finite field, priced by their shapes.
+//!
+//! The library behind the binary `equipart`. Each command is one file:
+//!
+//! | command | file | does |
+//! |---|---|---|
+//! | `compare` | [`compare`] | the same work under several layouts: time, memory, traffic, equality |
+//! | `train` | [`train`] | trains on bytes of text, with checkpoints that resume |
+//! | `generate` | [`generate`] | continues a prompt, with a cache of keys and values |
+//! | `prove` | [`prove`] | the whole model under a layout equals the unsplit oracle, bit for bit |
+//! | `price` | [`price`] | peak memory, operations and traffic of a layout, from shapes alone |
+//! | `bench` | [`bench`] | step times of one shape |
+pub mod bench;
+pub mod bound;
+pub mod cli;
+pub mod compare;
+pub mod config;
+pub mod embedded;
+pub mod error;
+pub mod generate;
+pub mod layout;
+pub mod measure;
+pub mod model;
+pub mod names;
+pub mod price;
+pub mod prove;
+pub mod sampling;
+pub mod schedule;
+pub mod state;
+pub mod text;
+pub mod tokenizer;
+pub mod train;
+
+pub use config::Config;
+pub use error::{Error, Result};
+pub use layout::Layout;
+pub use model::Model;

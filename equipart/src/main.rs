@@ -1,2 +1,5 @@
-//! To be written.
-fn main() {}
+//! The binary `equipart`: see [`equipart::cli`].
+
+fn main() -> std::process::ExitCode {
+    equipart::cli::main()
+}

@@ -33,6 +33,17 @@ pub struct Shape {
     pub tied: bool,
 }
 
+impl Shape {
+    /// How many numbers its parameters have.
+    pub fn parameters(&self) -> usize {
+        let Heads { queries, keys, dim } = self.heads;
+        let attention = self.width * (2 * queries + 2 * keys) * dim;
+        let block = attention + 3 * self.width * self.hidden + 2 * self.width;
+        let tables = self.vocabulary * self.width * if self.tied { 1 } else { 2 };
+        self.blocks * block + tables + self.width
+    }
+}
+
 /// What enters a chunk: the first takes tokens.
 pub enum Input<D: Kernels> {
     /// Token ids `[B]`.

@@ -53,6 +53,12 @@ impl<D: Kernels> Cx<D> {
         cx.place(lengths, |_| 0);
         cx
     }
+    /// The same, with a loss that is a mean over so many tokens.
+    #[must_use]
+    pub fn averaged_over(mut self, tokens: usize) -> Self {
+        self.mean_over = tokens;
+        self
+    }
     /// Attention also sees the tokens of earlier calls, up to `capacity` of each sequence.
     #[must_use]
     pub fn with_cache(mut self, capacity: usize) -> Self {

@@ -13,8 +13,8 @@
 use crate::{Batch, Result, Sequence};
 use comm::{Axis, Mesh};
 use kernels::Kernels;
-use layers::chunk::Shape;
-use layers::{Builder, Chunk, Cx, Input, Kind, Optimizer, Output, Values};
+use layers::ops::Partial;
+use layers::{Builder, Chunk, Cx, Input, Kind, Optimizer, Output, Shape, Values};
 use tensor::{Ids, Tensor};
 
 /// A model with its optimizer, on this rank.
@@ -58,11 +58,7 @@ impl<D: Kernels> Trainer<D> {
     pub fn step(&mut self, batch: &Batch, lr: f64) -> Result<Report<D>> {
         let mut loss = None;
         for microbatch in 0..batch.microbatches().len() {
-            let addend = self.microbatch(batch, microbatch)?;
-            loss = Some(match loss {
-                None => addend,
-                Some(sum) => sum + &addend,
-            });
+            loss = Some(sum(loss, self.microbatch(batch, microbatch)?));
         }
         let data = self.mesh.group(Axis::Dp).named("loss");
         let loss = loss.expect("a batch has a microbatch").all_reduce(&data)?;
@@ -73,22 +69,44 @@ impl<D: Kernels> Trainer<D> {
         let norm2 = self.optimizer.step(&mut params, &self.mesh, lr)?;
         Ok(Report { loss, norm2 })
     }
+    /// The mean loss of a batch, in nats, without learning from it; the same on every rank.
+    ///
+    /// # Errors
+    /// As [`step`](Self::step).
+    pub fn evaluate(&mut self, batch: &Batch) -> Result<Tensor<D>> {
+        let mut loss = None;
+        for microbatch in 0..batch.microbatches().len() {
+            let (lengths, ids, targets) = self.share(batch, microbatch)?;
+            let cx = Cx::infer(&lengths).averaged_over(batch.tokens());
+            loss = Some(sum(loss, self.forward(&cx, ids, targets)?));
+        }
+        let data = self.mesh.group(Axis::Dp).named("loss");
+        Ok(loss.expect("a batch has a microbatch").all_reduce(&data)?)
+    }
     /// Forward and backward of one microbatch: its share of the loss, an addend on each data rank.
-    fn microbatch(&mut self, batch: &Batch, microbatch: usize) -> Result<layers::ops::Partial<D>> {
+    fn microbatch(&mut self, batch: &Batch, microbatch: usize) -> Result<Partial<D>> {
+        let (lengths, ids, targets) = self.share(batch, microbatch)?;
+        let cx = Cx::train(microbatch, &lengths, batch.tokens());
+        let loss = self.forward(&cx, ids, targets)?;
+        self.model.backward(&cx, None)?;
+        Ok(loss)
+    }
+    fn forward(&mut self, cx: &Cx<D>, ids: Ids<D>, targets: Ids<D>) -> Result<Partial<D>> {
+        match self.model.forward(cx, Input::Tokens(ids), Some(targets))? {
+            Output::Loss(loss) => Ok(loss),
+            Output::Activation(_) => unreachable!("a whole model ends in a loss"),
+        }
+    }
+    /// This data rank's sequences of a microbatch: their lengths, ids and targets.
+    fn share(&self, batch: &Batch, microbatch: usize) -> Result<(Vec<usize>, Ids<D>, Ids<D>)> {
         let data = self.mesh.group(Axis::Dp);
         let mine = batch.share(microbatch, data.rank(), data.size())?;
-        let lengths: Vec<_> = mine.iter().map(|s| s.ids.len()).collect();
-        let cx = Cx::train(microbatch, &lengths, batch.tokens());
         let on_device = |of: fn(&Sequence) -> &Vec<u32>| {
             let all: Vec<u32> = mine.iter().flat_map(of).copied().collect();
             Ids::new(&self.device, &all, self.vocabulary)
         };
-        let (ids, targets) = (on_device(|s| &s.ids)?, on_device(|s| &s.targets)?);
-        let Output::Loss(loss) = self.model.forward(&cx, Input::Tokens(ids), Some(targets))? else {
-            unreachable!("a whole model ends in a loss")
-        };
-        self.model.backward(&cx, None)?;
-        Ok(loss)
+        let lengths = mine.iter().map(|s| s.ids.len()).collect();
+        Ok((lengths, on_device(|s| &s.ids)?, on_device(|s| &s.targets)?))
     }
     /// The model.
     pub fn model(&mut self) -> &mut Chunk<D> {
@@ -97,5 +115,12 @@ impl<D: Kernels> Trainer<D> {
     /// Model and optimizer, for saving and restoring them.
     pub fn parts(&mut self) -> (&mut Chunk<D>, &mut Optimizer<D>, &Mesh<D>) {
         (&mut self.model, &mut self.optimizer, &self.mesh)
+    }
+}
+
+fn sum<D: Kernels>(before: Option<Partial<D>>, addend: Partial<D>) -> Partial<D> {
+    match before {
+        None => addend,
+        Some(before) => before + &addend,
     }
 }

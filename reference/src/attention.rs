@@ -141,6 +141,18 @@ mod tests {
         assert_close(&attention(&[first, second].concat(), heads, &[2]), &wanted, 1e-14);
     }
 
+    /// Kills: a scale computed as a float, of another count, or applied to the keys twice.
+    #[test]
+    fn attention_equals_two_tokens_in_the_field_exactly() {
+        under_two_keys(|| {
+            let x: Vec<F61> = draw(5, 2 * 3); // one head of one feature: rows [q, k, v]
+            let score = |j: usize| x[3] * x[3 * j + 1] * F61::inv_sqrt(1);
+            let e = F61::exp_sub(score(0), score(1));
+            let second = (e * x[2] + x[5]) * (e + F61::ONE).inv();
+            assert_eq!(attention(&x, Heads { queries: 1, keys: 1, dim: 1 }, &[2]), [x[2], second]);
+        });
+    }
+
     /// Kills: query heads that read the wrong group's keys or values, heads in the wrong place of the output.
     #[test]
     fn attention_of_groups_equals_each_head_by_itself() {

@@ -19,6 +19,7 @@
 //! | `model.rs` | names and shapes of the parameters, logits, gradients |
 //! | `train.rs` | one training step: accumulation, clipping, SGD and `AdamW` |
 //! | `proof.rs` | (tests) random directions, and the judgement that a backward is a derivative |
+//! | `tests/llama.rs` | the same training in `PyTorch`, step by step |
 //!
 //! A slice whose length does not fit its shape is a bug of the caller and panics.
 mod attention;

@@ -106,6 +106,16 @@ mod tests {
         assert_close(&[cross_entropy(&[1000.0, 0.0], &[1], 2, 1)], &[1000.0], 1e-12);
     }
 
+    /// Kills: a share `1/N` rounded as a float, which the field tells from the inverse.
+    #[test]
+    fn cross_entropy_of_n_tokens_equals_an_nth_exactly() {
+        under_two_keys(|| {
+            let logits: Vec<F61> = draw(4, 5 * 7);
+            let [whole, third] = [1, 3].map(|tokens| cross_entropy(&logits, &IDS, 7, tokens));
+            assert_eq!(whole, third + third + third);
+        });
+    }
+
     /// Kills: a missing one-hot, the sign, another mean than the forward's.
     #[test]
     fn cross_entropy_backward_equals_the_derivative_exactly() {

@@ -53,6 +53,7 @@ fn inverse_rms<S: Scalar>(x: &[S], eps: f64) -> S {
 mod tests {
     use super::*;
     use crate::proof::{assert_close, assert_derivative, draw, under_two_keys, values};
+    use tensor::F61;
 
     /// Kills: a sum for the mean, ε outside the root or left out, the mean taken over the batch, a forgotten gain.
     #[test]
@@ -65,6 +66,16 @@ mod tests {
         }
         assert_close(&rms_norm(&x, &gain, eps), &wanted, 1e-14);
         assert_close(&rms_norm(&[2.0, 2.0], &[1.0, 3.0], 0.0), &[1.0, 3.0], 1e-14);
+    }
+
+    /// Kills: a mean by a rounded `1/D`, which the field tells from the inverse.
+    #[test]
+    fn rms_norm_of_equal_features_equals_that_of_one_exactly() {
+        under_two_keys(|| {
+            let (x, gain): (Vec<F61>, Vec<F61>) = (draw(4, 1), draw(5, 1));
+            let one = rms_norm(&x, &gain, 1e-5)[0];
+            assert_eq!(rms_norm(&[x[0]; 3], &[gain[0]; 3], 1e-5), [one; 3]);
+        });
     }
 
     /// Kills: the mean square taken for a constant, a power of `r` or the `1/D` lost, `=` for `+=` on dgain.

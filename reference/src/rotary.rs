@@ -35,26 +35,30 @@ pub fn rotary<S: Scalar>(qkv: &mut [S], heads: Heads, positions: &[usize], base:
 mod tests {
     use super::*;
     use crate::proof::{assert_close, assert_derivative, draw, under_two_keys};
+    use tensor::F61;
 
     const ODD: Heads = Heads { queries: 2, keys: 1, dim: 5 };
 
     /// Kills: pairs of neighbours for pairs of halves, turned values, the other direction, a wrong angle.
     #[test]
     fn rotary_equals_explicit_sines_and_cosines() {
-        let (heads, positions, base) = (Heads { queries: 1, keys: 1, dim: 4 }, [0, 3, 1], 100.0);
-        let x: Vec<f64> = draw(1, 3 * 12);
-        let mut turned = x.clone();
-        rotary(&mut turned, heads, &positions, base, false);
-        let mut wanted = x.clone();
-        for (r, position) in [0.0, 3.0, 1.0_f64].into_iter().enumerate() {
-            for (i, angle) in [position, position / 10.0].into_iter().enumerate() {
-                for at in [r * 12 + i, r * 12 + 4 + i] {
-                    wanted[at] = x[at] * angle.cos() - x[at + 2] * angle.sin();
-                    wanted[at + 2] = x[at] * angle.sin() + x[at + 2] * angle.cos();
+        let (positions, base) = ([0, 3, 1], 100.0_f64);
+        for dim in [4, 5] {
+            let heads = Heads { queries: 1, keys: 1, dim };
+            let x: Vec<f64> = draw(1, 3 * heads.row());
+            let (mut turned, mut wanted) = (x.clone(), x.clone());
+            rotary(&mut turned, heads, &positions, base, false);
+            for (r, position) in positions.into_iter().enumerate() {
+                for i in 0..2 {
+                    let angle = position as f64 / base.powf(2.0 * i as f64 / dim as f64);
+                    for at in [r * heads.row() + i, r * heads.row() + dim + i] {
+                        wanted[at] = x[at] * angle.cos() - x[at + 2] * angle.sin();
+                        wanted[at + 2] = x[at] * angle.sin() + x[at + 2] * angle.cos();
+                    }
                 }
             }
+            assert_close(&turned, &wanted, 1e-14);
         }
-        assert_close(&turned, &wanted, 1e-14);
     }
 
     /// Kills: a factor that is no rotation, an odd last feature that moves, a way back that is not the inverse.
@@ -82,6 +86,18 @@ mod tests {
         };
         assert_close(&[score(4, 1), score(9, 9)], &[score(13, 10), score(0, 0)], 1e-13);
         assert!((score(4, 1) - score(4, 2)).abs() > 1e-3);
+    }
+
+    /// Kills: angles computed as floats.
+    #[test]
+    fn rotary_turns_a_unit_by_the_scalars_own_angle_exactly() {
+        under_two_keys(|| {
+            let (o, l) = (F61::ZERO, F61::ONE);
+            let mut x = [l, o, o, l, l, o]; // one head of two features: rows [Q, K, V]
+            rotary(&mut x, Heads { queries: 1, keys: 1, dim: 2 }, &[3], 50.0, false);
+            let (cos, sin) = F61::rotary(3, 0, 2, 50.0);
+            assert_eq!(x, [cos, sin, -sin, cos, l, o]);
+        });
     }
 
     /// Kills: a way back that is the inverse but not the transpose (the field tells them apart).

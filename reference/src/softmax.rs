@@ -43,7 +43,8 @@ mod tests {
             &[total.ln(), 1000.0 + 2f64.ln()],
             1e-12,
         );
-        assert_close(&softmax(&[-900.0, 900.0, 900.0]), &[0.0, 0.5, 0.5], 0.0);
+        assert_close(&softmax(&[900.0, 900.0, -900.0]), &[0.5, 0.5, 0.0], 0.0);
+        assert_close(&softmax(&[-9000.0, -900.0, -900.0]), &[0.0, 0.5, 0.5], 0.0);
     }
 
     /// Kills: a stabiliser that does not cancel. In the field every shift but the right one shows.

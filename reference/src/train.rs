@@ -168,6 +168,21 @@ mod tests {
         }
     }
 
+    /// Kills: `βᵗ` or a correction rounded as a float: under a constant gradient, corrected moments are `g`, `g²`.
+    #[test]
+    fn adamw_is_unbiased_exactly() {
+        under_two_keys(|| {
+            let adam = Optimizer::AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, decay: 0.1 };
+            let (start, g, lr) = (F61::sample(1, 1.0), F61::sample(2, 1.0), F61::sample(3, 1.0));
+            let (mut w, mut m, mut v, mut wanted) = ([start], [F61::ZERO], [F61::ZERO], start);
+            for t in 1..5 {
+                adam.update(&mut w, &[g], [&mut m, &mut v], lr, t, true);
+                wanted = wanted - lr * F61::from_f64(0.1) * wanted - lr * g * F61::adam_scale(g * g, 1e-8);
+                assert_eq!(w, [wanted], "step {t}");
+            }
+        });
+    }
+
     /// Kills: clipping forgotten or applied to what is reported, a mean over one microbatch, moments of another
     /// parameter, a norm's gain that decays.
     #[test]

@@ -213,3 +213,34 @@ impl Drop for Offer<'_> {
         self.settle();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::{Axis, CommError, World};
+    use tensor::{Category, Cpu, Tensor};
+
+    /// Kills: a message overtaken, lost, or seen twice; a sender that goes on while its memory is read.
+    #[test]
+    fn messages_come_in_order_from_whom_they_are_asked_of() {
+        const MESSAGES: usize = 300;
+        let world = World::threads(&[(Axis::Tp, 3)]).unwrap();
+        let ran = world.run(|device: Cpu<f32>, mesh| {
+            let group = mesh.group(Axis::Tp);
+            let mut x = Tensor::from_fn(&device, Category::Buffers, 2, 2, |_| 0.0);
+            for i in 0..MESSAGES {
+                if mesh.rank() < 2 {
+                    x.write(&mut |k| (1000 * mesh.rank() + i + k) as f32);
+                    group.send(2, &x)?;
+                    continue;
+                }
+                for from in [i % 2, 1 - i % 2] {
+                    let first = (1000 * from + i) as f32;
+                    let got = group.receive(&device, from, 2, 2)?.read().unwrap();
+                    assert_eq!(got, [first, first + 1.0, first + 2.0, first + 3.0]);
+                }
+            }
+            Ok::<_, CommError>(())
+        });
+        ran.unwrap();
+    }
+}

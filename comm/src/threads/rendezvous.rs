@@ -204,3 +204,70 @@ impl Drop for Visit<'_> {
         place.seats[self.seat].aside.busy.store(false, Release);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::axis::Axis;
+    use crate::call::Op;
+    use std::panic::Location;
+    use std::time::Duration;
+
+    fn barrier() -> Call<'static> {
+        let (op, axis, at) = (Op::Barrier, Axis::Tp, Location::caller());
+        Call { op, reduce: None, peer: None, rows: 0, cols: 0, elem: "f32", axis, label: None, at }
+    }
+    fn place(ranks: usize, limit: Duration) -> Rendezvous {
+        Rendezvous::new((0..ranks).collect(), Arc::new(Watch::new(ranks, limit)))
+    }
+    fn enter(place: &Rendezvous, seat: usize, work: impl FnOnce(&Windows)) -> Result<()> {
+        place.collective(seat, std::ptr::null_mut::<f32>(), &barrier(), work)
+    }
+
+    /// Kills: a rank that leaves, so that its memory may go, while a peer reads it.
+    #[test]
+    fn who_leaves_early_waits_for_those_inside() {
+        let place = place(2, Duration::from_millis(5));
+        let left = AtomicBool::new(false);
+        std::thread::scope(|threads| {
+            let inside = Inside::enter(&place.seats[1].aside.inside);
+            threads.spawn(|| {
+                let late = enter(&place, 0, |_| ());
+                left.store(true, SeqCst);
+                assert!(matches!(late, Err(CommError::Late { .. })));
+            });
+            while !place.broken.load(SeqCst) {
+                std::thread::yield_now();
+            }
+            for _ in 0..1000 {
+                assert!(!left.load(SeqCst), "left while a peer was inside");
+                std::thread::yield_now();
+            }
+            drop(inside);
+        });
+        assert!(left.load(SeqCst));
+    }
+
+    /// Kills: a rank that goes inside where another has left and taken its memory with it.
+    #[test]
+    fn nobody_goes_inside_once_a_rank_has_left() {
+        let place = place(2, Duration::from_millis(5));
+        let late = enter(&place, 0, |_| unreachable!("alone"));
+        // Rank 1 was on its way already: it has looked whether the group is whole, and arrives now.
+        let mut visit = Visit::begin(&place, 1, &barrier()).unwrap();
+        let broken = place.meet(1, std::ptr::null_mut(), &barrier(), |_| unreachable!("inside"));
+        visit.reason = Some(String::new());
+        drop(visit);
+        let reason = late.unwrap_err().to_string();
+        assert!(reason.starts_with("rank 1 did not come within"), "{reason}");
+        let expected = Err(CommError::Broken { rank: 0, reason });
+        assert_eq!(broken, expected);
+        assert_eq!(enter(&place, 1, |_| unreachable!("broken")), expected);
+        assert_eq!(enter(&place, 0, |_| unreachable!("broken")), expected);
+    }
+
+    #[test]
+    fn a_seat_is_two_cache_lines() {
+        assert_eq!((size_of::<Seat>(), std::mem::offset_of!(Seat, aside)), (128, 64));
+    }
+}

@@ -225,3 +225,54 @@ fn late(wait: &impl Wait, waited: Duration) -> CommError {
     let arrived = wait.members().into_iter().filter(|rank| !missing.contains(rank)).collect();
     CommError::Late { missing, arrived, call: wait.call().to_string(), waited }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    fn watch(ranks: usize) -> Watch {
+        Watch::new(ranks, Duration::from_secs(5))
+    }
+    fn announce(watch: &Watch, rank: usize, on: usize, pending: Pending) {
+        *lock(&watch.ranks[rank].waits) = Some(Waits { on, call: format!("call {rank}"), pending });
+    }
+
+    #[test]
+    fn a_ring_is_told_from_the_rank_that_looks() {
+        let watch = watch(5);
+        for (rank, on) in [(1, 3), (3, 2), (2, 1), (4, 1)] {
+            announce(&watch, rank, on, Box::new(|| true));
+        }
+        let ring = |rank| watch.ring(rank).map(|ring| ring.into_iter().map(|(r, _)| r).collect::<Vec<_>>());
+        assert_eq!((ring(1), ring(2)), (Some(vec![1, 3, 2]), Some(vec![2, 1, 3])));
+        assert_eq!((ring(4), ring(0)), (None, None)); // waits for a ring; does not wait
+        announce(&watch, 3, 2, Box::new(|| false));
+        assert_eq!(ring(1), None); // a wait that is over
+        assert_eq!(watch.ring(2), None);
+    }
+
+    /// Kills: a ring read forwards only. Rank 1 comes to rank 0 right after it was looked at, and goes on to wait for
+    /// rank 2, which waits for rank 0: a ring of three at three times, but at no time.
+    #[test]
+    fn a_ring_that_never_was_at_one_time_is_none() {
+        let watch = Arc::new(watch(3));
+        let looks = AtomicUsize::new(0);
+        announce(&watch, 0, 1, Box::new(move || looks.fetch_add(1, SeqCst) == 0));
+        announce(&watch, 1, 2, Box::new(|| true));
+        announce(&watch, 2, 0, Box::new(|| true));
+        assert_eq!(watch.ring(0), None);
+    }
+
+    #[test]
+    fn only_the_first_failure_counts_and_an_echo_blames_its_cause() {
+        let watch = watch(4);
+        watch.blame(1, &CommError::Broken { rank: 0, reason: "late".into() });
+        watch.blame(1, &CommError::Dead { rank: 3, reason: "later".into() });
+        watch.blame(2, &CommError::Busy { rank: 2, call: "barrier".into() });
+        assert_eq!(watch.alive(), Ok(()));
+        watch.fail(1, "an echo");
+        watch.fail(2, "too late");
+        assert_eq!(watch.alive(), Err(CommError::Dead { rank: 0, reason: "late".into() }));
+    }
+}

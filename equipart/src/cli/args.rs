@@ -1,0 +1,270 @@
+//! Flags.
+use crate::train::{OptimizerName, Settings};
+use crate::{Error, Layout, Result};
+use clap::{Args, Parser, Subcommand};
+use std::path::PathBuf;
+use std::str::FromStr;
+
+/// Transformers split over devices: run on floats, proven in a finite field, priced by their shapes.
+#[derive(Parser, Debug)]
+#[command(name = "equipart", version)]
+pub(super) struct Arguments {
+    #[command(subcommand)]
+    pub(super) command: Option<Command>,
+    /// One JSON object a line on standard output, for scripts
+    #[arg(long, global = true)]
+    pub(super) json: bool,
+}
+
+#[derive(Subcommand, Debug)]
+pub(super) enum Command {
+    /// Do the same work under several layouts and show time, memory, traffic and equality (the default command)
+    Compare(CompareArgs),
+    /// Train on bytes of text, with checkpoints
+    Train(TrainArgs),
+    /// Continue prompts
+    Generate(GenerateArgs),
+    /// Prove that a layout equals the unsplit model, bit for bit, in a finite field
+    Prove(ProveArgs),
+    /// Tell a layout's peak memory, operations and traffic without running it
+    Price(PriceArgs),
+    /// Measure step times
+    Bench,
+}
+
+impl Default for Command {
+    fn default() -> Self {
+        Self::Compare(CompareArgs::default())
+    }
+}
+
+/// Tokens of a sequence where nothing else is said.
+pub(super) const SEQ: usize = 256;
+
+#[derive(Args, Debug, Default)]
+pub(super) struct CompareArgs {
+    /// A layout to compare with the unsplit one, such as tp=2 or tp=2,dp=2; may be repeated
+    #[arg(long)]
+    pub(super) layout: Vec<Layout>,
+    /// A folder with config.json and model.safetensors [default: the embedded model]
+    #[arg(long, value_name = "DIR")]
+    pub(super) model: Option<PathBuf>,
+    /// A text to take prompts and sequences from [default: the embedded text]
+    #[arg(long, value_name = "FILE")]
+    pub(super) data: Option<PathBuf>,
+}
+
+#[derive(Args, Debug)]
+pub(super) struct TrainArgs {
+    /// Training steps in all [default: 200]
+    #[arg(long)]
+    steps: Option<usize>,
+    /// Tokens of a sequence [default: 256]
+    #[arg(long)]
+    pub(super) seq: Option<usize>,
+    /// Sequences of a step, over all data ranks and microbatches [default: 8]
+    #[arg(long)]
+    batch_size: Option<usize>,
+    /// Parts that a step's sequences are cut into [default: 1]
+    #[arg(long)]
+    microbatches: Option<usize>,
+    /// The largest learning rate [default: 0.001]
+    #[arg(long)]
+    lr: Option<f64>,
+    /// Steps until the learning rate is reached [default: a tenth of the steps]
+    #[arg(long)]
+    warmup: Option<usize>,
+    /// The optimizer [default: adamw]
+    #[arg(long)]
+    optimizer: Option<OptimizerName>,
+    /// The largest norm of the gradient; a larger one is scaled down to it [default: no limit]
+    #[arg(long)]
+    clip: Option<f64>,
+    /// Of fresh weights and of the batches [default: 0]
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Ranks along each axis: none, tp=2, dp=2, tp=2,dp=2, ...
+    #[arg(long, default_value_t)]
+    pub(super) layout: Layout,
+    /// The text to learn; its last tenth is held out [default: the embedded text]
+    #[arg(long, value_name = "FILE")]
+    pub(super) data: Option<PathBuf>,
+    /// A model to begin with [default: fresh weights]
+    #[arg(long, value_name = "DIR", conflicts_with = "config")]
+    pub(super) model: Option<PathBuf>,
+    /// A config.json for fresh weights [default: that of the embedded model]
+    #[arg(long, value_name = "FILE")]
+    pub(super) config: Option<PathBuf>,
+    /// A folder for checkpoints, in the Hugging Face layout [default: none are kept, or those of --resume]
+    #[arg(long, value_name = "DIR")]
+    pub(super) out: Option<PathBuf>,
+    /// A folder with a checkpoint to go on from
+    #[arg(long, value_name = "DIR")]
+    pub(super) resume: Option<PathBuf>,
+    /// Steps between checkpoints; there is one at the end in any case
+    #[arg(long, default_value_t = 100)]
+    pub(super) checkpoint_every: usize,
+    /// Stop after so many steps of this run; the learning rate falls as for all of them
+    #[arg(long)]
+    pub(super) stop_after: Option<usize>,
+}
+
+impl TrainArgs {
+    /// Settings of a new run.
+    pub(super) fn settings(&self, text: u64) -> Settings {
+        let steps = self.steps.unwrap_or(200);
+        Settings {
+            steps,
+            seq: self.seq.unwrap_or(SEQ),
+            batch_size: self.batch_size.unwrap_or(8),
+            microbatches: self.microbatches.unwrap_or(1),
+            lr: self.lr.unwrap_or(1e-3),
+            warmup: self.warmup.unwrap_or(steps / 10),
+            optimizer: self.optimizer.unwrap_or(OptimizerName::Adamw),
+            clip: self.clip,
+            seed: self.seed.unwrap_or(0),
+            text,
+        }
+    }
+    /// Settings of a resumed run: those it was begun with; a flag that says otherwise is refused.
+    pub(super) fn again(&self, begun: &Settings, text: u64) -> Result<Settings> {
+        let told = [
+            differs("steps", self.steps, begun.steps),
+            differs("seq", self.seq, begun.seq),
+            differs("batch-size", self.batch_size, begun.batch_size),
+            differs("microbatches", self.microbatches, begun.microbatches),
+            differs("lr", self.lr, begun.lr),
+            differs("warmup", self.warmup, begun.warmup),
+            differs("optimizer", self.optimizer.map(|o| format!("{o:?}")), format!("{:?}", begun.optimizer)),
+            differs("clip", self.clip.map(Some), begun.clip),
+            differs("seed", self.seed, begun.seed),
+        ];
+        if let Some(why) = told.into_iter().flatten().next() {
+            return Err(Error(why));
+        }
+        if text != begun.text {
+            return Err(Error(
+                "the text is not the one that this run was begun with; give the same --data".into(),
+            ));
+        }
+        Ok(begun.clone())
+    }
+}
+
+fn differs<T: PartialEq + std::fmt::Debug>(flag: &str, given: Option<T>, begun: T) -> Option<String> {
+    let given = given.filter(|g| *g != begun)?;
+    Some(format!("--{flag} is {given:?}, but the run to resume was begun with {begun:?}; leave it out"))
+}
+
+#[derive(Args, Debug)]
+pub(super) struct GenerateArgs {
+    /// A folder with config.json and model.safetensors [default: the embedded model]
+    #[arg(long, value_name = "DIR")]
+    pub(super) model: Option<PathBuf>,
+    /// A text to continue; may be repeated
+    #[arg(long, value_name = "TEXT")]
+    pub(super) prompt: Vec<String>,
+    /// Token ids to continue, such as 1,403,407; may be repeated
+    #[arg(long, value_name = "IDS")]
+    pub(super) prompt_ids: Vec<IdList>,
+    /// How many tokens to add
+    #[arg(long, default_value_t = 128)]
+    pub(super) max_new: usize,
+    /// Draw from the probabilities of logits divided by this [default: take the likeliest token]
+    #[arg(long)]
+    pub(super) temperature: Option<f64>,
+    /// Draw only from so many likeliest tokens
+    #[arg(long)]
+    pub(super) top_k: Option<usize>,
+    /// Draw only from the likeliest tokens that have this share of the probability
+    #[arg(long)]
+    pub(super) top_p: Option<f64>,
+    /// Other seeds, other draws
+    #[arg(long, default_value_t = 0)]
+    pub(super) seed: u64,
+    /// Ranks along each axis: none, tp=2, ...; with dp, at least as many prompts
+    #[arg(long, default_value_t)]
+    pub(super) layout: Layout,
+}
+
+/// Token ids, separated by commas.
+#[derive(Clone, Debug)]
+pub(super) struct IdList(pub(super) Vec<u32>);
+
+impl FromStr for IdList {
+    type Err = String;
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        let id = |part: &str| {
+            let part = part.trim();
+            part.parse().map_err(|_| format!("{part:?} is no token id; ids are whole numbers below 2^32"))
+        };
+        text.split(',').map(id).collect::<std::result::Result<_, _>>().map(IdList)
+    }
+}
+
+#[derive(Args, Debug)]
+pub(super) struct ProveArgs {
+    /// Ranks along each axis: tp=2, dp=2, tp=2,dp=2, ...
+    #[arg(long)]
+    pub(super) layout: Layout,
+    /// The random key, decimal or 0x; the second key is hashed from it [default: a fresh one]
+    #[arg(long)]
+    pub(super) key: Option<KeyNumber>,
+    /// A config.json that gives the shape [default: that of the embedded model]
+    #[arg(long, value_name = "FILE")]
+    pub(super) config: Option<PathBuf>,
+}
+
+/// A key, decimal or hexadecimal.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct KeyNumber(pub(super) u64);
+
+impl FromStr for KeyNumber {
+    type Err = String;
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        let key = match text.strip_prefix("0x") {
+            Some(digits) => u64::from_str_radix(digits, 16),
+            None => text.parse(),
+        };
+        key.map(Self).map_err(|_| format!("{text:?} is no key; a key is a number below 2^64, decimal or 0x"))
+    }
+}
+
+#[derive(Args, Debug)]
+pub(super) struct PriceArgs {
+    /// A config.json [default: that of the embedded model]
+    #[arg(long, value_name = "FILE")]
+    pub(super) config: Option<PathBuf>,
+    /// Ranks along each axis: none, tp=2, dp=2, tp=2,dp=2, ...
+    #[arg(long, default_value_t)]
+    pub(super) layout: Layout,
+    /// Tokens of a sequence
+    #[arg(long, default_value_t = SEQ)]
+    seq: usize,
+    /// Sequences of a step
+    #[arg(long, default_value_t = 8)]
+    batch_size: usize,
+    /// Parts that a step's sequences are cut into
+    #[arg(long, default_value_t = 1)]
+    microbatches: usize,
+    /// The optimizer
+    #[arg(long, default_value = "adamw")]
+    optimizer: OptimizerName,
+}
+
+impl PriceArgs {
+    pub(super) fn settings(&self) -> Settings {
+        Settings {
+            steps: 1,
+            seq: self.seq,
+            batch_size: self.batch_size,
+            microbatches: self.microbatches,
+            lr: 1e-3,
+            warmup: 0,
+            optimizer: self.optimizer,
+            clip: Some(1.0),
+            seed: 0,
+            text: 0,
+        }
+    }
+}

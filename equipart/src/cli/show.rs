@@ -1,0 +1,134 @@
+//! Results on standard output: tables for people, JSON for scripts.
+use crate::compare::{Row, Workload};
+use crate::generate::Generated;
+use crate::measure;
+use crate::price::Price;
+use crate::train::Finished;
+use crate::{Result, text};
+use comfy_table::{CellAlignment, Table, presets};
+use serde::Serialize;
+use std::path::Path;
+use tensor::Category;
+
+/// One object on one line.
+pub(super) fn json(value: &impl Serialize) {
+    println!("{}", serde_json::to_string(value).expect("plain values"));
+}
+
+fn table(head: &[&str], rows: impl Iterator<Item = Vec<String>>) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING).set_header(head.iter().copied()).add_rows(rows);
+    for column in table.column_iter_mut().skip(1) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    table
+}
+
+fn megabytes(bytes: usize) -> String {
+    format!("{:.2}", bytes as f64 / 1e6)
+}
+
+fn largest(of: &[usize]) -> String {
+    megabytes(of.iter().copied().max().unwrap_or(0))
+}
+
+pub(super) fn comparison(origin: &str, rows: &[Row]) {
+    println!("The model is {origin}. MB are of the rank that holds most; traffic is of all ranks together.");
+    for (workload, title, work, per) in [
+        (Workload::Inference, "Generating text", "generate", "B/token"),
+        (Workload::Training, "One training step", "step", "B/step"),
+    ] {
+        let of_this = || rows.iter().filter(|r| r.workload == workload);
+        let step = format!("{work} MB");
+        let head =
+            [title, "seconds", "token/s", "load MB", &step, "total MB", per, "field", "tokens", "f32 error"];
+        let cells = |r: &Row| {
+            vec![
+                r.name.clone(),
+                format!("{:.3}", r.seconds),
+                format!("{:.0}", r.tokens_per_second),
+                largest(&r.peak_bytes.load),
+                largest(&r.peak_bytes.inference),
+                largest(&r.peak_bytes.total),
+                r.traffic_bytes.to_string(),
+                (if r.equal { "equal" } else { "DIFFERENT" }).into(),
+                tokens(r),
+                format!("x{:.2}", r.error_ratio),
+            ]
+        };
+        println!("\n{}", table(&head, of_this().map(cells)));
+    }
+    for row in rows.iter().filter(|r| r.workload == Workload::Inference) {
+        if let Some(t) = &row.tie {
+            println!(
+                "{}: text {} parts at token {}, a tie within rounding (margin {:.1e}, bound {:.1e}).",
+                row.name, t.sequence, t.token, t.margin, t.bound
+            );
+        }
+        if let Some(note) = &row.note {
+            println!("{}: {note}.", row.name);
+        }
+    }
+    println!(
+        "\nfield: logits, loss, gradients and new weights equal the unsplit oracle bit for bit in the field of"
+    );
+    println!(
+        "2^61 - 1 (see `equipart prove`). f32 error: against f64, as a multiple of the unsplit run's own."
+    );
+}
+
+fn tokens(row: &Row) -> String {
+    match (row.tokens_equal, &row.tie) {
+        (None, _) => "-".into(),
+        (Some(true), _) => "equal".into(),
+        (Some(false), Some(tie)) => format!("tie at {}", tie.token),
+        (Some(false), None) => "DIFFERENT".into(),
+    }
+}
+
+pub(super) fn prices(prices: &[Price]) {
+    let names: Vec<_> = Category::ALL.iter().map(|c| c.name()).chain(["total"]).collect();
+    let mut head = vec!["rank"];
+    head.extend(&names);
+    head.extend(["GFLOP/step", "MB sent/step"]);
+    let cells = |p: &Price| {
+        let mut row = vec![p.rank.to_string()];
+        row.extend(names.iter().map(|n| megabytes(p.peak_bytes[n])));
+        row.extend([format!("{:.2}", p.flops as f64 / 1e9), megabytes(p.traffic_bytes)]);
+        row
+    };
+    let layout = prices.first().map_or("none", |p| p.layout.as_str());
+    println!(
+        "A training step in f32 under {layout}: peak MB of each rank by category, each at its own moment.\n"
+    );
+    println!("{}", table(&head, prices.iter().map(cells)));
+}
+
+pub(super) fn texts(generated: &Generated, bytes: bool) -> Result<()> {
+    for t in &generated.texts {
+        if bytes {
+            println!("{}", text::decode(&t.ids)?);
+        } else {
+            println!("{}", t.ids.iter().map(u32::to_string).collect::<Vec<_>>().join(","));
+        }
+    }
+    eprintln!(
+        "{} new tokens in {:.2} s, {:.0} token/s",
+        generated.new_tokens(),
+        measure::seconds(&generated.taken),
+        generated.tokens_per_second()
+    );
+    Ok(())
+}
+
+pub(super) fn finished(finished: &Finished, out: Option<&Path>) {
+    if let Some(bits) = finished.held_out_bits_per_byte {
+        println!("{} steps done; {bits:.3} bits a byte on the held-out text", finished.steps);
+    } else {
+        println!("{} steps done", finished.steps);
+    }
+    match out {
+        Some(dir) => println!("the model is in {}", dir.display()),
+        None => println!("nothing was saved; --out DIR keeps the model"),
+    }
+}

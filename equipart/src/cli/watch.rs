@@ -1,0 +1,58 @@
+//! Progress on standard error: a bar on a terminal, plain lines elsewhere.
+use crate::train::StepLine;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::io::IsTerminal;
+use std::time::Duration;
+
+pub(super) struct Watch {
+    bar: ProgressBar,
+    terminal: bool,
+}
+
+impl Watch {
+    /// For work of so many steps.
+    pub(super) fn bar(steps: usize) -> Self {
+        let style = ProgressStyle::with_template("{bar:32} {pos}/{len} {msg} (still {eta})");
+        Self::new(ProgressBar::new(steps as u64), style)
+    }
+    /// For work of unknown length.
+    pub(super) fn spinner() -> Self {
+        Self::new(ProgressBar::new_spinner(), ProgressStyle::with_template("{spinner} {msg} ({elapsed})"))
+    }
+    fn new(bar: ProgressBar, style: Result<ProgressStyle, indicatif::style::TemplateError>) -> Self {
+        let terminal = std::io::stderr().is_terminal();
+        bar.set_style(style.expect("a template that was tried"));
+        if terminal {
+            bar.enable_steady_tick(Duration::from_millis(200));
+        } else {
+            bar.set_draw_target(ProgressDrawTarget::hidden());
+        }
+        Self { bar, terminal }
+    }
+    /// What is being done now.
+    pub(super) fn say(&self, what: &str) {
+        self.bar.set_message(what.to_string());
+        if !self.terminal {
+            eprintln!("{what}");
+        }
+    }
+    /// One step of training.
+    pub(super) fn step(&self, line: &StepLine, quiet: bool) {
+        let memory = line.peak_bytes.iter().max().copied().unwrap_or(0) as f64 / 1e6;
+        let says = format!("loss {:.4}, {:.0} token/s, {memory:.1} MB", line.loss, line.tokens_per_second);
+        self.bar.set_position(line.step as u64);
+        let shown = !self.terminal && !quiet && (line.step.is_multiple_of(10) || line.step == 1);
+        if shown {
+            eprintln!("step {}: {says}", line.step);
+        }
+        self.bar.set_message(says);
+    }
+    /// One token.
+    pub(super) fn tick(&self) {
+        self.bar.inc(1);
+    }
+    /// The end.
+    pub(super) fn done(&self) {
+        self.bar.finish_and_clear();
+    }
+}

@@ -1,0 +1,276 @@
+//! Configurations: what is read, what is written, what is refused.
+use super::*;
+
+/// Llama 2 7B, without what `transformers` would fill in.
+const SHORT: &str = r#"{ "model_type": "llama", "hidden_size": 4096, "intermediate_size": 11008,
+    "num_attention_heads": 32, "num_hidden_layers": 32, "vocab_size": 32000 }"#;
+
+fn small() -> Config {
+    let heads = Heads { queries: 6, keys: 2, dim: 5 };
+    let shape =
+        Shape { width: 24, blocks: 3, heads, hidden: 40, vocabulary: 256, rope: 5e5, eps: 1e-5, tied: true };
+    Config { shape, positions: 128, bos: None, eos: vec![] }
+}
+/// `SHORT` with a key set to this JSON.
+fn with(key: &str, value: &str) -> Result<Config, ConfigError> {
+    let mut text: Value = serde_json::from_str(SHORT).unwrap();
+    text[key] = serde_json::from_str(value).unwrap();
+    Config::parse(&text.to_string(), "a.json")
+}
+fn why(key: &str, value: &str) -> String {
+    with(key, value).unwrap_err().to_string()
+}
+fn without(key: &str) -> String {
+    let mut text: Value = serde_json::from_str(SHORT).unwrap();
+    text.as_object_mut().unwrap().remove(key);
+    Config::parse(&text.to_string(), "a.json").unwrap_err().to_string()
+}
+
+/// Kills: a key written and not read, read as another, or lost on the way.
+#[test]
+fn what_is_written_reads_back_as_itself() {
+    let mut all = vec![small()];
+    for tied in [false, true] {
+        for (bos, eos) in [(Some(1), vec![2]), (None, vec![0, 255]), (Some(255), vec![])] {
+            let shape = Shape { tied, rope: 1e4, eps: 1e-6, ..small().shape };
+            all.push(Config { shape, bos, eos, positions: 7 });
+        }
+    }
+    for config in all {
+        assert_eq!(Config::parse(&config.to_json(), "a.json").unwrap(), config);
+    }
+    let text = small().to_json();
+    assert!(text.starts_with("{\n  \"architectures\": [") && text.ends_with("}\n"), "{text}");
+}
+
+/// The keys by their names. Kills: two keys exchanged in both directions.
+#[test]
+fn keys_mean_what_transformers_means() {
+    let text: Value = serde_json::from_str(&small().to_json()).unwrap();
+    for (key, wanted) in [
+        ("hidden_size", json!(24)),
+        ("intermediate_size", json!(40)),
+        ("num_hidden_layers", json!(3)),
+        ("num_attention_heads", json!(6)),
+        ("num_key_value_heads", json!(2)),
+        ("head_dim", json!(5)),
+        ("vocab_size", json!(256)),
+        ("max_position_embeddings", json!(128)),
+        ("rms_norm_eps", json!(1e-5)),
+        ("rope_theta", json!(5e5)),
+        ("rope_parameters", json!({ "rope_type": "default", "rope_theta": 5e5 })),
+        ("tie_word_embeddings", json!(true)),
+        ("bos_token_id", Value::Null), // left out, it would be 1
+        ("eos_token_id", Value::Null), // left out, it would be 2
+        ("architectures", json!(["LlamaForCausalLM"])),
+        ("torch_dtype", json!("float32")),
+    ] {
+        assert_eq!(text.get(key), Some(&wanted), "{key}");
+    }
+}
+
+#[test]
+fn keys_left_out_are_what_transformers_makes_them() {
+    let heads = Heads { queries: 32, keys: 32, dim: 128 };
+    let shape = Shape {
+        width: 4096,
+        blocks: 32,
+        heads,
+        hidden: 11008,
+        vocabulary: 32000,
+        rope: 1e4,
+        eps: 1e-6,
+        tied: false,
+    };
+    let wanted = Config { shape, positions: 2048, bos: Some(1), eos: vec![2] };
+    assert_eq!(Config::parse(SHORT, "a.json").unwrap(), wanted);
+    for key in ["head_dim", "num_key_value_heads", "rope_theta", "rope_parameters", "rms_norm_eps"] {
+        assert_eq!(with(key, "null").unwrap(), wanted, "{key}");
+    }
+    assert_eq!(with("bos_token_id", "null").unwrap().bos, None);
+    assert!(with("eos_token_id", "null").unwrap().eos.is_empty());
+    assert_eq!(with("eos_token_id", "[8, 9]").unwrap().eos, [8, 9]);
+    assert!(with("vocab_size", "2").unwrap().eos.is_empty()); // there is no token 2
+    assert_eq!(with("head_dim", "5").unwrap().shape.heads.dim, 5);
+}
+
+#[test]
+fn the_rotary_base_is_read_where_either_version_has_it() {
+    let rope = |text: &str| with("rope_parameters", text).map(|config| config.shape.rope);
+    assert_eq!(with("rope_theta", "500000").unwrap().shape.rope.to_bits(), 5e5f64.to_bits());
+    for text in [
+        r#"{ "rope_type": "default", "rope_theta": 500000.0 }"#,
+        r#"{ "type": "default", "rope_theta": 500000, "partial_rotary_factor": 1.0 }"#,
+    ] {
+        assert_eq!(rope(text).unwrap().to_bits(), 5e5f64.to_bits());
+    }
+    assert_eq!(rope("{}").unwrap().to_bits(), 1e4f64.to_bits());
+    let both = |top: f64| {
+        let text = SHORT.replacen(
+            '{',
+            &format!("{{ \"rope_theta\": {top}, \"rope_parameters\": {{ \"rope_theta\": 7 }},"),
+            1,
+        );
+        Config::parse(&text, "a.json").map(|config| config.shape.rope).map_err(|why| why.to_string())
+    };
+    assert_eq!(both(7.0), Ok(7.0));
+    assert_eq!(
+        both(8.0),
+        Err("a.json: rope_parameters.rope_theta is 7.0; it must be 8, as rope_theta is".into())
+    );
+    for (text, wanted) in [
+        (r#"{ "rope_type": "llama3" }"#, r#"rope_type is "llama3"; it must be "default", or left out"#),
+        (r#"{ "partial_rotary_factor": 0.5 }"#, "partial_rotary_factor is 0.5; it must be 1, or left out"),
+        (r#"{ "rope_theta": 0 }"#, "rope_theta is 0; it must be a number above 0"),
+        (
+            r#"{ "factor": 2.0 }"#,
+            "factor is 2.0, a key that is not known here; remove it if the model computes the same without",
+        ),
+    ] {
+        assert_eq!(rope(text).unwrap_err().to_string(), format!("a.json: rope_parameters.{wanted}"));
+    }
+    assert_eq!(why("rope_parameters", "3"), "a.json: rope_parameters is 3; it must be an object in braces");
+}
+
+/// Kills: a key that changes what is computed, passed over.
+#[test]
+fn another_function_is_refused_by_the_key_that_makes_it_one() {
+    for (key, value, wanted) in [
+        ("model_type", r#""mistral""#, r#""llama""#),
+        ("architectures", r#"["LlamaForSequenceClassification"]"#, r#"["LlamaForCausalLM"]"#),
+        ("hidden_act", r#""gelu""#, r#""silu" or "swish""#),
+        ("attention_bias", "true", "false"),
+        ("mlp_bias", "true", "false"),
+        ("rope_scaling", r#"{"factor":8.0,"rope_type":"llama3"}"#, "null"),
+        ("partial_rotary_factor", "0.5", "1"),
+        ("quantization_config", r#"{"bits":4}"#, "null"),
+        ("sliding_window", "4096", "null"),
+        ("use_sliding_window", "true", "false"),
+        ("attention_dropout", "0.1", "0"),
+        ("pruned_heads", r#"{"0":[1]}"#, "{}"),
+        ("rope_interleaved", "true", "false"),
+        ("is_encoder_decoder", "true", "false"),
+        ("add_cross_attention", "true", "false"),
+        ("attention_bias", "0", "false"),
+    ] {
+        assert_eq!(why(key, value), format!("a.json: {key} is {value}; it must be {wanted}, or left out"));
+    }
+    let unknown = "a key that is not known here; remove it if the model computes the same without";
+    assert_eq!(why("logit_scale", "0.5"), format!("a.json: logit_scale is 0.5, {unknown}"));
+    let long = why("layers", &format!("{:?}", "é".repeat(500)));
+    assert_eq!(long, format!("a.json: layers is \"{} …, {unknown}", "é".repeat(79)));
+    assert_eq!(without("model_type"), r#"a.json has no model_type; it must be "llama""#);
+}
+
+#[test]
+fn keys_that_change_nothing_are_passed_over() {
+    for (key, value) in [
+        ("torch_dtype", r#""bfloat16""#),
+        ("dtype", r#""float16""#),
+        ("use_cache", "false"),
+        ("transformers_version", r#""5.0.0""#),
+        ("initializer_range", "0.1"),
+        ("pad_token_id", "-1"),
+        ("pretraining_tp", "2"),
+        ("attention_dropout", "0.0"),
+        ("attention_dropout", "0"),
+        ("partial_rotary_factor", "1.0"),
+        ("hidden_act", r#""swish""#),
+        ("rope_scaling", "null"),
+        ("a_key_of_tomorrow", "null"),
+        ("_name_or_path", r#""x""#),
+        ("id2label", r#"{ "0": "LABEL_0" }"#),
+    ] {
+        assert_eq!(with(key, value).unwrap(), Config::parse(SHORT, "").unwrap(), "{key}");
+    }
+}
+
+#[test]
+fn sizes_that_no_model_has_are_refused_by_name() {
+    let whole = "it must be a whole number, 1 or more";
+    for key in ["hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers", "vocab_size"]
+    {
+        assert_eq!(without(key), format!("a.json has no {key}; {whole}"));
+        for bad in ["0", "-1", "1.5", "4096.0", "true", "\"8\"", "[8]", "18446744073709551616"] {
+            let seen: Value = serde_json::from_str(bad).unwrap();
+            assert_eq!(why(key, bad), format!("a.json: {key} is {seen}; {whole}"));
+        }
+    }
+    for key in ["num_key_value_heads", "head_dim", "max_position_embeddings"] {
+        assert_eq!(why(key, "0"), format!("a.json: {key} is 0; {whole}"));
+    }
+    for (key, bad, wanted) in [
+        ("rms_norm_eps", "0", "a number above 0"),
+        ("rms_norm_eps", "-1e-6", "a number above 0"),
+        ("rope_theta", "\"1e4\"", "a number above 0"),
+        ("tie_word_embeddings", "1", "true or false"),
+        ("bos_token_id", "[1, 2]", "one token id or null"),
+        ("bos_token_id", "-1", "null, a token id below the vocab_size of 32000, or a list of such ids"),
+        ("eos_token_id", "32000", "null, a token id below the vocab_size of 32000, or a list of such ids"),
+    ] {
+        let why = why(key, bad);
+        assert!(why.ends_with(&format!("; it must be {wanted}")), "{why}");
+    }
+    let heads = "num_attention_heads is 32; it must be a multiple of the 5 num_key_value_heads";
+    assert_eq!(why("num_key_value_heads", "5"), format!("a.json: {heads}"));
+    let odd = "a multiple of the 32 num_attention_heads where head_dim is not given";
+    assert_eq!(why("hidden_size", "4097"), format!("a.json: hidden_size is 4097; it must be {odd}"));
+}
+
+/// Kills: an allocation or an overflow by a file that lies.
+#[test]
+fn sizes_that_no_machine_holds_are_refused() {
+    let limit = "it must be at most 1099511627776 elements";
+    let huge = "9223372036854775808"; // 2^63
+    for (key, size, product) in [
+        ("vocab_size", huge, format!("vocab_size × hidden_size is {huge} × 4096")),
+        ("num_hidden_layers", huge, format!("num_hidden_layers × hidden_size is {huge} × 4096")),
+        (
+            "intermediate_size",
+            "8388609",
+            "num_hidden_layers × hidden_size × intermediate_size is 32 × 4096 × 8388609".into(),
+        ),
+        (
+            "head_dim",
+            "262145",
+            "num_hidden_layers × hidden_size × num_attention_heads × head_dim is 32 × 4096 × 32 × 262145"
+                .into(),
+        ),
+        ("max_position_embeddings", huge, format!("max_position_embeddings × head_dim is {huge} × 128")),
+    ] {
+        assert_eq!(why(key, size), format!("a.json: {product}; {limit}"));
+    }
+    assert!(with("intermediate_size", "8388608").is_ok());
+    assert!(with("head_dim", "262144").is_ok());
+}
+
+#[test]
+fn what_is_no_json_object_is_said_in_one_sentence() {
+    let why = |text: &str| Config::parse(text, "a.json").unwrap_err().to_string();
+    assert_eq!(why("[1]"), "a.json is no model configuration: it must be an object in braces");
+    for text in ["", "{", "{\"a\": NaN}", "{} {}", &"[".repeat(100_000)] {
+        let why = why(text);
+        assert!(
+            why.starts_with("a.json is no model configuration: ") && why.contains(" at line 1 "),
+            "{why}"
+        );
+    }
+}
+
+#[test]
+fn files_that_cannot_be_read_are_said_in_one_sentence() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let why = |name: &str| {
+        let why = Config::read(&at(name)).unwrap_err().to_string();
+        why.replace(folder.path().to_str().unwrap(), "")
+    };
+    std::fs::write(at("good.json"), SHORT).unwrap();
+    assert_eq!(Config::read(&at("good.json")).unwrap(), Config::parse(SHORT, "").unwrap());
+    assert_eq!(why("none.json"), "/none.json: there is no such file");
+    assert_eq!(why("."), "/. is a directory where a file should be");
+    std::fs::write(at("latin.json"), b"{ \"a\": \"\xe9\" }").unwrap();
+    assert_eq!(why("latin.json"), "/latin.json is no model configuration: byte 8 is not UTF-8 text");
+    std::fs::write(at("bad.json"), "{").unwrap();
+    assert!(why("bad.json").starts_with("/bad.json is no model configuration: "));
+}

@@ -1,0 +1,217 @@
+//! `generate`: continues prompts token by token, with a cache of keys and values. Every tensor rank sees all logits
+//! of the next token and chooses by the same draw; data ranks have different prompts.
+use crate::measure::{self, PeakBytes, Taken};
+use crate::sampling::Sampling;
+use crate::{Error, Layout, Model, Result};
+use comm::{Axis, Mesh, World};
+use kernels::CpuScalar;
+use layers::{Builder, Chunk, Cx};
+use serde::Serialize;
+use tensor::{Cpu, Ids, Phase, Real};
+
+/// What is to be continued.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// Token ids of each prompt.
+    pub prompts: Vec<Vec<u32>>,
+    /// How many tokens to add to each.
+    pub max_new: usize,
+    /// How the next token is chosen.
+    pub sampling: Sampling,
+}
+
+/// One continued prompt.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Text {
+    /// Prompt and new ids.
+    pub ids: Vec<u32>,
+    /// Of each new id: how much the logits could have changed without choosing another.
+    pub margins: Vec<f64>,
+    /// The logits after the prompt.
+    pub prompt_logits: Vec<f32>,
+}
+
+/// All of them, and what it took.
+#[derive(Clone, Debug)]
+pub struct Generated {
+    /// In the order of the prompts.
+    pub texts: Vec<Text>,
+    /// Of each rank.
+    pub taken: Vec<Taken>,
+}
+
+/// What goes out for scripts, one object for each text.
+#[derive(Serialize)]
+pub struct Line<'a> {
+    ids: &'a [u32],
+    prompt_logits: &'a [f32],
+    seconds: f64,
+    tokens_per_second: f64,
+    peak_bytes: PeakBytes,
+}
+
+impl Generated {
+    /// New tokens of all texts.
+    pub fn new_tokens(&self) -> usize {
+        self.texts.iter().map(|t| t.margins.len()).sum()
+    }
+    /// New tokens a second.
+    pub fn tokens_per_second(&self) -> f64 {
+        self.new_tokens() as f64 / measure::seconds(&self.taken)
+    }
+    /// For scripts.
+    pub fn lines(&self) -> impl Iterator<Item = Line<'_>> {
+        self.texts.iter().map(|text| Line {
+            ids: &text.ids,
+            prompt_logits: &text.prompt_logits,
+            seconds: measure::seconds(&self.taken),
+            tokens_per_second: self.tokens_per_second(),
+            peak_bytes: PeakBytes::of(&self.taken),
+        })
+    }
+}
+
+impl Request {
+    /// Whether this model can do it under this layout.
+    fn check(&self, model: &Model, layout: &Layout) -> Result<()> {
+        layout.fits(&model.config.shape)?;
+        self.sampling.validate()?;
+        let (data, positions) = (layout.size(Axis::Dp), model.config.positions);
+        if self.prompts.len() < data {
+            let n = self.prompts.len();
+            return Err(Error(format!(
+                "{n} prompts cannot be dealt over dp={data}: each rank needs at least one"
+            )));
+        }
+        for prompt in &self.prompts {
+            if prompt.is_empty() {
+                return Err(Error("the prompt is empty; it must have at least one token".into()));
+            }
+            let tokens = prompt.len().saturating_add(self.max_new);
+            if tokens > positions {
+                return Err(Error(format!(
+                    "a prompt of {} tokens and {} new ones make {tokens}; the model has {positions} positions",
+                    prompt.len(),
+                    self.max_new
+                )));
+            }
+            Ids::new(&Cpu::<f32>::default(), prompt, model.config.shape.vocabulary)?;
+        }
+        Ok(())
+    }
+}
+
+/// Continues the prompts under a layout. `watch` is told of every new token of the first prompt.
+///
+/// # Errors
+/// If the request, the layout and the model do not fit, or a rank fails.
+pub fn generate(
+    model: &Model,
+    layout: &Layout,
+    request: &Request,
+    watch: &(dyn Fn(u32) + Sync),
+) -> Result<Generated> {
+    request.check(model, layout)?;
+    let ranks = World::threads(&layout.axes())?.run(|device: Cpu<f32>, mesh| {
+        let (texts, taken) = on_rank(model, request, &device, &mesh, watch)?;
+        let speaks = mesh.group(Axis::Tp).rank() == 0;
+        Ok::<_, Error>((if speaks { texts } else { Vec::new() }, taken))
+    })?;
+    let (texts, taken): (Vec<_>, Vec<_>) = ranks.into_iter().unzip();
+    Ok(Generated { texts: texts.concat(), taken })
+}
+
+fn on_rank<S: CpuScalar + Real>(
+    model: &Model,
+    request: &Request,
+    device: &Cpu<S>,
+    mesh: &Mesh<Cpu<S>>,
+    watch: &(dyn Fn(u32) + Sync),
+) -> Result<(Vec<Text>, Taken)> {
+    let data = mesh.group(Axis::Dp);
+    let n = request.prompts.len();
+    let mine = n * data.rank() / data.size()..n * (data.rank() + 1) / data.size();
+    let at = Builder { device, mesh, values: model.values() };
+    let mut chunk = Chunk::whole(&at, &model.config.shape)?;
+    measure::work(device, mesh, Phase::Inference, || {
+        let mut texts: Vec<Text> = request.prompts[mine.clone()]
+            .iter()
+            .map(|p| Text { ids: p.clone(), margins: Vec::new(), prompt_logits: Vec::new() })
+            .collect();
+        let lengths: Vec<_> = texts.iter().map(|t| t.ids.len()).collect();
+        let capacity = lengths.iter().max().expect("each rank has a prompt") + request.max_new;
+        let mut cx = Cx::infer(&lengths).with_cache(capacity);
+        let mut open = vec![true; texts.len()]; // not ended yet
+        for new in 0..request.max_new.max(1) {
+            let fed = |(t, open): (&Text, &bool)| match (*open, new) {
+                (false, _) => Vec::new(),
+                (true, 0) => t.ids.clone(),
+                (true, _) => vec![*t.ids.last().expect("a token")],
+            };
+            let ids: Vec<Vec<u32>> = texts.iter().zip(&open).map(fed).collect();
+            if new > 0 {
+                cx.advance(&ids.iter().map(Vec::len).collect::<Vec<_>>());
+            }
+            let rows = next_logits(&mut chunk, &cx, device, &ids.concat(), model)?;
+            let mut rows = rows.chunks_exact(model.config.shape.vocabulary);
+            for (i, text) in texts.iter_mut().enumerate().filter(|(i, _)| open[*i]) {
+                let logits = rows.next().expect("a row for every open sequence");
+                if new == 0 {
+                    text.prompt_logits = logits.to_vec();
+                }
+                if request.max_new == 0 {
+                    continue;
+                }
+                let (sequence, position) = (mine.start + i, text.ids.len() - 1);
+                let choice = request.sampling.choose(logits, sequence, position)?;
+                text.ids.push(choice.id);
+                text.margins.push(choice.margin);
+                if sequence == 0 && mesh.group(Axis::Tp).rank() == 0 {
+                    watch(choice.id);
+                }
+            }
+            for (open, text) in open.iter_mut().zip(&texts) {
+                let ended = text.ids.last().is_some_and(|id| model.config.eos.contains(id));
+                *open &= !ended || text.margins.is_empty();
+            }
+            if !open.contains(&true) {
+                break;
+            }
+        }
+        Ok(texts)
+    })
+}
+
+/// The next token's logits of every sequence that was fed, one row each, in f32.
+fn next_logits<S: CpuScalar + Real>(
+    chunk: &mut Chunk<Cpu<S>>,
+    cx: &Cx<Cpu<S>>,
+    device: &Cpu<S>,
+    ids: &[u32],
+    model: &Model,
+) -> Result<Vec<f32>> {
+    let ids = Ids::new(device, ids, model.config.shape.vocabulary)?;
+    let logits = chunk.logits(cx, ids, false)?.read().expect("the host has values");
+    Ok(logits.into_iter().map(|x| x.to_f64() as f32).collect())
+}
+
+/// Every token's logits of whole sequences, as one row-major matrix, in f64: to compare layouts and numbers.
+///
+/// # Errors
+/// If the layout does not fit the model, or a rank fails.
+pub fn all_logits<S: CpuScalar + Real>(
+    model: &Model,
+    layout: &Layout,
+    sequences: &[Vec<u32>],
+) -> Result<Vec<f64>> {
+    layout.fits(&model.config.shape)?;
+    let lengths: Vec<_> = sequences.iter().map(Vec::len).collect();
+    let ranks = World::threads(&layout.axes())?.run(|device: Cpu<S>, mesh| {
+        let at = Builder { device: &device, mesh: &mesh, values: model.values() };
+        let mut chunk = Chunk::whole(&at, &model.config.shape)?;
+        let ids = Ids::new(&device, &sequences.concat(), model.config.shape.vocabulary)?;
+        let logits = chunk.logits(&Cx::infer(&lengths), ids, true)?.read().expect("the host has values");
+        Ok::<_, Error>(logits.into_iter().map(Real::to_f64).collect())
+    })?;
+    Ok(ranks.into_iter().next().expect("a rank"))
+}

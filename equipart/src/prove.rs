@@ -1,0 +1,255 @@
+//! `prove`: the whole model under a layout equals the unsplit oracle, bit for bit, in the prime field 2^61 − 1.
+//!
+//! For each key, both train two clipped steps of two ragged microbatches. Compared are the logits before, then for
+//! each step the loss, the norm², every gradient and every new weight, put together from all ranks, on every rank.
+use crate::bound;
+use crate::{Layout, Result};
+use comm::{Mesh, World};
+use kernels::Kernels;
+use layers::{Cx, Kind, Random, Shape};
+use parallel::{Batch, Sequence, Trainer};
+use reference::Weights;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::sync::OnceLock;
+use tensor::{Cpu, F61, Ids, Key, Scalar, mix};
+
+/// What is to be proven, besides the layout.
+#[derive(Clone, Debug)]
+pub struct Subject {
+    /// The model.
+    pub shape: Shape,
+    /// The batch of each step, and its learning rate.
+    pub steps: Vec<(Batch, f64)>,
+    /// The optimizer and the clip limit.
+    pub optimizer: (Kind, Option<f64>),
+}
+
+/// The first tensor, in program order, that differs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Difference {
+    /// Its name, with the step.
+    pub name: String,
+    /// The rank that saw it.
+    pub rank: usize,
+    /// How many of its elements differ.
+    pub differ: usize,
+    /// How many it has.
+    pub of: usize,
+}
+
+/// The outcome.
+#[derive(Clone, Debug, Serialize)]
+pub struct Verdict {
+    /// The layout.
+    pub layout: String,
+    /// The keys, in hexadecimal.
+    pub keys: Vec<String>,
+    /// Whether everything was equal.
+    pub equal: bool,
+    /// log₂ of the probability that a wrong program passes; null where the bound says nothing.
+    pub bound_log2: Option<f64>,
+    /// Tensors compared, under all keys on all ranks.
+    pub tensors: usize,
+    /// Elements compared.
+    pub elements: usize,
+    /// What differs first.
+    pub first_difference: Option<Difference>,
+}
+
+impl Subject {
+    /// Two clipped steps of plain descent with rate 1 on two microbatches of unequal sequences, drawn by hash: what
+    /// hides nothing. Adam would hide uniform scale.
+    ///
+    /// # Errors
+    /// If the layout has more data ranks than can be dealt to.
+    pub fn small(shape: Shape, layout: &Layout) -> Result<Self> {
+        let data = layout.size(comm::Axis::Dp);
+        let id = |salt: usize, i: usize| (mix((salt * 1000 + i) as u64) % shape.vocabulary as u64) as u32;
+        let sequence = |salt: usize| {
+            let ids: Vec<_> = (0..2 + salt % 3).map(|i| id(salt, i)).collect();
+            Sequence { targets: ids.iter().enumerate().map(|(i, _)| id(salt + 500, i)).collect(), ids }
+        };
+        let batch = |step: usize| {
+            let sequences = (0..2 * data + 1).map(|b| sequence(step * 31 + b)).collect();
+            Ok((Batch::new(sequences, 2)?, 1.0))
+        };
+        let steps = (0..2).map(batch).collect::<Result<_>>()?;
+        Ok(Self { shape, steps, optimizer: (Kind::Sgd, Some(0.5)) })
+    }
+    fn oracle(&self) -> reference::Model {
+        let Shape { width, blocks, heads, hidden, vocabulary, rope, eps, tied } = self.shape;
+        let heads = reference::Heads { queries: heads.queries, keys: heads.keys, dim: heads.dim };
+        reference::Model { width, blocks, heads, hidden, vocabulary, rope, eps, tied }
+    }
+    fn oracle_optimizer(&self) -> reference::Optimizer {
+        match self.optimizer.0 {
+            Kind::Sgd => reference::Optimizer::Sgd,
+            Kind::AdamW { beta1, beta2, eps, decay } => {
+                reference::Optimizer::AdamW { beta1, beta2, eps, decay }
+            }
+        }
+    }
+    fn oracle_steps(&self) -> Vec<(Vec<Vec<reference::Sequence>>, f64)> {
+        let sequence = |s: &Sequence| reference::Sequence { ids: s.ids.clone(), targets: s.targets.clone() };
+        let batch = |b: &Batch| b.microbatches().iter().map(|m| m.iter().map(sequence).collect()).collect();
+        self.steps.iter().map(|(b, lr)| (batch(b), *lr)).collect()
+    }
+    /// log₂ of the probability that a wrong program passes under so many keys; none where the bound says nothing.
+    pub fn bound_log2(&self, keys: usize) -> Option<f64> {
+        let (model, optimizer) = (self.oracle(), self.oracle_optimizer());
+        let one = bound::log2_per_key(&model, optimizer, self.optimizer.1, &self.oracle_steps());
+        (one < 0.0).then_some(one * keys as f64)
+    }
+    /// What the oracle gives under the key in force, from these weights.
+    fn truth(&self, weights: Weights<F61>) -> Trace {
+        let (model, mut trace) = (self.oracle(), Trace::new());
+        let steps = self.oracle_steps();
+        let first: Vec<_> = steps[0].0.concat();
+        trace.push(("logits".into(), model.logits(&weights, &first)));
+        let names: Vec<String> = model.shapes().into_iter().map(|(name, _)| name).collect();
+        let mut trainer = reference::Trainer::new(model, self.oracle_optimizer(), self.optimizer.1, weights);
+        for (n, (batch, lr)) in steps.iter().enumerate() {
+            let mut step = trainer.step(batch, *lr);
+            let loss = step.losses.iter().fold(F61::ZERO, |sum, &loss| sum + loss);
+            trace.push((format!("step {n}: loss"), vec![loss]));
+            trace.push((format!("step {n}: norm²"), vec![step.norm2]));
+            for name in &names {
+                let gradient = step.gradients.remove(name).expect("a gradient of every parameter");
+                trace.push((format!("step {n}: gradient of {name}"), gradient));
+            }
+            for name in &names {
+                trace.push((format!("step {n}: new {name}"), trainer.weights()[name].clone()));
+            }
+        }
+        trace
+    }
+}
+
+/// Named whole tensors, in program order.
+type Trace = Vec<(String, Vec<F61>)>;
+
+/// The layout's program on one rank, on any device: its weights before, and its trace.
+fn program<D: Kernels>(
+    subject: &Subject,
+    device: &D,
+    mesh: &Mesh<D>,
+) -> parallel::Result<(BTreeMap<String, Vec<D::Elem>>, Vec<(String, Vec<D::Elem>)>)> {
+    let values = &Random { seed: 0 };
+    let mut trainer = Trainer::new(device, mesh, &subject.shape, values, subject.optimizer)?;
+    let mut trace = Vec::new();
+    let whole = |x: Option<Vec<_>>| x.unwrap_or_default();
+    let mut start = BTreeMap::new();
+    for param in trainer.model().params() {
+        start.insert(param.name().to_string(), whole(param.gather(mesh)?));
+    }
+    let (lengths, ids): (Vec<_>, Vec<_>) =
+        subject.steps[0].0.microbatches().iter().flatten().map(|s| (s.ids.len(), s.ids.clone())).unzip();
+    let ids = Ids::new(device, &ids.concat(), subject.shape.vocabulary)?;
+    let logits = trainer.model().logits(&Cx::infer(&lengths), ids, true)?;
+    trace.push(("logits".to_string(), whole(logits.read())));
+    for (n, (batch, lr)) in subject.steps.iter().enumerate() {
+        let report = trainer.step(batch, *lr)?;
+        trace.push((format!("step {n}: loss"), whole(report.loss.read())));
+        trace.push((format!("step {n}: norm²"), whole(report.norm2.read())));
+        for param in trainer.model().params() {
+            trace.push((
+                format!("step {n}: gradient of {}", param.name()),
+                whole(param.gather_gradient(mesh)?),
+            ));
+        }
+        for param in trainer.model().params() {
+            trace.push((format!("step {n}: new {}", param.name()), whole(param.gather(mesh)?)));
+        }
+    }
+    Ok((start, trace))
+}
+
+/// The oracle's traces under each key, computed once and used for every layout.
+#[derive(Default)]
+pub struct Truths(std::sync::Mutex<BTreeMap<u64, std::sync::Arc<Trace>>>);
+
+impl Truths {
+    fn of(&self, key: Key, subject: &Subject, start: BTreeMap<String, Vec<F61>>) -> std::sync::Arc<Trace> {
+        let mut held = self.0.lock().expect("no oracle panicked");
+        held.entry(key.0).or_insert_with(|| subject.truth(start).into()).clone()
+    }
+}
+
+/// Proves one layout under these keys; the oracle's part is kept in `truths` for the next.
+///
+/// # Errors
+/// If the layout does not fit the model or the batch, or a rank fails.
+pub fn prove(subject: &Subject, layout: &Layout, keys: &[Key], truths: &Truths) -> Result<Verdict> {
+    layout.fits(&subject.shape)?;
+    let mut verdict = Verdict {
+        layout: layout.to_string(),
+        keys: keys.iter().map(|k| format!("{:#018x}", k.0)).collect(),
+        equal: true,
+        bound_log2: subject.bound_log2(keys.len()),
+        tensors: 0,
+        elements: 0,
+        first_difference: None,
+    };
+    for &key in keys {
+        let _key = key.enter();
+        let truth = OnceLock::new();
+        let world = World::threads(&layout.axes())?;
+        let ranks = world.run(|device: Cpu<F61>, mesh| {
+            let (start, trace) = program(subject, &device, &mesh)?;
+            let truth = truth.get_or_init(|| truths.of(key, subject, start));
+            Ok::<_, parallel::Error>(compare(&trace, truth, mesh.rank()))
+        })?;
+        for (tensors, elements, difference) in ranks {
+            verdict.tensors += tensors;
+            verdict.elements += elements;
+            verdict.first_difference = verdict.first_difference.or(difference);
+        }
+    }
+    verdict.equal = verdict.first_difference.is_none();
+    Ok(verdict)
+}
+
+/// Tensors and elements compared, and the first that differ. What one has and the other lacks differs, too.
+fn compare(mine: &Trace, truth: &Trace, rank: usize) -> (usize, usize, Option<Difference>) {
+    let elements = truth.iter().map(|(_, x)| x.len()).sum();
+    let pairs = mine.iter().zip(truth);
+    let difference = |((name, got), (wanted, want)): (&(String, Vec<F61>), &(String, Vec<F61>))| {
+        let same = got.iter().zip(want).filter(|(a, b)| a == b).count();
+        let (differ, of) = (want.len().max(got.len()) - same, want.len());
+        let name = if name == wanted { name.clone() } else { format!("{wanted} (seen: {name})") };
+        (differ > 0 || name != *wanted).then_some(Difference { name, rank, differ, of })
+    };
+    let mut first = pairs.map(difference).find_map(|d| d);
+    if first.is_none() && mine.len() != truth.len() {
+        let name = format!("{} tensors where the oracle has {}", mine.len(), truth.len());
+        first = Some(Difference { name, rank, differ: mine.len().abs_diff(truth.len()), of: truth.len() });
+    }
+    (truth.len(), elements, first)
+}
+
+impl Verdict {
+    /// The statement, in words: what was shown, how surely, and what it does not say.
+    pub fn statement(&self) -> String {
+        let Verdict { layout, tensors, elements, .. } = self;
+        let keys = self.keys.join(" and ");
+        let Some(d) = &self.first_difference else {
+            let sure = match self.bound_log2 {
+                Some(log2) => format!("a wrong program would pass with probability at most 2^{log2:.1}"),
+                None => "these shapes are too large for the bound to say how surely".into(),
+            };
+            return format!(
+                "Randomised proof: under {layout}, training equals the unsplit oracle in the field of 2^61 - 1.\n\
+                 Equal bit for bit: {tensors} tensors, {elements} elements (logits, losses, norms, every gradient, \
+                 every new weight), on every rank, under the keys {keys}.\n\
+                 For the shapes that ran, {sure} (opaque functions taken as random).\n\
+                 It says nothing about rounding, overflow, other shapes or deadlock."
+            );
+        };
+        format!(
+            "Not equal: under {layout}, the first tensor that differs is \"{}\", rank {}: {} of {} elements \
+             differ (keys {keys}).",
+            d.name, d.rank, d.differ, d.of
+        )
+    }
+}

@@ -1,0 +1,186 @@
+//! Choosing the next token from logits, the same on every layout; and by how much that choice was made.
+//!
+//! Greedy: the largest logit, ties to the lower id. Sampling, at temperature `T`: candidates by descending logit
+//! (ties to the lower id); the first `top_k` of them; of these the smallest prefix with a share of at least
+//! `top_p` of their mass `Σ e^(l/T)`; then the candidate on whose interval of the cumulative shares `u` falls, a
+//! uniform number that is a hash of (seed, sequence, position).
+use std::cmp::Ordering;
+use tensor::mix;
+
+mod margin;
+
+/// How the next token is chosen from logits. The default is greedy.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Sampling {
+    /// Divides the logits before they become probabilities; none: the largest logit is chosen.
+    pub temperature: Option<f64>,
+    /// Only so many candidates, those with the largest logits.
+    pub top_k: Option<usize>,
+    /// Only the fewest candidates that have this share of the probability.
+    pub top_p: Option<f64>,
+    /// Other seeds, other draws.
+    pub seed: u64,
+}
+
+/// A chosen token.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Choice {
+    /// Its id.
+    pub id: u32,
+    /// How sure the choice is: no other id is chosen as long as no *difference between two logits* changes by this
+    /// much; so it is safe while every logit changes by less than half of it. Infinite if nothing else could be
+    /// chosen. Greedy: exactly the distance of the two largest logits; sampling: a lower bound.
+    pub margin: f64,
+}
+
+/// Why no token can be chosen: one sentence.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum SamplingError {
+    /// A setting out of its range.
+    #[error("{what} is {seen}; it must be {wanted}")]
+    Setting {
+        /// Which one.
+        what: &'static str,
+        /// The value seen.
+        seen: String,
+        /// The value wanted.
+        wanted: &'static str,
+    },
+    /// A cut of probabilities where there are none.
+    #[error(
+        "{what} is {seen}, but there is no temperature; without one the likeliest token is chosen, so give both or neither"
+    )]
+    Greedy {
+        /// Which setting.
+        what: &'static str,
+        /// Its value.
+        seen: String,
+    },
+    /// Nothing to choose from.
+    #[error("there are no logits to choose from")]
+    Empty,
+    /// A logit that is no finite number.
+    #[error(
+        "the logit of token {id} is {seen} in sequence {sequence} at position {position}; logits must be finite numbers"
+    )]
+    Logit {
+        /// The token.
+        id: usize,
+        /// Its logit.
+        seen: f32,
+        /// The sequence.
+        sequence: usize,
+        /// The position.
+        position: usize,
+    },
+}
+
+impl Sampling {
+    /// Whether the settings are in range and go together.
+    ///
+    /// # Errors
+    /// If one is not, or if there is `top_k` or `top_p` but no temperature.
+    pub fn validate(&self) -> Result<(), SamplingError> {
+        let wrong = |what, seen, wanted| Err(SamplingError::Setting { what, seen, wanted });
+        match (self.temperature, self.top_k, self.top_p) {
+            (Some(t), _, _) if !(t.is_finite() && t > 0.0) => wrong(
+                "the temperature",
+                t.to_string(),
+                "a number above 0, or left out for the likeliest token",
+            ),
+            (_, Some(0), _) => wrong("top_k", "0".into(), "at least 1"),
+            (_, _, Some(p)) if !(p > 0.0 && p <= 1.0) => {
+                wrong("top_p", p.to_string(), "above 0 and at most 1")
+            }
+            (None, Some(k), _) => Err(SamplingError::Greedy { what: "top_k", seen: k.to_string() }),
+            (None, _, Some(p)) => Err(SamplingError::Greedy { what: "top_p", seen: p.to_string() }),
+            _ => Ok(()),
+        }
+    }
+    /// Chooses from one row of logits: the token that follows the one at `position` (counted from 0, in the whole
+    /// sequence) of this sequence (counted over the whole batch). The same logits give the same choice on every rank.
+    ///
+    /// # Errors
+    /// If the settings are not valid, or a logit is not finite.
+    pub fn choose(&self, logits: &[f32], sequence: usize, position: usize) -> Result<Choice, SamplingError> {
+        self.validate()?;
+        if logits.is_empty() {
+            return Err(SamplingError::Empty);
+        }
+        if let Some(id) = logits.iter().position(|logit| !logit.is_finite()) {
+            return Err(SamplingError::Logit { id, seen: logits[id], sequence, position });
+        }
+        Ok(match self.temperature {
+            None => greedy(logits),
+            Some(temperature) => Candidates::new(logits, temperature, self.top_k, self.top_p)
+                .choose(uniform(self.seed, sequence, position)),
+        })
+    }
+}
+
+/// The largest, and its distance from the next.
+fn greedy(logits: &[f32]) -> Choice {
+    let (mut best, mut next) = (0, f64::NEG_INFINITY);
+    for (id, &logit) in logits.iter().enumerate().skip(1) {
+        if logit > logits[best] {
+            (best, next) = (id, f64::from(logits[best]));
+        } else {
+            next = next.max(f64::from(logit));
+        }
+    }
+    Choice { id: best as u32, margin: f64::from(logits[best]) - next }
+}
+
+/// A number in [0, 1): a hash of (seed, sequence, position).
+fn uniform(seed: u64, sequence: usize, position: usize) -> f64 {
+    let hash = mix(mix(mix(seed) ^ sequence as u64) ^ position as u64);
+    (hash >> 11) as f64 * (f64::EPSILON / 2.0) // 53 bits
+}
+
+/// What may be drawn, and what was cut off.
+struct Candidates<'a> {
+    logits: &'a [f32],
+    temperature: f64,
+    p: f64,         // the share that is kept; 1 keeps all
+    ids: Vec<u32>,  // by descending logit: the first `kept` may be drawn
+    sums: Vec<f64>, // of the first top_k: Σ e^((l−max)/T) of the candidates up to each
+    kept: usize,
+}
+
+impl<'a> Candidates<'a> {
+    fn new(logits: &'a [f32], temperature: f64, top_k: Option<usize>, top_p: Option<f64>) -> Self {
+        let order = |a: &u32, b: &u32| {
+            let descending = logits[*b as usize].partial_cmp(&logits[*a as usize]);
+            descending.unwrap_or(Ordering::Equal).then(a.cmp(b)) // finite: always comparable
+        };
+        let mut ids: Vec<u32> = (0..logits.len() as u32).collect();
+        let k = top_k.unwrap_or(ids.len()).min(ids.len());
+        if k < ids.len() {
+            ids.select_nth_unstable_by(k, order); // the first cut off lies at k
+            ids.truncate(k + 1);
+        }
+        ids.sort_unstable_by(order);
+        let max = f64::from(logits[ids[0] as usize]);
+        let weights = ids[..k].iter().map(|&id| ((f64::from(logits[id as usize]) - max) / temperature).exp());
+        let sums: Vec<f64> = weights
+            .scan(0.0, |sum, w| {
+                Some({
+                    *sum += w;
+                    *sum
+                })
+            })
+            .collect();
+        let p = top_p.unwrap_or(1.0);
+        let kept = if p < 1.0 { sums.partition_point(|sum| sum / sums[k - 1] < p) + 1 } else { k };
+        Self { logits, temperature, p, ids, sums, kept: kept.min(k) }
+    }
+    /// The candidate on whose interval `u` falls.
+    fn choose(&self, u: f64) -> Choice {
+        let total = self.sums[self.kept - 1];
+        let at = self.sums[..self.kept].partition_point(|sum| sum / total <= u).min(self.kept - 1);
+        Choice { id: self.ids[at], margin: self.margin(at, u) }
+    }
+}
+
+#[cfg(test)]
+mod tests;

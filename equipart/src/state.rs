@@ -1,0 +1,133 @@
+//! A training run in a folder: the model in the Hugging Face layout, and what a resumed run needs.
+//!
+//! `optimizer-<step>.safetensors` is written first, then `model.safetensors`, which notes its step: that is the
+//! moment the checkpoint changes. Older optimizer files go last. Whenever the program stops, the folder holds one
+//! whole checkpoint.
+use crate::train::Settings;
+use crate::{Config, Error, Model, Result, names, tokenizer};
+use comm::Mesh;
+use kernels::CpuScalar;
+use parallel::Trainer;
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use tensor::safetensors::File;
+use tensor::{Cpu, Real, files};
+
+const MODEL: &str = "model.safetensors";
+
+fn optimizer_file(step: usize) -> String {
+    format!("optimizer-{step}.safetensors")
+}
+
+/// Makes the folder ready, before any work is done, so that an unwritable one is found now.
+///
+/// # Errors
+/// If there is a checkpoint in it already, it is a file, or it cannot be written to.
+pub fn prepare(dir: &Path, config: &Config) -> Result<()> {
+    if dir.join(MODEL).exists() {
+        let dir = dir.display();
+        return Err(Error(format!(
+            "{dir} holds a model already; resume it with --resume {dir} or choose another folder"
+        )));
+    }
+    write_about(dir, config)
+}
+
+/// Makes a folder for a resumed run: the same one, or another.
+///
+/// # Errors
+/// As [`prepare`].
+pub fn prepare_again(dir: &Path, from: &Path, config: &Config) -> Result<()> {
+    let same = fs::canonicalize(dir).ok().zip(fs::canonicalize(from).ok()).is_some_and(|(a, b)| a == b);
+    if same { write_about(dir, config) } else { prepare(dir, config) }
+}
+
+fn write_about(dir: &Path, config: &Config) -> Result<()> {
+    if dir.exists() && !dir.is_dir() {
+        return Err(Error(format!("{} is a file; the output must be a folder", dir.display())));
+    }
+    fs::create_dir_all(dir).map_err(|why| Error(format!("{} cannot be made: {why}", dir.display())))?;
+    files::replace_file(&dir.join("config.json"), config.to_json().as_bytes())?;
+    if config.shape.vocabulary == 256 {
+        files::replace_file(&dir.join("tokenizer.json"), tokenizer::json().as_bytes())?;
+    }
+    Ok(())
+}
+
+/// Writes the checkpoint of a step. Every rank calls it; the folder has been prepared.
+///
+/// # Errors
+/// If a file cannot be written: then the checkpoint before is still whole.
+pub fn save<S: CpuScalar + Real>(
+    dir: &Path,
+    settings: &Settings,
+    config: &Config,
+    trainer: &mut Trainer<Cpu<S>>,
+) -> Result<()> {
+    let entries = names::entries(&config.shape);
+    let (model, optimizer, mesh) = trainer.parts();
+    let (params, step) = (model.params(), optimizer.steps());
+    let noted = serde_json::to_string(settings).map_err(|why| Error(why.to_string()))?;
+    let notes: BTreeMap<_, _> = [("training".to_string(), noted)].into();
+    parallel::save_optimizer(&dir.join(optimizer_file(step)), notes, optimizer, &params, mesh)?;
+    let notes = [("format".to_string(), "pt".to_string()), ("step".to_string(), step.to_string())].into();
+    parallel::save_params(&dir.join(MODEL), &notes, &entries, &params, mesh)?;
+    if mesh.rank() == 0 {
+        remove_others(dir, step);
+    }
+    Ok(())
+}
+
+/// Optimizer files of other steps are of no use any more. One that cannot be removed does no harm.
+fn remove_others(dir: &Path, step: usize) {
+    let keep = optimizer_file(step);
+    for file in fs::read_dir(dir).into_iter().flatten().flatten() {
+        let name = file.file_name().to_string_lossy().into_owned();
+        if name.starts_with("optimizer-") && name.ends_with(".safetensors") && name != keep {
+            let _ = fs::remove_file(file.path());
+        }
+    }
+}
+
+/// A checkpoint to go on from.
+pub struct State {
+    /// The weights.
+    pub model: Model,
+    /// What the run was begun with.
+    pub settings: Settings,
+    path: PathBuf,
+    optimizer: File,
+}
+
+impl State {
+    /// Reads a folder that [`save`] wrote.
+    ///
+    /// # Errors
+    /// If it holds no such checkpoint.
+    pub fn read(dir: &Path) -> Result<Self> {
+        let model = Model::read(dir)?;
+        let Some(step) = model.note("step").and_then(|s| s.parse().ok()) else {
+            let dir = dir.display();
+            return Err(Error(format!("{dir} holds a model but no checkpoint of a training run to resume")));
+        };
+        let path = dir.join(optimizer_file(step));
+        let optimizer = File::open(&path)?;
+        let settings = optimizer.metadata().get("training").and_then(|s| serde_json::from_str(s).ok());
+        let no_settings = || Error(format!("{}: the run's settings are not noted in it", path.display()));
+        Ok(Self { model, settings: settings.ok_or_else(no_settings)?, path, optimizer })
+    }
+    /// Steps that were done.
+    pub fn steps(&self) -> usize {
+        self.model.note("step").and_then(|s| s.parse().ok()).unwrap_or(0)
+    }
+    /// Brings a trainer that was built from this model to the state of its optimizer.
+    ///
+    /// # Errors
+    /// If the file holds another optimizer's state.
+    pub fn restore<S: CpuScalar + Real>(&self, trainer: &mut Trainer<Cpu<S>>) -> Result<()> {
+        let (model, optimizer, mesh): (_, _, &Mesh<Cpu<S>>) = trainer.parts();
+        let origin = self.path.display().to_string();
+        Ok(parallel::restore_optimizer(&origin, &self.optimizer, optimizer, &model.params(), mesh)?)
+    }
+}

@@ -1,0 +1,249 @@
+//! `train`: learns bytes of text, with checkpoints that a later run resumes as if nothing had happened.
+use crate::measure::Taken;
+use crate::schedule::Warmup;
+use crate::state::{self, State};
+use crate::text::{self, Corpus};
+use crate::{Error, Layout, Model, Result, measure};
+use comm::{Axis, Mesh, World};
+use layers::Kind;
+use parallel::{Batch, Sequence, Trainer};
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+use std::sync::Mutex;
+use std::time::Instant;
+use tensor::{Cpu, Device, Phase, Real, mix};
+
+/// Which optimizer a run uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum OptimizerName {
+    /// Plain gradient descent.
+    Sgd,
+    /// `AdamW` with β 0.9 and 0.95, ε 1e-8, decay 0.1.
+    Adamw,
+}
+
+/// What a run is begun with and keeps when it is resumed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Settings {
+    /// Steps in all.
+    pub steps: usize,
+    /// Tokens of a sequence.
+    pub seq: usize,
+    /// Sequences of a step.
+    pub batch_size: usize,
+    /// Parts that a step's sequences are cut into.
+    pub microbatches: usize,
+    /// The largest learning rate.
+    pub lr: f64,
+    /// Steps until it is reached.
+    pub warmup: usize,
+    /// Which optimizer.
+    pub optimizer: OptimizerName,
+    /// The largest norm of the gradient.
+    pub clip: Option<f64>,
+    /// Of fresh weights and of the batches.
+    pub seed: u64,
+    /// A hash of the text.
+    pub text: u64,
+}
+
+/// Everything a run needs.
+pub struct Run<'a> {
+    /// Weights to begin with, and the model's sizes.
+    pub model: Model,
+    /// The text.
+    pub corpus: &'a Corpus,
+    /// How it is learnt.
+    pub settings: Settings,
+    /// Over which ranks.
+    pub layout: Layout,
+    /// Where checkpoints go; it has been prepared.
+    pub out: Option<PathBuf>,
+    /// Where the run goes on from.
+    pub resume: Option<State>,
+    /// A checkpoint after every so many steps, and at the end.
+    pub checkpoint_every: usize,
+    /// Stop after so many steps of this run, though the schedule goes on.
+    pub stop_after: Option<usize>,
+}
+
+/// What is told of a step.
+#[derive(Clone, Debug, Serialize)]
+pub struct StepLine {
+    /// Steps done.
+    pub step: usize,
+    /// The step's mean loss, before it, in nats a token.
+    pub loss: f64,
+    /// Tokens learnt a second, since the step before.
+    pub tokens_per_second: f64,
+    /// Peak bytes so far, of each rank.
+    pub peak_bytes: Vec<usize>,
+}
+
+/// What a run ends with.
+#[derive(Clone, Debug, Serialize)]
+pub struct Finished {
+    /// Steps done, with those of earlier runs.
+    pub steps: usize,
+    /// Bits a byte on the held-out text; none if it is too short for the data ranks.
+    pub held_out_bits_per_byte: Option<f64>,
+}
+
+impl Settings {
+    /// The optimizer and the clip limit.
+    pub fn optimizer(&self) -> (Kind, Option<f64>) {
+        let kind = match self.optimizer {
+            OptimizerName::Sgd => Kind::Sgd,
+            OptimizerName::Adamw => Kind::ADAMW,
+        };
+        (kind, self.clip)
+    }
+    fn schedule(&self) -> Warmup {
+        Warmup { peak: self.lr, warmup: self.warmup.min(self.steps), steps: self.steps, floor: 0.1 }
+    }
+    /// The batch of a step: the same whatever the layout.
+    ///
+    /// # Errors
+    /// If there are fewer sequences than microbatches.
+    pub fn batch(&self, corpus: &Corpus, step: usize) -> Result<Batch> {
+        let pairs = corpus.batch(self.seed, step, self.batch_size, self.seq);
+        Ok(Batch::new(sequences(pairs), self.microbatches)?)
+    }
+}
+
+/// Pairs of ids and targets as sequences.
+pub fn sequences(pairs: Vec<text::Pair>) -> Vec<Sequence> {
+    pairs.into_iter().map(|(ids, targets)| Sequence { ids, targets }).collect()
+}
+
+/// A hash of a text, to know it again.
+pub fn hash(corpus: &Corpus) -> u64 {
+    corpus.train.iter().chain(&corpus.held_out).fold(1, |hash, &id| mix(hash ^ u64::from(id)))
+}
+
+impl Run<'_> {
+    /// What can be known to be wrong before anything is built.
+    ///
+    /// # Errors
+    /// One sentence on the first thing that does not fit.
+    pub fn check(&self) -> Result<()> {
+        let Settings { steps, seq, batch_size, microbatches, clip, .. } = self.settings;
+        self.layout.fits(&self.model.config.shape)?;
+        let wanted = [
+            ("steps", steps),
+            ("seq", seq),
+            ("batch-size", batch_size),
+            ("microbatches", microbatches),
+            ("checkpoint-every", self.checkpoint_every),
+            ("stop-after", self.stop_after.unwrap_or(1)),
+        ];
+        if let Some((flag, _)) = wanted.iter().find(|(_, n)| *n == 0) {
+            return Err(Error(format!("--{flag} is 0; it must be at least 1")));
+        }
+        if clip.is_some_and(|c| !(c.is_finite() && c > 0.0)) {
+            let clip = clip.unwrap_or_default();
+            return Err(Error(format!("--clip is {clip}; it must be a positive number")));
+        }
+        let positions = self.model.config.positions;
+        if seq > positions {
+            return Err(Error(format!("sequences of {seq} tokens; the model has {positions} positions")));
+        }
+        if self.model.config.shape.vocabulary < 256 {
+            let v = self.model.config.shape.vocabulary;
+            return Err(Error(format!(
+                "a vocabulary of {v}; text is read as bytes, which needs at least 256"
+            )));
+        }
+        self.settings.schedule().validate()?;
+        let (batch, data) = (self.settings.batch(self.corpus, 0)?, self.layout.size(Axis::Dp));
+        for microbatch in 0..microbatches {
+            batch.share(microbatch, 0, data)?;
+        }
+        let done = self.resume.as_ref().map_or(0, State::steps);
+        if done >= steps {
+            return Err(Error(format!(
+                "{done} steps are done already; --steps {steps} leaves nothing to do"
+            )));
+        }
+        Ok(())
+    }
+    /// Trains; `watch` is told of every step, on rank 0.
+    ///
+    /// # Errors
+    /// If the settings, the layout and the model do not fit, a rank fails, or a checkpoint cannot be written.
+    pub fn train(&self, watch: &(dyn Fn(&StepLine) + Sync)) -> Result<Finished> {
+        self.check()?;
+        let peaks = Mutex::new(vec![0; self.layout.ranks()]);
+        let world = World::threads(&self.layout.axes())?;
+        let ranks = world.run(|device: Cpu<f32>, mesh| {
+            let shape = &self.model.config.shape;
+            let optimizer = self.settings.optimizer();
+            let mut trainer = Trainer::new(&device, &mesh, shape, self.model.values(), optimizer)?;
+            if let Some(state) = &self.resume {
+                state.restore(&mut trainer)?;
+            }
+            let work = || self.on_rank(&device, &mesh, &mut trainer, &peaks, watch);
+            let (finished, _): (_, Taken) = measure::work(&device, &mesh, Phase::Step, work)?;
+            Ok::<_, Error>(finished)
+        })?;
+        Ok(ranks.into_iter().next().expect("a rank"))
+    }
+    fn on_rank(
+        &self,
+        device: &Cpu<f32>,
+        mesh: &Mesh<Cpu<f32>>,
+        trainer: &mut Trainer<Cpu<f32>>,
+        peaks: &Mutex<Vec<usize>>,
+        watch: &(dyn Fn(&StepLine) + Sync),
+    ) -> Result<Finished> {
+        let (schedule, done) = (self.settings.schedule(), self.resume.as_ref().map_or(0, State::steps));
+        let until = self.stop_after.map_or(self.settings.steps, |n| self.settings.steps.min(done + n));
+        let mut clock = Instant::now();
+        for step in done..until {
+            let batch = self.settings.batch(self.corpus, step)?;
+            let report = trainer.step(&batch, schedule.at(step))?;
+            let loss = report.loss.read().expect("the host has values")[0].to_f64();
+            if !loss.is_finite() {
+                return Err(Error(format!("the loss of step {step} is {loss}; a smaller --lr may help")));
+            }
+            peaks.lock().expect("nothing panics under this lock")[mesh.rank()] =
+                device.meter().peaks_of_all().total;
+            for (_, group) in mesh.axes() {
+                group.barrier()?; // all peaks are there
+            }
+            if mesh.rank() == 0 {
+                let seconds = clock.elapsed().as_secs_f64();
+                let peak_bytes = peaks.lock().expect("nothing panics under this lock").clone();
+                let tokens_per_second = batch.tokens() as f64 / seconds;
+                watch(&StepLine { step: step + 1, loss, tokens_per_second, peak_bytes });
+            }
+            clock = Instant::now();
+            let now = (step + 1) % self.checkpoint_every == 0 || step + 1 == until;
+            if let (Some(dir), true) = (&self.out, now) {
+                state::save(dir, &self.settings, &self.model.config, trainer)?;
+            }
+        }
+        let held_out_bits_per_byte = held_out(trainer, self.corpus, self.settings.seq, mesh)?;
+        Ok(Finished { steps: until, held_out_bits_per_byte })
+    }
+}
+
+/// Bits a byte on the held-out text, in windows of `seq`; none if there are fewer windows than data ranks.
+///
+/// # Errors
+/// If ranks do not meet.
+pub fn held_out(
+    trainer: &mut Trainer<Cpu<f32>>,
+    corpus: &Corpus,
+    seq: usize,
+    mesh: &Mesh<Cpu<f32>>,
+) -> Result<Option<f64>> {
+    let (windows, data) = (sequences(text::windows(&corpus.held_out, seq)), mesh.group(Axis::Dp).size());
+    if windows.len() < data {
+        return Ok(None);
+    }
+    let together = windows.len().div_ceil(8 * data).min(windows.len() / data);
+    let nats = trainer.evaluate(&Batch::new(windows, together)?)?.read().expect("the host has values")[0];
+    Ok(Some(nats.to_f64() / std::f64::consts::LN_2))
+}
