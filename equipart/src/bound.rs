@@ -1,20 +1,22 @@
 //! How often a proof in the field could err, for the shapes it really ran.
 //!
 //! A wrong program gives, somewhere, another formula than the oracle's. Take every opaque result (exp, sigmoid,
-//! 1/√, the clip factor, …) and every inverse as a variable. Then:
+//! 1/√, the clip factor, …) and every inverse as a variable. For the first output that differs:
 //!
-//! - two different opaque arguments may meet by chance: at most `N²/2` pairs of at most `2n` arguments (`n` counted
-//!   in the oracle, as many allowed for the program), each a polynomial identity that fails at a random point but
-//!   for `D/p` (Schwartz, Zippel), `D` its degree;
-//! - the output that differs may agree by chance: `D/p` once more.
+//! - two different arguments of the same opaque function may meet by chance: two polynomials of degree at most `D`
+//!   agree at a random point with probability at most `D/p` (Schwartz, Zippel). With `n` arguments in the oracle and
+//!   as many allowed for in the program, whose degrees sum up to `S` each, all pairs together meet with at most
+//!   `2n·2S/p`. The clip factor has one argument a step, and of Adam's one weight each, one weight's count: so only
+//!   the pair of oracle and program;
+//! - the output itself may agree by chance: `D/p` once more.
 //!
-//! `D` is the largest degree that [`tensor::Degree`] counts when the oracle runs on degrees, times one plus the sum
-//! of the degrees of all that is inverted, since clearing the denominators multiplies by them. Opaque functions are
-//! taken as random functions of their key. Keys are independent, so their bounds multiply.
+//! Degrees are counted by running the oracle on [`tensor::Degree`]. Between steps a fresh random number is added to
+//! every weight, so each step begins at an independent random point, of degree 1. Opaque functions are taken as
+//! random functions of their key. Keys are independent, so their bounds multiply.
 //!
 //! Source: Schwartz, "Fast probabilistic algorithms for verification of polynomial identities", JACM 27(4), 1980.
 use reference::{Model, Optimizer, Sequence, Trainer, Weights};
-use tensor::{Degree, F61, Tally};
+use tensor::{Degree, F61, Function};
 
 /// log₂ of the probability that a wrong program passes under one key; 0 or more where the argument says nothing.
 pub fn log2_per_key(
@@ -24,22 +26,25 @@ pub fn log2_per_key(
     steps: &[(Vec<Vec<Sequence>>, f64)],
 ) -> f64 {
     let _ = Degree::take_tally();
-    let weights: Weights<Degree> =
-        model.shapes().into_iter().map(|(name, [r, c])| (name, vec![Degree::variable(); r * c])).collect();
-    let mut trainer = Trainer::new(model.clone(), optimizer, clip, weights);
+    let random = || -> Weights<Degree> {
+        let numbers = |[rows, cols]: [usize; 2]| (0..rows * cols).map(|_| Degree::variable()).collect();
+        model.shapes().into_iter().map(|(name, shape)| (name, numbers(shape))).collect()
+    };
+    let mut trainer = Trainer::new(model.clone(), optimizer, clip, random());
     let mut output = 0.0f64;
     for (batch, lr) in steps {
         let step = trainer.step(batch, *lr);
-        let seen = step.losses.into_iter().chain(step.gradients.into_values().flatten());
-        output = output.max(seen.map(Degree::degree).fold(0.0, f64::max));
+        let seen = step.losses.into_iter().chain(step.gradients.into_values().flatten()).chain([step.norm2]);
+        let weights = trainer.weights().values().flatten().copied();
+        output = seen.chain(weights).map(Degree::cleared).fold(output, f64::max);
+        trainer.replace(random()); // what was added makes them independent
     }
-    let output = trainer.weights().values().flatten().map(|w| w.degree()).fold(output, f64::max);
-    bound(Degree::take_tally(), output)
-}
-
-fn bound(tally: Tally, output: f64) -> f64 {
-    let Tally { opaque, argument, inverted } = tally;
-    let arguments = 2.0 * opaque;
-    let degrees = arguments * arguments / 2.0 * argument + output;
-    (degrees * (1.0 + inverted) / F61::P as f64).log2()
+    let opaque = Degree::take_tally().opaque;
+    let pairs: f64 = [Function::Exp, Function::Sigmoid, Function::Rsqrt]
+        .iter()
+        .map(|&function| opaque[function as usize])
+        .map(|(count, sum, _)| 2.0 * count * 2.0 * sum)
+        .sum();
+    let single = opaque[Function::Clip as usize].1 + opaque[Function::Adam as usize].2 * steps.len() as f64;
+    ((pairs + single + output) / F61::P as f64).log2()
 }

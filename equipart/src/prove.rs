@@ -2,11 +2,13 @@
 //!
 //! For each key, both train two clipped steps of two ragged microbatches. Compared are the logits before, then for
 //! each step the loss, the norm², every gradient and every new weight, put together from all ranks, on every rank.
+//! After a step a fresh random number is added to every weight, so that degrees, and with them the bound, do not
+//! compound.
 use crate::bound;
 use crate::{Layout, Result};
 use comm::{Mesh, World};
 use kernels::Kernels;
-use layers::{Cx, Kind, Random, Shape};
+use layers::{Builder, Cx, Draw, Kind, Random, Shape, Values};
 use parallel::{Batch, Sequence, Trainer};
 use reference::Weights;
 use serde::Serialize;
@@ -101,6 +103,17 @@ impl Subject {
         let one = bound::log2_per_key(&model, optimizer, self.optimizer.1, &self.oracle_steps());
         (one < 0.0).then_some(one * keys as f64)
     }
+    /// The oracle's weights with the noise of a step.
+    fn disturbed(&self, step: usize, weights: &Weights<F61>) -> Weights<F61> {
+        let (mut disturbed, noise) = (weights.clone(), noise(step));
+        for (name, shape) in self.oracle().shapes() {
+            let element = Values::<F61>::of(&noise, &name, shape, NOISE).expect("drawn, not read");
+            for (i, w) in disturbed.get_mut(&name).expect("the model's weights").iter_mut().enumerate() {
+                *w += element([i / shape[1], i % shape[1]]);
+            }
+        }
+        disturbed
+    }
     /// What the oracle gives under the key in force, from these weights.
     fn truth(&self, weights: Weights<F61>) -> Trace {
         let (model, mut trace) = (self.oracle(), Trace::new());
@@ -121,10 +134,17 @@ impl Subject {
             for name in &names {
                 trace.push((format!("step {n}: new {name}"), trainer.weights()[name].clone()));
             }
+            trainer.replace(self.disturbed(n, trainer.weights()));
         }
         trace
     }
 }
+
+/// What is added to every weight after a step, so that each step is judged at independent random weights.
+fn noise(step: usize) -> Random {
+    Random { seed: step as u64 + 1 }
+}
+const NOISE: Draw = Draw { mean: 0.0, std: 1.0 };
 
 /// Named whole tensors, in program order.
 type Trace = Vec<(String, Vec<F61>)>;
@@ -158,8 +178,10 @@ fn program<D: Kernels>(
                 whole(param.gather_gradient(mesh)?),
             ));
         }
+        let at = Builder { device, mesh, values: &noise(n) };
         for param in trainer.model().params() {
             trace.push((format!("step {n}: new {}", param.name()), whole(param.gather(mesh)?)));
+            param.disturb(&at, NOISE)?;
         }
     }
     Ok((start, trace))

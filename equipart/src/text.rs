@@ -103,7 +103,7 @@ impl Corpus {
         Self::new(&tensor::files::read(path)?, &path.display().to_string(), seq)
     }
     /// The sequences of a step: `batch_size` pairs of `seq` ids and `seq` targets. Where sequence `b` of step `s`
-    /// begins is a hash of (seed, s·batch_size + b): the same whatever the layout and the microbatches, and after an
+    /// begins is a hash of (seed, `s·batch_size + b`): the same whatever the layout and the microbatches, and after an
     /// interruption.
     ///
     /// # Panics

@@ -94,6 +94,19 @@ impl<D: Kernels> Param<D> {
         kernel(&device, &mut self.value, gradient);
         self.written = false;
     }
+    /// Adds other values, by global index, to the value: a proof's fresh randomness between two steps.
+    ///
+    /// # Errors
+    /// If there are no such values.
+    pub fn disturb(&mut self, at: &Builder<D>, draw: Draw) -> Result<()> {
+        let ([rows, cols], cuts) = (self.local(), self.cuts(at.mesh));
+        let values = at.values.of(&self.name, self.shape, draw)?;
+        let noise = Tensor::from_fn(at.device, Category::Buffers, rows, cols, |i| {
+            values(cuts.whole_index([i / cols, i % cols]))
+        });
+        at.device.add(self.value.view_mut(), noise.view());
+        Ok(())
+    }
     /// This rank's share of the gradient; none before the first contribution.
     pub(crate) fn gradient(&self) -> Option<&Tensor<D>> {
         self.gradient.as_ref()

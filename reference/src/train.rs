@@ -76,6 +76,16 @@ impl<S: Scalar> Trainer<S> {
         &self.weights
     }
 
+    /// Goes on from other weights; the optimizer's state stays.
+    ///
+    /// # Panics
+    /// If they are not those of the model.
+    pub fn replace(&mut self, weights: Weights<S>) {
+        let sizes = |w: &Weights<S>| w.iter().map(|(name, w)| (name.clone(), w.len())).collect::<Vec<_>>();
+        assert_eq!(sizes(&weights), sizes(&self.weights), "the weights are those of the model");
+        self.weights = weights;
+    }
+
     /// One step with learning rate `lr`: the loss is a mean over the tokens of all microbatches.
     ///
     /// # Panics
@@ -270,6 +280,22 @@ mod tests {
         assert!(step.losses.iter().chain([&step.norm2]).all(|d| d.degree() > 1.0 && d.degree() < 2048.0));
         assert!(trainer.weights().values().flatten().all(|w| w.degree() > 0.0 && w.degree() < 2048.0));
         assert!(tally.opaque > 0.0 && tally.inverted > 0.0 && tally.argument < 2048.0, "{tally:?}");
+    }
+
+    /// Other weights are trained on, and the moments stay those of the run.
+    #[test]
+    fn replaced_weights_keep_the_optimizers_state() {
+        let (start, other) =
+            (random_weights::<f64>(&small(false), 5), random_weights::<f64>(&small(false), 6));
+        let batch = [vec![Sequence { ids: vec![1, 2], targets: vec![2, 3] }]];
+        let adamw = Optimizer::AdamW { beta1: 0.9, beta2: 0.99, eps: 1e-8, decay: 0.0 };
+        let mut trainer = Trainer::new(small(false), adamw, None, start);
+        trainer.step(&batch, 0.1);
+        let moments = trainer.first.clone();
+        trainer.replace(other.clone());
+        assert_eq!((trainer.weights(), &trainer.first, trainer.steps), (&other, &moments, 1));
+        let fresh = Trainer::new(small(false), adamw, None, other).step(&batch, 0.1);
+        assert_eq!(trainer.step(&batch, 0.1).losses, fresh.losses);
     }
 
     #[test]

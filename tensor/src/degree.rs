@@ -1,7 +1,9 @@
 //! Polynomial degrees as numbers: run the oracle on them, and what comes out bounds how often a proof could err.
 //!
 //! Every opaque result (exp, sigmoid, rsqrt, …) counts as a fresh variable of degree 1, and so does every inverse.
-//! What a program computes is then a polynomial in those variables; [`Tally`] holds what the union bound needs.
+//! What a program computes is then a polynomial in those variables. Put `N/M` for what was inverted: then clearing
+//! all denominators adds `e · max(deg N, deg M)` for each inverse that occurs to the power `e`. [`Tally`] holds what
+//! the union bound needs.
 use crate::scalar::Scalar;
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
@@ -11,24 +13,41 @@ use std::ops::{Add, AddAssign, Mul, Neg, Sub};
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Degree {
     degree: f64,
-    id: u64, // equal ids are the same value; constants are 0
+    power: f64, // the largest power of any one inverse
+    reach: f64, // at least the sum of the cleared degrees of the different values inverted in it
+    id: u64,    // equal ids are the same value; constants are 0
 }
+
+/// The opaque functions, by what they may be confused with: exp and its inverse are one permutation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub enum Function {
+    /// exp and ln.
+    Exp,
+    /// The logistic function.
+    Sigmoid,
+    /// 1/√.
+    Rsqrt,
+    /// The factor of clipping.
+    Clip,
+    /// Adam's scale, of one weight each.
+    Adam,
+}
+const FUNCTIONS: usize = 5;
 
 /// What a run on degrees counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Tally {
-    /// Opaque evaluations of different values.
-    pub opaque: f64,
-    /// The largest degree of an argument of one.
-    pub argument: f64,
-    /// Σ of the degrees of what was inverted: clearing all denominators multiplies by a polynomial of this degree.
+    /// By [`Function`]: evaluations at different values, the sum of their arguments' degrees, and the largest.
+    pub opaque: [(f64, f64, f64); FUNCTIONS],
+    /// Σ of the cleared degrees of all that was inverted.
     pub inverted: f64,
 }
 
 #[derive(Default)]
 struct Count {
     tally: Tally,
-    opaque: HashSet<(u64, u8)>,
+    opaque: HashSet<(u64, usize, bool)>,
     inverted: HashSet<(u64, bool)>,
 }
 
@@ -41,11 +60,15 @@ impl Degree {
     /// An independent random value: a weight or an input.
     #[must_use]
     pub fn variable() -> Degree {
-        Self::of(1.0)
+        Self::of(1.0, 0.0, 0.0)
     }
     /// The bound on this value's degree, denominators aside.
     pub fn degree(self) -> f64 {
         self.degree
+    }
+    /// The bound on its degree when the denominators of all that was inverted so far are cleared.
+    pub fn cleared(self) -> f64 {
+        COUNT.with_borrow(|c| self.degree + self.power * self.reach.min(c.tally.inverted))
     }
     /// What this thread counted since the last call.
     #[must_use]
@@ -53,33 +76,39 @@ impl Degree {
         COUNT.take().tally
     }
     #[inline]
-    fn of(degree: f64) -> Degree {
-        Degree { degree, id: NEXT.replace(NEXT.get() + 1) }
+    fn of(degree: f64, power: f64, reach: f64) -> Degree {
+        Degree { degree, power, reach, id: NEXT.replace(NEXT.get() + 1) }
     }
-    fn opaque(self, function: u8) -> Degree {
+    fn opaque(self, function: Function, back: bool) -> Degree {
+        let cleared = self.cleared();
         COUNT.with_borrow_mut(|c| {
-            if c.opaque.insert((self.id, function)) {
-                c.tally.opaque += 1.0;
-                c.tally.argument = c.tally.argument.max(self.degree);
+            if c.opaque.insert((self.id, function as usize, back)) {
+                let (count, sum, largest) = &mut c.tally.opaque[function as usize];
+                (*count, *sum, *largest) = (*count + 1.0, *sum + cleared, largest.max(cleared));
             }
         });
-        Self::of(1.0)
+        Self::variable()
     }
     /// One over this value, or over its exponential.
     fn inverse(self, exponential: bool) -> Degree {
+        if self.id == 0 {
+            return self; // one over a constant is a constant
+        }
+        let cleared = if exponential { 1.0 } else { self.cleared() };
         COUNT.with_borrow_mut(|c| {
-            if self.id != 0 && c.inverted.insert((self.id, exponential)) {
-                c.tally.inverted += if exponential { 1.0 } else { self.degree };
+            if c.inverted.insert((self.id, exponential)) {
+                c.tally.inverted += cleared;
             }
         });
-        if self.id == 0 { self } else { Self::of(1.0) }
+        Self::of(1.0, 1.0, cleared)
     }
 }
 
 impl Add for Degree {
     type Output = Self;
+    #[inline]
     fn add(self, o: Self) -> Self {
-        Self::of(self.degree.max(o.degree))
+        Self::of(self.degree.max(o.degree), self.power.max(o.power), self.reach + o.reach)
     }
 }
 impl Sub for Degree {
@@ -96,8 +125,9 @@ impl Neg for Degree {
 }
 impl Mul for Degree {
     type Output = Self;
+    #[inline]
     fn mul(self, o: Self) -> Self {
-        Self::of(self.degree + o.degree)
+        Self::of(self.degree + o.degree, self.power + o.power, self.reach + o.reach)
     }
 }
 impl AddAssign for Degree {
@@ -108,9 +138,9 @@ impl AddAssign for Degree {
 
 impl Scalar for Degree {
     const NAME: &'static str = "degree";
-    const ZERO: Self = Degree { degree: 0.0, id: 0 };
-    const ONE: Self = Degree { degree: 0.0, id: 0 };
-    const NEG_INF: Self = Degree { degree: f64::NEG_INFINITY, id: 0 };
+    const ZERO: Self = Degree { degree: 0.0, power: 0.0, reach: 0.0, id: 0 };
+    const ONE: Self = Self::ZERO;
+    const NEG_INF: Self = Degree { degree: f64::NEG_INFINITY, power: 0.0, reach: 0.0, id: 0 };
     fn from_f64(_: f64) -> Self {
         Self::ZERO
     }
@@ -124,28 +154,29 @@ impl Scalar for Degree {
         if a == Self::NEG_INF {
             return Self::ZERO;
         }
-        a.opaque(0) * b.opaque(0) * b.inverse(true)
+        let _ = b.opaque(Function::Exp, false);
+        a.opaque(Function::Exp, false) * b.inverse(true)
     }
     fn lse(m: Self, l: Self) -> Self {
-        (l * m.opaque(0)).opaque(1)
+        (l * m.opaque(Function::Exp, false)).opaque(Function::Exp, true)
     }
     fn sigmoid(self) -> Self {
-        self.opaque(2)
+        self.opaque(Function::Sigmoid, false)
     }
     fn rsqrt(self) -> Self {
-        self.opaque(3)
+        self.opaque(Function::Rsqrt, false)
     }
     fn inv_sqrt(_: usize) -> Self {
-        Self::of(1.0)
+        Self::variable()
     }
     fn rotary(_: usize, _: usize, _: usize, _: f64) -> (Self, Self) {
-        (Self::of(1.0), Self::of(1.0))
+        (Self::variable(), Self::variable())
     }
     fn clip_factor(norm2: Self, _: f64) -> Self {
-        norm2.opaque(4)
+        norm2.opaque(Function::Clip, false)
     }
     fn adam_scale(v: Self, _: f64) -> Self {
-        v.opaque(5)
+        v.opaque(Function::Adam, false)
     }
     fn sample(_: u64, _: f64) -> Self {
         Self::variable()
@@ -156,14 +187,30 @@ impl Scalar for Degree {
 mod tests {
     use super::*;
 
+    /// Kills: degrees that add under sums, an inverse counted twice, a denominator not cleared.
     #[test]
     fn degrees_add_under_products_and_restart_at_opaque_functions() {
+        let _ = Degree::take_tally();
         let (x, y) = (Degree::variable(), Degree::variable());
         let z = x * y * x + y;
-        assert_eq!(z.degree(), 3.0);
+        assert_eq!((z.degree(), z.cleared()), (3.0, 3.0));
         assert_eq!((z.sigmoid() * x).degree(), 2.0);
-        let _ = (z.sigmoid(), z.inv(), z.inv(), y.rsqrt());
-        assert_eq!(Degree::take_tally(), Tally { opaque: 2.0, argument: 3.0, inverted: 3.0 });
+        let once = z.inv();
+        let twice = once * z.inv() * x;
+        assert_eq!((once.cleared(), twice.cleared()), (1.0 + 3.0, 3.0 + 2.0 * 3.0));
+        let _ = (z.sigmoid(), twice.rsqrt());
+        let tally = Degree::take_tally();
+        assert_eq!(tally.inverted, 3.0);
+        assert_eq!(tally.opaque[Function::Sigmoid as usize], (1.0, 3.0, 3.0));
+        assert_eq!(tally.opaque[Function::Rsqrt as usize], (1.0, 9.0, 9.0));
         assert_eq!(Degree::take_tally(), Tally::default());
+    }
+
+    #[test]
+    fn constants_are_no_variables() {
+        let _ = Degree::take_tally();
+        assert_eq!(Degree::from_usize(3).inv().degree(), 0.0);
+        assert_eq!(Degree::exp_sub(Degree::NEG_INF, Degree::variable()), Degree::ZERO);
+        assert_eq!(Degree::take_tally().inverted, 0.0);
     }
 }

@@ -29,7 +29,7 @@ mod view;
 
 pub use clock::Clock;
 pub use cpu::{At, Cpu};
-pub use degree::{Degree, Tally};
+pub use degree::{Degree, Function, Tally};
 pub use device::Device;
 pub use dual::Dual;
 pub use field::F61;

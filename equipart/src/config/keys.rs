@@ -199,7 +199,7 @@ impl Keys<'_> {
 fn same(value: &Value, wanted: &str) -> bool {
     match value {
         Value::Number(number) => wanted.parse().is_ok_and(|wanted: f64| number.as_f64() == Some(wanted)),
-        _ => value.to_string() == wanted,
+        _ => shown(value) == wanted,
     }
 }
 

@@ -51,7 +51,9 @@ impl Counts {
             }
             let mut longer = sorted(order + 2);
             longer.dedup();
-            longer.iter_mut().for_each(|gram| *gram &= u32::MAX >> (8 * (ORDER - order)));
+            for gram in &mut longer {
+                *gram &= u32::MAX >> (8 * (ORDER - order));
+            }
             longer.sort_unstable();
             Table::new(&longer)
         }))
@@ -129,11 +131,11 @@ mod tests {
             assert!((seen - wanted).abs() < 1e-15, "{context:?}: {seen} instead of {wanted}");
         };
         let counts = &Counts::new(b"abab");
-        let half = (0.25 + 0.75 * 2.0 / 256.0) / 2.0; // "a" after a "b", "b" after an "a": D = 3/4
+        let half = 0.5 * 0.25 + 0.75 / 256.0; // "a" after a "b", "b" after an "a": D = 3/4
         let (b, a) = (0.25 + 0.75 * half, 0.25 + 0.75 * half); // "ab" after a "b", "ba" after an "a"
         let two = (1.0 + 2.0 * b) / 3.0; // "bab" after an "a": D = 2/3
         close(counts, b"", b'a', half);
-        close(counts, b"", b'x', 0.75 * 2.0 / 256.0 / 2.0);
+        close(counts, b"", b'x', 0.75 / 256.0);
         close(counts, b"a", b'b', b);
         close(counts, b"b", b'a', a);
         close(counts, b"ab", b'a', a); // "aba" comes after nothing
