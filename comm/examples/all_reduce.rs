@@ -1,4 +1,4 @@
-//! All-reduce between thread ranks, µs a call, back to back: the best of five rounds on rank 0.
+//! All-reduce between thread ranks, µs a call: the best of many batches of calls back to back, on rank 0.
 use comm::{Axis, CommError, Reduce, World};
 use std::time::Instant;
 use tensor::{Category, Cpu, Tensor};
@@ -6,16 +6,17 @@ use tensor::{Category, Cpu, Tensor};
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     for ranks in [2, 4] {
         for bytes in [4 << 10, 256 << 10, 4 << 20, 64 << 20] {
-            let rounds = ((64 << 20) / bytes * 4).clamp(5, 4000);
+            let batch = ((1 << 20) / bytes).clamp(1, 100);
+            let batches = if bytes > 4 << 20 { 60 } else { 1500 };
             let best = World::threads(&[(Axis::Tp, ranks)])?.run(|device: Cpu<f32>, mesh| {
                 let mut x = Tensor::from_fn(&device, Category::Buffers, 1, bytes / 4, |_| 0.0);
                 let mut best = f64::MAX;
-                for _ in 0..5 {
+                for _ in 0..batches {
                     let start = Instant::now();
-                    for _ in 0..rounds {
+                    for _ in 0..batch {
                         mesh.group(Axis::Tp).all_reduce(&mut x, Reduce::Sum)?;
                     }
-                    best = best.min(start.elapsed().as_secs_f64() / rounds as f64);
+                    best = best.min(start.elapsed().as_secs_f64() / batch as f64);
                 }
                 Ok::<_, CommError>(best)
             })?;

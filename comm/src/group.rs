@@ -253,6 +253,20 @@ mod tests {
         assert_eq!(device.meter().peaks_of_all().total, 0);
     }
 
+    /// Kills: results in another category or of another size.
+    #[test]
+    fn gathered_tensors_are_buffers_and_others_activations() {
+        let (group, device) = (group(&[(Axis::Tp, 2)], 0), Priced::default());
+        let x = Tensor::empty(&device, Category::Weights, 4, 3);
+        let held = |category| device.meter().now(category);
+        let _all = group.all_gather(&x).unwrap();
+        assert_eq!((held(Category::Buffers), held(Category::Activations)), (8 * 3 * 4, 0));
+        let _block = group.reduce_scatter(&x).unwrap();
+        assert_eq!((held(Category::Buffers), held(Category::Activations)), (8 * 3 * 4, 2 * 3 * 4));
+        let _got = group.receive(&device, 1, 1, 5).unwrap();
+        assert_eq!((held(Category::Buffers), held(Category::Activations)), (8 * 3 * 4, (2 * 3 + 5) * 4));
+    }
+
     #[test]
     fn alone_there_is_nobody_to_talk_to() {
         let group = Mesh::<Priced>::alone().group(Axis::Tp).clone();

@@ -4,3 +4,19 @@
 #[cfg(doctest)]
 #[doc = include_str!("by-hand.md")]
 mod by_hand {}
+
+#[cfg(doctest)]
+#[doc = include_str!("tensors-and-shares.md")]
+mod tensors_and_shares {}
+
+#[cfg(doctest)]
+#[doc = include_str!("backward.md")]
+mod backward {}
+
+#[cfg(doctest)]
+#[doc = include_str!("columns-and-rows.md")]
+mod columns_and_rows {}
+
+#[cfg(doctest)]
+#[doc = include_str!("why-a-field-proves.md")]
+mod why_a_field_proves {}

@@ -161,7 +161,7 @@ fn inference(
         watch(&format!("generating under {layout}"));
         let generated = generate::generate(work.model, layout, &request, &|_| ())?;
         if alone.is_empty() {
-            alone = generated.texts.clone();
+            alone.clone_from(&generated.texts);
             truth = all_logits::<f64>(work.model, layout, &ids(&alone))?;
         }
         let logits = all_logits::<f32>(work.model, layout, &ids(&alone))?;

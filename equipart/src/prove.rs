@@ -73,7 +73,7 @@ impl Subject {
             Sequence { targets: ids.iter().enumerate().map(|(i, _)| id(salt + 500, i)).collect(), ids }
         };
         let batch = |step: usize| {
-            let sequences = (0..2 * data + 1).map(|b| sequence(step * 31 + b)).collect();
+            let sequences = (0..=2 * data).map(|b| sequence(step * 31 + b)).collect();
             Ok((Batch::new(sequences, 2)?, 1.0))
         };
         let steps = (0..2).map(batch).collect::<Result<_>>()?;
@@ -147,14 +147,15 @@ fn noise(step: usize) -> Random {
 const NOISE: Draw = Draw { mean: 0.0, std: 1.0 };
 
 /// Named whole tensors, in program order.
-type Trace = Vec<(String, Vec<F61>)>;
+type Named<S> = Vec<(String, Vec<S>)>;
+type Trace = Named<F61>;
 
 /// The layout's program on one rank, on any device: its weights before, and its trace.
 fn program<D: Kernels>(
     subject: &Subject,
     device: &D,
     mesh: &Mesh<D>,
-) -> parallel::Result<(BTreeMap<String, Vec<D::Elem>>, Vec<(String, Vec<D::Elem>)>)> {
+) -> parallel::Result<(Weights<D::Elem>, Named<D::Elem>)> {
     let values = &Random { seed: 0 };
     let mut trainer = Trainer::new(device, mesh, &subject.shape, values, subject.optimizer)?;
     let mut trace = Vec::new();
@@ -235,14 +236,16 @@ pub fn prove(subject: &Subject, layout: &Layout, keys: &[Key], truths: &Truths) 
 /// Tensors and elements compared, and the first that differ. What one has and the other lacks differs, too.
 fn compare(mine: &Trace, truth: &Trace, rank: usize) -> (usize, usize, Option<Difference>) {
     let elements = truth.iter().map(|(_, x)| x.len()).sum();
-    let pairs = mine.iter().zip(truth);
-    let difference = |((name, got), (wanted, want)): (&(String, Vec<F61>), &(String, Vec<F61>))| {
+    let mut first = None;
+    for ((name, got), (wanted, want)) in mine.iter().zip(truth) {
         let same = got.iter().zip(want).filter(|(a, b)| a == b).count();
         let (differ, of) = (want.len().max(got.len()) - same, want.len());
-        let name = if name == wanted { name.clone() } else { format!("{wanted} (seen: {name})") };
-        (differ > 0 || name != *wanted).then_some(Difference { name, rank, differ, of })
-    };
-    let mut first = pairs.map(difference).find_map(|d| d);
+        if differ > 0 || name != wanted {
+            let name = if name == wanted { name.clone() } else { format!("{wanted} (seen: {name})") };
+            first = Some(Difference { name, rank, differ, of });
+            break;
+        }
+    }
     if first.is_none() && mine.len() != truth.len() {
         let name = format!("{} tensors where the oracle has {}", mine.len(), truth.len());
         first = Some(Difference { name, rank, differ: mine.len().abs_diff(truth.len()), of: truth.len() });

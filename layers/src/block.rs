@@ -91,3 +91,58 @@ impl<D: Kernels> Layer<D> for Block<D> {
         self.mlp.params(into);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proof::{Answer, Case, Given, proves};
+    use crate::{Builder, Rotary};
+    use comm::{Axis, Op};
+    use kernels::Heads;
+    use reference::Model;
+    use tensor::Scalar;
+
+    const D: usize = 6;
+    const F: usize = 8;
+    const ROPE: f64 = 100.0;
+    struct OneBlock;
+
+    fn oracle() -> Model {
+        let heads = reference::Heads { queries: 8, keys: 4, dim: 2 };
+        Model { width: D, blocks: 1, heads, hidden: F, vocabulary: 1, rope: ROPE, eps: 1e-5, tied: true }
+    }
+
+    impl Case for OneBlock {
+        type Layer<T: Kernels> = Block<T>;
+        const RANKS: &'static [usize] = &[1, 2, 4];
+        fn features(&self) -> [usize; 2] {
+            [D, D]
+        }
+        fn build<T: Kernels>(&self, at: &Builder<T>) -> Result<Block<T>> {
+            let heads = Heads { queries: 8, keys: 4, dim: 2 };
+            let norm = |n| RmsNorm::new(at, &format!("blocks.0.norm{n}"), D, 1e-5);
+            let rotary = Rotary::new(2, ROPE);
+            let attention = Attention::shard(at, Axis::Tp, "blocks.0.attention", D, heads, rotary)?;
+            let mlp = Mlp::shard(at, Axis::Tp, "blocks.0.mlp", D, F)?;
+            Ok(Block {
+                attention: Residual { norm: norm(1)?, inner: attention },
+                mlp: Residual { norm: norm(2)?, inner: mlp },
+            })
+        }
+        fn oracle<S: Scalar>(&self, g: &Given<S>) -> Answer<S> {
+            let (y, saved) = oracle().block(&g.weights, 0, g.x.clone(), &g.lengths);
+            let mut gradients = reference::Weights::new();
+            let dx = oracle().block_backward(&g.weights, 0, &saved, g.dy.clone(), &g.lengths, &mut gradients);
+            Answer { y, dx, gradients }
+        }
+        fn traffic(&self, tokens: usize) -> Vec<(Op, usize)> {
+            vec![(Op::AllReduce, 4 * tokens * D)] // two forward, two backward
+        }
+    }
+
+    /// Kills: a residual or its gradient dropped, a norm of the wrong input, a third all-reduce.
+    #[test]
+    fn block_equals_block_bit_for_bit() {
+        proves(&OneBlock);
+    }
+}

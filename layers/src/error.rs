@@ -14,7 +14,7 @@ pub enum Error {
     /// The ranks of an axis do not divide what they should share.
     #[error("{axis}={ranks} does not divide the {size} {what}; {axis} can be {}", divisors(*size))]
     Fit {
-        /// What is shared: "heads", "columns of blocks.0.mlp.gate_up".
+        /// What is shared: "heads", "columns of `blocks.0.mlp.gate_up`".
         what: String,
         /// How many there are.
         size: usize,

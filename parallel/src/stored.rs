@@ -44,19 +44,14 @@ impl Entry {
     /// The part's values in the order of the file, out of the whole parameter `[rows, cols]`, row-major.
     pub(crate) fn arrange<E: Scalar, T>(&self, whole: &[E], to: impl Fn(E) -> T) -> Vec<T> {
         let cols = whole.len() / self.rows;
-        let at = |r: usize, c: usize| to(whole[r * cols + c]);
-        match self.orientation {
-            Orientation::Transposed => self
-                .columns
-                .clone()
-                .flat_map(|c| (0..self.rows).map(move |r| (r, c)))
-                .map(|(r, c)| at(r, c))
-                .collect(),
-            _ => {
-                let columns = |r| self.columns.clone().map(move |c| (r, c));
-                (0..self.rows).flat_map(columns).map(|(r, c)| at(r, c)).collect()
-            }
-        }
+        let by_columns = self.orientation == Orientation::Transposed;
+        let [outer, inner] = if by_columns {
+            [self.columns.clone(), 0..self.rows]
+        } else {
+            [0..self.rows, self.columns.clone()]
+        };
+        let index = |o: usize, i: usize| if by_columns { i * cols + o } else { o * cols + i };
+        outer.flat_map(|o| inner.clone().map(move |i| (o, i))).map(|(o, i)| to(whole[index(o, i)])).collect()
     }
 }
 
@@ -130,5 +125,24 @@ impl<E: Scalar> Values<E> for Stored {
             let column = column - columns.start;
             E::from_f64(if *transposed { matrix.get(column, row) } else { matrix.get(row, column) })
         }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(orientation: Orientation) -> Entry {
+        Entry { name: "theirs".into(), param: "ours".into(), rows: 2, columns: 1..3, orientation }
+    }
+
+    /// Kills: a part written or read from the wrong columns, a transpose forgotten on one of the two ways.
+    #[test]
+    fn parts_lie_as_their_entries_say() {
+        let whole: Vec<f64> = (0..8).map(f64::from).collect(); // [2, 4]
+        assert_eq!(entry(Orientation::Same).arrange(&whole, |x| x), [1.0, 2.0, 5.0, 6.0]);
+        assert_eq!(entry(Orientation::Transposed).arrange(&whole, |x| x), [1.0, 5.0, 2.0, 6.0]);
+        let vector = Entry { rows: 1, columns: 0..8, ..entry(Orientation::Vector) };
+        assert_eq!((vector.arrange(&whole, |x| x), vector.shape()), (whole, vec![8]));
     }
 }

@@ -16,7 +16,7 @@ use crate::swiglu::{swiglu, swiglu_backward};
 use tensor::Scalar;
 
 /// What a block's backward needs of its forward, in the order in which it came about.
-pub(crate) struct Saved<S> {
+pub struct BlockSaved<S> {
     x: Vec<S>,       // X
     norm1: Vec<S>,   // norm1(X)
     qkv: Vec<S>,     // turned rows [Q | K | V]
@@ -28,14 +28,14 @@ pub(crate) struct Saved<S> {
 }
 
 impl Model {
-    /// Block `i`: `X[B,D]` → `X₂[B,D]`, and what its backward needs.
-    pub(crate) fn block<S: Scalar>(
+    /// Block `i`: `X[B,D]` → `X₂[B,D]`, and what its backward needs. `w` has at least this block's parameters.
+    pub fn block<S: Scalar>(
         &self,
         w: &Weights<S>,
         i: usize,
         x: Vec<S>,
         lengths: &[usize],
-    ) -> (Vec<S>, Saved<S>) {
+    ) -> (Vec<S>, BlockSaved<S>) {
         let (of, [qkv_shape, out_shape, up_shape, down_shape]) = (|p| &w[&part(i, p)], self.block_shapes());
         let norm1 = rms_norm(&x, of("norm1"), self.eps);
         let mut qkv = linear(&norm1, of("attention.qkv"), qkv_shape);
@@ -48,15 +48,15 @@ impl Model {
         let h = swiglu(&gate_up, self.hidden);
         let mut x2 = x1.clone();
         add(&mut x2, linear(&h, of("mlp.down"), down_shape));
-        (x2, Saved { x, norm1, qkv, o, x1, norm2, gate_up, h })
+        (x2, BlockSaved { x, norm1, qkv, o, x1, norm2, gate_up, h })
     }
 
     /// `dX₂[B,D]` → `dX[B,D]`; the gradients of the block's parameters go into `g`.
-    pub(crate) fn block_backward<S: Scalar>(
+    pub fn block_backward<S: Scalar>(
         &self,
         w: &Weights<S>,
         i: usize,
-        saved: &Saved<S>,
+        saved: &BlockSaved<S>,
         mut dx: Vec<S>,
         lengths: &[usize],
         g: &mut Weights<S>,

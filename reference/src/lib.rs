@@ -36,6 +36,7 @@ mod swiglu;
 mod train;
 
 pub use attention::{Heads, attention, attention_backward};
+pub use block::BlockSaved;
 pub use linear::{linear, linear_backward};
 pub use loss::{cross_entropy, cross_entropy_backward, embed, embed_backward};
 pub use model::{Model, Sequence, Weights};

@@ -5,7 +5,7 @@
 //! ```
 //! Tied: `W_head = embeddingᵀ`, and the gradients of both uses add up.
 use crate::attention::Heads;
-use crate::block::Saved;
+use crate::block::BlockSaved;
 use crate::linear::{add, linear, linear_backward, transpose};
 use crate::loss::{cross_entropy, cross_entropy_backward, embed, embed_backward};
 use crate::norm::{rms_norm, rms_norm_backward};
@@ -49,7 +49,7 @@ pub struct Sequence {
 struct Tape<S> {
     ids: Vec<u32>,
     lengths: Vec<usize>,
-    blocks: Vec<Saved<S>>,
+    blocks: Vec<BlockSaved<S>>,
     x: Vec<S>,      // after the last block
     normed: Vec<S>, // norm(X)
     head: Vec<S>,   // W_head[D,V]

@@ -12,7 +12,7 @@ use std::ops::{Add, AddAssign, Mul, Neg, Sub};
 /// An upper bound on the degree of a value, and which value it is.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Degree {
-    degree: f64,
+    total: f64,
     power: f64, // the largest power of any one inverse
     reach: f64, // at least the sum of the cleared degrees of the different values inverted in it
     id: u64,    // equal ids are the same value; constants are 0
@@ -64,11 +64,11 @@ impl Degree {
     }
     /// The bound on this value's degree, denominators aside.
     pub fn degree(self) -> f64 {
-        self.degree
+        self.total
     }
     /// The bound on its degree when the denominators of all that was inverted so far are cleared.
     pub fn cleared(self) -> f64 {
-        COUNT.with_borrow(|c| self.degree + self.power * self.reach.min(c.tally.inverted))
+        COUNT.with_borrow(|c| self.total + self.power * self.reach.min(c.tally.inverted))
     }
     /// What this thread counted since the last call.
     #[must_use]
@@ -76,8 +76,8 @@ impl Degree {
         COUNT.take().tally
     }
     #[inline]
-    fn of(degree: f64, power: f64, reach: f64) -> Degree {
-        Degree { degree, power, reach, id: NEXT.replace(NEXT.get() + 1) }
+    fn of(total: f64, power: f64, reach: f64) -> Degree {
+        Degree { total, power, reach, id: NEXT.replace(NEXT.get() + 1) }
     }
     fn opaque(self, function: Function, back: bool) -> Degree {
         let cleared = self.cleared();
@@ -108,11 +108,12 @@ impl Add for Degree {
     type Output = Self;
     #[inline]
     fn add(self, o: Self) -> Self {
-        Self::of(self.degree.max(o.degree), self.power.max(o.power), self.reach + o.reach)
+        Self::of(self.total.max(o.total), self.power.max(o.power), self.reach + o.reach)
     }
 }
 impl Sub for Degree {
     type Output = Self;
+    #[allow(clippy::suspicious_arithmetic_impl)] // a difference has the degree of a sum
     fn sub(self, o: Self) -> Self {
         self + o
     }
@@ -127,7 +128,7 @@ impl Mul for Degree {
     type Output = Self;
     #[inline]
     fn mul(self, o: Self) -> Self {
-        Self::of(self.degree + o.degree, self.power + o.power, self.reach + o.reach)
+        Self::of(self.total + o.total, self.power + o.power, self.reach + o.reach)
     }
 }
 impl AddAssign for Degree {
@@ -138,9 +139,9 @@ impl AddAssign for Degree {
 
 impl Scalar for Degree {
     const NAME: &'static str = "degree";
-    const ZERO: Self = Degree { degree: 0.0, power: 0.0, reach: 0.0, id: 0 };
+    const ZERO: Self = Degree { total: 0.0, power: 0.0, reach: 0.0, id: 0 };
     const ONE: Self = Self::ZERO;
-    const NEG_INF: Self = Degree { degree: f64::NEG_INFINITY, power: 0.0, reach: 0.0, id: 0 };
+    const NEG_INF: Self = Degree { total: f64::NEG_INFINITY, power: 0.0, reach: 0.0, id: 0 };
     fn from_f64(_: f64) -> Self {
         Self::ZERO
     }

@@ -104,7 +104,7 @@ impl<S: Scalar> Scalar for Dual<S> {
     }
     /// A draw with a drawn tangent: a random direction.
     fn sample(key: u64, std: f64) -> Self {
-        Self::new(S::sample(key, std), S::sample(mix(key ^ 77), std))
+        Self::new(S::sample(key, std), S::sample(mix(key ^ 0x4d), std))
     }
 }
 

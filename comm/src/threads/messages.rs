@@ -216,8 +216,12 @@ impl Drop for Offer<'_> {
 
 #[cfg(test)]
 mod tests {
-    use crate::{Axis, CommError, World};
-    use tensor::{Category, Cpu, Tensor};
+    use super::*;
+    use crate::{Axis, Op, World};
+    use std::panic::Location;
+    use std::sync::atomic::AtomicBool;
+    use std::time::Duration;
+    use tensor::{Category, Tensor};
 
     /// Kills: a message overtaken, lost, or seen twice; a sender that goes on while its memory is read.
     #[test]
@@ -242,5 +246,62 @@ mod tests {
             Ok::<_, CommError>(())
         });
         ran.unwrap();
+    }
+
+    fn call(op: Op) -> Call<'static> {
+        let (axis, at) = (Axis::Tp, Location::caller());
+        Call { op, reduce: None, peer: None, rows: 1, cols: 1, elem: "f32", axis, label: None, at }
+    }
+    /// A sender that waits for rank 1 no longer than the limit; whether it has left, and what it then says.
+    fn late_sender(meanwhile: impl FnOnce(&Messages, &AtomicBool)) -> Result<()> {
+        let messages = Messages::new([0, 1].into(), Arc::new(Watch::new(2, Duration::from_millis(5))));
+        let left = AtomicBool::new(false);
+        std::thread::scope(|threads| {
+            let sender = threads.spawn(|| {
+                let x = Tensor::from_fn(&Cpu::default(), Category::Buffers, 1, 1, |_| 1.0f32);
+                let outcome = messages.send(0, 1, x.view(), &call(Op::Send));
+                left.store(true, SeqCst);
+                outcome
+            });
+            meanwhile(&messages, &left);
+            let outcome = sender.join().unwrap();
+            assert_eq!(messages.outboxes[0].state.load(SeqCst), FREE);
+            outcome
+        })
+    }
+
+    /// Kills: a sender that leaves, so that its memory may go, while it is read.
+    #[test]
+    fn a_late_sender_waits_for_the_copy_under_way() {
+        let mut caught = false;
+        while !caught {
+            let sent = late_sender(|messages, left| {
+                let state_of = &messages.outboxes[0].state;
+                let (offered, taking) = (state(Step::Offered, 1), state(Step::Taking, 1));
+                while !caught && !left.load(SeqCst) {
+                    caught = state_of.compare_exchange(offered, taking, SeqCst, SeqCst).is_ok();
+                }
+                if caught {
+                    std::thread::sleep(Duration::from_millis(10)); // past the limit
+                    assert!(!left.load(SeqCst), "left while its memory was read");
+                    state_of.store(state(Step::Taken, 1), SeqCst);
+                }
+            });
+            assert_eq!(sent.is_ok(), caught);
+        }
+    }
+
+    /// Kills: a message seen after its memory has gone.
+    #[test]
+    fn a_late_sender_withdraws_its_offer() {
+        let sent = late_sender(|messages, left| {
+            while !left.load(SeqCst) {
+                std::thread::yield_now();
+            }
+            let mut x = Tensor::from_fn(&Cpu::default(), Category::Buffers, 1, 1, |_| 0.0f32);
+            let got = messages.receive(1, 0, x.view_mut(), &call(Op::Receive));
+            assert!(matches!(got, Err(CommError::Late { .. })) && x.read().unwrap() == [0.0]);
+        });
+        assert!(matches!(sent, Err(CommError::Late { .. })));
     }
 }

@@ -4,8 +4,8 @@ use crate::call::Reduce;
 use std::ops::Range;
 use tensor::Scalar;
 
-/// Elements reduced at a time; they stay in the first cache.
-const PIECE: usize = 1024;
+/// Elements reduced at a time, in registers.
+const BLOCK: usize = 128;
 /// Elements to which shares are rounded up, so that ranks do not write one cache line together.
 const LINE: usize = 16;
 
@@ -27,22 +27,41 @@ pub(super) unsafe fn reduce<S: Scalar>(
     range: Range<usize>,
     how: Reduce,
 ) {
-    let mut piece = [S::ZERO; PIECE];
-    for at in range.clone().step_by(PIECE) {
-        let piece = &mut piece[..PIECE.min(range.end - at)];
-        for (i, source) in sources.clone().enumerate() {
-            // SAFETY: inside the range, which the caller vouches for.
-            let source = unsafe { std::slice::from_raw_parts(source.add(at), piece.len()) };
-            match how {
-                _ if i == 0 => piece.copy_from_slice(source),
-                Reduce::Sum => piece.iter_mut().zip(source).for_each(|(a, &b)| *a += b),
-                Reduce::Stab => piece.iter_mut().zip(source).for_each(|(a, &b)| *a = S::stab(*a, b)),
-            }
+    let mut at = range.start;
+    while at + BLOCK <= range.end {
+        // SAFETY: inside the range, for which the caller vouches.
+        unsafe { reduce_block::<S, BLOCK>(sources, targets, at, how) };
+        at += BLOCK;
+    }
+    for at in at..range.end {
+        // SAFETY: as above.
+        unsafe { reduce_block::<S, 1>(sources, targets, at, how) };
+    }
+}
+
+/// `LEN` elements from `at` on; their number is fixed so that they stay in registers.
+///
+/// # Safety
+/// As above, for these elements.
+#[inline(always)]
+unsafe fn reduce_block<S: Scalar, const LEN: usize>(
+    sources: &(impl Iterator<Item = *mut S> + Clone),
+    targets: &(impl Iterator<Item = *mut S> + Clone),
+    at: usize,
+    how: Reduce,
+) {
+    // SAFETY: the caller vouches for it; an array is aligned as its elements are.
+    let mut blocks = sources.clone().map(|source| unsafe { &*source.add(at).cast::<[S; LEN]>() });
+    let Some(mut sum) = blocks.next().copied() else { return };
+    for block in blocks {
+        match how {
+            Reduce::Sum => sum.iter_mut().zip(block).for_each(|(a, &b)| *a += b),
+            Reduce::Stab => sum.iter_mut().zip(block).for_each(|(a, &b)| *a = S::stab(*a, b)),
         }
-        for target in targets.clone() {
-            // SAFETY: as above.
-            unsafe { std::ptr::copy_nonoverlapping(piece.as_ptr(), target.add(at), piece.len()) };
-        }
+    }
+    for target in targets.clone() {
+        // SAFETY: as above.
+        unsafe { *target.add(at).cast::<[S; LEN]>() = sum };
     }
 }
 

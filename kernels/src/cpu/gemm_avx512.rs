@@ -68,6 +68,7 @@ pub(super) unsafe fn product(
 }
 
 /// 16×16, in four rounds of shuffles.
+#[allow(clippy::large_types_passed_by_value)] // they are registers
 #[target_feature(enable = "avx512f")]
 #[inline]
 fn transpose(r: [__m512; 16]) -> [__m512; 16] {
@@ -107,6 +108,7 @@ unsafe fn pack_panels<const W: usize>(to: *mut f32, from: Factor, k: usize, widt
             let last = whole.min(first + W * TOGETHER);
             for p in 0..k {
                 let row = from.at.add(p * from.row);
+                // Prefetches may point anywhere.
                 _mm_prefetch::<_MM_HINT_T0>(row.wrapping_add(8 * from.row + first).cast());
                 _mm_prefetch::<_MM_HINT_T0>(row.wrapping_add(8 * from.row + first + 16).cast());
                 _mm_prefetch::<_MM_HINT_T0>(row.wrapping_add(8 * from.row + first + 32).cast());
@@ -166,7 +168,8 @@ unsafe fn pack<const W: usize>(to: *mut f32, from: Factor, k: usize, width: usiz
     }
 }
 
-#[allow(clippy::too_many_arguments)]
+/// Up to 12×32 of C from one panel of A and one of B.
+#[allow(clippy::too_many_arguments)] // a kernel's edge
 #[target_feature(enable = "avx512f")]
 unsafe fn tile(
     rows: usize,
@@ -178,8 +181,16 @@ unsafe fn tile(
     cols: usize,
     add: bool,
 ) {
-    macro_rules! by_rows { ($($r:literal)*) => { match rows { $($r => unsafe { micro::<$r>(k, a, b, c, ldc, cols, add) },)* _ => unreachable!() } } }
-    by_rows!(1 2 3 4 5 6 7 8 9 10 11 12)
+    macro_rules! by_rows {
+        ($($r:literal)*) => {
+            match rows {
+                // SAFETY: the caller's promise, for this many rows.
+                $($r => unsafe { micro::<$r>(k, a, b, c, ldc, cols, add) },)*
+                _ => unreachable!("a tile of {rows} rows"),
+            }
+        };
+    }
+    by_rows!(1 2 3 4 5 6 7 8 9 10 11 12);
 }
 
 #[target_feature(enable = "avx512f")]
@@ -198,11 +209,11 @@ unsafe fn micro<const R: usize>(
         let masks = [mask(cols), mask(cols.saturating_sub(16))];
         for r in 0..R {
             _mm_prefetch::<_MM_HINT_T0>(c.add(r * ldc).cast());
-            _mm_prefetch::<_MM_HINT_T0>(c.add(r * ldc + 16).cast());
+            _mm_prefetch::<_MM_HINT_T0>(c.wrapping_add(r * ldc + 16).cast());
         }
         for p in 0..k {
-            _mm_prefetch::<_MM_HINT_T0>(b.add(p * NR + 8 * NR).cast());
-            _mm_prefetch::<_MM_HINT_T0>(b.add(p * NR + 8 * NR + 16).cast());
+            _mm_prefetch::<_MM_HINT_T0>(b.wrapping_add(p * NR + 8 * NR).cast());
+            _mm_prefetch::<_MM_HINT_T0>(b.wrapping_add(p * NR + 8 * NR + 16).cast());
             let (b0, b1) = (_mm512_load_ps(b.add(p * NR)), _mm512_load_ps(b.add(p * NR + 16)));
             for r in 0..R {
                 let x = _mm512_set1_ps(*a.add(p * MR + r));
@@ -212,17 +223,14 @@ unsafe fn micro<const R: usize>(
         }
         for r in 0..R {
             for v in 0..2 {
-                let at = c.add(r * ldc + 16 * v);
-                let sum = if add {
-                    _mm512_add_ps(acc[r][v], _mm512_maskz_loadu_ps(masks[v], at))
-                } else {
-                    acc[r][v]
-                };
-                _mm512_mask_storeu_ps(at, masks[v], sum);
+                let at = c.wrapping_add(r * ldc + 16 * v);
+                let before = if add { _mm512_maskz_loadu_ps(masks[v], at) } else { _mm512_setzero_ps() };
+                _mm512_mask_storeu_ps(at, masks[v], _mm512_add_ps(acc[r][v], before));
             }
         }
     }
 }
+
 fn mask(cols: usize) -> u16 {
     if cols >= 16 { u16::MAX } else { (1 << cols) - 1 }
 }

@@ -53,12 +53,12 @@ pub fn filled<D: Kernels>(
     t
 }
 
-/// dW[I,O_t] += X[B,I]ᵀ · dY[B,O_t].
+/// `dW[I,O_t] += X[B,I]ᵀ · dY[B,O_t]`.
 pub fn columns_gradient<D: Kernels>(w: &mut ColumnWeight<D>, x: &Tensor<D>, dy: &Split<D>) {
     weight_gradient(w.param(), x.view(), dy.share().view());
 }
 
-/// dW[I_t,O] += X[B,I_t]ᵀ · dY[B,O].
+/// `dW[I_t,O] += X[B,I_t]ᵀ · dY[B,O]`.
 pub fn rows_gradient<D: Kernels>(w: &mut RowWeight<D>, x: &Split<D>, dy: &Tensor<D>) {
     weight_gradient(w.param(), x.share().view(), dy.view());
 }

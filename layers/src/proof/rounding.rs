@@ -9,6 +9,8 @@ use tensor::{Cpu, Real};
 
 /// The split layer's error may be this many times the unsplit one's.
 const TIMES: f64 = 4.0;
+/// The unsplit layer may be off by this much of a tensor's largest value: more is no rounding.
+const FAR: f64 = 1e-4;
 
 pub(super) fn check<C: Case>(case: &C) {
     let given = |step: usize| Given::<f32>::draw(case.features(), step);
@@ -21,6 +23,7 @@ pub(super) fn check<C: Case>(case: &C) {
         let truth = oracle(case, &start, &|step| given(step).iter().map(widen).collect());
         for (name, error, size) in errors(&seen.trace, &truth) {
             if ranks == 1 {
+                assert!(error <= FAR * size, "{name} unsplit errs by {error:e}, where values go to {size:e}");
                 alone.insert(name, error);
                 continue;
             }
@@ -28,8 +31,6 @@ pub(super) fn check<C: Case>(case: &C) {
             assert!(error <= bound, "{name} on {ranks} ranks errs by {error:e}, alone by {:e}", alone[&name]);
         }
     }
-    let worst = alone.values().fold(0.0f64, |a, &b| a.max(b));
-    assert!(worst < 1e-3, "the unsplit layer errs by {worst:e}");
 }
 
 fn wide(x: &[f32]) -> Vec<f64> {

@@ -1,0 +1,91 @@
+//! The whole model under every layout equals the oracle, bit for bit in the field: logits, losses, norms, every
+//! gradient, every new weight, over two clipped steps of two ragged microbatches.
+use equipart::Layout;
+use equipart::prove::{Subject, Truths, prove};
+use kernels::Heads;
+use layers::{Kind, Shape};
+use tensor::{Key, mix};
+
+const SHAPE: Shape = Shape {
+    width: 12,
+    blocks: 2,
+    heads: Heads { queries: 8, keys: 4, dim: 3 },
+    hidden: 8,
+    vocabulary: 16,
+    rope: 100.0,
+    eps: 1e-5,
+    tied: false,
+};
+const LAYOUTS: [&str; 8] = ["none", "tp=2", "tp=4", "dp=2", "dp=3", "tp=2,dp=2", "tp=4,dp=2", "tp=2,dp=3"];
+
+/// Fixed keys, and one that no run had before.
+fn keys() -> [Key; 3] {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    let fresh = Key(mix(now.as_nanos() as u64));
+    println!("the fresh key is {:#x}", fresh.0);
+    [Key(1), Key(2), fresh]
+}
+
+/// Kills, beyond what layers' own proofs do: unequal microbatches averaged, gradients of data ranks not summed or
+/// averaged, a norm that counts replicas, decay of gains, moments mixed up, accumulation overwritten or kept on.
+fn equal(tied: bool, optimizer: (Kind, Option<f64>)) {
+    let (keys, truths) = (keys(), Truths::default());
+    let shape = Shape { tied, ..SHAPE };
+    let most: Layout = "dp=3".parse().unwrap();
+    let subject = Subject { optimizer, ..Subject::small(shape, &most).unwrap() };
+    for layout in LAYOUTS {
+        let layout: Layout = layout.parse().unwrap();
+        let verdict = prove(&subject, &layout, &keys, &truths).unwrap();
+        assert!(verdict.equal, "tied {tied}, {optimizer:?}: {}", verdict.statement());
+        let a_rank = 1 + 2 * (2 + 2 * if tied { 14 } else { 15 }); // logits; loss, norm², gradients, weights
+        assert_eq!(verdict.tensors, a_rank * keys.len() * layout.ranks(), "{layout}");
+    }
+}
+
+#[test]
+fn plain_descent_equals_the_oracle_under_every_layout() {
+    equal(false, (Kind::Sgd, Some(0.5)));
+    equal(true, (Kind::Sgd, None));
+}
+
+#[test]
+fn adamw_equals_the_oracle_under_every_layout() {
+    equal(false, (Kind::ADAMW, Some(0.5)));
+    equal(true, (Kind::ADAMW, Some(0.5)));
+}
+
+/// Another oracle is told apart: what differs first is named, with the rank and how many elements.
+#[test]
+fn another_model_is_rejected_by_name() {
+    let layout: Layout = "tp=2".parse().unwrap();
+    let subject = Subject::small(SHAPE, &layout).unwrap();
+    let mut other = subject.clone();
+    other.steps[0].1 = 0.5; // half the learning rate
+    let truths = Truths::default();
+    assert!(prove(&other, &layout, &[Key(1)], &truths).unwrap().equal);
+    let verdict = prove(&subject, &layout, &[Key(1)], &truths).unwrap();
+    let first = verdict.first_difference.clone().unwrap();
+    assert!(!verdict.equal && first.name == "step 0: new embedding" && first.rank == 0, "{first:?}");
+    assert!(first.differ > 0 && first.differ <= first.of && first.of == 16 * 12, "{first:?}");
+    let says = verdict.statement();
+    assert!(says.contains("Not equal") && says.contains("\"step 0: new embedding\", rank 0"), "{says}");
+}
+
+#[test]
+fn the_bound_is_small_and_grows_with_the_shapes() {
+    let bound = |blocks| {
+        let shape = Shape { blocks, ..SHAPE };
+        Subject::small(shape, &Layout::default()).unwrap().bound_log2(2).unwrap()
+    };
+    assert!(bound(1) < -50.0 && bound(1) < bound(2) && bound(2) < -40.0, "{} {}", bound(1), bound(2));
+}
+
+#[test]
+fn layouts_that_do_not_fit_are_refused_before_anything_runs() {
+    let why = |layout: &str| {
+        let layout: Layout = layout.parse().unwrap();
+        prove(&Subject::small(SHAPE, &layout).unwrap(), &layout, &[Key(1)], &Truths::default()).unwrap_err().0
+    };
+    assert_eq!(why("tp=8"), "tp=8 does not fit 4 key heads: tp can be 1, 2 or 4");
+    assert!(why("tp=3").ends_with("tp can be 1, 2 or 4"), "{}", why("tp=3"));
+}

@@ -1,0 +1,229 @@
+//! Runs on floats: a resumed run equals an uninterrupted one, texts do not depend on the layout, a checkpoint is
+//! read under any layout, the price is what is measured, f32 stays near f64.
+use equipart::generate::{Request, all_logits, generate};
+use equipart::price::{price, program};
+use equipart::sampling::Sampling;
+use equipart::state::{self, State};
+use equipart::text::Corpus;
+use equipart::train::{OptimizerName, Run, Settings, hash};
+use equipart::{Config, Layout, Model};
+use kernels::Heads;
+use layers::Shape;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Mutex;
+use tensor::{Category, Cpu};
+
+const SHAPE: Shape = Shape {
+    width: 24,
+    blocks: 2,
+    heads: Heads { queries: 4, keys: 4, dim: 6 },
+    hidden: 32,
+    vocabulary: 256,
+    rope: 1e4,
+    eps: 1e-5,
+    tied: false,
+};
+
+fn model(tied: bool) -> Model {
+    let config = Config { shape: Shape { tied, ..SHAPE }, positions: 64, bos: None, eos: Vec::new() };
+    Model::fresh(config, 5)
+}
+
+fn corpus() -> Corpus {
+    let text: Vec<u8> =
+        (0..4000u32).map(|i| b"the quick brown fox jumps over it. "[(i * i / 7 % 35) as usize]).collect();
+    Corpus::new(&text, "a text", 16).unwrap()
+}
+
+fn settings(corpus: &Corpus, optimizer: OptimizerName) -> Settings {
+    Settings {
+        steps: 6,
+        seq: 16,
+        batch_size: 5,
+        microbatches: 2,
+        lr: 0.01,
+        warmup: 2,
+        optimizer,
+        clip: Some(1.0),
+        seed: 3,
+        text: hash(corpus),
+    }
+}
+
+fn layout(text: &str) -> Layout {
+    text.parse().unwrap()
+}
+
+/// Trains in a folder, from its checkpoint if there is one; gives the losses.
+fn train(
+    dir: &Path,
+    optimizer: OptimizerName,
+    split: &str,
+    tied: bool,
+    stop_after: Option<usize>,
+) -> Vec<f64> {
+    let corpus = corpus();
+    let resume = dir.join("config.json").exists().then(|| State::read(dir).unwrap());
+    let model = resume.as_ref().map_or_else(|| model(tied), |state| state.model.clone());
+    if resume.is_none() {
+        state::prepare(dir, &model.config).unwrap();
+    }
+    let run = Run {
+        model,
+        corpus: &corpus,
+        settings: settings(&corpus, optimizer),
+        layout: layout(split),
+        out: Some(dir.to_path_buf()),
+        resume,
+        checkpoint_every: 2,
+        stop_after,
+    };
+    let losses = Mutex::new(Vec::new());
+    run.train(&|line| losses.lock().unwrap().push(line.loss)).unwrap();
+    losses.into_inner().unwrap()
+}
+
+fn files(dir: &Path) -> BTreeMap<String, Vec<u8>> {
+    let file =
+        |f: std::fs::DirEntry| (f.file_name().into_string().unwrap(), std::fs::read(f.path()).unwrap());
+    std::fs::read_dir(dir).unwrap().map(|f| file(f.unwrap())).collect()
+}
+
+/// Kills: moments, step count, batches or schedule that begin anew; a checkpoint of the wrong step; files left over.
+#[test]
+fn a_resumed_run_equals_an_uninterrupted_one_to_the_byte() {
+    for (optimizer, split, tied) in [
+        (OptimizerName::Adamw, "none", false),
+        (OptimizerName::Adamw, "tp=2,dp=2", true),
+        (OptimizerName::Sgd, "tp=2", false),
+    ] {
+        let (once, twice) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let losses = train(once.path(), optimizer, split, tied, None);
+        let mut parts = train(twice.path(), optimizer, split, tied, Some(3));
+        assert_eq!(parts.len(), 3);
+        parts.extend(train(twice.path(), optimizer, split, tied, None));
+        assert_eq!(parts, losses, "{split}");
+        assert!(files(once.path()) == files(twice.path()), "the folders differ under {split}");
+        let names: Vec<_> = files(once.path()).into_keys().collect();
+        assert_eq!(names, ["config.json", "model.safetensors", "optimizer-6.safetensors", "tokenizer.json"]);
+    }
+}
+
+/// A run begun on one layout goes on under another: the same function, so nearly the same losses.
+#[test]
+fn a_run_goes_on_under_another_layout() {
+    let (once, twice) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let losses = train(once.path(), OptimizerName::Adamw, "none", false, None);
+    let mut parts = train(twice.path(), OptimizerName::Adamw, "tp=2", false, Some(3));
+    parts.extend(train(twice.path(), OptimizerName::Adamw, "dp=2", false, None));
+    for (a, b) in losses.iter().zip(&parts) {
+        assert!((a - b).abs() < 1e-4, "{losses:?} {parts:?}");
+    }
+    assert!(losses[5] < losses[0], "it learns: {losses:?}");
+}
+
+#[test]
+fn a_folder_with_a_model_is_not_overwritten() {
+    let dir = tempfile::tempdir().unwrap();
+    train(dir.path(), OptimizerName::Sgd, "none", false, Some(1));
+    let before = files(dir.path());
+    let why = state::prepare(dir.path(), &model(false).config).unwrap_err().0;
+    assert!(why.contains("holds a model already; resume it with --resume"), "{why}");
+    assert!(files(dir.path()) == before);
+}
+
+/// What is saved under one layout is the same model under all: equal texts, with greedy choice and with draws.
+#[test]
+fn texts_do_not_depend_on_the_layout() {
+    let dir = tempfile::tempdir().unwrap();
+    train(dir.path(), OptimizerName::Adamw, "tp=2", true, None);
+    let model = Model::read(dir.path()).unwrap();
+    let drawn = Sampling { temperature: Some(0.8), top_k: Some(20), top_p: Some(0.9), seed: 4 };
+    for sampling in [Sampling::default(), drawn] {
+        let prompts =
+            vec![b"the ".map(u32::from).to_vec(), b"quick brown".map(u32::from).to_vec(), vec![120]];
+        let request = Request { prompts, max_new: 12, sampling };
+        let texts = |split: &str| generate(&model, &layout(split), &request, &|_| ()).unwrap().texts;
+        let alone = texts("none");
+        assert!(
+            alone
+                .iter()
+                .zip(&request.prompts)
+                .all(|(t, p)| t.ids.len() == p.len() + 12 && t.ids.starts_with(p))
+        );
+        for split in ["tp=2", "tp=4", "dp=3", "tp=2,dp=2"] {
+            for (n, (text, want)) in texts(split).iter().zip(&alone).enumerate() {
+                let part = text.ids.iter().zip(&want.ids).position(|(a, b)| a != b);
+                let tie = part.is_none_or(|at| want.margins[at - (want.ids.len() - 12)] < 1e-4);
+                assert!(tie, "{split}, text {n} parts at {part:?}");
+                let apart = text.prompt_logits.iter().zip(&want.prompt_logits).map(|(a, b)| (a - b).abs());
+                assert!(apart.fold(0.0, f32::max) < 1e-4);
+            }
+        }
+    }
+}
+
+/// The logits of decoding with a cache are those of the whole forward, and f32 is near f64 under every layout.
+#[test]
+fn logits_in_f32_are_near_those_in_f64() {
+    let model = model(false);
+    let texts: Vec<Vec<u32>> = vec![(0..20).map(|i| i * 7 % 256).collect(), vec![1, 2, 3]];
+    let truth = all_logits::<f64>(&model, &Layout::default(), &texts).unwrap();
+    let error = |split: &str| {
+        let logits = all_logits::<f32>(&model, &layout(split), &texts).unwrap();
+        logits.iter().zip(&truth).fold(0.0f64, |e, (a, b)| e.max((a - b).abs()))
+    };
+    let own = error("none");
+    assert!(own > 0.0 && own < 1e-4, "{own:e}");
+    for split in ["tp=2", "tp=4", "dp=2", "tp=2,dp=2"] {
+        assert!(error(split) <= 4.0 * own, "{split} errs by {:e}, unsplit by {own:e}", error(split));
+    }
+    let greedy = Request { prompts: texts.clone(), max_new: 1, sampling: Sampling::default() };
+    let decoded = generate(&model, &layout("tp=2"), &greedy, &|_| ()).unwrap();
+    let last = &truth[19 * 256..20 * 256];
+    let apart = decoded.texts[0].prompt_logits.iter().zip(last).map(|(a, b)| (f64::from(*a) - b).abs());
+    assert!(apart.fold(0.0, f64::max) <= 4.0 * own);
+}
+
+/// Bytes by category, operations and traffic of every rank, to the byte, before anything runs.
+#[test]
+fn the_price_is_what_is_measured() {
+    let corpus = corpus();
+    for (optimizer, split) in [
+        (OptimizerName::Adamw, "none"),
+        (OptimizerName::Adamw, "tp=2"),
+        (OptimizerName::Sgd, "dp=2"),
+        (OptimizerName::Adamw, "tp=4,dp=2"),
+    ] {
+        let (settings, layout) = (settings(&corpus, optimizer), layout(split));
+        let prices = price(&SHAPE, &settings, &layout).unwrap();
+        let world = comm::World::threads(&layout.axes()).unwrap();
+        let measured =
+            world.run(|device: Cpu<f32>, mesh| program(&device, &mesh, &SHAPE, &settings)).unwrap();
+        assert_eq!(prices.len(), measured.len());
+        for (p, (peaks, flops, wire)) in prices.iter().zip(measured) {
+            let of = |c: &Category| (c.name(), peaks.category[*c as usize]);
+            let mut bytes: BTreeMap<_, _> = Category::ALL.iter().map(of).collect();
+            bytes.insert("total", peaks.total);
+            assert_eq!(
+                (&p.peak_bytes, p.flops, p.traffic_bytes),
+                (&bytes, flops, wire),
+                "{split}, rank {}",
+                p.rank
+            );
+        }
+    }
+}
+
+/// Weights, gradients and optimizer of what is split go down with the ranks.
+#[test]
+fn split_memory_is_a_share() {
+    let corpus = corpus();
+    let settings = settings(&corpus, OptimizerName::Adamw);
+    let of = |split: &str, what: &str| price(&SHAPE, &settings, &layout(split)).unwrap()[0].peak_bytes[what];
+    for what in ["weights", "gradients", "optimizer"] {
+        let gains = (2 * SHAPE.blocks + 1) * SHAPE.width * 4 * if what == "optimizer" { 2 } else { 1 };
+        assert_eq!(of("tp=4", what), (of("none", what) - gains) / 4 + gains, "{what}");
+    }
+}
