@@ -1,19 +1,19 @@
 //! `prove`: the whole model under a layout equals the unsplit oracle, bit for bit, in the prime field 2^61 − 1.
 //!
-//! For each key, both train two clipped steps of two ragged microbatches. Compared are the logits before, then for
-//! each step the loss, the norm², every gradient and every new weight, put together from all ranks, on every rank.
+//! For each key, both read texts (the program token by token, with a cache of keys and values), then train on ragged
+//! microbatches with a clipped norm. Compared are the texts' logits, then for each step the loss, the norm², every gradient and every new weight, put together from all ranks, on every rank.
 //! After a step a fresh random number is added to every weight, so that degrees, and with them the bound, do not
 //! compound.
 use crate::bound;
 use crate::{Layout, Result};
 use comm::{Mesh, World};
 use kernels::Kernels;
-use layers::{Builder, Cx, Draw, Kind, Random, Shape, Values};
+use layers::{Builder, Chunk, Cx, Draw, Kind, Random, Shape, Values};
 use parallel::{Batch, Sequence, Trainer};
 use reference::Weights;
 use serde::Serialize;
 use std::collections::BTreeMap;
-use std::sync::OnceLock;
+use std::sync::{Arc, Mutex, OnceLock};
 use tensor::{Cpu, F61, Ids, Key, Scalar, mix};
 
 /// What is to be proven, besides the layout.
@@ -21,6 +21,8 @@ use tensor::{Cpu, F61, Ids, Key, Scalar, mix};
 pub struct Subject {
     /// The model.
     pub shape: Shape,
+    /// Texts whose logits are compared, and how much of each is a prompt; the rest is fed token by token.
+    pub texts: Vec<(Vec<u32>, usize)>,
     /// The batch of each step, and its learning rate.
     pub steps: Vec<(Batch, f64)>,
     /// The optimizer and the clip limit.
@@ -49,7 +51,7 @@ pub struct Verdict {
     pub keys: Vec<String>,
     /// Whether everything was equal.
     pub equal: bool,
-    /// log₂ of the probability that a wrong program passes; null where the bound says nothing.
+    /// log₂ of the probability that a wrong program passes; null where the bound says nothing, or was not asked for.
     pub bound_log2: Option<f64>,
     /// Tensors compared, under all keys on all ranks.
     pub tensors: usize,
@@ -76,8 +78,10 @@ impl Subject {
             let sequences = (0..=2 * data).map(|b| sequence(step * 31 + b)).collect();
             Ok((Batch::new(sequences, 2)?, 1.0))
         };
-        let steps = (0..2).map(batch).collect::<Result<_>>()?;
-        Ok(Self { shape, steps, optimizer: (Kind::Sgd, Some(0.5)) })
+        let steps: Vec<(Batch, f64)> = (0..2).map(batch).collect::<Result<_>>()?;
+        let text = |s: &Sequence| (s.ids.clone(), s.ids.len().div_ceil(2));
+        let texts = steps[0].0.microbatches().iter().flatten().map(text).collect();
+        Ok(Self { shape, texts, steps, optimizer: (Kind::Sgd, Some(0.5)) })
     }
     fn oracle(&self) -> reference::Model {
         let Shape { width, blocks, heads, hidden, vocabulary, rope, eps, tied } = self.shape;
@@ -118,8 +122,10 @@ impl Subject {
     fn truth(&self, weights: Weights<F61>) -> Trace {
         let (model, mut trace) = (self.oracle(), Trace::new());
         let steps = self.oracle_steps();
-        let first: Vec<_> = steps[0].0.concat();
-        trace.push(("logits".into(), model.logits(&weights, &first)));
+        let text =
+            |(ids, _): &(Vec<u32>, usize)| reference::Sequence { ids: ids.clone(), targets: Vec::new() };
+        let texts: Vec<_> = self.texts.iter().map(text).collect();
+        trace.push(("logits".into(), model.logits(&weights, &texts)));
         let names: Vec<String> = model.shapes().into_iter().map(|(name, _)| name).collect();
         let mut trainer = reference::Trainer::new(model, self.oracle_optimizer(), self.optimizer.1, weights);
         for (n, (batch, lr)) in steps.iter().enumerate() {
@@ -150,12 +156,14 @@ const NOISE: Draw = Draw { mean: 0.0, std: 1.0 };
 type Named<S> = Vec<(String, Vec<S>)>;
 type Trace = Named<F61>;
 
+/// What one rank saw: the weights before, and everything after.
+struct Seen<S> {
+    start: Weights<S>,
+    trace: Named<S>,
+}
+
 /// The layout's program on one rank, on any device: its weights before, and its trace.
-fn program<D: Kernels>(
-    subject: &Subject,
-    device: &D,
-    mesh: &Mesh<D>,
-) -> parallel::Result<(Weights<D::Elem>, Named<D::Elem>)> {
+fn program<D: Kernels>(subject: &Subject, device: &D, mesh: &Mesh<D>) -> parallel::Result<Seen<D::Elem>> {
     let values = &Random { seed: 0 };
     let mut trainer = Trainer::new(device, mesh, &subject.shape, values, subject.optimizer)?;
     let mut trace = Vec::new();
@@ -164,11 +172,10 @@ fn program<D: Kernels>(
     for param in trainer.model().params() {
         start.insert(param.name().to_string(), whole(param.gather(mesh)?));
     }
-    let (lengths, ids): (Vec<_>, Vec<_>) =
-        subject.steps[0].0.microbatches().iter().flatten().map(|s| (s.ids.len(), s.ids.clone())).unzip();
-    let ids = Ids::new(device, &ids.concat(), subject.shape.vocabulary)?;
-    let logits = trainer.model().logits(&Cx::infer(&lengths), ids, true)?;
-    trace.push(("logits".to_string(), whole(logits.read())));
+    trace.push((
+        "logits".to_string(),
+        read(&subject.texts, trainer.model(), device, subject.shape.vocabulary)?,
+    ));
     for (n, (batch, lr)) in subject.steps.iter().enumerate() {
         let report = trainer.step(batch, *lr)?;
         trace.push((format!("step {n}: loss"), whole(report.loss.read())));
@@ -185,45 +192,90 @@ fn program<D: Kernels>(
             param.disturb(&at, NOISE)?;
         }
     }
-    Ok((start, trace))
+    Ok(Seen { start, trace })
+}
+
+/// The logits of every token of every text, fed as a generation would be: prompts, then one token at a time.
+fn read<D: Kernels>(
+    texts: &[(Vec<u32>, usize)],
+    model: &mut Chunk<D>,
+    device: &D,
+    vocabulary: usize,
+) -> parallel::Result<Vec<D::Elem>> {
+    let capacity = texts.iter().map(|(ids, _)| ids.len()).max().unwrap_or(0);
+    let mut lengths: Vec<_> = texts.iter().map(|(_, prompt)| *prompt).collect();
+    let mut cx = Cx::infer(&lengths).with_cache(capacity);
+    let (mut done, mut rows) = (vec![0; texts.len()], vec![Vec::new(); texts.len()]);
+    while lengths.iter().any(|&n| n > 0) {
+        let fed =
+            texts.iter().zip(&done).zip(&lengths).flat_map(|(((ids, _), &from), n)| &ids[from..from + n]);
+        let ids = Ids::new(device, &fed.copied().collect::<Vec<_>>(), vocabulary)?;
+        let logits = model.logits(&cx, ids, true)?.read().unwrap_or_default();
+        let mut logits = logits.chunks(vocabulary);
+        for ((rows, n), done) in rows.iter_mut().zip(&lengths).zip(&mut done) {
+            rows.extend(logits.by_ref().take(*n).flatten().copied());
+            *done += n;
+        }
+        lengths = texts.iter().zip(&done).map(|((ids, _), &done)| usize::from(done < ids.len())).collect();
+        cx.advance(&lengths);
+    }
+    Ok(rows.concat())
 }
 
 /// The oracle's traces under each key, computed once and used for every layout.
 #[derive(Default)]
-pub struct Truths(std::sync::Mutex<BTreeMap<u64, std::sync::Arc<Trace>>>);
+pub struct Truths(Mutex<BTreeMap<u64, Arc<OnceLock<Trace>>>>);
 
 impl Truths {
-    fn of(&self, key: Key, subject: &Subject, start: BTreeMap<String, Vec<F61>>) -> std::sync::Arc<Trace> {
-        let mut held = self.0.lock().expect("no oracle panicked");
-        held.entry(key.0).or_insert_with(|| subject.truth(start).into()).clone()
+    fn of(&self, key: Key, subject: &Subject, start: Weights<F61>) -> Arc<OnceLock<Trace>> {
+        let place = self.0.lock().expect("nothing panics under this lock").entry(key.0).or_default().clone();
+        place.get_or_init(|| subject.truth(start));
+        place
     }
 }
 
-/// Proves one layout under these keys; the oracle's part is kept in `truths` for the next.
+/// Proves one layout under these keys, and says how surely.
+///
+/// # Errors
+/// As [`prove`].
+pub fn certify(subject: &Subject, layout: &Layout, keys: &[Key]) -> Result<Verdict> {
+    let verdict = prove(subject, layout, keys, &Truths::default())?;
+    Ok(Verdict { bound_log2: subject.bound_log2(keys.len()), ..verdict })
+}
+
+/// Proves one layout under these keys, without the bound; the oracle's part is kept in `truths` for the next.
 ///
 /// # Errors
 /// If the layout does not fit the model or the batch, or a rank fails.
 pub fn prove(subject: &Subject, layout: &Layout, keys: &[Key], truths: &Truths) -> Result<Verdict> {
     layout.fits(&subject.shape)?;
+    let one = |key: Key| {
+        let _key = key.enter();
+        let truth = OnceLock::new();
+        let ranks = World::threads(&layout.axes())?.run(|device: Cpu<F61>, mesh| {
+            let Seen { start, trace } = program(subject, &device, &mesh)?;
+            let truth = truth.get_or_init(|| truths.of(key, subject, start));
+            let truth = truth.get().expect("just computed");
+            Ok::<_, parallel::Error>(compare(&trace, truth, mesh.rank()))
+        })?;
+        Ok(ranks)
+    };
+    let under_all_keys: Vec<Result<_>> = std::thread::scope(|scope| {
+        let one = &one;
+        let runs: Vec<_> = keys.iter().map(|&key| scope.spawn(move || one(key))).collect();
+        runs.into_iter().map(|run| run.join().expect("ranks' panics are errors")).collect()
+    });
     let mut verdict = Verdict {
         layout: layout.to_string(),
         keys: keys.iter().map(|k| format!("{:#018x}", k.0)).collect(),
         equal: true,
-        bound_log2: subject.bound_log2(keys.len()),
+        bound_log2: None,
         tensors: 0,
         elements: 0,
         first_difference: None,
     };
-    for &key in keys {
-        let _key = key.enter();
-        let truth = OnceLock::new();
-        let world = World::threads(&layout.axes())?;
-        let ranks = world.run(|device: Cpu<F61>, mesh| {
-            let (start, trace) = program(subject, &device, &mesh)?;
-            let truth = truth.get_or_init(|| truths.of(key, subject, start));
-            Ok::<_, parallel::Error>(compare(&trace, truth, mesh.rank()))
-        })?;
-        for (tensors, elements, difference) in ranks {
+    for ranks in under_all_keys {
+        for (tensors, elements, difference) in ranks? {
             verdict.tensors += tensors;
             verdict.elements += elements;
             verdict.first_difference = verdict.first_difference.or(difference);

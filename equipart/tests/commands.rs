@@ -199,7 +199,7 @@ fn files_that_are_not_what_they_should_be_are_refused() {
     refused(&["generate", "--prompt", "a", "--model", &text], "is a file");
     refused(&["generate", "--prompt", "a", "--model", &folder], "model.safetensors");
     refused(&["price", "--config", &folder], &folder);
-    refused(&["price", "--config", &text], "JSON");
+    refused(&["price", "--config", &text], "is no model configuration");
     refused(&["train", "--data", &text, "--seq", "32", "--out", &text], "is a file");
     refused(&["train", "--data", &text, "--seq", "32", "--out", "/proc/nowhere/x"], "/proc/nowhere/x");
     refused(&["train", "--data", &text, "--seq", "32", "--out", &model], "holds a model already");
@@ -241,7 +241,10 @@ fn prompts_that_cannot_be_continued_are_refused() {
         |more: &[&str], says: &str| refused(&[&["generate", "--model", &model], more].concat(), says);
     generate(&[], "there is no prompt");
     generate(&["--prompt", ""], "the prompt is empty");
-    generate(&["--prompt-ids", "1,256"], "token id 256 at position 1 is not in the vocabulary of 256");
+    generate(
+        &["--prompt-ids", "1,256", "--max-new", "1"],
+        "token id 256 at position 1 is not in the vocabulary of 256",
+    );
     generate(&["--prompt-ids", "1,x"], "\"x\" is no token id");
     generate(&["--prompt", "abc", "--max-new", "46"], "the model has 48 positions");
     generate(&["--prompt", "abc", "--max-new", "18446744073709551615"], "the model has 48 positions");

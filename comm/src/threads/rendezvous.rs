@@ -86,9 +86,7 @@ impl Rendezvous {
         }
         self.arrive(seat, call)?;
         let inside = Inside::enter(&me.aside.inside);
-        if self.broken.load(SeqCst) {
-            return self.unbroken();
-        }
+        self.unbroken()?; // after having gone inside, or the one who leaves would not see us
         self.agree(seat, call)?;
         work(&Windows(&self.seats));
         drop(inside);
@@ -121,12 +119,11 @@ impl Rendezvous {
     /// That a rank has failed, or left a call of this group early.
     fn unbroken(&self) -> Result<()> {
         self.watch.alive()?;
-        match self.why.get() {
-            Some((rank, reason)) if self.broken.load(SeqCst) => {
-                Err(CommError::Broken { rank: *rank, reason: reason.clone() })
-            }
-            _ => Ok(()),
+        if !self.broken.load(SeqCst) {
+            return Ok(());
         }
+        let (rank, reason) = self.why.get().expect("set before `broken`").clone();
+        Err(CommError::Broken { rank, reason })
     }
 }
 
@@ -264,6 +261,21 @@ mod tests {
         assert_eq!(broken, expected);
         assert_eq!(enter(&place, 1, |_| unreachable!("broken")), expected);
         assert_eq!(enter(&place, 0, |_| unreachable!("broken")), expected);
+    }
+
+    /// Kills: a rank left asleep by one that leaves.
+    #[test]
+    fn who_leaves_early_wakes_those_who_wait() {
+        let place = place(3, Duration::from_hours(1));
+        std::thread::scope(|threads| {
+            let sleeper = threads.spawn(|| enter(&place, 2, |_| unreachable!("alone")));
+            while !place.watch.sleeps(2) {
+                std::thread::yield_now();
+            }
+            drop(Visit::begin(&place, 1, &barrier()).unwrap());
+            let expected = CommError::Broken { rank: 1, reason: "it panicked".into() };
+            assert_eq!(sleeper.join().unwrap(), Err(expected));
+        });
     }
 
     #[test]

@@ -73,7 +73,7 @@ fn fail(fault: Fault, device: &Cpu<F61>, mesh: &Mesh<Cpu<F61>>, axis: Axis, draw
 fn run(seed: u64) {
     let draw = |what: u64, below: u64| mix(seed ^ mix(what)) % below;
     let sizes = [(Axis::Dp, 1 + draw(1, 3) as usize), (Axis::Tp, 2 + draw(2, 2) as usize)];
-    let world = World::threads(&sizes).unwrap().limit(Duration::from_secs(20));
+    let world = World::threads(&sizes).unwrap().limit(Duration::from_secs(10));
     let (culprit, at) = (draw(3, world.size() as u64) as usize, draw(4, CALLS));
     let fault = (draw(5, 4) > 0).then(|| FAULTS[draw(6, FAULTS.len() as u64) as usize]);
     let outcome = world.run(|device: Cpu<F61>, mesh| {

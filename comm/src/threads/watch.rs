@@ -204,6 +204,11 @@ impl Watch {
         };
         ring.iter().rev().all(stuck).then(|| ring.into_iter().map(|(rank, (_, call))| (rank, call)).collect())
     }
+    /// Whether a rank has announced that it sleeps.
+    #[cfg(test)]
+    pub(super) fn sleeps(&self, rank: usize) -> bool {
+        self.announced(rank).is_some()
+    }
     /// Whom a rank waits for, and in which call, if it has said so and that one has still not come.
     fn announced(&self, rank: usize) -> Option<(usize, String)> {
         let waits = lock(&self.ranks[rank].waits);
@@ -229,11 +234,57 @@ fn late(wait: &impl Wait, waited: Duration) -> CommError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::Arc;
+    use crate::axis::Axis;
+    use crate::call::Op;
+    use std::panic::Location;
 
     fn watch(ranks: usize) -> Watch {
-        Watch::new(ranks, Duration::from_secs(5))
+        Watch::new(ranks, Duration::from_hours(1))
     }
+    /// A wait for rank 0, which never comes.
+    struct Never<'a>(&'a Watch, Call<'a>);
+    impl Wait for Never<'_> {
+        fn missing(&self) -> impl Iterator<Item = usize> {
+            std::iter::once(0)
+        }
+        fn in_vain(&self) -> Result<()> {
+            self.0.alive()
+        }
+        fn members(&self) -> Vec<usize> {
+            vec![0, 1]
+        }
+        fn pending(&self, _: usize) -> Pending {
+            Box::new(|| true)
+        }
+        fn call(&self) -> &Call<'_> {
+            &self.1
+        }
+    }
+    /// What rank 1, asleep in favour of rank 0, is told after `change`.
+    fn told(change: impl FnOnce(&Watch)) -> Result<()> {
+        let (watch, at) = (watch(3), Location::caller());
+        let (op, axis) = (Op::Barrier, Axis::Tp);
+        let call =
+            Call { op, reduce: None, peer: None, rows: 0, cols: 0, elem: "f32", axis, label: None, at };
+        std::thread::scope(|threads| {
+            let sleeper = threads.spawn(|| watch.wait(1, &Never(&watch, call)));
+            while !watch.sleeps(1) {
+                std::thread::yield_now();
+            }
+            change(&watch);
+            sleeper.join().unwrap()
+        })
+    }
+
+    /// Kills: a rank left asleep, here for an hour.
+    #[test]
+    fn who_fails_or_finishes_wakes_those_who_wait() {
+        let dead = CommError::Dead { rank: 2, reason: "on fire".into() };
+        assert_eq!(told(|watch| watch.fail(2, "on fire")), Err(dead));
+        let finished = told(|watch| watch.finish(0)).unwrap_err().to_string();
+        assert!(finished.starts_with("rank 0 has finished and will not come to barrier"), "{finished}");
+    }
+
     fn announce(watch: &Watch, rank: usize, on: usize, pending: Pending) {
         *lock(&watch.ranks[rank].waits) = Some(Waits { on, call: format!("call {rank}"), pending });
     }
@@ -256,7 +307,7 @@ mod tests {
     /// rank 2, which waits for rank 0: a ring of three at three times, but at no time.
     #[test]
     fn a_ring_that_never_was_at_one_time_is_none() {
-        let watch = Arc::new(watch(3));
+        let watch = watch(3);
         let looks = AtomicUsize::new(0);
         announce(&watch, 0, 1, Box::new(move || looks.fetch_add(1, SeqCst) == 0));
         announce(&watch, 1, 2, Box::new(|| true));

@@ -167,9 +167,9 @@ pub(super) struct GenerateArgs {
     /// Token ids to continue, such as 1,403,407; may be repeated
     #[arg(long, value_name = "IDS")]
     pub(super) prompt_ids: Vec<IdList>,
-    /// How many tokens to add
-    #[arg(long, default_value_t = 128)]
-    pub(super) max_new: usize,
+    /// How many tokens to add [default: 128, or as many as the model has positions for]
+    #[arg(long)]
+    pub(super) max_new: Option<usize>,
     /// Draw from the probabilities of logits divided by this [default: take the likeliest token]
     #[arg(long)]
     pub(super) temperature: Option<f64>,

@@ -5,7 +5,7 @@ mod watch;
 
 use crate::compare::{Work, compare};
 use crate::generate::{Request, generate};
-use crate::prove::{Subject, Truths, prove};
+use crate::prove::{Subject, certify};
 use crate::sampling::Sampling;
 use crate::state::{self, State};
 use crate::text::{self, Corpus};
@@ -146,7 +146,9 @@ fn run_generate(a: GenerateArgs, json: bool) -> Result<bool> {
         return Err(Error("there is no prompt; give --prompt TEXT or --prompt-ids 1,2,3".into()));
     }
     let sampling = Sampling { temperature: a.temperature, top_k: a.top_k, top_p: a.top_p, seed: a.seed };
-    let request = Request { prompts, max_new: a.max_new, sampling };
+    let longest = prompts.iter().map(Vec::len).max().unwrap_or(0);
+    let max_new = a.max_new.unwrap_or(model.config.positions.saturating_sub(longest).min(128));
+    let request = Request { prompts, max_new, sampling };
     let watch = Watch::bar(request.max_new);
     let generated = generate(&model, &a.layout, &request, &|_| watch.tick())?;
     watch.done();
@@ -165,7 +167,7 @@ fn run_prove(a: ProveArgs, json: bool) -> Result<bool> {
     let key = Key(a.key.map_or_else(fresh_key, |k| k.0));
     let watch = Watch::spinner();
     watch.say("proving");
-    let verdict = prove(&subject, &a.layout, &[key, key.next()], &Truths::default())?;
+    let verdict = certify(&subject, &a.layout, &[key, key.next()])?;
     watch.done();
     if json {
         show::json(&verdict);
