@@ -26,6 +26,7 @@ pub mod price;
 pub mod prove;
 pub mod sampling;
 pub mod schedule;
+pub mod settings;
 pub mod state;
 pub mod text;
 pub mod tokenizer;

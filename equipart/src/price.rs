@@ -1,7 +1,7 @@
 //! `price`: what a layout costs, from shapes alone: the same program on the device without numbers, one rank at a
 //! time, so a world of any size.
 use crate::measure;
-use crate::train::Settings;
+use crate::settings::Settings;
 use crate::{Layout, Result};
 use comm::Mesh;
 use kernels::{Kernels, Meta};

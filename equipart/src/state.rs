@@ -3,7 +3,7 @@
 //! `optimizer-<step>.safetensors` is written first, then `model.safetensors`, which notes its step: that is the
 //! moment the checkpoint changes. Older optimizer files go last. Whenever the program stops, the folder holds one
 //! whole checkpoint.
-use crate::train::Settings;
+use crate::settings::Settings;
 use crate::{Config, Error, Model, Result, names, tokenizer};
 use comm::Mesh;
 use kernels::CpuScalar;

@@ -1,52 +1,16 @@
 //! `train`: learns bytes of text, with checkpoints that a later run resumes as if nothing had happened.
 use crate::measure::Taken;
-use crate::schedule::Warmup;
+use crate::settings::{Settings, sequences};
 use crate::state::{self, State};
 use crate::text::{self, Corpus};
 use crate::{Error, Layout, Model, Result, measure};
 use comm::{Axis, Mesh, World};
-use layers::Kind;
-use parallel::{Batch, Sequence, Trainer};
-use serde::{Deserialize, Serialize};
+use parallel::{Batch, Trainer};
+use serde::Serialize;
 use std::path::PathBuf;
 use std::sync::Mutex;
 use std::time::Instant;
-use tensor::{Cpu, Device, Phase, Real, mix};
-
-/// Which optimizer a run uses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum OptimizerName {
-    /// Plain gradient descent.
-    Sgd,
-    /// `AdamW` with β 0.9 and 0.95, ε 1e-8, decay 0.1.
-    Adamw,
-}
-
-/// What a run is begun with and keeps when it is resumed.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Settings {
-    /// Steps in all.
-    pub steps: usize,
-    /// Tokens of a sequence.
-    pub seq: usize,
-    /// Sequences of a step.
-    pub batch_size: usize,
-    /// Parts that a step's sequences are cut into.
-    pub microbatches: usize,
-    /// The largest learning rate.
-    pub lr: f64,
-    /// Steps until it is reached.
-    pub warmup: usize,
-    /// Which optimizer.
-    pub optimizer: OptimizerName,
-    /// The largest norm of the gradient.
-    pub clip: Option<f64>,
-    /// Of fresh weights and of the batches.
-    pub seed: u64,
-    /// A hash of the text.
-    pub text: u64,
-}
+use tensor::{Cpu, Device, Phase, Real};
 
 /// Everything a run needs.
 pub struct Run<'a> {
@@ -88,38 +52,6 @@ pub struct Finished {
     pub steps: usize,
     /// Bits a byte on the held-out text; none if it is too short for the data ranks.
     pub held_out_bits_per_byte: Option<f64>,
-}
-
-impl Settings {
-    /// The optimizer and the clip limit.
-    pub fn optimizer(&self) -> (Kind, Option<f64>) {
-        let kind = match self.optimizer {
-            OptimizerName::Sgd => Kind::Sgd,
-            OptimizerName::Adamw => Kind::ADAMW,
-        };
-        (kind, self.clip)
-    }
-    fn schedule(&self) -> Warmup {
-        Warmup { peak: self.lr, warmup: self.warmup.min(self.steps), steps: self.steps, floor: 0.1 }
-    }
-    /// The batch of a step: the same whatever the layout.
-    ///
-    /// # Errors
-    /// If there are fewer sequences than microbatches.
-    pub fn batch(&self, corpus: &Corpus, step: usize) -> Result<Batch> {
-        let pairs = corpus.batch(self.seed, step, self.batch_size, self.seq);
-        Ok(Batch::new(sequences(pairs), self.microbatches)?)
-    }
-}
-
-/// Pairs of ids and targets as sequences.
-pub fn sequences(pairs: Vec<text::Pair>) -> Vec<Sequence> {
-    pairs.into_iter().map(|(ids, targets)| Sequence { ids, targets }).collect()
-}
-
-/// A hash of a text, to know it again.
-pub fn hash(corpus: &Corpus) -> u64 {
-    corpus.train.iter().chain(&corpus.held_out).fold(1, |hash, &id| mix(hash ^ u64::from(id)))
 }
 
 impl Run<'_> {

@@ -1,6 +1,7 @@
 //! The embedded default: its corpus is the one it was trained on, and it knows more of it than counting can tell.
+use equipart::settings::sequences;
 use equipart::text::{Corpus, order3, windows};
-use equipart::train::{held_out, sequences};
+use equipart::train::held_out;
 use equipart::{Layout, Model, embedded};
 use layers::Kind;
 use parallel::Trainer;

@@ -3,9 +3,10 @@
 use equipart::generate::{Request, all_logits, generate};
 use equipart::price::{price, program};
 use equipart::sampling::Sampling;
+use equipart::settings::{OptimizerName, Settings, hash};
 use equipart::state::{self, State};
 use equipart::text::Corpus;
-use equipart::train::{OptimizerName, Run, Settings, hash};
+use equipart::train::Run;
 use equipart::{Config, Layout, Model};
 use kernels::Heads;
 use layers::Shape;

@@ -11,6 +11,20 @@ use tensor::{Device, Real};
 
 type Metadata = BTreeMap<String, String>;
 
+/// Begins a file of f32 tensors, on the rank that writes.
+fn on_rank_0<D: Kernels>(
+    path: &Path,
+    metadata: &Metadata,
+    entries: &[Entry],
+    mesh: &Mesh<D>,
+) -> Result<Option<Writer>> {
+    if mesh.rank() != 0 {
+        return Ok(None);
+    }
+    let header: Vec<_> = entries.iter().map(|e| (e.name.clone(), Dtype::F32, e.shape())).collect();
+    Ok(Some(Writer::create(path, metadata, &header)?))
+}
+
 /// Writes parameters as the entries say, in f32. Every rank calls it; rank 0 writes.
 ///
 /// # Errors
@@ -26,11 +40,7 @@ where
     D: Kernels,
     D::Elem: Real,
 {
-    let mut writer = None;
-    if mesh.rank() == 0 {
-        let header: Vec<_> = entries.iter().map(|e| (e.name.clone(), Dtype::F32, e.shape())).collect();
-        writer = Some(Writer::create(path, metadata, &header)?);
-    }
+    let mut writer = on_rank_0(path, metadata, entries, mesh)?;
     for param in params {
         let whole = param.gather(mesh)?;
         if let (Some(writer), Some(whole)) = (&mut writer, whole) {
@@ -75,11 +85,7 @@ where
     metadata.insert("optimizer".into(), kind.into());
     metadata.insert("steps".into(), optimizer.steps().to_string());
     let entries = if optimizer.kind() == Kind::Sgd { Vec::new() } else { moments(params) };
-    let mut writer = None;
-    if mesh.rank() == 0 {
-        let header: Vec<_> = entries.iter().map(|e| (e.name.clone(), Dtype::F32, e.shape())).collect();
-        writer = Some(Writer::create(path, &metadata, &header)?);
-    }
+    let mut writer = on_rank_0(path, &metadata, &entries, mesh)?;
     let mut failed = None;
     optimizer.gather(params, mesh, |name, both| {
         for (moment, whole) in MOMENTS.iter().zip(both) {

@@ -312,7 +312,8 @@ fn the_cause_is_reported_even_if_its_echo_ends_first() {
         }
     });
     let RankError { rank, reason } = error.unwrap_err();
-    assert!(rank < 2 && reason.contains("rank 2 did not come within"), "rank {rank}: {reason}");
+    assert!(rank < 2 && reason.contains(": rank 2 did not come within"), "rank {rank}: {reason}");
+    assert!(!reason.contains("left the group early"), "rank {rank}: {reason}");
     assert_eq!(rank == 0, reason.starts_with("in step 7: "), "{reason}");
 }
 

@@ -252,6 +252,30 @@ mod tests {
         let (axis, at) = (Axis::Tp, Location::caller());
         Call { op, reduce: None, peer: None, rows: 1, cols: 1, elem: "f32", axis, label: None, at }
     }
+    /// Kills: a sender or receiver left asleep, here for an hour.
+    #[test]
+    fn who_sleeps_until_a_message_goes_or_comes_is_woken() {
+        for sender_first in [true, false] {
+            let messages = Messages::new([0, 1].into(), Arc::new(Watch::new(2, Duration::from_hours(1))));
+            let sleeper = usize::from(!sender_first);
+            let talk = |rank: usize| {
+                while rank != sleeper && !messages.watch.sleeps(sleeper) {
+                    std::thread::yield_now();
+                }
+                let mut x = Tensor::from_fn(&Cpu::default(), Category::Buffers, 1, 1, |_| rank as f32);
+                match rank {
+                    0 => messages.send(0, 1, x.view(), &call(Op::Send)),
+                    _ => messages.receive(1, 0, x.view_mut(), &call(Op::Receive)),
+                }
+                .map(|()| x.read().unwrap())
+            };
+            std::thread::scope(|threads| {
+                let sender = threads.spawn(|| talk(0));
+                assert_eq!((talk(1), sender.join().unwrap()), (Ok(vec![0.0]), Ok(vec![0.0])));
+            });
+        }
+    }
+
     /// A sender that waits for rank 1 no longer than the limit; whether it has left, and what it then says.
     fn late_sender(meanwhile: impl FnOnce(&Messages, &AtomicBool)) -> Result<()> {
         let messages = Messages::new([0, 1].into(), Arc::new(Watch::new(2, Duration::from_millis(5))));

@@ -241,14 +241,27 @@ mod tests {
     fn watch(ranks: usize) -> Watch {
         Watch::new(ranks, Duration::from_hours(1))
     }
-    /// A wait for rank 0, which never comes.
-    struct Never<'a>(&'a Watch, Call<'a>);
-    impl Wait for Never<'_> {
+    /// A wait of rank 1 for rank 0, who comes after so many looks.
+    struct Looks<'a> {
+        watch: &'a Watch,
+        left: AtomicUsize,
+        call: Call<'a>,
+    }
+    impl<'a> Looks<'a> {
+        fn new(watch: &'a Watch, left: usize) -> Self {
+            let (op, axis, at) = (Op::Barrier, Axis::Tp, Location::caller());
+            let call =
+                Call { op, reduce: None, peer: None, rows: 0, cols: 0, elem: "f32", axis, label: None, at };
+            Self { watch, left: AtomicUsize::new(left), call }
+        }
+    }
+    impl Wait for Looks<'_> {
         fn missing(&self) -> impl Iterator<Item = usize> {
-            std::iter::once(0)
+            let before = self.left.fetch_update(SeqCst, SeqCst, |left| Some(left.saturating_sub(1)));
+            (before != Ok(0)).then_some(0).into_iter()
         }
         fn in_vain(&self) -> Result<()> {
-            self.0.alive()
+            self.watch.alive()
         }
         fn members(&self) -> Vec<usize> {
             vec![0, 1]
@@ -257,17 +270,14 @@ mod tests {
             Box::new(|| true)
         }
         fn call(&self) -> &Call<'_> {
-            &self.1
+            &self.call
         }
     }
     /// What rank 1, asleep in favour of rank 0, is told after `change`.
     fn told(change: impl FnOnce(&Watch)) -> Result<()> {
-        let (watch, at) = (watch(3), Location::caller());
-        let (op, axis) = (Op::Barrier, Axis::Tp);
-        let call =
-            Call { op, reduce: None, peer: None, rows: 0, cols: 0, elem: "f32", axis, label: None, at };
+        let watch = watch(3);
         std::thread::scope(|threads| {
-            let sleeper = threads.spawn(|| watch.wait(1, &Never(&watch, call)));
+            let sleeper = threads.spawn(|| watch.wait(1, &Looks::new(&watch, usize::MAX)));
             while !watch.sleeps(1) {
                 std::thread::yield_now();
             }
@@ -287,6 +297,15 @@ mod tests {
 
     fn announce(watch: &Watch, rank: usize, on: usize, pending: Pending) {
         *lock(&watch.ranks[rank].waits) = Some(Waits { on, call: format!("call {rank}"), pending });
+    }
+
+    /// Kills: a rank called finished that came, and finished, between two looks.
+    #[test]
+    fn who_came_before_it_finished_has_come() {
+        let watch = watch(2);
+        watch.finish(0);
+        assert_eq!(watch.nobody_missing_has_finished(&Looks::new(&watch, 1)), Ok(()));
+        assert!(watch.nobody_missing_has_finished(&Looks::new(&watch, 2)).is_err());
     }
 
     #[test]

@@ -1,5 +1,5 @@
 //! Flags.
-use crate::train::{OptimizerName, Settings};
+use crate::settings::{OptimizerName, Settings};
 use crate::{Error, Layout, Result};
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
