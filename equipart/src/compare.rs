@@ -237,13 +237,15 @@ fn parts(texts: &[Text], alone: &[Text], bound: f64) -> Option<Tie> {
     })
 }
 
+/// Infinite if something is no number.
 fn largest_error(x: &[f64], truth: &[f64]) -> f64 {
-    x.iter().zip(truth).fold(0.0, |e, (a, b)| e.max((a - b).abs()))
+    let error = |(a, b): (&f64, &f64)| if a.is_finite() { (a - b).abs() } else { f64::INFINITY };
+    x.iter().zip(truth).map(error).fold(0.0, f64::max)
 }
 
 /// An unsplit run without any error leaves nothing to compare with.
 fn ratio(error: f64, own: f64) -> f64 {
-    if own > 0.0 { error / own } else { 1.0 }
+    if own > 0.0 && own.is_finite() { error / own } else { 1.0 }
 }
 
 /// A row for each layout; the verdict is put in later.

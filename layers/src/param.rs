@@ -133,3 +133,29 @@ impl<D: Kernels> Param<D> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Kind, Optimizer, Random};
+    use tensor::Cpu;
+
+    /// Kills: the last step's gradient used again, a value that moves without a gradient.
+    #[test]
+    fn no_contribution_is_a_zero_contribution() {
+        let (device, mesh) = (Cpu::<f64>::default(), Mesh::alone());
+        let at = Builder { device: &device, mesh: &mesh, values: &Random { seed: 1 } };
+        let mut param =
+            Param::new(&at, "w", [2, 2], Placement::default(), Draw { mean: 0.0, std: 1.0 }).unwrap();
+        let mut optimizer = Optimizer::new(Kind::Sgd, None);
+        let start = param.gather(&mesh).unwrap().unwrap();
+        param.accumulate(|device, gradient, _| device.fill(gradient, 0.5));
+        for (step, gradient) in [0.5, 0.0].into_iter().enumerate() {
+            param.sync(&mesh).unwrap();
+            assert_eq!(param.gather_gradient(&mesh).unwrap().unwrap(), [gradient; 4], "step {step}");
+            optimizer.step(&mut [&mut param], &mesh, 1.0).unwrap();
+            let moved: Vec<f64> = start.iter().map(|w| w - 0.5).collect();
+            assert_eq!(param.gather(&mesh).unwrap().unwrap(), moved, "step {step}");
+        }
+    }
+}

@@ -205,3 +205,46 @@ fn inference_keeps_nothing() {
     let (sequences, capacity, columns) = (2, 16, 4 * 3 / 2);
     assert_eq!(eight(Category::KvCache), 8 * 2 * sequences * capacity * columns * 4);
 }
+
+/// Products by the shapes (a multiply-add is two), attention by the pairs that see each other; backward is twice that,
+/// and five products of attention instead of two.
+#[test]
+fn operations_are_those_of_the_equations() {
+    let (device, mesh) = (Meta::<Cpu<f32>>::default(), Mesh::alone());
+    let at = Builder { device: &device, mesh: &mesh, values: &Random { seed: 1 } };
+    let mut model = Chunk::whole(&at, &SHAPE).unwrap();
+    let (cx, ids) = (Cx::train(0, &[3, 2], 5), Ids::new(&device, &[0; 5], SHAPE.vocabulary).unwrap());
+    model.forward(&cx, Input::Tokens(ids.clone()), Some(ids)).unwrap();
+    let forward = device.meter().flops();
+    model.backward(&cx, None).unwrap();
+    let Shape { width, blocks, heads, hidden, vocabulary, .. } = SHAPE;
+    let (q, kv) = (heads.queries * heads.dim, heads.keys * heads.dim);
+    let weights = blocks * (width * (q + 2 * kv) + q * width + 3 * width * hidden) + width * vocabulary;
+    let pairs = (1 + 2 + 3) + (1 + 2);
+    let (products, attention) = (2 * 5 * weights, blocks * 2 * pairs * q);
+    assert_eq!(forward, (products + 2 * attention) as u64);
+    assert_eq!(device.meter().flops() - forward, (2 * products + 5 * attention) as u64);
+}
+
+/// Fresh weights keep the size of what passes through: deviation one over the root of the inputs; gains are near 1.
+#[test]
+fn fresh_weights_have_the_deviation_of_their_inputs() {
+    let shape = Shape { width: 64, hidden: 96, vocabulary: 128, ..SHAPE };
+    let (device, mesh) = (Cpu::<f64>::default(), Mesh::alone());
+    let at = Builder { device: &device, mesh: &mesh, values: &Random { seed: 1 } };
+    let mut model = Chunk::whole(&at, &shape).unwrap();
+    for param in model.params() {
+        let values = param.gather(&mesh).unwrap().unwrap();
+        let n = values.len() as f64;
+        let mean = values.iter().sum::<f64>() / n;
+        let deviation = (values.iter().map(|x| (x - mean) * (x - mean)).sum::<f64>() / n).sqrt();
+        let [rows, cols] = param.shape();
+        let inputs = if &**param.name() == "embedding" { cols } else { rows };
+        let (center, wanted) = if rows == 1 { (1.0, 0.02) } else { (0.0, 1.0 / (inputs as f64).sqrt()) };
+        assert!(
+            (mean - center).abs() < 0.02 && (deviation / wanted - 1.0).abs() < 0.3,
+            "{}: {mean} {deviation}",
+            param.name()
+        );
+    }
+}

@@ -124,3 +124,43 @@ fn sum<D: Kernels>(before: Option<Partial<D>>, addend: Partial<D>) -> Partial<D>
         Some(before) => before + &addend,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use comm::World;
+    use kernels::Heads;
+    use layers::Random;
+    use tensor::{Cpu, F61, Key};
+
+    const SHAPE: Shape = Shape {
+        width: 4,
+        blocks: 1,
+        heads: Heads { queries: 2, keys: 2, dim: 2 },
+        hidden: 4,
+        vocabulary: 8,
+        rope: 100.0,
+        eps: 1e-5,
+        tied: false,
+    };
+
+    /// Kills: a mean of means, data ranks not summed, an evaluation that learns.
+    #[test]
+    fn evaluating_gives_the_loss_that_the_step_begins_with() {
+        let _key = Key(6).enter();
+        let sequence = |n: u32| Sequence { ids: (0..n).collect(), targets: (1..=n).collect() };
+        let batch = Batch::new([5, 2, 3, 1, 4].map(sequence).to_vec(), 2).unwrap();
+        for ranks in [1, 2] {
+            let losses = World::threads(&[(Axis::Dp, ranks)]).unwrap().run(|device: Cpu<F61>, mesh| {
+                let kind = (Kind::Sgd, None);
+                let mut trainer = Trainer::new(&device, &mesh, &SHAPE, &Random { seed: 2 }, kind)?;
+                let [first, again] = [trainer.evaluate(&batch)?.read(), trainer.evaluate(&batch)?.read()];
+                let step = trainer.step(&batch, 1.0)?.loss.read();
+                assert!(first == again && first == step, "{first:?} {again:?} {step:?}");
+                assert_ne!(trainer.evaluate(&batch)?.read(), step, "it learnt");
+                Ok::<_, crate::Error>(step.unwrap())
+            });
+            losses.unwrap();
+        }
+    }
+}

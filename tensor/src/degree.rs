@@ -207,6 +207,21 @@ mod tests {
         assert_eq!(Degree::take_tally(), Tally::default());
     }
 
+    /// e^(a−b) is E(a)/E(b): a product of two variables, one of them an inverse; ln takes l·E(m).
+    #[test]
+    fn exponentials_count_their_denominators() {
+        let _ = Degree::take_tally();
+        let (a, b) = (Degree::variable(), Degree::variable());
+        let ratio = Degree::exp_sub(a * a, b * b * b);
+        assert_eq!((ratio.degree(), ratio.cleared(), (ratio * ratio).cleared()), (2.0, 3.0, 4.0 + 2.0));
+        let _ = Degree::exp_sub(a, b * b * b);
+        let _ = Degree::lse(a, b * b);
+        let tally = Degree::take_tally();
+        // Arguments: a², b³ and again b³ (another product), a; then a once more for the logarithm, whose own is b²·E(a).
+        assert_eq!(tally.opaque[Function::Exp as usize], (5.0, 2.0 + 3.0 + 3.0 + 1.0 + 3.0, 3.0));
+        assert_eq!(tally.inverted, 2.0);
+    }
+
     #[test]
     fn constants_are_no_variables() {
         let _ = Degree::take_tally();

@@ -231,6 +231,42 @@ mod tests {
         assert_eq!(F61::from_f64(0.1) * F61::from_usize(1 << 30), F61::from_f64(0.1 * (1u64 << 30) as f64));
         assert_eq!(F61::from_usize(12_345), F61(12_345));
         assert_eq!(F61::from_f64(0.25) * F61::from_usize(4), F61(1));
+        assert_eq!(F61::from_usize((1 << 52) + 1), F61((1 << 52) + 1), "all 53 bits of a constant count");
+    }
+
+    /// The bound rests on it. Kills: an opaque function that is linear, a constant, without the key or a setting.
+    #[test]
+    fn opaque_functions_are_opaque() {
+        type Function = fn(F61) -> F61;
+        let functions: [(&str, Function); 7] = [
+            ("exp", F61::exp),
+            ("log", F61::log),
+            ("sigmoid", F61::sigmoid),
+            ("rsqrt", F61::rsqrt),
+            ("clip_factor", |x| F61::clip_factor(x, 0.5)),
+            ("adam_scale", |x| F61::adam_scale(x, 1e-8)),
+            ("rotary", |x| F61::rotary(x.0 as usize, 1, 4, 1e4).0),
+        ];
+        let _key = Key(2).enter();
+        let (a, b) = (F61(3), F61(5));
+        for (i, (name, f)) in functions.iter().enumerate() {
+            assert_ne!(f(a + b) + f(F61(0)), f(a) + f(b), "{name} is affine");
+            assert_ne!(f(a * b), f(a) * f(b), "{name} is a product");
+            let here = f(a);
+            {
+                let _other = Key(3).enter();
+                assert_ne!(f(a), here, "{name} does not depend on the key");
+            }
+            for (other, g) in &functions[i + 1..] {
+                assert_ne!(here, g(a), "{name} and {other} are one function");
+            }
+        }
+        assert_ne!(F61::clip_factor(a, 0.5), F61::clip_factor(a, 0.25));
+        assert_ne!(F61::adam_scale(a, 1e-8), F61::adam_scale(a, 1e-6));
+        let (cos, sin) = F61::rotary(3, 1, 4, 1e4);
+        for other in [F61::rotary(2, 1, 4, 1e4), F61::rotary(3, 0, 4, 1e4), F61::rotary(3, 1, 4, 1e3)] {
+            assert!(cos != sin && cos != other.0 && sin != other.1);
+        }
     }
 
     /// Kills: a stabiliser that does not cancel, a permutation that is not one.

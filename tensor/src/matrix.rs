@@ -146,6 +146,8 @@ mod tests {
         let t = w.t();
         assert_eq!((t.rows(), t.cols(), t.at(2, 1)), (3, 2, 11.0));
         assert!(!w.is_contiguous() && a.view().is_contiguous());
+        let columns = a.view().t().take_cols(1, 2).take_rows(2, 2); // rows 1 and 2, columns 2 and 3, turned
+        assert_eq!([columns.at(0, 0), columns.at(0, 1), columns.at(1, 0)], [6.0, 10.0, 7.0]);
         assert_eq!(a.view().reshape(2, 6).at(1, 0), 6.0);
         for outside in
             [|v: View<Cpu<f64>>| v.take_rows(2, 2).rows(), |v: View<Cpu<f64>>| v.take_cols(0, 5).cols()]
@@ -158,6 +160,7 @@ mod tests {
     fn split_columns_are_disjoint_and_complete() {
         let mut a = Tensor::from_fn(&Cpu::<f32>::default(), Category::Buffers, 2, 3, |_| 0.0);
         let (mut left, mut right) = a.view_mut().split_cols(1);
+        assert_eq!((left.cols(), right.cols(), left.rows(), right.rows()), (1, 2, 2, 2));
         left.row(1)[0] = 1.0;
         right.row(1).copy_from_slice(&[2.0, 3.0]);
         assert_eq!(a.read().unwrap(), [0.0, 0.0, 0.0, 1.0, 2.0, 3.0]);

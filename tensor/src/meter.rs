@@ -135,6 +135,8 @@ mod tests {
         m.hold(Category::Weights, 10);
         m.hold(Category::Buffers, 30);
         m.release(Category::Buffers, 30);
+        m.hold(Category::Buffers, 5);
+        m.release(Category::Buffers, 5);
         m.begin(Phase::Step);
         m.hold(Category::Activations, 5);
         let (load, step) = (m.peaks(Phase::Load), m.peaks(Phase::Step));

@@ -126,3 +126,49 @@ pub(super) fn finish<S: CpuScalar>(heads: Heads, mut run: Softmax<Cpu<S>>) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::{Causal, Heads, Kernels, Qkv, Softmax, Span};
+    use tensor::{Category, Cpu, Real, Tensor};
+
+    /// Outputs, and the gradient of Σ out, of one head whose scores go to ±200, over several tiles of keys.
+    fn attend<S: crate::CpuScalar>() -> Vec<S> {
+        const T: usize = 300;
+        const HEADS: Heads = Heads { queries: 1, keys: 1, dim: 4 };
+        let cpu = Cpu::<S>::default();
+        let matrix = |scale: f64, salt: usize| {
+            let value = |i: usize| ((i * 7919 + salt * 104_729) % 2001) as f64 / 1000.0 - 1.0;
+            Tensor::from_fn(&cpu, Category::Buffers, T, 4, |i| S::from_f64((scale * value(i)) as f32 as f64))
+        };
+        let filled = |cols: usize, value: S| Tensor::from_fn(&cpu, Category::Buffers, T, cols, |_| value);
+        let (q, k, v) = (matrix(14.0, 1), matrix(14.0, 2), matrix(1.0, 3));
+        let qkv = || Qkv { q: q.view(), k: k.view(), v: v.view() };
+        let (mut out, mut max, mut sum) = (filled(4, S::ZERO), filled(1, S::NEG_INF), filled(1, S::ZERO));
+        let mut scratch = Tensor::empty(&cpu, Category::Buffers, 1, Cpu::<S>::attention_scratch(HEADS, T));
+        let tokens = Causal { row: 0, len: T, position: 0 };
+        let spans = [Span { query: tokens, key: tokens }];
+        let run = Softmax { out: out.view_mut(), max: max.view_mut(), sum: sum.view_mut() };
+        cpu.attention_block(HEADS, &spans, qkv(), run, scratch.view_mut());
+        let run = Softmax { out: out.view_mut(), max: max.view_mut(), sum: sum.view_mut() };
+        cpu.attention_finish(HEADS, run);
+        let (d_o, mut delta) = (filled(4, S::ONE), filled(1, S::ZERO));
+        cpu.attention_delta(HEADS, delta.view_mut(), out.view(), d_o.view());
+        let [mut dq, mut dk, mut dv] = [(); 3].map(|()| filled(4, S::ZERO));
+        let gradients = [dq.view_mut(), dk.view_mut(), dv.view_mut()];
+        let saved = (max.view(), delta.view());
+        cpu.attention_block_backward(HEADS, &spans, qkv(), saved, d_o.view(), gradients, scratch.view_mut());
+        [out, max, dq, dk, dv].iter().flat_map(|t| t.read().unwrap()).collect()
+    }
+
+    /// The field cannot see a stabiliser that is missing or that only looks at a tile: e^200 overflows f32.
+    #[test]
+    fn scores_of_two_hundred_do_not_overflow() {
+        let (single, double) = (attend::<f32>(), attend::<f64>());
+        let largest = double.iter().fold(0.0f64, |m, x| m.max(x.abs()));
+        assert!(largest > 150.0 && largest.is_finite(), "{largest}");
+        for (i, (a, b)) in single.iter().zip(&double).enumerate() {
+            assert!((a.to_f64() - b).abs() < 2e-3 * (1.0 + b.abs()), "element {i}: {a} {b}");
+        }
+    }
+}

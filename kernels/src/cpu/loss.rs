@@ -86,3 +86,31 @@ pub(super) fn embed_backward<S: Scalar>(
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::{Kernels, Slice};
+    use tensor::{Category, Cpu, Device, Tensor};
+
+    /// Logits of ±200 in f32, by hand: the loss is the distance to the largest, the gradient ±1 over the tokens.
+    #[test]
+    fn logits_of_two_hundred_do_not_overflow() {
+        let cpu = Cpu::<f32>::default();
+        let rows = [[200.0, -200.0, 0.0], [-200.0, -200.0, -200.0]];
+        let mut logits = Tensor::from_fn(&cpu, Category::Buffers, 2, 3, |i| rows[i / 3][i % 3]);
+        let fresh = |cols| Tensor::from_fn(&cpu, Category::Buffers, 2, cols, |_| 0.0f32);
+        let (mut m, mut sums, mut loss) = (fresh(1), fresh(2), Tensor::empty(&cpu, Category::Buffers, 1, 1));
+        let (targets, slice) = (cpu.index(&[2, 1]), Slice { first: 0, len: 3 });
+        cpu.row_stab(m.view_mut(), logits.view());
+        cpu.row_sums(sums.view_mut(), logits.view(), m.view(), &targets, slice);
+        cpu.cross_entropy(loss.view_mut(), m.view_mut(), sums.view(), 2);
+        let wanted = 100.0 + 3.0f32.ln() / 2.0;
+        assert!((loss.read().unwrap()[0] - wanted).abs() < 1e-3, "{:?} {wanted}", loss.read());
+        cpu.cross_entropy_backward(logits.view_mut(), m.view(), &targets, slice, 2);
+        let third = 1.0 / 6.0;
+        let wanted = [0.5, 0.0, -0.5, third, third - 0.5, third];
+        for (a, b) in logits.read().unwrap().iter().zip(wanted) {
+            assert!((a - b).abs() < 1e-4, "{a} {b}");
+        }
+    }
+}

@@ -186,7 +186,7 @@ impl<D: Kernels> Split<D> {
 
 impl<D: Kernels> Partial<D> {
     /// This rank's addend of a sum over the ranks of an axis.
-    pub fn sum(addend: Tensor<D>, axis: Axis) -> Self {
+    pub(crate) fn sum(addend: Tensor<D>, axis: Axis) -> Self {
         Self { addend, reduce: Reduce::Sum, axis }
     }
     /// This rank's stabiliser.

@@ -29,6 +29,9 @@ fn one<C: Case>(case: &C, key: Key, ranks: usize) {
                 let said = seen.traffic.get(Axis::Tp, op).elements;
                 assert_eq!(said, if ranks == 1 { 0 } else { elements }, "elements in {op}, {at}");
             }
+            let named = |op| case.traffic(tokens).iter().any(|(predicted, _)| *predicted == op);
+            let other = seen.traffic.iter().find(|(_, op, _)| !named(*op));
+            assert!(other.is_none(), "a needless {other:?}, {at}");
             let all: usize = seen.traffic.iter().map(|(_, _, t)| t.elements).sum();
             let predicted: usize = case.traffic(tokens).iter().map(|(_, n)| n).sum();
             assert_eq!(all, if ranks == 1 { 0 } else { predicted }, "elements in all operations, {at}");

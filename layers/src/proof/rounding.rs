@@ -9,6 +9,8 @@ use tensor::{Cpu, Real};
 
 /// The split layer's error may be this many times the unsplit one's.
 const TIMES: f64 = 4.0;
+/// The first step alone: after it, with rate 1, weights are far from anything that is trained.
+const FIRST: &str = "step 0";
 /// The unsplit layer may be off by this much of a tensor's largest value: more is no rounding.
 const FAR: f64 = 1e-4;
 
@@ -52,9 +54,9 @@ fn errors(mine: &Trace<f32>, truth: &Trace<f64>) -> Vec<(String, f64, f64)> {
     let of = |(name, want): &(String, Vec<f64>)| {
         let (_, got) = mine.iter().find(|(n, _)| n == name).expect("the same tensors");
         assert_eq!(got.len(), want.len(), "{name}");
+        assert!(got.iter().all(|x| x.to_f64().is_finite()), "{name} is not finite");
         let error = got.iter().zip(want).fold(0.0f64, |e, (a, b)| e.max((a.to_f64() - b).abs()));
-        assert!(error.is_finite(), "{name} is not finite");
         (name.clone(), error, want.iter().fold(0.0f64, |m, x| m.max(x.abs())))
     };
-    truth.iter().map(of).collect()
+    truth.iter().filter(|(name, _)| name.starts_with(FIRST)).map(of).collect()
 }
