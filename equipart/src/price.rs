@@ -2,7 +2,7 @@
 //! time, so a world of any size.
 use crate::measure;
 use crate::settings::Settings;
-use crate::{Layout, Result};
+use crate::{Config, Layout, Result};
 use comm::Mesh;
 use kernels::{Kernels, Meta};
 use layers::{Random, Shape};
@@ -56,8 +56,10 @@ pub fn program<D: Kernels>(
 ///
 /// # Errors
 /// If the layout does not fit the shape or the batch.
-pub fn price(shape: &Shape, settings: &Settings, layout: &Layout) -> Result<Vec<Price>> {
+pub fn price(config: &Config, settings: &Settings, layout: &Layout) -> Result<Vec<Price>> {
+    let shape = &config.shape;
     layout.fits(shape)?;
+    settings.check(config)?;
     let on_rank = |rank| {
         let (device, mesh) = (Meta::<Cpu<f32>>::default(), Mesh::ghost(&layout.axes(), rank)?);
         let (peaks, flops, traffic_bytes) = program(&device, &mesh, shape, settings)?;

@@ -1,11 +1,14 @@
 //! What a training run is begun with, and keeps when it is resumed.
-use crate::Result;
 use crate::schedule::Warmup;
 use crate::text::{Corpus, Pair};
+use crate::{Config, Error, Result};
 use layers::Kind;
 use parallel::{Batch, Sequence};
 use serde::{Deserialize, Serialize};
 use tensor::mix;
+
+/// The most tokens that a step can have.
+const MAX_TOKENS: u128 = 1 << 24;
 
 /// Which optimizer a run uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
@@ -50,6 +53,35 @@ impl Settings {
             OptimizerName::Adamw => Kind::ADAMW,
         };
         (kind, self.clip)
+    }
+    /// Whether the sizes are sizes of a step of this model: checked before anything of theirs is allocated.
+    ///
+    /// # Errors
+    /// One sentence on the first that is not.
+    pub fn check(&self, config: &Config) -> Result<()> {
+        let Self { steps, seq, batch_size, microbatches, .. } = *self;
+        let flags =
+            [("steps", steps), ("seq", seq), ("batch-size", batch_size), ("microbatches", microbatches)];
+        if let Some((flag, _)) = flags.iter().find(|(_, n)| *n == 0) {
+            return Err(Error(format!("--{flag} is 0; it must be at least 1")));
+        }
+        if seq > config.positions {
+            let positions = config.positions;
+            return Err(Error(format!("sequences of {seq} tokens; the model has {positions} positions")));
+        }
+        let (shape, tokens) = (&config.shape, batch_size as u128 * seq as u128);
+        if tokens > MAX_TOKENS {
+            return Err(Error(format!(
+                "a step of {batch_size} · {seq} tokens; it can have {MAX_TOKENS} at most"
+            )));
+        }
+        let attention = (seq * shape.blocks) as u128 * (shape.heads.queries * shape.heads.dim) as u128;
+        if tokens * (6 * shape.parameters() as u128 + 14 * attention) > u128::from(u64::MAX / 2) {
+            return Err(Error(
+                "a step of this model has more than 2^63 operations, too many to count".into(),
+            ));
+        }
+        Ok(())
     }
     /// The learning rate of each step.
     pub fn schedule(&self) -> Warmup {

@@ -46,7 +46,7 @@ pub struct StepLine {
 }
 
 /// What a run ends with.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug)]
 pub struct Finished {
     /// Steps done, with those of earlier runs.
     pub steps: usize,
@@ -60,26 +60,19 @@ impl Run<'_> {
     /// # Errors
     /// One sentence on the first thing that does not fit.
     pub fn check(&self) -> Result<()> {
-        let Settings { steps, seq, batch_size, microbatches, clip, .. } = self.settings;
+        let Settings { steps, microbatches, clip, .. } = self.settings;
         self.layout.fits(&self.model.config.shape)?;
-        let wanted = [
-            ("steps", steps),
-            ("seq", seq),
-            ("batch-size", batch_size),
-            ("microbatches", microbatches),
-            ("checkpoint-every", self.checkpoint_every),
-            ("stop-after", self.stop_after.unwrap_or(1)),
-        ];
-        if let Some((flag, _)) = wanted.iter().find(|(_, n)| *n == 0) {
-            return Err(Error(format!("--{flag} is 0; it must be at least 1")));
+        self.settings.check(&self.model.config)?;
+        for (flag, n) in
+            [("checkpoint-every", self.checkpoint_every), ("stop-after", self.stop_after.unwrap_or(1))]
+        {
+            if n == 0 {
+                return Err(Error(format!("--{flag} is 0; it must be at least 1")));
+            }
         }
         if clip.is_some_and(|c| !(c.is_finite() && c > 0.0)) {
             let clip = clip.unwrap_or_default();
             return Err(Error(format!("--clip is {clip}; it must be a positive number")));
-        }
-        let positions = self.model.config.positions;
-        if seq > positions {
-            return Err(Error(format!("sequences of {seq} tokens; the model has {positions} positions")));
         }
         if self.model.config.shape.vocabulary < 256 {
             let v = self.model.config.shape.vocabulary;
@@ -164,7 +157,7 @@ impl Run<'_> {
 /// Bits a byte on the held-out text, in windows of `seq`; none if there are fewer windows than data ranks.
 ///
 /// # Errors
-/// If ranks do not meet.
+/// If ranks do not meet, or the loss is no finite number.
 pub fn held_out(
     trainer: &mut Trainer<Cpu<f32>>,
     corpus: &Corpus,
@@ -177,5 +170,8 @@ pub fn held_out(
     }
     let together = windows.len().div_ceil(8 * data).min(windows.len() / data);
     let nats = trainer.evaluate(&Batch::new(windows, together)?)?.read().expect("the host has values")[0];
+    if !nats.is_finite() {
+        return Err(Error(format!("the loss on the held-out text is {nats}; a smaller --lr may help")));
+    }
     Ok(Some(nats.to_f64() / std::f64::consts::LN_2))
 }

@@ -198,7 +198,7 @@ fn the_price_is_what_is_measured() {
         (OptimizerName::Adamw, "tp=4,dp=2"),
     ] {
         let (settings, layout) = (settings(&corpus, optimizer), layout(split));
-        let prices = price(&SHAPE, &settings, &layout).unwrap();
+        let prices = price(&model(false).config, &settings, &layout).unwrap();
         let world = comm::World::threads(&layout.axes()).unwrap();
         let measured =
             world.run(|device: Cpu<f32>, mesh| program(&device, &mesh, &SHAPE, &settings)).unwrap();
@@ -222,7 +222,9 @@ fn the_price_is_what_is_measured() {
 fn split_memory_is_a_share() {
     let corpus = corpus();
     let settings = settings(&corpus, OptimizerName::Adamw);
-    let of = |split: &str, what: &str| price(&SHAPE, &settings, &layout(split)).unwrap()[0].peak_bytes[what];
+    let of = |split: &str, what: &str| {
+        price(&model(false).config, &settings, &layout(split)).unwrap()[0].peak_bytes[what]
+    };
     for what in ["weights", "gradients", "optimizer"] {
         let gains = (2 * SHAPE.blocks + 1) * SHAPE.width * 4 * if what == "optimizer" { 2 } else { 1 };
         assert_eq!(of("tp=4", what), (of("none", what) - gains) / 4 + gains, "{what}");

@@ -28,7 +28,7 @@ fn on_rank_0<D: Kernels>(
 /// Writes parameters as the entries say, in f32. Every rank calls it; rank 0 writes.
 ///
 /// # Errors
-/// If ranks do not meet, or the file cannot be written; then the old file is untouched.
+/// If ranks do not meet, a value is no finite number, or the file cannot be written; then the old file is untouched.
 pub fn save_params<D>(
     path: &Path,
     metadata: &Metadata,
@@ -44,6 +44,12 @@ where
     for param in params {
         let whole = param.gather(mesh)?;
         if let (Some(writer), Some(whole)) = (&mut writer, whole) {
+            if !whole.iter().all(|x| x.to_f64().is_finite()) {
+                let (path, name) = (path.display(), param.name());
+                return Err(Error::File(format!(
+                    "{path} is left as it is: {name} has values that are no finite numbers"
+                )));
+            }
             for entry in entries.iter().filter(|e| *e.param == **param.name()) {
                 writer.tensor(&entry.name, &entry.arrange(&whole, |x| x.to_f64() as f32))?;
             }

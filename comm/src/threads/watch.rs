@@ -157,7 +157,7 @@ impl Watch {
             self.nobody_missing_has_finished(wait)?;
             let left = self.limit.saturating_sub(started.elapsed());
             if left.is_zero() {
-                return Err(late(wait, started.elapsed()));
+                return late(wait, started.elapsed());
             }
             let nap = if announced.is_some() { left } else { left.min(NAP) };
             let asleep = Instant::now();
@@ -225,10 +225,15 @@ impl Drop for Awake<'_> {
     }
 }
 
-fn late(wait: &impl Wait, waited: Duration) -> CommError {
+/// # Errors
+/// Always, unless the last one has come by now.
+fn late(wait: &impl Wait, waited: Duration) -> Result<()> {
     let missing: Vec<_> = wait.missing().collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
     let arrived = wait.members().into_iter().filter(|rank| !missing.contains(rank)).collect();
-    CommError::Late { missing, arrived, call: wait.call().to_string(), waited }
+    Err(CommError::Late { missing, arrived, call: wait.call().to_string(), waited })
 }
 
 #[cfg(test)]
@@ -297,6 +302,16 @@ mod tests {
 
     fn announce(watch: &Watch, rank: usize, on: usize, pending: Pending) {
         *lock(&watch.ranks[rank].waits) = Some(Waits { on, call: format!("call {rank}"), pending });
+    }
+
+    #[test]
+    fn who_comes_at_the_last_moment_has_come() {
+        let watch = watch(2);
+        assert_eq!(late(&Looks::new(&watch, 0), Duration::ZERO), Ok(()));
+        let told = late(&Looks::new(&watch, 1), Duration::ZERO);
+        assert!(
+            matches!(told, Err(CommError::Late { missing, arrived, .. }) if (&missing[..], &arrived[..]) == (&[0], &[1]))
+        );
     }
 
     /// Kills: a rank called finished that came, and finished, between two looks.

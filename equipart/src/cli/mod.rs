@@ -124,9 +124,7 @@ fn run_train(a: TrainArgs, json: bool) -> Result<bool> {
         }
     })?;
     watch.done();
-    if json {
-        show::json(&finished);
-    } else {
+    if !json {
         show::finished(&finished, out.as_deref());
     }
     Ok(true)
@@ -181,7 +179,7 @@ fn run_prove(a: ProveArgs, json: bool) -> Result<bool> {
 fn run_price(a: PriceArgs, json: bool) -> Result<bool> {
     let config = config(a.config.as_deref())?;
     let settings: Settings = a.settings();
-    let prices = price::price(&config.shape, &settings, &a.layout)?;
+    let prices = price::price(&config, &settings, &a.layout)?;
     if json {
         prices.iter().for_each(show::json);
     } else {
