@@ -4,12 +4,12 @@
 //!
 //! | command | file | does |
 //! |---|---|---|
-//! | `compare` | [`compare`] | the same work under several layouts: time, memory, traffic, equality |
-//! | `train` | [`train`] | trains on bytes of text, with checkpoints that resume |
-//! | `generate` | [`generate`] | continues a prompt, with a cache of keys and values |
-//! | `prove` | [`prove`] | the whole model under a layout equals the unsplit oracle, bit for bit |
-//! | `price` | [`price`] | peak memory, operations and traffic of a layout, from shapes alone |
-//! | `bench` | [`bench`] | step times of one shape |
+//! | `compare` | [`mod@compare`] | the same work under several layouts: time, memory, traffic, equality |
+//! | `train` | [`mod@train`] | trains on bytes of text, with checkpoints that resume |
+//! | `generate` | [`mod@generate`] | continues a prompt, with a cache of keys and values |
+//! | `prove` | [`mod@prove`] | the whole model under a layout equals the unsplit oracle, bit for bit |
+//! | `price` | [`mod@price`] | peak memory, operations and traffic of a layout, from shapes alone |
+//! | `bench` | [`mod@bench`] | step times of one shape |
 pub mod bench;
 pub mod bound;
 pub mod cli;

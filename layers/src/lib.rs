@@ -1,6 +1,6 @@
 //! Layers of a transformer, split *inside* operators over the ranks of a mesh axis, with hand-written backward.
 //!
-//! Start with [`column`]: one strategy, one file, its equations, its code, its proof. What ranks hold is said by
+//! Start with [`mod@column`]: one strategy, one file, its equations, its code, its proof. What ranks hold is said by
 //! types ([`ops`]): a forgotten all-reduce does not compile. What lies where is said by [`Placement`]s, from which
 //! gradient sync, clipping, gathering and loading follow. Nothing here knows of pipelines or batches.
 pub mod attention;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use tensor::{Category, Scalar, Tensor, ViewMut};
 
 /// This rank's share of a parameter. Layers read it through the weights of [`crate::weight`], where it may be
-/// gathered or fetched, and add to its gradient through [`accumulate`](Self::accumulate); nobody else touches it.
+/// gathered or fetched, and add to its gradient through `accumulate`; nobody else touches it.
 pub struct Param<D: Kernels> {
     name: Arc<str>,
     shape: [usize; 2],
