@@ -43,3 +43,23 @@ impl<D: Kernels> Rotary<D> {
         held.clone().expect("just made")
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tensor::{Cpu, Device};
+
+    /// Kills: a table that does not grow, positions that mean something else after it grew, an old one that stays.
+    #[test]
+    fn the_table_grows_and_keeps_its_positions() {
+        let (device, rotary) = (Cpu::<f64>::default(), Rotary::new(6, 100.0));
+        let small = rotary.table(&device, 10).read().unwrap();
+        assert_eq!(small.len(), 64 * 6);
+        let large = rotary.clone().table(&device, 65);
+        assert_eq!((large.shape(), device.meter().now(Category::Buffers)), ([128, 6], 128 * 6 * 8));
+        assert_eq!(large.read().unwrap()[..small.len()], small);
+        let (cos, sin) = f64::rotary(100, 2, 6, 100.0);
+        assert_eq!((large.view().at(100, 2), large.view().at(100, 3 + 2)), (cos, sin));
+        assert_eq!(rotary.table(&device, 3).rows(), 128, "shared, and never smaller again");
+    }
+}

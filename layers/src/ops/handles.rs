@@ -214,3 +214,27 @@ impl<D: Kernels> Add<&Partial<D>> for Partial<D> {
         Self::sum(plus(self.addend, &other.addend), self.axis)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use comm::Mesh;
+    use tensor::{Category, Cpu};
+
+    /// Even on one rank, where every collective is a no-op. Kills: a guard that lets another axis pass.
+    #[test]
+    fn shares_meet_only_what_is_split_along_their_axis() {
+        let (device, mesh) = (Cpu::<f32>::default(), Mesh::alone());
+        let matrix = || Tensor::from_fn(&device, Category::Buffers, 2, 2, |i| i as f32);
+        let (data, split) = (mesh.group(Axis::Dp), Split::cut(&matrix(), mesh.group(Axis::Tp)).unwrap());
+        let says = "a share along axis tp cannot meet what is split along axis dp";
+        assert_eq!(split.all_gather(data).err().unwrap().to_string(), says);
+        assert_eq!(split.matmul(&Rows::new(matrix(), Axis::Dp)).err().unwrap().to_string(), says);
+        let partial = || split.matmul(&Rows::new(matrix(), Axis::Tp)).unwrap();
+        assert_eq!(partial().all_reduce(data).err().unwrap().to_string(), says);
+        assert!(
+            partial().all_reduce(mesh.group(Axis::Tp)).is_ok()
+                && split.all_gather(mesh.group(Axis::Tp)).is_ok()
+        );
+    }
+}
