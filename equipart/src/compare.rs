@@ -21,7 +21,7 @@ const NEW: usize = 32;
 const SEQUENCES: usize = 4;
 const SEQ: usize = 64;
 const STEPS: usize = 5;
-const RUNS: usize = 3;
+const RUNS: usize = 8;
 const OPTIMIZER: (Kind, Option<f64>) = (Kind::Sgd, Some(1.0));
 const LR: f64 = 0.1;
 /// Beyond so many parameters the field gets one short sequence instead of the whole batch.
