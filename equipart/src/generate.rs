@@ -128,58 +128,57 @@ fn on_rank<S: CpuScalar + Real>(
     mesh: &Mesh<Cpu<S>>,
     watch: &(dyn Fn(u32) + Sync),
 ) -> Result<(Vec<Text>, Taken)> {
-    let data = mesh.group(Axis::Dp);
-    let n = request.prompts.len();
+    let (data, n) = (mesh.group(Axis::Dp), request.prompts.len());
     let mine = n * data.rank() / data.size()..n * (data.rank() + 1) / data.size();
     let at = Builder { device, mesh, values: model.values() };
     let mut chunk = Chunk::whole(&at, &model.config.shape)?;
     measure::work(device, mesh, Phase::Inference, || {
-        let mut texts: Vec<Text> = request.prompts[mine.clone()]
-            .iter()
-            .map(|p| Text { ids: p.clone(), margins: Vec::new(), prompt_logits: Vec::new() })
-            .collect();
-        let lengths: Vec<_> = texts.iter().map(|t| t.ids.len()).collect();
+        let mut texts: Vec<_> = request.prompts[mine.clone()].iter().map(|p| Text::new(p)).collect();
+        let mut fed: Vec<Vec<u32>> = texts.iter().map(|t| t.ids.clone()).collect(); // nothing of what has ended
+        let mut lengths: Vec<_> = fed.iter().map(Vec::len).collect();
         let capacity = lengths.iter().max().expect("each rank has a prompt") + request.max_new;
         let mut cx = Cx::infer(&lengths).with_cache(capacity);
-        let mut open = vec![true; texts.len()]; // not ended yet
         for new in 0..request.max_new.max(1) {
-            let fed = |(t, open): (&Text, &bool)| match (*open, new) {
-                (false, _) => Vec::new(),
-                (true, 0) => t.ids.clone(),
-                (true, _) => vec![*t.ids.last().expect("a token")],
-            };
-            let ids: Vec<Vec<u32>> = texts.iter().zip(&open).map(fed).collect();
             if new > 0 {
-                cx.advance(&ids.iter().map(Vec::len).collect::<Vec<_>>());
+                cx.advance(&lengths);
             }
-            let rows = next_logits(&mut chunk, &cx, device, &ids.concat(), model)?;
+            let rows = next_logits(&mut chunk, &cx, device, &fed.concat(), model)?;
             let mut rows = rows.chunks_exact(model.config.shape.vocabulary);
-            for (i, text) in texts.iter_mut().enumerate().filter(|(i, _)| open[*i]) {
+            for (i, text) in texts.iter_mut().enumerate().filter(|(i, _)| lengths[*i] > 0) {
                 let logits = rows.next().expect("a row for every open sequence");
-                if new == 0 {
-                    text.prompt_logits = logits.to_vec();
-                }
-                if request.max_new == 0 {
-                    continue;
-                }
-                let (sequence, position) = (mine.start + i, text.ids.len() - 1);
-                let choice = request.sampling.choose(logits, sequence, position)?;
-                text.ids.push(choice.id);
-                text.margins.push(choice.margin);
-                if sequence == 0 && mesh.group(Axis::Tp).rank() == 0 {
-                    watch(choice.id);
+                fed[i] = text.extend(logits, request, mine.start + i)?;
+                fed[i].retain(|id| !model.config.eos.contains(id));
+                if mine.start + i == 0 && mesh.group(Axis::Tp).rank() == 0 {
+                    text.ids[request.prompts[0].len()..].last().into_iter().for_each(|&id| watch(id));
                 }
             }
-            for (open, text) in open.iter_mut().zip(&texts) {
-                let ended = text.ids.last().is_some_and(|id| model.config.eos.contains(id));
-                *open &= !ended || text.margins.is_empty();
-            }
-            if !open.contains(&true) {
+            lengths = fed.iter().map(Vec::len).collect();
+            if lengths.iter().all(|&n| n == 0) {
                 break;
             }
         }
         Ok(texts)
     })
+}
+
+impl Text {
+    /// Nothing new yet.
+    fn new(prompt: &[u32]) -> Self {
+        Self { ids: prompt.to_vec(), margins: Vec::new(), prompt_logits: Vec::new() }
+    }
+    /// Adds the next token, if one is wanted: what is to be fed next. `sequence` is counted over all data ranks.
+    fn extend(&mut self, logits: &[f32], request: &Request, sequence: usize) -> Result<Vec<u32>> {
+        if self.margins.is_empty() {
+            self.prompt_logits = logits.to_vec();
+        }
+        if request.max_new == 0 {
+            return Ok(Vec::new());
+        }
+        let choice = request.sampling.choose(logits, sequence, self.ids.len() - 1)?;
+        self.ids.push(choice.id);
+        self.margins.push(choice.margin);
+        Ok(vec![choice.id])
+    }
 }
 
 /// The next token's logits of every sequence that was fed, one row each, in f32.

@@ -165,6 +165,37 @@ fn texts_do_not_depend_on_the_layout() {
     }
 }
 
+/// A text ends with its end token, and the others go on as if it were still there.
+#[test]
+fn texts_end_where_they_end() {
+    let prompts = vec![vec![3, 4, 5], vec![6], vec![7, 8]];
+    let generate = |eos: Vec<u32>, split: &str| {
+        let mut ending = model(false);
+        ending.config.eos = eos;
+        let request = Request { prompts: prompts.clone(), max_new: 10, sampling: Sampling::default() };
+        let told = Mutex::new(Vec::new());
+        let texts =
+            generate(&ending, &layout(split), &request, &|id| told.lock().unwrap().push(id)).unwrap().texts;
+        assert_eq!(
+            told.into_inner().unwrap(),
+            texts[0].ids[3..],
+            "told of every new token of the first text"
+        );
+        texts.into_iter().map(|t| t.ids).collect::<Vec<_>>()
+    };
+    let endless = generate(Vec::new(), "none");
+    let end = endless[1][3]; // the third new token of the second text
+    let until = |ids: &[u32], prompt: usize| {
+        let new = ids[prompt..].iter().position(|id| *id == end).map_or(ids.len(), |at| prompt + at + 1);
+        ids[..new].to_vec()
+    };
+    let wanted: Vec<_> = endless.iter().zip(&prompts).map(|(ids, p)| until(ids, p.len())).collect();
+    assert!(wanted[1].len() <= 4 && wanted.iter().any(|ids| ids.len() > 6), "{wanted:?}");
+    for split in ["none", "tp=2", "dp=3", "tp=2,dp=2"] {
+        assert_eq!(generate(vec![end], split), wanted, "{split}");
+    }
+}
+
 /// The logits of decoding with a cache are those of the whole forward, and f32 is near f64 under every layout.
 #[test]
 fn logits_in_f32_are_near_those_in_f64() {
