@@ -23,6 +23,7 @@ pub fn log2_per_key(
     model: &Model,
     optimizer: Optimizer,
     clip: Option<f64>,
+    texts: &[Sequence],
     steps: &[(Vec<Vec<Sequence>>, f64)],
 ) -> f64 {
     let _ = Degree::take_tally();
@@ -31,7 +32,8 @@ pub fn log2_per_key(
         model.shapes().into_iter().map(|(name, shape)| (name, numbers(shape))).collect()
     };
     let mut trainer = Trainer::new(model.clone(), optimizer, clip, random());
-    let mut output = 0.0f64;
+    let logits = model.logits(trainer.weights(), texts);
+    let mut output = logits.into_iter().map(Degree::cleared).fold(0.0, f64::max);
     for (batch, lr) in steps {
         let step = trainer.step(batch, *lr);
         let seen = step.losses.into_iter().chain(step.gradients.into_values().flatten()).chain([step.norm2]);

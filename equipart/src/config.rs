@@ -12,6 +12,8 @@ mod keys;
 
 /// The most elements that one kind of weight may have, over all blocks: 2^40.
 pub const MAX_ELEMENTS: usize = 1 << 40;
+/// The most blocks that a model may have.
+pub const MAX_BLOCKS: usize = 10_000;
 
 /// A Llama model: its sizes, and what is not a size.
 #[derive(Clone, Debug, PartialEq)]
@@ -225,6 +227,9 @@ impl Keys<'_> {
                 let wanted = format!("at most {MAX_ELEMENTS} elements");
                 return Err(ConfigError::Value { origin, key, seen, wanted });
             }
+        }
+        if blocks > MAX_BLOCKS {
+            return Err(self.wrong("num_hidden_layers", &json!(blocks), &format!("at most {MAX_BLOCKS}")));
         }
         Ok(())
     }

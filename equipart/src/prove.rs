@@ -101,10 +101,20 @@ impl Subject {
         let batch = |b: &Batch| b.microbatches().iter().map(|m| m.iter().map(sequence).collect()).collect();
         self.steps.iter().map(|(b, lr)| (batch(b), *lr)).collect()
     }
+    fn oracle_texts(&self) -> Vec<reference::Sequence> {
+        let text = |ids: &[u32]| reference::Sequence { ids: ids.to_vec(), targets: Vec::new() };
+        self.texts.iter().map(|(ids, _)| text(ids)).collect()
+    }
     /// log₂ of the probability that a wrong program passes under so many keys; none where the bound says nothing.
     pub fn bound_log2(&self, keys: usize) -> Option<f64> {
         let (model, optimizer) = (self.oracle(), self.oracle_optimizer());
-        let one = bound::log2_per_key(&model, optimizer, self.optimizer.1, &self.oracle_steps());
+        let one = bound::log2_per_key(
+            &model,
+            optimizer,
+            self.optimizer.1,
+            &self.oracle_texts(),
+            &self.oracle_steps(),
+        );
         (one < 0.0).then_some(one * keys as f64)
     }
     /// The oracle's weights with the noise of a step.
@@ -122,10 +132,7 @@ impl Subject {
     fn truth(&self, weights: Weights<F61>) -> Trace {
         let (model, mut trace) = (self.oracle(), Trace::new());
         let steps = self.oracle_steps();
-        let text =
-            |(ids, _): &(Vec<u32>, usize)| reference::Sequence { ids: ids.clone(), targets: Vec::new() };
-        let texts: Vec<_> = self.texts.iter().map(text).collect();
-        trace.push(("logits".into(), model.logits(&weights, &texts)));
+        trace.push(("logits".into(), model.logits(&weights, &self.oracle_texts())));
         let names: Vec<String> = model.shapes().into_iter().map(|(name, _)| name).collect();
         let mut trainer = reference::Trainer::new(model, self.oracle_optimizer(), self.optimizer.1, weights);
         for (n, (batch, lr)) in steps.iter().enumerate() {
@@ -222,7 +229,7 @@ fn read<D: Kernels>(
     Ok(rows.concat())
 }
 
-/// The oracle's traces under each key, computed once and used for every layout.
+/// The oracle's traces of one subject under each key, computed once and used for every layout.
 #[derive(Default)]
 pub struct Truths(Mutex<BTreeMap<u64, Arc<OnceLock<Trace>>>>);
 

@@ -5,6 +5,7 @@ use crate::{Config, Error, Result};
 use layers::Kind;
 use parallel::{Batch, Sequence};
 use serde::{Deserialize, Serialize};
+use std::fmt;
 use tensor::mix;
 
 /// The most tokens that a step can have.
@@ -18,6 +19,15 @@ pub enum OptimizerName {
     Sgd,
     /// AdamW with β 0.9 and 0.95, ε 1e-8, decay 0.1.
     Adamw,
+}
+
+impl fmt::Display for OptimizerName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Sgd => "sgd",
+            Self::Adamw => "adamw",
+        })
+    }
 }
 
 /// What a run is begun with and keeps when it is resumed.
@@ -75,7 +85,7 @@ impl Settings {
                 "a step of {batch_size} · {seq} tokens; it can have {MAX_TOKENS} at most"
             )));
         }
-        let attention = (seq * shape.blocks) as u128 * (shape.heads.queries * shape.heads.dim) as u128;
+        let attention = seq as u128 * shape.blocks as u128 * (shape.heads.queries * shape.heads.dim) as u128;
         if tokens * (6 * shape.parameters() as u128 + 14 * attention) > u128::from(u64::MAX / 2) {
             return Err(Error(
                 "a step of this model has more than 2^63 operations, too many to count".into(),

@@ -20,34 +20,70 @@ fn optimizer_file(step: usize) -> String {
     format!("optimizer-{step}.safetensors")
 }
 
+/// Keeps other runs out of a folder while it lives; the system lets go of it when the process ends.
+pub struct Lock(#[allow(dead_code)] Option<fs::File>); // held, not read
+
 /// Makes the folder ready, before any work is done, so that an unwritable one is found now.
 ///
 /// # Errors
-/// If there is a checkpoint in it already, it is a file, or it cannot be written to.
-pub fn prepare(dir: &Path, config: &Config) -> Result<()> {
-    if dir.join(MODEL).exists() {
-        let dir = dir.display();
-        return Err(Error(format!(
-            "{dir} holds a model already; resume it with --resume {dir} or choose another folder"
-        )));
+/// If there is a model in it already, another run is using it, it is a file, or it cannot be written to.
+pub fn prepare(dir: &Path, config: &Config) -> Result<Lock> {
+    let lock = lock(dir)?;
+    let name = dir.display();
+    if files_of(dir).iter().any(|file| file.ends_with(".safetensors")) {
+        let or = "resume it with --resume or choose another folder";
+        return Err(Error(format!("{name} holds a model already; {or}")));
     }
-    write_about(dir, config)
+    let path = dir.join("config.json");
+    if path.exists() && files::read(&path).ok().as_deref() != Some(config.to_json().as_bytes()) {
+        return Err(Error(format!("{name} holds another model's config.json; choose another folder")));
+    }
+    write_about(dir, config)?;
+    Ok(lock)
 }
 
 /// Makes a folder for a resumed run: the same one, or another.
 ///
 /// # Errors
 /// As [`prepare`].
-pub fn prepare_again(dir: &Path, from: &Path, config: &Config) -> Result<()> {
+pub fn prepare_again(dir: &Path, from: &Path, config: &Config) -> Result<Lock> {
     let same = fs::canonicalize(dir).ok().zip(fs::canonicalize(from).ok()).is_some_and(|(a, b)| a == b);
-    if same { write_about(dir, config) } else { prepare(dir, config) }
+    if !same {
+        return prepare(dir, config);
+    }
+    let lock = lock(dir)?;
+    write_about(dir, config)?;
+    Ok(lock)
 }
 
-fn write_about(dir: &Path, config: &Config) -> Result<()> {
+/// Makes the folder if there is none, and takes it for this run.
+fn lock(dir: &Path) -> Result<Lock> {
     if dir.exists() && !dir.is_dir() {
         return Err(Error(format!("{} is a file; the output must be a folder", dir.display())));
     }
     fs::create_dir_all(dir).map_err(|why| Error(format!("{} cannot be made: {why}", dir.display())))?;
+    let Ok(folder) = fs::File::open(dir) else { return Ok(Lock(None)) }; // some systems do not open folders
+    match folder.try_lock() {
+        Err(fs::TryLockError::WouldBlock) => Err(Error(format!(
+            "{} is in use by another run; wait for it or choose another folder",
+            dir.display()
+        ))),
+        _ => Ok(Lock(Some(folder))),
+    }
+}
+
+fn files_of(dir: &Path) -> Vec<String> {
+    let all = fs::read_dir(dir).into_iter().flatten().flatten();
+    all.map(|file| file.file_name().to_string_lossy().into_owned()).collect()
+}
+
+fn write_about(dir: &Path, config: &Config) -> Result<()> {
+    // What a run that was killed had not finished writing.
+    for file in files_of(dir).iter().filter(|f| f.starts_with('.') && f.ends_with(".tmp")) {
+        if [".model.", ".optimizer-", ".config.", ".tokenizer."].iter().any(|ours| file.starts_with(ours)) {
+            let _ = fs::remove_file(dir.join(file));
+        }
+    }
     files::replace_file(&dir.join("config.json"), config.to_json().as_bytes())?;
     if config.shape.vocabulary == 256 {
         files::replace_file(&dir.join("tokenizer.json"), tokenizer::json().as_bytes())?;
@@ -69,9 +105,11 @@ pub fn save<S: CpuScalar + Real>(
     let (model, optimizer, mesh) = trainer.parts();
     let (params, step) = (model.params(), optimizer.steps());
     let noted = serde_json::to_string(settings).map_err(|why| Error(why.to_string()))?;
-    let notes: BTreeMap<_, _> = [("training".to_string(), noted)].into();
+    let training = || ("training".to_string(), noted.clone());
+    let notes: BTreeMap<_, _> = [training()].into();
     parallel::save_optimizer(&dir.join(optimizer_file(step)), notes, optimizer, &params, mesh)?;
-    let notes = [("format".to_string(), "pt".to_string()), ("step".to_string(), step.to_string())].into();
+    let noted = |key: &str, value: String| (key.to_string(), value);
+    let notes = [noted("format", "pt".into()), noted("step", step.to_string()), training()].into();
     parallel::save_params(&dir.join(MODEL), &notes, &entries, &params, mesh)?;
     if mesh.rank() == 0 {
         remove_others(dir, step);
@@ -81,12 +119,10 @@ pub fn save<S: CpuScalar + Real>(
 
 /// Optimizer files of other steps are of no use any more. One that cannot be removed does no harm.
 fn remove_others(dir: &Path, step: usize) {
-    let keep = optimizer_file(step);
-    for file in fs::read_dir(dir).into_iter().flatten().flatten() {
-        let name = file.file_name().to_string_lossy().into_owned();
-        if name.starts_with("optimizer-") && name.ends_with(".safetensors") && name != keep {
-            let _ = fs::remove_file(file.path());
-        }
+    let of_a_step =
+        |name: &str| name.strip_prefix("optimizer-")?.strip_suffix(".safetensors")?.parse::<usize>().ok();
+    for file in files_of(dir).iter().filter(|name| of_a_step(name).is_some_and(|other| other != step)) {
+        let _ = fs::remove_file(dir.join(file));
     }
 }
 
@@ -113,7 +149,15 @@ impl State {
         };
         let path = dir.join(optimizer_file(step));
         let optimizer = File::open(&path)?;
-        let settings = optimizer.metadata().get("training").and_then(|s| serde_json::from_str(s).ok());
+        let noted = |key: &str| optimizer.metadata().get(key).map(String::as_str);
+        let of_another = noted("steps") != model.note("step") || noted("training") != model.note("training");
+        if of_another {
+            return Err(Error(format!(
+                "{} is of another run or step than the model beside it",
+                path.display()
+            )));
+        }
+        let settings = noted("training").and_then(|s| serde_json::from_str(s).ok());
         let no_settings = || Error(format!("{}: the run's settings are not noted in it", path.display()));
         Ok(Self { model, settings: settings.ok_or_else(no_settings)?, path, optimizer })
     }

@@ -211,6 +211,10 @@ fn files_that_are_not_what_they_should_be_are_refused() {
     refused(&["train", "--data", &text, "--resume", &folder], "model.safetensors");
     refused(&["train", "--data", &text, "--resume", &model], "4 steps are done already");
     refused(
+        &["train", "--data", &text, "--resume", &model, "--optimizer", "sgd"],
+        "sgd, but the run to resume was begun with adamw",
+    );
+    refused(
         &["train", "--data", &text, "--resume", &model, "--lr", "0.5"],
         "--lr is 0.5, but the run to resume",
     );
@@ -286,6 +290,27 @@ fn a_killed_run_leaves_a_whole_checkpoint() {
     let left = std::fs::read_dir(&out).unwrap().map(|f| f.unwrap().file_name().into_string().unwrap());
     let optimizers = left.filter(|name| name.starts_with("optimizer-")).count();
     assert_eq!(optimizers, 1, "older optimizer files are removed by the next checkpoint");
+}
+
+/// A reader that stops reading stops nothing: the run goes on and its model is kept.
+#[test]
+#[cfg(unix)]
+fn a_closed_pipe_ends_no_training() {
+    let (dir, config, text) = small();
+    let out = path(&dir, "model");
+    let args = [
+        "train", "--config", &config, "--data", &text, "--seq", "32", "--steps", "30", "--out", &out,
+        "--json",
+    ];
+    let mut child = Command::new(env!("CARGO_BIN_EXE_equipart"))
+        .args(args)
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop((child.stdout.take(), child.stderr.take()));
+    assert!(child.wait().unwrap().success());
+    assert!(equipart(&["generate", "--model", &out, "--prompt", "a"]).status.success());
 }
 
 #[test]

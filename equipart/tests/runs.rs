@@ -67,9 +67,10 @@ fn train(
     let corpus = corpus();
     let resume = dir.join("config.json").exists().then(|| State::read(dir).unwrap());
     let model = resume.as_ref().map_or_else(|| model(tied), |state| state.model.clone());
-    if resume.is_none() {
-        state::prepare(dir, &model.config).unwrap();
-    }
+    let _lock = match resume {
+        None => state::prepare(dir, &model.config).unwrap(),
+        Some(_) => state::prepare_again(dir, dir, &model.config).unwrap(),
+    };
     let run = Run {
         model,
         corpus: &corpus,
@@ -118,10 +119,29 @@ fn a_run_goes_on_under_another_layout() {
     let losses = train(once.path(), OptimizerName::Adamw, "none", false, None);
     let mut parts = train(twice.path(), OptimizerName::Adamw, "tp=2", false, Some(3));
     parts.extend(train(twice.path(), OptimizerName::Adamw, "dp=2", false, None));
+    assert_eq!(parts.len(), losses.len());
     for (a, b) in losses.iter().zip(&parts) {
         assert!((a - b).abs() < 1e-4, "{losses:?} {parts:?}");
     }
     assert!(losses[5] < losses[0], "it learns: {losses:?}");
+}
+
+/// Kills: a checkpoint made of two runs or two steps that goes on as if it were one.
+#[test]
+fn a_checkpoint_of_two_parts_is_refused() {
+    let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    train(one.path(), OptimizerName::Adamw, "none", false, Some(2));
+    train(two.path(), OptimizerName::Adamw, "none", false, Some(4));
+    let parts = [two.path().join("optimizer-4.safetensors"), one.path().join("optimizer-2.safetensors")];
+    std::fs::copy(&parts[0], &parts[1]).unwrap();
+    let why = State::read(one.path()).err().unwrap().0;
+    assert!(why.ends_with("is of another run or step than the model beside it"), "{why}");
+    std::fs::write(two.path().join(".model.safetensors.abc.tmp"), "half").unwrap();
+    train(two.path(), OptimizerName::Adamw, "none", false, None);
+    assert!(
+        files(two.path()).keys().all(|name| !name.ends_with(".tmp")),
+        "what was left half-written is removed"
+    );
 }
 
 #[test]
@@ -129,8 +149,10 @@ fn a_folder_with_a_model_is_not_overwritten() {
     let dir = tempfile::tempdir().unwrap();
     train(dir.path(), OptimizerName::Sgd, "none", false, Some(1));
     let before = files(dir.path());
-    let why = state::prepare(dir.path(), &model(false).config).unwrap_err().0;
-    assert!(why.contains("holds a model already; resume it with --resume"), "{why}");
+    let refused = || state::prepare(dir.path(), &model(false).config).err().unwrap().0;
+    assert!(refused().contains("holds a model already; resume it with --resume"), "{}", refused());
+    let _lock = state::prepare_again(dir.path(), dir.path(), &model(false).config).unwrap();
+    assert!(refused().contains("is in use by another run"), "{}", refused());
     assert!(files(dir.path()) == before);
 }
 
@@ -154,7 +176,11 @@ fn texts_do_not_depend_on_the_layout() {
                 .all(|(t, p)| t.ids.len() == p.len() + 12 && t.ids.starts_with(p))
         );
         for split in ["tp=2", "tp=4", "dp=3", "tp=2,dp=2"] {
-            for (n, (text, want)) in texts(split).iter().zip(&alone).enumerate() {
+            let split_texts = texts(split);
+            assert_eq!(split_texts.len(), alone.len());
+            for (n, (text, want)) in split_texts.iter().zip(&alone).enumerate() {
+                let lengths = |t: &equipart::generate::Text| (t.ids.len(), t.prompt_logits.len());
+                assert_eq!(lengths(text), lengths(want), "{split}");
                 let part = text.ids.iter().zip(&want.ids).position(|(a, b)| a != b);
                 let tie = part.is_none_or(|at| want.margins[at - (want.ids.len() - 12)] < 1e-4);
                 assert!(tie, "{split}, text {n} parts at {part:?}");
@@ -204,6 +230,7 @@ fn logits_in_f32_are_near_those_in_f64() {
     let truth = all_logits::<f64>(&model, &Layout::default(), &texts).unwrap();
     let error = |split: &str| {
         let logits = all_logits::<f32>(&model, &layout(split), &texts).unwrap();
+        assert_eq!((logits.len(), truth.len()), (23 * 256, 23 * 256));
         logits.iter().zip(&truth).fold(0.0f64, |e, (a, b)| e.max((a - b).abs()))
     };
     let own = error("none");

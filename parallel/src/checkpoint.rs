@@ -25,6 +25,17 @@ fn on_rank_0<D: Kernels>(
     Ok(Some(Writer::create(path, metadata, &header)?))
 }
 
+/// What is written must be numbers, as f32.
+fn finite<E: Real>(path: &Path, name: &str, values: &[E]) -> Result<()> {
+    if values.iter().all(|x| (x.to_f64() as f32).is_finite()) {
+        return Ok(());
+    }
+    Err(Error::File(format!(
+        "{} is left as it is: {name} has values that are no finite numbers",
+        path.display()
+    )))
+}
+
 /// Writes parameters as the entries say, in f32. Every rank calls it; rank 0 writes.
 ///
 /// # Errors
@@ -44,12 +55,7 @@ where
     for param in params {
         let whole = param.gather(mesh)?;
         if let (Some(writer), Some(whole)) = (&mut writer, whole) {
-            if !whole.iter().all(|x| x.to_f64().is_finite()) {
-                let (path, name) = (path.display(), param.name());
-                return Err(Error::File(format!(
-                    "{path} is left as it is: {name} has values that are no finite numbers"
-                )));
-            }
+            finite(path, param.name(), &whole)?;
             for entry in entries.iter().filter(|e| *e.param == **param.name()) {
                 writer.tensor(&entry.name, &entry.arrange(&whole, |x| x.to_f64() as f32))?;
             }
@@ -90,7 +96,8 @@ where
     };
     metadata.insert("optimizer".into(), kind.into());
     metadata.insert("steps".into(), optimizer.steps().to_string());
-    let entries = if optimizer.kind() == Kind::Sgd { Vec::new() } else { moments(params) };
+    let none = optimizer.kind() == Kind::Sgd || optimizer.steps() == 0;
+    let entries = if none { Vec::new() } else { moments(params) };
     let mut writer = on_rank_0(path, &metadata, &entries, mesh)?;
     let mut failed = None;
     optimizer.gather(params, mesh, |name, both| {

@@ -121,7 +121,7 @@ impl Sub for Degree {
 impl Neg for Degree {
     type Output = Self;
     fn neg(self) -> Self {
-        self
+        if self.id == 0 { self } else { Self::of(self.total, self.power, self.reach) }
     }
 }
 impl Mul for Degree {
@@ -200,10 +200,11 @@ mod tests {
         let twice = once * z.inv() * x;
         assert_eq!((once.cleared(), twice.cleared()), (1.0 + 3.0, 3.0 + 2.0 * 3.0));
         let _ = (z.sigmoid(), twice.rsqrt());
+        let _ = (-x).rsqrt();
         let tally = Degree::take_tally();
         assert_eq!(tally.inverted, 3.0);
         assert_eq!(tally.opaque[Function::Sigmoid as usize], (1.0, 3.0, 3.0));
-        assert_eq!(tally.opaque[Function::Rsqrt as usize], (1.0, 9.0, 9.0));
+        assert_eq!(tally.opaque[Function::Rsqrt as usize], (2.0, 9.0 + 1.0, 9.0));
         assert_eq!(Degree::take_tally(), Tally::default());
     }
 

@@ -80,7 +80,7 @@ float!(f64, f64::exp);
 #[inline(always)]
 fn exp_f32(x: f32) -> f32 {
     const ROUND: f32 = 12_582_912.0; // 1.5 · 2^23: adding it rounds to an integer held in the low bits
-    let c = x.min(88.37);
+    let c = if x > 88.37 { 88.37 } else { x }; // not `min`, which would make NaN a number
     let t = c * std::f32::consts::LOG2_E + ROUND;
     let n = t - ROUND;
     let r = c - n * 0.693_359_4 - n * -2.121_944_4e-4;
@@ -106,6 +106,7 @@ mod tests {
             let (ours, truth) = (f64::from(exp_f32(x)), f64::from(x).exp());
             assert!((ours / truth - 1.0).abs() < 2.0 * f64::from(f32::EPSILON), "{x}: {ours} {truth}");
         }
+        assert!(exp_f32(f32::NAN).is_nan() && f32::exp_sub(f32::NAN, 0.0).is_nan());
         assert_eq!((exp_f32(f32::NEG_INFINITY), exp_f32(-100.0), exp_f32(0.0)), (0.0, 0.0, 1.0));
     }
 

@@ -36,10 +36,14 @@ impl<D: Device> Clone for Tensor<D> {
 
 impl<D: Device> Tensor<D> {
     /// Contents initialised but unsaid: for results that are written whole.
+    ///
+    /// # Panics
+    /// If there are more bytes than an address can count.
     pub fn empty(device: &D, category: Category, rows: usize, cols: usize) -> Self {
-        let bytes = rows * cols * size_of::<D::Elem>();
+        let len = rows.checked_mul(cols).expect("a size that fits");
+        let bytes = len.checked_mul(size_of::<D::Elem>()).expect("a size that fits");
         device.meter().hold(category, bytes);
-        let buffer = ManuallyDrop::new(device.alloc(rows * cols));
+        let buffer = ManuallyDrop::new(device.alloc(len));
         Self { memory: Arc::new(Memory { buffer, device: device.clone(), category, bytes }), rows, cols }
     }
     /// An activation on the same device.
@@ -137,6 +141,8 @@ mod tests {
         let _ = a.view_mut();
     }
 
+    type Outside = fn(View<Cpu<f64>>) -> usize;
+
     /// Kills: a window that reaches outside, a transpose that mixes its strides.
     #[test]
     fn windows_show_what_they_say() {
@@ -149,11 +155,23 @@ mod tests {
         let columns = a.view().t().take_cols(1, 2).take_rows(2, 2); // rows 1 and 2, columns 2 and 3, turned
         assert_eq!([columns.at(0, 0), columns.at(0, 1), columns.at(1, 0)], [6.0, 10.0, 7.0]);
         assert_eq!(a.view().reshape(2, 6).at(1, 0), 6.0);
-        for outside in
-            [|v: View<Cpu<f64>>| v.take_rows(2, 2).rows(), |v: View<Cpu<f64>>| v.take_cols(0, 5).cols()]
-        {
+        let outside: [Outside; 6] = [
+            |v| v.take_rows(2, 2).rows(),
+            |v| v.take_cols(0, 5).cols(),
+            |v| v.take_cols(usize::MAX, 2).cols(),
+            |v| v.take_rows(usize::MAX, 2).rows(),
+            |v| v.reshape(3, 3).rows(),
+            |v| v.take_rows(0, 0).reshape(1 << 33, 1 << 31).rows(),
+        ];
+        for outside in outside {
             assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| outside(a.view()))).is_err());
         }
+    }
+
+    #[test]
+    #[should_panic(expected = "a size that fits")]
+    fn sizes_that_wrap_are_no_sizes() {
+        let _ = Tensor::empty(&Cpu::<f32>::default(), Category::Buffers, 1 << 33, 1 << 31);
     }
 
     #[test]

@@ -17,6 +17,7 @@ unsafe impl<S: Sync> Sync for Buffer<S> {}
 
 impl<S: Scalar> Buffer<S> {
     fn layout(len: usize) -> Layout {
+        const { assert!(size_of::<S>() > 0 && align_of::<S>() <= CACHE_LINE) };
         let bytes = len.max(1).checked_mul(size_of::<S>()).expect("a size that fits");
         Layout::from_size_align(bytes, if bytes >= HUGE { HUGE } else { CACHE_LINE })
             .expect("a size that fits")

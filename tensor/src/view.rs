@@ -53,13 +53,15 @@ macro_rules! view {
             /// If they are not all there; so it is with the other windows.
             #[must_use]
             pub fn take_cols(self, from: usize, n: usize) -> Self {
-                assert!(from + n <= self.cols, "columns {from}..{} of {}", from + n, self.cols);
+                let there = from <= self.cols && n <= self.cols - from; // no sum that could wrap
+                assert!(there, "{n} columns from {from} on of {}", self.cols);
                 Self { ptr: D::offset(self.ptr, from * self.col_stride), cols: n, ..self }
             }
             /// Rows `from..from + n`.
             #[must_use]
             pub fn take_rows(self, from: usize, n: usize) -> Self {
-                assert!(from + n <= self.rows, "rows {from}..{} of {}", from + n, self.rows);
+                let there = from <= self.rows && n <= self.rows - from;
+                assert!(there, "{n} rows from {from} on of {}", self.rows);
                 Self { ptr: D::offset(self.ptr, from * self.row_stride), rows: n, ..self }
             }
             /// The transpose, without moving anything.
@@ -76,7 +78,8 @@ macro_rules! view {
             /// The same numbers in other rows.
             #[must_use]
             pub fn reshape(self, rows: usize, cols: usize) -> Self {
-                assert!(self.is_contiguous() && rows * cols == self.rows * self.cols, "no reshape of gaps");
+                let fits = rows.checked_mul(cols) == Some(self.rows * self.cols);
+                assert!(self.is_contiguous() && fits, "no reshape of gaps");
                 Self { rows, cols, row_stride: cols, ..self }
             }
         }

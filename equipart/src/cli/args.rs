@@ -19,14 +19,19 @@ pub(super) struct Arguments {
 #[derive(Subcommand, Debug)]
 pub(super) enum Command {
     /// Do the same work under several layouts and show time, memory, traffic and equality (the default command)
+    #[command(allow_negative_numbers = true)]
     Compare(CompareArgs),
     /// Train on bytes of text, with checkpoints
+    #[command(allow_negative_numbers = true)]
     Train(TrainArgs),
     /// Continue prompts
+    #[command(allow_negative_numbers = true)]
     Generate(GenerateArgs),
     /// Prove that a layout equals the unsplit model, bit for bit, in a finite field
+    #[command(allow_negative_numbers = true)]
     Prove(ProveArgs),
     /// Tell a layout's peak memory, operations and traffic without running it
+    #[command(allow_negative_numbers = true)]
     Price(PriceArgs),
     /// Measure step times
     Bench,
@@ -135,8 +140,8 @@ impl TrainArgs {
             differs("microbatches", self.microbatches, begun.microbatches),
             differs("lr", self.lr, begun.lr),
             differs("warmup", self.warmup, begun.warmup),
-            differs("optimizer", self.optimizer.map(|o| format!("{o:?}")), format!("{:?}", begun.optimizer)),
-            differs("clip", self.clip.map(Some), begun.clip),
+            differs("optimizer", self.optimizer, begun.optimizer),
+            differs("clip", self.clip, begun.clip.unwrap_or(f64::INFINITY)),
             differs("seed", self.seed, begun.seed),
         ];
         if let Some(why) = told.into_iter().flatten().next() {
@@ -151,9 +156,9 @@ impl TrainArgs {
     }
 }
 
-fn differs<T: PartialEq + std::fmt::Debug>(flag: &str, given: Option<T>, begun: T) -> Option<String> {
+fn differs<T: PartialEq + std::fmt::Display>(flag: &str, given: Option<T>, begun: T) -> Option<String> {
     let given = given.filter(|g| *g != begun)?;
-    Some(format!("--{flag} is {given:?}, but the run to resume was begun with {begun:?}; leave it out"))
+    Some(format!("--{flag} is {given}, but the run to resume was begun with {begun}; leave it out"))
 }
 
 #[derive(Args, Debug)]

@@ -1,5 +1,6 @@
 //! The command line: what each command takes, and how its results are shown.
 mod args;
+mod out;
 mod show;
 mod watch;
 
@@ -31,11 +32,11 @@ pub fn main() -> ExitCode {
         Command::Price(a) => run_price(a, json),
         Command::Bench => run_bench(json),
     };
-    match outcome {
+    match outcome.and_then(|right| out::finish().map(|()| right)) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(1),
         Err(why) => {
-            eprintln!("error: {why}");
+            out::note(&format!("error: {why}"));
             ExitCode::from(2)
         }
     }
@@ -80,7 +81,10 @@ fn run_compare(a: args::CompareArgs, json: bool) -> Result<bool> {
     } else {
         show::comparison(&model.origin, &rows);
     }
-    Ok(rows.iter().all(|r| r.equal && (r.tokens_equal != Some(false) || r.tie.is_some())))
+    Ok(rows.iter().all(|r| {
+        let tokens = r.tokens_equal != Some(false) || r.tie.is_some();
+        r.equal && tokens && r.error_ratio.is_finite()
+    }))
 }
 
 fn run_train(a: TrainArgs, json: bool) -> Result<bool> {
@@ -111,11 +115,11 @@ fn run_train(a: TrainArgs, json: bool) -> Result<bool> {
         stop_after: a.stop_after,
     };
     run.check()?;
-    match (&out, &a.resume) {
-        (Some(dir), Some(from)) => state::prepare_again(dir, from, &run.model.config)?,
-        (Some(dir), None) => state::prepare(dir, &run.model.config)?,
-        (None, _) => {}
-    }
+    let _lock = match (&out, &a.resume) {
+        (Some(dir), Some(from)) => Some(state::prepare_again(dir, from, &run.model.config)?),
+        (Some(dir), None) => Some(state::prepare(dir, &run.model.config)?),
+        (None, _) => None,
+    };
     let watch = Watch::bar(run.settings.steps);
     let finished = run.train(&|line| {
         watch.step(line, json);
@@ -171,7 +175,7 @@ fn run_prove(a: ProveArgs, json: bool) -> Result<bool> {
     if json {
         show::json(&verdict);
     } else {
-        println!("{}", verdict.statement());
+        out::line(&verdict.statement());
     }
     Ok(verdict.equal)
 }
@@ -196,7 +200,7 @@ fn run_bench(json: bool) -> Result<bool> {
         if json {
             show::json(figure);
         } else {
-            println!("{:<24} {:>10.1} {}", figure.name, figure.value, figure.unit);
+            out::line(&format!("{:<24} {:>10.1} {}", figure.name, figure.value, figure.unit));
         }
     }
     Ok(true)

@@ -1,4 +1,5 @@
 //! Results on standard output: tables for people, JSON for scripts.
+use super::out::{line, note};
 use crate::compare::{Row, Workload};
 use crate::generate::Generated;
 use crate::measure;
@@ -12,7 +13,7 @@ use tensor::Category;
 
 /// One object on one line.
 pub(super) fn json(value: &impl Serialize) {
-    println!("{}", serde_json::to_string(value).expect("plain values"));
+    line(&serde_json::to_string(value).expect("plain values"));
 }
 
 fn table(head: &[&str], rows: impl Iterator<Item = Vec<String>>) -> Table {
@@ -33,7 +34,9 @@ fn largest(of: &[usize]) -> String {
 }
 
 pub(super) fn comparison(origin: &str, rows: &[Row]) {
-    println!("The model is {origin}. MB are of the rank that holds most; traffic is of all ranks together.");
+    line(&format!(
+        "The model is {origin}. MB are of the rank that holds most; traffic is of all ranks together."
+    ));
     for (workload, title, work, per) in [
         (Workload::Inference, "Generating text", "generate", "B/token"),
         (Workload::Training, "One training step", "step", "B/step"),
@@ -56,25 +59,23 @@ pub(super) fn comparison(origin: &str, rows: &[Row]) {
                 format!("x{:.2}", r.error_ratio),
             ]
         };
-        println!("\n{}", table(&head, of_this().map(cells)));
+        line(&format!("\n{}", table(&head, of_this().map(cells))));
     }
     for row in rows.iter().filter(|r| r.workload == Workload::Inference) {
         if let Some(t) = &row.tie {
-            println!(
+            line(&format!(
                 "{}: text {} parts at token {}, a tie within rounding (margin {:.1e}, bound {:.1e}).",
                 row.name, t.sequence, t.token, t.margin, t.bound
-            );
+            ));
         }
         if let Some(note) = &row.note {
-            println!("{}: {note}.", row.name);
+            line(&format!("{}: {note}.", row.name));
         }
     }
-    println!(
-        "\nfield: logits, loss, gradients and new weights equal the unsplit oracle bit for bit in the field of"
+    line(
+        "\nfield: logits, loss, gradients and new weights equal the unsplit oracle bit for bit in the field of",
     );
-    println!(
-        "2^61 - 1 (see `equipart prove`). f32 error: against f64, as a multiple of the unsplit run's own."
-    );
+    line("2^61 - 1 (see `equipart prove`). f32 error: against f64, as a multiple of the unsplit run's own.");
 }
 
 fn tokens(row: &Row) -> String {
@@ -98,37 +99,37 @@ pub(super) fn prices(prices: &[Price]) {
         row
     };
     let layout = prices.first().map_or("none", |p| p.layout.as_str());
-    println!(
+    line(&format!(
         "A training step in f32 under {layout}: peak MB of each rank by category, each at its own moment.\n"
-    );
-    println!("{}", table(&head, prices.iter().map(cells)));
+    ));
+    line(&format!("{}", table(&head, prices.iter().map(cells))));
 }
 
 pub(super) fn texts(generated: &Generated, bytes: bool) -> Result<()> {
     for t in &generated.texts {
         if bytes {
-            println!("{}", text::decode(&t.ids)?);
+            line(&text::decode(&t.ids)?);
         } else {
-            println!("{}", t.ids.iter().map(u32::to_string).collect::<Vec<_>>().join(","));
+            line(&t.ids.iter().map(u32::to_string).collect::<Vec<_>>().join(","));
         }
     }
-    eprintln!(
+    note(&format!(
         "{} new tokens in {:.2} s, {:.0} token/s",
         generated.new_tokens(),
         measure::seconds(&generated.taken),
         generated.tokens_per_second()
-    );
+    ));
     Ok(())
 }
 
 pub(super) fn finished(finished: &Finished, out: Option<&Path>) {
     if let Some(bits) = finished.held_out_bits_per_byte {
-        println!("{} steps done; {bits:.3} bits a byte on the held-out text", finished.steps);
+        line(&format!("{} steps done; {bits:.3} bits a byte on the held-out text", finished.steps));
     } else {
-        println!("{} steps done", finished.steps);
+        line(&format!("{} steps done", finished.steps));
     }
     match out {
-        Some(dir) => println!("the model is in {}", dir.display()),
-        None => println!("nothing was saved; --out DIR keeps the model"),
+        Some(dir) => line(&format!("the model is in {}", dir.display())),
+        None => line(&format!("nothing was saved; --out DIR keeps the model")),
     }
 }

@@ -1,4 +1,5 @@
 //! Progress on standard error: a bar on a terminal, plain lines elsewhere.
+use super::out;
 use crate::train::StepLine;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal;
@@ -33,7 +34,7 @@ impl Watch {
     pub(super) fn say(&self, what: &str) {
         self.bar.set_message(what.to_string());
         if !self.terminal {
-            eprintln!("{what}");
+            out::note(what);
         }
     }
     /// One step of training.
@@ -43,7 +44,7 @@ impl Watch {
         self.bar.set_position(line.step as u64);
         let shown = !self.terminal && !quiet && (line.step.is_multiple_of(10) || line.step == 1);
         if shown {
-            eprintln!("step {}: {says}", line.step);
+            out::note(&format!("step {}: {says}", line.step));
         }
         self.bar.set_message(says);
     }

@@ -8,7 +8,7 @@ const FEW: usize = 8;
 #[cfg(target_arch = "x86_64")]
 const WORTH_PACKING: usize = 1 << 22;
 
-fn check<S: Scalar>(c: &ViewMut<Cpu<S>>, a: &View<Cpu<S>>, b: &View<Cpu<S>>) {
+pub(super) fn check<S: Scalar>(c: &ViewMut<Cpu<S>>, a: &View<Cpu<S>>, b: &View<Cpu<S>>) {
     let fit = c.rows() == a.rows() && a.cols() == b.rows() && b.cols() == c.cols();
     assert!(fit && c.col_stride() == 1, "a product of matrices that do not fit");
 }
@@ -156,7 +156,7 @@ mod tests {
     #[test]
     fn the_packed_product_crosses_its_blocks() {
         let cpu = Cpu::<f32>::default();
-        for (m, n, k) in [(130, 270, 530), (25, 47, 1025), (90, 513, 512)] {
+        for (m, n, k) in [(130, 270, 530), (25, 47, 1025), (90, 513, 512), (2050, 33, 70)] {
             let matrix = |salt: usize, rows: usize, cols: usize| {
                 Tensor::from_fn(&cpu, Category::Buffers, rows, cols, |i| ((i * 31 + salt) % 5) as f32 - 2.0)
             };

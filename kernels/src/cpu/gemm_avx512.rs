@@ -1,6 +1,6 @@
 //! C[M,N] (+)= A[M,K]·B[K,N] for f32 with AVX-512: both factors packed, so that every transposition runs alike.
 //!
-//! Registers hold 12×32 of C. Loops, outermost first: K by 512 (A packed once), N by 256 (B packed, stays in L2),
+//! Registers hold 12×32 of C. Loops, outermost first: M by 2040, K by 512 (A packed once), N by 256 (B packed, stays in L2),
 //! M by 12 (a panel of A stays in L1), N by 32.
 #[allow(clippy::wildcard_imports)] // two dozen intrinsics
 use std::arch::x86_64::*;
@@ -10,6 +10,7 @@ const MR: usize = 12;
 const NR: usize = 32;
 const KC: usize = 512;
 const NC: usize = 256;
+const MC: usize = 170 * MR; // so that packing takes at most 4.7 MB a thread, whatever the shapes
 
 /// A strided factor.
 #[derive(Clone, Copy)]
@@ -33,7 +34,7 @@ pub(super) unsafe fn product(
     add: bool,
 ) {
     PACKED.with_borrow_mut(|(pa, pb)| {
-        pa.resize(pa.len().max(m.next_multiple_of(MR) * KC.min(k) + 64), 0.0);
+        pa.resize(pa.len().max(m.min(MC).next_multiple_of(MR) * KC.min(k) + 64), 0.0);
         pb.resize(pb.len().max(NC * KC.min(k) + 64), 0.0);
         // SAFETY: aligned inside the 64 spare elements; the caller's promise covers the rest.
         unsafe {
@@ -41,25 +42,20 @@ pub(super) unsafe fn product(
                 pa.as_mut_ptr().add(pa.as_ptr().align_offset(64)),
                 pb.as_mut_ptr().add(pb.as_ptr().align_offset(64)),
             );
-            for p in (0..k).step_by(KC) {
-                let kc = KC.min(k - p);
-                pack_panels::<MR>(pa, Factor { at: a.at.add(p * a.col), row: a.col, col: a.row }, kc, m);
+            for (first, p) in (0..m).step_by(MC).flat_map(|first| (0..k).step_by(KC).map(move |p| (first, p)))
+            {
+                let (mc, kc) = (MC.min(m - first), KC.min(k - p));
+                let rows = Factor { at: a.at.add(first * a.row + p * a.col), row: a.col, col: a.row };
+                pack_panels::<MR>(pa, rows, kc, mc);
                 for j in (0..n).step_by(NC) {
                     let nc = NC.min(n - j);
                     pack_panels::<NR>(pb, Factor { at: b.at.add(p * b.row + j * b.col), ..b }, kc, nc);
-                    for i in (0..m).step_by(MR) {
-                        for jr in (0..nc).step_by(NR) {
-                            tile(
-                                MR.min(m - i),
-                                kc,
-                                pa.add(i * kc),
-                                pb.add(jr * kc),
-                                c.add(i * ldc + j + jr),
-                                ldc,
-                                NR.min(nc - jr),
-                                add || p > 0,
-                            );
-                        }
+                    for (i, jr) in
+                        (0..mc).step_by(MR).flat_map(|i| (0..nc).step_by(NR).map(move |jr| (i, jr)))
+                    {
+                        let at = c.add((first + i) * ldc + j + jr);
+                        let (pa, pb) = (pa.add(i * kc), pb.add(jr * kc));
+                        tile(MR.min(mc - i), kc, pa, pb, at, ldc, NR.min(nc - jr), add || p > 0);
                     }
                 }
             }

@@ -9,6 +9,7 @@ const TOGETHER: usize = 60;
 thread_local! { static PACKED: RefCell<(Vec<F61>, Vec<F61>)> = const { RefCell::new((Vec::new(), Vec::new())) }; }
 
 pub(super) fn product(mut c: ViewMut<Cpu<F61>>, a: View<Cpu<F61>>, b: View<Cpu<F61>>, write: Write) {
+    super::gemm::check(&c, &a, &b);
     let (m, n, k) = (c.rows(), c.cols(), a.cols());
     PACKED.with_borrow_mut(|(rows, columns)| {
         rows.clear();

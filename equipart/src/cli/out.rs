@@ -1,0 +1,33 @@
+//! Standard output and standard error, whoever reads them or stops reading: a closed pipe ends no training.
+use crate::{Error, Result};
+use std::io::{ErrorKind, Write, stderr, stdout};
+use std::sync::OnceLock;
+
+/// The first failure of standard output; what comes after it is not written.
+static FAILED: OnceLock<(ErrorKind, String)> = OnceLock::new();
+
+/// Writes a line of results.
+pub(super) fn line(text: &str) {
+    if FAILED.get().is_some() {
+        return;
+    }
+    let mut out = stdout().lock();
+    if let Err(why) = writeln!(out, "{text}").and_then(|()| out.flush()) {
+        let _ = FAILED.set((why.kind(), why.to_string()));
+    }
+}
+
+/// Writes a line for people beside the results. If nobody can read it, nothing is lost.
+pub(super) fn note(text: &str) {
+    let _ = writeln!(stderr().lock(), "{text}");
+}
+
+/// Whether all results were written. A reader that has had enough is no failure.
+pub(super) fn finish() -> Result<()> {
+    match FAILED.get() {
+        Some((kind, why)) if *kind != ErrorKind::BrokenPipe => {
+            Err(Error(format!("the results could not be written to standard output: {why}")))
+        }
+        _ => Ok(()),
+    }
+}
