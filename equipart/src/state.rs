@@ -30,7 +30,7 @@ pub struct Lock(#[allow(dead_code)] Option<fs::File>); // held, not read
 pub fn prepare(dir: &Path, config: &Config) -> Result<Lock> {
     let lock = lock(dir)?;
     let name = dir.display();
-    if files_of(dir).iter().any(|file| file.ends_with(".safetensors")) {
+    if files_of(dir).iter().any(|file| file.strip_suffix(".safetensors").is_some()) {
         let or = "resume it with --resume or choose another folder";
         return Err(Error(format!("{name} holds a model already; {or}")));
     }
@@ -79,10 +79,11 @@ fn files_of(dir: &Path) -> Vec<String> {
 
 fn write_about(dir: &Path, config: &Config) -> Result<()> {
     // What a run that was killed had not finished writing.
-    for file in files_of(dir).iter().filter(|f| f.starts_with('.') && f.ends_with(".tmp")) {
-        if [".model.", ".optimizer-", ".config.", ".tokenizer."].iter().any(|ours| file.starts_with(ours)) {
-            let _ = fs::remove_file(dir.join(file));
-        }
+    let ours = [".model.", ".optimizer-", ".config.", ".tokenizer."];
+    let half_written =
+        |f: &str| f.strip_suffix(".tmp").is_some_and(|f| ours.iter().any(|o| f.starts_with(o)));
+    for file in files_of(dir).iter().filter(|f| half_written(f)) {
+        let _ = fs::remove_file(dir.join(file));
     }
     files::replace_file(&dir.join("config.json"), config.to_json().as_bytes())?;
     if config.shape.vocabulary == 256 {

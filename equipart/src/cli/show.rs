@@ -130,6 +130,6 @@ pub(super) fn finished(finished: &Finished, out: Option<&Path>) {
     }
     match out {
         Some(dir) => line(&format!("the model is in {}", dir.display())),
-        None => line(&format!("nothing was saved; --out DIR keeps the model")),
+        None => line("nothing was saved; --out DIR keeps the model"),
     }
 }

@@ -1,6 +1,6 @@
 //! C[M,N] (+)= A[M,K]·B[K,N] for f32 with AVX-512: both factors packed, so that every transposition runs alike.
 //!
-//! Registers hold 12×32 of C. Loops, outermost first: M by 2040, K by 512 (A packed once), N by 256 (B packed, stays in L2),
+//! Registers hold 12×32 of C. Loops, outermost first: M by 2052, K by 512 (A packed once), N by 256 (B packed, stays in L2),
 //! M by 12 (a panel of A stays in L1), N by 32.
 #[allow(clippy::wildcard_imports)] // two dozen intrinsics
 use std::arch::x86_64::*;
@@ -10,7 +10,7 @@ const MR: usize = 12;
 const NR: usize = 32;
 const KC: usize = 512;
 const NC: usize = 256;
-const MC: usize = 170 * MR; // so that packing takes at most 4.7 MB a thread, whatever the shapes
+const MC: usize = 171 * MR; // so that packing takes at most 4.7 MB a thread, whatever the shapes
 
 /// A strided factor.
 #[derive(Clone, Copy)]
