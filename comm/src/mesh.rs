@@ -58,6 +58,17 @@ impl<D: Device> Mesh<D> {
     pub fn axes(&self) -> impl DoubleEndedIterator<Item = (Axis, &Group<D>)> {
         self.groups.iter().map(|group| (group.axis(), group)).rev()
     }
+    /// Waits until every rank of the mesh is here: a barrier along each axis, innermost first.
+    ///
+    /// # Errors
+    /// Those of [`Group::barrier`].
+    #[track_caller]
+    pub fn barrier(&self) -> Result<()> {
+        for (_, group) in self.axes() {
+            group.barrier()?;
+        }
+        Ok(())
+    }
     /// This rank, counted in the world.
     pub fn rank(&self) -> usize {
         self.rank

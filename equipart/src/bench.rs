@@ -2,14 +2,13 @@
 //!
 //! Shape L: Llama-like, width 512, 8 blocks, 8 heads, 2048 hidden features, vocabulary 8192, 4 sequences of 256
 //! tokens, f32. A step is forward, backward and plain descent, without clipping.
-use crate::{Layout, Result};
+use crate::{Layout, Result, measure};
 use comm::World;
 use kernels::Heads;
 use layers::{Kind, Random, Shape};
 use parallel::{Batch, Sequence, Trainer};
 use serde::Serialize;
-use std::time::Instant;
-use tensor::{Cpu, mix};
+use tensor::{Cpu, Phase, mix};
 
 /// Shape L.
 pub const L: Shape = Shape {
@@ -66,12 +65,9 @@ fn steps(layout: &Layout) -> Result<f64> {
         let mut trainer = Trainer::new(&device, &mesh, &L, &Random { seed: 1 }, (Kind::Sgd, None))?;
         let mut best = f64::INFINITY;
         for _ in 0..=STEPS {
-            for (_, group) in mesh.axes() {
-                group.barrier()?;
-            }
-            let start = Instant::now();
-            trainer.step(&batch, 1e-4)?.loss.read(); // the first also takes the memory
-            best = best.min(start.elapsed().as_secs_f64());
+            // The first also takes the memory.
+            let step = || Ok::<_, parallel::Error>(trainer.step(&batch, 1e-4)?.loss.read());
+            best = best.min(measure::work(&device, &mesh, Phase::Step, step)?.1.seconds);
         }
         Ok::<_, parallel::Error>(best * 1e3)
     })?;

@@ -91,6 +91,13 @@ pub struct Work<'a> {
     pub layouts: Vec<Layout>,
 }
 
+impl Work<'_> {
+    /// The most data ranks of any layout.
+    fn data_ranks(&self) -> usize {
+        self.layouts.iter().map(|l| l.size(Axis::Dp)).max().unwrap_or(1)
+    }
+}
+
 /// Does all the work; `watch` is told what is being done.
 ///
 /// # Errors
@@ -105,7 +112,7 @@ pub fn compare(work: &Work, watch: &dyn Fn(&str)) -> Result<Vec<Row>> {
     for layout in &layouts {
         layout.fits(&work.model.config.shape)?;
     }
-    let request = request(work, &layouts);
+    let request = request(work);
     watch("generating under none");
     let alone = fastest(work.model, &layouts[0], &request)?;
     let verdicts = verdicts(work, &layouts, &alone, watch)?;
@@ -118,19 +125,17 @@ pub fn compare(work: &Work, watch: &dyn Fn(&str)) -> Result<Vec<Row>> {
 }
 
 /// The prompts of the inference work: at least one for every data rank.
-fn request(work: &Work, layouts: &[Layout]) -> Request {
-    let data = layouts.iter().map(|l| l.size(Axis::Dp)).max().unwrap_or(1);
+fn request(work: &Work) -> Request {
     let room = work.model.config.positions;
     let prompt = PROMPT.min(room / 2).max(1);
-    let pairs = work.corpus.batch(1, 0, PROMPTS.max(data), prompt);
+    let pairs = work.corpus.batch(1, 0, PROMPTS.max(work.data_ranks()), prompt);
     let prompts = pairs.into_iter().map(|(ids, _)| ids).collect();
     Request { prompts, max_new: NEW.min(room - prompt), sampling: Sampling::default() }
 }
 
 /// The batch of the training work, the same for all layouts: each microbatch has a sequence for every data rank.
 fn batch(work: &Work) -> Result<Batch> {
-    let data = work.layouts.iter().map(|l| l.size(Axis::Dp)).max().unwrap_or(1);
-    let (n, seq) = (SEQUENCES.max(MICROBATCHES * data), SEQ.min(work.model.config.positions));
+    let (n, seq) = (SEQUENCES.max(MICROBATCHES * work.data_ranks()), SEQ.min(work.model.config.positions));
     Ok(Batch::new(sequences(work.corpus.batch(0, 0, n, seq)), MICROBATCHES)?)
 }
 
@@ -263,12 +268,12 @@ fn ratio(error: f64, own: f64) -> f64 {
 /// A row for each layout; the verdict is put in later.
 fn training(work: &Work, layouts: &[Layout], watch: &dyn Fn(&str)) -> Result<Vec<Row>> {
     let batch = batch(work)?;
-    let truth = steps::<f64>(work, &Layout::default(), &batch, 1)?.0;
+    let truth = new_weights::<f64>(work, &Layout::default(), &batch)?;
     let (mut rows, mut own) = (Vec::new(), 0.0);
     for (n, layout) in layouts.iter().enumerate() {
         watch(&format!("training under {layout}"));
-        let (weights, taken) = steps::<f32>(work, layout, &batch, STEPS)?;
-        let error = largest_error(&weights, &truth);
+        let taken = fastest_step(work, layout, &batch)?;
+        let error = largest_error(&new_weights::<f32>(work, layout, &batch)?, &truth);
         own = if n == 0 { error } else { own };
         let seconds = measure::seconds(&taken);
         rows.push(Row {
@@ -289,34 +294,38 @@ fn training(work: &Work, layouts: &[Layout], watch: &dyn Fn(&str)) -> Result<Vec
     Ok(rows)
 }
 
-/// All weights after the first step, and what a step takes of each rank: the memory of one, the time of the fastest.
-fn steps<S: CpuScalar + Real>(
+fn trainer<S: CpuScalar>(
     work: &Work,
-    layout: &Layout,
-    batch: &Batch,
-    steps: usize,
-) -> Result<(Vec<f64>, Vec<Taken>)> {
-    let trainer = |device: &Cpu<S>, mesh: &Mesh<Cpu<S>>| {
-        Trainer::new(device, mesh, &work.model.config.shape, work.model.values(), OPTIMIZER)
-    };
-    let timed = World::threads(&layout.axes())?.run(|device: Cpu<S>, mesh| {
-        let mut trainer = trainer(&device, &mesh)?;
+    device: &Cpu<S>,
+    mesh: &Mesh<Cpu<S>>,
+) -> parallel::Result<Trainer<Cpu<S>>> {
+    Trainer::new(device, mesh, &work.model.config.shape, work.model.values(), OPTIMIZER)
+}
+
+/// What a step takes of each rank: the memory of one, the time of the fastest.
+fn fastest_step(work: &Work, layout: &Layout, batch: &Batch) -> Result<Vec<Taken>> {
+    let ranks = World::threads(&layout.axes())?.run(|device: Cpu<f32>, mesh| {
+        let mut trainer = trainer(work, &device, &mesh)?;
         let mut fastest: Option<Taken> = None;
-        for _ in 0..steps {
+        for _ in 0..STEPS {
             let (_, taken) = measure::work(&device, &mesh, Phase::Step, || trainer.step(batch, LR))?;
             let seconds = fastest.map_or(taken.seconds, |f| f.seconds.min(taken.seconds));
             fastest = Some(Taken { seconds, ..taken });
         }
         Ok::<_, parallel::Error>(fastest.expect("a step"))
     })?;
-    // Gathering takes memory of its own, so it has a run of its own.
-    let mut weights = World::threads(&layout.axes())?.run(|device: Cpu<S>, mesh| {
-        let (mut trainer, mut weights) = (trainer(&device, &mesh)?, Vec::new());
+    Ok(ranks)
+}
+
+/// All weights after one step. Gathering takes memory of its own, so this is a run of its own.
+fn new_weights<S: CpuScalar + Real>(work: &Work, layout: &Layout, batch: &Batch) -> Result<Vec<f64>> {
+    let mut ranks = World::threads(&layout.axes())?.run(|device: Cpu<S>, mesh| {
+        let (mut trainer, mut weights) = (trainer(work, &device, &mesh)?, Vec::new());
         trainer.step(batch, LR)?;
         for param in trainer.model().params() {
             weights.extend(param.gather(&mesh)?.expect("the host has values").into_iter().map(Real::to_f64));
         }
         Ok::<_, parallel::Error>(weights)
     })?;
-    Ok((weights.swap_remove(0), timed))
+    Ok(ranks.swap_remove(0))
 }

@@ -6,6 +6,7 @@ use crate::{Error, Layout, Model, Result};
 use comm::{Axis, Mesh, World};
 use kernels::CpuScalar;
 use layers::{Builder, Chunk, Cx};
+use parallel::deal;
 use serde::Serialize;
 use tensor::{Cpu, Ids, Phase, Real};
 
@@ -128,8 +129,8 @@ fn on_rank<S: CpuScalar + Real>(
     mesh: &Mesh<Cpu<S>>,
     watch: &(dyn Fn(u32) + Sync),
 ) -> Result<(Vec<Text>, Taken)> {
-    let (data, n) = (mesh.group(Axis::Dp), request.prompts.len());
-    let mine = n * data.rank() / data.size()..n * (data.rank() + 1) / data.size();
+    let data = mesh.group(Axis::Dp);
+    let mine = deal(request.prompts.len(), data.rank(), data.size());
     let at = Builder { device, mesh, values: model.values() };
     let mut chunk = Chunk::whole(&at, &model.config.shape)?;
     measure::work(device, mesh, Phase::Inference, || {

@@ -39,9 +39,7 @@ pub fn work<D: Kernels, T, E: From<CommError>>(
     phase: Phase,
     work: impl FnOnce() -> Result<T, E>,
 ) -> Result<(T, Taken), E> {
-    for (_, group) in mesh.axes() {
-        group.barrier()?;
-    }
+    mesh.barrier()?;
     device.meter().begin(phase);
     let (before, start) = (mesh.ledger(), Instant::now());
     let result = work()?;
@@ -59,10 +57,6 @@ impl PeakBytes {
             inference: ranks.iter().map(|t| t.work).collect(),
             total: ranks.iter().map(|t| t.load.max(t.work)).collect(),
         }
-    }
-    /// The largest total of any rank.
-    pub fn largest(&self) -> usize {
-        self.total.iter().copied().max().unwrap_or(0)
     }
 }
 

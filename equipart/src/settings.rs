@@ -72,9 +72,7 @@ impl Settings {
         let Self { steps, seq, batch_size, microbatches, .. } = *self;
         let flags =
             [("steps", steps), ("seq", seq), ("batch-size", batch_size), ("microbatches", microbatches)];
-        if let Some((flag, _)) = flags.iter().find(|(_, n)| *n == 0) {
-            return Err(Error(format!("--{flag} is 0; it must be at least 1")));
-        }
+        at_least_1(&flags)?;
         if seq > config.positions {
             let positions = config.positions;
             return Err(Error(format!("sequences of {seq} tokens; the model has {positions} positions")));
@@ -104,6 +102,14 @@ impl Settings {
     pub fn batch(&self, corpus: &Corpus, step: usize) -> Result<Batch> {
         let pairs = corpus.batch(self.seed, step, self.batch_size, self.seq);
         Ok(Batch::new(sequences(pairs), self.microbatches)?)
+    }
+}
+
+/// Flags that count something.
+pub(crate) fn at_least_1(flags: &[(&str, usize)]) -> Result<()> {
+    match flags.iter().find(|(_, n)| *n == 0) {
+        Some((flag, _)) => Err(Error(format!("--{flag} is 0; it must be at least 1"))),
+        None => Ok(()),
     }
 }
 

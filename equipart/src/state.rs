@@ -133,6 +133,7 @@ pub struct State {
     pub model: Model,
     /// What the run was begun with.
     pub settings: Settings,
+    steps: usize,
     path: PathBuf,
     optimizer: File,
 }
@@ -144,11 +145,11 @@ impl State {
     /// If it holds no such checkpoint.
     pub fn read(dir: &Path) -> Result<Self> {
         let model = Model::read(dir)?;
-        let Some(step) = model.note("step").and_then(|s| s.parse().ok()) else {
+        let Some(steps) = model.note("step").and_then(|s| s.parse().ok()) else {
             let dir = dir.display();
             return Err(Error(format!("{dir} holds a model but no checkpoint of a training run to resume")));
         };
-        let path = dir.join(optimizer_file(step));
+        let path = dir.join(optimizer_file(steps));
         let optimizer = File::open(&path)?;
         let noted = |key: &str| optimizer.metadata().get(key).map(String::as_str);
         let of_another = noted("steps") != model.note("step") || noted("training") != model.note("training");
@@ -160,11 +161,11 @@ impl State {
         }
         let settings = noted("training").and_then(|s| serde_json::from_str(s).ok());
         let no_settings = || Error(format!("{}: the run's settings are not noted in it", path.display()));
-        Ok(Self { model, settings: settings.ok_or_else(no_settings)?, path, optimizer })
+        Ok(Self { model, settings: settings.ok_or_else(no_settings)?, steps, path, optimizer })
     }
     /// Steps that were done.
     pub fn steps(&self) -> usize {
-        self.model.note("step").and_then(|s| s.parse().ok()).unwrap_or(0)
+        self.steps
     }
     /// Brings a trainer that was built from this model to the state of its optimizer.
     ///

@@ -1,6 +1,6 @@
 //! `train`: learns bytes of text, with checkpoints that a later run resumes as if nothing had happened.
 use crate::measure::Taken;
-use crate::settings::{Settings, sequences};
+use crate::settings::{Settings, at_least_1, sequences};
 use crate::state::{self, State};
 use crate::text::{self, Corpus};
 use crate::{Error, Layout, Model, Result, measure};
@@ -63,13 +63,8 @@ impl Run<'_> {
         let Settings { steps, microbatches, clip, .. } = self.settings;
         self.layout.fits(&self.model.config.shape)?;
         self.settings.check(&self.model.config)?;
-        for (flag, n) in
-            [("checkpoint-every", self.checkpoint_every), ("stop-after", self.stop_after.unwrap_or(1))]
-        {
-            if n == 0 {
-                return Err(Error(format!("--{flag} is 0; it must be at least 1")));
-            }
-        }
+        let every = ("checkpoint-every", self.checkpoint_every);
+        at_least_1(&[every, ("stop-after", self.stop_after.unwrap_or(1))])?;
         if clip.is_some_and(|c| !(c.is_finite() && c > 0.0)) {
             let clip = clip.unwrap_or_default();
             return Err(Error(format!("--clip is {clip}; it must be a positive number")));
@@ -134,9 +129,7 @@ impl Run<'_> {
             }
             peaks.lock().expect("nothing panics under this lock")[mesh.rank()] =
                 device.meter().peaks_of_all().total;
-            for (_, group) in mesh.axes() {
-                group.barrier()?; // all peaks are there
-            }
+            mesh.barrier()?; // all peaks are there
             if mesh.rank() == 0 {
                 let seconds = clock.elapsed().as_secs_f64();
                 let peak_bytes = peaks.lock().expect("nothing panics under this lock").clone();

@@ -2,6 +2,7 @@
 //! pipeline holds. Parameter names are those of the whole model.
 use crate::build::positive;
 use crate::ops::{Partial, last_rows};
+use crate::weight::RowWeight;
 use crate::{
     Attention, Block, Builder, Cx, Embedding, Error, Head, Kept, Layer, Mlp, Mode, Param, Residual, Result,
     RmsNorm, Rotary, head,
@@ -68,6 +69,11 @@ pub struct Chunk<D: Kernels> {
     tied: bool,
     saved: BTreeMap<usize, Saved<D>>,
     pending: BTreeMap<usize, Pending<D>>,
+}
+
+/// What a tied head shares with the embedding.
+fn table<D: Kernels>(embedding: Option<&Embedding<D>>, tied: bool) -> Option<&RowWeight<D>> {
+    embedding.filter(|_| tied).map(Embedding::rows)
 }
 
 struct Saved<D: Kernels> {
@@ -157,7 +163,7 @@ impl<D: Kernels> Chunk<D> {
         let (x, _, _) = self.through(cx, Input::Tokens(ids))?;
         let head = self.head.as_ref().expect("logits come from the last chunk");
         let x = if all { x } else { last_rows(cx, &x) };
-        head.logits(cx, self.embedding.as_ref().filter(|_| self.tied).map(Embedding::rows), x)
+        head.logits(cx, table(self.embedding.as_ref(), self.tied), x)
     }
     /// Embedding and blocks, and what they keep.
     #[allow(clippy::type_complexity)] // the three are unpacked at once
@@ -197,8 +203,8 @@ impl<D: Kernels> Chunk<D> {
         let (output, head) = match &self.head {
             None => (Output::Activation(x), None),
             Some(head) => {
-                let table = self.embedding.as_ref().filter(|_| self.tied).map(Embedding::rows);
-                let (loss, saved) = head.forward(cx, table, x, targets.expect("targets for the loss"))?;
+                let shared = table(self.embedding.as_ref(), self.tied);
+                let (loss, saved) = head.forward(cx, shared, x, targets.expect("targets for the loss"))?;
                 (Output::Loss(loss), Some(saved))
             }
         };
@@ -252,8 +258,8 @@ impl<D: Kernels> Chunk<D> {
         let mut later = Pending { embedding: None, blocks: Vec::new(), head: None };
         let mut dx = match (&mut self.head, saved.head) {
             (Some(head), Some(saved)) => {
-                let table = self.embedding.as_ref().filter(|_| self.tied).map(Embedding::rows);
-                let (dx, pending) = head.backward_input(cx, table, saved)?;
+                let shared = table(self.embedding.as_ref(), self.tied);
+                let (dx, pending) = head.backward_input(cx, shared, saved)?;
                 if now {
                     self.head_weight(pending);
                 } else {

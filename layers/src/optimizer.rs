@@ -37,6 +37,13 @@ pub enum Kind {
 }
 
 impl Kind {
+    /// Its name in files.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Sgd => "sgd",
+            Kind::AdamW { .. } => "adamw",
+        }
+    }
     /// `AdamW` as most transformers are trained.
     pub const ADAMW: Kind = Kind::AdamW { beta1: 0.9, beta2: 0.95, eps: 1e-8, decay: 0.1 };
 }
@@ -94,16 +101,16 @@ impl<D: Kernels> Optimizer<D> {
         }
         Ok(norm2)
     }
-    /// The state as it is saved: steps done, and each parameter's moments put together from all ranks.
+    /// Each parameter's moments, put together from all ranks; none before the first step, or of plain descent.
     ///
     /// # Errors
-    /// If ranks do not meet.
-    pub fn gather(
+    /// If ranks do not meet, and what `each` gives.
+    pub fn gather<E: From<crate::Error>>(
         &self,
         params: &[&mut Param<D>],
         mesh: &Mesh<D>,
-        mut each: impl FnMut(&str, [Option<Vec<D::Elem>>; 2]) -> Result<()>,
-    ) -> Result<()> {
+        mut each: impl FnMut(&str, [Option<Vec<D::Elem>>; 2]) -> std::result::Result<(), E>,
+    ) -> std::result::Result<(), E> {
         for (param, [m, v]) in params.iter().zip(&self.moments) {
             let cuts = param.cuts(mesh);
             each(param.name(), [cuts.gather(mesh, m)?, cuts.gather(mesh, v)?])?;
@@ -122,7 +129,7 @@ impl<D: Kernels> Optimizer<D> {
         element: impl Fn(&Param<D>, usize) -> Result<Element<'a, D::Elem>>,
     ) -> Result<()> {
         self.steps = steps;
-        if self.kind == Kind::Sgd {
+        if self.kind == Kind::Sgd || steps == 0 {
             return Ok(());
         }
         self.moments(params);

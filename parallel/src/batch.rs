@@ -53,7 +53,8 @@ pub enum BatchError {
 }
 
 /// The part of `n` things that the `rank`th of `ranks` gets: consecutive, sizes differing by at most one.
-pub(crate) fn deal(n: usize, rank: usize, ranks: usize) -> Range<usize> {
+#[must_use]
+pub fn deal(n: usize, rank: usize, ranks: usize) -> Range<usize> {
     n * rank / ranks..n * (rank + 1) / ranks
 }
 

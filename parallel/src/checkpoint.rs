@@ -25,15 +25,25 @@ fn on_rank_0<D: Kernels>(
     Ok(Some(Writer::create(path, metadata, &header)?))
 }
 
-/// What is written must be numbers, as f32.
-fn finite<E: Real>(path: &Path, name: &str, values: &[E]) -> Result<()> {
-    if values.iter().all(|x| (x.to_f64() as f32).is_finite()) {
-        return Ok(());
+/// Writes the entries of one whole matrix, in f32, on the rank that writes.
+fn put<E: Real>(
+    writer: &mut Option<Writer>,
+    path: &Path,
+    entries: &[Entry],
+    param: &str,
+    whole: Option<Vec<E>>,
+) -> Result<()> {
+    let (Some(writer), Some(whole)) = (writer, whole) else { return Ok(()) };
+    if !whole.iter().all(|x| (x.to_f64() as f32).is_finite()) {
+        let path = path.display();
+        return Err(Error::File(format!(
+            "{path} is left as it is: {param} has values that are no finite numbers"
+        )));
     }
-    Err(Error::File(format!(
-        "{} is left as it is: {name} has values that are no finite numbers",
-        path.display()
-    )))
+    for entry in entries.iter().filter(|e| e.param == param) {
+        writer.tensor(&entry.name, &entry.arrange(&whole, |x| x.to_f64() as f32))?;
+    }
+    Ok(())
 }
 
 /// Writes parameters as the entries say, in f32. Every rank calls it; rank 0 writes.
@@ -53,19 +63,16 @@ where
 {
     let mut writer = on_rank_0(path, metadata, entries, mesh)?;
     for param in params {
-        let whole = param.gather(mesh)?;
-        if let (Some(writer), Some(whole)) = (&mut writer, whole) {
-            finite(path, param.name(), &whole)?;
-            for entry in entries.iter().filter(|e| *e.param == **param.name()) {
-                writer.tensor(&entry.name, &entry.arrange(&whole, |x| x.to_f64() as f32))?;
-            }
-        }
+        put(&mut writer, path, entries, param.name(), param.gather(mesh)?)?;
     }
     writer.map_or(Ok(()), |w| Ok(w.finish()?))
 }
 
-/// The moments of every parameter, as tensors of a file.
-fn moments<D: Kernels>(params: &[&mut Param<D>]) -> Vec<Entry> {
+/// The moments of every parameter, as tensors of a file; there are none before the first step, or of plain descent.
+fn moments<D: Kernels>(kind: Kind, steps: usize, params: &[&mut Param<D>]) -> Vec<Entry> {
+    if kind == Kind::Sgd || steps == 0 {
+        return Vec::new();
+    }
     let entry = |moment: &str, p: &Param<D>| {
         let [rows, cols] = p.shape();
         let name = format!("{moment}.{}", p.name());
@@ -90,30 +97,15 @@ where
     D: Kernels,
     D::Elem: Real,
 {
-    let kind = match optimizer.kind() {
-        Kind::Sgd => "sgd",
-        Kind::AdamW { .. } => "adamw",
-    };
-    metadata.insert("optimizer".into(), kind.into());
+    metadata.insert("optimizer".into(), optimizer.kind().name().into());
     metadata.insert("steps".into(), optimizer.steps().to_string());
-    let none = optimizer.kind() == Kind::Sgd || optimizer.steps() == 0;
-    let entries = if none { Vec::new() } else { moments(params) };
+    let entries = moments(optimizer.kind(), optimizer.steps(), params);
     let mut writer = on_rank_0(path, &metadata, &entries, mesh)?;
-    let mut failed = None;
-    optimizer.gather(params, mesh, |name, both| {
-        for (moment, whole) in MOMENTS.iter().zip(both) {
-            if let (Some(writer), Some(whole), None) = (&mut writer, whole, &failed) {
-                let values: Vec<f32> = whole.into_iter().map(|x| x.to_f64() as f32).collect();
-                failed = writer.tensor(&format!("{moment}.{name}"), &values).err();
-            }
-        }
-        Ok(())
+    optimizer.gather::<Error>(params, mesh, |name, both| {
+        let mut named = MOMENTS.iter().zip(both);
+        named.try_for_each(|(m, whole)| put(&mut writer, path, &entries, &format!("{m}.{name}"), whole))
     })?;
-    match (failed, writer) {
-        (Some(why), _) => Err(why.into()),
-        (None, Some(writer)) => Ok(writer.finish()?),
-        (None, None) => Ok(()),
-    }
+    writer.map_or(Ok(()), |w| Ok(w.finish()?))
 }
 
 /// Brings the optimizer to the state of a file that [`save_optimizer`] wrote, under whatever layout.
@@ -132,12 +124,12 @@ pub fn restore_optimizer<D: Kernels>(
         file.metadata().get(key).ok_or_else(missing)
     };
     let (kind, steps) = (noted("optimizer")?, noted("steps")?);
-    let wanted = if optimizer.kind() == Kind::Sgd { "sgd" } else { "adamw" };
+    let wanted = optimizer.kind().name();
     if kind != wanted {
         return Err(Error::File(format!("{path}: holds the state of {kind}, wanted that of {wanted}")));
     }
     let steps = steps.parse().map_err(|_| Error::File(format!("{path}: {steps:?} is no number of steps")))?;
-    let entries = if optimizer.kind() == Kind::Sgd { Vec::new() } else { moments(params) };
+    let entries = moments(optimizer.kind(), steps, params);
     let stored = Stored::new(path, file.clone(), entries)?;
     let draw = layers::Draw { mean: 0.0, std: 0.0 };
     optimizer.restore(steps, params, mesh, |param, which| {
