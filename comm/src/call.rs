@@ -1,5 +1,5 @@
 //! What a rank is about to do, in words that name the place in the code.
-use crate::axis::Axis;
+use crate::axis::Ranks;
 use std::fmt;
 use std::panic::Location;
 
@@ -43,7 +43,8 @@ pub(crate) struct Call<'a> {
     pub(crate) rows: usize,
     pub(crate) cols: usize,
     pub(crate) elem: &'static str,
-    pub(crate) axis: Axis,
+    /// The group.
+    pub(crate) over: Ranks,
     pub(crate) label: Option<&'a str>,
     pub(crate) at: &'static Location<'static>,
 }
@@ -66,7 +67,7 @@ impl fmt::Display for Call<'_> {
             (None, Some(from)) => write!(f, "(from rank {from})")?,
             (None, None) => {}
         }
-        write!(f, " over {}", self.axis)?;
+        write!(f, " over {}", self.over)?;
         if self.op != Op::Barrier {
             write!(f, " of {}x{} {}", self.rows, self.cols, self.elem)?;
         }
@@ -80,10 +81,11 @@ impl fmt::Display for Call<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::axis::Axis;
 
     fn call(op: Op) -> Call<'static> {
-        let at = Location::caller();
-        Call { op, reduce: None, peer: None, rows: 4, cols: 6, elem: "f61", axis: Axis::Tp, label: None, at }
+        let (over, at) = (Ranks::all(Axis::Tp), Location::caller());
+        Call { op, reduce: None, peer: None, rows: 4, cols: 6, elem: "f61", over, label: None, at }
     }
 
     #[test]
@@ -101,6 +103,8 @@ mod tests {
         let broadcast = Call { peer: Some(0), ..call(Op::Broadcast) };
         assert_eq!(words(&broadcast), "broadcast(from rank 0) over tp of 4x6 f61 at comm/src/call.rs:57");
         assert_eq!(words(&call(Op::Barrier)), "barrier over tp at comm/src/call.rs:57");
+        let block = Call { over: Ranks { axis: Axis::Tp, block: Some((2, 4)) }, ..call(Op::Barrier) };
+        assert_eq!(words(&block), "barrier over tp[2..4] at comm/src/call.rs:57");
     }
 
     /// Kills: a field left out of the comparison, a label or place let in.

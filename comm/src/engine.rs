@@ -1,6 +1,8 @@
 //! What carries the bytes between ranks: threads, or nothing.
 use crate::call::Call;
 use crate::error::Result;
+use std::ops::Range;
+use std::sync::Arc;
 use tensor::{Device, View, ViewMut};
 
 /// What carries the bytes of one group. Windows are contiguous and sizes fit: [`Group`](crate::Group) saw to that, as
@@ -21,4 +23,7 @@ pub(crate) trait Engine<D: Device>: Send + Sync {
     fn send(&self, rank: usize, to: usize, data: View<D>, call: &Call) -> Result<()>;
     /// What `from` sends, to `out`.
     fn receive(&self, rank: usize, from: usize, out: ViewMut<D>, call: &Call) -> Result<()>;
+    /// What carries the bytes of these ranks of the group among themselves: one engine for all of them, whoever asks
+    /// first and however often. Nobody waits.
+    fn block(&self, ranks: Range<usize>) -> Arc<dyn Engine<D>>;
 }

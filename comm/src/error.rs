@@ -1,5 +1,5 @@
 //! What can go wrong between ranks. Ranks in messages are ranks of the world, unless a group is named.
-use crate::axis::Axis;
+use crate::axis::{Axis, Ranks};
 use std::panic::Location;
 use std::time::Duration;
 
@@ -49,7 +49,7 @@ pub enum CommError {
         call: String,
     },
     /// The time limit passed.
-    #[error("{} did not come within {waited:.1?} to {call}; {} did", listing(missing), listing(arrived))]
+    #[error("{} did not come within {waited:.1?} to {call}; {} did", named(missing), named(arrived))]
     Late {
         /// Who is missing.
         missing: Vec<usize>,
@@ -69,12 +69,12 @@ pub enum CommError {
         call: String,
     },
     /// A root, sender or receiver outside the group, or the caller itself.
-    #[error("rank {rank} of the {axis} group of {size} ranks cannot {what} rank {peer} (at {at})")]
+    #[error("rank {rank} of the {group} group of {size} ranks cannot {what} rank {peer} (at {at})")]
     WrongPeer {
         /// This rank, in the group.
         rank: usize,
-        /// The group's axis.
-        axis: Axis,
+        /// The group.
+        group: Ranks,
         /// The group's size; ranks count from 0.
         size: usize,
         /// What was to be done.
@@ -85,14 +85,27 @@ pub enum CommError {
         at: &'static Location<'static>,
     },
     /// Rows that the ranks of a group do not divide.
-    #[error("{rows} rows cannot be scattered over the {size} ranks of the {axis} group (at {at})")]
+    #[error("{rows} rows cannot be scattered over the {size} ranks of the {group} group (at {at})")]
     Indivisible {
         /// How many rows.
         rows: usize,
-        /// The group's axis.
-        axis: Axis,
+        /// The group.
+        group: Ranks,
         /// The group's size.
         size: usize,
+        /// Where.
+        at: &'static Location<'static>,
+    },
+    /// Blocks that a group is not made of.
+    #[error("the {group} group of {ranks} ranks has no blocks of {size}: a block's size must be {} (at {at})",
+        listing(&divisors(*ranks), "or"))]
+    Uneven {
+        /// The size given.
+        size: usize,
+        /// The group.
+        group: Ranks,
+        /// The group's size, which a block's must divide.
+        ranks: usize,
         /// Where.
         at: &'static Location<'static>,
     },
@@ -130,13 +143,26 @@ pub enum CommError {
 pub type Result<T, E = CommError> = std::result::Result<T, E>;
 
 /// `rank 3`, `ranks 0, 2 and 5`.
-fn listing(ranks: &[usize]) -> String {
-    let words: Vec<_> = ranks.iter().map(ToString::to_string).collect();
-    match words.split_last() {
-        None => "no rank".to_string(),
-        Some((last, [])) => format!("rank {last}"),
-        Some((last, first)) => format!("ranks {} and {last}", first.join(", ")),
+fn named(ranks: &[usize]) -> String {
+    match ranks {
+        [] => "no rank".to_string(),
+        [rank] => format!("rank {rank}"),
+        ranks => format!("ranks {}", listing(ranks, "and")),
     }
+}
+
+/// `3`, `0, 2 and 5`.
+fn listing(numbers: &[usize], last_word: &str) -> String {
+    let words: Vec<_> = numbers.iter().map(ToString::to_string).collect();
+    match words.split_last() {
+        Some((last, first)) if !first.is_empty() => format!("{} {last_word} {last}", first.join(", ")),
+        _ => words.concat(),
+    }
+}
+
+/// All sizes that `n` is a multiple of.
+fn divisors(n: usize) -> Vec<usize> {
+    (1..=n).filter(|&size| n.is_multiple_of(size)).collect()
 }
 
 /// `rank 0 in all_reduce …, rank 1 in …`.
@@ -163,5 +189,7 @@ mod tests {
             CommError::Deadlock { waits }.to_string(),
             "ranks wait for each other: rank 0 in a, rank 1 in b"
         );
+        assert_eq!((named(&[]), named(&[7])), ("no rank".to_string(), "rank 7".to_string()));
+        assert_eq!((divisors(1), listing(&divisors(12), "or")), (vec![1], "1, 2, 3, 4, 6 or 12".to_string()));
     }
 }

@@ -2,6 +2,8 @@
 use crate::call::Call;
 use crate::engine::Engine;
 use crate::error::Result;
+use std::ops::Range;
+use std::sync::Arc;
 use tensor::{Device, View, ViewMut};
 
 /// The engine of groups whose peers do not exist.
@@ -28,5 +30,8 @@ impl<D: Device> Engine<D> for Ghost {
     }
     fn receive(&self, _: usize, _: usize, _: ViewMut<D>, _: &Call) -> Result<()> {
         Ok(())
+    }
+    fn block(&self, _: Range<usize>) -> Arc<dyn Engine<D>> {
+        Arc::new(Ghost)
     }
 }

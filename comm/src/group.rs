@@ -2,7 +2,7 @@
 //!
 //! Everything that does not depend on how bytes travel is here: arguments are checked before anyone waits, results are
 //! allocated, traffic is counted. So a ghost is metered exactly as a rank that has peers.
-use crate::axis::Axis;
+use crate::axis::{Axis, Ranks};
 use crate::call::{Call, Op, Reduce};
 use crate::engine::Engine;
 use crate::error::{CommError, Result};
@@ -11,7 +11,8 @@ use std::panic::Location;
 use std::sync::Arc;
 use tensor::{Category, Device, Scalar, Tensor};
 
-/// This rank's membership of the ranks along one axis. Clones are cheap, and members of the same group.
+/// This rank's membership of the ranks along one axis, or of a block of them ([`Group::blocks`]). Clones are cheap, and
+/// members of the same group.
 ///
 /// All ranks of a group make the same calls in the same order; where they do not, each gets an error that names both
 /// calls by place and label. Group and call belong to the rank's own thread: that a rank which has finished, or waits
@@ -27,7 +28,8 @@ use tensor::{Category, Device, Scalar, Tensor};
 /// Where a tensor is written of which there is another owner.
 pub struct Group<D: Device> {
     engine: Arc<dyn Engine<D>>,
-    axis: Axis,
+    whole: Arc<dyn Engine<D>>, // of all ranks along the axis; gives blocks their engines
+    over: Ranks,               // which these are
     rank: usize,
     members: Arc<[usize]>, // ranks of the world
     label: Option<Arc<str>>,
@@ -38,6 +40,7 @@ impl<D: Device> Clone for Group<D> {
     fn clone(&self) -> Self {
         Self {
             engine: self.engine.clone(),
+            whole: self.whole.clone(),
             members: self.members.clone(),
             label: self.label.clone(),
             counts: self.counts.clone(),
@@ -47,7 +50,7 @@ impl<D: Device> Clone for Group<D> {
 }
 
 impl<D: Device> Group<D> {
-    /// The membership of `members[rank]`.
+    /// The membership of `members[rank]`, who are all ranks along the axis.
     pub(crate) fn new(
         engine: Arc<dyn Engine<D>>,
         axis: Axis,
@@ -55,7 +58,7 @@ impl<D: Device> Group<D> {
         members: Arc<[usize]>,
         counts: Arc<Counts>,
     ) -> Self {
-        Self { engine, axis, rank, members, label: None, counts }
+        Self { whole: engine.clone(), engine, over: Ranks::all(axis), rank, members, label: None, counts }
     }
     /// This rank, counted in the group.
     pub fn rank(&self) -> usize {
@@ -67,7 +70,7 @@ impl<D: Device> Group<D> {
     }
     /// The axis along which these ranks differ.
     pub fn axis(&self) -> Axis {
-        self.axis
+        self.over.axis
     }
     /// What this rank has said so far in all groups of its mesh.
     pub fn ledger(&self) -> Ledger {
@@ -78,6 +81,49 @@ impl<D: Device> Group<D> {
     #[must_use]
     pub fn named(&self, label: impl Into<Arc<str>>) -> Group<D> {
         Group { label: Some(label.into()), ..self.clone() }
+    }
+    /// This rank's block of `size` consecutive ranks, of which the group has `ranks/size`: 0..size, size..2·size and so
+    /// on. A group like any other, with the same label and ledger; in messages it reads `tp[2..4]`, counted along the
+    /// axis. Of one rank it is a group of one, of all ranks the group itself.
+    ///
+    /// For replicas: of more ranks than key heads, those of one block hold the same key head, whose gradient is the sum
+    /// over the block.
+    ///
+    /// Nobody waits here. Ranks of one block meet in it however and however often each of them came by it: a block of a
+    /// block is a block of the group. Calls over the block and over the group may alternate, in the same order on all
+    /// their ranks.
+    ///
+    /// ```
+    /// # use comm::{Axis, CommError, Reduce, World};
+    /// # use tensor::{Category, Cpu, Tensor};
+    /// // Four ranks, two key heads: ranks 0 and 1 hold one of them, ranks 2 and 3 the other.
+    /// let gradients = World::threads(&[(Axis::Tp, 4)])?.run(|device: Cpu<f32>, mesh| {
+    ///     let replicas = mesh.group(Axis::Tp).blocks(2)?.named("key");
+    ///     let mut dk = Tensor::from_fn(&device, Category::Gradients, 1, 1, |_| mesh.rank() as f32);
+    ///     replicas.all_reduce(&mut dk, Reduce::Sum)?;
+    ///     Ok::<_, CommError>(dk.read().expect("the host has values")[0])
+    /// })?;
+    /// assert_eq!(gradients, [1.0, 1.0, 5.0, 5.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`CommError::Uneven`] if the group does not consist of blocks of this size.
+    #[track_caller]
+    pub fn blocks(&self, size: usize) -> Result<Group<D>> {
+        let ranks = self.size();
+        if !ranks.is_multiple_of(size) {
+            return Err(CommError::Uneven { size, group: self.over, ranks, at: Location::caller() });
+        }
+        if size == ranks {
+            return Ok(self.clone());
+        }
+        let first = self.rank - self.rank % size;
+        let members = self.members[first..first + size].into();
+        let start = self.over.start() + first; // along the axis
+        let over = Ranks { block: Some((start, start + size)), ..self.over };
+        let engine = self.whole.block(start..start + size);
+        Ok(Group { engine, over, rank: self.rank - first, members, ..self.clone() })
     }
 
     /// Puts the reduction over all ranks, in rank order, into every rank's `data[R,C]`: the same bits on all.
@@ -123,7 +169,7 @@ impl<D: Device> Group<D> {
         }
         let call = Call { reduce: Some(Reduce::Sum), ..self.call(Op::ReduceScatter, data.shape()) };
         if !rows.is_multiple_of(size) {
-            return Err(CommError::Indivisible { rows, axis: self.axis, size, at: call.at });
+            return Err(CommError::Indivisible { rows, group: self.over, size, at: call.at });
         }
         let mut out = data.beside(rows / size, data.cols());
         self.count(&call, 0);
@@ -193,7 +239,7 @@ impl<D: Device> Group<D> {
             rows,
             cols,
             elem: D::Elem::NAME,
-            axis: self.axis,
+            over: self.over,
             label: self.label.as_deref(),
             at: Location::caller(),
         }
@@ -201,7 +247,7 @@ impl<D: Device> Group<D> {
     fn count(&self, call: &Call, root: usize) {
         let elements = call.rows * call.cols;
         let sent = elements_sent(call.op, self.size(), self.rank, root, elements);
-        self.counts.add(self.axis, call.op, elements, sent * size_of::<D::Elem>());
+        self.counts.add(self.axis(), call.op, elements, sent * size_of::<D::Elem>());
     }
     /// The rank of the world of a rank of the group.
     fn peer(&self, peer: usize, what: &'static str, at: &'static Location<'static>) -> Result<usize> {
@@ -211,7 +257,7 @@ impl<D: Device> Group<D> {
         if peer == self.rank { Err(self.wrong_peer(peer, what, at)) } else { self.peer(peer, what, at) }
     }
     fn wrong_peer(&self, peer: usize, what: &'static str, at: &'static Location<'static>) -> CommError {
-        CommError::WrongPeer { rank: self.rank, axis: self.axis, size: self.size(), what, peer, at }
+        CommError::WrongPeer { rank: self.rank, group: self.over, size: self.size(), what, peer, at }
     }
 }
 
@@ -244,6 +290,9 @@ mod tests {
             (group.receive(&device, 7, 1, 1).map(drop), line!(), "cannot receive from rank 7"),
             (group.broadcast(&mut zeros(1, 1), 3), line!(), "cannot take a broadcast from rank 3"),
             (group.reduce_scatter(&zeros(4, 1)).map(drop), line!(), "4 rows cannot be scattered over the 3"),
+            (group.blocks(2).map(drop), line!(), "has no blocks of 2: a block's size must be 1 or 3"),
+            (group.blocks(0).map(drop), line!(), "has no blocks of 0"),
+            (group.blocks(6).map(drop), line!(), "has no blocks of 6"),
         ];
         for (told, line, words) in cases {
             let told = told.unwrap_err().to_string();

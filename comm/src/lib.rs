@@ -2,7 +2,8 @@
 //!
 //! A strategy asks its [`Mesh`] for the [`Group`] of one [`Axis`] and calls collectives on it. The same function runs
 //! on every rank of a [`World`] (threads of this process), or as any one rank of any world for its price
-//! ([`Mesh::ghost`]); a group of one does nothing, so one rank is no special case.
+//! ([`Mesh::ghost`]); a group of one does nothing, so one rank is no special case. A group's blocks of ranks are groups
+//! too ([`Group::blocks`]).
 //!
 //! ```
 //! use comm::{Axis, CommError, Reduce, World};
@@ -20,7 +21,7 @@
 //!
 //! | file | holds |
 //! |---|---|
-//! | `axis.rs`, `grid.rs` | the axes a world is split along; ranks ↔ coordinates |
+//! | `axis.rs`, `grid.rs` | the axes a world is split along, the ranks along one; ranks ↔ coordinates |
 //! | `group.rs`, `mesh.rs` | this rank's membership of a group, with the collectives; its groups, one per axis |
 //! | `call.rs`, `error.rs` | what a rank is about to do, in words; what can go wrong |
 //! | `ledger.rs` | calls, elements and bytes on the wire by axis and operation |
@@ -39,7 +40,7 @@ mod ledger;
 mod mesh;
 mod threads;
 
-pub use axis::Axis;
+pub use axis::{Axis, Ranks};
 pub use call::{Op, Reduce};
 pub use error::{CommError, Result};
 pub use group::Group;

@@ -7,8 +7,10 @@ use crate::call::{Call, Reduce};
 use crate::engine::Engine;
 use crate::error::Result;
 use kernels::widest;
+use std::collections::BTreeMap;
+use std::ops::Range;
 use std::ptr::copy_nonoverlapping;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use tensor::{Cpu, Scalar, View, ViewMut};
 
 /// One group of threads.
@@ -16,6 +18,9 @@ pub(super) struct Threads {
     ranks: usize,
     rendezvous: Rendezvous,
     messages: Messages,
+    blocks: Mutex<BTreeMap<(usize, usize), Arc<Threads>>>, // at the first rank and the one after the last
+    members: Arc<[usize]>,                                 // ranks of the world
+    watch: Arc<Watch>,
 }
 
 impl Threads {
@@ -25,6 +30,9 @@ impl Threads {
             ranks: ranks.len(),
             rendezvous: Rendezvous::new(ranks.clone(), watch.clone()),
             messages: Messages::new(ranks.clone(), watch.clone()),
+            blocks: Mutex::default(),
+            members: ranks.clone(),
+            watch: watch.clone(),
         }
     }
 }
@@ -100,6 +108,11 @@ impl<S: Scalar> Engine<Cpu<S>> for Threads {
     }
     fn receive(&self, rank: usize, from: usize, out: ViewMut<Cpu<S>>, call: &Call) -> Result<()> {
         self.messages.receive(rank, from, out, call)
+    }
+    fn block(&self, ranks: Range<usize>) -> Arc<dyn Engine<Cpu<S>>> {
+        let mut blocks = self.blocks.lock().expect("nothing panics under this lock");
+        let new = || Arc::new(Threads::new(&self.members[ranks.clone()].into(), &self.watch));
+        blocks.entry((ranks.start, ranks.end)).or_insert_with(new).clone()
     }
 }
 

@@ -10,23 +10,23 @@ type One = Mesh<Cpu<F61>>;
 const SHORT: Duration = Duration::from_millis(30);
 
 /// So patient that a rank which is not told in time hangs.
-fn world(ranks: usize) -> World {
+pub(super) fn world(ranks: usize) -> World {
     World::threads(&[(Axis::Tp, ranks)]).unwrap().limit(Duration::from_hours(1))
 }
-fn zeros(rows: usize, cols: usize) -> Tensor<Cpu<F61>> {
+pub(super) fn zeros(rows: usize, cols: usize) -> Tensor<Cpu<F61>> {
     Tensor::from_fn(&Cpu::default(), Category::Buffers, rows, cols, |_| F61::ZERO)
 }
 #[track_caller]
 fn reduced(group: &Group<Cpu<F61>>, rows: usize, cols: usize, reduce: Reduce) -> Result<()> {
     group.all_reduce(&mut zeros(rows, cols), reduce)
 }
-fn until(done: impl Fn() -> bool) {
+pub(super) fn until(done: impl Fn() -> bool) {
     while !done() {
         yield_now();
     }
 }
 /// What every rank got, where `f` itself never fails.
-fn each<T: Send>(world: &World, f: impl Fn(&One) -> T + Sync) -> Vec<T> {
+pub(super) fn each<T: Send>(world: &World, f: impl Fn(&One) -> T + Sync) -> Vec<T> {
     world.run(|_, mesh| Ok::<_, CommError>(f(&mesh))).unwrap()
 }
 

@@ -217,7 +217,7 @@ impl Drop for Offer<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Axis, Op, World};
+    use crate::{Axis, Op, Ranks, World};
     use std::panic::Location;
     use std::sync::atomic::AtomicBool;
     use std::time::Duration;
@@ -249,8 +249,8 @@ mod tests {
     }
 
     fn call(op: Op) -> Call<'static> {
-        let (axis, at) = (Axis::Tp, Location::caller());
-        Call { op, reduce: None, peer: None, rows: 1, cols: 1, elem: "f32", axis, label: None, at }
+        let (over, at) = (Ranks::all(Axis::Tp), Location::caller());
+        Call { op, reduce: None, peer: None, rows: 1, cols: 1, elem: "f32", over, label: None, at }
     }
     /// Kills: a sender or receiver left asleep, here for an hour.
     #[test]

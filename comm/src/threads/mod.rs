@@ -4,6 +4,8 @@
 //! its offer stands (`messages.rs`). A rank touches its peers' windows only while it is *inside*, and it goes inside
 //! only if it then finds the group unbroken. A rank that leaves early, by error or panic, first breaks the group and
 //! then waits until nobody is inside. Inside, nobody waits; so that ends.
+#[cfg(test)]
+mod blocks;
 mod engine;
 #[cfg(test)]
 mod failures;

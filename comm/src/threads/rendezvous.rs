@@ -205,14 +205,14 @@ impl Drop for Visit<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::axis::Axis;
+    use crate::axis::{Axis, Ranks};
     use crate::call::Op;
     use std::panic::Location;
     use std::time::Duration;
 
     fn barrier() -> Call<'static> {
-        let (op, axis, at) = (Op::Barrier, Axis::Tp, Location::caller());
-        Call { op, reduce: None, peer: None, rows: 0, cols: 0, elem: "f32", axis, label: None, at }
+        let (op, over, at) = (Op::Barrier, Ranks::all(Axis::Tp), Location::caller());
+        Call { op, reduce: None, peer: None, rows: 0, cols: 0, elem: "f32", over, label: None, at }
     }
     fn place(ranks: usize, limit: Duration) -> Rendezvous {
         Rendezvous::new((0..ranks).collect(), Arc::new(Watch::new(ranks, limit)))

@@ -13,10 +13,18 @@ enum Fault {
     Poison,
     Ends,
     OtherCall,
-    OtherGroup,
+    OtherAxis,
+    OtherBlocks,
 }
-const FAULTS: [Fault; 6] =
-    [Fault::Error, Fault::Panic, Fault::Poison, Fault::Ends, Fault::OtherCall, Fault::OtherGroup];
+const FAULTS: [Fault; 7] = [
+    Fault::Error,
+    Fault::Panic,
+    Fault::Poison,
+    Fault::Ends,
+    Fault::OtherCall,
+    Fault::OtherAxis,
+    Fault::OtherBlocks,
+];
 
 fn filled(device: &Cpu<F61>, rows: usize, cols: usize, value: F61) -> Tensor<Cpu<F61>> {
     Tensor::from_fn(device, Category::Buffers, rows, cols, |_| value)
@@ -54,17 +62,27 @@ fn act(device: &Cpu<F61>, group: &Group<Cpu<F61>>, draw: u64, value: F61) -> Res
     Ok(())
 }
 
+/// The group along an axis, or its blocks of a size that `draw` stands for.
+fn group(mesh: &Mesh<Cpu<F61>>, axis: Axis, draw: usize) -> Group<Cpu<F61>> {
+    let group = mesh.group(axis);
+    let sizes: Vec<_> = (1..=group.size()).filter(|&size| group.size().is_multiple_of(size)).collect();
+    group.blocks(sizes[draw % sizes.len()]).unwrap()
+}
+
 fn fail(fault: Fault, device: &Cpu<F61>, mesh: &Mesh<Cpu<F61>>, axis: Axis, draw: u64) -> Result<(), String> {
     let other = Axis::ALL.iter().copied().find(|&other| other != axis).expect("two axes");
-    let wrong =
-        |axis| mesh.group(axis).named("the culprit").all_gather(&filled(device, 77, 1, F61::ONE)).map(drop);
+    let wrong = |axis, size| {
+        group(mesh, axis, size).named("the culprit").all_gather(&filled(device, 77, 1, F61::ONE)).map(drop)
+    };
+    let size = draw as usize / 64;
     let told = match fault {
         Fault::Error => return Err("the culprit".into()),
         Fault::Panic => panic!("the culprit"),
-        Fault::Poison => act(device, mesh.group(axis), draw, F61::NEG_INF),
+        Fault::Poison => act(device, &group(mesh, axis, size), draw, F61::NEG_INF),
         Fault::Ends => Ok(()),
-        Fault::OtherCall => wrong(axis),
-        Fault::OtherGroup => wrong(other),
+        Fault::OtherCall => wrong(axis, size),
+        Fault::OtherAxis => wrong(other, size),
+        Fault::OtherBlocks => wrong(axis, size + 1),
     };
     told.map_err(|error| error.to_string())
 }
@@ -72,17 +90,18 @@ fn fail(fault: Fault, device: &Cpu<F61>, mesh: &Mesh<Cpu<F61>>, axis: Axis, draw
 /// One world; what became of it.
 fn run(seed: u64) {
     let draw = |what: u64, below: u64| mix(seed ^ mix(what)) % below;
-    let sizes = [(Axis::Dp, 1 + draw(1, 3) as usize), (Axis::Tp, 2 + draw(2, 2) as usize)];
+    let sizes = [(Axis::Dp, 1 + draw(1, 3) as usize), (Axis::Tp, 2 + draw(2, 3) as usize)];
     let world = World::threads(&sizes).unwrap().limit(Duration::from_secs(10));
     let (culprit, at) = (draw(3, world.size() as u64) as usize, draw(4, CALLS));
     let fault = (draw(5, 4) > 0).then(|| FAULTS[draw(6, FAULTS.len() as u64) as usize]);
     let outcome = world.run(|device: Cpu<F61>, mesh| {
         for call in 0..CALLS {
             let axis = if draw(100 + call, 2) == 0 { Axis::Dp } else { Axis::Tp };
+            let what = draw(200 + call, 1 << 20);
             if let Some(fault) = fault.filter(|_| (mesh.rank(), call) == (culprit, at)) {
-                return fail(fault, &device, &mesh, axis, draw(200 + call, 1 << 20));
+                return fail(fault, &device, &mesh, axis, what);
             }
-            let told = act(&device, mesh.group(axis), draw(200 + call, 1 << 20), F61::ONE);
+            let told = act(&device, &group(&mesh, axis, what as usize / 64), what, F61::ONE);
             told.map_err(|error| error.to_string())?;
         }
         Ok(())
@@ -98,7 +117,7 @@ fn run(seed: u64) {
         _ if told.contains(&format!("rank {culprit} has finished")) || outcome.is_ok() => true,
         Some(Fault::Ends) => false,
         Some(Fault::Poison) => told.contains("panicked at"), // in the arithmetic of a peer, or in its check
-        Some(Fault::OtherCall | Fault::OtherGroup) => told.contains("for the culprit at"),
+        Some(Fault::OtherCall | Fault::OtherAxis | Fault::OtherBlocks) => told.contains("for the culprit at"),
     };
     assert!(good, "seed {seed}, {sizes:?}, {fault:?} of rank {culprit} at call {at}: {told}");
 }

@@ -239,7 +239,7 @@ fn late(wait: &impl Wait, waited: Duration) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::axis::Axis;
+    use crate::axis::{Axis, Ranks};
     use crate::call::Op;
     use std::panic::Location;
 
@@ -254,9 +254,9 @@ mod tests {
     }
     impl<'a> Looks<'a> {
         fn new(watch: &'a Watch, left: usize) -> Self {
-            let (op, axis, at) = (Op::Barrier, Axis::Tp, Location::caller());
+            let (op, over, at) = (Op::Barrier, Ranks::all(Axis::Tp), Location::caller());
             let call =
-                Call { op, reduce: None, peer: None, rows: 0, cols: 0, elem: "f32", axis, label: None, at };
+                Call { op, reduce: None, peer: None, rows: 0, cols: 0, elem: "f32", over, label: None, at };
             Self { watch, left: AtomicUsize::new(left), call }
         }
     }

@@ -1,0 +1,235 @@
+"""Makes the folders beside this file: small random models as Hugging Face saves them, and what they compute.
+
+    pip install torch transformers && python make.py            (all folders)
+    python make.py llama gpt2                                    (these)
+
+Needs PyTorch (the CPU is enough) and transformers 5; takes seconds. No test needs it: the folders are committed, and
+this file says where they come from. README.md tells what is in them.
+
+Weights and ids come from Python's generator with fixed seeds. The same versions on the same machine write the same
+bytes; another processor may round the goldens differently in their last digits.
+
+The goldens are of the weights as the file has them, read back through the config.json beside them, and computed in
+float64 throughout; eager attention, each sequence by itself, no padding, no cache, no dropout.
+"""
+import json
+import random
+import shutil
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+from torch.nn.functional import cross_entropy
+from transformers import (AutoConfig, AutoModelForCausalLM, GPT2Config, LlamaConfig, MistralConfig, Qwen2Config,
+                          Qwen3Config)
+
+HERE = Path(__file__).parent
+LIMIT = 60_000  # bytes of a folder; where float64 does not fit, gradients are float32, and then the logits too
+LENGTHS = [21, 13]  # ids of the batch's sequences
+PROMPT, NEW = 6, 24
+FREE = dict(bos_token_id=None, eos_token_id=None, pad_token_id=None)  # no id is special
+LLAMA = dict(hidden_size=16, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, rms_norm_eps=1e-3,
+             max_position_embeddings=64, **FREE)
+GPT2 = dict(n_embd=16, n_layer=2, n_head=4, n_positions=32, layer_norm_epsilon=1e-3, **FREE)
+
+
+def rope(theta, kind="default", **numbers):
+    return dict(rope_theta=theta, rope_type=kind, **numbers)
+
+
+# Folder -> configuration, dtype of the file, bytes of a shard, and twins: what is changed in the configuration and must
+# change the logits, so that a reader that overlooks it is seen.
+MODELS = {
+    # Wavelengths 6.3, 19 and 57 of 16 positions: one above the high frequency, one between, one below the low one.
+    "llama": (LlamaConfig(**LLAMA, vocab_size=37, intermediate_size=20, head_dim=6, attention_bias=True, mlp_bias=True,
+                          rope_parameters=rope(27.0, "llama3", factor=4.0, low_freq_factor=0.5, high_freq_factor=2.0,
+                                               original_max_position_embeddings=16)),
+              torch.float32, None, [dict(rope_parameters=rope(27.0)),
+                                    dict(rope_parameters=rope(27.0, "linear", factor=4.0)), dict(rms_norm_eps=1e-6)]),
+    "linear": (LlamaConfig(**LLAMA, vocab_size=51, intermediate_size=24, tie_word_embeddings=True,
+                           rope_parameters=rope(100.0, "linear", factor=2.5)),
+               torch.float32, None, [dict(rope_parameters=rope(100.0)), dict(rms_norm_eps=1e-6)]),
+    "mistral": (MistralConfig(**LLAMA | dict(num_attention_heads=8), vocab_size=50, intermediate_size=24, head_dim=4,
+                              sliding_window=5, rope_parameters=rope(50.0)),
+                torch.float16, None, [dict(sliding_window=None), dict(sliding_window=4), dict(sliding_window=6),
+                                      dict(rope_parameters=rope(1e4)), dict(rms_norm_eps=1e-6)]),
+    "qwen2": (Qwen2Config(**LLAMA | dict(num_hidden_layers=3), vocab_size=51, intermediate_size=24,
+                          use_sliding_window=True, sliding_window=4, max_window_layers=1, tie_word_embeddings=True,
+                          rope_parameters=rope(50.0)),
+              torch.bfloat16, None, [dict(layer_types=["full_attention"] * 3),
+                                     dict(layer_types=["sliding_attention"] * 3), dict(sliding_window=3),
+                                     dict(sliding_window=5), dict(rms_norm_eps=1e-6)]),
+    "qwen3": (Qwen3Config(**LLAMA, vocab_size=51, intermediate_size=24, head_dim=6, rope_parameters=rope(50.0),
+                          tie_word_embeddings=True),
+              torch.float32, "8KB", [dict(rope_parameters=rope(1e4)), dict(rms_norm_eps=1e-6)]),
+    "gpt2": (GPT2Config(**GPT2, vocab_size=43, resid_pdrop=0.0, attn_pdrop=0.0, embd_pdrop=0.0),
+             torch.float16, None, [dict(activation_function="gelu"), dict(layer_norm_epsilon=1e-6)]),
+    "gpt2-erf": (GPT2Config(**GPT2, vocab_size=39, n_inner=24, activation_function="gelu", tie_word_embeddings=False),
+                 torch.float32, None, [dict(activation_function="gelu_new"), dict(layer_norm_epsilon=1e-6)]),
+}
+
+
+@contextmanager
+def float64_throughout():
+    """transformers takes rotary angles, RMSNorm and softmax to float32, of any model; in here to float64."""
+    single, short = torch.float32, torch.Tensor.float
+    torch.float32 = torch.float = torch.float64
+    torch.Tensor.float = torch.Tensor.double
+    try:
+        yield
+    finally:
+        torch.float32 = torch.float = single
+        torch.Tensor.float = short
+
+
+def normal(rng, shape):
+    """Python's numbers, which no version of PyTorch changes."""
+    return torch.tensor([rng.gauss(0.0, 1.0) for _ in range(shape.numel())], dtype=torch.float64).view(shape)
+
+
+def fill(model, rng):
+    """Draws all parameters: matrices 0.3·n, gains of norms 1 + 0.2·n, biases 0.1·n, with n standard normal."""
+    for name, parameter in model.named_parameters():
+        n = normal(rng, parameter.shape)
+        if n.dim() == 2:
+            parameter.data = 0.3 * n
+        else:
+            parameter.data = 1 + 0.2 * n if name.endswith("weight") else 0.1 * n
+
+
+def save(folder, config, dtype, shard, rng):
+    """Writes config.json and the weights as save_pretrained does, and nothing else that it writes."""
+    shutil.rmtree(folder, ignore_errors=True)
+    model = AutoModelForCausalLM.from_config(config)
+    fill(model, rng)
+    model.to(dtype).save_pretrained(folder, **dict(max_shard_size=shard) if shard else {})
+    (folder / "generation_config.json").unlink()
+    if folder.name == "linear":
+        as_version_4(folder / "config.json")
+
+
+def as_version_4(file):
+    """Rewrites a configuration as transformers 4 wrote it: rope_theta, rope_scaling, torch_dtype, and no head_dim."""
+    config = json.loads(file.read_text())
+    scaling = config.pop("rope_parameters")
+    config["rope_theta"] = scaling.pop("rope_theta")
+    config["rope_scaling"] = dict(type=scaling.pop("rope_type"), **scaling)
+    config["torch_dtype"] = config.pop("dtype")
+    del config["head_dim"]
+    file.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+
+
+def load(folder, **changes):
+    """The model that the folder holds, in float64, with these changes to its configuration."""
+    config = AutoConfig.from_pretrained(folder)
+    for key, value in changes.items():
+        setattr(config, key, value)
+    return AutoModelForCausalLM.from_pretrained(folder, config=config, dtype=torch.float64,
+                                                attn_implementation="eager").eval()
+
+
+def logits(model, batch):
+    """Those of each sequence by itself, in float64 throughout."""
+    with float64_throughout():
+        if hasattr(model, "model"):  # not GPT-2
+            model.model.rotary_emb = type(model.model.rotary_emb)(model.config)  # its frequencies
+        return stock_logits(model, batch)
+
+
+def stock_logits(model, batch):
+    return [model(torch.tensor([ids]), use_cache=False).logits[0] for ids in batch]
+
+
+def loss_of(outputs, batch):
+    """The mean cross entropy of all next tokens of all sequences."""
+    nexts = torch.tensor([id for ids in batch for id in ids[1:]])
+    return cross_entropy(torch.cat([output[:-1] for output in outputs]), nexts)
+
+
+@torch.no_grad()
+def greedy(model, vocabulary, rng):
+    """A prompt, what greedily follows, and the smallest lead of a best logit over the second best."""
+    while True:
+        ids, lead = [rng.randrange(vocabulary) for _ in range(PROMPT)], float("inf")
+        for _ in range(NEW):
+            best = logits(model, [ids])[0][-1].topk(2)
+            ids.append(best.indices[0].item())
+            lead = min(lead, (best.values[0] - best.values[1]).item())
+        if lead > 1e-2 and len(set(ids[PROMPT:])) >= 6:  # neither may rounding decide, nor does it run in circles
+            return dict(prompt=ids[:PROMPT], ids=ids[PROMPT:]), lead
+
+
+@torch.no_grad()
+def check(folder, model, batch, outputs, grads, rng):
+    """The library as it is agrees but for its float32, every twin differs, and the gradients are the loss's slopes."""
+    def distance(others):
+        return max((a - b).abs().max().item() for a, b in zip(outputs, others))
+    rounding = distance(stock_logits(load(folder), batch))
+    print(f"  float32 in the library: logits differ by {rounding:.1e}")
+    assert rounding < 1e-4
+    for changes in MODELS[folder.name][3]:
+        twin = distance(logits(load(folder, **changes), batch))
+        print(f"  {changes}: logits differ by {twin:.1e}")
+        assert twin > 1e-4
+    assert set(grads) == {name for file in folder.glob("model*.safetensors") for name in load_file(file)}
+    named, step, ends = dict(model.named_parameters()), 1e-6, []
+    assert all(parameter.count_nonzero() == parameter.numel() for parameter in named.values())
+    way = {name: normal(rng, parameter.shape) for name, parameter in named.items()}
+    for steps in [1, -2]:
+        for name, parameter in named.items():
+            parameter += steps * step * way[name]
+        ends.append(loss_of(logits(model, batch), batch).item())
+    slope = sum((grad * way[name]).sum().item() for name, grad in grads.items())
+    seen = (ends[0] - ends[1]) / (2 * step)
+    print(f"  slope along a random way: {seen:.9f}, by the gradients {slope:.9f}")
+    assert abs(seen - slope) < 1e-7 * max(1, abs(slope))
+
+
+def write(folder, golden, outputs, grads):
+    """golden.json, and golden.safetensors with the widest numbers that the limit lets in."""
+    lines = ",\n".join(f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in golden.items())
+    (folder / "golden.json").write_text("{\n" + lines + "\n}\n")
+    f64, f32 = torch.float64, torch.float32
+    for wide, narrow in [(f64, f64), (f64, f32), (f32, f32)]:
+        tensors = {f"logits.{i}": output.detach().to(wide) for i, output in enumerate(outputs)}
+        tensors |= {f"grad.{name}": grad.to(narrow).contiguous() for name, grad in grads.items()}
+        save_file(tensors, folder / "golden.safetensors")
+        size = sum(file.stat().st_size for file in folder.iterdir())
+        if size <= LIMIT:
+            break
+    print(f"  {size} bytes; logits {wide}, gradients {narrow}")
+    assert size <= LIMIT
+    for file in folder.iterdir():
+        file.chmod(0o644)
+
+
+def make(name):
+    print(name)
+    folder, (config, dtype, shard, _) = HERE / name, MODELS[name]
+    rng = random.Random(name)
+    save(folder, config, dtype, shard, rng)
+    model = load(folder)
+    batch = [[rng.randrange(config.vocab_size) for _ in range(length)] for length in LENGTHS]
+    outputs = logits(model, batch)
+    loss = loss_of(outputs, batch)
+    loss.backward()
+    grads = {name: parameter.grad for name, parameter in model.named_parameters()}
+    norm = sum(grad.square().sum().item() for grad in grads.values()) ** 0.5
+    text, lead = greedy(model, config.vocab_size, rng)
+    largest = max(output.abs().max().item() for output in outputs)
+    print(f"  loss {loss:.4f}, gradients' norm {norm:.3f}, largest logit {largest:.2f}")
+    print(f"  smallest lead of a greedy token {lead:.4f}")
+    check(folder, model, batch, outputs, grads, rng)
+    golden = dict(batch=batch, loss=loss.item(), grad_norm=norm, greedy=text, torch=torch.__version__,
+                  transformers=transformers.__version__)
+    write(folder, golden, outputs, grads)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    transformers.utils.logging.disable_progress_bar()
+    for name in sys.argv[1:] or MODELS:
+        make(name)
