@@ -17,9 +17,7 @@ pub const L: Shape = Shape {
     heads: Heads { queries: 8, keys: 8, dim: 64 },
     hidden: 2048,
     vocabulary: 8192,
-    rope: 1e4,
-    eps: 1e-5,
-    tied: false,
+    ..Shape::LLAMA
 };
 
 /// One figure.
@@ -59,10 +57,11 @@ fn steps(layout: &Layout) -> Result<f64> {
     let ids = |salt: u64, b: u64| {
         (0..256).map(|i| (mix(mix(salt ^ b) ^ i) % L.vocabulary as u64) as u32).collect::<Vec<_>>()
     };
-    let sequences = (0..4).map(|b| Sequence { ids: ids(1, b), targets: ids(2, b) }).collect();
+    let sequences = (0..4).map(|b| Sequence::new(ids(1, b), ids(2, b))).collect();
     let batch = Batch::new(sequences, 1)?;
     let ranks = World::threads(&layout.axes())?.run(|device: Cpu<f32>, mesh| {
-        let mut trainer = Trainer::new(&device, &mesh, &L, &Random { seed: 1 }, (Kind::Sgd, None))?;
+        let at = layout.place(&device, &mesh, &Random { seed: 1 });
+        let mut trainer = Trainer::new(&at, &L, (Kind::Sgd, None))?;
         let mut best = f64::INFINITY;
         for _ in 0..=STEPS {
             // The first also takes the memory.

@@ -42,7 +42,7 @@ pub fn log2_per_key(
         trainer.replace(random()); // what was added makes them independent
     }
     let opaque = Degree::take_tally().opaque;
-    let pairs: f64 = [Function::Exp, Function::Sigmoid, Function::Rsqrt]
+    let pairs: f64 = [Function::Exp, Function::Sigmoid, Function::Rsqrt, Function::Normal, Function::Density, Function::Step]
         .iter()
         .map(|&function| opaque[function as usize])
         .map(|(count, sum, _)| 2.0 * count * 2.0 * sum)

@@ -296,16 +296,17 @@ fn training(work: &Work, layouts: &[Layout], watch: &dyn Fn(&str)) -> Result<Vec
 
 fn trainer<S: CpuScalar>(
     work: &Work,
+    layout: &Layout,
     device: &Cpu<S>,
     mesh: &Mesh<Cpu<S>>,
 ) -> parallel::Result<Trainer<Cpu<S>>> {
-    Trainer::new(device, mesh, &work.model.config.shape, work.model.values(), OPTIMIZER)
+    Trainer::new(&layout.place(device, mesh, work.model.values()), &work.model.config.shape, OPTIMIZER)
 }
 
 /// What a step takes of each rank: the memory of one, the time of the fastest.
 fn fastest_step(work: &Work, layout: &Layout, batch: &Batch) -> Result<Vec<Taken>> {
     let ranks = World::threads(&layout.axes())?.run(|device: Cpu<f32>, mesh| {
-        let mut trainer = trainer(work, &device, &mesh)?;
+        let mut trainer = trainer(work, layout, &device, &mesh)?;
         let mut fastest: Option<Taken> = None;
         for _ in 0..STEPS {
             let (_, taken) = measure::work(&device, &mesh, Phase::Step, || trainer.step(batch, LR))?;
@@ -320,7 +321,7 @@ fn fastest_step(work: &Work, layout: &Layout, batch: &Batch) -> Result<Vec<Taken
 /// All weights after one step. Gathering takes memory of its own, so this is a run of its own.
 fn new_weights<S: CpuScalar + Real>(work: &Work, layout: &Layout, batch: &Batch) -> Result<Vec<f64>> {
     let mut ranks = World::threads(&layout.axes())?.run(|device: Cpu<S>, mesh| {
-        let (mut trainer, mut weights) = (trainer(work, &device, &mesh)?, Vec::new());
+        let (mut trainer, mut weights) = (trainer(work, layout, &device, &mesh)?, Vec::new());
         trainer.step(batch, LR)?;
         for param in trainer.model().params() {
             weights.extend(param.gather(&mesh)?.expect("the host has values").into_iter().map(Real::to_f64));

@@ -1,26 +1,45 @@
-//! A Llama model's `config.json`, as Hugging Face `transformers` (4 and 5) reads and writes it.
+//! A model's `config.json`, as Hugging Face `transformers` (4 and 5) reads and writes it.
 //!
 //! A key that would change what the model computes, and is not supported, is refused by name; one that could not
 //! (a version, a path, a setting of text generation) is passed over. Keys left out have the values that
-//! `transformers` gives them. Nothing is allocated here: sizes that no machine could hold are refused first.
-use kernels::Heads;
+//! `transformers` gives them, but for the sizes that every file has. Nothing is allocated here: sizes that no machine
+//! could hold are refused first.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `architecture.rs`, `tables.rs` | which models are read; which of their keys are read, fixed, free |
+//! | `llama.rs`, `gpt2.rs` | keys to a shape and back |
+//! | `rope.rs`, `window.rs`, `sizes.rs` | frequencies, windows, limits |
+//! | `keys.rs` | values of a kind, and what is wrong with one |
 use layers::Shape;
 use serde_json::{Map, Value, json};
 use std::path::Path;
+use tensor::safetensors::Dtype;
 
+mod architecture;
+mod gpt2;
 mod keys;
+mod llama;
+mod rope;
+mod sizes;
+mod tables;
+mod window;
+
+pub use architecture::Architecture;
 
 /// The most elements that one kind of weight may have, over all blocks: 2^40.
 pub const MAX_ELEMENTS: usize = 1 << 40;
 /// The most blocks that a model may have.
 pub const MAX_BLOCKS: usize = 10_000;
 
-/// A Llama model: its sizes, and what is not a size.
+/// A model: what it computes, and what is said about it besides.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// What its parameters are.
+    /// Whose keys and tensors it has.
+    pub architecture: Architecture,
+    /// What it is made of, all of which the architecture has.
     pub shape: Shape,
-    /// How many tokens a sequence may have (`max_position_embeddings`).
+    /// How many tokens a sequence may have (`max_position_embeddings`, `n_positions`).
     pub positions: usize,
     /// The token that begins a text.
     pub bos: Option<u32>,
@@ -103,45 +122,61 @@ impl Config {
             return Err(json("it must be an object in braces".into()));
         };
         let keys = Keys { map: &map, origin, within: "" };
-        keys.check()?;
-        let config = keys.config()?;
+        let architecture = keys.architecture()?;
+        keys.check(architecture)?;
+        let config = match architecture {
+            Architecture::Gpt2 => keys.gpt2()?,
+            _ => keys.llama(architecture)?,
+        };
         keys.check_sizes(&config)?;
         Ok(config)
     }
     /// The text of a `config.json` from which `transformers` 4 and 5 make the same model, in float32.
     pub fn to_json(&self) -> String {
-        let Shape { width, blocks, heads, hidden, vocabulary, rope, eps, tied } = self.shape;
+        self.to_json_in(Dtype::F32)
+    }
+    /// The same, with weights of another kind of number. A window's sinks and what the loss is besides cross-entropy
+    /// have no keys: they are not written.
+    ///
+    /// # Panics
+    /// If `transformers` has no weights of this kind, or the shape has what the architecture has not.
+    pub fn to_json_in(&self, dtype: Dtype) -> String {
+        let dtype = torch_name(dtype).expect("a float of 16 bits or more");
         let eos = match self.eos[..] {
             [] => Value::Null,
             [one] => json!(one),
             _ => json!(self.eos),
         };
-        let config = json!({
-            "architectures": ["LlamaForCausalLM"],
-            "attention_bias": false,
-            "attention_dropout": 0.0,
-            "bos_token_id": self.bos,
-            "eos_token_id": eos,
-            "head_dim": heads.dim,
-            "hidden_act": "silu",
-            "hidden_size": width,
-            "initializer_range": 0.02,
-            "intermediate_size": hidden,
-            "max_position_embeddings": self.positions,
-            "mlp_bias": false,
-            "model_type": "llama",
-            "num_attention_heads": heads.queries,
-            "num_hidden_layers": blocks,
-            "num_key_value_heads": heads.keys,
-            "rms_norm_eps": eps,
-            "rope_parameters": { "rope_theta": rope, "rope_type": "default" },
-            "rope_theta": rope,
-            "tie_word_embeddings": tied,
-            "torch_dtype": "float32",
-            "use_cache": true,
-            "vocab_size": vocabulary,
-        });
-        format!("{config:#}\n")
+        let own = match self.architecture {
+            Architecture::Gpt2 => gpt2::keys(self),
+            _ => llama::keys(self),
+        };
+        let common = [
+            ("architectures", json!([self.architecture.class()])),
+            ("bos_token_id", json!(self.bos)),
+            ("dtype", json!(dtype)),
+            ("eos_token_id", eos),
+            ("initializer_range", json!(0.02)),
+            ("model_type", json!(self.architecture.model_type())),
+            ("tie_word_embeddings", json!(self.shape.tied)),
+            ("torch_dtype", json!(dtype)),
+            ("use_cache", json!(true)),
+            ("vocab_size", json!(self.shape.vocabulary)),
+        ];
+        let all: Map<_, _> =
+            common.into_iter().chain(own).map(|(key, value)| (key.to_owned(), value)).collect();
+        format!("{:#}\n", Value::Object(all))
+    }
+}
+
+/// What PyTorch calls a kind of float that weights are of.
+fn torch_name(dtype: Dtype) -> Option<&'static str> {
+    match dtype {
+        Dtype::F64 => Some("float64"),
+        Dtype::F32 => Some("float32"),
+        Dtype::F16 => Some("float16"),
+        Dtype::Bf16 => Some("bfloat16"),
+        _ => None,
     }
 }
 
@@ -150,89 +185,6 @@ struct Keys<'a> {
     map: &'a Map<String, Value>,
     origin: &'a str,
     within: &'a str, // "" or the path of an inner object, with its dot
-}
-
-impl Keys<'_> {
-    fn config(&self) -> Result<Config, ConfigError> {
-        let (width, queries) = (self.size("hidden_size", None)?, self.size("num_attention_heads", None)?);
-        let keys = self.size("num_key_value_heads", Some(queries))?;
-        let dim = match self.given("head_dim") {
-            Some(_) => self.size("head_dim", None)?,
-            None if width.is_multiple_of(queries) => width / queries,
-            None => {
-                let wanted =
-                    format!("a multiple of the {queries} num_attention_heads where head_dim is not given");
-                return Err(self.wrong("hidden_size", &json!(width), &wanted));
-            }
-        };
-        let vocabulary = self.size("vocab_size", None)?;
-        let shape = Shape {
-            width,
-            blocks: self.size("num_hidden_layers", None)?,
-            heads: Heads { queries, keys, dim },
-            hidden: self.size("intermediate_size", None)?,
-            vocabulary,
-            rope: self.rope()?,
-            eps: self.positive("rms_norm_eps")?.unwrap_or(1e-6),
-            tied: self.flag("tie_word_embeddings")?,
-        };
-        let positions = self.size("max_position_embeddings", Some(2048))?;
-        let (bos, eos) = (self.ids("bos_token_id", 1, vocabulary)?, self.ids("eos_token_id", 2, vocabulary)?);
-        if bos.len() > 1 {
-            return Err(self.wrong("bos_token_id", &json!(bos), "one token id or null"));
-        }
-        Ok(Config { shape, positions, bos: bos.first().copied(), eos })
-    }
-    /// The base of the rotary embedding, from where version 4 has it or from where version 5 does.
-    fn rope(&self) -> Result<f64, ConfigError> {
-        let old = self.positive("rope_theta")?;
-        let Some(inner) = self.given("rope_parameters") else { return Ok(old.unwrap_or(1e4)) };
-        let Value::Object(map) = inner else {
-            return Err(self.wrong("rope_parameters", inner, "an object in braces"));
-        };
-        let inner = Keys { map, origin: self.origin, within: "rope_parameters." };
-        inner.check_rope()?;
-        let new = inner.positive("rope_theta")?;
-        match (old, new) {
-            (Some(old), Some(new)) if old.to_bits() != new.to_bits() => {
-                Err(inner.wrong("rope_theta", &json!(new), &format!("{old}, as rope_theta is")))
-            }
-            _ => Ok(new.or(old).unwrap_or(1e4)),
-        }
-    }
-    /// Sizes that contradict each other, or that no machine could hold.
-    fn check_sizes(&self, config: &Config) -> Result<(), ConfigError> {
-        let Shape { width, blocks, heads: Heads { queries, keys, dim }, hidden, vocabulary, .. } =
-            config.shape;
-        if !queries.is_multiple_of(keys) {
-            let wanted = format!("a multiple of the {keys} num_key_value_heads");
-            return Err(self.wrong("num_attention_heads", &json!(queries), &wanted));
-        }
-        let products: [(&str, &[usize]); 6] = [
-            ("vocab_size × hidden_size", &[vocabulary, width]),
-            ("num_hidden_layers × hidden_size", &[blocks, width]),
-            (
-                "num_hidden_layers × hidden_size × num_attention_heads × head_dim",
-                &[blocks, width, queries, dim],
-            ),
-            ("num_hidden_layers × hidden_size × num_key_value_heads × head_dim", &[blocks, width, keys, dim]),
-            ("num_hidden_layers × hidden_size × intermediate_size", &[blocks, width, hidden]),
-            ("max_position_embeddings × head_dim", &[config.positions, dim]),
-        ];
-        for (key, sizes) in products {
-            let product = sizes.iter().try_fold(1usize, |product, size| product.checked_mul(*size));
-            if product.is_none_or(|product| product > MAX_ELEMENTS) {
-                let seen = sizes.iter().map(usize::to_string).collect::<Vec<_>>().join(" × ");
-                let (origin, key) = (self.origin.into(), key.into());
-                let wanted = format!("at most {MAX_ELEMENTS} elements");
-                return Err(ConfigError::Value { origin, key, seen, wanted });
-            }
-        }
-        if blocks > MAX_BLOCKS {
-            return Err(self.wrong("num_hidden_layers", &json!(blocks), &format!("at most {MAX_BLOCKS}")));
-        }
-        Ok(())
-    }
 }
 
 #[cfg(test)]

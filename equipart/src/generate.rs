@@ -5,7 +5,7 @@ use crate::sampling::Sampling;
 use crate::{Error, Layout, Model, Result};
 use comm::{Axis, Mesh, World};
 use kernels::CpuScalar;
-use layers::{Builder, Chunk, Cx};
+use layers::{Chunk, Cx};
 use parallel::deal;
 use serde::Serialize;
 use tensor::{Cpu, Ids, Phase, Real};
@@ -114,7 +114,7 @@ pub fn generate(
 ) -> Result<Generated> {
     request.check(model, layout)?;
     let ranks = World::threads(&layout.axes())?.run(|device: Cpu<f32>, mesh| {
-        let (texts, taken) = on_rank(model, request, &device, &mesh, watch)?;
+        let (texts, taken) = on_rank((model, layout), request, &device, &mesh, watch)?;
         let speaks = mesh.group(Axis::Tp).rank() == 0;
         Ok::<_, Error>((if speaks { texts } else { Vec::new() }, taken))
     })?;
@@ -123,7 +123,7 @@ pub fn generate(
 }
 
 fn on_rank<S: CpuScalar + Real>(
-    model: &Model,
+    (model, layout): (&Model, &Layout),
     request: &Request,
     device: &Cpu<S>,
     mesh: &Mesh<Cpu<S>>,
@@ -131,7 +131,7 @@ fn on_rank<S: CpuScalar + Real>(
 ) -> Result<(Vec<Text>, Taken)> {
     let data = mesh.group(Axis::Dp);
     let mine = deal(request.prompts.len(), data.rank(), data.size());
-    let at = Builder { device, mesh, values: model.values() };
+    let at = layout.place(device, mesh, model.values());
     let mut chunk = Chunk::whole(&at, &model.config.shape)?;
     measure::work(device, mesh, Phase::Inference, || {
         let mut texts: Vec<_> = request.prompts[mine.clone()].iter().map(|p| Text::new(p)).collect();
@@ -207,7 +207,7 @@ pub fn all_logits<S: CpuScalar + Real>(
     layout.fits(&model.config.shape)?;
     let lengths: Vec<_> = sequences.iter().map(Vec::len).collect();
     let ranks = World::threads(&layout.axes())?.run(|device: Cpu<S>, mesh| {
-        let at = Builder { device: &device, mesh: &mesh, values: model.values() };
+        let at = layout.place(&device, &mesh, model.values());
         let mut chunk = Chunk::whole(&at, &model.config.shape)?;
         let ids = Ids::new(&device, &sequences.concat(), model.config.shape.vocabulary)?;
         let logits = chunk.logits(&Cx::infer(&lengths), ids, true)?.read().expect("the host has values");

@@ -1,12 +1,14 @@
 //! How a model is split: how many ranks along each axis, as the user writes it.
 //!
 //! ```text
-//! layout = "none" | split { "," split }       split = axis "=" ranks
+//! layout = "none" | part { "," part }       part = axis "=" ranks | "sp"
 //! ```
-//! An axis left out has one rank. Printed: the axes that are split, innermost first (the one whose ranks talk most
+//! An axis left out has one rank. `sp`: sequence regions, in which the tensor ranks share the tokens of norms, dropout
+//! and residuals; it needs tensor ranks, and has no number of its own (`sp=2` is taken where it is that of `tp`). Printed: the axes that are split, innermost first (the one whose ranks talk most
 //! comes first, as in `tp=2,dp=2`); `none` if there is none. What is printed reads back as the same layout.
-use comm::Axis;
-use layers::Shape;
+use comm::{Axis, Mesh};
+use kernels::Kernels;
+use layers::{Builder, Shape, Values};
 use std::fmt;
 use std::str::FromStr;
 
@@ -19,6 +21,7 @@ const AXES: usize = Axis::ALL.len();
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Layout {
     sizes: [usize; AXES], // by `Axis as usize`; each at least 1, the product at most MAX_RANKS
+    regions: bool,        // only with tensor ranks
 }
 
 /// Why a layout is none, or does not fit a model: one sentence.
@@ -44,6 +47,15 @@ pub enum LayoutError {
     Twice {
         /// The axis.
         axis: Axis,
+    },
+    /// Sequence regions without tensor ranks, or of another number.
+    #[error("{seen} is written beside tp={tp}; sequence regions are over the tensor ranks: write {}",
+        if *tp > 1 { "sp" } else { "tp=2,sp" })]
+    Regions {
+        /// What was written.
+        seen: String,
+        /// Tensor ranks.
+        tp: usize,
     },
     /// Ranks that are no number of at least 1.
     #[error("{axis} is {seen:?}; it must be a whole number of ranks, 1 or more")]
@@ -87,7 +99,7 @@ impl Default for Layout {
 
 impl Layout {
     /// The model in one piece, on one rank.
-    pub const UNSPLIT: Self = Self { sizes: [1; AXES] };
+    pub const UNSPLIT: Self = Self { sizes: [1; AXES], regions: false };
 
     /// The sizes in any order; axes left out have one rank.
     ///
@@ -109,7 +121,29 @@ impl Layout {
             let seen: Vec<_> = sizes.iter().map(|(axis, size)| format!("{axis}={size}")).collect();
             return Err(LayoutError::Many { seen: seen.join(",") });
         }
-        Ok(Self { sizes: sizes_of })
+        Ok(Self { sizes: sizes_of, regions: false })
+    }
+    /// The same in sequence regions.
+    ///
+    /// # Errors
+    /// If there is one tensor rank only.
+    pub fn in_regions(self) -> Result<Self, LayoutError> {
+        let tp = self.size(Axis::Tp);
+        if tp == 1 { Err(LayoutError::Regions { seen: "sp".into(), tp }) } else { Ok(Self { regions: true, ..self }) }
+    }
+    /// Whether each tensor rank has its own tokens of norms, dropout and residuals.
+    pub fn has_regions(&self) -> bool {
+        self.regions
+    }
+    /// The place where this layout's ranks build a model.
+    pub fn place<'a, D: Kernels>(
+        &self,
+        device: &'a D,
+        mesh: &'a Mesh<D>,
+        values: &'a dyn Values<D::Elem>,
+    ) -> Builder<'a, D> {
+        let at = Builder::new(device, mesh, values);
+        if self.regions { at.in_regions() } else { at }
     }
     /// How many ranks there are in all.
     pub fn ranks(&self) -> usize {
@@ -130,15 +164,10 @@ impl Layout {
     pub fn fits(&self, shape: &Shape) -> Result<(), LayoutError> {
         for (axis, ranks) in self.axes() {
             let shared = shared(axis, shape);
-            let bad: Vec<_> = shared
-                .iter()
-                .filter(|(_, size)| !size.is_multiple_of(ranks))
-                .map(|(what, size)| format!("{size} {what}"))
-                .collect();
+            let bad: Vec<_> = shared.iter().filter(|s| !s.fit(ranks)).map(|s| format!("{} {}", s.size, s.what)).collect();
             if !bad.is_empty() {
                 let limit = MAX_RANKS / (self.ranks() / ranks);
-                let fits = |n: &usize| shared.iter().all(|(_, size)| size.is_multiple_of(*n));
-                let possible = (1..=limit).filter(fits).collect();
+                let possible = (1..=limit).filter(|n| shared.iter().all(|s| s.fit(*n))).collect();
                 return Err(LayoutError::Fit { axis, ranks, shared: either(&bad, "and"), possible });
             }
         }
@@ -146,14 +175,27 @@ impl Layout {
     }
 }
 
-/// What the ranks of an axis must divide.
-fn shared(axis: Axis, shape: &Shape) -> Vec<(&'static str, usize)> {
+/// What the ranks of an axis share.
+struct Shared {
+    what: &'static str,
+    size: usize,
+    copies: bool, // several ranks may hold the same one
+}
+
+impl Shared {
+    fn fit(&self, ranks: usize) -> bool {
+        self.size.is_multiple_of(ranks) || (self.copies && ranks.is_multiple_of(self.size))
+    }
+}
+
+fn shared(axis: Axis, shape: &Shape) -> Vec<Shared> {
+    let one = |what, size, copies| Shared { what, size, copies };
     match axis {
         Axis::Dp => vec![],
         Axis::Tp => vec![
-            ("key heads", shape.heads.keys),
-            ("token ids of the vocabulary", shape.vocabulary),
-            ("hidden features", shape.hidden),
+            one("query heads", shape.heads.queries, false),
+            one("key heads", shape.heads.keys, true),
+            one("hidden features", shape.hidden, false),
         ],
     }
 }
@@ -161,7 +203,10 @@ fn shared(axis: Axis, shape: &Shape) -> Vec<(&'static str, usize)> {
 impl fmt::Display for Layout {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let split = self.axes().into_iter().rev().filter(|&(_, size)| size > 1);
-        let parts: Vec<_> = split.map(|(axis, size)| format!("{axis}={size}")).collect();
+        let mut parts: Vec<_> = split.map(|(axis, size)| format!("{axis}={size}")).collect();
+        if self.regions {
+            parts.insert(1, "sp".into()); // after the tensor ranks, which are innermost
+        }
         f.pad(&if parts.is_empty() { "none".into() } else { parts.join(",") })
     }
 }
@@ -179,7 +224,18 @@ impl FromStr for Layout {
             return other
                 .map_or(Ok(Self::UNSPLIT), |with| Err(LayoutError::Combined { with: (*with).to_owned() }));
         }
-        Self::new(&parts.into_iter().map(split).collect::<Result<Vec<_>, _>>()?)
+        let is_region = |part: &&str| part.split('=').next().is_some_and(|key| key.trim() == "sp");
+        let (regions, axes): (Vec<_>, Vec<_>) = parts.into_iter().partition(is_region);
+        let layout = Self::new(&axes.into_iter().map(split).collect::<Result<Vec<_>, _>>()?)?;
+        let tp = layout.size(Axis::Tp);
+        match regions[..] {
+            [] => Ok(layout),
+            [part] if part == "sp" || part.split_once('=').is_some_and(|(_, n)| n.trim() == tp.to_string()) => {
+                layout.in_regions()
+            }
+            [part] => Err(LayoutError::Regions { seen: part.into(), tp }),
+            _ => Err(LayoutError::Regions { seen: regions.join(","), tp }),
+        }
     }
 }
 
@@ -224,9 +280,8 @@ mod tests {
     fn why(text: &str) -> String {
         read(text).unwrap_err().to_string()
     }
-    fn shape(keys: usize, vocabulary: usize, hidden: usize) -> Shape {
-        let heads = Heads { queries: 2 * keys, keys, dim: 4 };
-        Shape { width: 8, blocks: 1, heads, hidden, vocabulary, rope: 1e4, eps: 1e-6, tied: false }
+    fn shape(queries: usize, keys: usize, hidden: usize) -> Shape {
+        Shape { width: 8, heads: Heads { queries, keys, dim: 4 }, hidden, ..Shape::LLAMA }
     }
 
     /// Every layout of at most `MAX_RANKS` ranks. Kills: an axis printed and not read, or read as another.
@@ -302,28 +357,45 @@ mod tests {
     #[test]
     fn ranks_that_cannot_share_a_model_are_refused_with_those_that_can() {
         let fits = |text: &str, shape: &Shape| read(text).unwrap().fits(shape).map_err(|why| why.to_string());
-        let model = shape(4, 256, 96);
-        for good in ["none", "tp=2", "tp=4", "tp=4,dp=256", "dp=1023"] {
+        let model = shape(8, 4, 96);
+        for good in ["none", "tp=2", "tp=4", "tp=8,sp", "tp=4,dp=256", "dp=1023"] {
             assert_eq!(fits(good, &model), Ok(()), "{good}");
         }
         let wrong = |text: &str, shape: &Shape| fits(text, shape).unwrap_err();
         assert_eq!(
-            wrong("tp=3", &model),
-            "tp=3 does not fit 4 key heads and 256 token ids of the vocabulary: tp can be 1, 2 or 4"
+            wrong("tp=5", &model),
+            "tp=5 does not fit 8 query heads, 4 key heads and 96 hidden features: tp can be 1, 2, 4 or 8"
         );
-        assert_eq!(wrong("tp=8,dp=2", &model), "tp=8 does not fit 4 key heads: tp can be 1, 2 or 4");
+        assert_eq!(wrong("tp=16,dp=2", &model), "tp=16 does not fit 8 query heads: tp can be 1, 2, 4 or 8");
         assert_eq!(
-            wrong("tp=4", &shape(4, 258, 96)),
-            "tp=4 does not fit 258 token ids of the vocabulary: tp can be 1 or 2"
+            wrong("tp=4", &shape(12, 6, 96)),
+            "tp=4 does not fit 6 key heads: tp can be 1, 2, 3, 6 or 12"
         );
         assert_eq!(
-            wrong("tp=6", &shape(6, 12, 33)),
+            wrong("tp=6", &shape(12, 6, 33)),
             "tp=6 does not fit 33 hidden features: tp can be 1 or 3"
         );
-        assert_eq!(wrong("tp=2", &shape(1, 256, 96)), "tp=2 does not fit 1 key heads: tp can be 1");
+        assert_eq!(fits("tp=6", &shape(12, 1, 96)), Ok(()), "one key head, six copies");
         assert_eq!(
-            wrong("tp=3,dp=300", &shape(4, 256, 4)),
-            "tp=3 does not fit 4 key heads, 256 token ids of the vocabulary and 4 hidden features: tp can be 1 or 2"
+            wrong("tp=3,dp=300", &shape(4, 4, 4)),
+            "tp=3 does not fit 4 query heads, 4 key heads and 4 hidden features: tp can be 1 or 2"
         );
+    }
+
+    /// Kills: regions that are printed and not read, or taken where there is nobody to share tokens with.
+    #[test]
+    fn sequence_regions_are_over_the_tensor_ranks() {
+        for text in ["tp=2,sp", "sp,tp=2", "sp=2, tp=2", "tp = 2 , sp = 2"] {
+            let layout = read(text).unwrap();
+            assert_eq!((layout.to_string(), layout.has_regions(), layout.ranks()), ("tp=2,sp".into(), true, 2));
+        }
+        assert_eq!(read("dp=2,sp,tp=4").unwrap().to_string(), "tp=4,sp,dp=2");
+        assert_eq!(read("tp=4,sp,dp=2"), read("dp=2,sp,tp=4"));
+        assert_ne!(read("tp=2,sp"), read("tp=2"));
+        let over = "sequence regions are over the tensor ranks: write";
+        assert_eq!(why("sp"), format!("sp is written beside tp=1; {over} tp=2,sp"));
+        assert_eq!(why("dp=2,sp=2"), format!("sp=2 is written beside tp=1; {over} tp=2,sp"));
+        assert_eq!(why("tp=2,sp=4"), format!("sp=4 is written beside tp=2; {over} sp"));
+        assert_eq!(why("tp=2,sp,sp"), format!("sp,sp is written beside tp=2; {over} sp"));
     }
 }

@@ -22,6 +22,7 @@ pub mod layout;
 pub mod measure;
 pub mod model;
 pub mod names;
+pub mod oracle;
 pub mod price;
 pub mod prove;
 pub mod sampling;

@@ -34,15 +34,16 @@ const STEPS: usize = 2;
 /// # Errors
 /// If the layout does not fit the shape or the batch.
 pub fn program<D: Kernels>(
-    device: &D,
-    mesh: &Mesh<D>,
+    (device, mesh): (&D, &Mesh<D>),
+    layout: &Layout,
     shape: &Shape,
     settings: &Settings,
 ) -> Result<(Peaks, u64, usize)> {
     let tokens = vec![0; settings.seq];
-    let sequence = Sequence { ids: tokens.clone(), targets: tokens };
+    let sequence = Sequence::new(tokens.clone(), tokens);
     let batch = Batch::new(vec![sequence; settings.batch_size], settings.microbatches)?;
-    let mut trainer = Trainer::new(device, mesh, shape, &Random { seed: 0 }, settings.optimizer())?;
+    let at = layout.place(device, mesh, &Random { seed: 0 });
+    let mut trainer = Trainer::new(&at, shape, settings.optimizer())?;
     let mut last = (0, 0);
     for _ in 0..STEPS {
         let flops = device.meter().flops();
@@ -62,7 +63,7 @@ pub fn price(config: &Config, settings: &Settings, layout: &Layout) -> Result<Ve
     settings.check(config)?;
     let on_rank = |rank| {
         let (device, mesh) = (Meta::<Cpu<f32>>::default(), Mesh::ghost(&layout.axes(), rank)?);
-        let (peaks, flops, traffic_bytes) = program(&device, &mesh, shape, settings)?;
+        let (peaks, flops, traffic_bytes) = program((&device, &mesh), layout, shape, settings)?;
         let mut peak_bytes: BTreeMap<_, _> =
             Category::ALL.iter().map(|c| (c.name(), peaks.category[*c as usize])).collect();
         peak_bytes.insert("total", peaks.total);

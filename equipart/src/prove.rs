@@ -4,8 +4,7 @@
 //! microbatches with a clipped norm. Compared are the texts' logits, then for each step the loss, the norm², every gradient and every new weight, put together from all ranks, on every rank.
 //! After a step a fresh random number is added to every weight, so that degrees, and with them the bound, do not
 //! compound.
-use crate::bound;
-use crate::{Layout, Result};
+use crate::{Layout, Result, bound, oracle};
 use comm::{Mesh, World};
 use kernels::Kernels;
 use layers::{Builder, Chunk, Cx, Draw, Kind, Random, Shape, Values};
@@ -14,7 +13,7 @@ use reference::Weights;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock};
-use tensor::{Cpu, F61, Ids, Key, Scalar, mix};
+use tensor::{Cpu, F61, IGNORED, Ids, Key, Scalar, mix};
 
 /// What is to be proven, besides the layout.
 #[derive(Clone, Debug)]
@@ -63,43 +62,46 @@ pub struct Verdict {
 
 impl Subject {
     /// Two clipped steps of plain descent with rate 1 on two microbatches of unequal sequences, drawn by hash: what
-    /// hides nothing. Adam would hide uniform scale.
+    /// hides nothing. Adam would hide uniform scale. Some sequences pack two documents, some targets are ignored.
     ///
     /// # Errors
     /// If the layout has more data ranks than can be dealt to.
     pub fn small(shape: Shape, layout: &Layout) -> Result<Self> {
         let data = layout.size(comm::Axis::Dp);
         let id = |salt: usize, i: usize| (mix((salt * 1000 + i) as u64) % shape.vocabulary as u64) as u32;
-        let sequence = |salt: usize| {
+        let document = |salt: usize| {
             let ids: Vec<_> = (0..2 + salt % 3).map(|i| id(salt, i)).collect();
-            Sequence { targets: ids.iter().enumerate().map(|(i, _)| id(salt + 500, i)).collect(), ids }
+            let mut targets: Vec<_> = (0..ids.len()).map(|i| id(salt + 500, i)).collect();
+            if salt % 4 == 1 {
+                targets[0] = IGNORED;
+            }
+            (ids, targets)
+        };
+        let sequence = |salt: usize| {
+            let two = [document(salt), document(salt + 7)];
+            Sequence::packed(&two[..1 + usize::from(salt % 3 == 2)])
         };
         let batch = |step: usize| {
             let sequences = (0..=2 * data).map(|b| sequence(step * 31 + b)).collect();
             Ok((Batch::new(sequences, 2)?, 1.0))
         };
         let steps: Vec<(Batch, f64)> = (0..2).map(batch).collect::<Result<_>>()?;
-        let text = |s: &Sequence| (s.ids.clone(), s.ids.len().div_ceil(2));
+        let text = |s: &Sequence| {
+            let first = s.ids[..s.documents[0]].to_vec();
+            let prompt = first.len().div_ceil(2);
+            (first, prompt)
+        };
         let texts = steps[0].0.microbatches().iter().flatten().map(text).collect();
         Ok(Self { shape, texts, steps, optimizer: (Kind::Sgd, Some(0.5)) })
     }
     fn oracle(&self) -> reference::Model {
-        let Shape { width, blocks, heads, hidden, vocabulary, rope, eps, tied } = self.shape;
-        let heads = reference::Heads { queries: heads.queries, keys: heads.keys, dim: heads.dim };
-        reference::Model { width, blocks, heads, hidden, vocabulary, rope, eps, tied }
+        oracle::model(&self.shape)
     }
     fn oracle_optimizer(&self) -> reference::Optimizer {
-        match self.optimizer.0 {
-            Kind::Sgd => reference::Optimizer::Sgd,
-            Kind::AdamW { beta1, beta2, eps, decay } => {
-                reference::Optimizer::AdamW { beta1, beta2, eps, decay }
-            }
-        }
+        oracle::optimizer(self.optimizer.0)
     }
     fn oracle_steps(&self) -> Vec<(Vec<Vec<reference::Sequence>>, f64)> {
-        let sequence = |s: &Sequence| reference::Sequence { ids: s.ids.clone(), targets: s.targets.clone() };
-        let batch = |b: &Batch| b.microbatches().iter().map(|m| m.iter().map(sequence).collect()).collect();
-        self.steps.iter().map(|(b, lr)| (batch(b), *lr)).collect()
+        self.steps.iter().map(|(batch, lr)| (oracle::microbatches(batch), *lr)).collect()
     }
     fn oracle_texts(&self) -> Vec<reference::Sequence> {
         let text = |ids: &[u32]| reference::Sequence { ids: ids.to_vec(), targets: Vec::new() };
@@ -170,9 +172,14 @@ struct Seen<S> {
 }
 
 /// The layout's program on one rank, on any device: its weights before, and its trace.
-fn program<D: Kernels>(subject: &Subject, device: &D, mesh: &Mesh<D>) -> parallel::Result<Seen<D::Elem>> {
-    let values = &Random { seed: 0 };
-    let mut trainer = Trainer::new(device, mesh, &subject.shape, values, subject.optimizer)?;
+fn program<D: Kernels>(
+    subject: &Subject,
+    layout: &Layout,
+    device: &D,
+    mesh: &Mesh<D>,
+) -> parallel::Result<Seen<D::Elem>> {
+    let at = layout.place(device, mesh, &Random { seed: 0 });
+    let mut trainer = Trainer::new(&at, &subject.shape, subject.optimizer)?;
     let mut trace = Vec::new();
     let whole = |x: Option<Vec<_>>| x.unwrap_or_default();
     let mut start = BTreeMap::new();
@@ -193,7 +200,8 @@ fn program<D: Kernels>(subject: &Subject, device: &D, mesh: &Mesh<D>) -> paralle
                 whole(param.gather_gradient(mesh)?),
             ));
         }
-        let at = Builder { device, mesh, values: &noise(n) };
+        let noise = noise(n);
+        let at = Builder::new(device, mesh, &noise);
         for param in trainer.model().params() {
             trace.push((format!("step {n}: new {}", param.name()), whole(param.gather(mesh)?)));
             param.disturb(&at, NOISE)?;
@@ -260,7 +268,7 @@ pub fn prove(subject: &Subject, layout: &Layout, keys: &[Key], truths: &Truths) 
         let _key = key.enter();
         let truth = OnceLock::new();
         let ranks = World::threads(&layout.axes())?.run(|device: Cpu<F61>, mesh| {
-            let Seen { start, trace } = program(subject, &device, &mesh)?;
+            let Seen { start, trace } = program(subject, layout, &device, &mesh)?;
             let truth = truth.get_or_init(|| truths.of(key, subject, start));
             let truth = truth.get().expect("just computed");
             Ok::<_, parallel::Error>(compare(&trace, truth, mesh.rank()))

@@ -115,7 +115,7 @@ pub(crate) fn at_least_1(flags: &[(&str, usize)]) -> Result<()> {
 
 /// Pairs of ids and targets as sequences.
 pub fn sequences(pairs: Vec<Pair>) -> Vec<Sequence> {
-    pairs.into_iter().map(|(ids, targets)| Sequence { ids, targets }).collect()
+    pairs.into_iter().map(|(ids, targets)| Sequence::new(ids, targets)).collect()
 }
 
 /// A hash of a text, to know it again.

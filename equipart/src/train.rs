@@ -99,7 +99,8 @@ impl Run<'_> {
         let ranks = world.run(|device: Cpu<f32>, mesh| {
             let shape = &self.model.config.shape;
             let optimizer = self.settings.optimizer();
-            let mut trainer = Trainer::new(&device, &mesh, shape, self.model.values(), optimizer)?;
+            let at = self.layout.place(&device, &mesh, self.model.values());
+            let mut trainer = Trainer::new(&at, shape, optimizer)?.seeded(self.settings.seed);
             if let Some(state) = &self.resume {
                 state.restore(&mut trainer)?;
             }

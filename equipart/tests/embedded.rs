@@ -26,7 +26,8 @@ fn the_model_beats_an_order_3_model_on_held_out_text() {
     let bits = world
         .run(|device: Cpu<f32>, mesh| {
             let kind = (Kind::Sgd, None);
-            let mut trainer = Trainer::new(&device, &mesh, &model.config.shape, model.values(), kind)?;
+            let at = Layout::default().place(&device, &mesh, model.values());
+            let mut trainer = Trainer::new(&at, &model.config.shape, kind)?;
             held_out(&mut trainer, &corpus, seq, &mesh)
         })
         .unwrap()[0]

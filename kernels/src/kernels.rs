@@ -1,5 +1,6 @@
 //! The trait: every operation that layers are made of, each beside its backward.
-use tensor::{Device, View, ViewMut};
+use crate::sight::Sight;
+use tensor::{Device, Dropout, View, ViewMut};
 
 /// Whether a kernel replaces what it writes to or adds to it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -21,8 +22,44 @@ pub struct Heads {
     pub dim: usize,
 }
 
-/// One sequence's queries and the keys they may see: which rows, and where in the sequence these stand. The
-/// query at position `p` sees the keys at positions up to `p`.
+/// What an attention computes, whatever its numbers.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Attend {
+    /// The heads at hand: this rank's.
+    pub heads: Heads,
+    /// Which of the model's query heads is the first of them.
+    pub first: usize,
+    /// Which keys a query sees.
+    pub sight: Sight,
+    /// Dropout of the probabilities, after the softmax.
+    pub dropout: Option<Dropout>,
+}
+
+/// An element-wise function between two products.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Activation {
+    /// x·Φ(x), Φ the normal distribution function. Source: Hendrycks, Gimpel, arXiv:1606.08415.
+    Gelu,
+    /// Its tanh form: x·sigmoid(a·(x + b·x³)), the constants [`tensor::Scalar::gelu_constants`].
+    GeluTanh,
+    /// x where it is positive, else 0.
+    Relu,
+}
+
+/// A loss: cross-entropy and its additions.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LossTerms {
+    /// How many targets of the step count: what the loss is a mean over.
+    pub mean_over: usize,
+    /// ε: a target is `1 − ε` of itself and ε of all ids alike. Source: Szegedy et al., §7, arXiv:1512.00567.
+    pub smoothing: f64,
+    /// λ: λ·lse² is added. Source: Chowdhery et al., "`PaLM`", §5, arXiv:2204.02311.
+    pub z: f64,
+    /// How many ids there are, on all ranks together.
+    pub vocabulary: usize,
+}
+
+/// One sequence's queries and the keys they may see: which rows, and where in the sequence these stand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
     /// The queries' rows.
@@ -40,6 +77,8 @@ pub struct Causal {
     pub len: usize,
     /// The first one's position in its sequence.
     pub position: usize,
+    /// Which sequence of the step: what dropout tells sequences apart by.
+    pub sequence: usize,
 }
 
 /// A rank's rows of a table that is split by rows.
@@ -108,6 +147,14 @@ pub trait Kernels: Device {
     fn copy(&self, y: ViewMut<Self>, x: View<Self>);
     /// y += a.
     fn add(&self, y: ViewMut<Self>, a: View<Self>);
+    /// y\[B, N\] += row\[1, N\], to every row.
+    fn add_row(&self, y: ViewMut<Self>, row: View<Self>);
+    /// sum\[1, N\] += Σ over the rows of x\[B, N\].
+    fn add_rows(&self, sum: ViewMut<Self>, x: View<Self>);
+    /// Takes elements of x away and scales the others; its own backward. `tokens` cover all rows of the whole
+    /// matrix, of which x holds those from `first_row` on (fewer or none where it is longer: the rest is padding
+    /// and stays).
+    fn dropout(&self, x: ViewMut<Self>, tokens: &[Causal], first_row: usize, dropout: &Dropout);
 
     /// Turns feature pairs (i, i + dim/2) of every head by the table's (cos | sin) of the row's position; an odd
     /// last feature stays. `tokens` cover all rows; `back`: the transpose.
@@ -128,6 +175,34 @@ pub trait Kernels: Device {
         skip: Option<View<Self>>,
     );
 
+    /// y = (x − mean) · r · gain + bias, r = rsqrt(variance + eps); `stats[B, 2]` become (mean, r).
+    #[allow(clippy::too_many_arguments)] // two results and inputs that all are plain matrices
+    fn layer_norm(
+        &self,
+        y: ViewMut<Self>,
+        stats: ViewMut<Self>,
+        x: View<Self>,
+        gain: View<Self>,
+        bias: View<Self>,
+        eps: f64,
+    );
+    /// dx of `layer_norm`, plus `skip`; adds dgain and dbias.
+    #[allow(clippy::too_many_arguments)] // as above
+    fn layer_norm_backward(
+        &self,
+        dx: ViewMut<Self>,
+        dgain_dbias: [ViewMut<Self>; 2],
+        x: View<Self>,
+        stats: View<Self>,
+        gain: View<Self>,
+        dy: View<Self>,
+        skip: Option<View<Self>>,
+    );
+
+    /// h = f(x).
+    fn activate(&self, h: ViewMut<Self>, x: View<Self>, f: Activation);
+    /// dx = dh · f'(x).
+    fn activate_backward(&self, dx: ViewMut<Self>, x: View<Self>, dh: View<Self>, f: Activation);
     /// h = gate · sigmoid(gate) · up.
     fn swiglu(&self, h: ViewMut<Self>, gate: View<Self>, up: View<Self>);
     /// dgate and dup of `swiglu`.
@@ -143,7 +218,7 @@ pub trait Kernels: Device {
     /// Adds blocks of keys to a running softmax.
     fn attention_block(
         &self,
-        heads: Heads,
+        attend: &Attend,
         spans: &[Span],
         qkv: Qkv<Self>,
         run: Softmax<Self>,
@@ -157,7 +232,7 @@ pub trait Kernels: Device {
     #[allow(clippy::too_many_arguments)] // grouped as far as it reads well
     fn attention_block_backward(
         &self,
-        heads: Heads,
+        attend: &Attend,
         spans: &[Span],
         qkv: Qkv<Self>,
         saved: (View<Self>, View<Self>),
@@ -175,7 +250,8 @@ pub trait Kernels: Device {
 
     /// Per row: the stabiliser of this rank's logits.
     fn row_stab(&self, m: ViewMut<Self>, logits: View<Self>);
-    /// Per row: (Σ exp(logit − m), the target's logit or 0 if it lies elsewhere).
+    /// Per row: Σ exp(logit − m), the target's logit (0 if it lies elsewhere or is ignored) and, where `sums` has a
+    /// third column, Σ logit.
     fn row_sums(
         &self,
         sums: ViewMut<Self>,
@@ -184,16 +260,24 @@ pub trait Kernels: Device {
         targets: &Self::Index,
         slice: Slice,
     );
-    /// loss = Σ(lse − target's logit) / tokens; lse goes to `m`.
-    fn cross_entropy(&self, loss: ViewMut<Self>, m: ViewMut<Self>, sums: View<Self>, tokens: usize);
-    /// logits become (softmax − one-hot) / tokens.
+    /// loss = Σ(lse − (1 − ε)·target's logit − ε/V·Σ logit + λ·lse²) / `mean_over`, over the rows whose target is not
+    /// ignored; lse goes to `m`. `sums` has a third column where ε is not 0.
+    fn cross_entropy(
+        &self,
+        loss: ViewMut<Self>,
+        m: ViewMut<Self>,
+        sums: View<Self>,
+        targets: &Self::Index,
+        terms: &LossTerms,
+    );
+    /// logits become (softmax·(1 + 2λ·lse) − (1 − ε)·one-hot − ε/V) / `mean_over`; 0 where the target is ignored.
     fn cross_entropy_backward(
         &self,
         logits: ViewMut<Self>,
         lse: View<Self>,
         targets: &Self::Index,
         slice: Slice,
-        tokens: usize,
+        terms: &LossTerms,
     );
 
     /// out\[1,1\] += Σ x².

@@ -6,7 +6,13 @@
 mod cpu;
 mod kernels;
 mod meta;
+#[cfg(test)]
+mod proof;
+mod sight;
 
 pub use cpu::{CpuScalar, widest};
-pub use kernels::{AdamW, Causal, Heads, Kernels, Qkv, Slice, Softmax, Span, Write};
+pub use kernels::{
+    Activation, AdamW, Attend, Causal, Heads, Kernels, LossTerms, Qkv, Slice, Softmax, Span, Write,
+};
 pub use meta::Meta;
+pub use sight::Sight;

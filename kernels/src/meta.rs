@@ -1,8 +1,10 @@
 //! The device without numbers: the same program, run for its shapes, gives its price.
-use crate::kernels::{AdamW, Causal, Heads, Kernels, Qkv, Slice, Softmax, Span, Write};
+use crate::kernels::{
+    Activation, AdamW, Attend, Causal, Heads, Kernels, LossTerms, Qkv, Slice, Softmax, Span, Write,
+};
 use std::marker::PhantomData;
 use std::sync::Arc;
-use tensor::{Device, Meter, View, ViewMut};
+use tensor::{Device, Dropout, Meter, View, ViewMut};
 
 /// Prices a program that would run on `D`: its bytes and scratch sizes, without its values.
 pub struct Meta<D> {
@@ -48,17 +50,34 @@ impl<D: Kernels> Kernels for Meta<D> {
     fn fill(&self, _: M<D>, _: D::Elem) {}
     fn copy(&self, _: M<D>, _: V<D>) {}
     fn add(&self, _: M<D>, _: V<D>) {}
+    fn add_row(&self, _: M<D>, _: V<D>) {}
+    fn add_rows(&self, _: M<D>, _: V<D>) {}
+    fn dropout(&self, _: M<D>, _: &[Causal], _: usize, _: &Dropout) {}
     fn rotate(&self, _: M<D>, _: V<D>, _: &[Causal], _: usize, _: bool) {}
     fn rms_norm(&self, _: M<D>, _: M<D>, _: V<D>, _: V<D>, _: f64) {}
     fn rms_norm_backward(&self, _: M<D>, _: M<D>, _: V<D>, _: V<D>, _: V<D>, _: V<D>, _: Option<V<D>>) {}
+    fn layer_norm(&self, _: M<D>, _: M<D>, _: V<D>, _: V<D>, _: V<D>, _: f64) {}
+    fn layer_norm_backward(
+        &self,
+        _: M<D>,
+        _: [M<D>; 2],
+        _: V<D>,
+        _: V<D>,
+        _: V<D>,
+        _: V<D>,
+        _: Option<V<D>>,
+    ) {
+    }
+    fn activate(&self, _: M<D>, _: V<D>, _: Activation) {}
+    fn activate_backward(&self, _: M<D>, _: V<D>, _: V<D>, _: Activation) {}
     fn swiglu(&self, _: M<D>, _: V<D>, _: V<D>) {}
     fn swiglu_backward(&self, _: M<D>, _: M<D>, _: V<D>, _: V<D>, _: V<D>) {}
-    fn attention_block(&self, _: Heads, _: &[Span], _: Qkv<Self>, _: Softmax<Self>, _: M<D>) {}
+    fn attention_block(&self, _: &Attend, _: &[Span], _: Qkv<Self>, _: Softmax<Self>, _: M<D>) {}
     fn attention_finish(&self, _: Heads, _: Softmax<Self>) {}
     fn attention_delta(&self, _: Heads, _: M<D>, _: V<D>, _: V<D>) {}
     fn attention_block_backward(
         &self,
-        _: Heads,
+        _: &Attend,
         _: &[Span],
         _: Qkv<Self>,
         _: (V<D>, V<D>),
@@ -74,8 +93,8 @@ impl<D: Kernels> Kernels for Meta<D> {
     fn embed_backward(&self, _: M<D>, _: V<D>, (): &(), _: Slice) {}
     fn row_stab(&self, _: M<D>, _: V<D>) {}
     fn row_sums(&self, _: M<D>, _: V<D>, _: V<D>, (): &(), _: Slice) {}
-    fn cross_entropy(&self, _: M<D>, _: M<D>, _: V<D>, _: usize) {}
-    fn cross_entropy_backward(&self, _: M<D>, _: V<D>, (): &(), _: Slice, _: usize) {}
+    fn cross_entropy(&self, _: M<D>, _: M<D>, _: V<D>, (): &(), _: &LossTerms) {}
+    fn cross_entropy_backward(&self, _: M<D>, _: V<D>, (): &(), _: Slice, _: &LossTerms) {}
     fn add_norm2(&self, _: M<D>, _: V<D>) {}
     fn clip_factor(&self, _: M<D>, _: V<D>, _: f64) {}
     fn sgd(&self, _: M<D>, _: V<D>, _: V<D>, _: f64) {}

@@ -1,4 +1,4 @@
-//! Causal grouped-query attention; each rank owns whole groups of heads.
+//! Grouped-query attention of a sequence to itself; each rank owns whole heads.
 //!
 //! Letters: `H` query heads, `K` key heads, `d` features of a head.
 //!
@@ -10,91 +10,138 @@
 //! Heads do not look at each other, so between the two products nothing is exchanged. Scores are computed block
 //! by block and again in backward: no T×T matrix is ever in memory.
 //!
-//! Source: Shoeybi et al., Megatron-LM, §3, arXiv:1909.08053; Ainslie et al., "GQA", arXiv:2305.13245. Chapter: 3.
-use crate::ops::{Split, attention, attention_backward, rotate};
-use crate::{Builder, ColumnLinear, Cx, Error, Kept, Layer, Param, Result, Rotary, RowLinear};
+//! Beyond the key heads: where there are more ranks than those, `ranks/K` consecutive ranks hold the same key head, each
+//! for its own queries. What comes out needs no word of it; but each holds only its queries' addend of that head's
+//! gradient, which is summed over them once a step (`D·2d` elements, and `2d` of a bias).
+//!
+//! Source: Shoeybi et al., Megatron-LM, §3, arXiv:1909.08053; Ainslie et al., "GQA", arXiv:2305.13245. Chapter: 5.
+use crate::ops::{Split, Stream, attention, attention_backward, rotate};
+use crate::placement::{Pieces, Section};
+use crate::{
+    Builder, ColumnLinear, Cx, Error, HeadNorm, Kept, Layer, Param, Result, Rotary, RowLinear, Shape, head_norm,
+};
 use comm::Axis;
-use kernels::{Heads, Kernels};
-use tensor::Tensor;
+use kernels::{Attend, Heads, Kernels, Sight};
 
-/// Causal grouped-query attention with rotary embedding, its heads split over the ranks of an axis.
+/// Attention, its heads split over the ranks of an axis.
 pub struct Attention<D: Kernels> {
     name: String,
     qkv: ColumnLinear<D>, // W[D,(H_t+2K_t)·d]
-    out: RowLinear<D>,    // W[H_t·d,D]
-    heads: Heads,         // this rank's
-    rotary: Rotary<D>,
+    norm: Option<HeadNorm<D>>,
+    rotary: Option<Rotary<D>>,
+    out: RowLinear<D>, // W[H_t·d,D]
+    heads: Heads,      // this rank's
+    first: usize,      // of the model's query heads
+    sight: Sight,
+    rate: f64,
 }
 
 /// What backward needs.
 pub struct Saved<D: Kernels> {
-    x: Kept<Tensor<D>>,
+    x: Kept<Stream<D>>,
+    norm: Option<head_norm::Saved<D>>,
     qkv: Kept<Split<D>>,
     lse: Kept<Split<D>>,
     o: Kept<Split<D>>,
 }
 
+/// This rank's heads, and the sections into which query and key heads are cut.
+pub(crate) fn share(heads: Heads, ranks: usize, axis: Axis, name: &str) -> Result<(Heads, [Section; 2])> {
+    let Heads { queries, keys, dim } = heads;
+    if keys == 0 || !queries.is_multiple_of(keys) {
+        return Err(Error::Size {
+            what: format!("the number of query heads of {name}"),
+            seen: queries.to_string(),
+            wanted: format!("a multiple of the {keys} key heads"),
+        });
+    }
+    if !queries.is_multiple_of(ranks) {
+        return Err(Error::Fit { what: format!("query heads of {name}"), size: queries, axis, ranks });
+    }
+    if !keys.is_multiple_of(ranks) && !ranks.is_multiple_of(keys) {
+        return Err(Error::Heads { name: name.into(), keys, axis, ranks });
+    }
+    let sections = [
+        Section { size: queries * dim, pieces: Pieces::Even },
+        Section { size: keys * dim, pieces: Pieces::Shared(keys) },
+    ];
+    Ok((Heads { queries: queries / ranks, keys: keys.div_ceil(ranks), dim }, sections))
+}
+
 impl<D: Kernels> Attention<D> {
-    /// Parameters `name.qkv` and `name.out`; `heads` are those of the whole model.
+    /// Parameters `name.qkv` and `name.out`, and as the shape says `.bias` of each, `name.q_norm` and `name.k_norm`.
+    /// `rotary` turns queries and keys; queries see keys as `sight` says.
     ///
     /// # Errors
-    /// If the ranks do not divide the key heads, or these do not divide the query heads.
+    /// If the ranks do not divide the query heads, or neither divide the key heads nor are a multiple of them.
     pub fn shard(
         at: &Builder<D>,
         axis: Axis,
         name: &str,
-        width: usize,
-        heads: Heads,
-        rotary: Rotary<D>,
+        shape: &Shape,
+        rotary: Option<Rotary<D>>,
+        sight: Sight,
     ) -> Result<Self> {
-        let (q, kv) = (heads.queries * heads.dim, heads.keys * heads.dim);
-        let ranks = at.mesh.group(axis).size();
-        if heads.keys == 0 || !heads.queries.is_multiple_of(heads.keys) {
-            return Err(Error::Size {
-                what: format!("the number of query heads of {name}"),
-                seen: heads.queries.to_string(),
-                wanted: format!("a multiple of the {} key heads", heads.keys),
-            });
-        }
-        if !heads.keys.is_multiple_of(ranks) {
-            return Err(Error::Fit { what: format!("key heads of {name}"), size: heads.keys, axis, ranks });
-        }
+        let (heads, width, group) = (shape.heads, shape.width, at.mesh.group(axis));
+        let (mine, [q, kv]) = share(heads, group.size(), axis, name)?;
+        let (qkv, bias) = (format!("{name}.qkv"), shape.bias);
+        let norm = shape.head_norm.then(|| HeadNorm::new(at, axis, name, heads.dim, shape.eps)).transpose()?;
         Ok(Self {
             name: name.into(),
-            qkv: ColumnLinear::shard(at, axis, &format!("{name}.qkv"), width, &[q, kv, kv])?,
-            out: RowLinear::shard(at, axis, &format!("{name}.out"), q, width)?,
-            heads: Heads { queries: heads.queries / ranks, keys: heads.keys / ranks, ..heads },
+            qkv: ColumnLinear::shard(at, axis, &qkv, width, &[q, kv, kv], bias.qkv)?,
+            norm,
             rotary,
+            out: RowLinear::shard(at, axis, &format!("{name}.out"), [q.size, width], bias.out)?,
+            heads: mine,
+            first: group.rank() * mine.queries,
+            sight,
+            rate: shape.dropout.attention,
         })
+    }
+    fn attend(&self, cx: &Cx<D>) -> Attend {
+        let dropout = cx.dropout(self.rate, &format!("{}.scores", self.name));
+        Attend { heads: self.heads, first: self.first, sight: self.sight, dropout }
     }
 }
 
 impl<D: Kernels> Layer<D> for Attention<D> {
-    type In = Tensor<D>;
-    type Out = Tensor<D>;
+    type In = Stream<D>;
+    type Out = Stream<D>;
     type Saved = Saved<D>;
     type Pending = (<ColumnLinear<D> as Layer<D>>::Pending, <RowLinear<D> as Layer<D>>::Pending);
 
-    fn forward(&self, cx: &Cx<D>, x: Tensor<D>) -> Result<(Tensor<D>, Saved<D>)> {
+    fn forward(&self, cx: &Cx<D>, x: Stream<D>) -> Result<(Stream<D>, Saved<D>)> {
         let (mut qkv, x) = self.qkv.forward(cx, x)?;
-        rotate(cx, &self.rotary, &mut qkv, self.heads, false);
-        let (o, lse) = attention(cx, &self.name, &qkv, self.heads);
+        let mut norm = None;
+        if let Some(layer) = &self.norm {
+            let (y, saved) = layer.forward(cx, qkv, self.heads)?;
+            (qkv, norm) = (y, Some(saved));
+        }
+        if let Some(rotary) = &self.rotary {
+            rotate(cx, rotary, &mut qkv, self.heads, false);
+        }
+        let (o, lse) = attention(cx, &self.name, &qkv, &self.attend(cx));
         let (qkv, lse) = (cx.keep(qkv), cx.keep(lse));
         let (y, o) = self.out.forward(cx, o)?;
-        Ok((y, Saved { x, qkv, lse, o }))
+        Ok((y, Saved { x, norm, qkv, lse, o }))
     }
 
     fn backward_input(
         &mut self,
         cx: &Cx<D>,
         s: Saved<D>,
-        dy: Tensor<D>,
-    ) -> Result<(Tensor<D>, Self::Pending)> {
+        dy: Stream<D>,
+    ) -> Result<(Stream<D>, Self::Pending)> {
         let (d_o, out) = self.out.backward_input(cx, s.o.clone(), dy)?;
         let (qkv, o, lse) = (s.qkv.open(), s.o.open(), s.lse.open());
-        let mut dqkv = attention_backward(cx, &qkv, self.heads, (&o, &lse), &d_o);
+        let mut dqkv = attention_backward(cx, &qkv, &self.attend(cx), (&o, &lse), &d_o);
         drop((qkv, o, lse, d_o));
-        rotate(cx, &self.rotary, &mut dqkv, self.heads, true);
+        if let Some(rotary) = &self.rotary {
+            rotate(cx, rotary, &mut dqkv, self.heads, true);
+        }
+        if let (Some(norm), Some(saved)) = (&mut self.norm, s.norm) {
+            dqkv = norm.backward(saved, self.heads, &dqkv)?;
+        }
         let (dx, qkv) = self.qkv.backward_input(cx, s.x, dqkv)?;
         Ok((dx, (qkv, out)))
     }
@@ -106,6 +153,9 @@ impl<D: Kernels> Layer<D> for Attention<D> {
 
     fn params<'a>(&'a mut self, into: &mut Vec<&'a mut Param<D>>) {
         self.qkv.params(into);
+        if let Some(norm) = &mut self.norm {
+            norm.params(into);
+        }
         self.out.params(into);
     }
 }
@@ -113,50 +163,98 @@ impl<D: Kernels> Layer<D> for Attention<D> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::proof::{Answer, Case, Given, proves};
+    use crate::proof::{Answer, Case, Given, proves, proves_in_regions};
+    use crate::{Biases, Positions};
     use comm::Op;
-    use reference::{linear, linear_backward};
-    use tensor::Scalar;
+    use reference::{Tokens, add_bias, bias_gradient, linear, linear_backward};
+    use std::collections::BTreeMap;
+    use tensor::{Rope, Scalar};
 
     const D: usize = 6;
-    /// Query heads share key heads; an odd head size leaves a feature that does not turn.
-    struct Grouped {
-        queries: usize,
-        keys: usize,
-        dim: usize,
+    const EPS: f64 = 0.01;
+    struct Grouped<const LARGEST: usize> {
+        shape: Shape,
+        sight: Sight,
     }
-    impl Grouped {
-        fn sizes(&self) -> [usize; 2] {
-            [(self.queries + 2 * self.keys) * self.dim, self.queries * self.dim]
+    /// Query heads share key heads; an odd head size leaves a feature that does not turn.
+    fn grouped<const LARGEST: usize>(queries: usize, keys: usize, dim: usize) -> Grouped<LARGEST> {
+        let shape = Shape { width: D, heads: Heads { queries, keys, dim }, eps: EPS, ..Shape::LLAMA };
+        Grouped { shape, sight: Sight::Causal }
+    }
+    impl<const LARGEST: usize> Grouped<LARGEST> {
+        fn heads(&self) -> reference::Heads {
+            let Heads { queries, keys, dim } = self.shape.heads;
+            reference::Heads { queries, keys, dim }
+        }
+        fn sight(&self) -> reference::Sight {
+            match self.sight {
+                Sight::All => reference::Sight::All,
+                Sight::Causal => reference::Sight::Causal,
+                Sight::Window { size, sinks } => reference::Sight::Window { size, sinks },
+            }
+        }
+        fn rope(&self) -> Option<Rope> {
+            matches!(self.shape.positions, Positions::Rotary(_)).then(|| Rope::from(100.0))
         }
     }
-    impl Case for Grouped {
+    impl<const LARGEST: usize> Case for Grouped<LARGEST> {
         type Layer<T: Kernels> = Attention<T>;
-        const RANKS: &'static [usize] = &[1, 2, 4];
+        const RANKS: &'static [usize] = match LARGEST {
+            4 => &[1, 2, 4],
+            _ => &[1, 2, 4, 8],
+        };
         fn features(&self) -> [usize; 2] {
             [D, D]
         }
         fn build<T: Kernels>(&self, at: &Builder<T>) -> Result<Attention<T>> {
-            let heads = Heads { queries: self.queries, keys: self.keys, dim: self.dim };
-            Attention::shard(at, Axis::Tp, "attention", D, heads, Rotary::new(self.dim, 100.0))
+            let rotary = self.rope().map(|rope| Rotary::new(self.shape.heads.dim, rope));
+            Attention::shard(at, Axis::Tp, "attention", &self.shape, rotary, self.sight)
         }
         fn oracle<S: Scalar>(&self, g: &Given<S>) -> Answer<S> {
-            let heads = reference::Heads { queries: self.queries, keys: self.keys, dim: self.dim };
-            let [row, q] = self.sizes();
-            let (w, wo) = (&g.weights["attention.qkv"], &g.weights["attention.out"]);
-            let positions: Vec<usize> = g.lengths.iter().flat_map(|&n| 0..n).collect();
-            let mut qkv = linear(&g.x, w, [D, row]);
-            reference::rotary(&mut qkv, heads, &positions, 100.0, false);
-            let o = reference::attention(&qkv, heads, &g.lengths);
-            let (d_o, dout) = linear_backward(&o, wo, &g.dy, [q, D]);
-            let mut dqkv = reference::attention_backward(&qkv, &d_o, heads, &g.lengths);
-            reference::rotary(&mut dqkv, heads, &positions, 100.0, true);
-            let (dx, dw) = linear_backward(&g.x, w, &dqkv, [D, row]);
-            let gradients = [("attention.qkv".into(), dw), ("attention.out".into(), dout)].into();
-            Answer { y: linear(&o, wo, [q, D]), dx, gradients }
+            let (heads, tokens) = (self.heads(), Tokens::new(&g.lengths));
+            let (row, q) = (heads.row(), heads.queries * heads.dim);
+            let w = |part: &str| g.weights[&format!("attention.{part}")].as_slice();
+            let mut before = linear(&g.x, w("qkv"), [D, row]);
+            if self.shape.bias.qkv {
+                add_bias(&mut before, w("qkv.bias"));
+            }
+            let mut qkv = before.clone();
+            if self.shape.head_norm {
+                reference::head_norm(&mut qkv, heads, w("q_norm"), w("k_norm"), EPS);
+            }
+            let turn = |x: &mut [S], back| {
+                if let Some(rope) = self.rope() {
+                    reference::rotary(x, heads, &tokens.positions(), &rope, back);
+                }
+            };
+            turn(&mut qkv, false);
+            let o = reference::attention(&qkv, heads, self.sight(), &tokens, None);
+            let mut y = linear(&o, w("out"), [q, D]);
+            let (d_o, dout) = linear_backward(&o, w("out"), &g.dy, [q, D]);
+            let mut d = reference::attention_backward(&qkv, &d_o, heads, self.sight(), &tokens, None);
+            turn(&mut d, true);
+            let mut gradients: BTreeMap<String, Vec<S>> = [("attention.out".into(), dout)].into();
+            if self.shape.head_norm {
+                let (dq, dk) =
+                    reference::head_norm_backward(&before, &mut d, heads, w("q_norm"), w("k_norm"), EPS);
+                gradients.extend([("attention.q_norm".into(), dq), ("attention.k_norm".into(), dk)]);
+            }
+            let (dx, dw) = linear_backward(&g.x, w("qkv"), &d, [D, row]);
+            gradients.insert("attention.qkv".into(), dw);
+            if self.shape.bias.qkv {
+                gradients.insert("attention.qkv.bias".into(), bias_gradient(&d, row));
+            }
+            if self.shape.bias.out {
+                add_bias(&mut y, w("out.bias"));
+                gradients.insert("attention.out.bias".into(), bias_gradient(&g.dy, D));
+            }
+            Answer { y, dx, gradients }
         }
-        fn traffic(&self, tokens: usize) -> Vec<(Op, usize)> {
+        fn traffic(&self, tokens: usize, _: usize) -> Vec<(Op, usize)> {
             vec![(Op::AllReduce, 2 * tokens * D)] // Y and dX
+        }
+        fn traffic_in_regions(&self, share: usize, ranks: usize) -> Vec<(Op, usize)> {
+            vec![(Op::AllGather, 3 * share * D), (Op::ReduceScatter, 2 * ranks * share * D)] // X twice, dY; Y, dX
         }
     }
 
@@ -164,22 +262,55 @@ mod tests {
     /// does not cancel, a gradient turned forward, a scale forgotten or doubled.
     #[test]
     fn attention_equals_attention_bit_for_bit() {
-        proves(&Grouped { queries: 8, keys: 4, dim: 3 });
-        proves(&Grouped { queries: 4, keys: 4, dim: 2 });
+        proves(&grouped::<4>(8, 4, 3));
+        proves(&grouped::<4>(4, 4, 2));
+    }
+
+    /// Kills: a key head of the wrong block, replicas' gradients not summed, or summed over all ranks; a norm of heads
+    /// after they turned, its gain's gradient not summed.
+    #[test]
+    fn attention_equals_attention_beyond_the_key_heads() {
+        proves(&grouped::<8>(8, 2, 3));
+        let mut case = grouped::<8>(8, 1, 4);
+        (case.shape.head_norm, case.shape.bias) = (true, Biases { qkv: true, out: true, mlp: false });
+        proves(&case);
+    }
+
+    /// Kills: a window off by one, sinks that are not seen, positions turned where they are learned.
+    #[test]
+    fn attention_equals_attention_through_windows() {
+        for (size, sinks) in [(1, 0), (2, 0), (2, 1), (3, 2)] {
+            let mut case = grouped::<4>(4, 2, 2);
+            case.sight = Sight::Window { size, sinks };
+            proves(&case);
+        }
+        let mut case = grouped::<4>(4, 4, 2);
+        (case.sight, case.shape.positions) = (Sight::All, Positions::Learned(9));
+        proves(&case);
     }
 
     #[test]
-    fn more_ranks_than_key_heads_are_refused() {
-        use comm::World;
-        use tensor::Cpu;
-        let case = Grouped { queries: 8, keys: 2, dim: 2 };
-        let why = World::threads(&[(Axis::Tp, 4)])
-            .unwrap()
-            .run(|device: Cpu<f32>, mesh| {
-                let values = &crate::Random { seed: 0 };
-                case.build(&Builder { device: &device, mesh: &mesh, values }).map(drop)
-            })
-            .unwrap_err();
-        assert_eq!(why.reason, "tp=4 does not divide the 2 key heads of attention; tp can be 1, 2");
+    fn attention_equals_attention_in_sequence_regions() {
+        let mut case = grouped::<8>(8, 2, 3);
+        (case.shape.head_norm, case.shape.bias) = (true, Biases { qkv: true, out: true, mlp: false });
+        proves_in_regions(&case);
+    }
+
+    #[test]
+    fn heads_that_ranks_cannot_share_are_refused() {
+        let why = |queries, keys, ranks| {
+            let heads = Heads { queries, keys, dim: 2 };
+            share(heads, ranks, Axis::Tp, "attention").unwrap_err().to_string()
+        };
+        assert_eq!(why(8, 2, 3), "tp=3 does not divide the 8 query heads of attention; tp can be 1, 2, 4, 8");
+        assert_eq!(
+            why(12, 4, 6),
+            "tp=6 neither divides the 4 key heads of attention nor is a multiple of them; tp can be 1, 2, 4, or a \
+             multiple of 4"
+        );
+        assert_eq!(
+            why(5, 2, 1),
+            "the number of query heads of attention is 5; it must be a multiple of the 2 key heads"
+        );
     }
 }

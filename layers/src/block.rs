@@ -1,39 +1,41 @@
-//! Y = X + F(norm(X)), twice: attention, then feed-forward. Two all-reduces forward, two backward.
+//! Y = X + dropout(F(norm(X))), twice: attention, then feed-forward. Two all-reduces forward, two backward.
 //!
 //! Source: Xiong et al., "On layer normalization in the transformer architecture" (pre-norm), arXiv:2002.04745.
 //! Chapter: 3.
-use crate::ops::plus;
-use crate::{Attention, Cx, Layer, Mlp, Param, Result, RmsNorm, norm};
+use crate::ops::{Stream, dropout, join};
+use crate::{Attention, Builder, Cx, Layer, Mlp, Norm, Param, Result, Rotary, Shape, norm};
+use comm::Axis;
 use kernels::Kernels;
-use tensor::Tensor;
 
-/// Y = X + F(norm(X)).
+/// Y = X + dropout(F(norm(X))).
 pub struct Residual<D: Kernels, F> {
-    /// The norm before F.
-    pub norm: RmsNorm<D>,
-    /// F.
-    pub inner: F,
+    name: String,
+    norm: Norm<D>,
+    inner: F,
+    rate: f64,
 }
 
-impl<D: Kernels, F: Layer<D, In = Tensor<D>, Out = Tensor<D>>> Layer<D> for Residual<D, F> {
-    type In = Tensor<D>;
-    type Out = Tensor<D>;
+impl<D: Kernels, F: Layer<D, In = Stream<D>, Out = Stream<D>>> Layer<D> for Residual<D, F> {
+    type In = Stream<D>;
+    type Out = Stream<D>;
     type Saved = (norm::Saved<D>, F::Saved);
     type Pending = F::Pending;
 
-    fn forward(&self, cx: &Cx<D>, x: Tensor<D>) -> Result<(Tensor<D>, Self::Saved)> {
+    fn forward(&self, cx: &Cx<D>, x: Stream<D>) -> Result<(Stream<D>, Self::Saved)> {
         let (n, norm) = self.norm.forward(cx, x.clone())?;
         let (y, inner) = self.inner.forward(cx, n)?;
-        Ok((plus(y, &x), (norm, inner)))
+        let y = dropout(cx, y, cx.dropout(self.rate, &self.name).as_ref());
+        Ok((join(y, &x), (norm, inner)))
     }
 
     fn backward_input(
         &mut self,
         cx: &Cx<D>,
         (norm, inner): Self::Saved,
-        dy: Tensor<D>,
-    ) -> Result<(Tensor<D>, Self::Pending)> {
-        let (dn, pending) = self.inner.backward_input(cx, inner, dy.clone())?;
+        dy: Stream<D>,
+    ) -> Result<(Stream<D>, Self::Pending)> {
+        let dropped = dropout(cx, dy.clone(), cx.dropout(self.rate, &self.name).as_ref());
+        let (dn, pending) = self.inner.backward_input(cx, inner, dropped)?;
         Ok((self.norm.backward_onto(norm, &dn, Some(&dy))?, pending))
     }
 
@@ -47,24 +49,41 @@ impl<D: Kernels, F: Layer<D, In = Tensor<D>, Out = Tensor<D>>> Layer<D> for Resi
     }
 }
 
-/// One block of a Llama-like transformer.
+/// One block of a transformer.
 pub struct Block<D: Kernels> {
-    /// X + attention(norm1(X)).
-    pub attention: Residual<D, Attention<D>>,
-    /// X + mlp(norm2(X)).
-    pub mlp: Residual<D, Mlp<D>>,
+    attention: Residual<D, Attention<D>>, // X + attention(norm1(X))
+    mlp: Residual<D, Mlp<D>>,             // X + mlp(norm2(X))
 }
 
 type Saved<D, F> = <Residual<D, F> as Layer<D>>::Saved;
 type Pending<D, F> = <F as Layer<D>>::Pending;
 
+impl<D: Kernels> Block<D> {
+    /// Block `i` of a model: parameters `blocks.i.norm1`, `.attention…`, `.norm2`, `.mlp…`.
+    ///
+    /// # Errors
+    /// If the ranks do not divide what they should share.
+    pub fn shard(at: &Builder<D>, axis: Axis, shape: &Shape, i: usize, rotary: Option<Rotary<D>>) -> Result<Self> {
+        let norm = |n| Norm::new(at, shape.norm, &format!("blocks.{i}.norm{n}"), shape.width, shape.eps);
+        let (rate, sizes) = (shape.dropout.residual, [shape.width, shape.hidden]);
+        let names = ["attention", "mlp"].map(|part| format!("blocks.{i}.{part}"));
+        let attention = Attention::shard(at, axis, &names[0], shape, rotary, shape.sight(i))?;
+        let mlp = Mlp::shard(at, axis, &names[1], shape.feed_forward, sizes, shape.bias.mlp)?;
+        let [name, other] = names;
+        Ok(Self {
+            attention: Residual { name, norm: norm(1)?, inner: attention, rate },
+            mlp: Residual { name: other, norm: norm(2)?, inner: mlp, rate },
+        })
+    }
+}
+
 impl<D: Kernels> Layer<D> for Block<D> {
-    type In = Tensor<D>;
-    type Out = Tensor<D>;
+    type In = Stream<D>;
+    type Out = Stream<D>;
     type Saved = (Saved<D, Attention<D>>, Saved<D, Mlp<D>>);
     type Pending = (Pending<D, Attention<D>>, Pending<D, Mlp<D>>);
 
-    fn forward(&self, cx: &Cx<D>, x: Tensor<D>) -> Result<(Tensor<D>, Self::Saved)> {
+    fn forward(&self, cx: &Cx<D>, x: Stream<D>) -> Result<(Stream<D>, Self::Saved)> {
         let (x, attention) = self.attention.forward(cx, x)?;
         let (x, mlp) = self.mlp.forward(cx, x)?;
         Ok((x, (attention, mlp)))
@@ -74,8 +93,8 @@ impl<D: Kernels> Layer<D> for Block<D> {
         &mut self,
         cx: &Cx<D>,
         (attention, mlp): Self::Saved,
-        dy: Tensor<D>,
-    ) -> Result<(Tensor<D>, Self::Pending)> {
+        dy: Stream<D>,
+    ) -> Result<(Stream<D>, Self::Pending)> {
         let (dy, mlp) = self.mlp.backward_input(cx, mlp, dy)?;
         let (dx, attention) = self.attention.backward_input(cx, attention, dy)?;
         Ok((dx, (attention, mlp)))
@@ -95,21 +114,26 @@ impl<D: Kernels> Layer<D> for Block<D> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::proof::{Answer, Case, Given, proves};
-    use crate::{Builder, Rotary};
-    use comm::{Axis, Op};
+    use crate::proof::{Answer, Case, Given, proves, proves_in_regions};
+    use comm::Op;
     use kernels::Heads;
-    use reference::Model;
+    use reference::{Model, Tokens};
     use tensor::Scalar;
 
     const D: usize = 6;
     const F: usize = 8;
-    const ROPE: f64 = 100.0;
-    struct OneBlock;
+    struct OneBlock(Model);
 
-    fn oracle() -> Model {
+    fn llama() -> OneBlock {
         let heads = reference::Heads { queries: 8, keys: 4, dim: 2 };
-        Model { width: D, blocks: 1, heads, hidden: F, vocabulary: 1, rope: ROPE, eps: 1e-5, tied: true }
+        OneBlock(Model::llama(D, 1, heads, F, 1, 100.0, 1e-5, true))
+    }
+    fn gpt2() -> OneBlock {
+        let mut model = llama().0;
+        (model.norm, model.positions) = (reference::Norm::Layer, reference::Positions::Learned(9));
+        model.activation = reference::Activation::GeluTanh;
+        (model.bias_qkv, model.bias_out, model.bias_mlp) = (true, true, true);
+        OneBlock(model)
     }
 
     impl Case for OneBlock {
@@ -120,29 +144,34 @@ mod tests {
         }
         fn build<T: Kernels>(&self, at: &Builder<T>) -> Result<Block<T>> {
             let heads = Heads { queries: 8, keys: 4, dim: 2 };
-            let norm = |n| RmsNorm::new(at, &format!("blocks.0.norm{n}"), D, 1e-5);
-            let rotary = Rotary::new(2, ROPE);
-            let attention = Attention::shard(at, Axis::Tp, "blocks.0.attention", D, heads, rotary)?;
-            let mlp = Mlp::shard(at, Axis::Tp, "blocks.0.mlp", D, F)?;
-            Ok(Block {
-                attention: Residual { norm: norm(1)?, inner: attention },
-                mlp: Residual { norm: norm(2)?, inner: mlp },
-            })
+            let kind = if self.0.norm == reference::Norm::Rms { Shape::LLAMA } else { Shape::GPT2 };
+            let rotary = kind.context().is_none().then(|| Rotary::new(2, 100.0));
+            Block::shard(at, Axis::Tp, &Shape { width: D, heads, hidden: F, ..kind }, 0, rotary)
         }
         fn oracle<S: Scalar>(&self, g: &Given<S>) -> Answer<S> {
-            let (y, saved) = oracle().block(&g.weights, 0, g.x.clone(), &g.lengths);
-            let mut gradients = reference::Weights::new();
-            let dx = oracle().block_backward(&g.weights, 0, &saved, g.dy.clone(), &g.lengths, &mut gradients);
+            let tokens = Tokens::new(&g.lengths);
+            let (y, saved) = self.0.block(&g.weights, 0, g.x.clone(), &tokens, None);
+            let (dx, gradients) = self.0.block_backward(&g.weights, 0, &saved, g.dy.clone(), &tokens, None);
             Answer { y, dx, gradients }
         }
-        fn traffic(&self, tokens: usize) -> Vec<(Op, usize)> {
+        fn traffic(&self, tokens: usize, _: usize) -> Vec<(Op, usize)> {
             vec![(Op::AllReduce, 4 * tokens * D)] // two forward, two backward
+        }
+        fn traffic_in_regions(&self, share: usize, ranks: usize) -> Vec<(Op, usize)> {
+            vec![(Op::AllGather, 6 * share * D), (Op::ReduceScatter, 4 * ranks * share * D)]
         }
     }
 
     /// Kills: a residual or its gradient dropped, a norm of the wrong input, a third all-reduce.
     #[test]
     fn block_equals_block_bit_for_bit() {
-        proves(&OneBlock);
+        proves(&llama());
+        proves(&gpt2());
+    }
+
+    #[test]
+    fn block_equals_block_in_sequence_regions() {
+        proves_in_regions(&llama());
+        proves_in_regions(&gpt2());
     }
 }

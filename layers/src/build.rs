@@ -1,6 +1,7 @@
 //! What building a layer needs: a device, a mesh, and where the initial values come from.
+use crate::ops::Region;
 use crate::{Error, Result};
-use comm::Mesh;
+use comm::{Axis, Mesh};
 use kernels::Kernels;
 use tensor::{Device, Scalar, mix};
 
@@ -51,6 +52,20 @@ pub struct Builder<'a, D: Kernels> {
     pub mesh: &'a Mesh<D>,
     /// The parameters' first values.
     pub values: &'a dyn Values<<D as Device>::Elem>,
+    /// Which tokens of the residual stream are this rank's.
+    pub region: Region,
+}
+
+impl<'a, D: Kernels> Builder<'a, D> {
+    /// A place where every rank of the tensor axis has all tokens of the residual stream.
+    pub fn new(device: &'a D, mesh: &'a Mesh<D>, values: &'a dyn Values<<D as Device>::Elem>) -> Self {
+        Self { device, mesh, values, region: Region::Whole }
+    }
+    /// The same, but each rank of the tensor axis has its own tokens (sequence regions).
+    #[must_use]
+    pub fn in_regions(self) -> Self {
+        Self { region: Region::tokens(self.mesh.group(Axis::Tp)), ..self }
+    }
 }
 
 /// A size that must be at least 1.

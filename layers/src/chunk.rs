@@ -1,56 +1,24 @@
 //! A run of consecutive blocks, with or without embedding and head: the whole model, or what one stage of a
 //! pipeline holds. Parameter names are those of the whole model.
 use crate::build::positive;
-use crate::ops::{Partial, last_rows};
+use crate::ops::{Partial, Stream, last_rows};
 use crate::weight::RowWeight;
 use crate::{
-    Attention, Block, Builder, Cx, Embedding, Error, Head, Kept, Layer, Mlp, Mode, Param, Residual, Result,
-    RmsNorm, Rotary, head,
+    Block, Builder, Cx, Embedding, Error, Head, Layer, Mode, Param, Positions, Result, Rotary, Shape, embedding,
+    head,
 };
-use comm::Axis;
-use kernels::{Heads, Kernels};
+use comm::{Axis, Group};
+use kernels::Kernels;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use tensor::{Ids, Tensor};
-
-/// The sizes of a Llama-like model.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Shape {
-    /// Features of the residual stream.
-    pub width: usize,
-    /// How many blocks.
-    pub blocks: usize,
-    /// Attention's heads, of the whole model.
-    pub heads: Heads,
-    /// Features inside the feed-forward.
-    pub hidden: usize,
-    /// How many different token ids.
-    pub vocabulary: usize,
-    /// Base of the rotary embedding.
-    pub rope: f64,
-    /// ε of the norms.
-    pub eps: f64,
-    /// Whether the head uses the embedding's table.
-    pub tied: bool,
-}
-
-impl Shape {
-    /// How many numbers its parameters have.
-    pub fn parameters(&self) -> usize {
-        let Heads { queries, keys, dim } = self.heads;
-        let attention = self.width * (2 * queries + 2 * keys) * dim;
-        let block = attention + 3 * self.width * self.hidden + 2 * self.width;
-        let tables = self.vocabulary * self.width * if self.tied { 1 } else { 2 };
-        self.blocks * block + tables + self.width
-    }
-}
 
 /// What enters a chunk: the first takes tokens.
 pub enum Input<D: Kernels> {
     /// Token ids `[B]`.
     Tokens(Ids<D>),
     /// `X[B,D]` from the chunk before.
-    Activation(Tensor<D>),
+    Activation(Stream<D>),
 }
 
 /// What leaves it.
@@ -58,7 +26,7 @@ pub enum Output<D: Kernels> {
     /// From the last, given targets: this microbatch's share of the mean loss, an addend on each data rank.
     Loss(Partial<D>),
     /// `X[B,D]` for the chunk after.
-    Activation(Tensor<D>),
+    Activation(Stream<D>),
 }
 
 /// A part of the model that a schedule can drive: any number of microbatches in flight, told apart by their `Cx`.
@@ -67,6 +35,7 @@ pub struct Chunk<D: Kernels> {
     blocks: Vec<Block<D>>,
     head: Option<Head<D>>,
     tied: bool,
+    group: Group<D>,
     saved: BTreeMap<usize, Saved<D>>,
     pending: BTreeMap<usize, Pending<D>>,
 }
@@ -77,13 +46,13 @@ fn table<D: Kernels>(embedding: Option<&Embedding<D>>, tied: bool) -> Option<&Ro
 }
 
 struct Saved<D: Kernels> {
-    ids: Option<Kept<Ids<D>>>,
+    ids: Option<embedding::Saved<D>>,
     blocks: Vec<<Block<D> as Layer<D>>::Saved>,
     head: Option<head::Saved<D>>,
 }
 
 struct Pending<D: Kernels> {
-    embedding: Option<(Ids<D>, Tensor<D>)>,
+    embedding: Option<embedding::Pending<D>>,
     blocks: Vec<<Block<D> as Layer<D>>::Pending>, // last block first
     head: Option<head::Pending<D>>,
 }
@@ -101,17 +70,16 @@ impl<D: Kernels> Chunk<D> {
     /// # Errors
     /// As above; and if the head is tied to a table that is in another chunk.
     pub fn part(at: &Builder<D>, shape: &Shape, blocks: Range<usize>) -> Result<Self> {
-        let Shape { width, heads, hidden, vocabulary, eps, tied, .. } = *shape;
         for (what, size) in [
-            ("the width", width),
+            ("the width", shape.width),
             ("the number of blocks", shape.blocks),
-            ("the head size", heads.dim),
-            ("the hidden size", hidden),
-            ("the vocabulary", vocabulary),
+            ("the head size", shape.heads.dim),
+            ("the hidden size", shape.hidden),
+            ("the vocabulary", shape.vocabulary),
         ] {
             positive(what, size)?;
         }
-        let (first, last) = (blocks.start == 0, blocks.end == shape.blocks);
+        let (first, last, tied) = (blocks.start == 0, blocks.end == shape.blocks, shape.tied);
         if tied && first != last {
             return Err(Error::Size {
                 what: "the number of chunks of a model with a tied head".into(),
@@ -119,23 +87,20 @@ impl<D: Kernels> Chunk<D> {
                 wanted: "1".into(),
             });
         }
-        let axis = Axis::Tp;
-        let rotary = Rotary::new(heads.dim, shape.rope);
-        let embedding =
-            first.then(|| Embedding::shard(at, axis, "embedding", vocabulary, width)).transpose()?;
-        let block = |i: usize| -> Result<Block<D>> {
-            let norm = |n| RmsNorm::new(at, &format!("blocks.{i}.norm{n}"), width, eps);
-            let name = format!("blocks.{i}.attention");
-            let attention = Residual {
-                norm: norm(1)?,
-                inner: Attention::shard(at, axis, &name, width, heads, rotary.clone())?,
-            };
-            let mlp = Mlp::shard(at, axis, &format!("blocks.{i}.mlp"), width, hidden)?;
-            Ok(Block { attention, mlp: Residual { norm: norm(2)?, inner: mlp } })
+        let (axis, table) = (Axis::Tp, [shape.vocabulary, shape.width]);
+        let rotary = match shape.positions {
+            Positions::Rotary(rope) => Some(Rotary::new(shape.heads.dim, rope)),
+            Positions::Learned(_) => None,
         };
+        let rate = shape.dropout.embedding;
+        let embedding = || Embedding::shard(at, axis, "embedding", table, shape.context(), rate);
+        let embedding = first.then(embedding).transpose()?;
+        let block = |i| Block::shard(at, axis, shape, i, rotary.clone());
         let blocks = blocks.map(block).collect::<Result<_>>()?;
-        let head = last.then(|| Head::shard(at, axis, [width, vocabulary], eps, tied)).transpose()?;
-        Ok(Self { embedding, blocks, head, tied, saved: BTreeMap::new(), pending: BTreeMap::new() })
+        let head = last.then(|| Head::shard(at, axis, shape)).transpose()?;
+        let group = at.mesh.group(axis).named("last tokens");
+        let (saved, pending) = (BTreeMap::new(), BTreeMap::new());
+        Ok(Self { embedding, blocks, head, tied, group, saved, pending })
     }
     /// Parameters, in program order.
     pub fn params(&mut self) -> Vec<&mut Param<D>> {
@@ -162,7 +127,7 @@ impl<D: Kernels> Chunk<D> {
     pub fn logits(&mut self, cx: &Cx<D>, ids: Ids<D>, all: bool) -> Result<Tensor<D>> {
         let (x, _, _) = self.through(cx, Input::Tokens(ids))?;
         let head = self.head.as_ref().expect("logits come from the last chunk");
-        let x = if all { x } else { last_rows(cx, &x) };
+        let x = if all { x } else { last_rows(cx, &x.gather(&self.group)?).into() };
         head.logits(cx, table(self.embedding.as_ref(), self.tied), x)
     }
     /// Embedding and blocks, and what they keep.
@@ -171,7 +136,7 @@ impl<D: Kernels> Chunk<D> {
         &self,
         cx: &Cx<D>,
         x: Input<D>,
-    ) -> Result<(Tensor<D>, Option<Kept<Ids<D>>>, Vec<<Block<D> as Layer<D>>::Saved>)> {
+    ) -> Result<(Stream<D>, Option<embedding::Saved<D>>, Vec<<Block<D> as Layer<D>>::Saved>)> {
         let (mut x, ids) = match (&self.embedding, x) {
             (Some(embedding), Input::Tokens(ids)) => {
                 let (x, ids) = embedding.forward(cx, ids)?;
@@ -218,14 +183,14 @@ impl<D: Kernels> Chunk<D> {
     ///
     /// # Errors
     /// As above.
-    pub fn backward_input(&mut self, cx: &Cx<D>, dy: Option<Tensor<D>>) -> Result<Option<Tensor<D>>> {
+    pub fn backward_input(&mut self, cx: &Cx<D>, dy: Option<Stream<D>>) -> Result<Option<Stream<D>>> {
         self.back(cx, dy, false)
     }
     /// Both halves, layer by layer, so that what a layer saved is gone before the next begins.
     ///
     /// # Errors
     /// As above.
-    pub fn backward(&mut self, cx: &Cx<D>, dy: Option<Tensor<D>>) -> Result<Option<Tensor<D>>> {
+    pub fn backward(&mut self, cx: &Cx<D>, dy: Option<Stream<D>>) -> Result<Option<Stream<D>>> {
         self.back(cx, dy, true)
     }
     /// The weight half of a microbatch whose input half is done.
@@ -253,7 +218,7 @@ impl<D: Kernels> Chunk<D> {
         let table = self.embedding.as_mut().filter(|_| self.tied).map(Embedding::table);
         self.head.as_mut().expect("a head").backward_weight(table, pending);
     }
-    fn back(&mut self, cx: &Cx<D>, dy: Option<Tensor<D>>, now: bool) -> Result<Option<Tensor<D>>> {
+    fn back(&mut self, cx: &Cx<D>, dy: Option<Stream<D>>, now: bool) -> Result<Option<Stream<D>>> {
         let saved = self.saved.remove(&cx.microbatch()).expect("a forward of this microbatch");
         let mut later = Pending { embedding: None, blocks: Vec::new(), head: None };
         let mut dx = match (&mut self.head, saved.head) {

@@ -3,49 +3,75 @@
 //! Letters: `B` tokens, `I` inputs, `O` outputs; `O_t` is `O` split over axis `t`.
 //!
 //! ```text
-//! forward    Y[B,O_t] = X[B,I] · W[I,O_t]            no traffic
+//! forward    Y[B,O_t] = X[B,I] · W[I,O_t] + b[O_t]   no traffic
 //! backward  dX[B,I]   = Σ_t dY[B,O_t] · W[I,O_t]ᵀ    all-reduce, B·I elements
 //!           dW[I,O_t] = X[B,I]ᵀ · dY[B,O_t]          no traffic
+//!           db[O_t]   = Σ_B dY[B,O_t]                no traffic
 //! ```
 //!
 //! The forward is free because no output column needs another rank's weights; the price is paid
 //! backward, where every rank holds one addend of `dX`. Mirror image: `row.rs`; predict its traffic.
 //!
-//! Source: Shoeybi et al., Megatron-LM, §3 (operator *f*), arXiv:1909.08053. Chapter: 3.
-use crate::ops::{Split, columns_gradient, matmul};
+//! In a sequence region a rank has its own tokens of X: they are gathered, and `dX` is reduced and scattered. What is
+//! kept for backward is this rank's tokens only, gathered again for `dW`: one all-gather more, B·I elements of memory
+//! less on all ranks together.
+//!
+//! Source: Shoeybi et al., Megatron-LM, §3 (operator *f*), arXiv:1909.08053; Korthikanti et al., §4.2.2 (*g*),
+//! arXiv:2205.05198. Chapters: 3, 7.
+use crate::ops::{Split, Stream, add_columns, columns_bias_gradient, columns_gradient, matmul};
+use crate::placement::Section;
 use crate::weight::ColumnWeight;
 use crate::{Builder, Cx, Draw, Kept, Layer, Param, Result};
 use comm::{Axis, Group};
 use kernels::Kernels;
-use tensor::Tensor;
+use std::sync::Arc;
 
 /// A linear layer whose weight is split by columns over the ranks of an axis.
 pub struct ColumnLinear<D: Kernels> {
-    weight: ColumnWeight<D>, // W[I,O_t]
-    group: Group<D>,         // the ranks of axis t
+    name: Arc<str>,
+    weight: ColumnWeight<D>,       // W[I,O_t]
+    bias: Option<ColumnWeight<D>>, // b[O_t]
+    group: Group<D>,               // the ranks of axis t
 }
 
+/// Initial biases: small, but not 0, where bugs hide.
+pub(crate) const BIAS: Draw = Draw { mean: 0.0, std: 0.02 };
+
 impl<D: Kernels> ColumnLinear<D> {
-    /// This rank's columns of `W[inputs, Σ sections]`. A fused weight (`[Q|K|V]`, `[gate|up]`) has several
-    /// sections, each cut on its own. Initial values are normal with deviation 1/√inputs.
+    /// This rank's columns of `W[inputs, Σ sections]`, and of `name.bias` if there is one. A fused weight (`[Q|K|V]`,
+    /// `[gate|up]`) has several sections, each cut on its own. Initial values are normal with deviation 1/√inputs.
     ///
     /// # Errors
     /// If the ranks do not divide a section.
-    pub fn shard(at: &Builder<D>, axis: Axis, name: &str, inputs: usize, sections: &[usize]) -> Result<Self> {
+    pub fn shard(
+        at: &Builder<D>,
+        axis: Axis,
+        name: &str,
+        inputs: usize,
+        sections: &[Section],
+        bias: bool,
+    ) -> Result<Self> {
         let draw = Draw { mean: 0.0, std: 1.0 / (inputs as f64).sqrt() };
         let weight = ColumnWeight::new(at, axis, name, inputs, sections, draw)?;
-        Ok(Self { weight, group: at.mesh.group(axis).named(name) })
+        let row = || ColumnWeight::new(at, axis, format!("{name}.bias"), 1, sections, BIAS);
+        let bias = bias.then(row).transpose()?;
+        Ok(Self { name: name.into(), weight, bias, group: at.mesh.group(axis).named(name) })
     }
 }
 
 impl<D: Kernels> Layer<D> for ColumnLinear<D> {
-    type In = Tensor<D>; // X[B,I], the same on every rank
+    type In = Stream<D>; // X[B,I], the same on every rank, or this rank's tokens
     type Out = Split<D>; // Y[B,O_t]
-    type Saved = Kept<Tensor<D>>;
-    type Pending = (Tensor<D>, Split<D>);
+    type Saved = Kept<Stream<D>>;
+    type Pending = (Stream<D>, Split<D>);
 
-    fn forward(&self, cx: &Cx<D>, x: Tensor<D>) -> Result<(Split<D>, Self::Saved)> {
-        let y = matmul(&x, &self.weight.columns()?);
+    fn forward(&self, cx: &Cx<D>, x: Stream<D>) -> Result<(Split<D>, Self::Saved)> {
+        let mut y = matmul(&x.gather(&self.group)?, &self.weight.columns()?);
+        if let Some(bias) = &self.bias {
+            y = add_columns(y, &bias.columns()?)?;
+        }
+        cx.saw(&self.name, "in", |_| Ok(x.gather(&self.group)?.read()))?;
+        cx.saw(&self.name, "out", |mesh| y.gather_sections(mesh, self.weight.placement()))?;
         Ok((y, cx.keep(x)))
     }
 
@@ -54,50 +80,74 @@ impl<D: Kernels> Layer<D> for ColumnLinear<D> {
         _: &Cx<D>,
         x: Self::Saved,
         dy: Split<D>,
-    ) -> Result<(Tensor<D>, Self::Pending)> {
-        let dx = dy.matmul(&self.weight.columns()?.t())?.all_reduce(&self.group)?;
-        Ok((dx, (x.open(), dy)))
+    ) -> Result<(Stream<D>, Self::Pending)> {
+        let x = x.open();
+        let dx = dy.matmul(&self.weight.columns()?.t())?.reduce(&self.group, x.region())?;
+        Ok((dx, (x, dy)))
     }
 
     fn backward_weight(&mut self, _: &Cx<D>, (x, dy): Self::Pending) -> Result<()> {
-        columns_gradient(&mut self.weight, &x, &dy);
+        columns_gradient(&mut self.weight, &x.gather(&self.group)?, &dy);
+        if let Some(bias) = &mut self.bias {
+            columns_bias_gradient(bias, &dy);
+        }
         Ok(())
     }
 
     fn params<'a>(&'a mut self, into: &mut Vec<&'a mut Param<D>>) {
         into.push(self.weight.param());
+        into.extend(self.bias.as_mut().map(ColumnWeight::param));
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::proof::{Answer, Case, Given, proves};
+    use crate::proof::{Answer, Case, Given, proves, proves_in_regions};
     use comm::Op;
     use tensor::Scalar;
 
-    struct Column;
+    struct Column {
+        bias: bool,
+    }
     impl Case for Column {
         type Layer<D: Kernels> = ColumnLinear<D>;
         fn features(&self) -> [usize; 2] {
             [5, 24]
         }
         fn build<D: Kernels>(&self, at: &Builder<D>) -> Result<ColumnLinear<D>> {
-            ColumnLinear::shard(at, Axis::Tp, "w", 5, &[24])
+            ColumnLinear::shard(at, Axis::Tp, "w", 5, &[24.into()], self.bias)
         }
         fn oracle<S: Scalar>(&self, g: &Given<S>) -> Answer<S> {
             let (dx, dw) = reference::linear_backward(&g.x, &g.weights["w"], &g.dy, [5, 24]);
-            let y = reference::linear(&g.x, &g.weights["w"], [5, 24]);
-            Answer { y, dx, gradients: [("w".into(), dw)].into() }
+            let mut y = reference::linear(&g.x, &g.weights["w"], [5, 24]);
+            let mut answer = Answer { y: vec![], dx, gradients: [("w".into(), dw)].into() };
+            if self.bias {
+                reference::add_bias(&mut y, &g.weights["w.bias"]);
+                answer.gradients.insert("w.bias".into(), reference::bias_gradient(&g.dy, 24));
+            }
+            Answer { y, ..answer }
         }
-        fn traffic(&self, tokens: usize) -> Vec<(Op, usize)> {
+        fn traffic(&self, tokens: usize, _: usize) -> Vec<(Op, usize)> {
             vec![(Op::AllReduce, tokens * 5)] // dX
+        }
+        fn traffic_in_regions(&self, share: usize, ranks: usize) -> Vec<(Op, usize)> {
+            vec![(Op::AllGather, 2 * share * 5), (Op::ReduceScatter, ranks * share * 5)] // X twice; dX
         }
     }
 
-    /// Kills: a forgotten, doubled or needless all-reduce, a wrong block, `=` for `+=` on dW.
+    /// Kills: a forgotten, doubled or needless all-reduce, a wrong block, `=` for `+=` on dW or db, a bias of
+    /// another rank's columns.
     #[test]
     fn column_equals_linear_bit_for_bit() {
-        proves(&Column);
+        for bias in [false, true] {
+            proves(&Column { bias });
+        }
+    }
+
+    /// Kills: tokens not gathered, or not again for dW; dX of all tokens where this rank has its own.
+    #[test]
+    fn column_equals_linear_in_sequence_regions() {
+        proves_in_regions(&Column { bias: true });
     }
 }

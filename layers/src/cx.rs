@@ -1,8 +1,10 @@
 //! What a call needs besides its input: everything a layer may ask about the tokens it works on.
+use crate::{Record, Result};
+use comm::Mesh;
 use kernels::{Causal, Kernels, Span};
 use std::cell::{RefCell, RefMut};
 use std::collections::BTreeMap;
-use tensor::Tensor;
+use tensor::{Dropout, Tensor};
 
 /// Whether a backward will follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,9 +21,13 @@ pub struct Cx<D: Kernels> {
     mode: Mode,
     microbatch: usize,
     mean_over: usize,
+    first: usize, // number of the first sequence in the step
+    draws: (u64, usize), // dropout's seed and step
     tokens: Vec<Causal>,
     spans: Vec<Span>,
+    memory: Vec<Span>,
     cache: Option<RefCell<Cache<D>>>,
+    record: Option<Record<D>>,
 }
 
 /// Keys and values of the tokens so far, by layer; sequence `b` has the rows from `b · capacity` on.
@@ -46,9 +52,13 @@ impl<D: Kernels> Cx<D> {
             mode: Mode::Infer,
             microbatch: 0,
             mean_over: 0,
+            first: 0,
+            draws: (0, 0),
             tokens: Vec::new(),
             spans: Vec::new(),
+            memory: Vec::new(),
             cache: None,
+            record: None,
         };
         cx.place(lengths, |_| 0);
         cx
@@ -57,6 +67,49 @@ impl<D: Kernels> Cx<D> {
     #[must_use]
     pub fn averaged_over(mut self, tokens: usize) -> Self {
         self.mean_over = tokens;
+        self
+    }
+    /// The same, whose first sequence is this one of the step's: whichever rank and microbatch it is in, dropout and
+    /// records know it by its number. A packed sequence counts as many as it has documents.
+    #[must_use]
+    pub fn numbered_from(mut self, first: usize) -> Self {
+        self.first = first;
+        self.tokens.iter_mut().enumerate().for_each(|(b, t)| t.sequence = first + b);
+        self.spans.iter_mut().for_each(|span| {
+            span.query.sequence += first;
+            span.key.sequence += first;
+        });
+        self
+    }
+    /// The same, with dropout drawn for this step.
+    #[must_use]
+    pub fn dropping(mut self, seed: u64, step: usize) -> Self {
+        self.draws = (seed, step);
+        self
+    }
+    /// The same, where each sequence has a memory of so many tokens to look at, one after the other.
+    ///
+    /// # Panics
+    /// If there is not one for each sequence, or one has no token.
+    #[must_use]
+    pub fn with_memory(mut self, lengths: &[usize]) -> Self {
+        assert_eq!(lengths.len(), self.tokens.len(), "a memory for each sequence");
+        assert!(lengths.iter().all(|n| *n > 0), "a memory without tokens");
+        let mut row = 0;
+        self.memory.clear();
+        for (query, &len) in self.tokens.iter().zip(lengths) {
+            let key = Causal { row, len, position: 0, sequence: query.sequence };
+            row += len;
+            if query.len > 0 {
+                self.memory.push(Span { query: *query, key });
+            }
+        }
+        self
+    }
+    /// The same, leaving in `record` what its layers take and give.
+    #[must_use]
+    pub fn recorded(mut self, record: Option<Record<D>>) -> Self {
+        self.record = record;
         self
     }
     /// Attention also sees the tokens of earlier calls, up to `capacity` of each sequence.
@@ -82,10 +135,13 @@ impl<D: Kernels> Cx<D> {
         self.spans.clear();
         let mut row = 0;
         for (b, &len) in lengths.iter().enumerate() {
-            let query = Causal { row, len, position: first(b) };
+            let query = Causal { row, len, position: first(b), sequence: self.first + b };
             let key = match capacity {
                 None => query,
-                Some(capacity) => Causal { row: b * capacity, len: query.position + len, position: 0 },
+                Some(capacity) => {
+                    let len = query.position + len;
+                    Causal { row: b * capacity, len, position: 0, sequence: query.sequence }
+                }
             };
             assert!(capacity.is_none_or(|c| key.len <= c), "{} tokens in a cache of {capacity:?}", key.len);
             self.tokens.push(query);
@@ -126,6 +182,31 @@ impl<D: Kernels> Cx<D> {
     pub(crate) fn cache(&self) -> Option<RefMut<'_, Cache<D>>> {
         self.cache.as_ref().map(RefCell::borrow_mut)
     }
+    /// Each sequence's tokens, and its memory's.
+    pub(crate) fn memory(&self) -> &[Span] {
+        &self.memory
+    }
+    /// Dropout at one place of the model; none where nothing is dropped.
+    pub(crate) fn dropout(&self, rate: f64, site: &str) -> Option<Dropout> {
+        let (seed, step) = self.draws;
+        (self.mode == Mode::Train && rate > 0.0).then(|| Dropout::new(rate, seed, step, site))
+    }
+    /// Leaves an activation in the record, if there is one: every token's row, put together from all ranks by
+    /// `whole`.
+    ///
+    /// # Errors
+    /// If ranks do not meet.
+    pub(crate) fn saw(
+        &self,
+        name: &str,
+        end: &str,
+        whole: impl FnOnce(&Mesh<D>) -> Result<Option<Vec<D::Elem>>>,
+    ) -> Result<()> {
+        if let Some(record) = &self.record {
+            record.add(format!("{name}.{end}"), &self.tokens, whole(record.mesh())?);
+        }
+        Ok(())
+    }
     /// Keeps something for backward, if there will be one.
     pub fn keep<T>(&self, x: T) -> Kept<T> {
         Kept((self.mode == Mode::Train).then_some(x))
@@ -154,13 +235,16 @@ mod tests {
     /// Kills: positions that restart, rows that overlap, a cache whose sequences share rows.
     #[test]
     fn sequences_go_on_where_they_were() {
-        let mut cx = Cx::<Cpu<f32>>::infer(&[3, 1]).with_cache(5);
+        let mut cx = Cx::<Cpu<f32>>::infer(&[3, 1]).numbered_from(7).with_cache(5);
         cx.advance(&[0, 2]);
         assert_eq!(
             cx.tokens(),
-            [Causal { row: 0, len: 0, position: 3 }, Causal { row: 0, len: 2, position: 1 }]
+            [
+                Causal { row: 0, len: 0, position: 3, sequence: 7 },
+                Causal { row: 0, len: 2, position: 1, sequence: 8 }
+            ]
         );
-        let key = Causal { row: 5, len: 3, position: 0 };
+        let key = Causal { row: 5, len: 3, position: 0, sequence: 8 };
         assert_eq!(cx.spans(), [Span { query: cx.tokens()[1], key }]);
         assert_eq!((cx.rows(), cx.positions()), (2, 3));
         cx.advance(&[1, 1]);

@@ -1,33 +1,73 @@
-//! Embedding with its vocabulary split over ranks.
+//! Embedding with its vocabulary split over ranks, and learned positions.
 //!
 //! ```text
-//! forward    Y[B,D]      = Σ_t table_t[id], zero where the id lives elsewhere     all-reduce, B·D elements
-//! backward   dtable_t[id] += dY[B,D]                                              no traffic
+//! forward    E[B,D]       = Σ_t table_t[id], zero where the id lives elsewhere    all-reduce, B·D elements
+//!            Y            = dropout(E + positions[position])                      no traffic
+//! backward   table_t[id] += dE[B,D],  positions[position] += dE                   no traffic
 //! ```
 //!
-//! Source: Shoeybi et al., Megatron-LM, §3 (vocabulary parallel embedding), arXiv:1909.08053. Chapter: 3.
-use crate::ops::{embed, embed_backward};
-use crate::weight::RowWeight;
-use crate::{Builder, Cx, Draw, Kept, Layer, Param, Result};
+//! Ranks that do not divide the vocabulary hold `⌈V/ranks⌉` rows, the last ones beyond its end: zeros that no id asks
+//! for and no gradient reaches. In a sequence region the sum is scattered, positions and dropout are those of this
+//! rank's tokens, and `dE` is gathered for the table.
+//!
+//! Source: Shoeybi et al., Megatron-LM, §3 (vocabulary parallel embedding), arXiv:1909.08053; Radford et al., GPT-2
+//! (positions). Chapters: 6, 7.
+use crate::build::positive;
+use crate::ops::{Region, Stream, dropout, embed, embed_backward, position_rows, position_rows_backward};
+use crate::placement::Pieces;
+use crate::weight::{RowWeight, WholeWeight};
+use crate::{Builder, Cx, Draw, Error, Kept, Layer, Param, Result};
 use comm::{Axis, Group};
 use kernels::Kernels;
+use std::ops::Range;
 use tensor::{Ids, Tensor};
 
-/// A table of `V` rows, split by rows over the ranks of an axis.
+/// A table of `V` rows, split by rows over the ranks of an axis, with or without a table of positions.
 pub struct Embedding<D: Kernels> {
-    table: RowWeight<D>, // [V_t,D]
+    name: String,
+    table: RowWeight<D>,                      // [V_t,D]
+    positions: Option<(WholeWeight<D>, usize)>, // [n,D], n
+    rate: f64,
     group: Group<D>,
+    region: Region,
+}
+
+/// What backward needs.
+pub struct Saved<D: Kernels> {
+    ids: Kept<Ids<D>>,
+    positions: Option<Ids<D>>,
+}
+
+/// What the weight half needs.
+pub struct Pending<D: Kernels> {
+    ids: Ids<D>,
+    positions: Option<Ids<D>>,
+    dy: Stream<D>,
+    whole: Tensor<D>,
 }
 
 impl<D: Kernels> Embedding<D> {
-    /// The parameter `name[vocabulary, width]`.
+    /// The parameters `name[vocabulary, width]` and, where positions are learned, `positions[context, width]`; dropout
+    /// of this rate after them.
     ///
     /// # Errors
-    /// If the ranks do not divide the vocabulary.
-    pub fn shard(at: &Builder<D>, axis: Axis, name: &str, vocabulary: usize, width: usize) -> Result<Self> {
+    /// If there are no such values, or a size is 0.
+    pub fn shard(
+        at: &Builder<D>,
+        axis: Axis,
+        name: &str,
+        [vocabulary, width]: [usize; 2],
+        context: Option<usize>,
+        rate: f64,
+    ) -> Result<Self> {
         let draw = Draw { mean: 0.0, std: 1.0 / (width as f64).sqrt() };
-        let table = RowWeight::new(at, axis, name, [vocabulary, width], draw)?;
-        Ok(Self { table, group: at.mesh.group(axis).named(name) })
+        let table = RowWeight::new(at, axis, name, [vocabulary, width], Pieces::Padded, draw)?;
+        let learned = |n: usize| {
+            positive("the number of positions", n)?;
+            Ok::<_, Error>((WholeWeight::new(at, "positions", [n, width], at.region.placement(), draw)?, n))
+        };
+        let (positions, group) = (context.map(learned).transpose()?, at.mesh.group(axis).named(name));
+        Ok(Self { name: name.into(), table, positions, rate, group, region: at.region })
     }
     /// The table, for a head that is tied to it.
     pub fn table(&mut self) -> &mut RowWeight<D> {
@@ -37,71 +77,128 @@ impl<D: Kernels> Embedding<D> {
     pub(crate) fn rows(&self) -> &RowWeight<D> {
         &self.table
     }
+    /// The positions of these rows.
+    fn positions(&self, cx: &Cx<D>, device: &D, mine: Range<usize>, context: usize) -> Result<Ids<D>> {
+        if cx.positions() > context {
+            return Err(Error::Size {
+                what: "the length of a sequence".into(),
+                seen: cx.positions().to_string(),
+                wanted: format!("at most {context}, as many positions as the model has learned"),
+            });
+        }
+        let all = cx.tokens().iter().flat_map(|t| t.position as u32..(t.position + t.len) as u32);
+        let mine: Vec<u32> = all.skip(mine.start).take(mine.len()).collect();
+        Ok(Ids::new(device, &mine, context)?)
+    }
 }
 
 impl<D: Kernels> Layer<D> for Embedding<D> {
     type In = Ids<D>;
-    type Out = Tensor<D>; // Y[B,D], the same on every rank
-    type Saved = Kept<Ids<D>>;
-    type Pending = (Ids<D>, Tensor<D>);
+    type Out = Stream<D>; // Y[B,D], the same on every rank, or this rank's tokens
+    type Saved = Saved<D>;
+    type Pending = Pending<D>;
 
-    fn forward(&self, cx: &Cx<D>, ids: Ids<D>) -> Result<(Tensor<D>, Kept<Ids<D>>)> {
-        let y = embed(&self.table.rows()?, self.group.rank(), &ids).all_reduce(&self.group)?;
-        Ok((y, cx.keep(ids)))
+    fn forward(&self, cx: &Cx<D>, ids: Ids<D>) -> Result<(Stream<D>, Saved<D>)> {
+        let rank = self.group.rank();
+        let mut y = embed(&self.table.rows()?, rank, &ids).reduce(&self.group, self.region)?;
+        let mut positions = None;
+        if let Some((table, context)) = &self.positions {
+            let at = self.positions(cx, ids.device(), y.mine(), *context)?;
+            y = position_rows(y, &table.whole()?, &at);
+            positions = Some(at);
+        }
+        y = dropout(cx, y, cx.dropout(self.rate, &self.name).as_ref());
+        cx.saw(&self.name, "out", |_| Ok(y.gather(&self.group)?.read()))?;
+        Ok((y, Saved { ids: cx.keep(ids), positions }))
     }
 
     /// Ids have no gradient; they come back themselves.
-    fn backward_input(
-        &mut self,
-        _: &Cx<D>,
-        ids: Kept<Ids<D>>,
-        dy: Tensor<D>,
-    ) -> Result<(Ids<D>, Self::Pending)> {
-        let ids = ids.open();
-        Ok((ids.clone(), (ids, dy)))
+    fn backward_input(&mut self, cx: &Cx<D>, saved: Saved<D>, dy: Stream<D>) -> Result<(Ids<D>, Pending<D>)> {
+        let ids = saved.ids.open();
+        let dy = dropout(cx, dy, cx.dropout(self.rate, &self.name).as_ref());
+        let whole = dy.gather(&self.group)?;
+        Ok((ids.clone(), Pending { ids, positions: saved.positions, dy, whole }))
     }
 
-    fn backward_weight(&mut self, _: &Cx<D>, (ids, dy): Self::Pending) -> Result<()> {
-        embed_backward(&mut self.table, self.group.rank(), &ids, &dy);
+    fn backward_weight(&mut self, _: &Cx<D>, p: Pending<D>) -> Result<()> {
+        embed_backward(&mut self.table, self.group.rank(), &p.ids, &p.whole);
+        if let (Some((table, _)), Some(at)) = (&mut self.positions, &p.positions) {
+            position_rows_backward(table, at, &p.dy);
+        }
         Ok(())
     }
 
     fn params<'a>(&'a mut self, into: &mut Vec<&'a mut Param<D>>) {
         into.push(self.table.param());
+        into.extend(self.positions.as_mut().map(|(table, _)| table.param()));
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::proof::{Answer, Case, Given, proves};
+    use crate::proof::{Answer, Case, Given, proves, proves_in_regions};
     use comm::Op;
     use tensor::Scalar;
 
-    const V: usize = 24;
     const WIDTH: usize = 5;
-    struct Table;
+    struct Table {
+        vocabulary: usize,
+        context: Option<usize>,
+    }
     impl Case for Table {
         type Layer<D: Kernels> = Embedding<D>;
         fn features(&self) -> [usize; 2] {
-            [V, WIDTH]
+            [self.vocabulary, WIDTH]
         }
         fn build<D: Kernels>(&self, at: &Builder<D>) -> Result<Embedding<D>> {
-            Embedding::shard(at, Axis::Tp, "table", V, WIDTH)
+            Embedding::shard(at, Axis::Tp, "table", [self.vocabulary, WIDTH], self.context, 0.0)
         }
         fn oracle<S: Scalar>(&self, g: &Given<S>) -> Answer<S> {
-            let y = reference::embed(&g.weights["table"], &g.ids, WIDTH);
-            let dtable = reference::embed_backward(&g.dy, &g.ids, WIDTH, V);
-            Answer { y, dx: vec![], gradients: [("table".into(), dtable)].into() }
+            let mut y = reference::embed(&g.weights["table"], &g.ids, WIDTH);
+            let dtable = reference::embed_backward(&g.dy, &g.ids, WIDTH, self.vocabulary);
+            let mut gradients = [("table".to_string(), dtable)].into();
+            if let Some(n) = self.context {
+                let at: Vec<u32> = g.lengths.iter().flat_map(|&n| 0..n as u32).collect();
+                let rows = reference::embed(&g.weights["positions"], &at, WIDTH);
+                y.iter_mut().zip(rows).for_each(|(y, row)| *y += row);
+                let all: &mut std::collections::BTreeMap<_, _> = &mut gradients;
+                all.insert("positions".into(), reference::embed_backward(&g.dy, &at, WIDTH, n));
+            }
+            Answer { y, dx: vec![], gradients }
         }
-        fn traffic(&self, tokens: usize) -> Vec<(Op, usize)> {
+        fn traffic(&self, tokens: usize, _: usize) -> Vec<(Op, usize)> {
             vec![(Op::AllReduce, tokens * WIDTH)] // Y
+        }
+        fn traffic_in_regions(&self, share: usize, ranks: usize) -> Vec<(Op, usize)> {
+            vec![(Op::AllGather, share * WIDTH), (Op::ReduceScatter, ranks * share * WIDTH)] // dY; Y
         }
     }
 
-    /// Kills: a mask off by one, rows of other ranks not zero, an id that comes twice counted once.
+    /// Kills: a mask off by one, rows of other ranks not zero, an id that comes twice counted once, padding that is
+    /// part of the table, positions by row, ranks without any row.
     #[test]
     fn embedding_equals_embedding_bit_for_bit() {
-        proves(&Table);
+        proves(&Table { vocabulary: 24, context: None });
+        for vocabulary in [5, 7, 9] {
+            proves(&Table { vocabulary, context: Some(6) });
+        }
+    }
+
+    /// Kills: positions of other ranks' tokens, a table of positions whose gradient is not summed.
+    #[test]
+    fn embedding_equals_embedding_in_sequence_regions() {
+        proves_in_regions(&Table { vocabulary: 7, context: Some(6) });
+    }
+
+    #[test]
+    fn sequences_beyond_the_learned_positions_are_refused() {
+        let (device, mesh) = (tensor::Cpu::<f32>::default(), comm::Mesh::alone());
+        let at = Builder::new(&device, &mesh, &crate::Random { seed: 0 });
+        let table = Table { vocabulary: 4, context: Some(3) }.build(&at).unwrap();
+        let ids = Ids::new(&device, &[1; 4], 4).unwrap();
+        let why = table.forward(&Cx::infer(&[4]), ids).err().unwrap().to_string();
+        let wanted = "at most 3, as many positions as the model has learned";
+        assert_eq!(why, format!("the length of a sequence is 4; it must be {wanted}"));
     }
 }

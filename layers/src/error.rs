@@ -23,6 +23,21 @@ pub enum Error {
         /// Its ranks.
         ranks: usize,
     },
+    /// Ranks that can neither share key heads nor hold copies of them.
+    #[error(
+        "{axis}={ranks} neither divides the {keys} key heads of {name} nor is a multiple of them; {axis} can be {}, or \
+         a multiple of {keys}", divisors(*keys)
+    )]
+    Heads {
+        /// Whose heads.
+        name: String,
+        /// How many key heads.
+        keys: usize,
+        /// The axis.
+        axis: Axis,
+        /// Its ranks.
+        ranks: usize,
+    },
     /// A size that no model has.
     #[error("{what} is {seen}; it must be {wanted}")]
     Size {

@@ -1,80 +1,101 @@
-//! SwiGLU feed-forward: columns, then rows; the hidden features never leave their rank.
+//! Feed-forward: columns, a function of each element, then rows; the hidden features never leave their rank.
 //!
 //! ```text
-//! forward   [G|U][B,2F_t] = X · W_gu,   H[B,F_t] = G·sigmoid(G)·U,   Y = Σ_t H · W_d     all-reduce, B·D elements
+//! SwiGLU    [G|U][B,2F_t] = X · W_gu,   H[B,F_t] = G·sigmoid(G)·U,   Y = Σ_t H · W_d     all-reduce, B·D elements
+//! plain     U[B,F_t] = X · W_u,         H[B,F_t] = f(U),             Y = Σ_t H · W_d     all-reduce, B·D elements
 //! backward  the mirror image                                                             all-reduce, B·D elements
 //! ```
 //!
 //! `[gate | up]` is one fused weight whose two sections are cut each on its own: cut as one, a rank would hold
-//! gates of one feature and ups of another.
+//! gates of one feature and ups of another. The function needs whole features, not whole rows: it commutes with the
+//! cut, which is why the first product is cut by columns and not by rows.
 //!
 //! Source: Shazeer, "GLU variants improve transformer", arXiv:2002.05202; split as Megatron-LM §3. Chapter: 3.
-use crate::ops::{Split, swiglu, swiglu_backward};
-use crate::{Builder, ColumnLinear, Cx, Kept, Layer, Param, Result, RowLinear};
+use crate::ops::{Split, Stream, activate, activate_backward, swiglu, swiglu_backward};
+use crate::placement::Section;
+use crate::{Builder, ColumnLinear, Cx, FeedForward, Kept, Layer, Param, Result, RowLinear};
 use comm::Axis;
 use kernels::Kernels;
-use tensor::Tensor;
 
-/// SwiGLU feed-forward of `F` hidden features, split over the ranks of an axis.
+/// A feed-forward of `F` hidden features, split over the ranks of an axis.
 pub struct Mlp<D: Kernels> {
-    gate_up: ColumnLinear<D>, // W[D,2F_t]
-    down: RowLinear<D>,       // W[F_t,D]
+    kind: FeedForward,
+    up: ColumnLinear<D>,  // W[D,2F_t] or W[D,F_t]
+    down: RowLinear<D>,   // W[F_t,D]
 }
 
 /// What backward needs.
 pub struct Saved<D: Kernels> {
-    x: Kept<Tensor<D>>,
-    gate_up: Kept<Split<D>>,
+    x: Kept<Stream<D>>,
+    up: Kept<Split<D>>,
     hidden: Kept<Split<D>>,
 }
 
 impl<D: Kernels> Mlp<D> {
-    /// Parameters `name.gate_up` and `name.down`.
+    /// Parameters `name.gate_up` (SwiGLU) or `name.up`, and `name.down`; each with a `.bias` where it has one.
     ///
     /// # Errors
     /// If the ranks do not divide the hidden features.
-    pub fn shard(at: &Builder<D>, axis: Axis, name: &str, width: usize, hidden: usize) -> Result<Self> {
+    pub fn shard(
+        at: &Builder<D>,
+        axis: Axis,
+        name: &str,
+        kind: FeedForward,
+        [width, hidden]: [usize; 2],
+        bias: bool,
+    ) -> Result<Self> {
+        let (up, sections) = match kind {
+            FeedForward::SwiGlu => ("gate_up", vec![Section::from(hidden); 2]),
+            FeedForward::Plain(_) => ("up", vec![Section::from(hidden)]),
+        };
         Ok(Self {
-            gate_up: ColumnLinear::shard(at, axis, &format!("{name}.gate_up"), width, &[hidden, hidden])?,
-            down: RowLinear::shard(at, axis, &format!("{name}.down"), hidden, width)?,
+            kind,
+            up: ColumnLinear::shard(at, axis, &format!("{name}.{up}"), width, &sections, bias)?,
+            down: RowLinear::shard(at, axis, &format!("{name}.down"), [hidden, width], bias)?,
         })
     }
 }
 
 impl<D: Kernels> Layer<D> for Mlp<D> {
-    type In = Tensor<D>;
-    type Out = Tensor<D>;
+    type In = Stream<D>;
+    type Out = Stream<D>;
     type Saved = Saved<D>;
     type Pending = (<ColumnLinear<D> as Layer<D>>::Pending, <RowLinear<D> as Layer<D>>::Pending);
 
-    fn forward(&self, cx: &Cx<D>, x: Tensor<D>) -> Result<(Tensor<D>, Saved<D>)> {
-        let (gate_up, x) = self.gate_up.forward(cx, x)?;
-        let h = swiglu(&gate_up);
-        let gate_up = cx.keep(gate_up);
+    fn forward(&self, cx: &Cx<D>, x: Stream<D>) -> Result<(Stream<D>, Saved<D>)> {
+        let (up, x) = self.up.forward(cx, x)?;
+        let h = match self.kind {
+            FeedForward::SwiGlu => swiglu(&up),
+            FeedForward::Plain(f) => activate(&up, f),
+        };
+        let up = cx.keep(up);
         let (y, hidden) = self.down.forward(cx, h)?;
-        Ok((y, Saved { x, gate_up, hidden }))
+        Ok((y, Saved { x, up, hidden }))
     }
 
     fn backward_input(
         &mut self,
         cx: &Cx<D>,
         s: Saved<D>,
-        dy: Tensor<D>,
-    ) -> Result<(Tensor<D>, Self::Pending)> {
+        dy: Stream<D>,
+    ) -> Result<(Stream<D>, Self::Pending)> {
         let (dh, down) = self.down.backward_input(cx, s.hidden, dy)?;
-        let d = swiglu_backward(&s.gate_up.open(), &dh);
+        let d = match self.kind {
+            FeedForward::SwiGlu => swiglu_backward(&s.up.open(), &dh),
+            FeedForward::Plain(f) => activate_backward(&s.up.open(), &dh, f),
+        };
         drop(dh);
-        let (dx, gate_up) = self.gate_up.backward_input(cx, s.x, d)?;
-        Ok((dx, (gate_up, down)))
+        let (dx, up) = self.up.backward_input(cx, s.x, d)?;
+        Ok((dx, (up, down)))
     }
 
-    fn backward_weight(&mut self, cx: &Cx<D>, (gate_up, down): Self::Pending) -> Result<()> {
-        self.gate_up.backward_weight(cx, gate_up)?;
+    fn backward_weight(&mut self, cx: &Cx<D>, (up, down): Self::Pending) -> Result<()> {
+        self.up.backward_weight(cx, up)?;
         self.down.backward_weight(cx, down)
     }
 
     fn params<'a>(&'a mut self, into: &mut Vec<&'a mut Param<D>>) {
-        self.gate_up.params(into);
+        self.up.params(into);
         self.down.params(into);
     }
 }
@@ -82,40 +103,88 @@ impl<D: Kernels> Layer<D> for Mlp<D> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::proof::{Answer, Case, Given, proves};
+    use crate::proof::{Answer, Case, Given, proves, proves_in_regions};
     use comm::Op;
-    use reference::{linear, linear_backward};
+    use kernels::Activation;
+    use reference::{add_bias, bias_gradient, linear, linear_backward};
     use tensor::Scalar;
 
     const D: usize = 5;
     const F: usize = 24;
-    struct SwiGlu;
-    impl Case for SwiGlu {
+    struct Feed(FeedForward, bool);
+
+    impl Feed {
+        fn names(&self) -> [&'static str; 2] {
+            if self.0 == FeedForward::SwiGlu {
+                ["mlp.gate_up", "mlp.gate_up.bias"]
+            } else {
+                ["mlp.up", "mlp.up.bias"]
+            }
+        }
+        fn plain(&self) -> reference::Activation {
+            match self.0 {
+                FeedForward::SwiGlu => reference::Activation::SwiGlu,
+                FeedForward::Plain(Activation::Gelu) => reference::Activation::Gelu,
+                FeedForward::Plain(Activation::GeluTanh) => reference::Activation::GeluTanh,
+                FeedForward::Plain(Activation::Relu) => reference::Activation::Relu,
+            }
+        }
+    }
+    impl Case for Feed {
         type Layer<T: Kernels> = Mlp<T>;
         fn features(&self) -> [usize; 2] {
             [D, D]
         }
         fn build<T: Kernels>(&self, at: &Builder<T>) -> Result<Mlp<T>> {
-            Mlp::shard(at, Axis::Tp, "mlp", D, F)
+            Mlp::shard(at, Axis::Tp, "mlp", self.0, [D, F], self.1)
         }
         fn oracle<S: Scalar>(&self, g: &Given<S>) -> Answer<S> {
-            let (wgu, wd) = (&g.weights["mlp.gate_up"], &g.weights["mlp.down"]);
-            let gate_up = linear(&g.x, wgu, [D, 2 * F]);
-            let h = reference::swiglu(&gate_up, F);
+            let ([up, up_bias], gated) = (self.names(), self.0 == FeedForward::SwiGlu);
+            let (n, wd) = (if gated { 2 * F } else { F }, &g.weights["mlp.down"]);
+            let mut u = linear(&g.x, &g.weights[up], [D, n]);
+            if self.1 {
+                add_bias(&mut u, &g.weights[up_bias]);
+            }
+            let h = if gated { reference::swiglu(&u, F) } else { reference::activate(&u, self.plain()) };
+            let mut y = linear(&h, wd, [F, D]);
             let (dh, ddown) = linear_backward(&h, wd, &g.dy, [F, D]);
-            let d = reference::swiglu_backward(&gate_up, &dh, F);
-            let (dx, dgate_up) = linear_backward(&g.x, wgu, &d, [D, 2 * F]);
-            let gradients = [("mlp.gate_up".into(), dgate_up), ("mlp.down".into(), ddown)].into();
-            Answer { y: linear(&h, wd, [F, D]), dx, gradients }
+            let du = if gated {
+                reference::swiglu_backward(&u, &dh, F)
+            } else {
+                reference::activate_backward(&u, &dh, self.plain())
+            };
+            let (dx, dup) = linear_backward(&g.x, &g.weights[up], &du, [D, n]);
+            let mut gradients = [(up.into(), dup), ("mlp.down".into(), ddown)].into();
+            if self.1 {
+                add_bias(&mut y, &g.weights["mlp.down.bias"]);
+                let all: &mut std::collections::BTreeMap<String, Vec<S>> = &mut gradients;
+                all.insert(up_bias.into(), bias_gradient(&du, n));
+                all.insert("mlp.down.bias".into(), bias_gradient(&g.dy, D));
+            }
+            Answer { y, dx, gradients }
         }
-        fn traffic(&self, tokens: usize) -> Vec<(Op, usize)> {
+        fn traffic(&self, tokens: usize, _: usize) -> Vec<(Op, usize)> {
             vec![(Op::AllReduce, 2 * tokens * D)] // Y and dX
+        }
+        fn traffic_in_regions(&self, share: usize, ranks: usize) -> Vec<(Op, usize)> {
+            vec![(Op::AllGather, 3 * share * D), (Op::ReduceScatter, 2 * ranks * share * D)] // X twice, dY; Y, dX
         }
     }
 
-    /// Kills: `[gate | up]` cut as one section, gate and up exchanged, a wrong derivative of the gate.
+    /// Kills: `[gate | up]` cut as one section, gate and up exchanged, a wrong derivative, one GeLU for the other, a
+    /// bias dropped or counted once per rank.
     #[test]
-    fn mlp_equals_swiglu_bit_for_bit() {
-        proves(&SwiGlu);
+    fn mlp_equals_its_formula_bit_for_bit() {
+        proves(&Feed(FeedForward::SwiGlu, false));
+        proves(&Feed(FeedForward::SwiGlu, true));
+        for f in [Activation::Gelu, Activation::GeluTanh, Activation::Relu] {
+            proves(&Feed(FeedForward::Plain(f), true));
+        }
+    }
+
+    #[test]
+    fn mlp_equals_its_formula_in_sequence_regions() {
+        proves_in_regions(&Feed(FeedForward::SwiGlu, false));
+        proves_in_regions(&Feed(FeedForward::Plain(Activation::GeluTanh), true));
     }
 }

@@ -137,7 +137,8 @@ impl<D: Kernels> Optimizer<D> {
             let (cuts, cols) = (param.cuts(mesh), param.local()[1]);
             for (which, moment) in moments.iter_mut().enumerate() {
                 let element = element(param, which)?;
-                moment.write(&mut |i| element(cuts.whole_index([i / cols, i % cols])));
+                let at = |i| cuts.whole_index([i / cols, i % cols]);
+                moment.write(&mut |i| at(i).map_or(D::Elem::ZERO, &element));
             }
         }
         Ok(())
@@ -158,7 +159,7 @@ fn norm2<D: Kernels>(device: &D, params: &[&mut Param<D>], mesh: &Mesh<D>) -> Re
     let mut sums: BTreeMap<BTreeSet<Axis>, Tensor<D>> = BTreeMap::new();
     for param in params {
         let sum = sums.entry(param.placement().different()).or_insert_with(zero);
-        device.add_norm2(sum.view_mut(), param.gradient().expect("a synced gradient").view());
+        param.add_norm2(mesh, sum);
     }
     for (axis, group) in mesh.axes() {
         for (mut along, mut sum) in std::mem::take(&mut sums) {

@@ -1,11 +1,11 @@
 //! A parameter: this rank's share of a whole matrix, and of its gradient.
 use crate::Result;
 use crate::build::{Builder, Draw};
-use crate::placement::{Cuts, Placed, Placement};
+use crate::placement::{Cuts, Placed, Placement, Replica};
 use comm::{Mesh, Reduce};
 use kernels::{Kernels, Write};
 use std::sync::Arc;
-use tensor::{Category, Scalar, Tensor, ViewMut};
+use tensor::{Category, Scalar, Tensor, View, ViewMut};
 
 /// This rank's share of a parameter. Layers read it through the weights of [`crate::weight`], where it may be
 /// gathered or fetched, and add to its gradient through `accumulate`; nobody else touches it.
@@ -34,9 +34,8 @@ impl<D: Kernels> Param<D> {
         let cuts = placement.cuts(at.mesh, &name, shape)?;
         let [rows, cols] = cuts.local;
         let values = at.values.of(&name, shape, draw)?;
-        let value = Tensor::from_fn(at.device, Category::Weights, rows, cols, |i| {
-            values(cuts.whole_index([i / cols, i % cols]))
-        });
+        let element = |i| cuts.whole_index([i / cols, i % cols]).map_or(D::Elem::ZERO, &values);
+        let value = Tensor::from_fn(at.device, Category::Weights, rows, cols, element);
         Ok(Self { name, shape, placement, value, gradient: None, written: false })
     }
     /// Its canonical name: `blocks.0.attention.qkv`.
@@ -79,12 +78,44 @@ impl<D: Kernels> Param<D> {
         if !self.written {
             self.accumulate(|device, gradient, _| device.fill(gradient, D::Elem::ZERO));
         }
+        for replica in self.cuts(mesh).replicas() {
+            self.sum_replica(mesh, &replica)?;
+        }
         for (axis, group) in mesh.axes() {
             if let (Placed::Summed, Some(gradient)) = (self.placement.along(axis), &mut self.gradient) {
                 group.named(self.name.clone()).all_reduce(gradient, Reduce::Sum)?;
             }
         }
         Ok(())
+    }
+    /// Sums a part of the gradient over the ranks that hold the same part of the value.
+    fn sum_replica(&mut self, mesh: &Mesh<D>, replica: &Replica) -> Result<()> {
+        let gradient = self.gradient.as_mut().expect("taken above");
+        let block = mesh.group(replica.axis).blocks(replica.holders)?.named(self.name.clone());
+        let [rows, cols] = gradient.shape();
+        let [rows, cols] = if replica.dim == 0 { [replica.len, cols] } else { [rows, replica.len] };
+        let mut part = Tensor::empty(gradient.device(), Category::Buffers, rows, cols);
+        let device = gradient.device().clone();
+        device.copy(part.view_mut(), replica.of(gradient.view()));
+        block.all_reduce(&mut part, Reduce::Sum)?;
+        device.copy(replica.of_mut(gradient.view_mut()), part.view());
+        Ok(())
+    }
+    /// Adds the squares of the synced gradient's numbers to `sum[1, 1]`, those that several ranks hold on the first
+    /// of them only: over all ranks of the axes that cut it, each number counts once.
+    pub(crate) fn add_norm2(&self, mesh: &Mesh<D>, sum: &mut Tensor<D>) {
+        let gradient = self.gradient.as_ref().expect("a synced gradient");
+        let device = gradient.device();
+        let replicas = self.cuts(mesh).replicas();
+        let Some(dim) = replicas.first().map(|r| r.dim) else {
+            return device.add_norm2(sum.view_mut(), gradient.view());
+        };
+        let mut from = 0;
+        for replica in replicas.iter().filter(|r| !r.first) {
+            device.add_norm2(sum.view_mut(), part(gradient.view(), dim, from, replica.start - from));
+            from = replica.start + replica.len;
+        }
+        device.add_norm2(sum.view_mut(), part(gradient.view(), dim, from, gradient.shape()[dim] - from));
     }
     /// Lets an optimizer change the value by the synced gradient, and ends the step: the next contribution to
     /// the gradient is a first one.
@@ -101,15 +132,10 @@ impl<D: Kernels> Param<D> {
     pub fn disturb(&mut self, at: &Builder<D>, draw: Draw) -> Result<()> {
         let ([rows, cols], cuts) = (self.local(), self.cuts(at.mesh));
         let values = at.values.of(&self.name, self.shape, draw)?;
-        let noise = Tensor::from_fn(at.device, Category::Buffers, rows, cols, |i| {
-            values(cuts.whole_index([i / cols, i % cols]))
-        });
+        let element = |i| cuts.whole_index([i / cols, i % cols]).map_or(D::Elem::ZERO, &values);
+        let noise = Tensor::from_fn(at.device, Category::Buffers, rows, cols, element);
         at.device.add(self.value.view_mut(), noise.view());
         Ok(())
-    }
-    /// This rank's share of the gradient; none before the first contribution.
-    pub(crate) fn gradient(&self) -> Option<&Tensor<D>> {
-        self.gradient.as_ref()
     }
     pub(crate) fn cuts(&self, mesh: &Mesh<D>) -> Cuts {
         self.placement.cuts(mesh, &self.name, self.shape).expect("checked when the parameter was made")
@@ -134,6 +160,20 @@ impl<D: Kernels> Param<D> {
     }
 }
 
+/// `len` rows or columns of a matrix.
+fn part<D: Kernels>(x: View<D>, dim: usize, start: usize, len: usize) -> View<D> {
+    if dim == 0 { x.take_rows(start, len) } else { x.take_cols(start, len) }
+}
+
+impl Replica {
+    fn of<'a, D: Kernels>(&self, x: View<'a, D>) -> View<'a, D> {
+        part(x, self.dim, self.start, self.len)
+    }
+    fn of_mut<'a, D: Kernels>(&self, x: ViewMut<'a, D>) -> ViewMut<'a, D> {
+        if self.dim == 0 { x.take_rows(self.start, self.len) } else { x.take_cols(self.start, self.len) }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -144,7 +184,7 @@ mod tests {
     #[test]
     fn no_contribution_is_a_zero_contribution() {
         let (device, mesh) = (Cpu::<f64>::default(), Mesh::alone());
-        let at = Builder { device: &device, mesh: &mesh, values: &Random { seed: 1 } };
+        let at = Builder::new(&device, &mesh, &Random { seed: 1 });
         let mut param =
             Param::new(&at, "w", [2, 2], Placement::default(), Draw { mean: 0.0, std: 1.0 }).unwrap();
         let mut optimizer = Optimizer::new(Kind::Sgd, None);

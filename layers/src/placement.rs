@@ -17,9 +17,37 @@ pub enum Placed {
     Split {
         /// 0: rows, 1: columns.
         dim: usize,
-        /// Sizes of the sections; their sum is the whole dimension.
-        sections: Vec<usize>,
+        /// The sections; together they are the whole dimension.
+        sections: Vec<Section>,
     },
+}
+
+/// A part of a cut dimension, cut on its own into equal pieces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Section {
+    /// How much of the dimension it is.
+    pub size: usize,
+    /// Into how many pieces it is cut.
+    pub pieces: Pieces,
+}
+
+/// Into how many pieces a section is cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pieces {
+    /// One for each rank; the ranks must divide it.
+    Even,
+    /// One for each rank, of `⌈size/ranks⌉`: the last reach beyond the whole, and hold zeros there.
+    Padded,
+    /// At most so many. Where there are more ranks, consecutive ones hold the same piece, each with an addend of
+    /// its gradient.
+    Shared(usize),
+}
+
+impl From<usize> for Section {
+    /// A section that the ranks divide.
+    fn from(size: usize) -> Self {
+        Self { size, pieces: Pieces::Even }
+    }
 }
 
 /// A parameter along every axis; where nothing is said, [`Placed::Same`].
@@ -44,6 +72,14 @@ impl Placement {
     pub fn along(&self, axis: Axis) -> &Placed {
         self.0.get(&axis).unwrap_or(&Placed::Same)
     }
+    /// The whole size of the dimension that an axis cuts.
+    ///
+    /// # Panics
+    /// If it cuts none.
+    pub(crate) fn size_along(&self, axis: Axis) -> usize {
+        let Placed::Split { sections, .. } = self.along(axis) else { panic!("{axis} cuts nothing") };
+        sections.iter().map(|s| s.size).sum()
+    }
     /// Axes along which ranks hold different numbers.
     pub fn different(&self) -> BTreeSet<Axis> {
         self.0.iter().filter(|(_, p)| matches!(p, Placed::Split { .. })).map(|(axis, _)| *axis).collect()
@@ -56,48 +92,74 @@ impl Placement {
         let (mut cuts, mut local) = (Vec::new(), shape);
         for (axis, placed) in &self.0 {
             let Placed::Split { dim, sections } = placed else { continue };
-            let (rank, ranks) = (mesh.group(*axis).rank(), mesh.group(*axis).size());
-            assert_eq!(
-                sections.iter().sum::<usize>(),
-                shape[*dim],
-                "the sections of {name} are not all of it"
-            );
+            let group = mesh.group(*axis);
+            let (rank, ranks) = (group.rank(), group.size());
+            let whole: usize = sections.iter().map(|s| s.size).sum();
+            assert_eq!(whole, shape[*dim], "the sections of {name} are not all of it");
             // Where an outer axis cut before, it cut each section alike.
-            let sections: Vec<_> = sections.iter().map(|s| s * local[*dim] / shape[*dim]).collect();
-            if let Some(size) = sections.iter().find(|s| !s.is_multiple_of(ranks)) {
-                let what = format!("{} of {name}", ["rows", "columns"][*dim]);
-                return Err(Error::Fit { what, size: *size, axis: *axis, ranks });
-            }
-            local[*dim] /= ranks;
-            cuts.push(Cut { axis: *axis, dim: *dim, sections, rank, ranks });
+            let piece = |s: &Section| {
+                let size = s.size * local[*dim] / shape[*dim];
+                let fit = |what: String| Error::Fit { what, size, axis: *axis, ranks };
+                s.pieces.of(size, ranks).ok_or_else(|| fit(format!("{} of {name}", ["rows", "columns"][*dim])))
+            };
+            let pieces: Vec<Piece> = sections.iter().map(piece).collect::<Result<_>>()?;
+            local[*dim] = pieces.iter().map(|p| p.share).sum();
+            cuts.push(Cut { axis: *axis, dim: *dim, pieces, rank });
         }
         Ok(Cuts { cuts, local })
     }
+}
+
+impl Pieces {
+    /// A rank's piece of a section of this size; none if the ranks do not fit.
+    fn of(self, size: usize, ranks: usize) -> Option<Piece> {
+        let holders = match self {
+            Pieces::Shared(pieces) if ranks.is_multiple_of(pieces) => ranks / pieces,
+            _ => 1,
+        };
+        let pieces = ranks / holders;
+        let fits = self == Pieces::Padded || size.is_multiple_of(pieces);
+        fits.then(|| Piece { size, share: size.div_ceil(pieces), holders })
+    }
+}
+
+/// A section as an axis' ranks hold it.
+struct Piece {
+    size: usize,
+    share: usize,   // of it, on one rank
+    holders: usize, // ranks with the same share
 }
 
 /// One axis' share of the work of cutting.
 struct Cut {
     axis: Axis,
     dim: usize,
-    sections: Vec<usize>,
+    pieces: Vec<Piece>,
     rank: usize,
-    ranks: usize,
 }
 
 impl Cut {
-    /// Where `rank`'s element lies in what was cut.
-    fn before(&self, mut index: [usize; 2], rank: usize) -> [usize; 2] {
+    /// Where `rank`'s element lies in what was cut; nowhere if it is padding.
+    fn before(&self, mut index: [usize; 2], rank: usize) -> Option<[usize; 2]> {
         let (mut local, mut start) = (index[self.dim], 0);
-        for section in &self.sections {
-            let share = section / self.ranks;
-            if local < share {
-                index[self.dim] = start + rank * share + local;
-                break;
+        for piece in &self.pieces {
+            if local < piece.share {
+                let at = rank / piece.holders * piece.share + local;
+                index[self.dim] = start + at;
+                return (at < piece.size).then_some(index);
             }
-            local -= share;
-            start += section;
+            local -= piece.share;
+            start += piece.size;
         }
-        index
+        unreachable!("an element of the share")
+    }
+    /// The share's sections: where each begins, its length, and how many ranks hold the same.
+    fn sections(&self) -> impl Iterator<Item = (usize, usize, usize)> {
+        self.pieces.iter().scan(0, |start, piece| {
+            let from = *start;
+            *start += piece.share;
+            Some((from, piece.share, piece.holders))
+        })
     }
 }
 
@@ -108,10 +170,33 @@ pub(crate) struct Cuts {
     pub(crate) local: [usize; 2],
 }
 
+/// Rows (`dim` 0) or columns of a share that several consecutive ranks of an axis hold alike.
+pub(crate) struct Replica {
+    pub(crate) axis: Axis,
+    pub(crate) dim: usize,
+    pub(crate) start: usize,
+    pub(crate) len: usize,
+    /// How many ranks hold it.
+    pub(crate) holders: usize,
+    /// Whether this rank is the first of them.
+    pub(crate) first: bool,
+}
+
 impl Cuts {
-    /// Where this rank's element lies in the whole.
-    pub(crate) fn whole_index(&self, local: [usize; 2]) -> [usize; 2] {
-        self.cuts.iter().rev().fold(local, |index, cut| cut.before(index, cut.rank))
+    /// Where this rank's element lies in the whole; nowhere if it is padding.
+    pub(crate) fn whole_index(&self, local: [usize; 2]) -> Option<[usize; 2]> {
+        self.cuts.iter().rev().try_fold(local, |index, cut| cut.before(index, cut.rank))
+    }
+    /// What other ranks hold, too, where sections are cut into fewer pieces than there are ranks.
+    pub(crate) fn replicas(&self) -> Vec<Replica> {
+        let of = |cut: &Cut| {
+            let (axis, dim, rank) = (cut.axis, cut.dim, cut.rank);
+            let replica = move |(start, len, holders): (usize, usize, usize)| {
+                (holders > 1).then(|| Replica { axis, dim, start, len, holders, first: rank.is_multiple_of(holders) })
+            };
+            cut.sections().filter_map(replica).collect::<Vec<_>>()
+        };
+        self.cuts.iter().flat_map(of).collect()
     }
     /// The whole matrix on the host, put together from all ranks' shares; `None` without values.
     pub(crate) fn gather<D: Kernels>(
@@ -122,13 +207,14 @@ impl Cuts {
         let (mut part, mut shape) = (share.clone(), self.local);
         for cut in self.cuts.iter().rev() {
             let [rows, cols] = shape;
-            shape[cut.dim] *= cut.ranks;
+            shape[cut.dim] = cut.pieces.iter().map(|p| p.size).sum();
             let all = mesh.group(cut.axis).all_gather(&part)?.read();
             let mut to = vec![D::Elem::ZERO; shape[0] * shape[1]];
             for (i, x) in all.into_iter().flatten().enumerate() {
                 let (rank, i) = (i / (rows * cols), i % (rows * cols));
-                let [r, c] = cut.before([i / cols, i % cols], rank);
-                to[r * shape[1] + c] = x;
+                if let Some([r, c]) = cut.before([i / cols, i % cols], rank) {
+                    to[r * shape[1] + c] = x;
+                }
             }
             part = Tensor::from_fn(share.device(), Category::Buffers, shape[0], shape[1], |i| to[i]);
         }
@@ -146,7 +232,7 @@ mod tests {
     /// share holds both sections. Kills: a cut that ignores sections, the wrong order of axes.
     #[test]
     fn what_two_axes_cut_is_gathered_whole() {
-        let sections = vec![8, 4];
+        let sections = vec![8.into(), 4.into()];
         let placement = Placement::default()
             .on(Axis::Dp, Placed::Split { dim: 1, sections: sections.clone() })
             .on(Axis::Tp, Placed::Split { dim: 1, sections });
@@ -156,7 +242,7 @@ mod tests {
                 let cuts = placement.cuts(&mesh, "w", [3, 12]).unwrap();
                 assert_eq!(cuts.local, [3, 3]);
                 let share = Tensor::from_fn(&device, Category::Buffers, 3, 3, |i| {
-                    let [r, c] = cuts.whole_index([i / 3, i % 3]);
+                    let [r, c] = cuts.whole_index([i / 3, i % 3]).unwrap();
                     (r * 12 + c) as f32
                 });
                 let first: Vec<f32> = share.read().unwrap()[..3].to_vec();
@@ -171,11 +257,41 @@ mod tests {
 
     #[test]
     fn ranks_that_do_not_divide_are_refused_with_those_that_would() {
-        let placement = Placement::default().on(Axis::Tp, Placed::Split { dim: 0, sections: vec![6] });
+        let placement = Placement::default().on(Axis::Tp, Placed::Split { dim: 0, sections: vec![6.into()] });
         let why = World::threads(&[(Axis::Tp, 4)])
             .unwrap()
             .run(|_: Cpu<f32>, mesh| placement.cuts(&mesh, "w", [6, 1]).map(drop))
             .unwrap_err();
         assert_eq!(why.reason, "tp=4 does not divide the 6 rows of w; tp can be 1, 2, 3, 6");
+    }
+
+    /// Kills: padding that lies in the whole, a replica of the wrong piece, every rank the first of its block.
+    #[test]
+    fn padded_and_shared_sections_are_gathered_whole() {
+        let sections = vec![
+            Section { size: 8, pieces: Pieces::Even },
+            Section { size: 6, pieces: Pieces::Shared(2) },
+            Section { size: 5, pieces: Pieces::Padded },
+        ];
+        let placement = Placement::default().on(Axis::Tp, Placed::Split { dim: 1, sections });
+        World::threads(&[(Axis::Tp, 4)])
+            .unwrap()
+            .run(|device: Cpu<f32>, mesh: Mesh<Cpu<f32>>| {
+                let (cuts, rank) = (placement.cuts(&mesh, "w", [2, 19]).unwrap(), mesh.rank());
+                assert_eq!(cuts.local, [2, 2 + 3 + 2]);
+                let at = |i: usize| cuts.whole_index([i / 7, i % 7]);
+                assert_eq!((at(7), at(2)), (Some([1, 2 * rank]), Some([0, 8 + rank / 2 * 3])));
+                assert_eq!(at(6), (rank < 2).then_some([0, 14 + 2 * rank + 1]));
+                let number = |[r, c]: [usize; 2]| (r * 19 + c) as f32;
+                let share = Tensor::from_fn(&device, Category::Buffers, 2, 7, |i| at(i).map_or(-1.0, number));
+                let whole = cuts.gather(&mesh, &share).unwrap().unwrap();
+                assert_eq!(whole, (0..38).map(|i| i as f32).collect::<Vec<_>>());
+                let [replica] = &cuts.replicas()[..] else { panic!("one replicated section") };
+                assert_eq!((replica.dim, replica.start, replica.len, replica.holders), (1, 2, 3, 2));
+                assert_eq!(replica.first, rank % 2 == 0);
+                Ok::<_, CommError>(())
+            })
+            .unwrap();
+        assert!(Pieces::Shared(3).of(6, 4).is_none() && Pieces::Shared(3).of(6, 2).is_some());
     }
 }

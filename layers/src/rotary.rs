@@ -4,11 +4,11 @@
 use kernels::Kernels;
 use std::cell::RefCell;
 use std::rc::Rc;
-use tensor::{Category, Scalar, Tensor};
+use tensor::{Category, Rope, Scalar, Tensor};
 
-/// `[positions, d]`: cosines, then sines, of `position · base^(−2i/d)`. It grows as positions come.
+/// `[positions, d]`: cosines, then sines, of `position · frequency`. It grows as positions come.
 pub struct Rotary<D: Kernels> {
-    base: f64,
+    rope: Rope,
     dim: usize,
     table: Rc<RefCell<Option<Tensor<D>>>>,
 }
@@ -24,8 +24,8 @@ impl<D: Kernels> Rotary<D> {
     const FIRST: usize = 64;
 
     /// For heads of `dim` features.
-    pub fn new(dim: usize, base: f64) -> Self {
-        Self { base, dim, table: Rc::default() }
+    pub fn new(dim: usize, rope: impl Into<Rope>) -> Self {
+        Self { rope: rope.into(), dim, table: Rc::default() }
     }
     /// The table for at least so many positions.
     pub(crate) fn table(&self, device: &D, positions: usize) -> Tensor<D> {
@@ -35,7 +35,7 @@ impl<D: Kernels> Rotary<D> {
             let (rows, half) = (positions.next_power_of_two().max(Self::FIRST), self.dim / 2);
             let element = |i: usize| {
                 let (position, i) = (i / (2 * half), i % (2 * half));
-                let (cos, sin) = D::Elem::rotary(position, i % half, self.dim, self.base);
+                let (cos, sin) = D::Elem::rotary(position, i % half, self.dim, &self.rope);
                 if i < half { cos } else { sin }
             };
             *held = Some(Tensor::from_fn(device, Category::Buffers, rows, 2 * half, element));
@@ -58,7 +58,7 @@ mod tests {
         let large = rotary.clone().table(&device, 65);
         assert_eq!((large.shape(), device.meter().now(Category::Buffers)), ([128, 6], 128 * 6 * 8));
         assert_eq!(large.read().unwrap()[..small.len()], small);
-        let (cos, sin) = f64::rotary(100, 2, 6, 100.0);
+        let (cos, sin) = f64::rotary(100, 2, 6, &100.0.into());
         assert_eq!((large.view().at(100, 2), large.view().at(100, 3 + 2)), (cos, sin));
         assert_eq!(rotary.table(&device, 3).rows(), 128, "shared, and never smaller again");
     }

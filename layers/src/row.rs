@@ -3,48 +3,75 @@
 //! Letters: `B` tokens, `I` inputs, `O` outputs; `I_t` is `I` split over axis `t`.
 //!
 //! ```text
-//! forward    Y[B,O]   = Σ_t X[B,I_t] · W[I_t,O]      all-reduce, B·O elements
-//! backward  dX[B,I_t] = dY[B,O] · W[I_t,O]ᵀ          no traffic
-//!           dW[I_t,O] = X[B,I_t]ᵀ · dY[B,O]          no traffic
+//! forward    Y[B,O]   = Σ_t X[B,I_t] · W[I_t,O] + b[O]   all-reduce, B·O elements
+//! backward  dX[B,I_t] = dY[B,O] · W[I_t,O]ᵀ              no traffic
+//!           dW[I_t,O] = X[B,I_t]ᵀ · dY[B,O]              no traffic
+//!           db[O]     = Σ_B dY[B,O]                      no traffic
 //! ```
 //!
-//! After a column layer it takes that layer's split output as it lies: the pair costs one all-reduce each way.
-//! Mirror image: `column.rs`.
+//! After a column layer it takes that layer's split output as it lies: the pair costs one all-reduce each way. The
+//! bias goes to the finished sum: added by every rank to its addend, it would count once per rank. Mirror image:
+//! `column.rs`.
 //!
-//! Source: Shoeybi et al., Megatron-LM, §3 (operator *g*), arXiv:1909.08053. Chapter: 3.
-use crate::ops::{Split, matmul, rows_gradient};
-use crate::weight::RowWeight;
+//! In a sequence region the sum is scattered, each rank keeping its own tokens, and `dY` is gathered. The bias then
+//! sees this rank's tokens only, so its gradient is an addend.
+//!
+//! Source: Shoeybi et al., Megatron-LM, §3 (operator *g*), arXiv:1909.08053; Korthikanti et al., §4.2.2 (*ḡ*),
+//! arXiv:2205.05198. Chapters: 3, 7.
+use crate::column::BIAS;
+use crate::ops::{Region, Split, Stream, add_bias, bias_gradient, matmul, rows_gradient};
+use crate::placement::Pieces;
+use crate::weight::{RowWeight, WholeWeight};
 use crate::{Builder, Cx, Draw, Kept, Layer, Param, Result};
 use comm::{Axis, Group};
 use kernels::Kernels;
+use std::sync::Arc;
 use tensor::Tensor;
 
 /// A linear layer whose weight is split by rows over the ranks of an axis.
 pub struct RowLinear<D: Kernels> {
-    weight: RowWeight<D>, // W[I_t,O]
-    group: Group<D>,      // the ranks of axis t
+    name: Arc<str>,
+    weight: RowWeight<D>,         // W[I_t,O]
+    bias: Option<WholeWeight<D>>, // b[O]
+    group: Group<D>,              // the ranks of axis t
+    region: Region,               // whose tokens Y has
 }
 
 impl<D: Kernels> RowLinear<D> {
-    /// This rank's rows of `W[inputs, outputs]`. Initial values are normal with deviation 1/√inputs.
+    /// This rank's rows of `W[inputs, outputs]`, and `name.bias` if there is one. Initial values are normal with
+    /// deviation 1/√inputs.
     ///
     /// # Errors
     /// If the ranks do not divide the inputs.
-    pub fn shard(at: &Builder<D>, axis: Axis, name: &str, inputs: usize, outputs: usize) -> Result<Self> {
+    pub fn shard(
+        at: &Builder<D>,
+        axis: Axis,
+        name: &str,
+        [inputs, outputs]: [usize; 2],
+        bias: bool,
+    ) -> Result<Self> {
         let draw = Draw { mean: 0.0, std: 1.0 / (inputs as f64).sqrt() };
-        let weight = RowWeight::new(at, axis, name, [inputs, outputs], draw)?;
-        Ok(Self { weight, group: at.mesh.group(axis).named(name) })
+        let weight = RowWeight::new(at, axis, name, [inputs, outputs], Pieces::Even, draw)?;
+        let placement = at.region.placement();
+        let row = || WholeWeight::new(at, format!("{name}.bias"), [1, outputs], placement, BIAS);
+        let (bias, group) = (bias.then(row).transpose()?, at.mesh.group(axis).named(name));
+        Ok(Self { name: name.into(), weight, bias, group, region: at.region })
     }
 }
 
 impl<D: Kernels> Layer<D> for RowLinear<D> {
     type In = Split<D>; // X[B,I_t]
-    type Out = Tensor<D>; // Y[B,O], the same on every rank
+    type Out = Stream<D>; // Y[B,O], the same on every rank, or this rank's tokens
     type Saved = Kept<Split<D>>;
-    type Pending = (Split<D>, Tensor<D>);
+    type Pending = (Split<D>, Tensor<D>, Stream<D>);
 
-    fn forward(&self, cx: &Cx<D>, x: Split<D>) -> Result<(Tensor<D>, Self::Saved)> {
-        let y = x.matmul(&self.weight.rows()?)?.all_reduce(&self.group)?;
+    fn forward(&self, cx: &Cx<D>, x: Split<D>) -> Result<(Stream<D>, Self::Saved)> {
+        let mut y = x.matmul(&self.weight.rows()?)?.reduce(&self.group, self.region)?;
+        if let Some(bias) = &self.bias {
+            y = add_bias(y, &bias.whole()?);
+        }
+        cx.saw(&self.name, "in", |_| Ok(x.all_gather(&self.group)?.read()))?;
+        cx.saw(&self.name, "out", |_| Ok(y.gather(&self.group)?.read()))?;
         Ok((y, cx.keep(x)))
     }
 
@@ -52,51 +79,75 @@ impl<D: Kernels> Layer<D> for RowLinear<D> {
         &mut self,
         _: &Cx<D>,
         x: Self::Saved,
-        dy: Tensor<D>,
+        dy: Stream<D>,
     ) -> Result<(Split<D>, Self::Pending)> {
-        let dx = matmul(&dy, &self.weight.rows()?.t());
-        Ok((dx, (x.open(), dy)))
+        let whole = dy.gather(&self.group)?;
+        let dx = matmul(&whole, &self.weight.rows()?.t());
+        Ok((dx, (x.open(), whole, dy)))
     }
 
-    fn backward_weight(&mut self, _: &Cx<D>, (x, dy): Self::Pending) -> Result<()> {
-        rows_gradient(&mut self.weight, &x, &dy);
+    fn backward_weight(&mut self, _: &Cx<D>, (x, whole, dy): Self::Pending) -> Result<()> {
+        rows_gradient(&mut self.weight, &x, &whole);
+        if let Some(bias) = &mut self.bias {
+            bias_gradient(bias, &dy);
+        }
         Ok(())
     }
 
     fn params<'a>(&'a mut self, into: &mut Vec<&'a mut Param<D>>) {
         into.push(self.weight.param());
+        into.extend(self.bias.as_mut().map(WholeWeight::param));
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::proof::{Answer, Case, Given, proves};
+    use crate::proof::{Answer, Case, Given, proves, proves_in_regions};
     use comm::Op;
     use tensor::Scalar;
 
-    struct Row;
+    struct Row {
+        bias: bool,
+    }
     impl Case for Row {
         type Layer<D: Kernels> = RowLinear<D>;
         fn features(&self) -> [usize; 2] {
             [24, 5]
         }
         fn build<D: Kernels>(&self, at: &Builder<D>) -> Result<RowLinear<D>> {
-            RowLinear::shard(at, Axis::Tp, "w", 24, 5)
+            RowLinear::shard(at, Axis::Tp, "w", [24, 5], self.bias)
         }
         fn oracle<S: Scalar>(&self, g: &Given<S>) -> Answer<S> {
             let (dx, dw) = reference::linear_backward(&g.x, &g.weights["w"], &g.dy, [24, 5]);
-            let y = reference::linear(&g.x, &g.weights["w"], [24, 5]);
-            Answer { y, dx, gradients: [("w".into(), dw)].into() }
+            let mut y = reference::linear(&g.x, &g.weights["w"], [24, 5]);
+            let mut answer = Answer { y: vec![], dx, gradients: [("w".into(), dw)].into() };
+            if self.bias {
+                reference::add_bias(&mut y, &g.weights["w.bias"]);
+                answer.gradients.insert("w.bias".into(), reference::bias_gradient(&g.dy, 5));
+            }
+            Answer { y, ..answer }
         }
-        fn traffic(&self, tokens: usize) -> Vec<(Op, usize)> {
+        fn traffic(&self, tokens: usize, _: usize) -> Vec<(Op, usize)> {
             vec![(Op::AllReduce, tokens * 5)] // Y
+        }
+        fn traffic_in_regions(&self, share: usize, ranks: usize) -> Vec<(Op, usize)> {
+            vec![(Op::ReduceScatter, ranks * share * 5), (Op::AllGather, share * 5)] // Y; dY
         }
     }
 
-    /// Kills: a forgotten, doubled or needless all-reduce, a wrong block, `=` for `+=` on dW.
+    /// Kills: a forgotten, doubled or needless all-reduce, a wrong block, `=` for `+=` on dW or db, a bias that
+    /// counts once per rank.
     #[test]
     fn row_equals_linear_bit_for_bit() {
-        proves(&Row);
+        for bias in [false, true] {
+            proves(&Row { bias });
+        }
+    }
+
+    /// Kills: dY of this rank's tokens where all are wanted, a bias' gradient that is not summed.
+    #[test]
+    fn row_equals_linear_in_sequence_regions() {
+        proves_in_regions(&Row { bias: true });
     }
 }

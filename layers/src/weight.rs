@@ -2,6 +2,7 @@
 //! made, and both its placement and the handle it gives follow from that.
 use crate::build::{Builder, Draw};
 use crate::ops::{Columns, Rows};
+use crate::placement::{Pieces, Section};
 use crate::{Param, Placed, Placement, Result};
 use comm::Axis;
 use kernels::Kernels;
@@ -16,12 +17,18 @@ pub struct ColumnWeight<D: Kernels>(Param<D>, Axis);
 pub struct RowWeight<D: Kernels>(Param<D>, Axis);
 
 impl<D: Kernels> WholeWeight<D> {
-    /// The matrix `name`, the same on every rank.
+    /// The matrix `name`, the same on every rank; `placement` says where its gradient must be summed.
     ///
     /// # Errors
     /// If there are no such values.
-    pub fn new(at: &Builder<D>, name: impl Into<Arc<str>>, shape: [usize; 2], draw: Draw) -> Result<Self> {
-        Ok(Self(Param::new(at, name, shape, Placement::default(), draw)?))
+    pub fn new(
+        at: &Builder<D>,
+        name: impl Into<Arc<str>>,
+        shape: [usize; 2],
+        placement: Placement,
+        draw: Draw,
+    ) -> Result<Self> {
+        Ok(Self(Param::new(at, name, shape, placement, draw)?))
     }
     /// The value, for as long as the result lives.
     ///
@@ -46,11 +53,12 @@ impl<D: Kernels> ColumnWeight<D> {
         axis: Axis,
         name: impl Into<Arc<str>>,
         inputs: usize,
-        sections: &[usize],
+        sections: &[Section],
         draw: Draw,
     ) -> Result<Self> {
+        let outputs = sections.iter().map(|s| s.size).sum();
         let placed = Placement::default().on(axis, Placed::Split { dim: 1, sections: sections.to_vec() });
-        Ok(Self(Param::new(at, name, [inputs, sections.iter().sum()], placed, draw)?, axis))
+        Ok(Self(Param::new(at, name, [inputs, outputs], placed, draw)?, axis))
     }
     /// This rank's columns.
     ///
@@ -63,10 +71,14 @@ impl<D: Kernels> ColumnWeight<D> {
     pub fn param(&mut self) -> &mut Param<D> {
         &mut self.0
     }
+    /// Where its columns lie.
+    pub(crate) fn placement(&self) -> &Placement {
+        self.0.placement()
+    }
 }
 
 impl<D: Kernels> RowWeight<D> {
-    /// This rank's rows of the matrix `name[shape]`.
+    /// This rank's rows of the matrix `name[shape]`, cut as `pieces` says.
     ///
     /// # Errors
     /// If the ranks of `axis` do not divide the rows, or there are no such values.
@@ -75,9 +87,11 @@ impl<D: Kernels> RowWeight<D> {
         axis: Axis,
         name: impl Into<Arc<str>>,
         shape: [usize; 2],
+        pieces: Pieces,
         draw: Draw,
     ) -> Result<Self> {
-        let placed = Placement::default().on(axis, Placed::Split { dim: 0, sections: vec![shape[0]] });
+        let sections = vec![Section { size: shape[0], pieces }];
+        let placed = Placement::default().on(axis, Placed::Split { dim: 0, sections });
         Ok(Self(Param::new(at, name, shape, placed, draw)?, axis))
     }
     /// This rank's rows.

@@ -2,8 +2,8 @@
 //! equals the whole forward; all bit for bit.
 use comm::{Axis, Mesh, Op, World};
 use kernels::{Heads, Meta};
-use layers::{Builder, Chunk, Cx, Error, Input, Output, Random, Shape};
-use tensor::{Category, Cpu, Device, F61, Ids, Key, Phase};
+use layers::{Builder, Chunk, Cx, Error, Input, Output, Positions, Random, Shape};
+use tensor::{Category, Cpu, Device, F61, Ids, Key, Phase, Rope, Scaling};
 
 const SHAPE: Shape = Shape {
     width: 12,
@@ -11,9 +11,8 @@ const SHAPE: Shape = Shape {
     heads: Heads { queries: 8, keys: 4, dim: 3 },
     hidden: 8,
     vocabulary: 16,
-    rope: 100.0,
-    eps: 1e-5,
-    tied: false,
+    positions: Positions::Rotary(Rope { base: 100.0, scaling: Scaling::None }),
+    ..Shape::LLAMA
 };
 const LENGTHS: [&[usize]; 3] = [&[4, 1], &[3], &[2, 2]];
 type D = Cpu<F61>;
@@ -31,7 +30,7 @@ fn gradients(
     cuts: &[usize],
     later: bool,
 ) -> Result<Vec<Vec<F61>>, Error> {
-    let at = Builder { device, mesh, values: &Random { seed: 1 } };
+    let at = Builder::new(device, mesh, &Random { seed: 1 });
     let mut parts =
         cuts.windows(2).map(|c| Chunk::part(&at, shape, c[0]..c[1])).collect::<Result<Vec<_>, _>>()?;
     let mut trace = Vec::new();
@@ -105,7 +104,7 @@ fn a_microbatch_in_flight_is_not_overwritten() {
         .unwrap()
         .run(|device: D, mesh| {
             let _key = Key(1).enter();
-            let at = Builder { device: &device, mesh: &mesh, values: &Random { seed: 1 } };
+            let at = Builder::new(&device, &mesh, &Random { seed: 1 });
             let mut model = Chunk::whole(&at, &SHAPE)?;
             for _ in 0..2 {
                 let cx = Cx::train(4, &[2], 2);
@@ -131,7 +130,7 @@ fn decoding_equals_the_whole_forward_bit_for_bit() {
     for ranks in [1, 2, 4] {
         let world = World::threads(&[(Axis::Tp, ranks)]).unwrap();
         let all = world.run(|device: D, mesh| {
-            let at = Builder { device: &device, mesh: &mesh, values: &Random { seed: 1 } };
+            let at = Builder::new(&device, &mesh, &Random { seed: 1 });
             let mut model = Chunk::whole(&at, &SHAPE)?;
             let feed = |ids: Vec<u32>| Ids::new(&device, &ids, v).unwrap();
             let whole = feed([text(0, lengths[0]), text(1, lengths[1])].concat());
@@ -166,7 +165,7 @@ fn the_ledger_shows_two_all_reduces_a_block_each_way() {
     let calls = |shape: &Shape| {
         let world = World::threads(&[(Axis::Tp, 2)]).unwrap();
         let all = world.run(|device: Cpu<f32>, mesh| {
-            let at = Builder { device: &device, mesh: &mesh, values: &Random { seed: 1 } };
+            let at = Builder::new(&device, &mesh, &Random { seed: 1 });
             let mut model = Chunk::whole(&at, shape)?;
             let (cx, ids) = (Cx::train(0, &[3], 3), Ids::new(&device, &[1, 2, 3], shape.vocabulary)?);
             let forward = mesh.ledger();
@@ -190,7 +189,7 @@ fn the_ledger_shows_two_all_reduces_a_block_each_way() {
 fn inference_keeps_nothing() {
     let peaks = |blocks, cached: bool| {
         let (device, mesh) = (Meta::<Cpu<f32>>::default(), Mesh::ghost(&[(Axis::Tp, 2)], 1).unwrap());
-        let at = Builder { device: &device, mesh: &mesh, values: &Random { seed: 1 } };
+        let at = Builder::new(&device, &mesh, &Random { seed: 1 });
         let mut model = Chunk::whole(&at, &Shape { blocks, ..SHAPE }).unwrap();
         device.meter().begin(Phase::Inference);
         let cx = Cx::infer(&[3, 4]);
@@ -211,7 +210,7 @@ fn inference_keeps_nothing() {
 #[test]
 fn operations_are_those_of_the_equations() {
     let (device, mesh) = (Meta::<Cpu<f32>>::default(), Mesh::alone());
-    let at = Builder { device: &device, mesh: &mesh, values: &Random { seed: 1 } };
+    let at = Builder::new(&device, &mesh, &Random { seed: 1 });
     let mut model = Chunk::whole(&at, &SHAPE).unwrap();
     let (cx, ids) = (Cx::train(0, &[3, 2], 5), Ids::new(&device, &[0; 5], SHAPE.vocabulary).unwrap());
     model.forward(&cx, Input::Tokens(ids.clone()), Some(ids)).unwrap();
@@ -231,7 +230,7 @@ fn operations_are_those_of_the_equations() {
 fn fresh_weights_have_the_deviation_of_their_inputs() {
     let shape = Shape { width: 64, hidden: 96, vocabulary: 128, ..SHAPE };
     let (device, mesh) = (Cpu::<f64>::default(), Mesh::alone());
-    let at = Builder { device: &device, mesh: &mesh, values: &Random { seed: 1 } };
+    let at = Builder::new(&device, &mesh, &Random { seed: 1 });
     let mut model = Chunk::whole(&at, &shape).unwrap();
     for param in model.params() {
         let values = param.gather(&mesh).unwrap().unwrap();

@@ -1,14 +1,51 @@
 //! A step's sequences. The batch is cut into microbatches first and each microbatch is dealt over the data ranks
 //! then, so that the microbatches are part of the model and not of the layout.
 use std::ops::Range;
+use tensor::IGNORED;
 
-/// One sequence: token ids, and the id that each should be followed by.
+/// One sequence: token ids, and the id that each should be followed by. It may pack several documents: then each
+/// has positions of its own and sees itself only, but they stay together on one rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sequence {
     /// What goes in.
     pub ids: Vec<u32>,
-    /// What should come out, one for each.
+    /// What should come out, one for each; [`IGNORED`] where it does not count.
     pub targets: Vec<u32>,
+    /// Tokens of each document, in order.
+    pub documents: Vec<usize>,
+}
+
+impl Sequence {
+    /// A sequence of one document.
+    #[must_use]
+    pub fn new(ids: Vec<u32>, targets: Vec<u32>) -> Self {
+        Self { documents: vec![ids.len()], ids, targets }
+    }
+    /// Several documents, one after the other: the ids and targets of each.
+    #[must_use]
+    pub fn packed(documents: &[(Vec<u32>, Vec<u32>)]) -> Self {
+        Self {
+            ids: documents.iter().flat_map(|(ids, _)| ids.iter().copied()).collect(),
+            targets: documents.iter().flat_map(|(_, targets)| targets.iter().copied()).collect(),
+            documents: documents.iter().map(|(ids, _)| ids.len()).collect(),
+        }
+    }
+}
+
+/// A data rank's part of a microbatch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Share<'a> {
+    /// Its sequences.
+    pub sequences: &'a [Sequence],
+    /// How many documents of the step come before them: the number of the first.
+    pub first: usize,
+}
+
+impl Share<'_> {
+    /// Tokens of each document.
+    pub fn lengths(&self) -> Vec<usize> {
+        self.sequences.iter().flat_map(|s| s.documents.iter().copied()).collect()
+    }
 }
 
 /// All sequences of one step, in microbatches. Sequences may differ in length, microbatches in size.
@@ -39,6 +76,16 @@ pub enum BatchError {
         ids: usize,
         /// Its targets.
         targets: usize,
+    },
+    /// Documents that do not make up their sequence.
+    #[error("the documents of sequence {sequence} have {documents:?} tokens; it must be at least 1 each, {ids} together")]
+    Documents {
+        /// Which.
+        sequence: usize,
+        /// Tokens of its documents.
+        documents: Vec<usize>,
+        /// Its ids.
+        ids: usize,
     },
     /// Fewer sequences than data ranks.
     #[error(
@@ -72,6 +119,9 @@ impl Batch {
             if ids == 0 || ids != targets {
                 return Err(BatchError::Sequence { sequence, ids, targets });
             }
+            if s.documents.contains(&0) || s.documents.iter().sum::<usize>() != ids {
+                return Err(BatchError::Documents { sequence, documents: s.documents.clone(), ids });
+            }
         }
         let part = |m| sequences[deal(sequences.len(), m, microbatches)].to_vec();
         Ok(Self { microbatches: (0..microbatches).map(part).collect() })
@@ -80,20 +130,28 @@ impl Batch {
     pub fn microbatches(&self) -> &[Vec<Sequence>] {
         &self.microbatches
     }
-    /// Tokens that the loss is a mean over: all of the step's.
+    /// Tokens of the step.
     pub fn tokens(&self) -> usize {
         self.microbatches.iter().flatten().map(|s| s.ids.len()).sum()
     }
-    /// This data rank's sequences of one microbatch.
+    /// Targets that the loss is a mean over: all of the step's, but those that are ignored.
+    pub fn counted(&self) -> usize {
+        let targets = self.microbatches.iter().flatten().flat_map(|s| &s.targets);
+        targets.filter(|target| **target != IGNORED).count()
+    }
+    /// This data rank's part of one microbatch.
     ///
     /// # Errors
     /// If there are fewer sequences than ranks.
-    pub fn share(&self, microbatch: usize, rank: usize, ranks: usize) -> Result<&[Sequence], BatchError> {
+    pub fn share(&self, microbatch: usize, rank: usize, ranks: usize) -> Result<Share<'_>, BatchError> {
         let all = &self.microbatches[microbatch];
         if all.len() < ranks {
             return Err(BatchError::Deal { sequences: all.len(), ranks });
         }
-        Ok(&all[deal(all.len(), rank, ranks)])
+        let mine = deal(all.len(), rank, ranks);
+        let before = self.microbatches[..microbatch].iter().flatten().chain(&all[..mine.start]);
+        let first = before.map(|s| s.documents.len()).sum();
+        Ok(Share { sequences: &all[mine], first })
     }
 }
 
@@ -102,7 +160,7 @@ mod tests {
     use super::*;
 
     fn sequences(n: u32) -> Vec<Sequence> {
-        (0..n).map(|i| Sequence { ids: vec![i], targets: vec![i] }).collect()
+        (0..n).map(|i| Sequence::new(vec![i], vec![i])).collect()
     }
 
     /// Kills: a sequence dealt twice or to nobody, an order that depends on the ranks.
@@ -112,7 +170,7 @@ mod tests {
             let batch = Batch::new(sequences(n), microbatches).unwrap();
             let dealt = (0..microbatches).flat_map(|m| (0..ranks).map(move |r| (m, r)));
             let dealt: Vec<u32> =
-                dealt.flat_map(|(m, r)| batch.share(m, r, ranks).unwrap()).map(|s| s.ids[0]).collect();
+                dealt.flat_map(|(m, r)| batch.share(m, r, ranks).unwrap().sequences).map(|s| s.ids[0]).collect();
             assert_eq!(dealt, (0..n).collect::<Vec<_>>());
             assert_eq!(batch.tokens(), n as usize);
         }
@@ -128,7 +186,31 @@ mod tests {
             deal,
             "a microbatch of 1 sequences cannot be dealt over dp=2: each rank needs at least one"
         );
-        let uneven = Sequence { ids: vec![1, 2], targets: vec![3] };
+        let uneven = Sequence::new(vec![1, 2], vec![3]);
         assert!(Batch::new(vec![uneven], 1).unwrap_err().to_string().starts_with("sequence 0 has 2 ids"));
+    }
+
+    /// Kills: a number that depends on the ranks, documents counted as one, an ignored target that counts.
+    #[test]
+    fn documents_are_numbered_through_the_step() {
+        let document = |n: u32| ((0..n).collect(), vec![IGNORED; n as usize]);
+        let packed = Sequence::packed(&[document(2), document(3)]);
+        let all = [sequences(2), vec![packed], sequences(2)].concat();
+        let batch = Batch::new(all, 2).unwrap();
+        assert_eq!((batch.tokens(), batch.counted()), (9, 4));
+        let firsts = |ranks| -> Vec<(usize, Vec<usize>)> {
+            let shares = (0..2).flat_map(|m| (0..ranks).map(move |r| (m, r)));
+            let share = |(m, r)| batch.share(m, r, ranks).unwrap();
+            shares.map(|at| (share(at).first, share(at).lengths())).collect()
+        };
+        assert_eq!(firsts(1), [(0, vec![1, 1]), (2, vec![2, 3, 1, 1])]);
+        assert_eq!(firsts(2), [(0, vec![1]), (1, vec![1]), (2, vec![2, 3]), (4, vec![1, 1])]);
+        let mut torn = Sequence::new(vec![1, 2], vec![3, 4]);
+        torn.documents = vec![1, 0, 1];
+        let why = Batch::new(vec![torn], 1).unwrap_err().to_string();
+        assert_eq!(
+            why,
+            "the documents of sequence 0 have [1, 0, 1] tokens; it must be at least 1 each, 2 together"
+        );
     }
 }

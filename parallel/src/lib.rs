@@ -12,7 +12,7 @@ mod checkpoint;
 mod stored;
 mod trainer;
 
-pub use batch::{Batch, BatchError, Sequence, deal};
+pub use batch::{Batch, BatchError, Sequence, Share, deal};
 pub use checkpoint::{restore_optimizer, save_optimizer, save_params};
 pub use stored::{Entry, Orientation, Stored, StoredError};
 pub use trainer::{Report, Trainer};

@@ -2,7 +2,7 @@
 //! global norm clipped, the optimizer's step.
 //!
 //! ```text
-//! loss = Σ over microbatches and data ranks of each token's loss ÷ all tokens of the step
+//! loss = Σ over microbatches and data ranks of each token's loss ÷ all targets of the step that count
 //! ```
 //!
 //! So unequal parts need no weights of their own: a mean of means would be another function. Data ranks hold
@@ -10,11 +10,11 @@
 //!
 //! Source: Li et al., "PyTorch distributed", §3, arXiv:2006.15704 (replicas); Huang et al., "GPipe", §2.2,
 //! arXiv:1811.06965 (accumulation over microbatches).
-use crate::{Batch, Result, Sequence};
+use crate::{Batch, Result, Sequence, Share};
 use comm::{Axis, Mesh};
 use kernels::Kernels;
 use layers::ops::Partial;
-use layers::{Builder, Chunk, Cx, Input, Kind, Optimizer, Output, Shape, Values};
+use layers::{Builder, Chunk, Cx, Input, Kind, Optimizer, Output, Record, Shape};
 use tensor::{Ids, Tensor};
 
 /// A model with its optimizer, on this rank.
@@ -24,6 +24,8 @@ pub struct Trainer<D: Kernels> {
     vocabulary: usize,
     model: Chunk<D>,
     optimizer: Optimizer<D>,
+    seed: u64,
+    record: Option<Record<D>>,
 }
 
 /// What a step gives, still on the device; the same on every rank.
@@ -39,17 +41,21 @@ impl<D: Kernels> Trainer<D> {
     ///
     /// # Errors
     /// If the ranks do not fit the shape, or there are no such values.
-    pub fn new(
-        device: &D,
-        mesh: &Mesh<D>,
-        shape: &Shape,
-        values: &dyn Values<D::Elem>,
-        optimizer: (Kind, Option<f64>),
-    ) -> Result<Self> {
-        let model = Chunk::whole(&Builder { device, mesh, values }, shape)?;
+    pub fn new(at: &Builder<D>, shape: &Shape, optimizer: (Kind, Option<f64>)) -> Result<Self> {
+        let model = Chunk::whole(at, shape)?;
         let optimizer = Optimizer::new(optimizer.0, optimizer.1);
-        let (device, mesh) = (device.clone(), mesh.clone());
-        Ok(Self { device, mesh, vocabulary: shape.vocabulary, model, optimizer })
+        let (device, mesh) = (at.device.clone(), at.mesh.clone());
+        Ok(Self { device, mesh, vocabulary: shape.vocabulary, model, optimizer, seed: 0, record: None })
+    }
+    /// The same, drawing dropout from this seed.
+    #[must_use]
+    pub fn seeded(mut self, seed: u64) -> Self {
+        self.seed = seed;
+        self
+    }
+    /// From now on, what layers take and give is left in `record`, if there is one.
+    pub fn record(&mut self, record: Option<Record<D>>) {
+        self.record = record;
     }
     /// One step on a batch that every rank is given whole.
     ///
@@ -76,8 +82,8 @@ impl<D: Kernels> Trainer<D> {
     pub fn evaluate(&mut self, batch: &Batch) -> Result<Tensor<D>> {
         let mut loss = None;
         for microbatch in 0..batch.microbatches().len() {
-            let (lengths, ids, targets) = self.share(batch, microbatch)?;
-            let cx = Cx::infer(&lengths).averaged_over(batch.tokens());
+            let (share, ids, targets) = self.share(batch, microbatch)?;
+            let cx = Cx::infer(&share.lengths()).averaged_over(batch.counted());
             loss = Some(sum(loss, self.forward(&cx, ids, targets)?));
         }
         let data = self.mesh.group(Axis::Dp).named("loss");
@@ -85,8 +91,11 @@ impl<D: Kernels> Trainer<D> {
     }
     /// Forward and backward of one microbatch: its share of the loss, an addend on each data rank.
     fn microbatch(&mut self, batch: &Batch, microbatch: usize) -> Result<Partial<D>> {
-        let (lengths, ids, targets) = self.share(batch, microbatch)?;
-        let cx = Cx::train(microbatch, &lengths, batch.tokens());
+        let (share, ids, targets) = self.share(batch, microbatch)?;
+        let cx = Cx::train(microbatch, &share.lengths(), batch.counted())
+            .numbered_from(share.first)
+            .dropping(self.seed, self.optimizer.steps())
+            .recorded(self.record.clone());
         let loss = self.forward(&cx, ids, targets)?;
         self.model.backward(&cx, None)?;
         Ok(loss)
@@ -97,16 +106,16 @@ impl<D: Kernels> Trainer<D> {
             Output::Activation(_) => unreachable!("a whole model ends in a loss"),
         }
     }
-    /// This data rank's sequences of a microbatch: their lengths, ids and targets.
-    fn share(&self, batch: &Batch, microbatch: usize) -> Result<(Vec<usize>, Ids<D>, Ids<D>)> {
+    /// This data rank's part of a microbatch, its ids and targets.
+    fn share<'a>(&self, batch: &'a Batch, microbatch: usize) -> Result<(Share<'a>, Ids<D>, Ids<D>)> {
         let data = self.mesh.group(Axis::Dp);
-        let mine = batch.share(microbatch, data.rank(), data.size())?;
-        let on_device = |of: fn(&Sequence) -> &Vec<u32>| {
-            let all: Vec<u32> = mine.iter().flat_map(of).copied().collect();
-            Ids::new(&self.device, &all, self.vocabulary)
+        let share = batch.share(microbatch, data.rank(), data.size())?;
+        let all = |of: fn(&Sequence) -> &Vec<u32>| -> Vec<u32> {
+            share.sequences.iter().flat_map(of).copied().collect()
         };
-        let lengths = mine.iter().map(|s| s.ids.len()).collect();
-        Ok((lengths, on_device(|s| &s.ids)?, on_device(|s| &s.targets)?))
+        let ids = Ids::new(&self.device, &all(|s| &s.ids), self.vocabulary)?;
+        let targets = Ids::targets(&self.device, &all(|s| &s.targets), self.vocabulary)?;
+        Ok((share, ids, targets))
     }
     /// The model.
     pub fn model(&mut self) -> &mut Chunk<D> {
@@ -139,21 +148,20 @@ mod tests {
         heads: Heads { queries: 2, keys: 2, dim: 2 },
         hidden: 4,
         vocabulary: 8,
-        rope: 100.0,
-        eps: 1e-5,
-        tied: false,
+        ..Shape::LLAMA
     };
 
     /// Kills: a mean of means, data ranks not summed, an evaluation that learns.
     #[test]
     fn evaluating_gives_the_loss_that_the_step_begins_with() {
         let _key = Key(6).enter();
-        let sequence = |n: u32| Sequence { ids: (0..n).collect(), targets: (1..=n).collect() };
+        let sequence = |n: u32| Sequence::new((0..n).collect(), (1..=n).collect());
         let batch = Batch::new([5, 2, 3, 1, 4].map(sequence).to_vec(), 2).unwrap();
         for ranks in [1, 2] {
             let losses = World::threads(&[(Axis::Dp, ranks)]).unwrap().run(|device: Cpu<F61>, mesh| {
                 let kind = (Kind::Sgd, None);
-                let mut trainer = Trainer::new(&device, &mesh, &SHAPE, &Random { seed: 2 }, kind)?;
+                let at = Builder::new(&device, &mesh, &Random { seed: 2 });
+                let mut trainer = Trainer::new(&at, &SHAPE, kind)?;
                 let [first, again] = [trainer.evaluate(&batch)?.read(), trainer.evaluate(&batch)?.read()];
                 let step = trainer.step(&batch, 1.0)?.loss.read();
                 assert!(first == again && first == step, "{first:?} {again:?} {step:?}");

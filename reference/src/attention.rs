@@ -1,18 +1,11 @@
-//! Causal attention of grouped heads over sequences of different lengths.
+//! Attention of grouped heads over sequences of different lengths: every token looks at tokens of its own sequence.
 //!
-//! Letters: `B` tokens of all sequences, `q` query heads, `k` key heads, `d` features a head; rows
-//! `[Q(q·d) | K(k·d) | V(k·d)]`; query head `h` reads key and value head `⌊h·k/q⌋`. For one token and one head,
-//! with `j` over the tokens of its sequence up to itself:
+//! Letters: `B` tokens of all sequences; rows `[Q | K | V]`. What a query gathers, and the way back, is in `look.rs`.
 //!
-//! ```text
-//! forward   p = softmax(Q·Kⱼ/√d)                   O = Σ pⱼ·Vⱼ
-//! backward  dsⱼ = pⱼ·(dO·Vⱼ − Σᵢ pᵢ·dO·Vᵢ)/√d      dQ = Σ dsⱼ·Kⱼ   dKⱼ += dsⱼ·Q   dVⱼ += pⱼ·dO
-//! ```
 //! Source: Vaswani et al., arXiv:1706.03762; grouped heads: Ainslie et al., arXiv:2305.13245.
-use crate::linear::{add, dot};
-use crate::softmax::softmax;
-use std::ops::Range;
-use tensor::Scalar;
+use crate::look::Look;
+use crate::sight::{Sight, Tokens};
+use tensor::{Dropout, Scalar};
 
 /// The heads of an attention layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,94 +23,65 @@ impl Heads {
     pub fn row(self) -> usize {
         (self.queries + 2 * self.keys) * self.dim
     }
-    /// Where the query of head `h` of token `r` lies in the rows.
-    fn query(self, r: usize, h: usize) -> Range<usize> {
-        self.part(r, h)
-    }
-    /// Where the key lies that query head `h` reads of token `r`.
-    fn key(self, r: usize, h: usize) -> Range<usize> {
-        self.part(r, self.queries + h * self.keys / self.queries)
-    }
-    /// Where the value lies that query head `h` reads of token `r`.
-    fn value(self, r: usize, h: usize) -> Range<usize> {
-        self.part(r, self.queries + self.keys + h * self.keys / self.queries)
-    }
-    fn part(self, r: usize, head: usize) -> Range<usize> {
-        let from = r * self.row() + head * self.dim;
-        from..from + self.dim
+    /// Features of a row `[Q]`, and of what the heads gather: `queries·dim`.
+    pub(crate) fn gathered(self) -> usize {
+        self.queries * self.dim
     }
 }
 
-/// `qkv[B, row]` → `O[B, queries·dim]`. `lengths`: tokens of each sequence, whose rows lie one sequence after the
-/// other.
+/// `qkv[B, row]` → `O[B, queries·dim]`. `dropout`: of the probabilities, where there is one.
 ///
 /// # Panics
-/// If the key heads do not divide the query heads, or the rows are not as many as the lengths say.
+/// If the key heads do not divide the query heads, the rows are not as many as the tokens, or a query sees no key.
 #[must_use]
-pub fn attention<S: Scalar>(qkv: &[S], heads: Heads, lengths: &[usize]) -> Vec<S> {
-    check(qkv, heads, lengths);
-    let mut o = Vec::with_capacity(qkv.len());
-    for (first, r) in tokens(lengths) {
-        for h in 0..heads.queries {
-            let mut head = vec![S::ZERO; heads.dim];
-            for (j, p) in (first..).zip(probabilities(qkv, heads, h, first, r)) {
-                add(&mut head, qkv[heads.value(j, h)].iter().map(|&v| p * v));
-            }
-            o.extend(head);
-        }
-    }
-    o
+pub fn attention<S: Scalar>(
+    qkv: &[S],
+    heads: Heads,
+    sight: Sight,
+    tokens: &Tokens,
+    dropout: Option<&Dropout>,
+) -> Vec<S> {
+    let (q, kv) = split(qkv, heads);
+    look(&q, &kv, heads, sight, tokens, dropout).forward()
 }
 
 /// `qkv[B, row], dO[B, queries·dim]` → `[dQ | dK | dV][B, row]`.
 ///
 /// # Panics
-/// If the key heads do not divide the query heads, or the rows are not as many as the lengths say.
+/// As [`attention`], and if the rows of `dO` are not as many.
 #[must_use]
-pub fn attention_backward<S: Scalar>(qkv: &[S], d_o: &[S], heads: Heads, lengths: &[usize]) -> Vec<S> {
-    check(qkv, heads, lengths);
-    assert_eq!(d_o.len() * heads.row(), qkv.len() * heads.queries * heads.dim, "a row of dO for each of qkv");
-    let (scale, mut d) = (S::inv_sqrt(heads.dim), vec![S::ZERO; qkv.len()]);
-    for (first, r) in tokens(lengths) {
-        for h in 0..heads.queries {
-            let d_o = &d_o[(r * heads.queries + h) * heads.dim..][..heads.dim];
-            let p = probabilities(qkv, heads, h, first, r);
-            let dp: Vec<S> = (first..=r).map(|j| dot(d_o, &qkv[heads.value(j, h)])).collect();
-            let mean = dot(&p, &dp);
-            for (j, (&p, &dp)) in (first..).zip(p.iter().zip(&dp)) {
-                let ds = p * (dp - mean) * scale;
-                add(&mut d[heads.query(r, h)], qkv[heads.key(j, h)].iter().map(|&k| ds * k));
-                add(&mut d[heads.key(j, h)], qkv[heads.query(r, h)].iter().map(|&q| ds * q));
-                add(&mut d[heads.value(j, h)], d_o.iter().map(|&d_o| p * d_o));
-            }
-        }
-    }
-    d
+pub fn attention_backward<S: Scalar>(
+    qkv: &[S],
+    d_o: &[S],
+    heads: Heads,
+    sight: Sight,
+    tokens: &Tokens,
+    dropout: Option<&Dropout>,
+) -> Vec<S> {
+    let (q, kv) = split(qkv, heads);
+    let (dq, dkv) = look(&q, &kv, heads, sight, tokens, dropout).backward(d_o);
+    let rows = dq.chunks(heads.gathered()).zip(dkv.chunks(heads.row() - heads.gathered()));
+    rows.flat_map(|(dq, dkv)| dq.iter().chain(dkv).copied()).collect()
 }
 
-fn check<S: Scalar>(qkv: &[S], heads: Heads, lengths: &[usize]) {
-    assert!(heads.queries.is_multiple_of(heads.keys), "the key heads divide the query heads: {heads:?}");
-    let tokens = lengths.iter().sum::<usize>();
-    assert_eq!(qkv.len(), tokens * heads.row(), "{tokens} rows [Q | K | V] of {heads:?}");
+fn look<'a, S>(
+    q: &'a [S],
+    kv: &'a [S],
+    heads: Heads,
+    sight: Sight,
+    tokens: &'a Tokens,
+    dropout: Option<&'a Dropout>,
+) -> Look<'a, S> {
+    let dropout = dropout.map(|dropout| (dropout, tokens.numbers.as_slice()));
+    Look { q, kv, heads, lengths: [&tokens.lengths; 2], sight, dropout }
 }
 
-/// `(first, r)` for every token: the first row of its sequence, and its own.
-fn tokens(lengths: &[usize]) -> impl Iterator<Item = (usize, usize)> {
-    lengths
-        .iter()
-        .scan(0, |end, &length| {
-            let first = *end;
-            *end += length;
-            Some((first..*end).map(move |r| (first, r)))
-        })
-        .flatten()
-}
-
-/// How head `h` of token `r` weighs the tokens `first..=r`.
-fn probabilities<S: Scalar>(qkv: &[S], heads: Heads, h: usize, first: usize, r: usize) -> Vec<S> {
-    let scale = S::inv_sqrt(heads.dim);
-    let score = |j| dot(&qkv[heads.query(r, h)], &qkv[heads.key(j, h)]) * scale;
-    softmax(&(first..=r).map(score).collect::<Vec<S>>())
+/// `qkv[B, row]` → rows `[Q]`, rows `[K | V]`.
+fn split<S: Scalar>(qkv: &[S], heads: Heads) -> (Vec<S>, Vec<S>) {
+    assert!(qkv.len().is_multiple_of(heads.row()), "{} numbers: no rows [Q | K | V] of {heads:?}", qkv.len());
+    let rows = qkv.chunks(heads.row()).map(|row| row.split_at(heads.gathered()));
+    let (q, kv): (Vec<&[S]>, Vec<&[S]>) = rows.unzip();
+    (q.concat(), kv.concat())
 }
 
 #[cfg(test)]
@@ -126,7 +90,14 @@ mod tests {
     use crate::proof::{assert_close, assert_derivative, draw, under_two_keys, values};
     use tensor::F61;
 
+    /// Causal, without dropout.
+    fn causal<S: Scalar>(qkv: &[S], heads: Heads, lengths: &[usize]) -> Vec<S> {
+        attention(qkv, heads, Sight::Causal, &Tokens::new(lengths), None)
+    }
+
     const GROUPED: Heads = Heads { queries: 4, keys: 2, dim: 3 };
+    const CASES: [Sight; 4] =
+        [Sight::All, Sight::Causal, Sight::Window { size: 2, sinks: 0 }, Sight::Window { size: 1, sinks: 2 }];
 
     /// Kills: a missing scale, keys and values exchanged, a first token that sees the second.
     #[test]
@@ -138,7 +109,7 @@ mod tests {
         let p = 1.0 / (1.0 + f64::exp(3.0 - 0.75));
         let q = 1.0 - p;
         let wanted = [1.0, 2.0, 3.0, 4.0, p - q, 2.0 * p, 3.0 * p + q, 4.0 * p + 5.0 * q];
-        assert_close(&attention(&[first, second].concat(), heads, &[2]), &wanted, 1e-14);
+        assert_close(&causal(&[first, second].concat(), heads, &[2]), &wanted, 1e-14);
     }
 
     /// Kills: a scale computed as a float, of another count, or applied to the keys twice.
@@ -149,7 +120,7 @@ mod tests {
             let score = |j: usize| x[3] * x[3 * j + 1] * F61::inv_sqrt(1);
             let e = F61::exp_sub(score(0), score(1));
             let second = (e * x[2] + x[5]) * (e + F61::ONE).inv();
-            assert_eq!(attention(&x, Heads { queries: 1, keys: 1, dim: 1 }, &[2]), [x[2], second]);
+            assert_eq!(causal(&x, Heads { queries: 1, keys: 1, dim: 1 }, &[2]), [x[2], second]);
         });
     }
 
@@ -158,13 +129,13 @@ mod tests {
     fn attention_of_groups_equals_each_head_by_itself() {
         under_two_keys(|| {
             let x: Vec<F61> = draw(1, 3 * GROUPED.row());
-            let o = attention(&x, GROUPED, &[3]);
+            let o = causal(&x, GROUPED, &[3]);
             for (h, group) in [(0, 0), (1, 0), (2, 1), (3, 1)] {
                 let alone: Vec<F61> = x
                     .chunks(GROUPED.row())
                     .flat_map(|row| [h, 4 + group, 6 + group].map(|at| row[at * 3..][..3].to_vec()).concat())
                     .collect();
-                let wanted = attention(&alone, Heads { queries: 1, keys: 1, dim: 3 }, &[3]);
+                let wanted = causal(&alone, Heads { queries: 1, keys: 1, dim: 3 }, &[3]);
                 for r in 0..3 {
                     assert_eq!(o[r * 12 + h * 3..][..3], wanted[r * 3..][..3], "token {r}, head {h}");
                 }
@@ -172,32 +143,72 @@ mod tests {
         });
     }
 
+    /// Kills: a mask by row instead of sequence, key instead of query, or group instead of head; a softmax over what
+    /// dropout left; sinks of another sequence; a mask that is not scaled.
+    #[test]
+    fn attention_equals_the_formula_in_std_floats() {
+        let (row, tokens) = (GROUPED.row(), Tokens { lengths: vec![4, 0, 3], numbers: vec![5, 1, 3] });
+        let (x, d): (Vec<f64>, _) = (draw(6, 7 * row), Dropout::new(0.4, 1, 2, "scores"));
+        for (sight, dropout) in CASES.map(|sight| [(sight, None), (sight, Some(&d))]).concat() {
+            let (mut wanted, mut dropped) = (Vec::new(), 0);
+            for (first, p, number) in (0..7).map(|r| if r < 4 { (0, r, 5) } else { (4, r - 4, 3) }) {
+                let length = if first == 0 { 4 } else { 3 };
+                let seen = || (0..length).filter(|&k| sight.sees(p, k));
+                for h in 0..4 {
+                    let part = |at: usize, head: usize| &x[(first + at) * row + head * 3..][..3];
+                    let inner =
+                        |k| part(p, h).iter().zip(part(k, 4 + h / 2)).map(|(q, k)| q * k).sum::<f64>();
+                    let weight = |k| f64::exp(inner(k) / 3f64.sqrt());
+                    let total: f64 = seen().map(weight).sum();
+                    let stays = |k| dropout.is_none_or(|d| d.keeps(number, p, Dropout::pair(h, k)));
+                    dropped += seen().filter(|&k| !stays(k)).count();
+                    let scale = if dropout.is_some() { 1.0 / 0.6 } else { 1.0 };
+                    let share = |k| if stays(k) { weight(k) / total * scale } else { 0.0 };
+                    wanted.extend(
+                        (0..3).map(|c| seen().map(|k| share(k) * part(k, 6 + h / 2)[c]).sum::<f64>()),
+                    );
+                }
+            }
+            assert_close(&attention(&x, GROUPED, sight, &tokens, dropout), &wanted, 1e-14);
+            assert_eq!(dropout.is_some(), dropped > 5, "{dropped} dropped");
+        }
+    }
+
     /// Kills: a look into the sequence before or after, a sequence dropped.
     #[test]
     fn attention_of_packed_sequences_equals_each_sequence_by_itself() {
         under_two_keys(|| {
             let x: Vec<F61> = draw(2, 6 * GROUPED.row());
-            let lengths = [1, 3, 0, 2];
-            let (mut alone, mut at) = (Vec::new(), 0);
-            for length in lengths {
-                alone.extend(attention(&x[at..][..length * GROUPED.row()], GROUPED, &[length]));
-                at += length * GROUPED.row();
+            let (tokens, d) = (Tokens::new(&[1, 3, 0, 2]), Dropout::new(0.3, 4, 5, "scores"));
+            for (sight, dropout) in CASES.map(|sight| [(sight, None), (sight, Some(&d))]).concat() {
+                let (mut alone, mut at) = (Vec::new(), 0);
+                for (&length, &number) in tokens.lengths.iter().zip(&tokens.numbers) {
+                    let rows = &x[at..][..length * GROUPED.row()];
+                    let one = Tokens { lengths: vec![length], numbers: vec![number] };
+                    alone.extend(attention(rows, GROUPED, sight, &one, dropout));
+                    at += rows.len();
+                }
+                assert_eq!(attention(&x, GROUPED, sight, &tokens, dropout), alone);
+                assert_eq!(alone.len(), 6 * 12);
             }
-            assert_eq!(attention(&x, GROUPED, &lengths), alone);
-            assert_eq!(alone.len(), 6 * 12);
         });
     }
 
-    /// Kills: a scale lost backward, a softmax without its mean, `=` for `+=` where query heads share a key.
+    /// Kills: a scale lost backward, a softmax without its mean, `=` for `+=` where query heads share a key, a mask
+    /// lost or applied twice on the way back, other keys than the forward's.
     #[test]
     fn attention_backward_equals_the_derivative_exactly() {
         under_two_keys(|| {
             let shapes = [(GROUPED, [2, 4, 1]), (Heads { queries: 3, keys: 3, dim: 1 }, [3, 0, 2])];
+            let d = Dropout::new(0.4, 4, 5, "scores");
+            let cases = CASES.map(|sight| [(sight, None), (sight, Some(&d))]).concat();
             for (heads, lengths) in shapes {
-                let tokens: usize = lengths.iter().sum();
-                let (x, d_o) = (draw(3, tokens * heads.row()), draw(4, tokens * heads.queries * heads.dim));
-                let d = attention_backward(&values(&x), &d_o, heads, &lengths);
-                assert_derivative(&d_o, &attention(&x, heads, &lengths), &[(&x, &d)]);
+                let (rows, tokens): (usize, _) = (lengths.iter().sum(), Tokens::new(&lengths));
+                let (x, d_o) = (draw(3, rows * heads.row()), draw(4, rows * heads.gathered()));
+                for &(sight, dropout) in &cases {
+                    let d = attention_backward(&values(&x), &d_o, heads, sight, &tokens, dropout);
+                    assert_derivative(&d_o, &attention(&x, heads, sight, &tokens, dropout), &[(&x, &d)]);
+                }
             }
         });
     }
@@ -206,6 +217,13 @@ mod tests {
     #[should_panic(expected = "divide")]
     fn key_heads_that_do_not_divide_panic() {
         let heads = Heads { queries: 3, keys: 2, dim: 1 };
-        let _ = attention(&[0.0; 7], heads, &[1]);
+        let _ = causal(&[0.0; 7], heads, &[1]);
+    }
+
+    #[test]
+    #[should_panic(expected = "query 0 of sequence 0 sees no key")]
+    fn a_window_of_nothing_panics() {
+        let (heads, sight) = (Heads { queries: 1, keys: 1, dim: 1 }, Sight::Window { size: 0, sinks: 0 });
+        let _ = attention(&[0.0; 3], heads, sight, &Tokens::new(&[1]), None);
     }
 }

@@ -1,46 +1,76 @@
-//! The oracle: the whole unsplit model of the Llama family as plain loops, generic over [`tensor::Scalar`].
+//! The oracle: whole unsplit models of the GPT-2, Llama, Mistral and Qwen families, and a classifier, as plain loops,
+//! generic over [`tensor::Scalar`].
 //!
 //! Every split, fused or pipelined program of the workspace is judged by what stands here, so nothing here is
-//! clever, and nothing is shared with what it judges but `Scalar`. Matrices are row-major slices; a row is a
-//! token, and the sequences of a batch lie one after the other without padding. On floats this is the ordinary
-//! model; on `F61` its values are bit-equal for every correct program; on `Dual<F61>` they carry derivatives;
-//! on `Degree` they bound how often a proof could err.
+//! clever, and nothing is shared with what it judges but `Scalar`, and what both sides must agree on: `Rope`, `Dropout`
+//! and `IGNORED`. Matrices are row-major slices; a row is a token, and the sequences of a batch lie one after the other
+//! without padding. On floats this is the ordinary model; on `F61` its values are bit-equal for every correct program;
+//! on `Dual<F61>` they carry derivatives; on `Degree` they bound how often a proof could err.
 //!
 //! | file | holds |
 //! |---|---|
-//! | `linear.rs` | `Y = X·W` and its backward |
-//! | `norm.rs` | root-mean-square norm |
-//! | `swiglu.rs` | the gated activation |
+//! | `linear.rs`, `bias.rs` | `Y = X·W`, `Y += b`, and their backwards |
+//! | `norm.rs`, `layer_norm.rs`, `head_norm.rs` | root-mean-square norm; layer norm; norms of queries and keys |
+//! | `swiglu.rs`, `activation.rs` | the gated activation; the plain ones |
+//! | `dropout.rs` | dropout, and the pass it depends on |
 //! | `softmax.rs` | softmax and log-sum-exp of one row, for attention and the loss |
 //! | `rotary.rs` | rotary positions |
-//! | `attention.rs` | grouped causal attention over ragged batches |
+//! | `sight.rs` | the sequences of a batch, and whom a token sees |
+//! | `look.rs` | queries that look at keys: scores, weights, sums, and the way back |
+//! | `attention.rs`, `cross_attention.rs` | grouped attention over ragged batches: to oneself, to a memory |
 //! | `loss.rs` | embedding and cross-entropy: where token ids come in |
+//! | `parameters.rs` | maps that know their parameters by name |
 //! | `block.rs` | one transformer block, forward and backward |
-//! | `model.rs` | names and shapes of the parameters, logits, gradients |
-//! | `train.rs` | one training step: accumulation, clipping, SGD and `AdamW` |
-//! | `proof.rs` | (tests) random directions, and the judgement that a backward is a derivative |
-//! | `tests/llama.rs` | the same training in `PyTorch`, step by step |
+//! | `model.rs` | what a model is; names and shapes of its parameters |
+//! | `pass.rs` | one pass through the model: logits, loss, gradients |
+//! | `classifier.rs` | affine layers with `ReLU` between them |
+//! | `update.rs`, `train.rs` | clipping, SGD and `AdamW`; one training step over microbatches |
+//! | `proof.rs` | (tests) random directions, models of every kind, the judgement that a backward is a derivative |
+//! | `tests/llama.rs`, `tests/families.rs` | the same training by Hugging Face and `PyTorch`, step by step |
 //!
 //! A slice whose length does not fit its shape is a bug of the caller and panics.
+mod activation;
 mod attention;
+mod bias;
 mod block;
+mod classifier;
+mod cross_attention;
+mod dropout;
+mod head_norm;
+mod layer_norm;
 mod linear;
+mod look;
 mod loss;
 mod model;
 mod norm;
+mod parameters;
+mod pass;
 #[cfg(test)]
 mod proof;
 mod rotary;
+mod sight;
 mod softmax;
 mod swiglu;
 mod train;
+mod update;
 
+pub use activation::{Activation, activate, activate_backward};
 pub use attention::{Heads, attention, attention_backward};
+pub use bias::{add_bias, bias_gradient};
 pub use block::BlockSaved;
+pub use classifier::Classifier;
+pub use cross_attention::{cross_attention, cross_attention_backward};
+pub use dropout::{Pass, dropout};
+pub use head_norm::{head_norm, head_norm_backward};
+pub use layer_norm::{layer_norm, layer_norm_backward};
 pub use linear::{linear, linear_backward};
-pub use loss::{cross_entropy, cross_entropy_backward, embed, embed_backward};
-pub use model::{Model, Sequence, Weights};
+pub use loss::{Objective, cross_entropy, cross_entropy_backward, embed, embed_backward};
+pub use model::{Model, Positions, Rates, Window};
 pub use norm::{rms_norm, rms_norm_backward};
+pub use parameters::{Norm, Weights};
+pub use pass::Sequence;
 pub use rotary::rotary;
+pub use sight::{Sight, Tokens};
 pub use swiglu::{swiglu, swiglu_backward};
-pub use train::{Optimizer, Step, Trainer};
+pub use train::{Step, Trainer};
+pub use update::{Optimizer, Updates};

@@ -1,15 +1,17 @@
 //! Where token ids come in: the embedding that reads them, and the cross-entropy that judges by them.
 //!
-//! Letters: `B` tokens, `D` features, `V` vocabulary; `N` the tokens that the loss is a mean over.
+//! Letters: `B` tokens, `D` features, `V` vocabulary; `N` the targets that the loss is a mean over; of one row of
+//! logits `z`, `lse = ln Σ exp(z)`; `ε` label smoothing, `λ` the weight of the z-loss.
 //!
 //! ```text
-//! embed           X[B,D] = table[ids]                       dtable[id] = Σ of dX over the tokens that are id
-//! cross-entropy   loss   = Σ_B (lse(logits) − logit of the target) / N
-//!                 dlogits[B,V] = (softmax(logits) − onehot(target)) / N
+//! embed           X[B,D] = table[ids]               dtable[id] = Σ of dX over the tokens that are id
+//! cross-entropy   loss = Σ_B (lse − (1 − ε)·z_target − ε/V·Σ_V z + λ·lse²) / N
+//!                 dz[B,V] = (softmax(z)·(1 + 2λ·lse) − (1 − ε)·onehot(target) − ε/V) / N
 //! ```
+//! Source: smoothing: Szegedy et al., §7, arXiv:1512.00567; z-loss: Chowdhery et al., `PaLM`, §5, arXiv:2204.02311.
 use crate::linear::add;
 use crate::softmax::{log_sum_exp, softmax};
-use tensor::Scalar;
+use tensor::{IGNORED, Scalar};
 
 /// `table[V,D]`, `ids[B]` → `X[B,D]`, with `D = width`.
 ///
@@ -34,39 +36,94 @@ pub fn embed_backward<S: Scalar>(dy: &[S], ids: &[u32], width: usize, vocabulary
     table
 }
 
-/// `logits[B,V]`, `targets[B]` → these tokens' share of the mean loss, in nats. `tokens`: how many the loss
-/// is a mean over, of the whole step: all its microbatches and all data ranks. No rows: 0.
+/// What the loss is besides cross-entropy; by default nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Objective {
+    /// Label smoothing `ε`: the share of the target that all tokens have evenly.
+    pub smoothing: f64,
+    /// The weight `λ` of the squared log-sum-exp, which keeps logits near 0.
+    pub z: f64,
+}
+
+/// `logits[B,V]`, `targets[B]` → these tokens' share of the mean loss, in nats; rows whose target is [`IGNORED`]
+/// add nothing. `mean_over`: how many the loss is a mean over, of the whole step: all its microbatches and all data
+/// ranks; 0 makes the loss 0.
 ///
 /// # Panics
-/// If there is not one row of logits for each target, or a target lies outside the vocabulary.
+/// If there is not one row of logits for each target, or another target lies outside the vocabulary.
 #[must_use]
-pub fn cross_entropy<S: Scalar>(logits: &[S], targets: &[u32], vocabulary: usize, tokens: usize) -> S {
+pub fn cross_entropy<S: Scalar>(
+    logits: &[S],
+    targets: &[u32],
+    vocabulary: usize,
+    mean_over: usize,
+    objective: &Objective,
+) -> S {
     assert_eq!(logits.len(), targets.len() * vocabulary, "a row of logits for each target");
-    let rows = logits.chunks(vocabulary).zip(targets);
-    rows.fold(S::ZERO, |loss, (row, &target)| {
-        loss + (log_sum_exp(row) - row[target as usize]) * S::from_usize(tokens).inv()
-    })
+    let (share, mut loss) = (share(mean_over), S::ZERO);
+    for (row, &target) in logits.chunks(vocabulary).zip(targets) {
+        if target != IGNORED {
+            loss += row_loss(row, target as usize, objective) * share;
+        }
+    }
+    loss
 }
 
 /// `logits[B,V]`, `targets[B]` → `dlogits[B,V]` of [`cross_entropy`].
 ///
 /// # Panics
-/// If there is not one row of logits for each target, or a target lies outside the vocabulary.
+/// As [`cross_entropy`].
 #[must_use]
 pub fn cross_entropy_backward<S: Scalar>(
     logits: &[S],
     targets: &[u32],
     vocabulary: usize,
-    tokens: usize,
+    mean_over: usize,
+    objective: &Objective,
 ) -> Vec<S> {
     assert_eq!(logits.len(), targets.len() * vocabulary, "a row of logits for each target");
-    let mut d = Vec::with_capacity(logits.len());
+    let (share, mut d) = (share(mean_over), Vec::with_capacity(logits.len()));
     for (row, &target) in logits.chunks(vocabulary).zip(targets) {
-        let mut p = softmax(row);
-        p[target as usize] = p[target as usize] - S::ONE;
-        d.extend(p.into_iter().map(|p| p * S::from_usize(tokens).inv()));
+        if target == IGNORED {
+            d.extend(vec![S::ZERO; vocabulary]);
+        } else {
+            d.extend(row_backward(row, target as usize, objective).into_iter().map(|d| d * share));
+        }
     }
     d
+}
+
+/// One row's loss. What is switched off is left out, not multiplied by 0: then it raises no degree.
+fn row_loss<S: Scalar>(z: &[S], target: usize, objective: &Objective) -> S {
+    let lse = log_sum_exp(z);
+    let mut loss = lse - z[target];
+    if objective.smoothing != 0.0 {
+        let (smoothing, sum) = (S::from_f64(objective.smoothing), z.iter().fold(S::ZERO, |sum, &z| sum + z));
+        loss += smoothing * (z[target] - sum * S::from_usize(z.len()).inv());
+    }
+    if objective.z != 0.0 {
+        loss += S::from_f64(objective.z) * lse * lse;
+    }
+    loss
+}
+
+/// Its derivative.
+fn row_backward<S: Scalar>(z: &[S], target: usize, objective: &Objective) -> Vec<S> {
+    let mut d = softmax(z);
+    if objective.z != 0.0 {
+        let twice = S::from_usize(2) * S::from_f64(objective.z) * log_sum_exp(z);
+        d = d.into_iter().map(|d| d * (S::ONE + twice)).collect();
+    }
+    let smoothing = S::from_f64(objective.smoothing);
+    let even = smoothing * S::from_usize(z.len()).inv();
+    d = d.into_iter().map(|d| d - even).collect();
+    d[target] = d[target] - (S::ONE - smoothing);
+    d
+}
+
+/// 1/`mean_over`, and 0 of none.
+fn share<S: Scalar>(mean_over: usize) -> S {
+    if mean_over == 0 { S::ZERO } else { S::from_usize(mean_over).inv() }
 }
 
 #[cfg(test)]
@@ -94,42 +151,71 @@ mod tests {
         });
     }
 
-    /// Kills: a mean over the rows at hand, the wrong target, a missing stabiliser.
+    const PLAIN: Objective = Objective { smoothing: 0.0, z: 0.0 };
+    const ALL: [Objective; 4] = [
+        PLAIN,
+        Objective { smoothing: 0.125, z: 0.0 },
+        Objective { smoothing: 0.0, z: 0.01 },
+        Objective { smoothing: 0.3, z: 0.7 },
+    ];
+
+    /// Kills: a mean over the rows at hand, the wrong target, a missing stabiliser; smoothing that leaves out the
+    /// target or shares by V − 1, a z-loss without its square, an ignored row that counts.
     #[test]
-    fn cross_entropy_equals_minus_ln_softmax_in_std_floats() {
-        let (logits, targets): ([f64; 8], _) = ([0.2, -1.0, 3.0, 0.7, 1.5, 2.5, -0.5, 0.0], [2, 0]);
-        let share = |row: &[f64], target: usize| -> f64 {
-            -(row[target].exp() / row.iter().map(|x| x.exp()).sum::<f64>()).ln() / 5.0
-        };
-        let wanted = share(&logits[..4], 2) + share(&logits[4..], 0);
-        assert_close(&[cross_entropy(&logits, &targets, 4, 5)], &[wanted], 1e-15);
-        assert_close(&[cross_entropy(&[1000.0, 0.0], &[1], 2, 1)], &[1000.0], 1e-12);
+    fn cross_entropy_equals_the_formula_in_std_floats() {
+        let logits: [f64; 12] = [0.2, -1.0, 3.0, 0.7, 9.0, 9.0, 9.0, 9.0, 1.5, 2.5, -0.5, 0.0];
+        for Objective { smoothing, z } in ALL {
+            let share = |row: &[f64], target: usize| -> f64 {
+                let total = row.iter().map(|x| x.exp()).sum::<f64>();
+                let wanted = |i| smoothing / 4.0 + if i == target { 1.0 - smoothing } else { 0.0 };
+                let entropy = (0..4).map(|i| -wanted(i) * (row[i].exp() / total).ln()).sum::<f64>();
+                (entropy + z * total.ln().powi(2)) / 5.0
+            };
+            let wanted = share(&logits[..4], 2) + share(&logits[8..], 0);
+            let seen = cross_entropy(&logits, &[2, IGNORED, 0], 4, 5, &Objective { smoothing, z });
+            assert_close(&[seen], &[wanted], 1e-14);
+        }
+        assert_close(&[cross_entropy(&[1000.0, 0.0], &[1], 2, 1, &PLAIN)], &[1000.0], 1e-12);
     }
 
-    /// Kills: a share `1/N` rounded as a float, which the field tells from the inverse.
+    /// Kills: a share `1/N` or `ε/V` rounded as a float, which the field tells from the inverse.
     #[test]
-    fn cross_entropy_of_n_tokens_equals_an_nth_exactly() {
+    fn shares_of_a_loss_are_those_of_the_field_exactly() {
         under_two_keys(|| {
             let logits: Vec<F61> = draw(4, 5 * 7);
-            let [whole, third] = [1, 3].map(|tokens| cross_entropy(&logits, &IDS, 7, tokens));
+            let [whole, third] = [1, 3].map(|n| cross_entropy(&logits, &IDS, 7, n, &ALL[3]));
             assert_eq!(whole, third + third + third);
+            // of three equal logits x: lse = x + ln 3, so nothing remains of smoothing
+            let even = [logits[0]; 3];
+            assert_eq!(cross_entropy(&even, &[1], 3, 1, &ALL[1]), cross_entropy(&even, &[1], 3, 1, &PLAIN));
         });
     }
 
-    /// Kills: a missing one-hot, the sign, another mean than the forward's.
+    /// Kills: a missing one-hot, the sign, another mean than the forward's, a term of the objective forgotten or
+    /// without its factor, a gradient of an ignored row.
     #[test]
     fn cross_entropy_backward_equals_the_derivative_exactly() {
         under_two_keys(|| {
-            let logits = draw(3, 5 * 7);
-            let d = cross_entropy_backward(&values(&logits), &IDS, 7, 11);
-            assert_derivative(&[F61::ONE], &[cross_entropy(&logits, &IDS, 7, 11)], &[(&logits, &d)]);
+            let (logits, targets) = (draw(3, 5 * 7), [3, IGNORED, 3, 5, 0]);
+            for objective in ALL {
+                let d = cross_entropy_backward(&values(&logits), &targets, 7, 11, &objective);
+                let loss = cross_entropy(&logits, &targets, 7, 11, &objective);
+                assert_derivative(&[F61::ONE], &[loss], &[(&logits, &d)]);
+                assert_eq!(d[7..14], [F61::ZERO; 7]);
+            }
         });
     }
 
-    /// Kills: 0/0 where a microbatch holds no token.
+    /// Kills: 0/0 where a microbatch holds no token, or a step none that counts.
     #[test]
     fn no_token_no_loss() {
-        assert_eq!(cross_entropy::<F61>(&[], &[], 4, 0), F61::ZERO);
-        assert_eq!(cross_entropy_backward::<F61>(&[], &[], 4, 0), []);
+        assert_eq!(cross_entropy::<F61>(&[], &[], 4, 0, &PLAIN), F61::ZERO);
+        assert_eq!(cross_entropy_backward::<F61>(&[], &[], 4, 0, &PLAIN), []);
+        for (targets, mean_over) in [([IGNORED; 2], 0), ([IGNORED; 2], 3), ([0, 1], 0)] {
+            let logits = [0.5, 1.0, -1.0, 2.0];
+            assert_close(&[cross_entropy(&logits, &targets, 2, mean_over, &ALL[3])], &[0.0], 0.0);
+            let d = cross_entropy_backward(&logits, &targets, 2, mean_over, &ALL[3]);
+            assert_close(&d, &[0.0; 4], 0.0);
+        }
     }
 }

@@ -3,8 +3,8 @@
 //! For a forward `Y = f(X)` run on duals and any `dY`, the gradient `dX` is right exactly when
 //! ⟨dY, Ẏ⟩ = ⟨dX, Ẋ⟩ for every direction `Ẋ`. A random direction over the field of 2^61 − 1 lets a wrong `dX`
 //! pass with probability 2^-61 or so: no tolerance, no step width.
-use crate::{Heads, Model, Weights};
-use tensor::{Dual, F61, Key, Scalar, mix};
+use crate::{Activation, Heads, Model, Norm, Objective, Positions, Rates, Sequence, Weights, Window};
+use tensor::{Dual, F61, IGNORED, Key, Rope, Scalar, Scaling, mix};
 
 /// Runs a proof under two keys: two independent readings of every opaque function.
 pub(crate) fn under_two_keys(proof: impl Fn()) {
@@ -22,7 +22,68 @@ pub(crate) fn draw<S: Scalar>(seed: u64, n: usize) -> Vec<S> {
 /// A model in which no two dimensions are equal that could be confused, with grouped heads of an odd dimension.
 pub(crate) fn small(tied: bool) -> Model {
     let heads = Heads { queries: 2, keys: 1, dim: 3 };
-    Model { width: 4, blocks: 2, heads, hidden: 5, vocabulary: 7, rope: 100.0, eps: 0.01, tied }
+    Model::llama(4, 2, heads, 5, 7, 100.0, 0.01, tied)
+}
+
+/// A GPT-2.
+pub(crate) fn gpt2() -> Model {
+    let heads = Heads { queries: 3, keys: 3, dim: 2 };
+    let (norm, positions) = (Norm::Layer, Positions::Learned(5));
+    let biased = Model { bias_qkv: true, bias_out: true, bias_mlp: true, ..small(true) };
+    Model { heads, norm, positions, activation: Activation::GeluTanh, ..biased }
+}
+
+/// A Qwen3.
+pub(crate) fn qwen3() -> Model {
+    Model { head_norm: true, ..small(false) }
+}
+
+/// A Mistral whose first block sees everything, with Qwen2's biases, a scaled rope and a plain activation.
+pub(crate) fn windowed() -> Model {
+    let scaling = Scaling::Llama3 { factor: 4.0, low: 1.0, high: 2.0, original: 12.0 };
+    let positions = Positions::Rotary(Rope { base: 20.0, scaling });
+    let window = Some(Window { size: 2, sinks: 1, from: 1 });
+    Model { bias_qkv: true, window, positions, activation: Activation::Relu, ..small(false) }
+}
+
+/// All that there is at once: windows from the first block on, all dropouts, smoothing and z-loss.
+pub(crate) fn everything() -> Model {
+    let (window, norm) = (Some(Window { size: 2, sinks: 1, from: 0 }), Norm::Layer);
+    let dropout = Rates { embedding: 0.25, attention: 0.375, residual: 0.5 };
+    let objective = Objective { smoothing: 0.125, z: 0.25 };
+    let biased = Model { bias_qkv: true, bias_out: true, bias_mlp: true, head_norm: true, ..small(true) };
+    Model { norm, window, dropout, objective, ..biased }
+}
+
+/// What is in none of the others: learned positions with root-mean-square norms, `GeLU`, only one dropout.
+pub(crate) fn learned() -> Model {
+    let dropout = Rates { embedding: 0.375, ..Rates::default() };
+    let positions = Positions::Learned(4);
+    Model { positions, activation: Activation::Gelu, bias_out: true, dropout, ..small(false) }
+}
+
+/// A model of each kind, by name.
+pub(crate) fn kinds() -> [(&'static str, Model); 7] {
+    [
+        ("llama", small(false)),
+        ("llama, tied", small(true)),
+        ("gpt2", gpt2()),
+        ("qwen3", qwen3()),
+        ("windowed", windowed()),
+        ("everything", everything()),
+        ("learned", learned()),
+    ]
+}
+
+/// Three sequences of different lengths; tokens that come twice; targets that are no shifted ids, two of eight
+/// ignored.
+pub(crate) fn ragged() -> Vec<Sequence> {
+    let sequence = |ids: &[u32], targets: &[u32]| Sequence { ids: ids.to_vec(), targets: targets.to_vec() };
+    vec![
+        sequence(&[1, 4, 1], &[4, IGNORED, 0]),
+        sequence(&[6], &[2]),
+        sequence(&[3, 3, 0, 5], &[3, 6, 5, IGNORED]),
+    ]
 }
 
 /// Random numbers for every parameter, norm gains included.

@@ -3,25 +3,25 @@
 //! Letters: `B` tokens, `d` features a head. Feature `i < ⌊d/2⌋` pairs with `i + ⌊d/2⌋`; an odd last one stays.
 //!
 //! ```text
-//! forward   (a, b) ← (a·cos − b·sin, b·cos + a·sin)      angle = position · base^(−2i/d)
+//! forward   (a, b) ← (a·cos − b·sin, b·cos + a·sin)      angle = position · rope's frequency, base^(−2i/d) unscaled
 //! backward  the transpose: sin with the other sign
 //! ```
 //! Source: Su et al., "`RoFormer`", arXiv:2104.09864; pairs in halves as in the Llama of Hugging Face.
 use crate::attention::Heads;
-use tensor::Scalar;
+use tensor::{Rope, Scalar};
 
 /// Turns the queries and keys of rows `[Q | K | V]` in place: `qkv[B, row]`, token `r` stands at `positions[r]`
 /// of its sequence. `back`: the transpose, which takes the gradient of turned rows to that of the rows before.
 ///
 /// # Panics
 /// If `qkv` does not hold one row for each position.
-pub fn rotary<S: Scalar>(qkv: &mut [S], heads: Heads, positions: &[usize], base: f64, back: bool) {
+pub fn rotary<S: Scalar>(qkv: &mut [S], heads: Heads, positions: &[usize], rope: &Rope, back: bool) {
     assert_eq!(qkv.len(), positions.len() * heads.row(), "one row [Q | K | V] for each position");
     let half = heads.dim / 2;
     for (row, &position) in qkv.chunks_mut(heads.row()).zip(positions) {
         for head in row.chunks_mut(heads.dim).take(heads.queries + heads.keys) {
             for i in 0..half {
-                let (cos, sin) = S::rotary(position, i, heads.dim, base);
+                let (cos, sin) = S::rotary(position, i, heads.dim, rope);
                 let sin = if back { -sin } else { sin };
                 let (a, b) = (head[i], head[half + i]);
                 head[i] = a * cos - b * sin;
@@ -35,7 +35,7 @@ pub fn rotary<S: Scalar>(qkv: &mut [S], heads: Heads, positions: &[usize], base:
 mod tests {
     use super::*;
     use crate::proof::{assert_close, assert_derivative, draw, under_two_keys};
-    use tensor::F61;
+    use tensor::{F61, Scaling};
 
     const ODD: Heads = Heads { queries: 2, keys: 1, dim: 5 };
 
@@ -47,7 +47,7 @@ mod tests {
             let heads = Heads { queries: 1, keys: 1, dim };
             let x: Vec<f64> = draw(1, 3 * heads.row());
             let (mut turned, mut wanted) = (x.clone(), x.clone());
-            rotary(&mut turned, heads, &positions, base, false);
+            rotary(&mut turned, heads, &positions, &base.into(), false);
             for (r, position) in positions.into_iter().enumerate() {
                 for i in 0..2 {
                     let angle = position as f64 / base.powf(2.0 * i as f64 / dim as f64);
@@ -67,12 +67,12 @@ mod tests {
         let x: Vec<f64> = draw(2, 2 * ODD.row());
         let norms = |x: &[f64]| x.chunks(5).map(|h| h.iter().map(|x| x * x).sum()).collect::<Vec<f64>>();
         let mut y = x.clone();
-        rotary(&mut y, ODD, &[7, 2], 10_000.0, false);
+        rotary(&mut y, ODD, &[7, 2], &10_000.0.into(), false);
         assert!((y[0] - x[0]).abs() > 1e-3 && (y[10] - x[10]).abs() > 1e-3, "queries and keys move");
         assert_close(&norms(&y), &norms(&x), 1e-13);
         assert_close(&[y[4], y[9], y[14]], &[x[4], x[9], x[14]], 0.0);
         assert_close(&y[15..20], &x[15..20], 0.0); // a value
-        rotary(&mut y, ODD, &[7, 2], 10_000.0, true);
+        rotary(&mut y, ODD, &[7, 2], &10_000.0.into(), true);
         assert_close(&y, &x, 1e-14);
     }
 
@@ -81,11 +81,22 @@ mod tests {
     fn rotary_scores_depend_on_distance_only() {
         let score = |q: usize, k: usize| {
             let mut x: Vec<f64> = draw(3, 2 * ODD.row());
-            rotary(&mut x, ODD, &[q, k], 50.0, false);
+            rotary(&mut x, ODD, &[q, k], &50.0.into(), false);
             (0..5).map(|c| x[c] * x[20 + 10 + c]).sum::<f64>()
         };
         assert_close(&[score(4, 1), score(9, 9)], &[score(13, 10), score(0, 0)], 1e-13);
         assert!((score(4, 1) - score(4, 2)).abs() > 1e-3);
+    }
+
+    /// Kills: a base taken for the whole rope.
+    #[test]
+    fn rotary_turns_as_far_as_the_rope_says() {
+        let (x, plain): (Vec<f64>, Rope) = (draw(6, ODD.row()), 50.0.into());
+        let half = Rope { scaling: Scaling::Linear { factor: 2.0 }, ..plain };
+        let [mut slow, mut fast] = [x.clone(), x];
+        rotary(&mut slow, ODD, &[6], &half, false);
+        rotary(&mut fast, ODD, &[3], &plain, false);
+        assert_close(&slow, &fast, 1e-14);
     }
 
     /// Kills: angles computed as floats.
@@ -94,8 +105,8 @@ mod tests {
         under_two_keys(|| {
             let (o, l) = (F61::ZERO, F61::ONE);
             let mut x = [l, o, o, l, l, o]; // one head of two features: rows [Q, K, V]
-            rotary(&mut x, Heads { queries: 1, keys: 1, dim: 2 }, &[3], 50.0, false);
-            let (cos, sin) = F61::rotary(3, 0, 2, 50.0);
+            rotary(&mut x, Heads { queries: 1, keys: 1, dim: 2 }, &[3], &50.0.into(), false);
+            let (cos, sin) = F61::rotary(3, 0, 2, &50.0.into());
             assert_eq!(x, [cos, sin, -sin, cos, l, o]);
         });
     }
@@ -106,8 +117,8 @@ mod tests {
         under_two_keys(|| {
             let (x, dy, positions) = (draw(4, 3 * ODD.row()), draw(5, 3 * ODD.row()), [0, 6, 1]);
             let (mut y, mut dx) = (x.clone(), dy.clone());
-            rotary(&mut y, ODD, &positions, 10_000.0, false);
-            rotary(&mut dx, ODD, &positions, 10_000.0, true);
+            rotary(&mut y, ODD, &positions, &10_000.0.into(), false);
+            rotary(&mut dx, ODD, &positions, &10_000.0.into(), true);
             assert_derivative(&dy, &y, &[(&x, &dx)]);
         });
     }

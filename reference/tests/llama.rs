@@ -14,7 +14,7 @@ struct Seen {
 
 fn model(tied: bool) -> Model {
     let heads = Heads { queries: 4, keys: 2, dim: 4 };
-    Model { width: 8, blocks: 2, heads, hidden: 6, vocabulary: 11, rope: 100.0, eps: 0.0625, tied }
+    Model::llama(8, 2, heads, 6, 11, 100.0, 0.0625, tied)
 }
 
 /// Weights in [−1, 1), drawn in program order.

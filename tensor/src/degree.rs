@@ -4,6 +4,7 @@
 //! What a program computes is then a polynomial in those variables. Put `N/M` for what was inverted: then clearing
 //! all denominators adds `e · max(deg N, deg M)` for each inverse that occurs to the power `e`. [`Tally`] holds what
 //! the union bound needs.
+use crate::rope::Rope;
 use crate::scalar::Scalar;
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
@@ -32,8 +33,14 @@ pub enum Function {
     Clip,
     /// Adam's scale, of one weight each.
     Adam,
+    /// The normal distribution function.
+    Normal,
+    /// The normal density.
+    Density,
+    /// The unit step.
+    Step,
 }
-const FUNCTIONS: usize = 5;
+const FUNCTIONS: usize = 8;
 
 /// What a run on degrees counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -164,13 +171,22 @@ impl Scalar for Degree {
     fn sigmoid(self) -> Self {
         self.opaque(Function::Sigmoid, false)
     }
+    fn normal_cdf(self) -> Self {
+        self.opaque(Function::Normal, false)
+    }
+    fn normal_pdf(self) -> Self {
+        self.opaque(Function::Density, false)
+    }
+    fn step(self) -> Self {
+        self.opaque(Function::Step, false)
+    }
     fn rsqrt(self) -> Self {
         self.opaque(Function::Rsqrt, false)
     }
     fn inv_sqrt(_: usize) -> Self {
         Self::variable()
     }
-    fn rotary(_: usize, _: usize, _: usize, _: f64) -> (Self, Self) {
+    fn rotary(_: usize, _: usize, _: usize, _: &Rope) -> (Self, Self) {
         (Self::variable(), Self::variable())
     }
     fn clip_factor(norm2: Self, _: f64) -> Self {

@@ -3,6 +3,7 @@
 //! Over the field this checks hand-written gradients without tolerance: for any tangent Ẋ,
 //! ⟨dY, Ẏ⟩ = ⟨dX, Ẋ⟩ holds exactly when dX is the gradient. Source: Wengert, "A simple automatic derivative
 //! evaluation program", CACM 7(8), 1964.
+use crate::rope::Rope;
 use crate::scalar::{Scalar, mix};
 use std::ops::{Add, AddAssign, Mul, Neg, Sub};
 
@@ -83,6 +84,17 @@ impl<S: Scalar> Scalar for Dual<S> {
         let y = self.value.sigmoid();
         Self::new(y, y * (S::ONE - y) * self.tangent) // s' = s·(1 − s)
     }
+    fn normal_cdf(self) -> Self {
+        Self::new(self.value.normal_cdf(), self.value.normal_pdf() * self.tangent)
+    }
+    fn normal_pdf(self) -> Self {
+        let y = self.value.normal_pdf();
+        Self::new(y, -(self.value * y * self.tangent)) // φ' = −x·φ
+    }
+    /// Constant but at one point.
+    fn step(self) -> Self {
+        Self::constant(self.value.step())
+    }
     fn rsqrt(self) -> Self {
         let r = self.value.rsqrt();
         Self::new(r, -(S::from_f64(0.5) * r * r * r * self.tangent)) // r' = −r³/2
@@ -90,8 +102,8 @@ impl<S: Scalar> Scalar for Dual<S> {
     fn inv_sqrt(n: usize) -> Self {
         Self::constant(S::inv_sqrt(n))
     }
-    fn rotary(position: usize, i: usize, d: usize, base: f64) -> (Self, Self) {
-        let (cos, sin) = S::rotary(position, i, d, base);
+    fn rotary(position: usize, i: usize, d: usize, rope: &Rope) -> (Self, Self) {
+        let (cos, sin) = S::rotary(position, i, d, rope);
         (Self::constant(cos), Self::constant(sin))
     }
     /// Constant: no gradient flows through an optimizer's step.
@@ -116,7 +128,7 @@ mod tests {
     #[test]
     fn tangents_are_derivatives() {
         type F = fn(Dual<f64>, Dual<f64>) -> Dual<f64>;
-        let rules: [(&str, F); 8] = [
+        let rules: [(&str, F); 11] = [
             ("mul", |x, y| x * y),
             ("sub", |x, y| x - y),
             ("neg", |x, y| -x + y),
@@ -124,6 +136,9 @@ mod tests {
             ("exp_sub", Dual::exp_sub),
             ("lse", Dual::lse),
             ("sigmoid", |x, y| x.sigmoid() + y),
+            ("normal_cdf", |x, y| x.normal_cdf() + y),
+            ("normal_pdf", |x, y| x.normal_pdf() + y),
+            ("step", |x, y| x.step() * y),
             ("rsqrt", |x, y| (x * x + y * y).rsqrt()),
         ];
         let (x, y, dx, dy, h) = (1.3, 0.7, 0.9, -0.4, 1e-6);

@@ -3,6 +3,7 @@
 //! Functions that are not ring operations are keyed hashes ([`crate::Key`]) of a fully reduced value. Applied to
 //! a partial sum they give something else, which is how the proof sees it.
 use crate::key::Key;
+use crate::rope::Rope;
 use crate::scalar::{Scalar, mix};
 use std::fmt;
 use std::ops::{Add, AddAssign, Mul, Neg, Sub};
@@ -180,11 +181,20 @@ impl Scalar for F61 {
     fn sigmoid(self) -> F61 {
         self.hash(1)
     }
+    fn normal_cdf(self) -> F61 {
+        self.hash(9)
+    }
+    fn normal_pdf(self) -> F61 {
+        self.hash(10)
+    }
+    fn step(self) -> F61 {
+        self.hash(11)
+    }
     fn rsqrt(self) -> F61 {
         self.hash(2)
     }
-    fn rotary(position: usize, i: usize, d: usize, base: f64) -> (F61, F61) {
-        let at = F61(reduce(mix(position as u64 ^ mix(i as u64 ^ mix(d as u64 ^ base.to_bits()))) >> 3));
+    fn rotary(position: usize, i: usize, d: usize, rope: &Rope) -> (F61, F61) {
+        let at = F61(reduce(mix(position as u64 ^ mix(i as u64 ^ mix(d as u64 ^ rope.hash()))) >> 3));
         (at.hash(5), at.hash(6))
     }
     fn clip_factor(norm2: F61, limit: f64) -> F61 {
@@ -238,14 +248,17 @@ mod tests {
     #[test]
     fn opaque_functions_are_opaque() {
         type Function = fn(F61) -> F61;
-        let functions: [(&str, Function); 7] = [
+        let functions: [(&str, Function); 10] = [
             ("exp", F61::exp),
             ("log", F61::log),
             ("sigmoid", F61::sigmoid),
             ("rsqrt", F61::rsqrt),
             ("clip_factor", |x| F61::clip_factor(x, 0.5)),
             ("adam_scale", |x| F61::adam_scale(x, 1e-8)),
-            ("rotary", |x| F61::rotary(x.0 as usize, 1, 4, 1e4).0),
+            ("rotary", |x| F61::rotary(x.0 as usize, 1, 4, &1e4.into()).0),
+            ("normal_cdf", F61::normal_cdf),
+            ("normal_pdf", F61::normal_pdf),
+            ("step", F61::step),
         ];
         let _key = Key(2).enter();
         let (a, b) = (F61(3), F61(5));
@@ -263,8 +276,9 @@ mod tests {
         }
         assert_ne!(F61::clip_factor(a, 0.5), F61::clip_factor(a, 0.25));
         assert_ne!(F61::adam_scale(a, 1e-8), F61::adam_scale(a, 1e-6));
-        let (cos, sin) = F61::rotary(3, 1, 4, 1e4);
-        for other in [F61::rotary(2, 1, 4, 1e4), F61::rotary(3, 0, 4, 1e4), F61::rotary(3, 1, 4, 1e3)] {
+        let turn = |position, i, base: f64| F61::rotary(position, i, 4, &base.into());
+        let (cos, sin) = turn(3, 1, 1e4);
+        for other in [turn(2, 1, 1e4), turn(3, 0, 1e4), turn(3, 1, 1e3)] {
             assert!(cos != sin && cos != other.0 && sin != other.1);
         }
     }

@@ -3,6 +3,9 @@ use crate::device::Device;
 use crate::meter::Category;
 use std::sync::Arc;
 
+/// A target that does not count: its row adds nothing to the loss, nor to the number of tokens it is a mean over.
+pub const IGNORED: u32 = u32::MAX;
+
 /// Token ids on a device, each below the vocabulary they were checked against. Clones share memory.
 pub struct Ids<D: Device>(Arc<Held<D>>);
 
@@ -43,7 +46,17 @@ impl<D: Device> Ids<D> {
     /// # Errors
     /// If one is not below `vocabulary`.
     pub fn new(device: &D, ids: &[u32], vocabulary: usize) -> Result<Self, IdsError> {
-        if let Some((at, &id)) = ids.iter().enumerate().find(|(_, id)| **id as usize >= vocabulary) {
+        Self::checked(device, ids, vocabulary, |id| (id as usize) < vocabulary)
+    }
+    /// Puts targets on the device; [`IGNORED`] is one, too.
+    ///
+    /// # Errors
+    /// If another is not below `vocabulary`.
+    pub fn targets(device: &D, ids: &[u32], vocabulary: usize) -> Result<Self, IdsError> {
+        Self::checked(device, ids, vocabulary, |id| id == IGNORED || (id as usize) < vocabulary)
+    }
+    fn checked(device: &D, ids: &[u32], vocabulary: usize, may: impl Fn(u32) -> bool) -> Result<Self, IdsError> {
+        if let Some((at, &id)) = ids.iter().enumerate().find(|(_, id)| !may(**id)) {
             return Err(IdsError { id, at, vocabulary });
         }
         device.meter().hold(Category::Buffers, ids.len() * 4);
@@ -86,5 +99,7 @@ mod tests {
         assert_eq!((ids.len(), &**ids.index(), cpu.meter().now(Category::Buffers)), (2, &[0, 9][..], 8));
         drop(ids);
         assert_eq!(cpu.meter().now(Category::Buffers), 0);
+        assert!(Ids::new(&cpu, &[IGNORED], 10).is_err() && Ids::targets(&cpu, &[IGNORED - 1], 10).is_err());
+        assert_eq!(Ids::targets(&cpu, &[3, IGNORED], 10).unwrap().len(), 2);
     }
 }

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `scalar.rs` | [`Scalar`]: all that layer code may do to a number |
 //! | `float.rs`, `field.rs`, `dual.rs`, `degree.rs` | the numbers: floats run, the field proves, duals differentiate, degrees bound |
+//! | `rope.rs`, `dropout.rs` | how far positions turn features; which elements are dropped: what both sides must agree on |
 //! | `key.rs` | the random key of the field's opaque functions, set by a guard |
 //! | `device.rs`, `view.rs`, `matrix.rs`, `ids.rs` | a place with memory; windows into it; matrices and token ids that own it |
 //! | `cpu.rs`, `pages.rs` | the host as such a place: one pool a rank |
@@ -14,6 +15,7 @@ mod clock;
 mod cpu;
 mod degree;
 mod device;
+mod dropout;
 mod dual;
 mod field;
 pub mod files;
@@ -23,6 +25,7 @@ mod key;
 mod matrix;
 mod meter;
 mod pages;
+mod rope;
 pub mod safetensors;
 mod scalar;
 mod view;
@@ -31,13 +34,15 @@ pub use clock::Clock;
 pub use cpu::{At, Cpu};
 pub use degree::{Degree, Function, Tally};
 pub use device::Device;
+pub use dropout::Dropout;
 pub use dual::Dual;
 pub use field::F61;
 pub use float::Real;
-pub use ids::{Ids, IdsError};
+pub use ids::{IGNORED, Ids, IdsError};
 pub use key::{Key, KeyGuard};
 pub use matrix::Tensor;
 pub use meter::{Category, Meter, Peaks, Phase};
 pub use pages::Buffer;
+pub use rope::{Rope, Scaling};
 pub use scalar::{Scalar, mix};
 pub use view::{View, ViewMut};

@@ -71,6 +71,15 @@ impl<D: Device> Tensor<D> {
         let (device, len) = (self.device().clone(), self.len());
         device.write(self.buffer_mut(), len, f);
     }
+    /// Its first `rows` rows, in the same memory.
+    ///
+    /// # Panics
+    /// If it has fewer.
+    #[must_use]
+    pub fn first_rows(self, rows: usize) -> Self {
+        assert!(rows <= self.rows, "the first {rows} rows of {}", self.rows);
+        Self { rows, ..self }
+    }
     /// Where it lies.
     pub fn device(&self) -> &D {
         &self.memory.device
@@ -172,6 +181,13 @@ mod tests {
     #[should_panic(expected = "a size that fits")]
     fn sizes_that_wrap_are_no_sizes() {
         let _ = Tensor::empty(&Cpu::<f32>::default(), Category::Buffers, 1 << 33, 1 << 31);
+    }
+
+    #[test]
+    fn first_rows_are_the_first_and_no_more() {
+        let a = Tensor::from_fn(&Cpu::<f32>::default(), Category::Buffers, 3, 2, |i| i as f32).first_rows(2);
+        assert_eq!((a.shape(), a.read().unwrap(), a.view().rows()), ([2, 2], vec![0.0, 1.0, 2.0, 3.0], 2));
+        assert!(std::panic::catch_unwind(|| a.first_rows(3)).is_err());
     }
 
     #[test]

@@ -6,6 +6,7 @@
 //!
 //! Constants: only literals and settings go through [`Scalar::from_f64`]; arithmetic on them (`1 − β`, `β^t`,
 //! `1/n`) happens in `Scalar`, so that it is the same arithmetic in every number.
+use crate::rope::Rope;
 use std::fmt::Debug;
 use std::ops::{Add, AddAssign, Mul, Neg, Sub};
 
@@ -68,6 +69,21 @@ pub trait Scalar:
     /// 1/(1 + e^(−x)).
     #[must_use]
     fn sigmoid(self) -> Self;
+    /// Φ(x), the normal distribution function: `GeLU`'s gate.
+    #[must_use]
+    fn normal_cdf(self) -> Self;
+    /// φ(x) = Φ'(x), the normal density.
+    #[must_use]
+    fn normal_pdf(self) -> Self;
+    /// 1 if x > 0, else 0: `ReLU`'s gate. Field: any keyed value, as nothing but its constancy may be used.
+    #[must_use]
+    fn step(self) -> Self;
+    /// (2√(2/π), 0.044715): x·sigmoid(a·(x + b·x³)) is `GeLU`'s tanh form. Source: Hendrycks, Gimpel, "Gaussian
+    /// error linear units", §2, arXiv:1606.08415.
+    #[must_use]
+    fn gelu_constants() -> (Self, Self) {
+        (Self::from_f64(1.595_769_121_605_730_7), Self::from_f64(0.044_715))
+    }
     /// 1/√x.
     #[must_use]
     fn rsqrt(self) -> Self;
@@ -76,8 +92,9 @@ pub trait Scalar:
     fn inv_sqrt(n: usize) -> Self {
         Self::from_usize(n).rsqrt()
     }
-    /// (cos, sin) of `position · base^(−2i/d)`; field: any keyed pair, as nothing but its transpose may be used.
-    fn rotary(position: usize, i: usize, d: usize, base: f64) -> (Self, Self);
+    /// (cos, sin) of `position` times the frequency of pair `i` of `d` features; field: any keyed pair, as nothing
+    /// but its transpose may be used.
+    fn rotary(position: usize, i: usize, d: usize, rope: &Rope) -> (Self, Self);
     /// min(1, limit/√norm2): the factor of clipping by global norm, from the norm's *square*.
     #[must_use]
     fn clip_factor(norm2: Self, limit: f64) -> Self;

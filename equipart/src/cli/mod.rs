@@ -68,7 +68,7 @@ fn run_compare(a: args::CompareArgs, json: bool) -> Result<bool> {
     let model = model(a.model.as_deref())?;
     let corpus = corpus(a.data.as_deref(), model.config.positions.min(64))?;
     let layouts = if a.layout.is_empty() {
-        let usual = ["tp=2", "dp=2", "tp=2,dp=2"].map(|l| l.parse::<Layout>().expect("a layout"));
+        let usual = ["tp=2", "tp=2,sp", "dp=2", "tp=2,sp,dp=2"].map(|l| l.parse::<Layout>().expect("a layout"));
         usual.into_iter().filter(|l| l.fits(&model.config.shape).is_ok()).collect()
     } else {
         a.layout

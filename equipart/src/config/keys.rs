@@ -1,123 +1,15 @@
-//! Keys of a configuration: which are read, which must have one value, which do not matter; and values of a kind.
+//! Values of a kind, taken from the keys of a configuration; what is wrong with one is said in one sentence.
+use super::tables::Fixed;
 use super::{ConfigError, Keys};
-use serde_json::Value;
+use serde_json::{Value, json};
 
-/// Keys whose values are read.
-const READ: &[&str] = &[
-    "bos_token_id",
-    "eos_token_id",
-    "head_dim",
-    "hidden_size",
-    "intermediate_size",
-    "max_position_embeddings",
-    "num_attention_heads",
-    "num_hidden_layers",
-    "num_key_value_heads",
-    "rms_norm_eps",
-    "rope_parameters",
-    "rope_theta",
-    "tie_word_embeddings",
-    "vocab_size",
-];
-
-/// Keys that change what the model computes, with the values (as JSON) that change nothing.
-const FIXED: &[(&str, &[&str])] = &[
-    ("add_cross_attention", &["false"]),
-    ("architectures", &[r#"["LlamaForCausalLM"]"#]),
-    ("attention_bias", &["false"]),
-    ("attention_dropout", &["0"]),
-    ("hidden_act", &[r#""silu""#, r#""swish""#]),
-    ("is_encoder_decoder", &["false"]),
-    ("mlp_bias", &["false"]),
-    ("model_type", &[r#""llama""#]),
-    ("partial_rotary_factor", &["1"]),
-    ("pruned_heads", &["{}"]),
-    ("quantization_config", &["null"]),
-    ("rope_interleaved", &["false"]),
-    ("rope_scaling", &["null"]),
-    ("sliding_window", &["null"]),
-    ("use_sliding_window", &["false"]),
-];
-
-/// Keys that change nothing that is computed: metadata, numbers of the making, and how `transformers` runs or
-/// generates. Keys that begin with `_` are of this kind too.
-const FREE: &[&str] = &[
-    "attn_implementation",
-    "bad_words_ids",
-    "begin_suppress_tokens",
-    "chunk_size_feed_forward",
-    "cross_attention_hidden_size",
-    "decoder_start_token_id",
-    "diversity_penalty",
-    "do_sample",
-    "dtype",
-    "early_stopping",
-    "encoder_no_repeat_ngram_size",
-    "exponential_decay_length_penalty",
-    "finetuning_task",
-    "forced_bos_token_id",
-    "forced_eos_token_id",
-    "id2label",
-    "initializer_range",
-    "is_decoder",
-    "label2id",
-    "length_penalty",
-    "max_length",
-    "min_length",
-    "name_or_path",
-    "no_repeat_ngram_size",
-    "num_beam_groups",
-    "num_beams",
-    "num_return_sequences",
-    "output_attentions",
-    "output_hidden_states",
-    "output_scores",
-    "pad_token_id",
-    "prefix",
-    "pretraining_tp",
-    "problem_type",
-    "remove_invalid_values",
-    "repetition_penalty",
-    "return_dict",
-    "return_dict_in_generate",
-    "sep_token_id",
-    "suppress_tokens",
-    "task_specific_params",
-    "temperature",
-    "tf_legacy_loss",
-    "tie_encoder_decoder",
-    "tokenizer_class",
-    "top_k",
-    "top_p",
-    "torch_dtype",
-    "torchscript",
-    "transformers_version",
-    "typical_p",
-    "use_bfloat16",
-    "use_cache",
-];
-
-/// The keys of `rope_parameters`, but for the base.
-const ROPE: &[(&str, &[&str])] =
-    &[("partial_rotary_factor", &["1"]), ("rope_type", &[r#""default""#]), ("type", &[r#""default""#])];
+const POSITIVE: &str = "a number above 0";
 
 impl Keys<'_> {
-    /// Whether every key is one that is read, has a value that changes nothing, or cannot change anything.
-    pub(super) fn check(&self) -> Result<(), ConfigError> {
-        if self.given("model_type").is_none() {
-            return Err(self.missing("model_type", r#""llama""#));
-        }
-        self.check_against(FIXED, |key| {
-            key.starts_with('_') || [READ, FREE].iter().any(|list| list.contains(&key))
-        })
-    }
-    /// The same for the keys of `rope_parameters`.
-    pub(super) fn check_rope(&self) -> Result<(), ConfigError> {
-        self.check_against(ROPE, |key| key == "rope_theta")
-    }
-    fn check_against(
+    /// Whether every key is fixed to one of its values, or free.
+    pub(super) fn check_against(
         &self,
-        fixed: &[(&str, &[&str])],
+        fixed: &[Fixed],
         free: impl Fn(&str) -> bool,
     ) -> Result<(), ConfigError> {
         for (key, value) in self.map {
@@ -155,19 +47,51 @@ impl Keys<'_> {
         self.given(key)
             .map(|value| {
                 let number = value.as_f64().filter(|number| *number > 0.0);
-                number.ok_or_else(|| self.wrong(key, value, "a number above 0"))
+                number.ok_or_else(|| self.wrong(key, value, POSITIVE))
             })
             .transpose()
     }
-    /// `true` or `false`, the latter where it is left out.
-    pub(super) fn flag(&self, key: &str) -> Result<bool, ConfigError> {
-        self.given(key)
-            .map_or(Ok(false), |value| value.as_bool().ok_or_else(|| self.wrong(key, value, "true or false")))
+    /// A number above 0.
+    pub(super) fn needed(&self, key: &str) -> Result<f64, ConfigError> {
+        self.positive(key)?.ok_or_else(|| self.missing(key, POSITIVE))
+    }
+    /// A whole number.
+    pub(super) fn count(&self, key: &str, default: usize) -> Result<usize, ConfigError> {
+        self.given(key).map_or(Ok(default), |value| {
+            let count = value.as_u64().and_then(|count| usize::try_from(count).ok());
+            count.ok_or_else(|| self.wrong(key, value, "a whole number, 0 or more"))
+        })
+    }
+    /// A rate of dropout.
+    pub(super) fn rate(&self, key: &str, default: f64) -> Result<f64, ConfigError> {
+        self.given(key).map_or(Ok(default), |value| {
+            let rate = value.as_f64().filter(|rate| (0.0..1.0).contains(rate));
+            rate.ok_or_else(|| self.wrong(key, value, "a number of 0 or more and below 1"))
+        })
+    }
+    /// `true` or `false`.
+    pub(super) fn flag(&self, key: &str, default: bool) -> Result<bool, ConfigError> {
+        self.given(key).map_or(Ok(default), |value| {
+            value.as_bool().ok_or_else(|| self.wrong(key, value, "true or false"))
+        })
+    }
+    /// The tokens that begin and end a text.
+    pub(super) fn ends(
+        &self,
+        [bos, eos]: [Option<u32>; 2],
+        vocabulary: usize,
+    ) -> Result<(Option<u32>, Vec<u32>), ConfigError> {
+        let (bos, eos) =
+            (self.ids("bos_token_id", bos, vocabulary)?, self.ids("eos_token_id", eos, vocabulary)?);
+        if bos.len() > 1 {
+            return Err(self.wrong("bos_token_id", &json!(bos), "one token id or null"));
+        }
+        Ok((bos.first().copied(), eos))
     }
     /// Token ids: one, a list, or none for `null`; the default where the key is left out, if the vocabulary has it.
-    pub(super) fn ids(&self, key: &str, default: u32, vocabulary: usize) -> Result<Vec<u32>, ConfigError> {
+    fn ids(&self, key: &str, default: Option<u32>, vocabulary: usize) -> Result<Vec<u32>, ConfigError> {
         let Some(value) = self.map.get(key) else {
-            return Ok(if (default as usize) < vocabulary { vec![default] } else { vec![] });
+            return Ok(default.into_iter().filter(|id| (*id as usize) < vocabulary).collect());
         };
         let id = |value: &Value| {
             let id = value.as_u64().filter(|id| *id < vocabulary as u64);
@@ -189,7 +113,8 @@ impl Keys<'_> {
         let (origin, key) = (self.origin.into(), format!("{}{key}", self.within));
         ConfigError::Value { origin, key, seen: shown(seen), wanted: wanted.into() }
     }
-    fn missing(&self, key: &str, wanted: &str) -> ConfigError {
+    /// A key that must be there.
+    pub(super) fn missing(&self, key: &str, wanted: &str) -> ConfigError {
         let (origin, key) = (self.origin.into(), format!("{}{key}", self.within));
         ConfigError::Missing { origin, key, wanted: wanted.into() }
     }

@@ -1,5 +1,13 @@
-//! Configurations: what is read, what is written, what is refused.
+//! Configurations: what is read, what is written, what is refused. Here what all families share, on Llama.
 use super::*;
+use kernels::{Activation, Heads};
+use layers::{Biases, FeedForward, NormKind, Positions, Rates, Window};
+use tensor::{Rope, Scaling};
+
+mod families;
+mod real;
+mod rope;
+mod windows;
 
 /// Llama 2 7B, without what `transformers` would fill in.
 const SHORT: &str = r#"{ "model_type": "llama", "hidden_size": 4096, "intermediate_size": 11008,
@@ -7,23 +15,44 @@ const SHORT: &str = r#"{ "model_type": "llama", "hidden_size": 4096, "intermedia
 
 fn small() -> Config {
     let heads = Heads { queries: 6, keys: 2, dim: 5 };
-    let shape =
-        Shape { width: 24, blocks: 3, heads, hidden: 40, vocabulary: 256, rope: 5e5, eps: 1e-5, tied: true };
-    Config { shape, positions: 128, bos: None, eos: vec![] }
+    let shape = Shape {
+        width: 24,
+        blocks: 3,
+        heads,
+        hidden: 40,
+        vocabulary: 256,
+        eps: 1e-5,
+        tied: true,
+        positions: rotary(5e5),
+        ..Shape::LLAMA
+    };
+    Config { architecture: Architecture::Llama, shape, positions: 128, bos: None, eos: vec![] }
+}
+fn rotary(base: f64) -> Positions {
+    Positions::Rotary(base.into())
+}
+/// A configuration with these keys set to these JSON values.
+fn changed(text: &str, keys: &[(&str, &str)]) -> Result<Config, ConfigError> {
+    let mut text: Value = serde_json::from_str(text).unwrap();
+    for (key, value) in keys {
+        text[key] = serde_json::from_str(value).unwrap();
+    }
+    Config::parse(&text.to_string(), "a.json")
 }
 /// `SHORT` with a key set to this JSON.
 fn with(key: &str, value: &str) -> Result<Config, ConfigError> {
-    let mut text: Value = serde_json::from_str(SHORT).unwrap();
-    text[key] = serde_json::from_str(value).unwrap();
-    Config::parse(&text.to_string(), "a.json")
+    changed(SHORT, &[(key, value)])
 }
 fn why(key: &str, value: &str) -> String {
     with(key, value).unwrap_err().to_string()
 }
-fn without(key: &str) -> String {
-    let mut text: Value = serde_json::from_str(SHORT).unwrap();
+fn without(text: &str, key: &str) -> Result<Config, ConfigError> {
+    let mut text: Value = serde_json::from_str(text).unwrap();
     text.as_object_mut().unwrap().remove(key);
-    Config::parse(&text.to_string(), "a.json").unwrap_err().to_string()
+    Config::parse(&text.to_string(), "a.json")
+}
+fn why_without(key: &str) -> String {
+    without(SHORT, key).unwrap_err().to_string()
 }
 
 /// Kills: a key written and not read, read as another, or lost on the way.
@@ -32,8 +61,8 @@ fn what_is_written_reads_back_as_itself() {
     let mut all = vec![small()];
     for tied in [false, true] {
         for (bos, eos) in [(Some(1), vec![2]), (None, vec![0, 255]), (Some(255), vec![])] {
-            let shape = Shape { tied, rope: 1e4, eps: 1e-6, ..small().shape };
-            all.push(Config { shape, bos, eos, positions: 7 });
+            let shape = Shape { tied, positions: rotary(1e4), eps: 1e-6, ..small().shape };
+            all.push(Config { shape, bos, eos, positions: 7, ..small() });
         }
     }
     for config in all {
@@ -64,8 +93,16 @@ fn keys_mean_what_transformers_means() {
         ("eos_token_id", Value::Null), // left out, it would be 2
         ("architectures", json!(["LlamaForCausalLM"])),
         ("torch_dtype", json!("float32")),
+        ("dtype", json!("float32")),
+        ("attention_bias", json!(false)),
+        ("mlp_bias", json!(false)),
+        ("attention_dropout", json!(0.0)),
     ] {
         assert_eq!(text.get(key), Some(&wanted), "{key}");
+    }
+    for (dtype, wanted) in [(Dtype::F16, "float16"), (Dtype::Bf16, "bfloat16"), (Dtype::F64, "float64")] {
+        let text: Value = serde_json::from_str(&small().to_json_in(dtype)).unwrap();
+        assert_eq!([&text["torch_dtype"], &text["dtype"]], [wanted, wanted]);
     }
 }
 
@@ -78,13 +115,17 @@ fn keys_left_out_are_what_transformers_makes_them() {
         heads,
         hidden: 11008,
         vocabulary: 32000,
-        rope: 1e4,
         eps: 1e-6,
-        tied: false,
+        positions: rotary(1e4),
+        ..Shape::LLAMA
     };
-    let wanted = Config { shape, positions: 2048, bos: Some(1), eos: vec![2] };
+    let architecture = Architecture::Llama;
+    let wanted = Config { architecture, shape, positions: 2048, bos: Some(1), eos: vec![2] };
     assert_eq!(Config::parse(SHORT, "a.json").unwrap(), wanted);
-    for key in ["head_dim", "num_key_value_heads", "rope_theta", "rope_parameters", "rms_norm_eps"] {
+    let of_no_effect =
+        ["rope_theta", "rope_parameters", "rope_scaling", "attention_bias", "attention_dropout"];
+    for key in ["head_dim", "num_key_value_heads", "rms_norm_eps", "mlp_bias"].into_iter().chain(of_no_effect)
+    {
         assert_eq!(with(key, "null").unwrap(), wanted, "{key}");
     }
     assert_eq!(with("bos_token_id", "null").unwrap().bos, None);
@@ -94,64 +135,21 @@ fn keys_left_out_are_what_transformers_makes_them() {
     assert_eq!(with("head_dim", "5").unwrap().shape.heads.dim, 5);
 }
 
-#[test]
-fn the_rotary_base_is_read_where_either_version_has_it() {
-    let rope = |text: &str| with("rope_parameters", text).map(|config| config.shape.rope);
-    assert_eq!(with("rope_theta", "500000").unwrap().shape.rope.to_bits(), 5e5f64.to_bits());
-    for text in [
-        r#"{ "rope_type": "default", "rope_theta": 500000.0 }"#,
-        r#"{ "type": "default", "rope_theta": 500000, "partial_rotary_factor": 1.0 }"#,
-    ] {
-        assert_eq!(rope(text).unwrap().to_bits(), 5e5f64.to_bits());
-    }
-    assert_eq!(rope("{}").unwrap().to_bits(), 1e4f64.to_bits());
-    let both = |top: f64| {
-        let text = SHORT.replacen(
-            '{',
-            &format!("{{ \"rope_theta\": {top}, \"rope_parameters\": {{ \"rope_theta\": 7 }},"),
-            1,
-        );
-        Config::parse(&text, "a.json").map(|config| config.shape.rope).map_err(|why| why.to_string())
-    };
-    assert_eq!(both(7.0), Ok(7.0));
-    assert_eq!(
-        both(8.0),
-        Err("a.json: rope_parameters.rope_theta is 7.0; it must be 8, as rope_theta is".into())
-    );
-    for (text, wanted) in [
-        (r#"{ "rope_type": "llama3" }"#, r#"rope_type is "llama3"; it must be "default", or left out"#),
-        (r#"{ "partial_rotary_factor": 0.5 }"#, "partial_rotary_factor is 0.5; it must be 1, or left out"),
-        (r#"{ "rope_theta": 0 }"#, "rope_theta is 0; it must be a number above 0"),
-        (
-            r#"{ "factor": 2.0 }"#,
-            "factor is 2.0, a key that is not known here; remove it if the model computes the same without",
-        ),
-    ] {
-        assert_eq!(rope(text).unwrap_err().to_string(), format!("a.json: rope_parameters.{wanted}"));
-    }
-    assert_eq!(why("rope_parameters", "3"), "a.json: rope_parameters is 3; it must be an object in braces");
-}
-
 /// Kills: a key that changes what is computed, passed over.
 #[test]
 fn another_function_is_refused_by_the_key_that_makes_it_one() {
     for (key, value, wanted) in [
-        ("model_type", r#""mistral""#, r#""llama""#),
         ("architectures", r#"["LlamaForSequenceClassification"]"#, r#"["LlamaForCausalLM"]"#),
         ("hidden_act", r#""gelu""#, r#""silu" or "swish""#),
-        ("attention_bias", "true", "false"),
-        ("mlp_bias", "true", "false"),
-        ("rope_scaling", r#"{"factor":8.0,"rope_type":"llama3"}"#, "null"),
         ("partial_rotary_factor", "0.5", "1"),
         ("quantization_config", r#"{"bits":4}"#, "null"),
         ("sliding_window", "4096", "null"),
         ("use_sliding_window", "true", "false"),
-        ("attention_dropout", "0.1", "0"),
         ("pruned_heads", r#"{"0":[1]}"#, "{}"),
         ("rope_interleaved", "true", "false"),
         ("is_encoder_decoder", "true", "false"),
         ("add_cross_attention", "true", "false"),
-        ("attention_bias", "0", "false"),
+        ("is_llama_config", "false", "true"),
     ] {
         assert_eq!(why(key, value), format!("a.json: {key} is {value}; it must be {wanted}, or left out"));
     }
@@ -159,7 +157,11 @@ fn another_function_is_refused_by_the_key_that_makes_it_one() {
     assert_eq!(why("logit_scale", "0.5"), format!("a.json: logit_scale is 0.5, {unknown}"));
     let long = why("layers", &format!("{:?}", "é".repeat(500)));
     assert_eq!(long, format!("a.json: layers is \"{} …, {unknown}", "é".repeat(79)));
-    assert_eq!(without("model_type"), r#"a.json has no model_type; it must be "llama""#);
+    let known = r#"it must be "llama", "mistral", "qwen2", "qwen3" or "gpt2""#;
+    assert_eq!(why_without("model_type"), format!("a.json has no model_type; {known}"));
+    for other in [r#""phi3""#, r#""LLAMA""#, "3", "[\"llama\"]"] {
+        assert_eq!(why("model_type", other), format!("a.json: model_type is {other}; {known}"));
+    }
 }
 
 #[test]
@@ -177,6 +179,8 @@ fn keys_that_change_nothing_are_passed_over() {
         ("partial_rotary_factor", "1.0"),
         ("hidden_act", r#""swish""#),
         ("rope_scaling", "null"),
+        ("is_llama_config", "true"),
+        ("unsloth_version", r#""2025.1""#),
         ("a_key_of_tomorrow", "null"),
         ("_name_or_path", r#""x""#),
         ("id2label", r#"{ "0": "LABEL_0" }"#),
@@ -190,7 +194,7 @@ fn sizes_that_no_model_has_are_refused_by_name() {
     let whole = "it must be a whole number, 1 or more";
     for key in ["hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers", "vocab_size"]
     {
-        assert_eq!(without(key), format!("a.json has no {key}; {whole}"));
+        assert_eq!(why_without(key), format!("a.json has no {key}; {whole}"));
         for bad in ["0", "-1", "1.5", "4096.0", "true", "\"8\"", "[8]", "18446744073709551616"] {
             let seen: Value = serde_json::from_str(bad).unwrap();
             assert_eq!(why(key, bad), format!("a.json: {key} is {seen}; {whole}"));
@@ -204,6 +208,11 @@ fn sizes_that_no_model_has_are_refused_by_name() {
         ("rms_norm_eps", "-1e-6", "a number above 0"),
         ("rope_theta", "\"1e4\"", "a number above 0"),
         ("tie_word_embeddings", "1", "true or false"),
+        ("attention_bias", "0", "true or false"),
+        ("mlp_bias", "\"no\"", "true or false"),
+        ("attention_dropout", "1", "a number of 0 or more and below 1"),
+        ("attention_dropout", "-0.1", "a number of 0 or more and below 1"),
+        ("attention_dropout", "\"0.1\"", "a number of 0 or more and below 1"),
         ("bos_token_id", "[1, 2]", "one token id or null"),
         ("bos_token_id", "-1", "null, a token id below the vocab_size of 32000, or a list of such ids"),
         ("eos_token_id", "32000", "null, a token id below the vocab_size of 32000, or a list of such ids"),
@@ -215,6 +224,23 @@ fn sizes_that_no_model_has_are_refused_by_name() {
     assert_eq!(why("num_key_value_heads", "5"), format!("a.json: {heads}"));
     let odd = "a multiple of the 32 num_attention_heads where head_dim is not given";
     assert_eq!(why("hidden_size", "4097"), format!("a.json: hidden_size is 4097; it must be {odd}"));
+}
+
+/// Kills: biases of the wrong layers, a rate of the wrong place.
+#[test]
+fn biases_and_dropout_are_read_and_written() {
+    let all = [("attention_bias", "true"), ("mlp_bias", "true"), ("attention_dropout", "0.25")];
+    let parse = |keys: &[(&str, &str)]| {
+        let config = changed(SHORT, keys).unwrap();
+        assert_eq!(Config::parse(&config.to_json(), "").unwrap(), config);
+        (config.shape.bias, config.shape.dropout)
+    };
+    let none = Rates { embedding: 0.0, attention: 0.0, residual: 0.0 };
+    assert_eq!(parse(&all[..1]), (Biases { qkv: true, out: true, mlp: false }, none));
+    assert_eq!(parse(&all[1..2]), (Biases { qkv: false, out: false, mlp: true }, none));
+    let (bias, dropout) = parse(&all);
+    assert_eq!((bias.qkv, bias.out, bias.mlp), (true, true, true));
+    assert_eq!(dropout, Rates { attention: 0.25, ..none });
 }
 
 /// Kills: an allocation or an overflow by a file that lies.
@@ -242,6 +268,25 @@ fn sizes_that_no_machine_holds_are_refused() {
     }
     assert!(with("intermediate_size", "8388608").is_ok());
     assert!(with("head_dim", "262144").is_ok());
+}
+
+/// Kills: whatever panics when a byte of a configuration is lost or changed.
+#[test]
+fn broken_configurations_do_no_harm() {
+    for text in real::ALL {
+        let mut read = 0;
+        for (at, bit) in (0..text.len()).flat_map(|at| (0..8).map(move |bit| (at, bit))) {
+            let mut text = text.as_bytes().to_vec();
+            text[at] ^= 1 << bit;
+            let Ok(text) = String::from_utf8(text) else { continue };
+            let Ok(config) = Config::parse(&text, "a.json") else { continue };
+            assert!(config.shape.parameters() > 0);
+            assert_eq!(Config::parse(&config.to_json(), "a.json").unwrap(), config, "{text}");
+            read += 1;
+        }
+        assert!(read > 500, "{read}: too few to have tried anything");
+        assert!((0..text.len()).all(|len| Config::parse(&text[..len], "a.json").is_err()));
+    }
 }
 
 #[test]

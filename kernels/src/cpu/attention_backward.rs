@@ -1,11 +1,13 @@
 //! The gradient of attention by blocks: scores are computed again from the log-sum-exp that forward left.
 //!
-//! With P = softmax(S), δ = Σ o·do: dV = Pᵀ·dO, dS = P ∘ (dO·Vᵀ − δ), dQ = dS·K, dK = dSᵀ·Q.
+//! With P = softmax(S), M what dropout multiplies it by (1 without), δ = Σ o·do: dV = (P∘M)ᵀ·dO,
+//! dS = P ∘ (M∘(dO·Vᵀ) − δ), dQ = dS·K, dK = dSᵀ·Q.
 //! Source: Dao, "FlashAttention-2", Algorithm 2, arXiv:2307.08691.
 use super::CpuScalar;
-use super::attention::{Carve, most_keys, pack, visible};
+use super::attention_tile::{Carve, Tile, keys_of, most_keys, pack, tiles};
 use super::simd::dot;
-use crate::kernels::{Heads, Qkv, Span, Write};
+use crate::kernels::{Attend, Heads, Qkv, Span, Write};
+use std::ops::Range;
 use tensor::{Cpu, Scalar, View, ViewMut};
 
 #[inline(always)]
@@ -27,7 +29,7 @@ pub(super) fn delta<S: CpuScalar>(
 #[inline(always)]
 #[allow(clippy::too_many_arguments)] // as the kernel
 pub(super) fn block<S: CpuScalar>(
-    heads: Heads,
+    attend: &Attend,
     spans: &[Span],
     qkv: &Qkv<Cpu<S>>,
     (lse, delta): (View<Cpu<S>>, View<Cpu<S>>),
@@ -35,63 +37,102 @@ pub(super) fn block<S: CpuScalar>(
     [mut dq, mut dk, mut dv]: [ViewMut<Cpu<S>>; 3],
     scratch: ViewMut<Cpu<S>>,
 ) {
-    let (d, fan, most) = (heads.dim, heads.queries / heads.keys, most_keys(spans));
-    let ([tile_q, tile_k], mut carve, scale) = (S::TILE, Carve::new(scratch), S::inv_sqrt(d));
-    let (mut ks, mut dks, mut dvs) = (carve.take(most, d), carve.take(most, d), carve.take(most, d));
-    let (mut qs, mut dos, mut dqs) = (carve.take(tile_q, d), carve.take(tile_q, d), carve.take(tile_q, d));
-    let (mut p, mut dp) = (carve.take(tile_q, tile_k.min(most)), carve.take(tile_q, tile_k.min(most)));
-    for (span, h) in spans.iter().flat_map(|s| (0..heads.keys).map(move |h| (s, h))) {
-        let tk = span.key.len;
-        let kh = qkv.k.take_rows(span.key.row, tk).take_cols(h * d, d);
-        let (kt, vt) = (kh.t(), qkv.v.take_rows(span.key.row, tk).take_cols(h * d, d).t());
-        pack(&mut ks, kh, scale);
-        dks.again().take_rows(0, tk).flat().fill(S::ZERO);
-        dvs.again().take_rows(0, tk).flat().fill(S::ZERO);
-        let tiles = |head| (0..span.query.len).step_by(tile_q).map(move |first| (head, first));
-        for (head, first) in (h * fan..(h + 1) * fan).flat_map(tiles) {
-            let (n, row) = (tile_q.min(span.query.len - first), span.query.row + first);
-            pack(&mut qs, qkv.q.take_rows(row, n).take_cols(head * d, d), scale);
-            pack(&mut dos, d_o.take_rows(row, n).take_cols(head * d, d), S::ONE);
-            dqs.flat().fill(S::ZERO);
-            for key in (0..visible(span, first + n - 1, tk)).step_by(tile_k) {
-                let keys = tile_k.min(visible(span, first + n - 1, tk) - key);
-                let (qs, dos) = (qs.read().take_rows(0, n), dos.read().take_rows(0, n));
-                let tile = |t: &mut ViewMut<Cpu<S>>, b: View<Cpu<S>>, a: View<Cpu<S>>| {
-                    let t = t.again().take_rows(0, n).take_cols(0, keys);
-                    S::gemm(t, a, b.take_cols(key, keys), Write::Set);
-                };
-                tile(&mut p, kt, qs);
-                tile(&mut dp, vt, dos);
-                for i in 0..n {
-                    let seen = visible(span, first + i, tk).saturating_sub(key).min(keys);
-                    let (lse, delta) = (lse.row(row + i)[head], delta.row(row + i)[head]);
-                    scores(&mut p.row(i)[..keys], &mut dp.row(i)[..keys], seen, lse, delta);
-                }
-                let (p, dp) = (p.read().take_rows(0, n), dp.read().take_rows(0, n));
-                let (p, dp) = (p.take_cols(0, keys), dp.take_cols(0, keys));
-                S::gemm(dvs.again().take_rows(key, keys), p.t(), dos, Write::Add);
-                S::gemm(dks.again().take_rows(key, keys), dp.t(), qs, Write::Add);
-                S::gemm(dqs.again().take_rows(0, n), dp, ks.read().take_rows(key, keys), Write::Add);
+    let (d, tile_k, scale) = (attend.heads.dim, S::TILE[1], S::inv_sqrt(attend.heads.dim));
+    let mut work = Work::new(scratch, most_keys(spans), d);
+    for (span, h) in spans.iter().flat_map(|s| (0..attend.heads.keys).map(move |h| (s, h))) {
+        let (k, v) = (keys_of(qkv.k, span, h, d), keys_of(qkv.v, span, h, d));
+        pack(&mut work.ks, k, scale);
+        work.dks.again().take_rows(0, span.key.len).flat().fill(S::ZERO);
+        work.dvs.again().take_rows(0, span.key.len).flat().fill(S::ZERO);
+        for tile in tiles::<S>(attend, span, h) {
+            pack(&mut work.qs, tile.of(qkv.q), scale);
+            pack(&mut work.dos, tile.of(d_o), S::ONE);
+            work.dqs.flat().fill(S::ZERO);
+            for block in tile.blocks(tile_k) {
+                work.block(&tile, &block, (k.t(), v.t()), (lse, delta));
             }
-            add_rows(dq.again().take_rows(row, n).take_cols(head * d, d), dqs.read());
+            let dq = dq.again().take_rows(tile.row, tile.n).take_cols(tile.head * d, d);
+            add_rows(dq, work.dqs.read());
         }
-        let keys = |t: &mut ViewMut<Cpu<S>>, from: View<Cpu<S>>| {
-            add_rows(t.again().take_rows(span.key.row, tk).take_cols(h * d, d), from);
-        };
-        keys(&mut dk, dks.read());
-        keys(&mut dv, dvs.read());
+        for (to, from) in [(&mut dk, &work.dks), (&mut dv, &work.dvs)] {
+            add_rows(to.again().take_rows(span.key.row, span.key.len).take_cols(h * d, d), from.read());
+        }
     }
 }
 
-/// One row: scores become weights, and their gradient is made of dO·Vᵀ. Keys from `seen` on do not count.
+/// Scratch: of one key head's rows, and of one tile's.
+struct Work<'a, S: CpuScalar> {
+    /// Keys, scaled.
+    ks: ViewMut<'a, Cpu<S>>,
+    dks: ViewMut<'a, Cpu<S>>,
+    dvs: ViewMut<'a, Cpu<S>>,
+    /// Queries, scaled.
+    qs: ViewMut<'a, Cpu<S>>,
+    dos: ViewMut<'a, Cpu<S>>,
+    dqs: ViewMut<'a, Cpu<S>>,
+    /// Scores, then weights.
+    p: ViewMut<'a, Cpu<S>>,
+    /// dO·Vᵀ, then the scores' gradient.
+    dp: ViewMut<'a, Cpu<S>>,
+}
+
+impl<'a, S: CpuScalar> Work<'a, S> {
+    fn new(scratch: ViewMut<'a, Cpu<S>>, keys: usize, d: usize) -> Self {
+        let ([tile_q, tile_k], mut carve) = (S::TILE, Carve::new(scratch));
+        let [ks, dks, dvs] = [(); 3].map(|()| carve.take(keys, d));
+        let [qs, dos, dqs] = [(); 3].map(|()| carve.take(tile_q, d));
+        let [p, dp] = [(); 2].map(|()| carve.take(tile_q, tile_k.min(keys)));
+        Self { ks, dks, dvs, qs, dos, dqs, p, dp }
+    }
+    /// Adds what one tile and one block of keys give each other to dks, dvs and dqs.
+    #[inline(always)]
+    fn block(
+        &mut self,
+        tile: &Tile,
+        block: &Range<usize>,
+        (kt, vt): (View<Cpu<S>>, View<Cpu<S>>),
+        (lse, delta): (View<Cpu<S>>, View<Cpu<S>>),
+    ) {
+        let (key, keys, n) = (block.start, block.len(), tile.n);
+        let (qs, dos) = (self.qs.read().take_rows(0, n), self.dos.read().take_rows(0, n));
+        for (t, a, b) in [(&mut self.p, qs, kt), (&mut self.dp, dos, vt)] {
+            S::gemm(t.again().take_rows(0, n).take_cols(0, keys), a, b.take_cols(key, keys), Write::Set);
+        }
+        for i in 0..n {
+            let (p, dp) = (&mut self.p.row(i)[..keys], &mut self.dp.row(i)[..keys]);
+            tile.seen(i, block).hide(p, S::NEG_INF);
+            let (lse, delta) = (lse.row(tile.row + i)[tile.head], delta.row(tile.row + i)[tile.head]);
+            match tile.factors(i, block) {
+                None => scores(p, dp, lse, delta),
+                Some(factor) => thinned(p, dp, lse, delta, factor),
+            }
+        }
+        let p = self.p.read().take_rows(0, n).take_cols(0, keys);
+        let ds = self.dp.read().take_rows(0, n).take_cols(0, keys);
+        S::gemm(self.dvs.again().take_rows(key, keys), p.t(), dos, Write::Add);
+        S::gemm(self.dks.again().take_rows(key, keys), ds.t(), qs, Write::Add);
+        S::gemm(self.dqs.again().take_rows(0, n), ds, self.ks.read().take_rows(key, keys), Write::Add);
+    }
+}
+
+/// One row: scores become weights, and their gradient is made of dO·Vᵀ.
 #[inline(always)]
-fn scores<S: Scalar>(p: &mut [S], dp: &mut [S], seen: usize, lse: S, delta: S) {
-    p[seen..].fill(S::NEG_INF);
+fn scores<S: Scalar>(p: &mut [S], dp: &mut [S], lse: S, delta: S) {
     for p in p.iter_mut() {
         *p = S::exp_sub(*p, lse);
     }
     for (dp, &p) in dp.iter_mut().zip(&*p) {
         *dp = p * (*dp - delta);
+    }
+}
+
+/// The same with dropout.
+#[inline(always)]
+fn thinned<S: Scalar>(p: &mut [S], dp: &mut [S], lse: S, delta: S, factor: impl Fn(usize) -> S) {
+    for (j, (p, dp)) in p.iter_mut().zip(dp).enumerate() {
+        let (weight, factor) = (S::exp_sub(*p, lse), factor(j));
+        *dp = weight * (*dp * factor - delta);
+        *p = weight * factor;
     }
 }
 

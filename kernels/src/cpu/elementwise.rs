@@ -1,6 +1,6 @@
 //! Additions, rotary embedding, SwiGLU.
 use crate::kernels::Causal;
-use tensor::{Cpu, Scalar, View, ViewMut};
+use tensor::{Cpu, Dropout, Scalar, View, ViewMut};
 
 #[inline(always)]
 pub(super) fn fill<S: Scalar>(mut y: ViewMut<Cpu<S>>, value: S) {
@@ -23,6 +23,44 @@ pub(super) fn add<S: Scalar>(mut y: ViewMut<Cpu<S>>, a: View<Cpu<S>>) {
     for i in 0..a.rows() {
         for (y, &a) in y.row(i).iter_mut().zip(a.row(i)) {
             *y += a;
+        }
+    }
+}
+
+#[inline(always)]
+pub(super) fn add_row<S: Scalar>(mut y: ViewMut<Cpu<S>>, row: View<Cpu<S>>) {
+    for i in 0..y.rows() {
+        for (y, &r) in y.row(i).iter_mut().zip(row.row(0)) {
+            *y += r;
+        }
+    }
+}
+
+#[inline(always)]
+pub(super) fn add_rows<S: Scalar>(mut sum: ViewMut<Cpu<S>>, x: View<Cpu<S>>) {
+    for i in 0..x.rows() {
+        for (sum, &x) in sum.row(0).iter_mut().zip(x.row(i)) {
+            *sum += x;
+        }
+    }
+}
+
+/// Rows are numbered in the whole matrix; x holds those from `first_row` on.
+#[inline(always)]
+pub(super) fn dropout<S: Scalar>(
+    mut x: ViewMut<Cpu<S>>,
+    tokens: &[Causal],
+    first_row: usize,
+    dropout: &Dropout,
+) {
+    let (scale, here) = (dropout.scale(), first_row..first_row + x.rows());
+    for t in tokens {
+        for row in t.row.max(here.start)..(t.row + t.len).min(here.end) {
+            let position = t.position + row - t.row;
+            for (feature, x) in x.row(row - first_row).iter_mut().enumerate() {
+                let keep = dropout.keeps(t.sequence, position, feature as u64);
+                *x = if keep { *x * scale } else { S::ZERO };
+            }
         }
     }
 }
@@ -83,5 +121,92 @@ fn swiglu_row<S: Scalar>(dgate: &mut [S], dup: &mut [S], gate: &[S], up: &[S], d
     }
     for ((du, &g), &dh) in dup.iter_mut().zip(gate).zip(dh) {
         *du = dh * g * *du;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::proof::{Matrix, draw, filled, matrix, read};
+    use crate::{Causal, Kernels};
+    use tensor::{Cpu, Dropout, F61, Key, Scalar};
+
+    /// Kills: rows for columns, `=` for `+=`, a lost row.
+    #[test]
+    fn rows_are_added_to_every_row_and_summed() {
+        let _key = Key(1).enter();
+        for [rows, cols] in [[4, 3], [1, 1], [3, 40], [0, 2]] {
+            let (x, row) = (draw::<F61>(1, rows, cols), draw::<F61>(2, 1, cols));
+            let (mut y, mut sum) = (draw::<F61>(1, rows, cols), draw::<F61>(2, 1, cols));
+            Cpu::default().add_row(y.view_mut(), row.view());
+            Cpu::default().add_rows(sum.view_mut(), x.view());
+            let (x, row) = (read(&x), read(&row));
+            let wanted: Vec<F61> = (0..rows * cols).map(|i| x[i] + row[i % cols]).collect();
+            assert_eq!(read(&y), wanted);
+            let column = |j: usize| (0..rows).fold(row[j], |sum, i| sum + x[i * cols + j]);
+            assert_eq!(read(&sum), (0..cols).map(column).collect::<Vec<_>>());
+        }
+    }
+
+    const TOKENS: [Causal; 3] = [
+        Causal { row: 0, len: 3, position: 4, sequence: 7 },
+        Causal { row: 3, len: 0, position: 0, sequence: 8 },
+        Causal { row: 3, len: 4, position: 0, sequence: 2 },
+    ];
+
+    fn dropped(x: &Matrix<F61>, first_row: usize, n: usize, dropout: &Dropout) -> Vec<F61> {
+        let part = read(x)[first_row * x.cols()..][..n * x.cols()].to_vec();
+        let mut part = matrix(n, x.cols(), |i| part[i]);
+        Cpu::default().dropout(part.view_mut(), &TOKENS, first_row, dropout);
+        read(&part)
+    }
+
+    /// Kills: a row for a position, a sequence's number for its place, a feature counted from elsewhere, a scale
+    /// that is lost or turned over, padding that is touched.
+    #[test]
+    fn dropout_asks_by_sequence_position_and_feature() {
+        let _key = Key(1).enter();
+        let (x, dropout) = (draw::<F61>(1, 9, 5), Dropout::new(0.25, 3, 1, "here"));
+        let seen = dropped(&x, 0, 9, &dropout);
+        let mut wanted = read(&x); // rows 7 and 8 are padding and stay
+        for t in TOKENS {
+            for (i, j) in (0..t.len).flat_map(|i| (0..5).map(move |j| (i, j))) {
+                let x = &mut wanted[(t.row + i) * 5 + j];
+                let keep = dropout.keeps(t.sequence, t.position + i, j as u64);
+                *x = if keep { *x * F61::from_f64(0.75).inv() } else { F61::ZERO };
+            }
+        }
+        assert_eq!(seen, wanted);
+        let gone = seen.iter().filter(|&&x| x == F61::ZERO).count();
+        assert!((1..20).contains(&gone), "{gone} of 35 are gone");
+    }
+
+    /// Sequence parallelism's shards. Kills: a first row that moves the mask along, bounds off by one.
+    #[test]
+    fn dropout_of_any_rows_equals_these_rows_of_the_whole() {
+        let _key = Key(1).enter();
+        let (x, dropout) = (draw::<F61>(1, 12, 5), Dropout::new(0.5, 3, 1, "here"));
+        let whole = dropped(&x, 0, 12, &dropout);
+        for (first, n) in (0..12).flat_map(|first| (0..=12 - first).map(move |n| (first, n))) {
+            assert_eq!(
+                dropped(&x, first, n, &dropout),
+                whole[first * 5..][..n * 5],
+                "{n} rows from {first} on"
+            );
+        }
+    }
+
+    /// What a rank without a share holds. Kills: a first column taken for granted.
+    #[test]
+    fn matrices_without_columns_are_matrices() {
+        let (mut y, x, cpu) = (filled(2, 3, 1.0f32), filled(2, 4, 2.0f32), Cpu::default());
+        for at in [0, 3] {
+            cpu.copy(y.view_mut().take_cols(at, 0), x.view().take_cols(at, 0));
+            cpu.fill(y.view_mut().take_cols(at, 0), 5.0);
+            cpu.add(y.view_mut().take_cols(at, 0), x.view().take_cols(at, 0));
+            cpu.add_row(y.view_mut().take_cols(at, 0), x.view().take_rows(0, 1).take_cols(at, 0));
+            cpu.add_rows(y.view_mut().take_rows(0, 1).take_cols(at, 0), x.view().take_cols(at, 0));
+        }
+        cpu.copy(filled(2, 0, 0.0f32).view_mut(), filled(2, 0, 0.0).view());
+        assert_eq!(read(&y), [1.0; 6]);
     }
 }

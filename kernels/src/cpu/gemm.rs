@@ -111,8 +111,9 @@ mod tests {
     /// all transpositions and ragged shapes. Kills: a wrong edge, stride, mask, panel or reduction.
     fn equals_plain<S: CpuScalar>(integer: impl Fn(i64) -> S) {
         let cpu = Cpu::<S>::default();
-        let shapes =
-            [(1, 1, 1), (1, 40, 33), (3, 70, 5), (12, 32, 16), (13, 33, 17), (50, 300, 130), (4, 5, 0)];
+        let full = [(1, 1, 1), (1, 40, 33), (3, 70, 5), (12, 32, 16), (13, 33, 17), (50, 300, 130)];
+        let empty = [(4, 5, 0), (12, 20, 0), (4, 0, 5), (12, 0, 40), (0, 3, 4)];
+        let shapes = full.into_iter().chain(empty);
         for (m, n, k) in shapes {
             for (at, bt) in [(false, false), (false, true), (true, false), (true, true)] {
                 let matrix = |salt: usize, rows: usize, cols: usize| {

@@ -1,7 +1,7 @@
 //! The pieces of a vocabulary-parallel cross-entropy, and the embedding.
 use super::simd::{stab, sum};
-use crate::kernels::Slice;
-use tensor::{Cpu, Scalar, View, ViewMut};
+use crate::kernels::{LossTerms, Slice};
+use tensor::{Cpu, IGNORED, Scalar, View, ViewMut};
 
 #[inline(always)]
 pub(super) fn row_stab<S: Scalar>(mut m: ViewMut<Cpu<S>>, logits: View<Cpu<S>>) {
@@ -10,6 +10,7 @@ pub(super) fn row_stab<S: Scalar>(mut m: ViewMut<Cpu<S>>, logits: View<Cpu<S>>) 
     }
 }
 
+/// (Σ exp(x − m), the target's x, and Σ x where there is a third column).
 #[inline(always)]
 pub(super) fn row_sums<S: Scalar>(
     mut sums: ViewMut<Cpu<S>>,
@@ -21,7 +22,38 @@ pub(super) fn row_sums<S: Scalar>(
     for i in 0..logits.rows() {
         let (x, m) = (logits.row(i), m.row(i)[0]);
         let total = sum(x, |x| S::exp_sub(x, m));
-        sums.row(i).copy_from_slice(&[total, slice.local(targets[i]).map_or(S::ZERO, |j| x[j])]);
+        let target = slice.local(targets[i]).map_or(S::ZERO, |j| x[j]);
+        sums.row(i)[..2].copy_from_slice(&[total, target]);
+    }
+    if sums.cols() > 2 {
+        for i in 0..logits.rows() {
+            sums.row(i)[2] = sum(logits.row(i), |x| x);
+        }
+    }
+}
+
+/// The constants of a loss, worked out.
+struct Constants<S> {
+    /// 1/n; 0 where no target counts, as then it is not used.
+    share: S,
+    /// 1 − ε.
+    own: S,
+    /// ε/V.
+    every: S,
+    /// λ.
+    z: S,
+}
+
+impl<S: Scalar> Constants<S> {
+    fn of(terms: &LossTerms) -> Self {
+        let inverse = |n: usize| if n == 0 { S::ZERO } else { S::from_usize(n).inv() };
+        let smoothing = S::from_f64(terms.smoothing);
+        Self {
+            share: inverse(terms.mean_over),
+            own: S::ONE - smoothing,
+            every: smoothing * inverse(terms.vocabulary),
+            z: S::from_f64(terms.z),
+        }
     }
 }
 
@@ -30,15 +62,22 @@ pub(super) fn cross_entropy<S: Scalar>(
     mut loss: ViewMut<Cpu<S>>,
     mut m: ViewMut<Cpu<S>>,
     sums: View<Cpu<S>>,
-    tokens: usize,
+    targets: &[u32],
+    terms: &LossTerms,
 ) {
-    let mut total = S::ZERO;
+    let (Constants { share, own, every, z }, mut total) = (Constants::of(terms), S::ZERO);
     for i in 0..sums.rows() {
-        let lse = S::lse(m.row(i)[0], sums.row(i)[0]);
-        m.row(i)[0] = lse;
-        total += lse - sums.row(i)[1];
+        let (sums, m) = (sums.row(i), &mut m.row(i)[0]);
+        *m = S::lse(*m, sums[0]);
+        if targets[i] == IGNORED {
+            continue;
+        }
+        total += *m - own * sums[1] + z * *m * *m;
+        if terms.smoothing != 0.0 {
+            total = total - every * sums[2];
+        }
     }
-    loss.row(0)[0] = total * S::from_usize(tokens).inv();
+    loss.row(0)[0] = total * share;
 }
 
 #[inline(always)]
@@ -47,16 +86,27 @@ pub(super) fn cross_entropy_backward<S: Scalar>(
     lse: View<Cpu<S>>,
     targets: &[u32],
     slice: Slice,
-    tokens: usize,
+    terms: &LossTerms,
 ) {
-    let share = S::from_usize(tokens).inv();
+    let Constants { share, own, every, z } = Constants::of(terms);
+    let (own, every, z) = (own * share, every * share, S::from_usize(2) * z);
     for i in 0..logits.rows() {
         let (x, lse) = (logits.row(i), lse.row(i)[0]);
+        if targets[i] == IGNORED {
+            x.fill(S::ZERO);
+            continue;
+        }
+        let whole = share * (S::ONE + z * lse);
         for x in x.iter_mut() {
-            *x = S::exp_sub(*x, lse) * share;
+            *x = S::exp_sub(*x, lse) * whole;
+        }
+        if terms.smoothing != 0.0 {
+            for x in x.iter_mut() {
+                *x = *x - every;
+            }
         }
         if let Some(j) = slice.local(targets[i]) {
-            x[j] = x[j] - share;
+            x[j] = x[j] - own;
         }
     }
 }
@@ -89,28 +139,140 @@ pub(super) fn embed_backward<S: Scalar>(
 
 #[cfg(test)]
 mod tests {
-    use crate::{Kernels, Slice};
-    use tensor::{Category, Cpu, Device, Tensor};
+    use crate::proof::{Matrix, assert_close, assert_derivative, draw, filled, matrix, read, under_two_keys};
+    use crate::{CpuScalar, Kernels, LossTerms, Slice};
+    use tensor::{Cpu, Dual, F61, IGNORED, Scalar};
+
+    const V: usize = 7;
+    const TARGETS: [u32; 5] = [3, IGNORED, 0, 6, 3];
+    const PLAIN: LossTerms = LossTerms { mean_over: 9, smoothing: 0.0, z: 0.0, vocabulary: V };
+    const ALL: [LossTerms; 4] = [
+        PLAIN,
+        LossTerms { smoothing: 0.25, ..PLAIN },
+        LossTerms { z: 0.5, ..PLAIN },
+        LossTerms { smoothing: 0.25, z: 0.5, ..PLAIN },
+    ];
+
+    /// Loss, log-sum-exps and gradient by the ranks' slices, joined as ranks join them.
+    fn split<S: CpuScalar>(
+        logits: &Matrix<S>,
+        targets: &[u32],
+        lens: &[usize],
+        terms: &LossTerms,
+    ) -> [Matrix<S>; 3] {
+        let (cpu, rows, mut first) = (Cpu::<S>::default(), logits.rows(), 0);
+        let slice = |&len: &usize| {
+            first += len;
+            Slice { first: first - len, len }
+        };
+        let slices: Vec<Slice> = lens.iter().map(slice).collect();
+        let share = |s: Slice| logits.view().take_cols(s.first, s.len);
+        let (mut m, wide) = (filled(rows, 1, S::NEG_INF), if terms.smoothing == 0.0 { 2 } else { 3 });
+        for &s in &slices {
+            let mut own = filled(rows, 1, S::ZERO);
+            cpu.row_stab(own.view_mut(), share(s));
+            let joined: Vec<S> = read(&m).into_iter().zip(read(&own)).map(|(a, b)| S::stab(a, b)).collect();
+            m.write(&mut |i| joined[i]);
+        }
+        let (mut sums, targets) = (filled(rows, wide, S::ZERO), targets.into());
+        for &s in &slices {
+            let mut own = filled(rows, wide, S::ONE);
+            cpu.row_sums(own.view_mut(), share(s), m.view(), &targets, s);
+            cpu.add(sums.view_mut(), own.view());
+        }
+        let mut loss = filled(1, 1, S::ONE);
+        cpu.cross_entropy(loss.view_mut(), m.view_mut(), sums.view(), &targets, terms);
+        let mut d = logits.beside(rows, logits.cols());
+        cpu.copy(d.view_mut(), logits.view());
+        for &s in &slices {
+            let share = d.view_mut().take_cols(s.first, s.len);
+            cpu.cross_entropy_backward(share, m.view(), &targets, s, terms);
+        }
+        [loss, m, d]
+    }
+
+    /// Kills: ε of the target's logit alone, V of one rank, λ over all rows, an ignored row that counts, a rank
+    /// without columns that says something, a mean over what is at hand.
+    #[test]
+    fn cross_entropy_equals_its_formula_exactly() {
+        under_two_keys(|| {
+            let x = draw::<F61>(1, 5, V);
+            for terms in ALL {
+                let (e, z) = (F61::from_f64(terms.smoothing), F61::from_f64(terms.z));
+                let (mut loss, mut all) = (F61::ZERO, Vec::new());
+                for (i, &target) in TARGETS.iter().enumerate() {
+                    let x = x.view().row(i);
+                    let (one, sum) = x.iter().fold((F61::ZERO, F61::ZERO), |(one, sum), &x| {
+                        (one + F61::exp_sub(x, F61::ZERO), sum + x)
+                    });
+                    let lse = F61::lse(F61::ZERO, one);
+                    all.push(lse);
+                    if target != IGNORED {
+                        let own = (F61::ONE - e) * x[target as usize];
+                        loss += lse - own - e * F61::from_usize(V).inv() * sum + z * lse * lse;
+                    }
+                }
+                for lens in [&[V][..], &[3, 4], &[0, 2, 5, 0]] {
+                    let [seen, lse, _] = split(&x, &TARGETS, lens, &terms);
+                    assert_eq!(read(&seen), [loss * F61::from_usize(9).inv()], "{lens:?} {terms:?}");
+                    assert_eq!(read(&lse), all);
+                }
+            }
+        });
+    }
+
+    /// Kills: λ for 2λ, a softmax without its λ, ε/V on the target only, an ignored row with a gradient.
+    #[test]
+    fn cross_entropy_backward_equals_the_derivative_exactly() {
+        under_two_keys(|| {
+            let (x, moving) = (draw::<F61>(1, 5, V), draw::<Dual<F61>>(1, 5, V));
+            for terms in ALL {
+                for lens in [&[V][..], &[0, 2, 5, 0]] {
+                    let ([_, _, d], [loss, ..]) =
+                        (split(&x, &TARGETS, lens, &terms), split(&moving, &TARGETS, lens, &terms));
+                    assert_derivative(&filled(1, 1, F61::ONE), &loss, &[(&moving, &d)]);
+                    assert_eq!(d.view().row(1), [F61::ZERO; V], "ignored");
+                }
+            }
+        });
+    }
+
+    /// A step of padding only is a mean over nothing. Kills: a division by zero.
+    #[test]
+    fn a_loss_of_no_targets_is_zero() {
+        under_two_keys(|| {
+            for terms in ALL.map(|terms| LossTerms { mean_over: 0, ..terms }) {
+                let [loss, _, d] = split(&draw::<F61>(1, 2, V), &[IGNORED; 2], &[3, 4], &terms);
+                assert_eq!((read(&loss), read(&d)), (vec![F61::ZERO], vec![F61::ZERO; 2 * V]));
+            }
+        });
+        let [loss, ..] = split(&draw::<f32>(1, 1, V), &[IGNORED], &[V], &LossTerms { mean_over: 0, ..PLAIN });
+        assert_eq!(read(&loss), [0.0]);
+    }
+
+    /// Rows longer than the lanes. Kills: a remainder lost, 1/V or λ that is rounded away.
+    #[test]
+    fn single_precision_equals_double() {
+        for terms in ALL.map(|terms| LossTerms { vocabulary: 100, ..terms }) {
+            let (single, double) = (draw(1, 5, 100), draw(1, 5, 100));
+            let single = split::<f32>(&single, &TARGETS, &[37, 63], &terms);
+            let double = split::<f64>(&double, &TARGETS, &[37, 63], &terms);
+            for (single, double) in single.iter().zip(&double) {
+                assert_close(single, double, 1e-6);
+            }
+        }
+    }
 
     /// Logits of ±200 in f32, by hand: the loss is the distance to the largest, the gradient ±1 over the tokens.
     #[test]
     fn logits_of_two_hundred_do_not_overflow() {
-        let cpu = Cpu::<f32>::default();
         let rows = [[200.0, -200.0, 0.0], [-200.0, -200.0, -200.0]];
-        let mut logits = Tensor::from_fn(&cpu, Category::Buffers, 2, 3, |i| rows[i / 3][i % 3]);
-        let fresh = |cols| Tensor::from_fn(&cpu, Category::Buffers, 2, cols, |_| 0.0f32);
-        let (mut m, mut sums, mut loss) = (fresh(1), fresh(2), Tensor::empty(&cpu, Category::Buffers, 1, 1));
-        let (targets, slice) = (cpu.index(&[2, 1]), Slice { first: 0, len: 3 });
-        cpu.row_stab(m.view_mut(), logits.view());
-        cpu.row_sums(sums.view_mut(), logits.view(), m.view(), &targets, slice);
-        cpu.cross_entropy(loss.view_mut(), m.view_mut(), sums.view(), 2);
+        let logits = matrix(2, 3, |i| rows[i / 3][i % 3]);
+        let terms = LossTerms { mean_over: 2, vocabulary: 3, ..PLAIN };
+        let [loss, _, d] = split::<f32>(&logits, &[2, 1], &[3], &terms);
         let wanted = 100.0 + 3.0f32.ln() / 2.0;
-        assert!((loss.read().unwrap()[0] - wanted).abs() < 1e-3, "{:?} {wanted}", loss.read());
-        cpu.cross_entropy_backward(logits.view_mut(), m.view(), &targets, slice, 2);
+        assert!((read(&loss)[0] - wanted).abs() < 1e-3, "{:?} {wanted}", read(&loss));
         let third = 1.0 / 6.0;
-        let wanted = [0.5, 0.0, -0.5, third, third - 0.5, third];
-        for (a, b) in logits.read().unwrap().iter().zip(wanted) {
-            assert!((a - b).abs() < 1e-4, "{a} {b}");
-        }
+        assert_close(&d, &matrix(2, 3, |i| [0.5, 0.0, -0.5, third, third - 0.5, third][i]), 1e-4);
     }
 }

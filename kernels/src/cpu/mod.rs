@@ -1,12 +1,17 @@
 //! The host as a device: one generic body of every kernel for every number; a number overrides only its product
 //! and its tile sizes (`number.rs`).
+mod activation;
 mod attention;
 mod attention_backward;
+#[cfg(test)]
+mod attention_proof;
+mod attention_tile;
 mod elementwise;
 mod gemm;
 #[cfg(target_arch = "x86_64")]
 mod gemm_avx512;
 mod gemm_field;
+mod layer_norm;
 mod loss;
 mod norm;
 mod number;
@@ -16,8 +21,10 @@ mod simd;
 pub use number::CpuScalar;
 pub use simd::widest;
 
-use crate::kernels::{AdamW, Causal, Heads, Kernels, Qkv, Slice, Softmax, Span, Write};
-use tensor::{Cpu, View, ViewMut};
+use crate::kernels::{
+    Activation, AdamW, Attend, Causal, Heads, Kernels, LossTerms, Qkv, Slice, Softmax, Span, Write,
+};
+use tensor::{Cpu, Dropout, View, ViewMut};
 
 type V<'a, S> = View<'a, Cpu<S>>;
 type M<'a, S> = ViewMut<'a, Cpu<S>>;
@@ -60,6 +67,15 @@ impl<S: CpuScalar> Kernels for Cpu<S> {
     fn add(&self, y: M<S>, a: V<S>) {
         run!(self, "add", elementwise::add(y, a));
     }
+    fn add_row(&self, y: M<S>, row: V<S>) {
+        run!(self, "add row", elementwise::add_row(y, row));
+    }
+    fn add_rows(&self, sum: M<S>, x: V<S>) {
+        run!(self, "add rows", elementwise::add_rows(sum, x));
+    }
+    fn dropout(&self, x: M<S>, tokens: &[Causal], first_row: usize, dropout: &Dropout) {
+        run!(self, "dropout", elementwise::dropout(x, tokens, first_row, dropout));
+    }
     fn rotate(&self, x: M<S>, table: V<S>, tokens: &[Causal], dim: usize, back: bool) {
         run!(self, "rotate", elementwise::rotate(x, table, tokens, dim, back));
     }
@@ -78,6 +94,27 @@ impl<S: CpuScalar> Kernels for Cpu<S> {
     ) {
         run!(self, "norm backward", norm::backward(dx, dgain, x, r, gain, dy, skip));
     }
+    fn layer_norm(&self, y: M<S>, stats: M<S>, x: V<S>, gain: V<S>, bias: V<S>, eps: f64) {
+        run!(self, "norm", layer_norm::forward(y, stats, x, gain, bias, eps));
+    }
+    fn layer_norm_backward(
+        &self,
+        dx: M<S>,
+        dgain_dbias: [M<S>; 2],
+        x: V<S>,
+        stats: V<S>,
+        gain: V<S>,
+        dy: V<S>,
+        skip: Option<V<S>>,
+    ) {
+        run!(self, "norm backward", layer_norm::backward(dx, dgain_dbias, x, stats, gain, dy, skip));
+    }
+    fn activate(&self, h: M<S>, x: V<S>, f: Activation) {
+        run!(self, "activate", activation::forward(h, x, f));
+    }
+    fn activate_backward(&self, dx: M<S>, x: V<S>, dh: V<S>, f: Activation) {
+        run!(self, "activate backward", activation::backward(dx, x, dh, f));
+    }
     fn swiglu(&self, h: M<S>, gate: V<S>, up: V<S>) {
         run!(self, "swiglu", elementwise::swiglu(h, gate, up));
     }
@@ -86,13 +123,13 @@ impl<S: CpuScalar> Kernels for Cpu<S> {
     }
     fn attention_block(
         &self,
-        heads: Heads,
+        attend: &Attend,
         spans: &[Span],
         qkv: Qkv<Self>,
         out: Softmax<Self>,
         scratch: M<S>,
     ) {
-        run!(self, "attention", attention::block(heads, spans, &qkv, out, scratch));
+        run!(self, "attention", attention::block(attend, spans, &qkv, out, scratch));
     }
     fn attention_finish(&self, heads: Heads, out: Softmax<Self>) {
         run!(self, "attention finish", attention::finish(heads, out));
@@ -102,7 +139,7 @@ impl<S: CpuScalar> Kernels for Cpu<S> {
     }
     fn attention_block_backward(
         &self,
-        heads: Heads,
+        attend: &Attend,
         spans: &[Span],
         qkv: Qkv<Self>,
         saved: (V<S>, V<S>),
@@ -113,11 +150,11 @@ impl<S: CpuScalar> Kernels for Cpu<S> {
         run!(
             self,
             "attention backward",
-            attention_backward::block(heads, spans, &qkv, saved, d_o, dqkv, scratch)
+            attention_backward::block(attend, spans, &qkv, saved, d_o, dqkv, scratch)
         );
     }
     fn attention_scratch(heads: Heads, keys: usize) -> usize {
-        attention::scratch_len::<S>(heads, keys)
+        attention_tile::scratch_len::<S>(heads, keys)
     }
     fn embed(&self, y: M<S>, table: V<S>, ids: &Self::Index, slice: Slice) {
         run!(self, "embed", loss::embed(y, table, ids, slice));
@@ -131,8 +168,8 @@ impl<S: CpuScalar> Kernels for Cpu<S> {
     fn row_sums(&self, sums: M<S>, logits: V<S>, m: V<S>, targets: &Self::Index, slice: Slice) {
         run!(self, "loss sums", loss::row_sums(sums, logits, m, targets, slice));
     }
-    fn cross_entropy(&self, loss: M<S>, m: M<S>, sums: V<S>, tokens: usize) {
-        run!(self, "loss", loss::cross_entropy(loss, m, sums, tokens));
+    fn cross_entropy(&self, loss: M<S>, m: M<S>, sums: V<S>, targets: &Self::Index, terms: &LossTerms) {
+        run!(self, "loss", loss::cross_entropy(loss, m, sums, targets, terms));
     }
     fn cross_entropy_backward(
         &self,
@@ -140,9 +177,9 @@ impl<S: CpuScalar> Kernels for Cpu<S> {
         lse: V<S>,
         targets: &Self::Index,
         slice: Slice,
-        tokens: usize,
+        terms: &LossTerms,
     ) {
-        run!(self, "loss backward", loss::cross_entropy_backward(logits, lse, targets, slice, tokens));
+        run!(self, "loss backward", loss::cross_entropy_backward(logits, lse, targets, slice, terms));
     }
     fn add_norm2(&self, out: M<S>, x: V<S>) {
         run!(self, "norm2", optimizer::add_norm2(out, x));

@@ -51,15 +51,21 @@ pub(super) fn stab<S: Scalar>(x: &[S]) -> S {
 /// Σ x·y.
 #[inline(always)]
 pub(super) fn dot<S: Scalar>(x: &[S], y: &[S]) -> S {
+    dot_of(x, y, |y| y)
+}
+
+/// Σ x·f(y).
+#[inline(always)]
+pub(super) fn dot_of<S: Scalar>(x: &[S], y: &[S], f: impl Fn(S) -> S) -> S {
     let mut lanes = [S::ZERO; LANES];
     let (xs, ys) = (x.chunks_exact(LANES), y[..x.len()].chunks_exact(LANES));
     let mut rest = S::ZERO;
     for (&x, &y) in xs.remainder().iter().zip(ys.remainder()) {
-        rest += x * y;
+        rest += x * f(y);
     }
     for (x, y) in xs.zip(ys) {
         for ((acc, &x), &y) in lanes.iter_mut().zip(x).zip(y) {
-            *acc += x * y;
+            *acc += x * f(y);
         }
     }
     tree(lanes, rest, |a, b| a + b)

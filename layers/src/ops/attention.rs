@@ -1,8 +1,10 @@
 //! Attention on this rank's heads: each rank has whole heads, so nothing is exchanged.
+use super::handles::same;
 use super::{Split, filled};
-use crate::{Cx, Rotary};
-use kernels::{Heads, Kernels, Qkv, Softmax, Span};
-use tensor::{Category, Scalar, Tensor, View};
+use crate::{Cx, Result, Rotary};
+use comm::Axis;
+use kernels::{Attend, Heads, Kernels, Qkv, Softmax, Span};
+use tensor::{Category, Scalar, Tensor, View, ViewMut};
 
 /// The parts of a fused `[Q | K | V]`.
 fn parts<D: Kernels>(qkv: View<D>, heads: Heads) -> Qkv<D> {
@@ -17,8 +19,8 @@ fn scratch<D: Kernels>(device: &D, heads: Heads, spans: &[Span]) -> Tensor<D> {
 }
 
 /// Query and key pairs that see each other, over all spans.
-fn pairs(spans: &[Span]) -> usize {
-    spans.iter().map(|s| s.query.len * s.key.len - s.query.len * (s.query.len - 1) / 2).sum()
+fn pairs(attend: &Attend, spans: &[Span]) -> usize {
+    spans.iter().map(|span| attend.sight.pairs(span)).sum()
 }
 
 /// Rotary embedding of the queries and keys of `[Q | K | V]` by their positions, in place; `back`: for the gradient.
@@ -30,16 +32,31 @@ pub fn rotate<D: Kernels>(cx: &Cx<D>, rotary: &Rotary<D>, qkv: &mut Split<D>, he
     device.rotate(queries_and_keys, table.view(), cx.tokens(), heads.dim, back);
 }
 
+fn same_axis<D: Kernels>(a: &Split<D>, b: &Split<D>) -> Result<Axis> {
+    same(a.axis(), b.axis())?;
+    Ok(a.axis())
+}
+
+/// The softmax of scores times values, over all spans: `O[B, Hq·d]` and the log-sum-exp `[B, Hq]`.
+fn softmax<D: Kernels>(device: &D, attend: &Attend, spans: &[Span], qkv: Qkv<D>) -> [Tensor<D>; 2] {
+    let (rows, heads) = (qkv.q.rows(), attend.heads);
+    let mut o = Tensor::empty(device, Category::Activations, rows, qkv.q.cols());
+    let mut m = filled(device, Category::Activations, [rows, heads.queries], D::Elem::NEG_INF);
+    let mut l = filled(device, Category::Activations, [rows, heads.queries], D::Elem::ZERO);
+    let mut scratch = scratch(device, heads, spans);
+    device.meter().work(4 * pairs(attend, spans) * qkv.q.cols()); // two products
+    let run = Softmax { out: o.view_mut(), max: m.view_mut(), sum: l.view_mut() };
+    device.attention_block(attend, spans, qkv, run, scratch.view_mut());
+    device.attention_finish(heads, Softmax { out: o.view_mut(), max: m.view_mut(), sum: l.view_mut() });
+    [o, m]
+}
+
 /// `QKV[B, (Hq+2Hk)·d]` to `O[B, Hq·d]` and the log-sum-exp `[B, Hq]`. With a cache, keys and values join those
 /// stored there under `name`, and queries see all of them.
 #[must_use]
-pub fn attention<D: Kernels>(cx: &Cx<D>, name: &str, qkv: &Split<D>, heads: Heads) -> (Split<D>, Split<D>) {
+pub fn attention<D: Kernels>(cx: &Cx<D>, name: &str, qkv: &Split<D>, attend: &Attend) -> (Split<D>, Split<D>) {
     let (axis, qkv, device) = (qkv.axis(), qkv.share(), qkv.device());
-    let Qkv { q, mut k, mut v } = parts(qkv.view(), heads);
-    let rows = [qkv.rows(), heads.queries];
-    let mut o = qkv.beside(qkv.rows(), q.cols());
-    let mut m = filled(device, Category::Activations, rows, D::Elem::NEG_INF);
-    let mut l = filled(device, Category::Activations, rows, D::Elem::ZERO);
+    let Qkv { q, mut k, mut v } = parts(qkv.view(), attend.heads);
     let mut cache = cx.cache();
     if let Some(cache) = &mut cache {
         if !cache.slots.contains_key(name) {
@@ -57,44 +74,89 @@ pub fn attention<D: Kernels>(cx: &Cx<D>, name: &str, qkv: &Split<D>, heads: Head
         }
         (k, v) = (keys.view(), values.view());
     }
-    let spans = cx.spans();
-    let mut scratch = scratch(device, heads, spans);
-    device.meter().work(4 * pairs(spans) * q.cols()); // two products
-    let run = Softmax { out: o.view_mut(), max: m.view_mut(), sum: l.view_mut() };
-    device.attention_block(heads, spans, Qkv { q, k, v }, run, scratch.view_mut());
-    device.attention_finish(heads, Softmax { out: o.view_mut(), max: m.view_mut(), sum: l.view_mut() });
-    (Split::new(o, axis), Split::new(m, axis))
+    let [o, lse] = softmax(device, attend, cx.spans(), Qkv { q, k, v });
+    (Split::new(o, axis), Split::new(lse, axis))
 }
 
-/// The gradient of [`attention`] without a cache, recomputing the scores block by block.
+/// Queries `[B, Hq·d]` and the memory's `[K | V][M, 2·Hk·d]` to `O[B, Hq·d]` and the log-sum-exp `[B, Hq]`.
+///
+/// # Errors
+/// If the two are split along different axes.
+pub fn cross_attention<D: Kernels>(
+    cx: &Cx<D>,
+    q: &Split<D>,
+    kv: &Split<D>,
+    attend: &Attend,
+) -> Result<(Split<D>, Split<D>)> {
+    let axis = same_axis(q, kv)?;
+    let (k, v) = memory(kv, attend.heads);
+    let qkv = Qkv { q: q.share().view(), k, v };
+    let [o, lse] = softmax(q.device(), attend, cx.memory(), qkv);
+    Ok((Split::new(o, axis), Split::new(lse, axis)))
+}
+
+fn memory<D: Kernels>(kv: &Split<D>, heads: Heads) -> (View<'_, D>, View<'_, D>) {
+    let n = heads.keys * heads.dim;
+    assert_eq!(kv.shape()[1], 2 * n, "columns of [K | V] for {heads:?}");
+    (kv.share().view().take_cols(0, n), kv.share().view().take_cols(n, n))
+}
+
+/// The softmax's backward, recomputing the scores block by block; adds to the gradients of queries, keys and values.
+fn softmax_backward<D: Kernels>(
+    device: &D,
+    (attend, spans): (&Attend, &[Span]),
+    qkv: Qkv<D>,
+    (o, lse, d_o): (&Tensor<D>, &Tensor<D>, &Tensor<D>),
+    dqkv: [ViewMut<D>; 3],
+) {
+    let heads = attend.heads;
+    let mut delta = o.beside(o.rows(), heads.queries);
+    device.attention_delta(heads, delta.view_mut(), o.view(), d_o.view());
+    let mut scratch = scratch(device, heads, spans);
+    device.meter().work(10 * pairs(attend, spans) * qkv.q.cols()); // five products
+    let saved = (lse.view(), delta.view());
+    device.attention_block_backward(attend, spans, qkv, saved, d_o.view(), dqkv, scratch.view_mut());
+}
+
+/// The gradient of [`attention`] without a cache.
 #[must_use]
 pub fn attention_backward<D: Kernels>(
     cx: &Cx<D>,
     qkv: &Split<D>,
-    heads: Heads,
+    attend: &Attend,
     (o, lse): (&Split<D>, &Split<D>),
     d_o: &Split<D>,
 ) -> Split<D> {
     let (axis, qkv, device) = (qkv.axis(), qkv.share(), qkv.device());
-    let parts = parts(qkv.view(), heads);
-    let mut delta = qkv.beside(qkv.rows(), heads.queries);
-    device.attention_delta(heads, delta.view_mut(), o.share().view(), d_o.share().view());
+    let parts = parts(qkv.view(), attend.heads);
     let mut dqkv = filled(device, Category::Activations, qkv.shape(), D::Elem::ZERO);
     let (dq, dkv) = dqkv.view_mut().split_cols(parts.q.cols());
     let (dk, dv) = dkv.split_cols(parts.k.cols());
-    let spans = cx.spans();
-    let mut scratch = scratch(device, heads, spans);
-    device.meter().work(10 * pairs(spans) * parts.q.cols()); // five products
-    device.attention_block_backward(
-        heads,
-        spans,
-        parts,
-        (lse.share().view(), delta.view()),
-        d_o.share().view(),
-        [dq, dk, dv],
-        scratch.view_mut(),
-    );
+    let given = (o.share(), lse.share(), d_o.share());
+    softmax_backward(device, (attend, cx.spans()), parts, given, [dq, dk, dv]);
     Split::new(dqkv, axis)
+}
+
+/// The gradients of [`cross_attention`]: of the queries, and of the memory's `[K | V]`.
+///
+/// # Errors
+/// If they are split along different axes.
+pub fn cross_attention_backward<D: Kernels>(
+    cx: &Cx<D>,
+    (q, kv): (&Split<D>, &Split<D>),
+    attend: &Attend,
+    (o, lse): (&Split<D>, &Split<D>),
+    d_o: &Split<D>,
+) -> Result<[Split<D>; 2]> {
+    let (axis, device) = (same_axis(q, kv)?, q.device());
+    let (k, v) = memory(kv, attend.heads);
+    let zero = |of: &Split<D>| filled(device, Category::Activations, of.shape(), D::Elem::ZERO);
+    let (mut dq, mut dkv) = (zero(q), zero(kv));
+    let (dk, dv) = dkv.view_mut().split_cols(k.cols());
+    let qkv = Qkv { q: q.share().view(), k, v };
+    let given = (o.share(), lse.share(), d_o.share());
+    softmax_backward(device, (attend, cx.memory()), qkv, given, [dq.view_mut(), dk, dv]);
+    Ok([Split::new(dq, axis), Split::new(dkv, axis)])
 }
 
 /// The last token's row of every sequence that has one: `X[B, D]` to `[sequences, D]`.

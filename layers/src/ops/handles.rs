@@ -3,8 +3,8 @@
 //! which follows from which, and only a collective turns one into another; so a forgotten all-reduce does not
 //! compile. Each knows the axis it is split along, and meets no group of another.
 use super::product;
-use crate::{Error, Result};
-use comm::{Axis, Group, Reduce};
+use crate::{Error, Placement, Result};
+use comm::{Axis, Group, Mesh, Reduce};
 use kernels::{Kernels, Write};
 use std::ops::Add;
 use tensor::Tensor;
@@ -69,7 +69,7 @@ impl<D: Kernels> Clone for Split<D> {
 }
 
 /// Shares along two axes have nothing to do with each other.
-fn same(share: Axis, other: Axis) -> Result<()> {
+pub(super) fn same(share: Axis, other: Axis) -> Result<()> {
     if share == other { Ok(()) } else { Err(Error::Axis { share, other }) }
 }
 
@@ -81,6 +81,11 @@ impl<D: Kernels> Columns<D> {
     #[must_use]
     pub fn t(self) -> Rows<D> {
         Rows(Columns { turned: !self.turned, ..self })
+    }
+    /// The share of a bias, for what is split along the same axis.
+    pub(super) fn row(&self, axis: Axis) -> Result<&Tensor<D>> {
+        same(axis, self.axis)?;
+        Ok(&self.share)
     }
     fn times(&self, x: &Tensor<D>) -> Tensor<D> {
         let w = if self.turned { self.share.view().t() } else { self.share.view() };
@@ -163,22 +168,42 @@ impl<D: Kernels> Split<D> {
         whole.device().copy(share.view_mut(), whole.view().take_cols(group.rank() * n, n));
         Ok(Self { share, axis })
     }
+    /// Columns that were cut section by section, on the host as they lay before; `None` without values.
+    pub(crate) fn gather_sections(
+        &self,
+        mesh: &Mesh<D>,
+        placement: &Placement,
+    ) -> Result<Option<Vec<D::Elem>>> {
+        let shape = [self.share.rows(), placement.size_along(self.axis)];
+        placement.cuts(mesh, "an activation", shape)?.gather(mesh, &self.share)
+    }
     /// All columns, in rank order, the same on every rank.
     ///
     /// # Errors
     /// If ranks do not meet, or are those of another axis.
     #[track_caller]
     pub fn all_gather(&self, group: &Group<D>) -> Result<Tensor<D>> {
+        self.all_gather_first(group, self.shape()[1] * group.size())
+    }
+    /// The first `n` columns of all: the last ranks' shares may be padded.
+    ///
+    /// # Errors
+    /// As above.
+    #[track_caller]
+    pub fn all_gather_first(&self, group: &Group<D>, n: usize) -> Result<Tensor<D>> {
         same(self.axis, group.axis())?;
         let [rows, cols] = self.shape();
+        assert!(n <= cols * group.size(), "{n} columns of {} ranks' {cols}", group.size());
         let parts = group.all_gather(&self.share)?;
-        if group.size() == 1 {
-            return Ok(parts);
+        if n == cols {
+            return Ok(parts.first_rows(rows));
         }
-        let mut whole = self.share.beside(rows, cols * group.size());
+        let mut whole = self.share.beside(rows, n);
         for rank in 0..group.size() {
-            let to = whole.view_mut().take_cols(rank * cols, cols);
-            self.device().copy(to, parts.view().take_rows(rank * rows, rows));
+            let from = (rank * cols).min(n);
+            let len = cols.min(n - from);
+            let part = parts.view().take_rows(rank * rows, rows).take_cols(0, len);
+            self.device().copy(whole.view_mut().take_cols(from, len), part);
         }
         Ok(whole)
     }
@@ -188,6 +213,12 @@ impl<D: Kernels> Partial<D> {
     /// This rank's addend of a sum over the ranks of an axis.
     pub(crate) fn sum(addend: Tensor<D>, axis: Axis) -> Self {
         Self { addend, reduce: Reduce::Sum, axis }
+    }
+    /// The addend, for a collective of this group.
+    pub(super) fn addend(self, group: &Group<D>) -> Result<Tensor<D>> {
+        same(self.axis, group.axis())?;
+        assert_eq!(self.reduce, Reduce::Sum, "an addend of a sum");
+        Ok(self.addend)
     }
     /// This rank's stabiliser.
     pub(super) fn stab(addend: Tensor<D>, axis: Axis) -> Self {
@@ -218,7 +249,6 @@ impl<D: Kernels> Add<&Partial<D>> for Partial<D> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use comm::Mesh;
     use tensor::{Category, Cpu};
 
     /// Even on one rank, where every collective is a no-op. Kills: a guard that lets another axis pass.

@@ -1,20 +1,22 @@
 //! Embedding and cross-entropy over a vocabulary that is split over ranks.
-use super::{Partial, Rows, Split, sum_of};
-use crate::weight::RowWeight;
+use super::{Partial, Rows, Split, Stream, sum_of};
+use crate::weight::{RowWeight, WholeWeight};
 use comm::Axis;
-use kernels::{Kernels, Slice};
-use tensor::{Ids, Tensor};
+use kernels::{Kernels, LossTerms, Slice};
+use tensor::{Ids, Scalar, Tensor, View};
 
-/// Which rows of a table cut by rows are this rank's.
-fn slice(rank: usize, len: usize) -> Slice {
-    Slice { first: rank * len, len }
+/// Which rows of a table cut by rows are this rank's; of a padded one the last ranks have fewer, or none.
+fn slice(rank: usize, share: usize, whole: usize) -> Slice {
+    let first = rank * share;
+    Slice { first, len: share.min(whole.saturating_sub(first)) }
 }
 
 /// The table's row of each id; zero where it lies elsewhere, so an addend.
 pub fn embed<D: Kernels>(table: &Rows<D>, rank: usize, ids: &Ids<D>) -> Partial<D> {
     let (table, axis) = table.share();
     let mut y = table.beside(ids.len(), table.cols());
-    table.device().embed(y.view_mut(), table.view(), ids.index(), slice(rank, table.rows()));
+    let slice = slice(rank, table.rows(), ids.vocabulary());
+    table.device().embed(y.view_mut(), table.view(), ids.index(), slice);
     Partial::sum(y, axis)
 }
 
@@ -22,51 +24,86 @@ pub fn embed<D: Kernels>(table: &Rows<D>, rank: usize, ids: &Ids<D>) -> Partial<
 pub fn embed_backward<D: Kernels>(table: &mut RowWeight<D>, rank: usize, ids: &Ids<D>, dy: &Tensor<D>) {
     assert_eq!(ids.len(), dy.rows(), "an id for every row");
     table.param().accumulate(|device, gradient, write| {
-        let slice = slice(rank, gradient.rows());
+        let slice = slice(rank, gradient.rows(), ids.vocabulary());
         device.embed_backward(sum_of(device, gradient, write), dy.view(), ids.index(), slice);
     });
 }
 
-/// Each row's stabiliser, from this rank's logits.
-pub fn row_stab<D: Kernels>(logits: &Split<D>) -> Partial<D> {
+/// X + the table's row of each token's position, for the tokens at hand.
+#[must_use]
+pub fn position_rows<D: Kernels>(mut x: Stream<D>, table: &Tensor<D>, positions: &Ids<D>) -> Stream<D> {
+    assert_eq!(positions.len(), x.share().rows(), "a position for every token");
+    let mut rows = x.share().beside(positions.len(), table.cols());
+    let (device, all) = (x.device().clone(), slice(0, table.rows(), table.rows()));
+    device.embed(rows.view_mut(), table.view(), positions.index(), all);
+    device.add(x.share_mut().view_mut(), rows.view());
+    x
+}
+
+/// The gradient of [`position_rows`] with respect to the table.
+pub fn position_rows_backward<D: Kernels>(table: &mut WholeWeight<D>, positions: &Ids<D>, dy: &Stream<D>) {
+    table.param().accumulate(|device, gradient, write| {
+        let all = slice(0, gradient.rows(), gradient.rows());
+        device.embed_backward(sum_of(device, gradient, write), dy.share().view(), positions.index(), all);
+    });
+}
+
+/// This rank's logits: its columns less the padding, and which of the vocabulary they are.
+fn own<'a, D: Kernels>(logits: &'a Split<D>, rank: usize, vocabulary: usize) -> (View<'a, D>, Slice) {
     let x = logits.share();
-    let mut m = x.beside(x.rows(), 1);
-    x.device().row_stab(m.view_mut(), x.view());
+    let slice = slice(rank, x.cols(), vocabulary);
+    (x.view().take_cols(0, slice.len), slice)
+}
+
+/// Each row's stabiliser, from this rank's logits.
+pub fn row_stab<D: Kernels>(logits: &Split<D>, rank: usize, vocabulary: usize) -> Partial<D> {
+    let (x, _) = own(logits, rank, vocabulary);
+    let mut m = logits.share().beside(x.rows(), 1);
+    logits.device().row_stab(m.view_mut(), x);
     Partial::stab(m, logits.axis())
 }
 
-/// Each row's Σ exp(logit − m) and its target's logit, from this rank's logits.
-pub fn row_sums<D: Kernels>(logits: &Split<D>, m: &Tensor<D>, rank: usize, targets: &Ids<D>) -> Partial<D> {
-    let x = logits.share();
+/// Each row's Σ exp(logit − m), its target's logit and, where labels are smoothed, Σ logit: from this rank's logits.
+pub fn row_sums<D: Kernels>(
+    logits: &Split<D>,
+    m: &Tensor<D>,
+    rank: usize,
+    targets: &Ids<D>,
+    terms: &LossTerms,
+) -> Partial<D> {
+    let (x, slice) = own(logits, rank, terms.vocabulary);
     assert_eq!(x.rows(), targets.len(), "a target for every row");
-    let mut sums = x.beside(x.rows(), 2);
-    x.device().row_sums(sums.view_mut(), x.view(), m.view(), targets.index(), slice(rank, x.cols()));
+    let mut sums = m.beside(x.rows(), if terms.smoothing == 0.0 { 2 } else { 3 });
+    logits.device().row_sums(sums.view_mut(), x, m.view(), targets.index(), slice);
     Partial::sum(sums, logits.axis())
 }
 
-/// These rows' share of a loss that is a mean over `mean_over` tokens, and each row's log-sum-exp, in m's memory.
-/// Data ranks each have an addend of the loss.
+/// These rows' share of the loss, and each row's log-sum-exp, in m's memory. Data ranks each have an addend of the
+/// loss.
 pub fn cross_entropy<D: Kernels>(
     mut m: Tensor<D>,
     sums: &Tensor<D>,
-    mean_over: usize,
+    targets: &Ids<D>,
+    terms: &LossTerms,
 ) -> (Partial<D>, Tensor<D>) {
     let (device, mut loss) = (m.device().clone(), m.beside(1, 1));
-    device.cross_entropy(loss.view_mut(), m.view_mut(), sums.view(), mean_over);
+    device.cross_entropy(loss.view_mut(), m.view_mut(), sums.view(), targets.index(), terms);
     (Partial::sum(loss, Axis::Dp), m)
 }
 
-/// The logits turn into their gradient in place.
+/// The logits turn into their gradient in place; padding has none.
 #[must_use]
 pub fn cross_entropy_backward<D: Kernels>(
     mut logits: Split<D>,
     lse: &Tensor<D>,
     rank: usize,
     targets: &Ids<D>,
-    mean_over: usize,
+    terms: &LossTerms,
 ) -> Split<D> {
-    let slice = slice(rank, logits.shape()[1]);
-    let x = logits.share_mut().view_mut();
-    lse.device().cross_entropy_backward(x, lse.view(), targets.index(), slice, mean_over);
+    let (device, share) = (lse.device(), logits.shape()[1]);
+    let slice = slice(rank, share, terms.vocabulary);
+    let (x, padding) = logits.share_mut().view_mut().split_cols(slice.len);
+    device.cross_entropy_backward(x, lse.view(), targets.index(), slice, terms);
+    device.fill(padding, D::Elem::ZERO);
     logits
 }

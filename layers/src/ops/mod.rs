@@ -1,14 +1,26 @@
 //! Operations on what ranks hold: shapes checked, FLOPs counted, results allocated, the same on every device.
 //! Here alone is decided which operation may look inside a share, and what its result is: the trusted floor.
+mod activation;
 mod attention;
+mod bias;
+mod dropout;
 mod handles;
+mod heads;
 mod loss;
 mod norm;
+mod stream;
 
-pub use attention::{attention, attention_backward, last_rows, rotate};
+pub use activation::{activate, activate_backward, activate_stream, activate_stream_backward, swiglu, swiglu_backward};
+pub use attention::{attention, attention_backward, cross_attention, cross_attention_backward, last_rows, rotate};
+pub use bias::{add_bias, add_columns, bias_gradient, columns_bias_gradient};
+pub use dropout::dropout;
 pub use handles::{Columns, Partial, Rows, Split, matmul, plus};
-pub use loss::{cross_entropy, cross_entropy_backward, embed, embed_backward, row_stab, row_sums};
-pub use norm::{rms_norm, rms_norm_backward, swiglu, swiglu_backward};
+pub use loss::{
+    cross_entropy, cross_entropy_backward, embed, embed_backward, position_rows, position_rows_backward, row_stab, row_sums,
+};
+pub use heads::{norm_heads, norm_heads_backward};
+pub use norm::{layer_norm, layer_norm_backward, rms_norm, rms_norm_backward};
+pub use stream::{Region, Stream, join};
 
 use crate::Param;
 use crate::weight::{ColumnWeight, RowWeight};

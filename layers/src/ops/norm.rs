@@ -1,5 +1,5 @@
-//! RMSNorm on whole rows; SwiGLU on split features.
-use super::{Split, sum_of};
+//! Norms of whole rows, for the tokens at hand.
+use super::{Stream, sum_of};
 use crate::Result;
 use crate::weight::WholeWeight;
 use kernels::Kernels;
@@ -7,50 +7,70 @@ use tensor::Tensor;
 
 /// Y = X · r · gain and r = 1/rms(X).
 #[must_use]
-pub fn rms_norm<D: Kernels>(x: &Tensor<D>, gain: &Tensor<D>, eps: f64) -> (Tensor<D>, Tensor<D>) {
-    assert_eq!(gain.shape(), [1, x.cols()], "one gain for each feature");
-    let (mut y, mut r) = (x.beside(x.rows(), x.cols()), x.beside(x.rows(), 1));
-    x.device().rms_norm(y.view_mut(), r.view_mut(), x.view(), gain.view(), eps);
-    (y, r)
+pub fn rms_norm<D: Kernels>(x: &Stream<D>, gain: &Tensor<D>, eps: f64) -> (Stream<D>, Tensor<D>) {
+    let share = x.share();
+    assert_eq!(gain.shape(), [1, share.cols()], "one gain for each feature");
+    let (mut y, mut r) = (share.beside(share.rows(), share.cols()), share.beside(share.rows(), 1));
+    share.device().rms_norm(y.view_mut(), r.view_mut(), share.view(), gain.view(), eps);
+    (x.with(y), r)
 }
 
 /// dX, plus the gradient that went around (`skip`), in one pass that also makes dgain.
 ///
 /// # Errors
-/// If ranks do not meet.
+/// If ranks do not meet; so it is below.
 pub fn rms_norm_backward<D: Kernels>(
     gain: &mut WholeWeight<D>,
-    x: &Tensor<D>,
+    x: &Stream<D>,
     r: &Tensor<D>,
-    dy: &Tensor<D>,
-    skip: Option<&Tensor<D>>,
-) -> Result<Tensor<D>> {
-    let (mut dx, value) = (x.beside(x.rows(), x.cols()), gain.whole()?);
+    dy: &Stream<D>,
+    skip: Option<&Stream<D>>,
+) -> Result<Stream<D>> {
+    let (share, value) = (x.share(), gain.whole()?);
+    let (mut dx, dy) = (share.beside(share.rows(), share.cols()), dy.share().view());
+    let skip = skip.map(|s| s.share().view());
     gain.param().accumulate(|device, dgain, write| {
         let dgain = sum_of(device, dgain, write);
-        let skip = skip.map(Tensor::view);
-        device.rms_norm_backward(dx.view_mut(), dgain, x.view(), r.view(), value.view(), dy.view(), skip);
+        device.rms_norm_backward(dx.view_mut(), dgain, share.view(), r.view(), value.view(), dy, skip);
     });
-    Ok(dx)
+    Ok(x.with(dx))
 }
 
-/// `[gate | up]` to gate · sigmoid(gate) · up.
+/// Y = (X − mean) · r · gain + bias; the statistics are (mean, r).
 #[must_use]
-pub fn swiglu<D: Kernels>(gate_up: &Split<D>) -> Split<D> {
-    let x = gate_up.share();
-    let n = x.cols() / 2;
-    let mut h = x.beside(x.rows(), n);
-    x.device().swiglu(h.view_mut(), x.view().take_cols(0, n), x.view().take_cols(n, n));
-    Split::new(h, gate_up.axis())
+pub fn layer_norm<D: Kernels>(
+    x: &Stream<D>,
+    [gain, bias]: [&Tensor<D>; 2],
+    eps: f64,
+) -> (Stream<D>, Tensor<D>) {
+    let share = x.share();
+    let fits = [gain, bias].iter().all(|row| row.shape() == [1, share.cols()]);
+    assert!(fits, "one gain and one bias for each feature");
+    let (mut y, mut stats) = (share.beside(share.rows(), share.cols()), share.beside(share.rows(), 2));
+    let device = share.device();
+    device.layer_norm(y.view_mut(), stats.view_mut(), share.view(), gain.view(), bias.view(), eps);
+    (x.with(y), stats)
 }
 
-/// The gradient of [`swiglu`].
-#[must_use]
-pub fn swiglu_backward<D: Kernels>(gate_up: &Split<D>, dh: &Split<D>) -> Split<D> {
-    let (x, dh) = (gate_up.share(), dh.share());
-    let n = dh.cols();
-    let mut d = x.beside(x.rows(), x.cols());
-    let (dgate, dup) = d.view_mut().split_cols(n);
-    x.device().swiglu_backward(dgate, dup, x.view().take_cols(0, n), x.view().take_cols(n, n), dh.view());
-    Split::new(d, gate_up.axis())
+/// dX, plus the gradient that went around (`skip`), in one pass that also makes dgain and dbias.
+///
+/// # Errors
+/// As above.
+pub fn layer_norm_backward<D: Kernels>(
+    [gain, bias]: [&mut WholeWeight<D>; 2],
+    x: &Stream<D>,
+    stats: &Tensor<D>,
+    dy: &Stream<D>,
+    skip: Option<&Stream<D>>,
+) -> Result<Stream<D>> {
+    let (share, value) = (x.share(), gain.whole()?);
+    let (mut dx, dy) = (share.beside(share.rows(), share.cols()), dy.share().view());
+    let skip = skip.map(|s| s.share().view());
+    gain.param().accumulate(|device, dgain, write| {
+        bias.param().accumulate(|_, dbias, write_bias| {
+            let sums = [sum_of(device, dgain, write), sum_of(device, dbias, write_bias)];
+            device.layer_norm_backward(dx.view_mut(), sums, share.view(), stats.view(), value.view(), dy, skip);
+        });
+    });
+    Ok(x.with(dx))
 }

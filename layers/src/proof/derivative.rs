@@ -1,34 +1,37 @@
 //! The hand-written backward is the derivative of the forward, exactly: for random directions Ẋ and Ẇ,
 //! ⟨dY, Ẏ⟩ = ⟨dX, Ẋ⟩ + Σ ⟨dW, Ẇ⟩ in the field, where Ẏ comes from running the forward on dual numbers.
 use super::run::{params, weights};
-use super::{Case, Given, Lies};
-use crate::{Builder, Cx, Error, Layer, Random};
+use super::lies::Place;
+use super::{Case, Given, Lies, place};
+use crate::{Cx, Error, Layer, Random};
 use comm::{Axis, World};
 use tensor::{Cpu, Dual, F61, Key, Scalar};
 
 type Number = Dual<F61>;
 
-pub(super) fn check<C: Case>(case: &C) {
+pub(super) fn check<C: Case>(case: &C, regions: bool) {
     let _key = Key(2).enter();
     for &ranks in C::RANKS.iter().filter(|&&n| n <= 2) {
         World::threads(&[(Axis::Tp, ranks)])
             .expect("a world")
             .run(|device: Cpu<Number>, mesh| {
                 let (group, [inputs, outputs]) = (mesh.group(Axis::Tp), case.features());
-                let at = Builder { device: &device, mesh: &mesh, values: &Random { seed: 7 } };
+                let at = place(&device, &mesh, &Random { seed: 7 }, regions);
                 let mut layer = case.build(&at)?;
+                let at = Place { device: &device, group, region: at.region };
                 let given = Given::<Number>::draw(case.features(), 0).swap_remove(0);
-                let cx = Cx::train(0, &given.lengths, 1);
+                let cx = Cx::train(0, &given.lengths, 1).with_memory(&given.memory_lengths);
                 let x: <C::Layer<Cpu<Number>> as Layer<_>>::In =
-                    Lies::hand(&given, false, inputs, &device, group)?;
+                    Lies::hand(&given, false, inputs, &at)?;
                 let start = x.whole(group)?;
                 let (y, saved) = layer.forward(&cx, x)?;
                 let moved = y.whole(group)?;
-                let dx = layer.backward(&cx, saved, Lies::hand(&given, true, outputs, &device, group)?)?;
+                let dx = layer.backward(&cx, saved, Lies::hand(&given, true, outputs, &at)?)?;
                 let dx = dx.whole(group)?;
                 let mut sum = along(&dx, &start);
                 let values = weights(&mut layer, &mesh)?;
                 for param in params(&mut layer) {
+                    param.sync(&mesh)?;
                     let gradient = param.gather_gradient(&mesh)?.expect("a contribution to every gradient");
                     sum += along(&gradient, &values[&**param.name()]);
                 }

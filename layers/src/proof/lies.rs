@@ -1,10 +1,20 @@
 //! How a proof hands an activation to the ranks and puts their shares together again.
 use super::Given;
 use crate::Result;
-use crate::ops::Split;
+use crate::ops::{Region, Split, Stream};
 use comm::Group;
 use kernels::Kernels;
 use tensor::{Category, Ids, Tensor};
+
+/// Where activations are handed out.
+pub struct Place<'a, D: Kernels> {
+    /// This rank's memory.
+    pub device: &'a D,
+    /// The ranks that share them.
+    pub group: &'a Group<D>,
+    /// Whose tokens of the stream are here.
+    pub region: Region,
+}
 
 /// An activation, by how it lies over the ranks of a group.
 pub trait Lies<D: Kernels>: Sized {
@@ -12,7 +22,7 @@ pub trait Lies<D: Kernels>: Sized {
     ///
     /// # Errors
     /// If the ranks do not divide the features.
-    fn hand(given: &Given<D::Elem>, dy: bool, features: usize, device: &D, group: &Group<D>) -> Result<Self>;
+    fn hand(given: &Given<D::Elem>, dy: bool, features: usize, at: &Place<D>) -> Result<Self>;
     /// The whole, row-major, on every rank; empty for ids and on a device without values.
     ///
     /// # Errors
@@ -21,18 +31,40 @@ pub trait Lies<D: Kernels>: Sized {
 }
 
 impl<D: Kernels> Lies<D> for Tensor<D> {
-    fn hand(given: &Given<D::Elem>, dy: bool, features: usize, device: &D, _: &Group<D>) -> Result<Self> {
+    fn hand(given: &Given<D::Elem>, dy: bool, features: usize, at: &Place<D>) -> Result<Self> {
         let from = if dy { &given.dy } else { &given.x };
-        Ok(Tensor::from_fn(device, Category::Activations, given.tokens(), features, |i| from[i]))
+        Ok(Tensor::from_fn(at.device, Category::Activations, given.tokens(), features, |i| from[i]))
     }
     fn whole(&self, _: &Group<D>) -> Result<Vec<D::Elem>> {
         Ok(self.read().unwrap_or_default())
     }
 }
 
+impl<D: Kernels> Lies<D> for Stream<D> {
+    fn hand(given: &Given<D::Elem>, dy: bool, features: usize, at: &Place<D>) -> Result<Self> {
+        Ok(Stream::cut(&Tensor::hand(given, dy, features, at)?, at.region))
+    }
+    fn whole(&self, group: &Group<D>) -> Result<Vec<D::Elem>> {
+        Ok(self.gather(group)?.read().unwrap_or_default())
+    }
+}
+
+/// An input and its memory, as wide; whole, the one after the other.
+impl<D: Kernels> Lies<D> for [Stream<D>; 2] {
+    fn hand(given: &Given<D::Elem>, dy: bool, features: usize, at: &Place<D>) -> Result<Self> {
+        assert!(!dy, "a memory goes in and does not come out");
+        let rows = given.memory_lengths.iter().sum();
+        let memory = Tensor::from_fn(at.device, Category::Activations, rows, features, |i| given.memory[i]);
+        Ok([Stream::hand(given, dy, features, at)?, Stream::cut(&memory, at.region)])
+    }
+    fn whole(&self, group: &Group<D>) -> Result<Vec<D::Elem>> {
+        Ok([self[0].whole(group)?, self[1].whole(group)?].concat())
+    }
+}
+
 impl<D: Kernels> Lies<D> for Split<D> {
-    fn hand(given: &Given<D::Elem>, dy: bool, features: usize, device: &D, group: &Group<D>) -> Result<Self> {
-        Split::cut(&Tensor::hand(given, dy, features, device, group)?, group)
+    fn hand(given: &Given<D::Elem>, dy: bool, features: usize, at: &Place<D>) -> Result<Self> {
+        Split::cut(&Tensor::hand(given, dy, features, at)?, at.group)
     }
     fn whole(&self, group: &Group<D>) -> Result<Vec<D::Elem>> {
         Ok(self.all_gather(group)?.read().unwrap_or_default())
@@ -40,8 +72,8 @@ impl<D: Kernels> Lies<D> for Split<D> {
 }
 
 impl<D: Kernels> Lies<D> for Ids<D> {
-    fn hand(given: &Given<D::Elem>, _: bool, features: usize, device: &D, _: &Group<D>) -> Result<Self> {
-        Ok(Ids::new(device, &given.ids, features)?)
+    fn hand(given: &Given<D::Elem>, _: bool, features: usize, at: &Place<D>) -> Result<Self> {
+        Ok(Ids::new(at.device, &given.ids, features)?)
     }
     fn whole(&self, _: &Group<D>) -> Result<Vec<D::Elem>> {
         Ok(Vec::new())

@@ -15,8 +15,8 @@ mod run;
 
 pub use lies::Lies;
 
-use crate::{Builder, Layer, Result};
-use comm::Op;
+use crate::{Builder, Layer, Result, Values};
+use comm::{Mesh, Op};
 use kernels::Kernels;
 use std::collections::BTreeMap;
 use tensor::{Scalar, mix};
@@ -36,8 +36,16 @@ pub trait Case: Sync {
     fn build<D: Kernels>(&self, at: &Builder<D>) -> Result<Self::Layer<D>>;
     /// What the unsplit layer gives for one microbatch.
     fn oracle<S: Scalar>(&self, given: &Given<S>) -> Answer<S>;
-    /// Elements that each of several ranks gives to an operation, forward and backward, for so many tokens.
-    fn traffic(&self, tokens: usize) -> Vec<(Op, usize)>;
+    /// Elements that each of so many ranks (two or more) gives to an operation, forward and backward, for so many
+    /// tokens.
+    fn traffic(&self, tokens: usize, ranks: usize) -> Vec<(Op, usize)>;
+    /// The same where each rank has its own tokens of the stream: `share` of them, padding counted.
+    ///
+    /// # Panics
+    /// If the layer has no stream.
+    fn traffic_in_regions(&self, share: usize, ranks: usize) -> Vec<(Op, usize)> {
+        panic!("{share} tokens on each of {ranks} ranks: this case has no sequence regions")
+    }
 }
 
 /// One microbatch, whole: what the layer is given on every rank.
@@ -47,6 +55,10 @@ pub struct Given<S> {
     pub lengths: Vec<usize>,
     /// The input, row-major; unused where ids enter.
     pub x: Vec<S>,
+    /// Tokens of each sequence's memory.
+    pub memory_lengths: Vec<usize>,
+    /// The memory, row-major, as wide as the input; used where there are two inputs.
+    pub memory: Vec<S>,
     /// Token ids, used where ids enter.
     pub ids: Vec<u32>,
     /// The gradient of the output.
@@ -77,7 +89,10 @@ impl<S: Scalar> Given<S> {
                 let salt = mix((step * 2 + microbatch) as u64);
                 let draw =
                     |salt: u64, n: usize| (0..n as u64).map(|i| S::sample(mix(salt ^ i), 1.0)).collect();
+                let memory_lengths: Vec<usize> = lengths.iter().map(|n| n + 1).collect();
                 Given {
+                    memory: draw(mix(salt ^ 3), memory_lengths.iter().sum::<usize>() * inputs),
+                    memory_lengths,
                     x: draw(mix(salt ^ 1), tokens * inputs),
                     ids: (0..tokens as u64).map(|i| (mix(salt ^ i) % inputs as u64) as u32).collect(),
                     dy: draw(mix(salt ^ 2), tokens * outputs),
@@ -97,8 +112,31 @@ impl<S: Scalar> Given<S> {
 /// # Panics
 /// If the proof fails: says what differs, on which rank of how many, under which key, and in how many elements.
 pub fn proves(case: &impl Case) {
-    equal::check(case);
-    derivative::check(case);
-    rounding::check(case);
-    price::check(case);
+    all(case, false);
+}
+
+/// The same in sequence regions, where each rank has its own tokens of the stream.
+///
+/// # Panics
+/// As above.
+pub fn proves_in_regions(case: &impl Case) {
+    all(case, true);
+}
+
+fn all(case: &impl Case, regions: bool) {
+    equal::check(case, regions);
+    derivative::check(case, regions);
+    rounding::check(case, regions);
+    price::check(case, regions);
+}
+
+/// A place to build a case at.
+fn place<'a, D: Kernels>(
+    device: &'a D,
+    mesh: &'a Mesh<D>,
+    values: &'a dyn Values<D::Elem>,
+    regions: bool,
+) -> Builder<'a, D> {
+    let at = Builder::new(device, mesh, values);
+    if regions { at.in_regions() } else { at }
 }

@@ -6,21 +6,21 @@ use comm::{Axis, Mesh, World};
 use kernels::Meta;
 use tensor::{Cpu, Device};
 
-pub(super) fn check<C: Case>(case: &C) {
+pub(super) fn check<C: Case>(case: &C, regions: bool) {
     let (given, values) = (|step: usize| Given::<f32>::draw(case.features(), step), Random { seed: 7 });
     for &ranks in C::RANKS {
         let axes = [(Axis::Tp, ranks)];
         let measured = World::threads(&axes)
             .expect("a world")
             .run(|device: Cpu<f32>, mesh| {
-                run(case, &device, &mesh, &values, &given)?;
+                run((case, regions), &device, &mesh, &values, &given)?;
                 Ok::<_, Error>((device.meter().peaks_of_all(), device.meter().flops(), mesh.ledger()))
             })
             .unwrap_or_else(|why| panic!("{why}"));
         for (rank, measured) in measured.into_iter().enumerate() {
             let device = Meta::<Cpu<f32>>::default();
             let mesh = Mesh::ghost(&axes, rank).expect("a mesh");
-            run(case, &device, &mesh, &values, &given).expect("a ghost meets everyone");
+            run((case, regions), &device, &mesh, &values, &given).expect("a ghost meets everyone");
             let priced = (device.meter().peaks_of_all(), device.meter().flops(), mesh.ledger());
             assert_eq!(priced, measured, "priced and measured on rank {rank} of {ranks}");
         }

@@ -14,12 +14,12 @@ const FIRST: &str = "step 0";
 /// The unsplit layer may be off by this much of a tensor's largest value: more is no rounding.
 const FAR: f64 = 1e-4;
 
-pub(super) fn check<C: Case>(case: &C) {
+pub(super) fn check<C: Case>(case: &C, regions: bool) {
     let given = |step: usize| Given::<f32>::draw(case.features(), step);
     let mut alone = BTreeMap::new();
     for &ranks in C::RANKS {
         let world = World::threads(&[(Axis::Tp, ranks)]).expect("a world");
-        let run = |device: Cpu<f32>, mesh| run(case, &device, &mesh, &Random { seed: 7 }, &given);
+        let run = |device: Cpu<f32>, mesh| run((case, regions), &device, &mesh, &Random { seed: 7 }, &given);
         let seen = world.run::<_, _, Error>(run).unwrap_or_else(|why| panic!("{why}")).swap_remove(0);
         let start = seen.start.iter().map(|(name, w)| (name.clone(), wide(w))).collect();
         let truth = oracle(case, &start, &|step| given(step).iter().map(widen).collect());
@@ -42,6 +42,8 @@ fn wide(x: &[f32]) -> Vec<f64> {
 fn widen(g: &Given<f32>) -> Given<f64> {
     Given {
         lengths: g.lengths.clone(),
+        memory_lengths: g.memory_lengths.clone(),
+        memory: wide(&g.memory),
         x: wide(&g.x),
         ids: g.ids.clone(),
         dy: wide(&g.dy),

@@ -1,6 +1,7 @@
 //! One run of a layer under proof on one rank, on any device: what it gave, whole, and what it sent.
-use super::{Case, Given, Lies};
-use crate::{Builder, Cx, Kind, Layer, Optimizer, Param, Result, Values};
+use super::lies::Place;
+use super::{Case, Given, Lies, place};
+use crate::{Cx, Kind, Layer, Optimizer, Param, Result, Values};
 use comm::{Axis, Ledger, Mesh};
 use kernels::Kernels;
 use std::collections::BTreeMap;
@@ -23,7 +24,7 @@ pub(super) struct Seen<S> {
 pub(super) const STEPS: usize = 2;
 
 pub(super) fn run<C: Case, D: Kernels>(
-    case: &C,
+    (case, regions): (&C, bool),
     device: &D,
     mesh: &Mesh<D>,
     values: &dyn Values<D::Elem>,
@@ -31,7 +32,9 @@ pub(super) fn run<C: Case, D: Kernels>(
 ) -> Result<Seen<D::Elem>> {
     let group = mesh.group(Axis::Tp);
     let [inputs, outputs] = case.features();
-    let mut layer = case.build(&Builder { device, mesh, values })?;
+    let at = place(device, mesh, values, regions);
+    let mut layer = case.build(&at)?;
+    let at = Place { device, group, region: at.region };
     let mut optimizer = Optimizer::new(Kind::Sgd, None);
     let (mut trace, mut traffic) = (Trace::new(), Ledger::default());
     let start = weights(&mut layer, mesh)?;
@@ -39,14 +42,14 @@ pub(super) fn run<C: Case, D: Kernels>(
         let mut forward = Vec::new();
         let before = mesh.ledger();
         for (microbatch, given) in given(step).into_iter().enumerate() {
-            let cx = Cx::train(microbatch, &given.lengths, 1);
-            let x = Lies::hand(&given, false, inputs, device, group)?;
+            let cx = Cx::train(microbatch, &given.lengths, 1).with_memory(&given.memory_lengths);
+            let x = Lies::hand(&given, false, inputs, &at)?;
             let (y, saved) = layer.forward(&cx, x)?;
             forward.push((cx, given, y, saved));
         }
         let mut backward = Vec::new();
         for (cx, given, y, saved) in forward {
-            let dy = Lies::hand(&given, true, outputs, device, group)?;
+            let dy = Lies::hand(&given, true, outputs, &at)?;
             backward.push((cx.microbatch(), y, layer.backward(&cx, saved, dy)?));
         }
         if step == 0 {

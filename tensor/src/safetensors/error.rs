@@ -20,7 +20,7 @@ pub enum Error {
 }
 
 /// What is wrong with a file's contents, or with what was asked of it.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[allow(missing_docs)] // the sentences say what the fields are
 pub enum Fault {
     /// There is no room for the header's length.
@@ -81,6 +81,32 @@ pub enum Fault {
     /// Asked for in another kind of number.
     #[error("tensor {name:?} has dtype {seen}, wanted {wanted}")]
     WrongDtype { name: String, seen: Dtype, wanted: &'static str },
+    /// Weights in a format that can hold programs.
+    #[error(
+        "the weights are in {seen}, wanted model.safetensors, as save_pretrained of transformers writes it"
+    )]
+    Pickled { seen: &'static str },
+    /// The index is not JSON, or not of the format's structure.
+    #[error("the index is not the JSON of a list of tensors by file: {why}")]
+    Index { why: String },
+    /// An index that leads out of its folder.
+    #[error("tensor {name:?} is said to be in {file:?}, wanted the name of a file in the same folder")]
+    NoPlainName { name: String, file: String },
+    /// A file of the index that is missing.
+    #[error("tensor {name:?} is said to be in {file}, but there is no such file")]
+    NoShard { name: String, file: String },
+    /// A tensor of the index that is missing.
+    #[error("tensor {name:?} is said to be in {file}, which has no such tensor")]
+    NotInShard { name: String, file: String },
+    /// A tensor that the index forgot.
+    #[error("tensor {name:?} is in {file}, but not in the index")]
+    Unlisted { name: String, file: String },
+    /// A tensor in two files.
+    #[error("tensor {name:?} is in {file} and in {other}, wanted once")]
+    InTwo { name: String, file: String, other: String },
+    /// A number too large for the kind it should be written as.
+    #[error("tensor {name:?} has the number {value}, which is too large for {dtype}")]
+    TooLarge { name: String, value: f64, dtype: Dtype },
     /// Written out of turn.
     #[error("tensor {seen:?} was given to write, wanted {wanted}")]
     Order { seen: String, wanted: String },
@@ -100,5 +126,16 @@ impl Fault {
     pub(super) fn of(path: &str) -> impl Fn(Fault) -> Error + use<> {
         let path = path.to_owned();
         move |fault| Error::Fault { path: path.clone(), fault }
+    }
+    /// No tensor of this name among these.
+    pub(super) fn missing<'a>(
+        path: &str,
+        name: &str,
+        among: impl ExactSizeIterator<Item = &'a String>,
+    ) -> Error {
+        let count = among.len();
+        let mut some = among.take(4).map(String::as_str).collect::<Vec<_>>().join(", ");
+        some += if count > 4 { ", …" } else { "" };
+        Self::of(path)(Self::Missing { name: name.to_owned(), count, some })
     }
 }

@@ -100,12 +100,18 @@ impl File {
         let bytes = &self.0.bytes.all()[info.bytes.clone()];
         Ok(bytes.chunks_exact(size_of::<T>()).map(bytemuck::pod_read_unaligned).collect())
     }
+    /// Where it comes from, for messages.
+    pub(super) fn path(&self) -> &str {
+        &self.0.path
+    }
+    /// All of a tensor: its dtype, its shape, its bytes.
+    pub(super) fn whole(&self, name: &str) -> Option<(Dtype, &[usize], &[u8])> {
+        let info = self.info(name)?;
+        Some((info.dtype, &info.shape, &self.0.bytes.all()[info.bytes.clone()]))
+    }
     fn find(&self, name: &str, wanted: &[usize], fits: impl Fn(&[usize]) -> bool) -> Result<&Info, Error> {
         let Some(info) = self.info(name) else {
-            let mut some = self.names().take(4).collect::<Vec<_>>().join(", ");
-            let count = self.0.header.tensors.len();
-            some += if count > 4 { ", …" } else { "" };
-            return Err(Fault::of(&self.0.path)(Fault::Missing { name: name.to_owned(), count, some }));
+            return Err(Fault::missing(&self.0.path, name, self.0.header.tensors.keys()));
         };
         if !fits(&info.shape) {
             let (name, seen, wanted) = (name.to_owned(), info.shape.clone(), wanted.to_owned());
@@ -124,7 +130,7 @@ impl File {
         Self::check(Bytes::Memory(Cow::Owned(bytes)), "memory".to_owned())
     }
     pub(super) fn bytes_of(&self, name: &str) -> &[u8] {
-        &self.0.bytes.all()[self.info(name).unwrap().bytes.clone()]
+        self.whole(name).unwrap().2
     }
 }
 

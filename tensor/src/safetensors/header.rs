@@ -79,7 +79,8 @@ pub(super) fn parse(file: &[u8]) -> Result<Header, Fault> {
     Ok(Header { metadata, tensors })
 }
 
-fn insert_once<V>(
+/// Puts a value under a name that must be new.
+pub(super) fn insert_once<V>(
     map: &mut BTreeMap<String, V>,
     what: &'static str,
     name: String,
@@ -140,8 +141,9 @@ struct Raw<'a> {
     metadata: Option<Strings>,
     tensors: Vec<(String, Described<'a>)>,
 }
+/// Strings by key, keys that come twice and all.
 #[derive(Default)]
-struct Strings(Vec<(String, String)>);
+pub(super) struct Strings(pub(super) Vec<(String, String)>);
 
 impl<'de> Deserialize<'de> for Raw<'de> {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {

@@ -60,6 +60,14 @@ impl<'a> Matrix<'a> {
             _ => bytemuck::cast_slice_mut(out).copy_from_slice(bytes),
         }
     }
+    /// The kind of its numbers.
+    pub fn dtype(&self) -> Dtype {
+        self.dtype
+    }
+    /// All of them, as they lie.
+    pub(super) fn bytes(&self) -> &'a [u8] {
+        self.bytes
+    }
     #[inline]
     fn number<T: bytemuck::AnyBitPattern>(&self, row: usize, col: usize) -> T {
         assert!(row < self.rows && col < self.cols, "row {row}, column {col} of {self:?}");

@@ -2,10 +2,14 @@
 use super::dtype::{Dtype, Element};
 use super::error::{Error, Fault};
 use super::header::{self, Places};
+use super::matrix::Matrix;
+use super::rounding;
 use crate::files::{self, Replacement};
 use std::collections::BTreeMap;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
+
+const PIECE: usize = 4096; // numbers converted at a time
 
 /// Writes a safetensors file beside its target and puts it in the target's place when it is whole. Dropped
 /// unfinished, it leaves nothing behind and the old file untouched.
@@ -40,8 +44,38 @@ impl Writer {
     /// If it is not the next one, has another dtype or another count of numbers than announced, or the system
     /// refuses; only the last is final, and the old file is untouched in every case.
     pub fn tensor<T: Element>(&mut self, name: &str, values: &[T]) -> Result<(), Error> {
-        self.check::<T>(name, values.len()).map_err(self.fault())?;
+        self.check(name, values.len(), T::DTYPE, |wanted| wanted == T::DTYPE).map_err(self.fault())?;
         self.append(bytemuck::cast_slice(values))?;
+        self.written += 1;
+        Ok(())
+    }
+    /// Writes the next tensor: a matrix of another file, in the kind that was announced; as its bytes are, or each
+    /// number rounded to the nearest, of two as near to the even one.
+    ///
+    /// # Errors
+    /// As [`tensor`](Self::tensor), and if a number is too large for this kind, which is final too.
+    pub fn matrix(&mut self, name: &str, matrix: &Matrix<'_>) -> Result<(), Error> {
+        let [rows, cols] = [matrix.rows(), matrix.cols()];
+        let is_float = |wanted| matches!(wanted, Dtype::F64 | Dtype::F32 | Dtype::F16 | Dtype::Bf16);
+        self.check(name, rows * cols, matrix.dtype(), is_float).map_err(self.fault())?;
+        let dtype = self.places[self.written].1.dtype;
+        if dtype == matrix.dtype() {
+            self.append(matrix.bytes())?;
+        } else {
+            let mut bytes = Vec::new();
+            for (row, from) in (0..rows).flat_map(|row| (0..cols).step_by(PIECE).map(move |from| (row, from)))
+            {
+                bytes.clear();
+                for col in from..cols.min(from + PIECE) {
+                    let value = matrix.get(row, col);
+                    if !rounding::append(value, dtype, &mut bytes) {
+                        self.out = None;
+                        return Err(self.fault()(Fault::TooLarge { name: name.to_owned(), value, dtype }));
+                    }
+                }
+                self.append(&bytes)?;
+            }
+        }
         self.written += 1;
         Ok(())
     }
@@ -62,15 +96,22 @@ impl Writer {
         Ok(out.into_inner().map_err(refused)?.finish()?)
     }
 
-    fn check<T: Element>(&self, name: &str, seen: usize) -> Result<(), Fault> {
+    /// Whether this tensor is the next one, of so many numbers of a kind that can become the one announced.
+    fn check(
+        &self,
+        name: &str,
+        seen: usize,
+        kind: Dtype,
+        becomes: impl Fn(Dtype) -> bool,
+    ) -> Result<(), Fault> {
         let Some((wanted, info)) = self.places.get(self.written).filter(|(wanted, _)| wanted == name) else {
             let next = self.places.get(self.written).map(|(next, _)| format!("{next:?}"));
             let wanted = next.unwrap_or_else(|| "the end".into());
             return Err(Fault::Order { seen: name.to_owned(), wanted });
         };
         let name = wanted.clone();
-        if info.dtype != T::DTYPE {
-            return Err(Fault::WrongDtype { name, seen: T::DTYPE, wanted: info.dtype.name() });
+        if !becomes(info.dtype) {
+            return Err(Fault::WrongDtype { name, seen: kind, wanted: info.dtype.name() });
         }
         let wanted = info.bytes.len() / info.dtype.size();
         if seen != wanted {
@@ -212,6 +253,68 @@ mod tests {
         let file = File::open(&path).unwrap();
         assert_eq!(file.values::<f32>("a", &[2]).unwrap(), [1.0; 2]);
         assert_eq!(file.values::<f64>("b", &[1, 1]).unwrap(), [2.0]);
+    }
+
+    /// Kills: a row or a piece of one lost or out of place, a kind that is not the one announced, bytes of the same
+    /// kind that pass through another.
+    #[test]
+    fn matrices_of_another_file_are_copied_or_rounded() {
+        const COLS: usize = 2 * PIECE + 3;
+        let kinds = [Dtype::F64, Dtype::F32, Dtype::F16, Dtype::Bf16];
+        let value = |i: usize| if i == 7 { f64::NAN } else { (i % 251) as f64 - 120.0 }; // exact in 8 bits
+        let (_folder, path) = old();
+        let names = ["a", "b", "c", "d"];
+        let shape = || vec![3, COLS];
+        let announced: Vec<_> = names.iter().zip(kinds).map(|(n, kind)| (*n, kind, shape())).collect();
+        let mut writer = Writer::create(&path, &BTreeMap::new(), &[("a", Dtype::F64, shape())]).unwrap();
+        writer.tensor("a", &(0..3 * COLS).map(value).collect::<Vec<_>>()).unwrap();
+        writer.finish().unwrap();
+        let mut from = File::open(&path).unwrap();
+        for name in names {
+            let mut writer = Writer::create(&path, &BTreeMap::new(), &announced).unwrap();
+            for to in names {
+                writer.matrix(to, &from.matrix(name, [3, COLS]).unwrap()).unwrap();
+            }
+            writer.finish().unwrap();
+            from = File::open(&path).unwrap();
+            for (name, kind) in names.into_iter().zip(kinds) {
+                let seen = from.matrix(name, [3, COLS]).unwrap();
+                assert_eq!(seen.dtype(), kind);
+                for i in 0..3 * COLS {
+                    let x = seen.get(i / COLS, i % COLS);
+                    assert!(x == value(i) || x.is_nan() && i == 7, "{kind}: number {i} is {x}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_number_too_large_for_its_kind_leaves_the_old_file_untouched() {
+        let (folder, path) = old();
+        let other = folder.path().join("other");
+        let mut writer = Writer::create(&other, &BTreeMap::new(), &[("x", Dtype::F64, vec![1, 3])]).unwrap();
+        writer.tensor("x", &[1.0, f64::INFINITY, 65520.0]).unwrap();
+        writer.finish().unwrap();
+        let file = File::open(&other).unwrap();
+        std::fs::remove_file(&other).unwrap();
+        let x = file.matrix("x", [1, 3]).unwrap();
+        let begin = |kind| Writer::create(&path, &BTreeMap::new(), &[("y", kind, vec![3])]).unwrap();
+        let mut writer = begin(Dtype::F16);
+        let large = r#"tensor "y" has the number 65520, which is too large for F16"#;
+        assert_eq!(why(&path, writer.matrix("y", &x)), large);
+        assert_eq!(why(&path, writer.finish()), "nothing more can be written, as an earlier write failed");
+        let mut writer = begin(Dtype::U64);
+        assert_eq!(why(&path, writer.matrix("y", &x)), r#"tensor "y" has dtype F64, wanted U64"#);
+        let few = file.matrix("x", [1, 3]).map(|x| begin(Dtype::Bf16).matrix("z", &x)).unwrap();
+        assert_eq!(why(&path, few), r#"tensor "z" was given to write, wanted "y""#);
+        drop(writer);
+        assert_untouched(&folder, &path);
+        let mut writer = begin(Dtype::Bf16);
+        writer.matrix("y", &x).unwrap();
+        writer.finish().unwrap();
+        let y = File::open(&path).unwrap();
+        let y = y.matrix("y", [1, 3]).unwrap();
+        assert_eq!([y.get(0, 0), y.get(0, 1), y.get(0, 2)], [1.0, f64::INFINITY, 65536.0]);
     }
 
     #[test]

@@ -1,0 +1,117 @@
+//! How positions turn features: `rope_theta` with `rope_scaling`, as version 4 has it, or `rope_parameters`, which
+//! version 5 has instead. Where a file has both, they must say the same.
+use super::tables::Fixed;
+use super::{ConfigError, Keys};
+use serde_json::{Value, json};
+use tensor::{Rope, Scaling};
+
+/// The base where none is given, in both versions and for all models.
+const BASE: f64 = 1e4;
+const FIXED: &[Fixed] = &[("partial_rotary_factor", &["1"])];
+const TYPES: &str = r#""default" or "linear" or "llama3", or left out"#;
+
+/// What one of the two objects says.
+struct Said {
+    base: Option<f64>,
+    scaling: Scaling,
+}
+
+impl Keys<'_> {
+    /// The frequencies of a model of so many positions.
+    pub(super) fn rope(&self, positions: usize) -> Result<Rope, ConfigError> {
+        let top = self.positive("rope_theta")?;
+        let new = self.rope_of("rope_parameters", top, positions)?;
+        let known = new.as_ref().and_then(|said| said.base).or(top);
+        let old = self.rope_of("rope_scaling", known, positions)?;
+        if let (Some(new), Some(old)) = (&new, &old)
+            && new.scaling != old.scaling
+        {
+            return Err(self.wrong(
+                "rope_scaling",
+                &self.map["rope_scaling"],
+                "as rope_parameters is, or left out",
+            ));
+        }
+        let base = known.or(old.as_ref().and_then(|said| said.base)).unwrap_or(BASE);
+        let scaling = new.or(old).map_or(Scaling::None, |said| said.scaling);
+        Ok(Rope { base, scaling })
+    }
+    /// What the object under a key says; its base must be the one that is known already.
+    fn rope_of(&self, key: &str, known: Option<f64>, positions: usize) -> Result<Option<Said>, ConfigError> {
+        let Some(value) = self.given(key) else { return Ok(None) };
+        let Value::Object(map) = value else {
+            return Err(self.wrong(key, value, "an object in braces"));
+        };
+        let inner = Keys { map, origin: self.origin, within: &format!("{key}.") };
+        let scaling = inner.scaling(positions)?;
+        let base = inner.positive("rope_theta")?;
+        if let (Some(base), Some(known)) = (base, known)
+            && base.to_bits() != known.to_bits()
+        {
+            let place = if self.given("rope_theta").is_some() { "" } else { "rope_parameters." };
+            let wanted = format!("{known}, as {place}rope_theta is");
+            return Err(inner.wrong("rope_theta", &json!(base), &wanted));
+        }
+        Ok(Some(Said { base, scaling }))
+    }
+    /// The scaling that an object describes; keys of another scaling are refused.
+    fn scaling(&self, positions: usize) -> Result<Scaling, ConfigError> {
+        let (new, old) = (self.given("rope_type"), self.given("type"));
+        if let (Some(new), Some(old)) = (new, old)
+            && new != old
+        {
+            return Err(self.wrong("type", old, &format!("{new}, as rope_type is")));
+        }
+        let own: &[&str] = match new.or(old).map(Value::as_str) {
+            None | Some(Some("default")) => &[],
+            Some(Some("linear")) => &["factor"],
+            Some(Some("llama3")) => {
+                &["factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"]
+            }
+            _ => {
+                let key = if new.is_some() { "rope_type" } else { "type" };
+                return Err(self.wrong(key, &self.map[key], TYPES));
+            }
+        };
+        self.check_against(FIXED, |key| {
+            matches!(key, "rope_theta" | "rope_type" | "type") || own.contains(&key)
+        })?;
+        match own {
+            [] => Ok(Scaling::None),
+            [_] => Ok(Scaling::Linear { factor: self.needed("factor")? }),
+            _ => self.llama3(positions),
+        }
+    }
+    fn llama3(&self, positions: usize) -> Result<Scaling, ConfigError> {
+        let (factor, low) = (self.needed("factor")?, self.needed("low_freq_factor")?);
+        let high = self.needed("high_freq_factor")?;
+        if high <= low {
+            let wanted = format!("more than the low_freq_factor of {low}");
+            return Err(self.wrong("high_freq_factor", &json!(high), &wanted));
+        }
+        let original = self.size("original_max_position_embeddings", Some(positions))? as f64;
+        Ok(Scaling::Llama3 { factor, low, high, original })
+    }
+}
+
+/// The keys that make both versions read these frequencies.
+pub(super) fn keys(rope: Rope) -> Vec<(&'static str, Value)> {
+    let scaling = match rope.scaling {
+        Scaling::None => json!({ "rope_type": "default" }),
+        Scaling::Linear { factor } => json!({ "rope_type": "linear", "factor": factor }),
+        Scaling::Llama3 { factor, low, high, original } => json!({
+            "rope_type": "llama3",
+            "factor": factor,
+            "low_freq_factor": low,
+            "high_freq_factor": high,
+            "original_max_position_embeddings": original as u64,
+        }),
+    };
+    let mut parameters = scaling.clone();
+    parameters["rope_theta"] = json!(rope.base);
+    let mut keys = vec![("rope_parameters", parameters), ("rope_theta", json!(rope.base))];
+    if rope.scaling != Scaling::None {
+        keys.push(("rope_scaling", scaling));
+    }
+    keys
+}

@@ -1,0 +1,59 @@
+//! Sizes that no machine could hold are refused before anything is allocated.
+use super::{Architecture, Config, ConfigError, Keys, MAX_BLOCKS, MAX_ELEMENTS};
+use kernels::Heads;
+use layers::Shape;
+use serde_json::json;
+
+impl Keys<'_> {
+    /// Whether each kind of weight, and the table of positions, is one that a machine could hold.
+    pub(super) fn check_sizes(&self, config: &Config) -> Result<(), ConfigError> {
+        let products = match config.architecture {
+            Architecture::Gpt2 => gpt2(config),
+            _ => llama(config),
+        };
+        for (key, sizes) in products {
+            let product = sizes.iter().try_fold(1usize, |product, size| product.checked_mul(*size));
+            if product.is_none_or(|product| product > MAX_ELEMENTS) {
+                let seen = sizes.iter().map(usize::to_string).collect::<Vec<_>>().join(" × ");
+                let (origin, key) = (self.origin.into(), key.into());
+                let wanted = format!("at most {MAX_ELEMENTS} elements");
+                return Err(ConfigError::Value { origin, key, seen, wanted });
+            }
+        }
+        let (key, blocks) = match config.architecture {
+            Architecture::Gpt2 => ("n_layer", config.shape.blocks),
+            _ => ("num_hidden_layers", config.shape.blocks),
+        };
+        if blocks > MAX_BLOCKS {
+            return Err(self.wrong(key, &json!(blocks), &format!("at most {MAX_BLOCKS}")));
+        }
+        Ok(())
+    }
+}
+
+type Products = Vec<(&'static str, Vec<usize>)>;
+
+fn llama(config: &Config) -> Products {
+    let Shape { width, blocks, heads: Heads { queries, keys, dim }, hidden, vocabulary, .. } = config.shape;
+    vec![
+        ("vocab_size × hidden_size", vec![vocabulary, width]),
+        ("num_hidden_layers × hidden_size", vec![blocks, width]),
+        (
+            "num_hidden_layers × hidden_size × num_attention_heads × head_dim",
+            vec![blocks, width, queries, dim],
+        ),
+        ("num_hidden_layers × hidden_size × num_key_value_heads × head_dim", vec![blocks, width, keys, dim]),
+        ("num_hidden_layers × hidden_size × intermediate_size", vec![blocks, width, hidden]),
+        ("max_position_embeddings × head_dim", vec![config.positions, dim]),
+    ]
+}
+
+fn gpt2(config: &Config) -> Products {
+    let Shape { width, blocks, hidden, vocabulary, .. } = config.shape;
+    vec![
+        ("vocab_size × n_embd", vec![vocabulary, width]),
+        ("n_positions × n_embd", vec![config.positions, width]),
+        ("n_layer × n_embd × n_embd", vec![blocks, width, width]),
+        ("n_layer × n_embd × n_inner", vec![blocks, width, hidden]),
+    ]
+}

@@ -1,0 +1,125 @@
+//! Rotary frequencies, as both versions say them.
+use super::*;
+
+fn rope_of(config: Config) -> Rope {
+    match config.shape.positions {
+        Positions::Rotary(rope) => rope,
+        Positions::Learned(_) => panic!("a table"),
+    }
+}
+fn rope(keys: &[(&str, &str)]) -> Result<Rope, String> {
+    changed(SHORT, keys).map(rope_of).map_err(|why| why.to_string())
+}
+const LLAMA3: &str = r#"{ "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 1024 }"#;
+const EIGHT: Scaling = Scaling::Llama3 { factor: 8.0, low: 1.0, high: 4.0, original: 1024.0 };
+
+#[test]
+fn the_rotary_base_is_read_where_either_version_has_it() {
+    let in_new = |text: &str| rope(&[("rope_parameters", text)]).map(|rope| rope.base);
+    assert_eq!(rope(&[("rope_theta", "500000")]), Ok(5e5.into()));
+    for text in [
+        r#"{ "rope_type": "default", "rope_theta": 500000.0 }"#,
+        r#"{ "type": "default", "rope_theta": 500000, "partial_rotary_factor": 1.0 }"#,
+    ] {
+        assert_eq!(in_new(text), Ok(5e5));
+        assert_eq!(rope(&[("rope_scaling", text)]), Ok(5e5.into()));
+    }
+    assert_eq!(in_new("{}"), Ok(1e4));
+    let both = |top: &str| rope(&[("rope_theta", top), ("rope_parameters", r#"{ "rope_theta": 7 }"#)]);
+    assert_eq!(both("7.0"), Ok(7.0.into()));
+    assert_eq!(
+        both("8.0"),
+        Err("a.json: rope_parameters.rope_theta is 7.0; it must be 8, as rope_theta is".into())
+    );
+    let two = [("rope_parameters", r#"{ "rope_theta": 7 }"#), ("rope_scaling", r#"{ "rope_theta": 8 }"#)];
+    assert_eq!(
+        rope(&two),
+        Err("a.json: rope_scaling.rope_theta is 8.0; it must be 7, as rope_parameters.rope_theta is".into())
+    );
+}
+
+/// Kills: a scaling read from one place only, its numbers exchanged.
+#[test]
+fn scalings_are_read_where_either_version_has_them() {
+    let linear = r#"{ "type": "linear", "factor": 2.5 }"#;
+    for key in ["rope_parameters", "rope_scaling"] {
+        let scaled = |text: &str| rope(&[(key, text), ("rope_theta", "100")]);
+        let of = |scaling| Ok(Rope { base: 100.0, scaling });
+        assert_eq!(scaled(linear), of(Scaling::Linear { factor: 2.5 }));
+        assert_eq!(
+            scaled(r#"{ "rope_type": "linear", "type": "linear", "factor": 2 }"#),
+            of(Scaling::Linear { factor: 2.0 })
+        );
+        assert_eq!(scaled(LLAMA3), of(EIGHT));
+        let left_out = LLAMA3.replace(",\n    \"original_max_position_embeddings\": 1024", "");
+        assert_ne!(left_out, LLAMA3);
+        let Scaling::Llama3 { factor, low, high, .. } = EIGHT else { unreachable!() };
+        assert_eq!(scaled(&left_out), of(Scaling::Llama3 { factor, low, high, original: 2048.0 }));
+    }
+    let both = [("rope_parameters", LLAMA3), ("rope_scaling", LLAMA3)];
+    assert_eq!(rope(&both), Ok(Rope { base: 1e4, scaling: EIGHT }));
+    for (text, scaling) in [(LLAMA3, EIGHT), (linear, Scaling::Linear { factor: 2.5 })] {
+        let config = with("rope_scaling", text).unwrap();
+        let again = Config::parse(&config.to_json(), "a.json").unwrap();
+        assert_eq!((rope_of(again.clone()).scaling, again), (scaling, config.clone()));
+        let written: Value = serde_json::from_str(&config.to_json()).unwrap();
+        let (new, old) = (&written["rope_parameters"], &written["rope_scaling"]);
+        assert_eq!(new["rope_theta"], 1e4);
+        assert!(old["rope_type"].is_string() && old.get("rope_theta").is_none());
+        assert!(old.as_object().unwrap().iter().all(|(key, value)| new[key] == *value));
+    }
+}
+
+#[test]
+fn other_frequencies_are_refused() {
+    let types = r#"it must be "default" or "linear" or "llama3", or left out"#;
+    let unknown = "a key that is not known here; remove it if the model computes the same without";
+    let above = "it must be a number above 0";
+    for (text, wanted) in [
+        (r#"{ "rope_type": "yarn" }"#, format!(": .rope_type is \"yarn\"; {types}")),
+        (r#"{ "type": "dynamic", "factor": 2 }"#, format!(": .type is \"dynamic\"; {types}")),
+        (r#"{ "rope_type": 3 }"#, format!(": .rope_type is 3; {types}")),
+        (
+            r#"{ "rope_type": "llama3", "type": "linear" }"#,
+            ": .type is \"linear\"; it must be \"llama3\", as rope_type is".into(),
+        ),
+        (
+            r#"{ "partial_rotary_factor": 0.5 }"#,
+            ": .partial_rotary_factor is 0.5; it must be 1, or left out".into(),
+        ),
+        (r#"{ "rope_theta": 0 }"#, format!(": .rope_theta is 0; {above}")),
+        (r#"{ "factor": 2.0 }"#, format!(": .factor is 2.0, {unknown}")),
+        (r#"{ "type": "linear" }"#, format!(" has no .factor; {above}")),
+        (r#"{ "type": "linear", "factor": 0 }"#, format!(": .factor is 0; {above}")),
+        (r#"{ "type": "linear", "factor": 2, "beta_fast": 32 }"#, format!(": .beta_fast is 32, {unknown}")),
+        (r#"{ "type": "llama3", "factor": 2 }"#, format!(" has no .low_freq_factor; {above}")),
+        (
+            r#"{ "type": "llama3", "factor": 2, "low_freq_factor": 4, "high_freq_factor": 4 }"#,
+            ": .high_freq_factor is 4.0; it must be more than the low_freq_factor of 4".into(),
+        ),
+        (
+            r#"{ "type": "llama3", "factor": 2, "low_freq_factor": 1, "high_freq_factor": 4,
+                "original_max_position_embeddings": 8192.5 }"#,
+            ": .original_max_position_embeddings is 8192.5; it must be a whole number, 1 or more".into(),
+        ),
+    ] {
+        for key in ["rope_parameters", "rope_scaling"] {
+            let wanted = wanted.replacen(" .", &format!(" {key}."), 1);
+            assert_eq!(rope(&[(key, text)]), Err(format!("a.json{wanted}")));
+        }
+    }
+    for key in ["rope_parameters", "rope_scaling"] {
+        assert_eq!(why(key, "3"), format!("a.json: {key} is 3; it must be an object in braces"));
+    }
+    let two = [("rope_parameters", "{}"), ("rope_scaling", r#"{ "type": "linear", "factor": 2 }"#)];
+    assert_eq!(
+        rope(&two),
+        Err("a.json: rope_scaling is {\"factor\":2,\"type\":\"linear\"}; it must be as rope_parameters is, or left out"
+            .into())
+    );
+    assert_eq!(
+        why("original_max_position_embeddings", "4096"), // of Phi, and read by version 5
+        format!("a.json: original_max_position_embeddings is 4096, {unknown}")
+    );
+}

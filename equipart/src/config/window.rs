@@ -1,0 +1,87 @@
+//! Which blocks see the last tokens only.
+use super::{Architecture, ConfigError, Keys};
+use layers::Window;
+use serde_json::{Value, json};
+
+/// Where `sliding_window` is left out, in both versions and for all models that read it.
+const SIZE: usize = 4096;
+/// Where `max_window_layers` is left out.
+const FROM: usize = 28;
+const FULL: &str = "full_attention";
+const SLIDING: &str = "sliding_attention";
+
+impl Keys<'_> {
+    /// The window of a model of so many blocks; none if no block has it.
+    pub(super) fn window(
+        &self,
+        architecture: Architecture,
+        blocks: usize,
+    ) -> Result<Option<Window>, ConfigError> {
+        let window = |size, from| Window { size, sinks: 0, from };
+        match architecture {
+            Architecture::Llama | Architecture::Gpt2 => Ok(None),
+            Architecture::Mistral => Ok(self.window_size()?.map(|size| window(size, 0))),
+            Architecture::Qwen2 | Architecture::Qwen3 => {
+                let (used, size) = (self.flag("use_sliding_window", false)?, self.window_size()?);
+                let size = size.filter(|_| used);
+                let from = match self.first_sliding(blocks)? {
+                    Some(from) if from < blocks && size.is_none() => {
+                        let (key, wanted) = match used {
+                            true => ("sliding_window", "a whole number, 1 or more"),
+                            false => ("use_sliding_window", "true"),
+                        };
+                        let wanted = format!("{wanted}, as layer_types has \"{SLIDING}\"");
+                        return Err(self.wrong(key, self.map.get(key).unwrap_or(&json!(false)), &wanted));
+                    }
+                    Some(from) => from,
+                    None => self.count("max_window_layers", FROM)?,
+                };
+                Ok(size.filter(|_| from < blocks).map(|size| window(size, from)))
+            }
+        }
+    }
+    /// Null is no window; a key that is left out is not null.
+    fn window_size(&self) -> Result<Option<usize>, ConfigError> {
+        match self.map.get("sliding_window") {
+            Some(Value::Null) => Ok(None),
+            _ => self.size("sliding_window", Some(SIZE)).map(Some),
+        }
+    }
+    /// The first layer that `layer_types`, if they are given, say to have the window; their number if none has.
+    fn first_sliding(&self, blocks: usize) -> Result<Option<usize>, ConfigError> {
+        let Some(value) = self.given("layer_types") else { return Ok(None) };
+        let types = value.as_array().filter(|types| types.len() == blocks);
+        let from = types.and_then(|types| {
+            let from = types.iter().position(|kind| kind != FULL).unwrap_or(blocks);
+            types[from..].iter().all(|kind| kind == SLIDING).then_some(from)
+        });
+        from.map(Some).ok_or_else(|| {
+            let wanted =
+                format!("\"{FULL}\" for the first layers and \"{SLIDING}\" for the others, {blocks} in all");
+            self.wrong("layer_types", value, &wanted)
+        })
+    }
+}
+
+/// The keys that make both versions give this window to these blocks.
+pub(super) fn keys(
+    architecture: Architecture,
+    window: Option<Window>,
+    blocks: usize,
+) -> Vec<(&'static str, Value)> {
+    let size = ("sliding_window", json!(window.map(|w| w.size)));
+    match architecture {
+        Architecture::Llama | Architecture::Gpt2 => vec![],
+        Architecture::Mistral => vec![size],
+        Architecture::Qwen2 | Architecture::Qwen3 => {
+            let from = window.map_or(blocks, |w| w.from);
+            let types: Vec<_> = (0..blocks).map(|block| if block < from { FULL } else { SLIDING }).collect();
+            vec![
+                size,
+                ("layer_types", json!(types)),
+                ("max_window_layers", json!(from)),
+                ("use_sliding_window", json!(window.is_some())),
+            ]
+        }
+    }
+}

@@ -1,0 +1,262 @@
+//! The proof of attention and its backward: against the softmax written out, for every sight, with and without
+//! dropout, by blocks of keys in any order.
+use crate::proof::{
+    Matrix, assert_close, assert_derivative, draw, filled, less, matrix, read, under_two_keys,
+};
+use crate::{Attend, Causal, CpuScalar, Heads, Kernels, Qkv, Sight, Softmax, Span};
+use tensor::{Cpu, Dropout, Dual, F61, Scalar};
+
+const SIGHTS: [Sight; 7] = [
+    Sight::All,
+    Sight::Causal,
+    Sight::Window { size: 1, sinks: 0 },
+    Sight::Window { size: 3, sinks: 0 },
+    Sight::Window { size: 4, sinks: 2 },
+    Sight::Window { size: 2, sinks: 5 },
+    Sight::Window { size: 100, sinks: 1 },
+];
+
+/// Queries and keys of several sequences, taken in over several calls.
+struct Case {
+    attend: Attend,
+    /// The spans of each call.
+    calls: Vec<Vec<Span>>,
+}
+
+impl Case {
+    fn spans(&self) -> impl Iterator<Item = &Span> {
+        self.calls.iter().flatten()
+    }
+    /// Random q, k, v and dO.
+    fn inputs<S: Scalar>(&self) -> [Matrix<S>; 4] {
+        let rows = |of: fn(&Span) -> Causal| self.spans().map(|s| of(s).row + of(s).len).max().unwrap_or(0);
+        let (Heads { queries, keys, dim }, q, k) = (self.attend.heads, rows(|s| s.query), rows(|s| s.key));
+        [(1, q, queries), (2, k, keys), (3, k, keys), (4, q, queries)]
+            .map(|(seed, rows, heads)| draw(seed, rows, heads * dim))
+    }
+    fn scratch<S: CpuScalar>(&self) -> Matrix<S> {
+        let keys = self.spans().map(|s| s.key.len).max().unwrap_or(0);
+        filled(1, Cpu::<S>::attention_scratch(self.attend.heads, keys), S::NEG_INF)
+    }
+}
+
+/// The output and the log-sum-exp.
+fn forward<S: CpuScalar>(case: &Case, [q, k, v, _]: &[Matrix<S>; 4]) -> [Matrix<S>; 2] {
+    let (cpu, Case { attend, calls }) = (Cpu::<S>::default(), case);
+    let [rows, heads] = [q.rows(), attend.heads.queries];
+    let (mut out, mut max) = (filled(rows, q.cols(), S::NEG_INF), filled(rows, heads, S::NEG_INF));
+    let mut sum = filled(rows, heads, S::ZERO);
+    for spans in calls {
+        let qkv = Qkv { q: q.view(), k: k.view(), v: v.view() };
+        let run = Softmax { out: out.view_mut(), max: max.view_mut(), sum: sum.view_mut() };
+        cpu.attention_block(attend, spans, qkv, run, case.scratch().view_mut());
+    }
+    let run = Softmax { out: out.view_mut(), max: max.view_mut(), sum: sum.view_mut() };
+    cpu.attention_finish(attend.heads, run);
+    [out, max]
+}
+
+/// What is added to the gradients of q, k and v.
+fn backward<S: CpuScalar>(case: &Case, inputs: &[Matrix<S>; 4]) -> [Matrix<S>; 3] {
+    let (cpu, Case { attend, calls }, [q, k, v, d_o]) = (Cpu::<S>::default(), case, inputs);
+    let [out, lse] = forward(case, inputs);
+    let mut delta = filled(q.rows(), attend.heads.queries, S::NEG_INF);
+    cpu.attention_delta(attend.heads, delta.view_mut(), out.view(), d_o.view());
+    let begin = || [(5, q), (6, k), (7, v)].map(|(seed, x)| draw::<S>(seed, x.rows(), x.cols()));
+    let [mut dq, mut dk, mut dv] = begin();
+    for spans in calls {
+        let qkv = Qkv { q: q.view(), k: k.view(), v: v.view() };
+        let (saved, dqkv) = ((lse.view(), delta.view()), [dq.view_mut(), dk.view_mut(), dv.view_mut()]);
+        cpu.attention_block_backward(attend, spans, qkv, saved, d_o.view(), dqkv, case.scratch().view_mut());
+    }
+    let [q, k, v] = begin();
+    [less(&dq, &q), less(&dk, &k), less(&dv, &v)]
+}
+
+/// The definition: one query, one head, one key at a time, without a stabiliser.
+fn by_definition<S: Scalar>(case: &Case, [q, k, v, _]: &[Matrix<S>; 4]) -> [Vec<S>; 2] {
+    let (Heads { queries, keys, dim }, scale) = (case.attend.heads, S::inv_sqrt(case.attend.heads.dim));
+    let (mut out, mut lse) = (Vec::new(), Vec::new());
+    for (row, head) in (0..q.rows()).flat_map(|row| (0..queries).map(move |head| (row, head))) {
+        let feature = |x: &Matrix<S>, row, head, f| x.view().at(row, head * dim + f);
+        let (mut total, mut o, group) = (S::ZERO, vec![S::ZERO; dim], head / (queries / keys));
+        for Span { query, key } in
+            case.spans().filter(|s| (s.query.row..s.query.row + s.query.len).contains(&row))
+        {
+            let at = query.position + row - query.row;
+            for j in (0..key.len).filter(|j| case.attend.sight.sees(at, key.position + j)) {
+                let product = |f| feature(q, row, head, f) * feature(k, key.row + j, group, f);
+                let score = (0..dim).fold(S::ZERO, |sum, f| sum + product(f)) * scale;
+                let weight = S::exp_sub(score, S::ZERO);
+                total += weight;
+                let pair = Dropout::pair(case.attend.first + head, key.position + j);
+                let kept = case.attend.dropout.map_or(S::ONE, |dropout| {
+                    if dropout.keeps(query.sequence, at, pair) { dropout.scale() } else { S::ZERO }
+                });
+                for f in 0..dim {
+                    o[f] += kept * weight * feature(v, key.row + j, group, f);
+                }
+            }
+        }
+        out.extend(o.iter().map(|&o| o * total.inv()));
+        lse.push(S::lse(S::ZERO, total));
+    }
+    [out, lse]
+}
+
+fn tokens(row: usize, len: usize, position: usize, sequence: usize) -> Causal {
+    Causal { row, len, position, sequence }
+}
+
+/// Texts of several lengths; new tokens after cached ones; keys of one text in three calls, the last first.
+fn layouts() -> [Vec<Vec<Span>>; 3] {
+    let itself = |t| Span { query: t, key: t };
+    let texts = [tokens(0, 5, 0, 3), tokens(5, 1, 0, 0), tokens(6, 7, 0, 9)].map(itself);
+    let cached = [
+        Span { query: tokens(0, 3, 4, 1), key: tokens(0, 7, 0, 1) },
+        Span { query: tokens(3, 1, 8, 2), key: tokens(12, 9, 0, 2) },
+        Span { query: tokens(4, 2, 0, 5), key: tokens(24, 2, 0, 5) },
+    ];
+    let ends = [tokens(0, 4, 0, 6), tokens(4, 3, 8, 6)]; // one rank's queries: the text's begin and its end
+    let keys = [tokens(7, 4, 7, 6), tokens(0, 4, 0, 6), tokens(4, 3, 4, 6)];
+    let call = |key| ends.map(|query| Span { query, key }).to_vec();
+    [vec![texts.to_vec()], vec![cached.to_vec()], keys.map(call).to_vec()]
+}
+
+fn cases() -> Vec<Case> {
+    let (heads, all) = (Heads { queries: 4, keys: 2, dim: 3 }, Sight::All);
+    let memory = [(tokens(0, 4, 0, 1), tokens(0, 9, 0, 1)), (tokens(4, 5, 0, 2), tokens(9, 2, 0, 2))];
+    let memory = vec![memory.map(|(query, key)| Span { query, key }).to_vec()];
+    let layouts = SIGHTS.into_iter().flat_map(|sight| layouts().map(|calls| (sight, calls)));
+    let layouts: Vec<_> = layouts.chain([(all, memory)]).collect();
+    let dropouts = [None, Some(Dropout::new(0.4, 1, 2, "attention"))];
+    let case = |(sight, calls), dropout| Case { attend: Attend { heads, first: 6, sight, dropout }, calls };
+    dropouts
+        .into_iter()
+        .flat_map(|dropout| layouts.clone().into_iter().map(move |l| case(l, dropout)))
+        .collect()
+}
+
+/// Kills: a mask by rows for one by positions, a strip's unseen keys that count, a strip without seen keys that
+/// ends what ran before, dropout before the softmax, its mask by this rank's heads or another sequence.
+#[test]
+fn attention_equals_the_softmax_written_out_exactly() {
+    under_two_keys(|| {
+        for case in cases() {
+            let inputs = case.inputs::<F61>();
+            let seen = forward(&case, &inputs).map(|t| read(&t));
+            assert_eq!(seen, by_definition(&case, &inputs), "{:?}", case.attend);
+        }
+    });
+}
+
+/// Kills: a mask forgotten or applied twice on the way back, δ of unmasked outputs, a tile's keys skipped.
+#[test]
+fn attention_backward_equals_the_derivative_exactly() {
+    under_two_keys(|| {
+        for case in cases() {
+            let (moving, inputs) = (case.inputs::<Dual<F61>>(), case.inputs::<F61>());
+            let ([o, _], [dq, dk, dv]) = (forward(&case, &moving), backward(&case, &inputs));
+            let [q, k, v, _] = &moving;
+            assert_derivative(&inputs[3], &o, &[(q, &dq), (k, &dk), (v, &dv)]);
+        }
+    });
+}
+
+/// A stabiliser must not see what is hidden: in the field it would cancel, in floats it takes all digits.
+/// Kills: hidden scores in the maximum; rows that begin with a strip of nothing but hidden keys.
+#[test]
+fn hidden_keys_leave_floats_alone() {
+    let case = |sight, key| {
+        let heads = Heads { queries: 1, keys: 1, dim: 1 };
+        let query = tokens(0, 2, 5, 0);
+        Case {
+            attend: Attend { heads, first: 0, sight, dropout: None },
+            calls: vec![vec![Span { query, key }]],
+        }
+    };
+    let (causal, window) = (Sight::Causal, Sight::Window { size: 2, sinks: 1 });
+    // The second query sees key 6, the first does not; no query sees the other keys named here.
+    for (sight, large) in [(causal, &[6, 7][..]), (window, &[1, 2, 3, 6, 7])] {
+        let case = case(sight, tokens(0, 8, 0, 0));
+        let key = |i: usize| if large.contains(&i) { 1e4f32 } else { 0.5 };
+        let inputs = [filled(2, 1, 1.0), matrix(8, 1, key), filled(8, 1, 3.0), filled(2, 1, 1.0)];
+        assert_close(&forward(&case, &inputs)[0], &filled(2, 1, 3.0), 1e-6);
+        assert!(backward(&case, &inputs).iter().flat_map(read).all(|d| d.abs() < 10.0), "{sight:?}");
+    }
+}
+
+/// Shapes that cross the tiles of floats, 64 × 256.
+fn large(sight: Sight, dropout: Option<Dropout>) -> Case {
+    let texts =
+        [tokens(0, 150, 0, 0), tokens(150, 70, 0, 1), tokens(300, 400, 0, 2)].map(|key| match key.row {
+            300 => Span { query: tokens(220, 80, 320, 2), key },
+            _ => Span { query: key, key },
+        });
+    let heads = Heads { queries: 2, keys: 1, dim: 8 };
+    Case { attend: Attend { heads, first: 0, sight, dropout }, calls: vec![texts.to_vec()] }
+}
+
+fn large_cases() -> impl Iterator<Item = Case> {
+    let sights = [Sight::All, Sight::Causal, Sight::Window { size: 40, sinks: 3 }];
+    let dropouts = [None, Some(Dropout::new(0.1, 1, 1, "a"))];
+    sights.into_iter().flat_map(move |sight| dropouts.map(|dropout| large(sight, dropout)))
+}
+
+/// Kills: a tile's bounds where tiles are large, a mask that vectors apply differently.
+#[test]
+fn attention_in_floats_equals_the_softmax_written_out() {
+    for case in large_cases() {
+        let (single, inputs) = (forward(&case, &case.inputs::<f32>()), case.inputs::<f64>());
+        let seen = forward(&case, &inputs);
+        for ((single, seen), wanted) in single.iter().zip(&seen).zip(by_definition(&case, &inputs)) {
+            let wanted = matrix(seen.rows(), seen.cols(), |i| wanted[i]);
+            assert_close(single, &wanted, 1e-5);
+            let off = read(&less(seen, &wanted)).into_iter().fold(0.0, |most: f64, x| most.max(x.abs()));
+            assert!(off < 1e-12, "{off} {:?}", case.attend);
+        }
+    }
+}
+
+/// Backward's tiles are those of f64, its judge's those of duals. Kills: as above.
+#[test]
+fn attention_backward_in_floats_equals_the_derivative() {
+    for case in large_cases() {
+        let (moving, inputs) = (case.inputs::<Dual<f64>>(), case.inputs::<f64>());
+        let gradients = backward(&case, &inputs);
+        for (single, double) in backward(&case, &case.inputs::<f32>()).iter().zip(&gradients) {
+            assert_close(single, double, 1e-4);
+        }
+        let along = |d: &Matrix<f64>, x: &Matrix<Dual<f64>>| {
+            read(d).iter().zip(read(x)).map(|(d, x)| d * x.tangent).sum::<f64>()
+        };
+        let forward = along(&inputs[3], &forward(&case, &moving)[0]);
+        let backward: f64 = gradients.iter().zip(&moving).map(|(d, x)| along(d, x)).sum();
+        assert!((forward - backward).abs() < 1e-9 * forward.abs(), "{forward} {backward} {:?}", case.attend);
+    }
+}
+
+/// The field cannot see a stabiliser that is missing or that only looks at a tile: e^200 overflows f32.
+#[test]
+fn scores_of_two_hundred_do_not_overflow() {
+    fn run<S: CpuScalar>(sight: Sight) -> [Matrix<S>; 5] {
+        let (text, heads) = (tokens(0, 300, 0, 0), Heads { queries: 1, keys: 1, dim: 4 });
+        let calls = vec![vec![Span { query: text, key: text }]];
+        let case = Case { attend: Attend { heads, first: 0, sight, dropout: None }, calls };
+        let value = |i: usize, salt: usize| ((i * 7919 + salt * 104_729) % 2001) as f64 / 1000.0 - 1.0;
+        let inputs = [(14.0, 1), (14.0, 2), (1.0, 3)];
+        let [q, k, v] = inputs
+            .map(|(scale, salt)| matrix(300, 4, |i| S::from_f64(f64::from((scale * value(i, salt)) as f32))));
+        let inputs = [q, k, v, filled(300, 4, S::ONE)];
+        let ([out, lse], [dq, dk, dv]) = (forward(&case, &inputs), backward(&case, &inputs));
+        [out, lse, dq, dk, dv]
+    }
+    for sight in [Sight::All, Sight::Causal, Sight::Window { size: 30, sinks: 2 }] {
+        let (single, double) = (run::<f32>(sight), run::<f64>(sight));
+        let largest = double.iter().flat_map(read).fold(0.0f64, |m, x| m.max(x.abs()));
+        assert!(largest > 150.0 && largest.is_finite(), "{largest}");
+        for (single, double) in single.iter().zip(&double) {
+            assert_close(single, double, 4e-3);
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! What attention and its backward share: scratch, and tiles of queries.
+use super::CpuScalar;
+use crate::kernels::{Attend, Heads, Span};
+use crate::sight::Seen;
+use std::ops::Range;
+use tensor::{Cpu, Dropout, Scalar, View, ViewMut};
+
+/// Numbers of scratch for one call, forward or backward.
+pub(super) fn scratch_len<S: CpuScalar>(heads: Heads, keys: usize) -> usize {
+    let [tile_q, tile_k] = S::TILE;
+    3 * keys * heads.dim + 3 * tile_q * heads.dim + 2 * tile_q * tile_k.min(keys)
+}
+
+/// Cuts scratch into matrices.
+pub(super) struct Carve<'a, S: Scalar>(Option<ViewMut<'a, Cpu<S>>>);
+impl<'a, S: Scalar> Carve<'a, S> {
+    pub(super) fn new(scratch: ViewMut<'a, Cpu<S>>) -> Self {
+        Self(Some(scratch))
+    }
+    pub(super) fn take(&mut self, rows: usize, cols: usize) -> ViewMut<'a, Cpu<S>> {
+        let (now, rest) = self.0.take().expect("put back below").split_cols(rows * cols);
+        self.0 = Some(rest);
+        now.reshape(rows, cols)
+    }
+}
+
+/// to = from · scale, gaps closed.
+#[inline(always)]
+pub(super) fn pack<S: Scalar>(to: &mut ViewMut<Cpu<S>>, from: View<Cpu<S>>, scale: S) {
+    for i in 0..from.rows() {
+        for (t, &f) in to.row(i).iter_mut().zip(from.row(i)) {
+            *t = f * scale;
+        }
+    }
+}
+
+/// The most keys of any span.
+pub(super) fn most_keys(spans: &[Span]) -> usize {
+    spans.iter().map(|s| s.key.len).max().unwrap_or(0)
+}
+
+/// A span's keys of one head.
+#[inline(always)]
+pub(super) fn keys_of<'v, S: Scalar>(
+    x: View<'v, Cpu<S>>,
+    span: &Span,
+    h: usize,
+    d: usize,
+) -> View<'v, Cpu<S>> {
+    x.take_rows(span.key.row, span.key.len).take_cols(h * d, d)
+}
+
+/// Queries of one head that are taken together.
+pub(super) struct Tile<'a> {
+    attend: &'a Attend,
+    span: &'a Span,
+    /// Their head.
+    pub(super) head: usize,
+    /// Which of the span's queries is the first of them.
+    first: usize,
+    /// How many.
+    pub(super) n: usize,
+    /// The first one's row.
+    pub(super) row: usize,
+}
+
+/// The tiles of all queries that key head `h` serves.
+#[inline(always)]
+pub(super) fn tiles<'a, S: CpuScalar>(
+    attend: &'a Attend,
+    span: &'a Span,
+    h: usize,
+) -> impl Iterator<Item = Tile<'a>> {
+    let (fan, most) = (attend.heads.queries / attend.heads.keys, S::TILE[0]);
+    let tile = move |head, first| {
+        let n = most.min(span.query.len - first);
+        Tile { attend, span, head, first, n, row: span.query.row + first }
+    };
+    let of_head = move |head| (0..span.query.len).step_by(most).map(move |first| tile(head, first));
+    (h * fan..(h + 1) * fan).flat_map(of_head)
+}
+
+impl Tile<'_> {
+    /// These queries' rows of this head's columns.
+    #[inline(always)]
+    pub(super) fn of<'v, S: Scalar>(&self, x: View<'v, Cpu<S>>) -> View<'v, Cpu<S>> {
+        let d = self.attend.heads.dim;
+        x.take_rows(self.row, self.n).take_cols(self.head * d, d)
+    }
+    /// Blocks of the span's keys that any of the queries sees.
+    #[inline(always)]
+    pub(super) fn blocks(&self, most: usize) -> impl Iterator<Item = Range<usize>> {
+        self.attend.sight.blocks(self.span, self.first..self.first + self.n, most)
+    }
+    /// Which keys of a block query `i` of the tile sees.
+    #[inline(always)]
+    pub(super) fn seen(&self, i: usize, block: &Range<usize>) -> Seen {
+        self.attend.sight.seen(self.span, self.first + i).within(block)
+    }
+    /// What dropout, where there is one, multiplies the probabilities of query `i` by: that of the `j`th key of a
+    /// block by 0 or 1/(1 − rate).
+    #[inline(always)]
+    pub(super) fn factors<S: Scalar>(&self, i: usize, block: &Range<usize>) -> Option<impl Fn(usize) -> S> {
+        let Span { query, key } = *self.span;
+        let (position, first_key) = (query.position + self.first + i, key.position + block.start);
+        let head = self.attend.first + self.head;
+        let factors = |dropout: Dropout| {
+            let scale = dropout.scale();
+            move |j| {
+                let keep = dropout.keeps(query.sequence, position, Dropout::pair(head, first_key + j));
+                if keep { scale } else { S::ZERO }
+            }
+        };
+        self.attend.dropout.map(factors)
+    }
+}

@@ -1,0 +1,198 @@
+//! Which keys a query sees: by position, by row of a span, by blocks of rows, and how many.
+use crate::kernels::Span;
+use std::ops::Range;
+
+/// Which keys of its sequence a query sees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sight {
+    /// All of them: an encoder, or the memory of a cross-attention.
+    All,
+    /// Those at positions up to its own.
+    Causal,
+    /// Of those, the last `size` (its own among them), and the first `sinks` of the sequence. Source: Beltagy et
+    /// al., "Longformer", §3.1, arXiv:2004.05150; Xiao et al., "attention sinks", §3.2, arXiv:2309.17453.
+    Window {
+        /// How many positions back, its own counted.
+        size: usize,
+        /// How many at the start stay in sight.
+        sinks: usize,
+    },
+}
+
+impl Sight {
+    /// Whether the query at position `query` sees the key at position `key`.
+    #[inline(always)]
+    pub fn sees(self, query: usize, key: usize) -> bool {
+        match self {
+            Sight::All => true,
+            Sight::Causal => key <= query,
+            Sight::Window { size, sinks } => key <= query && (query - key < size || key < sinks),
+        }
+    }
+    /// How many pairs of a span's queries and keys see each other; the work is the same for any span.
+    pub fn pairs(self, span: &Span) -> usize {
+        let first_key = span.key.position;
+        match self {
+            Sight::All => span.query.len * span.key.len,
+            Sight::Causal => before(span, 0, first_key),
+            Sight::Window { size, sinks } => {
+                before(span, 0, first_key) - before(span, size, first_key.max(sinks))
+            }
+        }
+    }
+    /// The span's keys that its query `i` sees.
+    #[inline(always)]
+    pub(crate) fn seen(self, span: &Span, i: usize) -> Seen {
+        let end = span.query.position + i + 1;
+        let row = |position: usize| position.saturating_sub(span.key.position).min(span.key.len);
+        match self {
+            Sight::All => Seen { sinks: 0, from: 0, to: span.key.len },
+            Sight::Causal => Seen { sinks: 0, from: 0, to: row(end) },
+            Sight::Window { size, sinks } => {
+                Seen { sinks: row(sinks.min(end)), from: row(end.saturating_sub(size)), to: row(end) }
+                    .joined()
+            }
+        }
+    }
+    /// The span's keys that at least one of these queries sees, in blocks of at most `most`.
+    #[inline(always)]
+    pub(crate) fn blocks(
+        self,
+        span: &Span,
+        queries: Range<usize>,
+        most: usize,
+    ) -> impl Iterator<Item = Range<usize>> {
+        let (first, last) = (self.seen(span, queries.start), self.seen(span, queries.end - 1));
+        let Seen { sinks, from, to } = Seen { from: first.from, ..last }.joined();
+        let cut = move |r: Range<usize>| r.clone().step_by(most).map(move |at| at..r.end.min(at + most));
+        cut(0..sinks).chain(cut(from..to))
+    }
+}
+
+/// Pairs whose key lies at `first_key` or after it, and `back` positions or more before its query.
+fn before(span: &Span, back: usize, first_key: usize) -> usize {
+    let Span { query, key } = *span;
+    let most = (key.position + key.len).saturating_sub(first_key) as i128;
+    // Query i has min(first + i, most) of them, and none where that is negative.
+    let first = query.position as i128 + 1 - back as i128 - first_key as i128;
+    let sum_below = |end: i128| {
+        let rising = end.clamp(0, most + 1); // 0 + 1 + … + most, from there on most each
+        rising * (rising - 1) / 2 + (end - rising).max(0) * most
+    };
+    (sum_below(first + query.len as i128) - sum_below(first)) as usize
+}
+
+/// Rows of keys in sight: `..sinks` and `from..to`; a gap lies between them if `sinks` is not 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Seen {
+    sinks: usize,
+    from: usize,
+    to: usize,
+}
+
+impl Seen {
+    /// Without sinks where these touch the rest.
+    #[inline(always)]
+    fn joined(self) -> Self {
+        if self.from <= self.sinks { Self { sinks: 0, from: 0, to: self.to } } else { self }
+    }
+    /// The same in a block of keys, counted from its start.
+    #[inline(always)]
+    pub(crate) fn within(self, block: &Range<usize>) -> Self {
+        let row = |at: usize| at.clamp(block.start, block.end) - block.start;
+        Self { sinks: row(self.sinks), from: row(self.from), to: row(self.to) }
+    }
+    /// Whether none is in sight.
+    #[inline(always)]
+    pub(crate) fn is_empty(self) -> bool {
+        self.sinks == 0 && self.from >= self.to
+    }
+    /// Overwrites what is not in sight.
+    #[inline(always)]
+    pub(crate) fn hide<S: Copy>(self, row: &mut [S], hidden: S) {
+        row[self.sinks..self.from].fill(hidden);
+        row[self.to..].fill(hidden);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Causal;
+
+    /// Every sight on spans whose queries begin before, among and after their keys.
+    fn cases() -> impl Iterator<Item = (Sight, Span)> {
+        let windows = [(1, 0), (2, 0), (3, 2), (4, 9), (50, 1), (usize::MAX, usize::MAX)];
+        let windows = windows.map(|(size, sinks)| Sight::Window { size, sinks });
+        let sights = [Sight::All, Sight::Causal].into_iter().chain(windows);
+        let ends = [(0, 0), (0, 1), (0, 9), (2, 1), (3, 5), (7, 4), (20, 3)];
+        let tokens = ends.map(|(position, len)| Causal { row: 40, len, position, sequence: 0 });
+        let spans = tokens.into_iter().flat_map(move |query| tokens.map(|key| Span { query, key }));
+        let spans: Vec<Span> = spans.collect();
+        sights.flat_map(move |sight| spans.clone().into_iter().map(move |span| (sight, span)))
+    }
+
+    fn sees(sight: Sight, span: &Span, i: usize, key: usize) -> bool {
+        sight.sees(span.query.position + i, span.key.position + key)
+    }
+
+    /// Kills: a diagonal counted twice or not, sinks that are in the window, too, counted again, a sum that
+    /// forgets that a sequence has a begin.
+    #[test]
+    fn pairs_equal_pairs_counted_one_by_one() {
+        for (sight, span) in cases() {
+            let seen = |i| (0..span.key.len).filter(|&key| sees(sight, &span, i, key)).count();
+            let counted: usize = (0..span.query.len).map(seen).sum();
+            assert_eq!(sight.pairs(&span), counted, "{sight:?} {span:?}");
+        }
+    }
+
+    /// A price asks for sequences of any length. Kills: a walk over queries and keys, of years.
+    #[test]
+    fn pairs_of_two_billion_queries_take_no_time() {
+        let len = 1 << 31;
+        let tokens = |position| Causal { row: 0, len, position, sequence: 0 };
+        let span = Span { query: tokens(len), key: tokens(0) };
+        let window = Sight::Window { size: len, sinks: 0 };
+        assert_eq!(window.pairs(&span), (len - 1) * (len / 2));
+    }
+
+    /// Kills: a bound that is off by one, positions taken for rows, sinks hidden with what lies before the window.
+    #[test]
+    fn what_is_not_hidden_is_what_is_seen() {
+        for (sight, span) in cases() {
+            for (i, start) in (0..span.query.len).flat_map(|i| (0..span.key.len).map(move |start| (i, start)))
+            {
+                for block in [start..start + 1, start..span.key.len, start..span.key.len.min(start + 3)] {
+                    let mut row: Vec<Option<usize>> = block.clone().map(Some).collect();
+                    let seen = sight.seen(&span, i).within(&block);
+                    seen.hide(&mut row, None);
+                    let wanted: Vec<Option<usize>> = block
+                        .clone()
+                        .map(|key| Some(key).filter(|&key| sees(sight, &span, i, key)))
+                        .collect();
+                    assert_eq!(row, wanted, "{sight:?} {span:?}, query {i}, {block:?}");
+                    assert_eq!(seen.is_empty(), wanted.iter().all(Option::is_none), "{seen:?} of {wanted:?}");
+                }
+            }
+        }
+    }
+
+    /// Kills: keys lost or taken twice, and keys visited that no query sees: a window's speed.
+    #[test]
+    fn blocks_hold_what_is_seen_once_and_nothing_else() {
+        for (sight, span) in cases() {
+            for (first, n) in (0..span.query.len).flat_map(|first| [(first, 1), (first, 2), (first, 5)]) {
+                let queries = first..span.query.len.min(first + n);
+                for most in [1, 3, 100] {
+                    let blocks: Vec<Range<usize>> = sight.blocks(&span, queries.clone(), most).collect();
+                    assert!(blocks.iter().all(|b| !b.is_empty() && b.len() <= most), "{blocks:?}");
+                    let visited: Vec<usize> = blocks.iter().cloned().flatten().collect();
+                    let seen = |key: &usize| queries.clone().any(|i| sees(sight, &span, i, *key));
+                    let wanted: Vec<usize> = (0..span.key.len).filter(seen).collect();
+                    assert_eq!(visited, wanted, "{sight:?} {span:?}, queries {queries:?} by {most}");
+                }
+            }
+        }
+    }
+}

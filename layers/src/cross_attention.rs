@@ -1,0 +1,177 @@
+//! Attention of a sequence to another one, its memory: a decoder's to what an encoder read.
+//!
+//! Letters: `B` tokens, `M` tokens of the memory; `H` query heads, `K` key heads of `d` features.
+//!
+//! ```text
+//! forward   Q[B,H_t·d] = X · W_q,  [K|V][M,2K_t·d] = Z · W_kv,  O = attention,  Y = Σ_t O · W_o   all-reduce, B·D
+//! backward  the mirror image, with two inputs                                      all-reduce, B·D and M·D
+//! ```
+//!
+//! Every query sees its own sequence's whole memory; positions play no part. Heads are split as in `attention.rs`.
+//!
+//! Source: Vaswani et al., §3.2.3, arXiv:1706.03762; split as Megatron-LM, §3. Chapter: 5.
+use crate::attention::share;
+use crate::ops::{Split, Stream, cross_attention, cross_attention_backward};
+use crate::{Builder, ColumnLinear, Cx, Kept, Layer, Param, Result, RowLinear, Shape};
+use comm::Axis;
+use kernels::{Attend, Kernels, Sight};
+
+/// Attention to a memory, its heads split over the ranks of an axis.
+pub struct CrossAttention<D: Kernels> {
+    q: ColumnLinear<D>,  // W[D,H_t·d]
+    kv: ColumnLinear<D>, // W[D,2K_t·d]
+    out: RowLinear<D>,   // W[H_t·d,D]
+    attend: Attend,
+}
+
+/// What backward needs.
+pub struct Saved<D: Kernels> {
+    inputs: [Kept<Stream<D>>; 2],
+    q: Kept<Split<D>>,
+    kv: Kept<Split<D>>,
+    lse: Kept<Split<D>>,
+    o: Kept<Split<D>>,
+}
+
+type Column<D> = <ColumnLinear<D> as Layer<D>>::Pending;
+
+impl<D: Kernels> CrossAttention<D> {
+    /// Parameters `name.q`, `name.kv` and `name.out`, with the biases of attention; width and heads as the shape's.
+    ///
+    /// # Errors
+    /// As [`Attention::shard`](crate::Attention::shard).
+    pub fn shard(at: &Builder<D>, axis: Axis, name: &str, shape: &Shape) -> Result<Self> {
+        let (group, width) = (at.mesh.group(axis), shape.width);
+        let (heads, [q, kv]) = share(shape.heads, group.size(), axis, name)?;
+        let column = |part: &str, sections: &[_]| {
+            ColumnLinear::shard(at, axis, &format!("{name}.{part}"), width, sections, shape.bias.qkv)
+        };
+        let first = group.rank() * heads.queries;
+        Ok(Self {
+            q: column("q", &[q])?,
+            kv: column("kv", &[kv, kv])?,
+            out: RowLinear::shard(at, axis, &format!("{name}.out"), [q.size, width], shape.bias.out)?,
+            attend: Attend { heads, first, sight: Sight::All, dropout: None },
+        })
+    }
+}
+
+impl<D: Kernels> Layer<D> for CrossAttention<D> {
+    type In = [Stream<D>; 2]; // X[B,D] and the memory Z[M,D]
+    type Out = Stream<D>;
+    type Saved = Saved<D>;
+    type Pending = ([Column<D>; 2], <RowLinear<D> as Layer<D>>::Pending);
+
+    fn forward(&self, cx: &Cx<D>, [x, z]: [Stream<D>; 2]) -> Result<(Stream<D>, Saved<D>)> {
+        let (q, x) = self.q.forward(cx, x)?;
+        let (kv, z) = self.kv.forward(cx, z)?;
+        let (o, lse) = cross_attention(cx, &q, &kv, &self.attend)?;
+        let (q, kv, lse) = (cx.keep(q), cx.keep(kv), cx.keep(lse));
+        let (y, o) = self.out.forward(cx, o)?;
+        Ok((y, Saved { inputs: [x, z], q, kv, lse, o }))
+    }
+
+    fn backward_input(
+        &mut self,
+        cx: &Cx<D>,
+        s: Saved<D>,
+        dy: Stream<D>,
+    ) -> Result<([Stream<D>; 2], Self::Pending)> {
+        let (d_o, out) = self.out.backward_input(cx, s.o.clone(), dy)?;
+        let (q, kv, o, lse) = (s.q.open(), s.kv.open(), s.o.open(), s.lse.open());
+        let [dq, dkv] = cross_attention_backward(cx, (&q, &kv), &self.attend, (&o, &lse), &d_o)?;
+        drop((q, kv, o, lse, d_o));
+        let [x, z] = s.inputs;
+        let (dx, q) = self.q.backward_input(cx, x, dq)?;
+        let (dz, kv) = self.kv.backward_input(cx, z, dkv)?;
+        Ok(([dx, dz], ([q, kv], out)))
+    }
+
+    fn backward_weight(&mut self, cx: &Cx<D>, ([q, kv], out): Self::Pending) -> Result<()> {
+        self.q.backward_weight(cx, q)?;
+        self.kv.backward_weight(cx, kv)?;
+        self.out.backward_weight(cx, out)
+    }
+
+    fn params<'a>(&'a mut self, into: &mut Vec<&'a mut Param<D>>) {
+        self.q.params(into);
+        self.kv.params(into);
+        self.out.params(into);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Biases;
+    use crate::proof::{Answer, Case, Given, proves, proves_in_regions};
+    use comm::Op;
+    use kernels::Heads;
+    use reference::{add_bias, bias_gradient, linear, linear_backward};
+    use std::collections::BTreeMap;
+    use tensor::Scalar;
+
+    const D: usize = 6;
+    const HEADS: Heads = Heads { queries: 4, keys: 2, dim: 3 };
+    const MEMORIES: [usize; 2] = [5 + 2, 3]; // of the two microbatches: a token more than each sequence
+    struct Cross;
+
+    impl Case for Cross {
+        type Layer<T: Kernels> = CrossAttention<T>;
+        const RANKS: &'static [usize] = &[1, 2, 4];
+        fn features(&self) -> [usize; 2] {
+            [D, D]
+        }
+        fn build<T: Kernels>(&self, at: &Builder<T>) -> Result<CrossAttention<T>> {
+            let bias = Biases { qkv: true, out: true, mlp: false };
+            let shape = Shape { width: D, heads: HEADS, bias, ..Shape::LLAMA };
+            CrossAttention::shard(at, Axis::Tp, "cross", &shape)
+        }
+        fn oracle<S: Scalar>(&self, g: &Given<S>) -> Answer<S> {
+            let Heads { queries, keys, dim } = HEADS;
+            let (heads, n) = (reference::Heads { queries, keys, dim }, [queries * dim, 2 * keys * dim]);
+            let w = |part: &str| g.weights[&format!("cross.{part}")].as_slice();
+            let lengths = [g.lengths.as_slice(), g.memory_lengths.as_slice()];
+            let (mut q, mut kv) = (linear(&g.x, w("q"), [D, n[0]]), linear(&g.memory, w("kv"), [D, n[1]]));
+            add_bias(&mut q, w("q.bias"));
+            add_bias(&mut kv, w("kv.bias"));
+            let o = reference::cross_attention(&q, &kv, heads, lengths);
+            let mut y = linear(&o, w("out"), [n[0], D]);
+            add_bias(&mut y, w("out.bias"));
+            let (d_o, dout) = linear_backward(&o, w("out"), &g.dy, [n[0], D]);
+            let (dq, dkv) = reference::cross_attention_backward(&q, &kv, &d_o, heads, lengths);
+            let (dx, dwq) = linear_backward(&g.x, w("q"), &dq, [D, n[0]]);
+            let (dz, dwkv) = linear_backward(&g.memory, w("kv"), &dkv, [D, n[1]]);
+            let gradients: BTreeMap<&str, Vec<S>> = [
+                ("q", dwq),
+                ("q.bias", bias_gradient(&dq, n[0])),
+                ("kv", dwkv),
+                ("kv.bias", bias_gradient(&dkv, n[1])),
+                ("out", dout),
+                ("out.bias", bias_gradient(&g.dy, D)),
+            ]
+            .into();
+            let gradients = gradients.into_iter().map(|(name, g)| (format!("cross.{name}"), g)).collect();
+            Answer { y, dx: [dx, dz].concat(), gradients }
+        }
+        fn traffic(&self, tokens: usize, _: usize) -> Vec<(Op, usize)> {
+            vec![(Op::AllReduce, (2 * tokens + MEMORIES.iter().sum::<usize>()) * D)] // Y, dX, dZ
+        }
+        fn traffic_in_regions(&self, share: usize, ranks: usize) -> Vec<(Op, usize)> {
+            let memory: usize = MEMORIES.iter().map(|n| n.div_ceil(ranks)).sum();
+            let gathered = (2 + 1) * share + 2 * memory; // X twice, dY; Z twice
+            vec![(Op::AllGather, gathered * D), (Op::ReduceScatter, (2 * share + memory) * ranks * D)]
+        }
+    }
+
+    /// Kills: a memory that is masked, or another sequence's; keys and values exchanged; dZ not summed over ranks.
+    #[test]
+    fn cross_attention_equals_its_formula_bit_for_bit() {
+        proves(&Cross);
+    }
+
+    #[test]
+    fn cross_attention_equals_its_formula_in_sequence_regions() {
+        proves_in_regions(&Cross);
+    }
+}

@@ -1,0 +1,175 @@
+use super::*;
+use crate::{Error, Random};
+use comm::{Mesh, Op, World};
+use kernels::CpuScalar;
+use tensor::{Category, Cpu, Dual, F61, IGNORED, Key, Scalar};
+
+const D: usize = 5;
+const V: usize = 12;
+const TARGETS: [u32; 4] = [0, 11, 5, 6];
+const SOME: [u32; 4] = [IGNORED, 9, IGNORED, 2];
+const MEAN_OVER: usize = 7; // more than these tokens: other microbatches have some
+
+/// A head under proof.
+#[derive(Clone, Copy, Debug)]
+struct Case {
+    tied: bool,
+    vocabulary: usize,
+    loss: Objective,
+    targets: [u32; 4],
+    regions: bool,
+}
+const PLAIN: Case = Case {
+    tied: false,
+    vocabulary: V,
+    loss: Objective { smoothing: 0.0, z: 0.0 },
+    targets: TARGETS,
+    regions: false,
+};
+
+/// Every kind of head at least once: tied or not, with padding, smoothed, with z-loss, with targets that are ignored.
+fn cases() -> Vec<Case> {
+    let loss = Objective { smoothing: 0.1, z: 1e-2 };
+    vec![
+        PLAIN,
+        Case { tied: true, ..PLAIN },
+        Case { vocabulary: 13, loss, targets: SOME, ..PLAIN },
+        Case { vocabulary: 14, tied: true, loss: Objective { smoothing: 0.0, ..loss }, ..PLAIN },
+        Case { regions: true, ..PLAIN },
+        Case { vocabulary: 13, tied: true, loss, targets: SOME, regions: true },
+    ]
+}
+
+/// Whole tensors by name, in program order.
+type Trace<S> = Vec<(&'static str, Vec<S>)>;
+
+/// Two microbatches of the same head, and the gradients they sum up to.
+fn run<S: CpuScalar>(device: &Cpu<S>, mesh: &Mesh<Cpu<S>>, case: Case) -> Result<Trace<S>> {
+    let Case { tied, vocabulary, loss, targets, regions } = case;
+    let at = Builder::new(device, mesh, &Random { seed: 3 });
+    let at = if regions { at.in_regions() } else { at };
+    let tp = mesh.group(Axis::Tp);
+    let shape = Shape { width: D, vocabulary, tied, loss, ..Shape::LLAMA };
+    let mut head = Head::shard(&at, Axis::Tp, &shape)?;
+    let draw = Draw { mean: 0.0, std: 1.0 };
+    let mut table = RowWeight::new(&at, Axis::Tp, "table", [vocabulary, D], Pieces::Padded, draw)?;
+    let mut trace = Trace::new();
+    let whole = |t: &Tensor<Cpu<S>>| t.read().expect("the host has values");
+    let before = mesh.ledger();
+    for microbatch in 0..2u64 {
+        let cx = Cx::train(microbatch as usize, &[3, 1], MEAN_OVER);
+        let draw = |i: usize| S::sample(microbatch * 100 + i as u64, 1.0);
+        let x = Tensor::from_fn(device, Category::Activations, 4, D, draw);
+        trace.push(("X", whole(&x)));
+        let (x, shown) = (Stream::cut(&x, at.region), tied.then_some(&table));
+        trace.push(("logits", whole(&head.logits(&cx, shown, x.clone())?)));
+        let (loss, saved) = head.forward(&cx, shown, x, Ids::targets(device, &targets, vocabulary)?)?;
+        trace.push(("loss", whole(&loss.all_reduce(mesh.group(Axis::Dp))?)));
+        let (dx, pending) = head.backward_input(&cx, shown, saved)?;
+        head.backward_weight(tied.then_some(&mut table), pending);
+        trace.push(("dX", whole(&dx.gather(tp)?)));
+    }
+    let said = mesh.ledger() - &before;
+    if mesh.size() > 1 && !regions {
+        // Of 4 tokens, twice: one stabiliser, two or three sums, D gradients; gathered logits are not for training.
+        let sums = if loss.smoothing == 0.0 { 2 } else { 3 };
+        assert_eq!(said.get(Axis::Tp, Op::AllReduce).elements, 2 * 4 * (1 + sums + D));
+        let share = vocabulary.div_ceil(mesh.size());
+        assert_eq!(said.get(Axis::Tp, Op::AllGather).elements, 2 * 4 * share);
+    }
+    let mut params = Vec::new();
+    head.params(&mut params);
+    let gain = params.remove(0);
+    let weight = if tied { table.param() } else { params.remove(0) };
+    for (names, param) in [(["gain", "dgain"], gain), (["W", "dW"], weight)] {
+        param.sync(mesh)?;
+        trace.push((names[0], param.gather(mesh)?.expect("values")));
+        trace.push((names[1], param.gather_gradient(mesh)?.expect("a gradient")));
+    }
+    Ok(trace)
+}
+
+fn get<S: Clone>(trace: &Trace<S>, name: &str, nth: usize) -> Vec<S> {
+    let found = trace.iter().filter(|(n, _)| *n == name).nth(nth);
+    found.unwrap_or_else(|| panic!("{name} {nth}")).1.clone()
+}
+
+fn transpose<S: Copy>(x: &[S], cols: usize) -> Vec<S> {
+    (0..cols).flat_map(|c| (0..x.len() / cols).map(move |r| x[r * cols + c])).collect()
+}
+
+/// What the oracle says of one rank's trace.
+fn check(trace: &Trace<F61>, case: Case, at: &str) {
+    let Case { tied, vocabulary: v, targets, .. } = case;
+    let objective = reference::Objective { smoothing: case.loss.smoothing, z: case.loss.z };
+    let (gain, w) = (get(trace, "gain", 0), get(trace, "W", 0));
+    let w = if tied { transpose(&w, D) } else { w };
+    let mut sums = (vec![F61::ZERO; D], vec![F61::ZERO; D * v]);
+    for microbatch in 0..2 {
+        let x = get(trace, "X", microbatch);
+        let n = reference::rms_norm(&x, &gain, 1e-5);
+        let logits = reference::linear(&n, &w, [D, v]);
+        assert_eq!(get(trace, "logits", microbatch), logits, "logits, {at}");
+        let loss = reference::cross_entropy(&logits, &targets, v, MEAN_OVER, &objective);
+        assert_eq!(get(trace, "loss", microbatch), [loss], "loss, {at}");
+        let d = reference::cross_entropy_backward(&logits, &targets, v, MEAN_OVER, &objective);
+        let (dn, dw) = reference::linear_backward(&n, &w, &d, [D, v]);
+        let (dx, dgain) = reference::rms_norm_backward(&x, &gain, &dn, 1e-5);
+        assert_eq!(get(trace, "dX", microbatch), dx, "dX, {at}");
+        sums.0.iter_mut().zip(dgain).for_each(|(sum, g)| *sum += g);
+        sums.1.iter_mut().zip(dw).for_each(|(sum, g)| *sum += g);
+    }
+    let dw = if tied { transpose(&sums.1, v) } else { sums.1 };
+    assert_eq!(get(trace, "dgain", 0), sums.0, "{at}");
+    assert_eq!(get(trace, "dW", 0), dw, "{at}");
+}
+
+/// Kills: a target's logit not reduced, a mask off by one, a mean over the wrong count, a stabiliser that does not
+/// cancel, a sum for a stabiliser, a tied gradient lost or turned; padding in a softmax, a smoothing over this rank's
+/// part of the vocabulary, an ignored target that counts, z-loss without its gradient.
+#[test]
+fn head_equals_norm_linear_and_cross_entropy_bit_for_bit() {
+    let _key = Key(4).enter();
+    for (case, ranks) in cases().into_iter().flat_map(|case| [1, 2, 3, 4, 8].map(|n| (case, n))) {
+        let world = World::threads(&[(Axis::Tp, ranks)]).unwrap();
+        let traces = world.run::<F61, _, Error>(|device, mesh| run(&device, &mesh, case)).unwrap();
+        for (rank, trace) in traces.iter().enumerate() {
+            check(trace, case, &format!("{case:?}, rank {rank} of {ranks}"));
+        }
+    }
+}
+
+/// The hand-written backward is the loss' derivative, exactly.
+#[test]
+fn head_backward_is_the_derivative_exactly() {
+    let _key = Key(5).enter();
+    for (case, ranks) in cases().into_iter().flat_map(|case| [1, 2].map(|n| (case, n))) {
+        let world = World::threads(&[(Axis::Tp, ranks)]).unwrap();
+        let run = |device, mesh| run(&device, &mesh, case);
+        let trace = world.run::<Dual<F61>, _, Error>(run).unwrap().swap_remove(0);
+        let along = |gradient: &str, moving: &str, nth: usize| {
+            let pairs = get(&trace, gradient, nth).into_iter().zip(get(&trace, moving, nth));
+            pairs.fold(F61::ZERO, |sum, (g, m)| sum + g.value * m.tangent)
+        };
+        let moved = get(&trace, "loss", 0)[0].tangent + get(&trace, "loss", 1)[0].tangent;
+        let sum = along("dX", "X", 0) + along("dX", "X", 1) + along("dgain", "gain", 0);
+        assert_eq!(moved, sum + along("dW", "W", 0), "{case:?}, {ranks} ranks");
+        assert_ne!(moved, F61::ZERO);
+    }
+}
+
+/// Kills: 0/0 where no target counts.
+#[test]
+fn all_ignored_is_no_loss_and_no_gradient() {
+    let (device, mesh) = (Cpu::<f32>::default(), Mesh::alone());
+    let at = Builder::new(&device, &mesh, &Random { seed: 3 });
+    let shape = Shape { width: D, vocabulary: V, loss: Objective { smoothing: 0.1, z: 0.1 }, ..Shape::LLAMA };
+    let mut head = Head::shard(&at, Axis::Tp, &shape).unwrap();
+    let x = Tensor::from_fn(&device, Category::Activations, 2, D, |i| i as f32);
+    let targets = Ids::targets(&device, &[IGNORED; 2], V).unwrap();
+    let cx = Cx::train(0, &[2], 0);
+    let (loss, saved) = head.forward(&cx, None, x.into(), targets).unwrap();
+    assert_eq!(loss.all_reduce(mesh.group(Axis::Dp)).unwrap().read().unwrap(), [0.0]);
+    let (dx, _) = head.backward_input(&cx, None, saved).unwrap();
+    assert_eq!(dx.gather(mesh.group(Axis::Tp)).unwrap().read().unwrap(), [0.0; 2 * D]);
+}

@@ -1,0 +1,59 @@
+//! RMSNorm of every head of queries and keys (qk-norm), before they turn.
+//!
+//! ```text
+//! forward    each head h of Q and K: X_h · r_h · gain, r_h = 1/√(mean(X_h²) + ε)     no traffic
+//! backward   as in `rms_norm.rs`; dgain[d] = Σ over heads and tokens                 an all-reduce of d elements a step
+//! ```
+//!
+//! One gain for all query heads and one for all key heads; each rank has its own heads, so its dgain is an addend.
+//!
+//! Source: Henry et al., "Query-key normalization for transformers", arXiv:2010.04245; Qwen3's form (RMS, with a
+//! gain). Chapter: 5.
+use crate::ops::{Split, norm_heads, norm_heads_backward};
+use crate::rms_norm::GAIN;
+use crate::weight::WholeWeight;
+use crate::{Builder, Cx, Kept, Param, Placed, Placement, Result};
+use comm::Axis;
+use kernels::{Heads, Kernels};
+
+/// The norms of query heads and of key heads.
+pub struct HeadNorm<D: Kernels> {
+    q: WholeWeight<D>, // [1,d]
+    k: WholeWeight<D>, // [1,d]
+    eps: f64,
+}
+
+/// `[Q | K | V]` before the norm, and each head's 1/rms.
+pub type Saved<D> = Kept<(Split<D>, Split<D>)>;
+
+impl<D: Kernels> HeadNorm<D> {
+    /// Parameters `name.q_norm` and `name.k_norm`, of heads that are split over the ranks of `axis`.
+    ///
+    /// # Errors
+    /// If there are no such values.
+    pub fn new(at: &Builder<D>, axis: Axis, name: &str, dim: usize, eps: f64) -> Result<Self> {
+        let placement = Placement::default().on(axis, Placed::Summed);
+        let gain = |part| WholeWeight::new(at, format!("{name}.{part}"), [1, dim], placement.clone(), GAIN);
+        Ok(Self { q: gain("q_norm")?, k: gain("k_norm")?, eps })
+    }
+    /// `[Q | K | V]` with the heads of Q and K normalised.
+    ///
+    /// # Errors
+    /// If ranks do not meet; so it is below.
+    pub fn forward(&self, cx: &Cx<D>, qkv: Split<D>, heads: Heads) -> Result<(Split<D>, Saved<D>)> {
+        let (y, r) = norm_heads(&qkv, heads, [&self.q.whole()?, &self.k.whole()?], self.eps);
+        Ok((y, cx.keep((qkv, r))))
+    }
+    /// The gradient of what went in; those of the gains are added.
+    ///
+    /// # Errors
+    /// As above.
+    pub fn backward(&mut self, saved: Saved<D>, heads: Heads, dy: &Split<D>) -> Result<Split<D>> {
+        let (qkv, r) = saved.open();
+        norm_heads_backward(&qkv, heads, [&mut self.q, &mut self.k], &r, dy)
+    }
+    /// Its parameters.
+    pub fn params<'a>(&'a mut self, into: &mut Vec<&'a mut Param<D>>) {
+        into.extend([self.q.param(), self.k.param()]);
+    }
+}

@@ -1,0 +1,220 @@
+//! The residual stream: activations `[B,D]` whose rows are tokens. In a sequence region each rank has its own tokens
+//! ([`Region::Tokens`]), elsewhere all of them ([`Region::Whole`]). Layers are written once for both: what follows
+//! from the region is which collective opens a [`Partial`] and what a product must gather first.
+//!
+//! ```text
+//!              Partial → Stream      Stream → Tensor
+//! whole        all-reduce            nothing
+//! tokens       reduce-scatter        all-gather
+//! ```
+//!
+//! An all-reduce is a reduce-scatter and an all-gather: the traffic is the same, the memory between them is not.
+//!
+//! Source: Korthikanti et al., "Reducing activation recomputation in large transformer models", §4.2.2,
+//! arXiv:2205.05198. Chapter: 7.
+use super::handles::same;
+use super::{Partial, filled};
+use crate::{Placed, Placement, Result};
+use comm::{Axis, Group};
+use kernels::Kernels;
+use std::ops::Range;
+use tensor::{Category, Scalar, Tensor};
+
+/// Which rows of the residual stream a rank has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Region {
+    /// All of them, as every rank of the axis.
+    Whole,
+    /// Its own: `⌈B/ranks⌉` consecutive ones; the last ranks may have fewer, or none.
+    Tokens {
+        /// The axis over which tokens are cut.
+        axis: Axis,
+        /// This rank.
+        rank: usize,
+        /// Of so many.
+        ranks: usize,
+    },
+}
+
+impl Region {
+    /// Tokens cut over the ranks of a group.
+    pub fn tokens<D: Kernels>(group: &Group<D>) -> Self {
+        Self::Tokens { axis: group.axis(), rank: group.rank(), ranks: group.size() }
+    }
+    /// This rank's of so many rows.
+    pub fn mine(self, rows: usize) -> Range<usize> {
+        match self {
+            Region::Whole => 0..rows,
+            Region::Tokens { rank, ranks, .. } => {
+                let share = rows.div_ceil(ranks);
+                (rank * share).min(rows)..((rank + 1) * share).min(rows)
+            }
+        }
+    }
+    /// How a parameter lies that every rank applies to its own tokens: each has an addend of the gradient.
+    pub fn placement(self) -> Placement {
+        match self {
+            Region::Whole => Placement::default(),
+            Region::Tokens { axis, .. } => Placement::default().on(axis, Placed::Summed),
+        }
+    }
+}
+
+/// `X[B,D]`: this rank's tokens of the residual stream.
+pub struct Stream<D: Kernels> {
+    share: Tensor<D>,
+    rows: usize,
+    region: Region,
+}
+
+impl<D: Kernels> Clone for Stream<D> {
+    /// Another owner of the same memory.
+    fn clone(&self) -> Self {
+        Self { share: self.share.clone(), ..*self }
+    }
+}
+
+impl<D: Kernels> From<Tensor<D>> for Stream<D> {
+    /// All tokens on every rank.
+    fn from(whole: Tensor<D>) -> Self {
+        Self { rows: whole.rows(), share: whole, region: Region::Whole }
+    }
+}
+
+impl<D: Kernels> Stream<D> {
+    /// This rank's tokens of what every rank holds whole.
+    #[must_use]
+    pub fn cut(whole: &Tensor<D>, region: Region) -> Self {
+        let mine = region.mine(whole.rows());
+        if mine.len() == whole.rows() {
+            return Self { share: whole.clone(), rows: whole.rows(), region };
+        }
+        let mut share = whole.beside(mine.len(), whole.cols());
+        whole.device().copy(share.view_mut(), whole.view().take_rows(mine.start, mine.len()));
+        Self { share, rows: whole.rows(), region }
+    }
+    /// The same tokens with other features.
+    pub(crate) fn with(&self, share: Tensor<D>) -> Self {
+        assert_eq!(share.rows(), self.share.rows(), "a row for every token");
+        Self { share, ..*self }
+    }
+    pub(crate) fn share(&self) -> &Tensor<D> {
+        &self.share
+    }
+    pub(crate) fn share_mut(&mut self) -> &mut Tensor<D> {
+        &mut self.share
+    }
+    /// Tokens on all ranks together.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+    /// Features.
+    pub fn cols(&self) -> usize {
+        self.share.cols()
+    }
+    /// Which of the tokens are here.
+    pub fn mine(&self) -> Range<usize> {
+        self.region.mine(self.rows)
+    }
+    /// Whose tokens these are.
+    pub fn region(&self) -> Region {
+        self.region
+    }
+    /// Where it lies.
+    pub fn device(&self) -> &D {
+        self.share.device()
+    }
+    /// All tokens, the same on every rank of the group.
+    ///
+    /// # Errors
+    /// If ranks do not meet, or are those of another axis.
+    #[track_caller]
+    pub fn gather(&self, group: &Group<D>) -> Result<Tensor<D>> {
+        let Region::Tokens { axis, ranks, .. } = self.region else { return Ok(self.share.clone()) };
+        same(axis, group.axis())?;
+        let share = padded(&self.share, self.rows.div_ceil(ranks));
+        Ok(group.all_gather(&share)?.first_rows(self.rows))
+    }
+}
+
+/// `x` with zero rows below it, up to so many.
+fn padded<D: Kernels>(x: &Tensor<D>, rows: usize) -> Tensor<D> {
+    if x.rows() == rows {
+        return x.clone();
+    }
+    let mut all = filled(x.device(), Category::Buffers, [rows, x.cols()], D::Elem::ZERO);
+    x.device().copy(all.view_mut().take_rows(0, x.rows()), x.view());
+    all
+}
+
+impl<D: Kernels> Partial<D> {
+    /// The sum over the ranks of the group, as the region has it: all tokens, or this rank's.
+    ///
+    /// # Errors
+    /// If ranks do not meet, or are those of another axis.
+    #[track_caller]
+    pub fn reduce(self, group: &Group<D>, region: Region) -> Result<Stream<D>> {
+        let Region::Tokens { axis, ranks, .. } = region else { return Ok(self.all_reduce(group)?.into()) };
+        same(axis, group.axis())?;
+        let addend = self.addend(group)?;
+        let rows = addend.rows();
+        let addend = padded(&addend, rows.div_ceil(ranks) * ranks);
+        let share = group.reduce_scatter(&addend)?.first_rows(region.mine(rows).len());
+        Ok(Stream { share, rows, region })
+    }
+}
+
+/// `A + B`, in A's memory if no one else holds it.
+#[must_use]
+pub fn join<D: Kernels>(mut a: Stream<D>, b: &Stream<D>) -> Stream<D> {
+    assert!(a.region == b.region && a.rows == b.rows && a.cols() == b.cols(), "streams that do not fit");
+    let device = a.device().clone();
+    device.add(a.share.view_mut(), b.share.view());
+    a
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Error;
+    use comm::World;
+    use tensor::Cpu;
+
+    /// Tokens that the ranks do not divide, and fewer than ranks. Kills: rows lost, doubled or out of order; padding
+    /// that is gathered; a sum that counts it.
+    #[test]
+    fn streams_are_cut_gathered_and_reduced_whole() {
+        for (ranks, rows) in [(1, 3), (2, 5), (3, 7), (4, 2), (4, 8), (8, 1)] {
+            let run = |device: Cpu<f64>, mesh: comm::Mesh<Cpu<f64>>| {
+                let group = mesh.group(Axis::Tp);
+                let region = Region::tokens(group);
+                let number = |i: usize| 1.0 + i as f64;
+                let matrix = || Tensor::from_fn(&device, Category::Activations, rows, 2, number);
+                let whole = matrix();
+                let mine = Stream::cut(&whole, region);
+                assert_eq!((mine.share().rows(), mine.rows()), (mine.mine().len(), rows));
+                assert_eq!(mine.gather(group)?.read(), whole.read());
+                let sum = Partial::sum(whole.clone(), Axis::Tp).reduce(group, region)?;
+                let all = sum.gather(group)?.read().unwrap();
+                assert_eq!(all, (0..2 * rows).map(|i| ranks as f64 * number(i)).collect::<Vec<_>>());
+                let reduced = Partial::sum(matrix(), Axis::Tp).reduce(group, Region::Whole)?;
+                assert_eq!(reduced.gather(group)?.read().unwrap(), all);
+                Ok::<_, Error>(mine.mine().len())
+            };
+            let shares = World::threads(&[(Axis::Tp, ranks)]).unwrap().run(run).unwrap();
+            assert_eq!(shares.iter().sum::<usize>(), rows, "{shares:?}");
+        }
+    }
+
+    /// Kills: a stream that another axis gathers or reduces.
+    #[test]
+    fn streams_meet_only_their_axis() {
+        let (device, mesh) = (Cpu::<f32>::default(), comm::Mesh::alone());
+        let x = || Tensor::from_fn(&device, Category::Activations, 2, 2, |i| i as f32);
+        let region = Region::tokens(mesh.group(Axis::Tp));
+        let data = mesh.group(Axis::Dp);
+        assert!(Stream::cut(&x(), region).gather(data).is_err());
+        assert!(Partial::sum(x(), Axis::Tp).reduce(data, region).is_err());
+        assert!(Partial::sum(x(), Axis::Dp).reduce(mesh.group(Axis::Tp), region).is_err());
+    }
+}

@@ -1,0 +1,98 @@
+//! Row-parallel linear whose input is whole on every rank: each takes its own features of it.
+//!
+//! ```text
+//! forward    X[B,I_t] = this rank's columns of X                                     no traffic
+//!            Y[B,O]   = Σ_t X[B,I_t] · W[I_t,O] + b[O]                               all-reduce, B·O elements
+//! backward  dX[B,I_t] as in `row.rs`,  dX[B,I] = all ranks' columns                  all-gather, B·I/ranks elements
+//! ```
+//!
+//! For a layer whose predecessor gives whole rows. After a column layer the split output is taken as it lies, and the
+//! gathering is saved.
+//!
+//! Source: Shoeybi et al., Megatron-LM (`RowParallelLinear`, without `input_is_parallel`), arXiv:1909.08053.
+//! Chapter: 3.
+use crate::ops::{Split, Stream};
+use crate::{Builder, Cx, Layer, Param, Result, RowLinear};
+use comm::{Axis, Group};
+use kernels::Kernels;
+
+/// A linear layer, split by rows, that scatters a whole input.
+pub struct ScatteredRow<D: Kernels> {
+    inner: RowLinear<D>,
+    group: Group<D>,
+}
+
+impl<D: Kernels> ScatteredRow<D> {
+    /// As [`RowLinear::shard`].
+    ///
+    /// # Errors
+    /// If the ranks do not divide the inputs.
+    pub fn shard(at: &Builder<D>, axis: Axis, name: &str, sizes: [usize; 2], bias: bool) -> Result<Self> {
+        let inner = RowLinear::shard(at, axis, name, sizes, bias)?;
+        Ok(Self { inner, group: at.mesh.group(axis).named(name) })
+    }
+}
+
+impl<D: Kernels> Layer<D> for ScatteredRow<D> {
+    type In = Stream<D>; // X[B,I], whole on every rank
+    type Out = Stream<D>; // Y[B,O]
+    type Saved = <RowLinear<D> as Layer<D>>::Saved;
+    type Pending = <RowLinear<D> as Layer<D>>::Pending;
+
+    fn forward(&self, cx: &Cx<D>, x: Stream<D>) -> Result<(Stream<D>, Self::Saved)> {
+        self.inner.forward(cx, Split::cut(&x.gather(&self.group)?, &self.group)?)
+    }
+
+    fn backward_input(
+        &mut self,
+        cx: &Cx<D>,
+        saved: Self::Saved,
+        dy: Stream<D>,
+    ) -> Result<(Stream<D>, Self::Pending)> {
+        let (dx, pending) = self.inner.backward_input(cx, saved, dy)?;
+        Ok((dx.all_gather(&self.group)?.into(), pending))
+    }
+
+    fn backward_weight(&mut self, cx: &Cx<D>, pending: Self::Pending) -> Result<()> {
+        self.inner.backward_weight(cx, pending)
+    }
+
+    fn params<'a>(&'a mut self, into: &mut Vec<&'a mut Param<D>>) {
+        self.inner.params(into);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proof::{Answer, Case, Given, proves};
+    use comm::Op;
+    use tensor::Scalar;
+
+    struct Scattered;
+    impl Case for Scattered {
+        type Layer<D: Kernels> = ScatteredRow<D>;
+        fn features(&self) -> [usize; 2] {
+            [24, 5]
+        }
+        fn build<D: Kernels>(&self, at: &Builder<D>) -> Result<ScatteredRow<D>> {
+            ScatteredRow::shard(at, Axis::Tp, "w", [24, 5], true)
+        }
+        fn oracle<S: Scalar>(&self, g: &Given<S>) -> Answer<S> {
+            let (dx, dw) = reference::linear_backward(&g.x, &g.weights["w"], &g.dy, [24, 5]);
+            let mut y = reference::linear(&g.x, &g.weights["w"], [24, 5]);
+            reference::add_bias(&mut y, &g.weights["w.bias"]);
+            let db = reference::bias_gradient(&g.dy, 5);
+            Answer { y, dx, gradients: [("w".into(), dw), ("w.bias".into(), db)].into() }
+        }
+        fn traffic(&self, tokens: usize, ranks: usize) -> Vec<(Op, usize)> {
+            vec![(Op::AllReduce, tokens * 5), (Op::AllGather, tokens * 24 / ranks)] // Y; dX
+        }
+    }
+
+    /// Kills: another rank's columns of X, columns of dX in another order or not gathered.
+    #[test]
+    fn scattered_row_equals_linear_bit_for_bit() {
+        proves(&Scattered);
+    }
+}

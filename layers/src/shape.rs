@@ -1,0 +1,172 @@
+//! What a decoder-only transformer is made of: sizes, and which of the field's variants each part is.
+use kernels::{Activation, Heads, Sight};
+use tensor::{Rope, Scaling};
+
+/// A model of the GPT-2, Llama, Mistral or Qwen families: all that its parameters do not say.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Shape {
+    /// Features of the residual stream.
+    pub width: usize,
+    /// How many blocks.
+    pub blocks: usize,
+    /// Attention's heads, of the whole model.
+    pub heads: Heads,
+    /// Features inside the feed-forward.
+    pub hidden: usize,
+    /// How many different token ids.
+    pub vocabulary: usize,
+    /// ε of the norms.
+    pub eps: f64,
+    /// Whether the head uses the embedding's table.
+    pub tied: bool,
+    /// Which norm.
+    pub norm: NormKind,
+    /// How tokens know where they stand.
+    pub positions: Positions,
+    /// Which feed-forward.
+    pub feed_forward: FeedForward,
+    /// Which linear layers have a bias.
+    pub bias: Biases,
+    /// Whether queries and keys are normalised head by head.
+    pub head_norm: bool,
+    /// Whether some blocks see the last tokens only.
+    pub window: Option<Window>,
+    /// Dropout while training.
+    pub dropout: Rates,
+    /// What the loss is, besides cross-entropy.
+    pub loss: Objective,
+}
+
+/// Which norm.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NormKind {
+    /// Root mean square, with a gain.
+    Rms,
+    /// Mean and variance, with a gain and a bias.
+    Layer,
+}
+
+/// How tokens know where they stand.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Positions {
+    /// Queries and keys turn.
+    Rotary(Rope),
+    /// A table of so many rows is added to the embedding.
+    Learned(usize),
+}
+
+/// Which feed-forward.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FeedForward {
+    /// down(gate · sigmoid(gate) · up).
+    SwiGlu,
+    /// down(f(up)).
+    Plain(Activation),
+}
+
+/// Which linear layers have a bias.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Biases {
+    /// That of queries, keys and values.
+    pub qkv: bool,
+    /// Attention's output.
+    pub out: bool,
+    /// Both of the feed-forward.
+    pub mlp: bool,
+}
+
+/// Attention to the last tokens only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Window {
+    /// How many, a token itself counted.
+    pub size: usize,
+    /// How many of a sequence's first tokens are seen besides.
+    pub sinks: usize,
+    /// Blocks from this one on have the window; those before see everything.
+    pub from: usize,
+}
+
+/// Dropout rates while training, 0 for none.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Rates {
+    /// Of the embedding.
+    pub embedding: f64,
+    /// Of attention's probabilities.
+    pub attention: f64,
+    /// Of what attention and feed-forward add to the stream.
+    pub residual: f64,
+}
+
+/// What the loss is, besides cross-entropy.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Objective {
+    /// Label smoothing: a target is `1 − ε` of itself and ε of all ids alike.
+    pub smoothing: f64,
+    /// λ: λ·lse² is added for each token.
+    pub z: f64,
+}
+
+impl Shape {
+    /// The smallest model of the Llama family; others are written `Shape { width: 8, ..Shape::LLAMA }`.
+    pub const LLAMA: Shape = Shape {
+        width: 2,
+        blocks: 1,
+        heads: Heads { queries: 1, keys: 1, dim: 2 },
+        hidden: 2,
+        vocabulary: 2,
+        eps: 1e-5,
+        tied: false,
+        norm: NormKind::Rms,
+        positions: Positions::Rotary(Rope { base: 10_000.0, scaling: Scaling::None }),
+        feed_forward: FeedForward::SwiGlu,
+        bias: Biases { qkv: false, out: false, mlp: false },
+        head_norm: false,
+        window: None,
+        dropout: Rates { embedding: 0.0, attention: 0.0, residual: 0.0 },
+        loss: Objective { smoothing: 0.0, z: 0.0 },
+    };
+    /// The smallest model of the GPT-2 family.
+    pub const GPT2: Shape = Shape {
+        norm: NormKind::Layer,
+        positions: Positions::Learned(1024),
+        feed_forward: FeedForward::Plain(Activation::GeluTanh),
+        bias: Biases { qkv: true, out: true, mlp: true },
+        tied: true,
+        ..Shape::LLAMA
+    };
+
+    /// How many numbers its parameters have.
+    pub fn parameters(&self) -> usize {
+        let Heads { queries, keys, dim } = self.heads;
+        let row = (queries + 2 * keys) * dim;
+        let on = |has: bool, numbers: usize| if has { numbers } else { 0 };
+        let norm = self.width * if self.norm == NormKind::Layer { 2 } else { 1 };
+        let attention = self.width * (row + queries * dim)
+            + on(self.bias.qkv, row)
+            + on(self.bias.out, self.width)
+            + on(self.head_norm, 2 * dim);
+        let inner = self.inner().iter().sum::<usize>();
+        let mlp = self.width * (inner + self.hidden) + on(self.bias.mlp, inner + self.width);
+        let positions = if let Positions::Learned(n) = self.positions { n * self.width } else { 0 };
+        let tables = self.vocabulary * self.width * if self.tied { 1 } else { 2 };
+        self.blocks * (2 * norm + attention + mlp) + positions + tables + norm
+    }
+    /// The columns of the feed-forward's first weight, section by section.
+    pub fn inner(&self) -> Vec<usize> {
+        match self.feed_forward {
+            FeedForward::SwiGlu => vec![self.hidden; 2],
+            FeedForward::Plain(_) => vec![self.hidden],
+        }
+    }
+    /// Which keys the queries of a block see.
+    pub fn sight(&self, block: usize) -> Sight {
+        match self.window {
+            Some(Window { size, sinks, from }) if block >= from => Sight::Window { size, sinks },
+            _ => Sight::Causal,
+        }
+    }
+    /// How many positions there are, if they are counted.
+    pub fn context(&self) -> Option<usize> {
+        if let Positions::Learned(n) = self.positions { Some(n) } else { None }
+    }
+}

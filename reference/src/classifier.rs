@@ -1,0 +1,176 @@
+//! A classifier: affine layers with `ReLU` between them, softmax cross-entropy behind.
+//!
+//! ```text
+//! X₀ = X;   Xᵢ₊₁ = relu(Xᵢ·Wᵢ + bᵢ);   logits = X_last·W_last + b_last
+//! ```
+use crate::activation::{Activation, activate, activate_backward};
+use crate::loss::{Objective, cross_entropy, cross_entropy_backward};
+use crate::parameters::{Affine, Weights};
+use tensor::Scalar;
+
+/// A multilayer perceptron that tells classes apart.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Classifier {
+    /// Features of the input, of each layer between, and the classes; at least two numbers.
+    pub sizes: Vec<usize>,
+}
+
+impl Classifier {
+    /// Canonical name and shape `[rows, cols]` of every parameter, in program order.
+    pub fn shapes(&self) -> Vec<(String, [usize; 2])> {
+        self.layers().iter().flat_map(Affine::shapes).collect()
+    }
+
+    /// `X[B, first size]` → logits `[B, last size]`.
+    ///
+    /// # Panics
+    /// If there is no layer, a weight is missing, or a length does not fit.
+    #[must_use]
+    pub fn logits<S: Scalar>(&self, w: &Weights<S>, x: &[S]) -> Vec<S> {
+        self.forward(w, x).1
+    }
+
+    /// `X[B, first size]`, `labels[B]` → their share of the mean loss (nats), and its gradients. `mean_over`: how many
+    /// the loss is a mean over, see [`cross_entropy`].
+    ///
+    /// # Panics
+    /// As [`logits`](Self::logits), and as [`cross_entropy`].
+    #[must_use]
+    pub fn gradients<S: Scalar>(
+        &self,
+        w: &Weights<S>,
+        x: &[S],
+        labels: &[u32],
+        mean_over: usize,
+    ) -> (S, Weights<S>) {
+        let (inputs, logits) = self.forward(w, x);
+        let (classes, plain) = (*self.sizes.last().expect("a layer"), Objective::default());
+        let loss = cross_entropy(&logits, labels, classes, mean_over, &plain);
+        let (mut dy, mut g) =
+            (cross_entropy_backward(&logits, labels, classes, mean_over, &plain), Weights::new());
+        for (i, layer) in self.layers().iter().enumerate().rev() {
+            dy = layer.backward(w, &gated(i, &inputs[i]), &dy, &mut g);
+            if i > 0 {
+                dy = activate_backward(&inputs[i], &dy, Activation::Relu);
+            }
+        }
+        (loss, g)
+    }
+
+    /// What comes to each layer, in front of its `ReLU`; the logits.
+    fn forward<S: Scalar>(&self, w: &Weights<S>, x: &[S]) -> (Vec<Vec<S>>, Vec<S>) {
+        assert!(self.sizes.len() > 1, "a classifier has at least one layer: {:?}", self.sizes);
+        let (mut inputs, mut x) = (Vec::new(), x.to_vec());
+        for (i, layer) in self.layers().iter().enumerate() {
+            let y = layer.forward(w, &gated(i, &x));
+            inputs.push(x);
+            x = y;
+        }
+        (inputs, x)
+    }
+
+    fn layers(&self) -> Vec<Affine> {
+        let layer = |(i, size): (usize, &[usize])| Affine {
+            name: format!("layers.{i}"),
+            shape: [size[0], size[1]],
+            bias: true,
+        };
+        self.sizes.windows(2).enumerate().map(layer).collect()
+    }
+}
+
+/// What goes into layer `i`: through a `ReLU`, but into the first.
+fn gated<S: Scalar>(i: usize, x: &[S]) -> Vec<S> {
+    if i == 0 { x.to_vec() } else { activate(x, Activation::Relu) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proof::{assert_close, assert_derivative, draw, under_two_keys, values};
+    use crate::{Optimizer, Updates};
+    use tensor::{Dual, F61};
+
+    fn classifier() -> Classifier {
+        Classifier { sizes: vec![3, 4, 5, 2] }
+    }
+    fn weights<S: Scalar>(seed: u64) -> Weights<S> {
+        let numbered = classifier().shapes().into_iter().zip(seed..);
+        numbered.map(|((name, [rows, cols]), seed)| (name, draw(seed, rows * cols))).collect()
+    }
+    const LABELS: [u32; 4] = [1, 0, 0, 1];
+
+    /// Kills: a renamed, reordered or transposed parameter.
+    #[test]
+    fn shapes_are_canonical_and_in_program_order() {
+        let wanted = [
+            ("layers.0", [3, 4]),
+            ("layers.0.bias", [1, 4]),
+            ("layers.1", [4, 5]),
+            ("layers.1.bias", [1, 5]),
+            ("layers.2", [5, 2]),
+            ("layers.2.bias", [1, 2]),
+        ];
+        assert_eq!(classifier().shapes(), wanted.map(|(name, shape)| (name.to_owned(), shape)));
+    }
+
+    /// Kills: a gate in front of the first layer or behind the last, a bias behind the gate, a mean over the rows.
+    #[test]
+    fn logits_and_loss_equal_the_formula_in_std_floats() {
+        let (w, x) = (weights::<f64>(1), draw::<f64>(2, 4 * 3));
+        let (mut logits, mut loss) = (Vec::new(), 0.0);
+        for (x, label) in x.chunks(3).zip(LABELS) {
+            let mut y = x.to_vec();
+            for i in 0..3 {
+                let (m, bias) = (&w[&format!("layers.{i}")], &w[&format!("layers.{i}.bias")]);
+                let n = bias.len();
+                let inputs = y.iter().map(|y| if i == 0 { *y } else { y.max(0.0) }).collect::<Vec<f64>>();
+                y = (0..n)
+                    .map(|o| bias[o] + inputs.iter().enumerate().map(|(j, x)| x * m[j * n + o]).sum::<f64>())
+                    .collect();
+            }
+            loss += ((y[0].exp() + y[1].exp()).ln() - y[label as usize]) / 7.0;
+            logits.extend(y);
+        }
+        assert_close(&classifier().logits(&w, &x), &logits, 1e-13);
+        assert_close(&[classifier().gradients(&w, &x, &LABELS, 7).0], &[loss], 1e-13);
+    }
+
+    /// Kills: a gate of the wrong layer, a gate lost or by what came out, `=` for `+=` anywhere.
+    #[test]
+    fn gradients_equal_the_derivative_of_the_loss_exactly() {
+        under_two_keys(|| {
+            let (w, x) = (weights::<Dual<F61>>(3), draw::<Dual<F61>>(4, 4 * 3));
+            let x: Vec<_> = values(&x).into_iter().map(Dual::constant).collect();
+            let w_values = w.iter().map(|(name, w)| (name.clone(), values(w))).collect();
+            let (loss, g) = classifier().gradients(&w_values, &values(&x), &LABELS, 4);
+            let (dual_loss, _) = classifier().gradients(&w, &x, &LABELS, 4);
+            assert!(g.keys().eq(w.keys()), "a gradient for every parameter");
+            assert_eq!(loss, dual_loss.value);
+            let inputs: Vec<_> = w.iter().map(|(name, w)| (w.as_slice(), g[name].as_slice())).collect();
+            assert_derivative(&[F61::ONE], &[dual_loss], &inputs);
+        });
+    }
+
+    /// Kills: updates that know models only; a loss that steps against its gradient do not lower.
+    #[test]
+    fn updates_train_a_classifier() {
+        let (x, adam) = (draw(5, 4 * 3), Optimizer::AdamW { beta1: 0.9, beta2: 0.99, eps: 1e-8, decay: 0.0 });
+        let mut updates = Updates::<f64>::new(classifier().shapes(), adam, Some(1.0), weights(6));
+        let mut losses = Vec::new();
+        for _ in 0..100 {
+            let (loss, g) = classifier().gradients(updates.weights(), &x, &LABELS, 4);
+            let norm2 = updates.apply(&g, 0.02);
+            assert_close(&[norm2], &[g.values().flatten().map(|g| g * g).sum()], 1e-12 * norm2);
+            losses.push(loss);
+        }
+        assert_eq!(updates.steps(), 100);
+        assert!(losses[99] < 0.2 * losses[0], "{} to {}", losses[0], losses[99]);
+    }
+
+    #[test]
+    #[should_panic(expected = "at least one layer")]
+    fn no_layer_panics() {
+        let _ = Classifier { sizes: vec![3] }.logits(&Weights::<f64>::new(), &[]);
+    }
+}

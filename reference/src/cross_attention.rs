@@ -1,0 +1,101 @@
+//! Cross-attention: every token looks at the whole memory of its sequence, such as what an encoder made of it.
+//!
+//! Letters: `B` tokens that look, in rows `[Q]`; `M` tokens of all memories, in rows `[K | V]`; one memory for each
+//! sequence, of its own length. What a query gathers, and the way back, is in `look.rs`.
+//!
+//! Source: Vaswani et al., §3.2.3, arXiv:1706.03762.
+use crate::attention::Heads;
+use crate::look::Look;
+use crate::sight::Sight;
+use tensor::Scalar;
+
+/// `q[B, queries·dim], kv[M, 2·keys·dim]` → `O[B, queries·dim]`. `lengths`: tokens of each sequence, and of each
+/// sequence's memory.
+///
+/// # Panics
+/// If the key heads do not divide the query heads, the rows are not those of the lengths, or a token's memory is
+/// empty.
+#[must_use]
+pub fn cross_attention<S: Scalar>(q: &[S], kv: &[S], heads: Heads, lengths: [&[usize]; 2]) -> Vec<S> {
+    Look { q, kv, heads, lengths, sight: Sight::All, dropout: None }.forward()
+}
+
+/// `q[B, queries·dim], kv[M, 2·keys·dim], dO[B, queries·dim]` → `(dQ[B, queries·dim], [dK | dV][M, 2·keys·dim])`.
+///
+/// # Panics
+/// As [`cross_attention`], and if the rows of `dO` are not as many.
+#[must_use]
+pub fn cross_attention_backward<S: Scalar>(
+    q: &[S],
+    kv: &[S],
+    d_o: &[S],
+    heads: Heads,
+    lengths: [&[usize]; 2],
+) -> (Vec<S>, Vec<S>) {
+    Look { q, kv, heads, lengths, sight: Sight::All, dropout: None }.backward(d_o)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proof::{assert_close, assert_derivative, draw, under_two_keys, values};
+    use crate::{Tokens, attention};
+    use tensor::F61;
+
+    const HEADS: Heads = Heads { queries: 4, keys: 2, dim: 3 };
+
+    /// Kills: a causal mask, a memory of another sequence, keys and values exchanged, a wrong group.
+    #[test]
+    fn cross_attention_equals_the_formula_in_std_floats() {
+        let (q, kv): (Vec<f64>, Vec<f64>) = (draw(1, 4 * 12), draw(2, 7 * 12));
+        // rows of each token's memory, which is empty for the sequence without tokens
+        let memories = [0..5, 5..7, 5..7, 5..7];
+        let mut wanted = Vec::new();
+        for (q, memory) in q.chunks(12).zip(memories) {
+            for h in 0..4 {
+                let part = |j: usize, c: usize| &kv[j * 12 + c * 6 + h / 2 * 3..][..3];
+                let score = |j| (0..3).map(|c| q[h * 3 + c] * part(j, 0)[c]).sum::<f64>() / 3f64.sqrt();
+                let total: f64 = memory.clone().map(|j| score(j).exp()).sum();
+                let feature = |c| memory.clone().map(|j| score(j).exp() / total * part(j, 1)[c]).sum::<f64>();
+                wanted.extend((0..3).map(feature));
+            }
+        }
+        assert_close(&cross_attention(&q, &kv, HEADS, [&[1, 0, 3], &[5, 0, 2]]), &wanted, 1e-14);
+    }
+
+    /// Kills: any difference between looking at oneself and at a memory that is oneself.
+    #[test]
+    fn cross_attention_to_oneself_equals_attention_exactly() {
+        under_two_keys(|| {
+            let (x, lengths): (Vec<F61>, _) = (draw(3, 5 * HEADS.row()), [3, 2]);
+            let part = |of: std::ops::Range<usize>| -> Vec<F61> {
+                x.chunks(HEADS.row()).flat_map(|row| row[of.clone()].to_vec()).collect()
+            };
+            let wanted = attention(&x, HEADS, Sight::All, &Tokens::new(&lengths), None);
+            assert_eq!(cross_attention(&part(0..12), &part(12..24), HEADS, [&lengths; 2]), wanted);
+        });
+    }
+
+    /// Kills: a memory's gradient of the last token only, or in the wrong rows.
+    #[test]
+    fn cross_attention_backward_equals_the_derivative_exactly() {
+        under_two_keys(|| {
+            let lengths: [&[usize]; 2] = [&[2, 0, 3], &[1, 2, 4]];
+            let (q, kv, d_o) = (draw(4, 5 * 12), draw(5, 7 * 12), draw(6, 5 * 12));
+            let (dq, dkv) = cross_attention_backward(&values(&q), &values(&kv), &d_o, HEADS, lengths);
+            assert_derivative(&d_o, &cross_attention(&q, &kv, HEADS, lengths), &[(&q, &dq), (&kv, &dkv)]);
+        });
+    }
+
+    #[test]
+    #[should_panic(expected = "query 0 of sequence 1 sees no key")]
+    fn a_token_without_memory_panics() {
+        let _ = cross_attention(&[0.0; 24], &[0.0; 12], HEADS, [&[1, 1], &[1, 0]]);
+    }
+
+    #[test]
+    #[should_panic(expected = "2 rows [K | V]")]
+    fn a_memory_of_another_length_panics() {
+        let _ = cross_attention(&[0.0; 12], &[0.0; 12], HEADS, [&[1], &[2]]);
+    }
+}

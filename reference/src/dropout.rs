@@ -1,0 +1,91 @@
+//! Dropout: elements taken away while training, and the others made larger for it.
+//!
+//! ```text
+//! forward    Y = X·mask/(1 − rate)
+//! backward  dX = dY·mask/(1 − rate)      the same mask: dropout is its own backward
+//! ```
+//! The mask comes from [`tensor::Dropout`]: a hash of what an element is.
+use crate::sight::Tokens;
+use tensor::{Dropout, Scalar};
+
+/// Where in a training run a microbatch stands: what decides over dropout besides the place in the model.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pass {
+    /// The run's seed.
+    pub seed: u64,
+    /// Steps done before.
+    pub step: usize,
+    /// Sequences of the same step that come before those of this microbatch.
+    pub first_sequence: usize,
+}
+
+/// `X[B,width]` in place; the feature of an element is its column.
+///
+/// # Panics
+/// If `X` does not hold one row for each token.
+pub fn dropout<S: Scalar>(x: &mut [S], width: usize, tokens: &Tokens, d: &Dropout) {
+    let (rows, scale) = (tokens.rows(), d.scale());
+    assert_eq!(x.len(), rows.len() * width, "{} rows of {width}", rows.len());
+    for (x, (sequence, position)) in x.chunks_mut(width).zip(rows) {
+        for (feature, x) in (0..).zip(x) {
+            *x = if d.keeps(sequence, position, feature) { *x * scale } else { S::ZERO };
+        }
+    }
+}
+
+/// The dropout at `site` in a pass; none where none is asked for, or outside training.
+pub(crate) fn dropout_at(pass: Option<&Pass>, rate: f64, site: &str) -> Option<Dropout> {
+    pass.filter(|_| rate != 0.0).map(|pass| Dropout::new(rate, pass.seed, pass.step, site))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proof::{assert_close, assert_derivative, draw, under_two_keys};
+
+    fn tokens() -> Tokens {
+        Tokens { lengths: vec![3, 0, 2], numbers: vec![6, 7, 2] }
+    }
+
+    /// Kills: a mask by row instead of sequence and position, a share that stays instead of goes, no scale.
+    #[test]
+    fn dropout_takes_what_the_mask_says() {
+        let (d, x): (_, Vec<f64>) = (Dropout::new(0.4, 1, 2, "here"), draw(1, 5 * 4));
+        let (mut y, mut wanted) = (x.clone(), x);
+        dropout(&mut y, 4, &tokens(), &d);
+        for (r, (sequence, position)) in [(6, 0), (6, 1), (6, 2), (2, 0), (2, 1)].into_iter().enumerate() {
+            for feature in 0..4 {
+                let keeps = d.keeps(sequence, position, feature as u64);
+                wanted[r * 4 + feature] *= if keeps { 1.0 / 0.6 } else { 0.0 };
+            }
+        }
+        assert_close(&y, &wanted, 1e-15);
+        assert!((1..20).contains(&y.iter().filter(|y| **y == 0.0).count()), "some go, some stay");
+    }
+
+    /// Kills: a mask of the backward that is not the forward's.
+    #[test]
+    fn dropout_is_its_own_backward_exactly() {
+        under_two_keys(|| {
+            let (x, dy, d) = (draw(2, 5 * 4), draw(3, 5 * 4), Dropout::new(0.5, 3, 0, "there"));
+            let (mut y, mut dx) = (x.clone(), dy.clone());
+            dropout(&mut y, 4, &tokens(), &d);
+            dropout(&mut dx, 4, &tokens(), &d);
+            assert_derivative(&dy, &y, &[(&x, &dx)]);
+        });
+    }
+
+    /// Kills: dropout outside training, a pass that forgets its seed or step.
+    #[test]
+    fn a_pass_has_dropout_where_there_is_a_rate() {
+        let pass = Pass { seed: 3, step: 5, first_sequence: 9 };
+        assert_eq!(dropout_at(Some(&pass), 0.25, "a"), Some(Dropout::new(0.25, 3, 5, "a")));
+        assert_eq!((dropout_at(None, 0.25, "a"), dropout_at(Some(&pass), 0.0, "a")), (None, None));
+    }
+
+    #[test]
+    #[should_panic(expected = "5 rows of 4")]
+    fn a_row_too_many_panics() {
+        dropout(&mut [0.0; 24], 4, &tokens(), &Dropout::new(0.5, 0, 0, ""));
+    }
+}

@@ -1,0 +1,136 @@
+//! Queries that look at keys and take values: what attention and cross-attention share.
+//!
+//! Letters: `h` heads of queries, `k` of keys, `d` features a head; query head `i` reads key and value head
+//! `⌊i·k/h⌋`. For one query and one head, with `j` over the keys that it sees (`sight.rs`), and `m` the mask of
+//! dropout over 1 − rate, which is 1 where there is none:
+//!
+//! ```text
+//! forward   p = softmax(Q·Kⱼ/√d)                          O = Σ mⱼ·pⱼ·Vⱼ
+//! backward  dpⱼ = mⱼ·dO·Vⱼ   dsⱼ = pⱼ·(dpⱼ − Σᵢ pᵢ·dpᵢ)/√d
+//!           dQ = Σ dsⱼ·Kⱼ    dKⱼ += dsⱼ·Q                 dVⱼ += mⱼ·pⱼ·dO
+//! ```
+use crate::attention::Heads;
+use crate::linear::{add, dot};
+use crate::sight::Sight;
+use crate::softmax::softmax;
+use std::ops::Range;
+use tensor::{Dropout, Scalar};
+
+/// Rows `[Q(h·d)]` that look at rows `[K(k·d) | V(k·d)]`, each sequence's at its own.
+pub(crate) struct Look<'a, S> {
+    pub(crate) q: &'a [S],
+    pub(crate) kv: &'a [S],
+    pub(crate) heads: Heads,
+    pub(crate) lengths: [&'a [usize]; 2], // rows of each sequence: of Q, of [K | V]
+    pub(crate) sight: Sight,
+    pub(crate) dropout: Option<(&'a Dropout, &'a [usize])>, // of the probabilities, and the sequences' numbers
+}
+
+/// One query.
+struct Query {
+    row: usize,       // in Q
+    sequence: usize,  // in the batch
+    position: usize,  // in its sequence
+    first: usize,     // row in [K | V] of its sequence's first key
+    keys: Vec<usize>, // the positions that it sees
+}
+
+impl<S: Scalar> Look<'_, S> {
+    /// `O[rows of Q, h·d]`.
+    pub(crate) fn forward(&self) -> Vec<S> {
+        let (heads, mut o) = (self.heads, vec![S::ZERO; self.q.len()]);
+        for query in self.queries() {
+            for h in 0..heads.queries {
+                let (p, m) = (self.probabilities(h, &query), self.mask(h, &query));
+                for (i, &j) in query.keys.iter().enumerate() {
+                    let v = &self.kv[value(heads, query.first + j, h)];
+                    add(&mut o[own(heads, query.row, h)], v.iter().map(|&v| m[i] * p[i] * v));
+                }
+            }
+        }
+        o
+    }
+
+    /// `dO[rows of Q, h·d]` → `dQ`, `[dK | dV]`.
+    pub(crate) fn backward(&self, d_o: &[S]) -> (Vec<S>, Vec<S>) {
+        assert_eq!(d_o.len(), self.q.len(), "a row of dO for each of Q");
+        let (heads, scale) = (self.heads, S::inv_sqrt(self.heads.dim));
+        let (mut dq, mut dkv) = (vec![S::ZERO; self.q.len()], vec![S::ZERO; self.kv.len()]);
+        for query in self.queries() {
+            for h in 0..heads.queries {
+                let (own, key, value) = (
+                    own(heads, query.row, h),
+                    |j: usize| key(heads, query.first + j, h),
+                    |j: usize| value(heads, query.first + j, h),
+                );
+                let (q, d_o) = (&self.q[own.clone()], &d_o[own.clone()]);
+                let (p, m) = (self.probabilities(h, &query), self.mask(h, &query));
+                let seen = query.keys.iter().zip(&m);
+                let dp: Vec<S> = seen.map(|(&j, &m)| m * dot(d_o, &self.kv[value(j)])).collect();
+                let mean = dot(&p, &dp);
+                for (i, &j) in query.keys.iter().enumerate() {
+                    let ds = p[i] * (dp[i] - mean) * scale;
+                    add(&mut dq[own.clone()], self.kv[key(j)].iter().map(|&k| ds * k));
+                    add(&mut dkv[key(j)], q.iter().map(|&q| ds * q));
+                    add(&mut dkv[value(j)], d_o.iter().map(|&d_o| m[i] * p[i] * d_o));
+                }
+            }
+        }
+        (dq, dkv)
+    }
+
+    /// How head `h` of a query weighs the keys that it sees.
+    fn probabilities(&self, h: usize, query: &Query) -> Vec<S> {
+        let (heads, scale) = (self.heads, S::inv_sqrt(self.heads.dim));
+        let q = &self.q[own(heads, query.row, h)];
+        let score = |&j| dot(q, &self.kv[key(heads, query.first + j, h)]) * scale;
+        softmax(&query.keys.iter().map(score).collect::<Vec<S>>())
+    }
+
+    /// What dropout multiplies these weights by.
+    fn mask(&self, h: usize, query: &Query) -> Vec<S> {
+        let Some((dropout, numbers)) = self.dropout else { return vec![S::ONE; query.keys.len()] };
+        let (number, scale) = (numbers[query.sequence], dropout.scale());
+        let keeps = |&j: &usize| dropout.keeps(number, query.position, Dropout::pair(h, j));
+        query.keys.iter().map(|j| if keeps(j) { scale } else { S::ZERO }).collect()
+    }
+
+    /// All queries, sequence by sequence.
+    ///
+    /// # Panics
+    /// If the rows are not those of the heads and lengths, or a query sees nothing.
+    fn queries(&self) -> Vec<Query> {
+        let (Heads { queries: h, keys: k, dim: d }, [own, seen]) = (self.heads, self.lengths);
+        assert!(h.is_multiple_of(k), "the key heads divide the query heads: {:?}", self.heads);
+        assert_eq!(own.len(), seen.len(), "as many sequences that look as are looked at");
+        let [rows, seen_rows] = self.lengths.map(|lengths| lengths.iter().sum::<usize>());
+        assert_eq!(self.q.len(), rows * h * d, "{rows} rows [Q] of {:?}", self.heads);
+        assert_eq!(self.kv.len(), seen_rows * 2 * k * d, "{seen_rows} rows [K | V] of {:?}", self.heads);
+        let (mut queries, mut first) = (Vec::new(), 0);
+        for (sequence, (&length, &memory)) in own.iter().zip(seen).enumerate() {
+            for position in 0..length {
+                let keys: Vec<usize> = (0..memory).filter(|&k| self.sight.sees(position, k)).collect();
+                assert!(!keys.is_empty(), "query {position} of sequence {sequence} sees no key");
+                queries.push(Query { row: queries.len(), sequence, position, first, keys });
+            }
+            first += memory;
+        }
+        queries
+    }
+}
+
+/// Where query head `i` of row `r` lies in rows `[Q]`, and what it gathered in rows `[O]`.
+fn own(heads: Heads, r: usize, i: usize) -> Range<usize> {
+    part(heads, r * heads.queries + i)
+}
+/// Where the key of row `r` that query head `i` reads lies in rows `[K | V]`.
+fn key(heads: Heads, r: usize, i: usize) -> Range<usize> {
+    part(heads, r * 2 * heads.keys + i * heads.keys / heads.queries)
+}
+/// Where the value of row `r` that query head `i` reads lies in rows `[K | V]`.
+fn value(heads: Heads, r: usize, i: usize) -> Range<usize> {
+    part(heads, (r * 2 + 1) * heads.keys + i * heads.keys / heads.queries)
+}
+fn part(heads: Heads, at: usize) -> Range<usize> {
+    at * heads.dim..(at + 1) * heads.dim
+}

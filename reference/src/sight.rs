@@ -1,0 +1,113 @@
+//! Which tokens there are, and who sees whom.
+//!
+//! A batch is a row of sequences without padding: token `p` of a sequence lies `p` rows behind its first. A query
+//! at position `p` sees a key at position `k` of the same sequence, or, in cross-attention, of its memory:
+//!
+//! ```text
+//! all       always
+//! causal    k ≤ p
+//! window    k ≤ p and (p − k < size or k < sinks)
+//! ```
+//! Source: windows: Beltagy et al., "Longformer", arXiv:2004.05150; sinks: Xiao et al., arXiv:2309.17453.
+
+/// Which keys a query sees, by their positions in the sequence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sight {
+    /// Every key.
+    All,
+    /// Those up to itself.
+    Causal,
+    /// The last ones up to itself, and the first of the sequence.
+    Window {
+        /// How many it sees of the last ones, itself included; at least 1.
+        size: usize,
+        /// How many of the first ones every later query sees.
+        sinks: usize,
+    },
+}
+
+impl Sight {
+    /// Whether the query at position `p` sees the key at position `k`.
+    pub(crate) fn sees(self, p: usize, k: usize) -> bool {
+        match self {
+            Sight::All => true,
+            Sight::Causal => k <= p,
+            Sight::Window { size, sinks } => k <= p && (p - k < size || k < sinks),
+        }
+    }
+}
+
+/// The sequences of a batch, in the order of their rows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tokens {
+    /// Tokens of each sequence.
+    pub lengths: Vec<usize>,
+    /// The number of each sequence in its whole step, which dropout asks for.
+    pub numbers: Vec<usize>,
+}
+
+impl Tokens {
+    /// Sequences of these lengths, numbered from 0.
+    #[must_use]
+    pub fn new(lengths: &[usize]) -> Self {
+        Self { lengths: lengths.to_vec(), numbers: (0..lengths.len()).collect() }
+    }
+    /// `(number of its sequence, position in it)` of each row.
+    ///
+    /// # Panics
+    /// If there is not one number for each length.
+    pub(crate) fn rows(&self) -> Vec<(usize, usize)> {
+        assert_eq!(self.lengths.len(), self.numbers.len(), "one number for each sequence");
+        let sequences = self.numbers.iter().zip(&self.lengths);
+        sequences.flat_map(|(&number, &length)| (0..length).map(move |p| (number, p))).collect()
+    }
+    /// Where each token stands in its sequence, counted from 0.
+    #[must_use]
+    pub fn positions(&self) -> Vec<usize> {
+        self.rows().into_iter().map(|(_, position)| position).collect()
+    }
+}
+
+impl From<&[usize]> for Tokens {
+    fn from(lengths: &[usize]) -> Self {
+        Self::new(lengths)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Kills: a window one too wide or narrow, sinks that look ahead, a window without its sinks.
+    #[test]
+    fn sight_equals_the_picture_drawn_by_hand() {
+        let picture = |sight: Sight| {
+            let row = |p| (0..6).map(|k| if sight.sees(p, k) { 'x' } else { '.' }).collect::<String>();
+            (0..6).map(row).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(picture(Sight::All), "xxxxxx xxxxxx xxxxxx xxxxxx xxxxxx xxxxxx");
+        let causal = "x..... xx.... xxx... xxxx.. xxxxx. xxxxxx";
+        assert_eq!(picture(Sight::Causal), causal);
+        let window = |size, sinks| picture(Sight::Window { size, sinks });
+        assert_eq!(window(2, 0), "x..... xx.... .xx... ..xx.. ...xx. ....xx");
+        assert_eq!(window(2, 1), "x..... xx.... xxx... x.xx.. x..xx. x...xx");
+        assert_eq!(window(1, 2), "x..... xx.... xxx... xx.x.. xx..x. xx...x");
+        assert_eq!((window(6, 0).as_str(), window(1, 6).as_str()), (causal, causal));
+    }
+
+    /// Kills: positions that run on, numbers by place.
+    #[test]
+    fn tokens_know_their_sequence_and_place() {
+        let tokens = Tokens { lengths: vec![2, 0, 3], numbers: vec![7, 8, 4] };
+        assert_eq!(tokens.rows(), [(7, 0), (7, 1), (4, 0), (4, 1), (4, 2)]);
+        assert_eq!(tokens.positions(), [0, 1, 0, 1, 2]);
+        let fresh = Tokens::from([2, 0, 3].as_slice());
+        assert_eq!(fresh, Tokens { numbers: vec![0, 1, 2], ..tokens });
+    }
+
+    #[test]
+    #[should_panic(expected = "one number for each sequence")]
+    fn sequences_without_a_number_panic() {
+        let _ = Tokens { lengths: vec![2, 1], numbers: vec![0] }.positions();
+    }
+}

@@ -1,0 +1,221 @@
+//! How gradients change weights: clipping by their global norm, then SGD or `AdamW`.
+//!
+//! Letters: `g` the gradients, `c` the factor of clipping, `η` the learning rate, `t` the step, counted from 1.
+//!
+//! ```text
+//! c = min(1, limit/√(Σ g²)),  g' = c·g
+//! SGD     w ← w − η·g'
+//! AdamW   m ← β₁·m + (1 − β₁)·g',   v ← β₂·v + (1 − β₂)·g'²
+//!         w ← w − η·λ·w − η · m/(1 − β₁ᵗ) · 1/(√(v/(1 − β₂ᵗ)) + ε)
+//! ```
+//! λ applies to matrices only, parameters of more than one row: not to biases and the gains of norms.
+//!
+//! Source: Kingma, Ba, Adam, arXiv:1412.6980; Loshchilov, Hutter, arXiv:1711.05101; clipping: Pascanu et al.,
+//! arXiv:1211.5063.
+use crate::linear::{add, dot};
+use crate::parameters::{Shapes, Weights};
+use tensor::Scalar;
+
+/// How gradients change weights.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Optimizer {
+    /// Plain gradient descent: no momentum, no decay.
+    Sgd,
+    /// Adam with decoupled weight decay, as in `PyTorch`.
+    AdamW {
+        /// Decay of the first moment.
+        beta1: f64,
+        /// Decay of the second moment.
+        beta2: f64,
+        /// Added to the root of the second moment.
+        eps: f64,
+        /// Weight decay λ, of matrices only.
+        decay: f64,
+    },
+}
+
+/// Weights that gradients change, and the state of their optimizer.
+#[derive(Clone, Debug)]
+pub struct Updates<S> {
+    shapes: Shapes,
+    optimizer: Optimizer,
+    clip: Option<f64>,
+    weights: Weights<S>,
+    first: Weights<S>,  // moments m
+    second: Weights<S>, // moments v
+    steps: usize,       // done
+}
+
+impl<S: Scalar> Updates<S> {
+    /// Starts from these weights; `shapes`: name and `[rows, cols]` of each; `clip`: the limit of the global norm, if
+    /// there is one.
+    ///
+    /// # Panics
+    /// If the weights are not of these shapes.
+    #[must_use]
+    pub fn new(
+        shapes: Vec<(String, [usize; 2])>,
+        optimizer: Optimizer,
+        clip: Option<f64>,
+        weights: Weights<S>,
+    ) -> Self {
+        let zero = zeros(&shapes);
+        assert_eq!(sizes(&weights), sizes(&zero), "the weights are those of the model");
+        Self { shapes, optimizer, clip, weights, first: zero.clone(), second: zero, steps: 0 }
+    }
+
+    /// The weights as they are now.
+    pub fn weights(&self) -> &Weights<S> {
+        &self.weights
+    }
+
+    /// Steps done.
+    pub fn steps(&self) -> usize {
+        self.steps
+    }
+
+    /// Goes on from other weights; the optimizer's state stays.
+    ///
+    /// # Panics
+    /// If they are not of the same shapes.
+    pub fn replace(&mut self, weights: Weights<S>) {
+        assert_eq!(sizes(&weights), sizes(&self.weights), "the weights are those of the model");
+        self.weights = weights;
+    }
+
+    /// One step with learning rate `lr` → Σ g² over all parameters, before clipping.
+    ///
+    /// # Panics
+    /// If a gradient is missing.
+    pub fn apply(&mut self, gradients: &Weights<S>, lr: f64) -> S {
+        assert_eq!(sizes(gradients), sizes(&self.weights), "a gradient for every weight");
+        let norm2 = gradients.values().fold(S::ZERO, |sum, g| sum + dot(g, g));
+        let (c, lr) = (self.clip.map_or(S::ONE, |limit| S::clip_factor(norm2, limit)), S::from_f64(lr));
+        self.steps += 1;
+        for (name, [rows, _]) in &self.shapes {
+            let clipped: Vec<S> = gradients[name].iter().map(|&g| c * g).collect();
+            let [w, m, v] = [&mut self.weights, &mut self.first, &mut self.second]
+                .map(|all| all.get_mut(name).expect("held since `new`").as_mut_slice());
+            self.optimizer.update(w, &clipped, [m, v], lr, self.steps, *rows > 1);
+        }
+        norm2
+    }
+}
+
+impl Optimizer {
+    /// One parameter's step number `t`; `decays`: whether λ applies to it.
+    fn update<S: Scalar>(self, w: &mut [S], g: &[S], [m, v]: [&mut [S]; 2], lr: S, t: usize, decays: bool) {
+        match self {
+            Optimizer::Sgd => add(w, g.iter().map(|&g| -(lr * g))),
+            Optimizer::AdamW { beta1, beta2, eps, decay } => {
+                let [beta1, beta2] = [beta1, beta2].map(S::from_f64);
+                let [correct1, correct2] = [beta1, beta2].map(|beta| (S::ONE - beta.pow(t)).inv());
+                let decay = if decays { lr * S::from_f64(decay) } else { S::ZERO };
+                for (i, w) in w.iter_mut().enumerate() {
+                    m[i] = beta1 * m[i] + (S::ONE - beta1) * g[i];
+                    v[i] = beta2 * v[i] + (S::ONE - beta2) * g[i] * g[i];
+                    let scale = S::adam_scale(v[i] * correct2, eps);
+                    *w = *w - decay * *w - lr * m[i] * correct1 * scale;
+                }
+            }
+        }
+    }
+}
+
+/// A zero for every number of every parameter.
+pub(crate) fn zeros<S: Scalar>(shapes: &[(String, [usize; 2])]) -> Weights<S> {
+    shapes.iter().map(|(name, [rows, cols])| (name.clone(), vec![S::ZERO; rows * cols])).collect()
+}
+
+/// How many numbers of each name.
+fn sizes<S>(w: &Weights<S>) -> Vec<(&str, usize)> {
+    w.iter().map(|(name, w)| (name.as_str(), w.len())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proof::{assert_close, under_two_keys};
+    use tensor::F61;
+
+    const ADAM: Optimizer = Optimizer::AdamW { beta1: 0.5, beta2: 0.75, eps: 0.5, decay: 0.25 };
+
+    /// Kills: a sign, a factor, weight decay where there is none.
+    #[test]
+    fn sgd_equals_a_step_worked_out_by_hand() {
+        let mut w = [1.0, -2.0];
+        Optimizer::Sgd.update(&mut w, &[0.5, 4.0], [&mut [], &mut []], 0.1, 1, true);
+        assert_close(&w, &[0.95, -2.4], 1e-15);
+    }
+
+    /// Kills: a missing or wrong correction, ε inside the root, decay after the step or of what must not decay,
+    /// moments that are not kept.
+    #[test]
+    fn adamw_equals_two_steps_worked_out_by_hand() {
+        for (decays, first, second) in [(true, 0.79, 0.7505), (false, 0.84, 0.84)] {
+            let (mut w, mut m, mut v) = ([1.0], [0.0], [0.0]);
+            // m/(1 − 0.5) = 2, √(v/(1 − 0.75)) = 2: down by 0.2·2/2.5 = 0.16, and by 0.2·0.25·1 for decay
+            ADAM.update(&mut w, &[2.0], [&mut m, &mut v], 0.2, 1, decays);
+            assert_close(&[w[0], m[0], v[0]], &[first, 1.0, 1.0], 1e-15);
+            // m/(1 − 0.25) = −8/3, √(v/(1 − 0.5625)) = 4: up by 0.2·8/3/4.5, and down by 0.2·0.25·0.79
+            ADAM.update(&mut w, &[-5.0], [&mut m, &mut v], 0.2, 2, decays);
+            assert_close(&[w[0], m[0], v[0]], &[second + 1.6 / 13.5, -2.0, 7.0], 1e-15);
+        }
+    }
+
+    /// Kills: `βᵗ` or a correction rounded as a float: under a constant gradient, corrected moments are `g`, `g²`.
+    #[test]
+    fn adamw_is_unbiased_exactly() {
+        under_two_keys(|| {
+            let adam = Optimizer::AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, decay: 0.1 };
+            let (start, g, lr) = (F61::sample(1, 1.0), F61::sample(2, 1.0), F61::sample(3, 1.0));
+            let (mut w, mut m, mut v, mut wanted) = ([start], [F61::ZERO], [F61::ZERO], start);
+            for t in 1..5 {
+                adam.update(&mut w, &[g], [&mut m, &mut v], lr, t, true);
+                wanted = wanted - lr * F61::from_f64(0.1) * wanted - lr * g * F61::adam_scale(g * g, 1e-8);
+                assert_eq!(w, [wanted], "step {t}");
+            }
+        });
+    }
+
+    fn two(a: f64, b: f64) -> Weights<f64> {
+        [("a", vec![a, a]), ("b", vec![b])].map(|(name, w)| (name.to_owned(), w)).into()
+    }
+    fn updates(optimizer: Optimizer, clip: Option<f64>) -> Updates<f64> {
+        let shapes = [("a", [2, 1]), ("b", [1, 1])].map(|(name, shape)| (name.to_owned(), shape));
+        Updates::new(shapes.to_vec(), optimizer, clip, two(1.0, 2.0))
+    }
+
+    /// Kills: clipping by one parameter's norm, or of what is reported; decay of a row.
+    #[test]
+    fn updates_clip_by_the_norm_of_all_parameters() {
+        let mut sgd = updates(Optimizer::Sgd, Some(2.5));
+        assert_close(&[sgd.apply(&two(2.0, 17f64.sqrt()), 0.5)], &[25.0], 1e-14); // so by half
+        let wanted = two(0.5, 2.0 - 0.25 * 17f64.sqrt());
+        for (name, w) in &wanted {
+            assert_close(&sgd.weights()[name], w, 1e-15);
+        }
+        let mut adam = updates(ADAM, None);
+        assert_close(&[adam.apply(&two(0.0, 0.0), 0.5)], &[0.0], 0.0);
+        assert_eq!((adam.weights(), adam.steps()), (&two(0.875, 2.0), 1));
+    }
+
+    /// Other weights are trained on, and the moments stay those of the run.
+    #[test]
+    fn replaced_weights_keep_the_optimizers_state() {
+        let mut run = updates(ADAM, None);
+        run.apply(&two(2.0, -3.0), 0.1);
+        let moments = [run.first.clone(), run.second.clone()];
+        run.replace(two(5.0, 6.0));
+        assert_eq!(run.weights(), &two(5.0, 6.0));
+        assert_eq!((run.first, run.second, run.steps), (moments[0].clone(), moments[1].clone(), 1));
+    }
+
+    #[test]
+    #[should_panic(expected = "a gradient for every weight")]
+    fn a_missing_gradient_panics() {
+        let mut gradients = two(1.0, 1.0);
+        gradients.remove("b");
+        updates(ADAM, None).apply(&gradients, 0.1);
+    }
+}

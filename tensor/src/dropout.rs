@@ -1,0 +1,80 @@
+//! Which elements dropout takes away: a hash of what an element *is* (step, place in the model, sequence, position,
+//! feature), never of where it lies. So a mask is the same on every replica and consistent over all shards, and
+//! needs no memory: backward asks again.
+//!
+//! Source: Srivastava et al., "Dropout", JMLR 15 (2014); scaled while training ("inverted").
+use crate::scalar::{Scalar, mix};
+
+/// Dropout at one place in the model, in one step.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Dropout {
+    rate: f64,
+    salt: u64,
+}
+
+impl Dropout {
+    /// Takes away this share of the elements (`0 ≤ rate < 1`) at the place `site`, such as `blocks.0.mlp`.
+    ///
+    /// # Panics
+    /// If the rate is outside.
+    #[must_use]
+    pub fn new(rate: f64, seed: u64, step: usize, site: &str) -> Self {
+        assert!((0.0..1.0).contains(&rate), "a dropout rate of {rate}; it must be 0 or more and below 1");
+        let salt = site.bytes().fold(mix(mix(seed) ^ step as u64), |hash, byte| mix(hash ^ u64::from(byte)));
+        Self { rate, salt }
+    }
+    /// Whether this element stays. For attention's probabilities, `feature` is [`Dropout::pair`].
+    #[inline]
+    pub fn keeps(&self, sequence: usize, position: usize, feature: u64) -> bool {
+        let row = mix(self.salt ^ mix((sequence as u64) << 32 | position as u64));
+        (mix(row ^ feature) >> 11) as f64 >= self.rate * (1u64 << 53) as f64
+    }
+    /// The feature number of a probability: its query head of the whole model, and its key's position.
+    #[inline]
+    pub fn pair(head: usize, key: usize) -> u64 {
+        (head as u64) << 32 | key as u64
+    }
+    /// What elements that stay are multiplied by: 1/(1 − rate).
+    pub fn scale<S: Scalar>(&self) -> S {
+        (S::ONE - S::from_f64(self.rate)).inv()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::F61;
+
+    /// Kills: a rate that means what stays, a mask that ignores one of its coordinates.
+    #[test]
+    fn masks_take_their_share_and_differ_in_every_coordinate() {
+        let mask = |rate, seed, step, site| {
+            let dropout = Dropout::new(rate, seed, step, site);
+            (0..20_000).map(|i| dropout.keeps(i / 1000, i / 50 % 20, (i % 50) as u64)).collect::<Vec<_>>()
+        };
+        let base = mask(0.2, 1, 2, "a");
+        let kept = base.iter().filter(|keep| **keep).count();
+        assert!((15_700..16_300).contains(&kept), "{kept} of 20000");
+        for other in [mask(0.2, 2, 2, "a"), mask(0.2, 1, 3, "a"), mask(0.2, 1, 2, "b")] {
+            let same = base.iter().zip(&other).filter(|(a, b)| a == b).count();
+            assert!((13_000..14_200).contains(&same), "{same}: independent masks agree in 68 %");
+        }
+        let rows: std::collections::BTreeSet<&[bool]> = base.chunks(50).collect();
+        assert_eq!(rows.len(), 400, "every row of every sequence has its own mask");
+        assert!(mask(0.0, 1, 1, "a").iter().all(|keep| *keep));
+        assert_ne!(Dropout::pair(1, 2), Dropout::pair(2, 1));
+    }
+
+    #[test]
+    fn what_stays_is_scaled_exactly() {
+        let dropout = Dropout::new(0.25, 1, 1, "a");
+        assert_eq!(dropout.scale::<f64>(), 4.0 / 3.0);
+        assert_eq!(dropout.scale::<F61>() * F61::from_f64(0.75), F61::ONE);
+    }
+
+    #[test]
+    #[should_panic(expected = "a dropout rate of 1;")]
+    fn nothing_left_is_refused() {
+        let _ = Dropout::new(1.0, 1, 1, "a");
+    }
+}

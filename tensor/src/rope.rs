@@ -1,0 +1,94 @@
+//! How far a feature pair turns from one position to the next: rotary embedding's frequencies, and their scaling
+//! to longer contexts. Both a model and its oracle call [`Scalar::rotary`](crate::Scalar::rotary), which asks here.
+use crate::scalar::mix;
+use std::f64::consts::TAU;
+
+/// The frequencies of a rotary embedding.
+///
+/// Source: Su et al., "RoFormer", §3.2, arXiv:2104.09864.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Rope {
+    /// Pair `i` of `d` features turns by `base^(−2i/d)` a position, before scaling.
+    pub base: f64,
+    /// What is done to these frequencies.
+    pub scaling: Scaling,
+}
+
+/// A scaling of frequencies, so that a model reads more positions than it was first trained on.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Scaling {
+    /// None.
+    None,
+    /// All divided by a factor. Source: Chen et al., "Position interpolation", arXiv:2306.15595.
+    Linear {
+        /// The factor.
+        factor: f64,
+    },
+    /// Slow ones divided, fast ones left, between them a mixture. Source: Llama 3.1's `rope_type` "llama3".
+    Llama3 {
+        /// What the slow ones are divided by.
+        factor: f64,
+        /// A pair that turns fewer times than this in the original context is slow.
+        low: f64,
+        /// A pair that turns more often than this is fast.
+        high: f64,
+        /// Positions of the original context.
+        original: f64,
+    },
+}
+
+impl From<f64> for Rope {
+    /// This base, without scaling.
+    fn from(base: f64) -> Self {
+        Self { base, scaling: Scaling::None }
+    }
+}
+
+impl Rope {
+    /// Radians that pair `i` of `d` features turns by from one position to the next.
+    pub fn frequency(&self, i: usize, d: usize) -> f64 {
+        let plain = self.base.powf(-2.0 * i as f64 / d as f64);
+        match self.scaling {
+            Scaling::None => plain,
+            Scaling::Linear { factor } => plain / factor,
+            Scaling::Llama3 { factor, low, high, original } => {
+                let turns = original * plain / TAU;
+                let fast = ((turns - low) / (high - low)).clamp(0.0, 1.0);
+                (1.0 - fast) * plain / factor + fast * plain
+            }
+        }
+    }
+    /// A hash of all of it.
+    pub(crate) fn hash(&self) -> u64 {
+        let (kind, numbers) = match self.scaling {
+            Scaling::None => return self.base.to_bits(),
+            Scaling::Linear { factor } => (1, [factor, 0.0, 0.0, 0.0]),
+            Scaling::Llama3 { factor, low, high, original } => (2, [factor, low, high, original]),
+        };
+        numbers.iter().fold(mix(self.base.to_bits() ^ kind), |hash, x| mix(hash ^ x.to_bits()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The three regimes of Llama 3.1's own settings, against numbers worked out by hand.
+    /// Kills: fast and slow exchanged, a mixture of wavelengths for one of frequencies, a factor forgotten.
+    #[test]
+    fn scaling_slows_what_turns_slowly() {
+        let scaling = Scaling::Llama3 { factor: 8.0, low: 1.0, high: 4.0, original: 8192.0 };
+        let (plain, scaled) = (Rope::from(500_000.0), Rope { base: 500_000.0, scaling });
+        assert_eq!(scaled.frequency(0, 128), 1.0, "fast");
+        assert_eq!(scaled.frequency(63, 128), plain.frequency(63, 128) / 8.0, "slow");
+        let (between, turns) = (plain.frequency(32, 128), 8192.0 / 500_000f64.sqrt() / TAU);
+        let fast = (turns - 1.0) / 3.0;
+        assert!((0.1..0.9).contains(&fast), "{fast} lies between");
+        let wanted = between * (fast + (1.0 - fast) / 8.0);
+        assert!((scaled.frequency(32, 128) / wanted - 1.0).abs() < 1e-14);
+        let linear = Rope { base: 100.0, scaling: Scaling::Linear { factor: 2.5 } };
+        assert_eq!(linear.frequency(1, 4), 0.1 / 2.5);
+        let hashes = [plain.hash(), scaled.hash(), linear.hash(), Rope::from(100.0).hash()];
+        assert!((0..4).all(|i| !hashes[..i].contains(&hashes[i])), "{hashes:?}");
+    }
+}

@@ -1,0 +1,110 @@
+//! A number rounded to a kind of fewer bits: to the nearest that this kind has, and of two as near to the even one.
+//!
+//! From 64 bits in one step: by way of 32 bits, what lies beside the middle of two would first be rounded onto it.
+use super::dtype::Dtype;
+
+/// Appends the number's bytes as this kind of float; false if it is finite and the kind has only an infinity for it.
+///
+/// # Panics
+/// If the kind is no float of 16 bits or more.
+#[inline]
+pub(super) fn append(x: f64, dtype: Dtype, to: &mut Vec<u8>) -> bool {
+    let finite = match dtype {
+        Dtype::F64 => {
+            to.extend(x.to_le_bytes());
+            return true;
+        }
+        Dtype::F32 => {
+            to.extend((x as f32).to_le_bytes());
+            (x as f32).is_finite()
+        }
+        Dtype::F16 => append_bits::<5>(x, to),
+        Dtype::Bf16 => append_bits::<8>(x, to),
+        _ => panic!("{dtype} is no kind of float that matrices are of"),
+    };
+    finite || !x.is_finite()
+}
+
+fn append_bits<const EXPONENT: u32>(x: f64, to: &mut Vec<u8>) -> bool {
+    let bits = bits::<EXPONENT>(x);
+    to.extend(bits.to_le_bytes());
+    bits & 0x7FFF < infinity(EXPONENT)
+}
+
+const fn infinity(exponent: u32) -> u16 {
+    0x7FFF >> (15 - exponent) << (15 - exponent)
+}
+
+/// The 16 bits of a float with a sign, so many bits of exponent, and a mantissa.
+#[inline]
+fn bits<const EXPONENT: u32>(x: f64) -> u16 {
+    let (mantissa, bias) = (15 - EXPONENT, (1i32 << (EXPONENT - 1)) - 1);
+    let (sign, infinity) = ((x.to_bits() >> 48) as u16 & 0x8000, infinity(EXPONENT));
+    if x.is_nan() {
+        return sign | infinity | 1 << (mantissa - 1);
+    }
+    let exponent = ((x.to_bits() >> 52) as i32 & 0x7FF) - 1023; // |x| is at least 2^exponent, and less than twice that
+    if exponent > bias {
+        return sign | infinity;
+    }
+    let exponent = exponent.max(1 - bias); // below are multiples of the same step
+    let step = f64::from_bits(((exponent - mantissa as i32 + 1023) as u64) << 52);
+    let steps = (x.abs() / step).round_ties_even() as u16; // exact before it is rounded: a step is a power of two
+    sign | ((((exponent + bias - 1) as u16) << mantissa) + steps) // steps have the mantissa's leading one, and may carry
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::dtype::{bf16, f16};
+    use super::*;
+
+    fn rounded(x: f64, dtype: Dtype) -> (u16, bool) {
+        let mut bytes = Vec::new();
+        let fits = append(x, dtype, &mut bytes);
+        (u16::from_le_bytes(bytes.try_into().unwrap()), fits)
+    }
+
+    /// Every number of both kinds, the middle of every two neighbours, and what lies next to each middle.
+    /// Kills: rounding towards zero, ties away from zero, rounding twice, a lost sign, subnormals taken for normal.
+    #[test]
+    fn every_float_rounds_to_the_nearest_and_ties_to_even() {
+        for (dtype, value, infinity) in
+            [(Dtype::F16, f16 as fn(u16) -> f32, 0x7C00u16), (Dtype::Bf16, bf16 as fn(u16) -> f32, 0x7F80)]
+        {
+            let value = |bits: u16| f64::from(value(bits));
+            for bits in 0..infinity {
+                let (low, high) = (value(bits), if bits + 1 < infinity { value(bits + 1) } else { f64::NAN });
+                let high = if high.is_nan() { 2.0 * low - value(bits - 1) } else { high }; // where the next would be
+                let middle = low + (high - low) / 2.0;
+                let even = bits + bits % 2;
+                for (x, wanted) in [
+                    (low, bits),
+                    (middle.next_down(), bits),
+                    (middle, even),
+                    (middle.next_up(), bits + 1),
+                    (high.next_down(), bits + 1),
+                ] {
+                    assert_eq!(rounded(x, dtype), (wanted, wanted < infinity), "{dtype} {x:e}");
+                    assert_eq!(rounded(-x, dtype), (wanted | 0x8000, wanted < infinity), "{dtype} -{x:e}");
+                }
+            }
+            for x in [f64::INFINITY, f64::NEG_INFINITY] {
+                assert_eq!((value(rounded(x, dtype).0), rounded(x, dtype).1), (x, true));
+            }
+            assert!(value(rounded(f64::NAN, dtype).0).is_nan() && rounded(f64::NAN, dtype).1);
+            assert_eq!(rounded(f64::MAX, dtype), (infinity, false));
+            assert_eq!(rounded(f64::from_bits(1), dtype), (0, true));
+        }
+    }
+
+    #[test]
+    fn wide_kinds_are_as_the_language_has_them() {
+        let bytes = |x: f64, dtype: Dtype| {
+            let mut bytes = Vec::new();
+            (append(x, dtype, &mut bytes), bytes)
+        };
+        assert_eq!(bytes(0.1, Dtype::F64), (true, 0.1f64.to_le_bytes().to_vec()));
+        assert_eq!(bytes(0.1, Dtype::F32), (true, 0.1f32.to_le_bytes().to_vec()));
+        assert!(!bytes(1e39, Dtype::F32).0 && bytes(f64::NAN, Dtype::F32).0 && bytes(1e308, Dtype::F64).0);
+    }
+}
