@@ -130,7 +130,7 @@ fn request(work: &Work) -> Request {
     let prompt = PROMPT.min(room / 2).max(1);
     let pairs = work.corpus.batch(1, 0, PROMPTS.max(work.data_ranks()), prompt);
     let prompts = pairs.into_iter().map(|(ids, _)| ids).collect();
-    Request { prompts, max_new: NEW.min(room - prompt), sampling: Sampling::default() }
+    Request { prompts, max_new: NEW.min(room - prompt), sampling: Sampling::default(), record: false }
 }
 
 /// The batch of the training work, the same for all layouts: each microbatch has a sequence for every data rank.

@@ -2,10 +2,11 @@
 //! of the next token and chooses by the same draw; data ranks have different prompts.
 use crate::measure::{self, PeakBytes, Taken};
 use crate::sampling::Sampling;
+use crate::dump::{self, Seen};
 use crate::{Error, Layout, Model, Result};
 use comm::{Axis, Mesh, World};
 use kernels::CpuScalar;
-use layers::{Chunk, Cx};
+use layers::{Chunk, Cx, Record};
 use parallel::deal;
 use serde::Serialize;
 use tensor::{Cpu, Ids, Phase, Real};
@@ -19,6 +20,8 @@ pub struct Request {
     pub max_new: usize,
     /// How the next token is chosen.
     pub sampling: Sampling,
+    /// Whether to keep what layers take and give, and the weights, for a dump.
+    pub record: bool,
 }
 
 /// One continued prompt.
@@ -39,6 +42,8 @@ pub struct Generated {
     pub texts: Vec<Text>,
     /// Of each rank.
     pub taken: Vec<Taken>,
+    /// What each data rank's layers took and gave, where that was asked for.
+    pub seen: Vec<Seen<f32>>,
 }
 
 /// What goes out for scripts, one object for each text.
@@ -114,31 +119,39 @@ pub fn generate(
 ) -> Result<Generated> {
     request.check(model, layout)?;
     let ranks = World::threads(&layout.axes())?.run(|device: Cpu<f32>, mesh| {
-        let (texts, taken) = on_rank((model, layout), request, &device, &mesh, watch)?;
+        let (texts, taken, seen) = on_rank((model, layout), request, &device, &mesh, watch)?;
         let speaks = mesh.group(Axis::Tp).rank() == 0;
-        Ok::<_, Error>((if speaks { texts } else { Vec::new() }, taken))
+        Ok::<_, Error>((if speaks { texts } else { Vec::new() }, taken, seen.filter(|_| speaks)))
     })?;
-    let (texts, taken): (Vec<_>, Vec<_>) = ranks.into_iter().unzip();
-    Ok(Generated { texts: texts.concat(), taken })
+    let mut all = Generated { texts: Vec::new(), taken: Vec::new(), seen: Vec::new() };
+    for (texts, taken, seen) in ranks {
+        all.texts.extend(texts);
+        all.taken.push(taken);
+        all.seen.extend(seen);
+    }
+    Ok(all)
 }
 
-fn on_rank<S: CpuScalar + Real>(
+fn on_rank(
     (model, layout): (&Model, &Layout),
     request: &Request,
-    device: &Cpu<S>,
-    mesh: &Mesh<Cpu<S>>,
+    device: &Cpu<f32>,
+    mesh: &Mesh<Cpu<f32>>,
     watch: &(dyn Fn(u32) + Sync),
-) -> Result<(Vec<Text>, Taken)> {
+) -> Result<(Vec<Text>, Taken, Option<Seen<f32>>)> {
+    let record = request.record.then(|| Record::new(mesh));
     let data = mesh.group(Axis::Dp);
     let mine = deal(request.prompts.len(), data.rank(), data.size());
     let at = layout.place(device, mesh, model.values());
     let mut chunk = Chunk::whole(&at, &model.config.shape)?;
-    measure::work(device, mesh, Phase::Inference, || {
+    let weights = if request.record { dump::weights(&mut chunk, mesh)? } else { Vec::new() };
+    let (texts, taken) = measure::work(device, mesh, Phase::Inference, || {
         let mut texts: Vec<_> = request.prompts[mine.clone()].iter().map(|p| Text::new(p)).collect();
         let mut fed: Vec<Vec<u32>> = texts.iter().map(|t| t.ids.clone()).collect(); // nothing of what has ended
         let mut lengths: Vec<_> = fed.iter().map(Vec::len).collect();
         let capacity = lengths.iter().max().expect("each rank has a prompt") + request.max_new;
-        let mut cx = Cx::infer(&lengths).with_cache(capacity);
+        let cx = Cx::infer(&lengths).numbered_from(mine.start).recorded(record.clone());
+        let mut cx = cx.with_cache(capacity);
         for new in 0..request.max_new.max(1) {
             if new > 0 {
                 cx.advance(&lengths);
@@ -158,8 +171,10 @@ fn on_rank<S: CpuScalar + Real>(
                 break;
             }
         }
-        Ok(texts)
-    })
+        Ok::<_, Error>(texts)
+    })?;
+    let seen = |r: Record<_>| Seen { activations: r.take(), gradients: Vec::new(), weights };
+    Ok((texts, taken, record.map(seen)))
 }
 
 impl Text {

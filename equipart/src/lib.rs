@@ -8,6 +8,8 @@
 //! | `train` | [`mod@train`] | trains on bytes of text, with checkpoints that resume |
 //! | `generate` | [`mod@generate`] | continues a prompt, with a cache of keys and values |
 //! | `prove` | [`mod@prove`] | the whole model under a layout equals the unsplit oracle, bit for bit |
+//! | `eval` | [`mod@eval`] | loss and perplexity of a text or of given ids |
+//! | `convert` | [`mod@convert`] | writes a model anew, in the Hugging Face layout |
 //! | `price` | [`mod@price`] | peak memory, operations and traffic of a layout, from shapes alone |
 //! | `bench` | [`mod@bench`] | step times of one shape |
 pub mod bench;
@@ -15,9 +17,14 @@ pub mod bound;
 pub mod cli;
 pub mod compare;
 pub mod config;
+pub mod convert;
+pub mod digits;
+pub mod dump;
 pub mod embedded;
 pub mod error;
+pub mod eval;
 pub mod generate;
+pub mod ids;
 pub mod layout;
 pub mod measure;
 pub mod model;

@@ -4,29 +4,22 @@
 //! microbatches with a clipped norm. Compared are the texts' logits, then for each step the loss, the norm², every gradient and every new weight, put together from all ranks, on every rank.
 //! After a step a fresh random number is added to every weight, so that degrees, and with them the bound, do not
 //! compound.
-use crate::{Layout, Result, bound, oracle};
-use comm::{Mesh, World};
+mod subject;
+
+pub use subject::Subject;
+
+use crate::dump::{self, About, Seen};
+use crate::{Layout, Result};
+use comm::{Axis, Mesh, World};
 use kernels::Kernels;
-use layers::{Builder, Chunk, Cx, Draw, Kind, Random, Shape, Values};
-use parallel::{Batch, Sequence, Trainer};
+use layers::{Builder, Chunk, Cx, Draw, Random, Record};
+use parallel::{Entry, Trainer};
 use reference::Weights;
 use serde::Serialize;
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock};
-use tensor::{Cpu, F61, IGNORED, Ids, Key, Scalar, mix};
-
-/// What is to be proven, besides the layout.
-#[derive(Clone, Debug)]
-pub struct Subject {
-    /// The model.
-    pub shape: Shape,
-    /// Texts whose logits are compared, and how much of each is a prompt; the rest is fed token by token.
-    pub texts: Vec<(Vec<u32>, usize)>,
-    /// The batch of each step, and its learning rate.
-    pub steps: Vec<(Batch, f64)>,
-    /// The optimizer and the clip limit.
-    pub optimizer: (Kind, Option<f64>),
-}
+use tensor::{Cpu, F61, Ids, Key};
 
 /// The first tensor, in program order, that differs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -60,101 +53,6 @@ pub struct Verdict {
     pub first_difference: Option<Difference>,
 }
 
-impl Subject {
-    /// Two clipped steps of plain descent with rate 1 on two microbatches of unequal sequences, drawn by hash: what
-    /// hides nothing. Adam would hide uniform scale. Some sequences pack two documents, some targets are ignored.
-    ///
-    /// # Errors
-    /// If the layout has more data ranks than can be dealt to.
-    pub fn small(shape: Shape, layout: &Layout) -> Result<Self> {
-        let data = layout.size(comm::Axis::Dp);
-        let id = |salt: usize, i: usize| (mix((salt * 1000 + i) as u64) % shape.vocabulary as u64) as u32;
-        let document = |salt: usize| {
-            let ids: Vec<_> = (0..2 + salt % 3).map(|i| id(salt, i)).collect();
-            let mut targets: Vec<_> = (0..ids.len()).map(|i| id(salt + 500, i)).collect();
-            if salt % 4 == 1 {
-                targets[0] = IGNORED;
-            }
-            (ids, targets)
-        };
-        let sequence = |salt: usize| {
-            let two = [document(salt), document(salt + 7)];
-            Sequence::packed(&two[..1 + usize::from(salt % 3 == 2)])
-        };
-        let batch = |step: usize| {
-            let sequences = (0..=2 * data).map(|b| sequence(step * 31 + b)).collect();
-            Ok((Batch::new(sequences, 2)?, 1.0))
-        };
-        let steps: Vec<(Batch, f64)> = (0..2).map(batch).collect::<Result<_>>()?;
-        let text = |s: &Sequence| {
-            let first = s.ids[..s.documents[0]].to_vec();
-            let prompt = first.len().div_ceil(2);
-            (first, prompt)
-        };
-        let texts = steps[0].0.microbatches().iter().flatten().map(text).collect();
-        Ok(Self { shape, texts, steps, optimizer: (Kind::Sgd, Some(0.5)) })
-    }
-    fn oracle(&self) -> reference::Model {
-        oracle::model(&self.shape)
-    }
-    fn oracle_optimizer(&self) -> reference::Optimizer {
-        oracle::optimizer(self.optimizer.0)
-    }
-    fn oracle_steps(&self) -> Vec<(Vec<Vec<reference::Sequence>>, f64)> {
-        self.steps.iter().map(|(batch, lr)| (oracle::microbatches(batch), *lr)).collect()
-    }
-    fn oracle_texts(&self) -> Vec<reference::Sequence> {
-        let text = |ids: &[u32]| reference::Sequence { ids: ids.to_vec(), targets: Vec::new() };
-        self.texts.iter().map(|(ids, _)| text(ids)).collect()
-    }
-    /// log₂ of the probability that a wrong program passes under so many keys; none where the bound says nothing.
-    pub fn bound_log2(&self, keys: usize) -> Option<f64> {
-        let (model, optimizer) = (self.oracle(), self.oracle_optimizer());
-        let one = bound::log2_per_key(
-            &model,
-            optimizer,
-            self.optimizer.1,
-            &self.oracle_texts(),
-            &self.oracle_steps(),
-        );
-        (one < 0.0).then_some(one * keys as f64)
-    }
-    /// The oracle's weights with the noise of a step.
-    fn disturbed(&self, step: usize, weights: &Weights<F61>) -> Weights<F61> {
-        let (mut disturbed, noise) = (weights.clone(), noise(step));
-        for (name, shape) in self.oracle().shapes() {
-            let element = Values::<F61>::of(&noise, &name, shape, NOISE).expect("drawn, not read");
-            for (i, w) in disturbed.get_mut(&name).expect("the model's weights").iter_mut().enumerate() {
-                *w += element([i / shape[1], i % shape[1]]);
-            }
-        }
-        disturbed
-    }
-    /// What the oracle gives under the key in force, from these weights.
-    fn truth(&self, weights: Weights<F61>) -> Trace {
-        let (model, mut trace) = (self.oracle(), Trace::new());
-        let steps = self.oracle_steps();
-        trace.push(("logits".into(), model.logits(&weights, &self.oracle_texts())));
-        let names: Vec<String> = model.shapes().into_iter().map(|(name, _)| name).collect();
-        let mut trainer = reference::Trainer::new(model, self.oracle_optimizer(), self.optimizer.1, weights);
-        for (n, (batch, lr)) in steps.iter().enumerate() {
-            let mut step = trainer.step(batch, *lr);
-            let loss = step.losses.iter().fold(F61::ZERO, |sum, &loss| sum + loss);
-            trace.push((format!("step {n}: loss"), vec![loss]));
-            trace.push((format!("step {n}: norm²"), vec![step.norm2]));
-            for name in &names {
-                let gradient = step.gradients.remove(name).expect("a gradient of every parameter");
-                trace.push((format!("step {n}: gradient of {name}"), gradient));
-            }
-            for name in &names {
-                trace.push((format!("step {n}: new {name}"), trainer.weights()[name].clone()));
-            }
-            trainer.replace(self.disturbed(n, trainer.weights()));
-        }
-        trace
-    }
-}
-
 /// What is added to every weight after a step, so that each step is judged at independent random weights.
 fn noise(step: usize) -> Random {
     Random { seed: step as u64 + 1 }
@@ -166,9 +64,10 @@ type Named<S> = Vec<(String, Vec<S>)>;
 type Trace = Named<F61>;
 
 /// What one rank saw: the weights before, and everything after.
-struct Seen<S> {
+struct Run<S> {
     start: Weights<S>,
     trace: Named<S>,
+    seen: Option<Seen<S>>, // of the first step, where that was asked for
 }
 
 /// The layout's program on one rank, on any device: its weights before, and its trace.
@@ -177,7 +76,8 @@ fn program<D: Kernels>(
     layout: &Layout,
     device: &D,
     mesh: &Mesh<D>,
-) -> parallel::Result<Seen<D::Elem>> {
+    dumped: bool,
+) -> parallel::Result<Run<D::Elem>> {
     let at = layout.place(device, mesh, &Random { seed: 0 });
     let mut trainer = Trainer::new(&at, &subject.shape, subject.optimizer)?;
     let mut trace = Vec::new();
@@ -190,8 +90,15 @@ fn program<D: Kernels>(
         "logits".to_string(),
         read(&subject.texts, trainer.model(), device, subject.shape.vocabulary)?,
     ));
+    let mut seen = None;
     for (n, (batch, lr)) in subject.steps.iter().enumerate() {
+        let record = (dumped && n == 0).then(|| Record::new(mesh));
+        trainer.record(record.clone());
         let report = trainer.step(batch, *lr)?;
+        if let Some(record) = record {
+            let (gradients, weights) = (dump::gradients(trainer.model(), mesh)?, start.clone().into_iter().collect());
+            seen = Some(Seen { activations: record.take(), gradients, weights });
+        }
         trace.push((format!("step {n}: loss"), whole(report.loss.read())));
         trace.push((format!("step {n}: norm²"), whole(report.norm2.read())));
         for param in trainer.model().params() {
@@ -207,7 +114,7 @@ fn program<D: Kernels>(
             param.disturb(&at, NOISE)?;
         }
     }
-    Ok(Seen { start, trace })
+    Ok(Run { start, trace, seen })
 }
 
 /// The logits of every token of every text, fed as a generation would be: prompts, then one token at a time.
@@ -268,7 +175,7 @@ pub fn prove(subject: &Subject, layout: &Layout, keys: &[Key], truths: &Truths) 
         let _key = key.enter();
         let truth = OnceLock::new();
         let ranks = World::threads(&layout.axes())?.run(|device: Cpu<F61>, mesh| {
-            let Seen { start, trace } = program(subject, layout, &device, &mesh)?;
+            let Run { start, trace, .. } = program(subject, layout, &device, &mesh, false)?;
             let truth = truth.get_or_init(|| truths.of(key, subject, start));
             let truth = truth.get().expect("just computed");
             Ok::<_, parallel::Error>(compare(&trace, truth, mesh.rank()))
@@ -298,6 +205,22 @@ pub fn prove(subject: &Subject, layout: &Layout, keys: &[Key], truths: &Truths) 
     }
     verdict.equal = verdict.first_difference.is_none();
     Ok(verdict)
+}
+
+/// Writes what the layout's first step took, gave and learnt under a key: elements of the field.
+///
+/// # Errors
+/// As [`prove`], and if a file cannot be written.
+pub fn dump(subject: &Subject, layout: &Layout, key: Key, dir: &Path, entries: &[Entry]) -> Result<()> {
+    layout.fits(&subject.shape)?;
+    dump::prepare(dir)?;
+    let _key = key.enter();
+    let ranks = World::threads(&layout.axes())?.run(|device: Cpu<F61>, mesh| {
+        let run = program(subject, layout, &device, &mesh, true)?;
+        Ok::<_, parallel::Error>(run.seen.filter(|_| mesh.group(Axis::Tp).rank() == 0))
+    })?;
+    let about = About { key: Some(key.0), layout: layout.to_string(), step: Some(0) };
+    dump::write(dir, entries, ranks.into_iter().flatten().collect(), &about)
 }
 
 /// Tensors and elements compared, and the first that differ. What one has and the other lacks differs, too.

@@ -2,7 +2,7 @@
 use crate::schedule::Warmup;
 use crate::text::{Corpus, Pair};
 use crate::{Config, Error, Result};
-use layers::Kind;
+use layers::{Kind, Objective, Rates, Shape};
 use parallel::{Batch, Sequence};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -51,8 +51,20 @@ pub struct Settings {
     pub clip: Option<f64>,
     /// Of fresh weights and of the batches.
     pub seed: u64,
-    /// A hash of the text.
+    /// A hash of the text, or of the ids.
     pub text: u64,
+    /// Whether the learning rate stays what it is.
+    #[serde(default)]
+    pub constant: bool,
+    /// The rate of dropout everywhere; none: those of the model's configuration.
+    #[serde(default)]
+    pub dropout: Option<f64>,
+    /// The share of a target that is spread over all ids.
+    #[serde(default)]
+    pub label_smoothing: f64,
+    /// The weight of each token's squared log-sum-exp in the loss.
+    #[serde(default)]
+    pub z_loss: f64,
 }
 
 impl Settings {
@@ -73,6 +85,16 @@ impl Settings {
         let flags =
             [("steps", steps), ("seq", seq), ("batch-size", batch_size), ("microbatches", microbatches)];
         at_least_1(&flags)?;
+        let Self { label_smoothing, z_loss, .. } = *self;
+        if !(0.0..1.0).contains(&label_smoothing) {
+            return Err(Error(format!("--label-smoothing is {label_smoothing}; it must be 0 or more and below 1")));
+        }
+        if let Some(rate) = self.dropout.filter(|rate| !(0.0..1.0).contains(rate)) {
+            return Err(Error(format!("--dropout is {rate}; it must be 0 or more and below 1, or config")));
+        }
+        if !(z_loss.is_finite() && z_loss >= 0.0) {
+            return Err(Error(format!("--z-loss is {z_loss}; it must be 0 or more")));
+        }
         if seq > config.positions {
             let positions = config.positions;
             return Err(Error(format!("sequences of {seq} tokens; the model has {positions} positions")));
@@ -91,9 +113,17 @@ impl Settings {
         }
         Ok(())
     }
+    /// The shape of a model that learns by this loss, with this dropout.
+    pub fn shape(&self, config: &Config) -> Shape {
+        let everywhere = |rate| Rates { embedding: rate, attention: rate, residual: rate };
+        let dropout = self.dropout.map_or(config.shape.dropout, everywhere);
+        let loss = Objective { smoothing: self.label_smoothing, z: self.z_loss };
+        Shape { dropout, loss, ..config.shape }
+    }
     /// The learning rate of each step.
     pub fn schedule(&self) -> Warmup {
-        Warmup { peak: self.lr, warmup: self.warmup.min(self.steps), steps: self.steps, floor: 0.1 }
+        let floor = if self.constant { 1.0 } else { 0.1 };
+        Warmup { peak: self.lr, warmup: self.warmup.min(self.steps), steps: self.steps, floor }
     }
     /// The batch of a step: the same whatever the layout.
     ///

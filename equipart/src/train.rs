@@ -1,11 +1,13 @@
-//! `train`: learns bytes of text, with checkpoints that a later run resumes as if nothing had happened.
+//! `train`: learns bytes of text, or given ids, with checkpoints that a later run resumes as if nothing had happened.
 use crate::measure::Taken;
 use crate::settings::{Settings, at_least_1, sequences};
 use crate::state::{self, State};
 use crate::text::{self, Corpus};
-use crate::{Error, Layout, Model, Result, measure};
+use crate::dump::{About, Seen};
+use crate::{Error, Layout, Model, Result, dump, measure, names};
 use comm::{Axis, Mesh, World};
-use parallel::{Batch, Trainer};
+use layers::Record;
+use parallel::{Batch, Sequence, Trainer};
 use serde::Serialize;
 use std::path::PathBuf;
 use std::sync::Mutex;
@@ -16,8 +18,8 @@ use tensor::{Cpu, Device, Phase, Real};
 pub struct Run<'a> {
     /// Weights to begin with, and the model's sizes.
     pub model: Model,
-    /// The text.
-    pub corpus: &'a Corpus,
+    /// What is learnt.
+    pub source: Source<'a>,
     /// How it is learnt.
     pub settings: Settings,
     /// Over which ranks.
@@ -30,6 +32,27 @@ pub struct Run<'a> {
     pub checkpoint_every: usize,
     /// Stop after so many steps of this run, though the schedule goes on.
     pub stop_after: Option<usize>,
+    /// Where activations, gradients and weights of the last step go; it has been prepared.
+    pub dump: Option<PathBuf>,
+}
+
+/// What is learnt.
+#[derive(Clone, Copy)]
+pub enum Source<'a> {
+    /// Bytes of a text, drawn anew for each step.
+    Text(&'a Corpus),
+    /// The same sequences in every step.
+    Ids(&'a [Sequence]),
+}
+
+impl Source<'_> {
+    /// The batch of a step: the same whatever the layout.
+    fn batch(&self, settings: &Settings, step: usize) -> Result<Batch> {
+        match self {
+            Source::Text(corpus) => settings.batch(corpus, step),
+            Source::Ids(sequences) => Ok(Batch::new(sequences.to_vec(), settings.microbatches)?),
+        }
+    }
 }
 
 /// What is told of a step.
@@ -50,7 +73,7 @@ pub struct StepLine {
 pub struct Finished {
     /// Steps done, with those of earlier runs.
     pub steps: usize,
-    /// Bits a byte on the held-out text; none if it is too short for the data ranks.
+    /// Bits a byte on the held-out text; none if there is none, or it is too short for the data ranks.
     pub held_out_bits_per_byte: Option<f64>,
 }
 
@@ -69,14 +92,14 @@ impl Run<'_> {
             let clip = clip.unwrap_or_default();
             return Err(Error(format!("--clip is {clip}; it must be a positive number")));
         }
-        if self.model.config.shape.vocabulary < 256 {
-            let v = self.model.config.shape.vocabulary;
+        let v = self.model.config.shape.vocabulary;
+        if matches!(self.source, Source::Text(_)) && v < 256 {
             return Err(Error(format!(
                 "a vocabulary of {v}; text is read as bytes, which needs at least 256"
             )));
         }
         self.settings.schedule().validate()?;
-        let (batch, data) = (self.settings.batch(self.corpus, 0)?, self.layout.size(Axis::Dp));
+        let (batch, data) = (self.source.batch(&self.settings, 0)?, self.layout.size(Axis::Dp));
         for microbatch in 0..microbatches {
             batch.share(microbatch, 0, data)?;
         }
@@ -97,7 +120,7 @@ impl Run<'_> {
         let peaks = Mutex::new(vec![0; self.layout.ranks()]);
         let world = World::threads(&self.layout.axes())?;
         let ranks = world.run(|device: Cpu<f32>, mesh| {
-            let shape = &self.model.config.shape;
+            let shape = &self.settings.shape(&self.model.config);
             let optimizer = self.settings.optimizer();
             let at = self.layout.place(&device, &mesh, self.model.values());
             let mut trainer = Trainer::new(&at, shape, optimizer)?.seeded(self.settings.seed);
@@ -105,10 +128,17 @@ impl Run<'_> {
                 state.restore(&mut trainer)?;
             }
             let work = || self.on_rank(&device, &mesh, &mut trainer, &peaks, watch);
-            let (finished, _): (_, Taken) = measure::work(&device, &mesh, Phase::Step, work)?;
-            Ok::<_, Error>(finished)
+            let (done, _): (_, Taken) = measure::work(&device, &mesh, Phase::Step, work)?;
+            Ok::<_, Error>((done, mesh.group(Axis::Tp).rank() == 0))
         })?;
-        Ok(ranks.into_iter().next().expect("a rank"))
+        let finished = ranks[0].0.0.clone();
+        if let Some(dir) = &self.dump {
+            let layout = self.layout.to_string();
+            let about = About { key: None, layout, step: Some(finished.steps - 1) };
+            let speak = ranks.into_iter().filter_map(|((_, seen), speaks)| seen.filter(|_| speaks));
+            dump::write(dir, &names::entries(&self.model.config.shape), speak.collect(), &about)?;
+        }
+        Ok(finished)
     }
     fn on_rank(
         &self,
@@ -117,13 +147,21 @@ impl Run<'_> {
         trainer: &mut Trainer<Cpu<f32>>,
         peaks: &Mutex<Vec<usize>>,
         watch: &(dyn Fn(&StepLine) + Sync),
-    ) -> Result<Finished> {
+    ) -> Result<(Finished, Option<Seen<f32>>)> {
+        let (mut seen, record) = (None, Record::new(mesh));
         let (schedule, done) = (self.settings.schedule(), self.resume.as_ref().map_or(0, State::steps));
         let until = self.stop_after.map_or(self.settings.steps, |n| self.settings.steps.min(done + n));
         let mut clock = Instant::now();
         for step in done..until {
-            let batch = self.settings.batch(self.corpus, step)?;
+            let batch = self.source.batch(&self.settings, step)?;
+            let dumped = self.dump.is_some() && step + 1 == until;
+            trainer.record(dumped.then(|| record.clone()));
+            let weights = if dumped { dump::weights(trainer.model(), mesh)? } else { Vec::new() };
             let report = trainer.step(&batch, schedule.at(step))?;
+            if dumped {
+                let gradients = dump::gradients(trainer.model(), mesh)?;
+                seen = Some(Seen { activations: record.take(), gradients, weights });
+            }
             let loss = report.loss.read().expect("the host has values")[0].to_f64();
             if !loss.is_finite() {
                 return Err(Error(format!("the loss of step {step} is {loss}; a smaller --lr may help")));
@@ -143,8 +181,12 @@ impl Run<'_> {
                 state::save(dir, &self.settings, &self.model.config, trainer)?;
             }
         }
-        let held_out_bits_per_byte = held_out(trainer, self.corpus, self.settings.seq, mesh)?;
-        Ok(Finished { steps: until, held_out_bits_per_byte })
+        trainer.record(None);
+        let held_out_bits_per_byte = match self.source {
+            Source::Text(corpus) => held_out(trainer, corpus, self.settings.seq, mesh)?,
+            Source::Ids(_) => None,
+        };
+        Ok((Finished { steps: until, held_out_bits_per_byte }, seen))
     }
 }
 

@@ -21,9 +21,7 @@ const SHAPE: Shape = Shape {
     heads: Heads { queries: 4, keys: 4, dim: 6 },
     hidden: 32,
     vocabulary: 256,
-    rope: 1e4,
-    eps: 1e-5,
-    tied: false,
+    ..Shape::LLAMA
 };
 
 fn model(tied: bool) -> Model {

@@ -49,8 +49,7 @@ impl Sight {
             Sight::All => Seen { sinks: 0, from: 0, to: span.key.len },
             Sight::Causal => Seen { sinks: 0, from: 0, to: row(end) },
             Sight::Window { size, sinks } => {
-                Seen { sinks: row(sinks.min(end)), from: row(end.saturating_sub(size)), to: row(end) }
-                    .joined()
+                Seen { sinks: row(sinks), from: row(end.saturating_sub(size)), to: row(end) }.joined()
             }
         }
     }

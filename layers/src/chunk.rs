@@ -127,8 +127,12 @@ impl<D: Kernels> Chunk<D> {
     pub fn logits(&mut self, cx: &Cx<D>, ids: Ids<D>, all: bool) -> Result<Tensor<D>> {
         let (x, _, _) = self.through(cx, Input::Tokens(ids))?;
         let head = self.head.as_ref().expect("logits come from the last chunk");
-        let x = if all { x } else { last_rows(cx, &x.gather(&self.group)?).into() };
-        head.logits(cx, table(self.embedding.as_ref(), self.tied), x)
+        let shared = table(self.embedding.as_ref(), self.tied);
+        if all || cx.recording() {
+            let logits = head.logits(cx, shared, x)?; // a record has a row for every token
+            return Ok(if all { logits } else { last_rows(cx, &logits) });
+        }
+        head.logits(cx, shared, last_rows(cx, &x.gather(&self.group)?).into())
     }
     /// Embedding and blocks, and what they keep.
     #[allow(clippy::type_complexity)] // the three are unpacked at once

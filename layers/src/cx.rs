@@ -191,6 +191,10 @@ impl<D: Kernels> Cx<D> {
         let (seed, step) = self.draws;
         (self.mode == Mode::Train && rate > 0.0).then(|| Dropout::new(rate, seed, step, site))
     }
+    /// Whether what layers take and give is recorded.
+    pub(crate) fn recording(&self) -> bool {
+        self.record.is_some()
+    }
     /// Leaves an activation in the record, if there is one: every token's row, put together from all ranks by
     /// `whole`.
     ///

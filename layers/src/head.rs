@@ -81,7 +81,10 @@ impl<D: Kernels> Head<D> {
     pub fn logits(&self, cx: &Cx<D>, table: Option<&RowWeight<D>>, x: Stream<D>) -> Result<Tensor<D>> {
         let (n, _) = self.norm.forward(cx, x)?;
         let n = n.gather(&self.group)?;
-        matmul(&n, &self.columns(table)?).all_gather_first(&self.group, self.vocabulary)
+        let logits = matmul(&n, &self.columns(table)?).all_gather_first(&self.group, self.vocabulary)?;
+        cx.saw("head", "in", |_| Ok(n.read()))?;
+        cx.saw("head", "out", |_| Ok(logits.read()))?;
+        Ok(logits)
     }
     /// `X[B,D]` to this microbatch's share of the mean loss: data ranks each have an addend.
     ///

@@ -130,7 +130,7 @@ pub fn restore_optimizer<D: Kernels>(
     }
     let steps = steps.parse().map_err(|_| Error::File(format!("{path}: {steps:?} is no number of steps")))?;
     let entries = moments(optimizer.kind(), steps, params);
-    let stored = Stored::new(path, file.clone(), entries)?;
+    let stored = Stored::new(file.clone(), entries, |_| false)?;
     let draw = layers::Draw { mean: 0.0, std: 0.0 };
     optimizer.restore(steps, params, mesh, |param, which| {
         let name = format!("{}.{}", MOMENTS[which], param.name());

@@ -5,15 +5,18 @@
 //! |---|---|
 //! | `batch.rs` | a step's sequences, cut into microbatches, dealt to data ranks |
 //! | `trainer.rs` | accumulation over microbatches, gradient sync, clipping, the optimizer's step |
+//! | `classify.rs` | the same for a classifier, and how often it is right |
 //! | `stored.rs` | parameters in files: which tensor of the file is which part of which parameter |
 //! | `checkpoint.rs` | parameters and optimizer state, written whole and read by shares |
 mod batch;
 mod checkpoint;
+mod classify;
 mod stored;
 mod trainer;
 
 pub use batch::{Batch, BatchError, Sequence, Share, deal};
 pub use checkpoint::{restore_optimizer, save_optimizer, save_params};
+pub use classify::{ClassifierTrainer, Examples};
 pub use stored::{Entry, Orientation, Stored, StoredError};
 pub use trainer::{Report, Trainer};
 

@@ -1,10 +1,11 @@
-//! Parameters in a safetensors file: which tensor of the file is which part of which parameter. A rank that builds
-//! its share from here touches only the bytes of that share.
+//! Parameters in safetensors files: which tensor of a file is which part of which parameter. A rank that builds its
+//! share from here touches only the bytes of that share.
 use layers::build::Element;
 use layers::{Draw, Values};
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use tensor::Scalar;
-use tensor::safetensors::{self, File, Matrix};
+use tensor::safetensors::{self, Matrix, Shards};
 
 /// How a part lies in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,7 +43,7 @@ impl Entry {
         }
     }
     /// The part's values in the order of the file, out of the whole parameter `[rows, cols]`, row-major.
-    pub(crate) fn arrange<E: Scalar, T>(&self, whole: &[E], to: impl Fn(E) -> T) -> Vec<T> {
+    pub fn arrange<E: Scalar, T>(&self, whole: &[E], to: impl Fn(E) -> T) -> Vec<T> {
         let cols = whole.len() / self.rows;
         let by_columns = self.orientation == Orientation::Transposed;
         let [outer, inner] = if by_columns {
@@ -55,7 +56,7 @@ impl Entry {
     }
 }
 
-/// A file that does not hold the model.
+/// Files that do not hold the model.
 #[derive(Debug, thiserror::Error)]
 pub enum StoredError {
     /// A tensor is missing or has another shape.
@@ -71,36 +72,55 @@ pub enum StoredError {
     },
 }
 
-/// A file together with its meaning: a source of initial values.
+/// Files together with their meaning: a source of initial values.
 pub struct Stored {
-    file: File,
+    shards: Shards,
     entries: Vec<Entry>,
+    parts: BTreeMap<String, Vec<usize>>, // which entries a parameter is made of
 }
 
 impl Stored {
-    /// Checks that the file holds exactly these tensors, in these shapes.
+    /// Checks that the files hold exactly these tensors, in these shapes, and besides them only what is passed over.
     ///
     /// # Errors
     /// Naming the first tensor that is missing, too much, or of another shape.
-    pub fn new(path: &str, file: File, entries: Vec<Entry>) -> Result<Self, StoredError> {
-        for entry in &entries {
-            matrix(&file, entry)?;
+    pub fn new(
+        shards: impl Into<Shards>,
+        entries: Vec<Entry>,
+        is_passed_over: impl Fn(&str) -> bool,
+    ) -> Result<Self, StoredError> {
+        let shards = shards.into();
+        let mut parts = BTreeMap::<_, Vec<_>>::new();
+        for (at, entry) in entries.iter().enumerate() {
+            matrix(&shards, entry)?;
+            parts.entry(entry.param.clone()).or_default().push(at);
         }
-        let known = |name: &str| entries.iter().any(|e| e.name == name);
-        if let Some(name) = file.names().find(|name| !known(name)) {
-            return Err(StoredError::Extra { path: path.into(), name: name.into() });
+        let known: BTreeSet<_> = entries.iter().map(|entry| &*entry.name).collect();
+        if let Some(name) = shards.names().find(|name| !known.contains(name) && !is_passed_over(name)) {
+            return Err(StoredError::Extra { path: shards.path().into(), name: name.into() });
         }
-        Ok(Self { file, entries })
+        Ok(Self { shards, entries, parts })
     }
-    /// The file.
-    pub fn file(&self) -> &File {
-        &self.file
+    /// The files.
+    pub fn shards(&self) -> &Shards {
+        &self.shards
+    }
+    /// Which tensors of theirs are which parts.
+    pub fn entries(&self) -> &[Entry] {
+        &self.entries
+    }
+    /// One of these tensors, as it lies in its file.
+    ///
+    /// # Errors
+    /// If it is none of these.
+    pub fn tensor(&self, entry: &Entry) -> Result<Matrix<'_>, safetensors::Error> {
+        matrix(&self.shards, entry)
     }
 }
 
-fn matrix<'a>(file: &'a File, entry: &Entry) -> Result<Matrix<'a>, safetensors::Error> {
+fn matrix<'a>(shards: &'a Shards, entry: &Entry) -> Result<Matrix<'a>, safetensors::Error> {
     let shape = entry.shape();
-    file.matrix(&entry.name, if shape.len() == 1 { [1, shape[0]] } else { [shape[0], shape[1]] })
+    shards.matrix(&entry.name, if shape.len() == 1 { [1, shape[0]] } else { [shape[0], shape[1]] })
 }
 
 impl<E: Scalar> Values<E> for Stored {
@@ -108,12 +128,12 @@ impl<E: Scalar> Values<E> for Stored {
         let fail = |why: String| layers::Error::Values(why);
         let mut parts = Vec::new();
         let mut covered = 0;
-        for entry in self.entries.iter().filter(|e| e.param == name) {
+        for entry in self.parts.get(name).into_iter().flatten().map(|at| &self.entries[*at]) {
             if entry.rows != shape[0] || entry.columns.start != covered {
                 return Err(fail(format!("the parts of {name} in the file do not make up {shape:?}")));
             }
             covered = entry.columns.end;
-            let matrix = matrix(&self.file, entry).map_err(|why| fail(why.to_string()))?;
+            let matrix = self.tensor(entry).map_err(|why| fail(why.to_string()))?;
             parts.push((entry.columns.clone(), matrix, entry.orientation == Orientation::Transposed));
         }
         if covered != shape[1] {

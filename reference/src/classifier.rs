@@ -30,8 +30,8 @@ impl Classifier {
         self.forward(w, x).1
     }
 
-    /// `X[B, first size]`, `labels[B]` → their share of the mean loss (nats), and its gradients. `mean_over`: how many
-    /// the loss is a mean over, see [`cross_entropy`].
+    /// `X[B, first size]`, `labels[B]` → their share of the mean loss (nats), and its gradients. `mean_over`: how
+    /// many the loss is a mean over, see [`cross_entropy`].
     ///
     /// # Panics
     /// As [`logits`](Self::logits), and as [`cross_entropy`].

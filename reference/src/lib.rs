@@ -1,11 +1,11 @@
-//! The oracle: whole unsplit models of the GPT-2, Llama, Mistral and Qwen families, and a classifier, as plain loops,
-//! generic over [`tensor::Scalar`].
+//! The oracle: whole unsplit models of the GPT-2, Llama, Mistral and Qwen families, and a classifier, as plain
+//! loops, generic over [`tensor::Scalar`].
 //!
 //! Every split, fused or pipelined program of the workspace is judged by what stands here, so nothing here is
-//! clever, and nothing is shared with what it judges but `Scalar`, and what both sides must agree on: `Rope`, `Dropout`
-//! and `IGNORED`. Matrices are row-major slices; a row is a token, and the sequences of a batch lie one after the other
-//! without padding. On floats this is the ordinary model; on `F61` its values are bit-equal for every correct program;
-//! on `Dual<F61>` they carry derivatives; on `Degree` they bound how often a proof could err.
+//! clever, and nothing is shared with what it judges but `Scalar`, and what both sides must agree on: `Rope`,
+//! `Dropout` and `IGNORED`. Matrices are row-major slices; a row is a token, and the sequences of a batch lie one
+//! after the other without padding. On floats this is the ordinary model; on `F61` its values are bit-equal for every
+//! correct program; on `Dual<F61>` they carry derivatives; on `Degree` they bound how often a proof could err.
 //!
 //! | file | holds |
 //! |---|---|

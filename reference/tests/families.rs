@@ -1,6 +1,6 @@
 //! The other families against the world outside: Hugging Face's GPT-2, Mistral, Qwen2 and Qwen3 (transformers 5.23)
-//! trained by `PyTorch` 2.15 in float64, three steps of `AdamW` with clipping over two microbatches of unequal, ragged
-//! sequences, two targets of which are ignored. `families.py` beside this file prints the numbers; nothing of it is
+//! trained by `PyTorch` 2.15 in float64, three steps of `AdamW` with clipping over two microbatches of unequal,
+//! ragged sequences, two targets of which are ignored. `families.py` beside this file prints the numbers; nothing of it is
 //! needed to run these tests.
 use reference::{
     Activation, Heads, Model, Norm, Objective, Optimizer, Positions, Sequence, Trainer, Weights, Window,
@@ -57,8 +57,8 @@ fn llama() -> Model {
     Model::llama(8, 2, Heads { queries: 4, keys: 2, dim: 4 }, 6, 11, 100.0, 0.0625, false)
 }
 
-/// Kills: places of norms, order of Q, K and V, another `GeLU`, positions, biases; smoothing, z-loss and ignored targets
-/// that are not `PyTorch`'s; decay of biases, none of positions.
+/// Kills: places of norms, order of Q, K and V, another `GeLU`, positions, biases; smoothing, z-loss and ignored
+/// targets that are not `PyTorch`'s; decay of biases, none of positions.
 #[test]
 fn gpt2_training_equals_hugging_face_and_pytorch() {
     let model = Model {

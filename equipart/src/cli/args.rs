@@ -2,8 +2,11 @@
 use crate::settings::{OptimizerName, Settings};
 use crate::{Error, Layout, Result};
 use clap::{Args, Parser, Subcommand};
+use parallel::Sequence;
+use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
+use tensor::safetensors::Dtype;
 
 /// Transformers split over devices: run on floats, proven in a finite field, priced by their shapes.
 #[derive(Parser, Debug)]
@@ -21,7 +24,7 @@ pub(super) enum Command {
     /// Do the same work under several layouts and show time, memory, traffic and equality (the default command)
     #[command(allow_negative_numbers = true)]
     Compare(CompareArgs),
-    /// Train on bytes of text, with checkpoints
+    /// Train on bytes of text, or on given ids, with checkpoints
     #[command(allow_negative_numbers = true)]
     Train(TrainArgs),
     /// Continue prompts
@@ -33,6 +36,10 @@ pub(super) enum Command {
     /// Tell a layout's peak memory, operations and traffic without running it
     #[command(allow_negative_numbers = true)]
     Price(PriceArgs),
+    /// Tell the loss and the perplexity of a text or of given ids
+    Eval(EvalArgs),
+    /// Write a model anew, in the Hugging Face layout, with numbers of another kind
+    Convert(ConvertArgs),
     /// Measure step times
     Bench,
 }
@@ -61,39 +68,51 @@ pub(super) struct CompareArgs {
 
 #[derive(Args, Debug)]
 pub(super) struct TrainArgs {
-    /// Training steps in all [default: 200]
+    /// Training steps in all [default: 200; with --batch 1]
     #[arg(long)]
     steps: Option<usize>,
     /// Tokens of a sequence [default: 256]
-    #[arg(long)]
+    #[arg(long, conflicts_with = "batch")]
     pub(super) seq: Option<usize>,
     /// Sequences of a step, over all data ranks and microbatches [default: 8]
-    #[arg(long)]
+    #[arg(long, conflicts_with = "batch")]
     batch_size: Option<usize>,
     /// Parts that a step's sequences are cut into [default: 1]
     #[arg(long)]
     microbatches: Option<usize>,
-    /// The largest learning rate [default: 0.001]
+    /// The largest learning rate [default: 0.001; with --batch 1, and constant]
     #[arg(long)]
     lr: Option<f64>,
-    /// Steps until the learning rate is reached [default: a tenth of the steps]
+    /// Steps until the learning rate is reached [default: a tenth of the steps; with --batch none]
     #[arg(long)]
     warmup: Option<usize>,
-    /// The optimizer [default: adamw]
+    /// The optimizer [default: adamw; with --batch sgd]
     #[arg(long)]
     optimizer: Option<OptimizerName>,
     /// The largest norm of the gradient; a larger one is scaled down to it [default: no limit]
     #[arg(long)]
     clip: Option<f64>,
-    /// Of fresh weights and of the batches [default: 0]
+    /// The rate of dropout everywhere, or config for what config.json says [default: config; with --batch 0]
     #[arg(long)]
-    seed: Option<u64>,
-    /// Ranks along each axis: none, tp=2, dp=2, tp=2,dp=2, ...
+    dropout: Option<DropoutRate>,
+    /// The share of a target that is spread over all ids alike [default: 0]
+    #[arg(long)]
+    label_smoothing: Option<f64>,
+    /// The weight of the square of each token's log-sum-exp in the loss [default: 0]
+    #[arg(long)]
+    z_loss: Option<f64>,
+    /// Of fresh weights, of the batches and of dropout [default: 0]
+    #[arg(long)]
+    pub(super) seed: Option<u64>,
+    /// Ranks along each axis: none, tp=2, dp=2, tp=2,dp=2, ...; sp for sequence regions: tp=2,sp
     #[arg(long, default_value_t)]
     pub(super) layout: Layout,
     /// The text to learn; its last tenth is held out [default: the embedded text]
     #[arg(long, value_name = "FILE")]
     pub(super) data: Option<PathBuf>,
+    /// Sequences of token ids to learn in every step: a JSON list of lists; a list of lists among them packs documents
+    #[arg(long, value_name = "FILE", conflicts_with = "data")]
+    pub(super) batch: Option<PathBuf>,
     /// A model to begin with [default: fresh weights]
     #[arg(long, value_name = "DIR", conflicts_with = "config")]
     pub(super) model: Option<PathBuf>,
@@ -112,10 +131,13 @@ pub(super) struct TrainArgs {
     /// Stop after so many steps of this run; the learning rate falls as for all of them
     #[arg(long)]
     pub(super) stop_after: Option<usize>,
+    /// A folder for activations, gradients and weights of the last step, as safetensors
+    #[arg(long, value_name = "DIR")]
+    pub(super) dump: Option<PathBuf>,
 }
 
 impl TrainArgs {
-    /// Settings of a new run.
+    /// Settings of a new run on a text of this hash.
     pub(super) fn settings(&self, text: u64) -> Settings {
         let steps = self.steps.unwrap_or(200);
         Settings {
@@ -129,6 +151,24 @@ impl TrainArgs {
             clip: self.clip,
             seed: self.seed.unwrap_or(0),
             text,
+            constant: false,
+            dropout: self.dropout.unwrap_or(DropoutRate(None)).0,
+            label_smoothing: self.label_smoothing.unwrap_or(0.0),
+            z_loss: self.z_loss.unwrap_or(0.0),
+        }
+    }
+    /// Settings of a new run on given ids: plain descent at a constant rate, unless said otherwise.
+    pub(super) fn settings_of_ids(&self, ids: &[Sequence]) -> Settings {
+        Settings {
+            steps: self.steps.unwrap_or(1),
+            seq: ids.iter().map(|s| s.ids.len()).max().unwrap_or(0),
+            batch_size: ids.len(),
+            lr: self.lr.unwrap_or(1.0),
+            warmup: self.warmup.unwrap_or(0),
+            optimizer: self.optimizer.unwrap_or(OptimizerName::Sgd),
+            constant: true,
+            dropout: self.dropout.unwrap_or(DropoutRate(Some(0.0))).0,
+            ..self.settings(crate::ids::hash(ids))
         }
     }
     /// Settings of a resumed run: those it was begun with; a flag that says otherwise is refused.
@@ -143,16 +183,40 @@ impl TrainArgs {
             differs("optimizer", self.optimizer, begun.optimizer),
             differs("clip", self.clip, begun.clip.unwrap_or(f64::INFINITY)),
             differs("seed", self.seed, begun.seed),
+            differs("dropout", self.dropout, DropoutRate(begun.dropout)),
+            differs("label-smoothing", self.label_smoothing, begun.label_smoothing),
+            differs("z-loss", self.z_loss, begun.z_loss),
         ];
         if let Some(why) = told.into_iter().flatten().next() {
             return Err(Error(why));
         }
         if text != begun.text {
             return Err(Error(
-                "the text is not the one that this run was begun with; give the same --data".into(),
+                "what is to be learnt is not what this run was begun with; give the same --data or --batch".into(),
             ));
         }
         Ok(begun.clone())
+    }
+}
+
+/// A rate, or the configuration's.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct DropoutRate(Option<f64>);
+
+impl FromStr for DropoutRate {
+    type Err = String;
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        if text == "config" {
+            return Ok(Self(None));
+        }
+        let rate = text.parse().map_err(|_| format!("{text:?} is no rate; write a number such as 0.1, or config"))?;
+        Ok(Self(Some(rate)))
+    }
+}
+
+impl fmt::Display for DropoutRate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(rate) = self.0 { rate.fmt(f) } else { f.write_str("config") }
     }
 }
 
@@ -190,6 +254,9 @@ pub(super) struct GenerateArgs {
     /// Ranks along each axis: none, tp=2, ...; with dp, at least as many prompts
     #[arg(long, default_value_t)]
     pub(super) layout: Layout,
+    /// A folder for activations and weights, as safetensors
+    #[arg(long, value_name = "DIR")]
+    pub(super) dump: Option<PathBuf>,
 }
 
 /// Token ids, separated by commas.
@@ -218,6 +285,9 @@ pub(super) struct ProveArgs {
     /// A config.json that gives the shape [default: that of the embedded model]
     #[arg(long, value_name = "FILE")]
     pub(super) config: Option<PathBuf>,
+    /// A folder for activations, gradients and weights of the first step under the first key, as safetensors
+    #[arg(long, value_name = "DIR")]
+    pub(super) dump: Option<PathBuf>,
 }
 
 /// A key, decimal or hexadecimal.
@@ -270,6 +340,63 @@ impl PriceArgs {
             clip: Some(1.0),
             seed: 0,
             text: 0,
+            constant: false,
+            dropout: Some(0.0),
+            label_smoothing: 0.0,
+            z_loss: 0.0,
+        }
+    }
+}
+
+#[derive(Args, Debug)]
+pub(super) struct EvalArgs {
+    /// A folder with config.json and model.safetensors [default: the embedded model]
+    #[arg(long, value_name = "DIR")]
+    pub(super) model: Option<PathBuf>,
+    /// The text to be told, all of it [default: what is held out of the embedded text]
+    #[arg(long, value_name = "FILE")]
+    pub(super) data: Option<PathBuf>,
+    /// Sequences of token ids instead: a JSON list of lists
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["data", "seq"])]
+    pub(super) batch: Option<PathBuf>,
+    /// Tokens of a sequence that a text is cut into [default: 256, or as many as the model has positions for]
+    #[arg(long)]
+    pub(super) seq: Option<usize>,
+    /// Ranks along each axis: none, tp=2, dp=2, tp=2,dp=2, ...; sp for sequence regions: tp=2,sp
+    #[arg(long, default_value_t)]
+    pub(super) layout: Layout,
+}
+
+#[derive(Args, Debug)]
+pub(super) struct ConvertArgs {
+    /// A folder with config.json and safetensors files
+    #[arg(long, value_name = "DIR")]
+    pub(super) model: PathBuf,
+    /// The folder to write: one that does not exist yet, or is empty
+    #[arg(long, value_name = "DIR")]
+    pub(super) out: PathBuf,
+    /// The kind of numbers to write: f32, bf16 or f16 [default: that of the model]
+    #[arg(long)]
+    pub(super) dtype: Option<DtypeName>,
+}
+
+/// A kind of numbers in files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(super) enum DtypeName {
+    /// 32 bits.
+    F32,
+    /// The upper 16 bits of f32.
+    Bf16,
+    /// IEEE half precision.
+    F16,
+}
+
+impl From<DtypeName> for Dtype {
+    fn from(name: DtypeName) -> Self {
+        match name {
+            DtypeName::F32 => Dtype::F32,
+            DtypeName::Bf16 => Dtype::Bf16,
+            DtypeName::F16 => Dtype::F16,
         }
     }
 }

@@ -284,7 +284,7 @@ fn broken_configurations_do_no_harm() {
             assert_eq!(Config::parse(&config.to_json(), "a.json").unwrap(), config, "{text}");
             read += 1;
         }
-        assert!(read > 500, "{read}: too few to have tried anything");
+        assert!(read > 100, "{read}: too few to have tried anything");
         assert!((0..text.len()).all(|len| Config::parse(&text[..len], "a.json").is_err()));
     }
 }

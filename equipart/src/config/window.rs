@@ -25,20 +25,23 @@ impl Keys<'_> {
                 let (used, size) = (self.flag("use_sliding_window", false)?, self.window_size()?);
                 let size = size.filter(|_| used);
                 let from = match self.first_sliding(blocks)? {
-                    Some(from) if from < blocks && size.is_none() => {
-                        let (key, wanted) = match used {
-                            true => ("sliding_window", "a whole number, 1 or more"),
-                            false => ("use_sliding_window", "true"),
-                        };
-                        let wanted = format!("{wanted}, as layer_types has \"{SLIDING}\"");
-                        return Err(self.wrong(key, self.map.get(key).unwrap_or(&json!(false)), &wanted));
-                    }
+                    Some(from) if from < blocks && size.is_none() => return Err(self.no_window(used)),
                     Some(from) => from,
                     None => self.count("max_window_layers", FROM)?,
                 };
                 Ok(size.filter(|_| from < blocks).map(|size| window(size, from)))
             }
         }
+    }
+    /// Layers that should have a window of no size.
+    fn no_window(&self, used: bool) -> ConfigError {
+        let (key, wanted) = if used {
+            ("sliding_window", "a whole number, 1 or more")
+        } else {
+            ("use_sliding_window", "true")
+        };
+        let seen = self.map.get(key).unwrap_or(&Value::Bool(false));
+        self.wrong(key, seen, &format!("{wanted}, as layer_types has \"{SLIDING}\""))
     }
     /// Null is no window; a key that is left out is not null.
     fn window_size(&self) -> Result<Option<usize>, ConfigError> {

@@ -1,0 +1,84 @@
+//! Commands that judge layouts: compare, prove, price, bench.
+use super::args::{CompareArgs, PriceArgs, ProveArgs};
+use super::watch::Watch;
+use super::{config, corpus, model, out, show};
+use crate::compare::{Work, compare};
+use crate::prove::{self, Subject, certify};
+use crate::settings::Settings;
+use crate::{Layout, Result, bench, names, price};
+use tensor::{Key, mix};
+
+/// A key that no run had before.
+fn fresh_key() -> u64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    mix(now.map_or(0, |d| d.as_nanos() as u64) ^ u64::from(std::process::id()))
+}
+
+pub(super) fn run_compare(a: CompareArgs, json: bool) -> Result<bool> {
+    let model = model(a.model.as_deref())?;
+    let corpus = corpus(a.data.as_deref(), model.config.positions.min(64))?;
+    let layouts = if a.layout.is_empty() {
+        let usual = ["tp=2", "tp=2,sp", "dp=2", "tp=2,sp,dp=2"].map(|l| l.parse::<Layout>().expect("a layout"));
+        usual.into_iter().filter(|l| l.fits(&model.config.shape).is_ok()).collect()
+    } else {
+        a.layout
+    };
+    let watch = Watch::spinner();
+    let rows = compare(&Work { model: &model, corpus: &corpus, layouts }, &|what| watch.say(what))?;
+    watch.done();
+    if json {
+        rows.iter().for_each(show::json);
+    } else {
+        show::comparison(&model.origin, &rows);
+    }
+    Ok(rows.iter().all(|r| {
+        let tokens = r.tokens_equal != Some(false) || r.tie.is_some();
+        r.equal && tokens && r.error_ratio.is_finite()
+    }))
+}
+
+pub(super) fn run_prove(a: ProveArgs, json: bool) -> Result<bool> {
+    let config = config(a.config.as_deref())?;
+    a.layout.fits(&config.shape)?;
+    let subject = Subject::small(config.shape, &a.layout)?;
+    let key = Key(a.key.map_or_else(fresh_key, |k| k.0));
+    let watch = Watch::spinner();
+    watch.say("proving");
+    let verdict = certify(&subject, &a.layout, &[key, key.next()])?;
+    if let Some(dir) = &a.dump {
+        prove::dump(&subject, &a.layout, key, dir, &names::entries(&config.shape))?;
+    }
+    watch.done();
+    if json {
+        show::json(&verdict);
+    } else {
+        out::line(&verdict.statement());
+    }
+    Ok(verdict.equal)
+}
+
+pub(super) fn run_price(a: PriceArgs, json: bool) -> Result<bool> {
+    let config = config(a.config.as_deref())?;
+    let settings: Settings = a.settings();
+    let prices = price::price(&config, &settings, &a.layout)?;
+    if json {
+        prices.iter().for_each(show::json);
+    } else {
+        show::prices(&prices);
+    }
+    Ok(true)
+}
+
+pub(super) fn run_bench(json: bool) -> Result<bool> {
+    let watch = Watch::spinner();
+    let figures = bench::bench(&|what| watch.say(what))?;
+    watch.done();
+    for figure in &figures {
+        if json {
+            show::json(figure);
+        } else {
+            out::line(&format!("{:<24} {:>10.1} {}", figure.name, figure.value, figure.unit));
+        }
+    }
+    Ok(true)
+}

@@ -1,0 +1,89 @@
+//! The command that learns: train.
+use super::args::{self, TrainArgs};
+use super::watch::Watch;
+use super::{config, corpus, show};
+use crate::settings;
+use crate::state::{self, State};
+use crate::text::Corpus;
+use crate::train::{Run, Source};
+use crate::{Error, Model, Result, dump, ids};
+use parallel::Sequence;
+
+/// What is learnt.
+enum Learnt {
+    Text(Corpus),
+    Ids(Vec<Sequence>),
+}
+
+impl Learnt {
+    /// As a run takes it, and its hash.
+    fn source(&self) -> (Source<'_>, u64) {
+        match self {
+            Learnt::Text(corpus) => (Source::Text(corpus), settings::hash(corpus)),
+            Learnt::Ids(all) => (Source::Ids(all), ids::hash(all)),
+        }
+    }
+}
+
+/// The model that a run begins with.
+fn begin_with(a: &TrainArgs, resume: Option<&State>) -> Result<Model> {
+    match (resume, &a.model, &a.config) {
+        (Some(state), None, None) => Ok(state.model.clone()),
+        (Some(_), ..) => {
+            Err(Error("--resume goes on with its own model; leave out --model and --config".into()))
+        }
+        (None, Some(dir), _) => Model::read(dir),
+        (None, None, file) => Ok(Model::fresh(config(file.as_deref())?, a.seed.unwrap_or(0))),
+    }
+}
+
+pub(super) fn run_train(a: TrainArgs, json: bool) -> Result<bool> {
+    let resume = a.resume.as_deref().map(State::read).transpose()?;
+    let seq = resume.as_ref().map(|s| s.settings.seq).or(a.seq).unwrap_or(args::SEQ);
+    let model = begin_with(&a, resume.as_ref())?;
+    let learnt = match &a.batch {
+        Some(file) => {
+            let config = &model.config;
+            Learnt::Ids(ids::read(file, config.shape.vocabulary, config.positions)?)
+        }
+        None => Learnt::Text(corpus(a.data.as_deref(), seq)?),
+    };
+    let (source, hash) = learnt.source();
+    let settings = match (&resume, &learnt) {
+        (Some(state), _) => a.again(&state.settings, hash)?,
+        (None, Learnt::Text(_)) => a.settings(hash),
+        (None, Learnt::Ids(ids)) => a.settings_of_ids(ids),
+    };
+    let out = a.out.clone().or_else(|| a.resume.clone());
+    let run = Run {
+        model,
+        source,
+        settings,
+        layout: a.layout,
+        out: out.clone(),
+        resume,
+        checkpoint_every: a.checkpoint_every,
+        stop_after: a.stop_after,
+        dump: a.dump.clone(),
+    };
+    run.check()?;
+    a.dump.as_deref().map_or(Ok(()), dump::prepare)?;
+    let _lock = match (&out, &a.resume) {
+        (Some(dir), Some(from)) => Some(state::prepare_again(dir, from, &run.model.config)?),
+        (Some(dir), None) => Some(state::prepare(dir, &run.model.config)?),
+        (None, _) => None,
+    };
+    let watch = Watch::bar(run.settings.steps);
+    let finished = run.train(&|line| {
+        watch.step(line, json);
+        if json {
+            show::json(line);
+        }
+    })?;
+    watch.done();
+    if !json {
+        show::finished(&finished, out.as_deref());
+    }
+    Ok(true)
+}
+

@@ -1,0 +1,98 @@
+//! Commands that use a model as it is: generate, eval, convert.
+use super::args::{self, ConvertArgs, EvalArgs, GenerateArgs};
+use super::watch::Watch;
+use super::{model, out, show};
+use crate::convert::convert;
+use crate::dump::{self, About};
+use crate::eval::evaluate;
+use crate::generate::{Request, generate};
+use crate::sampling::Sampling;
+use crate::settings::sequences;
+use crate::text::{self, Corpus};
+use crate::{Error, Model, Result, embedded, ids, names};
+use tensor::files;
+
+pub(super) fn run_generate(a: GenerateArgs, json: bool) -> Result<bool> {
+    let model = model(a.model.as_deref())?;
+    let bytes = model.config.shape.vocabulary == 256;
+    let mut prompts: Vec<Vec<u32>> = a.prompt_ids.iter().map(|ids| ids.0.clone()).collect();
+    if !a.prompt.is_empty() && !bytes {
+        let v = model.config.shape.vocabulary;
+        return Err(Error(format!(
+            "text is read as bytes, and this model has a vocabulary of {v}; give --prompt-ids"
+        )));
+    }
+    prompts.extend(a.prompt.iter().map(|text| text::encode(text)));
+    if prompts.is_empty() {
+        return Err(Error("there is no prompt; give --prompt TEXT or --prompt-ids 1,2,3".into()));
+    }
+    let sampling = Sampling { temperature: a.temperature, top_k: a.top_k, top_p: a.top_p, seed: a.seed };
+    let longest = prompts.iter().map(Vec::len).max().unwrap_or(0);
+    let max_new = a.max_new.unwrap_or(model.config.positions.saturating_sub(longest).min(128));
+    let request = Request { prompts, max_new, sampling, record: a.dump.is_some() };
+    a.dump.as_deref().map_or(Ok(()), dump::prepare)?;
+    let watch = Watch::bar(request.max_new);
+    let generated = generate(&model, &a.layout, &request, &|_| watch.tick())?;
+    watch.done();
+    if let Some(dir) = &a.dump {
+        let about = About { key: None, layout: a.layout.to_string(), step: None };
+        dump::write(dir, &names::entries(&model.config.shape), generated.seen.clone(), &about)?;
+    }
+    if json {
+        generated.lines().for_each(|line| show::json(&line));
+    } else {
+        show::texts(&generated, bytes)?;
+    }
+    Ok(true)
+}
+
+
+pub(super) fn run_eval(a: EvalArgs, json: bool) -> Result<bool> {
+    let model = model(a.model.as_deref())?;
+    let (vocabulary, positions) = (model.config.shape.vocabulary, model.config.positions);
+    let all = match (&a.batch, &a.data) {
+        (Some(file), _) => ids::read(file, vocabulary, positions)?,
+        (None, data) => {
+            model.reads_text()?;
+            let seq = a.seq.unwrap_or(args::SEQ.min(positions));
+            if seq == 0 || seq > positions {
+                return Err(Error(format!("--seq is {seq}; it must be 1 to {positions}, the model's positions")));
+            }
+            let text: Vec<u32> = match data {
+                Some(file) => files::read(file)?.into_iter().map(u32::from).collect(),
+                None => Corpus::new(embedded::CORPUS, "the embedded text", seq)?.held_out,
+            };
+            if text.len() < 2 {
+                let n = text.len();
+                return Err(Error(format!("a text of {n} tokens; there must be 2 or more, one to tell the next")));
+            }
+            sequences(text::windows(&text, seq))
+        }
+    };
+    let watch = Watch::spinner();
+    watch.say("evaluating");
+    let evaluation = evaluate(&model, &a.layout, all)?;
+    watch.done();
+    if json {
+        show::json(&evaluation);
+    } else {
+        let (loss, perplexity) = (evaluation.loss, evaluation.perplexity);
+        out::line(&format!("loss {loss:.6} nats a token, perplexity {perplexity:.4}, {} tokens", evaluation.tokens));
+    }
+    Ok(true)
+}
+
+pub(super) fn run_convert(a: &ConvertArgs, json: bool) -> Result<bool> {
+    let model = Model::read(&a.model)?;
+    let done = convert(&model, &a.out, a.dtype.map(Into::into))?;
+    if json {
+        show::json(&serde_json::json!({
+            "out": a.out, "dtype": done.dtype.to_string(), "tensors": done.tensors, "bytes": done.bytes,
+            "along": done.along,
+        }));
+    } else {
+        let (n, dtype, out) = (done.tensors, done.dtype, a.out.display());
+        out::line(&format!("{n} tensors in {dtype} are in {out}, with {}", done.along.join(", ")));
+    }
+    Ok(true)
+}

@@ -1,0 +1,210 @@
+//! IDX files: bytes in a grid of known size.
+//!
+//! ```text
+//! 00 00 | type of the elements, 08 for bytes | D, how many dimensions | D sizes, 4 bytes each, highest first | elements
+//! ```
+//! What a header promises is held against the file before it is believed: no memory is taken for bytes that have
+//! not come, and of what is packed no more is unpacked than the header promises, and one byte.
+use super::DigitsError;
+use flate2::read::MultiGzDecoder;
+use std::io::{ErrorKind, Read};
+use std::path::{Path, PathBuf};
+use tensor::files;
+
+/// A file of bytes in `D` dimensions, at most three.
+pub(super) struct Idx<const D: usize> {
+    pub(super) path: PathBuf,
+    pub(super) size: [usize; D],
+    pub(super) elements: Vec<u8>,
+}
+
+impl<const D: usize> Idx<D> {
+    /// The bytes before the elements.
+    const HEADER: usize = 4 + 4 * D;
+
+    /// Reads `name` from a directory or, if it is not there, `name.gz`.
+    pub(super) fn read(dir: &Path, name: &'static str) -> Result<Self, DigitsError> {
+        for (path, packed) in [(dir.join(name), false), (dir.join(format!("{name}.gz")), true)] {
+            let (file, bytes) = match files::open(&path) {
+                Err(files::Error::Missing(_)) => continue,
+                opened => opened?,
+            };
+            return Self::parse(Source::new(path, file, packed, bytes));
+        }
+        Err(DigitsError::Missing { dir: dir.to_owned(), name })
+    }
+
+    fn parse(mut source: Source) -> Result<Self, DigitsError> {
+        let size = Self::size(&mut source)?;
+        let (text, count) = (size.map(|n| n.to_string()).join("×"), size.map(u128::from).iter().product());
+        if count == 0 {
+            return Err(DigitsError::Empty { path: source.path, size: text });
+        }
+        let header = Self::HEADER as u128;
+        let length = |source: Source, has| {
+            let wanted = header + count;
+            DigitsError::Length { path: source.path, has, size: text, wanted }
+        };
+        if !source.packed && u128::from(source.bytes) != header + count {
+            let has = source.has(source.bytes);
+            return Err(length(source, has));
+        }
+        let most = u64::try_from(count + 1).unwrap_or(u64::MAX);
+        let mut elements = source.next(most)?;
+        let seen = elements.len() as u128;
+        if seen != count {
+            let more = format!("more than {}", header + count);
+            let has = if seen > count { source.has(more) } else { source.has(header + seen) };
+            return Err(length(source, has));
+        }
+        elements.shrink_to_fit();
+        Ok(Self { path: source.path, size: size.map(|n| n as usize), elements })
+    }
+
+    /// What the header says.
+    fn size(source: &mut Source) -> Result<[u32; D], DigitsError> {
+        let head = source.next(Self::HEADER as u64)?;
+        let path = source.path.clone();
+        if let [a, b, ..] = head[..]
+            && [a, b] != [0, 0]
+        {
+            return Err(DigitsError::Magic { path, seen: [a, b] });
+        }
+        match head[..] {
+            [_, _, seen, ..] if seen != 8 => return Err(DigitsError::Element { path, seen }),
+            [_, _, _, seen, ..] if usize::from(seen) != D => {
+                return Err(DigitsError::Dimensions { path, seen, wanted: D });
+            }
+            _ if head.len() < Self::HEADER => {
+                let has = source.has(head.len());
+                return Err(DigitsError::Header { path, has, dimensions: D, wanted: Self::HEADER });
+            }
+            _ => {}
+        }
+        let size = |at: usize| [0, 1, 2, 3].map(|byte| head[4 + 4 * at + byte]);
+        Ok(std::array::from_fn(|at| u32::from_be_bytes(size(at))))
+    }
+}
+
+/// A file being read.
+struct Source {
+    path: PathBuf,
+    input: Box<dyn Read>,
+    packed: bool,
+    bytes: u64,
+}
+
+impl Source {
+    fn new(path: PathBuf, file: impl Read + 'static, packed: bool, bytes: u64) -> Self {
+        let input: Box<dyn Read> = if packed { Box::new(MultiGzDecoder::new(file)) } else { Box::new(file) };
+        Self { path, input, packed, bytes }
+    }
+    /// The next `most` bytes, fewer where the file ends; memory grows as they come.
+    fn next(&mut self, most: u64) -> Result<Vec<u8>, DigitsError> {
+        let (mut bytes, path) = (Vec::new(), self.path.clone());
+        let read = self.input.by_ref().take(most).read_to_end(&mut bytes);
+        let unsound = [ErrorKind::InvalidInput, ErrorKind::InvalidData, ErrorKind::UnexpectedEof];
+        read.map_err(|why| match why.kind() {
+            kind if self.packed && unsound.contains(&kind) => {
+                DigitsError::Gzip { path, bytes: self.bytes, why }
+            }
+            _ => files::Error::System { action: "read", path, why }.into(),
+        })?;
+        Ok(bytes)
+    }
+    /// How long the file is, in words.
+    fn has(&self, bytes: impl std::fmt::Display) -> String {
+        format!("{} {bytes} bytes", if self.packed { "unpacks to" } else { "has" })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use flate2::{Compression, write::GzEncoder};
+    use std::io::{self, Cursor, Write};
+
+    /// A disk that gives up.
+    struct Fails(ErrorKind);
+    impl Read for Fails {
+        fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
+            Err(io::Error::new(self.0, "no luck"))
+        }
+    }
+
+    /// Reads what never was a file, as if it came out of a packed one.
+    fn unpacked<const D: usize>(input: impl Read + 'static) -> Result<Idx<D>, String> {
+        let source = Source { path: "a.gz".into(), input: Box::new(input), packed: true, bytes: 9 };
+        Idx::parse(source).map_err(|why| why.to_string())
+    }
+    fn header(size: &[u32]) -> Cursor<Vec<u8>> {
+        let sizes = size.iter().flat_map(|n| n.to_be_bytes());
+        Cursor::new([0, 0, 8, size.len() as u8].into_iter().chain(sizes).collect())
+    }
+
+    /// Kills: memory taken for a promise, a product that wraps.
+    #[test]
+    fn a_header_that_lies_costs_nothing() {
+        let why = |size: &[u32]| unpacked::<3>(header(size)).err().unwrap();
+        let most = u32::MAX;
+        assert_eq!(
+            why(&[most; 3]),
+            format!(
+                "a.gz unpacks to 16 bytes; the size {most}×{most}×{most} in its header wants \
+                 79228162458924105385300197391"
+            )
+        );
+        assert_eq!(
+            why(&[1 << 31, 1 << 31, 4]), // 2⁶⁴ elements
+            "a.gz unpacks to 16 bytes; the size 2147483648×2147483648×4 in its header wants 18446744073709551632"
+        );
+    }
+
+    /// Whoever reads on fails. Kills: unpacking more than the header promises and one byte.
+    #[test]
+    fn no_more_is_unpacked_than_was_promised() {
+        let one_more = io::repeat(7).take(31).chain(Fails(ErrorKind::Other));
+        let why = unpacked::<3>(header(&[2, 3, 5]).chain(one_more)).err();
+        let wanted = "a.gz unpacks to more than 46 bytes; the size 2×3×5 in its header wants 46";
+        assert_eq!(why.as_deref(), Some(wanted));
+        let whole = unpacked::<1>(header(&[300]).chain(io::repeat(7).take(300))).unwrap();
+        assert_eq!((whole.size, whole.elements), ([300], vec![7; 300]));
+    }
+
+    /// Kills: an index beyond what came, an end that is not noticed, a checksum that is not looked at.
+    #[test]
+    fn what_is_cut_or_damaged_anywhere_is_refused_or_whole() {
+        let read = |bytes: &[u8], packed: bool| {
+            let file = Cursor::new(bytes.to_vec());
+            Idx::<3>::parse(Source::new("a".into(), file, packed, bytes.len() as u64))
+        };
+        let elements: Vec<u8> = (0..30).collect();
+        let plain = [header(&[2, 3, 5]).into_inner(), elements.clone()].concat();
+        let mut packer = GzEncoder::new(Vec::new(), Compression::best());
+        packer.write_all(&plain).unwrap();
+        for (whole, packed) in [(plain, false), (packer.finish().unwrap(), true)] {
+            assert_eq!(read(&whole, packed).unwrap().elements, elements);
+            for end in 0..whole.len() {
+                assert!(read(&whole[..end], packed).is_err(), "{end} of {} bytes", whole.len());
+            }
+            for bit in 0..8 * whole.len() {
+                let mut damaged = whole.clone();
+                damaged[bit / 8] ^= 1 << (bit % 8);
+                match read(&damaged, packed) {
+                    Ok(idx) if packed => assert_eq!(idx.elements, elements), // gzip's time and system are of no use
+                    seen => assert_eq!(seen.is_ok(), !packed && bit >= 8 * 16, "bit {bit}"),
+                }
+            }
+        }
+    }
+
+    /// Kills: a disk that fails taken for a file that is no gzip.
+    #[test]
+    fn a_disk_that_fails_is_said() {
+        let why = |kind| unpacked::<1>(header(&[1]).chain(Fails(kind))).err().unwrap();
+        assert_eq!(why(ErrorKind::Other), "cannot read a.gz: no luck");
+        for kind in [ErrorKind::InvalidData, ErrorKind::InvalidInput, ErrorKind::UnexpectedEof] {
+            assert_eq!(why(kind), "a.gz has 9 bytes that are no sound gzip file: no luck");
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! `--dump DIR`: what a split run took, gave and learnt, as whole tensors, for looking at it from outside.
+//!
+//! ```text
+//! activations.safetensors    blocks.0.attention.qkv.in, .out, …; rows are tokens, sequence by sequence
+//! gradients.safetensors      by Hugging Face names, oriented as theirs; none where nothing was learnt
+//! weights.safetensors        the same, as they were before the step
+//! names.json                 our names, and theirs of each
+//! ```
+//!
+//! Numbers are those of the run: f32 as F32, elements of the field as U64 (`0 ≤ x < 2^61 − 1`). Key, layout, number and
+//! step stand in each file's metadata. So products, sums and residuals can be checked by anyone: `out = in · W` in f32
+//! up to rounding, in the field exactly.
+use crate::{Error, Result};
+use comm::Mesh;
+use kernels::Kernels;
+use layers::{Activations, Chunk};
+use parallel::Entry;
+use serde_json::json;
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use tensor::safetensors::{Element, Writer};
+use tensor::{F61, Scalar, files};
+
+/// A number that a dump can hold.
+pub trait Number: Scalar {
+    /// What it is in a file.
+    type Stored: Element;
+    /// As it is stored.
+    fn stored(self) -> Self::Stored;
+}
+
+impl Number for f32 {
+    type Stored = f32;
+    fn stored(self) -> f32 {
+        self
+    }
+}
+impl Number for F61 {
+    type Stored = u64;
+    fn stored(self) -> u64 {
+        self.canonical()
+    }
+}
+
+/// Whole parameters, or their gradients, by canonical name.
+pub type Tensors<E> = Vec<(String, Vec<E>)>;
+
+/// What one rank saw.
+#[derive(Clone, Debug)]
+pub struct Seen<E> {
+    /// Of its sequences.
+    pub activations: Activations<E>,
+    /// Synced; empty where nothing was learnt.
+    pub gradients: Tensors<E>,
+    /// Before the step.
+    pub weights: Tensors<E>,
+}
+
+/// What is noted in the files.
+#[derive(Clone, Debug)]
+pub struct About {
+    /// The key of the field; none on floats.
+    pub key: Option<u64>,
+    /// The layout.
+    pub layout: String,
+    /// Which step, counted from 0; none where nothing was learnt.
+    pub step: Option<usize>,
+}
+
+/// The whole parameters.
+///
+/// # Errors
+/// If ranks do not meet; so it is below.
+pub fn weights<D: Kernels>(model: &mut Chunk<D>, mesh: &Mesh<D>) -> layers::Result<Tensors<D::Elem>> {
+    let whole = |p: &mut layers::Param<D>| Ok((p.name().to_string(), p.gather(mesh)?.unwrap_or_default()));
+    model.params().into_iter().map(whole).collect()
+}
+
+/// The whole gradients of the last step.
+///
+/// # Errors
+/// As above.
+pub fn gradients<D: Kernels>(model: &mut Chunk<D>, mesh: &Mesh<D>) -> layers::Result<Tensors<D::Elem>> {
+    let whole =
+        |p: &mut layers::Param<D>| Ok((p.name().to_string(), p.gather_gradient(mesh)?.unwrap_or_default()));
+    model.params().into_iter().map(whole).collect()
+}
+
+/// Makes the folder, if it is not there.
+///
+/// # Errors
+/// If it cannot be made.
+pub fn prepare(dir: &Path) -> Result<()> {
+    fs::create_dir_all(dir).map_err(|why| Error(format!("{} cannot be made a folder: {why}", dir.display())))
+}
+
+/// Writes what all ranks saw; the first of them speaks for the weights. The folder has been prepared.
+///
+/// # Errors
+/// If a file cannot be written.
+pub fn write<E: Number>(dir: &Path, entries: &[Entry], ranks: Vec<Seen<E>>, about: &About) -> Result<()> {
+    let mut ranks = ranks.into_iter();
+    let Seen { mut activations, gradients, weights } = ranks.next().expect("a rank");
+    ranks.for_each(|other| activations.join(other.activations));
+    let notes = about.notes::<E>();
+    let rows = |(name, rows): (String, BTreeMap<_, Vec<E>>)| {
+        let shape = vec![rows.len(), rows.values().next().map_or(0, Vec::len)];
+        (name, shape, rows.into_values().flatten().map(E::stored).collect())
+    };
+    put(&dir.join("activations.safetensors"), &notes, activations.named().map(rows).collect())?;
+    for (file, tensors) in [("gradients", gradients), ("weights", weights)] {
+        if !tensors.is_empty() {
+            put(&dir.join(format!("{file}.safetensors")), &notes, theirs(entries, &tensors))?;
+        }
+    }
+    let mut names = serde_json::Map::new();
+    for entry in entries {
+        let all = names.entry(entry.param.clone()).or_insert_with(|| json!([]));
+        all.as_array_mut().expect("put there as one").push(json!(entry.name));
+    }
+    let names = format!("{:#}\n", serde_json::Value::Object(names));
+    Ok(files::replace_file(&dir.join("names.json"), names.as_bytes())?)
+}
+
+impl About {
+    fn notes<E: Number>(&self) -> BTreeMap<String, String> {
+        let mut notes: BTreeMap<String, String> =
+            [("format".into(), "pt".into()), ("layout".into(), self.layout.clone())].into();
+        notes.insert("number".into(), E::NAME.into());
+        notes.extend(self.key.map(|key| ("key".into(), format!("{key:#018x}"))));
+        notes.extend(self.step.map(|step| ("step".into(), step.to_string())));
+        notes
+    }
+}
+
+/// A tensor of a file: its name, shape and numbers.
+type Stored<T> = (String, Vec<usize>, Vec<T>);
+
+/// Parameters under their names and in their orientation.
+fn theirs<E: Number>(entries: &[Entry], tensors: &Tensors<E>) -> Vec<Stored<E::Stored>> {
+    let of = |entry: &Entry| {
+        let whole = tensors.iter().find(|(name, _)| *name == entry.param);
+        let (_, whole) = whole.expect("a model has its parameters");
+        (entry.name.clone(), entry.shape(), entry.arrange(whole, E::stored))
+    };
+    entries.iter().map(of).collect()
+}
+
+fn put<T: Element>(path: &Path, notes: &BTreeMap<String, String>, tensors: Vec<Stored<T>>) -> Result<()> {
+    let header: Vec<_> =
+        tensors.iter().map(|(name, shape, _)| (name.clone(), T::DTYPE, shape.clone())).collect();
+    let mut writer = Writer::create(path, notes, &header)?;
+    for (name, _, values) in &tensors {
+        writer.tensor(name, values)?;
+    }
+    Ok(writer.finish()?)
+}

@@ -1,0 +1,115 @@
+//! What is proven: a model, texts to read, steps to train; and what the oracle says of them.
+use super::{NOISE, Trace, noise};
+use crate::{Layout, Result, bound, oracle};
+use layers::{Kind, Shape, Values};
+use parallel::{Batch, Sequence};
+use reference::Weights;
+use tensor::{F61, IGNORED, Scalar, mix};
+
+/// What is to be proven, besides the layout.
+#[derive(Clone, Debug)]
+pub struct Subject {
+    /// The model.
+    pub shape: Shape,
+    /// Texts whose logits are compared, and how much of each is a prompt; the rest is fed token by token.
+    pub texts: Vec<(Vec<u32>, usize)>,
+    /// The batch of each step, and its learning rate.
+    pub steps: Vec<(Batch, f64)>,
+    /// The optimizer and the clip limit.
+    pub optimizer: (Kind, Option<f64>),
+}
+
+impl Subject {
+    /// Two clipped steps of plain descent with rate 1 on two microbatches of unequal sequences, drawn by hash: what
+    /// hides nothing. Adam would hide uniform scale. Some sequences pack two documents, some targets are ignored.
+    ///
+    /// # Errors
+    /// If the layout has more data ranks than can be dealt to.
+    pub fn small(shape: Shape, layout: &Layout) -> Result<Self> {
+        let data = layout.size(comm::Axis::Dp);
+        let id = |salt: usize, i: usize| (mix((salt * 1000 + i) as u64) % shape.vocabulary as u64) as u32;
+        let document = |salt: usize| {
+            let ids: Vec<_> = (0..2 + salt % 3).map(|i| id(salt, i)).collect();
+            let mut targets: Vec<_> = (0..ids.len()).map(|i| id(salt + 500, i)).collect();
+            if salt % 4 == 1 {
+                targets[0] = IGNORED;
+            }
+            (ids, targets)
+        };
+        let sequence = |salt: usize| {
+            let two = [document(salt), document(salt + 7)];
+            Sequence::packed(&two[..1 + usize::from(salt % 3 == 2)])
+        };
+        let batch = |step: usize| {
+            let sequences = (0..=2 * data).map(|b| sequence(step * 31 + b)).collect();
+            Ok((Batch::new(sequences, 2)?, 1.0))
+        };
+        let steps: Vec<(Batch, f64)> = (0..2).map(batch).collect::<Result<_>>()?;
+        let text = |s: &Sequence| {
+            let first = s.ids[..s.documents[0]].to_vec();
+            let prompt = first.len().div_ceil(2);
+            (first, prompt)
+        };
+        let texts = steps[0].0.microbatches().iter().flatten().map(text).collect();
+        Ok(Self { shape, texts, steps, optimizer: (Kind::Sgd, Some(0.5)) })
+    }
+    fn oracle(&self) -> reference::Model {
+        oracle::model(&self.shape)
+    }
+    fn oracle_optimizer(&self) -> reference::Optimizer {
+        oracle::optimizer(self.optimizer.0)
+    }
+    fn oracle_steps(&self) -> Vec<(Vec<Vec<reference::Sequence>>, f64)> {
+        self.steps.iter().map(|(batch, lr)| (oracle::microbatches(batch), *lr)).collect()
+    }
+    fn oracle_texts(&self) -> Vec<reference::Sequence> {
+        let text = |ids: &[u32]| reference::Sequence { ids: ids.to_vec(), targets: Vec::new() };
+        self.texts.iter().map(|(ids, _)| text(ids)).collect()
+    }
+    /// log₂ of the probability that a wrong program passes under so many keys; none where the bound says nothing.
+    pub fn bound_log2(&self, keys: usize) -> Option<f64> {
+        let (model, optimizer) = (self.oracle(), self.oracle_optimizer());
+        let one = bound::log2_per_key(
+            &model,
+            optimizer,
+            self.optimizer.1,
+            &self.oracle_texts(),
+            &self.oracle_steps(),
+        );
+        (one < 0.0).then_some(one * keys as f64)
+    }
+    /// The oracle's weights with the noise of a step.
+    fn disturbed(&self, step: usize, weights: &Weights<F61>) -> Weights<F61> {
+        let (mut disturbed, noise) = (weights.clone(), noise(step));
+        for (name, shape) in self.oracle().shapes() {
+            let element = Values::<F61>::of(&noise, &name, shape, NOISE).expect("drawn, not read");
+            for (i, w) in disturbed.get_mut(&name).expect("the model's weights").iter_mut().enumerate() {
+                *w += element([i / shape[1], i % shape[1]]);
+            }
+        }
+        disturbed
+    }
+    /// What the oracle gives under the key in force, from these weights.
+    pub(super) fn truth(&self, weights: Weights<F61>) -> Trace {
+        let (model, mut trace) = (self.oracle(), Trace::new());
+        let steps = self.oracle_steps();
+        trace.push(("logits".into(), model.logits(&weights, &self.oracle_texts())));
+        let names: Vec<String> = model.shapes().into_iter().map(|(name, _)| name).collect();
+        let mut trainer = reference::Trainer::new(model, self.oracle_optimizer(), self.optimizer.1, weights);
+        for (n, (batch, lr)) in steps.iter().enumerate() {
+            let mut step = trainer.step(batch, *lr);
+            let loss = step.losses.iter().fold(F61::ZERO, |sum, &loss| sum + loss);
+            trace.push((format!("step {n}: loss"), vec![loss]));
+            trace.push((format!("step {n}: norm²"), vec![step.norm2]));
+            for name in &names {
+                let gradient = step.gradients.remove(name).expect("a gradient of every parameter");
+                trace.push((format!("step {n}: gradient of {name}"), gradient));
+            }
+            for name in &names {
+                trace.push((format!("step {n}: new {name}"), trainer.weights()[name].clone()));
+            }
+            trainer.replace(self.disturbed(n, trainer.weights()));
+        }
+        trace
+    }
+}

@@ -1,0 +1,180 @@
+//! Models that nobody here made: small random ones of every family, with logits, gradients and greedy ids from
+//! transformers and PyTorch in f64 (`golden/make.py`). Read from their files, they agree under every layout.
+use equipart::dump;
+use equipart::generate::{Request, all_logits, generate};
+use equipart::ids;
+use equipart::sampling::Sampling;
+use equipart::settings::{OptimizerName, Settings};
+use equipart::train::{Run, Source};
+use equipart::{Layout, Model};
+use serde::Deserialize;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use tensor::safetensors::File;
+
+const MODELS: [&str; 7] = ["llama", "linear", "mistral", "qwen2", "qwen3", "gpt2", "gpt2-erf"];
+const LAYOUTS: [&str; 6] = ["none", "tp=2", "tp=4", "tp=4,sp", "dp=2", "tp=2,sp,dp=2"];
+/// How far a logit may be off, and a gradient, as a part of its tensor's largest.
+const NEAR: f64 = 1e-4;
+
+#[derive(Deserialize)]
+struct Golden {
+    batch: Vec<Vec<u32>>,
+    loss: f64,
+    grad_norm: f64,
+    greedy: Greedy,
+}
+
+#[derive(Deserialize)]
+struct Greedy {
+    prompt: Vec<u32>,
+    ids: Vec<u32>,
+}
+
+fn folder(model: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(model)
+}
+
+fn golden(dir: &Path) -> (Golden, File) {
+    let text = std::fs::read(dir.join("golden.json")).unwrap();
+    (serde_json::from_slice(&text).unwrap(), File::open(&dir.join("golden.safetensors")).unwrap())
+}
+
+/// A tensor of a file, row-major.
+fn tensor(file: &File, name: &str) -> Vec<f64> {
+    let shape = &file.info(name).unwrap_or_else(|| panic!("{name}")).shape;
+    let shape = if shape.len() == 1 { [1, shape[0]] } else { [shape[0], shape[1]] };
+    let matrix = file.matrix(name, shape).unwrap();
+    (0..shape[0] * shape[1]).map(|i| matrix.get(i / shape[1], i % shape[1])).collect()
+}
+
+fn largest(x: impl IntoIterator<Item = f64>) -> f64 {
+    x.into_iter().fold(0.0, |most, x| most.max(x.abs()))
+}
+
+fn far(seen: &[f64], wanted: &[f64]) -> f64 {
+    assert_eq!(seen.len(), wanted.len());
+    largest(seen.iter().zip(wanted).map(|(s, w)| s - w))
+}
+
+/// Runs a step on the golden batch: the loss, and what is dumped.
+fn step(model: &Model, layout: Layout, golden: &Golden, dir: &Path) -> f64 {
+    let path = dir.join("ids.json");
+    std::fs::write(&path, serde_json::to_string(&golden.batch).unwrap()).unwrap();
+    let sequences = ids::read(&path, model.config.shape.vocabulary, model.config.positions).unwrap();
+    let settings = Settings {
+        steps: 1,
+        seq: 20,
+        batch_size: 2,
+        microbatches: 1,
+        lr: 1.0,
+        warmup: 0,
+        optimizer: OptimizerName::Sgd,
+        clip: None,
+        seed: 0,
+        text: 0,
+        constant: true,
+        dropout: Some(0.0),
+        label_smoothing: 0.0,
+        z_loss: 0.0,
+    };
+    let run = Run {
+        model: model.clone(),
+        source: Source::Ids(&sequences),
+        settings,
+        layout,
+        out: None,
+        resume: None,
+        checkpoint_every: 1,
+        stop_after: None,
+        dump: Some(dir.to_path_buf()),
+    };
+    let loss = Mutex::new(0.0);
+    run.train(&|line| *loss.lock().unwrap() = line.loss).unwrap();
+    loss.into_inner().unwrap()
+}
+
+/// Kills: a rope's scaling, a window, a bias, a norm of heads, a head size or an activation taken for another; a
+/// tensor turned or a part of it misplaced in reading or dumping; numbers of half precision read as others.
+#[test]
+fn logits_gradients_and_greedy_ids_are_those_of_transformers() {
+    for name in MODELS {
+        let dir = folder(name);
+        let (model, (golden, file)) = (Model::read(&dir).unwrap(), golden(&dir));
+        for layout in LAYOUTS {
+            let layout: Layout = layout.parse().unwrap();
+            let logits = all_logits::<f32>(&model, &layout, &golden.batch).unwrap();
+            let wanted = [tensor(&file, "logits.0"), tensor(&file, "logits.1")].concat();
+            let (off, size) = (far(&logits, &wanted), largest(wanted.iter().copied()));
+            assert!(off < NEAR, "{name}, {layout}: logits are off by {off:.1e}");
+            let out = tempfile::tempdir().unwrap();
+            let loss = step(&model, layout, &golden, out.path());
+            assert!((loss - golden.loss).abs() < NEAR, "{name}, {layout}: loss {loss} for {}", golden.loss);
+            let (worst, norm) = gradients(&file, out.path(), &format!("{name}, {layout}"));
+            assert!((norm / golden.grad_norm - 1.0).abs() < NEAR, "{name}, {layout}: norm {norm}");
+            let prompts = vec![golden.greedy.prompt.clone(); layout.size(comm::Axis::Dp)];
+            let sampling = Sampling::default();
+            let request = Request { prompts, max_new: golden.greedy.ids.len(), sampling, record: false };
+            for text in generate(&model, &layout, &request, &|_| ()).unwrap().texts {
+                assert_eq!(text.ids, [&golden.greedy.prompt[..], &golden.greedy.ids].concat(), "{name}, {layout}");
+            }
+            println!(
+                "{name:<9} {:<13} logits off by {off:.1e} of {size:.1}, gradients by {worst:.1e} of their largest, \
+                 loss by {:.1e}",
+                layout.to_string(),
+                (loss - golden.loss).abs()
+            );
+        }
+    }
+}
+
+/// The worst gradient of a dump, and the norm of all.
+fn gradients(golden: &File, dump: &Path, at: &str) -> (f64, f64) {
+    let seen = File::open(&dump.join("gradients.safetensors")).unwrap();
+    let names: Vec<_> = golden.names().filter_map(|name| name.strip_prefix("grad.")).collect();
+    assert_eq!(seen.names().count(), names.len(), "{at}");
+    let (mut worst, mut norm2) = (0.0f64, 0.0);
+    for name in names {
+        let (got, wanted) = (tensor(&seen, name), tensor(golden, &format!("grad.{name}")));
+        let (off, size) = (far(&got, &wanted), largest(wanted.iter().copied()));
+        assert!(off < NEAR * size, "{at}: gradient of {name} is off by {off:.1e} of {size:.1e}");
+        worst = worst.max(off / size);
+        norm2 += got.iter().map(|g| g * g).sum::<f64>();
+    }
+    (worst, norm2.sqrt())
+}
+
+/// What a dump says holds in itself: every linear layer's output is its input times its weight, plus its bias; names
+/// and metadata are there. Kills: rows or columns of an activation out of order, weights of after the step.
+#[test]
+fn dumped_products_hold() {
+    let dir = folder("gpt2");
+    let (model, (golden, _)) = (Model::read(&dir).unwrap(), golden(&dir));
+    for layout in LAYOUTS {
+        let out = tempfile::tempdir().unwrap();
+        step(&model, layout.parse().unwrap(), &golden, out.path());
+        let open = |name: &str| File::open(&out.path().join(name)).unwrap();
+        let (activations, weights) = (open("activations.safetensors"), open("weights.safetensors"));
+        for (ours, theirs) in
+            [("attention.qkv", "attn.c_attn"), ("attention.out", "attn.c_proj"), ("mlp.up", "mlp.c_fc")]
+        {
+            let [x, y] = ["in", "out"].map(|end| tensor(&activations, &format!("blocks.1.{ours}.{end}")));
+            let [w, b] =
+                ["weight", "bias"].map(|part| tensor(&weights, &format!("transformer.h.1.{theirs}.{part}")));
+            let (tokens, outputs) = (golden.batch.iter().map(|s| s.len() - 1).sum::<usize>(), b.len());
+            let inputs = x.len() / tokens;
+            assert_eq!((y.len(), w.len()), (tokens * outputs, inputs * outputs));
+            for (i, y) in y.iter().enumerate() {
+                let (row, col) = (i / outputs, i % outputs);
+                let product: f64 = (0..inputs).map(|k| x[row * inputs + k] * w[k * outputs + col]).sum();
+                assert!((product + b[col] - y).abs() < 1e-4, "{layout}: {ours}[{row}, {col}]");
+            }
+        }
+        let note = |key: &str| activations.metadata().get(key).cloned();
+        assert_eq!((note("layout").as_deref(), note("step").as_deref()), (Some(layout), Some("0")));
+        let names = std::fs::read_to_string(out.path().join("names.json")).unwrap();
+        let names: serde_json::Value = serde_json::from_str(&names).unwrap();
+        assert_eq!(names["blocks.0.attention.qkv"][0], "transformer.h.0.attn.c_attn.weight");
+    }
+    assert!(dump::prepare(&folder("gpt2").join("config.json")).is_err(), "a file is no folder");
+}

@@ -1,0 +1,205 @@
+//! A classifier: linear layers with `ReLU` between them, and a loss that never sees all logits in one place.
+//!
+//! Letters: `B` examples, `F` features, `C` classes; `_t` this rank's share.
+//!
+//! ```text
+//! odd       column row | column row | … | column          a bar: activations that every rank has whole
+//! even      gathered column | column row | … | column
+//! gathered  Y[B,F] = all ranks' columns of X·W_t + b_t           all-gather, B·F/ranks elements
+//! pair      Y[B,F] = Σ_t relu(X·W_t + b_t)·W_t + b               all-reduce, B·F elements
+//! last      Z[B,C_t] = X·W_t + b_t; the loss as in `head.rs`     all-reduce, 3·B elements
+//! backward  dX of each column layer but the model's first        all-reduce, B·(features of X) elements
+//! ```
+//!
+//! Two layers cost one all-reduce each way. From the last layer back, its classes split, pairs leave over one layer
+//! where their number is even: the first, whose dX nobody wants, so that it costs its gathering alone. Only features
+//! between the two layers of a pair, or gathered, must be divided by the ranks.
+//!
+//! Source: Shoeybi et al., Megatron-LM, §3, arXiv:1909.08053. Chapter: 3. Compare: `mlp.rs`, one pair.
+use crate::build::positive;
+use crate::ops::{
+    Partial, Split, Stream, activate, activate_backward, activate_stream, activate_stream_backward, cross_entropy,
+    cross_entropy_backward, row_stab, row_sums,
+};
+use crate::{
+    Builder, ColumnLinear, Cx, GatheredColumn, Kept, Layer, Mode, Param, Pieces, Result, RowLinear, Section,
+};
+use comm::{Axis, Group};
+use kernels::{Activation::Relu, Kernels, LossTerms};
+use std::collections::BTreeMap;
+use tensor::{Ids, Tensor};
+
+/// A multilayer perceptron that tells classes apart, its features split over the ranks of an axis. Any number of
+/// microbatches may be in flight, told apart by their `Cx`, where each example is a sequence of one token.
+pub struct Classifier<D: Kernels> {
+    gathered: Option<GatheredColumn<D>>, // the first layer, where the number of layers is even
+    pairs: Vec<(ColumnLinear<D>, RowLinear<D>)>,
+    last: ColumnLinear<D>, // W[F,C_t]
+    classes: usize,
+    group: Group<D>,
+    saved: BTreeMap<usize, Saved<D>>,
+}
+
+/// What backward needs of one microbatch.
+struct Saved<D: Kernels> {
+    inner: Inner<D>,
+    logits: Split<D>,
+    lse: Tensor<D>,
+    labels: Ids<D>,
+}
+
+/// What the layers keep.
+struct Inner<D: Kernels> {
+    gathered: Option<(Kept<Stream<D>>, Kept<Stream<D>>)>, // X; Y before its ReLU
+    pairs: Vec<Pair<D>>,
+    last: Kept<Stream<D>>,
+}
+
+/// What a pair keeps.
+struct Pair<D: Kernels> {
+    x: Kept<Stream<D>>,
+    up: Kept<Split<D>>,     // before its ReLU
+    hidden: Kept<Split<D>>, // behind it
+    y: Kept<Stream<D>>,     // before its ReLU
+}
+
+impl<D: Kernels> Classifier<D> {
+    /// Parameters `layers.0[I,O]`, `layers.0.bias[1,O]`, …; `sizes` are the features of the input, of each layer
+    /// between, and the classes.
+    ///
+    /// # Errors
+    /// If there is no layer, a size is 0, or the ranks do not divide what they should share.
+    pub fn shard(at: &Builder<D>, axis: Axis, sizes: &[usize]) -> Result<Self> {
+        let layers = sizes.len().saturating_sub(1);
+        positive("the number of layers", layers)?;
+        for (i, &size) in sizes.iter().enumerate() {
+            positive(&format!("size {i} of the classifier"), size)?;
+        }
+        let name = |i: usize| format!("layers.{i}");
+        let whole = layers.is_multiple_of(2);
+        let first = || GatheredColumn::shard(at, axis, &name(0), [sizes[0], sizes[1]], true);
+        let pair = |i: usize| {
+            let up = ColumnLinear::shard(at, axis, &name(i), sizes[i], &[sizes[i + 1].into()], true)?;
+            let down = RowLinear::shard(at, axis, &name(i + 1), [sizes[i + 1], sizes[i + 2]], true)?;
+            Ok((up, down))
+        };
+        let (last, classes) = (layers - 1, sizes[layers]);
+        let columns = [Section { size: classes, pieces: Pieces::Padded }];
+        Ok(Self {
+            gathered: whole.then(first).transpose()?,
+            pairs: (usize::from(whole)..last).step_by(2).map(pair).collect::<Result<_>>()?,
+            last: ColumnLinear::shard(at, axis, &name(last), sizes[last], &columns, true)?,
+            classes,
+            group: at.mesh.group(axis).named("classes"),
+            saved: BTreeMap::new(),
+        })
+    }
+    /// Parameters, in program order.
+    pub fn params(&mut self) -> Vec<&mut Param<D>> {
+        let mut all = Vec::new();
+        if let Some(first) = &mut self.gathered {
+            first.params(&mut all);
+        }
+        for (up, down) in &mut self.pairs {
+            up.params(&mut all);
+            down.params(&mut all);
+        }
+        self.last.params(&mut all);
+        all
+    }
+    /// `X[B,F]`, whole on every rank, to this rank's logits, and what the layers keep.
+    fn through(&self, cx: &Cx<D>, x: Tensor<D>) -> Result<(Split<D>, Inner<D>)> {
+        assert_eq!(cx.rows(), x.rows(), "a row for every example");
+        let (mut x, mut gathered, mut pairs) = (Stream::from(x), None, Vec::new());
+        if let Some(first) = &self.gathered {
+            let (y, kept) = first.forward(cx, x)?;
+            x = activate_stream(&y, Relu);
+            gathered = Some((kept, cx.keep(y)));
+        }
+        for (up, down) in &self.pairs {
+            let (u, kept) = up.forward(cx, x)?;
+            let (y, hidden) = down.forward(cx, activate(&u, Relu))?;
+            x = activate_stream(&y, Relu);
+            pairs.push(Pair { x: kept, up: cx.keep(u), hidden, y: cx.keep(y) });
+        }
+        let (logits, last) = self.last.forward(cx, x)?;
+        Ok((logits, Inner { gathered, pairs, last }))
+    }
+    fn terms(&self, cx: &Cx<D>) -> LossTerms {
+        LossTerms { mean_over: cx.mean_over(), smoothing: 0.0, z: 0.0, vocabulary: self.classes }
+    }
+    /// `X[B,F]`, whole on every rank, to logits `[B,C]`, all of them on every rank: for choosing a class.
+    ///
+    /// # Errors
+    /// If ranks do not meet; so it is below.
+    pub fn logits(&self, cx: &Cx<D>, x: Tensor<D>) -> Result<Tensor<D>> {
+        self.through(cx, x)?.0.all_gather_first(&self.group, self.classes)
+    }
+    /// One microbatch: `X[B,F]`, whole on every rank, to its share of the mean loss, an addend on each data rank.
+    ///
+    /// # Errors
+    /// As above.
+    ///
+    /// # Panics
+    /// If the microbatch is in flight already.
+    pub fn forward(&mut self, cx: &Cx<D>, x: Tensor<D>, labels: Ids<D>) -> Result<Partial<D>> {
+        let (logits, inner) = self.through(cx, x)?;
+        let (terms, rank) = (self.terms(cx), self.group.rank());
+        let m = row_stab(&logits, rank, self.classes).all_reduce(&self.group)?;
+        let sums = row_sums(&logits, &m, rank, &labels, &terms).all_reduce(&self.group)?;
+        let (loss, lse) = cross_entropy(m, &sums, &labels, &terms);
+        if cx.mode() == Mode::Train {
+            let before = self.saved.insert(cx.microbatch(), Saved { inner, logits, lse, labels });
+            assert!(before.is_none(), "microbatch {} is in flight", cx.microbatch());
+        }
+        Ok(loss)
+    }
+    /// The gradients of all parameters, from what the microbatch's forward kept.
+    ///
+    /// # Errors
+    /// As above.
+    ///
+    /// # Panics
+    /// If there was no forward of this microbatch.
+    pub fn backward(&mut self, cx: &Cx<D>) -> Result<()> {
+        let Saved { inner, logits, lse, labels } =
+            self.saved.remove(&cx.microbatch()).expect("a forward of this microbatch");
+        let dlogits = cross_entropy_backward(logits, &lse, self.group.rank(), &labels, &self.terms(cx));
+        let whole = self.gathered.is_some();
+        let first = self.pairs.is_empty() && !whole;
+        let mut dx = column_backward(&mut self.last, cx, inner.last, dlogits, first)?;
+        for (i, ((up, down), kept)) in self.pairs.iter_mut().zip(inner.pairs).enumerate().rev() {
+            let dy = activate_stream_backward(&kept.y.open(), &dx.expect(WANTED), Relu);
+            let dh = down.backward(cx, kept.hidden, dy)?;
+            let du = activate_backward(&kept.up.open(), &dh, Relu);
+            dx = column_backward(up, cx, kept.x, du, i == 0 && !whole)?;
+        }
+        if let (Some(first), Some((x, y))) = (&mut self.gathered, inner.gathered) {
+            let dy = activate_stream_backward(&y.open(), &dx.expect(WANTED), Relu);
+            let dy = Split::cut(&dy.gather(&self.group)?, &self.group)?;
+            first.backward_weight(cx, (x.open(), dy))?;
+        }
+        Ok(())
+    }
+}
+
+/// Of every layer but the first.
+const WANTED: &str = "the gradient of what a later layer was given";
+
+/// dW, and dX unless this is the model's first layer: the gradient of an example is nobody's.
+fn column_backward<D: Kernels>(
+    layer: &mut ColumnLinear<D>,
+    cx: &Cx<D>,
+    x: Kept<Stream<D>>,
+    dy: Split<D>,
+    first: bool,
+) -> Result<Option<Stream<D>>> {
+    if first {
+        layer.backward_weight(cx, (x.open(), dy))?;
+        return Ok(None);
+    }
+    layer.backward(cx, x, dy).map(Some)
+}
+
+#[cfg(test)]
+mod tests;
