@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use tensor::safetensors::File;
 use tensor::{Cpu, Real, files};
 
-const MODEL: &str = "model.safetensors";
+pub(crate) const MODEL: &str = "model.safetensors";
 
 fn optimizer_file(step: usize) -> String {
     format!("optimizer-{step}.safetensors")
@@ -28,17 +28,25 @@ pub struct Lock(#[allow(dead_code)] Option<fs::File>); // held, not read
 /// # Errors
 /// If there is a model in it already, another run is using it, it is a file, or it cannot be written to.
 pub fn prepare(dir: &Path, config: &Config) -> Result<Lock> {
+    let lock = claim(dir, &config.to_json(), "resume it with --resume or choose another folder")?;
+    write_about(dir, config)?;
+    Ok(lock)
+}
+
+/// Takes a folder for a new run of a model with this config.json; `or` says what to do where there is one already.
+///
+/// # Errors
+/// As [`prepare`].
+pub(crate) fn claim(dir: &Path, config: &str, or: &str) -> Result<Lock> {
     let lock = lock(dir)?;
     let name = dir.display();
     if files_of(dir).iter().any(|file| file.strip_suffix(".safetensors").is_some()) {
-        let or = "resume it with --resume or choose another folder";
         return Err(Error(format!("{name} holds a model already; {or}")));
     }
     let path = dir.join("config.json");
-    if path.exists() && files::read(&path).ok().as_deref() != Some(config.to_json().as_bytes()) {
+    if path.exists() && files::read(&path).ok().as_deref() != Some(config.as_bytes()) {
         return Err(Error(format!("{name} holds another model's config.json; choose another folder")));
     }
-    write_about(dir, config)?;
     Ok(lock)
 }
 
@@ -78,17 +86,22 @@ fn files_of(dir: &Path) -> Vec<String> {
 }
 
 fn write_about(dir: &Path, config: &Config) -> Result<()> {
-    // What a run that was killed had not finished writing.
+    write_config(dir, &config.to_json())?;
+    if config.shape.vocabulary == 256 {
+        files::replace_file(&dir.join("tokenizer.json"), tokenizer::json().as_bytes())?;
+    }
+    Ok(())
+}
+
+/// Writes config.json, and removes what a run that was killed had not finished writing.
+pub(crate) fn write_config(dir: &Path, config: &str) -> Result<()> {
     let ours = [".model.", ".optimizer-", ".config.", ".tokenizer."];
     let half_written =
         |f: &str| f.strip_suffix(".tmp").is_some_and(|f| ours.iter().any(|o| f.starts_with(o)));
     for file in files_of(dir).iter().filter(|f| half_written(f)) {
         let _ = fs::remove_file(dir.join(file));
     }
-    files::replace_file(&dir.join("config.json"), config.to_json().as_bytes())?;
-    if config.shape.vocabulary == 256 {
-        files::replace_file(&dir.join("tokenizer.json"), tokenizer::json().as_bytes())?;
-    }
+    files::replace_file(&dir.join("config.json"), config.as_bytes())?;
     Ok(())
 }
 

@@ -247,3 +247,32 @@ fn fresh_weights_have_the_deviation_of_their_inputs() {
         );
     }
 }
+
+/// Sequence regions: what is kept between the products is cut by the ranks, and what is said forward stays the same
+/// but for its kind. Backward gathers each column layer's input once more. Kills: an input kept whole.
+#[test]
+fn sequence_regions_keep_less_and_say_the_same_forward() {
+    const RANKS: usize = 4;
+    let tokens = 64;
+    let run = |regions: bool| {
+        let (device, mesh) = (Meta::<Cpu<f32>>::default(), Mesh::ghost(&[(Axis::Tp, RANKS)], 1).unwrap());
+        let at = Builder::new(&device, &mesh, &Random { seed: 1 });
+        let at = if regions { at.in_regions() } else { at };
+        let mut model = Chunk::whole(&at, &SHAPE).unwrap();
+        device.meter().begin(Phase::Step);
+        let cx = Cx::train(0, &[tokens], tokens);
+        let ids = Ids::new(&device, &vec![0; tokens], SHAPE.vocabulary).unwrap();
+        let before = device.meter().now(Category::Activations);
+        model.forward(&cx, Input::Tokens(ids.clone()), Some(ids)).unwrap();
+        let (kept, forward) = (device.meter().now(Category::Activations) - before, mesh.ledger());
+        model.backward(&cx, None).unwrap();
+        (kept, forward.wire_bytes(), (mesh.ledger() - &forward).wire_bytes())
+    };
+    let ([whole, forward, backward], [cut, forward_cut, backward_cut]) = (<[usize; 3]>::from(run(false)), run(true).into());
+    // Of each block two norms' inputs and outputs, of the head one; the statistics beside them are a number a token.
+    let streams = (4 * SHAPE.blocks + 2) * SHAPE.width + 2 * SHAPE.blocks + 1;
+    assert_eq!(whole - cut, 4 * tokens * streams * (RANKS - 1) / RANKS);
+    assert_eq!(forward_cut, forward);
+    let again = (2 * SHAPE.blocks + 1) * SHAPE.width * tokens * 4 * (RANKS - 1) / RANKS;
+    assert_eq!(backward_cut, backward + again);
+}
