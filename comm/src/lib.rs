@@ -46,4 +46,4 @@ pub use error::{CommError, Result};
 pub use group::Group;
 pub use ledger::{Ledger, Traffic};
 pub use mesh::Mesh;
-pub use threads::{RankError, World};
+pub use threads::{RankError, World, caught};

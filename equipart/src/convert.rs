@@ -3,24 +3,11 @@
 //! A tensor at a time passes from file to file, a few thousand numbers in memory; names become those that
 //! `save_pretrained` of `transformers` writes. The folder gets its model.safetensors last: before that moment it holds
 //! no model, whenever the program stops.
-use crate::{Error, Model, Result, names, tokenizer};
+use crate::{Error, Model, Result, names};
 use std::fs;
 use std::path::Path;
 use tensor::files;
 use tensor::safetensors::{Dtype, Writer};
-
-/// What goes along as it is, where it is there: what `transformers` turns text into ids with, and how it generates.
-const ALONG: [&str; 9] = [
-    "added_tokens.json",
-    "chat_template.jinja",
-    "generation_config.json",
-    "merges.txt",
-    "special_tokens_map.json",
-    "tokenizer.json",
-    "tokenizer.model",
-    "tokenizer_config.json",
-    "vocab.json",
-];
 
 /// What was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -83,21 +70,11 @@ fn prepare(out: &Path) -> Result<()> {
     fs::create_dir_all(out).map_err(|why| Error(format!("{} cannot be made: {why}", out.display())))
 }
 
-/// Writes config.json and copies what goes along.
+/// Writes config.json and what goes along with it.
 fn write_along(model: &Model, out: &Path, dtype: Dtype) -> Result<Vec<String>> {
     files::replace_file(&out.join("config.json"), model.config.to_json_in(dtype).as_bytes())?;
     let mut along = vec!["config.json".to_owned()];
-    let Some(dir) = model.dir() else {
-        files::replace_file(&out.join("tokenizer.json"), tokenizer::json().as_bytes())?;
-        along.push("tokenizer.json".to_owned());
-        return Ok(along);
-    };
-    for name in ALONG.into_iter().filter(|name| dir.join(name).is_file()) {
-        let bytes = fs::read(dir.join(name))
-            .map_err(|why| Error(format!("cannot read {}: {why}", dir.join(name).display())))?;
-        files::replace_file(&out.join(name), &bytes)?;
-        along.push(name.to_owned());
-    }
+    along.extend(model.tokens.write(out)?);
     Ok(along)
 }
 

@@ -32,4 +32,5 @@ from!(
     crate::sampling::SamplingError,
     crate::schedule::ScheduleError,
     crate::text::TextError,
+    crate::tokenizer::TokenizerError,
 );

@@ -6,6 +6,7 @@
 //! |---|---|---|
 //! | `compare` | [`mod@compare`] | the same work under several layouts: time, memory, traffic, equality |
 //! | `train` | [`mod@train`] | trains on bytes of text, with checkpoints that resume |
+//! | `train --model mlp` | [`mod@classify`] | trains a plain classifier on pictures of digits |
 //! | `generate` | [`mod@generate`] | continues a prompt, with a cache of keys and values |
 //! | `prove` | [`mod@prove`] | the whole model under a layout equals the unsplit oracle, bit for bit |
 //! | `eval` | [`mod@eval`] | loss and perplexity of a text or of given ids |
@@ -14,6 +15,7 @@
 //! | `bench` | [`mod@bench`] | step times of one shape |
 pub mod bench;
 pub mod bound;
+pub mod classify;
 pub mod cli;
 pub mod compare;
 pub mod config;

@@ -1,13 +1,13 @@
 //! A model to work with: its configuration and where its weights are.
-use crate::{Config, Error, Result, embedded, names, tokenizer};
+use crate::tokenizer::{Tokenizer, Tokens};
+use crate::{Config, Error, Result, embedded, names};
 use layers::build::Element;
 use layers::{Draw, Random, Values};
 use parallel::Stored;
-use serde_json::Value;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use tensor::safetensors::{File, Shards};
-use tensor::{Scalar, files};
+use tensor::Scalar;
 
 /// A configuration and a source of weights. Cheap to clone; each rank reads its share.
 #[derive(Clone)]
@@ -16,7 +16,8 @@ pub struct Model {
     pub config: Config,
     /// Where it comes from, for messages.
     pub origin: String,
-    dir: Option<PathBuf>,
+    /// What its ids are.
+    pub tokens: Tokens,
     weights: Weights,
 }
 
@@ -34,7 +35,7 @@ impl Model {
     pub fn embedded() -> Result<Self> {
         let origin = "the embedded default";
         let config = Config::parse(embedded::CONFIG, origin)?;
-        Self::stored(config, File::from_static(embedded::WEIGHTS, origin)?.into(), None)
+        Self::stored(config, File::from_static(embedded::WEIGHTS, origin)?.into(), Tokens::Bytes)
     }
     /// A folder in the Hugging Face layout: config.json and model.safetensors, or several files and their index.
     /// Names and shapes of all tensors are checked here; numbers are read by whoever asks for them.
@@ -48,9 +49,9 @@ impl Model {
             return Err(Error(format!("{} {what}; {wanted}", dir.display())));
         }
         let config = Config::read(&dir.join("config.json"))?;
-        Self::stored(config, Shards::open(dir)?, Some(dir.to_owned()))
+        Self::stored(config, Shards::open(dir)?, Tokens::Folder(dir.to_owned()))
     }
-    fn stored(config: Config, shards: Shards, dir: Option<PathBuf>) -> Result<Self> {
+    fn stored(config: Config, shards: Shards, tokens: Tokens) -> Result<Self> {
         let (shape, origin) = (&config.shape, shards.path().to_owned());
         let entries = names::entries_in(shape, shards.names());
         let stored = Stored::new(shards, entries, |name| names::is_passed_over(shape, name))?;
@@ -63,12 +64,13 @@ impl Model {
                 names::HEAD
             )));
         }
-        Ok(Self { config, origin, dir, weights: Weights::Stored(Arc::new(stored)) })
+        Ok(Self { config, origin, tokens, weights: Weights::Stored(Arc::new(stored)) })
     }
-    /// Untrained weights from a seed.
+    /// Untrained weights from a seed. If there are 256 ids, they are bytes.
     pub fn fresh(config: Config, seed: u64) -> Self {
         let origin = format!("fresh weights of seed {seed}");
-        Self { config, origin, dir: None, weights: Weights::Random(Random { seed }) }
+        let tokens = if config.shape.vocabulary == 256 { Tokens::Bytes } else { Tokens::Unknown };
+        Self { config, origin, tokens, weights: Weights::Random(Random { seed }) }
     }
     /// The weights, as a source for layers.
     pub fn values<E: Scalar>(&self) -> &dyn Values<E> {
@@ -81,48 +83,18 @@ impl Model {
             Weights::Stored(stored) => Some(stored),
         }
     }
-    /// The folder it was read from.
-    pub fn dir(&self) -> Option<&Path> {
-        self.dir.as_deref()
-    }
     /// What is noted in the weights' file.
     pub fn note(&self, key: &str) -> Option<&str> {
         self.tensors()?.shards().metadata()?.get(key).map(String::as_str)
     }
-    /// Whether its ids are the bytes of text.
+    /// What turns text into its ids and back.
     ///
     /// # Errors
-    /// Saying why only ids can be given to it and had from it: its folder has no tokenizer, or another one.
-    pub fn reads_text(&self) -> Result<()> {
-        const INSTEAD: &str = "give token ids with --prompt-ids or --batch";
-        let path = self.dir.as_ref().map(|dir| (dir, dir.join("tokenizer.json")));
-        if let Some((dir, _)) = path.as_ref().filter(|(_, path)| !path.exists()) {
-            return Err(Error(format!(
-                "{} has no tokenizer.json to read text with; {INSTEAD}",
-                dir.display()
-            )));
-        }
-        let vocabulary = self.config.shape.vocabulary;
-        if vocabulary != 256 {
-            let has = format!("this model has a vocabulary of {vocabulary}");
-            return Err(Error(format!("text is read as bytes, and {has}; {INSTEAD}")));
-        }
-        match path {
-            Some((_, path)) if !is_of_bytes(&files::read(&path)?) => {
-                let has = format!("{} has other tokens", path.display());
-                Err(Error(format!("text is read as bytes, and {has}; {INSTEAD}")))
-            }
-            _ => Ok(()),
-        }
+    /// Saying why only ids can be given to it and had from it: its folder has no tokenizer.json, or none that can be
+    /// read, or one of ids that the model does not have.
+    pub fn tokenizer(&self) -> Result<Tokenizer> {
+        self.tokens.read(self.config.shape.vocabulary)
     }
-}
-
-/// Whether a tokenizer.json makes every byte the token of its number.
-fn is_of_bytes(text: &[u8]) -> bool {
-    let [theirs, ours] = [text, tokenizer::json().as_bytes()].map(serde_json::from_slice::<Value>);
-    let (Ok(theirs), Ok(ours)) = (theirs, ours) else { return false };
-    let parts = ["/model/vocab", "/model/merges", "/normalizer", "/added_tokens"];
-    parts.iter().all(|part| theirs.pointer(part) == ours.pointer(part))
 }
 
 impl<E: Scalar> Values<E> for Weights {

@@ -58,7 +58,7 @@ pub fn program<D: Kernels>(
 /// # Errors
 /// If the layout does not fit the shape or the batch.
 pub fn price(config: &Config, settings: &Settings, layout: &Layout) -> Result<Vec<Price>> {
-    let shape = &config.shape;
+    let shape = &settings.shape(config);
     layout.fits(shape)?;
     settings.check(config)?;
     let on_rank = |rank| {

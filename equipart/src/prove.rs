@@ -4,8 +4,10 @@
 //! microbatches with a clipped norm. Compared are the texts' logits, then for each step the loss, the norm², every gradient and every new weight, put together from all ranks, on every rank.
 //! After a step a fresh random number is added to every weight, so that degrees, and with them the bound, do not
 //! compound.
+mod classifier;
 mod subject;
 
+pub use classifier::{ClassifierSubject, certify_classifier, prove_classifier};
 pub use subject::Subject;
 
 use crate::dump::{self, About, Seen};
@@ -182,8 +184,19 @@ pub fn prove(subject: &Subject, layout: &Layout, keys: &[Key], truths: &Truths) 
         })?;
         Ok(ranks)
     };
+    under_keys(layout, keys, &one)
+}
+
+/// What a rank compared: tensors, elements, and the first that differ.
+type Compared = (usize, usize, Option<Difference>);
+
+/// Runs `one` under each key, all at once, and puts together what its ranks compared.
+fn under_keys(
+    layout: &Layout,
+    keys: &[Key],
+    one: &(dyn Fn(Key) -> Result<Vec<Compared>> + Sync),
+) -> Result<Verdict> {
     let under_all_keys: Vec<Result<_>> = std::thread::scope(|scope| {
-        let one = &one;
         let runs: Vec<_> = keys.iter().map(|&key| scope.spawn(move || one(key))).collect();
         runs.into_iter().map(|run| run.join().expect("ranks' panics are errors")).collect()
     });
@@ -224,7 +237,7 @@ pub fn dump(subject: &Subject, layout: &Layout, key: Key, dir: &Path, entries: &
 }
 
 /// Tensors and elements compared, and the first that differ. What one has and the other lacks differs, too.
-fn compare(mine: &Trace, truth: &Trace, rank: usize) -> (usize, usize, Option<Difference>) {
+fn compare(mine: &Trace, truth: &Trace, rank: usize) -> Compared {
     let elements = truth.iter().map(|(_, x)| x.len()).sum();
     let mut first = None;
     for ((name, got), (wanted, want)) in mine.iter().zip(truth) {

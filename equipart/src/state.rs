@@ -27,9 +27,9 @@ pub struct Lock(#[allow(dead_code)] Option<fs::File>); // held, not read
 ///
 /// # Errors
 /// If there is a model in it already, another run is using it, it is a file, or it cannot be written to.
-pub fn prepare(dir: &Path, config: &Config) -> Result<Lock> {
-    let lock = claim(dir, &config.to_json(), "resume it with --resume or choose another folder")?;
-    write_about(dir, config)?;
+pub fn prepare(dir: &Path, model: &Model) -> Result<Lock> {
+    let lock = claim(dir, &model.config.to_json(), "resume it with --resume or choose another folder")?;
+    write_about(dir, model)?;
     Ok(lock)
 }
 
@@ -54,13 +54,13 @@ pub(crate) fn claim(dir: &Path, config: &str, or: &str) -> Result<Lock> {
 ///
 /// # Errors
 /// As [`prepare`].
-pub fn prepare_again(dir: &Path, from: &Path, config: &Config) -> Result<Lock> {
+pub fn prepare_again(dir: &Path, from: &Path, model: &Model) -> Result<Lock> {
     let same = fs::canonicalize(dir).ok().zip(fs::canonicalize(from).ok()).is_some_and(|(a, b)| a == b);
     if !same {
-        return prepare(dir, config);
+        return prepare(dir, model);
     }
     let lock = lock(dir)?;
-    write_about(dir, config)?;
+    write_about(dir, model)?;
     Ok(lock)
 }
 
@@ -85,19 +85,18 @@ fn files_of(dir: &Path) -> Vec<String> {
     all.map(|file| file.file_name().to_string_lossy().into_owned()).collect()
 }
 
-fn write_about(dir: &Path, config: &Config) -> Result<()> {
-    write_config(dir, &config.to_json())?;
-    if config.shape.vocabulary == 256 {
-        files::replace_file(&dir.join("tokenizer.json"), tokenizer::json().as_bytes())?;
-    }
+/// Writes what describes a model: config.json, and what reads its text.
+fn write_about(dir: &Path, model: &Model) -> Result<()> {
+    write_config(dir, &model.config.to_json())?;
+    model.tokens.write(dir)?;
     Ok(())
 }
 
 /// Writes config.json, and removes what a run that was killed had not finished writing.
 pub(crate) fn write_config(dir: &Path, config: &str) -> Result<()> {
-    let ours = [".model.", ".optimizer-", ".config.", ".tokenizer."];
+    let ours = ["model.", "optimizer-", "config."].into_iter().chain(tokenizer::ALONG);
     let half_written =
-        |f: &str| f.strip_suffix(".tmp").is_some_and(|f| ours.iter().any(|o| f.starts_with(o)));
+        |f: &str| f.strip_prefix('.').is_some_and(|f| f.ends_with(".tmp") && ours.clone().any(|o| f.starts_with(o)));
     for file in files_of(dir).iter().filter(|f| half_written(f)) {
         let _ = fs::remove_file(dir.join(file));
     }

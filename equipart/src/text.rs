@@ -1,4 +1,5 @@
-//! Text as bytes: one token a byte. A corpus, its batches and its windows.
+//! Texts to learn and to be told: a corpus of token ids, its batches and its windows.
+use crate::tokenizer::{Encoded, Tokenizer, TokenizerError};
 use std::path::Path;
 use tensor::mix;
 
@@ -23,46 +24,61 @@ pub enum TextError {
     /// Sequences of no tokens.
     #[error("the sequence length is 0; it must be at least 1 token")]
     NoSequence,
-    /// Not enough to learn from.
+    /// Not enough to learn from, or to be judged by.
     #[error(
-        "{name} has {bytes} bytes, of which the last tenth ({held_out}) is held out; sequences of {seq} tokens need \
-         {wanted} bytes at least"
+        "{name} has {bytes} bytes, of which the last tenth is held out; {part} has {tokens} tokens, and sequences of \
+         {seq} need {wanted} at least"
     )]
     Short {
         /// The text.
         name: String,
         /// How long it is.
         bytes: usize,
-        /// How much of it is held out.
-        held_out: usize,
+        /// The part that is too short.
+        part: &'static str,
+        /// Its tokens.
+        tokens: usize,
         /// The tokens of a sequence.
         seq: usize,
-        /// How long it must be.
+        /// How many it must have.
         wanted: usize,
     },
-    /// An id that is no byte.
-    #[error("token {at} is {id}, which is no byte; it must be at most 255")]
-    NoByte {
+    /// Bytes that are no text.
+    #[error("{name} is not UTF-8: byte {at} ({byte:#04x}) belongs to no character; a tokenizer.json reads text only")]
+    NoText {
+        /// The text.
+        name: String,
         /// Where it stands.
         at: usize,
-        /// The id.
-        id: u32,
+        /// What stands there.
+        byte: u8,
     },
+    /// An id that the model does not have.
+    #[error("the text has token id {id}; ids must be below the model's vocab_size of {vocabulary}")]
+    Beyond {
+        /// The largest.
+        id: u32,
+        /// How many ids the model has.
+        vocabulary: usize,
+    },
+    /// The tokenizer does not know what to do with it.
+    #[error(transparent)]
+    Tokenizer(#[from] TokenizerError),
 }
 
-/// The ids of a text: its bytes.
-pub fn encode(text: &str) -> Vec<u32> {
-    text.bytes().map(u32::from).collect()
-}
-
-/// The text of these ids; what is not UTF-8 shows as `�`.
+/// The ids of a text without special tokens; `name` is its name in messages.
 ///
 /// # Errors
-/// If an id is no byte.
-pub fn decode(ids: &[u32]) -> Result<String, TextError> {
-    let byte = |(at, &id): (usize, &u32)| u8::try_from(id).map_err(|_| TextError::NoByte { at, id });
-    let bytes: Vec<u8> = ids.iter().enumerate().map(byte).collect::<Result<_, _>>()?;
-    Ok(String::from_utf8_lossy(&bytes).into_owned())
+/// If it is not UTF-8, and the tokenizer is not one of bytes, or has no tokens for it.
+pub fn encode(bytes: &[u8], name: &str, tokenizer: &Tokenizer) -> Result<Encoded, TextError> {
+    if tokenizer.is_of_bytes() {
+        return Ok(Encoded::of_bytes(bytes));
+    }
+    let text = std::str::from_utf8(bytes).map_err(|why| {
+        let at = why.valid_up_to();
+        TextError::NoText { name: name.to_owned(), at, byte: bytes[at] }
+    })?;
+    Ok(tokenizer.encode(text)?)
 }
 
 /// A text to learn from, and its last tenth to be judged by.
@@ -70,37 +86,72 @@ pub fn decode(ids: &[u32]) -> Result<String, TextError> {
 pub struct Corpus {
     /// The first nine tenths.
     pub train: Vec<u32>,
-    /// The last tenth, rounded down.
+    /// The last tenth.
     pub held_out: Vec<u32>,
+    /// The bytes of the last tenth without those of its first token, which nothing tells.
+    pub held_out_bytes: usize,
 }
 
 impl Corpus {
-    /// Cuts a text for sequences of `seq` tokens; `name` is its name in messages.
+    /// Cuts a text whose bytes are its tokens, as [`tokenized`](Self::tokenized).
     ///
     /// # Errors
     /// If a part has not the `seq + 1` bytes of a sequence and its targets.
     pub fn new(bytes: &[u8], name: &str, seq: usize) -> Result<Self, TextError> {
-        let (name, held_out) = (name.to_owned(), bytes.len() / 10);
+        Self::tokenized(bytes, name, seq, &Tokenizer::bytes())
+    }
+    /// Cuts a text for sequences of `seq` tokens; `name` is its name in messages.
+    ///
+    /// It is cut first: a tenth of its bytes, rounded down to whole characters, is held out whatever the tokenizer.
+    /// Then each part gets its ids for itself. So bits a byte on the held-out text may be compared between models of
+    /// different tokens, and no token lies in both parts.
+    ///
+    /// # Errors
+    /// If it is no text, or a part has not the `seq + 1` tokens of a sequence and its targets.
+    pub fn tokenized(bytes: &[u8], name: &str, seq: usize, tokenizer: &Tokenizer) -> Result<Self, TextError> {
         if bytes.is_empty() {
-            return Err(TextError::Empty { name });
+            return Err(TextError::Empty { name: name.to_owned() });
         }
         if seq == 0 {
             return Err(TextError::NoSequence);
         }
-        if held_out <= seq {
-            let wanted = seq.saturating_add(1).saturating_mul(10);
-            return Err(TextError::Short { name, bytes: bytes.len(), held_out, seq, wanted });
+        let mut cut = bytes.len() - bytes.len() / 10;
+        let inside_a_character = |at: usize| bytes.get(at).is_some_and(|byte| byte & 0xC0 == 0x80);
+        while !tokenizer.is_of_bytes() && inside_a_character(cut) {
+            cut += 1;
         }
-        let (train, held_out) = bytes.split_at(bytes.len() - held_out);
-        let ids = |part: &[u8]| part.iter().copied().map(u32::from).collect();
-        Ok(Self { train: ids(train), held_out: ids(held_out) })
+        let (first, last) = bytes.split_at(cut);
+        let whole = |why| match why {
+            TextError::NoText { name, at, byte } => TextError::NoText { name, at: at + cut, byte },
+            other => other,
+        };
+        let train = encode(first, name, tokenizer)?.ids;
+        let held_out = encode(last, name, tokenizer).map_err(whole)?;
+        let wanted = seq.saturating_add(1);
+        let parts = [("that tenth", held_out.ids.len()), ("what comes before it", train.len())];
+        if let Some((part, tokens)) = parts.into_iter().find(|(_, tokens)| *tokens < wanted) {
+            let (name, bytes) = (name.to_owned(), bytes.len());
+            return Err(TextError::Short { name, bytes, part, tokens, seq, wanted });
+        }
+        Ok(Self { train, held_out_bytes: last.len().saturating_sub(held_out.first), held_out: held_out.ids })
     }
     /// Reads a file and cuts it for sequences of `seq` tokens.
     ///
     /// # Errors
-    /// If the file cannot be read, and as [`new`](Self::new).
-    pub fn read(path: &Path, seq: usize) -> Result<Self, TextError> {
-        Self::new(&tensor::files::read(path)?, &path.display().to_string(), seq)
+    /// If the file cannot be read, and as [`tokenized`](Self::tokenized).
+    pub fn read(path: &Path, seq: usize, tokenizer: &Tokenizer) -> Result<Self, TextError> {
+        Self::tokenized(&tensor::files::read(path)?, &path.display().to_string(), seq, tokenizer)
+    }
+    /// Whether a model of so many ids has all of its ids.
+    ///
+    /// # Errors
+    /// If it has not.
+    pub fn fits(&self, vocabulary: usize) -> Result<(), TextError> {
+        let largest = self.train.iter().chain(&self.held_out).max();
+        match largest.filter(|&&id| id as usize >= vocabulary) {
+            Some(&id) => Err(TextError::Beyond { id, vocabulary }),
+            None => Ok(()),
+        }
     }
     /// The sequences of a step: `batch_size` pairs of `seq` ids and `seq` targets. Where sequence `b` of step `s`
     /// begins is a hash of (seed, `s·batch_size + b`): the same whatever the layout and the microbatches, and after an
@@ -109,7 +160,7 @@ impl Corpus {
     /// # Panics
     /// If `seq` is longer than what the corpus was cut for allows.
     pub fn batch(&self, seed: u64, step: usize, batch_size: usize, seq: usize) -> Vec<Pair> {
-        assert!(seq < self.train.len(), "sequences of {seq} tokens from {} bytes", self.train.len());
+        assert!(seq < self.train.len(), "sequences of {seq} tokens from {}", self.train.len());
         let starts = (self.train.len() - seq) as u128;
         let start = |b: usize| {
             let hash = mix(mix(seed) ^ (step as u64).wrapping_mul(batch_size as u64).wrapping_add(b as u64));
@@ -133,110 +184,4 @@ fn pair(text: &[u32], start: usize, seq: usize) -> Pair {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::collections::BTreeSet;
-
-    fn ids(n: usize) -> Vec<u8> {
-        (0..n).map(|at| at as u8).collect()
-    }
-
-    #[test]
-    fn text_is_its_bytes_and_back() {
-        for text in ["", "to be", "naïve – 数 🦀\n\0"] {
-            assert_eq!(decode(&encode(text)).unwrap(), text);
-        }
-        assert_eq!(encode("aé"), [97, 195, 169]);
-        assert_eq!(decode(&[97, 195, 98, 255]).unwrap(), "a\u{FFFD}b\u{FFFD}");
-        let why = decode(&[97, 256]).unwrap_err().to_string();
-        assert_eq!(why, "token 1 is 256, which is no byte; it must be at most 255");
-    }
-
-    /// Kills: held-out bytes that were trained on, bytes that are in neither part.
-    #[test]
-    fn the_last_tenth_is_held_out() {
-        for (n, cut) in [(20, 18), (29, 27), (30, 27), (256, 231)] {
-            let corpus = Corpus::new(&ids(n), "a", 1).unwrap();
-            assert_eq!((corpus.train.len(), corpus.held_out[0]), (cut, cut as u32));
-            let whole: Vec<u32> = (0..n as u32).collect();
-            assert_eq!([corpus.train, corpus.held_out].concat(), whole);
-        }
-    }
-
-    #[test]
-    fn what_is_no_corpus_is_said_in_one_sentence() {
-        let why = |n: usize, seq: usize| Corpus::new(&ids(n), "a.txt", seq).unwrap_err().to_string();
-        assert_eq!(why(0, 4), "a.txt is empty (0 bytes)");
-        assert_eq!(why(9, 0), "the sequence length is 0; it must be at least 1 token");
-        let short = "a.txt has 649 bytes, of which the last tenth (64) is held out; sequences of 64 tokens need 650 bytes \
-                     at least";
-        assert_eq!(why(649, 64), short);
-        assert!(Corpus::new(&ids(650), "a.txt", 64).is_ok());
-        assert!(why(9, usize::MAX).contains(&format!("need {} bytes", usize::MAX)));
-
-        let folder = tempfile::tempdir().unwrap();
-        let why = |name: &str| {
-            let why = Corpus::read(&folder.path().join(name), 4).unwrap_err().to_string();
-            why.replace(folder.path().to_str().unwrap(), "")
-        };
-        std::fs::write(folder.path().join("a"), ids(50)).unwrap();
-        std::fs::write(folder.path().join("short"), ids(49)).unwrap();
-        std::fs::write(folder.path().join("empty"), "").unwrap();
-        let corpus = Corpus::read(&folder.path().join("a"), 4).unwrap();
-        assert_eq!(corpus, Corpus::new(&ids(50), "", 4).unwrap());
-        assert_eq!(why("none"), "/none: there is no such file");
-        assert_eq!(why("."), "/. is a directory where a file should be");
-        assert_eq!(why("empty"), "/empty is empty (0 bytes)");
-        assert!(why("short").starts_with("/short has 49 bytes, of which"));
-    }
-
-    /// Kills: targets that are the ids, or two steps ahead; a start beyond the text, a first or last one never taken.
-    #[test]
-    fn batches_are_pieces_of_the_text_from_its_beginning_to_its_end() {
-        let corpus = Corpus::new(&ids(60), "a", 3).unwrap();
-        let mut starts = BTreeSet::new();
-        for step in 0..200 {
-            for (ids, targets) in corpus.batch(1, step, 4, 3) {
-                assert_eq!((ids.len(), targets.len()), (3, 3));
-                assert_eq!(ids, corpus.train[ids[0] as usize..][..3]);
-                assert_eq!(targets, corpus.train[ids[0] as usize + 1..][..3]);
-                starts.insert(ids[0]);
-            }
-        }
-        assert_eq!(starts, (0..=50).collect()); // 51 + 3 = 54 bytes to learn from
-        assert_eq!(corpus.batch(1, 0, 1, 53)[0].1[52], 53); // the longest there is
-    }
-
-    /// Kills: a draw that depends on what was drawn before, on the batch size, or on nothing.
-    #[test]
-    fn a_sequence_is_the_same_in_whatever_batch_it_comes() {
-        let corpus = Corpus::new(&ids(250).repeat(9), "a", 8).unwrap();
-        let all = corpus.batch(5, 0, 64, 8);
-        for size in [1, 2, 4, 16] {
-            let cut: Vec<_> = (0..64 / size).flat_map(|step| corpus.batch(5, step, size, 8)).collect();
-            assert_eq!(cut, all, "{size}");
-        }
-        assert_ne!(corpus.batch(6, 0, 64, 8), all);
-        assert!(all.iter().collect::<BTreeSet<_>>().len() > 50);
-        let starts: Vec<u32> = all[..6].iter().map(|(ids, _)| ids[0]).collect();
-        assert_eq!(starts, [226, 26, 35, 68, 52, 18]); // what was drawn once is drawn for ever
-    }
-
-    /// Kills: a token predicted twice or never, a short end left out.
-    #[test]
-    fn windows_predict_every_token_once_but_the_first() {
-        for n in 0..20 {
-            let text: Vec<u32> = (0..n).collect();
-            for seq in 1..25 {
-                let windows = windows(&text, seq);
-                let targets: Vec<u32> = windows.iter().flat_map(|(_, targets)| targets.clone()).collect();
-                assert_eq!(targets, (1..n).collect::<Vec<_>>());
-                for (at, (ids, targets)) in windows.iter().enumerate() {
-                    assert_eq!((ids[0] as usize, ids.len()), (at * seq, targets.len()));
-                    assert!(ids.len() == seq || at + 1 == windows.len());
-                    assert!(ids.iter().zip(targets).all(|(id, target)| id + 1 == *target));
-                }
-            }
-        }
-    }
-}
+mod tests;

@@ -1,4 +1,4 @@
-//! `train`: learns bytes of text, or given ids, with checkpoints that a later run resumes as if nothing had happened.
+//! `train`: learns text, or given ids, with checkpoints that a later run resumes as if nothing had happened.
 use crate::measure::Taken;
 use crate::settings::{Settings, at_least_1, sequences};
 use crate::state::{self, State};
@@ -39,7 +39,7 @@ pub struct Run<'a> {
 /// What is learnt.
 #[derive(Clone, Copy)]
 pub enum Source<'a> {
-    /// Bytes of a text, drawn anew for each step.
+    /// Pieces of a text, drawn anew for each step.
     Text(&'a Corpus),
     /// The same sequences in every step.
     Ids(&'a [Sequence]),
@@ -92,11 +92,8 @@ impl Run<'_> {
             let clip = clip.unwrap_or_default();
             return Err(Error(format!("--clip is {clip}; it must be a positive number")));
         }
-        let v = self.model.config.shape.vocabulary;
-        if matches!(self.source, Source::Text(_)) && v < 256 {
-            return Err(Error(format!(
-                "a vocabulary of {v}; text is read as bytes, which needs at least 256"
-            )));
+        if let Source::Text(corpus) = self.source {
+            corpus.fits(self.model.config.shape.vocabulary)?;
         }
         self.settings.schedule().validate()?;
         let (batch, data) = (self.source.batch(&self.settings, 0)?, self.layout.size(Axis::Dp));
@@ -190,7 +187,8 @@ impl Run<'_> {
     }
 }
 
-/// Bits a byte on the held-out text, in windows of `seq`; none if there are fewer windows than data ranks.
+/// Bits a byte on the held-out text, in windows of `seq`: what all tokens but the first cost, over the bytes that they
+/// stand for. None if there are fewer windows than data ranks.
 ///
 /// # Errors
 /// If ranks do not meet, or the loss is no finite number.
@@ -204,10 +202,12 @@ pub fn held_out(
     if windows.len() < data {
         return Ok(None);
     }
+    let targets = corpus.held_out.len() - 1;
     let together = windows.len().div_ceil(8 * data).min(windows.len() / data);
     let nats = trainer.evaluate(&Batch::new(windows, together)?)?.read().expect("the host has values")[0];
     if !nats.is_finite() {
         return Err(Error(format!("the loss on the held-out text is {nats}; a smaller --lr may help")));
     }
-    Ok(Some(nats.to_f64() / std::f64::consts::LN_2))
+    let tokens_per_byte = targets as f64 / corpus.held_out_bytes.max(1) as f64;
+    Ok(Some(nats.to_f64() * tokens_per_byte / std::f64::consts::LN_2))
 }

@@ -159,8 +159,8 @@ fn generate_continues_and_prove_states_and_price_prices() {
 
 #[test]
 fn layouts_and_sizes_that_do_not_fit_are_refused() {
-    refused(&["prove", "--layout", "tp=3"], "tp can be 1 or 2");
-    refused(&["prove", "--layout", "tp=4"], "tp can be 1 or 2");
+    refused(&["prove", "--layout", "tp=3"], "tp can be 1, 2 or 4");
+    refused(&["prove", "--layout", "tp=8"], "tp can be 1, 2 or 4");
     refused(&["prove", "--layout", "xp=2"], "xp");
     refused(&["prove", "--layout", "tp=2,tp=2"], "tp");
     refused(&["prove", "--layout", "tp=99999999999999999999999"], "99999999999999999999999");
@@ -218,7 +218,7 @@ fn files_that_are_not_what_they_should_be_are_refused() {
         &["train", "--data", &text, "--resume", &model, "--lr", "0.5"],
         "--lr is 0.5, but the run to resume",
     );
-    refused(&["train", "--resume", &model], "the text is not the one");
+    refused(&["train", "--resume", &model], "what is to be learnt is not what this run was begun with");
     let weights = PathBuf::from(&model).join("model.safetensors");
     let whole = std::fs::read(&weights).unwrap();
     let generate = ["generate", "--prompt", "a", "--model", &model];

@@ -6,7 +6,8 @@ use equipart::sampling::Sampling;
 use equipart::settings::{OptimizerName, Settings, hash};
 use equipart::state::{self, State};
 use equipart::text::Corpus;
-use equipart::train::Run;
+use equipart::train::{Run, Source};
+use equipart::config::Architecture;
 use equipart::{Config, Layout, Model};
 use kernels::Heads;
 use layers::Shape;
@@ -25,7 +26,8 @@ const SHAPE: Shape = Shape {
 };
 
 fn model(tied: bool) -> Model {
-    let config = Config { shape: Shape { tied, ..SHAPE }, positions: 64, bos: None, eos: Vec::new() };
+    let (architecture, shape) = (Architecture::Llama, Shape { tied, ..SHAPE });
+    let config = Config { architecture, shape, positions: 64, bos: None, eos: Vec::new() };
     Model::fresh(config, 5)
 }
 
@@ -47,6 +49,10 @@ fn settings(corpus: &Corpus, optimizer: OptimizerName) -> Settings {
         clip: Some(1.0),
         seed: 3,
         text: hash(corpus),
+        constant: false,
+        dropout: Some(0.125),
+        label_smoothing: 0.125,
+        z_loss: 1e-3,
     }
 }
 
@@ -66,18 +72,19 @@ fn train(
     let resume = dir.join("config.json").exists().then(|| State::read(dir).unwrap());
     let model = resume.as_ref().map_or_else(|| model(tied), |state| state.model.clone());
     let _lock = match resume {
-        None => state::prepare(dir, &model.config).unwrap(),
-        Some(_) => state::prepare_again(dir, dir, &model.config).unwrap(),
+        None => state::prepare(dir, &model).unwrap(),
+        Some(_) => state::prepare_again(dir, dir, &model).unwrap(),
     };
     let run = Run {
         model,
-        corpus: &corpus,
+        source: Source::Text(&corpus),
         settings: settings(&corpus, optimizer),
         layout: layout(split),
         out: Some(dir.to_path_buf()),
         resume,
         checkpoint_every: 2,
         stop_after,
+        dump: None,
     };
     let losses = Mutex::new(Vec::new());
     run.train(&|line| losses.lock().unwrap().push(line.loss)).unwrap();
@@ -96,7 +103,7 @@ fn a_resumed_run_equals_an_uninterrupted_one_to_the_byte() {
     for (optimizer, split, tied) in [
         (OptimizerName::Adamw, "none", false),
         (OptimizerName::Adamw, "tp=2,dp=2", true),
-        (OptimizerName::Sgd, "tp=2", false),
+        (OptimizerName::Sgd, "tp=2,sp", false),
     ] {
         let (once, twice) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let losses = train(once.path(), optimizer, split, tied, None);
@@ -116,7 +123,7 @@ fn a_run_goes_on_under_another_layout() {
     let (once, twice) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let losses = train(once.path(), OptimizerName::Adamw, "none", false, None);
     let mut parts = train(twice.path(), OptimizerName::Adamw, "tp=2", false, Some(3));
-    parts.extend(train(twice.path(), OptimizerName::Adamw, "dp=2", false, None));
+    parts.extend(train(twice.path(), OptimizerName::Adamw, "tp=2,sp,dp=2", false, None));
     assert_eq!(parts.len(), losses.len());
     for (a, b) in losses.iter().zip(&parts) {
         assert!((a - b).abs() < 1e-4, "{losses:?} {parts:?}");
@@ -147,9 +154,9 @@ fn a_folder_with_a_model_is_not_overwritten() {
     let dir = tempfile::tempdir().unwrap();
     train(dir.path(), OptimizerName::Sgd, "none", false, Some(1));
     let before = files(dir.path());
-    let refused = || state::prepare(dir.path(), &model(false).config).err().unwrap().0;
+    let refused = || state::prepare(dir.path(), &model(false)).err().unwrap().0;
     assert!(refused().contains("holds a model already; resume it with --resume"), "{}", refused());
-    let _lock = state::prepare_again(dir.path(), dir.path(), &model(false).config).unwrap();
+    let _lock = state::prepare_again(dir.path(), dir.path(), &model(false)).unwrap();
     assert!(refused().contains("is in use by another run"), "{}", refused());
     assert!(files(dir.path()) == before);
 }
@@ -164,7 +171,7 @@ fn texts_do_not_depend_on_the_layout() {
     for sampling in [Sampling::default(), drawn] {
         let prompts =
             vec![b"the ".map(u32::from).to_vec(), b"quick brown".map(u32::from).to_vec(), vec![120]];
-        let request = Request { prompts, max_new: 12, sampling };
+        let request = Request { prompts, max_new: 12, sampling, record: false };
         let texts = |split: &str| generate(&model, &layout(split), &request, &|_| ()).unwrap().texts;
         let alone = texts("none");
         assert!(
@@ -196,7 +203,7 @@ fn texts_end_where_they_end() {
     let generate = |eos: Vec<u32>, split: &str| {
         let mut ending = model(false);
         ending.config.eos = eos;
-        let request = Request { prompts: prompts.clone(), max_new: 10, sampling: Sampling::default() };
+        let request = Request { prompts: prompts.clone(), max_new: 10, sampling: Sampling::default(), record: false };
         let told = Mutex::new(Vec::new());
         let texts =
             generate(&ending, &layout(split), &request, &|id| told.lock().unwrap().push(id)).unwrap().texts;
@@ -236,7 +243,7 @@ fn logits_in_f32_are_near_those_in_f64() {
     for split in ["tp=2", "tp=4", "dp=2", "tp=2,dp=2"] {
         assert!(error(split) <= 4.0 * own, "{split} errs by {:e}, unsplit by {own:e}", error(split));
     }
-    let greedy = Request { prompts: texts.clone(), max_new: 1, sampling: Sampling::default() };
+    let greedy = Request { prompts: texts.clone(), max_new: 1, sampling: Sampling::default(), record: false };
     let decoded = generate(&model, &layout("tp=2"), &greedy, &|_| ()).unwrap();
     let last = &truth[19 * 256..20 * 256];
     let apart = decoded.texts[0].prompt_logits.iter().zip(last).map(|(a, b)| (f64::from(*a) - b).abs());
@@ -252,12 +259,14 @@ fn the_price_is_what_is_measured() {
         (OptimizerName::Adamw, "tp=2"),
         (OptimizerName::Sgd, "dp=2"),
         (OptimizerName::Adamw, "tp=4,dp=2"),
+        (OptimizerName::Adamw, "tp=4,sp"),
     ] {
         let (settings, layout) = (settings(&corpus, optimizer), layout(split));
-        let prices = price(&model(false).config, &settings, &layout).unwrap();
+        let config = model(false).config;
+        let (prices, shape) = (price(&config, &settings, &layout).unwrap(), settings.shape(&config));
         let world = comm::World::threads(&layout.axes()).unwrap();
         let measured =
-            world.run(|device: Cpu<f32>, mesh| program(&device, &mesh, &SHAPE, &settings)).unwrap();
+            world.run(|device: Cpu<f32>, mesh| program((&device, &mesh), &layout, &shape, &settings)).unwrap();
         assert_eq!(prices.len(), measured.len());
         for (p, (peaks, flops, wire)) in prices.iter().zip(measured) {
             let of = |c: &Category| (c.name(), peaks.category[*c as usize]);

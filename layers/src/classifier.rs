@@ -183,6 +183,13 @@ impl<D: Kernels> Classifier<D> {
     }
 }
 
+/// Of these sizes, those that the ranks must divide: between the two layers of a pair, and gathered.
+pub fn shared(sizes: &[usize]) -> Vec<usize> {
+    let (layers, whole) = (sizes.len().saturating_sub(1), sizes.len() % 2);
+    let inside = (whole..layers.saturating_sub(1)).step_by(2).map(|i| sizes[i + 1]);
+    sizes.get(1).filter(|_| layers > 0 && whole == 1).copied().into_iter().chain(inside).collect()
+}
+
 /// Of every layer but the first.
 const WANTED: &str = "the gradient of what a later layer was given";
 

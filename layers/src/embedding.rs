@@ -77,19 +77,20 @@ impl<D: Kernels> Embedding<D> {
     pub(crate) fn rows(&self) -> &RowWeight<D> {
         &self.table
     }
-    /// The positions of these rows.
-    fn positions(&self, cx: &Cx<D>, device: &D, mine: Range<usize>, context: usize) -> Result<Ids<D>> {
-        if cx.positions() > context {
-            return Err(Error::Size {
-                what: "the length of a sequence".into(),
-                seen: cx.positions().to_string(),
-                wanted: format!("at most {context}, as many positions as the model has learned"),
-            });
-        }
-        let all = cx.tokens().iter().flat_map(|t| t.position as u32..(t.position + t.len) as u32);
-        let mine: Vec<u32> = all.skip(mine.start).take(mine.len()).collect();
-        Ok(Ids::new(device, &mine, context)?)
+}
+
+/// The positions of these of a call's tokens.
+fn places<D: Kernels>(cx: &Cx<D>, device: &D, mine: &Range<usize>, context: usize) -> Result<Ids<D>> {
+    if cx.positions() > context {
+        return Err(Error::Size {
+            what: "the length of a sequence".into(),
+            seen: cx.positions().to_string(),
+            wanted: format!("at most {context}, as many positions as the model has learned"),
+        });
     }
+    let all = cx.tokens().iter().flat_map(|t| t.position as u32..(t.position + t.len) as u32);
+    let mine: Vec<u32> = all.skip(mine.start).take(mine.len()).collect();
+    Ok(Ids::new(device, &mine, context)?)
 }
 
 impl<D: Kernels> Layer<D> for Embedding<D> {
@@ -103,7 +104,7 @@ impl<D: Kernels> Layer<D> for Embedding<D> {
         let mut y = embed(&self.table.rows()?, rank, &ids).reduce(&self.group, self.region)?;
         let mut positions = None;
         if let Some((table, context)) = &self.positions {
-            let at = self.positions(cx, ids.device(), y.mine(), *context)?;
+            let at = places(cx, ids.device(), &y.mine(), *context)?;
             y = position_rows(y, &table.whole()?, &at);
             positions = Some(at);
         }

@@ -34,9 +34,6 @@ pub struct ClassifierTrainer<D: Kernels> {
     optimizer: Optimizer<D>,
 }
 
-/// How many examples are judged at once.
-const TOGETHER: usize = 1024;
-
 impl<D: Kernels> ClassifierTrainer<D> {
     /// Builds this rank's part of a classifier of these sizes: input features, features between, classes.
     ///
@@ -59,7 +56,7 @@ impl<D: Kernels> ClassifierTrainer<D> {
         let all = microbatches.iter().map(|m| m.labels.len()).sum();
         let (mut loss, mut first) = (None, 0);
         for (microbatch, examples) in microbatches.iter().enumerate() {
-            let mine = self.deal(0..examples.labels.len());
+            let mine = self.deal(examples.labels.len());
             let cx = Cx::train(microbatch, &vec![1; mine.len()], all).numbered_from(first + mine.start);
             let labels = Ids::targets(&self.device, &examples.labels[mine.clone()], self.classes)?;
             let addend = self.model.forward(&cx, self.rows(examples, mine), labels)?;
@@ -88,7 +85,7 @@ impl<D: Kernels> ClassifierTrainer<D> {
         Ok(self.model.logits(&Cx::infer(&vec![1; rows.len()]), self.rows(examples, rows))?)
     }
     /// How many examples have their label's logit as the largest, the same on every rank; of equal ones the first
-    /// counts.
+    /// counts. All are judged at once: hand them over some thousand at a time.
     ///
     /// # Errors
     /// If ranks do not meet.
@@ -96,25 +93,21 @@ impl<D: Kernels> ClassifierTrainer<D> {
     where
         D::Elem: Real,
     {
-        let (n, mut correct) = (examples.labels.len(), 0);
-        for from in (0..n).step_by(TOGETHER) {
-            let mine = self.deal(from..n.min(from + TOGETHER));
-            let logits = self.model.logits(&Cx::infer(&vec![1; mine.len()]), self.rows(examples, mine.clone()))?;
-            let logits = logits.read().expect("a device with values");
-            let rows = logits.chunks(self.classes).zip(&examples.labels[mine]);
-            let right = rows.filter(|(row, label)| largest(row) == **label as usize).count();
-            let right = D::Elem::from_usize(right); // at most 1024: exact in every number
-            let mut sum = Tensor::from_fn(&self.device, Category::Buffers, 1, 1, |_| right);
-            self.mesh.group(Axis::Dp).named("correct").all_reduce(&mut sum, Reduce::Sum)?;
-            correct += sum.read().expect("a device with values")[0].to_f64() as usize;
-        }
-        Ok(correct)
+        let mine = self.deal(examples.labels.len());
+        let cx = Cx::infer(&vec![1; mine.len()]);
+        let logits = self.model.logits(&cx, self.rows(examples, mine.clone()))?;
+        let logits = logits.read().expect("a device with values");
+        let rows = logits.chunks(self.classes).zip(&examples.labels[mine]);
+        let right = rows.filter(|(row, label)| largest(row) == **label as usize).count();
+        let right = D::Elem::from_usize(right);
+        let mut sum = Tensor::from_fn(&self.device, Category::Buffers, 1, 1, |_| right);
+        self.mesh.group(Axis::Dp).named("correct").all_reduce(&mut sum, Reduce::Sum)?;
+        Ok(sum.read().expect("a device with values")[0].to_f64() as usize)
     }
-    /// This data rank's part of these examples.
-    fn deal(&self, all: Range<usize>) -> Range<usize> {
+    /// This data rank's part of so many examples.
+    fn deal(&self, all: usize) -> Range<usize> {
         let data = self.mesh.group(Axis::Dp);
-        let mine = deal(all.len(), data.rank(), data.size());
-        all.start + mine.start..all.start + mine.end
+        deal(all, data.rank(), data.size())
     }
     /// `X` of these examples.
     fn rows(&self, examples: &Examples<D::Elem>, rows: Range<usize>) -> Tensor<D> {
@@ -197,11 +190,10 @@ mod tests {
         }
     }
 
-    /// Kills: a count of one data rank or of all tensor ranks, the largest logit of a share, an example left out
-    /// where there are more than are judged at once.
+    /// Kills: a count of one data rank or of all tensor ranks, the largest logit of a share, another rank's labels.
     #[test]
     fn correct_counts_every_example_once() {
-        let mut all = examples::<f32>(2 * TOGETHER + 3, 5);
+        let mut all = examples::<f32>(1000, 5);
         let counts = |all: &Examples<f32>, [dp, tp]: [usize; 2]| {
             let run = |device: Cpu<f32>, mesh: Mesh<_>| {
                 let at = Builder::new(&device, &mesh, &Random { seed: 4 });

@@ -18,4 +18,5 @@ mod stress;
 mod watch;
 mod world;
 
+pub use panics::caught;
 pub use world::{RankError, World};

@@ -1,30 +1,33 @@
-//! Catches the panic of a rank with its message and place, and without its noise on standard error.
+//! Catches a panic with its message and place, and without its noise on standard error.
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind, set_hook, take_hook};
 use std::sync::Once;
 
 thread_local! {
-    static IS_RANK: Cell<bool> = const { Cell::new(false) };
+    static CATCHES: Cell<bool> = const { Cell::new(false) };
     static LAST: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// What `body` returns, or its panic in words.
-pub(super) fn caught<R>(body: impl FnOnce() -> R) -> Result<R, String> {
+/// What `body` returns, or its panic in words: message and place.
+///
+/// # Errors
+/// If it panics. Nothing is said of that on standard error, unless backtraces are asked for.
+pub fn caught<R>(body: impl FnOnce() -> R) -> Result<R, String> {
     install();
-    IS_RANK.set(true);
+    let outside = CATCHES.replace(true);
     let outcome = catch_unwind(AssertUnwindSafe(body));
-    IS_RANK.set(false);
+    CATCHES.set(outside);
     outcome.map_err(|_| LAST.take().unwrap_or_else(|| "panicked anew, without a place".to_string()))
 }
 
-/// Puts a hook before the process's own that keeps the panics of ranks to itself, unless backtraces are asked for.
+/// Puts a hook before the process's own that keeps what is caught to itself, unless backtraces are asked for.
 fn install() {
     static INSTALLED: Once = Once::new();
     INSTALLED.call_once(|| {
         let before = take_hook();
         set_hook(Box::new(move |info| {
-            if IS_RANK.get() {
+            if CATCHES.get() {
                 LAST.set(Some(words(info)));
                 if Backtrace::capture().status() != BacktraceStatus::Captured {
                     return;

@@ -1,4 +1,5 @@
 //! Flags.
+use super::classify::{JudgeArgs, LearnArgs};
 use crate::settings::{OptimizerName, Settings};
 use crate::{Error, Layout, Result};
 use clap::{Args, Parser, Subcommand};
@@ -20,6 +21,7 @@ pub(super) struct Arguments {
 }
 
 #[derive(Subcommand, Debug)]
+#[allow(clippy::large_enum_variant)] // there is one
 pub(super) enum Command {
     /// Do the same work under several layouts and show time, memory, traffic and equality (the default command)
     #[command(allow_negative_numbers = true)]
@@ -70,51 +72,52 @@ pub(super) struct CompareArgs {
 pub(super) struct TrainArgs {
     /// Training steps in all [default: 200; with --batch 1]
     #[arg(long)]
-    steps: Option<usize>,
+    pub(super) steps: Option<usize>,
     /// Tokens of a sequence [default: 256]
     #[arg(long, conflicts_with = "batch")]
     pub(super) seq: Option<usize>,
-    /// Sequences of a step, over all data ranks and microbatches [default: 8]
+    /// Sequences of a step, over all data ranks and microbatches [default: 8; pictures with --model mlp: 32]
     #[arg(long, conflicts_with = "batch")]
-    batch_size: Option<usize>,
+    pub(super) batch_size: Option<usize>,
     /// Parts that a step's sequences are cut into [default: 1]
     #[arg(long)]
-    microbatches: Option<usize>,
-    /// The largest learning rate [default: 0.001; with --batch 1, and constant]
+    pub(super) microbatches: Option<usize>,
+    /// The largest learning rate [default: 0.001; constant with --batch: 1, and with sgd of --model mlp: 0.1]
     #[arg(long)]
-    lr: Option<f64>,
+    pub(super) lr: Option<f64>,
     /// Steps until the learning rate is reached [default: a tenth of the steps; with --batch none]
     #[arg(long)]
-    warmup: Option<usize>,
-    /// The optimizer [default: adamw; with --batch sgd]
+    pub(super) warmup: Option<usize>,
+    /// The optimizer [default: adamw; with --batch and with --model mlp sgd]
     #[arg(long)]
-    optimizer: Option<OptimizerName>,
+    pub(super) optimizer: Option<OptimizerName>,
     /// The largest norm of the gradient; a larger one is scaled down to it [default: no limit]
     #[arg(long)]
-    clip: Option<f64>,
+    pub(super) clip: Option<f64>,
     /// The rate of dropout everywhere, or config for what config.json says [default: config; with --batch 0]
     #[arg(long)]
     dropout: Option<DropoutRate>,
     /// The share of a target that is spread over all ids alike [default: 0]
     #[arg(long)]
-    label_smoothing: Option<f64>,
+    pub(super) label_smoothing: Option<f64>,
     /// The weight of the square of each token's log-sum-exp in the loss [default: 0]
     #[arg(long)]
-    z_loss: Option<f64>,
+    pub(super) z_loss: Option<f64>,
     /// Of fresh weights, of the batches and of dropout [default: 0]
     #[arg(long)]
     pub(super) seed: Option<u64>,
     /// Ranks along each axis: none, tp=2, dp=2, tp=2,dp=2, ...; sp for sequence regions: tp=2,sp
     #[arg(long, default_value_t)]
     pub(super) layout: Layout,
-    /// The text to learn; its last tenth is held out [default: the embedded text]
+    /// The text to learn; its last tenth is held out [default: the embedded text]; with --model mlp, a folder with the
+    /// four files of MNIST [default: drawn digits]
     #[arg(long, value_name = "FILE")]
     pub(super) data: Option<PathBuf>,
     /// Sequences of token ids to learn in every step: a JSON list of lists; a list of lists among them packs documents
     #[arg(long, value_name = "FILE", conflicts_with = "data")]
     pub(super) batch: Option<PathBuf>,
-    /// A model to begin with [default: fresh weights]
-    #[arg(long, value_name = "DIR", conflicts_with = "config")]
+    /// A model to begin with [default: fresh weights]; or mlp: a plain classifier of pictures
+    #[arg(long, value_name = "DIR|mlp", conflicts_with = "config")]
     pub(super) model: Option<PathBuf>,
     /// A config.json for fresh weights [default: that of the embedded model]
     #[arg(long, value_name = "FILE")]
@@ -125,9 +128,11 @@ pub(super) struct TrainArgs {
     /// A folder with a checkpoint to go on from
     #[arg(long, value_name = "DIR")]
     pub(super) resume: Option<PathBuf>,
-    /// Steps between checkpoints; there is one at the end in any case
-    #[arg(long, default_value_t = 100)]
-    pub(super) checkpoint_every: usize,
+    /// Steps between checkpoints; there is one at the end in any case [default: 100]
+    #[arg(long)]
+    pub(super) checkpoint_every: Option<usize>,
+    #[command(flatten)]
+    pub(super) mlp: LearnArgs,
     /// Stop after so many steps of this run; the learning rate falls as for all of them
     #[arg(long)]
     pub(super) stop_after: Option<usize>,
@@ -288,6 +293,8 @@ pub(super) struct ProveArgs {
     /// A folder for activations, gradients and weights of the first step under the first key, as safetensors
     #[arg(long, value_name = "DIR")]
     pub(super) dump: Option<PathBuf>,
+    #[command(flatten)]
+    pub(super) mlp: JudgeArgs,
 }
 
 /// A key, decimal or hexadecimal.
@@ -341,7 +348,7 @@ impl PriceArgs {
             seed: 0,
             text: 0,
             constant: false,
-            dropout: Some(0.0),
+            dropout: None,
             label_smoothing: 0.0,
             z_loss: 0.0,
         }

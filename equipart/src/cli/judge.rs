@@ -1,7 +1,7 @@
 //! Commands that judge layouts: compare, prove, price, bench.
 use super::args::{CompareArgs, PriceArgs, ProveArgs};
 use super::watch::Watch;
-use super::{config, corpus, model, out, show};
+use super::{any_ids, classify, config, corpus, model, out, show};
 use crate::compare::{Work, compare};
 use crate::prove::{self, Subject, certify};
 use crate::settings::Settings;
@@ -9,14 +9,18 @@ use crate::{Layout, Result, bench, names, price};
 use tensor::{Key, mix};
 
 /// A key that no run had before.
-fn fresh_key() -> u64 {
+pub(super) fn fresh_key() -> u64 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     mix(now.map_or(0, |d| d.as_nanos() as u64) ^ u64::from(std::process::id()))
 }
 
 pub(super) fn run_compare(a: CompareArgs, json: bool) -> Result<bool> {
     let model = model(a.model.as_deref())?;
-    let corpus = corpus(a.data.as_deref(), model.config.positions.min(64))?;
+    let seq = model.config.positions.min(64);
+    let corpus = match a.data.as_deref() {
+        None if !model.tokens.are_known() => any_ids(seq, model.config.shape.vocabulary)?,
+        data => corpus(data, seq, &model.tokenizer()?)?,
+    };
     let layouts = if a.layout.is_empty() {
         let usual = ["tp=2", "tp=2,sp", "dp=2", "tp=2,sp,dp=2"].map(|l| l.parse::<Layout>().expect("a layout"));
         usual.into_iter().filter(|l| l.fits(&model.config.shape).is_ok()).collect()
@@ -38,6 +42,9 @@ pub(super) fn run_compare(a: CompareArgs, json: bool) -> Result<bool> {
 }
 
 pub(super) fn run_prove(a: ProveArgs, json: bool) -> Result<bool> {
+    if a.mlp.model.is_some() {
+        return classify::run_prove(&a, json);
+    }
     let config = config(a.config.as_deref())?;
     a.layout.fits(&config.shape)?;
     let subject = Subject::small(config.shape, &a.layout)?;

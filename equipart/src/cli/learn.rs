@@ -1,10 +1,11 @@
 //! The command that learns: train.
 use super::args::{self, TrainArgs};
 use super::watch::Watch;
-use super::{config, corpus, show};
+use super::{classify, config, corpus, show};
 use crate::settings;
 use crate::state::{self, State};
 use crate::text::Corpus;
+use crate::tokenizer::Tokens;
 use crate::train::{Run, Source};
 use crate::{Error, Model, Result, dump, ids};
 use parallel::Sequence;
@@ -33,11 +34,21 @@ fn begin_with(a: &TrainArgs, resume: Option<&State>) -> Result<Model> {
             Err(Error("--resume goes on with its own model; leave out --model and --config".into()))
         }
         (None, Some(dir), _) => Model::read(dir),
-        (None, None, file) => Ok(Model::fresh(config(file.as_deref())?, a.seed.unwrap_or(0))),
+        (None, None, file) => {
+            let mut model = Model::fresh(config(file.as_deref())?, a.seed.unwrap_or(0));
+            let beside = file.as_deref().and_then(Tokens::beside);
+            let bytes = a.batch.is_none().then_some(Tokens::Bytes); // what it is about to learn
+            model.tokens = beside.or(bytes).unwrap_or(model.tokens);
+            Ok(model)
+        }
     }
 }
 
 pub(super) fn run_train(a: TrainArgs, json: bool) -> Result<bool> {
+    if classify::is_meant(a.model.as_deref()) {
+        return classify::run_train(&a, json);
+    }
+    a.mlp.unused()?;
     let resume = a.resume.as_deref().map(State::read).transpose()?;
     let seq = resume.as_ref().map(|s| s.settings.seq).or(a.seq).unwrap_or(args::SEQ);
     let model = begin_with(&a, resume.as_ref())?;
@@ -46,7 +57,7 @@ pub(super) fn run_train(a: TrainArgs, json: bool) -> Result<bool> {
             let config = &model.config;
             Learnt::Ids(ids::read(file, config.shape.vocabulary, config.positions)?)
         }
-        None => Learnt::Text(corpus(a.data.as_deref(), seq)?),
+        None => Learnt::Text(corpus(a.data.as_deref(), seq, &model.tokenizer()?)?),
     };
     let (source, hash) = learnt.source();
     let settings = match (&resume, &learnt) {
@@ -62,15 +73,15 @@ pub(super) fn run_train(a: TrainArgs, json: bool) -> Result<bool> {
         layout: a.layout,
         out: out.clone(),
         resume,
-        checkpoint_every: a.checkpoint_every,
+        checkpoint_every: a.checkpoint_every.unwrap_or(100),
         stop_after: a.stop_after,
         dump: a.dump.clone(),
     };
     run.check()?;
     a.dump.as_deref().map_or(Ok(()), dump::prepare)?;
     let _lock = match (&out, &a.resume) {
-        (Some(dir), Some(from)) => Some(state::prepare_again(dir, from, &run.model.config)?),
-        (Some(dir), None) => Some(state::prepare(dir, &run.model.config)?),
+        (Some(dir), Some(from)) => Some(state::prepare_again(dir, from, &run.model)?),
+        (Some(dir), None) => Some(state::prepare(dir, &run.model)?),
         (None, _) => None,
     };
     let watch = Watch::bar(run.settings.steps);

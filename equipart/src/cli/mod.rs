@@ -1,5 +1,6 @@
 //! The command line: what each command takes, and how its results are shown.
 mod args;
+mod classify;
 mod judge;
 mod learn;
 mod out;
@@ -8,6 +9,7 @@ mod speak;
 mod watch;
 
 use crate::text::Corpus;
+use crate::tokenizer::Tokenizer;
 use crate::{Config, Model, Result, embedded};
 use args::{Arguments, Command};
 use clap::Parser;
@@ -42,11 +44,17 @@ fn model(dir: Option<&Path>) -> Result<Model> {
     dir.map_or_else(Model::embedded, Model::read)
 }
 
-fn corpus(file: Option<&Path>, seq: usize) -> Result<Corpus> {
+fn corpus(file: Option<&Path>, seq: usize, tokenizer: &Tokenizer) -> Result<Corpus> {
     match file {
-        Some(file) => Ok(Corpus::read(file, seq)?),
-        None => Ok(Corpus::new(embedded::CORPUS, "the embedded text", seq)?),
+        Some(file) => Ok(Corpus::read(file, seq, tokenizer)?),
+        None => Ok(Corpus::tokenized(embedded::CORPUS, "the embedded text", seq, tokenizer)?),
     }
+}
+
+/// Ids for a model that reads no text: which ones is nothing to what is compared.
+fn any_ids(seq: usize, vocabulary: usize) -> Result<Corpus> {
+    let below: Vec<u8> = embedded::CORPUS.iter().map(|&byte| (usize::from(byte) % vocabulary) as u8).collect();
+    Ok(Corpus::new(&below, "the embedded text", seq)?)
 }
 
 fn config(file: Option<&Path>) -> Result<Config> {

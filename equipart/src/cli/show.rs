@@ -1,11 +1,13 @@
 //! Results on standard output: tables for people, JSON for scripts.
 use super::out::{line, note};
+use crate::classify::EpochLine;
 use crate::compare::{Row, Workload};
 use crate::generate::Generated;
 use crate::measure;
 use crate::price::Price;
 use crate::train::Finished;
-use crate::{Result, text};
+use crate::Result;
+use crate::tokenizer::Tokenizer;
 use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
 use std::path::Path;
@@ -105,12 +107,11 @@ pub(super) fn prices(prices: &[Price]) {
     line(&format!("{}", table(&head, prices.iter().map(cells))));
 }
 
-pub(super) fn texts(generated: &Generated, bytes: bool) -> Result<()> {
+pub(super) fn texts(generated: &Generated, tokenizer: Option<&Tokenizer>) -> Result<()> {
     for t in &generated.texts {
-        if bytes {
-            line(&text::decode(&t.ids)?);
-        } else {
-            line(&t.ids.iter().map(u32::to_string).collect::<Vec<_>>().join(","));
+        match tokenizer {
+            Some(tokenizer) => line(&tokenizer.decode(&t.ids)?),
+            None => line(&t.ids.iter().map(u32::to_string).collect::<Vec<_>>().join(",")),
         }
     }
     note(&format!(
@@ -128,8 +129,29 @@ pub(super) fn finished(finished: &Finished, out: Option<&Path>) {
     } else {
         line(&format!("{} steps done", finished.steps));
     }
+    saved(out);
+}
+
+fn saved(out: Option<&Path>) {
     match out {
         Some(dir) => line(&format!("the model is in {}", dir.display())),
         None => line("nothing was saved; --out DIR keeps the model"),
     }
+}
+
+/// The epochs of a classifier that judged itself by so many pictures.
+pub(super) fn learnt(lines: &[EpochLine], test: usize, out: Option<&Path>) {
+    let cells = |l: &EpochLine| {
+        vec![
+            l.epoch.to_string(),
+            format!("{:.4}", l.loss),
+            format!("{:.2} %", 100.0 * l.accuracy),
+            format!("{:.2}", l.seconds),
+            format!("{:.0}", l.examples_per_second),
+        ]
+    };
+    let head = ["epoch", "loss", "accuracy", "seconds", "pictures/s"];
+    line(&format!("{}", table(&head, lines.iter().map(cells))));
+    line(&format!("\nloss: the epoch's mean in training; accuracy: of {test} test pictures, after it"));
+    saved(out);
 }

@@ -1,28 +1,24 @@
 //! Commands that use a model as it is: generate, eval, convert.
 use super::args::{self, ConvertArgs, EvalArgs, GenerateArgs};
 use super::watch::Watch;
-use super::{model, out, show};
+use super::{corpus, model, out, show};
 use crate::convert::convert;
 use crate::dump::{self, About};
 use crate::eval::evaluate;
 use crate::generate::{Request, generate};
 use crate::sampling::Sampling;
 use crate::settings::sequences;
-use crate::text::{self, Corpus};
-use crate::{Error, Model, Result, embedded, ids, names};
+use crate::{Error, Model, Result, ids, names, text};
 use tensor::files;
 
 pub(super) fn run_generate(a: GenerateArgs, json: bool) -> Result<bool> {
     let model = model(a.model.as_deref())?;
-    let bytes = model.config.shape.vocabulary == 256;
+    let shows_text = !json && model.tokens.are_known();
+    let tokenizer = (shows_text || !a.prompt.is_empty()).then(|| model.tokenizer()).transpose()?;
     let mut prompts: Vec<Vec<u32>> = a.prompt_ids.iter().map(|ids| ids.0.clone()).collect();
-    if !a.prompt.is_empty() && !bytes {
-        let v = model.config.shape.vocabulary;
-        return Err(Error(format!(
-            "text is read as bytes, and this model has a vocabulary of {v}; give --prompt-ids"
-        )));
+    for (text, tokenizer) in a.prompt.iter().zip(tokenizer.iter().cycle()) {
+        prompts.push(tokenizer.encode_prompt(text)?);
     }
-    prompts.extend(a.prompt.iter().map(|text| text::encode(text)));
     if prompts.is_empty() {
         return Err(Error("there is no prompt; give --prompt TEXT or --prompt-ids 1,2,3".into()));
     }
@@ -41,7 +37,7 @@ pub(super) fn run_generate(a: GenerateArgs, json: bool) -> Result<bool> {
     if json {
         generated.lines().for_each(|line| show::json(&line));
     } else {
-        show::texts(&generated, bytes)?;
+        show::texts(&generated, tokenizer.as_ref())?;
     }
     Ok(true)
 }
@@ -53,14 +49,14 @@ pub(super) fn run_eval(a: EvalArgs, json: bool) -> Result<bool> {
     let all = match (&a.batch, &a.data) {
         (Some(file), _) => ids::read(file, vocabulary, positions)?,
         (None, data) => {
-            model.reads_text()?;
+            let tokenizer = model.tokenizer()?;
             let seq = a.seq.unwrap_or(args::SEQ.min(positions));
             if seq == 0 || seq > positions {
                 return Err(Error(format!("--seq is {seq}; it must be 1 to {positions}, the model's positions")));
             }
             let text: Vec<u32> = match data {
-                Some(file) => files::read(file)?.into_iter().map(u32::from).collect(),
-                None => Corpus::new(embedded::CORPUS, "the embedded text", seq)?.held_out,
+                Some(file) => text::encode(&files::read(file)?, &file.display().to_string(), &tokenizer)?.ids,
+                None => corpus(None, seq, &tokenizer)?.held_out,
             };
             if text.len() < 2 {
                 let n = text.len();

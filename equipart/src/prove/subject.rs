@@ -38,7 +38,7 @@ impl Subject {
         };
         let sequence = |salt: usize| {
             let two = [document(salt), document(salt + 7)];
-            Sequence::packed(&two[..1 + usize::from(salt % 3 == 2)])
+            Sequence::packed(&two[..=usize::from(salt % 3 == 2)])
         };
         let batch = |step: usize| {
             let sequences = (0..=2 * data).map(|b| sequence(step * 31 + b)).collect();

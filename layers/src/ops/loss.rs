@@ -49,7 +49,7 @@ pub fn position_rows_backward<D: Kernels>(table: &mut WholeWeight<D>, positions:
 }
 
 /// This rank's logits: its columns less the padding, and which of the vocabulary they are.
-fn own<'a, D: Kernels>(logits: &'a Split<D>, rank: usize, vocabulary: usize) -> (View<'a, D>, Slice) {
+fn own<D: Kernels>(logits: &Split<D>, rank: usize, vocabulary: usize) -> (View<'_, D>, Slice) {
     let x = logits.share();
     let slice = slice(rank, x.cols(), vocabulary);
     (x.view().take_cols(0, slice.len), slice)

@@ -1,0 +1,258 @@
+//! `train --model mlp`: a plain classifier learns what digits are, from pictures.
+//!
+//! Pixels are `x/255` and nothing else. An epoch shows every picture once, in an order that is a hash of the seed and
+//! the epoch; what is left over makes a smaller last batch. Its loss is the mean over its examples, each as it was
+//! before its own step; its accuracy is that on the test pictures, after it.
+use crate::digits::{Digits, Set};
+use crate::layout::{LayoutError, MAX_RANKS};
+use crate::settings::{OptimizerName, at_least_1};
+use crate::{Error, Layout, Result};
+use comm::{Axis, Mesh, World};
+use layers::{Kind, Random, classifier};
+use parallel::{ClassifierTrainer, Examples, deal};
+use serde::Serialize;
+use std::path::PathBuf;
+use std::time::Instant;
+use tensor::{Cpu, Real, mix};
+
+pub mod folder;
+
+/// The most numbers that a classifier's parameters, or the features of a step, can have.
+const MOST: u128 = 1 << 30;
+/// How many pictures are judged at once.
+const TOGETHER: usize = 1000;
+
+/// How it is learnt.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Settings {
+    /// Features of the layers between pixels and classes.
+    pub hidden: Vec<usize>,
+    /// How often every picture is shown.
+    pub epochs: usize,
+    /// Pictures of a step.
+    pub batch_size: usize,
+    /// Parts that a step's pictures are cut into, of the last step at most as many as there are pictures.
+    pub microbatches: usize,
+    /// The learning rate.
+    pub lr: f64,
+    /// Which optimizer.
+    pub optimizer: OptimizerName,
+    /// The largest norm of the gradient.
+    pub clip: Option<f64>,
+    /// Of fresh weights and of the order.
+    pub seed: u64,
+}
+
+impl Default for Settings {
+    /// Two layers of 512 features, three epochs, batches of 32, plain descent at 0.1.
+    fn default() -> Self {
+        Self {
+            hidden: vec![512, 512],
+            epochs: 3,
+            batch_size: 32,
+            microbatches: 1,
+            lr: 0.1,
+            optimizer: OptimizerName::Sgd,
+            clip: None,
+            seed: 0,
+        }
+    }
+}
+
+/// Everything a run needs.
+pub struct Run<'a> {
+    /// What is learnt, and what judges.
+    pub digits: &'a Digits,
+    /// How.
+    pub settings: Settings,
+    /// Over which ranks.
+    pub layout: Layout,
+    /// Where the model goes after every epoch; it has been prepared.
+    pub out: Option<PathBuf>,
+}
+
+/// What is told of an epoch.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct EpochLine {
+    /// Epochs done.
+    pub epoch: usize,
+    /// The mean loss of its examples, each before its own step, in nats.
+    pub loss: f64,
+    /// The share of the test pictures that are told right, after it.
+    pub accuracy: f64,
+    /// How long it learnt, the test not counted.
+    pub seconds: f64,
+    /// Pictures learnt a second.
+    pub examples_per_second: f64,
+}
+
+/// What a run is watched by, on rank 0.
+pub trait Watch: Sync {
+    /// A step is done.
+    fn step(&self);
+    /// An epoch is done.
+    fn epoch(&self, line: &EpochLine);
+}
+
+/// Pixels, features between, classes.
+pub fn sizes(pixels: usize, hidden: &[usize], classes: usize) -> Vec<usize> {
+    [&[pixels], hidden, &[classes]].concat()
+}
+
+/// Whether a layout's ranks can share a classifier of these sizes, and whether it can be at all.
+///
+/// # Errors
+/// One sentence on what does not fit.
+pub fn fits(layout: &Layout, sizes: &[usize]) -> Result<()> {
+    if sizes.contains(&0) {
+        return Err(Error("a hidden size is 0; each must be at least 1".into()));
+    }
+    let parameters: u128 = sizes.windows(2).map(|s| (s[0] as u128 + 1) * s[1] as u128).sum();
+    if parameters > MOST {
+        return Err(Error(format!("the sizes {sizes:?} make {parameters} parameters; {MOST} is the most")));
+    }
+    let (axis, ranks, shared) = (Axis::Tp, layout.size(Axis::Tp), classifier::shared(sizes));
+    let Some(bad) = shared.iter().find(|size| !size.is_multiple_of(ranks)) else { return Ok(()) };
+    let most = MAX_RANKS / (layout.ranks() / ranks);
+    let possible = (1..=most).filter(|n| shared.iter().all(|size| size.is_multiple_of(*n))).collect();
+    Err(LayoutError::Fit { axis, ranks, shared: format!("{bad} hidden features"), possible }.into())
+}
+
+impl Run<'_> {
+    /// Pixels, features between, classes.
+    pub fn sizes(&self) -> Vec<usize> {
+        sizes(self.digits.pixels(), &self.settings.hidden, self.digits.classes())
+    }
+    /// Pictures of a whole step.
+    fn batch(&self) -> usize {
+        self.settings.batch_size.min(self.digits.train.len())
+    }
+    /// How many steps the run has.
+    pub fn steps(&self) -> usize {
+        self.settings.epochs.saturating_mul(self.digits.train.len().div_ceil(self.batch().max(1)))
+    }
+    /// What can be known to be wrong before anything is built.
+    ///
+    /// # Errors
+    /// One sentence on the first thing that does not fit.
+    pub fn check(&self) -> Result<()> {
+        let Settings { epochs, batch_size, microbatches, lr, clip, .. } = self.settings;
+        at_least_1(&[("epochs", epochs), ("batch-size", batch_size), ("microbatches", microbatches)])?;
+        for (flag, value) in [("lr", Some(lr)), ("clip", clip)] {
+            if let Some(value) = value.filter(|v| !(v.is_finite() && *v > 0.0)) {
+                return Err(Error(format!("--{flag} is {value}; it must be a positive number")));
+            }
+        }
+        if self.batch() < microbatches {
+            let n = self.batch();
+            return Err(Error(format!("{n} pictures in {microbatches} microbatches: each needs at least one")));
+        }
+        let sizes = self.sizes();
+        fits(&self.layout, &sizes)?;
+        let features = self.batch() as u128 * sizes.iter().map(|n| *n as u128).sum::<u128>();
+        if features > MOST {
+            return Err(Error(format!("a step of {} pictures has {features} features; {MOST} is the most", self.batch())));
+        }
+        Ok(())
+    }
+    /// Learns; `watch` is told on rank 0. Returns what was told of each epoch.
+    ///
+    /// # Errors
+    /// If something does not fit, a loss is no finite number, or the model cannot be written.
+    pub fn train(&self, watch: &dyn Watch) -> Result<Vec<EpochLine>> {
+        self.check()?;
+        let kind = match self.settings.optimizer {
+            OptimizerName::Sgd => Kind::Sgd,
+            OptimizerName::Adamw => Kind::ADAMW,
+        };
+        let ranks = World::threads(&self.layout.axes())?.run(|device: Cpu<f32>, mesh: Mesh<_>| {
+            let values = &Random { seed: self.settings.seed };
+            let at = self.layout.place(&device, &mesh, values);
+            let mut trainer = ClassifierTrainer::new(&at, &self.sizes(), (kind, self.settings.clip))?;
+            let watch = (mesh.rank() == 0).then_some(watch);
+            (0..self.settings.epochs).map(|epoch| self.epoch(epoch, &mut trainer, watch)).collect::<Result<Vec<_>>>()
+        })?;
+        Ok(ranks.into_iter().next().expect("a rank"))
+    }
+    fn epoch(
+        &self,
+        epoch: usize,
+        trainer: &mut ClassifierTrainer<Cpu<f32>>,
+        watch: Option<&dyn Watch>,
+    ) -> Result<EpochLine> {
+        let (clock, n, mut sum) = (Instant::now(), self.digits.train.len(), 0.0);
+        for (step, batch) in order(self.settings.seed, epoch, n).chunks(self.batch()).enumerate() {
+            let parts = self.settings.microbatches.min(batch.len());
+            let microbatch = |m| examples(&self.digits.train, &batch[deal(batch.len(), m, parts)]);
+            let report = trainer.step(&(0..parts).map(microbatch).collect::<Vec<_>>(), self.settings.lr)?;
+            let loss = report.loss.read().expect("the host has values")[0].to_f64();
+            if !loss.is_finite() {
+                let epoch = epoch + 1;
+                return Err(Error(format!("the loss of step {step} of epoch {epoch} is {loss}; a smaller --lr may help")));
+            }
+            sum += loss * batch.len() as f64;
+            watch.inspect(|w| w.step());
+        }
+        let (seconds, test) = (clock.elapsed().as_secs_f64(), (0..self.digits.test.len()).collect::<Vec<_>>());
+        let mut right = 0;
+        for some in test.chunks(TOGETHER) {
+            right += trainer.correct(&examples(&self.digits.test, some))?;
+        }
+        if let Some(dir) = &self.out {
+            folder::save(dir, &self.sizes(), epoch + 1, trainer)?;
+        }
+        let (loss, accuracy) = (sum / n as f64, right as f64 / test.len().max(1) as f64);
+        let line = EpochLine { epoch: epoch + 1, loss, accuracy, seconds, examples_per_second: n as f64 / seconds };
+        watch.inspect(|w| w.epoch(&line));
+        Ok(line)
+    }
+}
+
+/// The order in which an epoch shows so many pictures: a permutation by hash, the same under every layout.
+pub fn order(seed: u64, epoch: usize, n: usize) -> Vec<usize> {
+    let (mut order, hash) = ((0..n).collect::<Vec<_>>(), mix(mix(seed) ^ epoch as u64));
+    for end in (1..n).rev() {
+        order.swap(end, (mix(hash ^ end as u64) % (end as u64 + 1)) as usize);
+    }
+    order
+}
+
+/// These pictures of a set, as a classifier takes them.
+fn examples(set: &Set, which: &[usize]) -> Examples<f32> {
+    let pixels = which.iter().flat_map(|&i| set.image(i));
+    Examples {
+        x: pixels.map(|&x| f32::from(x) / 255.0).collect(),
+        labels: which.iter().map(|&i| u32::from(set.label(i))).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Kills: a picture shown twice or never, an order that is the same in every epoch or for every seed.
+    #[test]
+    fn every_epoch_shows_every_picture_once_in_another_order() {
+        let orders = [(0, 0), (0, 1), (1, 0)].map(|(seed, epoch)| order(seed, epoch, 100));
+        for order in &orders {
+            let mut sorted = order.clone();
+            sorted.sort_unstable();
+            assert_eq!(sorted, (0..100).collect::<Vec<_>>());
+            assert!(order.iter().enumerate().filter(|(at, i)| at == *i).count() < 10);
+        }
+        assert!(orders[0] != orders[1] && orders[0] != orders[2]);
+        assert_eq!((orders[0].clone(), order(3, 4, 0)), (order(0, 0, 100), vec![]));
+    }
+
+    /// Kills: pixels that are not x/255, another picture's label.
+    #[test]
+    fn pictures_become_examples() {
+        let set = Digits::generated(1, 3, 0).train;
+        let Examples { x, labels } = examples(&set, &[2, 0]);
+        assert_eq!((x.len(), labels), (2 * 784, vec![u32::from(set.label(2)), u32::from(set.label(0))]));
+        for (x, of) in x.chunks(784).zip([2, 0]) {
+            assert!(x.iter().zip(set.image(of)).all(|(x, &pixel)| *x == f32::from(pixel) / 255.0));
+        }
+        assert!(x.iter().any(|x| *x > 0.7) && x.iter().all(|x| (0.0..=1.0).contains(x)));
+    }
+}

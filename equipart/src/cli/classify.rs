@@ -1,0 +1,165 @@
+//! The plain classifier: `train --model mlp` and `prove --model mlp`.
+use super::args::{ProveArgs, TrainArgs};
+use super::watch::Watch;
+use super::{judge, out, show};
+use crate::classify::{self, EpochLine, Run, Settings, folder, sizes};
+use crate::digits::Digits;
+use crate::prove::{ClassifierSubject, certify_classifier};
+use crate::settings::OptimizerName;
+use crate::{Error, Result};
+use clap::{Args, ValueEnum};
+use std::path::Path;
+use std::str::FromStr;
+use tensor::Key;
+
+/// Features of the layers between, separated by commas.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Hidden(Vec<usize>);
+
+impl FromStr for Hidden {
+    type Err = String;
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        if text.trim() == "none" {
+            return Ok(Self(Vec::new()));
+        }
+        let size = |part: &str| {
+            let size = part.trim().parse().ok().filter(|n| *n > 0);
+            size.ok_or_else(|| format!("{part:?} is no hidden size; write numbers of 1 or more, such as 512,512, or none"))
+        };
+        text.split(',').map(size).collect::<std::result::Result<_, _>>().map(Self)
+    }
+}
+
+/// What only `train --model mlp` takes.
+#[derive(Args, Debug)]
+pub(super) struct LearnArgs {
+    /// With --model mlp: how often every picture is shown [default: 3]
+    #[arg(long)]
+    epochs: Option<usize>,
+    /// With --model mlp: features of the layers between pixels and classes, or none [default: 512,512]
+    #[arg(long, value_name = "SIZES")]
+    hidden: Option<Hidden>,
+}
+
+impl LearnArgs {
+    /// Whether a model of text is given what is not for it.
+    pub(super) fn unused(&self) -> Result<()> {
+        let given = [("epochs", self.epochs.is_some()), ("hidden", self.hidden.is_some())];
+        match given.iter().find(|(_, given)| *given) {
+            Some((flag, _)) => Err(Error(format!("--{flag} is for --model mlp; a model of text has no use for it"))),
+            None => Ok(()),
+        }
+    }
+}
+
+/// What only `prove --model mlp` takes.
+#[derive(Args, Debug)]
+pub(super) struct JudgeArgs {
+    /// mlp: a plain classifier of 784 pixels and 10 classes [default: the model of --config]
+    #[arg(long, conflicts_with_all = ["config", "dump"])]
+    pub(super) model: Option<Plain>,
+    /// With --model mlp: features of the layers between, or none [default: 512,512]
+    #[arg(long, value_name = "SIZES", requires = "model")]
+    hidden: Option<Hidden>,
+}
+
+/// Models that are named and not read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Plain {
+    /// A multilayer perceptron.
+    Mlp,
+}
+
+/// Whether `train` is asked for the classifier: a folder of this name is written `./mlp`.
+pub(super) fn is_meant(model: Option<&Path>) -> bool {
+    model == Some(Path::new("mlp"))
+}
+
+/// Flags of `train` that the classifier has no use for.
+fn refuse(a: &TrainArgs) -> Result<()> {
+    let given = [
+        ("steps", a.steps.is_some()),
+        ("seq", a.seq.is_some()),
+        ("warmup", a.warmup.is_some()),
+        ("label-smoothing", a.label_smoothing.is_some()),
+        ("z-loss", a.z_loss.is_some()),
+        ("batch", a.batch.is_some()),
+        ("config", a.config.is_some()),
+        ("resume", a.resume.is_some()),
+        ("checkpoint-every", a.checkpoint_every.is_some()),
+        ("stop-after", a.stop_after.is_some()),
+        ("dump", a.dump.is_some()),
+    ];
+    match given.iter().find(|(_, given)| *given) {
+        Some((flag, _)) => Err(Error(format!("--{flag} is for models of text; --model mlp has no use for it"))),
+        None => Ok(()),
+    }
+}
+
+fn settings(a: &TrainArgs) -> Settings {
+    let (default, optimizer) = (Settings::default(), a.optimizer.unwrap_or(OptimizerName::Sgd));
+    Settings {
+        hidden: a.mlp.hidden.as_ref().map_or(default.hidden, |hidden| hidden.0.clone()),
+        epochs: a.mlp.epochs.unwrap_or(default.epochs),
+        batch_size: a.batch_size.unwrap_or(default.batch_size),
+        microbatches: a.microbatches.unwrap_or(default.microbatches),
+        lr: a.lr.unwrap_or(if optimizer == OptimizerName::Sgd { default.lr } else { 1e-3 }),
+        optimizer,
+        clip: a.clip,
+        seed: a.seed.unwrap_or(default.seed),
+    }
+}
+
+/// Steps on the bar; epochs as JSON, or in plain words.
+struct Progress {
+    watch: Watch,
+    json: bool,
+}
+
+impl classify::Watch for Progress {
+    fn step(&self) {
+        self.watch.tick();
+    }
+    fn epoch(&self, line: &EpochLine) {
+        if self.json {
+            return show::json(line);
+        }
+        let EpochLine { epoch, loss, accuracy, seconds, examples_per_second } = line;
+        let right = 100.0 * accuracy;
+        self.watch.say(&format!(
+            "epoch {epoch}: loss {loss:.4}, {right:.2} % right, {seconds:.1} s, {examples_per_second:.0} pictures/s"
+        ));
+    }
+}
+
+pub(super) fn run_train(a: &TrainArgs, json: bool) -> Result<bool> {
+    refuse(a)?;
+    let digits = a.data.as_deref().map_or_else(|| Ok(Digits::generated(0, 10_000, 2_000)), Digits::read)?;
+    let run = Run { digits: &digits, settings: settings(a), layout: a.layout, out: a.out.clone() };
+    run.check()?;
+    let _lock = a.out.as_deref().map(|dir| folder::prepare(dir, &run.sizes())).transpose()?;
+    let progress = Progress { watch: Watch::bar(run.steps()), json };
+    let lines = run.train(&progress)?;
+    progress.watch.done();
+    if !json {
+        show::learnt(&lines, digits.test.len(), a.out.as_deref());
+    }
+    Ok(true)
+}
+
+pub(super) fn run_prove(a: &ProveArgs, json: bool) -> Result<bool> {
+    let hidden = a.mlp.hidden.as_ref().map_or(Settings::default().hidden, |hidden| hidden.0.clone());
+    let subject = ClassifierSubject::small(sizes(784, &hidden, 10), &a.layout);
+    classify::fits(&a.layout, &subject.sizes)?;
+    let key = Key(a.key.map_or_else(judge::fresh_key, |k| k.0));
+    let watch = Watch::spinner();
+    watch.say("proving");
+    let verdict = certify_classifier(&subject, &a.layout, &[key, key.next()])?;
+    watch.done();
+    if json {
+        show::json(&verdict);
+    } else {
+        out::line(&verdict.statement());
+    }
+    Ok(verdict.equal)
+}

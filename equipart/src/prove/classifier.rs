@@ -1,0 +1,160 @@
+//! The same proof of a plain classifier: its logits, then two training steps.
+use super::{NOISE, Named, Verdict, compare, noise, under_keys};
+use crate::{Layout, Result, bound, classify, oracle};
+use comm::{Axis, Mesh, World};
+use kernels::Kernels;
+use layers::{Builder, Kind, Random, Values};
+use parallel::{ClassifierTrainer, Examples};
+use reference::{Updates, Weights};
+use std::sync::OnceLock;
+use tensor::{Cpu, Degree, F61, Key, Scalar, mix};
+
+/// What is to be proven of a classifier, besides the layout. The learning rate is 1.
+#[derive(Clone, Debug)]
+pub struct ClassifierSubject {
+    /// Input features, features between, classes.
+    pub sizes: Vec<usize>,
+    /// How many examples there are in each microbatch of each step.
+    pub steps: Vec<Vec<usize>>,
+    /// The optimizer and the clip limit.
+    pub optimizer: (Kind, Option<f64>),
+}
+
+impl ClassifierSubject {
+    /// Two clipped steps of plain descent on two microbatches of unequal sizes.
+    #[must_use]
+    pub fn small(sizes: Vec<usize>, layout: &Layout) -> Self {
+        let data = layout.size(Axis::Dp);
+        Self { sizes, steps: vec![vec![data + 2, data], vec![data, data + 1]], optimizer: (Kind::Sgd, Some(0.5)) }
+    }
+    fn classes(&self) -> usize {
+        *self.sizes.last().expect("a classifier has sizes")
+    }
+    fn oracle(&self) -> reference::Classifier {
+        reference::Classifier { sizes: self.sizes.clone() }
+    }
+    /// The microbatches of a step, drawn by hash.
+    fn examples<S: Scalar>(&self, step: usize) -> Vec<Examples<S>> {
+        let microbatch = |(m, &rows): (usize, &usize)| {
+            let hash = |i: usize| mix(mix((step * 1000 + m) as u64) ^ i as u64);
+            let x = (0..rows * self.sizes[0]).map(|i| S::sample(hash(i), 1.0)).collect();
+            let label = |i: usize| (hash(i) % self.classes() as u64) as u32;
+            Examples { x, labels: (0..rows).map(label).collect() }
+        };
+        self.steps[step].iter().enumerate().map(microbatch).collect()
+    }
+    /// All examples of a step at once.
+    fn all<S: Scalar>(&self, step: usize) -> Examples<S> {
+        let all = self.examples(step);
+        Examples {
+            x: all.iter().flat_map(|m: &Examples<S>| m.x.iter().copied()).collect(),
+            labels: all.iter().flat_map(|m| m.labels.iter().copied()).collect(),
+        }
+    }
+    /// What the oracle gives from these weights, and goes on from `next` of those after each step.
+    fn truth<S: Scalar>(&self, start: Weights<S>, next: impl Fn(usize, &Weights<S>) -> Weights<S>) -> Named<S> {
+        let (model, first) = (self.oracle(), self.all(0));
+        let mut trace = vec![("logits".to_string(), model.logits(&start, &first.x))];
+        let (kind, clip) = self.optimizer;
+        let mut updates = Updates::new(model.shapes(), oracle::optimizer(kind), clip, start);
+        for n in 0..self.steps.len() {
+            let Examples { x, labels } = self.all(n);
+            let (loss, mut gradients) = model.gradients(updates.weights(), &x, &labels, labels.len());
+            let norm2 = updates.apply(&gradients, 1.0);
+            trace.push((format!("step {n}: loss"), vec![loss]));
+            trace.push((format!("step {n}: norm²"), vec![norm2]));
+            for (name, _) in model.shapes() {
+                let gradient = gradients.remove(&name).expect("a gradient of every parameter");
+                trace.push((format!("step {n}: gradient of {name}"), gradient));
+            }
+            for (name, _) in model.shapes() {
+                trace.push((format!("step {n}: new {name}"), updates.weights()[&name].clone()));
+            }
+            updates.replace(next(n, updates.weights()));
+        }
+        trace
+    }
+    /// The oracle's weights with the noise of a step.
+    fn disturbed(&self, step: usize, weights: &Weights<F61>) -> Weights<F61> {
+        let (mut disturbed, noise) = (weights.clone(), noise(step));
+        for (name, shape) in self.oracle().shapes() {
+            let element = Values::<F61>::of(&noise, &name, shape, NOISE).expect("drawn, not read");
+            for (i, w) in disturbed.get_mut(&name).expect("the model's weights").iter_mut().enumerate() {
+                *w += element([i / shape[1], i % shape[1]]);
+            }
+        }
+        disturbed
+    }
+    /// log₂ of the probability that a wrong program passes under so many keys; none where the bound says nothing.
+    pub fn bound_log2(&self, keys: usize) -> Option<f64> {
+        let random = || -> Weights<Degree> {
+            let numbers = |[rows, cols]: [usize; 2]| (0..rows * cols).map(|_| Degree::variable()).collect();
+            self.oracle().shapes().into_iter().map(|(name, shape)| (name, numbers(shape))).collect()
+        };
+        let _ = Degree::take_tally();
+        let trace = self.truth(random(), |_, _| random()); // what was added makes them independent
+        let output = trace.into_iter().flat_map(|(_, x)| x).map(Degree::cleared).fold(0.0, f64::max);
+        let one = bound::log2_of_tally(output, self.steps.len());
+        (one < 0.0).then_some(one * keys as f64)
+    }
+}
+
+/// The layout's program on one rank, on any device: its weights before, and its trace.
+fn program<D: Kernels>(
+    subject: &ClassifierSubject,
+    layout: &Layout,
+    device: &D,
+    mesh: &Mesh<D>,
+) -> parallel::Result<(Weights<D::Elem>, Named<D::Elem>)> {
+    let at = layout.place(device, mesh, &Random { seed: 0 });
+    let mut trainer = ClassifierTrainer::new(&at, &subject.sizes, subject.optimizer)?;
+    let whole = |x: Option<Vec<_>>| x.unwrap_or_default();
+    let (mut start, mut trace) = (Weights::new(), Named::new());
+    for param in trainer.parts().0.params() {
+        start.insert(param.name().to_string(), whole(param.gather(mesh)?));
+    }
+    trace.push(("logits".into(), whole(trainer.logits(&subject.all(0))?.read())));
+    for n in 0..subject.steps.len() {
+        let report = trainer.step(&subject.examples(n), 1.0)?;
+        trace.push((format!("step {n}: loss"), whole(report.loss.read())));
+        trace.push((format!("step {n}: norm²"), whole(report.norm2.read())));
+        for param in trainer.parts().0.params() {
+            trace.push((format!("step {n}: gradient of {}", param.name()), whole(param.gather_gradient(mesh)?)));
+        }
+        let noise = noise(n);
+        let at = Builder::new(device, mesh, &noise);
+        for param in trainer.parts().0.params() {
+            trace.push((format!("step {n}: new {}", param.name()), whole(param.gather(mesh)?)));
+            param.disturb(&at, NOISE)?;
+        }
+    }
+    Ok((start, trace))
+}
+
+/// Proves one layout of a classifier under these keys, without the bound.
+///
+/// # Errors
+/// If the layout does not fit the sizes, or a rank fails.
+pub fn prove_classifier(subject: &ClassifierSubject, layout: &Layout, keys: &[Key]) -> Result<Verdict> {
+    classify::fits(layout, &subject.sizes)?;
+    let one = |key: Key| {
+        let _key = key.enter();
+        let truth = OnceLock::new();
+        let ranks = World::threads(&layout.axes())?.run(|device: Cpu<F61>, mesh| {
+            let (start, trace) = program(subject, layout, &device, &mesh)?;
+            let truth = truth.get_or_init(|| subject.truth(start, |n, w| subject.disturbed(n, w)));
+            Ok::<_, parallel::Error>(compare(&trace, truth, mesh.rank()))
+        })?;
+        Ok(ranks)
+    };
+    under_keys(layout, keys, &one)
+}
+
+/// Proves one layout of a classifier under these keys, and says how surely.
+///
+/// # Errors
+/// As [`prove_classifier`].
+pub fn certify_classifier(subject: &ClassifierSubject, layout: &Layout, keys: &[Key]) -> Result<Verdict> {
+    let verdict = prove_classifier(subject, layout, keys)?;
+    Ok(Verdict { bound_log2: subject.bound_log2(keys.len()), ..verdict })
+}

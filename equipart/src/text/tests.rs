@@ -1,0 +1,106 @@
+//! Corpora of bytes and of tokens, their batches and windows.
+use super::*;
+use std::collections::BTreeSet;
+
+fn ids(n: usize) -> Vec<u8> {
+    (0..n).map(|at| at as u8).collect()
+}
+
+#[test]
+fn text_is_its_bytes_and_back() {
+    for text in ["", "to be", "naïve – 数 🦀\n\0"] {
+        assert_eq!(decode(&encode(text)).unwrap(), text);
+    }
+    assert_eq!(encode("aé"), [97, 195, 169]);
+    assert_eq!(decode(&[97, 195, 98, 255]).unwrap(), "a\u{FFFD}b\u{FFFD}");
+    let why = decode(&[97, 256]).unwrap_err().to_string();
+    assert_eq!(why, "token 1 is 256, which is no byte; it must be at most 255");
+}
+
+/// Kills: held-out bytes that were trained on, bytes that are in neither part.
+#[test]
+fn the_last_tenth_is_held_out() {
+    for (n, cut) in [(20, 18), (29, 27), (30, 27), (256, 231)] {
+        let corpus = Corpus::new(&ids(n), "a", 1).unwrap();
+        assert_eq!((corpus.train.len(), corpus.held_out[0]), (cut, cut as u32));
+        let whole: Vec<u32> = (0..n as u32).collect();
+        assert_eq!([corpus.train, corpus.held_out].concat(), whole);
+    }
+}
+
+#[test]
+fn what_is_no_corpus_is_said_in_one_sentence() {
+    let why = |n: usize, seq: usize| Corpus::new(&ids(n), "a.txt", seq).unwrap_err().to_string();
+    assert_eq!(why(0, 4), "a.txt is empty (0 bytes)");
+    assert_eq!(why(9, 0), "the sequence length is 0; it must be at least 1 token");
+    let short = "a.txt has 649 bytes, of which the last tenth (64) is held out; sequences of 64 tokens need 650 bytes \
+                 at least";
+    assert_eq!(why(649, 64), short);
+    assert!(Corpus::new(&ids(650), "a.txt", 64).is_ok());
+    assert!(why(9, usize::MAX).contains(&format!("need {} bytes", usize::MAX)));
+
+    let folder = tempfile::tempdir().unwrap();
+    let why = |name: &str| {
+        let why = Corpus::read(&folder.path().join(name), 4).unwrap_err().to_string();
+        why.replace(folder.path().to_str().unwrap(), "")
+    };
+    std::fs::write(folder.path().join("a"), ids(50)).unwrap();
+    std::fs::write(folder.path().join("short"), ids(49)).unwrap();
+    std::fs::write(folder.path().join("empty"), "").unwrap();
+    let corpus = Corpus::read(&folder.path().join("a"), 4).unwrap();
+    assert_eq!(corpus, Corpus::new(&ids(50), "", 4).unwrap());
+    assert_eq!(why("none"), "/none: there is no such file");
+    assert_eq!(why("."), "/. is a directory where a file should be");
+    assert_eq!(why("empty"), "/empty is empty (0 bytes)");
+    assert!(why("short").starts_with("/short has 49 bytes, of which"));
+}
+
+/// Kills: targets that are the ids, or two steps ahead; a start beyond the text, a first or last one never taken.
+#[test]
+fn batches_are_pieces_of_the_text_from_its_beginning_to_its_end() {
+    let corpus = Corpus::new(&ids(60), "a", 3).unwrap();
+    let mut starts = BTreeSet::new();
+    for step in 0..200 {
+        for (ids, targets) in corpus.batch(1, step, 4, 3) {
+            assert_eq!((ids.len(), targets.len()), (3, 3));
+            assert_eq!(ids, corpus.train[ids[0] as usize..][..3]);
+            assert_eq!(targets, corpus.train[ids[0] as usize + 1..][..3]);
+            starts.insert(ids[0]);
+        }
+    }
+    assert_eq!(starts, (0..=50).collect()); // 51 + 3 = 54 bytes to learn from
+    assert_eq!(corpus.batch(1, 0, 1, 53)[0].1[52], 53); // the longest there is
+}
+
+/// Kills: a draw that depends on what was drawn before, on the batch size, or on nothing.
+#[test]
+fn a_sequence_is_the_same_in_whatever_batch_it_comes() {
+    let corpus = Corpus::new(&ids(250).repeat(9), "a", 8).unwrap();
+    let all = corpus.batch(5, 0, 64, 8);
+    for size in [1, 2, 4, 16] {
+        let cut: Vec<_> = (0..64 / size).flat_map(|step| corpus.batch(5, step, size, 8)).collect();
+        assert_eq!(cut, all, "{size}");
+    }
+    assert_ne!(corpus.batch(6, 0, 64, 8), all);
+    assert!(all.iter().collect::<BTreeSet<_>>().len() > 50);
+    let starts: Vec<u32> = all[..6].iter().map(|(ids, _)| ids[0]).collect();
+    assert_eq!(starts, [226, 26, 35, 68, 52, 18]); // what was drawn once is drawn for ever
+}
+
+/// Kills: a token predicted twice or never, a short end left out.
+#[test]
+fn windows_predict_every_token_once_but_the_first() {
+    for n in 0..20 {
+        let text: Vec<u32> = (0..n).collect();
+        for seq in 1..25 {
+            let windows = windows(&text, seq);
+            let targets: Vec<u32> = windows.iter().flat_map(|(_, targets)| targets.clone()).collect();
+            assert_eq!(targets, (1..n).collect::<Vec<_>>());
+            for (at, (ids, targets)) in windows.iter().enumerate() {
+                assert_eq!((ids[0] as usize, ids.len()), (at * seq, targets.len()));
+                assert!(ids.len() == seq || at + 1 == windows.len());
+                assert!(ids.iter().zip(targets).all(|(id, target)| id + 1 == *target));
+            }
+        }
+    }
+}
