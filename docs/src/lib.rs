@@ -20,3 +20,15 @@ mod columns_and_rows {}
 #[cfg(doctest)]
 #[doc = include_str!("why-a-field-proves.md")]
 mod why_a_field_proves {}
+
+#[cfg(doctest)]
+#[doc = include_str!("heads.md")]
+mod heads {}
+
+#[cfg(doctest)]
+#[doc = include_str!("vocabulary-and-loss.md")]
+mod vocabulary_and_loss {}
+
+#[cfg(doctest)]
+#[doc = include_str!("sequence-regions.md")]
+mod sequence_regions {}

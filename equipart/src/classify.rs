@@ -5,6 +5,7 @@
 //! before its own step; its accuracy is that on the test pictures, after it.
 use crate::digits::{Digits, Set};
 use crate::layout::{LayoutError, MAX_RANKS};
+use crate::schedule::Warmup;
 use crate::settings::{OptimizerName, at_least_1};
 use crate::{Error, Layout, Result};
 use comm::{Axis, Mesh, World};
@@ -33,8 +34,10 @@ pub struct Settings {
     pub batch_size: usize,
     /// Parts that a step's pictures are cut into, of the last step at most as many as there are pictures.
     pub microbatches: usize,
-    /// The learning rate.
+    /// The largest learning rate.
     pub lr: f64,
+    /// Steps until it is reached; none: a tenth of all.
+    pub warmup: Option<usize>,
     /// Which optimizer.
     pub optimizer: OptimizerName,
     /// The largest norm of the gradient.
@@ -52,6 +55,7 @@ impl Default for Settings {
             batch_size: 32,
             microbatches: 1,
             lr: 0.1,
+            warmup: None,
             optimizer: OptimizerName::Sgd,
             clip: None,
             seed: 0,
@@ -127,22 +131,29 @@ impl Run<'_> {
     fn batch(&self) -> usize {
         self.settings.batch_size.min(self.digits.train.len())
     }
-    /// How many steps the run has.
+    /// Steps of an epoch.
+    fn steps_of_epoch(&self) -> usize {
+        self.digits.train.len().div_ceil(self.batch().max(1))
+    }
+    /// Steps of the run.
     pub fn steps(&self) -> usize {
-        self.settings.epochs.saturating_mul(self.digits.train.len().div_ceil(self.batch().max(1)))
+        self.settings.epochs.saturating_mul(self.steps_of_epoch())
+    }
+    fn schedule(&self) -> Warmup {
+        let steps = self.steps();
+        Warmup { peak: self.settings.lr, warmup: self.settings.warmup.unwrap_or(steps / 10), steps, floor: 0.1 }
     }
     /// What can be known to be wrong before anything is built.
     ///
     /// # Errors
     /// One sentence on the first thing that does not fit.
     pub fn check(&self) -> Result<()> {
-        let Settings { epochs, batch_size, microbatches, lr, clip, .. } = self.settings;
+        let Settings { epochs, batch_size, microbatches, clip, .. } = self.settings;
         at_least_1(&[("epochs", epochs), ("batch-size", batch_size), ("microbatches", microbatches)])?;
-        for (flag, value) in [("lr", Some(lr)), ("clip", clip)] {
-            if let Some(value) = value.filter(|v| !(v.is_finite() && *v > 0.0)) {
-                return Err(Error(format!("--{flag} is {value}; it must be a positive number")));
-            }
+        if let Some(clip) = clip.filter(|c| !(c.is_finite() && *c > 0.0)) {
+            return Err(Error(format!("--clip is {clip}; it must be a positive number")));
         }
+        self.schedule().validate()?;
         if self.batch() < microbatches {
             let n = self.batch();
             return Err(Error(format!("{n} pictures in {microbatches} microbatches: each needs at least one")));
@@ -181,10 +192,11 @@ impl Run<'_> {
         watch: Option<&dyn Watch>,
     ) -> Result<EpochLine> {
         let (clock, n, mut sum) = (Instant::now(), self.digits.train.len(), 0.0);
+        let (schedule, done) = (self.schedule(), epoch * self.steps_of_epoch());
         for (step, batch) in order(self.settings.seed, epoch, n).chunks(self.batch()).enumerate() {
             let parts = self.settings.microbatches.min(batch.len());
             let microbatch = |m| examples(&self.digits.train, &batch[deal(batch.len(), m, parts)]);
-            let report = trainer.step(&(0..parts).map(microbatch).collect::<Vec<_>>(), self.settings.lr)?;
+            let report = trainer.step(&(0..parts).map(microbatch).collect::<Vec<_>>(), schedule.at(done + step))?;
             let loss = report.loss.read().expect("the host has values")[0].to_f64();
             if !loss.is_finite() {
                 let epoch = epoch + 1;

@@ -193,4 +193,4 @@ fn sentence(words: &str) -> String {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

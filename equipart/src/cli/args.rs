@@ -96,7 +96,7 @@ pub(super) struct TrainArgs {
     pub(super) clip: Option<f64>,
     /// The rate of dropout everywhere, or config for what config.json says [default: config; with --batch 0]
     #[arg(long)]
-    dropout: Option<DropoutRate>,
+    pub(super) dropout: Option<DropoutRate>,
     /// The share of a target that is spread over all ids alike [default: 0]
     #[arg(long)]
     pub(super) label_smoothing: Option<f64>,
@@ -206,7 +206,7 @@ impl TrainArgs {
 
 /// A rate, or the configuration's.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct DropoutRate(Option<f64>);
+pub(super) struct DropoutRate(Option<f64>);
 
 impl FromStr for DropoutRate {
     type Err = String;

@@ -80,7 +80,7 @@ fn refuse(a: &TrainArgs) -> Result<()> {
     let given = [
         ("steps", a.steps.is_some()),
         ("seq", a.seq.is_some()),
-        ("warmup", a.warmup.is_some()),
+        ("dropout", a.dropout.is_some()),
         ("label-smoothing", a.label_smoothing.is_some()),
         ("z-loss", a.z_loss.is_some()),
         ("batch", a.batch.is_some()),
@@ -104,6 +104,7 @@ fn settings(a: &TrainArgs) -> Settings {
         batch_size: a.batch_size.unwrap_or(default.batch_size),
         microbatches: a.microbatches.unwrap_or(default.microbatches),
         lr: a.lr.unwrap_or(if optimizer == OptimizerName::Sgd { default.lr } else { 1e-3 }),
+        warmup: a.warmup,
         optimizer,
         clip: a.clip,
         seed: a.seed.unwrap_or(default.seed),

@@ -1,5 +1,7 @@
 //! Folders as models: what is read from the golden ones, which `transformers` wrote, and what is refused.
 use super::*;
+use crate::tokenizer;
+use std::path::PathBuf;
 use comm::{Axis, World};
 use layers::{Builder, Chunk};
 use std::collections::BTreeMap;
@@ -225,33 +227,33 @@ fn folders_that_are_no_models_are_said_in_one_sentence() {
     );
 }
 
-/// Kills: ids of a tokenizer taken for bytes.
+/// Kills: ids of a tokenizer taken for bytes, or bytes for ids of a model that has fewer.
 #[test]
-fn text_is_read_where_ids_are_bytes() {
+fn text_is_read_with_the_tokenizer_of_the_folder() {
     let instead = "give token ids with --prompt-ids or --batch";
-    assert_eq!(Model::embedded().unwrap().reads_text(), Ok(()));
-    let no = Model::read(&golden("gpt2")).unwrap().reads_text().unwrap_err().to_string();
-    let dir = golden("gpt2").display().to_string();
-    assert_eq!(no, format!("{dir} has no tokenizer.json to read text with; {instead}"));
+    assert!(Model::embedded().unwrap().tokenizer().unwrap().is_of_bytes());
+    let no = Model::read(&golden("gpt2")).unwrap().tokenizer().unwrap_err().0;
+    assert_eq!(no, format!("{} has no tokenizer.json to read text with; {instead}", golden("gpt2").display()));
 
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
     fs::write(at("config.json"), embedded::CONFIG).unwrap();
     fs::write(at("model.safetensors"), embedded::WEIGHTS).unwrap();
     let model = Model::read(folder.path()).unwrap();
-    assert!(model.reads_text().is_err());
+    assert!(model.tokenizer().is_err());
     fs::write(at("tokenizer.json"), tokenizer::json()).unwrap();
-    assert_eq!(model.reads_text(), Ok(()));
-    let other = tokenizer::json().replacen("\"Ġ\": 32", "\"Ġ\": 33", 1);
-    assert_ne!(other, tokenizer::json());
-    for other in
-        [other, "{".into(), "{}".into(), tokenizer::json().replace("\"merges\": []", "\"merges\": [\"a b\"]")]
-    {
-        fs::write(at("tokenizer.json"), other).unwrap();
-        let has = format!("{} has other tokens", at("tokenizer.json").display());
-        assert_eq!(model.reads_text().unwrap_err().0, format!("text is read as bytes, and {has}; {instead}"));
-    }
+    assert!(model.tokenizer().unwrap().is_of_bytes());
+    fs::write(at("tokenizer.json"), tokenizer::tests::words().to_string()).unwrap();
+    assert_eq!(model.tokenizer().unwrap().encode_prompt("be").unwrap(), [1, 4, 2]);
+    fs::write(at("tokenizer.json"), tokenizer::tests::merges().to_string()).unwrap();
+    let beyond = "has token ids up to 259; they must be below the model's vocab_size of 256";
+    assert_eq!(model.tokenizer().unwrap_err().0, format!("{} {beyond}", at("tokenizer.json").display()));
+    fs::write(at("tokenizer.json"), "{").unwrap();
+    let no = model.tokenizer().unwrap_err().0;
+    let why = "EOF while parsing an object at line 1 column 1";
+    assert_eq!(no, format!("{}: this is no tokenizer that can be read: {why}", at("tokenizer.json").display()));
+
     let config = Config::read(&golden("llama").join("config.json")).unwrap();
-    let no = Model::fresh(config, 1).reads_text().unwrap_err().to_string();
-    assert_eq!(no, format!("text is read as bytes, and this model has a vocabulary of 37; {instead}"));
+    let no = Model::fresh(config, 1).tokenizer().unwrap_err().0;
+    assert_eq!(no, format!("a new model with a vocabulary of 37 has no tokenizer.json to read text with; {instead}"));
 }

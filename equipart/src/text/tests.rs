@@ -1,20 +1,17 @@
 //! Corpora of bytes and of tokens, their batches and windows.
 use super::*;
+use crate::tokenizer::tests as tokenizer;
 use std::collections::BTreeSet;
 
 fn ids(n: usize) -> Vec<u8> {
     (0..n).map(|at| at as u8).collect()
 }
 
-#[test]
-fn text_is_its_bytes_and_back() {
-    for text in ["", "to be", "naïve – 数 🦀\n\0"] {
-        assert_eq!(decode(&encode(text)).unwrap(), text);
-    }
-    assert_eq!(encode("aé"), [97, 195, 169]);
-    assert_eq!(decode(&[97, 195, 98, 255]).unwrap(), "a\u{FFFD}b\u{FFFD}");
-    let why = decode(&[97, 256]).unwrap_err().to_string();
-    assert_eq!(why, "token 1 is 256, which is no byte; it must be at most 255");
+/// A tokenizer of this text, in a file that is gone.
+fn read(value: &serde_json::Value) -> Tokenizer {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("a"), value.to_string()).unwrap();
+    Tokenizer::read(&folder.path().join("a")).unwrap()
 }
 
 /// Kills: held-out bytes that were trained on, bytes that are in neither part.
@@ -23,6 +20,7 @@ fn the_last_tenth_is_held_out() {
     for (n, cut) in [(20, 18), (29, 27), (30, 27), (256, 231)] {
         let corpus = Corpus::new(&ids(n), "a", 1).unwrap();
         assert_eq!((corpus.train.len(), corpus.held_out[0]), (cut, cut as u32));
+        assert_eq!(corpus.held_out_bytes, n - cut - 1);
         let whole: Vec<u32> = (0..n as u32).collect();
         assert_eq!([corpus.train, corpus.held_out].concat(), whole);
     }
@@ -33,26 +31,62 @@ fn what_is_no_corpus_is_said_in_one_sentence() {
     let why = |n: usize, seq: usize| Corpus::new(&ids(n), "a.txt", seq).unwrap_err().to_string();
     assert_eq!(why(0, 4), "a.txt is empty (0 bytes)");
     assert_eq!(why(9, 0), "the sequence length is 0; it must be at least 1 token");
-    let short = "a.txt has 649 bytes, of which the last tenth (64) is held out; sequences of 64 tokens need 650 bytes \
-                 at least";
+    let short = "a.txt has 649 bytes, of which the last tenth is held out; that tenth has 64 tokens, and sequences of \
+                 64 need 65 at least";
     assert_eq!(why(649, 64), short);
     assert!(Corpus::new(&ids(650), "a.txt", 64).is_ok());
-    assert!(why(9, usize::MAX).contains(&format!("need {} bytes", usize::MAX)));
+    assert!(why(9, usize::MAX).ends_with(&format!("need {} at least", usize::MAX)));
 
     let folder = tempfile::tempdir().unwrap();
     let why = |name: &str| {
-        let why = Corpus::read(&folder.path().join(name), 4).unwrap_err().to_string();
+        let why = Corpus::read(&folder.path().join(name), 4, &Tokenizer::bytes()).unwrap_err().to_string();
         why.replace(folder.path().to_str().unwrap(), "")
     };
     std::fs::write(folder.path().join("a"), ids(50)).unwrap();
     std::fs::write(folder.path().join("short"), ids(49)).unwrap();
     std::fs::write(folder.path().join("empty"), "").unwrap();
-    let corpus = Corpus::read(&folder.path().join("a"), 4).unwrap();
+    let corpus = Corpus::read(&folder.path().join("a"), 4, &Tokenizer::bytes()).unwrap();
     assert_eq!(corpus, Corpus::new(&ids(50), "", 4).unwrap());
     assert_eq!(why("none"), "/none: there is no such file");
     assert_eq!(why("."), "/. is a directory where a file should be");
     assert_eq!(why("empty"), "/empty is empty (0 bytes)");
     assert!(why("short").starts_with("/short has 49 bytes, of which"));
+}
+
+/// Kills: a cut inside a character or after the text was made tokens, a first token that counts among the told bytes.
+#[test]
+fn a_text_is_cut_before_it_becomes_tokens() {
+    let merges = read(&tokenizer::merges());
+    let text = "the other the é".repeat(6) + "the crab🦀 other the"; // 118 bytes, the eleventh last is one of 🦀
+    let corpus = Corpus::tokenized(text.as_bytes(), "a", 2, &merges).unwrap();
+    assert_eq!((&corpus.held_out[..], corpus.held_out_bytes), (&[32, 111, 257, 114, 258][..], 9));
+    assert_eq!(corpus.train, merges.encode(&text[..108]).unwrap().ids);
+    let bytes = Corpus::new(text.as_bytes(), "a", 2).unwrap();
+    assert_eq!((bytes.held_out.len(), bytes.held_out_bytes), (11, 10));
+    assert!(corpus.fits(259).is_ok() && bytes.fits(241).is_ok());
+    let why = corpus.fits(258).unwrap_err().to_string();
+    assert_eq!(why, "the text has token id 258; ids must be below the model's vocab_size of 258");
+}
+
+#[test]
+fn what_is_no_text_of_tokens_is_said_in_one_sentence() {
+    let merges = read(&tokenizer::merges());
+    let why = |bytes: &[u8]| Corpus::tokenized(bytes, "a", 3, &merges).unwrap_err().to_string();
+    let short = |bytes: usize, part: &str, tokens: usize| {
+        let held_out = format!("a has {bytes} bytes, of which the last tenth is held out");
+        format!("{held_out}; {part} has {tokens} tokens, and sequences of 3 need 4 at least")
+    };
+    assert_eq!(why(" the".repeat(20).as_bytes()), short(80, "that tenth", 2));
+    let one_word = "x".repeat(117) + "to be or not ";
+    let why_words = Corpus::tokenized(one_word.as_bytes(), "a", 3, &read(&tokenizer::words())).unwrap_err();
+    assert_eq!(why_words.to_string(), short(130, "what comes before it", 1));
+    let no_text = |at: usize, byte: &str| {
+        let reads = "a tokenizer.json reads text only";
+        format!("a is not UTF-8: byte {at} ({byte}) belongs to no character; {reads}")
+    };
+    assert_eq!(why(&[b"the ".repeat(9), vec![0xff], b"the ".repeat(9)].concat()), no_text(36, "0xff"));
+    assert_eq!(why(&[b"the ".repeat(19), vec![0xc3, b'a', b'a', b'a']].concat()), no_text(76, "0xc3"));
+    assert_eq!(why(&[0x80; 40]), no_text(0, "0x80"));
 }
 
 /// Kills: targets that are the ids, or two steps ahead; a start beyond the text, a first or last one never taken.

@@ -1,0 +1,127 @@
+use super::*;
+use kernels::Heads;
+
+fn read(text: &str) -> Result<Layout, LayoutError> {
+    text.parse()
+}
+fn why(text: &str) -> String {
+    read(text).unwrap_err().to_string()
+}
+fn shape(queries: usize, keys: usize, hidden: usize) -> Shape {
+    Shape { width: 8, heads: Heads { queries, keys, dim: 4 }, hidden, ..Shape::LLAMA }
+}
+
+/// Every layout of at most `MAX_RANKS` ranks. Kills: an axis printed and not read, or read as another.
+#[test]
+fn every_printed_layout_reads_back_as_itself() {
+    let mut all = vec![vec![]];
+    for &axis in Axis::ALL {
+        let longer = |sizes: &Vec<(Axis, usize)>| {
+            let ranks: usize = sizes.iter().map(|(_, size)| size).product();
+            (1..=MAX_RANKS / ranks)
+                .map(|size| [sizes.clone(), vec![(axis, size)]].concat())
+                .collect::<Vec<_>>()
+        };
+        all = all.iter().flat_map(longer).collect();
+    }
+    assert!(all.len() > 5_000);
+    for sizes in all {
+        let layout = Layout::new(&sizes).unwrap();
+        assert_eq!(layout.axes(), sizes);
+        assert_eq!(layout.ranks(), sizes.iter().map(|(_, size)| size).product::<usize>());
+        assert!(sizes.iter().all(|&(axis, size)| layout.size(axis) == size));
+        assert_eq!(read(&layout.to_string()), Ok(layout));
+        let spelt: Vec<_> = sizes.iter().map(|(axis, size)| format!(" {axis} = {size}\t")).collect();
+        assert_eq!(read(&spelt.join(",")), Ok(layout));
+    }
+}
+
+#[test]
+fn layouts_are_printed_as_users_write_them() {
+    let printed = |sizes: &[(Axis, usize)]| Layout::new(sizes).unwrap().to_string();
+    assert_eq!(printed(&[(Axis::Dp, 2), (Axis::Tp, 4)]), "tp=4,dp=2");
+    assert_eq!(printed(&[(Axis::Dp, 2), (Axis::Tp, 1)]), "dp=2");
+    assert_eq!((printed(&[(Axis::Tp, 1)]), printed(&[])), ("none".to_owned(), "none".to_owned()));
+    assert_eq!(format!("{:<6}|", Layout::UNSPLIT), "none  |");
+    for unsplit in ["none", " none ", "tp=1", "dp=1,tp=1", "tp=01"] {
+        assert_eq!(read(unsplit), Ok(Layout::default()), "{unsplit}");
+    }
+    assert_eq!(read("dp=2,tp=4"), read("tp=4,dp=2"));
+    assert_eq!(Layout::UNSPLIT.axes().len(), Axis::ALL.len());
+}
+
+#[test]
+fn what_is_no_layout_is_said_in_one_sentence() {
+    let empty = "the layout is empty; write none, or ranks along axes, such as tp=2,dp=2";
+    assert_eq!((why(""), why(" ")), (empty.to_owned(), empty.to_owned()));
+    assert_eq!(why("tp=2,"), "\"\" is no part of a layout; write axis=ranks, such as tp=2,dp=2");
+    assert_eq!(why("tp"), "\"tp\" is no part of a layout; write axis=ranks, such as tp=2,dp=2");
+    assert_eq!(why("zp=2"), "\"zp\" is no axis of a layout; the axes are tp and dp");
+    assert_eq!(why("TP=2"), "\"TP\" is no axis of a layout; the axes are tp and dp");
+    assert_eq!(why("tp=2,dp=2,tp=2"), "the tp axis is given twice; give each axis once");
+    for (text, seen) in [("tp=", ""), ("tp=0", "0"), ("tp=-1", "-1"), ("tp=+2", "+2"), ("tp=2=2", "2=2")]
+    {
+        let wanted = format!("tp is {seen:?}; it must be a whole number of ranks, 1 or more");
+        assert_eq!(why(text), wanted);
+    }
+    for with in ["none,tp=2", "tp=2,none", "tp=2, none ,"] {
+        assert_eq!(why(with), "none stands alone: it cannot be combined with \"tp=2\"");
+    }
+    assert_eq!(why("none,none"), "none stands alone: it cannot be combined with \"none\"");
+}
+
+#[test]
+fn more_ranks_than_there_may_be_are_refused() {
+    let wanted =
+        |seen| format!("{seen} makes more than 1024 ranks; the product of all axes must be at most 1024");
+    assert_eq!(read("tp=32,dp=32").unwrap().ranks(), 1024);
+    let huge = format!("tp={},dp=2", 1u64 << 63);
+    for text in ["tp=1025", "tp=32,dp=33", "tp=99999999999999999999", huge.as_str()] {
+        assert_eq!(why(text), wanted(text));
+    }
+}
+
+#[test]
+fn ranks_that_cannot_share_a_model_are_refused_with_those_that_can() {
+    let fits = |text: &str, shape: &Shape| read(text).unwrap().fits(shape).map_err(|why| why.to_string());
+    let model = shape(8, 4, 96);
+    for good in ["none", "tp=2", "tp=4", "tp=8,sp", "tp=4,dp=256", "dp=1023"] {
+        assert_eq!(fits(good, &model), Ok(()), "{good}");
+    }
+    let wrong = |text: &str, shape: &Shape| fits(text, shape).unwrap_err();
+    assert_eq!(
+        wrong("tp=5", &model),
+        "tp=5 does not fit 8 query heads, 4 key heads and 96 hidden features: tp can be 1, 2, 4 or 8"
+    );
+    assert_eq!(wrong("tp=16,dp=2", &model), "tp=16 does not fit 8 query heads: tp can be 1, 2, 4 or 8");
+    assert_eq!(
+        wrong("tp=4", &shape(12, 6, 96)),
+        "tp=4 does not fit 6 key heads: tp can be 1, 2, 3, 6 or 12"
+    );
+    assert_eq!(
+        wrong("tp=6", &shape(12, 6, 33)),
+        "tp=6 does not fit 33 hidden features: tp can be 1 or 3"
+    );
+    assert_eq!(fits("tp=6", &shape(12, 1, 96)), Ok(()), "one key head, six copies");
+    assert_eq!(
+        wrong("tp=3,dp=300", &shape(4, 4, 4)),
+        "tp=3 does not fit 4 query heads, 4 key heads and 4 hidden features: tp can be 1 or 2"
+    );
+}
+
+/// Kills: regions that are printed and not read, or taken where there is nobody to share tokens with.
+#[test]
+fn sequence_regions_are_over_the_tensor_ranks() {
+    for text in ["tp=2,sp", "sp,tp=2", "sp=2, tp=2", "tp = 2 , sp = 2"] {
+        let layout = read(text).unwrap();
+        assert_eq!((layout.to_string(), layout.has_regions(), layout.ranks()), ("tp=2,sp".into(), true, 2));
+    }
+    assert_eq!(read("dp=2,sp,tp=4").unwrap().to_string(), "tp=4,sp,dp=2");
+    assert_eq!(read("tp=4,sp,dp=2"), read("dp=2,sp,tp=4"));
+    assert_ne!(read("tp=2,sp"), read("tp=2"));
+    let over = "sequence regions are over the tensor ranks: write";
+    assert_eq!(why("sp"), format!("sp is written beside tp=1; {over} tp=2,sp"));
+    assert_eq!(why("dp=2,sp=2"), format!("sp=2 is written beside tp=1; {over} tp=2,sp"));
+    assert_eq!(why("tp=2,sp=4"), format!("sp=4 is written beside tp=2; {over} sp"));
+    assert_eq!(why("tp=2,sp,sp"), format!("sp,sp is written beside tp=2; {over} sp"));
+}
