@@ -59,7 +59,7 @@ pub(crate) fn share(heads: Heads, ranks: usize, axis: Axis, name: &str) -> Resul
         return Err(Error::Fit { what: format!("query heads of {name}"), size: queries, axis, ranks });
     }
     if !keys.is_multiple_of(ranks) && !ranks.is_multiple_of(keys) {
-        return Err(Error::Heads { name: name.into(), keys, axis, ranks });
+        return Err(Error::Heads { name: name.into(), queries, keys, axis, ranks });
     }
     let sections = [
         Section { size: queries * dim, pieces: Pieces::Even },
@@ -305,8 +305,7 @@ mod tests {
         assert_eq!(why(8, 2, 3), "tp=3 does not divide the 8 query heads of attention; tp can be 1, 2, 4, 8");
         assert_eq!(
             why(12, 4, 6),
-            "tp=6 neither divides the 4 key heads of attention nor is a multiple of them; tp can be 1, 2, 4, or a \
-             multiple of 4"
+            "tp=6 neither divides the 4 key heads of attention nor is a multiple of them; tp can be 1, 2, 4, 12"
         );
         assert_eq!(
             why(5, 2, 1),

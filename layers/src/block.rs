@@ -39,6 +39,13 @@ impl<D: Kernels, F: Layer<D, In = Stream<D>, Out = Stream<D>>> Layer<D> for Resi
         Ok((self.norm.backward_onto(norm, &dn, Some(&dy))?, pending))
     }
 
+    /// The weight half at once, so that what it keeps is gone before the norm's turn.
+    fn backward(&mut self, cx: &Cx<D>, (norm, inner): Self::Saved, dy: Stream<D>) -> Result<Stream<D>> {
+        let dropped = dropout(cx, dy.clone(), cx.dropout(self.rate, &self.name).as_ref());
+        let dn = self.inner.backward(cx, inner, dropped)?;
+        self.norm.backward_onto(norm, &dn, Some(&dy))
+    }
+
     fn backward_weight(&mut self, cx: &Cx<D>, pending: Self::Pending) -> Result<()> {
         self.inner.backward_weight(cx, pending)
     }
@@ -100,6 +107,12 @@ impl<D: Kernels> Layer<D> for Block<D> {
         Ok((dx, (attention, mlp)))
     }
 
+    /// Part by part, so that what the one keeps is gone before the other begins.
+    fn backward(&mut self, cx: &Cx<D>, (attention, mlp): Self::Saved, dy: Stream<D>) -> Result<Stream<D>> {
+        let dy = self.mlp.backward(cx, mlp, dy)?;
+        self.attention.backward(cx, attention, dy)
+    }
+
     fn backward_weight(&mut self, cx: &Cx<D>, (attention, mlp): Self::Pending) -> Result<()> {
         self.mlp.backward_weight(cx, mlp)?;
         self.attention.backward_weight(cx, attention)
@@ -114,10 +127,10 @@ impl<D: Kernels> Layer<D> for Block<D> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::proof::{Answer, Case, Given, proves, proves_in_regions};
+    use crate::proof::{Answer, Case, Given, SEED, proves, proves_in_regions};
     use comm::Op;
     use kernels::Heads;
-    use reference::{Model, Tokens};
+    use reference::{Model, Pass, Tokens};
     use tensor::Scalar;
 
     const D: usize = 6;
@@ -146,12 +159,17 @@ mod tests {
             let heads = Heads { queries: 8, keys: 4, dim: 2 };
             let kind = if self.0.norm == reference::Norm::Rms { Shape::LLAMA } else { Shape::GPT2 };
             let rotary = kind.context().is_none().then(|| Rotary::new(2, 100.0));
-            Block::shard(at, Axis::Tp, &Shape { width: D, heads, hidden: F, ..kind }, 0, rotary)
+            let reference::Rates { embedding, attention, residual } = self.0.dropout;
+            let dropout = crate::Rates { embedding, attention, residual };
+            Block::shard(at, Axis::Tp, &Shape { width: D, heads, hidden: F, dropout, ..kind }, 0, rotary)
         }
         fn oracle<S: Scalar>(&self, g: &Given<S>) -> Answer<S> {
-            let tokens = Tokens::new(&g.lengths);
-            let (y, saved) = self.0.block(&g.weights, 0, g.x.clone(), &tokens, None);
-            let (dx, gradients) = self.0.block_backward(&g.weights, 0, &saved, g.dy.clone(), &tokens, None);
+            let numbers = (g.first..).take(g.lengths.len()).collect();
+            let tokens = Tokens { lengths: g.lengths.clone(), numbers };
+            let pass = Pass { seed: SEED, step: g.step, first_sequence: g.first };
+            let (y, saved) = self.0.block(&g.weights, 0, g.x.clone(), &tokens, Some(&pass));
+            let dy = g.dy.clone();
+            let (dx, gradients) = self.0.block_backward(&g.weights, 0, &saved, dy, &tokens, Some(&pass));
             Answer { y, dx, gradients }
         }
         fn traffic(&self, tokens: usize, _: usize) -> Vec<(Op, usize)> {
@@ -162,16 +180,22 @@ mod tests {
         }
     }
 
-    /// Kills: a residual or its gradient dropped, a norm of the wrong input, a third all-reduce.
+    fn dropping(mut block: OneBlock) -> OneBlock {
+        block.0.dropout = reference::Rates { embedding: 0.0, attention: 0.5, residual: 0.25 };
+        block
+    }
+
+    /// Kills: a residual or its gradient dropped, a norm of the wrong input, a third all-reduce; a mask of dropout
+    /// that is another rank's, another step's or only the forward's.
     #[test]
     fn block_equals_block_bit_for_bit() {
         proves(&llama());
-        proves(&gpt2());
+        proves(&dropping(gpt2()));
     }
 
     #[test]
     fn block_equals_block_in_sequence_regions() {
-        proves_in_regions(&llama());
+        proves_in_regions(&dropping(llama()));
         proves_in_regions(&gpt2());
     }
 }

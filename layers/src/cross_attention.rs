@@ -12,9 +12,9 @@
 //! Source: Vaswani et al., §3.2.3, arXiv:1706.03762; split as Megatron-LM, §3. Chapter: 5.
 use crate::attention::share;
 use crate::ops::{Split, Stream, cross_attention, cross_attention_backward};
-use crate::{Builder, ColumnLinear, Cx, Kept, Layer, Param, Result, RowLinear, Shape};
+use crate::{Biases, Builder, ColumnLinear, Cx, Kept, Layer, Param, Result, RowLinear};
 use comm::Axis;
-use kernels::{Attend, Kernels, Sight};
+use kernels::{Attend, Heads, Kernels, Sight};
 
 /// Attention to a memory, its heads split over the ranks of an axis.
 pub struct CrossAttention<D: Kernels> {
@@ -36,21 +36,29 @@ pub struct Saved<D: Kernels> {
 type Column<D> = <ColumnLinear<D> as Layer<D>>::Pending;
 
 impl<D: Kernels> CrossAttention<D> {
-    /// Parameters `name.q`, `name.kv` and `name.out`, with the biases of attention; width and heads as the shape's.
+    /// Parameters `name.q`, `name.kv` and `name.out`, each with a `.bias` where it has one; `heads` are those of the
+    /// whole model.
     ///
     /// # Errors
     /// As [`Attention::shard`](crate::Attention::shard).
-    pub fn shard(at: &Builder<D>, axis: Axis, name: &str, shape: &Shape) -> Result<Self> {
-        let (group, width) = (at.mesh.group(axis), shape.width);
-        let (heads, [q, kv]) = share(shape.heads, group.size(), axis, name)?;
+    pub fn shard(
+        at: &Builder<D>,
+        axis: Axis,
+        name: &str,
+        width: usize,
+        heads: Heads,
+        bias: Biases,
+    ) -> Result<Self> {
+        let group = at.mesh.group(axis);
+        let (heads, [q, kv]) = share(heads, group.size(), axis, name)?;
         let column = |part: &str, sections: &[_]| {
-            ColumnLinear::shard(at, axis, &format!("{name}.{part}"), width, sections, shape.bias.qkv)
+            ColumnLinear::shard(at, axis, &format!("{name}.{part}"), width, sections, bias.qkv)
         };
         let first = group.rank() * heads.queries;
         Ok(Self {
             q: column("q", &[q])?,
             kv: column("kv", &[kv, kv])?,
-            out: RowLinear::shard(at, axis, &format!("{name}.out"), [q.size, width], shape.bias.out)?,
+            out: RowLinear::shard(at, axis, &format!("{name}.out"), [q.size, width], bias.out)?,
             attend: Attend { heads, first, sight: Sight::All, dropout: None },
         })
     }
@@ -103,10 +111,8 @@ impl<D: Kernels> Layer<D> for CrossAttention<D> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Biases;
     use crate::proof::{Answer, Case, Given, proves, proves_in_regions};
     use comm::Op;
-    use kernels::Heads;
     use reference::{add_bias, bias_gradient, linear, linear_backward};
     use std::collections::BTreeMap;
     use tensor::Scalar;
@@ -124,8 +130,7 @@ mod tests {
         }
         fn build<T: Kernels>(&self, at: &Builder<T>) -> Result<CrossAttention<T>> {
             let bias = Biases { qkv: true, out: true, mlp: false };
-            let shape = Shape { width: D, heads: HEADS, bias, ..Shape::LLAMA };
-            CrossAttention::shard(at, Axis::Tp, "cross", &shape)
+            CrossAttention::shard(at, Axis::Tp, "cross", D, HEADS, bias)
         }
         fn oracle<S: Scalar>(&self, g: &Given<S>) -> Answer<S> {
             let Heads { queries, keys, dim } = HEADS;

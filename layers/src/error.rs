@@ -25,18 +25,26 @@ pub enum Error {
     },
     /// Ranks that can neither share key heads nor hold copies of them.
     #[error(
-        "{axis}={ranks} neither divides the {keys} key heads of {name} nor is a multiple of them; {axis} can be {}, or \
-         a multiple of {keys}", divisors(*keys)
+        "{axis}={ranks} neither divides the {keys} key heads of {name} nor is a multiple of them; {axis} can be {}",
+        sharing(*queries, *keys)
     )]
     Heads {
         /// Whose heads.
         name: String,
+        /// How many query heads, which the ranks must divide.
+        queries: usize,
         /// How many key heads.
         keys: usize,
         /// The axis.
         axis: Axis,
         /// Its ranks.
         ranks: usize,
+    },
+    /// A layer of whole rows in a sequence region.
+    #[error("the tokens that {name} works on are this rank's; it must be all of them")]
+    Tokens {
+        /// The layer.
+        name: String,
     },
     /// A size that no model has.
     #[error("{what} is {seen}; it must be {wanted}")]
@@ -66,5 +74,12 @@ pub type Result<T> = std::result::Result<T, Error>;
 
 fn divisors(n: usize) -> String {
     let all: Vec<_> = (1..=n.min(64)).filter(|d| n.is_multiple_of(*d)).map(|d| d.to_string()).collect();
+    all.join(", ")
+}
+
+/// The numbers of ranks that can share so many heads.
+fn sharing(queries: usize, keys: usize) -> String {
+    let fits = |n: &usize| queries.is_multiple_of(*n) && (keys.is_multiple_of(*n) || n.is_multiple_of(keys));
+    let all: Vec<_> = (1..=queries.min(1024)).filter(fits).map(|n| n.to_string()).collect();
     all.join(", ")
 }

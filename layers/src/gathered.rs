@@ -11,6 +11,7 @@
 //!
 //! Source: Shoeybi et al., Megatron-LM (`ColumnParallelLinear`, `gather_output`), arXiv:1909.08053. Chapter: 3.
 use crate::ops::{Split, Stream};
+use crate::build::whole_rows;
 use crate::placement::Section;
 use crate::{Builder, ColumnLinear, Cx, Layer, Param, Result};
 use comm::{Axis, Group};
@@ -23,11 +24,12 @@ pub struct GatheredColumn<D: Kernels> {
 }
 
 impl<D: Kernels> GatheredColumn<D> {
-    /// As [`ColumnLinear::shard`], with one section.
+    /// As [`ColumnLinear::shard`], with one section. Not in sequence regions: its output is whole rows.
     ///
     /// # Errors
-    /// If the ranks do not divide the outputs.
+    /// If the ranks do not divide the outputs, or each has its own tokens.
     pub fn shard(at: &Builder<D>, axis: Axis, name: &str, [inputs, outputs]: [usize; 2], bias: bool) -> Result<Self> {
+        whole_rows(at, name)?;
         let inner = ColumnLinear::shard(at, axis, name, inputs, &[Section::from(outputs)], bias)?;
         Ok(Self { inner, group: at.mesh.group(axis).named(name) })
     }
@@ -95,5 +97,13 @@ mod tests {
     #[test]
     fn gathered_column_equals_linear_bit_for_bit() {
         proves(&Gathered);
+    }
+
+    #[test]
+    fn sequence_regions_are_refused() {
+        let (device, mesh) = (tensor::Cpu::<f32>::default(), comm::Mesh::alone());
+        let at = Builder::new(&device, &mesh, &crate::Random { seed: 0 }).in_regions();
+        let why = GatheredColumn::shard(&at, Axis::Tp, "w", [4, 4], false).err().unwrap().to_string();
+        assert_eq!(why, "the tokens that w works on are this rank's; it must be all of them");
     }
 }

@@ -11,6 +11,7 @@
 //!
 //! Source: Shoeybi et al., Megatron-LM (`RowParallelLinear`, without `input_is_parallel`), arXiv:1909.08053.
 //! Chapter: 3.
+use crate::build::whole_rows;
 use crate::ops::{Split, Stream};
 use crate::{Builder, Cx, Layer, Param, Result, RowLinear};
 use comm::{Axis, Group};
@@ -23,11 +24,12 @@ pub struct ScatteredRow<D: Kernels> {
 }
 
 impl<D: Kernels> ScatteredRow<D> {
-    /// As [`RowLinear::shard`].
+    /// As [`RowLinear::shard`]. Not in sequence regions: its input is whole rows.
     ///
     /// # Errors
-    /// If the ranks do not divide the inputs.
+    /// If the ranks do not divide the inputs, or each has its own tokens.
     pub fn shard(at: &Builder<D>, axis: Axis, name: &str, sizes: [usize; 2], bias: bool) -> Result<Self> {
+        whole_rows(at, name)?;
         let inner = RowLinear::shard(at, axis, name, sizes, bias)?;
         Ok(Self { inner, group: at.mesh.group(axis).named(name) })
     }
@@ -94,5 +96,13 @@ mod tests {
     #[test]
     fn scattered_row_equals_linear_bit_for_bit() {
         proves(&Scattered);
+    }
+
+    #[test]
+    fn sequence_regions_are_refused() {
+        let (device, mesh) = (tensor::Cpu::<f32>::default(), comm::Mesh::alone());
+        let at = Builder::new(&device, &mesh, &crate::Random { seed: 0 }).in_regions();
+        let why = ScatteredRow::shard(&at, Axis::Tp, "w", [4, 4], false).err().unwrap().to_string();
+        assert_eq!(why, "the tokens that w works on are this rank's; it must be all of them");
     }
 }

@@ -281,8 +281,8 @@ impl FromStr for IdList {
 
 #[derive(Args, Debug)]
 pub(super) struct ProveArgs {
-    /// Ranks along each axis: tp=2, dp=2, tp=2,dp=2, ...
-    #[arg(long)]
+    /// Ranks along each axis: none, tp=2, dp=2, tp=2,dp=2, ...; sp for sequence regions: tp=2,sp
+    #[arg(long, default_value_t)]
     pub(super) layout: Layout,
     /// The random key, decimal or 0x; the second key is hashed from it [default: a fresh one]
     #[arg(long)]

@@ -3,7 +3,7 @@
 use super::run::{params, weights};
 use super::lies::Place;
 use super::{Case, Given, Lies, place};
-use crate::{Cx, Error, Layer, Random};
+use crate::{Error, Layer, Random};
 use comm::{Axis, World};
 use tensor::{Cpu, Dual, F61, Key, Scalar};
 
@@ -20,7 +20,7 @@ pub(super) fn check<C: Case>(case: &C, regions: bool) {
                 let mut layer = case.build(&at)?;
                 let at = Place { device: &device, group, region: at.region };
                 let given = Given::<Number>::draw(case.features(), 0).swap_remove(0);
-                let cx = Cx::train(0, &given.lengths, 1).with_memory(&given.memory_lengths);
+                let cx = given.cx(0);
                 let x: <C::Layer<Cpu<Number>> as Layer<_>>::In =
                     Lies::hand(&given, false, inputs, &at)?;
                 let start = x.whole(group)?;

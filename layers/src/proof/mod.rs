@@ -15,7 +15,7 @@ mod run;
 
 pub use lies::Lies;
 
-use crate::{Builder, Layer, Result, Values};
+use crate::{Builder, Cx, Layer, Result, Values};
 use comm::{Mesh, Op};
 use kernels::Kernels;
 use std::collections::BTreeMap;
@@ -48,9 +48,16 @@ pub trait Case: Sync {
     }
 }
 
+/// What dropout is drawn from in a proof, with the step and the number of a sequence.
+pub const SEED: u64 = 17;
+
 /// One microbatch, whole: what the layer is given on every rank.
 #[derive(Clone, Debug)]
 pub struct Given<S> {
+    /// Which step.
+    pub step: usize,
+    /// The number of its first sequence in the step.
+    pub first: usize,
     /// Tokens of each sequence.
     pub lengths: Vec<usize>,
     /// The input, row-major; unused where ids enter.
@@ -91,6 +98,8 @@ impl<S: Scalar> Given<S> {
                     |salt: u64, n: usize| (0..n as u64).map(|i| S::sample(mix(salt ^ i), 1.0)).collect();
                 let memory_lengths: Vec<usize> = lengths.iter().map(|n| n + 1).collect();
                 Given {
+                    step,
+                    first: 2 * microbatch,
                     memory: draw(mix(salt ^ 3), memory_lengths.iter().sum::<usize>() * inputs),
                     memory_lengths,
                     x: draw(mix(salt ^ 1), tokens * inputs),
@@ -104,6 +113,11 @@ impl<S: Scalar> Given<S> {
     }
     fn tokens(&self) -> usize {
         self.lengths.iter().sum()
+    }
+    /// What a call on it needs.
+    fn cx<D: Kernels>(&self, microbatch: usize) -> Cx<D> {
+        let cx = Cx::train(microbatch, &self.lengths, 1).numbered_from(self.first);
+        cx.with_memory(&self.memory_lengths).dropping(SEED, self.step)
     }
 }
 

@@ -41,6 +41,8 @@ fn wide(x: &[f32]) -> Vec<f64> {
 
 fn widen(g: &Given<f32>) -> Given<f64> {
     Given {
+        step: g.step,
+        first: g.first,
         lengths: g.lengths.clone(),
         memory_lengths: g.memory_lengths.clone(),
         memory: wide(&g.memory),

@@ -1,7 +1,7 @@
 //! One run of a layer under proof on one rank, on any device: what it gave, whole, and what it sent.
 use super::lies::Place;
 use super::{Case, Given, Lies, place};
-use crate::{Cx, Kind, Layer, Optimizer, Param, Result, Values};
+use crate::{Kind, Layer, Optimizer, Param, Result, Values};
 use comm::{Axis, Ledger, Mesh};
 use kernels::Kernels;
 use std::collections::BTreeMap;
@@ -42,7 +42,7 @@ pub(super) fn run<C: Case, D: Kernels>(
         let mut forward = Vec::new();
         let before = mesh.ledger();
         for (microbatch, given) in given(step).into_iter().enumerate() {
-            let cx = Cx::train(microbatch, &given.lengths, 1).with_memory(&given.memory_lengths);
+            let cx = given.cx(microbatch);
             let x = Lies::hand(&given, false, inputs, &at)?;
             let (y, saved) = layer.forward(&cx, x)?;
             forward.push((cx, given, y, saved));
