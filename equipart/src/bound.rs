@@ -47,11 +47,18 @@ pub fn log2_per_key(
 /// The same from what a run of so many steps on degrees counted; `output`: the largest degree that came out, cleared.
 pub(crate) fn log2_of_tally(output: f64, steps: usize) -> f64 {
     let opaque = Degree::take_tally().opaque;
-    let pairs: f64 = [Function::Exp, Function::Sigmoid, Function::Rsqrt, Function::Normal, Function::Density, Function::Step]
-        .iter()
-        .map(|&function| opaque[function as usize])
-        .map(|(count, sum, _)| 2.0 * count * 2.0 * sum)
-        .sum();
+    let pairs: f64 = [
+        Function::Exp,
+        Function::Sigmoid,
+        Function::Rsqrt,
+        Function::Normal,
+        Function::Density,
+        Function::Step,
+    ]
+    .iter()
+    .map(|&function| opaque[function as usize])
+    .map(|(count, sum, _)| 2.0 * count * 2.0 * sum)
+    .sum();
     let single = opaque[Function::Clip as usize].1 + opaque[Function::Adam as usize].2 * steps as f64;
     ((pairs + single + output) / F61::P as f64).log2()
 }

@@ -141,7 +141,12 @@ impl Run<'_> {
     }
     fn schedule(&self) -> Warmup {
         let steps = self.steps();
-        Warmup { peak: self.settings.lr, warmup: self.settings.warmup.unwrap_or(steps / 10), steps, floor: 0.1 }
+        Warmup {
+            peak: self.settings.lr,
+            warmup: self.settings.warmup.unwrap_or(steps / 10),
+            steps,
+            floor: 0.1,
+        }
     }
     /// What can be known to be wrong before anything is built.
     ///
@@ -156,13 +161,18 @@ impl Run<'_> {
         self.schedule().validate()?;
         if self.batch() < microbatches {
             let n = self.batch();
-            return Err(Error(format!("{n} pictures in {microbatches} microbatches: each needs at least one")));
+            return Err(Error(format!(
+                "{n} pictures in {microbatches} microbatches: each needs at least one"
+            )));
         }
         let sizes = self.sizes();
         fits(&self.layout, &sizes)?;
         let features = self.batch() as u128 * sizes.iter().map(|n| *n as u128).sum::<u128>();
         if features > MOST {
-            return Err(Error(format!("a step of {} pictures has {features} features; {MOST} is the most", self.batch())));
+            return Err(Error(format!(
+                "a step of {} pictures has {features} features; {MOST} is the most",
+                self.batch()
+            )));
         }
         Ok(())
     }
@@ -181,7 +191,9 @@ impl Run<'_> {
             let at = self.layout.place(&device, &mesh, values);
             let mut trainer = ClassifierTrainer::new(&at, &self.sizes(), (kind, self.settings.clip))?;
             let watch = (mesh.rank() == 0).then_some(watch);
-            (0..self.settings.epochs).map(|epoch| self.epoch(epoch, &mut trainer, watch)).collect::<Result<Vec<_>>>()
+            (0..self.settings.epochs)
+                .map(|epoch| self.epoch(epoch, &mut trainer, watch))
+                .collect::<Result<Vec<_>>>()
         })?;
         Ok(ranks.into_iter().next().expect("a rank"))
     }
@@ -196,16 +208,20 @@ impl Run<'_> {
         for (step, batch) in order(self.settings.seed, epoch, n).chunks(self.batch()).enumerate() {
             let parts = self.settings.microbatches.min(batch.len());
             let microbatch = |m| examples(&self.digits.train, &batch[deal(batch.len(), m, parts)]);
-            let report = trainer.step(&(0..parts).map(microbatch).collect::<Vec<_>>(), schedule.at(done + step))?;
+            let report =
+                trainer.step(&(0..parts).map(microbatch).collect::<Vec<_>>(), schedule.at(done + step))?;
             let loss = report.loss.read().expect("the host has values")[0].to_f64();
             if !loss.is_finite() {
                 let epoch = epoch + 1;
-                return Err(Error(format!("the loss of step {step} of epoch {epoch} is {loss}; a smaller --lr may help")));
+                return Err(Error(format!(
+                    "the loss of step {step} of epoch {epoch} is {loss}; a smaller --lr may help"
+                )));
             }
             sum += loss * batch.len() as f64;
             watch.inspect(|w| w.step());
         }
-        let (seconds, test) = (clock.elapsed().as_secs_f64(), (0..self.digits.test.len()).collect::<Vec<_>>());
+        let (seconds, test) =
+            (clock.elapsed().as_secs_f64(), (0..self.digits.test.len()).collect::<Vec<_>>());
         let mut right = 0;
         for some in test.chunks(TOGETHER) {
             right += trainer.correct(&examples(&self.digits.test, some))?;
@@ -214,7 +230,8 @@ impl Run<'_> {
             folder::save(dir, &self.sizes(), epoch + 1, trainer)?;
         }
         let (loss, accuracy) = (sum / n as f64, right as f64 / test.len().max(1) as f64);
-        let line = EpochLine { epoch: epoch + 1, loss, accuracy, seconds, examples_per_second: n as f64 / seconds };
+        let line =
+            EpochLine { epoch: epoch + 1, loss, accuracy, seconds, examples_per_second: n as f64 / seconds };
         watch.inspect(|w| w.epoch(&line));
         Ok(line)
     }

@@ -1,8 +1,8 @@
 //! `generate`: continues prompts token by token, with a cache of keys and values. Every tensor rank sees all logits
 //! of the next token and chooses by the same draw; data ranks have different prompts.
+use crate::dump::{self, Seen};
 use crate::measure::{self, PeakBytes, Taken};
 use crate::sampling::Sampling;
-use crate::dump::{self, Seen};
 use crate::{Error, Layout, Model, Result};
 use comm::{Axis, Mesh, World};
 use kernels::CpuScalar;

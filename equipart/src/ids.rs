@@ -23,7 +23,9 @@ pub fn read(path: &Path, vocabulary: usize, positions: usize) -> Result<Vec<Sequ
     let items: Vec<Item> = serde_json::from_slice(&files::read(path)?)
         .map_err(|why| Error(format!("{name} is no JSON list of lists of token ids: {why}")))?;
     if items.is_empty() {
-        return Err(Error(format!("{name} has no sequences; it must be a list of one or more lists of token ids")));
+        return Err(Error(format!(
+            "{name} has no sequences; it must be a list of one or more lists of token ids"
+        )));
     }
     let sequence = |(at, item): (usize, Item)| {
         let documents = match item {
@@ -34,7 +36,8 @@ pub fn read(path: &Path, vocabulary: usize, positions: usize) -> Result<Vec<Sequ
             return Err(Error(format!("{name}: sequence {at} has no documents; it must have one or more")));
         }
         let pair = |ids: Vec<u32>| {
-            check(&ids, vocabulary, positions).map_err(|why| Error(format!("{name}: sequence {at} {why}")))?;
+            check(&ids, vocabulary, positions)
+                .map_err(|why| Error(format!("{name}: sequence {at} {why}")))?;
             Ok((ids[..ids.len() - 1].to_vec(), ids[1..].to_vec()))
         };
         Ok(Sequence::packed(&documents.into_iter().map(pair).collect::<Result<Vec<_>>>()?))
@@ -44,7 +47,10 @@ pub fn read(path: &Path, vocabulary: usize, positions: usize) -> Result<Vec<Sequ
 
 fn check(ids: &[u32], vocabulary: usize, positions: usize) -> std::result::Result<(), String> {
     if ids.len() < 2 {
-        return Err(format!("has {} ids; it must have 2 or more, as each is to be followed by the next", ids.len()));
+        return Err(format!(
+            "has {} ids; it must have 2 or more, as each is to be followed by the next",
+            ids.len()
+        ));
     }
     if ids.len() - 1 > positions {
         return Err(format!("reads {} ids; the model has {positions} positions", ids.len() - 1));
@@ -92,7 +98,10 @@ mod tests {
     #[test]
     fn what_is_no_batch_is_said_in_one_sentence() {
         let why = |text: &str| parse(text).unwrap_err();
-        assert_eq!(why("[]"), "ids.json has no sequences; it must be a list of one or more lists of token ids");
+        assert_eq!(
+            why("[]"),
+            "ids.json has no sequences; it must be a list of one or more lists of token ids"
+        );
         let two = "it must have 2 or more, as each is to be followed by the next";
         assert_eq!(why("[[1,2],[3]]"), format!("ids.json: sequence 1 has 1 ids; {two}"));
         assert_eq!(why("[[]]"), format!("ids.json: sequence 0 has 0 ids; {two}"));

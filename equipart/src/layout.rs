@@ -129,7 +129,11 @@ impl Layout {
     /// If there is one tensor rank only.
     pub fn in_regions(self) -> Result<Self, LayoutError> {
         let tp = self.size(Axis::Tp);
-        if tp == 1 { Err(LayoutError::Regions { seen: "sp".into(), tp }) } else { Ok(Self { regions: true, ..self }) }
+        if tp == 1 {
+            Err(LayoutError::Regions { seen: "sp".into(), tp })
+        } else {
+            Ok(Self { regions: true, ..self })
+        }
     }
     /// Whether each tensor rank has its own tokens of norms, dropout and residuals.
     pub fn has_regions(&self) -> bool {
@@ -164,7 +168,8 @@ impl Layout {
     pub fn fits(&self, shape: &Shape) -> Result<(), LayoutError> {
         for (axis, ranks) in self.axes() {
             let shared = shared(axis, shape);
-            let bad: Vec<_> = shared.iter().filter(|s| !s.fit(ranks)).map(|s| format!("{} {}", s.size, s.what)).collect();
+            let bad: Vec<_> =
+                shared.iter().filter(|s| !s.fit(ranks)).map(|s| format!("{} {}", s.size, s.what)).collect();
             if !bad.is_empty() {
                 let limit = MAX_RANKS / (self.ranks() / ranks);
                 let possible = (1..=limit).filter(|n| shared.iter().all(|s| s.fit(*n))).collect();
@@ -230,7 +235,9 @@ impl FromStr for Layout {
         let tp = layout.size(Axis::Tp);
         match regions[..] {
             [] => Ok(layout),
-            [part] if part == "sp" || part.split_once('=').is_some_and(|(_, n)| n.trim() == tp.to_string()) => {
+            [part]
+                if part == "sp" || part.split_once('=').is_some_and(|(_, n)| n.trim() == tp.to_string()) =>
+            {
                 layout.in_regions()
             }
             [part] => Err(LayoutError::Regions { seen: part.into(), tp }),

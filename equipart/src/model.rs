@@ -6,8 +6,8 @@ use layers::{Draw, Random, Values};
 use parallel::Stored;
 use std::path::Path;
 use std::sync::Arc;
-use tensor::safetensors::{File, Shards};
 use tensor::Scalar;
+use tensor::safetensors::{File, Shards};
 
 /// A configuration and a source of weights. Cheap to clone; each rank reads its share.
 #[derive(Clone)]

@@ -98,7 +98,8 @@ fn program<D: Kernels>(
         trainer.record(record.clone());
         let report = trainer.step(batch, *lr)?;
         if let Some(record) = record {
-            let (gradients, weights) = (dump::gradients(trainer.model(), mesh)?, start.clone().into_iter().collect());
+            let (gradients, weights) =
+                (dump::gradients(trainer.model(), mesh)?, start.clone().into_iter().collect());
             seen = Some(Seen { activations: record.take(), gradients, weights });
         }
         trace.push((format!("step {n}: loss"), whole(report.loss.read())));

@@ -87,7 +87,9 @@ impl Settings {
         at_least_1(&flags)?;
         let Self { label_smoothing, z_loss, .. } = *self;
         if !(0.0..1.0).contains(&label_smoothing) {
-            return Err(Error(format!("--label-smoothing is {label_smoothing}; it must be 0 or more and below 1")));
+            return Err(Error(format!(
+                "--label-smoothing is {label_smoothing}; it must be 0 or more and below 1"
+            )));
         }
         if let Some(rate) = self.dropout.filter(|rate| !(0.0..1.0).contains(rate)) {
             return Err(Error(format!("--dropout is {rate}; it must be 0 or more and below 1, or config")));

@@ -44,7 +44,9 @@ pub enum TextError {
         wanted: usize,
     },
     /// Bytes that are no text.
-    #[error("{name} is not UTF-8: byte {at} ({byte:#04x}) belongs to no character; a tokenizer.json reads text only")]
+    #[error(
+        "{name} is not UTF-8: byte {at} ({byte:#04x}) belongs to no character; a tokenizer.json reads text only"
+    )]
     NoText {
         /// The text.
         name: String,

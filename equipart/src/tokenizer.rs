@@ -46,7 +46,9 @@ pub enum TokenizerError {
         why: String,
     },
     /// Ids that the model does not have.
-    #[error("{origin} has token ids up to {largest}; they must be below the model's vocab_size of {vocabulary}")]
+    #[error(
+        "{origin} has token ids up to {largest}; they must be below the model's vocab_size of {vocabulary}"
+    )]
     Beyond {
         /// The tokenizer.
         origin: String,
@@ -90,7 +92,8 @@ impl Tokenizer {
     /// If the file cannot be read or is no tokenizer.
     pub fn read(path: &Path) -> Result<Self> {
         let text = files::read(path)?;
-        let unreadable = |why: String| TokenizerError::Unreadable { path: path.to_owned(), why: sentence(&why) };
+        let unreadable =
+            |why: String| TokenizerError::Unreadable { path: path.to_owned(), why: sentence(&why) };
         let mut inner = said(|| tokenizers::Tokenizer::from_bytes(&text)).map_err(unreadable)?;
         if inner.get_vocab_size(true) == 256 && bytes::is_of_bytes(&text) {
             return Ok(Self::bytes());
@@ -147,7 +150,8 @@ impl Tokenizer {
     }
     fn encoded(&self, text: &str, around: bool) -> Result<Encoded> {
         let Some(file) = &self.0 else { return Ok(Encoded::of_bytes(text.as_bytes())) };
-        let encoding = said(|| file.inner.encode(text, around)).map_err(file.failed("turn this text into ids"))?;
+        let encoding =
+            said(|| file.inner.encode(text, around)).map_err(file.failed("turn this text into ids"))?;
         let first = encoding.get_offsets().first().map_or(0, |&(_, end)| end);
         Ok(Encoded { ids: encoding.get_ids().to_vec(), first })
     }

@@ -1,9 +1,9 @@
 //! `train`: learns text, or given ids, with checkpoints that a later run resumes as if nothing had happened.
+use crate::dump::{About, Seen};
 use crate::measure::Taken;
 use crate::settings::{Settings, at_least_1, sequences};
 use crate::state::{self, State};
 use crate::text::{self, Corpus};
-use crate::dump::{About, Seen};
 use crate::{Error, Layout, Model, Result, dump, measure, names};
 use comm::{Axis, Mesh, World};
 use layers::Record;

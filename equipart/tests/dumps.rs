@@ -71,7 +71,10 @@ fn dumped_field_tensors_hold_modulo_the_prime() {
             let sum: Vec<_> = x.iter().zip(y).map(|(x, y)| (x + y) % P).collect();
             assert_eq!(act("norm2.in").1, sum, "the residual, {layout}");
         }
-        assert_eq!(activations["head.out"].1, product(&activations["head.in"], &[&weights["lm_head.weight"]]));
+        assert_eq!(
+            activations["head.out"].1,
+            product(&activations["head.in"], &[&weights["lm_head.weight"]])
+        );
         assert_eq!(activations["head.out"].0, 11);
         assert!(activations.values().chain(weights.values()).all(|(_, x)| x.iter().all(|x| *x < P)));
         let all = [activations, weights, gradients];
@@ -85,7 +88,10 @@ fn dumped_field_tensors_hold_modulo_the_prime() {
     }
     let other = prove(dir.path(), "none", "77", "other");
     let (weights, notes) = read(&other, "weights.safetensors");
-    assert!(notes["key"] == "0x000000000000004d" && weights != first.as_ref().unwrap()[1], "another key, other bits");
+    assert!(
+        notes["key"] == "0x000000000000004d" && weights != first.as_ref().unwrap()[1],
+        "another key, other bits"
+    );
     let again = prove(dir.path(), "tp=2", "0x1234", "again");
     for file in ["activations", "gradients", "weights"].map(|f| format!("{f}.safetensors")) {
         let [a, b] = [dir.path().join("dump1"), again.clone()].map(|d| std::fs::read(d.join(&file)).unwrap());

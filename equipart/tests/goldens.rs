@@ -116,7 +116,11 @@ fn logits_gradients_and_greedy_ids_are_those_of_transformers() {
             let sampling = Sampling::default();
             let request = Request { prompts, max_new: golden.greedy.ids.len(), sampling, record: false };
             for text in generate(&model, &layout, &request, &|_| ()).unwrap().texts {
-                assert_eq!(text.ids, [&golden.greedy.prompt[..], &golden.greedy.ids].concat(), "{name}, {layout}");
+                assert_eq!(
+                    text.ids,
+                    [&golden.greedy.prompt[..], &golden.greedy.ids].concat(),
+                    "{name}, {layout}"
+                );
             }
             println!(
                 "{name:<9} {:<13} logits off by {off:.1e} of {size:.1}, gradients by {worst:.1e} of their largest, \

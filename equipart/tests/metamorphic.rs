@@ -127,7 +127,8 @@ fn an_untied_copy_of_a_tied_head_gives_the_same_logits() {
         let tied = shape(name);
         assert!(tied.tied);
         same(name, &Shape { tied: false, ..tied }, &|part, [rows, cols]| {
-            (part == "head").then(|| ("embedding", [cols, rows], Box::new(|[r, c]: [usize; 2]| [c, r]) as Box<_>))
+            (part == "head")
+                .then(|| ("embedding", [cols, rows], Box::new(|[r, c]: [usize; 2]| [c, r]) as Box<_>))
         });
     }
 }

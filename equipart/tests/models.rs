@@ -67,11 +67,14 @@ fn converted_models_say_the_same() {
     for name in ["mistral", "qwen3", "gpt2-erf"] {
         let (ids, _) = batch(&dir, name);
         let at = |part: &str| dir.path().join(format!("{name}-{part}"));
-        let said = answer(&["convert", "--model", text(&golden(name)), "--out", text(&at("f32")), "--dtype", "f32"]);
+        let said =
+            answer(&["convert", "--model", text(&golden(name)), "--out", text(&at("f32")), "--dtype", "f32"]);
         assert_eq!(said["dtype"], "F32");
         let loss = |model: &Path| answer(&["eval", "--model", text(model), "--batch", &ids])["loss"].clone();
         assert_eq!(loss(&at("f32")), loss(&golden(name)), "{name}");
-        for (from, to, dtype) in [("f32", "bf16", "bf16"), ("bf16", "again", "f32"), ("again", "twice", "bf16")] {
+        for (from, to, dtype) in
+            [("f32", "bf16", "bf16"), ("bf16", "again", "f32"), ("again", "twice", "bf16")]
+        {
             answer(&["convert", "--model", text(&at(from)), "--out", text(&at(to)), "--dtype", dtype]);
         }
         let file = |part: &str| fs::read(at(part).join("model.safetensors")).unwrap();
@@ -103,8 +106,14 @@ fn a_step_on_ids_subtracts_the_gradient() {
     let seen = answer(&["eval", "--model", text(&out), "--batch", &ids]);
     assert!(seen["loss"].as_f64().unwrap().is_finite());
     refused(&["train", "--model", text(&model), "--batch", &ids, "--seq", "5"], "cannot be used with");
-    refused(&["train", "--model", text(&model), "--batch", &ids, "--layout", "dp=3"], "cannot be dealt over dp=3");
-    refused(&["train", "--model", text(&model), "--batch", &ids, "--dropout", "1"], "--dropout is 1; it must be");
+    refused(
+        &["train", "--model", text(&model), "--batch", &ids, "--layout", "dp=3"],
+        "cannot be dealt over dp=3",
+    );
+    refused(
+        &["train", "--model", text(&model), "--batch", &ids, "--dropout", "1"],
+        "--dropout is 1; it must be",
+    );
     refused(&["train", "--model", text(&model), "--batch", &ids, "--dropout", "x"], "is no rate");
     refused(&["train", "--model", text(&model), "--batch", text(dir.path())], "");
 }
@@ -127,7 +136,8 @@ fn copy(dir: &TempDir, name: &str, change: impl Fn(&mut Value)) -> PathBuf {
 #[test]
 fn bad_checkpoints_are_refused_in_one_sentence() {
     let dir = tempfile::tempdir().unwrap();
-    let reads = |model: &Path, says: &str| refused(&["generate", "--model", text(model), "--prompt-ids", "1"], says);
+    let reads =
+        |model: &Path, says: &str| refused(&["generate", "--model", text(model), "--prompt-ids", "1"], says);
     let with = |name: &str, key: &'static str, value: Value| {
         copy(&dir, name, move |config| config[key] = value.clone())
     };

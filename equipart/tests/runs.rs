@@ -1,5 +1,6 @@
 //! Runs on floats: a resumed run equals an uninterrupted one, texts do not depend on the layout, a checkpoint is
 //! read under any layout, the price is what is measured, f32 stays near f64.
+use equipart::config::Architecture;
 use equipart::generate::{Request, all_logits, generate};
 use equipart::price::{price, program};
 use equipart::sampling::Sampling;
@@ -7,7 +8,6 @@ use equipart::settings::{OptimizerName, Settings, hash};
 use equipart::state::{self, State};
 use equipart::text::Corpus;
 use equipart::train::{Run, Source};
-use equipart::config::Architecture;
 use equipart::{Config, Layout, Model};
 use kernels::Heads;
 use layers::Shape;
@@ -203,7 +203,8 @@ fn texts_end_where_they_end() {
     let generate = |eos: Vec<u32>, split: &str| {
         let mut ending = model(false);
         ending.config.eos = eos;
-        let request = Request { prompts: prompts.clone(), max_new: 10, sampling: Sampling::default(), record: false };
+        let request =
+            Request { prompts: prompts.clone(), max_new: 10, sampling: Sampling::default(), record: false };
         let told = Mutex::new(Vec::new());
         let texts =
             generate(&ending, &layout(split), &request, &|id| told.lock().unwrap().push(id)).unwrap().texts;
@@ -265,8 +266,9 @@ fn the_price_is_what_is_measured() {
         let config = model(false).config;
         let (prices, shape) = (price(&config, &settings, &layout).unwrap(), settings.shape(&config));
         let world = comm::World::threads(&layout.axes()).unwrap();
-        let measured =
-            world.run(|device: Cpu<f32>, mesh| program((&device, &mesh), &layout, &shape, &settings)).unwrap();
+        let measured = world
+            .run(|device: Cpu<f32>, mesh| program((&device, &mesh), &layout, &shape, &settings))
+            .unwrap();
         assert_eq!(prices.len(), measured.len());
         for (p, (peaks, flops, wire)) in prices.iter().zip(measured) {
             let of = |c: &Category| (c.name(), peaks.category[*c as usize]);

@@ -18,7 +18,8 @@
 use crate::ops::{Split, Stream, attention, attention_backward, rotate};
 use crate::placement::{Pieces, Section};
 use crate::{
-    Builder, ColumnLinear, Cx, Error, HeadNorm, Kept, Layer, Param, Result, Rotary, RowLinear, Shape, head_norm,
+    Builder, ColumnLinear, Cx, Error, HeadNorm, Kept, Layer, Param, Result, Rotary, RowLinear, Shape,
+    head_norm,
 };
 use comm::Axis;
 use kernels::{Attend, Heads, Kernels, Sight};
@@ -85,7 +86,8 @@ impl<D: Kernels> Attention<D> {
         let (heads, width, group) = (shape.heads, shape.width, at.mesh.group(axis));
         let (mine, [q, kv]) = share(heads, group.size(), axis, name)?;
         let (qkv, bias) = (format!("{name}.qkv"), shape.bias);
-        let norm = shape.head_norm.then(|| HeadNorm::new(at, axis, name, heads.dim, shape.eps)).transpose()?;
+        let norm =
+            shape.head_norm.then(|| HeadNorm::new(at, axis, name, heads.dim, shape.eps)).transpose()?;
         Ok(Self {
             name: name.into(),
             qkv: ColumnLinear::shard(at, axis, &qkv, width, &[q, kv, kv], bias.qkv)?,

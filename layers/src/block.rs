@@ -70,7 +70,13 @@ impl<D: Kernels> Block<D> {
     ///
     /// # Errors
     /// If the ranks do not divide what they should share.
-    pub fn shard(at: &Builder<D>, axis: Axis, shape: &Shape, i: usize, rotary: Option<Rotary<D>>) -> Result<Self> {
+    pub fn shard(
+        at: &Builder<D>,
+        axis: Axis,
+        shape: &Shape,
+        i: usize,
+        rotary: Option<Rotary<D>>,
+    ) -> Result<Self> {
         let norm = |n| Norm::new(at, shape.norm, &format!("blocks.{i}.norm{n}"), shape.width, shape.eps);
         let (rate, sizes) = (shape.dropout.residual, [shape.width, shape.hidden]);
         let names = ["attention", "mlp"].map(|part| format!("blocks.{i}.{part}"));

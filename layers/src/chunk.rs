@@ -4,8 +4,8 @@ use crate::build::positive;
 use crate::ops::{Partial, Stream, last_rows};
 use crate::weight::RowWeight;
 use crate::{
-    Block, Builder, Cx, Embedding, Error, Head, Layer, Mode, Param, Positions, Result, Rotary, Shape, embedding,
-    head,
+    Block, Builder, Cx, Embedding, Error, Head, Layer, Mode, Param, Positions, Result, Rotary, Shape,
+    embedding, head,
 };
 use comm::{Axis, Group};
 use kernels::Kernels;

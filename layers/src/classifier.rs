@@ -18,8 +18,8 @@
 //! Source: Shoeybi et al., Megatron-LM, §3, arXiv:1909.08053. Chapter: 3. Compare: `mlp.rs`, one pair.
 use crate::build::positive;
 use crate::ops::{
-    Partial, Split, Stream, activate, activate_backward, activate_stream, activate_stream_backward, cross_entropy,
-    cross_entropy_backward, row_stab, row_sums,
+    Partial, Split, Stream, activate, activate_backward, activate_stream, activate_stream_backward,
+    cross_entropy, cross_entropy_backward, row_stab, row_sums,
 };
 use crate::{
     Builder, ColumnLinear, Cx, GatheredColumn, Kept, Layer, Mode, Param, Pieces, Result, RowLinear, Section,

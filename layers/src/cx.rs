@@ -21,7 +21,7 @@ pub struct Cx<D: Kernels> {
     mode: Mode,
     microbatch: usize,
     mean_over: usize,
-    first: usize, // number of the first sequence in the step
+    first: usize,        // number of the first sequence in the step
     draws: (u64, usize), // dropout's seed and step
     tokens: Vec<Causal>,
     spans: Vec<Span>,

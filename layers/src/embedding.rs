@@ -25,7 +25,7 @@ use tensor::{Ids, Tensor};
 /// A table of `V` rows, split by rows over the ranks of an axis, with or without a table of positions.
 pub struct Embedding<D: Kernels> {
     name: String,
-    table: RowWeight<D>,                      // [V_t,D]
+    table: RowWeight<D>,                        // [V_t,D]
     positions: Option<(WholeWeight<D>, usize)>, // [n,D], n
     rate: f64,
     group: Group<D>,

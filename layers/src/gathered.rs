@@ -10,8 +10,8 @@
 //! and the gathering is saved.
 //!
 //! Source: Shoeybi et al., Megatron-LM (`ColumnParallelLinear`, `gather_output`), arXiv:1909.08053. Chapter: 3.
-use crate::ops::{Split, Stream};
 use crate::build::whole_rows;
+use crate::ops::{Split, Stream};
 use crate::placement::Section;
 use crate::{Builder, ColumnLinear, Cx, Layer, Param, Result};
 use comm::{Axis, Group};
@@ -28,7 +28,13 @@ impl<D: Kernels> GatheredColumn<D> {
     ///
     /// # Errors
     /// If the ranks do not divide the outputs, or each has its own tokens.
-    pub fn shard(at: &Builder<D>, axis: Axis, name: &str, [inputs, outputs]: [usize; 2], bias: bool) -> Result<Self> {
+    pub fn shard(
+        at: &Builder<D>,
+        axis: Axis,
+        name: &str,
+        [inputs, outputs]: [usize; 2],
+        bias: bool,
+    ) -> Result<Self> {
         whole_rows(at, name)?;
         let inner = ColumnLinear::shard(at, axis, name, inputs, &[Section::from(outputs)], bias)?;
         Ok(Self { inner, group: at.mesh.group(axis).named(name) })

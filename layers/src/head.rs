@@ -17,7 +17,9 @@
 //!
 //! Source: Shoeybi et al., Megatron-LM, §3 (parallel cross-entropy), arXiv:1909.08053; Szegedy et al., §7,
 //! arXiv:1512.00567 (label smoothing); Chowdhery et al., §5, arXiv:2204.02311 (z-loss). Chapters: 6, 7.
-use crate::ops::{self, Partial, Split, Stream, cross_entropy, cross_entropy_backward, matmul, row_stab, row_sums};
+use crate::ops::{
+    self, Partial, Split, Stream, cross_entropy, cross_entropy_backward, matmul, row_stab, row_sums,
+};
 use crate::placement::{Pieces, Section};
 use crate::weight::{ColumnWeight, RowWeight};
 use crate::{Builder, Cx, Draw, Kept, Layer, Norm, Objective, Param, Result, Shape, norm};

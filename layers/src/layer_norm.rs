@@ -45,7 +45,12 @@ impl<D: Kernels> LayerNorm<D> {
     ///
     /// # Errors
     /// As above.
-    pub(crate) fn backward(&mut self, saved: Saved<D>, dy: &Stream<D>, skip: Option<&Stream<D>>) -> Result<Stream<D>> {
+    pub(crate) fn backward(
+        &mut self,
+        saved: Saved<D>,
+        dy: &Stream<D>,
+        skip: Option<&Stream<D>>,
+    ) -> Result<Stream<D>> {
         let (x, stats) = saved.open();
         layer_norm_backward([&mut self.gain, &mut self.bias], &x, &stats, dy, skip)
     }

@@ -20,8 +20,8 @@ use kernels::Kernels;
 /// A feed-forward of `F` hidden features, split over the ranks of an axis.
 pub struct Mlp<D: Kernels> {
     kind: FeedForward,
-    up: ColumnLinear<D>,  // W[D,2F_t] or W[D,F_t]
-    down: RowLinear<D>,   // W[F_t,D]
+    up: ColumnLinear<D>, // W[D,2F_t] or W[D,F_t]
+    down: RowLinear<D>,  // W[F_t,D]
 }
 
 /// What backward needs.

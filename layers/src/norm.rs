@@ -35,7 +35,12 @@ impl<D: Kernels> Norm<D> {
     ///
     /// # Errors
     /// If ranks do not meet.
-    pub fn backward_onto(&mut self, saved: Saved<D>, dy: &Stream<D>, skip: Option<&Stream<D>>) -> Result<Stream<D>> {
+    pub fn backward_onto(
+        &mut self,
+        saved: Saved<D>,
+        dy: &Stream<D>,
+        skip: Option<&Stream<D>>,
+    ) -> Result<Stream<D>> {
         match &mut self.kind {
             Kind::Rms(norm) => norm.backward(saved, dy, skip),
             Kind::Layer(norm) => norm.backward(saved, dy, skip),

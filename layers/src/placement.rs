@@ -100,7 +100,9 @@ impl Placement {
             let piece = |s: &Section| {
                 let size = s.size * local[*dim] / shape[*dim];
                 let fit = |what: String| Error::Fit { what, size, axis: *axis, ranks };
-                s.pieces.of(size, ranks).ok_or_else(|| fit(format!("{} of {name}", ["rows", "columns"][*dim])))
+                s.pieces
+                    .of(size, ranks)
+                    .ok_or_else(|| fit(format!("{} of {name}", ["rows", "columns"][*dim])))
             };
             let pieces: Vec<Piece> = sections.iter().map(piece).collect::<Result<_>>()?;
             local[*dim] = pieces.iter().map(|p| p.share).sum();
@@ -192,7 +194,14 @@ impl Cuts {
         let of = |cut: &Cut| {
             let (axis, dim, rank) = (cut.axis, cut.dim, cut.rank);
             let replica = move |(start, len, holders): (usize, usize, usize)| {
-                (holders > 1).then(|| Replica { axis, dim, start, len, holders, first: rank.is_multiple_of(holders) })
+                (holders > 1).then(|| Replica {
+                    axis,
+                    dim,
+                    start,
+                    len,
+                    holders,
+                    first: rank.is_multiple_of(holders),
+                })
             };
             cut.sections().filter_map(replica).collect::<Vec<_>>()
         };

@@ -46,7 +46,12 @@ impl<D: Kernels> RmsNorm<D> {
     ///
     /// # Errors
     /// As above.
-    pub(crate) fn backward(&mut self, saved: Saved<D>, dy: &Stream<D>, skip: Option<&Stream<D>>) -> Result<Stream<D>> {
+    pub(crate) fn backward(
+        &mut self,
+        saved: Saved<D>,
+        dy: &Stream<D>,
+        skip: Option<&Stream<D>>,
+    ) -> Result<Stream<D>> {
         let (x, r) = saved.open();
         rms_norm_backward(&mut self.gain, &x, &r, dy, skip)
     }

@@ -268,7 +268,8 @@ fn sequence_regions_keep_less_and_say_the_same_forward() {
         model.backward(&cx, None).unwrap();
         (kept, forward.wire_bytes(), (mesh.ledger() - &forward).wire_bytes())
     };
-    let ([whole, forward, backward], [cut, forward_cut, backward_cut]) = (<[usize; 3]>::from(run(false)), run(true).into());
+    let ([whole, forward, backward], [cut, forward_cut, backward_cut]) =
+        (<[usize; 3]>::from(run(false)), run(true).into());
     // Of each block two norms' inputs and outputs, of the head one; the statistics beside them are a number a token.
     let streams = (4 * SHAPE.blocks + 2) * SHAPE.width + 2 * SHAPE.blocks + 1;
     assert_eq!(whole - cut, 4 * tokens * streams * (RANKS - 1) / RANKS);

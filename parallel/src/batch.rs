@@ -78,7 +78,9 @@ pub enum BatchError {
         targets: usize,
     },
     /// Documents that do not make up their sequence.
-    #[error("the documents of sequence {sequence} have {documents:?} tokens; it must be at least 1 each, {ids} together")]
+    #[error(
+        "the documents of sequence {sequence} have {documents:?} tokens; it must be at least 1 each, {ids} together"
+    )]
     Documents {
         /// Which.
         sequence: usize,
@@ -169,8 +171,10 @@ mod tests {
         for (n, microbatches, ranks) in [(7, 2, 3), (4, 1, 4), (9, 3, 2)] {
             let batch = Batch::new(sequences(n), microbatches).unwrap();
             let dealt = (0..microbatches).flat_map(|m| (0..ranks).map(move |r| (m, r)));
-            let dealt: Vec<u32> =
-                dealt.flat_map(|(m, r)| batch.share(m, r, ranks).unwrap().sequences).map(|s| s.ids[0]).collect();
+            let dealt: Vec<u32> = dealt
+                .flat_map(|(m, r)| batch.share(m, r, ranks).unwrap().sequences)
+                .map(|s| s.ids[0])
+                .collect();
             assert_eq!(dealt, (0..n).collect::<Vec<_>>());
             assert_eq!(batch.tokens(), n as usize);
         }

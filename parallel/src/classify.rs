@@ -156,12 +156,15 @@ mod tests {
     #[test]
     fn steps_equal_the_oracle_bit_for_bit() {
         let _key = Key(8).enter();
-        for (optimizer, [dp, tp]) in [(Kind::Sgd, None), ADAMW].into_iter().flat_map(|o| LAYOUTS.map(|l| (o, l))) {
+        for (optimizer, [dp, tp]) in
+            [(Kind::Sgd, None), ADAMW].into_iter().flat_map(|o| LAYOUTS.map(|l| (o, l)))
+        {
             let run = |device: Cpu<F61>, mesh: Mesh<_>| {
                 let at = Builder::new(&device, &mesh, &Random { seed: 4 });
                 let mut trainer = ClassifierTrainer::new(&at, &SIZES, optimizer)?;
                 let weights = |trainer: &mut ClassifierTrainer<_>| {
-                    let whole = |p: &mut layers::Param<_>| Ok((p.name().to_string(), p.gather(&mesh)?.unwrap()));
+                    let whole =
+                        |p: &mut layers::Param<_>| Ok((p.name().to_string(), p.gather(&mesh)?.unwrap()));
                     trainer.parts().0.params().into_iter().map(whole).collect::<Result<_>>()
                 };
                 let oracle = reference::Classifier { sizes: SIZES.to_vec() };
@@ -175,7 +178,10 @@ mod tests {
                         x: microbatches.iter().flat_map(|m| m.x.clone()).collect(),
                         labels: microbatches.iter().flat_map(|m| m.labels.clone()).collect(),
                     };
-                    assert_eq!(trainer.logits(&whole)?.read().unwrap(), oracle.logits(truth.weights(), &whole.x));
+                    assert_eq!(
+                        trainer.logits(&whole)?.read().unwrap(),
+                        oracle.logits(truth.weights(), &whole.x)
+                    );
                     let n = whole.labels.len();
                     let (loss, g) = oracle.gradients(truth.weights(), &whole.x, &whole.labels, n);
                     let norm2 = truth.apply(&g, 0.5);

@@ -55,7 +55,12 @@ impl<D: Device> Ids<D> {
     pub fn targets(device: &D, ids: &[u32], vocabulary: usize) -> Result<Self, IdsError> {
         Self::checked(device, ids, vocabulary, |id| id == IGNORED || (id as usize) < vocabulary)
     }
-    fn checked(device: &D, ids: &[u32], vocabulary: usize, may: impl Fn(u32) -> bool) -> Result<Self, IdsError> {
+    fn checked(
+        device: &D,
+        ids: &[u32],
+        vocabulary: usize,
+        may: impl Fn(u32) -> bool,
+    ) -> Result<Self, IdsError> {
         if let Some((at, &id)) = ids.iter().enumerate().find(|(_, id)| !may(**id)) {
             return Err(IdsError { id, at, vocabulary });
         }

@@ -24,7 +24,9 @@ impl FromStr for Hidden {
         }
         let size = |part: &str| {
             let size = part.trim().parse().ok().filter(|n| *n > 0);
-            size.ok_or_else(|| format!("{part:?} is no hidden size; write numbers of 1 or more, such as 512,512, or none"))
+            size.ok_or_else(|| {
+                format!("{part:?} is no hidden size; write numbers of 1 or more, such as 512,512, or none")
+            })
         };
         text.split(',').map(size).collect::<std::result::Result<_, _>>().map(Self)
     }
@@ -46,7 +48,9 @@ impl LearnArgs {
     pub(super) fn unused(&self) -> Result<()> {
         let given = [("epochs", self.epochs.is_some()), ("hidden", self.hidden.is_some())];
         match given.iter().find(|(_, given)| *given) {
-            Some((flag, _)) => Err(Error(format!("--{flag} is for --model mlp; a model of text has no use for it"))),
+            Some((flag, _)) => {
+                Err(Error(format!("--{flag} is for --model mlp; a model of text has no use for it")))
+            }
             None => Ok(()),
         }
     }
@@ -91,7 +95,9 @@ fn refuse(a: &TrainArgs) -> Result<()> {
         ("dump", a.dump.is_some()),
     ];
     match given.iter().find(|(_, given)| *given) {
-        Some((flag, _)) => Err(Error(format!("--{flag} is for models of text; --model mlp has no use for it"))),
+        Some((flag, _)) => {
+            Err(Error(format!("--{flag} is for models of text; --model mlp has no use for it")))
+        }
         None => Ok(()),
     }
 }

@@ -22,7 +22,8 @@ pub(super) fn run_compare(a: CompareArgs, json: bool) -> Result<bool> {
         data => corpus(data, seq, &model.tokenizer()?)?,
     };
     let layouts = if a.layout.is_empty() {
-        let usual = ["tp=2", "tp=2,sp", "dp=2", "tp=2,sp,dp=2"].map(|l| l.parse::<Layout>().expect("a layout"));
+        let usual =
+            ["tp=2", "tp=2,sp", "dp=2", "tp=2,sp,dp=2"].map(|l| l.parse::<Layout>().expect("a layout"));
         usual.into_iter().filter(|l| l.fits(&model.config.shape).is_ok()).collect()
     } else {
         a.layout

@@ -97,4 +97,3 @@ pub(super) fn run_train(a: TrainArgs, json: bool) -> Result<bool> {
     }
     Ok(true)
 }
-

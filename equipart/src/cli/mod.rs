@@ -53,7 +53,8 @@ fn corpus(file: Option<&Path>, seq: usize, tokenizer: &Tokenizer) -> Result<Corp
 
 /// Ids for a model that reads no text: which ones is nothing to what is compared.
 fn any_ids(seq: usize, vocabulary: usize) -> Result<Corpus> {
-    let below: Vec<u8> = embedded::CORPUS.iter().map(|&byte| (usize::from(byte) % vocabulary) as u8).collect();
+    let below: Vec<u8> =
+        embedded::CORPUS.iter().map(|&byte| (usize::from(byte) % vocabulary) as u8).collect();
     Ok(Corpus::new(&below, "the embedded text", seq)?)
 }
 

@@ -1,13 +1,13 @@
 //! Results on standard output: tables for people, JSON for scripts.
 use super::out::{line, note};
+use crate::Result;
 use crate::classify::EpochLine;
 use crate::compare::{Row, Workload};
 use crate::generate::Generated;
 use crate::measure;
 use crate::price::Price;
-use crate::train::Finished;
-use crate::Result;
 use crate::tokenizer::Tokenizer;
+use crate::train::Finished;
 use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
 use std::path::Path;

@@ -42,7 +42,6 @@ pub(super) fn run_generate(a: GenerateArgs, json: bool) -> Result<bool> {
     Ok(true)
 }
 
-
 pub(super) fn run_eval(a: EvalArgs, json: bool) -> Result<bool> {
     let model = model(a.model.as_deref())?;
     let (vocabulary, positions) = (model.config.shape.vocabulary, model.config.positions);
@@ -52,7 +51,9 @@ pub(super) fn run_eval(a: EvalArgs, json: bool) -> Result<bool> {
             let tokenizer = model.tokenizer()?;
             let seq = a.seq.unwrap_or(args::SEQ.min(positions));
             if seq == 0 || seq > positions {
-                return Err(Error(format!("--seq is {seq}; it must be 1 to {positions}, the model's positions")));
+                return Err(Error(format!(
+                    "--seq is {seq}; it must be 1 to {positions}, the model's positions"
+                )));
             }
             let text: Vec<u32> = match data {
                 Some(file) => text::encode(&files::read(file)?, &file.display().to_string(), &tokenizer)?.ids,
@@ -60,7 +61,9 @@ pub(super) fn run_eval(a: EvalArgs, json: bool) -> Result<bool> {
             };
             if text.len() < 2 {
                 let n = text.len();
-                return Err(Error(format!("a text of {n} tokens; there must be 2 or more, one to tell the next")));
+                return Err(Error(format!(
+                    "a text of {n} tokens; there must be 2 or more, one to tell the next"
+                )));
             }
             sequences(text::windows(&text, seq))
         }
@@ -73,7 +76,10 @@ pub(super) fn run_eval(a: EvalArgs, json: bool) -> Result<bool> {
         show::json(&evaluation);
     } else {
         let (loss, perplexity) = (evaluation.loss, evaluation.perplexity);
-        out::line(&format!("loss {loss:.6} nats a token, perplexity {perplexity:.4}, {} tokens", evaluation.tokens));
+        out::line(&format!(
+            "loss {loss:.6} nats a token, perplexity {perplexity:.4}, {} tokens",
+            evaluation.tokens
+        ));
     }
     Ok(true)
 }

@@ -59,8 +59,7 @@ fn what_is_no_layout_is_said_in_one_sentence() {
     assert_eq!(why("zp=2"), "\"zp\" is no axis of a layout; the axes are tp and dp");
     assert_eq!(why("TP=2"), "\"TP\" is no axis of a layout; the axes are tp and dp");
     assert_eq!(why("tp=2,dp=2,tp=2"), "the tp axis is given twice; give each axis once");
-    for (text, seen) in [("tp=", ""), ("tp=0", "0"), ("tp=-1", "-1"), ("tp=+2", "+2"), ("tp=2=2", "2=2")]
-    {
+    for (text, seen) in [("tp=", ""), ("tp=0", "0"), ("tp=-1", "-1"), ("tp=+2", "+2"), ("tp=2=2", "2=2")] {
         let wanted = format!("tp is {seen:?}; it must be a whole number of ranks, 1 or more");
         assert_eq!(why(text), wanted);
     }
@@ -94,14 +93,8 @@ fn ranks_that_cannot_share_a_model_are_refused_with_those_that_can() {
         "tp=5 does not fit 8 query heads, 4 key heads and 96 hidden features: tp can be 1, 2, 4 or 8"
     );
     assert_eq!(wrong("tp=16,dp=2", &model), "tp=16 does not fit 8 query heads: tp can be 1, 2, 4 or 8");
-    assert_eq!(
-        wrong("tp=4", &shape(12, 6, 96)),
-        "tp=4 does not fit 6 key heads: tp can be 1, 2, 3, 6 or 12"
-    );
-    assert_eq!(
-        wrong("tp=6", &shape(12, 6, 33)),
-        "tp=6 does not fit 33 hidden features: tp can be 1 or 3"
-    );
+    assert_eq!(wrong("tp=4", &shape(12, 6, 96)), "tp=4 does not fit 6 key heads: tp can be 1, 2, 3, 6 or 12");
+    assert_eq!(wrong("tp=6", &shape(12, 6, 33)), "tp=6 does not fit 33 hidden features: tp can be 1 or 3");
     assert_eq!(fits("tp=6", &shape(12, 1, 96)), Ok(()), "one key head, six copies");
     assert_eq!(
         wrong("tp=3,dp=300", &shape(4, 4, 4)),

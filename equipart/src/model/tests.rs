@@ -1,11 +1,11 @@
 //! Folders as models: what is read from the golden ones, which `transformers` wrote, and what is refused.
 use super::*;
 use crate::tokenizer;
-use std::path::PathBuf;
 use comm::{Axis, World};
 use layers::{Builder, Chunk};
 use std::collections::BTreeMap;
 use std::fs;
+use std::path::PathBuf;
 use tempfile::TempDir;
 use tensor::Cpu;
 use tensor::safetensors::{Dtype, Writer};
@@ -233,7 +233,10 @@ fn text_is_read_with_the_tokenizer_of_the_folder() {
     let instead = "give token ids with --prompt-ids or --batch";
     assert!(Model::embedded().unwrap().tokenizer().unwrap().is_of_bytes());
     let no = Model::read(&golden("gpt2")).unwrap().tokenizer().unwrap_err().0;
-    assert_eq!(no, format!("{} has no tokenizer.json to read text with; {instead}", golden("gpt2").display()));
+    assert_eq!(
+        no,
+        format!("{} has no tokenizer.json to read text with; {instead}", golden("gpt2").display())
+    );
 
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
@@ -251,9 +254,15 @@ fn text_is_read_with_the_tokenizer_of_the_folder() {
     fs::write(at("tokenizer.json"), "{").unwrap();
     let no = model.tokenizer().unwrap_err().0;
     let why = "EOF while parsing an object at line 1 column 1";
-    assert_eq!(no, format!("{}: this is no tokenizer that can be read: {why}", at("tokenizer.json").display()));
+    assert_eq!(
+        no,
+        format!("{}: this is no tokenizer that can be read: {why}", at("tokenizer.json").display())
+    );
 
     let config = Config::read(&golden("llama").join("config.json")).unwrap();
     let no = Model::fresh(config, 1).tokenizer().unwrap_err().0;
-    assert_eq!(no, format!("a new model with a vocabulary of 37 has no tokenizer.json to read text with; {instead}"));
+    assert_eq!(
+        no,
+        format!("a new model with a vocabulary of 37 has no tokenizer.json to read text with; {instead}")
+    );
 }

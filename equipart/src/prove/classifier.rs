@@ -25,7 +25,11 @@ impl ClassifierSubject {
     #[must_use]
     pub fn small(sizes: Vec<usize>, layout: &Layout) -> Self {
         let data = layout.size(Axis::Dp);
-        Self { sizes, steps: vec![vec![data + 2, data], vec![data, data + 1]], optimizer: (Kind::Sgd, Some(0.5)) }
+        Self {
+            sizes,
+            steps: vec![vec![data + 2, data], vec![data, data + 1]],
+            optimizer: (Kind::Sgd, Some(0.5)),
+        }
     }
     fn classes(&self) -> usize {
         *self.sizes.last().expect("a classifier has sizes")
@@ -52,7 +56,11 @@ impl ClassifierSubject {
         }
     }
     /// What the oracle gives from these weights, and goes on from `next` of those after each step.
-    fn truth<S: Scalar>(&self, start: Weights<S>, next: impl Fn(usize, &Weights<S>) -> Weights<S>) -> Named<S> {
+    fn truth<S: Scalar>(
+        &self,
+        start: Weights<S>,
+        next: impl Fn(usize, &Weights<S>) -> Weights<S>,
+    ) -> Named<S> {
         let (model, first) = (self.oracle(), self.all(0));
         let mut trace = vec![("logits".to_string(), model.logits(&start, &first.x))];
         let (kind, clip) = self.optimizer;
@@ -119,7 +127,10 @@ fn program<D: Kernels>(
         trace.push((format!("step {n}: loss"), whole(report.loss.read())));
         trace.push((format!("step {n}: norm²"), whole(report.norm2.read())));
         for param in trainer.parts().0.params() {
-            trace.push((format!("step {n}: gradient of {}", param.name()), whole(param.gather_gradient(mesh)?)));
+            trace.push((
+                format!("step {n}: gradient of {}", param.name()),
+                whole(param.gather_gradient(mesh)?),
+            ));
         }
         let noise = noise(n);
         let at = Builder::new(device, mesh, &noise);

@@ -53,9 +53,13 @@ impl Tokens {
         let tokenizer = match self {
             Self::Bytes => Tokenizer::bytes(),
             Self::Folder(folder) if self.are_known() => Tokenizer::read(&folder.join(TOKENIZER))?,
-            Self::Folder(folder) => return Err(Error(format!("{} has no {TOKENIZER} {INSTEAD}", folder.display()))),
+            Self::Folder(folder) => {
+                return Err(Error(format!("{} has no {TOKENIZER} {INSTEAD}", folder.display())));
+            }
             Self::Unknown => {
-                return Err(Error(format!("a new model with a vocabulary of {vocabulary} has no {TOKENIZER} {INSTEAD}")));
+                return Err(Error(format!(
+                    "a new model with a vocabulary of {vocabulary} has no {TOKENIZER} {INSTEAD}"
+                )));
             }
         };
         tokenizer.fits(vocabulary)?;
@@ -75,11 +79,16 @@ impl Tokens {
             Self::Folder(from) => from,
         };
         let there = ALONG.into_iter().filter(|name| from.join(name).is_file());
-        let same = fs::canonicalize(from).ok().zip(fs::canonicalize(out).ok()).is_some_and(|(from, out)| from == out);
-        there.map(|name| {
-            let copied = if same { Ok(()) } else { copy(&from.join(name), &out.join(name)) };
-            copied.map(|()| name.to_owned())
-        }).collect()
+        let same = fs::canonicalize(from)
+            .ok()
+            .zip(fs::canonicalize(out).ok())
+            .is_some_and(|(from, out)| from == out);
+        there
+            .map(|name| {
+                let copied = if same { Ok(()) } else { copy(&from.join(name), &out.join(name)) };
+                copied.map(|()| name.to_owned())
+            })
+            .collect()
     }
 }
 

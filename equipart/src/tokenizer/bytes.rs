@@ -53,7 +53,8 @@ pub(super) fn is_of_bytes(text: &[u8]) -> bool {
         theirs == ours
     };
     let parts = ["added_tokens", "normalizer", "pre_tokenizer", "post_processor", "decoder"];
-    let of_model = ["type", "vocab", "merges", "unk_token", "continuing_subword_prefix", "end_of_word_suffix"];
+    let of_model =
+        ["type", "vocab", "merges", "unk_token", "continuing_subword_prefix", "end_of_word_suffix"];
     parts.iter().all(|part| same(&format!("/{part}")))
         && of_model.iter().all(|part| same(&format!("/model/{part}")))
 }

@@ -65,7 +65,8 @@ fn put(text: &[u8]) -> (TempDir, Result<Tokenizer>) {
 /// What is said of a file, without its path.
 fn why(text: &[u8]) -> String {
     let (folder, tokenizer) = put(text);
-    let why = tokenizer.err().unwrap_or_else(|| panic!("{} is read", String::from_utf8_lossy(text))).to_string();
+    let why =
+        tokenizer.err().unwrap_or_else(|| panic!("{} is read", String::from_utf8_lossy(text))).to_string();
     assert!(!why.contains('\n') && why.len() < 700, "{why}");
     why.replace(&format!("{}/", folder.path().display()), "")
 }
@@ -91,7 +92,10 @@ fn prompts_get_special_tokens_and_texts_get_none() {
     let words = read(&words());
     assert_eq!(words.encode_prompt("To be or\nNOT").unwrap(), [1, 3, 4, 5, 6, 2]);
     assert_eq!(words.encode("To be or\nNOT").unwrap(), Encoded { ids: vec![3, 4, 5, 6], first: 2 });
-    assert_eq!((words.encode_prompt("").unwrap(), words.encode("").unwrap()), (vec![1, 2], Encoded::default()));
+    assert_eq!(
+        (words.encode_prompt("").unwrap(), words.encode("").unwrap()),
+        (vec![1, 2], Encoded::default())
+    );
     assert_eq!(words.encode("  naïve hamlet <s>").unwrap(), Encoded { ids: vec![7, 0, 1], first: 8 });
     assert_eq!(words.decode(&[1, 3, 4, 0, 5, 2]).unwrap(), "to be or");
 }
@@ -120,7 +124,8 @@ fn merged_bytes_have_the_ids_of_their_merges() {
 #[test]
 fn equal_texts_have_equal_ids_whatever_the_file_says() {
     let mut other = merges();
-    other["truncation"] = json!({ "direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 0 });
+    other["truncation"] =
+        json!({ "direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 0 });
     other["padding"] = json!({ "strategy": { "Fixed": 9 }, "direction": "Right", "pad_to_multiple_of": null,
         "pad_id": 7, "pad_type_id": 0, "pad_token": "x" });
     other["model"]["dropout"] = json!(0.9);
@@ -151,7 +156,10 @@ fn files_that_are_no_tokenizers_are_said_in_one_sentence() {
         ("model", json!({ "type": "Unigram", "vocab": [["a", 0.0]], "unk_id": 9 })),
         ("model", json!({ "type": "WordLevel", "unk_token": "<unk>", "vocab": { "a": -1 } })),
         ("model", json!({ "type": "WordLevel", "unk_token": "<unk>", "vocab": { "a": 5_000_000_000_u64 } })),
-        ("pre_tokenizer", json!({ "type": "Split", "pattern": { "Regex": "(" }, "behavior": "Isolated", "invert": false })),
+        (
+            "pre_tokenizer",
+            json!({ "type": "Split", "pattern": { "Regex": "(" }, "behavior": "Isolated", "invert": false }),
+        ),
         ("added_tokens", json!([{ "id": "no number" }])),
         ("normalizer", json!({ "type": "Precompiled", "precompiled_charsmap": "?" })),
         ("decoder", json!([1])),
@@ -166,7 +174,10 @@ fn files_that_are_no_tokenizers_are_said_in_one_sentence() {
     let why = |path: &Path| Tokenizer::read(path).unwrap_err().to_string();
     let none = folder.path().join("none");
     assert_eq!(why(&none), format!("{}: there is no such file", none.display()));
-    assert_eq!(why(folder.path()), format!("{} is a directory where a file should be", folder.path().display()));
+    assert_eq!(
+        why(folder.path()),
+        format!("{} is a directory where a file should be", folder.path().display())
+    );
 }
 
 #[test]
@@ -214,7 +225,9 @@ fn tokenizers_go_along() {
     assert_eq!(tokens.read(300).unwrap_err().0, format!("{} {instead}", from.path().display()));
     assert_eq!(Tokens::beside(&from.path().join("config.json")), None);
 
-    for (name, text) in [("tokenizer.json", words().to_string()), ("merges.txt", "m".into()), ("notes.txt", "n".into())] {
+    for (name, text) in
+        [("tokenizer.json", words().to_string()), ("merges.txt", "m".into()), ("notes.txt", "n".into())]
+    {
         fs::write(from.path().join(name), text).unwrap();
     }
     assert_eq!(Tokens::beside(&from.path().join("config.json")).unwrap(), tokens);

@@ -51,7 +51,9 @@ fn run<D: Kernels>(
     }
     for step in 0..STEPS {
         let (mut seen, before) = (Vec::new(), mesh.ledger());
-        let put = |x: &[D::Elem]| Tensor::from_fn(device, Category::Activations, x.len() / sizes[0], sizes[0], |i| x[i]);
+        let put = |x: &[D::Elem]| {
+            Tensor::from_fn(device, Category::Activations, x.len() / sizes[0], sizes[0], |i| x[i])
+        };
         let all = given(step);
         let contexts: Vec<_> =
             (0..all.len()).map(|m| Cx::train(m, &vec![1; all[m].1.len()], ROWS.iter().sum())).collect();
@@ -66,12 +68,16 @@ fn run<D: Kernels>(
             let loss = loss.all_reduce(mesh.group(Axis::Dp))?;
             trace.insert(format!("step {step}: loss {m}"), whole(loss.read()));
             let cx = Cx::infer(&vec![1; all[m].1.len()]);
-            trace.insert(format!("step {step}: logits {m}"), whole(model.logits(&cx, put(&all[m].0))?.read()));
+            trace
+                .insert(format!("step {step}: logits {m}"), whole(model.logits(&cx, put(&all[m].0))?.read()));
         }
         let mut params = model.params();
         for param in &mut params {
             param.sync(mesh)?;
-            trace.insert(format!("step {step}: gradient of {}", param.name()), whole(param.gather_gradient(mesh)?));
+            trace.insert(
+                format!("step {step}: gradient of {}", param.name()),
+                whole(param.gather_gradient(mesh)?),
+            );
         }
         optimizer.step(&mut params, mesh, 1.0)?;
         for param in params {
@@ -141,7 +147,8 @@ fn predicted(sizes: &[usize], ranks: usize, regions: bool) -> BTreeMap<&'static 
 }
 
 fn elements(ledger: &Ledger) -> BTreeMap<&'static str, usize> {
-    let all = [("all-reduce", Op::AllReduce), ("all-gather", Op::AllGather), ("reduce-scatter", Op::ReduceScatter)];
+    let all =
+        [("all-reduce", Op::AllReduce), ("all-gather", Op::AllGather), ("reduce-scatter", Op::ReduceScatter)];
     let counted = all.map(|(name, op)| (name, ledger.get(Axis::Tp, op).elements));
     assert_eq!(ledger.iter().count(), counted.iter().filter(|(_, n)| *n > 0).count(), "other traffic");
     counted.into_iter().filter(|(_, n)| *n > 0).collect()
@@ -209,7 +216,9 @@ fn split_classifiers_round_no_worse_than_whole_ones() {
             let seen = world.run::<_, _, Error>(run).unwrap().swap_remove(0);
             let start = seen.start.iter().map(|(name, w)| (name.clone(), wide(w))).collect();
             let widened = |step| given(step).into_iter().map(|(x, labels)| (wide(&x), labels)).collect();
-            for (name, want) in truth(sizes, &start, &widened).iter().filter(|(name, _)| name.starts_with("step 0")) {
+            for (name, want) in
+                truth(sizes, &start, &widened).iter().filter(|(name, _)| name.starts_with("step 0"))
+            {
                 let pairs = seen.trace[name].iter().zip(want);
                 let error = pairs.fold(0.0f64, |e, (a, b)| e.max((a.to_f64() - b).abs()));
                 let size = want.iter().fold(0.0f64, |m, x| m.max(x.abs()));
@@ -244,7 +253,11 @@ fn classifiers_cost_what_is_priced() {
                     let weights: usize = sizes.windows(2).map(|s| s[0] * s[1]).sum();
                     let rows = ROWS.iter().sum::<usize>() * STEPS;
                     // Forward twice (with the logits of the trace) and backward twice, but not the examples' dX.
-                    assert_eq!(priced.1 as usize, 2 * rows * (4 * weights - sizes[0] * sizes[1]), "{sizes:?}");
+                    assert_eq!(
+                        priced.1 as usize,
+                        2 * rows * (4 * weights - sizes[0] * sizes[1]),
+                        "{sizes:?}"
+                    );
                 }
             }
         }
@@ -255,7 +268,8 @@ fn classifiers_cost_what_is_priced() {
 #[test]
 fn inference_keeps_nothing_and_gives_the_same_loss() {
     let (device, mesh) = (Cpu::<f64>::default(), Mesh::alone());
-    let mut model = Classifier::shard(&Builder::new(&device, &mesh, &Random { seed: 1 }), Axis::Tp, SIZES[3]).unwrap();
+    let mut model =
+        Classifier::shard(&Builder::new(&device, &mesh, &Random { seed: 1 }), Axis::Tp, SIZES[3]).unwrap();
     let mut loss = |cx: Cx<_>| {
         let (x, labels) = given::<f64>(SIZES[3], 0).swap_remove(0);
         let x = Tensor::from_fn(&device, Category::Activations, 5, 5, |i| x[i]);
@@ -279,7 +293,15 @@ fn sizes_that_cannot_be_are_refused_in_one_sentence() {
         World::threads(&[(Axis::Tp, ranks)]).unwrap().run(build).unwrap_err().reason
     };
     assert_eq!(why(&[4, 6, 8, 2], 4), "tp=4 does not divide the 6 columns of layers.0; tp can be 1, 2, 3, 6");
-    assert_eq!(why(&[4, 8, 6, 5, 2], 4), "tp=4 does not divide the 6 columns of layers.1; tp can be 1, 2, 3, 6");
+    assert_eq!(
+        why(&[4, 8, 6, 5, 2], 4),
+        "tp=4 does not divide the 6 columns of layers.1; tp can be 1, 2, 3, 6"
+    );
+    assert_eq!(
+        [4, 2, 5, 3].map(|layers| shared(&[1, 2, 3, 4, 5, 6][..=layers])),
+        [vec![2, 3], vec![2], vec![2, 4], vec![2]]
+    );
+    assert!(shared(&[1, 2]).is_empty() && shared(&[1]).is_empty() && shared(&[]).is_empty());
     assert_eq!(why(&[4], 1), "the number of layers is 0; it must be at least 1");
     assert_eq!(why(&[], 1), "the number of layers is 0; it must be at least 1");
     assert_eq!(why(&[4, 0, 2], 1), "size 1 of the classifier is 0; it must be at least 1");

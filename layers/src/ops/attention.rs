@@ -54,7 +54,12 @@ fn softmax<D: Kernels>(device: &D, attend: &Attend, spans: &[Span], qkv: Qkv<D>)
 /// `QKV[B, (Hq+2Hk)·d]` to `O[B, Hq·d]` and the log-sum-exp `[B, Hq]`. With a cache, keys and values join those
 /// stored there under `name`, and queries see all of them.
 #[must_use]
-pub fn attention<D: Kernels>(cx: &Cx<D>, name: &str, qkv: &Split<D>, attend: &Attend) -> (Split<D>, Split<D>) {
+pub fn attention<D: Kernels>(
+    cx: &Cx<D>,
+    name: &str,
+    qkv: &Split<D>,
+    attend: &Attend,
+) -> (Split<D>, Split<D>) {
     let (axis, qkv, device) = (qkv.axis(), qkv.share(), qkv.device());
     let Qkv { q, mut k, mut v } = parts(qkv.view(), attend.heads);
     let mut cache = cx.cache();

@@ -2,8 +2,8 @@
 //! once, after the reduction: added before, it would be summed once per rank, and [`Partial`](super::Partial) has
 //! no such sum.
 use super::{Columns, Split, Stream, sum_of};
-use crate::weight::{ColumnWeight, WholeWeight};
 use crate::Result;
+use crate::weight::{ColumnWeight, WholeWeight};
 use kernels::Kernels;
 use tensor::Tensor;
 

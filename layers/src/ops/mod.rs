@@ -10,15 +10,20 @@ mod loss;
 mod norm;
 mod stream;
 
-pub use activation::{activate, activate_backward, activate_stream, activate_stream_backward, swiglu, swiglu_backward};
-pub use attention::{attention, attention_backward, cross_attention, cross_attention_backward, last_rows, rotate};
+pub use activation::{
+    activate, activate_backward, activate_stream, activate_stream_backward, swiglu, swiglu_backward,
+};
+pub use attention::{
+    attention, attention_backward, cross_attention, cross_attention_backward, last_rows, rotate,
+};
 pub use bias::{add_bias, add_columns, bias_gradient, columns_bias_gradient};
 pub use dropout::dropout;
 pub use handles::{Columns, Partial, Rows, Split, matmul, plus};
-pub use loss::{
-    cross_entropy, cross_entropy_backward, embed, embed_backward, position_rows, position_rows_backward, row_stab, row_sums,
-};
 pub use heads::{norm_heads, norm_heads_backward};
+pub use loss::{
+    cross_entropy, cross_entropy_backward, embed, embed_backward, position_rows, position_rows_backward,
+    row_stab, row_sums,
+};
 pub use norm::{layer_norm, layer_norm_backward, rms_norm, rms_norm_backward};
 pub use stream::{Region, Stream, join};
 

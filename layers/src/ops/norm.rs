@@ -69,7 +69,15 @@ pub fn layer_norm_backward<D: Kernels>(
     gain.param().accumulate(|device, dgain, write| {
         bias.param().accumulate(|_, dbias, write_bias| {
             let sums = [sum_of(device, dgain, write), sum_of(device, dbias, write_bias)];
-            device.layer_norm_backward(dx.view_mut(), sums, share.view(), stats.view(), value.view(), dy, skip);
+            device.layer_norm_backward(
+                dx.view_mut(),
+                sums,
+                share.view(),
+                stats.view(),
+                value.view(),
+                dy,
+                skip,
+            );
         });
     });
     Ok(x.with(dx))

@@ -1,7 +1,7 @@
 //! The hand-written backward is the derivative of the forward, exactly: for random directions Ẋ and Ẇ,
 //! ⟨dY, Ẏ⟩ = ⟨dX, Ẋ⟩ + Σ ⟨dW, Ẇ⟩ in the field, where Ẏ comes from running the forward on dual numbers.
-use super::run::{params, weights};
 use super::lies::Place;
+use super::run::{params, weights};
 use super::{Case, Given, Lies, place};
 use crate::{Error, Layer, Random};
 use comm::{Axis, World};
@@ -21,8 +21,7 @@ pub(super) fn check<C: Case>(case: &C, regions: bool) {
                 let at = Place { device: &device, group, region: at.region };
                 let given = Given::<Number>::draw(case.features(), 0).swap_remove(0);
                 let cx = given.cx(0);
-                let x: <C::Layer<Cpu<Number>> as Layer<_>>::In =
-                    Lies::hand(&given, false, inputs, &at)?;
+                let x: <C::Layer<Cpu<Number>> as Layer<_>>::In = Lies::hand(&given, false, inputs, &at)?;
                 let start = x.whole(group)?;
                 let (y, saved) = layer.forward(&cx, x)?;
                 let moved = y.whole(group)?;

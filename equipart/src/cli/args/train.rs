@@ -1,0 +1,175 @@
+//! Flags of train: settings of a new run, and whether they are those of a resumed one.
+use super::SEQ;
+use crate::cli::classify::LearnArgs;
+use crate::settings::{OptimizerName, Settings};
+use crate::{Error, Layout, Result};
+use clap::Args;
+use parallel::Sequence;
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+#[derive(Args, Debug)]
+pub(in crate::cli) struct TrainArgs {
+    /// Training steps in all [default: 200; with --batch 1]
+    #[arg(long)]
+    pub(in crate::cli) steps: Option<usize>,
+    /// Tokens of a sequence [default: 256]
+    #[arg(long, conflicts_with = "batch")]
+    pub(in crate::cli) seq: Option<usize>,
+    /// Sequences of a step, over all data ranks and microbatches [default: 8; pictures with --model mlp: 32]
+    #[arg(long, conflicts_with = "batch")]
+    pub(in crate::cli) batch_size: Option<usize>,
+    /// Parts that a step's sequences are cut into [default: 1]
+    #[arg(long)]
+    pub(in crate::cli) microbatches: Option<usize>,
+    /// The largest learning rate [default: 0.001; constant with --batch: 1, and with sgd of --model mlp: 0.1]
+    #[arg(long)]
+    pub(in crate::cli) lr: Option<f64>,
+    /// Steps until the learning rate is reached [default: a tenth of the steps; with --batch none]
+    #[arg(long)]
+    pub(in crate::cli) warmup: Option<usize>,
+    /// The optimizer [default: adamw; with --batch and with --model mlp sgd]
+    #[arg(long)]
+    pub(in crate::cli) optimizer: Option<OptimizerName>,
+    /// The largest norm of the gradient; a larger one is scaled down to it [default: no limit]
+    #[arg(long)]
+    pub(in crate::cli) clip: Option<f64>,
+    /// The rate of dropout everywhere, or config for what config.json says [default: config; with --batch 0]
+    #[arg(long)]
+    pub(in crate::cli) dropout: Option<DropoutRate>,
+    /// The share of a target that is spread over all ids alike [default: 0]
+    #[arg(long)]
+    pub(in crate::cli) label_smoothing: Option<f64>,
+    /// The weight of the square of each token's log-sum-exp in the loss [default: 0]
+    #[arg(long)]
+    pub(in crate::cli) z_loss: Option<f64>,
+    /// Of fresh weights, of the batches and of dropout [default: 0]
+    #[arg(long)]
+    pub(in crate::cli) seed: Option<u64>,
+    /// Ranks along each axis: none, tp=2, dp=2, tp=2,dp=2, ...; sp for sequence regions: tp=2,sp
+    #[arg(long, default_value_t)]
+    pub(in crate::cli) layout: Layout,
+    /// The text to learn; its last tenth is held out [default: the embedded text]; with --model mlp, a folder with the
+    /// four files of MNIST [default: drawn digits]
+    #[arg(long, value_name = "FILE")]
+    pub(in crate::cli) data: Option<PathBuf>,
+    /// Sequences of token ids to learn in every step: a JSON list of lists; a list of lists among them packs documents
+    #[arg(long, value_name = "FILE", conflicts_with = "data")]
+    pub(in crate::cli) batch: Option<PathBuf>,
+    /// A model to begin with [default: fresh weights]; or mlp: a plain classifier of pictures
+    #[arg(long, value_name = "DIR|mlp", conflicts_with = "config")]
+    pub(in crate::cli) model: Option<PathBuf>,
+    /// A config.json for fresh weights [default: that of the embedded model]
+    #[arg(long, value_name = "FILE")]
+    pub(in crate::cli) config: Option<PathBuf>,
+    /// A folder for checkpoints, in the Hugging Face layout [default: none are kept, or those of --resume]
+    #[arg(long, value_name = "DIR")]
+    pub(in crate::cli) out: Option<PathBuf>,
+    /// A folder with a checkpoint to go on from
+    #[arg(long, value_name = "DIR")]
+    pub(in crate::cli) resume: Option<PathBuf>,
+    /// Steps between checkpoints; there is one at the end in any case [default: 100]
+    #[arg(long)]
+    pub(in crate::cli) checkpoint_every: Option<usize>,
+    #[command(flatten)]
+    pub(in crate::cli) mlp: LearnArgs,
+    /// Stop after so many steps of this run; the learning rate falls as for all of them
+    #[arg(long)]
+    pub(in crate::cli) stop_after: Option<usize>,
+    /// A folder for activations, gradients and weights of the last step, as safetensors
+    #[arg(long, value_name = "DIR")]
+    pub(in crate::cli) dump: Option<PathBuf>,
+}
+
+impl TrainArgs {
+    /// Settings of a new run on a text of this hash.
+    pub(in crate::cli) fn settings(&self, text: u64) -> Settings {
+        let steps = self.steps.unwrap_or(200);
+        Settings {
+            steps,
+            seq: self.seq.unwrap_or(SEQ),
+            batch_size: self.batch_size.unwrap_or(8),
+            microbatches: self.microbatches.unwrap_or(1),
+            lr: self.lr.unwrap_or(1e-3),
+            warmup: self.warmup.unwrap_or(steps / 10),
+            optimizer: self.optimizer.unwrap_or(OptimizerName::Adamw),
+            clip: self.clip,
+            seed: self.seed.unwrap_or(0),
+            text,
+            constant: false,
+            dropout: self.dropout.unwrap_or(DropoutRate(None)).0,
+            label_smoothing: self.label_smoothing.unwrap_or(0.0),
+            z_loss: self.z_loss.unwrap_or(0.0),
+        }
+    }
+    /// Settings of a new run on given ids: plain descent at a constant rate, unless said otherwise.
+    pub(in crate::cli) fn settings_of_ids(&self, ids: &[Sequence]) -> Settings {
+        Settings {
+            steps: self.steps.unwrap_or(1),
+            seq: ids.iter().map(|s| s.ids.len()).max().unwrap_or(0),
+            batch_size: ids.len(),
+            lr: self.lr.unwrap_or(1.0),
+            warmup: self.warmup.unwrap_or(0),
+            optimizer: self.optimizer.unwrap_or(OptimizerName::Sgd),
+            constant: true,
+            dropout: self.dropout.unwrap_or(DropoutRate(Some(0.0))).0,
+            ..self.settings(crate::ids::hash(ids))
+        }
+    }
+    /// Settings of a resumed run: those it was begun with; a flag that says otherwise is refused.
+    pub(in crate::cli) fn again(&self, begun: &Settings, text: u64) -> Result<Settings> {
+        let told = [
+            differs("steps", self.steps, begun.steps),
+            differs("seq", self.seq, begun.seq),
+            differs("batch-size", self.batch_size, begun.batch_size),
+            differs("microbatches", self.microbatches, begun.microbatches),
+            differs("lr", self.lr, begun.lr),
+            differs("warmup", self.warmup, begun.warmup),
+            differs("optimizer", self.optimizer, begun.optimizer),
+            differs("clip", self.clip, begun.clip.unwrap_or(f64::INFINITY)),
+            differs("seed", self.seed, begun.seed),
+            differs("dropout", self.dropout, DropoutRate(begun.dropout)),
+            differs("label-smoothing", self.label_smoothing, begun.label_smoothing),
+            differs("z-loss", self.z_loss, begun.z_loss),
+        ];
+        if let Some(why) = told.into_iter().flatten().next() {
+            return Err(Error(why));
+        }
+        if text != begun.text {
+            return Err(Error(
+                "what is to be learnt is not what this run was begun with; give the same --data or --batch"
+                    .into(),
+            ));
+        }
+        Ok(begun.clone())
+    }
+}
+
+/// A rate, or the configuration's.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(in crate::cli) struct DropoutRate(Option<f64>);
+
+impl FromStr for DropoutRate {
+    type Err = String;
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        if text == "config" {
+            return Ok(Self(None));
+        }
+        let rate = text
+            .parse()
+            .map_err(|_| format!("{text:?} is no rate; write a number such as 0.1, or config"))?;
+        Ok(Self(Some(rate)))
+    }
+}
+
+impl fmt::Display for DropoutRate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(rate) = self.0 { rate.fmt(f) } else { f.write_str("config") }
+    }
+}
+
+fn differs<T: PartialEq + std::fmt::Display>(flag: &str, given: Option<T>, begun: T) -> Option<String> {
+    let given = given.filter(|g| *g != begun)?;
+    Some(format!("--{flag} is {given}, but the run to resume was begun with {begun}; leave it out"))
+}
