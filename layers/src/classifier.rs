@@ -18,7 +18,7 @@
 //! Source: Shoeybi et al., Megatron-LM, §3, arXiv:1909.08053. Chapter: 3. Compare: `mlp.rs`, one pair.
 use crate::build::positive;
 use crate::ops::{
-    Partial, Split, Stream, activate, activate_backward, activate_stream, activate_stream_backward,
+    Partial, Region, Split, Stream, activate, activate_backward, activate_stream, activate_stream_backward,
     cross_entropy, cross_entropy_backward, row_stab, row_sums,
 };
 use crate::{
@@ -50,10 +50,13 @@ struct Saved<D: Kernels> {
 
 /// What the layers keep.
 struct Inner<D: Kernels> {
-    gathered: Option<(Kept<Stream<D>>, Kept<Stream<D>>)>, // X; Y before its ReLU
+    gathered: Option<Gathered<D>>,
     pairs: Vec<Pair<D>>,
     last: Kept<Stream<D>>,
 }
+
+/// What the first layer keeps: X; Y before its ReLU.
+type Gathered<D> = (Kept<Stream<D>>, Kept<Stream<D>>);
 
 /// What a pair keeps.
 struct Pair<D: Kernels> {
@@ -77,7 +80,9 @@ impl<D: Kernels> Classifier<D> {
         }
         let name = |i: usize| format!("layers.{i}");
         let whole = layers.is_multiple_of(2);
-        let first = || GatheredColumn::shard(at, axis, &name(0), [sizes[0], sizes[1]], true);
+        // Examples are whole on every rank, in sequence regions too, and so is what comes of them by gathering.
+        let everywhere = Builder { region: Region::Whole, ..*at };
+        let first = || GatheredColumn::shard(&everywhere, axis, &name(0), [sizes[0], sizes[1]], true);
         let pair = |i: usize| {
             let up = ColumnLinear::shard(at, axis, &name(i), sizes[i], &[sizes[i + 1].into()], true)?;
             let down = RowLinear::shard(at, axis, &name(i + 1), [sizes[i + 1], sizes[i + 2]], true)?;

@@ -2,7 +2,7 @@
 //! equals the whole forward; all bit for bit.
 use comm::{Axis, Mesh, Op, World};
 use kernels::{Heads, Meta};
-use layers::{Builder, Chunk, Cx, Error, Input, Output, Positions, Random, Shape};
+use layers::{Builder, Chunk, Cx, Error, Input, Output, Positions, Random, Rates, Shape};
 use tensor::{Category, Cpu, Device, F61, Ids, Key, Phase, Rope, Scaling};
 
 const SHAPE: Shape = Shape {
@@ -64,12 +64,14 @@ fn gradients(
     Ok(trace)
 }
 
-/// Kills: microbatches mixed up, blocks' pending halves taken in the wrong order, names that depend on the part.
+/// Kills: microbatches mixed up, blocks' pending halves taken in the wrong order, names that depend on the part,
+/// dropout that one way back knows and the other does not.
 #[test]
 fn parts_and_later_halves_equal_the_whole_bit_for_bit() {
     let _key = Key(11).enter();
     let run = |ranks, tied, cuts: &'static [usize], later| {
-        let shape = Shape { tied, ..SHAPE };
+        let dropout = Rates { embedding: 0.25, attention: 0.5, residual: 0.25 };
+        let shape = Shape { tied, dropout, ..SHAPE };
         let world = World::threads(&[(Axis::Tp, ranks)]).unwrap();
         world.run(|device, mesh| gradients(&device, &mesh, &shape, cuts, later)).unwrap()
     };

@@ -107,13 +107,16 @@ impl ClassifierSubject {
     }
 }
 
-/// The layout's program on one rank, on any device: its weights before, and its trace.
+/// The weights before, and everything after.
+type Seen<S> = (Weights<S>, Named<S>);
+
+/// The layout's program on one rank, on any device.
 fn program<D: Kernels>(
     subject: &ClassifierSubject,
     layout: &Layout,
     device: &D,
     mesh: &Mesh<D>,
-) -> parallel::Result<(Weights<D::Elem>, Named<D::Elem>)> {
+) -> parallel::Result<Seen<D::Elem>> {
     let at = layout.place(device, mesh, &Random { seed: 0 });
     let mut trainer = ClassifierTrainer::new(&at, &subject.sizes, subject.optimizer)?;
     let whole = |x: Option<Vec<_>>| x.unwrap_or_default();

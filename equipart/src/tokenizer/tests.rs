@@ -107,7 +107,7 @@ fn merged_bytes_have_the_ids_of_their_merges() {
     for (text, ids) in [
         ("the other the", vec![257, 32, 111, 257, 114, 258]),
         ("then  the\n\nthe", vec![257, 110, 32, 258, 10, 10, 257]),
-        ("Thé🦀 it'the", vec![84, 104, 195, 169, 240, 159, 166, 128, 32, 105, 116, 39, 257]),
+        ("Thé🦀 it'the", vec![84, 104, 195, 169, 240, 159, 166, 128, 32, 105, 116, 39, 116, 104, 101]), // it, 't, he
         ("a<|end|> the", vec![97, 259, 258]),
         ("", vec![]),
     ] {
@@ -167,7 +167,7 @@ fn files_that_are_no_tokenizers_are_said_in_one_sentence() {
         let why = with(part, value.clone());
         assert!(why.starts_with(&wanted("")), "{part} {value}: {why}");
     }
-    let panics = with("decoder", json!([1]));
+    let panics = with("normalizer", json!({ "type": "Precompiled", "precompiled_charsmap": "?" }));
     assert!(panics.contains("the library tokenizers panicked at "), "{panics}");
 
     let folder = tempfile::tempdir().unwrap();
