@@ -154,6 +154,7 @@ fn verdicts(
         texts: alone.texts.iter().map(|t| (t.ids.clone(), prompt(t))).collect(),
         steps: vec![(batch(work)?, LR)],
         optimizer: OPTIMIZER,
+        narrowed: None,
     };
     let key = Key(tensor::mix(u64::from(std::process::id()) ^ 0x636f_6d70));
     let (keys, truths, mut verdicts) = ([key, key.next()], Truths::default(), Vec::new());

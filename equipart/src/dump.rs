@@ -8,8 +8,9 @@
 //! ```
 //!
 //! Numbers are those of the run: f32 as F32, elements of the field as U64 (`0 ≤ x < 2^61 − 1`). Key, layout, number and
-//! step stand in each file's metadata. So products, sums and residuals can be checked by anyone: `out = in · W` in f32
-//! up to rounding, in the field exactly.
+//! step stand in each file's metadata; that of the activations also has `rows`, the [sequence, position] of each row.
+//! So products, sums and residuals can be checked by anyone: `out = in · W + bias` and `norm2.in = norm1.in +
+//! attention.added` (what dropout left of `attention.out.out`), in f32 up to rounding, in the field exactly.
 use crate::{Error, Result};
 use comm::Mesh;
 use kernels::Kernels;
@@ -87,12 +88,29 @@ pub fn gradients<D: Kernels>(model: &mut Chunk<D>, mesh: &Mesh<D>) -> layers::Re
     model.params().into_iter().map(whole).collect()
 }
 
-/// Makes the folder, if it is not there.
+const ACTIVATIONS: &str = "activations.safetensors";
+const GRADIENTS: &str = "gradients.safetensors";
+const WEIGHTS: &str = "weights.safetensors";
+const NAMES: &str = "names.json";
+
+/// Makes the folder, if it is not there, and takes an earlier dump out of it, so that no two are mixed. Nothing else
+/// is touched.
 ///
 /// # Errors
-/// If it cannot be made.
+/// If it cannot be made, an earlier dump cannot be removed, or nothing can be written there.
 pub fn prepare(dir: &Path) -> Result<()> {
-    fs::create_dir_all(dir).map_err(|why| Error(format!("{} cannot be made a folder: {why}", dir.display())))
+    let fail = |what: &str, why: std::io::Error| Error(format!("{} {what}: {why}", dir.display()));
+    fs::create_dir_all(dir).map_err(|why| fail("cannot be made a folder", why))?;
+    for name in [ACTIVATIONS, GRADIENTS, WEIGHTS, NAMES] {
+        match fs::remove_file(dir.join(name)) {
+            Err(why) if why.kind() != std::io::ErrorKind::NotFound => {
+                return Err(fail(&format!("holds a {name} that cannot be replaced"), why));
+            }
+            _ => {}
+        }
+    }
+    drop(files::Replacement::beside(&dir.join(NAMES))?); // nothing is left of it
+    Ok(())
 }
 
 /// Writes what all ranks saw; the first of them speaks for the weights. The folder has been prepared.
@@ -104,14 +122,20 @@ pub fn write<E: Number>(dir: &Path, entries: &[Entry], ranks: Vec<Seen<E>>, abou
     let Seen { mut activations, gradients, weights } = ranks.next().expect("a rank");
     ranks.for_each(|other| activations.join(other.activations));
     let notes = about.notes::<E>();
+    let all: Vec<_> = activations.named().collect();
+    let mut with_rows = notes.clone();
+    if let Some((_, rows)) = all.first() {
+        let rows: Vec<_> = rows.keys().map(|(sequence, position)| [sequence, position]).collect();
+        with_rows.insert("rows".into(), json!(rows).to_string());
+    }
     let rows = |(name, rows): (String, BTreeMap<_, Vec<E>>)| {
         let shape = vec![rows.len(), rows.values().next().map_or(0, Vec::len)];
         (name, shape, rows.into_values().flatten().map(E::stored).collect())
     };
-    put(&dir.join("activations.safetensors"), &notes, activations.named().map(rows).collect())?;
-    for (file, tensors) in [("gradients", gradients), ("weights", weights)] {
+    put(&dir.join(ACTIVATIONS), &with_rows, all.into_iter().map(rows).collect())?;
+    for (file, tensors) in [(GRADIENTS, gradients), (WEIGHTS, weights)] {
         if !tensors.is_empty() {
-            put(&dir.join(format!("{file}.safetensors")), &notes, theirs(entries, &tensors))?;
+            put(&dir.join(file), &notes, theirs(entries, &tensors))?;
         }
     }
     let mut names = serde_json::Map::new();
@@ -120,7 +144,7 @@ pub fn write<E: Number>(dir: &Path, entries: &[Entry], ranks: Vec<Seen<E>>, abou
         all.as_array_mut().expect("put there as one").push(json!(entry.name));
     }
     let names = format!("{:#}\n", serde_json::Value::Object(names));
-    Ok(files::replace_file(&dir.join("names.json"), names.as_bytes())?)
+    Ok(files::replace_file(&dir.join(NAMES), names.as_bytes())?)
 }
 
 impl About {

@@ -5,7 +5,7 @@
 //! | command | file | does |
 //! |---|---|---|
 //! | `compare` | [`mod@compare`] | the same work under several layouts: time, memory, traffic, equality |
-//! | `train` | [`mod@train`] | trains on bytes of text, with checkpoints that resume |
+//! | `train` | [`mod@train`] | trains on text, or on given ids, with checkpoints that resume |
 //! | `train --model mlp` | [`mod@classify`] | trains a plain classifier on pictures of digits |
 //! | `generate` | [`mod@generate`] | continues a prompt, with a cache of keys and values |
 //! | `prove` | [`mod@prove`] | the whole model under a layout equals the unsplit oracle, bit for bit |

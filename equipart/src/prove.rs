@@ -51,6 +51,8 @@ pub struct Verdict {
     pub tensors: usize,
     /// Elements compared.
     pub elements: usize,
+    /// The window that was proven, where the model's was narrowed to what the short texts can show.
+    pub window: Option<usize>,
     /// What differs first.
     pub first_difference: Option<Difference>,
 }
@@ -185,7 +187,7 @@ pub fn prove(subject: &Subject, layout: &Layout, keys: &[Key], truths: &Truths) 
         })?;
         Ok(ranks)
     };
-    under_keys(layout, keys, &one)
+    Ok(Verdict { window: subject.narrowed, ..under_keys(layout, keys, &one)? })
 }
 
 /// What a rank compared: tensors, elements, and the first that differ.
@@ -208,6 +210,7 @@ fn under_keys(
         bound_log2: None,
         tensors: 0,
         elements: 0,
+        window: None,
         first_difference: None,
     };
     for ranks in under_all_keys {
@@ -221,13 +224,13 @@ fn under_keys(
     Ok(verdict)
 }
 
-/// Writes what the layout's first step took, gave and learnt under a key: elements of the field.
+/// Writes what the layout's first step took, gave and learnt under a key: elements of the field. The folder has been
+/// prepared.
 ///
 /// # Errors
 /// As [`prove`], and if a file cannot be written.
 pub fn dump(subject: &Subject, layout: &Layout, key: Key, dir: &Path, entries: &[Entry]) -> Result<()> {
     layout.fits(&subject.shape)?;
-    dump::prepare(dir)?;
     let _key = key.enter();
     let ranks = World::threads(&layout.axes())?.run(|device: Cpu<F61>, mesh| {
         let run = program(subject, layout, &device, &mesh, true)?;
@@ -267,12 +270,16 @@ impl Verdict {
                 Some(log2) => format!("a wrong program would pass with probability at most 2^{log2:.1}"),
                 None => "these shapes are too large for the bound to say how surely".into(),
             };
+            let narrow = self
+                .window
+                .map(|n| format!("Its window was narrowed to {n} tokens, as the texts are short.\n"));
+            let narrow = narrow.unwrap_or_default();
             return format!(
                 "Randomised proof: under {layout}, training equals the unsplit oracle in the field of 2^61 - 1.\n\
                  Equal bit for bit: {tensors} tensors, {elements} elements (logits, losses, norms, every gradient, \
                  every new weight), on every rank, under the keys {keys}.\n\
                  For the shapes that ran, {sure} (opaque functions taken as random).\n\
-                 It says nothing about rounding, overflow, other shapes or deadlock."
+                 {narrow}It says nothing about rounding, overflow, other shapes or deadlock."
             );
         };
         format!(

@@ -81,10 +81,35 @@ impl Settings {
     /// # Errors
     /// One sentence on the first that is not.
     pub fn check(&self, config: &Config) -> Result<()> {
-        let Self { steps, seq, batch_size, microbatches, .. } = *self;
-        let flags =
-            [("steps", steps), ("seq", seq), ("batch-size", batch_size), ("microbatches", microbatches)];
-        at_least_1(&flags)?;
+        let Self { seq, batch_size, .. } = *self;
+        at_least_1(&[("seq", seq), ("batch-size", batch_size)])?;
+        self.check_for(config, seq, batch_size as u128 * seq as u128)
+    }
+    /// The same for a step of so many tokens, the longest sequence of which has so many.
+    ///
+    /// # Errors
+    /// As [`check`](Self::check).
+    pub fn check_for(&self, config: &Config, longest: usize, tokens: u128) -> Result<()> {
+        at_least_1(&[("steps", self.steps), ("microbatches", self.microbatches)])?;
+        self.check_loss()?;
+        if longest > config.positions {
+            let positions = config.positions;
+            return Err(Error(format!("sequences of {longest} tokens; the model has {positions} positions")));
+        }
+        if tokens > MAX_TOKENS {
+            return Err(Error(format!("a step of {tokens} tokens; it can have {MAX_TOKENS} at most")));
+        }
+        let shape = &config.shape;
+        let attention =
+            longest as u128 * shape.blocks as u128 * (shape.heads.queries * shape.heads.dim) as u128;
+        if tokens * (6 * shape.parameters() as u128 + 14 * attention) > u128::from(u64::MAX / 2) {
+            return Err(Error(
+                "a step of this model has more than 2^63 operations, too many to count".into(),
+            ));
+        }
+        Ok(())
+    }
+    fn check_loss(&self) -> Result<()> {
         let Self { label_smoothing, z_loss, .. } = *self;
         if !(0.0..1.0).contains(&label_smoothing) {
             return Err(Error(format!(
@@ -96,22 +121,6 @@ impl Settings {
         }
         if !(z_loss.is_finite() && z_loss >= 0.0) {
             return Err(Error(format!("--z-loss is {z_loss}; it must be 0 or more")));
-        }
-        if seq > config.positions {
-            let positions = config.positions;
-            return Err(Error(format!("sequences of {seq} tokens; the model has {positions} positions")));
-        }
-        let (shape, tokens) = (&config.shape, batch_size as u128 * seq as u128);
-        if tokens > MAX_TOKENS {
-            return Err(Error(format!(
-                "a step of {batch_size} · {seq} tokens; it can have {MAX_TOKENS} at most"
-            )));
-        }
-        let attention = seq as u128 * shape.blocks as u128 * (shape.heads.queries * shape.heads.dim) as u128;
-        if tokens * (6 * shape.parameters() as u128 + 14 * attention) > u128::from(u64::MAX / 2) {
-            return Err(Error(
-                "a step of this model has more than 2^63 operations, too many to count".into(),
-            ));
         }
         Ok(())
     }

@@ -85,7 +85,14 @@ impl Run<'_> {
     pub fn check(&self) -> Result<()> {
         let Settings { steps, microbatches, clip, .. } = self.settings;
         self.layout.fits(&self.model.config.shape)?;
-        self.settings.check(&self.model.config)?;
+        match self.source {
+            Source::Text(_) => self.settings.check(&self.model.config)?,
+            Source::Ids(all) => {
+                let longest = all.iter().flat_map(|s| s.documents.iter().copied()).max().unwrap_or(0);
+                let tokens = all.iter().map(|s| s.ids.len() as u128).sum();
+                self.settings.check_for(&self.model.config, longest, tokens)?;
+            }
+        }
         let every = ("checkpoint-every", self.checkpoint_every);
         at_least_1(&[every, ("stop-after", self.stop_after.unwrap_or(1))])?;
         if clip.is_some_and(|c| !(c.is_finite() && c > 0.0)) {

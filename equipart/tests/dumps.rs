@@ -8,7 +8,8 @@ use tensor::safetensors::File;
 const P: u128 = (1 << 61) - 1;
 const CONFIG: &str = r#"{ "model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "hidden_size": 12,
     "intermediate_size": 8, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
-    "head_dim": 4, "vocab_size": 11, "tie_word_embeddings": false, "bos_token_id": null, "eos_token_id": null }"#;
+    "head_dim": 4, "vocab_size": 11, "tie_word_embeddings": false, "attention_dropout": 0.25, "bos_token_id": null,
+    "eos_token_id": null }"#;
 
 fn equipart(arguments: &[&str]) -> String {
     let out = Command::new(env!("CARGO_BIN_EXE_equipart")).args(arguments).output().unwrap();
@@ -67,7 +68,7 @@ fn dumped_field_tensors_hold_modulo_the_prime() {
             let gate_up = [w("mlp.gate"), w("mlp.up")];
             assert_eq!(act("mlp.gate_up.out").1, product(act("mlp.gate_up.in"), &gate_up));
             assert_eq!(act("mlp.down.out").1, product(act("mlp.down.in"), &[w("mlp.down")]));
-            let (x, y) = (&act("norm1.in").1, &act("attention.out.out").1);
+            let (x, y) = (&act("norm1.in").1, &act("attention.added").1);
             let sum: Vec<_> = x.iter().zip(y).map(|(x, y)| (x + y) % P).collect();
             assert_eq!(act("norm2.in").1, sum, "the residual, {layout}");
         }

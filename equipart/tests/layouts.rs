@@ -109,6 +109,26 @@ fn a_small_subject_packs_documents_and_ignores_targets() {
     }
 }
 
+/// A window that short texts would not show is narrowed, and that is said; few positions make short documents.
+/// Kills: a proof that never looks through the window it was asked about.
+#[test]
+fn a_subject_shows_its_window_and_keeps_to_its_positions() {
+    let window = |size| Some(Window { size, sinks: 0, from: 0 });
+    let layout = Layout::default();
+    let wide = Subject::small(Shape { window: window(4096), ..SHAPE }, &layout).unwrap();
+    assert_eq!((wide.shape.window, wide.narrowed), (window(2), Some(2)));
+    assert!(wide.texts.iter().any(|(ids, _)| ids.len() > 2), "a token beyond the window");
+    let says = prove(&wide, &layout, &[Key(1)], &Truths::default()).unwrap().statement();
+    assert!(says.contains("narrowed to 2 tokens"), "{says}");
+    let narrow = Subject::small(Shape { window: window(2), ..SHAPE }, &layout).unwrap();
+    assert_eq!(narrow.narrowed, None);
+    for n in [1, 2, 3] {
+        let shape = Shape { positions: Positions::Learned(n), ..SHAPE };
+        let verdict = prove(&Subject::small(shape, &layout).unwrap(), &layout, &[Key(1)], &Truths::default());
+        assert!(verdict.unwrap().equal, "{n} positions");
+    }
+}
+
 /// Another oracle is told apart: what differs first is named, with the rank and how many elements.
 #[test]
 fn another_model_is_rejected_by_name() {

@@ -56,10 +56,8 @@ pub(crate) fn share(heads: Heads, ranks: usize, axis: Axis, name: &str) -> Resul
             wanted: format!("a multiple of the {keys} key heads"),
         });
     }
-    if !queries.is_multiple_of(ranks) {
-        return Err(Error::Fit { what: format!("query heads of {name}"), size: queries, axis, ranks });
-    }
-    if !keys.is_multiple_of(ranks) && !ranks.is_multiple_of(keys) {
+    let shared = keys.is_multiple_of(ranks) || ranks.is_multiple_of(keys);
+    if !queries.is_multiple_of(ranks) || !shared {
         return Err(Error::Heads { name: name.into(), queries, keys, axis, ranks });
     }
     let sections = [
@@ -104,6 +102,19 @@ impl<D: Kernels> Attention<D> {
         let dropout = cx.dropout(self.rate, &format!("{}.scores", self.name));
         Attend { heads: self.heads, first: self.first, sight: self.sight, dropout }
     }
+    /// The gradient of `[Q|K|V]`, and what the first product kept.
+    fn before(&mut self, cx: &Cx<D>, s: Saved<D>, d_o: Split<D>) -> Result<(Kept<Stream<D>>, Split<D>)> {
+        let (qkv, o, lse) = (s.qkv.open(), s.o.open(), s.lse.open());
+        let mut dqkv = attention_backward(cx, &qkv, &self.attend(cx), (&o, &lse), &d_o);
+        drop((qkv, o, lse, d_o));
+        if let Some(rotary) = &self.rotary {
+            rotate(cx, rotary, &mut dqkv, self.heads, true);
+        }
+        if let (Some(norm), Some(saved)) = (&mut self.norm, s.norm) {
+            dqkv = norm.backward(saved, self.heads, &dqkv)?;
+        }
+        Ok((s.x, dqkv))
+    }
 }
 
 impl<D: Kernels> Layer<D> for Attention<D> {
@@ -135,17 +146,16 @@ impl<D: Kernels> Layer<D> for Attention<D> {
         dy: Stream<D>,
     ) -> Result<(Stream<D>, Self::Pending)> {
         let (d_o, out) = self.out.backward_input(cx, s.o.clone(), dy)?;
-        let (qkv, o, lse) = (s.qkv.open(), s.o.open(), s.lse.open());
-        let mut dqkv = attention_backward(cx, &qkv, &self.attend(cx), (&o, &lse), &d_o);
-        drop((qkv, o, lse, d_o));
-        if let Some(rotary) = &self.rotary {
-            rotate(cx, rotary, &mut dqkv, self.heads, true);
-        }
-        if let (Some(norm), Some(saved)) = (&mut self.norm, s.norm) {
-            dqkv = norm.backward(saved, self.heads, &dqkv)?;
-        }
-        let (dx, qkv) = self.qkv.backward_input(cx, s.x, dqkv)?;
+        let (x, dqkv) = self.before(cx, s, d_o)?;
+        let (dx, qkv) = self.qkv.backward_input(cx, x, dqkv)?;
         Ok((dx, (qkv, out)))
+    }
+
+    /// Product by product, so that what the second keeps is gone before the first's turn.
+    fn backward(&mut self, cx: &Cx<D>, s: Saved<D>, dy: Stream<D>) -> Result<Stream<D>> {
+        let d_o = self.out.backward(cx, s.o.clone(), dy)?;
+        let (x, dqkv) = self.before(cx, s, d_o)?;
+        self.qkv.backward(cx, x, dqkv)
     }
 
     fn backward_weight(&mut self, cx: &Cx<D>, (qkv, out): Self::Pending) -> Result<()> {
@@ -304,10 +314,13 @@ mod tests {
             let heads = Heads { queries, keys, dim: 2 };
             share(heads, ranks, Axis::Tp, "attention").unwrap_err().to_string()
         };
-        assert_eq!(why(8, 2, 3), "tp=3 does not divide the 8 query heads of attention; tp can be 1, 2, 4, 8");
+        assert_eq!(
+            why(8, 2, 3),
+            "tp=3 does not fit the 8 query heads and 2 key heads of attention; tp can be 1, 2, 4, 8"
+        );
         assert_eq!(
             why(12, 4, 6),
-            "tp=6 neither divides the 4 key heads of attention nor is a multiple of them; tp can be 1, 2, 4, 12"
+            "tp=6 does not fit the 12 query heads and 4 key heads of attention; tp can be 1, 2, 4, 12"
         );
         assert_eq!(
             why(5, 2, 1),

@@ -1,4 +1,6 @@
-//! Y = X + dropout(F(norm(X))), twice: attention, then feed-forward. Two all-reduces forward, two backward.
+//! Y = X + dropout(F(norm(X))), twice: attention, then feed-forward. Two all-reduces forward, two backward; in a
+//! sequence region two reduce-scatters and two all-gathers forward, and backward the mirror image and two all-gathers
+//! more.
 //!
 //! Source: Xiong et al., "On layer normalization in the transformer architecture" (pre-norm), arXiv:2002.04745.
 //! Chapter: 3.
@@ -25,6 +27,7 @@ impl<D: Kernels, F: Layer<D, In = Stream<D>, Out = Stream<D>>> Layer<D> for Resi
         let (n, norm) = self.norm.forward(cx, x.clone())?;
         let (y, inner) = self.inner.forward(cx, n)?;
         let y = dropout(cx, y, cx.dropout(self.rate, &self.name).as_ref());
+        cx.saw(&self.name, "added", |mesh| Ok(y.gather(mesh.group(Axis::Tp))?.read()))?;
         Ok((join(y, &x), (norm, inner)))
     }
 

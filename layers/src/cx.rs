@@ -26,6 +26,7 @@ pub struct Cx<D: Kernels> {
     tokens: Vec<Causal>,
     spans: Vec<Span>,
     memory: Vec<Span>,
+    memory_lengths: Vec<usize>, // one for each sequence, or none
     cache: Option<RefCell<Cache<D>>>,
     record: Option<Record<D>>,
 }
@@ -57,6 +58,7 @@ impl<D: Kernels> Cx<D> {
             tokens: Vec::new(),
             spans: Vec::new(),
             memory: Vec::new(),
+            memory_lengths: Vec::new(),
             cache: None,
             record: None,
         };
@@ -73,12 +75,10 @@ impl<D: Kernels> Cx<D> {
     /// records know it by its number. A packed sequence counts as many as it has documents.
     #[must_use]
     pub fn numbered_from(mut self, first: usize) -> Self {
+        let by = first as isize - self.first as isize;
         self.first = first;
-        self.tokens.iter_mut().enumerate().for_each(|(b, t)| t.sequence = first + b);
-        self.spans.iter_mut().for_each(|span| {
-            span.query.sequence += first;
-            span.key.sequence += first;
-        });
+        let spans = self.spans.iter_mut().chain(&mut self.memory).flat_map(|s| [&mut s.query, &mut s.key]);
+        spans.chain(&mut self.tokens).for_each(|t| t.sequence = t.sequence.wrapping_add_signed(by));
         self
     }
     /// The same, with dropout drawn for this step.
@@ -95,16 +95,21 @@ impl<D: Kernels> Cx<D> {
     pub fn with_memory(mut self, lengths: &[usize]) -> Self {
         assert_eq!(lengths.len(), self.tokens.len(), "a memory for each sequence");
         assert!(lengths.iter().all(|n| *n > 0), "a memory without tokens");
+        self.memory_lengths = lengths.to_vec();
+        self.remember();
+        self
+    }
+    /// Puts each sequence's queries before its memory.
+    fn remember(&mut self) {
         let mut row = 0;
         self.memory.clear();
-        for (query, &len) in self.tokens.iter().zip(lengths) {
+        for (query, &len) in self.tokens.iter().zip(&self.memory_lengths) {
             let key = Causal { row, len, position: 0, sequence: query.sequence };
             row += len;
             if query.len > 0 {
                 self.memory.push(Span { query: *query, key });
             }
         }
-        self
     }
     /// The same, leaving in `record` what its layers take and give.
     #[must_use]
@@ -150,6 +155,7 @@ impl<D: Kernels> Cx<D> {
             }
             row += len;
         }
+        self.remember();
     }
     /// Whether a backward will follow.
     pub fn mode(&self) -> Mode {
@@ -251,6 +257,10 @@ mod tests {
         let key = Causal { row: 5, len: 3, position: 0, sequence: 8 };
         assert_eq!(cx.spans(), [Span { query: cx.tokens()[1], key }]);
         assert_eq!((cx.rows(), cx.positions()), (2, 3));
+        let mut other = Cx::<Cpu<f32>>::infer(&[3, 1]).with_memory(&[4, 2]).with_cache(5).numbered_from(7);
+        other.advance(&[0, 2]);
+        let key = Causal { row: 4, len: 2, position: 0, sequence: 8 };
+        assert_eq!(other.memory(), [Span { query: cx.tokens()[1], key }], "a memory stays where it is");
         cx.advance(&[1, 1]);
         assert_eq!((cx.tokens()[0].position, cx.tokens()[1].position, cx.rows()), (3, 3, 2));
     }

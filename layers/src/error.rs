@@ -23,9 +23,9 @@ pub enum Error {
         /// Its ranks.
         ranks: usize,
     },
-    /// Ranks that can neither share key heads nor hold copies of them.
+    /// Ranks that do not divide the query heads, or can neither share key heads nor hold copies of them.
     #[error(
-        "{axis}={ranks} neither divides the {keys} key heads of {name} nor is a multiple of them; {axis} can be {}",
+        "{axis}={ranks} does not fit the {queries} query heads and {keys} key heads of {name}; {axis} can be {}",
         sharing(*queries, *keys)
     )]
     Heads {

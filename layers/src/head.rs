@@ -11,9 +11,12 @@
 //! ```
 //!
 //! No rank ever holds a row of all logits in training: 3·B elements replace B·V (4·B where labels are smoothed, ε > 0).
+//! ε and λ are training's: without a backward to follow, the loss is cross-entropy alone.
 //! Targets that are ignored add nothing, neither to the sum nor to what it is divided by. A tied head uses the
 //! embedding's table, whose rows are this layer's columns, and adds to its gradient. Where the ranks do not divide the
 //! vocabulary, the last have columns beyond it: no kernel looks at them.
+//!
+//! In a sequence region norm(X) is gathered for the logits, and again for the weight; dX is reduced and scattered.
 //!
 //! Source: Shoeybi et al., Megatron-LM, §3 (parallel cross-entropy), arXiv:1909.08053; Szegedy et al., §7,
 //! arXiv:1512.00567 (label smoothing); Chowdhery et al., §5, arXiv:2204.02311 (z-loss). Chapters: 6, 7.
@@ -22,7 +25,7 @@ use crate::ops::{
 };
 use crate::placement::{Pieces, Section};
 use crate::weight::{ColumnWeight, RowWeight};
-use crate::{Builder, Cx, Draw, Kept, Layer, Norm, Objective, Param, Result, Shape, norm};
+use crate::{Builder, Cx, Draw, Kept, Layer, Mode, Norm, Objective, Param, Result, Shape, norm};
 use comm::{Axis, Group};
 use kernels::{Kernels, LossTerms};
 use tensor::{Ids, Tensor};
@@ -73,7 +76,8 @@ impl<D: Kernels> Head<D> {
         }
     }
     fn terms(&self, cx: &Cx<D>) -> LossTerms {
-        let Objective { smoothing, z } = self.objective;
+        let plain = Objective { smoothing: 0.0, z: 0.0 }; // a text is judged by its likelihood alone
+        let Objective { smoothing, z } = if cx.mode() == Mode::Train { self.objective } else { plain };
         LossTerms { mean_over: cx.mean_over(), smoothing, z, vocabulary: self.vocabulary }
     }
     /// `X[B,D]` to logits `[B,V]`, all of them on every rank: for choosing the next token.

@@ -56,6 +56,16 @@ impl<D: Kernels> Mlp<D> {
     }
 }
 
+impl<D: Kernels> Mlp<D> {
+    /// The gradient before the function of each element.
+    fn before(&self, up: Kept<Split<D>>, dh: &Split<D>) -> Split<D> {
+        match self.kind {
+            FeedForward::SwiGlu => swiglu_backward(&up.open(), dh),
+            FeedForward::Plain(f) => activate_backward(&up.open(), dh, f),
+        }
+    }
+}
+
 impl<D: Kernels> Layer<D> for Mlp<D> {
     type In = Stream<D>;
     type Out = Stream<D>;
@@ -80,13 +90,18 @@ impl<D: Kernels> Layer<D> for Mlp<D> {
         dy: Stream<D>,
     ) -> Result<(Stream<D>, Self::Pending)> {
         let (dh, down) = self.down.backward_input(cx, s.hidden, dy)?;
-        let d = match self.kind {
-            FeedForward::SwiGlu => swiglu_backward(&s.up.open(), &dh),
-            FeedForward::Plain(f) => activate_backward(&s.up.open(), &dh, f),
-        };
+        let d = self.before(s.up, &dh);
         drop(dh);
         let (dx, up) = self.up.backward_input(cx, s.x, d)?;
         Ok((dx, (up, down)))
+    }
+
+    /// Product by product, so that what the second keeps is gone before the first's turn.
+    fn backward(&mut self, cx: &Cx<D>, s: Saved<D>, dy: Stream<D>) -> Result<Stream<D>> {
+        let dh = self.down.backward(cx, s.hidden, dy)?;
+        let d = self.before(s.up, &dh);
+        drop(dh);
+        self.up.backward(cx, s.x, d)
     }
 
     fn backward_weight(&mut self, cx: &Cx<D>, (up, down): Self::Pending) -> Result<()> {

@@ -171,4 +171,22 @@ mod tests {
             losses.unwrap();
         }
     }
+
+    /// Kills: a text that is judged by what training adds to the loss, or with dropout.
+    #[test]
+    fn evaluating_is_cross_entropy_alone() {
+        let _key = Key(6).enter();
+        let batch = Batch::new(vec![Sequence::new(vec![1, 2, 3], vec![2, 3, 4])], 1).unwrap();
+        let (device, mesh) = (Cpu::<F61>::default(), Mesh::alone());
+        let loss = |shape: &Shape| {
+            let at = Builder::new(&device, &mesh, &Random { seed: 2 });
+            let mut trainer = Trainer::new(&at, shape, (Kind::Sgd, None)).unwrap();
+            let told = trainer.evaluate(&batch).unwrap().read();
+            (told, trainer.step(&batch, 1.0).unwrap().loss.read())
+        };
+        let added = layers::Objective { smoothing: 0.25, z: 0.5 };
+        let dropout = layers::Rates { embedding: 0.5, attention: 0.5, residual: 0.5 };
+        let (plain, other) = (loss(&SHAPE), loss(&Shape { loss: added, dropout, ..SHAPE }));
+        assert_eq!((plain.0, other.0 == other.1), (other.0.clone(), false));
+    }
 }

@@ -80,6 +80,10 @@ impl<D: Device> Tensor<D> {
         assert!(rows <= self.rows, "the first {rows} rows of {}", self.rows);
         Self { rows, ..self }
     }
+    /// Whether another owner could see a change.
+    pub fn is_shared(&self) -> bool {
+        Arc::strong_count(&self.memory) > 1
+    }
     /// Where it lies.
     pub fn device(&self) -> &D {
         &self.memory.device

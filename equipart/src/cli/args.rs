@@ -1,7 +1,7 @@
 //! Flags.
 mod train;
 
-pub(super) use train::TrainArgs;
+pub(super) use train::{DropoutRate, TrainArgs};
 
 use super::classify::JudgeArgs;
 use crate::Layout;
@@ -28,7 +28,7 @@ pub(super) enum Command {
     /// Do the same work under several layouts and show time, memory, traffic and equality (the default command)
     #[command(allow_negative_numbers = true)]
     Compare(CompareArgs),
-    /// Train on bytes of text, or on given ids, with checkpoints
+    /// Train on text, or on given ids, with checkpoints
     #[command(allow_negative_numbers = true)]
     Train(TrainArgs),
     /// Continue prompts
@@ -75,7 +75,7 @@ pub(super) struct GenerateArgs {
     /// A folder with config.json and model.safetensors [default: the embedded model]
     #[arg(long, value_name = "DIR")]
     pub(super) model: Option<PathBuf>,
-    /// A text to continue; may be repeated
+    /// A text to continue, in whatever the tokenizer puts around a text; may be repeated
     #[arg(long, value_name = "TEXT")]
     pub(super) prompt: Vec<String>,
     /// Token ids to continue, such as 1,403,407; may be repeated
@@ -157,7 +157,7 @@ pub(super) struct PriceArgs {
     /// A config.json [default: that of the embedded model]
     #[arg(long, value_name = "FILE")]
     pub(super) config: Option<PathBuf>,
-    /// Ranks along each axis: none, tp=2, dp=2, tp=2,dp=2, ...
+    /// Ranks along each axis: none, tp=2, dp=2, tp=2,dp=2, ...; sp for sequence regions: tp=2,sp
     #[arg(long, default_value_t)]
     pub(super) layout: Layout,
     /// Tokens of a sequence
@@ -172,6 +172,15 @@ pub(super) struct PriceArgs {
     /// The optimizer
     #[arg(long, default_value = "adamw")]
     optimizer: OptimizerName,
+    /// The rate of dropout everywhere, or config for what config.json says
+    #[arg(long, default_value = "config")]
+    dropout: DropoutRate,
+    /// The share of a target that is spread over all ids alike
+    #[arg(long, default_value_t = 0.0)]
+    label_smoothing: f64,
+    /// The weight of the square of each token's log-sum-exp in the loss
+    #[arg(long, default_value_t = 0.0)]
+    z_loss: f64,
 }
 
 impl PriceArgs {
@@ -188,9 +197,9 @@ impl PriceArgs {
             seed: 0,
             text: 0,
             constant: false,
-            dropout: None,
-            label_smoothing: 0.0,
-            z_loss: 0.0,
+            dropout: self.dropout.0,
+            label_smoothing: self.label_smoothing,
+            z_loss: self.z_loss,
         }
     }
 }

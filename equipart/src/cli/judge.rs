@@ -5,7 +5,7 @@ use super::{any_ids, classify, config, corpus, model, out, show};
 use crate::compare::{Work, compare};
 use crate::prove::{self, Subject, certify};
 use crate::settings::Settings;
-use crate::{Layout, Result, bench, names, price};
+use crate::{Layout, Result, bench, dump, names, price};
 use tensor::{Key, mix};
 
 /// A key that no run had before.
@@ -50,6 +50,7 @@ pub(super) fn run_prove(a: ProveArgs, json: bool) -> Result<bool> {
     a.layout.fits(&config.shape)?;
     let subject = Subject::small(config.shape, &a.layout)?;
     let key = Key(a.key.map_or_else(fresh_key, |k| k.0));
+    a.dump.as_deref().map_or(Ok(()), dump::prepare)?;
     let watch = Watch::spinner();
     watch.say("proving");
     let verdict = certify(&subject, &a.layout, &[key, key.next()])?;

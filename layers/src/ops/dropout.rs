@@ -5,14 +5,17 @@ use crate::Cx;
 use kernels::Kernels;
 use tensor::Dropout;
 
-/// Some elements taken away and the others scaled; its own backward.
+/// Some elements taken away and the others scaled, in X's memory if no one else holds it; its own backward.
 #[must_use]
-pub fn dropout<D: Kernels>(cx: &Cx<D>, x: Stream<D>, dropout: Option<&Dropout>) -> Stream<D> {
+pub fn dropout<D: Kernels>(cx: &Cx<D>, mut x: Stream<D>, dropout: Option<&Dropout>) -> Stream<D> {
     let Some(dropout) = dropout else { return x };
     assert_eq!(cx.rows(), x.rows(), "a row for every token");
-    let (device, share) = (x.device(), x.share());
-    let mut y = share.beside(share.rows(), share.cols());
-    device.copy(y.view_mut(), share.view());
-    device.dropout(y.view_mut(), cx.tokens(), x.mine().start, dropout);
-    x.with(y)
+    let (device, first) = (x.device().clone(), x.mine().start);
+    if x.share().is_shared() {
+        let mut copy = x.share().beside(x.share().rows(), x.cols());
+        device.copy(copy.view_mut(), x.share().view());
+        x = x.with(copy);
+    }
+    device.dropout(x.share_mut().view_mut(), cx.tokens(), first, dropout);
+    x
 }

@@ -132,15 +132,15 @@ impl<D: Kernels> Stream<D> {
     pub fn gather(&self, group: &Group<D>) -> Result<Tensor<D>> {
         let Region::Tokens { axis, ranks, .. } = self.region else { return Ok(self.share.clone()) };
         same(axis, group.axis())?;
-        let share = padded(&self.share, self.rows.div_ceil(ranks));
+        let share = padded(self.share.clone(), self.rows.div_ceil(ranks));
         Ok(group.all_gather(&share)?.first_rows(self.rows))
     }
 }
 
 /// `x` with zero rows below it, up to so many.
-fn padded<D: Kernels>(x: &Tensor<D>, rows: usize) -> Tensor<D> {
+fn padded<D: Kernels>(x: Tensor<D>, rows: usize) -> Tensor<D> {
     if x.rows() == rows {
-        return x.clone();
+        return x;
     }
     let mut all = filled(x.device(), Category::Buffers, [rows, x.cols()], D::Elem::ZERO);
     x.device().copy(all.view_mut().take_rows(0, x.rows()), x.view());
@@ -158,7 +158,7 @@ impl<D: Kernels> Partial<D> {
         same(axis, group.axis())?;
         let addend = self.addend(group)?;
         let rows = addend.rows();
-        let addend = padded(&addend, rows.div_ceil(ranks) * ranks);
+        let addend = padded(addend, rows.div_ceil(ranks) * ranks);
         let share = group.reduce_scatter(&addend)?.first_rows(region.mine(rows).len());
         Ok(Stream { share, rows, region })
     }

@@ -60,7 +60,7 @@ pub(in crate::cli) struct TrainArgs {
     /// A model to begin with [default: fresh weights]; or mlp: a plain classifier of pictures
     #[arg(long, value_name = "DIR|mlp", conflicts_with = "config")]
     pub(in crate::cli) model: Option<PathBuf>,
-    /// A config.json for fresh weights [default: that of the embedded model]
+    /// A config.json for fresh weights; a tokenizer.json beside it reads the text [default: that of the embedded model]
     #[arg(long, value_name = "FILE")]
     pub(in crate::cli) config: Option<PathBuf>,
     /// A folder for checkpoints, in the Hugging Face layout [default: none are kept, or those of --resume]
@@ -107,7 +107,7 @@ impl TrainArgs {
     pub(in crate::cli) fn settings_of_ids(&self, ids: &[Sequence]) -> Settings {
         Settings {
             steps: self.steps.unwrap_or(1),
-            seq: ids.iter().map(|s| s.ids.len()).max().unwrap_or(0),
+            seq: ids.iter().flat_map(|s| s.documents.iter().copied()).max().unwrap_or(0),
             batch_size: ids.len(),
             lr: self.lr.unwrap_or(1.0),
             warmup: self.warmup.unwrap_or(0),
@@ -148,7 +148,7 @@ impl TrainArgs {
 
 /// A rate, or the configuration's.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(in crate::cli) struct DropoutRate(Option<f64>);
+pub(in crate::cli) struct DropoutRate(pub(in crate::cli) Option<f64>);
 
 impl FromStr for DropoutRate {
     type Err = String;
