@@ -268,6 +268,12 @@ mod tests {
         fn traffic_in_regions(&self, share: usize, ranks: usize) -> Vec<(Op, usize)> {
             vec![(Op::AllGather, 3 * share * D), (Op::ReduceScatter, 2 * ranks * share * D)] // X twice, dY; Y, dX
         }
+        fn synced(&self, ranks: usize, regions: bool) -> usize {
+            let (Heads { keys, dim, .. }, bias) = (self.shape.heads, self.shape.bias);
+            let replicas = if ranks > keys { (D + usize::from(bias.qkv)) * 2 * dim } else { 0 };
+            let gains = if self.shape.head_norm { 2 * dim } else { 0 };
+            replicas + gains + if regions && bias.out { D } else { 0 }
+        }
     }
 
     /// Kills: a mask or tile off by one, sequences that see each other, heads of the wrong group, a stabiliser that

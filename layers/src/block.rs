@@ -187,6 +187,10 @@ mod tests {
         fn traffic_in_regions(&self, share: usize, ranks: usize) -> Vec<(Op, usize)> {
             vec![(Op::AllGather, 6 * share * D), (Op::ReduceScatter, 4 * ranks * share * D)]
         }
+        fn synced(&self, _: usize, regions: bool) -> usize {
+            let rows = if self.0.norm == reference::Norm::Rms { 2 } else { 4 + 2 }; // gains, biases of norms and rows
+            if regions { rows * D } else { 0 }
+        }
     }
 
     fn dropping(mut block: OneBlock) -> OneBlock {

@@ -167,6 +167,10 @@ mod tests {
             let gathered = (2 + 1) * share + 2 * memory; // X twice, dY; Z twice
             vec![(Op::AllGather, gathered * D), (Op::ReduceScatter, (2 * share + memory) * ranks * D)]
         }
+        fn synced(&self, ranks: usize, regions: bool) -> usize {
+            let replicas = if ranks > HEADS.keys { (D + 1) * 2 * HEADS.dim } else { 0 };
+            replicas + if regions { D } else { 0 }
+        }
     }
 
     /// Kills: a memory that is masked, or another sequence's; keys and values exchanged; dZ not summed over ranks.

@@ -174,6 +174,9 @@ mod tests {
         fn traffic_in_regions(&self, share: usize, ranks: usize) -> Vec<(Op, usize)> {
             vec![(Op::AllGather, share * WIDTH), (Op::ReduceScatter, ranks * share * WIDTH)] // dY; Y
         }
+        fn synced(&self, _: usize, regions: bool) -> usize {
+            if regions { self.context.map_or(0, |n| n * WIDTH) } else { 0 }
+        }
     }
 
     /// Kills: a mask off by one, rows of other ranks not zero, an id that comes twice counted once, padding that is

@@ -184,6 +184,9 @@ mod tests {
         fn traffic_in_regions(&self, share: usize, ranks: usize) -> Vec<(Op, usize)> {
             vec![(Op::AllGather, 3 * share * D), (Op::ReduceScatter, 2 * ranks * share * D)] // X twice, dY; Y, dX
         }
+        fn synced(&self, _: usize, regions: bool) -> usize {
+            if regions && self.1 { D } else { 0 } // the bias of rows
+        }
     }
 
     /// Kills: `[gate | up]` cut as one section, gate and up exchanged, a wrong derivative, one GeLU for the other, a

@@ -113,6 +113,10 @@ mod tests {
         fn traffic_in_regions(&self, _: usize, _: usize) -> Vec<(Op, usize)> {
             vec![]
         }
+        fn synced(&self, _: usize, regions: bool) -> usize {
+            let gains = if self.0 == NormKind::Rms { 7 } else { 2 * 7 };
+            if regions { gains } else { 0 }
+        }
     }
 
     /// Kills: ε outside the root, a mean over the wrong count, a variance about 0, `=` for `+=` on dgain or dbias, a

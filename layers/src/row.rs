@@ -134,6 +134,9 @@ mod tests {
         fn traffic_in_regions(&self, share: usize, ranks: usize) -> Vec<(Op, usize)> {
             vec![(Op::ReduceScatter, ranks * share * 5), (Op::AllGather, share * 5)] // Y; dY
         }
+        fn synced(&self, _: usize, regions: bool) -> usize {
+            if regions && self.bias { 5 } else { 0 }
+        }
     }
 
     /// Kills: a forgotten, doubled or needless all-reduce, a wrong block, `=` for `+=` on dW or db, a bias that

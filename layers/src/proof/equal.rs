@@ -27,6 +27,9 @@ fn one<C: Case>((case, regions): (&C, bool), key: Key, ranks: usize) {
             compare(&seen.trace, truth, &at);
             let said: Vec<_> = seen.traffic.iter().map(|(_, op, t)| (op, t.elements)).collect();
             assert_eq!(said, predicted, "elements by operation, {at}");
+            let summed: usize = seen.synced.iter().map(|(_, _, t)| t.elements).sum();
+            let wanted = if ranks == 1 { 0 } else { case.synced(ranks, regions) };
+            assert_eq!(summed, wanted, "elements in the sums of gradients, {at}");
             Ok::<_, crate::Error>(())
         })
         .unwrap_or_else(|why| panic!("{why}"));

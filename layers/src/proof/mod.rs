@@ -46,6 +46,10 @@ pub trait Case: Sync {
     fn traffic_in_regions(&self, share: usize, ranks: usize) -> Vec<(Op, usize)> {
         panic!("{share} tokens on each of {ranks} ranks: this case has no sequence regions")
     }
+    /// Elements that each of so many ranks gives to the sums of its gradients, once a step.
+    fn synced(&self, _ranks: usize, _regions: bool) -> usize {
+        0
+    }
 }
 
 /// What dropout is drawn from in a proof, with the step and the number of a sequence.

@@ -1,7 +1,7 @@
 //! One run of a layer under proof on one rank, on any device: what it gave, whole, and what it sent.
 use super::lies::Place;
 use super::{Case, Given, Lies, place};
-use crate::{Kind, Layer, Optimizer, Param, Result, Values};
+use crate::{Cx, Kind, Layer, Optimizer, Param, Result, Values};
 use comm::{Axis, Ledger, Mesh};
 use kernels::Kernels;
 use std::collections::BTreeMap;
@@ -18,6 +18,8 @@ pub(super) struct Seen<S> {
     pub(super) trace: Trace<S>,
     /// What the steps sent, less the gathering for the trace.
     pub(super) traffic: Ledger,
+    /// What summing the gradients sent, of one step.
+    pub(super) synced: Ledger,
 }
 
 /// The size of a proof's steps: plain, with rate 1, so that no scale hides.
@@ -36,22 +38,11 @@ pub(super) fn run<C: Case, D: Kernels>(
     let mut layer = case.build(&at)?;
     let at = Place { device, group, region: at.region };
     let mut optimizer = Optimizer::new(Kind::Sgd, None);
-    let (mut trace, mut traffic) = (Trace::new(), Ledger::default());
+    let (mut trace, mut traffic, mut synced) = (Trace::new(), Ledger::default(), Ledger::default());
     let start = weights(&mut layer, mesh)?;
     for step in 0..STEPS {
-        let mut forward = Vec::new();
         let before = mesh.ledger();
-        for (microbatch, given) in given(step).into_iter().enumerate() {
-            let cx = given.cx(microbatch);
-            let x = Lies::hand(&given, false, inputs, &at)?;
-            let (y, saved) = layer.forward(&cx, x)?;
-            forward.push((cx, given, y, saved));
-        }
-        let mut backward = Vec::new();
-        for (cx, given, y, saved) in forward {
-            let dy = Lies::hand(&given, true, outputs, &at)?;
-            backward.push((cx.microbatch(), y, layer.backward(&cx, saved, dy)?));
-        }
+        let backward = there_and_back(&mut layer, given(step), [inputs, outputs], &at)?;
         if step == 0 {
             traffic = mesh.ledger() - &before;
         }
@@ -60,8 +51,12 @@ pub(super) fn run<C: Case, D: Kernels>(
             trace.push((format!("step {step}, microbatch {microbatch}: dX"), dx.whole(group)?));
         }
         let mut params = params(&mut layer);
+        let before = mesh.ledger();
         for param in &mut params {
             param.sync(mesh)?;
+        }
+        synced = mesh.ledger() - &before;
+        for param in &params {
             let gradient = param.gather_gradient(mesh)?.unwrap_or_default();
             trace.push((format!("step {step}: gradient of {}", param.name()), gradient));
         }
@@ -72,7 +67,31 @@ pub(super) fn run<C: Case, D: Kernels>(
             trace.push((format!("step {step}: new {name}"), value));
         }
     }
-    Ok(Seen { start, trace, traffic })
+    Ok(Seen { start, trace, traffic, synced })
+}
+
+/// Of every microbatch, Y and dX.
+type Gone<L, D> = Vec<(usize, <L as Layer<D>>::Out, <L as Layer<D>>::In)>;
+
+/// All microbatches forward, then all backward.
+fn there_and_back<L: Layer<D, In: Lies<D>, Out: Lies<D>>, D: Kernels>(
+    layer: &mut L,
+    microbatches: Vec<Given<D::Elem>>,
+    [inputs, outputs]: [usize; 2],
+    at: &Place<D>,
+) -> Result<Gone<L, D>> {
+    let mut forward = Vec::new();
+    for (microbatch, given) in microbatches.into_iter().enumerate() {
+        let cx = given.cx(microbatch);
+        let x = Lies::hand(&given, false, inputs, at)?;
+        let (y, saved) = layer.forward(&cx, x)?;
+        forward.push((cx, given, y, saved));
+    }
+    let back = |(cx, given, y, saved): (Cx<D>, Given<_>, _, _)| {
+        let dy = Lies::hand(&given, true, outputs, at)?;
+        Ok((cx.microbatch(), y, layer.backward(&cx, saved, dy)?))
+    };
+    forward.into_iter().map(back).collect()
 }
 
 pub(super) fn params<D: Kernels>(layer: &mut impl Layer<D>) -> Vec<&mut Param<D>> {
