@@ -14,8 +14,8 @@
 use crate::{Error, Result};
 use comm::Mesh;
 use kernels::Kernels;
-use layers::{Activations, Chunk};
-use parallel::Entry;
+use layers::{Activations, Chunk, Record};
+use parallel::{Batch, Entry, Report, Trainer};
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::fs;
@@ -86,6 +86,24 @@ pub fn gradients<D: Kernels>(model: &mut Chunk<D>, mesh: &Mesh<D>) -> layers::Re
     let whole =
         |p: &mut layers::Param<D>| Ok((p.name().to_string(), p.gather_gradient(mesh)?.unwrap_or_default()));
     model.params().into_iter().map(whole).collect()
+}
+
+/// One step of training, and what it took, gave and learnt.
+///
+/// # Errors
+/// As [`Trainer::step`].
+pub fn step<D: Kernels>(
+    trainer: &mut Trainer<D>,
+    mesh: &Mesh<D>,
+    batch: &Batch,
+    lr: f64,
+) -> parallel::Result<(Report<D>, Seen<D::Elem>)> {
+    let (record, weights) = (Record::new(mesh), weights(trainer.model(), mesh)?);
+    trainer.record(Some(record.clone()));
+    let report = trainer.step(batch, lr);
+    trainer.record(None);
+    let (report, gradients) = (report?, gradients(trainer.model(), mesh)?);
+    Ok((report, Seen { activations: record.take(), gradients, weights }))
 }
 
 const ACTIVATIONS: &str = "activations.safetensors";

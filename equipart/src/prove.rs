@@ -14,7 +14,7 @@ use crate::dump::{self, About, Seen};
 use crate::{Layout, Result};
 use comm::{Axis, Mesh, World};
 use kernels::Kernels;
-use layers::{Builder, Chunk, Cx, Draw, Random, Record};
+use layers::{Builder, Chunk, Cx, Draw, Random};
 use parallel::{Entry, Trainer};
 use reference::Weights;
 use serde::Serialize;
@@ -90,27 +90,22 @@ fn program<D: Kernels>(
     for param in trainer.model().params() {
         start.insert(param.name().to_string(), whole(param.gather(mesh)?));
     }
-    trace.push((
-        "logits".to_string(),
-        read(&subject.texts, trainer.model(), device, subject.shape.vocabulary)?,
-    ));
+    let logits = read(&subject.texts, trainer.model(), device, subject.shape.vocabulary)?;
+    trace.push(("logits".to_string(), logits));
     let mut seen = None;
     for (n, (batch, lr)) in subject.steps.iter().enumerate() {
-        let record = (dumped && n == 0).then(|| Record::new(mesh));
-        trainer.record(record.clone());
-        let report = trainer.step(batch, *lr)?;
-        if let Some(record) = record {
-            let (gradients, weights) =
-                (dump::gradients(trainer.model(), mesh)?, start.clone().into_iter().collect());
-            seen = Some(Seen { activations: record.take(), gradients, weights });
-        }
+        let report = if dumped && n == 0 {
+            let (report, all) = dump::step(&mut trainer, mesh, batch, *lr)?;
+            seen = Some(all);
+            report
+        } else {
+            trainer.step(batch, *lr)?
+        };
         trace.push((format!("step {n}: loss"), whole(report.loss.read())));
         trace.push((format!("step {n}: norm²"), whole(report.norm2.read())));
         for param in trainer.model().params() {
-            trace.push((
-                format!("step {n}: gradient of {}", param.name()),
-                whole(param.gather_gradient(mesh)?),
-            ));
+            let gradient = whole(param.gather_gradient(mesh)?);
+            trace.push((format!("step {n}: gradient of {}", param.name()), gradient));
         }
         let noise = noise(n);
         let at = Builder::new(device, mesh, &noise);

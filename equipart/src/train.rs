@@ -6,7 +6,6 @@ use crate::state::{self, State};
 use crate::text::{self, Corpus};
 use crate::{Error, Layout, Model, Result, dump, measure, names};
 use comm::{Axis, Mesh, World};
-use layers::Record;
 use parallel::{Batch, Sequence, Trainer};
 use serde::Serialize;
 use std::path::PathBuf;
@@ -152,31 +151,26 @@ impl Run<'_> {
         peaks: &Mutex<Vec<usize>>,
         watch: &(dyn Fn(&StepLine) + Sync),
     ) -> Result<(Finished, Option<Seen<f32>>)> {
-        let (mut seen, record) = (None, Record::new(mesh));
+        let mut seen = None;
         let (schedule, done) = (self.settings.schedule(), self.resume.as_ref().map_or(0, State::steps));
         let until = self.stop_after.map_or(self.settings.steps, |n| self.settings.steps.min(done + n));
         let mut clock = Instant::now();
         for step in done..until {
             let batch = self.source.batch(&self.settings, step)?;
-            let dumped = self.dump.is_some() && step + 1 == until;
-            trainer.record(dumped.then(|| record.clone()));
-            let weights = if dumped { dump::weights(trainer.model(), mesh)? } else { Vec::new() };
-            let report = trainer.step(&batch, schedule.at(step))?;
-            if dumped {
-                let gradients = dump::gradients(trainer.model(), mesh)?;
-                seen = Some(Seen { activations: record.take(), gradients, weights });
-            }
+            let report = if self.dump.is_some() && step + 1 == until {
+                let (report, all) = dump::step(trainer, mesh, &batch, schedule.at(step))?;
+                seen = Some(all);
+                report
+            } else {
+                trainer.step(&batch, schedule.at(step))?
+            };
             let loss = report.loss.read().expect("the host has values")[0].to_f64();
             if !loss.is_finite() {
                 return Err(Error(format!("the loss of step {step} is {loss}; a smaller --lr may help")));
             }
-            peaks.lock().expect("nothing panics under this lock")[mesh.rank()] =
-                device.meter().peaks_of_all().total;
-            mesh.barrier()?; // all peaks are there
+            let peak_bytes = all_peaks(device, mesh, peaks)?;
             if mesh.rank() == 0 {
-                let seconds = clock.elapsed().as_secs_f64();
-                let peak_bytes = peaks.lock().expect("nothing panics under this lock").clone();
-                let tokens_per_second = batch.tokens() as f64 / seconds;
+                let tokens_per_second = batch.tokens() as f64 / clock.elapsed().as_secs_f64();
                 watch(&StepLine { step: step + 1, loss, tokens_per_second, peak_bytes });
             }
             clock = Instant::now();
@@ -185,13 +179,21 @@ impl Run<'_> {
                 state::save(dir, &self.settings, &self.model.config, trainer)?;
             }
         }
-        trainer.record(None);
         let held_out_bits_per_byte = match self.source {
             Source::Text(corpus) => held_out(trainer, corpus, self.settings.seq, mesh)?,
             Source::Ids(_) => None,
         };
         Ok((Finished { steps: until, held_out_bits_per_byte }, seen))
     }
+}
+
+/// Peak bytes so far, of each rank.
+fn all_peaks(device: &Cpu<f32>, mesh: &Mesh<Cpu<f32>>, peaks: &Mutex<Vec<usize>>) -> Result<Vec<usize>> {
+    let all = || peaks.lock().expect("nothing panics under this lock");
+    all()[mesh.rank()] = device.meter().peaks_of_all().total;
+    mesh.barrier()?; // all are there
+    let told = all().clone();
+    Ok(told)
 }
 
 /// Bits a byte on the held-out text, in windows of `seq`: what all tokens but the first cost, over the bytes that they

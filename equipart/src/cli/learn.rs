@@ -17,6 +17,13 @@ enum Learnt {
 }
 
 impl Learnt {
+    fn read(a: &TrainArgs, seq: usize, model: &Model) -> Result<Self> {
+        let config = &model.config;
+        Ok(match &a.batch {
+            Some(file) => Learnt::Ids(ids::read(file, config.shape.vocabulary, config.positions)?),
+            None => Learnt::Text(corpus(a.data.as_deref(), seq, &model.tokenizer()?)?),
+        })
+    }
     /// As a run takes it, and its hash.
     fn source(&self) -> (Source<'_>, u64) {
         match self {
@@ -52,13 +59,7 @@ pub(super) fn run_train(a: TrainArgs, json: bool) -> Result<bool> {
     let resume = a.resume.as_deref().map(State::read).transpose()?;
     let seq = resume.as_ref().map(|s| s.settings.seq).or(a.seq).unwrap_or(args::SEQ);
     let model = begin_with(&a, resume.as_ref())?;
-    let learnt = match &a.batch {
-        Some(file) => {
-            let config = &model.config;
-            Learnt::Ids(ids::read(file, config.shape.vocabulary, config.positions)?)
-        }
-        None => Learnt::Text(corpus(a.data.as_deref(), seq, &model.tokenizer()?)?),
-    };
+    let learnt = Learnt::read(&a, seq, &model)?;
     let (source, hash) = learnt.source();
     let settings = match (&resume, &learnt) {
         (Some(state), _) => a.again(&state.settings, hash)?,
