@@ -1,8 +1,12 @@
 //! `train --model mlp`: a plain classifier learns what digits are, from pictures.
 //!
-//! Pixels are `x/255` and nothing else. An epoch shows every picture once, in an order that is a hash of the seed and
-//! the epoch; what is left over makes a smaller last batch. Its loss is the mean over its examples, each as it was
-//! before its own step; its accuracy is that on the test pictures, after it.
+//! A pixel `x` is given as `(x/255 − 0.1307)/0.3081`, which makes MNIST's mean 0 and its deviation 1. An epoch shows
+//! every picture once, in an order that is a hash of the seed and the epoch; what is left over makes a smaller last
+//! batch. Its loss is the mean over its examples, each as it was before its own step; its accuracy is that on the test
+//! pictures, after it.
+//!
+//! Two layouts round differently, and descent makes small differences larger, the more the larger its steps: at the
+//! default rate, two runs' last losses part in the fourth digit, at three times that rate in the third.
 use crate::digits::{Digits, Set};
 use crate::layout::{LayoutError, MAX_RANKS};
 use crate::schedule::Warmup;
@@ -36,8 +40,8 @@ pub struct Settings {
     pub microbatches: usize,
     /// The largest learning rate.
     pub lr: f64,
-    /// Steps until it is reached; none: a tenth of all.
-    pub warmup: Option<usize>,
+    /// Steps until it is reached; from there it falls to a tenth on half a cosine.
+    pub warmup: usize,
     /// Which optimizer.
     pub optimizer: OptimizerName,
     /// The largest norm of the gradient.
@@ -47,15 +51,15 @@ pub struct Settings {
 }
 
 impl Default for Settings {
-    /// Two layers of 512 features, three epochs, batches of 32, plain descent at 0.1.
+    /// Two layers of 512 features, three epochs, batches of 32, plain descent at 0.03.
     fn default() -> Self {
         Self {
             hidden: vec![512, 512],
             epochs: 3,
             batch_size: 32,
             microbatches: 1,
-            lr: 0.1,
-            warmup: None,
+            lr: 0.03,
+            warmup: 0,
             optimizer: OptimizerName::Sgd,
             clip: None,
             seed: 0,
@@ -140,13 +144,7 @@ impl Run<'_> {
         self.settings.epochs.saturating_mul(self.steps_of_epoch())
     }
     fn schedule(&self) -> Warmup {
-        let steps = self.steps();
-        Warmup {
-            peak: self.settings.lr,
-            warmup: self.settings.warmup.unwrap_or(steps / 10),
-            steps,
-            floor: 0.1,
-        }
+        Warmup { peak: self.settings.lr, warmup: self.settings.warmup, steps: self.steps(), floor: 0.1 }
     }
     /// What can be known to be wrong before anything is built.
     ///
@@ -246,11 +244,16 @@ pub fn order(seed: u64, epoch: usize, n: usize) -> Vec<usize> {
     order
 }
 
+/// What a pixel is given as.
+fn feature(pixel: u8) -> f32 {
+    (f32::from(pixel) / 255.0 - 0.1307) / 0.3081
+}
+
 /// These pictures of a set, as a classifier takes them.
 fn examples(set: &Set, which: &[usize]) -> Examples<f32> {
     let pixels = which.iter().flat_map(|&i| set.image(i));
     Examples {
-        x: pixels.map(|&x| f32::from(x) / 255.0).collect(),
+        x: pixels.map(|&x| feature(x)).collect(),
         labels: which.iter().map(|&i| u32::from(set.label(i))).collect(),
     }
 }
@@ -273,15 +276,15 @@ mod tests {
         assert_eq!((orders[0].clone(), order(3, 4, 0)), (order(0, 0, 100), vec![]));
     }
 
-    /// Kills: pixels that are not x/255, another picture's label.
+    /// Kills: pixels in another order or of another scale, another picture's label.
     #[test]
     fn pictures_become_examples() {
         let set = Digits::generated(1, 3, 0).train;
         let Examples { x, labels } = examples(&set, &[2, 0]);
         assert_eq!((x.len(), labels), (2 * 784, vec![u32::from(set.label(2)), u32::from(set.label(0))]));
         for (x, of) in x.chunks(784).zip([2, 0]) {
-            assert!(x.iter().zip(set.image(of)).all(|(x, &pixel)| *x == f32::from(pixel) / 255.0));
+            assert!(x.iter().zip(set.image(of)).all(|(x, &pixel)| *x == feature(pixel)));
         }
-        assert!(x.iter().any(|x| *x > 0.7) && x.iter().all(|x| (0.0..=1.0).contains(x)));
+        assert!((feature(0) + 0.424_213).abs() < 1e-5 && (feature(255) - 2.821_487).abs() < 1e-5);
     }
 }

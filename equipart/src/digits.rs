@@ -2,7 +2,7 @@
 //!
 //! [`Digits::read`] reads the four files of the MNIST database, or any other four in its format;
 //! [`Digits::generated`] draws digits by hand where there are none. Pixels stay bytes in memory, 0 for paper and 255 for
-//! ink; a model is given `x/255`.
+//! ink; what a model is given of them, [`classify`](crate::classify) says.
 //!
 //! Source: `LeCun`, Cortes, Burges, "The MNIST database of handwritten digits".
 use std::path::{Path, PathBuf};

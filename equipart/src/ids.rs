@@ -111,7 +111,8 @@ mod tests {
             why("[[1,10]]"),
             "ids.json: sequence 0 has id 10 at 1, which is not in the vocabulary of 10 (ids go from 0 to 9)"
         );
-        for bad in ["[1,2]", "{}", "[[1,-2]]", "[[1,2.5]]", "[[1,", "", "[[\"a\",\"b\"]]"] {
+        assert_eq!(why(""), "ids.json is empty (0 bytes)");
+        for bad in ["[1,2]", "{}", "[[1,-2]]", "[[1,2.5]]", "[[1,", "[[\"a\",\"b\"]]"] {
             let why = why(bad);
             assert!(why.starts_with("ids.json is no JSON list of lists of token ids: "), "{why}");
         }

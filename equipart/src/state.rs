@@ -96,7 +96,9 @@ fn write_about(dir: &Path, model: &Model) -> Result<()> {
 pub(crate) fn write_config(dir: &Path, config: &str) -> Result<()> {
     let ours = ["model.", "optimizer-", "config."].into_iter().chain(tokenizer::ALONG);
     let half_written = |f: &str| {
-        f.strip_prefix('.').is_some_and(|f| f.ends_with(".tmp") && ours.clone().any(|o| f.starts_with(o)))
+        f.strip_prefix('.')
+            .and_then(|f| f.strip_suffix(".tmp"))
+            .is_some_and(|f| ours.clone().any(|o| f.starts_with(o)))
     };
     for file in files_of(dir).iter().filter(|f| half_written(f)) {
         let _ = fs::remove_file(dir.join(file));

@@ -2,12 +2,12 @@
 //!
 //! | what | special tokens |
 //! |---|---|
-//! | a prompt ([`encode_prompt`](Tokenizer::encode_prompt)) | those that the file puts around a text, as `transformers` does unless told otherwise |
-//! | a text to learn or to be told ([`encode`](Tokenizer::encode)) | none but those written in it |
-//! | ids as text ([`decode`](Tokenizer::decode)) | left out |
+//! | a prompt ([`Tokenizer::encode_prompt`]) | those that the file puts around a text, as in `transformers` |
+//! | a text to learn or to be told ([`Tokenizer::encode`]) | none but those written in it |
+//! | ids as text ([`Tokenizer::decode`]) | left out |
 //!
 //! A text is never cut or padded, and merges are never dropped at random, whatever the file says: equal texts have
-//! equal ids. Nothing but tokenizer.json is read; what tokenizer_config.json adds to it is not added.
+//! equal ids. Nothing but tokenizer.json is read; what `tokenizer_config.json` adds to it is not added.
 //!
 //! Ids are those of the library `tokenizers` in Python, with two exceptions. Two cuts of a Unigram model that are as
 //! good as each other may be chosen otherwise, since it reads some scores a unit in the last place off. And expressions

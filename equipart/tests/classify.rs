@@ -45,7 +45,11 @@ fn train(digits: &Digits, settings: &Settings, under: &str) -> Vec<EpochLine> {
 }
 
 fn pictures(set: &Set, which: &[usize]) -> (Vec<f64>, Vec<u32>) {
-    let x = which.iter().flat_map(|&i| set.image(i)).map(|&x| f64::from(f32::from(x) / 255.0)).collect();
+    let x = which
+        .iter()
+        .flat_map(|&i| set.image(i))
+        .map(|&x| f64::from((f32::from(x) / 255.0 - 0.1307) / 0.3081))
+        .collect();
     (x, which.iter().map(|&i| u32::from(set.label(i))).collect())
 }
 
@@ -71,7 +75,7 @@ fn oracle(digits: &Digits, s: &Settings) -> Vec<[f64; 2]> {
     }
     let n = digits.train.len();
     let steps = s.epochs * n.div_ceil(s.batch_size);
-    let schedule = Warmup { peak: s.lr, warmup: s.warmup.unwrap_or(steps / 10), steps, floor: 0.1 };
+    let schedule = Warmup { peak: s.lr, warmup: s.warmup, steps, floor: 0.1 };
     let kind = match s.optimizer {
         OptimizerName::Sgd => Optimizer::Sgd,
         OptimizerName::Adamw => Optimizer::AdamW { beta1: 0.9, beta2: 0.95, eps: 1e-8, decay: 0.1 },
@@ -100,7 +104,8 @@ fn every_layout_learns_what_the_oracle_learns() {
         epochs: 4,
         batch_size: 8,
         microbatches: 3,
-        lr: 0.4,
+        lr: 0.1,
+        warmup: 5,
         ..Settings::default()
     };
     let adamw = Settings {
@@ -213,7 +218,7 @@ fn what_is_saved_is_what_was_judged() {
     let out_name = out.display().to_string();
     let args =
         ["train", "--model", "mlp", "--data", &data, "--hidden", "24", "--epochs", "4", "--batch-size", "8"];
-    let args = [&args[..], &["--lr", "0.4", "--layout", "tp=2,dp=2", "--out", &out_name]].concat();
+    let args = [&args[..], &["--lr", "0.1", "--layout", "tp=2,dp=2", "--out", &out_name]].concat();
     let said = lines(&[&args[..], &["--json"]].concat());
     assert_eq!((said.len(), &said[0]["epoch"], &said[3]["epoch"]), (4, &1.into(), &4.into()));
     assert!(said[3]["loss"].as_f64().unwrap() < said[0]["loss"].as_f64().unwrap());

@@ -173,7 +173,7 @@ fn layouts_and_sizes_that_do_not_fit_are_refused() {
     };
     refused(&["train", "--config", &config, "--data", &text, "--seq", "0"], "0");
     refused(&["train", "--config", &config, "--data", &text, "--seq", "49"], "the model has 48 positions");
-    refused(&["train", "--config", &config, "--data", &text, "--seq", "200"], "sequences of 200 tokens");
+    refused(&["train", "--config", &config, "--data", &text, "--seq", "200"], "sequences of 200");
     train(&["--steps", "0"], "--steps is 0");
     train(&["--microbatches", "0"], "--microbatches is 0");
     train(&["--batch-size", "2", "--microbatches", "3"], "2 sequences in 3 microbatches");

@@ -115,10 +115,29 @@ fn text_is_read_and_written_in_the_models_own_tokens() {
     let embedded = Corpus::tokenized(embedded::CORPUS, "the embedded text", 48, &tokenizer).unwrap();
     assert!(embedded.held_out.len() < embedded::CORPUS.len() / 10);
     assert_eq!(rest[0]["tokens"], embedded.held_out.len() - 1);
+}
+
+/// Kills: bytes where tokens are meant, in the given text or in the embedded one.
+#[test]
+fn a_model_of_eight_words_reads_text() {
+    let dir = Beside::new();
+    let config = fs::read_to_string(dir.path("config.json")).unwrap().replace("260", "8");
+    fs::write(dir.path("config.json"), config).unwrap();
+    let words = json!({ "version": "1.0", "added_tokens": [], "pre_tokenizer": { "type": "WhitespaceSplit" },
+        "model": { "type": "WordLevel", "unk_token": "?", "vocab": { "?": 0, "the": 1, "other": 2 } } });
+    fs::write(dir.path("tokenizer.json"), words.to_string()).unwrap();
+    fs::write(dir.path("text"), " the other".repeat(250)).unwrap();
+    let (model, text) = (dir.trained(), dir.at("text"));
     for more in [&["--data", &text][..], &[]] {
         let rows = lines(&[&["compare", "--model", &model, "--layout", "tp=2"], more].concat());
         assert!(rows.len() == 4 && rows.iter().all(|row| row["equal"] == true), "{rows:?}");
+        assert!(lines(&[&["eval", "--model", &model, "--seq", "48"], more].concat())[0]["tokens"].is_u64());
     }
+    let generate = ["generate", "--model", &model, "--prompt", "other the hat", "--max-new", "0"];
+    assert_eq!(
+        (lines(&generate)[0]["ids"].clone(), said(&generate)),
+        (json!([2, 1, 0]), "other the ?\n".into())
+    );
 }
 
 /// Kills: a resumed run that reads its text otherwise, or loses its tokenizer.

@@ -7,7 +7,7 @@
 //! ```text
 //! model.load_state_dict(safetensors.torch.load_file("model.safetensors"))
 //! ```
-//! reads it. The input is pixels divided by 255.
+//! reads it. The input is `(pixels/255 − 0.1307)/0.3081`, in float32.
 use crate::Result;
 use crate::state::{self, Lock, MODEL};
 use parallel::{ClassifierTrainer, Entry, Orientation};
@@ -37,7 +37,7 @@ pub fn config(sizes: &[usize]) -> String {
         "model_type": "mlp",
         "sizes": sizes,
         "hidden_act": "relu",
-        "input": "pixels / 255",
+        "input": "(pixels / 255 - 0.1307) / 0.3081",
     });
     format!("{config:#}\n")
 }

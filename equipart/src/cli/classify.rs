@@ -110,7 +110,7 @@ fn settings(a: &TrainArgs) -> Settings {
         batch_size: a.batch_size.unwrap_or(default.batch_size),
         microbatches: a.microbatches.unwrap_or(default.microbatches),
         lr: a.lr.unwrap_or(if optimizer == OptimizerName::Sgd { default.lr } else { 1e-3 }),
-        warmup: a.warmup,
+        warmup: a.warmup.unwrap_or(default.warmup),
         optimizer,
         clip: a.clip,
         seed: a.seed.unwrap_or(default.seed),

@@ -23,10 +23,10 @@ pub(in crate::cli) struct TrainArgs {
     /// Parts that a step's sequences are cut into [default: 1]
     #[arg(long)]
     pub(in crate::cli) microbatches: Option<usize>,
-    /// The largest learning rate [default: 0.001; constant with --batch: 1, and with sgd of --model mlp: 0.1]
+    /// The largest learning rate [default: 0.001; with --batch 1, and constant; with --model mlp 0.03 of sgd]
     #[arg(long)]
     pub(in crate::cli) lr: Option<f64>,
-    /// Steps until the learning rate is reached [default: a tenth of the steps; with --batch none]
+    /// Steps until the learning rate is reached [default: a tenth of the steps; with --batch and with --model mlp none]
     #[arg(long)]
     pub(in crate::cli) warmup: Option<usize>,
     /// The optimizer [default: adamw; with --batch and with --model mlp sgd]
