@@ -78,10 +78,10 @@ pub(super) fn run_train(a: TrainArgs, json: bool) -> Result<bool> {
         stop_after: a.stop_after,
         dump: a.dump.clone(),
     };
+    run.check()?;
     if out.is_none() && a.checkpoint_every.is_some() {
         return Err(Error("--checkpoint-every says when to save, and nothing is saved without --out".into()));
     }
-    run.check()?;
     a.dump.as_deref().map_or(Ok(()), dump::prepare)?;
     let _lock = match (&out, &a.resume) {
         (Some(dir), Some(from)) => Some(state::prepare_again(dir, from, &run.model)?),
