@@ -24,6 +24,8 @@ pub mod folder;
 
 /// The most numbers that a classifier's parameters, or the features of a step, can have.
 const MOST: u128 = 1 << 30;
+/// The last step's learning rate, as a part of the largest.
+pub const FLOOR: f64 = 0.3;
 /// How many pictures are judged at once.
 const TOGETHER: usize = 1000;
 
@@ -40,7 +42,7 @@ pub struct Settings {
     pub microbatches: usize,
     /// The largest learning rate.
     pub lr: f64,
-    /// Steps until it is reached; from there it falls to a tenth on half a cosine.
+    /// Steps until it is reached; from there it falls to [`FLOOR`] of it on half a cosine.
     pub warmup: usize,
     /// Which optimizer.
     pub optimizer: OptimizerName,
@@ -51,14 +53,14 @@ pub struct Settings {
 }
 
 impl Default for Settings {
-    /// Two layers of 512 features, three epochs, batches of 32, plain descent at 0.03.
+    /// Two layers of 512 features, three epochs, batches of 32, plain descent at 0.025.
     fn default() -> Self {
         Self {
             hidden: vec![512, 512],
             epochs: 3,
             batch_size: 32,
             microbatches: 1,
-            lr: 0.03,
+            lr: 0.025,
             warmup: 0,
             optimizer: OptimizerName::Sgd,
             clip: None,
@@ -144,7 +146,7 @@ impl Run<'_> {
         self.settings.epochs.saturating_mul(self.steps_of_epoch())
     }
     fn schedule(&self) -> Warmup {
-        Warmup { peak: self.settings.lr, warmup: self.settings.warmup, steps: self.steps(), floor: 0.1 }
+        Warmup { peak: self.settings.lr, warmup: self.settings.warmup, steps: self.steps(), floor: FLOOR }
     }
     /// What can be known to be wrong before anything is built.
     ///
@@ -251,11 +253,11 @@ fn feature(pixel: u8) -> f32 {
 
 /// These pictures of a set, as a classifier takes them.
 fn examples(set: &Set, which: &[usize]) -> Examples<f32> {
-    let pixels = which.iter().flat_map(|&i| set.image(i));
-    Examples {
-        x: pixels.map(|&x| feature(x)).collect(),
-        labels: which.iter().map(|&i| u32::from(set.label(i))).collect(),
+    let mut x = Vec::with_capacity(which.len() * set.pixels());
+    for &i in which {
+        x.extend(set.image(i).iter().map(|&pixel| feature(pixel)));
     }
+    Examples { x, labels: which.iter().map(|&i| u32::from(set.label(i))).collect() }
 }
 
 #[cfg(test)]

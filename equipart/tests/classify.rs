@@ -1,7 +1,7 @@
 //! The plain classifier: what it learns is the oracle's, under every layout; what it saves is what it judged itself by;
 //! `prove` says equal; and what cannot be gets one sentence, exit code 2.
 use equipart::Layout;
-use equipart::classify::{self, EpochLine, Run, Settings, folder, order, sizes};
+use equipart::classify::{self, EpochLine, FLOOR, Run, Settings, folder, order, sizes};
 use equipart::digits::{Digits, Set};
 use equipart::prove::{ClassifierSubject, certify_classifier, prove_classifier};
 use equipart::schedule::Warmup;
@@ -75,7 +75,7 @@ fn oracle(digits: &Digits, s: &Settings) -> Vec<[f64; 2]> {
     }
     let n = digits.train.len();
     let steps = s.epochs * n.div_ceil(s.batch_size);
-    let schedule = Warmup { peak: s.lr, warmup: s.warmup, steps, floor: 0.1 };
+    let schedule = Warmup { peak: s.lr, warmup: s.warmup, steps, floor: FLOOR };
     let kind = match s.optimizer {
         OptimizerName::Sgd => Optimizer::Sgd,
         OptimizerName::Adamw => Optimizer::AdamW { beta1: 0.9, beta2: 0.95, eps: 1e-8, decay: 0.1 },

@@ -23,7 +23,7 @@ pub(in crate::cli) struct TrainArgs {
     /// Parts that a step's sequences are cut into [default: 1]
     #[arg(long)]
     pub(in crate::cli) microbatches: Option<usize>,
-    /// The largest learning rate [default: 0.001; with --batch 1, and constant; with --model mlp 0.03 of sgd]
+    /// The largest learning rate [default: 0.001; with --batch 1, and constant; with --model mlp 0.025 of sgd]
     #[arg(long)]
     pub(in crate::cli) lr: Option<f64>,
     /// Steps until the learning rate is reached [default: a tenth of the steps; with --batch and with --model mlp none]
