@@ -1,5 +1,6 @@
 use super::*;
-use crate::{Error, Kind, Optimizer, Random};
+use crate::build::Element;
+use crate::{Draw, Error, Kind, Optimizer, Random, Values};
 use comm::{Ledger, Mesh, Op, World};
 use kernels::Meta;
 use tensor::{Category, Cpu, Device, Dual, F61, Key, Phase, Real, Scalar, mix};
@@ -231,6 +232,30 @@ fn split_classifiers_round_no_worse_than_whole_ones() {
             }
         }
     }
+}
+
+/// Weights by hash, and biases that make every logit about −200.
+struct Low(Random);
+impl Values<f32> for Low {
+    fn of(&self, name: &str, shape: [usize; 2], draw: Draw) -> Result<Element<'_, f32>> {
+        let element: Element<f32> = self.0.of(name, shape, draw)?;
+        let low = if shape[0] == 1 { -200.0 } else { 0.0 }; // a bias
+        Ok(Box::new(move |at| low + element(at)))
+    }
+}
+
+/// Kills: padding, whose logits are 0, among those that a row is stabilised by: then nothing is left of the others.
+#[test]
+fn padding_is_no_class_however_low_the_logits_are() {
+    let ((x, labels), low) = (given::<f32>(SIZES[0], 0).swap_remove(0), Low(Random { seed: 9 }));
+    let loss = |device: Cpu<f32>, mesh: Mesh<_>| {
+        let mut model = Classifier::shard(&Builder::new(&device, &mesh, &low), Axis::Tp, SIZES[0])?;
+        let x = Tensor::from_fn(&device, Category::Activations, 5, 5, |i| x[i]);
+        let loss = model.forward(&Cx::infer(&[1; 5]).averaged_over(5), x, Ids::new(&device, &labels, 13)?)?;
+        Ok::<_, Error>(loss.all_reduce(mesh.group(Axis::Dp))?.read().unwrap()[0])
+    };
+    let losses = [1, 2, 8].map(|ranks| World::threads(&[(Axis::Tp, ranks)]).unwrap().run(loss).unwrap()[0]);
+    assert!(losses[0] > 1.0 && losses.iter().all(|l| (l / losses[0] - 1.0).abs() < 1e-4), "{losses:?}");
 }
 
 /// `Meta` tells the bytes, operations and traffic that are measured; operations are those of the equations.
