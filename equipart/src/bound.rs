@@ -27,10 +27,7 @@ pub fn log2_per_key(
     steps: &[(Vec<Vec<Sequence>>, f64)],
 ) -> f64 {
     let _ = Degree::take_tally();
-    let random = || -> Weights<Degree> {
-        let numbers = |[rows, cols]: [usize; 2]| (0..rows * cols).map(|_| Degree::variable()).collect();
-        model.shapes().into_iter().map(|(name, shape)| (name, numbers(shape))).collect()
-    };
+    let random = || variables(model.shapes());
     let mut trainer = Trainer::new(model.clone(), optimizer, clip, random());
     let logits = model.logits(trainer.weights(), texts);
     let mut output = logits.into_iter().map(Degree::cleared).fold(0.0, f64::max);
@@ -42,6 +39,12 @@ pub fn log2_per_key(
         trainer.replace(random()); // what was added makes them independent
     }
     log2_of_tally(output, steps.len())
+}
+
+/// Weights of these shapes, each number an independent variable.
+pub(crate) fn variables(shapes: Vec<(String, [usize; 2])>) -> Weights<Degree> {
+    let numbers = |[rows, cols]: [usize; 2]| (0..rows * cols).map(|_| Degree::variable()).collect();
+    shapes.into_iter().map(|(name, shape)| (name, numbers(shape))).collect()
 }
 
 /// The same from what a run of so many steps on degrees counted; `output`: the largest degree that came out, cleared.

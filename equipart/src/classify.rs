@@ -8,7 +8,7 @@
 //! Two layouts round differently, and descent makes small differences larger, the more the larger its steps: at the
 //! default rate, two runs' last losses part in the fourth digit, at three times that rate in the third.
 use crate::digits::{Digits, Set};
-use crate::layout::{LayoutError, MAX_RANKS};
+use crate::layout::LayoutError;
 use crate::schedule::Warmup;
 use crate::settings::{OptimizerName, at_least_1};
 use crate::{Error, Layout, Result};
@@ -123,8 +123,7 @@ pub fn fits(layout: &Layout, sizes: &[usize]) -> Result<()> {
     }
     let (axis, ranks, shared) = (Axis::Tp, layout.size(Axis::Tp), classifier::shared(sizes));
     let Some(bad) = shared.iter().find(|size| !size.is_multiple_of(ranks)) else { return Ok(()) };
-    let most = MAX_RANKS / (layout.ranks() / ranks);
-    let possible = (1..=most).filter(|n| shared.iter().all(|size| size.is_multiple_of(*n))).collect();
+    let possible = layout.possible(axis, |n| shared.iter().all(|size| size.is_multiple_of(n)));
     Err(LayoutError::Fit { axis, ranks, shared: format!("{bad} hidden features"), possible }.into())
 }
 

@@ -14,7 +14,7 @@
 use crate::{Error, Result};
 use comm::Mesh;
 use kernels::Kernels;
-use layers::{Activations, Chunk, Record};
+use layers::{Activations, Param, Record};
 use parallel::{Batch, Entry, Report, Trainer};
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -73,19 +73,18 @@ pub struct About {
 ///
 /// # Errors
 /// If ranks do not meet; so it is below.
-pub fn weights<D: Kernels>(model: &mut Chunk<D>, mesh: &Mesh<D>) -> layers::Result<Tensors<D::Elem>> {
-    let whole = |p: &mut layers::Param<D>| Ok((p.name().to_string(), p.gather(mesh)?.unwrap_or_default()));
-    model.params().into_iter().map(whole).collect()
+pub fn weights<D: Kernels>(params: Vec<&mut Param<D>>, mesh: &Mesh<D>) -> layers::Result<Tensors<D::Elem>> {
+    let whole = |p: &mut Param<D>| Ok((p.name().to_string(), p.gather(mesh)?.unwrap_or_default()));
+    params.into_iter().map(whole).collect()
 }
 
 /// The whole gradients of the last step.
 ///
 /// # Errors
 /// As above.
-pub fn gradients<D: Kernels>(model: &mut Chunk<D>, mesh: &Mesh<D>) -> layers::Result<Tensors<D::Elem>> {
-    let whole =
-        |p: &mut layers::Param<D>| Ok((p.name().to_string(), p.gather_gradient(mesh)?.unwrap_or_default()));
-    model.params().into_iter().map(whole).collect()
+pub fn gradients<D: Kernels>(params: Vec<&mut Param<D>>, mesh: &Mesh<D>) -> layers::Result<Tensors<D::Elem>> {
+    let whole = |p: &mut Param<D>| Ok((p.name().to_string(), p.gather_gradient(mesh)?.unwrap_or_default()));
+    params.into_iter().map(whole).collect()
 }
 
 /// One step of training, and what it took, gave and learnt.
@@ -98,11 +97,11 @@ pub fn step<D: Kernels>(
     batch: &Batch,
     lr: f64,
 ) -> parallel::Result<(Report<D>, Seen<D::Elem>)> {
-    let (record, weights) = (Record::new(mesh), weights(trainer.model(), mesh)?);
+    let (record, weights) = (Record::new(mesh), weights(trainer.model().params(), mesh)?);
     trainer.record(Some(record.clone()));
     let report = trainer.step(batch, lr);
     trainer.record(None);
-    let (report, gradients) = (report?, gradients(trainer.model(), mesh)?);
+    let (report, gradients) = (report?, gradients(trainer.model().params(), mesh)?);
     Ok((report, Seen { activations: record.take(), gradients, weights }))
 }
 

@@ -144,7 +144,7 @@ fn on_rank(
     let mine = deal(request.prompts.len(), data.rank(), data.size());
     let at = layout.place(device, mesh, model.values());
     let mut chunk = Chunk::whole(&at, &model.config.shape)?;
-    let weights = if request.record { dump::weights(&mut chunk, mesh)? } else { Vec::new() };
+    let weights = if request.record { dump::weights(chunk.params(), mesh)? } else { Vec::new() };
     let (texts, taken) = measure::work(device, mesh, Phase::Inference, || {
         let mut texts: Vec<_> = request.prompts[mine.clone()].iter().map(|p| Text::new(p)).collect();
         let mut fed: Vec<Vec<u32>> = texts.iter().map(|t| t.ids.clone()).collect(); // nothing of what has ended

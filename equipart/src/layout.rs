@@ -161,6 +161,11 @@ impl Layout {
     pub fn axes(&self) -> Vec<(Axis, usize)> {
         Axis::ALL.iter().map(|&axis| (axis, self.size(axis))).collect()
     }
+    /// The numbers of ranks along an axis that `fit`, all else unchanged.
+    pub(crate) fn possible(&self, axis: Axis, fit: impl Fn(usize) -> bool) -> Vec<usize> {
+        let limit = MAX_RANKS / (self.ranks() / self.size(axis));
+        (1..=limit).filter(|n| fit(*n)).collect()
+    }
     /// Whether the ranks of every axis can share a model of this shape.
     ///
     /// # Errors
@@ -171,8 +176,7 @@ impl Layout {
             let bad: Vec<_> =
                 shared.iter().filter(|s| !s.fit(ranks)).map(|s| format!("{} {}", s.size, s.what)).collect();
             if !bad.is_empty() {
-                let limit = MAX_RANKS / (self.ranks() / ranks);
-                let possible = (1..=limit).filter(|n| shared.iter().all(|s| s.fit(*n))).collect();
+                let possible = self.possible(axis, |n| shared.iter().all(|s| s.fit(n)));
                 return Err(LayoutError::Fit { axis, ranks, shared: either(&bad, "and"), possible });
             }
         }

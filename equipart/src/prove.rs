@@ -6,15 +6,17 @@
 //! compound.
 mod classifier;
 mod subject;
+mod trace;
 
 pub use classifier::{ClassifierSubject, certify_classifier, prove_classifier};
 pub use subject::Subject;
 
+use self::trace::{Named, Trace};
 use crate::dump::{self, About, Seen};
 use crate::{Layout, Result};
 use comm::{Axis, Mesh, World};
 use kernels::Kernels;
-use layers::{Builder, Chunk, Cx, Draw, Random};
+use layers::{Chunk, Cx, Random};
 use parallel::{Entry, Trainer};
 use reference::Weights;
 use serde::Serialize;
@@ -57,16 +59,6 @@ pub struct Verdict {
     pub first_difference: Option<Difference>,
 }
 
-/// What is added to every weight after a step, so that each step is judged at independent random weights.
-fn noise(step: usize) -> Random {
-    Random { seed: step as u64 + 1 }
-}
-const NOISE: Draw = Draw { mean: 0.0, std: 1.0 };
-
-/// Named whole tensors, in program order.
-type Named<S> = Vec<(String, Vec<S>)>;
-type Trace = Named<F61>;
-
 /// What one rank saw: the weights before, and everything after.
 struct Run<S> {
     start: Weights<S>,
@@ -85,11 +77,7 @@ fn program<D: Kernels>(
     let at = layout.place(device, mesh, &Random { seed: 0 });
     let mut trainer = Trainer::new(&at, &subject.shape, subject.optimizer)?;
     let mut trace = Vec::new();
-    let whole = |x: Option<Vec<_>>| x.unwrap_or_default();
-    let mut start = BTreeMap::new();
-    for param in trainer.model().params() {
-        start.insert(param.name().to_string(), whole(param.gather(mesh)?));
-    }
+    let start = dump::weights(trainer.model().params(), mesh)?.into_iter().collect();
     let logits = read(&subject.texts, trainer.model(), device, subject.shape.vocabulary)?;
     trace.push(("logits".to_string(), logits));
     let mut seen = None;
@@ -101,18 +89,7 @@ fn program<D: Kernels>(
         } else {
             trainer.step(batch, *lr)?
         };
-        trace.push((format!("step {n}: loss"), whole(report.loss.read())));
-        trace.push((format!("step {n}: norm²"), whole(report.norm2.read())));
-        for param in trainer.model().params() {
-            let gradient = whole(param.gather_gradient(mesh)?);
-            trace.push((format!("step {n}: gradient of {}", param.name()), gradient));
-        }
-        let noise = noise(n);
-        let at = Builder::new(device, mesh, &noise);
-        for param in trainer.model().params() {
-            trace.push((format!("step {n}: new {}", param.name()), whole(param.gather(mesh)?)));
-            param.disturb(&at, NOISE)?;
-        }
+        trace::seen(&mut trace, n, &report, trainer.model().params(), device, mesh)?;
     }
     Ok(Run { start, trace, seen })
 }

@@ -19,7 +19,7 @@
 use crate::build::positive;
 use crate::ops::{
     Partial, Region, Split, Stream, activate, activate_backward, activate_stream, activate_stream_backward,
-    cross_entropy, cross_entropy_backward, row_stab, row_sums,
+    cross_entropy_backward, split_cross_entropy,
 };
 use crate::{
     Builder, ColumnLinear, Cx, GatheredColumn, Kept, Layer, Mode, Param, Pieces, Result, RowLinear, Section,
@@ -149,10 +149,7 @@ impl<D: Kernels> Classifier<D> {
     /// If the microbatch is in flight already.
     pub fn forward(&mut self, cx: &Cx<D>, x: Tensor<D>, labels: Ids<D>) -> Result<Partial<D>> {
         let (logits, inner) = self.through(cx, x)?;
-        let (terms, rank) = (self.terms(cx), self.group.rank());
-        let m = row_stab(&logits, rank, self.classes).all_reduce(&self.group)?;
-        let sums = row_sums(&logits, &m, rank, &labels, &terms).all_reduce(&self.group)?;
-        let (loss, lse) = cross_entropy(m, &sums, &labels, &terms);
+        let (loss, lse) = split_cross_entropy(&logits, &self.group, &labels, &self.terms(cx))?;
         if cx.mode() == Mode::Train {
             let before = self.saved.insert(cx.microbatch(), Saved { inner, logits, lse, labels });
             assert!(before.is_none(), "microbatch {} is in flight", cx.microbatch());

@@ -20,9 +20,7 @@
 //!
 //! Source: Shoeybi et al., Megatron-LM, §3 (parallel cross-entropy), arXiv:1909.08053; Szegedy et al., §7,
 //! arXiv:1512.00567 (label smoothing); Chowdhery et al., §5, arXiv:2204.02311 (z-loss). Chapters: 6, 7.
-use crate::ops::{
-    self, Partial, Split, Stream, cross_entropy, cross_entropy_backward, matmul, row_stab, row_sums,
-};
+use crate::ops::{self, Partial, Split, Stream, cross_entropy_backward, matmul, split_cross_entropy};
 use crate::placement::{Pieces, Section};
 use crate::weight::{ColumnWeight, RowWeight};
 use crate::{Builder, Cx, Draw, Kept, Layer, Mode, Norm, Objective, Param, Result, Shape, norm};
@@ -107,10 +105,7 @@ impl<D: Kernels> Head<D> {
         let logits = matmul(&n.gather(&self.group)?, &self.columns(table)?);
         cx.saw("head", "in", |_| Ok(n.gather(&self.group)?.read()))?;
         cx.saw("head", "out", |_| Ok(logits.all_gather_first(&self.group, self.vocabulary)?.read()))?;
-        let (terms, rank) = (self.terms(cx), self.group.rank());
-        let m = row_stab(&logits, rank, self.vocabulary).all_reduce(&self.group)?;
-        let sums = row_sums(&logits, &m, rank, &targets, &terms).all_reduce(&self.group)?;
-        let (loss, lse) = cross_entropy(m, &sums, &targets, &terms);
+        let (loss, lse) = split_cross_entropy(&logits, &self.group, &targets, &self.terms(cx))?;
         Ok((loss, Saved { norm, x: cx.keep(n), logits: cx.keep(logits), lse: cx.keep(lse), targets }))
     }
     /// The input half: `dX[B,D]`.

@@ -8,6 +8,7 @@
 //! As in `trainer.rs`, a step is cut into microbatches first and each is dealt then; each gradient is summed over the
 //! data axis once a step. A data rank may be dealt no example: its addends are 0. Logits are put together from the
 //! tensor ranks where accuracy is asked for, and nowhere else.
+use crate::trainer::{finish, sum};
 use crate::{Report, Result, deal};
 use comm::{Axis, Mesh, Reduce};
 use kernels::Kernels;
@@ -61,20 +62,10 @@ impl<D: Kernels> ClassifierTrainer<D> {
             let labels = Ids::targets(&self.device, &examples.labels[mine.clone()], self.classes)?;
             let addend = self.model.forward(&cx, self.rows(examples, mine), labels)?;
             self.model.backward(&cx)?;
-            loss = Some(match loss {
-                None => addend,
-                Some(before) => addend + &before,
-            });
+            loss = Some(sum(loss, addend));
             first += examples.labels.len();
         }
-        let data = self.mesh.group(Axis::Dp).named("loss");
-        let loss = loss.expect("a step has a microbatch").all_reduce(&data)?;
-        let mut params = self.model.params();
-        for param in &mut params {
-            param.sync(&self.mesh)?;
-        }
-        let norm2 = self.optimizer.step(&mut params, &self.mesh, lr)?;
-        Ok(Report { loss, norm2 })
+        finish(loss, self.model.params(), &mut self.optimizer, &self.mesh, lr)
     }
     /// Logits `[B, classes]` of all examples, the same on every rank: nothing is dealt.
     ///

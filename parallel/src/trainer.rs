@@ -14,7 +14,7 @@ use crate::{Batch, Result, Sequence, Share};
 use comm::{Axis, Mesh};
 use kernels::Kernels;
 use layers::ops::Partial;
-use layers::{Builder, Chunk, Cx, Input, Kind, Optimizer, Output, Record, Shape};
+use layers::{Builder, Chunk, Cx, Input, Kind, Optimizer, Output, Param, Record, Shape};
 use tensor::{Ids, Tensor};
 
 /// A model with its optimizer, on this rank.
@@ -66,14 +66,7 @@ impl<D: Kernels> Trainer<D> {
         for microbatch in 0..batch.microbatches().len() {
             loss = Some(sum(loss, self.microbatch(batch, microbatch)?));
         }
-        let data = self.mesh.group(Axis::Dp).named("loss");
-        let loss = loss.expect("a batch has a microbatch").all_reduce(&data)?;
-        let mut params = self.model.params();
-        for param in &mut params {
-            param.sync(&self.mesh)?;
-        }
-        let norm2 = self.optimizer.step(&mut params, &self.mesh, lr)?;
-        Ok(Report { loss, norm2 })
+        finish(loss, self.model.params(), &mut self.optimizer, &self.mesh, lr)
     }
     /// The mean loss of a batch, in nats, without learning from it; the same on every rank.
     ///
@@ -86,8 +79,7 @@ impl<D: Kernels> Trainer<D> {
             let cx = Cx::infer(&share.lengths()).averaged_over(batch.counted());
             loss = Some(sum(loss, self.forward(&cx, ids, targets)?));
         }
-        let data = self.mesh.group(Axis::Dp).named("loss");
-        Ok(loss.expect("a batch has a microbatch").all_reduce(&data)?)
+        total(loss, &self.mesh)
     }
     /// Forward and backward of one microbatch: its share of the loss, an addend on each data rank.
     fn microbatch(&mut self, batch: &Batch, microbatch: usize) -> Result<Partial<D>> {
@@ -127,7 +119,27 @@ impl<D: Kernels> Trainer<D> {
     }
 }
 
-fn sum<D: Kernels>(before: Option<Partial<D>>, addend: Partial<D>) -> Partial<D> {
+/// The loss over all data ranks.
+fn total<D: Kernels>(loss: Option<Partial<D>>, mesh: &Mesh<D>) -> Result<Tensor<D>> {
+    Ok(loss.expect("a batch has a microbatch").all_reduce(&mesh.group(Axis::Dp).named("loss"))?)
+}
+
+/// The end of a step, when all microbatches are there and back: loss and gradients summed, weights changed.
+pub(crate) fn finish<D: Kernels>(
+    loss: Option<Partial<D>>,
+    mut params: Vec<&mut Param<D>>,
+    optimizer: &mut Optimizer<D>,
+    mesh: &Mesh<D>,
+    lr: f64,
+) -> Result<Report<D>> {
+    let loss = total(loss, mesh)?;
+    for param in &mut params {
+        param.sync(mesh)?;
+    }
+    Ok(Report { loss, norm2: optimizer.step(&mut params, mesh, lr)? })
+}
+
+pub(crate) fn sum<D: Kernels>(before: Option<Partial<D>>, addend: Partial<D>) -> Partial<D> {
     match before {
         None => addend,
         Some(before) => before + &addend,

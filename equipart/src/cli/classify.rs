@@ -1,7 +1,7 @@
 //! The plain classifier: `train --model mlp` and `prove --model mlp`.
 use super::args::{ProveArgs, TrainArgs};
 use super::watch::Watch;
-use super::{judge, out, show};
+use super::{judge, show};
 use crate::classify::{self, EpochLine, Run, Settings, folder, sizes};
 use crate::digits::Digits;
 use crate::prove::{ClassifierSubject, certify_classifier};
@@ -163,10 +163,5 @@ pub(super) fn run_prove(a: &ProveArgs, json: bool) -> Result<bool> {
     watch.say("proving");
     let verdict = certify_classifier(&subject, &a.layout, &[key, key.next()])?;
     watch.done();
-    if json {
-        show::json(&verdict);
-    } else {
-        out::line(&verdict.statement());
-    }
-    Ok(verdict.equal)
+    Ok(judge::tell(&verdict, json))
 }

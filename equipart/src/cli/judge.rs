@@ -3,7 +3,7 @@ use super::args::{CompareArgs, PriceArgs, ProveArgs};
 use super::watch::Watch;
 use super::{any_ids, classify, config, corpus, model, out, show};
 use crate::compare::{Work, compare};
-use crate::prove::{self, Subject, certify};
+use crate::prove::{self, Subject, Verdict, certify};
 use crate::settings::Settings;
 use crate::{Layout, Result, bench, dump, names, price};
 use tensor::{Key, mix};
@@ -58,12 +58,17 @@ pub(super) fn run_prove(a: ProveArgs, json: bool) -> Result<bool> {
         prove::dump(&subject, &a.layout, key, dir, &names::entries(&config.shape))?;
     }
     watch.done();
+    Ok(tell(&verdict, json))
+}
+
+/// Shows a verdict: whether all was equal.
+pub(super) fn tell(verdict: &Verdict, json: bool) -> bool {
     if json {
-        show::json(&verdict);
+        show::json(verdict);
     } else {
         out::line(&verdict.statement());
     }
-    Ok(verdict.equal)
+    verdict.equal
 }
 
 pub(super) fn run_price(a: PriceArgs, json: bool) -> Result<bool> {

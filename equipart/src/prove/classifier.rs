@@ -1,9 +1,10 @@
 //! The same proof of a plain classifier: its logits, then two training steps.
-use super::{NOISE, Named, Verdict, compare, noise, under_keys};
-use crate::{Layout, Result, bound, classify, oracle};
+use super::trace::{Named, disturbed, seen, told};
+use super::{Verdict, compare, under_keys};
+use crate::{Layout, Result, bound, classify, dump, oracle};
 use comm::{Axis, Mesh, World};
 use kernels::Kernels;
-use layers::{Builder, Kind, Random, Values};
+use layers::{Kind, Random};
 use parallel::{ClassifierTrainer, Examples};
 use reference::{Updates, Weights};
 use std::sync::OnceLock;
@@ -69,36 +70,14 @@ impl ClassifierSubject {
             let Examples { x, labels } = self.all(n);
             let (loss, mut gradients) = model.gradients(updates.weights(), &x, &labels, labels.len());
             let norm2 = updates.apply(&gradients, 1.0);
-            trace.push((format!("step {n}: loss"), vec![loss]));
-            trace.push((format!("step {n}: norm²"), vec![norm2]));
-            for (name, _) in model.shapes() {
-                let gradient = gradients.remove(&name).expect("a gradient of every parameter");
-                trace.push((format!("step {n}: gradient of {name}"), gradient));
-            }
-            for (name, _) in model.shapes() {
-                trace.push((format!("step {n}: new {name}"), updates.weights()[&name].clone()));
-            }
+            told(&mut trace, n, (loss, norm2), &mut gradients, (&model.shapes(), updates.weights()));
             updates.replace(next(n, updates.weights()));
         }
         trace
     }
-    /// The oracle's weights with the noise of a step.
-    fn disturbed(&self, step: usize, weights: &Weights<F61>) -> Weights<F61> {
-        let (mut disturbed, noise) = (weights.clone(), noise(step));
-        for (name, shape) in self.oracle().shapes() {
-            let element = Values::<F61>::of(&noise, &name, shape, NOISE).expect("drawn, not read");
-            for (i, w) in disturbed.get_mut(&name).expect("the model's weights").iter_mut().enumerate() {
-                *w += element([i / shape[1], i % shape[1]]);
-            }
-        }
-        disturbed
-    }
     /// log₂ of the probability that a wrong program passes under so many keys; none where the bound says nothing.
     pub fn bound_log2(&self, keys: usize) -> Option<f64> {
-        let random = || -> Weights<Degree> {
-            let numbers = |[rows, cols]: [usize; 2]| (0..rows * cols).map(|_| Degree::variable()).collect();
-            self.oracle().shapes().into_iter().map(|(name, shape)| (name, numbers(shape))).collect()
-        };
+        let random = || bound::variables(self.oracle().shapes());
         let _ = Degree::take_tally();
         let trace = self.truth(random(), |_, _| random()); // what was added makes them independent
         let output = trace.into_iter().flat_map(|(_, x)| x).map(Degree::cleared).fold(0.0, f64::max);
@@ -119,28 +98,12 @@ fn program<D: Kernels>(
 ) -> parallel::Result<Seen<D::Elem>> {
     let at = layout.place(device, mesh, &Random { seed: 0 });
     let mut trainer = ClassifierTrainer::new(&at, &subject.sizes, subject.optimizer)?;
-    let whole = |x: Option<Vec<_>>| x.unwrap_or_default();
-    let (mut start, mut trace) = (Weights::new(), Named::new());
-    for param in trainer.parts().0.params() {
-        start.insert(param.name().to_string(), whole(param.gather(mesh)?));
-    }
-    trace.push(("logits".into(), whole(trainer.logits(&subject.all(0))?.read())));
+    let start = dump::weights(trainer.parts().0.params(), mesh)?.into_iter().collect();
+    let mut trace = Named::new();
+    trace.push(("logits".into(), trainer.logits(&subject.all(0))?.read().unwrap_or_default()));
     for n in 0..subject.steps.len() {
         let report = trainer.step(&subject.examples(n), 1.0)?;
-        trace.push((format!("step {n}: loss"), whole(report.loss.read())));
-        trace.push((format!("step {n}: norm²"), whole(report.norm2.read())));
-        for param in trainer.parts().0.params() {
-            trace.push((
-                format!("step {n}: gradient of {}", param.name()),
-                whole(param.gather_gradient(mesh)?),
-            ));
-        }
-        let noise = noise(n);
-        let at = Builder::new(device, mesh, &noise);
-        for param in trainer.parts().0.params() {
-            trace.push((format!("step {n}: new {}", param.name()), whole(param.gather(mesh)?)));
-            param.disturb(&at, NOISE)?;
-        }
+        seen(&mut trace, n, &report, trainer.parts().0.params(), device, mesh)?;
     }
     Ok((start, trace))
 }
@@ -156,7 +119,8 @@ pub fn prove_classifier(subject: &ClassifierSubject, layout: &Layout, keys: &[Ke
         let truth = OnceLock::new();
         let ranks = World::threads(&layout.axes())?.run(|device: Cpu<F61>, mesh| {
             let (start, trace) = program(subject, layout, &device, &mesh)?;
-            let truth = truth.get_or_init(|| subject.truth(start, |n, w| subject.disturbed(n, w)));
+            let truth =
+                truth.get_or_init(|| subject.truth(start, |n, w| disturbed(subject.oracle().shapes(), n, w)));
             Ok::<_, parallel::Error>(compare(&trace, truth, mesh.rank()))
         })?;
         Ok(ranks)

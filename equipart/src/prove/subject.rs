@@ -1,7 +1,7 @@
 //! What is proven: a model, texts to read, steps to train; and what the oracle says of them.
-use super::{NOISE, Trace, noise};
+use super::trace::{Trace, disturbed, told};
 use crate::{Layout, Result, bound, oracle};
-use layers::{Kind, Shape, Values, Window};
+use layers::{Kind, Shape, Window};
 use parallel::{Batch, Sequence};
 use reference::Weights;
 use tensor::{F61, IGNORED, Scalar, mix};
@@ -84,37 +84,18 @@ impl Subject {
         );
         (one < 0.0).then_some(one * keys as f64)
     }
-    /// The oracle's weights with the noise of a step.
-    fn disturbed(&self, step: usize, weights: &Weights<F61>) -> Weights<F61> {
-        let (mut disturbed, noise) = (weights.clone(), noise(step));
-        for (name, shape) in self.oracle().shapes() {
-            let element = Values::<F61>::of(&noise, &name, shape, NOISE).expect("drawn, not read");
-            for (i, w) in disturbed.get_mut(&name).expect("the model's weights").iter_mut().enumerate() {
-                *w += element([i / shape[1], i % shape[1]]);
-            }
-        }
-        disturbed
-    }
     /// What the oracle gives under the key in force, from these weights.
     pub(super) fn truth(&self, weights: Weights<F61>) -> Trace {
         let (model, mut trace) = (self.oracle(), Trace::new());
         let steps = self.oracle_steps();
         trace.push(("logits".into(), model.logits(&weights, &self.oracle_texts())));
-        let names: Vec<String> = model.shapes().into_iter().map(|(name, _)| name).collect();
+        let shapes = model.shapes();
         let mut trainer = reference::Trainer::new(model, self.oracle_optimizer(), self.optimizer.1, weights);
         for (n, (batch, lr)) in steps.iter().enumerate() {
             let mut step = trainer.step(batch, *lr);
             let loss = step.losses.iter().fold(F61::ZERO, |sum, &loss| sum + loss);
-            trace.push((format!("step {n}: loss"), vec![loss]));
-            trace.push((format!("step {n}: norm²"), vec![step.norm2]));
-            for name in &names {
-                let gradient = step.gradients.remove(name).expect("a gradient of every parameter");
-                trace.push((format!("step {n}: gradient of {name}"), gradient));
-            }
-            for name in &names {
-                trace.push((format!("step {n}: new {name}"), trainer.weights()[name].clone()));
-            }
-            trainer.replace(self.disturbed(n, trainer.weights()));
+            told(&mut trace, n, (loss, step.norm2), &mut step.gradients, (&shapes, trainer.weights()));
+            trainer.replace(disturbed(shapes.clone(), n, trainer.weights()));
         }
         trace
     }

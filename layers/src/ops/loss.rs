@@ -1,7 +1,8 @@
 //! Embedding and cross-entropy over a vocabulary that is split over ranks.
 use super::{Partial, Rows, Split, Stream, sum_of};
+use crate::Result;
 use crate::weight::{RowWeight, WholeWeight};
-use comm::Axis;
+use comm::{Axis, Group};
 use kernels::{Kernels, LossTerms, Slice};
 use tensor::{Ids, Scalar, Tensor, View};
 
@@ -56,7 +57,7 @@ fn own<D: Kernels>(logits: &Split<D>, rank: usize, vocabulary: usize) -> (View<'
 }
 
 /// Each row's stabiliser, from this rank's logits.
-pub fn row_stab<D: Kernels>(logits: &Split<D>, rank: usize, vocabulary: usize) -> Partial<D> {
+fn row_stab<D: Kernels>(logits: &Split<D>, rank: usize, vocabulary: usize) -> Partial<D> {
     let (x, _) = own(logits, rank, vocabulary);
     let mut m = logits.share().beside(x.rows(), 1);
     logits.device().row_stab(m.view_mut(), x);
@@ -64,7 +65,7 @@ pub fn row_stab<D: Kernels>(logits: &Split<D>, rank: usize, vocabulary: usize) -
 }
 
 /// Each row's Σ exp(logit − m), its target's logit and, where labels are smoothed, Σ logit: from this rank's logits.
-pub fn row_sums<D: Kernels>(
+fn row_sums<D: Kernels>(
     logits: &Split<D>,
     m: &Tensor<D>,
     rank: usize,
@@ -80,7 +81,7 @@ pub fn row_sums<D: Kernels>(
 
 /// These rows' share of the loss, and each row's log-sum-exp, in m's memory. Data ranks each have an addend of the
 /// loss.
-pub fn cross_entropy<D: Kernels>(
+fn cross_entropy<D: Kernels>(
     mut m: Tensor<D>,
     sums: &Tensor<D>,
     targets: &Ids<D>,
@@ -89,6 +90,23 @@ pub fn cross_entropy<D: Kernels>(
     let (device, mut loss) = (m.device().clone(), m.beside(1, 1));
     device.cross_entropy(loss.view_mut(), m.view_mut(), sums.view(), targets.index(), terms);
     (Partial::sum(loss, Axis::Dp), m)
+}
+
+/// The loss of logits that are split over the ranks of a group, without gathering them: these rows' share, and each
+/// row's log-sum-exp. Two all-reduces, of one and of two (three where labels are smoothed) elements a row.
+///
+/// # Errors
+/// If ranks do not meet, or are those of another axis.
+#[track_caller]
+pub fn split_cross_entropy<D: Kernels>(
+    logits: &Split<D>,
+    group: &Group<D>,
+    targets: &Ids<D>,
+    terms: &LossTerms,
+) -> Result<(Partial<D>, Tensor<D>)> {
+    let m = row_stab(logits, group.rank(), terms.vocabulary).all_reduce(group)?;
+    let sums = row_sums(logits, &m, group.rank(), targets, terms).all_reduce(group)?;
+    Ok(cross_entropy(m, &sums, targets, terms))
 }
 
 /// The logits turn into their gradient in place; padding has none.
