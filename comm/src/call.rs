@@ -1,7 +1,9 @@
 //! What a rank is about to do, in words that name the place in the code.
+use crate::algorithms::Algorithm;
 use crate::axis::Ranks;
 use std::fmt;
 use std::panic::Location;
+use std::sync::Arc;
 
 listed! {
     /// What ranks do together.
@@ -14,6 +16,12 @@ listed! {
         ReduceScatter = "reduce_scatter",
         /// Every rank gets what one has.
         Broadcast = "broadcast",
+        /// One rank gets what all have, in rank order.
+        Gather = "gather",
+        /// Every rank gets its block of what one has.
+        Scatter = "scatter",
+        /// Every rank gets a block of every other's.
+        AllToAll = "all_to_all",
         /// Nobody goes on before all have come.
         Barrier = "barrier",
         /// To one rank.
@@ -33,45 +41,135 @@ listed! {
     }
 }
 
-/// One call of one rank. It borrows its label, so that making one allocates nothing.
+/// Rows of each rank's block, where ranks' blocks differ.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Counts {
+    /// The same list on all ranks: rank `i` has, or gets, so many.
+    Of(Arc<[usize]>),
+    /// This rank's own: so many to rank `i`, and so many from it.
+    Between(Arc<[usize]>, Arc<[usize]>),
+}
+
+/// One call of one rank.
 #[derive(Clone, Debug)]
-pub(crate) struct Call<'a> {
+pub(crate) struct Call {
     pub(crate) op: Op,
     pub(crate) reduce: Option<Reduce>,
     /// The root, receiver or sender, as a rank of the world.
     pub(crate) peer: Option<usize>,
     pub(crate) rows: usize,
     pub(crate) cols: usize,
-    pub(crate) elem: &'static str,
+    pub(crate) counts: Option<Counts>,
+    pub(crate) elem: Elem,
     /// The group.
     pub(crate) over: Ranks,
-    pub(crate) label: Option<&'a str>,
+    pub(crate) label: Option<Arc<str>>,
     pub(crate) at: &'static Location<'static>,
+    /// The all-reduce that a message is part of, if it is.
+    pub(crate) part: Option<Part>,
 }
 
-impl Call<'_> {
+/// The part of an all-reduce by messages that one of these is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Part {
+    pub(crate) by: Algorithm,
+    pub(crate) reduce: Reduce,
+    /// Of the tensor.
+    pub(crate) shape: [usize; 2],
+    /// From 0.
+    pub(crate) step: usize,
+}
+
+/// What the elements are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Elem {
+    pub(crate) name: &'static str,
+    /// Bytes of one.
+    pub(crate) size: usize,
+    /// Tells apart the types that may meet; 0 for the number of the world, of which there is one.
+    pub(crate) id: usize,
+}
+
+impl Call {
+    /// Elements of this rank's tensor.
+    pub(crate) fn elements(&self) -> usize {
+        self.rows * self.cols
+    }
     /// What ranks that meet must agree on; label and place may differ.
     pub(crate) fn key(&self) -> [usize; 3] {
         let reduce = self.reduce.map_or(0, |r| r as usize + 1);
         let peer = self.peer.map_or(0, |p| p + 1);
-        [peer << 16 | reduce << 8 | self.op as usize, self.rows, self.cols]
+        let what = peer << 16 | reduce << 8 | self.op as usize;
+        let rows = match &self.counts {
+            None if self.op == Op::AllGather && self.elem.id != 0 => usize::MAX, // ranks have any number of values
+            None => self.rows,
+            Some(Counts::Of(counts)) => {
+                counts.iter().fold(1 << 63, |key, &n| tensor::mix((key ^ n) as u64) as usize)
+            }
+            Some(Counts::Between(..)) => usize::MAX,
+        };
+        [what, rows, self.cols ^ self.elem.id]
+    }
+    /// Whether a message and a wish for one are of the same, once their ranks have met.
+    pub(crate) fn passes(&self, other: &Call) -> bool {
+        (self.rows, self.cols, self.part) == (other.rows, other.cols, other.part)
+    }
+    /// Whether what two ranks with equal keys mean to pass each other is the same, seen from `me`.
+    pub(crate) fn fits(&self, me: usize, other: &Call, peer: usize) -> bool {
+        match (&self.counts, &other.counts) {
+            (Some(Counts::Between(give, take)), Some(Counts::Between(their_give, their_take))) => {
+                give[peer] == their_take[me] && take[peer] == their_give[me]
+            }
+            (mine, theirs) => mine == theirs,
+        }
     }
 }
 
-impl fmt::Display for Call<'_> {
+#[cfg(test)]
+impl Call {
+    /// A barrier over the tensor axis, for tests.
+    #[track_caller]
+    pub(crate) fn barrier() -> Self {
+        let elem = Elem { name: "f32", size: 4, id: 0 };
+        let (op, over, at) = (Op::Barrier, Ranks::all(crate::axis::Axis::Tp), Location::caller());
+        Self {
+            op,
+            reduce: None,
+            peer: None,
+            rows: 0,
+            cols: 0,
+            counts: None,
+            elem,
+            over,
+            label: None,
+            at,
+            part: None,
+        }
+    }
+}
+
+impl fmt::Display for Call {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.op.name())?;
         match (self.reduce, self.peer) {
             (Some(reduce), _) => write!(f, "({reduce})")?,
-            (None, Some(to)) if self.op == Op::Send => write!(f, "(to rank {to})")?,
+            (None, Some(to)) if matches!(self.op, Op::Send | Op::Gather) => write!(f, "(to rank {to})")?,
             (None, Some(from)) => write!(f, "(from rank {from})")?,
             (None, None) => {}
         }
         write!(f, " over {}", self.over)?;
-        if self.op != Op::Barrier {
-            write!(f, " of {}x{} {}", self.rows, self.cols, self.elem)?;
+        match &self.counts {
+            _ if self.op == Op::Barrier => {}
+            None => write!(f, " of {}x{} {}", self.rows, self.cols, self.elem.name)?,
+            Some(Counts::Of(counts)) => write!(f, " of {counts:?}x{} {}", self.cols, self.elem.name)?,
+            Some(Counts::Between(give, take)) => {
+                write!(f, " of {give:?}x{} for {take:?}x{} {}", self.cols, self.cols, self.elem.name)?;
+            }
         }
-        if let Some(label) = self.label {
+        if let Some(Part { by, reduce, shape: [rows, cols], step }) = self.part {
+            write!(f, " in step {step} of all_reduce({reduce}) of {rows}x{cols} by {by}")?;
+        }
+        if let Some(label) = &self.label {
             write!(f, " for {label}")?;
         }
         write!(f, " at {}:{}", self.at.file(), self.at.line())
@@ -83,15 +181,19 @@ mod tests {
     use super::*;
     use crate::axis::Axis;
 
-    fn call(op: Op) -> Call<'static> {
-        let (over, at) = (Ranks::all(Axis::Tp), Location::caller());
-        Call { op, reduce: None, peer: None, rows: 4, cols: 6, elem: "f61", over, label: None, at }
+    const F61: Elem = Elem { name: "f61", size: 8, id: 0 };
+
+    fn call(op: Op) -> Call {
+        Call { op, rows: 4, cols: 6, elem: F61, ..Call::barrier() }
+    }
+    fn between(give: [usize; 2], take: [usize; 2]) -> Call {
+        Call { counts: Some(Counts::Between(give.into(), take.into())), ..call(Op::AllToAll) }
     }
 
     #[test]
     fn calls_read_as_written() {
-        let sum =
-            Call { reduce: Some(Reduce::Sum), label: Some("blocks.0.attention.out"), ..call(Op::AllReduce) };
+        let label = Some("blocks.0.attention.out".into());
+        let sum = Call { reduce: Some(Reduce::Sum), label, ..call(Op::AllReduce) };
         let here = sum.at.line();
         let words = |c: &Call| c.to_string().replace(&format!("call.rs:{here}"), "call.rs:57");
         assert_eq!(
@@ -102,9 +204,21 @@ mod tests {
         assert_eq!(words(&send), "send(to rank 3) over tp of 4x6 f61 at comm/src/call.rs:57");
         let broadcast = Call { peer: Some(0), ..call(Op::Broadcast) };
         assert_eq!(words(&broadcast), "broadcast(from rank 0) over tp of 4x6 f61 at comm/src/call.rs:57");
+        let gather = Call { peer: Some(0), ..call(Op::Gather) };
+        assert_eq!(words(&gather), "gather(to rank 0) over tp of 4x6 f61 at comm/src/call.rs:57");
         assert_eq!(words(&call(Op::Barrier)), "barrier over tp at comm/src/call.rs:57");
-        let block = Call { over: Ranks { axis: Axis::Tp, block: Some((2, 4)) }, ..call(Op::Barrier) };
+        let block = Call { over: Ranks::all(Axis::Tp).at(&[2, 3]), ..call(Op::Barrier) };
         assert_eq!(words(&block), "barrier over tp[2..4] at comm/src/call.rs:57");
+        let uneven = Call { counts: Some(Counts::Of([3, 0, 2].into())), ..call(Op::AllGather) };
+        assert_eq!(words(&uneven), "all_gather over tp of [3, 0, 2]x6 f61 at comm/src/call.rs:57");
+        let part =
+            Part { by: Algorithm::Hierarchical { node: 2 }, reduce: Reduce::Sum, shape: [8, 3], step: 5 };
+        let inner = Call { part: Some(part), ..send.clone() };
+        let words_of_it = "send(to rank 3) over tp of 4x6 f61 in step 5 of all_reduce(sum) of 8x3 by hierarchical (nodes \
+                           of 2) at comm/src/call.rs:57";
+        assert_eq!(words(&inner), words_of_it);
+        let all_to_all = "all_to_all over tp of [1, 2]x6 for [0, 4]x6 f61 at comm/src/call.rs:57";
+        assert_eq!(words(&between([1, 2], [0, 4])), all_to_all);
     }
 
     /// Kills: a field left out of the comparison, a label or place let in.
@@ -120,11 +234,45 @@ mod tests {
             Call { rows: 6, cols: 4, ..base.clone() },
             Call { rows: 5, ..base.clone() },
             Call { cols: 5, ..base.clone() },
+            Call { elem: Elem { id: 1 << 40, ..F61 }, ..base.clone() },
+            Call { counts: Some(Counts::Of([4, 4].into())), ..base.clone() },
+            Call { counts: Some(Counts::Of([8, 0].into())), ..base.clone() },
+            Call { counts: Some(Counts::Of([0, 8].into())), ..base.clone() },
         ];
         for (i, a) in others.iter().enumerate() {
             assert_ne!(a.key(), base.key(), "{a}");
             assert!(others[..i].iter().all(|b| a.key() != b.key()), "{a}");
         }
-        assert_eq!(Call { label: Some("x"), at: Location::caller(), ..base.clone() }.key(), base.key());
+        assert_eq!(
+            Call { label: Some("x".into()), at: Location::caller(), ..base.clone() }.key(),
+            base.key()
+        );
+    }
+
+    /// Kills: a message of one collective taken for one of another, or for one of nobody's.
+    #[test]
+    fn messages_pass_to_wishes_for_the_same() {
+        let part = Part { by: Algorithm::Ring, reduce: Reduce::Sum, shape: [8, 3], step: 5 };
+        let of = |part| Call { part: Some(part), ..call(Op::Send) };
+        let others = [
+            call(Op::Send),
+            of(Part { by: Algorithm::Tree, ..part }),
+            of(Part { reduce: Reduce::Stab, ..part }),
+            of(Part { shape: [3, 8], ..part }),
+            of(Part { step: 4, ..part }),
+            Call { rows: 6, cols: 4, ..of(part) },
+        ];
+        assert!(of(part).passes(&of(part)));
+        assert!(others.iter().all(|other| !of(part).passes(other) && !other.passes(&of(part))));
+    }
+
+    /// Kills: what one gives compared with what the other gives.
+    #[test]
+    fn what_one_gives_is_what_the_other_takes() {
+        let (zero, one) = (between([1, 2], [1, 5]), between([5, 7], [2, 7]));
+        assert_eq!(zero.key(), one.key());
+        assert!(zero.fits(0, &one, 1) && one.fits(1, &zero, 0));
+        let other = between([4, 7], [2, 7]);
+        assert!(!zero.fits(0, &other, 1) && !other.fits(1, &zero, 0));
     }
 }

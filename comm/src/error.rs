@@ -49,7 +49,12 @@ pub enum CommError {
         call: String,
     },
     /// The time limit passed.
-    #[error("{} did not come within {waited:.1?} to {call}; {} did", named(missing), named(arrived))]
+    #[error(
+        "{} did not come within {waited:.1?} to {call}; {} did{}",
+        named(missing),
+        named(arrived),
+        links(chain)
+    )]
     Late {
         /// Who is missing.
         missing: Vec<usize>,
@@ -59,6 +64,8 @@ pub enum CommError {
         call: String,
         /// How long this rank waited.
         waited: Duration,
+        /// If who is missing waits too: for whom, and in which call; then that one, and so on.
+        chain: Vec<(usize, usize, String)>,
     },
     /// Two threads use one rank's membership of a group at the same time.
     #[error("rank {rank} is in two calls of one group at once: the second is {call}")]
@@ -84,8 +91,18 @@ pub enum CommError {
         /// Where.
         at: &'static Location<'static>,
     },
+    /// A request, of a message that is sent or received while the rank goes on, that nobody waited for.
+    #[error("nobody waited for {call}")]
+    Forgotten {
+        /// Whose.
+        rank: usize,
+        /// The call that started it.
+        call: String,
+    },
     /// Rows that the ranks of a group do not divide.
-    #[error("{rows} rows cannot be scattered over the {size} ranks of the {group} group (at {at})")]
+    #[error(
+        "{rows} rows cannot be cut into equal blocks for the {size} ranks of the {group} group (at {at})"
+    )]
     Indivisible {
         /// How many rows.
         rows: usize,
@@ -109,6 +126,47 @@ pub enum CommError {
         /// Where.
         at: &'static Location<'static>,
     },
+    /// Ranks that form no group.
+    #[error("ranks {members:?} form no group within the {group} group of {size} ranks: {why} (at {at})")]
+    NoGroup {
+        /// The ranks given, in the group.
+        members: Vec<usize>,
+        /// The group.
+        group: Ranks,
+        /// Its size.
+        size: usize,
+        /// Why they do not.
+        why: String,
+        /// Where.
+        at: &'static Location<'static>,
+    },
+    /// Counts of rows, or a tensor, that do not fit the call.
+    #[error("{call}: {why}")]
+    BadCounts {
+        /// The call.
+        call: String,
+        /// What does not fit, and what would.
+        why: String,
+    },
+    /// Nodes that the ranks of an algorithm are not made of.
+    #[error("{ranks} ranks are not made of nodes of {node}: a node's size must be {}", listing(&divisors(*ranks), "or"))]
+    UnevenNodes {
+        /// The size given.
+        node: usize,
+        /// How many ranks, which a node's size must divide.
+        ranks: usize,
+    },
+    /// More ranks than a schedule is made for.
+    #[error("{ranks} ranks are more than an algorithm lists the messages of: there may be {limit}")]
+    ManyRanks {
+        /// How many.
+        ranks: usize,
+        /// How many there may be.
+        limit: usize,
+    },
+    /// An algorithm of no ranks.
+    #[error("0 ranks have nothing to reduce: there must be 1 or more")]
+    NoRanks,
     /// An axis of size zero.
     #[error("the {axis} axis has no ranks: its size must be 1 or more")]
     EmptyAxis {
@@ -171,6 +229,13 @@ fn ring(waits: &[(usize, String)]) -> String {
     words.join(", ")
 }
 
+/// `; rank 1 waits for rank 2 in receive …`.
+fn links(chain: &[(usize, usize, String)]) -> String {
+    let words =
+        |(rank, on, call): &(usize, usize, String)| format!("; rank {rank} waits for rank {on} in {call}");
+    chain.iter().map(words).collect::<Vec<_>>().concat()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -182,8 +247,11 @@ mod tests {
             arrived: vec![0, 1, 3],
             call: "barrier".into(),
             waited: Duration::from_millis(1500),
+            chain: vec![(2, 5, "a".into()), (5, 4, "b".into())],
         };
-        assert_eq!(late.to_string(), "rank 2 did not come within 1.5s to barrier; ranks 0, 1 and 3 did");
+        let words = "rank 2 did not come within 1.5s to barrier; ranks 0, 1 and 3 did; rank 2 waits for rank 5 in a; \
+                     rank 5 waits for rank 4 in b";
+        assert_eq!(late.to_string(), words);
         let waits = vec![(0, "a".to_string()), (1, "b".to_string())];
         assert_eq!(
             CommError::Deadlock { waits }.to_string(),

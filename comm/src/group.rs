@@ -1,15 +1,14 @@
-//! This rank's membership of a group, with the collectives.
-//!
-//! Everything that does not depend on how bytes travel is here: arguments are checked before anyone waits, results are
-//! allocated, traffic is counted. So a ghost is metered exactly as a rank that has peers.
+//! This rank's membership of a group, and the groups within it.
 use crate::axis::{Axis, Ranks};
-use crate::call::{Call, Op, Reduce};
+use crate::call::{Call, Elem, Op};
 use crate::engine::Engine;
 use crate::error::{CommError, Result};
-use crate::ledger::{Counts, Ledger, elements_sent};
+use crate::ledger::{Ledger, elements_sent};
+use crate::record::Record;
+use crate::via::Route;
 use std::panic::Location;
 use std::sync::Arc;
-use tensor::{Category, Device, Scalar, Tensor};
+use tensor::{Device, Scalar};
 
 /// This rank's membership of the ranks along one axis, or of a block of them ([`Group::blocks`]). Clones are cheap, and
 /// members of the same group.
@@ -27,13 +26,15 @@ use tensor::{Category, Device, Scalar, Tensor};
 /// # Panics
 /// Where a tensor is written of which there is another owner.
 pub struct Group<D: Device> {
-    engine: Arc<dyn Engine<D>>,
-    whole: Arc<dyn Engine<D>>, // of all ranks along the axis; gives blocks their engines
-    over: Ranks,               // which these are
-    rank: usize,
+    pub(crate) engine: Arc<dyn Engine<D>>,
+    whole: Arc<dyn Engine<D>>, // of all ranks along the axis; gives parts their engines
+    along: usize,              // how many these are
+    pub(crate) over: Ranks,    // which these are
+    pub(crate) rank: usize,
     members: Arc<[usize]>, // ranks of the world
     label: Option<Arc<str>>,
-    counts: Arc<Counts>,
+    pub(crate) record: Arc<Record>,
+    pub(crate) route: Option<Arc<dyn Route<D>>>, // how sums go, if not directly
 }
 
 impl<D: Device> Clone for Group<D> {
@@ -41,9 +42,11 @@ impl<D: Device> Clone for Group<D> {
         Self {
             engine: self.engine.clone(),
             whole: self.whole.clone(),
+            over: self.over.clone(),
             members: self.members.clone(),
             label: self.label.clone(),
-            counts: self.counts.clone(),
+            record: self.record.clone(),
+            route: self.route.clone(),
             ..*self
         }
     }
@@ -56,9 +59,10 @@ impl<D: Device> Group<D> {
         axis: Axis,
         rank: usize,
         members: Arc<[usize]>,
-        counts: Arc<Counts>,
+        record: Arc<Record>,
     ) -> Self {
-        Self { whole: engine.clone(), engine, over: Ranks::all(axis), rank, members, label: None, counts }
+        let (whole, over, along) = (engine.clone(), Ranks::all(axis), members.len());
+        Self { engine, whole, along, over, rank, members, label: None, record, route: None }
     }
     /// This rank, counted in the group.
     pub fn rank(&self) -> usize {
@@ -74,7 +78,7 @@ impl<D: Device> Group<D> {
     }
     /// What this rank has said so far in all groups of its mesh.
     pub fn ledger(&self) -> Ledger {
-        self.counts.snapshot()
+        self.record.counters().snapshot()
     }
     /// The same group, with another label in its calls: a parameter's name, or a step. Labels are for messages only;
     /// they may differ between ranks.
@@ -113,229 +117,141 @@ impl<D: Device> Group<D> {
     pub fn blocks(&self, size: usize) -> Result<Group<D>> {
         let ranks = self.size();
         if !ranks.is_multiple_of(size) {
-            return Err(CommError::Uneven { size, group: self.over, ranks, at: Location::caller() });
+            return Err(CommError::Uneven { size, group: self.over.clone(), ranks, at: Location::caller() });
         }
-        if size == ranks {
-            return Ok(self.clone());
+        self.split(|rank| rank / size)
+    }
+    /// The ranks of this rank's colour, in the group's order: a group like any other. `colour` is the same function on
+    /// all ranks, which is why nobody need ask the others; ranks with other functions wait for each other in different
+    /// groups, and are told so.
+    ///
+    /// # Errors
+    /// Never; a result as from [`Group::subgroup`].
+    #[track_caller]
+    pub fn split(&self, colour: impl Fn(usize) -> usize) -> Result<Group<D>> {
+        let mine = colour(self.rank);
+        let members: Vec<_> = (0..self.size()).filter(|&rank| colour(rank) == mine).collect();
+        self.subgroup(&members)
+    }
+    /// These ranks of the group, in this order: a group like any other, with the same label and ledger; its ranks are
+    /// counted anew from 0. All of them call this with the same list. Nobody waits here, and ranks meet in a group
+    /// however and however often they came by it: a subgroup of a subgroup is one of the whole.
+    ///
+    /// # Errors
+    /// [`CommError::NoGroup`] if the list is empty, names a rank twice or one that is not there, or lacks this one.
+    #[track_caller]
+    pub fn subgroup(&self, ranks: &[usize]) -> Result<Group<D>> {
+        let size = self.size();
+        if let Some(why) = self.why_no_group(ranks) {
+            let (members, group, at) = (ranks.to_vec(), self.over.clone(), Location::caller());
+            return Err(CommError::NoGroup { members, group, size, why, at });
         }
-        let first = self.rank - self.rank % size;
-        let members = self.members[first..first + size].into();
-        let start = self.over.start() + first; // along the axis
-        let over = Ranks { block: Some((start, start + size)), ..self.over };
-        let engine = self.whole.block(start..start + size);
-        Ok(Group { engine, over, rank: self.rank - first, members, ..self.clone() })
+        let over = self.over.at(ranks);
+        let places = over.some.as_ref().expect("some of them");
+        let (engine, over) = if places.iter().copied().eq(0..self.along) {
+            (self.whole.clone(), Ranks::all(self.axis()))
+        } else {
+            (self.whole.part(places), over)
+        };
+        let rank = ranks.iter().position(|&rank| rank == self.rank).expect("seen above");
+        let members = ranks.iter().map(|&rank| self.members[rank]).collect();
+        Ok(Group { engine, over, rank, members, route: None, ..self.clone() })
+    }
+    fn why_no_group(&self, ranks: &[usize]) -> Option<String> {
+        let mut sorted = ranks.to_vec();
+        sorted.sort_unstable();
+        let twice = sorted.windows(2).find(|pair| pair[0] == pair[1]);
+        match (sorted.last(), twice) {
+            (None, _) => Some("a group has one rank or more".to_string()),
+            (Some(last), _) if *last >= self.size() => Some(format!("there is no rank {last}")),
+            (_, Some(twice)) => Some(format!("rank {} is named twice", twice[0])),
+            _ if !ranks.contains(&self.rank) => Some(format!("this rank, {}, is not among them", self.rank)),
+            _ => None,
+        }
     }
 
-    /// Puts the reduction over all ranks, in rank order, into every rank's `data[R,C]`: the same bits on all.
-    ///
-    /// # Errors
-    /// Those of every call.
-    #[track_caller]
-    pub fn all_reduce(&self, data: &mut Tensor<D>, reduce: Reduce) -> Result<()> {
-        if self.size() == 1 {
-            return Ok(());
-        }
-        let call = Call { reduce: Some(reduce), ..self.call(Op::AllReduce, data.shape()) };
-        self.count(&call, 0);
-        self.engine.all_reduce(self.rank, data.view_mut(), &call)
+    /// The same group, whose reductions go another way.
+    pub(crate) fn routed(&self, route: Arc<dyn Route<D>>) -> Group<D> {
+        Group { route: Some(route), ..self.clone() }
     }
-    /// `mine[R,C]` of every rank, below each other in rank order: `[ranks·R, C]`, a buffer, the same on all ranks. In a
-    /// group of one, another owner of `mine`.
-    ///
-    /// # Errors
-    /// Those of every call.
+    /// A call of this rank on a tensor of the world's numbers.
     #[track_caller]
-    pub fn all_gather(&self, mine: &Tensor<D>) -> Result<Tensor<D>> {
-        if self.size() == 1 {
-            return Ok(mine.clone());
-        }
-        let call = self.call(Op::AllGather, mine.shape());
-        let rows = mine.rows() * self.size();
-        let mut out = Tensor::empty(mine.device(), Category::Buffers, rows, mine.cols());
-        self.count(&call, 0);
-        self.engine.all_gather(self.rank, mine.view(), out.view_mut(), &call)?;
-        Ok(out)
-    }
-    /// This rank's block of rows of the sum over ranks, in rank order, of `data[R,C]`: `[R/ranks, C]`, an activation,
-    /// of which every rank holds another. In a group of one, another owner of `data`.
-    ///
-    /// # Errors
-    /// [`CommError::Indivisible`] rows, and those of every call.
-    #[track_caller]
-    pub fn reduce_scatter(&self, data: &Tensor<D>) -> Result<Tensor<D>> {
-        let (rows, size) = (data.rows(), self.size());
-        if size == 1 {
-            return Ok(data.clone());
-        }
-        let call = Call { reduce: Some(Reduce::Sum), ..self.call(Op::ReduceScatter, data.shape()) };
-        if !rows.is_multiple_of(size) {
-            return Err(CommError::Indivisible { rows, group: self.over, size, at: call.at });
-        }
-        let mut out = data.beside(rows / size, data.cols());
-        self.count(&call, 0);
-        self.engine.reduce_scatter(self.rank, data.view(), out.view_mut(), &call)?;
-        Ok(out)
-    }
-    /// Puts the `data[R,C]` of rank `root` of the group into every rank's.
-    ///
-    /// # Errors
-    /// [`CommError::WrongPeer`] if the group has no such rank, and those of every call.
-    #[track_caller]
-    pub fn broadcast(&self, data: &mut Tensor<D>, root: usize) -> Result<()> {
-        let peer = self.peer(root, "take a broadcast from", Location::caller())?;
-        if self.size() == 1 {
-            return Ok(());
-        }
-        let call = Call { peer: Some(peer), ..self.call(Op::Broadcast, data.shape()) };
-        self.count(&call, root);
-        self.engine.broadcast(self.rank, root, data.view_mut(), &call)
-    }
-    /// Returns on no rank before all have called it.
-    ///
-    /// # Errors
-    /// Those of every call.
-    #[track_caller]
-    pub fn barrier(&self) -> Result<()> {
-        if self.size() == 1 {
-            return Ok(());
-        }
-        let call = self.call(Op::Barrier, [0, 0]);
-        self.count(&call, 0);
-        self.engine.barrier(self.rank, &call)
-    }
-    /// Sends `data[R,C]` to rank `to` of the group. Returns when it has been received: nothing holds a copy meanwhile.
-    ///
-    /// # Errors
-    /// [`CommError::WrongPeer`] if `to` is no other rank of the group, and those of every call.
-    #[track_caller]
-    pub fn send(&self, to: usize, data: &Tensor<D>) -> Result<()> {
-        let peer = self.other(to, "send to", Location::caller())?;
-        let call = Call { peer: Some(peer), ..self.call(Op::Send, data.shape()) };
-        self.count(&call, 0);
-        self.engine.send(self.rank, to, data.view(), &call)
-    }
-    /// Receives what rank `from` of the group sends, an activation `[rows, cols]` on `device`. Messages of one rank to
-    /// another arrive in order.
-    ///
-    /// # Errors
-    /// [`CommError::WrongPeer`] if `from` is no other rank of the group, [`CommError::Mismatch`], on both, if what
-    /// it sends has another shape, and those of every call.
-    #[track_caller]
-    pub fn receive(&self, device: &D, from: usize, rows: usize, cols: usize) -> Result<Tensor<D>> {
-        let peer = self.other(from, "receive from", Location::caller())?;
-        let call = Call { peer: Some(peer), ..self.call(Op::Receive, [rows, cols]) };
-        let mut out = Tensor::empty(device, Category::Activations, rows, cols);
-        self.count(&call, 0);
-        self.engine.receive(self.rank, from, out.view_mut(), &call)?;
-        Ok(out)
-    }
-
-    #[track_caller]
-    fn call(&self, op: Op, [rows, cols]: [usize; 2]) -> Call<'_> {
+    pub(crate) fn call(&self, op: Op, [rows, cols]: [usize; 2]) -> Call {
         Call {
             op,
             reduce: None,
             peer: None,
             rows,
             cols,
-            elem: D::Elem::NAME,
-            over: self.over,
-            label: self.label.as_deref(),
+            counts: None,
+            elem: Elem { name: D::Elem::NAME, size: size_of::<D::Elem>(), id: 0 },
+            over: self.over.clone(),
+            label: self.label.clone(),
             at: Location::caller(),
+            part: None,
         }
     }
-    fn count(&self, call: &Call, root: usize) {
-        let elements = call.rows * call.cols;
-        let sent = elements_sent(call.op, self.size(), self.rank, root, elements);
-        self.counts.add(self.axis(), call.op, elements, sent * size_of::<D::Elem>());
+    /// Runs one call: counts it and keeps it on record.
+    #[inline]
+    pub(crate) fn run<T>(&self, call: &Call, root: usize, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        let begun = self.record.begin(call)?;
+        self.record.counters().add(call, elements_sent(call, self.size(), self.rank, root));
+        let outcome = work();
+        self.record.end(begun, None, call, &outcome);
+        outcome
     }
     /// The rank of the world of a rank of the group.
-    fn peer(&self, peer: usize, what: &'static str, at: &'static Location<'static>) -> Result<usize> {
+    pub(crate) fn peer(
+        &self,
+        peer: usize,
+        what: &'static str,
+        at: &'static Location<'static>,
+    ) -> Result<usize> {
         self.members.get(peer).copied().ok_or_else(|| self.wrong_peer(peer, what, at))
     }
-    fn other(&self, peer: usize, what: &'static str, at: &'static Location<'static>) -> Result<usize> {
+    pub(crate) fn other(
+        &self,
+        peer: usize,
+        what: &'static str,
+        at: &'static Location<'static>,
+    ) -> Result<usize> {
         if peer == self.rank { Err(self.wrong_peer(peer, what, at)) } else { self.peer(peer, what, at) }
     }
     fn wrong_peer(&self, peer: usize, what: &'static str, at: &'static Location<'static>) -> CommError {
-        CommError::WrongPeer { rank: self.rank, group: self.over, size: self.size(), what, peer, at }
+        CommError::WrongPeer { rank: self.rank, group: self.over.clone(), size: self.size(), what, peer, at }
+    }
+    /// # Errors
+    /// [`CommError::Indivisible`]
+    pub(crate) fn divides(&self, rows: usize, at: &'static Location<'static>) -> Result<()> {
+        let size = self.size();
+        if rows.is_multiple_of(size) {
+            return Ok(());
+        }
+        Err(CommError::Indivisible { rows, group: self.over.clone(), size, at })
+    }
+    /// Counts of rows, one for each rank, that make so many rows, whose bytes can be counted.
+    ///
+    /// # Errors
+    /// [`CommError::BadCounts`]
+    pub(crate) fn adds_up(&self, counts: &[usize], rows: usize, call: &Call) -> Result<()> {
+        let sum = counts.iter().try_fold(0usize, |sum, &n| sum.checked_add(n));
+        let why = match sum {
+            _ if counts.len() != self.size() => {
+                format!("there are {} counts for {} ranks", counts.len(), self.size())
+            }
+            Some(sum) if sum == rows => {
+                let elements = sum.checked_mul(call.cols).and_then(|n| n.checked_mul(call.elem.size));
+                if elements.is_some_and(|bytes| isize::try_from(bytes).is_ok()) {
+                    return Ok(());
+                }
+                format!("the counts {counts:?} add up to {sum} rows, more bytes than can be counted")
+            }
+            Some(sum) => format!("the counts {counts:?} add up to {sum} rows, not to the tensor's {rows}"),
+            None => format!("the counts {counts:?} add up to more rows than can be counted"),
+        };
+        Err(CommError::BadCounts { call: call.to_string(), why })
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{Mesh, Op};
-    use kernels::Meta;
-    use tensor::Cpu;
-
-    type Priced = Meta<Cpu<f32>>;
-
-    fn group(sizes: &[(Axis, usize)], rank: usize) -> Group<Priced> {
-        Mesh::ghost(sizes, rank).unwrap().group(Axis::Tp).clone()
-    }
-    fn zeros(rows: usize, cols: usize) -> Tensor<Priced> {
-        Tensor::empty(&Priced::default(), Category::Buffers, rows, cols)
-    }
-
-    /// Kills: arguments checked after others wait, or counted though nothing is said.
-    #[test]
-    fn bad_arguments_are_told_at_once_with_their_place() {
-        let group = group(&[(Axis::Dp, 2), (Axis::Tp, 3)], 4);
-        let device = Priced::default();
-        let here = |line: u32| format!("(at comm/src/group.rs:{line}:");
-        let cases = [
-            (group.send(3, &zeros(1, 1)), line!(), "rank 1 of the tp group of 3 ranks cannot send to rank 3"),
-            (group.send(1, &zeros(1, 1)), line!(), "cannot send to rank 1"),
-            (group.receive(&device, 1, 1, 1).map(drop), line!(), "cannot receive from rank 1"),
-            (group.receive(&device, 7, 1, 1).map(drop), line!(), "cannot receive from rank 7"),
-            (group.broadcast(&mut zeros(1, 1), 3), line!(), "cannot take a broadcast from rank 3"),
-            (group.reduce_scatter(&zeros(4, 1)).map(drop), line!(), "4 rows cannot be scattered over the 3"),
-            (group.blocks(2).map(drop), line!(), "has no blocks of 2: a block's size must be 1 or 3"),
-            (group.blocks(0).map(drop), line!(), "has no blocks of 0"),
-            (group.blocks(6).map(drop), line!(), "has no blocks of 6"),
-        ];
-        for (told, line, words) in cases {
-            let told = told.unwrap_err().to_string();
-            assert!(told.contains(words) && told.contains(&here(line)), "{told}");
-        }
-        assert_eq!(group.ledger(), Ledger::default());
-        assert_eq!(device.meter().peaks_of_all().total, 0);
-    }
-
-    /// Kills: results in another category or of another size.
-    #[test]
-    fn gathered_tensors_are_buffers_and_others_activations() {
-        let (group, device) = (group(&[(Axis::Tp, 2)], 0), Priced::default());
-        let x = Tensor::empty(&device, Category::Weights, 4, 3);
-        let held = |category| device.meter().now(category);
-        let _all = group.all_gather(&x).unwrap();
-        assert_eq!((held(Category::Buffers), held(Category::Activations)), (8 * 3 * 4, 0));
-        let _block = group.reduce_scatter(&x).unwrap();
-        assert_eq!((held(Category::Buffers), held(Category::Activations)), (8 * 3 * 4, 2 * 3 * 4));
-        let _got = group.receive(&device, 1, 1, 5).unwrap();
-        assert_eq!((held(Category::Buffers), held(Category::Activations)), (8 * 3 * 4, (2 * 3 + 5) * 4));
-    }
-
-    #[test]
-    fn alone_there_is_nobody_to_talk_to() {
-        let group = Mesh::<Priced>::alone().group(Axis::Tp).clone();
-        assert!(group.send(0, &zeros(1, 1)).is_err() && group.receive(&Priced::default(), 0, 1, 1).is_err());
-        assert!(
-            group.broadcast(&mut zeros(1, 1), 1).is_err() && group.broadcast(&mut zeros(1, 1), 0).is_ok()
-        );
-    }
-
-    /// Kills: a name that starts a ledger of its own.
-    #[test]
-    fn a_named_group_counts_in_the_same_ledger() {
-        let mesh = Mesh::<Priced>::ghost(&[(Axis::Tp, 2)], 0).unwrap();
-        let group = mesh.group(Axis::Tp);
-        let named = group.named("blocks.0").named(String::from("blocks.1"));
-        named.barrier().unwrap();
-        group.barrier().unwrap();
-        for ledger in [named.ledger(), group.ledger(), mesh.clone().ledger()] {
-            assert_eq!(ledger.get(Axis::Tp, Op::Barrier).calls, 2);
-        }
-        assert_eq!((named.axis(), named.rank(), named.size()), (Axis::Tp, 0, 2));
-    }
-}
+mod tests;

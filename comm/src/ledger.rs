@@ -1,21 +1,24 @@
-//! What a rank says: calls, elements and bytes on the wire by axis and operation.
+//! What a rank says: calls, elements and bytes by axis and operation.
 //!
-//! Bytes on the wire are the textbook's, whatever an engine does: those that this rank would *send* if `n` ranks in a
-//! ring, linked to their neighbours, did the operation with the least traffic. `N` elements, of which chunk `i` of `n`
-//! nearly equal ones has `c_i` (the first `N mod n` are one larger):
+//! Bytes on the wire are the textbook's, whatever an engine does: those that this rank would *send* if `n` ranks, each
+//! linked to all, did the operation with the least traffic. `N` elements of each rank, of which chunk `i` of `n` nearly
+//! equal ones has `c_i` (the first `N mod n` are one larger; where counts are given, they are the chunks):
 //!
 //! ```text
-//! all_reduce      2N − c_{r+1} − c_{r+2}    rank r passes on every chunk but c_{r+1} while summing, every chunk but
-//!                                           c_{r+2} while gathering; over all ranks 2(n−1)·N
-//! all_gather      (n−1)·N                   N elements of each rank; over all ranks n(n−1)·N
-//! reduce_scatter  N − N/n                   over all ranks (n−1)·N
+//! all_reduce      2N − c_{r+1} − c_{r+2}    a ring: rank r passes on every chunk but c_{r+1} while summing, every
+//!                                           chunk but c_{r+2} while gathering; over all ranks 2(n−1)·N
+//! all_gather      Σc − c_{r+1}              a ring; of N elements of each rank n(n−1)·N over all ranks
+//! reduce_scatter  N − c_r                   a ring; over all ranks (n−1)·N
 //! broadcast       N, the last rank 0        a chain root, root+1, …: over all ranks (n−1)·N
+//! gather          N, the root 0             scatter: the root N − c_root, the others 0
+//! all_to_all      N − c_r                   what a rank keeps does not travel
 //! send            N                         receive and barrier: 0
 //! ```
 //!
-//! Source: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009.
+//! A group that goes by an algorithm ([`Group::via`](crate::Group::via)) counts what that sends. Source: Patarasuk and
+//! Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009.
 use crate::axis::Axis;
-use crate::call::Op;
+use crate::call::{Call, Counts, Op};
 use std::fmt;
 use std::ops::Sub;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -28,9 +31,11 @@ const OPS: usize = Op::ALL.len();
 pub struct Traffic {
     /// How often it was called.
     pub calls: usize,
-    /// Elements of the tensors given (`receive`: of the tensor got).
+    /// Elements of the tensors given (`receive` and `scatter`: of the tensor got).
     pub elements: usize,
-    /// Bytes that this rank would send in a ring.
+    /// Bytes of these elements: the payload.
+    pub payload: usize,
+    /// Bytes on the wire: those that this rank sends, see the head of this file.
     pub bytes: usize,
 }
 
@@ -67,6 +72,7 @@ impl Sub<&Ledger> for Ledger {
         for (now, then) in self.0.as_flattened_mut().iter_mut().zip(earlier.0.as_flattened()) {
             now.calls -= then.calls;
             now.elements -= then.elements;
+            now.payload -= then.payload;
             now.bytes -= then.bytes;
         }
         self
@@ -75,44 +81,55 @@ impl Sub<&Ledger> for Ledger {
 
 /// The running counts of one rank, shared by its groups.
 #[derive(Default)]
-pub(crate) struct Counts([[Count; OPS]; AXES]);
+pub(crate) struct Counters([[Count; OPS]; AXES]);
 #[derive(Default)]
-struct Count([AtomicUsize; 3]);
+struct Count([AtomicUsize; 4]);
 
-impl Counts {
-    /// Counts one call of `elements` elements that sends `bytes` bytes.
-    pub(crate) fn add(&self, axis: Axis, op: Op, elements: usize, bytes: usize) {
-        let Count([calls, all_elements, all_bytes]) = &self.0[axis as usize][op as usize];
-        calls.fetch_add(1, Relaxed);
-        all_elements.fetch_add(elements, Relaxed);
-        all_bytes.fetch_add(bytes, Relaxed);
+impl Counters {
+    /// Counts a call that sends so many elements.
+    pub(crate) fn add(&self, call: &Call, sent: usize) {
+        let (elements, size) = (call.elements(), call.elem.size);
+        let Count(counts) = &self.0[call.over.axis as usize][call.op as usize];
+        for (count, more) in counts.iter().zip([1, elements, elements * size, sent * size]) {
+            count.fetch_add(more, Relaxed);
+        }
     }
     /// The counts now.
     pub(crate) fn snapshot(&self) -> Ledger {
         let traffic = |Count(count): &Count| {
-            let [calls, elements, bytes] = [0, 1, 2].map(|i: usize| count[i].load(Relaxed));
-            Traffic { calls, elements, bytes }
+            let [calls, elements, payload, bytes] = [0, 1, 2, 3].map(|i: usize| count[i].load(Relaxed));
+            Traffic { calls, elements, payload, bytes }
         };
         Ledger(std::array::from_fn(|axis| std::array::from_fn(|op| traffic(&self.0[axis][op]))))
     }
 }
 
 /// Elements that rank `rank` of `n` sends; the table at the top of this file.
-pub(crate) fn elements_sent(op: Op, n: usize, rank: usize, root: usize, elements: usize) -> usize {
-    let chunk = |i: usize| elements / n + usize::from(i % n < elements % n);
-    match op {
+pub(crate) fn elements_sent(call: &Call, n: usize, rank: usize, root: usize) -> usize {
+    let elements = call.elements();
+    let chunk = |i: usize| match &call.counts {
+        None => elements / n + usize::from(i % n < elements % n),
+        Some(Counts::Of(counts) | Counts::Between(counts, _)) => counts[i % n] * call.cols,
+    };
+    match call.op {
         Op::AllReduce => 2 * elements - chunk(rank + 1) - chunk(rank + 2),
+        Op::AllGather if call.counts.is_some() => (0..n).map(chunk).sum::<usize>() - chunk(rank + 1),
         Op::AllGather => (n - 1) * elements,
-        Op::ReduceScatter => elements - elements / n,
+        Op::ReduceScatter | Op::AllToAll => elements - chunk(rank),
         Op::Broadcast if (rank + 1) % n == root => 0,
-        Op::Broadcast | Op::Send => elements,
-        Op::Barrier | Op::Receive => 0,
+        Op::Gather if rank == root => 0,
+        Op::Scatter if rank == root => (n - 1) * elements,
+        Op::Broadcast | Op::Gather | Op::Send => elements,
+        Op::Scatter | Op::Barrier | Op::Receive => 0,
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::axis::Ranks;
+    use crate::call::Elem;
+    use std::sync::Arc;
 
     /// What a ring really sends, step by step: rank r passes on chunk r−s, then chunk r+1−s.
     fn ring_all_reduce(n: usize, rank: usize, elements: usize) -> usize {
@@ -120,44 +137,66 @@ mod tests {
         (0..n - 1).map(|s| chunk(rank + n - s) + chunk(rank + 1 + n - s)).sum()
     }
 
+    fn call(op: Op, elements: usize) -> Call {
+        let elem = Elem { name: "f64", size: 8, id: 0 };
+        Call { op, rows: elements, cols: 1, elem, ..Call::barrier() }
+    }
+
     /// Kills: a chunk of the wrong rank, a sum that is right only where ranks divide.
     #[test]
     fn bytes_on_the_wire_equal_a_ring_walked_step_by_step() {
         for n in 2..9 {
+            let root = n / 2;
             for elements in [0, 1, 5, 24, 25] {
-                let all = |op, elements| (0..n).map(move |r| elements_sent(op, n, r, n / 2, elements));
-                assert!(
-                    (0..n).map(|r| ring_all_reduce(n, r, elements)).eq(all(Op::AllReduce, elements)),
-                    "{n} {elements}"
-                );
-                assert_eq!(all(Op::AllReduce, elements).sum::<usize>(), 2 * (n - 1) * elements);
-                assert_eq!(all(Op::AllGather, elements).sum::<usize>(), n * (n - 1) * elements);
-                assert_eq!(all(Op::ReduceScatter, n * elements).sum::<usize>(), (n - 1) * n * elements);
-                assert_eq!(all(Op::Broadcast, elements).sum::<usize>(), (n - 1) * elements);
-                assert_eq!(elements_sent(Op::Broadcast, n, n / 2, n / 2, elements), elements);
-                assert_eq!(elements_sent(Op::Broadcast, n, n / 2 - 1, n / 2, elements), 0);
+                let sent = |op, rank, elements| elements_sent(&call(op, elements), n, rank, root);
+                let total = |op, elements| (0..n).map(|rank| sent(op, rank, elements)).sum::<usize>();
+                for rank in 0..n {
+                    assert_eq!(sent(Op::AllReduce, rank, elements), ring_all_reduce(n, rank, elements));
+                }
+                assert_eq!(total(Op::AllReduce, elements), 2 * (n - 1) * elements);
+                assert_eq!(total(Op::AllGather, elements), n * (n - 1) * elements);
+                assert_eq!(total(Op::ReduceScatter, n * elements), (n - 1) * n * elements);
+                assert_eq!(total(Op::AllToAll, n * elements), (n - 1) * n * elements);
+                for op in [Op::Broadcast, Op::Gather, Op::Scatter] {
+                    assert_eq!(total(op, elements), (n - 1) * elements, "{op}");
+                }
+                let of_root = [Op::Broadcast, Op::Gather, Op::Scatter].map(|op| sent(op, root, elements));
+                assert_eq!(of_root, [elements, 0, (n - 1) * elements]);
+                assert_eq!(sent(Op::Broadcast, root - 1, elements), 0);
             }
         }
     }
 
+    /// Kills: a rank's own block counted as sent, the blocks of others left out.
+    #[test]
+    fn uneven_blocks_are_counted_as_they_are() {
+        let counts: Arc<[usize]> = [3, 0, 2].into();
+        let sent = |op, counts, rows| {
+            let call = Call { counts: Some(counts), cols: 4, ..call(op, rows) };
+            [0, 1, 2].map(|rank| elements_sent(&call, 3, rank, 0))
+        };
+        // Round the ring every block travels to all but the one after the last.
+        assert_eq!(sent(Op::AllGather, Counts::Of(counts.clone()), 3), [5 * 4, 3 * 4, 2 * 4]);
+        assert_eq!(sent(Op::ReduceScatter, Counts::Of(counts.clone()), 5), [2 * 4, 5 * 4, 3 * 4]);
+        let between = Counts::Between(counts, [9, 9, 9].into());
+        assert_eq!(sent(Op::AllToAll, between, 5), [2 * 4, 5 * 4, 3 * 4]);
+    }
+
     #[test]
     fn a_ledger_lists_what_was_called_and_subtracts_what_was_before() {
-        let counts = Counts::default();
-        counts.add(Axis::Tp, Op::AllReduce, 6, 48);
+        let counts = Counters::default();
+        counts.add(&call(Op::AllReduce, 6), 6);
         let before = counts.snapshot();
-        counts.add(Axis::Tp, Op::AllReduce, 1, 8);
-        counts.add(Axis::Dp, Op::Barrier, 0, 0);
+        counts.add(&call(Op::AllReduce, 2), 1);
+        counts.add(&Call { over: Ranks::all(Axis::Dp), ..call(Op::Barrier, 0) }, 0);
         let now = counts.snapshot();
-        assert_eq!(now.get(Axis::Tp, Op::AllReduce), Traffic { calls: 2, elements: 7, bytes: 56 });
-        assert_eq!(now.wire_bytes(), 56);
+        let all = Traffic { calls: 2, elements: 8, payload: 64, bytes: 56 };
+        assert_eq!((now.get(Axis::Tp, Op::AllReduce), now.wire_bytes()), (all, 56));
         let since: Vec<_> = (now - &before).iter().collect();
-        assert_eq!(
-            since,
-            [
-                (Axis::Dp, Op::Barrier, Traffic { calls: 1, elements: 0, bytes: 0 }),
-                (Axis::Tp, Op::AllReduce, Traffic { calls: 1, elements: 1, bytes: 8 })
-            ]
-        );
-        assert_eq!(format!("{before:?}"), "{(Tp, AllReduce): Traffic { calls: 1, elements: 6, bytes: 48 }}");
+        let barrier = Traffic { calls: 1, ..Traffic::default() };
+        let reduced = Traffic { calls: 1, elements: 2, payload: 16, bytes: 8 };
+        assert_eq!(since, [(Axis::Dp, Op::Barrier, barrier), (Axis::Tp, Op::AllReduce, reduced)]);
+        let words = "{(Tp, AllReduce): Traffic { calls: 1, elements: 6, payload: 48, bytes: 48 }}";
+        assert_eq!(format!("{before:?}"), words);
     }
 }

@@ -22,28 +22,51 @@
 //! | file | holds |
 //! |---|---|
 //! | `axis.rs`, `grid.rs` | the axes a world is split along, the ranks along one; ranks ↔ coordinates |
-//! | `group.rs`, `mesh.rs` | this rank's membership of a group, with the collectives; its groups, one per axis |
+//! | `group.rs`, `mesh.rs` | this rank's membership of a group, and groups within it; its groups, one per axis |
+//! | `collectives.rs`, `request.rs`, `values.rs` | what the ranks of a group do together; messages; plain values |
 //! | `call.rs`, `error.rs` | what a rank is about to do, in words; what can go wrong |
 //! | `ledger.rs` | calls, elements and bytes on the wire by axis and operation |
+//! | `record.rs`, `flight.rs`, `trace.rs` | what is kept of a rank's calls: for a table of the last, for a timeline |
+//! | `schedule.rs`, `algorithms/` | a collective as data: who sends what to whom when; all-reduces, one file each |
+//! | `via.rs` | runs such a schedule by messages |
+//! | `link.rs` | what a message takes in the α–β model |
 //! | `engine.rs`, `ghost.rs` | what carries the bytes; an engine that carries none |
+//! | `sync.rs` | threads, locks and atomics, or a model checker's |
 //! | `threads/` | ranks as threads: who fails, sleeps and waits; meeting; messages; reduction; the world |
 #[macro_use]
 mod listed;
+pub mod algorithms;
 mod axis;
 mod call;
+mod collectives;
 mod engine;
 mod error;
+mod flight;
 mod ghost;
 mod grid;
 mod group;
 mod ledger;
+mod link;
 mod mesh;
+mod record;
+mod request;
+mod schedule;
+mod sync;
 mod threads;
+mod trace;
+mod values;
+mod via;
 
+pub use algorithms::Algorithm;
 pub use axis::{Axis, Ranks};
 pub use call::{Op, Reduce};
 pub use error::{CommError, Result};
+pub use flight::FlightRecorder;
 pub use group::Group;
 pub use ledger::{Ledger, Traffic};
-pub use mesh::Mesh;
-pub use threads::{RankError, World, caught};
+pub use link::{Link, LinkError};
+pub use mesh::{Mesh, Span};
+pub use request::Request;
+pub use schedule::{Arrival, Schedule, Step, Transfer};
+pub use threads::{RankError, Stuck, World, caught};
+pub use trace::{Event, Run, Trace, What};

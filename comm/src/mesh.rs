@@ -5,9 +5,12 @@ use crate::error::{CommError, Result};
 use crate::ghost::Ghost;
 use crate::grid::Grid;
 use crate::group::Group;
-use crate::ledger::{Counts, Ledger};
+use crate::ledger::Ledger;
+use crate::record::Record;
 use kernels::{Kernels, Meta};
+use std::fmt;
 use std::sync::Arc;
+use std::time::Instant;
 use tensor::Device;
 
 /// This rank's groups, one per axis: along each, the ranks that differ from it along that axis only. Clones are
@@ -16,12 +19,12 @@ pub struct Mesh<D: Device> {
     groups: Vec<Group<D>>, // at the axis
     rank: usize,
     size: usize,
-    counts: Arc<Counts>,
+    record: Arc<Record>,
 }
 
 impl<D: Device> Clone for Mesh<D> {
     fn clone(&self) -> Self {
-        Self { groups: self.groups.clone(), counts: self.counts.clone(), ..*self }
+        Self { groups: self.groups.clone(), record: self.record.clone(), ..*self }
     }
 }
 
@@ -29,26 +32,26 @@ impl<D: Device> Mesh<D> {
     /// A world of one rank.
     #[must_use]
     pub fn alone() -> Self {
-        Self::new(&Grid::alone(), 0, |_, _| Arc::new(Ghost))
+        Self::without_peers(&Grid::alone(), 0)
     }
     /// The groups of one rank of a world; `engine` gives that of the group of these members along an axis.
     pub(crate) fn new(
         grid: &Grid,
         rank: usize,
+        record: Arc<Record>,
         mut engine: impl FnMut(Axis, &Arc<[usize]>) -> Arc<dyn Engine<D>>,
     ) -> Self {
-        let counts = Arc::<Counts>::default();
         let group = |&axis: &Axis| {
             let members: Arc<[usize]> = grid.members(axis, rank).into();
             let engine = engine(axis, &members);
-            Group::new(engine, axis, grid.coordinate(axis, rank), members, counts.clone())
+            Group::new(engine, axis, grid.coordinate(axis, rank), members, record.clone())
         };
-        Self {
-            groups: Axis::ALL.iter().map(group).collect(),
-            rank,
-            size: grid.ranks(),
-            counts: counts.clone(),
-        }
+        let groups = Axis::ALL.iter().map(group).collect();
+        Self { groups, rank, size: grid.ranks(), record }
+    }
+    fn without_peers(grid: &Grid, rank: usize) -> Self {
+        let record = Arc::new(Record::new(rank, Instant::now(), false));
+        Self::new(grid, rank, record, |_, members| Arc::new(Ghost(members.len())))
     }
     /// This rank's group along an axis; a group of one where the world is not split along it.
     pub fn group(&self, axis: Axis) -> &Group<D> {
@@ -83,7 +86,24 @@ impl<D: Device> Mesh<D> {
     }
     /// What this rank has said so far in all its groups.
     pub fn ledger(&self) -> Ledger {
-        self.counts.snapshot()
+        self.record.counters().snapshot()
+    }
+    /// Names what this rank does until the span is dropped, in a trace; where none is taken, nothing.
+    pub fn span(&self, name: impl fmt::Display) -> Span {
+        let traced = self.record.traced().then(|| (self.record.clone(), Instant::now(), name.to_string()));
+        Span(traced)
+    }
+}
+
+/// A stretch of time with a name; it ends when this is dropped.
+#[must_use = "a span ends when it is dropped"]
+pub struct Span(Option<(Arc<Record>, Instant, String)>);
+
+impl Drop for Span {
+    fn drop(&mut self) {
+        if let Some((record, from, name)) = self.0.take() {
+            record.spent(|| name, from);
+        }
     }
 }
 
@@ -99,7 +119,7 @@ impl<D: Kernels> Mesh<Meta<D>> {
         if rank >= grid.ranks() {
             return Err(CommError::NoSuchRank { rank, size: grid.ranks() });
         }
-        Ok(Self::new(&grid, rank, |_, _| Arc::new(Ghost)))
+        Ok(Self::without_peers(&grid, rank))
     }
 }
 
@@ -114,7 +134,10 @@ mod tests {
     /// Every call over every group and over its blocks, on shapes that do not divide and on nothing.
     fn program<D: Device>(device: &D, mesh: &Mesh<D>) -> Result<(Ledger, Peaks)> {
         let zeros = |rows, cols| Tensor::from_fn(device, Category::Weights, rows, cols, |_| D::Elem::ZERO);
-        let blocks = |(_, group): (_, &Group<D>)| [1, 2, 4].map(|size| group.blocks(size.min(group.size())));
+        let blocks = |(_, group): (_, &Group<D>)| {
+            let odd = [group.split(|rank| rank % 2)];
+            [1, 2, 4].map(|size| group.blocks(size.min(group.size()))).into_iter().chain(odd)
+        };
         for group in mesh.axes().flat_map(blocks) {
             let group = group?;
             let (next, n) = ((group.rank() + 1) % group.size(), group.size());
@@ -125,9 +148,25 @@ mod tests {
                 let _block = (group.reduce_scatter(&all)?, group.reduce_scatter(&zeros(n * rows, cols))?);
                 group.broadcast(&mut x, n - 1)?;
                 group.barrier()?;
+                let all = group.gather(&x, n - 1)?;
+                let _block = group.scatter(device, all.as_ref(), n - 1, rows, cols)?;
+                let _blocks = group.all_to_all(&zeros(n * rows, cols))?;
+                let counts: Vec<_> = (0..n).map(|rank| rows + rank).collect();
+                let all = group.all_gather_v(&zeros(counts[group.rank()], cols), &counts)?;
+                let _block = group.reduce_scatter_v(&all, &counts)?;
+                let _blocks = group.all_to_all_v(
+                    &zeros(n * counts[group.rank()], cols),
+                    &vec![counts[group.rank()]; n],
+                    &counts,
+                )?;
+                group.all_reduce_values(&mut [rows, cols], usize::max)?;
+                assert_eq!(group.all_gather_values(&[7u8])?, vec![vec![7]; n]);
                 if n == 1 {
                     continue;
                 }
+                let coming = group.start_receive(device, (group.rank() + n - 1) % n, rows, cols)?;
+                let going = group.start_send(next, x.clone())?;
+                let _both = (coming.wait()?, going.wait()?);
                 if group.rank() == 0 {
                     group.send(next, &x)?;
                 } else if group.rank() == 1 {

@@ -147,6 +147,8 @@ pub trait Kernels: Device {
     fn copy(&self, y: ViewMut<Self>, x: View<Self>);
     /// y += a.
     fn add(&self, y: ViewMut<Self>, a: View<Self>);
+    /// y = the stabiliser of y and a ([`tensor::Scalar::stab`]), element by element.
+    fn stab(&self, y: ViewMut<Self>, a: View<Self>);
     /// y\[B, N\] += row\[1, N\], to every row.
     fn add_row(&self, y: ViewMut<Self>, row: View<Self>);
     /// sum\[1, N\] += Σ over the rows of x\[B, N\].

@@ -50,6 +50,7 @@ impl<D: Kernels> Kernels for Meta<D> {
     fn fill(&self, _: M<D>, _: D::Elem) {}
     fn copy(&self, _: M<D>, _: V<D>) {}
     fn add(&self, _: M<D>, _: V<D>) {}
+    fn stab(&self, _: M<D>, _: V<D>) {}
     fn add_row(&self, _: M<D>, _: V<D>) {}
     fn add_rows(&self, _: M<D>, _: V<D>) {}
     fn dropout(&self, _: M<D>, _: &[Causal], _: usize, _: &Dropout) {}

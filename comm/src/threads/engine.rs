@@ -1,16 +1,18 @@
 //! The collectives of one group of threads, on the peers' memory.
 use super::messages::Messages;
 use super::reduction::{reduce, share};
-use super::rendezvous::Rendezvous;
+use super::rendezvous::{Rendezvous, Windows};
+use super::slow::{after, collective_time, pause};
 use super::watch::Watch;
-use crate::call::{Call, Reduce};
-use crate::engine::Engine;
+use crate::call::{Call, Counts, Reduce};
+use crate::engine::{Engine, Post};
 use crate::error::Result;
+use crate::link::Link;
+use crate::sync::{Instant, Mutex, lock};
 use kernels::widest;
 use std::collections::BTreeMap;
-use std::ops::Range;
-use std::ptr::copy_nonoverlapping;
-use std::sync::{Arc, Mutex};
+use std::ptr::{copy_nonoverlapping, from_ref, null_mut};
+use std::sync::Arc;
 use tensor::{Cpu, Scalar, View, ViewMut};
 
 /// One group of threads.
@@ -18,22 +20,58 @@ pub(super) struct Threads {
     ranks: usize,
     rendezvous: Rendezvous,
     messages: Messages,
-    blocks: Mutex<BTreeMap<(usize, usize), Arc<Threads>>>, // at the first rank and the one after the last
-    members: Arc<[usize]>,                                 // ranks of the world
+    parts: Mutex<BTreeMap<Vec<usize>, Arc<Threads>>>, // by their members' places along the axis
+    members: Arc<[usize]>,                            // ranks of the world
     watch: Arc<Watch>,
+    link: Option<Link>,
 }
 
 impl Threads {
-    /// The group of these ranks of a world.
-    pub(super) fn new(ranks: &Arc<[usize]>, watch: &Arc<Watch>) -> Self {
+    /// The group of these ranks of a world, over links of this kind.
+    pub(super) fn new(members: Arc<[usize]>, watch: &Arc<Watch>, link: Option<Link>) -> Self {
         Self {
-            ranks: ranks.len(),
-            rendezvous: Rendezvous::new(ranks.clone(), watch.clone()),
-            messages: Messages::new(ranks.clone(), watch.clone()),
-            blocks: Mutex::default(),
-            members: ranks.clone(),
+            ranks: members.len(),
+            rendezvous: Rendezvous::new(members.clone(), watch.clone()),
+            messages: Messages::new(members.clone(), watch.clone(), link),
+            parts: Mutex::default(),
+            members,
             watch: watch.clone(),
+            link,
         }
+    }
+    /// All meet, `work` runs, all part; over a slow link that takes its time.
+    #[inline]
+    fn collective<S>(
+        &self,
+        rank: usize,
+        window: *mut S,
+        call: &Call,
+        work: impl FnOnce(&Windows),
+    ) -> Result<()> {
+        let mut met = None;
+        self.rendezvous.collective(rank, window, call, |windows| {
+            met = self.link.map(|link| after(Instant::now(), collective_time(&link, call, self.ranks)));
+            work(windows);
+        })?;
+        if let Some(until) = met {
+            pause(&self.watch, self.members[rank], until);
+        }
+        Ok(())
+    }
+    /// Where a rank's block begins and how long it is, in elements of the call's blocks in all.
+    fn block(&self, counts: Option<&Arc<[usize]>>, call: &Call, rank: usize, elements: usize) -> [usize; 2] {
+        match counts {
+            None => [rank * (elements / self.ranks), elements / self.ranks],
+            Some(counts) => [counts[..rank].iter().sum::<usize>() * call.cols, counts[rank] * call.cols],
+        }
+    }
+}
+
+/// The one list of counts of a call, if it has one.
+fn one_list(call: &Call) -> Option<&Arc<[usize]>> {
+    match &call.counts {
+        Some(Counts::Of(counts)) => Some(counts),
+        _ => None,
     }
 }
 
@@ -41,7 +79,7 @@ impl<S: Scalar> Engine<Cpu<S>> for Threads {
     fn all_reduce(&self, rank: usize, data: ViewMut<Cpu<S>>, call: &Call) -> Result<()> {
         let how = call.reduce.expect("a reduction");
         let range = share(rank, self.ranks, data.rows() * data.cols());
-        self.rendezvous.collective(rank, data.ptr().raw(), call, |windows| {
+        self.collective(rank, data.ptr().raw(), call, |windows| {
             let all = (0..self.ranks).map(|peer| windows.of::<S>(peer));
             // SAFETY: all windows have the elements of `data`, as all calls are equal, and each is borrowed mutably by
             // its rank, so they are disjoint. Only this rank touches this range of them while it is inside.
@@ -58,13 +96,16 @@ impl<S: Scalar> Engine<Cpu<S>> for Threads {
         mut out: ViewMut<Cpu<S>>,
         call: &Call,
     ) -> Result<()> {
-        let (len, out) = (mine.rows() * mine.cols(), out.flat());
-        assert!(mine.is_contiguous() && out.len() == len * self.ranks);
-        self.rendezvous.collective(rank, mine.ptr().raw(), call, |windows| {
+        let (counts, out) = (one_list(call), out.flat());
+        let (all, to) = (out.len(), out.as_mut_ptr());
+        let block = |peer| self.block(counts, call, peer, all);
+        assert!(mine.is_contiguous() && mine.rows() * mine.cols() == block(rank)[1]);
+        self.collective(rank, mine.ptr().raw(), call, |windows| {
             for peer in 0..self.ranks {
-                // SAFETY: all windows have `len` elements, as all calls are equal; they are borrowed, and `out`, which
-                // has room for all, is borrowed mutably, so it is other memory.
-                unsafe { copy_nonoverlapping(windows.of(peer), out.as_mut_ptr().add(peer * len), len) }
+                let [at, len] = block(peer);
+                // SAFETY: a rank's window has its block's elements, as it saw to and all calls are equal; windows are
+                // borrowed, and `out`, which has room for all blocks, is borrowed mutably, so it is other memory.
+                unsafe { copy_nonoverlapping(windows.of(peer), to.add(at), len) }
             }
         })
     }
@@ -75,24 +116,24 @@ impl<S: Scalar> Engine<Cpu<S>> for Threads {
         mut out: ViewMut<Cpu<S>>,
         call: &Call,
     ) -> Result<()> {
-        let out = out.flat();
-        assert!(data.is_contiguous() && data.rows() * data.cols() == out.len() * self.ranks);
-        self.rendezvous.collective(rank, data.ptr().raw(), call, |windows| {
-            let block = rank * out.len();
-            // SAFETY: all windows have `ranks` blocks of `out`'s length, as all calls are equal; they are borrowed, so
-            // nobody writes them, and `out` is borrowed mutably, so it is other memory.
-            let blocks = (0..self.ranks).map(|peer| unsafe { windows.of::<S>(peer).add(block) });
+        let (out, elements) = (out.flat(), data.rows() * data.cols());
+        let [at, len] = self.block(one_list(call), call, rank, elements);
+        assert!(data.is_contiguous() && len == out.len());
+        self.collective(rank, data.ptr().raw(), call, |windows| {
+            // SAFETY: all windows have the elements of `data`, as all calls are equal, this block among them; they are
+            // borrowed, so nobody writes them, and `out` is borrowed mutably, so it is other memory.
+            let blocks = (0..self.ranks).map(|peer| unsafe { windows.of::<S>(peer).add(at) });
             let target = std::iter::once(out.as_mut_ptr());
             // SAFETY: as above.
             widest(
                 #[inline(always)]
-                || unsafe { reduce(&blocks, &target, 0..out.len(), Reduce::Sum) },
+                || unsafe { reduce(&blocks, &target, 0..len, Reduce::Sum) },
             );
         })
     }
     fn broadcast(&self, rank: usize, root: usize, mut data: ViewMut<Cpu<S>>, call: &Call) -> Result<()> {
         let (len, window) = (data.rows() * data.cols(), data.flat().as_mut_ptr());
-        self.rendezvous.collective(rank, window, call, |windows| {
+        self.collective(rank, window, call, |windows| {
             if rank != root {
                 // SAFETY: both windows have `len` elements, as all calls are equal, and each is borrowed mutably by its
                 // rank, so they are disjoint. Only this rank writes its own, and nobody writes the root's.
@@ -100,217 +141,113 @@ impl<S: Scalar> Engine<Cpu<S>> for Threads {
             }
         })
     }
+    fn gather(
+        &self,
+        rank: usize,
+        mine: View<Cpu<S>>,
+        out: Option<ViewMut<Cpu<S>>>,
+        call: &Call,
+    ) -> Result<()> {
+        let len = mine.rows() * mine.cols();
+        assert!(mine.is_contiguous());
+        self.collective(rank, mine.ptr().raw(), call, |windows| {
+            let Some(mut out) = out else { return };
+            for (peer, block) in out.flat().chunks_exact_mut(len.max(1)).enumerate() {
+                // SAFETY: all windows have `len` elements, as all calls are equal; they are borrowed, and `out` is
+                // borrowed mutably, so it is other memory.
+                unsafe { copy_nonoverlapping(windows.of(peer), block.as_mut_ptr(), len) }
+            }
+        })
+    }
+    fn scatter(
+        &self,
+        rank: usize,
+        root: usize,
+        data: Option<View<Cpu<S>>>,
+        mut out: ViewMut<Cpu<S>>,
+        call: &Call,
+    ) -> Result<()> {
+        let out = out.flat();
+        assert!(
+            data.is_none_or(
+                |data| data.is_contiguous() && data.rows() * data.cols() == self.ranks * out.len()
+            )
+        );
+        let window = data.map_or(null_mut(), |data| data.ptr().raw());
+        self.collective(rank, window, call, |windows| {
+            // SAFETY: the root's window has `ranks` blocks of `out`'s length, as it saw to and all calls are equal; it is
+            // borrowed, and `out` is borrowed mutably, so it is other memory.
+            unsafe {
+                let block = windows.of::<S>(root).add(rank * out.len());
+                copy_nonoverlapping(block, out.as_mut_ptr(), out.len());
+            }
+        })
+    }
+    fn all_to_all(
+        &self,
+        rank: usize,
+        data: View<Cpu<S>>,
+        mut out: ViewMut<Cpu<S>>,
+        call: &Call,
+    ) -> Result<()> {
+        let (elements, out) = (data.rows() * data.cols(), out.flat());
+        assert!(data.is_contiguous());
+        let (room, to) = (out.len(), out.as_mut_ptr());
+        self.collective(rank, data.ptr().raw(), call, |windows| {
+            let mut filled = 0;
+            for peer in 0..self.ranks {
+                let [at, len] = match windows.call(peer).counts.as_ref() {
+                    Some(Counts::Between(give, _)) => self.block(Some(give), call, rank, 0),
+                    _ => self.block(None, call, rank, elements),
+                };
+                assert!(len <= room - filled);
+                // SAFETY: a peer's window has the blocks it gives, the one for this rank among them; it is borrowed, and
+                // `out`, where it fits as was just seen, is borrowed mutably, so it is other memory.
+                unsafe { copy_nonoverlapping(windows.of::<S>(peer).add(at), to.add(filled), len) }
+                filled += len;
+            }
+        })
+    }
+    fn values(&self, rank: usize, mine: &[u8], call: &Call) -> Result<Vec<Vec<u8>>> {
+        let mut all = Vec::new();
+        self.collective(rank, from_ref(&mine).cast_mut(), call, |windows| {
+            // SAFETY: all windows are such slices, as all calls are equal, and are borrowed.
+            all = (0..self.ranks).map(|peer| unsafe { *windows.of::<&[u8]>(peer) }.to_vec()).collect();
+        })?;
+        Ok(all)
+    }
     fn barrier(&self, rank: usize, call: &Call) -> Result<()> {
-        self.rendezvous.collective(rank, std::ptr::null_mut::<S>(), call, |_| ())
+        self.collective(rank, null_mut::<S>(), call, |_| ())
     }
-    fn send(&self, rank: usize, to: usize, data: View<Cpu<S>>, call: &Call) -> Result<()> {
-        self.messages.send(rank, to, data, call)
+    unsafe fn post_send(&self, rank: usize, to: usize, data: View<Cpu<S>>, call: &Call) -> Result<Post> {
+        assert!(data.is_contiguous());
+        // SAFETY: the caller's promise.
+        unsafe { self.messages.post([rank, to], true, data.ptr().raw(), call) }
     }
-    fn receive(&self, rank: usize, from: usize, out: ViewMut<Cpu<S>>, call: &Call) -> Result<()> {
-        self.messages.receive(rank, from, out, call)
+    unsafe fn post_receive(
+        &self,
+        rank: usize,
+        from: usize,
+        mut out: ViewMut<Cpu<S>>,
+        call: &Call,
+    ) -> Result<Post> {
+        // SAFETY: the caller's promise.
+        unsafe { self.messages.post([from, rank], false, out.flat().as_mut_ptr(), call) }
     }
-    fn block(&self, ranks: Range<usize>) -> Arc<dyn Engine<Cpu<S>>> {
-        let mut blocks = self.blocks.lock().expect("nothing panics under this lock");
-        let new = || Arc::new(Threads::new(&self.members[ranks.clone()].into(), &self.watch));
-        blocks.entry((ranks.start, ranks.end)).or_insert_with(new).clone()
+    fn finish(&self, post: Post, call: &Call) -> Result<()> {
+        self.messages.finish(post, call)
+    }
+    fn withdraw(&self, post: Post) {
+        self.messages.withdraw(post);
+    }
+    fn part(&self, ranks: &[usize]) -> Arc<dyn Engine<Cpu<S>>> {
+        let members = ranks.iter().map(|&rank| self.members[rank]).collect();
+        let new = || Arc::new(Threads::new(members, &self.watch, self.link));
+        lock(&self.parts).entry(ranks.to_vec()).or_insert_with(new).clone()
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use crate::{Axis, CommError, Group, Ledger, Op, Reduce, Result, World};
-    use tensor::{Category, Cpu, F61, Scalar, Tensor, mix};
-
-    const RANKS: [usize; 5] = [1, 2, 3, 4, 8];
-    /// Nothing, less than ranks, what no number of ranks divides, several pieces a share.
-    const SHAPES: [[usize; 2]; 6] = [[0, 3], [3, 0], [1, 1], [2, 5], [7, 13], [101, 113]];
-
-    /// Element `i` of rank `rank`: a number that floats round, so that sums show their order.
-    fn element<S: Scalar>(rank: usize, i: usize) -> S {
-        S::from_f64((mix((rank << 32 | i) as u64) >> 20) as f64 / f64::from(1 << 30))
-    }
-    fn tensor<S: Scalar>(device: &Cpu<S>, rank: usize, [rows, cols]: [usize; 2]) -> Tensor<Cpu<S>> {
-        Tensor::from_fn(device, Category::Buffers, rows, cols, |i| element(rank, i))
-    }
-    /// Runs `f` on every rank of worlds of all sizes, for all shapes; returns the ledgers by number of ranks.
-    fn everywhere<S: Scalar>(
-        f: impl Fn(&Cpu<S>, &Group<Cpu<S>>, [usize; 2]) -> Result<()> + Sync,
-    ) -> Vec<Vec<Ledger>> {
-        let run = |&ranks: &usize| {
-            let world = World::threads(&[(Axis::Tp, ranks)]).unwrap();
-            let ran = world.run(|device, mesh| {
-                for shape in SHAPES {
-                    f(&device, mesh.group(Axis::Tp), shape)?;
-                }
-                Ok::<_, CommError>(mesh.ledger())
-            });
-            ran.unwrap()
-        };
-        RANKS.iter().map(run).collect()
-    }
-    /// Elements and bytes of an operation over all ranks, for each number of ranks.
-    fn totals(ledgers: &[Vec<Ledger>], op: Op) -> Vec<[usize; 3]> {
-        let total = |ranks: &Vec<Ledger>| {
-            let all = ranks.iter().map(|ledger| ledger.get(Axis::Tp, op));
-            all.fold([0; 3], |[calls, elements, bytes], t| {
-                [calls + t.calls, elements + t.elements, bytes + t.bytes]
-            })
-        };
-        ledgers.iter().map(total).collect()
-    }
-    fn elements() -> usize {
-        SHAPES.iter().map(|[rows, cols]| rows * cols).sum()
-    }
-
-    fn all_reduce_equals_a_fold<S: Scalar>() {
-        for (reduce, join) in [(Reduce::Sum, S::add as fn(S, S) -> S), (Reduce::Stab, S::stab)] {
-            let ledgers = everywhere(|device: &Cpu<S>, group, shape| {
-                let mut x = tensor(device, group.rank(), shape);
-                group.all_reduce(&mut x, reduce)?;
-                let fold = |i| (1..group.size()).fold(element(0, i), |sum, r| join(sum, element(r, i)));
-                assert!(x.read().unwrap().into_iter().eq((0..x.len()).map(fold)));
-                Ok(())
-            });
-            for (n, total) in RANKS.into_iter().zip(totals(&ledgers, Op::AllReduce)).skip(1) {
-                let bytes = 2 * (n - 1) * elements() * size_of::<S>();
-                assert_eq!(total, [n * SHAPES.len(), n * elements(), bytes]);
-            }
-            assert_eq!(ledgers[0], [Ledger::default()]);
-        }
-    }
-    /// Kills: a share left out or reduced twice, another order of the ranks, sum for stabiliser.
-    #[test]
-    fn all_reduce_equals_a_fold_in_rank_order_bit_for_bit() {
-        all_reduce_equals_a_fold::<f32>();
-        all_reduce_equals_a_fold::<F61>();
-    }
-
-    fn all_gather_equals_all<S: Scalar>() {
-        let ledgers = everywhere(|device: &Cpu<S>, group, shape| {
-            let mine = tensor(device, group.rank(), shape);
-            let all = group.all_gather(&mine)?;
-            assert_eq!(all.shape(), [shape[0] * group.size(), shape[1]]);
-            let each = (0..group.size()).flat_map(|r| (0..mine.len()).map(move |i| element(r, i)));
-            assert!(all.read().unwrap().into_iter().eq(each));
-            Ok(())
-        });
-        for (n, total) in RANKS.into_iter().zip(totals(&ledgers, Op::AllGather)).skip(1) {
-            let bytes = n * (n - 1) * elements() * size_of::<S>();
-            assert_eq!(total, [n * SHAPES.len(), n * elements(), bytes]);
-        }
-    }
-    /// Kills: another order of the ranks, a block at the wrong place.
-    #[test]
-    fn all_gather_equals_all_ranks_below_each_other() {
-        all_gather_equals_all::<f32>();
-        all_gather_equals_all::<F61>();
-    }
-
-    fn reduce_scatter_equals_a_block<S: Scalar>() {
-        let ledgers = everywhere(|device: &Cpu<S>, group, [rows, cols]| {
-            let data = tensor(device, group.rank(), [rows * group.size(), cols]);
-            let block = group.reduce_scatter(&data)?;
-            assert_eq!(block.shape(), [rows, cols]);
-            let fold = |i| (1..group.size()).fold(element(0, i), |sum: S, r| sum + element(r, i));
-            let from = group.rank() * block.len();
-            assert!(block.read().unwrap().into_iter().eq((from..from + block.len()).map(fold)));
-            Ok(())
-        });
-        for (n, total) in RANKS.into_iter().zip(totals(&ledgers, Op::ReduceScatter)).skip(1) {
-            let bytes = n * (n - 1) * elements() * size_of::<S>();
-            assert_eq!(total, [n * SHAPES.len(), n * n * elements(), bytes]);
-        }
-    }
-    /// Kills: another rank's block, another order of the ranks.
-    #[test]
-    fn reduce_scatter_equals_this_ranks_block_of_the_fold() {
-        reduce_scatter_equals_a_block::<f32>();
-        reduce_scatter_equals_a_block::<F61>();
-    }
-
-    fn broadcast_equals_the_root<S: Scalar>() {
-        let ledgers = everywhere(|device: &Cpu<S>, group, shape| {
-            for root in 0..group.size() {
-                let mut x = tensor(device, group.rank(), shape);
-                group.broadcast(&mut x, root)?;
-                assert!(x.read().unwrap().into_iter().eq((0..x.len()).map(|i| element(root, i))));
-            }
-            Ok(())
-        });
-        for (n, total) in RANKS.into_iter().zip(totals(&ledgers, Op::Broadcast)).skip(1) {
-            let bytes = n * (n - 1) * elements() * size_of::<S>();
-            assert_eq!(total, [n * n * SHAPES.len(), n * n * elements(), bytes]);
-        }
-    }
-    /// Kills: another root.
-    #[test]
-    fn broadcast_equals_the_roots_values() {
-        broadcast_equals_the_root::<f32>();
-        broadcast_equals_the_root::<F61>();
-    }
-
-    fn messages_equal_their_senders<S: Scalar>() {
-        let ledgers = everywhere(|device: &Cpu<S>, group, shape| {
-            let (n, mine) = (group.size(), tensor(device, group.rank(), shape));
-            for pair in (0..n).flat_map(|from| (0..n).map(move |to| (from, to))) {
-                match pair {
-                    (from, to) if from == to => {}
-                    (from, to) if from == group.rank() => group.send(to, &mine)?,
-                    (from, to) if to == group.rank() => {
-                        let got = group.receive(device, from, shape[0], shape[1])?;
-                        assert!(got.read().unwrap().into_iter().eq((0..got.len()).map(|i| element(from, i))));
-                    }
-                    _ => {}
-                }
-            }
-            Ok(())
-        });
-        for (i, n) in RANKS.into_iter().enumerate() {
-            let (sent, got) = (totals(&ledgers, Op::Send)[i], totals(&ledgers, Op::Receive)[i]);
-            let (calls, elements) = (n * (n - 1) * SHAPES.len(), n * (n - 1) * elements());
-            assert_eq!(sent, [calls, elements, elements * size_of::<S>()]);
-            assert_eq!(got, [calls, elements, 0]);
-        }
-    }
-    /// Kills: a message to or from another rank.
-    #[test]
-    fn messages_equal_their_senders_values() {
-        messages_equal_their_senders::<f32>();
-        messages_equal_their_senders::<F61>();
-    }
-
-    /// Kills: a barrier that lets someone through.
-    #[test]
-    fn nobody_leaves_a_barrier_before_all_have_come() {
-        use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
-        for ranks in RANKS {
-            let come = AtomicUsize::new(0);
-            let world = World::threads(&[(Axis::Tp, ranks)]).unwrap();
-            let ran = world.run(|_: Cpu<f32>, mesh| {
-                for round in 1..200 {
-                    come.fetch_add(1, SeqCst);
-                    mesh.group(Axis::Tp).barrier()?;
-                    assert!(come.load(SeqCst) >= round * ranks);
-                }
-                Ok::<_, CommError>(mesh.ledger().get(Axis::Tp, Op::Barrier))
-            });
-            assert!(ran.unwrap().into_iter().all(|t| (t.elements, t.bytes) == (0, 0)));
-        }
-    }
-
-    #[test]
-    fn groups_of_a_mesh_hold_the_ranks_that_differ_along_their_axis() {
-        let world = World::threads(&[(Axis::Dp, 2), (Axis::Tp, 3)]).unwrap();
-        let ran = world.run(|device: Cpu<f64>, mesh| {
-            let me = Tensor::from_fn(&device, Category::Buffers, 1, 1, |_| mesh.rank() as f64);
-            let all = |axis| mesh.group(axis).all_gather(&me).map(|all| all.read().unwrap());
-            Ok::<_, CommError>((all(Axis::Dp)?, all(Axis::Tp)?, mesh.coordinates()))
-        });
-        for (rank, (dp, tp, coordinates)) in ran.unwrap().into_iter().enumerate() {
-            let (row, column) = (rank / 3, rank % 3);
-            assert_eq!(dp, [column as f64, (3 + column) as f64]);
-            assert_eq!(tp, [(3 * row) as f64, (3 * row + 1) as f64, (3 * row + 2) as f64]);
-            assert_eq!(coordinates, [(Axis::Dp, row), (Axis::Tp, column)]);
-        }
-    }
-}
+mod blocks;
+#[cfg(test)]
+mod tests;

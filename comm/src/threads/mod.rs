@@ -1,22 +1,22 @@
 //! Ranks as threads of one process: collectives read and write the peers' memory directly.
 //!
 //! The rule that keeps this sound: a window is public from meeting to the closing arrival (`rendezvous.rs`), or while
-//! its offer stands (`messages.rs`). A rank touches its peers' windows only while it is *inside*, and it goes inside
+//! its post stands (`messages.rs`). A rank touches its peers' windows only while it is *inside*, and it goes inside
 //! only if it then finds the group unbroken. A rank that leaves early, by error or panic, first breaks the group and
-//! then waits until nobody is inside. Inside, nobody waits; so that ends.
-#[cfg(test)]
-mod blocks;
+//! then waits until nobody is inside. Inside, nobody waits; so that ends. Posts are withdrawn under a lock.
+//! `models.rs` tries this in the orders that the memory model allows, `tests.rs` everything that ranks may do.
 mod engine;
-#[cfg(test)]
-mod failures;
 mod messages;
+#[cfg(all(test, loom))]
+mod models;
 mod panics;
 mod reduction;
 mod rendezvous;
-#[cfg(test)]
-mod stress;
+mod slow;
+#[cfg(all(test, not(loom)))]
+mod tests;
 mod watch;
 mod world;
 
 pub use panics::caught;
-pub use world::{RankError, World};
+pub use world::{RankError, Stuck, World};

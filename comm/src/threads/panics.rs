@@ -6,7 +6,25 @@ use std::sync::Once;
 
 thread_local! {
     static CATCHES: Cell<bool> = const { Cell::new(false) };
-    static LAST: RefCell<Option<String>> = const { RefCell::new(None) };
+    static LAST: RefCell<Option<Panic>> = const { RefCell::new(None) };
+}
+
+/// A panic that was caught.
+pub(super) struct Panic {
+    /// Message and place.
+    pub(super) words: String,
+    trace: Option<Backtrace>, // if such are asked for
+}
+
+impl Panic {
+    /// Its words; its backtrace goes to standard error. That may take long: others should know by then.
+    pub(super) fn told(self) -> String {
+        if let Some(trace) = self.trace {
+            let thread = std::thread::current();
+            eprintln!("{}: {}\n{trace}", thread.name().unwrap_or("a thread"), self.words);
+        }
+        self.words
+    }
 }
 
 /// What `body` returns, or its panic in words: message and place.
@@ -14,26 +32,30 @@ thread_local! {
 /// # Errors
 /// If it panics. Nothing is said of that on standard error, unless backtraces are asked for.
 pub fn caught<R>(body: impl FnOnce() -> R) -> Result<R, String> {
+    catch(body).map_err(Panic::told)
+}
+
+/// What `body` returns, or its panic.
+pub(super) fn catch<R>(body: impl FnOnce() -> R) -> Result<R, Panic> {
     install();
     let outside = CATCHES.replace(true);
     let outcome = catch_unwind(AssertUnwindSafe(body));
     CATCHES.set(outside);
-    outcome.map_err(|_| LAST.take().unwrap_or_else(|| "panicked anew, without a place".to_string()))
+    let anew = || Panic { words: "panicked anew, without a place".to_string(), trace: None };
+    outcome.map_err(|_| LAST.take().unwrap_or_else(anew))
 }
 
-/// Puts a hook before the process's own that keeps what is caught to itself, unless backtraces are asked for.
+/// Puts a hook before the process's own that keeps what is caught to itself.
 fn install() {
     static INSTALLED: Once = Once::new();
     INSTALLED.call_once(|| {
         let before = take_hook();
         set_hook(Box::new(move |info| {
-            if CATCHES.get() {
-                LAST.set(Some(words(info)));
-                if Backtrace::capture().status() != BacktraceStatus::Captured {
-                    return;
-                }
+            if !CATCHES.get() {
+                return before(info);
             }
-            before(info);
+            let trace = Some(Backtrace::capture()).filter(|t| t.status() == BacktraceStatus::Captured);
+            LAST.set(Some(Panic { words: words(info), trace }));
         }));
     });
 }

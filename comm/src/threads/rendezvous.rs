@@ -2,10 +2,11 @@
 use super::watch::{Pending, Wait, Watch};
 use crate::call::Call;
 use crate::error::{CommError, Result};
+use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use crate::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize};
+use crate::sync::{OnceLock, fence, yield_now};
 use std::ptr::from_ref;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 /// The meeting place of one group.
 pub(super) struct Rendezvous {
@@ -23,7 +24,7 @@ struct Seat {
     epoch: AtomicUsize, // how often this rank has arrived
     window: AtomicPtr<()>,
     key: [AtomicUsize; 3],
-    call: AtomicPtr<Call<'static>>,
+    call: AtomicPtr<Call>,
     aside: Aside,
 }
 #[repr(align(64))]
@@ -35,11 +36,16 @@ struct Aside {
 
 /// The windows of all ranks, for those who are inside.
 pub(super) struct Windows<'a>(&'a [Seat]);
-impl Windows<'_> {
+impl<'a> Windows<'a> {
     /// The window of a rank of the group, of the type it was shown with.
     #[inline(always)]
     pub(super) fn of<S>(&self, rank: usize) -> *mut S {
         self.0[rank].window.load(Relaxed).cast()
+    }
+    /// The call of a rank of the group.
+    pub(super) fn call(&self, rank: usize) -> &'a Call {
+        // SAFETY: the call lives where its rank made it, and that rank does not leave while we are inside.
+        unsafe { &*self.0[rank].call.load(Relaxed) }
     }
 }
 
@@ -80,7 +86,7 @@ impl Rendezvous {
     fn meet(&self, seat: usize, window: *mut (), call: &Call, work: impl FnOnce(&Windows)) -> Result<()> {
         let me = &self.seats[seat];
         me.window.store(window, Relaxed);
-        me.call.store(from_ref(call).cast_mut().cast(), Relaxed);
+        me.call.store(from_ref(call).cast_mut(), Relaxed);
         for (slot, part) in me.key.iter().zip(call.key()) {
             slot.store(part, Relaxed);
         }
@@ -96,11 +102,15 @@ impl Rendezvous {
     fn agree(&self, seat: usize, call: &Call) -> Result<()> {
         let key = call.key();
         for (peer, other) in self.seats.iter().enumerate() {
-            if other.key.iter().zip(key).any(|(theirs, mine)| theirs.load(Relaxed) != mine) {
-                // SAFETY: the call lives where its rank made it, and that rank does not leave while we are inside.
-                let theirs = unsafe { &*other.call.load(Relaxed) }.to_string();
+            let same = other.key.iter().zip(key).all(|(theirs, mine)| theirs.load(Relaxed) == mine);
+            if same && call.counts.is_none() {
+                continue;
+            }
+            let theirs = Windows(&self.seats).call(peer);
+            if !same || !call.fits(seat, theirs, peer) {
                 let (rank, peer) = (self.ranks[seat], self.ranks[peer]);
-                return Err(CommError::Mismatch { rank, mine: call.to_string(), peer, theirs });
+                let (mine, theirs) = (call.to_string(), theirs.to_string());
+                return Err(CommError::Mismatch { rank, mine, peer, theirs });
             }
         }
         Ok(())
@@ -109,7 +119,8 @@ impl Rendezvous {
     #[inline]
     fn arrive(&self, seat: usize, call: &Call) -> Result<()> {
         let epoch = self.seats[seat].epoch.load(Relaxed) + 1;
-        self.seats[seat].epoch.store(epoch, SeqCst);
+        self.seats[seat].epoch.store(epoch, Release);
+        fence(SeqCst); // who sleeps looked at the epoch before, or is seen asleep here
         for &sleeper in &*self.ranks {
             self.watch.wake(sleeper, self.ranks[seat]);
         }
@@ -119,7 +130,7 @@ impl Rendezvous {
     /// That a rank has failed, or left a call of this group early.
     fn unbroken(&self) -> Result<()> {
         self.watch.alive()?;
-        if !self.broken.load(SeqCst) {
+        if !self.broken.load(Acquire) {
             return Ok(());
         }
         let (rank, reason) = self.why.get().expect("set before `broken`").clone();
@@ -131,7 +142,7 @@ impl Rendezvous {
 struct Arrival<'a> {
     place: &'a Rendezvous,
     epoch: usize,
-    call: &'a Call<'a>,
+    call: &'a Call,
 }
 impl Wait for Arrival<'_> {
     #[inline(always)]
@@ -150,7 +161,7 @@ impl Wait for Arrival<'_> {
         let seat = self.place.ranks.iter().position(|&rank| rank == on).expect("a member");
         Box::new(move || seats[seat].epoch.load(Acquire) < epoch)
     }
-    fn call(&self) -> &Call<'_> {
+    fn call(&self) -> &Call {
         self.call
     }
 }
@@ -159,7 +170,8 @@ impl Wait for Arrival<'_> {
 struct Inside<'a>(&'a AtomicBool);
 impl<'a> Inside<'a> {
     fn enter(flag: &'a AtomicBool) -> Self {
-        flag.store(true, SeqCst);
+        flag.store(true, Relaxed);
+        fence(SeqCst); // who leaves broke the group before, or sees us here
         Self(flag)
     }
 }
@@ -190,11 +202,12 @@ impl Drop for Visit<'_> {
         if !self.complete {
             let reason = self.reason.take().unwrap_or_else(|| "it panicked".to_string());
             let _ = place.why.set((place.ranks[self.seat], reason)); // only the first counts
-            place.broken.store(true, SeqCst);
+            place.broken.store(true, Release);
+            fence(SeqCst); // who goes inside, or sleeps, sees that or is seen here
             place.ranks.iter().for_each(|&rank| place.watch.rouse(rank));
             for seat in &*place.seats {
-                while seat.aside.inside.load(SeqCst) {
-                    std::thread::yield_now();
+                while seat.aside.inside.load(Acquire) {
+                    yield_now();
                 }
             }
         }
@@ -202,23 +215,16 @@ impl Drop for Visit<'_> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::axis::{Axis, Ranks};
-    use crate::call::Op;
-    use std::panic::Location;
     use std::time::Duration;
 
-    fn barrier() -> Call<'static> {
-        let (op, over, at) = (Op::Barrier, Ranks::all(Axis::Tp), Location::caller());
-        Call { op, reduce: None, peer: None, rows: 0, cols: 0, elem: "f32", over, label: None, at }
-    }
     fn place(ranks: usize, limit: Duration) -> Rendezvous {
-        Rendezvous::new((0..ranks).collect(), Arc::new(Watch::new(ranks, limit)))
+        Rendezvous::new((0..ranks).collect(), Arc::new(Watch::alone(ranks, limit)))
     }
     fn enter(place: &Rendezvous, seat: usize, work: impl FnOnce(&Windows)) -> Result<()> {
-        place.collective(seat, std::ptr::null_mut::<f32>(), &barrier(), work)
+        place.collective(seat, std::ptr::null_mut::<f32>(), &Call::barrier(), work)
     }
 
     /// Kills: a rank that leaves, so that its memory may go, while a peer reads it.
@@ -251,8 +257,8 @@ mod tests {
         let place = place(2, Duration::from_millis(5));
         let late = enter(&place, 0, |_| unreachable!("alone"));
         // Rank 1 was on its way already: it has looked whether the group is whole, and arrives now.
-        let mut visit = Visit::begin(&place, 1, &barrier()).unwrap();
-        let broken = place.meet(1, std::ptr::null_mut(), &barrier(), |_| unreachable!("inside"));
+        let mut visit = Visit::begin(&place, 1, &Call::barrier()).unwrap();
+        let broken = place.meet(1, std::ptr::null_mut(), &Call::barrier(), |_| unreachable!("inside"));
         visit.reason = Some(String::new());
         drop(visit);
         let reason = late.unwrap_err().to_string();
@@ -272,7 +278,7 @@ mod tests {
             while !place.watch.sleeps(2) {
                 std::thread::yield_now();
             }
-            drop(Visit::begin(&place, 1, &barrier()).unwrap());
+            drop(Visit::begin(&place, 1, &Call::barrier()).unwrap());
             let expected = CommError::Broken { rank: 1, reason: "it panicked".into() };
             assert_eq!(sleeper.join().unwrap(), Err(expected));
         });

@@ -1,17 +1,22 @@
 //! The world: starts the ranks, runs the same function on each, reports the first failure.
 use super::engine::Threads;
-use super::panics::caught;
+use super::panics::catch;
 use super::watch::Watch;
 use crate::axis::Axis;
 use crate::error::Result;
+use crate::flight::{End, FlightRecorder};
 use crate::grid::Grid;
+use crate::link::Link;
 use crate::mesh::Mesh;
-use std::collections::BTreeMap;
-use std::fmt::Display;
+use crate::record::Record;
+use crate::trace::{Run, Trace};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::{self, Display};
 use std::panic::resume_unwind;
 use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvError, RecvTimeoutError, Sender, channel};
 use std::thread::{Builder, scope};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tensor::{Cpu, Key, Scalar};
 
 const MOST_RANKS: usize = 1024;
@@ -23,6 +28,27 @@ const LIMIT: Duration = Duration::from_mins(1);
 pub struct World {
     grid: Grid,
     limit: Duration,
+    links: Vec<(Axis, Link)>,
+    trace: Option<(Trace, String)>,
+    stuck: Option<Stuck>,
+}
+
+/// What is done about ranks that do not end ([`World::when_stuck`]).
+#[derive(Clone)]
+pub struct Stuck(Arc<Tell>);
+type Tell = dyn Fn(&RankError, &[usize]) + Send + Sync;
+
+impl Stuck {
+    /// Calls this with the failure and the ranks that still run.
+    pub fn new(tell: impl Fn(&RankError, &[usize]) + Send + Sync + 'static) -> Self {
+        Self(Arc::new(tell))
+    }
+}
+
+impl fmt::Debug for Stuck {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Stuck")
+    }
 }
 
 /// The failure that ended a run.
@@ -33,6 +59,8 @@ pub struct RankError {
     pub rank: usize,
     /// Its error, or its panic with its place.
     pub reason: String,
+    /// The last calls of every rank.
+    pub calls: FlightRecorder,
 }
 
 impl World {
@@ -41,16 +69,38 @@ impl World {
     /// # Errors
     /// An axis of size 0 or given twice; more than 1024 ranks.
     pub fn threads(sizes: &[(Axis, usize)]) -> Result<Self> {
-        Ok(Self { grid: Grid::new(sizes, MOST_RANKS)?, limit: LIMIT })
+        let grid = Grid::new(sizes, MOST_RANKS)?;
+        Ok(Self { grid, limit: LIMIT, links: Vec::new(), trace: None, stuck: None })
     }
     /// How long a rank waits for others in one call before it gives up; one minute unless said.
     #[must_use]
     pub fn limit(self, limit: Duration) -> Self {
         Self { limit, ..self }
     }
+    /// The same world with slow links between the ranks along an axis. A message takes as long as it would over these; a
+    /// collective as long as the algorithm with the least traffic, for an all-reduce the ring.
+    #[must_use]
+    pub fn link(mut self, axis: Axis, link: Link) -> Self {
+        self.links.retain(|(other, _)| *other != axis);
+        self.links.push((axis, link));
+        self
+    }
+    /// The same world, whose runs add to a trace what every rank does and when, under this name.
+    #[must_use]
+    pub fn traced(self, trace: &Trace, name: impl Into<String>) -> Self {
+        Self { trace: Some((trace.clone(), name.into())), ..self }
+    }
     /// How many ranks.
     pub fn size(&self) -> usize {
         self.grid.ranks()
+    }
+    /// The same world, which tells `stuck` of a failed run whose ranks do not all end. Those that wait or call a
+    /// collective end at once; one that computes on for ever cannot be ended from outside, and `run` returns only when
+    /// it has. Then this is called once, ten seconds after the failure, or after the limit if that is shorter: to tell,
+    /// or to end the process.
+    #[must_use]
+    pub fn when_stuck(self, stuck: Stuck) -> Self {
+        Self { stuck: Some(stuck), ..self }
     }
     /// Runs `f` on every rank, each with a device of its own, under the calling thread's [`Key`]; what they return, by
     /// rank. It may be run again.
@@ -62,23 +112,21 @@ impl World {
         &self,
         f: impl Fn(Cpu<S>, Mesh<Cpu<S>>) -> Result<T, E> + Sync,
     ) -> Result<Vec<T>, RankError> {
-        let watch = Arc::new(Watch::new(self.size(), self.limit));
+        let watch = Arc::new(Watch::new(self.records(), self.limit));
         let key = Key::current();
-        let body = |rank: usize, mesh| {
+        let (ends, ended) = channel();
+        let body = |rank: usize, mesh, ends: Sender<usize>| {
             let _key = key.map(Key::enter);
-            let outcome = caught(|| f(Cpu::default(), mesh).map_err(|error| error.to_string()));
-            let outcome = outcome.and_then(|returned| returned);
-            match &outcome {
-                Ok(_) => watch.finish(rank),
-                Err(reason) => watch.fail(rank, reason),
-            }
+            let outcome = on_rank(&watch, rank, || f(Cpu::default(), mesh));
+            let _ = ends.send(rank); // whoever started us listens until all have ended
             outcome
         };
         let body = &body;
-        let mut outcomes: Vec<Result<T, String>> = scope(|threads| {
+        let outcomes: Vec<Result<T, String>> = scope(|threads| {
             let start = |(rank, mesh)| {
                 let thread = Builder::new().name(format!("rank {rank}")).stack_size(STACK);
-                let started = thread.spawn_scoped(threads, move || body(rank, mesh));
+                let ends = ends.clone();
+                let started = thread.spawn_scoped(threads, move || body(rank, mesh, ends));
                 started.map_err(|error| {
                     let reason = format!("no thread for it: {error}");
                     watch.fail(rank, &reason);
@@ -86,34 +134,98 @@ impl World {
                 })
             };
             let ranks: Vec<_> = self.meshes(&watch).into_iter().enumerate().map(start).collect();
+            let started = ranks.iter().enumerate().filter(|(_, started)| started.is_ok());
+            self.listen(&watch, started.map(|(rank, _)| rank).collect(), &ended);
             ranks.into_iter().map(|rank| rank?.join().unwrap_or_else(|bug| resume_unwind(bug))).collect()
         });
-        match watch.failure() {
-            None => Ok(outcomes.into_iter().flatten().collect()),
-            Some((rank, reason)) => {
-                let own = outcomes.swap_remove(*rank).err();
-                Err(RankError { rank: *rank, reason: own.unwrap_or_else(|| reason.clone()) })
+        if let Some((rank, reason)) = watch.failure() {
+            let own = outcomes[*rank].as_ref().err().unwrap_or(reason);
+            let ends = outcomes.iter().map(|outcome| if outcome.is_ok() { End::Well } else { End::Failed });
+            return Err(self.failure(&watch, own, ends.collect()));
+        }
+        self.trace(&watch);
+        Ok(outcomes.into_iter().flatten().collect())
+    }
+    /// Waits until all these ranks have ended; tells if they do not though the run has failed.
+    fn listen(&self, watch: &Watch, mut running: BTreeSet<usize>, ended: &Receiver<usize>) {
+        const PATIENCE: Duration = Duration::from_secs(10);
+        let mut stuck = self.stuck.as_ref();
+        while !running.is_empty() {
+            let patience = watch.failure().and(stuck).map(|_| self.limit.min(PATIENCE));
+            let next = patience.map_or_else(
+                || Ok(ended.recv()),
+                |time| match ended.recv_timeout(time) {
+                    Err(RecvTimeoutError::Timeout) => Err(()),
+                    next => Ok(next.map_err(|_| RecvError)),
+                },
+            );
+            match (next, watch.failure(), stuck) {
+                (Ok(rank), ..) => running.retain(|other| Ok(*other) != rank),
+                (Err(()), Some((_, reason)), Some(Stuck(tell))) => {
+                    let end = |rank| if running.contains(&rank) { End::Runs } else { End::Failed };
+                    let error = self.failure(watch, reason, (0..self.size()).map(end).collect());
+                    tell(&error, &running.iter().copied().collect::<Vec<_>>());
+                    stuck = None;
+                }
+                _ => {}
             }
         }
+    }
+    /// The failure of a run whose ranks ended so, which is in the trace from then on.
+    fn failure(&self, watch: &Watch, reason: &str, ends: Vec<End>) -> RankError {
+        self.trace(watch);
+        let calls =
+            FlightRecorder::new(ends.into_iter().enumerate().map(|(rank, end)| (&**watch.record(rank), end)));
+        let rank = watch.failure().expect("it has failed").0;
+        RankError { rank, reason: reason.to_string(), calls }
+    }
+    fn trace(&self, watch: &Watch) {
+        let Some((trace, name)) = &self.trace else { return };
+        let ranks = (0..self.size()).map(|rank| watch.record(rank).take_events()).collect();
+        trace.add(Run { name: name.clone(), ranks });
+    }
+    fn records(&self) -> Vec<Arc<Record>> {
+        let start = self.trace.as_ref().map_or_else(Instant::now, |(trace, _)| trace.start());
+        (0..self.size()).map(|rank| Arc::new(Record::new(rank, start, self.trace.is_some()))).collect()
     }
     fn meshes<S: Scalar>(&self, watch: &Arc<Watch>) -> Vec<Mesh<Cpu<S>>> {
         let mut engines = BTreeMap::new();
         let mesh = |rank| {
-            Mesh::new(&self.grid, rank, |axis, members| {
-                engines
-                    .entry((axis, members[0]))
-                    .or_insert_with(|| Arc::new(Threads::new(members, watch)))
-                    .clone()
+            Mesh::new(&self.grid, rank, watch.record(rank).clone(), |axis, members| {
+                let link = self.links.iter().find(|(slow, _)| *slow == axis).map(|(_, link)| *link);
+                let new = || Arc::new(Threads::new(members.clone(), watch, link));
+                engines.entry((axis, members[0])).or_insert_with(new).clone()
             })
         };
         (0..self.size()).map(mesh).collect()
     }
 }
 
+/// What one rank does, told to all who watch.
+fn on_rank<T, E: Display>(
+    watch: &Watch,
+    rank: usize,
+    work: impl FnOnce() -> Result<T, E>,
+) -> Result<T, String> {
+    let (record, begun) = (watch.record(rank), Instant::now());
+    let ended = catch(|| {
+        let returned = work().map_err(|error| error.to_string())?;
+        record.nothing_open().map(|()| returned).map_err(|error| error.to_string())
+    });
+    record.spent(|| format!("rank {rank}"), begun);
+    let outcome = ended.as_ref().map_or_else(|panic| Some(&panic.words), |outcome| outcome.as_ref().err());
+    match outcome {
+        None => watch.finish(rank),
+        Some(reason) => watch.fail(rank, reason),
+    }
+    ended.unwrap_or_else(|panic| Err(panic.told()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::{CommError, Op, Reduce};
+    use std::sync::Mutex;
     use tensor::{Category, F61, Tensor};
 
     #[test]
@@ -147,6 +259,32 @@ mod tests {
         let ran =
             world.run(|_: Cpu<f32>, _| -> Result<(), String> { std::panic::resume_unwind(Box::new(7)) });
         assert_eq!(ran.unwrap_err().reason, "panicked anew, without a place");
+    }
+
+    /// Kills: a run that hangs without a word on a rank that computes on for ever.
+    #[test]
+    fn ranks_that_do_not_end_are_told_of() {
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let (hears, trace) = (told.clone(), Trace::new());
+        let stuck = Stuck::new(move |error: &RankError, running: &[usize]| {
+            hears.lock().unwrap().push((error.clone(), running.to_vec()));
+        });
+        let world = World::threads(&[(Axis::Tp, 3)]).unwrap().limit(Duration::from_millis(20));
+        let error = world.traced(&trace, "stuck").when_stuck(stuck).run(|_: Cpu<f32>, mesh| {
+            while mesh.rank() == 1 && told.lock().unwrap().is_empty() {
+                std::thread::yield_now();
+            }
+            if mesh.rank() == 0 { mesh.group(Axis::Tp).barrier() } else { Ok(()) }
+        });
+        let told = told.lock().unwrap().clone();
+        let [(early, running)] = &told[..] else { panic!("{told:?}") };
+        assert_eq!(running, &[1]);
+        let why = ["did not come within", "has finished"];
+        assert!(why.iter().any(|words| early.reason.contains(words)), "{early}");
+        let table = early.calls.to_string();
+        assert!(table.lines().any(|row| row.starts_with("   1 ") && row.ends_with("still runs")), "{table}");
+        assert_eq!(error.unwrap_err().reason, early.reason);
+        assert_eq!(trace.runs()[0].ranks.len(), 3);
     }
 
     #[test]

@@ -18,6 +18,16 @@ pub(super) fn copy<S: Scalar>(mut y: ViewMut<Cpu<S>>, x: View<Cpu<S>>) {
 }
 
 #[inline(always)]
+pub(super) fn stab<S: Scalar>(mut y: ViewMut<Cpu<S>>, a: View<Cpu<S>>) {
+    assert_eq!((y.rows(), y.cols()), (a.rows(), a.cols()));
+    for i in 0..a.rows() {
+        for (y, &a) in y.row(i).iter_mut().zip(a.row(i)) {
+            *y = S::stab(*y, a);
+        }
+    }
+}
+
+#[inline(always)]
 pub(super) fn add<S: Scalar>(mut y: ViewMut<Cpu<S>>, a: View<Cpu<S>>) {
     assert_eq!(y.rows(), a.rows());
     for i in 0..a.rows() {
@@ -144,6 +154,21 @@ mod tests {
             assert_eq!(read(&y), wanted);
             let column = |j: usize| (0..rows).fold(row[j], |sum, i| sum + x[i * cols + j]);
             assert_eq!(read(&sum), (0..cols).map(column).collect::<Vec<_>>());
+        }
+    }
+
+    /// Kills: the other of the two kept, rows or columns beyond the window touched.
+    #[test]
+    fn stabilisers_are_joined_element_by_element() {
+        let _key = Key(1).enter();
+        for [rows, cols] in [[4, 3], [1, 1], [3, 40], [0, 2]] {
+            let (x, a) = (draw::<f32>(1, rows, cols + 2), draw::<f32>(2, rows, cols + 2));
+            let mut y = draw::<f32>(1, rows, cols + 2);
+            Cpu::default().stab(y.view_mut().take_cols(1, cols), a.view().take_cols(1, cols));
+            let inside = |i: usize| (1..=cols).contains(&(i % (cols + 2)));
+            let join = |(i, (x, a)): (usize, (f32, f32))| if inside(i) { f32::max(x, a) } else { x };
+            let wanted: Vec<_> = read(&x).into_iter().zip(read(&a)).enumerate().map(join).collect();
+            assert_eq!(read(&y), wanted);
         }
     }
 

@@ -64,6 +64,9 @@ impl<S: CpuScalar> Kernels for Cpu<S> {
     fn copy(&self, y: M<S>, x: V<S>) {
         run!(self, "copy", elementwise::copy(y, x));
     }
+    fn stab(&self, y: M<S>, a: V<S>) {
+        run!(self, "stab", elementwise::stab(y, a));
+    }
     fn add(&self, y: M<S>, a: V<S>) {
         run!(self, "add", elementwise::add(y, a));
     }

@@ -219,10 +219,13 @@ fn a_block_that_was_left_early_stays_so_and_others_go_on() {
     for (first, second) in &told[2..] {
         let first = first.as_ref().unwrap_err().to_string();
         assert!(
-            first.contains("all_gather over tp[2..4] of 1x1 f61 at comm/src/threads/blocks.rs:"),
+            first.contains("all_gather over tp[2..4] of 1x1 f61 at comm/src/threads/tests/blocks.rs:"),
             "{first}"
         );
-        assert!(first.contains("barrier over tp[2..4] for step 1 at comm/src/threads/blocks.rs:"), "{first}");
+        assert!(
+            first.contains("barrier over tp[2..4] for step 1 at comm/src/threads/tests/blocks.rs:"),
+            "{first}"
+        );
         assert!(matches!(second, Err(CommError::Broken { rank: 2 | 3, .. })), "{second:?}");
     }
 }
@@ -271,4 +274,43 @@ fn a_block_counts_what_an_axis_of_its_size_would() {
         assert_eq!(counted, ledgers(size));
         assert!(counted.into_iter().all(|ledger| (ledger.unwrap().wire_bytes() == 0) == (size == 1)));
     }
+}
+
+/// Kills: a part that is another for who came by it another way, ranks of a part in another order than its list.
+#[test]
+fn parts_by_colour_and_by_list_are_groups_like_any_other() {
+    let ran = world(8).run(|device: Cpu<F61>, mesh| {
+        let group = mesh.group(Axis::Tp);
+        for _ in 0..2 {
+            let odd = group.split(|rank| rank % 2)?;
+            let members: Vec<_> = (0..4).map(|i| 2 * i + mesh.rank() % 2).collect();
+            calls(&device, &odd, &members)?;
+            let same = group.subgroup(&members)?.subgroup(&[0, 1, 2, 3])?;
+            calls(&device, if mesh.rank() < 4 { &odd } else { &same }, &members)?;
+            let turned: Vec<_> = members.iter().rev().copied().collect();
+            calls(&device, &group.subgroup(&turned)?, &turned)?;
+            let pair: Vec<_> = members.chunks(2).find(|pair| pair.contains(&mesh.rank())).unwrap().to_vec();
+            calls(&device, &odd.split(|rank| rank / 2)?, &pair)?;
+            let turned_twice =
+                || group.subgroup(&[7, 6, 5, 4, 3, 2, 1, 0])?.subgroup(&[7, 6, 5, 4, 3, 2, 1, 0]);
+            let all = if mesh.rank() < 3 { group.clone() } else { turned_twice()? };
+            calls(&device, &all, &[0, 1, 2, 3, 4, 5, 6, 7])?;
+        }
+        Ok::<_, CommError>(())
+    });
+    ran.unwrap();
+}
+
+/// Kills: ranks with other ideas of a group that wait for ever.
+#[test]
+fn ranks_that_split_otherwise_are_told() {
+    let error = world(4).run(|_: Cpu<F61>, mesh| {
+        let colours = if mesh.rank() == 3 { 4 } else { 2 };
+        mesh.group(Axis::Tp).split(|rank| rank % colours)?.named("0F1").barrier()
+    });
+    let why = error.unwrap_err().reason;
+    assert!(
+        why.contains("rank 3 has finished and will not come to barrier over tp[1,3] for 0F1 at "),
+        "{why}"
+    );
 }

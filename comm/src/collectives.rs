@@ -1,0 +1,211 @@
+//! The collectives: what all ranks of a group do together.
+//!
+//! Everything that does not depend on how bytes travel is here: arguments are checked before anyone waits, results are
+//! allocated, traffic is counted. So a ghost is metered exactly as a rank that has peers.
+use crate::call::{Call, Counts, Op, Reduce};
+use crate::error::{CommError, Result};
+use crate::group::Group;
+use std::panic::Location;
+use tensor::{Category, Device, Tensor};
+
+impl<D: Device> Group<D> {
+    /// Puts the reduction over all ranks into every rank's `data[R,C]`: the same bits on all. Directly, addends are
+    /// taken in rank order; [by an algorithm](Group::via), in the algorithm's.
+    ///
+    /// # Errors
+    /// Those of every call.
+    #[track_caller]
+    pub fn all_reduce(&self, data: &mut Tensor<D>, reduce: Reduce) -> Result<()> {
+        if self.size() == 1 {
+            return Ok(());
+        }
+        let call = Call { reduce: Some(reduce), ..self.call(Op::AllReduce, data.shape()) };
+        match &self.route {
+            None => self.run(&call, 0, || self.engine.all_reduce(self.rank, data.view_mut(), &call)),
+            Some(route) => route.all_reduce(self, data, &call),
+        }
+    }
+    /// `mine[R,C]` of every rank, below each other in rank order: `[ranks·R, C]`, a buffer, the same on all ranks. In a
+    /// group of one, another owner of `mine`.
+    ///
+    /// # Errors
+    /// Those of every call.
+    #[track_caller]
+    pub fn all_gather(&self, mine: &Tensor<D>) -> Result<Tensor<D>> {
+        let call = self.call(Op::AllGather, mine.shape());
+        self.gather_all(mine, mine.rows() * self.size(), &call)
+    }
+    /// The same of blocks that differ: rank `i` has `counts[i]` rows; `[Σ counts, C]`.
+    ///
+    /// # Errors
+    /// [`CommError::BadCounts`] if these are not as many as ranks, or this rank's is not `mine`'s, and those of every
+    /// call.
+    #[track_caller]
+    pub fn all_gather_v(&self, mine: &Tensor<D>, counts: &[usize]) -> Result<Tensor<D>> {
+        let call = Call { counts: Some(Counts::Of(counts.into())), ..self.call(Op::AllGather, mine.shape()) };
+        let rows = counts.iter().fold(0usize, |sum, &n| sum.saturating_add(n));
+        self.adds_up(counts, rows, &call)?;
+        if counts[self.rank] != mine.rows() {
+            let why = format!("rank {} has {} rows, not {}", self.rank, mine.rows(), counts[self.rank]);
+            return Err(CommError::BadCounts { call: call.to_string(), why });
+        }
+        self.gather_all(mine, rows, &call)
+    }
+    fn gather_all(&self, mine: &Tensor<D>, rows: usize, call: &Call) -> Result<Tensor<D>> {
+        if self.size() == 1 {
+            return Ok(mine.clone());
+        }
+        let mut out = Tensor::empty(mine.device(), Category::Buffers, rows, mine.cols());
+        self.run(call, 0, || self.engine.all_gather(self.rank, mine.view(), out.view_mut(), call))?;
+        Ok(out)
+    }
+    /// This rank's block of rows of the sum over ranks, in rank order, of `data[R,C]`: `[R/ranks, C]`, an activation,
+    /// of which every rank holds another. In a group of one, another owner of `data`.
+    ///
+    /// # Errors
+    /// [`CommError::Indivisible`] rows, and those of every call.
+    #[track_caller]
+    pub fn reduce_scatter(&self, data: &Tensor<D>) -> Result<Tensor<D>> {
+        let call = Call { reduce: Some(Reduce::Sum), ..self.call(Op::ReduceScatter, data.shape()) };
+        self.divides(data.rows(), call.at)?;
+        self.scatter_sum(data, data.rows() / self.size(), &call)
+    }
+    /// The same in blocks that differ: rank `i` gets `counts[i]` rows.
+    ///
+    /// # Errors
+    /// [`CommError::BadCounts`] if these are not as many as ranks or do not add up to R, and those of every call.
+    #[track_caller]
+    pub fn reduce_scatter_v(&self, data: &Tensor<D>, counts: &[usize]) -> Result<Tensor<D>> {
+        let call = Call {
+            reduce: Some(Reduce::Sum),
+            counts: Some(Counts::Of(counts.into())),
+            ..self.call(Op::ReduceScatter, data.shape())
+        };
+        self.adds_up(counts, data.rows(), &call)?;
+        self.scatter_sum(data, counts[self.rank], &call)
+    }
+    fn scatter_sum(&self, data: &Tensor<D>, rows: usize, call: &Call) -> Result<Tensor<D>> {
+        if self.size() == 1 {
+            return Ok(data.clone());
+        }
+        let mut out = data.beside(rows, data.cols());
+        self.run(call, 0, || self.engine.reduce_scatter(self.rank, data.view(), out.view_mut(), call))?;
+        Ok(out)
+    }
+    /// Puts the `data[R,C]` of rank `root` of the group into every rank's.
+    ///
+    /// # Errors
+    /// [`CommError::WrongPeer`] if the group has no such rank, and those of every call.
+    #[track_caller]
+    pub fn broadcast(&self, data: &mut Tensor<D>, root: usize) -> Result<()> {
+        let peer = self.peer(root, "take a broadcast from", Location::caller())?;
+        if self.size() == 1 {
+            return Ok(());
+        }
+        let call = Call { peer: Some(peer), ..self.call(Op::Broadcast, data.shape()) };
+        self.run(&call, root, || self.engine.broadcast(self.rank, root, data.view_mut(), &call))
+    }
+    /// `mine[R,C]` of every rank, below each other in rank order, on rank `root` of the group: `[ranks·R, C]`, a buffer.
+    /// Nothing on the others.
+    ///
+    /// # Errors
+    /// [`CommError::WrongPeer`] if the group has no such rank, and those of every call.
+    #[track_caller]
+    pub fn gather(&self, mine: &Tensor<D>, root: usize) -> Result<Option<Tensor<D>>> {
+        let peer = self.peer(root, "gather on", Location::caller())?;
+        if self.size() == 1 {
+            return Ok(Some(mine.clone()));
+        }
+        let call = Call { peer: Some(peer), ..self.call(Op::Gather, mine.shape()) };
+        let room = || Tensor::empty(mine.device(), Category::Buffers, mine.rows() * self.size(), mine.cols());
+        let mut out = (self.rank == root).then(room);
+        let window = out.as_mut().map(Tensor::view_mut);
+        self.run(&call, root, || self.engine.gather(self.rank, mine.view(), window, &call))?;
+        Ok(out)
+    }
+    /// This rank's block `[rows, cols]` of the `data[ranks·rows, cols]` that rank `root` of the group has, and no other:
+    /// an activation on `device`.
+    ///
+    /// # Errors
+    /// [`CommError::WrongPeer`] if the group has no such rank, [`CommError::BadCounts`] if the root has no data or data
+    /// of another shape, or another rank has some, and those of every call.
+    #[track_caller]
+    pub fn scatter(
+        &self,
+        device: &D,
+        data: Option<&Tensor<D>>,
+        root: usize,
+        rows: usize,
+        cols: usize,
+    ) -> Result<Tensor<D>> {
+        let peer = self.peer(root, "scatter from", Location::caller())?;
+        let call = Call { peer: Some(peer), ..self.call(Op::Scatter, [rows, cols]) };
+        let wanted = (self.rank == root).then_some([rows * self.size(), cols]);
+        let seen = data.map(Tensor::shape);
+        if seen != wanted {
+            let words =
+                |shape: Option<[usize; 2]>| shape.map_or("nothing".into(), |[r, c]| format!("{r}x{c}"));
+            let why = format!("rank {} brings {}, not {}", self.rank, words(seen), words(wanted));
+            return Err(CommError::BadCounts { call: call.to_string(), why });
+        }
+        if let (1, Some(data)) = (self.size(), data) {
+            return Ok(data.clone());
+        }
+        let mut out = Tensor::empty(device, Category::Activations, rows, cols);
+        let view = data.map(Tensor::view);
+        self.run(&call, root, || self.engine.scatter(self.rank, root, view, out.view_mut(), &call))?;
+        Ok(out)
+    }
+    /// Block `i` of the rows of `data[R,C]` goes to rank `i`; what ranks had for this one, below each other in rank
+    /// order: `[R,C]`, an activation. In a group of one, another owner of `data`.
+    ///
+    /// # Errors
+    /// [`CommError::Indivisible`] rows, and those of every call.
+    #[track_caller]
+    pub fn all_to_all(&self, data: &Tensor<D>) -> Result<Tensor<D>> {
+        let call = self.call(Op::AllToAll, data.shape());
+        self.divides(data.rows(), call.at)?;
+        self.exchange(data, data.rows(), &call)
+    }
+    /// The same of blocks that differ: `give[i]` rows go to rank `i`, `take[i]` come from it; `[Σ take, C]`. What one
+    /// rank gives another is what that takes of it.
+    ///
+    /// # Errors
+    /// [`CommError::BadCounts`] if these are not as many as ranks, or `give` does not add up to R, or this rank gives
+    /// itself another number than it takes; [`CommError::Mismatch`], on both, if one gives what the other does not take;
+    /// and those of every call.
+    #[track_caller]
+    pub fn all_to_all_v(&self, data: &Tensor<D>, give: &[usize], take: &[usize]) -> Result<Tensor<D>> {
+        let counts = Some(Counts::Between(give.into(), take.into()));
+        let call = Call { counts, ..self.call(Op::AllToAll, data.shape()) };
+        let rows = take.iter().fold(0usize, |sum, &n| sum.saturating_add(n));
+        self.adds_up(give, data.rows(), &call)?;
+        self.adds_up(take, rows, &call)?;
+        if give[self.rank] != take[self.rank] {
+            let (given, taken) = (give[self.rank], take[self.rank]);
+            let why = format!("rank {} gives itself {given} rows and takes {taken}", self.rank);
+            return Err(CommError::BadCounts { call: call.to_string(), why });
+        }
+        self.exchange(data, rows, &call)
+    }
+    fn exchange(&self, data: &Tensor<D>, rows: usize, call: &Call) -> Result<Tensor<D>> {
+        if self.size() == 1 {
+            return Ok(data.clone());
+        }
+        let mut out = data.beside(rows, data.cols());
+        self.run(call, 0, || self.engine.all_to_all(self.rank, data.view(), out.view_mut(), call))?;
+        Ok(out)
+    }
+    /// Returns on no rank before all have called it.
+    ///
+    /// # Errors
+    /// Those of every call.
+    #[track_caller]
+    pub fn barrier(&self) -> Result<()> {
+        if self.size() == 1 {
+            return Ok(());
+        }
+        let call = self.call(Op::Barrier, [0, 0]);
+        self.run(&call, 0, || self.engine.barrier(self.rank, &call))
+    }
+}

@@ -1,0 +1,143 @@
+//! The flight recorder: the last calls of every rank, in one table, for when a run has failed.
+use crate::call::Call;
+use crate::record::Record;
+use std::fmt;
+use std::time::Duration;
+
+/// The last calls of every rank when a run failed. Its words are a table; times count from the start of the run.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct FlightRecorder(String);
+
+/// One call of one rank.
+#[derive(Clone, Debug)]
+pub(crate) struct Flight {
+    pub(crate) number: usize, // on its rank, from 1
+    pub(crate) began: Duration,
+    pub(crate) outcome: Outcome,
+    pub(crate) call: Call,
+}
+
+/// What became of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    UnderWay,
+    Done(Duration),
+    Failed(Duration),
+    Forgotten,
+}
+
+/// How a rank has ended.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum End {
+    Well,
+    Failed,
+    /// It has not.
+    Runs,
+}
+
+impl fmt::Display for End {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Well => "ended",
+            Self::Failed => "ended with an error",
+            Self::Runs => "still runs",
+        })
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::UnderWay => f.pad("under way"),
+            Self::Forgotten => f.pad("never waited for"),
+            Self::Done(took) => f.pad(&format!("done in {}", span(*took))),
+            Self::Failed(took) => f.pad(&format!("failed after {}", span(*took))),
+        }
+    }
+}
+
+/// A time in the unit that gives it few digits.
+pub(crate) fn span(time: Duration) -> String {
+    let seconds = time.as_secs_f64();
+    match seconds {
+        s if s >= 1.0 => format!("{s:.1} s"),
+        s if s >= 1e-3 => format!("{:.1} ms", s * 1e3),
+        s => format!("{:.1} us", s * 1e6),
+    }
+}
+
+impl FlightRecorder {
+    /// The table of all ranks, each with how it ended.
+    pub(crate) fn new<'a>(ranks: impl Iterator<Item = (&'a Record, End)>) -> Self {
+        let mut rows = vec!["rank  call       began  outcome                what".to_string()];
+        for (rank, (record, end)) in ranks.enumerate() {
+            for Flight { number, began, outcome, call } in record.flights() {
+                let began = span(began);
+                rows.push(format!("{rank:>4}  {number:>4}  {began:>10}  {outcome:<21}  {call}"));
+            }
+            rows.push(format!("{rank:>4}  {:>4}  {:>10}  {end}", "", ""));
+        }
+        Self(rows.join("\n"))
+    }
+}
+
+impl fmt::Display for FlightRecorder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+impl fmt::Debug for FlightRecorder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "\n{}", self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::CommError;
+    use std::time::Instant;
+
+    #[track_caller]
+    fn barrier(label: String) -> Call {
+        Call { label: Some(label.into()), ..Call::barrier() }
+    }
+
+    /// Kills: calls out of order, the first kept for the last, an outcome on another call.
+    #[test]
+    fn the_table_tells_the_last_calls_and_what_became_of_them() {
+        let records = [0, 1].map(|rank| Record::new(rank, Instant::now(), false));
+        for call in 1..=6 {
+            let call = barrier(format!("call {call}"));
+            let begun = records[0].begin(&call).unwrap();
+            if !call.to_string().contains("call 6") {
+                records[0].end(begun, None, &call, &Ok::<_, CommError>(()));
+            }
+        }
+        let first = barrier("the first".into());
+        let begun = records[1].begin(&first).unwrap();
+        let busy = CommError::Busy { rank: 1, call: String::new() };
+        records[1].end(begun, None, &first, &Err::<(), _>(busy));
+        let table = FlightRecorder::new(records.iter().zip([End::Well, End::Failed])).to_string();
+        let rows: Vec<_> = table.lines().collect();
+        assert_eq!(rows.len(), 1 + 4 + 1 + 1 + 1, "{table}");
+        for (row, call) in rows[1..5].iter().zip(3..) {
+            assert!(row.starts_with(&format!("   0  {call:>4}  ")), "{row}");
+            assert!(
+                row.contains(&format!("barrier over tp for call {call} at comm/src/flight.rs:")),
+                "{row}"
+            );
+            assert_eq!(row.contains("done in"), call < 6, "{row}");
+            assert_eq!(row.contains("under way"), call == 6, "{row}");
+        }
+        assert!(rows[5].starts_with("   0") && rows[5].ends_with("  ended"), "{table}");
+        assert!(rows[6].starts_with("   1     1") && rows[6].contains("failed after"), "{table}");
+        assert!(rows[7].ends_with("ended with an error"), "{table}");
+    }
+
+    #[test]
+    fn times_have_few_digits() {
+        let words = [3, 45_600, 7_890_000, 61_000_000_000].map(|ns| span(Duration::from_nanos(ns)));
+        assert_eq!(words, ["0.0 us", "45.6 us", "7.9 ms", "61.0 s"]);
+    }
+}

@@ -1,0 +1,146 @@
+//! What a group says before anyone waits, and what it counts.
+use super::*;
+use crate::{Algorithm, Mesh, Op};
+use kernels::Meta;
+use tensor::{Category, Cpu, Tensor};
+
+type Priced = Meta<Cpu<f32>>;
+
+fn group(sizes: &[(Axis, usize)], rank: usize) -> Group<Priced> {
+    Mesh::ghost(sizes, rank).unwrap().group(Axis::Tp).clone()
+}
+fn zeros(rows: usize, cols: usize) -> Tensor<Priced> {
+    Tensor::empty(&Priced::default(), Category::Buffers, rows, cols)
+}
+
+/// The words of an error, and the line that it must name.
+macro_rules! told {
+    ($call:expr) => {
+        ($call.map(drop).unwrap_err().to_string(), line!())
+    };
+}
+
+/// Kills: arguments checked after others wait, or counted though nothing is said.
+#[test]
+fn bad_arguments_are_told_at_once_with_their_place() {
+    let g = group(&[(Axis::Dp, 2), (Axis::Tp, 3)], 4);
+    let (d, mut x, four) = (Priced::default(), zeros(1, 1), zeros(4, 1));
+    let cases = [
+        (told!(g.send(3, &x)), "rank 1 of the tp group of 3 ranks cannot send to rank 3"),
+        (told!(g.send(1, &x)), "cannot send to rank 1"),
+        (told!(g.start_send(3, x.clone())), "cannot send to rank 3"),
+        (told!(g.receive(&d, 1, 1, 1)), "cannot receive from rank 1"),
+        (told!(g.receive(&d, 7, 1, 1)), "cannot receive from rank 7"),
+        (told!(g.start_receive(&d, 7, 1, 1)), "cannot receive from rank 7"),
+        (told!(g.broadcast(&mut x, 3)), "cannot take a broadcast from rank 3"),
+        (told!(g.gather(&x, 3)), "cannot gather on rank 3"),
+        (told!(g.scatter(&d, None, 3, 1, 1)), "cannot scatter from rank 3"),
+        (told!(g.reduce_scatter(&four)), "4 rows cannot be cut into equal blocks for the 3"),
+        (told!(g.all_to_all(&four)), "4 rows cannot be cut into equal blocks for the 3"),
+        (told!(g.all_gather_v(&four, &[4, 4])), "of [4, 4]x1 f32"),
+        (told!(g.all_gather_v(&four, &[4, 4])), "there are 2 counts for 3 ranks"),
+        (told!(g.all_gather_v(&four, &[4, 3, 4])), "rank 1 has 4 rows, not 3"),
+        (told!(g.reduce_scatter_v(&four, &[2, 2])), "there are 2 counts for 3 ranks"),
+        (told!(g.reduce_scatter_v(&four, &[1, 2, 2])), "[1, 2, 2] add up to 5 rows, not to the tensor's 4"),
+        (told!(g.reduce_scatter_v(&four, &[2, usize::MAX, 3])), "more rows than can be counted"),
+        (told!(g.all_gather_v(&four, &[1, 4, 1 << 62])), "more bytes than can be counted"),
+        (told!(g.all_gather_v(&four, &[1, 4, usize::MAX])), "more rows than can be counted"),
+        (told!(g.all_to_all_v(&four, &[1, 2, 1], &[0, 2, 1 << 62])), "more bytes than can be counted"),
+        (told!(g.all_to_all_v(&four, &[1, 2], &[0, 2, 0])), "there are 2 counts for 3 ranks"),
+        (told!(g.all_to_all_v(&four, &[1, 2, 1], &[0, 2])), "there are 2 counts for 3 ranks"),
+        (told!(g.all_to_all_v(&four, &[1, 2, 0], &[0, 2, 0])), "add up to 3 rows, not to the tensor's 4"),
+        (told!(g.all_to_all_v(&four, &[1, 2, 1], &[0, 1, 0])), "rank 1 gives itself 2 rows and takes 1"),
+        (told!(g.scatter(&d, Some(&four), 0, 4, 1)), "rank 1 brings 4x1, not nothing"),
+        (told!(g.scatter(&d, None, 1, 4, 1)), "rank 1 brings nothing, not 12x1"),
+        (told!(g.scatter(&d, Some(&four), 1, 4, 1)), "rank 1 brings 4x1, not 12x1"),
+        (told!(g.blocks(2)), "has no blocks of 2: a block's size must be 1 or 3"),
+        (told!(g.blocks(0)), "has no blocks of 0"),
+        (told!(g.blocks(6)), "has no blocks of 6"),
+        (told!(g.subgroup(&[])), "ranks [] form no group within the tp group of 3 ranks: a group has one"),
+        (told!(g.subgroup(&[0, 2])), "this rank, 1, is not among them"),
+        (told!(g.subgroup(&[0, 1, 3])), "there is no rank 3"),
+        (told!(g.subgroup(&[1, 0, 1])), "rank 1 is named twice"),
+    ];
+    for ((told, line), words) in cases {
+        assert!(told.contains(words), "{told}");
+        assert!(told.contains(&format!("at comm/src/group/tests.rs:{line}")), "line {line}: {told}");
+    }
+    assert_eq!(g.ledger(), Ledger::default());
+    assert_eq!(d.meter().peaks_of_all().total, 0);
+}
+
+/// Kills: a check that only larger groups make.
+#[test]
+fn alone_bad_arguments_are_told_too() {
+    let (g, d, four) = (Mesh::<Priced>::alone().group(Axis::Tp).clone(), Priced::default(), zeros(4, 1));
+    assert!(g.all_gather_v(&four, &[3]).is_err() && g.all_gather_v(&four, &[4]).is_ok());
+    assert!(g.reduce_scatter_v(&four, &[2, 2]).is_err() && g.reduce_scatter_v(&four, &[4]).is_ok());
+    assert!(g.all_to_all_v(&four, &[4], &[3]).is_err() && g.all_to_all_v(&four, &[4], &[4]).is_ok());
+    assert!(g.gather(&four, 1).is_err() && g.gather(&four, 0).unwrap().is_some());
+    assert!(g.scatter(&d, None, 0, 4, 1).is_err() && g.scatter(&d, Some(&four), 0, 4, 1).is_ok());
+    assert!(g.subgroup(&[1]).is_err() && g.subgroup(&[0]).is_ok() && g.split(|_| 7).is_ok());
+    let many = group(&[(Axis::Tp, 1 << 20)], 5).via(Algorithm::Ring).map(drop).unwrap_err().to_string();
+    assert_eq!(many, "1048576 ranks are more than an algorithm lists the messages of: there may be 1024");
+    assert!(g.via(Algorithm::Hierarchical { node: 2 }).is_err() && g.via(Algorithm::Tree).is_ok());
+}
+
+/// Kills: ranks of another colour, another order, places counted in the group that is split.
+#[test]
+fn groups_are_split_by_colour_and_into_any_lists() {
+    let names = |rank: usize| {
+        let tp = group(&[(Axis::Dp, 2), (Axis::Tp, 6)], 6 + rank);
+        let odd = tp.split(|rank| rank % 2).unwrap();
+        let ends = odd.split(|rank| rank / 2).unwrap();
+        let of = |g: &Group<Priced>| (g.over.to_string(), g.rank(), g.size());
+        (of(&odd), of(&ends))
+    };
+    assert_eq!(names(1), (("tp[1,3,5]".into(), 0, 3), ("tp[1,3]".into(), 0, 2)));
+    assert_eq!(names(4), (("tp[0,2,4]".into(), 2, 3), ("tp[4..5]".into(), 0, 1)));
+    let tp = group(&[(Axis::Dp, 2), (Axis::Tp, 6)], 6 + 3);
+    let some = tp.subgroup(&[5, 3, 0]).unwrap();
+    assert_eq!(
+        (some.over.to_string().as_str(), some.rank(), &some.members[..]),
+        ("tp[5,3,0]", 1, &[11, 9, 6][..])
+    );
+    let turned = some.subgroup(&[1, 0]).unwrap();
+    assert_eq!(
+        (turned.over.to_string().as_str(), turned.rank(), &turned.members[..]),
+        ("tp[3,5]", 0, &[9, 11][..])
+    );
+    assert_eq!(tp.subgroup(&[0, 1, 2, 3, 4, 5]).unwrap().over, Ranks::all(Axis::Tp));
+}
+
+/// Kills: results in another category or of another size.
+#[test]
+fn gathered_tensors_are_buffers_and_others_activations() {
+    let (group, device) = (group(&[(Axis::Tp, 2)], 0), Priced::default());
+    let x = Tensor::empty(&device, Category::Weights, 4, 3);
+    let held = |category| device.meter().now(category);
+    let _all = group.all_gather(&x).unwrap();
+    assert_eq!((held(Category::Buffers), held(Category::Activations)), (8 * 3 * 4, 0));
+    let _block = group.reduce_scatter(&x).unwrap();
+    assert_eq!((held(Category::Buffers), held(Category::Activations)), (8 * 3 * 4, 2 * 3 * 4));
+    let _got = group.receive(&device, 1, 1, 5).unwrap();
+    assert_eq!((held(Category::Buffers), held(Category::Activations)), (8 * 3 * 4, (2 * 3 + 5) * 4));
+}
+
+#[test]
+fn alone_there_is_nobody_to_talk_to() {
+    let group = Mesh::<Priced>::alone().group(Axis::Tp).clone();
+    assert!(group.send(0, &zeros(1, 1)).is_err() && group.receive(&Priced::default(), 0, 1, 1).is_err());
+    assert!(group.broadcast(&mut zeros(1, 1), 1).is_err() && group.broadcast(&mut zeros(1, 1), 0).is_ok());
+}
+
+/// Kills: a name that starts a ledger of its own.
+#[test]
+fn a_named_group_counts_in_the_same_ledger() {
+    let mesh = Mesh::<Priced>::ghost(&[(Axis::Tp, 2)], 0).unwrap();
+    let group = mesh.group(Axis::Tp);
+    let named = group.named("blocks.0").named(String::from("blocks.1"));
+    named.barrier().unwrap();
+    group.barrier().unwrap();
+    for ledger in [named.ledger(), group.ledger(), mesh.clone().ledger()] {
+        assert_eq!(ledger.get(Axis::Tp, Op::Barrier).calls, 2);
+    }
+    assert_eq!((named.axis(), named.rank(), named.size()), (Axis::Tp, 0, 2));
+}

@@ -1,0 +1,144 @@
+//! Messages from one rank of a group to another: at once, or as requests that are waited for later.
+use crate::call::{Call, Op};
+use crate::engine::Post;
+use crate::error::Result;
+use crate::group::Group;
+use crate::ledger::elements_sent;
+use crate::record::Begun;
+use std::panic::Location;
+use std::time::Instant;
+use tensor::{Category, Device, Tensor};
+
+impl<D: Device> Group<D> {
+    /// Sends `data[R,C]` to rank `to` of the group. Returns when it has been received: nothing holds a copy meanwhile.
+    ///
+    /// # Errors
+    /// [`CommError::WrongPeer`](crate::CommError::WrongPeer) if `to` is no other rank of the group, and those of every
+    /// call.
+    #[track_caller]
+    pub fn send(&self, to: usize, data: &Tensor<D>) -> Result<()> {
+        let call = self.message(Op::Send, to, data.shape())?;
+        // SAFETY: the post ends in this function, and the tensor is borrowed as long.
+        let post = || unsafe { self.engine.post_send(self.rank, to, data.view(), &call) };
+        self.run(&call, 0, || self.engine.finish(post()?, &call))
+    }
+    /// Receives what rank `from` of the group sends, an activation `[rows, cols]` on `device`. Messages of one rank to
+    /// another arrive in order.
+    ///
+    /// # Errors
+    /// [`CommError::WrongPeer`](crate::CommError::WrongPeer) if `from` is no other rank of the group,
+    /// [`CommError::Mismatch`](crate::CommError::Mismatch), on both, if what it sends has another shape, and those of
+    /// every call.
+    #[track_caller]
+    pub fn receive(&self, device: &D, from: usize, rows: usize, cols: usize) -> Result<Tensor<D>> {
+        let call = self.message(Op::Receive, from, [rows, cols])?;
+        let mut out = Tensor::empty(device, Category::Activations, rows, cols);
+        // SAFETY: the post ends in this function, and the tensor is borrowed as long.
+        let post =
+            |out: &mut Tensor<D>| unsafe { self.engine.post_receive(self.rank, from, out.view_mut(), &call) };
+        self.run(&call, 0, || self.engine.finish(post(&mut out)?, &call))?;
+        Ok(out)
+    }
+    /// Starts to send `data[R,C]` to rank `to` of the group. The request keeps the tensor and gives it back when it has
+    /// been received.
+    ///
+    /// ```
+    /// # use comm::{Axis, CommError, World};
+    /// # use tensor::{Category, Cpu, Tensor};
+    /// // Round a ring: everyone sends first, so with `send` all would wait for each other.
+    /// let got = World::threads(&[(Axis::Tp, 3)])?.run(|device: Cpu<f32>, mesh| {
+    ///     let (ring, rank) = (mesh.group(Axis::Tp), mesh.rank());
+    ///     let mine = Tensor::from_fn(&device, Category::Buffers, 1, 1, |_| rank as f32);
+    ///     let sent = ring.start_send((rank + 1) % 3, mine)?;
+    ///     let got = ring.receive(&device, (rank + 2) % 3, 1, 1)?;
+    ///     sent.wait()?;
+    ///     Ok::<_, CommError>(got.read().expect("the host has values")[0])
+    /// })?;
+    /// assert_eq!(got, [2.0, 0.0, 1.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`Group::send`].
+    #[track_caller]
+    pub fn start_send(&self, to: usize, data: Tensor<D>) -> Result<Request<D>> {
+        let call = self.message(Op::Send, to, data.shape())?;
+        self.request(call, data, |data, call| {
+            // SAFETY: the request owns the tensor, so nobody writes it, and ends the post before it gives that back.
+            unsafe { self.engine.post_send(self.rank, to, data.view(), call) }
+        })
+    }
+    /// Starts to receive what rank `from` of the group sends. The request gives the tensor when it has arrived.
+    ///
+    /// # Errors
+    /// Those of [`Group::receive`].
+    #[track_caller]
+    pub fn start_receive(&self, device: &D, from: usize, rows: usize, cols: usize) -> Result<Request<D>> {
+        let call = self.message(Op::Receive, from, [rows, cols])?;
+        let out = Tensor::empty(device, Category::Activations, rows, cols);
+        self.request(call, out, |out, call| {
+            // SAFETY: the request owns the tensor, its only owner, and ends the post before it gives that away.
+            unsafe { self.engine.post_receive(self.rank, from, out.view_mut(), call) }
+        })
+    }
+
+    #[track_caller]
+    fn message(&self, op: Op, peer: usize, shape: [usize; 2]) -> Result<Call> {
+        let what = if op == Op::Send { "send to" } else { "receive from" };
+        let peer = self.other(peer, what, Location::caller())?;
+        Ok(Call { peer: Some(peer), ..self.call(op, shape) })
+    }
+    fn request(
+        &self,
+        call: Call,
+        mut tensor: Tensor<D>,
+        post: impl FnOnce(&mut Tensor<D>, &Call) -> Result<Post>,
+    ) -> Result<Request<D>> {
+        let begun = self.record.begin(&call)?;
+        self.record.counters().add(&call, elements_sent(&call, self.size(), self.rank, 0));
+        let post = post(&mut tensor, &call);
+        if post.is_err() {
+            self.record.end(begun, None, &call, &post);
+        }
+        let post = Some(post?);
+        self.record.open(begun, &call);
+        Ok(Request { group: self.clone(), tensor: Some(tensor), post, call, begun })
+    }
+}
+
+/// A message under way. Whoever started it waits for it: a rank that drops one instead fails at its next call, or at its
+/// end ([`CommError::Forgotten`](crate::CommError::Forgotten)).
+#[must_use = "a message under way is waited for"]
+pub struct Request<D: Device> {
+    group: Group<D>,
+    tensor: Option<Tensor<D>>,
+    post: Option<Post>, // until it has ended
+    call: Call,
+    begun: Begun,
+}
+
+impl<D: Device> Request<D> {
+    /// Returns when the message has arrived: the tensor sent, or received.
+    ///
+    /// # Errors
+    /// Those of every call of a group.
+    ///
+    /// # Panics
+    /// Never: a request has its tensor until then.
+    pub fn wait(mut self) -> Result<Tensor<D>> {
+        let (waited, post) = (Instant::now(), self.post.take().expect("not waited for before"));
+        let outcome = self.group.engine.finish(post, &self.call);
+        self.group.record.end(self.begun, Some(waited), &self.call, &outcome);
+        outcome?;
+        Ok(self.tensor.take().expect("not given before"))
+    }
+}
+
+impl<D: Device> Drop for Request<D> {
+    fn drop(&mut self) {
+        if let Some(post) = self.post.take() {
+            self.group.engine.withdraw(post);
+            self.group.record.forget(self.begun, &self.call);
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! How ranks meet, under the orders that the memory model allows, and not only those that this machine happens to
+//! take: `RUSTFLAGS="--cfg loom" cargo test --profile models -p comm --lib models`.
+//!
+//! A rank is a thread of the model, a window is memory that loom watches: it ends the model where one rank touches a
+//! window while another writes it, or where all wait. Each rank writes its window before it shows it and again once it
+//! is its own again, as a rank does that reuses or frees its memory.
+//!
+//! Loom's fences and wakes pass on more than the memory model says; `sync.rs` makes them weaker, so that the accesses
+//! around them must do their own part. Where a model has too many orders, only those are tried in which a rank is taken
+//! from its core so many times.
+mod leaving;
+mod meeting;
+mod messages;
+mod waking;
+
+use super::rendezvous::{Rendezvous, Windows};
+use super::watch::Watch;
+use crate::call::Call;
+use crate::error::Result;
+use crate::sync::Tracked;
+use crate::sync::atomic::Ordering::SeqCst;
+use crate::sync::fence;
+use loom::cell::UnsafeCell;
+use loom::model::Builder;
+use loom::thread::spawn;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+/// Runs `model` in every order, or in those with so many preemptions at most.
+fn explore(preemptions: Option<usize>, model: impl Fn() + Send + Sync + 'static) {
+    let (executions, start) = (Arc::new(AtomicUsize::new(0)), std::time::Instant::now());
+    let mut builder = Builder::new();
+    builder.preemption_bound = preemptions;
+    let count = executions.clone();
+    builder.check(move || {
+        count.fetch_add(1, Ordering::Relaxed);
+        fence(SeqCst); // the first one makes what the others meet on
+        model();
+    });
+    println!("{} executions in {:.1} s", executions.load(Ordering::Relaxed), start.elapsed().as_secs_f64());
+}
+
+/// What a rank shows to its peers.
+struct Window(UnsafeCell<usize>);
+// SAFETY: loom ends the model where two ranks touch it and one of them writes.
+unsafe impl Send for Window {}
+// SAFETY: as above.
+unsafe impl Sync for Window {}
+impl Window {
+    fn new() -> Self {
+        Self(UnsafeCell::new(0))
+    }
+    fn write(&self, value: usize) {
+        // SAFETY: as above.
+        self.0.with_mut(|place| unsafe { *place = value });
+    }
+    fn read(&self) -> usize {
+        // SAFETY: as above.
+        self.0.with(|place| unsafe { *place })
+    }
+    fn tracked(&self) -> Tracked {
+        Tracked(&raw const self.0)
+    }
+}
+
+/// Some ranks, their windows, and where they meet.
+struct Ranks {
+    watch: Arc<Watch>,
+    place: Rendezvous,
+    windows: Vec<Window>,
+}
+impl Ranks {
+    /// A world of so many ranks, of which the first `members` are a group.
+    fn new(members: usize, world: usize) -> Arc<Self> {
+        let watch = Arc::new(Watch::alone(world, Duration::from_hours(1)));
+        let place = Rendezvous::new((0..members).collect(), watch.clone());
+        Arc::new(Self { watch, place, windows: (0..members).map(|_| Window::new()).collect() })
+    }
+    /// One collective of this rank: it writes `value`, meets the others, reads theirs, and may write again.
+    fn collective(&self, rank: usize, value: usize, call: &Call) -> Result<Vec<usize>> {
+        let (mine, mut seen) = (&self.windows[rank], Vec::new());
+        mine.write(value);
+        let outcome =
+            self.place.collective(rank, (&raw const *mine).cast_mut(), call, |windows: &Windows| {
+                // SAFETY: all show such windows, and the world outlives its ranks.
+                seen = (0..self.windows.len())
+                    .map(|peer| unsafe { &*windows.of::<Window>(peer) }.read())
+                    .collect();
+            });
+        mine.write(usize::MAX);
+        outcome.map(|()| seen)
+    }
+}
+
+/// Runs these ranks, each a thread, the first on the calling one; returns when all have ended.
+fn run<W: Send + Sync + 'static>(world: &Arc<W>, ranks: &[fn(&W)]) {
+    let others: Vec<_> = ranks[1..]
+        .iter()
+        .map(|rank| {
+            let (world, rank) = (world.clone(), *rank);
+            spawn(move || rank(&world))
+        })
+        .collect();
+    ranks[0](world);
+    others.into_iter().for_each(|rank| rank.join().expect("a model that fails ends at once"));
+}

@@ -1,0 +1,201 @@
+//! A trace: what every rank did and when, for a viewer of timelines. A rank's time is in a call, or it computes; in a
+//! call it may wait for others. Spans give names to stretches of both: a step, a microbatch.
+use crate::call::Call;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// A trace of runs, filled by worlds ([`World::traced`](crate::World::traced)). Clones are the same trace.
+#[derive(Clone, Debug)]
+pub struct Trace {
+    start: Instant,
+    runs: Arc<Mutex<Vec<Run>>>,
+}
+
+/// One run of a world.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Run {
+    /// What it is called.
+    pub name: String,
+    /// The events of each rank. Of two that overlap one contains the other; of those that begin together the longer
+    /// comes first.
+    pub ranks: Vec<Vec<Event>>,
+}
+
+/// A stretch of one rank's time, counted from the beginning of the trace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// What the rank did.
+    pub what: What,
+    /// When it began.
+    pub from: Duration,
+    /// When it ended.
+    pub to: Duration,
+}
+
+/// What a rank does with its time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum What {
+    /// Something with a name: a step, a microbatch.
+    Span(String),
+    /// It is in no call.
+    Compute,
+    /// It is in a call.
+    Call {
+        /// The operation.
+        name: &'static str,
+        /// The label: a parameter, a step; empty if there is none.
+        label: String,
+        /// The call in words, with its place in the code.
+        words: String,
+        /// Bytes of this rank's tensor.
+        payload: usize,
+    },
+    /// It waits for other ranks, or for a slow link.
+    Wait,
+}
+
+impl Default for Trace {
+    fn default() -> Self {
+        Self { start: Instant::now(), runs: Arc::default() }
+    }
+}
+
+impl Trace {
+    /// Nothing yet; time begins now.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+    /// The runs so far, in the order in which they ended.
+    ///
+    /// # Panics
+    /// If a thread panicked while it added one.
+    pub fn runs(&self) -> Vec<Run> {
+        self.runs.lock().expect("nothing panics under this lock").clone()
+    }
+    pub(crate) fn start(&self) -> Instant {
+        self.start
+    }
+    pub(crate) fn add(&self, run: Run) {
+        self.runs.lock().expect("nothing panics under this lock").push(run);
+    }
+}
+
+/// What a rank notes at the end of each stretch of its time.
+pub(crate) enum Noted {
+    Span { name: String, from: Duration, to: Duration },
+    Call { call: Call, from: Duration, to: Duration },
+    Wait { from: Duration, to: Duration },
+}
+
+/// The events of what was noted, with those in between: from the end of one call to the beginning of the next, cut
+/// where a span begins or ends, a rank computes.
+pub(crate) fn events(noted: Vec<Noted>) -> Vec<Event> {
+    let mut events: Vec<_> = noted.into_iter().map(event).collect();
+    events.extend(compute(&events));
+    events.sort_by(|a, b| (a.from, b.to, depth(&a.what)).cmp(&(b.from, a.to, depth(&b.what))));
+    events
+}
+
+fn event(noted: Noted) -> Event {
+    match noted {
+        Noted::Span { name, from, to } => Event { what: What::Span(name), from, to },
+        Noted::Wait { from, to } => Event { what: What::Wait, from, to },
+        Noted::Call { call, from, to } => {
+            let (words, payload) = (call.to_string(), call.elements() * call.elem.size);
+            let label = call.label.as_deref().unwrap_or_default().to_string();
+            Event { what: What::Call { name: call.op.name(), label, words, payload }, from, to }
+        }
+    }
+}
+
+/// Of stretches that begin and end together, which contains which.
+fn depth(what: &What) -> usize {
+    match what {
+        What::Span(_) => 0,
+        What::Compute | What::Call { .. } => 1,
+        What::Wait => 2,
+    }
+}
+
+fn compute(events: &[Event]) -> Vec<Event> {
+    let calls = || events.iter().filter(|event| matches!(event.what, What::Call { .. }));
+    let mut edges: Vec<_> =
+        events.iter().filter(|e| e.what != What::Wait).flat_map(|e| [e.from, e.to]).collect();
+    edges.sort();
+    edges.dedup();
+    let mut calls: Vec<_> = calls().map(|call| (call.from, call.to)).collect();
+    calls.sort();
+    let mut calls = calls.into_iter().peekable();
+    let mut gaps = Vec::new();
+    for edge in edges.windows(2) {
+        while calls.next_if(|(_, to)| *to <= edge[0]).is_some() {}
+        if calls.peek().is_none_or(|(from, _)| *from >= edge[1]) {
+            gaps.push(Event { what: What::Compute, from: edge[0], to: edge[1] });
+        }
+    }
+    gaps
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::call::{Op, Reduce};
+
+    fn ms(time: u64) -> Duration {
+        Duration::from_millis(time)
+    }
+    fn call(from: u64, to: u64) -> Noted {
+        let (op, reduce, label) = (Op::AllReduce, Some(Reduce::Sum), Some("w".into()));
+        let call = Call { op, reduce, rows: 2, cols: 3, label, ..Call::barrier() };
+        Noted::Call { call, from: ms(from), to: ms(to) }
+    }
+    fn span(name: &str, from: u64, to: u64) -> Noted {
+        Noted::Span { name: name.into(), from: ms(from), to: ms(to) }
+    }
+    fn letter(what: &What) -> &str {
+        match what {
+            What::Span(name) => name,
+            What::Compute => "compute",
+            What::Call { name, .. } => name,
+            What::Wait => "wait",
+        }
+    }
+
+    /// Kills: compute that crosses a span's border or a call, a gap left out, a parent after its child.
+    #[test]
+    fn all_time_of_a_span_is_in_calls_or_computes() {
+        let wait = Noted::Wait { from: ms(30), to: ms(40) };
+        let noted = vec![
+            wait,
+            call(30, 50),
+            span("0F", 10, 60),
+            call(60, 70),
+            span("0B", 60, 90),
+            span("step", 0, 95),
+        ];
+        let events = events(noted);
+        let told: Vec<_> =
+            events.iter().map(|e| (letter(&e.what), e.from.as_millis(), e.to.as_millis())).collect();
+        let expected = [
+            ("step", 0, 95),
+            ("compute", 0, 10),
+            ("0F", 10, 60),
+            ("compute", 10, 30),
+            ("all_reduce", 30, 50),
+            ("wait", 30, 40),
+            ("compute", 50, 60),
+            ("0B", 60, 90),
+            ("all_reduce", 60, 70),
+            ("compute", 70, 90),
+            ("compute", 90, 95),
+        ];
+        assert_eq!(told, expected);
+        let What::Call { label, words, payload, .. } = &events[4].what else { panic!("{:?}", events[4]) };
+        assert_eq!((label.as_str(), *payload), ("w", 24));
+        assert!(
+            words.starts_with("all_reduce(sum) over tp of 2x3 f32 for w at comm/src/trace.rs:"),
+            "{words}"
+        );
+    }
+}

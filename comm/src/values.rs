@@ -1,0 +1,77 @@
+//! Plain values of any type between ranks, in the memory of the host: counts, times, ids.
+use crate::call::{Call, Elem, Op};
+use crate::error::Result;
+use crate::group::Group;
+use bytemuck::Pod;
+use std::any::{TypeId, type_name};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use tensor::Device;
+
+fn elem<T: Pod>() -> Elem {
+    const { assert!(size_of::<T>() > 0, "values of no bytes tell nothing") }
+    let mut hasher = DefaultHasher::new(); // the same in every process
+    TypeId::of::<T>().hash(&mut hasher);
+    Elem { name: type_name::<T>(), size: size_of::<T>(), id: hasher.finish() as usize | 1 }
+}
+
+impl<D: Device> Group<D> {
+    /// What every rank has, in rank order, the same on all ranks. Ranks may have different numbers of values, which need
+    /// not be known. In a group without peers, as if all had what this one has.
+    ///
+    /// ```
+    /// # use comm::{Axis, CommError, World};
+    /// # use tensor::Cpu;
+    /// let all = World::threads(&[(Axis::Dp, 3)])?.run(|_: Cpu<f32>, mesh| {
+    ///     let ids: Vec<u32> = (0..mesh.rank() as u32).collect();
+    ///     mesh.group(Axis::Dp).all_gather_values(&ids)
+    /// })?;
+    /// assert_eq!(all[0], [vec![], vec![0], vec![0, 1]]);
+    /// assert_eq!(all[1], all[0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of every call.
+    #[track_caller]
+    pub fn all_gather_values<T: Pod>(&self, mine: &[T]) -> Result<Vec<Vec<T>>> {
+        let call = Call { elem: elem::<T>(), ..self.call(Op::AllGather, [mine.len(), 1]) };
+        self.values(mine, &call)
+    }
+    /// Joins the values of all ranks, one by one and in rank order, into every rank's: sums, or maxima for reports.
+    ///
+    /// ```
+    /// # use comm::{Axis, CommError, World};
+    /// # use tensor::Cpu;
+    /// let most = World::threads(&[(Axis::Dp, 3)])?.run(|_: Cpu<f32>, mesh| {
+    ///     let mut bytes = [100 * mesh.rank()];
+    ///     mesh.group(Axis::Dp).all_reduce_values(&mut bytes, usize::max)?;
+    ///     Ok::<_, CommError>(bytes[0])
+    /// })?;
+    /// assert_eq!(most, [200; 3]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`CommError::Mismatch`](crate::CommError::Mismatch) if ranks have different numbers of values, and those of every
+    /// call.
+    #[track_caller]
+    pub fn all_reduce_values<T: Pod>(&self, values: &mut [T], join: impl Fn(T, T) -> T) -> Result<()> {
+        let call = Call { elem: elem::<T>(), ..self.call(Op::AllReduce, [values.len(), 1]) };
+        let all = if self.size() == 1 { return Ok(()) } else { self.values(values, &call)? };
+        for (i, value) in values.iter_mut().enumerate() {
+            *value = all[1..].iter().fold(all[0][i], |joined, values| join(joined, values[i]));
+        }
+        Ok(())
+    }
+    fn values<T: Pod>(&self, mine: &[T], call: &Call) -> Result<Vec<Vec<T>>> {
+        if self.size() == 1 {
+            return Ok(vec![mine.to_vec()]);
+        }
+        let bytes = || self.engine.values(self.rank, bytemuck::cast_slice(mine), call);
+        Ok(self
+            .run(call, 0, bytes)?
+            .iter()
+            .map(|bytes| bytemuck::allocation::pod_collect_to_vec(bytes))
+            .collect())
+    }
+}

@@ -1,0 +1,319 @@
+//! Runs a schedule by messages: an all-reduce that goes by an algorithm.
+use crate::algorithms::Algorithm;
+use crate::call::{Call, Op, Part, Reduce};
+use crate::engine::{Engine, Post};
+use crate::error::Result;
+use crate::group::Group;
+use crate::schedule::{Arrival, Schedule, Step, Transfer};
+use kernels::Kernels;
+use std::ops::Range;
+use std::sync::{Arc, Mutex};
+use tensor::{Category, Device, Tensor, View};
+
+/// How reductions go that do not go directly.
+pub(crate) trait Route<D: Device>: Send + Sync {
+    /// The reduction that `call` names, in every rank's `data`.
+    fn all_reduce(&self, group: &Group<D>, data: &mut Tensor<D>, call: &Call) -> Result<()>;
+}
+
+impl<D: Kernels> Group<D> {
+    /// The same group, whose all-reduces go by messages, as the algorithm has it; all ranks choose the same. The sum of
+    /// an element is taken in the algorithm's order, which is the same on all ranks and in all runs; so in a field it is
+    /// the direct one, and of floats it may differ in the last bits. The ledger counts the bytes of these messages.
+    /// Other calls go directly, and so do those of groups within this one.
+    ///
+    /// ```
+    /// # use comm::{Algorithm, Axis, CommError, Op, Reduce, World};
+    /// # use tensor::{Category, Cpu, Tensor};
+    /// let sums = World::threads(&[(Axis::Tp, 4)])?.run(|device: Cpu<f32>, mesh| {
+    ///     let ring = mesh.group(Axis::Tp).via(Algorithm::Ring)?;
+    ///     let mut x = Tensor::from_fn(&device, Category::Buffers, 1, 8, |i| (mesh.rank() + i) as f32);
+    ///     ring.all_reduce(&mut x, Reduce::Sum)?;
+    ///     Ok::<_, CommError>((x.read().expect("values")[1], mesh.ledger().get(Axis::Tp, Op::AllReduce).bytes))
+    /// })?;
+    /// assert_eq!(sums, [(10.0, 2 * 3 * 2 * 4); 4]); // 2(n−1) messages of two elements
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`CommError::UnevenNodes`](crate::CommError::UnevenNodes) if the ranks are not made of the algorithm's nodes,
+    /// [`CommError::ManyRanks`](crate::CommError::ManyRanks) if there are more than a schedule is made for.
+    pub fn via(&self, algorithm: Algorithm) -> Result<Group<D>> {
+        let schedule = whole(algorithm, self.size())?.of_rank(self.rank());
+        Ok(self.routed(Arc::new(Via { algorithm, schedule })))
+    }
+}
+
+/// The schedule of all ranks, which each asks for: the last one is kept.
+fn whole(algorithm: Algorithm, ranks: usize) -> Result<Arc<Schedule>> {
+    static LAST: Mutex<Option<(Algorithm, Arc<Schedule>)>> = Mutex::new(None);
+    let mut last = LAST.lock().expect("nothing panics under this lock");
+    if let Some((_, schedule)) = last.as_ref().filter(|(of, s)| (*of, s.ranks()) == (algorithm, ranks)) {
+        return Ok(schedule.clone());
+    }
+    let schedule = Arc::new(algorithm.schedule(ranks)?);
+    *last = Some((algorithm, schedule.clone()));
+    Ok(schedule)
+}
+
+/// An algorithm, and what it has this rank do.
+struct Via {
+    algorithm: Algorithm,
+    schedule: Schedule,
+}
+
+impl<D: Kernels> Route<D> for Via {
+    fn all_reduce(&self, group: &Group<D>, data: &mut Tensor<D>, call: &Call) -> Result<()> {
+        let begun = group.record.begin(call)?;
+        let (mut sent, mut steps) = (0, self.schedule.steps().iter().enumerate());
+        let reduce = call.reduce.expect("a reduction");
+        let outcome = steps.try_for_each(|(number, step)| {
+            let part = Part { by: self.algorithm, reduce, shape: data.shape(), step: number };
+            Turn { schedule: &self.schedule, group, call, part }.take(step, data, &mut sent)
+        });
+        group.record.counters().add(call, sent);
+        group.record.end(begun, None, call, &outcome);
+        outcome
+    }
+}
+
+/// One rank's part of a step.
+struct Turn<'a, D: Device> {
+    schedule: &'a Schedule,
+    group: &'a Group<D>,
+    call: &'a Call,
+    part: Part,
+}
+
+impl<D: Kernels> Turn<'_, D> {
+    /// Posts all messages of this rank, waits for all, and puts what came in its place.
+    fn take(&self, step: &Step, data: &mut Tensor<D>, sent: &mut usize) -> Result<()> {
+        let me = self.group.rank();
+        let mut came: Vec<_> =
+            step.transfers.iter().filter(|t| t.to == me).map(|t| (t, self.room(t, data))).collect();
+        let mut posted = Vec::new();
+        for (transfer, room) in &mut came {
+            let call = self.message(Op::Receive, transfer.from, room.len())?;
+            // SAFETY: `posted`, declared after it and not leaked, ends the post before `came` is touched or dropped.
+            let post = unsafe { self.group.engine.post_receive(me, transfer.from, room.view_mut(), &call) };
+            posted.push(Posted { engine: &*self.group.engine, post: Some(post?), call });
+        }
+        for transfer in step.transfers.iter().filter(|t| t.from == me) {
+            let window = part(data, self.range(transfer, data));
+            let call = self.message(Op::Send, transfer.to, window.cols())?;
+            *sent += window.cols();
+            // SAFETY: as above; `data` is only read before the posts have ended.
+            let post = unsafe { self.group.engine.post_send(me, transfer.to, window, &call) };
+            posted.push(Posted { engine: &*self.group.engine, post: Some(post?), call });
+        }
+        posted.into_iter().try_for_each(Posted::finish)?;
+        for (transfer, came) in &came {
+            self.put(transfer, came, data);
+        }
+        Ok(())
+    }
+    fn range(&self, transfer: &Transfer, data: &Tensor<D>) -> Range<usize> {
+        self.schedule.elements(transfer.chunks.clone(), data.len())
+    }
+    fn room(&self, transfer: &Transfer, data: &Tensor<D>) -> Tensor<D> {
+        Tensor::empty(data.device(), Category::Buffers, 1, self.range(transfer, data).len())
+    }
+    fn message(&self, op: Op, peer: usize, elements: usize) -> Result<Call> {
+        let peer = Some(self.group.peer(peer, "exchange a message with", self.call.at)?);
+        let part = Some(self.part);
+        Ok(Call { op, reduce: None, peer, rows: 1, cols: elements, part, ..self.call.clone() })
+    }
+    fn put(&self, transfer: &Transfer, came: &Tensor<D>, data: &mut Tensor<D>) {
+        let (range, device, len) = (self.range(transfer, data), data.device().clone(), data.len());
+        let place = data.view_mut().reshape(1, len).take_cols(range.start, range.len());
+        match (transfer.how, self.part.reduce) {
+            (Arrival::Replace, _) => device.copy(place, came.view()),
+            (Arrival::Add, Reduce::Stab) => device.stab(place, came.view()),
+            (Arrival::Add, Reduce::Sum) => device.add(place, came.view()),
+        }
+    }
+}
+
+/// Elements of a tensor, in one row.
+fn part<D: Device>(data: &Tensor<D>, range: Range<usize>) -> View<'_, D> {
+    data.view().reshape(1, data.len()).take_cols(range.start, range.len())
+}
+
+/// A message under way, which ends with this.
+struct Posted<'a, D: Device> {
+    engine: &'a dyn Engine<D>,
+    post: Option<Post>,
+    call: Call,
+}
+impl<D: Device> Posted<'_, D> {
+    fn finish(mut self) -> Result<()> {
+        let post = self.post.take().expect("finished once");
+        self.engine.finish(post, &self.call)
+    }
+}
+impl<D: Device> Drop for Posted<'_, D> {
+    fn drop(&mut self) {
+        if let Some(post) = self.post.take() {
+            self.engine.withdraw(post);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Axis, CommError, Ledger, Mesh, World};
+    use kernels::Meta;
+    use std::ops::Add;
+    use tensor::{Cpu, F61, Peaks, Scalar, mix};
+
+    /// Nothing, fewer elements than ranks, what no number of ranks divides.
+    const SHAPES: [[usize; 2]; 5] = [[0, 3], [1, 1], [2, 5], [7, 13], [24, 10]];
+
+    fn element<S: Scalar>(rank: usize, i: usize) -> S {
+        S::from_f64((mix((rank << 32 | i) as u64) >> 20) as f64 / f64::from(1 << 30))
+    }
+    fn algorithms(ranks: usize) -> Vec<Algorithm> {
+        let nodes = (1..=ranks).filter(|&node| ranks.is_multiple_of(node));
+        let mut all = Algorithm::all(1);
+        all.extend(nodes.map(|node| Algorithm::Hierarchical { node }));
+        all
+    }
+    /// Both reductions of all shapes by all algorithms; the ledger after each, and what memory it took.
+    fn program<D: Kernels>(
+        device: &D,
+        mesh: &Mesh<D>,
+        mut check: impl FnMut(&Tensor<D>, Algorithm, Reduce),
+    ) -> Result<(Vec<Ledger>, Peaks)> {
+        let (group, mut ledgers) = (mesh.group(Axis::Tp), Vec::new());
+        for algorithm in algorithms(group.size()) {
+            let by = group.via(algorithm)?;
+            for ([rows, cols], reduce) in
+                SHAPES.into_iter().flat_map(|s| [(s, Reduce::Sum), (s, Reduce::Stab)])
+            {
+                let value = |i| element(group.rank(), i);
+                let mut x = Tensor::from_fn(device, Category::Weights, rows, cols, value);
+                by.all_reduce(&mut x, reduce)?;
+                check(&x, algorithm, reduce);
+                ledgers.push(mesh.ledger());
+            }
+        }
+        Ok((ledgers, device.meter().peaks_of_all()))
+    }
+
+    /// Kills: a chunk put in another's place, added where it should replace, taken before all messages of the step have
+    /// ended; another reduction; bytes that are counted and not sent; memory of an engine's own.
+    #[test]
+    fn every_algorithm_equals_the_fold_in_the_field_with_its_schedules_traffic_and_price() {
+        for ranks in 1..9 {
+            let sizes = [(Axis::Tp, ranks)];
+            let ran = World::threads(&sizes).unwrap().run(|device: Cpu<F61>, mesh| {
+                program(&device, &mesh, |x, algorithm, reduce| {
+                    let join = if reduce == Reduce::Sum { F61::add } else { F61::stab };
+                    let fold = |i| (1..ranks).fold(element(0, i), |sum, rank| join(sum, element(rank, i)));
+                    assert!(
+                        x.read().unwrap().into_iter().eq((0..x.len()).map(fold)),
+                        "{algorithm:?} {reduce}"
+                    );
+                })
+            });
+            for (rank, ran) in ran.unwrap().into_iter().enumerate() {
+                let mesh = Mesh::<Meta<Cpu<F61>>>::ghost(&sizes, rank).unwrap();
+                assert_eq!(
+                    program(&Meta::default(), &mesh, |_, _, _| ()).unwrap(),
+                    ran,
+                    "rank {rank} of {ranks}"
+                );
+                let sent = |algorithm: Algorithm| {
+                    let schedule = algorithm.schedule(ranks).unwrap();
+                    SHAPES
+                        .map(|[rows, cols]| 2 * 8 * schedule.sent(rank, rows * cols))
+                        .into_iter()
+                        .sum::<usize>()
+                };
+                let counted = ran.0.last().unwrap().get(Axis::Tp, Op::AllReduce).bytes;
+                let calls = ran.0.last().unwrap().get(Axis::Tp, Op::AllReduce).calls;
+                if ranks > 1 {
+                    assert_eq!(counted, algorithms(ranks).into_iter().map(sent).sum::<usize>());
+                    assert_eq!(calls, 2 * SHAPES.len() * algorithms(ranks).len());
+                }
+            }
+        }
+    }
+
+    /// Kills: ranks that end with different bits. Five sums of positive numbers, each rounded once.
+    #[test]
+    fn floats_get_the_same_bits_on_all_ranks_and_nearly_the_direct_sum() {
+        let ran = World::threads(&[(Axis::Tp, 6)]).unwrap().run(|device: Cpu<f32>, mesh| {
+            let mut seen = Vec::new();
+            program(&device, &mesh, |x, _, reduce| {
+                for (i, &got) in x.read().unwrap().iter().enumerate().filter(|_| reduce == Reduce::Sum) {
+                    let exact = (0..6).map(|rank| f64::from(element::<f32>(rank, i))).sum::<f64>();
+                    assert!((f64::from(got) - exact).abs() <= 6.0 * 2f64.powi(-24) * exact);
+                }
+                seen.extend(x.read().unwrap().into_iter().map(f32::to_bits));
+            })?;
+            Ok::<_, CommError>(seen)
+        });
+        let ran = ran.unwrap();
+        assert!(ran.iter().all(|bits| *bits == ran[0]));
+    }
+
+    /// Kills: an all-reduce of one kind taken for one of another whose messages have the same sizes.
+    #[test]
+    fn ranks_that_reduce_otherwise_are_told_both() {
+        type Act = fn(&Group<Cpu<F61>>) -> Result<()>;
+        fn by(group: &Group<Cpu<F61>>, algorithm: Algorithm, rows: usize, reduce: Reduce) -> Result<()> {
+            let mut x = Tensor::from_fn(&Cpu::default(), Category::Buffers, rows, 12 / rows, F61::from_usize);
+            group.via(algorithm)?.all_reduce(&mut x, reduce)
+        }
+        let cases: [(Act, &str); 3] = [
+            (|g| by(g, Algorithm::Ring, 2, Reduce::Stab), "of all_reduce(stab) of 2x6 by ring"),
+            (|g| by(g, Algorithm::Ring, 3, Reduce::Sum), "of all_reduce(sum) of 3x4 by ring"),
+            (|g| by(g, Algorithm::Hierarchical { node: 1 }, 2, Reduce::Sum), "by hierarchical (nodes of 1)"),
+        ];
+        for (act, words) in cases {
+            let told = World::threads(&[(Axis::Tp, 4)]).unwrap().run(|_: Cpu<F61>, mesh| {
+                let group = mesh.group(Axis::Tp);
+                if mesh.rank() == 3 { act(group) } else { by(group, Algorithm::Ring, 2, Reduce::Sum) }
+            });
+            let why = told.unwrap_err().reason;
+            assert!(why.contains(words) && why.contains(" of all_reduce(sum) of 2x6 by ring"), "{why}");
+        }
+    }
+
+    /// Kills: messages of an all-reduce that wait for a request to be waited for, or take its place.
+    #[test]
+    fn an_all_reduce_goes_past_messages_under_way() {
+        let ran = World::threads(&[(Axis::Tp, 2)]).unwrap().run(|device: Cpu<f32>, mesh| {
+            let by = mesh.group(Axis::Tp).via(Algorithm::Ring)?;
+            let mut x = Tensor::from_fn(&device, Category::Buffers, 1, 2, |_| 1.0);
+            let one = Tensor::from_fn(&device, Category::Buffers, 1, 1, |_| 5.0);
+            let coming = (mesh.rank() == 0).then(|| by.start_receive(&device, 1, 1, 1)).transpose()?;
+            by.all_reduce(&mut x, Reduce::Sum)?;
+            match coming {
+                Some(coming) => assert_eq!(coming.wait()?.read().unwrap(), [5.0]),
+                None => by.send(0, &one)?,
+            }
+            Ok::<_, CommError>(x.read().unwrap())
+        });
+        assert_eq!(ran.unwrap(), [[2.0, 2.0], [2.0, 2.0]]);
+    }
+
+    /// Kills: parts of a group that take its algorithm, which was made for more ranks.
+    #[test]
+    fn parts_of_a_group_and_other_calls_go_directly() {
+        let ran = World::threads(&[(Axis::Tp, 4)]).unwrap().run(|device: Cpu<f32>, mesh| {
+            let by = mesh.group(Axis::Tp).via(Algorithm::Ring)?.named("w");
+            let half = by.split(|rank| rank / 2)?;
+            let mut x = Tensor::from_fn(&device, Category::Buffers, 1, 1, |_| 1.0);
+            half.all_reduce(&mut x, Reduce::Sum)?;
+            assert_eq!(by.all_gather(&x)?.read().unwrap(), [2.0; 4]);
+            // Of all ranks, too, whatever it went by before.
+            let all = if mesh.rank() == 0 { by.blocks(4)? } else { mesh.group(Axis::Tp).clone() };
+            all.all_reduce(&mut x, Reduce::Sum)?;
+            Ok::<_, CommError>(())
+        });
+        ran.unwrap();
+    }
+}
