@@ -58,6 +58,10 @@ fn steps(root: &Path, with_book: bool) -> Result<Vec<Step>, String> {
         .map_err(|why| format!("README.md cannot be read ({why})"))?;
     let mut steps = vec![
         Step { environment: None, command: readme::test_command(&readme)? },
+        Step {
+            environment: Some(("RUSTFLAGS", "--cfg loom")),
+            ..Step::new("cargo test --quiet --profile models --package comm --lib models::")
+        },
         Step::new("cargo fmt --check --all"),
         Step::new("cargo clippy --quiet --workspace --all-targets -- -D warnings"),
         Step {

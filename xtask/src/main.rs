@@ -11,8 +11,8 @@ The project's own tasks.
 Usage: cargo xtask <task>
 
 Tasks:
-  ci    the README's test command, then formatting, lints, API documentation and the book;
-        stops at the first step that fails, with that step's exit code
+  ci    the README's test command, then models of how ranks meet, formatting, lints, API documentation
+        and the book; stops at the first step that fails, with that step's exit code
 ";
 
 fn main() -> ExitCode {
