@@ -17,7 +17,7 @@ pub enum Error {
     /// A directory has this name.
     #[error("{} is a directory where a file should be", .0.display())]
     Directory(PathBuf),
-    /// A pipe, socket or device has this name; reading it might wait forever.
+    /// A pipe, socket or device has this name; reading it might wait forever, and writing would put a file in its place.
     #[error("{} is a pipe, socket or device where a regular file should be", .0.display())]
     Special(PathBuf),
     /// Not one byte.
@@ -95,11 +95,14 @@ impl Replacement {
     /// Begins the replacement of `target`, which need not exist; its folder must. It takes the old file's permissions.
     ///
     /// # Errors
-    /// If `target` is a directory or has no file name, or no file can be made beside it.
+    /// If `target` is a directory, pipe, socket or device or has no file name, or no file can be made beside it.
     pub fn beside(target: &Path) -> Result<Self, Error> {
         let Some(name) = target.file_name().filter(|_| !target.is_dir()) else {
             return Err(Error::Directory(target.to_owned()));
         };
+        if target.metadata().is_ok_and(|about| !about.is_file()) {
+            return Err(Error::Special(target.to_owned()));
+        }
         let prefix = format!(".{}.", name.display());
         let mut how = tempfile::Builder::new();
         how.prefix(&prefix).suffix(".tmp");
