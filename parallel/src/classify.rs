@@ -54,13 +54,17 @@ impl<D: Kernels> ClassifierTrainer<D> {
     /// # Panics
     /// If there is no microbatch, or one has not as many rows as labels.
     pub fn step(&mut self, microbatches: &[Examples<D::Elem>], lr: f64) -> Result<Report<D>> {
+        let _span = self.mesh.span(format_args!("step {}", self.optimizer.steps() + 1));
         let all = microbatches.iter().map(|m| m.labels.len()).sum();
         let (mut loss, mut first) = (None, 0);
         for (microbatch, examples) in microbatches.iter().enumerate() {
             let mine = self.deal(examples.labels.len());
             let cx = Cx::train(microbatch, &vec![1; mine.len()], all).numbered_from(first + mine.start);
             let labels = Ids::targets(&self.device, &examples.labels[mine.clone()], self.classes)?;
+            let span = self.mesh.span(format_args!("forward {microbatch}"));
             let addend = self.model.forward(&cx, self.rows(examples, mine), labels)?;
+            drop(span);
+            let _span = self.mesh.span(format_args!("backward {microbatch}"));
             self.model.backward(&cx)?;
             loss = Some(sum(loss, addend));
             first += examples.labels.len();

@@ -62,6 +62,7 @@ impl<D: Kernels> Trainer<D> {
     /// # Errors
     /// If the batch cannot be dealt, an id is outside the vocabulary, or ranks do not meet.
     pub fn step(&mut self, batch: &Batch, lr: f64) -> Result<Report<D>> {
+        let _span = self.mesh.span(format_args!("step {}", self.optimizer.steps() + 1));
         let mut loss = None;
         for microbatch in 0..batch.microbatches().len() {
             loss = Some(sum(loss, self.microbatch(batch, microbatch)?));
@@ -73,6 +74,7 @@ impl<D: Kernels> Trainer<D> {
     /// # Errors
     /// As [`step`](Self::step).
     pub fn evaluate(&mut self, batch: &Batch) -> Result<Tensor<D>> {
+        let _span = self.mesh.span("evaluate");
         let mut loss = None;
         for microbatch in 0..batch.microbatches().len() {
             let (share, ids, targets) = self.share(batch, microbatch)?;
@@ -88,7 +90,10 @@ impl<D: Kernels> Trainer<D> {
             .numbered_from(share.first)
             .dropping(self.seed, self.optimizer.steps())
             .recorded(self.record.clone());
+        let span = self.mesh.span(format_args!("forward {microbatch}"));
         let loss = self.forward(&cx, ids, targets)?;
+        drop(span);
+        let _span = self.mesh.span(format_args!("backward {microbatch}"));
         self.model.backward(&cx, None)?;
         Ok(loss)
     }
@@ -132,10 +137,13 @@ pub(crate) fn finish<D: Kernels>(
     mesh: &Mesh<D>,
     lr: f64,
 ) -> Result<Report<D>> {
+    let span = mesh.span("sync gradients");
     let loss = total(loss, mesh)?;
     for param in &mut params {
         param.sync(mesh)?;
     }
+    drop(span);
+    let _span = mesh.span("optimizer");
     Ok(Report { loss, norm2: optimizer.step(&mut params, mesh, lr)? })
 }
 
