@@ -3,7 +3,6 @@
 //! Shape L: Llama-like, width 512, 8 blocks, 8 heads, 2048 hidden features, vocabulary 8192, 4 sequences of 256
 //! tokens, f32. A step is forward, backward and plain descent, without clipping.
 use crate::{Layout, Result, measure};
-use comm::World;
 use kernels::Heads;
 use layers::{Kind, Random, Shape};
 use parallel::{Batch, Sequence, Trainer};
@@ -59,7 +58,7 @@ fn steps(layout: &Layout) -> Result<f64> {
     };
     let sequences = (0..4).map(|b| Sequence::new(ids(1, b), ids(2, b))).collect();
     let batch = Batch::new(sequences, 1)?;
-    let ranks = World::threads(&layout.axes())?.run(|device: Cpu<f32>, mesh| {
+    let ranks = layout.world()?.run(|device: Cpu<f32>, mesh| {
         let at = layout.place(&device, &mesh, &Random { seed: 1 });
         let mut trainer = Trainer::new(&at, &L, (Kind::Sgd, None))?;
         let mut best = f64::INFINITY;

@@ -11,8 +11,8 @@ use crate::digits::{Digits, Set};
 use crate::layout::LayoutError;
 use crate::schedule::Warmup;
 use crate::settings::{OptimizerName, at_least_1};
-use crate::{Error, Layout, Result};
-use comm::{Axis, Mesh, World};
+use crate::{Error, Layout, Network, Result};
+use comm::{Axis, Mesh};
 use layers::{Kind, Random, classifier};
 use parallel::{ClassifierTrainer, Examples, deal};
 use serde::Serialize;
@@ -77,6 +77,8 @@ pub struct Run<'a> {
     pub settings: Settings,
     /// Over which ranks.
     pub layout: Layout,
+    /// What lies between them.
+    pub network: Network,
     /// Where the model goes after every epoch; it has been prepared.
     pub out: Option<PathBuf>,
 }
@@ -115,11 +117,13 @@ pub fn sizes(pixels: usize, hidden: &[usize], classes: usize) -> Vec<usize> {
 /// One sentence on what does not fit.
 pub fn fits(layout: &Layout, sizes: &[usize]) -> Result<()> {
     if sizes.contains(&0) {
-        return Err(Error("a hidden size is 0; each must be at least 1".into()));
+        return Err(Error::new("a hidden size is 0; each must be at least 1"));
     }
     let parameters: u128 = sizes.windows(2).map(|s| (s[0] as u128 + 1) * s[1] as u128).sum();
     if parameters > MOST {
-        return Err(Error(format!("the sizes {sizes:?} make {parameters} parameters; {MOST} is the most")));
+        return Err(Error::new(format!(
+            "the sizes {sizes:?} make {parameters} parameters; {MOST} is the most"
+        )));
     }
     let (axis, ranks, shared) = (Axis::Tp, layout.size(Axis::Tp), classifier::shared(sizes));
     let Some(bad) = shared.iter().find(|size| !size.is_multiple_of(ranks)) else { return Ok(()) };
@@ -155,20 +159,21 @@ impl Run<'_> {
         let Settings { epochs, batch_size, microbatches, clip, .. } = self.settings;
         at_least_1(&[("epochs", epochs), ("batch-size", batch_size), ("microbatches", microbatches)])?;
         if let Some(clip) = clip.filter(|c| !(c.is_finite() && *c > 0.0)) {
-            return Err(Error(format!("--clip is {clip}; it must be a positive number")));
+            return Err(Error::new(format!("--clip is {clip}; it must be a positive number")));
         }
         self.schedule().validate()?;
         if self.batch() < microbatches {
             let n = self.batch();
-            return Err(Error(format!(
+            return Err(Error::new(format!(
                 "{n} pictures in {microbatches} microbatches: each needs at least one"
             )));
         }
         let sizes = self.sizes();
         fits(&self.layout, &sizes)?;
+        self.network.fits(&[self.layout])?;
         let features = self.batch() as u128 * sizes.iter().map(|n| *n as u128).sum::<u128>();
         if features > MOST {
-            return Err(Error(format!(
+            return Err(Error::new(format!(
                 "a step of {} pictures has {features} features; {MOST} is the most",
                 self.batch()
             )));
@@ -185,15 +190,16 @@ impl Run<'_> {
             OptimizerName::Sgd => Kind::Sgd,
             OptimizerName::Adamw => Kind::ADAMW,
         };
-        let ranks = World::threads(&self.layout.axes())?.run(|device: Cpu<f32>, mesh: Mesh<_>| {
-            let values = &Random { seed: self.settings.seed };
-            let at = self.layout.place(&device, &mesh, values);
-            let mut trainer = ClassifierTrainer::new(&at, &self.sizes(), (kind, self.settings.clip))?;
-            let watch = (mesh.rank() == 0).then_some(watch);
-            (0..self.settings.epochs)
-                .map(|epoch| self.epoch(epoch, &mut trainer, watch))
-                .collect::<Result<Vec<_>>>()
-        })?;
+        let ranks =
+            self.network.world(&self.layout, "training")?.run(|device: Cpu<f32>, mesh: Mesh<_>| {
+                let values = &Random { seed: self.settings.seed };
+                let at = self.layout.place(&device, &mesh, values);
+                let mut trainer = ClassifierTrainer::new(&at, &self.sizes(), (kind, self.settings.clip))?;
+                let watch = (mesh.rank() == 0).then_some(watch);
+                (0..self.settings.epochs)
+                    .map(|epoch| self.epoch(epoch, &mut trainer, watch))
+                    .collect::<Result<Vec<_>>>()
+            })?;
         Ok(ranks.into_iter().next().expect("a rank"))
     }
     fn epoch(
@@ -212,7 +218,7 @@ impl Run<'_> {
             let loss = report.loss.read().expect("the host has values")[0].to_f64();
             if !loss.is_finite() {
                 let epoch = epoch + 1;
-                return Err(Error(format!(
+                return Err(Error::new(format!(
                     "the loss of step {step} of epoch {epoch} is {loss}; a smaller --lr may help"
                 )));
             }

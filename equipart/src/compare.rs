@@ -6,8 +6,8 @@ use crate::prove::{Subject, Truths, prove};
 use crate::sampling::Sampling;
 use crate::settings::sequences;
 use crate::text::Corpus;
-use crate::{Layout, Model, Result};
-use comm::{Axis, Mesh, World};
+use crate::{Layout, Model, Network, Result};
+use comm::{Axis, Mesh};
 use kernels::CpuScalar;
 use layers::Kind;
 use parallel::{Batch, Trainer};
@@ -89,6 +89,8 @@ pub struct Work<'a> {
     pub corpus: &'a Corpus,
     /// The layouts besides the unsplit one, which always comes first.
     pub layouts: Vec<Layout>,
+    /// Between the ranks of each, where time is taken; what judges them runs without. In a trace each row is a run.
+    pub network: Network,
 }
 
 impl Work<'_> {
@@ -112,9 +114,10 @@ pub fn compare(work: &Work, watch: &dyn Fn(&str)) -> Result<Vec<Row>> {
     for layout in &layouts {
         layout.fits(&work.model.config.shape)?;
     }
+    work.network.fits(&layouts)?;
     let request = request(work);
     watch("generating under none");
-    let alone = fastest(work.model, &layouts[0], &request)?;
+    let alone = fastest(work, &layouts[0], &request)?;
     let verdicts = verdicts(work, &layouts, &alone, watch)?;
     let mut rows = inference(work, &layouts, &request, &alone, watch)?;
     rows.extend(training(work, &layouts, watch)?);
@@ -200,7 +203,7 @@ fn inference(
             alone
         } else {
             watch(&format!("generating under {layout}"));
-            again = fastest(work.model, layout, request)?;
+            again = fastest(work, layout, request)?;
             &again
         };
         let error = largest_error(&all_logits::<f32>(work.model, layout, &texts)?, &truth);
@@ -225,11 +228,13 @@ fn inference(
     Ok(rows)
 }
 
-/// The fastest of a few runs.
-fn fastest(model: &Model, layout: &Layout, request: &Request) -> Result<Generated> {
-    let mut best = generate::generate(model, layout, request, &|_| ())?;
-    for _ in 1..RUNS {
-        let again = generate::generate(model, layout, request, &|_| ())?;
+/// The fastest of a few runs. The last, when all is warm, is the one in the trace.
+fn fastest(work: &Work, layout: &Layout, request: &Request) -> Result<Generated> {
+    let run = |network: &Network| generate::generate(work.model, (layout, network), request, &|_| ());
+    let untraced = work.network.untraced();
+    let mut best = run(&untraced)?;
+    for turn in 1..RUNS {
+        let again = run(if turn + 1 < RUNS { &untraced } else { &work.network })?;
         if measure::seconds(&again.taken) < measure::seconds(&best.taken) {
             best = again;
         }
@@ -306,7 +311,7 @@ fn trainer<S: CpuScalar>(
 
 /// What a step takes of each rank: the memory of one, the time of the fastest.
 fn fastest_step(work: &Work, layout: &Layout, batch: &Batch) -> Result<Vec<Taken>> {
-    let ranks = World::threads(&layout.axes())?.run(|device: Cpu<f32>, mesh| {
+    let ranks = work.network.world(layout, "training")?.run(|device: Cpu<f32>, mesh| {
         let mut trainer = trainer(work, layout, &device, &mesh)?;
         let mut fastest: Option<Taken> = None;
         for _ in 0..STEPS {
@@ -321,7 +326,7 @@ fn fastest_step(work: &Work, layout: &Layout, batch: &Batch) -> Result<Vec<Taken
 
 /// All weights after one step. Gathering takes memory of its own, so this is a run of its own.
 fn new_weights<S: CpuScalar + Real>(work: &Work, layout: &Layout, batch: &Batch) -> Result<Vec<f64>> {
-    let mut ranks = World::threads(&layout.axes())?.run(|device: Cpu<S>, mesh| {
+    let mut ranks = layout.world()?.run(|device: Cpu<S>, mesh| {
         let (mut trainer, mut weights) = (trainer(work, layout, &device, &mesh)?, Vec::new());
         trainer.step(batch, LR)?;
         for param in trainer.model().params() {

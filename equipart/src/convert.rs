@@ -30,7 +30,7 @@ pub struct Converted {
 /// cannot be written. The folder then holds no model.
 pub fn convert(model: &Model, out: &Path, dtype: Option<Dtype>) -> Result<Converted> {
     let Some(stored) = model.tensors() else {
-        return Err(Error(format!(
+        return Err(Error::new(format!(
             "{} are in no file; train them and convert what is written",
             model.origin
         )));
@@ -40,7 +40,7 @@ pub fn convert(model: &Model, out: &Path, dtype: Option<Dtype>) -> Result<Conver
     let uniform = kinds().next().filter(|first| kinds().all(|kind| kind == *first));
     let dtype = dtype.or(uniform).unwrap_or(Dtype::F32);
     if !matches!(dtype, Dtype::F64 | Dtype::F32 | Dtype::F16 | Dtype::Bf16) {
-        return Err(Error(format!("weights are not written as {dtype}; choose F32, BF16 or F16")));
+        return Err(Error::new(format!("weights are not written as {dtype}; choose F32, BF16 or F16")));
     }
     prepare(out)?;
     let to = names::entries(&model.config.shape);
@@ -59,7 +59,7 @@ pub fn convert(model: &Model, out: &Path, dtype: Option<Dtype>) -> Result<Conver
 /// Makes the folder, or sees that it is empty.
 fn prepare(out: &Path) -> Result<()> {
     let fail = |what: &str| {
-        Err(Error(format!("{} {what}; the output must be an empty folder, or none", out.display())))
+        Err(Error::new(format!("{} {what}; the output must be an empty folder, or none", out.display())))
     };
     if out.exists() && !out.is_dir() {
         return fail("is a file");
@@ -67,7 +67,7 @@ fn prepare(out: &Path) -> Result<()> {
     if fs::read_dir(out).is_ok_and(|mut files| files.next().is_some()) {
         return fail("is not empty");
     }
-    fs::create_dir_all(out).map_err(|why| Error(format!("{} cannot be made: {why}", out.display())))
+    fs::create_dir_all(out).map_err(|why| Error::new(format!("{} cannot be made: {why}", out.display())))
 }
 
 /// Writes config.json and what goes along with it.

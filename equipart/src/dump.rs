@@ -116,7 +116,7 @@ const NAMES: &str = "names.json";
 /// # Errors
 /// If it cannot be made, an earlier dump cannot be removed, or nothing can be written there.
 pub fn prepare(dir: &Path) -> Result<()> {
-    let fail = |what: &str, why: std::io::Error| Error(format!("{} {what}: {why}", dir.display()));
+    let fail = |what: &str, why: std::io::Error| Error::new(format!("{} {what}: {why}", dir.display()));
     fs::create_dir_all(dir).map_err(|why| fail("cannot be made a folder", why))?;
     for name in [ACTIVATIONS, GRADIENTS, WEIGHTS, NAMES] {
         match fs::remove_file(dir.join(name)) {

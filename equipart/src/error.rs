@@ -1,9 +1,28 @@
 //! What the commands say when they cannot do what was asked.
+use comm::{FlightRecorder, RankError};
 
 /// One clear sentence. The binary prints it and exits with code 2.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct Error(pub String);
+#[error("{why}")]
+pub struct Error {
+    /// The sentence.
+    pub why: String,
+    /// The last calls of every rank, where ranks failed. The binary prints them below the sentence.
+    pub calls: Option<FlightRecorder>,
+}
+
+impl Error {
+    /// Of no rank.
+    pub fn new(why: impl Into<String>) -> Self {
+        Self { why: why.into(), calls: None }
+    }
+}
+
+impl From<RankError> for Error {
+    fn from(failure: RankError) -> Self {
+        Self { why: failure.to_string(), calls: Some(failure.calls) }
+    }
+}
 
 /// A result with this crate's error.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -12,14 +31,13 @@ macro_rules! from {
     ($($source:ty),* $(,)?) => {
         $(impl From<$source> for Error {
             fn from(why: $source) -> Self {
-                Self(why.to_string())
+                Self::new(why.to_string())
             }
         })*
     };
 }
 from!(
     comm::CommError,
-    comm::RankError,
     layers::Error,
     parallel::Error,
     parallel::BatchError,

@@ -1,6 +1,5 @@
 //! `eval`: how well a model tells a text or given ids: mean loss, perplexity, tokens.
 use crate::{Error, Layout, Model, Result};
-use comm::World;
 use layers::Kind;
 use parallel::{Batch, Sequence, Trainer};
 use serde::Serialize;
@@ -30,14 +29,14 @@ pub fn evaluate(model: &Model, layout: &Layout, sequences: Vec<Sequence>) -> Res
     let data = layout.size(comm::Axis::Dp);
     let microbatches = sequences.len().div_ceil(TOGETHER * data).min(sequences.len() / data).max(1);
     let batch = Batch::new(sequences, microbatches)?;
-    let ranks = World::threads(&layout.axes())?.run(|device: Cpu<f32>, mesh| {
+    let ranks = layout.world()?.run(|device: Cpu<f32>, mesh| {
         let at = layout.place(&device, &mesh, model.values());
         let mut trainer = Trainer::new(&at, shape, (Kind::Sgd, None))?;
         Ok::<_, parallel::Error>(trainer.evaluate(&batch)?.read().expect("the host has values")[0].to_f64())
     })?;
     let (loss, tokens) = (ranks[0], batch.counted());
     if !loss.is_finite() {
-        return Err(Error(format!("the loss is {loss}, no finite number; the weights may not be")));
+        return Err(Error::new(format!("the loss is {loss}, no finite number; the weights may not be")));
     }
     Ok(Evaluation { loss, perplexity: loss.exp(), tokens })
 }

@@ -3,8 +3,8 @@
 use crate::dump::{self, Seen};
 use crate::measure::{self, PeakBytes, Taken};
 use crate::sampling::Sampling;
-use crate::{Error, Layout, Model, Result};
-use comm::{Axis, Mesh, World};
+use crate::{Error, Layout, Model, Network, Result};
+use comm::{Axis, Mesh};
 use kernels::CpuScalar;
 use layers::{Chunk, Cx, Record};
 use parallel::deal;
@@ -85,17 +85,17 @@ impl Request {
         let (data, positions) = (layout.size(Axis::Dp), model.config.positions);
         if self.prompts.len() < data {
             let n = self.prompts.len();
-            return Err(Error(format!(
+            return Err(Error::new(format!(
                 "{n} prompts cannot be dealt over dp={data}: each rank needs at least one"
             )));
         }
         for prompt in &self.prompts {
             if prompt.is_empty() {
-                return Err(Error("the prompt is empty; it must have at least one token".into()));
+                return Err(Error::new("the prompt is empty; it must have at least one token"));
             }
             let tokens = prompt.len().saturating_add(self.max_new);
             if tokens > positions {
-                return Err(Error(format!(
+                return Err(Error::new(format!(
                     "a prompt of {} tokens and {} new ones make {tokens}; the model has {positions} positions",
                     prompt.len(),
                     self.max_new
@@ -107,18 +107,18 @@ impl Request {
     }
 }
 
-/// Continues the prompts under a layout. `watch` is told of every new token of the first prompt.
+/// Continues the prompts under a layout, over a network. `watch` is told of every new token of the first prompt.
 ///
 /// # Errors
 /// If the request, the layout and the model do not fit, or a rank fails.
 pub fn generate(
     model: &Model,
-    layout: &Layout,
+    (layout, network): (&Layout, &Network),
     request: &Request,
     watch: &(dyn Fn(u32) + Sync),
 ) -> Result<Generated> {
     request.check(model, layout)?;
-    let ranks = World::threads(&layout.axes())?.run(|device: Cpu<f32>, mesh| {
+    let ranks = network.world(layout, "inference")?.run(|device: Cpu<f32>, mesh| {
         let (texts, taken, seen) = on_rank((model, layout), request, &device, &mesh, watch)?;
         let speaks = mesh.group(Axis::Tp).rank() == 0;
         Ok::<_, Error>((if speaks { texts } else { Vec::new() }, taken, seen.filter(|_| speaks)))
@@ -153,6 +153,7 @@ fn on_rank(
         let cx = Cx::infer(&lengths).numbered_from(mine.start).recorded(record.clone());
         let mut cx = cx.with_cache(capacity);
         for new in 0..request.max_new.max(1) {
+            let _span = if new == 0 { mesh.span("prompt") } else { mesh.span(format_args!("token {new}")) };
             if new > 0 {
                 cx.advance(&lengths);
             }
@@ -221,7 +222,7 @@ pub fn all_logits<S: CpuScalar + Real>(
 ) -> Result<Vec<f64>> {
     layout.fits(&model.config.shape)?;
     let lengths: Vec<_> = sequences.iter().map(Vec::len).collect();
-    let ranks = World::threads(&layout.axes())?.run(|device: Cpu<S>, mesh| {
+    let ranks = layout.world()?.run(|device: Cpu<S>, mesh| {
         let at = layout.place(&device, &mesh, model.values());
         let mut chunk = Chunk::whole(&at, &model.config.shape)?;
         let ids = Ids::new(&device, &sequences.concat(), model.config.shape.vocabulary)?;

@@ -21,9 +21,9 @@ enum Item {
 pub fn read(path: &Path, vocabulary: usize, positions: usize) -> Result<Vec<Sequence>> {
     let name = path.display();
     let items: Vec<Item> = serde_json::from_slice(&files::read(path)?)
-        .map_err(|why| Error(format!("{name} is no JSON list of lists of token ids: {why}")))?;
+        .map_err(|why| Error::new(format!("{name} is no JSON list of lists of token ids: {why}")))?;
     if items.is_empty() {
-        return Err(Error(format!(
+        return Err(Error::new(format!(
             "{name} has no sequences; it must be a list of one or more lists of token ids"
         )));
     }
@@ -33,11 +33,13 @@ pub fn read(path: &Path, vocabulary: usize, positions: usize) -> Result<Vec<Sequ
             Item::Packed(documents) => documents,
         };
         if documents.is_empty() {
-            return Err(Error(format!("{name}: sequence {at} has no documents; it must have one or more")));
+            return Err(Error::new(format!(
+                "{name}: sequence {at} has no documents; it must have one or more"
+            )));
         }
         let pair = |ids: Vec<u32>| {
             check(&ids, vocabulary, positions)
-                .map_err(|why| Error(format!("{name}: sequence {at} {why}")))?;
+                .map_err(|why| Error::new(format!("{name}: sequence {at} {why}")))?;
             Ok((ids[..ids.len() - 1].to_vec(), ids[1..].to_vec()))
         };
         Ok(Sequence::packed(&documents.into_iter().map(pair).collect::<Result<Vec<_>>>()?))
@@ -80,7 +82,7 @@ mod tests {
         let path = dir.path().join("ids.json");
         std::fs::write(&path, text).unwrap();
         let shown = path.display().to_string();
-        read(&path, 10, 3).map_err(|why| why.0.replace(&shown, "ids.json"))
+        read(&path, 10, 3).map_err(|error| error.why.replace(&shown, "ids.json"))
     }
 
     /// Kills: targets that are not the next ids, a document's last id followed by the next document's first.

@@ -6,7 +6,7 @@
 //! An axis left out has one rank. `sp`: sequence regions, in which the tensor ranks share the tokens of norms, dropout
 //! and residuals; it needs tensor ranks, and has no number of its own (`sp=2` is taken where it is that of `tp`). Printed: the axes that are split, innermost first (the one whose ranks talk most
 //! comes first, as in `tp=2,dp=2`); `none` if there is none. What is printed reads back as the same layout.
-use comm::{Axis, Mesh};
+use comm::{Axis, CommError, Mesh, World};
 use kernels::Kernels;
 use layers::{Builder, Shape, Values};
 use std::fmt;
@@ -160,6 +160,13 @@ impl Layout {
     /// Every axis with its ranks, outermost first: what a world is made of.
     pub fn axes(&self) -> Vec<(Axis, usize)> {
         Axis::ALL.iter().map(|&axis| (axis, self.size(axis))).collect()
+    }
+    /// The world of its ranks, threads of this process.
+    ///
+    /// # Errors
+    /// If there are more ranks than a world can have.
+    pub fn world(&self) -> Result<World, CommError> {
+        World::threads(&self.axes())
     }
     /// The numbers of ranks along an axis that `fit`, all else unchanged.
     pub(crate) fn possible(&self, axis: Axis, fit: impl Fn(usize) -> bool) -> Vec<usize> {

@@ -12,11 +12,15 @@
 //! | `eval` | [`mod@eval`] | loss and perplexity of a text or of given ids |
 //! | `convert` | [`mod@convert`] | writes a model anew, in the Hugging Face layout |
 //! | `price` | [`mod@price`] | peak memory, operations and traffic of a layout, from shapes alone |
+//! | `collectives` | [`mod@collectives`] | all-reduce algorithms: who sends what to whom when, and what they take |
 //! | `bench` | [`mod@bench`] | step times of one shape |
+//!
+//! What runs, runs over a [`Network`]: links, patience, and a trace that [`mod@trace`] makes a file of.
 pub mod bench;
 pub mod bound;
 pub mod classify;
 pub mod cli;
+pub mod collectives;
 pub mod compare;
 pub mod config;
 pub mod convert;
@@ -31,6 +35,7 @@ pub mod layout;
 pub mod measure;
 pub mod model;
 pub mod names;
+pub mod network;
 pub mod oracle;
 pub mod price;
 pub mod prove;
@@ -40,9 +45,11 @@ pub mod settings;
 pub mod state;
 pub mod text;
 pub mod tokenizer;
+pub mod trace;
 pub mod train;
 
 pub use config::Config;
 pub use error::{Error, Result};
 pub use layout::Layout;
 pub use model::Model;
+pub use network::Network;

@@ -3,7 +3,7 @@
 use crate::measure;
 use crate::settings::Settings;
 use crate::{Config, Layout, Result};
-use comm::Mesh;
+use comm::{Ledger, Mesh};
 use kernels::{Kernels, Meta};
 use layers::{Random, Shape};
 use parallel::{Batch, Sequence, Trainer};
@@ -24,12 +24,40 @@ pub struct Price {
     pub flops: u64,
     /// Bytes this rank sends in a step, as if the ranks of each axis stood in a ring.
     pub traffic_bytes: usize,
+    /// What it says in a step, by axis and operation.
+    pub traffic: Vec<Said>,
+}
+
+/// What one rank says along one axis in one operation.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Said {
+    /// The axis.
+    pub axis: &'static str,
+    /// The operation.
+    pub operation: &'static str,
+    /// How often.
+    pub calls: usize,
+    /// Bytes of the tensors given.
+    pub payload_bytes: usize,
+    /// Bytes that this rank sends.
+    pub wire_bytes: usize,
+}
+
+fn said(ledger: &Ledger) -> Vec<Said> {
+    let said = |(axis, op, t): (comm::Axis, comm::Op, comm::Traffic)| Said {
+        axis: axis.name(),
+        operation: op.name(),
+        calls: t.calls,
+        payload_bytes: t.payload,
+        wire_bytes: t.bytes,
+    };
+    ledger.iter().map(said).collect()
 }
 
 /// Steps that are run: from the second on, everything a step holds is held.
 const STEPS: usize = 2;
 
-/// The program that is priced, on any device: peaks over all phases, operations and wire bytes of the last step.
+/// The program that is priced, on any device: peaks over all phases, operations and traffic of the last step.
 ///
 /// # Errors
 /// If the layout does not fit the shape or the batch.
@@ -38,17 +66,22 @@ pub fn program<D: Kernels>(
     layout: &Layout,
     shape: &Shape,
     settings: &Settings,
-) -> Result<(Peaks, u64, usize)> {
+) -> Result<(Peaks, u64, Ledger)> {
     let tokens = vec![0; settings.seq];
     let sequence = Sequence::new(tokens.clone(), tokens);
     let batch = Batch::new(vec![sequence; settings.batch_size], settings.microbatches)?;
     let at = layout.place(device, mesh, &Random { seed: 0 });
     let mut trainer = Trainer::new(&at, shape, settings.optimizer())?;
-    let mut last = (0, 0);
+    let mut last = (0, Ledger::default());
     for _ in 0..STEPS {
-        let flops = device.meter().flops();
-        let (_, taken) = measure::work(device, mesh, Phase::Step, || trainer.step(&batch, settings.lr))?;
-        last = (device.meter().flops() - flops, taken.wire);
+        let (flops, mut said) = (device.meter().flops(), Ledger::default());
+        measure::work(device, mesh, Phase::Step, || {
+            let before = mesh.ledger();
+            let report = trainer.step(&batch, settings.lr);
+            said = mesh.ledger() - &before;
+            report
+        })?;
+        last = (device.meter().flops() - flops, said);
     }
     Ok((device.meter().peaks_of_all(), last.0, last.1))
 }
@@ -63,11 +96,12 @@ pub fn price(config: &Config, settings: &Settings, layout: &Layout) -> Result<Ve
     settings.check(config)?;
     let on_rank = |rank| {
         let (device, mesh) = (Meta::<Cpu<f32>>::default(), Mesh::ghost(&layout.axes(), rank)?);
-        let (peaks, flops, traffic_bytes) = program((&device, &mesh), layout, shape, settings)?;
+        let (peaks, flops, ledger) = program((&device, &mesh), layout, shape, settings)?;
         let mut peak_bytes: BTreeMap<_, _> =
             Category::ALL.iter().map(|c| (c.name(), peaks.category[*c as usize])).collect();
         peak_bytes.insert("total", peaks.total);
-        Ok(Price { layout: layout.to_string(), rank, peak_bytes, flops, traffic_bytes })
+        let (traffic_bytes, traffic) = (ledger.wire_bytes(), said(&ledger));
+        Ok(Price { layout: layout.to_string(), rank, peak_bytes, flops, traffic_bytes, traffic })
     };
     (0..layout.ranks()).map(on_rank).collect()
 }

@@ -14,7 +14,7 @@ pub use subject::Subject;
 use self::trace::{Named, Trace};
 use crate::dump::{self, About, Seen};
 use crate::{Layout, Result};
-use comm::{Axis, Mesh, World};
+use comm::{Axis, Mesh};
 use kernels::Kernels;
 use layers::{Chunk, Cx, Random};
 use parallel::{Entry, Trainer};
@@ -151,7 +151,7 @@ pub fn prove(subject: &Subject, layout: &Layout, keys: &[Key], truths: &Truths) 
     let one = |key: Key| {
         let _key = key.enter();
         let truth = OnceLock::new();
-        let ranks = World::threads(&layout.axes())?.run(|device: Cpu<F61>, mesh| {
+        let ranks = layout.world()?.run(|device: Cpu<F61>, mesh| {
             let Run { start, trace, .. } = program(subject, layout, &device, &mesh, false)?;
             let truth = truth.get_or_init(|| truths.of(key, subject, start));
             let truth = truth.get().expect("just computed");
@@ -204,7 +204,7 @@ fn under_keys(
 pub fn dump(subject: &Subject, layout: &Layout, key: Key, dir: &Path, entries: &[Entry]) -> Result<()> {
     layout.fits(&subject.shape)?;
     let _key = key.enter();
-    let ranks = World::threads(&layout.axes())?.run(|device: Cpu<F61>, mesh| {
+    let ranks = layout.world()?.run(|device: Cpu<F61>, mesh| {
         let run = program(subject, layout, &device, &mesh, true)?;
         Ok::<_, parallel::Error>(run.seen.filter(|_| mesh.group(Axis::Tp).rank() == 0))
     })?;

@@ -94,33 +94,35 @@ impl Settings {
         self.check_loss()?;
         if longest > config.positions {
             let positions = config.positions;
-            return Err(Error(format!("sequences of {longest} tokens; the model has {positions} positions")));
+            return Err(Error::new(format!(
+                "sequences of {longest} tokens; the model has {positions} positions"
+            )));
         }
         if tokens > MAX_TOKENS {
-            return Err(Error(format!("a step of {tokens} tokens; it can have {MAX_TOKENS} at most")));
+            return Err(Error::new(format!("a step of {tokens} tokens; it can have {MAX_TOKENS} at most")));
         }
         let shape = &config.shape;
         let attention =
             longest as u128 * shape.blocks as u128 * (shape.heads.queries * shape.heads.dim) as u128;
         if tokens * (6 * shape.parameters() as u128 + 14 * attention) > u128::from(u64::MAX / 2) {
-            return Err(Error(
-                "a step of this model has more than 2^63 operations, too many to count".into(),
-            ));
+            return Err(Error::new("a step of this model has more than 2^63 operations, too many to count"));
         }
         Ok(())
     }
     fn check_loss(&self) -> Result<()> {
         let Self { label_smoothing, z_loss, .. } = *self;
         if !(0.0..1.0).contains(&label_smoothing) {
-            return Err(Error(format!(
+            return Err(Error::new(format!(
                 "--label-smoothing is {label_smoothing}; it must be 0 or more and below 1"
             )));
         }
         if let Some(rate) = self.dropout.filter(|rate| !(0.0..1.0).contains(rate)) {
-            return Err(Error(format!("--dropout is {rate}; it must be 0 or more and below 1, or config")));
+            return Err(Error::new(format!(
+                "--dropout is {rate}; it must be 0 or more and below 1, or config"
+            )));
         }
         if !(z_loss.is_finite() && z_loss >= 0.0) {
-            return Err(Error(format!("--z-loss is {z_loss}; it must be 0 or more")));
+            return Err(Error::new(format!("--z-loss is {z_loss}; it must be 0 or more")));
         }
         Ok(())
     }
@@ -149,7 +151,7 @@ impl Settings {
 /// Flags that count something.
 pub(crate) fn at_least_1(flags: &[(&str, usize)]) -> Result<()> {
     match flags.iter().find(|(_, n)| *n == 0) {
-        Some((flag, _)) => Err(Error(format!("--{flag} is 0; it must be at least 1"))),
+        Some((flag, _)) => Err(Error::new(format!("--{flag} is 0; it must be at least 1"))),
         None => Ok(()),
     }
 }

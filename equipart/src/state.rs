@@ -41,11 +41,11 @@ pub(crate) fn claim(dir: &Path, config: &str, or: &str) -> Result<Lock> {
     let lock = lock(dir)?;
     let name = dir.display();
     if files_of(dir).iter().any(|file| file.strip_suffix(".safetensors").is_some()) {
-        return Err(Error(format!("{name} holds a model already; {or}")));
+        return Err(Error::new(format!("{name} holds a model already; {or}")));
     }
     let path = dir.join("config.json");
     if path.exists() && files::read(&path).ok().as_deref() != Some(config.as_bytes()) {
-        return Err(Error(format!("{name} holds another model's config.json; choose another folder")));
+        return Err(Error::new(format!("{name} holds another model's config.json; choose another folder")));
     }
     Ok(lock)
 }
@@ -67,12 +67,12 @@ pub fn prepare_again(dir: &Path, from: &Path, model: &Model) -> Result<Lock> {
 /// Makes the folder if there is none, and takes it for this run.
 fn lock(dir: &Path) -> Result<Lock> {
     if dir.exists() && !dir.is_dir() {
-        return Err(Error(format!("{} is a file; the output must be a folder", dir.display())));
+        return Err(Error::new(format!("{} is a file; the output must be a folder", dir.display())));
     }
-    fs::create_dir_all(dir).map_err(|why| Error(format!("{} cannot be made: {why}", dir.display())))?;
+    fs::create_dir_all(dir).map_err(|why| Error::new(format!("{} cannot be made: {why}", dir.display())))?;
     let Ok(folder) = fs::File::open(dir) else { return Ok(Lock(None)) }; // some systems do not open folders
     match folder.try_lock() {
-        Err(fs::TryLockError::WouldBlock) => Err(Error(format!(
+        Err(fs::TryLockError::WouldBlock) => Err(Error::new(format!(
             "{} is in use by another run; wait for it or choose another folder",
             dir.display()
         ))),
@@ -120,7 +120,7 @@ pub fn save<S: CpuScalar + Real>(
     let entries = names::entries(&config.shape);
     let (model, optimizer, mesh) = trainer.parts();
     let (params, step) = (model.params(), optimizer.steps());
-    let noted = serde_json::to_string(settings).map_err(|why| Error(why.to_string()))?;
+    let noted = serde_json::to_string(settings).map_err(|why| Error::new(why.to_string()))?;
     let training = || ("training".to_string(), noted.clone());
     let notes: BTreeMap<_, _> = [training()].into();
     parallel::save_optimizer(&dir.join(optimizer_file(step)), notes, optimizer, &params, mesh)?;
@@ -162,20 +162,23 @@ impl State {
         let model = Model::read(dir)?;
         let Some(steps) = model.note("step").and_then(|s| s.parse().ok()) else {
             let dir = dir.display();
-            return Err(Error(format!("{dir} holds a model but no checkpoint of a training run to resume")));
+            return Err(Error::new(format!(
+                "{dir} holds a model but no checkpoint of a training run to resume"
+            )));
         };
         let path = dir.join(optimizer_file(steps));
         let optimizer = File::open(&path)?;
         let noted = |key: &str| optimizer.metadata().get(key).map(String::as_str);
         let of_another = noted("steps") != model.note("step") || noted("training") != model.note("training");
         if of_another {
-            return Err(Error(format!(
+            return Err(Error::new(format!(
                 "{} is of another run or step than the model beside it",
                 path.display()
             )));
         }
         let settings = noted("training").and_then(|s| serde_json::from_str(s).ok());
-        let no_settings = || Error(format!("{}: the run's settings are not noted in it", path.display()));
+        let no_settings =
+            || Error::new(format!("{}: the run's settings are not noted in it", path.display()));
         Ok(Self { model, settings: settings.ok_or_else(no_settings)?, steps, path, optimizer })
     }
     /// Steps that were done.

@@ -4,8 +4,8 @@ use crate::measure::Taken;
 use crate::settings::{Settings, at_least_1, sequences};
 use crate::state::{self, State};
 use crate::text::{self, Corpus};
-use crate::{Error, Layout, Model, Result, dump, measure, names};
-use comm::{Axis, Mesh, World};
+use crate::{Error, Layout, Model, Network, Result, dump, measure, names};
+use comm::{Axis, Mesh};
 use parallel::{Batch, Sequence, Trainer};
 use serde::Serialize;
 use std::path::PathBuf;
@@ -23,6 +23,8 @@ pub struct Run<'a> {
     pub settings: Settings,
     /// Over which ranks.
     pub layout: Layout,
+    /// What lies between them.
+    pub network: Network,
     /// Where checkpoints go; it has been prepared.
     pub out: Option<PathBuf>,
     /// Where the run goes on from.
@@ -84,6 +86,7 @@ impl Run<'_> {
     pub fn check(&self) -> Result<()> {
         let Settings { steps, microbatches, clip, .. } = self.settings;
         self.layout.fits(&self.model.config.shape)?;
+        self.network.fits(&[self.layout])?;
         match self.source {
             Source::Text(_) => self.settings.check(&self.model.config)?,
             Source::Ids(all) => {
@@ -96,7 +99,7 @@ impl Run<'_> {
         at_least_1(&[every, ("stop-after", self.stop_after.unwrap_or(1))])?;
         if clip.is_some_and(|c| !(c.is_finite() && c > 0.0)) {
             let clip = clip.unwrap_or_default();
-            return Err(Error(format!("--clip is {clip}; it must be a positive number")));
+            return Err(Error::new(format!("--clip is {clip}; it must be a positive number")));
         }
         if let Source::Text(corpus) = self.source {
             corpus.fits(self.model.config.shape.vocabulary)?;
@@ -108,7 +111,7 @@ impl Run<'_> {
         }
         let done = self.resume.as_ref().map_or(0, State::steps);
         if done >= steps {
-            return Err(Error(format!(
+            return Err(Error::new(format!(
                 "{done} steps are done already; --steps {steps} leaves nothing to do"
             )));
         }
@@ -121,7 +124,7 @@ impl Run<'_> {
     pub fn train(&self, watch: &(dyn Fn(&StepLine) + Sync)) -> Result<Finished> {
         self.check()?;
         let peaks = Mutex::new(vec![0; self.layout.ranks()]);
-        let world = World::threads(&self.layout.axes())?;
+        let world = self.network.world(&self.layout, "training")?;
         let ranks = world.run(|device: Cpu<f32>, mesh| {
             let shape = &self.settings.shape(&self.model.config);
             let optimizer = self.settings.optimizer();
@@ -166,7 +169,9 @@ impl Run<'_> {
             };
             let loss = report.loss.read().expect("the host has values")[0].to_f64();
             if !loss.is_finite() {
-                return Err(Error(format!("the loss of step {step} is {loss}; a smaller --lr may help")));
+                return Err(Error::new(format!(
+                    "the loss of step {step} is {loss}; a smaller --lr may help"
+                )));
             }
             let peak_bytes = all_peaks(device, mesh, peaks)?;
             if mesh.rank() == 0 {
@@ -176,6 +181,7 @@ impl Run<'_> {
             clock = Instant::now();
             let now = (step + 1) % self.checkpoint_every == 0 || step + 1 == until;
             if let (Some(dir), true) = (&self.out, now) {
+                let _span = mesh.span("checkpoint");
                 state::save(dir, &self.settings, &self.model.config, trainer)?;
             }
         }
@@ -215,7 +221,7 @@ pub fn held_out(
     let together = windows.len().div_ceil(8 * data).min(windows.len() / data);
     let nats = trainer.evaluate(&Batch::new(windows, together)?)?.read().expect("the host has values")[0];
     if !nats.is_finite() {
-        return Err(Error(format!("the loss on the held-out text is {nats}; a smaller --lr may help")));
+        return Err(Error::new(format!("the loss on the held-out text is {nats}; a smaller --lr may help")));
     }
     let tokens_per_byte = targets as f64 / corpus.held_out_bytes.max(1) as f64;
     Ok(Some(nats.to_f64() * tokens_per_byte / std::f64::consts::LN_2))

@@ -1,11 +1,11 @@
 //! The plain classifier: what it learns is the oracle's, under every layout; what it saves is what it judged itself by;
 //! `prove` says equal; and what cannot be gets one sentence, exit code 2.
-use equipart::Layout;
 use equipart::classify::{self, EpochLine, FLOOR, Run, Settings, folder, order, sizes};
 use equipart::digits::{Digits, Set};
 use equipart::prove::{ClassifierSubject, certify_classifier, prove_classifier};
 use equipart::schedule::Warmup;
 use equipart::settings::OptimizerName;
+use equipart::{Layout, Network};
 use layers::{Draw, Kind, Random, Values};
 use reference::{Classifier, Optimizer, Updates, Weights};
 use serde_json::Value;
@@ -36,7 +36,13 @@ impl classify::Watch for Counts {
 }
 
 fn train(digits: &Digits, settings: &Settings, under: &str) -> Vec<EpochLine> {
-    let run = Run { digits, settings: settings.clone(), layout: layout(under), out: None };
+    let run = Run {
+        digits,
+        settings: settings.clone(),
+        layout: layout(under),
+        network: Network::default(),
+        out: None,
+    };
     let counts = Counts::default();
     let lines = run.train(&counts).unwrap();
     let [steps, epochs] = counts.0.map(AtomicUsize::into_inner);
@@ -219,7 +225,14 @@ fn what_is_saved_is_what_was_judged() {
     let args =
         ["train", "--model", "mlp", "--data", &data, "--hidden", "24", "--epochs", "4", "--batch-size", "8"];
     let args = [&args[..], &["--lr", "0.1", "--layout", "tp=2,dp=2", "--out", &out_name]].concat();
-    let said = lines(&[&args[..], &["--json"]].concat());
+    let trace = dir.path().join("trace.json");
+    let flags = ["--link", "tp=20us,1GB/s", "--trace", trace.to_str().unwrap(), "--json"];
+    let said = lines(&[&args[..], &flags].concat());
+    let trace: Value = serde_json::from_slice(&std::fs::read(trace).unwrap()).unwrap();
+    let events = trace["traceEvents"].as_array().unwrap();
+    for span in ["step 1", "forward 0", "backward 0", "sync gradients", "optimizer"] {
+        assert!((0..4).all(|rank| events.iter().any(|e| e["tid"] == rank && e["name"] == span)), "{span}");
+    }
     assert_eq!((said.len(), &said[0]["epoch"], &said[3]["epoch"]), (4, &1.into(), &4.into()));
     assert!(said[3]["loss"].as_f64().unwrap() < said[0]["loss"].as_f64().unwrap());
     let model = Classifier { sizes: vec![784, 24, 10] };

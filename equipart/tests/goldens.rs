@@ -6,7 +6,7 @@ use equipart::ids;
 use equipart::sampling::Sampling;
 use equipart::settings::{OptimizerName, Settings};
 use equipart::train::{Run, Source};
-use equipart::{Layout, Model};
+use equipart::{Layout, Model, Network};
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -83,6 +83,7 @@ fn step(model: &Model, layout: Layout, golden: &Golden, dir: &Path) -> f64 {
         source: Source::Ids(&sequences),
         settings,
         layout,
+        network: Network::default(),
         out: None,
         resume: None,
         checkpoint_every: 1,
@@ -115,7 +116,7 @@ fn logits_gradients_and_greedy_ids_are_those_of_transformers() {
             let prompts = vec![golden.greedy.prompt.clone(); layout.size(comm::Axis::Dp)];
             let sampling = Sampling::default();
             let request = Request { prompts, max_new: golden.greedy.ids.len(), sampling, record: false };
-            for text in generate(&model, &layout, &request, &|_| ()).unwrap().texts {
+            for text in generate(&model, (&layout, &Network::default()), &request, &|_| ()).unwrap().texts {
                 assert_eq!(
                     text.ids,
                     [&golden.greedy.prompt[..], &golden.greedy.ids].concat(),

@@ -159,7 +159,9 @@ fn the_bound_is_small_and_grows_with_the_shapes() {
 fn layouts_that_do_not_fit_are_refused_before_anything_runs() {
     let why = |layout: &str| {
         let layout: Layout = layout.parse().unwrap();
-        prove(&Subject::small(SHAPE, &layout).unwrap(), &layout, &[Key(1)], &Truths::default()).unwrap_err().0
+        prove(&Subject::small(SHAPE, &layout).unwrap(), &layout, &[Key(1)], &Truths::default())
+            .unwrap_err()
+            .why
     };
     assert_eq!(
         why("tp=16"),

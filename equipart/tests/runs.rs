@@ -8,7 +8,7 @@ use equipart::settings::{OptimizerName, Settings, hash};
 use equipart::state::{self, State};
 use equipart::text::Corpus;
 use equipart::train::{Run, Source};
-use equipart::{Config, Layout, Model};
+use equipart::{Config, Layout, Model, Network};
 use kernels::Heads;
 use layers::Shape;
 use std::collections::BTreeMap;
@@ -91,6 +91,7 @@ fn train_from(
         source: Source::Text(&corpus),
         settings: settings(&corpus, optimizer),
         layout: layout(split),
+        network: Network::default(),
         out: Some(dir.to_path_buf()),
         resume,
         checkpoint_every: 2,
@@ -159,7 +160,7 @@ fn a_checkpoint_of_two_parts_is_refused() {
     train(two.path(), OptimizerName::Adamw, "none", false, Some(4));
     let parts = [two.path().join("optimizer-4.safetensors"), one.path().join("optimizer-2.safetensors")];
     std::fs::copy(&parts[0], &parts[1]).unwrap();
-    let why = State::read(one.path()).err().unwrap().0;
+    let why = State::read(one.path()).err().unwrap().why;
     assert!(why.ends_with("is of another run or step than the model beside it"), "{why}");
     std::fs::write(two.path().join(".model.safetensors.abc.tmp"), "half").unwrap();
     train(two.path(), OptimizerName::Adamw, "none", false, None);
@@ -174,7 +175,7 @@ fn a_folder_with_a_model_is_not_overwritten() {
     let dir = tempfile::tempdir().unwrap();
     train(dir.path(), OptimizerName::Sgd, "none", false, Some(1));
     let before = files(dir.path());
-    let refused = || state::prepare(dir.path(), &model(false)).err().unwrap().0;
+    let refused = || state::prepare(dir.path(), &model(false)).err().unwrap().why;
     assert!(refused().contains("holds a model already; resume it with --resume"), "{}", refused());
     let _lock = state::prepare_again(dir.path(), dir.path(), &model(false)).unwrap();
     assert!(refused().contains("is in use by another run"), "{}", refused());
@@ -192,7 +193,9 @@ fn texts_do_not_depend_on_the_layout() {
         let prompts =
             vec![b"the ".map(u32::from).to_vec(), b"quick brown".map(u32::from).to_vec(), vec![120]];
         let request = Request { prompts, max_new: 12, sampling, record: false };
-        let texts = |split: &str| generate(&model, &layout(split), &request, &|_| ()).unwrap().texts;
+        let texts = |split: &str| {
+            generate(&model, (&layout(split), &Network::default()), &request, &|_| ()).unwrap().texts
+        };
         let alone = texts("none");
         assert!(
             alone
@@ -226,8 +229,11 @@ fn texts_end_where_they_end() {
         let request =
             Request { prompts: prompts.clone(), max_new: 10, sampling: Sampling::default(), record: false };
         let told = Mutex::new(Vec::new());
-        let texts =
-            generate(&ending, &layout(split), &request, &|id| told.lock().unwrap().push(id)).unwrap().texts;
+        let texts = generate(&ending, (&layout(split), &Network::default()), &request, &|id| {
+            told.lock().unwrap().push(id);
+        })
+        .unwrap()
+        .texts;
         assert_eq!(
             told.into_inner().unwrap(),
             texts[0].ids[3..],
@@ -265,7 +271,7 @@ fn logits_in_f32_are_near_those_in_f64() {
         assert!(error(split) <= 4.0 * own, "{split} errs by {:e}, unsplit by {own:e}", error(split));
     }
     let greedy = Request { prompts: texts.clone(), max_new: 1, sampling: Sampling::default(), record: false };
-    let decoded = generate(&model, &layout("tp=2"), &greedy, &|_| ()).unwrap();
+    let decoded = generate(&model, (&layout("tp=2"), &Network::default()), &greedy, &|_| ()).unwrap();
     let last = &truth[19 * 256..20 * 256];
     let apart = decoded.texts[0].prompt_logits.iter().zip(last).map(|(a, b)| (f64::from(*a) - b).abs());
     assert!(apart.fold(0.0, f64::max) <= 4.0 * own);
@@ -290,16 +296,20 @@ fn the_price_is_what_is_measured() {
             .run(|device: Cpu<f32>, mesh| program((&device, &mesh), &layout, &shape, &settings))
             .unwrap();
         assert_eq!(prices.len(), measured.len());
-        for (p, (peaks, flops, wire)) in prices.iter().zip(measured) {
+        for (p, (peaks, flops, ledger)) in prices.iter().zip(measured) {
             let of = |c: &Category| (c.name(), peaks.category[*c as usize]);
             let mut bytes: BTreeMap<_, _> = Category::ALL.iter().map(of).collect();
             bytes.insert("total", peaks.total);
             assert_eq!(
                 (&p.peak_bytes, p.flops, p.traffic_bytes),
-                (&bytes, flops, wire),
+                (&bytes, flops, ledger.wire_bytes()),
                 "{split}, rank {}",
                 p.rank
             );
+            let said =
+                p.traffic.iter().map(|s| (s.axis, s.operation, s.calls, s.payload_bytes, s.wire_bytes));
+            let counted = ledger.iter().map(|(a, op, t)| (a.name(), op.name(), t.calls, t.payload, t.bytes));
+            assert!(said.eq(counted), "{split}, rank {}: {:?} {ledger:?}", p.rank, p.traffic);
         }
     }
 }

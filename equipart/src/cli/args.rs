@@ -1,9 +1,12 @@
 //! Flags.
+mod network;
 mod train;
 
+pub(super) use network::NetworkArgs;
 pub(super) use train::{DropoutRate, TrainArgs};
 
 use super::classify::JudgeArgs;
+use super::collectives::{self, CollectivesArgs};
 use crate::Layout;
 use crate::settings::{OptimizerName, Settings};
 use clap::{Args, Parser, Subcommand};
@@ -44,6 +47,9 @@ pub(super) enum Command {
     Eval(EvalArgs),
     /// Write a model anew, in the Hugging Face layout, with numbers of another kind
     Convert(ConvertArgs),
+    /// Draw and price all-reduce algorithms: who sends what to whom, step by step
+    #[command(allow_negative_numbers = true, after_help = collectives::JSON)]
+    Collectives(CollectivesArgs),
     /// Measure step times
     Bench,
 }
@@ -68,6 +74,8 @@ pub(super) struct CompareArgs {
     /// A text to take prompts and sequences from [default: the embedded text]
     #[arg(long, value_name = "FILE")]
     pub(super) data: Option<PathBuf>,
+    #[command(flatten)]
+    pub(super) network: NetworkArgs,
 }
 
 #[derive(Args, Debug)]
@@ -102,6 +110,8 @@ pub(super) struct GenerateArgs {
     /// A folder for activations and weights, as safetensors
     #[arg(long, value_name = "DIR")]
     pub(super) dump: Option<PathBuf>,
+    #[command(flatten)]
+    pub(super) network: NetworkArgs,
 }
 
 /// Token ids, separated by commas.

@@ -49,7 +49,7 @@ impl LearnArgs {
         let given = [("epochs", self.epochs.is_some()), ("hidden", self.hidden.is_some())];
         match given.iter().find(|(_, given)| *given) {
             Some((flag, _)) => {
-                Err(Error(format!("--{flag} is for --model mlp; a model of text has no use for it")))
+                Err(Error::new(format!("--{flag} is for --model mlp; a model of text has no use for it")))
             }
             None => Ok(()),
         }
@@ -96,7 +96,7 @@ fn refuse(a: &TrainArgs) -> Result<()> {
     ];
     match given.iter().find(|(_, given)| *given) {
         Some((flag, _)) => {
-            Err(Error(format!("--{flag} is for models of text; --model mlp has no use for it")))
+            Err(Error::new(format!("--{flag} is for models of text; --model mlp has no use for it")))
         }
         None => Ok(()),
     }
@@ -142,11 +142,18 @@ impl classify::Watch for Progress {
 pub(super) fn run_train(a: &TrainArgs, json: bool) -> Result<bool> {
     refuse(a)?;
     let digits = a.data.as_deref().map_or_else(|| Ok(Digits::generated(0, 10_000, 2_000)), Digits::read)?;
-    let run = Run { digits: &digits, settings: settings(a), layout: a.layout, out: a.out.clone() };
+    let (settings, out) = (settings(a), a.out.clone());
+    let run = Run {
+        digits: &digits,
+        settings,
+        layout: a.layout,
+        network: a.network.network(a.out.as_deref())?,
+        out,
+    };
     run.check()?;
     let _lock = a.out.as_deref().map(|dir| folder::prepare(dir, &run.sizes())).transpose()?;
     let progress = Progress { watch: Watch::bar(run.steps()), json };
-    let lines = run.train(&progress)?;
+    let lines = a.network.keep_trace(&run.network, run.train(&progress))?;
     progress.watch.done();
     if !json {
         show::learnt(&lines, digits.test.len(), a.out.as_deref());

@@ -29,7 +29,8 @@ pub(super) fn run_compare(a: CompareArgs, json: bool) -> Result<bool> {
         a.layout
     };
     let watch = Watch::spinner();
-    let rows = compare(&Work { model: &model, corpus: &corpus, layouts }, &|what| watch.say(what))?;
+    let work = Work { model: &model, corpus: &corpus, layouts, network: a.network.network(None)? };
+    let rows = a.network.keep_trace(&work.network, compare(&work, &|what| watch.say(what)))?;
     watch.done();
     if json {
         rows.iter().for_each(show::json);

@@ -38,7 +38,7 @@ fn begin_with(a: &TrainArgs, resume: Option<&State>) -> Result<Model> {
     match (resume, &a.model, &a.config) {
         (Some(state), None, None) => Ok(state.model.clone()),
         (Some(_), ..) => {
-            Err(Error("--resume goes on with its own model; leave out --model and --config".into()))
+            Err(Error::new("--resume goes on with its own model; leave out --model and --config"))
         }
         (None, Some(dir), _) => Model::read(dir),
         (None, None, file) => {
@@ -72,6 +72,7 @@ pub(super) fn run_train(a: TrainArgs, json: bool) -> Result<bool> {
         source,
         settings,
         layout: a.layout,
+        network: a.network.network(out.as_deref())?,
         out: out.clone(),
         resume,
         checkpoint_every: a.checkpoint_every.unwrap_or(100),
@@ -80,7 +81,7 @@ pub(super) fn run_train(a: TrainArgs, json: bool) -> Result<bool> {
     };
     run.check()?;
     if out.is_none() && a.checkpoint_every.is_some() {
-        return Err(Error("--checkpoint-every says when to save, and nothing is saved without --out".into()));
+        return Err(Error::new("--checkpoint-every says when to save, and nothing is saved without --out"));
     }
     a.dump.as_deref().map_or(Ok(()), dump::prepare)?;
     let _lock = match (&out, &a.resume) {
@@ -94,7 +95,8 @@ pub(super) fn run_train(a: TrainArgs, json: bool) -> Result<bool> {
         if json {
             show::json(line);
         }
-    })?;
+    });
+    let finished = a.network.keep_trace(&run.network, finished)?;
     watch.done();
     if !json {
         show::finished(&finished, out.as_deref());

@@ -1,6 +1,7 @@
 //! The command line: what each command takes, and how its results are shown.
 mod args;
 mod classify;
+mod collectives;
 mod judge;
 mod learn;
 mod out;
@@ -10,7 +11,7 @@ mod watch;
 
 use crate::text::Corpus;
 use crate::tokenizer::Tokenizer;
-use crate::{Config, Model, Result, embedded};
+use crate::{Config, Error, Model, Result, embedded};
 use args::{Arguments, Command};
 use clap::Parser;
 use std::path::Path;
@@ -28,15 +29,24 @@ pub fn main() -> ExitCode {
         Command::Price(a) => judge::run_price(a, json),
         Command::Eval(a) => speak::run_eval(a, json),
         Command::Convert(a) => speak::run_convert(&a, json),
+        Command::Collectives(a) => collectives::run(&a, json),
         Command::Bench => judge::run_bench(json),
     };
     match outcome.and_then(|right| out::finish().map(|()| right)) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(1),
-        Err(why) => {
-            out::note(&format!("error: {why}"));
+        Err(error) => {
+            tell(&error);
             ExitCode::from(2)
         }
+    }
+}
+
+/// Says what went wrong: a sentence, and, where ranks failed, their last calls.
+fn tell(Error { why, calls }: &Error) {
+    out::note(&format!("error: {why}"));
+    if let Some(calls) = calls {
+        out::note(&format!("\n{calls}"));
     }
 }
 

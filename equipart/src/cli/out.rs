@@ -26,7 +26,7 @@ pub(super) fn note(text: &str) {
 pub(super) fn finish() -> Result<()> {
     match FAILED.get() {
         Some((kind, why)) if *kind != ErrorKind::BrokenPipe => {
-            Err(Error(format!("the results could not be written to standard output: {why}")))
+            Err(Error::new(format!("the results could not be written to standard output: {why}")))
         }
         _ => Ok(()),
     }

@@ -5,7 +5,7 @@ use crate::classify::EpochLine;
 use crate::compare::{Row, Workload};
 use crate::generate::Generated;
 use crate::measure;
-use crate::price::Price;
+use crate::price::{Price, Said};
 use crate::tokenizer::Tokenizer;
 use crate::train::Finished;
 use comfy_table::{CellAlignment, Table, presets};
@@ -18,7 +18,7 @@ pub(super) fn json(value: &impl Serialize) {
     line(&serde_json::to_string(value).expect("plain values"));
 }
 
-fn table(head: &[&str], rows: impl Iterator<Item = Vec<String>>) -> Table {
+pub(super) fn table(head: &[&str], rows: impl Iterator<Item = Vec<String>>) -> Table {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_header(head.iter().copied()).add_rows(rows);
     for column in table.column_iter_mut().skip(1) {
@@ -105,6 +105,25 @@ pub(super) fn prices(prices: &[Price]) {
         "A training step in f32 under {layout}: peak MB of each rank by category, each at its own moment.\n"
     ));
     line(&format!("{}", table(&head, prices.iter().map(cells))));
+    let mut said: Vec<Said> = Vec::new();
+    for more in prices.iter().flat_map(|p| &p.traffic) {
+        match said.iter_mut().find(|s| (s.axis, s.operation) == (more.axis, more.operation)) {
+            None => said.push(more.clone()),
+            Some(s) => {
+                s.calls += more.calls;
+                s.payload_bytes += more.payload_bytes;
+                s.wire_bytes += more.wire_bytes;
+            }
+        }
+    }
+    if !said.is_empty() {
+        let cells = |s: &Said| {
+            let name = format!("{} {}", s.axis, s.operation);
+            vec![name, s.calls.to_string(), megabytes(s.payload_bytes), megabytes(s.wire_bytes)]
+        };
+        line("\nWhat all ranks say in it:\n");
+        line(&format!("{}", table(&["call", "calls", "MB given", "MB sent"], said.iter().map(cells))));
+    }
 }
 
 pub(super) fn texts(generated: &Generated, tokenizer: Option<&Tokenizer>) -> Result<()> {

@@ -12,7 +12,8 @@ use crate::{Error, Model, Result, ids, names, text};
 use tensor::files;
 
 pub(super) fn run_generate(a: GenerateArgs, json: bool) -> Result<bool> {
-    let model = model(a.model.as_deref())?;
+    let (model, network) = (model(a.model.as_deref())?, a.network.network(None)?);
+    network.fits(&[a.layout])?;
     let shows_text = !json && model.tokens.are_known();
     let tokenizer = (shows_text || !a.prompt.is_empty()).then(|| model.tokenizer()).transpose()?;
     let mut prompts: Vec<Vec<u32>> = a.prompt_ids.iter().map(|ids| ids.0.clone()).collect();
@@ -20,7 +21,7 @@ pub(super) fn run_generate(a: GenerateArgs, json: bool) -> Result<bool> {
         prompts.push(tokenizer.encode_prompt(text)?);
     }
     if prompts.is_empty() {
-        return Err(Error("there is no prompt; give --prompt TEXT or --prompt-ids 1,2,3".into()));
+        return Err(Error::new("there is no prompt; give --prompt TEXT or --prompt-ids 1,2,3"));
     }
     let sampling = Sampling { temperature: a.temperature, top_k: a.top_k, top_p: a.top_p, seed: a.seed };
     let longest = prompts.iter().map(Vec::len).max().unwrap_or(0);
@@ -28,7 +29,8 @@ pub(super) fn run_generate(a: GenerateArgs, json: bool) -> Result<bool> {
     let request = Request { prompts, max_new, sampling, record: a.dump.is_some() };
     a.dump.as_deref().map_or(Ok(()), dump::prepare)?;
     let watch = Watch::bar(request.max_new);
-    let generated = generate(&model, &a.layout, &request, &|_| watch.tick())?;
+    let generated = generate(&model, (&a.layout, &network), &request, &|_| watch.tick());
+    let generated = a.network.keep_trace(&network, generated)?;
     watch.done();
     if let Some(dir) = &a.dump {
         let about = About { key: None, layout: a.layout.to_string(), step: None };
@@ -51,7 +53,7 @@ pub(super) fn run_eval(a: EvalArgs, json: bool) -> Result<bool> {
             let tokenizer = model.tokenizer()?;
             let seq = a.seq.unwrap_or(args::SEQ.min(positions));
             if seq == 0 || seq > positions {
-                return Err(Error(format!(
+                return Err(Error::new(format!(
                     "--seq is {seq}; it must be 1 to {positions}, the model's positions"
                 )));
             }
@@ -61,7 +63,7 @@ pub(super) fn run_eval(a: EvalArgs, json: bool) -> Result<bool> {
             };
             if text.len() < 2 {
                 let n = text.len();
-                return Err(Error(format!(
+                return Err(Error::new(format!(
                     "a text of {n} tokens; there must be 2 or more, one to tell the next"
                 )));
             }

@@ -121,6 +121,6 @@ pub enum DigitsError {
 
 impl From<DigitsError> for crate::Error {
     fn from(why: DigitsError) -> Self {
-        Self(why.to_string())
+        Self::new(why.to_string())
     }
 }

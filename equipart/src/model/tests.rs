@@ -232,7 +232,7 @@ fn folders_that_are_no_models_are_said_in_one_sentence() {
 fn text_is_read_with_the_tokenizer_of_the_folder() {
     let instead = "give token ids with --prompt-ids or --batch";
     assert!(Model::embedded().unwrap().tokenizer().unwrap().is_of_bytes());
-    let no = Model::read(&golden("gpt2")).unwrap().tokenizer().unwrap_err().0;
+    let no = Model::read(&golden("gpt2")).unwrap().tokenizer().unwrap_err().why;
     assert_eq!(
         no,
         format!("{} has no tokenizer.json to read text with; {instead}", golden("gpt2").display())
@@ -250,9 +250,9 @@ fn text_is_read_with_the_tokenizer_of_the_folder() {
     assert_eq!(model.tokenizer().unwrap().encode_prompt("be").unwrap(), [1, 4, 2]);
     fs::write(at("tokenizer.json"), tokenizer::tests::merges().to_string()).unwrap();
     let beyond = "has token ids up to 259; they must be below the model's vocab_size of 256";
-    assert_eq!(model.tokenizer().unwrap_err().0, format!("{} {beyond}", at("tokenizer.json").display()));
+    assert_eq!(model.tokenizer().unwrap_err().why, format!("{} {beyond}", at("tokenizer.json").display()));
     fs::write(at("tokenizer.json"), "{").unwrap();
-    let no = model.tokenizer().unwrap_err().0;
+    let no = model.tokenizer().unwrap_err().why;
     let why = "EOF while parsing an object at line 1 column 1";
     assert_eq!(
         no,
@@ -260,7 +260,7 @@ fn text_is_read_with_the_tokenizer_of_the_folder() {
     );
 
     let config = Config::read(&golden("llama").join("config.json")).unwrap();
-    let no = Model::fresh(config, 1).tokenizer().unwrap_err().0;
+    let no = Model::fresh(config, 1).tokenizer().unwrap_err().why;
     assert_eq!(
         no,
         format!("a new model with a vocabulary of 37 has no tokenizer.json to read text with; {instead}")

@@ -2,7 +2,7 @@
 use super::trace::{Named, disturbed, seen, told};
 use super::{Verdict, compare, under_keys};
 use crate::{Layout, Result, bound, classify, dump, oracle};
-use comm::{Axis, Mesh, World};
+use comm::{Axis, Mesh};
 use kernels::Kernels;
 use layers::{Kind, Random};
 use parallel::{ClassifierTrainer, Examples};
@@ -117,7 +117,7 @@ pub fn prove_classifier(subject: &ClassifierSubject, layout: &Layout, keys: &[Ke
     let one = |key: Key| {
         let _key = key.enter();
         let truth = OnceLock::new();
-        let ranks = World::threads(&layout.axes())?.run(|device: Cpu<F61>, mesh| {
+        let ranks = layout.world()?.run(|device: Cpu<F61>, mesh| {
             let (start, trace) = program(subject, layout, &device, &mesh)?;
             let truth =
                 truth.get_or_init(|| subject.truth(start, |n, w| disturbed(subject.oracle().shapes(), n, w)));

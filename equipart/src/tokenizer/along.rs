@@ -54,10 +54,10 @@ impl Tokens {
             Self::Bytes => Tokenizer::bytes(),
             Self::Folder(folder) if self.are_known() => Tokenizer::read(&folder.join(TOKENIZER))?,
             Self::Folder(folder) => {
-                return Err(Error(format!("{} has no {TOKENIZER} {INSTEAD}", folder.display())));
+                return Err(Error::new(format!("{} has no {TOKENIZER} {INSTEAD}", folder.display())));
             }
             Self::Unknown => {
-                return Err(Error(format!(
+                return Err(Error::new(format!(
                     "a new model with a vocabulary of {vocabulary} has no {TOKENIZER} {INSTEAD}"
                 )));
             }
@@ -93,6 +93,6 @@ impl Tokens {
 }
 
 fn copy(from: &Path, to: &Path) -> Result<()> {
-    let bytes = fs::read(from).map_err(|why| Error(format!("cannot read {}: {why}", from.display())))?;
+    let bytes = fs::read(from).map_err(|why| Error::new(format!("cannot read {}: {why}", from.display())))?;
     Ok(files::replace_file(to, &bytes)?)
 }

@@ -222,7 +222,7 @@ fn tokenizers_go_along() {
     let [from, to] = [(); 2].map(|()| tempfile::tempdir().unwrap());
     let tokens = Tokens::Folder(from.path().to_owned());
     assert!(!tokens.are_known() && tokens.write(to.path()).unwrap().is_empty());
-    assert_eq!(tokens.read(300).unwrap_err().0, format!("{} {instead}", from.path().display()));
+    assert_eq!(tokens.read(300).unwrap_err().why, format!("{} {instead}", from.path().display()));
     assert_eq!(Tokens::beside(&from.path().join("config.json")), None);
 
     for (name, text) in
@@ -232,7 +232,7 @@ fn tokenizers_go_along() {
     }
     assert_eq!(Tokens::beside(&from.path().join("config.json")).unwrap(), tokens);
     assert_eq!(tokens.read(8).unwrap().encode("not").unwrap().ids, [6]);
-    assert!(tokens.read(7).unwrap_err().0.ends_with("vocab_size of 7"));
+    assert!(tokens.read(7).unwrap_err().why.ends_with("vocab_size of 7"));
     assert_eq!(tokens.write(to.path()).unwrap(), ["merges.txt", "tokenizer.json"]);
     assert_eq!(fs::read_to_string(to.path().join("tokenizer.json")).unwrap(), words().to_string());
     assert!(!to.path().join("notes.txt").exists());
@@ -243,6 +243,6 @@ fn tokenizers_go_along() {
     assert!(bytes.read(256).unwrap().is_of_bytes() && Tokens::Bytes.read(256).unwrap().is_of_bytes());
     assert!(Tokens::Bytes.read(255).is_err());
     let unknown = format!("a new model with a vocabulary of 37 {instead}");
-    assert_eq!(Tokens::Unknown.read(37).unwrap_err().0, unknown);
+    assert_eq!(Tokens::Unknown.read(37).unwrap_err().why, unknown);
     assert!(Tokens::Unknown.write(to.path()).unwrap().is_empty() && !Tokens::Unknown.are_known());
 }

@@ -1,5 +1,5 @@
 //! Flags of train: settings of a new run, and whether they are those of a resumed one.
-use super::SEQ;
+use super::{NetworkArgs, SEQ};
 use crate::cli::classify::LearnArgs;
 use crate::settings::{OptimizerName, Settings};
 use crate::{Error, Layout, Result};
@@ -80,6 +80,8 @@ pub(in crate::cli) struct TrainArgs {
     /// A folder for activations, gradients and weights of the last step, as safetensors
     #[arg(long, value_name = "DIR")]
     pub(in crate::cli) dump: Option<PathBuf>,
+    #[command(flatten)]
+    pub(in crate::cli) network: NetworkArgs,
 }
 
 impl TrainArgs {
@@ -134,12 +136,11 @@ impl TrainArgs {
             differs("z-loss", self.z_loss, begun.z_loss),
         ];
         if let Some(why) = told.into_iter().flatten().next() {
-            return Err(Error(why));
+            return Err(Error::new(why));
         }
         if text != begun.text {
-            return Err(Error(
-                "what is to be learnt is not what this run was begun with; give the same --data or --batch"
-                    .into(),
+            return Err(Error::new(
+                "what is to be learnt is not what this run was begun with; give the same --data or --batch",
             ));
         }
         Ok(begun.clone())

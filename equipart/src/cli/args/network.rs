@@ -1,0 +1,189 @@
+//! Flags of what lies between ranks: train, generate and compare take them.
+use crate::cli::tell;
+use crate::{Error, Network, Result, trace};
+use clap::Args;
+use comm::{Axis, Link, RankError, Stuck, Trace};
+use std::path::{Path, PathBuf, absolute};
+use std::str::FromStr;
+use std::time::Duration;
+
+#[derive(Args, Debug, Default)]
+pub(in crate::cli) struct NetworkArgs {
+    /// A slow link between the ranks along an axis, such as tp=20us,1GB/s; may be repeated, once for each axis; an unsplit
+    /// layout has none
+    #[arg(long, value_name = "AXIS=LATENCY,BANDWIDTH")]
+    link: Vec<AxisLink>,
+    /// How long a rank waits for others in one call before the run fails [default: 60]
+    #[arg(long, value_name = "SECONDS")]
+    timeout: Option<Patience>,
+    /// A file for a timeline of every rank, which ui.perfetto.dev opens; in compare, each row is a run of its own
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
+}
+
+impl NetworkArgs {
+    /// The network that is asked for, for a run whose files go to `out`.
+    ///
+    /// # Errors
+    /// If its trace could not be written, or lies in that folder, where names are the run's own.
+    pub(in crate::cli) fn network(&self, out: Option<&Path>) -> Result<Network> {
+        if let Some(file) = &self.trace {
+            let inside = |out: &Path| Some(absolute(file).ok()?.starts_with(absolute(out).ok()?));
+            if let Some(out) = out.filter(|out| inside(out) == Some(true)) {
+                let (file, out) = (file.display(), out.display());
+                return Err(Error::new(format!(
+                    "--trace {file} lies in {out}, the folder of the run; put it beside"
+                )));
+            }
+            trace::prepare(file)?;
+        }
+        let trace = self.trace.as_ref().map(|_| Trace::new());
+        Ok(Network {
+            links: self.link.iter().map(|AxisLink(axis, link)| (*axis, *link)).collect(),
+            timeout: self.timeout.map(|Patience(time)| time),
+            stuck: Some(stuck(self.trace.clone(), trace.clone())),
+            trace,
+        })
+    }
+    /// Writes the trace of what ran over a network, most of all where that failed. Where nothing ran, nothing is written.
+    ///
+    /// # Errors
+    /// Those of the outcome, and if the trace cannot be written.
+    pub(in crate::cli) fn keep_trace<T>(&self, network: &Network, outcome: Result<T>) -> Result<T> {
+        let written = match (&self.trace, &network.trace) {
+            (Some(file), Some(trace)) if !trace.runs().is_empty() => trace::write(file, trace),
+            _ => Ok(()),
+        };
+        match (outcome, written) {
+            (Ok(value), written) => written.map(|()| value),
+            (Err(mut error), Err(also)) => {
+                error.why = format!("{error}; nor could the trace be kept: {also}");
+                Err(error)
+            }
+            (failed, Ok(())) => failed,
+        }
+    }
+}
+
+/// Tells what is known of a run whose ranks do not end, and ends the process.
+fn stuck(file: Option<PathBuf>, trace: Option<Trace>) -> Stuck {
+    Stuck::new(move |error, running| {
+        let mut error = Error { why: words(error, running), ..Error::from(error.clone()) };
+        let written = file.as_deref().zip(trace.as_ref()).map(|(file, trace)| trace::write(file, trace));
+        if let Some(Err(also)) = written {
+            error.why = format!("{error}; nor could the trace be kept: {also}");
+        }
+        tell(&error);
+        std::process::exit(2)
+    })
+}
+
+fn words(error: &RankError, running: &[usize]) -> String {
+    let ranks: Vec<_> = running.iter().map(usize::to_string).collect();
+    format!("{error} (still running, and ended with the process: rank {})", ranks.join(", rank "))
+}
+
+/// A link along an axis.
+#[derive(Clone, Copy, Debug)]
+struct AxisLink(Axis, Link);
+
+impl FromStr for AxisLink {
+    type Err = String;
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        let axes: Vec<_> = Axis::ALL.iter().rev().map(|axis| axis.name()).collect();
+        let (name, link) = text.split_once('=').ok_or_else(|| {
+            format!("{text:?} is no link of an axis; write axis=latency,bandwidth, such as tp=20us,1GB/s")
+        })?;
+        let axis = Axis::ALL.iter().find(|axis| axis.name() == name.trim());
+        let axis = axis.ok_or_else(|| format!("{name:?} is no axis; the axes are {}", axes.join(", ")))?;
+        link.parse().map(|link| Self(*axis, link)).map_err(|why: comm::LinkError| why.to_string())
+    }
+}
+
+/// The longest time to wait.
+const LONGEST: Duration = Duration::from_hours(365 * 24);
+
+/// How long somebody waits.
+#[derive(Clone, Copy, Debug)]
+struct Patience(Duration);
+
+impl FromStr for Patience {
+    type Err = String;
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        let time = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+        let time = time.filter(|time| !time.is_zero() && *time <= LONGEST);
+        let wanted = "write seconds above 0, a year (31536000) at most, such as 2.5";
+        time.map(Self).ok_or_else(|| format!("{text:?} is no time to wait; {wanted}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Error;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Only {
+        #[command(flatten)]
+        network: NetworkArgs,
+    }
+
+    /// Kills: a flag that is taken and forgotten.
+    #[test]
+    fn flags_become_the_network() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("trace.json").display().to_string();
+        let flags =
+            ["x", "--link", "tp=20us,1GB/s", "--link", "dp=1ms,2MB/s", "--timeout", "2.5", "--trace", &file];
+        let network = |flags: &[&str]| Only::try_parse_from(flags).unwrap().network.network(None).unwrap();
+        let all = network(&flags);
+        let links = ["20us,1GB/s", "1ms,2MB/s"].map(|link| link.parse().unwrap());
+        assert_eq!(all.links, [(Axis::Tp, links[0]), (Axis::Dp, links[1])]);
+        assert_eq!((all.timeout, all.trace.is_some()), (Some(Duration::from_millis(2500)), true));
+        let none = network(&["x"]);
+        assert!(none.links.is_empty() && none.timeout.is_none() && none.trace.is_none());
+        assert!(none.stuck.is_some());
+    }
+
+    /// Kills: a trace that takes the place of a file of the run.
+    #[test]
+    fn a_trace_in_the_folder_of_the_run_is_refused() {
+        let args = |trace: &str| NetworkArgs { trace: Some(trace.into()), ..NetworkArgs::default() };
+        for trace in ["run/config.json", "./run/deep/t.json"] {
+            let told = args(trace).network(Some(Path::new("run"))).unwrap_err().why;
+            assert_eq!(told, format!("--trace {trace} lies in run, the folder of the run; put it beside"));
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let beside = dir.path().join("run.json").display().to_string();
+        assert!(args(&beside).network(Some(&dir.path().join("run"))).is_ok());
+    }
+
+    #[test]
+    fn ranks_that_still_run_are_named() {
+        let (reason, calls) = ("rank 3 did not come".to_string(), comm::FlightRecorder::default());
+        let error = RankError { rank: 0, reason, calls };
+        let expected =
+            "rank 0: rank 3 did not come (still running, and ended with the process: rank 3, rank 5)";
+        assert_eq!(words(&error, &[3, 5]), expected);
+    }
+
+    /// Kills: a failure that is hidden by that of its trace, a trace's that is hidden by success, an empty trace.
+    #[test]
+    fn a_trace_that_cannot_be_kept_is_told_and_nothing_is_hidden() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = dir.path().join("folder");
+        std::fs::create_dir(&folder).unwrap();
+        let args = NetworkArgs { trace: Some(folder.join("trace.json")), ..NetworkArgs::default() };
+        let network = args.network(None).unwrap();
+        assert_eq!(args.keep_trace(&network, Err::<(), _>(Error::new("no"))).unwrap_err().why, "no");
+        assert!(std::fs::read_dir(&folder).unwrap().next().is_none(), "nothing ran, nothing is told");
+        let world = network.world(&"tp=2".parse().unwrap(), "nothing").unwrap();
+        world.run(|_: tensor::Cpu<f32>, _| Ok::<_, Error>(())).unwrap();
+        std::fs::remove_dir(&folder).unwrap();
+        let why = |outcome| args.keep_trace(&network, outcome).unwrap_err().why;
+        assert!(why(Ok(())).starts_with("cannot write beside "), "{}", why(Ok(())));
+        let both = why(Err(Error::new("no")));
+        assert!(both.starts_with("no; nor could the trace be kept: cannot write beside "), "{both}");
+    }
+}

@@ -1,0 +1,129 @@
+//! What lies between the ranks of a run: links that take their time, how long a rank waits for others, a trace.
+use crate::{Error, Layout, Result};
+use comm::{Axis, Link, Stuck, Trace, World};
+use std::time::Duration;
+
+/// How a layout's ranks are joined. The default is as fast as the machine, and keeps no trace.
+#[derive(Clone, Debug, Default)]
+pub struct Network {
+    /// Slow links between the ranks along an axis, each axis once.
+    pub links: Vec<(Axis, Link)>,
+    /// How long a rank waits for others in one call; a minute if nothing is said.
+    pub timeout: Option<Duration>,
+    /// What is told of every run.
+    pub trace: Option<Trace>,
+    /// What is done about ranks that do not end though their run has failed.
+    pub stuck: Option<Stuck>,
+}
+
+impl Network {
+    /// The world of a layout's ranks over this network. In a trace its runs are called `what` under the layout.
+    ///
+    /// # Errors
+    /// If there are more ranks than a world can have.
+    pub fn world(&self, layout: &Layout, what: &str) -> Result<World> {
+        let mut world = layout.world()?;
+        for (axis, link) in &self.links {
+            world = world.link(*axis, *link);
+        }
+        if let Some(timeout) = self.timeout {
+            world = world.limit(timeout);
+        }
+        if let Some(stuck) = &self.stuck {
+            world = world.when_stuck(stuck.clone());
+        }
+        match &self.trace {
+            Some(trace) => Ok(world.traced(trace, format!("{what} under {layout}"))),
+            None => Ok(world),
+        }
+    }
+    /// The same network, which keeps no trace.
+    #[must_use]
+    pub fn untraced(&self) -> Self {
+        Self { trace: None, ..self.clone() }
+    }
+    /// Whether every link joins ranks of one of these layouts.
+    ///
+    /// # Errors
+    /// If one is along an axis that none of them splits, or an axis has two.
+    pub fn fits(&self, layouts: &[Layout]) -> Result<()> {
+        for (n, (axis, link)) in self.links.iter().enumerate() {
+            if let Some((_, before)) = self.links[..n].iter().find(|(other, _)| other == axis) {
+                return Err(Error::new(format!(
+                    "--link gives the {axis} axis two links, {before} and {link}; give each axis one"
+                )));
+            }
+            if layouts.iter().all(|layout| layout.size(*axis) == 1) {
+                let whose = match layouts {
+                    [layout] => format!("the layout {layout} has no {axis} ranks"),
+                    _ => format!("no layout that is compared has {axis} ranks"),
+                };
+                return Err(Error::new(format!(
+                    "--link {axis}={link}: {whose}; split that axis, or leave the link out"
+                )));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use comm::{CommError, Reduce};
+    use std::sync::{Mutex, mpsc};
+    use std::time::Instant;
+    use tensor::{Category, Cpu, Tensor};
+
+    fn layout(text: &str) -> Layout {
+        text.parse().unwrap()
+    }
+
+    /// Kills: a limit that is not passed on, a trace without the failed run, a table that is lost on the way.
+    #[test]
+    fn a_rank_that_never_comes_is_told_with_the_last_calls() {
+        let trace = Trace::new();
+        let network = Network {
+            timeout: Some(Duration::from_millis(20)),
+            trace: Some(trace.clone()),
+            ..Network::default()
+        };
+        let (failed, told) = mpsc::channel();
+        let (failed, told) = (Mutex::new(failed), Mutex::new(told));
+        let run = |_: Cpu<f32>, mesh: comm::Mesh<_>| {
+            if mesh.rank() == 1 {
+                told.lock().unwrap().recv().unwrap(); // comes when nobody waits any more
+                return Ok(());
+            }
+            let outcome = mesh.group(Axis::Tp).named("a loss").barrier();
+            failed.lock().unwrap().send(()).unwrap();
+            outcome
+        };
+        let world = network.world(&layout("tp=2"), "waiting").unwrap();
+        assert!(format!("{world:?}").contains("limit: 20ms"), "{world:?}");
+        let error = Error::from(world.run(run).unwrap_err());
+        assert!(error.why.starts_with("rank 0: ") && error.to_string() == error.why, "{error}");
+        let table = error.calls.unwrap().to_string();
+        let row = table.lines().find(|row| row.contains("barrier over tp for a loss at ")).expect("its call");
+        assert!(row.trim_start().starts_with("0 ") && row.contains("failed after"), "{table}");
+        let runs = trace.runs();
+        assert_eq!((runs.len(), runs[0].name.as_str(), runs[0].ranks.len()), (1, "waiting under tp=2", 2));
+        assert!(Network::default().timeout.is_none() && network.untraced().trace.is_none());
+    }
+
+    /// Kills: a link of another axis, one that is forgotten. A lower bound: such a link takes so long at least.
+    #[test]
+    fn links_take_their_time_along_their_axis() {
+        let link: Link = "0s,100kB/s".parse().unwrap();
+        let network = Network { links: vec![(Axis::Dp, link)], ..Network::default() };
+        let run = |device: Cpu<f32>, mesh: comm::Mesh<_>| {
+            let mut x = Tensor::from_fn(&device, Category::Buffers, 10, 25, |_| 1.0f32); // 1 kB
+            let begun = Instant::now();
+            mesh.group(Axis::Dp).all_reduce(&mut x, Reduce::Sum)?;
+            Ok::<_, CommError>((begun.elapsed(), x.read().unwrap()[0]))
+        };
+        for (time, sum) in network.world(&layout("tp=2,dp=2"), "a sum").unwrap().run(run).unwrap() {
+            assert!(sum == 2.0 && time >= Duration::from_millis(10), "{sum} in {time:?}"); // 2(n−1)/n of 1 kB
+        }
+    }
+}
