@@ -32,3 +32,15 @@ mod vocabulary_and_loss {}
 #[cfg(doctest)]
 #[doc = include_str!("sequence-regions.md")]
 mod sequence_regions {}
+
+#[cfg(doctest)]
+#[doc = include_str!("ranks-and-collectives.md")]
+mod ranks_and_collectives {}
+
+#[cfg(doctest)]
+#[doc = include_str!("the-ring.md")]
+mod the_ring {}
+
+#[cfg(doctest)]
+#[doc = include_str!("what-a-hang-is.md")]
+mod what_a_hang_is {}
