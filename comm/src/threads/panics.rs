@@ -21,7 +21,8 @@ impl Panic {
     pub(super) fn told(self) -> String {
         if let Some(trace) = self.trace {
             let thread = std::thread::current();
-            eprintln!("{}: {}\n{trace}", thread.name().unwrap_or("a thread"), self.words);
+            let print = || eprintln!("{}: {}\n{trace}", thread.name().unwrap_or("a thread"), self.words);
+            let _ = catch_unwind(AssertUnwindSafe(print)); // nobody may be there to read it
         }
         self.words
     }

@@ -116,10 +116,8 @@ impl World {
         let key = Key::current();
         let (ends, ended) = channel();
         let body = |rank: usize, mesh, ends: Sender<usize>| {
-            let _key = key.map(Key::enter);
-            let outcome = on_rank(&watch, rank, || f(Cpu::default(), mesh));
-            let _ = ends.send(rank); // whoever started us listens until all have ended
-            outcome
+            let (_key, _end) = (key.map(Key::enter), Ends(rank, ends));
+            on_rank(&watch, rank, || f(Cpu::default(), mesh))
         };
         let body = &body;
         let outcomes: Vec<Result<T, String>> = scope(|threads| {
@@ -198,6 +196,14 @@ impl World {
             })
         };
         (0..self.size()).map(mesh).collect()
+    }
+}
+
+/// Tells, however a rank's thread ends, that it has: whoever started it listens until all have.
+struct Ends(usize, Sender<usize>);
+impl Drop for Ends {
+    fn drop(&mut self) {
+        let _ = self.1.send(self.0);
     }
 }
 
