@@ -76,9 +76,10 @@ pub fn write(path: &Path, trace: &Trace) -> Result<()> {
     let runs = trace.runs();
     let mut trace_events = Vec::new();
     for (run, pid) in runs.iter().zip(1..) {
-        trace_events.extend(called(PROCESS, run.name.clone(), [pid, 0], pid));
-        for (tid, events) in run.ranks.iter().enumerate() {
-            trace_events.extend(called(THREAD, format!("rank {tid}"), [pid, tid], tid));
+        trace_events.extend(called(PROCESS, run.name.clone(), [pid, thread(pid, 0)], pid));
+        for (rank, events) in run.ranks.iter().enumerate() {
+            let tid = thread(pid, rank);
+            trace_events.extend(called(THREAD, format!("rank {rank}"), [pid, tid], rank));
             trace_events.extend(events.iter().map(|event| stretch(event, pid, tid)));
         }
     }
@@ -89,6 +90,12 @@ pub fn write(path: &Path, trace: &Trace) -> Result<()> {
     file.flush().map_err(failed)?;
     let file = file.into_inner().map_err(|why| failed(why.into_error()))?;
     Ok(file.finish()?)
+}
+
+/// The row of a rank. To Perfetto, thread 0 and one with its process' number are the same, the main one; so no rank is
+/// either, and no two of the file are one.
+fn thread(pid: usize, rank: usize) -> usize {
+    10_000 * pid + rank
 }
 
 /// What a process or a thread is called, and where it stands among others.

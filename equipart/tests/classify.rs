@@ -231,7 +231,10 @@ fn what_is_saved_is_what_was_judged() {
     let trace: Value = serde_json::from_slice(&std::fs::read(trace).unwrap()).unwrap();
     let events = trace["traceEvents"].as_array().unwrap();
     for span in ["step 1", "forward 0", "backward 0", "sync gradients", "optimizer"] {
-        assert!((0..4).all(|rank| events.iter().any(|e| e["tid"] == rank && e["name"] == span)), "{span}");
+        assert!(
+            (0..4).all(|rank| events.iter().any(|e| e["tid"] == 10_000 + rank && e["name"] == span)),
+            "{span}"
+        );
     }
     assert_eq!((said.len(), &said[0]["epoch"], &said[3]["epoch"]), (4, &1.into(), &4.into()));
     assert!(said[3]["loss"].as_f64().unwrap() < said[0]["loss"].as_f64().unwrap());

@@ -109,6 +109,13 @@ struct Stretch {
     inside: Option<usize>, // the one that contains it
 }
 
+/// Of a row's number, which is no process' and never 0: to Perfetto these are main threads, all in one row.
+fn rank_of(event: &Value) -> u64 {
+    let [pid, tid] = ["pid", "tid"].map(|key| event[key].as_u64().unwrap());
+    assert!(pid > 0 && tid / 10_000 == pid && tid != pid, "{event}");
+    tid % 10_000
+}
+
 /// The rows of a file, each checked to be properly nested, by process' and thread's names.
 fn rows(file: &Path) -> BTreeMap<(String, String), Vec<Stretch>> {
     let file: Value = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
@@ -124,10 +131,10 @@ fn rows(file: &Path) -> BTreeMap<(String, String), Vec<Stretch>> {
     for event in events.iter().filter(|event| event["ph"] != "M") {
         assert_eq!(event["ph"], "X");
         assert_eq!(about("process_sort_index", event, "sort_index"), event["pid"]);
-        assert_eq!(about("thread_sort_index", event, "sort_index"), event["tid"]);
+        assert_eq!(about("thread_sort_index", event, "sort_index"), rank_of(event));
         let row = ["process_name", "thread_name"].map(|name| about(name, event, "name"));
         let row = row.map(|name| name.as_str().unwrap().to_string());
-        assert_eq!(row[1], format!("rank {}", event["tid"]));
+        assert_eq!(row[1], format!("rank {}", rank_of(event)));
         let ns = |key: &str| (event[key].as_f64().unwrap() * 1e3) as u64; // as Perfetto reads it
         let (from, to) = (ns("ts"), ns("ts") + ns("dur"));
         let text = |key: &str| event[key].as_str().unwrap().to_string();
