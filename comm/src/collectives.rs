@@ -43,11 +43,10 @@ impl<D: Device> Group<D> {
     #[track_caller]
     pub fn all_gather_v(&self, mine: &Tensor<D>, counts: &[usize]) -> Result<Tensor<D>> {
         let call = Call { counts: Some(Counts::Of(counts.into())), ..self.call(Op::AllGather, mine.shape()) };
-        let rows = counts.iter().fold(0usize, |sum, &n| sum.saturating_add(n));
-        self.adds_up(counts, rows, &call)?;
+        let rows = self.total(counts, &call)?;
         if counts[self.rank] != mine.rows() {
             let why = format!("rank {} has {} rows, not {}", self.rank, mine.rows(), counts[self.rank]);
-            return Err(CommError::BadCounts { call: call.to_string(), why });
+            return Err(CommError::bad_counts(&call, why));
         }
         self.gather_all(mine, rows, &call)
     }
@@ -81,7 +80,7 @@ impl<D: Device> Group<D> {
             counts: Some(Counts::Of(counts.into())),
             ..self.call(Op::ReduceScatter, data.shape())
         };
-        self.adds_up(counts, data.rows(), &call)?;
+        self.adds_up(counts, &call)?;
         self.scatter_sum(data, counts[self.rank], &call)
     }
     fn scatter_sum(&self, data: &Tensor<D>, rows: usize, call: &Call) -> Result<Tensor<D>> {
@@ -146,7 +145,7 @@ impl<D: Device> Group<D> {
             let words =
                 |shape: Option<[usize; 2]>| shape.map_or("nothing".into(), |[r, c]| format!("{r}x{c}"));
             let why = format!("rank {} brings {}, not {}", self.rank, words(seen), words(wanted));
-            return Err(CommError::BadCounts { call: call.to_string(), why });
+            return Err(CommError::bad_counts(&call, why));
         }
         if let (1, Some(data)) = (self.size(), data) {
             return Ok(data.clone());
@@ -178,13 +177,12 @@ impl<D: Device> Group<D> {
     pub fn all_to_all_v(&self, data: &Tensor<D>, give: &[usize], take: &[usize]) -> Result<Tensor<D>> {
         let counts = Some(Counts::Between(give.into(), take.into()));
         let call = Call { counts, ..self.call(Op::AllToAll, data.shape()) };
-        let rows = take.iter().fold(0usize, |sum, &n| sum.saturating_add(n));
-        self.adds_up(give, data.rows(), &call)?;
-        self.adds_up(take, rows, &call)?;
+        self.adds_up(give, &call)?;
+        let rows = self.total(take, &call)?;
         if give[self.rank] != take[self.rank] {
             let (given, taken) = (give[self.rank], take[self.rank]);
             let why = format!("rank {} gives itself {given} rows and takes {taken}", self.rank);
-            return Err(CommError::BadCounts { call: call.to_string(), why });
+            return Err(CommError::bad_counts(&call, why));
         }
         self.exchange(data, rows, &call)
     }

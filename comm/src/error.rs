@@ -1,5 +1,6 @@
 //! What can go wrong between ranks. Ranks in messages are ranks of the world, unless a group is named.
 use crate::axis::{Axis, Ranks};
+use crate::call::Call;
 use std::panic::Location;
 use std::time::Duration;
 
@@ -195,6 +196,13 @@ pub enum CommError {
         /// How many there are.
         size: usize,
     },
+}
+
+impl CommError {
+    /// Counts, or a tensor, that do not fit a call.
+    pub(crate) fn bad_counts(call: &Call, why: String) -> Self {
+        Self::BadCounts { call: call.to_string(), why }
+    }
 }
 
 /// A result between ranks.

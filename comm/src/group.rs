@@ -229,27 +229,37 @@ impl<D: Device> Group<D> {
         }
         Err(CommError::Indivisible { rows, group: self.over.clone(), size, at })
     }
-    /// Counts of rows, one for each rank, that make so many rows, whose bytes can be counted.
+    /// How many rows these counts, one for each rank, make; their bytes can be counted.
     ///
     /// # Errors
     /// [`CommError::BadCounts`]
-    pub(crate) fn adds_up(&self, counts: &[usize], rows: usize, call: &Call) -> Result<()> {
-        let sum = counts.iter().try_fold(0usize, |sum, &n| sum.checked_add(n));
-        let why = match sum {
-            _ if counts.len() != self.size() => {
-                format!("there are {} counts for {} ranks", counts.len(), self.size())
-            }
-            Some(sum) if sum == rows => {
-                let elements = sum.checked_mul(call.cols).and_then(|n| n.checked_mul(call.elem.size));
-                if elements.is_some_and(|bytes| isize::try_from(bytes).is_ok()) {
-                    return Ok(());
-                }
-                format!("the counts {counts:?} add up to {sum} rows, more bytes than can be counted")
-            }
-            Some(sum) => format!("the counts {counts:?} add up to {sum} rows, not to the tensor's {rows}"),
-            None => format!("the counts {counts:?} add up to more rows than can be counted"),
+    pub(crate) fn total(&self, counts: &[usize], call: &Call) -> Result<usize> {
+        if counts.len() != self.size() {
+            let why = format!("there are {} counts for {} ranks", counts.len(), self.size());
+            return Err(CommError::bad_counts(call, why));
+        }
+        let Some(sum) = counts.iter().try_fold(0usize, |sum, &n| sum.checked_add(n)) else {
+            let why = format!("the counts {counts:?} add up to more rows than can be counted");
+            return Err(CommError::bad_counts(call, why));
         };
-        Err(CommError::BadCounts { call: call.to_string(), why })
+        let bytes = sum.checked_mul(call.cols).and_then(|n| n.checked_mul(call.elem.size));
+        if bytes.is_some_and(|bytes| isize::try_from(bytes).is_ok()) {
+            return Ok(sum);
+        }
+        let why = format!("the counts {counts:?} add up to {sum} rows, more bytes than can be counted");
+        Err(CommError::bad_counts(call, why))
+    }
+    /// Whether these counts make the rows of the call's tensor.
+    ///
+    /// # Errors
+    /// [`CommError::BadCounts`]
+    pub(crate) fn adds_up(&self, counts: &[usize], call: &Call) -> Result<()> {
+        let (sum, rows) = (self.total(counts, call)?, call.rows);
+        if sum == rows {
+            return Ok(());
+        }
+        let why = format!("the counts {counts:?} add up to {sum} rows, not to the tensor's {rows}");
+        Err(CommError::bad_counts(call, why))
     }
 }
 

@@ -39,6 +39,8 @@ pub mod algorithms;
 mod axis;
 mod call;
 mod collectives;
+#[cfg(test)]
+mod drawn;
 mod engine;
 mod error;
 mod flight;

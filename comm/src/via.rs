@@ -162,17 +162,15 @@ impl<D: Device> Drop for Posted<'_, D> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::drawn::element;
     use crate::{Axis, CommError, Ledger, Mesh, World};
     use kernels::Meta;
     use std::ops::Add;
-    use tensor::{Cpu, F61, Peaks, Scalar, mix};
+    use tensor::{Cpu, F61, Peaks, Scalar};
 
     /// Nothing, fewer elements than ranks, what no number of ranks divides.
     const SHAPES: [[usize; 2]; 5] = [[0, 3], [1, 1], [2, 5], [7, 13], [24, 10]];
 
-    fn element<S: Scalar>(rank: usize, i: usize) -> S {
-        S::from_f64((mix((rank << 32 | i) as u64) >> 20) as f64 / f64::from(1 << 30))
-    }
     fn algorithms(ranks: usize) -> Vec<Algorithm> {
         let nodes = (1..=ranks).filter(|&node| ranks.is_multiple_of(node));
         let mut all = Algorithm::all(1);

@@ -58,7 +58,8 @@ impl Threads {
         }
         Ok(())
     }
-    /// Where a rank's block begins and how long it is, in elements of the call's blocks in all.
+    /// Where a rank's block begins and how long it is, in elements: by these counts of rows, or an equal part of all
+    /// `elements`.
     fn block(&self, counts: Option<&Arc<[usize]>>, call: &Call, rank: usize, elements: usize) -> [usize; 2] {
         match counts {
             None => [rank * (elements / self.ranks), elements / self.ranks],

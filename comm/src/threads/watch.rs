@@ -98,6 +98,10 @@ impl Watch {
         self.ranks[rank].finished.store(true, SeqCst);
         self.wake_all();
     }
+    /// Whether a rank has ended without an error.
+    pub(super) fn has_finished(&self, rank: usize) -> bool {
+        self.ranks[rank].finished.load(SeqCst)
+    }
     /// Notes whose failure a rank has met, if this is one.
     pub(super) fn blame(&self, rank: usize, error: &CommError) {
         if let CommError::Dead { rank: other, reason } | CommError::Broken { rank: other, reason } = error {
@@ -205,7 +209,7 @@ impl Watch {
     fn nobody_missing_has_finished(&self, wait: &impl Wait) -> Result<()> {
         for rank in wait.missing() {
             // Finished first, missing then: what it did before it finished is seen by now.
-            if self.ranks[rank].finished.load(SeqCst) && wait.missing().any(|missing| missing == rank) {
+            if self.has_finished(rank) && wait.missing().any(|missing| missing == rank) {
                 return Err(CommError::Finished { rank, call: wait.call().to_string() });
             }
         }
@@ -252,17 +256,15 @@ impl Watch {
     }
     /// Whom a rank waits for, and in which call, if it has said so and that one has still not come.
     fn announced(&self, rank: usize) -> Option<(usize, String)> {
-        let waits = lock(&self.ranks[rank].waits);
-        let pending = waits.as_ref().filter(|waits| !waits.over && (waits.pending)());
-        pending.map(|waits| (waits.on, waits.call.clone()))
+        self.said(rank, |waits| !waits.over && (waits.pending)())
     }
     /// The same, or for whom it waited last, if it has given up.
     fn waited(&self, rank: usize) -> Option<(usize, String)> {
-        let given_up = || {
-            let waits = lock(&self.ranks[rank].waits);
-            waits.as_ref().filter(|waits| waits.over).map(|waits| (waits.on, waits.call.clone()))
-        };
-        self.announced(rank).or_else(given_up)
+        self.said(rank, |waits| waits.over || (waits.pending)())
+    }
+    fn said(&self, rank: usize, counts: impl Fn(&Waits) -> bool) -> Option<(usize, String)> {
+        let waits = lock(&self.ranks[rank].waits);
+        waits.as_ref().filter(|waits| counts(waits)).map(|waits| (waits.on, waits.call.clone()))
     }
 }
 

@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Display};
 use std::panic::resume_unwind;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvError, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{Builder, scope};
 use std::time::{Duration, Instant};
 use tensor::{Cpu, Key, Scalar};
@@ -138,8 +138,7 @@ impl World {
         });
         if let Some((rank, reason)) = watch.failure() {
             let own = outcomes[*rank].as_ref().err().unwrap_or(reason);
-            let ends = outcomes.iter().map(|outcome| if outcome.is_ok() { End::Well } else { End::Failed });
-            return Err(self.failure(&watch, own, ends.collect()));
+            return Err(self.failure(&watch, *rank, own, &BTreeSet::new()));
         }
         self.trace(&watch);
         Ok(outcomes.into_iter().flatten().collect())
@@ -149,33 +148,29 @@ impl World {
         const PATIENCE: Duration = Duration::from_secs(10);
         let mut stuck = self.stuck.as_ref();
         while !running.is_empty() {
-            let patience = watch.failure().and(stuck).map(|_| self.limit.min(PATIENCE));
-            let next = patience.map_or_else(
-                || Ok(ended.recv()),
-                |time| match ended.recv_timeout(time) {
-                    Err(RecvTimeoutError::Timeout) => Err(()),
-                    next => Ok(next.map_err(|_| RecvError)),
-                },
-            );
-            match (next, watch.failure(), stuck) {
-                (Ok(rank), ..) => running.retain(|other| Ok(*other) != rank),
-                (Err(()), Some((_, reason)), Some(Stuck(tell))) => {
-                    let end = |rank| if running.contains(&rank) { End::Runs } else { End::Failed };
-                    let error = self.failure(watch, reason, (0..self.size()).map(end).collect());
-                    tell(&error, &running.iter().copied().collect::<Vec<_>>());
-                    stuck = None;
-                }
-                _ => {}
+            let Some(((failed, reason), Stuck(tell))) = watch.failure().zip(stuck) else {
+                running.remove(&ended.recv().expect("one sender is the caller's"));
+                continue;
+            };
+            if let Ok(rank) = ended.recv_timeout(self.limit.min(PATIENCE)) {
+                running.remove(&rank);
+            } else {
+                let error = self.failure(watch, *failed, reason, &running);
+                tell(&error, &running.iter().copied().collect::<Vec<_>>());
+                stuck = None;
             }
         }
     }
-    /// The failure of a run whose ranks ended so, which is in the trace from then on.
-    fn failure(&self, watch: &Watch, reason: &str, ends: Vec<End>) -> RankError {
+    /// The failure of a run while these ranks still run; what they did is in the trace from then on.
+    fn failure(&self, watch: &Watch, rank: usize, reason: &str, running: &BTreeSet<usize>) -> RankError {
         self.trace(watch);
-        let calls =
-            FlightRecorder::new(ends.into_iter().enumerate().map(|(rank, end)| (&**watch.record(rank), end)));
-        let rank = watch.failure().expect("it has failed").0;
-        RankError { rank, reason: reason.to_string(), calls }
+        let end = |rank| match running.contains(&rank) {
+            true => End::Runs,
+            false if watch.has_finished(rank) => End::Well,
+            false => End::Failed,
+        };
+        let ranks = (0..self.size()).map(|rank| (&**watch.record(rank), end(rank)));
+        RankError { rank, reason: reason.to_string(), calls: FlightRecorder::new(ranks) }
     }
     fn trace(&self, watch: &Watch) {
         let Some((trace, name)) = &self.trace else { return };
@@ -288,7 +283,10 @@ mod tests {
         let why = ["did not come within", "has finished"];
         assert!(why.iter().any(|words| early.reason.contains(words)), "{early}");
         let table = early.calls.to_string();
-        assert!(table.lines().any(|row| row.starts_with("   1 ") && row.ends_with("still runs")), "{table}");
+        for (rank, end) in [(0, "ended with an error"), (1, "still runs"), (2, "ended")] {
+            let mut rows = table.lines().filter(|row| row.starts_with(&format!("   {rank} ")));
+            assert!(rows.next_back().is_some_and(|row| row.ends_with(&format!("  {end}"))), "{table}");
+        }
         assert_eq!(error.unwrap_err().reason, early.reason);
         assert_eq!(trace.runs()[0].ranks.len(), 3);
     }

@@ -1,18 +1,12 @@
 //! What the collectives compute and count, for all sizes of groups.
+use crate::drawn::{element, tensor};
 use crate::{Axis, CommError, Group, Ledger, Op, Reduce, Result, World};
-use tensor::{Category, Cpu, F61, Scalar, Tensor, mix};
+use tensor::{Category, Cpu, F61, Scalar, Tensor};
 
 pub(super) const RANKS: [usize; 5] = [1, 2, 3, 4, 8];
 /// Nothing, less than ranks, what no number of ranks divides, several pieces a share.
 pub(super) const SHAPES: [[usize; 2]; 6] = [[0, 3], [3, 0], [1, 1], [2, 5], [7, 13], [101, 113]];
 
-/// Element `i` of rank `rank`: a number that floats round, so that sums show their order.
-pub(super) fn element<S: Scalar>(rank: usize, i: usize) -> S {
-    S::from_f64((mix((rank << 32 | i) as u64) >> 20) as f64 / f64::from(1 << 30))
-}
-pub(super) fn tensor<S: Scalar>(device: &Cpu<S>, rank: usize, [rows, cols]: [usize; 2]) -> Tensor<Cpu<S>> {
-    Tensor::from_fn(device, Category::Buffers, rows, cols, |i| element(rank, i))
-}
 /// Runs `f` on every rank of worlds of all sizes, for all shapes; returns the ledgers by number of ranks.
 pub(super) fn everywhere<S: Scalar>(
     f: impl Fn(&Cpu<S>, &Group<Cpu<S>>, [usize; 2]) -> Result<()> + Sync,

@@ -1,18 +1,12 @@
 //! Blocks of a group are groups: what they compute, what they count, what their ranks are told.
 use super::failures::{each, until, world, zeros};
+use crate::drawn::{element, tensor};
 use crate::{Axis, CommError, Group, Mesh, Reduce, Result, World};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
-use tensor::{Category, Cpu, F61, Scalar, Tensor, mix};
+use tensor::{Category, Cpu, F61, Scalar, Tensor};
 
-/// Elements of a rank's tensor, by the rank of the world; floats among them that a sum rounds.
-fn element<S: Scalar>(rank: usize, i: usize) -> S {
-    S::from_f64((mix((rank << 32 | i) as u64) >> 20) as f64 / f64::from(1 << 30))
-}
-fn tensor<S: Scalar>(device: &Cpu<S>, rank: usize, [rows, cols]: [usize; 2]) -> Tensor<Cpu<S>> {
-    Tensor::from_fn(device, Category::Buffers, rows, cols, |i| element(rank, i))
-}
 fn divisors(n: usize) -> impl Iterator<Item = usize> {
     (1..=n).filter(move |&size| n.is_multiple_of(size))
 }
