@@ -1,14 +1,21 @@
 //! How a model is split: how many ranks along each axis, as the user writes it.
 //!
 //! ```text
-//! layout = "none" | part { "," part }       part = axis "=" ranks | "sp"
+//! layout = "none" | part { "," part }       part = axis "=" ranks | word
 //! ```
-//! An axis left out has one rank. `sp`: sequence regions, in which the tensor ranks share the tokens of norms, dropout
-//! and residuals; it needs tensor ranks, and has no number of its own (`sp=2` is taken where it is that of `tp`). Printed: the axes that are split, innermost first (the one whose ranks talk most
-//! comes first, as in `tp=2,dp=2`); `none` if there is none. What is printed reads back as the same layout.
+//! Axes and words are the keys of the [list of strategies](layers::strategies). An axis left out has one rank. A word
+//! goes with the ranks of an axis: `sp`, sequence regions, needs tensor ranks, and has no number of its own (`sp=2` is
+//! taken where it is that of `tp`). Printed: the axes that are split, innermost first (the one whose ranks talk most
+//! comes first, as in `tp=2,dp=2`), each with its words; `none` if there is none. What is printed reads back as the
+//! same layout.
+mod entry;
+
+pub use entry::Entry;
+
 use comm::{Axis, CommError, Mesh, World};
 use kernels::Kernels;
-use layers::{Builder, Shape, Values};
+use layers::strategy::{About, Key, Shared};
+use layers::{Builder, Shape, Values, strategies};
 use std::fmt;
 use std::str::FromStr;
 
@@ -21,7 +28,7 @@ const AXES: usize = Axis::ALL.len();
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Layout {
     sizes: [usize; AXES], // by `Axis as usize`; each at least 1, the product at most MAX_RANKS
-    regions: bool,        // only with tensor ranks
+    words: u64,           // bit i: the list's strategy i, named by a word; only where its axis is split
 }
 
 /// Why a layout is none, or does not fit a model: one sentence.
@@ -36,8 +43,8 @@ pub enum LayoutError {
         /// What stands between two commas.
         part: String,
     },
-    /// An axis that does not exist.
-    #[error("{key:?} is no axis of a layout; the axes are {}", either(&names(), "and"))]
+    /// Neither an axis nor a word.
+    #[error("{key:?} is no axis of a layout; the axes are {}{}", either(&names(), "and"), beside_them())]
     Unknown {
         /// What stands before the `=`.
         key: String,
@@ -48,14 +55,26 @@ pub enum LayoutError {
         /// The axis.
         axis: Axis,
     },
-    /// Sequence regions without tensor ranks, or of another number.
-    #[error("{seen} is written beside tp={tp}; sequence regions are over the tensor ranks: write {}",
-        if *tp > 1 { "sp" } else { "tp=2,sp" })]
-    Regions {
+    /// A word without ranks of its axis, or with another number.
+    #[error("{seen} is written beside {axis}={ranks}; {word} ({name}) goes with the ranks of {axis}: write {}",
+        if *ranks > 1 { (*word).to_string() } else { format!("{axis}=2,{word}") })]
+    Beside {
         /// What was written.
         seen: String,
-        /// Tensor ranks.
-        tp: usize,
+        /// The word.
+        word: &'static str,
+        /// The strategy's name.
+        name: &'static str,
+        /// The axis that it goes with.
+        axis: Axis,
+        /// The ranks of that axis.
+        ranks: usize,
+    },
+    /// A word given twice.
+    #[error("{word} is written twice; write it once")]
+    Again {
+        /// The word.
+        word: String,
     },
     /// Ranks that are no number of at least 1.
     #[error("{axis} is {seen:?}; it must be a whole number of ranks, 1 or more")]
@@ -99,7 +118,7 @@ impl Default for Layout {
 
 impl Layout {
     /// The model in one piece, on one rank.
-    pub const UNSPLIT: Self = Self { sizes: [1; AXES], regions: false };
+    pub const UNSPLIT: Self = Self { sizes: [1; AXES], words: 0 };
 
     /// The sizes in any order; axes left out have one rank.
     ///
@@ -121,23 +140,39 @@ impl Layout {
             let seen: Vec<_> = sizes.iter().map(|(axis, size)| format!("{axis}={size}")).collect();
             return Err(LayoutError::Many { seen: seen.join(",") });
         }
-        Ok(Self { sizes: sizes_of, regions: false })
+        Ok(Self { sizes: sizes_of, words: 0 })
     }
-    /// The same in sequence regions.
+    /// The same with the strategy of a word, such as `sp`.
     ///
     /// # Errors
-    /// If there is one tensor rank only.
-    pub fn in_regions(self) -> Result<Self, LayoutError> {
-        let tp = self.size(Axis::Tp);
-        if tp == 1 {
-            Err(LayoutError::Regions { seen: "sp".into(), tp })
-        } else {
-            Ok(Self { regions: true, ..self })
-        }
+    /// If the list has no such word, or its axis has one rank only.
+    pub fn with(self, word: &str) -> Result<Self, LayoutError> {
+        self.beside(word, word)
     }
-    /// Whether each tensor rank has its own tokens of norms, dropout and residuals.
-    pub fn has_regions(&self) -> bool {
-        self.regions
+    /// The same with a word, which was written as `seen`: alone or with the number of its axis' ranks.
+    fn beside(self, word: &str, seen: &str) -> Result<Self, LayoutError> {
+        let found = strategies::all().into_iter().enumerate().find_map(|(i, about)| match about.key {
+            Key::Beside(key, axis) if key == word => Some((i, key, axis, about.name)),
+            _ => None,
+        });
+        let (i, word, axis, name) = found.ok_or_else(|| LayoutError::Unknown { key: word.into() })?;
+        let ranks = self.size(axis);
+        let number = seen.split_once('=').map(|(_, n)| n.trim());
+        if ranks == 1 || number.is_some_and(|n| n != ranks.to_string()) {
+            return Err(LayoutError::Beside { seen: seen.into(), word, name, axis, ranks });
+        }
+        Ok(Self { words: self.words | 1 << i, ..self })
+    }
+    /// What is said of its strategies: those of axes that are split, and those of its words; in the list's order.
+    pub fn strategies(&self) -> Vec<&'static About> {
+        let all = strategies::all().into_iter().enumerate();
+        all.filter(|(i, about)| self.takes(*i, about.key)).map(|(_, about)| about).collect()
+    }
+    fn takes(&self, i: usize, key: Key) -> bool {
+        match key {
+            Key::Ranks(axis) => self.size(axis) > 1,
+            Key::Beside(..) => self.words >> i & 1 == 1,
+        }
     }
     /// The place where this layout's ranks build a model.
     pub fn place<'a, D: Kernels>(
@@ -146,8 +181,9 @@ impl Layout {
         mesh: &'a Mesh<D>,
         values: &'a dyn Values<D::Elem>,
     ) -> Builder<'a, D> {
-        let at = Builder::new(device, mesh, values);
-        if self.regions { at.in_regions() } else { at }
+        let all = strategies::on::<D>().into_iter().enumerate();
+        let taken = all.filter(|(i, strategy)| self.takes(*i, strategy.about().key));
+        Builder::new(device, mesh, values).with(taken.map(|(_, strategy)| strategy))
     }
     /// How many ranks there are in all.
     pub fn ranks(&self) -> usize {
@@ -179,49 +215,32 @@ impl Layout {
     /// If an axis has ranks that do not divide what they share; says which numbers do.
     pub fn fits(&self, shape: &Shape) -> Result<(), LayoutError> {
         for (axis, ranks) in self.axes() {
-            let shared = shared(axis, shape);
+            let shared = self.shared(axis, shape);
             let bad: Vec<_> =
-                shared.iter().filter(|s| !s.fit(ranks)).map(|s| format!("{} {}", s.size, s.what)).collect();
+                shared.iter().filter(|s| !s.fits(ranks)).map(|s| format!("{} {}", s.size, s.what)).collect();
             if !bad.is_empty() {
-                let possible = self.possible(axis, |n| shared.iter().all(|s| s.fit(n)));
+                let possible = self.possible(axis, |n| shared.iter().all(|s| s.fits(n)));
                 return Err(LayoutError::Fit { axis, ranks, shared: either(&bad, "and"), possible });
             }
         }
         Ok(())
     }
-}
-
-/// What the ranks of an axis share.
-struct Shared {
-    what: &'static str,
-    size: usize,
-    copies: bool, // several ranks may hold the same one
-}
-
-impl Shared {
-    fn fit(&self, ranks: usize) -> bool {
-        self.size.is_multiple_of(ranks) || (self.copies && ranks.is_multiple_of(self.size))
-    }
-}
-
-fn shared(axis: Axis, shape: &Shape) -> Vec<Shared> {
-    let one = |what, size, copies| Shared { what, size, copies };
-    match axis {
-        Axis::Dp => vec![],
-        Axis::Tp => vec![
-            one("query heads", shape.heads.queries, false),
-            one("key heads", shape.heads.keys, true),
-            one("hidden features", shape.hidden, false),
-        ],
+    /// What the ranks of an axis share, as its strategies say.
+    fn shared(&self, axis: Axis, shape: &Shape) -> Vec<Shared> {
+        let along = self.strategies().into_iter().filter(|about| about.key.axis() == axis);
+        along.flat_map(|about| (about.shares)(shape)).collect()
     }
 }
 
 impl fmt::Display for Layout {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let split = self.axes().into_iter().rev().filter(|&(_, size)| size > 1);
-        let mut parts: Vec<_> = split.map(|(axis, size)| format!("{axis}={size}")).collect();
-        if self.regions {
-            parts.insert(1, "sp".into()); // after the tensor ranks, which are innermost
+        let mut parts = Vec::new();
+        for (axis, size) in self.axes().into_iter().rev().filter(|&(_, size)| size > 1) {
+            parts.push(format!("{axis}={size}"));
+            parts.extend(self.strategies().into_iter().filter_map(|about| match about.key {
+                Key::Beside(word, with) if with == axis => Some(word.to_string()),
+                _ => None,
+            }));
         }
         f.pad(&if parts.is_empty() { "none".into() } else { parts.join(",") })
     }
@@ -240,21 +259,20 @@ impl FromStr for Layout {
             return other
                 .map_or(Ok(Self::UNSPLIT), |with| Err(LayoutError::Combined { with: (*with).to_owned() }));
         }
-        let is_region = |part: &&str| part.split('=').next().is_some_and(|key| key.trim() == "sp");
-        let (regions, axes): (Vec<_>, Vec<_>) = parts.into_iter().partition(is_region);
+        let is_word = |part: &&str| words().contains(&key_of(part));
+        let (words, axes): (Vec<_>, Vec<_>) = parts.into_iter().partition(is_word);
         let layout = Self::new(&axes.into_iter().map(split).collect::<Result<Vec<_>, _>>()?)?;
-        let tp = layout.size(Axis::Tp);
-        match regions[..] {
-            [] => Ok(layout),
-            [part]
-                if part == "sp" || part.split_once('=').is_some_and(|(_, n)| n.trim() == tp.to_string()) =>
-            {
-                layout.in_regions()
-            }
-            [part] => Err(LayoutError::Regions { seen: part.into(), tp }),
-            _ => Err(LayoutError::Regions { seen: regions.join(","), tp }),
+        let keys: Vec<_> = words.iter().map(|part| key_of(part)).collect();
+        if let Some((_, twice)) = keys.iter().enumerate().find(|(i, key)| keys[..*i].contains(key)) {
+            return Err(LayoutError::Again { word: (*twice).into() });
         }
+        words.into_iter().try_fold(layout, |layout, part| layout.beside(key_of(part), part))
     }
+}
+
+/// What stands before the `=`, if there is one.
+fn key_of(part: &str) -> &str {
+    part.split('=').next().unwrap_or(part).trim()
 }
 
 /// `axis=ranks`.
@@ -270,8 +288,37 @@ fn split(part: &str) -> Result<(Axis, usize), LayoutError> {
     Ok((axis, size))
 }
 
+/// Axes that some strategy splits along, innermost first.
 fn names() -> Vec<&'static str> {
-    Axis::ALL.iter().rev().map(|axis| axis.name()).collect()
+    let has = |axis: &Axis| strategies::all().iter().any(|about| about.key == Key::Ranks(*axis));
+    Axis::ALL.iter().rev().copied().filter(has).map(Axis::name).collect()
+}
+
+/// Words that go beside an axis.
+fn words() -> Vec<&'static str> {
+    let word = |about: &'static About| match about.key {
+        Key::Beside(word, _) => Some(word),
+        Key::Ranks(_) => None,
+    };
+    strategies::all().into_iter().filter_map(word).collect()
+}
+
+fn beside_them() -> String {
+    let words = words();
+    if words.is_empty() { String::new() } else { format!(", and beside them {}", either(&words, "and")) }
+}
+
+/// How a layout is written, for `--help`.
+#[must_use]
+pub fn grammar() -> String {
+    let mut said: Vec<_> = names().iter().map(|axis| format!("{axis}=2")).collect();
+    said.push(example());
+    let of = |about: &About| match about.key {
+        Key::Beside(word, axis) => Some(format!("; {word} for {}: {axis}=2,{word}", about.name)),
+        Key::Ranks(_) => None,
+    };
+    let beside: String = strategies::all().into_iter().filter_map(of).collect();
+    format!("Ranks along each axis: none, {}, ...{beside}", said.join(", "))
 }
 
 fn example() -> String {

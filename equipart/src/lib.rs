@@ -13,6 +13,7 @@
 //! | `convert` | [`mod@convert`] | writes a model anew, in the Hugging Face layout |
 //! | `price` | [`mod@price`] | peak memory, operations and traffic of a layout, from shapes alone |
 //! | `collectives` | [`mod@collectives`] | all-reduce algorithms: who sends what to whom when, and what they take |
+//! | `strategies` | [`mod@layout`] | what a layout can name |
 //! | `bench` | [`mod@bench`] | step times of one shape |
 //!
 //! What runs, runs over a [`Network`]: links, patience, and a trace that [`mod@trace`] makes a file of.

@@ -16,7 +16,9 @@
 //!
 //! Source: Shoeybi et al., Megatron-LM, §3, arXiv:1909.08053; Ainslie et al., "GQA", arXiv:2305.13245. Chapter: 5.
 use crate::ops::{Split, Stream, attention, attention_backward, rotate};
+use crate::part::{Of, Part, Pending};
 use crate::placement::{Pieces, Section};
+use crate::strategy::{Column, Row};
 use crate::{
     Builder, ColumnLinear, Cx, Error, HeadNorm, Kept, Layer, Param, Result, Rotary, RowLinear, Shape,
     head_norm,
@@ -27,19 +29,25 @@ use kernels::{Attend, Heads, Kernels, Sight};
 /// Attention, its heads split over the ranks of an axis.
 pub struct Attention<D: Kernels> {
     name: String,
-    qkv: ColumnLinear<D>, // W[D,(H_t+2K_t)·d]
+    qkv: Part<D, ColumnLinear<D>>, // W[D,(H_t+2K_t)·d]
     norm: Option<HeadNorm<D>>,
     rotary: Option<Rotary<D>>,
-    out: RowLinear<D>, // W[H_t·d,D]
-    heads: Heads,      // this rank's
-    first: usize,      // of the model's query heads
+    out: Part<D, RowLinear<D>>, // W[H_t·d,D]
+    heads: Heads,               // this rank's
+    first: usize,               // of the model's query heads
     sight: Sight,
     rate: f64,
 }
 
 /// What backward needs.
 pub struct Saved<D: Kernels> {
-    x: Kept<Stream<D>>,
+    x: Of<D, ColumnLinear<D>>,
+    inside: Inside<D>,
+    out: Of<D, RowLinear<D>>,
+}
+
+/// What it needs between the two products.
+struct Inside<D: Kernels> {
     norm: Option<head_norm::Saved<D>>,
     qkv: Kept<Split<D>>,
     lse: Kept<Split<D>>,
@@ -83,15 +91,16 @@ impl<D: Kernels> Attention<D> {
     ) -> Result<Self> {
         let (heads, width, group) = (shape.heads, shape.width, at.mesh.group(axis));
         let (mine, [q, kv]) = share(heads, group.size(), axis, name)?;
-        let (qkv, bias) = (format!("{name}.qkv"), shape.bias);
+        let ([qkv, out], bias) = (["qkv", "out"].map(|part| format!("{name}.{part}")), shape.bias);
+        let sections = &[q, kv, kv];
         let norm =
             shape.head_norm.then(|| HeadNorm::new(at, axis, name, heads.dim, shape.eps)).transpose()?;
         Ok(Self {
             name: name.into(),
-            qkv: ColumnLinear::shard(at, axis, &qkv, width, &[q, kv, kv], bias.qkv)?,
+            qkv: at.column(&Column { axis, name: &qkv, inputs: width, sections, bias: bias.qkv })?,
             norm,
             rotary,
-            out: RowLinear::shard(at, axis, &format!("{name}.out"), [q.size, width], bias.out)?,
+            out: at.row(&Row { axis, name: &out, sizes: [q.size, width], bias: bias.out })?,
             heads: mine,
             first: group.rank() * mine.queries,
             sight,
@@ -102,8 +111,8 @@ impl<D: Kernels> Attention<D> {
         let dropout = cx.dropout(self.rate, &format!("{}.scores", self.name));
         Attend { heads: self.heads, first: self.first, sight: self.sight, dropout }
     }
-    /// The gradient of `[Q|K|V]`, and what the first product kept.
-    fn before(&mut self, cx: &Cx<D>, s: Saved<D>, d_o: Split<D>) -> Result<(Kept<Stream<D>>, Split<D>)> {
+    /// The gradient of `[Q|K|V]`.
+    fn before(&mut self, cx: &Cx<D>, s: Inside<D>, d_o: Split<D>) -> Result<Split<D>> {
         let (qkv, o, lse) = (s.qkv.open(), s.o.open(), s.lse.open());
         let mut dqkv = attention_backward(cx, &qkv, &self.attend(cx), (&o, &lse), &d_o);
         drop((qkv, o, lse, d_o));
@@ -113,7 +122,7 @@ impl<D: Kernels> Attention<D> {
         if let (Some(norm), Some(saved)) = (&mut self.norm, s.norm) {
             dqkv = norm.backward(saved, self.heads, &dqkv)?;
         }
-        Ok((s.x, dqkv))
+        Ok(dqkv)
     }
 }
 
@@ -121,7 +130,7 @@ impl<D: Kernels> Layer<D> for Attention<D> {
     type In = Stream<D>;
     type Out = Stream<D>;
     type Saved = Saved<D>;
-    type Pending = (<ColumnLinear<D> as Layer<D>>::Pending, <RowLinear<D> as Layer<D>>::Pending);
+    type Pending = (Pending<D, ColumnLinear<D>>, Pending<D, RowLinear<D>>);
 
     fn forward(&self, cx: &Cx<D>, x: Stream<D>) -> Result<(Stream<D>, Saved<D>)> {
         let (mut qkv, x) = self.qkv.forward(cx, x)?;
@@ -135,8 +144,9 @@ impl<D: Kernels> Layer<D> for Attention<D> {
         }
         let (o, lse) = attention(cx, &self.name, &qkv, &self.attend(cx));
         let (qkv, lse) = (cx.keep(qkv), cx.keep(lse));
-        let (y, o) = self.out.forward(cx, o)?;
-        Ok((y, Saved { x, norm, qkv, lse, o }))
+        let kept = cx.keep(o.clone());
+        let (y, out) = self.out.forward(cx, o)?;
+        Ok((y, Saved { x, inside: Inside { norm, qkv, lse, o: kept }, out }))
     }
 
     fn backward_input(
@@ -145,17 +155,17 @@ impl<D: Kernels> Layer<D> for Attention<D> {
         s: Saved<D>,
         dy: Stream<D>,
     ) -> Result<(Stream<D>, Self::Pending)> {
-        let (d_o, out) = self.out.backward_input(cx, s.o.clone(), dy)?;
-        let (x, dqkv) = self.before(cx, s, d_o)?;
-        let (dx, qkv) = self.qkv.backward_input(cx, x, dqkv)?;
+        let (d_o, out) = self.out.backward_input(cx, s.out, dy)?;
+        let dqkv = self.before(cx, s.inside, d_o)?;
+        let (dx, qkv) = self.qkv.backward_input(cx, s.x, dqkv)?;
         Ok((dx, (qkv, out)))
     }
 
     /// Product by product, so that what the second keeps is gone before the first's turn.
     fn backward(&mut self, cx: &Cx<D>, s: Saved<D>, dy: Stream<D>) -> Result<Stream<D>> {
-        let d_o = self.out.backward(cx, s.o.clone(), dy)?;
-        let (x, dqkv) = self.before(cx, s, d_o)?;
-        self.qkv.backward(cx, x, dqkv)
+        let d_o = self.out.backward(cx, s.out, dy)?;
+        let dqkv = self.before(cx, s.inside, d_o)?;
+        self.qkv.backward(cx, s.x, dqkv)
     }
 
     fn backward_weight(&mut self, cx: &Cx<D>, (qkv, out): Self::Pending) -> Result<()> {

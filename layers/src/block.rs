@@ -5,22 +5,30 @@
 //! Source: Xiong et al., "On layer normalization in the transformer architecture" (pre-norm), arXiv:2002.04745.
 //! Chapter: 3.
 use crate::ops::{Stream, dropout, join};
-use crate::{Attention, Builder, Cx, Layer, Mlp, Norm, Param, Result, Rotary, Shape, norm};
+use crate::part::{Held, Part};
+use crate::{Attention, Builder, Cx, Layer, Mlp, Norm, Param, Result, Rotary, Shape, norm, strategy};
 use comm::Axis;
 use kernels::Kernels;
 
 /// Y = X + dropout(F(norm(X))).
 pub struct Residual<D: Kernels, F> {
     name: String,
-    norm: Norm<D>,
+    norm: Part<D, Norm<D>>,
     inner: F,
     rate: f64,
+}
+
+impl<D: Kernels, F> Residual<D, F> {
+    /// `inner` behind a norm, its output dropped at this rate and added to what came in.
+    pub fn around(name: impl Into<String>, norm: Part<D, Norm<D>>, inner: F, rate: f64) -> Self {
+        Self { name: name.into(), norm, inner, rate }
+    }
 }
 
 impl<D: Kernels, F: Layer<D, In = Stream<D>, Out = Stream<D>>> Layer<D> for Residual<D, F> {
     type In = Stream<D>;
     type Out = Stream<D>;
-    type Saved = (norm::Saved<D>, F::Saved);
+    type Saved = (Held<norm::Saved<D>>, F::Saved);
     type Pending = F::Pending;
 
     fn forward(&self, cx: &Cx<D>, x: Stream<D>) -> Result<(Stream<D>, Self::Saved)> {
@@ -39,14 +47,14 @@ impl<D: Kernels, F: Layer<D, In = Stream<D>, Out = Stream<D>>> Layer<D> for Resi
     ) -> Result<(Stream<D>, Self::Pending)> {
         let dropped = dropout(cx, dy.clone(), cx.dropout(self.rate, &self.name).as_ref());
         let (dn, pending) = self.inner.backward_input(cx, inner, dropped)?;
-        Ok((self.norm.backward_onto(norm, &dn, Some(&dy))?, pending))
+        Ok((self.norm.backward_onto(cx, norm, &dn, Some(&dy))?, pending))
     }
 
     /// The weight half at once, so that what it keeps is gone before the norm's turn.
     fn backward(&mut self, cx: &Cx<D>, (norm, inner): Self::Saved, dy: Stream<D>) -> Result<Stream<D>> {
         let dropped = dropout(cx, dy.clone(), cx.dropout(self.rate, &self.name).as_ref());
         let dn = self.inner.backward(cx, inner, dropped)?;
-        self.norm.backward_onto(norm, &dn, Some(&dy))
+        self.norm.backward_onto(cx, norm, &dn, Some(&dy))
     }
 
     fn backward_weight(&mut self, cx: &Cx<D>, pending: Self::Pending) -> Result<()> {
@@ -80,15 +88,18 @@ impl<D: Kernels> Block<D> {
         i: usize,
         rotary: Option<Rotary<D>>,
     ) -> Result<Self> {
-        let norm = |n| Norm::new(at, shape.norm, &format!("blocks.{i}.norm{n}"), shape.width, shape.eps);
+        let norm = |n| {
+            let name = &format!("blocks.{i}.norm{n}");
+            at.norm(&strategy::Norm { kind: shape.norm, name, width: shape.width, eps: shape.eps })
+        };
         let (rate, sizes) = (shape.dropout.residual, [shape.width, shape.hidden]);
         let names = ["attention", "mlp"].map(|part| format!("blocks.{i}.{part}"));
         let attention = Attention::shard(at, axis, &names[0], shape, rotary, shape.sight(i))?;
         let mlp = Mlp::shard(at, axis, &names[1], shape.feed_forward, sizes, shape.bias.mlp)?;
         let [name, other] = names;
         Ok(Self {
-            attention: Residual { name, norm: norm(1)?, inner: attention, rate },
-            mlp: Residual { name: other, norm: norm(2)?, inner: mlp, rate },
+            attention: Residual::around(name, norm(1)?, attention, rate),
+            mlp: Residual::around(other, norm(2)?, mlp, rate),
         })
     }
 }

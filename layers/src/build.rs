@@ -1,6 +1,6 @@
 //! What building a layer needs: a device, a mesh, and where the initial values come from.
 use crate::ops::Region;
-use crate::{Error, Result};
+use crate::{Error, Result, Strategy};
 use comm::{Axis, Mesh};
 use kernels::Kernels;
 use tensor::{Device, Scalar, mix};
@@ -54,12 +54,23 @@ pub struct Builder<'a, D: Kernels> {
     pub values: &'a dyn Values<<D as Device>::Elem>,
     /// Which tokens of the residual stream are this rank's.
     pub region: Region,
+    /// What the layout's strategies build.
+    pub strategies: Vec<&'a dyn Strategy<D>>,
 }
 
 impl<'a, D: Kernels> Builder<'a, D> {
     /// A place where every rank of the tensor axis has all tokens of the residual stream.
     pub fn new(device: &'a D, mesh: &'a Mesh<D>, values: &'a dyn Values<<D as Device>::Elem>) -> Self {
-        Self { device, mesh, values, region: Region::Whole }
+        Self { device, mesh, values, region: Region::Whole, strategies: Vec::new() }
+    }
+    /// The same, where these strategies build what they build.
+    #[must_use]
+    pub fn with(self, strategies: impl IntoIterator<Item = &'a dyn Strategy<D>>) -> Self {
+        strategies.into_iter().fold(self, |at, strategy| {
+            let mut at = strategy.place(at);
+            at.strategies.push(strategy);
+            at
+        })
     }
     /// The same, but each rank of the tensor axis has its own tokens (sequence regions).
     #[must_use]

@@ -21,6 +21,8 @@ use crate::ops::{
     Partial, Region, Split, Stream, activate, activate_backward, activate_stream, activate_stream_backward,
     cross_entropy_backward, split_cross_entropy,
 };
+use crate::part::{Of, Part};
+use crate::strategy::{Column, Row};
 use crate::{
     Builder, ColumnLinear, Cx, GatheredColumn, Kept, Layer, Mode, Param, Pieces, Result, RowLinear, Section,
 };
@@ -33,8 +35,8 @@ use tensor::{Ids, Tensor};
 /// microbatches may be in flight, told apart by their `Cx`, where each example is a sequence of one token.
 pub struct Classifier<D: Kernels> {
     gathered: Option<GatheredColumn<D>>, // the first layer, where the number of layers is even
-    pairs: Vec<(ColumnLinear<D>, RowLinear<D>)>,
-    last: ColumnLinear<D>, // W[F,C_t]
+    pairs: Vec<(Part<D, ColumnLinear<D>>, Part<D, RowLinear<D>>)>,
+    last: Part<D, ColumnLinear<D>>, // W[F,C_t]
     classes: usize,
     group: Group<D>,
     saved: BTreeMap<usize, Saved<D>>,
@@ -52,18 +54,18 @@ struct Saved<D: Kernels> {
 struct Inner<D: Kernels> {
     gathered: Option<Gathered<D>>,
     pairs: Vec<Pair<D>>,
-    last: Kept<Stream<D>>,
+    last: Of<D, ColumnLinear<D>>,
 }
 
 /// What the first layer keeps: X; Y before its ReLU.
-type Gathered<D> = (Kept<Stream<D>>, Kept<Stream<D>>);
+type Gathered<D> = (Of<D, ColumnLinear<D>>, Kept<Stream<D>>);
 
 /// What a pair keeps.
 struct Pair<D: Kernels> {
-    x: Kept<Stream<D>>,
-    up: Kept<Split<D>>,     // before its ReLU
-    hidden: Kept<Split<D>>, // behind it
-    y: Kept<Stream<D>>,     // before its ReLU
+    x: Of<D, ColumnLinear<D>>,
+    up: Kept<Split<D>>,          // before its ReLU
+    hidden: Of<D, RowLinear<D>>, // behind it
+    y: Kept<Stream<D>>,          // before its ReLU
 }
 
 impl<D: Kernels> Classifier<D> {
@@ -81,19 +83,22 @@ impl<D: Kernels> Classifier<D> {
         let name = |i: usize| format!("layers.{i}");
         let whole = layers.is_multiple_of(2);
         // Examples are whole on every rank, in sequence regions too, and so is what comes of them by gathering.
-        let everywhere = Builder { region: Region::Whole, ..*at };
+        let everywhere = Builder { region: Region::Whole, strategies: at.strategies.clone(), ..*at };
         let first = || GatheredColumn::shard(&everywhere, axis, &name(0), [sizes[0], sizes[1]], true);
+        let column = |i: usize, sections: &[Section]| {
+            at.column(&Column { axis, name: &name(i), inputs: sizes[i], sections, bias: true })
+        };
         let pair = |i: usize| {
-            let up = ColumnLinear::shard(at, axis, &name(i), sizes[i], &[sizes[i + 1].into()], true)?;
-            let down = RowLinear::shard(at, axis, &name(i + 1), [sizes[i + 1], sizes[i + 2]], true)?;
-            Ok((up, down))
+            let up = column(i, &[sizes[i + 1].into()])?;
+            let sizes = [sizes[i + 1], sizes[i + 2]];
+            Ok((up, at.row(&Row { axis, name: &name(i + 1), sizes, bias: true })?))
         };
         let (last, classes) = (layers - 1, sizes[layers]);
         let columns = [Section { size: classes, pieces: Pieces::Padded }];
         Ok(Self {
             gathered: whole.then(first).transpose()?,
             pairs: (usize::from(whole)..last).step_by(2).map(pair).collect::<Result<_>>()?,
-            last: ColumnLinear::shard(at, axis, &name(last), sizes[last], &columns, true)?,
+            last: column(last, &columns)?,
             classes,
             group: at.mesh.group(axis).named("classes"),
             saved: BTreeMap::new(),
@@ -178,8 +183,7 @@ impl<D: Kernels> Classifier<D> {
         }
         if let (Some(first), Some((x, y))) = (&mut self.gathered, inner.gathered) {
             let dy = activate_stream_backward(&y.open(), &dx.expect(WANTED), Relu);
-            let dy = Split::cut(&dy.gather(&self.group)?, &self.group)?;
-            first.backward_weight(cx, (x.open(), dy))?;
+            first.backward_weight_alone(cx, x, Split::cut(&dy.gather(&self.group)?, &self.group)?)?;
         }
         Ok(())
     }
@@ -197,14 +201,14 @@ const WANTED: &str = "the gradient of what a later layer was given";
 
 /// dW, and dX unless this is the model's first layer: the gradient of an example is nobody's.
 fn column_backward<D: Kernels>(
-    layer: &mut ColumnLinear<D>,
+    layer: &mut Part<D, ColumnLinear<D>>,
     cx: &Cx<D>,
-    x: Kept<Stream<D>>,
+    x: Of<D, ColumnLinear<D>>,
     dy: Split<D>,
     first: bool,
 ) -> Result<Option<Stream<D>>> {
     if first {
-        layer.backward_weight(cx, (x.open(), dy))?;
+        layer.backward_weight_alone(cx, x, dy)?;
         return Ok(None);
     }
     layer.backward(cx, x, dy).map(Some)

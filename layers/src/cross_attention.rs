@@ -12,28 +12,29 @@
 //! Source: Vaswani et al., §3.2.3, arXiv:1706.03762; split as Megatron-LM, §3. Chapter: 5.
 use crate::attention::share;
 use crate::ops::{Split, Stream, cross_attention, cross_attention_backward};
+use crate::part::{Of, Part, Pending};
+use crate::strategy::{Column, Row};
 use crate::{Biases, Builder, ColumnLinear, Cx, Kept, Layer, Param, Result, RowLinear};
 use comm::Axis;
 use kernels::{Attend, Heads, Kernels, Sight};
 
 /// Attention to a memory, its heads split over the ranks of an axis.
 pub struct CrossAttention<D: Kernels> {
-    q: ColumnLinear<D>,  // W[D,H_t·d]
-    kv: ColumnLinear<D>, // W[D,2K_t·d]
-    out: RowLinear<D>,   // W[H_t·d,D]
+    q: Part<D, ColumnLinear<D>>,  // W[D,H_t·d]
+    kv: Part<D, ColumnLinear<D>>, // W[D,2K_t·d]
+    out: Part<D, RowLinear<D>>,   // W[H_t·d,D]
     attend: Attend,
 }
 
 /// What backward needs.
 pub struct Saved<D: Kernels> {
-    inputs: [Kept<Stream<D>>; 2],
+    inputs: [Of<D, ColumnLinear<D>>; 2],
     q: Kept<Split<D>>,
     kv: Kept<Split<D>>,
     lse: Kept<Split<D>>,
     o: Kept<Split<D>>,
+    out: Of<D, RowLinear<D>>,
 }
-
-type Column<D> = <ColumnLinear<D> as Layer<D>>::Pending;
 
 impl<D: Kernels> CrossAttention<D> {
     /// Parameters `name.q`, `name.kv` and `name.out`, each with a `.bias` where it has one; `heads` are those of the
@@ -52,13 +53,15 @@ impl<D: Kernels> CrossAttention<D> {
         let group = at.mesh.group(axis);
         let (heads, [q, kv]) = share(heads, group.size(), axis, name)?;
         let column = |part: &str, sections: &[_]| {
-            ColumnLinear::shard(at, axis, &format!("{name}.{part}"), width, sections, bias.qkv)
+            let name = &format!("{name}.{part}");
+            at.column(&Column { axis, name, inputs: width, sections, bias: bias.qkv })
         };
+        let name = &format!("{name}.out");
         let first = group.rank() * heads.queries;
         Ok(Self {
             q: column("q", &[q])?,
             kv: column("kv", &[kv, kv])?,
-            out: RowLinear::shard(at, axis, &format!("{name}.out"), [q.size, width], bias.out)?,
+            out: at.row(&Row { axis, name, sizes: [q.size, width], bias: bias.out })?,
             attend: Attend { heads, first, sight: Sight::All, dropout: None },
         })
     }
@@ -68,15 +71,16 @@ impl<D: Kernels> Layer<D> for CrossAttention<D> {
     type In = [Stream<D>; 2]; // X[B,D] and the memory Z[M,D]
     type Out = Stream<D>;
     type Saved = Saved<D>;
-    type Pending = ([Column<D>; 2], <RowLinear<D> as Layer<D>>::Pending);
+    type Pending = ([Pending<D, ColumnLinear<D>>; 2], Pending<D, RowLinear<D>>);
 
     fn forward(&self, cx: &Cx<D>, [x, z]: [Stream<D>; 2]) -> Result<(Stream<D>, Saved<D>)> {
         let (q, x) = self.q.forward(cx, x)?;
         let (kv, z) = self.kv.forward(cx, z)?;
         let (o, lse) = cross_attention(cx, &q, &kv, &self.attend)?;
         let (q, kv, lse) = (cx.keep(q), cx.keep(kv), cx.keep(lse));
-        let (y, o) = self.out.forward(cx, o)?;
-        Ok((y, Saved { inputs: [x, z], q, kv, lse, o }))
+        let kept = cx.keep(o.clone());
+        let (y, out) = self.out.forward(cx, o)?;
+        Ok((y, Saved { inputs: [x, z], q, kv, lse, o: kept, out }))
     }
 
     fn backward_input(
@@ -85,7 +89,7 @@ impl<D: Kernels> Layer<D> for CrossAttention<D> {
         s: Saved<D>,
         dy: Stream<D>,
     ) -> Result<([Stream<D>; 2], Self::Pending)> {
-        let (d_o, out) = self.out.backward_input(cx, s.o.clone(), dy)?;
+        let (d_o, out) = self.out.backward_input(cx, s.out, dy)?;
         let (q, kv, o, lse) = (s.q.open(), s.kv.open(), s.o.open(), s.lse.open());
         let [dq, dkv] = cross_attention_backward(cx, (&q, &kv), &self.attend, (&o, &lse), &d_o)?;
         drop((q, kv, o, lse, d_o));

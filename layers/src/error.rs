@@ -64,6 +64,16 @@ pub enum Error {
         /// The other's.
         other: Axis,
     },
+    /// Two strategies would build the same layer.
+    #[error("{one} and {other} both build {name}; a layout can have one of them")]
+    Twice {
+        /// The layer.
+        name: String,
+        /// A strategy.
+        one: String,
+        /// Another.
+        other: String,
+    },
     /// Initial values could not be had.
     #[error("{0}")]
     Values(String),

@@ -12,14 +12,15 @@
 //! Source: Shoeybi et al., Megatron-LM (`ColumnParallelLinear`, `gather_output`), arXiv:1909.08053. Chapter: 3.
 use crate::build::whole_rows;
 use crate::ops::{Split, Stream};
-use crate::placement::Section;
+use crate::part::{Of, Part, Pending};
+use crate::strategy::Column;
 use crate::{Builder, ColumnLinear, Cx, Layer, Param, Result};
 use comm::{Axis, Group};
 use kernels::Kernels;
 
 /// A linear layer, split by columns, with its output whole on every rank.
 pub struct GatheredColumn<D: Kernels> {
-    inner: ColumnLinear<D>,
+    inner: Part<D, ColumnLinear<D>>,
     group: Group<D>,
 }
 
@@ -36,16 +37,31 @@ impl<D: Kernels> GatheredColumn<D> {
         bias: bool,
     ) -> Result<Self> {
         whole_rows(at, name)?;
-        let inner = ColumnLinear::shard(at, axis, name, inputs, &[Section::from(outputs)], bias)?;
+        let inner = at.column(&Column { axis, name, inputs, sections: &[outputs.into()], bias })?;
         Ok(Self { inner, group: at.mesh.group(axis).named(name) })
+    }
+}
+
+impl<D: Kernels> GatheredColumn<D> {
+    /// As [`Part::backward_weight_alone`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn backward_weight_alone(
+        &mut self,
+        cx: &Cx<D>,
+        saved: Of<D, ColumnLinear<D>>,
+        dy: Split<D>,
+    ) -> Result<()> {
+        self.inner.backward_weight_alone(cx, saved, dy)
     }
 }
 
 impl<D: Kernels> Layer<D> for GatheredColumn<D> {
     type In = Stream<D>; // X[B,I]
     type Out = Stream<D>; // Y[B,O], whole on every rank
-    type Saved = <ColumnLinear<D> as Layer<D>>::Saved;
-    type Pending = <ColumnLinear<D> as Layer<D>>::Pending;
+    type Saved = Of<D, ColumnLinear<D>>;
+    type Pending = Pending<D, ColumnLinear<D>>;
 
     fn forward(&self, cx: &Cx<D>, x: Stream<D>) -> Result<(Stream<D>, Self::Saved)> {
         let (y, saved) = self.inner.forward(cx, x)?;

@@ -21,16 +21,17 @@
 //! Source: Shoeybi et al., Megatron-LM, §3 (parallel cross-entropy), arXiv:1909.08053; Szegedy et al., §7,
 //! arXiv:1512.00567 (label smoothing); Chowdhery et al., §5, arXiv:2204.02311 (z-loss). Chapters: 6, 7.
 use crate::ops::{self, Partial, Split, Stream, cross_entropy_backward, matmul, split_cross_entropy};
+use crate::part::{Held, Part};
 use crate::placement::{Pieces, Section};
 use crate::weight::{ColumnWeight, RowWeight};
-use crate::{Builder, Cx, Draw, Kept, Layer, Mode, Norm, Objective, Param, Result, Shape, norm};
+use crate::{Builder, Cx, Draw, Kept, Layer, Mode, Norm, Objective, Param, Result, Shape, norm, strategy};
 use comm::{Axis, Group};
 use kernels::{Kernels, LossTerms};
 use tensor::{Ids, Tensor};
 
 /// Final norm, output projection and loss, the vocabulary split over the ranks of an axis.
 pub struct Head<D: Kernels> {
-    norm: Norm<D>,
+    norm: Part<D, Norm<D>>,
     weight: Option<ColumnWeight<D>>, // W[D,V_t]; none where it is the embedding's table
     vocabulary: usize,
     objective: Objective,
@@ -39,7 +40,7 @@ pub struct Head<D: Kernels> {
 
 /// What backward needs.
 pub struct Saved<D: Kernels> {
-    norm: norm::Saved<D>,
+    norm: Held<norm::Saved<D>>,
     x: Kept<Stream<D>>,
     logits: Kept<Split<D>>,
     lse: Kept<Tensor<D>>,
@@ -60,7 +61,7 @@ impl<D: Kernels> Head<D> {
         let columns = [Section { size: vocabulary, pieces: Pieces::Padded }];
         let weight = || ColumnWeight::new(at, axis, "head", width, &columns, draw);
         Ok(Self {
-            norm: Norm::new(at, shape.norm, "norm", width, shape.eps)?,
+            norm: at.norm(&strategy::Norm { kind: shape.norm, name: "norm", width, eps: shape.eps })?,
             weight: if shape.tied { None } else { Some(weight()?) },
             vocabulary,
             objective: shape.loss,
@@ -121,7 +122,7 @@ impl<D: Kernels> Head<D> {
         let (lse, rank, x) = (s.lse.open(), self.group.rank(), s.x.open());
         let dlogits = cross_entropy_backward(s.logits.open(), &lse, rank, &s.targets, &self.terms(cx));
         let dn = dlogits.matmul(&self.columns(table)?.t())?.reduce(&self.group, x.region())?;
-        let dx = self.norm.backward_onto(s.norm, &dn, None)?;
+        let dx = self.norm.backward_onto(cx, s.norm, &dn, None)?;
         Ok((dx, (x.gather(&self.group)?, dlogits)))
     }
     /// The weight half.

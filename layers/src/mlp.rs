@@ -12,7 +12,9 @@
 //!
 //! Source: Shazeer, "GLU variants improve transformer", arXiv:2002.05202; split as Megatron-LM §3. Chapter: 3.
 use crate::ops::{Split, Stream, activate, activate_backward, swiglu, swiglu_backward};
+use crate::part::{Of, Part, Pending};
 use crate::placement::Section;
+use crate::strategy::{Column, Row};
 use crate::{Builder, ColumnLinear, Cx, FeedForward, Kept, Layer, Param, Result, RowLinear};
 use comm::Axis;
 use kernels::Kernels;
@@ -20,15 +22,15 @@ use kernels::Kernels;
 /// A feed-forward of `F` hidden features, split over the ranks of an axis.
 pub struct Mlp<D: Kernels> {
     kind: FeedForward,
-    up: ColumnLinear<D>, // W[D,2F_t] or W[D,F_t]
-    down: RowLinear<D>,  // W[F_t,D]
+    up: Part<D, ColumnLinear<D>>, // W[D,2F_t] or W[D,F_t]
+    down: Part<D, RowLinear<D>>,  // W[F_t,D]
 }
 
 /// What backward needs.
 pub struct Saved<D: Kernels> {
-    x: Kept<Stream<D>>,
+    x: Of<D, ColumnLinear<D>>,
     up: Kept<Split<D>>,
-    hidden: Kept<Split<D>>,
+    hidden: Of<D, RowLinear<D>>,
 }
 
 impl<D: Kernels> Mlp<D> {
@@ -48,10 +50,11 @@ impl<D: Kernels> Mlp<D> {
             FeedForward::SwiGlu => ("gate_up", vec![Section::from(hidden); 2]),
             FeedForward::Plain(_) => ("up", vec![Section::from(hidden)]),
         };
+        let [up, down] = [up, "down"].map(|part| format!("{name}.{part}"));
         Ok(Self {
             kind,
-            up: ColumnLinear::shard(at, axis, &format!("{name}.{up}"), width, &sections, bias)?,
-            down: RowLinear::shard(at, axis, &format!("{name}.down"), [hidden, width], bias)?,
+            up: at.column(&Column { axis, name: &up, inputs: width, sections: &sections, bias })?,
+            down: at.row(&Row { axis, name: &down, sizes: [hidden, width], bias })?,
         })
     }
 }
@@ -70,7 +73,7 @@ impl<D: Kernels> Layer<D> for Mlp<D> {
     type In = Stream<D>;
     type Out = Stream<D>;
     type Saved = Saved<D>;
-    type Pending = (<ColumnLinear<D> as Layer<D>>::Pending, <RowLinear<D> as Layer<D>>::Pending);
+    type Pending = (Pending<D, ColumnLinear<D>>, Pending<D, RowLinear<D>>);
 
     fn forward(&self, cx: &Cx<D>, x: Stream<D>) -> Result<(Stream<D>, Saved<D>)> {
         let (up, x) = self.up.forward(cx, x)?;

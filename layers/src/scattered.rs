@@ -13,13 +13,15 @@
 //! Chapter: 3.
 use crate::build::whole_rows;
 use crate::ops::{Split, Stream};
+use crate::part::{Of, Part, Pending};
+use crate::strategy::Row;
 use crate::{Builder, Cx, Layer, Param, Result, RowLinear};
 use comm::{Axis, Group};
 use kernels::Kernels;
 
 /// A linear layer, split by rows, that scatters a whole input.
 pub struct ScatteredRow<D: Kernels> {
-    inner: RowLinear<D>,
+    inner: Part<D, RowLinear<D>>,
     group: Group<D>,
 }
 
@@ -30,7 +32,7 @@ impl<D: Kernels> ScatteredRow<D> {
     /// If the ranks do not divide the inputs, or each has its own tokens.
     pub fn shard(at: &Builder<D>, axis: Axis, name: &str, sizes: [usize; 2], bias: bool) -> Result<Self> {
         whole_rows(at, name)?;
-        let inner = RowLinear::shard(at, axis, name, sizes, bias)?;
+        let inner = at.row(&Row { axis, name, sizes, bias })?;
         Ok(Self { inner, group: at.mesh.group(axis).named(name) })
     }
 }
@@ -38,8 +40,8 @@ impl<D: Kernels> ScatteredRow<D> {
 impl<D: Kernels> Layer<D> for ScatteredRow<D> {
     type In = Stream<D>; // X[B,I], whole on every rank
     type Out = Stream<D>; // Y[B,O]
-    type Saved = <RowLinear<D> as Layer<D>>::Saved;
-    type Pending = <RowLinear<D> as Layer<D>>::Pending;
+    type Saved = Of<D, RowLinear<D>>;
+    type Pending = Pending<D, RowLinear<D>>;
 
     fn forward(&self, cx: &Cx<D>, x: Stream<D>) -> Result<(Stream<D>, Self::Saved)> {
         self.inner.forward(cx, Split::cut(&x.gather(&self.group)?, &self.group)?)

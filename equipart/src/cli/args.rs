@@ -7,8 +7,8 @@ pub(super) use train::{DropoutRate, TrainArgs};
 
 use super::classify::JudgeArgs;
 use super::collectives::{self, CollectivesArgs};
-use crate::Layout;
 use crate::settings::{OptimizerName, Settings};
+use crate::{Layout, layout};
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -50,6 +50,8 @@ pub(super) enum Command {
     /// Draw and price all-reduce algorithms: who sends what to whom, step by step
     #[command(allow_negative_numbers = true, after_help = collectives::JSON)]
     Collectives(CollectivesArgs),
+    /// List the strategies that a layout can name
+    Strategies,
     /// Measure step times
     Bench,
 }
@@ -131,8 +133,7 @@ impl FromStr for IdList {
 
 #[derive(Args, Debug)]
 pub(super) struct ProveArgs {
-    /// Ranks along each axis: none, tp=2, dp=2, tp=2,dp=2, ...; sp for sequence regions: tp=2,sp
-    #[arg(long, default_value_t)]
+    #[arg(long, default_value_t, help = layout::grammar())]
     pub(super) layout: Layout,
     /// The random key, decimal or 0x; the second key is hashed from it [default: a fresh one]
     #[arg(long)]
@@ -167,8 +168,7 @@ pub(super) struct PriceArgs {
     /// A config.json [default: that of the embedded model]
     #[arg(long, value_name = "FILE")]
     pub(super) config: Option<PathBuf>,
-    /// Ranks along each axis: none, tp=2, dp=2, tp=2,dp=2, ...; sp for sequence regions: tp=2,sp
-    #[arg(long, default_value_t)]
+    #[arg(long, default_value_t, help = layout::grammar())]
     pub(super) layout: Layout,
     /// Tokens of a sequence
     #[arg(long, default_value_t = SEQ)]
@@ -228,8 +228,7 @@ pub(super) struct EvalArgs {
     /// Tokens of a sequence that a text is cut into [default: 256, or as many as the model has positions for]
     #[arg(long)]
     pub(super) seq: Option<usize>,
-    /// Ranks along each axis: none, tp=2, dp=2, tp=2,dp=2, ...; sp for sequence regions: tp=2,sp
-    #[arg(long, default_value_t)]
+    #[arg(long, default_value_t, help = layout::grammar())]
     pub(super) layout: Layout,
 }
 

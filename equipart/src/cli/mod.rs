@@ -7,6 +7,7 @@ mod learn;
 mod out;
 mod show;
 mod speak;
+mod strategies;
 mod watch;
 
 use crate::text::Corpus;
@@ -30,6 +31,7 @@ pub fn main() -> ExitCode {
         Command::Eval(a) => speak::run_eval(a, json),
         Command::Convert(a) => speak::run_convert(&a, json),
         Command::Collectives(a) => collectives::run(&a, json),
+        Command::Strategies => strategies::run(json),
         Command::Bench => judge::run_bench(json),
     };
     match outcome.and_then(|right| out::finish().map(|()| right)) {

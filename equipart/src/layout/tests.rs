@@ -56,8 +56,8 @@ fn what_is_no_layout_is_said_in_one_sentence() {
     assert_eq!((why(""), why(" ")), (empty.to_owned(), empty.to_owned()));
     assert_eq!(why("tp=2,"), "\"\" is no part of a layout; write axis=ranks, such as tp=2,dp=2");
     assert_eq!(why("tp"), "\"tp\" is no part of a layout; write axis=ranks, such as tp=2,dp=2");
-    assert_eq!(why("zp=2"), "\"zp\" is no axis of a layout; the axes are tp and dp");
-    assert_eq!(why("TP=2"), "\"TP\" is no axis of a layout; the axes are tp and dp");
+    assert_eq!(why("zp=2"), "\"zp\" is no axis of a layout; the axes are tp and dp, and beside them sp");
+    assert_eq!(why("TP=2"), "\"TP\" is no axis of a layout; the axes are tp and dp, and beside them sp");
     assert_eq!(why("tp=2,dp=2,tp=2"), "the tp axis is given twice; give each axis once");
     for (text, seen) in [("tp=", ""), ("tp=0", "0"), ("tp=-1", "-1"), ("tp=+2", "+2"), ("tp=2=2", "2=2")] {
         let wanted = format!("tp is {seen:?}; it must be a whole number of ranks, 1 or more");
@@ -107,14 +107,38 @@ fn ranks_that_cannot_share_a_model_are_refused_with_those_that_can() {
 fn sequence_regions_are_over_the_tensor_ranks() {
     for text in ["tp=2,sp", "sp,tp=2", "sp=2, tp=2", "tp = 2 , sp = 2"] {
         let layout = read(text).unwrap();
-        assert_eq!((layout.to_string(), layout.has_regions(), layout.ranks()), ("tp=2,sp".into(), true, 2));
+        assert_eq!((layout.to_string(), layout.ranks()), ("tp=2,sp".into(), 2));
+        assert_eq!(Ok(layout), read("tp=2").unwrap().with("sp"));
+        let names: Vec<_> = layout.strategies().iter().map(|about| about.name).collect();
+        assert_eq!(names, ["tensor parallelism", "sequence regions"]);
     }
     assert_eq!(read("dp=2,sp,tp=4").unwrap().to_string(), "tp=4,sp,dp=2");
     assert_eq!(read("tp=4,sp,dp=2"), read("dp=2,sp,tp=4"));
     assert_ne!(read("tp=2,sp"), read("tp=2"));
-    let over = "sequence regions are over the tensor ranks: write";
+    let over = "sp (sequence regions) goes with the ranks of tp: write";
     assert_eq!(why("sp"), format!("sp is written beside tp=1; {over} tp=2,sp"));
     assert_eq!(why("dp=2,sp=2"), format!("sp=2 is written beside tp=1; {over} tp=2,sp"));
     assert_eq!(why("tp=2,sp=4"), format!("sp=4 is written beside tp=2; {over} sp"));
-    assert_eq!(why("tp=2,sp,sp"), format!("sp,sp is written beside tp=2; {over} sp"));
+    assert_eq!(why("tp=2,sp,sp"), "sp is written twice; write it once");
+    assert_eq!(why("tp=2,sp,sp=2"), "sp is written twice; write it once");
+}
+
+/// Kills: a strategy of the list that no layout can name, or that layouts name in two ways.
+#[test]
+fn every_strategy_of_the_list_has_a_key_of_its_own() {
+    let mut keys = Vec::new();
+    for about in layers::strategies::all() {
+        let text = about.key.written(2);
+        let layout = read(&text).unwrap_or_else(|why| panic!("{}: {why}", about.name));
+        assert_eq!(layout.to_string(), text);
+        assert_eq!(layout.strategies().last().map(|last| last.name), Some(about.name));
+        assert!(grammar().contains(&text), "{}", grammar());
+        assert!(!keys.contains(&text), "two strategies are written {text}");
+        keys.push(text);
+        assert!(
+            about.hints.last().is_some_and(|(of, _)| of.is_empty()),
+            "{}: a hint for any tensor",
+            about.name
+        );
+    }
 }

@@ -2,7 +2,7 @@
 use super::{NetworkArgs, SEQ};
 use crate::cli::classify::LearnArgs;
 use crate::settings::{OptimizerName, Settings};
-use crate::{Error, Layout, Result};
+use crate::{Error, Layout, Result, layout};
 use clap::Args;
 use parallel::Sequence;
 use std::fmt;
@@ -47,8 +47,7 @@ pub(in crate::cli) struct TrainArgs {
     /// Of fresh weights, of the batches and of dropout [default: 0]
     #[arg(long)]
     pub(in crate::cli) seed: Option<u64>,
-    /// Ranks along each axis: none, tp=2, dp=2, tp=2,dp=2, ...; sp for sequence regions: tp=2,sp
-    #[arg(long, default_value_t)]
+    #[arg(long, default_value_t, help = layout::grammar())]
     pub(in crate::cli) layout: Layout,
     /// The text to learn; its last tenth is held out [default: the embedded text]; with --model mlp, a folder with the
     /// four files of MNIST [default: drawn digits]

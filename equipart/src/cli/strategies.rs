@@ -1,0 +1,22 @@
+//! The command that shows the list of strategies.
+use super::{out, show};
+use crate::Result;
+use crate::layout::Entry;
+
+pub(super) fn run(json: bool) -> Result<bool> {
+    let entries = Entry::all();
+    if json {
+        entries.iter().for_each(show::json);
+    } else {
+        let row = |e: &Entry| {
+            vec![e.key.clone(), e.name.clone(), e.splits.clone(), e.fits.clone(), e.paper.clone()]
+        };
+        let head = ["layout", "strategy", "what each rank has its part of", "its ranks share", "source"];
+        let mut table = show::table(&head, entries.iter().map(row));
+        table
+            .column_iter_mut()
+            .for_each(|column| column.set_cell_alignment(comfy_table::CellAlignment::Left));
+        out::line(&table.to_string());
+    }
+    Ok(true)
+}

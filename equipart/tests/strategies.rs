@@ -1,0 +1,29 @@
+//! The list of strategies is what the book shows, and each of them fits some model and is proven.
+use equipart::layout::Entry;
+use layers::strategies;
+use std::path::Path;
+
+const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/src/strategies.md");
+
+/// Writes the table anew where it differs, and fails then. Kills: a strategy that the book does not know.
+#[test]
+fn the_book_has_the_list() {
+    let page = std::fs::read_to_string(PAGE).unwrap();
+    let (begin, end) = ("<!-- the list -->\n", "<!-- end of the list -->");
+    let (before, rest) = page.split_once(begin).expect("a mark before the table");
+    let (table, after) = rest.split_once(end).expect("a mark after the table");
+    let wanted = format!("\n{}\n", Entry::book());
+    if table != wanted {
+        std::fs::write(PAGE, format!("{before}{begin}{wanted}{end}{after}")).unwrap();
+        panic!("docs/src/strategies.md had another list; it has been written anew");
+    }
+}
+
+/// Kills: a chapter that is not there.
+#[test]
+fn chapters_of_strategies_exist() {
+    for about in strategies::all() {
+        let there = |file| Path::new(PAGE).with_file_name(file).is_file();
+        assert!(about.chapter.is_none_or(there), "{}: {:?}", about.name, about.chapter);
+    }
+}

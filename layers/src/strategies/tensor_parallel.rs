@@ -1,0 +1,53 @@
+//! Tensor parallelism, `tp=N`: every layer of a block is split over the ranks, heads, hidden features and vocabulary
+//! alike; activations between blocks are whole on every rank.
+//!
+//! ```text
+//! Y[B,O_t] = X · W[I,O_t]        column (column.rs): Q, K, V, gate and up
+//! Y[B,O]   = Σ_t X_t · W[I_t,O]  row (row.rs): out and down      all-reduce, B·O elements, forward; B·I backward
+//! ```
+//!
+//! The usual layers are split along this axis already: one rank is a group of one. So there is nothing to build.
+//!
+//! Source: Shoeybi et al., "Megatron-LM", §3, arXiv:1909.08053. Chapters: 3 to 6.
+use crate::Shape;
+use crate::strategy::{About, Key, Shared, Strategy};
+use comm::Axis;
+use kernels::Kernels;
+
+/// Tensor parallelism.
+pub struct TensorParallel;
+
+static ABOUT: About = About {
+    name: "tensor parallelism",
+    key: Key::Ranks(Axis::Tp),
+    splits: "heads, hidden features and vocabulary of every layer",
+    shares,
+    paper: "Shoeybi et al., arXiv:1909.08053",
+    chapter: Some("columns-and-rows.md"),
+    hints: &[
+        ("loss", "the loss sums over all ranks' vocabularies, and reads each target on the rank that has it"),
+        ("norm²", "the norm counts each part of a parameter once: replicas on one of their ranks"),
+        (
+            ".bias",
+            "a row layer's bias is added once, to the finished sum; a column layer's is cut as its columns",
+        ),
+        ("qkv", "each section is cut on its own; key heads that several ranks hold sum their gradients"),
+        ("dx", "dX of a column layer is a sum over ranks; of a row layer it is this rank's columns"),
+        ("", "a product whose contracted dimension is split is an addend: it needs its all-reduce, once"),
+    ],
+};
+
+fn shares(shape: &Shape) -> Vec<Shared> {
+    let one = |what, size, copies| Shared { what, size, copies };
+    vec![
+        one("query heads", shape.heads.queries, false),
+        one("key heads", shape.heads.keys, true),
+        one("hidden features", shape.hidden, false),
+    ]
+}
+
+impl<D: Kernels> Strategy<D> for TensorParallel {
+    fn about(&self) -> &'static About {
+        &ABOUT
+    }
+}
