@@ -88,6 +88,14 @@ impl<D: Device> Mesh<D> {
     pub fn ledger(&self) -> Ledger {
         self.record.counters().snapshot()
     }
+    /// How many calls of this rank were noted so far: those that have ended, where a trace is taken.
+    pub fn calls_made(&self) -> usize {
+        self.record.calls_noted()
+    }
+    /// These calls in words, with label and place, in the order in which they ended; none where no trace is taken.
+    pub fn calls(&self) -> Vec<String> {
+        self.record.calls()
+    }
     /// Names what this rank does until the span is dropped, in a trace; where none is taken, nothing.
     pub fn span(&self, name: impl fmt::Display) -> Span {
         let traced = self.record.traced().then(|| (self.record.clone(), Instant::now(), name.to_string()));

@@ -138,6 +138,22 @@ impl Record {
         flights.dedup_by_key(|flight| flight.number);
         flights
     }
+    /// Calls noted so far.
+    pub(crate) fn calls_noted(&self) -> usize {
+        if self.traced {
+            self.log().noted.iter().filter(|noted| matches!(noted, Noted::Call { .. })).count()
+        } else {
+            0
+        }
+    }
+    /// These in words.
+    pub(crate) fn calls(&self) -> Vec<String> {
+        let words = |noted: &Noted| match noted {
+            Noted::Call { call, .. } => Some(call.to_string()),
+            _ => None,
+        };
+        self.log().noted.iter().filter_map(words).collect()
+    }
     /// All that was noted, in order of time; emptied.
     pub(crate) fn take_events(&self) -> Vec<Event> {
         events(std::mem::take(&mut self.log().noted))

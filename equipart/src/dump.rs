@@ -1,7 +1,8 @@
 //! `--dump DIR`: what a split run took, gave and learnt, as whole tensors, for looking at it from outside.
 //!
 //! ```text
-//! activations.safetensors    blocks.0.attention.qkv.in, .out, …; rows are tokens, sequence by sequence
+//! activations.safetensors    blocks.0.attention.qkv.in, .out, … and, where something was learnt, gradient of
+//!                            blocks.0.attention.qkv.in, …; rows are tokens, sequence by sequence
 //! gradients.safetensors      by Hugging Face names, oriented as theirs; none where nothing was learnt
 //! weights.safetensors        the same, as they were before the step
 //! names.json                 our names, and theirs of each
@@ -50,7 +51,7 @@ pub type Tensors<E> = Vec<(String, Vec<E>)>;
 /// What one rank saw.
 #[derive(Clone, Debug)]
 pub struct Seen<E> {
-    /// Of its sequences.
+    /// Its shares.
     pub activations: Activations<E>,
     /// Synced; empty where nothing was learnt.
     pub gradients: Tensors<E>,
@@ -135,11 +136,12 @@ pub fn prepare(dir: &Path) -> Result<()> {
 /// # Errors
 /// If a file cannot be written.
 pub fn write<E: Number>(dir: &Path, entries: &[Entry], ranks: Vec<Seen<E>>, about: &About) -> Result<()> {
-    let mut ranks = ranks.into_iter();
-    let Seen { mut activations, gradients, weights } = ranks.next().expect("a rank");
-    ranks.for_each(|other| activations.join(other.activations));
-    let notes = about.notes::<E>();
-    let all: Vec<_> = activations.named().collect();
+    let (mut activations, mut whole) = (Vec::new(), Vec::new());
+    for Seen { activations: seen, gradients, weights } in ranks {
+        activations.push(seen);
+        whole.push([(GRADIENTS, gradients), (WEIGHTS, weights)]);
+    }
+    let (all, notes) = (Activations::whole(activations), about.notes::<E>());
     let mut with_rows = notes.clone();
     if let Some((_, rows)) = all.first() {
         let rows: Vec<_> = rows.keys().map(|(sequence, position)| [sequence, position]).collect();
@@ -150,7 +152,7 @@ pub fn write<E: Number>(dir: &Path, entries: &[Entry], ranks: Vec<Seen<E>>, abou
         (name, shape, rows.into_values().flatten().map(E::stored).collect())
     };
     put(&dir.join(ACTIVATIONS), &with_rows, all.into_iter().map(rows).collect())?;
-    for (file, tensors) in [(GRADIENTS, gradients), (WEIGHTS, weights)] {
+    for (file, tensors) in whole.into_iter().next().into_iter().flatten() {
         if !tensors.is_empty() {
             put(&dir.join(file), &notes, theirs(entries, &tensors))?;
         }

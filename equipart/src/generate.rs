@@ -121,7 +121,7 @@ pub fn generate(
     let ranks = network.world(layout, "inference")?.run(|device: Cpu<f32>, mesh| {
         let (texts, taken, seen) = on_rank((model, layout), request, &device, &mesh, watch)?;
         let speaks = mesh.group(Axis::Tp).rank() == 0;
-        Ok::<_, Error>((if speaks { texts } else { Vec::new() }, taken, seen.filter(|_| speaks)))
+        Ok::<_, Error>((if speaks { texts } else { Vec::new() }, taken, seen))
     })?;
     let mut all = Generated { texts: Vec::new(), taken: Vec::new(), seen: Vec::new() };
     for (texts, taken, seen) in ranks {

@@ -206,7 +206,7 @@ pub fn dump(subject: &Subject, layout: &Layout, key: Key, dir: &Path, entries: &
     let _key = key.enter();
     let ranks = layout.world()?.run(|device: Cpu<F61>, mesh| {
         let run = program(subject, layout, &device, &mesh, true)?;
-        Ok::<_, parallel::Error>(run.seen.filter(|_| mesh.group(Axis::Tp).rank() == 0))
+        Ok::<_, parallel::Error>(run.seen)
     })?;
     let about = About { key: Some(key.0), layout: layout.to_string(), step: Some(0) };
     dump::write(dir, entries, ranks.into_iter().flatten().collect(), &about)

@@ -135,14 +135,14 @@ impl Run<'_> {
             }
             let work = || self.on_rank(&device, &mesh, &mut trainer, &peaks, watch);
             let (done, _): (_, Taken) = measure::work(&device, &mesh, Phase::Step, work)?;
-            Ok::<_, Error>((done, mesh.group(Axis::Tp).rank() == 0))
+            Ok::<_, Error>(done)
         })?;
-        let finished = ranks[0].0.0.clone();
+        let finished = ranks[0].0.clone();
         if let Some(dir) = &self.dump {
             let layout = self.layout.to_string();
             let about = About { key: None, layout, step: Some(finished.steps - 1) };
-            let speak = ranks.into_iter().filter_map(|((_, seen), speaks)| seen.filter(|_| speaks));
-            dump::write(dir, &names::entries(&self.model.config.shape), speak.collect(), &about)?;
+            let seen = ranks.into_iter().filter_map(|(_, seen)| seen).collect();
+            dump::write(dir, &names::entries(&self.model.config.shape), seen, &about)?;
         }
         Ok(finished)
     }

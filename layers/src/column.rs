@@ -70,19 +70,21 @@ impl<D: Kernels> Layer<D> for ColumnLinear<D> {
         if let Some(bias) = &self.bias {
             y = add_columns(y, &bias.columns()?)?;
         }
-        cx.saw(&self.name, "in", |_| Ok(x.gather(&self.group)?.read()))?;
-        cx.saw(&self.name, "out", |mesh| y.gather_sections(mesh, self.weight.placement()))?;
+        cx.saw(&self.name, "in", |_| Ok(x.seen()))?;
+        cx.saw(&self.name, "out", |mesh| y.seen(mesh, self.weight.placement()))?;
         Ok((y, cx.keep(x)))
     }
 
     fn backward_input(
         &mut self,
-        _: &Cx<D>,
+        cx: &Cx<D>,
         x: Self::Saved,
         dy: Split<D>,
     ) -> Result<(Stream<D>, Self::Pending)> {
         let x = x.open();
+        cx.saw_gradient(&self.name, "out", |mesh| dy.seen_gradient(mesh, self.weight.placement()))?;
         let dx = dy.matmul(&self.weight.columns()?.t())?.reduce(&self.group, x.region())?;
+        cx.saw_gradient(&self.name, "in", |_| Ok(dx.seen()))?;
         Ok((dx, (x, dy)))
     }
 

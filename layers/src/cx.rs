@@ -1,4 +1,5 @@
 //! What a call needs besides its input: everything a layer may ask about the tokens it works on.
+use crate::record::Share;
 use crate::{Record, Result};
 use comm::Mesh;
 use kernels::{Causal, Kernels, Span};
@@ -201,19 +202,33 @@ impl<D: Kernels> Cx<D> {
     pub(crate) fn recording(&self) -> bool {
         self.record.is_some()
     }
-    /// Leaves an activation in the record, if there is one: every token's row, put together from all ranks by
-    /// `whole`.
+    /// Leaves this rank's share of an activation in the record, if there is one.
     ///
     /// # Errors
-    /// If ranks do not meet.
+    /// If the share cannot be told.
     pub(crate) fn saw(
         &self,
         name: &str,
         end: &str,
-        whole: impl FnOnce(&Mesh<D>) -> Result<Option<Vec<D::Elem>>>,
+        share: impl FnOnce(&Mesh<D>) -> Result<Share<D::Elem>>,
     ) -> Result<()> {
         if let Some(record) = &self.record {
-            record.add(format!("{name}.{end}"), &self.tokens, whole(record.mesh())?);
+            record.add(format!("{name}.{end}"), &self.tokens, share(record.mesh())?);
+        }
+        Ok(())
+    }
+    /// The same of its gradient.
+    ///
+    /// # Errors
+    /// As above.
+    pub(crate) fn saw_gradient(
+        &self,
+        name: &str,
+        end: &str,
+        share: impl FnOnce(&Mesh<D>) -> Result<Share<D::Elem>>,
+    ) -> Result<()> {
+        if let Some(record) = &self.record {
+            record.add(format!("gradient of {name}.{end}"), &self.tokens, share(record.mesh())?);
         }
         Ok(())
     }

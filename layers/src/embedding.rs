@@ -109,7 +109,7 @@ impl<D: Kernels> Layer<D> for Embedding<D> {
             positions = Some(at);
         }
         y = dropout(cx, y, cx.dropout(self.rate, &self.name).as_ref());
-        cx.saw(&self.name, "out", |_| Ok(y.gather(&self.group)?.read()))?;
+        cx.saw(&self.name, "out", |_| Ok(y.seen()))?;
         Ok((y, Saved { ids: cx.keep(ids), positions }))
     }
 

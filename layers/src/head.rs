@@ -87,8 +87,8 @@ impl<D: Kernels> Head<D> {
         let (n, _) = self.norm.forward(cx, x)?;
         let n = n.gather(&self.group)?;
         let logits = matmul(&n, &self.columns(table)?).all_gather_first(&self.group, self.vocabulary)?;
-        cx.saw("head", "in", |_| Ok(n.read()))?;
-        cx.saw("head", "out", |_| Ok(logits.read()))?;
+        cx.saw("head", "in", |_| Ok((&n).into()))?;
+        cx.saw("head", "out", |_| Ok((&logits).into()))?;
         Ok(logits)
     }
     /// `X[B,D]` to this microbatch's share of the mean loss: data ranks each have an addend.
@@ -104,8 +104,8 @@ impl<D: Kernels> Head<D> {
     ) -> Result<(Partial<D>, Saved<D>)> {
         let (n, norm) = self.norm.forward(cx, x)?;
         let logits = matmul(&n.gather(&self.group)?, &self.columns(table)?);
-        cx.saw("head", "in", |_| Ok(n.gather(&self.group)?.read()))?;
-        cx.saw("head", "out", |_| Ok(logits.all_gather_first(&self.group, self.vocabulary)?.read()))?;
+        cx.saw("head", "in", |_| Ok(n.seen()))?;
+        cx.saw("head", "out", |_| Ok(logits.seen_first(&self.group, self.vocabulary)))?;
         let (loss, lse) = split_cross_entropy(&logits, &self.group, &targets, &self.terms(cx))?;
         Ok((loss, Saved { norm, x: cx.keep(n), logits: cx.keep(logits), lse: cx.keep(lse), targets }))
     }
@@ -121,7 +121,9 @@ impl<D: Kernels> Head<D> {
     ) -> Result<(Stream<D>, Pending<D>)> {
         let (lse, rank, x) = (s.lse.open(), self.group.rank(), s.x.open());
         let dlogits = cross_entropy_backward(s.logits.open(), &lse, rank, &s.targets, &self.terms(cx));
+        cx.saw_gradient("head", "out", |_| Ok(dlogits.seen_first(&self.group, self.vocabulary)))?;
         let dn = dlogits.matmul(&self.columns(table)?.t())?.reduce(&self.group, x.region())?;
+        cx.saw_gradient("head", "in", |_| Ok(dn.seen()))?;
         let dx = self.norm.backward_onto(cx, s.norm, &dn, None)?;
         Ok((dx, (x.gather(&self.group)?, dlogits)))
     }

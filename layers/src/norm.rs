@@ -1,7 +1,6 @@
 //! The norm before a part of a block: of either kind, alike in what it takes, keeps and gives.
 use crate::ops::Stream;
 use crate::{Builder, Cx, Kept, Layer, LayerNorm, NormKind, Param, Result, RmsNorm};
-use comm::Axis;
 use kernels::Kernels;
 use tensor::Tensor;
 
@@ -37,14 +36,17 @@ impl<D: Kernels> Norm<D> {
     /// If ranks do not meet.
     pub fn backward_onto(
         &mut self,
+        cx: &Cx<D>,
         saved: Saved<D>,
         dy: &Stream<D>,
         skip: Option<&Stream<D>>,
     ) -> Result<Stream<D>> {
-        match &mut self.kind {
-            Kind::Rms(norm) => norm.backward(saved, dy, skip),
-            Kind::Layer(norm) => norm.backward(saved, dy, skip),
-        }
+        let dx = match &mut self.kind {
+            Kind::Rms(norm) => norm.backward(saved, dy, skip)?,
+            Kind::Layer(norm) => norm.backward(saved, dy, skip)?,
+        };
+        cx.saw_gradient(&self.name, "in", |_| Ok(dx.seen()))?;
+        Ok(dx)
     }
 }
 
@@ -55,17 +57,17 @@ impl<D: Kernels> Layer<D> for Norm<D> {
     type Pending = (); // the gradients of gain and bias cost one pass that dX makes anyway
 
     fn forward(&self, cx: &Cx<D>, x: Stream<D>) -> Result<(Stream<D>, Saved<D>)> {
-        cx.saw(&self.name, "in", |mesh| Ok(x.gather(mesh.group(Axis::Tp))?.read()))?;
+        cx.saw(&self.name, "in", |_| Ok(x.seen()))?;
         let (y, saved) = match &self.kind {
             Kind::Rms(norm) => norm.forward(cx, x)?,
             Kind::Layer(norm) => norm.forward(cx, x)?,
         };
-        cx.saw(&self.name, "out", |mesh| Ok(y.gather(mesh.group(Axis::Tp))?.read()))?;
+        cx.saw(&self.name, "out", |_| Ok(y.seen()))?;
         Ok((y, saved))
     }
 
-    fn backward_input(&mut self, _: &Cx<D>, saved: Saved<D>, dy: Stream<D>) -> Result<(Stream<D>, ())> {
-        Ok((self.backward_onto(saved, &dy, None)?, ()))
+    fn backward_input(&mut self, cx: &Cx<D>, saved: Saved<D>, dy: Stream<D>) -> Result<(Stream<D>, ())> {
+        Ok((self.backward_onto(cx, saved, &dy, None)?, ()))
     }
 
     fn backward_weight(&mut self, _: &Cx<D>, (): ()) -> Result<()> {

@@ -158,6 +158,23 @@ impl<D: Kernels> Param<D> {
             Some(gradient) => self.cuts(mesh).gather(mesh, gradient),
         }
     }
+    /// This rank's elements, each with where it lies in the whole, row-major; nothing without values.
+    pub fn elements(&self, mesh: &Mesh<D>) -> Vec<(usize, D::Elem)> {
+        self.placed(mesh, &self.value)
+    }
+    /// The same of the gradient; nothing before the first contribution.
+    pub fn gradient_elements(&self, mesh: &Mesh<D>) -> Vec<(usize, D::Elem)> {
+        self.gradient.as_ref().map_or_else(Vec::new, |gradient| self.placed(mesh, gradient))
+    }
+    fn placed(&self, mesh: &Mesh<D>, share: &Tensor<D>) -> Vec<(usize, D::Elem)> {
+        let (cuts, cols) = (self.cuts(mesh), share.cols());
+        let values = share.read().unwrap_or_default().into_iter().enumerate();
+        let place = |(i, x)| {
+            let [row, column] = cuts.whole_index([i / cols, i % cols])?;
+            Some((row * self.shape[1] + column, x))
+        };
+        values.filter_map(place).collect()
+    }
 }
 
 /// `len` rows or columns of a matrix.

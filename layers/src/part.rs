@@ -187,7 +187,7 @@ impl<D: Kernels> Part<D, Norm<D>> {
         skip: Option<&Stream<D>>,
     ) -> Result<Stream<D>> {
         match (self, saved) {
-            (Part::Usual(norm), Held::Usual(saved)) => norm.backward_onto(saved, dy, skip),
+            (Part::Usual(norm), Held::Usual(saved)) => norm.backward_onto(cx, saved, dy, skip),
             (Part::Other(norm), Held::Other(saved)) => {
                 let dx = norm.backward(cx, saved, dy.clone())?;
                 Ok(if let Some(skip) = skip { join(dx, skip) } else { dx })

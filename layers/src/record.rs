@@ -1,25 +1,58 @@
-//! What layers took and gave, token by token: for looking at a split run from outside. Ranks put their shares together
-//! as they go, so a record is the same on every tensor rank, and those of data ranks and microbatches are joined by
-//! the numbers of their sequences.
+//! What layers took and gave, token by token: for looking at a split run from outside. Each rank notes its own share and
+//! where it lies in the whole, so nobody is asked and nothing is said: a run does the same with and without a record.
 use comm::Mesh;
 use kernels::{Causal, Kernels};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::rc::Rc;
-use tensor::Device;
+use tensor::{Device, Scalar, Tensor};
 
-/// An activation: its rows by (sequence, position).
+/// Rows of a matrix by token: (sequence, position).
 pub type Rows<E> = BTreeMap<(usize, usize), Vec<E>>;
+
+/// This rank's share of a matrix that has a row for every token of a call.
+pub(crate) struct Share<E> {
+    /// Row-major; none on a device without values.
+    pub(crate) values: Option<Vec<E>>,
+    /// Which of the call's tokens.
+    pub(crate) rows: Range<usize>,
+    /// Of each of its columns, which of the whole it is; padding is none.
+    pub(crate) columns: Vec<Option<usize>>,
+    /// Columns of the whole.
+    pub(crate) width: usize,
+}
+
+/// What one rank saw of an activation, or of its gradient.
+#[derive(Clone, Debug)]
+pub struct Activation<E> {
+    /// `blocks.0.norm1.in`, or `gradient of` one.
+    pub name: String,
+    /// Columns of the whole.
+    pub width: usize,
+    /// Which of them are here.
+    pub columns: Vec<usize>,
+    /// These columns of the tokens that are here.
+    pub rows: Rows<E>,
+    /// For each microbatch in which it was seen: its sequences, and which of the rank's calls came between the last
+    /// thing seen and this one ([`Mesh::calls`]).
+    pub touched: Vec<(Range<usize>, Range<usize>)>,
+}
 
 /// A record that is being made. Clones add to the same.
 pub struct Record<D: Kernels> {
     mesh: Mesh<D>,
-    seen: Rc<RefCell<Activations<<D as Device>::Elem>>>,
+    log: Rc<RefCell<Log<<D as Device>::Elem>>>,
 }
 
-/// Activations by name, in the order in which they were first seen.
+struct Log<E> {
+    seen: Activations<E>,
+    calls: usize, // made when something was last seen
+}
+
+/// Activations in the order in which they were first seen: on one rank.
 #[derive(Clone, Debug)]
-pub struct Activations<E>(Vec<(String, Rows<E>)>);
+pub struct Activations<E>(pub Vec<Activation<E>>);
 
 impl<E> Default for Activations<E> {
     fn default() -> Self {
@@ -29,49 +62,75 @@ impl<E> Default for Activations<E> {
 
 impl<D: Kernels> Clone for Record<D> {
     fn clone(&self) -> Self {
-        Self { mesh: self.mesh.clone(), seen: self.seen.clone() }
+        Self { mesh: self.mesh.clone(), log: self.log.clone() }
     }
 }
 
 impl<D: Kernels> Record<D> {
     /// An empty record of this rank's runs.
     pub fn new(mesh: &Mesh<D>) -> Self {
-        Self { mesh: mesh.clone(), seen: Rc::default() }
+        let log = Log { seen: Activations::default(), calls: mesh.calls_made() };
+        Self { mesh: mesh.clone(), log: Rc::new(RefCell::new(log)) }
     }
     /// What was seen so far; the record begins anew.
     #[must_use]
     pub fn take(&self) -> Activations<D::Elem> {
-        self.seen.take()
+        std::mem::take(&mut self.log.borrow_mut().seen)
     }
     pub(crate) fn mesh(&self) -> &Mesh<D> {
         &self.mesh
     }
-    /// Adds a matrix with a row for every token; nothing on a device without values.
-    pub(crate) fn add(&self, name: String, tokens: &[Causal], whole: Option<Vec<D::Elem>>) {
-        let Some(whole) = whole else { return };
+    /// Adds this rank's share of something; nothing on a device without values.
+    pub(crate) fn add(&self, name: String, tokens: &[Causal], share: Share<D::Elem>) {
+        let Some(values) = share.values else { return };
+        let mut log = self.log.borrow_mut();
+        let calls = self.mesh.calls_made();
+        let between = std::mem::replace(&mut log.calls, calls)..calls;
+        let first = tokens.first().map_or(0, |t| t.sequence);
+        let sequences = first..tokens.last().map_or(0, |t| t.sequence + 1);
+        let seen = log.seen.at(name, share.width, &share.columns);
+        seen.touched.push((sequences, between));
         let rows = tokens.iter().flat_map(|t| (0..t.len).map(|i| (t.sequence, t.position + i)));
-        let count: usize = tokens.iter().map(|t| t.len).sum();
-        let rows = rows.zip(whole.chunks((whole.len() / count.max(1)).max(1)).map(<[_]>::to_vec));
-        self.seen.borrow_mut().at(name).extend(rows);
+        let mine = rows.skip(share.rows.start).take(share.rows.len());
+        let real = |row: &[D::Elem]| {
+            let here = row.iter().zip(&share.columns).filter(|(_, column)| column.is_some());
+            here.map(|(x, _)| *x).collect()
+        };
+        seen.rows.extend(mine.zip(values.chunks(share.columns.len().max(1)).map(real)));
     }
 }
 
-impl<E> Activations<E> {
-    fn at(&mut self, name: String) -> &mut Rows<E> {
-        let at = self.0.iter().position(|(n, _)| *n == name).unwrap_or_else(|| {
-            self.0.push((name, Rows::new()));
+impl<D: Kernels> From<&Tensor<D>> for Share<D::Elem> {
+    /// What every rank has whole.
+    fn from(x: &Tensor<D>) -> Self {
+        let [rows, width] = x.shape();
+        Share { values: x.read(), rows: 0..rows, columns: (0..width).map(Some).collect(), width }
+    }
+}
+
+impl<E: Scalar> Activations<E> {
+    fn at(&mut self, name: String, width: usize, columns: &[Option<usize>]) -> &mut Activation<E> {
+        let at = self.0.iter().position(|seen| seen.name == name).unwrap_or_else(|| {
+            let columns = columns.iter().flatten().copied().collect();
+            self.0.push(Activation { name, width, columns, rows: Rows::new(), touched: Vec::new() });
             self.0.len() - 1
         });
-        &mut self.0[at].1
+        &mut self.0[at]
     }
-    /// Those of another data rank, too.
-    pub fn join(&mut self, other: Self) {
-        for (name, rows) in other.0 {
-            self.at(name).extend(rows);
+    /// Whole rows by name, put together from what all ranks saw; in the order of the first.
+    #[must_use]
+    pub fn whole(ranks: Vec<Self>) -> Vec<(String, Rows<E>)> {
+        let mut all: Vec<(String, Rows<E>)> = Vec::new();
+        for seen in ranks.into_iter().flat_map(|rank| rank.0) {
+            let at = all.iter().position(|(name, _)| *name == seen.name).unwrap_or_else(|| {
+                all.push((seen.name, Rows::new()));
+                all.len() - 1
+            });
+            for (token, values) in seen.rows {
+                let row = all[at].1.entry(token).or_insert_with(|| vec![E::ZERO; seen.width]);
+                seen.columns.iter().zip(values).for_each(|(&column, x)| row[column] = x);
+            }
         }
-    }
-    /// By name, in program order.
-    pub fn named(self) -> impl Iterator<Item = (String, Rows<E>)> {
-        self.0.into_iter()
+        all
     }
 }

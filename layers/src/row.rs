@@ -70,19 +70,23 @@ impl<D: Kernels> Layer<D> for RowLinear<D> {
         if let Some(bias) = &self.bias {
             y = add_bias(y, &bias.whole()?);
         }
-        cx.saw(&self.name, "in", |_| Ok(x.all_gather(&self.group)?.read()))?;
-        cx.saw(&self.name, "out", |_| Ok(y.gather(&self.group)?.read()))?;
+        cx.saw(&self.name, "in", |_| Ok(x.seen_first(&self.group, x.shape()[1] * self.group.size())))?;
+        cx.saw(&self.name, "out", |_| Ok(y.seen()))?;
         Ok((y, cx.keep(x)))
     }
 
     fn backward_input(
         &mut self,
-        _: &Cx<D>,
+        cx: &Cx<D>,
         x: Self::Saved,
         dy: Stream<D>,
     ) -> Result<(Split<D>, Self::Pending)> {
+        cx.saw_gradient(&self.name, "out", |_| Ok(dy.seen()))?;
         let whole = dy.gather(&self.group)?;
         let dx = matmul(&whole, &self.weight.rows()?.t());
+        cx.saw_gradient(&self.name, "in", |_| {
+            Ok(dx.seen_first(&self.group, dx.shape()[1] * self.group.size()))
+        })?;
         Ok((dx, (x.open(), whole, dy)))
     }
 

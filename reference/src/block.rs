@@ -16,6 +16,7 @@ use crate::linear::add;
 use crate::model::{BlockMaps, Model, Positions};
 use crate::parameters::Weights;
 use crate::rotary::rotary;
+use crate::see::See;
 use crate::sight::Tokens;
 use crate::swiglu::{swiglu, swiglu_backward};
 use tensor::{Dropout, Scalar};
@@ -51,21 +52,38 @@ impl Model {
         tokens: &Tokens,
         pass: Option<&Pass>,
     ) -> (Vec<S>, BlockSaved<S>) {
+        self.block_seen(w, i, x, tokens, pass, &mut |_, _| {})
+    }
+
+    /// The same, showing what it computes.
+    pub(crate) fn block_seen<S: Scalar>(
+        &self,
+        w: &Weights<S>,
+        i: usize,
+        x: Vec<S>,
+        tokens: &Tokens,
+        pass: Option<&Pass>,
+        see: &mut See<S>,
+    ) -> (Vec<S>, BlockSaved<S>) {
         let (of, drops) = (self.maps(i), self.drops(i, pass));
-        let norm1 = of.norm1.forward(w, &x);
-        let projected = of.qkv.forward(w, &norm1);
+        let norm1 = of.norm1.forward_seen(w, &x, see);
+        let projected = of.qkv.forward_seen(w, &norm1, see);
         let qkv = self.normed_and_turned(w, &of, &projected, tokens);
         let o = attention(&qkv, self.heads, self.sight(i), tokens, drops.scores.as_ref());
+        let added = self.dropped(of.out.forward_seen(w, &o, see), tokens, drops.attention.as_ref());
+        see(format_args!("blocks.{i}.attention.added"), &added);
         let mut x1 = x.clone();
-        add(&mut x1, self.dropped(of.out.forward(w, &o), tokens, drops.attention.as_ref()));
-        let norm2 = of.norm2.forward(w, &x1);
-        let up = of.up.forward(w, &norm2);
+        add(&mut x1, added);
+        let norm2 = of.norm2.forward_seen(w, &x1, see);
+        let up = of.up.forward_seen(w, &norm2, see);
         let h = match self.activation {
             Activation::SwiGlu => swiglu(&up, self.hidden),
             plain => activate(&up, plain),
         };
+        let added = self.dropped(of.down.forward_seen(w, &h, see), tokens, drops.mlp.as_ref());
+        see(format_args!("blocks.{i}.mlp.added"), &added);
         let mut x2 = x1.clone();
-        add(&mut x2, self.dropped(of.down.forward(w, &h), tokens, drops.mlp.as_ref()));
+        add(&mut x2, added);
         (x2, BlockSaved { x, norm1, projected, qkv, o, x1, norm2, up, h })
     }
 
@@ -75,26 +93,41 @@ impl Model {
         w: &Weights<S>,
         i: usize,
         saved: &BlockSaved<S>,
-        mut dx: Vec<S>,
+        dx: Vec<S>,
         tokens: &Tokens,
         pass: Option<&Pass>,
     ) -> (Vec<S>, Weights<S>) {
+        self.block_backward_seen(w, i, (saved, dx), tokens, pass, &mut |_, _| {})
+    }
+
+    /// The same, showing what it computes.
+    pub(crate) fn block_backward_seen<S: Scalar>(
+        &self,
+        w: &Weights<S>,
+        i: usize,
+        (saved, mut dx): (&BlockSaved<S>, Vec<S>),
+        tokens: &Tokens,
+        pass: Option<&Pass>,
+        see: &mut See<S>,
+    ) -> (Vec<S>, Weights<S>) {
         let (of, drops, mut g) = (self.maps(i), self.drops(i, pass), Weights::new());
         let d_branch = self.dropped(dx.clone(), tokens, drops.mlp.as_ref());
-        let dh = of.down.backward(w, &saved.h, &d_branch, &mut g);
+        let dh = of.down.backward_seen(w, &saved.h, &d_branch, &mut g, see);
         let d_up = match self.activation {
             Activation::SwiGlu => swiglu_backward(&saved.up, &dh, self.hidden),
             plain => activate_backward(&saved.up, &dh, plain),
         };
-        let dn = of.up.backward(w, &saved.norm2, &d_up, &mut g);
+        let dn = of.up.backward_seen(w, &saved.norm2, &d_up, &mut g, see);
         add(&mut dx, of.norm2.backward(w, &saved.x1, &dn, &mut g)); // dX₁
+        see(format_args!("gradient of {}.in", of.norm2.name), &dx);
         let d_branch = self.dropped(dx.clone(), tokens, drops.attention.as_ref());
-        let d_o = of.out.backward(w, &saved.o, &d_branch, &mut g);
+        let d_o = of.out.backward_seen(w, &saved.o, &d_branch, &mut g, see);
         let scores = drops.scores.as_ref();
         let d_qkv = attention_backward(&saved.qkv, &d_o, self.heads, self.sight(i), tokens, scores);
         let d_projected = self.back_before_norm_and_turn(w, &of, saved, d_qkv, tokens, &mut g);
-        let dn = of.qkv.backward(w, &saved.norm1, &d_projected, &mut g);
+        let dn = of.qkv.backward_seen(w, &saved.norm1, &d_projected, &mut g, see);
         add(&mut dx, of.norm1.backward(w, &saved.x, &dn, &mut g));
+        see(format_args!("gradient of {}.in", of.norm1.name), &dx);
         (dx, g)
     }
 

@@ -22,6 +22,7 @@
 //! | `parameters.rs` | maps that know their parameters by name |
 //! | `block.rs` | one transformer block, forward and backward |
 //! | `model.rs` | what a model is; names and shapes of its parameters |
+//! | `see.rs` | what a pass shows of itself, by name |
 //! | `pass.rs` | one pass through the model: logits, loss, gradients |
 //! | `classifier.rs` | affine layers with `ReLU` between them |
 //! | `update.rs`, `train.rs` | clipping, SGD and `AdamW`; one training step over microbatches |
@@ -48,6 +49,7 @@ mod pass;
 #[cfg(test)]
 mod proof;
 mod rotary;
+mod see;
 mod sight;
 mod softmax;
 mod swiglu;
@@ -70,6 +72,7 @@ pub use norm::{rms_norm, rms_norm_backward};
 pub use parameters::{Norm, Weights};
 pub use pass::Sequence;
 pub use rotary::rotary;
+pub use see::See;
 pub use sight::{Sight, Tokens};
 pub use swiglu::{swiglu, swiglu_backward};
 pub use train::{Step, Trainer};

@@ -10,6 +10,7 @@ use crate::linear::{add, linear, linear_backward, transpose};
 use crate::loss::{cross_entropy, cross_entropy_backward, embed, embed_backward};
 use crate::model::{Model, Positions, Rates};
 use crate::parameters::Weights;
+use crate::see::See;
 use crate::sight::Tokens;
 use tensor::{Dropout, Scalar};
 
@@ -42,7 +43,7 @@ impl Model {
     /// the learned positions.
     #[must_use]
     pub fn logits<S: Scalar>(&self, w: &Weights<S>, sequences: &[Sequence]) -> Vec<S> {
-        self.forward(w, sequences, None).logits
+        self.forward(w, sequences, None, &mut |_, _| {}).logits
     }
 
     /// [`gradients_with`](Self::gradients_with) for a model without dropout, where the pass does not matter.
@@ -73,16 +74,34 @@ impl Model {
         mean_over: usize,
         pass: &Pass,
     ) -> (S, Weights<S>) {
+        self.gradients_seen(w, microbatch, mean_over, pass, &mut |_, _| {})
+    }
+
+    /// The same, showing what it computes.
+    pub(crate) fn gradients_seen<S: Scalar>(
+        &self,
+        w: &Weights<S>,
+        microbatch: &[Sequence],
+        mean_over: usize,
+        pass: &Pass,
+        see: &mut See<S>,
+    ) -> (S, Weights<S>) {
         assert!(microbatch.iter().all(|s| s.ids.len() == s.targets.len()), "one target for each id");
         let targets: Vec<u32> = microbatch.iter().flat_map(|s| s.targets.iter().copied()).collect();
-        let tape = self.forward(w, microbatch, Some(pass));
+        let tape = self.forward(w, microbatch, Some(pass), see);
         let (v, objective) = (self.vocabulary, &self.objective);
         let loss = cross_entropy(&tape.logits, &targets, v, mean_over, objective);
         let d_logits = cross_entropy_backward(&tape.logits, &targets, v, mean_over, objective);
-        (loss, self.backward(w, &tape, &d_logits, pass))
+        (loss, self.backward(w, &tape, &d_logits, pass, see))
     }
 
-    fn forward<S: Scalar>(&self, w: &Weights<S>, sequences: &[Sequence], pass: Option<&Pass>) -> Tape<S> {
+    fn forward<S: Scalar>(
+        &self,
+        w: &Weights<S>,
+        sequences: &[Sequence],
+        pass: Option<&Pass>,
+        see: &mut See<S>,
+    ) -> Tape<S> {
         let ids: Vec<u32> = sequences.iter().flat_map(|s| s.ids.iter().copied()).collect();
         let first = pass.map_or(0, |pass| pass.first_sequence);
         let lengths: Vec<usize> = sequences.iter().map(|s| s.ids.len()).collect();
@@ -93,23 +112,37 @@ impl Model {
             add(&mut x, embed(&w["positions"], &places, d));
         }
         let (mut x, mut blocks) = (self.dropped(x, &tokens, self.embedding_drop(pass).as_ref()), Vec::new());
+        see(format_args!("embedding.out"), &x);
         for i in 0..self.blocks {
-            let (y, saved) = self.block(w, i, x, &tokens, pass);
+            let (y, saved) = self.block_seen(w, i, x, &tokens, pass, see);
             x = y;
             blocks.push(saved);
         }
-        let normed = self.normed("norm".to_owned()).forward(w, &x);
+        let normed = self.normed("norm".to_owned()).forward_seen(w, &x, see);
         let head = if self.tied { transpose(&w["embedding"], [v, d]) } else { w["head"].clone() };
         let logits = linear(&normed, &head, [d, v]);
+        see(format_args!("head.in"), &normed);
+        see(format_args!("head.out"), &logits);
         Tape { ids, tokens, blocks, x, normed, head, logits }
     }
 
-    fn backward<S: Scalar>(&self, w: &Weights<S>, tape: &Tape<S>, d_logits: &[S], pass: &Pass) -> Weights<S> {
+    fn backward<S: Scalar>(
+        &self,
+        w: &Weights<S>,
+        tape: &Tape<S>,
+        d_logits: &[S],
+        pass: &Pass,
+        see: &mut See<S>,
+    ) -> Weights<S> {
         let (mut g, d, v) = (Weights::new(), self.width, self.vocabulary);
         let (dn, d_head) = linear_backward(&tape.normed, &tape.head, d_logits, [d, v]);
+        see(format_args!("gradient of head.out"), d_logits);
+        see(format_args!("gradient of head.in"), &dn);
         let mut dx = self.normed("norm".to_owned()).backward(w, &tape.x, &dn, &mut g);
+        see(format_args!("gradient of norm.in"), &dx);
         for (i, saved) in tape.blocks.iter().enumerate().rev() {
-            let (through, of_block) = self.block_backward(w, i, saved, dx, &tape.tokens, Some(pass));
+            let given = (saved, dx);
+            let (through, of_block) = self.block_backward_seen(w, i, given, &tape.tokens, Some(pass), see);
             dx = through;
             g.extend(of_block);
         }

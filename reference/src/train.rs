@@ -9,6 +9,7 @@ use crate::model::Model;
 use crate::parameters::Weights;
 use crate::pass::Sequence;
 use crate::update::{Optimizer, Updates, zeros};
+use std::fmt::Arguments;
 use tensor::{IGNORED, Scalar};
 
 /// A model in training: its weights and the state of its optimizer.
@@ -66,12 +67,27 @@ impl<S: Scalar> Trainer<S> {
     /// # Panics
     /// As [`Model::gradients_with`].
     pub fn step(&mut self, microbatches: &[Vec<Sequence>], lr: f64) -> Step<S> {
+        self.step_seen(microbatches, lr, &mut |_, _, _| {})
+    }
+
+    /// The same, showing what each microbatch computes ([`See`](crate::See)), with its number.
+    ///
+    /// # Panics
+    /// As [`step`](Self::step).
+    pub fn step_seen(
+        &mut self,
+        microbatches: &[Vec<Sequence>],
+        lr: f64,
+        see: &mut dyn FnMut(usize, Arguments, &[S]),
+    ) -> Step<S> {
         let targets = microbatches.iter().flatten().flat_map(|sequence| &sequence.targets);
         let mean_over = targets.filter(|&&target| target != IGNORED).count();
         let mut pass = Pass { seed: self.seed, step: self.updates.steps(), first_sequence: 0 };
         let (mut losses, mut gradients) = (Vec::new(), zeros(&self.model.shapes()));
-        for microbatch in microbatches {
-            let (loss, g) = self.model.gradients_with(self.updates.weights(), microbatch, mean_over, &pass);
+        for (m, microbatch) in microbatches.iter().enumerate() {
+            let mut see = |name: Arguments, x: &[S]| see(m, name, x);
+            let weights = self.updates.weights();
+            let (loss, g) = self.model.gradients_seen(weights, microbatch, mean_over, &pass, &mut see);
             losses.push(loss);
             for (name, g) in g {
                 add(gradients.get_mut(&name).expect("a gradient of a parameter"), g);

@@ -3,6 +3,7 @@
 //! which follows from which, and only a collective turns one into another; so a forgotten all-reduce does not
 //! compile. Each knows the axis it is split along, and meets no group of another.
 use super::product;
+use crate::record::Share;
 use crate::{Error, Placement, Result};
 use comm::{Axis, Group, Mesh, Reduce};
 use kernels::{Kernels, Write};
@@ -168,14 +169,33 @@ impl<D: Kernels> Split<D> {
         whole.device().copy(share.view_mut(), whole.view().take_cols(group.rank() * n, n));
         Ok(Self { share, axis })
     }
-    /// Columns that were cut section by section, on the host as they lay before; `None` without values.
-    pub(crate) fn gather_sections(
-        &self,
-        mesh: &Mesh<D>,
-        placement: &Placement,
-    ) -> Result<Option<Vec<D::Elem>>> {
-        let shape = [self.share.rows(), placement.size_along(self.axis)];
-        placement.cuts(mesh, "an activation", shape)?.gather(mesh, &self.share)
+    /// Where this share lies, for a record: columns that were cut section by section.
+    ///
+    /// # Errors
+    /// If they were not cut so.
+    pub(crate) fn seen(&self, mesh: &Mesh<D>, placement: &Placement) -> Result<Share<D::Elem>> {
+        let width = placement.size_along(self.axis);
+        let cuts = placement.cuts(mesh, "an activation", [1, width])?;
+        let column = |c| cuts.whole_index([0, c]).map(|[_, c]| c);
+        Ok(self.seen_at((0..self.share.cols()).map(column).collect(), width))
+    }
+    /// The same of a gradient, whose columns that several ranks hold are addends until they are summed: then nothing.
+    ///
+    /// # Errors
+    /// As above.
+    pub(crate) fn seen_gradient(&self, mesh: &Mesh<D>, placement: &Placement) -> Result<Share<D::Elem>> {
+        let cuts = placement.cuts(mesh, "an activation", [1, placement.size_along(self.axis)])?;
+        let seen = self.seen(mesh, placement)?;
+        Ok(Share { values: seen.values.filter(|_| cuts.replicas().is_empty()), ..seen })
+    }
+    /// The same of blocks of columns in rank order, of which there are `n` in all: the last ranks' may be padded.
+    pub(crate) fn seen_first(&self, group: &Group<D>, n: usize) -> Share<D::Elem> {
+        let cols = self.share.cols();
+        let column = |c| Some(group.rank() * cols + c).filter(|&c| c < n);
+        self.seen_at((0..cols).map(column).collect(), n)
+    }
+    fn seen_at(&self, columns: Vec<Option<usize>>, width: usize) -> Share<D::Elem> {
+        Share { values: self.share.read(), rows: 0..self.share.rows(), columns, width }
     }
     /// All columns, in rank order, the same on every rank.
     ///

@@ -112,6 +112,10 @@ impl<D: Kernels> Stream<D> {
     pub fn cols(&self) -> usize {
         self.share.cols()
     }
+    /// Where this share lies, for a record.
+    pub(crate) fn seen(&self) -> crate::record::Share<D::Elem> {
+        crate::record::Share { rows: self.mine(), ..(&self.share).into() }
+    }
     /// Which of the tokens are here.
     pub fn mine(&self) -> Range<usize> {
         self.region.mine(self.rows)
