@@ -5,18 +5,23 @@
 //! After a step a fresh random number is added to every weight, so that degrees, and with them the bound, do not
 //! compound.
 mod classifier;
+mod difference;
+mod locate;
 mod subject;
+mod timeline;
 mod trace;
 
 pub use classifier::{ClassifierSubject, certify_classifier, prove_classifier};
+pub use difference::Difference;
 pub use subject::Subject;
 
+use self::timeline::{Moment, Shown};
 use self::trace::{Named, Trace};
 use crate::dump::{self, About, Seen};
 use crate::{Layout, Result};
-use comm::{Axis, Mesh};
+use comm::Mesh;
 use kernels::Kernels;
-use layers::{Chunk, Cx, Random};
+use layers::{Chunk, Cx, Random, Record};
 use parallel::{Entry, Trainer};
 use reference::Weights;
 use serde::Serialize;
@@ -24,19 +29,6 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock};
 use tensor::{Cpu, F61, Ids, Key};
-
-/// The first tensor, in program order, that differs.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Difference {
-    /// Its name, with the step.
-    pub name: String,
-    /// The rank that saw it.
-    pub rank: usize,
-    /// How many of its elements differ.
-    pub differ: usize,
-    /// How many it has.
-    pub of: usize,
-}
 
 /// The outcome.
 #[derive(Clone, Debug, Serialize)]
@@ -63,7 +55,19 @@ pub struct Verdict {
 struct Run<S> {
     start: Weights<S>,
     trace: Named<S>,
-    seen: Option<Seen<S>>, // of the first step, where that was asked for
+    seen: Option<Seen<S>>,    // of the first step, where that was asked for
+    timeline: Vec<Moment<S>>, // where everything is looked at
+}
+
+/// What a program leaves besides its results.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Look {
+    /// Nothing.
+    Results,
+    /// What its first step took, gave and learnt.
+    Dump,
+    /// Everything, in program order.
+    Everything,
 }
 
 /// The layout's program on one rank, on any device: its weights before, and its trace.
@@ -72,26 +76,38 @@ fn program<D: Kernels>(
     layout: &Layout,
     device: &D,
     mesh: &Mesh<D>,
-    dumped: bool,
+    look: Look,
 ) -> parallel::Result<Run<D::Elem>> {
     let at = layout.place(device, mesh, &Random { seed: 0 });
     let mut trainer = Trainer::new(&at, &subject.shape, subject.optimizer)?;
     let mut trace = Vec::new();
     let start = dump::weights(trainer.model().params(), mesh)?.into_iter().collect();
-    let logits = read(&subject.texts, trainer.model(), device, subject.shape.vocabulary)?;
+    let record = || (look == Look::Everything).then(|| Record::new(mesh));
+    let taken = |record: Option<Record<D>>| record.map(|record| record.take()).unwrap_or_default();
+    let (mut seen, mut timeline, of_texts) = (None, Vec::new(), record());
+    let vocabulary = subject.shape.vocabulary;
+    let logits = read(&subject.texts, trainer.model(), device, vocabulary, of_texts.clone())?;
     trace.push(("logits".to_string(), logits));
-    let mut seen = None;
+    let shown = Shown { prefix: "texts: ".into(), seen: taken(of_texts), report: None, calls: 0 };
+    timeline.extend(timeline::moments(shown, Vec::new(), mesh));
     for (n, (batch, lr)) in subject.steps.iter().enumerate() {
-        let report = if dumped && n == 0 {
+        let (of_step, calls) = (record(), mesh.calls_made());
+        trainer.record(of_step.clone());
+        let report = if look == Look::Dump && n == 0 {
             let (report, all) = dump::step(&mut trainer, mesh, batch, *lr)?;
             seen = Some(all);
             report
         } else {
             trainer.step(batch, *lr)?
         };
+        if look == Look::Everything {
+            let shown =
+                Shown { prefix: format!("step {n}: "), seen: taken(of_step), report: Some(&report), calls };
+            timeline.extend(timeline::moments(shown, trainer.model().params(), mesh));
+        }
         trace::seen(&mut trace, n, &report, trainer.model().params(), device, mesh)?;
     }
-    Ok(Run { start, trace, seen })
+    Ok(Run { start, trace, seen, timeline })
 }
 
 /// The logits of every token of every text, fed as a generation would be: prompts, then one token at a time.
@@ -100,10 +116,11 @@ fn read<D: Kernels>(
     model: &mut Chunk<D>,
     device: &D,
     vocabulary: usize,
+    record: Option<Record<D>>,
 ) -> parallel::Result<Vec<D::Elem>> {
     let capacity = texts.iter().map(|(ids, _)| ids.len()).max().unwrap_or(0);
     let mut lengths: Vec<_> = texts.iter().map(|(_, prompt)| *prompt).collect();
-    let mut cx = Cx::infer(&lengths).with_cache(capacity);
+    let mut cx = Cx::infer(&lengths).recorded(record).with_cache(capacity);
     let (mut done, mut rows) = (vec![0; texts.len()], vec![Vec::new(); texts.len()]);
     while lengths.iter().any(|&n| n > 0) {
         let fed =
@@ -138,8 +155,26 @@ impl Truths {
 /// # Errors
 /// As [`prove`].
 pub fn certify(subject: &Subject, layout: &Layout, keys: &[Key]) -> Result<Verdict> {
-    let verdict = prove(subject, layout, keys, &Truths::default())?;
+    let mut verdict = prove(subject, layout, keys, &Truths::default())?;
+    if let Some(seen) = verdict.first_difference.take() {
+        verdict.first_difference = Some(locate(subject, layout, keys)?.unwrap_or(seen));
+    }
     Ok(Verdict { bound_log2: subject.bound_log2(keys.len()), ..verdict })
+}
+
+/// Where a layout's program parts from the oracle under the first of these keys that tells: forward activations and
+/// their gradients are looked at, too. None if nothing does.
+///
+/// # Errors
+/// As [`prove`].
+pub fn locate(subject: &Subject, layout: &Layout, keys: &[Key]) -> Result<Option<Difference>> {
+    layout.fits(&subject.shape)?;
+    for &key in keys {
+        if let Some(difference) = locate::locate(subject, layout, key, layout.world()?)? {
+            return Ok(Some(difference));
+        }
+    }
+    Ok(None)
 }
 
 /// Proves one layout under these keys, without the bound; the oracle's part is kept in `truths` for the next.
@@ -152,7 +187,7 @@ pub fn prove(subject: &Subject, layout: &Layout, keys: &[Key], truths: &Truths) 
         let _key = key.enter();
         let truth = OnceLock::new();
         let ranks = layout.world()?.run(|device: Cpu<F61>, mesh| {
-            let Run { start, trace, .. } = program(subject, layout, &device, &mesh, false)?;
+            let Run { start, trace, .. } = program(subject, layout, &device, &mesh, Look::Results)?;
             let truth = truth.get_or_init(|| truths.of(key, subject, start));
             let truth = truth.get().expect("just computed");
             Ok::<_, parallel::Error>(compare(&trace, truth, mesh.rank()))
@@ -205,7 +240,7 @@ pub fn dump(subject: &Subject, layout: &Layout, key: Key, dir: &Path, entries: &
     layout.fits(&subject.shape)?;
     let _key = key.enter();
     let ranks = layout.world()?.run(|device: Cpu<F61>, mesh| {
-        let run = program(subject, layout, &device, &mesh, true)?;
+        let run = program(subject, layout, &device, &mesh, Look::Dump)?;
         Ok::<_, parallel::Error>(run.seen)
     })?;
     let about = About { key: Some(key.0), layout: layout.to_string(), step: Some(0) };
@@ -221,13 +256,13 @@ fn compare(mine: &Trace, truth: &Trace, rank: usize) -> Compared {
         let (differ, of) = (want.len().max(got.len()) - same, want.len());
         if differ > 0 || name != wanted {
             let name = if name == wanted { name.clone() } else { format!("{wanted} (seen: {name})") };
-            first = Some(Difference { name, rank, differ, of });
+            first = Some(Difference::of(name, rank, differ, of));
             break;
         }
     }
     if first.is_none() && mine.len() != truth.len() {
         let name = format!("{} tensors where the oracle has {}", mine.len(), truth.len());
-        first = Some(Difference { name, rank, differ: mine.len().abs_diff(truth.len()), of: truth.len() });
+        first = Some(Difference::of(name, rank, mine.len().abs_diff(truth.len()), truth.len()));
     }
     (truth.len(), elements, first)
 }
@@ -254,10 +289,6 @@ impl Verdict {
                  {narrow}It says nothing about rounding, overflow, other shapes or deadlock."
             );
         };
-        format!(
-            "Not equal: under {layout}, the first tensor that differs is \"{}\", rank {}: {} of {} elements \
-             differ (keys {keys}).",
-            d.name, d.rank, d.differ, d.of
-        )
+        format!("Not equal: under {layout} and the keys {keys}, {d}")
     }
 }

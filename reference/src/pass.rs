@@ -43,7 +43,15 @@ impl Model {
     /// the learned positions.
     #[must_use]
     pub fn logits<S: Scalar>(&self, w: &Weights<S>, sequences: &[Sequence]) -> Vec<S> {
-        self.forward(w, sequences, None, &mut |_, _| {}).logits
+        self.logits_seen(w, sequences, &mut |_, _| {})
+    }
+
+    /// The same, showing what it computes.
+    ///
+    /// # Panics
+    /// As [`logits`](Self::logits).
+    pub fn logits_seen<S: Scalar>(&self, w: &Weights<S>, sequences: &[Sequence], see: &mut See<S>) -> Vec<S> {
+        self.forward(w, sequences, None, see).logits
     }
 
     /// [`gradients_with`](Self::gradients_with) for a model without dropout, where the pass does not matter.

@@ -59,16 +59,16 @@ impl Subject {
         let texts = steps[0].0.microbatches().iter().flatten().map(text).collect();
         Ok(Self { shape, texts, steps, optimizer: (Kind::Sgd, Some(0.5)), narrowed })
     }
-    fn oracle(&self) -> reference::Model {
+    pub(super) fn oracle(&self) -> reference::Model {
         oracle::model(&self.shape)
     }
-    fn oracle_optimizer(&self) -> reference::Optimizer {
+    pub(super) fn oracle_optimizer(&self) -> reference::Optimizer {
         oracle::optimizer(self.optimizer.0)
     }
-    fn oracle_steps(&self) -> Vec<(Vec<Vec<reference::Sequence>>, f64)> {
+    pub(super) fn oracle_steps(&self) -> Vec<(Vec<Vec<reference::Sequence>>, f64)> {
         self.steps.iter().map(|(batch, lr)| (oracle::microbatches(batch), *lr)).collect()
     }
-    fn oracle_texts(&self) -> Vec<reference::Sequence> {
+    pub(super) fn oracle_texts(&self) -> Vec<reference::Sequence> {
         let text = |ids: &[u32]| reference::Sequence { ids: ids.to_vec(), targets: Vec::new() };
         self.texts.iter().map(|(ids, _)| text(ids)).collect()
     }

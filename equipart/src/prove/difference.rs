@@ -1,0 +1,65 @@
+//! The first tensor that differs, and what is known of it.
+use serde::Serialize;
+use std::fmt;
+
+/// The first tensor, in program order, that differs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Difference {
+    /// Its name, with the step.
+    pub name: String,
+    /// The rank that saw it.
+    pub rank: usize,
+    /// How many of its elements differ.
+    pub differ: usize,
+    /// How many it has.
+    pub of: usize,
+    /// All ranks that saw it differ.
+    pub ranks: Vec<usize>,
+    /// The tensor before it, which is equal; none if it is the first.
+    pub after: Option<String>,
+    /// That rank's calls since then which touched it, with their places in the code.
+    pub collectives: Vec<String>,
+    /// Where to look first, as the strategy says.
+    pub hint: Option<String>,
+}
+
+impl Difference {
+    /// Of a whole tensor, with nothing known of its past.
+    pub(super) fn of(name: String, rank: usize, differ: usize, of: usize) -> Self {
+        Self { name, rank, differ, of, ranks: vec![rank], after: None, collectives: Vec::new(), hint: None }
+    }
+}
+
+impl fmt::Display for Difference {
+    /// What differs, where, since what, what touched it, and where to look.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Difference { name, rank, differ, of, ranks, after, collectives, hint } = self;
+        write!(
+            f,
+            "the first tensor that differs is \"{name}\", rank {rank}: {differ} of {of} elements differ"
+        )?;
+        let others: Vec<_> = ranks.iter().filter(|r| *r != rank).map(usize::to_string).collect();
+        if !others.is_empty() {
+            write!(
+                f,
+                "; so it does on rank{} {}",
+                if others.len() > 1 { "s" } else { "" },
+                others.join(", ")
+            )?;
+        }
+        f.write_str(".")?;
+        if let Some(after) = after {
+            write!(f, "\nThe last that is equal: \"{after}\".")?;
+            if collectives.is_empty() {
+                write!(f, "\nNo collective touched it since then.")?;
+            }
+            for call in collectives {
+                write!(f, "\nSince then: {call}.")?;
+            }
+        }
+        if let Some(hint) = hint {
+            write!(f, "\nLook first at {hint}.")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,146 @@
+//! All that can be compared of one rank's run, in program order, and what the oracle says of it: activations and their
+//! gradients, losses, gradients of parameters, norms, new weights.
+use super::Subject;
+use super::trace::disturbed;
+use comm::Mesh;
+use kernels::Kernels;
+use layers::{Activation, Activations, Param};
+use parallel::Report;
+use reference::Weights;
+use std::collections::BTreeMap;
+use std::ops::Range;
+use tensor::{F61, Scalar, Tensor};
+
+/// Where an element lies: (sequence, position) of its row and its column, or its index in the whole.
+pub(super) type Place = (usize, usize, usize);
+
+/// Something that came about on one rank.
+pub(super) struct Moment<E> {
+    pub(super) name: String,
+    /// Of this rank's share.
+    pub(super) elements: Vec<(Place, E)>,
+    /// The rank's calls that may have touched it, in words.
+    pub(super) touched: Vec<(Range<usize>, String)>, // of these sequences
+}
+
+/// What a step had shown of itself when it ended on one rank.
+pub(super) struct Shown<'a, D: Kernels> {
+    pub(super) prefix: String,
+    pub(super) seen: Activations<D::Elem>,
+    pub(super) report: Option<&'a Report<D>>,
+    /// Calls made when it began.
+    pub(super) calls: usize,
+}
+
+const ALL: Range<usize> = 0..usize::MAX;
+
+/// Every moment of one step on this rank, in program order.
+pub(super) fn moments<D: Kernels>(
+    shown: Shown<D>,
+    mut params: Vec<&mut Param<D>>,
+    mesh: &Mesh<D>,
+) -> Vec<Moment<D::Elem>> {
+    let Shown { prefix, seen, report, calls: began } = shown;
+    let calls = mesh.calls();
+    let (back, forth): (Vec<_>, Vec<_>) = seen.0.into_iter().partition(|a| a.name.starts_with("gradient of"));
+    let between = back.first().map_or_else(Vec::new, |a| words(a, &calls));
+    let activation = |a: Activation<D::Elem>| {
+        let touched = words(&a, &calls);
+        let row = |((sequence, position), row): ((usize, usize), Vec<D::Elem>)| {
+            let at = a.columns.iter().map(move |&column| (sequence, position, column));
+            at.zip(row).collect::<Vec<_>>()
+        };
+        let elements = a.rows.into_iter().flat_map(row).collect();
+        Moment { name: format!("{prefix}{}", a.name), elements, touched }
+    };
+    let mut all: Vec<_> = forth.into_iter().map(&activation).collect();
+    let Some(report) = report else { return all };
+    let number = |name: &str, x: &Tensor<D>, touched| {
+        let elements = x.read().unwrap_or_default().into_iter().map(|x| ((0, 0, 0), x)).collect();
+        Moment { name: format!("{prefix}{name}"), elements, touched }
+    };
+    let said: Vec<_> = calls.iter().skip(began).cloned().collect();
+    let is_of = |call: &str, label: &str| call.contains(&format!(" for {label} at "));
+    let total = said.iter().filter(|call| is_of(call, "loss")).map(|call| (ALL, call.clone()));
+    all.push(number("loss", &report.loss, between.into_iter().chain(total).collect()));
+    all.extend(back.into_iter().map(&activation));
+    let flat = |elements: Vec<(usize, D::Elem)>| elements.into_iter().map(|(i, x)| ((0, 0, i), x)).collect();
+    for param in params.iter().rev() {
+        let touched =
+            said.iter().filter(|call| is_of(call, param.name())).map(|call| (ALL, call.clone())).collect();
+        let name = format!("{prefix}gradient of {}", param.name());
+        all.push(Moment { name, elements: flat(param.gradient_elements(mesh)), touched });
+    }
+    let synced = said.iter().rposition(|call| params.iter().any(|p| is_of(call, p.name())));
+    let after = said.iter().skip(synced.map_or(0, |i| i + 1)).filter(|call| is_of(call, "norm2"));
+    all.push(number("norm²", &report.norm2, after.map(|call| (ALL, call.clone())).collect()));
+    for param in &mut params {
+        let name = format!("{prefix}new {}", param.name());
+        all.push(Moment { name, elements: flat(param.elements(mesh)), touched: Vec::new() });
+    }
+    all
+}
+
+/// The calls between what was seen before and this, in words.
+fn words<E>(a: &Activation<E>, calls: &[String]) -> Vec<(Range<usize>, String)> {
+    let of = |(sequences, made): &(Range<usize>, Range<usize>)| {
+        let made = made.start.min(calls.len())..made.end.min(calls.len());
+        calls[made].iter().map(|call| (sequences.clone(), call.clone())).collect::<Vec<_>>()
+    };
+    a.touched.iter().flat_map(of).collect()
+}
+
+/// What the oracle says, by name.
+pub(super) type Expected = BTreeMap<String, BTreeMap<Place, F61>>;
+
+/// All that the oracle says of a subject from these weights, under the key in force.
+pub(super) fn expected(subject: &Subject, weights: Weights<F61>) -> Expected {
+    let (model, mut all) = (subject.oracle(), Expected::new());
+    let texts = subject.oracle_texts();
+    let rows = tokens(&texts, 0);
+    model.logits_seen(&weights, &texts, &mut |name, x| put(&mut all, format!("texts: {name}"), &rows, x));
+    let shapes = model.shapes();
+    let optimizer = subject.oracle_optimizer();
+    let mut trainer = reference::Trainer::new(model, optimizer, subject.optimizer.1, weights);
+    for (n, (batch, lr)) in subject.oracle_steps().iter().enumerate() {
+        let mut first = 0;
+        let rows: Vec<_> = batch
+            .iter()
+            .map(|microbatch| {
+                let rows = tokens(microbatch, first);
+                first += microbatch.len();
+                rows
+            })
+            .collect();
+        let step = trainer.step_seen(batch, *lr, &mut |m, name, x| {
+            put(&mut all, format!("step {n}: {name}"), &rows[m], x);
+        });
+        let loss = step.losses.iter().fold(F61::ZERO, |sum, &loss| sum + loss);
+        let mut flat = |name: String, x: &[F61]| {
+            all.insert(
+                format!("step {n}: {name}"),
+                (0..).map(|i| (0, 0, i)).zip(x.iter().copied()).collect(),
+            );
+        };
+        flat("loss".into(), &[loss]);
+        flat("norm²".into(), &[step.norm2]);
+        for (name, _) in &shapes {
+            flat(format!("gradient of {name}"), &step.gradients[name]);
+            flat(format!("new {name}"), &trainer.weights()[name]);
+        }
+        trainer.replace(disturbed(shapes.clone(), n, trainer.weights()));
+    }
+    all
+}
+
+/// The (sequence, position) of every token, sequences numbered from `first`.
+fn tokens(sequences: &[reference::Sequence], first: usize) -> Vec<(usize, usize)> {
+    let of = |(b, s): (usize, &reference::Sequence)| (0..s.ids.len()).map(move |p| (first + b, p));
+    sequences.iter().enumerate().flat_map(of).collect()
+}
+
+fn put(all: &mut Expected, name: String, rows: &[(usize, usize)], x: &[F61]) {
+    let width = (x.len() / rows.len().max(1)).max(1);
+    let place = |(i, &x): (usize, &F61)| ((rows[i / width].0, rows[i / width].1, i % width), x);
+    all.entry(name).or_default().extend(x.iter().enumerate().map(place));
+}
