@@ -12,7 +12,8 @@
 //!
 //! Degrees are counted by running the oracle on [`tensor::Degree`]. Between steps a fresh random number is added to
 //! every weight, so each step begins at an independent random point, of degree 1. Opaque functions are taken as
-//! random functions of their key. Keys are independent, so their bounds multiply.
+//! random functions of their key. Keys are independent, so their bounds multiply. The formula is measured where it can
+//! be, at small primes: `tests/small_primes.rs`.
 //!
 //! Source: Schwartz, "Fast probabilistic algorithms for verification of polynomial identities", JACM 27(4), 1980.
 use reference::{Model, Optimizer, Sequence, Trainer, Weights};
@@ -49,6 +50,11 @@ pub(crate) fn variables(shapes: Vec<(String, [usize; 2])>) -> Weights<Degree> {
 
 /// The same from what a run of so many steps on degrees counted; `output`: the largest degree that came out, cleared.
 pub(crate) fn log2_of_tally(output: f64, steps: usize) -> f64 {
+    log2_in(F61::P, output, steps)
+}
+
+/// The same in the field of any prime: in a small one wrong programs pass often enough to be counted.
+pub fn log2_in(prime: u64, output: f64, steps: usize) -> f64 {
     let opaque = Degree::take_tally().opaque;
     let pairs: f64 = [
         Function::Exp,
@@ -63,5 +69,5 @@ pub(crate) fn log2_of_tally(output: f64, steps: usize) -> f64 {
     .map(|(count, sum, _)| 2.0 * count * 2.0 * sum)
     .sum();
     let single = opaque[Function::Clip as usize].1 + opaque[Function::Adam as usize].2 * steps as f64;
-    ((pairs + single + output) / F61::P as f64).log2()
+    ((pairs + single + output) / prime as f64).log2()
 }
