@@ -173,6 +173,15 @@ fn opaque_results_are_uniform_in_the_smallest_field() {
     }
 }
 
+/// Kills: an angle hashed from an element of the field, of which a small one has too few.
+#[test]
+fn angles_do_not_meet_in_the_smallest_field() {
+    let _key = Key(4).enter();
+    let pair = |position| Field::<7>::rotary(position, 0, 2, &1e4.into());
+    let different = (0..1000).map(pair).collect::<HashSet<_>>().len();
+    assert!(different > 900, "{different} of 1000 angles; 970 are expected of 127² pairs");
+}
+
 /// Proofs are repeated by their keys, and dumps hold elements. Kills: any change of a keyed result of `F61`.
 #[test]
 fn keyed_results_stay_what_they_are() {
