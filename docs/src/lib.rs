@@ -48,3 +48,7 @@ mod what_a_hang_is {}
 #[cfg(doctest)]
 #[doc = include_str!("strategies.md")]
 mod strategies {}
+
+#[cfg(doctest)]
+#[doc = include_str!("proof.md")]
+mod proof {}

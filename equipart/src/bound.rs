@@ -3,16 +3,17 @@
 //! A wrong program gives, somewhere, another formula than the oracle's. Take every opaque result (exp, sigmoid,
 //! 1/√, the clip factor, …) and every inverse as a variable. For the first output that differs:
 //!
-//! - two different arguments of the same opaque function may meet by chance: two polynomials of degree at most `D`
-//!   agree at a random point with probability at most `D/p` (Schwartz, Zippel). With `n` arguments in the oracle and
-//!   as many allowed for in the program, whose degrees sum up to `S` each, all pairs together meet with at most
-//!   `2n·2S/p`. The clip factor has one argument a step, and of Adam's one weight each, one weight's count: so only
-//!   the pair of oracle and program;
-//! - the output itself may agree by chance: `D/p` once more.
+//! - two different arguments of the same opaque function may meet by chance. Two values of degrees `d` and `e`, their
+//!   denominators cleared, differ by a polynomial of degree at most `d + e`, which is 0 at a random point with
+//!   probability at most `(d + e)/p` (Schwartz, Zippel). With `n` arguments in the oracle and as many allowed for in the
+//!   program, whose degrees sum up to `S` each, all pairs together meet with at most `2n·2S/p`. Adam's scale of one
+//!   weight enters no other before the noise, so there only the pair of oracle and program counts;
+//! - the output itself may agree by chance: `2D/p`, if its degree is at most `D` on both sides.
 //!
 //! Degrees are counted by running the oracle on [`tensor::Degree`]. Between steps a fresh random number is added to
 //! every weight, so each step begins at an independent random point, of degree 1. Opaque functions are taken as
-//! random functions of their key. Keys are independent, so their bounds multiply.
+//! random functions of their key. Keys are independent, so their bounds multiply. The formula is measured where it can
+//! be, at small primes: `tests/small_primes.rs`.
 //!
 //! Source: Schwartz, "Fast probabilistic algorithms for verification of polynomial identities", JACM 27(4), 1980.
 use reference::{Model, Optimizer, Sequence, Trainer, Weights};
@@ -49,6 +50,11 @@ pub(crate) fn variables(shapes: Vec<(String, [usize; 2])>) -> Weights<Degree> {
 
 /// The same from what a run of so many steps on degrees counted; `output`: the largest degree that came out, cleared.
 pub(crate) fn log2_of_tally(output: f64, steps: usize) -> f64 {
+    log2_in(F61::P, output, steps)
+}
+
+/// The same in the field of any prime: in a small one wrong programs pass often enough to be counted.
+pub fn log2_in(prime: u64, output: f64, steps: usize) -> f64 {
     let opaque = Degree::take_tally().opaque;
     let pairs: f64 = [
         Function::Exp,
@@ -57,11 +63,12 @@ pub(crate) fn log2_of_tally(output: f64, steps: usize) -> f64 {
         Function::Normal,
         Function::Density,
         Function::Step,
+        Function::Clip,
     ]
     .iter()
     .map(|&function| opaque[function as usize])
     .map(|(count, sum, _)| 2.0 * count * 2.0 * sum)
     .sum();
-    let single = opaque[Function::Clip as usize].1 + opaque[Function::Adam as usize].2 * steps as f64;
-    ((pairs + single + output) / F61::P as f64).log2()
+    let adam = opaque[Function::Adam as usize].2 * steps as f64;
+    ((pairs + 2.0 * (adam + output)) / prime as f64).log2()
 }

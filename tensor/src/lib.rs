@@ -36,7 +36,7 @@ pub use degree::{Degree, Function, Tally};
 pub use device::Device;
 pub use dropout::Dropout;
 pub use dual::Dual;
-pub use field::F61;
+pub use field::{F61, Field};
 pub use float::Real;
 pub use ids::{IGNORED, Ids, IdsError};
 pub use key::{Key, KeyGuard};

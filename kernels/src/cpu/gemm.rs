@@ -105,7 +105,7 @@ pub(super) fn f32(c: ViewMut<Cpu<f32>>, a: View<Cpu<f32>>, b: View<Cpu<f32>>, wr
 mod tests {
     use super::*;
     use crate::cpu::CpuScalar;
-    use tensor::{Category, Dual, F61, Key, Tensor};
+    use tensor::{Category, Dual, F61, Field, Key, Tensor};
 
     /// Small integers make every sum exact in every number, so all products must agree with the definition, for
     /// all transpositions and ragged shapes. Kills: a wrong edge, stride, mask, panel or reduction.
@@ -140,6 +140,8 @@ mod tests {
         equals_plain(|i| i as f32);
         equals_plain(|i| i as f64);
         equals_plain(|i| F61::from_f64(i as f64));
+        equals_plain(|i| Field::<17>::from_f64(i as f64));
+        equals_plain(|i| Field::<7>::from_f64(i as f64));
         equals_plain(|i| Dual::<F61>::from_f64(i as f64));
     }
 

@@ -1,21 +1,28 @@
-//! C (+)= A·B in the field: sums of exact 122-bit products, reduced once per 60 of them.
+//! C (+)= A·B in a field: sums of exact products, of 122 bits at most, reduced once per 60 of them.
 use crate::kernels::Write;
 use std::cell::RefCell;
-use tensor::{Cpu, F61, View, ViewMut};
+use tensor::{Cpu, Field, View, ViewMut};
 
 /// 64 products fit into 128 bits; some room is left for what was reduced before.
 const TOGETHER: usize = 60;
 
-thread_local! { static PACKED: RefCell<(Vec<F61>, Vec<F61>)> = const { RefCell::new((Vec::new(), Vec::new())) }; }
+/// Both factors by rows, as canonical words: one memory for every field.
+type Packed = (Vec<u64>, Vec<u64>);
+thread_local! { static PACKED: RefCell<Packed> = const { RefCell::new((Vec::new(), Vec::new())) }; }
 
-pub(super) fn product(mut c: ViewMut<Cpu<F61>>, a: View<Cpu<F61>>, b: View<Cpu<F61>>, write: Write) {
+pub(super) fn product<const BITS: u32>(
+    mut c: ViewMut<Cpu<Field<BITS>>>,
+    a: View<Cpu<Field<BITS>>>,
+    b: View<Cpu<Field<BITS>>>,
+    write: Write,
+) {
     super::gemm::check(&c, &a, &b);
     let (m, n, k) = (c.rows(), c.cols(), a.cols());
     PACKED.with_borrow_mut(|(rows, columns)| {
         rows.clear();
-        rows.extend((0..m).flat_map(|i| (0..k).map(move |p| a.at(i, p))));
+        rows.extend((0..m).flat_map(|i| (0..k).map(move |p| a.at(i, p).canonical())));
         columns.clear();
-        columns.extend((0..n).flat_map(|j| (0..k).map(move |p| b.at(p, j))));
+        columns.extend((0..n).flat_map(|j| (0..k).map(move |p| b.at(p, j).canonical())));
         for i in 0..m {
             for j in 0..n {
                 let sum = dot(&rows[i * k..(i + 1) * k], &columns[j * k..(j + 1) * k]);
@@ -27,11 +34,11 @@ pub(super) fn product(mut c: ViewMut<Cpu<F61>>, a: View<Cpu<F61>>, b: View<Cpu<F
 }
 
 #[inline(always)]
-fn dot(x: &[F61], y: &[F61]) -> F61 {
-    let mut sum = F61::new(0);
+fn dot<const BITS: u32>(x: &[u64], y: &[u64]) -> Field<BITS> {
+    let mut sum = Field::new(0);
     for (x, y) in x.chunks(TOGETHER).zip(y.chunks(TOGETHER)) {
-        let wide = x.iter().zip(y).fold(0u128, |wide, (&x, &y)| wide + x.wide(y));
-        sum += F61::from_wide(wide);
+        let product = |(&x, &y)| Field::<BITS>::from_canonical(x).wide(Field::from_canonical(y));
+        sum += Field::from_wide(x.iter().zip(y).map(product).sum());
     }
     sum
 }

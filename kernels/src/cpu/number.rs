@@ -1,7 +1,7 @@
 //! The numbers the host can compute with, and what each of them overrides.
 use super::{gemm, gemm_field};
 use crate::kernels::Write;
-use tensor::{Cpu, Dual, F61, Scalar, View, ViewMut};
+use tensor::{Cpu, Dual, Field, Scalar, View, ViewMut};
 
 /// A number that the host can compute with. What differs from number to number is here.
 pub trait CpuScalar: Scalar {
@@ -31,10 +31,10 @@ impl CpuScalar for f64 {
     }
 }
 
-impl CpuScalar for F61 {
+impl<const BITS: u32> CpuScalar for Field<BITS> {
     const TILE: [usize; 2] = [2, 3];
     const VECTORS: bool = false;
-    fn gemm(c: ViewMut<Cpu<F61>>, a: View<Cpu<F61>>, b: View<Cpu<F61>>, write: Write) {
+    fn gemm(c: ViewMut<Cpu<Self>>, a: View<Cpu<Self>>, b: View<Cpu<Self>>, write: Write) {
         gemm_field::product(c, a, b, write);
     }
 }
