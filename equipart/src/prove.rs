@@ -10,10 +10,12 @@ mod locate;
 mod subject;
 mod timeline;
 mod trace;
+mod verdict;
 
 pub use classifier::{ClassifierSubject, certify_classifier, prove_classifier};
 pub use difference::Difference;
 pub use subject::Subject;
+pub use verdict::Verdict;
 
 use self::timeline::{Moment, Shown};
 use self::trace::{Named, Trace};
@@ -24,32 +26,10 @@ use kernels::Kernels;
 use layers::{Chunk, Cx, Random, Record};
 use parallel::{Entry, Trainer};
 use reference::Weights;
-use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock};
 use tensor::{Cpu, F61, Ids, Key};
-
-/// The outcome.
-#[derive(Clone, Debug, Serialize)]
-pub struct Verdict {
-    /// The layout.
-    pub layout: String,
-    /// The keys, in hexadecimal.
-    pub keys: Vec<String>,
-    /// Whether everything was equal.
-    pub equal: bool,
-    /// log₂ of the probability that a wrong program passes; null where the bound says nothing, or was not asked for.
-    pub bound_log2: Option<f64>,
-    /// Tensors compared, under all keys on all ranks.
-    pub tensors: usize,
-    /// Elements compared.
-    pub elements: usize,
-    /// The window that was proven, where the model's was narrowed to what the short texts can show.
-    pub window: Option<usize>,
-    /// What differs first.
-    pub first_difference: Option<Difference>,
-}
 
 /// What one rank saw: the weights before, and everything after.
 struct Run<S> {
@@ -194,7 +174,7 @@ pub fn prove(subject: &Subject, layout: &Layout, keys: &[Key], truths: &Truths) 
         })?;
         Ok(ranks)
     };
-    Ok(Verdict { window: subject.narrowed, ..under_keys(layout, keys, &one)? })
+    Ok(Verdict { window: subject.narrowed, ..under_keys((layout, subject.to_string()), keys, &one)? })
 }
 
 /// What a rank compared: tensors, elements, and the first that differ.
@@ -202,7 +182,7 @@ type Compared = (usize, usize, Option<Difference>);
 
 /// Runs `one` under each key, all at once, and puts together what its ranks compared.
 fn under_keys(
-    layout: &Layout,
+    (layout, subject): (&Layout, String),
     keys: &[Key],
     one: &(dyn Fn(Key) -> Result<Vec<Compared>> + Sync),
 ) -> Result<Verdict> {
@@ -212,6 +192,7 @@ fn under_keys(
     });
     let mut verdict = Verdict {
         layout: layout.to_string(),
+        subject,
         keys: keys.iter().map(|k| format!("{:#018x}", k.0)).collect(),
         equal: true,
         bound_log2: None,
@@ -265,30 +246,4 @@ fn compare(mine: &Trace, truth: &Trace, rank: usize) -> Compared {
         first = Some(Difference::of(name, rank, mine.len().abs_diff(truth.len()), truth.len()));
     }
     (truth.len(), elements, first)
-}
-
-impl Verdict {
-    /// The statement, in words: what was shown, how surely, and what it does not say.
-    pub fn statement(&self) -> String {
-        let Verdict { layout, tensors, elements, .. } = self;
-        let keys = self.keys.join(" and ");
-        let Some(d) = &self.first_difference else {
-            let sure = match self.bound_log2 {
-                Some(log2) => format!("a wrong program would pass with probability at most 2^{log2:.1}"),
-                None => "these shapes are too large for the bound to say how surely".into(),
-            };
-            let narrow = self
-                .window
-                .map(|n| format!("Its window was narrowed to {n} tokens, as the texts are short.\n"));
-            let narrow = narrow.unwrap_or_default();
-            return format!(
-                "Randomised proof: under {layout}, training equals the unsplit oracle in the field of 2^61 - 1.\n\
-                 Equal bit for bit: {tensors} tensors, {elements} elements (logits, losses, norms, every gradient, \
-                 every new weight), on every rank, under the keys {keys}.\n\
-                 For the shapes that ran, {sure} (opaque functions taken as random).\n\
-                 {narrow}It says nothing about rounding, overflow, other shapes or deadlock."
-            );
-        };
-        format!("Not equal: under {layout} and the keys {keys}, {d}")
-    }
 }

@@ -7,6 +7,7 @@ use kernels::Kernels;
 use layers::{Kind, Random};
 use parallel::{ClassifierTrainer, Examples};
 use reference::{Updates, Weights};
+use std::fmt;
 use std::sync::OnceLock;
 use tensor::{Cpu, Degree, F61, Key, Scalar, mix};
 
@@ -86,6 +87,18 @@ impl ClassifierSubject {
     }
 }
 
+impl fmt::Display for ClassifierSubject {
+    /// The shapes that run.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let joined = |all: &[usize], by| all.iter().map(usize::to_string).collect::<Vec<_>>().join(by);
+        write!(f, "a classifier of sizes {}", joined(&self.sizes, "-"))?;
+        for (n, microbatches) in self.steps.iter().enumerate() {
+            write!(f, "; step {n} on {} examples", joined(microbatches, " + "))?;
+        }
+        Ok(())
+    }
+}
+
 /// The weights before, and everything after.
 type Seen<S> = (Weights<S>, Named<S>);
 
@@ -125,7 +138,7 @@ pub fn prove_classifier(subject: &ClassifierSubject, layout: &Layout, keys: &[Ke
         })?;
         Ok(ranks)
     };
-    under_keys(layout, keys, &one)
+    under_keys((layout, subject.to_string()), keys, &one)
 }
 
 /// Proves one layout of a classifier under these keys, and says how surely.

@@ -4,6 +4,7 @@ use crate::{Layout, Result, bound, oracle};
 use layers::{Kind, Shape, Window};
 use parallel::{Batch, Sequence};
 use reference::Weights;
+use std::fmt;
 use tensor::{F61, IGNORED, Scalar, mix};
 
 /// What is to be proven, besides the layout.
@@ -98,5 +99,20 @@ impl Subject {
             trainer.replace(disturbed(shapes.clone(), n, trainer.weights()));
         }
         trace
+    }
+}
+
+impl fmt::Display for Subject {
+    /// The shapes that run.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}; {} texts read", self.shape, self.texts.len())?;
+        for (n, (batch, _)) in self.steps.iter().enumerate() {
+            let tokens = |m: &Vec<Sequence>| m.iter().map(|s| s.ids.len()).sum::<usize>().to_string();
+            let tokens: Vec<_> = batch.microbatches().iter().map(tokens).collect();
+            write!(f, "; step {n} on {} tokens", tokens.join(" + "))?;
+        }
+        let (kind, clip) = self.optimizer;
+        let kind = if matches!(kind, Kind::Sgd) { "SGD" } else { "AdamW" };
+        write!(f, "; {kind}{}", clip.map_or_else(String::new, |limit| format!(", clipped at {limit}")))
     }
 }

@@ -1,0 +1,53 @@
+//! What a proof came to: a certificate, or a divergence.
+use super::Difference;
+use serde::Serialize;
+
+/// The outcome.
+#[derive(Clone, Debug, Serialize)]
+pub struct Verdict {
+    /// The layout.
+    pub layout: String,
+    /// What ran: the model's shapes, the texts and the steps, in words.
+    pub subject: String,
+    /// The keys, in hexadecimal.
+    pub keys: Vec<String>,
+    /// Whether everything was equal.
+    pub equal: bool,
+    /// log₂ of the probability that a wrong program passes; null where the bound says nothing, or was not asked for.
+    pub bound_log2: Option<f64>,
+    /// Tensors compared, under all keys on all ranks.
+    pub tensors: usize,
+    /// Elements compared.
+    pub elements: usize,
+    /// The window that was proven, where the model's was narrowed to what the short texts can show.
+    pub window: Option<usize>,
+    /// What differs first.
+    pub first_difference: Option<Difference>,
+}
+
+impl Verdict {
+    /// The statement, in words: what was shown, how surely, and what it does not say.
+    pub fn statement(&self) -> String {
+        let Verdict { layout, subject, tensors, elements, .. } = self;
+        let keys = self.keys.join(" and ");
+        let Some(d) = &self.first_difference else {
+            let sure = match self.bound_log2 {
+                Some(log2) => format!("a wrong program would pass with probability at most 2^{log2:.1}"),
+                None => "these shapes are too large for the bound to say how surely".into(),
+            };
+            let narrow = self
+                .window
+                .map(|n| format!("Its window was narrowed to {n} tokens, as the texts are short.\n"));
+            let narrow = narrow.unwrap_or_default();
+            return format!(
+                "Randomised proof: under {layout}, training equals the unsplit oracle in the field of 2^61 - 1.\n\
+                 What ran: {subject}.\n\
+                 Equal bit for bit: {tensors} tensors, {elements} elements (logits, losses, norms, every gradient, \
+                 every new weight), on every rank, under the keys {keys}.\n\
+                 For the shapes that ran, {sure} (opaque functions taken as random).\n\
+                 {narrow}It says nothing about rounding, overflow, other shapes or deadlock."
+            );
+        };
+        format!("Not equal: under {layout} and the keys {keys}, {d}")
+    }
+}
