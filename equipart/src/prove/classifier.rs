@@ -1,6 +1,6 @@
 //! The same proof of a plain classifier: its logits, then two training steps.
 use super::trace::{Named, disturbed, seen, told};
-use super::{Verdict, compare, under_keys};
+use super::{Verdict, compare, locate, under_keys};
 use crate::{Layout, Result, bound, classify, dump, oracle};
 use comm::{Axis, Mesh};
 use kernels::Kernels;
@@ -146,6 +146,9 @@ pub fn prove_classifier(subject: &ClassifierSubject, layout: &Layout, keys: &[Ke
 /// # Errors
 /// As [`prove_classifier`].
 pub fn certify_classifier(subject: &ClassifierSubject, layout: &Layout, keys: &[Key]) -> Result<Verdict> {
-    let verdict = prove_classifier(subject, layout, keys)?;
+    let mut verdict = prove_classifier(subject, layout, keys)?;
+    if let Some(first) = &mut verdict.first_difference {
+        first.hint = locate::hint(&first.name, &first.collectives, &layout.strategies());
+    }
     Ok(Verdict { bound_log2: subject.bound_log2(keys.len()), ..verdict })
 }

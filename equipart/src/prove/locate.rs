@@ -78,7 +78,7 @@ fn first(ranks: &[Vec<Judged>], strategies: &[&'static About]) -> Option<Differe
 
 /// What the layout's strategies say of such a tensor: one along the axis of the last collective that touched it before
 /// others, one that is named by a word before that of the axis.
-fn hint(name: &str, touched: &[String], strategies: &[&'static About]) -> Option<String> {
+pub(super) fn hint(name: &str, touched: &[String], strategies: &[&'static About]) -> Option<String> {
     let axis_of = |about: &About| about.key.axis().name();
     let near = |about: &About| {
         touched.last().is_some_and(|call| call.contains(&format!(" over {}", axis_of(about))))
