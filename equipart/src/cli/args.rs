@@ -3,7 +3,7 @@ mod network;
 mod train;
 
 pub(super) use network::NetworkArgs;
-pub(super) use train::{DropoutRate, TrainArgs};
+pub(super) use train::{DropoutRate, NumberName, TrainArgs};
 
 use super::classify::JudgeArgs;
 use super::collectives::{self, CollectivesArgs};
