@@ -7,6 +7,7 @@ pub(super) use train::{DropoutRate, NumberName, TrainArgs};
 
 use super::classify::JudgeArgs;
 use super::collectives::{self, CollectivesArgs};
+use super::diff::{self, DiffArgs};
 use crate::Layout;
 use crate::settings::{OptimizerName, Settings};
 use clap::{Args, Parser, Subcommand};
@@ -47,6 +48,9 @@ pub(super) enum Command {
     Eval(EvalArgs),
     /// Write a model anew, in the Hugging Face layout, with numbers of another kind
     Convert(ConvertArgs),
+    /// Tell whether two runs' tensors differ by rounding or by a bug, and where it starts
+    #[command(after_help = diff::CODES)]
+    Diff(DiffArgs),
     /// Draw and price all-reduce algorithms: who sends what to whom, step by step
     #[command(allow_negative_numbers = true, after_help = collectives::JSON)]
     Collectives(CollectivesArgs),
