@@ -223,12 +223,18 @@ fn sizes(report: &Report) {
     let Some(first) = different().next() else { return line("\nAll tensors are equal.") };
     let relative = |t: &Compared| t.apart.relative.unwrap_or(0.0);
     let worst = different().max_by(|x, y| relative(x).total_cmp(&relative(y))).unwrap_or(first);
-    for (what, t) in [("The first that differs", first), ("The one that differs most", worst)] {
+    let tell = |what: &str, t: &Compared| {
         let size = t.apart.largest.map_or(String::new(), |largest| {
             format!(", the largest difference is {largest:.1e}, relative {:.1e}", relative(t))
         });
         let (differ, of) = (t.apart.differ, t.apart.of);
-        line(&format!("\n{what}: {}.\n  {differ} of {of} elements differ{size}\n{}", named(t), place(t)));
+        line(&format!("\n{what} {}.\n  {differ} of {of} elements differ{size}\n{}", named(t), place(t)));
+    };
+    if relative(first) >= relative(worst) {
+        tell("The first that differs, and the most, is", first);
+    } else {
+        tell("The first that differs is", first);
+        tell("The one that differs most is", worst);
     }
     line(
         "Whether that is rounding, only a truth can say: --truth C, the same run with --number f64 --dump C.",

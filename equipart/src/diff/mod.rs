@@ -88,8 +88,8 @@ pub fn diff(a: &Path, b: &Path, truth: Option<&Path>) -> Result<Report> {
     let truth = truth.map(Source::open).transpose()?;
     let mut report = Report { tensors: Vec::new(), unmatched: Vec::new(), judged: truth.is_some() };
     for (one, other) in a.beside(&b) {
-        let truth = truth.as_ref().map(|truth| truth.like(&one.name, a.sections.len()));
-        compare(one, other, truth, &mut report)?;
+        let of_one = truth.as_ref().and_then(|truth| truth.like(&one.name, a.sections.len()));
+        compare(one, other, of_one, &mut report)?;
     }
     for (other, one) in b.beside(&a) {
         for name in other.names() {
@@ -110,12 +110,7 @@ pub fn diff(a: &Path, b: &Path, truth: Option<&Path>) -> Result<Report> {
 }
 
 /// The tensors of one file of each run.
-fn compare(
-    a: &Section,
-    b: Option<&Section>,
-    truth: Option<Option<&Section>>,
-    report: &mut Report,
-) -> Result<()> {
+fn compare(a: &Section, b: Option<&Section>, truth: Option<&Section>, report: &mut Report) -> Result<()> {
     for name in a.names() {
         let Some(b) = b.filter(|b| b.info(name).is_some()) else {
             report.unmatched.push(a.lacks(name, "B lacks it"));
@@ -126,22 +121,14 @@ fn compare(
             report.unmatched.push(a.lacks(name, &format!("its shape is {shape:?} in A and {other:?} in B")));
             continue;
         }
-        let judge = truth.map(|t| t.filter(|t| t.info(name).is_some()));
-        let judge = match judge {
-            Some(None) => {
-                report.unmatched.push(a.lacks(name, "the truth lacks it"));
-                None
-            }
-            Some(Some(t)) if t.shape(name) != shape => {
-                let of = t.shape(name);
-                report
-                    .unmatched
-                    .push(a.lacks(name, &format!("its shape is {shape:?}, and {of:?} in the truth")));
-                None
-            }
-            Some(known) => known,
-            None => None,
-        };
+        let judge = truth.filter(|t| t.info(name).is_some_and(|info| info.shape == shape));
+        if report.judged && judge.is_none() {
+            let of = truth.and_then(|t| t.info(name));
+            let why = of.map_or("the truth lacks it".into(), |of| {
+                format!("its shape is {shape:?}, and {:?} in the truth", of.shape)
+            });
+            report.unmatched.push(a.lacks(name, &why));
+        }
         report.tensors.push(measure::tensor(name, a, b, judge)?);
     }
     Ok(())

@@ -129,7 +129,7 @@ fn natural(a: &str, b: &str) -> Ordering {
             let (number, word) = parts.last_mut().expect("never empty");
             match c.to_digit(10) {
                 Some(digit) if word.is_empty() => {
-                    *number = number.saturating_mul(10).saturating_add(digit.into())
+                    *number = number.saturating_mul(10).saturating_add(digit.into());
                 }
                 Some(digit) => parts.push((digit.into(), String::new())),
                 None => word.push(c),
