@@ -121,6 +121,21 @@ fn honest_layouts_are_within_rounding() {
     );
 }
 
+/// Kills: fresh weights in f64 that are not rounded as those of the run are: the truth of another model.
+#[test]
+fn the_truth_begins_with_the_weights_of_the_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let weights = ["f32", "f64"].map(|number| {
+        let out = dir.path().join(number);
+        let short = ["--steps", "1", "--seq", "8", "--batch-size", "1"];
+        let to = ["train", "--json", "--number", number, "--dump", text(&out)];
+        assert!(equipart(&[&to[..], &short].concat()).status.success());
+        out.join("weights.safetensors")
+    });
+    let (said, code) = diff(&weights[0], &weights[1], &[]);
+    assert!(code == 0 && said.ends_with("\nAll tensors are equal.\n"), "{said}");
+}
+
 /// Each of these is a few numbers of one tensor. Kills: an error that drowns in the mean, an element that is placed
 /// wrongly, a bug that is told of the wrong run, an order that is not the program's, a row without its token.
 #[test]
