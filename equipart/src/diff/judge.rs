@@ -112,3 +112,71 @@ fn departs(e: &Error, other: &Error, usual: f64) -> bool {
     let infinite = e.largest.is_infinite();
     infinite || e.mean > TIMES * e.unit * mean || e.largest > OUTLIER * e.unit * largest
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::Apart;
+    use super::*;
+
+    const F32: f64 = 1.0 / (1u64 << 24) as f64;
+    const BF16: f64 = 1.0 / 256.0;
+
+    /// A tensor of mean size 1 and largest 10 that differs, with these errors (mean, largest, unit).
+    fn tensor(a: (f64, f64, f64), b: (f64, f64, f64)) -> Compared {
+        let own = |(mean, largest, unit)| {
+            Some(Error {
+                mean: mean * unit,
+                largest: largest * unit,
+                mean_size: 1.0,
+                largest_size: 10.0,
+                unit,
+            })
+        };
+        let apart = Apart { differ: 1, of: 9, largest: Some(1.0), relative: Some(1.0) };
+        let (file, name) = ("weights".to_owned(), "w".to_owned());
+        Compared { file, name, shape: vec![9], verdict: None, apart, a: own(a), b: own(b), worst: None }
+    }
+
+    /// Errors in units of roundoff. Kills: a floor that is missing or too high, neighbours that are not asked, bounds of
+    /// f32 for 16 bits, the coarser run called wrong, a bound that is not the other run's, a far error of both let pass.
+    #[test]
+    fn one_runs_rounding_predicts_the_others() {
+        use Verdict::{BugInA, BugInB, BugInBoth, Rounding};
+        let cases = [
+            ((10.0, 100.0, F32), (39.0, 3100.0, F32), 0.0, Rounding),
+            ((10.0, 100.0, F32), (41.0, 3100.0, F32), 0.0, BugInB),
+            ((41.0, 100.0, F32), (10.0, 3100.0, F32), 0.0, BugInA),
+            ((10.0, 100.0, F32), (39.0, 3300.0, F32), 0.0, BugInB),
+            ((0.0, 0.0, F32), (15.0, 1200.0, F32), 0.0, Rounding),
+            ((0.0, 0.0, F32), (17.0, 100.0, F32), 0.0, BugInB),
+            ((0.0, 0.0, F32), (17.0, 100.0, F32), 5.0, Rounding),
+            ((0.0, 0.0, F32), (1.0, 1300.0, F32), 5.0, BugInB),
+            ((10.0, 100.0, F32), (10.0, 100.0, BF16), 0.0, Rounding),
+            ((10.0, 100.0, BF16), (50.0, 100.0, F32), 0.0, BugInB),
+            ((41.0, 100.0, F32), (10.0, 3300.0, F32), 0.0, BugInBoth),
+            ((3e5, 1e6, F32), (3e5, 1e6, F32), 0.0, BugInBoth),
+            ((2e5, 1e6, F32), (2e5, 1e6, F32), 0.0, Rounding),
+            ((3e5, 1e6, F32), (9e7, 1e8, F32), 0.0, BugInBoth),
+        ];
+        for (a, b, usual, wanted) in cases {
+            assert_eq!(verdict(&tensor(a, b), usual, 0.0), Some(wanted), "{a:?} {b:?} {usual}");
+        }
+        let small = tensor((3e5, 1e6, F32), (3e5, 1e6, F32));
+        assert_eq!(verdict(&small, 0.0, 2.0), Some(Rounding), "next to nothing beside its neighbours");
+    }
+
+    /// Kills: an infinity of both that is called equal, a difference without a truth that is judged.
+    #[test]
+    fn what_is_equal_is_so_unless_both_are_broken() {
+        let equal = |t: Compared| Compared { apart: Apart { differ: 0, ..t.apart }, ..t };
+        let inf = f64::INFINITY;
+        assert_eq!(verdict(&equal(tensor((3e5, 1e6, F32), (3e5, 1e6, F32))), 0.0, 0.0), Some(Verdict::Equal));
+        assert_eq!(
+            verdict(&equal(tensor((inf, inf, F32), (inf, inf, F32))), 0.0, 0.0),
+            Some(Verdict::BugInBoth)
+        );
+        assert_eq!(verdict(&tensor((1.0, 1.0, F32), (inf, inf, F32)), 0.0, 0.0), Some(Verdict::BugInB));
+        let untold = Compared { a: None, b: None, ..tensor((1.0, 1.0, F32), (1.0, 1.0, F32)) };
+        assert_eq!(verdict(&untold, 0.0, 0.0), None);
+    }
+}
