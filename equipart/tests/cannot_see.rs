@@ -35,8 +35,11 @@ const ALIVE: Shape = Shape {
     ..Shape::LLAMA
 };
 
+/// A constant, and another value of it.
+type Change = (&'static str, fn(&mut Subject));
+
 /// Each constant, changed in the program and not in the oracle.
-fn changes() -> Vec<(&'static str, fn(&mut Subject))> {
+fn changes() -> Vec<Change> {
     const fn adamw(beta1: f64, beta2: f64, eps: f64, decay: f64) -> Kind {
         Kind::AdamW { beta1, beta2, eps, decay }
     }

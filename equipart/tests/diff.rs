@@ -70,6 +70,9 @@ struct Changed {
     values: Vec<f32>,
 }
 
+/// A file, a tensor, what is done to it; what is then said of the place, and which tensor comes before.
+type Plant<'a> = (&'a str, &'a str, &'a dyn Fn(&mut Changed), &'a str, &'a str);
+
 /// A copy of the dump of tp=2 in which one file's tensors were changed.
 fn changed(file: &str, change: impl Fn(&mut Vec<Changed>)) -> tempfile::TempDir {
     let (from, to) = (dump("tp=2"), tempfile::tempdir().unwrap());
@@ -146,8 +149,7 @@ fn planted_bugs_are_found_and_placed() {
         t.values.iter_mut().for_each(|x| *x = f32::from_bits(x.to_bits() & 0xFFFF_F000));
     };
     let nan = |t: &mut Changed| t.values[5] = f32::NAN;
-    type Plant<'a> = &'a dyn Fn(&mut Changed);
-    let plants: [(&str, &str, Plant, &str, &str); 5] = [
+    let plants: [Plant; 5] = [
         (
             "activations",
             "blocks.1.mlp.down.out",
