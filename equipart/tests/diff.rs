@@ -18,6 +18,14 @@ fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
+/// A text so short that what is held out of it costs nothing.
+fn data(dir: &Path) -> PathBuf {
+    let file = dir.join("text.txt");
+    let letters: Vec<u8> = (0..1000u32).map(|i| b"an order of sums "[(i * i / 7 % 17) as usize]).collect();
+    std::fs::write(&file, letters).unwrap();
+    file
+}
+
 /// One run's dump of the third step, made once for all tests: under a layout in f32, or the truth.
 fn dump(of: &str) -> PathBuf {
     static DIR: OnceLock<tempfile::TempDir> = OnceLock::new();
@@ -26,6 +34,7 @@ fn dump(of: &str) -> PathBuf {
     let runs = RUNS.get_or_init(|| {
         let config = dir.path().join("config.json");
         std::fs::write(&config, CONFIG).unwrap();
+        let data = data(dir.path());
         let run = |of| {
             let out = dir.path().join(of);
             let which = if of == "truth" { ["--number", "f64"] } else { ["--layout", of] };
@@ -42,7 +51,7 @@ fn dump(of: &str) -> PathBuf {
                 "0.1",
             ];
             let to = ["train", "--json", "--config", text(&config), "--dump", text(&out)];
-            let said = equipart(&[&to[..], &which, &sizes].concat());
+            let said = equipart(&[&to[..], &which, &sizes, &["--data", text(&data)]].concat());
             assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
             (of, out)
         };
@@ -128,10 +137,11 @@ fn honest_layouts_are_within_rounding() {
 #[test]
 fn the_truth_begins_with_the_weights_of_the_run() {
     let dir = tempfile::tempdir().unwrap();
+    let data = data(dir.path());
     let weights = ["f32", "f64"].map(|number| {
         let out = dir.path().join(number);
         let short = ["--steps", "1", "--seq", "8", "--batch-size", "1"];
-        let to = ["train", "--json", "--number", number, "--dump", text(&out)];
+        let to = ["train", "--json", "--number", number, "--data", text(&data), "--dump", text(&out)];
         assert!(equipart(&[&to[..], &short].concat()).status.success());
         out.join("weights.safetensors")
     });
