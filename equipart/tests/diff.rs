@@ -235,6 +235,7 @@ fn what_cannot_be_compared_is_listed_and_the_rest_is_compared() {
     std::fs::copy(dump("truth").join("weights.safetensors"), few.path().join("weights.safetensors")).unwrap();
     let (said, code) = diff(&dump("none"), &dump("tp=2"), &["--truth", text(few.path())]);
     assert!(code == 1 && said.contains("\n  head.out of activations: the truth lacks it\n"), "{said}");
+    assert!(said.contains("\nNo difference that could be judged is more than rounding.\n"), "{said}");
 }
 
 /// Kills: a verdict without a truth, an exit code that hides a difference, sizes of another tensor.

@@ -48,6 +48,9 @@ pub(super) fn run(args: &DiffArgs, json: bool) -> Result<bool> {
     summary(&report);
     match (report.first_bug(), report.judged) {
         (Some((bug, before)), _) => first(bug, before),
+        (None, true) if report.tensors.iter().any(|t| t.verdict.is_none()) => {
+            line("\nNo difference that could be judged is more than rounding.");
+        }
         (None, true) => line("\nNo difference is more than rounding."),
         (None, false) => sizes(&report),
     }
@@ -126,7 +129,7 @@ fn summary(report: &Report) {
     let row = |file: &&str| {
         let Counts { tensors, equal, rounding, bugs, unjudged, unmatched } = counts(file);
         let counts = if report.judged {
-            vec![tensors, equal, rounding, bugs + unjudged, unmatched]
+            vec![tensors, equal, rounding, bugs, unmatched]
         } else {
             vec![tensors, equal, bugs + unjudged, unmatched]
         };
@@ -228,7 +231,11 @@ fn sizes(report: &Report) {
             format!(", the largest difference is {largest:.1e}, relative {:.1e}", relative(t))
         });
         let (differ, of) = (t.apart.differ, t.apart.of);
-        line(&format!("\n{what} {}.\n  {differ} of {of} elements differ{size}\n{}", named(t), place(t)));
+        line(&format!(
+            "\n{what} {}.\n  {differ} of {of} elements differ{size}\n{}",
+            named(t),
+            place(t).trim_end()
+        ));
     };
     if relative(first) >= relative(worst) {
         tell("The first that differs, and the most, is", first);
@@ -237,7 +244,7 @@ fn sizes(report: &Report) {
         tell("The one that differs most is", worst);
     }
     line(
-        "Whether that is rounding, only a truth can say: --truth C, the same run with --number f64 --dump C.",
+        "\nWhether that is rounding, only a truth can say: --truth C, the same run with --number f64 --dump C.",
     );
 }
 
