@@ -52,3 +52,7 @@ mod strategies {}
 #[cfg(doctest)]
 #[doc = include_str!("proof.md")]
 mod proof {}
+
+#[cfg(doctest)]
+#[doc = include_str!("cannot-see.md")]
+mod cannot_see {}

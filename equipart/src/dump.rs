@@ -8,7 +8,7 @@
 //! names.json                 our names, and theirs of each
 //! ```
 //!
-//! Numbers are those of the run: f32 as F32, elements of the field as U64 (`0 ≤ x < 2^61 − 1`). Key, layout, number and
+//! Numbers are those of the run: f32 as F32, f64 as F64, elements of the field as U64 (`0 ≤ x < 2^61 − 1`). Key, layout, number and
 //! step stand in each file's metadata; that of the activations also has `rows`, the [sequence, position] of each row.
 //! So products, sums and residuals can be checked by anyone: `out = in · W + bias` and `norm2.in = norm1.in +
 //! attention.added` (what dropout left of `attention.out.out`), in f32 up to rounding, in the field exactly.
@@ -35,6 +35,12 @@ pub trait Number: Scalar {
 impl Number for f32 {
     type Stored = f32;
     fn stored(self) -> f32 {
+        self
+    }
+}
+impl Number for f64 {
+    type Stored = f64;
+    fn stored(self) -> f64 {
         self
     }
 }

@@ -11,6 +11,7 @@
 //! | `prove` | [`mod@prove`] | the whole model under a layout equals the unsplit oracle, bit for bit |
 //! | `eval` | [`mod@eval`] | loss and perplexity of a text or of given ids |
 //! | `convert` | [`mod@convert`] | writes a model anew, in the Hugging Face layout |
+//! | `diff` | [`mod@diff`] | whether two runs' tensors differ by rounding or by a bug |
 //! | `price` | [`mod@price`] | peak memory, operations and traffic of a layout, from shapes alone |
 //! | `collectives` | [`mod@collectives`] | all-reduce algorithms: who sends what to whom when, and what they take |
 //! | `strategies` | [`mod@layout`] | what a layout can name |
@@ -25,6 +26,7 @@ pub mod collectives;
 pub mod compare;
 pub mod config;
 pub mod convert;
+pub mod diff;
 pub mod digits;
 pub mod dump;
 pub mod embedded;

@@ -1,17 +1,20 @@
 //! `train`: learns text, or given ids, with checkpoints that a later run resumes as if nothing had happened.
-use crate::dump::{About, Seen};
+use crate::dump::{About, Number, Seen};
 use crate::measure::Taken;
 use crate::settings::{Settings, at_least_1, sequences};
 use crate::state::{self, State};
 use crate::text::{self, Corpus};
 use crate::{Error, Layout, Model, Network, Result, dump, measure, names};
 use comm::{Axis, Mesh};
+use kernels::CpuScalar;
+use layers::build::Element;
+use layers::{Draw, Values};
 use parallel::{Batch, Sequence, Trainer};
 use serde::Serialize;
 use std::path::PathBuf;
 use std::sync::Mutex;
 use std::time::Instant;
-use tensor::{Cpu, Device, Phase, Real};
+use tensor::{Cpu, Device, Phase, Real, Scalar};
 
 /// Everything a run needs.
 pub struct Run<'a> {
@@ -117,18 +120,31 @@ impl Run<'_> {
         }
         Ok(())
     }
-    /// Trains; `watch` is told of every step, on rank 0.
+    /// Trains in f32; `watch` is told of every step, on rank 0.
     ///
     /// # Errors
     /// If the settings, the layout and the model do not fit, a rank fails, or a checkpoint cannot be written.
     pub fn train(&self, watch: &(dyn Fn(&StepLine) + Sync)) -> Result<Finished> {
+        self.train_in::<f32>(watch)
+    }
+    /// Trains in this number, from the weights that an f32 run begins with. In f64 that gives the truth of the f32 run.
+    ///
+    /// # Errors
+    /// As [`train`](Self::train), and if checkpoints, which are f32, are asked of another number.
+    pub fn train_in<S: CpuScalar + Real + Number>(
+        &self,
+        watch: &(dyn Fn(&StepLine) + Sync),
+    ) -> Result<Finished> {
         self.check()?;
+        if (self.out.is_some() || self.resume.is_some()) && S::NAME != f32::NAME {
+            return Err(Error::new(format!("a run in {} {NO_CHECKPOINTS}", S::NAME)));
+        }
         let peaks = Mutex::new(vec![0; self.layout.ranks()]);
         let world = self.network.world(&self.layout, "training")?;
-        let ranks = world.run(|device: Cpu<f32>, mesh| {
+        let ranks = world.run(|device: Cpu<S>, mesh| {
             let shape = &self.settings.shape(&self.model.config);
-            let optimizer = self.settings.optimizer();
-            let at = self.layout.place(&device, &mesh, self.model.values());
+            let (optimizer, values) = (self.settings.optimizer(), InF32(self.model.values()));
+            let at = self.layout.place(&device, &mesh, &values);
             let mut trainer = Trainer::new(&at, shape, optimizer)?.seeded(self.settings.seed);
             if let Some(state) = &self.resume {
                 state.restore(&mut trainer)?;
@@ -146,14 +162,14 @@ impl Run<'_> {
         }
         Ok(finished)
     }
-    fn on_rank(
+    fn on_rank<S: CpuScalar + Real>(
         &self,
-        device: &Cpu<f32>,
-        mesh: &Mesh<Cpu<f32>>,
-        trainer: &mut Trainer<Cpu<f32>>,
+        device: &Cpu<S>,
+        mesh: &Mesh<Cpu<S>>,
+        trainer: &mut Trainer<Cpu<S>>,
         peaks: &Mutex<Vec<usize>>,
         watch: &(dyn Fn(&StepLine) + Sync),
-    ) -> Result<(Finished, Option<Seen<f32>>)> {
+    ) -> Result<(Finished, Option<Seen<S>>)> {
         let mut seen = None;
         let (schedule, done) = (self.settings.schedule(), self.resume.as_ref().map_or(0, State::steps));
         let until = self.stop_after.map_or(self.settings.steps, |n| self.settings.steps.min(done + n));
@@ -193,8 +209,26 @@ impl Run<'_> {
     }
 }
 
+/// Why only f32 has checkpoints: said after the number.
+pub(crate) const NO_CHECKPOINTS: &str = "keeps no checkpoints, as they hold f32; leave out --out and --resume \
+     (--model begins with the weights of a checkpoint)";
+
+/// Weights as an f32 run has them, in any number: a fresh one's draws are rounded, too.
+struct InF32<'a>(&'a dyn Values<f32>);
+
+impl<S: Scalar> Values<S> for InF32<'_> {
+    fn of(&self, name: &str, shape: [usize; 2], draw: Draw) -> layers::Result<Element<'_, S>> {
+        let values = self.0.of(name, shape, draw)?;
+        Ok(Box::new(move |at| S::from_f64(f64::from(values(at)))))
+    }
+}
+
 /// Peak bytes so far, of each rank.
-fn all_peaks(device: &Cpu<f32>, mesh: &Mesh<Cpu<f32>>, peaks: &Mutex<Vec<usize>>) -> Result<Vec<usize>> {
+fn all_peaks<S: CpuScalar>(
+    device: &Cpu<S>,
+    mesh: &Mesh<Cpu<S>>,
+    peaks: &Mutex<Vec<usize>>,
+) -> Result<Vec<usize>> {
     let all = || peaks.lock().expect("nothing panics under this lock");
     all()[mesh.rank()] = device.meter().peaks_of_all().total;
     mesh.barrier()?; // all are there
@@ -207,11 +241,11 @@ fn all_peaks(device: &Cpu<f32>, mesh: &Mesh<Cpu<f32>>, peaks: &Mutex<Vec<usize>>
 ///
 /// # Errors
 /// If ranks do not meet, or the loss is no finite number.
-pub fn held_out(
-    trainer: &mut Trainer<Cpu<f32>>,
+pub fn held_out<S: CpuScalar + Real>(
+    trainer: &mut Trainer<Cpu<S>>,
     corpus: &Corpus,
     seq: usize,
-    mesh: &Mesh<Cpu<f32>>,
+    mesh: &Mesh<Cpu<S>>,
 ) -> Result<Option<f64>> {
     let (windows, data) = (sequences(text::windows(&corpus.held_out, seq)), mesh.group(Axis::Dp).size());
     if windows.len() < data {
@@ -220,9 +254,10 @@ pub fn held_out(
     let targets = corpus.held_out.len() - 1;
     let together = windows.len().div_ceil(8 * data).min(windows.len() / data);
     let nats = trainer.evaluate(&Batch::new(windows, together)?)?.read().expect("the host has values")[0];
+    let nats = nats.to_f64();
     if !nats.is_finite() {
         return Err(Error::new(format!("the loss on the held-out text is {nats}; a smaller --lr may help")));
     }
     let tokens_per_byte = targets as f64 / corpus.held_out_bytes.max(1) as f64;
-    Ok(Some(nats.to_f64() * tokens_per_byte / std::f64::consts::LN_2))
+    Ok(Some(nats * tokens_per_byte / std::f64::consts::LN_2))
 }

@@ -3,10 +3,11 @@ mod network;
 mod train;
 
 pub(super) use network::NetworkArgs;
-pub(super) use train::{DropoutRate, TrainArgs};
+pub(super) use train::{DropoutRate, NumberName, TrainArgs};
 
 use super::classify::JudgeArgs;
 use super::collectives::{self, CollectivesArgs};
+use super::diff::{self, DiffArgs};
 use crate::settings::{OptimizerName, Settings};
 use crate::{Layout, layout};
 use clap::{Args, Parser, Subcommand};
@@ -47,6 +48,9 @@ pub(super) enum Command {
     Eval(EvalArgs),
     /// Write a model anew, in the Hugging Face layout, with numbers of another kind
     Convert(ConvertArgs),
+    /// Tell whether two runs' tensors differ by rounding or by a bug, and where it starts
+    #[command(after_help = diff::CODES)]
+    Diff(DiffArgs),
     /// Draw and price all-reduce algorithms: who sends what to whom, step by step
     #[command(allow_negative_numbers = true, after_help = collectives::JSON)]
     Collectives(CollectivesArgs),

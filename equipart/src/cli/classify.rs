@@ -88,6 +88,7 @@ fn refuse(a: &TrainArgs) -> Result<()> {
         ("label-smoothing", a.label_smoothing.is_some()),
         ("z-loss", a.z_loss.is_some()),
         ("batch", a.batch.is_some()),
+        ("number", a.number.is_some()),
         ("config", a.config.is_some()),
         ("resume", a.resume.is_some()),
         ("checkpoint-every", a.checkpoint_every.is_some()),

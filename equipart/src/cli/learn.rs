@@ -1,12 +1,12 @@
 //! The command that learns: train.
-use super::args::{self, TrainArgs};
+use super::args::{self, NumberName, TrainArgs};
 use super::watch::Watch;
 use super::{classify, config, corpus, show};
 use crate::settings;
 use crate::state::{self, State};
 use crate::text::Corpus;
 use crate::tokenizer::Tokens;
-use crate::train::{Run, Source};
+use crate::train::{NO_CHECKPOINTS, Run, Source, StepLine};
 use crate::{Error, Model, Result, dump, ids};
 use parallel::Sequence;
 
@@ -56,6 +56,10 @@ pub(super) fn run_train(a: TrainArgs, json: bool) -> Result<bool> {
         return classify::run_train(&a, json);
     }
     a.mlp.unused()?;
+    let truth = a.number == Some(NumberName::F64);
+    if truth && (a.out.is_some() || a.resume.is_some()) {
+        return Err(Error::new(format!("--number f64 {NO_CHECKPOINTS}")));
+    }
     let resume = a.resume.as_deref().map(State::read).transpose()?;
     let seq = resume.as_ref().map(|s| s.settings.seq).or(a.seq).unwrap_or(args::SEQ);
     let model = begin_with(&a, resume.as_ref())?;
@@ -90,12 +94,13 @@ pub(super) fn run_train(a: TrainArgs, json: bool) -> Result<bool> {
         (None, _) => None,
     };
     let watch = Watch::bar(run.settings.steps);
-    let finished = run.train(&|line| {
+    let tell = |line: &StepLine| {
         watch.step(line, json);
         if json {
             show::json(line);
         }
-    });
+    };
+    let finished = if truth { run.train_in::<f64>(&tell) } else { run.train(&tell) };
     let finished = a.network.keep_trace(&run.network, finished)?;
     watch.done();
     if !json {

@@ -2,6 +2,7 @@
 mod args;
 mod classify;
 mod collectives;
+mod diff;
 mod judge;
 mod learn;
 mod out;
@@ -30,6 +31,7 @@ pub fn main() -> ExitCode {
         Command::Price(a) => judge::run_price(a, json),
         Command::Eval(a) => speak::run_eval(a, json),
         Command::Convert(a) => speak::run_convert(&a, json),
+        Command::Diff(a) => diff::run(&a, json),
         Command::Collectives(a) => collectives::run(&a, json),
         Command::Strategies => strategies::run(json),
         Command::Bench => judge::run_bench(json),

@@ -1,8 +1,9 @@
 use super::*;
-use crate::{Error, Random};
+use crate::build::Element;
+use crate::{Error, Random, Values};
 use comm::{Mesh, Op, World};
 use kernels::CpuScalar;
-use tensor::{Category, Cpu, Dual, F61, IGNORED, Key, Scalar};
+use tensor::{Category, Cpu, Dual, F61, IGNORED, Key, Real, Scalar};
 
 const D: usize = 5;
 const V: usize = 12;
@@ -172,4 +173,57 @@ fn all_ignored_is_no_loss_and_no_gradient() {
     assert_eq!(loss.all_reduce(mesh.group(Axis::Dp)).unwrap().read().unwrap(), [0.0]);
     let (dx, _) = head.backward_input(&cx, None, saved).unwrap();
     assert_eq!(dx.gather(mesh.group(Axis::Tp)).unwrap().read().unwrap(), [0.0; 2 * D]);
+}
+
+/// Weights as f32 holds them; the head's are so large that logits reach beyond ±200.
+struct Loud;
+impl<S: Scalar> Values<S> for Loud {
+    fn of(&self, name: &str, shape: [usize; 2], draw: Draw) -> Result<Element<'_, S>> {
+        static RANDOM: Random = Random { seed: 3 };
+        let (values, by): (Element<f32>, _) =
+            (RANDOM.of(name, shape, draw)?, if name == "head" { 200.0 } else { 1.0 });
+        Ok(Box::new(move |at| S::from_f64(f64::from(by * values(at)))))
+    }
+}
+
+/// Logits, loss, dX and dW.
+fn loud<S: CpuScalar + Real>(ranks: usize) -> [Vec<f64>; 4] {
+    let run = |device: Cpu<S>, mesh: Mesh<_>| {
+        let shape =
+            Shape { width: D, vocabulary: 13, loss: Objective { smoothing: 0.1, z: 1e-3 }, ..Shape::LLAMA };
+        let mut head = Head::shard(&Builder::new(&device, &mesh, &Loud), Axis::Tp, &shape)?;
+        let draw = |i: usize| S::from_f64(f64::from(f32::sample(i as u64, 1.0)));
+        let x = || Tensor::from_fn(&device, Category::Activations, 4, D, draw).into();
+        let cx = Cx::train(0, &[4], 4);
+        let logits = head.logits(&cx, None, x())?.read();
+        let (loss, saved) = head.forward(&cx, None, x(), Ids::targets(&device, &TARGETS, 13)?)?;
+        let (dx, pending) = head.backward_input(&cx, None, saved)?;
+        head.backward_weight(None, pending);
+        let mut params = Vec::new();
+        head.params(&mut params);
+        let loss = loss.all_reduce(mesh.group(Axis::Dp))?.read();
+        let all = [logits, loss, dx.gather(mesh.group(Axis::Tp))?.read(), params[1].gather_gradient(&mesh)?];
+        Ok::<_, Error>(all.map(|x| x.expect("values").into_iter().map(Real::to_f64).collect()))
+    };
+    World::threads(&[(Axis::Tp, ranks)]).unwrap().run(run).unwrap().swap_remove(0)
+}
+
+/// The field cannot see a stabiliser that is missing, since any cancels; e^200 overflows f32. Kills: a stabiliser of 0,
+/// one that is this rank's own, one that takes the sum for the largest, padding's 0 among logits that are all low.
+#[test]
+fn logits_of_two_hundred_do_not_overflow_on_any_rank() {
+    let (truth, alone) = (loud::<f64>(1), loud::<f32>(1));
+    let largest = truth[0].iter().fold(0.0f64, |m, x| m.max(x.abs()));
+    assert!(largest > 200.0 && truth[1][0] > 20.0, "logits to {largest}, a loss of {}", truth[1][0]);
+    let error = |x: &[f64], t: &[f64]| x.iter().zip(t).fold(0.0f64, |e, (x, t)| e.max((x - t).abs()));
+    for ranks in [1, 2, 3, 4, 8] {
+        for ((x, own), t) in loud::<f32>(ranks).iter().zip(&alone).zip(&truth) {
+            let size = t.iter().fold(0.0f64, |m, x| m.max(x.abs()));
+            let bound = 4.0 * error(own, t) + 4.0 * f64::from(f32::EPSILON) * size;
+            assert!(
+                x.iter().all(|x| x.is_finite()) && error(x, t) <= bound.min(1e-4 * size),
+                "{ranks} ranks: {x:?}"
+            );
+        }
+    }
 }

@@ -71,6 +71,13 @@ dtypes! {
     Bool = "BOOL", 1;
 }
 
+impl Dtype {
+    /// Whether its numbers can be read as floats.
+    pub const fn is_float(self) -> bool {
+        matches!(self, Self::F64 | Self::F32 | Self::F16 | Self::Bf16)
+    }
+}
+
 impl fmt::Display for Dtype {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())

@@ -65,6 +65,12 @@ impl File {
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.0.header.tensors.keys().map(String::as_str)
     }
+    /// The same, as they lie in the file: in the order in which they were written.
+    pub fn in_order(&self) -> Vec<&str> {
+        let mut all: Vec<_> = self.0.header.tensors.iter().collect();
+        all.sort_by_key(|(name, info)| (info.bytes.start, info.bytes.end, *name));
+        all.into_iter().map(|(name, _)| name.as_str()).collect()
+    }
     /// What the tensor called `name` is.
     pub fn info(&self, name: &str) -> Option<&Info> {
         self.0.header.tensors.get(name)
@@ -82,7 +88,7 @@ impl File {
     pub fn matrix(&self, name: &str, shape: [usize; 2]) -> Result<Matrix<'_>, Error> {
         let is_vector = |seen: &[usize]| shape[0] == 1 && *seen == shape[1..];
         let info = self.find(name, &shape, |seen| *seen == shape || is_vector(seen))?;
-        if !matches!(info.dtype, Dtype::F64 | Dtype::F32 | Dtype::F16 | Dtype::Bf16) {
+        if !info.dtype.is_float() {
             return Err(self.wrong_dtype(name, info, "F64, F32, F16 or BF16"));
         }
         let bytes = &self.0.bytes.all()[info.bytes.clone()];

@@ -7,6 +7,7 @@
 //! ```
 //! Each file is checked as it is opened, and the index against the files: every tensor lies in the file that the index
 //! names, and nowhere else.
+use super::dtype::Dtype;
 use super::error::{Error, Fault};
 use super::file::File;
 use super::header::{Info, Strings, insert_once};
@@ -99,6 +100,10 @@ impl Shards {
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.0.place.keys().map(String::as_str)
     }
+    /// The same, file after file as they lie in each.
+    pub fn in_order(&self) -> Vec<&str> {
+        self.0.files.iter().flat_map(File::in_order).collect()
+    }
     /// What the tensor called `name` is.
     pub fn info(&self, name: &str) -> Option<&Info> {
         self.file(name)?.info(name)
@@ -117,10 +122,19 @@ impl Shards {
             None => Err(Fault::missing(&self.0.path, name, self.0.place.keys())),
         }
     }
+    /// All numbers of the tensor called `name`, whatever its shape, as one row; none if there is no such tensor, or its
+    /// numbers are no floats of 16 bits or more.
+    pub fn flat(&self, name: &str) -> Option<Matrix<'_>> {
+        let (dtype, _, bytes) = self.whole(name)?;
+        dtype.is_float().then(|| Matrix::new(bytes, dtype, [1, bytes.len() / dtype.size()]))
+    }
+    /// All of a tensor: its dtype, its shape, its bytes.
+    pub fn whole(&self, name: &str) -> Option<(Dtype, &[usize], &[u8])> {
+        self.file(name)?.whole(name)
+    }
     /// Whether two tensors are there and have the same dtype, shape and bytes; all of these are then read.
     pub fn equal(&self, name: &str, other: &str) -> bool {
-        let whole = |name: &str| self.file(name).and_then(|file| file.whole(name));
-        whole(name).is_some_and(|one| whole(other) == Some(one))
+        self.whole(name).is_some_and(|one| self.whole(other) == Some(one))
     }
     fn file(&self, name: &str) -> Option<&File> {
         self.0.place.get(name).map(|at| &self.0.files[*at])

@@ -56,8 +56,7 @@ impl Writer {
     /// As [`tensor`](Self::tensor), and if a number is too large for this kind, which is final too.
     pub fn matrix(&mut self, name: &str, matrix: &Matrix<'_>) -> Result<(), Error> {
         let [rows, cols] = [matrix.rows(), matrix.cols()];
-        let is_float = |wanted| matches!(wanted, Dtype::F64 | Dtype::F32 | Dtype::F16 | Dtype::Bf16);
-        self.check(name, rows * cols, matrix.dtype(), is_float).map_err(self.fault())?;
+        self.check(name, rows * cols, matrix.dtype(), Dtype::is_float).map_err(self.fault())?;
         let dtype = self.places[self.written].1.dtype;
         if dtype == matrix.dtype() {
             self.append(matrix.bytes())?;

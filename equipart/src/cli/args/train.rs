@@ -47,6 +47,9 @@ pub(in crate::cli) struct TrainArgs {
     /// Of fresh weights, of the batches and of dropout [default: 0]
     #[arg(long)]
     pub(in crate::cli) seed: Option<u64>,
+    /// The numbers of the run; in f64 it is the truth for `diff`, and keeps no checkpoints [default: f32]
+    #[arg(long)]
+    pub(in crate::cli) number: Option<NumberName>,
     #[arg(long, default_value_t, help = layout::grammar())]
     pub(in crate::cli) layout: Layout,
     /// The text to learn; its last tenth is held out [default: the embedded text]; with --model mlp, a folder with the
@@ -144,6 +147,15 @@ impl TrainArgs {
         }
         Ok(begun.clone())
     }
+}
+
+/// The numbers of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(in crate::cli) enum NumberName {
+    /// 32 bits.
+    F32,
+    /// 64 bits.
+    F64,
 }
 
 /// A rate, or the configuration's.

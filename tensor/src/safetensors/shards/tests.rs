@@ -29,6 +29,27 @@ fn why(folder: &TempDir) -> String {
     why.replace(&format!("{}", folder.path().display()), "DIR")
 }
 
+/// Kills: tensors by name where they should come as they lie, a row that is read as another kind of number.
+#[test]
+fn tensors_come_as_they_lie_and_as_one_row() {
+    let folder = folder(MAP);
+    write(&folder, WHOLE, &[("b", 7.0), ("c", 8.0), ("a", 9.0)]);
+    let whole = Shards::open(folder.path()).unwrap();
+    assert_eq!(
+        (whole.in_order(), whole.names().collect::<Vec<_>>()),
+        (vec!["b", "c", "a"], vec!["a", "b", "c"])
+    );
+    let row = whole.flat("a").unwrap();
+    assert_eq!((row.rows(), row.cols(), row.get(0, 1), whole.flat("d").is_none()), (1, 2, 9.0, true));
+    let (dtype, shape, bytes) = whole.whole("a").unwrap();
+    assert_eq!((dtype, shape, bytes), (Dtype::F32, &[1, 2][..], &[0, 0, 0x10, 0x41, 0, 0, 0x10, 0x41][..]));
+    let counts = [("n", Dtype::U64, vec![1])];
+    let mut writer = Writer::create(&folder.path().join(WHOLE), &BTreeMap::new(), &counts).unwrap();
+    writer.tensor("n", &[1u64]).unwrap();
+    writer.finish().unwrap();
+    assert!(Shards::open(folder.path()).unwrap().flat("n").is_none());
+}
+
 /// Kills: a tensor looked for in the first file only, an index preferred to the whole file.
 #[test]
 fn tensors_are_read_from_the_file_that_has_them() {

@@ -1,0 +1,182 @@
+//! The rule: is a tensor's difference rounding, or a bug?
+//!
+//! Of a tensor that differs, let `e` be the errors of a run against the truth, `c` the truth, `u` the unit roundoff of
+//! the run's numbers. Errors count in units of `u`, so runs in different numbers can be compared. Let `lesser` be the
+//! lesser of A's and B's. A run departs from the truth if
+//!
+//! ```text
+//! mean |e|  >  4·u · max(lesser mean |e|/u,  4·mean |c|,  usual · mean |c|)      many elements are off, or
+//! max  |e|  > 32·u · max(lesser max  |e|/u,  4·max  |c|)                        a few are far off
+//! ```
+//!
+//! where `usual` is the middle one of the file's tensors' lesser relative errors. So the rounding of the one predicts
+//! that of the other; what is exact in one run may be off by a few roundings in the other; and a small tensor whose
+//! error happens to be tiny in one run is measured by its neighbours'. Means rather than mean squares, since an optimizer
+//! that divides by a root lets a few elements, whose gradients are next to nothing, err a thousandfold.
+//!
+//! The rule compares runs, so it does not see what both do wrong. Therefore both depart where the errors reach the
+//! fourth root of `u` of a tensor's size (of the middle one's in the file, if that is larger): three quarters of the
+//! digits are wrong. For f32 that is 1/64.
+use super::Compared;
+use super::measure::Error;
+use serde::Serialize;
+
+/// A mean error may be this many times the other run's: as in every proof of rounding here.
+pub const TIMES: f64 = 4.0;
+/// The largest error may be this many times the other run's largest.
+pub const OUTLIER: f64 = 32.0;
+/// So many roundings of a tensor's size are nothing, even where the other run has none.
+pub const FLOOR: f64 = 4.0;
+
+/// The part of its size from which on an error of a number of this unit roundoff is no rounding, whoever has it.
+pub fn far(unit: f64) -> f64 {
+    unit.powf(0.25)
+}
+
+/// What a tensor's difference is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    /// There is none: not one element differs.
+    Equal,
+    /// A and B are as near to the truth as rounding brings them.
+    Rounding,
+    /// A departs from the truth, B does not.
+    BugInA,
+    /// B departs from the truth, A does not.
+    BugInB,
+    /// Both depart: a bug of both, or the truth of another run.
+    BugInBoth,
+    /// Numbers that do not round differ.
+    Exact,
+}
+
+impl Verdict {
+    /// Whether nothing is wrong.
+    pub fn is_fine(self) -> bool {
+        matches!(self, Self::Equal | Self::Rounding)
+    }
+}
+
+/// Judges all tensors that can be: those that are equal, those that do not round, those that have a truth.
+pub(super) fn all(tensors: &mut [Compared]) {
+    let files: Vec<String> = tensors.iter().map(|t| t.file.clone()).collect();
+    for file in files.chunk_by(|a, b| a == b).map(|same| &same[0]) {
+        let both = |t: &Compared| t.a.zip(t.b).filter(|_| t.file == *file);
+        let of_file: Vec<_> = tensors.iter().filter_map(both).collect();
+        let usual = middle(of_file.iter().map(|(a, b)| relative(a).min(relative(b))));
+        let size = middle(of_file.iter().map(|(a, _)| a.mean_size));
+        for tensor in tensors.iter_mut().filter(|t| t.file == *file) {
+            tensor.verdict = verdict(tensor, usual, size);
+        }
+    }
+}
+
+/// The mean error in units of roundoff, as a part of the tensor's size.
+fn relative(e: &Error) -> f64 {
+    if e.mean == 0.0 { 0.0 } else { e.mean / e.unit / e.mean_size }
+}
+
+/// The middle one; 0 of none.
+fn middle(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<_> = values.filter(|x| x.is_finite()).collect();
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(0.0)
+}
+
+fn verdict(tensor: &Compared, usual: f64, size: f64) -> Option<Verdict> {
+    let broken = tensor.a.zip(tensor.b).is_some_and(|(a, b)| a.largest.min(b.largest).is_infinite());
+    if tensor.apart.differ == 0 && !broken {
+        return Some(Verdict::Equal);
+    }
+    if tensor.apart.largest.is_none() {
+        return Some(Verdict::Exact);
+    }
+    let (a, b) = tensor.a.zip(tensor.b)?;
+    let far = |e: &Error| e.mean > far(e.unit) * e.mean_size.max(size);
+    Some(match (departs(&a, &b, usual), departs(&b, &a, usual)) {
+        (true, true) => Verdict::BugInBoth,
+        (true, false) if far(&b) => Verdict::BugInBoth,
+        (false, true) if far(&a) => Verdict::BugInBoth,
+        (true, false) => Verdict::BugInA,
+        (false, true) => Verdict::BugInB,
+        (false, false) if far(&a) || far(&b) => Verdict::BugInBoth,
+        (false, false) => Verdict::Rounding,
+    })
+}
+
+/// Whether a run's errors are more than the other's predict.
+fn departs(e: &Error, other: &Error, usual: f64) -> bool {
+    let mean = (other.mean / other.unit).max(FLOOR.max(usual) * e.mean_size);
+    let largest = (other.largest / other.unit).max(FLOOR * e.largest_size);
+    let infinite = e.largest.is_infinite();
+    infinite || e.mean > TIMES * e.unit * mean || e.largest > OUTLIER * e.unit * largest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Apart;
+    use super::*;
+
+    const F32: f64 = 1.0 / (1u64 << 24) as f64;
+    const BF16: f64 = 1.0 / 256.0;
+
+    /// A tensor of mean size 1 and largest 10 that differs, with these errors (mean, largest, unit).
+    fn tensor(a: (f64, f64, f64), b: (f64, f64, f64)) -> Compared {
+        let own = |(mean, largest, unit)| {
+            Some(Error {
+                mean: mean * unit,
+                largest: largest * unit,
+                mean_size: 1.0,
+                largest_size: 10.0,
+                unit,
+            })
+        };
+        let apart = Apart { differ: 1, of: 9, largest: Some(1.0), relative: Some(1.0) };
+        let (file, name) = ("weights".to_owned(), "w".to_owned());
+        Compared { file, name, shape: vec![9], verdict: None, apart, a: own(a), b: own(b), worst: None }
+    }
+
+    /// Errors in units of roundoff. Kills: a floor that is missing or too high, neighbours that are not asked, bounds of
+    /// f32 for 16 bits, the coarser run called wrong, a bound that is not the other run's, a far error of both let pass.
+    #[test]
+    fn one_runs_rounding_predicts_the_others() {
+        use Verdict::{BugInA, BugInB, BugInBoth, Rounding};
+        let cases = [
+            ((10.0, 100.0, F32), (39.0, 3100.0, F32), 0.0, Rounding),
+            ((10.0, 100.0, F32), (41.0, 3100.0, F32), 0.0, BugInB),
+            ((41.0, 100.0, F32), (10.0, 3100.0, F32), 0.0, BugInA),
+            ((10.0, 100.0, F32), (39.0, 3300.0, F32), 0.0, BugInB),
+            ((0.0, 0.0, F32), (15.0, 1200.0, F32), 0.0, Rounding),
+            ((0.0, 0.0, F32), (17.0, 100.0, F32), 0.0, BugInB),
+            ((0.0, 0.0, F32), (17.0, 100.0, F32), 5.0, Rounding),
+            ((0.0, 0.0, F32), (1.0, 1300.0, F32), 5.0, BugInB),
+            ((10.0, 100.0, F32), (10.0, 100.0, BF16), 0.0, Rounding),
+            ((10.0, 100.0, BF16), (50.0, 100.0, F32), 0.0, BugInB),
+            ((41.0, 100.0, F32), (10.0, 3300.0, F32), 0.0, BugInBoth),
+            ((3e5, 1e6, F32), (3e5, 1e6, F32), 0.0, BugInBoth),
+            ((2e5, 1e6, F32), (2e5, 1e6, F32), 0.0, Rounding),
+            ((3e5, 1e6, F32), (9e7, 1e8, F32), 0.0, BugInBoth),
+        ];
+        for (a, b, usual, wanted) in cases {
+            assert_eq!(verdict(&tensor(a, b), usual, 0.0), Some(wanted), "{a:?} {b:?} {usual}");
+        }
+        let small = tensor((3e5, 1e6, F32), (3e5, 1e6, F32));
+        assert_eq!(verdict(&small, 0.0, 2.0), Some(Rounding), "next to nothing beside its neighbours");
+    }
+
+    /// Kills: an infinity of both that is called equal, a difference without a truth that is judged.
+    #[test]
+    fn what_is_equal_is_so_unless_both_are_broken() {
+        let equal = |t: Compared| Compared { apart: Apart { differ: 0, ..t.apart }, ..t };
+        let inf = f64::INFINITY;
+        assert_eq!(verdict(&equal(tensor((3e5, 1e6, F32), (3e5, 1e6, F32))), 0.0, 0.0), Some(Verdict::Equal));
+        assert_eq!(
+            verdict(&equal(tensor((inf, inf, F32), (inf, inf, F32))), 0.0, 0.0),
+            Some(Verdict::BugInBoth)
+        );
+        assert_eq!(verdict(&tensor((1.0, 1.0, F32), (inf, inf, F32)), 0.0, 0.0), Some(Verdict::BugInB));
+        let untold = Compared { a: None, b: None, ..tensor((1.0, 1.0, F32), (1.0, 1.0, F32)) };
+        assert_eq!(verdict(&untold, 0.0, 0.0), None);
+    }
+}
