@@ -270,7 +270,10 @@ fn json_has_every_tensor_and_a_summary() {
         (1, Some("summary"), Some("lm_head.weight"))
     );
     assert_eq!(summary["tensors"], tensors.len());
-    assert_eq!((&summary["bugs"], summary["last_good"].as_str()), (&serde_json::json!(1), Some("head.out")));
+    assert_eq!(
+        (&summary["bugs"], summary["last_good"].as_str()),
+        (&serde_json::json!(1), Some("gradient of blocks.0.norm1.in"))
+    );
     let bug = tensors.iter().find(|t| t["verdict"] == "bug_in_b").unwrap();
     assert_eq!((bug["name"].as_str(), bug["file"].as_str()), (Some("lm_head.weight"), Some("gradients")));
     assert_eq!(bug["apart"]["differ"], 1);

@@ -80,6 +80,11 @@ impl Placement {
         let Placed::Split { sections, .. } = self.along(axis) else { panic!("{axis} cuts nothing") };
         sections.iter().map(|s| s.size).sum()
     }
+    /// Whether several ranks of an axis may hold the same piece of a section that the axis cuts.
+    pub(crate) fn may_be_shared(&self, axis: Axis) -> bool {
+        let Placed::Split { sections, .. } = self.along(axis) else { return false };
+        sections.iter().any(|s| matches!(s.pieces, Pieces::Shared(_)))
+    }
     /// Axes along which ranks hold different numbers.
     pub fn different(&self) -> BTreeSet<Axis> {
         self.0.iter().filter(|(_, p)| matches!(p, Placed::Split { .. })).map(|(axis, _)| *axis).collect()

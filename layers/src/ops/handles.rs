@@ -179,14 +179,14 @@ impl<D: Kernels> Split<D> {
         let column = |c| cuts.whole_index([0, c]).map(|[_, c]| c);
         Ok(self.seen_at((0..self.share.cols()).map(column).collect(), width))
     }
-    /// The same of a gradient, whose columns that several ranks hold are addends until they are summed: then nothing.
+    /// The same of a gradient. Columns that several ranks may hold are addends there until they are summed: then nothing,
+    /// however many ranks there are.
     ///
     /// # Errors
     /// As above.
     pub(crate) fn seen_gradient(&self, mesh: &Mesh<D>, placement: &Placement) -> Result<Share<D::Elem>> {
-        let cuts = placement.cuts(mesh, "an activation", [1, placement.size_along(self.axis)])?;
-        let seen = self.seen(mesh, placement)?;
-        Ok(Share { values: seen.values.filter(|_| cuts.replicas().is_empty()), ..seen })
+        let (seen, addends) = (self.seen(mesh, placement)?, placement.may_be_shared(self.axis));
+        Ok(Share { values: seen.values.filter(|_| !addends), ..seen })
     }
     /// The same of blocks of columns in rank order, of which there are `n` in all: the last ranks' may be padded.
     pub(crate) fn seen_first(&self, group: &Group<D>, n: usize) -> Share<D::Elem> {
