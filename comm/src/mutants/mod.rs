@@ -1,8 +1,8 @@
 //! Mutants of communication: a world of which one chosen call goes wrong, to see that a proof notices.
 //!
 //! A proof that has never rejected anything says little. So a run is made once as it should be, which lists its calls
-//! ([`Trial::honest`]); then once for every [`Mutation`] of every call ([`Trial::of`]). What is compared afterwards must
-//! differ, or the mutant must be equivalent for a reason that is checked ([`Trial::fate`]).
+//! ([`Trial::honest`]); then once for every [`Mutation`] of every call ([`Trial::of`], [`judge`]). What is compared
+//! afterwards must differ, or the mutant must be equivalent for a reason that is checked ([`Trial::fate`]).
 //!
 //! In the chosen call all ranks of the group meet as ever, tell each other all they have, and each then makes of it what
 //! the mutation says. So nobody hangs, and ledger and flight recorder tell of the program as it is written. Of a
@@ -27,12 +27,14 @@
 //! ```
 mod answer;
 mod engine;
+mod judge;
 #[cfg(all(test, not(loom)))]
 mod tests;
 mod trial;
 
 pub(crate) use engine::{Mutated, Way};
-pub use trial::{Fate, NeverCame, Tally, Trial};
+pub use judge::{Tally, judge};
+pub use trial::{Fate, NeverCame, Trial};
 
 use crate::axis::{Axis, Ranks};
 use crate::call::{Call, Counts, Op, Reduce};

@@ -359,3 +359,26 @@ fn a_tally_counts_ends_and_names_survivors() {
     }
     assert_eq!((tally.killed(), tally.survivors()), (2, &["tail: a sum".to_string()][..]));
 }
+
+/// Nothing reads the last element of the first sum; of the second all is read. Kills: an excuse without another call
+/// that is watched, one by a call at another place.
+#[test]
+fn what_is_not_read_once_must_be_read_elsewhere() {
+    let run = |trial: &Trial, read_on: usize| {
+        let world = World::threads(&[(crate::Axis::Tp, 2)]).unwrap().on_trial(trial);
+        let ran = world.run(|device: Cpu<f64>, mesh| {
+            let group = mesh.group(crate::Axis::Tp);
+            let sums = [ALL_REDUCE(&device, group)?, ALL_REDUCE(&device, group)?];
+            let seen = sums.iter().enumerate().map(|(n, sum)| sum[..1 + usize::from(n >= read_on)].to_vec());
+            Ok::<_, CommError>(seen.collect::<Vec<_>>())
+        });
+        ran.unwrap()
+    };
+    for (read_on, fate) in [(1, Fate::Equivalent(judge::UNREAD)), (2, Fate::Survived), (0, Fate::Killed)] {
+        let trial = Trial::honest();
+        let should = run(&trial, read_on);
+        let sites = trial.sites(0);
+        let equal = |_: &Site, trial: &Trial| run(trial, read_on) == should;
+        assert_eq!(judge(Mutation::Tail, &sites[0], &sites, equal), Ok(Some(fate)));
+    }
+}

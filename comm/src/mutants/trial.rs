@@ -1,7 +1,6 @@
 //! What a run under a mutant was, and what became of the mutant.
-use super::{Mutant, Mutation, Site};
+use super::{Mutant, Site};
 use crate::call::Reduce;
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 /// One run of a world, watched: which calls it makes, or what a mutant does to it. Clones are the same trial.
@@ -97,43 +96,5 @@ impl Trial {
             true if seen.effects.iter().all(stab) => Fate::Equivalent(CANCELS),
             true => Fate::Survived,
         })
-    }
-}
-
-/// How many mutants came to which end.
-#[derive(Clone, Debug, Default)]
-pub struct Tally {
-    ends: BTreeMap<(Mutation, &'static str), usize>,
-    survivors: Vec<String>,
-}
-
-impl Tally {
-    /// Counts one, if there was one; its call in words.
-    pub fn add(&mut self, mutation: Mutation, fate: Option<Fate>, words: &str) {
-        let end = match fate {
-            None => return,
-            Some(Fate::Killed) => "killed",
-            Some(Fate::Equivalent(reason)) => reason,
-            Some(Fate::Survived) => "survived",
-        };
-        *self.ends.entry((mutation, end)).or_default() += 1;
-        if fate == Some(Fate::Survived) {
-            self.survivors.push(format!("{mutation}: {words}"));
-        }
-    }
-    /// Those that were not noticed, with their calls.
-    pub fn survivors(&self) -> &[String] {
-        &self.survivors
-    }
-    /// How many were noticed.
-    pub fn killed(&self) -> usize {
-        self.ends.iter().filter(|((_, end), _)| *end == "killed").map(|(_, number)| number).sum()
-    }
-    /// Prints a line for each mutation and end, `mutants | subject | mutation | end | number`: what `cargo xtask
-    /// mutants` gathers.
-    pub fn print(&self, subject: &str) {
-        for ((mutation, end), number) in &self.ends {
-            println!("mutants | {subject} | {mutation} | {end} | {number}");
-        }
     }
 }

@@ -120,7 +120,9 @@ impl World {
         &self,
         f: impl Fn(Cpu<S>, Mesh<Cpu<S>>) -> Result<T, E> + Sync,
     ) -> Result<Vec<T>, RankError> {
-        let watch = Arc::new(Watch::new(self.records(), self.limit));
+        let watch = Watch::new(self.records(), self.limit);
+        // Trials are many and short, and run beside each other.
+        let watch = Arc::new(if self.trial.is_some() { watch.on_shared_cores() } else { watch });
         let key = Key::current();
         let (ends, ended) = channel();
         let body = |rank: usize, mesh, ends: Sender<usize>| {
