@@ -14,7 +14,7 @@ pub use subject::Subject;
 use self::trace::{Named, Trace};
 use crate::dump::{self, About, Seen};
 use crate::{Layout, Result};
-use comm::{Axis, Mesh};
+use comm::{Axis, Mesh, World};
 use kernels::Kernels;
 use layers::{Chunk, Cx, Random};
 use parallel::{Entry, Trainer};
@@ -147,11 +147,25 @@ pub fn certify(subject: &Subject, layout: &Layout, keys: &[Key]) -> Result<Verdi
 /// # Errors
 /// If the layout does not fit the model or the batch, or a rank fails.
 pub fn prove(subject: &Subject, layout: &Layout, keys: &[Key], truths: &Truths) -> Result<Verdict> {
+    prove_in(&layout.world()?, subject, layout, keys, truths)
+}
+
+/// The same in a world of the layout's ranks that may be [on trial](World::on_trial), or slow.
+///
+/// # Errors
+/// As [`prove`].
+pub fn prove_in(
+    world: &World,
+    subject: &Subject,
+    layout: &Layout,
+    keys: &[Key],
+    truths: &Truths,
+) -> Result<Verdict> {
     layout.fits(&subject.shape)?;
     let one = |key: Key| {
         let _key = key.enter();
         let truth = OnceLock::new();
-        let ranks = layout.world()?.run(|device: Cpu<F61>, mesh| {
+        let ranks = world.run(|device: Cpu<F61>, mesh| {
             let Run { start, trace, .. } = program(subject, layout, &device, &mesh, false)?;
             let truth = truth.get_or_init(|| truths.of(key, subject, start));
             let truth = truth.get().expect("just computed");
