@@ -2,8 +2,9 @@
 //! a line for each subject, mutation and end: `mutants | subject | mutation | end | number`.
 use std::collections::{BTreeMap, BTreeSet};
 use std::env;
+use std::fmt;
 use std::path::Path;
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{Command, ExitCode};
 
 /// The tests that try mutants. `tensor` is among them because its tests ask other crates for features: so all is built as
 /// the README's test command builds it, and not a second time.
@@ -19,7 +20,7 @@ pub(crate) fn run() -> ExitCode {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the workspace");
     println!("cargo {TESTS}");
     let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    command.args(TESTS.split(' ')).current_dir(root).stderr(Stdio::inherit());
+    command.args(TESTS.split(' ')).current_dir(root);
     // Of a mutant that makes a rank panic, the backtrace is of no interest.
     let output = match command.env("RUST_BACKTRACE", "0").output() {
         Ok(output) => output,
@@ -29,15 +30,16 @@ pub(crate) fn run() -> ExitCode {
         }
     };
     let (text, mut table) = (String::from_utf8_lossy(&output.stdout), Table::default());
+    let errors = String::from_utf8_lossy(&output.stderr); // panics that tests expect, too
     if let Err(line) = table.read(&text) {
         eprintln!(
             "mutants cannot read what the tests printed: {line} is not {MARK}subject | mutation | end | number."
         );
         return ExitCode::FAILURE;
     }
-    println!("{}{}", table.text(), table.verdict());
+    println!("{table}{}", table.verdict());
     if !output.status.success() {
-        eprintln!("{text}\nmutants: the tests failed, {}.", output.status);
+        eprintln!("{errors}{text}\nmutants: the tests failed, {}.", output.status);
         return ExitCode::FAILURE;
     }
     if table.whole() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
@@ -67,36 +69,6 @@ impl Table {
     fn count(&self, of: impl Fn(&(String, String, String)) -> bool) -> usize {
         self.0.iter().filter(|(key, _)| of(key)).map(|(_, number)| number).sum()
     }
-    /// A row for each subject: how many of each mutation were killed, and of all, how many were equivalent; then the
-    /// reasons why those are.
-    fn text(&self) -> String {
-        let subjects: BTreeSet<_> = self.0.keys().map(|(subject, ..)| subject).collect();
-        let mutations: BTreeSet<_> = self.0.keys().map(|(_, mutation, _)| mutation).collect();
-        let wide = subjects.iter().map(|subject| subject.len()).max().unwrap_or(0);
-        let mut text = format!("\n{:wide$}", "killed");
-        for mutation in &mutations {
-            text += &format!(" {mutation:>9}");
-        }
-        text += "  equivalent  survived\n";
-        for subject in subjects {
-            text += &format!("{subject:wide$}");
-            for mutation in &mutations {
-                let killed = self.count(|(s, m, end)| s == subject && m == *mutation && end == KILLED);
-                let there = self.count(|(s, m, _)| s == subject && m == *mutation) > 0;
-                text += &format!(" {:>9}", if there { killed.to_string() } else { "-".into() });
-            }
-            let equivalent = self.count(|(s, _, end)| s == subject && end != KILLED && end != SURVIVED);
-            let survived = self.count(|(s, _, end)| s == subject && end == SURVIVED);
-            text += &format!(" {equivalent:>11} {survived:>9}\n");
-        }
-        let reasons: BTreeSet<_> = self.0.keys().map(|(_, mutation, end)| (end, mutation)).collect();
-        text += "\nequivalent, since\n";
-        for (end, mutation) in reasons.into_iter().filter(|(end, _)| *end != KILLED && *end != SURVIVED) {
-            let number = self.count(|(_, m, e)| m == mutation && e == end);
-            text += &format!("{number:>6} {mutation:9} {end}\n");
-        }
-        text
-    }
     /// Whether mutants were killed, and none survived.
     fn whole(&self) -> bool {
         self.count(|(.., end)| end == KILLED) > 0 && self.count(|(.., end)| end == SURVIVED) == 0
@@ -106,6 +78,37 @@ impl Table {
         let survived = self.count(|(.., end)| end == SURVIVED);
         let equivalent = self.count(|_| true) - killed - survived;
         format!("\n{killed} of {} killed, {equivalent} equivalent", killed + survived)
+    }
+}
+
+/// A row for each subject: how many of each mutation were killed, and of all, how many were equivalent; then the reasons
+/// why those are.
+impl fmt::Display for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let subjects: BTreeSet<_> = self.0.keys().map(|(subject, ..)| subject).collect();
+        let mutations: BTreeSet<_> = self.0.keys().map(|(_, mutation, _)| mutation).collect();
+        let wide = subjects.iter().map(|subject| subject.len()).max().unwrap_or(0);
+        write!(f, "\n{:wide$}", "killed")?;
+        mutations.iter().try_for_each(|mutation| write!(f, " {mutation:>9}"))?;
+        writeln!(f, "  equivalent  survived")?;
+        for subject in subjects {
+            write!(f, "{subject:wide$}")?;
+            for mutation in &mutations {
+                let killed = self.count(|(s, m, end)| s == subject && m == *mutation && end == KILLED);
+                let there = self.count(|(s, m, _)| s == subject && m == *mutation) > 0;
+                write!(f, " {:>9}", if there { killed.to_string() } else { "-".into() })?;
+            }
+            let equivalent = self.count(|(s, _, end)| s == subject && end != KILLED && end != SURVIVED);
+            let survived = self.count(|(s, _, end)| s == subject && end == SURVIVED);
+            writeln!(f, " {equivalent:>11} {survived:>9}")?;
+        }
+        let reasons: BTreeSet<_> = self.0.keys().map(|(_, mutation, end)| (end, mutation)).collect();
+        writeln!(f, "\nequivalent, since")?;
+        for (end, mutation) in reasons.into_iter().filter(|(end, _)| *end != KILLED && *end != SURVIVED) {
+            let number = self.count(|(_, m, e)| m == mutation && e == end);
+            writeln!(f, "{number:>6} {mutation:9} {end}")?;
+        }
+        Ok(())
     }
 }
 
@@ -125,7 +128,7 @@ mod tests {
         table.read(PRINTED).unwrap();
         assert_eq!(table.verdict(), "\n8 of 8 killed, 2 equivalent");
         assert!(table.whole());
-        let text = table.text();
+        let text = table.to_string();
         let rows: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
         assert!(rows.contains(&vec!["killed", "repeat", "skip", "equivalent", "survived"]), "{text}");
         assert!(rows.contains(&vec!["column", "0", "3", "2", "0"]), "{text}");

@@ -149,23 +149,22 @@ impl Site {
         use Mutation::{Average, Axis, Neighbour, Part, Repeat, Skip, Stale, Sum, Tail};
         use Outlook::{None, Open, Same};
         let sums = self.reduce == Some(Reduce::Sum);
+        let there = match (self.op, mutation) {
+            (Op::Barrier | Op::Receive, _) => false, // carries nothing; the sender goes wrong
+            (_, Skip | Stale | Tail) => true,
+            (Op::Send, _) => false,
+            (_, Axis) => self.other.is_some(),
+            (_, Average) => sums,
+            (_, Sum) => self.op == Op::ReduceScatter,
+            (_, Repeat) => !self.uneven, // what came would not fit what is given
+            (_, Part | Neighbour) => true,
+        };
         match (self.op, mutation) {
-            (Op::Barrier | Op::Receive, _) => None, // carries nothing; the sender goes wrong
-            (_, Skip | Stale | Tail) => Open,
-            (Op::Send, _) => None,
-            (_, Part) => Open,
-            (_, Axis) if self.other.is_some() => Open,
-            (_, Axis) => None,
-            (Op::AllReduce, Average) | (Op::ReduceScatter, Average | Sum) if sums => Open,
-            (_, Average | Sum) => None,
-            (Op::AllReduce, Repeat) if self.reduce.is_some() => Open,
-            (Op::ReduceScatter, Repeat) => Open,
-            (Op::AllToAll, Repeat) => {
-                if self.uneven { None } else { Open } // what came would not fit what is given
-            }
-            (_, Repeat) => Same(COPY),
+            _ if !there => None,
             (Op::AllReduce, Neighbour) if self.reduce.is_some() => Same(ADDEND),
-            (_, Neighbour) => Open,
+            (Op::ReduceScatter | Op::AllToAll, Repeat) => Open,
+            (_, Repeat) if self.reduce.is_none() => Same(COPY),
+            _ => Open,
         }
     }
 }

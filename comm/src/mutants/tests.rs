@@ -275,7 +275,7 @@ fn what_is_called_equivalent_is() {
             match site.outlook(mutation) {
                 Outlook::None => assert!(fate.is_err(), "{mutation}: {}", site.words),
                 Outlook::Same(_) => {
-                    assert_eq!(fate, Ok(Fate::Equivalent(trial::UNCHANGED)), "{}", site.words)
+                    assert_eq!(fate, Ok(Fate::Equivalent(trial::UNCHANGED)), "{}", site.words);
                 }
                 Outlook::Open => assert!(fate.is_ok(), "{mutation}: {}", site.words),
             }
@@ -369,7 +369,7 @@ fn what_is_not_read_once_must_be_read_elsewhere() {
         let ran = world.run(|device: Cpu<f64>, mesh| {
             let group = mesh.group(crate::Axis::Tp);
             let sums = [ALL_REDUCE(&device, group)?, ALL_REDUCE(&device, group)?];
-            let seen = sums.iter().enumerate().map(|(n, sum)| sum[..1 + usize::from(n >= read_on)].to_vec());
+            let seen = sums.iter().enumerate().map(|(n, sum)| sum[..=usize::from(n >= read_on)].to_vec());
             Ok::<_, CommError>(seen.collect::<Vec<_>>())
         });
         ran.unwrap()

@@ -10,7 +10,7 @@
 mod derivative;
 mod equal;
 mod lies;
-mod mutants;
+pub(crate) mod mutants;
 mod price;
 mod rounding;
 mod run;
