@@ -361,7 +361,7 @@ fn a_tally_counts_ends_and_names_survivors() {
 }
 
 /// Nothing reads the last element of the first sum; of the second all is read. Kills: an excuse without another call
-/// that is watched, one by a call at another place.
+/// that is watched.
 #[test]
 fn what_is_not_read_once_must_be_read_elsewhere() {
     let run = |trial: &Trial, read_on: usize| {
