@@ -54,7 +54,7 @@ pub(crate) trait Engine<D: Device>: Send + Sync {
 }
 
 /// A message offered or asked for: the `number`th of one rank to another, counted by the one who posts it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Post {
     pub(crate) from: usize,
     pub(crate) to: usize,

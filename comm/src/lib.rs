@@ -30,6 +30,7 @@
 //! | `schedule.rs`, `algorithms/` | a collective as data: who sends what to whom when; all-reduces, one file each |
 //! | `via.rs` | runs such a schedule by messages |
 //! | `link.rs` | what a message takes in the α–β model |
+//! | `mutants/` | a world of which one call goes wrong, to see that a proof notices |
 //! | `engine.rs`, `ghost.rs` | what carries the bytes; an engine that carries none |
 //! | `sync.rs` | threads, locks and atomics, or a model checker's |
 //! | `threads/` | ranks as threads: who fails, sleeps and waits; meeting; messages; reduction; the world |
@@ -50,6 +51,7 @@ mod group;
 mod ledger;
 mod link;
 mod mesh;
+pub mod mutants;
 mod record;
 mod request;
 mod schedule;

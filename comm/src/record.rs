@@ -80,6 +80,10 @@ impl Record {
             Some(Flight { number, began, outcome: Outcome::UnderWay, call: call.clone() });
         Ok(Begun { number, since })
     }
+    /// How many calls have begun: the number of the last one.
+    pub(crate) fn number(&self) -> usize {
+        self.log().begun
+    }
     /// It has ended; the rank was in it from the beginning, or, where it was a request, from when it `waited` for it.
     pub(crate) fn end<T>(&self, begun: Begun, waited: Option<Instant>, call: &Call, outcome: &Result<T>) {
         let (mut log, took) = (self.log(), begun.since.elapsed());

@@ -21,7 +21,7 @@ use self::timeline::{Moment, Shown};
 use self::trace::{Named, Trace};
 use crate::dump::{self, About, Seen};
 use crate::{Layout, Result};
-use comm::Mesh;
+use comm::{Mesh, World};
 use kernels::Kernels;
 use layers::{Chunk, Cx, Random, Record};
 use parallel::{Entry, Trainer};
@@ -150,11 +150,20 @@ pub fn certify(subject: &Subject, layout: &Layout, keys: &[Key]) -> Result<Verdi
 pub fn locate(subject: &Subject, layout: &Layout, keys: &[Key]) -> Result<Option<Difference>> {
     layout.fits(&subject.shape)?;
     for &key in keys {
-        if let Some(difference) = locate::locate(subject, layout, key, layout.world()?)? {
+        if let Some(difference) = locate_in(layout.world()?, subject, layout, key)? {
             return Ok(Some(difference));
         }
     }
     Ok(None)
+}
+
+/// The same under one key, in a world of the layout's ranks that may be [on trial](World::on_trial).
+///
+/// # Errors
+/// As [`prove`].
+pub fn locate_in(world: World, subject: &Subject, layout: &Layout, key: Key) -> Result<Option<Difference>> {
+    layout.fits(&subject.shape)?;
+    locate::locate(subject, layout, key, world)
 }
 
 /// Proves one layout under these keys, without the bound; the oracle's part is kept in `truths` for the next.
@@ -162,11 +171,25 @@ pub fn locate(subject: &Subject, layout: &Layout, keys: &[Key]) -> Result<Option
 /// # Errors
 /// If the layout does not fit the model or the batch, or a rank fails.
 pub fn prove(subject: &Subject, layout: &Layout, keys: &[Key], truths: &Truths) -> Result<Verdict> {
+    prove_in(&layout.world()?, subject, layout, keys, truths)
+}
+
+/// The same in a world of the layout's ranks that may be [on trial](World::on_trial), or slow.
+///
+/// # Errors
+/// As [`prove`].
+pub fn prove_in(
+    world: &World,
+    subject: &Subject,
+    layout: &Layout,
+    keys: &[Key],
+    truths: &Truths,
+) -> Result<Verdict> {
     layout.fits(&subject.shape)?;
     let one = |key: Key| {
         let _key = key.enter();
         let truth = OnceLock::new();
-        let ranks = layout.world()?.run(|device: Cpu<F61>, mesh| {
+        let ranks = world.run(|device: Cpu<F61>, mesh| {
             let Run { start, trace, .. } = program(subject, layout, &device, &mesh, Look::Results)?;
             let truth = truth.get_or_init(|| truths.of(key, subject, start));
             let truth = truth.get().expect("just computed");

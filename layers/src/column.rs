@@ -152,4 +152,16 @@ mod tests {
     fn column_equals_linear_in_sequence_regions() {
         proves_in_regions(&Column { bias: true });
     }
+
+    /// A proof that did not compare dX would let its all-reduce go wrong in every way. Kills: mutants that are not told,
+    /// or excused; a survivor that is not named.
+    #[test]
+    fn what_is_not_compared_goes_wrong_unseen() {
+        let tally = |compared| crate::proof::mutants::tally((&Column { bias: false }, false), compared);
+        let (all, blind) = (tally(|_| true), tally(|name| !name.ends_with("dX")));
+        assert_eq!((all.survivors().len(), blind.killed()), (0, 0));
+        assert_eq!(blind.survivors().len(), all.killed());
+        let names = |s: &String| s.contains("ranks: all_reduce(sum) over tp of ") && s.contains("for w at ");
+        assert!(blind.survivors().iter().all(names), "{:?}", blind.survivors());
+    }
 }

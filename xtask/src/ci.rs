@@ -58,6 +58,7 @@ fn steps(root: &Path, with_book: bool) -> Result<Vec<Step>, String> {
         .map_err(|why| format!("README.md cannot be read ({why})"))?;
     let mut steps = vec![
         Step { environment: None, command: readme::test_command(&readme)? },
+        Step::new("cargo run --quiet --package xtask -- mutants"), // built by then; for its table
         Step {
             environment: Some(("RUSTFLAGS", "--cfg loom")),
             ..Step::new("cargo test --quiet --profile models --package comm --lib models::")

@@ -1,5 +1,7 @@
-//! The project's own tasks: `cargo xtask ci` is what must pass before a change lands, here and on any machine.
+//! The project's own tasks: `cargo xtask ci` is what must pass before a change lands, here and on any machine;
+//! `cargo xtask mutants` shows that the proofs notice what goes wrong between ranks.
 mod ci;
+mod mutants;
 mod readme;
 
 use std::env;
@@ -11,20 +13,24 @@ The project's own tasks.
 Usage: cargo xtask <task>
 
 Tasks:
-  ci    the README's test command, then models of how ranks meet, formatting, lints, API documentation
-        and the book; stops at the first step that fails, with that step's exit code
+  ci    the README's test command, then the table of mutants, models of how ranks meet, formatting, lints,
+        API documentation and the book; stops at the first step that fails, with that step's exit code
+  mutants
+        the proofs with one call between ranks gone wrong, of every layer and of drawn layouts: a table of what was
+        noticed; fails if one was not
 ";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["ci"] => ci::run(),
-        ["-h" | "--help" | "help"] | ["ci", "-h" | "--help"] => {
+        ["mutants"] => mutants::run(),
+        ["-h" | "--help" | "help"] | ["ci" | "mutants", "-h" | "--help"] => {
             print!("{HELP}");
             ExitCode::SUCCESS
         }
         [] => refuse("No task is named"),
-        ["ci", ..] => refuse("The task `ci` takes no arguments"),
+        [task @ ("ci" | "mutants"), ..] => refuse(&format!("The task `{task}` takes no arguments")),
         [task, ..] => refuse(&format!("There is no task `{task}`")),
     }
 }

@@ -71,6 +71,10 @@ impl Watch {
         let ranks = records.iter().map(|_| Rank::default()).collect();
         Self { ranks, records, failed: OnceLock::new(), limit, spins }
     }
+    /// The same, where other worlds run on the cores, too: nobody spins for long.
+    pub(super) fn on_shared_cores(self) -> Self {
+        Self { spins: SPINS_ON_SHARED_CORES, ..self }
+    }
     /// What is kept of a rank's calls.
     pub(super) fn record(&self, rank: usize) -> &Arc<Record> {
         &self.records[rank]

@@ -3,11 +3,13 @@ use super::engine::Threads;
 use super::panics::catch;
 use super::watch::Watch;
 use crate::axis::Axis;
+use crate::engine::Engine;
 use crate::error::Result;
 use crate::flight::{End, FlightRecorder};
 use crate::grid::Grid;
 use crate::link::Link;
 use crate::mesh::Mesh;
+use crate::mutants::{Mutated, Trial, Way};
 use crate::record::Record;
 use crate::trace::{Run, Trace};
 use std::collections::{BTreeMap, BTreeSet};
@@ -31,6 +33,7 @@ pub struct World {
     links: Vec<(Axis, Link)>,
     trace: Option<(Trace, String)>,
     stuck: Option<Stuck>,
+    trial: Option<Trial>,
 }
 
 /// What is done about ranks that do not end ([`World::when_stuck`]).
@@ -70,7 +73,7 @@ impl World {
     /// An axis of size 0 or given twice; more than 1024 ranks.
     pub fn threads(sizes: &[(Axis, usize)]) -> Result<Self> {
         let grid = Grid::new(sizes, MOST_RANKS)?;
-        Ok(Self { grid, limit: LIMIT, links: Vec::new(), trace: None, stuck: None })
+        Ok(Self { grid, limit: LIMIT, links: Vec::new(), trace: None, stuck: None, trial: None })
     }
     /// How long a rank waits for others in one call before it gives up; one minute unless said.
     #[must_use]
@@ -89,6 +92,11 @@ impl World {
     #[must_use]
     pub fn traced(self, trace: &Trace, name: impl Into<String>) -> Self {
         Self { trace: Some((trace.clone(), name.into())), ..self }
+    }
+    /// The same world, whose run is on trial: its calls are listed, or one of them goes wrong.
+    #[must_use]
+    pub fn on_trial(self, trial: &Trial) -> Self {
+        Self { trial: Some(trial.clone()), ..self }
     }
     /// How many ranks.
     pub fn size(&self) -> usize {
@@ -112,7 +120,9 @@ impl World {
         &self,
         f: impl Fn(Cpu<S>, Mesh<Cpu<S>>) -> Result<T, E> + Sync,
     ) -> Result<Vec<T>, RankError> {
-        let watch = Arc::new(Watch::new(self.records(), self.limit));
+        let watch = Watch::new(self.records(), self.limit);
+        // Trials are many and short, and run beside each other.
+        let watch = Arc::new(if self.trial.is_some() { watch.on_shared_cores() } else { watch });
         let key = Key::current();
         let (ends, ended) = channel();
         let body = |rank: usize, mesh, ends: Sender<usize>| {
@@ -183,12 +193,24 @@ impl World {
     }
     fn meshes<S: Scalar>(&self, watch: &Arc<Watch>) -> Vec<Mesh<Cpu<S>>> {
         let mut engines = BTreeMap::new();
+        let mut threads = |axis: Axis, members: &Arc<[usize]>| -> Arc<dyn Engine<Cpu<S>>> {
+            let link = self.links.iter().find(|(slow, _)| *slow == axis).map(|(_, link)| *link);
+            let new = || Arc::new(Threads::new(members.clone(), watch, link));
+            engines.entry((axis, members[0])).or_insert_with(new).clone()
+        };
         let mesh = |rank| {
-            Mesh::new(&self.grid, rank, watch.record(rank).clone(), |axis, members| {
-                let link = self.links.iter().find(|(slow, _)| *slow == axis).map(|(_, link)| *link);
-                let new = || Arc::new(Threads::new(members.clone(), watch, link));
-                engines.entry((axis, members[0])).or_insert_with(new).clone()
-            })
+            let record = watch.record(rank).clone();
+            let Some(trial) = &self.trial else {
+                return Mesh::new(&self.grid, rank, record, &mut threads);
+            };
+            let way = |&axis: &Axis| {
+                let members: Arc<[usize]> = self.grid.members(axis, rank).into();
+                let (engine, rank) = (threads(axis, &members), self.grid.coordinate(axis, rank));
+                Way { engine, axis, rank, ranks: members.len() }
+            };
+            let mut engines =
+                Mutated::of(trial, rank, &record, Axis::ALL.iter().map(way).collect()).into_iter();
+            Mesh::new(&self.grid, rank, record, |_, _| Arc::new(engines.next().expect("one for each axis")))
         };
         (0..self.size()).map(mesh).collect()
     }

@@ -21,7 +21,7 @@ fn one<C: Case>((case, regions): (&C, bool), key: Key, ranks: usize) {
     World::threads(&[(Axis::Tp, ranks)])
         .expect("a world")
         .run(|device: Cpu<F61>, mesh| {
-            let seen = run((case, regions), &device, &mesh, &Random { seed: 7 }, &given)?;
+            let seen = run((case, regions), &device, &mesh, &Random { seed: 7 }, &given, STEPS)?;
             let truth = expected.get_or_init(|| oracle(case, &seen.start, &given));
             let at = format!("rank {} of {ranks}, key {:#x}", mesh.rank(), key.0);
             compare(&seen.trace, truth, &at);
@@ -52,16 +52,23 @@ fn predicted<C: Case>(
 
 /// Every tensor of the oracle is there and equal; names the first that is not.
 fn compare(mine: &Trace<F61>, truth: &Trace<F61>, at: &str) {
-    for (name, want) in truth {
-        let found = mine.iter().find(|(n, _)| n == name);
-        let (_, got) = found.unwrap_or_else(|| panic!("{name}: not in the run, {at}"));
-        let wrong = got.iter().zip(want).filter(|(a, b)| a != b).count();
-        assert!(
-            wrong == 0 && got.len() == want.len(),
-            "{name}, {at}: {wrong} of {} differ ({} seen)",
-            want.len(),
-            got.len()
-        );
+    if let Some(difference) = difference(mine, truth) {
+        panic!("{difference}, {at}");
     }
     assert_eq!(mine.len(), truth.len(), "tensors of {STEPS} steps, {at}");
+}
+
+/// The first tensor of the oracle that is not there, or not equal.
+pub(super) fn difference<'a>(
+    mine: &Trace<F61>,
+    truth: impl IntoIterator<Item = &'a (String, Vec<F61>)>,
+) -> Option<String> {
+    truth.into_iter().find_map(|(name, want)| {
+        let Some((_, got)) = mine.iter().find(|(n, _)| n == name) else {
+            return Some(format!("{name}: not in the run"));
+        };
+        let wrong = got.iter().zip(want).filter(|(a, b)| a != b).count();
+        let (of, seen) = (want.len(), got.len());
+        (wrong > 0 || of != seen).then(|| format!("{name}: {wrong} of {of} differ ({seen} seen)"))
+    })
 }

@@ -5,10 +5,12 @@
 //!    for bit in the field, under two keys, over two steps of two ragged microbatches; the traffic is the predicted one;
 //! 2. **derived** (`derivative.rs`): the hand-written backward is the exact derivative of the forward, by dual numbers;
 //! 3. **close** (`rounding.rs`): in f32 the split layer is as near to the f64 truth as the unsplit one is;
-//! 4. **priced** (`price.rs`): `Meta` tells the bytes, FLOPs and traffic that are measured.
+//! 4. **priced** (`price.rs`): `Meta` tells the bytes, FLOPs and traffic that are measured;
+//! 5. **sharp** (`mutants.rs`): with any one of the layer's calls to other ranks gone wrong in any way, it is not equal.
 mod derivative;
 mod equal;
 mod lies;
+pub(crate) mod mutants;
 mod price;
 mod rounding;
 mod run;
@@ -125,7 +127,7 @@ impl<S: Scalar> Given<S> {
     }
 }
 
-/// Proves a layer, all four ways.
+/// Proves a layer, all five ways.
 ///
 /// # Panics
 /// If the proof fails: says what differs, on which rank of how many, under which key, and in how many elements.
@@ -146,6 +148,7 @@ fn all(case: &impl Case, regions: bool) {
     derivative::check(case, regions);
     rounding::check(case, regions);
     price::check(case, regions);
+    mutants::check(case, regions);
 }
 
 /// A place to build a case at.

@@ -1,5 +1,5 @@
 //! `Meta` tells the price of a layer: the bytes by category, FLOPs and traffic that are measured when it runs.
-use super::run::run;
+use super::run::{STEPS, run};
 use super::{Case, Given};
 use crate::{Error, Random};
 use comm::{Axis, Mesh, World};
@@ -13,14 +13,14 @@ pub(super) fn check<C: Case>(case: &C, regions: bool) {
         let measured = World::threads(&axes)
             .expect("a world")
             .run(|device: Cpu<f32>, mesh| {
-                run((case, regions), &device, &mesh, &values, &given)?;
+                run((case, regions), &device, &mesh, &values, &given, STEPS)?;
                 Ok::<_, Error>((device.meter().peaks_of_all(), device.meter().flops(), mesh.ledger()))
             })
             .unwrap_or_else(|why| panic!("{why}"));
         for (rank, measured) in measured.into_iter().enumerate() {
             let device = Meta::<Cpu<f32>>::default();
             let mesh = Mesh::ghost(&axes, rank).expect("a mesh");
-            run((case, regions), &device, &mesh, &values, &given).expect("a ghost meets everyone");
+            run((case, regions), &device, &mesh, &values, &given, STEPS).expect("a ghost meets everyone");
             let priced = (device.meter().peaks_of_all(), device.meter().flops(), mesh.ledger());
             assert_eq!(priced, measured, "priced and measured on rank {rank} of {ranks}");
         }

@@ -1,5 +1,5 @@
 //! In f32 the split layer errs no more than the unsplit one: against the oracle in f64, on the same numbers.
-use super::run::{Trace, oracle, run};
+use super::run::{STEPS, Trace, oracle, run};
 use super::{Case, Given};
 
 use crate::{Error, Random};
@@ -19,7 +19,8 @@ pub(super) fn check<C: Case>(case: &C, regions: bool) {
     let mut alone = BTreeMap::new();
     for &ranks in C::RANKS {
         let world = World::threads(&[(Axis::Tp, ranks)]).expect("a world");
-        let run = |device: Cpu<f32>, mesh| run((case, regions), &device, &mesh, &Random { seed: 7 }, &given);
+        let run =
+            |device: Cpu<f32>, mesh| run((case, regions), &device, &mesh, &Random { seed: 7 }, &given, STEPS);
         let seen = world.run::<_, _, Error>(run).unwrap_or_else(|why| panic!("{why}")).swap_remove(0);
         let start = seen.start.iter().map(|(name, w)| (name.clone(), wide(w))).collect();
         let truth = oracle(case, &start, &|step| given(step).iter().map(widen).collect());

@@ -5,10 +5,14 @@ use crate::{Cx, Kind, Layer, Optimizer, Param, Result, Values};
 use comm::{Axis, Ledger, Mesh};
 use kernels::Kernels;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use tensor::{Device, Scalar};
 
 /// Named whole tensors, in program order.
 pub(super) type Trace<S> = Vec<(String, Vec<S>)>;
+
+/// Steps, and numbers of calls made in them.
+pub(super) type Calls = Vec<(usize, Range<usize>)>;
 
 /// What one rank saw.
 pub(super) struct Seen<S> {
@@ -20,6 +24,8 @@ pub(super) struct Seen<S> {
     pub(super) traffic: Ledger,
     /// What summing the gradients sent, of one step.
     pub(super) synced: Ledger,
+    /// The step and the numbers of the calls that the layer made, forward, backward and to sum its gradients.
+    pub(super) calls: Calls,
 }
 
 /// The size of a proof's steps: plain, with rate 1, so that no scale hides.
@@ -31,6 +37,7 @@ pub(super) fn run<C: Case, D: Kernels>(
     mesh: &Mesh<D>,
     values: &dyn Values<D::Elem>,
     given: &dyn Fn(usize) -> Vec<Given<D::Elem>>,
+    steps: usize,
 ) -> Result<Seen<D::Elem>> {
     let group = mesh.group(Axis::Tp);
     let [inputs, outputs] = case.features();
@@ -39,13 +46,14 @@ pub(super) fn run<C: Case, D: Kernels>(
     let at = Place { device, group, region: at.region };
     let mut optimizer = Optimizer::new(Kind::Sgd, None);
     let (mut trace, mut traffic, mut synced) = (Trace::new(), Ledger::default(), Ledger::default());
-    let start = weights(&mut layer, mesh)?;
-    for step in 0..STEPS {
+    let (start, mut calls) = (weights(&mut layer, mesh)?, Vec::new());
+    for step in 0..steps {
         let before = mesh.ledger();
         let backward = there_and_back(&mut layer, given(step), [inputs, outputs], &at)?;
         if step == 0 {
             traffic = mesh.ledger() - &before;
         }
+        calls.push((step, since(&before, mesh)));
         for (microbatch, y, dx) in backward {
             trace.push((format!("step {step}, microbatch {microbatch}: Y"), y.whole(group)?));
             trace.push((format!("step {step}, microbatch {microbatch}: dX"), dx.whole(group)?));
@@ -56,6 +64,7 @@ pub(super) fn run<C: Case, D: Kernels>(
             param.sync(mesh)?;
         }
         synced = mesh.ledger() - &before;
+        calls.push((step, since(&before, mesh)));
         for param in &params {
             let gradient = param.gather_gradient(mesh)?.unwrap_or_default();
             trace.push((format!("step {step}: gradient of {}", param.name()), gradient));
@@ -67,7 +76,13 @@ pub(super) fn run<C: Case, D: Kernels>(
             trace.push((format!("step {step}: new {name}"), value));
         }
     }
-    Ok(Seen { start, trace, traffic, synced })
+    Ok(Seen { start, trace, traffic, synced, calls })
+}
+
+/// The numbers of this rank's calls since then.
+fn since<D: Kernels>(before: &Ledger, mesh: &Mesh<D>) -> Range<usize> {
+    let number = |ledger: &Ledger| ledger.iter().map(|(_, _, traffic)| traffic.calls).sum::<usize>() + 1;
+    number(before)..number(&mesh.ledger())
 }
 
 /// Of every microbatch, Y and dX.

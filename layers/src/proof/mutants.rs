@@ -1,0 +1,82 @@
+//! The proof is sharp: with any one of the layer's calls to other ranks gone wrong, in any way there is, the layer no
+//! longer equals the oracle. What is not noticed must be equivalent, for a reason that its run has shown.
+use super::equal::difference;
+use super::run::{Calls, STEPS, Trace, oracle, run};
+use super::{Case, Given};
+use crate::Random;
+use comm::mutants::{Mutation, Site, Tally, Trial, judge};
+use comm::{Axis, World};
+use std::sync::OnceLock;
+use tensor::{Cpu, F61, Key};
+
+/// On so many numbers of ranks, the smallest.
+const WORLDS: usize = 2;
+
+pub(super) fn check<C: Case>(case: &C, regions: bool) {
+    let place = if regions { " in regions" } else { "" };
+    let tally = tally((case, regions), |_| true);
+    tally.print(&format!("{}{place}", std::any::type_name::<C>().replace("::tests", "")));
+    assert!(tally.survivors().is_empty(), "what no proof noticed: {:#?}", tally.survivors());
+}
+
+/// What becomes of all mutants of a layer, where tensors are compared of whose names this is true.
+pub(crate) fn tally<C: Case>((case, regions): (&C, bool), compared: fn(&str) -> bool) -> Tally {
+    let _key = Key(3).enter();
+    let mut tally = Tally::default();
+    for &ranks in C::RANKS.iter().filter(|&&n| n > 1).take(WORLDS) {
+        let subject = Subject { case, regions, ranks, compared, truth: OnceLock::new() };
+        let sites = subject.sites();
+        let all: Vec<_> = sites.iter().map(|(_, site)| site.clone()).collect();
+        let equal = |site: &Site, trial: &Trial| {
+            let (step, _) = sites.iter().find(|(_, other)| other.call == site.call).expect("one of them");
+            subject.equal(*step, trial)
+        };
+        for (step, site) in &sites {
+            // Old data are the last step's, in the second; the rest is tried in the first.
+            for &mutation in Mutation::ALL.iter().filter(|m| (**m == Mutation::Stale) == (*step == STEPS - 1))
+            {
+                let fate = judge(mutation, site, &all, equal).unwrap_or_else(|why| panic!("{why}"));
+                tally.add(mutation, fate, &format!("{ranks} ranks: {}", site.words));
+            }
+        }
+    }
+    tally
+}
+
+/// One layer on so many ranks.
+struct Subject<'a, C: Case> {
+    case: &'a C,
+    regions: bool,
+    ranks: usize,
+    compared: fn(&str) -> bool,
+    truth: OnceLock<Trace<F61>>,
+}
+
+impl<C: Case> Subject<'_, C> {
+    /// What each rank finds that differs, and its calls; or why a rank failed.
+    fn ran(&self, steps: usize, trial: &Trial) -> Result<Vec<(Option<String>, Calls)>, String> {
+        let world = World::threads(&[(Axis::Tp, self.ranks)]).expect("a world").on_trial(trial);
+        let given = |step| Given::draw(self.case.features(), step);
+        let ran = world.run(|device: Cpu<F61>, mesh| {
+            let seen = run((self.case, self.regions), &device, &mesh, &Random { seed: 7 }, &given, steps)?;
+            let truth = self.truth.get_or_init(|| oracle(self.case, &seen.start, &given));
+            let later = |name: &str| (steps..STEPS).any(|n| name.starts_with(&format!("step {n}")));
+            let truth = truth.iter().filter(|(name, _)| !later(name) && (self.compared)(name));
+            Ok::<_, crate::Error>((difference(&seen.trace, truth), seen.calls))
+        });
+        ran.map_err(|why| why.to_string())
+    }
+    /// The layer's calls, each with its step.
+    fn sites(&self) -> Vec<(usize, Site)> {
+        let trial = Trial::honest();
+        let ran = self.ran(STEPS, &trial).unwrap_or_else(|why| panic!("{why}"));
+        let (difference, calls) = &ran[0];
+        assert_eq!(*difference, None, "without a mutant");
+        let step = |call| calls.iter().find(|(_, numbers)| numbers.contains(&call)).map(|(step, _)| *step);
+        trial.sites(0).into_iter().filter_map(|site| Some((step(site.call)?, site))).collect()
+    }
+    /// Whether all is as it should be under a mutant of a call of this step.
+    fn equal(&self, step: usize, trial: &Trial) -> bool {
+        self.ran(step + 1, trial).is_ok_and(|ranks| ranks.iter().all(|(difference, _)| difference.is_none()))
+    }
+}

@@ -1,0 +1,150 @@
+//! `cargo xtask mutants`: runs the proofs under mutants of communication and tells what became of these. The tests print
+//! a line for each subject, mutation and end: `mutants | subject | mutation | end | number`.
+use std::collections::{BTreeMap, BTreeSet};
+use std::env;
+use std::fmt;
+use std::path::Path;
+use std::process::{Command, ExitCode};
+
+/// The tests that try mutants. `tensor` is among them because its tests ask other crates for features: so all is built as
+/// the README's test command builds it, and not a second time.
+const TESTS: &str =
+    "test --quiet --package tensor --package layers --package equipart --lib --test mutants -- --nocapture";
+/// Where a line of theirs begins.
+const MARK: &str = "mutants | ";
+const KILLED: &str = "killed";
+const SURVIVED: &str = "survived";
+
+/// Runs them from the repository's root; fails if they do, or a mutant survived.
+pub(crate) fn run() -> ExitCode {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the workspace");
+    println!("cargo {TESTS}");
+    let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.args(TESTS.split(' ')).current_dir(root);
+    // Of a mutant that makes a rank panic, the backtrace is of no interest.
+    let output = match command.env("RUST_BACKTRACE", "0").output() {
+        Ok(output) => output,
+        Err(why) => {
+            eprintln!("mutants cannot start `cargo {TESTS}`: {why}.");
+            return ExitCode::FAILURE;
+        }
+    };
+    let (text, mut table) = (String::from_utf8_lossy(&output.stdout), Table::default());
+    let errors = String::from_utf8_lossy(&output.stderr); // panics that tests expect, too
+    if let Err(line) = table.read(&text) {
+        eprintln!(
+            "mutants cannot read what the tests printed: {line} is not {MARK}subject | mutation | end | number."
+        );
+        return ExitCode::FAILURE;
+    }
+    println!("{table}{}", table.verdict());
+    if !output.status.success() {
+        eprintln!("{errors}{text}\nmutants: the tests failed, {}.", output.status);
+        return ExitCode::FAILURE;
+    }
+    if table.whole() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// What was printed: numbers by subject, mutation and end.
+#[derive(Default)]
+struct Table(BTreeMap<(String, String, String), usize>);
+
+impl Table {
+    /// Adds all lines of a test's output, wherever in a line they begin.
+    ///
+    /// # Errors
+    /// The line that has other parts.
+    fn read(&mut self, text: &str) -> Result<(), String> {
+        for line in text.lines() {
+            let Some(at) = line.find(MARK) else { continue };
+            let parts: Vec<&str> = line[at + MARK.len()..].split(" | ").collect();
+            let [subject, mutation, end, number] = parts[..] else { return Err(format!("`{line}`")) };
+            let number: usize = number.trim().parse().map_err(|_| format!("`{line}`"))?;
+            let key = (subject.to_string(), mutation.to_string(), end.to_string());
+            *self.0.entry(key).or_default() += number;
+        }
+        Ok(())
+    }
+    /// How many came to an end that this is true of.
+    fn count(&self, of: impl Fn(&(String, String, String)) -> bool) -> usize {
+        self.0.iter().filter(|(key, _)| of(key)).map(|(_, number)| number).sum()
+    }
+    /// Whether mutants were killed, and none survived.
+    fn whole(&self) -> bool {
+        self.count(|(.., end)| end == KILLED) > 0 && self.count(|(.., end)| end == SURVIVED) == 0
+    }
+    fn verdict(&self) -> String {
+        let killed = self.count(|(.., end)| end == KILLED);
+        let survived = self.count(|(.., end)| end == SURVIVED);
+        let equivalent = self.count(|_| true) - killed - survived;
+        format!("\n{killed} of {} killed, {equivalent} equivalent", killed + survived)
+    }
+}
+
+/// A row for each subject: how many of each mutation were killed, and of all, how many were equivalent; then the reasons
+/// why those are.
+impl fmt::Display for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let subjects: BTreeSet<_> = self.0.keys().map(|(subject, ..)| subject).collect();
+        let mutations: BTreeSet<_> = self.0.keys().map(|(_, mutation, _)| mutation).collect();
+        let wide = subjects.iter().map(|subject| subject.len()).max().unwrap_or(0);
+        write!(f, "\n{:wide$}", "killed")?;
+        mutations.iter().try_for_each(|mutation| write!(f, " {mutation:>9}"))?;
+        writeln!(f, "  equivalent  survived")?;
+        for subject in subjects {
+            write!(f, "{subject:wide$}")?;
+            for mutation in &mutations {
+                let killed = self.count(|(s, m, end)| s == subject && m == *mutation && end == KILLED);
+                let there = self.count(|(s, m, _)| s == subject && m == *mutation) > 0;
+                write!(f, " {:>9}", if there { killed.to_string() } else { "-".into() })?;
+            }
+            let equivalent = self.count(|(s, _, end)| s == subject && end != KILLED && end != SURVIVED);
+            let survived = self.count(|(s, _, end)| s == subject && end == SURVIVED);
+            writeln!(f, " {equivalent:>11} {survived:>9}")?;
+        }
+        let reasons: BTreeSet<_> = self.0.keys().map(|(_, mutation, end)| (end, mutation)).collect();
+        writeln!(f, "\nequivalent, since")?;
+        for (end, mutation) in reasons.into_iter().filter(|(end, _)| *end != KILLED && *end != SURVIVED) {
+            let number = self.count(|(_, m, e)| m == mutation && e == end);
+            writeln!(f, "{number:>6} {mutation:9} {end}")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PRINTED: &str = "running 2 tests\n\
+        test a ... mutants | column | skip | killed | 3\n\
+        mutants | column | repeat | a copy is a copy | 2\n\
+        .mutants | row | skip | killed | 4\nmutants | row | skip | killed | 1\ntest result: ok\n";
+
+    /// Kills: a line behind other output that is lost, a number that is overwritten.
+    #[test]
+    fn what_tests_printed_is_added_up() {
+        let mut table = Table::default();
+        table.read(PRINTED).unwrap();
+        assert_eq!(table.verdict(), "\n8 of 8 killed, 2 equivalent");
+        assert!(table.whole());
+        let text = table.to_string();
+        let rows: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
+        assert!(rows.contains(&vec!["killed", "repeat", "skip", "equivalent", "survived"]), "{text}");
+        assert!(rows.contains(&vec!["column", "0", "3", "2", "0"]), "{text}");
+        assert!(rows.contains(&vec!["row", "-", "5", "0", "0"]), "{text}");
+        assert!(text.ends_with("equivalent, since\n     2 repeat    a copy is a copy\n"), "{text}");
+    }
+
+    /// Kills: a survivor that passes, a run without mutants that does, a line that is read halfway.
+    #[test]
+    fn a_survivor_fails_and_so_does_nothing() {
+        let mut table = Table::default();
+        assert!(!table.whole());
+        table.read(PRINTED).unwrap();
+        table.read("mutants | row | tail | survived | 1").unwrap();
+        assert!(!table.whole() && table.verdict() == "\n8 of 9 killed, 2 equivalent", "{}", table.verdict());
+        assert_eq!(table.read("mutants | row | tail | 1").unwrap_err(), "`mutants | row | tail | 1`");
+        assert!(table.read("mutants | row | tail | killed | one").is_err());
+    }
+}
