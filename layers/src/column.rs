@@ -66,11 +66,11 @@ impl<D: Kernels> Layer<D> for ColumnLinear<D> {
     type Pending = (Stream<D>, Split<D>);
 
     fn forward(&self, cx: &Cx<D>, x: Stream<D>) -> Result<(Split<D>, Self::Saved)> {
+        cx.saw(&self.name, "in", |_| Ok(x.seen()))?;
         let mut y = matmul(&x.gather(&self.group)?, &self.weight.columns()?);
         if let Some(bias) = &self.bias {
             y = add_columns(y, &bias.columns()?)?;
         }
-        cx.saw(&self.name, "in", |_| Ok(x.seen()))?;
         cx.saw(&self.name, "out", |mesh| y.seen(mesh, self.weight.placement()))?;
         Ok((y, cx.keep(x)))
     }

@@ -86,8 +86,8 @@ impl<D: Kernels> Head<D> {
     pub fn logits(&self, cx: &Cx<D>, table: Option<&RowWeight<D>>, x: Stream<D>) -> Result<Tensor<D>> {
         let (n, _) = self.norm.forward(cx, x)?;
         let n = n.gather(&self.group)?;
-        let logits = matmul(&n, &self.columns(table)?).all_gather_first(&self.group, self.vocabulary)?;
         cx.saw("head", "in", |_| Ok((&n).into()))?;
+        let logits = matmul(&n, &self.columns(table)?).all_gather_first(&self.group, self.vocabulary)?;
         cx.saw("head", "out", |_| Ok((&logits).into()))?;
         Ok(logits)
     }
@@ -103,8 +103,8 @@ impl<D: Kernels> Head<D> {
         targets: Ids<D>,
     ) -> Result<(Partial<D>, Saved<D>)> {
         let (n, norm) = self.norm.forward(cx, x)?;
-        let logits = matmul(&n.gather(&self.group)?, &self.columns(table)?);
         cx.saw("head", "in", |_| Ok(n.seen()))?;
+        let logits = matmul(&n.gather(&self.group)?, &self.columns(table)?);
         cx.saw("head", "out", |_| Ok(logits.seen_first(&self.group, self.vocabulary)))?;
         let (loss, lse) = split_cross_entropy(&logits, &self.group, &targets, &self.terms(cx))?;
         Ok((loss, Saved { norm, x: cx.keep(n), logits: cx.keep(logits), lse: cx.keep(lse), targets }))

@@ -66,11 +66,11 @@ impl<D: Kernels> Layer<D> for RowLinear<D> {
     type Pending = (Split<D>, Tensor<D>, Stream<D>);
 
     fn forward(&self, cx: &Cx<D>, x: Split<D>) -> Result<(Stream<D>, Self::Saved)> {
+        cx.saw(&self.name, "in", |_| Ok(x.seen_first(&self.group, x.shape()[1] * self.group.size())))?;
         let mut y = x.matmul(&self.weight.rows()?)?.reduce(&self.group, self.region)?;
         if let Some(bias) = &self.bias {
             y = add_bias(y, &bias.whole()?);
         }
-        cx.saw(&self.name, "in", |_| Ok(x.seen_first(&self.group, x.shape()[1] * self.group.size())))?;
         cx.saw(&self.name, "out", |_| Ok(y.seen()))?;
         Ok((y, cx.keep(x)))
     }
