@@ -12,7 +12,7 @@ mod timeline;
 mod trace;
 mod verdict;
 
-pub use classifier::{ClassifierSubject, certify_classifier, prove_classifier};
+pub use classifier::{ClassifierSubject, certify_classifier, prove_classifier, prove_classifier_in};
 pub use difference::Difference;
 pub use subject::Subject;
 pub use verdict::Verdict;

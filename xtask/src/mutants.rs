@@ -12,7 +12,9 @@ const TESTS: &str =
     "test --quiet --package tensor --package layers --package equipart --lib --test mutants -- --nocapture";
 /// Where a line of theirs begins.
 const MARK: &str = "mutants | ";
+/// How the ends begin of those that were noticed: by what differed, or by an error.
 const KILLED: &str = "killed";
+const BY_AN_ERROR: &str = "killed by an error";
 const SURVIVED: &str = "survived";
 
 /// Runs them from the repository's root; fails if they do, or a mutant survived.
@@ -71,13 +73,15 @@ impl Table {
     }
     /// Whether mutants were killed, and none survived.
     fn whole(&self) -> bool {
-        self.count(|(.., end)| end == KILLED) > 0 && self.count(|(.., end)| end == SURVIVED) == 0
+        self.count(|(.., end)| end.starts_with(KILLED)) > 0 && self.count(|(.., end)| end == SURVIVED) == 0
     }
     fn verdict(&self) -> String {
-        let killed = self.count(|(.., end)| end == KILLED);
+        let killed = self.count(|(.., end)| end.starts_with(KILLED));
+        let errors = self.count(|(.., end)| end == BY_AN_ERROR);
         let survived = self.count(|(.., end)| end == SURVIVED);
         let equivalent = self.count(|_| true) - killed - survived;
-        format!("\n{killed} of {} killed, {equivalent} equivalent", killed + survived)
+        let all = killed + survived;
+        format!("\n{equivalent} equivalent; {errors} ended their run with an error\n{killed} of {all} killed")
     }
 }
 
@@ -94,17 +98,21 @@ impl fmt::Display for Table {
         for subject in subjects {
             write!(f, "{subject:wide$}")?;
             for mutation in &mutations {
-                let killed = self.count(|(s, m, end)| s == subject && m == *mutation && end == KILLED);
+                let killed =
+                    self.count(|(s, m, end)| s == subject && m == *mutation && end.starts_with(KILLED));
                 let there = self.count(|(s, m, _)| s == subject && m == *mutation) > 0;
                 write!(f, " {:>9}", if there { killed.to_string() } else { "-".into() })?;
             }
-            let equivalent = self.count(|(s, _, end)| s == subject && end != KILLED && end != SURVIVED);
+            let equivalent =
+                self.count(|(s, _, end)| s == subject && !end.starts_with(KILLED) && end != SURVIVED);
             let survived = self.count(|(s, _, end)| s == subject && end == SURVIVED);
             writeln!(f, " {equivalent:>11} {survived:>9}")?;
         }
         let reasons: BTreeSet<_> = self.0.keys().map(|(_, mutation, end)| (end, mutation)).collect();
         writeln!(f, "\nequivalent, since")?;
-        for (end, mutation) in reasons.into_iter().filter(|(end, _)| *end != KILLED && *end != SURVIVED) {
+        for (end, mutation) in
+            reasons.into_iter().filter(|(end, _)| !end.starts_with(KILLED) && *end != SURVIVED)
+        {
             let number = self.count(|(_, m, e)| m == mutation && e == end);
             writeln!(f, "{number:>6} {mutation:9} {end}")?;
         }
@@ -119,14 +127,14 @@ mod tests {
     const PRINTED: &str = "running 2 tests\n\
         test a ... mutants | column | skip | killed | 3\n\
         mutants | column | repeat | a copy is a copy | 2\n\
-        .mutants | row | skip | killed | 4\nmutants | row | skip | killed | 1\ntest result: ok\n";
+        .mutants | row | skip | killed | 4\nmutants | row | skip | killed by an error | 1\ntest result: ok\n";
 
     /// Kills: a line behind other output that is lost, a number that is overwritten.
     #[test]
     fn what_tests_printed_is_added_up() {
         let mut table = Table::default();
         table.read(PRINTED).unwrap();
-        assert_eq!(table.verdict(), "\n8 of 8 killed, 2 equivalent");
+        assert_eq!(table.verdict(), "\n2 equivalent; 1 ended their run with an error\n8 of 8 killed");
         assert!(table.whole());
         let text = table.to_string();
         let rows: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
@@ -143,7 +151,7 @@ mod tests {
         assert!(!table.whole());
         table.read(PRINTED).unwrap();
         table.read("mutants | row | tail | survived | 1").unwrap();
-        assert!(!table.whole() && table.verdict() == "\n8 of 9 killed, 2 equivalent", "{}", table.verdict());
+        assert!(!table.whole() && table.verdict().ends_with("\n8 of 9 killed"), "{}", table.verdict());
         assert_eq!(table.read("mutants | row | tail | 1").unwrap_err(), "`mutants | row | tail | 1`");
         assert!(table.read("mutants | row | tail | killed | one").is_err());
     }

@@ -1,13 +1,13 @@
 //! What becomes of the mutants of a run, and how many came to which end.
-use super::{Fate, Mutant, Mutation, NeverCame, Outlook, Site, Trial};
+use super::{Fate, Mutant, Mutation, NeverCame, Outcome, Outlook, Site, Trial};
 use std::collections::BTreeMap;
 
 /// Why a mutant may live once: dropout dropped what it changes, or a target that does not count.
 pub(super) const UNREAD: &str =
     "nothing reads what it changes there; of the same call on other tokens it is killed";
 
-/// What becomes of a mutation of one of a run's calls; nothing where there is no such mutant. `equal` runs under a trial
-/// of that call, and says whether all that is compared was as it should be, on every rank. A mutant that lives is tried
+/// What becomes of a mutation of one of a run's calls; nothing where there is no such mutant. `run` runs under a trial of
+/// that call, and says how that came out. A mutant that lives is tried
 /// again where the run makes the same call, by place and label, on other tokens: it may have changed what nothing reads.
 ///
 /// # Errors
@@ -16,7 +16,7 @@ pub fn judge(
     mutation: Mutation,
     site: &Site,
     sites: &[Site],
-    mut equal: impl FnMut(&Site, &Trial) -> bool,
+    mut run: impl FnMut(&Site, &Trial) -> Outcome,
 ) -> Result<Option<Fate>, NeverCame> {
     match site.outlook(mutation) {
         Outlook::None => return Ok(None),
@@ -25,15 +25,15 @@ pub fn judge(
     }
     let mut end = |site: &Site| {
         let trial = Trial::of(Mutant { call: site.call, mutation });
-        let equal = equal(site, &trial);
-        trial.fate(equal)
+        let outcome = run(site, &trial);
+        trial.fate(outcome)
     };
     let fate = end(site)?;
     if fate == Fate::Survived {
         let same =
             |other: &&Site| (other.at, &other.label) == (site.at, &site.label) && other.call != site.call;
         for other in sites.iter().filter(same) {
-            if end(other)? == Fate::Killed {
+            if matches!(end(other)?, Fate::Killed | Fate::Failed) {
                 return Ok(Some(Fate::Equivalent(UNREAD)));
             }
         }
@@ -54,6 +54,7 @@ impl Tally {
         let end = match fate {
             None => return,
             Some(Fate::Killed) => "killed",
+            Some(Fate::Failed) => "killed by an error",
             Some(Fate::Equivalent(reason)) => reason,
             Some(Fate::Survived) => "survived",
         };
@@ -68,7 +69,7 @@ impl Tally {
     }
     /// How many were noticed.
     pub fn killed(&self) -> usize {
-        self.ends.iter().filter(|((_, end), _)| *end == "killed").map(|(_, number)| number).sum()
+        self.ends.iter().filter(|((_, end), _)| end.starts_with("killed")).map(|(_, number)| number).sum()
     }
     /// Prints a line for each mutation and end, `mutants | subject | mutation | end | number`: what `cargo xtask
     /// mutants` gathers.

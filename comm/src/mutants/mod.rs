@@ -10,7 +10,7 @@
 //! proof of its own.
 //!
 //! ```
-//! use comm::mutants::{Fate, Mutant, Mutation, Trial};
+//! use comm::mutants::{Fate, Mutant, Mutation, Outcome, Trial};
 //! use comm::{Axis, CommError, Reduce, World};
 //! use tensor::{Category, Cpu, Tensor};
 //!
@@ -22,7 +22,8 @@
 //!     Ok::<_, CommError>(x.read().expect("the host has values")[0])
 //! })?;
 //! assert_eq!(sums, [0.0, 1.0]); // not 1, 1
-//! assert_eq!(trial.fate(sums == [1.0, 1.0])?, Fate::Killed);
+//! assert_ne!(sums, [1.0, 1.0]);
+//! assert_eq!(trial.fate(Outcome::Differs)?, Fate::Killed);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 mod answer;
@@ -34,7 +35,7 @@ mod trial;
 
 pub(crate) use engine::{Mutated, Way};
 pub use judge::{Tally, judge};
-pub use trial::{Fate, NeverCame, Trial};
+pub use trial::{Fate, NeverCame, Outcome, Trial};
 
 use crate::axis::{Axis, Ranks};
 use crate::call::{Call, Counts, Op, Reduce};

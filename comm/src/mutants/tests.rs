@@ -29,8 +29,11 @@ fn with(mutation: Mutation, act: Act) -> (Vec<Numbers>, std::result::Result<Fate
     let trial = Trial::of(Mutant { call: 1, mutation });
     let run = |device: Cpu<f64>, mesh: Mesh<_>| act(&device, mesh.group(crate::Axis::Tp));
     let (should, got) = (honest.run(run).unwrap(), honest.clone().on_trial(&trial).run(run).unwrap());
-    let fate = trial.fate(should == got);
+    let fate = trial.fate(compared(should == got));
     (got, fate)
+}
+fn compared(equal: bool) -> Outcome {
+    if equal { Outcome::Equal } else { Outcome::Differs }
 }
 fn all(mutation: Mutation, act: Act) -> Vec<Numbers> {
     let (got, fate) = with(mutation, act);
@@ -257,7 +260,11 @@ fn a_mutant_that_never_comes_is_an_error() {
     let trial = Trial::of(Mutant { call: 2, mutation: Mutation::Skip });
     let run = |device: Cpu<f64>, mesh: Mesh<_>| ALL_REDUCE(&device, mesh.group(crate::Axis::Tp));
     World::threads(&[(crate::Axis::Tp, 3)]).unwrap().on_trial(&trial).run(run).unwrap();
-    assert!(trial.fate(true).is_err() && trial.fate(false).is_err() && Trial::honest().fate(false).is_err());
+    let never = |trial: &Trial, outcome| trial.fate(outcome).is_err();
+    assert!(
+        never(&trial, Outcome::Equal) && never(&trial, Outcome::Differs) && never(&trial, Outcome::Fails)
+    );
+    assert!(never(&Trial::honest(), Outcome::Differs));
 }
 
 /// Kills: a reason that is believed and not looked at.
@@ -353,7 +360,7 @@ fn ranks_that_go_wrong_alone_are_told_that_they_disagree() {
 fn a_tally_counts_ends_and_names_survivors() {
     let mut tally = Tally::default();
     for fate in
-        [None, Some(Fate::Killed), Some(Fate::Killed), Some(Fate::Equivalent("it is")), Some(Fate::Survived)]
+        [None, Some(Fate::Killed), Some(Fate::Failed), Some(Fate::Equivalent("it is")), Some(Fate::Survived)]
     {
         tally.add(Mutation::Tail, fate, "a sum");
     }
@@ -361,24 +368,29 @@ fn a_tally_counts_ends_and_names_survivors() {
 }
 
 /// Nothing reads the last element of the first sum; of the second all is read. Kills: an excuse without another call
-/// that is watched.
+/// that is watched; one by a call of another label or place.
 #[test]
 fn what_is_not_read_once_must_be_read_elsewhere() {
-    let run = |trial: &Trial, read_on: usize| {
+    let run = |trial: &Trial, read_on: usize, second: &'static str| {
         let world = World::threads(&[(crate::Axis::Tp, 2)]).unwrap().on_trial(trial);
         let ran = world.run(|device: Cpu<f64>, mesh| {
-            let group = mesh.group(crate::Axis::Tp);
-            let sums = [ALL_REDUCE(&device, group)?, ALL_REDUCE(&device, group)?];
+            let group = &mesh.group(crate::Axis::Tp).named("first");
+            let sums = [ALL_REDUCE(&device, group)?, ALL_REDUCE(&device, &group.named(second))?];
             let seen = sums.iter().enumerate().map(|(n, sum)| sum[..=usize::from(n >= read_on)].to_vec());
             Ok::<_, CommError>(seen.collect::<Vec<_>>())
         });
         ran.unwrap()
     };
-    for (read_on, fate) in [(1, Fate::Equivalent(judge::UNREAD)), (2, Fate::Survived), (0, Fate::Killed)] {
+    for (read_on, second, fate) in [
+        (1, "first", Fate::Equivalent(judge::UNREAD)),
+        (1, "second", Fate::Survived),
+        (2, "first", Fate::Survived),
+        (0, "first", Fate::Killed),
+    ] {
         let trial = Trial::honest();
-        let should = run(&trial, read_on);
+        let should = run(&trial, read_on, second);
         let sites = trial.sites(0);
-        let equal = |_: &Site, trial: &Trial| run(trial, read_on) == should;
-        assert_eq!(judge(Mutation::Tail, &sites[0], &sites, equal), Ok(Some(fate)));
+        let outcome = |_: &Site, trial: &Trial| compared(run(trial, read_on, second) == should);
+        assert_eq!(judge(Mutation::Tail, &sites[0], &sites, outcome), Ok(Some(fate)), "{second}");
     }
 }

@@ -27,11 +27,24 @@ pub(crate) struct Effect {
     pub(crate) reduce: Option<Reduce>,
 }
 
+/// How a run under a mutant came out, compared with what it should give.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// All that is compared was equal, on every rank.
+    Equal,
+    /// Something was not.
+    Differs,
+    /// A rank failed, so there was nothing to compare: ranks did not meet, or a number had no inverse.
+    Fails,
+}
+
 /// What became of a mutant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// It was noticed.
+    /// It was noticed: something compared differed.
     Killed,
+    /// It was noticed: the run ended with an error.
+    Failed,
     /// It was not, since it changes nothing, for this reason, which was checked in this run.
     Equivalent(&'static str),
     /// It was not noticed.
@@ -79,22 +92,23 @@ impl Trial {
     pub fn told(&self) -> usize {
         self.seen().effects.len()
     }
-    /// What became of the mutant, if what was compared after the run was `equal` to what it should be, everywhere.
+    /// What became of the mutant, if its run came out so.
     ///
     /// # Errors
     /// [`NeverCame`], whatever was compared, if no rank went wrong: then nothing was tried.
-    pub fn fate(&self, equal: bool) -> Result<Fate, NeverCame> {
+    pub fn fate(&self, outcome: Outcome) -> Result<Fate, NeverCame> {
         let seen = self.seen();
         if seen.effects.is_empty() {
             let words = self.mutant.map_or("a mutant of an honest run".to_string(), |m| m.to_string());
             return Err(NeverCame(words));
         }
         let stab = |e: &Effect| e.reduce == Some(Reduce::Stab) && e.alike;
-        Ok(match equal {
-            false => Fate::Killed,
-            true if seen.effects.iter().all(|e| !e.changed) => Fate::Equivalent(UNCHANGED),
-            true if seen.effects.iter().all(stab) => Fate::Equivalent(CANCELS),
-            true => Fate::Survived,
+        Ok(match outcome {
+            Outcome::Differs => Fate::Killed,
+            Outcome::Fails => Fate::Failed,
+            Outcome::Equal if seen.effects.iter().all(|e| !e.changed) => Fate::Equivalent(UNCHANGED),
+            Outcome::Equal if seen.effects.iter().all(stab) => Fate::Equivalent(CANCELS),
+            Outcome::Equal => Fate::Survived,
         })
     }
 }

@@ -2,7 +2,7 @@
 use super::trace::{Named, disturbed, seen, told};
 use super::{Verdict, compare, locate, under_keys};
 use crate::{Layout, Result, bound, classify, dump, oracle};
-use comm::{Axis, Mesh};
+use comm::{Axis, Mesh, World};
 use kernels::Kernels;
 use layers::{Kind, Random};
 use parallel::{ClassifierTrainer, Examples};
@@ -126,11 +126,24 @@ fn program<D: Kernels>(
 /// # Errors
 /// If the layout does not fit the sizes, or a rank fails.
 pub fn prove_classifier(subject: &ClassifierSubject, layout: &Layout, keys: &[Key]) -> Result<Verdict> {
+    prove_classifier_in(&layout.world()?, subject, layout, keys)
+}
+
+/// The same in a world of the layout's ranks that may be [on trial](World::on_trial), or slow.
+///
+/// # Errors
+/// As [`prove_classifier`].
+pub fn prove_classifier_in(
+    world: &World,
+    subject: &ClassifierSubject,
+    layout: &Layout,
+    keys: &[Key],
+) -> Result<Verdict> {
     classify::fits(layout, &subject.sizes)?;
     let one = |key: Key| {
         let _key = key.enter();
         let truth = OnceLock::new();
-        let ranks = layout.world()?.run(|device: Cpu<F61>, mesh| {
+        let ranks = world.run(|device: Cpu<F61>, mesh| {
             let (start, trace) = program(subject, layout, &device, &mesh)?;
             let truth =
                 truth.get_or_init(|| subject.truth(start, |n, w| disturbed(subject.oracle().shapes(), n, w)));

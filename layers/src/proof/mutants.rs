@@ -4,7 +4,7 @@ use super::equal::difference;
 use super::run::{Calls, STEPS, Trace, oracle, run};
 use super::{Case, Given};
 use crate::Random;
-use comm::mutants::{Mutation, Site, Tally, Trial, judge};
+use comm::mutants::{Mutation, Outcome, Site, Tally, Trial, judge};
 use comm::{Axis, World};
 use std::sync::OnceLock;
 use tensor::{Cpu, F61, Key};
@@ -27,15 +27,15 @@ pub(crate) fn tally<C: Case>((case, regions): (&C, bool), compared: fn(&str) -> 
         let subject = Subject { case, regions, ranks, compared, truth: OnceLock::new() };
         let sites = subject.sites();
         let all: Vec<_> = sites.iter().map(|(_, site)| site.clone()).collect();
-        let equal = |site: &Site, trial: &Trial| {
+        let run = |site: &Site, trial: &Trial| {
             let (step, _) = sites.iter().find(|(_, other)| other.call == site.call).expect("one of them");
-            subject.equal(*step, trial)
+            subject.outcome(*step, trial)
         };
         for (step, site) in &sites {
             // Old data are the last step's, in the second; the rest is tried in the first.
             for &mutation in Mutation::ALL.iter().filter(|m| (**m == Mutation::Stale) == (*step == STEPS - 1))
             {
-                let fate = judge(mutation, site, &all, equal).unwrap_or_else(|why| panic!("{why}"));
+                let fate = judge(mutation, site, &all, run).unwrap_or_else(|why| panic!("{why}"));
                 tally.add(mutation, fate, &format!("{ranks} ranks: {}", site.words));
             }
         }
@@ -75,8 +75,12 @@ impl<C: Case> Subject<'_, C> {
         let step = |call| calls.iter().find(|(_, numbers)| numbers.contains(&call)).map(|(step, _)| *step);
         trial.sites(0).into_iter().filter_map(|site| Some((step(site.call)?, site))).collect()
     }
-    /// Whether all is as it should be under a mutant of a call of this step.
-    fn equal(&self, step: usize, trial: &Trial) -> bool {
-        self.ran(step + 1, trial).is_ok_and(|ranks| ranks.iter().all(|(difference, _)| difference.is_none()))
+    /// How it comes out under a mutant of a call of this step.
+    fn outcome(&self, step: usize, trial: &Trial) -> Outcome {
+        match self.ran(step + 1, trial) {
+            Err(_) => Outcome::Fails,
+            Ok(ranks) if ranks.iter().all(|(difference, _)| difference.is_none()) => Outcome::Equal,
+            Ok(_) => Outcome::Differs,
+        }
     }
 }
