@@ -44,3 +44,7 @@ mod the_ring {}
 #[cfg(doctest)]
 #[doc = include_str!("what-a-hang-is.md")]
 mod what_a_hang_is {}
+
+#[cfg(doctest)]
+#[doc = include_str!("museum.md")]
+mod museum {}

@@ -7,7 +7,6 @@ mod run;
 mod scratch;
 
 use build::Built;
-use comfy_table::{Table, presets};
 use header::{Killer, Label};
 use loss::Loss;
 use run::Verdict;
@@ -91,11 +90,9 @@ fn labels(root: &Path) -> Result<Vec<Label>, String> {
         }
     }
     labels.sort_by_key(|label| label.number);
-    match labels.iter().enumerate().find(|(at, label)| label.number != at + 1) {
-        None => Ok(labels),
-        Some((at, label)) => {
-            Err(format!("{} has number {} where {} follows", label.path, label.number, at + 1))
-        }
+    match header::disorder(&labels) {
+        wrong if wrong.is_empty() => Ok(labels),
+        wrong => Err(wrong.join("; ")),
     }
 }
 
@@ -159,7 +156,7 @@ fn judge(
     let Killer::Test { krate, target, test } = killer else { return Ok(Verdict::Passed) };
     let mut command = build::program(built.of(krate, target)?, &scratch.tree.join(krate), exhibit);
     command.args([test, "--exact", "--nocapture", "--test-threads=1"]);
-    Ok(run::verdict(test, &run::run(command, LIMIT)?))
+    Ok(run::verdict(&scratch.tree, test, &run::run(command, LIMIT)?))
 }
 
 /// What the comparison of losses says; nothing if it does not come to an end.
@@ -196,22 +193,29 @@ fn uncompilable(scratch: &Scratch, shown: &[&Label]) -> Result<BTreeSet<String>,
     command.args(["test", "--quiet", "--locked", "--package", krate, "--test", tests, "--", "--nocapture"]);
     let ended = run::run(command, 3 * LIMIT)?;
     let ok = |line: &str| {
+        let line = plain(line);
         let path = line.strip_prefix("test ")?.strip_suffix(" ... ok")?;
         Some(format!("{krate}/{}", path.split(' ').next()?))
     };
     Ok(ended.said.lines().filter_map(ok).collect())
 }
 
+/// A line without its colours.
+fn plain(line: &str) -> String {
+    let mut parts = line.split("\u{1b}[");
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |text, part| text + part.split_once('m').map_or(part, |(_, after)| after))
+}
+
 /// The table, the survivors, and the line that counts.
 fn report(seen: &[Seen], start: Instant) -> ExitCode {
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING).set_header(["", "exhibit", "source", "killed by", "f32 loss"]);
-    for Seen { label, loss, .. } in seen {
+    let mut rows = vec![["", "exhibit", "source", "killed by", "f32 loss"].map(str::to_owned)];
+    rows.extend(seen.iter().map(|Seen { label, loss, .. }| {
         let source = label.source.as_ref().map_or("textbook", |source| &source.name);
         let (number, killer) = (label.number.to_string(), label.killer.to_string());
-        table.add_row([&number, &label.title, source, &killer, loss]);
-    }
-    println!("{table}\n");
+        [number, label.title.clone(), source.into(), killer, loss.clone()]
+    }));
+    println!("{}", aligned(&rows));
     let mut code = ExitCode::SUCCESS;
     for Seen { label, verdict, loss } in seen {
         let why = match verdict {
@@ -236,6 +240,17 @@ fn report(seen: &[Seen], start: Instant) -> ExitCode {
     );
     println!("{} of {} killed", by_proofs + by_compiler, seen.len());
     code
+}
+
+/// Rows as lines, their cells one below the other.
+fn aligned<const N: usize>(rows: &[[String; N]]) -> String {
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..N).map(width).collect();
+    let line = |row: &[String; N]| {
+        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}"));
+        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned() + "\n"
+    };
+    rows.iter().map(line).collect()
 }
 
 fn seconds(since: Instant) -> String {

@@ -87,6 +87,25 @@ impl Label {
     }
 }
 
+/// What is wrong with a collection of exhibits, which are sorted by their numbers.
+pub(crate) fn disorder(labels: &[Label]) -> Vec<String> {
+    let mut wrong = Vec::new();
+    for (at, label) in labels.iter().enumerate() {
+        let (number, name) = (label.number, label.path.rsplit('/').next().unwrap_or_default());
+        if number != at + 1 {
+            wrong.push(format!("{}: number {number} where {} follows", label.path, at + 1));
+        }
+        if label.killer != Killer::Compiler && !name.starts_with(&format!("{number:02}-")) {
+            wrong.push(format!("{}: the name begins with another number than {number:02}", label.path));
+        }
+    }
+    let textbook = labels.iter().filter(|label| label.source.is_none()).count();
+    if textbook > 5 {
+        wrong.push(format!("{textbook} exhibits without a public source; at most 5 may be textbook"));
+    }
+    wrong
+}
+
 /// The `Key: value` lines up to the patch or the code; a line that begins with a blank goes on with the one before.
 fn fields(text: &str) -> Result<Vec<(String, String)>, String> {
     let code = text.starts_with("//! ");
@@ -177,5 +196,25 @@ mod tests {
             assert!(why.contains("is no source"), "{why}");
         }
         assert!(why("layers lib row::tests::x", "some test or other").contains("names no check"));
+    }
+
+    /// Kills: numbers that leave a gap, a file under another's number, a museum of textbooks.
+    #[test]
+    fn planted_disorder_is_seen() {
+        let exhibit = |number: usize, path: String, source: bool| Label {
+            number,
+            path,
+            source: source.then(|| Source { name: "a/b#1".into(), address: String::new() }),
+            ..Label::read("p", PATCH).unwrap()
+        };
+        let many = |source| {
+            (1..=6).map(|n| exhibit(n, format!("museum/{n:02}-x.patch"), source)).collect::<Vec<_>>()
+        };
+        assert_eq!(disorder(&many(true)), [""; 0]);
+        let textbook = "6 exhibits without a public source; at most 5 may be textbook";
+        assert_eq!(disorder(&many(false)), [textbook]);
+        let seen = disorder(&[exhibit(2, "museum/03-b.patch".into(), true)]);
+        let name = "museum/03-b.patch: the name begins with another number than 02";
+        assert_eq!(seen, ["museum/03-b.patch: number 2 where 1 follows", name]);
     }
 }

@@ -1,6 +1,7 @@
 //! One program, once: to its end or to a limit, and what a proof's end means.
 use std::fs;
-use std::io::{Read, Seek};
+use std::io::Read;
+use std::path::Path;
 use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
 
@@ -17,18 +18,19 @@ pub(super) struct Ended {
 /// # Errors
 /// If it cannot be started or watched.
 pub(super) fn run(mut command: Command, limit: Duration) -> Result<Ended, String> {
-    let cannot = |why: std::io::Error| format!("{} cannot be run ({why})", command.get_program().display());
-    let mut file = tempfile::tempfile().map_err(cannot)?;
-    let clone = |file: &fs::File| file.try_clone();
-    let (out, error) = clone(&file).and_then(|out| Ok((out, clone(&file)?))).map_err(cannot)?;
-    let mut child = command
-        .stdout(out)
-        .stderr(error)
-        .spawn()
-        .map_err(|why| format!("{} cannot be started ({why})", command.get_program().display()))?;
+    let program = command.get_program().display().to_string();
+    let cannot = |why: std::io::Error| format!("{program} cannot be run ({why})");
+    let (mut reader, writer) = std::io::pipe().map_err(cannot)?;
+    command.stdout(writer.try_clone().map_err(cannot)?).stderr(writer);
+    let mut child = command.spawn().map_err(cannot)?;
+    drop(command); // and with it our ends of the pipe, so that reading ends with the program
+    let said = std::thread::spawn(move || {
+        let mut said = Vec::new();
+        reader.read_to_end(&mut said).map(|_| said)
+    });
     let start = Instant::now();
     let status = loop {
-        match child.try_wait().map_err(|why| format!("a proof cannot be watched ({why})"))? {
+        match child.try_wait().map_err(cannot)? {
             Some(status) => break Some(status),
             None if start.elapsed() > limit => {
                 let _ = child.kill(); // it may have ended just now
@@ -38,9 +40,7 @@ pub(super) fn run(mut command: Command, limit: Duration) -> Result<Ended, String
             None => std::thread::sleep(Duration::from_millis(5)),
         }
     };
-    let mut said = Vec::new();
-    let read = file.rewind().and_then(|()| file.read_to_end(&mut said));
-    read.map_err(|why| format!("what a proof said cannot be read ({why})"))?;
+    let said = said.join().expect("reading does not panic").map_err(cannot)?;
     Ok(Ended { status, said: String::from_utf8_lossy(&said).into_owned() })
 }
 
@@ -55,32 +55,38 @@ pub(super) enum Verdict {
     Broken(String),
 }
 
-/// Reads the end of a test program that was asked for one test.
-pub(super) fn verdict(test: &str, ended: &Ended) -> Verdict {
+/// Reads the end of a test program that was asked for one test. An assertion is told from any other panic by the line of
+/// the tree at which it stands.
+pub(super) fn verdict(tree: &Path, test: &str, ended: &Ended) -> Verdict {
     let Ended { status, said } = ended;
     let last = || said.lines().map(str::trim).rfind(|line| !line.is_empty()).unwrap_or_default();
     match status.map(|status| status.code()) {
         None => Verdict::Broken("it did not end in time".into()),
         Some(_) if said.contains("running 0 tests") => Verdict::Broken(format!("there is no test `{test}`")),
         Some(Some(0)) => Verdict::Passed,
-        Some(Some(101)) if asserted(said) => Verdict::Killed,
-        Some(Some(101)) => Verdict::Broken(format!("it failed by no assertion: {}", panic(said))),
+        Some(Some(101)) => match panicked(said) {
+            Some((file, line)) if asserts(&tree.join(file), line) => Verdict::Killed,
+            Some((file, line)) => {
+                Verdict::Broken(format!("it fails at {file}:{line}, which asserts nothing"))
+            }
+            None => Verdict::Broken(format!("it fails without a panic: {}", last())),
+        },
         _ => Verdict::Broken(format!("it crashed: {}", last())),
     }
 }
 
-/// Whether the first panic is an assertion: the language's own, or a comparison of the harness, which says how many
-/// elements `differ`.
-fn asserted(said: &str) -> bool {
-    let message = panic(said);
-    message.starts_with("assertion ") || message.contains(" differ") || message.contains(": assertion ")
+/// Where the first panic was: `panicked at layers/src/row.rs:12:3:`.
+fn panicked(said: &str) -> Option<(&str, usize)> {
+    let (_, place) = said.split_once("panicked at ")?;
+    let (file, rest) = place.split_once(':')?;
+    let digits = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
+    Some((file, rest[..digits].parse().ok()?))
 }
 
-/// The message of the first panic.
-fn panic(said: &str) -> String {
-    let mut lines = said.lines().skip_while(|line| !line.contains("panicked at "));
-    lines.next();
-    lines.next().unwrap_or_default().to_owned()
+/// Whether a line of a file begins an assertion.
+fn asserts(file: &Path, line: usize) -> bool {
+    let text = fs::read_to_string(file).unwrap_or_default();
+    line.checked_sub(1).and_then(|line| text.lines().nth(line)).is_some_and(|line| line.contains("assert"))
 }
 
 #[cfg(test)]
@@ -96,19 +102,18 @@ mod tests {
     /// Kills: a survivor, a crash, a stuck proof or a test that is not there taken for a kill.
     #[test]
     fn only_an_assertion_kills() {
-        let long = Duration::from_secs(20);
-        let of = |script: &str| verdict("a::b", &shell(script, long));
+        let tree = tempfile::tempdir().unwrap();
+        fs::write(tree.path().join("x.rs"), "let x = 1;\nassert_eq!(\nx[3]\n").unwrap();
+        let of = |script: &str| verdict(tree.path(), "a::b", &shell(script, Duration::from_secs(20)));
         assert_eq!(of("echo running 1 test"), Verdict::Passed);
-        let panics =
-            |why: &str| of(&format!("echo \"thread 'a' panicked at x.rs:1:2:\n{why}\" >&2; exit 101"));
-        assert_eq!(panics("assertion failed: 1 == 2"), Verdict::Killed);
-        assert_eq!(panics("step 0: Y, rank 1 of 2: 3 of 4 differ (4 seen)"), Verdict::Killed);
+        let panics = |at: &str| of(&format!("echo \"rank 0: panicked at {at} of 3 differ\"; exit 101"));
+        assert_eq!((panics("x.rs:2:1:\n2"), panics("x.rs:2: 2")), (Verdict::Killed, Verdict::Killed));
         let broken = |verdict| matches!(verdict, Verdict::Broken(_));
-        assert!(broken(panics("index out of bounds: the len is 3")));
-        assert!(broken(of("echo running 0 tests")) && broken(of("kill -9 $$")) && broken(of("exit 1")));
-        assert_eq!(
-            verdict("a", &shell("sleep 60", Duration::from_millis(50))),
-            Verdict::Broken("it did not end in time".into())
+        assert!(
+            ["x.rs:3:1:", "x.rs:9:1:", "x.rs:0:1:", "y.rs:2:1:", "x.rs"].map(panics).into_iter().all(broken)
         );
+        assert!(["echo running 0 tests", "exit 101", "kill -9 $$", "exit 1"].map(of).into_iter().all(broken));
+        let stuck = verdict(tree.path(), "a", &shell("sleep 60", Duration::from_millis(50)));
+        assert_eq!(stuck, Verdict::Broken("it did not end in time".into()));
     }
 }
