@@ -8,13 +8,13 @@
 use {
     comm::Group,
     kernels::Kernels,
-    layers::{Result, ops::{Region, Rows, Split, Stream, add_bias}},
+    layers::{Result, ops::{Region, Rows, Split, Stream}},
     tensor::Tensor,
 };
 
 fn row<D: Kernels>(x: &Split<D>, w: &Rows<D>, bias: &Tensor<D>, group: &Group<D>) -> Result<Stream<D>> {
     let y = x.matmul(w)?;
-    add_bias(y, bias).reduce(group, Region::Whole)
+    (y + bias).reduce(group, Region::Whole)
 }
 
 fn main() {}

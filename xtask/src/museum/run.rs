@@ -40,7 +40,11 @@ pub(super) fn run(mut command: Command, limit: Duration) -> Result<Ended, String
             None => std::thread::sleep(Duration::from_millis(5)),
         }
     };
-    let said = said.join().expect("reading does not panic").map_err(cannot)?;
+    // What a killed program started may live on and hold the pipe, so nobody waits for its end.
+    let said = match status {
+        Some(_) => said.join().expect("reading does not panic").map_err(cannot)?,
+        None => Vec::new(),
+    };
     Ok(Ended { status, said: String::from_utf8_lossy(&said).into_owned() })
 }
 
