@@ -27,10 +27,11 @@ const GPT2: Shape = Shape {
     ..SHAPE
 };
 
-/// Turned queries and keys, normalised before; few key heads, a window.
-const QWEN3: Shape = Shape {
+/// Turned queries and keys, normalised before; few key heads, with biases, and a window.
+const QWEN: Shape = Shape {
     positions: Positions::Rotary(Rope { base: 100.0, scaling: Scaling::None }),
     heads: Heads { queries: 8, keys: 2, dim: 4 },
+    bias: Biases { qkv: true, out: false, mlp: false },
     head_norm: true,
     window: Some(Window { size: 2, sinks: 0, from: 1 }),
     vocabulary: 31,
@@ -74,7 +75,7 @@ fn losses(shape: &Shape, layout: &Layout, beside: &[f64]) -> Result<Vec<f64>, eq
 
 fn main() -> Result<(), equipart::Error> {
     let mut largest = (0.0, String::new());
-    for (name, shape) in [("gpt2", &GPT2), ("qwen3", &QWEN3)] {
+    for (name, shape) in [("gpt2", &GPT2), ("qwen", &QWEN)] {
         let unsplit = losses(shape, &Layout::UNSPLIT, &[])?;
         println!("{name:6} {:10} {unsplit:.7?}", "none");
         for layout in LAYOUTS {

@@ -68,7 +68,7 @@ fn tour(only: Option<usize>) -> Result<ExitCode, String> {
         }
     }
     let rounding = compare(&scratch, &built, None)?.ok_or("without any exhibit, no losses are compared")?;
-    let uncompilable = uncompilable(&scratch, &shown)?;
+    let uncompilable = uncompilable(root, &shown)?;
     let seen = each(&shown, |label| see(&scratch, &built, label, &rounding, &uncompilable));
     let seen: Vec<Seen> = seen.into_iter().collect::<Result<_, _>>()?;
     Ok(report(&seen, start))
@@ -184,12 +184,13 @@ fn see<'a>(
 }
 
 /// The exhibits that do not compile, as `trybuild` says; none is asked for, none is built.
-fn uncompilable(scratch: &Scratch, shown: &[&Label]) -> Result<BTreeSet<String>, String> {
+fn uncompilable(root: &Path, shown: &[&Label]) -> Result<BTreeSet<String>, String> {
     if shown.iter().all(|label| label.killer != Killer::Compiler) {
         return Ok(BTreeSet::new());
     }
+    // Not in the copy: what lies below the target folder has its paths in the compiler's messages.
     let [krate, tests] = UNCOMPILABLE;
-    let mut command = scratch.cargo();
+    let mut command = cargo(root);
     command.args(["test", "--quiet", "--locked", "--package", krate, "--test", tests, "--", "--nocapture"]);
     let ended = run::run(command, 3 * LIMIT)?;
     let ok = |line: &str| {

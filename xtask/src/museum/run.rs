@@ -79,9 +79,10 @@ pub(super) fn verdict(tree: &Path, test: &str, ended: &Ended) -> Verdict {
     }
 }
 
-/// Where the first panic was: `panicked at layers/src/row.rs:12:3:`.
+/// Where the panic was, `panicked at layers/src/row.rs:12:3:`: the last that is told, since a test that panics with what
+/// a rank told of its own panic tells both.
 fn panicked(said: &str) -> Option<(&str, usize)> {
-    let (_, place) = said.split_once("panicked at ")?;
+    let (_, place) = said.rsplit_once("panicked at ")?;
     let (file, rest) = place.split_once(':')?;
     let digits = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
     Some((file, rest[..digits].parse().ok()?))
@@ -112,6 +113,7 @@ mod tests {
         assert_eq!(of("echo running 1 test"), Verdict::Passed);
         let panics = |at: &str| of(&format!("echo \"rank 0: panicked at {at} of 3 differ\"; exit 101"));
         assert_eq!((panics("x.rs:2:1:\n2"), panics("x.rs:2: 2")), (Verdict::Killed, Verdict::Killed));
+        assert_eq!(panics("x.rs:1:1:\nrank 1: panicked at x.rs:2: 2"), Verdict::Killed);
         let broken = |verdict| matches!(verdict, Verdict::Broken(_));
         assert!(
             ["x.rs:3:1:", "x.rs:9:1:", "x.rs:0:1:", "y.rs:2:1:", "x.rs"].map(panics).into_iter().all(broken)
