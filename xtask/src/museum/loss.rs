@@ -10,7 +10,7 @@ pub(super) struct Loss {
 
 /// What is written where losses are equal.
 const SAME: &str = "the same to the last digit";
-/// What is written where they differ no more than without any exhibit.
+/// What is written where they differ about as much as without any exhibit: a few times, as one run is no bound.
 const ROUNDING: &str = "as much as rounding";
 
 impl Loss {
@@ -24,7 +24,7 @@ impl Loss {
     pub(super) fn beside(&self, rounding: &Loss) -> String {
         match self.difference {
             0.0 => SAME.into(),
-            difference if difference <= 2.0 * rounding.difference => ROUNDING.into(),
+            difference if difference <= 8.0 * rounding.difference => ROUNDING.into(),
             difference => format!("{difference:.0e}{}", self.place),
         }
     }
@@ -52,9 +52,9 @@ mod tests {
         let rounding = read("3.1e-7 at step 4 under tp=2");
         let says = |line: &str| read(line).beside(&rounding);
         assert_eq!(says("0"), SAME);
-        assert_eq!(says("6e-7 at step 1 under dp=2"), ROUNDING);
+        assert_eq!(says("2e-6 at step 1 under dp=2"), ROUNDING);
         assert_eq!(says("0.0123 at step 2 under tp=2,sp"), "1e-2 at step 2 under tp=2,sp");
-        assert_eq!(says("7e-7 at step 2 under tp=2"), "7e-7 at step 2 under tp=2");
+        assert_eq!(says("3e-6 at step 2 under tp=2"), "3e-6 at step 2 under tp=2");
         for (label, measured, agree) in [
             ("as much as rounding; nobody looks", ROUNDING, true),
             (SAME, ROUNDING, false),
