@@ -28,10 +28,8 @@ fn labels(files: &[File]) -> Vec<Label> {
 
 /// The table of the page.
 fn table(labels: &[Label]) -> String {
-    let mut table =
-        "| | exhibit | what it breaks | source | killed by | f32 loss |\n|---|---|---|---|---|---|\n"
-            .to_owned();
-    for label in labels {
+    let head = "| | exhibit | what it breaks | source | killed by | f32 loss |\n|---|---|---|---|---|---|\n";
+    let row = |label: &Label| {
         let Label { number, title, told, breaks, killer, loss, path, .. } = label;
         let source = match &label.source {
             Some(source) => format!("[{}]({}): {told}", source.name, source.address),
@@ -41,10 +39,9 @@ fn table(labels: &[Label]) -> String {
             Killer::Compiler => killer.to_string(),
             Killer::Test { .. } => format!("`{killer}`"),
         };
-        table +=
-            &format!("| {number} | [{title}](../../{path}) | {breaks} | {source} | {killer} | {loss} |\n");
-    }
-    table
+        format!("| {number} | [{title}](../../{path}) | {breaks} | {source} | {killer} | {loss} |\n")
+    };
+    head.to_owned() + &labels.iter().map(row).collect::<Vec<_>>().concat()
 }
 
 /// Kills: a page that tells of other exhibits than there are.

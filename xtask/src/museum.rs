@@ -63,9 +63,12 @@ fn tour(only: Option<usize>) -> Result<ExitCode, String> {
     let jobs: BTreeSet<&Killer> = killers().filter(|killer| **killer != Killer::Compiler).collect();
     let jobs: Vec<&Killer> = jobs.into_iter().collect();
     for (killer, verdict) in jobs.iter().zip(each(&jobs, |killer| judge(&scratch, &built, killer, None))) {
-        if verdict? != Verdict::Passed {
-            return Err(format!("without any exhibit, {killer} does not pass"));
-        }
+        let why = match verdict? {
+            Verdict::Passed => continue,
+            Verdict::Killed => "fails".into(),
+            Verdict::Broken(why) => format!("tells nothing: {why}"),
+        };
+        return Err(format!("without any exhibit, {killer} {why}"));
     }
     let rounding = compare(&scratch, &built, None)?.ok_or("without any exhibit, no losses are compared")?;
     let uncompilable = uncompilable(root, &shown)?;
