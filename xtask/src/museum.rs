@@ -194,7 +194,7 @@ fn uncompilable(root: &Path, shown: &[&Label]) -> Result<BTreeSet<String>, Strin
     // Not in the copy: what lies below the target folder has its paths in the compiler's messages.
     let [krate, tests] = UNCOMPILABLE;
     let mut command = cargo(root);
-    command.args(["test", "--quiet", "--locked", "--package", krate, "--test", tests, "--", "--nocapture"]);
+    command.args(["test", "--quiet", "--locked", "--test", tests, "--", "--nocapture"]);
     let ended = run::run(command, 3 * LIMIT)?;
     let ok = |line: &str| {
         let line = plain(line);

@@ -9,6 +9,10 @@ use std::process::{Command, Stdio};
 /// Compares the losses of split f32 runs with those of an unsplit one.
 const LOSSES: [&str; 2] = ["equipart", "losses"];
 
+/// The crates whose tests labels may name. All are asked for in every call, or the crates of others would be built again
+/// with other features.
+const PACKAGES: [&str; 5] = ["tensor", "kernels", "layers", "parallel", "equipart"];
+
 /// Programs by crate and target: `lib`, a file of tests, or an example.
 pub(super) struct Built(BTreeMap<(String, String), PathBuf>);
 
@@ -34,26 +38,18 @@ pub(super) fn build<'a>(
     scratch: &Scratch,
     killers: impl Iterator<Item = &'a Killer>,
 ) -> Result<Built, String> {
-    let mut targets: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    let (mut targets, mut built) = (BTreeSet::new(), BTreeMap::new());
     for killer in killers {
-        if let Killer::Test { krate, target, .. } = killer {
-            targets.entry(krate).or_default().insert(target);
+        if let Killer::Test { target, .. } = killer {
+            targets.insert(&**target);
         }
     }
-    let (libs, files): (Vec<_>, Vec<_>) = targets
-        .iter()
-        .flat_map(|(krate, targets)| targets.iter().map(|target| (*krate, *target)))
-        .partition(|(_, target)| *target == "lib");
-    let mut built = BTreeMap::new();
-    if !libs.is_empty() {
-        let packages = libs.iter().flat_map(|(krate, _)| ["--package", krate]);
-        cargo(scratch, ["test", "--no-run", "--lib"].into_iter().chain(packages), &mut built)?;
+    let target = |target| if target == "lib" { vec!["--lib"] } else { vec!["--test", target] };
+    let targets: Vec<&str> = targets.into_iter().flat_map(target).collect();
+    if !targets.is_empty() {
+        cargo(scratch, ["test", "--no-run"].into_iter().chain(targets), &mut built)?;
     }
-    for (krate, target) in files {
-        cargo(scratch, ["test", "--no-run", "--package", krate, "--test", target].into_iter(), &mut built)?;
-    }
-    let [krate, example] = LOSSES;
-    let losses = ["build", "--profile", "test", "--package", krate, "--example", example];
+    let losses = ["build", "--profile", "test", "--example", LOSSES[1]];
     cargo(scratch, losses.into_iter(), &mut built)?;
     Ok(Built(built))
 }
@@ -66,6 +62,7 @@ fn cargo<'a>(
 ) -> Result<(), String> {
     let mut cargo = scratch.cargo();
     cargo.args(arguments).args(["--quiet", "--locked", "--message-format=json"]);
+    cargo.args(PACKAGES.iter().flat_map(|package| ["--package", package]));
     // Our own crates are built in half the time, and their proofs are still fast; those of others are there already.
     cargo.args([
         "--config",
