@@ -56,3 +56,7 @@ mod proof {}
 #[cfg(doctest)]
 #[doc = include_str!("cannot-see.md")]
 mod cannot_see {}
+
+#[cfg(doctest)]
+#[doc = include_str!("museum.md")]
+mod museum {}

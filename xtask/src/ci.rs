@@ -63,6 +63,8 @@ fn steps(root: &Path, with_book: bool) -> Result<Vec<Step>, String> {
             environment: Some(("RUSTFLAGS", "--cfg loom")),
             ..Step::new("cargo test --quiet --profile models --package comm --lib models::")
         },
+        Step::new("cargo test --quiet --package xtask"),
+        Step::new("cargo xtask museum"),
         Step::new("cargo fmt --check --all"),
         Step::new("cargo clippy --quiet --workspace --all-targets -- -D warnings"),
         Step {

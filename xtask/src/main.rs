@@ -1,6 +1,8 @@
-//! The project's own tasks: `cargo xtask ci` is what must pass before a change lands, here and on any machine;
-//! `cargo xtask mutants` shows that the proofs notice what goes wrong between ranks.
+//! The project's own tasks: `cargo xtask ci` is what must pass before a change lands, here and on any machine. Parts of
+//! it: `cargo xtask mutants` shows that the proofs notice what goes wrong between ranks, `cargo xtask museum` that they
+//! reject bugs that real systems shipped.
 mod ci;
+mod museum;
 mod mutants;
 mod readme;
 
@@ -13,11 +15,13 @@ The project's own tasks.
 Usage: cargo xtask <task>
 
 Tasks:
-  ci    the README's test command, then the table of mutants, models of how ranks meet, formatting, lints,
-        API documentation and the book; stops at the first step that fails, with that step's exit code
-  mutants
-        the proofs with one call between ranks gone wrong, of every layer and of drawn layouts: a table of what was
-        noticed; fails if one was not
+  ci                 the README's test command, then the table of mutants, models of how ranks meet, formatting,
+                     lints, API documentation, the museum and the book; stops at the first step that fails,
+                     with that step's exit code
+  mutants            the proofs with one call between ranks gone wrong, of every layer and of drawn layouts: a
+                     table of what was noticed; fails if one was not
+  museum [--only N]  puts bugs that real systems shipped into a scratch copy, one at a time, and runs the
+                     proof that must reject each; exits with 1 if one survives, and names it
 ";
 
 fn main() -> ExitCode {
@@ -25,11 +29,17 @@ fn main() -> ExitCode {
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["ci"] => ci::run(),
         ["mutants"] => mutants::run(),
-        ["-h" | "--help" | "help"] | ["ci" | "mutants", "-h" | "--help"] => {
+        ["museum"] => museum::run(None),
+        ["museum", "--only", number] => match number.parse() {
+            Ok(number) => museum::run(Some(number)),
+            Err(_) => refuse(&format!("--only is {number:?}; it must be the number of an exhibit")),
+        },
+        ["-h" | "--help" | "help"] | ["ci" | "mutants" | "museum", "-h" | "--help"] => {
             print!("{HELP}");
             ExitCode::SUCCESS
         }
         [] => refuse("No task is named"),
+        ["museum", ..] => refuse("The task `museum` takes nothing but `--only N`"),
         [task @ ("ci" | "mutants"), ..] => refuse(&format!("The task `{task}` takes no arguments")),
         [task, ..] => refuse(&format!("There is no task `{task}`")),
     }

@@ -1,0 +1,262 @@
+//! `cargo xtask museum`: bugs that real systems shipped, each a patch in `museum/`, put into a scratch copy behind a
+//! switch; the proof that its label names must pass without it and fail with it.
+mod build;
+mod header;
+mod loss;
+mod run;
+mod scratch;
+
+use build::Built;
+use header::{Killer, Label};
+use loss::Loss;
+use run::Verdict;
+use std::collections::{BTreeMap, BTreeSet};
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+/// How long a proof may take; each needs seconds.
+const LIMIT: Duration = Duration::from_mins(2);
+/// Where exhibits lie: patches, and code that does not compile.
+const FOLDERS: [(&str, &str); 2] = [("museum", "patch"), ("layers/tests/uncompilable", "rs")];
+/// The crate and the tests that see that code does not compile.
+const UNCOMPILABLE: [&str; 2] = ["layers", "uncompilable"];
+
+/// Runs the museum, or one exhibit of it.
+pub(crate) fn run(only: Option<usize>) -> ExitCode {
+    match tour(only) {
+        Ok(code) => code,
+        Err(why) => {
+            eprintln!("The museum is closed: {why}.");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// One exhibit, and what came of it.
+struct Seen<'a> {
+    label: &'a Label,
+    verdict: Verdict,
+    loss: String,
+}
+
+fn tour(only: Option<usize>) -> Result<ExitCode, String> {
+    let start = Instant::now();
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the workspace");
+    let labels = labels(root)?;
+    let shown: Vec<&Label> = labels.iter().filter(|label| only.is_none_or(|n| n == label.number)).collect();
+    if shown.is_empty() {
+        return Err(format!("exhibit {} is not there: they are 1 to {}", only.unwrap_or(1), labels.len()));
+    }
+    let patches: Vec<PathBuf> =
+        labels.iter().filter(|l| l.killer != Killer::Compiler).map(|l| root.join(&l.path)).collect();
+    let target = target(root)?;
+    let tree = scratch::make(root, &target.join("museum"), &patches)?;
+    let scratch = Scratch { tree, target };
+    let killers = || shown.iter().map(|label| &label.killer);
+    let built = build::build(&scratch, killers())?;
+    eprintln!("{} patches apply, alone and together; built after {}", patches.len(), seconds(start));
+    let jobs: BTreeSet<&Killer> = killers().filter(|killer| **killer != Killer::Compiler).collect();
+    let jobs: Vec<&Killer> = jobs.into_iter().collect();
+    for (killer, verdict) in jobs.iter().zip(each(&jobs, |killer| judge(&scratch, &built, killer, None))) {
+        let why = match verdict? {
+            Verdict::Passed => continue,
+            Verdict::Killed => "fails".into(),
+            Verdict::Broken(why) => format!("tells nothing: {why}"),
+        };
+        return Err(format!("without any exhibit, {killer} {why}"));
+    }
+    let rounding = compare(&scratch, &built, None)?.ok_or("without any exhibit, no losses are compared")?;
+    let uncompilable = uncompilable(root, &shown)?;
+    let seen = each(&shown, |label| see(&scratch, &built, label, &rounding, &uncompilable));
+    let seen: Vec<Seen> = seen.into_iter().collect::<Result<_, _>>()?;
+    Ok(report(&seen, start))
+}
+
+/// Every exhibit, by number.
+fn labels(root: &Path) -> Result<Vec<Label>, String> {
+    let mut labels = Vec::new();
+    for (folder, extension) in FOLDERS {
+        let entries =
+            fs::read_dir(root.join(folder)).map_err(|why| format!("{folder} cannot be listed ({why})"))?;
+        for path in entries.filter_map(|entry| Some(entry.ok()?.path())) {
+            if path.extension().is_some_and(|own| own == extension) {
+                let text = fs::read_to_string(&path)
+                    .map_err(|why| format!("{} cannot be read ({why})", path.display()))?;
+                let name = path.file_name().unwrap_or_default().to_string_lossy();
+                labels.push(Label::read(&format!("{folder}/{name}"), &text)?);
+            }
+        }
+    }
+    labels.sort_by_key(|label| label.number);
+    match header::disorder(&labels) {
+        wrong if wrong.is_empty() => Ok(labels),
+        wrong => Err(wrong.join("; ")),
+    }
+}
+
+/// Where cargo builds, as it says itself.
+fn target(root: &Path) -> Result<PathBuf, String> {
+    let output = cargo(root).args(["metadata", "--no-deps", "--format-version=1", "--offline"]).output();
+    let output = output.map_err(|why| format!("cargo cannot be started ({why})"))?;
+    let metadata: Option<serde_json::Value> = serde_json::from_slice(&output.stdout).ok();
+    let folder = metadata.and_then(|m| m["target_directory"].as_str().map(PathBuf::from));
+    folder.ok_or_else(|| "cargo does not say where it builds".into())
+}
+
+/// Cargo in a folder, with no exhibit on.
+fn cargo(folder: &Path) -> Command {
+    let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.current_dir(folder).env_remove("EXHIBIT");
+    cargo
+}
+
+/// The scratch copy, and where it is built.
+struct Scratch {
+    tree: PathBuf,
+    target: PathBuf,
+}
+
+impl Scratch {
+    /// Cargo in the copy, building where the workspace does: the crates of others are there already.
+    fn cargo(&self) -> Command {
+        let mut cargo = cargo(&self.tree);
+        cargo.env("CARGO_TARGET_DIR", &self.target);
+        cargo
+    }
+}
+
+/// Does `work` for each item, as many at once as there are cores.
+fn each<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
+    let (next, done) = (AtomicUsize::new(0), Mutex::new(BTreeMap::new()));
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..cores.min(items.len()) {
+            scope.spawn(|| {
+                while let at = next.fetch_add(1, Ordering::Relaxed)
+                    && at < items.len()
+                {
+                    let result = work(&items[at]);
+                    done.lock().expect("nothing panics under this lock").insert(at, result);
+                }
+            });
+        }
+    });
+    done.into_inner().expect("nothing panics under this lock").into_values().collect()
+}
+
+/// Runs one check with one exhibit on, or none.
+fn judge(
+    scratch: &Scratch,
+    built: &Built,
+    killer: &Killer,
+    exhibit: Option<usize>,
+) -> Result<Verdict, String> {
+    let Killer::Test { krate, target, test } = killer else { return Ok(Verdict::Passed) };
+    let mut command = build::program(built.of(krate, target)?, &scratch.tree.join(krate), exhibit);
+    command.args([test, "--exact", "--nocapture", "--test-threads=1"]);
+    Ok(run::verdict(&scratch.tree, test, &run::run(command, LIMIT)?))
+}
+
+/// What the comparison of losses says; nothing if it does not come to an end.
+fn compare(scratch: &Scratch, built: &Built, exhibit: Option<usize>) -> Result<Option<Loss>, String> {
+    let ended = run::run(build::program(built.losses(), &scratch.tree, exhibit), LIMIT)?;
+    Ok(Loss::read(&ended.said))
+}
+
+fn see<'a>(
+    scratch: &Scratch,
+    built: &Built,
+    label: &'a Label,
+    rounding: &Loss,
+    uncompilable: &BTreeSet<String>,
+) -> Result<Seen<'a>, String> {
+    if label.killer == Killer::Compiler {
+        let killed = uncompilable.contains(&label.path);
+        let verdict = if killed { Verdict::Killed } else { Verdict::Passed };
+        return Ok(Seen { label, verdict, loss: label.loss.clone() });
+    }
+    let verdict = judge(scratch, built, &label.killer, Some(label.number))?;
+    let loss = compare(scratch, built, Some(label.number))?;
+    let loss = loss.map_or_else(|| "no loss: the run fails".into(), |loss| loss.beside(rounding));
+    Ok(Seen { label, verdict, loss })
+}
+
+/// The exhibits that do not compile, as `trybuild` says; none is asked for, none is built.
+fn uncompilable(root: &Path, shown: &[&Label]) -> Result<BTreeSet<String>, String> {
+    if shown.iter().all(|label| label.killer != Killer::Compiler) {
+        return Ok(BTreeSet::new());
+    }
+    // Not in the copy: what lies below the target folder has its paths in the compiler's messages.
+    let [krate, tests] = UNCOMPILABLE;
+    let mut command = cargo(root);
+    command.args(["test", "--quiet", "--locked", "--test", tests, "--", "--nocapture"]);
+    let ended = run::run(command, 3 * LIMIT)?;
+    let ok = |line: &str| {
+        let line = plain(line);
+        let path = line.strip_prefix("test ")?.strip_suffix(" ... ok")?;
+        Some(format!("{krate}/{}", path.split(' ').next()?))
+    };
+    Ok(ended.said.lines().filter_map(ok).collect())
+}
+
+/// A line without its colours.
+fn plain(line: &str) -> String {
+    let mut parts = line.split("\u{1b}[");
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |text, part| text + part.split_once('m').map_or(part, |(_, after)| after))
+}
+
+/// The table, the survivors, and the line that counts.
+fn report(seen: &[Seen], start: Instant) -> ExitCode {
+    let mut rows = vec![["", "exhibit", "source", "killed by", "f32 loss"].map(str::to_owned)];
+    rows.extend(seen.iter().map(|Seen { label, loss, .. }| {
+        let source = label.source.as_ref().map_or("textbook", |source| &source.name);
+        let (number, killer) = (label.number.to_string(), label.killer.to_string());
+        [number, label.title.clone(), source.into(), killer, loss.clone()]
+    }));
+    println!("{}", aligned(&rows));
+    let mut code = ExitCode::SUCCESS;
+    for Seen { label, verdict, loss } in seen {
+        let why = match verdict {
+            Verdict::Killed if loss::agrees(&label.loss, loss) => continue,
+            Verdict::Killed => format!("its label says of the f32 loss {:?}, the run {loss:?}", label.loss),
+            Verdict::Passed => format!("{} lets it pass", label.killer),
+            Verdict::Broken(why) => format!("{} tells nothing of it: {why}", label.killer),
+        };
+        println!("exhibit {} ({}): {why}", label.number, label.path);
+        code = ExitCode::FAILURE;
+    }
+    let killed = |compiler: bool| {
+        let of = seen.iter().filter(|seen| (seen.label.killer == Killer::Compiler) == compiler);
+        let (all, killed): (Vec<_>, Vec<_>) =
+            of.map(|seen| (1, usize::from(seen.verdict == Verdict::Killed))).unzip();
+        (killed.iter().sum::<usize>(), all.len())
+    };
+    let ((by_proofs, patches), (by_compiler, code_files)) = (killed(false), killed(true));
+    println!(
+        "{by_proofs} of {patches} patches killed by a proof, {by_compiler} of {code_files} files by the compiler, in {}",
+        seconds(start)
+    );
+    println!("{} of {} killed", by_proofs + by_compiler, seen.len());
+    code
+}
+
+/// Rows as lines, their cells one below the other.
+fn aligned<const N: usize>(rows: &[[String; N]]) -> String {
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..N).map(width).collect();
+    let line = |row: &[String; N]| {
+        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}"));
+        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned() + "\n"
+    };
+    rows.iter().map(line).collect()
+}
+
+fn seconds(since: Instant) -> String {
+    format!("{:.1} s", since.elapsed().as_secs_f64())
+}

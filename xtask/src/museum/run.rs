@@ -1,0 +1,125 @@
+//! One program, once: to its end or to a limit, and what a proof's end means.
+use std::fs;
+use std::io::Read;
+use std::path::Path;
+use std::process::{Command, ExitStatus};
+use std::time::{Duration, Instant};
+
+/// How a program ended, and all that it said.
+pub(super) struct Ended {
+    /// None: it did not end in time.
+    pub(super) status: Option<ExitStatus>,
+    /// Both its outputs.
+    pub(super) said: String,
+}
+
+/// Runs a program until it ends or the limit is over.
+///
+/// # Errors
+/// If it cannot be started or watched.
+pub(super) fn run(mut command: Command, limit: Duration) -> Result<Ended, String> {
+    let program = command.get_program().display().to_string();
+    let cannot = |why: std::io::Error| format!("{program} cannot be run ({why})");
+    let (mut reader, writer) = std::io::pipe().map_err(cannot)?;
+    command.stdout(writer.try_clone().map_err(cannot)?).stderr(writer);
+    let mut child = command.spawn().map_err(cannot)?;
+    drop(command); // and with it our ends of the pipe, so that reading ends with the program
+    let said = std::thread::spawn(move || {
+        let mut said = Vec::new();
+        reader.read_to_end(&mut said).map(|_| said)
+    });
+    let start = Instant::now();
+    let status = loop {
+        match child.try_wait().map_err(cannot)? {
+            Some(status) => break Some(status),
+            None if start.elapsed() > limit => {
+                let _ = child.kill(); // it may have ended just now
+                let _ = child.wait();
+                break None;
+            }
+            None => std::thread::sleep(Duration::from_millis(5)),
+        }
+    };
+    // What a killed program started may live on and hold the pipe, so nobody waits for its end.
+    let said = match status {
+        Some(_) => said.join().expect("reading does not panic").map_err(cannot)?,
+        None => Vec::new(),
+    };
+    Ok(Ended { status, said: String::from_utf8_lossy(&said).into_owned() })
+}
+
+/// What a proof said of the tree in front of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// It passed.
+    Passed,
+    /// It failed by an assertion.
+    Killed,
+    /// Neither: it did not end, did not run, or failed by something else than an assertion.
+    Broken(String),
+}
+
+/// Reads the end of a test program that was asked for one test. An assertion is told from any other panic by the line of
+/// the tree at which it stands.
+pub(super) fn verdict(tree: &Path, test: &str, ended: &Ended) -> Verdict {
+    let Ended { status, said } = ended;
+    let last = || said.lines().map(str::trim).rfind(|line| !line.is_empty()).unwrap_or_default();
+    match status.map(|status| status.code()) {
+        None => Verdict::Broken("it did not end in time".into()),
+        Some(_) if said.contains("running 0 tests") => Verdict::Broken(format!("there is no test `{test}`")),
+        Some(Some(0)) => Verdict::Passed,
+        Some(Some(101)) => match panicked(said) {
+            Some((file, line)) if asserts(&tree.join(file), line) => Verdict::Killed,
+            Some((file, line)) => {
+                Verdict::Broken(format!("it fails at {file}:{line}, which asserts nothing"))
+            }
+            None => Verdict::Broken(format!("it fails without a panic: {}", last())),
+        },
+        _ => Verdict::Broken(format!("it crashed: {}", last())),
+    }
+}
+
+/// Where the panic was, `panicked at layers/src/row.rs:12:3:`: the last that is told, since a test that panics with what
+/// a rank told of its own panic tells both.
+fn panicked(said: &str) -> Option<(&str, usize)> {
+    let (_, place) = said.rsplit_once("panicked at ")?;
+    let (file, rest) = place.split_once(':')?;
+    let digits = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
+    Some((file, rest[..digits].parse().ok()?))
+}
+
+/// Whether a line of a file begins an assertion.
+fn asserts(file: &Path, line: usize) -> bool {
+    let text = fs::read_to_string(file).unwrap_or_default();
+    line.checked_sub(1).and_then(|line| text.lines().nth(line)).is_some_and(|line| line.contains("assert"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(script: &str, limit: Duration) -> Ended {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        run(command, limit).unwrap()
+    }
+
+    /// Kills: a survivor, a crash, a stuck proof or a test that is not there taken for a kill.
+    #[test]
+    fn only_an_assertion_kills() {
+        let tree = tempfile::tempdir().unwrap();
+        fs::write(tree.path().join("x.rs"), "let x = 1;\nassert_eq!(\nx[3]\n").unwrap();
+        let of = |script: &str| verdict(tree.path(), "a::b", &shell(script, Duration::from_secs(20)));
+        assert_eq!(of("echo running 1 test"), Verdict::Passed);
+        let panics = |at: &str| of(&format!("echo \"rank 0: panicked at {at} of 3 differ\"; exit 101"));
+        assert_eq!((panics("x.rs:2:1:\n2"), panics("x.rs:2: 2")), (Verdict::Killed, Verdict::Killed));
+        assert_eq!(panics("x.rs:1:1:\nrank 1: panicked at x.rs:2: 2"), Verdict::Killed);
+        let broken = |verdict| matches!(verdict, Verdict::Broken(_));
+        assert!(
+            ["x.rs:3:1:", "x.rs:9:1:", "x.rs:0:1:", "y.rs:2:1:", "x.rs"].map(panics).into_iter().all(broken)
+        );
+        assert!(["echo running 0 tests", "exit 101", "kill -9 $$", "exit 1"].map(of).into_iter().all(broken));
+        let stuck = verdict(tree.path(), "a", &shell("sleep 60", Duration::from_millis(50)));
+        assert_eq!(stuck, Verdict::Broken("it did not end in time".into()));
+    }
+}

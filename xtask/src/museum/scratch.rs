@@ -1,0 +1,169 @@
+//! The scratch copy: the tracked tree with the switch, and every exhibit behind it.
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// The switch that patches ask: `exhibit!(7)`, written into the copy alone.
+const SWITCH: &str = "\
+//! Which exhibit of the museum is on: the number in the variable `EXHIBIT`, none without it.
+use std::sync::LazyLock;
+
+static ON: LazyLock<Option<u32>> = LazyLock::new(|| std::env::var(\"EXHIBIT\").ok()?.parse().ok());
+
+/// Whether this exhibit is on.
+pub fn on(number: u32) -> bool {
+    *ON == Some(number)
+}
+
+/// Whether an exhibit is on.
+#[macro_export]
+macro_rules! exhibit {
+    ($number:literal) => {
+        $crate::exhibit::on($number)
+    };
+}
+";
+
+/// Makes or renews the copy in `folder/tree` with all patches applied, and hands it back. Files that stay the same are
+/// not touched, so that little is built again.
+///
+/// # Errors
+/// One sentence for the terminal; it names every patch that does not apply alone, or the first that does not apply
+/// beside the others.
+pub(super) fn make(root: &Path, folder: &Path, patches: &[PathBuf]) -> Result<PathBuf, String> {
+    let (fresh, tree) = (folder.join("fresh"), folder.join("tree"));
+    if fresh.exists() {
+        fs::remove_dir_all(&fresh).map_err(|why| say("cannot be removed", &fresh, &why))?;
+    }
+    let mut files = tracked(root)?;
+    files.insert("tensor/src/exhibit.rs".into(), SWITCH.into());
+    let lib = files.get_mut(Path::new("tensor/src/lib.rs")).ok_or("tensor/src/lib.rs is not tracked")?;
+    lib.extend_from_slice(b"\npub mod exhibit;\n");
+    for (path, bytes) in &files {
+        write(&fresh.join(path), bytes)?;
+    }
+    let stuck: Vec<_> = patches.iter().filter_map(|patch| apply(&fresh, patch, true).err()).collect();
+    if !stuck.is_empty() {
+        return Err(format!("these patches do not apply to the tree as it is:\n  {}", stuck.join("\n  ")));
+    }
+    for patch in patches {
+        apply(&fresh, patch, false).map_err(|why| format!("beside the patches before it, {why}"))?;
+    }
+    renew(&fresh, &tree)?;
+    Ok(tree)
+}
+
+fn say(what: &str, path: &Path, why: &std::io::Error) -> String {
+    format!("{} {what} ({why})", path.display())
+}
+
+/// Every file that git tracks or would track, as it lies here.
+fn tracked(root: &Path) -> Result<BTreeMap<PathBuf, Vec<u8>>, String> {
+    let list = ["ls-files", "-z", "--cached", "--others", "--exclude-standard", "--deduplicate"];
+    let output = Command::new("git").args(list).current_dir(root).output();
+    let output = output.map_err(|why| format!("git cannot be started ({why})"))?;
+    let paths = String::from_utf8(output.stdout).map_err(|_| "a tracked path is no UTF-8")?;
+    if !output.status.success() || paths.is_empty() {
+        return Err("git lists no files: the museum needs a checkout".into());
+    }
+    let read = |path: &str| match fs::read(root.join(path)) {
+        Ok(bytes) => Some(Ok((path.into(), bytes))),
+        Err(why) if why.kind() == std::io::ErrorKind::NotFound => None, // deleted, and not yet committed
+        Err(why) => Some(Err(say("cannot be read", Path::new(path), &why))),
+    };
+    paths.split_terminator('\0').filter_map(read).collect()
+}
+
+fn write(path: &Path, bytes: &[u8]) -> Result<(), String> {
+    let folder = path.parent().expect("a file lies in a folder");
+    let written = fs::create_dir_all(folder).and_then(|()| fs::write(path, bytes));
+    written.map_err(|why| say("cannot be written", path, &why))
+}
+
+/// Applies a patch, or only sees whether it would apply.
+fn apply(tree: &Path, patch: &Path, check: bool) -> Result<(), String> {
+    let mut git = Command::new("git");
+    git.arg("apply").args(check.then_some("--check")).arg(patch).current_dir(tree);
+    // The copy lies inside of a checkout, to whose root git would take the paths to be relative.
+    git.env("GIT_CEILING_DIRECTORIES", tree.parent().expect("the copy lies in a folder"));
+    let output = git.stdin(Stdio::null()).output().map_err(|why| format!("git cannot be started ({why})"))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let why = String::from_utf8_lossy(&output.stderr);
+    let why = why.lines().next().unwrap_or("git apply does not say why");
+    Err(format!("{}: {why}", patch.file_name().unwrap_or_default().display()))
+}
+
+/// Makes `tree` equal to `fresh`, writing only what differs.
+fn renew(fresh: &Path, tree: &Path) -> Result<(), String> {
+    let (wanted, there) = (walk(fresh)?, if tree.exists() { walk(tree)? } else { BTreeMap::new() });
+    for path in there.keys().filter(|path| !wanted.contains_key(*path)) {
+        fs::remove_file(tree.join(path)).map_err(|why| say("cannot be removed", path, &why))?;
+    }
+    for (path, bytes) in wanted.iter().filter(|(path, bytes)| there.get(*path) != Some(bytes)) {
+        write(&tree.join(path), bytes)?;
+    }
+    Ok(())
+}
+
+fn walk(folder: &Path) -> Result<BTreeMap<PathBuf, Vec<u8>>, String> {
+    let (mut files, mut folders) = (BTreeMap::new(), vec![folder.to_owned()]);
+    while let Some(next) = folders.pop() {
+        for entry in fs::read_dir(&next).map_err(|why| say("cannot be listed", &next, &why))? {
+            let path = entry.map_err(|why| say("cannot be listed", &next, &why))?.path();
+            if path.is_dir() {
+                folders.push(path);
+            } else {
+                let name = path.strip_prefix(folder).expect("below the folder").to_owned();
+                files.insert(name, fs::read(&path).map_err(|why| say("cannot be read", &path, &why))?);
+            }
+        }
+    }
+    Ok(files)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PATCH: &str =
+        "Title: x\n\ndiff --git a/f b/f\n--- a/f\n+++ b/f\n@@ -1,2 +1,2 @@\n one\n-two\n+TWO\n";
+
+    /// Inside of a checkout, as the scratch copy is. Kills: a patch that is skipped and said to apply, one that does
+    /// not apply and is not named, a check that changes the tree.
+    #[test]
+    fn patches_apply_or_are_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().canonicalize().unwrap();
+        assert!(Command::new("git").args(["init", "--quiet"]).current_dir(&root).status().unwrap().success());
+        let (tree, patch) = (root.join("tree"), root.join("1-x.patch"));
+        write(&tree.join("f"), b"one\ntwo\n").unwrap();
+        write(&patch, PATCH.as_bytes()).unwrap();
+        let text = || fs::read_to_string(tree.join("f")).unwrap();
+        apply(&tree, &patch, true).unwrap();
+        assert_eq!(text(), "one\ntwo\n");
+        apply(&tree, &patch, false).unwrap();
+        assert_eq!(text(), "one\nTWO\n");
+        let why = apply(&tree, &patch, true).unwrap_err();
+        assert!(why.starts_with("1-x.patch: error: patch failed: f:1"), "{why}");
+    }
+
+    /// Kills: a file that stays though it is gone, a file that is written though it is the same.
+    #[test]
+    fn renewing_touches_only_what_differs() {
+        let folder = tempfile::tempdir().unwrap();
+        let (fresh, tree) = (folder.path().join("fresh"), folder.path().join("tree"));
+        for (path, text) in [("a", "1"), ("b/c", "2")] {
+            write(&fresh.join(path), text.as_bytes()).unwrap();
+        }
+        for (path, text) in [("a", "1"), ("b/c", "old"), ("gone", "3")] {
+            write(&tree.join(path), text.as_bytes()).unwrap();
+        }
+        let before = fs::metadata(tree.join("a")).unwrap().modified().unwrap();
+        renew(&fresh, &tree).unwrap();
+        assert_eq!(walk(&tree).unwrap(), walk(&fresh).unwrap());
+        assert_eq!(fs::metadata(tree.join("a")).unwrap().modified().unwrap(), before);
+    }
+}
