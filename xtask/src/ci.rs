@@ -66,6 +66,7 @@ fn steps(root: &Path, with_book: bool) -> Result<Vec<Step>, String> {
         Step::new("cargo test --quiet --package xtask"),
         Step::new("cargo xtask museum"),
         Step::new("cargo fmt --check --all"),
+        Step::new(&listed_files(root)?),
         Step::new("cargo clippy --quiet --workspace --all-targets -- -D warnings"),
         Step {
             environment: Some(("RUSTDOCFLAGS", "-D warnings")),
@@ -74,6 +75,18 @@ fn steps(root: &Path, with_book: bool) -> Result<Vec<Step>, String> {
     ];
     steps.extend(with_book.then(|| Step::new("mdbook build docs")));
     Ok(steps)
+}
+
+/// Formatting of the files that a list declares, where `cargo fmt` does not find them.
+fn listed_files(root: &Path) -> Result<String, String> {
+    const FOLDER: &str = "layers/src/strategies";
+    let entries =
+        fs::read_dir(root.join(FOLDER)).map_err(|why| format!("{FOLDER} cannot be read ({why})"))?;
+    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let mut files: Vec<_> =
+        names.filter(|name| name.ends_with(".rs")).map(|n| format!("{FOLDER}/{n}")).collect();
+    files.sort();
+    Ok(format!("rustfmt --check --edition 2024 {}", files.join(" ")))
 }
 
 fn has_mdbook() -> bool {
