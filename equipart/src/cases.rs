@@ -23,7 +23,8 @@ pub use report::Report;
 
 use crate::prove::Subject;
 use crate::{Error, Layout, Result};
-use layers::{Kind, Shape};
+use comm::Axis;
+use layers::{Kind, Rates, Shape};
 use parallel::{Batch, Sequence};
 use serde::{Deserialize, Serialize};
 use tensor::{IGNORED, Key, mix};
@@ -99,7 +100,33 @@ impl Case {
                 &format!("1 to {most}, with a prompt of 1 to all of it"),
             );
         }
+        case.check_rates()?;
+        case.layout.fits(&case.shape)?;
+        let data = case.layout.size(Axis::Dp);
+        for (batch, _) in case.subject()?.steps {
+            (0..batch.microbatches().len()).try_for_each(|m| batch.share(m, 0, data).map(|_| ()))?;
+        }
         Ok(case)
+    }
+    fn check_rates(&self) -> Result<()> {
+        let Shape { heads, window, dropout: Rates { embedding, attention, residual }, loss, .. } = self.shape;
+        for rate in [embedding, attention, residual, loss.smoothing] {
+            if !(0.0..1.0).contains(&rate) {
+                return Err(Error::new(format!(
+                    "no case: a rate of dropout or smoothing is {rate}; it must be 0 or more and below 1"
+                )));
+            }
+        }
+        if !heads.queries.is_multiple_of(heads.keys) {
+            let (queries, keys) = (heads.queries, heads.keys);
+            return Err(Error::new(format!(
+                "no case: {queries} query heads cannot share {keys} key heads; these must divide them"
+            )));
+        }
+        if window.is_some_and(|window| window.size == 0) {
+            return Err(Error::new("no case: the window is 0; it must be at least 1"));
+        }
+        Ok(())
     }
     /// Its line of JSON.
     pub fn line(&self) -> String {

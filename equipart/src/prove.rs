@@ -49,6 +49,9 @@ pub struct Verdict {
     pub window: Option<usize>,
     /// What differs first.
     pub first_difference: Option<Difference>,
+    /// Why a rank failed, where a case that should run to its end did not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
 }
 
 /// What one rank saw: the weights before, and everything after.
@@ -210,16 +213,7 @@ fn under_keys(
         let runs: Vec<_> = keys.iter().map(|&key| scope.spawn(move || one(key))).collect();
         runs.into_iter().map(|run| run.join().expect("ranks' panics are errors")).collect()
     });
-    let mut verdict = Verdict {
-        layout: layout.to_string(),
-        keys: keys.iter().map(|k| format!("{:#018x}", k.0)).collect(),
-        equal: true,
-        bound_log2: None,
-        tensors: 0,
-        elements: 0,
-        window: None,
-        first_difference: None,
-    };
+    let mut verdict = Verdict::of(layout, keys);
     for ranks in under_all_keys {
         for (tensors, elements, difference) in ranks? {
             verdict.tensors += tensors;
@@ -268,10 +262,31 @@ fn compare(mine: &Trace, truth: &Trace, rank: usize) -> Compared {
 }
 
 impl Verdict {
+    /// Nothing compared yet.
+    fn of(layout: &Layout, keys: &[Key]) -> Self {
+        Self {
+            layout: layout.to_string(),
+            keys: keys.iter().map(|k| format!("{:#018x}", k.0)).collect(),
+            equal: true,
+            bound_log2: None,
+            tensors: 0,
+            elements: 0,
+            window: None,
+            first_difference: None,
+            error: None,
+        }
+    }
+    /// Of a run that did not come to its end, although it should.
+    pub fn failed(layout: &Layout, keys: &[Key], why: String) -> Self {
+        Self { equal: false, error: Some(why), ..Self::of(layout, keys) }
+    }
     /// The statement, in words: what was shown, how surely, and what it does not say.
     pub fn statement(&self) -> String {
         let Verdict { layout, tensors, elements, .. } = self;
         let keys = self.keys.join(" and ");
+        if let Some(why) = &self.error {
+            return format!("Not equal: under {layout} and the keys {keys}, it fails: {why}");
+        }
         let Some(d) = &self.first_difference else {
             let sure = match self.bound_log2 {
                 Some(log2) => format!("a wrong program would pass with probability at most 2^{log2:.1}"),

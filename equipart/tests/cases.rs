@@ -15,10 +15,7 @@ fn keep(failure: Failure) -> ! {
         Ok(()) => "the case has been added to equipart/tests/regressions.jsonl".to_string(),
         Err(why) => format!("{KEPT} could not be written: {why}"),
     };
-    match failure.clone().located() {
-        Ok(located) => panic!("{}\n{told}", located.statement()),
-        Err(why) => panic!("{}\nlooking for the place failed: {why}\n{told}", failure.statement()),
-    }
+    panic!("{}\n{told}", failure.located().statement());
 }
 
 fn campaign(key: Key, cases: usize) {

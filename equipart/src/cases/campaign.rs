@@ -75,7 +75,7 @@ pub struct Campaign<'a> {
     pub key: Key,
     /// The most cases.
     pub cases: Option<usize>,
-    /// When no further case is begun.
+    /// When no further case is begun; the first always is.
     pub until: Option<Instant>,
     /// The layout of all cases, if it is not to be drawn.
     pub layout: Option<Layout>,
@@ -144,7 +144,7 @@ impl Campaign<'_> {
     fn take(&self, next: &Next, stop: &AtomicBool) -> Option<(usize, Key)> {
         let mut next = next.lock().unwrap_or_else(PoisonError::into_inner);
         let enough = self.cases.is_some_and(|cases| next.0 >= cases)
-            || self.until.is_some_and(|until| Instant::now() >= until)
+            || (next.0 > 0 && self.until.is_some_and(|until| Instant::now() >= until))
             || stop.load(Ordering::Relaxed);
         let taken = *next;
         *next = (taken.0 + 1, taken.1.next());
@@ -153,15 +153,15 @@ impl Campaign<'_> {
 }
 
 impl Failure {
-    /// The same, with what comes before the difference; it takes another run, in which everything is looked at.
-    ///
-    /// # Errors
-    /// As [`prove::locate`].
-    pub fn located(mut self) -> Result<Self> {
-        if self.first_difference.is_some() {
-            let located = prove::locate(&self.case.subject()?, &self.case.layout, &[self.case.key()])?;
-            self.first_difference = located.or(self.first_difference);
+    /// The same, with what comes before the difference; it takes another run, in which everything is looked at. If that
+    /// run tells nothing, what is known stays.
+    #[must_use]
+    pub fn located(mut self) -> Self {
+        let locate = || prove::locate(&self.case.subject()?, &self.case.layout, &[self.case.key()]);
+        if let Some(seen) = self.first_difference.take() {
+            let located = caught(locate).ok().and_then(Result::ok).flatten();
+            self.first_difference = Some(located.unwrap_or(seen));
         }
-        Ok(self)
+        self
     }
 }
