@@ -2,6 +2,7 @@
 use super::{Case, Document, Step};
 use comm::Axis;
 use kernels::Activation::{Gelu, GeluTanh, Relu};
+use layers::strategy::Key;
 use layers::{FeedForward, Kind, NormKind, Positions, Window};
 use parallel::deal;
 use tensor::Scaling;
@@ -88,7 +89,7 @@ fn silent_rank(case: &Case) -> bool {
 }
 
 fn empty_region(case: &Case) -> bool {
-    let regions = case.layout.strategies().iter().any(|about| about.key.written(2) == "tp=2,sp");
+    let regions = case.layout.strategies().iter().any(|about| matches!(about.key, Key::Beside("sp", _)));
     regions && shares(case).any(|share| tokens(share) < case.layout.size(Axis::Tp))
 }
 

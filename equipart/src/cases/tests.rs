@@ -81,13 +81,13 @@ fn a_case_is_a_function_of_its_number() {
 fn lines_read_with_what_they_leave_out() {
     let line = |shape: &str, step: &str| {
         format!(
-            r#"{{"key":"0x1","layout":"tp=2","shape":{shape},"optimizer":"sgd","lr":1.0,"steps":[{step}]}}"#
+            r#"{{"key":"0x1","layout":"none","shape":{shape},"optimizer":"sgd","lr":1.0,"steps":[{step}]}}"#
         )
     };
     let step = r#"{"microbatches":1,"sequences":[["..x","."]]}"#;
     let case = Case::parse(&line(r#"{"width":3}"#, step)).unwrap();
     assert_eq!(case.shape, Shape { width: 3, ..Shape::LLAMA });
-    assert_eq!((case.texts.len(), case.clip, case.layout.ranks()), (0, None, 2));
+    assert_eq!((case.texts.len(), case.clip, case.layout.ranks()), (0, None, 1));
     let subject = case.subject().unwrap();
     assert_eq!((subject.steps[0].0.tokens(), subject.steps[0].0.counted()), (4, 3));
     let why = |line: String| Case::parse(&line).unwrap_err().why;
@@ -163,6 +163,17 @@ fn a_planted_bug_is_found_and_shrunk_to_what_it_needs() {
         assert!(
             failure.statement().contains(&failure.case.line()) && failure.statement().contains("\"planted\"")
         );
+    }
+}
+
+/// What breaks on two ranks and on eight, but on no other number, is shrunk to two. Kills: a search for the smallest that
+/// takes what holds on three ranks to hold on two.
+#[test]
+fn a_bug_of_some_numbers_of_ranks_is_shrunk_to_the_fewest() {
+    let judge = |case: &Case| never(case, [2, 8].contains(&case.layout.size(comm::Axis::Tp)));
+    for key in 0..8 {
+        let failure = campaign(key, &judge, &|_, _| ()).failure.unwrap();
+        assert_eq!(failure.case.layout.to_string(), "tp=2", "{}", failure.case);
     }
 }
 
