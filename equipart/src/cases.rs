@@ -4,7 +4,7 @@
 //! JSON, and is proven under one key of the field. What cases must be like, because bugs hide where they are not, is a
 //! list too: [`HABITS`].
 //!
-//! Source: Claessen, Hughes, "QuickCheck", ICFP 2000 (properties of drawn values); MacIver, Donaldson, "Test-case
+//! Source: Claessen, Hughes, "`QuickCheck`", ICFP 2000 (properties of drawn values); `MacIver`, Donaldson, "Test-case
 //! reduction via test-case generation", ECOOP 2020 (why what was drawn is shrunk, and not what became of it).
 mod campaign;
 mod document;
@@ -197,6 +197,7 @@ mod written {
 mod hexadecimal {
     use serde::{Deserialize, Deserializer, Serializer, de::Error};
 
+    #[allow(clippy::trivially_copy_pass_by_ref)] // serde hands over a reference
     pub(super) fn serialize<S: Serializer>(key: &u64, to: S) -> Result<S::Ok, S::Error> {
         to.collect_str(&format_args!("{key:#018x}"))
     }

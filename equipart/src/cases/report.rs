@@ -92,30 +92,28 @@ impl Report {
         if let Some(failure) = &self.failure {
             return failure.statement();
         }
-        let mut says = format!(
-            "{cases} drawn case{s} from the key {key}: under {under}, training equals the unsplit oracle in the field of \
-             2^61 - 1.\n\
-             Equal bit for bit: {tensors} tensors, {elements} elements (logits, losses, norms, every gradient, every new \
-             weight), on every rank,\nunder one key a case.\n",
-            s = if *cases == 1 { "" } else { "s" },
-        );
-        for (title, counts) in [("strategy", &self.strategies), ("habit", &self.habits)] {
-            table(&mut says, title, counts.iter().map(|count| (&count.what, count.cases)));
+        let mut says = vec![
+            format!(
+                "{cases} drawn case{s} from the key {key}: under {under}, training equals the unsplit oracle in the field \
+                 of 2^61 - 1.",
+                s = if *cases == 1 { "" } else { "s" },
+            ),
+            format!(
+                "Equal bit for bit: {tensors} tensors, {elements} elements (logits, losses, norms, every gradient, every \
+                 new weight), on every rank,\nunder one key a case."
+            ),
+        ];
+        for (by, counts) in [("strategy", &self.strategies), ("habit", &self.habits)] {
+            says.push(format!("\nCases by {by}"));
+            says.extend(counts.iter().map(|Count { what, cases }| format!("{cases:>9}  {what}")));
         }
-        table(&mut says, "layout", self.layouts.iter().map(|(layout, cases)| (layout, *cases)));
-        says.push_str(&format!(
-            "\nIt says nothing about rounding, overflow, deadlock, or shapes that were not drawn; how surely one layout \
-             is\nright, `equipart prove --layout` says. Go on with --key {next_key}."
+        says.push("\nCases by layout".into());
+        says.extend(self.layouts.iter().map(|(layout, cases)| format!("{cases:>9}  {layout}")));
+        says.push(format!(
+            "\nIt says nothing about rounding, overflow, deadlock, or shapes that were not drawn; how surely one layout is\n\
+             right, `equipart prove --layout` says. Go on with --key {next_key}."
         ));
-        says
-    }
-}
-
-/// How many cases there were of each, in lines.
-fn table<'a>(says: &mut String, by: &str, counts: impl Iterator<Item = (&'a String, usize)>) {
-    says.push_str(&format!("\nCases by {by}\n"));
-    for (what, cases) in counts {
-        says.push_str(&format!("{cases:>9}  {what}\n"));
+        says.join("\n")
     }
 }
 
