@@ -190,7 +190,6 @@ struct StepWish {
     microbatches: usize,
     sequences: Vec<Vec<Vec<bool>>>, // by documents, by tokens: whether the target is ignored
     more: usize,                    // sequences beyond those that data ranks need
-    silent: bool,                   // no target counts
 }
 
 fn step() -> impl Strategy<Value = StepWish> {
@@ -199,19 +198,18 @@ fn step() -> impl Strategy<Value = StepWish> {
     let document = prop_oneof![6 => mixed, 1 => ignored];
     let sequence = vec(document, 1..=2);
     let sequences = vec(sequence, 1..=4);
-    (select(vec![1usize, 2, 2, 2, 3]), sequences, 0..=2usize, proptest::bool::weighted(0.03)).prop_map(
-        |(microbatches, sequences, more, silent)| StepWish { microbatches, sequences, more, silent },
-    )
+    (select(vec![1usize, 2, 2, 2, 3]), sequences, 0..=2usize)
+        .prop_map(|(microbatches, sequences, more)| StepWish { microbatches, sequences, more })
 }
 
 impl StepWish {
     /// The step for so many data ranks: where sequences are too few, they come again, with other ids.
     fn step(self, ranks: usize, longest: usize) -> Step {
-        let Self { microbatches, sequences, more, silent } = self;
+        let Self { microbatches, sequences, more } = self;
         let needed = microbatches * ranks;
         let n = if sequences.len() < needed { needed + more } else { sequences.len() };
         let document = |ignored: &Vec<bool>| {
-            Document::new(ignored.iter().take(longest).map(|ignored| !ignored && !silent).collect())
+            Document::new(ignored.iter().take(longest).map(|ignored| !ignored).collect())
         };
         let sequence = |documents: &Vec<Vec<bool>>| documents.iter().map(document).collect();
         Step { microbatches, sequences: sequences.iter().cycle().take(n).map(sequence).collect() }

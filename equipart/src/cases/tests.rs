@@ -182,7 +182,7 @@ fn a_bug_of_some_numbers_of_ranks_is_shrunk_to_the_fewest() {
 fn what_fails_is_shrunk_to_what_fails_alike() {
     let judge = |case: &Case| match case.shape.window {
         Some(_) if case.layout.ranks() > 1 => Outcome::Fails("a window".into()),
-        _ => never(case, case.layout.ranks() > 1 && case.shape.tied && case.shape.blocks == 1),
+        _ => never(case, case.layout.ranks() > 1 && case.shape.blocks == 1),
     };
     let mut kinds = BTreeSet::new();
     for key in 0..24 {
@@ -219,6 +219,14 @@ fn campaigns_tell_the_same_in_order_and_go_on() {
     for ((whole, first), second) in whole.habits.iter().zip(&first.habits).zip(&second.habits) {
         assert_eq!(whole.cases, first.cases + second.cases, "{}", whole.what);
     }
+    let late = Campaign {
+        key: Key(7),
+        cases: None,
+        until: Some(std::time::Instant::now()),
+        layout: None,
+        judge: &fine,
+    };
+    assert_eq!(late.run(&|_, _| ()).unwrap().cases, 1, "a case at least");
     let bad: Vec<Key> = [chain[49].1, chain[50].1].to_vec();
     let two = |case: &Case| never(case, bad.iter().any(|key| key.next().0 == case.key));
     let failure = campaign(7, &two, &|_, _| ()).failure.unwrap();
