@@ -23,10 +23,8 @@ const RANKS: usize = 8;
 /// The most tokens of a document.
 const TOKENS: usize = 5;
 
-/// The case of this number. A layout that is given is that of every case; all of them fit it.
-///
-/// # Panics
-/// If no small shape fits a given layout.
+/// The case of this number. A layout that is given is that of every case, and shapes give way to it; if no small one fits
+/// it, the model stays whole.
 pub fn draw(number: u64, layout: Option<Layout>) -> Case {
     wishes(number, layout).current().case(number)
 }
