@@ -1,6 +1,6 @@
 //! `prove --cases`: models × layouts × batches, drawn; each equal to the oracle, or shrunk to the smallest that is not.
 //!
-//! A case is all that a proof is about: it is drawn from a number and nothing else ([`mod@drawn`]), is kept as one line of
+//! A case is all that a proof is about: it is drawn from a number and nothing else ([`draw`]), is kept as one line of
 //! JSON, and is proven under one key of the field. What cases must be like, because bugs hide where they are not, is a
 //! list too: [`HABITS`].
 //!
