@@ -225,6 +225,11 @@ impl Layout {
         }
         Ok(())
     }
+    /// How many things of a model of this shape the ranks of their axes cannot share.
+    pub(crate) fn misfits(&self, shape: &Shape) -> usize {
+        let of = |(axis, ranks)| self.shared(axis, shape).iter().filter(|s| !s.fits(ranks)).count();
+        self.axes().into_iter().map(of).sum()
+    }
     /// What the ranks of an axis share, as its strategies say.
     fn shared(&self, axis: Axis, shape: &Shape) -> Vec<Shared> {
         let along = self.strategies().into_iter().filter(|about| about.key.axis() == axis);

@@ -9,6 +9,7 @@
 //! | `train --model mlp` | [`mod@classify`] | trains a plain classifier on pictures of digits |
 //! | `generate` | [`mod@generate`] | continues a prompt, with a cache of keys and values |
 //! | `prove` | [`mod@prove`] | the whole model under a layout equals the unsplit oracle, bit for bit |
+//! | `prove --cases` | [`mod@cases`] | models, layouts and batches drawn; a failure shrunk to the smallest |
 //! | `eval` | [`mod@eval`] | loss and perplexity of a text or of given ids |
 //! | `convert` | [`mod@convert`] | writes a model anew, in the Hugging Face layout |
 //! | `diff` | [`mod@diff`] | whether two runs' tensors differ by rounding or by a bug |
@@ -20,6 +21,7 @@
 //! What runs, runs over a [`Network`]: links, patience, and a trace that [`mod@trace`] makes a file of.
 pub mod bench;
 pub mod bound;
+pub mod cases;
 pub mod classify;
 pub mod cli;
 pub mod collectives;

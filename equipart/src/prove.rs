@@ -213,17 +213,7 @@ fn under_keys(
         let runs: Vec<_> = keys.iter().map(|&key| scope.spawn(move || one(key))).collect();
         runs.into_iter().map(|run| run.join().expect("ranks' panics are errors")).collect()
     });
-    let mut verdict = Verdict {
-        layout: layout.to_string(),
-        subject,
-        keys: keys.iter().map(|k| format!("{:#018x}", k.0)).collect(),
-        equal: true,
-        bound_log2: None,
-        tensors: 0,
-        elements: 0,
-        window: None,
-        first_difference: None,
-    };
+    let mut verdict = Verdict::of((layout, subject), keys);
     for ranks in under_all_keys {
         for (tensors, elements, difference) in ranks? {
             verdict.tensors += tensors;

@@ -1,5 +1,6 @@
 //! The trait: every operation that layers are made of, each beside its backward.
 use crate::sight::Sight;
+use serde::{Deserialize, Serialize};
 use tensor::{Device, Dropout, View, ViewMut};
 
 /// Whether a kernel replaces what it writes to or adds to it.
@@ -12,7 +13,7 @@ pub enum Write {
 }
 
 /// How attention's columns are cut into heads: `queries / keys` query heads share one key head.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Heads {
     /// Query heads.
     pub queries: usize,
@@ -36,7 +37,8 @@ pub struct Attend {
 }
 
 /// An element-wise function between two products.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Activation {
     /// x·Φ(x), Φ the normal distribution function. Source: Hendrycks, Gimpel, arXiv:1606.08415.
     Gelu,

@@ -15,11 +15,13 @@ use crate::ops::{Partial, filled, plus};
 use crate::{Param, Result};
 use comm::{Axis, Mesh};
 use kernels::{AdamW, Kernels};
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use tensor::{Category, Scalar, Tensor};
 
 /// Which optimizer.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Kind {
     /// Plain gradient descent.
     Sgd,

@@ -1,10 +1,13 @@
 //! What a decoder-only transformer is made of: sizes, and which of the field's variants each part is.
 use kernels::{Activation, Heads, Sight};
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use tensor::{Rope, Scaling};
 
-/// A model of the GPT-2, Llama, Mistral or Qwen families: all that its parameters do not say.
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// A model of the GPT-2, Llama, Mistral or Qwen families: all that its parameters do not say. Read from JSON, what is
+/// left out is that of [`Shape::LLAMA`], so what was written before a field was added reads on.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct Shape {
     /// Features of the residual stream.
     pub width: usize,
@@ -39,7 +42,8 @@ pub struct Shape {
 }
 
 /// Which norm.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum NormKind {
     /// Root mean square, with a gain.
     Rms,
@@ -48,7 +52,8 @@ pub enum NormKind {
 }
 
 /// How tokens know where they stand.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Positions {
     /// Queries and keys turn.
     Rotary(Rope),
@@ -57,16 +62,19 @@ pub enum Positions {
 }
 
 /// Which feed-forward.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum FeedForward {
     /// down(gate · sigmoid(gate) · up).
+    #[serde(rename = "swiglu")]
     SwiGlu,
     /// down(f(up)).
     Plain(Activation),
 }
 
 /// Which linear layers have a bias.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct Biases {
     /// That of queries, keys and values.
     pub qkv: bool,
@@ -77,7 +85,8 @@ pub struct Biases {
 }
 
 /// Attention to the last tokens only.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Window {
     /// How many, a token itself counted.
     pub size: usize,
@@ -88,7 +97,8 @@ pub struct Window {
 }
 
 /// Dropout rates while training, 0 for none.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct Rates {
     /// Of the embedding.
     pub embedding: f64,
@@ -99,12 +109,19 @@ pub struct Rates {
 }
 
 /// What the loss is, besides cross-entropy.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct Objective {
     /// Label smoothing: a target is `1 − ε` of itself and ε of all ids alike.
     pub smoothing: f64,
     /// λ: λ·lse² is added for each token.
     pub z: f64,
+}
+
+impl Default for Shape {
+    fn default() -> Self {
+        Self::LLAMA
+    }
 }
 
 impl Shape {

@@ -1,12 +1,13 @@
 //! How far a feature pair turns from one position to the next: rotary embedding's frequencies, and their scaling
 //! to longer contexts. Both a model and its oracle call [`Scalar::rotary`](crate::Scalar::rotary), which asks here.
 use crate::scalar::mix;
+use serde::{Deserialize, Serialize};
 use std::f64::consts::TAU;
 
 /// The frequencies of a rotary embedding.
 ///
 /// Source: Su et al., "RoFormer", §3.2, arXiv:2104.09864.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Rope {
     /// Pair `i` of `d` features turns by `base^(−2i/d)` a position, before scaling.
     pub base: f64,
@@ -15,7 +16,8 @@ pub struct Rope {
 }
 
 /// A scaling of frequencies, so that a model reads more positions than it was first trained on.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Scaling {
     /// None.
     None,

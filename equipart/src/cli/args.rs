@@ -5,6 +5,7 @@ mod train;
 pub(super) use network::NetworkArgs;
 pub(super) use train::{DropoutRate, NumberName, TrainArgs};
 
+use super::cases::CasesArgs;
 use super::classify::JudgeArgs;
 use super::collectives::{self, CollectivesArgs};
 use super::diff::{self, DiffArgs};
@@ -137,9 +138,9 @@ impl FromStr for IdList {
 
 #[derive(Args, Debug)]
 pub(super) struct ProveArgs {
-    #[arg(long, default_value_t, help = layout::grammar())]
-    pub(super) layout: Layout,
-    /// The random key, decimal or 0x; the second key is hashed from it [default: a fresh one]
+    #[arg(long, help = format!("{} [default: none; with --cases drawn]", layout::grammar()))]
+    pub(super) layout: Option<Layout>,
+    /// The random key, decimal or 0x; the second key, or those of drawn cases, are hashed from it [default: a fresh one]
     #[arg(long)]
     pub(super) key: Option<KeyNumber>,
     /// A config.json that gives the shape [default: that of the embedded model]
@@ -148,6 +149,8 @@ pub(super) struct ProveArgs {
     /// A folder for activations, gradients and weights of the first step under the first key, as safetensors
     #[arg(long, value_name = "DIR")]
     pub(super) dump: Option<PathBuf>,
+    #[command(flatten)]
+    pub(super) cases: CasesArgs,
     #[command(flatten)]
     pub(super) mlp: JudgeArgs,
 }

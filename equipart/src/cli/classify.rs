@@ -164,12 +164,13 @@ pub(super) fn run_train(a: &TrainArgs, json: bool) -> Result<bool> {
 
 pub(super) fn run_prove(a: &ProveArgs, json: bool) -> Result<bool> {
     let hidden = a.mlp.hidden.as_ref().map_or(Settings::default().hidden, |hidden| hidden.0.clone());
-    let subject = ClassifierSubject::small(sizes(784, &hidden, 10), &a.layout);
-    classify::fits(&a.layout, &subject.sizes)?;
+    let layout = a.layout.unwrap_or_default();
+    let subject = ClassifierSubject::small(sizes(784, &hidden, 10), &layout);
+    classify::fits(&layout, &subject.sizes)?;
     let key = Key(a.key.map_or_else(judge::fresh_key, |k| k.0));
     let watch = Watch::spinner();
     watch.say("proving");
-    let verdict = certify_classifier(&subject, &a.layout, &[key, key.next()])?;
+    let verdict = certify_classifier(&subject, &layout, &[key, key.next()])?;
     watch.done();
     Ok(judge::tell(&verdict, json))
 }

@@ -1,7 +1,7 @@
 //! Commands that judge layouts: compare, prove, price, bench.
 use super::args::{CompareArgs, PriceArgs, ProveArgs};
 use super::watch::Watch;
-use super::{any_ids, classify, config, corpus, model, out, show};
+use super::{any_ids, cases, classify, config, corpus, model, out, show};
 use crate::compare::{Work, compare};
 use crate::prove::{self, Subject, Verdict, certify};
 use crate::settings::Settings;
@@ -44,19 +44,23 @@ pub(super) fn run_compare(a: CompareArgs, json: bool) -> Result<bool> {
 }
 
 pub(super) fn run_prove(a: ProveArgs, json: bool) -> Result<bool> {
+    if let Some(equal) = cases::asked(&a, json)? {
+        return Ok(equal);
+    }
     if a.mlp.model.is_some() {
         return classify::run_prove(&a, json);
     }
     let config = config(a.config.as_deref())?;
-    a.layout.fits(&config.shape)?;
-    let subject = Subject::small(config.shape, &a.layout)?;
+    let layout = a.layout.unwrap_or_default();
+    layout.fits(&config.shape)?;
+    let subject = Subject::small(config.shape, &layout)?;
     let key = Key(a.key.map_or_else(fresh_key, |k| k.0));
     a.dump.as_deref().map_or(Ok(()), dump::prepare)?;
     let watch = Watch::spinner();
     watch.say("proving");
-    let verdict = certify(&subject, &a.layout, &[key, key.next()])?;
+    let verdict = certify(&subject, &layout, &[key, key.next()])?;
     if let Some(dir) = &a.dump {
-        prove::dump(&subject, &a.layout, key, dir, &names::entries(&config.shape))?;
+        prove::dump(&subject, &layout, key, dir, &names::entries(&config.shape))?;
     }
     watch.done();
     Ok(tell(&verdict, json))

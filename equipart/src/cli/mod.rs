@@ -1,5 +1,6 @@
 //! The command line: what each command takes, and how its results are shown.
 mod args;
+mod cases;
 mod classify;
 mod collectives;
 mod diff;

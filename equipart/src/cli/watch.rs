@@ -4,6 +4,7 @@ use crate::train::StepLine;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal;
 use std::time::Duration;
+use tensor::Key;
 
 pub(super) struct Watch {
     bar: ProgressBar,
@@ -45,6 +46,15 @@ impl Watch {
         let shown = !self.terminal && !quiet && (line.step.is_multiple_of(10) || line.step == 1);
         if shown {
             out::note(&format!("step {}: {says}", line.step));
+        }
+        self.bar.set_message(says);
+    }
+    /// So many cases were equal; a campaign that ends here is gone on with from this key.
+    pub(super) fn case(&self, done: usize, next: Key) {
+        let says = format!("{done} cases equal; go on with --key {:#018x}", next.0);
+        self.bar.set_position(done as u64);
+        if !self.terminal && done.is_multiple_of(100) {
+            out::note(&says);
         }
         self.bar.set_message(says);
     }

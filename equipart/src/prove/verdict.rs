@@ -1,6 +1,8 @@
 //! What a proof came to: a certificate, or a divergence.
-use super::Difference;
+use super::{Difference, Subject};
+use crate::Layout;
 use serde::Serialize;
+use tensor::Key;
 
 /// The outcome.
 #[derive(Clone, Debug, Serialize)]
@@ -23,13 +25,38 @@ pub struct Verdict {
     pub window: Option<usize>,
     /// What differs first.
     pub first_difference: Option<Difference>,
+    /// Why a rank failed, where a case that should run to its end did not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
 }
 
 impl Verdict {
+    /// Nothing compared yet.
+    pub(super) fn of((layout, subject): (&Layout, String), keys: &[Key]) -> Self {
+        Self {
+            layout: layout.to_string(),
+            subject,
+            keys: keys.iter().map(|k| format!("{:#018x}", k.0)).collect(),
+            equal: true,
+            bound_log2: None,
+            tensors: 0,
+            elements: 0,
+            window: None,
+            first_difference: None,
+            error: None,
+        }
+    }
+    /// Of a run that did not come to its end, although it should.
+    pub fn failed(subject: &Subject, layout: &Layout, keys: &[Key], why: String) -> Self {
+        Self { equal: false, error: Some(why), ..Self::of((layout, subject.to_string()), keys) }
+    }
     /// The statement, in words: what was shown, how surely, and what it does not say.
     pub fn statement(&self) -> String {
         let Verdict { layout, subject, tensors, elements, .. } = self;
         let keys = self.keys.join(" and ");
+        if let Some(why) = &self.error {
+            return format!("Not equal: under {layout} and the keys {keys}, it fails: {why}");
+        }
         let Some(d) = &self.first_difference else {
             let sure = match self.bound_log2 {
                 Some(log2) => format!("a wrong program would pass with probability at most 2^{log2:.1}"),

@@ -52,9 +52,8 @@ fn predicted<C: Case>(
 
 /// Every tensor of the oracle is there and equal; names the first that is not.
 fn compare(mine: &Trace<F61>, truth: &Trace<F61>, at: &str) {
-    if let Some(difference) = difference(mine, truth) {
-        panic!("{difference}, {at}");
-    }
+    let first = difference(mine, truth);
+    assert!(first.is_none(), "{}, {at}", first.unwrap_or_default());
     assert_eq!(mine.len(), truth.len(), "tensors of {STEPS} steps, {at}");
 }
 

@@ -1,0 +1,102 @@
+//! `prove --cases` and `prove --case`: drawn cases, and kept ones.
+use super::args::ProveArgs;
+use super::watch::Watch;
+use super::{judge, out, show};
+use crate::cases::{Campaign, Case, Failure, judge};
+use crate::prove::{Verdict, certify};
+use crate::settings::at_least_1;
+use crate::{Error, Result};
+use clap::Args;
+use comm::caught;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use tensor::Key;
+
+/// What only `prove` of drawn or kept cases takes.
+#[derive(Args, Debug)]
+pub(super) struct CasesArgs {
+    /// Prove so many drawn cases: models, batches and, without --layout, layouts; what fails is shrunk to the smallest
+    #[arg(long, value_name = "N", conflicts_with_all = ["config", "dump", "model", "hidden"])]
+    cases: Option<usize>,
+    /// Draw cases for so many minutes; with --cases, until either is reached
+    #[arg(long, value_name = "M", conflicts_with_all = ["config", "dump", "model", "hidden"])]
+    minutes: Option<f64>,
+    /// Prove the cases of a file, or of standard input (-), a line of JSON each
+    #[arg(long, value_name = "FILE|-",
+        conflicts_with_all = ["cases", "minutes", "layout", "key", "config", "dump", "model", "hidden"])]
+    case: Option<PathBuf>,
+}
+
+/// The most minutes: a year.
+const MINUTES: f64 = 525_600.0;
+/// What stands for standard input.
+const STDIN: &str = "-";
+
+/// Does what is asked of cases: whether all were equal; none if nothing is asked.
+///
+/// # Errors
+/// If what is asked cannot be done.
+pub(super) fn asked(a: &ProveArgs, json: bool) -> Result<Option<bool>> {
+    match &a.cases {
+        CasesArgs { case: Some(file), .. } => replay(file, json).map(Some),
+        CasesArgs { cases: None, minutes: None, .. } => Ok(None),
+        CasesArgs { cases, minutes, .. } => draw(a, *cases, *minutes, json).map(Some),
+    }
+}
+
+fn draw(a: &ProveArgs, cases: Option<usize>, minutes: Option<f64>, json: bool) -> Result<bool> {
+    at_least_1(&[("cases", cases.unwrap_or(1))])?;
+    if let Some(minutes) = minutes.filter(|minutes| !(*minutes > 0.0 && *minutes <= MINUTES)) {
+        return Err(Error::new(format!("--minutes is {minutes}; it must be above 0 and at most {MINUTES}")));
+    }
+    let until = minutes.map(|minutes| Instant::now() + Duration::from_secs_f64(60.0 * minutes));
+    let key = Key(a.key.map_or_else(judge::fresh_key, |k| k.0));
+    let watch = cases.map_or_else(Watch::spinner, Watch::bar);
+    watch.say(&format!("proving drawn cases from --key {:#018x}", key.0));
+    let campaign = Campaign { key, cases, until, layout: a.layout, judge: &judge };
+    let mut report = campaign.run(&|done, next| watch.case(done, next))?;
+    report.failure = report.failure.map(Failure::located);
+    watch.done();
+    if json {
+        show::json(&report);
+    } else {
+        out::line(&report.statement());
+    }
+    Ok(report.equal)
+}
+
+fn replay(file: &Path, json: bool) -> Result<bool> {
+    let mut equal = true;
+    for case in read(file)? {
+        let keys = [case.key(), case.key().next()];
+        let subject = case.subject()?;
+        let verdict = match caught(|| certify(&subject, &case.layout, &keys)) {
+            Ok(Ok(verdict)) => verdict,
+            Ok(Err(Error { why, .. })) | Err(why) => Verdict::failed(&subject, &case.layout, &keys, why),
+        };
+        equal &= judge::tell(&verdict, json);
+    }
+    Ok(equal)
+}
+
+/// The cases of a file; none of them is proven if one cannot be.
+fn read(file: &Path) -> Result<Vec<Case>> {
+    let (name, text) = if file == Path::new(STDIN) {
+        let mut text = String::new();
+        let read = std::io::stdin().read_to_string(&mut text);
+        ("standard input".to_string(), read.map(|_| text))
+    } else {
+        (file.display().to_string(), std::fs::read_to_string(file))
+    };
+    let text = text.map_err(|why| Error::new(format!("{name} cannot be read: {why}")))?;
+    let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
+    let case = |(i, line)| {
+        Case::parse(line).map_err(|Error { why, .. }| Error::new(format!("{name}, line {}: {why}", i + 1)))
+    };
+    let cases: Vec<_> = lines.map(case).collect::<Result<_>>()?;
+    if cases.is_empty() {
+        return Err(Error::new(format!("{name} has no case; a case is a line of JSON")));
+    }
+    Ok(cases)
+}
