@@ -35,12 +35,15 @@ use tensor::{Ids, Tensor};
 /// microbatches may be in flight, told apart by their `Cx`, where each example is a sequence of one token.
 pub struct Classifier<D: Kernels> {
     gathered: Option<GatheredColumn<D>>, // the first layer, where the number of layers is even
-    pairs: Vec<(Part<D, ColumnLinear<D>>, Part<D, RowLinear<D>>)>,
+    pairs: Vec<Layers<D>>,
     last: Part<D, ColumnLinear<D>>, // W[F,C_t]
     classes: usize,
     group: Group<D>,
     saved: BTreeMap<usize, Saved<D>>,
 }
+
+/// The two layers of a pair.
+type Layers<D> = (Part<D, ColumnLinear<D>>, Part<D, RowLinear<D>>);
 
 /// What backward needs of one microbatch.
 struct Saved<D: Kernels> {

@@ -305,12 +305,12 @@ mod tests {
             let h = reference::swiglu(&u, F);
             let mut y = reference::linear(&h, w("mlp.down"), [F, D]);
             reference::add_bias(&mut y, w("mlp.down.bias"));
-            y.iter_mut().zip(&g.x).for_each(|(y, &x)| *y = *y + x);
+            y.iter_mut().zip(&g.x).for_each(|(y, &x)| *y += x);
             let (dh, down) = reference::linear_backward(&h, w("mlp.down"), &g.dy, [F, D]);
             let du = reference::swiglu_backward(&u, &dh, F);
             let (dn, up) = reference::linear_backward(&n, w("mlp.gate_up"), &du, [D, 2 * F]);
             let (mut dx, gain) = reference::rms_norm_backward(&g.x, w("gain"), &dn, 0.5);
-            dx.iter_mut().zip(&g.dy).for_each(|(dx, &dy)| *dx = *dx + dy);
+            dx.iter_mut().zip(&g.dy).for_each(|(dx, &dy)| *dx += dy);
             let biases = [("mlp.gate_up.bias", &du, 2 * F), ("mlp.down.bias", &g.dy, D)];
             let biases = biases.map(|(name, dy, n)| (name, reference::bias_gradient(dy, n)));
             let all = [("gain", gain), ("mlp.gate_up", up), ("mlp.down", down)].into_iter().chain(biases);

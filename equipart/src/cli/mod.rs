@@ -34,7 +34,10 @@ pub fn main() -> ExitCode {
         Command::Convert(a) => speak::run_convert(&a, json),
         Command::Diff(a) => diff::run(&a, json),
         Command::Collectives(a) => collectives::run(&a, json),
-        Command::Strategies => strategies::run(json),
+        Command::Strategies => {
+            strategies::run(json);
+            Ok(true)
+        }
         Command::Bench => judge::run_bench(json),
     };
     match outcome.and_then(|right| out::finish().map(|()| right)) {

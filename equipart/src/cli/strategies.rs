@@ -1,9 +1,8 @@
 //! The command that shows the list of strategies.
 use super::{out, show};
-use crate::Result;
 use crate::layout::Entry;
 
-pub(super) fn run(json: bool) -> Result<bool> {
+pub(super) fn run(json: bool) {
     let entries = Entry::all();
     if json {
         entries.iter().for_each(show::json);
@@ -18,5 +17,4 @@ pub(super) fn run(json: bool) -> Result<bool> {
             .for_each(|column| column.set_cell_alignment(comfy_table::CellAlignment::Left));
         out::line(&table.to_string());
     }
-    Ok(true)
 }

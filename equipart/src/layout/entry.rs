@@ -45,7 +45,7 @@ impl Entry {
     #[must_use]
     pub fn book() -> String {
         let row = |e: Entry| {
-            let chapter = e.chapter.map_or_else(String::new, |file| format!("[{0}]({0})", file));
+            let chapter = e.chapter.map_or_else(String::new, |file| format!("[{file}]({file})"));
             let cells = [format!("`{}`", e.key), e.name, e.splits, e.fits, e.paper, chapter];
             format!("| {} |\n", cells.join(" | "))
         };
