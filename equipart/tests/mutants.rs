@@ -23,10 +23,13 @@ const LAYOUTS: [&str; 5] = ["tp=4", "tp=4,sp", "dp=3", "tp=2,dp=2", "tp=2,sp,dp=
 /// Mutants drawn for each layout.
 const DRAWN: usize = 40;
 
+/// Proves a program in a given world.
+type Proof = Box<dyn Fn(&World) -> Result<Verdict>>;
+
 /// A program under a layout, proven in a given world.
 struct Trials {
     layout: Layout,
-    prove: Box<dyn Fn(&World) -> Result<Verdict>>,
+    prove: Proof,
 }
 
 impl Trials {
