@@ -13,11 +13,12 @@ mod entry;
 pub use entry::Entry;
 
 use comm::{Axis, CommError, Mesh, World};
-use kernels::Kernels;
+use kernels::{Kernels, Meta};
 use layers::strategy::{About, Key, Shared};
-use layers::{Builder, Shape, Values, strategies};
+use layers::{Block, Builder, Random, Shape, Values, strategies};
 use std::fmt;
 use std::str::FromStr;
+use tensor::Cpu;
 
 /// The most ranks a layout may have.
 pub const MAX_RANKS: usize = 1024;
@@ -38,7 +39,7 @@ pub enum LayoutError {
     #[error("the layout is empty; write none, or ranks along axes, such as {}", example())]
     Empty,
     /// Not `axis=ranks`: a comma too many, no `=`.
-    #[error("{part:?} is no part of a layout; write axis=ranks, such as {}", example())]
+    #[error("{part:?} is no part of a layout; write axis=ranks, such as {}{}", example(), or_words())]
     Part {
         /// What stands between two commas.
         part: String,
@@ -56,7 +57,8 @@ pub enum LayoutError {
         axis: Axis,
     },
     /// A word without ranks of its axis, or with another number.
-    #[error("{seen} is written beside {axis}={ranks}; {word} ({name}) goes with the ranks of {axis}: write {}",
+    #[error("{seen} {}; {word} ({name}) goes with the ranks of {axis}: write {}",
+        if *ranks > 1 { format!("is written beside {axis}={ranks}") } else { format!("needs {axis} ranks") },
         if *ranks > 1 { (*word).to_string() } else { format!("{axis}=2,{word}") })]
     Beside {
         /// What was written.
@@ -76,6 +78,9 @@ pub enum LayoutError {
         /// The word.
         word: String,
     },
+    /// Two strategies that would build the same layer.
+    #[error("{0}")]
+    Both(String),
     /// Ranks that are no number of at least 1.
     #[error("{axis} is {seen:?}; it must be a whole number of ranks, 1 or more")]
     Size {
@@ -223,7 +228,17 @@ impl Layout {
                 return Err(LayoutError::Fit { axis, ranks, shared: either(&bad, "and"), possible });
             }
         }
-        Ok(())
+        self.conflict(shape).map_or(Ok(()), |why| Err(LayoutError::Both(why)))
+    }
+    /// Why two of its words cannot stand together, if so: both would build the same layer of a model of this shape.
+    pub(crate) fn conflict(&self, shape: &Shape) -> Option<String> {
+        if self.words.count_ones() < 2 {
+            return None;
+        }
+        let (device, values) = (Meta::<Cpu<f32>>::default(), Random { seed: 0 });
+        let mesh = Mesh::ghost(&self.axes(), 0).ok()?;
+        let built = Block::shard(&self.place(&device, &mesh, &values), Axis::Tp, shape, 0, None);
+        built.err().filter(|why| matches!(why, layers::Error::Twice { .. })).map(|why| why.to_string())
     }
     /// How many things of a model of this shape the ranks of their axes cannot share.
     pub(crate) fn misfits(&self, shape: &Shape) -> usize {
@@ -306,6 +321,11 @@ fn words() -> Vec<&'static str> {
         Key::Ranks(_) => None,
     };
     strategies::all().into_iter().filter_map(word).collect()
+}
+
+fn or_words() -> String {
+    let words = words();
+    if words.is_empty() { String::new() } else { format!(", and beside them {}", either(&words, "or")) }
 }
 
 fn beside_them() -> String {

@@ -35,8 +35,9 @@ use tensor::{Cpu, F61, Ids, Key};
 struct Run<S> {
     start: Weights<S>,
     trace: Named<S>,
-    seen: Option<Seen<S>>,    // of the first step, where that was asked for
-    timeline: Vec<Moment<S>>, // where everything is looked at
+    seen: Option<Seen<S>>,              // of the first step, where that was asked for
+    timeline: Vec<Moment<S>>,           // where everything is looked at
+    built: Vec<(String, &'static str)>, // layers that strategies built, with their names
 }
 
 /// What a program leaves besides its results.
@@ -87,7 +88,7 @@ fn program<D: Kernels>(
         }
         trace::seen(&mut trace, n, &report, trainer.model().params(), device, mesh)?;
     }
-    Ok(Run { start, trace, seen, timeline })
+    Ok(Run { start, trace, seen, timeline, built: at.built.take() })
 }
 
 /// The logits of every token of every text, fed as a generation would be: prompts, then one token at a time.

@@ -55,11 +55,7 @@ fn the_first_tensor_that_differs_is_named_with_what_touched_it() {
     assert_eq!(d.name, "texts: blocks.1.attention.out.out", "{d}");
     assert_eq!(d.after.as_deref(), Some("texts: blocks.1.attention.out.in"), "{d}");
     let is_it = |call: &String| call.contains("for blocks.1.attention.out at layers/src/row.rs:");
-    assert_eq!(
-        (d.ranks.as_slice(), d.collectives.len()),
-        (&[0, 1][..], 3),
-        "one for each part of the texts: {d}"
-    );
+    assert_eq!((d.ranks.as_slice(), d.collectives.len()), (&[0, 1][..], 1), "{d}");
     assert!(d.collectives.iter().all(is_it), "{d}");
     assert!(d.hint.as_deref().unwrap().starts_with("tensor parallelism: "), "{d}");
     // Backward, in the sum of dX of the first step's second microbatch.

@@ -3,6 +3,8 @@ use crate::ops::Region;
 use crate::{Error, Result, Strategy};
 use comm::{Axis, Mesh};
 use kernels::Kernels;
+use std::cell::RefCell;
+use std::rc::Rc;
 use tensor::{Device, Scalar, mix};
 
 /// Where a parameter's values come from when nothing was trained: normal, `mean + std · draw`.
@@ -56,12 +58,17 @@ pub struct Builder<'a, D: Kernels> {
     pub region: Region,
     /// What the layout's strategies build.
     pub strategies: Vec<&'a dyn Strategy<D>>,
+    /// Layers that strategies built so far, each with the strategy's name.
+    pub built: Built,
 }
+
+/// Names of layers, each with that of the strategy which built it.
+pub type Built = Rc<RefCell<Vec<(String, &'static str)>>>;
 
 impl<'a, D: Kernels> Builder<'a, D> {
     /// A place where every rank of the tensor axis has all tokens of the residual stream.
     pub fn new(device: &'a D, mesh: &'a Mesh<D>, values: &'a dyn Values<<D as Device>::Elem>) -> Self {
-        Self { device, mesh, values, region: Region::Whole, strategies: Vec::new() }
+        Self { device, mesh, values, region: Region::Whole, strategies: Vec::new(), built: Rc::default() }
     }
     /// The same, where these strategies build what they build.
     #[must_use]

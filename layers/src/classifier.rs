@@ -86,7 +86,12 @@ impl<D: Kernels> Classifier<D> {
         let name = |i: usize| format!("layers.{i}");
         let whole = layers.is_multiple_of(2);
         // Examples are whole on every rank, in sequence regions too, and so is what comes of them by gathering.
-        let everywhere = Builder { region: Region::Whole, strategies: at.strategies.clone(), ..*at };
+        let everywhere = Builder {
+            region: Region::Whole,
+            strategies: at.strategies.clone(),
+            built: at.built.clone(),
+            ..*at
+        };
         let first = || GatheredColumn::shard(&everywhere, axis, &name(0), [sizes[0], sizes[1]], true);
         let column = |i: usize, sections: &[Section]| {
             at.column(&Column { axis, name: &name(i), inputs: sizes[i], sections, bias: true })

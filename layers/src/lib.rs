@@ -57,7 +57,7 @@ pub use optimizer::{Kind, Optimizer};
 pub use param::Param;
 pub use part::Part;
 pub use placement::{Pieces, Placed, Placement, Section};
-pub use record::{Activation, Activations, Record};
+pub use record::{Activation, Activations, Record, Touched};
 pub use rms_norm::RmsNorm;
 pub use rotary::Rotary;
 pub use row::RowLinear;

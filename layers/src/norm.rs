@@ -36,17 +36,18 @@ impl<D: Kernels> Norm<D> {
     /// If ranks do not meet.
     pub fn backward_onto(
         &mut self,
-        cx: &Cx<D>,
         saved: Saved<D>,
         dy: &Stream<D>,
         skip: Option<&Stream<D>>,
     ) -> Result<Stream<D>> {
-        let dx = match &mut self.kind {
-            Kind::Rms(norm) => norm.backward(saved, dy, skip)?,
-            Kind::Layer(norm) => norm.backward(saved, dy, skip)?,
-        };
-        cx.saw_gradient(&self.name, "in", |_| Ok(dx.seen()))?;
-        Ok(dx)
+        match &mut self.kind {
+            Kind::Rms(norm) => norm.backward(saved, dy, skip),
+            Kind::Layer(norm) => norm.backward(saved, dy, skip),
+        }
+    }
+    /// Its name.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
     }
 }
 
@@ -66,8 +67,8 @@ impl<D: Kernels> Layer<D> for Norm<D> {
         Ok((y, saved))
     }
 
-    fn backward_input(&mut self, cx: &Cx<D>, saved: Saved<D>, dy: Stream<D>) -> Result<(Stream<D>, ())> {
-        Ok((self.backward_onto(cx, saved, &dy, None)?, ()))
+    fn backward_input(&mut self, _: &Cx<D>, saved: Saved<D>, dy: Stream<D>) -> Result<(Stream<D>, ())> {
+        Ok((self.backward_onto(saved, &dy, None)?, ()))
     }
 
     fn backward_weight(&mut self, _: &Cx<D>, (): ()) -> Result<()> {

@@ -75,8 +75,8 @@ where
 pub enum Part<D: Kernels, L: Layer<D>> {
     /// `L` itself.
     Usual(L),
-    /// A strategy's own.
-    Other(Other<D, L>),
+    /// A strategy's own, with its name.
+    Other(Other<D, L>, String),
 }
 
 /// What one or the other keeps.
@@ -106,7 +106,7 @@ impl<D: Kernels, L: Layer<D>> Layer<D> for Part<D, L> {
                 let (y, saved) = layer.forward(cx, x)?;
                 (y, Held::Usual(saved))
             }
-            Part::Other(layer) => {
+            Part::Other(layer, _) => {
                 let (y, saved) = layer.forward(cx, x)?;
                 (y, Held::Other(saved))
             }
@@ -124,7 +124,7 @@ impl<D: Kernels, L: Layer<D>> Layer<D> for Part<D, L> {
                 let (dx, pending) = layer.backward_input(cx, saved, dy)?;
                 (dx, Held::Usual(pending))
             }
-            (Part::Other(layer), Held::Other(saved)) => {
+            (Part::Other(layer, _), Held::Other(saved)) => {
                 let (dx, pending) = layer.backward_input(cx, saved, dy)?;
                 (dx, Held::Other(pending))
             }
@@ -135,7 +135,7 @@ impl<D: Kernels, L: Layer<D>> Layer<D> for Part<D, L> {
     fn backward_weight(&mut self, cx: &Cx<D>, pending: Self::Pending) -> Result<()> {
         match (self, pending) {
             (Part::Usual(layer), Held::Usual(pending)) => layer.backward_weight(cx, pending),
-            (Part::Other(layer), Held::Other(pending)) => layer.backward_weight(cx, pending),
+            (Part::Other(layer, _), Held::Other(pending)) => layer.backward_weight(cx, pending),
             _ => panic!("{MIXED}"),
         }
     }
@@ -143,7 +143,7 @@ impl<D: Kernels, L: Layer<D>> Layer<D> for Part<D, L> {
     fn backward(&mut self, cx: &Cx<D>, saved: Self::Saved, dy: L::Out) -> Result<L::In> {
         match (self, saved) {
             (Part::Usual(layer), Held::Usual(saved)) => layer.backward(cx, saved, dy),
-            (Part::Other(layer), Held::Other(saved)) => layer.backward(cx, saved, dy),
+            (Part::Other(layer, _), Held::Other(saved)) => layer.backward(cx, saved, dy),
             _ => panic!("{MIXED}"),
         }
     }
@@ -151,7 +151,7 @@ impl<D: Kernels, L: Layer<D>> Layer<D> for Part<D, L> {
     fn params<'a>(&'a mut self, into: &mut Vec<&'a mut Param<D>>) {
         match self {
             Part::Usual(layer) => layer.params(into),
-            Part::Other(layer) => layer.params(into),
+            Part::Other(layer, _) => layer.params(into),
         }
     }
 }
@@ -175,7 +175,7 @@ impl<D: Kernels> Part<D, ColumnLinear<D>> {
 }
 
 impl<D: Kernels> Part<D, Norm<D>> {
-    /// As [`Norm::backward_onto`].
+    /// As [`Norm::backward_onto`], shown in a record with what went around.
     ///
     /// # Errors
     /// As there.
@@ -186,14 +186,16 @@ impl<D: Kernels> Part<D, Norm<D>> {
         dy: &Stream<D>,
         skip: Option<&Stream<D>>,
     ) -> Result<Stream<D>> {
-        match (self, saved) {
-            (Part::Usual(norm), Held::Usual(saved)) => norm.backward_onto(cx, saved, dy, skip),
-            (Part::Other(norm), Held::Other(saved)) => {
+        let (dx, name) = match (self, saved) {
+            (Part::Usual(norm), Held::Usual(saved)) => (norm.backward_onto(saved, dy, skip)?, norm.name()),
+            (Part::Other(norm, name), Held::Other(saved)) => {
                 let dx = norm.backward(cx, saved, dy.clone())?;
-                Ok(if let Some(skip) = skip { join(dx, skip) } else { dx })
+                (if let Some(skip) = skip { join(dx, skip) } else { dx }, &**name)
             }
             _ => panic!("{MIXED}"),
-        }
+        };
+        cx.saw_gradient(name, "in", |_| Ok(dx.seen()))?;
+        Ok(dx)
     }
 }
 
@@ -239,7 +241,10 @@ impl<D: Kernels> Builder<'_, D> {
             built = Some((layer, by));
         }
         match built {
-            Some((layer, _)) => Ok(Part::Other(layer)),
+            Some((layer, by)) => {
+                self.built.borrow_mut().push((name.to_string(), by));
+                Ok(Part::Other(layer, name.to_string()))
+            }
             None => usual().map(Part::Usual),
         }
     }
@@ -250,9 +255,9 @@ mod tests {
     use super::*;
     use crate::proof::{Answer, Case, Given, proves, proves_in_regions};
     use crate::strategy::{About, Column, Key, Row};
-    use crate::{FeedForward, Mlp, NormKind, Residual};
+    use crate::{Activations, FeedForward, Mlp, NormKind, Record, Residual};
     use comm::{Axis, Mesh, Op};
-    use tensor::{Cpu, Scalar};
+    use tensor::{Category, Cpu, F61, Scalar, Tensor};
 
     /// The usual layers, from behind a pointer.
     struct Own;
@@ -333,6 +338,35 @@ mod tests {
     fn layers_behind_a_pointer_equal_the_usual_ones() {
         proves(&Feed);
         proves_in_regions(&Feed);
+    }
+
+    /// Kills: a gradient that a record has without what went around the norm; a layer that shows itself under another
+    /// name, or not at all, behind a pointer.
+    #[test]
+    fn layers_behind_a_pointer_are_recorded_as_the_usual_ones() {
+        let _key = tensor::Key(1).enter();
+        let seen = |strategies: Vec<&'static dyn Strategy<Cpu<F61>>>| {
+            let (device, mesh) = (Cpu::default(), Mesh::alone());
+            let at = Builder::new(&device, &mesh, &crate::Random { seed: 0 }).with(strategies);
+            let norm = strategy::Norm { kind: NormKind::Layer, name: "gain", width: D, eps: 0.5 };
+            let mlp = Mlp::shard(&at, Axis::Tp, "mlp", FeedForward::SwiGlu, [D, F], true).unwrap();
+            let mut layer = Residual::around("mlp", at.norm(&norm).unwrap(), mlp, 0.0);
+            let record = Record::new(&mesh);
+            let cx = Cx::train(0, &[3], 1).recorded(Some(record.clone()));
+            let x = |from: u64| {
+                let number = move |i| F61::new(from + 7 * i as u64);
+                Stream::from(Tensor::from_fn(&device, Category::Activations, 3, D, number))
+            };
+            let (_, saved) = Layer::forward(&layer, &cx, x(3)).unwrap();
+            let dx = Layer::backward(&mut layer, &cx, saved, x(11)).unwrap();
+            let seen = Activations::whole(vec![record.take()]);
+            (dx.gather(mesh.group(Axis::Tp)).unwrap().read().unwrap(), seen)
+        };
+        let (usual, own) = (seen(vec![]), seen(vec![&Own]));
+        assert_eq!(usual, own);
+        let (dx, seen) = own;
+        let (name, rows) = seen.last().unwrap();
+        assert_eq!((name.as_str(), rows.values().flatten().copied().collect()), ("gradient of gain.in", dx));
     }
 
     /// Kills: one of two that is silently passed over.

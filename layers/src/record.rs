@@ -34,9 +34,17 @@ pub struct Activation<E> {
     pub columns: Vec<usize>,
     /// These columns of the tokens that are here.
     pub rows: Rows<E>,
-    /// For each microbatch in which it was seen: its sequences, and which of the rank's calls came between the last
-    /// thing seen and this one ([`Mesh::calls`]).
-    pub touched: Vec<(Range<usize>, Range<usize>)>,
+    /// For each call in which it was seen, what may have touched it there.
+    pub touched: Vec<Touched>,
+}
+
+/// One call of layers in which an activation was seen.
+#[derive(Clone, Debug)]
+pub struct Touched {
+    /// Its tokens: of each sequence, from one position to another.
+    pub tokens: Vec<(usize, Range<usize>)>,
+    /// Which of the rank's calls came between the last thing seen and this one ([`Mesh::calls`]).
+    pub calls: Range<usize>,
 }
 
 /// A record that is being made. Clones add to the same.
@@ -86,10 +94,9 @@ impl<D: Kernels> Record<D> {
         let mut log = self.log.borrow_mut();
         let calls = self.mesh.calls_made();
         let between = std::mem::replace(&mut log.calls, calls)..calls;
-        let first = tokens.first().map_or(0, |t| t.sequence);
-        let sequences = first..tokens.last().map_or(0, |t| t.sequence + 1);
+        let of = tokens.iter().map(|t| (t.sequence, t.position..t.position + t.len)).collect();
         let seen = log.seen.at(name, share.width, &share.columns);
-        seen.touched.push((sequences, between));
+        seen.touched.push(Touched { tokens: of, calls: between });
         let rows = tokens.iter().flat_map(|t| (0..t.len).map(|i| (t.sequence, t.position + i)));
         let mine = rows.skip(share.rows.start).take(share.rows.len());
         let real = |row: &[D::Elem]| {

@@ -67,12 +67,14 @@ pub struct About {
     pub paper: &'static str,
     /// The file of the book's chapter about it, if there is one.
     pub chapter: Option<&'static str>,
-    /// Where to look first when it is not equal: a part of a tensor's name, and what such a tensor is about. The first
-    /// that the tensor's name contains counts; an empty one always does.
+    /// Where to look first when it is not equal: a part of a tensor's name, and what such a tensor is about, without a
+    /// full stop. The first counts that the name contains, as it is told: `texts: blocks.0.attention.out.out`, `step 0:
+    /// gradient of blocks.1.norm2`. The last one is for any tensor: `""`. Of a layout's strategies that one speaks which
+    /// built the layer.
     pub hints: &'static [(&'static str, &'static str)],
 }
 
-/// What a strategy builds. Each method that is left out leaves things as they are.
+/// What a strategy builds. Each method that is left out leaves things as they are. Embedding and head are built as ever.
 pub trait Strategy<D: Kernels>: Sync {
     /// What is said of it.
     fn about(&self) -> &'static About;
@@ -94,7 +96,8 @@ pub trait Strategy<D: Kernels>: Sync {
     fn row(&self, _: &Builder<D>, _: &Row) -> Result<Option<Other<D, crate::RowLinear<D>>>> {
         Ok(None)
     }
-    /// In place of a [`Norm`](crate::Norm): `X[B,D]` of the stream to as many.
+    /// In place of a [`Norm`](crate::Norm), the final one included: `X[B,D]` of the stream to as many. The gradient that
+    /// goes around the norm is added outside of the layer.
     ///
     /// # Errors
     /// As above.

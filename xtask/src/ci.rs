@@ -82,9 +82,11 @@ fn listed_files(root: &Path) -> Result<String, String> {
     const FOLDER: &str = "layers/src/strategies";
     let entries =
         fs::read_dir(root.join(FOLDER)).map_err(|why| format!("{FOLDER} cannot be read ({why})"))?;
-    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-    let mut files: Vec<_> =
-        names.filter(|name| name.ends_with(".rs")).map(|n| format!("{FOLDER}/{n}")).collect();
+    let mut files: Vec<_> = entries
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| path.extension().is_some_and(|end| end == "rs"))
+        .filter_map(|path| Some(format!("{FOLDER}/{}", path.file_name()?.to_str()?)))
+        .collect();
     files.sort();
     Ok(format!("rustfmt --check --edition 2024 {}", files.join(" ")))
 }

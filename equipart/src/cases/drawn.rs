@@ -91,6 +91,13 @@ fn together(layout: Layout, wish: Shape) -> (Layout, Shape) {
     shape.map_or((Layout::UNSPLIT, wish), |shape| (layout, shape))
 }
 
+/// The layout with a word, unless another of its words builds the same layers.
+fn with(layout: Layout, word: &str) -> Layout {
+    let (with, n) = (layout.with(word).expect("its axis is split"), layout.ranks());
+    let shape = Shape { heads: Heads { queries: n, keys: n, dim: 2 }, hidden: n, ..Shape::LLAMA };
+    if with.conflict(&shape).is_some() { layout } else { with }
+}
+
 /// Ranks along the axes of the list, and its words. The first axis has what it wishes for, the others what is left.
 fn layouts() -> impl Strategy<Value = Layout> {
     let (mut axes, mut words) = (Vec::new(), Vec::new());
@@ -113,7 +120,7 @@ fn layouts() -> impl Strategy<Value = Layout> {
             }
             let layout = Layout::new(&ranks).expect("each axis once");
             let said = words.iter().zip(said).filter(|((_, axis), said)| *said && layout.size(*axis) > 1);
-            said.fold(layout, |layout, ((word, _), _)| layout.with(word).expect("its axis is split"))
+            said.fold(layout, |layout, ((word, _), _)| with(layout, word))
         },
     )
 }

@@ -161,7 +161,7 @@ pub fn prove_classifier_in(
 pub fn certify_classifier(subject: &ClassifierSubject, layout: &Layout, keys: &[Key]) -> Result<Verdict> {
     let mut verdict = prove_classifier(subject, layout, keys)?;
     if let Some(first) = &mut verdict.first_difference {
-        first.hint = locate::hint(&first.name, &first.collectives, &layout.strategies());
+        first.hint = locate::hint(&first.name, &first.collectives, &layout.strategies(), &[]);
     }
     Ok(Verdict { bound_log2: subject.bound_log2(keys.len()), ..verdict })
 }

@@ -1,7 +1,7 @@
 //! Where a program that is not equal parts from the oracle: the run again under the same key, everything looked at. What
 //! is named is the first tensor in program order, forward activations and their gradients too, so that the cause comes
 //! before its echoes.
-use super::timeline::{Expected, Moment, expected};
+use super::timeline::{Expected, Moment, Place, expected};
 use super::{Difference, Look, Subject, program};
 use crate::{Layout, Result};
 use comm::{Trace, World};
@@ -24,9 +24,11 @@ pub(super) fn locate(
         let run = program(subject, layout, &device, &mesh, Look::Everything)?;
         let truth = truth.get_or_init(|| expected(subject, run.start));
         let judge = |moment: Moment<F61>| Judged::of(moment, truth);
-        Ok::<_, parallel::Error>(run.timeline.into_iter().map(judge).collect::<Vec<_>>())
+        let judged: Vec<_> = run.timeline.into_iter().map(judge).collect();
+        Ok::<_, parallel::Error>((judged, run.built))
     })?;
-    Ok(first(&ranks, &layout.strategies()))
+    let (ranks, built): (Vec<_>, Vec<_>) = ranks.into_iter().unzip();
+    Ok(first(&ranks, &layout.strategies(), &built[0]))
 }
 
 /// What a rank's share of a tensor came to.
@@ -34,7 +36,7 @@ struct Judged {
     name: String,
     differ: usize,
     of: usize,
-    touched: Vec<String>, // by calls, where it differs
+    touched: Vec<String>, // by calls, in the first part that differs
 }
 
 impl Judged {
@@ -43,15 +45,22 @@ impl Judged {
         let empty = BTreeMap::new();
         let wanted = truth.get(&name).unwrap_or(&empty);
         let bad: Vec<_> = elements.iter().filter(|(place, x)| wanted.get(place) != Some(x)).collect();
-        let calls =
-            touched.into_iter().filter(|(sequences, _)| bad.iter().any(|((s, ..), _)| sequences.contains(s)));
-        let touched = calls.map(|(_, call)| call).collect();
+        let within = |tokens: &[(usize, std::ops::Range<usize>)]| {
+            let here = |(s, p, _): Place| tokens.iter().any(|(of, range)| *of == s && range.contains(&p));
+            tokens.is_empty() || bad.iter().any(|(place, _)| here(*place))
+        };
+        let first = touched.into_iter().find(|(tokens, _)| within(tokens));
+        let touched = first.map(|(_, calls)| calls).unwrap_or_default();
         Self { differ: bad.len(), of: elements.len(), touched, name }
     }
 }
 
 /// The first tensor that differs on any rank, in the order of the rank that saw most.
-fn first(ranks: &[Vec<Judged>], strategies: &[&'static About]) -> Option<Difference> {
+fn first(
+    ranks: &[Vec<Judged>],
+    strategies: &[&'static About],
+    built: &[(String, &'static str)],
+) -> Option<Difference> {
     let order = ranks.iter().max_by_key(|rank| rank.len())?;
     let mut after = None;
     for Judged { name, .. } in order {
@@ -68,7 +77,7 @@ fn first(ranks: &[Vec<Judged>], strategies: &[&'static About]) -> Option<Differe
                 ranks: differing.iter().map(|(rank, _)| *rank).collect(),
                 after,
                 collectives: judged.touched.clone(),
-                hint: hint(name, &judged.touched, strategies),
+                hint: hint(name, &judged.touched, strategies, built),
             });
         }
         after = Some(name.clone());
@@ -76,16 +85,24 @@ fn first(ranks: &[Vec<Judged>], strategies: &[&'static About]) -> Option<Differe
     None
 }
 
-/// What the layout's strategies say of such a tensor: one along the axis of the last collective that touched it before
-/// others, one that is named by a word before that of the axis.
-pub(super) fn hint(name: &str, touched: &[String], strategies: &[&'static About]) -> Option<String> {
-    let axis_of = |about: &About| about.key.axis().name();
+/// What the layout's strategies say of such a tensor. First asked is who built the layer that it is of; then one along
+/// the axis of the last collective that touched it; and who is named by a word before whoever is named by an axis.
+pub(super) fn hint(
+    name: &str,
+    touched: &[String],
+    strategies: &[&'static About],
+    built: &[(String, &'static str)],
+) -> Option<String> {
+    let is_of =
+        |layer: &str| name.split(' ').any(|word| word == layer || word.starts_with(&format!("{layer}.")));
+    let maker = built.iter().filter(|(layer, _)| is_of(layer)).max_by_key(|(layer, _)| layer.len());
     let near = |about: &About| {
-        touched.last().is_some_and(|call| call.contains(&format!(" over {}", axis_of(about))))
+        let over = format!(" over {}", about.key.axis().name());
+        touched.last().is_some_and(|call| call.contains(&over))
     };
     let word = |about: &About| matches!(about.key, Named::Beside(..));
     let mut all = strategies.to_vec();
-    all.sort_by_key(|about| (!near(about), !word(about)));
+    all.sort_by_key(|about| (maker.is_none_or(|(_, by)| *by != about.name), !near(about), !word(about)));
     let about = all.first()?;
     let (_, says) = about.hints.iter().find(|(part, _)| name.contains(part))?;
     Some(format!("{}: {says}", about.name))

@@ -4,7 +4,7 @@ use super::Subject;
 use super::trace::disturbed;
 use comm::Mesh;
 use kernels::Kernels;
-use layers::{Activation, Activations, Param};
+use layers::{Activation, Activations, Param, Touched};
 use parallel::Report;
 use reference::Weights;
 use std::collections::BTreeMap;
@@ -19,9 +19,12 @@ pub(super) struct Moment<E> {
     pub(super) name: String,
     /// Of this rank's share.
     pub(super) elements: Vec<(Place, E)>,
-    /// The rank's calls that may have touched it, in words.
-    pub(super) touched: Vec<(Range<usize>, String)>, // of these sequences
+    /// Where it came about, in parts (the microbatches), and the rank's calls that may have touched it there, in words.
+    pub(super) touched: Vec<Part>,
 }
+
+/// The tokens of a part (of each sequence, from one position to another; nothing: all there is), and calls.
+pub(super) type Part = (Vec<(usize, Range<usize>)>, Vec<String>);
 
 /// What a step had shown of itself when it ended on one rank.
 pub(super) struct Shown<'a, D: Kernels> {
@@ -32,8 +35,6 @@ pub(super) struct Shown<'a, D: Kernels> {
     pub(super) calls: usize,
 }
 
-const ALL: Range<usize> = 0..usize::MAX;
-
 /// Every moment of one step on this rank, in program order.
 pub(super) fn moments<D: Kernels>(
     shown: Shown<D>,
@@ -43,9 +44,10 @@ pub(super) fn moments<D: Kernels>(
     let Shown { prefix, seen, report, calls: began } = shown;
     let calls = mesh.calls();
     let (back, forth): (Vec<_>, Vec<_>) = seen.0.into_iter().partition(|a| a.name.starts_with("gradient of"));
-    let between = back.first().map_or_else(Vec::new, |a| words(a, &calls));
+    let between =
+        back.first().map_or_else(Vec::new, |a| parts(a, &calls)).into_iter().flat_map(|(_, calls)| calls);
     let activation = |a: Activation<D::Elem>| {
-        let touched = words(&a, &calls);
+        let touched = parts(&a, &calls);
         let row = |((sequence, position), row): ((usize, usize), Vec<D::Elem>)| {
             let at = a.columns.iter().map(move |&column| (sequence, position, column));
             at.zip(row).collect::<Vec<_>>()
@@ -55,25 +57,25 @@ pub(super) fn moments<D: Kernels>(
     };
     let mut all: Vec<_> = forth.into_iter().map(&activation).collect();
     let Some(report) = report else { return all };
+    let all_of = |calls: Vec<String>| vec![(Vec::new(), calls)];
     let number = |name: &str, x: &Tensor<D>, touched| {
         let elements = x.read().unwrap_or_default().into_iter().map(|x| ((0, 0, 0), x)).collect();
-        Moment { name: format!("{prefix}{name}"), elements, touched }
+        Moment { name: format!("{prefix}{name}"), elements, touched: all_of(touched) }
     };
     let said: Vec<_> = calls.iter().skip(began).cloned().collect();
     let is_of = |call: &str, label: &str| call.contains(&format!(" for {label} at "));
-    let total = said.iter().filter(|call| is_of(call, "loss")).map(|call| (ALL, call.clone()));
-    all.push(number("loss", &report.loss, between.into_iter().chain(total).collect()));
+    let total = said.iter().filter(|call| is_of(call, "loss")).cloned();
+    all.push(number("loss", &report.loss, between.chain(total).collect()));
     all.extend(back.into_iter().map(&activation));
     let flat = |elements: Vec<(usize, D::Elem)>| elements.into_iter().map(|(i, x)| ((0, 0, i), x)).collect();
     for param in params.iter().rev() {
-        let touched =
-            said.iter().filter(|call| is_of(call, param.name())).map(|call| (ALL, call.clone())).collect();
+        let touched = all_of(said.iter().filter(|call| is_of(call, param.name())).cloned().collect());
         let name = format!("{prefix}gradient of {}", param.name());
         all.push(Moment { name, elements: flat(param.gradient_elements(mesh)), touched });
     }
     let synced = said.iter().rposition(|call| params.iter().any(|p| is_of(call, p.name())));
     let after = said.iter().skip(synced.map_or(0, |i| i + 1)).filter(|call| is_of(call, "norm2"));
-    all.push(number("norm²", &report.norm2, after.map(|call| (ALL, call.clone())).collect()));
+    all.push(number("norm²", &report.norm2, after.cloned().collect()));
     for param in &mut params {
         let name = format!("{prefix}new {}", param.name());
         all.push(Moment { name, elements: flat(param.elements(mesh)), touched: Vec::new() });
@@ -81,13 +83,13 @@ pub(super) fn moments<D: Kernels>(
     all
 }
 
-/// The calls between what was seen before and this, in words.
-fn words<E>(a: &Activation<E>, calls: &[String]) -> Vec<(Range<usize>, String)> {
-    let of = |(sequences, made): &(Range<usize>, Range<usize>)| {
-        let made = made.start.min(calls.len())..made.end.min(calls.len());
-        calls[made].iter().map(|call| (sequences.clone(), call.clone())).collect::<Vec<_>>()
+/// The calls between what was seen before and this, in words, part by part.
+fn parts<E>(a: &Activation<E>, calls: &[String]) -> Vec<Part> {
+    let of = |touched: &Touched| {
+        let made = touched.calls.start.min(calls.len())..touched.calls.end.min(calls.len());
+        (touched.tokens.clone(), calls[made].to_vec())
     };
-    a.touched.iter().flat_map(of).collect()
+    a.touched.iter().map(of).collect()
 }
 
 /// What the oracle says, by name.

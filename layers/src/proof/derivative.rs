@@ -22,11 +22,11 @@ pub(super) fn check<C: Case>(case: &C, regions: bool) {
                 let given = Given::<Number>::draw(case.features(), 0).swap_remove(0);
                 let cx = given.cx(0);
                 let x: <C::Layer<Cpu<Number>> as Layer<_>>::In = Lies::hand(&given, false, inputs, &at)?;
-                let start = x.whole(group)?;
+                let start = x.whole(&at)?;
                 let (y, saved) = layer.forward(&cx, x)?;
-                let moved = y.whole(group)?;
+                let moved = y.whole(&at)?;
                 let dx = layer.backward(&cx, saved, Lies::hand(&given, true, outputs, &at)?)?;
-                let dx = dx.whole(group)?;
+                let dx = dx.whole(&at)?;
                 let mut sum = along(&dx, &start);
                 let values = weights(&mut layer, &mesh)?;
                 for param in params(&mut layer) {

@@ -16,7 +16,7 @@ pub(super) fn check<C: Case>(case: &C, regions: bool) {
 
 fn one<C: Case>((case, regions): (&C, bool), key: Key, ranks: usize) {
     let given = |step: usize| Given::draw(case.features(), step);
-    let predicted = predicted((case, regions), given(0).iter().map(Given::<F61>::tokens), ranks);
+    let microbatches: Vec<_> = given(0).iter().map(Given::<F61>::tokens).collect();
     let expected = std::sync::OnceLock::new();
     World::threads(&[(Axis::Tp, ranks)])
         .expect("a world")
@@ -26,6 +26,7 @@ fn one<C: Case>((case, regions): (&C, bool), key: Key, ranks: usize) {
             let at = format!("rank {} of {ranks}, key {:#x}", mesh.rank(), key.0);
             compare(&seen.trace, truth, &at);
             let said: Vec<_> = seen.traffic.iter().map(|(_, op, t)| (op, t.elements)).collect();
+            let predicted = predicted((case, regions), &microbatches, (mesh.rank(), ranks));
             assert_eq!(said, predicted, "elements by operation, {at}");
             let summed: usize = seen.synced.iter().map(|(_, _, t)| t.elements).sum();
             let wanted = if ranks == 1 { 0 } else { case.synced(ranks, regions) };
@@ -38,14 +39,13 @@ fn one<C: Case>((case, regions): (&C, bool), key: Key, ranks: usize) {
 /// What a rank says in one step, by operation.
 fn predicted<C: Case>(
     (case, regions): (&C, bool),
-    microbatches: impl Iterator<Item = usize>,
-    ranks: usize,
+    microbatches: &[usize],
+    (rank, ranks): (usize, usize),
 ) -> Vec<(Op, usize)> {
-    let mut all = match (ranks, regions) {
-        (1, _) => vec![],
-        (_, true) => case.traffic_in_regions(microbatches.map(|tokens| tokens.div_ceil(ranks)).sum(), ranks),
-        (_, false) => case.traffic(microbatches.sum(), ranks),
-    };
+    if ranks == 1 {
+        return vec![];
+    }
+    let mut all = case.traffic_on((rank, ranks), microbatches, regions);
     all.sort_by_key(|(op, _)| *op as usize);
     all
 }

@@ -27,7 +27,10 @@ pub trait Lies<D: Kernels>: Sized {
     ///
     /// # Errors
     /// If ranks do not meet.
-    fn whole(&self, group: &Group<D>) -> Result<Vec<D::Elem>>;
+    ///
+    /// # Panics
+    /// If a stream has other tokens than those of the place.
+    fn whole(&self, at: &Place<D>) -> Result<Vec<D::Elem>>;
 }
 
 impl<D: Kernels> Lies<D> for Tensor<D> {
@@ -35,7 +38,7 @@ impl<D: Kernels> Lies<D> for Tensor<D> {
         let from = if dy { &given.dy } else { &given.x };
         Ok(Tensor::from_fn(at.device, Category::Activations, given.tokens(), features, |i| from[i]))
     }
-    fn whole(&self, _: &Group<D>) -> Result<Vec<D::Elem>> {
+    fn whole(&self, _: &Place<D>) -> Result<Vec<D::Elem>> {
         Ok(self.read().unwrap_or_default())
     }
 }
@@ -44,8 +47,9 @@ impl<D: Kernels> Lies<D> for Stream<D> {
     fn hand(given: &Given<D::Elem>, dy: bool, features: usize, at: &Place<D>) -> Result<Self> {
         Ok(Stream::cut(&Tensor::hand(given, dy, features, at)?, at.region))
     }
-    fn whole(&self, group: &Group<D>) -> Result<Vec<D::Elem>> {
-        Ok(self.gather(group)?.read().unwrap_or_default())
+    fn whole(&self, at: &Place<D>) -> Result<Vec<D::Elem>> {
+        assert_eq!(self.region(), at.region, "whose tokens a stream of the layer has");
+        Ok(self.gather(at.group)?.read().unwrap_or_default())
     }
 }
 
@@ -57,8 +61,8 @@ impl<D: Kernels> Lies<D> for [Stream<D>; 2] {
         let memory = Tensor::from_fn(at.device, Category::Activations, rows, features, |i| given.memory[i]);
         Ok([Stream::hand(given, dy, features, at)?, Stream::cut(&memory, at.region)])
     }
-    fn whole(&self, group: &Group<D>) -> Result<Vec<D::Elem>> {
-        Ok([self[0].whole(group)?, self[1].whole(group)?].concat())
+    fn whole(&self, at: &Place<D>) -> Result<Vec<D::Elem>> {
+        Ok([self[0].whole(at)?, self[1].whole(at)?].concat())
     }
 }
 
@@ -66,8 +70,8 @@ impl<D: Kernels> Lies<D> for Split<D> {
     fn hand(given: &Given<D::Elem>, dy: bool, features: usize, at: &Place<D>) -> Result<Self> {
         Split::cut(&Tensor::hand(given, dy, features, at)?, at.group)
     }
-    fn whole(&self, group: &Group<D>) -> Result<Vec<D::Elem>> {
-        Ok(self.all_gather(group)?.read().unwrap_or_default())
+    fn whole(&self, at: &Place<D>) -> Result<Vec<D::Elem>> {
+        Ok(self.all_gather(at.group)?.read().unwrap_or_default())
     }
 }
 
@@ -75,7 +79,7 @@ impl<D: Kernels> Lies<D> for Ids<D> {
     fn hand(given: &Given<D::Elem>, _: bool, features: usize, at: &Place<D>) -> Result<Self> {
         Ok(Ids::new(at.device, &given.ids, features)?)
     }
-    fn whole(&self, _: &Group<D>) -> Result<Vec<D::Elem>> {
+    fn whole(&self, _: &Place<D>) -> Result<Vec<D::Elem>> {
         Ok(Vec::new())
     }
 }

@@ -38,17 +38,32 @@ pub trait Case: Sync {
     fn build<D: Kernels>(&self, at: &Builder<D>) -> Result<Self::Layer<D>>;
     /// What the unsplit layer gives for one microbatch.
     fn oracle<S: Scalar>(&self, given: &Given<S>) -> Answer<S>;
-    /// Elements that each of so many ranks (two or more) gives to an operation, forward and backward, for so many
-    /// tokens.
+    /// Elements that each of so many ranks (two or more) gives to an operation, forward and backward, in any order; for
+    /// so many tokens, those of all microbatches of a step. A message is `Send` on one rank and `Receive` on the other.
     fn traffic(&self, tokens: usize, ranks: usize) -> Vec<(Op, usize)>;
-    /// The same where each rank has its own tokens of the stream: `share` of them, padding counted.
+    /// The same where each rank has its own tokens of the stream: `share` of them, padding counted, the sum over all
+    /// microbatches.
     ///
     /// # Panics
     /// If the layer has no stream.
     fn traffic_in_regions(&self, share: usize, ranks: usize) -> Vec<(Op, usize)> {
         panic!("{share} tokens on each of {ranks} ranks: this case has no sequence regions")
     }
-    /// Elements that each of so many ranks gives to the sums of its gradients, once a step.
+    /// The same of one rank, from the tokens of each microbatch: for what is no function of their sum, or not the same on
+    /// all ranks, such as padding where there are no regions, or messages. By default what the two above say.
+    fn traffic_on(
+        &self,
+        (_rank, ranks): (usize, usize),
+        microbatches: &[usize],
+        regions: bool,
+    ) -> Vec<(Op, usize)> {
+        if regions {
+            return self.traffic_in_regions(microbatches.iter().map(|n| n.div_ceil(ranks)).sum(), ranks);
+        }
+        self.traffic(microbatches.iter().sum(), ranks)
+    }
+    /// Elements that each of so many ranks gives to the sums of its gradients, once a step: of what is whole on every
+    /// rank and applied to its own tokens alone (a gain, or a row layer's bias, in regions), as many as it has.
     fn synced(&self, _ranks: usize, _regions: bool) -> usize {
         0
     }

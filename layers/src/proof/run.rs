@@ -55,8 +55,8 @@ pub(super) fn run<C: Case, D: Kernels>(
         }
         calls.push((step, since(&before, mesh)));
         for (microbatch, y, dx) in backward {
-            trace.push((format!("step {step}, microbatch {microbatch}: Y"), y.whole(group)?));
-            trace.push((format!("step {step}, microbatch {microbatch}: dX"), dx.whole(group)?));
+            trace.push((format!("step {step}, microbatch {microbatch}: Y"), y.whole(&at)?));
+            trace.push((format!("step {step}, microbatch {microbatch}: dX"), dx.whole(&at)?));
         }
         let mut params = params(&mut layer);
         let before = mesh.ledger();
