@@ -1,7 +1,10 @@
 //! What a decoder-only transformer is made of: sizes, and which of the field's variants each part is.
+mod words;
+
+pub use words::counted;
+
 use kernels::{Activation, Heads, Sight};
 use serde::{Deserialize, Serialize};
-use std::fmt;
 use tensor::{Rope, Scaling};
 
 /// A model of the GPT-2, Llama, Mistral or Qwen families: all that its parameters do not say. Read from JSON, what is
@@ -186,50 +189,5 @@ impl Shape {
     /// How many positions there are, if they are counted.
     pub fn context(&self) -> Option<usize> {
         if let Positions::Learned(n) = self.positions { Some(n) } else { None }
-    }
-}
-
-impl fmt::Display for Shape {
-    /// In words: what sets this model apart.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Shape { width, blocks, heads, hidden, vocabulary, .. } = self;
-        let Heads { queries, keys, dim } = heads;
-        write!(f, "{blocks} block{} of width {width}", if *blocks == 1 { "" } else { "s" })?;
-        write!(
-            f,
-            ", {queries} query and {keys} key heads of {dim}, {hidden} hidden features, {vocabulary} ids"
-        )?;
-        let (norm, feed) = (
-            if self.norm == NormKind::Rms { "RMS norm" } else { "layer norm" },
-            match self.feed_forward {
-                FeedForward::SwiGlu => "SwiGLU".to_string(),
-                FeedForward::Plain(function) => format!("{function:?}"),
-            },
-        );
-        write!(f, ", {norm}, {feed}")?;
-        match self.positions {
-            Positions::Rotary(_) => f.write_str(", rotary")?,
-            Positions::Learned(n) => write!(f, ", {n} learned positions")?,
-        }
-        let Biases { qkv, out, mlp } = self.bias;
-        let Rates { embedding, attention, residual } = self.dropout;
-        for (has, what) in [
-            (qkv, "biases of Q, K, V"),
-            (out, "a bias of attention's output"),
-            (mlp, "biases of the feed-forward"),
-            (self.head_norm, "norms of heads"),
-            (self.tied, "tied head"),
-            (embedding + attention + residual > 0.0, "dropout"),
-            (self.loss.smoothing > 0.0, "smoothing"),
-            (self.loss.z > 0.0, "z-loss"),
-        ] {
-            if has {
-                write!(f, ", {what}")?;
-            }
-        }
-        if let Some(Window { size, sinks, from }) = self.window {
-            write!(f, ", windows of {size} with {sinks} sinks from block {from}")?;
-        }
-        Ok(())
     }
 }
