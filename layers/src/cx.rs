@@ -227,10 +227,7 @@ impl<D: Kernels> Cx<D> {
         end: &str,
         share: impl FnOnce(&Mesh<D>) -> Result<Share<D::Elem>>,
     ) -> Result<()> {
-        if let Some(record) = &self.record {
-            record.add(format!("gradient of {name}.{end}"), &self.tokens, share(record.mesh())?);
-        }
-        Ok(())
+        if self.recording() { self.saw(&format!("gradient of {name}"), end, share) } else { Ok(()) }
     }
     /// Keeps something for backward, if there will be one.
     pub fn keep<T>(&self, x: T) -> Kept<T> {

@@ -12,13 +12,16 @@ use tensor::Scalar;
 /// Who looks on: takes a name, and the matrix, row-major, a row for every token.
 pub type See<'a, S> = dyn FnMut(Arguments, &[S]) + 'a;
 
+fn shown<S: Scalar>(name: &str, x: &[S], y: Vec<S>, see: &mut See<S>) -> Vec<S> {
+    see(format_args!("{name}.in"), x);
+    see(format_args!("{name}.out"), &y);
+    y
+}
+
 impl Affine {
     /// X to Y, both shown.
     pub(crate) fn forward_seen<S: Scalar>(&self, w: &Weights<S>, x: &[S], see: &mut See<S>) -> Vec<S> {
-        let y = self.forward(w, x);
-        see(format_args!("{}.in", self.name), x);
-        see(format_args!("{}.out", self.name), &y);
-        y
+        shown(&self.name, x, self.forward(w, x), see)
     }
     /// dY to dX, both shown.
     pub(crate) fn backward_seen<S: Scalar>(
@@ -39,9 +42,6 @@ impl Affine {
 impl Normed {
     /// X to Y, both shown.
     pub(crate) fn forward_seen<S: Scalar>(&self, w: &Weights<S>, x: &[S], see: &mut See<S>) -> Vec<S> {
-        let y = self.forward(w, x);
-        see(format_args!("{}.in", self.name), x);
-        see(format_args!("{}.out", self.name), &y);
-        y
+        shown(&self.name, x, self.forward(w, x), see)
     }
 }
