@@ -157,4 +157,32 @@ mod tests {
     fn row_equals_linear_in_sequence_regions() {
         proves_in_regions(&Row { bias: true });
     }
+
+    struct OfOtherTokens;
+    impl Case for OfOtherTokens {
+        type Layer<D: Kernels> = RowLinear<D>;
+        const RANKS: &'static [usize] = &[2];
+        fn features(&self) -> [usize; 2] {
+            [4, 3]
+        }
+        fn build<D: Kernels>(&self, at: &Builder<D>) -> Result<RowLinear<D>> {
+            let regions = Builder::new(at.device, at.mesh, at.values).in_regions();
+            RowLinear::shard(&regions, Axis::Tp, "w", [4, 3], false)
+        }
+        fn oracle<S: Scalar>(&self, g: &Given<S>) -> Answer<S> {
+            let (dx, dw) = reference::linear_backward(&g.x, &g.weights["w"], &g.dy, [4, 3]);
+            let y = reference::linear(&g.x, &g.weights["w"], [4, 3]);
+            Answer { y, dx, gradients: [("w".into(), dw)].into() }
+        }
+        fn traffic(&self, tokens: usize, _: usize) -> Vec<(Op, usize)> {
+            vec![(Op::ReduceScatter, tokens * 3)]
+        }
+    }
+
+    /// All numbers are right, and no model could go on with them. Kills: a proof that does not ask whose tokens they are.
+    #[test]
+    #[should_panic(expected = "whose tokens a stream of the layer has")]
+    fn a_stream_of_another_region_is_refused() {
+        proves(&OfOtherTokens);
+    }
 }

@@ -107,3 +107,35 @@ pub(super) fn hint(
     let (_, says) = about.hints.iter().find(|(part, _)| name.contains(part))?;
     Some(format!("{}: {says}", about.name))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use comm::Axis;
+
+    static NEW: About = About {
+        name: "new",
+        key: Named::Beside("new", Axis::Tp),
+        splits: "",
+        shares: |_| vec![],
+        paper: "",
+        chapter: None,
+        hints: &[("bias", "its bias"), ("", "its layer")],
+    };
+
+    /// Kills: a hint of another strategy than that which built the layer; of one along another axis than the call's; a
+    /// layer that is taken for another whose name begins alike.
+    #[test]
+    fn who_built_the_layer_is_asked_first() {
+        let all: Vec<&'static About> = layers::strategies::all().into_iter().chain([&NEW]).collect();
+        let built = [("blocks.1.mlp.down".to_string(), "new")];
+        let says = |name: &str, call: &str| hint(name, &[call.to_string()], &all, &built).unwrap();
+        let over_dp = "all_reduce(sum) over dp of 1x1 f61";
+        assert_eq!(says("texts: blocks.1.mlp.down.out", over_dp), "new: its layer");
+        assert_eq!(says("step 0: gradient of blocks.1.mlp.down.bias", over_dp), "new: its bias");
+        assert!(says("step 0: gradient of blocks.11.mlp.down", over_dp).starts_with("data parallelism: "));
+        let over_tp = "all_gather over tp[2..4] of 1x1 f61";
+        assert!(says("step 0: gradient of norm", over_tp).starts_with("sequence regions: "));
+        assert_eq!(hint("loss", &[], &[], &built), None);
+    }
+}
