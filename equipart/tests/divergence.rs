@@ -67,6 +67,10 @@ fn the_first_tensor_that_differs_is_named_with_what_touched_it() {
     assert_eq!(d.name, "step 0: gradient of blocks.0.mlp.gate_up.in", "{d}");
     assert_eq!(d.after.as_deref(), Some("step 0: gradient of blocks.0.mlp.gate_up.out"), "{d}");
     assert!(d.differ == 1 && d.collectives.iter().all(|c| c.contains("blocks.0.mlp.gate_up")), "{d}");
+    assert!(
+        d.collectives.len() == 1 && d.collectives[0].contains(" of 9x6 "),
+        "the second microbatch's: {d}"
+    );
     // In regions a gain's gradient is an addend, and its strategy is asked first.
     let d = after("tp=2,sp", Mutation::Skip, nth("blocks.0.norm2", 0));
     assert_eq!((d.name.as_str(), d.differ), ("step 0: gradient of blocks.0.norm2", 6), "{d}");

@@ -73,9 +73,8 @@ pub(super) fn moments<D: Kernels>(
         let name = format!("{prefix}gradient of {}", param.name());
         all.push(Moment { name, elements: flat(param.gradient_elements(mesh)), touched });
     }
-    let synced = said.iter().rposition(|call| params.iter().any(|p| is_of(call, p.name())));
-    let after = said.iter().skip(synced.map_or(0, |i| i + 1)).filter(|call| is_of(call, "norm2"));
-    all.push(number("norm²", &report.norm2, after.cloned().collect()));
+    let of_norm = said.iter().filter(|call| is_of(call, "norm2")).cloned().collect();
+    all.push(number("norm²", &report.norm2, of_norm));
     for param in &mut params {
         let name = format!("{prefix}new {}", param.name());
         all.push(Moment { name, elements: flat(param.elements(mesh)), touched: Vec::new() });
@@ -145,4 +144,46 @@ fn put(all: &mut Expected, name: String, rows: &[(usize, usize)], x: &[F61]) {
     let width = (x.len() / rows.len().max(1)).max(1);
     let place = |(i, &x): (usize, &F61)| ((rows[i / width].0, rows[i / width].1, i % width), x);
     all.entry(name).or_default().extend(x.iter().enumerate().map(place));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Layout;
+    use crate::prove::{Look, program};
+    use layers::Shape;
+    use tensor::{Cpu, Key};
+
+    /// Kills: gradients of parameters in another order than backward's, or before those of activations; a norm before
+    /// what it is of; something that a run shows and the oracle does not.
+    #[test]
+    fn moments_stand_in_the_order_of_the_program() {
+        let (layout, _key) = (Layout::UNSPLIT, Key(1).enter());
+        let subject = &Subject::small(Shape::LLAMA, &layout).unwrap();
+        let run = |device: Cpu<F61>, mesh| program(subject, &layout, &device, &mesh, Look::Everything);
+        let run = layout.world().unwrap().run(run).unwrap().remove(0);
+        let truth = expected(subject, run.start);
+        let names: Vec<_> = run.timeline.iter().map(|moment| moment.name.as_str()).collect();
+        assert!(names.iter().all(|name| truth.contains_key(*name)), "{names:?}");
+        let order = [
+            "texts: embedding.out",
+            "texts: head.out",
+            "step 0: embedding.out",
+            "step 0: blocks.0.norm1.in",
+            "step 0: head.out",
+            "step 0: loss",
+            "step 0: gradient of head.out",
+            "step 0: gradient of blocks.0.mlp.down.out",
+            "step 0: gradient of blocks.0.norm1.in",
+            "step 0: gradient of head",
+            "step 0: gradient of norm",
+            "step 0: gradient of embedding",
+            "step 0: norm²",
+            "step 0: new embedding",
+            "step 0: new head",
+            "step 1: embedding.out",
+        ];
+        let at = order.map(|name| names.iter().position(|n| *n == name).unwrap_or_else(|| panic!("{name}")));
+        assert!(at.is_sorted(), "{at:?} of {names:?}");
+    }
 }
