@@ -27,6 +27,7 @@ struct Log {
     last: [Option<Flight>; KEPT], // call i at i mod KEPT
     open: Vec<Flight>,            // requests that have not arrived
     noted: Vec<Noted>,            // where traced
+    calls: usize,                 // among these
 }
 
 /// A call under way: its number on this rank, from 1, and when it began.
@@ -90,6 +91,7 @@ impl Record {
         log.tell(begun, if outcome.is_ok() { Outcome::Done(took) } else { Outcome::Failed(took) });
         if self.traced {
             let (from, to) = (waited.unwrap_or(begun.since) - self.start, self.start.elapsed());
+            log.calls += 1;
             log.noted.push(Noted::Call { call: call.clone(), from, to });
         }
     }
@@ -144,11 +146,7 @@ impl Record {
     }
     /// Calls noted so far.
     pub(crate) fn calls_noted(&self) -> usize {
-        if self.traced {
-            self.log().noted.iter().filter(|noted| matches!(noted, Noted::Call { .. })).count()
-        } else {
-            0
-        }
+        if self.traced { self.log().calls } else { 0 }
     }
     /// These in words.
     pub(crate) fn calls(&self) -> Vec<String> {
@@ -160,6 +158,8 @@ impl Record {
     }
     /// All that was noted, in order of time; emptied.
     pub(crate) fn take_events(&self) -> Vec<Event> {
-        events(std::mem::take(&mut self.log().noted))
+        let mut log = self.log();
+        log.calls = 0;
+        events(std::mem::take(&mut log.noted))
     }
 }

@@ -8,8 +8,9 @@
 //! names.json                 our names, and theirs of each
 //! ```
 //!
-//! Numbers are those of the run: f32 as F32, f64 as F64, elements of the field as U64 (`0 ≤ x < 2^61 − 1`). Key, layout, number and
-//! step stand in each file's metadata; that of the activations also has `rows`, the [sequence, position] of each row.
+//! Numbers are those of the run: f32 as F32, f64 as F64, elements of the field as U64 (`0 ≤ x < 2^61 − 1`). Key, layout,
+//! number and step stand in each file's metadata; that of the activations also has `rows`, the [sequence, position] of
+//! each row.
 //! So products, sums and residuals can be checked by anyone: `out = in · W + bias` and `norm2.in = norm1.in +
 //! attention.added` (what dropout left of `attention.out.out`), in f32 up to rounding, in the field exactly.
 use crate::{Error, Result};
@@ -142,10 +143,10 @@ pub fn prepare(dir: &Path) -> Result<()> {
 /// # Errors
 /// If a file cannot be written.
 pub fn write<E: Number>(dir: &Path, entries: &[Entry], ranks: Vec<Seen<E>>, about: &About) -> Result<()> {
-    let (mut activations, mut whole) = (Vec::new(), Vec::new());
+    let (mut activations, mut whole) = (Vec::new(), None); // of parameters every rank has all
     for Seen { activations: seen, gradients, weights } in ranks {
         activations.push(seen);
-        whole.push([(GRADIENTS, gradients), (WEIGHTS, weights)]);
+        whole.get_or_insert([(GRADIENTS, gradients), (WEIGHTS, weights)]);
     }
     let (all, notes) = (Activations::whole(activations), about.notes::<E>());
     let mut with_rows = notes.clone();
@@ -158,7 +159,7 @@ pub fn write<E: Number>(dir: &Path, entries: &[Entry], ranks: Vec<Seen<E>>, abou
         (name, shape, rows.into_values().flatten().map(E::stored).collect())
     };
     put(&dir.join(ACTIVATIONS), &with_rows, all.into_iter().map(rows).collect())?;
-    for (file, tensors) in whole.into_iter().next().into_iter().flatten() {
+    for (file, tensors) in whole.into_iter().flatten() {
         if !tensors.is_empty() {
             put(&dir.join(file), &notes, theirs(entries, &tensors))?;
         }

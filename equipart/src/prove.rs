@@ -69,8 +69,10 @@ fn program<D: Kernels>(
     let vocabulary = subject.shape.vocabulary;
     let logits = read(&subject.texts, trainer.model(), device, vocabulary, of_texts.clone())?;
     trace.push(("logits".to_string(), logits));
-    let shown = Shown { prefix: "texts: ".into(), seen: taken(of_texts), report: None, calls: 0 };
-    timeline.extend(timeline::moments(shown, Vec::new(), mesh));
+    if look == Look::Everything {
+        let shown = Shown { prefix: "texts: ".into(), seen: taken(of_texts), report: None, calls: 0 };
+        timeline.extend(timeline::moments(shown, Vec::new(), mesh));
+    }
     for (n, (batch, lr)) in subject.steps.iter().enumerate() {
         let (of_step, calls) = (record(), mesh.calls_made());
         trainer.record(of_step.clone());
@@ -149,7 +151,6 @@ pub fn certify(subject: &Subject, layout: &Layout, keys: &[Key]) -> Result<Verdi
 /// # Errors
 /// As [`prove`].
 pub fn locate(subject: &Subject, layout: &Layout, keys: &[Key]) -> Result<Option<Difference>> {
-    layout.fits(&subject.shape)?;
     for &key in keys {
         if let Some(difference) = locate_in(layout.world()?, subject, layout, key)? {
             return Ok(Some(difference));

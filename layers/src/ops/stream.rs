@@ -14,6 +14,7 @@
 //! arXiv:2205.05198. Chapter: 7.
 use super::handles::same;
 use super::{Partial, filled};
+use crate::record::Share;
 use crate::{Placed, Placement, Result};
 use comm::{Axis, Group};
 use kernels::Kernels;
@@ -113,8 +114,8 @@ impl<D: Kernels> Stream<D> {
         self.share.cols()
     }
     /// Where this share lies, for a record.
-    pub(crate) fn seen(&self) -> crate::record::Share<D::Elem> {
-        crate::record::Share { rows: self.mine(), ..(&self.share).into() }
+    pub(crate) fn seen(&self) -> Share<D::Elem> {
+        Share { rows: self.mine(), ..(&self.share).into() }
     }
     /// Which of the tokens are here.
     pub fn mine(&self) -> Range<usize> {
