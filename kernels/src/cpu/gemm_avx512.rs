@@ -1,7 +1,8 @@
-//! C[M,N] (+)= A[M,K]·B[K,N] for f32 with AVX-512: both factors packed, so that every transposition runs alike.
+//! C[M,N] (+)= A[M,K]·B[K,N] for f32 with AVX-512: B packed, so that every transposition runs alike; A as it lies where
+//! its rows are rows in memory, packed else.
 //!
 //! Registers hold 12×32 of C. Loops, outermost first: M by 2052, K by 512 (A packed once), N by 256 (B packed, stays in L2),
-//! M by 12 (a panel of A stays in L1), N by 32.
+//! M by 12 (12 rows of A stay in L1), N by 32.
 #[allow(clippy::wildcard_imports)] // two dozen intrinsics
 use std::arch::x86_64::*;
 use std::cell::RefCell;
@@ -34,7 +35,10 @@ pub(super) unsafe fn product(
     add: bool,
 ) {
     PACKED.with_borrow_mut(|(pa, pb)| {
-        pa.resize(pa.len().max(m.min(MC).next_multiple_of(MR) * KC.min(k) + 64), 0.0);
+        let direct = a.col == 1;
+        if !direct {
+            pa.resize(pa.len().max(m.min(MC).next_multiple_of(MR) * KC.min(k) + 64), 0.0);
+        }
         pb.resize(pb.len().max(NC * KC.min(k) + 64), 0.0);
         // SAFETY: aligned inside the 64 spare elements; the caller's promise covers the rest.
         unsafe {
@@ -45,8 +49,10 @@ pub(super) unsafe fn product(
             for (first, p) in (0..m).step_by(MC).flat_map(|first| (0..k).step_by(KC).map(move |p| (first, p)))
             {
                 let (mc, kc) = (MC.min(m - first), KC.min(k - p));
-                let rows = Factor { at: a.at.add(first * a.row + p * a.col), row: a.col, col: a.row };
-                pack_panels::<MR>(pa, rows, kc, mc);
+                let rows = a.at.add(first * a.row + p * a.col);
+                if !direct {
+                    pack_panels::<MR>(pa, Factor { at: rows, row: a.col, col: a.row }, kc, mc);
+                }
                 for j in (0..n).step_by(NC) {
                     let nc = NC.min(n - j);
                     pack_panels::<NR>(pb, Factor { at: b.at.add(p * b.row + j * b.col), ..b }, kc, nc);
@@ -54,8 +60,13 @@ pub(super) unsafe fn product(
                         (0..mc).step_by(MR).flat_map(|i| (0..nc).step_by(NR).map(move |jr| (i, jr)))
                     {
                         let at = c.add((first + i) * ldc + j + jr);
-                        let (pa, pb) = (pa.add(i * kc), pb.add(jr * kc));
-                        tile(MR.min(mc - i), kc, pa, pb, at, ldc, NR.min(nc - jr), add || p > 0);
+                        let to = Part { at, ld: ldc, cols: NR.min(nc - jr), add: add || p > 0 };
+                        let (rows_here, pb) = (MR.min(mc - i), pb.add(jr * kc));
+                        if direct {
+                            tile::<false>(rows_here, kc, rows.add(i * a.row), a.row, pb, to);
+                        } else {
+                            tile::<true>(rows_here, kc, pa.add(i * kc), MR, pb, to);
+                        }
                     }
                 }
             }
@@ -164,24 +175,31 @@ unsafe fn pack<const W: usize>(to: *mut f32, from: Factor, k: usize, width: usiz
     }
 }
 
-/// Up to 12×32 of C from one panel of A and one of B.
-#[allow(clippy::too_many_arguments)] // a kernel's edge
+/// A tile of C: where it begins, elements from row to row, how many columns, and whether it is added to.
+#[derive(Clone, Copy)]
+struct Part {
+    at: *mut f32,
+    ld: usize,
+    cols: usize,
+    add: bool,
+}
+
+/// Up to 12×32 of C from rows of A and one panel of B. Element (r, p) of A is `a[r + p * ld]` if packed, else
+/// `a[r * ld + p]`.
 #[target_feature(enable = "avx512f")]
-unsafe fn tile(
+unsafe fn tile<const PACKED: bool>(
     rows: usize,
     k: usize,
     a: *const f32,
+    ld: usize,
     b: *const f32,
-    c: *mut f32,
-    ldc: usize,
-    cols: usize,
-    add: bool,
+    c: Part,
 ) {
     macro_rules! by_rows {
         ($($r:literal)*) => {
             match rows {
                 // SAFETY: the caller's promise, for this many rows.
-                $($r => unsafe { micro::<$r>(k, a, b, c, ldc, cols, add) },)*
+                $($r => unsafe { micro::<$r, PACKED>(k, a, ld, b, c) },)*
                 _ => unreachable!("a tile of {rows} rows"),
             }
         };
@@ -190,37 +208,49 @@ unsafe fn tile(
 }
 
 #[target_feature(enable = "avx512f")]
-unsafe fn micro<const R: usize>(
+unsafe fn micro<const R: usize, const PACKED: bool>(
     k: usize,
     a: *const f32,
+    ld: usize,
     b: *const f32,
-    c: *mut f32,
-    ldc: usize,
-    cols: usize,
-    add: bool,
+    c: Part,
 ) {
-    // SAFETY: panels are packed with these widths; writes to C are masked to `cols`.
+    // SAFETY: rows and panel are as the caller says; writes to C are masked to its columns.
     unsafe {
         let mut acc = [[_mm512_setzero_ps(); 2]; R];
-        let masks = [mask(cols), mask(cols.saturating_sub(16))];
+        let masks = [mask(c.cols), mask(c.cols.saturating_sub(16))];
         for r in 0..R {
-            _mm_prefetch::<_MM_HINT_T0>(c.add(r * ldc).cast());
-            _mm_prefetch::<_MM_HINT_T0>(c.wrapping_add(r * ldc + 16).cast());
+            _mm_prefetch::<_MM_HINT_T0>(c.at.wrapping_add(r * c.ld).cast());
+            _mm_prefetch::<_MM_HINT_T0>(c.at.wrapping_add(r * c.ld + 16).cast());
         }
-        for p in 0..k {
-            _mm_prefetch::<_MM_HINT_T0>(b.wrapping_add(p * NR + 8 * NR).cast());
-            _mm_prefetch::<_MM_HINT_T0>(b.wrapping_add(p * NR + 8 * NR + 16).cast());
-            let (b0, b1) = (_mm512_load_ps(b.add(p * NR)), _mm512_load_ps(b.add(p * NR + 16)));
-            for r in 0..R {
-                let x = _mm512_set1_ps(*a.add(p * MR + r));
-                acc[r][0] = _mm512_fmadd_ps(x, b0, acc[r][0]);
-                acc[r][1] = _mm512_fmadd_ps(x, b1, acc[r][1]);
+        let third = |i: usize| a.wrapping_add(3 * i * ld);
+        let (mut a, mut a3, mut a6, mut a9, mut b) = (a, third(1), third(2), third(3), b);
+        for _ in 0..k {
+            _mm_prefetch::<_MM_HINT_T0>(b.wrapping_add(8 * NR).cast());
+            _mm_prefetch::<_MM_HINT_T0>(b.wrapping_add(8 * NR + 16).cast());
+            let (b0, b1) = (_mm512_load_ps(b), _mm512_load_ps(b.add(16)));
+            macro_rules! row {
+                ($($r:literal, $at:expr, $row:literal;)*) => { $(if $r < R {
+                    let at = if PACKED { a.wrapping_add($r) } else { $at.wrapping_add($row * ld) };
+                    let x = _mm512_set1_ps(*at);
+                    acc[$r][0] = _mm512_fmadd_ps(x, b0, acc[$r][0]);
+                    acc[$r][1] = _mm512_fmadd_ps(x, b1, acc[$r][1]);
+                })* };
             }
+            row!(0, a, 0; 1, a, 1; 2, a, 2; 3, a3, 0; 4, a3, 1; 5, a3, 2;
+                6, a6, 0; 7, a6, 1; 8, a6, 2; 9, a9, 0; 10, a9, 1; 11, a9, 2;);
+            if PACKED {
+                a = a.wrapping_add(MR);
+            } else {
+                (a, a3) = (a.wrapping_add(1), a3.wrapping_add(1));
+                (a6, a9) = (a6.wrapping_add(1), a9.wrapping_add(1));
+            }
+            b = b.wrapping_add(NR);
         }
         for r in 0..R {
             for v in 0..2 {
-                let at = c.wrapping_add(r * ldc + 16 * v);
-                let before = if add { _mm512_maskz_loadu_ps(masks[v], at) } else { _mm512_setzero_ps() };
+                let at = c.at.wrapping_add(r * c.ld + 16 * v);
+                let before = if c.add { _mm512_maskz_loadu_ps(masks[v], at) } else { _mm512_setzero_ps() };
                 _mm512_mask_storeu_ps(at, masks[v], _mm512_add_ps(acc[r][v], before));
             }
         }
