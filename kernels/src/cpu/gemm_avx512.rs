@@ -187,14 +187,7 @@ struct Part {
 /// Up to 12×32 of C from rows of A and one panel of B. Element (r, p) of A is `a[r + p * ld]` if packed, else
 /// `a[r * ld + p]`.
 #[target_feature(enable = "avx512f")]
-unsafe fn tile<const PACKED: bool>(
-    rows: usize,
-    k: usize,
-    a: *const f32,
-    ld: usize,
-    b: *const f32,
-    c: Part,
-) {
+unsafe fn tile<const PACKED: bool>(rows: usize, k: usize, a: *const f32, ld: usize, b: *const f32, c: Part) {
     macro_rules! by_rows {
         ($($r:literal)*) => {
             match rows {
