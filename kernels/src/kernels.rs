@@ -141,8 +141,16 @@ pub struct AdamW {
 
 /// What a device computes. Shapes are the caller's duty (`layers::ops` checks them).
 pub trait Kernels: Device {
+    /// A right factor that is laid out once for many products.
+    type Packed: Send + Sync;
     /// C\[M,N\] (+)= A\[M,K\]·B\[K,N\], any strides; C's columns lie together.
     fn gemm(&self, c: ViewMut<Self>, a: View<Self>, b: View<Self>, write: Write);
+    /// Lays out B\[K,N\], any strides, in memory of [`Kernels::packed_len`] numbers of its own.
+    fn pack(&self, b: View<Self>) -> Self::Packed;
+    /// C\[M,N\] (+)= A\[M,K\]·B\[K,N\] for a factor that was laid out; C's columns lie together.
+    fn gemm_packed(&self, c: ViewMut<Self>, a: View<Self>, b: &Self::Packed, write: Write);
+    /// Numbers that B\[k,n\] takes when it is laid out.
+    fn packed_len(k: usize, n: usize) -> usize;
     /// y = value.
     fn fill(&self, y: ViewMut<Self>, value: Self::Elem);
     /// y = x.

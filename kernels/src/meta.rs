@@ -4,7 +4,7 @@ use crate::kernels::{
 };
 use std::marker::PhantomData;
 use std::sync::Arc;
-use tensor::{Device, Dropout, Meter, View, ViewMut};
+use tensor::{Category, Device, Dropout, Meter, Tensor, View, ViewMut};
 
 /// Prices a program that would run on `D`: its bytes and scratch sizes, without its values.
 pub struct Meta<D> {
@@ -46,6 +46,14 @@ type V<'a, D> = View<'a, Meta<D>>;
 type M<'a, D> = ViewMut<'a, Meta<D>>;
 
 impl<D: Kernels> Kernels for Meta<D> {
+    type Packed = Tensor<Self>;
+    fn pack(&self, b: V<D>) -> Tensor<Self> {
+        Tensor::empty(self, Category::Buffers, 1, Self::packed_len(b.rows(), b.cols()))
+    }
+    fn gemm_packed(&self, _: M<D>, _: V<D>, _: &Tensor<Self>, _: Write) {}
+    fn packed_len(k: usize, n: usize) -> usize {
+        D::packed_len(k, n)
+    }
     fn gemm(&self, _: M<D>, _: V<D>, _: V<D>, _: Write) {}
     fn fill(&self, _: M<D>, _: D::Elem) {}
     fn copy(&self, _: M<D>, _: V<D>) {}

@@ -4,7 +4,8 @@
 //! Source: Dao et al., "FlashAttention", Algorithm 1, arXiv:2205.14135; Milakov, Gimelshein, "Online normalizer
 //! calculation for softmax", arXiv:1805.02867.
 use super::CpuScalar;
-use super::attention_tile::{Carve, Tile, keys_of, most_keys, pack, tiles};
+use super::attention_tile::{Carve, Tile, keys_of, most_keys, pack, serves_many, tiles};
+use super::panels::{Panels, Right};
 use super::simd::{stab, sum};
 use crate::kernels::{Attend, Heads, Qkv, Softmax, Span, Write};
 use crate::sight::Seen;
@@ -20,17 +21,22 @@ pub(super) fn block<S: CpuScalar>(
 ) {
     let (d, [tile_q, tile_k], mut carve) = (attend.heads.dim, S::TILE, Carve::new(scratch));
     let (mut qs, mut acc, scale) = (carve.take(tile_q, d), carve.take(tile_q, d), S::inv_sqrt(d));
-    let mut strip = carve.take(tile_q, tile_k.min(most_keys(spans)));
+    let most = most_keys(spans);
+    let mut strip = carve.take(tile_q, tile_k.min(most));
+    let [mut of_keys, mut of_values] =
+        [Panels::<S>::len(d, most), Panels::<S>::len(most, d)].map(|n| carve.take(1, n));
     for (span, h) in spans.iter().flat_map(|s| (0..attend.heads.keys).map(move |h| (s, h))) {
-        let (kt, vs) = (keys_of(qkv.k, span, h, d).t(), keys_of(qkv.v, span, h, d));
+        let many = serves_many::<S>(attend, span);
+        let kt = Right::new(&mut of_keys, keys_of(qkv.k, span, h, d).t(), many);
+        let vs = Right::new(&mut of_values, keys_of(qkv.v, span, h, d), many);
         for tile in tiles::<S>(attend, span, h) {
             let Tile { head, n, row, .. } = tile;
             pack(&mut qs, tile.of(qkv.q), scale);
             load(&mut acc, &mut run, &tile, d);
-            for block in tile.blocks(tile_k) {
+            for block in tile.blocks::<S>() {
                 let keys = block.len();
                 let scores = strip.again().take_rows(0, n).take_cols(0, keys);
-                S::gemm(scores, qs.read().take_rows(0, n), kt.take_cols(block.start, keys), Write::Set);
+                kt.take_cols(block.start, keys).times(scores, qs.read().take_rows(0, n), Write::Set);
                 for i in 0..n {
                     let (p, seen, factors) =
                         (&mut strip.row(i)[..keys], tile.seen(i, &block), tile.factors(i, &block));
@@ -38,7 +44,7 @@ pub(super) fn block<S: CpuScalar>(
                     weigh(p, [m, l], acc.row(i), seen, factors);
                 }
                 let p = strip.read().take_rows(0, n).take_cols(0, keys);
-                S::gemm(acc.again().take_rows(0, n), p, vs.take_rows(block.start, keys), Write::Add);
+                vs.take_rows(block.start, keys).times(acc.again().take_rows(0, n), p, Write::Add);
             }
             for i in 0..n {
                 run.out.row(row + i)[head * d..(head + 1) * d].copy_from_slice(acc.row(i));

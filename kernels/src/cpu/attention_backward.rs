@@ -4,7 +4,8 @@
 //! dS = P ∘ (M∘(dO·Vᵀ) − δ), dQ = dS·K, dK = dSᵀ·Q.
 //! Source: Dao, "FlashAttention-2", Algorithm 2, arXiv:2307.08691.
 use super::CpuScalar;
-use super::attention_tile::{Carve, Tile, keys_of, most_keys, pack, tiles};
+use super::attention_tile::{Carve, Tile, keys_of, most_keys, pack, serves_many, tiles};
+use super::panels::{Panels, Right};
 use super::simd::dot;
 use crate::kernels::{Attend, Heads, Qkv, Span, Write};
 use std::ops::Range;
@@ -37,38 +38,43 @@ pub(super) fn block<S: CpuScalar>(
     [mut dq, mut dk, mut dv]: [ViewMut<Cpu<S>>; 3],
     scratch: ViewMut<Cpu<S>>,
 ) {
-    let (d, tile_k, scale) = (attend.heads.dim, S::TILE[1], S::inv_sqrt(attend.heads.dim));
-    let mut work = Work::new(scratch, most_keys(spans), d);
+    let (d, scale) = (attend.heads.dim, S::inv_sqrt(attend.heads.dim));
+    let (most, mut carve) = (most_keys(spans), Carve::new(scratch));
+    let [mut of_keys, mut of_turned, mut of_values] =
+        [(most, d), (d, most), (d, most)].map(|(k, n)| carve.take(1, Panels::<S>::len(k, n)));
+    let mut work = Work::new(carve, most, d);
     for (span, h) in spans.iter().flat_map(|s| (0..attend.heads.keys).map(move |h| (s, h))) {
         let (k, v) = (keys_of(qkv.k, span, h, d), keys_of(qkv.v, span, h, d));
-        pack(&mut work.ks, k, scale);
+        let many = serves_many::<S>(attend, span);
+        let [k, kt, vt] = [(&mut of_keys, k), (&mut of_turned, k.t()), (&mut of_values, v.t())]
+            .map(|(memory, factor)| Right::new(memory, factor, many));
         work.dks.again().take_rows(0, span.key.len).flat().fill(S::ZERO);
         work.dvs.again().take_rows(0, span.key.len).flat().fill(S::ZERO);
         for tile in tiles::<S>(attend, span, h) {
             pack(&mut work.qs, tile.of(qkv.q), scale);
             pack(&mut work.dos, tile.of(d_o), S::ONE);
             work.dqs.flat().fill(S::ZERO);
-            for block in tile.blocks(tile_k) {
-                work.block(&tile, &block, (k.t(), v.t()), (lse, delta));
+            for block in tile.blocks::<S>() {
+                work.block(&tile, &block, [&k, &kt, &vt], (lse, delta));
             }
             let dq = dq.again().take_rows(tile.row, tile.n).take_cols(tile.head * d, d);
-            add_rows(dq, work.dqs.read());
+            add_rows(dq, work.dqs.read(), scale);
         }
         for (to, from) in [(&mut dk, &work.dks), (&mut dv, &work.dvs)] {
-            add_rows(to.again().take_rows(span.key.row, span.key.len).take_cols(h * d, d), from.read());
+            let to = to.again().take_rows(span.key.row, span.key.len).take_cols(h * d, d);
+            add_rows(to, from.read(), S::ONE);
         }
     }
 }
 
-/// Scratch: of one key head's rows, and of one tile's.
+/// Scratch: of one key head's gradients, and of one tile.
 struct Work<'a, S: CpuScalar> {
-    /// Keys, scaled.
-    ks: ViewMut<'a, Cpu<S>>,
     dks: ViewMut<'a, Cpu<S>>,
     dvs: ViewMut<'a, Cpu<S>>,
     /// Queries, scaled.
     qs: ViewMut<'a, Cpu<S>>,
     dos: ViewMut<'a, Cpu<S>>,
+    /// The queries' gradient, not yet scaled.
     dqs: ViewMut<'a, Cpu<S>>,
     /// Scores, then weights.
     p: ViewMut<'a, Cpu<S>>,
@@ -77,12 +83,12 @@ struct Work<'a, S: CpuScalar> {
 }
 
 impl<'a, S: CpuScalar> Work<'a, S> {
-    fn new(scratch: ViewMut<'a, Cpu<S>>, keys: usize, d: usize) -> Self {
-        let ([tile_q, tile_k], mut carve) = (S::TILE, Carve::new(scratch));
-        let [ks, dks, dvs] = [(); 3].map(|()| carve.take(keys, d));
+    fn new(mut carve: Carve<'a, S>, keys: usize, d: usize) -> Self {
+        let [tile_q, tile_k] = S::TILE;
+        let [dks, dvs] = [(); 2].map(|()| carve.take(keys, d));
         let [qs, dos, dqs] = [(); 3].map(|()| carve.take(tile_q, d));
         let [p, dp] = [(); 2].map(|()| carve.take(tile_q, tile_k.min(keys)));
-        Self { ks, dks, dvs, qs, dos, dqs, p, dp }
+        Self { dks, dvs, qs, dos, dqs, p, dp }
     }
     /// Adds what one tile and one block of keys give each other to dks, dvs and dqs.
     #[inline(always)]
@@ -90,13 +96,13 @@ impl<'a, S: CpuScalar> Work<'a, S> {
         &mut self,
         tile: &Tile,
         block: &Range<usize>,
-        (kt, vt): (View<Cpu<S>>, View<Cpu<S>>),
+        [k, kt, vt]: [&Right<S>; 3],
         (lse, delta): (View<Cpu<S>>, View<Cpu<S>>),
     ) {
         let (key, keys, n) = (block.start, block.len(), tile.n);
         let (qs, dos) = (self.qs.read().take_rows(0, n), self.dos.read().take_rows(0, n));
         for (t, a, b) in [(&mut self.p, qs, kt), (&mut self.dp, dos, vt)] {
-            S::gemm(t.again().take_rows(0, n).take_cols(0, keys), a, b.take_cols(key, keys), Write::Set);
+            b.take_cols(key, keys).times(t.again().take_rows(0, n).take_cols(0, keys), a, Write::Set);
         }
         for i in 0..n {
             let (p, dp) = (&mut self.p.row(i)[..keys], &mut self.dp.row(i)[..keys]);
@@ -111,7 +117,7 @@ impl<'a, S: CpuScalar> Work<'a, S> {
         let ds = self.dp.read().take_rows(0, n).take_cols(0, keys);
         S::gemm(self.dvs.again().take_rows(key, keys), p.t(), dos, Write::Add);
         S::gemm(self.dks.again().take_rows(key, keys), ds.t(), qs, Write::Add);
-        S::gemm(self.dqs.again().take_rows(0, n), ds, self.ks.read().take_rows(key, keys), Write::Add);
+        k.take_rows(key, keys).times(self.dqs.again().take_rows(0, n), ds, Write::Add);
     }
 }
 
@@ -137,10 +143,10 @@ fn thinned<S: Scalar>(p: &mut [S], dp: &mut [S], lse: S, delta: S, factor: impl 
 }
 
 #[inline(always)]
-fn add_rows<S: Scalar>(mut to: ViewMut<Cpu<S>>, from: View<Cpu<S>>) {
+fn add_rows<S: Scalar>(mut to: ViewMut<Cpu<S>>, from: View<Cpu<S>>, scale: S) {
     for i in 0..to.rows() {
         for (t, &f) in to.row(i).iter_mut().zip(from.row(i)) {
-            *t += f;
+            *t += f * scale;
         }
     }
 }

@@ -1,5 +1,6 @@
 //! What attention and its backward share: scratch, and tiles of queries.
 use super::CpuScalar;
+use super::panels::Panels;
 use crate::kernels::{Attend, Heads, Span};
 use crate::sight::Seen;
 use std::ops::Range;
@@ -7,8 +8,9 @@ use tensor::{Cpu, Dropout, Scalar, View, ViewMut};
 
 /// Numbers of scratch for one call, forward or backward.
 pub(super) fn scratch_len<S: CpuScalar>(heads: Heads, keys: usize) -> usize {
-    let [tile_q, tile_k] = S::TILE;
-    3 * keys * heads.dim + 3 * tile_q * heads.dim + 2 * tile_q * tile_k.min(keys)
+    let ([tile_q, tile_k], d) = (S::TILE, heads.dim);
+    let factors = Panels::<S>::len(keys, d) + 2 * Panels::<S>::len(d, keys);
+    factors + 2 * keys * d + 3 * tile_q * d + 2 * tile_q * tile_k.min(keys)
 }
 
 /// Cuts scratch into matrices.
@@ -64,6 +66,11 @@ pub(super) struct Tile<'a> {
     pub(super) row: usize,
 }
 
+/// Whether a key head serves several tiles of queries, so that its keys and values are worth laying out.
+pub(super) fn serves_many<S: CpuScalar>(attend: &Attend, span: &Span) -> bool {
+    attend.heads.queries / attend.heads.keys * span.query.len.div_ceil(S::TILE[0]) > 1
+}
+
 /// The tiles of all queries that key head `h` serves.
 #[inline(always)]
 pub(super) fn tiles<'a, S: CpuScalar>(
@@ -89,8 +96,8 @@ impl Tile<'_> {
     }
     /// Blocks of the span's keys that any of the queries sees.
     #[inline(always)]
-    pub(super) fn blocks(&self, most: usize) -> impl Iterator<Item = Range<usize>> {
-        self.attend.sight.blocks(self.span, self.first..self.first + self.n, most)
+    pub(super) fn blocks<S: CpuScalar>(&self) -> impl Iterator<Item = Range<usize>> {
+        self.attend.sight.blocks(self.span, self.first..self.first + self.n, [S::TILE[1], S::PANEL])
     }
     /// Which keys of a block query `i` of the tile sees.
     #[inline(always)]

@@ -1,11 +1,13 @@
 //! C (+)= A·B: plain loops for every number; a library's and an own product for floats; few rows go by rows.
+#[cfg(target_arch = "x86_64")]
+use super::gemm_avx512;
+use super::panels::{self, Panels};
 use crate::kernels::Write;
 use tensor::{Cpu, Scalar, View, ViewMut};
 
 /// Products of fewer rows than this stream the other factor once, row by row.
 const FEW: usize = 8;
 /// Products with fewer operations than this go to the library: packing would cost more than it gains.
-#[cfg(target_arch = "x86_64")]
 const WORTH_PACKING: usize = 1 << 22;
 
 pub(super) fn check<S: Scalar>(c: &ViewMut<Cpu<S>>, a: &View<Cpu<S>>, b: &View<Cpu<S>>) {
@@ -84,21 +86,58 @@ pub(super) fn f32(c: ViewMut<Cpu<f32>>, a: View<Cpu<f32>>, b: View<Cpu<f32>>, wr
     if c.rows() <= FEW && b.col_stride() == 1 {
         return by_rows(c, a, b, write);
     }
-    #[cfg(target_arch = "x86_64")]
-    {
-        use super::gemm_avx512::{Factor, product};
-        let pays = c.rows() * c.cols() * a.cols() > WORTH_PACKING || b.col_stride() != 1;
-        if pays && a.cols() > 0 && std::is_x86_feature_detected!("avx512f") {
-            let factor =
-                |v: &View<Cpu<f32>>| Factor { at: v.ptr().raw(), row: v.row_stride(), col: v.col_stride() };
-            let add = write == Write::Add;
-            let (m, n, k) = (c.rows(), c.cols(), a.cols());
-            // SAFETY: valid windows of fitting sizes; `c` is borrowed mutably, so it overlaps neither factor.
-            unsafe { product([m, n, k], c.ptr().raw(), c.row_stride(), factor(&a), factor(&b), add) };
-            return;
-        }
+    let pays = c.rows() * c.cols() * a.cols() > WORTH_PACKING || b.col_stride() != 1;
+    if pays && a.cols() > 0 && has_avx512() {
+        #[cfg(target_arch = "x86_64")]
+        return avx512(c, a, gemm_avx512::Right::Strided(factor(&b)), write);
     }
     library(c, a, b, write);
+}
+
+/// Whether the own product runs here.
+pub(super) fn has_avx512() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return std::is_x86_feature_detected!("avx512f");
+    #[cfg(not(target_arch = "x86_64"))]
+    false
+}
+
+#[cfg(target_arch = "x86_64")]
+fn factor(v: &View<Cpu<f32>>) -> gemm_avx512::Factor {
+    gemm_avx512::Factor { at: v.ptr().raw(), row: v.row_stride(), col: v.col_stride() }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+fn avx512(c: ViewMut<Cpu<f32>>, a: View<Cpu<f32>>, b: gemm_avx512::Right, write: Write) {
+    let (size, add) = ([c.rows(), c.cols(), a.cols()], write == Write::Add);
+    // SAFETY: valid windows of fitting sizes, as the callers checked; `c` is borrowed mutably, so it overlaps neither
+    // factor; the CPU has what the product needs, as its panels, or the call, show.
+    unsafe { gemm_avx512::product(size, c.ptr().raw(), c.row_stride(), factor(&a), b, add) };
+}
+
+/// The factor's panels, for [`panels_f32`].
+#[inline(always)]
+pub(super) fn pack_f32(to: ViewMut<Cpu<f32>>, b: View<Cpu<f32>>) {
+    #[cfg(target_arch = "x86_64")]
+    if has_avx512() {
+        assert!(to.is_contiguous() && to.cols() == gemm_avx512::NR);
+        assert_eq!(to.rows(), b.cols().div_ceil(gemm_avx512::NR) * b.rows());
+        // SAFETY: valid windows, of fitting sizes; `to` is borrowed mutably, so it does not overlap the factor.
+        return unsafe { gemm_avx512::pack_right(to.ptr().raw(), factor(&b), b.rows(), b.cols()) };
+    }
+    panels::pack(to, b);
+}
+
+/// The product with panels: they are read as they lie.
+#[inline(always)]
+pub(super) fn panels_f32(c: ViewMut<Cpu<f32>>, a: View<Cpu<f32>>, b: &Panels<f32>, write: Write) {
+    #[cfg(target_arch = "x86_64")]
+    if let Some((first, apart)) = b.first().filter(|_| has_avx512() && a.cols() > 0) {
+        assert!([a.cols(), c.cols()] == b.size() && c.rows() == a.rows() && c.col_stride() == 1);
+        return avx512(c, a, gemm_avx512::Right::Panels { first: first.ptr().raw(), apart }, write);
+    }
+    panels::product(c, a, b, write);
 }
 
 #[cfg(test)]

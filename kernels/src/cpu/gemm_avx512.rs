@@ -8,7 +8,7 @@ use std::arch::x86_64::*;
 use std::cell::RefCell;
 
 const MR: usize = 12;
-const NR: usize = 32;
+pub(super) const NR: usize = 32;
 const KC: usize = 512;
 const NC: usize = 256;
 const MC: usize = 171 * MR; // so that packing takes at most 4.7 MB a thread, whatever the shapes
@@ -23,23 +23,27 @@ pub(super) struct Factor {
 
 thread_local! { static PACKED: RefCell<(Vec<f32>, Vec<f32>)> = const { RefCell::new((Vec::new(), Vec::new())) }; }
 
+/// The right factor.
+#[derive(Clone, Copy)]
+pub(super) enum Right {
+    /// As it lies: it is packed block by block.
+    Strided(Factor),
+    /// In panels of `NR` columns: where the first one's rows begin, and elements from one to the next.
+    Panels { first: *const f32, apart: usize },
+}
+
 /// # Safety
 /// The windows are valid, `c` (row-major, stride `ldc`) overlaps neither factor, and the CPU has AVX-512F.
 #[target_feature(enable = "avx512f")]
-pub(super) unsafe fn product(
-    [m, n, k]: [usize; 3],
-    c: *mut f32,
-    ldc: usize,
-    a: Factor,
-    b: Factor,
-    add: bool,
-) {
+pub(super) unsafe fn product([m, n, k]: [usize; 3], c: *mut f32, ldc: usize, a: Factor, b: Right, add: bool) {
     PACKED.with_borrow_mut(|(pa, pb)| {
         let direct = a.col == 1;
         if !direct {
             pa.resize(pa.len().max(m.min(MC).next_multiple_of(MR) * KC.min(k) + 64), 0.0);
         }
-        pb.resize(pb.len().max(NC * KC.min(k) + 64), 0.0);
+        if let Right::Strided(_) = b {
+            pb.resize(pb.len().max(NC * KC.min(k) + 64), 0.0);
+        }
         // SAFETY: aligned inside the 64 spare elements; the caller's promise covers the rest.
         unsafe {
             let (pa, pb) = (
@@ -55,13 +59,20 @@ pub(super) unsafe fn product(
                 }
                 for j in (0..n).step_by(NC) {
                     let nc = NC.min(n - j);
-                    pack_panels::<NR>(pb, Factor { at: b.at.add(p * b.row + j * b.col), ..b }, kc, nc);
+                    let (pb, apart) = match b {
+                        Right::Strided(b) => {
+                            let block = Factor { at: b.at.add(p * b.row + j * b.col), ..b };
+                            pack_panels::<NR>(pb, block, kc, nc);
+                            (pb.cast_const(), kc * NR)
+                        }
+                        Right::Panels { first, apart } => (first.add(j / NR * apart + p * NR), apart),
+                    };
                     for (i, jr) in
                         (0..mc).step_by(MR).flat_map(|i| (0..nc).step_by(NR).map(move |jr| (i, jr)))
                     {
                         let at = c.add((first + i) * ldc + j + jr);
                         let to = Part { at, ld: ldc, cols: NR.min(nc - jr), add: add || p > 0 };
-                        let (rows_here, pb) = (MR.min(mc - i), pb.add(jr * kc));
+                        let (rows_here, pb) = (MR.min(mc - i), pb.add(jr / NR * apart));
                         if direct {
                             tile::<false>(rows_here, kc, rows.add(i * a.row), a.row, pb, to);
                         } else {
@@ -72,6 +83,16 @@ pub(super) unsafe fn product(
             }
         }
     });
+}
+
+/// The panels of a right factor of `k` rows and `n` columns.
+///
+/// # Safety
+/// The windows are valid, `to` has room for ⌈n/32⌉ panels, and the CPU has AVX-512F.
+#[target_feature(enable = "avx512f")]
+pub(super) unsafe fn pack_right(to: *mut f32, b: Factor, k: usize, n: usize) {
+    // SAFETY: the caller's promise.
+    unsafe { pack_panels::<NR>(to, b, k, n) };
 }
 
 /// 16×16, in four rounds of shuffles.
@@ -221,7 +242,7 @@ unsafe fn micro<const R: usize, const PACKED: bool>(
         for _ in 0..k {
             _mm_prefetch::<_MM_HINT_T0>(b.wrapping_add(8 * NR).cast());
             _mm_prefetch::<_MM_HINT_T0>(b.wrapping_add(8 * NR + 16).cast());
-            let (b0, b1) = (_mm512_load_ps(b), _mm512_load_ps(b.add(16)));
+            let (b0, b1) = (_mm512_loadu_ps(b), _mm512_loadu_ps(b.add(16)));
             macro_rules! row {
                 ($($r:literal, $at:expr, $row:literal;)*) => { $(if $r < R {
                     let at = if PACKED { a.wrapping_add($r) } else { $at.wrapping_add($row * ld) };

@@ -16,9 +16,11 @@ mod loss;
 mod norm;
 mod number;
 mod optimizer;
+mod panels;
 mod simd;
 
 pub use number::CpuScalar;
+pub use panels::Packed;
 pub use simd::widest;
 
 use crate::kernels::{
@@ -55,8 +57,20 @@ macro_rules! run {
 }
 
 impl<S: CpuScalar> Kernels for Cpu<S> {
+    type Packed = Packed<S>;
     fn gemm(&self, c: M<S>, a: V<S>, b: V<S>, write: Write) {
         run!(self, "product", S::gemm(c, a, b, write));
+    }
+    fn pack(&self, b: V<S>) -> Packed<S> {
+        let mut packed = Packed::empty(self, [b.rows(), b.cols()]);
+        run!(self, "pack", S::pack(packed.memory(), b));
+        packed
+    }
+    fn gemm_packed(&self, c: M<S>, a: V<S>, b: &Packed<S>, write: Write) {
+        run!(self, "product", S::gemm_panels(c, a, &b.panels(), write));
+    }
+    fn packed_len(k: usize, n: usize) -> usize {
+        Packed::<S>::len(k, n)
     }
     fn fill(&self, y: M<S>, value: S) {
         run!(self, "fill", elementwise::fill(y, value));

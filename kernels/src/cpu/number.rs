@@ -1,4 +1,5 @@
 //! The numbers the host can compute with, and what each of them overrides.
+use super::panels::{self, Panels};
 use super::{gemm, gemm_field};
 use crate::kernels::Write;
 use tensor::{Cpu, Dual, Field, Scalar, View, ViewMut};
@@ -9,21 +10,52 @@ pub trait CpuScalar: Scalar {
     const TILE: [usize; 2];
     /// Whether loops over it gain from vectors: only then kernels are compiled once for each width.
     const VECTORS: bool;
+    /// The most columns of a panel; attention's blocks of keys begin at multiples of it, and so do its tiles.
+    const PANEL: usize;
     /// C (+)= A·B for any strides.
     fn gemm(c: ViewMut<Cpu<Self>>, a: View<Cpu<Self>>, b: View<Cpu<Self>>, write: Write);
+    /// How wide the panels of a factor of `n` columns are: at least 1, and `PANEL` or all of them.
+    fn panel(n: usize) -> usize {
+        n.max(1)
+    }
+    /// Lays out a factor in panels, which `to` has one below the other.
+    #[doc(hidden)]
+    #[inline(always)]
+    fn pack(to: ViewMut<Cpu<Self>>, b: View<Cpu<Self>>) {
+        panels::pack(to, b);
+    }
+    /// C (+)= A·B for B in panels.
+    #[doc(hidden)]
+    #[inline(always)]
+    fn gemm_panels(c: ViewMut<Cpu<Self>>, a: View<Cpu<Self>>, b: &Panels<Self>, write: Write) {
+        panels::product(c, a, b, write);
+    }
 }
 
 impl CpuScalar for f32 {
     const TILE: [usize; 2] = [64, 256];
+    const PANEL: usize = 32;
     const VECTORS: bool = true;
     #[inline(always)]
     fn gemm(c: ViewMut<Cpu<f32>>, a: View<Cpu<f32>>, b: View<Cpu<f32>>, write: Write) {
         gemm::f32(c, a, b, write);
     }
+    fn panel(n: usize) -> usize {
+        if gemm::has_avx512() { Self::PANEL } else { n.max(1) }
+    }
+    #[inline(always)]
+    fn pack(to: ViewMut<Cpu<f32>>, b: View<Cpu<f32>>) {
+        gemm::pack_f32(to, b);
+    }
+    #[inline(always)]
+    fn gemm_panels(c: ViewMut<Cpu<f32>>, a: View<Cpu<f32>>, b: &Panels<f32>, write: Write) {
+        gemm::panels_f32(c, a, b, write);
+    }
 }
 
 impl CpuScalar for f64 {
     const TILE: [usize; 2] = [64, 256];
+    const PANEL: usize = 32;
     const VECTORS: bool = true;
     #[inline(always)]
     fn gemm(c: ViewMut<Cpu<f64>>, a: View<Cpu<f64>>, b: View<Cpu<f64>>, write: Write) {
@@ -33,6 +65,7 @@ impl CpuScalar for f64 {
 
 impl<const BITS: u32> CpuScalar for Field<BITS> {
     const TILE: [usize; 2] = [2, 3];
+    const PANEL: usize = 3;
     const VECTORS: bool = false;
     fn gemm(c: ViewMut<Cpu<Self>>, a: View<Cpu<Self>>, b: View<Cpu<Self>>, write: Write) {
         gemm_field::product(c, a, b, write);
@@ -41,7 +74,11 @@ impl<const BITS: u32> CpuScalar for Field<BITS> {
 
 impl<S: Scalar> CpuScalar for Dual<S> {
     const TILE: [usize; 2] = [2, 3];
+    const PANEL: usize = 3;
     const VECTORS: bool = false;
+    fn panel(_: usize) -> usize {
+        Self::PANEL // so that proofs cross their borders
+    }
     fn gemm(c: ViewMut<Cpu<Self>>, a: View<Cpu<Self>>, b: View<Cpu<Self>>, write: Write) {
         gemm::plain(c, a, b, write);
     }

@@ -1,0 +1,221 @@
+//! A right factor that is laid out once and used in many products: in panels of columns, as the kernels read it.
+use super::CpuScalar;
+use crate::kernels::Write;
+use std::ops::Range;
+use tensor::{Category, Cpu, Scalar, Tensor, View, ViewMut};
+
+/// A right factor `B[K,N]`: as it lies, or in panels. A window of it is one again.
+pub(super) enum Right<'a, S: Scalar> {
+    Plain(View<'a, Cpu<S>>),
+    Panels(Panels<'a, S>),
+}
+
+impl<'a, S: CpuScalar> Right<'a, S> {
+    /// B, in panels if it will be used `often` enough to pay for them.
+    #[inline(always)]
+    pub(super) fn new(memory: &'a mut ViewMut<Cpu<S>>, b: View<'a, Cpu<S>>, often: bool) -> Self {
+        if often { Right::Panels(Panels::lay(memory, b)) } else { Right::Plain(b) }
+    }
+    /// Columns `from..from + n`.
+    #[inline(always)]
+    pub(super) fn take_cols(&self, from: usize, n: usize) -> Self {
+        match self {
+            Right::Plain(b) => Right::Plain(b.take_cols(from, n)),
+            Right::Panels(b) => Right::Panels(b.take_cols(from, n)),
+        }
+    }
+    /// Rows `from..from + n`.
+    #[inline(always)]
+    pub(super) fn take_rows(&self, from: usize, n: usize) -> Self {
+        match self {
+            Right::Plain(b) => Right::Plain(b.take_rows(from, n)),
+            Right::Panels(b) => Right::Panels(b.take_rows(from, n)),
+        }
+    }
+    /// C (+)= A·B.
+    #[inline(always)]
+    pub(super) fn times(&self, c: ViewMut<Cpu<S>>, a: View<Cpu<S>>, write: Write) {
+        match self {
+            Right::Plain(b) => S::gemm(c, a, *b, write),
+            Right::Panels(b) => S::gemm_panels(c, a, b, write),
+        }
+    }
+}
+
+/// Some rows and columns of a factor that lies in panels, one after the other, each of them `height` rows of `width`
+/// numbers.
+pub struct Panels<'a, S: Scalar> {
+    at: View<'a, Cpu<S>>,
+    height: usize,
+    rows: Range<usize>,
+    cols: Range<usize>,
+}
+
+impl<'a, S: CpuScalar> Panels<'a, S> {
+    /// Numbers that the panels of `B[k,n]` take at most.
+    pub(super) fn len(k: usize, n: usize) -> usize {
+        k * n.next_multiple_of(S::PANEL)
+    }
+    /// `[rows, width]` of the panels of `B[k,n]`, all together.
+    fn shape(k: usize, n: usize) -> [usize; 2] {
+        let width = S::panel(n);
+        [n.div_ceil(width) * k, width]
+    }
+    /// Lays b out in memory of [`Panels::len`] numbers.
+    #[inline(always)]
+    fn lay(memory: &'a mut ViewMut<Cpu<S>>, b: View<Cpu<S>>) -> Self {
+        let [rows, width] = Self::shape(b.rows(), b.cols());
+        S::pack(memory.again().take_cols(0, rows * width).reshape(rows, width), b);
+        Self::of(memory.read().take_cols(0, rows * width).reshape(rows, width), [b.rows(), b.cols()])
+    }
+    fn of(at: View<'a, Cpu<S>>, [k, n]: [usize; 2]) -> Self {
+        Self { at, height: k, rows: 0..k, cols: 0..n }
+    }
+    fn take_cols(&self, from: usize, n: usize) -> Self {
+        let cols = within(&self.cols, from, n);
+        Self { cols, rows: self.rows.clone(), ..*self }
+    }
+    fn take_rows(&self, from: usize, n: usize) -> Self {
+        let rows = within(&self.rows, from, n);
+        Self { rows, cols: self.cols.clone(), ..*self }
+    }
+    /// Rows and columns of the factor.
+    pub(super) fn size(&self) -> [usize; 2] {
+        [self.rows.len(), self.cols.len()]
+    }
+    /// Columns `cols` of panel `i`.
+    fn panel(&self, i: usize, cols: Range<usize>) -> View<'a, Cpu<S>> {
+        let rows = self.at.take_rows(i * self.height + self.rows.start, self.rows.len());
+        rows.take_cols(cols.start, cols.len())
+    }
+    /// The first panel, if the window begins with one: where its rows begin, and numbers from panel to panel.
+    pub(super) fn first(&self) -> Option<(View<'a, Cpu<S>>, usize)> {
+        let (width, start) = (self.at.cols(), self.cols.start);
+        let first = || (self.panel(start / width, 0..width), self.height * width);
+        (start.is_multiple_of(width) && !self.cols.is_empty()).then(first)
+    }
+}
+
+/// `from..from + n`, counted from where a window begins.
+fn within(window: &Range<usize>, from: usize, n: usize) -> Range<usize> {
+    assert!(from + n <= window.len(), "{n} from {from} on of {}", window.len());
+    window.start + from..window.start + from + n
+}
+
+/// The definition of `S::pack`: a panel's rows are the factor's; what its last columns have beyond those is zero.
+#[inline(always)]
+pub(super) fn pack<S: CpuScalar>(mut to: ViewMut<Cpu<S>>, b: View<Cpu<S>>) {
+    let width = to.cols();
+    for row in 0..to.rows() {
+        let (panel, k) = (row / b.rows(), row % b.rows());
+        for (j, to) in to.row(row).iter_mut().enumerate() {
+            let column = panel * width + j;
+            *to = if column < b.cols() { b.at(k, column) } else { S::ZERO };
+        }
+    }
+}
+
+/// C (+)= A·B, panel by panel.
+#[inline(always)]
+pub(super) fn product<S: CpuScalar>(mut c: ViewMut<Cpu<S>>, a: View<Cpu<S>>, b: &Panels<S>, write: Write) {
+    let (width, mut done) = (b.at.cols(), 0);
+    while done < b.cols.len() {
+        let column = b.cols.start + done;
+        let n = (width - column % width).min(b.cols.len() - done);
+        let panel = b.panel(column / width, column % width..column % width + n);
+        S::gemm(c.again().take_cols(done, n), a, panel, write);
+        done += n;
+    }
+}
+
+/// A factor in memory of its own, in panels.
+pub struct Packed<S: Scalar> {
+    panels: Tensor<Cpu<S>>,
+    size: [usize; 2],
+}
+
+impl<S: CpuScalar> Packed<S> {
+    pub(super) fn empty(cpu: &Cpu<S>, size: [usize; 2]) -> Self {
+        let [rows, width] = Panels::<S>::shape(size[0], size[1]);
+        Self { panels: Tensor::empty(cpu, Category::Buffers, rows, width), size }
+    }
+    pub(super) fn memory(&mut self) -> ViewMut<'_, Cpu<S>> {
+        self.panels.view_mut()
+    }
+    pub(super) fn panels(&self) -> Panels<'_, S> {
+        Panels::of(self.panels.view(), self.size)
+    }
+    pub(super) fn len(k: usize, n: usize) -> usize {
+        Panels::<S>::shape(k, n).into_iter().product()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proof::{Matrix, filled, matrix};
+    use crate::{Kernels, Meta};
+    use tensor::{Device, Dual, F61, Key};
+
+    /// All windows that panels are asked for, on integers, which every number sums exactly. Kills: a panel's height for
+    /// the window's rows, columns or rows of another window, padding that counts, a lost last panel.
+    fn equals_the_product<S: CpuScalar>() {
+        let integers = |salt: usize, rows: usize, cols: usize| -> Matrix<S> {
+            matrix(rows, cols, |i| S::from_f64(((i * 7919 + salt * 31) % 7) as f64 - 3.0))
+        };
+        for (m, n, k, turned) in
+            [(1, 70, 5, false), (13, 64, 40, true), (30, 33, 600, true), (5, 2, 1, false)]
+        {
+            let (a, b) = (integers(1, m, k), if turned { integers(2, n, k) } else { integers(2, k, n) });
+            let b = if turned { b.view().t() } else { b.view() };
+            let mut memory = filled(1, Panels::<S>::len(k, n), S::NEG_INF);
+            let mut memory = memory.view_mut();
+            let laid = Right::new(&mut memory, b, true);
+            let starts = [0, S::PANEL, S::PANEL + 1, n / 2];
+            for (col, row) in starts.into_iter().filter(|&c| c < n).flat_map(|c| [0, k / 3].map(|r| (c, r))) {
+                let a = a.view().take_cols(row, k - row);
+                for write in [Write::Set, Write::Add] {
+                    let [mut seen, mut wanted] = [(); 2].map(|()| integers(3, m, n - col));
+                    laid.take_cols(col, n - col).take_rows(row, k - row).times(seen.view_mut(), a, write);
+                    S::gemm(wanted.view_mut(), a, b.take_cols(col, n - col).take_rows(row, k - row), write);
+                    assert_eq!(seen.read(), wanted.read(), "{} {m}x{n}x{k} from {row}, {col}", S::NAME);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn products_with_panels_equal_products() {
+        let _key = Key(3).enter();
+        equals_the_product::<f32>();
+        equals_the_product::<f64>();
+        equals_the_product::<F61>();
+        equals_the_product::<Dual<F61>>();
+    }
+
+    /// Kills: a factor laid out at its own width but priced at another, a packed product that is another one.
+    #[test]
+    fn packed_factors_are_as_large_as_they_say_and_give_the_product() {
+        let (cpu, b) = (Cpu::<f32>::default(), matrix(70, 40, |i| (i % 5) as f32));
+        let before = cpu.meter().now(Category::Buffers);
+        let packed = cpu.pack(b.view().t());
+        let bytes = cpu.meter().now(Category::Buffers) - before;
+        assert_eq!(bytes, 4 * Cpu::<f32>::packed_len(40, 70));
+        let meta = Meta::<Cpu<f32>>::default();
+        let priced = meta.pack(Tensor::empty(&meta, Category::Weights, 70, 40).view().t());
+        assert_eq!((priced.len() * 4, meta.meter().now(Category::Buffers)), (bytes, bytes));
+        let a = matrix(9, 40, |i| (i % 3) as f32);
+        let [mut seen, mut wanted] = [(); 2].map(|()| filled(9, 70, 1.0));
+        cpu.gemm_packed(seen.view_mut(), a.view(), &packed, Write::Add);
+        cpu.gemm(wanted.view_mut(), a.view(), b.view().t(), Write::Add);
+        assert_eq!(seen.read(), wanted.read());
+    }
+
+    #[test]
+    #[should_panic(expected = "3 from 68 on of 70")]
+    fn a_window_lies_inside() {
+        let (b, mut memory) = (filled(5, 70, 1.0f32), filled(1, Panels::<f32>::len(5, 70), 0.0));
+        let mut memory = memory.view_mut();
+        let _ = Right::new(&mut memory, b.view(), true).take_cols(68, 3);
+    }
+}
