@@ -87,23 +87,21 @@ macro_rules! float {
 float!(f32, exp_f32, normal_f32);
 float!(f64, f64::exp, normal_f64);
 
-/// e^x to 1 ulp or so, without branches or calls, so that loops over it vectorise.
+/// e^x to 1 ulp or so, without branches, or calls where the machine multiplies and adds in one, so that loops over it
+/// vectorise.
 ///
 /// x = n·ln 2 + r with |r| ≤ ln 2 / 2; the polynomial for e^r is that of the Cephes library (Moshier, 1989).
 #[inline(always)]
 fn exp_f32(x: f32) -> f32 {
     const ROUND: f32 = 12_582_912.0; // 1.5 · 2^23: adding it rounds to an integer held in the low bits
     let c = if x > 88.37 { 88.37 } else { x }; // not `min`, which would make NaN a number
-    let t = c * std::f32::consts::LOG2_E + ROUND;
+    let t = c.mul_add(std::f32::consts::LOG2_E, ROUND);
     let n = t - ROUND;
-    let r = c - n * 0.693_359_4 - n * -2.121_944_4e-4;
-    let p = 1.987_569_1e-4;
-    let p = p * r + 1.398_199_9e-3;
-    let p = p * r + 8.333_452e-3;
-    let p = p * r + 4.166_579_6e-2;
-    let p = p * r + 1.666_666_5e-1;
-    let p = p * r + 0.5;
-    let y = (p * r * r + r + 1.0) * f32::from_bits(t.to_bits().wrapping_add(127) << 23);
+    let r = n.mul_add(2.121_944_4e-4, n.mul_add(-0.693_359_4, c));
+    let p = 1.987_569_1e-4_f32.mul_add(r, 1.398_199_9e-3);
+    let p = p.mul_add(r, 8.333_452e-3).mul_add(r, 4.166_579_6e-2);
+    let p = p.mul_add(r, 1.666_666_5e-1).mul_add(r, 0.5);
+    let y = (p * r).mul_add(r, r + 1.0) * f32::from_bits(t.to_bits().wrapping_add(127) << 23);
     if x < -87.3 { 0.0 } else { y }
 }
 
