@@ -11,6 +11,8 @@ const MR: usize = 12;
 pub(super) const NR: usize = 32;
 const KC: usize = 512;
 const NC: usize = 256;
+const GROUP: usize = 4 * MR; // rows of A that are packed together, when they are first needed
+const LINE: usize = 16; // numbers of a cache line
 const MC: usize = 171 * MR; // so that packing takes at most 4.7 MB a thread, whatever the shapes
 
 /// A strided factor.
@@ -19,6 +21,16 @@ pub(super) struct Factor {
     pub at: *const f32,
     pub row: usize,
     pub col: usize,
+}
+
+impl Factor {
+    /// The part that begins at this row and column.
+    fn from(self, row: usize, col: usize) -> Self {
+        Self { at: self.at.wrapping_add(row * self.row + col * self.col), ..self }
+    }
+    fn t(self) -> Self {
+        Self { row: self.col, col: self.row, ..self }
+    }
 }
 
 thread_local! { static PACKED: RefCell<(Vec<f32>, Vec<f32>)> = const { RefCell::new((Vec::new(), Vec::new())) }; }
@@ -50,39 +62,81 @@ pub(super) unsafe fn product([m, n, k]: [usize; 3], c: *mut f32, ldc: usize, a: 
                 pa.as_mut_ptr().add(pa.as_ptr().align_offset(64)),
                 pb.as_mut_ptr().add(pb.as_ptr().align_offset(64)),
             );
-            for (first, p) in (0..m).step_by(MC).flat_map(|first| (0..k).step_by(KC).map(move |p| (first, p)))
-            {
-                let (mc, kc) = (MC.min(m - first), KC.min(k - p));
-                let rows = a.at.add(first * a.row + p * a.col);
-                if !direct {
-                    pack_panels::<MR>(pa, Factor { at: rows, row: a.col, col: a.row }, kc, mc);
-                }
-                for j in (0..n).step_by(NC) {
-                    let nc = NC.min(n - j);
-                    let (pb, apart) = match b {
+            for first in (0..m).step_by(MC) {
+                let mc = MC.min(m - first);
+                for (p, j) in (0..k).step_by(KC).flat_map(|p| (0..n).step_by(NC).map(move |j| (p, j))) {
+                    let (kc, nc) = (KC.min(k - p), NC.min(n - j));
+                    let (pb, apart, mut next) = match b {
                         Right::Strided(b) => {
-                            let block = Factor { at: b.at.add(p * b.row + j * b.col), ..b };
-                            pack_panels::<NR>(pb, block, kc, nc);
-                            (pb.cast_const(), kc * NR)
+                            pack_panels::<NR>(pb, b.from(p, j), kc, nc);
+                            let (p, j) = if j + NC < n { (p, j + NC) } else { (p + KC, 0) };
+                            let next = Ahead::of(b.from(p, j), KC.min(k.saturating_sub(p)), NC.min(n - j));
+                            (pb.cast_const(), kc * NR, next)
                         }
-                        Right::Panels { first, apart } => (first.add(j / NR * apart + p * NR), apart),
+                        Right::Panels { first, apart } => {
+                            (first.add(j / NR * apart + p * NR), apart, Ahead::none())
+                        }
                     };
-                    for (i, jr) in
-                        (0..mc).step_by(MR).flat_map(|i| (0..nc).step_by(NR).map(move |jr| (i, jr)))
-                    {
-                        let at = c.add((first + i) * ldc + j + jr);
-                        let to = Part { at, ld: ldc, cols: NR.min(nc - jr), add: add || p > 0 };
-                        let (rows_here, pb) = (MR.min(mc - i), pb.add(jr / NR * apart));
-                        if direct {
-                            tile::<false>(rows_here, kc, rows.add(i * a.row), a.row, pb, to);
-                        } else {
-                            tile::<true>(rows_here, kc, pa.add(i * kc), MR, pb, to);
+                    let share = next.lines().div_ceil(mc.div_ceil(MR) * nc.div_ceil(NR));
+                    let a = a.from(first, p);
+                    for i in (0..mc).step_by(MR) {
+                        if !direct && j == 0 && i % GROUP == 0 {
+                            pack_panels::<MR>(pa.add(i * kc), a.from(i, 0).t(), kc, GROUP.min(mc - i));
+                        }
+                        for jr in (0..nc).step_by(NR) {
+                            let at = c.add((first + i) * ldc + j + jr);
+                            let to = Part { at, ld: ldc, cols: NR.min(nc - jr), add: add || p > 0 };
+                            let (rows, pb) = (MR.min(mc - i), pb.add(jr / NR * apart));
+                            next.fetch(share);
+                            if direct {
+                                tile::<false>(rows, kc, a.from(i, 0).at, a.row, pb, to);
+                            } else {
+                                tile::<true>(rows, kc, pa.add(i * kc), MR, pb, to);
+                            }
                         }
                     }
                 }
             }
         }
     });
+}
+
+/// Cache lines of a factor's block that will be packed next: fetched bit by bit while the one before is computed.
+struct Ahead {
+    at: *const f32,
+    apart: usize,
+    runs: usize,
+    run: usize, // lines of one
+    line: usize,
+}
+
+impl Ahead {
+    fn none() -> Self {
+        Self { at: std::ptr::null(), apart: 0, runs: 0, run: 0, line: 0 }
+    }
+    /// A block of `k` rows and `n` columns.
+    fn of(block: Factor, k: usize, n: usize) -> Self {
+        let (apart, runs, run) = if block.col == 1 { (block.row, k, n) } else { (block.col, n, k) };
+        Self { at: block.at, apart, runs, run: run.div_ceil(LINE), line: 0 }
+    }
+    fn lines(&self) -> usize {
+        self.runs * self.run
+    }
+    #[target_feature(enable = "avx512f")]
+    #[inline]
+    fn fetch(&mut self, lines: usize) {
+        for _ in 0..lines {
+            if self.runs == 0 {
+                return;
+            }
+            // Prefetches may point anywhere.
+            _mm_prefetch::<_MM_HINT_T1>(self.at.wrapping_add(LINE * self.line).cast());
+            self.line += 1;
+            if self.line == self.run {
+                (self.at, self.runs, self.line) = (self.at.wrapping_add(self.apart), self.runs - 1, 0);
+            }
+        }
+    }
 }
 
 /// The panels of a right factor of `k` rows and `n` columns.
