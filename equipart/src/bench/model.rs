@@ -31,6 +31,7 @@ const RATE: f64 = 1e-4;
 const SEED: u64 = 1;
 
 /// One rank of a pass, which can be made again and again.
+#[allow(clippy::large_enum_variant)] // a rank has one
 enum Ready<D: Kernels> {
     Forward(Chunk<D>, D),
     Step(Trainer<D>, Batch),

@@ -14,7 +14,7 @@ name, value and ratio (how many times better).";
 
 #[derive(Args, Debug)]
 pub(super) struct BenchArgs {
-    /// Measure only these figures, by their names or by how these begin, such as gemm,train_step [default: all]
+    /// Measure only these figures: a name, or how names begin, such as gemm; several with commas [default: all]
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     only: Vec<String>,
     /// How often the figures take turns; of each the best turn counts
