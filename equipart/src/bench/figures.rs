@@ -1,5 +1,5 @@
 //! The figures, in the order they are shown.
-use super::machine::{Bound, Probe};
+use super::machine::{Bound, Machine, Probe};
 use super::model::{self, Pass};
 use super::scale::Scale;
 use super::{all_reduce, products, proof};
@@ -143,9 +143,9 @@ pub(super) fn names() -> String {
 impl Work {
     /// The best time of one turn, in seconds: of the whole work, or, of the machine and of decoding, of each operation,
     /// byte or token.
-    pub(super) fn seconds(self, scale: &Scale) -> Result<f64> {
+    pub(super) fn seconds(self, machine: &Machine, scale: &Scale) -> Result<f64> {
         match self {
-            Self::Machine(probe) => Ok(probe.seconds(scale)),
+            Self::Machine(_) => Ok(machine.least(&self.bound(scale)?)),
             Self::Product(size) => Ok(products::product(size, scale)),
             Self::Linear(size) => Ok(products::linear(size, scale)),
             Self::Pass(pass, layout) => model::seconds(pass, &layout.parse()?, scale),
@@ -153,6 +153,10 @@ impl Work {
             Self::AllReduce(ranks, bytes) => all_reduce::seconds(ranks, bytes, scale),
             Self::Proof => proof::seconds(scale),
         }
+    }
+    /// Whether it is what others are bounded by.
+    pub(super) fn is_the_machine(self) -> bool {
+        matches!(self, Self::Machine(_))
     }
     /// What is done in that time, where the figure is a rate: FLOPs, bytes, tokens.
     pub(super) fn amount(self, scale: &Scale) -> f64 {
@@ -164,7 +168,7 @@ impl Work {
     /// What bounds that time.
     pub(super) fn bound(self, scale: &Scale) -> Result<Bound> {
         match self {
-            Self::Machine(_) => Ok(Vec::new()),
+            Self::Machine(probe) => Ok(vec![(probe, 1.0)]),
             Self::Product(size) | Self::Linear(size) => {
                 Ok(vec![(Probe::Peak { cores: 1 }, products::flops(size, scale))])
             }

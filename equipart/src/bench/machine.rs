@@ -31,7 +31,7 @@ pub(super) type Bound = Vec<(Probe, f64)>;
 pub(super) struct Machine(BTreeMap<Probe, f64>);
 
 /// How often a probe is taken in a turn.
-const TRIALS: usize = 3;
+const TRIALS: usize = 5;
 /// More bytes than caches hold, on each core.
 const BEYOND_CACHES: usize = 128 << 20;
 /// Rows and columns of a product in the field that caches hold.
@@ -54,15 +54,15 @@ impl Machine {
             *best = best.min(probe.seconds(scale));
         }
     }
-    /// The least seconds of a work that is so bounded; none if it is not.
-    pub(super) fn least(&self, bound: &Bound) -> Option<f64> {
-        bound.iter().map(|(probe, times)| self.0[probe] * times).reduce(f64::max)
+    /// The least seconds of a work that is so bounded, whose probes have been taken.
+    pub(super) fn least(&self, bound: &Bound) -> f64 {
+        bound.iter().map(|(probe, times)| self.0[probe] * times).fold(0.0, f64::max)
     }
 }
 
 impl Probe {
     /// The best of a few trials, in seconds.
-    pub(super) fn seconds(self, scale: &Scale) -> f64 {
+    fn seconds(self, scale: &Scale) -> f64 {
         match self {
             Self::Peak { cores } => peak(cores, scale.of(4 << 20)),
             Self::Read { cores } => read(cores, scale.of(BEYOND_CACHES)),
@@ -77,14 +77,19 @@ fn peak(cores: usize, rounds: usize) -> f64 {
     let all = |(): &mut ()| {
         std::hint::black_box(machine::multiply_adds(rounds));
     };
-    at_once(cores, |_| (), all) / machine::multiply_adds(rounds) as f64 // how many these are: a round or all alike
+    at_once(cores, |_| (), all) / (rounds as f64 * machine::multiply_adds(1) as f64)
+}
+
+/// As ranks have it: in large pages.
+fn memory(bytes: usize) -> Tensor<Cpu<f32>> {
+    Tensor::from_fn(&Cpu::default(), Category::Buffers, 1, bytes.div_ceil(4), |_| 1.0)
 }
 
 fn read(cores: usize, bytes: usize) -> f64 {
-    let all = |x: &mut Vec<f32>| {
-        std::hint::black_box(machine::read(x));
+    let all = |x: &mut Tensor<Cpu<f32>>| {
+        std::hint::black_box(machine::read(x.view().row(0)));
     };
-    at_once(cores, |_| vec![1.0; bytes / 4], all) / bytes as f64
+    at_once(cores, |_| memory(bytes), all) / bytes as f64
 }
 
 fn field(cores: usize, n: usize) -> f64 {
@@ -103,12 +108,12 @@ fn field(cores: usize, n: usize) -> f64 {
 
 fn rewrite(cores: usize, bytes: usize, scale: &Scale) -> f64 {
     let times = (scale.of(64 << 20) / bytes).max(1);
-    let all = |x: &mut Vec<f32>| {
+    let all = |x: &mut Tensor<Cpu<f32>>| {
         for _ in 0..times {
-            machine::rewrite(std::hint::black_box(x));
+            machine::rewrite(std::hint::black_box(x.view_mut().row(0)));
         }
     };
-    at_once(cores, |_| vec![1.0; bytes.div_ceil(4)], all) / times as f64
+    at_once(cores, |_| memory(bytes), all) / times as f64
 }
 
 /// A line of memory that no other shares, with the line beside it that some machines fetch too.

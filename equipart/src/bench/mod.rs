@@ -102,12 +102,12 @@ fn measure(entries: &[&Entry], turns: usize, scale: &Scale, watch: &dyn Fn(&str)
         machine.take_a_turn(bounds.iter().flatten().map(|(probe, _)| *probe), scale);
         for (best, entry) in best.iter_mut().zip(entries) {
             watch(&format!("{}, turn {turn} of {turns}", entry.name));
-            *best = best.min(entry.work.seconds(scale)?);
+            *best = best.min(entry.work.seconds(&machine, scale)?);
         }
     }
     let figure = |((entry, seconds), bound): ((&&Entry, f64), Vec<_>)| {
         let amount = entry.work.amount(scale);
-        let limit = machine.least(&bound);
+        let limit = (!entry.work.is_the_machine()).then(|| machine.least(&bound));
         Figure {
             name: entry.name,
             value: entry.unit.told(seconds, amount),

@@ -12,11 +12,12 @@ use crate::sampling::Sampling;
 use crate::{Config, Layout, Model, Network, Result, measure};
 use comm::Mesh;
 use kernels::{Kernels, Meta};
-use layers::{Chunk, Cx, Kind, Random};
+use layers::build::Element;
+use layers::{Chunk, Cx, Draw, Kind, Values};
 use parallel::{Batch, Sequence, Trainer};
 use std::sync::Mutex;
 use std::time::Instant;
-use tensor::{Cpu, Ids, Phase, mix};
+use tensor::{Cpu, Ids, Phase, Scalar, mix};
 
 /// A pass over the batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,7 +29,20 @@ pub(super) enum Pass {
 }
 
 const RATE: f64 = 1e-4;
-const SEED: u64 = 1;
+
+/// Values spread evenly about a draw's mean, with its deviation. A pass takes as long with these as with normal ones, and
+/// they are made much faster.
+struct Even;
+
+impl<E: Scalar> Values<E> for Even {
+    fn of(&self, _: &str, [_, columns]: [usize; 2], draw: Draw) -> layers::Result<Element<'_, E>> {
+        let width = draw.std * 12_f64.sqrt();
+        Ok(Box::new(move |[row, column]| {
+            let part = mix((row * columns + column) as u64) as f64 / 2_f64.powi(64);
+            E::from_f64(draw.mean + width * (part - 0.5))
+        }))
+    }
+}
 
 /// One rank of a pass, which can be made again and again.
 #[allow(clippy::large_enum_variant)] // a rank has one
@@ -39,7 +53,7 @@ enum Ready<D: Kernels> {
 
 impl<D: Kernels> Ready<D> {
     fn new(pass: Pass, layout: &Layout, device: &D, mesh: &Mesh<D>, scale: &Scale) -> Result<Self> {
-        let at = layout.place(device, mesh, &Random { seed: SEED });
+        let at = layout.place(device, mesh, &Even);
         Ok(match pass {
             Pass::Forward => Self::Forward(Chunk::whole(&at, &scale.shape)?, device.clone()),
             Pass::Step => Self::Step(Trainer::new(&at, &scale.shape, (Kind::Sgd, None))?, batch(scale)?),
@@ -99,7 +113,7 @@ pub(super) fn decode(scale: &Scale) -> Result<f64> {
     let [prompt, new] = scale.decode;
     let (shape, positions) = (scale.shape, prompt + new + 1);
     let config = Config { architecture: Architecture::Llama, shape, positions, bos: None, eos: Vec::new() };
-    let model = Model::fresh(config, SEED);
+    let model = Model::fresh(config, 1);
     let prompts = vec![ids(scale, 0, prompt)];
     let request = Request { prompts, max_new: new + 1, sampling: Sampling::default(), record: false };
     let chosen = Mutex::new(Vec::with_capacity(new + 1));

@@ -5,8 +5,8 @@ use std::hint::black_box;
 
 /// Chains of multiply-adds that wait for nobody but themselves: more than any core has under way at once.
 const VECTORS: usize = 12;
-/// Floats that are read side by side.
-const LANES: usize = 64;
+/// Floats of a line of memory.
+const LINE: usize = 16;
 
 /// Multiply-adds of f32 in registers alone, by the widest vectors there are, in so many rounds: the FLOPs done, two for
 /// each.
@@ -14,34 +14,48 @@ pub fn multiply_adds(rounds: usize) -> u64 {
     2 * rounds as u64 * black_box(chains(rounds)).len() as u64
 }
 
-/// Reads all of `x`: its sum.
+/// Reads all of `x`: its sum. In four streams: with one, a core waits for memory that it could have asked for before.
 pub fn read(x: &[f32]) -> f32 {
     widest(
         #[inline(always)]
         || {
-            let mut lanes = [0.0; LANES];
-            let chunks = x.chunks_exact(LANES);
-            let rest: f32 = chunks.remainder().iter().sum();
-            for chunk in chunks {
-                for (lane, x) in lanes.iter_mut().zip(chunk) {
-                    *lane += x;
+            let (streams, rest) = x.split_at(4 * quarter(x.len()));
+            let (ab, cd) = streams.split_at(streams.len() / 2);
+            let ((a, b), (c, d)) = (ab.split_at(ab.len() / 2), cd.split_at(cd.len() / 2));
+            let mut sums = [[0.0; LINE]; 4];
+            let [a, b, c, d] = [a, b, c, d].map(|x| x.chunks_exact(LINE));
+            for (((a, b), c), d) in a.zip(b).zip(c).zip(d) {
+                for (sums, x) in sums.iter_mut().zip([a, b, c, d]) {
+                    sums.iter_mut().zip(x).for_each(|(sum, x)| *sum += x);
                 }
             }
-            rest + lanes.iter().sum::<f32>()
+            sums.iter().flatten().chain(rest).sum()
         },
     )
 }
 
-/// Reads and writes all of `x`, where it lies: x = x/2 + 1.
+/// Reads and writes all of `x` where it lies, in four streams: x = x/2 + 1.
 pub fn rewrite(x: &mut [f32]) {
     widest(
         #[inline(always)]
         || {
-            for x in x {
-                *x = *x * 0.5 + 1.0;
+            let (streams, rest) = x.split_at_mut(4 * quarter(x.len()));
+            let (ab, cd) = streams.split_at_mut(streams.len() / 2);
+            let ((a, b), (c, d)) = (ab.split_at_mut(ab.len() / 2), cd.split_at_mut(cd.len() / 2));
+            let [a, b, c, d] = [a, b, c, d].map(|x| x.chunks_exact_mut(LINE));
+            for (((a, b), c), d) in a.zip(b).zip(c).zip(d) {
+                for x in [a, b, c, d] {
+                    x.iter_mut().for_each(|x| *x = *x * 0.5 + 1.0);
+                }
             }
+            rest.iter_mut().for_each(|x| *x = *x * 0.5 + 1.0);
         },
     );
+}
+
+/// A quarter of so many floats, in whole lines.
+fn quarter(len: usize) -> usize {
+    len / (4 * LINE) * LINE
 }
 
 /// What chain i, begun with i, comes to in so many rounds of x = x/2 + 1.
@@ -133,7 +147,7 @@ mod tests {
     /// Kills: a rest that is not read or not written, an element that is read twice.
     #[test]
     fn all_of_the_memory_is_gone_through() {
-        for n in [0, 1, LANES - 1, LANES, 3 * LANES + 5] {
+        for n in [0, 1, 4 * LINE - 1, 4 * LINE, 13 * LINE + 5] {
             let mut x: Vec<f32> = (0..n).map(|i| i as f32).collect();
             assert_eq!(read(&x), (n * n.saturating_sub(1) / 2) as f32);
             rewrite(&mut x);
