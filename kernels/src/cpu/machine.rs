@@ -45,12 +45,19 @@ pub fn rewrite(x: &mut [f32]) {
             let [a, b, c, d] = [a, b, c, d].map(|x| x.chunks_exact_mut(LINE));
             for (((a, b), c), d) in a.zip(b).zip(c).zip(d) {
                 for x in [a, b, c, d] {
-                    x.iter_mut().for_each(|x| *x = *x * 0.5 + 1.0);
+                    halve(x);
                 }
             }
-            rest.iter_mut().for_each(|x| *x = *x * 0.5 + 1.0);
+            halve(rest);
         },
     );
+}
+
+#[inline(always)]
+fn halve(x: &mut [f32]) {
+    for x in x {
+        *x = *x * 0.5 + 1.0;
+    }
 }
 
 /// A quarter of so many floats, in whole lines.
