@@ -107,13 +107,15 @@ fn field(cores: usize, n: usize) -> f64 {
 }
 
 fn rewrite(cores: usize, bytes: usize, scale: &Scale) -> f64 {
-    let times = (scale.of(64 << 20) / bytes).max(1);
+    let (half, times) = (bytes.div_ceil(8), (scale.of(64 << 20) / bytes).max(1));
     let all = |x: &mut Tensor<Cpu<f32>>| {
         for _ in 0..times {
-            machine::rewrite(std::hint::black_box(x.view_mut().row(0)));
+            let mut halves = std::hint::black_box(x.view_mut());
+            let (a, b) = halves.flat().split_at_mut(half);
+            machine::rewrite(a, b);
         }
     };
-    at_once(cores, |_| memory(bytes), all) / times as f64
+    at_once(cores, |_| memory(8 * half), all) / times as f64
 }
 
 /// A line of memory that no other shares, with the line beside it that some machines fetch too.
