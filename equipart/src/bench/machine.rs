@@ -1,7 +1,6 @@
-//! What the machine does at most, measured in the same turns as what is compared with it.
+//! What the machine does at most, measured beside what is compared with it.
 use super::scale::Scale;
 use kernels::{Kernels, Write, machine};
-use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -31,7 +30,7 @@ pub(super) type Bound = Vec<(Probe, f64)>;
 pub(super) struct Machine(BTreeMap<Probe, f64>);
 
 /// How often a probe is taken in a turn.
-const TRIALS: usize = 5;
+const TRIALS: usize = 7;
 /// More bytes than caches hold, on each core.
 const BEYOND_CACHES: usize = 128 << 20;
 /// Rows and columns of a product in the field that caches hold.
@@ -44,13 +43,9 @@ pub(super) fn cores(ranks: usize) -> usize {
 
 impl Machine {
     /// Takes each of these probes once.
-    pub(super) fn take_a_turn(&mut self, probes: impl Iterator<Item = Probe>, scale: &Scale) {
-        // The largest memory comes first: what is taken after it finds it warm.
-        let mut probes: Vec<_> = probes.map(Reverse).collect();
-        probes.sort_unstable();
-        probes.dedup();
-        for Reverse(probe) in probes {
-            let best = self.0.entry(probe).or_insert(f64::INFINITY);
+    pub(super) fn probe(&mut self, bound: &Bound, scale: &Scale) {
+        for (probe, _) in bound {
+            let best = self.0.entry(*probe).or_insert(f64::INFINITY);
             *best = best.min(probe.seconds(scale));
         }
     }

@@ -1,7 +1,7 @@
 //! `bench`: how fast the spine is on this machine, how fast the machine would let it be, and how fast others are.
 //!
 //! All figures take turns, so that a slow minute of the machine falls on all of them alike; of each the best turn
-//! counts. So it does of the machine's own limits, which are measured in the same turns. Every turn starts its ranks
+//! counts. So it does of the machine's own limits: what bounds a figure is measured right before it, every time. Every turn starts its ranks
 //! and builds its model anew, outside of the time; the first go of each, which also takes the memory, is not counted.
 //!
 //! | file | holds |
@@ -98,10 +98,9 @@ fn measure(entries: &[&Entry], turns: usize, scale: &Scale, watch: &dyn Fn(&str)
     let bounds: Vec<_> = entries.iter().map(|entry| entry.work.bound(scale)).collect::<Result<_>>()?;
     let mut best = vec![f64::INFINITY; entries.len()];
     for turn in 1..=turns {
-        watch(&format!("the machine, turn {turn} of {turns}"));
-        machine.take_a_turn(bounds.iter().flatten().map(|(probe, _)| *probe), scale);
-        for (best, entry) in best.iter_mut().zip(entries) {
+        for ((best, entry), bound) in best.iter_mut().zip(entries).zip(&bounds) {
             watch(&format!("{}, turn {turn} of {turns}", entry.name));
+            machine.probe(bound, scale);
             *best = best.min(entry.work.seconds(&machine, scale)?);
         }
     }

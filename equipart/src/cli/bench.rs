@@ -7,7 +7,7 @@ use clap::Args;
 use std::path::PathBuf;
 
 /// What scripts get, and what the columns are.
-pub(super) const HELP: &str = "limit: what the machine could do at best, measured in the same turns. of limit: 1 is all of it, for \
+pub(super) const HELP: &str = "limit: what the machine could do at best, measured beside it. of limit: 1 is all of it, for \
 rates and times alike.\nbetter: how many times better than the best peer; above 1 it is better.\n\nWith --json: a line for \
 each figure, with its name, value, unit, limit and ratio (of the limit), and with --peers its\npeer, an object with \
 name, value and ratio (how many times better).";
