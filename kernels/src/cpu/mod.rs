@@ -13,6 +13,7 @@ mod gemm_avx512;
 mod gemm_field;
 mod layer_norm;
 mod loss;
+pub mod machine;
 mod norm;
 mod number;
 mod optimizer;
