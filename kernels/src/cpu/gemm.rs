@@ -1,12 +1,15 @@
 //! C (+)= A·B: plain loops for every number; a library's and an own product for floats; few rows go by rows.
-#[cfg(target_arch = "x86_64")]
-use super::gemm_avx512;
 use super::panels::{self, Panels};
+#[cfg(target_arch = "x86_64")]
+use super::{gemm_avx512, gemv_avx512};
 use crate::kernels::Write;
+use std::array::from_fn;
 use tensor::{Cpu, Scalar, View, ViewMut};
 
 /// Products of fewer rows than this stream the other factor once, row by row.
 const FEW: usize = 8;
+/// From how many places they read it at a time.
+const STREAMS: usize = 2;
 /// Products with fewer operations than this go to the library: packing would cost more than it gains.
 const WORTH_PACKING: usize = 1 << 22;
 
@@ -60,7 +63,8 @@ pub(super) fn library<S: Scalar>(c: ViewMut<Cpu<S>>, a: View<Cpu<S>>, b: View<Cp
     }
 }
 
-/// Few rows times a matrix that lies by rows: each of its rows is read once.
+/// Few rows times a matrix that lies by rows: each of its rows is read once, from several places at a time, which is
+/// what memory gives the most to.
 #[inline(always)]
 fn by_rows<S: Scalar>(mut c: ViewMut<Cpu<S>>, a: View<Cpu<S>>, b: View<Cpu<S>>, write: Write) {
     if write == Write::Set {
@@ -68,14 +72,30 @@ fn by_rows<S: Scalar>(mut c: ViewMut<Cpu<S>>, a: View<Cpu<S>>, b: View<Cpu<S>>, 
             c.row(i).fill(S::ZERO);
         }
     }
-    for k in 0..a.cols() {
-        let b = b.row(k);
+    let apart = b.rows() / STREAMS;
+    for k in 0..apart {
+        let rows: [&[S]; STREAMS] = from_fn(|s| b.row(k + s * apart));
         for i in 0..a.rows() {
-            let x = a.at(i, k);
-            for (c, &b) in c.row(i).iter_mut().zip(b) {
-                *c += x * b;
-            }
+            add_rows(c.row(i), from_fn(|s| a.at(i, k + s * apart)), rows);
         }
+    }
+    for k in apart * STREAMS..b.rows() {
+        for i in 0..a.rows() {
+            add_rows(c.row(i), [a.at(i, k)], [b.row(k)]);
+        }
+    }
+}
+
+/// y += Σ x·row.
+#[inline(always)]
+fn add_rows<S: Scalar, const N: usize>(y: &mut [S], x: [S; N], rows: [&[S]; N]) {
+    let rows = rows.map(|row| &row[..y.len()]);
+    for (j, y) in y.iter_mut().enumerate() {
+        let mut sum = *y;
+        for s in 0..N {
+            sum += x[s] * rows[s][j];
+        }
+        *y = sum;
     }
 }
 
@@ -84,6 +104,13 @@ fn by_rows<S: Scalar>(mut c: ViewMut<Cpu<S>>, a: View<Cpu<S>>, b: View<Cpu<S>>, 
 pub(super) fn f32(c: ViewMut<Cpu<f32>>, a: View<Cpu<f32>>, b: View<Cpu<f32>>, write: Write) {
     check(&c, &a, &b);
     if c.rows() <= FEW && b.col_stride() == 1 {
+        #[cfg(target_arch = "x86_64")]
+        if has_avx512() {
+            let (size, add) = ([c.rows(), c.cols(), a.cols()], write == Write::Add);
+            let (to, ld) = (c.ptr().raw(), c.row_stride());
+            // SAFETY: valid windows of fitting sizes; `c` is borrowed mutably, so it overlaps neither factor.
+            return unsafe { gemv_avx512::product(size, to, ld, factor(&a), factor(&b), add) };
+        }
         return by_rows(c, a, b, write);
     }
     let pays = c.rows() * c.cols() * a.cols() > WORTH_PACKING || b.col_stride() != 1;
@@ -182,6 +209,24 @@ mod tests {
         equals_plain(|i| Field::<17>::from_f64(i as f64));
         equals_plain(|i| Field::<7>::from_f64(i as f64));
         equals_plain(|i| Dual::<F61>::from_f64(i as f64));
+    }
+
+    /// What machines without AVX-512 run. Kills: a row lost between the places that are read from, `=` for `+=`.
+    #[test]
+    fn every_way_to_multiply_equals_the_definition() {
+        let cpu = Cpu::<f32>::default();
+        for (m, n, k) in [(1, 40, 33), (3, 7, 1), (8, 33, 130), (2, 600, 6), (1, 5, 0)] {
+            let matrix = |salt: usize, rows: usize, cols: usize| {
+                Tensor::from_fn(&cpu, Category::Buffers, rows, cols, |i| ((i * 31 + salt) % 5) as f32 - 2.0)
+            };
+            let (a, b) = (matrix(1, m, k), matrix(2, k, n));
+            for (write, way) in [Write::Set, Write::Add].into_iter().flat_map(|w| [(w, 0), (w, 1), (w, 2)]) {
+                let (mut fast, mut truth) = (matrix(3, m, n), matrix(3, m, n));
+                [by_rows::<f32>, library, f32][way](fast.view_mut(), a.view(), b.view(), write);
+                plain(truth.view_mut(), a.view(), b.view(), write);
+                assert_eq!(fast.read(), truth.read(), "{m}x{n}x{k} {write:?}, way {way}");
+            }
+        }
     }
 
     /// Two hundred products near p² before a reduction would overflow 128 bits.

@@ -11,6 +11,8 @@ mod gemm;
 #[cfg(target_arch = "x86_64")]
 mod gemm_avx512;
 mod gemm_field;
+#[cfg(target_arch = "x86_64")]
+mod gemv_avx512;
 mod layer_norm;
 mod loss;
 pub mod machine;
