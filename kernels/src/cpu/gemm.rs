@@ -1,5 +1,6 @@
 //! C (+)= A·B: plain loops for every number; a library's and an own product for floats; few rows go by rows.
 use super::panels::{self, Panels};
+use super::simd::dot;
 #[cfg(target_arch = "x86_64")]
 use super::{gemm_avx512, gemv_avx512};
 use crate::kernels::Write;
@@ -99,6 +100,18 @@ fn add_rows<S: Scalar, const N: usize>(y: &mut [S], x: [S; N], rows: [&[S]; N]) 
     }
 }
 
+/// Few rows times a matrix that lies by columns: each of its columns is read once.
+#[inline(always)]
+fn by_columns<S: Scalar>(mut c: ViewMut<Cpu<S>>, a: View<Cpu<S>>, b: View<Cpu<S>>, write: Write) {
+    let columns = b.t();
+    for i in 0..c.rows() {
+        for (j, c) in c.row(i).iter_mut().enumerate() {
+            let before = if write == Write::Add { *c } else { S::ZERO };
+            *c = before + dot(a.row(i), columns.row(j));
+        }
+    }
+}
+
 /// The product for f32: by rows where there are few, the own packed one where it pays, else the library's.
 #[inline(always)]
 pub(super) fn f32(c: ViewMut<Cpu<f32>>, a: View<Cpu<f32>>, b: View<Cpu<f32>>, write: Write) {
@@ -112,6 +125,9 @@ pub(super) fn f32(c: ViewMut<Cpu<f32>>, a: View<Cpu<f32>>, b: View<Cpu<f32>>, wr
             return unsafe { gemv_avx512::product(size, to, ld, factor(&a), factor(&b), add) };
         }
         return by_rows(c, a, b, write);
+    }
+    if c.rows() <= FEW && b.row_stride() == 1 && a.col_stride() == 1 {
+        return by_columns(c, a, b, write);
     }
     let pays = c.rows() * c.cols() * a.cols() > WORTH_PACKING || b.col_stride() != 1;
     if pays && a.cols() > 0 && has_avx512() {
@@ -220,10 +236,14 @@ mod tests {
                 Tensor::from_fn(&cpu, Category::Buffers, rows, cols, |i| ((i * 31 + salt) % 5) as f32 - 2.0)
             };
             let (a, b) = (matrix(1, m, k), matrix(2, k, n));
-            for (write, way) in [Write::Set, Write::Add].into_iter().flat_map(|w| [(w, 0), (w, 1), (w, 2)]) {
+            for (write, way) in
+                [Write::Set, Write::Add].into_iter().flat_map(|w| [(w, 0), (w, 1), (w, 2), (w, 3)])
+            {
                 let (mut fast, mut truth) = (matrix(3, m, n), matrix(3, m, n));
-                [by_rows::<f32>, library, f32][way](fast.view_mut(), a.view(), b.view(), write);
-                plain(truth.view_mut(), a.view(), b.view(), write);
+                let turned = matrix(2, n, k); // another B, for the way that wants it by columns
+                let b = if way == 3 { turned.view().t() } else { b.view() };
+                [by_rows::<f32>, library, f32, by_columns][way](fast.view_mut(), a.view(), b, write);
+                plain(truth.view_mut(), a.view(), b, write);
                 assert_eq!(fast.read(), truth.read(), "{m}x{n}x{k} {write:?}, way {way}");
             }
         }
