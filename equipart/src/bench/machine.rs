@@ -16,8 +16,8 @@ pub(super) enum Probe {
     Read { cores: usize },
     /// A multiply-add in the field, in products that caches hold.
     Field { cores: usize },
-    /// So many bytes of its own that each core reads, and writes where they lie.
-    Rewrite { cores: usize, bytes: usize },
+    /// So many bytes of its own, in a window for each rank, that each core reads, and writes where they lie.
+    Rewrite { cores: usize, ranks: usize, bytes: usize },
     /// A meeting: each of the threads writes a line of memory, and reads those of the others.
     Meet { threads: usize },
 }
@@ -62,7 +62,7 @@ impl Probe {
             Self::Peak { cores } => peak(cores, scale.of(4 << 20)),
             Self::Read { cores } => read(cores, scale.of(BEYOND_CACHES)),
             Self::Field { cores } => field(cores, scale.of(FIELD)),
-            Self::Rewrite { cores, bytes } => rewrite(cores, bytes, scale),
+            Self::Rewrite { cores, ranks, bytes } => rewrite(cores, ranks, bytes, scale),
             Self::Meet { threads } => meet(threads, scale),
         }
     }
@@ -101,16 +101,24 @@ fn field(cores: usize, n: usize) -> f64 {
     at_once(cores, |rank| (key.enter(), matrices(rank)), |(_, m)| product(m)) / (n * n * n) as f64
 }
 
-fn rewrite(cores: usize, bytes: usize, scale: &Scale) -> f64 {
-    let (half, times) = (bytes.div_ceil(8), (scale.of(64 << 20) / bytes).max(1));
+fn rewrite(cores: usize, ranks: usize, bytes: usize, scale: &Scale) -> f64 {
+    let (each, times) = (bytes.div_ceil(4 * ranks), (scale.of(64 << 20) / bytes).max(1));
     let all = |x: &mut Tensor<Cpu<f32>>| {
         for _ in 0..times {
-            let mut halves = std::hint::black_box(x.view_mut());
-            let (a, b) = halves.flat().split_at_mut(half);
-            machine::rewrite(a, b);
+            let mut x = std::hint::black_box(x.view_mut());
+            let windows = x.flat().chunks_exact_mut(each);
+            match ranks {
+                2 => machine::rewrite::<2>(array(windows)),
+                4 => machine::rewrite::<4>(array(windows)),
+                _ => unreachable!("figures are of two ranks and of four"),
+            }
         }
     };
-    at_once(cores, |_| memory(8 * half), all) / times as f64
+    at_once(cores, |_| memory(4 * each * ranks), all) / times as f64
+}
+
+fn array<'a, const N: usize>(mut windows: impl Iterator<Item = &'a mut [f32]>) -> [&'a mut [f32]; N] {
+    std::array::from_fn(|_| windows.next().expect("as many windows as ranks"))
 }
 
 /// A line of memory that no other shares, with the line beside it that some machines fetch too.

@@ -106,7 +106,8 @@ fn measure(entries: &[&Entry], turns: usize, scale: &Scale, watch: &dyn Fn(&str)
     }
     let figure = |((entry, seconds), bound): ((&&Entry, f64), Vec<_>)| {
         let amount = entry.work.amount(scale);
-        let limit = (!entry.work.is_the_machine()).then(|| machine.least(&bound));
+        let (least, of_machine) = (machine.least(&bound), entry.work.is_the_machine());
+        let (seconds, limit) = if of_machine { (least, None) } else { (seconds, Some(least)) };
         Figure {
             name: entry.name,
             value: entry.unit.told(seconds, amount),

@@ -36,28 +36,37 @@ pub fn read(x: &[f32]) -> f32 {
     )
 }
 
-/// Reads all of `a` and `b`, which are as long, and writes both where they lie: a = b = (a + b)/2. So blocks are read
+/// Reads all windows, which are as long, and writes all where they lie: each becomes their mean. So blocks are read
 /// together and written together, which memory takes better than one line after the other.
-pub fn rewrite(a: &mut [f32], b: &mut [f32]) {
-    assert_eq!(a.len(), b.len(), "as much of the one as of the other");
+pub fn rewrite<const N: usize>(mut windows: [&mut [f32]; N]) {
+    let len = windows[0].len();
+    assert!(windows.iter().all(|window| window.len() == len), "windows of {len} floats, all of them");
     widest(
         #[inline(always)]
         || {
-            let (mut a, mut b) = (a.chunks_exact_mut(BLOCK), b.chunks_exact_mut(BLOCK));
-            for (a, b) in a.by_ref().zip(b.by_ref()) {
-                let mut mean = [0.0; BLOCK];
-                for ((mean, a), b) in mean.iter_mut().zip(&*a).zip(&*b) {
-                    *mean = (a + b) * 0.5;
-                }
-                a.copy_from_slice(&mean);
-                b.copy_from_slice(&mean);
+            let whole = len / BLOCK * BLOCK;
+            for at in (0..whole).step_by(BLOCK) {
+                mean::<N, BLOCK>(&mut windows, at);
             }
-            for (a, b) in a.into_remainder().iter_mut().zip(b.into_remainder()) {
-                *a = (*a + *b) * 0.5;
-                *b = *a;
+            for at in whole..len {
+                mean::<N, 1>(&mut windows, at);
             }
         },
     );
+}
+
+/// Of so many floats from `at` on.
+#[inline(always)]
+fn mean<const N: usize, const LEN: usize>(windows: &mut [&mut [f32]; N], at: usize) {
+    let mut mean = [0.0; LEN];
+    for window in &*windows {
+        for (mean, x) in mean.iter_mut().zip(&window[at..at + LEN]) {
+            *mean += x / N as f32;
+        }
+    }
+    for window in windows {
+        window[at..at + LEN].copy_from_slice(&mean);
+    }
 }
 
 /// A quarter of so many floats, in whole lines.
@@ -157,8 +166,8 @@ mod tests {
         for n in [0, 1, 4 * LINE - 1, 4 * LINE, 2 * BLOCK + LINE + 5] {
             let mut x: Vec<f32> = (0..n).map(|i| i as f32).collect();
             assert_eq!(read(&x), (n * n.saturating_sub(1) / 2) as f32);
-            let (mut y, mean) = (vec![1.0; n], x.iter().map(|x| (x + 1.0) * 0.5).collect::<Vec<_>>());
-            rewrite(&mut x, &mut y);
+            let (mut y, mean) = (vec![2.0; n], x.iter().map(|x| x / 2.0 + 1.0).collect::<Vec<_>>());
+            rewrite([&mut x, &mut y]);
             assert_eq!((&x, &y), (&mean, &mean));
         }
     }
