@@ -259,7 +259,8 @@ mod tests {
         assert_eq!(c.read().unwrap(), [F61::new(200)]);
     }
 
-    /// Shapes on both sides of every blocking constant of the packed product, on integers.
+    /// Shapes on both sides of every blocking constant of the packed product, on integers. Kills: a block of A or of B that
+    /// is another's.
     #[test]
     fn the_packed_product_crosses_its_blocks() {
         let cpu = Cpu::<f32>::default();
@@ -267,11 +268,13 @@ mod tests {
             let matrix = |salt: usize, rows: usize, cols: usize| {
                 Tensor::from_fn(&cpu, Category::Buffers, rows, cols, |i| ((i * 31 + salt) % 5) as f32 - 2.0)
             };
-            let (a, b) = (matrix(1, m, k), matrix(2, n, k));
-            let (mut fast, mut truth) = (matrix(3, m, n), matrix(3, m, n));
-            f32::gemm(fast.view_mut(), a.view(), b.view().t(), Write::Add);
-            plain(truth.view_mut(), a.view(), b.view().t(), Write::Add);
-            assert_eq!(fast.read(), truth.read(), "{m}x{n}x{k}");
+            let (a, turned, b) = (matrix(1, m, k), matrix(1, k, m), matrix(2, n, k));
+            for a in [a.view(), turned.view().t()] {
+                let (mut fast, mut truth) = (matrix(3, m, n), matrix(3, m, n));
+                f32::gemm(fast.view_mut(), a, b.view().t(), Write::Add);
+                plain(truth.view_mut(), a, b.view().t(), Write::Add);
+                assert_eq!(fast.read(), truth.read(), "{m}x{n}x{k}");
+            }
         }
     }
 }

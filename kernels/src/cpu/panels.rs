@@ -164,7 +164,7 @@ mod tests {
             matrix(rows, cols, |i| S::from_f64(((i * 7919 + salt * 31) % 7) as f64 - 3.0))
         };
         for (m, n, k, turned) in
-            [(1, 70, 5, false), (13, 64, 40, true), (30, 33, 600, true), (5, 2, 1, false)]
+            [(1, 70, 5, false), (13, 64, 40, true), (30, 33, 600, true), (5, 2, 1, false), (9, 300, 7, false)]
         {
             let (a, b) = (integers(1, m, k), if turned { integers(2, n, k) } else { integers(2, k, n) });
             let b = if turned { b.view().t() } else { b.view() };
