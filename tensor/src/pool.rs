@@ -1,0 +1,153 @@
+//! Where memory rests between two uses, together with what its owners share: so a tensor that comes and goes takes
+//! nothing from the system, not even the place of its count of owners.
+//!
+//! A device owns its pool, and what is in use owns the device. What rests owns no device: pool and device would keep
+//! each other.
+use crate::device::Device;
+use crate::meter::Category;
+use std::collections::HashMap;
+use std::mem::size_of;
+use std::sync::{Arc, Mutex};
+
+/// What of a device's memory is not in use.
+pub struct Pool<D: Device> {
+    numbers: Shelf<D, Numbers>,
+    tokens: Shelf<D, Tokens>,
+}
+
+impl<D: Device> Default for Pool<D> {
+    fn default() -> Self {
+        Self { numbers: Shelf(Mutex::default()), tokens: Shelf(Mutex::default()) }
+    }
+}
+
+/// Memory of one kind at rest, by size. Places stay when memory is taken from them, so that putting it back needs none.
+pub(crate) struct Shelf<D: Device, K: Kind<D>>(Mutex<HashMap<usize, Resting<D, K>>>);
+type Resting<D, K> = Vec<Arc<Memory<D, K>>>;
+
+impl<D: Device, K: Kind<D>> Shelf<D, K> {
+    fn take(&self, size: usize) -> Option<Arc<Memory<D, K>>> {
+        self.0.lock().expect("nothing panics under this lock").get_mut(&size)?.pop()
+    }
+    fn put(&self, memory: Arc<Memory<D, K>>) {
+        self.0.lock().expect("nothing panics under this lock").entry(memory.size).or_default().push(memory);
+    }
+}
+
+/// A kind of memory: for numbers, or for token ids.
+pub(crate) trait Kind<D: Device>: Sized + 'static {
+    /// The memory itself.
+    type Raw: Send + Sync;
+    /// Of one element.
+    const BYTES: usize;
+    fn shelf(pool: &Pool<D>) -> &Shelf<D, Self>;
+    fn alloc(device: &D, size: usize) -> Self::Raw;
+}
+
+pub(crate) struct Numbers;
+impl<D: Device> Kind<D> for Numbers {
+    type Raw = D::Buffer;
+    const BYTES: usize = size_of::<D::Elem>();
+    fn shelf(pool: &Pool<D>) -> &Shelf<D, Self> {
+        &pool.numbers
+    }
+    fn alloc(device: &D, size: usize) -> D::Buffer {
+        device.alloc(size)
+    }
+}
+
+pub(crate) struct Tokens;
+impl<D: Device> Kind<D> for Tokens {
+    type Raw = D::Index;
+    const BYTES: usize = size_of::<u32>();
+    fn shelf(pool: &Pool<D>) -> &Shelf<D, Self> {
+        &pool.tokens
+    }
+    fn alloc(device: &D, size: usize) -> D::Index {
+        device.alloc_index(size)
+    }
+}
+
+/// Memory, in use or at rest.
+pub(crate) struct Memory<D: Device, K: Kind<D>> {
+    raw: K::Raw,
+    size: usize,    // elements it has room for
+    metered: usize, // bytes
+    category: Category,
+    device: Option<D>, // none while it rests
+}
+
+impl<D: Device, K: Kind<D>> Memory<D, K> {
+    /// Ends a use: no longer metered. Gives the device, if it was in use.
+    fn end(&mut self) -> Option<D> {
+        let device = self.device.take()?;
+        device.meter().release(self.category, self.metered);
+        Some(device)
+    }
+}
+
+impl<D: Device, K: Kind<D>> Drop for Memory<D, K> {
+    /// Where the last two owners let go at the same time, neither sees that it is the last: then it goes to the system.
+    fn drop(&mut self) {
+        if let Some(device) = self.end() {
+            device.meter().unreserve(self.size * K::BYTES);
+        }
+    }
+}
+
+/// An owner of memory in use, of which there may be others. The last one puts it to rest.
+pub(crate) struct Owner<D: Device, K: Kind<D>>(Option<Arc<Memory<D, K>>>); // none only while it drops
+
+impl<D: Device, K: Kind<D>> Clone for Owner<D, K> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<D: Device, K: Kind<D>> Owner<D, K> {
+    /// The only owner of memory for `len` elements, which hold what they held. Metered from now on.
+    ///
+    /// # Panics
+    /// If there are more bytes than an address can count.
+    pub(crate) fn new(device: &D, category: Category, len: usize) -> Self {
+        let metered = len.checked_mul(K::BYTES).expect("a size that fits");
+        device.meter().hold(category, metered);
+        let size = D::room(len);
+        let rested = K::shelf(device.pool()).take(size);
+        let mut memory = rested.unwrap_or_else(|| {
+            device.meter().reserve(size * K::BYTES);
+            let raw = K::alloc(device, size);
+            Arc::new(Memory { raw, size, metered, category, device: None })
+        });
+        let own = Arc::get_mut(&mut memory).expect("what rests has one owner");
+        (own.metered, own.category, own.device) = (metered, category, Some(device.clone()));
+        Self(Some(memory))
+    }
+    fn memory(&self) -> &Arc<Memory<D, K>> {
+        self.0.as_ref().expect("in use")
+    }
+    /// The memory, to read.
+    pub(crate) fn raw(&self) -> &K::Raw {
+        &self.memory().raw
+    }
+    /// The memory, to write; none if another owner could see the change.
+    pub(crate) fn raw_mut(&mut self) -> Option<&mut K::Raw> {
+        Some(&mut Arc::get_mut(self.0.as_mut().expect("in use"))?.raw)
+    }
+    /// Whether there is another owner.
+    pub(crate) fn is_shared(&self) -> bool {
+        Arc::strong_count(self.memory()) > 1
+    }
+    /// Where it lies.
+    pub(crate) fn device(&self) -> &D {
+        self.memory().device.as_ref().expect("in use")
+    }
+}
+
+impl<D: Device, K: Kind<D>> Drop for Owner<D, K> {
+    fn drop(&mut self) {
+        let Some(mut memory) = self.0.take() else { return };
+        let Some(device) = Arc::get_mut(&mut memory).and_then(Memory::end) else { return };
+        K::shelf(device.pool()).put(memory);
+    }
+}
