@@ -190,8 +190,8 @@ impl State {
     /// # Errors
     /// If the file holds another optimizer's state.
     pub fn restore<S: CpuScalar + Real>(&self, trainer: &mut Trainer<Cpu<S>>) -> Result<()> {
-        let (model, optimizer, mesh): (_, _, &Mesh<Cpu<S>>) = trainer.parts();
+        let (model, optimizer, _) = trainer.parts();
         let origin = self.path.display().to_string();
-        Ok(parallel::restore_optimizer(&origin, &self.optimizer, optimizer, &model.params(), mesh)?)
+        Ok(parallel::restore_optimizer(&origin, &self.optimizer, optimizer, &model.params())?)
     }
 }

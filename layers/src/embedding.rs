@@ -89,8 +89,7 @@ fn places<D: Kernels>(cx: &Cx<D>, device: &D, mine: &Range<usize>, context: usiz
         });
     }
     let all = cx.tokens().iter().flat_map(|t| t.position as u32..(t.position + t.len) as u32);
-    let mine: Vec<u32> = all.skip(mine.start).take(mine.len()).collect();
-    Ok(Ids::new(device, &mine, context)?)
+    Ok(Ids::new(device, all.skip(mine.start).take(mine.len()), context)?)
 }
 
 impl<D: Kernels> Layer<D> for Embedding<D> {

@@ -96,7 +96,7 @@ fn draws_are_distributed_as_the_probabilities_say() {
 #[test]
 fn a_draw_is_the_candidate_on_whose_interval_u_falls() {
     let logits = [0.25f32, 0.5, 0.125, 0.125].map(f32::ln);
-    let draw = |u, k, p| Candidates::new(&logits, 1.0, k, p).choose(u).id;
+    let draw = |u, k, p| Candidates::new(&mut Room::default(), &logits, 1.0, k, p).choose(u).id;
     for (u, wanted) in
         [(0.0, 1), (0.499, 1), (0.501, 0), (0.749, 0), (0.751, 2), (0.874, 2), (0.876, 3), (0.999, 3)]
     {
