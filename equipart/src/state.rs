@@ -5,7 +5,6 @@
 //! whole checkpoint.
 use crate::settings::Settings;
 use crate::{Config, Error, Model, Result, names, tokenizer};
-use comm::Mesh;
 use kernels::CpuScalar;
 use parallel::Trainer;
 use std::collections::BTreeMap;

@@ -106,7 +106,7 @@ fn a_decoded_token_takes_no_memory() {
     for shape in [llama(), gpt2()] {
         takes_nothing(|at| {
             let mut model = Chunk::whole(at, &shape)?;
-            let mut cx = Cx::infer([40, 3]).with_cache(80);
+            let mut cx = Cx::infer([40, 3]).with_cache(90);
             let mut logits = Vec::new();
             let prompt: [u32; 43] = std::array::from_fn(|i| i as u32 % 37);
             drop(model.logits(&cx, Ids::new(at.device, prompt, shape.vocabulary)?, false)?);

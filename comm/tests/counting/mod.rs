@@ -21,6 +21,6 @@ unsafe impl GlobalAlloc for Counting {
 static COUNTING: Counting = Counting;
 
 /// How often this thread has taken memory so far.
-pub fn taken() -> usize {
+pub(crate) fn taken() -> usize {
     TAKEN.get()
 }

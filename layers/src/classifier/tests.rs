@@ -3,6 +3,7 @@ use crate::build::Element;
 use crate::{Draw, Error, Kind, Optimizer, Random, Values};
 use comm::{Ledger, Mesh, Op, World};
 use kernels::Meta;
+use std::collections::BTreeMap;
 use tensor::{Category, Cpu, Device, Dual, F61, Key, Phase, Real, Scalar, mix};
 
 /// One, two, three and four layers. Features that must be shared are divided by every number of ranks here; those
