@@ -151,3 +151,82 @@ impl<D: Device, K: Kind<D>> Drop for Owner<D, K> {
         K::shelf(device.pool()).put(memory);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Cpu, Ids, Tensor};
+    use std::sync::Barrier;
+
+    fn number(cpu: &Cpu<f32>, x: f32) -> Tensor<Cpu<f32>> {
+        Tensor::from_fn(cpu, Category::Weights, 1, 20, |_| x)
+    }
+
+    /// Kills: memory that rests while it has an owner, or is given to two.
+    #[test]
+    fn memory_rests_when_its_last_owner_drops_and_is_given_to_one() {
+        let cpu = Cpu::<f32>::default();
+        let first = number(&cpu, 1.0);
+        drop(first.clone());
+        let (second, third) = (number(&cpu, 2.0), number(&cpu, 3.0));
+        assert_eq!([&first, &second, &third].map(|t| t.read().unwrap()[19]), [1.0, 2.0, 3.0]);
+        let (place, reserved) = (second.view().ptr().raw(), cpu.meter().reserved());
+        drop(second);
+        let fourth = number(&cpu, 4.0);
+        assert_eq!((fourth.view().ptr().raw(), cpu.meter().reserved()), (place, reserved));
+        assert_eq!([&first, &third].map(|t| t.read().unwrap()[19]), [1.0, 3.0]);
+    }
+
+    /// Kills: memory that rests and is still metered, that is metered as what it was before, or by how much it has room.
+    #[test]
+    fn memory_is_metered_as_what_it_is_used_for() {
+        let cpu = Cpu::<f32>::default();
+        drop(Tensor::empty(&cpu, Category::Weights, 1, 17));
+        let ids = Ids::new(&cpu, &[1, 2, 3], 4).unwrap();
+        let scratch = Tensor::empty(&cpu, Category::Buffers, 1, 18);
+        let now = |category| cpu.meter().now(category);
+        assert_eq!((now(Category::Weights), now(Category::Buffers)), (0, 3 * 4 + 18 * 4));
+        drop((ids, scratch));
+        assert_eq!((now(Category::Weights), now(Category::Buffers)), (0, 0));
+        let ids = Ids::new(&cpu, &[3], 4).unwrap();
+        assert_eq!((ids.len(), &ids.index()[..], now(Category::Buffers)), (1, &[3][..], 4));
+    }
+
+    /// Whoever of two is the last, or neither sees that it is. Kills: memory unmetered twice or never, or counted as
+    /// reserved when the system has it back.
+    #[test]
+    fn the_last_two_owners_may_let_go_at_the_same_time() {
+        let cpu = Cpu::<f32>::default();
+        let (together, kept) = (Barrier::new(2), number(&cpu, 0.0));
+        for _ in 0..1000 {
+            let one = number(&cpu, 1.0);
+            let other = one.clone();
+            std::thread::scope(|threads| {
+                threads.spawn(|| {
+                    together.wait();
+                    drop(other);
+                });
+                together.wait();
+                drop(one);
+            });
+            assert_eq!(cpu.meter().now(Category::Weights), 20 * 4);
+        }
+        drop(kept);
+        let at_rest: usize =
+            cpu.pool().numbers.0.lock().unwrap().values().flatten().map(|m| m.size * 4).sum();
+        assert_eq!((cpu.meter().now(Category::Weights), cpu.meter().reserved()), (0, at_rest));
+    }
+
+    /// Kills: memory at rest that owns the device, whose pool owns it.
+    #[test]
+    fn what_rests_keeps_no_device() {
+        let cpu = Cpu::<f32>::default();
+        drop(number(&cpu, 1.0));
+        let memory = {
+            let at_rest = cpu.pool().numbers.0.lock().unwrap();
+            Arc::downgrade(at_rest.values().flatten().next().expect("it rests"))
+        };
+        drop(cpu);
+        assert_eq!(memory.strong_count(), 0, "it went with the device");
+    }
+}
