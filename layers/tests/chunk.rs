@@ -35,7 +35,7 @@ fn gradients(
         cuts.windows(2).map(|c| Chunk::part(&at, shape, c[0]..c[1])).collect::<Result<Vec<_>, _>>()?;
     let mut trace = Vec::new();
     let tokens = LENGTHS.concat().iter().sum();
-    let all: Vec<_> = LENGTHS.iter().enumerate().map(|(m, lengths)| Cx::train(m, lengths, tokens)).collect();
+    let all: Vec<_> = LENGTHS.iter().enumerate().map(|(m, lengths)| Cx::train(m, *lengths, tokens)).collect();
     for cx in &all {
         let mut x = Some(Input::Tokens(ids(device, cx.rows(), cx.microbatch())));
         for part in &mut parts {
