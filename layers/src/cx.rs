@@ -290,7 +290,7 @@ mod tests {
     /// Kills: positions that restart, rows that overlap, a cache whose sequences share rows.
     #[test]
     fn sequences_go_on_where_they_were() {
-        let mut cx = Cx::<Cpu<f32>>::infer(&[3, 1]).numbered_from(7).with_cache(5);
+        let mut cx = Cx::<Cpu<f32>>::infer([3, 1]).numbered_from(7).with_cache(5);
         cx.advance(&[0, 2]);
         assert_eq!(
             cx.tokens(),
@@ -302,7 +302,7 @@ mod tests {
         let key = Causal { row: 5, len: 3, position: 0, sequence: 8 };
         assert_eq!(cx.spans(), [Span { query: cx.tokens()[1], key }]);
         assert_eq!((cx.rows(), cx.positions()), (2, 3));
-        let mut other = Cx::<Cpu<f32>>::infer(&[3, 1]).with_memory(&[4, 2]).with_cache(5).numbered_from(7);
+        let mut other = Cx::<Cpu<f32>>::infer([3, 1]).with_memory(&[4, 2]).with_cache(5).numbered_from(7);
         other.advance(&[0, 2]);
         let key = Causal { row: 4, len: 2, position: 0, sequence: 8 };
         assert_eq!(other.memory(), [Span { query: cx.tokens()[1], key }], "a memory stays where it is");
@@ -313,6 +313,6 @@ mod tests {
     #[test]
     #[should_panic(expected = "kept nothing")]
     fn inference_keeps_nothing() {
-        Cx::<Cpu<f32>>::infer(&[1]).keep(1).open();
+        Cx::<Cpu<f32>>::infer([1]).keep(1).open();
     }
 }

@@ -107,7 +107,7 @@ fn a_draw_is_the_candidate_on_whose_interval_u_falls() {
     assert_eq!((draw(0.99, None, Some(0.45)), draw(0.99, None, Some(0.55))), (1, 0));
     assert_eq!((draw(0.99, None, Some(1e-300)), draw(0.99, Some(9), Some(1.0))), (1, 3));
     assert_eq!((draw(0.99, Some(3), Some(0.84)), draw(0.99, Some(3), Some(0.87))), (0, 2)); // of 7/8, not of 1
-    assert_eq!(Candidates::new(&[0.5, 0.5, 0.5], 1.0, Some(2), None).ids, [0, 1, 2]);
+    assert_eq!(Candidates::new(&mut Room::default(), &[0.5, 0.5, 0.5], 1.0, Some(2), None).ids, [0, 1, 2]);
 }
 
 #[test]
