@@ -352,7 +352,7 @@ mod tests {
             let mlp = Mlp::shard(&at, Axis::Tp, "mlp", FeedForward::SwiGlu, [D, F], true).unwrap();
             let mut layer = Residual::around("mlp", at.norm(&norm).unwrap(), mlp, 0.0);
             let record = Record::new(&mesh);
-            let cx = Cx::train(0, &[3], 1).recorded(Some(record.clone()));
+            let cx = Cx::train(0, [3], 1).recorded(Some(record.clone()));
             let x = |from: u64| {
                 let number = move |i| F61::new(from + 7 * i as u64);
                 Stream::from(Tensor::from_fn(&device, Category::Activations, 3, D, number))

@@ -7,6 +7,7 @@
 //! | `rope.rs`, `dropout.rs` | how far positions turn features; which elements are dropped: what both sides must agree on |
 //! | `key.rs` | the random key of the field's opaque functions, set by a guard |
 //! | `device.rs`, `view.rs`, `matrix.rs`, `ids.rs` | a place with memory; windows into it; matrices and token ids that own it |
+//! | `pool.rs` | where their memory rests until it is used again |
 //! | `cpu.rs`, `pages.rs` | the host as such a place: one pool a rank |
 //! | `meter.rs`, `clock.rs` | bytes by category and phase, FLOPs; time by kernel |
 //! | `files.rs` | files opened with clear errors, replaced whole or not at all |
@@ -25,6 +26,7 @@ mod key;
 mod matrix;
 mod meter;
 mod pages;
+mod pool;
 mod rope;
 pub mod safetensors;
 mod scalar;
@@ -43,6 +45,7 @@ pub use key::{Key, KeyGuard};
 pub use matrix::Tensor;
 pub use meter::{Category, Meter, Peaks, Phase};
 pub use pages::Buffer;
+pub use pool::Pool;
 pub use rope::{Rope, Scaling};
 pub use scalar::{Scalar, mix};
 pub use view::{View, ViewMut};
