@@ -1,8 +1,8 @@
-//! The host as a device: one rank's share of it, with a memory pool, a meter and a clock.
-use crate::clock::Clock;
+//! The host as a device: one rank's share of it, with a memory pool, a meter and a profile.
 use crate::device::Device;
 use crate::meter::Meter;
 use crate::pages::Buffer;
+use crate::profile::Profile;
 use crate::scalar::Scalar;
 use crate::view::{View, ViewMut};
 use std::collections::HashMap;
@@ -13,7 +13,7 @@ pub struct Cpu<S: Scalar>(Arc<Rank<S>>);
 
 struct Rank<S: Scalar> {
     meter: Meter,
-    clock: Clock,
+    profile: Profile,
     pool: Mutex<HashMap<usize, Vec<Buffer<S>>>>,
 }
 
@@ -24,13 +24,7 @@ impl<S: Scalar> Clone for Cpu<S> {
 }
 impl<S: Scalar> Default for Cpu<S> {
     fn default() -> Self {
-        Self(Arc::new(Rank { meter: Meter::default(), clock: Clock::default(), pool: Mutex::default() }))
-    }
-}
-impl<S: Scalar> Cpu<S> {
-    /// Time by kernel on this rank.
-    pub fn clock(&self) -> &Clock {
-        &self.0.clock
+        Self(Arc::new(Rank { meter: Meter::default(), profile: Profile::default(), pool: Mutex::default() }))
     }
 }
 
@@ -104,6 +98,10 @@ impl<S: Scalar> Device for Cpu<S> {
     }
     fn meter(&self) -> &Meter {
         &self.0.meter
+    }
+    #[inline]
+    fn profile(&self) -> Option<&Profile> {
+        Some(&self.0.profile)
     }
 }
 

@@ -1,5 +1,6 @@
 //! A place with memory and a kind of number.
 use crate::meter::Meter;
+use crate::profile::Profile;
 use crate::scalar::Scalar;
 
 /// A place with memory and a kind of number. Cloning is cheap; clones share memory pool and meter: one per rank.
@@ -30,4 +31,8 @@ pub trait Device: Clone + Send + Sync + 'static {
     fn index(&self, ids: &[u32]) -> Self::Index;
     /// What this rank holds and computes.
     fn meter(&self) -> &Meter;
+    /// Where its time goes; none where nothing is computed.
+    fn profile(&self) -> Option<&Profile> {
+        None
+    }
 }
