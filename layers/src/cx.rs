@@ -5,7 +5,7 @@ use comm::Mesh;
 use kernels::{Causal, Kernels, Span};
 use std::cell::{RefCell, RefMut};
 use std::collections::BTreeMap;
-use tensor::{Dropout, Tensor};
+use tensor::{Dropout, LayerSpan, Pass, Profile, Tensor};
 
 /// Whether a backward will follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +30,7 @@ pub struct Cx<D: Kernels> {
     memory_lengths: Vec<usize>, // one for each sequence, or none
     cache: Option<RefCell<Cache<D>>>,
     record: Option<Record<D>>,
+    profiled: Option<D>, // whose profile is told of layers
 }
 
 /// Keys and values of the tokens so far, by layer; sequence `b` has the rows from `b · capacity` on.
@@ -62,6 +63,7 @@ impl<D: Kernels> Cx<D> {
             memory_lengths: Vec::new(),
             cache: None,
             record: None,
+            profiled: None,
         };
         cx.place(lengths, |_| 0);
         cx
@@ -116,6 +118,12 @@ impl<D: Kernels> Cx<D> {
     #[must_use]
     pub fn recorded(mut self, record: Option<Record<D>>) -> Self {
         self.record = record;
+        self
+    }
+    /// The same, telling this rank's device, if it takes a profile, which layer is gone through.
+    #[must_use]
+    pub fn profiled(mut self, device: &D) -> Self {
+        self.profiled = Some(device.clone());
         self
     }
     /// Attention also sees the tokens of earlier calls, up to `capacity` of each sequence.
@@ -197,6 +205,11 @@ impl<D: Kernels> Cx<D> {
     pub(crate) fn dropout(&self, rate: f64, site: &str) -> Option<Dropout> {
         let (seed, step) = self.draws;
         (self.mode == Mode::Train && rate > 0.0).then(|| Dropout::new(rate, seed, step, site))
+    }
+    /// A layer begins, and ends when this is dropped: for a profile, which is told of what lies within. Parts of a model
+    /// say so themselves; a layer that is no part says it in each of its passes.
+    pub fn layer(&self, name: &str, pass: Pass) -> Option<LayerSpan<'_>> {
+        self.profiled.as_ref().and_then(D::profile).and_then(|profile: &Profile| profile.layer(name, pass))
     }
     /// Whether what layers take and give is recorded.
     pub(crate) fn recording(&self) -> bool {

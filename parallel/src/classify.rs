@@ -59,7 +59,9 @@ impl<D: Kernels> ClassifierTrainer<D> {
         let (mut loss, mut first) = (None, 0);
         for (microbatch, examples) in microbatches.iter().enumerate() {
             let mine = self.deal(examples.labels.len());
-            let cx = Cx::train(microbatch, &vec![1; mine.len()], all).numbered_from(first + mine.start);
+            let cx = Cx::train(microbatch, &vec![1; mine.len()], all)
+                .numbered_from(first + mine.start)
+                .profiled(&self.device);
             let labels = Ids::targets(&self.device, &examples.labels[mine.clone()], self.classes)?;
             let span = self.mesh.span(format_args!("forward {microbatch}"));
             let addend = self.model.forward(&cx, self.rows(examples, mine), labels)?;

@@ -89,6 +89,7 @@ impl<D: Kernels> Trainer<D> {
         let cx = Cx::train(microbatch, &share.lengths(), batch.counted())
             .numbered_from(share.first)
             .dropping(self.seed, self.optimizer.steps())
+            .profiled(&self.device)
             .recorded(self.record.clone());
         let span = self.mesh.span(format_args!("forward {microbatch}"));
         let loss = self.forward(&cx, ids, targets)?;
