@@ -16,7 +16,7 @@
 //! | `price` | [`mod@price`] | peak memory, operations and traffic of a layout, from shapes alone |
 //! | `collectives` | [`mod@collectives`] | all-reduce algorithms: who sends what to whom when, and what they take |
 //! | `strategies` | [`mod@layout`] | what a layout can name |
-//! | `bench` | [`mod@bench`] | step times of one shape |
+//! | `bench` | [`mod@bench`] | how fast all this is, beside the machine's limits and other programs |
 //!
 //! What runs, runs over a [`Network`]: links, patience, and a trace that [`mod@trace`] makes a file of.
 pub mod bench;

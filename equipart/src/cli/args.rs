@@ -5,6 +5,7 @@ mod train;
 pub(super) use network::NetworkArgs;
 pub(super) use train::{DropoutRate, NumberName, TrainArgs};
 
+use super::bench::{self, BenchArgs};
 use super::cases::CasesArgs;
 use super::classify::JudgeArgs;
 use super::collectives::{self, CollectivesArgs};
@@ -57,8 +58,9 @@ pub(super) enum Command {
     Collectives(CollectivesArgs),
     /// List the strategies that a layout can name
     Strategies,
-    /// Measure step times
-    Bench,
+    /// Measure products, steps, decoding, all-reduces and proofs, beside what the machine could do at best
+    #[command(after_help = bench::HELP)]
+    Bench(BenchArgs),
 }
 
 impl Default for Command {

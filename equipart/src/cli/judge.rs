@@ -1,11 +1,11 @@
-//! Commands that judge layouts: compare, prove, price, bench.
+//! Commands that judge layouts: compare, prove, price.
 use super::args::{CompareArgs, PriceArgs, ProveArgs};
 use super::watch::Watch;
 use super::{any_ids, cases, classify, config, corpus, model, out, show};
 use crate::compare::{Work, compare};
 use crate::prove::{self, Subject, Verdict, certify};
 use crate::settings::Settings;
-use crate::{Layout, Result, bench, dump, names, price};
+use crate::{Layout, Result, dump, names, price};
 use tensor::{Key, mix};
 
 /// A key that no run had before.
@@ -84,20 +84,6 @@ pub(super) fn run_price(a: PriceArgs, json: bool) -> Result<bool> {
         prices.iter().for_each(show::json);
     } else {
         show::prices(&prices);
-    }
-    Ok(true)
-}
-
-pub(super) fn run_bench(json: bool) -> Result<bool> {
-    let watch = Watch::spinner();
-    let figures = bench::bench(&|what| watch.say(what))?;
-    watch.done();
-    for figure in &figures {
-        if json {
-            show::json(figure);
-        } else {
-            out::line(&format!("{:<24} {:>10.1} {}", figure.name, figure.value, figure.unit));
-        }
     }
     Ok(true)
 }

@@ -1,5 +1,6 @@
 //! The command line: what each command takes, and how its results are shown.
 mod args;
+mod bench;
 mod cases;
 mod classify;
 mod collectives;
@@ -38,7 +39,7 @@ pub fn main() -> ExitCode {
             strategies::run(json);
             Ok(true)
         }
-        Command::Bench => judge::run_bench(json),
+        Command::Bench(a) => bench::run(a, json),
     };
     match outcome.and_then(|right| out::finish().map(|()| right)) {
         Ok(true) => ExitCode::SUCCESS,

@@ -14,6 +14,7 @@ mod gemm_field;
 mod kernel;
 mod layer_norm;
 mod loss;
+pub mod machine;
 mod norm;
 mod number;
 mod optimizer;

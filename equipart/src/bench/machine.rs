@@ -1,0 +1,182 @@
+//! What the machine does at most, measured beside what is compared with it.
+use super::scale::Scale;
+use kernels::{Kernels, Write, machine};
+use std::collections::BTreeMap;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+use tensor::{Category, Cpu, F61, Key, Scalar, Tensor};
+
+/// Something that bounds a work. Where several cores do it, they do it at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Probe {
+    /// A core's floating point operation: multiply-adds in registers alone.
+    Peak { cores: usize },
+    /// A byte that a core reads, of more memory than caches hold.
+    Read { cores: usize },
+    /// A multiply-add in the field, in products that caches hold.
+    Field { cores: usize },
+    /// So many bytes of its own, in a window for each rank, that each core reads, and writes where they lie.
+    Rewrite { cores: usize, ranks: usize, bytes: usize },
+    /// A meeting: each of the threads writes a line of memory, and reads those of the others.
+    Meet { threads: usize },
+}
+
+/// What bounds a work: probes, and how often each is in it. The work takes as long as the longest of them, at least.
+pub(super) type Bound = Vec<(Probe, f64)>;
+
+/// The machine at its best so far: seconds by probe.
+#[derive(Default)]
+pub(super) struct Machine(BTreeMap<Probe, f64>);
+
+/// How often a probe is taken in a turn.
+const TRIALS: usize = 7;
+/// More bytes than caches hold, on each core.
+const BEYOND_CACHES: usize = 128 << 20;
+/// Rows and columns of a product in the field that caches hold.
+const FIELD: usize = 128;
+
+/// Cores that so many ranks can have.
+pub(super) fn cores(ranks: usize) -> usize {
+    ranks.min(std::thread::available_parallelism().map_or(1, usize::from))
+}
+
+impl Machine {
+    /// Takes each of these probes once.
+    pub(super) fn probe(&mut self, bound: &Bound, scale: &Scale) {
+        for (probe, _) in bound {
+            let best = self.0.entry(*probe).or_insert(f64::INFINITY);
+            *best = best.min(probe.seconds(scale));
+        }
+    }
+    /// The least seconds of a work that is so bounded, whose probes have been taken.
+    pub(super) fn least(&self, bound: &Bound) -> f64 {
+        bound.iter().map(|(probe, times)| self.0[probe] * times).fold(0.0, f64::max)
+    }
+}
+
+impl Probe {
+    /// The best of a few trials, in seconds.
+    fn seconds(self, scale: &Scale) -> f64 {
+        match self {
+            Self::Peak { cores } => peak(cores, scale.of(4 << 20)),
+            Self::Read { cores } => read(cores, scale.of(BEYOND_CACHES)),
+            Self::Field { cores } => field(cores, scale.of(FIELD)),
+            Self::Rewrite { cores, ranks, bytes } => rewrite(cores, ranks, bytes, scale),
+            Self::Meet { threads } => meet(threads, scale),
+        }
+    }
+}
+
+fn peak(cores: usize, rounds: usize) -> f64 {
+    let all = |(): &mut ()| {
+        std::hint::black_box(machine::multiply_adds(rounds));
+    };
+    at_once(cores, |_| (), all) / (rounds as f64 * machine::multiply_adds(1) as f64)
+}
+
+/// As ranks have it: in large pages.
+fn memory(bytes: usize) -> Tensor<Cpu<f32>> {
+    Tensor::from_fn(&Cpu::default(), Category::Buffers, 1, bytes.div_ceil(4), |_| 1.0)
+}
+
+fn read(cores: usize, bytes: usize) -> f64 {
+    let all = |x: &mut Tensor<Cpu<f32>>| {
+        std::hint::black_box(machine::read(x.view().row(0)));
+    };
+    at_once(cores, |_| memory(bytes), all) / bytes as f64
+}
+
+fn field(cores: usize, n: usize) -> f64 {
+    let matrices = |_| {
+        let cpu = Cpu::<F61>::default();
+        let matrix =
+            |salt| Tensor::from_fn(&cpu, Category::Buffers, n, n, |i| F61::sample(i as u64 ^ salt, 1.0));
+        [matrix(1 << 20), matrix(2 << 20), matrix(3 << 20)]
+    };
+    let product = |[a, b, c]: &mut [Tensor<Cpu<F61>>; 3]| {
+        c.device().clone().gemm(c.view_mut(), a.view(), b.view(), Write::Set);
+    };
+    let key = Key(1);
+    at_once(cores, |rank| (key.enter(), matrices(rank)), |(_, m)| product(m)) / (n * n * n) as f64
+}
+
+fn rewrite(cores: usize, ranks: usize, bytes: usize, scale: &Scale) -> f64 {
+    let (each, times) = (bytes.div_ceil(4 * ranks), (scale.of(64 << 20) / bytes).max(1));
+    let all = |x: &mut Tensor<Cpu<f32>>| {
+        for _ in 0..times {
+            let mut x = std::hint::black_box(x.view_mut());
+            let windows = x.flat().chunks_exact_mut(each);
+            match ranks {
+                2 => machine::rewrite::<2>(array(windows)),
+                4 => machine::rewrite::<4>(array(windows)),
+                _ => unreachable!("figures are of two ranks and of four"),
+            }
+        }
+    };
+    at_once(cores, |_| memory(4 * each * ranks), all) / times as f64
+}
+
+fn array<'a, const N: usize>(mut windows: impl Iterator<Item = &'a mut [f32]>) -> [&'a mut [f32]; N] {
+    std::array::from_fn(|_| windows.next().expect("as many windows as ranks"))
+}
+
+/// A line of memory that no other shares, with the line beside it that some machines fetch too.
+#[derive(Default)]
+#[repr(align(128))]
+struct Line(AtomicUsize);
+
+fn meet(threads: usize, scale: &Scale) -> f64 {
+    let enough = cores(threads) == threads;
+    let (times, lines) = (scale.of(if enough { 1 << 16 } else { 1 << 12 }), || {
+        (0..threads).map(|_| Line::default()).collect::<Vec<_>>()
+    });
+    // Each trial has lines of its own, so that none needs to be set back.
+    let lines: Vec<Vec<Line>> = (0..=TRIALS).map(|_| lines()).collect();
+    let meetings = |(me, trial): &mut (usize, usize)| {
+        let lines = &lines[*trial];
+        *trial += 1;
+        for time in 1..=times {
+            lines[*me].0.store(time, Ordering::Release);
+            for line in lines {
+                let mut looked = 0;
+                while line.0.load(Ordering::Acquire) < time {
+                    looked += 1;
+                    // Whoever keeps a core from the others cannot wait for them.
+                    if enough && looked < 10_000 { std::hint::spin_loop() } else { std::thread::yield_now() }
+                }
+            }
+        }
+    };
+    at_once(threads, |me| (me, 0), meetings) / times as f64
+}
+
+/// The least time, of a few trials after one to warm up, that as many threads take to do the same at once: from when
+/// all are ready until the last has done it.
+fn at_once<T>(threads: usize, prepare: impl Fn(usize) -> T + Sync, work: impl Fn(&mut T) + Sync) -> f64 {
+    let ready = Barrier::new(threads);
+    let one = |me: usize| {
+        let mut state = prepare(me);
+        let trial = |_| {
+            ready.wait();
+            let start = Instant::now();
+            work(&mut state);
+            start.elapsed().as_secs_f64()
+        };
+        (0..=TRIALS).map(trial).collect::<Vec<_>>()
+    };
+    let one = &one;
+    let seconds: Vec<Vec<f64>> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..threads).map(|me| scope.spawn(move || one(me))).collect();
+        threads.into_iter().map(|thread| thread.join().expect("a probe panics for nothing")).collect()
+    });
+    least(&seconds)
+}
+
+/// Of the times of all ranks, one for each try: when the last rank was done, in the best try after the first, which
+/// warms up.
+pub(super) fn least(ranks: &[Vec<f64>]) -> f64 {
+    let tries = ranks.iter().map(Vec::len).min().unwrap_or(0);
+    let last = |try_: usize| ranks.iter().map(|rank| rank[try_]).fold(0.0, f64::max);
+    (1..tries).map(last).fold(f64::INFINITY, f64::min)
+}

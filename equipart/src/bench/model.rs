@@ -1,0 +1,132 @@
+//! Shape L at work: logits of a batch, a training step on it, tokens one by one.
+//!
+//! These are the passes that every command makes: `Chunk::logits`, `Trainer::step` and `generate`. Logits are those of
+//! every token, whole on every tensor rank (one gather of the vocabulary's shares), and nothing is kept for backward.
+//! A step is forward, backward, gradients summed over data ranks, and plain descent without clipping. A token that is
+//! added is one that was chosen greedily; reading the prompt, which adds the first, is not counted.
+use super::machine::{Bound, Probe, cores, least};
+use super::scale::Scale;
+use crate::config::Architecture;
+use crate::generate::{self, Request};
+use crate::sampling::Sampling;
+use crate::{Config, Layout, Model, Network, Result, measure};
+use comm::Mesh;
+use kernels::{Kernels, Meta};
+use layers::build::Element;
+use layers::{Chunk, Cx, Draw, Kind, Values};
+use parallel::{Batch, Sequence, Trainer};
+use std::sync::Mutex;
+use std::time::Instant;
+use tensor::{Cpu, Ids, Phase, Scalar, mix};
+
+/// A pass over the batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Pass {
+    /// All logits, nothing kept.
+    Forward,
+    /// A training step.
+    Step,
+}
+
+const RATE: f64 = 1e-4;
+
+/// Values spread evenly about a draw's mean, with its deviation. A pass takes as long with these as with normal ones, and
+/// they are made much faster.
+struct Even;
+
+impl<E: Scalar> Values<E> for Even {
+    fn of(&self, _: &str, [_, columns]: [usize; 2], draw: Draw) -> layers::Result<Element<'_, E>> {
+        let width = draw.std * 12_f64.sqrt();
+        Ok(Box::new(move |[row, column]| {
+            let part = mix((row * columns + column) as u64) as f64 / 2_f64.powi(64);
+            E::from_f64(draw.mean + width * (part - 0.5))
+        }))
+    }
+}
+
+/// One rank of a pass, which can be made again and again.
+#[allow(clippy::large_enum_variant)] // a rank has one
+enum Ready<D: Kernels> {
+    Forward(Chunk<D>, D),
+    Step(Trainer<D>, Batch),
+}
+
+impl<D: Kernels> Ready<D> {
+    fn new(pass: Pass, layout: &Layout, device: &D, mesh: &Mesh<D>, scale: &Scale) -> Result<Self> {
+        let at = layout.place(device, mesh, &Even);
+        Ok(match pass {
+            Pass::Forward => Self::Forward(Chunk::whole(&at, &scale.shape)?, device.clone()),
+            Pass::Step => Self::Step(Trainer::new(&at, &scale.shape, (Kind::Sgd, None))?, batch(scale)?),
+        })
+    }
+    fn once(&mut self, scale: &Scale) -> Result<()> {
+        match self {
+            Self::Forward(model, device) => {
+                let [sequences, tokens] = scale.batch;
+                let ids = Ids::new(device, &ids(scale, 0, sequences * tokens), scale.shape.vocabulary)?;
+                model.logits(&Cx::infer(&vec![tokens; sequences]), ids, true)?;
+            }
+            Self::Step(trainer, batch) => drop(trainer.step(batch, RATE)?),
+        }
+        Ok(())
+    }
+}
+
+fn ids(scale: &Scale, salt: u64, n: usize) -> Vec<u32> {
+    (0..n as u64).map(|i| (mix(mix(salt) ^ i) % scale.shape.vocabulary as u64) as u32).collect()
+}
+
+fn batch(scale: &Scale) -> Result<Batch> {
+    let [sequences, tokens] = scale.batch;
+    let sequence = |b: u64| Sequence::new(ids(scale, 2 * b, tokens), ids(scale, 2 * b + 1, tokens));
+    Ok(Batch::new((0..sequences as u64).map(sequence).collect(), 1)?)
+}
+
+/// The best time of a pass under a layout.
+pub(super) fn seconds(pass: Pass, layout: &Layout, scale: &Scale) -> Result<f64> {
+    let ranks = layout.world()?.run(|device: Cpu<f32>, mesh| {
+        let mut ready = Ready::new(pass, layout, &device, &mesh, scale)?;
+        let once = |_| Ok(measure::work(&device, &mesh, Phase::Step, || ready.once(scale))?.1.seconds);
+        (0..=scale.tries).map(once).collect::<Result<Vec<_>>>()
+    })?;
+    Ok(least(&ranks))
+}
+
+/// A pass takes at least as long as its products and its attention, by its price, at the peak of as many cores.
+pub(super) fn bound(pass: Pass, layout: &Layout, scale: &Scale) -> Result<Bound> {
+    let cores = cores(layout.ranks());
+    Ok(vec![(Probe::Peak { cores }, flops(pass, layout, scale)? / cores as f64)])
+}
+
+/// What all ranks compute in a pass, as the meter counts it.
+pub(super) fn flops(pass: Pass, layout: &Layout, scale: &Scale) -> Result<f64> {
+    let of_rank = |rank| {
+        let (device, mesh) = (Meta::<Cpu<f32>>::default(), Mesh::ghost(&layout.axes(), rank)?);
+        Ready::new(pass, layout, &device, &mesh, scale)?.once(scale)?;
+        Ok(tensor::Device::meter(&device).flops() as f64)
+    };
+    (0..layout.ranks()).map(of_rank).sum()
+}
+
+/// The time of a token that `generate` adds to a prompt, on one rank: the mean of all that are added.
+pub(super) fn decode(scale: &Scale) -> Result<f64> {
+    let [prompt, new] = scale.decode;
+    let (shape, positions) = (scale.shape, prompt + new + 1);
+    let config = Config { architecture: Architecture::Llama, shape, positions, bos: None, eos: Vec::new() };
+    let model = Model::fresh(config, 1);
+    let prompts = vec![ids(scale, 0, prompt)];
+    let request = Request { prompts, max_new: new + 1, sampling: Sampling::default(), record: false };
+    let chosen = Mutex::new(Vec::with_capacity(new + 1));
+    let now = |_| chosen.lock().expect("nothing panics under this lock").push(Instant::now());
+    generate::generate(&model, (&Layout::default(), &Network::default()), &request, &now)?;
+    let chosen = chosen.into_inner().expect("nothing panicked");
+    Ok(chosen[new].duration_since(chosen[0]).as_secs_f64() / new as f64)
+}
+
+/// A token takes at least as long as all weights take to be read by one core: the head's too, but of the embedding's
+/// table one row.
+pub(super) fn decode_bound(scale: &Scale) -> Bound {
+    let table = scale.shape.vocabulary * scale.shape.width;
+    let weights = scale.shape.parameters() - table + scale.shape.width;
+    vec![(Probe::Read { cores: 1 }, (weights * size_of::<f32>()) as f64)]
+}

@@ -1,0 +1,72 @@
+//! The command that measures: bench.
+use super::watch::Watch;
+use super::{out, show};
+use crate::Result;
+use crate::bench::{self, Beside, Figure, Peers, Plan};
+use clap::Args;
+use std::path::PathBuf;
+
+/// What scripts get, and what the columns are.
+pub(super) const HELP: &str = "limit: what the machine could do at best, measured beside it. of limit: 1 is all of it, for \
+rates and times alike.\nbetter: how many times better than the best peer; above 1 it is better.\n\nWith --json: a line for \
+each figure, with its name, value, unit, limit and ratio (of the limit), and with --peers its\npeer, an object with \
+name, value and ratio (how many times better).";
+
+#[derive(Args, Debug)]
+pub(super) struct BenchArgs {
+    /// Measure only these figures: a name, or how names begin, such as gemm; several with commas [default: all]
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    only: Vec<String>,
+    /// How often the figures take turns; of each the best turn counts
+    #[arg(long, default_value_t = 5)]
+    turns: usize,
+    /// Other programs' figures to compare with: lines of {"peer": "...", "name": "...", "value": ...}
+    #[arg(long, value_name = "FILE")]
+    peers: Option<PathBuf>,
+}
+
+pub(super) fn run(a: BenchArgs, json: bool) -> Result<bool> {
+    let peers = a.peers.as_deref().map(Peers::read).transpose()?;
+    let plan = Plan { only: a.only, turns: a.turns, peers };
+    let watch = Watch::spinner();
+    let figures = bench::bench(&plan, &|what| watch.say(what))?;
+    watch.done();
+    if json {
+        figures.iter().for_each(show::json);
+    } else {
+        table(&figures, plan.peers.is_some());
+    }
+    Ok(true)
+}
+
+fn table(figures: &[Figure], peers: bool) {
+    let mut head = vec!["figure", "value", "unit", "limit", "of limit"];
+    if peers {
+        head.extend(["peer", "its value", "better"]);
+    }
+    let or_dash = |x: Option<String>| x.unwrap_or_else(|| "-".into());
+    let cells = |f: &Figure| {
+        let mut row = vec![
+            f.name.to_string(),
+            digits(f.value),
+            f.unit.to_string(),
+            or_dash(f.limit.map(digits)),
+            or_dash(f.ratio.map(|ratio| format!("{ratio:.2}"))),
+        ];
+        if peers {
+            let of = |what: fn(&Beside) -> String| or_dash(f.peer.as_ref().map(what));
+            row.extend([of(|p| p.name.clone()), of(|p| digits(p.value)), of(|p| format!("x{:.2}", p.ratio))]);
+        }
+        row
+    };
+    out::line(&show::table(&head, figures.iter().map(cells)).to_string());
+}
+
+/// As many digits as are worth reading.
+fn digits(x: f64) -> String {
+    match x {
+        x if x < 10.0 => format!("{x:.3}"),
+        x if x < 1000.0 => format!("{x:.1}"),
+        x => format!("{x:.0}"),
+    }
+}

@@ -1,0 +1,232 @@
+//! Kernels on the sizes of a step of shape L on one rank: 4 sequences of 256 tokens, width 512, 8 heads of 64 features,
+//! 2048 hidden, 8192 ids, f32. `cargo bench -p kernels`, with a part of a name for some of them. Items are floating
+//! point operations of products and attention, elements of everything else.
+use divan::Bencher;
+use divan::counter::ItemsCount;
+use kernels::{
+    Activation, AdamW, Attend, Causal, Heads, Kernels, LossTerms, Qkv, Sight, Slice, Softmax, Span, Write,
+};
+use std::fmt;
+use tensor::{Category, Cpu, Ids, Tensor, mix};
+
+const SEQUENCES: usize = 4;
+const TOKENS: usize = 256;
+const ROWS: usize = SEQUENCES * TOKENS;
+const WIDTH: usize = 512;
+const HIDDEN: usize = 2048;
+const VOCABULARY: usize = 8192;
+const HEADS: Heads = Heads { queries: 8, keys: 8, dim: 64 };
+const EPS: f64 = 1e-5;
+
+fn main() {
+    divan::main();
+}
+
+type Matrix = Tensor<Cpu<f32>>;
+
+/// Numbers between −1 and 1.
+fn matrix(rows: usize, cols: usize) -> Matrix {
+    let value = |i: usize| (mix(i as u64) % 2001) as f32 / 1000.0 - 1.0;
+    Tensor::from_fn(&Cpu::default(), Category::Buffers, rows, cols, value)
+}
+
+fn ids() -> Ids<Cpu<f32>> {
+    let ids: Vec<_> = (0..ROWS as u64).map(|i| (mix(i) % VOCABULARY as u64) as u32).collect();
+    Ids::new(&Cpu::default(), &ids, VOCABULARY).expect("below the vocabulary")
+}
+
+/// So many items a call, one call after the other.
+fn timed(bencher: Bencher, items: usize, mut call: impl FnMut(&Cpu<f32>)) {
+    let cpu = Cpu::default();
+    bencher.counter(ItemsCount::new(items)).bench_local(|| call(&cpu));
+}
+
+/// A product of the model, and which of its factors lie transposed.
+struct Product {
+    name: &'static str,
+    size: [usize; 3],
+    transposed: [bool; 2],
+}
+
+impl fmt::Display for Product {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let t = |transposed: bool| if transposed { "ᵀ" } else { "" };
+        let ([m, n, k], [a, b]) = (self.size, self.transposed.map(t));
+        write!(f, "{} {m}x{n}x{k} A{a}·B{b}", self.name)
+    }
+}
+
+fn model_products() -> impl Iterator<Item = Product> {
+    let sizes = [
+        ("qkv", [ROWS, 3 * WIDTH, WIDTH]),
+        ("out", [ROWS, WIDTH, WIDTH]),
+        ("gate and up", [ROWS, 2 * HIDDEN, WIDTH]),
+        ("down", [ROWS, WIDTH, HIDDEN]),
+        ("head", [ROWS, VOCABULARY, WIDTH]),
+    ];
+    let ways = [[false, false], [false, true], [true, false], [true, true]];
+    sizes.into_iter().flat_map(move |(name, size)| {
+        ways.into_iter().map(move |transposed| Product { name, size, transposed })
+    })
+}
+
+#[divan::bench(args = model_products(), max_time = 0.3)]
+fn product(bencher: Bencher, of: &Product) {
+    let ([m, n, k], [at, bt]) = (of.size, of.transposed);
+    let lying = |rows, cols, t: bool| if t { matrix(cols, rows) } else { matrix(rows, cols) };
+    let (a, b, mut c) = (lying(m, k, at), lying(k, n, bt), matrix(m, n));
+    let a = if at { a.view().t() } else { a.view() };
+    let b = if bt { b.view().t() } else { b.view() };
+    timed(bencher, 2 * m * n * k, |cpu| cpu.gemm(c.view_mut(), a, b, Write::Set));
+}
+
+fn attend() -> (Attend, Vec<Span>, usize) {
+    let attend = Attend { heads: HEADS, first: 0, sight: Sight::Causal, dropout: None };
+    let span = |sequence: usize| {
+        let tokens = Causal { row: sequence * TOKENS, len: TOKENS, position: 0, sequence };
+        Span { query: tokens, key: tokens }
+    };
+    let pairs = SEQUENCES * TOKENS * (TOKENS + 1) / 2;
+    (attend, (0..SEQUENCES).map(span).collect(), pairs * WIDTH)
+}
+
+#[divan::bench(max_time = 0.3)]
+fn attention_forward(bencher: Bencher) {
+    let (attend, spans, pairs) = attend();
+    let [q, k, v, mut out] = [(); 4].map(|()| matrix(ROWS, WIDTH));
+    let [mut max, mut sum] = [(); 2].map(|()| matrix(ROWS, HEADS.queries));
+    let mut scratch = matrix(1, Cpu::<f32>::attention_scratch(HEADS, TOKENS));
+    timed(bencher, 4 * pairs, |cpu| {
+        cpu.fill(out.view_mut(), 0.0);
+        cpu.fill(max.view_mut(), f32::NEG_INFINITY);
+        cpu.fill(sum.view_mut(), 0.0);
+        let qkv = Qkv { q: q.view(), k: k.view(), v: v.view() };
+        let run = Softmax { out: out.view_mut(), max: max.view_mut(), sum: sum.view_mut() };
+        cpu.attention_block(&attend, &spans, qkv, run, scratch.view_mut());
+        let run = Softmax { out: out.view_mut(), max: max.view_mut(), sum: sum.view_mut() };
+        cpu.attention_finish(HEADS, run);
+    });
+}
+
+#[divan::bench(max_time = 0.3)]
+fn attention_backward(bencher: Bencher) {
+    let (attend, spans, pairs) = attend();
+    let [q, k, v, o, d_o, mut dq, mut dk, mut dv] = [(); 8].map(|()| matrix(ROWS, WIDTH));
+    let mut delta = matrix(ROWS, HEADS.queries);
+    // A log-sum-exp that keeps all probabilities below 1.
+    let lse = Tensor::from_fn(&Cpu::default(), Category::Buffers, ROWS, HEADS.queries, |_| 10.0);
+    let mut scratch = matrix(1, Cpu::<f32>::attention_scratch(HEADS, TOKENS));
+    timed(bencher, 10 * pairs, |cpu| {
+        cpu.attention_delta(HEADS, delta.view_mut(), o.view(), d_o.view());
+        let qkv = Qkv { q: q.view(), k: k.view(), v: v.view() };
+        let dqkv = [dq.view_mut(), dk.view_mut(), dv.view_mut()];
+        let saved = (lse.view(), delta.view());
+        cpu.attention_block_backward(&attend, &spans, qkv, saved, d_o.view(), dqkv, scratch.view_mut());
+    });
+}
+
+#[divan::bench(max_time = 0.3)]
+fn rms_norm(bencher: Bencher) {
+    let (x, gain) = (matrix(ROWS, WIDTH), matrix(1, WIDTH));
+    let (mut y, mut r) = (matrix(ROWS, WIDTH), matrix(ROWS, 1));
+    timed(bencher, x.len(), |cpu| cpu.rms_norm(y.view_mut(), r.view_mut(), x.view(), gain.view(), EPS));
+}
+
+#[divan::bench(max_time = 0.3)]
+fn rms_norm_backward(bencher: Bencher) {
+    let [x, dy, skip, mut dx] = [(); 4].map(|()| matrix(ROWS, WIDTH));
+    let (r, gain, mut dgain) = (matrix(ROWS, 1), matrix(1, WIDTH), matrix(1, WIDTH));
+    timed(bencher, x.len(), |cpu| {
+        let (given, skip) = ((x.view(), r.view()), Some(skip.view()));
+        cpu.rms_norm_backward(
+            dx.view_mut(),
+            dgain.view_mut(),
+            given.0,
+            given.1,
+            gain.view(),
+            dy.view(),
+            skip,
+        );
+    });
+}
+
+#[divan::bench(max_time = 0.3)]
+fn layer_norm(bencher: Bencher) {
+    let (x, [gain, bias]) = (matrix(ROWS, WIDTH), [(); 2].map(|()| matrix(1, WIDTH)));
+    let (mut y, mut stats) = (matrix(ROWS, WIDTH), matrix(ROWS, 2));
+    timed(bencher, x.len(), |cpu| {
+        cpu.layer_norm(y.view_mut(), stats.view_mut(), x.view(), gain.view(), bias.view(), EPS);
+    });
+}
+
+#[divan::bench(max_time = 0.3)]
+fn layer_norm_backward(bencher: Bencher) {
+    let [x, dy, skip, mut dx] = [(); 4].map(|()| matrix(ROWS, WIDTH));
+    let (stats, [gain, mut dgain, mut dbias]) = (matrix(ROWS, 2), [(); 3].map(|()| matrix(1, WIDTH)));
+    timed(bencher, x.len(), |cpu| {
+        let (sums, skip) = ([dgain.view_mut(), dbias.view_mut()], Some(skip.view()));
+        cpu.layer_norm_backward(dx.view_mut(), sums, x.view(), stats.view(), gain.view(), dy.view(), skip);
+    });
+}
+
+#[divan::bench(max_time = 0.3)]
+fn swiglu(bencher: Bencher) {
+    let [gate, up, mut h] = [(); 3].map(|()| matrix(ROWS, HIDDEN));
+    timed(bencher, gate.len(), |cpu| cpu.swiglu(h.view_mut(), gate.view(), up.view()));
+}
+
+#[divan::bench(max_time = 0.3)]
+fn swiglu_backward(bencher: Bencher) {
+    let [gate, up, dh, mut dgate, mut dup] = [(); 5].map(|()| matrix(ROWS, HIDDEN));
+    timed(bencher, gate.len(), |cpu| {
+        cpu.swiglu_backward(dgate.view_mut(), dup.view_mut(), gate.view(), up.view(), dh.view());
+    });
+}
+
+#[divan::bench(max_time = 0.3)]
+fn gelu(bencher: Bencher) {
+    let [x, mut h] = [(); 2].map(|()| matrix(ROWS, HIDDEN));
+    timed(bencher, x.len(), |cpu| cpu.activate(h.view_mut(), x.view(), Activation::GeluTanh));
+}
+
+#[divan::bench(max_time = 0.3)]
+fn loss(bencher: Bencher) {
+    let (logits, targets) = (matrix(ROWS, VOCABULARY), ids());
+    let (mut loss, mut m, mut sums) = (matrix(1, 1), matrix(ROWS, 1), matrix(ROWS, 2));
+    let slice = Slice { first: 0, len: VOCABULARY };
+    timed(bencher, logits.len(), |cpu| {
+        cpu.row_stab(m.view_mut(), logits.view());
+        cpu.row_sums(sums.view_mut(), logits.view(), m.view(), targets.index(), slice);
+        cpu.cross_entropy(loss.view_mut(), m.view_mut(), sums.view(), targets.index(), &TERMS);
+    });
+}
+
+const TERMS: LossTerms = LossTerms { mean_over: ROWS, smoothing: 0.0, z: 0.0, vocabulary: VOCABULARY };
+
+#[divan::bench(max_time = 0.3)]
+fn loss_backward(bencher: Bencher) {
+    let (mut logits, targets) = (matrix(ROWS, VOCABULARY), ids());
+    let lse = Tensor::from_fn(&Cpu::default(), Category::Buffers, ROWS, 1, |_| 10.0);
+    let slice = Slice { first: 0, len: VOCABULARY };
+    timed(bencher, logits.len(), |cpu| {
+        cpu.cross_entropy_backward(logits.view_mut(), lse.view(), targets.index(), slice, &TERMS);
+    });
+}
+
+#[divan::bench(max_time = 0.3)]
+fn sgd(bencher: Bencher) {
+    let [mut w, g] = [(); 2].map(|()| matrix(2 * HIDDEN, WIDTH));
+    let factor = matrix(1, 1);
+    timed(bencher, g.len(), |cpu| cpu.sgd(w.view_mut(), g.view(), factor.view(), 1e-4));
+}
+
+#[divan::bench(max_time = 0.3)]
+fn adamw(bencher: Bencher) {
+    let [mut w, mut m, mut v, g] = [(); 4].map(|()| matrix(2 * HIDDEN, WIDTH));
+    v.device().clone().fill(v.view_mut(), 1.0); // squares
+    let factor = matrix(1, 1);
+    let constants = AdamW { lr: 1e-4, beta1: 0.9, beta2: 0.95, eps: 1e-8, decay: 0.1, step: 1 };
+    timed(bencher, g.len(), |cpu| {
+        cpu.adamw(w.view_mut(), (m.view_mut(), v.view_mut()), g.view(), factor.view(), constants);
+    });
+}

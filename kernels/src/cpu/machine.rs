@@ -1,0 +1,174 @@
+//! What the machine does at most, for kernels to be compared with: multiply-adds that touch no memory, memory that is
+//! read, memory that is written anew where it lies. Whoever calls these has the clock.
+use super::simd::widest;
+use std::hint::black_box;
+
+/// Chains of multiply-adds that wait for nobody but themselves: more than any core has under way at once.
+const VECTORS: usize = 12;
+/// Floats of a line of memory.
+const LINE: usize = 16;
+/// Floats that are read before any of them is written: registers hold as many.
+const BLOCK: usize = 128;
+
+/// Multiply-adds of f32 in registers alone, by the widest vectors there are, in so many rounds: the FLOPs done, two for
+/// each.
+pub fn multiply_adds(rounds: usize) -> u64 {
+    2 * rounds as u64 * black_box(chains(rounds)).len() as u64
+}
+
+/// Reads all of `x`: its sum. In four streams: with one, a core waits for memory that it could have asked for before.
+pub fn read(x: &[f32]) -> f32 {
+    widest(
+        #[inline(always)]
+        || {
+            let (streams, rest) = x.split_at(4 * quarter(x.len()));
+            let (ab, cd) = streams.split_at(streams.len() / 2);
+            let ((a, b), (c, d)) = (ab.split_at(ab.len() / 2), cd.split_at(cd.len() / 2));
+            let mut sums = [[0.0; LINE]; 4];
+            let [a, b, c, d] = [a, b, c, d].map(|x| x.chunks_exact(LINE));
+            for (((a, b), c), d) in a.zip(b).zip(c).zip(d) {
+                for (sums, x) in sums.iter_mut().zip([a, b, c, d]) {
+                    sums.iter_mut().zip(x).for_each(|(sum, x)| *sum += x);
+                }
+            }
+            sums.iter().flatten().chain(rest).sum()
+        },
+    )
+}
+
+/// Reads all windows, which are as long, and writes all where they lie: each becomes their mean. So blocks are read
+/// together and written together, which memory takes better than one line after the other.
+pub fn rewrite<const N: usize>(mut windows: [&mut [f32]; N]) {
+    let len = windows[0].len();
+    assert!(windows.iter().all(|window| window.len() == len), "windows of {len} floats, all of them");
+    widest(
+        #[inline(always)]
+        || {
+            let whole = len / BLOCK * BLOCK;
+            for at in (0..whole).step_by(BLOCK) {
+                mean::<N, BLOCK>(&mut windows, at);
+            }
+            for at in whole..len {
+                mean::<N, 1>(&mut windows, at);
+            }
+        },
+    );
+}
+
+/// Of so many floats from `at` on.
+#[inline(always)]
+fn mean<const N: usize, const LEN: usize>(windows: &mut [&mut [f32]; N], at: usize) {
+    let mut mean = [0.0; LEN];
+    for window in &*windows {
+        for (mean, x) in mean.iter_mut().zip(&window[at..at + LEN]) {
+            *mean += x / N as f32;
+        }
+    }
+    for window in windows {
+        window[at..at + LEN].copy_from_slice(&mean);
+    }
+}
+
+/// A quarter of so many floats, in whole lines.
+fn quarter(len: usize) -> usize {
+    len / (4 * LINE) * LINE
+}
+
+/// What chain i, begun with i, comes to in so many rounds of x = x/2 + 1.
+fn chains(rounds: usize) -> Vec<f32> {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::is_x86_feature_detected as has;
+        if has!("avx512f") {
+            // SAFETY: the feature was detected.
+            return unsafe { avx512(rounds) };
+        }
+        if has!("avx2") && has!("fma") {
+            // SAFETY: the features were detected.
+            return unsafe { avx2(rounds) };
+        }
+    }
+    plain(rounds)
+}
+
+/// Four floats a vector, as every 64-bit machine has them.
+fn plain(rounds: usize) -> Vec<f32> {
+    let (half, one): (f32, f32) = black_box((0.5, 1.0));
+    let mut x: [[f32; 4]; VECTORS] = std::array::from_fn(|v| std::array::from_fn(|i| (4 * v + i) as f32));
+    for _ in 0..rounds {
+        for x in x.as_flattened_mut() {
+            // Without an instruction for it, a fused one would be a call.
+            *x = if cfg!(target_arch = "aarch64") { x.mul_add(half, one) } else { *x * half + one };
+        }
+    }
+    x.concat()
+}
+
+/// The same in vectors of one kind.
+#[cfg(target_arch = "x86_64")]
+macro_rules! in_vectors {
+    ($name:ident, $features:literal, $lanes:literal, $load:ident, $set:ident, $fmadd:ident, $store:ident) => {
+        #[target_feature(enable = $features)]
+        fn $name(rounds: usize) -> Vec<f32> {
+            use std::arch::x86_64::{$fmadd, $load, $set, $store};
+            let (half, one) = black_box((0.5, 1.0));
+            let (half, one) = ($set(half), $set(one));
+            let mut values: Vec<f32> = (0..VECTORS * $lanes).map(|i| i as f32).collect();
+            let mut x: [_; VECTORS] = std::array::from_fn(|v| {
+                // SAFETY: vector v is the v-th `$lanes` of the values.
+                unsafe { $load(values[v * $lanes..][..$lanes].as_ptr()) }
+            });
+            for _ in 0..rounds {
+                for x in &mut x {
+                    *x = $fmadd(*x, half, one);
+                }
+            }
+            for (x, to) in x.into_iter().zip(values.chunks_exact_mut($lanes)) {
+                // SAFETY: as many floats as a vector has.
+                unsafe { $store(to.as_mut_ptr(), x) };
+            }
+            values
+        }
+    };
+}
+#[cfg(target_arch = "x86_64")]
+in_vectors!(avx512, "avx512f", 16, _mm512_loadu_ps, _mm512_set1_ps, _mm512_fmadd_ps, _mm512_storeu_ps);
+#[cfg(target_arch = "x86_64")]
+in_vectors!(avx2, "avx2,fma", 8, _mm256_loadu_ps, _mm256_set1_ps, _mm256_fmadd_ps, _mm256_storeu_ps);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// All these are sums of few powers of two, so fused or not they are exact. Kills: operations that are counted and
+    /// not done, a chain left out, a chain done for two.
+    #[test]
+    fn every_chain_goes_every_round() {
+        for rounds in [0, 1, 15] {
+            let halved = 0.5_f64.powi(rounds as i32);
+            let wanted = |n: usize| {
+                (0..n).map(|i| (i as f64 * halved + 2.0 * (1.0 - halved)) as f32).collect::<Vec<_>>()
+            };
+            let (fast, slow) = (chains(rounds), plain(rounds));
+            assert_eq!((&fast, &slow), (&wanted(fast.len()), &wanted(VECTORS * 4)), "{rounds} rounds");
+            assert_eq!(multiply_adds(rounds), (2 * rounds * fast.len()) as u64);
+            #[cfg(target_arch = "x86_64")]
+            if std::is_x86_feature_detected!("avx2") && std::is_x86_feature_detected!("fma") {
+                // SAFETY: the features were detected.
+                assert_eq!(unsafe { avx2(rounds) }, wanted(VECTORS * 8));
+            }
+        }
+    }
+
+    /// Kills: a rest that is not read or not written, an element that is read twice.
+    #[test]
+    fn all_of_the_memory_is_gone_through() {
+        for n in [0, 1, 4 * LINE - 1, 4 * LINE, 2 * BLOCK + LINE + 5] {
+            let mut x: Vec<f32> = (0..n).map(|i| i as f32).collect();
+            assert_eq!(read(&x), (n * n.saturating_sub(1) / 2) as f32);
+            let (mut y, mean) = (vec![2.0; n], x.iter().map(|x| x / 2.0 + 1.0).collect::<Vec<_>>());
+            rewrite([&mut x, &mut y]);
+            assert_eq!((&x, &y), (&mean, &mean));
+        }
+    }
+}
