@@ -35,6 +35,13 @@ pub struct Event {
     pub to: Duration,
 }
 
+impl Event {
+    /// How long it took.
+    pub fn took(&self) -> Duration {
+        self.to.saturating_sub(self.from)
+    }
+}
+
 /// What a rank does with its time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum What {

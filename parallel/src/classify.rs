@@ -9,7 +9,7 @@
 //! data axis once a step. A data rank may be dealt no example: its addends are 0. Logits are put together from the
 //! tensor ranks where accuracy is asked for, and nowhere else.
 use crate::trainer::{finish, sum};
-use crate::{Report, Result, deal};
+use crate::{Report, Result, STEP, deal};
 use comm::{Axis, Mesh, Reduce};
 use kernels::Kernels;
 use layers::{Builder, Classifier, Cx, Kind, Optimizer};
@@ -54,7 +54,7 @@ impl<D: Kernels> ClassifierTrainer<D> {
     /// # Panics
     /// If there is no microbatch, or one has not as many rows as labels.
     pub fn step(&mut self, microbatches: &[Examples<D::Elem>], lr: f64) -> Result<Report<D>> {
-        let _span = self.mesh.span(format_args!("step {}", self.optimizer.steps() + 1));
+        let _span = self.mesh.span(format_args!("{STEP}{}", self.optimizer.steps() + 1));
         let all = microbatches.iter().map(|m| m.labels.len()).sum();
         let (mut loss, mut first) = (None, 0);
         for (microbatch, examples) in microbatches.iter().enumerate() {

@@ -10,7 +10,7 @@
 //!
 //! Source: Li et al., "PyTorch distributed", §3, arXiv:2006.15704 (replicas); Huang et al., "GPipe", §2.2,
 //! arXiv:1811.06965 (accumulation over microbatches).
-use crate::{Batch, Result, Sequence, Share};
+use crate::{Batch, Result, STEP, Sequence, Share};
 use comm::{Axis, Mesh};
 use kernels::Kernels;
 use layers::ops::Partial;
@@ -62,7 +62,7 @@ impl<D: Kernels> Trainer<D> {
     /// # Errors
     /// If the batch cannot be dealt, an id is outside the vocabulary, or ranks do not meet.
     pub fn step(&mut self, batch: &Batch, lr: f64) -> Result<Report<D>> {
-        let _span = self.mesh.span(format_args!("step {}", self.optimizer.steps() + 1));
+        let _span = self.mesh.span(format_args!("{STEP}{}", self.optimizer.steps() + 1));
         let mut loss = None;
         for microbatch in 0..batch.microbatches().len() {
             loss = Some(sum(loss, self.microbatch(batch, microbatch)?));
