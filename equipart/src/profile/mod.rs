@@ -97,7 +97,7 @@ impl Sum {
 pub struct Layer {
     /// The name, a star for each number: `blocks.*.attention.qkv`. Outside of layers, that of a part of the step.
     pub name: String,
-    /// How many layers these are.
+    /// How many layers these are; none outside of layers.
     pub layers: usize,
     /// Which way; none outside of layers.
     pub pass: Option<Pass>,

@@ -89,7 +89,7 @@ impl<'a> Layers<'a> {
         });
         let (row, names) = &mut rows[at];
         names.insert(name);
-        row.layers = names.len();
+        row.layers = if pass.is_some() { names.len() } else { 0 };
         row.sum.add(sum);
     }
     /// Layers as they come in forward, each with its backward; then the parts of a step.
