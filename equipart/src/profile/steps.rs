@@ -34,10 +34,9 @@ struct Open<'a> {
 /// part of the step spent outside of kernels and calls is other.
 pub(super) fn spent<'a>(step: &'a [Event], mut tell: impl FnMut(Owner<'a>, Spent, Sum)) {
     let mut open: Vec<Open> = Vec::new();
-    let mut close = |done: Open<'a>| tell(done.owner, kind(&done.event.what), done.own);
     for event in step {
         while let Some(done) = open.pop_if(|last| last.event.to < event.to) {
-            close(done);
+            tell(done.owner, kind(&done.event.what), done.own);
         }
         let (time, calls) = (event.took(), usize::from(event.what != What::Compute));
         let mut own = Sum { time, calls, ..Sum::default() };
@@ -51,13 +50,14 @@ pub(super) fn spent<'a>(step: &'a [Event], mut tell: impl FnMut(Owner<'a>, Spent
             (What::Span(name), _) => Owner { name, pass: None },
             (_, within) => within.expect("a step contains all").owner,
         };
+        tell(owner, Spent::Other, Sum::default()); // so owners are told in the order in which they begin
         if let Some(within) = open.last_mut() {
             within.own.time -= time;
         }
         open.push(Open { event, owner, own });
     }
     while let Some(done) = open.pop() {
-        close(done);
+        tell(done.owner, kind(&done.event.what), done.own);
     }
 }
 
