@@ -270,7 +270,7 @@ mod tests {
     use crate::strategy::{About, Column, Key, Row};
     use crate::{Activations, FeedForward, Mlp, NormKind, Record, Residual};
     use comm::{Axis, Mesh, Op};
-    use tensor::{Category, Cpu, F61, Scalar, Tensor};
+    use tensor::{Category, Cpu, F61, Scalar, Tensor, Work};
 
     /// The usual layers, from behind a pointer.
     struct Own;
@@ -353,8 +353,8 @@ mod tests {
         proves_in_regions(&Feed);
     }
 
-    /// Kills: a gradient that a record has without what went around the norm; a layer that shows itself under another
-    /// name, or not at all, behind a pointer.
+    /// Kills: a gradient that a record has without what went around the norm; a layer that shows itself, or is
+    /// profiled, under another name, or not at all, behind a pointer.
     #[test]
     fn layers_behind_a_pointer_are_recorded_as_the_usual_ones() {
         let _key = tensor::Key(1).enter();
@@ -365,7 +365,9 @@ mod tests {
             let mlp = Mlp::shard(&at, Axis::Tp, "mlp", FeedForward::SwiGlu, [D, F], true).unwrap();
             let mut layer = Residual::around("mlp", at.norm(&norm).unwrap(), mlp, 0.0);
             let record = Record::new(&mesh);
-            let cx = Cx::train(0, &[3], 1).recorded(Some(record.clone()));
+            let cx = Cx::train(0, &[3], 1).recorded(Some(record.clone())).profiled(&device);
+            let profile = tensor::Device::profile(&device).unwrap();
+            profile.begin(0);
             let x = |from: u64| {
                 let number = move |i| F61::new(from + 7 * i as u64);
                 Stream::from(Tensor::from_fn(&device, Category::Activations, 3, D, number))
@@ -373,11 +375,14 @@ mod tests {
             let (_, saved) = Layer::forward(&layer, &cx, x(3)).unwrap();
             let dx = Layer::backward(&mut layer, &cx, saved, x(11)).unwrap();
             let seen = Activations::whole(vec![record.take()]);
-            (dx.gather(mesh.group(Axis::Tp)).unwrap().read().unwrap(), seen)
+            let layer = |work: &Work| matches!(work, Work::Layer { .. });
+            let layers: Vec<_> = profile.end().into_iter().map(|w| w.work).filter(layer).collect();
+            (dx.gather(mesh.group(Axis::Tp)).unwrap().read().unwrap(), seen, layers)
         };
         let (usual, own) = (seen(vec![]), seen(vec![&Own]));
         assert_eq!(usual, own);
-        let (dx, seen) = own;
+        let (dx, seen, layers) = own;
+        assert_eq!(layers.len(), 8, "four layers, forth and back: {layers:?}");
         let (name, rows) = seen.last().unwrap();
         assert_eq!((name.as_str(), rows.values().flatten().copied().collect()), ("gradient of gain.in", dx));
     }
