@@ -11,7 +11,7 @@ use comm::{Axis, Group};
 use kernels::Kernels;
 use std::collections::BTreeMap;
 use std::ops::Range;
-use tensor::{Ids, Tensor};
+use tensor::{Ids, Pass, Tensor};
 
 /// What enters a chunk: the first takes tokens.
 pub enum Input<D: Kernels> {
@@ -43,6 +43,9 @@ pub struct Chunk<D: Kernels> {
 
 /// What each block saved of a microbatch.
 type Kept<D> = Vec<<Block<D> as Layer<D>>::Saved>;
+/// What the two are called in a profile, as in the model.
+const EMBEDDING: &str = "embedding";
+const HEAD: &str = "head";
 
 /// What a tied head shares with the embedding.
 fn table<D: Kernels>(embedding: Option<&Embedding<D>>, tied: bool) -> Option<&RowWeight<D>> {
@@ -98,7 +101,7 @@ impl<D: Kernels> Chunk<D> {
             Positions::Learned(_) => None,
         };
         let rate = shape.dropout.embedding;
-        let embedding = || Embedding::shard(at, axis, "embedding", table, shape.context(), rate);
+        let embedding = || Embedding::shard(at, axis, EMBEDDING, table, shape.context(), rate);
         let embedding = first.then(embedding).transpose()?;
         let block = |i| Block::shard(at, axis, shape, i, rotary.clone());
         let blocks = blocks.map(block).collect::<Result<_>>()?;
@@ -137,6 +140,7 @@ impl<D: Kernels> Chunk<D> {
         let (x, _) = self.through(cx, Input::Tokens(ids), &mut Vec::new())?;
         let head = self.head.as_ref().expect("logits come from the last chunk");
         let shared = table(self.embedding.as_ref(), self.tied);
+        let _layer = cx.layer(HEAD, Pass::Forward);
         if all || cx.recording() {
             let logits = head.logits(cx, shared, x)?; // a record has a row for every token
             return Ok(if all { logits } else { last_rows(cx, &logits) });
@@ -152,6 +156,7 @@ impl<D: Kernels> Chunk<D> {
     ) -> Result<(Stream<D>, Option<embedding::Saved<D>>)> {
         let (mut x, ids) = match (&self.embedding, x) {
             (Some(embedding), Input::Tokens(ids)) => {
+                let _layer = cx.layer(EMBEDDING, Pass::Forward);
                 let (x, ids) = embedding.forward(cx, ids)?;
                 (x, Some(ids))
             }
@@ -186,6 +191,7 @@ impl<D: Kernels> Chunk<D> {
         let (output, head) = match &self.head {
             None => (Output::Activation(x), None),
             Some(head) => {
+                let _layer = cx.layer(HEAD, Pass::Forward);
                 let shared = table(self.embedding.as_ref(), self.tied);
                 let (loss, saved) = head.forward(cx, shared, x, targets.expect("targets for the loss"))?;
                 (Output::Loss(loss), Some(saved))
@@ -223,17 +229,19 @@ impl<D: Kernels> Chunk<D> {
         let Pending { embedding, blocks, head } =
             self.pending.remove(&cx.microbatch()).expect("an input half of this microbatch");
         if let Some(pending) = head {
-            self.head_weight(pending);
+            self.head_weight(cx, pending);
         }
         for (block, pending) in self.blocks.iter_mut().rev().zip(blocks) {
             block.backward_weight(cx, pending)?;
         }
         if let (Some(layer), Some(pending)) = (&mut self.embedding, embedding) {
+            let _layer = cx.layer(EMBEDDING, Pass::Backward);
             layer.backward_weight(cx, pending)?;
         }
         Ok(())
     }
-    fn head_weight(&mut self, pending: head::Pending<D>) {
+    fn head_weight(&mut self, cx: &Cx<D>, pending: head::Pending<D>) {
+        let _layer = cx.layer(HEAD, Pass::Backward);
         let table = self.embedding.as_mut().filter(|_| self.tied).map(Embedding::table);
         self.head.as_mut().expect("a head").backward_weight(table, pending);
     }
@@ -243,10 +251,12 @@ impl<D: Kernels> Chunk<D> {
         let mut later = Pending { embedding: None, blocks: Vec::new(), head: None };
         let mut dx = match (&mut self.head, saved.head) {
             (Some(head), Some(saved)) => {
+                let layer = cx.layer(HEAD, Pass::Backward);
                 let shared = table(self.embedding.as_ref(), self.tied);
                 let (dx, pending) = head.backward_input(cx, shared, saved)?;
+                drop(layer);
                 if now {
-                    self.head_weight(pending);
+                    self.head_weight(cx, pending);
                 } else {
                     later.head = Some(pending);
                 }
@@ -267,6 +277,7 @@ impl<D: Kernels> Chunk<D> {
         self.room.push(saved.blocks);
         let dx = match (&mut self.embedding, saved.ids) {
             (Some(embedding), Some(ids)) => {
+                let _layer = cx.layer(EMBEDDING, Pass::Backward);
                 let (_, pending) = embedding.backward_input(cx, ids, dx)?;
                 if now {
                     embedding.backward_weight(cx, pending)?;

@@ -6,7 +6,7 @@ use kernels::{Causal, Kernels, Span};
 use std::borrow::Borrow;
 use std::cell::{RefCell, RefMut};
 use std::collections::BTreeMap;
-use tensor::{Dropout, Tensor};
+use tensor::{Dropout, LayerSpan, Pass, Profile, Tensor};
 
 /// Whether a backward will follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +31,7 @@ pub struct Cx<D: Kernels> {
     memory_lengths: Vec<usize>, // one for each sequence, or none
     cache: Option<RefCell<Cache<D>>>,
     record: Option<Record<D>>,
+    profiled: Option<D>, // whose profile is told of layers
 }
 
 /// Keys and values of the tokens so far, by layer; sequence `b` has the rows from `b · capacity` on.
@@ -56,6 +57,7 @@ impl<D: Kernels> Default for Cx<D> {
             memory_lengths: Vec::new(),
             cache: None,
             record: None,
+            profiled: None,
         }
     }
 }
@@ -146,6 +148,12 @@ impl<D: Kernels> Cx<D> {
         self.record = record;
         self
     }
+    /// The same, telling this rank's device, if it takes a profile, which layer is gone through.
+    #[must_use]
+    pub fn profiled(mut self, device: &D) -> Self {
+        self.profiled = Some(device.clone());
+        self
+    }
     /// Attention also sees the tokens of earlier calls, up to `capacity` of each sequence.
     #[must_use]
     pub fn with_cache(mut self, capacity: usize) -> Self {
@@ -230,6 +238,11 @@ impl<D: Kernels> Cx<D> {
     pub(crate) fn dropout(&self, rate: f64, site: &str) -> Option<Dropout> {
         let (seed, step) = self.draws;
         (self.mode == Mode::Train && rate > 0.0).then(|| Dropout::new(rate, seed, step, site))
+    }
+    /// A layer begins, and ends when this is dropped: for a profile, which is told of what lies within. Parts of a model
+    /// say so themselves; a layer that is no part says it in each of its passes.
+    pub fn layer(&self, name: &str, pass: Pass) -> Option<LayerSpan<'_>> {
+        self.profiled.as_ref().and_then(D::profile).and_then(|profile: &Profile| profile.layer(name, pass))
     }
     /// Whether what layers take and give is recorded.
     pub(crate) fn recording(&self) -> bool {

@@ -9,7 +9,7 @@
 //! data axis once a step. A data rank may be dealt no example: its addends are 0. Logits are put together from the
 //! tensor ranks where accuracy is asked for, and nowhere else.
 use crate::trainer::{Ending, sum};
-use crate::{Report, Result, deal};
+use crate::{Report, Result, STEP, deal};
 use comm::{Axis, Mesh, Reduce};
 use kernels::Kernels;
 use layers::{Builder, Classifier, Cx, Kind, Optimizer};
@@ -55,14 +55,15 @@ impl<D: Kernels> ClassifierTrainer<D> {
     /// # Panics
     /// If there is no microbatch, or one has not as many rows as labels.
     pub fn step(&mut self, microbatches: &[Examples<D::Elem>], lr: f64) -> Result<Report<D>> {
-        let _span = self.ending.mesh.span(format_args!("step {}", self.ending.optimizer.steps() + 1));
+        let _span = self.ending.mesh.span(format_args!("{STEP}{}", self.ending.optimizer.steps() + 1));
         let all = microbatches.iter().map(|m| m.labels.len()).sum();
         let (mut loss, mut first) = (None, 0);
         for (microbatch, examples) in microbatches.iter().enumerate() {
             let mine = self.deal(examples.labels.len());
             let cx = std::mem::take(&mut self.spare)
                 .then_train(microbatch, repeat_n(1, mine.len()), all)
-                .numbered_from(first + mine.start);
+                .numbered_from(first + mine.start)
+                .profiled(&self.device);
             let labels = Ids::targets(&self.device, &examples.labels[mine.clone()], self.classes)?;
             let span = self.ending.mesh.span(format_args!("forward {microbatch}"));
             let addend = self.model.forward(&cx, self.rows(examples, mine), labels)?;

@@ -10,7 +10,7 @@
 //!
 //! Source: Li et al., "PyTorch distributed", §3, arXiv:2006.15704 (replicas); Huang et al., "GPipe", §2.2,
 //! arXiv:1811.06965 (accumulation over microbatches).
-use crate::{Batch, Result, Share};
+use crate::{Batch, Result, STEP, Share};
 use comm::{Axis, Group, Mesh};
 use kernels::Kernels;
 use layers::ops::Partial;
@@ -62,7 +62,7 @@ impl<D: Kernels> Trainer<D> {
     /// # Errors
     /// If the batch cannot be dealt, an id is outside the vocabulary, or ranks do not meet.
     pub fn step(&mut self, batch: &Batch, lr: f64) -> Result<Report<D>> {
-        let _span = self.ending.mesh.span(format_args!("step {}", self.ending.optimizer.steps() + 1));
+        let _span = self.ending.mesh.span(format_args!("{STEP}{}", self.ending.optimizer.steps() + 1));
         let mut loss = None;
         for microbatch in 0..batch.microbatches().len() {
             loss = Some(sum(loss, self.microbatch(batch, microbatch)?));
@@ -90,6 +90,7 @@ impl<D: Kernels> Trainer<D> {
             .then_train(microbatch, share.lengths(), batch.counted())
             .numbered_from(share.first)
             .dropping(self.seed, self.ending.optimizer.steps())
+            .profiled(&self.device)
             .recorded(self.record.clone());
         let span = self.ending.mesh.span(format_args!("forward {microbatch}"));
         let loss = self.forward(&cx, ids, targets)?;

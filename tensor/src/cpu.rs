@@ -1,9 +1,9 @@
-//! The host as a device: one rank's share of it, with a memory pool, a meter and a clock.
-use crate::clock::Clock;
+//! The host as a device: one rank's share of it, with a memory pool, a meter and a profile.
 use crate::device::Device;
 use crate::meter::Meter;
 use crate::pages::Buffer;
 use crate::pool::Pool;
+use crate::profile::Profile;
 use crate::scalar::Scalar;
 use crate::view::{View, ViewMut};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ pub struct Cpu<S: Scalar>(Arc<Rank<S>>);
 
 struct Rank<S: Scalar> {
     meter: Meter,
-    clock: Clock,
+    profile: Profile,
     pool: Pool<Cpu<S>>,
 }
 
@@ -24,13 +24,7 @@ impl<S: Scalar> Clone for Cpu<S> {
 }
 impl<S: Scalar> Default for Cpu<S> {
     fn default() -> Self {
-        Self(Arc::new(Rank { meter: Meter::default(), clock: Clock::default(), pool: Pool::default() }))
-    }
-}
-impl<S: Scalar> Cpu<S> {
-    /// Time by kernel on this rank.
-    pub fn clock(&self) -> &Clock {
-        &self.0.clock
+        Self(Arc::new(Rank { meter: Meter::default(), profile: Profile::default(), pool: Pool::default() }))
     }
 }
 
@@ -99,6 +93,10 @@ impl<S: Scalar> Device for Cpu<S> {
     }
     fn meter(&self) -> &Meter {
         &self.0.meter
+    }
+    #[inline]
+    fn profile(&self) -> Option<&Profile> {
+        Some(&self.0.profile)
     }
 }
 

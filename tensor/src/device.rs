@@ -1,6 +1,7 @@
 //! A place with memory and a kind of number.
 use crate::meter::Meter;
 use crate::pool::Pool;
+use crate::profile::Profile;
 use crate::scalar::Scalar;
 
 /// A place with memory and a kind of number. Cloning is cheap; clones share memory pool and meter: one per rank.
@@ -37,4 +38,8 @@ pub trait Device: Clone + Send + Sync + 'static {
     fn index(index: &mut Self::Index, ids: &mut dyn Iterator<Item = u32>);
     /// What this rank holds and computes.
     fn meter(&self) -> &Meter;
+    /// Where its time goes; none where nothing is computed.
+    fn profile(&self) -> Option<&Profile> {
+        None
+    }
 }

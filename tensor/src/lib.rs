@@ -9,10 +9,9 @@
 //! | `device.rs`, `view.rs`, `matrix.rs`, `ids.rs` | a place with memory; windows into it; matrices and token ids that own it |
 //! | `pool.rs` | where their memory rests until it is used again |
 //! | `cpu.rs`, `pages.rs` | the host as such a place: one pool a rank |
-//! | `meter.rs`, `clock.rs` | bytes by category and phase, FLOPs; time by kernel |
+//! | `meter.rs`, `profile.rs` | bytes by category and phase, FLOPs; when each kernel and layer ran |
 //! | `files.rs` | files opened with clear errors, replaced whole or not at all |
 //! | `safetensors.rs` | weights in files: mapped for reading, replaced atomically in writing |
-mod clock;
 mod cpu;
 mod degree;
 mod device;
@@ -27,12 +26,12 @@ mod matrix;
 mod meter;
 mod pages;
 mod pool;
+mod profile;
 mod rope;
 pub mod safetensors;
 mod scalar;
 mod view;
 
-pub use clock::Clock;
 pub use cpu::{At, Cpu};
 pub use degree::{Degree, Function, Tally};
 pub use device::Device;
@@ -46,6 +45,7 @@ pub use matrix::Tensor;
 pub use meter::{Category, Meter, Peaks, Phase};
 pub use pages::Buffer;
 pub use pool::Pool;
+pub use profile::{Kind, LayerSpan, Pass, Profile, Work, Worked};
 pub use rope::{Rope, Scaling};
 pub use scalar::{Scalar, mix};
 pub use view::{View, ViewMut};
