@@ -96,6 +96,7 @@ impl fmt::Debug for FlightRecorder {
 mod tests {
     use super::*;
     use crate::error::CommError;
+    use crate::record::Tells;
     use std::time::Instant;
 
     #[track_caller]
@@ -106,7 +107,7 @@ mod tests {
     /// Kills: calls out of order, the first kept for the last, an outcome on another call.
     #[test]
     fn the_table_tells_the_last_calls_and_what_became_of_them() {
-        let records = [0, 1].map(|rank| Record::new(rank, Instant::now(), false));
+        let records = [0, 1].map(|rank| Record::new(rank, Instant::now(), Tells::Nothing));
         for call in 1..=6 {
             let call = barrier(format!("call {call}"));
             let begun = records[0].begin(&call).unwrap();

@@ -69,7 +69,7 @@ pub use flight::FlightRecorder;
 pub use group::Group;
 pub use ledger::{Ledger, Traffic};
 pub use link::{Link, LinkError};
-pub use mesh::{Mesh, Span};
+pub use mesh::{Mesh, Profiling, Span};
 pub use request::Request;
 pub use schedule::{Arrival, Schedule, Step, Transfer};
 pub use threads::{RankError, Stuck, World, caught};

@@ -6,12 +6,12 @@ use crate::ghost::Ghost;
 use crate::grid::Grid;
 use crate::group::Group;
 use crate::ledger::Ledger;
-use crate::record::Record;
+use crate::record::{Record, Tells};
 use kernels::{Kernels, Meta};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
-use tensor::Device;
+use tensor::{Device, Profile};
 
 /// This rank's groups, one per axis: along each, the ranks that differ from it along that axis only. Clones are
 /// cheap, and share one ledger.
@@ -50,7 +50,7 @@ impl<D: Device> Mesh<D> {
         Self { groups, rank, size: grid.ranks(), record }
     }
     fn without_peers(grid: &Grid, rank: usize) -> Self {
-        let record = Arc::new(Record::new(rank, Instant::now(), false));
+        let record = Arc::new(Record::new(rank, Instant::now(), Tells::Nothing));
         Self::new(grid, rank, record, |_, members| Arc::new(Ghost(members.len())))
     }
     /// This rank's group along an axis; a group of one where the world is not split along it.
@@ -100,6 +100,27 @@ impl<D: Device> Mesh<D> {
     pub fn span(&self, name: impl fmt::Display) -> Span {
         let traced = self.record.traced().then(|| (self.record.clone(), Instant::now(), name.to_string()));
         Span(traced)
+    }
+    /// Takes a profile of this rank, whose device this is, until the result is dropped: then its layers and kernels are
+    /// in the trace, each within what it was a part of. Where no trace is taken, nothing.
+    pub fn profile(&self, device: &D) -> Profiling<D> {
+        let told = self.record.profile().then(|| (self.record.clone(), device.clone()));
+        if let Some(profile) = device.profile().filter(|_| told.is_some()) {
+            profile.begin(device.meter().flops());
+        }
+        Profiling(told)
+    }
+}
+
+/// A profile that is being taken; it ends when this is dropped.
+#[must_use = "a profile ends when it is dropped"]
+pub struct Profiling<D: Device>(Option<(Arc<Record>, D)>);
+
+impl<D: Device> Drop for Profiling<D> {
+    fn drop(&mut self) {
+        if let Some((record, device)) = self.0.take() {
+            record.profiled(device.profile().map_or_else(Vec::new, Profile::end));
+        }
     }
 }
 

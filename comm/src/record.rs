@@ -5,8 +5,10 @@ use crate::error::{CommError, Result};
 use crate::flight::{Flight, Outcome};
 use crate::ledger::Counters;
 use crate::trace::{Event, Noted, events};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, OnceLock};
 use std::time::Instant;
+use tensor::Worked;
 
 /// Calls of each rank that a flight recorder shows.
 pub(crate) const KEPT: usize = 4;
@@ -16,9 +18,21 @@ pub(crate) struct Record {
     rank: usize,
     counters: Counters,
     start: Instant, // of all times
-    traced: bool,
+    tells: Tells,
+    traced: AtomicBool,
     log: Mutex<Log>,
     forgotten: OnceLock<String>, // the first request that was dropped before it was waited for
+}
+
+/// When a rank notes times for a trace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tells {
+    /// There is none.
+    Nothing,
+    /// While it takes a profile.
+    Profiles,
+    /// From beginning to end.
+    All,
 }
 
 #[derive(Default)]
@@ -51,9 +65,9 @@ impl Log {
 }
 
 impl Record {
-    pub(crate) fn new(rank: usize, start: Instant, traced: bool) -> Self {
-        let (log, forgotten) = (Mutex::default(), OnceLock::new());
-        Self { rank, counters: Counters::default(), start, traced, log, forgotten }
+    pub(crate) fn new(rank: usize, start: Instant, tells: Tells) -> Self {
+        let (log, forgotten, traced) = (Mutex::default(), OnceLock::new(), (tells == Tells::All).into());
+        Self { rank, counters: Counters::default(), start, tells, traced, log, forgotten }
     }
     /// The counts of all calls.
     pub(crate) fn counters(&self) -> &Counters {
@@ -62,7 +76,18 @@ impl Record {
     /// Whether times are noted for a trace.
     #[inline(always)]
     pub(crate) fn traced(&self) -> bool {
-        self.traced
+        self.traced.load(Relaxed)
+    }
+    /// A profile begins; whether there is a trace that it is for.
+    pub(crate) fn profile(&self) -> bool {
+        let told = self.tells != Tells::Nothing;
+        self.traced.store(told, Relaxed);
+        told
+    }
+    /// It has ended, with this work.
+    pub(crate) fn profiled(&self, worked: Vec<Worked>) {
+        self.traced.store(self.tells == Tells::All, Relaxed);
+        self.log().noted.extend(worked.into_iter().map(|worked| Noted::work(worked, self.start)));
     }
     fn log(&self) -> MutexGuard<'_, Log> {
         self.log.lock().expect("nothing panics under this lock")
@@ -89,7 +114,7 @@ impl Record {
     pub(crate) fn end<T>(&self, begun: Begun, waited: Option<Instant>, call: &Call, outcome: &Result<T>) {
         let (mut log, took) = (self.log(), begun.since.elapsed());
         log.tell(begun, if outcome.is_ok() { Outcome::Done(took) } else { Outcome::Failed(took) });
-        if self.traced {
+        if self.traced() {
             let (from, to) = (waited.unwrap_or(begun.since) - self.start, self.start.elapsed());
             log.calls += 1;
             log.noted.push(Noted::Call { call: call.clone(), from, to });
@@ -124,14 +149,14 @@ impl Record {
     }
     /// Time spent waiting for other ranks, inside a call.
     pub(crate) fn waited(&self, from: Instant) {
-        if self.traced {
+        if self.traced() {
             let to = self.start.elapsed();
             self.log().noted.push(Noted::Wait { from: from - self.start, to });
         }
     }
     /// Time spent on something with a name.
     pub(crate) fn spent(&self, name: impl FnOnce() -> String, from: Instant) {
-        if self.traced {
+        if self.traced() {
             let to = self.start.elapsed();
             self.log().noted.push(Noted::Span { name: name(), from: from - self.start, to });
         }
@@ -146,7 +171,7 @@ impl Record {
     }
     /// Calls noted so far.
     pub(crate) fn calls_noted(&self) -> usize {
-        if self.traced { self.log().calls } else { 0 }
+        self.log().calls
     }
     /// These in words.
     pub(crate) fn calls(&self) -> Vec<String> {

@@ -1,13 +1,16 @@
 //! A trace: what every rank did and when, for a viewer of timelines. A rank's time is in a call, or it computes; in a
-//! call it may wait for others. Spans give names to stretches of both: a step, a microbatch.
+//! call it may wait for others. Spans give names to stretches of both: a step, a microbatch. While a rank takes a profile
+//! ([`Mesh::profile`](crate::Mesh::profile)), its layers and kernels are told in place of "it computes".
 use crate::call::Call;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
+use tensor::{Kind, Pass, Work, Worked};
 
 /// A trace of runs, filled by worlds ([`World::traced`](crate::World::traced)). Clones are the same trace.
 #[derive(Clone, Debug)]
 pub struct Trace {
     start: Instant,
+    whole: bool,
     runs: Arc<Mutex<Vec<Run>>>,
 }
 
@@ -32,13 +35,36 @@ pub struct Event {
     pub to: Duration,
 }
 
+impl Event {
+    /// How long it took.
+    pub fn took(&self) -> Duration {
+        self.to.saturating_sub(self.from)
+    }
+}
+
 /// What a rank does with its time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum What {
     /// Something with a name: a step, a microbatch.
     Span(String),
-    /// It is in no call.
+    /// It is in no call; not told while its layers and kernels are.
     Compute,
+    /// It is in a layer.
+    Layer {
+        /// What the layer is called in the model.
+        name: Arc<str>,
+        /// Which way.
+        pass: Pass,
+    },
+    /// It is in a kernel.
+    Kernel {
+        /// What it is called.
+        name: &'static str,
+        /// Of which kind it is.
+        kind: Kind,
+        /// Floating point operations, of products and attention.
+        flops: u64,
+    },
     /// It is in a call.
     Call {
         /// The operation.
@@ -56,7 +82,7 @@ pub enum What {
 
 impl Default for Trace {
     fn default() -> Self {
-        Self { start: Instant::now(), runs: Arc::default() }
+        Self { start: Instant::now(), whole: true, runs: Arc::default() }
     }
 }
 
@@ -65,6 +91,11 @@ impl Trace {
     #[must_use]
     pub fn new() -> Self {
         Self::default()
+    }
+    /// The same, which is told only of what ranks do while they take a profile.
+    #[must_use]
+    pub fn of_profiles() -> Self {
+        Self { whole: false, ..Self::default() }
     }
     /// The runs so far, in the order in which they ended.
     ///
@@ -76,6 +107,10 @@ impl Trace {
     pub(crate) fn start(&self) -> Instant {
         self.start
     }
+    /// Whether all of a run is told.
+    pub(crate) fn whole(&self) -> bool {
+        self.whole
+    }
     pub(crate) fn add(&self, run: Run) {
         self.runs.lock().expect("nothing panics under this lock").push(run);
     }
@@ -86,10 +121,18 @@ pub(crate) enum Noted {
     Span { name: String, from: Duration, to: Duration },
     Call { call: Call, from: Duration, to: Duration },
     Wait { from: Duration, to: Duration },
+    Work { work: Work, from: Duration, to: Duration },
+}
+
+impl Noted {
+    /// Work of a profile, in the time of a trace.
+    pub(crate) fn work(Worked { work, from, to }: Worked, start: Instant) -> Self {
+        Noted::Work { work, from: from - start, to: to - start }
+    }
 }
 
 /// The events of what was noted, with those in between: from the end of one call to the beginning of the next, cut
-/// where a span begins or ends, a rank computes.
+/// where a span begins or ends, a rank computes, unless its work is told there.
 pub(crate) fn events(noted: Vec<Noted>) -> Vec<Event> {
     let mut events: Vec<_> = noted.into_iter().map(event).collect();
     events.extend(compute(&events));
@@ -101,6 +144,12 @@ fn event(noted: Noted) -> Event {
     match noted {
         Noted::Span { name, from, to } => Event { what: What::Span(name), from, to },
         Noted::Wait { from, to } => Event { what: What::Wait, from, to },
+        Noted::Work { work: Work::Layer { name, pass }, from, to } => {
+            Event { what: What::Layer { name, pass }, from, to }
+        }
+        Noted::Work { work: Work::Kernel { name, kind, flops }, from, to } => {
+            Event { what: What::Kernel { name, kind, flops }, from, to }
+        }
         Noted::Call { call, from, to } => {
             let (words, payload) = (call.to_string(), call.elements() * call.elem.size);
             let label = call.label.as_deref().unwrap_or_default().to_string();
@@ -113,24 +162,30 @@ fn event(noted: Noted) -> Event {
 fn depth(what: &What) -> usize {
     match what {
         What::Span(_) => 0,
-        What::Compute | What::Call { .. } => 1,
-        What::Wait => 2,
+        What::Layer { .. } => 1,
+        What::Compute | What::Call { .. } => 2,
+        What::Wait | What::Kernel { .. } => 3,
     }
 }
 
 fn compute(events: &[Event]) -> Vec<Event> {
     let calls = || events.iter().filter(|event| matches!(event.what, What::Call { .. }));
-    let mut edges: Vec<_> =
-        events.iter().filter(|e| e.what != What::Wait).flat_map(|e| [e.from, e.to]).collect();
+    let outer = |e: &&Event| matches!(e.what, What::Span(_) | What::Call { .. });
+    let mut edges: Vec<_> = events.iter().filter(outer).flat_map(|e| [e.from, e.to]).collect();
     edges.sort();
     edges.dedup();
     let mut calls: Vec<_> = calls().map(|call| (call.from, call.to)).collect();
     calls.sort();
     let mut calls = calls.into_iter().peekable();
+    let work = |e: &&Event| matches!(e.what, What::Layer { .. } | What::Kernel { .. });
+    let mut work: Vec<_> = events.iter().filter(work).map(|event| event.from).collect();
+    work.sort();
+    let told = |from, to| work.get(work.partition_point(|at| *at < from)).is_some_and(|at| *at < to);
     let mut gaps = Vec::new();
     for edge in edges.windows(2) {
         while calls.next_if(|(_, to)| *to <= edge[0]).is_some() {}
-        if calls.peek().is_none_or(|(from, _)| *from >= edge[1]) {
+        let in_call = calls.peek().is_some_and(|(from, _)| *from < edge[1]);
+        if !in_call && !told(edge[0], edge[1]) {
             gaps.push(Event { what: What::Compute, from: edge[0], to: edge[1] });
         }
     }
@@ -157,7 +212,8 @@ mod tests {
         match what {
             What::Span(name) => name,
             What::Compute => "compute",
-            What::Call { name, .. } => name,
+            What::Layer { name, .. } => name,
+            What::Kernel { name, .. } | What::Call { name, .. } => name,
             What::Wait => "wait",
         }
     }
@@ -197,5 +253,42 @@ mod tests {
             words.starts_with("all_reduce(sum) over tp of 2x3 f32 for w at comm/src/trace.rs:"),
             "{words}"
         );
+    }
+
+    fn work(work: Work, from: u64, to: u64) -> Noted {
+        Noted::Work { work, from: ms(from), to: ms(to) }
+    }
+
+    /// Kills: compute beside the kernels that are told, or none where none are; a layer that hides its calls or its kernels;
+    /// of work that begins and ends together, the inner before the outer.
+    #[test]
+    fn work_is_told_in_place_of_compute() {
+        let layer = |name: &str| Work::Layer { name: name.into(), pass: Pass::Forward };
+        let kernel = |name| Work::Kernel { name, kind: Kind::Product, flops: 7 };
+        let noted = vec![
+            work(kernel("product"), 30, 40),
+            call(45, 55),
+            work(layer("up"), 25, 55),
+            work(kernel("add"), 60, 70),
+            work(layer("down"), 60, 70),
+            span("step 2", 20, 80),
+            span("step 1", 0, 20),
+        ];
+        let events = events(noted);
+        let told: Vec<_> =
+            events.iter().map(|e| (letter(&e.what), e.from.as_millis(), e.to.as_millis())).collect();
+        let expected = [
+            ("step 1", 0, 20),
+            ("compute", 0, 20),
+            ("step 2", 20, 80),
+            ("up", 25, 55),
+            ("product", 30, 40),
+            ("all_reduce", 45, 55),
+            ("down", 60, 70),
+            ("add", 60, 70),
+        ];
+        assert_eq!(told, expected);
+        let told = What::Kernel { name: "product", kind: Kind::Product, flops: 7 };
+        assert_eq!(events[4].what, told);
     }
 }

@@ -1,26 +1,9 @@
 //! Calls that give no new tensor take no memory. A test of its own, because it counts through the allocator.
+mod counting;
+
 use comm::{Axis, CommError, Reduce, World};
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
+use counting::taken;
 use tensor::{Category, Cpu, Tensor};
-
-thread_local! { static TAKEN: Cell<usize> = const { Cell::new(0) }; }
-
-struct Counting;
-// SAFETY: the system's allocator does the work.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        TAKEN.set(TAKEN.get() + 1);
-        // SAFETY: the caller's promises are the system's conditions.
-        unsafe { System.alloc(layout) }
-    }
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: as above.
-        unsafe { System.dealloc(at, layout) }
-    }
-}
-#[global_allocator]
-static COUNTING: Counting = Counting;
 
 /// Kills: a list of peers, a label or a message copied at each call.
 #[test]
@@ -32,7 +15,7 @@ fn calls_take_no_memory() {
         let mut x = Tensor::from_fn(&device, Category::Buffers, 10, 100, |_| 0.0);
         let mut fewest = usize::MAX;
         for _ in 0..100 {
-            let before = TAKEN.get();
+            let before = taken();
             group.all_reduce(&mut x, Reduce::Sum)?;
             block.all_reduce(&mut x, Reduce::Sum)?;
             group.broadcast(&mut x, 2)?;
@@ -40,7 +23,7 @@ fn calls_take_no_memory() {
             if mesh.rank() == 0 {
                 group.send(1, &x)?;
             }
-            fewest = fewest.min(TAKEN.get() - before); // a long wait is announced, which takes some
+            fewest = fewest.min(taken() - before); // a long wait is announced, which takes some
             if mesh.rank() == 1 {
                 group.receive(&device, 0, 10, 100)?;
             }

@@ -2,7 +2,7 @@
 //! of the next token and chooses by the same draw; data ranks have different prompts.
 use crate::dump::{self, Seen};
 use crate::measure::{self, PeakBytes, Taken};
-use crate::sampling::Sampling;
+use crate::sampling::{self, Sampling};
 use crate::{Error, Layout, Model, Network, Result};
 use comm::{Axis, Mesh};
 use kernels::CpuScalar;
@@ -146,28 +146,31 @@ fn on_rank(
     let mut chunk = Chunk::whole(&at, &model.config.shape)?;
     let weights = if request.record { dump::weights(chunk.params(), mesh)? } else { Vec::new() };
     let (texts, taken) = measure::work(device, mesh, Phase::Inference, || {
-        let mut texts: Vec<_> = request.prompts[mine.clone()].iter().map(|p| Text::new(p)).collect();
+        let new = |prompt: &Vec<u32>| Text::new(prompt, request.max_new);
+        let mut texts: Vec<_> = request.prompts[mine.clone()].iter().map(new).collect();
         let mut fed: Vec<Vec<u32>> = texts.iter().map(|t| t.ids.clone()).collect(); // nothing of what has ended
         let mut lengths: Vec<_> = fed.iter().map(Vec::len).collect();
         let capacity = lengths.iter().max().expect("each rank has a prompt") + request.max_new;
         let cx = Cx::infer(&lengths).numbered_from(mine.start).recorded(record.clone());
-        let mut cx = cx.with_cache(capacity);
+        let (mut cx, mut room) = (cx.with_cache(capacity), Room::default());
         for new in 0..request.max_new.max(1) {
             let _span = if new == 0 { mesh.span("prompt") } else { mesh.span(format_args!("token {new}")) };
             if new > 0 {
                 cx.advance(&lengths);
             }
-            let rows = next_logits(&mut chunk, &cx, device, &fed.concat(), model)?;
-            let mut rows = rows.chunks_exact(model.config.shape.vocabulary);
+            next_logits(&mut chunk, &cx, device, fed.iter().flatten(), model, &mut room)?;
+            let mut rows = room.logits.chunks_exact(model.config.shape.vocabulary);
             for (i, text) in texts.iter_mut().enumerate().filter(|(i, _)| lengths[*i] > 0) {
                 let logits = rows.next().expect("a row for every open sequence");
-                fed[i] = text.extend(logits, request, mine.start + i)?;
+                fed[i].clear();
+                fed[i].extend(text.extend(logits, request, mine.start + i, &mut room.choice)?);
                 fed[i].retain(|id| !model.config.eos.contains(id));
                 if mine.start + i == 0 && mesh.group(Axis::Tp).rank() == 0 {
                     text.ids[request.prompts[0].len()..].last().into_iter().for_each(|&id| watch(id));
                 }
             }
-            lengths = fed.iter().map(Vec::len).collect();
+            lengths.clear();
+            lengths.extend(fed.iter().map(Vec::len));
             if lengths.iter().all(|&n| n == 0) {
                 break;
             }
@@ -179,36 +182,55 @@ fn on_rank(
 }
 
 impl Text {
-    /// Nothing new yet.
-    fn new(prompt: &[u32]) -> Self {
-        Self { ids: prompt.to_vec(), margins: Vec::new(), prompt_logits: Vec::new() }
+    /// Nothing new yet, and room for so many tokens.
+    fn new(prompt: &[u32], most: usize) -> Self {
+        let mut ids = Vec::with_capacity(prompt.len() + most);
+        ids.extend_from_slice(prompt);
+        Self { ids, margins: Vec::with_capacity(most), prompt_logits: Vec::new() }
     }
     /// Adds the next token, if one is wanted: what is to be fed next. `sequence` is counted over all data ranks.
-    fn extend(&mut self, logits: &[f32], request: &Request, sequence: usize) -> Result<Vec<u32>> {
+    fn extend(
+        &mut self,
+        logits: &[f32],
+        request: &Request,
+        sequence: usize,
+        room: &mut sampling::Room,
+    ) -> Result<Option<u32>> {
         if self.margins.is_empty() {
             self.prompt_logits = logits.to_vec();
         }
         if request.max_new == 0 {
-            return Ok(Vec::new());
+            return Ok(None);
         }
-        let choice = request.sampling.choose(logits, sequence, self.ids.len() - 1)?;
+        let choice = request.sampling.choose_in(room, logits, sequence, self.ids.len() - 1)?;
         self.ids.push(choice.id);
         self.margins.push(choice.margin);
-        Ok(vec![choice.id])
+        Ok(Some(choice.id))
     }
 }
 
-/// The next token's logits of every sequence that was fed, one row each, in f32.
-fn next_logits<S: CpuScalar + Real>(
+/// Memory for a token, used again for the next.
+#[derive(Default)]
+struct Room<S> {
+    values: Vec<S>,
+    logits: Vec<f32>,
+    choice: sampling::Room,
+}
+
+/// Leaves in `room` the next token's logits of every sequence that was fed, one row each, in f32.
+fn next_logits<'a, S: CpuScalar + Real>(
     chunk: &mut Chunk<Cpu<S>>,
     cx: &Cx<Cpu<S>>,
     device: &Cpu<S>,
-    ids: &[u32],
+    ids: impl Iterator<Item = &'a u32> + Clone,
     model: &Model,
-) -> Result<Vec<f32>> {
+    room: &mut Room<S>,
+) -> Result<()> {
     let ids = Ids::new(device, ids, model.config.shape.vocabulary)?;
-    let logits = chunk.logits(cx, ids, false)?.read().expect("the host has values");
-    Ok(logits.into_iter().map(|x| x.to_f64() as f32).collect())
+    assert!(chunk.logits(cx, ids, false)?.read_into(&mut room.values), "the host has values");
+    room.logits.clear();
+    room.logits.extend(room.values.iter().map(|x| x.to_f64() as f32));
+    Ok(())
 }
 
 /// Every token's logits of whole sequences, as one row-major matrix, in f64: to compare layouts and numbers.

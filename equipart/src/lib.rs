@@ -16,6 +16,7 @@
 //! | `price` | [`mod@price`] | peak memory, operations and traffic of a layout, from shapes alone |
 //! | `collectives` | [`mod@collectives`] | all-reduce algorithms: who sends what to whom when, and what they take |
 //! | `strategies` | [`mod@layout`] | what a layout can name |
+//! | `--profile` of `bench` and `train` | [`mod@profile`] | where a training step's time goes, by kind and by layer |
 //! | `bench` | [`mod@bench`] | how fast all this is, beside the machine's limits and other programs |
 //!
 //! What runs, runs over a [`Network`]: links, patience, and a trace that [`mod@trace`] makes a file of.
@@ -43,6 +44,7 @@ pub mod names;
 pub mod network;
 pub mod oracle;
 pub mod price;
+pub mod profile;
 pub mod prove;
 pub mod sampling;
 pub mod schedule;

@@ -12,6 +12,8 @@ pub struct Network {
     pub timeout: Option<Duration>,
     /// What is told of every run.
     pub trace: Option<Trace>,
+    /// Whether the trace is also told of layers and kernels, where a command has steps to look into.
+    pub profile: bool,
     /// What is done about ranks that do not end though their run has failed.
     pub stuck: Option<Stuck>,
 }
@@ -40,7 +42,12 @@ impl Network {
     /// The same network, which keeps no trace.
     #[must_use]
     pub fn untraced(&self) -> Self {
-        Self { trace: None, ..self.clone() }
+        Self { trace: None, profile: false, ..self.clone() }
+    }
+    /// The same network, whose trace has profiles; only these, if no trace was kept.
+    #[must_use]
+    pub fn profiling(self) -> Self {
+        Self { trace: Some(self.trace.unwrap_or_else(Trace::of_profiles)), profile: true, ..self }
     }
     /// Whether every link joins ranks of one of these layouts.
     ///

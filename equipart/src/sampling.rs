@@ -103,6 +103,19 @@ impl Sampling {
     /// # Errors
     /// If the settings are not valid, or a logit is not finite.
     pub fn choose(&self, logits: &[f32], sequence: usize, position: usize) -> Result<Choice, SamplingError> {
+        self.choose_in(&mut Room::default(), logits, sequence, position)
+    }
+    /// The same in memory of the caller's, so that the next choice takes none.
+    ///
+    /// # Errors
+    /// As above.
+    pub fn choose_in(
+        &self,
+        room: &mut Room,
+        logits: &[f32],
+        sequence: usize,
+        position: usize,
+    ) -> Result<Choice, SamplingError> {
         self.validate()?;
         if logits.is_empty() {
             return Err(SamplingError::Empty);
@@ -112,7 +125,7 @@ impl Sampling {
         }
         Ok(match self.temperature {
             None => greedy(logits),
-            Some(temperature) => Candidates::new(logits, temperature, self.top_k, self.top_p)
+            Some(temperature) => Candidates::new(room, logits, temperature, self.top_k, self.top_p)
                 .choose(uniform(self.seed, sequence, position)),
         })
     }
@@ -137,23 +150,37 @@ fn uniform(seed: u64, sequence: usize, position: usize) -> f64 {
     (hash >> 11) as f64 * (f64::EPSILON / 2.0) // 53 bits
 }
 
+/// Memory for a choice.
+#[derive(Debug, Default)]
+pub struct Room {
+    ids: Vec<u32>,
+    sums: Vec<f64>,
+}
+
 /// What may be drawn, and what was cut off.
 struct Candidates<'a> {
     logits: &'a [f32],
     temperature: f64,
-    p: f64,         // the share that is kept; 1 keeps all
-    ids: Vec<u32>,  // by descending logit: the first `kept` may be drawn
-    sums: Vec<f64>, // of the first top_k: Σ e^((l−max)/T) of the candidates up to each
+    p: f64,          // the share that is kept; 1 keeps all
+    ids: &'a [u32],  // by descending logit: the first `kept` may be drawn
+    sums: &'a [f64], // of the first top_k: Σ e^((l−max)/T) of the candidates up to each
     kept: usize,
 }
 
 impl<'a> Candidates<'a> {
-    fn new(logits: &'a [f32], temperature: f64, top_k: Option<usize>, top_p: Option<f64>) -> Self {
+    fn new(
+        Room { ids, sums }: &'a mut Room,
+        logits: &'a [f32],
+        temperature: f64,
+        top_k: Option<usize>,
+        top_p: Option<f64>,
+    ) -> Self {
         let order = |a: &u32, b: &u32| {
             let descending = logits[*b as usize].partial_cmp(&logits[*a as usize]);
             descending.unwrap_or(Ordering::Equal).then(a.cmp(b)) // finite: always comparable
         };
-        let mut ids: Vec<u32> = (0..logits.len() as u32).collect();
+        ids.clear();
+        ids.extend(0..logits.len() as u32);
         let k = top_k.unwrap_or(ids.len()).min(ids.len());
         if k < ids.len() {
             ids.select_nth_unstable_by(k, order); // the first cut off lies at k
@@ -162,14 +189,11 @@ impl<'a> Candidates<'a> {
         ids.sort_unstable_by(order);
         let max = f64::from(logits[ids[0] as usize]);
         let weights = ids[..k].iter().map(|&id| ((f64::from(logits[id as usize]) - max) / temperature).exp());
-        let sums: Vec<f64> = weights
-            .scan(0.0, |sum, w| {
-                Some({
-                    *sum += w;
-                    *sum
-                })
-            })
-            .collect();
+        sums.clear();
+        sums.extend(weights.scan(0.0, |sum, w| {
+            *sum += w;
+            Some(*sum)
+        }));
         let p = top_p.unwrap_or(1.0);
         let kept = if p < 1.0 { sums.partition_point(|sum| sum / sums[k - 1] < p) + 1 } else { k };
         Self { logits, temperature, p, ids, sums, kept: kept.min(k) }

@@ -5,7 +5,6 @@
 //! whole checkpoint.
 use crate::settings::Settings;
 use crate::{Config, Error, Model, Result, names, tokenizer};
-use comm::Mesh;
 use kernels::CpuScalar;
 use parallel::Trainer;
 use std::collections::BTreeMap;
@@ -190,8 +189,8 @@ impl State {
     /// # Errors
     /// If the file holds another optimizer's state.
     pub fn restore<S: CpuScalar + Real>(&self, trainer: &mut Trainer<Cpu<S>>) -> Result<()> {
-        let (model, optimizer, mesh): (_, _, &Mesh<Cpu<S>>) = trainer.parts();
+        let (model, optimizer, _) = trainer.parts();
         let origin = self.path.display().to_string();
-        Ok(parallel::restore_optimizer(&origin, &self.optimizer, optimizer, &model.params(), mesh)?)
+        Ok(parallel::restore_optimizer(&origin, &self.optimizer, optimizer, &model.params())?)
     }
 }

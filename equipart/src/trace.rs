@@ -1,5 +1,6 @@
 //! A trace as a file: the Chrome trace event format, which ui.perfetto.dev and Chrome itself open. A run is a process,
-//! a rank a row of it; in a row, a rank computes or is in a call, and in a call it may wait.
+//! a rank a row of it; in a row, a rank computes or is in a call, and in a call it may wait. Of a profile there are
+//! layers and kernels in place of "it computes".
 //!
 //! Source: "Trace Event Format", Google, 2016; how Perfetto reads it: its `src/trace_processor/importers/json`.
 use crate::Result;
@@ -50,6 +51,12 @@ enum Args<'a> {
     },
     Place {
         sort_index: usize,
+    },
+    Layer {
+        pass: &'static str,
+    },
+    Kernel {
+        flops: u64,
     },
     Call {
         call: &'a str,
@@ -115,12 +122,15 @@ fn stretch(event: &Event, pid: usize, tid: usize) -> Line<'_> {
         What::Span(name) => (name.as_str(), "span", None),
         What::Compute => ("compute", "compute", None),
         What::Wait => ("wait", "wait", None),
+        What::Layer { name, pass } => (&**name, "layer", Some(Args::Layer { pass: pass.name() })),
+        What::Kernel { name, kind, flops } => {
+            (*name, kind.name(), (*flops > 0).then_some(Args::Kernel { flops: *flops }))
+        }
         What::Call { name, label, words, payload } => {
             (*name, "collective", Some(Args::Call { call: words, label, bytes: *payload }))
         }
     };
-    let time =
-        Time { ts: microseconds(event.from), dur: microseconds(event.to.saturating_sub(event.from)), cat };
+    let time = Time { ts: microseconds(event.from), dur: microseconds(event.took()), cat };
     Line { ph: "X", name, pid, tid, time: Some(time), args }
 }
 

@@ -4,7 +4,7 @@ use crate::measure::Taken;
 use crate::settings::{Settings, at_least_1, sequences};
 use crate::state::{self, State};
 use crate::text::{self, Corpus};
-use crate::{Error, Layout, Model, Network, Result, dump, measure, names};
+use crate::{Error, Layout, Model, Network, Result, dump, measure, names, profile};
 use comm::{Axis, Mesh};
 use kernels::CpuScalar;
 use layers::build::Element;
@@ -118,6 +118,13 @@ impl Run<'_> {
                 "{done} steps are done already; --steps {steps} leaves nothing to do"
             )));
         }
+        let now = self.stop_after.map_or(steps - done, |n| n.min(steps - done));
+        if self.network.profile && now <= profile::WARM {
+            return Err(Error::new(format!(
+                "--profile is of the steps after the first {}, and this run has {now}; let it have more",
+                profile::WARM
+            )));
+        }
         Ok(())
     }
     /// Trains in f32; `watch` is told of every step, on rank 0.
@@ -176,6 +183,8 @@ impl Run<'_> {
         let mut clock = Instant::now();
         for step in done..until {
             let batch = self.source.batch(&self.settings, step)?;
+            let profile =
+                (self.network.profile && profile::is_taken(step - done)).then(|| mesh.profile(device));
             let report = if self.dump.is_some() && step + 1 == until {
                 let (report, all) = dump::step(trainer, mesh, &batch, schedule.at(step))?;
                 seen = Some(all);
@@ -183,6 +192,7 @@ impl Run<'_> {
             } else {
                 trainer.step(&batch, schedule.at(step))?
             };
+            drop(profile);
             let loss = report.loss.read().expect("the host has values")[0].to_f64();
             if !loss.is_finite() {
                 return Err(Error::new(format!(

@@ -124,7 +124,7 @@ fn ties_go_to_the_lower_id_under_every_layout() {
         let run = |device: Cpu<f32>, mesh: Mesh<_>| {
             let mut chunk = Chunk::whole(&layout.place(&device, &mesh, &Tied), &shape)?;
             let ids = Ids::new(&device, &ids, shape.vocabulary)?;
-            Ok::<_, layers::Error>(chunk.logits(&Cx::infer(&[10, 9]), ids, true)?.read().unwrap())
+            Ok::<_, layers::Error>(chunk.logits(&Cx::infer([10, 9]), ids, true)?.read().unwrap())
         };
         world.run(run).unwrap().swap_remove(0)
     };
@@ -213,7 +213,7 @@ fn both_layers<S: CpuScalar + Real>(ranks: usize, regions: bool) -> Vec<f64> {
         let mut row = RowLinear::shard(&at, Axis::Tp, "row", [40, 20], true)?;
         let matrix = |salt| Tensor::from_fn(&device, Category::Activations, 7, 20, |i| whole(salt, i));
         let (x, dy) = (Stream::cut(&matrix(1), at.region), Stream::cut(&matrix(2), at.region));
-        let (cx, tp) = (Cx::train(0, &[7], 1), mesh.group(Axis::Tp));
+        let (cx, tp) = (Cx::train(0, [7], 1), mesh.group(Axis::Tp));
         let (h, kept) = column.forward(&cx, x)?;
         let (y, kept_h) = row.forward(&cx, h)?;
         let (dh, pending) = row.backward_input(&cx, kept_h, dy)?;

@@ -43,7 +43,7 @@ fn logits<S: CpuScalar>(values: &Rewritten, shape: &Shape, layout: &str) -> Vec<
         .run(|device: Cpu<S>, mesh| {
             let mut chunk = Chunk::whole(&layout.place(&device, &mesh, values), shape)?;
             let ids = Ids::new(&device, &ids, shape.vocabulary)?;
-            Ok::<_, layers::Error>(chunk.logits(&Cx::infer(&[9, 5]), ids, true)?.read().unwrap())
+            Ok::<_, layers::Error>(chunk.logits(&Cx::infer([9, 5]), ids, true)?.read().unwrap())
         })
         .unwrap();
     ranks.swap_remove(0)

@@ -2,24 +2,25 @@
 use crate::kernels::{
     Activation, AdamW, Attend, Causal, Heads, Kernels, LossTerms, Qkv, Slice, Softmax, Span, Write,
 };
-use std::marker::PhantomData;
 use std::sync::Arc;
-use tensor::{Category, Device, Dropout, Meter, Tensor, View, ViewMut};
+use tensor::{Category, Device, Dropout, Meter, Pool, Tensor, View, ViewMut};
 
 /// Prices a program that would run on `D`: its bytes and scratch sizes, without its values.
-pub struct Meta<D> {
-    meter: Arc<Meter>,
-    priced: PhantomData<fn() -> D>,
+pub struct Meta<D: Kernels>(Arc<Rank<D>>);
+
+struct Rank<D: Kernels> {
+    meter: Meter,
+    pool: Pool<Meta<D>>,
 }
 
-impl<D> Clone for Meta<D> {
+impl<D: Kernels> Clone for Meta<D> {
     fn clone(&self) -> Self {
-        Self { meter: self.meter.clone(), priced: PhantomData }
+        Self(self.0.clone())
     }
 }
-impl<D> Default for Meta<D> {
+impl<D: Kernels> Default for Meta<D> {
     fn default() -> Self {
-        Self { meter: Arc::default(), priced: PhantomData }
+        Self(Arc::new(Rank { meter: Meter::default(), pool: Pool::default() }))
     }
 }
 
@@ -28,17 +29,24 @@ impl<D: Kernels> Device for Meta<D> {
     type Ptr = ();
     type Buffer = ();
     type Index = ();
+    fn room(len: usize) -> usize {
+        D::room(len)
+    }
     fn alloc(&self, _: usize) {}
-    fn free(&self, (): ()) {}
+    fn alloc_index(&self, _: usize) {}
+    fn pool(&self) -> &Pool<Self> {
+        &self.0.pool
+    }
+    fn poison((): &mut ()) {}
     fn ptr((): &()) {}
     fn offset((): (), _: usize) {}
     fn write(&self, (): &mut (), _: usize, _: &mut dyn FnMut(usize) -> D::Elem) {}
-    fn read(&self, (): &(), _: usize) -> Option<Vec<D::Elem>> {
-        None
+    fn read(&self, (): &(), _: usize, _: &mut Vec<D::Elem>) -> bool {
+        false
     }
-    fn index(&self, _: &[u32]) {}
+    fn index((): &mut (), _: &mut dyn Iterator<Item = u32>) {}
     fn meter(&self) -> &Meter {
-        &self.meter
+        &self.0.meter
     }
 }
 

@@ -37,6 +37,7 @@ pub struct Attention<D: Kernels> {
     first: usize,               // of the model's query heads
     sight: Sight,
     rate: f64,
+    scores: String, // their name, which dropout is drawn by
 }
 
 /// What backward needs.
@@ -105,10 +106,11 @@ impl<D: Kernels> Attention<D> {
             first: group.rank() * mine.queries,
             sight,
             rate: shape.dropout.attention,
+            scores: format!("{name}.scores"),
         })
     }
     fn attend(&self, cx: &Cx<D>) -> Attend {
-        let dropout = cx.dropout(self.rate, &format!("{}.scores", self.name));
+        let dropout = cx.dropout(self.rate, &self.scores);
         Attend { heads: self.heads, first: self.first, sight: self.sight, dropout }
     }
     /// The gradient of `[Q|K|V]`.

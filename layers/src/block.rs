@@ -9,6 +9,7 @@ use crate::part::{Held, Part};
 use crate::{Attention, Builder, Cx, Layer, Mlp, Norm, Param, Result, Rotary, Shape, norm, strategy};
 use comm::Axis;
 use kernels::Kernels;
+use tensor::Pass;
 
 /// Y = X + dropout(F(norm(X))).
 pub struct Residual<D: Kernels, F> {
@@ -32,6 +33,7 @@ impl<D: Kernels, F: Layer<D, In = Stream<D>, Out = Stream<D>>> Layer<D> for Resi
     type Pending = F::Pending;
 
     fn forward(&self, cx: &Cx<D>, x: Stream<D>) -> Result<(Stream<D>, Self::Saved)> {
+        let _layer = cx.layer(&self.name, Pass::Forward);
         let (n, norm) = self.norm.forward(cx, x.clone())?;
         let (y, inner) = self.inner.forward(cx, n)?;
         let y = dropout(cx, y, cx.dropout(self.rate, &self.name).as_ref());
@@ -45,6 +47,7 @@ impl<D: Kernels, F: Layer<D, In = Stream<D>, Out = Stream<D>>> Layer<D> for Resi
         (norm, inner): Self::Saved,
         dy: Stream<D>,
     ) -> Result<(Stream<D>, Self::Pending)> {
+        let _layer = cx.layer(&self.name, Pass::Backward);
         let dropped = dropout(cx, dy.clone(), cx.dropout(self.rate, &self.name).as_ref());
         let (dn, pending) = self.inner.backward_input(cx, inner, dropped)?;
         Ok((self.norm.backward_onto(cx, norm, &dn, Some(&dy))?, pending))
@@ -52,12 +55,14 @@ impl<D: Kernels, F: Layer<D, In = Stream<D>, Out = Stream<D>>> Layer<D> for Resi
 
     /// The weight half at once, so that what it keeps is gone before the norm's turn.
     fn backward(&mut self, cx: &Cx<D>, (norm, inner): Self::Saved, dy: Stream<D>) -> Result<Stream<D>> {
+        let _layer = cx.layer(&self.name, Pass::Backward);
         let dropped = dropout(cx, dy.clone(), cx.dropout(self.rate, &self.name).as_ref());
         let dn = self.inner.backward(cx, inner, dropped)?;
         self.norm.backward_onto(cx, norm, &dn, Some(&dy))
     }
 
     fn backward_weight(&mut self, cx: &Cx<D>, pending: Self::Pending) -> Result<()> {
+        let _layer = cx.layer(&self.name, Pass::Backward);
         self.inner.backward_weight(cx, pending)
     }
 

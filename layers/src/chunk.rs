@@ -11,7 +11,7 @@ use comm::{Axis, Group};
 use kernels::Kernels;
 use std::collections::BTreeMap;
 use std::ops::Range;
-use tensor::{Ids, Tensor};
+use tensor::{Ids, Pass, Tensor};
 
 /// What enters a chunk: the first takes tokens.
 pub enum Input<D: Kernels> {
@@ -36,9 +36,16 @@ pub struct Chunk<D: Kernels> {
     head: Option<Head<D>>,
     tied: bool,
     group: Group<D>,
-    saved: BTreeMap<usize, Saved<D>>,
+    saved: Vec<Saved<D>>, // of the microbatches in flight
+    room: Vec<Kept<D>>,   // for what blocks will save: the lists of microbatches that are back
     pending: BTreeMap<usize, Pending<D>>,
 }
+
+/// What each block saved of a microbatch.
+type Kept<D> = Vec<<Block<D> as Layer<D>>::Saved>;
+/// What the two are called in a profile, as in the model.
+const EMBEDDING: &str = "embedding";
+const HEAD: &str = "head";
 
 /// What a tied head shares with the embedding.
 fn table<D: Kernels>(embedding: Option<&Embedding<D>>, tied: bool) -> Option<&RowWeight<D>> {
@@ -46,8 +53,9 @@ fn table<D: Kernels>(embedding: Option<&Embedding<D>>, tied: bool) -> Option<&Ro
 }
 
 struct Saved<D: Kernels> {
+    microbatch: usize,
     ids: Option<embedding::Saved<D>>,
-    blocks: Vec<<Block<D> as Layer<D>>::Saved>,
+    blocks: Kept<D>,
     head: Option<head::Saved<D>>,
 }
 
@@ -93,28 +101,32 @@ impl<D: Kernels> Chunk<D> {
             Positions::Learned(_) => None,
         };
         let rate = shape.dropout.embedding;
-        let embedding = || Embedding::shard(at, axis, "embedding", table, shape.context(), rate);
+        let embedding = || Embedding::shard(at, axis, EMBEDDING, table, shape.context(), rate);
         let embedding = first.then(embedding).transpose()?;
         let block = |i| Block::shard(at, axis, shape, i, rotary.clone());
         let blocks = blocks.map(block).collect::<Result<_>>()?;
         let head = last.then(|| Head::shard(at, axis, shape)).transpose()?;
         let group = at.mesh.group(axis).named("last tokens");
-        let (saved, pending) = (BTreeMap::new(), BTreeMap::new());
-        Ok(Self { embedding, blocks, head, tied, group, saved, pending })
+        let (saved, room, pending) = (Vec::new(), Vec::new(), BTreeMap::new());
+        Ok(Self { embedding, blocks, head, tied, group, saved, room, pending })
     }
     /// Parameters, in program order.
     pub fn params(&mut self) -> Vec<&mut Param<D>> {
         let mut all = Vec::new();
+        self.list(&mut all);
+        all
+    }
+    /// Appends them to a list.
+    pub fn list<'a>(&'a mut self, all: &mut Vec<&'a mut Param<D>>) {
         if let Some(embedding) = &mut self.embedding {
-            embedding.params(&mut all);
+            embedding.params(all);
         }
         for block in &mut self.blocks {
-            block.params(&mut all);
+            block.params(all);
         }
         if let Some(head) = &mut self.head {
-            head.params(&mut all);
+            head.params(all);
         }
-        all
     }
     /// Logits `[sequences, V]` of the last token of every sequence that has one, the same on every tensor rank;
     /// with `all`, of every token `[B, V]`. For a model in one piece.
@@ -125,24 +137,26 @@ impl<D: Kernels> Chunk<D> {
     /// # Panics
     /// If this chunk has no head.
     pub fn logits(&mut self, cx: &Cx<D>, ids: Ids<D>, all: bool) -> Result<Tensor<D>> {
-        let (x, _, _) = self.through(cx, Input::Tokens(ids))?;
+        let (x, _) = self.through(cx, Input::Tokens(ids), &mut Vec::new())?;
         let head = self.head.as_ref().expect("logits come from the last chunk");
         let shared = table(self.embedding.as_ref(), self.tied);
+        let _layer = cx.layer(HEAD, Pass::Forward);
         if all || cx.recording() {
             let logits = head.logits(cx, shared, x)?; // a record has a row for every token
             return Ok(if all { logits } else { last_rows(cx, &logits) });
         }
         head.logits(cx, shared, last_rows(cx, &x.gather(&self.group)?).into())
     }
-    /// Embedding and blocks, and what they keep.
-    #[allow(clippy::type_complexity)] // the three are unpacked at once
+    /// Embedding and blocks, and what they keep: the blocks in `kept`, if they keep anything.
     fn through(
         &self,
         cx: &Cx<D>,
         x: Input<D>,
-    ) -> Result<(Stream<D>, Option<embedding::Saved<D>>, Vec<<Block<D> as Layer<D>>::Saved>)> {
+        kept: &mut Kept<D>,
+    ) -> Result<(Stream<D>, Option<embedding::Saved<D>>)> {
         let (mut x, ids) = match (&self.embedding, x) {
             (Some(embedding), Input::Tokens(ids)) => {
+                let _layer = cx.layer(EMBEDDING, Pass::Forward);
                 let (x, ids) = embedding.forward(cx, ids)?;
                 (x, Some(ids))
             }
@@ -150,15 +164,14 @@ impl<D: Kernels> Chunk<D> {
             _ => panic!("tokens for the first chunk, activations for the others"),
         };
         assert_eq!(cx.rows(), x.rows(), "a row for every token");
-        let mut saved = Vec::with_capacity(self.blocks.len());
         for block in &self.blocks {
             let (y, s) = block.forward(cx, x)?;
             if cx.mode() == Mode::Train {
-                saved.push(s);
+                kept.push(s);
             }
             x = y;
         }
-        Ok((x, ids, saved))
+        Ok((x, ids))
     }
     /// One microbatch forward; the last chunk needs its targets.
     ///
@@ -168,18 +181,26 @@ impl<D: Kernels> Chunk<D> {
     /// # Panics
     /// If the microbatch is in flight already, or the last chunk has no targets.
     pub fn forward(&mut self, cx: &Cx<D>, x: Input<D>, targets: Option<Ids<D>>) -> Result<Output<D>> {
-        let (x, ids, blocks) = self.through(cx, x)?;
+        let microbatch = cx.microbatch();
+        assert!(
+            self.saved.iter().all(|s| s.microbatch != microbatch),
+            "microbatch {microbatch} is in flight"
+        );
+        let mut blocks = self.room.pop().unwrap_or_default();
+        let (x, ids) = self.through(cx, x, &mut blocks)?;
         let (output, head) = match &self.head {
             None => (Output::Activation(x), None),
             Some(head) => {
+                let _layer = cx.layer(HEAD, Pass::Forward);
                 let shared = table(self.embedding.as_ref(), self.tied);
                 let (loss, saved) = head.forward(cx, shared, x, targets.expect("targets for the loss"))?;
                 (Output::Loss(loss), Some(saved))
             }
         };
         if cx.mode() == Mode::Train {
-            let before = self.saved.insert(cx.microbatch(), Saved { ids, blocks, head });
-            assert!(before.is_none(), "microbatch {} is in flight", cx.microbatch());
+            self.saved.push(Saved { microbatch, ids, blocks, head });
+        } else {
+            self.room.push(blocks);
         }
         Ok(output)
     }
@@ -208,29 +229,34 @@ impl<D: Kernels> Chunk<D> {
         let Pending { embedding, blocks, head } =
             self.pending.remove(&cx.microbatch()).expect("an input half of this microbatch");
         if let Some(pending) = head {
-            self.head_weight(pending);
+            self.head_weight(cx, pending);
         }
         for (block, pending) in self.blocks.iter_mut().rev().zip(blocks) {
             block.backward_weight(cx, pending)?;
         }
         if let (Some(layer), Some(pending)) = (&mut self.embedding, embedding) {
+            let _layer = cx.layer(EMBEDDING, Pass::Backward);
             layer.backward_weight(cx, pending)?;
         }
         Ok(())
     }
-    fn head_weight(&mut self, pending: head::Pending<D>) {
+    fn head_weight(&mut self, cx: &Cx<D>, pending: head::Pending<D>) {
+        let _layer = cx.layer(HEAD, Pass::Backward);
         let table = self.embedding.as_mut().filter(|_| self.tied).map(Embedding::table);
         self.head.as_mut().expect("a head").backward_weight(table, pending);
     }
     fn back(&mut self, cx: &Cx<D>, dy: Option<Stream<D>>, now: bool) -> Result<Option<Stream<D>>> {
-        let saved = self.saved.remove(&cx.microbatch()).expect("a forward of this microbatch");
+        let at = self.saved.iter().position(|s| s.microbatch == cx.microbatch());
+        let mut saved = self.saved.swap_remove(at.expect("a forward of this microbatch"));
         let mut later = Pending { embedding: None, blocks: Vec::new(), head: None };
         let mut dx = match (&mut self.head, saved.head) {
             (Some(head), Some(saved)) => {
+                let layer = cx.layer(HEAD, Pass::Backward);
                 let shared = table(self.embedding.as_ref(), self.tied);
                 let (dx, pending) = head.backward_input(cx, shared, saved)?;
+                drop(layer);
                 if now {
-                    self.head_weight(pending);
+                    self.head_weight(cx, pending);
                 } else {
                     later.head = Some(pending);
                 }
@@ -238,7 +264,8 @@ impl<D: Kernels> Chunk<D> {
             }
             _ => dy.expect("the gradient from the chunk after"),
         };
-        for (block, saved) in self.blocks.iter_mut().zip(saved.blocks).rev() {
+        for block in self.blocks.iter_mut().rev() {
+            let saved = saved.blocks.pop().expect("what each block saved");
             dx = if now {
                 block.backward(cx, saved, dx)?
             } else {
@@ -247,8 +274,10 @@ impl<D: Kernels> Chunk<D> {
                 dx
             };
         }
+        self.room.push(saved.blocks);
         let dx = match (&mut self.embedding, saved.ids) {
             (Some(embedding), Some(ids)) => {
+                let _layer = cx.layer(EMBEDDING, Pass::Backward);
                 let (_, pending) = embedding.backward_input(cx, ids, dx)?;
                 if now {
                     embedding.backward_weight(cx, pending)?;

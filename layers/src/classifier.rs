@@ -28,7 +28,6 @@ use crate::{
 };
 use comm::{Axis, Group};
 use kernels::{Activation::Relu, Kernels, LossTerms};
-use std::collections::BTreeMap;
 use tensor::{Ids, Tensor};
 
 /// A multilayer perceptron that tells classes apart, its features split over the ranks of an axis. Any number of
@@ -39,7 +38,8 @@ pub struct Classifier<D: Kernels> {
     last: Part<D, ColumnLinear<D>>, // W[F,C_t]
     classes: usize,
     group: Group<D>,
-    saved: BTreeMap<usize, Saved<D>>,
+    saved: Vec<Saved<D>>,    // of the microbatches in flight
+    room: Vec<Vec<Pair<D>>>, // for what pairs will keep: the lists of microbatches that are back
 }
 
 /// The two layers of a pair.
@@ -47,6 +47,7 @@ type Layers<D> = (Part<D, ColumnLinear<D>>, Part<D, RowLinear<D>>);
 
 /// What backward needs of one microbatch.
 struct Saved<D: Kernels> {
+    microbatch: usize,
     inner: Inner<D>,
     logits: Split<D>,
     lse: Tensor<D>,
@@ -109,26 +110,31 @@ impl<D: Kernels> Classifier<D> {
             last: column(last, &columns)?,
             classes,
             group: at.mesh.group(axis).named("classes"),
-            saved: BTreeMap::new(),
+            saved: Vec::new(),
+            room: Vec::new(),
         })
     }
     /// Parameters, in program order.
     pub fn params(&mut self) -> Vec<&mut Param<D>> {
         let mut all = Vec::new();
-        if let Some(first) = &mut self.gathered {
-            first.params(&mut all);
-        }
-        for (up, down) in &mut self.pairs {
-            up.params(&mut all);
-            down.params(&mut all);
-        }
-        self.last.params(&mut all);
+        self.list(&mut all);
         all
     }
-    /// `X[B,F]`, whole on every rank, to this rank's logits, and what the layers keep.
-    fn through(&self, cx: &Cx<D>, x: Tensor<D>) -> Result<(Split<D>, Inner<D>)> {
+    /// Appends them to a list.
+    pub fn list<'a>(&'a mut self, all: &mut Vec<&'a mut Param<D>>) {
+        if let Some(first) = &mut self.gathered {
+            first.params(all);
+        }
+        for (up, down) in &mut self.pairs {
+            up.params(all);
+            down.params(all);
+        }
+        self.last.params(all);
+    }
+    /// `X[B,F]`, whole on every rank, to this rank's logits, and what the layers keep: the pairs in the list given.
+    fn through(&self, cx: &Cx<D>, x: Tensor<D>, mut pairs: Vec<Pair<D>>) -> Result<(Split<D>, Inner<D>)> {
         assert_eq!(cx.rows(), x.rows(), "a row for every example");
-        let (mut x, mut gathered, mut pairs) = (Stream::from(x), None, Vec::new());
+        let (mut x, mut gathered) = (Stream::from(x), None);
         if let Some(first) = &self.gathered {
             let (y, kept) = first.forward(cx, x)?;
             x = activate_stream(&y, Relu);
@@ -138,7 +144,9 @@ impl<D: Kernels> Classifier<D> {
             let (u, kept) = up.forward(cx, x)?;
             let (y, hidden) = down.forward(cx, activate(&u, Relu))?;
             x = activate_stream(&y, Relu);
-            pairs.push(Pair { x: kept, up: cx.keep(u), hidden, y: cx.keep(y) });
+            if cx.mode() == Mode::Train {
+                pairs.push(Pair { x: kept, up: cx.keep(u), hidden, y: cx.keep(y) });
+            }
         }
         let (logits, last) = self.last.forward(cx, x)?;
         Ok((logits, Inner { gathered, pairs, last }))
@@ -151,7 +159,7 @@ impl<D: Kernels> Classifier<D> {
     /// # Errors
     /// If ranks do not meet; so it is below.
     pub fn logits(&self, cx: &Cx<D>, x: Tensor<D>) -> Result<Tensor<D>> {
-        self.through(cx, x)?.0.all_gather_first(&self.group, self.classes)
+        self.through(cx, x, Vec::new())?.0.all_gather_first(&self.group, self.classes)
     }
     /// One microbatch: `X[B,F]`, whole on every rank, to its share of the mean loss, an addend on each data rank.
     ///
@@ -161,11 +169,18 @@ impl<D: Kernels> Classifier<D> {
     /// # Panics
     /// If the microbatch is in flight already.
     pub fn forward(&mut self, cx: &Cx<D>, x: Tensor<D>, labels: Ids<D>) -> Result<Partial<D>> {
-        let (logits, inner) = self.through(cx, x)?;
+        let microbatch = cx.microbatch();
+        assert!(
+            self.saved.iter().all(|s| s.microbatch != microbatch),
+            "microbatch {microbatch} is in flight"
+        );
+        let room = self.room.pop().unwrap_or_default();
+        let (logits, inner) = self.through(cx, x, room)?;
         let (loss, lse) = split_cross_entropy(&logits, &self.group, &labels, &self.terms(cx))?;
         if cx.mode() == Mode::Train {
-            let before = self.saved.insert(cx.microbatch(), Saved { inner, logits, lse, labels });
-            assert!(before.is_none(), "microbatch {} is in flight", cx.microbatch());
+            self.saved.push(Saved { microbatch, inner, logits, lse, labels });
+        } else {
+            self.room.push(inner.pairs);
         }
         Ok(loss)
     }
@@ -177,18 +192,21 @@ impl<D: Kernels> Classifier<D> {
     /// # Panics
     /// If there was no forward of this microbatch.
     pub fn backward(&mut self, cx: &Cx<D>) -> Result<()> {
-        let Saved { inner, logits, lse, labels } =
-            self.saved.remove(&cx.microbatch()).expect("a forward of this microbatch");
+        let at = self.saved.iter().position(|s| s.microbatch == cx.microbatch());
+        let Saved { mut inner, logits, lse, labels, .. } =
+            self.saved.swap_remove(at.expect("a forward of this microbatch"));
         let dlogits = cross_entropy_backward(logits, &lse, self.group.rank(), &labels, &self.terms(cx));
         let whole = self.gathered.is_some();
         let first = self.pairs.is_empty() && !whole;
         let mut dx = column_backward(&mut self.last, cx, inner.last, dlogits, first)?;
-        for (i, ((up, down), kept)) in self.pairs.iter_mut().zip(inner.pairs).enumerate().rev() {
+        for (i, (up, down)) in self.pairs.iter_mut().enumerate().rev() {
+            let kept = inner.pairs.pop().expect("what each pair kept");
             let dy = activate_stream_backward(&kept.y.open(), &dx.expect(WANTED), Relu);
             let dh = down.backward(cx, kept.hidden, dy)?;
             let du = activate_backward(&kept.up.open(), &dh, Relu);
             dx = column_backward(up, cx, kept.x, du, i == 0 && !whole)?;
         }
+        self.room.push(inner.pairs);
         if let (Some(first), Some((x, y))) = (&mut self.gathered, inner.gathered) {
             let dy = activate_stream_backward(&y.open(), &dx.expect(WANTED), Relu);
             first.backward_weight_alone(cx, x, Split::cut(&dy.gather(&self.group)?, &self.group)?)?;

@@ -3,9 +3,10 @@ use crate::record::Share;
 use crate::{Record, Result};
 use comm::Mesh;
 use kernels::{Causal, Kernels, Span};
+use std::borrow::Borrow;
 use std::cell::{RefCell, RefMut};
 use std::collections::BTreeMap;
-use tensor::{Dropout, Tensor};
+use tensor::{Dropout, LayerSpan, Pass, Profile, Tensor};
 
 /// Whether a backward will follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +31,7 @@ pub struct Cx<D: Kernels> {
     memory_lengths: Vec<usize>, // one for each sequence, or none
     cache: Option<RefCell<Cache<D>>>,
     record: Option<Record<D>>,
+    profiled: Option<D>, // whose profile is told of layers
 }
 
 /// Keys and values of the tokens so far, by layer; sequence `b` has the rows from `b · capacity` on.
@@ -40,17 +42,10 @@ pub(crate) struct Cache<D: Kernels> {
     pub(crate) slots: BTreeMap<String, [Tensor<D>; 2]>,
 }
 
-impl<D: Kernels> Cx<D> {
-    /// Training on sequences of these lengths; the loss is a mean over `mean_over` tokens (all of the step's,
-    /// whichever microbatch and rank they are in), so each microbatch gives its share of it.
-    pub fn train(microbatch: usize, lengths: &[usize], mean_over: usize) -> Self {
-        let mut cx = Self::infer(lengths);
-        (cx.mode, cx.microbatch, cx.mean_over) = (Mode::Train, microbatch, mean_over);
-        cx
-    }
-    /// Inference on sequences of these lengths: nothing is kept for a backward.
-    pub fn infer(lengths: &[usize]) -> Self {
-        let mut cx = Self {
+impl<D: Kernels> Default for Cx<D> {
+    /// Inference on no sequences.
+    fn default() -> Self {
+        Self {
             mode: Mode::Infer,
             microbatch: 0,
             mean_over: 0,
@@ -62,9 +57,44 @@ impl<D: Kernels> Cx<D> {
             memory_lengths: Vec::new(),
             cache: None,
             record: None,
-        };
-        cx.place(lengths, |_| 0);
-        cx
+            profiled: None,
+        }
+    }
+}
+
+impl<D: Kernels> Cx<D> {
+    /// Training on sequences of these lengths; the loss is a mean over `mean_over` tokens (all of the step's,
+    /// whichever microbatch and rank they are in), so each microbatch gives its share of it.
+    pub fn train(
+        microbatch: usize,
+        lengths: impl IntoIterator<Item = impl Borrow<usize>>,
+        mean_over: usize,
+    ) -> Self {
+        Self::default().then_train(microbatch, lengths, mean_over)
+    }
+    /// The same in the memory of a context that is done with.
+    #[must_use]
+    pub fn then_train(
+        mut self,
+        microbatch: usize,
+        lengths: impl IntoIterator<Item = impl Borrow<usize>>,
+        mean_over: usize,
+    ) -> Self {
+        self.tokens.clear();
+        self.memory_lengths.clear();
+        let (mode, first, draws, cache, record) = (Mode::Train, 0, (0, 0), None, None);
+        Self { mode, microbatch, mean_over, first, draws, cache, record, ..self }.of(lengths)
+    }
+    /// Inference on sequences of these lengths: nothing is kept for a backward.
+    pub fn infer(lengths: impl IntoIterator<Item = impl Borrow<usize>>) -> Self {
+        Self::default().of(lengths)
+    }
+    /// The same, on sequences of these lengths.
+    fn of(mut self, lengths: impl IntoIterator<Item = impl Borrow<usize>>) -> Self {
+        let first = |(sequence, len)| Causal { row: 0, len, position: 0, sequence };
+        self.tokens.extend(lengths.into_iter().map(|len| *len.borrow()).enumerate().map(first));
+        self.place();
+        self
     }
     /// The same, with a loss that is a mean over so many tokens.
     #[must_use]
@@ -118,12 +148,17 @@ impl<D: Kernels> Cx<D> {
         self.record = record;
         self
     }
+    /// The same, telling this rank's device, if it takes a profile, which layer is gone through.
+    #[must_use]
+    pub fn profiled(mut self, device: &D) -> Self {
+        self.profiled = Some(device.clone());
+        self
+    }
     /// Attention also sees the tokens of earlier calls, up to `capacity` of each sequence.
     #[must_use]
     pub fn with_cache(mut self, capacity: usize) -> Self {
         self.cache = Some(RefCell::new(Cache { capacity, slots: BTreeMap::new() }));
-        let lengths: Vec<_> = self.tokens.iter().map(|t| t.len).collect();
-        self.place(&lengths, |_| 0);
+        self.place();
         self
     }
     /// Goes on to the next tokens of the same sequences (0 of one that is finished).
@@ -132,29 +167,30 @@ impl<D: Kernels> Cx<D> {
     /// If there are other sequences than before, or more tokens than the cache has room for.
     pub fn advance(&mut self, lengths: &[usize]) {
         assert_eq!(lengths.len(), self.tokens.len(), "the same sequences go on");
-        let ends: Vec<_> = self.tokens.iter().map(|t| t.position + t.len).collect();
-        self.place(lengths, |b| ends[b]);
+        for (tokens, &len) in self.tokens.iter_mut().zip(lengths) {
+            (tokens.position, tokens.len) = (tokens.position + tokens.len, len);
+        }
+        self.place();
     }
-    fn place(&mut self, lengths: &[usize], first: impl Fn(usize) -> usize) {
+    /// Gives each sequence's tokens their rows, and the keys they may look at.
+    fn place(&mut self) {
         let capacity = self.cache.as_ref().map(|c| c.borrow().capacity);
-        self.tokens.clear();
         self.spans.clear();
         let mut row = 0;
-        for (b, &len) in lengths.iter().enumerate() {
-            let query = Causal { row, len, position: first(b), sequence: self.first + b };
+        for (b, query) in self.tokens.iter_mut().enumerate() {
+            query.row = row;
+            row += query.len;
             let key = match capacity {
-                None => query,
+                None => *query,
                 Some(capacity) => {
-                    let len = query.position + len;
+                    let len = query.position + query.len;
+                    assert!(len <= capacity, "{len} tokens in a cache of {capacity}");
                     Causal { row: b * capacity, len, position: 0, sequence: query.sequence }
                 }
             };
-            assert!(capacity.is_none_or(|c| key.len <= c), "{} tokens in a cache of {capacity:?}", key.len);
-            self.tokens.push(query);
-            if len > 0 {
-                self.spans.push(Span { query, key });
+            if query.len > 0 {
+                self.spans.push(Span { query: *query, key });
             }
-            row += len;
         }
         self.remember();
     }
@@ -182,6 +218,11 @@ impl<D: Kernels> Cx<D> {
     pub fn positions(&self) -> usize {
         self.tokens.iter().map(|t| t.position + t.len).max().unwrap_or(0)
     }
+    /// One more than the largest position that any token has or may come to have: what grows with positions is made for
+    /// so many at once.
+    pub(crate) fn reach(&self) -> usize {
+        self.cache.as_ref().map_or(self.positions(), |cache| cache.borrow().capacity)
+    }
     /// Which queries see which keys.
     pub(crate) fn spans(&self) -> &[Span] {
         &self.spans
@@ -197,6 +238,11 @@ impl<D: Kernels> Cx<D> {
     pub(crate) fn dropout(&self, rate: f64, site: &str) -> Option<Dropout> {
         let (seed, step) = self.draws;
         (self.mode == Mode::Train && rate > 0.0).then(|| Dropout::new(rate, seed, step, site))
+    }
+    /// A layer begins, and ends when this is dropped: for a profile, which is told of what lies within. Parts of a model
+    /// say so themselves; a layer that is no part says it in each of its passes.
+    pub fn layer(&self, name: &str, pass: Pass) -> Option<LayerSpan<'_>> {
+        self.profiled.as_ref().and_then(D::profile).and_then(|profile: &Profile| profile.layer(name, pass))
     }
     /// Whether what layers take and give is recorded.
     pub(crate) fn recording(&self) -> bool {
@@ -257,7 +303,7 @@ mod tests {
     /// Kills: positions that restart, rows that overlap, a cache whose sequences share rows.
     #[test]
     fn sequences_go_on_where_they_were() {
-        let mut cx = Cx::<Cpu<f32>>::infer(&[3, 1]).numbered_from(7).with_cache(5);
+        let mut cx = Cx::<Cpu<f32>>::infer([3, 1]).numbered_from(7).with_cache(5);
         cx.advance(&[0, 2]);
         assert_eq!(
             cx.tokens(),
@@ -269,7 +315,7 @@ mod tests {
         let key = Causal { row: 5, len: 3, position: 0, sequence: 8 };
         assert_eq!(cx.spans(), [Span { query: cx.tokens()[1], key }]);
         assert_eq!((cx.rows(), cx.positions()), (2, 3));
-        let mut other = Cx::<Cpu<f32>>::infer(&[3, 1]).with_memory(&[4, 2]).with_cache(5).numbered_from(7);
+        let mut other = Cx::<Cpu<f32>>::infer([3, 1]).with_memory(&[4, 2]).with_cache(5).numbered_from(7);
         other.advance(&[0, 2]);
         let key = Causal { row: 4, len: 2, position: 0, sequence: 8 };
         assert_eq!(other.memory(), [Span { query: cx.tokens()[1], key }], "a memory stays where it is");
@@ -280,6 +326,6 @@ mod tests {
     #[test]
     #[should_panic(expected = "kept nothing")]
     fn inference_keeps_nothing() {
-        Cx::<Cpu<f32>>::infer(&[1]).keep(1).open();
+        Cx::<Cpu<f32>>::infer([1]).keep(1).open();
     }
 }

@@ -89,8 +89,7 @@ fn places<D: Kernels>(cx: &Cx<D>, device: &D, mine: &Range<usize>, context: usiz
         });
     }
     let all = cx.tokens().iter().flat_map(|t| t.position as u32..(t.position + t.len) as u32);
-    let mine: Vec<u32> = all.skip(mine.start).take(mine.len()).collect();
-    Ok(Ids::new(device, &mine, context)?)
+    Ok(Ids::new(device, all.skip(mine.start).take(mine.len()), context)?)
 }
 
 impl<D: Kernels> Layer<D> for Embedding<D> {
@@ -201,7 +200,7 @@ mod tests {
         let at = Builder::new(&device, &mesh, &crate::Random { seed: 0 });
         let table = Table { vocabulary: 4, context: Some(3) }.build(&at).unwrap();
         let ids = Ids::new(&device, &[1; 4], 4).unwrap();
-        let why = table.forward(&Cx::infer(&[4]), ids).err().unwrap().to_string();
+        let why = table.forward(&Cx::infer([4]), ids).err().unwrap().to_string();
         let wanted = "at most 3, as many positions as the model has learned";
         assert_eq!(why, format!("the length of a sequence is 4; it must be {wanted}"));
     }

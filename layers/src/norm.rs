@@ -45,10 +45,6 @@ impl<D: Kernels> Norm<D> {
             Kind::Layer(norm) => norm.backward(saved, dy, skip),
         }
     }
-    /// Its name.
-    pub(crate) fn name(&self) -> &str {
-        &self.name
-    }
 }
 
 impl<D: Kernels> Layer<D> for Norm<D> {

@@ -16,7 +16,7 @@ use crate::{Param, Result};
 use comm::{Axis, Mesh};
 use kernels::{AdamW, Kernels};
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use tensor::{Category, Scalar, Tensor};
 
 /// Which optimizer.
@@ -56,12 +56,13 @@ pub struct Optimizer<D: Kernels> {
     clip: Option<f64>,
     steps: usize,
     moments: Vec<[Tensor<D>; 2]>, // m, v of each parameter; taken at the first step
+    label: Arc<str>,              // of the norm's calls
 }
 
 impl<D: Kernels> Optimizer<D> {
     /// Nothing done yet. `clip`: the largest global norm of the gradient.
     pub fn new(kind: Kind, clip: Option<f64>) -> Self {
-        Self { kind, clip, steps: 0, moments: Vec::new() }
+        Self { kind, clip, steps: 0, moments: Vec::new(), label: "norm2".into() }
     }
     /// Which optimizer.
     pub fn kind(&self) -> Kind {
@@ -77,7 +78,7 @@ impl<D: Kernels> Optimizer<D> {
     /// If ranks do not meet.
     pub fn step(&mut self, params: &mut [&mut Param<D>], mesh: &Mesh<D>, lr: f64) -> Result<Tensor<D>> {
         let device = params.first().expect("a model has parameters").value().device().clone();
-        let norm2 = norm2(&device, params, mesh)?;
+        let norm2 = norm2(&device, params, mesh, &self.label)?;
         let mut factor = filled(&device, Category::Buffers, [1, 1], D::Elem::ONE);
         if let Some(limit) = self.clip {
             device.clip_factor(factor.view_mut(), norm2.view(), limit);
@@ -114,7 +115,7 @@ impl<D: Kernels> Optimizer<D> {
         mut each: impl FnMut(&str, [Option<Vec<D::Elem>>; 2]) -> std::result::Result<(), E>,
     ) -> std::result::Result<(), E> {
         for (param, [m, v]) in params.iter().zip(&self.moments) {
-            let cuts = param.cuts(mesh);
+            let cuts = param.cuts();
             each(param.name(), [cuts.gather(mesh, m)?, cuts.gather(mesh, v)?])?;
         }
         Ok(())
@@ -127,7 +128,6 @@ impl<D: Kernels> Optimizer<D> {
         &mut self,
         steps: usize,
         params: &[&mut Param<D>],
-        mesh: &Mesh<D>,
         element: impl Fn(&Param<D>, usize) -> Result<Element<'a, D::Elem>>,
     ) -> Result<()> {
         self.steps = steps;
@@ -136,7 +136,7 @@ impl<D: Kernels> Optimizer<D> {
         }
         self.moments(params);
         for (param, moments) in params.iter().zip(&mut self.moments) {
-            let (cuts, cols) = (param.cuts(mesh), param.local()[1]);
+            let (cuts, cols) = (param.cuts(), param.local()[1]);
             for (which, moment) in moments.iter_mut().enumerate() {
                 let element = element(param, which)?;
                 let at = |i| cuts.whole_index([i / cols, i % cols]);
@@ -156,24 +156,29 @@ impl<D: Kernels> Optimizer<D> {
 
 /// Σ of all gradients' squares. Each share is summed over the axes along which ranks differ, and counted once
 /// along the others.
-fn norm2<D: Kernels>(device: &D, params: &[&mut Param<D>], mesh: &Mesh<D>) -> Result<Tensor<D>> {
+fn norm2<D: Kernels>(
+    device: &D,
+    params: &[&mut Param<D>],
+    mesh: &Mesh<D>,
+    label: &Arc<str>,
+) -> Result<Tensor<D>> {
     let zero = || filled(device, Category::Buffers, [1, 1], D::Elem::ZERO);
-    let mut sums: BTreeMap<BTreeSet<Axis>, Tensor<D>> = BTreeMap::new();
+    let mut sums: [Option<Tensor<D>>; 1 << Axis::ALL.len()] = std::array::from_fn(|_| None); // by axes
     for param in params {
-        let sum = sums.entry(param.placement().different()).or_insert_with(zero);
-        param.add_norm2(mesh, sum);
+        let sum = sums[param.placement().different()].get_or_insert_with(zero);
+        param.add_norm2(sum);
     }
     for (axis, group) in mesh.axes() {
-        for (mut along, mut sum) in std::mem::take(&mut sums) {
-            if along.remove(&axis) {
-                sum = Partial::sum(sum, axis).all_reduce(&group.named("norm2"))?;
-            }
-            let sum = match sums.remove(&along) {
+        let bit = 1 << axis as usize;
+        for along in (0..sums.len()).filter(|along| along & bit != 0) {
+            let Some(mut sum) = sums[along].take() else { continue };
+            sum = Partial::sum(sum, axis).all_reduce(&group.named(label.clone()))?;
+            let others = &mut sums[along - bit];
+            *others = Some(match others.take() {
                 Some(other) => plus(other, &sum),
                 None => sum,
-            };
-            sums.insert(along, sum);
+            });
         }
     }
-    Ok(sums.into_values().reduce(|a, b| plus(a, &b)).unwrap_or_else(zero))
+    Ok(sums[0].take().unwrap_or_else(zero))
 }

@@ -2,7 +2,7 @@
 use crate::Result;
 use crate::build::{Builder, Draw};
 use crate::placement::{Cuts, Placed, Placement, Replica};
-use comm::{Mesh, Reduce};
+use comm::{Group, Mesh, Reduce};
 use kernels::{Kernels, Write};
 use std::sync::Arc;
 use tensor::{Category, Scalar, Tensor, View, ViewMut};
@@ -13,6 +13,8 @@ pub struct Param<D: Kernels> {
     name: Arc<str>,
     shape: [usize; 2],
     placement: Placement,
+    cuts: Cuts,
+    replicas: Vec<(Replica, Group<D>)>, // what other ranks hold, too, each part with its holders
     value: Tensor<D>,
     gradient: Option<Tensor<D>>, // taken at the first contribution, so that inference has none
     written: bool,
@@ -36,7 +38,12 @@ impl<D: Kernels> Param<D> {
         let values = at.values.of(&name, shape, draw)?;
         let element = |i| cuts.whole_index([i / cols, i % cols]).map_or(D::Elem::ZERO, &values);
         let value = Tensor::from_fn(at.device, Category::Weights, rows, cols, element);
-        Ok(Self { name, shape, placement, value, gradient: None, written: false })
+        let held = |replica: Replica| {
+            let block = at.mesh.group(replica.axis).blocks(replica.holders)?.named(name.clone());
+            Ok((replica, block))
+        };
+        let replicas = cuts.replicas().into_iter().map(held).collect::<Result<_>>()?;
+        Ok(Self { name, shape, placement, cuts, replicas, value, gradient: None, written: false })
     }
     /// Its canonical name: `blocks.0.attention.qkv`.
     pub fn name(&self) -> &Arc<str> {
@@ -78,8 +85,8 @@ impl<D: Kernels> Param<D> {
         if !self.written {
             self.accumulate(|device, gradient, _| device.fill(gradient, D::Elem::ZERO));
         }
-        for replica in self.cuts(mesh).replicas() {
-            self.sum_replica(mesh, &replica)?;
+        for (replica, holders) in &self.replicas {
+            sum_replica(self.gradient.as_mut().expect("taken above"), replica, holders)?;
         }
         for (axis, group) in mesh.axes() {
             if let (Placed::Summed, Some(gradient)) = (self.placement.along(axis), &mut self.gradient) {
@@ -88,30 +95,16 @@ impl<D: Kernels> Param<D> {
         }
         Ok(())
     }
-    /// Sums a part of the gradient over the ranks that hold the same part of the value.
-    fn sum_replica(&mut self, mesh: &Mesh<D>, replica: &Replica) -> Result<()> {
-        let gradient = self.gradient.as_mut().expect("taken above");
-        let block = mesh.group(replica.axis).blocks(replica.holders)?.named(self.name.clone());
-        let [rows, cols] = gradient.shape();
-        let [rows, cols] = if replica.dim == 0 { [replica.len, cols] } else { [rows, replica.len] };
-        let mut part = Tensor::empty(gradient.device(), Category::Buffers, rows, cols);
-        let device = gradient.device().clone();
-        device.copy(part.view_mut(), replica.of(gradient.view()));
-        block.all_reduce(&mut part, Reduce::Sum)?;
-        device.copy(replica.of_mut(gradient.view_mut()), part.view());
-        Ok(())
-    }
     /// Adds the squares of the synced gradient's numbers to `sum[1, 1]`, those that several ranks hold on the first
     /// of them only: over all ranks of the axes that cut it, each number counts once.
-    pub(crate) fn add_norm2(&self, mesh: &Mesh<D>, sum: &mut Tensor<D>) {
+    pub(crate) fn add_norm2(&self, sum: &mut Tensor<D>) {
         let gradient = self.gradient.as_ref().expect("a synced gradient");
         let device = gradient.device();
-        let replicas = self.cuts(mesh).replicas();
-        let Some(dim) = replicas.first().map(|r| r.dim) else {
+        let Some(dim) = self.replicas.first().map(|(r, _)| r.dim) else {
             return device.add_norm2(sum.view_mut(), gradient.view());
         };
         let mut from = 0;
-        for replica in replicas.iter().filter(|r| !r.first) {
+        for (replica, _) in self.replicas.iter().filter(|(r, _)| !r.first) {
             device.add_norm2(sum.view_mut(), part(gradient.view(), dim, from, replica.start - from));
             from = replica.start + replica.len;
         }
@@ -130,22 +123,23 @@ impl<D: Kernels> Param<D> {
     /// # Errors
     /// If there are no such values.
     pub fn disturb(&mut self, at: &Builder<D>, draw: Draw) -> Result<()> {
-        let ([rows, cols], cuts) = (self.local(), self.cuts(at.mesh));
+        let ([rows, cols], cuts) = (self.local(), &self.cuts);
         let values = at.values.of(&self.name, self.shape, draw)?;
         let element = |i| cuts.whole_index([i / cols, i % cols]).map_or(D::Elem::ZERO, &values);
         let noise = Tensor::from_fn(at.device, Category::Buffers, rows, cols, element);
         at.device.add(self.value.view_mut(), noise.view());
         Ok(())
     }
-    pub(crate) fn cuts(&self, mesh: &Mesh<D>) -> Cuts {
-        self.placement.cuts(mesh, &self.name, self.shape).expect("checked when the parameter was made")
+    /// How its share was cut out of the whole.
+    pub(crate) fn cuts(&self) -> &Cuts {
+        &self.cuts
     }
     /// The whole value on the host, the same on every rank; `None` without values.
     ///
     /// # Errors
     /// If ranks do not meet.
     pub fn gather(&self, mesh: &Mesh<D>) -> Result<Option<Vec<D::Elem>>> {
-        self.cuts(mesh).gather(mesh, &self.value)
+        self.cuts.gather(mesh, &self.value)
     }
     /// The whole gradient on the host, the same on every rank of what it was synced over; `None` without values
     /// or before the first contribution.
@@ -155,19 +149,19 @@ impl<D: Kernels> Param<D> {
     pub fn gather_gradient(&self, mesh: &Mesh<D>) -> Result<Option<Vec<D::Elem>>> {
         match &self.gradient {
             None => Ok(None),
-            Some(gradient) => self.cuts(mesh).gather(mesh, gradient),
+            Some(gradient) => self.cuts.gather(mesh, gradient),
         }
     }
     /// This rank's elements, each with where it lies in the whole, row-major; nothing without values.
-    pub fn elements(&self, mesh: &Mesh<D>) -> Vec<(usize, D::Elem)> {
-        self.placed(mesh, &self.value)
+    pub fn elements(&self) -> Vec<(usize, D::Elem)> {
+        self.placed(&self.value)
     }
     /// The same of the gradient; nothing before the first contribution.
-    pub fn gradient_elements(&self, mesh: &Mesh<D>) -> Vec<(usize, D::Elem)> {
-        self.gradient.as_ref().map_or_else(Vec::new, |gradient| self.placed(mesh, gradient))
+    pub fn gradient_elements(&self) -> Vec<(usize, D::Elem)> {
+        self.gradient.as_ref().map_or_else(Vec::new, |gradient| self.placed(gradient))
     }
-    fn placed(&self, mesh: &Mesh<D>, share: &Tensor<D>) -> Vec<(usize, D::Elem)> {
-        let (cuts, cols) = (self.cuts(mesh), share.cols());
+    fn placed(&self, share: &Tensor<D>) -> Vec<(usize, D::Elem)> {
+        let (cuts, cols) = (&self.cuts, share.cols());
         let values = share.read().unwrap_or_default().into_iter().enumerate();
         let place = |(i, x)| {
             let [row, column] = cuts.whole_index([i / cols, i % cols])?;
@@ -175,6 +169,18 @@ impl<D: Kernels> Param<D> {
         };
         values.filter_map(place).collect()
     }
+}
+
+/// Sums a part of a gradient over the ranks that hold the same part of the value.
+fn sum_replica<D: Kernels>(gradient: &mut Tensor<D>, replica: &Replica, holders: &Group<D>) -> Result<()> {
+    let [rows, cols] = gradient.shape();
+    let [rows, cols] = if replica.dim == 0 { [replica.len, cols] } else { [rows, replica.len] };
+    let mut part = Tensor::empty(gradient.device(), Category::Buffers, rows, cols);
+    let device = gradient.device().clone();
+    device.copy(part.view_mut(), replica.of(gradient.view()));
+    holders.all_reduce(&mut part, Reduce::Sum)?;
+    device.copy(replica.of_mut(gradient.view_mut()), part.view());
+    Ok(())
 }
 
 /// `len` rows or columns of a matrix.

@@ -1,12 +1,14 @@
 //! A layer of a model: the usual one, or what a strategy builds in its place.
 //!
 //! The usual layers stay what they are, types that the compiler sees through. Only a strategy's own are behind a
-//! pointer, with what they keep: a model need not name every layer that anyone may ever write.
+//! pointer, with what they keep: a model need not name every layer that anyone may ever write. Either way a profile is
+//! told here whose time it is.
 use crate::ops::{Split, Stream, join};
 use crate::strategy::{self, Strategy};
 use crate::{Builder, ColumnLinear, Cx, Error, Layer, Norm, Param, Result, RowLinear, norm};
 use kernels::Kernels;
 use std::any::Any;
+use tensor::Pass;
 
 /// A layer that takes and gives what `L` does, whichever it is.
 pub type Other<D, L> = Box<dyn Behind<D, <L as Layer<D>>::In, <L as Layer<D>>::Out>>;
@@ -71,12 +73,15 @@ where
     }
 }
 
-/// The usual layer `L`, or another in its place.
-pub enum Part<D: Kernels, L: Layer<D>> {
-    /// `L` itself.
+/// The usual layer `L`, or another in its place, with its name.
+pub struct Part<D: Kernels, L: Layer<D>> {
+    name: String,
+    layer: Which<D, L>,
+}
+
+enum Which<D: Kernels, L: Layer<D>> {
     Usual(L),
-    /// A strategy's own, with its name.
-    Other(Other<D, L>, String),
+    Other(Other<D, L>), // a strategy's own
 }
 
 /// What one or the other keeps.
@@ -101,12 +106,13 @@ impl<D: Kernels, L: Layer<D>> Layer<D> for Part<D, L> {
     type Pending = Held<L::Pending>;
 
     fn forward(&self, cx: &Cx<D>, x: L::In) -> Result<(L::Out, Self::Saved)> {
-        Ok(match self {
-            Part::Usual(layer) => {
+        let _layer = cx.layer(&self.name, Pass::Forward);
+        Ok(match &self.layer {
+            Which::Usual(layer) => {
                 let (y, saved) = layer.forward(cx, x)?;
                 (y, Held::Usual(saved))
             }
-            Part::Other(layer, _) => {
+            Which::Other(layer) => {
                 let (y, saved) = layer.forward(cx, x)?;
                 (y, Held::Other(saved))
             }
@@ -119,12 +125,13 @@ impl<D: Kernels, L: Layer<D>> Layer<D> for Part<D, L> {
         saved: Self::Saved,
         dy: L::Out,
     ) -> Result<(L::In, Self::Pending)> {
-        Ok(match (self, saved) {
-            (Part::Usual(layer), Held::Usual(saved)) => {
+        let _layer = cx.layer(&self.name, Pass::Backward);
+        Ok(match (&mut self.layer, saved) {
+            (Which::Usual(layer), Held::Usual(saved)) => {
                 let (dx, pending) = layer.backward_input(cx, saved, dy)?;
                 (dx, Held::Usual(pending))
             }
-            (Part::Other(layer, _), Held::Other(saved)) => {
+            (Which::Other(layer), Held::Other(saved)) => {
                 let (dx, pending) = layer.backward_input(cx, saved, dy)?;
                 (dx, Held::Other(pending))
             }
@@ -133,25 +140,27 @@ impl<D: Kernels, L: Layer<D>> Layer<D> for Part<D, L> {
     }
 
     fn backward_weight(&mut self, cx: &Cx<D>, pending: Self::Pending) -> Result<()> {
-        match (self, pending) {
-            (Part::Usual(layer), Held::Usual(pending)) => layer.backward_weight(cx, pending),
-            (Part::Other(layer, _), Held::Other(pending)) => layer.backward_weight(cx, pending),
+        let _layer = cx.layer(&self.name, Pass::Backward);
+        match (&mut self.layer, pending) {
+            (Which::Usual(layer), Held::Usual(pending)) => layer.backward_weight(cx, pending),
+            (Which::Other(layer), Held::Other(pending)) => layer.backward_weight(cx, pending),
             _ => panic!("{MIXED}"),
         }
     }
 
     fn backward(&mut self, cx: &Cx<D>, saved: Self::Saved, dy: L::Out) -> Result<L::In> {
-        match (self, saved) {
-            (Part::Usual(layer), Held::Usual(saved)) => layer.backward(cx, saved, dy),
-            (Part::Other(layer, _), Held::Other(saved)) => layer.backward(cx, saved, dy),
+        let _layer = cx.layer(&self.name, Pass::Backward);
+        match (&mut self.layer, saved) {
+            (Which::Usual(layer), Held::Usual(saved)) => layer.backward(cx, saved, dy),
+            (Which::Other(layer), Held::Other(saved)) => layer.backward(cx, saved, dy),
             _ => panic!("{MIXED}"),
         }
     }
 
     fn params<'a>(&'a mut self, into: &mut Vec<&'a mut Param<D>>) {
-        match self {
-            Part::Usual(layer) => layer.params(into),
-            Part::Other(layer, _) => layer.params(into),
+        match &mut self.layer {
+            Which::Usual(layer) => layer.params(into),
+            Which::Other(layer) => layer.params(into),
         }
     }
 }
@@ -167,9 +176,11 @@ impl<D: Kernels> Part<D, ColumnLinear<D>> {
         saved: Of<D, ColumnLinear<D>>,
         dy: Split<D>,
     ) -> Result<()> {
-        match (self, saved) {
-            (Part::Usual(layer), Held::Usual(x)) => Layer::backward_weight(layer, cx, (x.open(), dy)),
-            (layer, saved) => Layer::backward(layer, cx, saved, dy).map(drop),
+        let _layer = cx.layer(&self.name, Pass::Backward);
+        match (&mut self.layer, saved) {
+            (Which::Usual(layer), Held::Usual(x)) => Layer::backward_weight(layer, cx, (x.open(), dy)),
+            (Which::Other(layer), Held::Other(saved)) => layer.backward(cx, saved, dy).map(drop),
+            _ => panic!("{MIXED}"),
         }
     }
 }
@@ -186,15 +197,16 @@ impl<D: Kernels> Part<D, Norm<D>> {
         dy: &Stream<D>,
         skip: Option<&Stream<D>>,
     ) -> Result<Stream<D>> {
-        let (dx, name) = match (self, saved) {
-            (Part::Usual(norm), Held::Usual(saved)) => (norm.backward_onto(saved, dy, skip)?, norm.name()),
-            (Part::Other(norm, name), Held::Other(saved)) => {
+        let _layer = cx.layer(&self.name, Pass::Backward);
+        let dx = match (&mut self.layer, saved) {
+            (Which::Usual(norm), Held::Usual(saved)) => norm.backward_onto(saved, dy, skip)?,
+            (Which::Other(norm), Held::Other(saved)) => {
                 let dx = norm.backward(cx, saved, dy.clone())?;
-                (if let Some(skip) = skip { join(dx, skip) } else { dx }, &**name)
+                if let Some(skip) = skip { join(dx, skip) } else { dx }
             }
             _ => panic!("{MIXED}"),
         };
-        cx.saw_gradient(name, "in", |_| Ok(dx.seen()))?;
+        cx.saw_gradient(&self.name, "in", |_| Ok(dx.seen()))?;
         Ok(dx)
     }
 }
@@ -240,13 +252,14 @@ impl<D: Kernels> Builder<'_, D> {
             }
             built = Some((layer, by));
         }
-        match built {
+        let layer = match built {
             Some((layer, by)) => {
                 self.built.borrow_mut().push((name.to_string(), by));
-                Ok(Part::Other(layer, name.to_string()))
+                Which::Other(layer)
             }
-            None => usual().map(Part::Usual),
-        }
+            None => Which::Usual(usual()?),
+        };
+        Ok(Part { name: name.to_string(), layer })
     }
 }
 
@@ -257,7 +270,7 @@ mod tests {
     use crate::strategy::{About, Column, Key, Row};
     use crate::{Activations, FeedForward, Mlp, NormKind, Record, Residual};
     use comm::{Axis, Mesh, Op};
-    use tensor::{Category, Cpu, F61, Scalar, Tensor};
+    use tensor::{Category, Cpu, F61, Scalar, Tensor, Work};
 
     /// The usual layers, from behind a pointer.
     struct Own;
@@ -340,8 +353,8 @@ mod tests {
         proves_in_regions(&Feed);
     }
 
-    /// Kills: a gradient that a record has without what went around the norm; a layer that shows itself under another
-    /// name, or not at all, behind a pointer.
+    /// Kills: a gradient that a record has without what went around the norm; a layer that shows itself, or is
+    /// profiled, under another name, or not at all, behind a pointer.
     #[test]
     fn layers_behind_a_pointer_are_recorded_as_the_usual_ones() {
         let _key = tensor::Key(1).enter();
@@ -352,7 +365,9 @@ mod tests {
             let mlp = Mlp::shard(&at, Axis::Tp, "mlp", FeedForward::SwiGlu, [D, F], true).unwrap();
             let mut layer = Residual::around("mlp", at.norm(&norm).unwrap(), mlp, 0.0);
             let record = Record::new(&mesh);
-            let cx = Cx::train(0, &[3], 1).recorded(Some(record.clone()));
+            let cx = Cx::train(0, [3], 1).recorded(Some(record.clone())).profiled(&device);
+            let profile = tensor::Device::profile(&device).unwrap();
+            profile.begin(0);
             let x = |from: u64| {
                 let number = move |i| F61::new(from + 7 * i as u64);
                 Stream::from(Tensor::from_fn(&device, Category::Activations, 3, D, number))
@@ -360,11 +375,14 @@ mod tests {
             let (_, saved) = Layer::forward(&layer, &cx, x(3)).unwrap();
             let dx = Layer::backward(&mut layer, &cx, saved, x(11)).unwrap();
             let seen = Activations::whole(vec![record.take()]);
-            (dx.gather(mesh.group(Axis::Tp)).unwrap().read().unwrap(), seen)
+            let layer = |work: &Work| matches!(work, Work::Layer { .. });
+            let layers: Vec<_> = profile.end().into_iter().map(|w| w.work).filter(layer).collect();
+            (dx.gather(mesh.group(Axis::Tp)).unwrap().read().unwrap(), seen, layers)
         };
         let (usual, own) = (seen(vec![]), seen(vec![&Own]));
         assert_eq!(usual, own);
-        let (dx, seen) = own;
+        let (dx, seen, layers) = own;
+        assert_eq!(layers.len(), 8, "four layers, forth and back: {layers:?}");
         let (name, rows) = seen.last().unwrap();
         assert_eq!((name.as_str(), rows.values().flatten().copied().collect()), ("gradient of gain.in", dx));
     }

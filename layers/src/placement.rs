@@ -3,7 +3,7 @@
 use crate::{Error, Result};
 use comm::{Axis, Mesh};
 use kernels::Kernels;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use tensor::{Category, Scalar, Tensor};
 
 /// How a parameter lies along one mesh axis.
@@ -85,9 +85,10 @@ impl Placement {
         let Placed::Split { sections, .. } = self.along(axis) else { return false };
         sections.iter().any(|s| matches!(s.pieces, Pieces::Shared(_)))
     }
-    /// Axes along which ranks hold different numbers.
-    pub fn different(&self) -> BTreeSet<Axis> {
-        self.0.iter().filter(|(_, p)| matches!(p, Placed::Split { .. })).map(|(axis, _)| *axis).collect()
+    /// Axes along which ranks hold different numbers: bit `1 << axis` of each.
+    pub(crate) fn different(&self) -> usize {
+        let split = self.0.iter().filter(|(_, p)| matches!(p, Placed::Split { .. }));
+        split.fold(0, |axes, (axis, _)| axes | 1 << *axis as usize)
     }
     /// The cuts, outermost axis first, and the shape of this rank's share.
     ///

@@ -35,7 +35,7 @@ fn gradients(
         cuts.windows(2).map(|c| Chunk::part(&at, shape, c[0]..c[1])).collect::<Result<Vec<_>, _>>()?;
     let mut trace = Vec::new();
     let tokens = LENGTHS.concat().iter().sum();
-    let all: Vec<_> = LENGTHS.iter().enumerate().map(|(m, lengths)| Cx::train(m, lengths, tokens)).collect();
+    let all: Vec<_> = LENGTHS.iter().enumerate().map(|(m, lengths)| Cx::train(m, *lengths, tokens)).collect();
     for cx in &all {
         let mut x = Some(Input::Tokens(ids(device, cx.rows(), cx.microbatch())));
         for part in &mut parts {
@@ -109,7 +109,7 @@ fn a_microbatch_in_flight_is_not_overwritten() {
             let at = Builder::new(&device, &mesh, &Random { seed: 1 });
             let mut model = Chunk::whole(&at, &SHAPE)?;
             for _ in 0..2 {
-                let cx = Cx::train(4, &[2], 2);
+                let cx = Cx::train(4, [2], 2);
                 model.forward(&cx, Input::Tokens(ids(&device, 2, 0)), Some(ids(&device, 2, 1)))?;
             }
             Ok::<_, Error>(())
@@ -136,8 +136,8 @@ fn decoding_equals_the_whole_forward_bit_for_bit() {
             let mut model = Chunk::whole(&at, &SHAPE)?;
             let feed = |ids: Vec<u32>| Ids::new(&device, &ids, v).unwrap();
             let whole = feed([text(0, lengths[0]), text(1, lengths[1])].concat());
-            let whole = model.logits(&Cx::infer(&lengths), whole, true)?.read().unwrap();
-            let (mut cx, mut done) = (Cx::infer(&steps[0]).with_cache(7), [0, 0]);
+            let whole = model.logits(&Cx::infer(lengths), whole, true)?.read().unwrap();
+            let (mut cx, mut done) = (Cx::infer(steps[0]).with_cache(7), [0, 0]);
             for (i, step) in steps.iter().enumerate() {
                 if i > 0 {
                     cx.advance(step);
@@ -169,7 +169,7 @@ fn the_ledger_shows_two_all_reduces_a_block_each_way() {
         let all = world.run(|device: Cpu<f32>, mesh| {
             let at = Builder::new(&device, &mesh, &Random { seed: 1 });
             let mut model = Chunk::whole(&at, shape)?;
-            let (cx, ids) = (Cx::train(0, &[3], 3), Ids::new(&device, &[1, 2, 3], shape.vocabulary)?);
+            let (cx, ids) = (Cx::train(0, [3], 3), Ids::new(&device, &[1, 2, 3], shape.vocabulary)?);
             let forward = mesh.ledger();
             model.forward(&cx, Input::Tokens(ids.clone()), Some(ids))?;
             let backward = mesh.ledger();
@@ -194,7 +194,7 @@ fn inference_keeps_nothing() {
         let at = Builder::new(&device, &mesh, &Random { seed: 1 });
         let mut model = Chunk::whole(&at, &Shape { blocks, ..SHAPE }).unwrap();
         device.meter().begin(Phase::Inference);
-        let cx = Cx::infer(&[3, 4]);
+        let cx = Cx::infer([3, 4]);
         let cx = if cached { cx.with_cache(16) } else { cx };
         model.logits(&cx, Ids::new(&device, &[0; 7], SHAPE.vocabulary).unwrap(), true).unwrap();
         let peaks = device.meter().peaks(Phase::Inference);
@@ -214,7 +214,7 @@ fn operations_are_those_of_the_equations() {
     let (device, mesh) = (Meta::<Cpu<f32>>::default(), Mesh::alone());
     let at = Builder::new(&device, &mesh, &Random { seed: 1 });
     let mut model = Chunk::whole(&at, &SHAPE).unwrap();
-    let (cx, ids) = (Cx::train(0, &[3, 2], 5), Ids::new(&device, &[0; 5], SHAPE.vocabulary).unwrap());
+    let (cx, ids) = (Cx::train(0, [3, 2], 5), Ids::new(&device, &[0; 5], SHAPE.vocabulary).unwrap());
     model.forward(&cx, Input::Tokens(ids.clone()), Some(ids)).unwrap();
     let forward = device.meter().flops();
     model.backward(&cx, None).unwrap();
@@ -262,7 +262,7 @@ fn sequence_regions_keep_less_and_say_the_same_forward() {
         let at = if regions { at.in_regions() } else { at };
         let mut model = Chunk::whole(&at, &SHAPE).unwrap();
         device.meter().begin(Phase::Step);
-        let cx = Cx::train(0, &[tokens], tokens);
+        let cx = Cx::train(0, [tokens], tokens);
         let ids = Ids::new(&device, &vec![0; tokens], SHAPE.vocabulary).unwrap();
         let before = device.meter().now(Category::Activations);
         model.forward(&cx, Input::Tokens(ids.clone()), Some(ids)).unwrap();

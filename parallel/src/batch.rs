@@ -43,8 +43,8 @@ pub struct Share<'a> {
 
 impl Share<'_> {
     /// Tokens of each document.
-    pub fn lengths(&self) -> Vec<usize> {
-        self.sequences.iter().flat_map(|s| s.documents.iter().copied()).collect()
+    pub fn lengths(&self) -> impl Iterator<Item = usize> {
+        self.sequences.iter().flat_map(|s| s.documents.iter().copied())
     }
 }
 
@@ -205,7 +205,7 @@ mod tests {
         let firsts = |ranks| -> Vec<(usize, Vec<usize>)> {
             let shares = (0..2).flat_map(|m| (0..ranks).map(move |r| (m, r)));
             let share = |(m, r)| batch.share(m, r, ranks).unwrap();
-            shares.map(|at| (share(at).first, share(at).lengths())).collect()
+            shares.map(|at| (share(at).first, share(at).lengths().collect())).collect()
         };
         assert_eq!(firsts(1), [(0, vec![1, 1]), (2, vec![2, 3, 1, 1])]);
         assert_eq!(firsts(2), [(0, vec![1]), (1, vec![1]), (2, vec![2, 3]), (4, vec![1, 1])]);

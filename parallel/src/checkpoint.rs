@@ -117,7 +117,6 @@ pub fn restore_optimizer<D: Kernels>(
     file: &File,
     optimizer: &mut Optimizer<D>,
     params: &[&mut Param<D>],
-    mesh: &Mesh<D>,
 ) -> Result<()> {
     let noted = |key: &str| {
         let missing = || Error::File(format!("{path}: no {key:?} is noted in the file"));
@@ -132,7 +131,7 @@ pub fn restore_optimizer<D: Kernels>(
     let entries = moments(optimizer.kind(), steps, params);
     let stored = Stored::new(file.clone(), entries, |_| false)?;
     let draw = layers::Draw { mean: 0.0, std: 0.0 };
-    optimizer.restore(steps, params, mesh, |param, which| {
+    optimizer.restore(steps, params, |param, which| {
         let name = format!("{}.{}", MOMENTS[which], param.name());
         <Stored as Values<<D as Device>::Elem>>::of(&stored, &name, param.shape(), draw)
     })?;

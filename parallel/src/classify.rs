@@ -8,11 +8,12 @@
 //! As in `trainer.rs`, a step is cut into microbatches first and each is dealt then; each gradient is summed over the
 //! data axis once a step. A data rank may be dealt no example: its addends are 0. Logits are put together from the
 //! tensor ranks where accuracy is asked for, and nowhere else.
-use crate::trainer::{finish, sum};
-use crate::{Report, Result, deal};
+use crate::trainer::{Ending, sum};
+use crate::{Report, Result, STEP, deal};
 use comm::{Axis, Mesh, Reduce};
 use kernels::Kernels;
 use layers::{Builder, Classifier, Cx, Kind, Optimizer};
+use std::iter::repeat_n;
 use std::ops::Range;
 use tensor::{Category, Ids, Real, Scalar, Tensor};
 
@@ -28,11 +29,11 @@ pub struct Examples<E> {
 /// A classifier with its optimizer, on this rank.
 pub struct ClassifierTrainer<D: Kernels> {
     device: D,
-    mesh: Mesh<D>,
     features: usize,
     classes: usize,
     model: Classifier<D>,
-    optimizer: Optimizer<D>,
+    ending: Ending<D>,
+    spare: Cx<D>, // of a microbatch that is back: the next one's is made in its memory
 }
 
 impl<D: Kernels> ClassifierTrainer<D> {
@@ -42,9 +43,9 @@ impl<D: Kernels> ClassifierTrainer<D> {
     /// If the ranks do not fit the sizes, or there are no such values.
     pub fn new(at: &Builder<D>, sizes: &[usize], optimizer: (Kind, Option<f64>)) -> Result<Self> {
         let model = Classifier::shard(at, Axis::Tp, sizes)?;
-        let optimizer = Optimizer::new(optimizer.0, optimizer.1);
-        let (device, mesh) = (at.device.clone(), at.mesh.clone());
-        Ok(Self { device, mesh, features: sizes[0], classes: sizes[sizes.len() - 1], model, optimizer })
+        let (device, ending, spare) = (at.device.clone(), Ending::new(at.mesh, optimizer), Cx::default());
+        let (features, classes) = (sizes[0], sizes[sizes.len() - 1]);
+        Ok(Self { device, features, classes, model, ending, spare })
     }
     /// One step on microbatches that every rank is given whole: their mean loss and the norm², on every rank.
     ///
@@ -54,22 +55,27 @@ impl<D: Kernels> ClassifierTrainer<D> {
     /// # Panics
     /// If there is no microbatch, or one has not as many rows as labels.
     pub fn step(&mut self, microbatches: &[Examples<D::Elem>], lr: f64) -> Result<Report<D>> {
-        let _span = self.mesh.span(format_args!("step {}", self.optimizer.steps() + 1));
+        let _span = self.ending.mesh.span(format_args!("{STEP}{}", self.ending.optimizer.steps() + 1));
         let all = microbatches.iter().map(|m| m.labels.len()).sum();
         let (mut loss, mut first) = (None, 0);
         for (microbatch, examples) in microbatches.iter().enumerate() {
             let mine = self.deal(examples.labels.len());
-            let cx = Cx::train(microbatch, &vec![1; mine.len()], all).numbered_from(first + mine.start);
+            let cx = std::mem::take(&mut self.spare)
+                .then_train(microbatch, repeat_n(1, mine.len()), all)
+                .numbered_from(first + mine.start)
+                .profiled(&self.device);
             let labels = Ids::targets(&self.device, &examples.labels[mine.clone()], self.classes)?;
-            let span = self.mesh.span(format_args!("forward {microbatch}"));
+            let span = self.ending.mesh.span(format_args!("forward {microbatch}"));
             let addend = self.model.forward(&cx, self.rows(examples, mine), labels)?;
             drop(span);
-            let _span = self.mesh.span(format_args!("backward {microbatch}"));
+            let span = self.ending.mesh.span(format_args!("backward {microbatch}"));
             self.model.backward(&cx)?;
+            drop(span);
+            self.spare = cx;
             loss = Some(sum(loss, addend));
             first += examples.labels.len();
         }
-        finish(loss, self.model.params(), &mut self.optimizer, &self.mesh, lr)
+        self.ending.finish(loss, |params| self.model.list(params), lr)
     }
     /// Logits `[B, classes]` of all examples, the same on every rank: nothing is dealt.
     ///
@@ -77,7 +83,7 @@ impl<D: Kernels> ClassifierTrainer<D> {
     /// If ranks do not meet.
     pub fn logits(&self, examples: &Examples<D::Elem>) -> Result<Tensor<D>> {
         let rows = 0..examples.labels.len();
-        Ok(self.model.logits(&Cx::infer(&vec![1; rows.len()]), self.rows(examples, rows))?)
+        Ok(self.model.logits(&Cx::infer(repeat_n(1, rows.len())), self.rows(examples, rows))?)
     }
     /// How many examples have their label's logit as the largest, the same on every rank; of equal ones the first
     /// counts. All are judged at once: hand them over some thousand at a time.
@@ -89,19 +95,19 @@ impl<D: Kernels> ClassifierTrainer<D> {
         D::Elem: Real,
     {
         let mine = self.deal(examples.labels.len());
-        let cx = Cx::infer(&vec![1; mine.len()]);
+        let cx = Cx::infer(repeat_n(1, mine.len()));
         let logits = self.model.logits(&cx, self.rows(examples, mine.clone()))?;
         let logits = logits.read().expect("a device with values");
         let rows = logits.chunks(self.classes).zip(&examples.labels[mine]);
         let right = rows.filter(|(row, label)| largest(row) == **label as usize).count();
         let right = D::Elem::from_usize(right);
         let mut sum = Tensor::from_fn(&self.device, Category::Buffers, 1, 1, |_| right);
-        self.mesh.group(Axis::Dp).named("correct").all_reduce(&mut sum, Reduce::Sum)?;
+        self.ending.mesh.group(Axis::Dp).named("correct").all_reduce(&mut sum, Reduce::Sum)?;
         Ok(sum.read().expect("a device with values")[0].to_f64() as usize)
     }
     /// This data rank's part of so many examples.
     fn deal(&self, all: usize) -> Range<usize> {
-        let data = self.mesh.group(Axis::Dp);
+        let data = self.ending.mesh.group(Axis::Dp);
         deal(all, data.rank(), data.size())
     }
     /// `X` of these examples.
@@ -113,7 +119,7 @@ impl<D: Kernels> ClassifierTrainer<D> {
     }
     /// Model and optimizer, for saving them.
     pub fn parts(&mut self) -> (&mut Classifier<D>, &mut Optimizer<D>, &Mesh<D>) {
-        (&mut self.model, &mut self.optimizer, &self.mesh)
+        (&mut self.model, &mut self.ending.optimizer, &self.ending.mesh)
     }
 }
 

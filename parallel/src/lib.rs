@@ -20,6 +20,9 @@ pub use classify::{ClassifierTrainer, Examples};
 pub use stored::{Entry, Orientation, Stored, StoredError};
 pub use trainer::{Report, Trainer};
 
+/// How the names of steps begin in a trace; their numbers follow.
+pub const STEP: &str = "step ";
+
 /// What can go wrong around the layers.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum Error {

@@ -10,8 +10,8 @@
 //!
 //! Source: Li et al., "PyTorch distributed", §3, arXiv:2006.15704 (replicas); Huang et al., "GPipe", §2.2,
 //! arXiv:1811.06965 (accumulation over microbatches).
-use crate::{Batch, Result, Sequence, Share};
-use comm::{Axis, Mesh};
+use crate::{Batch, Result, STEP, Share};
+use comm::{Axis, Group, Mesh};
 use kernels::Kernels;
 use layers::ops::Partial;
 use layers::{Builder, Chunk, Cx, Input, Kind, Optimizer, Output, Param, Record, Shape};
@@ -20,12 +20,12 @@ use tensor::{Ids, Tensor};
 /// A model with its optimizer, on this rank.
 pub struct Trainer<D: Kernels> {
     device: D,
-    mesh: Mesh<D>,
     vocabulary: usize,
     model: Chunk<D>,
-    optimizer: Optimizer<D>,
+    ending: Ending<D>,
     seed: u64,
     record: Option<Record<D>>,
+    spare: Cx<D>, // of a microbatch that is back: the next one's is made in its memory
 }
 
 /// What a step gives, still on the device; the same on every rank.
@@ -43,9 +43,9 @@ impl<D: Kernels> Trainer<D> {
     /// If the ranks do not fit the shape, or there are no such values.
     pub fn new(at: &Builder<D>, shape: &Shape, optimizer: (Kind, Option<f64>)) -> Result<Self> {
         let model = Chunk::whole(at, shape)?;
-        let optimizer = Optimizer::new(optimizer.0, optimizer.1);
-        let (device, mesh) = (at.device.clone(), at.mesh.clone());
-        Ok(Self { device, mesh, vocabulary: shape.vocabulary, model, optimizer, seed: 0, record: None })
+        let (device, ending) = (at.device.clone(), Ending::new(at.mesh, optimizer));
+        let (vocabulary, spare) = (shape.vocabulary, Cx::default());
+        Ok(Self { device, vocabulary, model, ending, seed: 0, record: None, spare })
     }
     /// The same, drawing dropout from this seed.
     #[must_use]
@@ -62,39 +62,43 @@ impl<D: Kernels> Trainer<D> {
     /// # Errors
     /// If the batch cannot be dealt, an id is outside the vocabulary, or ranks do not meet.
     pub fn step(&mut self, batch: &Batch, lr: f64) -> Result<Report<D>> {
-        let _span = self.mesh.span(format_args!("step {}", self.optimizer.steps() + 1));
+        let _span = self.ending.mesh.span(format_args!("{STEP}{}", self.ending.optimizer.steps() + 1));
         let mut loss = None;
         for microbatch in 0..batch.microbatches().len() {
             loss = Some(sum(loss, self.microbatch(batch, microbatch)?));
         }
-        finish(loss, self.model.params(), &mut self.optimizer, &self.mesh, lr)
+        self.ending.finish(loss, |params| self.model.list(params), lr)
     }
     /// The mean loss of a batch, in nats, without learning from it; the same on every rank.
     ///
     /// # Errors
     /// As [`step`](Self::step).
     pub fn evaluate(&mut self, batch: &Batch) -> Result<Tensor<D>> {
-        let _span = self.mesh.span("evaluate");
+        let _span = self.ending.mesh.span("evaluate");
         let mut loss = None;
         for microbatch in 0..batch.microbatches().len() {
             let (share, ids, targets) = self.share(batch, microbatch)?;
-            let cx = Cx::infer(&share.lengths()).averaged_over(batch.counted());
+            let cx = Cx::infer(share.lengths()).averaged_over(batch.counted());
             loss = Some(sum(loss, self.forward(&cx, ids, targets)?));
         }
-        total(loss, &self.mesh)
+        self.ending.total(loss)
     }
     /// Forward and backward of one microbatch: its share of the loss, an addend on each data rank.
     fn microbatch(&mut self, batch: &Batch, microbatch: usize) -> Result<Partial<D>> {
         let (share, ids, targets) = self.share(batch, microbatch)?;
-        let cx = Cx::train(microbatch, &share.lengths(), batch.counted())
+        let cx = std::mem::take(&mut self.spare)
+            .then_train(microbatch, share.lengths(), batch.counted())
             .numbered_from(share.first)
-            .dropping(self.seed, self.optimizer.steps())
+            .dropping(self.seed, self.ending.optimizer.steps())
+            .profiled(&self.device)
             .recorded(self.record.clone());
-        let span = self.mesh.span(format_args!("forward {microbatch}"));
+        let span = self.ending.mesh.span(format_args!("forward {microbatch}"));
         let loss = self.forward(&cx, ids, targets)?;
         drop(span);
-        let _span = self.mesh.span(format_args!("backward {microbatch}"));
+        let span = self.ending.mesh.span(format_args!("backward {microbatch}"));
         self.model.backward(&cx, None)?;
+        drop(span);
+        self.spare = cx.recorded(None);
         Ok(loss)
     }
     fn forward(&mut self, cx: &Cx<D>, ids: Ids<D>, targets: Ids<D>) -> Result<Partial<D>> {
@@ -105,13 +109,11 @@ impl<D: Kernels> Trainer<D> {
     }
     /// This data rank's part of a microbatch, its ids and targets.
     fn share<'a>(&self, batch: &'a Batch, microbatch: usize) -> Result<(Share<'a>, Ids<D>, Ids<D>)> {
-        let data = self.mesh.group(Axis::Dp);
+        let data = self.ending.mesh.group(Axis::Dp);
         let share = batch.share(microbatch, data.rank(), data.size())?;
-        let all = |of: fn(&Sequence) -> &Vec<u32>| -> Vec<u32> {
-            share.sequences.iter().flat_map(of).copied().collect()
-        };
-        let ids = Ids::new(&self.device, &all(|s| &s.ids), self.vocabulary)?;
-        let targets = Ids::targets(&self.device, &all(|s| &s.targets), self.vocabulary)?;
+        let sequences = share.sequences.iter();
+        let ids = Ids::new(&self.device, sequences.clone().flat_map(|s| &s.ids), self.vocabulary)?;
+        let targets = Ids::targets(&self.device, sequences.flat_map(|s| &s.targets), self.vocabulary)?;
         Ok((share, ids, targets))
     }
     /// The model.
@@ -120,31 +122,57 @@ impl<D: Kernels> Trainer<D> {
     }
     /// Model and optimizer, for saving and restoring them.
     pub fn parts(&mut self) -> (&mut Chunk<D>, &mut Optimizer<D>, &Mesh<D>) {
-        (&mut self.model, &mut self.optimizer, &self.mesh)
+        (&mut self.model, &mut self.ending.optimizer, &self.ending.mesh)
     }
 }
 
-/// The loss over all data ranks.
-fn total<D: Kernels>(loss: Option<Partial<D>>, mesh: &Mesh<D>) -> Result<Tensor<D>> {
-    Ok(loss.expect("a batch has a microbatch").all_reduce(&mesh.group(Axis::Dp).named("loss"))?)
+/// What a trainer has besides its model, and how a step ends, whatever the model.
+pub(crate) struct Ending<D: Kernels> {
+    pub(crate) mesh: Mesh<D>,
+    pub(crate) optimizer: Optimizer<D>,
+    loss: Group<D>,                   // the data ranks, as the loss meets them
+    room: Vec<&'static mut Param<D>>, // for the list of parameters; empty between steps
 }
 
-/// The end of a step, when all microbatches are there and back: loss and gradients summed, weights changed.
-pub(crate) fn finish<D: Kernels>(
-    loss: Option<Partial<D>>,
-    mut params: Vec<&mut Param<D>>,
-    optimizer: &mut Optimizer<D>,
-    mesh: &Mesh<D>,
-    lr: f64,
-) -> Result<Report<D>> {
-    let span = mesh.span("sync gradients");
-    let loss = total(loss, mesh)?;
-    for param in &mut params {
-        param.sync(mesh)?;
+impl<D: Kernels> Ending<D> {
+    pub(crate) fn new(mesh: &Mesh<D>, (kind, clip): (Kind, Option<f64>)) -> Self {
+        let loss = mesh.group(Axis::Dp).named("loss");
+        Self { mesh: mesh.clone(), optimizer: Optimizer::new(kind, clip), loss, room: Vec::new() }
     }
-    drop(span);
-    let _span = mesh.span("optimizer");
-    Ok(Report { loss, norm2: optimizer.step(&mut params, mesh, lr)? })
+    /// The loss over all data ranks.
+    pub(crate) fn total(&self, loss: Option<Partial<D>>) -> Result<Tensor<D>> {
+        Ok(loss.expect("a batch has a microbatch").all_reduce(&self.loss)?)
+    }
+    /// When all microbatches are there and back: loss and gradients summed, weights changed. `list` appends the model's
+    /// parameters.
+    pub(crate) fn finish<'a>(
+        &mut self,
+        loss: Option<Partial<D>>,
+        list: impl FnOnce(&mut Vec<&'a mut Param<D>>),
+        lr: f64,
+    ) -> Result<Report<D>>
+    where
+        D: 'a,
+    {
+        let mut params = std::mem::take(&mut self.room);
+        list(&mut params);
+        let span = self.mesh.span("sync gradients");
+        let loss = self.total(loss)?;
+        for param in &mut params {
+            param.sync(&self.mesh)?;
+        }
+        drop(span);
+        let _span = self.mesh.span("optimizer");
+        let norm2 = self.optimizer.step(&mut params, &self.mesh, lr)?;
+        self.room = emptied(params);
+        Ok(Report { loss, norm2 })
+    }
+}
+
+/// A list without elements in the memory of another, whatever that one's elements may be borrowed from.
+fn emptied<'b, T>(mut list: Vec<&mut T>) -> Vec<&'b mut T> {
+    list.clear();
+    list.into_iter().map(|_| unreachable!("it is empty")).collect() // in place: that it is, is tested
 }
 
 pub(crate) fn sum<D: Kernels>(before: Option<Partial<D>>, addend: Partial<D>) -> Partial<D> {
@@ -157,6 +185,7 @@ pub(crate) fn sum<D: Kernels>(before: Option<Partial<D>>, addend: Partial<D>) ->
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Sequence;
     use comm::World;
     use kernels::Heads;
     use layers::Random;

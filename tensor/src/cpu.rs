@@ -1,20 +1,20 @@
-//! The host as a device: one rank's share of it, with a memory pool, a meter and a clock.
-use crate::clock::Clock;
+//! The host as a device: one rank's share of it, with a memory pool, a meter and a profile.
 use crate::device::Device;
 use crate::meter::Meter;
 use crate::pages::Buffer;
+use crate::pool::Pool;
+use crate::profile::Profile;
 use crate::scalar::Scalar;
 use crate::view::{View, ViewMut};
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 /// One rank's share of the host. Freed buffers are kept for reuse, so that a steady state takes no memory.
 pub struct Cpu<S: Scalar>(Arc<Rank<S>>);
 
 struct Rank<S: Scalar> {
     meter: Meter,
-    clock: Clock,
-    pool: Mutex<HashMap<usize, Vec<Buffer<S>>>>,
+    profile: Profile,
+    pool: Pool<Cpu<S>>,
 }
 
 impl<S: Scalar> Clone for Cpu<S> {
@@ -24,23 +24,8 @@ impl<S: Scalar> Clone for Cpu<S> {
 }
 impl<S: Scalar> Default for Cpu<S> {
     fn default() -> Self {
-        Self(Arc::new(Rank { meter: Meter::default(), clock: Clock::default(), pool: Mutex::default() }))
+        Self(Arc::new(Rank { meter: Meter::default(), profile: Profile::default(), pool: Pool::default() }))
     }
-}
-impl<S: Scalar> Cpu<S> {
-    /// Time by kernel on this rank.
-    pub fn clock(&self) -> &Clock {
-        &self.0.clock
-    }
-}
-
-/// Small buffers come in sizes an eighth apart, so that lengths which grow token by token still find one.
-fn size_class(len: usize) -> usize {
-    const EXACT_FROM: usize = 1 << 18;
-    if !(16..EXACT_FROM).contains(&len) {
-        return len;
-    }
-    len.next_multiple_of(1 << (len.ilog2() - 3))
 }
 
 /// An address in a buffer.
@@ -66,24 +51,26 @@ impl<S: Scalar> Device for Cpu<S> {
     type Elem = S;
     type Ptr = At<S>;
     type Buffer = Buffer<S>;
-    type Index = Box<[u32]>;
-    fn alloc(&self, len: usize) -> Buffer<S> {
-        let class = size_class(len);
-        let mut pool = self.0.pool.lock().expect("nothing panics under this lock");
-        let reused = pool.get_mut(&class).and_then(Vec::pop);
-        drop(pool);
-        let mut buffer = reused.unwrap_or_else(|| {
-            self.0.meter.reserve(class * size_of::<S>());
-            Buffer::new(class)
-        });
-        if cfg!(debug_assertions) {
-            buffer.slice_mut().fill(S::NEG_INF); // a read before a write shows
+    type Index = Vec<u32>;
+    /// Small sizes are an eighth apart, so that lengths which grow token by token still find what rests.
+    fn room(len: usize) -> usize {
+        const EXACT_FROM: usize = 1 << 18;
+        if !(16..EXACT_FROM).contains(&len) {
+            return len;
         }
-        buffer
+        len.next_multiple_of(1 << (len.ilog2() - 3))
     }
-    fn free(&self, buffer: Buffer<S>) {
-        let mut pool = self.0.pool.lock().expect("nothing panics under this lock");
-        pool.entry(buffer.len()).or_default().push(buffer);
+    fn alloc(&self, size: usize) -> Buffer<S> {
+        Buffer::new(size)
+    }
+    fn alloc_index(&self, size: usize) -> Vec<u32> {
+        Vec::with_capacity(size)
+    }
+    fn pool(&self) -> &Pool<Self> {
+        &self.0.pool
+    }
+    fn poison(buffer: &mut Buffer<S>) {
+        buffer.slice_mut().fill(S::NEG_INF);
     }
     fn ptr(buffer: &Buffer<S>) -> At<S> {
         At(buffer.at())
@@ -96,14 +83,20 @@ impl<S: Scalar> Device for Cpu<S> {
             *x = f(i);
         }
     }
-    fn read(&self, buffer: &Buffer<S>, len: usize) -> Option<Vec<S>> {
-        Some(buffer.slice()[..len].to_vec())
+    fn read(&self, buffer: &Buffer<S>, len: usize, values: &mut Vec<S>) -> bool {
+        values.extend_from_slice(&buffer.slice()[..len]);
+        true
     }
-    fn index(&self, ids: &[u32]) -> Box<[u32]> {
-        ids.into()
+    fn index(index: &mut Vec<u32>, ids: &mut dyn Iterator<Item = u32>) {
+        index.clear();
+        index.extend(ids);
     }
     fn meter(&self) -> &Meter {
         &self.0.meter
+    }
+    #[inline]
+    fn profile(&self) -> Option<&Profile> {
+        Some(&self.0.profile)
     }
 }
 

@@ -1,30 +1,22 @@
 //! Token ids: a type of their own, on the device, checked once where they enter.
 use crate::device::Device;
 use crate::meter::Category;
-use std::sync::Arc;
+use crate::pool::{Owner, Tokens};
+use std::borrow::Borrow;
 
 /// A target that does not count: its row adds nothing to the loss, nor to the number of tokens it is a mean over.
 pub const IGNORED: u32 = u32::MAX;
 
 /// Token ids on a device, each below the vocabulary they were checked against. Clones share memory.
-pub struct Ids<D: Device>(Arc<Held<D>>);
-
-struct Held<D: Device> {
-    index: D::Index,
+pub struct Ids<D: Device> {
+    memory: Owner<D, Tokens>,
     len: usize,
     vocabulary: usize,
-    device: D,
-}
-
-impl<D: Device> Drop for Held<D> {
-    fn drop(&mut self) {
-        self.device.meter().release(Category::Buffers, self.len * 4);
-    }
 }
 
 impl<D: Device> Clone for Ids<D> {
     fn clone(&self) -> Self {
-        Self(self.0.clone())
+        Self { memory: self.memory.clone(), ..*self }
     }
 }
 
@@ -41,52 +33,62 @@ pub struct IdsError {
 }
 
 impl<D: Device> Ids<D> {
-    /// Puts ids on the device.
+    /// Puts ids on the device, from where they lie or come from.
     ///
     /// # Errors
     /// If one is not below `vocabulary`.
-    pub fn new(device: &D, ids: &[u32], vocabulary: usize) -> Result<Self, IdsError> {
+    pub fn new(
+        device: &D,
+        ids: impl IntoIterator<Item = impl Borrow<u32>> + Clone,
+        vocabulary: usize,
+    ) -> Result<Self, IdsError> {
         Self::checked(device, ids, vocabulary, |id| (id as usize) < vocabulary)
     }
     /// Puts targets on the device; [`IGNORED`] is one, too.
     ///
     /// # Errors
     /// If another is not below `vocabulary`.
-    pub fn targets(device: &D, ids: &[u32], vocabulary: usize) -> Result<Self, IdsError> {
+    pub fn targets(
+        device: &D,
+        ids: impl IntoIterator<Item = impl Borrow<u32>> + Clone,
+        vocabulary: usize,
+    ) -> Result<Self, IdsError> {
         Self::checked(device, ids, vocabulary, |id| id == IGNORED || (id as usize) < vocabulary)
     }
     fn checked(
         device: &D,
-        ids: &[u32],
+        ids: impl IntoIterator<Item = impl Borrow<u32>> + Clone,
         vocabulary: usize,
         may: impl Fn(u32) -> bool,
     ) -> Result<Self, IdsError> {
-        if let Some((at, &id)) = ids.iter().enumerate().find(|(_, id)| !may(**id)) {
+        let each = || ids.clone().into_iter().map(|id| *id.borrow());
+        if let Some((at, id)) = each().enumerate().find(|(_, id)| !may(*id)) {
             return Err(IdsError { id, at, vocabulary });
         }
-        device.meter().hold(Category::Buffers, ids.len() * 4);
-        let index = device.index(ids);
-        Ok(Self(Arc::new(Held { index, len: ids.len(), vocabulary, device: device.clone() })))
+        let len = each().count();
+        let mut memory = Owner::new(device, Category::Buffers, len);
+        D::index(memory.raw_mut().expect("the only owner"), &mut each());
+        Ok(Self { memory, len, vocabulary })
     }
     /// How many.
     pub fn len(&self) -> usize {
-        self.0.len
+        self.len
     }
     /// None at all.
     pub fn is_empty(&self) -> bool {
-        self.0.len == 0
+        self.len == 0
     }
     /// How many different ids there could be.
     pub fn vocabulary(&self) -> usize {
-        self.0.vocabulary
+        self.vocabulary
     }
     /// Where kernels read them.
     pub fn index(&self) -> &D::Index {
-        &self.0.index
+        self.memory.raw()
     }
     /// Where they lie.
     pub fn device(&self) -> &D {
-        &self.0.device
+        self.memory.device()
     }
 }
 

@@ -7,11 +7,11 @@
 //! | `rope.rs`, `dropout.rs` | how far positions turn features; which elements are dropped: what both sides must agree on |
 //! | `key.rs` | the random key of the field's opaque functions, set by a guard |
 //! | `device.rs`, `view.rs`, `matrix.rs`, `ids.rs` | a place with memory; windows into it; matrices and token ids that own it |
+//! | `pool.rs` | where their memory rests until it is used again |
 //! | `cpu.rs`, `pages.rs` | the host as such a place: one pool a rank |
-//! | `meter.rs`, `clock.rs` | bytes by category and phase, FLOPs; time by kernel |
+//! | `meter.rs`, `profile.rs` | bytes by category and phase, FLOPs; when each kernel and layer ran |
 //! | `files.rs` | files opened with clear errors, replaced whole or not at all |
 //! | `safetensors.rs` | weights in files: mapped for reading, replaced atomically in writing |
-mod clock;
 mod cpu;
 mod degree;
 mod device;
@@ -25,12 +25,13 @@ mod key;
 mod matrix;
 mod meter;
 mod pages;
+mod pool;
+mod profile;
 mod rope;
 pub mod safetensors;
 mod scalar;
 mod view;
 
-pub use clock::Clock;
 pub use cpu::{At, Cpu};
 pub use degree::{Degree, Function, Tally};
 pub use device::Device;
@@ -43,6 +44,8 @@ pub use key::{Key, KeyGuard};
 pub use matrix::Tensor;
 pub use meter::{Category, Meter, Peaks, Phase};
 pub use pages::Buffer;
+pub use pool::Pool;
+pub use profile::{Kind, LayerSpan, Pass, Profile, Work, Worked};
 pub use rope::{Rope, Scaling};
 pub use scalar::{Scalar, mix};
 pub use view::{View, ViewMut};

@@ -1,30 +1,15 @@
-//! A matrix of numbers on a device. Clones share memory; it is released, and unmetered, when the last one drops.
+//! A matrix of numbers on a device. Clones share memory; when the last one drops it is unmetered and rests in the
+//! device's pool.
 use crate::device::Device;
 use crate::meter::Category;
+use crate::pool::{Numbers, Owner};
 use crate::view::{View, ViewMut};
-use std::mem::{ManuallyDrop, size_of};
-use std::sync::Arc;
 
 /// A matrix `[rows, cols]` of numbers, row-major, that owns its memory together with its clones.
 pub struct Tensor<D: Device> {
-    memory: Arc<Memory<D>>,
+    memory: Owner<D, Numbers>,
     rows: usize,
     cols: usize,
-}
-
-struct Memory<D: Device> {
-    buffer: ManuallyDrop<D::Buffer>,
-    device: D,
-    category: Category,
-    bytes: usize,
-}
-
-impl<D: Device> Drop for Memory<D> {
-    fn drop(&mut self) {
-        self.device.meter().release(self.category, self.bytes);
-        // SAFETY: the buffer is taken once, here, and not used after.
-        self.device.free(unsafe { ManuallyDrop::take(&mut self.buffer) });
-    }
 }
 
 impl<D: Device> Clone for Tensor<D> {
@@ -41,10 +26,11 @@ impl<D: Device> Tensor<D> {
     /// If there are more bytes than an address can count.
     pub fn empty(device: &D, category: Category, rows: usize, cols: usize) -> Self {
         let len = rows.checked_mul(cols).expect("a size that fits");
-        let bytes = len.checked_mul(size_of::<D::Elem>()).expect("a size that fits");
-        device.meter().hold(category, bytes);
-        let buffer = ManuallyDrop::new(device.alloc(len));
-        Self { memory: Arc::new(Memory { buffer, device: device.clone(), category, bytes }), rows, cols }
+        let mut t = Self { memory: Owner::new(device, category, len), rows, cols };
+        if cfg!(debug_assertions) {
+            D::poison(t.buffer_mut()); // a read before a write shows
+        }
+        t
     }
     /// An activation on the same device.
     #[must_use]
@@ -82,11 +68,11 @@ impl<D: Device> Tensor<D> {
     }
     /// Whether another owner could see a change.
     pub fn is_shared(&self) -> bool {
-        Arc::strong_count(&self.memory) > 1
+        self.memory.is_shared()
     }
     /// Where it lies.
     pub fn device(&self) -> &D {
-        &self.memory.device
+        self.memory.device()
     }
     /// How many rows.
     pub fn rows(&self) -> usize {
@@ -110,7 +96,7 @@ impl<D: Device> Tensor<D> {
     }
     /// The whole matrix, to read.
     pub fn view(&self) -> View<'_, D> {
-        View::whole(D::ptr(&self.memory.buffer), self.rows, self.cols)
+        View::whole(D::ptr(self.memory.raw()), self.rows, self.cols)
     }
     /// The whole matrix, to write.
     ///
@@ -121,11 +107,18 @@ impl<D: Device> Tensor<D> {
         ViewMut::whole(D::ptr(self.buffer_mut()), rows, cols)
     }
     fn buffer_mut(&mut self) -> &mut D::Buffer {
-        &mut Arc::get_mut(&mut self.memory).expect("a shared tensor is not written").buffer
+        self.memory.raw_mut().expect("a shared tensor is not written")
     }
     /// The values, row-major; `None` on a device that has none.
     pub fn read(&self) -> Option<Vec<D::Elem>> {
-        self.device().read(&self.memory.buffer, self.len())
+        let mut values = Vec::new();
+        self.read_into(&mut values).then_some(values)
+    }
+    /// Puts the values, row-major, in place of what is in `values`; on a device that has none it says so, by `false`.
+    #[must_use]
+    pub fn read_into(&self, values: &mut Vec<D::Elem>) -> bool {
+        values.clear();
+        self.device().read(self.memory.raw(), self.len(), values)
     }
 }
 

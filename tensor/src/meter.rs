@@ -91,6 +91,9 @@ impl Meter {
     pub(crate) fn reserve(&self, bytes: usize) {
         self.reserved.fetch_add(bytes, Relaxed);
     }
+    pub(crate) fn unreserve(&self, bytes: usize) {
+        self.reserved.fetch_sub(bytes, Relaxed);
+    }
     /// Counts floating point operations (a multiply-add is two). For whoever calls kernels.
     pub fn work(&self, flops: usize) {
         self.flops.fetch_add(flops as u64, Relaxed);

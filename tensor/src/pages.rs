@@ -43,10 +43,6 @@ impl<S: Scalar> Buffer<S> {
         }
         Self { at, len }
     }
-    /// How many numbers.
-    pub(crate) fn len(&self) -> usize {
-        self.len
-    }
     /// Where they begin.
     pub(crate) fn at(&self) -> *mut S {
         self.at

@@ -300,7 +300,12 @@ impl Watch {
     /// Over ranks of no world.
     pub(super) fn alone(ranks: usize, limit: Duration) -> Self {
         let start = std::time::Instant::now();
-        Self::new((0..ranks).map(|rank| Arc::new(Record::new(rank, start, false))).collect(), limit)
+        Self::new(
+            (0..ranks)
+                .map(|rank| Arc::new(Record::new(rank, start, crate::record::Tells::Nothing)))
+                .collect(),
+            limit,
+        )
     }
 }
 

@@ -10,7 +10,7 @@ use crate::grid::Grid;
 use crate::link::Link;
 use crate::mesh::Mesh;
 use crate::mutants::{Mutated, Trial, Way};
-use crate::record::Record;
+use crate::record::{Record, Tells};
 use crate::trace::{Run, Trace};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Display};
@@ -189,7 +189,17 @@ impl World {
     }
     fn records(&self) -> Vec<Arc<Record>> {
         let start = self.trace.as_ref().map_or_else(Instant::now, |(trace, _)| trace.start());
-        (0..self.size()).map(|rank| Arc::new(Record::new(rank, start, self.trace.is_some()))).collect()
+        let tells = match &self.trace {
+            None => Tells::Nothing,
+            Some((trace, _)) => {
+                if trace.whole() {
+                    Tells::All
+                } else {
+                    Tells::Profiles
+                }
+            }
+        };
+        (0..self.size()).map(|rank| Arc::new(Record::new(rank, start, tells))).collect()
     }
     fn meshes<S: Scalar>(&self, watch: &Arc<Watch>) -> Vec<Mesh<Cpu<S>>> {
         let mut engines = BTreeMap::new();

@@ -28,7 +28,7 @@ pub use scale::L;
 
 use self::machine::Machine;
 use self::scale::Scale;
-use crate::{Error, Result};
+use crate::{Error, Layout, Network, Result};
 use serde::Serialize;
 
 /// What is to be measured, and how often.
@@ -90,6 +90,24 @@ pub fn bench(plan: &Plan, watch: &dyn Fn(&str)) -> Result<Vec<Figure>> {
         });
     }
     Ok(figures)
+}
+
+/// Training steps of shape L under a layout: those of which profiles are taken are in the network's trace.
+///
+/// # Errors
+/// If the ranks do not fit the shape, or one fails.
+pub fn profiled(layout: &Layout, network: &Network) -> Result<()> {
+    layout.fits(&L)?;
+    model::profiled(layout, network, &Scale::FULL)
+}
+
+/// GFLOP/s in f32 that a core can do while as many as there are ranks are at it.
+#[must_use]
+pub fn peak_gflops(ranks: usize) -> f64 {
+    let bound = vec![(machine::Probe::Peak { cores: machine::cores(ranks) }, 1e9)];
+    let mut machine = Machine::default();
+    machine.probe(&bound, &Scale::FULL);
+    1.0 / machine.least(&bound)
 }
 
 /// The figures in turns, and what bounds each.

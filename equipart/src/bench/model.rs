@@ -9,7 +9,7 @@ use super::scale::Scale;
 use crate::config::Architecture;
 use crate::generate::{self, Request};
 use crate::sampling::Sampling;
-use crate::{Config, Layout, Model, Network, Result, measure};
+use crate::{Config, Layout, Model, Network, Result, measure, profile};
 use comm::Mesh;
 use kernels::{Kernels, Meta};
 use layers::build::Element;
@@ -90,6 +90,21 @@ pub(super) fn seconds(pass: Pass, layout: &Layout, scale: &Scale) -> Result<f64>
         (0..=scale.tries).map(once).collect::<Result<Vec<_>>>()
     })?;
     Ok(least(&ranks))
+}
+
+/// Training steps under a layout, over a network whose trace is told of some of them.
+pub(super) fn profiled(layout: &Layout, network: &Network, scale: &Scale) -> Result<()> {
+    const STEPS: usize = 3;
+    let world = network.world(layout, "a training step of shape L")?;
+    world.run(|device: Cpu<f32>, mesh| {
+        let mut ready = Ready::new(Pass::Step, layout, &device, &mesh, scale)?;
+        for step in 0..profile::WARM + STEPS {
+            let _profile = profile::is_taken(step).then(|| mesh.profile(&device));
+            measure::work(&device, &mesh, Phase::Step, || ready.once(scale))?;
+        }
+        Ok::<_, crate::Error>(())
+    })?;
+    Ok(())
 }
 
 /// A pass takes at least as long as its products and its attention, by its price, at the peak of as many cores.

@@ -1,4 +1,5 @@
 //! The command that measures: bench.
+use super::profile::{self, ProfileArgs};
 use super::watch::Watch;
 use super::{out, show};
 use crate::Result;
@@ -23,9 +24,14 @@ pub(super) struct BenchArgs {
     /// Other programs' figures to compare with: lines of {"peer": "...", "name": "...", "value": ...}
     #[arg(long, value_name = "FILE")]
     peers: Option<PathBuf>,
+    #[command(flatten)]
+    profile: ProfileArgs,
 }
 
 pub(super) fn run(a: BenchArgs, json: bool) -> Result<bool> {
+    if a.profile.asked()? {
+        return profile::run(&a.profile, json);
+    }
     let peers = a.peers.as_deref().map(Peers::read).transpose()?;
     let plan = Plan { only: a.only, turns: a.turns, peers };
     let watch = Watch::spinner();

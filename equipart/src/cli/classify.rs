@@ -94,6 +94,7 @@ fn refuse(a: &TrainArgs) -> Result<()> {
         ("checkpoint-every", a.checkpoint_every.is_some()),
         ("stop-after", a.stop_after.is_some()),
         ("dump", a.dump.is_some()),
+        ("profile", a.profile),
     ];
     match given.iter().find(|(_, given)| *given) {
         Some((flag, _)) => {

@@ -1,13 +1,13 @@
 //! The command that learns: train.
 use super::args::{self, NumberName, TrainArgs};
 use super::watch::Watch;
-use super::{classify, config, corpus, show};
+use super::{classify, config, corpus, profile, show};
 use crate::settings;
 use crate::state::{self, State};
 use crate::text::Corpus;
 use crate::tokenizer::Tokens;
 use crate::train::{NO_CHECKPOINTS, Run, Source, StepLine};
-use crate::{Error, Model, Result, dump, ids};
+use crate::{Error, Model, Result, bench, dump, ids};
 use parallel::Sequence;
 
 /// What is learnt.
@@ -71,12 +71,13 @@ pub(super) fn run_train(a: TrainArgs, json: bool) -> Result<bool> {
         (None, Learnt::Ids(ids)) => a.settings_of_ids(ids),
     };
     let out = a.out.clone().or_else(|| a.resume.clone());
+    let network = a.network.network(out.as_deref())?;
     let run = Run {
         model,
         source,
         settings,
         layout: a.layout,
-        network: a.network.network(out.as_deref())?,
+        network: if a.profile { network.profiling() } else { network },
         out: out.clone(),
         resume,
         checkpoint_every: a.checkpoint_every.unwrap_or(100),
@@ -105,6 +106,10 @@ pub(super) fn run_train(a: TrainArgs, json: bool) -> Result<bool> {
     watch.done();
     if !json {
         show::finished(&finished, out.as_deref());
+    }
+    if a.profile {
+        let peak = (!truth).then(|| bench::peak_gflops(a.layout.ranks()));
+        profile::tell(&run.network, peak, json)?;
     }
     Ok(true)
 }

@@ -8,6 +8,7 @@ mod diff;
 mod judge;
 mod learn;
 mod out;
+mod profile;
 mod show;
 mod speak;
 mod strategies;

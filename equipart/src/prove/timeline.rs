@@ -71,13 +71,13 @@ pub(super) fn moments<D: Kernels>(
     for param in params.iter().rev() {
         let touched = all_of(said.iter().filter(|call| is_of(call, param.name())).cloned().collect());
         let name = format!("{prefix}gradient of {}", param.name());
-        all.push(Moment { name, elements: flat(param.gradient_elements(mesh)), touched });
+        all.push(Moment { name, elements: flat(param.gradient_elements()), touched });
     }
     let of_norm = said.iter().filter(|call| is_of(call, "norm2")).cloned().collect();
     all.push(number("norm²", &report.norm2, of_norm));
     for param in &mut params {
         let name = format!("{prefix}new {}", param.name());
-        all.push(Moment { name, elements: flat(param.elements(mesh)), touched: Vec::new() });
+        all.push(Moment { name, elements: flat(param.elements()), touched: Vec::new() });
     }
     all
 }

@@ -13,6 +13,7 @@ mod gemm_avx512;
 mod gemm_field;
 #[cfg(target_arch = "x86_64")]
 mod gemv_avx512;
+mod kernel;
 mod layer_norm;
 mod loss;
 pub mod machine;
@@ -29,30 +30,32 @@ pub use simd::widest;
 use crate::kernels::{
     Activation, AdamW, Attend, Causal, Heads, Kernels, LossTerms, Qkv, Slice, Softmax, Span, Write,
 };
-use tensor::{Cpu, Dropout, View, ViewMut};
+use kernel::Kernel;
+use tensor::{Cpu, Device, Dropout, Profile, View, ViewMut};
 
 type V<'a, S> = View<'a, Cpu<S>>;
 type M<'a, S> = ViewMut<'a, Cpu<S>>;
 
-/// Runs a kernel's body with the widest vectors the machine has, on the clock.
+/// Runs a kernel's body with the widest vectors the machine has; a profile that is being taken is told.
 #[inline]
-fn run<S: CpuScalar>(cpu: &Cpu<S>, name: &'static str, body: impl FnOnce()) {
+fn run<S: CpuScalar>(cpu: &Cpu<S>, kernel: Kernel, body: impl FnOnce()) {
+    let profile = cpu.profile();
+    let from = profile.and_then(Profile::now);
     if S::VECTORS {
-        cpu.clock().time(
-            name,
-            #[inline(always)]
-            || widest(body),
-        );
+        widest(body);
     } else {
-        cpu.clock().time(name, body);
+        body();
+    }
+    if let (Some(profile), Some(from)) = (profile, from) {
+        profile.kernel(kernel.called(), from, cpu.meter().flops());
     }
 }
 
 macro_rules! run {
-    ($cpu:expr, $name:literal, $body:expr) => {
+    ($cpu:expr, $kernel:ident, $body:expr) => {
         run(
             $cpu,
-            $name,
+            Kernel::$kernel,
             #[inline(always)]
             || $body,
         )
@@ -62,45 +65,45 @@ macro_rules! run {
 impl<S: CpuScalar> Kernels for Cpu<S> {
     type Packed = Packed<S>;
     fn gemm(&self, c: M<S>, a: V<S>, b: V<S>, write: Write) {
-        run!(self, "product", S::gemm(c, a, b, write));
+        run!(self, Product, S::gemm(c, a, b, write));
     }
     fn pack(&self, b: V<S>) -> Packed<S> {
         let mut packed = Packed::empty(self, [b.rows(), b.cols()]);
-        run!(self, "pack", S::pack(packed.memory(), b));
+        run!(self, Pack, S::pack(packed.memory(), b));
         packed
     }
     fn gemm_packed(&self, c: M<S>, a: V<S>, b: &Packed<S>, write: Write) {
-        run!(self, "product", S::gemm_panels(c, a, &b.panels(), write));
+        run!(self, Product, S::gemm_panels(c, a, &b.panels(), write));
     }
     fn packed_len(k: usize, n: usize) -> usize {
         Packed::<S>::len(k, n)
     }
     fn fill(&self, y: M<S>, value: S) {
-        run!(self, "fill", elementwise::fill(y, value));
+        run!(self, Fill, elementwise::fill(y, value));
     }
     fn copy(&self, y: M<S>, x: V<S>) {
-        run!(self, "copy", elementwise::copy(y, x));
+        run!(self, Copy, elementwise::copy(y, x));
     }
     fn stab(&self, y: M<S>, a: V<S>) {
-        run!(self, "stab", elementwise::stab(y, a));
+        run!(self, Stab, elementwise::stab(y, a));
     }
     fn add(&self, y: M<S>, a: V<S>) {
-        run!(self, "add", elementwise::add(y, a));
+        run!(self, Add, elementwise::add(y, a));
     }
     fn add_row(&self, y: M<S>, row: V<S>) {
-        run!(self, "add row", elementwise::add_row(y, row));
+        run!(self, AddRow, elementwise::add_row(y, row));
     }
     fn add_rows(&self, sum: M<S>, x: V<S>) {
-        run!(self, "add rows", elementwise::add_rows(sum, x));
+        run!(self, AddRows, elementwise::add_rows(sum, x));
     }
     fn dropout(&self, x: M<S>, tokens: &[Causal], first_row: usize, dropout: &Dropout) {
-        run!(self, "dropout", elementwise::dropout(x, tokens, first_row, dropout));
+        run!(self, Dropout, elementwise::dropout(x, tokens, first_row, dropout));
     }
     fn rotate(&self, x: M<S>, table: V<S>, tokens: &[Causal], dim: usize, back: bool) {
-        run!(self, "rotate", elementwise::rotate(x, table, tokens, dim, back));
+        run!(self, Rotate, elementwise::rotate(x, table, tokens, dim, back));
     }
     fn rms_norm(&self, y: M<S>, r: M<S>, x: V<S>, gain: V<S>, eps: f64) {
-        run!(self, "norm", norm::forward(y, r, x, gain, eps));
+        run!(self, Norm, norm::forward(y, r, x, gain, eps));
     }
     fn rms_norm_backward(
         &self,
@@ -112,10 +115,10 @@ impl<S: CpuScalar> Kernels for Cpu<S> {
         dy: V<S>,
         skip: Option<V<S>>,
     ) {
-        run!(self, "norm backward", norm::backward(dx, dgain, x, r, gain, dy, skip));
+        run!(self, NormBackward, norm::backward(dx, dgain, x, r, gain, dy, skip));
     }
     fn layer_norm(&self, y: M<S>, stats: M<S>, x: V<S>, gain: V<S>, bias: V<S>, eps: f64) {
-        run!(self, "norm", layer_norm::forward(y, stats, x, gain, bias, eps));
+        run!(self, Norm, layer_norm::forward(y, stats, x, gain, bias, eps));
     }
     fn layer_norm_backward(
         &self,
@@ -127,19 +130,19 @@ impl<S: CpuScalar> Kernels for Cpu<S> {
         dy: V<S>,
         skip: Option<V<S>>,
     ) {
-        run!(self, "norm backward", layer_norm::backward(dx, dgain_dbias, x, stats, gain, dy, skip));
+        run!(self, NormBackward, layer_norm::backward(dx, dgain_dbias, x, stats, gain, dy, skip));
     }
     fn activate(&self, h: M<S>, x: V<S>, f: Activation) {
-        run!(self, "activate", activation::forward(h, x, f));
+        run!(self, Activate, activation::forward(h, x, f));
     }
     fn activate_backward(&self, dx: M<S>, x: V<S>, dh: V<S>, f: Activation) {
-        run!(self, "activate backward", activation::backward(dx, x, dh, f));
+        run!(self, ActivateBackward, activation::backward(dx, x, dh, f));
     }
     fn swiglu(&self, h: M<S>, gate: V<S>, up: V<S>) {
-        run!(self, "swiglu", elementwise::swiglu(h, gate, up));
+        run!(self, Swiglu, elementwise::swiglu(h, gate, up));
     }
     fn swiglu_backward(&self, dgate: M<S>, dup: M<S>, gate: V<S>, up: V<S>, dh: V<S>) {
-        run!(self, "swiglu backward", elementwise::swiglu_backward(dgate, dup, gate, up, dh));
+        run!(self, SwigluBackward, elementwise::swiglu_backward(dgate, dup, gate, up, dh));
     }
     fn attention_block(
         &self,
@@ -149,13 +152,13 @@ impl<S: CpuScalar> Kernels for Cpu<S> {
         out: Softmax<Self>,
         scratch: M<S>,
     ) {
-        run!(self, "attention", attention::block(attend, spans, &qkv, out, scratch));
+        run!(self, Attention, attention::block(attend, spans, &qkv, out, scratch));
     }
     fn attention_finish(&self, heads: Heads, out: Softmax<Self>) {
-        run!(self, "attention finish", attention::finish(heads, out));
+        run!(self, AttentionFinish, attention::finish(heads, out));
     }
     fn attention_delta(&self, heads: Heads, delta: M<S>, o: V<S>, d_o: V<S>) {
-        run!(self, "attention delta", attention_backward::delta(heads, delta, o, d_o));
+        run!(self, AttentionDelta, attention_backward::delta(heads, delta, o, d_o));
     }
     fn attention_block_backward(
         &self,
@@ -169,7 +172,7 @@ impl<S: CpuScalar> Kernels for Cpu<S> {
     ) {
         run!(
             self,
-            "attention backward",
+            AttentionBackward,
             attention_backward::block(attend, spans, &qkv, saved, d_o, dqkv, scratch)
         );
     }
@@ -177,19 +180,19 @@ impl<S: CpuScalar> Kernels for Cpu<S> {
         attention_tile::scratch_len::<S>(heads, keys)
     }
     fn embed(&self, y: M<S>, table: V<S>, ids: &Self::Index, slice: Slice) {
-        run!(self, "embed", loss::embed(y, table, ids, slice));
+        run!(self, Embed, loss::embed(y, table, ids, slice));
     }
     fn embed_backward(&self, dtable: M<S>, dy: V<S>, ids: &Self::Index, slice: Slice) {
-        run!(self, "embed backward", loss::embed_backward(dtable, dy, ids, slice));
+        run!(self, EmbedBackward, loss::embed_backward(dtable, dy, ids, slice));
     }
     fn row_stab(&self, m: M<S>, logits: V<S>) {
-        run!(self, "loss stab", loss::row_stab(m, logits));
+        run!(self, LossStab, loss::row_stab(m, logits));
     }
     fn row_sums(&self, sums: M<S>, logits: V<S>, m: V<S>, targets: &Self::Index, slice: Slice) {
-        run!(self, "loss sums", loss::row_sums(sums, logits, m, targets, slice));
+        run!(self, LossSums, loss::row_sums(sums, logits, m, targets, slice));
     }
     fn cross_entropy(&self, loss: M<S>, m: M<S>, sums: V<S>, targets: &Self::Index, terms: &LossTerms) {
-        run!(self, "loss", loss::cross_entropy(loss, m, sums, targets, terms));
+        run!(self, Loss, loss::cross_entropy(loss, m, sums, targets, terms));
     }
     fn cross_entropy_backward(
         &self,
@@ -199,18 +202,18 @@ impl<S: CpuScalar> Kernels for Cpu<S> {
         slice: Slice,
         terms: &LossTerms,
     ) {
-        run!(self, "loss backward", loss::cross_entropy_backward(logits, lse, targets, slice, terms));
+        run!(self, LossBackward, loss::cross_entropy_backward(logits, lse, targets, slice, terms));
     }
     fn add_norm2(&self, out: M<S>, x: V<S>) {
-        run!(self, "norm2", optimizer::add_norm2(out, x));
+        run!(self, Norm2, optimizer::add_norm2(out, x));
     }
     fn clip_factor(&self, mut factor: M<S>, norm2: V<S>, limit: f64) {
-        factor.set(0, 0, S::clip_factor(norm2.at(0, 0), limit));
+        run!(self, ClipFactor, factor.set(0, 0, S::clip_factor(norm2.at(0, 0), limit)));
     }
     fn sgd(&self, w: M<S>, g: V<S>, factor: V<S>, lr: f64) {
-        run!(self, "sgd", optimizer::sgd(w, g, factor, lr));
+        run!(self, Sgd, optimizer::sgd(w, g, factor, lr));
     }
     fn adamw(&self, w: M<S>, moments: (M<S>, M<S>), g: V<S>, factor: V<S>, constants: AdamW) {
-        run!(self, "adamw", optimizer::adamw(w, moments, g, factor, constants));
+        run!(self, Adamw, optimizer::adamw(w, moments, g, factor, constants));
     }
 }

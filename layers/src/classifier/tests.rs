@@ -3,6 +3,7 @@ use crate::build::Element;
 use crate::{Draw, Error, Kind, Optimizer, Random, Values};
 use comm::{Ledger, Mesh, Op, World};
 use kernels::Meta;
+use std::collections::BTreeMap;
 use tensor::{Category, Cpu, Device, Dual, F61, Key, Phase, Real, Scalar, mix};
 
 /// One, two, three and four layers. Features that must be shared are divided by every number of ranks here; those
@@ -57,7 +58,7 @@ fn run<D: Kernels>(
         };
         let all = given(step);
         let contexts: Vec<_> =
-            (0..all.len()).map(|m| Cx::train(m, &vec![1; all[m].1.len()], ROWS.iter().sum())).collect();
+            (0..all.len()).map(|m| Cx::train(m, vec![1; all[m].1.len()], ROWS.iter().sum())).collect();
         for (cx, (x, labels)) in contexts.iter().zip(&all) {
             seen.push(model.forward(cx, put(x), Ids::new(device, labels, sizes[sizes.len() - 1])?)?);
         }
@@ -68,7 +69,7 @@ fn run<D: Kernels>(
         for (m, loss) in seen.into_iter().enumerate() {
             let loss = loss.all_reduce(mesh.group(Axis::Dp))?;
             trace.insert(format!("step {step}: loss {m}"), whole(loss.read()));
-            let cx = Cx::infer(&vec![1; all[m].1.len()]);
+            let cx = Cx::infer(vec![1; all[m].1.len()]);
             trace
                 .insert(format!("step {step}: logits {m}"), whole(model.logits(&cx, put(&all[m].0))?.read()));
         }
@@ -251,7 +252,7 @@ fn padding_is_no_class_however_low_the_logits_are() {
     let loss = |device: Cpu<f32>, mesh: Mesh<_>| {
         let mut model = Classifier::shard(&Builder::new(&device, &mesh, &low), Axis::Tp, SIZES[0])?;
         let x = Tensor::from_fn(&device, Category::Activations, 5, 5, |i| x[i]);
-        let loss = model.forward(&Cx::infer(&[1; 5]).averaged_over(5), x, Ids::new(&device, &labels, 13)?)?;
+        let loss = model.forward(&Cx::infer([1; 5]).averaged_over(5), x, Ids::new(&device, &labels, 13)?)?;
         Ok::<_, Error>(loss.all_reduce(mesh.group(Axis::Dp))?.read().unwrap()[0])
     };
     let losses = [1, 2, 8].map(|ranks| World::threads(&[(Axis::Tp, ranks)]).unwrap().run(loss).unwrap()[0]);
@@ -302,9 +303,9 @@ fn inference_keeps_nothing_and_gives_the_same_loss() {
         loss.all_reduce(mesh.group(Axis::Dp)).unwrap().read().unwrap()
     };
     device.meter().begin(Phase::Inference);
-    let inferred = [loss(Cx::infer(&[1; 5]).averaged_over(7)), loss(Cx::infer(&[1; 5]).averaged_over(7))];
+    let inferred = [loss(Cx::infer([1; 5]).averaged_over(7)), loss(Cx::infer([1; 5]).averaged_over(7))];
     assert_eq!(device.meter().now(Category::Activations), 0);
-    assert_eq!(inferred, [loss(Cx::train(0, &[1; 5], 7)), loss(Cx::train(1, &[1; 5], 7))]);
+    assert_eq!(inferred, [loss(Cx::train(0, [1; 5], 7)), loss(Cx::train(1, [1; 5], 7))]);
     assert!(device.meter().now(Category::Activations) > 0);
 }
 

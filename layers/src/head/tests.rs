@@ -58,7 +58,7 @@ fn run<S: CpuScalar>(device: &Cpu<S>, mesh: &Mesh<Cpu<S>>, case: Case) -> Result
     let whole = |t: &Tensor<Cpu<S>>| t.read().expect("the host has values");
     let before = mesh.ledger();
     for microbatch in 0..2u64 {
-        let cx = Cx::train(microbatch as usize, &[3, 1], MEAN_OVER);
+        let cx = Cx::train(microbatch as usize, [3, 1], MEAN_OVER);
         let draw = |i: usize| S::sample(microbatch * 100 + i as u64, 1.0);
         let x = Tensor::from_fn(device, Category::Activations, 4, D, draw);
         trace.push(("X", whole(&x)));
@@ -168,7 +168,7 @@ fn all_ignored_is_no_loss_and_no_gradient() {
     let mut head = Head::shard(&at, Axis::Tp, &shape).unwrap();
     let x = Tensor::from_fn(&device, Category::Activations, 2, D, |i| i as f32);
     let targets = Ids::targets(&device, &[IGNORED; 2], V).unwrap();
-    let cx = Cx::train(0, &[2], 0);
+    let cx = Cx::train(0, [2], 0);
     let (loss, saved) = head.forward(&cx, None, x.into(), targets).unwrap();
     assert_eq!(loss.all_reduce(mesh.group(Axis::Dp)).unwrap().read().unwrap(), [0.0]);
     let (dx, _) = head.backward_input(&cx, None, saved).unwrap();
@@ -194,7 +194,7 @@ fn loud<S: CpuScalar + Real>(ranks: usize) -> [Vec<f64>; 4] {
         let mut head = Head::shard(&Builder::new(&device, &mesh, &Loud), Axis::Tp, &shape)?;
         let draw = |i: usize| S::from_f64(f64::from(f32::sample(i as u64, 1.0)));
         let x = || Tensor::from_fn(&device, Category::Activations, 4, D, draw).into();
-        let cx = Cx::train(0, &[4], 4);
+        let cx = Cx::train(0, [4], 4);
         let logits = head.logits(&cx, None, x())?.read();
         let (loss, saved) = head.forward(&cx, None, x(), Ids::targets(&device, &TARGETS, 13)?)?;
         let (dx, pending) = head.backward_input(&cx, None, saved)?;

@@ -13,9 +13,13 @@ fn parts<D: Kernels>(qkv: View<D>, heads: Heads) -> Qkv<D> {
     Qkv { q: qkv.take_cols(0, q), k: qkv.take_cols(q, kv), v: qkv.take_cols(q + kv, kv) }
 }
 
-fn scratch<D: Kernels>(device: &D, heads: Heads, spans: &[Span]) -> Tensor<D> {
-    let keys = spans.iter().map(|s| s.key.len).max().unwrap_or(0);
+/// Scratch for spans of so many keys at most.
+fn scratch<D: Kernels>(device: &D, heads: Heads, keys: usize) -> Tensor<D> {
     Tensor::empty(device, Category::Buffers, 1, D::attention_scratch(heads, keys))
+}
+
+fn most_keys(spans: &[Span]) -> usize {
+    spans.iter().map(|s| s.key.len).max().unwrap_or(0)
 }
 
 /// Query and key pairs that see each other, over all spans.
@@ -26,7 +30,7 @@ fn pairs(attend: &Attend, spans: &[Span]) -> usize {
 /// Rotary embedding of the queries and keys of `[Q | K | V]` by their positions, in place; `back`: for the gradient.
 pub fn rotate<D: Kernels>(cx: &Cx<D>, rotary: &Rotary<D>, qkv: &mut Split<D>, heads: Heads, back: bool) {
     let device = qkv.device().clone();
-    let table = rotary.table(&device, cx.positions());
+    let table = rotary.table(&device, cx.reach());
     assert_eq!(cx.rows(), qkv.shape()[0], "a position for every token");
     let queries_and_keys = qkv.share_mut().view_mut().take_cols(0, (heads.queries + heads.keys) * heads.dim);
     device.rotate(queries_and_keys, table.view(), cx.tokens(), heads.dim, back);
@@ -38,12 +42,18 @@ fn same_axis<D: Kernels>(a: &Split<D>, b: &Split<D>) -> Result<Axis> {
 }
 
 /// The softmax of scores times values, over all spans: `O[B, Hq·d]` and the log-sum-exp `[B, Hq]`.
-fn softmax<D: Kernels>(device: &D, attend: &Attend, spans: &[Span], qkv: Qkv<D>) -> [Tensor<D>; 2] {
+/// `keys` is the most of any span, now or later: scratch is of the same size from token to token.
+fn softmax<D: Kernels>(
+    device: &D,
+    attend: &Attend,
+    (spans, keys): (&[Span], usize),
+    qkv: Qkv<D>,
+) -> [Tensor<D>; 2] {
     let (rows, heads) = (qkv.q.rows(), attend.heads);
     let mut o = Tensor::empty(device, Category::Activations, rows, qkv.q.cols());
     let mut m = filled(device, Category::Activations, [rows, heads.queries], D::Elem::NEG_INF);
     let mut l = filled(device, Category::Activations, [rows, heads.queries], D::Elem::ZERO);
-    let mut scratch = scratch(device, heads, spans);
+    let mut scratch = scratch(device, heads, keys);
     device.meter().work(4 * pairs(attend, spans) * qkv.q.cols()); // two products
     let run = Softmax { out: o.view_mut(), max: m.view_mut(), sum: l.view_mut() };
     device.attention_block(attend, spans, qkv, run, scratch.view_mut());
@@ -62,7 +72,7 @@ pub fn attention<D: Kernels>(
 ) -> (Split<D>, Split<D>) {
     let (axis, qkv, device) = (qkv.axis(), qkv.share(), qkv.device());
     let Qkv { q, mut k, mut v } = parts(qkv.view(), attend.heads);
-    let mut cache = cx.cache();
+    let (mut cache, mut most) = (cx.cache(), most_keys(cx.spans()));
     if let Some(cache) = &mut cache {
         if !cache.slots.contains_key(name) {
             let rows = cx.tokens().len() * cache.capacity;
@@ -77,9 +87,9 @@ pub fn attention<D: Kernels>(
                 device.copy(to, new.take_rows(t.row, t.len));
             }
         }
-        (k, v) = (keys.view(), values.view());
+        (k, v, most) = (keys.view(), values.view(), capacity);
     }
-    let [o, lse] = softmax(device, attend, cx.spans(), Qkv { q, k, v });
+    let [o, lse] = softmax(device, attend, (cx.spans(), most), Qkv { q, k, v });
     (Split::new(o, axis), Split::new(lse, axis))
 }
 
@@ -96,7 +106,7 @@ pub fn cross_attention<D: Kernels>(
     let axis = same_axis(q, kv)?;
     let (k, v) = memory(kv, attend.heads);
     let qkv = Qkv { q: q.share().view(), k, v };
-    let [o, lse] = softmax(q.device(), attend, cx.memory(), qkv);
+    let [o, lse] = softmax(q.device(), attend, (cx.memory(), most_keys(cx.memory())), qkv);
     Ok((Split::new(o, axis), Split::new(lse, axis)))
 }
 
@@ -117,7 +127,7 @@ fn softmax_backward<D: Kernels>(
     let heads = attend.heads;
     let mut delta = o.beside(o.rows(), heads.queries);
     device.attention_delta(heads, delta.view_mut(), o.view(), d_o.view());
-    let mut scratch = scratch(device, heads, spans);
+    let mut scratch = scratch(device, heads, most_keys(spans));
     device.meter().work(10 * pairs(attend, spans) * qkv.q.cols()); // five products
     let saved = (lse.view(), delta.view());
     device.attention_block_backward(attend, spans, qkv, saved, d_o.view(), dqkv, scratch.view_mut());

@@ -43,7 +43,14 @@ impl NetworkArgs {
             timeout: self.timeout.map(|Patience(time)| time),
             stuck: Some(stuck(self.trace.clone(), trace.clone())),
             trace,
+            profile: false,
         })
+    }
+    /// The first of these flags that is given.
+    pub(in crate::cli) fn given(&self) -> Option<&'static str> {
+        let Self { link, timeout, trace } = self;
+        let given = [("link", !link.is_empty()), ("timeout", timeout.is_some()), ("trace", trace.is_some())];
+        given.into_iter().find(|(_, given)| *given).map(|(flag, _)| flag)
     }
     /// Writes the trace of what ran over a network, most of all where that failed. Where nothing ran, nothing is written.
     ///

@@ -82,6 +82,9 @@ pub(in crate::cli) struct TrainArgs {
     /// A folder for activations, gradients and weights of the last step, as safetensors
     #[arg(long, value_name = "DIR")]
     pub(in crate::cli) dump: Option<PathBuf>,
+    /// At the end, tell where the time of the steps after the first two went, a hundred at most
+    #[arg(long)]
+    pub(in crate::cli) profile: bool,
     #[command(flatten)]
     pub(in crate::cli) network: NetworkArgs,
 }

@@ -1,0 +1,126 @@
+//! Steps of a trace, and what each nanosecond of them was spent on.
+use super::{Layer, Spent, Sum};
+use comm::{Event, What};
+use std::collections::{BTreeMap, BTreeSet};
+use tensor::Pass;
+
+/// The steps of which a profile was taken: each with all that lies within, as the trace has it.
+pub(super) fn steps(events: &[Event]) -> impl Iterator<Item = &[Event]> {
+    let step = |(at, event): (usize, &Event)| {
+        let What::Span(name) = &event.what else { return None };
+        let inside = |other: &&Event| other.from >= event.from && other.to <= event.to;
+        let all = &events[at..at + events[at..].iter().take_while(inside).count()];
+        let told = all.iter().any(|event| matches!(event.what, What::Kernel { .. }));
+        (name.starts_with(parallel::STEP) && told).then_some(all)
+    };
+    events.iter().enumerate().filter_map(step)
+}
+
+/// Whose time it is: the innermost layer, or, outside of layers, part of the step.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Owner<'a> {
+    name: &'a str,
+    pass: Option<Pass>,
+}
+
+/// An event that has not ended yet.
+struct Open<'a> {
+    event: &'a Event,
+    owner: Owner<'a>,
+    own: Sum, // its own so far: without what lies within
+}
+
+/// Tells of every event of a step whose it is, on what its own time was spent, and how much that is. What a layer or a
+/// part of the step spent outside of kernels and calls is other.
+pub(super) fn spent<'a>(step: &'a [Event], mut tell: impl FnMut(Owner<'a>, Spent, Sum)) {
+    let mut open: Vec<Open> = Vec::new();
+    for event in step {
+        while let Some(done) = open.pop_if(|last| last.event.to < event.to) {
+            tell(done.owner, kind(&done.event.what), done.own);
+        }
+        let (time, calls) = (event.took(), usize::from(event.what != What::Compute));
+        let mut own = Sum { time, calls, ..Sum::default() };
+        if let What::Kernel { flops, .. } = event.what
+            && flops > 0
+        {
+            (own.flops, own.computing) = (flops, time);
+        }
+        let owner = match (&event.what, open.last_mut()) {
+            (What::Layer { name, pass }, _) => Owner { name, pass: Some(*pass) },
+            (What::Span(name), _) => Owner { name, pass: None },
+            (_, within) => within.expect("a step contains all").owner,
+        };
+        tell(owner, Spent::Other, Sum::default()); // so owners are told in the order in which they begin
+        if let Some(within) = open.last_mut() {
+            within.own.time -= time;
+        }
+        open.push(Open { event, owner, own });
+    }
+    while let Some(done) = open.pop() {
+        tell(done.owner, kind(&done.event.what), done.own);
+    }
+}
+
+fn kind(what: &What) -> Spent {
+    match what {
+        What::Kernel { kind, .. } => Spent::On(*kind),
+        What::Call { .. } => Spent::Collective,
+        What::Wait => Spent::Wait,
+        What::Layer { .. } | What::Span(_) | What::Compute => Spent::Other,
+    }
+}
+
+/// What was spent in layers, by name without numbers.
+#[derive(Default)]
+pub(super) struct Layers<'a> {
+    rows: Vec<(Layer, BTreeSet<&'a str>)>,
+    at: BTreeMap<(&'a str, Option<Pass>), usize>, // where a layer's row is
+}
+
+impl<'a> Layers<'a> {
+    pub(super) fn add(&mut self, Owner { name, pass }: Owner<'a>, sum: &Sum) {
+        let rows = &mut self.rows;
+        let at = *self.at.entry((name, pass)).or_insert_with(|| {
+            let name = folded(name);
+            rows.iter().position(|(row, _)| (&row.name, row.pass) == (&name, pass)).unwrap_or_else(|| {
+                rows.push((Layer { name, layers: 0, pass, sum: Sum::default() }, BTreeSet::new()));
+                rows.len() - 1
+            })
+        });
+        let (row, names) = &mut rows[at];
+        names.insert(name);
+        row.layers = if pass.is_some() { names.len() } else { 0 };
+        row.sum.add(sum);
+    }
+    /// Layers as they come in forward, each with its backward; then the parts of a step.
+    pub(super) fn in_order(self) -> Vec<Layer> {
+        let rows: Vec<_> = self.rows.into_iter().map(|(row, _)| row).collect();
+        let first = |name: &str| rows.iter().position(|row| row.name == name);
+        let mut ordered = rows.clone();
+        ordered.sort_by_key(|row| (row.pass.is_none(), first(&row.name), row.pass));
+        ordered
+    }
+}
+
+/// The name with a star for each number that stands alone.
+fn folded(name: &str) -> String {
+    let star = |part: &str| {
+        let word = part.trim_end_matches(['.', ' ']);
+        let number = !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_digit());
+        if number { part.replace(word, "*") } else { part.to_string() }
+    };
+    name.split_inclusive(['.', ' ']).map(star).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Kills: `norm1` and `norm2` in one row, a number that is kept.
+    #[test]
+    fn numbers_that_stand_alone_are_stars() {
+        let names = ["blocks.12.norm1", "layers.0", "step 7", "optimizer", "head"];
+        let expected = ["blocks.*.norm1", "layers.*", "step *", "optimizer", "head"];
+        assert_eq!(names.map(folded), expected);
+    }
+}
