@@ -11,8 +11,6 @@ use tensor::{Cpu, Scalar, View, ViewMut};
 const FEW: usize = 8;
 /// From how many places they read it at a time.
 const STREAMS: usize = 2;
-/// Products with fewer operations than this go to the library: packing would cost more than it gains.
-const WORTH_PACKING: usize = 1 << 22;
 
 pub(super) fn check<S: Scalar>(c: &ViewMut<Cpu<S>>, a: &View<Cpu<S>>, b: &View<Cpu<S>>) {
     let fit = c.rows() == a.rows() && a.cols() == b.rows() && b.cols() == c.cols();
@@ -112,7 +110,7 @@ fn by_columns<S: Scalar>(mut c: ViewMut<Cpu<S>>, a: View<Cpu<S>>, b: View<Cpu<S>
     }
 }
 
-/// The product for f32: by rows where there are few, the own packed one where it pays, else the library's.
+/// The product for f32: by rows or columns where there are few, the own packed one where it runs, else the library's.
 #[inline(always)]
 pub(super) fn f32(c: ViewMut<Cpu<f32>>, a: View<Cpu<f32>>, b: View<Cpu<f32>>, write: Write) {
     check(&c, &a, &b);
@@ -129,8 +127,7 @@ pub(super) fn f32(c: ViewMut<Cpu<f32>>, a: View<Cpu<f32>>, b: View<Cpu<f32>>, wr
     if c.rows() <= FEW && b.row_stride() == 1 && a.col_stride() == 1 {
         return by_columns(c, a, b, write);
     }
-    let pays = c.rows() * c.cols() * a.cols() > WORTH_PACKING || b.col_stride() != 1;
-    if pays && a.cols() > 0 && has_avx512() {
+    if a.cols() > 0 && has_avx512() {
         #[cfg(target_arch = "x86_64")]
         return avx512(c, a, gemm_avx512::Right::Strided(factor(&b)), write);
     }
