@@ -58,7 +58,7 @@ fn trained(layout: &str, network: &Network) -> (Traced, Vec<u64>) {
     (network.trace.as_ref().unwrap().runs().remove(0), flops)
 }
 
-fn is_work(event: &&Event) -> bool {
+fn is_work(event: &Event) -> bool {
     matches!(event.what, What::Kernel { .. } | What::Layer { .. })
 }
 
@@ -130,7 +130,7 @@ fn both_tables_of_every_rank_add_up_to_its_steps() {
 fn what_a_rank_does_lies_within_its_step() {
     let whole = Network { trace: Some(Trace::new()), ..Network::default() };
     let (plain, _) = trained("tp=2", &whole);
-    assert_eq!(plain.ranks.iter().flatten().filter(is_work).count(), 0, "nobody asked");
+    assert_eq!(plain.ranks.iter().flatten().filter(|event| is_work(event)).count(), 0, "nobody asked");
     let whole = Network { trace: Some(Trace::new()), ..Network::default() }.profiling();
     for (network, warm) in [(whole, true), (Network::default().profiling(), false)] {
         let (run, _) = trained("tp=2", &network);
@@ -148,7 +148,7 @@ fn what_a_rank_does_lies_within_its_step() {
                 );
                 let step = |e: &&Event| matches!(&e.what, What::Span(n) if n.starts_with("step "));
                 let within = open.iter().rev().find(|e| matches!(e.what, What::Layer { .. } | What::Span(_)));
-                if is_work(&event) {
+                if is_work(event) {
                     let What::Span(name) = &open.iter().copied().find(step).unwrap().what else {
                         unreachable!()
                     };
