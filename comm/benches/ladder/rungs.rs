@@ -56,27 +56,31 @@ impl Meet for Barrier {
 }
 
 /// How often each rank has come, each in lines of its own, so that who writes one disturbs nobody who reads another.
-pub(crate) struct Epochs(Vec<Epoch>);
+pub(crate) struct Epochs {
+    of: Vec<Epoch>,
+    patience: usize, // looks before the first yield
+}
 #[derive(Default)]
 #[repr(align(128))]
 struct Epoch(AtomicUsize);
 
 impl Epochs {
+    /// Where ranks share cores, a rank that spins for long keeps out the one it waits for.
     pub(crate) fn new(ranks: usize) -> Self {
-        Self((0..ranks).map(|_| Epoch::default()).collect())
+        let enough = std::thread::available_parallelism().is_ok_and(|cores| cores.get() >= ranks);
+        Self { of: (0..ranks).map(|_| Epoch::default()).collect(), patience: if enough { 4000 } else { 20 } }
     }
 }
 
 impl Meet for Epochs {
-    /// Nobody sleeps. Where ranks share cores, a rank that spins for long keeps out the one it waits for.
+    /// Nobody sleeps.
     fn meet(&self, rank: usize) {
-        let patience = std::thread::available_parallelism().map_or(0, usize::from) / self.0.len() * 4000 + 20;
-        let epoch = self.0[rank].0.fetch_add(1, Ordering::Release) + 1;
-        for other in &self.0 {
+        let epoch = self.of[rank].0.fetch_add(1, Ordering::Release) + 1;
+        for other in &self.of {
             let mut looks = 0;
             while other.0.load(Ordering::Acquire) < epoch {
                 looks += 1;
-                if looks < patience { std::hint::spin_loop() } else { std::thread::yield_now() }
+                if looks < self.patience { std::hint::spin_loop() } else { std::thread::yield_now() }
             }
         }
     }

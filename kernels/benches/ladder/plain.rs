@@ -66,34 +66,3 @@ pub(crate) fn blocks(mut c: M, a: V, b: V) {
         },
     );
 }
-
-/// The same, four rows of B at a time: C is read and written once for all four.
-pub(crate) fn fours(mut c: M, a: V, b: V) {
-    assert!(a.cols().is_multiple_of(4));
-    widest(
-        #[inline(always)]
-        || {
-            for i in 0..c.rows() {
-                c.row(i).fill(0.0);
-            }
-            for first in (0..a.cols()).step_by(DEEP) {
-                for i in 0..c.rows() {
-                    for k in (first..a.cols().min(first + DEEP)).step_by(4) {
-                        let at = |s| a.at(i, k + s);
-                        let row = |s| b.row(k + s);
-                        add_four(c.row(i), [at(0), at(1), at(2), at(3)], [row(0), row(1), row(2), row(3)]);
-                    }
-                }
-            }
-        },
-    );
-}
-
-/// y += Σ x·row.
-#[inline(always)]
-fn add_four(y: &mut [f32], x: [f32; 4], rows: [&[f32]; 4]) {
-    let rows = rows.map(|row| &row[..y.len()]);
-    for (j, y) in y.iter_mut().enumerate() {
-        *y += (x[0] * rows[0][j] + x[1] * rows[1][j]) + (x[2] * rows[2][j] + x[3] * rows[3][j]);
-    }
-}
