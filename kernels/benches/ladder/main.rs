@@ -24,10 +24,13 @@ type Matrix = Tensor<Cpu<f32>>;
 type V<'a> = View<'a, Cpu<f32>>;
 type M<'a> = ViewMut<'a, Cpu<f32>>;
 
+/// Writes A·B to C.
+type Product<'a> = Box<dyn FnMut(M, V, V) + 'a>;
+
 /// One way to a product.
 struct Rung<'a> {
     name: &'static str,
-    run: Box<dyn FnMut(M, V, V) + 'a>,
+    run: Product<'a>,
     best: f64,  // seconds
     spent: f64, // seconds
 }
