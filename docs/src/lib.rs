@@ -62,5 +62,9 @@ mod proof {}
 mod cannot_see {}
 
 #[cfg(doctest)]
+#[doc = include_str!("speed.md")]
+mod speed {}
+
+#[cfg(doctest)]
 #[doc = include_str!("museum.md")]
 mod museum {}

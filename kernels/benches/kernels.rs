@@ -1,5 +1,5 @@
 //! Kernels on the sizes of a step of shape L on one rank: 4 sequences of 256 tokens, width 512, 8 heads of 64 features,
-//! 2048 hidden, 8192 ids, f32. `cargo bench -p kernels`, with a part of a name for some of them. Items are floating
+//! 2048 hidden, 8192 ids, f32. `cargo bench -p kernels --bench kernels`, with a part of a name for some of them. Items are floating
 //! point operations of products and attention, elements of everything else.
 use divan::Bencher;
 use divan::counter::ItemsCount;
