@@ -64,7 +64,7 @@ impl<D: Kernels> Ready<D> {
             Self::Forward(model, device) => {
                 let [sequences, tokens] = scale.batch;
                 let ids = Ids::new(device, &ids(scale, 0, sequences * tokens), scale.shape.vocabulary)?;
-                model.logits(&Cx::infer(&vec![tokens; sequences]), ids, true)?;
+                model.logits(&Cx::infer(vec![tokens; sequences]), ids, true)?;
             }
             Self::Step(trainer, batch) => drop(trainer.step(batch, RATE)?),
         }

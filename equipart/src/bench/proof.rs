@@ -51,7 +51,7 @@ fn flops(subject: &Subject, layout: &Layout) -> Result<f64> {
         let mut trainer = Trainer::new(&at, &subject.shape, subject.optimizer)?;
         for (text, _) in &subject.texts {
             let ids = Ids::new(&device, text, subject.shape.vocabulary)?;
-            Chunk::logits(trainer.model(), &Cx::infer(&[text.len()]), ids, true)?;
+            Chunk::logits(trainer.model(), &Cx::infer([text.len()]), ids, true)?;
         }
         for (batch, rate) in &subject.steps {
             trainer.step(batch, *rate)?;
