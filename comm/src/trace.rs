@@ -208,6 +208,10 @@ mod tests {
     fn span(name: &str, from: u64, to: u64) -> Noted {
         Noted::Span { name: name.into(), from: ms(from), to: ms(to) }
     }
+    /// What each event is, from when and until when.
+    fn told(events: &[Event]) -> Vec<(&str, u128, u128)> {
+        events.iter().map(|e| (letter(&e.what), e.from.as_millis(), e.to.as_millis())).collect()
+    }
     fn letter(what: &What) -> &str {
         match what {
             What::Span(name) => name,
@@ -231,8 +235,6 @@ mod tests {
             span("step", 0, 95),
         ];
         let events = events(noted);
-        let told: Vec<_> =
-            events.iter().map(|e| (letter(&e.what), e.from.as_millis(), e.to.as_millis())).collect();
         let expected = [
             ("step", 0, 95),
             ("compute", 0, 10),
@@ -246,7 +248,7 @@ mod tests {
             ("compute", 70, 90),
             ("compute", 90, 95),
         ];
-        assert_eq!(told, expected);
+        assert_eq!(told(&events), expected);
         let What::Call { label, words, payload, .. } = &events[4].what else { panic!("{:?}", events[4]) };
         assert_eq!((label.as_str(), *payload), ("w", 24));
         assert!(
@@ -275,8 +277,6 @@ mod tests {
             span("step 1", 0, 20),
         ];
         let events = events(noted);
-        let told: Vec<_> =
-            events.iter().map(|e| (letter(&e.what), e.from.as_millis(), e.to.as_millis())).collect();
         let expected = [
             ("step 1", 0, 20),
             ("compute", 0, 20),
@@ -287,7 +287,7 @@ mod tests {
             ("down", 60, 70),
             ("add", 60, 70),
         ];
-        assert_eq!(told, expected);
+        assert_eq!(told(&events), expected);
         let told = What::Kernel { name: "product", kind: Kind::Product, flops: 7 };
         assert_eq!(events[4].what, told);
     }
