@@ -10,8 +10,8 @@ const MR: usize = 12;
 const NR: usize = 32;
 const LANES: usize = 16;
 /// Rows and columns of B that are packed together: 512 KiB, half of a common second cache.
-const KC: usize = 512;
-const NC: usize = 256;
+const KC: usize = 256;
+const NC: usize = 512;
 
 /// Where factors are packed, taken once.
 pub(crate) struct Room {

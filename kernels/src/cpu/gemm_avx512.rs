@@ -1,19 +1,20 @@
 //! C[M,N] (+)= A[M,K]·B[K,N] for f32 with AVX-512: B packed, so that every transposition runs alike; A as it lies where
 //! its rows are rows in memory, packed else.
 //!
-//! Registers hold 12×32 of C. Loops, outermost first: M by 2052, K by 512 (A packed once), N by 256 (B packed, stays in L2),
-//! M by 12 (12 rows of A stay in L1), N by 32.
+//! Registers hold 12×32 of C. Loops, outermost first: M by 2052, K by 256 (A packed once), N by 512 (B packed, stays in L2),
+//! M by 12 (12 rows of A stay in L1), N by 32, K. Half of each cache is left to whoever shares the core.
 #[allow(clippy::wildcard_imports)] // two dozen intrinsics
 use std::arch::x86_64::*;
 use std::cell::RefCell;
+use std::hint::black_box;
 
 const MR: usize = 12;
 pub(super) const NR: usize = 32;
-const KC: usize = 512;
-const NC: usize = 256;
+const KC: usize = 256;
+const NC: usize = 512;
 const GROUP: usize = 4 * MR; // rows of A that are packed together, when they are first needed
 const LINE: usize = 16; // numbers of a cache line
-const MC: usize = 171 * MR; // so that packing takes at most 4.7 MB a thread, whatever the shapes
+const MC: usize = 171 * MR; // so that packing takes at most 2.7 MB a thread, whatever the shapes
 
 /// A strided factor.
 #[derive(Clone, Copy)]
@@ -89,9 +90,9 @@ pub(super) unsafe fn product([m, n, k]: [usize; 3], c: *mut f32, ldc: usize, a: 
                             let (rows, pb) = (MR.min(mc - i), pb.add(jr / NR * apart));
                             next.fetch(share);
                             if direct {
-                                tile::<false>(rows, kc, a.from(i, 0).at, a.row, pb, to);
+                                tile::<1>(rows, kc, a.from(i, 0).at, a.row, pb, to);
                             } else {
-                                tile::<true>(rows, kc, pa.add(i * kc), MR, pb, to);
+                                tile::<MR>(rows, kc, pa.add(i * kc), 1, pb, to);
                             }
                         }
                     }
@@ -259,15 +260,14 @@ struct Part {
     add: bool,
 }
 
-/// Up to 12×32 of C from rows of A and one panel of B. Element (r, p) of A is `a[r + p * ld]` if packed, else
-/// `a[r * ld + p]`.
+/// Up to 12×32 of C from rows of A and one panel of B. Element (r, p) of A is `a[r * ld + p * NEXT]`.
 #[target_feature(enable = "avx512f")]
-unsafe fn tile<const PACKED: bool>(rows: usize, k: usize, a: *const f32, ld: usize, b: *const f32, c: Part) {
+unsafe fn tile<const NEXT: usize>(rows: usize, k: usize, a: *const f32, ld: usize, b: *const f32, c: Part) {
     macro_rules! by_rows {
         ($($r:literal)*) => {
             match rows {
                 // SAFETY: the caller's promise, for this many rows.
-                $($r => unsafe { micro::<$r, PACKED>(k, a, ld, b, c) },)*
+                $($r => unsafe { micro::<$r, NEXT>(k, a, ld, b, c) },)*
                 _ => unreachable!("a tile of {rows} rows"),
             }
         };
@@ -275,14 +275,17 @@ unsafe fn tile<const PACKED: bool>(rows: usize, k: usize, a: *const f32, ld: usi
     by_rows!(1 2 3 4 5 6 7 8 9 10 11 12);
 }
 
+/// What counts is how few instructions there are besides the multiply-adds: twelve elements of A, two vectors of B, and
+/// one every fourth step for each pointer. The CPU's own prefetching brings the panel from L2.
 #[target_feature(enable = "avx512f")]
-unsafe fn micro<const R: usize, const PACKED: bool>(
+unsafe fn micro<const R: usize, const NEXT: usize>(
     k: usize,
     a: *const f32,
     ld: usize,
     b: *const f32,
     c: Part,
 ) {
+    const STEPS: usize = 4;
     // SAFETY: rows and panel are as the caller says; writes to C are masked to its columns.
     unsafe {
         let mut acc = [[_mm512_setzero_ps(); 2]; R];
@@ -291,29 +294,40 @@ unsafe fn micro<const R: usize, const PACKED: bool>(
             _mm_prefetch::<_MM_HINT_T0>(c.at.wrapping_add(r * c.ld).cast());
             _mm_prefetch::<_MM_HINT_T0>(c.at.wrapping_add(r * c.ld + 16).cast());
         }
-        let third = |i: usize| a.wrapping_add(3 * i * ld);
-        let (mut a, mut a3, mut a6, mut a9, mut b) = (a, third(1), third(2), third(3), b);
-        for _ in 0..k {
-            _mm_prefetch::<_MM_HINT_T0>(b.wrapping_add(8 * NR).cast());
-            _mm_prefetch::<_MM_HINT_T0>(b.wrapping_add(8 * NR + 16).cast());
-            let (b0, b1) = (_mm512_loadu_ps(b), _mm512_loadu_ps(b.add(16)));
-            macro_rules! row {
-                ($($r:literal, $at:expr, $row:literal;)*) => { $(if $r < R {
-                    let at = if PACKED { a.wrapping_add($r) } else { $at.wrapping_add($row * ld) };
-                    let x = _mm512_set1_ps(*at);
-                    acc[$r][0] = _mm512_fmadd_ps(x, b0, acc[$r][0]);
-                    acc[$r][1] = _mm512_fmadd_ps(x, b1, acc[$r][1]);
-                })* };
-            }
-            row!(0, a, 0; 1, a, 1; 2, a, 2; 3, a3, 0; 4, a3, 1; 5, a3, 2;
-                6, a6, 0; 7, a6, 1; 8, a6, 2; 9, a9, 0; 10, a9, 1; 11, a9, 2;);
-            if PACKED {
-                a = a.wrapping_add(MR);
-            } else {
-                (a, a3) = (a.wrapping_add(1), a3.wrapping_add(1));
-                (a6, a9) = (a6.wrapping_add(1), a9.wrapping_add(1));
-            }
-            b = b.wrapping_add(NR);
+        // An instruction reaches three rows from one pointer. That all four point into one matrix is hidden from the
+        // compiler: it would compute each row's address anew.
+        let (ld, [mut a0, mut a3, mut a6, mut a9]) =
+            black_box((size_of::<f32>() * ld, [0, 3, 6, 9].map(|r| a.wrapping_add(r * ld))));
+        let mut b = b;
+        macro_rules! step {
+            ($p:literal) => {
+                let (b0, b1) = (_mm512_loadu_ps(b.add($p * NR)), _mm512_loadu_ps(b.add($p * NR + 16)));
+                step!($p, b0, b1, 0 a0 0, 1 a0 1, 2 a0 2, 3 a3 0, 4 a3 1, 5 a3 2,
+                    6 a6 0, 7 a6 1, 8 a6 2, 9 a9 0, 10 a9 1, 11 a9 2);
+            };
+            ($p:literal, $b0:ident, $b1:ident, $($r:literal $at:ident $beyond:literal),*) => { $(if $r < R {
+                let x = _mm512_set1_ps(*$at.wrapping_byte_add($beyond * ld).wrapping_add($p * NEXT));
+                acc[$r][0] = _mm512_fmadd_ps(x, $b0, acc[$r][0]);
+                acc[$r][1] = _mm512_fmadd_ps(x, $b1, acc[$r][1]);
+            })* };
+        }
+        macro_rules! go_on {
+            ($steps:expr) => {
+                (a0, a3) = (a0.wrapping_add($steps * NEXT), a3.wrapping_add($steps * NEXT));
+                (a6, a9) = (a6.wrapping_add($steps * NEXT), a9.wrapping_add($steps * NEXT));
+                b = b.wrapping_add($steps * NR);
+            };
+        }
+        for _ in 0..k / STEPS {
+            step!(0);
+            step!(1);
+            step!(2);
+            step!(3);
+            go_on!(STEPS);
+        }
+        for _ in 0..k % STEPS {
+            step!(0);
+            go_on!(1);
         }
         for r in 0..R {
             for v in 0..2 {
