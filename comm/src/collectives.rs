@@ -58,6 +58,27 @@ impl<D: Device> Group<D> {
         self.run(call, 0, || self.engine.all_gather(self.rank, mine.view(), out.view_mut(), call))?;
         Ok(out)
     }
+    /// `mine[R,C]` of every rank, side by side in rank order, but only the first `n` columns of all: `[R, n]`, a buffer,
+    /// the same on all ranks. What is beyond them is padding. In a group of one, another owner of `mine`.
+    ///
+    /// # Errors
+    /// [`CommError::BadCounts`] if there are not as many columns, or in a group of one others, and those of every call.
+    #[track_caller]
+    pub fn all_gather_columns(&self, mine: &Tensor<D>, n: usize) -> Result<Tensor<D>> {
+        let (call, [rows, cols]) = (self.call(Op::AllGather, mine.shape()), mine.shape());
+        let all = cols.saturating_mul(self.size());
+        if n > all || self.size() == 1 && n < all {
+            let why = format!("{n} columns are not the first of {} ranks' {cols} each", self.size());
+            return Err(CommError::bad_counts(&call, why));
+        }
+        if self.size() == 1 {
+            return Ok(mine.clone());
+        }
+        let mut out = Tensor::empty(mine.device(), Category::Buffers, rows, n);
+        let work = || self.engine.all_gather_columns(self.rank, mine.view(), out.view_mut(), &call);
+        self.run(&call, 0, work)?;
+        Ok(out)
+    }
     /// This rank's block of rows of the sum over ranks, in rank order, of `data[R,C]`: `[R/ranks, C]`, an activation,
     /// of which every rank holds another. In a group of one, another owner of `data`.
     ///

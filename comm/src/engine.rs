@@ -12,6 +12,9 @@ pub(crate) trait Engine<D: Device>: Send + Sync {
     fn all_reduce(&self, rank: usize, data: ViewMut<D>, call: &Call) -> Result<()>;
     /// `mine` of every rank, in rank order, to `out`; blocks of the call's counts, or of one size.
     fn all_gather(&self, rank: usize, mine: View<D>, out: ViewMut<D>, call: &Call) -> Result<()>;
+    /// The first columns of `mine[R,C]` of every rank, side by side in rank order, to `out`: as many as that has, of
+    /// `ranks·C`.
+    fn all_gather_columns(&self, rank: usize, mine: View<D>, out: ViewMut<D>, call: &Call) -> Result<()>;
     /// The sum over ranks of `data`; this rank's block of rows, by the call's counts or of one size, to `out`.
     fn reduce_scatter(&self, rank: usize, data: View<D>, out: ViewMut<D>, call: &Call) -> Result<()>;
     /// The root's `data` to every rank's.

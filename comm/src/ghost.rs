@@ -17,6 +17,9 @@ impl<D: Device> Engine<D> for Ghost {
     fn all_gather(&self, _: usize, _: View<D>, _: ViewMut<D>, _: &Call) -> Result<()> {
         Ok(())
     }
+    fn all_gather_columns(&self, _: usize, _: View<D>, _: ViewMut<D>, _: &Call) -> Result<()> {
+        Ok(())
+    }
     fn reduce_scatter(&self, _: usize, _: View<D>, _: ViewMut<D>, _: &Call) -> Result<()> {
         Ok(())
     }

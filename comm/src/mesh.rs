@@ -174,6 +174,7 @@ mod tests {
                 let mut x = zeros(rows, cols);
                 group.all_reduce(&mut x, Reduce::Sum)?;
                 let all = group.all_gather(&x)?;
+                let _columns = group.all_gather_columns(&x, n * cols)?;
                 let _block = (group.reduce_scatter(&all)?, group.reduce_scatter(&zeros(n * rows, cols))?);
                 group.broadcast(&mut x, n - 1)?;
                 group.barrier()?;

@@ -40,6 +40,7 @@ fn bad_arguments_are_told_at_once_with_their_place() {
         (told!(g.all_gather_v(&four, &[4, 4])), "of [4, 4]x1 f32"),
         (told!(g.all_gather_v(&four, &[4, 4])), "there are 2 counts for 3 ranks"),
         (told!(g.all_gather_v(&four, &[4, 3, 4])), "rank 1 has 4 rows, not 3"),
+        (told!(g.all_gather_columns(&four, 4)), "4 columns are not the first of 3 ranks' 1 each"),
         (told!(g.reduce_scatter_v(&four, &[2, 2])), "there are 2 counts for 3 ranks"),
         (told!(g.reduce_scatter_v(&four, &[1, 2, 2])), "[1, 2, 2] add up to 5 rows, not to the tensor's 4"),
         (told!(g.reduce_scatter_v(&four, &[2, usize::MAX, 3])), "more rows than can be counted"),
@@ -74,6 +75,7 @@ fn bad_arguments_are_told_at_once_with_their_place() {
 fn alone_bad_arguments_are_told_too() {
     let (g, d, four) = (Mesh::<Priced>::alone().group(Axis::Tp).clone(), Priced::default(), zeros(4, 1));
     assert!(g.all_gather_v(&four, &[3]).is_err() && g.all_gather_v(&four, &[4]).is_ok());
+    assert!(g.all_gather_columns(&four, 0).is_err() && g.all_gather_columns(&four, 1).is_ok());
     assert!(g.reduce_scatter_v(&four, &[2, 2]).is_err() && g.reduce_scatter_v(&four, &[4]).is_ok());
     assert!(g.all_to_all_v(&four, &[4], &[3]).is_err() && g.all_to_all_v(&four, &[4], &[4]).is_ok());
     assert!(g.gather(&four, 1).is_err() && g.gather(&four, 0).unwrap().is_some());

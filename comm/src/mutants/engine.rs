@@ -205,6 +205,22 @@ impl<S: Scalar> Engine<Cpu<S>> for Mutated<S> {
             |out: Option<ViewMut<_>>| self.inner.all_gather(rank, mine, out.expect("given below"), call);
         self.act((rank, 0), (Mine::Here(mine), Some(out)), call, honest)
     }
+    fn all_gather_columns(
+        &self,
+        rank: usize,
+        mine: View<Cpu<S>>,
+        mut out: ViewMut<Cpu<S>>,
+        call: &Call,
+    ) -> Result<()> {
+        let ([rows, cols], n) = ([mine.rows(), mine.cols()], out.cols());
+        let mut below = Tensor::empty(&self.own.device, Category::Buffers, self.ranks * rows, cols);
+        self.all_gather(rank, mine, below.view_mut(), call)?;
+        for (i, from) in (0..self.ranks * rows).map(|i| (i, (i / rows * cols).min(n))) {
+            let len = cols.min(n - from);
+            out.row(i % rows)[from..from + len].copy_from_slice(&below.view().row(i)[..len]);
+        }
+        Ok(())
+    }
     fn reduce_scatter(
         &self,
         rank: usize,

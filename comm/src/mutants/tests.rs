@@ -53,6 +53,7 @@ const ALL_REDUCE: Act = |device, group| {
     Ok(read(&x))
 };
 const ALL_GATHER: Act = |device, group| Ok(read(&group.all_gather(&two(device, group))?));
+const COLUMNS: Act = |device, group| Ok(read(&group.all_gather_columns(&two(device, group), 5)?));
 const REDUCE_SCATTER: Act = |device, group| Ok(read(&group.reduce_scatter(&three(device, group))?));
 const BROADCAST: Act = |device, group| {
     let mut x = two(device, group);
@@ -93,6 +94,7 @@ fn copies_go_wrong_in_every_way() {
     assert_eq!(of(Mutation::Neighbour), same(&[3.0, 30.0, 1.0, 10.0, 2.0, 20.0]));
     assert_eq!(of(Mutation::Stale), same(&[0.0; 6]));
     assert_eq!(of(Mutation::Tail)[1], [1.0, 0.0, 2.0, 20.0, 3.0, 0.0]);
+    assert_eq!(all(Mutation::Tail, COLUMNS)[1], [1.0, 0.0, 2.0, 20.0, 3.0]);
     assert_eq!(all(Mutation::Neighbour, GATHER), [vec![], vec![3.0, 30.0, 1.0, 10.0, 2.0, 20.0], vec![]]);
     assert_eq!(all(Mutation::Tail, GATHER)[1], [1.0, 0.0, 2.0, 20.0, 3.0, 0.0]);
     assert_eq!(all(Mutation::Skip, GATHER)[1], [0.0, 0.0, 2.0, 20.0, 0.0, 0.0]);

@@ -110,6 +110,28 @@ impl<S: Scalar> Engine<Cpu<S>> for Threads {
             }
         })
     }
+    fn all_gather_columns(
+        &self,
+        rank: usize,
+        mine: View<Cpu<S>>,
+        mut out: ViewMut<Cpu<S>>,
+        call: &Call,
+    ) -> Result<()> {
+        let ([rows, cols], n) = ([mine.rows(), mine.cols()], out.cols());
+        assert!(mine.is_contiguous() && out.rows() == rows && n <= cols * self.ranks);
+        let to = out.flat().as_mut_ptr();
+        self.collective(rank, mine.ptr().raw(), call, |windows| {
+            for peer in 0..self.ranks {
+                let at = (peer * cols).min(n);
+                let (window, len) = (windows.of::<S>(peer), cols.min(n - at));
+                for row in 0..rows {
+                    // SAFETY: all windows have as many rows and columns, as all calls are equal; they are borrowed, and
+                    // `out`, whose row has room for these columns, is borrowed mutably, so it is other memory.
+                    unsafe { copy_nonoverlapping(window.add(row * cols), to.add(row * n + at), len) }
+                }
+            }
+        })
+    }
     fn reduce_scatter(
         &self,
         rank: usize,

@@ -1,20 +1,23 @@
 //! C[M,N] (+)= A[M,K]·B[K,N] for f32 with AVX-512: B packed, so that every transposition runs alike; A as it lies where
 //! its rows are rows in memory, packed else.
 //!
-//! Registers hold 12×32 of C. Loops, outermost first: M by 2052, K by 256 (A packed once), N by 512 (B packed, stays in L2),
-//! M by 12 (12 rows of A stay in L1), N by 32, K. Half of each cache is left to whoever shares the core.
+//! Registers hold 8×48 of C: 24 sums, for which a step loads 8 elements of A and 3 vectors of B. Loops, outermost first:
+//! M by 2048, K by 256 (A packed once), N by 528 (B packed, stays in L2), M by 8 (8 rows of A stay in L1), N by 48, K.
+//! Half of each cache is left to whoever shares the core.
 #[allow(clippy::wildcard_imports)] // two dozen intrinsics
 use std::arch::x86_64::*;
 use std::cell::RefCell;
 use std::hint::black_box;
 
-const MR: usize = 12;
-pub(super) const NR: usize = 32;
+const MR: usize = 8;
+/// Columns of a panel of B: a vector.
+pub(super) const NR: usize = 16;
+/// Panels that are computed together, at most.
+const NV: usize = 3;
 const KC: usize = 256;
-const NC: usize = 512;
-const GROUP: usize = 4 * MR; // rows of A that are packed together, when they are first needed
-const LINE: usize = 16; // numbers of a cache line
-const MC: usize = 171 * MR; // so that packing takes at most 2.7 MB a thread, whatever the shapes
+const NC: usize = 11 * NV * NR;
+const GROUP: usize = 8 * MR; // rows of A that are packed together, when they are first needed
+const MC: usize = 2048; // so that packing takes at most 2.7 MB a thread, whatever the shapes
 
 /// A strided factor.
 #[derive(Clone, Copy)]
@@ -78,21 +81,23 @@ pub(super) unsafe fn product([m, n, k]: [usize; 3], c: *mut f32, ldc: usize, a: 
                             (first.add(j / NR * apart + p * NR), apart, Ahead::none())
                         }
                     };
-                    let share = next.lines().div_ceil(mc.div_ceil(MR) * nc.div_ceil(NR));
+                    // Of 4 panels, 2 and 2 are better than 3 and 1.
+                    let width = NR * nc.div_ceil(NR).div_ceil(nc.div_ceil(NV * NR));
+                    let share = next.lines().div_ceil(mc.div_ceil(MR) * nc.div_ceil(width));
                     let a = a.from(first, p);
                     for i in (0..mc).step_by(MR) {
                         if !direct && j == 0 && i % GROUP == 0 {
                             pack_panels::<MR>(pa.add(i * kc), a.from(i, 0).t(), kc, GROUP.min(mc - i));
                         }
-                        for jr in (0..nc).step_by(NR) {
+                        for jr in (0..nc).step_by(width) {
                             let at = c.add((first + i) * ldc + j + jr);
-                            let to = Part { at, ld: ldc, cols: NR.min(nc - jr), add: add || p > 0 };
-                            let (rows, pb) = (MR.min(mc - i), pb.add(jr / NR * apart));
+                            let to = Part { at, ld: ldc, cols: width.min(nc - jr), add: add || p > 0 };
+                            let (rows, pb) = (MR.min(mc - i), Panel { at: pb.add(jr / NR * apart), apart });
                             next.fetch(share);
                             if direct {
-                                tile::<1>(rows, kc, a.from(i, 0).at, a.row, pb, to);
+                                tile::<1>(rows, kc, (a.from(i, 0).at, a.row), pb, to);
                             } else {
-                                tile::<MR>(rows, kc, pa.add(i * kc), 1, pb, to);
+                                tile::<MR>(rows, kc, (pa.add(i * kc), 1), pb, to);
                             }
                         }
                     }
@@ -102,7 +107,7 @@ pub(super) unsafe fn product([m, n, k]: [usize; 3], c: *mut f32, ldc: usize, a: 
     });
 }
 
-/// Cache lines of a factor's block that will be packed next: fetched bit by bit while the one before is computed.
+/// Cache lines, of as many numbers as a vector, of a factor's block that will be packed next: fetched bit by bit while the one before is computed.
 struct Ahead {
     at: *const f32,
     apart: usize,
@@ -118,7 +123,7 @@ impl Ahead {
     /// A block of `k` rows and `n` columns.
     fn of(block: Factor, k: usize, n: usize) -> Self {
         let (apart, runs, run) = if block.col == 1 { (block.row, k, n) } else { (block.col, n, k) };
-        Self { at: block.at, apart, runs, run: run.div_ceil(LINE), line: 0 }
+        Self { at: block.at, apart, runs, run: run.div_ceil(NR), line: 0 }
     }
     fn lines(&self) -> usize {
         self.runs * self.run
@@ -131,7 +136,7 @@ impl Ahead {
                 return;
             }
             // Prefetches may point anywhere.
-            _mm_prefetch::<_MM_HINT_T1>(self.at.wrapping_add(LINE * self.line).cast());
+            _mm_prefetch::<_MM_HINT_T1>(self.at.wrapping_add(NR * self.line).cast());
             self.line += 1;
             if self.line == self.run {
                 (self.at, self.runs, self.line) = (self.at.wrapping_add(self.apart), self.runs - 1, 0);
@@ -143,7 +148,7 @@ impl Ahead {
 /// The panels of a right factor of `k` rows and `n` columns.
 ///
 /// # Safety
-/// The windows are valid, `to` has room for ⌈n/32⌉ panels, and the CPU has AVX-512F.
+/// The windows are valid, `to` has room for ⌈n/16⌉ panels, and the CPU has AVX-512F.
 #[target_feature(enable = "avx512f")]
 pub(super) unsafe fn pack_right(to: *mut f32, b: Factor, k: usize, n: usize) {
     // SAFETY: the caller's promise.
@@ -183,65 +188,27 @@ fn transpose(r: [__m512; 16]) -> [__m512; 16] {
 /// Panels of `W` columns each, one after the other.
 #[target_feature(enable = "avx512f")]
 unsafe fn pack_panels<const W: usize>(to: *mut f32, from: Factor, k: usize, width: usize) {
-    const TOGETHER: usize = 4;
+    const TOGETHER: usize = 64; // of a row: whole lines
     let whole = if from.col == 1 { width / W * W } else { 0 };
     // SAFETY: the caller's windows.
     unsafe {
-        for first in (0..whole).step_by(W * TOGETHER) {
-            let last = whole.min(first + W * TOGETHER);
+        for first in (0..whole).step_by(TOGETHER) {
+            let last = whole.min(first + TOGETHER);
             for p in 0..k {
                 let row = from.at.add(p * from.row);
-                // Prefetches may point anywhere.
-                _mm_prefetch::<_MM_HINT_T0>(row.wrapping_add(8 * from.row + first).cast());
-                _mm_prefetch::<_MM_HINT_T0>(row.wrapping_add(8 * from.row + first + 16).cast());
-                _mm_prefetch::<_MM_HINT_T0>(row.wrapping_add(8 * from.row + first + 32).cast());
+                for line in (first..first + TOGETHER).step_by(NR) {
+                    // Prefetches may point anywhere.
+                    _mm_prefetch::<_MM_HINT_T0>(row.wrapping_add(8 * from.row + line).cast());
+                }
                 for w in (first..last).step_by(W) {
                     *to.add(w * k + p * W).cast::<[f32; W]>() = *row.add(w).cast::<[f32; W]>();
                 }
             }
         }
         for w in (whole..width).step_by(W) {
-            pack::<W>(to.add(w * k), Factor { at: from.at.add(w * from.col), ..from }, k, W.min(width - w));
-        }
-    }
-}
-
-/// `k` rows of `width ≤ W` elements to contiguous rows of `W`, padded with zeros.
-#[target_feature(enable = "avx512f")]
-unsafe fn pack<const W: usize>(to: *mut f32, from: Factor, k: usize, width: usize) {
-    // SAFETY: the caller's windows.
-    unsafe {
-        if width == W && from.col == 1 {
-            for p in 0..k {
-                *to.add(p * W).cast::<[f32; W]>() = *from.at.add(p * from.row).cast::<[f32; W]>();
-            }
-        } else if from.row == 1 {
-            let whole = k / 16 * 16;
-            for p in (0..whole).step_by(16) {
-                for w in (0..width).step_by(16) {
-                    let mut block = [_mm512_setzero_ps(); 16];
-                    let rows = 16.min(width - w);
-                    for (r, v) in block[..rows].iter_mut().enumerate() {
-                        *v = _mm512_loadu_ps(from.at.add((w + r) * from.col + p));
-                    }
-                    // Lanes past `W` are overwritten by the next row, or lie in spare room.
-                    for (s, v) in transpose(block).into_iter().enumerate() {
-                        _mm512_storeu_ps(to.add((p + s) * W + w), v);
-                    }
-                }
-            }
-            for p in whole..k {
-                for w in 0..width {
-                    *to.add(p * W + w) = *from.at.add(w * from.col + p);
-                }
-            }
-            for w in width..W {
-                for p in whole..k {
-                    *to.add(p * W + w) = 0.0;
-                }
-            }
-        } else {
-            for p in 0..k {
+            let (to, from, width) = (to.add(w * k), from.from(0, w), W.min(width - w));
+            let done = if W == NR && from.row == 1 { pack_columns(to, from, k, width) } else { 0 };
+            for p in done..k {
                 for w in 0..W {
                     *to.add(p * W + w) =
                         if w < width { *from.at.add(p * from.row + w * from.col) } else { 0.0 };
@@ -249,6 +216,25 @@ unsafe fn pack<const W: usize>(to: *mut f32, from: Factor, k: usize, width: usiz
             }
         }
     }
+}
+
+/// The first rows of a panel of 16 columns that lie one after the other, padded with zeros: how many.
+#[target_feature(enable = "avx512f")]
+unsafe fn pack_columns(to: *mut f32, from: Factor, k: usize, width: usize) -> usize {
+    let whole = k / 16 * 16;
+    // SAFETY: the caller's windows.
+    unsafe {
+        for p in (0..whole).step_by(16) {
+            let mut block = [_mm512_setzero_ps(); 16];
+            for (w, v) in block[..width].iter_mut().enumerate() {
+                *v = _mm512_loadu_ps(from.at.add(w * from.col + p));
+            }
+            for (s, v) in transpose(block).into_iter().enumerate() {
+                _mm512_storeu_ps(to.add((p + s) * NR), v);
+            }
+        }
+    }
+    whole
 }
 
 /// A tile of C: where it begins, elements from row to row, how many columns, and whether it is added to.
@@ -260,61 +246,72 @@ struct Part {
     add: bool,
 }
 
-/// Up to 12×32 of C from rows of A and one panel of B. Element (r, p) of A is `a[r * ld + p * NEXT]`.
+/// A panel of B: where its rows begin, and elements to the next one.
+#[derive(Clone, Copy)]
+struct Panel {
+    at: *const f32,
+    apart: usize,
+}
+
+/// Up to 8×48 of C from rows of A and up to three panels of B. Element (r, p) of A is `a[r * ld + p * NEXT]`.
 #[target_feature(enable = "avx512f")]
-unsafe fn tile<const NEXT: usize>(rows: usize, k: usize, a: *const f32, ld: usize, b: *const f32, c: Part) {
-    macro_rules! by_rows {
-        ($($r:literal)*) => {
-            match rows {
-                // SAFETY: the caller's promise, for this many rows.
-                $($r => unsafe { micro::<$r, NEXT>(k, a, ld, b, c) },)*
-                _ => unreachable!("a tile of {rows} rows"),
+unsafe fn tile<const NEXT: usize>(rows: usize, k: usize, a: (*const f32, usize), b: Panel, c: Part) {
+    macro_rules! sizes {
+        ($($r:literal $v:literal),*) => {
+            match (rows, c.cols.div_ceil(NR)) {
+                // SAFETY: the caller's promise, for this many rows and panels.
+                $(($r, $v) => unsafe { micro::<$r, $v, NEXT>(k, a, b, c) },)*
+                (_, panels) => unreachable!("a tile of {rows} rows and {panels} panels"),
             }
         };
     }
-    by_rows!(1 2 3 4 5 6 7 8 9 10 11 12);
+    sizes!(8 3, 8 2, 8 1, 7 3, 7 2, 7 1, 6 3, 6 2, 6 1, 5 3, 5 2, 5 1, 4 3, 4 2, 4 1, 3 3, 3 2, 3 1, 2 3, 2 2, 2 1, 1 3, 1 2, 1 1);
 }
 
-/// What counts is how few instructions there are besides the multiply-adds: twelve elements of A, two vectors of B, and
-/// one every fourth step for each pointer. The CPU's own prefetching brings the panel from L2.
+/// What counts is how few instructions there are besides the multiply-adds: loads of A and B, and one every fourth step
+/// for each pointer. The CPU's own prefetching brings the panels from L2.
 #[target_feature(enable = "avx512f")]
-unsafe fn micro<const R: usize, const NEXT: usize>(
+unsafe fn micro<const R: usize, const V: usize, const NEXT: usize>(
     k: usize,
-    a: *const f32,
-    ld: usize,
-    b: *const f32,
+    (a, ld): (*const f32, usize),
+    b: Panel,
     c: Part,
 ) {
     const STEPS: usize = 4;
-    // SAFETY: rows and panel are as the caller says; writes to C are masked to its columns.
+    // SAFETY: rows and panels are as the caller says; writes to C are masked to its columns.
     unsafe {
-        let mut acc = [[_mm512_setzero_ps(); 2]; R];
-        let masks = [mask(c.cols), mask(c.cols.saturating_sub(16))];
+        let mut acc = [[_mm512_setzero_ps(); V]; R];
         for r in 0..R {
-            _mm_prefetch::<_MM_HINT_T0>(c.at.wrapping_add(r * c.ld).cast());
-            _mm_prefetch::<_MM_HINT_T0>(c.at.wrapping_add(r * c.ld + 16).cast());
+            for v in 0..V {
+                _mm_prefetch::<_MM_HINT_T0>(c.at.wrapping_add(r * c.ld + NR * v).cast());
+            }
         }
-        // An instruction reaches three rows from one pointer. That all four point into one matrix is hidden from the
-        // compiler: it would compute each row's address anew.
-        let (ld, [mut a0, mut a3, mut a6, mut a9]) =
-            black_box((size_of::<f32>() * ld, [0, 3, 6, 9].map(|r| a.wrapping_add(r * ld))));
-        let mut b = b;
+        // An instruction reaches three rows or panels from one pointer. What is beside what is hidden from the compiler:
+        // it would compute each address anew.
+        let (ld, apart, [mut a0, mut a3, mut a6]) = black_box((
+            size_of::<f32>() * ld,
+            size_of::<f32>() * b.apart,
+            [0, 3, 6].map(|r| a.wrapping_add(r * ld)),
+        ));
+        let mut b = b.at;
         macro_rules! step {
             ($p:literal) => {
-                let (b0, b1) = (_mm512_loadu_ps(b.add($p * NR)), _mm512_loadu_ps(b.add($p * NR + 16)));
-                step!($p, b0, b1, 0 a0 0, 1 a0 1, 2 a0 2, 3 a3 0, 4 a3 1, 5 a3 2,
-                    6 a6 0, 7 a6 1, 8 a6 2, 9 a9 0, 10 a9 1, 11 a9 2);
+                let panels: [_; V] =
+                    std::array::from_fn(|v| _mm512_loadu_ps(b.wrapping_byte_add(v * apart).add($p * NR)));
+                step!($p, panels, 0 a0 0, 1 a0 1, 2 a0 2, 3 a3 0, 4 a3 1, 5 a3 2, 6 a6 0, 7 a6 1);
             };
-            ($p:literal, $b0:ident, $b1:ident, $($r:literal $at:ident $beyond:literal),*) => { $(if $r < R {
+            ($p:literal, $b:ident, $($r:literal $at:ident $beyond:literal),*) => { $(if $r < R {
                 let x = _mm512_set1_ps(*$at.wrapping_byte_add($beyond * ld).wrapping_add($p * NEXT));
-                acc[$r][0] = _mm512_fmadd_ps(x, $b0, acc[$r][0]);
-                acc[$r][1] = _mm512_fmadd_ps(x, $b1, acc[$r][1]);
+                for v in 0..V {
+                    acc[$r][v] = _mm512_fmadd_ps(x, $b[v], acc[$r][v]);
+                }
             })* };
         }
         macro_rules! go_on {
             ($steps:expr) => {
-                (a0, a3) = (a0.wrapping_add($steps * NEXT), a3.wrapping_add($steps * NEXT));
-                (a6, a9) = (a6.wrapping_add($steps * NEXT), a9.wrapping_add($steps * NEXT));
+                a0 = a0.wrapping_add($steps * NEXT);
+                a3 = a3.wrapping_add($steps * NEXT);
+                a6 = a6.wrapping_add($steps * NEXT);
                 b = b.wrapping_add($steps * NR);
             };
         }
@@ -330,10 +327,10 @@ unsafe fn micro<const R: usize, const NEXT: usize>(
             go_on!(1);
         }
         for r in 0..R {
-            for v in 0..2 {
-                let at = c.at.wrapping_add(r * c.ld + 16 * v);
-                let before = if c.add { _mm512_maskz_loadu_ps(masks[v], at) } else { _mm512_setzero_ps() };
-                _mm512_mask_storeu_ps(at, masks[v], _mm512_add_ps(acc[r][v], before));
+            for v in 0..V {
+                let (at, mask) = (c.at.wrapping_add(r * c.ld + NR * v), mask(c.cols - NR * v));
+                let before = if c.add { _mm512_maskz_loadu_ps(mask, at) } else { _mm512_setzero_ps() };
+                _mm512_mask_storeu_ps(at, mask, _mm512_add_ps(acc[r][v], before));
             }
         }
     }

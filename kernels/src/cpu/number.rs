@@ -34,7 +34,7 @@ pub trait CpuScalar: Scalar {
 
 impl CpuScalar for f32 {
     const TILE: [usize; 2] = [64, 256];
-    const PANEL: usize = 32;
+    const PANEL: usize = 16;
     const VECTORS: bool = true;
     #[inline(always)]
     fn gemm(c: ViewMut<Cpu<f32>>, a: View<Cpu<f32>>, b: View<Cpu<f32>>, write: Write) {

@@ -212,20 +212,7 @@ impl<D: Kernels> Split<D> {
     #[track_caller]
     pub fn all_gather_first(&self, group: &Group<D>, n: usize) -> Result<Tensor<D>> {
         same(self.axis, group.axis())?;
-        let [rows, cols] = self.shape();
-        assert!(n <= cols * group.size(), "{n} columns of {} ranks' {cols}", group.size());
-        let parts = group.all_gather(&self.share)?;
-        if n == cols {
-            return Ok(parts.first_rows(rows));
-        }
-        let mut whole = self.share.beside(rows, n);
-        for rank in 0..group.size() {
-            let from = (rank * cols).min(n);
-            let len = cols.min(n - from);
-            let part = parts.view().take_rows(rank * rows, rows).take_cols(0, len);
-            self.device().copy(whole.view_mut().take_cols(from, len), part);
-        }
-        Ok(whole)
+        Ok(group.all_gather_columns(&self.share, n)?)
     }
 }
 

@@ -51,7 +51,7 @@ fn holds(x: &Tensor<Field>, number: usize) {
 }
 
 /// All of them, each with a name that is part of its calls' words.
-pub(super) const ACTS: [(&str, Act); 19] = [
+pub(super) const ACTS: [(&str, Act); 20] = [
     ("all_reduce(sum)", |b| {
         let mut x = b.block();
         b.group.all_reduce(&mut x, Reduce::Sum)?;
@@ -70,6 +70,10 @@ pub(super) const ACTS: [(&str, Act); 19] = [
     ("all_gather", |b| {
         let counts = b.counts();
         holds(&b.group.all_gather_v(&b.tensor(counts[b.group.rank()]), &counts)?, 1);
+        Ok(())
+    }),
+    ("all_gather", |b| {
+        holds(&b.group.all_gather_columns(&b.block(), COLS * b.group.size())?, 1);
         Ok(())
     }),
     ("reduce_scatter", |b| {
