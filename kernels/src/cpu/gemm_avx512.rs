@@ -198,7 +198,7 @@ unsafe fn pack_panels<const W: usize>(to: *mut f32, from: Factor, k: usize, widt
                 let row = from.at.add(p * from.row);
                 for line in (first..first + TOGETHER).step_by(NR) {
                     // Prefetches may point anywhere.
-                    _mm_prefetch::<_MM_HINT_T0>(row.wrapping_add(8 * from.row + line).cast());
+                    _mm_prefetch::<_MM_HINT_T0>(row.wrapping_add(16 * from.row + line).cast());
                 }
                 for w in (first..last).step_by(W) {
                     *to.add(w * k + p * W).cast::<[f32; W]>() = *row.add(w).cast::<[f32; W]>();
@@ -281,11 +281,6 @@ unsafe fn micro<const R: usize, const V: usize, const NEXT: usize>(
     // SAFETY: rows and panels are as the caller says; writes to C are masked to its columns.
     unsafe {
         let mut acc = [[_mm512_setzero_ps(); V]; R];
-        for r in 0..R {
-            for v in 0..V {
-                _mm_prefetch::<_MM_HINT_T0>(c.at.wrapping_add(r * c.ld + NR * v).cast());
-            }
-        }
         // An instruction reaches three rows or panels from one pointer. What is beside what is hidden from the compiler:
         // it would compute each address anew.
         let (ld, apart, [mut a0, mut a3, mut a6]) = black_box((
@@ -315,7 +310,15 @@ unsafe fn micro<const R: usize, const V: usize, const NEXT: usize>(
                 b = b.wrapping_add($steps * NR);
             };
         }
-        for _ in 0..k / STEPS {
+        let mut ahead = c.at;
+        for i in 0..k / STEPS {
+            if i < R {
+                // A row of C, which is needed after the last step. All at once they would keep B's lines waiting.
+                for v in 0..V {
+                    _mm_prefetch::<_MM_HINT_T0>(ahead.wrapping_add(NR * v).cast());
+                }
+                ahead = ahead.wrapping_add(c.ld);
+            }
             step!(0);
             step!(1);
             step!(2);
