@@ -4,8 +4,13 @@ use crate::build::{Builder, Draw};
 use crate::placement::{Cuts, Placed, Placement, Replica};
 use comm::{Group, Mesh, Reduce};
 use kernels::{Kernels, Write};
+use std::ops::Range;
 use std::sync::Arc;
 use tensor::{Category, Scalar, Tensor, View, ViewMut};
+
+/// Numbers of a gradient that an optimizer takes together, in whole rows: a cache of each core holds them, with the
+/// values and two moments.
+const TOGETHER: usize = 1 << 16;
 
 /// This rank's share of a parameter. Layers read it through the weights of [`crate::weight`], where it may be
 /// gathered or fetched, and add to its gradient through `accumulate`; nobody else touches it.
@@ -110,12 +115,30 @@ impl<D: Kernels> Param<D> {
         }
         device.add_norm2(sum.view_mut(), part(gradient.view(), dim, from, gradient.shape()[dim] - from));
     }
-    /// Lets an optimizer change the value by the synced gradient, and ends the step: the next contribution to
-    /// the gradient is a first one.
-    pub(crate) fn update(&mut self, kernel: impl FnOnce(&D, &mut Tensor<D>, &Tensor<D>)) {
+    /// Lets an optimizer change the value by the synced gradient, some rows at a time, and ends the step: the next
+    /// contribution to the gradient is a first one. With a sum the gradient's squares are added to it, as
+    /// [`add_norm2`](Self::add_norm2) does, but where rows are only this rank's, just before they are used: memory is
+    /// read once for both.
+    pub(crate) fn update(
+        &mut self,
+        mut sum: Option<&mut Tensor<D>>,
+        mut kernel: impl FnMut(&D, Range<usize>, ViewMut<D>, View<D>),
+    ) {
+        if !self.replicas.is_empty() {
+            sum.take().into_iter().for_each(|sum| self.add_norm2(sum));
+        }
         let device = self.value.device().clone();
-        let gradient = self.gradient.as_ref().expect("a synced gradient");
-        kernel(&device, &mut self.value, gradient);
+        let gradient = self.gradient.as_ref().expect("a synced gradient").view();
+        let [rows, cols] = self.value.shape();
+        let together = (TOGETHER / cols.max(1)).max(1);
+        for rows in (0..rows).step_by(together).map(|from| from..rows.min(from + together)) {
+            let value = self.value.view_mut().take_rows(rows.start, rows.len());
+            let gradient = gradient.take_rows(rows.start, rows.len());
+            if let Some(sum) = &mut sum {
+                device.add_norm2(sum.view_mut(), gradient);
+            }
+            kernel(&device, rows, value, gradient);
+        }
         self.written = false;
     }
     /// Adds other values, by global index, to the value: a proof's fresh randomness between two steps.
