@@ -2,8 +2,8 @@
 //! its rows are rows in memory, packed else.
 //!
 //! Registers hold 8×48 of C: 24 sums, for which a step loads 8 elements of A and 3 vectors of B. Loops, outermost first:
-//! M by 2048, K by 256 (A packed once), N by 528 (B packed, stays in L2), M by 8 (8 rows of A stay in L1), N by 48, K.
-//! Half of each cache is left to whoever shares the core.
+//! M by 2048, K by 512 (or 256; A packed once), N by 288 (or 528; B packed, stays in L2), M by 8 (8 rows of A stay in L1),
+//! N by 48, K. Half of each cache is left to whoever shares the core.
 #[allow(clippy::wildcard_imports)] // two dozen intrinsics
 use std::arch::x86_64::*;
 use std::cell::RefCell;
@@ -14,8 +14,10 @@ const MR: usize = 8;
 pub(super) const NR: usize = 16;
 /// Panels that are computed together, at most.
 const NV: usize = 3;
-const KC: usize = 256;
-const NC: usize = 11 * NV * NR;
+/// Rows and columns of B that are packed together where A is read as it lies: C is read and written seldom.
+const DIRECT: [usize; 2] = [512, 6 * NV * NR];
+/// The same where A is packed: what was packed is used often while it is near.
+const PACKED: [usize; 2] = [256, 11 * NV * NR];
 const GROUP: usize = 8 * MR; // rows of A that are packed together, when they are first needed
 const MC: usize = 2048; // so that packing takes at most 2.7 MB a thread, whatever the shapes
 
@@ -37,7 +39,7 @@ impl Factor {
     }
 }
 
-thread_local! { static PACKED: RefCell<(Vec<f32>, Vec<f32>)> = const { RefCell::new((Vec::new(), Vec::new())) }; }
+thread_local! { static MEMORY: RefCell<(Vec<f32>, Vec<f32>)> = const { RefCell::new((Vec::new(), Vec::new())) }; }
 
 /// The right factor.
 #[derive(Clone, Copy)]
@@ -52,13 +54,14 @@ pub(super) enum Right {
 /// The windows are valid, `c` (row-major, stride `ldc`) overlaps neither factor, and the CPU has AVX-512F.
 #[target_feature(enable = "avx512f")]
 pub(super) unsafe fn product([m, n, k]: [usize; 3], c: *mut f32, ldc: usize, a: Factor, b: Right, add: bool) {
-    PACKED.with_borrow_mut(|(pa, pb)| {
+    MEMORY.with_borrow_mut(|(pa, pb)| {
         let direct = a.col == 1;
+        let [most_k, most_n] = if direct { DIRECT } else { PACKED };
         if !direct {
-            pa.resize(pa.len().max(m.min(MC).next_multiple_of(MR) * KC.min(k) + 64), 0.0);
+            pa.resize(pa.len().max(m.min(MC).next_multiple_of(MR) * most_k.min(k) + 64), 0.0);
         }
         if let Right::Strided(_) = b {
-            pb.resize(pb.len().max(NC * KC.min(k) + 64), 0.0);
+            pb.resize(pb.len().max(most_n * most_k.min(k) + 64), 0.0);
         }
         // SAFETY: aligned inside the 64 spare elements; the caller's promise covers the rest.
         unsafe {
@@ -68,13 +71,15 @@ pub(super) unsafe fn product([m, n, k]: [usize; 3], c: *mut f32, ldc: usize, a: 
             );
             for first in (0..m).step_by(MC) {
                 let mc = MC.min(m - first);
-                for (p, j) in (0..k).step_by(KC).flat_map(|p| (0..n).step_by(NC).map(move |j| (p, j))) {
-                    let (kc, nc) = (KC.min(k - p), NC.min(n - j));
+                let blocks = (0..k).step_by(most_k).flat_map(|p| (0..n).step_by(most_n).map(move |j| (p, j)));
+                for (p, j) in blocks {
+                    let (kc, nc) = (most_k.min(k - p), most_n.min(n - j));
                     let (pb, apart, mut next) = match b {
                         Right::Strided(b) => {
                             pack_panels::<NR>(pb, b.from(p, j), kc, nc);
-                            let (p, j) = if j + NC < n { (p, j + NC) } else { (p + KC, 0) };
-                            let next = Ahead::of(b.from(p, j), KC.min(k.saturating_sub(p)), NC.min(n - j));
+                            let (p, j) = if j + most_n < n { (p, j + most_n) } else { (p + most_k, 0) };
+                            let size = [most_k.min(k.saturating_sub(p)), most_n.min(n - j)];
+                            let next = Ahead::of(b.from(p, j), size);
                             (pb.cast_const(), kc * NR, next)
                         }
                         Right::Panels { first, apart } => {
@@ -107,7 +112,8 @@ pub(super) unsafe fn product([m, n, k]: [usize; 3], c: *mut f32, ldc: usize, a: 
     });
 }
 
-/// Cache lines, of as many numbers as a vector, of a factor's block that will be packed next: fetched bit by bit while the one before is computed.
+/// Cache lines, each a vector, of a factor's block that will be packed next: fetched bit by bit while the one before is
+/// computed.
 struct Ahead {
     at: *const f32,
     apart: usize,
@@ -121,7 +127,7 @@ impl Ahead {
         Self { at: std::ptr::null(), apart: 0, runs: 0, run: 0, line: 0 }
     }
     /// A block of `k` rows and `n` columns.
-    fn of(block: Factor, k: usize, n: usize) -> Self {
+    fn of(block: Factor, [k, n]: [usize; 2]) -> Self {
         let (apart, runs, run) = if block.col == 1 { (block.row, k, n) } else { (block.col, n, k) };
         Self { at: block.at, apart, runs, run: run.div_ceil(NR), line: 0 }
     }
@@ -265,7 +271,8 @@ unsafe fn tile<const NEXT: usize>(rows: usize, k: usize, a: (*const f32, usize),
             }
         };
     }
-    sizes!(8 3, 8 2, 8 1, 7 3, 7 2, 7 1, 6 3, 6 2, 6 1, 5 3, 5 2, 5 1, 4 3, 4 2, 4 1, 3 3, 3 2, 3 1, 2 3, 2 2, 2 1, 1 3, 1 2, 1 1);
+    sizes!(8 3, 8 2, 8 1, 7 3, 7 2, 7 1, 6 3, 6 2, 6 1, 5 3, 5 2, 5 1,
+        4 3, 4 2, 4 1, 3 3, 3 2, 3 1, 2 3, 2 2, 2 1, 1 3, 1 2, 1 1);
 }
 
 /// What counts is how few instructions there are besides the multiply-adds: loads of A and B, and one every fourth step
