@@ -86,17 +86,19 @@ pub(super) unsafe fn product([m, n, k]: [usize; 3], c: *mut f32, ldc: usize, a: 
                             (first.add(j / NR * apart + p * NR), apart, Ahead::none())
                         }
                     };
-                    // Of 4 panels, 2 and 2 are better than 3 and 1.
-                    let width = NR * nc.div_ceil(NR).div_ceil(nc.div_ceil(NV * NR));
-                    let share = next.lines().div_ceil(mc.div_ceil(MR) * nc.div_ceil(width));
+                    let share = next.lines().div_ceil(mc.div_ceil(MR) * nc.div_ceil(NV * NR));
                     let a = a.from(first, p);
                     for i in (0..mc).step_by(MR) {
                         if !direct && j == 0 && i % GROUP == 0 {
                             pack_panels::<MR>(pa.add(i * kc), a.from(i, 0).t(), kc, GROUP.min(mc - i));
                         }
-                        for jr in (0..nc).step_by(width) {
+                        let mut jr = 0;
+                        while jr < nc {
+                            // Of 4 panels that are left, 2 and 2 are better than 3 and 1.
+                            let left = (nc - jr).div_ceil(NR);
+                            let cols = (nc - jr).min(NR * left.div_ceil(left.div_ceil(NV)));
                             let at = c.add((first + i) * ldc + j + jr);
-                            let to = Part { at, ld: ldc, cols: width.min(nc - jr), add: add || p > 0 };
+                            let to = Part { at, ld: ldc, cols, add: add || p > 0 };
                             let (rows, pb) = (MR.min(mc - i), Panel { at: pb.add(jr / NR * apart), apart });
                             next.fetch(share);
                             if direct {
@@ -104,6 +106,7 @@ pub(super) unsafe fn product([m, n, k]: [usize; 3], c: *mut f32, ldc: usize, a: 
                             } else {
                                 tile::<MR>(rows, kc, (pa.add(i * kc), 1), pb, to);
                             }
+                            jr += cols;
                         }
                     }
                 }

@@ -33,7 +33,7 @@ pub trait CpuScalar: Scalar {
 }
 
 impl CpuScalar for f32 {
-    const TILE: [usize; 2] = [64, 256];
+    const TILE: [usize; 2] = [32, 256];
     const PANEL: usize = 16;
     const VECTORS: bool = true;
     #[inline(always)]
