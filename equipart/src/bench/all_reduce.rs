@@ -39,5 +39,5 @@ pub(super) fn seconds(ranks: usize, bytes: usize, scale: &Scale) -> Result<f64> 
 pub(super) fn bound(ranks: usize, bytes: usize, scale: &Scale) -> Bound {
     let cores = cores(ranks);
     let each = scale.of(bytes) * ranks / cores;
-    vec![(Probe::Rewrite { cores, ranks, bytes: each }, 1.0), (Probe::Meet { threads: ranks }, 1.0)]
+    vec![(Probe::Rewrite { cores, bytes: each }, 1.0), (Probe::Meet { threads: ranks }, 1.0)]
 }

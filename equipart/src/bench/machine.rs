@@ -16,8 +16,8 @@ pub(super) enum Probe {
     Read { cores: usize },
     /// A multiply-add in the field, in products that caches hold.
     Field { cores: usize },
-    /// So many bytes of its own, in a window for each rank, that each core reads, and writes where they lie.
-    Rewrite { cores: usize, ranks: usize, bytes: usize },
+    /// So many bytes of its own that each core reads, and writes where they lie.
+    Rewrite { cores: usize, bytes: usize },
     /// A meeting: each of the threads writes a line of memory, and reads those of the others.
     Meet { threads: usize },
 }
@@ -33,6 +33,8 @@ pub(super) struct Machine(BTreeMap<Probe, f64>);
 const TRIALS: usize = 7;
 /// More bytes than caches hold, on each core.
 const BEYOND_CACHES: usize = 128 << 20;
+/// Windows through which memory is rewritten, at most.
+const WINDOWS: usize = 4;
 /// Rows and columns of a product in the field that caches hold.
 const FIELD: usize = 128;
 
@@ -62,7 +64,7 @@ impl Probe {
             Self::Peak { cores } => peak(cores, scale.of(4 << 20)),
             Self::Read { cores } => read(cores, scale.of(BEYOND_CACHES)),
             Self::Field { cores } => field(cores, scale.of(FIELD)),
-            Self::Rewrite { cores, ranks, bytes } => rewrite(cores, ranks, bytes, scale),
+            Self::Rewrite { cores, bytes } => rewrite(cores, bytes, scale),
             Self::Meet { threads } => meet(threads, scale),
         }
     }
@@ -101,20 +103,25 @@ fn field(cores: usize, n: usize) -> f64 {
     at_once(cores, |rank| (key.enter(), matrices(rank)), |(_, m)| product(m)) / (n * n * n) as f64
 }
 
-fn rewrite(cores: usize, ranks: usize, bytes: usize, scale: &Scale) -> f64 {
-    let (each, times) = (bytes.div_ceil(4 * ranks), (scale.of(64 << 20) / bytes).max(1));
-    let all = |x: &mut Tensor<Cpu<f32>>| {
-        for _ in 0..times {
-            let mut x = std::hint::black_box(x.view_mut());
-            let windows = x.flat().chunks_exact_mut(each);
-            match ranks {
-                2 => machine::rewrite::<2>(array(windows)),
-                4 => machine::rewrite::<4>(array(windows)),
-                _ => unreachable!("figures are of two ranks and of four"),
+/// The best of several ways: through one window, two, or four of the same memory. Which one memory takes best is not the
+/// same everywhere, nor at all sizes.
+fn rewrite(cores: usize, bytes: usize, scale: &Scale) -> f64 {
+    let (each, times) = (bytes.div_ceil(4 * WINDOWS), (scale.of(64 << 20) / bytes).max(1));
+    let way = |windows: usize| {
+        let all = |x: &mut Tensor<Cpu<f32>>| {
+            for _ in 0..times {
+                let mut x = std::hint::black_box(x.view_mut());
+                let all = x.flat().chunks_exact_mut(each * WINDOWS / windows);
+                match windows {
+                    1 => machine::rewrite::<1>(array(all)),
+                    2 => machine::rewrite::<2>(array(all)),
+                    _ => machine::rewrite::<WINDOWS>(array(all)),
+                }
             }
-        }
+        };
+        at_once(cores, |_| memory(4 * each * WINDOWS), all) / times as f64
     };
-    at_once(cores, |_| memory(4 * each * ranks), all) / times as f64
+    [1, 2, WINDOWS].map(way).into_iter().fold(f64::INFINITY, f64::min)
 }
 
 fn array<'a, const N: usize>(mut windows: impl Iterator<Item = &'a mut [f32]>) -> [&'a mut [f32]; N] {

@@ -77,7 +77,7 @@ fn main() {
     if rungs.len() == 4 {
         println!("Without AVX-512 there are no rungs of registers, and the crate's product is a library's.");
     }
-    rungs.push(rung("fetched ahead: the crate's", the_crates));
+    rungs.push(rung("8×48, fetched ahead: the crate's", the_crates));
     rungs.push(rung("B packed once", |c, a, _| Cpu::default().gemm_packed(c, a, &packed, Write::Set)));
     climb(&format!("{N}×{N}×{N}"), &mut rungs, a.view(), b.view());
 
