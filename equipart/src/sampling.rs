@@ -120,7 +120,9 @@ impl Sampling {
         if logits.is_empty() {
             return Err(SamplingError::Empty);
         }
-        if let Some(id) = logits.iter().position(|logit| !logit.is_finite()) {
+        // All of them first, which vectorises.
+        if !logits.iter().fold(true, |finite, logit| finite & logit.is_finite()) {
+            let id = logits.iter().position(|logit| !logit.is_finite()).expect("one that is not");
             return Err(SamplingError::Logit { id, seen: logits[id], sequence, position });
         }
         Ok(match self.temperature {

@@ -6,7 +6,7 @@
 use super::CpuScalar;
 use super::attention_tile::{Carve, Tile, keys_of, most_keys, pack, serves_many, tiles};
 use super::panels::{Panels, Right};
-use super::simd::{stab, sum};
+use super::simd::{fetch, stab, sum};
 use crate::kernels::{Attend, Heads, Qkv, Softmax, Span, Write};
 use crate::sight::Seen;
 use tensor::{Cpu, Scalar, ViewMut};
@@ -27,6 +27,10 @@ pub(super) fn block<S: CpuScalar>(
         [Panels::<S>::len(d, most), Panels::<S>::len(most, d)].map(|n| carve.take(1, n));
     for (span, h) in spans.iter().flat_map(|s| (0..attend.heads.keys).map(move |h| (s, h))) {
         let many = serves_many::<S>(attend, span);
+        if h == 0 && !many {
+            // One head after the other takes short pieces of each row, which memory gives slowly.
+            [qkv.k, qkv.v].map(|x| fetch(x.take_rows(span.key.row, span.key.len)));
+        }
         let kt = Right::new(&mut of_keys, keys_of(qkv.k, span, h, d).t(), many);
         let vs = Right::new(&mut of_values, keys_of(qkv.v, span, h, d), many);
         for tile in tiles::<S>(attend, span, h) {

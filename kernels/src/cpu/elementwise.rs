@@ -151,9 +151,30 @@ fn swiglu_piece<S: Scalar, const N: usize>(dgate: &mut [S], dup: &mut [S], gate:
 
 #[cfg(test)]
 mod tests {
-    use crate::proof::{Matrix, draw, filled, matrix, read};
-    use crate::{Causal, Kernels};
-    use tensor::{Cpu, Dropout, F61, Key, Scalar};
+    use crate::proof::{Matrix, assert_derivative, draw, filled, matrix, read, under_two_keys};
+    use crate::{Causal, CpuScalar, Kernels};
+    use tensor::{Cpu, Dropout, Dual, F61, Key, Scalar};
+
+    /// In rows that are pieces, rests, and both. Kills: gate for up, in either, a term of the product rule.
+    #[test]
+    fn swiglu_backward_equals_the_derivative_exactly() {
+        fn forward<S: CpuScalar>([gate, up]: [&Matrix<S>; 2]) -> Matrix<S> {
+            let mut h = filled(gate.rows(), gate.cols(), S::ZERO);
+            Cpu::default().swiglu(h.view_mut(), gate.view(), up.view());
+            h
+        }
+        for cols in [1, 63, 64, 130] {
+            under_two_keys(|| {
+                let [gate, up, dh] = [1, 2, 3].map(|seed| draw::<F61>(seed, 2, cols));
+                let moving = [1, 2].map(|seed| draw::<Dual<F61>>(seed, 2, cols));
+                let [mut dgate, mut dup] = [(); 2].map(|()| filled(2, cols, F61::ZERO));
+                let to = (dgate.view_mut(), dup.view_mut());
+                Cpu::default().swiglu_backward(to.0, to.1, gate.view(), up.view(), dh.view());
+                let inputs = [(&moving[0], &dgate), (&moving[1], &dup)];
+                assert_derivative(&dh, &forward(moving.each_ref()), &inputs);
+            });
+        }
+    }
 
     /// Kills: rows for columns, `=` for `+=`, a lost row.
     #[test]

@@ -1,7 +1,7 @@
 //! Runs a closure with the widest vector instructions of the machine, found at run time. Loops over a `Scalar`
 //! inside it are compiled for them, as long as everything they call is inlined and the closure stands in argument
 //! position: `widest(#[inline(always)] || body)`.
-use tensor::Scalar;
+use tensor::{Cpu, Scalar, View};
 
 /// Runs `f` compiled for AVX-512, AVX2 or the baseline, whichever is the widest this machine has.
 #[inline]
@@ -32,6 +32,20 @@ fn avx512<R>(f: impl FnOnce() -> R) -> R {
 #[target_feature(enable = "avx2,fma,bmi1,bmi2")]
 fn avx2<R>(f: impl FnOnce() -> R) -> R {
     f()
+}
+
+/// Asks memory for whole rows, one after the other, before parts of them are read in another order.
+#[inline]
+pub(super) fn fetch<S: Scalar>(rows: View<Cpu<S>>) {
+    #[cfg(target_arch = "x86_64")]
+    for line in (0..rows.rows()).flat_map(|i| rows.row(i).chunks((64 / size_of::<S>()).max(1))) {
+        // SAFETY: every x86-64 has the instruction, and a prefetch changes nothing.
+        unsafe {
+            std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T1 }>(line.as_ptr().cast())
+        };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = rows;
 }
 
 const LANES: usize = 32;
