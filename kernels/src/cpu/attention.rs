@@ -29,7 +29,8 @@ pub(super) fn block<S: CpuScalar>(
         let many = serves_many::<S>(attend, span);
         if h == 0 && !many {
             // One head after the other takes short pieces of each row, which memory gives slowly.
-            [qkv.k, qkv.v].map(|x| fetch(x.take_rows(span.key.row, span.key.len)));
+            fetch(qkv.k.take_rows(span.key.row, span.key.len));
+            fetch(qkv.v.take_rows(span.key.row, span.key.len));
         }
         let kt = Right::new(&mut of_keys, keys_of(qkv.k, span, h, d).t(), many);
         let vs = Right::new(&mut of_values, keys_of(qkv.v, span, h, d), many);
