@@ -39,10 +39,9 @@ fn avx2<R>(f: impl FnOnce() -> R) -> R {
 pub(super) fn fetch<S: Scalar>(rows: View<Cpu<S>>) {
     #[cfg(target_arch = "x86_64")]
     for line in (0..rows.rows()).flat_map(|i| rows.row(i).chunks((64 / size_of::<S>()).max(1))) {
+        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
         // SAFETY: every x86-64 has the instruction, and a prefetch changes nothing.
-        unsafe {
-            std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T1 }>(line.as_ptr().cast())
-        };
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(line.as_ptr().cast()) };
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = rows;
