@@ -18,6 +18,10 @@ const NV: usize = 3;
 const DIRECT: [usize; 2] = [512, 6 * NV * NR];
 /// The same where A is packed: what was packed is used often while it is near.
 const PACKED: [usize; 2] = [256, 11 * NV * NR];
+/// Fewer rows of A than these share a block of B too little: what is fetched for the next one comes in portions, since B's
+/// lines that a tile needs itself would wait behind all at once.
+const FEW: usize = 512;
+const PORTIONS: usize = 4;
 const GROUP: usize = 8 * MR; // rows of A that are packed together, when they are first needed
 const MC: usize = 2048; // so that packing takes at most 2.7 MB a thread, whatever the shapes
 
@@ -56,7 +60,7 @@ pub(super) enum Right {
 pub(super) unsafe fn product([m, n, k]: [usize; 3], c: *mut f32, ldc: usize, a: Factor, b: Right, add: bool) {
     MEMORY.with_borrow_mut(|(pa, pb)| {
         let direct = a.col == 1;
-        let [most_k, most_n] = if direct { DIRECT } else { PACKED };
+        let ([most_k, most_n], few) = (if direct { DIRECT } else { PACKED }, direct && m < FEW);
         if !direct {
             pa.resize(pa.len().max(m.min(MC).next_multiple_of(MR) * most_k.min(k) + 64), 0.0);
         }
@@ -86,7 +90,7 @@ pub(super) unsafe fn product([m, n, k]: [usize; 3], c: *mut f32, ldc: usize, a: 
                             (first.add(j / NR * apart + p * NR), apart, Ahead::none())
                         }
                     };
-                    let share = next.lines().div_ceil(mc.div_ceil(MR) * nc.div_ceil(NV * NR));
+                    next.deal(mc.div_ceil(MR) * nc.div_ceil(NV * NR) * if few { PORTIONS } else { 1 });
                     let a = a.from(first, p);
                     for i in (0..mc).step_by(MR) {
                         if !direct && j == 0 && i % GROUP == 0 {
@@ -100,11 +104,12 @@ pub(super) unsafe fn product([m, n, k]: [usize; 3], c: *mut f32, ldc: usize, a: 
                             let at = c.add((first + i) * ldc + j + jr);
                             let to = Part { at, ld: ldc, cols, add: add || p > 0 };
                             let (rows, pb) = (MR.min(mc - i), Panel { at: pb.add(jr / NR * apart), apart });
-                            next.fetch(share);
-                            if direct {
-                                tile::<1>(rows, kc, (a.from(i, 0).at, a.row), pb, to);
-                            } else {
-                                tile::<MR>(rows, kc, (pa.add(i * kc), 1), pb, to);
+                            let (direct_a, packed_a) =
+                                ((a.from(i, 0).at, a.row), (pa.add(i * kc).cast_const(), 1));
+                            match (direct, few) {
+                                (true, true) => tile::<1, true>(rows, kc, direct_a, pb, to, &mut next),
+                                (true, false) => tile::<1, false>(rows, kc, direct_a, pb, to, &mut next),
+                                (false, _) => tile::<MR, false>(rows, kc, packed_a, pb, to, &mut next),
                             }
                             jr += cols;
                         }
@@ -123,24 +128,26 @@ struct Ahead {
     runs: usize,
     run: usize, // lines of one
     line: usize,
+    share: usize, // lines that are fetched together
 }
 
 impl Ahead {
     fn none() -> Self {
-        Self { at: std::ptr::null(), apart: 0, runs: 0, run: 0, line: 0 }
+        Self { at: std::ptr::null(), apart: 0, runs: 0, run: 0, line: 0, share: 0 }
     }
     /// A block of `k` rows and `n` columns.
     fn of(block: Factor, [k, n]: [usize; 2]) -> Self {
         let (apart, runs, run) = if block.col == 1 { (block.row, k, n) } else { (block.col, n, k) };
-        Self { at: block.at, apart, runs, run: run.div_ceil(NR), line: 0 }
+        Self { at: block.at, apart, runs, run: run.div_ceil(NR), line: 0, share: 0 }
     }
-    fn lines(&self) -> usize {
-        self.runs * self.run
+    /// In so many portions.
+    fn deal(&mut self, portions: usize) {
+        self.share = (self.runs * self.run).div_ceil(portions);
     }
     #[target_feature(enable = "avx512f")]
     #[inline]
-    fn fetch(&mut self, lines: usize) {
-        for _ in 0..lines {
+    fn fetch(&mut self) {
+        for _ in 0..self.share {
             if self.runs == 0 {
                 return;
             }
@@ -264,12 +271,19 @@ struct Panel {
 
 /// Up to 8×48 of C from rows of A and up to three panels of B. Element (r, p) of A is `a[r * ld + p * NEXT]`.
 #[target_feature(enable = "avx512f")]
-unsafe fn tile<const NEXT: usize>(rows: usize, k: usize, a: (*const f32, usize), b: Panel, c: Part) {
+unsafe fn tile<const NEXT: usize, const PORTIONED: bool>(
+    rows: usize,
+    k: usize,
+    a: (*const f32, usize),
+    b: Panel,
+    c: Part,
+    next: &mut Ahead,
+) {
     macro_rules! sizes {
         ($($r:literal $v:literal),*) => {
             match (rows, c.cols.div_ceil(NR)) {
                 // SAFETY: the caller's promise, for this many rows and panels.
-                $(($r, $v) => unsafe { micro::<$r, $v, NEXT>(k, a, b, c) },)*
+                $(($r, $v) => unsafe { micro::<$r, $v, NEXT, PORTIONED>(k, a, b, c, next) },)*
                 (_, panels) => unreachable!("a tile of {rows} rows and {panels} panels"),
             }
         };
@@ -281,11 +295,12 @@ unsafe fn tile<const NEXT: usize>(rows: usize, k: usize, a: (*const f32, usize),
 /// What counts is how few instructions there are besides the multiply-adds: loads of A and B, and one every fourth step
 /// for each pointer. The CPU's own prefetching brings the panels from L2.
 #[target_feature(enable = "avx512f")]
-unsafe fn micro<const R: usize, const V: usize, const NEXT: usize>(
+unsafe fn micro<const R: usize, const V: usize, const NEXT: usize, const PORTIONED: bool>(
     k: usize,
     (a, ld): (*const f32, usize),
     b: Panel,
     c: Part,
+    next: &mut Ahead,
 ) {
     const STEPS: usize = 4;
     // SAFETY: rows and panels are as the caller says; writes to C are masked to its columns.
@@ -320,20 +335,34 @@ unsafe fn micro<const R: usize, const V: usize, const NEXT: usize>(
                 b = b.wrapping_add($steps * NR);
             };
         }
-        let mut ahead = c.at;
-        for i in 0..k / STEPS {
-            if i < R {
-                // A row of C, which is needed after the last step. All at once they would keep B's lines waiting.
-                for v in 0..V {
-                    _mm_prefetch::<_MM_HINT_T0>(ahead.wrapping_add(NR * v).cast());
+        let (steps, mut row) = (k / STEPS, c.at);
+        macro_rules! steps {
+            ($range:expr) => {
+                for i in $range {
+                    if i < R {
+                        // A row of C, which is needed after the last step.
+                        for v in 0..V {
+                            _mm_prefetch::<_MM_HINT_T0>(row.wrapping_add(NR * v).cast());
+                        }
+                        row = row.wrapping_add(c.ld);
+                    }
+                    step!(0);
+                    step!(1);
+                    step!(2);
+                    step!(3);
+                    go_on!(STEPS);
                 }
-                ahead = ahead.wrapping_add(c.ld);
+            };
+        }
+        if PORTIONED {
+            let portion = steps.div_ceil(PORTIONS).max(1);
+            for first in (0..steps).step_by(portion) {
+                next.fetch();
+                steps!(first..steps.min(first + portion));
             }
-            step!(0);
-            step!(1);
-            step!(2);
-            step!(3);
-            go_on!(STEPS);
+        } else {
+            next.fetch();
+            steps!(0..steps);
         }
         for _ in 0..k % STEPS {
             step!(0);
