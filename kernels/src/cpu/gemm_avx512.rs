@@ -20,7 +20,7 @@ const DIRECT: [usize; 2] = [512, 6 * NV * NR];
 const PACKED: [usize; 2] = [256, 11 * NV * NR];
 /// Fewer rows of A than these share a block of B too little: what is fetched for the next one comes in portions, since B's
 /// lines that a tile needs itself would wait behind all at once.
-const FEW: usize = 512;
+const FEW: usize = 1024;
 const PORTIONS: usize = 4;
 const GROUP: usize = 8 * MR; // rows of A that are packed together, when they are first needed
 const MC: usize = 2048; // so that packing takes at most 2.7 MB a thread, whatever the shapes
