@@ -1,6 +1,7 @@
 //! What carries the bytes between ranks: threads, or nothing.
 use crate::call::Call;
 use crate::error::Result;
+use std::ops::Range;
 use std::sync::Arc;
 use tensor::{Device, View, ViewMut};
 
@@ -54,6 +55,11 @@ pub(crate) trait Engine<D: Device>: Send + Sync {
     /// What carries the bytes of these ranks of the group among themselves: one engine for all of them, whoever asks
     /// first and however often. Nobody waits.
     fn part(&self, ranks: &[usize]) -> Arc<dyn Engine<D>>;
+}
+
+/// Which of `n` elements in all are a rank's, each having `each` of them: the last ranks fewer, or none.
+pub(crate) fn nth_of(rank: usize, each: usize, n: usize) -> Range<usize> {
+    (rank * each).min(n)..((rank + 1) * each).min(n)
 }
 
 /// A message offered or asked for: the `number`th of one rank to another, counted by the one who posts it.

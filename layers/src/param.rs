@@ -124,8 +124,10 @@ impl<D: Kernels> Param<D> {
         mut sum: Option<&mut Tensor<D>>,
         mut kernel: impl FnMut(&D, Range<usize>, ViewMut<D>, View<D>),
     ) {
-        if !self.replicas.is_empty() {
-            sum.take().into_iter().for_each(|sum| self.add_norm2(sum));
+        if !self.replicas.is_empty()
+            && let Some(sum) = sum.take()
+        {
+            self.add_norm2(sum);
         }
         let device = self.value.device().clone();
         let gradient = self.gradient.as_ref().expect("a synced gradient").view();

@@ -4,7 +4,7 @@ use super::trial::{Effect, Trial};
 use super::{Mutation, Outlook, Site};
 use crate::axis::Axis;
 use crate::call::{Call, Counts, Elem, Op, Reduce};
-use crate::engine::{Engine, Post};
+use crate::engine::{Engine, Post, nth_of};
 use crate::error::Result;
 use crate::record::Record;
 use std::collections::HashMap;
@@ -215,9 +215,9 @@ impl<S: Scalar> Engine<Cpu<S>> for Mutated<S> {
         let ([rows, cols], n) = ([mine.rows(), mine.cols()], out.cols());
         let mut below = Tensor::empty(&self.own.device, Category::Buffers, self.ranks * rows, cols);
         self.all_gather(rank, mine, below.view_mut(), call)?;
-        for (i, from) in (0..self.ranks * rows).map(|i| (i, (i / rows * cols).min(n))) {
-            let len = cols.min(n - from);
-            out.row(i % rows)[from..from + len].copy_from_slice(&below.view().row(i)[..len]);
+        for i in 0..self.ranks * rows {
+            let its = nth_of(i / rows, cols, n);
+            out.row(i % rows)[its.clone()].copy_from_slice(&below.view().row(i)[..its.len()]);
         }
         Ok(())
     }

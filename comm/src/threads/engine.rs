@@ -5,7 +5,7 @@ use super::rendezvous::{Rendezvous, Windows};
 use super::slow::{after, collective_time, pause};
 use super::watch::Watch;
 use crate::call::{Call, Counts, Reduce};
-use crate::engine::{Engine, Post};
+use crate::engine::{Engine, Post, nth_of};
 use crate::error::Result;
 use crate::link::Link;
 use crate::sync::{Instant, Mutex, lock};
@@ -122,12 +122,13 @@ impl<S: Scalar> Engine<Cpu<S>> for Threads {
         let to = out.flat().as_mut_ptr();
         self.collective(rank, mine.ptr().raw(), call, |windows| {
             for peer in 0..self.ranks {
-                let at = (peer * cols).min(n);
-                let (window, len) = (windows.of::<S>(peer), cols.min(n - at));
+                let (window, its) = (windows.of::<S>(peer), nth_of(peer, cols, n));
                 for row in 0..rows {
                     // SAFETY: all windows have as many rows and columns, as all calls are equal; they are borrowed, and
                     // `out`, whose row has room for these columns, is borrowed mutably, so it is other memory.
-                    unsafe { copy_nonoverlapping(window.add(row * cols), to.add(row * n + at), len) }
+                    unsafe {
+                        copy_nonoverlapping(window.add(row * cols), to.add(row * n + its.start), its.len())
+                    }
                 }
             }
         })

@@ -1,6 +1,7 @@
 //! The sum, or the stabiliser, of the ranks' windows, in rank order whatever the order in which ranks come: the same
 //! bits in every run.
 use crate::call::Reduce;
+use crate::engine::nth_of;
 use std::ops::Range;
 use tensor::Scalar;
 
@@ -12,7 +13,7 @@ const LINE: usize = 16;
 /// The part of `len` elements that one of `n` ranks reduces.
 pub(super) fn share(rank: usize, n: usize, len: usize) -> Range<usize> {
     let chunk = len.div_ceil(n).next_multiple_of(LINE);
-    (rank * chunk).min(len)..((rank + 1) * chunk).min(len)
+    nth_of(rank, chunk, len)
 }
 
 /// Writes to every target the reduction of all sources, element by element of the range.

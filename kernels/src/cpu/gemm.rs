@@ -161,10 +161,11 @@ fn avx512(c: ViewMut<Cpu<f32>>, a: View<Cpu<f32>>, b: gemm_avx512::Right, write:
 pub(super) fn pack_f32(to: ViewMut<Cpu<f32>>, b: View<Cpu<f32>>) {
     #[cfg(target_arch = "x86_64")]
     if has_avx512() {
-        assert!(to.is_contiguous() && to.cols() == gemm_avx512::NR);
-        assert_eq!(to.rows(), b.cols().div_ceil(gemm_avx512::NR) * b.rows());
+        use gemm_avx512::NR;
+        assert!(to.is_contiguous() && to.cols() == NR);
+        assert_eq!(to.rows(), b.cols().div_ceil(NR) * b.rows());
         // SAFETY: valid windows, of fitting sizes; `to` is borrowed mutably, so it does not overlap the factor.
-        return unsafe { gemm_avx512::pack_right(to.ptr().raw(), factor(&b), b.rows(), b.cols()) };
+        return unsafe { gemm_avx512::pack_panels::<NR>(to.ptr().raw(), factor(&b), b.rows(), b.cols()) };
     }
     panels::pack(to, b);
 }

@@ -161,16 +161,6 @@ impl Ahead {
     }
 }
 
-/// The panels of a right factor of `k` rows and `n` columns.
-///
-/// # Safety
-/// The windows are valid, `to` has room for ⌈n/16⌉ panels, and the CPU has AVX-512F.
-#[target_feature(enable = "avx512f")]
-pub(super) unsafe fn pack_right(to: *mut f32, b: Factor, k: usize, n: usize) {
-    // SAFETY: the caller's promise.
-    unsafe { pack_panels::<NR>(to, b, k, n) };
-}
-
 /// 16×16, in four rounds of shuffles.
 #[allow(clippy::large_types_passed_by_value)] // they are registers
 #[target_feature(enable = "avx512f")]
@@ -201,9 +191,12 @@ fn transpose(r: [__m512; 16]) -> [__m512; 16] {
     out
 }
 
-/// Panels of `W` columns each, one after the other.
+/// Panels of `W` columns each, one after the other, of a factor of `k` rows and `width` columns.
+///
+/// # Safety
+/// The windows are valid, `to` has room for ⌈width/W⌉ panels, and the CPU has AVX-512F.
 #[target_feature(enable = "avx512f")]
-unsafe fn pack_panels<const W: usize>(to: *mut f32, from: Factor, k: usize, width: usize) {
+pub(super) unsafe fn pack_panels<const W: usize>(to: *mut f32, from: Factor, k: usize, width: usize) {
     const TOGETHER: usize = 64; // of a row: whole lines
     let whole = if from.col == 1 { width / W * W } else { 0 };
     // SAFETY: the caller's windows.
