@@ -32,7 +32,7 @@ fn wrong_arrows(metadata: &Value) -> Vec<String> {
     for package in &packages {
         let from = name(package);
         let Some((_, code, tests)) = ARROWS.iter().find(|(name, ..)| *name == from) else {
-            wrong.push(format!("crate `{from}` is not in the table of docs/tests/arrows.rs"));
+            wrong.push(format!("crate `{from}` is not in the table of docs/tests/all/arrows.rs"));
             continue;
         };
         for dependency in list(&package["dependencies"]) {
