@@ -10,7 +10,7 @@ use tensor::{Cpu, Dual, F61, Key, Scalar};
 
 type Number = Dual<F61>;
 
-pub(super) fn check(case: &dyn Erased, regions: bool) {
+pub(super) fn check(case: &(impl Erased + ?Sized), regions: bool) {
     let _key = Key(2).enter();
     for &ranks in case.ranks().iter().filter(|&&n| n <= 2) {
         World::threads(&[(Axis::Tp, ranks)])

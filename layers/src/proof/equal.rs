@@ -6,7 +6,7 @@ use crate::Random;
 use comm::{Axis, Op, World};
 use tensor::{Cpu, F61, Key};
 
-pub(super) fn check(case: &dyn Erased, regions: bool) {
+pub(super) fn check(case: &(impl Erased + ?Sized), regions: bool) {
     for key in [Key(1), Key(1).next()] {
         let _key = key.enter();
         for &ranks in case.ranks() {
@@ -15,7 +15,7 @@ pub(super) fn check(case: &dyn Erased, regions: bool) {
     }
 }
 
-fn one((case, regions): (&dyn Erased, bool), key: Key, ranks: usize) {
+fn one((case, regions): (&(impl Erased + ?Sized), bool), key: Key, ranks: usize) {
     let given = |step: usize| Given::draw(case.features(), step);
     let microbatches: Vec<_> = given(0).iter().map(Given::<F61>::tokens).collect();
     let expected = std::sync::OnceLock::new();
@@ -39,7 +39,7 @@ fn one((case, regions): (&dyn Erased, bool), key: Key, ranks: usize) {
 
 /// What a rank says in one step, by operation.
 fn predicted(
-    (case, regions): (&dyn Erased, bool),
+    (case, regions): (&(impl Erased + ?Sized), bool),
     microbatches: &[usize],
     (rank, ranks): (usize, usize),
 ) -> Vec<(Op, usize)> {

@@ -13,7 +13,7 @@ use tensor::{Cpu, F61, Key};
 /// On so many numbers of ranks, the smallest.
 const WORLDS: usize = 2;
 
-pub(super) fn check(case: &dyn Erased, regions: bool) {
+pub(super) fn check(case: &(impl Erased + ?Sized), regions: bool) {
     let place = if regions { " in regions" } else { "" };
     let tally = tally((case, regions), |_| true);
     tally.print(&format!("{}{place}", case.name().replace("::tests", "")));
@@ -21,7 +21,7 @@ pub(super) fn check(case: &dyn Erased, regions: bool) {
 }
 
 /// What becomes of all mutants of a layer, where tensors are compared of whose names this is true.
-pub(crate) fn tally((case, regions): (&dyn Erased, bool), compared: fn(&str) -> bool) -> Tally {
+pub(super) fn tally<C: Erased + ?Sized>((case, regions): (&C, bool), compared: fn(&str) -> bool) -> Tally {
     let _key = Key(3).enter();
     let mut tally = Tally::default();
     for &ranks in case.ranks().iter().filter(|&&n| n > 1).take(WORLDS) {
@@ -45,15 +45,15 @@ pub(crate) fn tally((case, regions): (&dyn Erased, bool), compared: fn(&str) -> 
 }
 
 /// One layer on so many ranks.
-struct Subject<'a> {
-    case: &'a dyn Erased,
+struct Subject<'a, C: ?Sized> {
+    case: &'a C,
     regions: bool,
     ranks: usize,
     compared: fn(&str) -> bool,
     truth: OnceLock<Trace<F61>>,
 }
 
-impl Subject<'_> {
+impl<C: Erased + ?Sized> Subject<'_, C> {
     /// What each rank finds that differs, and its calls; or why a rank failed.
     fn ran(&self, steps: usize, trial: &Trial) -> Result<Vec<(Option<String>, Calls)>, String> {
         let world = World::threads(&[(Axis::Tp, self.ranks)]).expect("a world").on_trial(trial);

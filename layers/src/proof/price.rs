@@ -7,7 +7,7 @@ use comm::{Axis, Mesh, World};
 use kernels::Meta;
 use tensor::{Cpu, Device};
 
-pub(super) fn check(case: &dyn Erased, regions: bool) {
+pub(super) fn check(case: &(impl Erased + ?Sized), regions: bool) {
     let (given, values) = (|step: usize| Given::<f32>::draw(case.features(), step), Random { seed: 7 });
     for &ranks in case.ranks() {
         let axes = [(Axis::Tp, ranks)];

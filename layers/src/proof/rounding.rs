@@ -14,7 +14,7 @@ const FIRST: &str = "step 0";
 /// The unsplit layer may be off by this much of a tensor's largest value: more is no rounding.
 const FAR: f64 = 1e-4;
 
-pub(super) fn check(case: &dyn Erased, regions: bool) {
+pub(super) fn check(case: &(impl Erased + ?Sized), regions: bool) {
     let given = |step: usize| Given::<f32>::draw(case.features(), step);
     let mut alone = BTreeMap::new();
     for &ranks in case.ranks() {
