@@ -74,5 +74,5 @@ pub use link::{Link, LinkError};
 pub use mesh::{Mesh, Profiling, Span};
 pub use request::Request;
 pub use schedule::{Arrival, Schedule, Step, Transfer};
-pub use threads::{RankError, Stuck, World, caught};
+pub use threads::{RankError, Stuck, Within, World, caught};
 pub use trace::{Event, Run, Trace, What};

@@ -11,6 +11,7 @@ mod document;
 mod drawn;
 mod fitted;
 mod habits;
+mod panel;
 mod report;
 mod shrunk;
 mod words;
@@ -19,6 +20,7 @@ pub use campaign::{Campaign, Failure, Outcome, judge};
 pub use document::Document;
 pub use drawn::draw;
 pub use habits::{HABITS, Habit};
+pub use panel::{Certificate, Member, PANEL, Proven, certify_panel, never_ran};
 pub use report::Report;
 
 use crate::prove::Subject;
@@ -127,6 +129,28 @@ impl Case {
             return Err(Error::new("no case: the window is 0; it must be at least 1"));
         }
         Ok(())
+    }
+    /// What a subject is like under a layout: a case of its shapes, whose ids are others.
+    pub fn of(subject: &Subject, layout: Layout) -> Self {
+        let documents = |s: &Sequence| -> Vec<Document> {
+            let mut targets = s.targets.iter().map(|target| *target != IGNORED);
+            s.documents.iter().map(|&n| Document::new(targets.by_ref().take(n).collect())).collect()
+        };
+        let step = |(batch, _): &(Batch, f64)| {
+            let parts = batch.microbatches();
+            Step { microbatches: parts.len(), sequences: parts.iter().flatten().map(documents).collect() }
+        };
+        let (optimizer, clip) = subject.optimizer;
+        Self {
+            key: 0,
+            layout,
+            shape: subject.shape,
+            optimizer,
+            lr: subject.steps.first().map_or(0.0, |(_, lr)| *lr),
+            clip,
+            steps: subject.steps.iter().map(step).collect(),
+            texts: subject.texts.iter().map(|(ids, prompt)| (ids.len(), *prompt)).collect(),
+        }
     }
     /// Its line of JSON.
     pub fn line(&self) -> String {

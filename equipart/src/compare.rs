@@ -1,5 +1,7 @@
 //! `compare`: the same work under several layouts, with time, memory, traffic, and equality three ways: the field's
-//! verdict for that layout, equal tokens, and the f32 error against f64 as a multiple of the unsplit run's own.
+//! verdict on that work under that layout, equal tokens, and the f32 error against f64 as a multiple of the unsplit run's
+//! own.
+use crate::cases::never_ran;
 use crate::generate::{self, Generated, Request, Text, all_logits};
 use crate::measure::{self, PeakBytes, Taken};
 use crate::prove::{Subject, Truths, prove};
@@ -10,6 +12,7 @@ use crate::{Layout, Model, Network, Result};
 use comm::{Axis, Mesh};
 use kernels::Kernels;
 use layers::Kind;
+use layers::shape::counted;
 use parallel::{Batch, Trainer};
 use serde::Serialize;
 use tensor::{Cpu, Key, Phase, Real, Scalar};
@@ -69,10 +72,13 @@ pub struct Row {
     pub peak_bytes: PeakBytes,
     /// Bytes on the wire of all ranks, a generated token or a step.
     pub traffic_bytes: usize,
-    /// The field's verdict.
+    /// The field's verdict on this work: in inference on the logits that choose each token, in training on the loss, the
+    /// norm, gradients and new weights.
     pub equal: bool,
-    /// What the field was given, if not the whole batch.
+    /// What the field was given, if not the whole work.
     pub note: Option<String>,
+    /// What a panel proves of this layout and this work has none of, in words.
+    pub never_ran: Vec<&'static str>,
     /// Whether the texts are those of the unsplit run; null in training.
     pub tokens_equal: Option<bool>,
     /// If not: where they part, where that is a tie.
@@ -121,8 +127,8 @@ pub fn compare(work: &Work, watch: &dyn Fn(&str)) -> Result<Vec<Row>> {
     let verdicts = verdicts(work, &layouts, &alone, watch)?;
     let mut rows = inference(work, &layouts, &request, &alone, watch)?;
     rows.extend(training(work, &layouts, watch)?);
-    for (row, (equal, note)) in rows.iter_mut().zip(verdicts.iter().cycle()) {
-        (row.equal, row.note) = (*equal, note.clone());
+    for (row, said) in rows.iter_mut().zip(verdicts) {
+        (row.equal, row.note, row.never_ran) = said;
     }
     Ok(rows)
 }
@@ -142,41 +148,55 @@ fn batch(work: &Work) -> Result<Batch> {
     Ok(Batch::new(sequences(work.corpus.batch(0, 0, n, seq)), MICROBATCHES)?)
 }
 
-/// The field's word on each layout: the logits of the texts, read as they were generated, and a training step, in
-/// this model's shape.
-fn verdicts(
-    work: &Work,
-    layouts: &[Layout],
-    alone: &Generated,
-    watch: &dyn Fn(&str),
-) -> Result<Vec<(bool, Option<String>)>> {
-    let shape = work.model.config.shape;
+/// What the field says of a row: whether all is equal, what it was given, and what never ran.
+type Said = (bool, Option<String>, Vec<&'static str>);
+
+/// The field's word on each row, in this model's shape: the logits of texts, read as they were generated, under each
+/// layout; then a training step under each.
+fn verdicts(work: &Work, layouts: &[Layout], alone: &Generated, watch: &dyn Fn(&str)) -> Result<Vec<Said>> {
+    let key = Key(tensor::mix(u64::from(std::process::id()) ^ 0x636f_6d70));
+    let (keys, mut said) = ([key, key.next()], [Vec::new(), Vec::new()]);
+    let whole = whole(work, alone)?;
+    let truths = [Truths::default(), Truths::default()];
+    for layout in layouts {
+        watch(&format!("proving {layout}"));
+        let large = whole.shape.parameters() > LARGE;
+        let (subject, note) = if large { part(work, &whole, layout)? } else { (whole.clone(), None) };
+        let never = never_ran(&subject, layout);
+        let Subject { texts, steps, .. } = subject.clone();
+        let halves = [
+            Subject { texts, steps: Vec::new(), ..subject.clone() },
+            Subject { steps, texts: Vec::new(), ..subject },
+        ];
+        for ((half, truths), said) in halves.iter().zip(&truths).zip(&mut said) {
+            let anew = Truths::default(); // a part depends on the layout
+            let equal = prove(half, layout, &keys, if large { &anew } else { truths })?.equal;
+            said.push((equal, note.clone(), never.clone()));
+        }
+    }
+    Ok(said.concat())
+}
+
+/// All that is done: the texts that were generated, and the step.
+fn whole(work: &Work, alone: &Generated) -> Result<Subject> {
     let prompt = |t: &Text| t.ids.len() - t.margins.len();
-    let whole = Subject {
-        shape,
+    Ok(Subject {
+        shape: work.model.config.shape,
         texts: alone.texts.iter().map(|t| (t.ids.clone(), prompt(t))).collect(),
         steps: vec![(batch(work)?, LR)],
         optimizer: OPTIMIZER,
         narrowed: None,
-    };
-    let key = Key(tensor::mix(u64::from(std::process::id()) ^ 0x636f_6d70));
-    let (keys, truths, mut verdicts) = ([key, key.next()], Truths::default(), Vec::new());
-    for layout in layouts {
-        watch(&format!("proving {layout}"));
-        if shape.parameters() <= LARGE {
-            verdicts.push((prove(&whole, layout, &keys, &truths)?.equal, None));
-            continue;
-        }
-        let ranks = layout.size(Axis::Dp);
-        let tokens = LARGE_TOKENS.min(work.model.config.positions);
-        let pairs = work.corpus.batch(0, 0, ranks, tokens);
-        let texts = vec![(pairs[0].0.clone(), tokens.div_ceil(2))];
-        let steps = vec![(Batch::new(sequences(pairs), 1)?, LR)];
-        let small = Subject { texts, steps, ..whole.clone() };
-        let equal = prove(&small, layout, &keys, &Truths::default())?.equal;
-        verdicts.push((equal, Some(format!("the field was given {ranks} sequence(s) of {tokens} tokens"))));
-    }
-    Ok(verdicts)
+    })
+}
+
+/// As much of it as the field takes of a large model: a short sequence for each data rank, to read and to learn.
+fn part(work: &Work, whole: &Subject, layout: &Layout) -> Result<(Subject, Option<String>)> {
+    let (ranks, tokens) = (layout.size(Axis::Dp), LARGE_TOKENS.min(work.model.config.positions));
+    let pairs = work.corpus.batch(0, 0, ranks, tokens);
+    let texts = pairs.iter().map(|(ids, _)| (ids.clone(), tokens.div_ceil(2))).collect();
+    let steps = vec![(Batch::new(sequences(pairs), 1)?, LR)];
+    let note = format!("the field was given {} of {tokens} tokens", counted(ranks, "sequence"));
+    Ok((Subject { texts, steps, ..whole.clone() }, Some(note)))
 }
 
 fn label(layout: &Layout) -> String {
@@ -220,6 +240,7 @@ fn inference(
             traffic_bytes: measure::wire(&generated.taken) / generated.new_tokens().max(1),
             equal: false,
             note: None,
+            never_ran: Vec::new(),
             tokens_equal: Some(tie.is_none()),
             tie: tie.filter(|t| t.margin <= t.bound),
             error_ratio: ratio(error, own),
@@ -292,6 +313,7 @@ fn training(work: &Work, layouts: &[Layout], watch: &dyn Fn(&str)) -> Result<Vec
             traffic_bytes: measure::wire(&taken),
             equal: false,
             note: None,
+            never_ran: Vec::new(),
             tokens_equal: None,
             tie: None,
             error_ratio: ratio(error, own),

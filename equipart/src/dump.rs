@@ -5,25 +5,29 @@
 //!                            blocks.0.attention.qkv.in, …; rows are tokens, sequence by sequence
 //! gradients.safetensors      by Hugging Face names, oriented as theirs; none where nothing was learnt
 //! weights.safetensors        the same, as they were before the step
+//! new_weights.safetensors    the same, as they were after it; of `prove` alone, as the next is
+//! step.safetensors           loss, and norm2: the square of the gradient's norm, before it was clipped
 //! names.json                 our names, and theirs of each
 //! ```
 //!
 //! Numbers are those of the run: f32 as F32, f64 as F64, elements of the field as U64 (`0 ≤ x < 2^61 − 1`). Key, layout,
-//! number and step stand in each file's metadata; that of the activations also has `rows`, the [sequence, position] of
-//! each row.
-//! So products, sums and residuals can be checked by anyone: `out = in · W + bias` and `norm2.in = norm1.in +
-//! attention.added` (what dropout left of `attention.out.out`), in f32 up to rounding, in the field exactly.
+//! number and step stand in each file's metadata, in `prove` optimizer, lr and clip, too; that of the activations also has
+//! `rows`, the [sequence, position] of each row.
+//! So products, sums and residuals can be checked by anyone: `out = in · W + bias`, `dW = inᵀ · (gradient of out)` and
+//! `norm2.in = norm1.in + attention.added` (what dropout left of `attention.out.out`), in f32 up to rounding, in the field
+//! exactly. There the whole step can: `norm2` is the sum of all gradients' squares, and a new weight of plain descent the
+//! old one less `lr · c · gradient`, with one `c` for all of them, the clip factor (a keyed hash of `norm2` and the limit).
 use crate::{Error, Result};
 use comm::Mesh;
 use kernels::Kernels;
-use layers::{Activations, Param, Record};
+use layers::{Activations, Kind, Param, Record};
 use parallel::{Batch, Entry, Report, Trainer};
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use tensor::safetensors::{Element, Writer};
-use tensor::{F61, Scalar, files};
+use tensor::{F61, Scalar, Tensor, files};
 
 /// A number that a dump can hold.
 pub trait Number: Scalar {
@@ -64,10 +68,21 @@ pub struct Seen<E> {
     pub gradients: Tensors<E>,
     /// Before the step.
     pub weights: Tensors<E>,
+    /// What came of the step, where that was asked for.
+    pub after: Option<After<E>>,
+}
+
+/// What a step came to; of all ranks the same.
+#[derive(Clone, Debug)]
+pub struct After<E> {
+    /// The loss, and the norm² before clipping, by name.
+    pub numbers: Tensors<E>,
+    /// The new weights.
+    pub weights: Tensors<E>,
 }
 
 /// What is noted in the files.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct About {
     /// The key of the field; none on floats.
     pub key: Option<u64>,
@@ -75,6 +90,8 @@ pub struct About {
     pub layout: String,
     /// Which step, counted from 0; none where nothing was learnt.
     pub step: Option<usize>,
+    /// The optimizer, the clip limit and the learning rate, where they are noted.
+    pub optimizer: Option<(Kind, Option<f64>, f64)>,
 }
 
 /// The whole parameters.
@@ -110,12 +127,28 @@ pub fn step<D: Kernels>(
     let report = trainer.step(batch, lr);
     trainer.record(None);
     let (report, gradients) = (report?, gradients(trainer.model().params(), mesh)?);
-    Ok((report, Seen { activations: record.take(), gradients, weights }))
+    Ok((report, Seen { activations: record.take(), gradients, weights, after: None }))
+}
+
+/// What the step came to that gave this report, while its weights are as they were then.
+///
+/// # Errors
+/// If ranks do not meet.
+pub fn after<D: Kernels>(
+    report: &Report<D>,
+    params: Vec<&mut Param<D>>,
+    mesh: &Mesh<D>,
+) -> layers::Result<After<D::Elem>> {
+    let numbers = [("loss", &report.loss), ("norm2", &report.norm2)];
+    let read = |(name, number): (&str, &Tensor<D>)| (name.to_string(), number.read().unwrap_or_default());
+    Ok(After { numbers: numbers.map(read).to_vec(), weights: weights(params, mesh)? })
 }
 
 const ACTIVATIONS: &str = "activations.safetensors";
 const GRADIENTS: &str = "gradients.safetensors";
 const WEIGHTS: &str = "weights.safetensors";
+const NEW_WEIGHTS: &str = "new_weights.safetensors";
+const STEP: &str = "step.safetensors";
 const NAMES: &str = "names.json";
 
 /// Makes the folder, if it is not there, and takes an earlier dump out of it, so that no two are mixed. Nothing else
@@ -126,7 +159,7 @@ const NAMES: &str = "names.json";
 pub fn prepare(dir: &Path) -> Result<()> {
     let fail = |what: &str, why: std::io::Error| Error::new(format!("{} {what}: {why}", dir.display()));
     fs::create_dir_all(dir).map_err(|why| fail("cannot be made a folder", why))?;
-    for name in [ACTIVATIONS, GRADIENTS, WEIGHTS, NAMES] {
+    for name in [ACTIVATIONS, GRADIENTS, WEIGHTS, NEW_WEIGHTS, STEP, NAMES] {
         match fs::remove_file(dir.join(name)) {
             Err(why) if why.kind() != std::io::ErrorKind::NotFound => {
                 return Err(fail(&format!("holds a {name} that cannot be replaced"), why));
@@ -143,11 +176,12 @@ pub fn prepare(dir: &Path) -> Result<()> {
 /// # Errors
 /// If a file cannot be written.
 pub fn write<E: Number>(dir: &Path, entries: &[Entry], ranks: Vec<Seen<E>>, about: &About) -> Result<()> {
-    let (mut activations, mut whole) = (Vec::new(), None); // of parameters every rank has all
-    for Seen { activations: seen, gradients, weights } in ranks {
+    let (mut activations, mut whole): (Vec<_>, Option<(_, _, _)>) = (Vec::new(), None); // of parameters every rank has all
+    for Seen { activations: seen, gradients, weights, after } in ranks {
         activations.push(seen);
-        whole.get_or_insert([(GRADIENTS, gradients), (WEIGHTS, weights)]);
+        whole.get_or_insert((gradients, weights, after));
     }
+    let (gradients, weights, after) = whole.unwrap_or_default();
     let (all, notes) = (Activations::whole(activations), about.notes::<E>());
     let mut with_rows = notes.clone();
     if let Some((_, rows)) = all.first() {
@@ -159,10 +193,15 @@ pub fn write<E: Number>(dir: &Path, entries: &[Entry], ranks: Vec<Seen<E>>, abou
         (name, shape, rows.into_values().flatten().map(E::stored).collect())
     };
     put(&dir.join(ACTIVATIONS), &with_rows, all.into_iter().map(rows).collect())?;
-    for (file, tensors) in whole.into_iter().flatten() {
+    let (numbers, new) = after.map_or_else(Default::default, |after| (after.numbers, after.weights));
+    for (file, tensors) in [(GRADIENTS, gradients), (WEIGHTS, weights), (NEW_WEIGHTS, new)] {
         if !tensors.is_empty() {
             put(&dir.join(file), &notes, theirs(entries, &tensors))?;
         }
+    }
+    if !numbers.is_empty() {
+        let one = |(name, x): (String, Vec<E>)| (name, vec![x.len()], x.into_iter().map(E::stored).collect());
+        put(&dir.join(STEP), &notes, numbers.into_iter().map(one).collect())?;
     }
     let mut names = serde_json::Map::new();
     for entry in entries {
@@ -180,6 +219,11 @@ impl About {
         notes.insert("number".into(), E::NAME.into());
         notes.extend(self.key.map(|key| ("key".into(), format!("{key:#018x}"))));
         notes.extend(self.step.map(|step| ("step".into(), step.to_string())));
+        if let Some((kind, clip, lr)) = self.optimizer {
+            let clip = clip.map(|limit| ("clip", json!(limit)));
+            let all = [("optimizer", json!(kind)), ("lr", json!(lr))].into_iter().chain(clip);
+            notes.extend(all.map(|(name, value)| (name.to_string(), value.to_string())));
+        }
         notes
     }
 }

@@ -177,7 +177,7 @@ fn on_rank(
         }
         Ok::<_, Error>(texts)
     })?;
-    let seen = |r: Record<_>| Seen { activations: r.take(), gradients: Vec::new(), weights };
+    let seen = |r: Record<_>| Seen { activations: r.take(), gradients: Vec::new(), weights, after: None };
     Ok((texts, taken, record.map(seen)))
 }
 

@@ -163,7 +163,7 @@ impl Run<'_> {
         let finished = ranks[0].0.clone();
         if let Some(dir) = &self.dump {
             let layout = self.layout.to_string();
-            let about = About { key: None, layout, step: Some(finished.steps - 1) };
+            let about = About { layout, step: Some(finished.steps - 1), ..About::default() };
             let seen = ranks.into_iter().filter_map(|(_, seen)| seen).collect();
             dump::write(dir, &names::entries(&self.model.config.shape), seen, &about)?;
         }

@@ -6,6 +6,7 @@ use kernels::{Causal, Kernels, Span};
 use std::borrow::Borrow;
 use std::cell::{RefCell, RefMut};
 use std::collections::BTreeMap;
+use std::fmt;
 use tensor::{Dropout, LayerSpan, Pass, Profile, Tensor};
 
 /// Whether a backward will follow.
@@ -239,10 +240,13 @@ impl<D: Kernels> Cx<D> {
         let (seed, step) = self.draws;
         (self.mode == Mode::Train && rate > 0.0).then(|| Dropout::new(rate, seed, step, site))
     }
-    /// A layer begins, and ends when this is dropped: for a profile, which is told of what lies within. Parts of a model
-    /// say so themselves; a layer that is no part says it in each of its passes.
-    pub fn layer(&self, name: &str, pass: Pass) -> Option<LayerSpan<'_>> {
-        self.profiled.as_ref().and_then(D::profile).and_then(|profile: &Profile| profile.layer(name, pass))
+    /// A layer begins, and ends when this is dropped: for a profile, which is told of what lies within, and for a panic,
+    /// which is told with its name. Parts of a model say so themselves; a layer that is no part says it in each of its
+    /// passes.
+    pub fn layer<'a>(&'a self, name: &'a str, pass: Pass) -> Within<'a> {
+        let profile = self.profiled.as_ref().and_then(D::profile);
+        let span = profile.and_then(|profile: &Profile| profile.layer(name, pass));
+        Within { _named: comm::Within(Through { name, pass }), _span: span }
     }
     /// Whether what layers take and give is recorded.
     pub(crate) fn recording(&self) -> bool {
@@ -278,6 +282,25 @@ impl<D: Kernels> Cx<D> {
     /// Keeps something for backward, if there will be one.
     pub fn keep<T>(&self, x: T) -> Kept<T> {
         Kept((self.mode == Mode::Train).then_some(x))
+    }
+}
+
+/// A layer that is gone through until this is dropped.
+#[must_use = "a layer ends when this is dropped"]
+pub struct Within<'a> {
+    _named: comm::Within<Through<'a>>,
+    _span: Option<LayerSpan<'a>>,
+}
+
+/// In words: "forward through blocks.0.norm1".
+struct Through<'a> {
+    name: &'a str,
+    pass: Pass,
+}
+
+impl fmt::Display for Through<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} through {}", self.pass.name(), self.name)
     }
 }
 

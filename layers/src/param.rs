@@ -185,6 +185,13 @@ impl<D: Kernels> Param<D> {
     pub fn gradient_elements(&self) -> Vec<(usize, D::Elem)> {
         self.gradient.as_ref().map_or_else(Vec::new, |gradient| self.placed(gradient))
     }
+    /// This rank's numbers of the gradient that lie beyond the whole: padding, which no gradient reaches.
+    pub fn gradient_padding(&self) -> Vec<D::Elem> {
+        let (cuts, cols) = (&self.cuts, self.value.cols());
+        let values =
+            self.gradient.as_ref().and_then(Tensor::read).unwrap_or_default().into_iter().enumerate();
+        values.filter(|(i, _)| cuts.whole_index([i / cols, i % cols]).is_none()).map(|(_, x)| x).collect()
+    }
     fn placed(&self, share: &Tensor<D>) -> Vec<(usize, D::Elem)> {
         let (cuts, cols) = (&self.cuts, share.cols());
         let values = share.read().unwrap_or_default().into_iter().enumerate();

@@ -21,6 +21,8 @@ pub(crate) struct Share<E> {
     pub(crate) columns: Vec<Option<usize>>,
     /// Columns of the whole.
     pub(crate) width: usize,
+    /// Whether ranks that have the same column each have an addend of it.
+    pub(crate) addends: bool,
 }
 
 /// What one rank saw of an activation, or of its gradient.
@@ -32,6 +34,8 @@ pub struct Activation<E> {
     pub width: usize,
     /// Which of them are here.
     pub columns: Vec<usize>,
+    /// Whether what is here of a column is an addend, to be summed over the ranks that have the same one.
+    pub addends: bool,
     /// These columns of the tokens that are here.
     pub rows: Rows<E>,
     /// For each call in which it was seen, what may have touched it there.
@@ -90,13 +94,14 @@ impl<D: Kernels> Record<D> {
     }
     /// Adds this rank's share of something; nothing on a device without values.
     pub(crate) fn add(&self, name: String, tokens: &[Causal], share: Share<D::Elem>) {
-        let Some(values) = share.values else { return };
+        let Some(values) = &share.values else { return };
         let mut log = self.log.borrow_mut();
         let calls = self.mesh.calls_made();
-        let between = std::mem::replace(&mut log.calls, calls)..calls;
+        // Nobody looks at addends alone: the calls before them are told of what is seen next.
+        let before = if share.addends { calls } else { std::mem::replace(&mut log.calls, calls) };
         let of = tokens.iter().map(|t| (t.sequence, t.position..t.position + t.len)).collect();
-        let seen = log.seen.at(name, share.width, &share.columns);
-        seen.touched.push(Touched { tokens: of, calls: between });
+        let seen = log.seen.at(name, &share);
+        seen.touched.push(Touched { tokens: of, calls: before..calls });
         let rows = tokens.iter().flat_map(|t| (0..t.len).map(|i| (t.sequence, t.position + i)));
         let mine = rows.skip(share.rows.start).take(share.rows.len());
         let real = |row: &[D::Elem]| {
@@ -111,15 +116,18 @@ impl<D: Kernels> From<&Tensor<D>> for Share<D::Elem> {
     /// What every rank has whole.
     fn from(x: &Tensor<D>) -> Self {
         let [rows, width] = x.shape();
-        Share { values: x.read(), rows: 0..rows, columns: (0..width).map(Some).collect(), width }
+        let columns = (0..width).map(Some).collect();
+        Share { values: x.read(), rows: 0..rows, columns, width, addends: false }
     }
 }
 
 impl<E: Scalar> Activations<E> {
-    fn at(&mut self, name: String, width: usize, columns: &[Option<usize>]) -> &mut Activation<E> {
+    fn at(&mut self, name: String, share: &Share<E>) -> &mut Activation<E> {
         let at = self.0.iter().position(|seen| seen.name == name).unwrap_or_else(|| {
-            let columns = columns.iter().flatten().copied().collect();
-            self.0.push(Activation { name, width, columns, rows: Rows::new(), touched: Vec::new() });
+            let (width, addends) = (share.width, share.addends);
+            let columns = share.columns.iter().flatten().copied().collect();
+            let (rows, touched) = (Rows::new(), Vec::new());
+            self.0.push(Activation { name, width, columns, addends, rows, touched });
             self.0.len() - 1
         });
         &mut self.0[at]
@@ -135,7 +143,9 @@ impl<E: Scalar> Activations<E> {
             });
             for (token, values) in seen.rows {
                 let row = all[at].1.entry(token).or_insert_with(|| vec![E::ZERO; seen.width]);
-                seen.columns.iter().zip(values).for_each(|(&column, x)| row[column] = x);
+                for (&column, x) in seen.columns.iter().zip(values) {
+                    row[column] = if seen.addends { row[column] + x } else { x };
+                }
             }
         }
         all

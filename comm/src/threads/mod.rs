@@ -18,5 +18,5 @@ mod tests;
 mod watch;
 mod world;
 
-pub use panics::caught;
+pub use panics::{Within, caught};
 pub use world::{RankError, Stuck, World};

@@ -1,12 +1,26 @@
 //! Catches a panic with its message and place, and without its noise on standard error.
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::cell::{Cell, RefCell};
+use std::fmt::Display;
 use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind, set_hook, take_hook};
 use std::sync::Once;
 
 thread_local! {
     static CATCHES: Cell<bool> = const { Cell::new(false) };
     static LAST: RefCell<Option<Panic>> = const { RefCell::new(None) };
+    static LEFT: RefCell<Option<String>> = const { RefCell::new(None) };
+}
+
+/// Work that is called `0`, until this is dropped: a panic that ends it is told with the innermost such name. Nothing is
+/// written down before.
+pub struct Within<T: Display>(pub T);
+
+impl<T: Display> Drop for Within<T> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            LEFT.with_borrow_mut(|left| left.get_or_insert_with(|| self.0.to_string()).len());
+        }
+    }
 }
 
 /// A panic that was caught.
@@ -40,10 +54,15 @@ pub fn caught<R>(body: impl FnOnce() -> R) -> Result<R, String> {
 pub(super) fn catch<R>(body: impl FnOnce() -> R) -> Result<R, Panic> {
     install();
     let outside = CATCHES.replace(true);
+    LEFT.take(); // by a panic that others caught
     let outcome = catch_unwind(AssertUnwindSafe(body));
     CATCHES.set(outside);
     let anew = || Panic { words: "panicked anew, without a place".to_string(), trace: None };
-    outcome.map_err(|_| LAST.take().unwrap_or_else(anew))
+    outcome.map_err(|_| {
+        let Panic { words, trace } = LAST.take().unwrap_or_else(anew);
+        let left = LEFT.take().map_or_else(String::new, |left| format!(" ({left})"));
+        Panic { words: words + &left, trace }
+    })
 }
 
 /// Puts a hook before the process's own that keeps what is caught to itself.

@@ -1,14 +1,14 @@
 //! A certificate as `prove` gives it: a stack of two blocks under tp=2, per key and step.
 use super::machine::{Bound, Probe, cores};
 use super::scale::Scale;
-use crate::prove::{Subject, Truths, prove};
+use crate::prove::{self, Subject, Truths};
 use crate::{Error, Layout, Result};
 use comm::Mesh;
 use kernels::Meta;
-use layers::{Chunk, Cx, Random};
+use layers::Random;
 use parallel::Trainer;
 use std::time::Instant;
-use tensor::{Cpu, Device, F61, Ids, Key};
+use tensor::{Cpu, Device, F61, Key};
 
 /// Certificates of a turn.
 const TRIES: usize = 3;
@@ -24,7 +24,7 @@ pub(super) fn seconds(scale: &Scale) -> Result<f64> {
     let mut best = f64::INFINITY;
     for turn in 0..TRIES {
         let start = Instant::now();
-        let verdict = prove(&subject, &layout, &[Key(1 + turn as u64)], &Truths::default())?;
+        let verdict = prove::prove(&subject, &layout, &[Key(1 + turn as u64)], &Truths::default())?;
         let seconds = start.elapsed().as_secs_f64();
         if !verdict.equal {
             return Err(Error::new("the proof that is timed found a difference: run equipart prove"));
@@ -49,10 +49,7 @@ fn flops(subject: &Subject, layout: &Layout) -> Result<f64> {
         let (device, mesh) = (Meta::<Cpu<F61>>::default(), Mesh::ghost(&layout.axes(), rank)?);
         let at = layout.place(&device, &mesh, &Random { seed: 0 });
         let mut trainer = Trainer::new(&at, &subject.shape, subject.optimizer)?;
-        for (text, _) in &subject.texts {
-            let ids = Ids::new(&device, text, subject.shape.vocabulary)?;
-            Chunk::logits(trainer.model(), &Cx::infer([text.len()]), ids, true)?;
-        }
+        prove::read(subject, trainer.model(), (&device, &mesh), None)?;
         for (batch, rate) in &subject.steps {
             trainer.step(batch, *rate)?;
         }

@@ -145,11 +145,12 @@ pub(super) struct ProveArgs {
     /// The random key, decimal or 0x; the second key, or those of drawn cases, are hashed from it [default: a fresh one]
     #[arg(long)]
     pub(super) key: Option<KeyNumber>,
-    /// A config.json that gives the shape [default: that of the embedded model]
+    /// Prove the model of this config.json alone [default: a panel of small ones, of every family]
     #[arg(long, value_name = "FILE")]
     pub(super) config: Option<PathBuf>,
-    /// A folder for activations, gradients and weights of the first step under the first key, as safetensors
-    #[arg(long, value_name = "DIR")]
+    /// With --config, a folder for the first step under the first key, as safetensors: activations, gradients, weights
+    /// before and after, loss and norm²
+    #[arg(long, value_name = "DIR", requires = "config")]
     pub(super) dump: Option<PathBuf>,
     #[command(flatten)]
     pub(super) cases: CasesArgs,

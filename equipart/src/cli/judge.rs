@@ -2,10 +2,11 @@
 use super::args::{CompareArgs, PriceArgs, ProveArgs};
 use super::watch::Watch;
 use super::{any_ids, cases, classify, config, corpus, model, out, show};
+use crate::cases::{certify_panel, never_ran};
 use crate::compare::{Work, compare};
 use crate::prove::{self, Subject, Verdict, certify};
 use crate::settings::Settings;
-use crate::{Layout, Result, dump, names, price};
+use crate::{Config, Layout, Result, dump, names, price};
 use tensor::{Key, mix};
 
 /// A key that no run had before.
@@ -50,17 +51,27 @@ pub(super) fn run_prove(a: ProveArgs, json: bool) -> Result<bool> {
     if a.mlp.model.is_some() {
         return classify::run_prove(&a, json);
     }
-    let config = config(a.config.as_deref())?;
-    let layout = a.layout.unwrap_or_default();
-    layout.fits(&config.shape)?;
-    let subject = Subject::small(config.shape, &layout)?;
+    let (layout, watch) = (a.layout.unwrap_or_default(), Watch::spinner());
     let key = Key(a.key.map_or_else(fresh_key, |k| k.0));
+    let keys = [key, key.next()];
+    let Some(file) = &a.config else {
+        let certificate = certify_panel(&layout, &keys, &|name| watch.say(&format!("proving {name}")))?;
+        watch.done();
+        if json {
+            show::json(&certificate);
+        } else {
+            out::line(&certificate.statement());
+        }
+        return Ok(certificate.equal);
+    };
+    let shape = Config::read(file)?.shape;
+    layout.fits(&shape)?;
+    let subject = Subject::small(shape, &layout)?;
     a.dump.as_deref().map_or(Ok(()), dump::prepare)?;
-    let watch = Watch::spinner();
     watch.say("proving");
-    let verdict = certify(&subject, &layout, &[key, key.next()])?;
+    let verdict = Verdict { never_ran: never_ran(&subject, &layout), ..certify(&subject, &layout, &keys)? };
     if let Some(dir) = &a.dump {
-        prove::dump(&subject, &layout, key, dir, &names::entries(&config.shape))?;
+        prove::dump(&subject, &layout, key, dir, &names::entries(&shape))?;
     }
     watch.done();
     Ok(tell(&verdict, json))

@@ -9,7 +9,9 @@ use crate::price::{Price, Said};
 use crate::tokenizer::Tokenizer;
 use crate::train::Finished;
 use comfy_table::{CellAlignment, Table, presets};
+use layers::shape::counted;
 use serde::Serialize;
+use std::collections::BTreeSet;
 use std::path::Path;
 use tensor::Category;
 
@@ -74,11 +76,25 @@ pub(super) fn comparison(origin: &str, rows: &[Row]) {
             line(&format!("{}: {note}.", row.name));
         }
     }
-    line(
-        "\nfield: logits, loss, gradients and new weights equal the unsplit oracle bit for bit in the field of",
-    );
-    line("2^61 - 1 (see `equipart prove`). f32 error: against f64, as a multiple of the unsplit run's own.");
+    for text in FOOTNOTES {
+        line(text);
+    }
+    let never: BTreeSet<_> = rows.iter().flat_map(|row| &row.never_ran).collect();
+    if !never.is_empty() {
+        line(&format!(
+            "It is about this model and this work: {} that other models and steps have never ran here (--json lists \
+             them);\n`equipart prove` without a model proves these, on small ones.",
+            counted(never.len(), "thing")
+        ));
+    }
 }
+
+/// What the columns of a comparison say.
+const FOOTNOTES: [&str; 3] = [
+    "\nfield: the same work in the field of 2^61 - 1, where nothing rounds, equals the unsplit oracle bit for bit. In",
+    "generation the logits that choose each token, read with a cache, one token at a time; in training the loss, the",
+    "norm, gradients and new weights. f32 error: against f64, as a multiple of the unsplit run's own.",
+];
 
 fn tokens(row: &Row) -> String {
     match (row.tokens_equal, &row.tie) {

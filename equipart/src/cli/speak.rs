@@ -33,7 +33,7 @@ pub(super) fn run_generate(a: GenerateArgs, json: bool) -> Result<bool> {
     let generated = a.network.keep_trace(&network, generated)?;
     watch.done();
     if let Some(dir) = &a.dump {
-        let about = About { key: None, layout: a.layout.to_string(), step: None };
+        let about = About { layout: a.layout.to_string(), ..About::default() };
         dump::write(dir, &names::entries(&model.config.shape), generated.seen.clone(), &about)?;
     }
     if json {

@@ -13,7 +13,7 @@ use tensor::safetensors::{File, Info, Shards};
 
 const SUFFIX: &str = ".safetensors";
 /// The sections of a dump, in the order of the program.
-const PROGRAM: [&str; 3] = ["weights", "activations", "gradients"];
+const PROGRAM: [&str; 5] = ["weights", "activations", "gradients", "step", "new_weights"];
 
 /// One file, or one model in several.
 pub(super) struct Section {

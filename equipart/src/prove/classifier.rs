@@ -147,11 +147,11 @@ pub fn prove_classifier_in(
             let (start, trace) = program(subject, layout, &device, &mesh)?;
             let truth =
                 truth.get_or_init(|| subject.truth(start, |n, w| disturbed(subject.oracle().shapes(), n, w)));
-            Ok::<_, parallel::Error>(compare(&trace, truth, mesh.rank()))
+            Ok::<_, parallel::Error>(compare(&trace, truth, 0..truth[0].1.len(), mesh.rank()))
         })?;
         Ok(ranks)
     };
-    under_keys((layout, subject.to_string()), keys, &one)
+    under_keys((&layout, &subject), keys, &one)
 }
 
 /// Proves one layout of a classifier under these keys, and says how surely.

@@ -1,34 +1,28 @@
 //! Where a program that is not equal parts from the oracle: the run again under the same key, everything looked at. What
 //! is named is the first tensor in program order, forward activations and their gradients too, so that the cause comes
 //! before its echoes.
-use super::timeline::{Expected, Moment, Place, expected};
-use super::{Difference, Look, Subject, program};
-use crate::{Layout, Result};
+use super::timeline::{Expected, Moment, Place, expected, wanted};
+use super::{Difference, Look, Split, Subject, program};
+use crate::Result;
 use comm::{Trace, World};
 use layers::strategy::{About, Key as Named};
-use std::collections::BTreeMap;
 use std::sync::OnceLock;
 use tensor::{Cpu, F61, Key};
 
-/// The first difference of a layout's program under a key; none if everything is equal. The world is that of the layout;
-/// what its ranks do is traced.
-pub(super) fn locate(
-    subject: &Subject,
-    layout: &Layout,
-    key: Key,
-    world: World,
-) -> Result<Option<Difference>> {
+/// The first difference of the program under a key; none if everything is equal. The world is that of the layout; what
+/// its ranks do is traced.
+pub(super) fn locate(subject: &Subject, split: Split, key: Key, world: World) -> Result<Option<Difference>> {
     let _key = key.enter();
     let (trace, truth) = (Trace::new(), OnceLock::new());
     let ranks = world.traced(&trace, "prove").run(|device: Cpu<F61>, mesh| {
-        let run = program(subject, layout, &device, &mesh, Look::Everything)?;
+        let run = program(subject, split, &device, &mesh, Look::Everything)?;
         let truth = truth.get_or_init(|| expected(subject, run.start));
         let judge = |moment: Moment<F61>| Judged::of(moment, truth);
         let judged: Vec<_> = run.timeline.into_iter().map(judge).collect();
         Ok::<_, parallel::Error>((judged, run.built))
     })?;
     let (ranks, built): (Vec<_>, Vec<_>) = ranks.into_iter().unzip();
-    Ok(first(&ranks, &layout.strategies(), &built[0]))
+    Ok(first(&ranks, &split.strategies(), &built[0]))
 }
 
 /// What a rank's share of a tensor came to.
@@ -42,9 +36,8 @@ struct Judged {
 impl Judged {
     fn of(moment: Moment<F61>, truth: &Expected) -> Self {
         let Moment { name, elements, touched } = moment;
-        let empty = BTreeMap::new();
-        let wanted = truth.get(&name).unwrap_or(&empty);
-        let bad: Vec<_> = elements.iter().filter(|(place, x)| wanted.get(place) != Some(x)).collect();
+        let tensor = truth.get(&name);
+        let bad: Vec<_> = elements.iter().filter(|(place, x)| wanted(tensor, place) != Some(*x)).collect();
         let within = |tokens: &[(usize, std::ops::Range<usize>)]| {
             let here = |(s, p, _): Place| tokens.iter().any(|(of, range)| *of == s && range.contains(&p));
             tokens.is_empty() || bad.iter().any(|(place, _)| here(*place))
@@ -86,7 +79,8 @@ fn first(
 }
 
 /// What the layout's strategies say of such a tensor. First asked is who built the layer that it is of; then one along
-/// the axis of the last collective that touched it; and who is named by a word before whoever is named by an axis.
+/// the axis of the last collective that touched it; one that says something of such tensors before one that speaks of any;
+/// and who is named by a word before whoever is named by an axis.
 pub(super) fn hint(
     name: &str,
     touched: &[String],
@@ -101,17 +95,77 @@ pub(super) fn hint(
         touched.last().is_some_and(|call| call.contains(&over))
     };
     let word = |about: &About| matches!(about.key, Named::Beside(..));
-    let mut all = strategies.to_vec();
-    all.sort_by_key(|about| (maker.is_none_or(|(_, by)| *by != about.name), !near(about), !word(about)));
-    let about = all.first()?;
-    let (_, says) = about.hints.iter().find(|(part, _)| name.contains(part))?;
+    let says =
+        |about: &'static About| Some((about, about.hints.iter().find(|(part, _)| name.contains(part))?));
+    let mut all: Vec<_> = strategies.iter().copied().filter_map(says).collect();
+    all.sort_by_key(|(about, (part, _))| {
+        (maker.is_none_or(|(_, by)| *by != about.name), !near(about), part.is_empty(), !word(about))
+    });
+    let (about, (_, says)) = all.first()?;
     Some(format!("{}: {says}", about.name))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Layout;
+    use crate::prove::timeline::{Shown, moments};
     use comm::Axis;
+    use layers::ops::{Split, columns_gradient, filled, matmul};
+    use layers::weight::ColumnWeight;
+    use layers::{Activations, Builder, Draw, Pieces, Random, Section};
+    use parallel::Report;
+    use tensor::{Category, Scalar};
+
+    /// Padding of a vocabulary of 5 over two ranks, to which a gradient came. Kills: one that is noticed in the norm only,
+    /// whose hint is about replicas; padding that a proof holds for a difference where it is 0.
+    #[test]
+    fn a_gradient_of_padding_is_told_as_one() {
+        let _key = Key(1).enter();
+        let (layout, sections) =
+            ("tp=2,sp".parse::<Layout>().unwrap(), [Section { size: 5, pieces: Pieces::Padded }]);
+        let told = |wrong: bool| {
+            let ranks = layout.world().unwrap().run(|device: Cpu<F61>, mesh| {
+                let at = Builder::new(&device, &mesh, &Random { seed: 0 });
+                let draw = Draw { mean: 1.0, std: 0.0 };
+                let mut head = ColumnWeight::new(&at, Axis::Tp, "head", 2, &sections, draw)?;
+                let ones = |rows, cols| filled(&device, Category::Buffers, [rows, cols], F61::ONE);
+                // What is X·W has no padding; what is cut from the whole has six real columns.
+                let dy = if wrong {
+                    Split::cut(&ones(1, 6), mesh.group(Axis::Tp))?
+                } else {
+                    matmul(&ones(1, 2), &head.columns()?)
+                };
+                columns_gradient(&mut head, &ones(1, 2), &dy);
+                let report = Report { loss: ones(1, 1), norm2: ones(1, 1) };
+                let seen = Activations::default();
+                let shown = Shown { prefix: "step 0: ".into(), seen, report: Some(&report), calls: 0 };
+                Ok::<_, layers::Error>(moments(shown, vec![head.param()], &mesh))
+            });
+            let ranks = ranks.unwrap();
+            let truth: Expected = ranks
+                .iter()
+                .flatten()
+                .filter(|moment| !moment.name.contains("padding"))
+                .fold(Expected::new(), |mut all, moment| {
+                    all.entry(moment.name.clone()).or_default().extend(moment.elements.iter().copied());
+                    all
+                });
+            let judged: Vec<Vec<_>> = ranks
+                .into_iter()
+                .map(|moments| moments.into_iter().map(|moment| Judged::of(moment, &truth)).collect())
+                .collect();
+            first(&judged, &layout.strategies(), &[])
+        };
+        assert_eq!(told(false), None);
+        let d = told(true).unwrap();
+        assert_eq!(
+            (d.name.as_str(), d.rank, d.differ, d.of),
+            ("step 0: padding of head's gradient", 1, 2, 2),
+            "{d}"
+        );
+        assert!(d.hint.as_deref().unwrap().contains("no gradient reaches their rows"), "{d}");
+    }
 
     static NEW: About = About {
         name: "new",

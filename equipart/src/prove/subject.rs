@@ -1,6 +1,7 @@
 //! What is proven: a model, texts to read, steps to train; and what the oracle says of them.
 use super::trace::{Trace, disturbed, told};
 use crate::{Layout, Result, bound, oracle};
+use layers::shape::counted;
 use layers::{Kind, Shape, Window};
 use parallel::{Batch, Sequence};
 use reference::Weights;
@@ -85,11 +86,18 @@ impl Subject {
         );
         (one < 0.0).then_some(one * keys as f64)
     }
+    /// Of every token's logits, those that a generation has.
+    fn read<S: Copy>(&self, logits: Vec<S>) -> Vec<S> {
+        let wanted =
+            self.texts.iter().flat_map(|(ids, prompt)| (0..ids.len()).map(move |i| i + 1 >= *prompt));
+        let rows = logits.chunks(self.shape.vocabulary).zip(wanted).filter(|(_, wanted)| *wanted);
+        rows.flat_map(|(row, _)| row.iter().copied()).collect()
+    }
     /// What the oracle gives under the key in force, from these weights.
     pub(super) fn truth(&self, weights: Weights<F61>) -> Trace {
         let (model, mut trace) = (self.oracle(), Trace::new());
         let steps = self.oracle_steps();
-        trace.push(("logits".into(), model.logits(&weights, &self.oracle_texts())));
+        trace.push(("logits".into(), self.read(model.logits(&weights, &self.oracle_texts()))));
         let shapes = model.shapes();
         let mut trainer = reference::Trainer::new(model, self.oracle_optimizer(), self.optimizer.1, weights);
         for (n, (batch, lr)) in steps.iter().enumerate() {
@@ -102,17 +110,32 @@ impl Subject {
     }
 }
 
+impl Subject {
+    /// What is read and learnt, in words.
+    pub fn work(&self) -> String {
+        let tokens = |m: &Vec<Sequence>| m.iter().map(|s| s.ids.len()).sum::<usize>().to_string();
+        let step = |(n, (batch, _)): (usize, &(Batch, f64))| {
+            let tokens: Vec<_> = batch.microbatches().iter().map(tokens).collect();
+            format!("; step {n} on {} tokens", tokens.join(" + "))
+        };
+        let steps: String = self.steps.iter().enumerate().map(step).collect();
+        format!("{} read{steps}", counted(self.texts.len(), "text"))
+    }
+    /// The optimizer, in words.
+    pub fn learner(&self) -> String {
+        let (kind, clip) = self.optimizer;
+        let kind = match kind {
+            Kind::Sgd => "SGD".to_string(),
+            Kind::AdamW { decay, .. } if decay > 0.0 => format!("AdamW, decay {decay}"),
+            Kind::AdamW { .. } => "AdamW".to_string(),
+        };
+        kind + &clip.map_or_else(String::new, |limit| format!(", clipped at {limit}"))
+    }
+}
+
 impl fmt::Display for Subject {
     /// The shapes that run.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}; {} texts read", self.shape, self.texts.len())?;
-        for (n, (batch, _)) in self.steps.iter().enumerate() {
-            let tokens = |m: &Vec<Sequence>| m.iter().map(|s| s.ids.len()).sum::<usize>().to_string();
-            let tokens: Vec<_> = batch.microbatches().iter().map(tokens).collect();
-            write!(f, "; step {n} on {} tokens", tokens.join(" + "))?;
-        }
-        let (kind, clip) = self.optimizer;
-        let kind = if matches!(kind, Kind::Sgd) { "SGD" } else { "AdamW" };
-        write!(f, "; {kind}{}", clip.map_or_else(String::new, |limit| format!(", clipped at {limit}")))
+        write!(f, "{}; {}; {}", self.shape, self.work(), self.learner())
     }
 }

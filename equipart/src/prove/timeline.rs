@@ -13,6 +13,8 @@ use tensor::{F61, Scalar, Tensor};
 
 /// Where an element lies: (sequence, position) of its row and its column, or its index in the whole.
 pub(super) type Place = (usize, usize, usize);
+/// The sequence of what lies nowhere in the whole: it must be 0.
+pub(super) const PADDING: usize = usize::MAX;
 
 /// Something that came about on one rank.
 pub(super) struct Moment<E> {
@@ -43,7 +45,8 @@ pub(super) fn moments<D: Kernels>(
 ) -> Vec<Moment<D::Elem>> {
     let Shown { prefix, seen, report, calls: began } = shown;
     let calls = mesh.calls();
-    let (back, forth): (Vec<_>, Vec<_>) = seen.0.into_iter().partition(|a| a.name.starts_with("gradient of"));
+    let (back, forth): (Vec<_>, Vec<_>) =
+        seen.0.into_iter().filter(|a| !a.addends).partition(|a| a.name.starts_with("gradient of"));
     let between =
         back.first().map_or_else(Vec::new, |a| parts(a, &calls)).into_iter().flat_map(|(_, calls)| calls);
     let activation = |a: Activation<D::Elem>| {
@@ -72,6 +75,12 @@ pub(super) fn moments<D: Kernels>(
         let touched = all_of(said.iter().filter(|call| is_of(call, param.name())).cloned().collect());
         let name = format!("{prefix}gradient of {}", param.name());
         all.push(Moment { name, elements: flat(param.gradient_elements()), touched });
+        let padding: Vec<_> =
+            (0..).zip(param.gradient_padding()).map(|(i, x)| ((PADDING, 0, i), x)).collect();
+        if !padding.is_empty() {
+            let name = format!("{prefix}padding of {}'s gradient", param.name());
+            all.push(Moment { name, elements: padding, touched: all_of(Vec::new()) });
+        }
     }
     let of_norm = said.iter().filter(|call| is_of(call, "norm2")).cloned().collect();
     all.push(number("norm²", &report.norm2, of_norm));
@@ -93,6 +102,11 @@ fn parts<E>(a: &Activation<E>, calls: &[String]) -> Vec<Part> {
 
 /// What the oracle says, by name.
 pub(super) type Expected = BTreeMap<String, BTreeMap<Place, F61>>;
+
+/// What it says of one element of such a tensor, if anything.
+pub(super) fn wanted(tensor: Option<&BTreeMap<Place, F61>>, place: &Place) -> Option<F61> {
+    if place.0 == PADDING { Some(F61::ZERO) } else { tensor?.get(place).copied() }
+}
 
 /// All that the oracle says of a subject from these weights, under the key in force.
 pub(super) fn expected(subject: &Subject, weights: Weights<F61>) -> Expected {
@@ -160,7 +174,8 @@ mod tests {
     fn moments_stand_in_the_order_of_the_program() {
         let (layout, _key) = (Layout::UNSPLIT, Key(1).enter());
         let subject = &Subject::small(Shape::LLAMA, &layout).unwrap();
-        let run = |device: Cpu<F61>, mesh| program(subject, &layout, &device, &mesh, Look::Everything);
+        let run =
+            |device: Cpu<F61>, mesh| program(subject, (&layout).into(), &device, &mesh, Look::Everything);
         let run = layout.world().unwrap().run(run).unwrap().remove(0);
         let truth = expected(subject, run.start);
         let names: Vec<_> = run.timeline.iter().map(|moment| moment.name.as_str()).collect();

@@ -95,6 +95,8 @@ fn compare_shows_equality_in_every_row() {
         }
         assert_eq!(row["traffic_bytes"].as_u64().unwrap() == 0, ranks == 1, "{row}");
         assert!(row["error_ratio"].as_f64().unwrap() <= 8.0, "{row}");
+        let lacks = row["never_ran"].as_array().unwrap();
+        assert!(lacks.contains(&"layer norm".into()) && !lacks.contains(&"SwiGLU".into()), "{row}");
         let unsplit = row["layout"] == "none";
         assert!(!unsplit || row["error_ratio"] == 1.0);
         match row["workload"].as_str().unwrap() {
@@ -147,6 +149,19 @@ fn generate_continues_and_prove_states_and_price_prices() {
         "{said}"
     );
     assert!(said.contains("It says nothing about rounding, overflow, other shapes or deadlock."), "{said}");
+    let never = fixed[0]["never_ran"].as_array().unwrap();
+    assert!(never.contains(&"bias of attention's output".into()), "{never:?}");
+    assert!(said.contains("Never ran here: ") && said.contains("bias of attention's output; "), "{said}");
+
+    let panel = ["prove", "--layout", "tp=2", "--key", "0x10"];
+    let proven = &lines(&equipart(&[&panel[..], &["--json"]].concat()))[0];
+    assert_eq!((&proven["equal"], &proven["keys"]), (&true.into(), &fixed[0]["keys"]));
+    assert!(proven["models"].as_array().unwrap().len() > 5 && proven["bound_log2"].as_f64().unwrap() < -30.0);
+    let said = String::from_utf8(equipart(&panel).stdout).unwrap();
+    for part in ["under tp=2", "GPT-2 (2^-", "biases of the feed-forward", "AdamW, decay 0.1", "at most 2^-"]
+    {
+        assert!(said.contains(part), "{part} is not in\n{said}");
+    }
 
     let prices =
         lines(&equipart(&["price", "--config", &config, "--layout", "tp=2", "--seq", "32", "--json"]));
@@ -159,8 +174,8 @@ fn generate_continues_and_prove_states_and_price_prices() {
 
 #[test]
 fn layouts_and_sizes_that_do_not_fit_are_refused() {
-    refused(&["prove", "--layout", "tp=3"], "tp can be 1, 2 or 4");
-    refused(&["prove", "--layout", "tp=8"], "tp can be 1, 2 or 4");
+    refused(&["prove", "--layout", "tp=17"], "no small model fits tp=17");
+    refused(&["prove", "--dump", "there"], "--config");
     refused(&["prove", "--layout", "xp=2"], "xp");
     refused(&["prove", "--layout", "tp=2,tp=2"], "tp");
     refused(&["prove", "--layout", "tp=99999999999999999999999"], "99999999999999999999999");
@@ -168,6 +183,9 @@ fn layouts_and_sizes_that_do_not_fit_are_refused() {
     refused(&["prove", "--layout", "tp=0"], "0");
     refused(&["prove", "--layout", "tp=2", "--key", "0xg"], "0xg");
     let (_dir, config, text) = small();
+    for layout in ["tp=3", "tp=8"] {
+        refused(&["prove", "--layout", layout, "--config", &config], "tp can be 1, 2 or 4");
+    }
     let train = |more: &[&str], says: &str| {
         refused(&[&["train", "--config", &config, "--data", &text, "--seq", "32"], more].concat(), says);
     };

@@ -37,6 +37,48 @@ fn product((inputs, x): &(usize, Vec<u128>), w: &[&(usize, Vec<u128>)]) -> Vec<u
     rows.flat_map(|x| w.iter().flat_map(move |(_, w)| w.chunks(*inputs).map(move |w| dot(x, w)))).collect()
 }
 
+/// aⁿ modulo p.
+fn power(a: u128, n: u128) -> u128 {
+    let half = if n == 0 { return 1 } else { power(a, n / 2) };
+    half * half % P * if n % 2 == 1 { a } else { 1 } % P
+}
+
+/// The step of plain descent, clipping included. Kills: new weights of another step or a rank's share, a factor that is
+/// not the same for all, a norm² after clipping, gradients of `[Q|K|V]` of one of several ranks with the same key head.
+fn a_step_holds(out: &Path, (activations, weights, gradients): (&Tensors, &Tensors, &Tensors), layout: &str) {
+    let ((new, notes), (numbers, _)) = (read(out, "new_weights.safetensors"), read(out, "step.safetensors"));
+    let note = |key: &str| notes[key].as_str();
+    assert_eq!((note("optimizer"), note("lr"), note("clip")), ("\"sgd\"", "1.0", "0.5"));
+    let square = |sum, g: &u128| (sum + g * g) % P;
+    let norm2 = gradients.values().flat_map(|(_, g)| g).fold(0, square);
+    assert_eq!(numbers["norm2"].1, [norm2], "{layout}");
+    assert!(numbers["loss"].1[0] > 0 && numbers.len() == 2);
+    let mut factors = std::collections::BTreeSet::new();
+    for (name, (_, old)) in weights {
+        for ((old, new), g) in old.iter().zip(&new[name].1).zip(&gradients[name].1) {
+            if *g == 0 {
+                assert_eq!(old, new, "{name}, {layout}");
+            } else {
+                factors.insert((old + P - new) * power(*g, P - 2) % P);
+            }
+        }
+    }
+    assert!(factors.len() == 1 && !factors.contains(&0), "{} factors, {layout}", factors.len());
+    let x = &activations["blocks.1.attention.qkv.in"];
+    let dy = &activations["gradient of blocks.1.attention.qkv.out"];
+    let mut first = 0;
+    for part in ["q", "k", "v"] {
+        let (inputs, g) = &gradients[&format!("model.layers.1.self_attn.{part}_proj.weight")];
+        let at = |i: usize| {
+            let rows = x.1.chunks(x.0).zip(dy.1.chunks(dy.0));
+            rows.fold(0, |sum, (x, dy)| (sum + x[i % inputs] * dy[first + i / inputs]) % P)
+        };
+        assert_eq!(g, &(0..g.len()).map(at).collect::<Vec<_>>(), "{part}, {layout}");
+        first += g.len() / inputs;
+    }
+    assert_eq!(first, dy.0);
+}
+
 fn prove(dir: &Path, layout: &str, key: &str, dump: &str) -> std::path::PathBuf {
     let (config, out) = (dir.join("config.json"), dir.join(dump));
     std::fs::write(&config, CONFIG).unwrap();
@@ -78,6 +120,7 @@ fn dumped_field_tensors_hold_modulo_the_prime() {
         );
         assert_eq!(activations["head.out"].0, 11);
         assert!(activations.values().chain(weights.values()).all(|(_, x)| x.iter().all(|x| *x < P)));
+        a_step_holds(&out, (&activations, &weights, &gradients), layout);
         let all = [activations, weights, gradients];
         if let Some(first) = &first {
             let same = |i: usize| all[i] == first[i];
@@ -94,7 +137,9 @@ fn dumped_field_tensors_hold_modulo_the_prime() {
         "another key, other bits"
     );
     let again = prove(dir.path(), "tp=2", "0x1234", "again");
-    for file in ["activations", "gradients", "weights"].map(|f| format!("{f}.safetensors")) {
+    for file in
+        ["activations", "gradients", "weights", "new_weights", "step"].map(|f| format!("{f}.safetensors"))
+    {
         let [a, b] = [dir.path().join("dump1"), again.clone()].map(|d| std::fs::read(d.join(&file)).unwrap());
         assert!(a == b, "the same key, other bytes in {file}");
     }

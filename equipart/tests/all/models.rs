@@ -141,7 +141,8 @@ fn a_step_on_ids_subtracts_the_gradient() {
     refused(&["train", "--model", text(&model), "--batch", text(dir.path())], "directory");
     refused(&["train", "--steps", "1", "--checkpoint-every", "5"], "nothing is saved without --out");
     refused(&["generate", "--prompt", "a", "--dump", &ids], "cannot be made a folder");
-    refused(&["prove", "--dump", &ids], "cannot be made a folder");
+    let config = model.join("config.json");
+    refused(&["prove", "--config", text(&config), "--dump", &ids], "cannot be made a folder");
 }
 
 /// A copy of a golden folder, with its config.json changed.

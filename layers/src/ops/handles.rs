@@ -179,14 +179,13 @@ impl<D: Kernels> Split<D> {
         let column = |c| cuts.whole_index([0, c]).map(|[_, c]| c);
         Ok(self.seen_at((0..self.share.cols()).map(column).collect(), width))
     }
-    /// The same of a gradient. Columns that several ranks may hold are addends there until they are summed: then nothing,
-    /// however many ranks there are.
+    /// The same of a gradient. Columns that several ranks may hold are addends there until they are summed, however many
+    /// ranks there are.
     ///
     /// # Errors
     /// As above.
     pub(crate) fn seen_gradient(&self, mesh: &Mesh<D>, placement: &Placement) -> Result<Share<D::Elem>> {
-        let (seen, addends) = (self.seen(mesh, placement)?, placement.may_be_shared(self.axis));
-        Ok(Share { values: seen.values.filter(|_| !addends), ..seen })
+        Ok(Share { addends: placement.may_be_shared(self.axis), ..self.seen(mesh, placement)? })
     }
     /// The same of blocks of columns in rank order, of which there are `n` in all: the last ranks' may be padded.
     pub(crate) fn seen_first(&self, group: &Group<D>, n: usize) -> Share<D::Elem> {
@@ -195,7 +194,7 @@ impl<D: Kernels> Split<D> {
         self.seen_at((0..cols).map(column).collect(), n)
     }
     fn seen_at(&self, columns: Vec<Option<usize>>, width: usize) -> Share<D::Elem> {
-        Share { values: self.share.read(), rows: 0..self.share.rows(), columns, width }
+        Share { values: self.share.read(), rows: 0..self.share.rows(), columns, width, addends: false }
     }
     /// All columns, in rank order, the same on every rank.
     ///

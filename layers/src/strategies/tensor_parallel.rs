@@ -25,6 +25,10 @@ static ABOUT: About = About {
     paper: "Shoeybi et al., arXiv:1909.08053",
     chapter: Some("columns-and-rows.md"),
     hints: &[
+        (
+            "padding",
+            "ids beyond the vocabulary's end are nobody's: no gradient reaches their rows, nor does the norm count them",
+        ),
         ("loss", "the loss sums over all ranks' vocabularies, and reads each target on the rank that has it"),
         ("norm²", "the norm counts each part of a parameter once: replicas on one of their ranks"),
         (

@@ -1,0 +1,50 @@
+//! How the model is split that a proof is about.
+use crate::Layout;
+use comm::Mesh;
+use layers::{About, Builder, Strategy, Values};
+use std::fmt;
+use tensor::{Cpu, F61};
+
+/// A layout, and strategies beside those that it names: of another crate, say, which no list here knows.
+#[derive(Clone, Copy)]
+pub struct Split<'a> {
+    /// What splits the model by the list.
+    pub layout: &'a Layout,
+    /// What splits it besides.
+    pub others: &'a [&'a dyn Strategy<Cpu<F61>>],
+}
+
+impl<'a> From<&'a Layout> for Split<'a> {
+    fn from(layout: &'a Layout) -> Self {
+        Self { layout, others: &[] }
+    }
+}
+
+impl<'a> Split<'a> {
+    /// The place where its ranks build a model.
+    pub(super) fn place<'b>(
+        self,
+        device: &'b Cpu<F61>,
+        mesh: &'b Mesh<Cpu<F61>>,
+        values: &'b dyn Values<F61>,
+    ) -> Builder<'b, Cpu<F61>>
+    where
+        'a: 'b,
+    {
+        self.layout.place(device, mesh, values).with(self.others.iter().copied())
+    }
+    /// What is said of its strategies.
+    pub(super) fn strategies(self) -> Vec<&'static About> {
+        let others = self.others.iter().map(|other| other.about());
+        self.layout.strategies().into_iter().chain(others).collect()
+    }
+}
+
+impl fmt::Display for Split<'_> {
+    /// "tp=2", "tp=2 with my rows".
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.layout)?;
+        let names: Vec<_> = self.others.iter().map(|other| other.about().name).collect();
+        if names.is_empty() { Ok(()) } else { write!(f, " with {}", names.join(" and ")) }
+    }
+}
