@@ -3,7 +3,8 @@
 use super::lies::Place;
 use super::run::{params, weights};
 use super::{Case, Given, Lies, place};
-use crate::{Error, Layer, Random};
+use crate::build::Element;
+use crate::{Draw, Error, Layer, Random, Result, Values};
 use comm::{Axis, World};
 use tensor::{Cpu, Dual, F61, Key, Scalar};
 
@@ -16,7 +17,8 @@ pub(super) fn check<C: Case>(case: &C, regions: bool) {
             .expect("a world")
             .run(|device: Cpu<Number>, mesh| {
                 let (group, [inputs, outputs]) = (mesh.group(Axis::Tp), case.features());
-                let at = place(&device, &mesh, &Random { seed: 7 }, regions);
+                let values = Moving(case);
+                let at = place(&device, &mesh, &values, regions);
                 let mut layer = case.build(&at)?;
                 let at = Place { device: &device, group, region: at.region };
                 let given = Given::<Number>::draw(case.features(), 0).swap_remove(0);
@@ -39,6 +41,19 @@ pub(super) fn check<C: Case>(case: &C, regions: bool) {
                 Ok::<_, Error>(())
             })
             .unwrap_or_else(|why| panic!("{why}"));
+    }
+}
+
+/// Values that move in a random direction, all but those of rows that are still.
+struct Moving<'a, C>(&'a C);
+
+impl<C: Case> Values<Number> for Moving<'_, C> {
+    fn of(&self, name: &str, shape: [usize; 2], draw: Draw) -> Result<Element<'_, Number>> {
+        let (all, name) = (Random { seed: 7 }.of(name, shape, draw)?, name.to_owned());
+        Ok(Box::new(move |at| {
+            let x: Number = all(at);
+            if self.0.is_still(&name, at[0]) { Number::constant(x.value) } else { x }
+        }))
     }
 }
 
