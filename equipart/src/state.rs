@@ -5,7 +5,7 @@
 //! program stops, the folder holds one whole checkpoint.
 use crate::settings::Settings;
 use crate::{Config, Error, Model, Result, names, tokenizer};
-use kernels::CpuScalar;
+use kernels::Kernels;
 use parallel::Trainer;
 use std::collections::BTreeMap;
 use std::fs;
@@ -111,35 +111,29 @@ pub(crate) fn write_config(dir: &Path, config: &str) -> Result<()> {
 ///
 /// # Errors
 /// If a file cannot be written: then the checkpoint before is still whole, and nothing else is left.
-pub fn save<S: CpuScalar + Real>(
+pub fn save<S: Real>(
     dir: &Path,
     settings: &Settings,
     config: &Config,
     trainer: &mut Trainer<Cpu<S>>,
-) -> Result<()> {
-    let saved = save_both(dir, settings, config, trainer);
-    if trainer.parts().2.rank() == 0 {
-        remove_others(dir);
-    }
-    saved
-}
-
-fn save_both<S: CpuScalar + Real>(
-    dir: &Path,
-    settings: &Settings,
-    config: &Config,
-    trainer: &mut Trainer<Cpu<S>>,
-) -> Result<()> {
+) -> Result<()>
+where
+    Cpu<S>: Kernels<Elem = S>,
+{
     let entries = names::entries(&config.shape);
     let (model, optimizer, mesh) = trainer.parts();
     let (params, step) = (model.params(), optimizer.steps());
     let noted = serde_json::to_string(settings).map_err(|why| Error::new(why.to_string()))?;
     let training = || ("training".to_string(), noted.clone());
     let notes: BTreeMap<_, _> = [training()].into();
-    parallel::save_optimizer(&dir.join(optimizer_file(step)), notes, optimizer, &params, mesh)?;
+    let saved = parallel::save_optimizer(&dir.join(optimizer_file(step)), notes, optimizer, &params, mesh);
     let noted = |key: &str, value: String| (key.to_string(), value);
     let notes = [noted("format", "pt".into()), noted("step", step.to_string()), training()].into();
-    Ok(parallel::save_params(&dir.join(MODEL), &notes, &entries, &params, mesh)?)
+    let saved = saved.and_then(|()| parallel::save_params(&dir.join(MODEL), &notes, &entries, &params, mesh));
+    if mesh.rank() == 0 {
+        remove_others(dir);
+    }
+    Ok(saved?)
 }
 
 /// The step whose optimizer file has this name.
@@ -207,7 +201,10 @@ impl State {
     ///
     /// # Errors
     /// If the file holds another optimizer's state.
-    pub fn restore<S: CpuScalar + Real>(&self, trainer: &mut Trainer<Cpu<S>>) -> Result<()> {
+    pub fn restore<S: Real>(&self, trainer: &mut Trainer<Cpu<S>>) -> Result<()>
+    where
+        Cpu<S>: Kernels<Elem = S>,
+    {
         let (model, optimizer, _) = trainer.parts();
         let origin = self.path.display().to_string();
         Ok(parallel::restore_optimizer(&origin, &self.optimizer, optimizer, &model.params())?)

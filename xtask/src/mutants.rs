@@ -8,8 +8,7 @@ use std::process::{Command, ExitCode};
 
 /// The tests that try mutants. `tensor` is among them because its tests ask other crates for features: so all is built as
 /// the README's test command builds it, and not a second time.
-const TESTS: &str =
-    "test --quiet --package tensor --package layers --package equipart --lib --test mutants -- --nocapture";
+const TESTS: &str = "test --quiet --package tensor --package layers --package equipart --lib --test all mutants -- --nocapture";
 /// Where a line of theirs begins.
 const MARK: &str = "mutants | ";
 /// How the ends begin of those that were noticed: by what differed, or by an error.

@@ -5,5 +5,6 @@ mod blocks;
 mod failures;
 mod promises;
 mod requests;
+mod steady_state;
 mod stress;
 mod timing;

@@ -1,0 +1,384 @@
+//! The plain classifier: what it learns is the oracle's, under every layout; what it saves is what it judged itself by;
+//! `prove` says equal; and what cannot be gets one sentence, exit code 2.
+use crate::child::equipart;
+use equipart::classify::{self, EpochLine, FLOOR, Run, Settings, folder, order, sizes};
+use equipart::digits::{Digits, Set};
+use equipart::prove::{ClassifierSubject, certify_classifier, prove_classifier};
+use equipart::schedule::Warmup;
+use equipart::settings::OptimizerName;
+use equipart::{Layout, Network};
+use layers::{Draw, Kind, Random, Values};
+use reference::{Classifier, Optimizer, Updates, Weights};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use tensor::Key;
+use tensor::safetensors::File;
+
+const LAYOUTS: [&str; 6] = ["none", "tp=2", "tp=2,sp", "dp=2", "tp=2,dp=2", "tp=4"];
+
+fn layout(text: &str) -> Layout {
+    text.parse().unwrap()
+}
+
+/// Counts what it is told.
+#[derive(Default)]
+struct Counts([AtomicUsize; 2]);
+
+impl classify::Watch for Counts {
+    fn step(&self) {
+        self.0[0].fetch_add(1, Ordering::Relaxed);
+    }
+    fn epoch(&self, _: &EpochLine) {
+        self.0[1].fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+fn train(digits: &Digits, settings: &Settings, under: &str) -> Vec<EpochLine> {
+    let run = Run {
+        digits,
+        settings: settings.clone(),
+        layout: layout(under),
+        network: Network::default(),
+        out: None,
+    };
+    let counts = Counts::default();
+    let lines = run.train(&counts).unwrap();
+    let [steps, epochs] = counts.0.map(AtomicUsize::into_inner);
+    assert_eq!((steps, epochs), (run.steps(), settings.epochs), "told once, on rank 0");
+    lines
+}
+
+fn pictures(set: &Set, which: &[usize]) -> (Vec<f64>, Vec<u32>) {
+    let x = which
+        .iter()
+        .flat_map(|&i| set.image(i))
+        .map(|&x| f64::from((f32::from(x) / 255.0 - 0.1307) / 0.3081))
+        .collect();
+    (x, which.iter().map(|&i| u32::from(set.label(i))).collect())
+}
+
+/// The share of a set whose label has the largest logit.
+fn accuracy(model: &Classifier, weights: &Weights<f64>, set: &Set) -> f64 {
+    let (x, labels) = pictures(set, &(0..set.len()).collect::<Vec<_>>());
+    let logits = model.logits(weights, &x);
+    let best = |row: &[f64]| (0..row.len()).max_by(|a, b| row[*a].total_cmp(&row[*b])).unwrap() as u32;
+    let classes = logits.len() / labels.len();
+    let right = logits.chunks(classes).zip(&labels).filter(|(row, label)| best(row) == **label).count();
+    right as f64 / labels.len() as f64
+}
+
+/// Losses and accuracies of the same training in plain f64.
+fn oracle(digits: &Digits, s: &Settings) -> Vec<[f64; 2]> {
+    let model = Classifier { sizes: sizes(digits.pixels(), &s.hidden, digits.classes()) };
+    let (mut weights, random) = (Weights::new(), Random { seed: s.seed });
+    for (name, shape @ [rows, cols]) in model.shapes() {
+        let std = if rows == 1 { 0.02 } else { 1.0 / (rows as f64).sqrt() };
+        let element = Values::<f32>::of(&random, &name, shape, Draw { mean: 0.0, std }).unwrap();
+        let all = (0..rows * cols).map(|i| f64::from(element([i / cols, i % cols]))).collect();
+        weights.insert(name, all);
+    }
+    let n = digits.train.len();
+    let steps = s.epochs * n.div_ceil(s.batch_size);
+    let schedule = Warmup { peak: s.lr, warmup: s.warmup, steps, floor: FLOOR };
+    let kind = match s.optimizer {
+        OptimizerName::Sgd => Optimizer::Sgd,
+        OptimizerName::Adamw => Optimizer::AdamW { beta1: 0.9, beta2: 0.95, eps: 1e-8, decay: 0.1 },
+    };
+    let mut updates = Updates::new(model.shapes(), kind, s.clip, weights);
+    let epoch = |epoch| {
+        let mut sum = 0.0;
+        for batch in order(s.seed, epoch, n).chunks(s.batch_size) {
+            let (x, labels) = pictures(&digits.train, batch);
+            let (loss, g) = model.gradients(updates.weights(), &x, &labels, batch.len());
+            sum += loss * batch.len() as f64;
+            updates.apply(&g, schedule.at(updates.steps()));
+        }
+        [sum / n as f64, accuracy(&model, updates.weights(), &digits.test)]
+    };
+    (0..s.epochs).map(epoch).collect()
+}
+
+/// Kills: a last batch left out, a mean of means, an order or a rate of another step, pixels not x/255, a test that
+/// comes before the epoch or judges by the pictures learnt from, microbatches or ranks that count twice.
+#[test]
+fn every_layout_learns_what_the_oracle_learns() {
+    let digits = Digits::generated(1, 237, 60);
+    let sgd = Settings {
+        hidden: vec![24, 8],
+        epochs: 4,
+        batch_size: 8,
+        microbatches: 3,
+        lr: 0.1,
+        warmup: 5,
+        ..Settings::default()
+    };
+    let adamw = Settings {
+        hidden: vec![16],
+        optimizer: OptimizerName::Adamw,
+        lr: 3e-3,
+        clip: Some(0.5),
+        seed: 3,
+        ..sgd.clone()
+    };
+    for settings in [sgd, adamw] {
+        let truth = oracle(&digits, &settings);
+        assert!(truth[3][0] < 0.8 * truth[0][0] && truth[3][1] > 0.3, "{truth:?}");
+        for under in LAYOUTS {
+            for (line, [loss, accuracy]) in train(&digits, &settings, under).iter().zip(&truth) {
+                assert!((line.loss / loss - 1.0).abs() < 1e-4, "{under}: {line:?} instead of {loss}");
+                assert!(
+                    (line.accuracy - accuracy).abs() < 1.5 / 60.0,
+                    "{under}: {line:?} instead of {accuracy}"
+                );
+                assert!(line.seconds > 0.0 && line.examples_per_second > 0.0);
+            }
+        }
+    }
+}
+
+/// Kills: noise or a clip that the two sides do not share, examples of another step.
+#[test]
+fn classifiers_are_proven_under_every_layout() {
+    for (sizes, optimizer) in [
+        (vec![6, 8, 4, 5], (Kind::Sgd, Some(0.5))),
+        (vec![6, 8, 10], (Kind::ADAMW, None)),
+        (vec![3, 10], (Kind::Sgd, None)),
+    ] {
+        for under in LAYOUTS {
+            let parameters = 2 * (sizes.len() - 1);
+            let subject =
+                ClassifierSubject { optimizer, ..ClassifierSubject::small(sizes.clone(), &layout(under)) };
+            let verdict = prove_classifier(&subject, &layout(under), &[Key(1), Key(2)]).unwrap();
+            assert!(verdict.equal, "{sizes:?}: {}", verdict.statement());
+            let a_rank = 1 + 2 * (2 + 2 * parameters); // logits; loss, norm², gradients, weights
+            assert_eq!(verdict.tensors, a_rank * 2 * layout(under).ranks(), "{under}");
+        }
+    }
+}
+
+#[test]
+fn the_bound_is_small_and_grows_with_the_sizes() {
+    let bound = |hidden: &[usize]| {
+        let subject = ClassifierSubject::small(sizes(9, hidden, 10), &Layout::default());
+        certify_classifier(&subject, &Layout::default(), &[Key(1), Key(2)]).unwrap().bound_log2.unwrap()
+    };
+    let (one, two) = (bound(&[8]), bound(&[8, 8]));
+    assert!(one < two && two < -70.0, "{one} {two}");
+}
+
+fn lines(args: &[&str]) -> Vec<Value> {
+    let output = equipart(args);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).unwrap();
+    text.lines()
+        .map(|line| serde_json::from_str(line).unwrap_or_else(|why| panic!("{line}: {why}")))
+        .collect()
+}
+
+/// Generated digits as the four files of MNIST.
+fn written(dir: &Path) -> Digits {
+    let digits = Digits::generated(5, 120, 50);
+    for (set, name) in [(&digits.train, "train"), (&digits.test, "t10k")] {
+        let number = |n: usize| (n as u32).to_be_bytes();
+        let header = |kind: u8, sizes: &[usize]| {
+            [vec![0, 0, 8, kind], sizes.iter().flat_map(|n| number(*n)).collect()].concat()
+        };
+        let images = (0..set.len()).flat_map(|i| set.image(i)).copied().collect();
+        let images = [header(3, &[set.len(), 28, 28]), images].concat();
+        let labels = [header(1, &[set.len()]), (0..set.len()).map(|i| set.label(i)).collect()].concat();
+        std::fs::write(dir.join(format!("{name}-images-idx3-ubyte")), images).unwrap();
+        std::fs::write(dir.join(format!("{name}-labels-idx1-ubyte")), labels).unwrap();
+    }
+    digits
+}
+
+/// What a file holds, under our names: `[outputs, inputs]` turned round.
+fn read(dir: &Path, model: &Classifier) -> Weights<f64> {
+    let file = File::open(&dir.join("model.safetensors")).unwrap();
+    let mut names = file.names().collect::<Vec<_>>();
+    names.sort_unstable();
+    assert_eq!(names, ["0.bias", "0.weight", "2.bias", "2.weight"]);
+    let mut weights = BTreeMap::new();
+    for (i, size) in model.sizes.windows(2).enumerate() {
+        let weight = file.matrix(&format!("{}.weight", 2 * i), [size[1], size[0]]).unwrap();
+        let bias = file.matrix(&format!("{}.bias", 2 * i), [1, size[1]]).unwrap();
+        let turned = (0..size[0] * size[1]).map(|at| weight.get(at % size[1], at / size[1])).collect();
+        weights.insert(format!("layers.{i}"), turned);
+        weights.insert(format!("layers.{i}.bias"), (0..size[1]).map(|o| bias.get(0, o)).collect());
+    }
+    weights
+}
+
+/// Kills: a weight saved as it lies and not `[outputs, inputs]`, a model of the epoch before, a folder of another run.
+#[test]
+fn what_is_saved_is_what_was_judged() {
+    let dir = tempfile::tempdir().unwrap();
+    let digits = written(dir.path());
+    let (data, out) = (dir.path().display().to_string(), dir.path().join("out"));
+    let out_name = out.display().to_string();
+    let args =
+        ["train", "--model", "mlp", "--data", &data, "--hidden", "24", "--epochs", "4", "--batch-size", "8"];
+    let args = [&args[..], &["--lr", "0.1", "--layout", "tp=2,dp=2", "--out", &out_name]].concat();
+    let trace = dir.path().join("trace.json");
+    let flags = ["--link", "tp=20us,1GB/s", "--trace", trace.to_str().unwrap(), "--json"];
+    let said = lines(&[&args[..], &flags].concat());
+    let trace: Value = serde_json::from_slice(&std::fs::read(trace).unwrap()).unwrap();
+    let events = trace["traceEvents"].as_array().unwrap();
+    for span in ["step 1", "forward 0", "backward 0", "sync gradients", "optimizer"] {
+        assert!(
+            (0..4).all(|rank| events.iter().any(|e| e["tid"] == 10_000 + rank && e["name"] == span)),
+            "{span}"
+        );
+    }
+    assert_eq!((said.len(), &said[0]["epoch"], &said[3]["epoch"]), (4, &1.into(), &4.into()));
+    assert!(said[3]["loss"].as_f64().unwrap() < said[0]["loss"].as_f64().unwrap());
+    let model = Classifier { sizes: vec![784, 24, 10] };
+    let right = accuracy(&model, &read(&out, &model), &digits.test);
+    assert_eq!(said[3]["accuracy"].as_f64().unwrap(), right);
+    assert!(right > 0.3);
+    let config: Value = serde_json::from_slice(&std::fs::read(out.join("config.json")).unwrap()).unwrap();
+    assert_eq!((&config["model_type"], &config["sizes"]), (&"mlp".into(), &serde_json::json!([784, 24, 10])));
+    let note = |key: &str| File::open(&out.join("model.safetensors")).unwrap().metadata().get(key).cloned();
+    assert_eq!((note("format"), note("epoch")), (Some("pt".into()), Some("4".into())));
+    refused(&args, &format!("{out_name} holds a model already; choose another folder"));
+    refused(&["train", "--model", &out_name], "");
+
+    let other = dir.path().join("other");
+    let plain = [&args[..args.len() - 1], &[other.to_str().unwrap()]].concat();
+    let table = String::from_utf8(equipart(&plain).stdout).unwrap();
+    let ends = format!("the model is in {}\n", other.display());
+    assert!(
+        table.contains("accuracy") && table.contains("of 50 test pictures") && table.ends_with(&ends),
+        "{table}"
+    );
+    assert_eq!(folder::entries(&[4, 3, 2]).len(), 4);
+}
+
+#[test]
+fn prove_states_what_it_states_of_every_model() {
+    let args = ["prove", "--model", "mlp", "--hidden", "8,6", "--layout", "tp=2,dp=2", "--key", "0x10"];
+    let said = lines(&[&args[..], &["--json"]].concat());
+    assert_eq!((&said[0]["equal"], &said[0]["layout"]), (&true.into(), &"tp=2,dp=2".into()));
+    assert_eq!(
+        (&said[0]["keys"][0], &said[0]["first_difference"]),
+        (&"0x0000000000000010".into(), &Value::Null)
+    );
+    assert!(said[0]["bound_log2"].as_f64().unwrap() < -60.0);
+    let parameters = 784 * 8 + 8 + 8 * 6 + 6 + 6 * 10 + 10;
+    let steps = [2 + 2 + 2, 2 + 3].len() * (2 + 2 * parameters);
+    assert_eq!(said[0]["elements"], 2 * 4 * (steps + 6 * 10), "two keys, four ranks; logits of six examples");
+    let words = String::from_utf8(equipart(&args).stdout).unwrap();
+    assert!(
+        words.starts_with("Randomised proof: under tp=2,dp=2") && words.contains("at most 2^-"),
+        "{words}"
+    );
+}
+
+/// One sentence on standard error, exit code 2, nothing on standard output; which one, if it is given.
+fn refused(args: &[&str], says: &str) {
+    let output = equipart(args);
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{args:?}: {error}");
+    assert!(output.stdout.is_empty() && !error.contains("panicked"), "{args:?}: {error}");
+    let sentence =
+        error.lines().find_map(|line| line.strip_prefix("error: ")).unwrap_or_else(|| panic!("{error}"));
+    assert!(says.is_empty() || sentence == says, "{args:?} says {sentence:?}, wanted {says:?}");
+}
+
+#[test]
+fn flags_that_the_classifier_has_no_use_for_are_refused() {
+    for (flag, value) in [
+        ("steps", "5"),
+        ("seq", "5"),
+        ("dropout", "0.5"),
+        ("label-smoothing", "0.1"),
+        ("z-loss", "0.1"),
+        ("batch", "x"),
+        ("resume", "x"),
+        ("checkpoint-every", "100"),
+        ("stop-after", "5"),
+        ("dump", "x"),
+    ] {
+        let says = format!("--{flag} is for models of text; --model mlp has no use for it");
+        refused(&["train", "--model", "mlp", &format!("--{flag}"), value], &says);
+    }
+    let config = ["train", "--model", "mlp", "--config", "x"];
+    refused(&config, "the argument '--model <DIR|mlp>' cannot be used with '--config <FILE>'");
+    for (flag, value) in [("epochs", "2"), ("hidden", "4")] {
+        let says = format!("--{flag} is for --model mlp; a model of text has no use for it");
+        refused(&["train", &format!("--{flag}"), value], &says);
+    }
+    let prove = |more: &[&str], says: &str| refused(&[&["prove", "--layout", "tp=2"], more].concat(), says);
+    prove(&["--hidden", "4"], "the following required arguments were not provided:");
+    prove(
+        &["--model", "mlp", "--config", "x"],
+        "the argument '--model <MODEL>' cannot be used with '--config <FILE>'",
+    );
+    prove(
+        &["--model", "mlp", "--dump", "x"],
+        "the argument '--model <MODEL>' cannot be used with '--dump <DIR>'",
+    );
+    prove(&["--model", "gpt"], "invalid value 'gpt' for '--model <MODEL>'");
+}
+
+#[test]
+fn classifiers_that_cannot_be_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    written(dir.path());
+    let (data, missing) =
+        (dir.path().display().to_string(), dir.path().join("missing").display().to_string());
+    let train = |more: &[&str], says: &str| {
+        refused(&[&["train", "--model", "mlp", "--data", &data, "--hidden", "24,6"], more].concat(), says);
+    };
+    train(&["--epochs", "0"], "--epochs is 0; it must be at least 1");
+    train(&["--batch-size", "0"], "--batch-size is 0; it must be at least 1");
+    train(&["--microbatches", "0"], "--microbatches is 0; it must be at least 1");
+    train(
+        &["--batch-size", "200", "--microbatches", "121"],
+        "120 pictures in 121 microbatches: each needs at least one",
+    );
+    train(&["--lr", "nan"], "the peak learning rate is NaN; it must be a positive number");
+    train(&["--lr", "0"], "the peak learning rate is 0; it must be a positive number");
+    train(&["--clip", "-1"], "--clip is -1; it must be a positive number");
+    train(&["--warmup", "99"], "the warm-up is 99 steps; it must be at most the 12 steps of the run");
+    train(
+        &["--layout", "tp=16"],
+        "tp=16 does not fit 24 hidden features: tp can be 1, 2, 3, 4, 6, 8, 12 or 24",
+    );
+    train(&["--layout", "sp"], "");
+    let hidden = |sizes: &str, says: &str| {
+        refused(&["train", "--model", "mlp", "--data", &data, "--hidden", sizes], says);
+    };
+    for (sizes, part) in [("", ""), ("24,", ""), ("24,x", "x"), ("0", "0"), ("-1", "-1"), ("1e3", "1e3")] {
+        let says = format!(
+            "invalid value '{sizes}' for '--hidden <SIZES>': {part:?} is no hidden size; write numbers of 1 or more, \
+             such as 512,512, or none"
+        );
+        hidden(sizes, &says);
+    }
+    hidden(
+        "99999,99999",
+        "the sizes [784, 99999, 99999, 10] make 10079399215 parameters; 1073741824 is the most",
+    );
+    hidden("9999999", "the sizes [784, 9999999, 10] make 7949999215 parameters; 1073741824 is the most");
+    refused(
+        &["prove", "--model", "mlp", "--layout", "tp=3", "--hidden", "5,12,4"],
+        "tp=3 does not fit 5 hidden features: tp can be 1",
+    );
+    refused(
+        &["train", "--model", "mlp", "--data", &missing],
+        &format!(
+            "{missing}: there is no such directory; it should hold train-images-idx3-ubyte and \
+             train-labels-idx1-ubyte, for training, and t10k-images-idx3-ubyte and t10k-labels-idx1-ubyte, for \
+             testing, each as it is or as .gz"
+        ),
+    );
+    let file = dir.path().join("t10k-labels-idx1-ubyte").display().to_string();
+    train(&["--out", &file], &format!("{file} is a file; the output must be a folder"));
+    train(
+        &["--lr", "1e30", "--epochs", "1"],
+        "rank 0: the loss of step 1 of epoch 1 is NaN; a smaller --lr may help",
+    );
+}

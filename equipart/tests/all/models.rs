@@ -1,0 +1,184 @@
+//! Commands on models that nobody here made: converted, evaluated, trained on given ids; and what bad checkpoints get.
+use crate::child::equipart;
+use serde_json::{Value, json};
+use std::fs;
+use std::path::{Path, PathBuf};
+use tempfile::TempDir;
+
+fn answer(args: &[&str]) -> Value {
+    let output = equipart(&[args, &["--json"]].concat());
+    assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// One sentence on standard error that says this, exit code 2, nothing on standard output.
+fn refused(args: &[&str], says: &str) {
+    let output = equipart(args);
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{args:?}: {error}");
+    assert!(output.stdout.is_empty() && !error.contains("panicked"), "{args:?}: {error}");
+    assert!(error.contains(says), "{args:?} says {error:?}, wanted {says:?}");
+}
+
+fn golden(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name)
+}
+
+/// The golden batch of a model, in a file.
+fn batch(dir: &TempDir, name: &str) -> (String, f64) {
+    let text = fs::read_to_string(golden(name).join("golden.json")).unwrap();
+    let golden: Value = serde_json::from_str(&text).unwrap();
+    let path = dir.path().join(format!("{name}.json"));
+    fs::write(&path, golden["batch"].to_string()).unwrap();
+    (path.display().to_string(), golden["loss"].as_f64().unwrap())
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+/// `eval` gives transformers' loss under any layout; the perplexity is its exponential; every target counts once.
+/// Kills: a mean over sequences, a first or last token told twice or never.
+#[test]
+fn eval_gives_the_loss_of_transformers() {
+    let dir = tempfile::tempdir().unwrap();
+    for name in ["llama", "qwen2", "gpt2-erf"] {
+        let ((ids, loss), model) = (batch(&dir, name), golden(name));
+        for layout in ["none", "tp=2,sp", "dp=2"] {
+            let seen = answer(&["eval", "--model", text(&model), "--batch", &ids, "--layout", layout]);
+            assert!((seen["loss"].as_f64().unwrap() - loss).abs() < 1e-4, "{name}, {layout}: {seen}");
+            let perplexity = seen["perplexity"].as_f64().unwrap();
+            assert!((perplexity / loss.exp() - 1.0).abs() < 1e-4, "{name}, {layout}: {seen}");
+            assert_eq!(seen["tokens"], 20 + 12);
+        }
+    }
+    let seen = answer(&["eval", "--layout", "dp=2"]);
+    assert!((seen["loss"].as_f64().unwrap() / std::f64::consts::LN_2 - 1.823).abs() < 0.01, "{seen}");
+}
+
+/// Converted to f32 and read again a model has the same logits; to half precision and on, the same file.
+#[test]
+fn converted_models_say_the_same() {
+    let dir = tempfile::tempdir().unwrap();
+    for name in ["mistral", "qwen3", "gpt2-erf"] {
+        let (ids, _) = batch(&dir, name);
+        let at = |part: &str| dir.path().join(format!("{name}-{part}"));
+        let said =
+            answer(&["convert", "--model", text(&golden(name)), "--out", text(&at("f32")), "--dtype", "f32"]);
+        assert_eq!(said["dtype"], "F32");
+        let loss = |model: &Path| answer(&["eval", "--model", text(model), "--batch", &ids])["loss"].clone();
+        assert_eq!(loss(&at("f32")), loss(&golden(name)), "{name}");
+        for (from, to, dtype) in
+            [("f32", "bf16", "bf16"), ("bf16", "again", "f32"), ("again", "twice", "bf16")]
+        {
+            answer(&["convert", "--model", text(&at(from)), "--out", text(&at(to)), "--dtype", dtype]);
+        }
+        let file = |part: &str| fs::read(at(part).join("model.safetensors")).unwrap();
+        assert!(file("bf16") == file("twice"), "{name}: what is rounded once stays");
+        refused(&["convert", "--model", text(&golden(name)), "--out", text(&at("f32"))], "is not empty");
+    }
+}
+
+/// A step on given ids is plain descent at rate 1: new weights are the old ones less the dumped gradients. Kills: a
+/// rate that warms up, clipping or dropout that nobody asked for.
+#[test]
+fn a_step_on_ids_subtracts_the_gradient() {
+    use tensor::safetensors::File;
+    let dir = tempfile::tempdir().unwrap();
+    let ((ids, loss), model) = (batch(&dir, "gpt2-erf"), golden("gpt2-erf"));
+    let [out, dump] = ["out", "dump"].map(|part| dir.path().join(part));
+    let args = ["train", "--model", text(&model), "--batch", &ids, "--steps", "1", "--layout", "tp=2"];
+    let said = answer(&[&args[..], &["--out", text(&out), "--dump", text(&dump)]].concat());
+    assert!((said["loss"].as_f64().unwrap() - loss).abs() < 1e-4, "{said}");
+    let open = |path: PathBuf| File::open(&path).unwrap();
+    let old = open(dump.join("weights.safetensors"));
+    let (gradients, new) = (open(dump.join("gradients.safetensors")), open(out.join("model.safetensors")));
+    for name in new.names() {
+        let shape = &new.info(name).unwrap().shape;
+        let read = |file: &File| file.values::<f32>(name, shape).unwrap();
+        let (old, gradient, new) = (read(&old), read(&gradients), read(&new));
+        assert!(old.iter().zip(&gradient).zip(&new).all(|((w, g), new)| w - g == *new), "{name}");
+    }
+    // Packed documents may together be longer than the positions; a second dump takes the place of the first.
+    let packed = dir.path().join("packed.json");
+    fs::write(
+        &packed,
+        json!([[(0..20).collect::<Vec<_>>(), (5..25).collect::<Vec<_>>()], [1, 2]]).to_string(),
+    )
+    .unwrap();
+    let args =
+        ["train", "--model", text(&model), "--batch", text(&packed), "--lr", "0.1", "--layout", "dp=2"];
+    answer(&[&args[..], &["--dump", text(&dump)]].concat());
+    let rows = open(dump.join("activations.safetensors")).metadata()["rows"].clone();
+    let rows: Vec<[usize; 2]> = serde_json::from_str(&rows).unwrap();
+    assert_eq!((rows.len(), rows[19], rows[38]), (19 + 19 + 1, [1, 0], [2, 0]));
+    answer(&[
+        "generate",
+        "--model",
+        text(&model),
+        "--prompt-ids",
+        "1,2",
+        "--max-new",
+        "1",
+        "--dump",
+        text(&dump),
+    ]);
+    assert!(!dump.join("gradients.safetensors").exists(), "no gradient of another run");
+    refused(&["train", "--model", text(&model), "--batch", &ids, "--seq", "5"], "cannot be used with");
+    refused(
+        &["train", "--model", text(&model), "--batch", &ids, "--layout", "dp=3"],
+        "cannot be dealt over dp=3",
+    );
+    refused(
+        &["train", "--model", text(&model), "--batch", &ids, "--dropout", "1"],
+        "--dropout is 1; it must be",
+    );
+    refused(&["train", "--model", text(&model), "--batch", &ids, "--dropout", "x"], "is no rate");
+    refused(&["train", "--model", text(&model), "--batch", text(dir.path())], "directory");
+    refused(&["train", "--steps", "1", "--checkpoint-every", "5"], "nothing is saved without --out");
+    refused(&["generate", "--prompt", "a", "--dump", &ids], "cannot be made a folder");
+    refused(&["prove", "--dump", &ids], "cannot be made a folder");
+}
+
+/// A copy of a golden folder, with its config.json changed.
+fn copy(dir: &TempDir, name: &str, change: impl Fn(&mut Value)) -> PathBuf {
+    let to = dir.path().join(format!("copy{}", fs::read_dir(dir.path()).unwrap().count()));
+    fs::create_dir(&to).unwrap();
+    for file in fs::read_dir(golden(name)).unwrap().map(Result::unwrap) {
+        fs::copy(file.path(), to.join(file.file_name())).unwrap();
+    }
+    let path = to.join("config.json");
+    let mut config: Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
+    change(&mut config);
+    fs::write(&path, config.to_string()).unwrap();
+    to
+}
+
+/// Kills: a checkpoint that is taken for what it is not, or half of it read before that is seen.
+#[test]
+fn bad_checkpoints_are_refused_in_one_sentence() {
+    let dir = tempfile::tempdir().unwrap();
+    let reads =
+        |model: &Path, says: &str| refused(&["generate", "--model", text(model), "--prompt-ids", "1"], says);
+    let with = |name: &str, key: &'static str, value: Value| {
+        copy(&dir, name, move |config| config[key] = value.clone())
+    };
+    reads(&with("llama", "model_type", json!("bert")), "bert");
+    reads(&with("llama", "vocab_size", json!(38)), "model.embed_tokens.weight");
+    reads(&with("llama", "attention_bias", json!(false)), "proj.bias\" that is no part of this model");
+    reads(&with("llama", "num_hidden_layers", json!(3)), "model.layers.2.");
+    reads(&with("llama", "num_key_value_heads", json!(3)), "num_key_value_heads");
+    reads(&with("llama", "hidden_size", json!(1u64 << 40)), "at most");
+    reads(&with("llama", "some_new_key", json!(1)), "some_new_key");
+    reads(&with("gpt2", "n_head", json!(5)), "n_embd");
+    reads(&with("gpt2", "scale_attn_by_inverse_layer_idx", json!(true)), "scale_attn_by_inverse_layer_idx");
+    reads(&with("qwen3", "use_sliding_window", json!("yes")), "use_sliding_window");
+    let torn = copy(&dir, "qwen3", |_| ());
+    let shard = fs::read_dir(&torn).unwrap().map(|f| f.unwrap().path());
+    let shard = shard.filter(|f| text(f).contains("-of-")).max().unwrap();
+    fs::remove_file(&shard).unwrap();
+    reads(&torn, shard.file_name().unwrap().to_str().unwrap());
+    refused(&["generate", "--model", text(&golden("llama")), "--prompt", "text"], "tokenizer.json");
+    refused(&["train", "--model", text(&golden("llama")), "--steps", "1"], "tokenizer.json");
+    refused(&["eval", "--model", text(&golden("llama"))], "tokenizer.json");
+}
