@@ -51,7 +51,7 @@ pub enum CommError {
     },
     /// The time limit passed.
     #[error(
-        "{} did not come within {waited:.1?} to {call}; {} did{}",
+        "{} did not come within {limit:?} to {call}; {} did{}",
         named(missing),
         named(arrived),
         links(chain)
@@ -63,8 +63,8 @@ pub enum CommError {
         arrived: Vec<usize>,
         /// This rank's call.
         call: String,
-        /// How long this rank waited.
-        waited: Duration,
+        /// How long this rank waits in one call, at most.
+        limit: Duration,
         /// If who is missing waits too: for whom, and in which call; then that one, and so on.
         chain: Vec<(usize, usize, String)>,
     },
@@ -254,7 +254,7 @@ mod tests {
             missing: vec![2],
             arrived: vec![0, 1, 3],
             call: "barrier".into(),
-            waited: Duration::from_millis(1500),
+            limit: Duration::from_millis(1500),
             chain: vec![(2, 5, "a".into()), (5, 4, "b".into())],
         };
         let words = "rank 2 did not come within 1.5s to barrier; ranks 0, 1 and 3 did; rank 2 waits for rank 5 in a; \

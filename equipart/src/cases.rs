@@ -29,6 +29,7 @@ use comm::Axis;
 use layers::{Kind, Rates, Shape};
 use parallel::{Batch, Sequence};
 use serde::{Deserialize, Serialize};
+use tensor::quoted::sentence;
 use tensor::{IGNORED, Key, mix};
 
 /// All that a proof is about.
@@ -73,7 +74,8 @@ impl Case {
     /// # Errors
     /// Saying what is wrong with it.
     pub fn parse(line: &str) -> Result<Self> {
-        let case: Self = serde_json::from_str(line).map_err(|why| Error::new(format!("no case: {why}")))?;
+        let case: Self = serde_json::from_str(line)
+            .map_err(|why| Error::new(format!("no case: {}", sentence(&why.to_string()))))?;
         let wrong = |what: &str, seen: usize, wanted: &str| {
             Err(Error::new(format!("no case: {what} is {seen}; it must be {wanted}")))
         };
@@ -89,6 +91,9 @@ impl Case {
         ];
         if let Some((what, seen)) = sizes.into_iter().find(|(_, n)| !(1..=LARGEST).contains(n)) {
             return wrong(what, seen, &format!("1 to {LARGEST}"));
+        }
+        if let Some(id) = case.shape.padding.filter(|id| *id >= vocabulary) {
+            return wrong("shape.padding", id, &format!("below the vocabulary of {vocabulary}"));
         }
         let most = case.shape.context().unwrap_or(LARGEST).min(LARGEST);
         let documents = case.steps.iter().flat_map(|step| step.sequences.iter().flatten());

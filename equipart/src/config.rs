@@ -14,6 +14,7 @@
 use layers::Shape;
 use serde_json::{Map, Value, json};
 use std::path::Path;
+use tensor::quoted::{sentence, shown};
 use tensor::safetensors::Dtype;
 
 mod architecture;
@@ -117,7 +118,7 @@ impl Config {
     /// each other, or if a key might change what the model computes and is not supported.
     pub fn parse(text: &str, origin: &str) -> Result<Self, ConfigError> {
         let json = |why: String| ConfigError::Json { origin: origin.into(), why };
-        let value: Value = serde_json::from_str(text).map_err(|why| json(why.to_string()))?;
+        let value: Value = serde_json::from_str(text).map_err(|why| json(sentence(&why.to_string())))?;
         let Value::Object(map) = value else {
             return Err(json("it must be an object in braces".into()));
         };
@@ -130,6 +131,17 @@ impl Config {
         };
         keys.check_sizes(&config)?;
         Ok(config)
+    }
+    /// A sentence on tokens that begin or end a text and are not in the vocabulary, if there are such.
+    pub fn note(&self) -> Option<String> {
+        let all = self.bos.iter().map(|id| ("bos", id)).chain(self.eos.iter().map(|id| ("eos", id)));
+        let beyond = all.filter(|(_, id)| **id as usize >= self.shape.vocabulary);
+        let named: Vec<_> = beyond.map(|(key, id)| format!("{key}_token_id {id}")).collect();
+        let vocabulary = self.shape.vocabulary;
+        (!named.is_empty()).then(|| {
+            let named = shown(&named.join(", "));
+            format!("the vocabulary of {vocabulary} has no {named} of config.json; no text can have it")
+        })
     }
     /// The text of a `config.json` from which `transformers` 4 and 5 make the same model, in float32.
     pub fn to_json(&self) -> String {

@@ -3,7 +3,7 @@
 //! A tensor at a time passes from file to file, a few thousand numbers in memory; names become those that
 //! `save_pretrained` of `transformers` writes. The folder gets its model.safetensors last: before that moment it holds
 //! no model, whenever the program stops.
-use crate::{Error, Model, Result, names};
+use crate::{Error, Model, Result, names, tokenizer};
 use std::fs;
 use std::path::Path;
 use tensor::files;
@@ -27,7 +27,7 @@ pub struct Converted {
 ///
 /// # Errors
 /// If there is something in the folder, the model has no files, a number is too large for its new kind, or a file
-/// cannot be written. The folder then holds no model.
+/// cannot be written. The folder is then empty.
 pub fn convert(model: &Model, out: &Path, dtype: Option<Dtype>) -> Result<Converted> {
     let Some(stored) = model.tensors() else {
         return Err(Error::new(format!(
@@ -46,12 +46,16 @@ pub fn convert(model: &Model, out: &Path, dtype: Option<Dtype>) -> Result<Conver
     let to = names::entries(&model.config.shape);
     let header: Vec<_> = to.iter().map(|entry| (&entry.name, dtype, entry.shape())).collect();
     let metadata = [("format".to_owned(), "pt".to_owned())].into();
-    let mut writer = Writer::create(&out.join("model.safetensors"), &metadata, &header)?;
-    for (from, to) in from.iter().zip(&to) {
-        writer.matrix(&to.name, &stored.tensor(from)?)?;
-    }
-    let along = write_along(model, out, dtype)?;
-    writer.finish()?;
+    let write = || {
+        let mut writer = Writer::create(&out.join("model.safetensors"), &metadata, &header)?;
+        for (from, to) in from.iter().zip(&to) {
+            writer.matrix(&to.name, &stored.tensor(from)?)?;
+        }
+        let along = write_along(model, out, dtype)?;
+        writer.finish()?;
+        Ok::<_, Error>(along)
+    };
+    let along = write().inspect_err(|_| empty(out))?;
     let numbers: usize = to.iter().map(|entry| entry.shape().iter().product::<usize>()).sum();
     Ok(Converted { dtype, tensors: to.len(), bytes: numbers * dtype.size(), along })
 }
@@ -68,6 +72,13 @@ fn prepare(out: &Path) -> Result<()> {
         return fail("is not empty");
     }
     fs::create_dir_all(out).map_err(|why| Error::new(format!("{} cannot be made: {why}", out.display())))
+}
+
+/// Removes what was written along with a model that could not be, so that the folder is as empty as it was.
+fn empty(out: &Path) {
+    for file in ["config.json"].iter().chain(&tokenizer::ALONG) {
+        let _ = fs::remove_file(out.join(file));
+    }
 }
 
 /// Writes config.json and what goes along with it.

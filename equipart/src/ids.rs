@@ -5,6 +5,7 @@ use crate::{Error, Result};
 use parallel::Sequence;
 use serde::Deserialize;
 use std::path::Path;
+use tensor::quoted::sentence;
 use tensor::{files, mix};
 
 #[derive(Deserialize)]
@@ -20,8 +21,10 @@ enum Item {
 /// If the file is no such list, or one of its ids, or a document's length, is none of the model's.
 pub fn read(path: &Path, vocabulary: usize, positions: usize) -> Result<Vec<Sequence>> {
     let name = path.display();
-    let items: Vec<Item> = serde_json::from_slice(&files::read(path)?)
-        .map_err(|why| Error::new(format!("{name} is no JSON list of lists of token ids: {why}")))?;
+    let items: Vec<Item> = serde_json::from_slice(&files::read(path)?).map_err(|why| {
+        let why = sentence(&why.to_string());
+        Error::new(format!("{name} is no JSON list of lists of token ids: {why}"))
+    })?;
     if items.is_empty() {
         return Err(Error::new(format!(
             "{name} has no sequences; it must be a list of one or more lists of token ids"
@@ -114,6 +117,8 @@ mod tests {
             "ids.json: sequence 0 has id 10 at 1, which is not in the vocabulary of 10 (ids go from 0 to 9)"
         );
         assert_eq!(why(""), "ids.json is empty (0 bytes)");
+        let long = why(&format!("\"{}\"", "x".repeat(5000)));
+        assert!(long.len() < 400 && long.contains("xxx…"), "{long}");
         for bad in ["[1,2]", "{}", "[[1,-2]]", "[[1,2.5]]", "[[1,", "[[\"a\",\"b\"]]"] {
             let why = why(bad);
             assert!(why.starts_with("ids.json is no JSON list of lists of token ids: "), "{why}");

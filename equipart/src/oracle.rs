@@ -14,6 +14,7 @@ pub fn model(shape: &Shape) -> reference::Model {
         heads: reference::Heads { queries, keys, dim },
         hidden: shape.hidden,
         vocabulary: shape.vocabulary,
+        padding: shape.padding,
         eps: shape.eps,
         tied: shape.tied,
         norm: match shape.norm {

@@ -1,8 +1,8 @@
 //! A training run in a folder: the model in the Hugging Face layout, and what a resumed run needs.
 //!
 //! `optimizer-<step>.safetensors` is written first, then `model.safetensors`, which notes its step: that is the
-//! moment the checkpoint changes. Older optimizer files go last. Whenever the program stops, the folder holds one
-//! whole checkpoint.
+//! moment the checkpoint changes. The optimizer files of other steps go last, also where a save fails. Whenever the
+//! program stops, the folder holds one whole checkpoint.
 use crate::settings::Settings;
 use crate::{Config, Error, Model, Result, names, tokenizer};
 use kernels::Kernels;
@@ -10,7 +10,7 @@ use parallel::Trainer;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use tensor::safetensors::File;
+use tensor::safetensors::{self, File};
 use tensor::{Cpu, Real, files};
 
 pub(crate) const MODEL: &str = "model.safetensors";
@@ -39,7 +39,8 @@ pub fn prepare(dir: &Path, model: &Model) -> Result<Lock> {
 pub(crate) fn claim(dir: &Path, config: &str, or: &str) -> Result<Lock> {
     let lock = lock(dir)?;
     let name = dir.display();
-    if files_of(dir).iter().any(|file| file.strip_suffix(".safetensors").is_some()) {
+    let is_weights = |file: &&String| file.ends_with(".safetensors") && step_of(file).is_none();
+    if files_of(dir).iter().find(is_weights).is_some() {
         return Err(Error::new(format!("{name} holds a model already; {or}")));
     }
     let path = dir.join("config.json");
@@ -109,7 +110,7 @@ pub(crate) fn write_config(dir: &Path, config: &str) -> Result<()> {
 /// Writes the checkpoint of a step. Every rank calls it; the folder has been prepared.
 ///
 /// # Errors
-/// If a file cannot be written: then the checkpoint before is still whole.
+/// If a file cannot be written: then the checkpoint before is still whole, and nothing else is left.
 pub fn save<S: Real>(
     dir: &Path,
     settings: &Settings,
@@ -125,21 +126,30 @@ where
     let noted = serde_json::to_string(settings).map_err(|why| Error::new(why.to_string()))?;
     let training = || ("training".to_string(), noted.clone());
     let notes: BTreeMap<_, _> = [training()].into();
-    parallel::save_optimizer(&dir.join(optimizer_file(step)), notes, optimizer, &params, mesh)?;
+    let saved = parallel::save_optimizer(&dir.join(optimizer_file(step)), notes, optimizer, &params, mesh);
     let noted = |key: &str, value: String| (key.to_string(), value);
     let notes = [noted("format", "pt".into()), noted("step", step.to_string()), training()].into();
-    parallel::save_params(&dir.join(MODEL), &notes, &entries, &params, mesh)?;
+    let saved = saved.and_then(|()| parallel::save_params(&dir.join(MODEL), &notes, &entries, &params, mesh));
     if mesh.rank() == 0 {
-        remove_others(dir, step);
+        remove_others(dir);
     }
-    Ok(())
+    Ok(saved?)
 }
 
-/// Optimizer files of other steps are of no use any more. One that cannot be removed does no harm.
-fn remove_others(dir: &Path, step: usize) {
-    let of_a_step =
-        |name: &str| name.strip_prefix("optimizer-")?.strip_suffix(".safetensors")?.parse::<usize>().ok();
-    for file in files_of(dir).iter().filter(|name| of_a_step(name).is_some_and(|other| other != step)) {
+/// The step whose optimizer file has this name.
+fn step_of(name: &str) -> Option<usize> {
+    name.strip_prefix("optimizer-")?.strip_suffix(".safetensors")?.parse().ok()
+}
+
+/// Optimizer files of other steps than the model's are of no use: of an earlier checkpoint, or of one that failed before
+/// there was a model. One that cannot be removed does no harm.
+fn remove_others(dir: &Path) {
+    let step: Option<usize> = match File::open(&dir.join(MODEL)) {
+        Ok(model) => model.metadata().get("step").and_then(|step| step.parse().ok()),
+        Err(safetensors::Error::File(files::Error::Missing(_))) => None,
+        Err(_) => return, // who knows which it is of
+    };
+    for file in files_of(dir).iter().filter(|name| step_of(name).is_some_and(|other| Some(other) != step)) {
         let _ = fs::remove_file(dir.join(file));
     }
 }

@@ -23,6 +23,7 @@ use comm::caught;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tensor::files;
+use tensor::quoted::sentence;
 use tokenizers::models::ModelWrapper;
 
 /// Why text and ids cannot be turned into one another: one sentence.
@@ -186,17 +187,7 @@ impl OfFile {
 fn said<T>(work: impl FnOnce() -> tokenizers::Result<T>) -> std::result::Result<T, String> {
     match caught(work) {
         Ok(done) => done.map_err(|why| why.to_string()),
-        Err(panic) => Err(format!("the library tokenizers {panic}")),
-    }
-}
-
-/// One line of words, not too long.
-fn sentence(words: &str) -> String {
-    const MOST: usize = 300;
-    let words = words.split_whitespace().collect::<Vec<_>>().join(" ");
-    match words.char_indices().nth(MOST) {
-        Some((end, _)) => format!("{}…", &words[..end]),
-        None => words,
+        Err(_) => Err("the library tokenizers gives up on it without a reason".to_owned()),
     }
 }
 

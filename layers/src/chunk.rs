@@ -101,7 +101,7 @@ impl<D: Kernels> Chunk<D> {
             Positions::Learned(_) => None,
         };
         let rate = shape.dropout.embedding;
-        let embedding = || Embedding::shard(at, axis, EMBEDDING, table, shape.context(), rate);
+        let embedding = || Embedding::shard(at, axis, EMBEDDING, table, shape.padding, shape.context(), rate);
         let embedding = first.then(embedding).transpose()?;
         let block = |i| Block::shard(at, axis, shape, i, rotary.clone());
         let blocks = blocks.map(block).collect::<Result<_>>()?;

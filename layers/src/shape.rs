@@ -22,6 +22,8 @@ pub struct Shape {
     pub hidden: usize,
     /// How many different token ids.
     pub vocabulary: usize,
+    /// The id of padding: its row of the embedding's table learns nothing from being read.
+    pub padding: Option<usize>,
     /// ε of the norms.
     pub eps: f64,
     /// Whether the head uses the embedding's table.
@@ -135,6 +137,7 @@ impl Shape {
         heads: Heads { queries: 1, keys: 1, dim: 2 },
         hidden: 2,
         vocabulary: 2,
+        padding: None,
         eps: 1e-5,
         tied: false,
         norm: NormKind::Rms,

@@ -6,6 +6,7 @@ use kernels::Kernels;
 use layers::{Kind, Optimizer, Param, Values};
 use std::collections::BTreeMap;
 use std::path::Path;
+use tensor::quoted::quoted;
 use tensor::safetensors::{Dtype, File, Writer};
 use tensor::{Device, Real};
 
@@ -125,9 +126,13 @@ pub fn restore_optimizer<D: Kernels>(
     let (kind, steps) = (noted("optimizer")?, noted("steps")?);
     let wanted = optimizer.kind().name();
     if kind != wanted {
-        return Err(Error::File(format!("{path}: holds the state of {kind}, wanted that of {wanted}")));
+        return Err(Error::File(format!(
+            "{path}: holds the state of {}, wanted that of {wanted}",
+            quoted(kind)
+        )));
     }
-    let steps = steps.parse().map_err(|_| Error::File(format!("{path}: {steps:?} is no number of steps")))?;
+    let steps =
+        steps.parse().map_err(|_| Error::File(format!("{path}: {} is no number of steps", quoted(steps))))?;
     let entries = moments(optimizer.kind(), steps, params);
     let stored = Stored::new(file.clone(), entries, |_| false)?;
     let draw = layers::Draw { mean: 0.0, std: 0.0 };

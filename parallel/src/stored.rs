@@ -5,6 +5,7 @@ use layers::{Draw, Values};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use tensor::Scalar;
+use tensor::quoted::quoted;
 use tensor::safetensors::{self, Matrix, Shards};
 
 /// How a part lies in the file.
@@ -63,7 +64,7 @@ pub enum StoredError {
     #[error(transparent)]
     File(#[from] safetensors::Error),
     /// A tensor that is no part of the model.
-    #[error("{path}: there is a tensor {name} that is no part of this model")]
+    #[error("{path}: there is a tensor {} that is no part of this model", quoted(name))]
     Extra {
         /// The file.
         path: String,

@@ -22,16 +22,24 @@ pub fn embed<S: Scalar>(table: &[S], ids: &[u32], width: usize) -> Vec<S> {
     ids.iter().flat_map(|&id| &table[id as usize * width..][..width]).copied().collect()
 }
 
-/// `dX[B,D]`, `ids[B]` → `dtable[V,D]`, with `V = vocabulary`.
+/// `dX[B,D]`, `ids[B]` → `dtable[V,D]`; the row of padding has no gradient.
 ///
 /// # Panics
 /// If `dX` does not hold one row for each id, or an id lies outside the vocabulary.
 #[must_use]
-pub fn embed_backward<S: Scalar>(dy: &[S], ids: &[u32], width: usize, vocabulary: usize) -> Vec<S> {
+pub fn embed_backward<S: Scalar>(
+    dy: &[S],
+    ids: &[u32],
+    [vocabulary, width]: [usize; 2],
+    padding: Option<usize>,
+) -> Vec<S> {
     assert_eq!(dy.len(), ids.len() * width, "a row of dX for each id");
     let mut table = vec![S::ZERO; vocabulary * width];
     for (dy, &id) in dy.chunks(width).zip(ids) {
         add(&mut table[id as usize * width..][..width], dy.iter().copied());
+    }
+    if let Some(id) = padding {
+        table[id * width..][..width].fill(S::ZERO);
     }
     table
 }
@@ -146,8 +154,20 @@ mod tests {
     fn embed_backward_equals_the_derivative_exactly() {
         under_two_keys(|| {
             let (table, dy) = (draw(1, 7 * 3), draw(2, 5 * 3));
-            let d = embed_backward(&dy, &IDS, 3, 7);
+            let d = embed_backward(&dy, &IDS, [7, 3], None);
             assert_derivative(&dy, &embed(&table, &IDS, 3), &[(&table, &d)]);
+        });
+    }
+
+    /// Kills: another row without a gradient, or none.
+    #[test]
+    fn padding_has_no_gradient_and_all_others_have_theirs() {
+        under_two_keys(|| {
+            let dy: Vec<F61> = draw(2, 5 * 3);
+            let mut wanted = embed_backward(&dy, &IDS, [7, 3], None);
+            assert!(wanted[9..12].iter().all(|d| *d != F61::ZERO), "3 is read twice");
+            wanted[9..12].fill(F61::ZERO);
+            assert_eq!(embed_backward(&dy, &IDS, [7, 3], Some(3)), wanted);
         });
     }
 

@@ -28,6 +28,8 @@ pub struct Model {
     pub hidden: usize,
     /// Token ids, `V`.
     pub vocabulary: usize,
+    /// The id of padding: its row of the embedding has no gradient from being read.
+    pub padding: Option<usize>,
     /// What the norms add to the mean square or variance.
     pub eps: f64,
     /// Whether the head is the embedding transposed.
@@ -116,6 +118,7 @@ impl Model {
             heads,
             hidden,
             vocabulary,
+            padding: None,
             eps,
             tied,
             norm: Norm::Rms,

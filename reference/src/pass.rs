@@ -3,7 +3,7 @@
 //! ```text
 //! X₀ = dropout(embedding[ids] + positions[place]);   Xᵢ₊₁ = blockᵢ(Xᵢ);   logits[B,V] = norm(X)·W_head
 //! ```
-//! Tied: `W_head = embeddingᵀ`, and the gradients of both uses add up. Positions are added where they are learned.
+//! Tied: `W_head = embeddingᵀ`, and the gradients of both uses add up; a row of padding has that of the head alone. Positions are added where they are learned.
 use crate::block::BlockSaved;
 use crate::dropout::{Pass, dropout_at};
 use crate::linear::{add, linear, linear_backward, transpose};
@@ -155,7 +155,7 @@ impl Model {
             g.extend(of_block);
         }
         dx = self.dropped(dx, &tape.tokens, self.embedding_drop(Some(pass)).as_ref());
-        let mut d_embedding = embed_backward(&dx, &tape.ids, d, v);
+        let mut d_embedding = embed_backward(&dx, &tape.ids, [v, d], self.padding);
         if self.tied {
             add(&mut d_embedding, transpose(&d_head, [d, v]));
         } else {
@@ -163,7 +163,7 @@ impl Model {
         }
         g.insert("embedding".to_owned(), d_embedding);
         if let (Positions::Learned(n), Some(places)) = (self.positions, self.places(&tape.tokens)) {
-            g.insert("positions".to_owned(), embed_backward(&dx, &places, d, n));
+            g.insert("positions".to_owned(), embed_backward(&dx, &places, [n, d], None));
         }
         g
     }
@@ -276,6 +276,34 @@ mod tests {
             let targets = [4, IGNORED, 0, 2, 3, 6, 5, IGNORED];
             let wanted = cross_entropy(&logits(&x), &targets, 7, 6, &model.objective);
             assert_eq!(model.gradients_with(&w, &batch, 6, &PASS).0, wanted);
+        });
+    }
+
+    /// Kills: padding that learns from being read, a head that does not teach it, another row that goes without.
+    #[test]
+    fn padding_learns_from_a_tied_head_alone() {
+        under_two_keys(|| {
+            let batch = ragged();
+            let gradients = |padding, tied| {
+                let model = Model { padding, ..small(tied) };
+                let mut w = random_weights::<F61>(&small(false), 6);
+                w.insert("head".into(), crate::linear::transpose(&w["embedding"], [7, 4]));
+                w.retain(|name, _| !tied || name != "head");
+                model.gradients(&w, &batch, 6).1
+            };
+            let (apart, both) = (gradients(None, false), gradients(None, true));
+            for padding in [1, 2] {
+                let row = 4 * padding..4 * padding + 4; // id 1 is read, id 2 is not
+                let from_head = crate::linear::transpose(&apart["head"], [4, 7]);
+                for (tied, alone, whole) in [(false, &vec![F61::ZERO; 28], &apart), (true, &from_head, &both)]
+                {
+                    let mut wanted = whole.clone();
+                    wanted.get_mut("embedding").unwrap()[row.clone()].copy_from_slice(&alone[row.clone()]);
+                    let seen = gradients(Some(padding), tied);
+                    assert_eq!(seen, wanted);
+                    assert_eq!(seen == *whole, padding == 2);
+                }
+            }
         });
     }
 

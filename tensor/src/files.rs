@@ -108,7 +108,7 @@ impl Replacement {
         how.prefix(&prefix).suffix(".tmp");
         #[cfg(unix)]
         how.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666)); // less the user's mask
-        let temporary = how.tempfile_in(folder(target)).map_err(Error::system("write beside", target))?;
+        let temporary = how.tempfile_in(folder(target)).map_err(|why| beside(target, &why))?;
         if let Some(old) = fs::symlink_metadata(target).ok().filter(fs::Metadata::is_file) {
             temporary
                 .as_file()
@@ -135,11 +135,18 @@ impl Replacement {
 
 impl Write for Replacement {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.temporary.write(bytes)
+        self.temporary.as_file_mut().write(bytes) // whose errors do not name the temporary file
     }
     fn flush(&mut self) -> io::Result<()> {
-        self.temporary.flush()
+        self.temporary.as_file_mut().flush()
     }
+}
+
+/// Why no file could be made beside a target: in the system's words alone, without the name that nobody gave.
+fn beside(target: &Path, why: &io::Error) -> Error {
+    let said = why.to_string();
+    let said = said.rsplit_once(" at path ").map_or(&*said, |(said, _)| said);
+    Error::system("write beside", target)(io::Error::new(why.kind(), said.to_owned()))
 }
 
 fn folder(target: &Path) -> &Path {
@@ -287,11 +294,9 @@ mod tests {
         assert!(why(folder.path()).ends_with(" is a directory where a file should be"));
         assert_eq!(why(Path::new("..")), ".. is a directory where a file should be");
         let none = folder.path().join("none/a");
-        assert!(
-            why(&none).starts_with(&format!("cannot write beside {}: ", none.display())),
-            "{}",
-            why(&none)
-        );
+        let told = why(&none);
+        assert!(told.starts_with(&format!("cannot write beside {}: ", none.display())), "{told}");
+        assert!(told.ends_with("(os error 2)") && !told.contains(".a."), "{told}"); // whose name nobody gave
         assert_eq!(names(folder.path()), Vec::<String>::new());
     }
 }

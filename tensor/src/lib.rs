@@ -10,6 +10,7 @@
 //! | `pool.rs` | where their memory rests until it is used again |
 //! | `cpu.rs`, `pages.rs` | the host as such a place: one pool a rank |
 //! | `meter.rs`, `profile.rs` | bytes by category and phase, FLOPs; when each kernel and layer ran |
+//! | `quoted.rs` | names from files, as messages show them |
 //! | `files.rs` | files opened with clear errors, replaced whole or not at all |
 //! | `safetensors.rs` | weights in files: mapped for reading, replaced atomically in writing |
 mod cpu;
@@ -27,6 +28,7 @@ mod meter;
 mod pages;
 mod pool;
 mod profile;
+pub mod quoted;
 mod rope;
 pub mod safetensors;
 mod scalar;
@@ -43,7 +45,7 @@ pub use ids::{IGNORED, Ids, IdsError};
 pub use key::{Key, KeyGuard};
 pub use matrix::Tensor;
 pub use meter::{Category, Meter, Peaks, Phase};
-pub use pages::Buffer;
+pub use pages::{Buffer, OUT_OF_MEMORY};
 pub use pool::Pool;
 pub use profile::{Kind, LayerSpan, Pass, Profile, Work, Worked};
 pub use rope::{Rope, Scaling};

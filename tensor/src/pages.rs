@@ -2,6 +2,8 @@
 use crate::scalar::Scalar;
 use std::alloc::{Layout, alloc, dealloc};
 
+/// How a panic begins where the system has no memory.
+pub const OUT_OF_MEMORY: &str = "out of memory";
 const HUGE: usize = 2 << 20;
 const CACHE_LINE: usize = 64;
 
@@ -30,7 +32,7 @@ impl<S: Scalar> Buffer<S> {
         let layout = Self::layout(len);
         // SAFETY: the layout is not empty.
         let at = unsafe { alloc(layout) };
-        assert!(!at.is_null(), "out of memory: {} bytes", layout.size());
+        assert!(!at.is_null(), "{OUT_OF_MEMORY}: {} bytes were asked for", layout.size());
         #[cfg(target_os = "linux")]
         if layout.size() >= HUGE {
             // SAFETY: advice on our own fresh pages; a system without huge pages refuses it, and nothing changes.

@@ -3,7 +3,9 @@ use std::backtrace::{Backtrace, BacktraceStatus};
 use std::cell::{Cell, RefCell};
 use std::fmt::Display;
 use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind, set_hook, take_hook};
+use std::path::Path;
 use std::sync::Once;
+use tensor::OUT_OF_MEMORY;
 
 thread_local! {
     static CATCHES: Cell<bool> = const { Cell::new(false) };
@@ -81,7 +83,39 @@ fn install() {
 }
 
 fn words(info: &PanicHookInfo) -> String {
-    let place = info.location().map(|at| format!(" at {}:{}", at.file(), at.line())).unwrap_or_default();
-    let message = info.payload_as_str().map(|message| format!(": {message}")).unwrap_or_default();
-    format!("panicked{place}{message}")
+    let (at, message) = (info.location(), info.payload_as_str());
+    told(at.map(|at| (at.file(), at.line())), message)
+}
+
+/// The words of a panic with its place, if that is one of this workspace. To others a place in a library, of which the
+/// whole path is known, says nothing; and no memory is nobody's mistake.
+fn told(at: Option<(&str, u32)>, message: Option<&str>) -> String {
+    let why = message.map(|message| format!(": {message}")).unwrap_or_default();
+    match (at, message) {
+        (_, Some(message)) if message.starts_with(OUT_OF_MEMORY) => message.to_string(),
+        (Some((file, _)), _) if Path::new(file).has_root() => format!("a library gave up{why}"),
+        (Some((file, line)), _) => format!("panicked at {file}:{line}{why}"),
+        (None, _) => format!("panicked{why}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Kills: the path of a dependency or of the compiler's library in a sentence, one of this workspace that is lost.
+    #[test]
+    fn a_panic_is_told_with_its_place_where_that_is_ours() {
+        let message = Some("index out of bounds");
+        let ours = told(Some(("layers/src/row.rs", 12)), message);
+        assert_eq!(ours, "panicked at layers/src/row.rs:12: index out of bounds");
+        for path in
+            ["/home/me/.cargo/registry/src/x/spm-0.1/src/lib.rs", "/rustc/abc/library/core/src/option.rs"]
+        {
+            assert_eq!(told(Some((path, 3)), message), "a library gave up: index out of bounds");
+            assert_eq!(told(Some((path, 3)), None), "a library gave up");
+        }
+        let none = caught(|| panic!("{OUT_OF_MEMORY}: 64 bytes were asked for")).unwrap_err();
+        assert_eq!(none, "out of memory: 64 bytes were asked for");
+    }
 }

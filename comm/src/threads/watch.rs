@@ -190,7 +190,7 @@ impl Watch {
             self.nobody_missing_has_finished(wait)?;
             let left = self.limit.saturating_sub(started.elapsed());
             if left.is_zero() {
-                return self.late(wait, started.elapsed());
+                return self.late(wait);
             }
             let nap = if announced.is_some() { left } else { left.min(NAP) };
             let asleep = Instant::now();
@@ -241,7 +241,7 @@ impl Watch {
     }
     /// # Errors
     /// Always, unless the last one has come by now.
-    fn late(&self, wait: &impl Wait, waited: Duration) -> Result<()> {
+    fn late(&self, wait: &impl Wait) -> Result<()> {
         let missing: Vec<_> = wait.missing().collect();
         let Some(first) = missing.first() else { return Ok(()) };
         let mut chain: Vec<(usize, usize, String)> = Vec::new();
@@ -251,7 +251,7 @@ impl Watch {
             next = on;
         }
         let arrived = wait.members().into_iter().filter(|rank| !missing.contains(rank)).collect();
-        Err(CommError::Late { missing, arrived, call: wait.call().to_string(), waited, chain })
+        Err(CommError::Late { missing, arrived, call: wait.call().to_string(), limit: self.limit, chain })
     }
     /// Whether a rank has announced that it sleeps.
     #[cfg(all(test, not(loom)))]

@@ -9,6 +9,7 @@ use super::figures::{Entry, FIGURES, names};
 use crate::{Error, Result};
 use serde::Deserialize;
 use std::path::Path;
+use tensor::quoted::{quoted, sentence};
 
 /// Figures of other programs.
 #[derive(Clone, Debug, Default)]
@@ -63,10 +64,10 @@ fn figure(line: &[u8]) -> std::result::Result<(&'static str, Peer), String> {
     let Line { peer, name, value, unit } =
         serde_json::from_slice(line).map_err(|why| format!("{}; {wanted}", plain(&why)))?;
     let Some(entry) = FIGURES.iter().find(|entry| entry.name == name) else {
-        return Err(format!("no figure is called {name:?}; the figures are {}", names()));
+        return Err(format!("no figure is called {}; the figures are {}", quoted(&name), names()));
     };
     if let Some(unit) = unit.filter(|unit| unit != entry.unit.name()) {
-        return Err(format!("the unit of {name} is {unit:?}; it must be {:?}", entry.unit.name()));
+        return Err(format!("the unit of {name} is {}; it must be {:?}", quoted(&unit), entry.unit.name()));
     }
     if !(value.is_finite() && value > 0.0) {
         return Err(format!("the value of {name} is {value}; it must be above 0"));
@@ -76,5 +77,5 @@ fn figure(line: &[u8]) -> std::result::Result<(&'static str, Peer), String> {
 
 /// What is wrong with a line: where in the line, since each is parsed alone.
 fn plain(why: &serde_json::Error) -> String {
-    why.to_string().replace(" at line 1 column ", " at column ")
+    sentence(&why.to_string().replace(" at line 1 column ", " at column "))
 }

@@ -88,7 +88,8 @@ impl Wish {
 /// A layout and a shape that fit: the shape gives way. Where none is found, the model stays whole.
 fn together(layout: Layout, wish: Shape) -> (Layout, Shape) {
     let shape = fitted(wish, &layout).or_else(|| fitted(Shape::LLAMA, &layout));
-    shape.map_or((Layout::UNSPLIT, wish), |shape| (layout, shape))
+    let (layout, shape) = shape.map_or((Layout::UNSPLIT, wish), |shape| (layout, shape));
+    (layout, Shape { padding: shape.padding.filter(|id| *id < shape.vocabulary), ..shape })
 }
 
 /// The layout with a word, unless another of its words builds the same layers.
@@ -142,13 +143,14 @@ fn shapes() -> impl Strategy<Value = Shape> {
         any::<bool>(),
         proptest::option::of((1..=3usize, 0..=2usize, 0..=1usize)),
         select(vec![1e-5, 0.25]),
+        proptest::option::weighted(0.3, 0..=5usize),
     );
     let rate = || select(vec![0.0, 0.125, 0.25, 0.5]);
     let rates = (rate(), rate(), rate());
     let loss = (select(vec![0.0, 0.125]), select(vec![0.0, 1e-3]));
     (sizes, parts, rates, loss).prop_map(|(sizes, parts, rates, (smoothing, z))| {
         let (width, blocks, keys, queries, dim, hidden, vocabulary) = sizes;
-        let (norm, positions, feed_forward, bias, head_norm, tied, window, eps) = parts;
+        let (norm, positions, feed_forward, bias, head_norm, tied, window, eps, padding) = parts;
         let keys = (1..=keys).rev().find(|keys| queries.is_multiple_of(*keys)).unwrap_or(1);
         let (embedding, attention, residual) = rates;
         Shape {
@@ -157,6 +159,7 @@ fn shapes() -> impl Strategy<Value = Shape> {
             heads: Heads { queries, keys, dim },
             hidden,
             vocabulary,
+            padding,
             eps,
             tied,
             norm,

@@ -41,6 +41,8 @@ pub const HABITS: &[Habit] = &[
     ("learned positions", |c| c.shape.context().is_some()),
     ("rotary positions, scaled", scaled),
     ("a tied head", |c| c.shape.tied),
+    ("an id of padding", |c| c.shape.padding.is_some()),
+    ("an id of padding, and a tied head", |c| c.shape.padding.is_some() && c.shape.tied),
     ("a window that hides tokens", |c| hides(c, |window| window.sinks == 0)),
     ("a window that hides tokens, with sinks", |c| hides(c, |window| window.sinks > 0)),
     ("a window that only later blocks have", |c| c.shape.window.is_some_and(|window| window.from > 0)),

@@ -93,7 +93,11 @@ fn lines_read_with_what_they_leave_out() {
     let why = |line: String| Case::parse(&line).unwrap_err().why;
     assert!(why(line(r#"{"widht":3}"#, step)).contains("unknown field `widht`"));
     assert!(why(line(r#"{"width":0}"#, step)).contains("shape.width is 0; it must be 1 to 4096"));
+    let padding = r#"{"vocabulary":3,"padding":3}"#;
+    assert!(why(line(padding, step)).contains("shape.padding is 3; it must be below the vocabulary of 3"));
     assert!(why(line("{}", &step.replace("..x", ".y"))).contains("\".y\" is no document"));
+    let hostile = why(line(&format!("{{\"\\u001b[31m{}\":1}}", "x".repeat(5000)), step));
+    assert!(hostile.contains(r"unknown field `\u{1b}[31mxx") && hostile.len() < 400, "{hostile}");
     let learned = r#"{"positions":{"learned":2}}"#;
     assert!(why(line(learned, step)).contains("the length of a document is 3; it must be at most 2"));
 }

@@ -1,7 +1,9 @@
 //! Flags.
+mod model;
 mod network;
 mod train;
 
+pub(super) use model::ModelName;
 pub(super) use network::NetworkArgs;
 pub(super) use train::{DropoutRate, NumberName, TrainArgs};
 
@@ -17,9 +19,12 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use tensor::safetensors::Dtype;
 
+/// Below the list of commands: those that few need to see in it.
+const MORE: &str = "`equipart completions SHELL` prints completions for bash, zsh, fish and others; `equipart man` the manual.";
+
 /// Transformers split over devices: run on floats, proven in a finite field, priced by their shapes.
 #[derive(Parser, Debug)]
-#[command(name = "equipart", version)]
+#[command(name = "equipart", version, after_help = MORE)]
 pub(super) struct Arguments {
     #[command(subcommand)]
     pub(super) command: Option<Command>,
@@ -61,6 +66,19 @@ pub(super) enum Command {
     /// Measure products, steps, decoding, all-reduces and proofs, beside what the machine could do at best
     #[command(after_help = bench::HELP)]
     Bench(BenchArgs),
+    /// Print what a shell reads to complete commands and flags
+    #[command(hide = true)]
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+    /// Print the manual page of the program
+    #[command(hide = true)]
+    Man {
+        /// A folder for that page and those of all commands, instead of printing it
+        #[arg(long, value_name = "DIR")]
+        out: Option<PathBuf>,
+    },
 }
 
 impl Default for Command {
@@ -77,9 +95,9 @@ pub(super) struct CompareArgs {
     /// A layout to compare with the unsplit one, such as tp=2 or tp=2,dp=2; may be repeated
     #[arg(long)]
     pub(super) layout: Vec<Layout>,
-    /// A folder with config.json and model.safetensors [default: the embedded model]
-    #[arg(long, value_name = "DIR")]
-    pub(super) model: Option<PathBuf>,
+    /// A folder with config.json and model.safetensors, or the name of a model [default: embedded]
+    #[arg(long, value_name = "DIR|NAME", value_parser = ModelName::parser())]
+    pub(super) model: Option<ModelName>,
     /// A text to take prompts and sequences from [default: the embedded text]
     #[arg(long, value_name = "FILE")]
     pub(super) data: Option<PathBuf>,
@@ -89,9 +107,9 @@ pub(super) struct CompareArgs {
 
 #[derive(Args, Debug)]
 pub(super) struct GenerateArgs {
-    /// A folder with config.json and model.safetensors [default: the embedded model]
-    #[arg(long, value_name = "DIR")]
-    pub(super) model: Option<PathBuf>,
+    /// A folder with config.json and model.safetensors, or the name of a model [default: embedded]
+    #[arg(long, value_name = "DIR|NAME", value_parser = ModelName::parser())]
+    pub(super) model: Option<ModelName>,
     /// A text to continue, in whatever the tokenizer puts around a text; may be repeated
     #[arg(long, value_name = "TEXT")]
     pub(super) prompt: Vec<String>,
@@ -110,9 +128,9 @@ pub(super) struct GenerateArgs {
     /// Draw only from the likeliest tokens that have this share of the probability
     #[arg(long)]
     pub(super) top_p: Option<f64>,
-    /// Other seeds, other draws
-    #[arg(long, default_value_t = 0)]
-    pub(super) seed: u64,
+    /// With --temperature: other seeds, other draws [default: 0]
+    #[arg(long)]
+    pub(super) seed: Option<u64>,
     /// Ranks along each axis: none, tp=2, ...; with dp, at least as many prompts
     #[arg(long, default_value_t)]
     pub(super) layout: Layout,
@@ -226,9 +244,9 @@ impl PriceArgs {
 
 #[derive(Args, Debug)]
 pub(super) struct EvalArgs {
-    /// A folder with config.json and model.safetensors [default: the embedded model]
-    #[arg(long, value_name = "DIR")]
-    pub(super) model: Option<PathBuf>,
+    /// A folder with config.json and model.safetensors, or the name of a model [default: embedded]
+    #[arg(long, value_name = "DIR|NAME", value_parser = ModelName::parser())]
+    pub(super) model: Option<ModelName>,
     /// The text to be told, all of it [default: what is held out of the embedded text]
     #[arg(long, value_name = "FILE")]
     pub(super) data: Option<PathBuf>,
@@ -244,9 +262,9 @@ pub(super) struct EvalArgs {
 
 #[derive(Args, Debug)]
 pub(super) struct ConvertArgs {
-    /// A folder with config.json and safetensors files
-    #[arg(long, value_name = "DIR")]
-    pub(super) model: PathBuf,
+    /// A folder with config.json and safetensors files, or embedded
+    #[arg(long, value_name = "DIR|NAME", value_parser = ModelName::parser())]
+    pub(super) model: ModelName,
     /// The folder to write: one that does not exist yet, or is empty
     #[arg(long, value_name = "DIR")]
     pub(super) out: PathBuf,

@@ -6,6 +6,7 @@ use crate::Result;
 use crate::bench::{self, Beside, Figure, Peers, Plan};
 use clap::Args;
 use std::path::PathBuf;
+use tensor::quoted::shown;
 
 /// What scripts get, and what the columns are.
 pub(super) const HELP: &str = "limit: what the machine could do at best, measured beside it. of limit: 1 is all of it, for \
@@ -61,7 +62,7 @@ fn table(figures: &[Figure], peers: bool) {
         ];
         if peers {
             let of = |what: fn(&Beside) -> String| or_dash(f.peer.as_ref().map(what));
-            row.extend([of(|p| p.name.clone()), of(|p| digits(p.value)), of(|p| format!("x{:.2}", p.ratio))]);
+            row.extend([of(|p| shown(&p.name)), of(|p| digits(p.value)), of(|p| format!("x{:.2}", p.ratio))]);
         }
         row
     };

@@ -11,7 +11,7 @@ use comm::caught;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use tensor::Key;
+use tensor::{Key, files};
 
 /// What only `prove` of drawn or kept cases takes.
 #[derive(Args, Debug)]
@@ -32,6 +32,8 @@ pub(super) struct CasesArgs {
 const MINUTES: f64 = 525_600.0;
 /// What stands for standard input.
 const STDIN: &str = "-";
+/// The most bytes of standard input: some ten thousand cases.
+const MOST: u64 = 16 << 20;
 
 /// Does what is asked of cases: whether all were equal; none if nothing is asked.
 ///
@@ -80,16 +82,29 @@ fn replay(file: &Path, json: bool) -> Result<bool> {
     Ok(equal)
 }
 
+/// All of standard input, which need not end.
+fn all_of(input: impl Read, most: u64) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let read = input.take(most + 1).read_to_end(&mut bytes);
+    read.map_err(|why| Error::new(format!("standard input cannot be read: {why}")))?;
+    if bytes.len() as u64 > most {
+        return Err(Error::new(format!(
+            "standard input has more than {most} bytes; give such cases in a file"
+        )));
+    }
+    Ok(bytes)
+}
+
 /// The cases of a file; none of them is proven if one cannot be.
 fn read(file: &Path) -> Result<Vec<Case>> {
-    let (name, text) = if file == Path::new(STDIN) {
-        let mut text = String::new();
-        let read = std::io::stdin().read_to_string(&mut text);
-        ("standard input".to_string(), read.map(|_| text))
+    let (name, bytes) = if file == Path::new(STDIN) {
+        ("standard input".to_string(), all_of(std::io::stdin().lock(), MOST)?)
     } else {
-        (file.display().to_string(), std::fs::read_to_string(file))
+        (file.display().to_string(), files::read(file)?)
     };
-    let text = text.map_err(|why| Error::new(format!("{name} cannot be read: {why}")))?;
+    let text = String::from_utf8(bytes).map_err(|why| {
+        Error::new(format!("{name} is no text: byte {} is not UTF-8", why.utf8_error().valid_up_to()))
+    })?;
     let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
     let case = |(i, line)| {
         Case::parse(line).map_err(|Error { why, .. }| Error::new(format!("{name}, line {}: {why}", i + 1)))
@@ -99,4 +114,17 @@ fn read(file: &Path) -> Result<Vec<Case>> {
         return Err(Error::new(format!("{name} has no case; a case is a line of JSON")));
     }
     Ok(cases)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Kills: an input that never ends read to its end, one of the most bytes refused.
+    #[test]
+    fn standard_input_is_read_up_to_a_limit() {
+        assert_eq!(all_of(&b"12345678"[..], 8).unwrap(), b"12345678");
+        let why = all_of(std::io::repeat(0), 8).unwrap_err().why;
+        assert_eq!(why, "standard input has more than 8 bytes; give such cases in a file");
+    }
 }

@@ -8,7 +8,6 @@ use crate::prove::{ClassifierSubject, certify_classifier};
 use crate::settings::OptimizerName;
 use crate::{Error, Result};
 use clap::{Args, ValueEnum};
-use std::path::Path;
 use std::str::FromStr;
 use tensor::Key;
 
@@ -72,11 +71,6 @@ pub(super) struct JudgeArgs {
 pub(super) enum Plain {
     /// A multilayer perceptron.
     Mlp,
-}
-
-/// Whether `train` is asked for the classifier: a folder of this name is written `./mlp`.
-pub(super) fn is_meant(model: Option<&Path>) -> bool {
-    model == Some(Path::new("mlp"))
 }
 
 /// Flags of `train` that the classifier has no use for.

@@ -2,10 +2,11 @@
 use super::out::line;
 use super::show;
 use crate::Result;
-use crate::diff::{self, Compared, OwnError, Report, Unmatched, Verdict};
+use crate::diff::{self, Compared, OwnError, Report, Unmatched, Verdict, dimensions};
 use clap::Args;
 use serde::Serialize;
 use std::path::PathBuf;
+use tensor::quoted::shown;
 
 /// Below the flags.
 pub(super) const CODES: &str = "\
@@ -133,7 +134,7 @@ fn summary(report: &Report) {
         } else {
             vec![tensors, equal, bugs + unjudged, unmatched]
         };
-        std::iter::once((*file).to_owned()).chain(counts.iter().map(usize::to_string)).collect()
+        std::iter::once(shown(file)).chain(counts.iter().map(usize::to_string)).collect()
     };
     let head: &[&str] = if report.judged {
         &["File", "tensors", "equal", "rounding", "bug", "not compared"]
@@ -153,7 +154,7 @@ fn head(judged: bool) -> Vec<&'static str> {
 
 fn cells(t: &Compared) -> Vec<String> {
     let number = |x: Option<f64>| x.map_or("-".into(), |x| format!("{x:.1e}"));
-    let mut cells = vec![t.name.clone(), t.file.clone(), t.apart.differ.to_string(), t.apart.of.to_string()];
+    let mut cells = vec![shown(&t.name), shown(&t.file), t.apart.differ.to_string(), t.apart.of.to_string()];
     cells.extend([number(t.apart.largest), number(t.apart.relative)]);
     cells.extend([number(t.a.map(|e| e.mean)), number(t.b.map(|e| e.mean))]);
     cells.push(t.verdict.map_or("none", words).into());
@@ -184,7 +185,7 @@ fn sentence(verdict: Verdict) -> &'static str {
 }
 
 fn named(t: &Compared) -> String {
-    format!("{} {:?} of {}", t.name, t.shape, t.file)
+    format!("{} {} of {}", shown(&t.name), dimensions(&t.shape), shown(&t.file))
 }
 
 fn error(of: &str, e: Option<OwnError>) -> String {
@@ -223,7 +224,12 @@ fn place(t: &Compared) -> String {
 /// Without a truth: how large the differences are.
 fn sizes(report: &Report) {
     let different = || report.tensors.iter().filter(|t| t.apart.differ > 0);
-    let Some(first) = different().next() else { return line("\nAll tensors are equal.") };
+    let equal = if report.unmatched.is_empty() {
+        "All tensors are equal."
+    } else {
+        "All that were compared are equal."
+    };
+    let Some(first) = different().next() else { return line(&format!("\n{equal}")) };
     let relative = |t: &Compared| t.apart.relative.unwrap_or(0.0);
     let worst = different().max_by(|x, y| relative(x).total_cmp(&relative(y))).unwrap_or(first);
     let tell = |what: &str, t: &Compared| {
@@ -254,6 +260,6 @@ fn missing(unmatched: &[Unmatched]) {
     }
     line("\nNot compared:");
     for Unmatched { file, name, why } in unmatched {
-        line(&format!("  {name} of {file}: {why}"));
+        line(&format!("  {} of {}: {why}", shown(name), shown(file)));
     }
 }

@@ -16,7 +16,7 @@ pub(super) fn fresh_key() -> u64 {
 }
 
 pub(super) fn run_compare(a: CompareArgs, json: bool) -> Result<bool> {
-    let model = model(a.model.as_deref())?;
+    let model = model(a.model.as_ref())?;
     let seq = model.config.positions.min(64);
     let corpus = match a.data.as_deref() {
         None if !model.tokens.are_known() => any_ids(seq, model.config.shape.vocabulary)?,

@@ -1,7 +1,7 @@
 //! The command that learns: train.
-use super::args::{self, NumberName, TrainArgs};
+use super::args::{self, ModelName, NumberName, TrainArgs};
 use super::watch::Watch;
-use super::{classify, config, corpus, profile, show};
+use super::{classify, config, corpus, model, noted, profile, show};
 use crate::settings;
 use crate::state::{self, State};
 use crate::text::Corpus;
@@ -36,11 +36,11 @@ impl Learnt {
 /// The model that a run begins with.
 fn begin_with(a: &TrainArgs, resume: Option<&State>) -> Result<Model> {
     match (resume, &a.model, &a.config) {
-        (Some(state), None, None) => Ok(state.model.clone()),
+        (Some(state), None, None) => Ok(noted(state.model.clone())),
         (Some(_), ..) => {
             Err(Error::new("--resume goes on with its own model; leave out --model and --config"))
         }
-        (None, Some(dir), _) => Model::read(dir),
+        (None, Some(_), _) => model(a.model.as_ref()),
         (None, None, file) => {
             let mut model = Model::fresh(config(file.as_deref())?, a.seed.unwrap_or(0));
             let beside = file.as_deref().and_then(Tokens::beside);
@@ -52,7 +52,7 @@ fn begin_with(a: &TrainArgs, resume: Option<&State>) -> Result<Model> {
 }
 
 pub(super) fn run_train(a: TrainArgs, json: bool) -> Result<bool> {
-    if classify::is_meant(a.model.as_deref()) {
+    if a.model == Some(ModelName::Mlp) {
         return classify::run_train(&a, json);
     }
     a.mlp.unused()?;

@@ -7,6 +7,7 @@ mod collectives;
 mod diff;
 mod judge;
 mod learn;
+mod manual;
 mod out;
 mod profile;
 mod show;
@@ -17,10 +18,11 @@ mod watch;
 use crate::text::Corpus;
 use crate::tokenizer::Tokenizer;
 use crate::{Config, Error, Model, Result, embedded};
-use args::{Arguments, Command};
+use args::{Arguments, Command, ModelName};
 use clap::Parser;
 use std::path::Path;
 use std::process::ExitCode;
+use tensor::quoted::escaped;
 
 /// Runs the command of the process' arguments. Exit code 2 is bad input; 1 a comparison that found a difference.
 pub fn main() -> ExitCode {
@@ -41,6 +43,11 @@ pub fn main() -> ExitCode {
             Ok(true)
         }
         Command::Bench(a) => bench::run(a, json),
+        Command::Completions { shell } => {
+            manual::completions(shell);
+            Ok(true)
+        }
+        Command::Man { out } => manual::run(out.as_deref()).map(|()| true),
     };
     match outcome.and_then(|right| out::finish().map(|()| right)) {
         Ok(true) => ExitCode::SUCCESS,
@@ -52,16 +59,37 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Says what went wrong: a sentence, and, where ranks failed, their last calls.
+/// Says what went wrong: a sentence, on one line whatever names are in it, and, where ranks failed, their last calls.
 fn tell(Error { why, calls }: &Error) {
-    out::note(&format!("error: {why}"));
+    out::note(&format!("error: {}", escaped(why)));
     if let Some(calls) = calls {
         out::note(&format!("\n{calls}"));
     }
 }
 
-fn model(dir: Option<&Path>) -> Result<Model> {
-    dir.map_or_else(Model::embedded, Model::read)
+/// A model of text.
+fn model(name: Option<&ModelName>) -> Result<Model> {
+    Ok(noted(match name {
+        None | Some(ModelName::Embedded) => Model::embedded()?,
+        Some(ModelName::Folder(folder)) => Model::read(folder)?,
+        Some(ModelName::Mlp) => {
+            return Err(Error::new(
+                "mlp is a classifier of pictures, for train and prove; name a model of text",
+            ));
+        }
+    }))
+}
+
+/// The model; what is odd about it is said.
+fn noted(model: Model) -> Model {
+    note(&model.config);
+    model
+}
+
+fn note(config: &Config) {
+    if let Some(note) = config.note() {
+        out::note(&format!("note: {note}"));
+    }
 }
 
 fn corpus(file: Option<&Path>, seq: usize, tokenizer: &Tokenizer) -> Result<Corpus> {
@@ -80,5 +108,7 @@ fn any_ids(seq: usize, vocabulary: usize) -> Result<Corpus> {
 
 fn config(file: Option<&Path>) -> Result<Config> {
     let embedded = || Config::parse(embedded::CONFIG, "the embedded default");
-    Ok(file.map_or_else(embedded, Config::read)?)
+    let config = file.map_or_else(embedded, Config::read)?;
+    note(&config);
+    Ok(config)
 }

@@ -6,13 +6,13 @@ use crate::convert::convert;
 use crate::dump::{self, About};
 use crate::eval::evaluate;
 use crate::generate::{Request, generate};
-use crate::sampling::Sampling;
+use crate::sampling::{Sampling, SamplingError};
 use crate::settings::sequences;
-use crate::{Error, Model, Result, ids, names, text};
+use crate::{Error, Result, ids, names, text};
 use tensor::files;
 
 pub(super) fn run_generate(a: GenerateArgs, json: bool) -> Result<bool> {
-    let (model, network) = (model(a.model.as_deref())?, a.network.network(None)?);
+    let (model, network) = (model(a.model.as_ref())?, a.network.network(None)?);
     network.fits(&[a.layout])?;
     let shows_text = !json && model.tokens.are_known();
     let tokenizer = (shows_text || !a.prompt.is_empty()).then(|| model.tokenizer()).transpose()?;
@@ -23,7 +23,11 @@ pub(super) fn run_generate(a: GenerateArgs, json: bool) -> Result<bool> {
     if prompts.is_empty() {
         return Err(Error::new("there is no prompt; give --prompt TEXT or --prompt-ids 1,2,3"));
     }
-    let sampling = Sampling { temperature: a.temperature, top_k: a.top_k, top_p: a.top_p, seed: a.seed };
+    let seed = a.seed.unwrap_or(0);
+    if a.temperature.is_none() && a.seed.is_some() {
+        return Err(SamplingError::Greedy { what: "the seed", seen: seed.to_string() }.into());
+    }
+    let sampling = Sampling { temperature: a.temperature, top_k: a.top_k, top_p: a.top_p, seed };
     let longest = prompts.iter().map(Vec::len).max().unwrap_or(0);
     let max_new = a.max_new.unwrap_or(model.config.positions.saturating_sub(longest).min(128));
     let request = Request { prompts, max_new, sampling, record: a.dump.is_some() };
@@ -45,7 +49,7 @@ pub(super) fn run_generate(a: GenerateArgs, json: bool) -> Result<bool> {
 }
 
 pub(super) fn run_eval(a: EvalArgs, json: bool) -> Result<bool> {
-    let model = model(a.model.as_deref())?;
+    let model = model(a.model.as_ref())?;
     let (vocabulary, positions) = (model.config.shape.vocabulary, model.config.positions);
     let all = match (&a.batch, &a.data) {
         (Some(file), _) => ids::read(file, vocabulary, positions)?,
@@ -87,7 +91,7 @@ pub(super) fn run_eval(a: EvalArgs, json: bool) -> Result<bool> {
 }
 
 pub(super) fn run_convert(a: &ConvertArgs, json: bool) -> Result<bool> {
-    let model = Model::read(&a.model)?;
+    let model = model(Some(&a.model))?;
     let done = convert(&model, &a.out, a.dtype.map(Into::into))?;
     if json {
         show::json(&serde_json::json!({

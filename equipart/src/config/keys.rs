@@ -2,6 +2,7 @@
 use super::tables::Fixed;
 use super::{ConfigError, Keys};
 use serde_json::{Value, json};
+use tensor::quoted::shown;
 
 const POSITIVE: &str = "a number above 0";
 
@@ -17,8 +18,8 @@ impl Keys<'_> {
                 continue; // null is what a key is where it is left out
             }
             let Some((_, wanted)) = fixed.iter().find(|(name, _)| name == key) else {
-                let (origin, key) = (self.origin.into(), format!("{}{key}", self.within));
-                return Err(ConfigError::Unknown { origin, key, seen: shown(value) });
+                let (origin, key) = (self.origin.into(), format!("{}{}", self.within, shown(key)));
+                return Err(ConfigError::Unknown { origin, key, seen: shown(&value.to_string()) });
             };
             if !wanted.iter().any(|wanted| same(value, wanted)) {
                 return Err(self.wrong(key, value, &format!("{}, or left out", wanted.join(" or "))));
@@ -81,37 +82,32 @@ impl Keys<'_> {
         [bos, eos]: [Option<u32>; 2],
         vocabulary: usize,
     ) -> Result<(Option<u32>, Vec<u32>), ConfigError> {
-        let (bos, eos) =
-            (self.ids("bos_token_id", bos, vocabulary)?, self.ids("eos_token_id", eos, vocabulary)?);
+        let has = |id: &u32| (*id as usize) < vocabulary;
+        let bos = self.ids("bos_token_id", bos.filter(has))?;
+        let eos = self.ids("eos_token_id", eos.filter(has))?;
         if bos.len() > 1 {
             return Err(self.wrong("bos_token_id", &json!(bos), "one token id or null"));
         }
         Ok((bos.first().copied(), eos))
     }
-    /// Token ids: one, a list, or none for `null`; the default where the key is left out, if the vocabulary has it.
-    fn ids(&self, key: &str, default: Option<u32>, vocabulary: usize) -> Result<Vec<u32>, ConfigError> {
-        let Some(value) = self.map.get(key) else {
-            return Ok(default.into_iter().filter(|id| (*id as usize) < vocabulary).collect());
-        };
-        let id = |value: &Value| {
-            let id = value.as_u64().filter(|id| *id < vocabulary as u64);
-            id.and_then(|id| u32::try_from(id).ok())
-        };
+    /// Token ids: one, a list, or none for `null`; the default where the key is left out. The vocabulary need not have
+    /// them, as `transformers` writes those of the large models into small ones' files: such ids never come.
+    fn ids(&self, key: &str, default: Option<u32>) -> Result<Vec<u32>, ConfigError> {
+        let Some(value) = self.map.get(key) else { return Ok(default.into_iter().collect()) };
+        let id = |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok());
         let ids = match value {
             Value::Null => Some(vec![]),
             Value::Array(list) => list.iter().map(id).collect(),
             one => id(one).map(|id| vec![id]),
         };
         ids.ok_or_else(|| {
-            let wanted =
-                format!("null, a token id below the vocab_size of {vocabulary}, or a list of such ids");
-            self.wrong(key, value, &wanted)
+            self.wrong(key, value, "null, a token id (a whole number below 2^32), or a list of such ids")
         })
     }
     /// A value that is not wanted.
     pub(super) fn wrong(&self, key: &str, seen: &Value, wanted: &str) -> ConfigError {
         let (origin, key) = (self.origin.into(), format!("{}{key}", self.within));
-        ConfigError::Value { origin, key, seen: shown(seen), wanted: wanted.into() }
+        ConfigError::Value { origin, key, seen: shown(&seen.to_string()), wanted: wanted.into() }
     }
     /// A key that must be there.
     pub(super) fn missing(&self, key: &str, wanted: &str) -> ConfigError {
@@ -124,15 +120,6 @@ impl Keys<'_> {
 fn same(value: &Value, wanted: &str) -> bool {
     match value {
         Value::Number(number) => wanted.parse().is_ok_and(|wanted: f64| number.as_f64() == Some(wanted)),
-        _ => shown(value) == wanted,
-    }
-}
-
-/// A value for a message, cut where it is long.
-fn shown(value: &Value) -> String {
-    let text = value.to_string();
-    match text.char_indices().nth(80) {
-        Some((end, _)) => format!("{} …", &text[..end]),
-        None => text,
+        other => format!("{other}") == wanted,
     }
 }

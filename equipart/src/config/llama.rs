@@ -39,6 +39,7 @@ impl Keys<'_> {
             heads,
             hidden: self.size("intermediate_size", None)?,
             vocabulary,
+            padding: self.padding(vocabulary)?,
             eps: self.positive("rms_norm_eps")?.unwrap_or(1e-6),
             tied: self.flag("tie_word_embeddings", false)?,
             norm: NormKind::Rms,
@@ -74,6 +75,15 @@ impl Keys<'_> {
         }
         Ok(Heads { queries, keys, dim })
     }
+    /// The id of padding; a negative one counts from the end of the vocabulary, as `PyTorch` has it.
+    fn padding(&self, vocabulary: usize) -> Result<Option<usize>, ConfigError> {
+        let Some(value) = self.given("pad_token_id") else { return Ok(None) };
+        let id =
+            value.as_i64().map(|id| if id < 0 { i128::from(id) + vocabulary as i128 } else { id.into() });
+        let id = id.and_then(|id| usize::try_from(id).ok()).filter(|id| *id < vocabulary);
+        let wanted = || format!("null or a token id below the vocab_size of {vocabulary}");
+        id.map(Some).ok_or_else(|| self.wrong("pad_token_id", value, &wanted()))
+    }
     fn biases(&self, architecture: Architecture) -> Result<Biases, ConfigError> {
         let [attention, mlp] = [self.flag("attention_bias", false)?, self.flag("mlp_bias", false)?];
         let qkv = attention || architecture == Architecture::Qwen2;
@@ -94,6 +104,7 @@ pub(super) fn keys(config: &Config) -> Vec<(&'static str, Value)> {
         ("num_attention_heads", json!(shape.heads.queries)),
         ("num_hidden_layers", json!(shape.blocks)),
         ("num_key_value_heads", json!(shape.heads.keys)),
+        ("pad_token_id", json!(shape.padding)),
         ("rms_norm_eps", json!(shape.eps)),
     ];
     if matches!(architecture, Architecture::Llama | Architecture::Qwen3) {

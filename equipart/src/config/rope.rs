@@ -1,8 +1,10 @@
 //! How positions turn features: `rope_theta` with `rope_scaling`, as version 4 has it, or `rope_parameters`, which
-//! version 5 has instead. Where a file has both, they must say the same.
+//! version 5 has instead. Where a file has both, version 5 takes `rope_scaling` in the place of `rope_parameters`, and no
+//! base out of the latter; what they say must be the same.
 use super::tables::Fixed;
 use super::{ConfigError, Keys};
 use serde_json::{Value, json};
+use tensor::quoted::shown;
 use tensor::{Rope, Scaling};
 
 /// The base where none is given, in both versions and for all models.
@@ -20,37 +22,35 @@ impl Keys<'_> {
     /// The frequencies of a model of so many positions.
     pub(super) fn rope(&self, positions: usize) -> Result<Rope, ConfigError> {
         let top = self.positive("rope_theta")?;
-        let new = self.rope_of("rope_parameters", top, positions)?;
-        let known = new.as_ref().and_then(|said| said.base).or(top);
-        let old = self.rope_of("rope_scaling", known, positions)?;
-        if let (Some(new), Some(old)) = (&new, &old)
-            && new.scaling != old.scaling
-        {
-            return Err(self.wrong(
-                "rope_scaling",
-                &self.map["rope_scaling"],
-                "as rope_parameters is, or left out",
-            ));
+        let [new, old] = ["rope_parameters", "rope_scaling"].map(|key| self.rope_of(key, top, positions));
+        let (new, old) = (new?, old?);
+        let base = |said: &Said| said.base.or(top).unwrap_or(BASE);
+        if let (Some(new), Some(old)) = (&new, &old) {
+            if new.scaling != old.scaling {
+                let seen = &self.map["rope_scaling"];
+                return Err(self.wrong("rope_scaling", seen, "as rope_parameters is, or left out"));
+            }
+            if let Some(seen) = new.base.filter(|seen| *seen != base(old)) {
+                let wanted = format!("{}, as transformers takes rope_scaling in its place", base(old));
+                return Err(self.wrong("rope_parameters.rope_theta", &json!(seen), &wanted));
+            }
         }
-        let base = known.or(old.as_ref().and_then(|said| said.base)).unwrap_or(BASE);
-        let scaling = new.or(old).map_or(Scaling::None, |said| said.scaling);
-        Ok(Rope { base, scaling })
+        let said = old.or(new).unwrap_or(Said { base: None, scaling: Scaling::None });
+        Ok(Rope { base: base(&said), scaling: said.scaling })
     }
-    /// What the object under a key says; its base must be the one that is known already.
-    fn rope_of(&self, key: &str, known: Option<f64>, positions: usize) -> Result<Option<Said>, ConfigError> {
-        let Some(value) = self.given(key) else { return Ok(None) };
+    /// What the object under a key says, if it says anything; its base must be that of the key at the top, if there is one.
+    fn rope_of(&self, key: &str, top: Option<f64>, positions: usize) -> Result<Option<Said>, ConfigError> {
+        let Some(value) = self.given(key).filter(|value| **value != json!({})) else { return Ok(None) };
         let Value::Object(map) = value else {
             return Err(self.wrong(key, value, "an object in braces"));
         };
         let inner = Keys { map, origin: self.origin, within: &format!("{key}.") };
         let scaling = inner.scaling(positions)?;
         let base = inner.positive("rope_theta")?;
-        if let (Some(base), Some(known)) = (base, known)
-            && base.to_bits() != known.to_bits()
+        if let (Some(base), Some(top)) = (base, top)
+            && base.to_bits() != top.to_bits()
         {
-            let place = if self.given("rope_theta").is_some() { "" } else { "rope_parameters." };
-            let wanted = format!("{known}, as {place}rope_theta is");
-            return Err(inner.wrong("rope_theta", &json!(base), &wanted));
+            return Err(inner.wrong("rope_theta", &json!(base), &format!("{top}, as rope_theta is")));
         }
         Ok(Some(Said { base, scaling }))
     }
@@ -60,7 +60,7 @@ impl Keys<'_> {
         if let (Some(new), Some(old)) = (new, old)
             && new != old
         {
-            return Err(self.wrong("type", old, &format!("{new}, as rope_type is")));
+            return Err(self.wrong("type", old, &format!("{}, as rope_type is", shown(&new.to_string()))));
         }
         let own: &[&str] = match new.or(old).map(Value::as_str) {
             None | Some(Some("default")) => &[],

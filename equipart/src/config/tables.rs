@@ -16,6 +16,7 @@ const READ_ROTARY: &[&str] = &[
     "num_attention_heads",
     "num_hidden_layers",
     "num_key_value_heads",
+    "pad_token_id",
     "rms_norm_eps",
     "rope_parameters",
     "rope_scaling",
@@ -99,7 +100,6 @@ const FREE: &[&str] = &[
     "output_hidden_states",
     "output_past",
     "output_scores",
-    "pad_token_id",
     "prefix",
     "pretraining_tp",
     "problem_type",
@@ -126,8 +126,9 @@ const FREE: &[&str] = &[
     "use_bfloat16",
     "use_cache",
 ];
-/// Those of GPT-2's other heads.
+/// Those of GPT-2's other heads, and the padding, which its embedding does not know.
 const FREE_GPT2: &[&str] = &[
+    "pad_token_id",
     "summary_activation",
     "summary_first_dropout",
     "summary_proj_to_labels",

@@ -156,7 +156,9 @@ fn another_function_is_refused_by_the_key_that_makes_it_one() {
     let unknown = "a key that is not known here; remove it if the model computes the same without";
     assert_eq!(why("logit_scale", "0.5"), format!("a.json: logit_scale is 0.5, {unknown}"));
     let long = why("layers", &format!("{:?}", "é".repeat(500)));
-    assert_eq!(long, format!("a.json: layers is \"{} …, {unknown}", "é".repeat(79)));
+    assert_eq!(long, format!("a.json: layers is \"{}…, {unknown}", "é".repeat(99)));
+    let hostile = with(&format!("\u{9b}2J{}", "x".repeat(5000)), "1").unwrap_err().to_string();
+    assert_eq!(hostile, format!("a.json: \\u{{9b}}2J{}… is 1, {unknown}", "x".repeat(97)));
     let known = r#"it must be "llama", "mistral", "qwen2", "qwen3" or "gpt2""#;
     assert_eq!(why_without("model_type"), format!("a.json has no model_type; {known}"));
     for other in [r#""phi3""#, r#""LLAMA""#, "3", "[\"llama\"]"] {
@@ -172,7 +174,6 @@ fn keys_that_change_nothing_are_passed_over() {
         ("use_cache", "false"),
         ("transformers_version", r#""5.0.0""#),
         ("initializer_range", "0.1"),
-        ("pad_token_id", "-1"),
         ("pretraining_tp", "2"),
         ("attention_dropout", "0.0"),
         ("attention_dropout", "0"),
@@ -214,8 +215,8 @@ fn sizes_that_no_model_has_are_refused_by_name() {
         ("attention_dropout", "-0.1", "a number of 0 or more and below 1"),
         ("attention_dropout", "\"0.1\"", "a number of 0 or more and below 1"),
         ("bos_token_id", "[1, 2]", "one token id or null"),
-        ("bos_token_id", "-1", "null, a token id below the vocab_size of 32000, or a list of such ids"),
-        ("eos_token_id", "32000", "null, a token id below the vocab_size of 32000, or a list of such ids"),
+        ("bos_token_id", "-1", "null, a token id (a whole number below 2^32), or a list of such ids"),
+        ("eos_token_id", "4294967296", "null, a token id (a whole number below 2^32), or a list of such ids"),
     ] {
         let why = why(key, bad);
         assert!(why.ends_with(&format!("; it must be {wanted}")), "{why}");
@@ -241,6 +242,25 @@ fn biases_and_dropout_are_read_and_written() {
     let (bias, dropout) = parse(&all);
     assert_eq!((bias.qkv, bias.out, bias.mlp), (true, true, true));
     assert_eq!(dropout, Rates { attention: 0.25, ..none });
+}
+
+/// Kills: padding that is passed over or lost in writing, one that counts from the wrong end, or that GPT-2 would have.
+#[test]
+fn padding_is_read_and_written_where_the_embedding_knows_it() {
+    for (id, wanted) in [("0", 0), ("31999", 31999), ("-1", 31999), ("-32000", 0)] {
+        let config = with("pad_token_id", id).unwrap();
+        assert_eq!(config.shape.padding, Some(wanted));
+        assert_eq!(Config::parse(&config.to_json(), "").unwrap(), config);
+    }
+    assert_eq!(with("pad_token_id", "null").unwrap().shape.padding, None);
+    for bad in ["32000", "-32001", "\"0\"", "[0]", "1.5"] {
+        let wanted = "it must be null or a token id below the vocab_size of 32000";
+        assert_eq!(why("pad_token_id", bad), format!("a.json: pad_token_id is {bad}; {wanted}"));
+    }
+    for text in real::ALL {
+        let padded = changed(text, &[("pad_token_id", "3")]).unwrap();
+        assert_eq!(padded.shape.padding.is_some(), padded.architecture != Architecture::Gpt2);
+    }
 }
 
 /// Kills: an allocation or an overflow by a file that lies.

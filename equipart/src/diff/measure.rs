@@ -3,6 +3,7 @@ use super::Compared;
 use super::source::Section;
 use crate::{Error as Failure, Result};
 use serde::Serialize;
+use tensor::quoted::quoted;
 use tensor::safetensors::{Dtype, Matrix};
 
 /// How far two runs are apart.
@@ -113,8 +114,9 @@ fn finer<'a>(name: &str, runs: [&Matrix<'_>; 2], truth: &'a Section) -> Result<M
     let matrix = truth.tensors.flat(name).filter(|t| unit(t.dtype()) <= FINER * unit(finest));
     matrix.ok_or_else(|| {
         Failure::new(format!(
-            "{name} is of {dtype} in the truth and of {finest} in a run; the truth needs more digits, \
-             as train --number f64 --dump writes them"
+            "{} is of {dtype} in the truth and of {finest} in a run; the truth needs more digits, \
+             as train --number f64 --dump writes them",
+            quoted(name)
         ))
     })
 }

@@ -20,6 +20,7 @@ use crate::{Error, Result};
 use serde::Serialize;
 use source::{Section, Source};
 use std::path::Path;
+use tensor::quoted::shown;
 
 /// A tensor that both runs have, in one shape.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -118,18 +119,26 @@ fn compare(a: &Section, b: Option<&Section>, truth: Option<&Section>, report: &m
         };
         let (shape, other) = (a.shape(name), b.shape(name));
         if shape != other {
-            report.unmatched.push(a.lacks(name, &format!("its shape is {shape:?} in A and {other:?} in B")));
+            report.unmatched.push(a.lacks(
+                name,
+                &format!("its shape is {} in A and {} in B", dimensions(shape), dimensions(other)),
+            ));
             continue;
         }
         let judge = truth.filter(|t| t.info(name).is_some_and(|info| info.shape == shape));
         if report.judged && judge.is_none() {
             let of = truth.and_then(|t| t.info(name));
             let why = of.map_or("the truth lacks it".into(), |of| {
-                format!("its shape is {shape:?}, and {:?} in the truth", of.shape)
+                format!("its shape is {}, and {} in the truth", dimensions(shape), dimensions(&of.shape))
             });
             report.unmatched.push(a.lacks(name, &why));
         }
         report.tensors.push(measure::tensor(name, a, b, judge)?);
     }
     Ok(())
+}
+
+/// A shape as a message shows it: a file may have one of any length.
+pub fn dimensions(shape: &[usize]) -> String {
+    shown(&format!("{shape:?}"))
 }

@@ -150,7 +150,7 @@ fn tensors_that_are_missing_too_many_or_of_another_shape_are_named() {
     let extra = why("llama", |all| {
         all.push(("model.layers.2.input_layernorm.weight".into(), vec![16], vec![0.0; 16]));
     });
-    let wanted = "there is a tensor model.layers.2.input_layernorm.weight that is no part of this model";
+    let wanted = "there is a tensor \"model.layers.2.input_layernorm.weight\" that is no part of this model";
     assert_eq!(extra, format!("model.safetensors: {wanted}"));
     let headless = why("llama", |all| all.retain(|t| t.0 != names::HEAD));
     assert!(
@@ -221,7 +221,7 @@ fn folders_that_are_no_models_are_said_in_one_sentence() {
     assert_eq!(
         said(folder.path()),
         format!(
-            "{index}: tensor \"model.embed_tokens.weight\" is said to be in model-00001-of-00003.safetensors, \
+            "{index}: tensor \"model.embed_tokens.weight\" is said to be in \"model-00001-of-00003.safetensors\", \
              but there is no such file"
         )
     );

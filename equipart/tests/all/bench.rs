@@ -1,9 +1,10 @@
 //! The command `bench`: what scripts get, and what it refuses.
+use crate::child::equipart;
 use serde_json::Value;
-use std::process::{Command, Output};
+use std::process::Output;
 
 fn bench(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_equipart")).arg("bench").args(args).output().unwrap()
+    equipart(&[&["bench"], args].concat())
 }
 
 fn refused(args: &[&str], says: &str) {

@@ -1,10 +1,11 @@
 //! Drawn cases: those that failed once, some of a fixed key, some of a key that no run had before. What fails is shrunk,
 //! told, and added to `regressions.jsonl`, where it stays.
+use crate::child::{Watched, binary};
 use equipart::cases::{Campaign, Case, Failure, Outcome, judge};
 use serde_json::Value;
 use std::fs::OpenOptions;
 use std::io::Write;
-use std::process::{Command, Output, Stdio};
+use std::process::{Output, Stdio};
 use tensor::{Key, mix};
 
 const KEPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/regressions.jsonl");
@@ -56,11 +57,11 @@ fn cases_of_a_fresh_key_equal_the_oracle() {
 }
 
 fn equipart(args: &[&str], stdin: &str) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_equipart"));
+    let mut command = binary();
     let command = command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.spawn().unwrap();
-    let _ = child.stdin.take().unwrap().write_all(stdin.as_bytes()); // who refuses its flags reads nothing
-    child.wait_with_output().unwrap()
+    let mut child = Watched::start(command);
+    let _ = child.process.stdin.take().unwrap().write_all(stdin.as_bytes()); // who refuses its flags reads nothing
+    child.output()
 }
 
 /// Kills: a report with a time in it or in the order of threads, a key that does not go on where the report ends.
@@ -133,7 +134,13 @@ fn kept_cases_are_proven_again_and_others_refused() {
     case("[\".\"]", "[]", "has 0 ids");
     case("}", "", "line 3: no case: ");
     refused(&["--case", "-"], "\n", "standard input has no case");
-    refused(&["--case", "/nowhere/x"], "", "/nowhere/x cannot be read");
+    refused(&["--case", "/nowhere/x"], "", "/nowhere/x: there is no such file");
+    refused(
+        &["--case", "/dev/zero"],
+        "",
+        "/dev/zero is a pipe, socket or device where a regular file should be",
+    );
+    refused(&["--case", "/dev/stdin"], &format!("{line}\n"), "/dev/stdin is a pipe, socket or device");
     refused(&["--case", "-", "--key", "1"], "", "cannot be used with");
     refused(&["--cases", "0"], "", "--cases is 0; it must be at least 1");
     refused(&["--minutes", "-1"], "", "--minutes is -1; it must be above 0 and at most 525600");

@@ -1,5 +1,6 @@
 //! The plain classifier: what it learns is the oracle's, under every layout; what it saves is what it judged itself by;
 //! `prove` says equal; and what cannot be gets one sentence, exit code 2.
+use crate::child::equipart;
 use equipart::classify::{self, EpochLine, FLOOR, Run, Settings, folder, order, sizes};
 use equipart::digits::{Digits, Set};
 use equipart::prove::{ClassifierSubject, certify_classifier, prove_classifier};
@@ -11,7 +12,6 @@ use reference::{Classifier, Optimizer, Updates, Weights};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::process::{Command, Output};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tensor::Key;
 use tensor::safetensors::File;
@@ -166,10 +166,6 @@ fn the_bound_is_small_and_grows_with_the_sizes() {
     };
     let (one, two) = (bound(&[8]), bound(&[8, 8]));
     assert!(one < two && two < -70.0, "{one} {two}");
-}
-
-fn equipart(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_equipart")).args(args).output().unwrap()
 }
 
 fn lines(args: &[&str]) -> Vec<Value> {

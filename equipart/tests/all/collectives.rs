@@ -1,9 +1,10 @@
 //! `equipart collectives`: what it prints and writes, and what bad input gets: one sentence, exit code 2, nothing written.
+use crate::child::equipart;
 use serde_json::Value;
-use std::process::{Command, Output};
+use std::process::Output;
 
 fn collectives(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_equipart")).arg("collectives").args(args).output().unwrap()
+    equipart(&[&["collectives"], args].concat())
 }
 
 fn said(args: &[&str]) -> String {

@@ -1,11 +1,8 @@
 //! The binary: what its commands print, and what bad input gets: one sentence, exit code 2, nothing written.
+use crate::child::equipart;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
-
-fn equipart(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_equipart")).args(args).output().unwrap()
-}
+use std::process::Output;
 
 fn lines(output: &Output) -> Vec<Value> {
     let text = String::from_utf8(output.stdout.clone()).unwrap();
@@ -278,57 +275,83 @@ fn prompts_that_cannot_be_continued_are_refused() {
     generate(&["--prompt", "a", "--layout", "dp=2"], "1 prompts cannot be dealt over dp=2");
     generate(&["--prompt", "a", "--temperature", "0"], "the temperature is 0");
     generate(&["--prompt", "a", "--top-k", "3"], "there is no temperature");
+    generate(&["--prompt", "a", "--seed", "0"], "the seed is 0, but there is no temperature");
     generate(&["--prompt", "a", "--temperature", "1", "--top-p", "1.5"], "top_p is 1.5");
 }
 
-/// A run that is killed leaves the last checkpoint whole, and goes on from it.
+/// Kills: a sentence of two lines, or one that colours what follows.
 #[test]
 #[cfg(unix)]
-fn a_killed_run_leaves_a_whole_checkpoint() {
-    let (dir, config, text) = small();
-    let out = path(&dir, "model");
-    let args =
-        ["train", "--config", &config, "--data", &text, "--seq", "32", "--steps", "1000000", "--out", &out];
-    let args = [&args[..], &["--checkpoint-every", "1", "--json"]].concat();
-    let mut child = Command::new(env!("CARGO_BIN_EXE_equipart"))
-        .args(&args)
-        .stdout(std::process::Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut said = std::io::BufReader::new(child.stdout.take().unwrap());
-    for _ in 0..20 {
-        std::io::BufRead::read_line(&mut said, &mut String::new()).unwrap();
-    }
-    // As Ctrl-C does.
-    assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
-    assert!(!child.wait().unwrap().success());
-    let args = ["train", "--data", &text, "--resume", &out, "--stop-after", "2", "--json"];
-    let steps = lines(&equipart(&args));
-    assert!(steps[0]["step"].as_u64().unwrap() >= 20, "{}", steps[0]);
-    let left = std::fs::read_dir(&out).unwrap().map(|f| f.unwrap().file_name().into_string().unwrap());
-    let optimizers = left.filter(|name| name.starts_with("optimizer-")).count();
-    assert_eq!(optimizers, 1, "older optimizer files are removed by the next checkpoint");
+fn a_path_is_told_on_one_line() {
+    refused(
+        &["price", "--config", "/no\nwhere\u{1b}[31m"],
+        r"error: /no\nwhere\u{1b}[31m: there is no such file",
+    );
 }
 
-/// A reader that stops reading stops nothing: the run goes on and its model is kept.
+/// Kills: a GPT-2 as `transformers` writes it refused, what is odd about it told twice or never.
 #[test]
-#[cfg(unix)]
-fn a_closed_pipe_ends_no_training() {
-    let (dir, config, text) = small();
-    let out = path(&dir, "model");
-    let args = [
-        "train", "--config", &config, "--data", &text, "--seq", "32", "--steps", "30", "--out", &out,
-        "--json",
-    ];
-    let mut child = Command::new(env!("CARGO_BIN_EXE_equipart"))
-        .args(args)
-        .stdout(std::process::Stdio::piped())
-        .stderr(std::process::Stdio::piped())
-        .spawn()
-        .unwrap();
-    drop((child.stdout.take(), child.stderr.take()));
-    assert!(child.wait().unwrap().success());
-    assert!(equipart(&["generate", "--model", &out, "--prompt", "a"]).status.success());
+fn special_tokens_that_the_vocabulary_lacks_are_noted_once() {
+    let (dir, ..) = small();
+    let config = r#"{"model_type":"gpt2","n_embd":16,"n_head":4,"n_layer":1,"n_positions":32,"vocab_size":97,
+        "bos_token_id":50256,"eos_token_id":50256}"#;
+    std::fs::write(dir.path().join("config.json"), config).unwrap();
+    let output = equipart(&["price", "--config", &path(&dir, "config.json"), "--seq", "8"]);
+    let told = "note: the vocabulary of 97 has no bos_token_id 50256, eos_token_id 50256 of config.json; no text can have it\n";
+    assert_eq!((String::from_utf8(output.stderr).unwrap(), output.status.code()), (told.into(), Some(0)));
+}
+
+/// Kills: a name that is mistyped and taken for a folder, the embedded model that has no name, one of pictures continued.
+#[test]
+fn models_have_names() {
+    let prompt = ["generate", "--prompt", "a", "--max-new", "2"];
+    let unknown = "no model has this name; the names are embedded and mlp";
+    refused(&[&prompt[..], &["--model", "embeded"]].concat(), unknown);
+    refused(&["train", "--model", "mpl"], unknown);
+    refused(&[&prompt[..], &["--model", "./mlp"]].concat(), "./mlp does not exist");
+    refused(&[&prompt[..], &["--model", "mlp"]].concat(), "mlp is a classifier of pictures");
+    let told = |model: &[&str]| lines(&equipart(&[&prompt[..], &["--json"], model].concat())).swap_remove(0);
+    let (named, default) = (told(&["--model", "embedded"]), told(&[]));
+    assert_eq!(
+        ["ids", "prompt_logits"].map(|key| &named[key]),
+        ["ids", "prompt_logits"].map(|key| &default[key])
+    );
+}
+
+/// Kills: a script or a page without the commands and flags, a page that is missing, a hidden command in the list.
+#[test]
+fn completions_and_manual_are_made_of_the_arguments() {
+    let said = |args: &[&str]| {
+        let output = equipart(args);
+        assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let script = said(&["completions", shell]);
+        assert!(
+            ["collectives", "checkpoint-every"].iter().all(|word| script.contains(word)),
+            "{shell}: {script}"
+        );
+    }
+    let page = said(&["man"]);
+    assert!(page.contains(".TH equipart 1") && page.contains("equipart\\-collectives(1)"), "{page}");
+    let (dir, ..) = small();
+    let out = path(&dir, "man");
+    assert_eq!(said(&["man", "--out", &out]), "");
+    assert_eq!(std::fs::read_to_string(dir.path().join("man/equipart.1")).unwrap(), page);
+    assert!(
+        std::fs::read_to_string(dir.path().join("man/equipart-train.1"))
+            .unwrap()
+            .contains("checkpoint\\-every")
+    );
+    assert_eq!(std::fs::read_dir(&out).unwrap().count(), 12, "the program and its eleven commands");
+    let help = said(&["--help"]);
+    assert_eq!(
+        (help.matches("completions").count(), help.matches(" man").count()),
+        (2, 2),
+        "below the list: {help}"
+    );
+    refused(&["completions", "dos"], "dos");
 }
 
 #[test]

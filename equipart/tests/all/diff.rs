@@ -1,7 +1,7 @@
 //! `diff`, through the binary: honest layouts are within rounding, planted bugs are found and placed, bad input is told.
+use crate::child::equipart;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
 use std::sync::OnceLock;
 use tensor::safetensors::{Dtype, File, Writer};
 
@@ -9,10 +9,6 @@ const CONFIG: &str = r#"{ "model_type": "qwen2", "architectures": ["Qwen2ForCaus
     "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
     "vocab_size": 256, "tie_word_embeddings": false, "bos_token_id": null, "eos_token_id": null,
     "max_position_embeddings": 64, "rms_norm_eps": 1e-5, "use_sliding_window": false }"#;
-
-fn equipart(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_equipart")).args(arguments).output().unwrap()
-}
 
 fn text(path: &Path) -> &str {
     path.to_str().unwrap()
@@ -327,6 +323,33 @@ fn models_and_single_files_of_other_numbers_are_compared() {
     let (said, code) = diff(&one, &renamed, &["--truth", model]);
     assert!(code == 0 && !said.contains("renamed"), "{said}");
     assert_eq!(diff(&bf16, &renamed, &[]).1, 0);
+}
+
+/// Kills: "all are equal" above a list of tensors that were not compared, a name that is told raw or whole.
+#[test]
+fn what_was_not_compared_is_not_told_to_be_equal() {
+    let dir = tempfile::tempdir().unwrap();
+    let hostile = format!("\u{1b}[31m\n{}", "x".repeat(5000));
+    let write = |file: &str, other: &str| {
+        let path = dir.path().join(file);
+        let tensors = ["same", other].map(|name| (name, Dtype::F32, vec![1]));
+        let mut writer = Writer::create(&path, &BTreeMap::new(), &tensors).unwrap();
+        for (name, ..) in &tensors {
+            writer.tensor(name, &[1f32]).unwrap();
+        }
+        writer.finish().unwrap();
+        path
+    };
+    let (a, b) = (write("a", "mine"), write("b", &hostile));
+    let (said, code) = diff(&a, &b, &[]);
+    assert!(
+        code == 1 && said.contains("\nAll that were compared are equal.\n\nNot compared:\n  mine of a"),
+        "{said}"
+    );
+    assert!(
+        said.contains(r"  \u{1b}[31m\nxx") && said.contains("xx… of b: A lacks it") && said.len() < 600,
+        "{said}"
+    );
 }
 
 /// Kills: a panic, a message without the path, exit code 1 for what is no comparison.

@@ -1,8 +1,8 @@
 //! What `prove --dump` leaves holds in itself, modulo 2^61 − 1: for whoever wants to check a proof without this
 //! program. Arithmetic here is that of u128.
+use crate::child::{binary, output};
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::process::Command;
 use tensor::safetensors::File;
 
 const P: u128 = (1 << 61) - 1;
@@ -12,7 +12,7 @@ const CONFIG: &str = r#"{ "model_type": "qwen3", "architectures": ["Qwen3ForCaus
     "eos_token_id": null }"#;
 
 fn equipart(arguments: &[&str]) -> String {
-    let out = Command::new(env!("CARGO_BIN_EXE_equipart")).args(arguments).output().unwrap();
+    let out = output(binary().args(arguments));
     assert!(out.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&out.stderr));
     String::from_utf8(out.stdout).unwrap()
 }

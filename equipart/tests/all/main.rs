@@ -2,6 +2,7 @@
 mod bench;
 mod cannot_see;
 mod cases;
+mod child;
 mod classify;
 mod collectives;
 mod commands;
@@ -9,6 +10,8 @@ mod diff;
 mod divergence;
 mod dumps;
 mod embedded;
+#[cfg(unix)]
+mod endings;
 mod goldens;
 mod layouts;
 mod memory;

@@ -1,5 +1,6 @@
 //! What the meter says is so: shares are shares, activations grow with the tokens and not with their pairs, and the
 //! system sees the same.
+use crate::child::output;
 use equipart::config::Architecture;
 use equipart::price::{Price, price, program};
 use equipart::settings::{OptimizerName, Settings};
@@ -118,7 +119,7 @@ fn the_meter_is_what_the_system_sees() {
         child
             .args(["--exact", "memory::the_meter_is_what_the_system_sees", "--nocapture"])
             .env(CHILD, layout);
-        let out = String::from_utf8(child.output().unwrap().stdout).unwrap();
+        let out = String::from_utf8(output(&mut child).stdout).unwrap();
         let line = out.lines().find_map(|line| line.strip_prefix("memory: ")).expect(&out);
         let bytes: Vec<usize> = line.split(' ').map(|n| n.parse().unwrap()).collect();
         let [held, reserved, resident] = bytes[..] else { panic!("{line}") };

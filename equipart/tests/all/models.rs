@@ -1,13 +1,9 @@
 //! Commands on models that nobody here made: converted, evaluated, trained on given ids; and what bad checkpoints get.
+use crate::child::equipart;
 use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
 use tempfile::TempDir;
-
-fn equipart(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_equipart")).args(args).output().unwrap()
-}
 
 fn answer(args: &[&str]) -> Value {
     let output = equipart(&[args, &["--json"]].concat());
@@ -170,7 +166,7 @@ fn bad_checkpoints_are_refused_in_one_sentence() {
     };
     reads(&with("llama", "model_type", json!("bert")), "bert");
     reads(&with("llama", "vocab_size", json!(38)), "model.embed_tokens.weight");
-    reads(&with("llama", "attention_bias", json!(false)), "proj.bias that is no part of this model");
+    reads(&with("llama", "attention_bias", json!(false)), "proj.bias\" that is no part of this model");
     reads(&with("llama", "num_hidden_layers", json!(3)), "model.layers.2.");
     reads(&with("llama", "num_key_value_heads", json!(3)), "num_key_value_heads");
     reads(&with("llama", "hidden_size", json!(1u64 << 40)), "at most");

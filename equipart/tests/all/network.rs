@@ -1,5 +1,6 @@
 //! Links, patience and traces from the command line: what is refused, what a timeline tells, that slow links change no
 //! result, and what is printed where ranks fail.
+use crate::child::equipart;
 use equipart::generate::{Request, generate};
 use equipart::price::price;
 use equipart::sampling::Sampling;
@@ -10,17 +11,13 @@ use equipart::{Config, Layout, Model, Network};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Output;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 const CONFIG: &str = r#"{"model_type":"llama","hidden_size":16,"intermediate_size":24,"num_hidden_layers":1,
     "num_attention_heads":4,"num_key_value_heads":2,"vocab_size":256,"max_position_embeddings":48,
     "rms_norm_eps":1e-5,"rope_theta":10000.0,"hidden_act":"silu"}"#;
-
-fn equipart(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_equipart")).args(args).output().unwrap()
-}
 
 /// A folder with a small model's configuration and a text, and their paths.
 fn small() -> (tempfile::TempDir, String, String) {

@@ -1,4 +1,5 @@
 //! Profiles of whole runs: what is in them, that their tables add up, what lies within what, and what is refused.
+use crate::child::equipart;
 use comm::{Event, Run as Traced, Trace, What};
 use equipart::price::price;
 use equipart::profile::{self, RankProfile, Spent};
@@ -8,7 +9,6 @@ use equipart::train::{Run, Source};
 use equipart::{Config, Layout, Model, Network};
 use serde_json::Value;
 use std::collections::BTreeSet;
-use std::process::{Command, Output};
 use std::time::Duration;
 use tensor::Kind;
 
@@ -166,10 +166,6 @@ fn what_a_rank_does_lies_within_its_step() {
             }
         }
     }
-}
-
-fn equipart(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_equipart")).args(args).output().unwrap()
 }
 
 /// Kills: tables on the wrong stream or none, lines that lack a rank, a trace without kernels or that is no JSON.

@@ -1,4 +1,5 @@
 //! Text through a model's own tokenizer.json: in every command, and one sentence where it cannot be.
+use crate::child::equipart;
 use equipart::config::Config;
 use equipart::generate::all_logits;
 use equipart::text::{Corpus, windows};
@@ -10,13 +11,8 @@ use parallel::Trainer;
 use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
 use tempfile::TempDir;
 use tensor::Cpu;
-
-fn equipart(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_equipart")).args(args).output().unwrap()
-}
 
 fn said(args: &[&str]) -> String {
     let output = equipart(args);

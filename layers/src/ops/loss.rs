@@ -21,13 +21,30 @@ pub fn embed<D: Kernels>(table: &Rows<D>, rank: usize, ids: &Ids<D>) -> Partial<
     Partial::sum(y, axis)
 }
 
-/// dtable\[id\] += dy, for the ids of this rank's rows.
-pub fn embed_backward<D: Kernels>(table: &mut RowWeight<D>, rank: usize, ids: &Ids<D>, dy: &Tensor<D>) {
+/// dtable\[id\] += dy, for the ids of this rank's rows but that of padding.
+pub fn embed_backward<D: Kernels>(
+    table: &mut RowWeight<D>,
+    rank: usize,
+    ids: &Ids<D>,
+    padding: Option<usize>,
+    dy: &Tensor<D>,
+) {
     assert_eq!(ids.len(), dy.rows(), "an id for every row");
     table.param().accumulate(|device, gradient, write| {
         let slice = slice(rank, gradient.rows(), ids.vocabulary());
-        device.embed_backward(sum_of(device, gradient, write), dy.view(), ids.index(), slice);
+        let mut gradient = sum_of(device, gradient, write);
+        for part in without(slice, padding) {
+            let rows = gradient.again().take_rows(part.first - slice.first, part.len);
+            device.embed_backward(rows, dy.view(), ids.index(), part);
+        }
     });
+}
+
+/// The parts of a slice before and after a row, or all of it if it does not have the row.
+fn without(slice: Slice, row: Option<usize>) -> impl Iterator<Item = Slice> {
+    let at = row.and_then(|row| slice.local(row as u32));
+    let after = at.map(|at| Slice { first: slice.first + at + 1, len: slice.len - at - 1 });
+    [Some(Slice { len: at.unwrap_or(slice.len), ..slice }), after].into_iter().flatten()
 }
 
 /// X + the table's row of each token's position, for the tokens at hand.

@@ -4,7 +4,8 @@ use super::erased::{Erased, On};
 use super::lies::Place;
 use super::run::weights;
 use super::{Given, place};
-use crate::{Error, Random};
+use crate::build::Element;
+use crate::{Draw, Error, Random, Result, Values};
 use comm::{Axis, World};
 use tensor::{Cpu, Dual, F61, Key, Scalar};
 
@@ -17,7 +18,8 @@ pub(super) fn check(case: &(impl Erased + ?Sized), regions: bool) {
             .expect("a world")
             .run(|device: Cpu<Number>, mesh| {
                 let (group, features) = (mesh.group(Axis::Tp), case.features());
-                let at = place(&device, &mesh, &Random { seed: 7 }, regions);
+                let values = Moving(case);
+                let at = place(&device, &mesh, &values, regions);
                 let mut layer = On::<Cpu<Number>>::build(case, &at)?;
                 let at = Place { device: &device, group, region: at.region };
                 let given = Given::<Number>::draw(features, 0).swap_remove(0);
@@ -36,6 +38,19 @@ pub(super) fn check(case: &(impl Erased + ?Sized), regions: bool) {
                 Ok::<_, Error>(())
             })
             .unwrap_or_else(|why| panic!("{why}"));
+    }
+}
+
+/// Values that move in a random direction, all but those of rows that are still.
+struct Moving<'a>(&'a dyn Erased);
+
+impl Values<Number> for Moving<'_> {
+    fn of(&self, name: &str, shape: [usize; 2], draw: Draw) -> Result<Element<'_, Number>> {
+        let (all, name) = (Random { seed: 7 }.of(name, shape, draw)?, name.to_owned());
+        Ok(Box::new(move |at| {
+            let x: Number = all(at);
+            if self.0.is_still(&name, at[0]) { Number::constant(x.value) } else { x }
+        }))
     }
 }
 

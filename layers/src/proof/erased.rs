@@ -25,6 +25,8 @@ pub(crate) trait Spec: Sync {
     fn features(&self) -> [usize; 2];
     /// As [`Case::traffic_on`].
     fn traffic_on(&self, rank: (usize, usize), microbatches: &[usize], regions: bool) -> Vec<(Op, usize)>;
+    /// As [`Case::is_still`].
+    fn is_still(&self, parameter: &str, row: usize) -> bool;
     /// As [`Case::synced`].
     fn synced(&self, ranks: usize, regions: bool) -> usize;
 }
@@ -41,6 +43,9 @@ impl<C: Case> Spec for C {
     }
     fn traffic_on(&self, rank: (usize, usize), microbatches: &[usize], regions: bool) -> Vec<(Op, usize)> {
         Case::traffic_on(self, rank, microbatches, regions)
+    }
+    fn is_still(&self, parameter: &str, row: usize) -> bool {
+        Case::is_still(self, parameter, row)
     }
     fn synced(&self, ranks: usize, regions: bool) -> usize {
         Case::synced(self, ranks, regions)

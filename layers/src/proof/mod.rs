@@ -64,6 +64,11 @@ pub trait Case: Sync {
         }
         self.traffic(microbatches.iter().sum(), ranks)
     }
+    /// Whether a row of a parameter takes no gradient though the output depends on it: as a constant, it does not move where
+    /// the backward is held against the derivative.
+    fn is_still(&self, _parameter: &str, _row: usize) -> bool {
+        false
+    }
     /// Elements that each of so many ranks gives to the sums of its gradients, once a step: of what is whole on every
     /// rank and applied to its own tokens alone (a gain, or a row layer's bias, in regions), as many as it has.
     fn synced(&self, _ranks: usize, _regions: bool) -> usize {

@@ -34,6 +34,7 @@ impl fmt::Display for Shape {
                 }
             },
         ];
+        says.extend(self.padding.map(|id| format!("padding {id}")));
         let window = self
             .window
             .map(|w| format!("window {}, {}, from block {}", w.size, counted(w.sinks, "sink"), w.from));

@@ -2,6 +2,7 @@
 use super::dtype::Dtype;
 use super::header::MAX_HEADER;
 use crate::files;
+use crate::quoted::{quoted, sentence, shown};
 
 /// Why a safetensors file could not be read or written.
 #[derive(Debug, thiserror::Error)]
@@ -36,50 +37,60 @@ pub enum Fault {
     #[error("the header is not UTF-8 from its byte {at} on")]
     NotUtf8 { at: usize },
     /// The header is not JSON, or not of the format's structure.
-    #[error("the header is not the JSON of the safetensors format: {why}")]
+    #[error("the header is not the JSON of the safetensors format: {}", sentence(why))]
     Json { why: String },
     /// Two of one name.
-    #[error("{what} {name:?} comes twice, wanted once")]
+    #[error("{what} {} comes twice, wanted once", quoted(name))]
     Twice { what: &'static str, name: String },
     /// A tensor may not have this name.
-    #[error("a tensor is named {name:?}, which is the format's own word")]
+    #[error("a tensor is named {}, which is the format's own word", quoted(name))]
     Reserved { name: String },
     /// Numbers of a kind unknown here.
-    #[error("tensor {name:?} has dtype {seen:?}, wanted one of {}", Dtype::ALL.iter().map(|d| d.name()).collect::<Vec<_>>().join(", "))]
+    #[error("tensor {} has dtype {}, wanted one of {}", quoted(name), quoted(seen), Dtype::ALL.iter().map(|d| d.name()).collect::<Vec<_>>().join(", "))]
     UnknownDtype { name: String, seen: String },
     /// More bytes than can be counted.
-    #[error("tensor {name:?} has shape {shape:?} of {dtype}, whose size in bytes overflows")]
+    #[error("tensor {} has shape {} of {dtype}, whose size in bytes overflows", quoted(name), list(shape))]
     Overflow { name: String, shape: Vec<usize>, dtype: Dtype },
     /// A range that ends before it begins.
     #[error(
-        "tensor {name:?} begins at byte {begin} of the data and ends at {end}, wanted an end after the beginning"
+        "tensor {} begins at byte {begin} of the data and ends at {end}, wanted an end after the beginning",
+        quoted(name)
     )]
     Reversed { name: String, begin: usize, end: usize },
     /// A range that is not in the file.
-    #[error("tensor {name:?} ends at byte {end} of the data, but the file has only {len}")]
+    #[error("tensor {} ends at byte {end} of the data, but the file has only {len}", quoted(name))]
     Outside { name: String, end: usize, len: usize },
     /// A range of another size than the shape's.
-    #[error("tensor {name:?} has {seen} bytes of data, wanted {wanted} for shape {shape:?} of {dtype}")]
+    #[error(
+        "tensor {} has {seen} bytes of data, wanted {wanted} for shape {} of {dtype}",
+        quoted(name),
+        list(shape)
+    )]
     Size { name: String, shape: Vec<usize>, dtype: Dtype, seen: usize, wanted: usize },
     /// Two ranges share bytes.
     #[error(
-        "tensor {name:?} begins at byte {begin} of the data, but {before:?} ends at {wanted}: they overlap"
+        "tensor {} begins at byte {begin} of the data, but {} ends at {wanted}: they overlap",
+        quoted(name),
+        quoted(before)
     )]
     Overlap { name: String, before: String, begin: usize, wanted: usize },
     /// Bytes that no tensor describes, before one.
-    #[error("tensor {name:?} begins at byte {begin} of the data, wanted {wanted}: the format forbids holes")]
+    #[error(
+        "tensor {} begins at byte {begin} of the data, wanted {wanted}: the format forbids holes",
+        quoted(name)
+    )]
     Hole { name: String, begin: usize, wanted: usize },
     /// Bytes that no tensor describes, after the last.
     #[error("the file has {seen} bytes of data, but its tensors end at {wanted}")]
     Trailing { seen: usize, wanted: usize },
     /// Asked for what is not there.
-    #[error("there is no tensor {name:?} among the {count} of the file ({some})")]
+    #[error("there is no tensor {} among the {count} of the file ({some})", quoted(name))]
     Missing { name: String, count: usize, some: String },
     /// Asked for in another shape.
-    #[error("tensor {name:?} has shape {seen:?}, wanted {wanted:?}")]
+    #[error("tensor {} has shape {}, wanted {}", quoted(name), list(seen), list(wanted))]
     Shape { name: String, seen: Vec<usize>, wanted: Vec<usize> },
     /// Asked for in another kind of number.
-    #[error("tensor {name:?} has dtype {seen}, wanted {wanted}")]
+    #[error("tensor {} has dtype {seen}, wanted {wanted}", quoted(name))]
     WrongDtype { name: String, seen: Dtype, wanted: &'static str },
     /// Weights in a format that can hold programs.
     #[error(
@@ -87,38 +98,47 @@ pub enum Fault {
     )]
     Pickled { seen: &'static str },
     /// The index is not JSON, or not of the format's structure.
-    #[error("the index is not the JSON of a list of tensors by file: {why}")]
+    #[error("the index is not the JSON of a list of tensors by file: {}", sentence(why))]
     Index { why: String },
     /// An index that leads out of its folder.
-    #[error("tensor {name:?} is said to be in {file:?}, wanted the name of a file in the same folder")]
+    #[error(
+        "tensor {} is said to be in {}, wanted the name of a file in the same folder",
+        quoted(name),
+        quoted(file)
+    )]
     NoPlainName { name: String, file: String },
     /// A file of the index that is missing.
-    #[error("tensor {name:?} is said to be in {file}, but there is no such file")]
+    #[error("tensor {} is said to be in {}, but there is no such file", quoted(name), quoted(file))]
     NoShard { name: String, file: String },
     /// A tensor of the index that is missing.
-    #[error("tensor {name:?} is said to be in {file}, which has no such tensor")]
+    #[error("tensor {} is said to be in {}, which has no such tensor", quoted(name), quoted(file))]
     NotInShard { name: String, file: String },
     /// A tensor that the index forgot.
-    #[error("tensor {name:?} is in {file}, but not in the index")]
+    #[error("tensor {} is in {}, but not in the index", quoted(name), quoted(file))]
     Unlisted { name: String, file: String },
     /// A tensor in two files.
-    #[error("tensor {name:?} is in {file} and in {other}, wanted once")]
+    #[error("tensor {} is in {} and in {}, wanted once", quoted(name), quoted(file), quoted(other))]
     InTwo { name: String, file: String, other: String },
     /// A number too large for the kind it should be written as.
-    #[error("tensor {name:?} has the number {value}, which is too large for {dtype}")]
+    #[error("tensor {} has the number {value}, which is too large for {dtype}", quoted(name))]
     TooLarge { name: String, value: f64, dtype: Dtype },
     /// Written out of turn.
-    #[error("tensor {seen:?} was given to write, wanted {wanted}")]
+    #[error("tensor {} was given to write, wanted {wanted}", quoted(seen))]
     Order { seen: String, wanted: String },
     /// Written with more or fewer numbers than announced.
-    #[error("tensor {name:?} was given {seen} numbers to write, wanted {wanted}")]
+    #[error("tensor {} was given {seen} numbers to write, wanted {wanted}", quoted(name))]
     Count { name: String, seen: usize, wanted: usize },
     /// Finished too early.
-    #[error("{written} of {wanted} tensors were written, the next is {next:?}")]
+    #[error("{written} of {wanted} tensors were written, the next is {}", quoted(next))]
     Unfinished { written: usize, wanted: usize, next: String },
     /// Went on after an error.
     #[error("nothing more can be written, as an earlier write failed")]
     Broken,
+}
+
+/// Dimensions, of which a file may list any number.
+fn list(dimensions: &[usize]) -> String {
+    shown(&format!("{dimensions:?}"))
 }
 
 impl Fault {
@@ -134,7 +154,7 @@ impl Fault {
         among: impl ExactSizeIterator<Item = &'a String>,
     ) -> Error {
         let count = among.len();
-        let mut some = among.take(4).map(String::as_str).collect::<Vec<_>>().join(", ");
+        let mut some = among.take(4).map(|name| shown(name)).collect::<Vec<_>>().join(", ");
         some += if count > 4 { ", …" } else { "" };
         Self::of(path)(Self::Missing { name: name.to_owned(), count, some })
     }

@@ -190,6 +190,29 @@ mod tests {
         );
     }
 
+    /// Kills: a name, a shape or a word of a header that is told raw or whole.
+    #[test]
+    fn what_a_header_says_is_told_in_short_and_on_one_line() {
+        let name = format!("\\u001b[31m\\n{}", "w".repeat(100_000));
+        let dims = vec!["1"; 100_000].join(",");
+        for (dtype, shape, more) in [
+            ("F32", dims.as_str(), ""),
+            ("F32", "2", ""),
+            (name.as_str(), "1", ""),
+            ("F32", "1", name.as_str()),
+        ] {
+            let offsets = if more.is_empty() { "data_offsets" } else { more };
+            let header = format!(r#"{{"{name}":{{"dtype":"{dtype}","shape":[{shape}],"{offsets}":[0,4]}}}}"#);
+            let file = File::from_memory(assemble(&header, &[0; 4]));
+            let told = file.and_then(|file| file.matrix("x", [1, 1]).map(|_| ())).unwrap_err().to_string();
+            assert!(
+                told.len() < 1000 && !told.contains(['\u{1b}', '\n']),
+                "{}",
+                &told[..told.len().min(2000)]
+            );
+        }
+    }
+
     #[test]
     fn files_say_their_path_and_are_shared_between_threads() {
         fn shared<T: Send + Sync + Clone + 'static>(_: &T) {}

@@ -3,6 +3,7 @@
 //! Everything that is allocated here is in proportion to the bytes of the header that were really there.
 use super::dtype::Dtype;
 use super::error::Fault;
+use crate::quoted::quoted;
 use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
 use serde::ser::{SerializeMap, Serializer};
 use serde::{Deserialize, Serialize};
@@ -156,7 +157,7 @@ impl<'de> Deserialize<'de> for Raw<'de> {
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Raw<'de>, A::Error> {
                 let mut raw = Raw::default();
                 while let Some(name) = map.next_key::<String>()? {
-                    let named = |why: A::Error| A::Error::custom(format_args!("{name:?}: {why}"));
+                    let named = |why: A::Error| A::Error::custom(format_args!("{}: {why}", quoted(&name)));
                     if name != METADATA {
                         let described = map.next_value().map_err(named)?;
                         raw.tensors.push((name, described));

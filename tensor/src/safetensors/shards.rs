@@ -143,7 +143,7 @@ impl Shards {
 
 /// Whether a name is that of a file in the folder itself, on any system.
 fn is_plain(file: &str) -> bool {
-    !matches!(file, "" | "." | "..") && !file.contains(['/', '\\', ':', '\0'])
+    !matches!(file, "" | "." | "..") && file.len() <= 255 && !file.contains(['/', '\\', ':', '\0'])
 }
 
 /// Every tensor is in the file that the index says, and in no other.

@@ -5,6 +5,7 @@ use super::header::{self, Places};
 use super::matrix::Matrix;
 use super::rounding;
 use crate::files::{self, Replacement};
+use crate::quoted::quoted;
 use std::collections::BTreeMap;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -104,7 +105,7 @@ impl Writer {
         becomes: impl Fn(Dtype) -> bool,
     ) -> Result<(), Fault> {
         let Some((wanted, info)) = self.places.get(self.written).filter(|(wanted, _)| wanted == name) else {
-            let next = self.places.get(self.written).map(|(next, _)| format!("{next:?}"));
+            let next = self.places.get(self.written).map(|(next, _)| quoted(next));
             let wanted = next.unwrap_or_else(|| "the end".into());
             return Err(Fault::Order { seen: name.to_owned(), wanted });
         };

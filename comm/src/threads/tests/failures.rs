@@ -220,12 +220,12 @@ fn late_ranks_are_named() {
     let why = outcome.unwrap_err().to_string();
     assert!(why.contains("rank 4 did not come within") && why.ends_with("ranks 3 and 5 did"), "{why}");
     let late = told.into_inner().unwrap().into_iter().find_map(|told| match told {
-        Err(CommError::Late { missing, arrived, call, waited, .. }) => Some((missing, arrived, call, waited)),
+        Err(CommError::Late { missing, arrived, call, limit, .. }) => Some((missing, arrived, call, limit)),
         _ => None,
     });
-    let (missing, arrived, call, waited) = late.expect("one is late, the other may find the group broken");
+    let (missing, arrived, call, limit) = late.expect("one is late, the other may find the group broken");
     assert_eq!((missing, arrived), (vec![4], vec![3, 5]));
-    assert!(call.starts_with("barrier over tp at ") && waited >= SHORT);
+    assert!(call.starts_with("barrier over tp at ") && limit == SHORT);
 }
 
 #[test]

@@ -63,8 +63,8 @@ fn announce(watch: &Watch, rank: usize, on: usize, pending: Pending) {
 #[test]
 fn who_comes_at_the_last_moment_has_come() {
     let watch = watch(2);
-    assert_eq!(watch.late(&Looks::new(&watch, 0), Duration::ZERO), Ok(()));
-    let told = watch.late(&Looks::new(&watch, 1), Duration::ZERO);
+    assert_eq!(watch.late(&Looks::new(&watch, 0)), Ok(()));
+    let told = watch.late(&Looks::new(&watch, 1));
     assert!(
         matches!(told, Err(CommError::Late { missing, arrived, .. }) if (&missing[..], &arrived[..]) == (&[0], &[1]))
     );
@@ -87,7 +87,7 @@ fn who_waits_for_a_late_rank_is_followed_to_the_one_that_does_not() {
     let watch = watch(5);
     announce(&watch, 0, 3, Box::new(|| true));
     announce(&watch, 3, 4, Box::new(|| true));
-    let chain = || match watch.late(&Looks::new(&watch, 1), Duration::ZERO) {
+    let chain = || match watch.late(&Looks::new(&watch, 1)) {
         Err(CommError::Late { chain, .. }) => chain.into_iter().map(|(rank, on, _)| [rank, on]).collect(),
         told => panic!("{told:?}"),
     };

@@ -13,7 +13,8 @@ pub(in crate::cli) struct NetworkArgs {
     /// layout has none
     #[arg(long, value_name = "AXIS=LATENCY,BANDWIDTH")]
     link: Vec<AxisLink>,
-    /// How long a rank waits for others in one call before the run fails [default: 60]
+    /// How long a rank waits for others to come to one call before the run fails; what the bytes then take over a slow link
+    /// is not counted [default: 60]
     #[arg(long, value_name = "SECONDS")]
     timeout: Option<Patience>,
     /// A file for a timeline of every rank, which ui.perfetto.dev opens; in compare, each row is a run of its own

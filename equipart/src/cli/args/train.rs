@@ -1,5 +1,5 @@
 //! Flags of train: settings of a new run, and whether they are those of a resumed one.
-use super::{NetworkArgs, SEQ};
+use super::{ModelName, NetworkArgs, SEQ};
 use crate::cli::classify::LearnArgs;
 use crate::settings::{OptimizerName, Settings};
 use crate::{Error, Layout, Result, layout};
@@ -59,9 +59,9 @@ pub(in crate::cli) struct TrainArgs {
     /// Sequences of token ids to learn in every step: a JSON list of lists; a list of lists among them packs documents
     #[arg(long, value_name = "FILE", conflicts_with = "data")]
     pub(in crate::cli) batch: Option<PathBuf>,
-    /// A model to begin with [default: fresh weights]; or mlp: a plain classifier of pictures
-    #[arg(long, value_name = "DIR|mlp", conflicts_with = "config")]
-    pub(in crate::cli) model: Option<PathBuf>,
+    /// A model to begin with, a folder or embedded [default: fresh weights]; or mlp: a plain classifier of pictures
+    #[arg(long, value_name = "DIR|NAME", conflicts_with = "config", value_parser = ModelName::parser())]
+    pub(in crate::cli) model: Option<ModelName>,
     /// A config.json for fresh weights; a tokenizer.json beside it reads the text [default: that of the embedded model]
     #[arg(long, value_name = "FILE")]
     pub(in crate::cli) config: Option<PathBuf>,

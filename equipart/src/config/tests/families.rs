@@ -38,6 +38,21 @@ fn keys_left_out_are_what_transformers_makes_them_in_each_family() {
     assert!(bare(&GPT2.replace("50257", "50256"), &["n_embd", "n_head", "n_layer"]).eos.is_empty());
 }
 
+/// Kills: a small model of GPT-2 refused as `transformers` writes it, an id that is lost when it is written again, a note
+/// that nobody needs.
+#[test]
+fn special_tokens_that_the_vocabulary_lacks_are_taken_and_noted() {
+    let small = changed(GPT2, &[("vocab_size", "97")]).unwrap();
+    assert_eq!((small.bos, &small.eos[..]), (Some(50256), &[50256][..]));
+    assert_eq!(Config::parse(&small.to_json(), "a.json").unwrap(), small);
+    let note = "the vocabulary of 97 has no bos_token_id 50256, eos_token_id 50256 of config.json; no text can have it";
+    assert_eq!(small.note().as_deref(), Some(note));
+    let some = changed(GPT2, &[("vocab_size", "97"), ("bos_token_id", "96"), ("eos_token_id", "[3, 97]")]);
+    let note = "the vocabulary of 97 has no eos_token_id 97 of config.json; no text can have it";
+    assert_eq!(some.unwrap().note().as_deref(), Some(note));
+    assert_eq!(Config::parse(GPT2, "a.json").unwrap().note(), None);
+}
+
 /// Kills: a bias or a norm of one family in another.
 #[test]
 fn biases_and_norms_are_those_of_the_family() {

@@ -14,6 +14,7 @@ const LLAMA3: &str = r#"{ "rope_type": "llama3", "factor": 8.0, "low_freq_factor
     "original_max_position_embeddings": 1024 }"#;
 const EIGHT: Scaling = Scaling::Llama3 { factor: 8.0, low: 1.0, high: 4.0, original: 1024.0 };
 
+/// Kills: a base out of `rope_parameters` where `rope_scaling` takes its place.
 #[test]
 fn the_rotary_base_is_read_where_either_version_has_it() {
     let in_new = |text: &str| rope(&[("rope_parameters", text)]).map(|rope| rope.base);
@@ -33,10 +34,19 @@ fn the_rotary_base_is_read_where_either_version_has_it() {
         Err("a.json: rope_parameters.rope_theta is 7.0; it must be 8, as rope_theta is".into())
     );
     let two = [("rope_parameters", r#"{ "rope_theta": 7 }"#), ("rope_scaling", r#"{ "rope_theta": 8 }"#)];
+    let instead = "as transformers takes rope_scaling in its place";
     assert_eq!(
         rope(&two),
-        Err("a.json: rope_scaling.rope_theta is 8.0; it must be 7, as rope_parameters.rope_theta is".into())
+        Err(format!("a.json: rope_parameters.rope_theta is 7.0; it must be 8, {instead}"))
     );
+    let says_nothing_of_a_base = [two[0], ("rope_scaling", r#"{ "rope_type": "default" }"#)];
+    assert_eq!(
+        rope(&says_nothing_of_a_base),
+        Err(format!("a.json: rope_parameters.rope_theta is 7.0; it must be 10000, {instead}"))
+    );
+    let at_the_top = [&says_nothing_of_a_base[..], &[("rope_theta", "7")]].concat();
+    assert_eq!(rope(&at_the_top), Ok(7.0.into()));
+    assert_eq!(rope(&[two[0], ("rope_scaling", "{}")]), Ok(7.0.into()), "an empty object is none");
 }
 
 /// Kills: a scaling read from one place only, its numbers exchanged.
@@ -112,7 +122,10 @@ fn other_frequencies_are_refused() {
     for key in ["rope_parameters", "rope_scaling"] {
         assert_eq!(why(key, "3"), format!("a.json: {key} is 3; it must be an object in braces"));
     }
-    let two = [("rope_parameters", "{}"), ("rope_scaling", r#"{ "type": "linear", "factor": 2 }"#)];
+    let two = [
+        ("rope_parameters", r#"{ "rope_type": "default" }"#),
+        ("rope_scaling", r#"{ "type": "linear", "factor": 2 }"#),
+    ];
     assert_eq!(
         rope(&two),
         Err("a.json: rope_scaling is {\"factor\":2,\"type\":\"linear\"}; it must be as rope_parameters is, or left out"

@@ -90,19 +90,19 @@ fn an_index_and_files_that_contradict_each_other_are_refused() {
     for (index, wanted) in [
         (
             map(&all.replace("1.", "3.")),
-            r#"tensor "a" is said to be in 3.safetensors, but there is no such file"#,
+            r#"tensor "a" is said to be in "3.safetensors", but there is no such file"#,
         ),
         (
             map(&all.replace("c\":\"2", "c\":\"1")),
-            r#"tensor "c" is said to be in 1.safetensors, which has no such tensor"#,
+            r#"tensor "c" is said to be in "1.safetensors", which has no such tensor"#,
         ),
         (
             map(&format!("{all},\"d\":\"1.safetensors\"")),
-            r#"tensor "d" is said to be in 1.safetensors, which has no such tensor"#,
+            r#"tensor "d" is said to be in "1.safetensors", which has no such tensor"#,
         ),
         (
             map(r#""a":"1.safetensors","b":"2.safetensors""#),
-            r#"tensor "c" is in 2.safetensors, but not in the index"#,
+            r#"tensor "c" is in "2.safetensors", but not in the index"#,
         ),
         (map(&format!("{all},\"\\u0061\":\"1.safetensors\"")), r#"tensor "a" comes twice, wanted once"#),
     ] {
@@ -116,11 +116,13 @@ fn an_index_and_files_that_contradict_each_other_are_refused() {
             format!("tensor \"a\" is said to be in {seen:?}, wanted the name of a file in the same folder");
         assert_eq!(why(&folder(&map(&format!("\"a\":\"{file}\"")))), format!("DIR/{INDEX}: {wanted}"));
     }
+    let endless = why(&folder(&map(&format!("\"a\":\"{}\"", "x".repeat(5000)))));
+    assert!(endless.contains("xxx\"…, wanted the name of a file in the same folder") && endless.len() < 300);
     let twice = folder(MAP);
     write(&twice, "1.safetensors", &[("a", 1.0), ("b", 2.0)]);
     assert_eq!(
         why(&twice),
-        format!("DIR/{INDEX}: tensor \"b\" is in 1.safetensors and in 2.safetensors, wanted once")
+        format!("DIR/{INDEX}: tensor \"b\" is in \"1.safetensors\" and in \"2.safetensors\", wanted once")
     );
     fs::write(twice.path().join("1.safetensors"), "short").unwrap();
     assert!(why(&twice).starts_with("DIR/1.safetensors: the file has 5 bytes, wanted at least 8"));

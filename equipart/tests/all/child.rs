@@ -1,0 +1,60 @@
+//! Children of tests: whoever has not ended within a minute is killed and named, so no test waits for ever.
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc::{Sender, channel};
+use std::thread::{JoinHandle, spawn};
+use std::time::Duration;
+
+const LIMIT: Duration = Duration::from_mins(1);
+
+/// What the binary prints, given these arguments and nothing to read.
+pub(crate) fn equipart(args: &[&str]) -> Output {
+    output(binary().args(args))
+}
+
+/// The binary.
+pub(crate) fn binary() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_equipart"))
+}
+
+/// What a command prints, given nothing to read.
+pub(crate) fn output(command: &mut Command) -> Output {
+    Watched::start(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped())).output()
+}
+
+/// A child that is killed when its time is over, or when its test fails.
+pub(crate) struct Watched {
+    pub(crate) process: Child,
+    ended: Sender<()>, // dropped without a word, the child is killed
+    watch: JoinHandle<bool>,
+    what: String,
+}
+
+impl Watched {
+    pub(crate) fn start(command: &mut Command) -> Self {
+        Self::within(LIMIT, command)
+    }
+    /// The same with another limit.
+    pub(crate) fn within(limit: Duration, command: &mut Command) -> Self {
+        let process = command.spawn().unwrap_or_else(|why| panic!("{command:?}: {why}"));
+        let ((ended, told), id) = (channel::<()>(), process.id().to_string());
+        let watch = spawn(move || {
+            let is_late = told.recv_timeout(limit).is_err();
+            if is_late {
+                let _ = Command::new("kill").args(["-KILL", &id]).status(); // which no child can ignore
+            }
+            is_late
+        });
+        Self { process, ended, watch, what: format!("{command:?} did not end within {limit:?}") }
+    }
+    /// What it prints until it ends; both outputs are read side by side.
+    ///
+    /// # Panics
+    /// If it has to be killed.
+    pub(crate) fn output(self) -> Output {
+        let Self { process, ended, watch, what } = self;
+        let output = process.wait_with_output().unwrap();
+        let _ = ended.send(()); // nobody listens any more if it was killed
+        assert!(!watch.join().unwrap(), "{what}; it said: {}", String::from_utf8_lossy(&output.stderr));
+        output
+    }
+}

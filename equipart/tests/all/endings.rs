@@ -1,0 +1,128 @@
+//! Runs that end before their time: killed, without a reader, on a full disk. What they leave is whole, and goes on.
+use crate::child::{Watched, binary, equipart, output};
+use std::io::{BufRead, BufReader};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+fn path(dir: &tempfile::TempDir, name: &str) -> String {
+    dir.path().join(name).display().to_string()
+}
+
+/// A model small enough to be trained in no time, and a text.
+fn small() -> (tempfile::TempDir, String, String) {
+    let dir = tempfile::tempdir().unwrap();
+    let config = r#"{"model_type":"llama","hidden_size":16,"intermediate_size":24,"num_hidden_layers":1,
+        "num_attention_heads":4,"vocab_size":256,"max_position_embeddings":48}"#;
+    std::fs::write(dir.path().join("config.json"), config).unwrap();
+    std::fs::write(dir.path().join("text"), "all work and no play makes a dull text. ".repeat(40)).unwrap();
+    let (config, text) = (path(&dir, "config.json"), path(&dir, "text"));
+    (dir, config, text)
+}
+
+/// Kills: a test that waits for ever for a child which nothing but a kill ends, and does not say for which.
+#[test]
+fn a_child_that_does_not_end_is_killed_and_named() {
+    let mut command = Command::new("sh");
+    command.args(["-c", "trap '' INT TERM; echo so far >&2; exec cat"]); // which reads until its input ends
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = Watched::within(Duration::from_millis(100), &mut command);
+    let _open = child.process.stdin.take();
+    let told = catch_unwind(AssertUnwindSafe(|| child.output())).unwrap_err();
+    let told = told.downcast_ref::<String>().unwrap();
+    assert!(told.contains(r#""sh" "-c""#) && told.contains("did not end within 100ms"), "{told}");
+}
+
+/// A run that is killed leaves the last checkpoint whole, and goes on from it.
+#[test]
+fn a_killed_run_leaves_a_whole_checkpoint() {
+    let (dir, config, text) = small();
+    let out = path(&dir, "model");
+    let args =
+        ["train", "--config", &config, "--data", &text, "--seq", "32", "--steps", "1000000", "--out", &out];
+    let args = [&args[..], &["--checkpoint-every", "1", "--json"]].concat();
+    let mut child = Watched::start(binary().args(&args).stdout(Stdio::piped()).stderr(Stdio::piped()));
+    let said = BufReader::new(child.process.stdout.take().unwrap());
+    assert_eq!(said.lines().take(20).map_while(Result::ok).count(), 20, "steps before it ended");
+    child.process.kill().unwrap(); // which, other than Ctrl-C, a run that began in the background cannot ignore
+    assert!(!child.output().status.success());
+    let args = ["train", "--data", &text, "--resume", &out, "--stop-after", "2", "--json"];
+    let steps = equipart(&args);
+    assert!(steps.status.success(), "{}", String::from_utf8_lossy(&steps.stderr));
+    let first: serde_json::Value =
+        serde_json::Deserializer::from_slice(&steps.stdout).into_iter().next().unwrap().unwrap();
+    assert!(first["step"].as_u64().unwrap() >= 20, "{first}");
+    let left = std::fs::read_dir(&out).unwrap().map(|f| f.unwrap().file_name().into_string().unwrap());
+    let optimizers = left.filter(|name| name.starts_with("optimizer-")).count();
+    assert_eq!(optimizers, 1, "older optimizer files are removed by the next checkpoint");
+}
+
+/// A reader that stops reading stops nothing: the run goes on and its model is kept.
+#[test]
+fn a_closed_pipe_ends_no_training() {
+    let (dir, config, text) = small();
+    let out = path(&dir, "model");
+    let args = [
+        "train", "--config", &config, "--data", &text, "--seq", "32", "--steps", "30", "--out", &out,
+        "--json",
+    ];
+    let mut child = Watched::start(binary().args(args).stdout(Stdio::piped()).stderr(Stdio::piped()));
+    drop((child.process.stdout.take(), child.process.stderr.take()));
+    assert!(child.output().status.success());
+    assert!(equipart(&["generate", "--model", &out, "--prompt", "a"]).status.success());
+}
+
+/// The command, where no file can have more than 10 KiB, as on a disk that is full.
+fn on_a_full_disk(args: &[&str]) -> Output {
+    let script = "trap '' XFSZ; ulimit -f 20; exec \"$0\" \"$@\"";
+    output(Command::new("sh").args(["-c", script, env!("CARGO_BIN_EXE_equipart")]).args(args))
+}
+
+fn files(dir: &str) -> Vec<(String, Vec<u8>)> {
+    let file =
+        |f: std::fs::DirEntry| (f.file_name().into_string().unwrap(), std::fs::read(f.path()).unwrap());
+    let mut all: Vec<_> = std::fs::read_dir(dir).unwrap().map(|f| file(f.unwrap())).collect();
+    all.sort();
+    all
+}
+
+/// Plain descent keeps nothing in its file, so that is written and the model's is not. Kills: an optimizer's file without
+/// its model, which is taken for a model by the next run; one beside an older model, which fills the disk; a temporary
+/// file that stays, or is named.
+#[test]
+fn a_save_that_fails_leaves_nothing_and_the_next_one_works() {
+    let (dir, config, text) = small();
+    let out = path(&dir, "model");
+    let train = ["train", "--config", &config, "--data", &text, "--seq", "32", "--steps", "3"];
+    let train = [&train[..], &["--optimizer", "sgd", "--out", &out]].concat();
+    let fails = |args: &[&str]| {
+        let output = on_a_full_disk(args);
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{error}");
+        let told = error.lines().find(|line| line.starts_with("error: ")).expect("a sentence");
+        assert!(told.ends_with("(os error 27)") && !error.contains("/.model."), "{error}");
+    };
+    fails(&train);
+    let names = |files: Vec<(String, Vec<u8>)>| files.into_iter().map(|(name, _)| name).collect::<Vec<_>>();
+    assert_eq!(names(files(&out)), ["config.json", "tokenizer.json"]);
+    assert!(equipart(&[&train[..], &["--stop-after", "2"]].concat()).status.success());
+    let before = files(&out);
+    let resume = ["train", "--data", &text, "--resume", &out];
+    fails(&resume);
+    assert!(files(&out) == before, "{:?} became {:?}", names(before), names(files(&out)));
+    assert!(equipart(&resume).status.success());
+    let all = ["config.json", "model.safetensors", "optimizer-3.safetensors", "tokenizer.json"];
+    assert_eq!(names(files(&out)), all);
+
+    let copy = path(&dir, "copy");
+    let convert = ["convert", "--model", &out, "--out", &copy];
+    fails(&convert);
+    assert!(files(&copy).is_empty());
+    std::fs::write(PathBuf::from(&out).join("vocab.json"), [b' '; 11_000]).unwrap(); // goes along, last but one
+    assert!(equipart(&[&convert[..], &["--dtype", "bf16"]].concat()).status.success());
+    std::fs::remove_dir_all(&copy).unwrap();
+    fails(&[&convert[..], &["--dtype", "bf16"]].concat());
+    assert!(files(&copy).is_empty());
+    assert!(equipart(&convert).status.success());
+}

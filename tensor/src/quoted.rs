@@ -1,0 +1,68 @@
+//! Names and words that come from files, as a message shows them: nothing in them that a terminal obeys or a reader does
+//! not see, and cut where they are long.
+
+/// Characters that are shown of a name or a value.
+const NAME: usize = 100;
+/// Characters that are shown of somebody else's sentence.
+const SENTENCE: usize = 300;
+
+/// A name or a value in quotes.
+pub fn quoted(name: &str) -> String {
+    let (begin, rest) = cut(name, NAME);
+    format!("{begin:?}{rest}")
+}
+
+/// A name or a value without quotes, where its place says that it is one.
+pub fn shown(name: &str) -> String {
+    let (begin, rest) = cut(name, NAME);
+    escaped(begin) + rest
+}
+
+/// What a library says, on one line.
+pub fn sentence(words: &str) -> String {
+    let words = words.split_whitespace().collect::<Vec<_>>().join(" ");
+    let (begin, rest) = cut(&words, SENTENCE);
+    escaped(begin) + rest
+}
+
+/// A text with its control characters, and what hides or turns other characters, written out.
+pub fn escaped(text: &str) -> String {
+    let is_unseen = |c: char| {
+        let hides = matches!(c, '\u{ad}' | '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}');
+        c.is_control() || hides || matches!(c, '\u{2060}'..='\u{206f}' | '\u{feff}')
+    };
+    let mut all = String::with_capacity(text.len());
+    for c in text.chars() {
+        if is_unseen(c) { all.extend(c.escape_default()) } else { all.push(c) }
+    }
+    all
+}
+
+/// The first characters, and what stands for the others.
+fn cut(text: &str, most: usize) -> (&str, &'static str) {
+    text.char_indices().nth(most).map_or((text, ""), |(end, _)| (&text[..end], "…"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Kills: an escape sequence, a second line or a turned order of letters in a message; a name without an end; a cut
+    /// within a character.
+    #[test]
+    fn what_is_shown_of_a_file_is_seen_short_and_on_one_line() {
+        let hostile = "a\u{1b}[31m\nb\u{9b}2J\u{202e}\u{200b}\"ü\\";
+        assert_eq!(quoted(hostile), r#""a\u{1b}[31m\nb\u{9b}2J\u{202e}\u{200b}\"ü\\""#);
+        assert_eq!(shown(hostile), r#"a\u{1b}[31m\nb\u{9b}2J\u{202e}\u{200b}"ü\"#);
+        assert_eq!(escaped(hostile), shown(hostile));
+        assert_eq!(sentence(&format!("{hostile} \n\t c")), r#"a\u{1b}[31m b\u{9b}2J\u{202e}\u{200b}"ü\ c"#);
+        let long = "é".repeat(1000);
+        assert_eq!(quoted(&long), format!("\"{}\"…", "é".repeat(NAME)));
+        assert_eq!(shown(&long), format!("{}…", "é".repeat(NAME)));
+        assert_eq!(sentence(&long), format!("{}…", "é".repeat(SENTENCE)));
+        assert_eq!(
+            (quoted("lm_head.weight"), shown(&long[..200])),
+            (r#""lm_head.weight""#.into(), "é".repeat(100))
+        );
+    }
+}
