@@ -21,7 +21,7 @@ const MOST_YIELDING: Duration = Duration::from_millis(1);
 /// How long a sleep lasts before it is announced; short in tests, so that they announce many.
 const NAP: Duration = Duration::from_micros(if cfg!(test) { 100 } else { 10_000 });
 /// In tests, a sleep of this length is looked into: a rank that nobody woke says so, and does not sleep on to its limit.
-const LONG: Duration = if cfg!(test) { Duration::from_secs(1) } else { Duration::MAX };
+const LONG: Duration = if cfg!(test) { Duration::from_millis(500) } else { Duration::MAX };
 
 /// What a rank waits for. Ranks are ranks of the world.
 pub(super) trait Wait {
