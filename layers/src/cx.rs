@@ -324,6 +324,30 @@ mod tests {
     }
 
     #[test]
+    #[should_panic(expected = "a memory for each sequence")]
+    fn another_number_of_memories_panics() {
+        let _ = Cx::<Cpu<f32>>::infer([3, 1]).with_memory(&[4]);
+    }
+
+    #[test]
+    #[should_panic(expected = "a memory without tokens")]
+    fn a_memory_without_tokens_panics() {
+        let _ = Cx::<Cpu<f32>>::infer([3, 1]).with_memory(&[4, 0]);
+    }
+
+    #[test]
+    #[should_panic(expected = "the same sequences go on")]
+    fn another_number_of_sequences_panics() {
+        Cx::<Cpu<f32>>::infer([3, 1]).advance(&[1]);
+    }
+
+    #[test]
+    #[should_panic(expected = "6 tokens in a cache of 5")]
+    fn more_tokens_than_a_cache_has_room_for_panic() {
+        Cx::<Cpu<f32>>::infer([3, 1]).with_cache(5).advance(&[3, 0]);
+    }
+
+    #[test]
     #[should_panic(expected = "kept nothing")]
     fn inference_keeps_nothing() {
         Cx::<Cpu<f32>>::infer([1]).keep(1).open();

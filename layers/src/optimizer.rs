@@ -209,8 +209,53 @@ impl<D: Kernels> Sums<D> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Builder, Draw, Placement, Random};
+    use crate::shape::{Biases, NormKind, Positions};
+    use crate::{Builder, Chunk, Draw, Placement, Random, Shape};
+    use comm::World;
     use tensor::{Cpu, F61, Key};
+
+    /// Where nothing has a gradient, decay is all that moves: w − lr·λ·w, exact for a quarter. Kills: decay of a gain or a
+    /// bias, of none of the matrices or by another factor; a share of a matrix taken for a row.
+    #[test]
+    fn decay_shrinks_matrices_and_leaves_gains_and_biases() {
+        let run = |device: Cpu<f32>, mesh: Mesh<_>, norm| {
+            let bias = Biases { qkv: true, out: true, mlp: true };
+            let heads = kernels::Heads { queries: 4, keys: 2, dim: 2 };
+            let positions = Positions::Learned(3);
+            let shape =
+                Shape { width: 4, hidden: 4, vocabulary: 5, heads, norm, bias, positions, ..Shape::LLAMA };
+            let at = Builder::new(&device, &mesh, &Random { seed: 1 });
+            let mut model = Chunk::whole(&at, &Shape { head_norm: true, ..shape })?;
+            let mut params = model.params();
+            for param in &mut params {
+                param.sync(&mesh)?;
+            }
+            let before = params.iter().map(|p| p.elements()).collect::<Vec<_>>();
+            let decay = Kind::AdamW { beta1: 0.9, beta2: 0.95, eps: 1e-8, decay: 0.5 };
+            Optimizer::new(decay, None).step(&mut params, &mesh, 0.5)?;
+            let mut decayed = Vec::new();
+            for (param, before) in params.iter().zip(before) {
+                let shrunk = before.iter().map(|&(i, w)| (i, w * 0.75)).collect::<Vec<_>>();
+                assert!(before.iter().all(|(_, w)| *w != 0.0), "{}", param.name());
+                if param.elements() == shrunk {
+                    decayed.push(param.name().to_string());
+                } else {
+                    assert_eq!(param.elements(), before, "{}", param.name());
+                }
+            }
+            Ok::<_, crate::Error>(decayed)
+        };
+        let blocks =
+            ["attention.qkv", "attention.out", "mlp.gate_up", "mlp.down"].map(|w| format!("blocks.0.{w}"));
+        let matrices =
+            [&["embedding".into(), "positions".into()][..], &blocks[..], &["head".into()]].concat();
+        for norm in [NormKind::Rms, NormKind::Layer] {
+            let world = World::threads(&[(Axis::Tp, 4)]).unwrap();
+            for decayed in world.run(|device, mesh| run(device, mesh, norm)).unwrap() {
+                assert_eq!(decayed, matrices);
+            }
+        }
+    }
 
     /// A parameter of several pieces, the last one shorter, in two steps. Kills: rows of a moment beside those of another
     /// piece, a piece left out or taken twice, also in the norm.
