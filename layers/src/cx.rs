@@ -318,6 +318,9 @@ mod tests {
         let mut other = Cx::<Cpu<f32>>::infer([3, 1]).with_memory(&[4, 2]).with_cache(5).numbered_from(7);
         other.advance(&[0, 2]);
         let key = Causal { row: 4, len: 2, position: 0, sequence: 8 };
+        let fresh = Cx::<Cpu<f32>>::infer([3, 1]).with_memory(&[4, 2]).numbered_from(7);
+        let numbers = |span: &Span| (span.query.sequence, span.key.sequence);
+        assert_eq!(fresh.memory().iter().map(numbers).collect::<Vec<_>>(), [(7, 7), (8, 8)]);
         assert_eq!(other.memory(), [Span { query: cx.tokens()[1], key }], "a memory stays where it is");
         cx.advance(&[1, 1]);
         assert_eq!((cx.tokens()[0].position, cx.tokens()[1].position, cx.rows()), (3, 3, 2));

@@ -267,6 +267,10 @@ mod tests {
         let (device, mesh) = (tensor::Cpu::<f32>::default(), comm::Mesh::alone());
         let at = Builder::new(&device, &mesh, &crate::Random { seed: 0 });
         let table = Table { vocabulary: 4, context: Some(3), rate: 0.0 }.build(&at).unwrap();
+        assert!(
+            table.forward(&Cx::infer([3]), Ids::new(&device, &[1; 3], 4).unwrap()).is_ok(),
+            "all of them"
+        );
         let ids = Ids::new(&device, &[1; 4], 4).unwrap();
         let why = table.forward(&Cx::infer([4]), ids).err().unwrap().to_string();
         let wanted = "at most 3, as many positions as the model has learned";

@@ -257,6 +257,36 @@ mod tests {
         }
     }
 
+    /// Kills: a moment taken for the other, for its turn or for a fresh one, steps counted anew.
+    #[test]
+    fn moments_that_were_gathered_are_restored() {
+        let (device, mesh) = (Cpu::<f32>::default(), Mesh::alone());
+        let at = Builder::new(&device, &mesh, &Random { seed: 1 });
+        let draw = Draw { mean: 0.0, std: 1.0 };
+        let mut param = Param::new(&at, "w", [2, 3], Placement::default(), draw).unwrap();
+        let gradient = Tensor::from_fn(&device, Category::Buffers, 2, 3, |i| 1.0 + i as f32);
+        param.accumulate(|device, to, _| device.copy(to, gradient.view()));
+        let mut optimizer = Optimizer::new(Kind::ADAMW, None);
+        optimizer.step(&mut [&mut param], &mesh, 0.5).unwrap();
+        let moments = |optimizer: &Optimizer<_>, param: &mut Param<_>| {
+            let mut all = Vec::new();
+            let each = |name: &str, [m, v]: [Option<Vec<f32>>; 2]| {
+                all.push((name.to_string(), m.unwrap(), v.unwrap()));
+                Ok::<_, crate::Error>(())
+            };
+            optimizer.gather(&[param], &mesh, each).map(|()| all).unwrap()
+        };
+        let saved = moments(&optimizer, &mut param);
+        assert!(saved.len() == 1 && saved[0].0 == "w" && saved[0].1 != saved[0].2, "{saved:?}");
+        let element = |_: &Param<_>, which: usize| {
+            let moment = [&saved[0].1, &saved[0].2][which];
+            Ok(Box::new(|[row, column]: [usize; 2]| moment[row * 3 + column]) as Element<f32>)
+        };
+        let mut other = Optimizer::new(Kind::ADAMW, None);
+        other.restore(7, &[&mut param], element).unwrap();
+        assert_eq!((other.steps(), moments(&other, &mut param)), (7, saved.clone()));
+    }
+
     /// A parameter of several pieces, the last one shorter, in two steps. Kills: rows of a moment beside those of another
     /// piece, a piece left out or taken twice, also in the norm.
     #[test]

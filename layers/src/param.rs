@@ -262,6 +262,27 @@ mod tests {
         }
     }
 
+    /// Of 12 columns, two ranks each hold 2 of the last 4, with an addend of one half: summed, these are 1. So the norm² is
+    /// 8·0.25 + 4·1 = 6, on every rank. Kills: a replica's numbers counted once for each holder, or not at all.
+    #[test]
+    fn numbers_that_several_ranks_hold_count_once_in_the_norm() {
+        let sections = vec![8.into(), Section { size: 4, pieces: Pieces::Shared(2) }];
+        let placement = Placement::default().on(Axis::Tp, Placed::Split { dim: 1, sections });
+        let run = |device: Cpu<f32>, mesh: Mesh<_>| {
+            let at = Builder::new(&device, &mesh, &Random { seed: 1 });
+            let draw = Draw { mean: 0.0, std: 1.0 };
+            for clip in [None, Some(100.0)] {
+                let mut param = Param::new(&at, "w", [1, 12], placement.clone(), draw)?;
+                param.accumulate(|device, gradient, _| device.fill(gradient, 0.5));
+                param.sync(&mesh)?;
+                let norm2 = Optimizer::new(Kind::Sgd, clip).step(&mut [&mut param], &mesh, 1.0)?;
+                assert_eq!(norm2.read().unwrap(), [6.0]);
+            }
+            Ok::<_, Error>(())
+        };
+        World::threads(&[(Axis::Tp, 4)]).unwrap().run(run).unwrap();
+    }
+
     /// Numbers of a rank's padding, each with its gradient.
     fn padding(param: &Param<Cpu<f32>>) -> Vec<[f32; 2]> {
         let (cols, value) = (param.local()[1], param.value.read().unwrap());

@@ -166,12 +166,16 @@ mod tests {
         let sequence = |n: u32| Sequence::new((0..n).collect(), (1..=n).collect());
         Batch::new([5, 12, 3].map(sequence).to_vec(), 1).unwrap()
     }
+    /// The first column of each, and the others, turned.
     fn entries(params: &[&mut Param<Float>]) -> Vec<Entry> {
-        let entry = |p: &&mut Param<Float>| {
+        let both = |p: &&mut Param<Float>| {
             let ([rows, cols], name) = (p.shape(), p.name().to_string());
-            Entry { param: name.clone(), name, rows, columns: 0..cols, orientation: Orientation::Same }
+            [(0..1, Orientation::Same), (1..cols, Orientation::Transposed)].map(|(columns, orientation)| {
+                let named = format!("{name} from {}", columns.start);
+                Entry { param: name.clone(), name: named, rows, columns, orientation }
+            })
         };
-        params.iter().map(entry).collect()
+        params.iter().flat_map(both).collect()
     }
     fn save(folder: &Path, trainer: &mut Trainer<Float>) -> Result<()> {
         let ((model, optimizer, mesh), [to, state]) = (trainer.parts(), FILES.map(|name| folder.join(name)));
@@ -239,6 +243,10 @@ mod tests {
             let folder = tempfile::tempdir().unwrap();
             let [saved, next] = trained(folder.path(), layout);
             assert_eq!((saved.0, next.0), (2, 3));
+            let notes = FILES.map(|name| File::open(&folder.path().join(name)).unwrap().metadata().clone());
+            let of = [("of", "a test"), ("optimizer", "adamw"), ("steps", "2")];
+            let of: Vec<_> = of.map(|(key, value)| (key.to_string(), value.to_string())).to_vec();
+            assert_eq!(notes.map(|notes| notes.into_iter().collect::<Vec<_>>()), [of[..1].to_vec(), of]);
             assert!(saved.1.iter().all(|(name, bits)| bits.iter().any(|b| *b != 0) && next.1[name] != *bits));
             for other in LAYOUTS {
                 let copy = tempfile::tempdir().unwrap();

@@ -189,7 +189,7 @@ mod tests {
     use comm::World;
     use kernels::Heads;
     use layers::Random;
-    use tensor::{Cpu, F61, Key, Scalar};
+    use tensor::{Cpu, F61, IGNORED, Key, Scalar};
 
     const SHAPE: Shape = Shape {
         width: 4,
@@ -243,11 +243,12 @@ mod tests {
         }
     }
 
-    /// Kills: a mean of means, data ranks not summed, an evaluation that learns.
+    /// Kills: a mean of means, or over targets that do not count, data ranks not summed, an evaluation that learns.
     #[test]
     fn evaluating_gives_the_loss_that_the_step_begins_with() {
         let _key = Key(6).enter();
-        let sequence = |n: u32| Sequence::new((0..n).collect(), (1..=n).collect());
+        let target = |i: u32| if i == 2 { IGNORED } else { i };
+        let sequence = |n: u32| Sequence::new((0..n).collect(), (1..=n).map(target).collect());
         let batch = Batch::new([5, 2, 3, 1, 4].map(sequence).to_vec(), 2).unwrap();
         for ranks in [1, 2] {
             let losses = World::threads(&[(Axis::Dp, ranks)]).unwrap().run(|device: Cpu<F61>, mesh| {

@@ -192,6 +192,24 @@ fn a_padded_vocabulary_takes_the_bytes_that_are_worked_out_by_hand() {
     }
 }
 
+/// Kills: a text judged by what training adds to its loss.
+#[test]
+fn without_a_backward_to_follow_the_loss_is_cross_entropy_alone() {
+    let (device, mesh) = (Cpu::<f64>::default(), Mesh::alone());
+    let at = Builder::new(&device, &mesh, &Random { seed: 3 });
+    let loss = |loss, cx: Cx<Cpu<f64>>| {
+        let head = Head::shard(&at, Axis::Tp, &Shape { width: D, vocabulary: V, loss, ..Shape::LLAMA })?;
+        let x = Tensor::from_fn(&device, Category::Activations, 4, D, |i| f64::sample(i as u64, 1.0));
+        let targets = Ids::targets(&device, &TARGETS, V)?;
+        let (loss, _) = head.forward(&cx.averaged_over(4), None, x.into(), targets)?;
+        Ok::<_, Error>(loss.all_reduce(mesh.group(Axis::Dp))?.read().unwrap()[0])
+    };
+    let more = Objective { smoothing: 0.1, z: 0.1 };
+    let [plain, judged] = [PLAIN.loss, more].map(|objective| loss(objective, Cx::infer([4])).unwrap());
+    assert_eq!((plain, loss(PLAIN.loss, Cx::train(0, [4], 4)).unwrap()), (judged, plain));
+    assert_ne!(loss(more, Cx::train(0, [4], 4)).unwrap(), plain);
+}
+
 /// Kills: 0/0 where no target counts.
 #[test]
 fn all_ignored_is_no_loss_and_no_gradient() {
