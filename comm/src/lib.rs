@@ -41,6 +41,8 @@ mod axis;
 mod call;
 mod collectives;
 #[cfg(test)]
+mod counting;
+#[cfg(test)]
 mod drawn;
 mod engine;
 mod error;

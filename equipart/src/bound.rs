@@ -13,7 +13,7 @@
 //! Degrees are counted by running the oracle on [`tensor::Degree`]. Between steps a fresh random number is added to
 //! every weight, so each step begins at an independent random point, of degree 1. Opaque functions are taken as
 //! random functions of their key. Keys are independent, so their bounds multiply. The formula is measured where it can
-//! be, at small primes: `tests/small_primes.rs`.
+//! be, at small primes: `tests/all/small_primes.rs`.
 //!
 //! Source: Schwartz, "Fast probabilistic algorithms for verification of polynomial identities", JACM 27(4), 1980.
 use reference::{Model, Optimizer, Sequence, Trainer, Weights};

@@ -8,11 +8,11 @@ use crate::settings::sequences;
 use crate::text::Corpus;
 use crate::{Layout, Model, Network, Result};
 use comm::{Axis, Mesh};
-use kernels::CpuScalar;
+use kernels::Kernels;
 use layers::Kind;
 use parallel::{Batch, Trainer};
 use serde::Serialize;
-use tensor::{Cpu, Key, Phase, Real};
+use tensor::{Cpu, Key, Phase, Real, Scalar};
 
 /// The sizes of the work.
 const PROMPTS: usize = 4;
@@ -300,12 +300,15 @@ fn training(work: &Work, layouts: &[Layout], watch: &dyn Fn(&str)) -> Result<Vec
     Ok(rows)
 }
 
-fn trainer<S: CpuScalar>(
+fn trainer<S: Scalar>(
     work: &Work,
     layout: &Layout,
     device: &Cpu<S>,
     mesh: &Mesh<Cpu<S>>,
-) -> parallel::Result<Trainer<Cpu<S>>> {
+) -> parallel::Result<Trainer<Cpu<S>>>
+where
+    Cpu<S>: Kernels<Elem = S>,
+{
     Trainer::new(&layout.place(device, mesh, work.model.values()), &work.model.config.shape, OPTIMIZER)
 }
 
@@ -325,7 +328,10 @@ fn fastest_step(work: &Work, layout: &Layout, batch: &Batch) -> Result<Vec<Taken
 }
 
 /// All weights after one step. Gathering takes memory of its own, so this is a run of its own.
-fn new_weights<S: CpuScalar + Real>(work: &Work, layout: &Layout, batch: &Batch) -> Result<Vec<f64>> {
+fn new_weights<S: Real>(work: &Work, layout: &Layout, batch: &Batch) -> Result<Vec<f64>>
+where
+    Cpu<S>: Kernels<Elem = S>,
+{
     let mut ranks = layout.world()?.run(|device: Cpu<S>, mesh| {
         let (mut trainer, mut weights) = (trainer(work, layout, &device, &mesh)?, Vec::new());
         trainer.step(batch, LR)?;

@@ -5,7 +5,7 @@ use crate::measure::{self, PeakBytes, Taken};
 use crate::sampling::{self, Sampling};
 use crate::{Error, Layout, Model, Network, Result};
 use comm::{Axis, Mesh};
-use kernels::CpuScalar;
+use kernels::Kernels;
 use layers::{Chunk, Cx, Record};
 use parallel::deal;
 use serde::Serialize;
@@ -218,14 +218,17 @@ struct Room<S> {
 }
 
 /// Leaves in `room` the next token's logits of every sequence that was fed, one row each, in f32.
-fn next_logits<'a, S: CpuScalar + Real>(
+fn next_logits<'a, S: Real>(
     chunk: &mut Chunk<Cpu<S>>,
     cx: &Cx<Cpu<S>>,
     device: &Cpu<S>,
     ids: impl Iterator<Item = &'a u32> + Clone,
     model: &Model,
     room: &mut Room<S>,
-) -> Result<()> {
+) -> Result<()>
+where
+    Cpu<S>: Kernels<Elem = S>,
+{
     let ids = Ids::new(device, ids, model.config.shape.vocabulary)?;
     assert!(chunk.logits(cx, ids, false)?.read_into(&mut room.values), "the host has values");
     room.logits.clear();
@@ -237,11 +240,10 @@ fn next_logits<'a, S: CpuScalar + Real>(
 ///
 /// # Errors
 /// If the layout does not fit the model, or a rank fails.
-pub fn all_logits<S: CpuScalar + Real>(
-    model: &Model,
-    layout: &Layout,
-    sequences: &[Vec<u32>],
-) -> Result<Vec<f64>> {
+pub fn all_logits<S: Real>(model: &Model, layout: &Layout, sequences: &[Vec<u32>]) -> Result<Vec<f64>>
+where
+    Cpu<S>: Kernels<Elem = S>,
+{
     layout.fits(&model.config.shape)?;
     let lengths: Vec<_> = sequences.iter().map(Vec::len).collect();
     let ranks = layout.world()?.run(|device: Cpu<S>, mesh| {

@@ -5,7 +5,7 @@
 //! whole checkpoint.
 use crate::settings::Settings;
 use crate::{Config, Error, Model, Result, names, tokenizer};
-use kernels::CpuScalar;
+use kernels::Kernels;
 use parallel::Trainer;
 use std::collections::BTreeMap;
 use std::fs;
@@ -110,12 +110,15 @@ pub(crate) fn write_config(dir: &Path, config: &str) -> Result<()> {
 ///
 /// # Errors
 /// If a file cannot be written: then the checkpoint before is still whole.
-pub fn save<S: CpuScalar + Real>(
+pub fn save<S: Real>(
     dir: &Path,
     settings: &Settings,
     config: &Config,
     trainer: &mut Trainer<Cpu<S>>,
-) -> Result<()> {
+) -> Result<()>
+where
+    Cpu<S>: Kernels<Elem = S>,
+{
     let entries = names::entries(&config.shape);
     let (model, optimizer, mesh) = trainer.parts();
     let (params, step) = (model.params(), optimizer.steps());
@@ -188,7 +191,10 @@ impl State {
     ///
     /// # Errors
     /// If the file holds another optimizer's state.
-    pub fn restore<S: CpuScalar + Real>(&self, trainer: &mut Trainer<Cpu<S>>) -> Result<()> {
+    pub fn restore<S: Real>(&self, trainer: &mut Trainer<Cpu<S>>) -> Result<()>
+    where
+        Cpu<S>: Kernels<Elem = S>,
+    {
         let (model, optimizer, _) = trainer.parts();
         let origin = self.path.display().to_string();
         Ok(parallel::restore_optimizer(&origin, &self.optimizer, optimizer, &model.params())?)

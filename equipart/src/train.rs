@@ -6,7 +6,7 @@ use crate::state::{self, State};
 use crate::text::{self, Corpus};
 use crate::{Error, Layout, Model, Network, Result, dump, measure, names, profile};
 use comm::{Axis, Mesh};
-use kernels::CpuScalar;
+use kernels::Kernels;
 use layers::build::Element;
 use layers::{Draw, Values};
 use parallel::{Batch, Sequence, Trainer};
@@ -138,10 +138,10 @@ impl Run<'_> {
     ///
     /// # Errors
     /// As [`train`](Self::train), and if checkpoints, which are f32, are asked of another number.
-    pub fn train_in<S: CpuScalar + Real + Number>(
-        &self,
-        watch: &(dyn Fn(&StepLine) + Sync),
-    ) -> Result<Finished> {
+    pub fn train_in<S: Real + Number>(&self, watch: &(dyn Fn(&StepLine) + Sync)) -> Result<Finished>
+    where
+        Cpu<S>: Kernels<Elem = S>,
+    {
         self.check()?;
         if (self.out.is_some() || self.resume.is_some()) && S::NAME != f32::NAME {
             return Err(Error::new(format!("a run in {} {NO_CHECKPOINTS}", S::NAME)));
@@ -169,14 +169,17 @@ impl Run<'_> {
         }
         Ok(finished)
     }
-    fn on_rank<S: CpuScalar + Real>(
+    fn on_rank<S: Real>(
         &self,
         device: &Cpu<S>,
         mesh: &Mesh<Cpu<S>>,
         trainer: &mut Trainer<Cpu<S>>,
         peaks: &Mutex<Vec<usize>>,
         watch: &(dyn Fn(&StepLine) + Sync),
-    ) -> Result<(Finished, Option<Seen<S>>)> {
+    ) -> Result<(Finished, Option<Seen<S>>)>
+    where
+        Cpu<S>: Kernels<Elem = S>,
+    {
         let mut seen = None;
         let (schedule, done) = (self.settings.schedule(), self.resume.as_ref().map_or(0, State::steps));
         let until = self.stop_after.map_or(self.settings.steps, |n| self.settings.steps.min(done + n));
@@ -234,7 +237,7 @@ impl<S: Scalar> Values<S> for InF32<'_> {
 }
 
 /// Peak bytes so far, of each rank.
-fn all_peaks<S: CpuScalar>(
+fn all_peaks<S: Scalar>(
     device: &Cpu<S>,
     mesh: &Mesh<Cpu<S>>,
     peaks: &Mutex<Vec<usize>>,
@@ -251,12 +254,15 @@ fn all_peaks<S: CpuScalar>(
 ///
 /// # Errors
 /// If ranks do not meet, or the loss is no finite number.
-pub fn held_out<S: CpuScalar + Real>(
+pub fn held_out<S: Real>(
     trainer: &mut Trainer<Cpu<S>>,
     corpus: &Corpus,
     seq: usize,
     mesh: &Mesh<Cpu<S>>,
-) -> Result<Option<f64>> {
+) -> Result<Option<f64>>
+where
+    Cpu<S>: Kernels<Elem = S>,
+{
     let (windows, data) = (sequences(text::windows(&corpus.held_out, seq)), mesh.group(Axis::Dp).size());
     if windows.len() < data {
         return Ok(None);

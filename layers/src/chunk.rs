@@ -294,3 +294,6 @@ impl<D: Kernels> Chunk<D> {
         Ok(dx)
     }
 }
+
+#[cfg(test)]
+mod tests;

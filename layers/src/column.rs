@@ -157,7 +157,7 @@ mod tests {
     /// or excused; a survivor that is not named.
     #[test]
     fn what_is_not_compared_goes_wrong_unseen() {
-        let tally = |compared| crate::proof::mutants::tally((&Column { bias: false }, false), compared);
+        let tally = |compared| crate::proof::blind(&Column { bias: false }, compared);
         let (all, blind) = (tally(|_| true), tally(|name| !name.ends_with("dX")));
         assert_eq!((all.survivors().len(), blind.killed()), (0, 0));
         assert_eq!(blind.survivors().len(), all.killed());

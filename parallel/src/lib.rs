@@ -11,6 +11,8 @@
 mod batch;
 mod checkpoint;
 mod classify;
+#[cfg(test)]
+mod steady;
 mod stored;
 mod trainer;
 

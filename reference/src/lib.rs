@@ -27,7 +27,7 @@
 //! | `classifier.rs` | affine layers with `ReLU` between them |
 //! | `update.rs`, `train.rs` | clipping, SGD and `AdamW`; one training step over microbatches |
 //! | `proof.rs` | (tests) random directions, models of every kind, the judgement that a backward is a derivative |
-//! | `tests/llama.rs`, `tests/families.rs` | the same training by Hugging Face and `PyTorch`, step by step |
+//! | `tests/all/` | the same training by Hugging Face and `PyTorch`, step by step |
 //!
 //! A slice whose length does not fit its shape is a bug of the caller and panics.
 mod activation;

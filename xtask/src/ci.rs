@@ -6,13 +6,36 @@ use std::path::Path;
 use std::process::{Command, ExitCode, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::readme;
+use crate::{readme, times};
 
 /// One command of the run. All but the tests are quiet, so that the tests' last lines stay in sight.
 struct Step {
     environment: Option<(&'static str, &'static str)>,
     command: Vec<String>,
 }
+
+/// What a step took.
+struct Took {
+    time: Duration,
+    cpu: Option<f64>,
+}
+
+impl Took {
+    fn since(start: Instant, cpu: Option<f64>) -> Self {
+        let cpu = times::children().zip(cpu).map(|(now, before)| now - before);
+        Self { time: start.elapsed(), cpu }
+    }
+}
+
+impl std::fmt::Display for Took {
+    fn fmt(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let cpu = self.cpu.map_or_else(String::new, |cpu| format!(" ({cpu:.1} s of CPU)"));
+        write!(to, "{}{cpu}", seconds(self.time))
+    }
+}
+
+/// The step that is no command.
+const EDITED_LAYER: &str = "one edited layer";
 
 /// Runs every step from the repository's root.
 pub(crate) fn run() -> ExitCode {
@@ -29,9 +52,9 @@ pub(crate) fn run() -> ExitCode {
     for (at, step) in steps.iter().enumerate() {
         let place = format!("[{}/{}]", at + 1, steps.len());
         println!("{place} {step}");
-        let start = Instant::now();
+        let (start, cpu) = (Instant::now(), times::children());
         match step.status(root) {
-            Ok(status) if status.success() => done.push(start.elapsed()),
+            Ok(status) if status.success() => done.push(Took::since(start, cpu)),
             Ok(status) => {
                 eprintln!("{place} failed after {}, {status}: {step}", seconds(start.elapsed()));
                 return code(status);
@@ -41,14 +64,14 @@ pub(crate) fn run() -> ExitCode {
                 return ExitCode::FAILURE;
             }
         }
-        println!("{place} passed in {}\n", seconds(start.elapsed()));
+        println!("{place} passed in {}\n", done[at]);
     }
-    println!("ci passed in {}:", seconds(done.iter().sum()));
-    for (step, time) in steps.iter().zip(done) {
-        println!("{:>10}  {step}", seconds(time));
+    println!("ci passed in {}:", seconds(done.iter().map(|took| took.time).sum()));
+    for (step, took) in steps.iter().zip(done) {
+        println!("{:>28}  {step}", took.to_string());
     }
     if !has_mdbook {
-        println!("{:>10}  mdbook build docs: mdbook is not installed (`cargo install mdbook`)", "skipped");
+        println!("{:>28}  mdbook build docs: mdbook is not installed (`cargo install mdbook`)", "skipped");
     }
     ExitCode::SUCCESS
 }
@@ -56,8 +79,12 @@ pub(crate) fn run() -> ExitCode {
 fn steps(root: &Path, with_book: bool) -> Result<Vec<Step>, String> {
     let readme = fs::read_to_string(root.join("README.md"))
         .map_err(|why| format!("README.md cannot be read ({why})"))?;
+    let tests = readme::test_command(&readme)?;
+    let build = tests.iter().cloned().chain(["--no-run".into()]).collect();
     let mut steps = vec![
-        Step { environment: None, command: readme::test_command(&readme)? },
+        Step { environment: None, command: build },
+        Step { environment: None, command: tests },
+        Step::new(EDITED_LAYER),
         Step::new("cargo run --quiet --package xtask -- mutants"), // built by then; for its table
         Step {
             environment: Some(("RUSTFLAGS", "--cfg loom")),
@@ -102,6 +129,9 @@ impl Step {
     }
 
     fn status(&self, root: &Path) -> std::io::Result<ExitStatus> {
+        if self.command.join(" ") == EDITED_LAYER {
+            return times::edited_layer(root);
+        }
         let program = match &*self.command[0] {
             "cargo" => env::var_os("CARGO").unwrap_or_else(|| "cargo".into()),
             other => other.into(),

@@ -5,6 +5,7 @@ mod ci;
 mod museum;
 mod mutants;
 mod readme;
+mod times;
 
 use std::env;
 use std::process::ExitCode;
@@ -15,7 +16,7 @@ The project's own tasks.
 Usage: cargo xtask <task>
 
 Tasks:
-  ci                 the README's test command, then the table of mutants, models of how ranks meet, formatting,
+  ci                 the README's test command (built first, then run), what an edited layer costs, the table of mutants, models of how ranks meet, formatting,
                      lints, API documentation, the museum and the book; stops at the first step that fails,
                      with that step's exit code
   mutants            the proofs with one call between ranks gone wrong, of every layer and of drawn layouts: a

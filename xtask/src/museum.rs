@@ -22,9 +22,7 @@ use std::time::{Duration, Instant};
 /// How long a proof may take; each needs seconds.
 const LIMIT: Duration = Duration::from_mins(2);
 /// Where exhibits lie: patches, and code that does not compile.
-const FOLDERS: [(&str, &str); 2] = [("museum", "patch"), ("layers/tests/uncompilable", "rs")];
-/// The crate and the tests that see that code does not compile.
-const UNCOMPILABLE: [&str; 2] = ["layers", "uncompilable"];
+const FOLDER: &str = "museum";
 
 /// Runs the museum, or one exhibit of it.
 pub(crate) fn run(only: Option<usize>) -> ExitCode {
@@ -53,14 +51,15 @@ fn tour(only: Option<usize>) -> Result<ExitCode, String> {
         return Err(format!("exhibit {} is not there: they are 1 to {}", only.unwrap_or(1), labels.len()));
     }
     let patches: Vec<PathBuf> =
-        labels.iter().filter(|l| l.killer != Killer::Compiler).map(|l| root.join(&l.path)).collect();
+        labels.iter().filter(|l| !by_compiler(l)).map(|l| root.join(&l.path)).collect();
     let target = target(root)?;
-    let tree = scratch::make(root, &target.join("museum"), &patches)?;
+    let code = labels.iter().filter(|l| by_compiler(l)).map(|l| (build::example(l), l.path.as_ref()));
+    let tree = scratch::make(root, &target.join("museum"), &patches, &code.collect::<Vec<_>>())?;
     let scratch = Scratch { tree, target };
     let killers = || shown.iter().map(|label| &label.killer);
     let built = build::build(&scratch, killers())?;
     eprintln!("{} patches apply, alone and together; built after {}", patches.len(), seconds(start));
-    let jobs: BTreeSet<&Killer> = killers().filter(|killer| **killer != Killer::Compiler).collect();
+    let jobs: BTreeSet<&Killer> = shown.iter().filter(|l| !by_compiler(l)).map(|l| &l.killer).collect();
     let jobs: Vec<&Killer> = jobs.into_iter().collect();
     for (killer, verdict) in jobs.iter().zip(each(&jobs, |killer| judge(&scratch, &built, killer, None))) {
         let why = match verdict? {
@@ -71,25 +70,29 @@ fn tour(only: Option<usize>) -> Result<ExitCode, String> {
         return Err(format!("without any exhibit, {killer} {why}"));
     }
     let rounding = compare(&scratch, &built, None)?.ok_or("without any exhibit, no losses are compared")?;
-    let uncompilable = uncompilable(root, &shown)?;
-    let seen = each(&shown, |label| see(&scratch, &built, label, &rounding, &uncompilable));
+    let code = || shown.iter().copied().filter(|label| by_compiler(label));
+    let refusals = build::refusals(&scratch, code())?;
+    let seen = each(&shown, |label| see(&scratch, &built, label, &rounding, &refusals));
     let seen: Vec<Seen> = seen.into_iter().collect::<Result<_, _>>()?;
     Ok(report(&seen, start))
+}
+
+/// Whether an exhibit is code that the compiler refuses.
+fn by_compiler(label: &Label) -> bool {
+    matches!(label.killer, Killer::Compiler { .. })
 }
 
 /// Every exhibit, by number.
 fn labels(root: &Path) -> Result<Vec<Label>, String> {
     let mut labels = Vec::new();
-    for (folder, extension) in FOLDERS {
-        let entries =
-            fs::read_dir(root.join(folder)).map_err(|why| format!("{folder} cannot be listed ({why})"))?;
-        for path in entries.filter_map(|entry| Some(entry.ok()?.path())) {
-            if path.extension().is_some_and(|own| own == extension) {
-                let text = fs::read_to_string(&path)
-                    .map_err(|why| format!("{} cannot be read ({why})", path.display()))?;
-                let name = path.file_name().unwrap_or_default().to_string_lossy();
-                labels.push(Label::read(&format!("{folder}/{name}"), &text)?);
-            }
+    let entries =
+        fs::read_dir(root.join(FOLDER)).map_err(|why| format!("{FOLDER} cannot be listed ({why})"))?;
+    for path in entries.filter_map(|entry| Some(entry.ok()?.path())) {
+        if path.extension().is_some_and(|own| own == "patch" || own == "rs") {
+            let text = fs::read_to_string(&path)
+                .map_err(|why| format!("{} cannot be read ({why})", path.display()))?;
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            labels.push(Label::read(&format!("{FOLDER}/{name}"), &text)?);
         }
     }
     labels.sort_by_key(|label| label.number);
@@ -173,42 +176,20 @@ fn see<'a>(
     built: &Built,
     label: &'a Label,
     rounding: &Loss,
-    uncompilable: &BTreeSet<String>,
+    refusals: &BTreeMap<String, String>,
 ) -> Result<Seen<'a>, String> {
-    if label.killer == Killer::Compiler {
-        let killed = uncompilable.contains(&label.path);
-        let verdict = if killed { Verdict::Killed } else { Verdict::Passed };
+    if let Killer::Compiler { says } = &label.killer {
+        let verdict = match refusals.get(&build::example(label)) {
+            None => Verdict::Passed,
+            Some(refusal) if refusal.contains(says) => Verdict::Killed,
+            Some(refusal) => Verdict::Broken(format!("the compiler says otherwise:\n{refusal}")),
+        };
         return Ok(Seen { label, verdict, loss: label.loss.clone() });
     }
     let verdict = judge(scratch, built, &label.killer, Some(label.number))?;
     let loss = compare(scratch, built, Some(label.number))?;
     let loss = loss.map_or_else(|| "no loss: the run fails".into(), |loss| loss.beside(rounding));
     Ok(Seen { label, verdict, loss })
-}
-
-/// The exhibits that do not compile, as `trybuild` says; none is asked for, none is built.
-fn uncompilable(root: &Path, shown: &[&Label]) -> Result<BTreeSet<String>, String> {
-    if shown.iter().all(|label| label.killer != Killer::Compiler) {
-        return Ok(BTreeSet::new());
-    }
-    // Not in the copy: what lies below the target folder has its paths in the compiler's messages.
-    let [krate, tests] = UNCOMPILABLE;
-    let mut command = cargo(root);
-    command.args(["test", "--quiet", "--locked", "--test", tests, "--", "--nocapture"]);
-    let ended = run::run(command, 3 * LIMIT)?;
-    let ok = |line: &str| {
-        let line = plain(line);
-        let path = line.strip_prefix("test ")?.strip_suffix(" ... ok")?;
-        Some(format!("{krate}/{}", path.split(' ').next()?))
-    };
-    Ok(ended.said.lines().filter_map(ok).collect())
-}
-
-/// A line without its colours.
-fn plain(line: &str) -> String {
-    let mut parts = line.split("\u{1b}[");
-    let first = parts.next().unwrap_or_default().to_owned();
-    parts.fold(first, |text, part| text + part.split_once('m').map_or(part, |(_, after)| after))
 }
 
 /// The table, the survivors, and the line that counts.
@@ -232,7 +213,7 @@ fn report(seen: &[Seen], start: Instant) -> ExitCode {
         code = ExitCode::FAILURE;
     }
     let killed = |compiler: bool| {
-        let of = seen.iter().filter(|seen| (seen.label.killer == Killer::Compiler) == compiler);
+        let of = seen.iter().filter(|seen| by_compiler(seen.label) == compiler);
         let (all, killed): (Vec<_>, Vec<_>) =
             of.map(|seen| (1, usize::from(seen.verdict == Verdict::Killed))).unzip();
         (killed.iter().sum::<usize>(), all.len())

@@ -8,8 +8,10 @@ use std::process::{Command, ExitCode};
 
 /// The tests that try mutants. `tensor` is among them because its tests ask other crates for features: so all is built as
 /// the README's test command builds it, and not a second time.
-const TESTS: &str =
-    "test --quiet --package tensor --package layers --package equipart --lib --test mutants -- --nocapture";
+const TESTS: [&str; 2] = [
+    "test --quiet --package tensor --package layers --lib -- --nocapture",
+    "test --quiet --package tensor --package layers --package equipart --test all mutants:: -- --nocapture",
+];
 /// Where a line of theirs begins.
 const MARK: &str = "mutants | ";
 /// How the ends begin of those that were noticed: by what differed, or by an error.
@@ -20,30 +22,33 @@ const SURVIVED: &str = "survived";
 /// Runs them from the repository's root; fails if they do, or a mutant survived.
 pub(crate) fn run() -> ExitCode {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the workspace");
-    println!("cargo {TESTS}");
-    let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    command.args(TESTS.split(' ')).current_dir(root);
-    // Of a mutant that makes a rank panic, the backtrace is of no interest.
-    let output = match command.env("RUST_BACKTRACE", "0").output() {
-        Ok(output) => output,
-        Err(why) => {
-            eprintln!("mutants cannot start `cargo {TESTS}`: {why}.");
+    let mut table = Table::default();
+    for tests in TESTS {
+        println!("cargo {tests}");
+        let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        command.args(tests.split(' ')).current_dir(root);
+        // Of a mutant that makes a rank panic, the backtrace is of no interest.
+        let output = match command.env("RUST_BACKTRACE", "0").output() {
+            Ok(output) => output,
+            Err(why) => {
+                eprintln!("mutants cannot start `cargo {tests}`: {why}.");
+                return ExitCode::FAILURE;
+            }
+        };
+        let text = String::from_utf8_lossy(&output.stdout);
+        if let Err(line) = table.read(&text) {
+            eprintln!(
+                "mutants cannot read what the tests printed: {line} is not {MARK}subject | mutation | end | number."
+            );
             return ExitCode::FAILURE;
         }
-    };
-    let (text, mut table) = (String::from_utf8_lossy(&output.stdout), Table::default());
-    let errors = String::from_utf8_lossy(&output.stderr); // panics that tests expect, too
-    if let Err(line) = table.read(&text) {
-        eprintln!(
-            "mutants cannot read what the tests printed: {line} is not {MARK}subject | mutation | end | number."
-        );
-        return ExitCode::FAILURE;
+        if !output.status.success() {
+            let errors = String::from_utf8_lossy(&output.stderr); // panics that tests expect, too
+            eprintln!("{errors}{text}\nmutants: the tests failed, {}.", output.status);
+            return ExitCode::FAILURE;
+        }
     }
     println!("{table}{}", table.verdict());
-    if !output.status.success() {
-        eprintln!("{errors}{text}\nmutants: the tests failed, {}.", output.status);
-        return ExitCode::FAILURE;
-    }
     if table.whole() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 

@@ -63,13 +63,19 @@ mod tests {
 
     const ALL: [Activation; 3] = [Activation::Gelu, Activation::GeluTanh, Activation::Relu];
 
-    fn forward<S: CpuScalar>(x: &Matrix<S>, f: Activation) -> Matrix<S> {
+    fn forward<S: CpuScalar>(x: &Matrix<S>, f: Activation) -> Matrix<S>
+    where
+        Cpu<S>: Kernels<Elem = S>,
+    {
         let mut h = filled(x.rows(), x.cols(), S::ZERO);
         Cpu::<S>::default().activate(h.view_mut(), x.view(), f);
         h
     }
 
-    fn backward<S: CpuScalar>(x: &Matrix<S>, dh: &Matrix<S>, f: Activation) -> Matrix<S> {
+    fn backward<S: CpuScalar>(x: &Matrix<S>, dh: &Matrix<S>, f: Activation) -> Matrix<S>
+    where
+        Cpu<S>: Kernels<Elem = S>,
+    {
         let mut dx = filled(x.rows(), x.cols(), S::ZERO);
         Cpu::<S>::default().activate_backward(dx.view_mut(), x.view(), dh.view(), f);
         dx

@@ -34,14 +34,20 @@ impl Case {
         [(1, q, queries), (2, k, keys), (3, k, keys), (4, q, queries)]
             .map(|(seed, rows, heads)| draw(seed, rows, heads * dim))
     }
-    fn scratch<S: CpuScalar>(&self) -> Matrix<S> {
+    fn scratch<S: CpuScalar>(&self) -> Matrix<S>
+    where
+        Cpu<S>: Kernels<Elem = S>,
+    {
         let keys = self.spans().map(|s| s.key.len).max().unwrap_or(0);
         filled(1, Cpu::<S>::attention_scratch(self.attend.heads, keys), S::NEG_INF)
     }
 }
 
 /// The output and the log-sum-exp.
-fn forward<S: CpuScalar>(case: &Case, [q, k, v, _]: &[Matrix<S>; 4]) -> [Matrix<S>; 2] {
+fn forward<S: CpuScalar>(case: &Case, [q, k, v, _]: &[Matrix<S>; 4]) -> [Matrix<S>; 2]
+where
+    Cpu<S>: Kernels<Elem = S>,
+{
     let (cpu, Case { attend, calls }) = (Cpu::<S>::default(), case);
     let [rows, heads] = [q.rows(), attend.heads.queries];
     let (mut out, mut max) = (filled(rows, q.cols(), S::NEG_INF), filled(rows, heads, S::NEG_INF));
@@ -57,7 +63,10 @@ fn forward<S: CpuScalar>(case: &Case, [q, k, v, _]: &[Matrix<S>; 4]) -> [Matrix<
 }
 
 /// What is added to the gradients of q, k and v.
-fn backward<S: CpuScalar>(case: &Case, inputs: &[Matrix<S>; 4]) -> [Matrix<S>; 3] {
+fn backward<S: CpuScalar>(case: &Case, inputs: &[Matrix<S>; 4]) -> [Matrix<S>; 3]
+where
+    Cpu<S>: Kernels<Elem = S>,
+{
     let (cpu, Case { attend, calls }, [q, k, v, d_o]) = (Cpu::<S>::default(), case, inputs);
     let [out, lse] = forward(case, inputs);
     let mut delta = filled(q.rows(), attend.heads.queries, S::NEG_INF);
@@ -263,7 +272,10 @@ fn attention_backward_in_floats_equals_the_derivative() {
 /// The field cannot see a stabiliser that is missing or that only looks at a tile: e^200 overflows f32.
 #[test]
 fn scores_of_two_hundred_do_not_overflow() {
-    fn run<S: CpuScalar>(sight: Sight) -> [Matrix<S>; 5] {
+    fn run<S: CpuScalar>(sight: Sight) -> [Matrix<S>; 5]
+    where
+        Cpu<S>: Kernels<Elem = S>,
+    {
         let (text, heads) = (tokens(0, 300, 0, 0), Heads { queries: 1, keys: 1, dim: 4 });
         let calls = vec![vec![Span { query: text, key: text }]];
         let case = Case { attend: Attend { heads, first: 0, sight, dropout: None }, calls };

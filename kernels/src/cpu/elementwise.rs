@@ -158,7 +158,10 @@ mod tests {
     /// In rows that are pieces, rests, and both. Kills: gate for up, in either, a term of the product rule.
     #[test]
     fn swiglu_backward_equals_the_derivative_exactly() {
-        fn forward<S: CpuScalar>([gate, up]: [&Matrix<S>; 2]) -> Matrix<S> {
+        fn forward<S: CpuScalar>([gate, up]: [&Matrix<S>; 2]) -> Matrix<S>
+        where
+            Cpu<S>: Kernels<Elem = S>,
+        {
             let mut h = filled(gate.rows(), gate.cols(), S::ZERO);
             Cpu::default().swiglu(h.view_mut(), gate.view(), up.view());
             h

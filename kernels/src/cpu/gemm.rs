@@ -4,6 +4,7 @@ use super::simd::dot;
 #[cfg(target_arch = "x86_64")]
 use super::{gemm_avx512, gemv_avx512};
 use crate::kernels::Write;
+use gemm_common::Parallelism;
 use std::array::from_fn;
 use tensor::{Cpu, Scalar, View, ViewMut};
 
@@ -31,35 +32,73 @@ pub(super) fn plain<S: Scalar>(mut c: ViewMut<Cpu<S>>, a: View<Cpu<S>>, b: View<
     }
 }
 
-/// The library's product, for f32 and f64. (The crate `gemm`.)
-#[inline(always)]
-pub(super) fn library<S: Scalar>(c: ViewMut<Cpu<S>>, a: View<Cpu<S>>, b: View<Cpu<S>>, write: Write) {
+/// A product of the library for one number: the crates `gemm-f32` and `gemm-f64`.
+type Library<S> = unsafe fn(
+    usize,
+    usize,
+    usize,
+    *mut S,
+    isize,
+    isize,
+    bool,
+    *const S,
+    isize,
+    isize,
+    *const S,
+    isize,
+    isize,
+    S,
+    S,
+    bool,
+    bool,
+    bool,
+    Parallelism,
+);
+
+/// The library's product. It likes columns, so it is asked for Cᵀ = Bᵀ·Aᵀ.
+fn by_library<S: Scalar>(
+    product: Library<S>,
+    c: ViewMut<Cpu<S>>,
+    a: View<Cpu<S>>,
+    b: View<Cpu<S>>,
+    write: Write,
+) {
     check(&c, &a, &b);
     let add = write == Write::Add;
     // SAFETY: the windows are valid, of fitting sizes, and `c`, borrowed mutably, does not overlap the others.
     unsafe {
-        gemm::gemm(
-            c.rows(),
+        product(
             c.cols(),
+            c.rows(),
             a.cols(),
             c.ptr().raw(),
-            c.col_stride() as isize,
             c.row_stride() as isize,
+            c.col_stride() as isize,
             add,
-            a.ptr().raw(),
-            a.col_stride() as isize,
-            a.row_stride() as isize,
             b.ptr().raw(),
-            b.col_stride() as isize,
             b.row_stride() as isize,
+            b.col_stride() as isize,
+            a.ptr().raw(),
+            a.row_stride() as isize,
+            a.col_stride() as isize,
             if add { S::ONE } else { S::ZERO },
             S::ONE,
             false,
             false,
             false,
-            gemm::Parallelism::None,
+            Parallelism::None,
         );
     }
+}
+
+/// C (+)= A·B in f32, where neither own product applies.
+fn library(c: ViewMut<Cpu<f32>>, a: View<Cpu<f32>>, b: View<Cpu<f32>>, write: Write) {
+    by_library(gemm_f32::gemm::f32::get_gemm_fn(), c, a, b, write);
+}
+
+/// C (+)= A·B in f64.
+pub(super) fn f64(c: ViewMut<Cpu<f64>>, a: View<Cpu<f64>>, b: View<Cpu<f64>>, write: Write) {
+    by_library(gemm_f64::gemm::f64::get_gemm_fn(), c, a, b, write);
 }
 
 /// Few rows times a matrix that lies by rows: each of its rows is read once, from several places at a time, which is

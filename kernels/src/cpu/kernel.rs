@@ -81,9 +81,9 @@ mod tests {
     #[test]
     fn every_operation_of_the_trait_is_in_profiles() {
         let (_, operations) = include_str!("../kernels.rs").split_once("pub trait Kernels").unwrap();
-        let (_, bodies) = include_str!("mod.rs").split_once("for Cpu<S>").unwrap();
+        let (_, bodies) = include_str!("mod.rs").split_once("for Cpu<$s>").unwrap();
         let declared: Vec<_> = names(operations).collect();
-        let bodies: Vec<_> = bodies.split("\n    fn ").skip(1).collect();
+        let bodies: Vec<_> = bodies.split("\n            fn ").skip(1).collect();
         let silent =
             bodies.iter().filter(|body| !body.contains("run!(")).filter_map(|body| body.split_once('('));
         assert_eq!(silent.map(|(name, _)| name).collect::<Vec<_>>(), ["packed_len", "attention_scratch"]);

@@ -77,7 +77,10 @@ mod tests {
 
     const EPS: f64 = 0.25;
 
-    fn forward<S: CpuScalar>(rows: usize, cols: usize) -> [Matrix<S>; 2] {
+    fn forward<S: CpuScalar>(rows: usize, cols: usize) -> [Matrix<S>; 2]
+    where
+        Cpu<S>: Kernels<Elem = S>,
+    {
         let [mut y, mut stats] = [cols, 2].map(|cols| filled(rows, cols, S::ZERO));
         let (x, [gain, bias]) = (draw::<S>(1, rows, cols), [2, 3].map(|seed| draw(seed, 1, cols)));
         Cpu::<S>::default().layer_norm(
@@ -92,7 +95,10 @@ mod tests {
     }
 
     /// dx, and what was added to dgain and dbias; with `skip`, what is added to dx.
-    fn backward<S: CpuScalar>(rows: usize, cols: usize, skip: Option<&Matrix<S>>) -> [Matrix<S>; 3] {
+    fn backward<S: CpuScalar>(rows: usize, cols: usize, skip: Option<&Matrix<S>>) -> [Matrix<S>; 3]
+    where
+        Cpu<S>: Kernels<Elem = S>,
+    {
         let [_, stats] = forward::<S>(rows, cols);
         let (x, gain, dy) = (draw::<S>(1, rows, cols), draw(2, 1, cols), draw(4, rows, cols));
         let before = [6, 7].map(|seed| draw(seed, 1, cols));
@@ -175,7 +181,10 @@ mod tests {
     /// A mean a thousand times the deviation. Kills: a difference of two large sums for the sum of differences.
     #[test]
     fn a_large_mean_does_not_swallow_the_variance() {
-        fn both<S: CpuScalar>() -> [Matrix<S>; 3] {
+        fn both<S: CpuScalar>() -> [Matrix<S>; 3]
+        where
+            Cpu<S>: Kernels<Elem = S>,
+        {
             let row = |scale: f64| move |i: usize| S::from_f64(scale * [3.0, -1.0, 2.0, 0.0][i]);
             let (x, gain) = (matrix(1, 4, |i| S::from_usize(8192 + i)), filled(1, 4, S::ONE));
             let [mut y, mut dx, mut dgain, mut dbias] = [(); 4].map(|()| filled(1, 4, S::ZERO));

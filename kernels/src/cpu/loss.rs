@@ -159,7 +159,10 @@ mod tests {
         targets: &[u32],
         lens: &[usize],
         terms: &LossTerms,
-    ) -> [Matrix<S>; 3] {
+    ) -> [Matrix<S>; 3]
+    where
+        Cpu<S>: Kernels<Elem = S, Index = Vec<u32>>,
+    {
         let (cpu, rows, mut first) = (Cpu::<S>::default(), logits.rows(), 0);
         let slice = |&len: &usize| {
             first += len;

@@ -59,7 +59,7 @@ impl CpuScalar for f64 {
     const VECTORS: bool = true;
     #[inline(always)]
     fn gemm(c: ViewMut<Cpu<f64>>, a: View<Cpu<f64>>, b: View<Cpu<f64>>, write: Write) {
-        gemm::library(c, a, b, write);
+        gemm::f64(c, a, b, write);
     }
 }
 

@@ -159,7 +159,10 @@ mod tests {
 
     /// All windows that panels are asked for, on integers, which every number sums exactly. Kills: a panel's height for
     /// the window's rows, columns or rows of another window, padding that counts, a lost last panel.
-    fn equals_the_product<S: CpuScalar>() {
+    fn equals_the_product<S: CpuScalar>()
+    where
+        Cpu<S>: Kernels<Elem = S>,
+    {
         let integers = |salt: usize, rows: usize, cols: usize| -> Matrix<S> {
             matrix(rows, cols, |i| S::from_f64(((i * 7919 + salt * 31) % 7) as f64 - 3.0))
         };

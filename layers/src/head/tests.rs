@@ -2,7 +2,7 @@ use super::*;
 use crate::build::Element;
 use crate::{Error, Random, Values};
 use comm::{Mesh, Op, World};
-use kernels::{CpuScalar, Meta};
+use kernels::Meta;
 use tensor::{Category, Cpu, Dual, F61, IGNORED, Key, Real, Scalar};
 
 const D: usize = 5;
@@ -45,7 +45,10 @@ fn cases() -> Vec<Case> {
 type Trace<S> = Vec<(&'static str, Vec<S>)>;
 
 /// Two microbatches of the same head, and the gradients they sum up to.
-fn run<S: CpuScalar>(device: &Cpu<S>, mesh: &Mesh<Cpu<S>>, case: Case) -> Result<Trace<S>> {
+fn run<S: Scalar>(device: &Cpu<S>, mesh: &Mesh<Cpu<S>>, case: Case) -> Result<Trace<S>>
+where
+    Cpu<S>: Kernels<Elem = S>,
+{
     let Case { tied, vocabulary, loss, targets, regions } = case;
     let at = Builder::new(device, mesh, &Random { seed: 3 });
     let at = if regions { at.in_regions() } else { at };
@@ -238,7 +241,10 @@ impl<S: Scalar> Values<S> for Loud {
 }
 
 /// Logits, loss, dX and dW.
-fn loud<S: CpuScalar + Real>(ranks: usize) -> [Vec<f64>; 4] {
+fn loud<S: Real>(ranks: usize) -> [Vec<f64>; 4]
+where
+    Cpu<S>: Kernels<Elem = S>,
+{
     let run = |device: Cpu<S>, mesh: Mesh<_>| {
         let shape =
             Shape { width: D, vocabulary: 13, loss: Objective { smoothing: 0.1, z: 1e-3 }, ..Shape::LLAMA };

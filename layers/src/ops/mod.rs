@@ -4,6 +4,8 @@ mod activation;
 mod attention;
 mod bias;
 mod dropout;
+#[cfg(test)]
+mod exhibits;
 mod handles;
 mod heads;
 mod loss;

@@ -1,35 +1,32 @@
 //! The hand-written backward is the derivative of the forward, exactly: for random directions Ẋ and Ẇ,
 //! ⟨dY, Ẏ⟩ = ⟨dX, Ẋ⟩ + Σ ⟨dW, Ẇ⟩ in the field, where Ẏ comes from running the forward on dual numbers.
+use super::erased::{Erased, On};
 use super::lies::Place;
-use super::run::{params, weights};
-use super::{Case, Given, Lies, place};
-use crate::{Error, Layer, Random};
+use super::run::weights;
+use super::{Given, place};
+use crate::{Error, Random};
 use comm::{Axis, World};
 use tensor::{Cpu, Dual, F61, Key, Scalar};
 
 type Number = Dual<F61>;
 
-pub(super) fn check<C: Case>(case: &C, regions: bool) {
+pub(super) fn check(case: &(impl Erased + ?Sized), regions: bool) {
     let _key = Key(2).enter();
-    for &ranks in C::RANKS.iter().filter(|&&n| n <= 2) {
+    for &ranks in case.ranks().iter().filter(|&&n| n <= 2) {
         World::threads(&[(Axis::Tp, ranks)])
             .expect("a world")
             .run(|device: Cpu<Number>, mesh| {
-                let (group, [inputs, outputs]) = (mesh.group(Axis::Tp), case.features());
+                let (group, features) = (mesh.group(Axis::Tp), case.features());
                 let at = place(&device, &mesh, &Random { seed: 7 }, regions);
-                let mut layer = case.build(&at)?;
+                let mut layer = On::<Cpu<Number>>::build(case, &at)?;
                 let at = Place { device: &device, group, region: at.region };
-                let given = Given::<Number>::draw(case.features(), 0).swap_remove(0);
-                let cx = given.cx(0);
-                let x: <C::Layer<Cpu<Number>> as Layer<_>>::In = Lies::hand(&given, false, inputs, &at)?;
-                let start = x.whole(&at)?;
-                let (y, saved) = layer.forward(&cx, x)?;
+                let given = Given::<Number>::draw(features, 0).swap_remove(0);
+                let start = layer.input(&given, features[0], &at)?.whole(&at)?;
+                let (_, [y, dx]) = layer.there_and_back(vec![given.clone()], features, &at)?.swap_remove(0);
                 let moved = y.whole(&at)?;
-                let dx = layer.backward(&cx, saved, Lies::hand(&given, true, outputs, &at)?)?;
-                let dx = dx.whole(&at)?;
-                let mut sum = along(&dx, &start);
-                let values = weights(&mut layer, &mesh)?;
-                for param in params(&mut layer) {
+                let mut sum = along(&dx.whole(&at)?, &start);
+                let values = weights(&mut *layer, &mesh)?;
+                for param in layer.params() {
                     param.sync(&mesh)?;
                     let gradient = param.gather_gradient(&mesh)?.expect("a contribution to every gradient");
                     sum += along(&gradient, &values[&**param.name()]);

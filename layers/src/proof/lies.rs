@@ -17,12 +17,14 @@ pub struct Place<'a, D: Kernels> {
 }
 
 /// An activation, by how it lies over the ranks of a group.
-pub trait Lies<D: Kernels>: Sized {
+pub trait Lies<D: Kernels>: 'static {
     /// This rank's part of the input (or, with `dy`, of the output's gradient) of so many features.
     ///
     /// # Errors
     /// If the ranks do not divide the features.
-    fn hand(given: &Given<D::Elem>, dy: bool, features: usize, at: &Place<D>) -> Result<Self>;
+    fn hand(given: &Given<D::Elem>, dy: bool, features: usize, at: &Place<D>) -> Result<Self>
+    where
+        Self: Sized;
     /// The whole, row-major, on every rank; empty for ids and on a device without values.
     ///
     /// # Errors

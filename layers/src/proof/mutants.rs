@@ -1,8 +1,9 @@
 //! The proof is sharp: with any one of the layer's calls to other ranks gone wrong, in any way there is, the layer no
 //! longer equals the oracle. What is not noticed must be equivalent, for a reason that its run has shown.
+use super::Given;
 use super::equal::difference;
+use super::erased::Erased;
 use super::run::{Calls, STEPS, Trace, oracle, run};
-use super::{Case, Given};
 use crate::Random;
 use comm::mutants::{Mutation, Outcome, Site, Tally, Trial, judge};
 use comm::{Axis, World};
@@ -12,18 +13,18 @@ use tensor::{Cpu, F61, Key};
 /// On so many numbers of ranks, the smallest.
 const WORLDS: usize = 2;
 
-pub(super) fn check<C: Case>(case: &C, regions: bool) {
+pub(super) fn check(case: &(impl Erased + ?Sized), regions: bool) {
     let place = if regions { " in regions" } else { "" };
     let tally = tally((case, regions), |_| true);
-    tally.print(&format!("{}{place}", std::any::type_name::<C>().replace("::tests", "")));
+    tally.print(&format!("{}{place}", case.name().replace("::tests", "")));
     assert!(tally.survivors().is_empty(), "what no proof noticed: {:#?}", tally.survivors());
 }
 
 /// What becomes of all mutants of a layer, where tensors are compared of whose names this is true.
-pub(crate) fn tally<C: Case>((case, regions): (&C, bool), compared: fn(&str) -> bool) -> Tally {
+pub(super) fn tally<C: Erased + ?Sized>((case, regions): (&C, bool), compared: fn(&str) -> bool) -> Tally {
     let _key = Key(3).enter();
     let mut tally = Tally::default();
-    for &ranks in C::RANKS.iter().filter(|&&n| n > 1).take(WORLDS) {
+    for &ranks in case.ranks().iter().filter(|&&n| n > 1).take(WORLDS) {
         let subject = Subject { case, regions, ranks, compared, truth: OnceLock::new() };
         let sites = subject.sites();
         let all: Vec<_> = sites.iter().map(|(_, site)| site.clone()).collect();
@@ -44,7 +45,7 @@ pub(crate) fn tally<C: Case>((case, regions): (&C, bool), compared: fn(&str) -> 
 }
 
 /// One layer on so many ranks.
-struct Subject<'a, C: Case> {
+struct Subject<'a, C: ?Sized> {
     case: &'a C,
     regions: bool,
     ranks: usize,
@@ -52,7 +53,7 @@ struct Subject<'a, C: Case> {
     truth: OnceLock<Trace<F61>>,
 }
 
-impl<C: Case> Subject<'_, C> {
+impl<C: Erased + ?Sized> Subject<'_, C> {
     /// What each rank finds that differs, and its calls; or why a rank failed.
     fn ran(&self, steps: usize, trial: &Trial) -> Result<Vec<(Option<String>, Calls)>, String> {
         let world = World::threads(&[(Axis::Tp, self.ranks)]).expect("a world").on_trial(trial);

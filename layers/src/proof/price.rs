@@ -1,14 +1,15 @@
 //! `Meta` tells the price of a layer: the bytes by category, FLOPs and traffic that are measured when it runs.
+use super::Given;
+use super::erased::Erased;
 use super::run::{STEPS, run};
-use super::{Case, Given};
 use crate::{Error, Random};
 use comm::{Axis, Mesh, World};
 use kernels::Meta;
 use tensor::{Cpu, Device};
 
-pub(super) fn check<C: Case>(case: &C, regions: bool) {
+pub(super) fn check(case: &(impl Erased + ?Sized), regions: bool) {
     let (given, values) = (|step: usize| Given::<f32>::draw(case.features(), step), Random { seed: 7 });
-    for &ranks in C::RANKS {
+    for &ranks in case.ranks() {
         let axes = [(Axis::Tp, ranks)];
         let measured = World::threads(&axes)
             .expect("a world")

@@ -1,7 +1,7 @@
 //! In f32 the split layer errs no more than the unsplit one: against the oracle in f64, on the same numbers.
+use super::Given;
+use super::erased::Erased;
 use super::run::{STEPS, Trace, oracle, run};
-use super::{Case, Given};
-
 use crate::{Error, Random};
 use comm::{Axis, World};
 use std::collections::BTreeMap;
@@ -14,10 +14,10 @@ const FIRST: &str = "step 0";
 /// The unsplit layer may be off by this much of a tensor's largest value: more is no rounding.
 const FAR: f64 = 1e-4;
 
-pub(super) fn check<C: Case>(case: &C, regions: bool) {
+pub(super) fn check(case: &(impl Erased + ?Sized), regions: bool) {
     let given = |step: usize| Given::<f32>::draw(case.features(), step);
     let mut alone = BTreeMap::new();
-    for &ranks in C::RANKS {
+    for &ranks in case.ranks() {
         let world = World::threads(&[(Axis::Tp, ranks)]).expect("a world");
         let run =
             |device: Cpu<f32>, mesh| run((case, regions), &device, &mesh, &Random { seed: 7 }, &given, STEPS);

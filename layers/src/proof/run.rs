@@ -1,7 +1,8 @@
 //! One run of a layer under proof on one rank, on any device: what it gave, whole, and what it sent.
+use super::erased::{On, Proven, Unsplit};
 use super::lies::Place;
-use super::{Case, Given, Lies, place};
-use crate::{Cx, Kind, Layer, Optimizer, Param, Result, Values};
+use super::{Given, place};
+use crate::{Kind, Optimizer, Param, Result, Values};
 use comm::{Axis, Ledger, Mesh};
 use kernels::Kernels;
 use std::collections::BTreeMap;
@@ -31,8 +32,8 @@ pub(super) struct Seen<S> {
 /// The size of a proof's steps: plain, with rate 1, so that no scale hides.
 pub(super) const STEPS: usize = 2;
 
-pub(super) fn run<C: Case, D: Kernels>(
-    (case, regions): (&C, bool),
+pub(super) fn run<D: Kernels>(
+    (case, regions): (&(impl On<D> + ?Sized), bool),
     device: &D,
     mesh: &Mesh<D>,
     values: &dyn Values<D::Elem>,
@@ -40,25 +41,24 @@ pub(super) fn run<C: Case, D: Kernels>(
     steps: usize,
 ) -> Result<Seen<D::Elem>> {
     let group = mesh.group(Axis::Tp);
-    let [inputs, outputs] = case.features();
     let at = place(device, mesh, values, regions);
     let mut layer = case.build(&at)?;
     let at = Place { device, group, region: at.region };
     let mut optimizer = Optimizer::new(Kind::Sgd, None);
     let (mut trace, mut traffic, mut synced) = (Trace::new(), Ledger::default(), Ledger::default());
-    let (start, mut calls) = (weights(&mut layer, mesh)?, Vec::new());
+    let (start, mut calls) = (weights(&mut *layer, mesh)?, Vec::new());
     for step in 0..steps {
         let before = mesh.ledger();
-        let backward = there_and_back(&mut layer, given(step), [inputs, outputs], &at)?;
+        let backward = layer.there_and_back(given(step), case.features(), &at)?;
         if step == 0 {
             traffic = mesh.ledger() - &before;
         }
         calls.push((step, since(&before, mesh)));
-        for (microbatch, y, dx) in backward {
+        for (microbatch, [y, dx]) in backward {
             trace.push((format!("step {step}, microbatch {microbatch}: Y"), y.whole(&at)?));
             trace.push((format!("step {step}, microbatch {microbatch}: dX"), dx.whole(&at)?));
         }
-        let mut params = params(&mut layer);
+        let mut params = layer.params();
         let before = mesh.ledger();
         for param in &mut params {
             param.sync(mesh)?;
@@ -72,7 +72,7 @@ pub(super) fn run<C: Case, D: Kernels>(
         if !params.is_empty() {
             optimizer.step(&mut params, mesh, 1.0)?;
         }
-        for (name, value) in weights(&mut layer, mesh)? {
+        for (name, value) in weights(&mut *layer, mesh)? {
             trace.push((format!("step {step}: new {name}"), value));
         }
     }
@@ -85,48 +85,18 @@ fn since<D: Kernels>(before: &Ledger, mesh: &Mesh<D>) -> Range<usize> {
     number(before)..number(&mesh.ledger())
 }
 
-/// Of every microbatch, Y and dX.
-type Gone<L, D> = Vec<(usize, <L as Layer<D>>::Out, <L as Layer<D>>::In)>;
-
-/// All microbatches forward, then all backward.
-fn there_and_back<L: Layer<D, In: Lies<D>, Out: Lies<D>>, D: Kernels>(
-    layer: &mut L,
-    microbatches: Vec<Given<D::Elem>>,
-    [inputs, outputs]: [usize; 2],
-    at: &Place<D>,
-) -> Result<Gone<L, D>> {
-    let mut forward = Vec::new();
-    for (microbatch, given) in microbatches.into_iter().enumerate() {
-        let cx = given.cx(microbatch);
-        let x = Lies::hand(&given, false, inputs, at)?;
-        let (y, saved) = layer.forward(&cx, x)?;
-        forward.push((cx, given, y, saved));
-    }
-    let back = |(cx, given, y, saved): (Cx<D>, Given<_>, _, _)| {
-        let dy = Lies::hand(&given, true, outputs, at)?;
-        Ok((cx.microbatch(), y, layer.backward(&cx, saved, dy)?))
-    };
-    forward.into_iter().map(back).collect()
-}
-
-pub(super) fn params<D: Kernels>(layer: &mut impl Layer<D>) -> Vec<&mut Param<D>> {
-    let mut params = Vec::new();
-    layer.params(&mut params);
-    params
-}
-
 /// Whole values by name.
 pub(super) fn weights<D: Kernels>(
-    layer: &mut impl Layer<D>,
+    layer: &mut dyn Proven<D>,
     mesh: &Mesh<D>,
 ) -> Result<BTreeMap<String, Vec<<D as Device>::Elem>>> {
     let whole = |p: &Param<D>| Ok((p.name().to_string(), p.gather(mesh)?.unwrap_or_default()));
-    params(layer).into_iter().map(|p| whole(p)).collect()
+    layer.params().into_iter().map(|p| whole(p)).collect()
 }
 
 /// The same trace from the oracle.
-pub(super) fn oracle<C: Case, S: Scalar>(
-    case: &C,
+pub(super) fn oracle<S: Scalar>(
+    case: &(impl Unsplit<S> + ?Sized),
     start: &BTreeMap<String, Vec<S>>,
     given: &dyn Fn(usize) -> Vec<Given<S>>,
 ) -> Trace<S> {

@@ -1,6 +1,6 @@
 //! What is built of the scratch copy, once: the tests that the labels name, and the example that compares losses.
 use super::Scratch;
-use super::header::Killer;
+use super::header::{Killer, Label};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -12,6 +12,9 @@ const LOSSES: [&str; 2] = ["equipart", "losses"];
 /// The crates whose tests labels may name. All are asked for in every call, or the crates of others would be built again
 /// with other features.
 const PACKAGES: [&str; 5] = ["tensor", "kernels", "layers", "parallel", "equipart"];
+
+/// The crate against which code that does not compile is written.
+pub(super) const REFUSER: &str = "layers";
 
 /// Programs by crate and target: `lib`, a file of tests, or an example.
 pub(super) struct Built(BTreeMap<(String, String), PathBuf>);
@@ -46,53 +49,81 @@ pub(super) fn build<'a>(
     }
     let target = |target| if target == "lib" { vec!["--lib"] } else { vec!["--test", target] };
     let targets: Vec<&str> = targets.into_iter().flat_map(target).collect();
+    let mut all = vec![vec!["build", "--profile", "test", "--example", LOSSES[1]]];
     if !targets.is_empty() {
-        cargo(scratch, ["test", "--no-run"].into_iter().chain(targets), &mut built)?;
+        all.push(["test", "--no-run"].into_iter().chain(targets).collect());
     }
-    let losses = ["build", "--profile", "test", "--example", LOSSES[1]];
-    cargo(scratch, losses.into_iter(), &mut built)?;
+    for arguments in all {
+        let (success, messages) = cargo(scratch, &arguments)?;
+        if !success {
+            let errors: Vec<_> = messages.iter().filter_map(error).collect();
+            return Err(format!("the scratch copy does not build:\n{}", errors.concat()));
+        }
+        for message in &messages {
+            if let Some(program) = message["executable"].as_str() {
+                let target = &message["target"];
+                let (name, kind) = (text(&target["name"]), text(&target["kind"][0]));
+                let krate = if kind == "lib" {
+                    name.clone()
+                } else {
+                    krate(&text(&target["src_path"]), &scratch.tree)
+                };
+                built.insert((krate, if kind == "lib" { kind } else { name }), program.into());
+            }
+        }
+    }
     Ok(Built(built))
 }
 
-/// Runs cargo in the copy, with the target folder that holds the crates of others, and notes what it built.
-fn cargo<'a>(
+/// The example that code of the museum is in the copy.
+pub(super) fn example(label: &Label) -> String {
+    format!("exhibit_{}", label.number)
+}
+
+/// What the compiler says of each of these examples, where it refuses one.
+///
+/// # Errors
+/// If cargo cannot be started.
+pub(super) fn refusals<'a>(
     scratch: &Scratch,
-    arguments: impl Iterator<Item = &'a str>,
-    built: &mut BTreeMap<(String, String), PathBuf>,
-) -> Result<(), String> {
+    code: impl Iterator<Item = &'a Label>,
+) -> Result<BTreeMap<String, String>, String> {
+    let (names, mut refusals) = (code.map(example).collect::<Vec<_>>(), BTreeMap::<String, String>::new());
+    if !names.is_empty() {
+        let examples = names.iter().flat_map(|name| ["--example", name]);
+        let (_, messages) = cargo(
+            scratch,
+            &["build", "--profile", "test", "--keep-going"].into_iter().chain(examples).collect::<Vec<_>>(),
+        )?;
+        for message in messages {
+            if let Some(error) = error(&message) {
+                *refusals.entry(text(&message["target"]["name"])).or_default() += &error;
+            }
+        }
+    }
+    Ok(refusals)
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
+}
+
+/// An error of the compiler, as it is shown.
+fn error(message: &Value) -> Option<String> {
+    (message["message"]["level"] == "error").then(|| text(&message["message"]["rendered"]))
+}
+
+/// Runs cargo in the copy, with the target folder that holds the crates of others: whether it built everything, and its
+/// messages.
+fn cargo(scratch: &Scratch, arguments: &[&str]) -> Result<(bool, Vec<Value>), String> {
     let mut cargo = scratch.cargo();
     cargo.args(arguments).args(["--quiet", "--locked", "--message-format=json"]);
     cargo.args(PACKAGES.iter().flat_map(|package| ["--package", package]));
-    // Our own crates are built in half the time, and their proofs are still fast; those of others are there already.
-    cargo.args([
-        "--config",
-        "profile.test.opt-level=1",
-        "--config",
-        "profile.test.package.\"*\".opt-level=3",
-    ]);
     let output = cargo.stderr(Stdio::inherit()).output();
     let output = output.map_err(|why| format!("cargo cannot be started ({why})"))?;
-    let mut rendered = String::new();
-    for message in String::from_utf8_lossy(&output.stdout)
-        .lines()
-        .filter_map(|line| serde_json::from_str::<Value>(line).ok())
-    {
-        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        let (target, level) = (&message["target"], &message["message"]["level"]);
-        if let Some(program) = message["executable"].as_str() {
-            let (name, kind) = (text(&target["name"]), text(&target["kind"][0]));
-            let krate =
-                if kind == "lib" { name.clone() } else { krate(&text(&target["src_path"]), &scratch.tree) };
-            built.insert((krate, if kind == "lib" { kind } else { name }), program.into());
-        } else if level == "error" {
-            rendered += &text(&message["message"]["rendered"]);
-        }
-    }
-    if output.status.success() {
-        Ok(())
-    } else {
-        Err(format!("the scratch copy does not build:\n{rendered}"))
-    }
+    let lines = String::from_utf8_lossy(&output.stdout);
+    let messages = lines.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    Ok((output.status.success(), messages))
 }
 
 /// The crate in whose folder a source lies.

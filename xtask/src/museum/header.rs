@@ -43,13 +43,16 @@ pub(crate) enum Killer {
         test: String,
     },
     /// The compiler.
-    Compiler,
+    Compiler {
+        /// A part of what it says.
+        says: String,
+    },
 }
 
 impl std::fmt::Display for Killer {
     fn fmt(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Killer::Compiler => to.write_str("the compiler"),
+            Killer::Compiler { .. } => to.write_str("the compiler"),
             Killer::Test { krate, target, test } if target == "lib" => write!(to, "{krate}::{test}"),
             Killer::Test { krate, target, test } => write!(to, "{krate}/tests/{target}.rs::{test}"),
         }
@@ -95,7 +98,7 @@ pub(crate) fn disorder(labels: &[Label]) -> Vec<String> {
         if number != at + 1 {
             wrong.push(format!("{}: number {number} where {} follows", label.path, at + 1));
         }
-        if label.killer != Killer::Compiler && !name.starts_with(&format!("{number:02}-")) {
+        if !name.starts_with(&format!("{number:02}-")) {
             wrong.push(format!("{}: the name begins with another number than {number:02}", label.path));
         }
     }
@@ -144,14 +147,18 @@ fn source(text: &str) -> Result<(Option<Source>, String), String> {
     Ok((Some(Source { name: name.into(), address }), told.into()))
 }
 
-/// `crate lib path::of::test`, `crate file test`, or `the compiler`.
+/// `crate lib path::of::test`, `crate file test`, or `the compiler: ` and a part of what it says.
 fn killer(text: &str) -> Result<Killer, String> {
+    if let Some(says) = text.strip_prefix("the compiler: ") {
+        return Ok(Killer::Compiler { says: says.into() });
+    }
     match text.split(' ').collect::<Vec<_>>()[..] {
-        ["the", "compiler"] => Ok(Killer::Compiler),
         [krate, target, test] => {
             Ok(Killer::Test { krate: krate.into(), target: target.into(), test: test.into() })
         }
-        _ => Err(format!("{text:?} names no check: `crate lib path::of::test`, or `the compiler`")),
+        _ => Err(format!(
+            "{text:?} names no check: `crate lib path::of::test`, or `the compiler: what it says`"
+        )),
     }
 }
 
@@ -175,10 +182,10 @@ mod tests {
         let lines: Vec<_> = PATCH.lines().take(7).map(|line| format!("//! {line}")).collect();
         let code = lines.join("\n");
         let code = code
-            .replace("layers lib row::tests::x", "the compiler")
+            .replace("layers lib row::tests::x", "the compiler: no method")
             .replace("a/b#12 (pull request)", "textbook");
         let label = Label::read("x.rs", &format!("{code}\nuse a: b;\n")).unwrap();
-        assert_eq!((label.killer, label.source), (Killer::Compiler, None));
+        assert_eq!((label.killer, label.source), (Killer::Compiler { says: "no method".into() }, None));
     }
 
     /// Kills: a line that is taken for another, a label with two titles or none.

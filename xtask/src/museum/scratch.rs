@@ -25,13 +25,18 @@ macro_rules! exhibit {
 }
 ";
 
-/// Makes or renews the copy in `folder/tree` with all patches applied, and hands it back. Files that stay the same are
-/// not touched, so that little is built again.
+/// Makes or renews the copy in `folder/tree` with all patches applied, and hands it back. Code that does not compile, by
+/// its name and its file, becomes examples. Files that stay the same are not touched, so that little is built again.
 ///
 /// # Errors
 /// One sentence for the terminal; it names every patch that does not apply alone, or the first that does not apply
 /// beside the others.
-pub(super) fn make(root: &Path, folder: &Path, patches: &[PathBuf]) -> Result<PathBuf, String> {
+pub(super) fn make(
+    root: &Path,
+    folder: &Path,
+    patches: &[PathBuf],
+    code: &[(String, &Path)],
+) -> Result<PathBuf, String> {
     let (fresh, tree) = (folder.join("fresh"), folder.join("tree"));
     if fresh.exists() {
         fs::remove_dir_all(&fresh).map_err(|why| say("cannot be removed", &fresh, &why))?;
@@ -40,6 +45,10 @@ pub(super) fn make(root: &Path, folder: &Path, patches: &[PathBuf]) -> Result<Pa
     files.insert("tensor/src/exhibit.rs".into(), SWITCH.into());
     let lib = files.get_mut(Path::new("tensor/src/lib.rs")).ok_or("tensor/src/lib.rs is not tracked")?;
     lib.extend_from_slice(b"\npub mod exhibit;\n");
+    for (name, path) in code {
+        let text = files.get(*path).ok_or_else(|| format!("{} is not there", path.display()))?.clone();
+        files.insert(format!("{}/examples/{name}.rs", super::build::REFUSER).into(), text);
+    }
     for (path, bytes) in &files {
         write(&fresh.join(path), bytes)?;
     }

@@ -1,0 +1,143 @@
+//! The arrows between crates: who may know whom. The first half of the file holds the checks, each handing back
+//! its violations, one line each; the second half plants some.
+
+use std::process::Command;
+
+use crate::tree::code::{code, without_tests};
+use crate::tree::{File, files, none, root};
+use serde_json::Value;
+
+/// A crate, whom its code may know, and whom its tests may know besides.
+type Arrow = (&'static str, &'static [&'static str], &'static [&'static str]);
+const ALL: &[&str] = &["tensor", "reference", "kernels", "comm", "layers", "parallel", "equipart"];
+const ARROWS: [Arrow; 9] = [
+    ("tensor", &[], &["reference"]),
+    ("reference", &["tensor"], &[]),
+    ("kernels", &["tensor"], &["reference"]),
+    ("comm", &["tensor", "kernels"], &["reference"]),
+    ("layers", &["tensor", "kernels", "comm", "reference"], &[]), // reference: its `proof` alone
+    ("parallel", &["tensor", "kernels", "comm", "layers"], &["reference"]),
+    ("equipart", &["tensor", "reference", "kernels", "comm", "layers", "parallel"], &[]),
+    ("docs", &[], ALL),
+    ("xtask", &[], &[]),
+];
+
+/// The dependencies that the table does not allow, from what `cargo metadata` says of the workspace.
+fn wrong_arrows(metadata: &Value) -> Vec<String> {
+    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    let name = |value: &Value| value["name"].as_str().unwrap_or_default().to_owned();
+    let packages = list(&metadata["packages"]);
+    let members: Vec<String> = packages.iter().map(name).collect();
+    let mut wrong = Vec::new();
+    for package in &packages {
+        let from = name(package);
+        let Some((_, code, tests)) = ARROWS.iter().find(|(name, ..)| *name == from) else {
+            wrong.push(format!("crate `{from}` is not in the table of docs/tests/all/arrows.rs"));
+            continue;
+        };
+        for dependency in list(&package["dependencies"]) {
+            let to = name(&dependency);
+            let (allowed, kind) = match dependency["kind"].as_str() {
+                Some("dev") => ([*code, *tests].concat(), "dev-dependency"),
+                _ => (code.to_vec(), "dependency"),
+            };
+            if members.contains(&to) && !allowed.contains(&&*to) {
+                wrong.push(format!("{from}/Cargo.toml: `{to}` is no allowed {kind} of `{from}` {allowed:?}"));
+            }
+        }
+    }
+    wrong
+}
+
+/// The lines of `layers` that name the oracle outside the harness and outside tests.
+fn oracle_named(files: &[File]) -> Vec<String> {
+    let sources: Vec<_> =
+        files.iter().filter(|file| file.is("rs") && file.path.starts_with("layers/src/")).collect();
+    let stripped: Vec<_> = sources.iter().map(|file| without_tests(&code(&file.text))).collect();
+    let mut exempt = vec!["layers/src/proof".to_owned()];
+    for (file, (_, modules)) in sources.iter().zip(&stripped) {
+        let (folder, stem) = file.path.trim_end_matches(".rs").rsplit_once('/').expect("below layers/src");
+        let inside =
+            if matches!(stem, "lib" | "mod") { folder.to_owned() } else { format!("{folder}/{stem}") };
+        exempt.extend(modules.iter().map(|module| format!("{inside}/{module}")));
+    }
+    let judged =
+        |path: &str| !exempt.iter().any(|m| path == format!("{m}.rs") || path.starts_with(&format!("{m}/")));
+    let mut wrong = Vec::new();
+    for (file, (code, _)) in sources.iter().zip(&stripped).filter(|(file, _)| judged(&file.path)) {
+        let named =
+            code.lines().enumerate().filter(|(_, line)| words_follow(line, "reference", &["::", "as "]));
+        wrong.extend(named.map(|(at, _)| {
+            format!("{}:{}: names `reference` outside `proof` and `#[cfg(test)]`", file.path, at + 1)
+        }));
+    }
+    wrong
+}
+
+/// Whether `line` holds the word and then one of `next`.
+fn words_follow(line: &str, word: &str, next: &[&str]) -> bool {
+    line.match_indices(word).any(|(at, _)| {
+        let free = !line[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_');
+        let after = line[at + word.len()..].trim_start();
+        free && next.iter().any(|next| after.starts_with(next))
+    })
+}
+
+fn metadata() -> Value {
+    let list = ["metadata", "--no-deps", "--offline", "--format-version", "1"];
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let output = Command::new(cargo).args(list).current_dir(root()).output().expect("cargo runs");
+    assert!(output.status.success(), "cargo metadata: {}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).expect("JSON")
+}
+
+#[test]
+fn crates_depend_on_whom_the_design_allows() {
+    let metadata = metadata();
+    let members = metadata["packages"].as_array().map_or(0, Vec::len);
+    assert!(members >= ARROWS.len(), "cargo metadata lists {members} crates");
+    none(&wrong_arrows(&metadata));
+}
+
+#[test]
+fn layers_name_the_oracle_in_proofs_alone() {
+    none(&oracle_named(&files()));
+}
+
+#[test]
+fn a_planted_arrow_is_seen() {
+    let crates = serde_json::json!({ "packages": [
+        { "name": "tensor", "dependencies": [{ "name": "libc", "kind": null }, { "name": "reference", "kind": "dev" }] },
+        { "name": "reference", "dependencies": [{ "name": "tensor", "kind": null }] },
+        { "name": "comm", "dependencies": [{ "name": "reference", "kind": null }, { "name": "layers", "kind": "dev" }] },
+        { "name": "layers", "dependencies": [{ "name": "comm", "kind": "build" }] },
+        { "name": "stray", "dependencies": [] },
+    ]});
+    let wrong = wrong_arrows(&crates);
+    assert_eq!(wrong.len(), 3, "{wrong:?}");
+    assert!(wrong[0].starts_with("comm/Cargo.toml: `reference` is no allowed dependency of `comm`"));
+    assert!(wrong[1].starts_with("comm/Cargo.toml: `layers` is no allowed dev-dependency of `comm`"));
+    assert!(wrong[2].starts_with("crate `stray` is not in the table"));
+}
+
+#[test]
+fn a_planted_oracle_is_seen() {
+    let wrong = oracle_named(&[
+        File::new("layers/src/proof.rs", "use reference::linear;"),
+        File::new("layers/src/proof/case.rs", "use reference::linear;"),
+        File::new(
+            "layers/src/lib.rs",
+            "//! As `reference::linear`.\n#[cfg(test)]\nmod far;\n\npub use reference::f;",
+        ),
+        File::new("layers/src/far.rs", "use reference::linear;"),
+        File::new(
+            "layers/src/row.rs",
+            "fn f() { g(\"reference::h\") }\n#[cfg(test)]\nmod tests { use reference::i; }",
+        ),
+        File::new("layers/src/column.rs", "let y = my_reference::f();\nlet y = reference::f();"),
+        File::new("layers/src/norm.rs", "use reference as oracle;"),
+        File::new("parallel/src/data.rs", "use reference::linear;"), // the arrows see it
+    ]);
+    let places: Vec<_> = wrong.iter().map(|line| line.split(": ").next().unwrap()).collect();
+    assert_eq!(places, ["layers/src/lib.rs:5", "layers/src/column.rs:2", "layers/src/norm.rs:1"]);
+}

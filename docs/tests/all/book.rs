@@ -1,0 +1,143 @@
+//! The book is whole: every chapter is listed, exists and runs, and no relative link leads nowhere.
+//! The first half of the file holds the checks, each handing back its violations; the second half plants some.
+
+use std::collections::BTreeSet;
+
+use crate::tree::markdown::{anchors, links};
+use crate::tree::{File, files, none, root};
+
+/// Chapters that are missing in one of three: the folder, the list, the doctests of `lib.rs`.
+fn missing_chapters(files: &[File]) -> Vec<String> {
+    let text = |path: &str| files.iter().find(|file| file.path == path).map_or("", |file| &file.text);
+    let chapters = files.iter().filter(|file| file.is("md") && file.path != "docs/src/SUMMARY.md");
+    let folder = chapters.filter_map(|file| file.path.strip_prefix("docs/src/").map(str::to_owned));
+    let folder: BTreeSet<_> = folder.collect();
+    let listed: BTreeSet<_> = links(text("docs/src/SUMMARY.md")).into_iter().map(|(_, link)| link).collect();
+    let lines = text("docs/src/lib.rs").lines();
+    let run = lines.filter_map(|line| line.strip_prefix("#[doc = include_str!(\"")?.strip_suffix("\")]"));
+    let run: BTreeSet<_> = run.map(str::to_owned).collect();
+    let places = [
+        (&folder, "in the folder docs/src"),
+        (&listed, "in docs/src/SUMMARY.md"),
+        (&run, "in docs/src/lib.rs: its code blocks do not run"),
+    ];
+    let all: BTreeSet<_> = [&folder, &listed, &run].into_iter().flatten().collect();
+    let missing = all.into_iter().flat_map(|chapter| {
+        let lacking = places.iter().filter(move |(place, _)| !place.contains(chapter));
+        lacking.map(move |(_, place)| format!("chapter `{chapter}` is missing {place}"))
+    });
+    missing.collect()
+}
+
+/// Relative links of Markdown files that lead to no file, or to no heading of it.
+fn dead_links(files: &[File], exists: impl Fn(&str) -> bool) -> Vec<String> {
+    let mut dead = Vec::new();
+    for file in files.iter().filter(|file| file.is("md")) {
+        for (line, link) in links(&file.text) {
+            let fate = if link.contains("://") || link.starts_with("mailto:") {
+                Ok(())
+            } else {
+                follow(files, &exists, &file.path, &link)
+            };
+            dead.extend(fate.err().map(|why| format!("{}:{line}: `{link}` {why}", file.path)));
+        }
+    }
+    dead
+}
+
+fn follow(files: &[File], exists: impl Fn(&str) -> bool, from: &str, link: &str) -> Result<(), &'static str> {
+    let (path, anchor) = link.split_once('#').map_or((link, None), |(path, anchor)| (path, Some(anchor)));
+    let target = match path {
+        "" if anchor.is_none() => return Err("is empty"),
+        "" => from.to_owned(),
+        path => resolve(from, path).ok_or("leads out of the repository")?,
+    };
+    if !exists(&target) {
+        return Err("leads to no file");
+    }
+    match (anchor, files.iter().find(|file| file.path == target && file.is("md"))) {
+        (None, _) => Ok(()),
+        (Some(anchor), Some(file)) if anchors(&file.text).iter().any(|there| there == anchor) => Ok(()),
+        (Some(_), Some(_)) => Err("leads to no heading of that file"),
+        (Some(_), None) => Err("has an anchor, but leads to no Markdown file"),
+    }
+}
+
+/// The path from the root, if there is one, of `path` as seen from the file `from`.
+fn resolve(from: &str, path: &str) -> Option<String> {
+    if path.starts_with('/') {
+        return None;
+    }
+    let mut parts: Vec<&str> = from.split('/').collect();
+    parts.pop();
+    for part in path.split('/') {
+        match part {
+            "." | "" => {}
+            ".." => drop(parts.pop()?),
+            part => parts.push(part),
+        }
+    }
+    Some(parts.join("/"))
+}
+
+#[test]
+fn every_chapter_is_listed_exists_and_runs() {
+    none(&missing_chapters(&files()));
+}
+
+#[test]
+fn every_relative_link_leads_somewhere() {
+    none(&dead_links(&files(), |path| root().join(path).exists()));
+}
+
+#[test]
+fn a_planted_stray_chapter_is_seen() {
+    let missing = missing_chapters(&[
+        File::new("docs/src/SUMMARY.md", "- [A](a.md)\n- [B](b.md)\n- [D]()\n"),
+        File::new(
+            "docs/src/lib.rs",
+            "#[doc = include_str!(\"a.md\")]\nmod a {}\n// #[doc = include_str!(\"c.md\")]\n",
+        ),
+        File::new("docs/src/a.md", ""),
+        File::new("docs/src/c.md", ""),
+    ]);
+    assert_eq!(
+        missing,
+        [
+            "chapter `` is missing in the folder docs/src",
+            "chapter `` is missing in docs/src/lib.rs: its code blocks do not run",
+            "chapter `b.md` is missing in the folder docs/src",
+            "chapter `b.md` is missing in docs/src/lib.rs: its code blocks do not run",
+            "chapter `c.md` is missing in docs/src/SUMMARY.md",
+            "chapter `c.md` is missing in docs/src/lib.rs: its code blocks do not run",
+        ]
+    );
+}
+
+#[test]
+fn planted_dead_links_are_seen() {
+    let good =
+        "[a](b.md) [c](b.md#d-e) [f](#g) [h](../../x.rs) [i](https://example.org/j) [k](../src/)\n# G\n";
+    let bad = "[a](c.md)\n[b](b.md#f)\n[c](#h)\n[d](../../../x.rs)\n[e](/x.rs)\n[f](../../x.rs#L1)\n[g]()\n";
+    let files = [
+        File::new("docs/src/good.md", good),
+        File::new("docs/src/bad.md", bad),
+        File::new("docs/src/b.md", "# D e?"),
+    ];
+    let there = ["docs/src", "docs/src/good.md", "docs/src/bad.md", "docs/src/b.md", "x.rs"];
+    let dead = dead_links(&files, |path| there.contains(&path));
+    let whys: Vec<_> =
+        dead.iter().map(|line| line.strip_prefix("docs/src/bad.md:").unwrap_or(line)).collect();
+    assert_eq!(
+        whys,
+        [
+            "1: `c.md` leads to no file",
+            "2: `b.md#f` leads to no heading of that file",
+            "3: `#h` leads to no heading of that file",
+            "4: `../../../x.rs` leads out of the repository",
+            "5: `/x.rs` leads out of the repository",
+            "6: `../../x.rs#L1` has an anchor, but leads to no Markdown file",
+            "7: `` is empty",
+        ]
+    );
+}

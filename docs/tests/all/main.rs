@@ -1,0 +1,7 @@
+//! The house, the book and the museum are in order.
+mod arrows;
+mod book;
+mod museum;
+mod order;
+mod tree;
+mod two_commands;

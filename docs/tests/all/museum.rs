@@ -1,0 +1,77 @@
+//! The museum's page says what the labels of its exhibits say. `EQUIPART_REWRITE=1 cargo test -p docs museum`
+//! writes its table anew.
+#[path = "../../../xtask/src/museum/header.rs"]
+mod header;
+
+use crate::tree::{File, files, none, root};
+use header::{Killer, Label, disorder};
+use std::fs;
+
+const PAGE: &str = "docs/src/museum.md";
+/// The line after which the table stands.
+const BEGIN: &str = "<!-- exhibits -->\n";
+/// And where it ends.
+const END: &str = "<!-- end of exhibits -->\n";
+
+/// Every exhibit, by number.
+fn labels(files: &[File]) -> Vec<Label> {
+    let is_exhibit = |file: &&File| file.path.starts_with("museum/") && (file.is("patch") || file.is("rs"));
+    let label = |file: &File| Label::read(&file.path, &file.text).unwrap_or_else(|why| panic!("{why}"));
+    let mut labels: Vec<_> = files.iter().filter(is_exhibit).map(label).collect();
+    labels.sort_by_key(|label| label.number);
+    labels
+}
+
+/// The table of the page.
+fn table(labels: &[Label]) -> String {
+    let head = "| | exhibit | what it breaks | source | killed by | f32 loss |\n|---|---|---|---|---|---|\n";
+    let row = |label: &Label| {
+        let Label { number, title, told, breaks, killer, loss, path, .. } = label;
+        let source = match &label.source {
+            Some(source) => format!("[{}]({}): {told}", source.name, source.address),
+            None => format!("textbook: {told}"),
+        };
+        let killer = match killer {
+            Killer::Compiler { .. } => killer.to_string(),
+            Killer::Test { .. } => format!("`{killer}`"),
+        };
+        format!("| {number} | [{title}](../../{path}) | {breaks} | {source} | {killer} | {loss} |\n")
+    };
+    head.to_owned() + &labels.iter().map(row).collect::<Vec<_>>().concat()
+}
+
+/// Kills: a page that tells of other exhibits than there are.
+#[test]
+fn the_page_says_what_the_labels_say() {
+    let (labels, path) = (labels(&files()), root().join(PAGE));
+    none(&disorder(&labels));
+    let page = fs::read_to_string(&path).expect("the page is there");
+    let (before, rest) = page.split_once(BEGIN).expect("the table begins");
+    let (seen, after) = rest.split_once(END).expect("the table ends");
+    let wanted = table(&labels);
+    if std::env::var_os("EQUIPART_REWRITE").is_some() {
+        fs::write(&path, format!("{before}{BEGIN}{wanted}{END}{after}")).expect("the page is written");
+    } else {
+        assert!(
+            seen == wanted,
+            "{PAGE} is not what the labels say; the top of this file says how to write it anew"
+        );
+    }
+}
+
+/// Kills: rows out of order, links to another place than the source, a test that is told of in another form.
+#[test]
+fn tables_are_made_of_labels() {
+    let exhibit = |number: usize, name: &str, source: &str| {
+        let label = format!(
+            "Exhibit: {number}\nTitle: t\nSource: {source}: s\nBreaks: b\nKilled by: a lib t\nF32 loss: l\n\ndiff --git\n"
+        );
+        File::new(name, label)
+    };
+    let good =
+        [exhibit(2, "museum/02-b.patch", "a/b#1 (issue)"), exhibit(1, "museum/01-a.patch", "textbook")];
+    assert!(table(&labels(&good)).ends_with(
+        "| 1 | [t](../../museum/01-a.patch) | b | textbook: s | `a::t` | l |\n\
+         | 2 | [t](../../museum/02-b.patch) | b | [a/b#1](https://github.com/a/b/issues/1): s | `a::t` | l |\n"
+    ));
+}

@@ -1,0 +1,24 @@
+//! Every test of the crate as its users see it, in one program: the models are built for each number once.
+mod bench;
+mod cannot_see;
+mod cases;
+mod classify;
+mod collectives;
+mod commands;
+mod diff;
+mod divergence;
+mod dumps;
+mod embedded;
+mod goldens;
+mod layouts;
+mod memory;
+mod metamorphic;
+mod models;
+mod mutants;
+mod network;
+mod profile;
+mod runs;
+mod small_primes;
+mod steady;
+mod strategies;
+mod tokenizers;

@@ -1,0 +1,281 @@
+//! Chunks: a model in parts equals the model whole, later weight halves equal immediate ones, decoding with a cache
+//! equals the whole forward; all bit for bit.
+use crate::{Builder, Chunk, Cx, Error, Input, Output, Positions, Random, Rates, Shape};
+use comm::{Axis, Mesh, Op, World};
+use kernels::{Heads, Meta};
+use tensor::{Category, Cpu, Device, F61, Ids, Key, Phase, Rope, Scaling};
+
+const SHAPE: Shape = Shape {
+    width: 12,
+    blocks: 3,
+    heads: Heads { queries: 8, keys: 4, dim: 3 },
+    hidden: 8,
+    vocabulary: 16,
+    positions: Positions::Rotary(Rope { base: 100.0, scaling: Scaling::None }),
+    ..Shape::LLAMA
+};
+const LENGTHS: [&[usize]; 3] = [&[4, 1], &[3], &[2, 2]];
+type D = Cpu<F61>;
+
+fn ids(device: &D, n: usize, salt: usize) -> Ids<D> {
+    let ids: Vec<_> = (0..n).map(|i| ((i * 37 + salt * 11) % SHAPE.vocabulary) as u32).collect();
+    Ids::new(device, &ids, SHAPE.vocabulary).unwrap()
+}
+
+/// Losses, and gradients by name, of three microbatches in flight at once through these parts.
+fn gradients(
+    device: &D,
+    mesh: &Mesh<D>,
+    shape: &Shape,
+    cuts: &[usize],
+    later: bool,
+) -> Result<Vec<Vec<F61>>, Error> {
+    let at = Builder::new(device, mesh, &Random { seed: 1 });
+    let mut parts =
+        cuts.windows(2).map(|c| Chunk::part(&at, shape, c[0]..c[1])).collect::<Result<Vec<_>, _>>()?;
+    let mut trace = Vec::new();
+    let tokens = LENGTHS.concat().iter().sum();
+    let all: Vec<_> = LENGTHS.iter().enumerate().map(|(m, lengths)| Cx::train(m, *lengths, tokens)).collect();
+    for cx in &all {
+        let mut x = Some(Input::Tokens(ids(device, cx.rows(), cx.microbatch())));
+        for part in &mut parts {
+            let targets = ids(device, cx.rows(), cx.microbatch() + 7);
+            match part.forward(cx, x.take().expect("one output an input"), Some(targets))? {
+                Output::Activation(y) => x = Some(Input::Activation(y)),
+                Output::Loss(loss) => trace.push(loss.all_reduce(mesh.group(Axis::Dp))?.read().unwrap()),
+            }
+        }
+    }
+    for cx in all.iter().rev() {
+        let mut dy = None;
+        for part in parts.iter_mut().rev() {
+            dy = if later { part.backward_input(cx, dy)? } else { part.backward(cx, dy)? };
+        }
+        assert!(dy.is_none(), "ids have no gradient");
+    }
+    if later {
+        for cx in &all {
+            parts.iter_mut().try_for_each(|part| part.backward_weight(cx))?;
+        }
+    }
+    for param in parts.iter_mut().flat_map(Chunk::params) {
+        trace.push(param.gather_gradient(mesh)?.unwrap());
+    }
+    Ok(trace)
+}
+
+/// Kills: microbatches mixed up, blocks' pending halves taken in the wrong order, names that depend on the part,
+/// dropout that one way back knows and the other does not.
+#[test]
+fn parts_and_later_halves_equal_the_whole_bit_for_bit() {
+    let _key = Key(11).enter();
+    let run = |ranks, tied, cuts: &'static [usize], later| {
+        let dropout = Rates { embedding: 0.25, attention: 0.5, residual: 0.25 };
+        let shape = Shape { tied, dropout, ..SHAPE };
+        let world = World::threads(&[(Axis::Tp, ranks)]).unwrap();
+        world.run(|device, mesh| gradients(&device, &mesh, &shape, cuts, later)).unwrap()
+    };
+    for tied in [false, true] {
+        let whole = run(1, tied, &[0, 3], false).remove(0);
+        let cuts: &[&'static [usize]] = if tied { &[&[0, 3]] } else { &[&[0, 3], &[0, 1, 3], &[0, 1, 2, 3]] };
+        for (ranks, cuts) in [1, 2, 4].into_iter().flat_map(|n| cuts.iter().map(move |c| (n, *c))) {
+            for later in [false, true] {
+                for (rank, trace) in run(ranks, tied, cuts, later).into_iter().enumerate() {
+                    assert!(trace == whole, "tied {tied}, {cuts:?}, later {later}, rank {rank} of {ranks}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_tied_head_stays_with_its_table() {
+    let why = World::threads(&[])
+        .unwrap()
+        .run(|device: D, mesh| gradients(&device, &mesh, &Shape { tied: true, ..SHAPE }, &[0, 1, 3], false))
+        .unwrap_err();
+    assert!(
+        why.reason.starts_with("the number of chunks of a model with a tied head is more than one"),
+        "{why}"
+    );
+}
+
+#[test]
+fn a_microbatch_in_flight_is_not_overwritten() {
+    let why = World::threads(&[])
+        .unwrap()
+        .run(|device: D, mesh| {
+            let _key = Key(1).enter();
+            let at = Builder::new(&device, &mesh, &Random { seed: 1 });
+            let mut model = Chunk::whole(&at, &SHAPE)?;
+            for _ in 0..2 {
+                let cx = Cx::train(4, [2], 2);
+                model.forward(&cx, Input::Tokens(ids(&device, 2, 0)), Some(ids(&device, 2, 1)))?;
+            }
+            Ok::<_, Error>(())
+        })
+        .unwrap_err();
+    assert!(why.reason.contains("microbatch 4 is in flight"), "{why}");
+}
+
+/// Ragged prompts, then one or two tokens at a time, one sequence resting. Kills: positions or masks from zero,
+/// sequences that share a cache's rows, logits gathered in the wrong order, the wrong last row.
+#[test]
+fn decoding_equals_the_whole_forward_bit_for_bit() {
+    let _key = Key(12).enter();
+    let v = SHAPE.vocabulary;
+    let text =
+        |b: usize, n: usize| -> Vec<u32> { (0..n).map(|t| ((b * 5 + t * 11 + 3) % v) as u32).collect() };
+    let steps: [[usize; 2]; 4] = [[3, 1], [1, 2], [0, 1], [2, 1]];
+    let lengths = [6, 5];
+    let mut truth: Option<Vec<F61>> = None;
+    for ranks in [1, 2, 4] {
+        let world = World::threads(&[(Axis::Tp, ranks)]).unwrap();
+        let all = world.run(|device: D, mesh| {
+            let at = Builder::new(&device, &mesh, &Random { seed: 1 });
+            let mut model = Chunk::whole(&at, &SHAPE)?;
+            let feed = |ids: Vec<u32>| Ids::new(&device, &ids, v).unwrap();
+            let whole = feed([text(0, lengths[0]), text(1, lengths[1])].concat());
+            let whole = model.logits(&Cx::infer(lengths), whole, true)?.read().unwrap();
+            let (mut cx, mut done) = (Cx::infer(steps[0]).with_cache(7), [0, 0]);
+            for (i, step) in steps.iter().enumerate() {
+                if i > 0 {
+                    cx.advance(step);
+                }
+                let new = |b: usize| text(b, done[b] + step[b])[done[b]..].to_vec();
+                let fed = [new(0), new(1)].concat();
+                done = [done[0] + step[0], done[1] + step[1]];
+                let rows = model.logits(&cx, feed(fed), false)?.read().unwrap();
+                let open: Vec<_> = (0..2).filter(|&b| step[b] > 0).collect();
+                assert_eq!(rows.len(), open.len() * v);
+                for (row, b) in rows.chunks(v).zip(open) {
+                    let at = (b * lengths[0] + done[b] - 1) * v;
+                    assert!(row == &whole[at..at + v], "sequence {b}, token {}, {ranks} ranks", done[b] - 1);
+                }
+            }
+            Ok::<_, Error>(whole)
+        });
+        for whole in all.unwrap() {
+            assert!(*truth.get_or_insert_with(|| whole.clone()) == whole, "{ranks} ranks");
+        }
+    }
+}
+
+/// Two all-reduces a block forward, two backward; one for the embedding, two for the loss, one for its gradient.
+#[test]
+fn the_ledger_shows_two_all_reduces_a_block_each_way() {
+    let calls = |shape: &Shape| {
+        let world = World::threads(&[(Axis::Tp, 2)]).unwrap();
+        let all = world.run(|device: Cpu<f32>, mesh| {
+            let at = Builder::new(&device, &mesh, &Random { seed: 1 });
+            let mut model = Chunk::whole(&at, shape)?;
+            let (cx, ids) = (Cx::train(0, [3], 3), Ids::new(&device, &[1, 2, 3], shape.vocabulary)?);
+            let forward = mesh.ledger();
+            model.forward(&cx, Input::Tokens(ids.clone()), Some(ids))?;
+            let backward = mesh.ledger();
+            model.backward(&cx, None)?;
+            let calls =
+                |from, to| -> usize { (mesh.ledger() - from).get(Axis::Tp, Op::AllReduce).calls - to };
+            let after = calls(&backward, 0);
+            Ok::<_, Error>((calls(&forward, after), after))
+        });
+        all.unwrap()[0]
+    };
+    for blocks in [1, 3] {
+        assert_eq!(calls(&Shape { blocks, ..SHAPE }), (1 + 2 * blocks + 2, 1 + 2 * blocks));
+    }
+}
+
+/// Inference holds no gradients, and activations that do not grow with depth; a cache holds what it says.
+#[test]
+fn inference_keeps_nothing() {
+    let peaks = |blocks, cached: bool| {
+        let (device, mesh) = (Meta::<Cpu<f32>>::default(), Mesh::ghost(&[(Axis::Tp, 2)], 1).unwrap());
+        let at = Builder::new(&device, &mesh, &Random { seed: 1 });
+        let mut model = Chunk::whole(&at, &Shape { blocks, ..SHAPE }).unwrap();
+        device.meter().begin(Phase::Inference);
+        let cx = Cx::infer([3, 4]);
+        let cx = if cached { cx.with_cache(16) } else { cx };
+        model.logits(&cx, Ids::new(&device, &[0; 7], SHAPE.vocabulary).unwrap(), true).unwrap();
+        let peaks = device.meter().peaks(Phase::Inference);
+        move |c: Category| peaks.category[c as usize]
+    };
+    let (two, eight) = (peaks(2, false), peaks(8, true));
+    assert_eq!(two(Category::Activations), eight(Category::Activations));
+    assert_eq!((eight(Category::Gradients), two(Category::KvCache)), (0, 0));
+    let (sequences, capacity, columns) = (2, 16, 4 * 3 / 2);
+    assert_eq!(eight(Category::KvCache), 8 * 2 * sequences * capacity * columns * 4);
+}
+
+/// Products by the shapes (a multiply-add is two), attention by the pairs that see each other; backward is twice that,
+/// and five products of attention instead of two.
+#[test]
+fn operations_are_those_of_the_equations() {
+    let (device, mesh) = (Meta::<Cpu<f32>>::default(), Mesh::alone());
+    let at = Builder::new(&device, &mesh, &Random { seed: 1 });
+    let mut model = Chunk::whole(&at, &SHAPE).unwrap();
+    let (cx, ids) = (Cx::train(0, [3, 2], 5), Ids::new(&device, &[0; 5], SHAPE.vocabulary).unwrap());
+    model.forward(&cx, Input::Tokens(ids.clone()), Some(ids)).unwrap();
+    let forward = device.meter().flops();
+    model.backward(&cx, None).unwrap();
+    let Shape { width, blocks, heads, hidden, vocabulary, .. } = SHAPE;
+    let (q, kv) = (heads.queries * heads.dim, heads.keys * heads.dim);
+    let weights = blocks * (width * (q + 2 * kv) + q * width + 3 * width * hidden) + width * vocabulary;
+    let pairs = (1 + 2 + 3) + (1 + 2);
+    let (products, attention) = (2 * 5 * weights, blocks * 2 * pairs * q);
+    assert_eq!(forward, (products + 2 * attention) as u64);
+    assert_eq!(device.meter().flops() - forward, (2 * products + 5 * attention) as u64);
+}
+
+/// Fresh weights keep the size of what passes through: deviation one over the root of the inputs; gains are near 1.
+#[test]
+fn fresh_weights_have_the_deviation_of_their_inputs() {
+    let shape = Shape { width: 64, hidden: 96, vocabulary: 128, ..SHAPE };
+    let (device, mesh) = (Cpu::<f64>::default(), Mesh::alone());
+    let at = Builder::new(&device, &mesh, &Random { seed: 1 });
+    let mut model = Chunk::whole(&at, &shape).unwrap();
+    for param in model.params() {
+        let values = param.gather(&mesh).unwrap().unwrap();
+        let n = values.len() as f64;
+        let mean = values.iter().sum::<f64>() / n;
+        let deviation = (values.iter().map(|x| (x - mean) * (x - mean)).sum::<f64>() / n).sqrt();
+        let [rows, cols] = param.shape();
+        let inputs = if &**param.name() == "embedding" { cols } else { rows };
+        let (center, wanted) = if rows == 1 { (1.0, 0.02) } else { (0.0, 1.0 / (inputs as f64).sqrt()) };
+        assert!(
+            (mean - center).abs() < 0.02 && (deviation / wanted - 1.0).abs() < 0.3,
+            "{}: {mean} {deviation}",
+            param.name()
+        );
+    }
+}
+
+/// Sequence regions: what is kept between the products is cut by the ranks, and what is said forward stays the same
+/// but for its kind. Backward gathers each column layer's input once more. Kills: an input kept whole.
+#[test]
+fn sequence_regions_keep_less_and_say_the_same_forward() {
+    const RANKS: usize = 4;
+    let tokens = 64;
+    let run = |regions: bool| {
+        let (device, mesh) = (Meta::<Cpu<f32>>::default(), Mesh::ghost(&[(Axis::Tp, RANKS)], 1).unwrap());
+        let at = Builder::new(&device, &mesh, &Random { seed: 1 });
+        let at = if regions { at.in_regions() } else { at };
+        let mut model = Chunk::whole(&at, &SHAPE).unwrap();
+        device.meter().begin(Phase::Step);
+        let cx = Cx::train(0, [tokens], tokens);
+        let ids = Ids::new(&device, &vec![0; tokens], SHAPE.vocabulary).unwrap();
+        let before = device.meter().now(Category::Activations);
+        model.forward(&cx, Input::Tokens(ids.clone()), Some(ids)).unwrap();
+        let (kept, forward) = (device.meter().now(Category::Activations) - before, mesh.ledger());
+        model.backward(&cx, None).unwrap();
+        (kept, forward.wire_bytes(), (mesh.ledger() - &forward).wire_bytes())
+    };
+    let ([whole, forward, backward], [cut, forward_cut, backward_cut]) =
+        (<[usize; 3]>::from(run(false)), run(true).into());
+    // Of each block two norms' inputs and outputs, of the head one; the statistics beside them are a number a token.
+    let streams = (4 * SHAPE.blocks + 2) * SHAPE.width + 2 * SHAPE.blocks + 1;
+    assert_eq!(whole - cut, 4 * tokens * streams * (RANKS - 1) / RANKS);
+    assert_eq!(forward_cut, forward);
+    let again = (2 * SHAPE.blocks + 1) * SHAPE.width * tokens * 4 * (RANKS - 1) / RANKS;
+    assert_eq!(backward_cut, backward + again);
+}

@@ -1,0 +1,128 @@
+//! A case whose layer has no type of its own any more: so the harness is compiled once for each number, and not again for
+//! each layer.
+use super::{Answer, Case, Given, Lies};
+use crate::proof::lies::Place;
+use crate::{Builder, Layer, Param, Result};
+use comm::Op;
+use kernels::{Kernels, Meta};
+use tensor::{Cpu, Dual, F61, Scalar};
+
+/// What a proof asks of a case, on every device that it runs on. The harness takes it as `dyn`, but by a type parameter:
+/// so it is compiled where proofs run, and not with the layers.
+pub(crate) trait Erased:
+    Spec + On<Cpu<F61>> + On<Cpu<Dual<F61>>> + On<Cpu<f32>> + On<Meta<Cpu<f32>>> + Unsplit<F61> + Unsplit<f64>
+{
+}
+impl<C: Case> Erased for C {}
+
+/// What is the same on every device.
+pub(crate) trait Spec: Sync {
+    /// The case's type, by name.
+    fn name(&self) -> &'static str;
+    /// As [`Case::RANKS`].
+    fn ranks(&self) -> &'static [usize];
+    /// As [`Case::features`].
+    fn features(&self) -> [usize; 2];
+    /// As [`Case::traffic_on`].
+    fn traffic_on(&self, rank: (usize, usize), microbatches: &[usize], regions: bool) -> Vec<(Op, usize)>;
+    /// As [`Case::synced`].
+    fn synced(&self, ranks: usize, regions: bool) -> usize;
+}
+
+impl<C: Case> Spec for C {
+    fn name(&self) -> &'static str {
+        std::any::type_name::<C>()
+    }
+    fn ranks(&self) -> &'static [usize] {
+        C::RANKS
+    }
+    fn features(&self) -> [usize; 2] {
+        Case::features(self)
+    }
+    fn traffic_on(&self, rank: (usize, usize), microbatches: &[usize], regions: bool) -> Vec<(Op, usize)> {
+        Case::traffic_on(self, rank, microbatches, regions)
+    }
+    fn synced(&self, ranks: usize, regions: bool) -> usize {
+        Case::synced(self, ranks, regions)
+    }
+}
+
+/// A case on one device.
+pub(crate) trait On<D: Kernels>: Spec {
+    /// As [`Case::build`].
+    fn build(&self, at: &Builder<D>) -> Result<Box<dyn Proven<D>>>;
+}
+
+impl<C: Case, D: Kernels> On<D> for C {
+    fn build(&self, at: &Builder<D>) -> Result<Box<dyn Proven<D>>> {
+        Ok(Box::new(Case::build(self, at)?))
+    }
+}
+
+/// What the unsplit layer gives in numbers of this kind.
+pub(crate) trait Unsplit<S: Scalar>: Spec {
+    /// As [`Case::oracle`].
+    fn oracle(&self, given: &Given<S>) -> Answer<S>;
+}
+
+impl<C: Case, S: Scalar> Unsplit<S> for C {
+    fn oracle(&self, given: &Given<S>) -> Answer<S> {
+        Case::oracle(self, given)
+    }
+}
+
+/// Of every microbatch, Y and dX.
+pub(crate) type Gone<D> = Vec<(usize, [Box<dyn Lies<D>>; 2])>;
+
+/// A layer under proof.
+pub(crate) trait Proven<D: Kernels> {
+    /// What the layer is given for a microbatch.
+    ///
+    /// # Errors
+    /// If the ranks do not divide its features.
+    fn input(&self, given: &Given<D::Elem>, features: usize, at: &Place<D>) -> Result<Box<dyn Lies<D>>>;
+    /// All microbatches forward, then all backward.
+    ///
+    /// # Errors
+    /// If ranks do not meet.
+    fn there_and_back(
+        &mut self,
+        microbatches: Vec<Given<D::Elem>>,
+        features: [usize; 2],
+        at: &Place<D>,
+    ) -> Result<Gone<D>>;
+    /// The layer's parameters.
+    fn params(&mut self) -> Vec<&mut Param<D>>;
+}
+
+impl<D: Kernels, L: Layer<D, In: Lies<D>, Out: Lies<D>>> Proven<D> for L {
+    fn input(&self, given: &Given<D::Elem>, features: usize, at: &Place<D>) -> Result<Box<dyn Lies<D>>> {
+        Ok(Box::new(L::In::hand(given, false, features, at)?))
+    }
+    fn there_and_back(
+        &mut self,
+        microbatches: Vec<Given<D::Elem>>,
+        [inputs, outputs]: [usize; 2],
+        at: &Place<D>,
+    ) -> Result<Gone<D>> {
+        let mut forward = Vec::new();
+        for (microbatch, given) in microbatches.into_iter().enumerate() {
+            let cx = given.cx(microbatch);
+            let x = L::In::hand(&given, false, inputs, at)?;
+            let (y, saved) = self.forward(&cx, x)?;
+            forward.push((cx, given, y, saved));
+        }
+        let mut gone = Gone::new();
+        for (cx, given, y, saved) in forward {
+            let dy = L::Out::hand(&given, true, outputs, at)?;
+            let dx = self.backward(&cx, saved, dy)?;
+            gone.push((cx.microbatch(), [Box::new(y), Box::new(dx)]));
+        }
+        Ok(gone)
+    }
+    fn params(&mut self) -> Vec<&mut Param<D>> {
+        let mut params = Vec::new();
+        Layer::params(self, &mut params);
+        params
+    }
+}

@@ -1,0 +1,20 @@
+//! Exhibit: 1
+//! Title: A row layer's bias, added before the reduction
+//! Source: huggingface/text-generation-inference#1036 (issue): the bias is added to each rank's part of the output,
+//!   which is all-reduced then
+//! Breaks: the bias counts once per tensor rank
+//! Killed by: the compiler: expected `&Partial<D>`, found `&Tensor<D>`
+//! F32 loss: none, it does not compile
+use {
+    comm::Group,
+    kernels::Kernels,
+    layers::{Result, ops::{Region, Rows, Split, Stream}},
+    tensor::Tensor,
+};
+
+fn row<D: Kernels>(x: &Split<D>, w: &Rows<D>, bias: &Tensor<D>, group: &Group<D>) -> Result<Stream<D>> {
+    let y = x.matmul(w)?;
+    (y + bias).reduce(group, Region::Whole)
+}
+
+fn main() {}

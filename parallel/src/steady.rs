@@ -1,0 +1,123 @@
+//! A training step and a decoded token take nothing from the system once the first ones are over.
+//!
+//! Numbers are of the field, whose products are our own: those of floats may be a library's, which takes memory of its
+//! own at each call.
+#[path = "../../comm/src/counting.rs"]
+mod counting;
+
+use crate::{Batch, ClassifierTrainer, Error, Examples, Sequence, Trainer};
+use comm::{Axis, Mesh, World};
+use counting::taken;
+use kernels::Heads;
+use layers::strategies::sequence_regions::SequenceRegions;
+use layers::{Builder, Chunk, Cx, Kind, Random, Rates, Shape, Strategy};
+use tensor::{Cpu, F61, Ids, Key, Scalar};
+
+type Device = Cpu<F61>;
+
+/// Replicated key heads, norms of heads, rotary positions.
+fn llama() -> Shape {
+    let heads = Heads { queries: 4, keys: 1, dim: 4 };
+    Shape { width: 16, blocks: 3, heads, hidden: 24, vocabulary: 37, head_norm: true, ..Shape::LLAMA }
+}
+/// Biases, dropout, learned positions, a tied head.
+fn gpt2() -> Shape {
+    let dropout = Rates { embedding: 0.1, attention: 0.1, residual: 0.1 };
+    let heads = Heads { queries: 4, keys: 4, dim: 4 };
+    Shape { width: 16, blocks: 2, heads, hidden: 24, vocabulary: 37, dropout, ..Shape::GPT2 }
+}
+
+/// What is often done, after some times that may take memory: how much each time takes.
+fn each(mut work: impl FnMut() -> Result<(), Error>) -> Result<[usize; 12], Error> {
+    (0..3).try_for_each(|_| work())?;
+    let mut each = [0; 12];
+    for taken_by in &mut each {
+        let before = taken();
+        work()?;
+        *taken_by = taken() - before;
+    }
+    Ok(each)
+}
+
+/// Runs `work` under every layout, and sees to it that it takes nothing. Where ranks wait for each other a long wait is
+/// announced, which takes some memory: then there are times without.
+fn takes_nothing(work: impl Fn(&Builder<Device>) -> Result<[usize; 12], Error> + Sync) {
+    let _key = Key(3).enter();
+    let (dp, tp) = (|n| (Axis::Dp, n), |n| (Axis::Tp, n));
+    let layouts: [(&[_], bool); 6] = [
+        (&[], false),
+        (&[tp(2)], false),
+        (&[tp(2)], true),
+        (&[dp(2)], false),
+        (&[dp(2), tp(2)], true),
+        (&[tp(4)], true),
+    ];
+    for (sizes, regions) in layouts {
+        let ran = World::threads(sizes).unwrap().run(|device: Device, mesh: Mesh<Device>| {
+            let at = Builder::new(&device, &mesh, &Random { seed: 1 });
+            work(&if regions { at.with([&SequenceRegions as &dyn Strategy<_>]) } else { at })
+        });
+        for (rank, each) in ran.unwrap().into_iter().enumerate() {
+            let fewest = each.into_iter().min().unwrap();
+            assert_eq!(fewest, 0, "{sizes:?}, regions: {regions}, rank {rank}: {each:?}");
+            assert!(!sizes.is_empty() || each == [0; 12], "alone nobody waits: {each:?}");
+        }
+    }
+}
+
+const OPTIMIZERS: [(Kind, Option<f64>); 2] = [(Kind::Sgd, None), (Kind::ADAMW, Some(1.0))];
+
+/// Kills: an owner count, a list, a label or a context made at each step; ids, cuts or groups of replicas made anew;
+/// what microbatches in flight keep, put where there is no room from the step before.
+#[test]
+fn a_training_step_takes_no_memory() {
+    let sequence = |n: u32| Sequence::new((0..n).collect(), (1..=n).collect());
+    for shape in [llama(), gpt2()] {
+        for (microbatches, optimizer) in [1, 2].into_iter().zip(OPTIMIZERS) {
+            let batch = Batch::new([5, 9, 3, 8, 2, 7].map(sequence).to_vec(), microbatches).unwrap();
+            takes_nothing(|at| {
+                let mut trainer = Trainer::new(at, &shape, optimizer)?;
+                each(|| trainer.step(&batch, 0.01).map(drop))
+            });
+        }
+    }
+}
+
+/// Kills: the same of a classifier.
+#[test]
+fn a_classifiers_step_takes_no_memory() {
+    let examples = |n: usize| Examples {
+        x: (0..n * 6).map(|i| Scalar::from_usize(i % 5)).collect(),
+        labels: (0..n as u32).map(|i| i % 5).collect(),
+    };
+    let microbatches = [examples(5), examples(3)];
+    for optimizer in OPTIMIZERS {
+        takes_nothing(|at| {
+            let mut trainer = ClassifierTrainer::new(at, &[6, 8, 8, 8, 5], optimizer)?;
+            each(|| trainer.step(&microbatches, 0.01).map(drop))
+        });
+    }
+}
+
+/// Kills: a cache, a rotary table or scratch that grows with the tokens; lists of tokens and spans made anew; logits in
+/// fresh memory.
+#[test]
+fn a_decoded_token_takes_no_memory() {
+    for shape in [llama(), gpt2()] {
+        takes_nothing(|at| {
+            let mut model = Chunk::whole(at, &shape)?;
+            let mut cx = Cx::infer([40, 3]).with_cache(90);
+            let mut logits = Vec::new();
+            let prompt: [u32; 43] = std::array::from_fn(|i| i as u32 % 37);
+            drop(model.logits(&cx, Ids::new(at.device, prompt, shape.vocabulary)?, false)?);
+            each(|| {
+                (0..3).try_for_each(|_| {
+                    cx.advance(&[1, 1]);
+                    let ids = Ids::new(at.device, [5, 6], shape.vocabulary)?;
+                    assert!(model.logits(&cx, ids, false)?.read_into(&mut logits));
+                    Ok(())
+                })
+            })
+        });
+    }
+}

@@ -1,0 +1,3 @@
+//! Training as PyTorch and transformers do it, step by step.
+mod families;
+mod llama;

@@ -1,0 +1,63 @@
+//! CPU times: what building and proving costs, so that it is seen when it grows.
+use std::env;
+use std::fs;
+use std::path::Path;
+use std::process::{Command, ExitStatus};
+
+/// The file of a layer, and a line of its code: an edit of it is what the time of an edited layer is of.
+const EDITED: [&str; 2] = ["layers/src/column.rs", "        let mut y = matmul("];
+/// The layer's proof. `tensor` is among the crates because its tests ask others for features: so nothing is built twice.
+const PROOF: &str = "test --quiet --package tensor --package layers --lib column::";
+
+/// Seconds of CPU, user and system, that all programs took which this one started and which have ended; none where the
+/// system does not say. (`/proc/self/stat` counts in hundredths.)
+pub(crate) fn children() -> Option<f64> {
+    let stat = fs::read_to_string("/proc/self/stat").ok()?;
+    let (_, fields) = stat.rsplit_once(") ")?; // the program's name, which may hold anything, ends there
+    let ticks: Vec<f64> = fields.split(' ').skip(13).take(2).filter_map(|field| field.parse().ok()).collect();
+    (ticks.len() == 2).then(|| ticks.iter().sum::<f64>() / 100.0)
+}
+
+/// Runs the layer's proof as it is, then with one line edited, and prints what the second time took.
+///
+/// # Errors
+/// If a file cannot be read or written, or cargo cannot be started.
+pub(crate) fn edited_layer(root: &Path) -> std::io::Result<ExitStatus> {
+    let [path, line] = EDITED;
+    let path = root.join(path);
+    let was = fs::read_to_string(&path)?;
+    let edited = was.replacen(line, &format!("        std::hint::black_box(());\n{line}"), 1);
+    if edited == was {
+        return Err(std::io::Error::other(format!("{} has no line {line:?}", path.display())));
+    }
+    let proof = || {
+        let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        Command::new(cargo).args(PROOF.split(' ')).current_dir(root).status()
+    };
+    let status = proof()?;
+    if !status.success() {
+        return Ok(status);
+    }
+    fs::write(&path, edited)?;
+    let (before, status) = (children(), proof());
+    fs::write(&path, was)?;
+    if let (Some(before), Some(after)) = (before, children()) {
+        println!("one edited layer, to the verdict of its proof: {:.1} s of CPU", after - before);
+    }
+    status
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Kills: a time of this program itself, of one kind only, or in other units.
+    #[test]
+    fn what_children_took_is_counted() {
+        let Some(before) = children() else { return };
+        let busy = "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done";
+        assert!(Command::new("sh").args(["-c", busy]).status().expect("a shell").success());
+        let took = children().expect("the system said it before") - before;
+        assert!(took > 0.0 && took < 60.0, "{took} s");
+    }
+}
