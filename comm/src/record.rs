@@ -188,3 +188,29 @@ impl Record {
         events(std::mem::take(&mut log.noted))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::call::Op;
+
+    /// Kills: another rank named for the one that forgot, a later request for the first.
+    #[test]
+    fn who_forgets_requests_is_named_with_the_first() {
+        let record = Record::new(2, Instant::now(), Tells::Nothing);
+        let call = |rows| Call { op: Op::Send, rows, ..Call::barrier() };
+        let start = |rows| {
+            let begun = record.begin(&call(rows)).unwrap();
+            record.open(begun, &call(rows));
+            begun
+        };
+        let of = |rows| Err(CommError::Forgotten { rank: 2, call: call(rows).to_string() });
+        assert_eq!(record.nothing_open(), Ok(()));
+        let (first, second) = (start(1), start(2));
+        assert_eq!(record.nothing_open(), of(1), "it was kept to the end");
+        record.forget(second, &call(2));
+        assert_eq!((record.begin(&call(3)).map(drop), record.nothing_open()), (of(2), of(2)));
+        record.forget(first, &call(1));
+        assert_eq!(record.begin(&call(4)).map(drop), of(2));
+    }
+}

@@ -341,9 +341,36 @@ mod tests {
         let mut other = Cx::<Cpu<f32>>::infer([3, 1]).with_memory(&[4, 2]).with_cache(5).numbered_from(7);
         other.advance(&[0, 2]);
         let key = Causal { row: 4, len: 2, position: 0, sequence: 8 };
+        let fresh = Cx::<Cpu<f32>>::infer([3, 1]).with_memory(&[4, 2]).numbered_from(7);
+        let numbers = |span: &Span| (span.query.sequence, span.key.sequence);
+        assert_eq!(fresh.memory().iter().map(numbers).collect::<Vec<_>>(), [(7, 7), (8, 8)]);
         assert_eq!(other.memory(), [Span { query: cx.tokens()[1], key }], "a memory stays where it is");
         cx.advance(&[1, 1]);
         assert_eq!((cx.tokens()[0].position, cx.tokens()[1].position, cx.rows()), (3, 3, 2));
+    }
+
+    #[test]
+    #[should_panic(expected = "a memory for each sequence")]
+    fn another_number_of_memories_panics() {
+        let _ = Cx::<Cpu<f32>>::infer([3, 1]).with_memory(&[4]);
+    }
+
+    #[test]
+    #[should_panic(expected = "a memory without tokens")]
+    fn a_memory_without_tokens_panics() {
+        let _ = Cx::<Cpu<f32>>::infer([3, 1]).with_memory(&[4, 0]);
+    }
+
+    #[test]
+    #[should_panic(expected = "the same sequences go on")]
+    fn another_number_of_sequences_panics() {
+        Cx::<Cpu<f32>>::infer([3, 1]).advance(&[1]);
+    }
+
+    #[test]
+    #[should_panic(expected = "6 tokens in a cache of 5")]
+    fn more_tokens_than_a_cache_has_room_for_panic() {
+        Cx::<Cpu<f32>>::infer([3, 1]).with_cache(5).advance(&[3, 0]);
     }
 
     #[test]

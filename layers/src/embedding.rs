@@ -143,16 +143,20 @@ impl<D: Kernels> Layer<D> for Embedding<D> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::proof::{Answer, Case, Given, proves, proves_in_regions};
-    use comm::Op;
-    use tensor::Scalar;
+    use crate::Random;
+    use crate::proof::{Answer, Case, Given, SEED, proves, proves_in_regions};
+    use comm::{Mesh, Op, World};
+    use std::collections::BTreeMap;
+    use tensor::{Category, Cpu, Dropout, F61, Key, Scalar};
 
     const WIDTH: usize = 5;
     struct Table {
         vocabulary: usize,
         padding: Option<usize>,
         context: Option<usize>,
+        rate: f64,
     }
+    const PLAIN: Table = Table { vocabulary: 24, padding: None, context: None, rate: 0.0 };
     impl Case for Table {
         type Layer<D: Kernels> = Embedding<D>;
         fn features(&self) -> [usize; 2] {
@@ -160,20 +164,28 @@ mod tests {
         }
         fn build<D: Kernels>(&self, at: &Builder<D>) -> Result<Embedding<D>> {
             let shape = [self.vocabulary, WIDTH];
-            Embedding::shard(at, Axis::Tp, "table", shape, self.padding, self.context, 0.0)
+            Embedding::shard(at, Axis::Tp, "table", shape, self.padding, self.context, self.rate)
         }
         fn oracle<S: Scalar>(&self, g: &Given<S>) -> Answer<S> {
             let mut y = reference::embed(&g.weights["table"], &g.ids, WIDTH);
-            let dtable = reference::embed_backward(&g.dy, &g.ids, [self.vocabulary, WIDTH], self.padding);
+            let numbers = (g.first..).take(g.lengths.len()).collect();
+            let tokens = reference::Tokens { lengths: g.lengths.clone(), numbers };
+            let dropped = |mut x: Vec<S>| {
+                let dropout = Dropout::new(self.rate, SEED, g.step, "table");
+                reference::dropout(&mut x, WIDTH, &tokens, &dropout);
+                x
+            };
+            let dy = dropped(g.dy.clone());
+            let dtable = reference::embed_backward(&dy, &g.ids, [self.vocabulary, WIDTH], self.padding);
             let mut gradients = [("table".to_string(), dtable)].into();
             if let Some(n) = self.context {
                 let at: Vec<u32> = g.lengths.iter().flat_map(|&n| 0..n as u32).collect();
                 let rows = reference::embed(&g.weights["positions"], &at, WIDTH);
                 y.iter_mut().zip(rows).for_each(|(y, row)| *y += row);
-                let all: &mut std::collections::BTreeMap<_, _> = &mut gradients;
-                all.insert("positions".into(), reference::embed_backward(&g.dy, &at, [n, WIDTH], None));
+                let all: &mut BTreeMap<_, _> = &mut gradients;
+                all.insert("positions".into(), reference::embed_backward(&dy, &at, [n, WIDTH], None));
             }
-            Answer { y, dx: vec![], gradients }
+            Answer { y: dropped(y), dx: vec![], gradients }
         }
         fn traffic(&self, tokens: usize, _: usize) -> Vec<(Op, usize)> {
             vec![(Op::AllReduce, tokens * WIDTH)] // Y
@@ -190,12 +202,13 @@ mod tests {
     }
 
     /// Kills: a mask off by one, rows of other ranks not zero, an id that comes twice counted once, padding that is
-    /// part of the table, positions by row, ranks without any row.
+    /// part of the table, positions by row, ranks without any row; dropout before positions are added, or of one of the
+    /// two ways only.
     #[test]
     fn embedding_equals_embedding_bit_for_bit() {
-        proves(&Table { vocabulary: 24, padding: None, context: None });
-        for vocabulary in [5, 7, 9] {
-            proves(&Table { vocabulary, padding: None, context: Some(6) });
+        proves(&PLAIN);
+        for (vocabulary, rate) in [(5, 0.0), (7, 0.25), (9, 0.0)] {
+            proves(&Table { vocabulary, context: Some(6), rate, ..PLAIN });
         }
     }
 
@@ -205,27 +218,87 @@ mod tests {
     #[test]
     fn embedding_equals_embedding_with_padding() {
         for padding in 0..5 {
-            proves(&Table { vocabulary: 5, padding: Some(padding), context: Some(6) });
+            proves(&Table { vocabulary: 5, padding: Some(padding), context: Some(6), ..PLAIN });
         }
-        proves_in_regions(&Table { vocabulary: 7, padding: Some(3), context: None });
+        proves_in_regions(&Table { vocabulary: 7, padding: Some(3), ..PLAIN });
     }
 
-    /// Kills: positions of other ranks' tokens, a table of positions whose gradient is not summed.
+    /// Kills: positions of other ranks' tokens, a table of positions whose gradient is not summed, or is dropped at other
+    /// places than the tokens.
     #[test]
     fn embedding_equals_embedding_in_sequence_regions() {
-        proves_in_regions(&Table { vocabulary: 7, padding: None, context: Some(6) });
+        for rate in [0.0, 0.25] {
+            proves_in_regions(&Table { vocabulary: 7, context: Some(6), rate, ..PLAIN });
+        }
+    }
+
+    /// Data ranks with their own sequences of a step. Kills: positions or dropout by a rank's own numbering, a table of
+    /// positions, or of ids, whose gradient stays on its data rank.
+    #[test]
+    fn embedding_over_data_ranks_equals_embedding_bit_for_bit() {
+        const LENGTHS: [usize; 3] = [4, 1, 2];
+        let _key = Key(3).enter();
+        let table = Table { vocabulary: 7, context: Some(6), rate: 0.25, ..PLAIN };
+        let ids: Vec<u32> = (0..7).map(|i| (3 * i + 1) % 7).collect();
+        let dy: Vec<F61> = (0..7 * WIDTH as u64).map(|i| F61::sample(i, 1.0)).collect();
+        for ranks in [1, 3] {
+            let run = |device: Cpu<F61>, mesh: Mesh<_>| {
+                let (tp, rank) = (mesh.group(Axis::Tp), mesh.group(Axis::Dp).rank());
+                let mut layer = table.build(&Builder::new(&device, &mesh, &Random { seed: 1 }))?;
+                let mut params = Vec::new();
+                layer.params(&mut params);
+                let whole = |p: &&mut Param<_>| Ok((p.name().to_string(), p.gather(&mesh)?.unwrap()));
+                let weights = params.iter().map(whole).collect::<Result<_>>()?;
+                let (first, n) = (rank * 3 / ranks, 3 / ranks);
+                let row: usize = LENGTHS[..first].iter().sum();
+                let rows = row..row + LENGTHS[first..first + n].iter().sum::<usize>();
+                let cx = Cx::train(0, &LENGTHS[first..first + n], 1).numbered_from(first).dropping(SEED, 2);
+                let (y, saved) = layer.forward(&cx, Ids::new(&device, &ids[rows.clone()], 7)?)?;
+                let number = |i| dy[row * WIDTH + i];
+                let mine = Tensor::from_fn(&device, Category::Activations, rows.len(), WIDTH, number);
+                layer.backward(&cx, saved, mine.into())?;
+                let mut params = Vec::new();
+                layer.params(&mut params);
+                let mut gradients = BTreeMap::new();
+                for param in params {
+                    param.sync(&mesh)?;
+                    gradients.insert(param.name().to_string(), param.gather_gradient(&mesh)?.unwrap());
+                }
+                let given = Given {
+                    step: 2,
+                    first: 0,
+                    lengths: LENGTHS.to_vec(),
+                    x: vec![],
+                    memory_lengths: vec![],
+                    memory: vec![],
+                    ids: ids.clone(),
+                    dy: dy.clone(),
+                    weights,
+                };
+                let answer = table.oracle(&given);
+                let mine = &answer.y[rows.start * WIDTH..rows.end * WIDTH];
+                assert_eq!(y.gather(tp)?.read().unwrap(), mine, "rank {rank} of {ranks}");
+                assert_eq!(gradients, answer.gradients, "rank {rank} of {ranks}");
+                Ok::<_, Error>(())
+            };
+            World::threads(&[(Axis::Dp, ranks), (Axis::Tp, 2)]).unwrap().run(run).unwrap();
+        }
     }
 
     #[test]
     fn sequences_beyond_the_learned_positions_are_refused() {
         let (device, mesh) = (tensor::Cpu::<f32>::default(), comm::Mesh::alone());
         let at = Builder::new(&device, &mesh, &crate::Random { seed: 0 });
-        let table = Table { vocabulary: 4, padding: None, context: Some(3) }.build(&at).unwrap();
+        let table = Table { vocabulary: 4, context: Some(3), ..PLAIN }.build(&at).unwrap();
+        assert!(
+            table.forward(&Cx::infer([3]), Ids::new(&device, &[1; 3], 4).unwrap()).is_ok(),
+            "all of them"
+        );
         let ids = Ids::new(&device, &[1; 4], 4).unwrap();
         let why = table.forward(&Cx::infer([4]), ids).err().unwrap().to_string();
         let wanted = "at most 3, as many positions as the model has learned";
         assert_eq!(why, format!("the length of a sequence is 4; it must be {wanted}"));
-        let beyond = Table { vocabulary: 4, padding: Some(4), context: None }.build(&at).err().unwrap();
+        let beyond = Table { vocabulary: 4, padding: Some(4), ..PLAIN }.build(&at).err().unwrap();
         assert_eq!(beyond.to_string(), "the id of padding is 4; it must be below 4");
     }
 }

@@ -209,8 +209,83 @@ impl<D: Kernels> Sums<D> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Builder, Draw, Placement, Random};
+    use crate::shape::{Biases, NormKind, Positions};
+    use crate::{Builder, Chunk, Draw, Placement, Random, Shape};
+    use comm::World;
     use tensor::{Cpu, F61, Key};
+
+    /// Where nothing has a gradient, decay is all that moves: w − lr·λ·w, exact for a quarter. Kills: decay of a gain or a
+    /// bias, of none of the matrices or by another factor; a share of a matrix taken for a row.
+    #[test]
+    fn decay_shrinks_matrices_and_leaves_gains_and_biases() {
+        let run = |device: Cpu<f32>, mesh: Mesh<_>, norm| {
+            let bias = Biases { qkv: true, out: true, mlp: true };
+            let heads = kernels::Heads { queries: 4, keys: 2, dim: 2 };
+            let positions = Positions::Learned(3);
+            let shape =
+                Shape { width: 4, hidden: 4, vocabulary: 5, heads, norm, bias, positions, ..Shape::LLAMA };
+            let at = Builder::new(&device, &mesh, &Random { seed: 1 });
+            let mut model = Chunk::whole(&at, &Shape { head_norm: true, ..shape })?;
+            let mut params = model.params();
+            for param in &mut params {
+                param.sync(&mesh)?;
+            }
+            let before = params.iter().map(|p| p.elements()).collect::<Vec<_>>();
+            let decay = Kind::AdamW { beta1: 0.9, beta2: 0.95, eps: 1e-8, decay: 0.5 };
+            Optimizer::new(decay, None).step(&mut params, &mesh, 0.5)?;
+            let mut decayed = Vec::new();
+            for (param, before) in params.iter().zip(before) {
+                let shrunk = before.iter().map(|&(i, w)| (i, w * 0.75)).collect::<Vec<_>>();
+                assert!(before.iter().all(|(_, w)| *w != 0.0), "{}", param.name());
+                if param.elements() == shrunk {
+                    decayed.push(param.name().to_string());
+                } else {
+                    assert_eq!(param.elements(), before, "{}", param.name());
+                }
+            }
+            Ok::<_, crate::Error>(decayed)
+        };
+        let blocks =
+            ["attention.qkv", "attention.out", "mlp.gate_up", "mlp.down"].map(|w| format!("blocks.0.{w}"));
+        let matrices =
+            [&["embedding".into(), "positions".into()][..], &blocks[..], &["head".into()]].concat();
+        for norm in [NormKind::Rms, NormKind::Layer] {
+            let world = World::threads(&[(Axis::Tp, 4)]).unwrap();
+            for decayed in world.run(|device, mesh| run(device, mesh, norm)).unwrap() {
+                assert_eq!(decayed, matrices);
+            }
+        }
+    }
+
+    /// Kills: a moment taken for the other, for its turn or for a fresh one, steps counted anew.
+    #[test]
+    fn moments_that_were_gathered_are_restored() {
+        let (device, mesh) = (Cpu::<f32>::default(), Mesh::alone());
+        let at = Builder::new(&device, &mesh, &Random { seed: 1 });
+        let draw = Draw { mean: 0.0, std: 1.0 };
+        let mut param = Param::new(&at, "w", [2, 3], Placement::default(), draw).unwrap();
+        let gradient = Tensor::from_fn(&device, Category::Buffers, 2, 3, |i| 1.0 + i as f32);
+        param.accumulate(|device, to, _| device.copy(to, gradient.view()));
+        let mut optimizer = Optimizer::new(Kind::ADAMW, None);
+        optimizer.step(&mut [&mut param], &mesh, 0.5).unwrap();
+        let moments = |optimizer: &Optimizer<_>, param: &mut Param<_>| {
+            let mut all = Vec::new();
+            let each = |name: &str, [m, v]: [Option<Vec<f32>>; 2]| {
+                all.push((name.to_string(), m.unwrap(), v.unwrap()));
+                Ok::<_, crate::Error>(())
+            };
+            optimizer.gather(&[param], &mesh, each).map(|()| all).unwrap()
+        };
+        let saved = moments(&optimizer, &mut param);
+        assert!(saved.len() == 1 && saved[0].0 == "w" && saved[0].1 != saved[0].2, "{saved:?}");
+        let element = |_: &Param<_>, which: usize| {
+            let moment = [&saved[0].1, &saved[0].2][which];
+            Ok(Box::new(|[row, column]: [usize; 2]| moment[row * 3 + column]) as Element<f32>)
+        };
+        let mut other = Optimizer::new(Kind::ADAMW, None);
+        other.restore(7, &[&mut param], element).unwrap();
+        assert_eq!((other.steps(), moments(&other, &mut param)), (7, saved.clone()));
+    }
 
     /// A parameter of several pieces, the last one shorter, in two steps. Kills: rows of a moment beside those of another
     /// piece, a piece left out or taken twice, also in the norm.

@@ -194,3 +194,20 @@ impl Shape {
         if let Positions::Learned(n) = self.positions { Some(n) } else { None }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Kills: a window of the block before, or of the next one only.
+    #[test]
+    fn windows_begin_with_the_block_that_is_said() {
+        let shape = Shape { window: Some(Window { size: 3, sinks: 1, from: 2 }), ..Shape::LLAMA };
+        let window = Sight::Window { size: 3, sinks: 1 };
+        assert_eq!(
+            [0, 1, 2, 3].map(|block| shape.sight(block)),
+            [Sight::Causal, Sight::Causal, window, window]
+        );
+        assert_eq!(Shape::LLAMA.sight(2), Sight::Causal);
+    }
+}

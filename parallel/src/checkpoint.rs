@@ -142,3 +142,175 @@ pub fn restore_optimizer<D: Kernels>(
     })?;
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Batch, Sequence, Trainer};
+    use comm::{Axis, World};
+    use kernels::Heads;
+    use layers::{Builder, Random, Shape};
+    use std::fs;
+    use tensor::Cpu;
+
+    /// A vocabulary that no two ranks divide, key heads that four share, gains, biases of norms.
+    const SHAPE: Shape = Shape {
+        width: 4,
+        heads: Heads { queries: 4, keys: 2, dim: 2 },
+        hidden: 4,
+        vocabulary: 13,
+        norm: layers::NormKind::Layer,
+        ..Shape::LLAMA
+    };
+    const LAYOUTS: [[usize; 2]; 4] = [[1, 1], [1, 2], [2, 2], [1, 4]]; // dp, tp
+    const FILES: [&str; 2] = ["model", "optimizer"];
+
+    type Float = Cpu<f32>;
+
+    fn batch() -> Batch {
+        let sequence = |n: u32| Sequence::new((0..n).collect(), (1..=n).collect());
+        Batch::new([5, 12, 3].map(sequence).to_vec(), 1).unwrap()
+    }
+    /// The first column of each, and the others, turned.
+    fn entries(params: &[&mut Param<Float>]) -> Vec<Entry> {
+        let both = |p: &&mut Param<Float>| {
+            let ([rows, cols], name) = (p.shape(), p.name().to_string());
+            [(0..1, Orientation::Same), (1..cols, Orientation::Transposed)].map(|(columns, orientation)| {
+                let named = format!("{name} from {}", columns.start);
+                Entry { param: name.clone(), name: named, rows, columns, orientation }
+            })
+        };
+        params.iter().flat_map(both).collect()
+    }
+    fn save(folder: &Path, trainer: &mut Trainer<Float>) -> Result<()> {
+        let ((model, optimizer, mesh), [to, state]) = (trainer.parts(), FILES.map(|name| folder.join(name)));
+        let (params, metadata) = (model.params(), Metadata::from([("of".to_string(), "a test".to_string())]));
+        save_params(&to, &metadata, &entries(&params), &params, mesh)?;
+        save_optimizer(&state, metadata, optimizer, &params, mesh)
+    }
+    /// Another trainer, at the same place, in the state of the files.
+    fn load(folder: &Path, device: &Float, mesh: &Mesh<Float>, kind: Kind) -> Result<Trainer<Float>> {
+        let [from, state] = FILES.map(|name| folder.join(name));
+        let fresh = Random { seed: 9 };
+        let params = entries(
+            &Trainer::new(&Builder::new(device, mesh, &fresh), &SHAPE, (kind, None))?.model().params(),
+        );
+        let stored = Stored::new(File::open(&from)?, params, |_| false)?;
+        let mut trainer = Trainer::new(&Builder::new(device, mesh, &stored), &SHAPE, (kind, None))?;
+        let (model, optimizer, _) = trainer.parts();
+        restore_optimizer("state", &File::open(&state)?, optimizer, &model.params())?;
+        Ok(trainer)
+    }
+    /// Bits of every parameter and of its moments, and the steps done.
+    fn state(trainer: &mut Trainer<Float>) -> Result<(usize, BTreeMap<String, Vec<u32>>)> {
+        let (model, optimizer, mesh) = trainer.parts();
+        let (params, mut all) = (model.params(), BTreeMap::new());
+        let bits = |x: Option<Vec<f32>>| x.unwrap().into_iter().map(f32::to_bits).collect::<Vec<_>>();
+        for param in &params {
+            all.insert(param.name().to_string(), bits(param.gather(mesh)?));
+        }
+        optimizer.gather::<Error>(&params, mesh, |name, moments| {
+            for (which, moment) in MOMENTS.iter().zip(moments) {
+                all.insert(format!("{which} of {name}"), bits(moment));
+            }
+            Ok(())
+        })?;
+        Ok((optimizer.steps(), all))
+    }
+    fn on<T: Send>(
+        [dp, tp]: [usize; 2],
+        run: impl Fn(Float, Mesh<Float>) -> Result<T> + Sync,
+    ) -> std::result::Result<T, String> {
+        let world = World::threads(&[(Axis::Dp, dp), (Axis::Tp, tp)]).unwrap();
+        world.run(run).map(|mut all| all.swap_remove(0)).map_err(|error| error.reason)
+    }
+    /// Trains two steps and saves them; the state then, and after another step.
+    fn trained(folder: &Path, layout: [usize; 2]) -> [(usize, BTreeMap<String, Vec<u32>>); 2] {
+        let run = |device: Float, mesh: Mesh<_>| {
+            let at = Builder::new(&device, &mesh, &Random { seed: 2 });
+            let mut trainer = Trainer::new(&at, &SHAPE, (Kind::ADAMW, None))?;
+            for _ in 0..2 {
+                trainer.step(&batch(), 0.1)?;
+            }
+            save(folder, &mut trainer)?;
+            let saved = state(&mut trainer)?;
+            trainer.step(&batch(), 0.1)?;
+            Ok([saved, state(&mut trainer)?])
+        };
+        on(layout, run).unwrap()
+    }
+
+    /// Kills: a moment of another parameter or of a share, padding in a file, a replica's piece read for another's, steps
+    /// counted anew, a file that depends on who wrote it.
+    #[test]
+    fn what_one_layout_writes_every_other_reads_bit_for_bit_and_writes_again() {
+        for layout in LAYOUTS {
+            let folder = tempfile::tempdir().unwrap();
+            let [saved, next] = trained(folder.path(), layout);
+            assert_eq!((saved.0, next.0), (2, 3));
+            let notes = FILES.map(|name| File::open(&folder.path().join(name)).unwrap().metadata().clone());
+            let of = [("of", "a test"), ("optimizer", "adamw"), ("steps", "2")];
+            let of: Vec<_> = of.map(|(key, value)| (key.to_string(), value.to_string())).to_vec();
+            assert_eq!(notes.map(|notes| notes.into_iter().collect::<Vec<_>>()), [of[..1].to_vec(), of]);
+            assert!(saved.1.iter().all(|(name, bits)| bits.iter().any(|b| *b != 0) && next.1[name] != *bits));
+            for other in LAYOUTS {
+                let copy = tempfile::tempdir().unwrap();
+                let run = |device: Float, mesh: Mesh<_>| {
+                    let mut trainer = load(folder.path(), &device, &mesh, Kind::ADAMW)?;
+                    save(copy.path(), &mut trainer)?;
+                    let read = state(&mut trainer)?;
+                    trainer.step(&batch(), 0.1)?;
+                    Ok([read, state(&mut trainer)?])
+                };
+                let [read, then] = on(other, run).unwrap();
+                assert!(read == saved, "{layout:?} read by {other:?}");
+                assert!(other != layout || then == next, "{layout:?} goes on as if it had not stopped");
+                for name in FILES {
+                    let bytes = [&folder, &copy].map(|at| fs::read(at.path().join(name)).unwrap());
+                    assert!(bytes[0] == bytes[1], "{name} of {layout:?} written again by {other:?}");
+                }
+            }
+        }
+    }
+
+    /// Kills: the state of another optimizer taken for this one's, a step that is no number, a file without notes.
+    #[test]
+    fn a_state_that_is_not_this_optimizers_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        trained(folder.path(), [1, 1]);
+        let told = |kind| {
+            on([1, 1], |device, mesh| load(folder.path(), &device, &mesh, kind).map(drop)).unwrap_err()
+        };
+        assert_eq!(told(Kind::Sgd), "state: holds the state of adamw, wanted that of sgd");
+        let noting = |notes: &[(&str, &str)]| {
+            let notes = notes.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect();
+            Writer::create::<&str>(&folder.path().join("optimizer"), &notes, &[]).unwrap().finish().unwrap();
+            told(Kind::ADAMW)
+        };
+        assert_eq!(noting(&[]), "state: no \"optimizer\" is noted in the file");
+        assert_eq!(noting(&[("optimizer", "adamw")]), "state: no \"steps\" is noted in the file");
+        let wrong = noting(&[("optimizer", "adamw"), ("steps", "two")]);
+        assert_eq!(wrong, "state: \"two\" is no number of steps");
+        let missing = noting(&[("optimizer", "adamw"), ("steps", "2")]);
+        assert!(missing.contains("m.embedding"), "{missing}");
+    }
+
+    /// Kills: a file replaced by one that is not whole.
+    #[test]
+    fn numbers_that_are_not_finite_leave_the_file_as_it_is() {
+        let folder = tempfile::tempdir().unwrap();
+        trained(folder.path(), [1, 2]);
+        let before = FILES.map(|name| fs::read(folder.path().join(name)).unwrap());
+        let why = on([1, 2], |device, mesh| {
+            let mut trainer = load(folder.path(), &device, &mesh, Kind::ADAMW)?;
+            trainer.step(&batch(), f64::INFINITY)?;
+            save(folder.path(), &mut trainer)
+        });
+        let path = folder.path().join("model");
+        let says =
+            format!("{} is left as it is: embedding has values that are no finite numbers", path.display());
+        assert_eq!(why, Err(says));
+        assert!(FILES.map(|name| fs::read(folder.path().join(name)).unwrap()) == before);
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2);
+    }
+}

@@ -94,6 +94,12 @@ mod tests {
     }
 
     #[test]
+    #[should_panic(expected = "as many sequences that look as are looked at")]
+    fn another_number_of_memories_panics() {
+        let _ = cross_attention(&[0.0; 24], &[0.0; 12], HEADS, [&[1, 1], &[1]]);
+    }
+
+    #[test]
     #[should_panic(expected = "2 rows [K | V]")]
     fn a_memory_of_another_length_panics() {
         let _ = cross_attention(&[0.0; 12], &[0.0; 12], HEADS, [&[1], &[2]]);

@@ -14,7 +14,7 @@ mod messages;
 mod waking;
 
 use super::rendezvous::{Rendezvous, Windows};
-use super::watch::Watch;
+use super::watch::{PATIENT, Watch};
 use crate::call::Call;
 use crate::error::Result;
 use crate::sync::Tracked;
@@ -25,7 +25,6 @@ use loom::model::Builder;
 use loom::thread::spawn;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
 
 /// Runs `model` in every order, or in those with so many preemptions at most.
 fn explore(preemptions: Option<usize>, model: impl Fn() + Send + Sync + 'static) {
@@ -73,7 +72,7 @@ struct Ranks {
 impl Ranks {
     /// A world of so many ranks, of which the first `members` are a group.
     fn new(members: usize, world: usize) -> Arc<Self> {
-        let watch = Arc::new(Watch::alone(world, Duration::from_hours(1)));
+        let watch = Arc::new(Watch::alone(world, PATIENT));
         let place = Rendezvous::new((0..members).collect(), watch.clone());
         Arc::new(Self { watch, place, windows: (0..members).map(|_| Window::new()).collect() })
     }

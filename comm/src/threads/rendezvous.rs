@@ -218,6 +218,8 @@ impl Drop for Visit<'_> {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::threads::tests::until;
+    use crate::threads::watch::PATIENT;
     use std::time::Duration;
 
     fn place(ranks: usize, limit: Duration) -> Rendezvous {
@@ -239,9 +241,7 @@ mod tests {
                 left.store(true, SeqCst);
                 assert!(matches!(late, Err(CommError::Late { .. })));
             });
-            while !place.broken.load(SeqCst) {
-                std::thread::yield_now();
-            }
+            until(|| place.broken.load(SeqCst));
             for _ in 0..1000 {
                 assert!(!left.load(SeqCst), "left while a peer was inside");
                 std::thread::yield_now();
@@ -272,12 +272,10 @@ mod tests {
     /// Kills: a rank left asleep by one that leaves.
     #[test]
     fn who_leaves_early_wakes_those_who_wait() {
-        let place = place(3, Duration::from_hours(1));
+        let place = place(3, PATIENT);
         std::thread::scope(|threads| {
             let sleeper = threads.spawn(|| enter(&place, 2, |_| unreachable!("alone")));
-            while !place.watch.sleeps(2) {
-                std::thread::yield_now();
-            }
+            until(|| place.watch.sleeps(2));
             drop(Visit::begin(&place, 1, &Call::barrier()).unwrap());
             let expected = CommError::Broken { rank: 1, reason: "it panicked".into() };
             assert_eq!(sleeper.join().unwrap(), Err(expected));

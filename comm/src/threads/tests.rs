@@ -8,3 +8,19 @@ mod requests;
 mod steady_state;
 mod stress;
 mod timing;
+
+use super::watch::PATIENT;
+use std::time::{Duration, Instant};
+
+/// Waits until this is so.
+///
+/// # Panics
+/// If it is not so in time: what should have made it so is broken.
+#[track_caller]
+pub(super) fn until(done: impl Fn() -> bool) {
+    let from = Instant::now();
+    while !done() {
+        assert!(from.elapsed() < PATIENT, "a test waited {PATIENT:?} for what did not come");
+        std::thread::sleep(Duration::from_micros(100)); // and leave the cores to others
+    }
+}

@@ -20,6 +20,8 @@ const YIELDS: usize = if cfg!(loom) { 0 } else { 500 };
 const MOST_YIELDING: Duration = Duration::from_millis(1);
 /// How long a sleep lasts before it is announced; short in tests, so that they announce many.
 const NAP: Duration = Duration::from_micros(if cfg!(test) { 100 } else { 10_000 });
+/// In tests, a sleep of this length is looked into: a rank that nobody woke says so, and does not sleep on to its limit.
+const LONG: Duration = if cfg!(test) { Duration::from_millis(500) } else { Duration::MAX };
 
 /// What a rank waits for. Ranks are ranks of the world.
 pub(super) trait Wait {
@@ -192,10 +194,14 @@ impl Watch {
             if left.is_zero() {
                 return self.late(wait);
             }
-            let nap = if announced.is_some() { left } else { left.min(NAP) };
+            let nap = left.min(if announced.is_some() { LONG } else { NAP });
             let asleep = Instant::now();
             if wait.missing().next() == Some(on) {
                 park_timeout(nap);
+            }
+            #[cfg(test)]
+            if asleep.elapsed() >= LONG {
+                self.was_woken(rank, wait, on);
             }
             if announced.is_none() && asleep.elapsed() >= NAP && wait.missing().next() == Some(on) {
                 announced = Some(on);
@@ -307,7 +313,31 @@ impl Watch {
             limit,
         )
     }
+    /// To call after a long sleep in favour of `on`.
+    ///
+    /// # Panics
+    /// If what the rank waits for has changed, and nobody wakes it.
+    fn was_woken(&self, rank: usize, wait: &impl Wait, on: usize) {
+        let change = || {
+            if wait.missing().next() != Some(on) {
+                return Some("came".to_string());
+            }
+            let vain = wait.in_vain().and_then(|()| self.nobody_missing_has_finished(wait));
+            vain.err().map(|why| format!("cannot come: {why}"))
+        };
+        let (Some(change), again) = (change(), Instant::now()) else { return };
+        park_timeout(LONG); // who woke it may just not have got round to that
+        assert!(
+            again.elapsed() < LONG,
+            "nobody woke rank {rank}, asleep in {}: rank {on} {change}",
+            wait.call()
+        );
+    }
 }
+
+/// How long tests wait at most for what comes unless something is broken: who comes too late is named then.
+#[cfg(test)]
+pub(super) const PATIENT: Duration = Duration::from_secs(10);
 
 #[cfg(all(test, not(loom)))]
 mod tests;

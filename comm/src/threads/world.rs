@@ -254,9 +254,10 @@ fn on_rank<T, E: Display>(
     ended.unwrap_or_else(|panic| Err(panic.told()))
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::threads::tests::until;
     use crate::{CommError, Op, Reduce};
     use std::sync::Mutex;
     use tensor::{Category, F61, Tensor};
@@ -304,9 +305,7 @@ mod tests {
         });
         let world = World::threads(&[(Axis::Tp, 3)]).unwrap().limit(Duration::from_millis(20));
         let error = world.traced(&trace, "stuck").when_stuck(stuck).run(|_: Cpu<f32>, mesh| {
-            while mesh.rank() == 1 && told.lock().unwrap().is_empty() {
-                std::thread::yield_now();
-            }
+            until(|| mesh.rank() != 1 || !told.lock().unwrap().is_empty());
             if mesh.rank() == 0 { mesh.group(Axis::Tp).barrier() } else { Ok(()) }
         });
         let told = told.lock().unwrap().clone();

@@ -206,10 +206,34 @@ fn large(sight: Sight, dropout: Option<Dropout>) -> Case {
     Case { attend: Attend { heads, first: 0, sight, dropout }, calls: vec![texts.to_vec()] }
 }
 
+/// Queries and keys that end with a tile (remainder 0) or one beyond it (1), of floats' tiles: 32 or 64 queries, 256 keys.
+/// The last text's keys come in two calls, of which the second has one key.
+fn at_edges(sight: Sight, dropout: Option<Dropout>) -> Case {
+    let [mut row, mut first] = [0; 2];
+    let mut span = |queries, keys| {
+        let query = tokens(row, queries, keys - queries, row);
+        let span = Span { query, key: tokens(first, keys, 0, row) };
+        (row, first) = (row + queries, first + keys);
+        span
+    };
+    let texts = [(64, 256), (65, 257), (33, 33), (1, 1), (64, 512), (64, 513)].map(|(q, k)| span(q, k));
+    let Span { query, key } = span(32, 257);
+    let part = |from, len| Span { query, key: Causal { row: key.row + from, len, position: from, ..key } };
+    let calls = vec![[&texts[..], &[part(0, 256)]].concat(), vec![part(256, 1)]];
+    let heads = Heads { queries: 2, keys: 1, dim: 8 };
+    Case { attend: Attend { heads, first: 0, sight, dropout }, calls }
+}
+
+/// Each sight, with and without dropout. The last 32 of 512 queries look at 256 keys through a window of 225, those of 513
+/// at 257 through one of 226; the last 64 through windows of 193 and 194. Sinks end with a block of keys, or one beyond it.
 fn large_cases() -> impl Iterator<Item = Case> {
     let sights = [Sight::All, Sight::Causal, Sight::Window { size: 40, sinks: 3 }];
     let dropouts = [None, Some(Dropout::new(0.1, 1, 1, "a"))];
-    sights.into_iter().flat_map(move |sight| dropouts.map(|dropout| large(sight, dropout)))
+    let large = sights.into_iter().flat_map(move |sight| dropouts.map(|dropout| large(sight, dropout)));
+    let windows = [(225, 1), (226, 0), (193, 3), (194, 0), (40, 256), (40, 257)];
+    let windows = windows.map(|(size, sinks)| Sight::Window { size, sinks });
+    let sights = [Sight::All, Sight::Causal].into_iter().chain(windows).enumerate();
+    large.chain(sights.map(move |(i, sight)| at_edges(sight, dropouts[i / 2 % 2])))
 }
 
 /// Kills: a tile's bounds where tiles are large, a mask that vectors apply differently.

@@ -121,3 +121,22 @@ impl Tile<'_> {
         self.attend.dropout.map(factors)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tensor::F61;
+
+    /// Of 5 keys and heads of 3 features, by hand: panels of the keys, 5 rows as wide as a panel is, and twice their
+    /// transpose, 3 rows; two gradients of 5·3; three tiles of queries; two strips of scores. Kills: room that nobody needs,
+    /// which price and run would agree on.
+    #[test]
+    fn scratch_takes_the_numbers_that_are_worked_out_by_hand() {
+        let heads = Heads { queries: 4, keys: 2, dim: 3 };
+        // Panels of 3: 5·3 + 2·3·6; tiles of 2 queries and 3 keys.
+        assert_eq!(scratch_len::<F61>(heads, 5), 15 + 36 + 30 + 3 * 2 * 3 + 2 * 2 * 3);
+        // Panels of 16, tiles of 32 queries; 5 keys are less than a tile.
+        assert_eq!(scratch_len::<f32>(heads, 5), 80 + 96 + 30 + 3 * 32 * 3 + 2 * 32 * 5);
+        assert_eq!(scratch_len::<f32>(heads, 300), 4800 + 2 * 3 * 304 + 1800 + 3 * 32 * 3 + 2 * 32 * 256);
+    }
+}

@@ -217,6 +217,26 @@ mod tests {
         Causal { row: 3, len: 4, position: 0, sequence: 2 },
     ];
 
+    /// Kills: a row for a position, a sequence that begins at 0 where it goes on, another pair of features, a sign.
+    #[test]
+    fn rotation_turns_pairs_by_the_angle_of_their_position() {
+        let _key = Key(1).enter();
+        let (table, x) = (draw::<F61>(1, 8, 4), draw::<F61>(2, 9, 8)); // two heads of 4 features, 2 angles
+        for back in [false, true] {
+            let (mut seen, mut wanted) = (draw::<F61>(2, 9, 8), read(&x)); // rows 7 and 8 are padding and stay
+            Cpu::default().rotate(seen.view_mut(), table.view(), &TOKENS, 4, back);
+            for (t, i) in TOKENS.iter().flat_map(|t| (0..t.len).map(move |i| (t, i))) {
+                for (head, f) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+                    let [cos, sin] = [f, 2 + f].map(|column| table.view().at(t.position + i, column));
+                    let (at, sin) = ((t.row + i) * 8 + head * 4 + f, if back { -sin } else { sin });
+                    let (a, b) = (wanted[at], wanted[at + 2]);
+                    (wanted[at], wanted[at + 2]) = (a * cos - b * sin, a * sin + b * cos);
+                }
+            }
+            assert_eq!(read(&seen), wanted);
+        }
+    }
+
     fn dropped(x: &Matrix<F61>, first_row: usize, n: usize, dropout: &Dropout) -> Vec<F61> {
         let part = read(x)[first_row * x.cols()..][..n * x.cols()].to_vec();
         let mut part = matrix(n, x.cols(), |i| part[i]);

@@ -141,7 +141,7 @@ pub(super) fn embed_backward<S: Scalar>(
 mod tests {
     use crate::proof::{Matrix, assert_close, assert_derivative, draw, filled, matrix, read, under_two_keys};
     use crate::{CpuScalar, Kernels, LossTerms, Slice};
-    use tensor::{Cpu, Dual, F61, IGNORED, Scalar};
+    use tensor::{Cpu, Dual, F61, IGNORED, Key, Scalar};
 
     const V: usize = 7;
     const TARGETS: [u32; 5] = [3, IGNORED, 0, 6, 3];
@@ -192,6 +192,28 @@ mod tests {
             cpu.cross_entropy_backward(share, m.view(), &targets, s, terms);
         }
         [loss, m, d]
+    }
+
+    /// Ids of 6 rows of which rows 2 to 4 are here; some come twice, one is ignored. Kills: a slice off by one, rows of
+    /// elsewhere that are not zero, an id that comes twice counted once, a gradient that was there lost.
+    #[test]
+    fn embedding_takes_and_gives_the_rows_of_its_slice() {
+        let _key = Key(1).enter();
+        let (ids, here, cpu) =
+            (vec![2, 5, 4, 1, 4, IGNORED, 2], Slice { first: 2, len: 3 }, Cpu::<F61>::default());
+        let (table, dy) = (draw::<F61>(1, 3, 5), draw::<F61>(2, 7, 5));
+        let (mut y, mut dtable) = (draw::<F61>(3, 7, 5), draw::<F61>(4, 3, 5));
+        let mut wanted = [vec![F61::ZERO; 7 * 5], read(&dtable)];
+        for (i, &id) in ids.iter().enumerate().filter(|(_, id)| (2..5).contains(*id)) {
+            for c in 0..5 {
+                let at = (id as usize - 2) * 5 + c;
+                wanted[0][i * 5 + c] = read(&table)[at];
+                wanted[1][at] += read(&dy)[i * 5 + c];
+            }
+        }
+        cpu.embed(y.view_mut(), table.view(), &ids, here);
+        cpu.embed_backward(dtable.view_mut(), dy.view(), &ids, here);
+        assert_eq!([read(&y), read(&dtable)], wanted);
     }
 
     /// Kills: ε of the target's logit alone, V of one rank, λ over all rows, an ignored row that counts, a rank

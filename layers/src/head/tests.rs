@@ -2,6 +2,7 @@ use super::*;
 use crate::build::Element;
 use crate::{Error, Random, Values};
 use comm::{Mesh, Op, World};
+use kernels::Meta;
 use tensor::{Category, Cpu, Dual, F61, IGNORED, Key, Real, Scalar};
 
 const D: usize = 5;
@@ -159,6 +160,57 @@ fn head_backward_is_the_derivative_exactly() {
         assert_eq!(moved, sum + along("dW", "W", 0), "{case:?}, {ranks} ranks");
         assert_ne!(moved, F61::ZERO);
     }
+}
+
+/// 2 tokens, a vocabulary of 13 over 4 ranks, 4 columns on each with padding: a rank's share of W[5, 13] takes
+/// 5·4·4 = 80 bytes, the gain 20, the logits of its columns 2·4·4 = 32, all that are gathered 2·13·4 = 104.
+fn padded_bytes<D: Kernels<Elem = f32> + Default>(mesh: &Mesh<D>, tied: bool) -> Result<()> {
+    let (device, shape) = (D::default(), Shape { width: 5, vocabulary: 13, tied, ..Shape::LLAMA });
+    let values = Random { seed: 3 };
+    let at = Builder::new(&device, mesh, &values);
+    let head = Head::shard(&at, Axis::Tp, &shape)?;
+    let draw = Draw { mean: 0.0, std: 1.0 };
+    let table = || RowWeight::new(&at, Axis::Tp, "table", [13, 5], Pieces::Padded, draw);
+    let table = tied.then(table).transpose()?;
+    assert_eq!(device.meter().now(Category::Weights), 80 + 20);
+    let x = Tensor::from_fn(&device, Category::Weights, 2, 5, |i| i as f32);
+    let before = mesh.ledger();
+    let logits = head.logits(&Cx::infer([2]), table.as_ref(), x.into())?;
+    let peaks = device.meter().peaks_of_all().category;
+    assert_eq!((logits.shape(), peaks[Category::Buffers as usize]), ([2, 13], 104));
+    let said = (mesh.ledger() - &before).get(Axis::Tp, Op::AllGather);
+    assert_eq!((said.payload, said.bytes), (32, 3 * 32));
+    Ok(())
+}
+
+/// Kills: room for a whole table, or for logits of padding; a share too small where the ranks do not divide.
+#[test]
+fn a_padded_vocabulary_takes_the_bytes_that_are_worked_out_by_hand() {
+    let sizes = [(Axis::Tp, 4)];
+    for tied in [false, true] {
+        World::threads(&sizes).unwrap().run(|_: Cpu<f32>, mesh| padded_bytes(&mesh, tied)).unwrap();
+        for rank in 0..4 {
+            padded_bytes(&Mesh::<Meta<Cpu<f32>>>::ghost(&sizes, rank).unwrap(), tied).unwrap();
+        }
+    }
+}
+
+/// Kills: a text judged by what training adds to its loss.
+#[test]
+fn without_a_backward_to_follow_the_loss_is_cross_entropy_alone() {
+    let (device, mesh) = (Cpu::<f64>::default(), Mesh::alone());
+    let at = Builder::new(&device, &mesh, &Random { seed: 3 });
+    let loss = |loss, cx: Cx<Cpu<f64>>| {
+        let head = Head::shard(&at, Axis::Tp, &Shape { width: D, vocabulary: V, loss, ..Shape::LLAMA })?;
+        let x = Tensor::from_fn(&device, Category::Activations, 4, D, |i| f64::sample(i as u64, 1.0));
+        let targets = Ids::targets(&device, &TARGETS, V)?;
+        let (loss, _) = head.forward(&cx.averaged_over(4), None, x.into(), targets)?;
+        Ok::<_, Error>(loss.all_reduce(mesh.group(Axis::Dp))?.read().unwrap()[0])
+    };
+    let more = Objective { smoothing: 0.1, z: 0.1 };
+    let [plain, judged] = [PLAIN.loss, more].map(|objective| loss(objective, Cx::infer([4])).unwrap());
+    assert_eq!((plain, loss(PLAIN.loss, Cx::train(0, [4], 4)).unwrap()), (judged, plain));
+    assert_ne!(loss(more, Cx::train(0, [4], 4)).unwrap(), plain);
 }
 
 /// Kills: 0/0 where no target counts.

@@ -185,3 +185,45 @@ pub fn last_rows<D: Kernels>(cx: &Cx<D>, x: &Tensor<D>) -> Tensor<D> {
     }
     y
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kernels::Sight;
+    use tensor::{Cpu, F61, Key};
+
+    const ATTEND: Attend = Attend {
+        heads: Heads { queries: 2, keys: 1, dim: 2 },
+        first: 0,
+        sight: Sight::Causal,
+        dropout: None,
+    };
+
+    /// Two sequences, of 3 and 2 tokens, first without their last ones. Kills: keys of later tokens in the place of earlier
+    /// ones, or of another sequence; a mask that begins anew.
+    #[test]
+    fn attention_with_a_cache_equals_attention_to_the_whole_bit_for_bit() {
+        let (_key, device) = (Key(7).enter(), Cpu::<F61>::default());
+        let qkv = |rows: &[usize]| {
+            let number = |i: usize| F61::sample((rows[i / 8] * 8 + i % 8) as u64, 1.0);
+            Split::new(Tensor::from_fn(&device, Category::Activations, rows.len(), 8, number), Axis::Tp)
+        };
+        let run = |cx: &Cx<_>, rows: &[usize]| {
+            let (o, _) = attention(cx, "here", &qkv(rows), &ATTEND);
+            o.share().read().unwrap().chunks(4).map(<[_]>::to_vec).collect::<Vec<_>>()
+        };
+        let whole = run(&Cx::infer([3, 2]), &[0, 1, 2, 3, 4]);
+        let mut cx = Cx::infer([2, 1]).with_cache(4);
+        assert_eq!(run(&cx, &[0, 1, 3]), [0, 1, 3].map(|row| whole[row].clone()));
+        cx.advance(&[1, 1]);
+        assert_eq!(run(&cx, &[2, 4]), [2, 4].map(|row| whole[row].clone()));
+    }
+
+    /// Kills: a sequence's first row, or the batch's; a row for a sequence without tokens.
+    #[test]
+    fn last_rows_are_those_of_sequences_that_have_tokens() {
+        let x = Tensor::from_fn(&Cpu::<f32>::default(), Category::Activations, 6, 2, |i| i as f32);
+        let last = last_rows(&Cx::infer([2, 0, 3, 1]), &x);
+        assert_eq!((last.shape(), last.read().unwrap()), ([3, 2], vec![2.0, 3.0, 8.0, 9.0, 10.0, 11.0]));
+    }
+}

@@ -142,3 +142,23 @@ pub fn cross_entropy_backward<D: Kernels>(
     device.fill(padding, D::Elem::ZERO);
     logits
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tensor::{Category, Cpu};
+
+    /// Of two columns the second is padding, whatever it holds. Kills: padding in a softmax or with a gradient.
+    #[test]
+    fn padding_adds_nothing_to_the_loss_and_has_no_gradient() {
+        let (device, mesh) = (Cpu::<f64>::default(), comm::Mesh::alone());
+        let terms = LossTerms { mean_over: 1, smoothing: 0.0, z: 0.5, vocabulary: 1 };
+        let targets = Ids::targets(&device, &[0], 1).unwrap();
+        let logits = Tensor::from_fn(&device, Category::Activations, 1, 2, |i| [3.0, 7.0][i]);
+        let logits = Split::new(logits, Axis::Tp);
+        let (loss, lse) = split_cross_entropy(&logits, mesh.group(Axis::Tp), &targets, &terms).unwrap();
+        assert_eq!(loss.all_reduce(mesh.group(Axis::Dp)).unwrap().read().unwrap(), [0.5 * 3.0 * 3.0]);
+        let gradient = cross_entropy_backward(logits, &lse, 0, &targets, &terms);
+        assert_eq!(gradient.share().read().unwrap(), [3.0, 0.0], "2·λ·lse");
+    }
+}

@@ -42,9 +42,9 @@ pub(super) fn check(case: &(impl Erased + ?Sized), regions: bool) {
 }
 
 /// Values that move in a random direction, all but those of rows that are still.
-struct Moving<'a>(&'a dyn Erased);
+struct Moving<'a, C: ?Sized>(&'a C);
 
-impl Values<Number> for Moving<'_> {
+impl<C: Erased + ?Sized> Values<Number> for Moving<'_, C> {
     fn of(&self, name: &str, shape: [usize; 2], draw: Draw) -> Result<Element<'_, Number>> {
         let (all, name) = (Random { seed: 7 }.of(name, shape, draw)?, name.to_owned());
         Ok(Box::new(move |at| {

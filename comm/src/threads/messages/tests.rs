@@ -1,5 +1,7 @@
 //! Messages come in order, and memory that a rank takes back is not touched.
 use super::*;
+use crate::threads::tests::until;
+use crate::threads::watch::PATIENT;
 use crate::{Axis, Op, World};
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -51,16 +53,14 @@ fn receive(messages: &Messages, x: &mut Tensor<Cpu<f32>>) -> Result<()> {
     messages.finish(post?, &call(Op::Receive))
 }
 
-/// Kills: a sender or receiver left asleep, here for an hour.
+/// Kills: a sender or receiver left asleep.
 #[test]
 fn who_sleeps_until_a_message_goes_or_comes_is_woken() {
     for sender_first in [true, false] {
-        let messages = messages(Duration::from_hours(1));
+        let messages = messages(PATIENT);
         let sleeper = usize::from(!sender_first);
         let talk = |rank: usize| {
-            while rank != sleeper && !messages.watch.sleeps(sleeper) {
-                std::thread::yield_now();
-            }
+            until(|| rank == sleeper || messages.watch.sleeps(sleeper));
             let mut x = one(rank as f32);
             let told = if rank == 0 { send(&messages, &x) } else { receive(&messages, &mut x) };
             told.map(|()| x.read().unwrap())
@@ -91,7 +91,7 @@ fn who_is_late_takes_its_post_back() {
 /// Kills: a rank that takes its memory back while it is read.
 #[test]
 fn who_takes_a_post_back_waits_for_the_copy_under_way() {
-    let messages = messages(Duration::from_hours(1));
+    let messages = messages(PATIENT);
     let x = one(1.0);
     // SAFETY: the post is withdrawn below.
     let post = unsafe { messages.post([0, 1], true, x.view().ptr().raw(), &call(Op::Send)) }.unwrap();
@@ -114,7 +114,7 @@ fn who_takes_a_post_back_waits_for_the_copy_under_way() {
 /// Kills: a count that a withdrawn post holds up, a message that takes its place.
 #[test]
 fn posts_taken_back_leave_the_others_in_order() {
-    let messages = messages(Duration::from_hours(1));
+    let messages = messages(PATIENT);
     let sent: Vec<_> = (0..5).map(|i| one(i as f32)).collect();
     // SAFETY: all posts end below.
     let post =

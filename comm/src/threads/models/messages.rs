@@ -5,9 +5,8 @@ use crate::engine::Post;
 use crate::error::{CommError, Result};
 use crate::sync::Tracked;
 use crate::threads::messages::Messages;
-use crate::threads::watch::Watch;
+use crate::threads::watch::{PATIENT, Watch};
 use std::sync::Arc;
-use std::time::Duration;
 
 /// Rank 0 sends to rank 1; each has two windows.
 struct Pair {
@@ -18,7 +17,7 @@ struct Pair {
 }
 impl Pair {
     fn new() -> Arc<Self> {
-        let watch = Arc::new(Watch::alone(2, Duration::from_hours(1)));
+        let watch = Arc::new(Watch::alone(2, PATIENT));
         let messages = Messages::new([0, 1].into(), watch.clone(), None);
         let windows = Box::new([(); 2].map(|()| [(); 2].map(|()| Window::new())));
         let elements = windows.each_ref().map(|windows| windows.each_ref().map(Window::tracked));

@@ -7,9 +7,8 @@ use crate::sync::atomic::{
     Ordering::{Acquire, Relaxed, Release, SeqCst},
 };
 use crate::sync::fence;
-use crate::threads::watch::{Pending, Wait, Watch};
+use crate::threads::watch::{PATIENT, Pending, Wait, Watch};
 use std::sync::Arc;
-use std::time::Duration;
 
 /// Rank 0 waits until the others have come.
 struct Waiting {
@@ -21,7 +20,7 @@ struct Waiting {
 impl Waiting {
     fn new(ranks: usize) -> Arc<Self> {
         let came = (0..ranks).map(|_| AtomicBool::new(false)).collect();
-        let watch = Watch::alone(ranks, Duration::from_hours(1));
+        let watch = Watch::alone(ranks, PATIENT);
         Arc::new(Self { watch, came, vain: AtomicBool::new(false), call: Call::barrier() })
     }
     fn wait(&self) -> Result<()> {

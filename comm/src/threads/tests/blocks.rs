@@ -1,6 +1,8 @@
 //! Blocks of a group are groups: what they compute, what they count, what their ranks are told.
-use super::failures::{each, until, world, zeros};
+use super::failures::{each, world, zeros};
+use super::until;
 use crate::drawn::{element, tensor};
+use crate::threads::watch::PATIENT;
 use crate::{Axis, CommError, Group, Mesh, Reduce, Result, World};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -228,7 +230,7 @@ fn a_block_that_was_left_early_stays_so_and_others_go_on() {
 #[test]
 fn ranks_that_do_not_come_to_a_block_are_named() {
     for late in [false, true] {
-        let limit = if late { Duration::from_millis(30) } else { Duration::from_hours(1) };
+        let limit = if late { Duration::from_millis(30) } else { PATIENT };
         let gone = AtomicBool::new(!late);
         let world = World::threads(&[(Axis::Dp, 2), (Axis::Tp, 4)]).unwrap().limit(limit);
         let told = each(&world, |mesh| {

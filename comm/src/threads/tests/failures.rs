@@ -1,4 +1,6 @@
 //! What ranks are told when something goes wrong on one of them.
+use super::until;
+use crate::threads::watch::PATIENT;
 use crate::{Axis, CommError, Group, Mesh, RankError, Reduce, Result, World};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
@@ -9,9 +11,9 @@ use tensor::{Category, Cpu, F61, Scalar, Tensor};
 type One = Mesh<Cpu<F61>>;
 const SHORT: Duration = Duration::from_millis(30);
 
-/// So patient that a rank which is not told in time hangs.
+/// So patient that a rank which is not told, but waits until the limit, is told something else.
 pub(super) fn world(ranks: usize) -> World {
-    World::threads(&[(Axis::Tp, ranks)]).unwrap().limit(Duration::from_hours(1))
+    World::threads(&[(Axis::Tp, ranks)]).unwrap().limit(PATIENT)
 }
 pub(super) fn zeros(rows: usize, cols: usize) -> Tensor<Cpu<F61>> {
     Tensor::from_fn(&Cpu::default(), Category::Buffers, rows, cols, |_| F61::ZERO)
@@ -19,11 +21,6 @@ pub(super) fn zeros(rows: usize, cols: usize) -> Tensor<Cpu<F61>> {
 #[track_caller]
 fn reduced(group: &Group<Cpu<F61>>, rows: usize, cols: usize, reduce: Reduce) -> Result<()> {
     group.all_reduce(&mut zeros(rows, cols), reduce)
-}
-pub(super) fn until(done: impl Fn() -> bool) {
-    while !done() {
-        sleep(Duration::from_micros(100)); // and leave the cores to others
-    }
 }
 /// What every rank got, where `f` itself never fails.
 pub(super) fn each<T: Send>(world: &World, f: impl Fn(&One) -> T + Sync) -> Vec<T> {

@@ -1,6 +1,7 @@
 //! The promises, at every call: whatever one rank does instead of coming, the others end, and it is named.
 use super::acts::{ACTS, Bring, Field};
-use super::failures::until;
+use super::until;
+use crate::threads::watch::PATIENT;
 use crate::{Axis, CommError, Mesh, RankError, World};
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
@@ -46,7 +47,6 @@ fn ends(limit: Duration, instead: Instead) -> Vec<(&'static str, RankError)> {
     };
     ACTS.iter().map(run).collect()
 }
-const PATIENT: Duration = Duration::from_hours(1);
 
 /// Kills: ranks that wait on for one that has failed, a reason lost or blamed on another.
 #[test]

@@ -1,5 +1,6 @@
 //! Requests: messages under way while their rank goes on, and what becomes of a rank that forgets one.
-use super::failures::{each, until, world, zeros};
+use super::failures::{each, world, zeros};
+use super::until;
 use crate::{Axis, CommError, Group, Op, Request, Result, World};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -67,12 +68,12 @@ fn a_ring_of_requests_turns() {
     }
 }
 
-/// What ends the run in which rank 0 does this with a message that it has started to send to rank 1.
+/// What ends the run in which rank 1 does this with a message that it has started to send to rank 0.
 fn forgotten(act: impl Fn(&Group<One>, Request<One>) -> Result<(), String> + Sync) -> (usize, String) {
     let error = world(2).run(|device: One, mesh| {
         let group = mesh.group(Axis::Tp).named("0F1");
-        if mesh.rank() == 0 {
-            let request = group.start_send(1, number(&device, 1)).unwrap();
+        if mesh.rank() == 1 {
+            let request = group.start_send(0, number(&device, 1)).unwrap();
             return act(&group, request);
         }
         let told = group.barrier().and_then(|()| group.barrier());
@@ -95,7 +96,7 @@ fn who_never_waits_for_a_request_is_named_with_its_call() {
         |group, request| {
             drop(request);
             let next = group.barrier();
-            assert!(matches!(next, Err(CommError::Forgotten { rank: 0, .. })), "{next:?}");
+            assert!(matches!(next, Err(CommError::Forgotten { rank: 1, .. })), "{next:?}");
             next.map_err(|error| error.to_string())
         },
         |_, request| {
@@ -109,8 +110,8 @@ fn who_never_waits_for_a_request_is_named_with_its_call() {
     ];
     for act in acts {
         let (rank, reason) = forgotten(act);
-        let words = "nobody waited for send(to rank 1) over tp of 1x1 f61 for 0F1 at comm/src/threads/tests/requests.rs:";
-        assert!(rank == 0 && reason.starts_with(words), "rank {rank}: {reason}");
+        let words = "nobody waited for send(to rank 0) over tp of 1x1 f61 for 0F1 at comm/src/threads/tests/requests.rs:";
+        assert!(rank == 1 && reason.starts_with(words), "rank {rank}: {reason}");
     }
     KEPT.lock().unwrap().clear(); // when its world has long ended
 }
@@ -149,9 +150,9 @@ fn an_error_comes_before_the_requests_that_it_leaves_behind() {
         drop(request);
         Err("disk on fire".into())
     });
-    assert_eq!((rank, reason.as_str()), (0, "disk on fire"));
+    assert_eq!((rank, reason.as_str()), (1, "disk on fire"));
     let (rank, reason) = forgotten(|_, _request| panic!("disk melted"));
-    assert!(rank == 0 && reason.ends_with("disk melted"), "{reason}");
+    assert!(rank == 1 && reason.ends_with("disk melted"), "{reason}");
 }
 
 /// Kills: a refused request that is said again at the end, a post that stands on.

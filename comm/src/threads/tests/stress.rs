@@ -1,7 +1,8 @@
 //! Random calls in random worlds with a rank that does something else at a random call: every run ends, and names that
 //! rank. `EQUIPART_FAULTS=10000 cargo test -p comm every_run_ends -- --nocapture` tries so many and counts them.
 use super::acts::{ACTS, Bring, Field, part};
-use super::failures::until;
+use super::until;
+use crate::threads::watch::PATIENT;
 use crate::{Axis, Mesh, World};
 use kernels::Meta;
 use std::collections::BTreeMap;
@@ -90,7 +91,7 @@ fn run(seed: u64) -> Fault {
     let run = Run { seed };
     let (dp, tp) = [(1, 2), (1, 3), (1, 4), (2, 2), (2, 3), (2, 4), (1, 8), (3, 2), (7, 1)][run.draw(1, 9)];
     let fault = FAULTS[run.draw(2, FAULTS.len())];
-    let limit = if fault == Fault::Delay { Duration::from_millis(200) } else { Duration::from_mins(1) };
+    let limit = if fault == Fault::Delay { Duration::from_millis(200) } else { PATIENT };
     let world = World::threads(&[(Axis::Dp, dp), (Axis::Tp, tp)]).unwrap().limit(limit);
     let (culprit, at) = (run.draw(3, world.size()), run.draw(4, CALLS as usize) as u64);
     let others = AtomicUsize::new(0);

@@ -1,8 +1,9 @@
 //! Who is woken, who is told, and of whom.
 use super::*;
+use crate::threads::tests::until;
 
 fn watch(ranks: usize) -> Watch {
-    Watch::alone(ranks, Duration::from_hours(1))
+    Watch::alone(ranks, PATIENT)
 }
 /// A wait of rank 1 for rank 0, who comes after so many looks.
 struct Looks<'a> {
@@ -39,15 +40,13 @@ fn told(change: impl FnOnce(&Watch)) -> Result<()> {
     let watch = watch(3);
     std::thread::scope(|threads| {
         let sleeper = threads.spawn(|| watch.wait(1, &Looks::new(&watch, usize::MAX)));
-        while !watch.sleeps(1) {
-            std::thread::yield_now();
-        }
+        until(|| watch.sleeps(1));
         change(&watch);
         sleeper.join().unwrap()
     })
 }
 
-/// Kills: a rank left asleep, here for an hour.
+/// Kills: a rank left asleep.
 #[test]
 fn who_fails_or_finishes_wakes_those_who_wait() {
     let dead = CommError::Dead { rank: 2, reason: "on fire".into() };
