@@ -2,14 +2,14 @@
 //! verdict for that layout, equal tokens, and the f32 error against f64 as a multiple of the unsplit run's own.
 use crate::generate::{self, Generated, Request, Text, all_logits};
 use crate::measure::{self, PeakBytes, Taken};
-use crate::prove::{Subject, Truths, prove};
+use crate::prove::{self, Subject, Truths, prove};
 use crate::sampling::Sampling;
 use crate::settings::sequences;
 use crate::text::Corpus;
-use crate::{Layout, Model, Network, Result};
+use crate::{Layout, Model, Network, Result, memory, price};
 use comm::{Axis, Mesh};
 use kernels::CpuScalar;
-use layers::Kind;
+use layers::{Kind, Shape};
 use parallel::{Batch, Trainer};
 use serde::Serialize;
 use tensor::{Cpu, Key, Phase, Real};
@@ -103,7 +103,7 @@ impl Work<'_> {
 /// Does all the work; `watch` is told what is being done.
 ///
 /// # Errors
-/// If a layout does not fit the model or the work, or a rank fails.
+/// If a layout does not fit the model or the work, the machine has not the memory for it, or a rank fails.
 pub fn compare(work: &Work, watch: &dyn Fn(&str)) -> Result<Vec<Row>> {
     let mut layouts = vec![Layout::default()];
     for layout in &work.layouts {
@@ -116,6 +116,9 @@ pub fn compare(work: &Work, watch: &dyn Fn(&str)) -> Result<Vec<Row>> {
     }
     work.network.fits(&layouts)?;
     let request = request(work);
+    for layout in &layouts {
+        memory::fits(&format!("comparing {layout}"), bytes(work, layout, &request)?, memory::free())?;
+    }
     watch("generating under none");
     let alone = fastest(work, &layouts[0], &request)?;
     let verdicts = verdicts(work, &layouts, &alone, watch)?;
@@ -142,6 +145,46 @@ fn batch(work: &Work) -> Result<Batch> {
     Ok(Batch::new(sequences(work.corpus.batch(0, 0, n, seq)), MICROBATCHES)?)
 }
 
+/// Bytes that all ranks of a layout hold at most, in any part of the work.
+fn bytes(work: &Work, layout: &Layout, request: &Request) -> Result<u128> {
+    let new = |prompt: &Vec<u32>| (vec![0; prompt.len() + request.max_new], prompt.len());
+    let (subject, _) = subject(work, layout, request.prompts.iter().map(new).collect())?;
+    let (shape, batch) = (&work.model.config.shape, batch(work)?);
+    let truth = if layout.ranks() == 1 { training_bytes::<f64>(layout, shape, &batch)? } else { 0 };
+    let parts = [
+        request.bytes(work.model, layout)?,
+        prove::bytes(&subject, layout)?,
+        training_bytes::<f32>(layout, shape, &batch)?,
+        truth,
+    ];
+    Ok(parts.into_iter().max().unwrap_or(0))
+}
+
+fn training_bytes<S: CpuScalar>(layout: &Layout, shape: &Shape, batch: &Batch) -> Result<u128> {
+    price::training::<S>(layout, shape, OPTIMIZER, batch, |_, _| Ok(()))
+}
+
+/// What the field is given under a layout: texts that were generated and the batch; of a large model a short sequence
+/// for each data rank, and a note that says so.
+fn subject(work: &Work, layout: &Layout, texts: Vec<(Vec<u32>, usize)>) -> Result<(Subject, Option<String>)> {
+    let shape = work.model.config.shape;
+    let of = |texts, batch| Subject {
+        shape,
+        texts,
+        steps: vec![(batch, LR)],
+        optimizer: OPTIMIZER,
+        narrowed: None,
+    };
+    if price::parameters(&shape)? <= LARGE {
+        return Ok((of(texts, batch(work)?), None));
+    }
+    let (ranks, tokens) = (layout.size(Axis::Dp), LARGE_TOKENS.min(work.model.config.positions));
+    let pairs = work.corpus.batch(0, 0, ranks, tokens);
+    let texts = vec![(pairs[0].0.clone(), tokens.div_ceil(2))];
+    let note = format!("the field was given {ranks} sequence(s) of {tokens} tokens");
+    Ok((of(texts, Batch::new(sequences(pairs), 1)?), Some(note)))
+}
+
 /// The field's word on each layout: the logits of the texts, read as they were generated, and a training step, in
 /// this model's shape.
 fn verdicts(
@@ -150,31 +193,16 @@ fn verdicts(
     alone: &Generated,
     watch: &dyn Fn(&str),
 ) -> Result<Vec<(bool, Option<String>)>> {
-    let shape = work.model.config.shape;
     let prompt = |t: &Text| t.ids.len() - t.margins.len();
-    let whole = Subject {
-        shape,
-        texts: alone.texts.iter().map(|t| (t.ids.clone(), prompt(t))).collect(),
-        steps: vec![(batch(work)?, LR)],
-        optimizer: OPTIMIZER,
-        narrowed: None,
-    };
+    let texts: Vec<_> = alone.texts.iter().map(|t| (t.ids.clone(), prompt(t))).collect();
     let key = Key(tensor::mix(u64::from(std::process::id()) ^ 0x636f_6d70));
     let (keys, truths, mut verdicts) = ([key, key.next()], Truths::default(), Vec::new());
     for layout in layouts {
         watch(&format!("proving {layout}"));
-        if shape.parameters() <= LARGE {
-            verdicts.push((prove(&whole, layout, &keys, &truths)?.equal, None));
-            continue;
-        }
-        let ranks = layout.size(Axis::Dp);
-        let tokens = LARGE_TOKENS.min(work.model.config.positions);
-        let pairs = work.corpus.batch(0, 0, ranks, tokens);
-        let texts = vec![(pairs[0].0.clone(), tokens.div_ceil(2))];
-        let steps = vec![(Batch::new(sequences(pairs), 1)?, LR)];
-        let small = Subject { texts, steps, ..whole.clone() };
-        let equal = prove(&small, layout, &keys, &Truths::default())?.equal;
-        verdicts.push((equal, Some(format!("the field was given {ranks} sequence(s) of {tokens} tokens"))));
+        let (subject, note) = subject(work, layout, texts.clone())?;
+        let own = Truths::default(); // where each layout is given something else
+        let truths = if note.is_some() { &own } else { &truths };
+        verdicts.push((prove(&subject, layout, &keys, truths)?.equal, note));
     }
     Ok(verdicts)
 }

@@ -18,79 +18,87 @@ pub use subject::Subject;
 pub use verdict::Verdict;
 
 use self::timeline::{Moment, Shown};
-use self::trace::{Named, Trace};
+use self::trace::{Compared, Judge, Trace};
 use crate::dump::{self, About, Seen};
-use crate::{Layout, Result};
-use comm::{Mesh, World};
-use kernels::Kernels;
+use crate::{Layout, Result, memory, price};
+use comm::{Axis, Mesh, World};
+use kernels::{Kernels, Meta};
 use layers::{Chunk, Cx, Random, Record};
 use parallel::{Entry, Trainer};
-use reference::Weights;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
 use tensor::{Cpu, F61, Ids, Key};
 
-/// What one rank saw: the weights before, and everything after.
-struct Run<S> {
-    start: Weights<S>,
-    trace: Named<S>,
-    seen: Option<Seen<S>>,              // of the first step, where that was asked for
-    timeline: Vec<Moment<S>>,           // where everything is looked at
-    built: Vec<(String, &'static str)>, // layers that strategies built, with their names
+/// Who is told what is being done.
+pub type Watch<'a> = dyn Fn(&str) + Sync + 'a;
+
+/// The weights that a program begins with: the same under every layout.
+const START: Random = Random { seed: 0 };
+
+/// What is looked at while a program runs, as it comes about: nothing of it stays with a rank.
+enum Look<'a, E> {
+    /// What is compared: whole tensors, in program order.
+    Results(&'a mut dyn FnMut(String, Vec<E>)),
+    /// What the first step took, gave and learnt.
+    Dump(&'a mut Option<Seen<E>>),
+    /// Everything on this rank, in program order.
+    Everything(&'a mut dyn FnMut(Moment<E>)),
 }
 
-/// What a program leaves besides its results.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Look {
-    /// Nothing.
-    Results,
-    /// What its first step took, gave and learnt.
-    Dump,
-    /// Everything, in program order.
-    Everything,
-}
-
-/// The layout's program on one rank, on any device: its weights before, and its trace.
+/// The layout's program on one rank, on any device: which layers its strategies built.
 fn program<D: Kernels>(
     subject: &Subject,
     layout: &Layout,
     device: &D,
     mesh: &Mesh<D>,
-    look: Look,
-) -> parallel::Result<Run<D::Elem>> {
-    let at = layout.place(device, mesh, &Random { seed: 0 });
+    mut look: Look<D::Elem>,
+    watch: &Watch,
+) -> parallel::Result<Vec<(String, &'static str)>> {
+    let at = layout.place(device, mesh, &START);
     let mut trainer = Trainer::new(&at, &subject.shape, subject.optimizer)?;
-    let mut trace = Vec::new();
-    let start = dump::weights(trainer.model().params(), mesh)?.into_iter().collect();
-    let record = || (look == Look::Everything).then(|| Record::new(mesh));
+    let everything = matches!(look, Look::Everything(_));
+    let record = || everything.then(|| Record::new(mesh));
     let taken = |record: Option<Record<D>>| record.map(|record| record.take()).unwrap_or_default();
-    let (mut seen, mut timeline, of_texts) = (None, Vec::new(), record());
-    let vocabulary = subject.shape.vocabulary;
+    let watch = |what: &str| {
+        if mesh.rank() == 0 {
+            watch(what)
+        }
+    };
+    let (of_texts, vocabulary) = (record(), subject.shape.vocabulary);
+    watch("the texts");
     let logits = read(&subject.texts, trainer.model(), device, vocabulary, of_texts.clone())?;
-    trace.push(("logits".to_string(), logits));
-    if look == Look::Everything {
-        let shown = Shown { prefix: "texts: ".into(), seen: taken(of_texts), report: None, calls: 0 };
-        timeline.extend(timeline::moments(shown, Vec::new(), mesh));
+    match &mut look {
+        Look::Results(see) => see("logits".into(), logits),
+        Look::Dump(_) => {}
+        Look::Everything(see) => {
+            let shown = Shown { prefix: "texts: ".into(), seen: taken(of_texts), report: None, calls: 0 };
+            timeline::moments(shown, Vec::new(), mesh, see);
+        }
     }
     for (n, (batch, lr)) in subject.steps.iter().enumerate() {
+        watch(&format!("step {n}"));
         let (of_step, calls) = (record(), mesh.calls_made());
         trainer.record(of_step.clone());
-        let report = if look == Look::Dump && n == 0 {
-            let (report, all) = dump::step(&mut trainer, mesh, batch, *lr)?;
-            seen = Some(all);
-            report
-        } else {
-            trainer.step(batch, *lr)?
+        let report = match &mut look {
+            Look::Dump(seen) if n == 0 => {
+                let (report, all) = dump::step(&mut trainer, mesh, batch, *lr)?;
+                **seen = Some(all);
+                report
+            }
+            _ => trainer.step(batch, *lr)?,
         };
-        if look == Look::Everything {
+        if let Look::Everything(see) = &mut look {
             let shown =
                 Shown { prefix: format!("step {n}: "), seen: taken(of_step), report: Some(&report), calls };
-            timeline.extend(timeline::moments(shown, trainer.model().params(), mesh));
+            timeline::moments(shown, trainer.model().params(), mesh, see);
         }
-        trace::seen(&mut trace, n, &report, trainer.model().params(), device, mesh)?;
+        let mut nobody = |_, _| ();
+        let see = if let Look::Results(see) = &mut look { &mut **see } else { &mut nobody };
+        trace::seen(see, n, &report, trainer.model().params(), device, mesh)?;
     }
-    Ok(Run { start, trace, seen, timeline, built: at.built.take() })
+    Ok(at.built.take())
 }
 
 /// The logits of every token of every text, fed as a generation would be: prompts, then one token at a time.
@@ -126,23 +134,60 @@ fn read<D: Kernels>(
 pub struct Truths(Mutex<BTreeMap<u64, Arc<OnceLock<Trace>>>>);
 
 impl Truths {
-    fn of(&self, key: Key, subject: &Subject, start: Weights<F61>) -> Arc<OnceLock<Trace>> {
+    /// The trace under the key in force, which is this one.
+    fn of(&self, key: Key, subject: &Subject, watch: &Watch) -> Result<Arc<OnceLock<Trace>>> {
         let place = self.0.lock().expect("nothing panics under this lock").entry(key.0).or_default().clone();
-        place.get_or_init(|| subject.truth(start));
-        place
+        if place.get().is_none() {
+            let start = subject.start()?;
+            place.get_or_init(|| subject.truth(start, watch));
+        }
+        Ok(place)
     }
 }
 
-/// Proves one layout under these keys, and says how surely.
+/// Proves one layout under these keys, and says how surely; `watch` is told what is being done.
 ///
 /// # Errors
-/// As [`prove`].
-pub fn certify(subject: &Subject, layout: &Layout, keys: &[Key]) -> Result<Verdict> {
-    let mut verdict = prove(subject, layout, keys, &Truths::default())?;
+/// As [`prove`], and if the machine has not the memory for it, before any of it is taken.
+pub fn certify(subject: &Subject, layout: &Layout, keys: &[Key], watch: &Watch) -> Result<Verdict> {
+    check(subject, layout)?;
+    let mut verdict = watched(&world(layout)?, subject, layout, keys, &Truths::default(), watch)?;
     if let Some(seen) = verdict.first_difference.take() {
+        watch("locating the difference");
         verdict.first_difference = Some(locate(subject, layout, keys)?.unwrap_or(seen));
     }
+    watch("bounding the probability of an error");
     Ok(Verdict { bound_log2: subject.bound_log2(keys.len()), ..verdict })
+}
+
+/// Whether a proof can be, and the machine has the memory for it.
+///
+/// # Errors
+/// If the layout does not fit the model or the batch; both numbers of bytes.
+pub fn check(subject: &Subject, layout: &Layout) -> Result<()> {
+    layout.fits(&subject.shape)?;
+    memory::fits(&format!("proving {layout}"), bytes(subject, layout)?, memory::free())
+}
+
+/// Bytes that a proof under one key holds at most: those of all ranks, and the oracle's trace and weights, which they
+/// share.
+///
+/// # Errors
+/// If the layout does not fit the model or the batch, or 64 bits do not count what a rank holds.
+pub fn bytes(subject: &Subject, layout: &Layout) -> Result<u128> {
+    let data = layout.size(Axis::Dp);
+    let dealt = |rank| -> Result<Vec<_>> {
+        subject.steps.iter().map(|(batch, _)| Ok(batch.dealt(rank, data)?)).collect()
+    };
+    let ranks = price::peak_of_all(layout, dealt, |device: &Meta<Cpu<F61>>, mesh| {
+        program(subject, layout, device, mesh, Look::Results(&mut |_, _| ()), &|_| ())?;
+        Ok(())
+    })?;
+    let tokens: usize = subject.texts.iter().map(|(ids, _)| ids.len()).sum();
+    let (parameters, logits) =
+        (price::parameters(&subject.shape)?, tokens as u128 * subject.shape.vocabulary as u128);
+    let numbers = logits + (1 + 2 * subject.steps.len() as u128) * parameters as u128;
+    Ok(ranks + numbers * size_of::<F61>() as u128)
 }
 
 /// Where a layout's program parts from the oracle under the first of these keys that tells: forward activations and
@@ -152,7 +197,7 @@ pub fn certify(subject: &Subject, layout: &Layout, keys: &[Key]) -> Result<Verdi
 /// As [`prove`].
 pub fn locate(subject: &Subject, layout: &Layout, keys: &[Key]) -> Result<Option<Difference>> {
     for &key in keys {
-        if let Some(difference) = locate_in(layout.world()?, subject, layout, key)? {
+        if let Some(difference) = locate_in(world(layout)?, subject, layout, key)? {
             return Ok(Some(difference));
         }
     }
@@ -173,7 +218,14 @@ pub fn locate_in(world: World, subject: &Subject, layout: &Layout, key: Key) -> 
 /// # Errors
 /// If the layout does not fit the model or the batch, or a rank fails.
 pub fn prove(subject: &Subject, layout: &Layout, keys: &[Key], truths: &Truths) -> Result<Verdict> {
-    prove_in(&layout.world()?, subject, layout, keys, truths)
+    prove_in(&world(layout)?, subject, layout, keys, truths)
+}
+
+/// The world of a proof, whose ranks do nothing but compute: those that share a core wait for each other's work, a minute
+/// for each.
+fn world(layout: &Layout) -> Result<World> {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    Ok(layout.world()?.limit(Duration::from_mins(layout.ranks().div_ceil(cores) as u64)))
 }
 
 /// The same in a world of the layout's ranks that may be [on trial](World::on_trial), or slow.
@@ -187,37 +239,56 @@ pub fn prove_in(
     keys: &[Key],
     truths: &Truths,
 ) -> Result<Verdict> {
+    watched(world, subject, layout, keys, truths, &|_| ())
+}
+
+fn watched(
+    world: &World,
+    subject: &Subject,
+    layout: &Layout,
+    keys: &[Key],
+    truths: &Truths,
+    watch: &Watch,
+) -> Result<Verdict> {
     layout.fits(&subject.shape)?;
     let one = |key: Key| {
         let _key = key.enter();
-        let truth = OnceLock::new();
+        let watch = |what: &str| watch(&format!("proving {layout} under {:#018x}: {what}", key.0));
+        let truth = truths.of(key, subject, &watch)?;
+        let truth = truth.get().expect("just computed");
         let ranks = world.run(|device: Cpu<F61>, mesh| {
-            let Run { start, trace, .. } = program(subject, layout, &device, &mesh, Look::Results)?;
-            let truth = truth.get_or_init(|| truths.of(key, subject, start));
-            let truth = truth.get().expect("just computed");
-            Ok::<_, parallel::Error>(compare(&trace, truth, mesh.rank()))
+            let mut judge = Judge::new(truth, mesh.rank());
+            let look = Look::Results(&mut |name, whole| judge.sees(&name, &whole));
+            program(subject, layout, &device, &mesh, look, &watch)?;
+            Ok::<_, parallel::Error>(judge.compared())
         })?;
         Ok(ranks)
     };
-    Ok(Verdict { window: subject.narrowed, ..under_keys((layout, subject.to_string()), keys, &one)? })
+    let bytes = || bytes(subject, layout);
+    Ok(Verdict { window: subject.narrowed, ..under_keys((layout, subject.to_string()), keys, bytes, &one)? })
 }
 
-/// What a rank compared: tensors, elements, and the first that differ.
-type Compared = (usize, usize, Option<Difference>);
-
-/// Runs `one` under each key, all at once, and puts together what its ranks compared.
+/// Runs `one` under each key and puts together what its ranks compared: all keys at once, or one after the other where
+/// the free memory does not hold the `bytes` of each for all.
 fn under_keys(
     (layout, subject): (&Layout, String),
     keys: &[Key],
+    bytes: impl FnOnce() -> Result<u128>,
     one: &(dyn Fn(Key) -> Result<Vec<Compared>> + Sync),
 ) -> Result<Verdict> {
-    let under_all_keys: Vec<Result<_>> = std::thread::scope(|scope| {
-        let runs: Vec<_> = keys.iter().map(|&key| scope.spawn(move || one(key))).collect();
-        runs.into_iter().map(|run| run.join().expect("ranks' panics are errors")).collect()
-    });
+    let alone = keys.len() > 1 && {
+        let all = bytes()? * keys.len() as u128;
+        memory::fits("", all, memory::free()).is_err()
+    };
     let mut verdict = Verdict::of((layout, subject), keys);
-    for ranks in under_all_keys {
-        for (tensors, elements, difference) in ranks? {
+    for keys in keys.chunks(if alone { 1 } else { keys.len().max(1) }) {
+        let under_all: Vec<Result<_>> = std::thread::scope(|scope| {
+            let runs: Vec<_> = keys.iter().map(|&key| scope.spawn(move || one(key))).collect();
+            runs.into_iter().map(|run| run.join().expect("ranks' panics are errors")).collect()
+        });
+        for (tensors, elements, difference) in
+            under_all.into_iter().collect::<Result<Vec<_>>>()?.into_iter().flatten()
+        {
             verdict.tensors += tensors;
             verdict.elements += elements;
             verdict.first_difference = verdict.first_difference.or(difference);
@@ -235,30 +306,11 @@ fn under_keys(
 pub fn dump(subject: &Subject, layout: &Layout, key: Key, dir: &Path, entries: &[Entry]) -> Result<()> {
     layout.fits(&subject.shape)?;
     let _key = key.enter();
-    let ranks = layout.world()?.run(|device: Cpu<F61>, mesh| {
-        let run = program(subject, layout, &device, &mesh, Look::Dump)?;
-        Ok::<_, parallel::Error>(run.seen)
+    let ranks = world(layout)?.run(|device: Cpu<F61>, mesh| {
+        let mut seen = None;
+        program(subject, layout, &device, &mesh, Look::Dump(&mut seen), &|_| ())?;
+        Ok::<_, parallel::Error>(seen)
     })?;
     let about = About { key: Some(key.0), layout: layout.to_string(), step: Some(0) };
     dump::write(dir, entries, ranks.into_iter().flatten().collect(), &about)
-}
-
-/// Tensors and elements compared, and the first that differ. What one has and the other lacks differs, too.
-fn compare(mine: &Trace, truth: &Trace, rank: usize) -> Compared {
-    let elements = truth.iter().map(|(_, x)| x.len()).sum();
-    let mut first = None;
-    for ((name, got), (wanted, want)) in mine.iter().zip(truth) {
-        let same = got.iter().zip(want).filter(|(a, b)| a == b).count();
-        let (differ, of) = (want.len().max(got.len()) - same, want.len());
-        if differ > 0 || name != wanted {
-            let name = if name == wanted { name.clone() } else { format!("{wanted} (seen: {name})") };
-            first = Some(Difference::of(name, rank, differ, of));
-            break;
-        }
-    }
-    if first.is_none() && mine.len() != truth.len() {
-        let name = format!("{} tensors where the oracle has {}", mine.len(), truth.len());
-        first = Some(Difference::of(name, rank, mine.len().abs_diff(truth.len()), truth.len()));
-    }
-    (truth.len(), elements, first)
 }

@@ -32,7 +32,8 @@ fn every_strategy_of_the_list_is_proven() {
     for about in strategies::all() {
         for ranks in [2, 4] {
             let layout: Layout = about.key.written(ranks).parse().unwrap();
-            let verdict = certify(&Subject::small(shape, &layout).unwrap(), &layout, &[Key(1)]).unwrap();
+            let verdict =
+                certify(&Subject::small(shape, &layout).unwrap(), &layout, &[Key(1)], &|_| ()).unwrap();
             assert!(verdict.equal && verdict.tensors > 50, "{}", verdict.statement());
         }
     }

@@ -3,6 +3,7 @@ use std::backtrace::{Backtrace, BacktraceStatus};
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind, set_hook, take_hook};
 use std::sync::Once;
+use tensor::count::Uncountable;
 
 thread_local! {
     static CATCHES: Cell<bool> = const { Cell::new(false) };
@@ -42,8 +43,11 @@ pub(super) fn catch<R>(body: impl FnOnce() -> R) -> Result<R, Panic> {
     let outside = CATCHES.replace(true);
     let outcome = catch_unwind(AssertUnwindSafe(body));
     CATCHES.set(outside);
-    let anew = || Panic { words: "panicked anew, without a place".to_string(), trace: None };
-    outcome.map_err(|_| LAST.take().unwrap_or_else(anew))
+    let panic = |words: String| Panic { words, trace: None };
+    outcome.map_err(|payload| match payload.downcast::<Uncountable>() {
+        Ok(uncountable) => panic(uncountable.to_string()), // no bug: a size that was asked for
+        Err(_) => LAST.take().unwrap_or_else(|| panic("panicked anew, without a place".into())),
+    })
 }
 
 /// Puts a hook before the process's own that keeps what is caught to itself.

@@ -55,10 +55,10 @@ pub(super) fn run_prove(a: ProveArgs, json: bool) -> Result<bool> {
     layout.fits(&config.shape)?;
     let subject = Subject::small(config.shape, &layout)?;
     let key = Key(a.key.map_or_else(fresh_key, |k| k.0));
+    prove::check(&subject, &layout)?;
     a.dump.as_deref().map_or(Ok(()), dump::prepare)?;
     let watch = Watch::spinner();
-    watch.say("proving");
-    let verdict = certify(&subject, &layout, &[key, key.next()])?;
+    let verdict = certify(&subject, &layout, &[key, key.next()], &|what| watch.say(what))?;
     if let Some(dir) = &a.dump {
         prove::dump(&subject, &layout, key, dir, &names::entries(&config.shape))?;
     }

@@ -7,7 +7,6 @@ use crate::{Layout, Result};
 use comm::{Trace, World};
 use layers::strategy::{About, Key as Named};
 use std::collections::BTreeMap;
-use std::sync::OnceLock;
 use tensor::{Cpu, F61, Key};
 
 /// The first difference of a layout's program under a key; none if everything is equal. The world is that of the layout;
@@ -19,13 +18,12 @@ pub(super) fn locate(
     world: World,
 ) -> Result<Option<Difference>> {
     let _key = key.enter();
-    let (trace, truth) = (Trace::new(), OnceLock::new());
+    let (trace, truth) = (Trace::new(), expected(subject, subject.start()?));
     let ranks = world.traced(&trace, "prove").run(|device: Cpu<F61>, mesh| {
-        let run = program(subject, layout, &device, &mesh, Look::Everything)?;
-        let truth = truth.get_or_init(|| expected(subject, run.start));
-        let judge = |moment: Moment<F61>| Judged::of(moment, truth);
-        let judged: Vec<_> = run.timeline.into_iter().map(judge).collect();
-        Ok::<_, parallel::Error>((judged, run.built))
+        let mut judged = Vec::new();
+        let look = Look::Everything(&mut |moment| judged.push(Judged::of(moment, &truth)));
+        let built = program(subject, layout, &device, &mesh, look, &|_| ())?;
+        Ok::<_, parallel::Error>((judged, built))
     })?;
     let (ranks, built): (Vec<_>, Vec<_>) = ranks.into_iter().unzip();
     Ok(first(&ranks, &layout.strategies(), &built[0]))
