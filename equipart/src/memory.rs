@@ -4,18 +4,24 @@ use crate::{Error, Result};
 use std::fs;
 use std::path::Path;
 
-/// Whether so many free bytes hold a run of so many; where it is not known how many are free, it may be tried.
+/// Whether so many free bytes hold so many; where it is not known how many are free, it may be tried.
+pub(crate) fn holds(bytes: u128, free: Option<u64>) -> bool {
+    free.is_none_or(|free| bytes <= u128::from(free))
+}
+
+/// Refuses a run of so many bytes where fewer are free.
 ///
 /// # Errors
 /// One sentence with both numbers.
 pub fn fits(run: &str, bytes: u128, free: Option<u64>) -> Result<()> {
-    match free {
-        Some(free) if bytes > u128::from(free) => Err(Error::new(format!(
-            "{run} takes {bytes} bytes over all ranks, and {free} bytes of memory are free; fewer ranks, a smaller \
-             model or fewer tokens take less"
-        ))),
-        _ => Ok(()),
+    if holds(bytes, free) {
+        return Ok(());
     }
+    Err(Error::new(format!(
+        "{run} takes {bytes} bytes over all ranks, and {} bytes of memory are free; fewer ranks, a smaller model or fewer \
+         tokens take less",
+        free.unwrap_or(0)
+    )))
 }
 
 /// Bytes that this process can still take: those that Linux calls available, or fewer where a control group (version 2)

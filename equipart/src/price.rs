@@ -156,14 +156,22 @@ pub fn training<S: CpuScalar>(
     })
 }
 
-/// How many numbers the parameters of a model have.
+/// How many numbers the parameters of a model have, all together.
 ///
 /// # Errors
-/// If a size is none of a model, or 64 bits do not count them.
+/// As [`sizes`].
 pub fn parameters(shape: &Shape) -> Result<usize> {
+    let sizes = sizes(shape)?;
+    Ok(Uncountable::caught(|| count::sum("the parameters of a model", sizes))?)
+}
+
+/// How many numbers each parameter of a model has, in program order.
+///
+/// # Errors
+/// If a size is none of a model, or 64 bits do not count the bytes of all.
+pub fn sizes(shape: &Shape) -> Result<Vec<usize>> {
     let (device, mesh) = (Meta::<Cpu<f32>>::default(), Mesh::alone());
     let at = Layout::UNSPLIT.place(&device, &mesh, &Random { seed: 0 });
     let mut model = Uncountable::caught(|| Chunk::whole(&at, shape))??;
-    let numbers = model.params().into_iter().map(|p| p.shape()[0] * p.shape()[1]);
-    Ok(Uncountable::caught(|| count::sum("the parameters of a model", numbers))?)
+    Ok(model.params().into_iter().map(|p| p.shape().into_iter().product()).collect())
 }

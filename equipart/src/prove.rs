@@ -169,8 +169,7 @@ pub fn check(subject: &Subject, layout: &Layout) -> Result<()> {
     memory::fits(&format!("proving {layout}"), bytes(subject, layout)?, memory::free())
 }
 
-/// Bytes that a proof under one key holds at most: those of all ranks, and the oracle's trace and weights, which they
-/// share.
+/// Bytes that a proof under one key holds at most: those of all ranks, and what they share.
 ///
 /// # Errors
 /// If the layout does not fit the model or the batch, or 64 bits do not count what a rank holds.
@@ -184,10 +183,21 @@ pub fn bytes(subject: &Subject, layout: &Layout) -> Result<u128> {
         Ok(())
     })?;
     let tokens: usize = subject.texts.iter().map(|(ids, _)| ids.len()).sum();
-    let (parameters, logits) =
-        (price::parameters(&subject.shape)?, tokens as u128 * subject.shape.vocabulary as u128);
-    let numbers = logits + (1 + 2 * subject.steps.len() as u128) * parameters as u128;
-    Ok(ranks + numbers * size_of::<F61>() as u128)
+    let compared = [
+        (price::sizes(&subject.shape)?, 2 * subject.steps.len()),
+        (vec![tokens.saturating_mul(subject.shape.vocabulary)], 1),
+    ];
+    Ok(ranks + on_host(layout, &compared))
+}
+
+/// Bytes of the host while a proof runs: the oracle's trace of tensors of these sizes, each so many times in it, its
+/// weights, and on every rank the one that is being compared.
+fn on_host(layout: &Layout, compared: &[(Vec<usize>, usize)]) -> u128 {
+    let all = compared
+        .iter()
+        .flat_map(|(sizes, times)| sizes.iter().map(move |n| *n as u128 * (*times as u128 + 1)));
+    let largest = compared.iter().flat_map(|(sizes, _)| sizes).max().copied().unwrap_or(0);
+    (all.sum::<u128>() + layout.ranks() as u128 * largest as u128) * size_of::<F61>() as u128
 }
 
 /// Where a layout's program parts from the oracle under the first of these keys that tells: forward activations and
@@ -221,14 +231,7 @@ pub fn prove(subject: &Subject, layout: &Layout, keys: &[Key], truths: &Truths) 
     prove_in(&world(layout)?, subject, layout, keys, truths)
 }
 
-/// The world of a proof, whose ranks do nothing but compute: those that share a core wait for each other's work, a minute
-/// for each.
-fn world(layout: &Layout) -> Result<World> {
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    Ok(layout.world()?.limit(Duration::from_mins(layout.ranks().div_ceil(cores) as u64)))
-}
-
-/// The same in a world of the layout's ranks that may be [on trial](World::on_trial), or slow.
+/// As [`prove`], in a world of the layout's ranks that may be [on trial](World::on_trial), or slow.
 ///
 /// # Errors
 /// As [`prove`].
@@ -242,6 +245,7 @@ pub fn prove_in(
     watched(world, subject, layout, keys, truths, &|_| ())
 }
 
+/// As [`prove_in`], telling what is being done.
 fn watched(
     world: &World,
     subject: &Subject,
@@ -268,6 +272,13 @@ fn watched(
     Ok(Verdict { window: subject.narrowed, ..under_keys((layout, subject.to_string()), keys, bytes, &one)? })
 }
 
+/// The world of a proof, whose ranks do nothing but compute: those that share a core wait for each other's work, a minute
+/// for each.
+fn world(layout: &Layout) -> Result<World> {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    Ok(layout.world()?.limit(Duration::from_mins(layout.ranks().div_ceil(cores) as u64)))
+}
+
 /// Runs `one` under each key and puts together what its ranks compared: all keys at once, or one after the other where
 /// the free memory does not hold the `bytes` of each for all.
 fn under_keys(
@@ -276,12 +287,12 @@ fn under_keys(
     bytes: impl FnOnce() -> Result<u128>,
     one: &(dyn Fn(Key) -> Result<Vec<Compared>> + Sync),
 ) -> Result<Verdict> {
-    let alone = keys.len() > 1 && {
-        let all = bytes()? * keys.len() as u128;
-        memory::fits("", all, memory::free()).is_err()
+    let together = match keys.len() {
+        n if n > 1 && !memory::holds(bytes()? * n as u128, memory::free()) => 1,
+        n => n.max(1),
     };
     let mut verdict = Verdict::of((layout, subject), keys);
-    for keys in keys.chunks(if alone { 1 } else { keys.len().max(1) }) {
+    for keys in keys.chunks(together) {
         let under_all: Vec<Result<_>> = std::thread::scope(|scope| {
             let runs: Vec<_> = keys.iter().map(|&key| scope.spawn(move || one(key))).collect();
             runs.into_iter().map(|run| run.join().expect("ranks' panics are errors")).collect()

@@ -111,7 +111,7 @@ fn proof(layout: &Layout) -> [usize; 2] {
     let shape = Shape { width: 32, vocabulary: 32, positions: Positions::Learned(30_000), ..Shape::LLAMA };
     let subject = Subject::small(shape, layout).unwrap();
     let verdict = prove(&subject, layout, &[Key(1)], &Truths::default()).unwrap();
-    assert!(verdict.equal && verdict.elements > layout.ranks() * 4_000_000, "{verdict:?}");
+    assert!(verdict.equal && verdict.elements > layout.ranks() * 3_000_000, "{verdict:?}");
     [prove::bytes(&subject, layout).unwrap() as usize; 2]
 }
 
@@ -298,11 +298,9 @@ fn what_the_machine_cannot_hold_is_refused_beforehand() {
     assert!(Path::new(&dump).join("names.json").exists());
 
     let model = hollow(&dir, 4_294_967_308);
-    std::fs::write(path(&dir, "text"), "all work and no play. ".repeat(100)).unwrap();
     let of = |command: &'static str| vec![command, "--model", &model, "--batch", &ids];
     too_large(&of("eval"), "evaluating under none");
-    let text = path(&dir, "text");
-    too_large(&["compare", "--model", &model, "--data", &text, "--layout", "tp=2"], "comparing none");
+    too_large(&["compare", "--model", &model, "--layout", "tp=2"], "comparing none");
 }
 
 /// The folder's model with weights that nobody ever wrote: a file that is long and takes no room.
@@ -343,7 +341,7 @@ fn long_work_says_how_far_it_is() {
     let (_dir, model, text) = trained();
     let [told, result] = said(&["eval", "--model", &model, "--data", &text, "--seq", "1"]);
     let parts: Vec<_> = told.lines().filter(|line| line.starts_with("evaluated ")).collect();
-    assert!(parts.len() == 10 && parts[9] == "evaluated 195 of 195", "{told}");
+    assert!(parts.len() == 10 && parts[9] == "evaluated 200 of 200", "{told}");
     assert_eq!(result.lines().count(), 1, "{result}");
     let config = Path::new(&model).join("config.json").display().to_string();
     let [told, result] = said(&["prove", "--config", &config, "--key", "1"]);

@@ -1,6 +1,6 @@
 //! The same proof of a plain classifier: its logits, then two training steps.
 use super::trace::{Judge, Named, disturbed, seen, told};
-use super::{START, Verdict, locate, under_keys, world};
+use super::{START, Verdict, Watch, locate, on_host, under_keys, world};
 use crate::{Layout, Result, bound, classify, dump, memory, oracle, price};
 use comm::{Axis, Mesh, World};
 use kernels::{Kernels, Meta};
@@ -125,15 +125,15 @@ fn program<D: Kernels>(
 
 /// As [`bytes`](super::bytes).
 fn bytes(subject: &ClassifierSubject, layout: &Layout) -> Result<u128> {
-    let data = layout.size(Axis::Dp);
+    let (data, _key) = (layout.size(Axis::Dp), Key(0).enter()); // examples are drawn, though nobody looks at them
     let rows = |rank| subject.steps.iter().flatten().map(move |&rows| parallel::deal(rows, rank, data).len());
     let dealt = |rank| Ok(rows(rank).collect::<Vec<_>>());
     let ranks = price::peak_of_all(layout, dealt, |device: &Meta<Cpu<F61>>, mesh| {
         Ok(program(subject, layout, device, mesh, &mut |_, _| ())?)
     })?;
-    let parameters: usize = subject.oracle().shapes().iter().map(|(_, [rows, cols])| rows * cols).sum();
-    let numbers = (1 + 2 * subject.steps.len()) * parameters;
-    Ok(ranks + (numbers * size_of::<F61>()) as u128)
+    let sizes = subject.oracle().shapes().into_iter().map(|(_, [rows, cols])| rows * cols).collect();
+    let logits = subject.steps[0].iter().sum::<usize>() * subject.classes();
+    Ok(ranks + on_host(layout, &[(sizes, 2 * subject.steps.len()), (vec![logits], 1)]))
 }
 
 /// Proves one layout of a classifier under these keys, without the bound.
@@ -168,16 +168,23 @@ pub fn prove_classifier_in(
     under_keys((layout, subject.to_string()), keys, || bytes(subject, layout), &one)
 }
 
-/// Proves one layout of a classifier under these keys, and says how surely.
+/// Proves one layout of a classifier under these keys, and says how surely; `watch` is told what is being done.
 ///
 /// # Errors
 /// As [`prove_classifier`], and if the machine has not the memory for it, before any of it is taken.
-pub fn certify_classifier(subject: &ClassifierSubject, layout: &Layout, keys: &[Key]) -> Result<Verdict> {
+pub fn certify_classifier(
+    subject: &ClassifierSubject,
+    layout: &Layout,
+    keys: &[Key],
+    watch: &Watch,
+) -> Result<Verdict> {
     classify::fits(layout, &subject.sizes)?;
     memory::fits(&format!("proving {layout}"), bytes(subject, layout)?, memory::free())?;
+    watch(&format!("proving {layout}"));
     let mut verdict = prove_classifier(subject, layout, keys)?;
     if let Some(first) = &mut verdict.first_difference {
         first.hint = locate::hint(&first.name, &first.collectives, &layout.strategies(), &[]);
     }
+    watch("bounding the probability of an error");
     Ok(Verdict { bound_log2: subject.bound_log2(keys.len()), ..verdict })
 }
