@@ -6,7 +6,7 @@ use crate::call::{Call, Counts, Op, Reduce};
 use crate::error::{CommError, Result};
 use crate::group::Group;
 use std::panic::Location;
-use tensor::{Category, Device, Tensor};
+use tensor::{Category, Device, Tensor, count};
 
 impl<D: Device> Group<D> {
     /// Puts the reduction over all ranks into every rank's `data[R,C]`: the same bits on all. Directly, addends are
@@ -33,7 +33,7 @@ impl<D: Device> Group<D> {
     #[track_caller]
     pub fn all_gather(&self, mine: &Tensor<D>) -> Result<Tensor<D>> {
         let call = self.call(Op::AllGather, mine.shape());
-        self.gather_all(mine, mine.rows() * self.size(), &call)
+        self.gather_all(mine, self.all_rows(mine), &call)
     }
     /// The same of blocks that differ: rank `i` has `counts[i]` rows; `[Σ counts, C]`.
     ///
@@ -49,6 +49,10 @@ impl<D: Device> Group<D> {
             return Err(CommError::bad_counts(&call, why));
         }
         self.gather_all(mine, rows, &call)
+    }
+    /// Rows of all ranks, if each has as many as this one.
+    fn all_rows(&self, mine: &Tensor<D>) -> usize {
+        count::product("the rows of all ranks", &[mine.rows(), self.size()])
     }
     fn gather_all(&self, mine: &Tensor<D>, rows: usize, call: &Call) -> Result<Tensor<D>> {
         if self.size() == 1 {
@@ -137,7 +141,7 @@ impl<D: Device> Group<D> {
             return Ok(Some(mine.clone()));
         }
         let call = Call { peer: Some(peer), ..self.call(Op::Gather, mine.shape()) };
-        let room = || Tensor::empty(mine.device(), Category::Buffers, mine.rows() * self.size(), mine.cols());
+        let room = || Tensor::empty(mine.device(), Category::Buffers, self.all_rows(mine), mine.cols());
         let mut out = (self.rank == root).then(room);
         let window = out.as_mut().map(Tensor::view_mut);
         self.run(&call, root, || self.engine.gather(self.rank, mine.view(), window, &call))?;

@@ -22,9 +22,12 @@ use crate::call::{Call, Counts, Op};
 use std::fmt;
 use std::ops::Sub;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use tensor::count;
 
 const AXES: usize = Axis::ALL.len();
 const OPS: usize = Op::ALL.len();
+/// What is counted, where it is too much.
+const SENT: &str = "the bytes that a rank sends";
 
 /// What one rank said along one axis in one operation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -55,7 +58,7 @@ impl Ledger {
     }
     /// Bytes on the wire along all axes in all operations.
     pub fn wire_bytes(&self) -> usize {
-        self.iter().map(|(_, _, traffic)| traffic.bytes).sum()
+        count::sum(SENT, self.iter().map(|(_, _, traffic)| traffic.bytes))
     }
 }
 
@@ -90,8 +93,9 @@ impl Counters {
     pub(crate) fn add(&self, call: &Call, sent: usize) {
         let (elements, size) = (call.elements(), call.elem.size);
         let Count(counts) = &self.0[call.over.axis as usize][call.op as usize];
-        for (count, more) in counts.iter().zip([1, elements, elements * size, sent * size]) {
-            count.fetch_add(more, Relaxed);
+        let bytes = |elements| count::product(SENT, &[elements, size]);
+        for (all, more) in counts.iter().zip([1, elements, bytes(elements), bytes(sent)]) {
+            count::sum(SENT, [all.fetch_add(more, Relaxed), more]);
         }
     }
     /// The counts now.
@@ -180,6 +184,25 @@ mod tests {
         assert_eq!(sent(Op::ReduceScatter, Counts::Of(counts.clone()), 5), [2 * 4, 5 * 4, 3 * 4]);
         let between = Counts::Between(counts, [9, 9, 9].into());
         assert_eq!(sent(Op::AllToAll, between, 5), [2 * 4, 5 * 4, 3 * 4]);
+    }
+
+    /// Kills: a count of bytes that wraps.
+    #[test]
+    fn bytes_beyond_64_bits_are_not_counted() {
+        let (counts, most) = (Counters::default(), usize::MAX / 8);
+        counts.add(&call(Op::Send, most), most);
+        assert_eq!(counts.snapshot().wire_bytes(), most * 8);
+        let other = Call { over: Ranks::all(Axis::Dp), ..call(Op::Send, most) };
+        let too_many = |work: &dyn Fn()| count::Uncountable::caught(work).unwrap_err().to_string();
+        assert!(
+            too_many(&|| counts.add(&call(Op::Send, most + 1), 0)).starts_with("the bytes that a rank sends")
+        );
+        assert!(too_many(&|| counts.add(&call(Op::Send, 1), 1)).starts_with("the bytes that a rank sends"));
+        counts.add(&other, most);
+        assert!(
+            too_many(&|| assert_eq!(counts.snapshot().wire_bytes(), 0))
+                .starts_with("the bytes that a rank sends")
+        );
     }
 
     #[test]

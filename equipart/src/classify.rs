@@ -11,8 +11,9 @@ use crate::digits::{Digits, Set};
 use crate::layout::LayoutError;
 use crate::schedule::Warmup;
 use crate::settings::{OptimizerName, at_least_1};
-use crate::{Error, Layout, Network, Result};
+use crate::{Error, Layout, Network, Result, memory, price};
 use comm::{Axis, Mesh};
+use kernels::Meta;
 use layers::{Kind, Random, classifier};
 use parallel::{ClassifierTrainer, Examples, deal};
 use serde::Serialize;
@@ -178,7 +179,33 @@ impl Run<'_> {
                 self.batch()
             )));
         }
-        Ok(())
+        memory::fits(&format!("training under {}", self.layout), self.bytes()?, memory::free())
+    }
+    /// Bytes that all ranks hold at most in a step.
+    fn bytes(&self) -> Result<u128> {
+        let (sizes, rows, parts) = (self.sizes(), self.batch(), self.settings.microbatches);
+        let part = |m| {
+            let rows = deal(rows, m, parts).len();
+            Examples { x: vec![0.0; rows * sizes[0]], labels: vec![0; rows] }
+        };
+        let (step, data) = ((0..parts).map(part).collect::<Vec<_>>(), self.layout.size(Axis::Dp));
+        let dealt =
+            |rank| Ok(step.iter().map(|m| deal(m.labels.len(), rank, data).len()).collect::<Vec<_>>());
+        price::peak_of_all(&self.layout, dealt, |device: &Meta<Cpu<f32>>, mesh| {
+            let at = self.layout.place(device, mesh, &Random { seed: 0 });
+            let mut trainer = ClassifierTrainer::new(&at, &sizes, self.optimizer())?;
+            for _ in 0..2 {
+                trainer.step(&step, 0.0)?; // the second holds all that later ones hold
+            }
+            Ok(())
+        })
+    }
+    fn optimizer(&self) -> (Kind, Option<f64>) {
+        let kind = match self.settings.optimizer {
+            OptimizerName::Sgd => Kind::Sgd,
+            OptimizerName::Adamw => Kind::ADAMW,
+        };
+        (kind, self.settings.clip)
     }
     /// Learns; `watch` is told on rank 0. Returns what was told of each epoch.
     ///
@@ -186,15 +213,11 @@ impl Run<'_> {
     /// If something does not fit, a loss is no finite number, or the model cannot be written.
     pub fn train(&self, watch: &dyn Watch) -> Result<Vec<EpochLine>> {
         self.check()?;
-        let kind = match self.settings.optimizer {
-            OptimizerName::Sgd => Kind::Sgd,
-            OptimizerName::Adamw => Kind::ADAMW,
-        };
         let ranks =
             self.network.world(&self.layout, "training")?.run(|device: Cpu<f32>, mesh: Mesh<_>| {
                 let values = &Random { seed: self.settings.seed };
                 let at = self.layout.place(&device, &mesh, values);
-                let mut trainer = ClassifierTrainer::new(&at, &self.sizes(), (kind, self.settings.clip))?;
+                let mut trainer = ClassifierTrainer::new(&at, &self.sizes(), self.optimizer())?;
                 let watch = (mesh.rank() == 0).then_some(watch);
                 (0..self.settings.epochs)
                     .map(|epoch| self.epoch(epoch, &mut trainer, watch))

@@ -4,11 +4,11 @@
 use crate::cases::never_ran;
 use crate::generate::{self, Generated, Request, Text, all_logits};
 use crate::measure::{self, PeakBytes, Taken};
-use crate::prove::{Subject, Truths, prove};
+use crate::prove::{self, Subject, Truths, prove};
 use crate::sampling::Sampling;
 use crate::settings::sequences;
 use crate::text::Corpus;
-use crate::{Layout, Model, Network, Result};
+use crate::{Layout, Model, Network, Result, memory, price};
 use comm::{Axis, Mesh};
 use kernels::Kernels;
 use layers::Kind;
@@ -109,7 +109,7 @@ impl Work<'_> {
 /// Does all the work; `watch` is told what is being done.
 ///
 /// # Errors
-/// If a layout does not fit the model or the work, or a rank fails.
+/// If a layout does not fit the model or the work, the machine has not the memory for it, or a rank fails.
 pub fn compare(work: &Work, watch: &dyn Fn(&str)) -> Result<Vec<Row>> {
     let mut layouts = vec![Layout::default()];
     for layout in &work.layouts {
@@ -122,6 +122,9 @@ pub fn compare(work: &Work, watch: &dyn Fn(&str)) -> Result<Vec<Row>> {
     }
     work.network.fits(&layouts)?;
     let request = request(work);
+    for layout in &layouts {
+        memory::fits(&format!("comparing {layout}"), bytes(work, layout, &request)?, memory::free())?;
+    }
     watch("generating under none");
     let alone = fastest(work, &layouts[0], &request)?;
     let verdicts = verdicts(work, &layouts, &alone, watch)?;
@@ -148,20 +151,59 @@ fn batch(work: &Work) -> Result<Batch> {
     Ok(Batch::new(sequences(work.corpus.batch(0, 0, n, seq)), MICROBATCHES)?)
 }
 
+/// Bytes that all ranks of a layout hold at most, in any part of the work.
+fn bytes(work: &Work, layout: &Layout, request: &Request) -> Result<u128> {
+    let new = |prompt: &Vec<u32>| (vec![0; prompt.len() + request.max_new], prompt.len());
+    let (subject, _) = subject(work, layout, request.prompts.iter().map(new).collect())?;
+    let (shape, batch) = (&work.model.config.shape, batch(work)?);
+    let truth = match layout.ranks() {
+        1 => price::training::<Cpu<f64>>(layout, shape, OPTIMIZER, &batch, |_, _| Ok(()))?,
+        _ => 0,
+    };
+    let parts = [
+        request.bytes(work.model, layout)?,
+        prove::bytes(&subject, layout)?,
+        price::training::<Cpu<f32>>(layout, shape, OPTIMIZER, &batch, |_, _| Ok(()))?,
+        truth,
+    ];
+    Ok(parts.into_iter().max().unwrap_or(0))
+}
+
+/// What the field is given under a layout: texts that were generated and the batch; of a large model a short sequence
+/// for each data rank, to read and to learn, and a note that says so.
+fn subject(work: &Work, layout: &Layout, texts: Vec<(Vec<u32>, usize)>) -> Result<(Subject, Option<String>)> {
+    let shape = work.model.config.shape;
+    let of = |texts, batch| Subject {
+        shape,
+        texts,
+        steps: vec![(batch, LR)],
+        optimizer: OPTIMIZER,
+        narrowed: None,
+    };
+    if price::parameters(&shape)? <= LARGE {
+        return Ok((of(texts, batch(work)?), None));
+    }
+    let (ranks, tokens) = (layout.size(Axis::Dp), LARGE_TOKENS.min(work.model.config.positions));
+    let pairs = work.corpus.batch(0, 0, ranks, tokens);
+    let texts = pairs.iter().map(|(ids, _)| (ids.clone(), tokens.div_ceil(2))).collect();
+    let note = format!("the field was given {} of {tokens} tokens", counted(ranks, "sequence"));
+    Ok((of(texts, Batch::new(sequences(pairs), 1)?), Some(note)))
+}
+
 /// What the field says of a row: whether all is equal, what it was given, and what never ran.
 type Said = (bool, Option<String>, Vec<&'static str>);
 
 /// The field's word on each row, in this model's shape: the logits of texts, read as they were generated, under each
 /// layout; then a training step under each.
 fn verdicts(work: &Work, layouts: &[Layout], alone: &Generated, watch: &dyn Fn(&str)) -> Result<Vec<Said>> {
+    let prompt = |t: &Text| t.ids.len() - t.margins.len();
+    let texts: Vec<_> = alone.texts.iter().map(|t| (t.ids.clone(), prompt(t))).collect();
     let key = Key(tensor::mix(u64::from(std::process::id()) ^ 0x636f_6d70));
     let (keys, mut said) = ([key, key.next()], [Vec::new(), Vec::new()]);
-    let whole = whole(work, alone)?;
     let truths = [Truths::default(), Truths::default()];
     for layout in layouts {
         watch(&format!("proving {layout}"));
-        let large = whole.shape.parameters() > LARGE;
-        let (subject, note) = if large { part(work, &whole, layout)? } else { (whole.clone(), None) };
+        let (subject, note) = subject(work, layout, texts.clone())?;
         let never = never_ran(&subject, layout);
         let Subject { texts, steps, .. } = subject.clone();
         let halves = [
@@ -169,34 +211,12 @@ fn verdicts(work: &Work, layouts: &[Layout], alone: &Generated, watch: &dyn Fn(&
             Subject { steps, texts: Vec::new(), ..subject },
         ];
         for ((half, truths), said) in halves.iter().zip(&truths).zip(&mut said) {
-            let anew = Truths::default(); // a part depends on the layout
-            let equal = prove(half, layout, &keys, if large { &anew } else { truths })?.equal;
-            said.push((equal, note.clone(), never.clone()));
+            let own = Truths::default(); // where each layout is given something else
+            let truths = if note.is_some() { &own } else { truths };
+            said.push((prove(half, layout, &keys, truths)?.equal, note.clone(), never.clone()));
         }
     }
     Ok(said.concat())
-}
-
-/// All that is done: the texts that were generated, and the step.
-fn whole(work: &Work, alone: &Generated) -> Result<Subject> {
-    let prompt = |t: &Text| t.ids.len() - t.margins.len();
-    Ok(Subject {
-        shape: work.model.config.shape,
-        texts: alone.texts.iter().map(|t| (t.ids.clone(), prompt(t))).collect(),
-        steps: vec![(batch(work)?, LR)],
-        optimizer: OPTIMIZER,
-        narrowed: None,
-    })
-}
-
-/// As much of it as the field takes of a large model: a short sequence for each data rank, to read and to learn.
-fn part(work: &Work, whole: &Subject, layout: &Layout) -> Result<(Subject, Option<String>)> {
-    let (ranks, tokens) = (layout.size(Axis::Dp), LARGE_TOKENS.min(work.model.config.positions));
-    let pairs = work.corpus.batch(0, 0, ranks, tokens);
-    let texts = pairs.iter().map(|(ids, _)| (ids.clone(), tokens.div_ceil(2))).collect();
-    let steps = vec![(Batch::new(sequences(pairs), 1)?, LR)];
-    let note = format!("the field was given {} of {tokens} tokens", counted(ranks, "sequence"));
-    Ok((Subject { texts, steps, ..whole.clone() }, Some(note)))
 }
 
 fn label(layout: &Layout) -> String {

@@ -2,8 +2,8 @@
 //!
 //! A key that would change what the model computes, and is not supported, is refused by name; one that could not
 //! (a version, a path, a setting of text generation) is passed over. Keys left out have the values that
-//! `transformers` gives them, but for the sizes that every file has. Nothing is allocated here: sizes that no machine
-//! could hold are refused first.
+//! `transformers` gives them, but for the sizes that every file has. Nothing is allocated here, and sizes
+//! whose bytes nothing could count are refused.
 //!
 //! | file | holds |
 //! |---|---|
@@ -28,8 +28,9 @@ mod window;
 
 pub use architecture::Architecture;
 
-/// The most elements that one kind of weight may have, over all blocks: 2^40.
-pub const MAX_ELEMENTS: usize = 1 << 40;
+/// The most elements that one kind of weight may have, over all blocks: 2^62, as many as have bytes in f32 that 64 bits
+/// count.
+pub const MAX_ELEMENTS: usize = 1 << 62;
 /// The most blocks that a model may have.
 pub const MAX_BLOCKS: usize = 10_000;
 

@@ -43,6 +43,7 @@ from!(
     parallel::BatchError,
     parallel::StoredError,
     tensor::IdsError,
+    tensor::count::Uncountable,
     tensor::files::Error,
     tensor::safetensors::Error,
     crate::config::ConfigError,

@@ -1,9 +1,11 @@
 //! `eval`: how well a model tells a text or given ids: mean loss, perplexity, tokens.
-use crate::{Error, Layout, Model, Result};
-use layers::Kind;
+use crate::{Error, Layout, Model, Result, memory, price};
+use comm::{Axis, Mesh};
+use kernels::{Kernels, Meta};
+use layers::{Kind, Random, Shape, Values};
 use parallel::{Batch, Sequence, Trainer};
 use serde::Serialize;
-use tensor::{Cpu, Real};
+use tensor::{Cpu, Real, Tensor};
 
 /// What a model makes of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -19,24 +21,53 @@ pub struct Evaluation {
 /// Sequences evaluated together on each data rank.
 const TOGETHER: usize = 8;
 
-/// Evaluates sequences under a layout.
+/// Evaluates sequences under a layout; `watch` is told how many parts of how many are done.
 ///
 /// # Errors
-/// If the layout does not fit the model, there are fewer sequences than data ranks, or a rank fails.
-pub fn evaluate(model: &Model, layout: &Layout, sequences: Vec<Sequence>) -> Result<Evaluation> {
+/// If the layout does not fit the model, there are fewer sequences than data ranks, the machine has not the memory, or
+/// a rank fails.
+pub fn evaluate(
+    model: &Model,
+    layout: &Layout,
+    sequences: Vec<Sequence>,
+    watch: &(dyn Fn(usize, usize) + Sync),
+) -> Result<Evaluation> {
     let shape = &model.config.shape;
     layout.fits(shape)?;
-    let data = layout.size(comm::Axis::Dp);
+    let data = layout.size(Axis::Dp);
     let microbatches = sequences.len().div_ceil(TOGETHER * data).min(sequences.len() / data).max(1);
     let batch = Batch::new(sequences, microbatches)?;
+    let (largest, none) = (batch.largest(), Random { seed: 0 });
+    let dealt = |rank| Ok(largest.dealt(rank, data)?);
+    let bytes = price::peak_of_all(layout, dealt, |device: &Meta<Cpu<f32>>, mesh| {
+        program((device, mesh), layout, shape, &none, &largest, &|_| ()).map(drop)
+    })?;
+    memory::fits(&format!("evaluating under {layout}"), bytes, memory::free())?;
     let ranks = layout.world()?.run(|device: Cpu<f32>, mesh| {
-        let at = layout.place(&device, &mesh, model.values());
-        let mut trainer = Trainer::new(&at, shape, (Kind::Sgd, None))?;
-        Ok::<_, parallel::Error>(trainer.evaluate(&batch)?.read().expect("the host has values")[0].to_f64())
+        let done = |n| {
+            if mesh.rank() == 0 {
+                watch(n, microbatches)
+            }
+        };
+        let loss = program((&device, &mesh), layout, shape, model.values(), &batch, &done)?;
+        Ok::<_, Error>(loss.read().expect("the host has values")[0].to_f64())
     })?;
     let (loss, tokens) = (ranks[0], batch.counted());
     if !loss.is_finite() {
         return Err(Error::new(format!("the loss is {loss}, no finite number; the weights may not be")));
     }
     Ok(Evaluation { loss, perplexity: loss.exp(), tokens })
+}
+
+/// The mean loss of a batch, on one rank of any device.
+fn program<D: Kernels>(
+    (device, mesh): (&D, &Mesh<D>),
+    layout: &Layout,
+    shape: &Shape,
+    values: &dyn Values<D::Elem>,
+    batch: &Batch,
+    done: &dyn Fn(usize),
+) -> Result<Tensor<D>> {
+    let at = layout.place(device, mesh, values);
+    Ok(Trainer::new(&at, shape, (Kind::Sgd, None))?.evaluate(batch, done)?)
 }

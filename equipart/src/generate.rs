@@ -3,10 +3,10 @@
 use crate::dump::{self, Seen};
 use crate::measure::{self, PeakBytes, Taken};
 use crate::sampling::{self, Sampling};
-use crate::{Error, Layout, Model, Network, Result};
+use crate::{Error, Layout, Model, Network, Result, memory, price};
 use comm::{Axis, Mesh};
-use kernels::Kernels;
-use layers::{Chunk, Cx, Record};
+use kernels::{Kernels, Meta};
+use layers::{Chunk, Cx, Random, Record};
 use parallel::deal;
 use serde::Serialize;
 use tensor::{Cpu, Ids, Phase, Real};
@@ -78,8 +78,11 @@ impl Generated {
 }
 
 impl Request {
-    /// Whether this model can do it under this layout.
-    fn check(&self, model: &Model, layout: &Layout) -> Result<()> {
+    /// Whether this model can do it under this layout, and the machine has the memory for it.
+    ///
+    /// # Errors
+    /// One sentence on the first thing that does not fit.
+    pub fn check(&self, model: &Model, layout: &Layout) -> Result<()> {
         layout.fits(&model.config.shape)?;
         self.sampling.validate()?;
         let (data, positions) = (layout.size(Axis::Dp), model.config.positions);
@@ -103,14 +106,36 @@ impl Request {
             }
             Ids::new(&Cpu::<f32>::default(), prompt, model.config.shape.vocabulary)?;
         }
-        Ok(())
+        memory::fits(&format!("generating under {layout}"), self.bytes(model, layout)?, memory::free())
+    }
+    /// Bytes that all ranks hold at most: while the prompts are read, with a cache for all that is to come.
+    ///
+    /// # Errors
+    /// If the layout does not fit the model, or 64 bits do not count what a rank holds.
+    pub(crate) fn bytes(&self, model: &Model, layout: &Layout) -> Result<u128> {
+        let (data, shape) = (layout.size(Axis::Dp), &model.config.shape);
+        let lengths = |rank| -> Vec<usize> {
+            self.prompts[deal(self.prompts.len(), rank, data)].iter().map(Vec::len).collect()
+        };
+        price::peak_of_all(
+            layout,
+            |rank| Ok(lengths(rank)),
+            |device: &Meta<Cpu<f32>>, mesh| {
+                let mut chunk = Chunk::whole(&layout.place(device, mesh, &Random { seed: 0 }), shape)?;
+                let lengths = lengths(mesh.group(Axis::Dp).rank());
+                let capacity = lengths.iter().max().map_or(0, |longest| longest + self.max_new);
+                let ids = Ids::new(device, &vec![0; lengths.iter().sum()], shape.vocabulary)?;
+                chunk.logits(&Cx::infer(&lengths).with_cache(capacity), ids, false)?;
+                Ok(())
+            },
+        )
     }
 }
 
 /// Continues the prompts under a layout, over a network. `watch` is told of every new token of the first prompt.
 ///
 /// # Errors
-/// If the request, the layout and the model do not fit, or a rank fails.
+/// If the request, the layout and the model do not fit, the machine has not the memory, or a rank fails.
 pub fn generate(
     model: &Model,
     (layout, network): (&Layout, &Network),

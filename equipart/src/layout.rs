@@ -19,6 +19,7 @@ use layers::{Block, Builder, Random, Shape, Values, strategies};
 use std::fmt;
 use std::str::FromStr;
 use tensor::Cpu;
+use tensor::count::Uncountable;
 
 /// The most ranks a layout may have.
 pub const MAX_RANKS: usize = 1024;
@@ -237,7 +238,8 @@ impl Layout {
         }
         let (device, values) = (Meta::<Cpu<f32>>::default(), Random { seed: 0 });
         let mesh = Mesh::ghost(&self.axes(), 0).ok()?;
-        let built = Block::shard(&self.place(&device, &mesh, &values), Axis::Tp, shape, 0, None);
+        let at = self.place(&device, &mesh, &values);
+        let built = Uncountable::caught(|| Block::shard(&at, Axis::Tp, shape, 0, None)).ok()?;
         built.err().filter(|why| matches!(why, layers::Error::Twice { .. })).map(|why| why.to_string())
     }
     /// How many things of a model of this shape the ranks of their axes cannot share.

@@ -19,7 +19,7 @@
 //! | `--profile` of `bench` and `train` | [`mod@profile`] | where a training step's time goes, by kind and by layer |
 //! | `bench` | [`mod@bench`] | how fast all this is, beside the machine's limits and other programs |
 //!
-//! What runs, runs over a [`Network`]: links, patience, and a trace that [`mod@trace`] makes a file of.
+//! What runs has been priced before, and is refused where the free [`memory`] cannot hold it. It runs over a [`Network`]: links, patience, and a trace that [`mod@trace`] makes a file of.
 pub mod bench;
 pub mod bound;
 pub mod cases;
@@ -39,6 +39,7 @@ pub mod generate;
 pub mod ids;
 pub mod layout;
 pub mod measure;
+pub mod memory;
 pub mod model;
 pub mod names;
 pub mod network;

@@ -3,13 +3,15 @@
 use crate::measure;
 use crate::settings::Settings;
 use crate::{Config, Layout, Result};
-use comm::{Ledger, Mesh};
+use comm::{Axis, Ledger, Mesh};
 use kernels::{Kernels, Meta};
-use layers::{Random, Shape};
+use layers::{Chunk, Kind, Random, Shape};
 use parallel::{Batch, Sequence, Trainer};
 use serde::Serialize;
 use std::collections::BTreeMap;
-use tensor::{Category, Cpu, Peaks, Phase};
+use std::collections::btree_map::Entry;
+use tensor::count::{self, Uncountable};
+use tensor::{Category, Cpu, Device, Peaks, Phase};
 
 /// The price of one rank's training step.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -89,19 +91,87 @@ pub fn program<D: Kernels>(
 /// The price of every rank, in f32.
 ///
 /// # Errors
-/// If the layout does not fit the shape or the batch.
+/// If the layout does not fit the shape or the batch, or 64 bits do not count the bytes or the operations of a rank.
 pub fn price(config: &Config, settings: &Settings, layout: &Layout) -> Result<Vec<Price>> {
     let shape = &settings.shape(config);
     layout.fits(shape)?;
     settings.check(config)?;
     let on_rank = |rank| {
         let (device, mesh) = (Meta::<Cpu<f32>>::default(), Mesh::ghost(&layout.axes(), rank)?);
-        let (peaks, flops, ledger) = program((&device, &mesh), layout, shape, settings)?;
+        let (peaks, flops, ledger) =
+            Uncountable::caught(|| program((&device, &mesh), layout, shape, settings))??;
         let mut peak_bytes: BTreeMap<_, _> =
             Category::ALL.iter().map(|c| (c.name(), peaks.category[*c as usize])).collect();
         peak_bytes.insert("total", peaks.total);
-        let (traffic_bytes, traffic) = (ledger.wire_bytes(), said(&ledger));
+        let (traffic_bytes, traffic) = (Uncountable::caught(|| ledger.wire_bytes())?, said(&ledger));
         Ok(Price { layout: layout.to_string(), rank, peak_bytes, flops, traffic_bytes, traffic })
     };
     (0..layout.ranks()).map(on_rank).collect()
+}
+
+/// Peak bytes of all ranks together, each with its own at its own moment, if every rank runs this program. Ranks that
+/// stand alike along all axes but dp's, and are `dealt` the same there, are priced once.
+///
+/// # Errors
+/// What the program gives, and if 64 bits do not count the bytes of a rank.
+pub fn peak_of_all<D: Kernels, K: Ord>(
+    layout: &Layout,
+    dealt: impl Fn(usize) -> Result<K>,
+    program: impl Fn(&Meta<D>, &Mesh<Meta<D>>) -> Result<()>,
+) -> Result<u128> {
+    let (mut kinds, mut total) = (BTreeMap::new(), 0);
+    for rank in 0..layout.ranks() {
+        let (device, mesh) = (Meta::default(), Mesh::ghost(&layout.axes(), rank)?);
+        let (data, others): (Vec<_>, Vec<_>) =
+            mesh.coordinates().into_iter().partition(|(axis, _)| *axis == Axis::Dp);
+        let kind = (others, dealt(data[0].1)?);
+        total += match kinds.entry(kind) {
+            Entry::Occupied(known) => *known.get(),
+            Entry::Vacant(new) => {
+                Uncountable::caught(|| program(&device, &mesh))??;
+                *new.insert(device.meter().peaks_of_all().total as u128)
+            }
+        };
+    }
+    Ok(total)
+}
+
+/// Peak bytes of all ranks together that train on such batches, and do what comes `after` with what was learnt.
+///
+/// # Errors
+/// As [`peak_of_all`].
+pub fn training<D: Kernels>(
+    layout: &Layout,
+    shape: &Shape,
+    optimizer: (Kind, Option<f64>),
+    batch: &Batch,
+    after: impl Fn(&mut Trainer<Meta<D>>, &Mesh<Meta<D>>) -> Result<()>,
+) -> Result<u128> {
+    let dealt = |rank| Ok(batch.dealt(rank, layout.size(Axis::Dp))?);
+    peak_of_all(layout, dealt, |device, mesh| {
+        let at = layout.place(device, mesh, &Random { seed: 0 });
+        let mut trainer = Trainer::new(&at, shape, optimizer)?;
+        (0..STEPS).try_for_each(|_| trainer.step(batch, 0.0).map(drop))?;
+        after(&mut trainer, mesh)
+    })
+}
+
+/// How many numbers the parameters of a model have, all together.
+///
+/// # Errors
+/// As [`sizes`].
+pub fn parameters(shape: &Shape) -> Result<usize> {
+    let sizes = sizes(shape)?;
+    Ok(Uncountable::caught(|| count::sum("the parameters of a model", sizes))?)
+}
+
+/// How many numbers each parameter of a model has, in program order.
+///
+/// # Errors
+/// If a size is none of a model, or 64 bits do not count the bytes of all.
+pub fn sizes(shape: &Shape) -> Result<Vec<usize>> {
+    let (device, mesh) = (Meta::<Cpu<f32>>::default(), Mesh::alone());
+    let at = Layout::UNSPLIT.place(&device, &mesh, &Random { seed: 0 });
+    let mut model = Uncountable::caught(|| Chunk::whole(&at, shape))??;
+    Ok(model.params().into_iter().map(|p| p.shape().into_iter().product()).collect())
 }

@@ -4,7 +4,7 @@ use crate::measure::Taken;
 use crate::settings::{Settings, at_least_1, sequences};
 use crate::state::{self, State};
 use crate::text::{self, Corpus};
-use crate::{Error, Layout, Model, Network, Result, dump, measure, names, profile};
+use crate::{Error, Layout, Model, Network, Result, dump, measure, memory, names, price, profile};
 use comm::{Axis, Mesh};
 use kernels::Kernels;
 use layers::build::Element;
@@ -127,6 +127,35 @@ impl Run<'_> {
         }
         Ok(())
     }
+    /// The same of a run in this number, which the machine must have the memory for.
+    ///
+    /// # Errors
+    /// As [`check`](Self::check); both numbers of bytes; and if checkpoints, which are f32, are asked of another number.
+    pub fn check_in<S: Scalar>(&self) -> Result<()>
+    where
+        Cpu<S>: Kernels<Elem = S>,
+    {
+        self.check()?;
+        if (self.out.is_some() || self.resume.is_some()) && S::NAME != f32::NAME {
+            return Err(Error::new(format!("a run in {} {NO_CHECKPOINTS}", S::NAME)));
+        }
+        memory::fits(&format!("training under {}", self.layout), self.bytes::<Cpu<S>>()?, memory::free())
+    }
+    /// Bytes that all ranks hold at most: in steps, when the held-out text is told, when a checkpoint is put together.
+    fn bytes<D: Kernels>(&self) -> Result<u128> {
+        let (shape, batch) = (self.settings.shape(&self.model.config), self.source.batch(&self.settings, 0)?);
+        let held_out = match self.source {
+            Source::Text(corpus) => held_out_batch(corpus, self.settings.seq, self.layout.size(Axis::Dp))?,
+            Source::Ids(_) => None,
+        };
+        let largest = held_out.map(|batch| batch.largest());
+        price::training::<D>(&self.layout, &shape, self.settings.optimizer(), &batch, |trainer, mesh| {
+            largest.as_ref().map_or(Ok(()), |batch| trainer.evaluate(batch, &|_| ()).map(drop))?;
+            let gathered = if self.out.is_some() { trainer.model().params() } else { Vec::new() };
+            gathered.into_iter().try_for_each(|param| param.gather(mesh).map(drop))?;
+            Ok(())
+        })
+    }
     /// Trains in f32; `watch` is told of every step, on rank 0.
     ///
     /// # Errors
@@ -137,15 +166,12 @@ impl Run<'_> {
     /// Trains in this number, from the weights that an f32 run begins with. In f64 that gives the truth of the f32 run.
     ///
     /// # Errors
-    /// As [`train`](Self::train), and if checkpoints, which are f32, are asked of another number.
+    /// As [`train`](Self::train), and as [`check_in`](Self::check_in).
     pub fn train_in<S: Real + Number>(&self, watch: &(dyn Fn(&StepLine) + Sync)) -> Result<Finished>
     where
         Cpu<S>: Kernels<Elem = S>,
     {
-        self.check()?;
-        if (self.out.is_some() || self.resume.is_some()) && S::NAME != f32::NAME {
-            return Err(Error::new(format!("a run in {} {NO_CHECKPOINTS}", S::NAME)));
-        }
+        self.check_in::<S>()?;
         let peaks = Mutex::new(vec![0; self.layout.ranks()]);
         let world = self.network.world(&self.layout, "training")?;
         let ranks = world.run(|device: Cpu<S>, mesh| {
@@ -263,17 +289,22 @@ pub fn held_out<S: Real>(
 where
     Cpu<S>: Kernels<Elem = S>,
 {
-    let (windows, data) = (sequences(text::windows(&corpus.held_out, seq)), mesh.group(Axis::Dp).size());
-    if windows.len() < data {
-        return Ok(None);
-    }
+    let Some(batch) = held_out_batch(corpus, seq, mesh.group(Axis::Dp).size())? else { return Ok(None) };
     let targets = corpus.held_out.len() - 1;
-    let together = windows.len().div_ceil(8 * data).min(windows.len() / data);
-    let nats = trainer.evaluate(&Batch::new(windows, together)?)?.read().expect("the host has values")[0];
-    let nats = nats.to_f64();
+    let nats = trainer.evaluate(&batch, &|_| ())?.read().expect("the host has values")[0].to_f64();
     if !nats.is_finite() {
         return Err(Error::new(format!("the loss on the held-out text is {nats}; a smaller --lr may help")));
     }
     let tokens_per_byte = targets as f64 / corpus.held_out_bytes.max(1) as f64;
     Ok(Some(nats * tokens_per_byte / std::f64::consts::LN_2))
+}
+
+/// The held-out text in windows of `seq`, eight at a time on each data rank; none if there are fewer than ranks.
+fn held_out_batch(corpus: &Corpus, seq: usize, data: usize) -> Result<Option<Batch>> {
+    let windows = sequences(text::windows(&corpus.held_out, seq));
+    if windows.len() < data {
+        return Ok(None);
+    }
+    let together = windows.len().div_ceil(8 * data).min(windows.len() / data);
+    Ok(Some(Batch::new(windows, together)?))
 }

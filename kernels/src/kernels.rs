@@ -143,6 +143,9 @@ pub struct AdamW {
 pub trait Kernels: Device {
     /// A right factor that is laid out once for many products.
     type Packed: Send + Sync;
+    /// Numbers of a gradient that an optimizer takes together, in whole rows: a cache of each core holds them, with the
+    /// values and two moments.
+    const TOGETHER: usize = 1 << 16;
     /// C\[M,N\] (+)= A\[M,K\]·B\[K,N\], any strides; C's columns lie together.
     fn gemm(&self, c: ViewMut<Self>, a: View<Self>, b: View<Self>, write: Write);
     /// Lays out B\[K,N\], any strides, in memory of [`Kernels::packed_len`] numbers of its own.

@@ -55,6 +55,7 @@ type M<'a, D> = ViewMut<'a, Meta<D>>;
 
 impl<D: Kernels> Kernels for Meta<D> {
     type Packed = Tensor<Self>;
+    const TOGETHER: usize = usize::MAX; // without numbers nothing is gained by parts, of which there may be 2^46
     fn pack(&self, b: V<D>) -> Tensor<Self> {
         Tensor::empty(self, Category::Buffers, 1, Self::packed_len(b.rows(), b.cols()))
     }

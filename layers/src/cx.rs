@@ -7,7 +7,7 @@ use std::borrow::Borrow;
 use std::cell::{RefCell, RefMut};
 use std::collections::BTreeMap;
 use std::fmt;
-use tensor::{Dropout, LayerSpan, Pass, Profile, Tensor};
+use tensor::{Dropout, LayerSpan, Pass, Profile, Tensor, count};
 
 /// Whether a backward will follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -156,8 +156,12 @@ impl<D: Kernels> Cx<D> {
         self
     }
     /// Attention also sees the tokens of earlier calls, up to `capacity` of each sequence.
+    ///
+    /// # Panics
+    /// With [`Uncountable`](count::Uncountable), if 64 bits do not count all these tokens.
     #[must_use]
     pub fn with_cache(mut self, capacity: usize) -> Self {
+        count::product("the tokens of a cache", &[self.tokens.len(), capacity]);
         self.cache = Some(RefCell::new(Cache { capacity, slots: BTreeMap::new() }));
         self.place();
         self

@@ -8,10 +8,6 @@ use std::ops::Range;
 use std::sync::Arc;
 use tensor::{Category, Scalar, Tensor, View, ViewMut};
 
-/// Numbers of a gradient that an optimizer takes together, in whole rows: a cache of each core holds them, with the
-/// values and two moments.
-const TOGETHER: usize = 1 << 16;
-
 /// This rank's share of a parameter. Layers read it through the weights of [`crate::weight`], where it may be
 /// gathered or fetched, and add to its gradient through `accumulate`; nobody else touches it.
 pub struct Param<D: Kernels> {
@@ -132,8 +128,8 @@ impl<D: Kernels> Param<D> {
         let device = self.value.device().clone();
         let gradient = self.gradient.as_ref().expect("a synced gradient").view();
         let [rows, cols] = self.value.shape();
-        let together = (TOGETHER / cols.max(1)).max(1);
-        for rows in (0..rows).step_by(together).map(|from| from..rows.min(from + together)) {
+        let together = (D::TOGETHER / cols.max(1)).max(1);
+        for rows in (0..rows).step_by(together).map(|from| from..rows.min(from.saturating_add(together))) {
             let value = self.value.view_mut().take_rows(rows.start, rows.len());
             let gradient = gradient.take_rows(rows.start, rows.len());
             if let Some(sum) = &mut sum {

@@ -103,8 +103,9 @@ impl Placement {
             let whole: usize = sections.iter().map(|s| s.size).sum();
             assert_eq!(whole, shape[*dim], "the sections of {name} are not all of it");
             // Where an outer axis cut before, it cut each section alike.
+            let part = |size: usize| (size as u128 * local[*dim] as u128 / shape[*dim] as u128) as usize;
             let piece = |s: &Section| {
-                let size = s.size * local[*dim] / shape[*dim];
+                let size = part(s.size);
                 let fit = |what: String| Error::Fit { what, size, axis: *axis, ranks };
                 s.pieces
                     .of(size, ranks)
@@ -224,7 +225,7 @@ impl Cuts {
             let [rows, cols] = shape;
             shape[cut.dim] = cut.pieces.iter().map(|p| p.size).sum();
             let all = mesh.group(cut.axis).all_gather(&part)?.read();
-            let mut to = vec![D::Elem::ZERO; shape[0] * shape[1]];
+            let mut to = vec![D::Elem::ZERO; all.as_ref().map_or(0, |_| shape[0] * shape[1])];
             for (i, x) in all.into_iter().flatten().enumerate() {
                 let (rank, i) = (i / (rows * cols), i % (rows * cols));
                 if let Some([r, c]) = cut.before([i / cols, i % cols], rank) {
@@ -278,6 +279,21 @@ mod tests {
             .run(|_: Cpu<f32>, mesh| placement.cuts(&mesh, "w", [6, 1]).map(drop))
             .unwrap_err();
         assert_eq!(why.reason, "tp=4 does not divide the 6 rows of w; tp can be 1, 2, 3, 6");
+    }
+
+    /// Sizes whose squares 64 bits do not hold, on any rank of a world without peers. Kills: a share that wraps.
+    #[test]
+    fn shares_of_large_sections_are_exact() {
+        let large = (1 << 32) + 12;
+        let sections = vec![large.into(), (3 * large).into()];
+        let placement = Placement::default()
+            .on(Axis::Dp, Placed::Split { dim: 1, sections: sections.clone() })
+            .on(Axis::Tp, Placed::Split { dim: 1, sections });
+        let mesh = Mesh::<kernels::Meta<Cpu<f32>>>::ghost(&[(Axis::Dp, 2), (Axis::Tp, 2)], 3).unwrap();
+        let cuts = placement.cuts(&mesh, "w", [8, 4 * large]).unwrap();
+        assert_eq!(cuts.local, [8, large]);
+        assert_eq!(cuts.whole_index([0, 0]), Some([0, large / 4 * 3]));
+        assert_eq!(cuts.whole_index([7, large - 1]), Some([7, 4 * large - 1]));
     }
 
     /// Kills: padding that lies in the whole, a replica of the wrong piece, every rank the first of its block.

@@ -159,22 +159,6 @@ impl Shape {
         ..Shape::LLAMA
     };
 
-    /// How many numbers its parameters have.
-    pub fn parameters(&self) -> usize {
-        let Heads { queries, keys, dim } = self.heads;
-        let row = (queries + 2 * keys) * dim;
-        let on = |has: bool, numbers: usize| if has { numbers } else { 0 };
-        let norm = self.width * if self.norm == NormKind::Layer { 2 } else { 1 };
-        let attention = self.width * (row + queries * dim)
-            + on(self.bias.qkv, row)
-            + on(self.bias.out, self.width)
-            + on(self.head_norm, 2 * dim);
-        let inner = self.inner().iter().sum::<usize>();
-        let mlp = self.width * (inner + self.hidden) + on(self.bias.mlp, inner + self.width);
-        let positions = if let Positions::Learned(n) = self.positions { n * self.width } else { 0 };
-        let tables = self.vocabulary * self.width * if self.tied { 1 } else { 2 };
-        self.blocks * (2 * norm + attention + mlp) + positions + tables + norm
-    }
     /// The columns of the feed-forward's first weight, section by section.
     pub fn inner(&self) -> Vec<usize> {
         match self.feed_forward {

@@ -155,6 +155,20 @@ impl Batch {
         let first = before.map(|s| s.documents.len()).sum();
         Ok(Share { sequences: &all[mine], first })
     }
+    /// The microbatch of most tokens, as a batch of its own.
+    #[must_use]
+    pub fn largest(&self) -> Self {
+        let tokens = |m: &&Vec<Sequence>| m.iter().map(|s| s.ids.len()).sum::<usize>();
+        Self { microbatches: self.microbatches.iter().max_by_key(tokens).cloned().into_iter().collect() }
+    }
+    /// Tokens of each document that this data rank is dealt, microbatch by microbatch.
+    ///
+    /// # Errors
+    /// As [`share`](Self::share).
+    pub fn dealt(&self, rank: usize, ranks: usize) -> Result<Vec<Vec<usize>>, BatchError> {
+        let lengths = |microbatch| Ok(self.share(microbatch, rank, ranks)?.lengths().collect());
+        (0..self.microbatches.len()).map(lengths).collect()
+    }
 }
 
 #[cfg(test)]
@@ -208,6 +222,9 @@ mod tests {
             shares.map(|at| (share(at).first, share(at).lengths().collect())).collect()
         };
         assert_eq!(firsts(1), [(0, vec![1, 1]), (2, vec![2, 3, 1, 1])]);
+        assert_eq!(batch.dealt(1, 2).unwrap(), [vec![1], vec![1, 1]]);
+        assert!(batch.dealt(0, 3).is_err());
+        assert_eq!(batch.largest().microbatches(), &batch.microbatches()[1..]);
         assert_eq!(firsts(2), [(0, vec![1]), (1, vec![1]), (2, vec![2, 3]), (4, vec![1, 1])]);
         let mut torn = Sequence::new(vec![1, 2], vec![3, 4]);
         torn.documents = vec![1, 0, 1];

@@ -69,17 +69,19 @@ impl<D: Kernels> Trainer<D> {
         }
         self.ending.finish(loss, |params| self.model.list(params), lr)
     }
-    /// The mean loss of a batch, in nats, without learning from it; the same on every rank.
+    /// The mean loss of a batch, in nats, without learning from it; the same on every rank. `done` is told after each
+    /// microbatch how many there were.
     ///
     /// # Errors
     /// As [`step`](Self::step).
-    pub fn evaluate(&mut self, batch: &Batch) -> Result<Tensor<D>> {
+    pub fn evaluate(&mut self, batch: &Batch, done: &dyn Fn(usize)) -> Result<Tensor<D>> {
         let _span = self.ending.mesh.span("evaluate");
         let mut loss = None;
         for microbatch in 0..batch.microbatches().len() {
             let (share, ids, targets) = self.share(batch, microbatch)?;
             let cx = Cx::infer(share.lengths()).averaged_over(batch.counted());
             loss = Some(sum(loss, self.forward(&cx, ids, targets)?));
+            done(microbatch + 1);
         }
         self.ending.total(loss)
     }
@@ -255,10 +257,13 @@ mod tests {
                 let kind = (Kind::Sgd, None);
                 let at = Builder::new(&device, &mesh, &Random { seed: 2 });
                 let mut trainer = Trainer::new(&at, &SHAPE, kind)?;
-                let [first, again] = [trainer.evaluate(&batch)?.read(), trainer.evaluate(&batch)?.read()];
+                let parts = std::cell::RefCell::new(Vec::new());
+                let mut evaluate = || trainer.evaluate(&batch, &|n| parts.borrow_mut().push(n));
+                let [first, again] = [evaluate()?.read(), evaluate()?.read()];
+                assert_eq!(parts.take(), [1, 2, 1, 2]);
                 let step = trainer.step(&batch, 1.0)?.loss.read();
                 assert!(first == again && first == step, "{first:?} {again:?} {step:?}");
-                assert_ne!(trainer.evaluate(&batch)?.read(), step, "it learnt");
+                assert_ne!(trainer.evaluate(&batch, &|_| ())?.read(), step, "it learnt");
                 Ok::<_, crate::Error>(step.unwrap())
             });
             losses.unwrap();
@@ -274,7 +279,7 @@ mod tests {
         let loss = |shape: &Shape| {
             let at = Builder::new(&device, &mesh, &Random { seed: 2 });
             let mut trainer = Trainer::new(&at, shape, (Kind::Sgd, None)).unwrap();
-            let told = trainer.evaluate(&batch).unwrap().read();
+            let told = trainer.evaluate(&batch, &|_| ()).unwrap().read();
             (told, trainer.step(&batch, 1.0).unwrap().loss.read())
         };
         let added = layers::Objective { smoothing: 0.25, z: 0.5 };

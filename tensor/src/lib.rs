@@ -9,10 +9,12 @@
 //! | `device.rs`, `view.rs`, `matrix.rs`, `ids.rs` | a place with memory; windows into it; matrices and token ids that own it |
 //! | `pool.rs` | where their memory rests until it is used again |
 //! | `cpu.rs`, `pages.rs` | the host as such a place: one pool a rank |
+//! | `count.rs` | sizes multiplied and added, none of which ever wraps |
 //! | `meter.rs`, `profile.rs` | bytes by category and phase, FLOPs; when each kernel and layer ran |
 //! | `quoted.rs` | names from files, as messages show them |
 //! | `files.rs` | files opened with clear errors, replaced whole or not at all |
 //! | `safetensors.rs` | weights in files: mapped for reading, replaced atomically in writing |
+pub mod count;
 mod cpu;
 mod degree;
 mod device;

@@ -1,4 +1,5 @@
 //! Counts what a rank holds and computes. One writer (the rank's thread), any number of readers.
+use crate::count;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 /// What memory is used for.
@@ -79,7 +80,7 @@ impl Meter {
     pub(crate) fn hold(&self, category: Category, bytes: usize) {
         let peak = &self.peak[self.phase.load(Relaxed)];
         for i in [category as usize, CATEGORIES] {
-            let level = self.now[i].fetch_add(bytes, Relaxed) + bytes;
+            let level = count::sum("the bytes of a rank", [self.now[i].fetch_add(bytes, Relaxed), bytes]);
             peak[i].fetch_max(level, Relaxed);
         }
     }
@@ -94,9 +95,12 @@ impl Meter {
     pub(crate) fn unreserve(&self, bytes: usize) {
         self.reserved.fetch_sub(bytes, Relaxed);
     }
-    /// Counts floating point operations (a multiply-add is two). For whoever calls kernels.
-    pub fn work(&self, flops: usize) {
-        self.flops.fetch_add(flops as u64, Relaxed);
+    /// Counts floating point operations (a multiply-add is two), as many as the product of these sizes. For whoever calls
+    /// kernels.
+    pub fn work(&self, sizes: &[usize]) {
+        const WHAT: &str = "the operations of a rank";
+        let more = count::product(WHAT, sizes);
+        count::sum(WHAT, [self.flops.fetch_add(more as u64, Relaxed) as usize, more]);
     }
     /// Bytes of a category held now.
     pub fn now(&self, category: Category) -> usize {

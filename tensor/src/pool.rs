@@ -3,6 +3,7 @@
 //!
 //! A device owns its pool, and what is in use owns the device. What rests owns no device: pool and device would keep
 //! each other.
+use crate::count;
 use crate::device::Device;
 use crate::meter::Category;
 use std::collections::HashMap;
@@ -108,9 +109,9 @@ impl<D: Device, K: Kind<D>> Owner<D, K> {
     /// The only owner of memory for `len` elements, which hold what they held. Metered from now on.
     ///
     /// # Panics
-    /// If there are more bytes than an address can count.
+    /// With [`Uncountable`](count::Uncountable), if 64 bits do not count its bytes.
     pub(crate) fn new(device: &D, category: Category, len: usize) -> Self {
-        let metered = len.checked_mul(K::BYTES).expect("a size that fits");
+        let metered = count::product("the bytes of a matrix", &[len, K::BYTES]);
         device.meter().hold(category, metered);
         let size = D::room(len);
         let rested = K::shelf(device.pool()).take(size);

@@ -6,6 +6,7 @@ use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind, set_hook, take_h
 use std::path::Path;
 use std::sync::Once;
 use tensor::OUT_OF_MEMORY;
+use tensor::count::Uncountable;
 
 thread_local! {
     static CATCHES: Cell<bool> = const { Cell::new(false) };
@@ -60,7 +61,10 @@ pub(super) fn catch<R>(body: impl FnOnce() -> R) -> Result<R, Panic> {
     let outcome = catch_unwind(AssertUnwindSafe(body));
     CATCHES.set(outside);
     let anew = || Panic { words: "panicked anew, without a place".to_string(), trace: None };
-    outcome.map_err(|_| {
+    outcome.map_err(|payload| {
+        if let Ok(uncountable) = payload.downcast::<Uncountable>() {
+            return Panic { words: uncountable.to_string(), trace: None }; // no bug: a size that was asked for
+        }
         let Panic { words, trace } = LAST.take().unwrap_or_else(anew);
         let left = LEFT.take().map_or_else(String::new, |left| format!(" ({left})"));
         Panic { words: words + &left, trace }

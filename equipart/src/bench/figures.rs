@@ -173,7 +173,7 @@ impl Work {
                 Ok(vec![(Probe::Peak { cores: 1 }, products::flops(size, scale))])
             }
             Self::Pass(pass, layout) => model::bound(pass, &layout.parse()?, scale),
-            Self::Decode => Ok(model::decode_bound(scale)),
+            Self::Decode => model::decode_bound(scale),
             Self::AllReduce(ranks, bytes) => Ok(all_reduce::bound(ranks, bytes, scale)),
             Self::Proof => proof::bound(scale),
         }

@@ -9,7 +9,7 @@ use super::scale::Scale;
 use crate::config::Architecture;
 use crate::generate::{self, Request};
 use crate::sampling::Sampling;
-use crate::{Config, Layout, Model, Network, Result, measure, profile};
+use crate::{Config, Layout, Model, Network, Result, measure, price, profile};
 use comm::Mesh;
 use kernels::{Kernels, Meta};
 use layers::build::Element;
@@ -140,8 +140,8 @@ pub(super) fn decode(scale: &Scale) -> Result<f64> {
 
 /// A token takes at least as long as all weights take to be read by one core: the head's too, but of the embedding's
 /// table one row.
-pub(super) fn decode_bound(scale: &Scale) -> Bound {
+pub(super) fn decode_bound(scale: &Scale) -> Result<Bound> {
     let table = scale.shape.vocabulary * scale.shape.width;
-    let weights = scale.shape.parameters() - table + scale.shape.width;
-    vec![(Probe::Read { cores: 1 }, (weights * size_of::<f32>()) as f64)]
+    let weights = price::parameters(&scale.shape)? - table + scale.shape.width;
+    Ok(vec![(Probe::Read { cores: 1 }, (weights * size_of::<f32>()) as f64)])
 }

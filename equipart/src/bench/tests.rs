@@ -94,7 +94,7 @@ fn the_work_of_shape_l_is_what_its_sizes_say() {
     let gains = (2.0 * blocks + 1.0) * width;
     let read = vec![(Probe::Read { cores: 1 }, 4.0 * (weights + gains + width))];
     assert_eq!(Work::Decode.bound(&Scale::FULL).unwrap(), read);
-    let parameters = Scale::FULL.proven.parameters();
+    let parameters = crate::price::parameters(&Scale::FULL.proven).unwrap();
     assert!((100_000..110_000).contains(&parameters), "{parameters} parameters in proof_ms_100k");
 }
 

@@ -73,7 +73,7 @@ fn replay(file: &Path, json: bool) -> Result<bool> {
     for case in read(file)? {
         let keys = [case.key(), case.key().next()];
         let subject = case.subject()?;
-        let verdict = match caught(|| certify(&subject, &case.layout, &keys)) {
+        let verdict = match caught(|| certify(&subject, &case.layout, &keys, &|_| ())) {
             Ok(Ok(verdict)) => verdict,
             Ok(Err(Error { why, .. })) | Err(why) => Verdict::failed(&subject, &case.layout, &keys, why),
         };

@@ -164,8 +164,7 @@ pub(super) fn run_prove(a: &ProveArgs, json: bool) -> Result<bool> {
     classify::fits(&layout, &subject.sizes)?;
     let key = Key(a.key.map_or_else(judge::fresh_key, |k| k.0));
     let watch = Watch::spinner();
-    watch.say("proving");
-    let verdict = certify_classifier(&subject, &layout, &[key, key.next()])?;
+    let verdict = certify_classifier(&subject, &layout, &[key, key.next()], &|what| watch.say(what))?;
     watch.done();
     Ok(judge::tell(&verdict, json))
 }

@@ -67,9 +67,10 @@ pub(super) fn run_prove(a: ProveArgs, json: bool) -> Result<bool> {
     let shape = Config::read(file)?.shape;
     layout.fits(&shape)?;
     let subject = Subject::small(shape, &layout)?;
+    prove::check(&subject, &layout)?;
     a.dump.as_deref().map_or(Ok(()), dump::prepare)?;
-    watch.say("proving");
-    let verdict = Verdict { never_ran: never_ran(&subject, &layout), ..certify(&subject, &layout, &keys)? };
+    let verdict = certify(&subject, &layout, &keys, &|what| watch.say(what))?;
+    let verdict = Verdict { never_ran: never_ran(&subject, &layout), ..verdict };
     if let Some(dir) = &a.dump {
         prove::dump(&subject, &layout, key, dir, &names::entries(&shape))?;
     }

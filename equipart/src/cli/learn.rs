@@ -84,7 +84,7 @@ pub(super) fn run_train(a: TrainArgs, json: bool) -> Result<bool> {
         stop_after: a.stop_after,
         dump: a.dump.clone(),
     };
-    run.check()?;
+    if truth { run.check_in::<f64>() } else { run.check_in::<f32>() }?;
     if out.is_none() && a.checkpoint_every.is_some() {
         return Err(Error::new("--checkpoint-every says when to save, and nothing is saved without --out"));
     }

@@ -22,13 +22,27 @@ use args::{Arguments, Command, ModelName};
 use clap::Parser;
 use std::path::Path;
 use std::process::ExitCode;
+use tensor::count::Uncountable;
 use tensor::quoted::escaped;
 
 /// Runs the command of the process' arguments. Exit code 2 is bad input; 1 a comparison that found a difference.
 pub fn main() -> ExitCode {
-    let arguments = Arguments::parse();
-    let json = arguments.json;
-    let outcome = match arguments.command.unwrap_or_default() {
+    let Arguments { command, json } = Arguments::parse();
+    let outcome =
+        Uncountable::caught(|| run(command.unwrap_or_default(), json)).unwrap_or_else(|why| Err(why.into()));
+    match outcome.and_then(|right| out::finish().map(|()| right)) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(1),
+        Err(error) => {
+            tell(&error);
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Whether what was compared is equal; true where nothing was.
+fn run(command: Command, json: bool) -> Result<bool> {
+    match command {
         Command::Compare(a) => judge::run_compare(a, json),
         Command::Train(a) => learn::run_train(a, json),
         Command::Generate(a) => speak::run_generate(a, json),
@@ -48,14 +62,6 @@ pub fn main() -> ExitCode {
             Ok(true)
         }
         Command::Man { out } => manual::run(out.as_deref()).map(|()| true),
-    };
-    match outcome.and_then(|right| out::finish().map(|()| right)) {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::from(1),
-        Err(error) => {
-            tell(&error);
-            ExitCode::from(2)
-        }
     }
 }
 

@@ -29,12 +29,12 @@ pub(super) fn table(head: &[&str], rows: impl Iterator<Item = Vec<String>>) -> T
     table
 }
 
-fn megabytes(bytes: usize) -> String {
+fn megabytes(bytes: u128) -> String {
     format!("{:.2}", bytes as f64 / 1e6)
 }
 
 fn largest(of: &[usize]) -> String {
-    megabytes(of.iter().copied().max().unwrap_or(0))
+    megabytes(of.iter().copied().max().unwrap_or(0) as u128)
 }
 
 pub(super) fn comparison(origin: &str, rows: &[Row]) {
@@ -112,8 +112,8 @@ pub(super) fn prices(prices: &[Price]) {
     head.extend(["GFLOP/step", "MB sent/step"]);
     let cells = |p: &Price| {
         let mut row = vec![p.rank.to_string()];
-        row.extend(names.iter().map(|n| megabytes(p.peak_bytes[n])));
-        row.extend([format!("{:.2}", p.flops as f64 / 1e9), megabytes(p.traffic_bytes)]);
+        row.extend(names.iter().map(|n| megabytes(p.peak_bytes[n] as u128)));
+        row.extend([format!("{:.2}", p.flops as f64 / 1e9), megabytes(p.traffic_bytes as u128)]);
         row
     };
     let layout = prices.first().map_or("none", |p| p.layout.as_str());
@@ -121,21 +121,18 @@ pub(super) fn prices(prices: &[Price]) {
         "A training step in f32 under {layout}: peak MB of each rank by category, each at its own moment.\n"
     ));
     line(&format!("{}", table(&head, prices.iter().map(cells))));
-    let mut said: Vec<Said> = Vec::new();
+    let mut said: Vec<(&Said, [u128; 3])> = Vec::new(); // of all ranks more than 64 bits may count
     for more in prices.iter().flat_map(|p| &p.traffic) {
-        match said.iter_mut().find(|s| (s.axis, s.operation) == (more.axis, more.operation)) {
-            None => said.push(more.clone()),
-            Some(s) => {
-                s.calls += more.calls;
-                s.payload_bytes += more.payload_bytes;
-                s.wire_bytes += more.wire_bytes;
-            }
+        let counts = [more.calls, more.payload_bytes, more.wire_bytes].map(|n| n as u128);
+        match said.iter_mut().find(|(s, _)| (s.axis, s.operation) == (more.axis, more.operation)) {
+            None => said.push((more, counts)),
+            Some((_, all)) => all.iter_mut().zip(counts).for_each(|(all, more)| *all += more),
         }
     }
     if !said.is_empty() {
-        let cells = |s: &Said| {
+        let cells = |(s, [calls, given, sent]): &(&Said, [u128; 3])| {
             let name = format!("{} {}", s.axis, s.operation);
-            vec![name, s.calls.to_string(), megabytes(s.payload_bytes), megabytes(s.wire_bytes)]
+            vec![name, calls.to_string(), megabytes(*given), megabytes(*sent)]
         };
         line("\nWhat all ranks say in it:\n");
         line(&format!("{}", table(&["call", "calls", "MB given", "MB sent"], said.iter().map(cells))));

@@ -31,6 +31,7 @@ pub(super) fn run_generate(a: GenerateArgs, json: bool) -> Result<bool> {
     let longest = prompts.iter().map(Vec::len).max().unwrap_or(0);
     let max_new = a.max_new.unwrap_or(model.config.positions.saturating_sub(longest).min(128));
     let request = Request { prompts, max_new, sampling, record: a.dump.is_some() };
+    request.check(&model, &a.layout)?;
     a.dump.as_deref().map_or(Ok(()), dump::prepare)?;
     let watch = Watch::bar(request.max_new);
     let generated = generate(&model, (&a.layout, &network), &request, &|_| watch.tick());
@@ -74,9 +75,8 @@ pub(super) fn run_eval(a: EvalArgs, json: bool) -> Result<bool> {
             sequences(text::windows(&text, seq))
         }
     };
-    let watch = Watch::spinner();
-    watch.say("evaluating");
-    let evaluation = evaluate(&model, &a.layout, all)?;
+    let watch = Watch::bar(0);
+    let evaluation = evaluate(&model, &a.layout, all, &|done, of| watch.part("evaluated", done, of))?;
     watch.done();
     if json {
         show::json(&evaluation);

@@ -58,6 +58,14 @@ impl Watch {
         }
         self.bar.set_message(says);
     }
+    /// So many of these parts are done; lines come at each tenth of them.
+    pub(super) fn part(&self, what: &str, done: usize, of: usize) {
+        self.bar.set_length(of as u64);
+        self.bar.set_position(done as u64);
+        if !self.terminal && 10 * done / of > 10 * (done - 1) / of {
+            out::note(&format!("{what} {done} of {of}"));
+        }
+    }
     /// One token.
     pub(super) fn tick(&self) {
         self.bar.inc(1);

@@ -1,11 +1,11 @@
-//! Sizes that no machine could hold are refused before anything is allocated.
+//! Sizes whose bytes 64 bits do not count are refused: what is made of them later never wraps.
 use super::{Architecture, Config, ConfigError, Keys, MAX_BLOCKS, MAX_ELEMENTS};
 use kernels::Heads;
 use layers::Shape;
 use serde_json::json;
 
 impl Keys<'_> {
-    /// Whether each kind of weight, and the table of positions, is one that a machine could hold.
+    /// Whether each kind of weight, and the table of positions, is one whose bytes can be counted.
     pub(super) fn check_sizes(&self, config: &Config) -> Result<(), ConfigError> {
         let products = match config.architecture {
             Architecture::Gpt2 => gpt2(config),

@@ -266,28 +266,28 @@ fn padding_is_read_and_written_where_the_embedding_knows_it() {
 /// Kills: an allocation or an overflow by a file that lies.
 #[test]
 fn sizes_that_no_machine_holds_are_refused() {
-    let limit = "it must be at most 1099511627776 elements";
+    let limit = "it must be at most 4611686018427387904 elements";
     let huge = "9223372036854775808"; // 2^63
     for (key, size, product) in [
         ("vocab_size", huge, format!("vocab_size × hidden_size is {huge} × 4096")),
         ("num_hidden_layers", huge, format!("num_hidden_layers × hidden_size is {huge} × 4096")),
         (
             "intermediate_size",
-            "8388609",
-            "num_hidden_layers × hidden_size × intermediate_size is 32 × 4096 × 8388609".into(),
+            "35184372088833",
+            "num_hidden_layers × hidden_size × intermediate_size is 32 × 4096 × 35184372088833".into(),
         ),
         (
             "head_dim",
-            "262145",
-            "num_hidden_layers × hidden_size × num_attention_heads × head_dim is 32 × 4096 × 32 × 262145"
+            "1099511627777",
+            "num_hidden_layers × hidden_size × num_attention_heads × head_dim is 32 × 4096 × 32 × 1099511627777"
                 .into(),
         ),
         ("max_position_embeddings", huge, format!("max_position_embeddings × head_dim is {huge} × 128")),
     ] {
         assert_eq!(why(key, size), format!("a.json: {product}; {limit}"));
     }
-    assert!(with("intermediate_size", "8388608").is_ok());
-    assert!(with("head_dim", "262144").is_ok());
+    assert!(with("intermediate_size", "35184372088832").is_ok());
+    assert!(with("head_dim", "1099511627776").is_ok());
 }
 
 /// Kills: whatever panics when a byte of a configuration is lost or changed.
@@ -300,7 +300,6 @@ fn broken_configurations_do_no_harm() {
             text[at] ^= 1 << bit;
             let Ok(text) = String::from_utf8(text) else { continue };
             let Ok(config) = Config::parse(&text, "a.json") else { continue };
-            assert!(config.shape.parameters() > 0);
             assert_eq!(Config::parse(&config.to_json(), "a.json").unwrap(), config, "{text}");
             read += 1;
         }

@@ -1,14 +1,13 @@
 //! The same proof of a plain classifier: its logits, then two training steps.
-use super::trace::{Named, disturbed, seen, told};
-use super::{Verdict, compare, locate, under_keys};
-use crate::{Layout, Result, bound, classify, dump, oracle};
+use super::trace::{Judge, Named, disturbed, seen, told};
+use super::{START, Verdict, Watch, locate, on_host, under_keys, world};
+use crate::{Layout, Result, bound, classify, dump, memory, oracle, price};
 use comm::{Axis, Mesh, World};
-use kernels::Kernels;
-use layers::{Kind, Random};
+use kernels::{Kernels, Meta};
+use layers::{Classifier, Kind};
 use parallel::{ClassifierTrainer, Examples};
 use reference::{Updates, Weights};
 use std::fmt;
-use std::sync::OnceLock;
 use tensor::{Cpu, Degree, F61, Key, Scalar, mix};
 
 /// What is to be proven of a classifier, besides the layout. The learning rate is 1.
@@ -57,6 +56,13 @@ impl ClassifierSubject {
             labels: all.iter().flat_map(|m| m.labels.iter().copied()).collect(),
         }
     }
+    /// The weights that every layout's program begins with, under the key in force, as the unsplit classifier has them.
+    fn start(&self) -> Result<Weights<F61>> {
+        let (device, mesh) = (Cpu::default(), Mesh::alone());
+        let at = Layout::UNSPLIT.place(&device, &mesh, &START);
+        let mut model = Classifier::shard(&at, Axis::Tp, &self.sizes)?;
+        Ok(dump::weights(model.params(), &mesh)?.into_iter().collect())
+    }
     /// What the oracle gives from these weights, and goes on from `next` of those after each step.
     fn truth<S: Scalar>(
         &self,
@@ -99,26 +105,35 @@ impl fmt::Display for ClassifierSubject {
     }
 }
 
-/// The weights before, and everything after.
-type Seen<S> = (Weights<S>, Named<S>);
-
-/// The layout's program on one rank, on any device.
+/// The layout's program on one rank, on any device; what is compared is shown as it comes.
 fn program<D: Kernels>(
     subject: &ClassifierSubject,
     layout: &Layout,
     device: &D,
     mesh: &Mesh<D>,
-) -> parallel::Result<Seen<D::Elem>> {
-    let at = layout.place(device, mesh, &Random { seed: 0 });
+    see: &mut dyn FnMut(String, Vec<D::Elem>),
+) -> parallel::Result<()> {
+    let at = layout.place(device, mesh, &START);
     let mut trainer = ClassifierTrainer::new(&at, &subject.sizes, subject.optimizer)?;
-    let start = dump::weights(trainer.parts().0.params(), mesh)?.into_iter().collect();
-    let mut trace = Named::new();
-    trace.push(("logits".into(), trainer.logits(&subject.all(0))?.read().unwrap_or_default()));
+    see("logits".into(), trainer.logits(&subject.all(0))?.read().unwrap_or_default());
     for n in 0..subject.steps.len() {
         let report = trainer.step(&subject.examples(n), 1.0)?;
-        seen(&mut trace, n, &report, trainer.parts().0.params(), device, mesh)?;
+        seen(see, n, &report, trainer.parts().0.params(), device, mesh)?;
     }
-    Ok((start, trace))
+    Ok(())
+}
+
+/// As [`bytes`](super::bytes).
+fn bytes(subject: &ClassifierSubject, layout: &Layout) -> Result<u128> {
+    let (data, _key) = (layout.size(Axis::Dp), Key(0).enter()); // examples are drawn, though nobody looks at them
+    let rows = |rank| subject.steps.iter().flatten().map(move |&rows| parallel::deal(rows, rank, data).len());
+    let dealt = |rank| Ok(rows(rank).collect::<Vec<_>>());
+    let ranks = price::peak_of_all(layout, dealt, |device: &Meta<Cpu<F61>>, mesh| {
+        Ok(program(subject, layout, device, mesh, &mut |_, _| ())?)
+    })?;
+    let sizes = subject.oracle().shapes().into_iter().map(|(_, [rows, cols])| rows * cols).collect();
+    let logits = subject.steps[0].iter().sum::<usize>() * subject.classes();
+    Ok(ranks + on_host(layout, &[(sizes, 2 * subject.steps.len()), (vec![logits], 1)]))
 }
 
 /// Proves one layout of a classifier under these keys, without the bound.
@@ -126,7 +141,7 @@ fn program<D: Kernels>(
 /// # Errors
 /// If the layout does not fit the sizes, or a rank fails.
 pub fn prove_classifier(subject: &ClassifierSubject, layout: &Layout, keys: &[Key]) -> Result<Verdict> {
-    prove_classifier_in(&layout.world()?, subject, layout, keys)
+    prove_classifier_in(&world(layout)?, subject, layout, keys)
 }
 
 /// The same in a world of the layout's ranks that may be [on trial](World::on_trial), or slow.
@@ -142,26 +157,34 @@ pub fn prove_classifier_in(
     classify::fits(layout, &subject.sizes)?;
     let one = |key: Key| {
         let _key = key.enter();
-        let truth = OnceLock::new();
+        let truth = subject.truth(subject.start()?, |n, w| disturbed(subject.oracle().shapes(), n, w));
         let ranks = world.run(|device: Cpu<F61>, mesh| {
-            let (start, trace) = program(subject, layout, &device, &mesh)?;
-            let truth =
-                truth.get_or_init(|| subject.truth(start, |n, w| disturbed(subject.oracle().shapes(), n, w)));
-            Ok::<_, parallel::Error>(compare(&trace, truth, 0..truth[0].1.len(), mesh.rank()))
+            let mut judge = Judge::new(&truth, 0..truth[0].1.len(), mesh.rank());
+            program(subject, layout, &device, &mesh, &mut |name, whole| judge.sees(&name, &whole))?;
+            Ok::<_, parallel::Error>(judge.compared())
         })?;
         Ok(ranks)
     };
-    under_keys((&layout, &subject), keys, &one)
+    under_keys((layout, subject), keys, || bytes(subject, layout), &one)
 }
 
-/// Proves one layout of a classifier under these keys, and says how surely.
+/// Proves one layout of a classifier under these keys, and says how surely; `watch` is told what is being done.
 ///
 /// # Errors
-/// As [`prove_classifier`].
-pub fn certify_classifier(subject: &ClassifierSubject, layout: &Layout, keys: &[Key]) -> Result<Verdict> {
+/// As [`prove_classifier`], and if the machine has not the memory for it, before any of it is taken.
+pub fn certify_classifier(
+    subject: &ClassifierSubject,
+    layout: &Layout,
+    keys: &[Key],
+    watch: &Watch,
+) -> Result<Verdict> {
+    classify::fits(layout, &subject.sizes)?;
+    memory::fits(&format!("proving {layout}"), bytes(subject, layout)?, memory::free())?;
+    watch(&format!("proving {layout}"));
     let mut verdict = prove_classifier(subject, layout, keys)?;
     if let Some(first) = &mut verdict.first_difference {
         first.hint = locate::hint(&first.name, &first.collectives, &layout.strategies(), &[]);
     }
+    watch("bounding the probability of an error");
     Ok(Verdict { bound_log2: subject.bound_log2(keys.len()), ..verdict })
 }

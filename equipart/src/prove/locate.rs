@@ -2,24 +2,22 @@
 //! is named is the first tensor in program order, forward activations and their gradients too, so that the cause comes
 //! before its echoes.
 use super::timeline::{Expected, Moment, Place, expected, wanted};
-use super::{Difference, Look, Split, Subject, program};
+use super::{Difference, Look, START, Split, Subject, program};
 use crate::Result;
 use comm::{Trace, World};
 use layers::strategy::{About, Key as Named};
-use std::sync::OnceLock;
 use tensor::{Cpu, F61, Key};
 
 /// The first difference of the program under a key; none if everything is equal. The world is that of the layout; what
 /// its ranks do is traced.
 pub(super) fn locate(subject: &Subject, split: Split, key: Key, world: World) -> Result<Option<Difference>> {
     let _key = key.enter();
-    let (trace, truth) = (Trace::new(), OnceLock::new());
+    let (trace, truth) = (Trace::new(), expected(subject, subject.start()?));
     let ranks = world.traced(&trace, "prove").run(|device: Cpu<F61>, mesh| {
-        let run = program(subject, split, &device, &mesh, Look::Everything)?;
-        let truth = truth.get_or_init(|| expected(subject, run.start));
-        let judge = |moment: Moment<F61>| Judged::of(moment, truth);
-        let judged: Vec<_> = run.timeline.into_iter().map(judge).collect();
-        Ok::<_, parallel::Error>((judged, run.built))
+        let mut judged = Vec::new();
+        let look = Look::Everything(&mut |moment| judged.push(Judged::of(moment, &truth)));
+        let built = program(subject, &split.place(&device, &mesh, &START), look, &|_| ())?;
+        Ok::<_, parallel::Error>((judged, built))
     })?;
     let (ranks, built): (Vec<_>, Vec<_>) = ranks.into_iter().unzip();
     Ok(first(&ranks, &split.strategies(), &built[0]))
@@ -140,7 +138,9 @@ mod tests {
                 let report = Report { loss: ones(1, 1), norm2: ones(1, 1) };
                 let seen = Activations::default();
                 let shown = Shown { prefix: "step 0: ".into(), seen, report: Some(&report), calls: 0 };
-                Ok::<_, layers::Error>(moments(shown, vec![head.param()], &mesh))
+                let mut all = Vec::new();
+                moments(shown, vec![head.param()], &mesh, &mut |moment| all.push(moment));
+                Ok::<_, layers::Error>(all)
             });
             let ranks = ranks.unwrap();
             let truth: Expected = ranks

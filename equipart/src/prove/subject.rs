@@ -1,12 +1,14 @@
 //! What is proven: a model, texts to read, steps to train; and what the oracle says of them.
 use super::trace::{Trace, disturbed, told};
-use crate::{Layout, Result, bound, oracle};
+use super::{START, Watch};
+use crate::{Layout, Result, bound, dump, oracle};
+use comm::Mesh;
 use layers::shape::counted;
-use layers::{Kind, Shape, Window};
+use layers::{Chunk, Kind, Shape, Window};
 use parallel::{Batch, Sequence};
 use reference::Weights;
 use std::fmt;
-use tensor::{F61, IGNORED, Scalar, mix};
+use tensor::{Cpu, F61, IGNORED, Scalar, mix};
 
 /// What is to be proven, besides the layout.
 #[derive(Clone, Debug)]
@@ -93,14 +95,22 @@ impl Subject {
         let rows = logits.chunks(self.shape.vocabulary).zip(wanted).filter(|(_, wanted)| *wanted);
         rows.flat_map(|(row, _)| row.iter().copied()).collect()
     }
+    /// The weights that every layout's program begins with, under the key in force, as the unsplit model has them.
+    pub(super) fn start(&self) -> Result<Weights<F61>> {
+        let (device, mesh) = (Cpu::default(), Mesh::alone());
+        let mut model = Chunk::whole(&Layout::UNSPLIT.place(&device, &mesh, &START), &self.shape)?;
+        Ok(dump::weights(model.params(), &mesh)?.into_iter().collect())
+    }
     /// What the oracle gives under the key in force, from these weights.
-    pub(super) fn truth(&self, weights: Weights<F61>) -> Trace {
+    pub(super) fn truth(&self, weights: Weights<F61>, watch: &Watch) -> Trace {
         let (model, mut trace) = (self.oracle(), Trace::new());
         let steps = self.oracle_steps();
+        watch("the oracle, the texts");
         trace.push(("logits".into(), self.read(model.logits(&weights, &self.oracle_texts()))));
         let shapes = model.shapes();
         let mut trainer = reference::Trainer::new(model, self.oracle_optimizer(), self.optimizer.1, weights);
         for (n, (batch, lr)) in steps.iter().enumerate() {
+            watch(&format!("the oracle, step {n}"));
             let mut step = trainer.step(batch, *lr);
             let loss = step.losses.iter().fold(F61::ZERO, |sum, &loss| sum + loss);
             told(&mut trace, n, (loss, step.norm2), &mut step.gradients, (&shapes, trainer.weights()));

@@ -37,12 +37,13 @@ pub(super) struct Shown<'a, D: Kernels> {
     pub(super) calls: usize,
 }
 
-/// Every moment of one step on this rank, in program order.
+/// Shows every moment of one step on this rank, in program order.
 pub(super) fn moments<D: Kernels>(
     shown: Shown<D>,
     mut params: Vec<&mut Param<D>>,
     mesh: &Mesh<D>,
-) -> Vec<Moment<D::Elem>> {
+    see: &mut dyn FnMut(Moment<D::Elem>),
+) {
     let Shown { prefix, seen, report, calls: began } = shown;
     let calls = mesh.calls();
     let (back, forth): (Vec<_>, Vec<_>) =
@@ -58,8 +59,8 @@ pub(super) fn moments<D: Kernels>(
         let elements = a.rows.into_iter().flat_map(row).collect();
         Moment { name: format!("{prefix}{}", a.name), elements, touched }
     };
-    let mut all: Vec<_> = forth.into_iter().map(&activation).collect();
-    let Some(report) = report else { return all };
+    forth.into_iter().map(&activation).for_each(&mut *see);
+    let Some(report) = report else { return };
     let all_of = |calls: Vec<String>| vec![(Vec::new(), calls)];
     let number = |name: &str, x: &Tensor<D>, touched| {
         let elements = x.read().unwrap_or_default().into_iter().map(|x| ((0, 0, 0), x)).collect();
@@ -68,27 +69,26 @@ pub(super) fn moments<D: Kernels>(
     let said: Vec<_> = calls.iter().skip(began).cloned().collect();
     let is_of = |call: &str, label: &str| call.contains(&format!(" for {label} at "));
     let total = said.iter().filter(|call| is_of(call, "loss")).cloned();
-    all.push(number("loss", &report.loss, between.chain(total).collect()));
-    all.extend(back.into_iter().map(&activation));
+    see(number("loss", &report.loss, between.chain(total).collect()));
+    back.into_iter().map(&activation).for_each(&mut *see);
     let flat = |elements: Vec<(usize, D::Elem)>| elements.into_iter().map(|(i, x)| ((0, 0, i), x)).collect();
     for param in params.iter().rev() {
         let touched = all_of(said.iter().filter(|call| is_of(call, param.name())).cloned().collect());
         let name = format!("{prefix}gradient of {}", param.name());
-        all.push(Moment { name, elements: flat(param.gradient_elements()), touched });
+        see(Moment { name, elements: flat(param.gradient_elements()), touched });
         let padding: Vec<_> =
             (0..).zip(param.gradient_padding()).map(|(i, x)| ((PADDING, 0, i), x)).collect();
         if !padding.is_empty() {
             let name = format!("{prefix}padding of {}'s gradient", param.name());
-            all.push(Moment { name, elements: padding, touched: all_of(Vec::new()) });
+            see(Moment { name, elements: padding, touched: all_of(Vec::new()) });
         }
     }
     let of_norm = said.iter().filter(|call| is_of(call, "norm2")).cloned().collect();
-    all.push(number("norm²", &report.norm2, of_norm));
+    see(number("norm²", &report.norm2, of_norm));
     for param in &mut params {
         let name = format!("{prefix}new {}", param.name());
-        all.push(Moment { name, elements: flat(param.elements()), touched: Vec::new() });
+        see(Moment { name, elements: flat(param.elements()), touched: Vec::new() });
     }
-    all
 }
 
 /// The calls between what was seen before and this, in words, part by part.
@@ -164,7 +164,7 @@ fn put(all: &mut Expected, name: String, rows: &[(usize, usize)], x: &[F61]) {
 mod tests {
     use super::*;
     use crate::Layout;
-    use crate::prove::{Look, program};
+    use crate::prove::{Look, START, program};
     use layers::Shape;
     use tensor::{Cpu, Key};
 
@@ -174,12 +174,14 @@ mod tests {
     fn moments_stand_in_the_order_of_the_program() {
         let (layout, _key) = (Layout::UNSPLIT, Key(1).enter());
         let subject = &Subject::small(Shape::LLAMA, &layout).unwrap();
-        let run =
-            |device: Cpu<F61>, mesh| program(subject, (&layout).into(), &device, &mesh, Look::Everything);
-        let run = layout.world().unwrap().run(run).unwrap().remove(0);
-        let truth = expected(subject, run.start);
-        let names: Vec<_> = run.timeline.iter().map(|moment| moment.name.as_str()).collect();
-        assert!(names.iter().all(|name| truth.contains_key(*name)), "{names:?}");
+        let run = |device: Cpu<F61>, mesh| {
+            let mut names = Vec::new();
+            let look = Look::Everything(&mut |moment| names.push(moment.name));
+            program(subject, &layout.place(&device, &mesh, &START), look, &|_| ()).map(|_| names)
+        };
+        let names = layout.world().unwrap().run(run).unwrap().remove(0);
+        let truth = expected(subject, subject.start().unwrap());
+        assert!(names.iter().all(|name| truth.contains_key(name)), "{names:?}");
         let order = [
             "texts: embedding.out",
             "texts: head.out",

@@ -162,7 +162,10 @@ fn classifiers_are_proven_under_every_layout() {
 fn the_bound_is_small_and_grows_with_the_sizes() {
     let bound = |hidden: &[usize]| {
         let subject = ClassifierSubject::small(sizes(9, hidden, 10), &Layout::default());
-        certify_classifier(&subject, &Layout::default(), &[Key(1), Key(2)]).unwrap().bound_log2.unwrap()
+        certify_classifier(&subject, &Layout::default(), &[Key(1), Key(2)], &|_| ())
+            .unwrap()
+            .bound_log2
+            .unwrap()
     };
     let (one, two) = (bound(&[8]), bound(&[8, 8]));
     assert!(one < two && two < -70.0, "{one} {two}");

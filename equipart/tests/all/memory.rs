@@ -2,12 +2,16 @@
 //! system sees the same.
 use crate::child::output;
 use equipart::config::Architecture;
-use equipart::price::{Price, price, program};
+use equipart::price::{Price, peak_of_all, price, program};
+use equipart::prove::{self, Subject, Truths, prove};
 use equipart::settings::{OptimizerName, Settings};
 use equipart::{Config, Layout};
 use kernels::Heads;
-use layers::Shape;
-use tensor::{Category, Cpu, Device};
+use layers::{Positions, Shape};
+use serde_json::Value;
+use std::path::Path;
+use std::process::{Command, Output};
+use tensor::{Category, Cpu, Device, Key};
 
 fn config(width: usize, blocks: usize, vocabulary: usize) -> Config {
     let heads = Heads { queries: 8, keys: 8, dim: width / 8 };
@@ -84,16 +88,32 @@ fn activations_grow_with_the_tokens() {
 /// The variable that makes this program take the step whose memory is looked at, under that layout.
 const CHILD: &str = "EQUIPART_MEMORY_OF";
 
-/// A step of AdamW on 22 million parameters: prints the bytes that the meters of all ranks say were held at most, the
-/// bytes that their pools took, and those that the system says were resident at most.
-fn child(layout: &Layout) {
+/// A step of AdamW on 22 million parameters, or a proof of one of a million: prints the bytes that the meters of all ranks
+/// say were held at most, the bytes that their pools took, and those that the system says were resident at most.
+fn child(what: &str) {
+    let [held, reserved] = match what.strip_prefix("proof of ") {
+        Some(layout) => proof(&layout.parse().unwrap()),
+        None => step(&what.parse().unwrap()),
+    };
+    println!("\nmemory: {held} {reserved} {}", resident().expect("the system says it"));
+}
+
+fn step(layout: &Layout) -> [usize; 2] {
     let (config, settings) = (config(512, 4, 8192), settings(64, 1));
     let run = layout.world().unwrap().run(|device: Cpu<f32>, mesh| {
         let (peaks, ..) = program((&device, &mesh), layout, &config.shape, &settings)?;
         Ok::<_, equipart::Error>([peaks.total, device.meter().reserved()])
     });
-    let [held, reserved] = run.unwrap().into_iter().fold([0; 2], |[a, b], [x, y]| [a + x, b + y]);
-    println!("\nmemory: {held} {reserved} {}", resident().expect("the system says it"));
+    run.unwrap().into_iter().fold([0; 2], |[a, b], [x, y]| [a + x, b + y])
+}
+
+/// A table of positions has many numbers and costs no products. What the proof is priced at stands for both counts.
+fn proof(layout: &Layout) -> [usize; 2] {
+    let shape = Shape { width: 32, vocabulary: 32, positions: Positions::Learned(30_000), ..Shape::LLAMA };
+    let subject = Subject::small(shape, layout).unwrap();
+    let verdict = prove(&subject, layout, &[Key(1)], &Truths::default()).unwrap();
+    assert!(verdict.equal && verdict.elements > layout.ranks() * 3_000_000, "{verdict:?}");
+    [prove::bytes(&subject, layout).unwrap() as usize; 2]
 }
 
 /// The most bytes that this process had in memory; none where the system does not say.
@@ -104,17 +124,18 @@ fn resident() -> Option<usize> {
 }
 
 /// In a process of its own, whose size is that of the step. Kills: memory that nobody meters or that is metered twice,
-/// pools that keep much more than is ever held at once, copies made while loading.
+/// pools that keep much more than is ever held at once, copies made while loading; and of a proof, what every rank keeps of
+/// all that is compared.
 #[test]
 fn the_meter_is_what_the_system_sees() {
     if let Ok(layout) = std::env::var(CHILD) {
-        return child(&layout.parse().unwrap());
+        return child(&layout);
     }
     if resident().is_none() {
         println!("not tried: this system does not say how much memory a process has");
         return;
     }
-    for layout in ["none", "tp=2"] {
+    for layout in ["none", "tp=2", "proof of dp=16"] {
         let mut child = std::process::Command::new(std::env::current_exe().unwrap());
         child
             .args(["--exact", "memory::the_meter_is_what_the_system_sees", "--nocapture"])
@@ -130,4 +151,206 @@ fn the_meter_is_what_the_system_sees() {
             assert!(off < metered / 10 + (40 << 20), "{layout}: {metered} metered, {resident} resident");
         }
     }
+}
+
+/// Of layouts whose ranks hold different numbers of tokens and of the vocabulary. Kills: a kind of rank priced for
+/// another, ranks counted once for all of their kind.
+#[test]
+fn ranks_of_a_kind_are_priced_once_and_all_are_counted() {
+    let config = config(64, 1, 509);
+    for (layout, batch_size) in [("none", 3), ("dp=4", 6), ("tp=4,sp", 3), ("tp=4,sp,dp=3", 7)] {
+        let (settings, layout) = (settings(5, batch_size), layout.parse::<Layout>().unwrap());
+        let all: usize =
+            prices(&config, &settings, &layout.to_string()).iter().map(|p| p.peak_bytes["total"]).sum();
+        let priced = std::cell::Cell::new(0);
+        let dealt = |rank| Ok(parallel::deal(batch_size, rank, layout.size(comm::Axis::Dp)).len());
+        let bytes = peak_of_all(&layout, dealt, |device: &kernels::Meta<Cpu<f32>>, mesh| {
+            priced.set(priced.get() + 1);
+            program((device, mesh), &layout, &config.shape, &settings).map(drop)
+        });
+        assert_eq!(bytes.unwrap(), all as u128, "{layout}");
+        let kinds = layout.size(comm::Axis::Tp) * if layout.size(comm::Axis::Dp) > 1 { 2 } else { 1 };
+        assert_eq!(priced.get(), kinds, "{layout}");
+    }
+}
+
+/// A model of one feature whose feed-forward alone counts: of `H` hidden features it has 12·H bytes of weights, as many of
+/// gradients and more of activations. Kills: sizes, bytes or operations that wrap, a limit far below 64 bits.
+#[test]
+fn prices_go_as_far_as_64_bits_count() {
+    let priced = |hidden| {
+        let heads = Heads { queries: 1, keys: 1, dim: 2 };
+        let shape = Shape { width: 1, heads, hidden, ..Shape::LLAMA };
+        let architecture = Architecture::Llama;
+        let config = Config { architecture, shape, positions: 2, bos: None, eos: Vec::new() };
+        let settings = Settings { optimizer: OptimizerName::Sgd, ..settings(1, 1) };
+        price(&config, &settings, &Layout::UNSPLIT).map(|mut prices| prices.swap_remove(0))
+    };
+    let (small, large) = (priced(2).unwrap(), priced(1 << 58).unwrap());
+    let more = (1 << 58) - 2;
+    for category in ["weights", "gradients"] {
+        assert_eq!(large.peak_bytes[category], small.peak_bytes[category] + 12 * more, "{category}");
+    }
+    assert!(large.peak_bytes["total"] > 1 << 63, "{large:?}");
+    assert_eq!(large.flops, small.flops + 18 * more as u64);
+    let why = priced(1 << 59).unwrap_err().why;
+    assert_eq!(why, "the bytes of a rank are 2^64 or more, too many to count");
+}
+
+fn equipart(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_equipart")).args(args).output().unwrap()
+}
+
+/// What a command that succeeds says on standard error, and its results.
+fn said(args: &[&str]) -> [String; 2] {
+    let output = equipart(args);
+    assert!(output.status.success(), "{output:?}");
+    [output.stderr, output.stdout].map(|text| String::from_utf8(text).unwrap())
+}
+
+/// One sentence, exit code 2, no results.
+fn refused(args: &[&str], says: &str) {
+    let output = equipart(args);
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.code() == Some(2) && output.stdout.is_empty(), "{args:?}: {error}");
+    assert!(error.lines().count() == 1 && error.starts_with("error: "), "{args:?}: {error}");
+    assert!(error.contains(says), "{args:?} says {error:?}, wanted {says:?}");
+}
+
+fn path(dir: &tempfile::TempDir, name: &str) -> String {
+    dir.path().join(name).display().to_string()
+}
+
+/// A small model that has learnt a little, and a text.
+fn trained() -> (tempfile::TempDir, String, String) {
+    let (dir, config) = sized("8", "256", "48");
+    let (model, text) = (path(&dir, "model"), path(&dir, "text"));
+    std::fs::write(&text, "all work and no play makes a dull text. ".repeat(40)).unwrap();
+    let args =
+        ["train", "--config", &config, "--data", &text, "--seq", "32", "--steps", "1", "--out", &model];
+    said(&args);
+    (dir, model, text)
+}
+
+/// A folder with a config of these sizes, which is no small model's.
+fn sized(hidden: &str, vocabulary: &str, positions: &str) -> (tempfile::TempDir, String) {
+    let dir = tempfile::tempdir().unwrap();
+    let config = format!(
+        r#"{{"model_type":"llama","hidden_size":8,"intermediate_size":{hidden},"num_hidden_layers":1,
+        "num_attention_heads":2,"num_key_value_heads":2,"vocab_size":{vocabulary},
+        "max_position_embeddings":{positions},"rms_norm_eps":1e-5,"hidden_act":"silu"}}"#
+    );
+    std::fs::write(dir.path().join("config.json"), config).unwrap();
+    let config = path(&dir, "config.json");
+    (dir, config)
+}
+
+/// A model of 412 GB, one that has more bytes than 64 bits count, and one whose square wraps. Kills: a price that wraps, a
+/// panic, a limit far below what can be counted.
+#[test]
+fn large_models_are_priced_as_what_they_are() {
+    for hidden in [4_294_967_308u64, 3_037_000_500] {
+        let (_dir, config) = sized(&hidden.to_string(), "256", "512");
+        let [_, priced] = said(&["price", "--config", &config, "--json"]);
+        let priced: Value = serde_json::from_str(&priced).unwrap();
+        let besides = 2 * 256 * 8 + 8 * (3 * 8) + 8 * 8 + 3 * 8; // tables, attention, gains
+        assert_eq!(priced["peak_bytes"]["weights"], 4 * (3 * 8 * hidden + besides));
+    }
+    let (_dir, config) = sized("288230376151711744", "256", "512"); // 2^58
+    refused(&["price", "--config", &config], "the bytes of a matrix are 2^64 or more, too many to count");
+    let (_dir, config) = sized("36028797018963968", "256", "512"); // 2^55, of which a rank has more than one matrix
+    refused(&["price", "--config", &config], "too many to count");
+    refused(&["train", "--config", &config], "too many to count");
+}
+
+/// What no machine holds is refused with both numbers before anything is written. Kills: a model that fails in the middle
+/// of a run, or takes all memory there is; a folder that is left behind.
+#[test]
+#[cfg(target_os = "linux")]
+fn what_the_machine_cannot_hold_is_refused_beforehand() {
+    let free = " bytes of memory are free; fewer ranks, a smaller model or fewer tokens take less";
+    let too_large = |args: &[&str], run: &str| {
+        refused(args, free);
+        refused(args, &format!("error: {run} takes "));
+    };
+    let (dir, config) = sized("4294967308", "256", "512");
+    too_large(&["prove", "--config", &config, "--layout", "tp=2"], "proving tp=2");
+    let mlp = ["prove", "--model", "mlp", "--hidden", "30000,30000", "--layout", "dp=1024"];
+    too_large(&mlp, "proving dp=1024");
+    too_large(
+        &["train", "--model", "mlp", "--hidden", "30000,30000", "--layout", "dp=1024"],
+        "training under dp=1024",
+    );
+    let out = path(&dir, "out");
+    too_large(&["train", "--config", &config, "--out", &out, "--seq", "32"], "training under none");
+    let (wide, config) = sized("8", "4294967312", "512");
+    let ids = path(&wide, "ids");
+    std::fs::write(&ids, "[[1,2,3,4]]").unwrap();
+    too_large(&["train", "--config", &config, "--batch", &ids, "--out", &out], "training under none");
+    assert!(!Path::new(&out).exists());
+
+    let (small, model, _) = trained();
+    let dump = path(&small, "dump");
+    std::fs::create_dir(&dump).unwrap();
+    std::fs::write(Path::new(&dump).join("names.json"), "an earlier dump").unwrap();
+    let config = Path::new(&model).join("config.json");
+    let long = std::fs::read_to_string(&config).unwrap().replace(": 48,", ": 109951162777600,");
+    std::fs::write(&config, long).unwrap();
+    let generate = ["generate", "--model", &model, "--prompt", "a", "--max-new", "99951162777600"];
+    too_large(&[&generate[..], &["--dump", &dump]].concat(), "generating under none");
+    assert!(Path::new(&dump).join("names.json").exists());
+
+    let model = hollow(&dir, 4_294_967_308);
+    let of = |command: &'static str| vec![command, "--model", &model, "--batch", &ids];
+    too_large(&of("eval"), "evaluating under none");
+    too_large(&["compare", "--model", &model, "--layout", "tp=2"], "comparing none");
+}
+
+/// The folder's model with weights that nobody ever wrote: a file that is long and takes no room.
+#[cfg(target_os = "linux")]
+fn hollow(dir: &tempfile::TempDir, hidden: u64) -> String {
+    let layer = |name: &str| format!("model.layers.0.{name}.weight");
+    let tensors = [
+        ("model.embed_tokens.weight".into(), vec![256, 8]),
+        (layer("input_layernorm"), vec![8]),
+        (layer("self_attn.q_proj"), vec![8, 8]),
+        (layer("self_attn.k_proj"), vec![8, 8]),
+        (layer("self_attn.v_proj"), vec![8, 8]),
+        (layer("self_attn.o_proj"), vec![8, 8]),
+        (layer("post_attention_layernorm"), vec![8]),
+        (layer("mlp.gate_proj"), vec![hidden, 8]),
+        (layer("mlp.up_proj"), vec![hidden, 8]),
+        (layer("mlp.down_proj"), vec![8, hidden]),
+        ("model.norm.weight".into(), vec![8]),
+        ("lm_head.weight".into(), vec![256, 8]),
+    ];
+    let (mut header, mut at) = (serde_json::Map::new(), 0);
+    for (name, shape) in tensors {
+        let end = at + 4 * shape.iter().product::<u64>();
+        header.insert(name, serde_json::json!({"dtype": "F32", "shape": shape, "data_offsets": [at, end]}));
+        at = end;
+    }
+    let header = Value::Object(header).to_string();
+    let bytes = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes()].concat();
+    let file = std::fs::File::create(dir.path().join("model.safetensors")).unwrap();
+    std::io::Write::write_all(&mut &file, &bytes).unwrap();
+    file.set_len(bytes.len() as u64 + at).unwrap();
+    dir.path().display().to_string()
+}
+
+/// Kills: a minute without a word, words among the results.
+#[test]
+fn long_work_says_how_far_it_is() {
+    let (_dir, model, text) = trained();
+    let [told, result] = said(&["eval", "--model", &model, "--data", &text, "--seq", "1"]);
+    let parts: Vec<_> = told.lines().filter(|line| line.starts_with("evaluated ")).collect();
+    assert!(parts.len() == 10 && parts[9] == "evaluated 200 of 200", "{told}");
+    assert_eq!(result.lines().count(), 1, "{result}");
+    let config = Path::new(&model).join("config.json").display().to_string();
+    let [told, result] = said(&["prove", "--config", &config, "--key", "1"]);
+    for part in ["the oracle, the texts", "the oracle, step 1", "the texts", "step 0", "step 1"] {
+        let line = format!("proving none under 0x0000000000000001: {part}");
+        assert!(told.lines().any(|told| told == line), "{line} is not in\n{told}");
+    }
+    assert!(told.contains("bounding") && result.starts_with("Randomised proof: "), "{told}{result}");
 }

@@ -38,7 +38,8 @@ fn every_strategy_of_the_list_is_proven() {
     for about in strategies::all() {
         for ranks in [2, 4] {
             let layout: Layout = about.key.written(ranks).parse().unwrap();
-            let verdict = certify(&Subject::small(shape, &layout).unwrap(), &layout, &[Key(1)]).unwrap();
+            let verdict =
+                certify(&Subject::small(shape, &layout).unwrap(), &layout, &[Key(1)], &|_| ()).unwrap();
             assert!(verdict.equal && verdict.tensors > 50, "{}", verdict.statement());
         }
     }
@@ -157,7 +158,9 @@ fn a_bias_added_on_every_rank_is_refused_without_a_model() {
     let subject =
         Subject::small(Shape { heads: Heads { queries: 2, keys: 2, dim: 2 }, ..Shape::LLAMA }, &layout);
     let subject = subject.unwrap();
-    assert!(certify(&subject, Split { layout: &layout, others: &[&wrong] }, &[Key(3)]).unwrap().equal);
+    assert!(
+        certify(&subject, Split { layout: &layout, others: &[&wrong] }, &[Key(3)], &|_| ()).unwrap().equal
+    );
     assert!(never_ran(&subject, &layout).contains(&"bias of attention's output"));
 }
 

@@ -4,13 +4,17 @@ use super::panels::Panels;
 use crate::kernels::{Attend, Heads, Span};
 use crate::sight::Seen;
 use std::ops::Range;
-use tensor::{Cpu, Dropout, Scalar, View, ViewMut};
+use tensor::{Cpu, Dropout, Scalar, View, ViewMut, count};
+
+const SCRATCH: &str = "the numbers of attention's scratch";
 
 /// Numbers of scratch for one call, forward or backward.
 pub(super) fn scratch_len<S: CpuScalar>(heads: Heads, keys: usize) -> usize {
     let ([tile_q, tile_k], d) = (S::TILE, heads.dim);
-    let factors = Panels::<S>::len(keys, d) + 2 * Panels::<S>::len(d, keys);
-    factors + 2 * keys * d + 3 * tile_q * d + 2 * tile_q * tile_k.min(keys)
+    let numbers = |sizes: &[usize]| count::product(SCRATCH, sizes);
+    let factors = [Panels::<S>::len(keys, d), numbers(&[2, Panels::<S>::len(d, keys)])];
+    let tiles = [numbers(&[2, keys, d]), numbers(&[3, tile_q, d]), 2 * tile_q * tile_k.min(keys)];
+    count::sum(SCRATCH, factors.into_iter().chain(tiles))
 }
 
 /// Cuts scratch into matrices.

@@ -2,7 +2,7 @@
 use super::CpuScalar;
 use crate::kernels::Write;
 use std::ops::Range;
-use tensor::{Category, Cpu, Scalar, Tensor, View, ViewMut};
+use tensor::{Category, Cpu, Scalar, Tensor, View, ViewMut, count};
 
 /// A right factor `B[K,N]`: as it lies, or in panels. A window of it is one again.
 pub(super) enum Right<'a, S: Scalar> {
@@ -54,7 +54,7 @@ pub struct Panels<'a, S: Scalar> {
 impl<'a, S: CpuScalar> Panels<'a, S> {
     /// Numbers that the panels of `B[k,n]` take at most.
     pub(super) fn len(k: usize, n: usize) -> usize {
-        k * n.next_multiple_of(S::PANEL)
+        count::product("the numbers of a factor", &[k, n.next_multiple_of(S::PANEL)])
     }
     /// `[rows, width]` of the panels of `B[k,n]`, all together.
     fn shape(k: usize, n: usize) -> [usize; 2] {

@@ -54,7 +54,7 @@ fn softmax<D: Kernels>(
     let mut m = filled(device, Category::Activations, [rows, heads.queries], D::Elem::NEG_INF);
     let mut l = filled(device, Category::Activations, [rows, heads.queries], D::Elem::ZERO);
     let mut scratch = scratch(device, heads, keys);
-    device.meter().work(4 * pairs(attend, spans) * qkv.q.cols()); // two products
+    device.meter().work(&[4, pairs(attend, spans), qkv.q.cols()]); // two products
     let run = Softmax { out: o.view_mut(), max: m.view_mut(), sum: l.view_mut() };
     device.attention_block(attend, spans, qkv, run, scratch.view_mut());
     device.attention_finish(heads, Softmax { out: o.view_mut(), max: m.view_mut(), sum: l.view_mut() });
@@ -128,7 +128,7 @@ fn softmax_backward<D: Kernels>(
     let mut delta = o.beside(o.rows(), heads.queries);
     device.attention_delta(heads, delta.view_mut(), o.view(), d_o.view());
     let mut scratch = scratch(device, heads, most_keys(spans));
-    device.meter().work(10 * pairs(attend, spans) * qkv.q.cols()); // five products
+    device.meter().work(&[10, pairs(attend, spans), qkv.q.cols()]); // five products
     let saved = (lse.view(), delta.view());
     device.attention_block_backward(attend, spans, qkv, saved, d_o.view(), dqkv, scratch.view_mut());
 }

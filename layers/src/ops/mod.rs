@@ -46,7 +46,7 @@ fn product<D: Kernels>(device: &D, c: ViewMut<D>, a: View<D>, b: View<D>, write:
         c.rows(),
         c.cols()
     );
-    device.meter().work(2 * c.rows() * c.cols() * a.cols());
+    device.meter().work(&[2, c.rows(), c.cols(), a.cols()]);
     device.gemm(c, a, b, write);
 }
 

@@ -150,7 +150,7 @@ fn sizes_that_no_model_has_are_refused_in_gpt2() {
     }
     assert_eq!(why_of(GPT2, "n_head", "7"), "a.json: n_embd is 768; it must be a multiple of the 7 n_head");
     assert!(why_of(GPT2, "resid_pdrop", "1.0").ends_with("it must be a number of 0 or more and below 1"));
-    let limit = "it must be at most 1099511627776 elements";
+    let limit = "it must be at most 4611686018427387904 elements";
     let huge = "9223372036854775800"; // a multiple of 12 near 2^63: four times that overflows
     for (key, size, product) in [
         ("vocab_size", huge, format!("vocab_size × n_embd is {huge} × 768")),

@@ -1,0 +1,100 @@
+//! Whether the machine can hold a run. What a run takes is known beforehand (see [`mod@price`](crate::price)): what its
+//! devices hold at most, all ranks together. The program itself, its texts and mapped files are not counted.
+use crate::{Error, Result};
+use std::fs;
+use std::path::Path;
+
+/// Whether so many free bytes hold so many; where it is not known how many are free, it may be tried.
+pub(crate) fn holds(bytes: u128, free: Option<u64>) -> bool {
+    free.is_none_or(|free| bytes <= u128::from(free))
+}
+
+/// Refuses a run of so many bytes where fewer are free.
+///
+/// # Errors
+/// One sentence with both numbers.
+pub fn fits(run: &str, bytes: u128, free: Option<u64>) -> Result<()> {
+    if holds(bytes, free) {
+        return Ok(());
+    }
+    Err(Error::new(format!(
+        "{run} takes {bytes} bytes over all ranks, and {} bytes of memory are free; fewer ranks, a smaller model or fewer \
+         tokens take less",
+        free.unwrap_or(0)
+    )))
+}
+
+/// Bytes that this process can still take: those that Linux calls available, or fewer where a control group (version 2)
+/// has a limit. None on other systems, where nothing is refused.
+pub fn free() -> Option<u64> {
+    let available = number(&fs::read_to_string("/proc/meminfo").ok()?, "MemAvailable:")? << 10;
+    let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    Some(available.min(of_groups(Path::new("/sys/fs/cgroup"), &groups).unwrap_or(u64::MAX)))
+}
+
+/// What the control group of this process, and those that it lies in, leave of their limits. Pages of files count as
+/// free: they are given back.
+fn of_groups(root: &Path, groups: &str) -> Option<u64> {
+    let path = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
+    let left = |group: &Path| {
+        let read = |name: &str| fs::read_to_string(group.join(name)).ok();
+        let limit: u64 = read("memory.max")?.trim().parse().ok()?; // "max" is none
+        let (held, stat) =
+            (read("memory.current")?.trim().parse().ok()?, read("memory.stat").unwrap_or_default());
+        let files = ["inactive_file", "active_file"].iter().filter_map(|name| number(&stat, name)).sum();
+        Some(limit.saturating_sub(u64::saturating_sub(held, files)))
+    };
+    root.join(path).ancestors().take_while(|group| group.starts_with(root)).filter_map(left).min()
+}
+
+/// The number after a word that begins a line.
+fn number(text: &str, word: &str) -> Option<u64> {
+    let mut lines = text.lines().map(str::split_whitespace);
+    lines.find_map(|mut words| (words.next() == Some(word)).then(|| words.next()?.parse().ok())?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Kills: a run refused that just fits, one taken that does not, numbers beyond 64 bits.
+    #[test]
+    fn what_does_not_fit_is_refused_with_both_numbers() {
+        assert!(fits("this", 7, Some(7)).is_ok() && fits("this", u128::MAX, None).is_ok());
+        let why = |bytes| fits("training under tp=2", bytes, Some(7)).unwrap_err().why;
+        let wanted = "training under tp=2 takes 8 bytes over all ranks, and 7 bytes of memory are free; ";
+        assert!(why(8).starts_with(wanted), "{}", why(8));
+        assert!(why(1 << 64).contains("takes 18446744073709551616 bytes"), "{}", why(1 << 64));
+    }
+
+    /// Kills: the limit of an outer group passed over, pages of files counted as held, a group without a limit taken for
+    /// one that has nothing left.
+    #[test]
+    fn the_tightest_group_counts() {
+        let root = tempfile::tempdir().unwrap();
+        let group = |name: &str, max: &str, current: &str, stat: &str| {
+            let dir = root.path().join(name);
+            fs::create_dir_all(&dir).unwrap();
+            for (file, text) in [("memory.max", max), ("memory.current", current), ("memory.stat", stat)] {
+                fs::write(dir.join(file), format!("{text}\n")).unwrap();
+            }
+        };
+        let left = || of_groups(root.path(), "1:cpu:/old\n0::/a/b\n");
+        assert_eq!(left(), None);
+        group("a/b", "max", "500", "");
+        assert_eq!(left(), None);
+        group("a", "1000", "900", "anon 700\ninactive_file 150\nactive_file 50");
+        assert_eq!(left(), Some(300));
+        group("a/b", "800", "600", "anon 600");
+        assert_eq!(left(), Some(200));
+        group("a/b", "500", "600", "anon 600");
+        assert_eq!(left(), Some(0));
+    }
+
+    #[test]
+    fn what_is_free_is_what_the_system_says() {
+        assert_eq!(number("MemTotal:  9 kB\nMemAvailable:   12 kB\n", "MemAvailable:"), Some(12));
+        assert_eq!(number("MemTotal:  9 kB\n", "MemAvailable:"), None);
+        assert_eq!(free().is_some(), cfg!(target_os = "linux"));
+    }
+}

@@ -1,0 +1,81 @@
+//! Counts that 64 bits hold: sizes, bytes and operations are multiplied and added here, so that none ever wraps.
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+/// A count that 64 bits do not hold. Whoever counts unwinds with it, up to [`Uncountable::caught`] or a rank's end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0} are 2^64 or more, too many to count")]
+pub struct Uncountable(&'static str);
+
+impl Uncountable {
+    /// What `work` gives, unless it counts further than 64 bits reach.
+    ///
+    /// # Errors
+    /// Naming what could not be counted.
+    pub fn caught<T>(work: impl FnOnce() -> T) -> Result<T, Self> {
+        catch_unwind(AssertUnwindSafe(work)).map_err(|payload| match payload.downcast() {
+            Ok(uncountable) => *uncountable,
+            Err(panic) => resume_unwind(panic),
+        })
+    }
+}
+
+/// The product of sizes. `what` is counted, in the plural: "the bytes of a matrix".
+///
+/// # Panics
+/// With [`Uncountable`], and without a word on standard error, if 64 bits do not hold it.
+#[inline]
+pub fn product(what: &'static str, factors: &[usize]) -> usize {
+    counted(what, factors.iter().try_fold(1usize, |product, factor| product.checked_mul(*factor)))
+}
+
+/// The sum of sizes.
+///
+/// # Panics
+/// As [`product`].
+#[inline]
+pub fn sum(what: &'static str, addends: impl IntoIterator<Item = usize>) -> usize {
+    counted(what, addends.into_iter().try_fold(0usize, usize::checked_add))
+}
+
+#[inline]
+fn counted(what: &'static str, count: Option<usize>) -> usize {
+    count.unwrap_or_else(|| resume_unwind(Box::new(Uncountable(what))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Category, Cpu, Device, Meter, Tensor};
+
+    fn uncountable<T: std::fmt::Debug>(work: impl FnOnce() -> T) -> String {
+        Uncountable::caught(work).unwrap_err().to_string()
+    }
+
+    /// Kills: a product or a sum that wraps or saturates, another panic taken for a count.
+    #[test]
+    fn what_64_bits_do_not_hold_is_no_count() {
+        assert_eq!((product("x", &[1 << 32, 1 << 31, 1]), sum("x", [usize::MAX, 0])), (1 << 63, usize::MAX));
+        assert_eq!(
+            uncountable(|| product("the x", &[1 << 32, 1 << 32])),
+            "the x are 2^64 or more, too many to count"
+        );
+        assert!(uncountable(|| sum("y", [usize::MAX, 1])).starts_with("y are 2^64 or more"));
+    }
+
+    /// Kills: a matrix, a meter's bytes or its operations that wrap.
+    #[test]
+    fn matrices_and_meters_count_no_further() {
+        let cpu = Cpu::<f32>::default();
+        assert!(
+            uncountable(|| Tensor::empty(&cpu, Category::Buffers, 1 << 33, 1 << 31).len()).contains("matrix")
+        );
+        assert!(uncountable(|| Tensor::empty(&cpu, Category::Buffers, 1, 1 << 62).len()).contains("matrix"));
+        assert_eq!(cpu.meter().now(Category::Buffers), 0);
+        let meter = Meter::default();
+        meter.hold(Category::Weights, usize::MAX);
+        assert!(uncountable(|| meter.hold(Category::Buffers, 1)).contains("bytes"));
+        meter.work(&[2, 1 << 62, 1]);
+        assert!(uncountable(|| meter.work(&[1 << 63])).contains("operations"));
+        assert!(uncountable(|| meter.work(&[1 << 32, 1 << 32])).contains("operations"));
+    }
+}
