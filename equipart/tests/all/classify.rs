@@ -308,7 +308,7 @@ fn flags_that_the_classifier_has_no_use_for_are_refused() {
         refused(&["train", "--model", "mlp", &format!("--{flag}"), value], &says);
     }
     let config = ["train", "--model", "mlp", "--config", "x"];
-    refused(&config, "the argument '--model <DIR|mlp>' cannot be used with '--config <FILE>'");
+    refused(&config, "the argument '--model <DIR|NAME>' cannot be used with '--config <FILE>'");
     for (flag, value) in [("epochs", "2"), ("hidden", "4")] {
         let says = format!("--{flag} is for --model mlp; a model of text has no use for it");
         refused(&["train", &format!("--{flag}"), value], &says);

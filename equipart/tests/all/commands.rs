@@ -160,6 +160,13 @@ fn generate_continues_and_prove_states_and_price_prices() {
         assert!(said.contains(part), "{part} is not in\n{said}");
     }
 
+    let told = lines(&equipart(&["eval", "--model", &model, "--layout", "dp=2", "--json"]));
+    assert_eq!(
+        told[0]["tokens"],
+        equipart::embedded::CORPUS.len() / 10 - 1,
+        "without a text, what is held out of ours"
+    );
+
     let prices =
         lines(&equipart(&["price", "--config", &config, "--layout", "tp=2", "--seq", "32", "--json"]));
     assert_eq!(prices.len(), 2);
