@@ -85,6 +85,15 @@ fn the_panel_has_every_habit_and_gives_way_to_layouts() {
     for (what, has) in HABITS {
         assert_eq!(four.iter().any(has), !NOTHING.contains(what), "{what}");
     }
+    for member in PANEL.iter().filter(|member| member.shape.padding.is_some()) {
+        let subject = member.subject(&Layout::default()).unwrap();
+        let read = subject
+            .steps
+            .iter()
+            .flat_map(|(batch, _)| batch.microbatches().iter().flatten().flat_map(|s| &s.ids));
+        let times = read.filter(|id| Some(**id as usize) == subject.shape.padding).count();
+        assert!(times > 0, "{}: padding that nobody reads", member.name);
+    }
     for layout in ["tp=3", "tp=2", "dp=2"] {
         let lacks = |what: &str| {
             let (_, has) = HABITS.iter().find(|(habit, _)| *habit == what).unwrap();
