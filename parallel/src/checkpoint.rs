@@ -281,7 +281,7 @@ mod tests {
         let told = |kind| {
             on([1, 1], |device, mesh| load(folder.path(), &device, &mesh, kind).map(drop)).unwrap_err()
         };
-        assert_eq!(told(Kind::Sgd), "state: holds the state of adamw, wanted that of sgd");
+        assert_eq!(told(Kind::Sgd), "state: holds the state of \"adamw\", wanted that of sgd");
         let noting = |notes: &[(&str, &str)]| {
             let notes = notes.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect();
             Writer::create::<&str>(&folder.path().join("optimizer"), &notes, &[]).unwrap().finish().unwrap();

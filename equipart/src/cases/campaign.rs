@@ -54,7 +54,7 @@ pub fn judge(case: &Case) -> Outcome {
 }
 
 /// The same without the rank's number: which of several that fail is first is a matter of time.
-fn of_any_rank(why: String) -> String {
+pub(super) fn of_any_rank(why: String) -> String {
     match why.strip_prefix("rank ").and_then(|rest| rest.split_once(": ")) {
         Some((rank, why)) if rank.parse::<usize>().is_ok() => format!("a rank: {why}"),
         _ => why,

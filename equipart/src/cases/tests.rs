@@ -199,15 +199,18 @@ fn what_fails_is_shrunk_to_what_fails_alike() {
     assert_eq!(kinds.len(), 2, "both kinds were seen first");
 }
 
-/// An error of ranks is a failure, and is told without the number of the rank that was first. Kills: words that depend on
-/// time, an error that ends the campaign.
+/// An error is a failure, and is told without the number of the rank that was first. Kills: words that depend on time,
+/// an error that ends the campaign.
 #[test]
 fn what_ranks_say_is_told_of_any_rank() {
     let case = drawn(20).into_iter().find(|case| case.layout.to_string() == "dp=8").expect("one of them");
     let heads = kernels::Heads { queries: 3, keys: 2, dim: 1 };
     let odd = Case { shape: Shape { heads, ..case.shape }, ..case };
     let Outcome::Fails(why) = judge(&odd) else { panic!("{odd} is no model") };
-    assert!(why.starts_with("a rank: ") && !why.contains("rank 0") && judge(&odd) == Outcome::Fails(why));
+    assert!(why.starts_with("the number of query heads") && judge(&odd) == Outcome::Fails(why));
+    for (told, wanted) in [("rank 3: is late: 7", "a rank: is late: 7"), ("rank x: 7", "rank x: 7")] {
+        assert_eq!(campaign::of_any_rank(told.into()), wanted);
+    }
     assert!(Case::parse(&odd.line()).unwrap_err().why.contains("3 query heads cannot share 2 key heads"));
 }
 

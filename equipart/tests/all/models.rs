@@ -167,7 +167,7 @@ fn bad_checkpoints_are_refused_in_one_sentence() {
     reads(&with("llama", "attention_bias", json!(false)), "proj.bias\" that is no part of this model");
     reads(&with("llama", "num_hidden_layers", json!(3)), "model.layers.2.");
     reads(&with("llama", "num_key_value_heads", json!(3)), "num_key_value_heads");
-    reads(&with("llama", "hidden_size", json!(1u64 << 40)), "at most");
+    reads(&with("llama", "hidden_size", json!(1u64 << 60)), "at most");
     reads(&with("llama", "some_new_key", json!(1)), "some_new_key");
     reads(&with("gpt2", "n_head", json!(5)), "n_embd");
     reads(&with("gpt2", "scale_attn_by_inverse_layer_idx", json!(true)), "scale_attn_by_inverse_layer_idx");
