@@ -51,7 +51,7 @@ const BIASED: Shape = Shape {
     bias: EVERY_BIAS,
     loss: Objective { smoothing: 0.125, z: 1e-3 },
     vocabulary: 19,
-    padding: Some(2),
+    padding: Some(16), // which is read
     ..LLAMA
 };
 const QWEN2: Shape = Shape {
@@ -60,7 +60,7 @@ const QWEN2: Shape = Shape {
     window: Some(Window { size: 2, sinks: 1, from: 1 }),
     tied: true,
     vocabulary: 11,
-    padding: Some(2),
+    padding: Some(2), // which is read, too
     ..LLAMA
 };
 const GPT2: Shape = Shape {
