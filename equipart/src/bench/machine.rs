@@ -1,11 +1,20 @@
 //! What the machine does at most, measured beside what is compared with it.
 use super::scale::Scale;
 use kernels::{Kernels, Write, machine};
+use layers::shape::counted;
 use std::collections::BTreeMap;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 use tensor::{Category, Cpu, F61, Key, Scalar, Tensor};
+
+/// The processor's name, and how many cores of it there are: as Linux tells it, elsewhere its architecture.
+pub(super) fn processor() -> String {
+    let told = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let name = told.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+    let name = name.map_or(std::env::consts::ARCH, |(_, name)| name.trim());
+    format!("{name}, {}", counted(cores(usize::MAX), "core"))
+}
 
 /// Something that bounds a work. Where several cores do it, they do it at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -55,6 +55,8 @@ pub struct Figure {
     pub limit: Option<f64>,
     /// How much of the limit is reached: 1 is all of it, for rates and times alike.
     pub ratio: Option<f64>,
+    /// The processor that it is of.
+    pub processor: String,
     /// The best of other programs, where one is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub peer: Option<Beside>,
@@ -132,6 +134,7 @@ fn measure(entries: &[&Entry], turns: usize, scale: &Scale, watch: &dyn Fn(&str)
             unit: entry.unit.name(),
             limit: limit.map(|least| entry.unit.told(least, amount)),
             ratio: limit.map(|least| least / seconds),
+            processor: machine::processor(),
             peer: None,
         }
     };

@@ -6,12 +6,12 @@ use crate::Result;
 use crate::bench::{self, Beside, Figure, Peers, Plan};
 use clap::Args;
 use std::path::PathBuf;
-use tensor::quoted::shown;
+use tensor::quoted::{escaped, shown};
 
 /// What scripts get, and what the columns are.
 pub(super) const HELP: &str = "limit: what the machine could do at best, measured beside it. of limit: 1 is all of it, for \
 rates and times alike.\nbetter: how many times better than the best peer; above 1 it is better.\n\nWith --json: a line for \
-each figure, with its name, value, unit, limit and ratio (of the limit), and with --peers its\npeer, an object with \
+each figure, with its name, value, unit, limit, ratio (of the limit) and processor, and with --peers\nits peer, an object with \
 name, value and ratio (how many times better).";
 
 #[derive(Args, Debug)]
@@ -67,6 +67,9 @@ fn table(figures: &[Figure], peers: bool) {
         row
     };
     out::line(&show::table(&head, figures.iter().map(cells)).to_string());
+    if let Some(figure) = figures.first() {
+        out::line(&format!("Measured on {}.", escaped(&figure.processor)));
+    }
 }
 
 /// As many digits as are worth reading.

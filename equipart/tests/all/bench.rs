@@ -29,18 +29,23 @@ fn figures_are_lines_of_json_or_a_table() {
     let names: Vec<_> = lines.iter().map(|line| line["name"].as_str().unwrap()).collect();
     assert_eq!(names, ["machine_peak_gflops", "linear_gflops_m32"]);
     let keys = |line: &Value| line.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
-    assert_eq!(keys(&lines[0]), ["limit", "name", "ratio", "unit", "value"]);
-    assert_eq!(keys(&lines[1]), ["limit", "name", "peer", "ratio", "unit", "value"]);
+    assert_eq!(keys(&lines[0]), ["limit", "name", "processor", "ratio", "unit", "value"]);
+    assert_eq!(keys(&lines[1]), ["limit", "name", "peer", "processor", "ratio", "unit", "value"]);
     let (peak, linear) = (&lines[0], &lines[1]);
     assert!(peak["limit"].is_null() && peak["ratio"].is_null() && peak["unit"] == "GFLOP/s");
     let number = |line: &Value| line.as_f64().unwrap();
     assert!(number(&linear["limit"]) > 1.0, "{linear}");
+    let processor = linear["processor"].as_str().unwrap();
+    assert!(processor.ends_with(" core") || processor.ends_with(" cores"), "{linear}");
     let better = number(&linear["value"]) / 0.001;
     assert_eq!((&linear["peer"]["name"], number(&linear["peer"]["ratio"])), (&"tortoise".into(), better));
 
     let table = String::from_utf8(bench(&args).stdout).unwrap();
     assert!(
-        table.contains("of limit") && table.contains("tortoise") && table.contains("machine_peak_gflops")
+        table.contains("of limit")
+            && table.contains("tortoise")
+            && table.contains("machine_peak_gflops")
+            && table.contains(&format!("Measured on {processor}."))
     );
 }
 
