@@ -46,7 +46,7 @@ pub fn evaluate(
     let ranks = layout.world()?.run(|device: Cpu<f32>, mesh| {
         let done = |n| {
             if mesh.rank() == 0 {
-                watch(n, microbatches)
+                watch(n, microbatches);
             }
         };
         let loss = program((&device, &mesh), layout, shape, model.values(), &batch, &done)?;

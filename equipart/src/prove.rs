@@ -69,7 +69,7 @@ fn program<D: Kernels>(
     let taken = |record: Option<Record<D>>| record.map(|record| record.take()).unwrap_or_default();
     let watch = |what: &str| {
         if mesh.rank() == 0 {
-            watch(what)
+            watch(what);
         }
     };
     let of_texts = record();

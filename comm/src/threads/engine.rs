@@ -127,7 +127,7 @@ impl<S: Scalar> Engine<Cpu<S>> for Threads {
                     // SAFETY: all windows have as many rows and columns, as all calls are equal; they are borrowed, and
                     // `out`, whose row has room for these columns, is borrowed mutably, so it is other memory.
                     unsafe {
-                        copy_nonoverlapping(window.add(row * cols), to.add(row * n + its.start), its.len())
+                        copy_nonoverlapping(window.add(row * cols), to.add(row * n + its.start), its.len());
                     }
                 }
             }

@@ -137,7 +137,9 @@ mod tests {
         let truth = vec![tensor("a", &[1, 2]), tensor("b", &[3]), tensor("c", &[4])];
         let judged = |given: &[(String, Vec<F61>)]| {
             let mut judge = Judge::new(&truth, 0..2, 7);
-            given.iter().for_each(|(name, x)| judge.sees(name, x));
+            for (name, x) in given {
+                judge.sees(name, x);
+            }
             let (tensors, elements, first) = judge.compared();
             assert_eq!((tensors, elements), (3, 4));
             first.map(|d| (d.name, d.rank, d.differ, d.of))
