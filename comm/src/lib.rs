@@ -40,7 +40,7 @@ pub mod algorithms;
 mod axis;
 mod call;
 mod collectives;
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod counting;
 #[cfg(test)]
 mod drawn;

@@ -11,8 +11,6 @@
 mod batch;
 mod checkpoint;
 mod classify;
-#[cfg(test)]
-mod steady;
 mod stored;
 mod trainer;
 

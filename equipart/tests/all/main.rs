@@ -22,6 +22,5 @@ mod network;
 mod profile;
 mod runs;
 mod small_primes;
-mod steady;
 mod strategies;
 mod tokenizers;

@@ -1,19 +1,20 @@
-//! A training step and a decoded token take nothing from the system once the first ones are over.
+//! A training step and a decoded token take nothing from the system once the first ones are over. A test of its own,
+//! because it counts through the allocator.
 //!
-//! Numbers are of the field, whose products are our own: those of floats may be a library's, which takes memory of its
+//! Numbers are dual ones, whose products are plain loops: those of floats may be a library's, which takes memory of its
 //! own at each call.
 #[path = "../../comm/src/counting.rs"]
 mod counting;
 
-use crate::{Batch, ClassifierTrainer, Error, Examples, Sequence, Trainer};
 use comm::{Axis, Mesh, World};
 use counting::taken;
 use kernels::Heads;
 use layers::strategies::sequence_regions::SequenceRegions;
 use layers::{Builder, Chunk, Cx, Kind, Random, Rates, Shape, Strategy};
-use tensor::{Cpu, F61, Ids, Key, Scalar};
+use parallel::{Batch, ClassifierTrainer, Error, Examples, Sequence, Trainer};
+use tensor::{Cpu, Dual, Ids, Scalar};
 
-type Device = Cpu<F61>;
+type Device = Cpu<Dual<f32>>;
 
 /// Replicated key heads, norms of heads, rotary positions.
 fn llama() -> Shape {
@@ -42,7 +43,6 @@ fn each(mut work: impl FnMut() -> Result<(), Error>) -> Result<[usize; 12], Erro
 /// Runs `work` under every layout, and sees to it that it takes nothing. Where ranks wait for each other a long wait is
 /// announced, which takes some memory: then there are times without.
 fn takes_nothing(work: impl Fn(&Builder<Device>) -> Result<[usize; 12], Error> + Sync) {
-    let _key = Key(3).enter();
     let (dp, tp) = (|n| (Axis::Dp, n), |n| (Axis::Tp, n));
     let layouts: [(&[_], bool); 6] = [
         (&[], false),

@@ -1,6 +1,6 @@
 //! Generated tokens take nothing from the system once the first ones are there. A test of its own, because it counts
 //! through the allocator.
-#[path = "../../../comm/src/counting.rs"]
+#[path = "../../comm/src/counting.rs"]
 mod counting;
 
 use equipart::config::Architecture;
