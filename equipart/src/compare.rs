@@ -349,7 +349,7 @@ fn trainer<S: Scalar>(
     mesh: &Mesh<Cpu<S>>,
 ) -> parallel::Result<Trainer<Cpu<S>>>
 where
-    Cpu<S>: Kernels<Elem = S>,
+    Cpu<S>: Kernels<Elem = S, Place = tensor::Host>,
 {
     Trainer::new(&layout.place(device, mesh, work.model.values()), &work.model.config.shape, OPTIMIZER)
 }
@@ -372,7 +372,7 @@ fn fastest_step(work: &Work, layout: &Layout, batch: &Batch) -> Result<Vec<Taken
 /// All weights after one step. Gathering takes memory of its own, so this is a run of its own.
 fn new_weights<S: Real>(work: &Work, layout: &Layout, batch: &Batch) -> Result<Vec<f64>>
 where
-    Cpu<S>: Kernels<Elem = S>,
+    Cpu<S>: Kernels<Elem = S, Place = tensor::Host>,
 {
     let mut ranks = layout.world()?.run(|device: Cpu<S>, mesh| {
         let (mut trainer, mut weights) = (trainer(work, layout, &device, &mesh)?, Vec::new());

@@ -252,7 +252,7 @@ fn next_logits<'a, S: Real>(
     room: &mut Room<S>,
 ) -> Result<()>
 where
-    Cpu<S>: Kernels<Elem = S>,
+    Cpu<S>: Kernels<Elem = S, Place = tensor::Host>,
 {
     let ids = Ids::new(device, ids, model.config.shape.vocabulary)?;
     assert!(chunk.logits(cx, ids, false)?.read_into(&mut room.values), "the host has values");
@@ -267,7 +267,7 @@ where
 /// If the layout does not fit the model, or a rank fails.
 pub fn all_logits<S: Real>(model: &Model, layout: &Layout, sequences: &[Vec<u32>]) -> Result<Vec<f64>>
 where
-    Cpu<S>: Kernels<Elem = S>,
+    Cpu<S>: Kernels<Elem = S, Place = tensor::Host>,
 {
     layout.fits(&model.config.shape)?;
     let lengths: Vec<_> = sequences.iter().map(Vec::len).collect();

@@ -118,7 +118,7 @@ pub fn save<S: Real>(
     trainer: &mut Trainer<Cpu<S>>,
 ) -> Result<()>
 where
-    Cpu<S>: Kernels<Elem = S>,
+    Cpu<S>: Kernels<Elem = S, Place = tensor::Host>,
 {
     let entries = names::entries(&config.shape);
     let (model, optimizer, mesh) = trainer.parts();
@@ -203,7 +203,7 @@ impl State {
     /// If the file holds another optimizer's state.
     pub fn restore<S: Real>(&self, trainer: &mut Trainer<Cpu<S>>) -> Result<()>
     where
-        Cpu<S>: Kernels<Elem = S>,
+        Cpu<S>: Kernels<Elem = S, Place = tensor::Host>,
     {
         let (model, optimizer, _) = trainer.parts();
         let origin = self.path.display().to_string();

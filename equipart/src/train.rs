@@ -133,7 +133,7 @@ impl Run<'_> {
     /// As [`check`](Self::check); both numbers of bytes; and if checkpoints, which are f32, are asked of another number.
     pub fn check_in<S: Scalar>(&self) -> Result<()>
     where
-        Cpu<S>: Kernels<Elem = S>,
+        Cpu<S>: Kernels<Elem = S, Place = tensor::Host>,
     {
         self.check()?;
         if (self.out.is_some() || self.resume.is_some()) && S::NAME != f32::NAME {
@@ -169,7 +169,7 @@ impl Run<'_> {
     /// As [`train`](Self::train), and as [`check_in`](Self::check_in).
     pub fn train_in<S: Real + Number>(&self, watch: &(dyn Fn(&StepLine) + Sync)) -> Result<Finished>
     where
-        Cpu<S>: Kernels<Elem = S>,
+        Cpu<S>: Kernels<Elem = S, Place = tensor::Host>,
     {
         self.check_in::<S>()?;
         let peaks = Mutex::new(vec![0; self.layout.ranks()]);
@@ -204,7 +204,7 @@ impl Run<'_> {
         watch: &(dyn Fn(&StepLine) + Sync),
     ) -> Result<(Finished, Option<Seen<S>>)>
     where
-        Cpu<S>: Kernels<Elem = S>,
+        Cpu<S>: Kernels<Elem = S, Place = tensor::Host>,
     {
         let mut seen = None;
         let (schedule, done) = (self.settings.schedule(), self.resume.as_ref().map_or(0, State::steps));
@@ -287,7 +287,7 @@ pub fn held_out<S: Real>(
     mesh: &Mesh<Cpu<S>>,
 ) -> Result<Option<f64>>
 where
-    Cpu<S>: Kernels<Elem = S>,
+    Cpu<S>: Kernels<Elem = S, Place = tensor::Host>,
 {
     let Some(batch) = held_out_batch(corpus, seq, mesh.group(Axis::Dp).size())? else { return Ok(None) };
     let targets = corpus.held_out.len() - 1;

@@ -7,7 +7,7 @@ use kernels::{
     Activation, AdamW, Attend, Causal, Heads, Kernels, LossTerms, Qkv, Sight, Slice, Softmax, Span, Write,
 };
 use std::fmt;
-use tensor::{Category, Cpu, Ids, Tensor, mix};
+use tensor::{Category, Cpu, Host, Ids, Tensor, mix};
 
 const SEQUENCES: usize = 4;
 const TOKENS: usize = 256;
@@ -30,9 +30,9 @@ fn matrix(rows: usize, cols: usize) -> Matrix {
     Tensor::from_fn(&Cpu::default(), Category::Buffers, rows, cols, value)
 }
 
-fn ids() -> Ids<Cpu<f32>> {
+fn ids() -> Ids<Host> {
     let ids: Vec<_> = (0..ROWS as u64).map(|i| (mix(i) % VOCABULARY as u64) as u32).collect();
-    Ids::new(&Cpu::default(), &ids, VOCABULARY).expect("below the vocabulary")
+    Ids::new(&Host::default(), &ids, VOCABULARY).expect("below the vocabulary")
 }
 
 /// So many items a call, one call after the other.

@@ -1,7 +1,7 @@
 //! The trait: every operation that layers are made of, each beside its backward.
 use crate::sight::Sight;
 use serde::{Deserialize, Serialize};
-use tensor::{Device, Dropout, View, ViewMut};
+use tensor::{Device, Dropout, Index, View, ViewMut};
 
 /// Whether a kernel replaces what it writes to or adds to it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -259,9 +259,9 @@ pub trait Kernels: Device {
     fn attention_scratch(heads: Heads, keys: usize) -> usize;
 
     /// y = the table's row of each id; zero for ids outside the slice.
-    fn embed(&self, y: ViewMut<Self>, table: View<Self>, ids: &Self::Index, slice: Slice);
+    fn embed(&self, y: ViewMut<Self>, table: View<Self>, ids: &Index<Self::Place>, slice: Slice);
     /// Adds each row of dy to its id's row, if that is in the slice.
-    fn embed_backward(&self, dtable: ViewMut<Self>, dy: View<Self>, ids: &Self::Index, slice: Slice);
+    fn embed_backward(&self, dtable: ViewMut<Self>, dy: View<Self>, ids: &Index<Self::Place>, slice: Slice);
 
     /// Per row: the stabiliser of this rank's logits.
     fn row_stab(&self, m: ViewMut<Self>, logits: View<Self>);
@@ -272,7 +272,7 @@ pub trait Kernels: Device {
         sums: ViewMut<Self>,
         logits: View<Self>,
         m: View<Self>,
-        targets: &Self::Index,
+        targets: &Index<Self::Place>,
         slice: Slice,
     );
     /// loss = Σ(lse − (1 − ε)·target's logit − ε/V·Σ logit + λ·lse²) / `mean_over`, over the rows whose target is not
@@ -282,7 +282,7 @@ pub trait Kernels: Device {
         loss: ViewMut<Self>,
         m: ViewMut<Self>,
         sums: View<Self>,
-        targets: &Self::Index,
+        targets: &Index<Self::Place>,
         terms: &LossTerms,
     );
     /// logits become (softmax·(1 + 2λ·lse) − (1 − ε)·one-hot − ε/V) / `mean_over`; 0 where the target is ignored.
@@ -290,7 +290,7 @@ pub trait Kernels: Device {
         &self,
         logits: ViewMut<Self>,
         lse: View<Self>,
-        targets: &Self::Index,
+        targets: &Index<Self::Place>,
         slice: Slice,
         terms: &LossTerms,
     );

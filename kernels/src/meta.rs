@@ -2,51 +2,41 @@
 use crate::kernels::{
     Activation, AdamW, Attend, Causal, Heads, Kernels, LossTerms, Qkv, Slice, Softmax, Span, Write,
 };
-use std::sync::Arc;
-use tensor::{Category, Device, Dropout, Meter, Pool, Tensor, View, ViewMut};
+use bytemuck::TransparentWrapper;
+use std::marker::PhantomData;
+use tensor::{Category, Device, Dropout, Index, Nowhere, Tensor, View, ViewMut};
 
 /// Prices a program that would run on `D`: its bytes and scratch sizes, without its values.
-pub struct Meta<D: Kernels>(Arc<Rank<D>>);
+#[repr(transparent)]
+pub struct Meta<D>(Nowhere, PhantomData<D>);
 
-struct Rank<D: Kernels> {
-    meter: Meter,
-    pool: Pool<Meta<D>>,
-}
+// SAFETY: transparent over its only field that has a size.
+unsafe impl<D> TransparentWrapper<Nowhere> for Meta<D> {}
 
-impl<D: Kernels> Clone for Meta<D> {
+impl<D> Clone for Meta<D> {
     fn clone(&self) -> Self {
-        Self(self.0.clone())
+        Self(self.0.clone(), PhantomData)
     }
 }
-impl<D: Kernels> Default for Meta<D> {
+impl<D> Default for Meta<D> {
     fn default() -> Self {
-        Self(Arc::new(Rank { meter: Meter::default(), pool: Pool::default() }))
+        Self(Nowhere::default(), PhantomData)
     }
 }
 
 impl<D: Kernels> Device for Meta<D> {
+    type Place = Nowhere;
     type Elem = D::Elem;
-    type Ptr = ();
-    type Buffer = ();
-    type Index = ();
-    fn room(len: usize) -> usize {
-        D::room(len)
+    fn on(place: &Nowhere) -> &Self {
+        Self::wrap_ref(place)
     }
-    fn alloc(&self, _: usize) {}
-    fn alloc_index(&self, _: usize) {}
-    fn pool(&self) -> &Pool<Self> {
-        &self.0.pool
+    fn place(&self) -> &Nowhere {
+        &self.0
     }
-    fn poison((): &mut ()) {}
-    fn ptr((): &()) {}
-    fn offset((): (), _: usize) {}
+    fn poison((): &mut (), _: usize) {}
     fn write(&self, (): &mut (), _: usize, _: &mut dyn FnMut(usize) -> D::Elem) {}
     fn read(&self, (): &(), _: usize, _: &mut Vec<D::Elem>) -> bool {
         false
-    }
-    fn index((): &mut (), _: &mut dyn Iterator<Item = u32>) {}
-    fn meter(&self) -> &Meter {
-        &self.0.meter
     }
 }
 
@@ -107,12 +97,12 @@ impl<D: Kernels> Kernels for Meta<D> {
     fn attention_scratch(heads: Heads, keys: usize) -> usize {
         D::attention_scratch(heads, keys)
     }
-    fn embed(&self, _: M<D>, _: V<D>, (): &(), _: Slice) {}
-    fn embed_backward(&self, _: M<D>, _: V<D>, (): &(), _: Slice) {}
+    fn embed(&self, _: M<D>, _: V<D>, _: &Index<Nowhere>, _: Slice) {}
+    fn embed_backward(&self, _: M<D>, _: V<D>, _: &Index<Nowhere>, _: Slice) {}
     fn row_stab(&self, _: M<D>, _: V<D>) {}
-    fn row_sums(&self, _: M<D>, _: V<D>, _: V<D>, (): &(), _: Slice) {}
-    fn cross_entropy(&self, _: M<D>, _: M<D>, _: V<D>, (): &(), _: &LossTerms) {}
-    fn cross_entropy_backward(&self, _: M<D>, _: V<D>, (): &(), _: Slice, _: &LossTerms) {}
+    fn row_sums(&self, _: M<D>, _: V<D>, _: V<D>, _: &Index<Nowhere>, _: Slice) {}
+    fn cross_entropy(&self, _: M<D>, _: M<D>, _: V<D>, _: &Index<Nowhere>, _: &LossTerms) {}
+    fn cross_entropy_backward(&self, _: M<D>, _: V<D>, _: &Index<Nowhere>, _: Slice, _: &LossTerms) {}
     fn add_norm2(&self, _: M<D>, _: V<D>) {}
     fn clip_factor(&self, _: M<D>, _: V<D>, _: f64) {}
     fn sgd(&self, _: M<D>, _: V<D>, _: V<D>, _: f64) {}

@@ -1,95 +1,61 @@
-//! The host as a device: one rank's share of it, with a memory pool, a meter and a profile.
-use crate::device::Device;
+//! The host as a place, and numbers on it: one rank's share, with a memory pool, a meter and a profile.
+use crate::device::{Buffer, Device};
 use crate::meter::Meter;
-use crate::pages::Buffer;
+use crate::pages::Bytes;
+use crate::place::Place;
 use crate::pool::Pool;
 use crate::profile::Profile;
 use crate::scalar::Scalar;
 use crate::view::{View, ViewMut};
+use bytemuck::{AnyBitPattern, TransparentWrapper};
+use std::marker::PhantomData;
 use std::sync::Arc;
 
-/// One rank's share of the host. Freed buffers are kept for reuse, so that a steady state takes no memory.
-pub struct Cpu<S: Scalar>(Arc<Rank<S>>);
+/// One rank's share of the host. Freed memory is kept for reuse, so that a steady state takes none from the system.
+#[derive(Clone, Default)]
+pub struct Host(Arc<Rank>);
 
-struct Rank<S: Scalar> {
+#[derive(Default)]
+struct Rank {
     meter: Meter,
     profile: Profile,
-    pool: Pool<Cpu<S>>,
+    pool: Pool<Host>,
 }
 
-impl<S: Scalar> Clone for Cpu<S> {
-    fn clone(&self) -> Self {
-        Self(self.0.clone())
-    }
-}
-impl<S: Scalar> Default for Cpu<S> {
-    fn default() -> Self {
-        Self(Arc::new(Rank { meter: Meter::default(), profile: Profile::default(), pool: Pool::default() }))
-    }
-}
-
-/// An address in a buffer.
-pub struct At<S>(*mut S);
-impl<S> Clone for At<S> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-impl<S> Copy for At<S> {}
+/// An address in the memory of the host.
+#[derive(Clone, Copy)]
+pub struct At(*mut u8);
 // SAFETY: only views, which carry a borrow, read or write through it.
-unsafe impl<S: Send> Send for At<S> {}
+unsafe impl Send for At {}
 // SAFETY: as above.
-unsafe impl<S: Sync> Sync for At<S> {}
-impl<S> At<S> {
+unsafe impl Sync for At {}
+impl At {
     /// The raw address. It is valid while the view that gave it is.
-    pub fn raw(self) -> *mut S {
-        self.0
+    #[inline(always)]
+    pub fn raw<S>(self) -> *mut S {
+        self.0.cast()
     }
 }
 
-impl<S: Scalar> Device for Cpu<S> {
-    type Elem = S;
-    type Ptr = At<S>;
-    type Buffer = Buffer<S>;
-    type Index = Vec<u32>;
-    /// Small sizes are an eighth apart, so that lengths which grow token by token still find what rests.
-    fn room(len: usize) -> usize {
-        const EXACT_FROM: usize = 1 << 18;
-        if !(16..EXACT_FROM).contains(&len) {
-            return len;
-        }
-        len.next_multiple_of(1 << (len.ilog2() - 3))
+impl Place for Host {
+    type Ptr = At;
+    type Buffer = Bytes;
+    fn alloc(&self, bytes: usize) -> Option<Bytes> {
+        Bytes::zeros(bytes)
     }
-    fn alloc(&self, size: usize) -> Buffer<S> {
-        Buffer::new(size)
+    fn ptr(buffer: &Bytes) -> At {
+        At(buffer.at())
     }
-    fn alloc_index(&self, size: usize) -> Vec<u32> {
-        Vec::with_capacity(size)
+    #[inline(always)]
+    fn offset(At(ptr): At, bytes: usize) -> At {
+        At(ptr.wrapping_add(bytes))
+    }
+    fn put(buffer: &mut Bytes, words: &mut dyn Iterator<Item = u32>) {
+        let place: &mut [u32] = slice_mut(buffer, buffer.len() / size_of::<u32>());
+        place.iter_mut().zip(words).for_each(|(place, word)| *place = word);
     }
     fn pool(&self) -> &Pool<Self> {
         &self.0.pool
-    }
-    fn poison(buffer: &mut Buffer<S>) {
-        buffer.slice_mut().fill(S::NEG_INF);
-    }
-    fn ptr(buffer: &Buffer<S>) -> At<S> {
-        At(buffer.at())
-    }
-    fn offset(At(ptr): At<S>, elements: usize) -> At<S> {
-        At(ptr.wrapping_add(elements))
-    }
-    fn write(&self, buffer: &mut Buffer<S>, len: usize, f: &mut dyn FnMut(usize) -> S) {
-        for (i, x) in buffer.slice_mut()[..len].iter_mut().enumerate() {
-            *x = f(i);
-        }
-    }
-    fn read(&self, buffer: &Buffer<S>, len: usize, values: &mut Vec<S>) -> bool {
-        values.extend_from_slice(&buffer.slice()[..len]);
-        true
-    }
-    fn index(index: &mut Vec<u32>, ids: &mut dyn Iterator<Item = u32>) {
-        index.clear();
-        index.extend(ids);
     }
     fn meter(&self) -> &Meter {
         &self.0.meter
@@ -100,7 +66,72 @@ impl<S: Scalar> Device for Cpu<S> {
     }
 }
 
+fn fits<S>(buffer: &Bytes, len: usize) {
+    const { assert!(size_of::<S>() > 0 && align_of::<S>() <= 64) };
+    assert!(len <= buffer.len() / size_of::<S>(), "{len} numbers in {} bytes", buffer.len());
+}
+/// The first `len` numbers of a piece of memory.
+pub(crate) fn slice<S: AnyBitPattern>(buffer: &Bytes, len: usize) -> &[S] {
+    fits::<S>(buffer, len);
+    // SAFETY: inside initialised memory that is aligned for any number; whatever bytes lie there are one.
+    unsafe { std::slice::from_raw_parts(buffer.at().cast(), len) }
+}
+fn slice_mut<S: AnyBitPattern>(buffer: &mut Bytes, len: usize) -> &mut [S] {
+    fits::<S>(buffer, len);
+    // SAFETY: as above, borrowed mutably.
+    unsafe { std::slice::from_raw_parts_mut(buffer.at().cast(), len) }
+}
+
+/// Numbers of one kind on the host.
+#[repr(transparent)]
+pub struct Cpu<S>(Host, PhantomData<S>);
+
+// SAFETY: transparent over its only field that has a size.
+unsafe impl<S> TransparentWrapper<Host> for Cpu<S> {}
+
+impl<S> Clone for Cpu<S> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone(), PhantomData)
+    }
+}
+impl<S> Default for Cpu<S> {
+    /// A rank's share of its own.
+    fn default() -> Self {
+        Self(Host::default(), PhantomData)
+    }
+}
+
+impl<S: Scalar> Device for Cpu<S> {
+    type Place = Host;
+    type Elem = S;
+    #[inline(always)]
+    fn on(place: &Host) -> &Self {
+        Self::wrap_ref(place)
+    }
+    #[inline(always)]
+    fn place(&self) -> &Host {
+        &self.0
+    }
+    fn poison(buffer: &mut Buffer<Self>, len: usize) {
+        slice_mut(buffer, len).fill(S::NEG_INF);
+    }
+    fn write(&self, buffer: &mut Buffer<Self>, len: usize, f: &mut dyn FnMut(usize) -> S) {
+        for (i, x) in slice_mut(buffer, len).iter_mut().enumerate() {
+            *x = f(i);
+        }
+    }
+    fn read(&self, buffer: &Buffer<Self>, len: usize, values: &mut Vec<S>) -> bool {
+        values.extend_from_slice(slice(buffer, len));
+        true
+    }
+}
+
 impl<'a, S: Scalar> View<'a, Cpu<S>> {
+    /// Where the window begins.
+    #[inline(always)]
+    pub fn raw(&self) -> *mut S {
+        self.ptr().raw()
+    }
     /// One row.
     ///
     /// # Panics
@@ -109,18 +140,23 @@ impl<'a, S: Scalar> View<'a, Cpu<S>> {
     pub fn row(&self, i: usize) -> &'a [S] {
         assert!(i < self.rows() && self.col_stride() == 1);
         // SAFETY: inside the window, whose constructor borrowed the tensor.
-        unsafe { std::slice::from_raw_parts(self.ptr().0.add(i * self.row_stride()), self.cols()) }
+        unsafe { std::slice::from_raw_parts(self.raw().add(i * self.row_stride()), self.cols()) }
     }
     /// One number.
     #[inline(always)]
     pub fn at(&self, i: usize, j: usize) -> S {
         assert!(i < self.rows() && j < self.cols());
         // SAFETY: as above.
-        unsafe { *self.ptr().0.add(i * self.row_stride() + j * self.col_stride()) }
+        unsafe { *self.raw().add(i * self.row_stride() + j * self.col_stride()) }
     }
 }
 
 impl<S: Scalar> ViewMut<'_, Cpu<S>> {
+    /// Where the window begins.
+    #[inline(always)]
+    pub fn raw(&self) -> *mut S {
+        self.ptr().raw()
+    }
     /// One row, to write.
     ///
     /// # Panics
@@ -129,20 +165,20 @@ impl<S: Scalar> ViewMut<'_, Cpu<S>> {
     pub fn row(&mut self, i: usize) -> &mut [S] {
         assert!(i < self.rows() && self.col_stride() == 1);
         // SAFETY: inside the window, borrowed mutably; disjoint windows come only from `split_cols`.
-        unsafe { std::slice::from_raw_parts_mut(self.ptr().0.add(i * self.row_stride()), self.cols()) }
+        unsafe { std::slice::from_raw_parts_mut(self.raw().add(i * self.row_stride()), self.cols()) }
     }
     /// Sets one number.
     #[inline(always)]
     pub fn set(&mut self, i: usize, j: usize, x: S) {
         assert!(i < self.rows() && j < self.cols());
         // SAFETY: inside the window, borrowed mutably.
-        unsafe { self.ptr().0.add(i * self.row_stride() + j * self.col_stride()).write(x) }
+        unsafe { self.raw().add(i * self.row_stride() + j * self.col_stride()).write(x) }
     }
     /// The whole window as one slice.
     pub fn flat(&mut self) -> &mut [S] {
         assert!(self.is_contiguous());
         // SAFETY: as above.
-        unsafe { std::slice::from_raw_parts_mut(self.ptr().0, self.rows() * self.cols()) }
+        unsafe { std::slice::from_raw_parts_mut(self.raw(), self.rows() * self.cols()) }
     }
 }
 
@@ -152,11 +188,12 @@ mod tests {
     use crate::{Category, F61, Tensor};
 
     #[test]
-    fn freed_memory_is_used_again() {
+    fn freed_memory_is_used_again_whatever_the_number() {
         let cpu = Cpu::<f32>::default();
         for len in [1000, 1001, 1020, 999] {
             drop(Tensor::empty(&cpu, Category::Buffers, 1, len));
         }
+        drop(Tensor::empty(Cpu::<F61>::on(cpu.place()), Category::Buffers, 1, 505));
         assert_eq!(cpu.meter().reserved(), 1024 * 4);
     }
 
@@ -172,6 +209,6 @@ mod tests {
     #[test]
     fn large_memory_lies_on_huge_page_boundaries() {
         let t = Tensor::empty(&Cpu::<f32>::default(), Category::Buffers, 1024, 1024);
-        assert_eq!(t.view().ptr().raw() as usize % (2 << 20), 0);
+        assert_eq!(t.view().raw() as usize % (2 << 20), 0);
     }
 }

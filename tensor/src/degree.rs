@@ -6,6 +6,7 @@
 //! the union bound needs.
 use crate::rope::Rope;
 use crate::scalar::Scalar;
+use bytemuck::{AnyBitPattern, Zeroable};
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
 use std::ops::{Add, AddAssign, Mul, Neg, Sub};
@@ -18,6 +19,11 @@ pub struct Degree {
     reach: f64, // at least the sum of the cleared degrees of the different values inverted in it
     id: u64,    // equal ids are the same value; constants are 0
 }
+
+// SAFETY: floats and a count.
+unsafe impl Zeroable for Degree {}
+// SAFETY: as above.
+unsafe impl AnyBitPattern for Degree {}
 
 /// The opaque functions, by what they may be confused with: exp and its inverse are one permutation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,45 +1,45 @@
-//! A place with memory and a kind of number.
+//! A place and a kind of number.
 use crate::meter::Meter;
-use crate::pool::Pool;
+use crate::place::Place;
 use crate::profile::Profile;
 use crate::scalar::Scalar;
 
-/// A place with memory and a kind of number. Cloning is cheap; clones share memory pool and meter: one per rank.
+/// A place and a kind of number. It holds nothing but the place, so that devices of different numbers on one place share
+/// its memory, meter and profile.
 pub trait Device: Clone + Send + Sync + 'static {
+    /// Where memory lies.
+    type Place: Place;
     /// The kind of number. Where there is no memory it only says how many bytes one takes.
     type Elem: Scalar;
-    /// An address inside a buffer; `()` where there is no memory.
-    type Ptr: Copy + Send + Sync;
-    /// Memory for numbers.
-    type Buffer: Send + Sync;
-    /// Memory for token ids.
-    type Index: Send + Sync;
 
-    /// How many elements a piece of memory has room for that is taken for `len`. What rests is used again where this is
-    /// equal.
-    fn room(len: usize) -> usize;
-    /// Fresh memory for `size` numbers, initialised.
-    fn alloc(&self, size: usize) -> Self::Buffer;
-    /// Fresh memory for `size` token ids.
-    fn alloc_index(&self, size: usize) -> Self::Index;
-    /// What is not in use. Clones of the device share it.
-    fn pool(&self) -> &Pool<Self>;
-    /// Fills a buffer with what shows when it is read before it is written.
-    fn poison(buffer: &mut Self::Buffer);
-    /// Where a buffer begins.
-    fn ptr(buffer: &Self::Buffer) -> Self::Ptr;
-    /// An address `elements` further on.
-    fn offset(ptr: Self::Ptr, elements: usize) -> Self::Ptr;
-    /// Sets element `i` to `f(i)`, for every `i < len` in order.
-    fn write(&self, buffer: &mut Self::Buffer, len: usize, f: &mut dyn FnMut(usize) -> Self::Elem);
-    /// Appends the first `len` values to `values`; `false` on a device that has none.
-    fn read(&self, buffer: &Self::Buffer, len: usize, values: &mut Vec<Self::Elem>) -> bool;
-    /// Puts token ids where kernels can read them, as many as there is room for at most.
-    fn index(index: &mut Self::Index, ids: &mut dyn Iterator<Item = u32>);
+    /// This kind of number on a place.
+    fn on(place: &Self::Place) -> &Self;
+    /// Where memory lies.
+    fn place(&self) -> &Self::Place;
+    /// Fills the first `len` numbers with what shows when it is read before it is written.
+    fn poison(buffer: &mut Buffer<Self>, len: usize);
+    /// Sets number `i` to `f(i)`, for every `i < len` in order.
+    fn write(&self, buffer: &mut Buffer<Self>, len: usize, f: &mut dyn FnMut(usize) -> Self::Elem);
+    /// Appends the first `len` numbers to `values`; `false` on a device that has none.
+    fn read(&self, buffer: &Buffer<Self>, len: usize, values: &mut Vec<Self::Elem>) -> bool;
     /// What this rank holds and computes.
-    fn meter(&self) -> &Meter;
-    /// Where its time goes; none where nothing is computed.
-    fn profile(&self) -> Option<&Profile> {
-        None
+    fn meter(&self) -> &Meter {
+        self.place().meter()
     }
+    /// Where its time goes; none where nothing is computed.
+    #[inline]
+    fn profile(&self) -> Option<&Profile> {
+        self.place().profile()
+    }
+}
+
+/// A piece of a device's memory.
+pub type Buffer<D> = <<D as Device>::Place as Place>::Buffer;
+/// An address on a device.
+pub type Ptr<D> = <<D as Device>::Place as Place>::Ptr;
+
+/// An address so many of the device's numbers further on.
+#[inline(always)]
+pub(crate) fn offset<D: Device>(ptr: Ptr<D>, elements: usize) -> Ptr<D> {
+    D::Place::offset(ptr, elements.wrapping_mul(size_of::<D::Elem>()))
 }

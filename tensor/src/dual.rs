@@ -5,6 +5,7 @@
 //! evaluation program", CACM 7(8), 1964.
 use crate::rope::Rope;
 use crate::scalar::{Scalar, mix};
+use bytemuck::{AnyBitPattern, Zeroable};
 use std::ops::{Add, AddAssign, Mul, Neg, Sub};
 
 /// A value and its tangent.
@@ -15,6 +16,11 @@ pub struct Dual<S> {
     /// Its derivative in the direction that the inputs' tangents give.
     pub tangent: S,
 }
+
+// SAFETY: two numbers.
+unsafe impl<S: Scalar> Zeroable for Dual<S> {}
+// SAFETY: as above.
+unsafe impl<S: Scalar> AnyBitPattern for Dual<S> {}
 
 impl<S: Scalar> Dual<S> {
     /// A value that moves.

@@ -10,6 +10,7 @@ mod tests;
 use crate::key::Key;
 use crate::rope::Rope;
 use crate::scalar::{Scalar, mix};
+use bytemuck::{AnyBitPattern, Zeroable};
 use std::fmt;
 use std::ops::{Add, AddAssign, Mul, Neg, Sub};
 
@@ -17,6 +18,11 @@ use std::ops::{Add, AddAssign, Mul, Neg, Sub};
 /// `NEG_INF`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Field<const BITS: u32>(u64);
+
+// SAFETY: a count of zero bits is the field's zero.
+unsafe impl<const BITS: u32> Zeroable for Field<BITS> {}
+// SAFETY: whatever the bits are, they are a count; arithmetic on one beyond the prime is no element, and nothing worse.
+unsafe impl<const BITS: u32> AnyBitPattern for Field<BITS> {}
 
 /// The field that proofs run in, of 2^61 − 1.
 pub type F61 = Field<61>;

@@ -1,22 +1,67 @@
-//! Token ids: a type of their own, on the device, checked once where they enter.
-use crate::device::Device;
+//! Whole numbers for kernels; token ids among them, a type of their own, checked once where they enter.
+use crate::count;
+use crate::cpu::{Host, slice};
 use crate::meter::Category;
-use crate::pool::{Owner, Tokens};
+use crate::place::Place;
+use crate::pool::Owner;
 use std::borrow::Borrow;
 
 /// A target that does not count: its row adds nothing to the loss, nor to the number of tokens it is a mean over.
 pub const IGNORED: u32 = u32::MAX;
 
-/// Token ids on a device, each below the vocabulary they were checked against. Clones share memory.
-pub struct Ids<D: Device> {
-    memory: Owner<D, Tokens>,
+/// Whole numbers at a place, where kernels read them. Clones share memory.
+pub struct Index<P: Place> {
+    memory: Owner<P>,
     len: usize,
+}
+
+impl<P: Place> Clone for Index<P> {
+    fn clone(&self) -> Self {
+        Self { memory: self.memory.clone(), ..*self }
+    }
+}
+
+impl<P: Place> Index<P> {
+    /// So many numbers, from where they come.
+    ///
+    /// # Panics
+    /// With [`Fault`](crate::Fault), if there is no memory for them.
+    pub fn new(place: &P, len: usize, numbers: impl IntoIterator<Item = u32>) -> Self {
+        let bytes = count::product("the bytes of an index", &[len, size_of::<u32>()]);
+        let mut memory = Owner::new(place, Category::Buffers, bytes);
+        P::put(memory.raw_mut().expect("the only owner"), &mut numbers.into_iter().take(len));
+        Self { memory, len }
+    }
+    /// How many.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+    /// None at all.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+    /// Where they lie.
+    pub fn place(&self) -> &P {
+        self.memory.place()
+    }
+}
+
+impl Index<Host> {
+    /// The numbers.
+    pub fn words(&self) -> &[u32] {
+        slice(self.memory.raw(), self.len)
+    }
+}
+
+/// Token ids at a place, each below the vocabulary they were checked against. Clones share memory.
+pub struct Ids<P: Place> {
+    index: Index<P>,
     vocabulary: usize,
 }
 
-impl<D: Device> Clone for Ids<D> {
+impl<P: Place> Clone for Ids<P> {
     fn clone(&self) -> Self {
-        Self { memory: self.memory.clone(), ..*self }
+        Self { index: self.index.clone(), ..*self }
     }
 }
 
@@ -32,31 +77,31 @@ pub struct IdsError {
     pub vocabulary: usize,
 }
 
-impl<D: Device> Ids<D> {
-    /// Puts ids on the device, from where they lie or come from.
+impl<P: Place> Ids<P> {
+    /// Puts ids at a place, from where they lie or come from.
     ///
     /// # Errors
     /// If one is not below `vocabulary`.
     pub fn new(
-        device: &D,
+        place: &P,
         ids: impl IntoIterator<Item = impl Borrow<u32>> + Clone,
         vocabulary: usize,
     ) -> Result<Self, IdsError> {
-        Self::checked(device, ids, vocabulary, |id| (id as usize) < vocabulary)
+        Self::checked(place, ids, vocabulary, |id| (id as usize) < vocabulary)
     }
-    /// Puts targets on the device; [`IGNORED`] is one, too.
+    /// Puts targets at a place; [`IGNORED`] is one, too.
     ///
     /// # Errors
     /// If another is not below `vocabulary`.
     pub fn targets(
-        device: &D,
+        place: &P,
         ids: impl IntoIterator<Item = impl Borrow<u32>> + Clone,
         vocabulary: usize,
     ) -> Result<Self, IdsError> {
-        Self::checked(device, ids, vocabulary, |id| id == IGNORED || (id as usize) < vocabulary)
+        Self::checked(place, ids, vocabulary, |id| id == IGNORED || (id as usize) < vocabulary)
     }
     fn checked(
-        device: &D,
+        place: &P,
         ids: impl IntoIterator<Item = impl Borrow<u32>> + Clone,
         vocabulary: usize,
         may: impl Fn(u32) -> bool,
@@ -65,50 +110,47 @@ impl<D: Device> Ids<D> {
         if let Some((at, id)) = each().enumerate().find(|(_, id)| !may(*id)) {
             return Err(IdsError { id, at, vocabulary });
         }
-        let len = each().count();
-        let mut memory = Owner::new(device, Category::Buffers, len);
-        D::index(memory.raw_mut().expect("the only owner"), &mut each());
-        Ok(Self { memory, len, vocabulary })
+        Ok(Self { index: Index::new(place, each().count(), each()), vocabulary })
     }
     /// How many.
     pub fn len(&self) -> usize {
-        self.len
+        self.index.len()
     }
     /// None at all.
     pub fn is_empty(&self) -> bool {
-        self.len == 0
+        self.index.is_empty()
     }
     /// How many different ids there could be.
     pub fn vocabulary(&self) -> usize {
         self.vocabulary
     }
     /// Where kernels read them.
-    pub fn index(&self) -> &D::Index {
-        self.memory.raw()
+    pub fn index(&self) -> &Index<P> {
+        &self.index
     }
     /// Where they lie.
-    pub fn device(&self) -> &D {
-        self.memory.device()
+    pub fn place(&self) -> &P {
+        self.index.place()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Cpu;
+    use crate::{Cpu, Device};
 
     #[test]
     fn ids_outside_the_vocabulary_are_refused() {
         let cpu = Cpu::<f32>::default();
-        let why = Ids::new(&cpu, &[0, 9, 10], 10).err().unwrap().to_string();
+        let why = Ids::new(cpu.place(), &[0, 9, 10], 10).err().unwrap().to_string();
         assert_eq!(why, "token id 10 at position 2 is not in the vocabulary of 10 (ids go from 0 to 9)");
-        let ids = Ids::new(&cpu, &[0, 9], 10).unwrap();
-        assert_eq!((ids.len(), &**ids.index(), cpu.meter().now(Category::Buffers)), (2, &[0, 9][..], 8));
+        let ids = Ids::new(cpu.place(), &[0, 9], 10).unwrap();
+        assert_eq!((ids.len(), ids.index().words(), cpu.meter().now(Category::Buffers)), (2, &[0, 9][..], 8));
         drop(ids);
         assert_eq!(cpu.meter().now(Category::Buffers), 0);
-        let why = Ids::targets(&cpu, &[9, 10], 10).err().unwrap().to_string();
+        let why = Ids::targets(cpu.place(), &[9, 10], 10).err().unwrap().to_string();
         assert_eq!(why, "token id 10 at position 1 is not in the vocabulary of 10 (ids go from 0 to 9)");
-        assert!(Ids::new(&cpu, &[IGNORED], 10).is_err() && Ids::targets(&cpu, &[IGNORED - 1], 10).is_err());
-        assert_eq!(Ids::targets(&cpu, &[3, IGNORED], 10).unwrap().len(), 2);
+        assert!(Ids::new(cpu.place(), &[IGNORED], 10).is_err() && Ids::targets(cpu.place(), &[IGNORED - 1], 10).is_err());
+        assert_eq!(Ids::targets(cpu.place(), &[3, IGNORED], 10).unwrap().len(), 2);
     }
 }

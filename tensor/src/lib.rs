@@ -6,9 +6,10 @@
 //! | `float.rs`, `field.rs`, `dual.rs`, `degree.rs` | the numbers: floats run, the field proves, duals differentiate, degrees bound |
 //! | `rope.rs`, `dropout.rs` | how far positions turn features; which elements are dropped: what both sides must agree on |
 //! | `key.rs` | the random key of the field's opaque functions, set by a guard |
-//! | `device.rs`, `view.rs`, `matrix.rs`, `ids.rs` | a place with memory; windows into it; matrices and token ids that own it |
+//! | `place.rs`, `device.rs` | a place with memory; a kind of number on it |
+//! | `view.rs`, `matrix.rs`, `ids.rs` | windows into memory; matrices and token ids that own it |
 //! | `pool.rs` | where their memory rests until it is used again |
-//! | `cpu.rs`, `pages.rs` | the host as such a place: one pool a rank |
+//! | `cpu.rs`, `pages.rs` | the host as such a place, and numbers on it: one pool a rank |
 //! | `count.rs` | sizes multiplied and added, none of which ever wraps |
 //! | `meter.rs`, `profile.rs` | bytes by category and phase, FLOPs; when each kernel and layer ran |
 //! | `quoted.rs` | names from files, as messages show them |
@@ -28,6 +29,7 @@ mod key;
 mod matrix;
 mod meter;
 mod pages;
+mod place;
 mod pool;
 mod profile;
 pub mod quoted;
@@ -36,18 +38,19 @@ pub mod safetensors;
 mod scalar;
 mod view;
 
-pub use cpu::{At, Cpu};
+pub use cpu::{At, Cpu, Host};
 pub use degree::{Degree, Function, Tally};
-pub use device::Device;
+pub use device::{Buffer, Device, Ptr};
 pub use dropout::Dropout;
 pub use dual::Dual;
 pub use field::{F61, Field};
 pub use float::Real;
-pub use ids::{IGNORED, Ids, IdsError};
+pub use ids::{IGNORED, Ids, IdsError, Index};
 pub use key::{Key, KeyGuard};
 pub use matrix::Tensor;
 pub use meter::{Category, Meter, Peaks, Phase};
-pub use pages::{Buffer, OUT_OF_MEMORY};
+pub use pages::Bytes;
+pub use place::{Fault, Nowhere, Place};
 pub use pool::Pool;
 pub use profile::{Kind, LayerSpan, Pass, Profile, Work, Worked};
 pub use rope::{Rope, Scaling};

@@ -1,14 +1,15 @@
 //! A matrix of numbers on a device. Clones share memory; when the last one drops it is unmetered and rests in the
 //! device's pool.
 use crate::count;
-use crate::device::Device;
+use crate::device::{Buffer, Device};
 use crate::meter::Category;
-use crate::pool::{Numbers, Owner};
+use crate::place::Place;
+use crate::pool::Owner;
 use crate::view::{View, ViewMut};
 
 /// A matrix `[rows, cols]` of numbers, row-major, that owns its memory together with its clones.
 pub struct Tensor<D: Device> {
-    memory: Owner<D, Numbers>,
+    memory: Owner<D::Place>,
     rows: usize,
     cols: usize,
 }
@@ -24,12 +25,14 @@ impl<D: Device> Tensor<D> {
     /// Contents initialised but unsaid: for results that are written whole.
     ///
     /// # Panics
-    /// With [`Uncountable`](count::Uncountable), if 64 bits do not count its bytes.
+    /// With [`Uncountable`](count::Uncountable), if 64 bits do not count its bytes, and with [`Fault`](crate::Fault), if
+    /// there is no memory for them.
     pub fn empty(device: &D, category: Category, rows: usize, cols: usize) -> Self {
         let len = count::product("the numbers of a matrix", &[rows, cols]);
-        let mut t = Self { memory: Owner::new(device, category, len), rows, cols };
+        let bytes = count::product("the bytes of a matrix", &[len, size_of::<D::Elem>()]);
+        let mut t = Self { memory: Owner::new(device.place(), category, bytes), rows, cols };
         if cfg!(debug_assertions) {
-            D::poison(t.buffer_mut()); // a read before a write shows
+            D::poison(t.buffer_mut(), len); // a read before a write shows
         }
         t
     }
@@ -73,7 +76,7 @@ impl<D: Device> Tensor<D> {
     }
     /// Where it lies.
     pub fn device(&self) -> &D {
-        self.memory.device()
+        D::on(self.memory.place())
     }
     /// How many rows.
     pub fn rows(&self) -> usize {
@@ -97,7 +100,7 @@ impl<D: Device> Tensor<D> {
     }
     /// The whole matrix, to read.
     pub fn view(&self) -> View<'_, D> {
-        View::whole(D::ptr(self.memory.raw()), self.rows, self.cols)
+        View::whole(D::Place::ptr(self.memory.raw()), self.rows, self.cols)
     }
     /// The whole matrix, to write.
     ///
@@ -105,9 +108,9 @@ impl<D: Device> Tensor<D> {
     /// If another owner could see the change.
     pub fn view_mut(&mut self) -> ViewMut<'_, D> {
         let (rows, cols) = (self.rows, self.cols);
-        ViewMut::whole(D::ptr(self.buffer_mut()), rows, cols)
+        ViewMut::whole(D::Place::ptr(self.buffer_mut()), rows, cols)
     }
-    fn buffer_mut(&mut self) -> &mut D::Buffer {
+    fn buffer_mut(&mut self) -> &mut Buffer<D> {
         self.memory.raw_mut().expect("a shared tensor is not written")
     }
     /// The values, row-major; `None` on a device that has none.

@@ -1,5 +1,6 @@
 //! Counts what a rank holds and computes. One writer (the rank's thread), any number of readers.
 use crate::count;
+use crate::place::Fault;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 /// What memory is used for.
@@ -60,13 +61,21 @@ pub struct Peaks {
 }
 
 /// Bytes now and at peak, by category and phase, and floating point operations.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Meter {
     phase: AtomicUsize,
     now: [AtomicUsize; CATEGORIES + 1], // the last is the sum
     peak: [[AtomicUsize; CATEGORIES + 1]; PHASES],
     flops: AtomicU64,
     reserved: AtomicUsize,
+    limit: AtomicUsize, // of the sum; the largest number is none
+}
+
+impl Default for Meter {
+    fn default() -> Self {
+        let (phase, flops, reserved) = Default::default();
+        Self { phase, now: Default::default(), peak: Default::default(), flops, reserved, limit: usize::MAX.into() }
+    }
 }
 
 impl Meter {
@@ -77,12 +86,26 @@ impl Meter {
             peak.fetch_max(now.load(Relaxed), Relaxed);
         }
     }
-    pub(crate) fn hold(&self, category: Category, bytes: usize) {
+    /// From now on the rank holds so many bytes at most, in all categories together.
+    pub fn limit(&self, bytes: usize) {
+        self.limit.store(bytes, Relaxed);
+    }
+    /// Counts bytes as held; how many there were before, in all categories.
+    ///
+    /// # Panics
+    /// With [`Fault`], if these are too many.
+    pub(crate) fn hold(&self, category: Category, bytes: usize) -> usize {
+        let (held, limit) = (self.now[CATEGORIES].load(Relaxed), self.limit.load(Relaxed));
+        let level = count::sum("the bytes of a rank", [held, bytes]);
+        if level > limit {
+            Fault { category, asked: bytes, held, limit: Some(limit) }.unwind();
+        }
         let peak = &self.peak[self.phase.load(Relaxed)];
         for i in [category as usize, CATEGORIES] {
-            let level = count::sum("the bytes of a rank", [self.now[i].fetch_add(bytes, Relaxed), bytes]);
+            let level = self.now[i].fetch_add(bytes, Relaxed) + bytes;
             peak[i].fetch_max(level, Relaxed);
         }
+        held
     }
     pub(crate) fn release(&self, category: Category, bytes: usize) {
         for i in [category as usize, CATEGORIES] {

@@ -1,138 +1,129 @@
 //! Where memory rests between two uses, together with what its owners share: so a tensor that comes and goes takes
 //! nothing from the system, not even the place of its count of owners.
 //!
-//! A device owns its pool, and what is in use owns the device. What rests owns no device: pool and device would keep
-//! each other.
-use crate::count;
-use crate::device::Device;
+//! A place owns its pool, and what is in use owns the place. What rests owns no place: pool and place would keep each
+//! other.
 use crate::meter::Category;
-use std::collections::HashMap;
-use std::mem::size_of;
-use std::sync::{Arc, Mutex};
+use crate::place::{Fault, Place};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard};
 
-/// What of a device's memory is not in use.
-pub struct Pool<D: Device> {
-    numbers: Shelf<D, Numbers>,
-    tokens: Shelf<D, Tokens>,
-}
+/// What of a place's memory is not in use, by bytes. Entries stay when memory is taken from them, so that putting it back
+/// needs none.
+pub struct Pool<P: Place>(Mutex<BTreeMap<usize, Vec<Arc<Memory<P>>>>>);
 
-impl<D: Device> Default for Pool<D> {
+impl<P: Place> Default for Pool<P> {
     fn default() -> Self {
-        Self { numbers: Shelf(Mutex::default()), tokens: Shelf(Mutex::default()) }
+        Self(Mutex::default())
     }
 }
 
-/// Memory of one kind at rest, by size. Places stay when memory is taken from them, so that putting it back needs none.
-pub(crate) struct Shelf<D: Device, K: Kind<D>>(Mutex<HashMap<usize, Resting<D, K>>>);
-type Resting<D, K> = Vec<Arc<Memory<D, K>>>;
+/// From so many bytes on a fresh piece is exactly as large as it was asked for.
+const LARGE: usize = 1 << 20;
+/// Of memory's boundaries: smaller pieces are not told apart.
+const LEAST: usize = 64;
 
-impl<D: Device, K: Kind<D>> Shelf<D, K> {
-    fn take(&self, size: usize) -> Option<Arc<Memory<D, K>>> {
-        self.0.lock().expect("nothing panics under this lock").get_mut(&size)?.pop()
+/// Bytes of a fresh piece that is taken for `len`, and those of the largest that is taken if it rests. Sizes below
+/// [`LARGE`] are an eighth apart, so that lengths which grow token by token find what rests; a large piece may be an
+/// eighth larger than what it is used for, so that lengths which vary find it, too.
+fn room(len: usize) -> [usize; 2] {
+    if len >= LARGE {
+        return [len, len.saturating_add(len / 8)];
     }
-    fn put(&self, memory: Arc<Memory<D, K>>) {
-        self.0.lock().expect("nothing panics under this lock").entry(memory.size).or_default().push(memory);
-    }
+    let len = len.max(LEAST);
+    let size = len.next_multiple_of((1 << (len.ilog2() - 3)).max(LEAST));
+    [size, size]
 }
 
-/// A kind of memory: for numbers, or for token ids.
-pub(crate) trait Kind<D: Device>: Sized + 'static {
-    /// The memory itself.
-    type Raw: Send + Sync;
-    /// Of one element.
-    const BYTES: usize;
-    fn shelf(pool: &Pool<D>) -> &Shelf<D, Self>;
-    fn alloc(device: &D, size: usize) -> Self::Raw;
-}
-
-pub(crate) struct Numbers;
-impl<D: Device> Kind<D> for Numbers {
-    type Raw = D::Buffer;
-    const BYTES: usize = size_of::<D::Elem>();
-    fn shelf(pool: &Pool<D>) -> &Shelf<D, Self> {
-        &pool.numbers
+impl<P: Place> Pool<P> {
+    fn shelves(&self) -> MutexGuard<'_, BTreeMap<usize, Vec<Arc<Memory<P>>>>> {
+        self.0.lock().expect("nothing panics under this lock")
     }
-    fn alloc(device: &D, size: usize) -> D::Buffer {
-        device.alloc(size)
+    /// The smallest piece at rest of so many bytes.
+    fn take(&self, [least, most]: [usize; 2]) -> Option<Arc<Memory<P>>> {
+        self.shelves().range_mut(least..=most).find_map(|(_, pieces)| pieces.pop())
     }
-}
-
-pub(crate) struct Tokens;
-impl<D: Device> Kind<D> for Tokens {
-    type Raw = D::Index;
-    const BYTES: usize = size_of::<u32>();
-    fn shelf(pool: &Pool<D>) -> &Shelf<D, Self> {
-        &pool.tokens
+    fn put(&self, memory: Arc<Memory<P>>) {
+        self.shelves().entry(memory.size).or_default().push(memory);
     }
-    fn alloc(device: &D, size: usize) -> D::Index {
-        device.alloc_index(size)
+    /// Gives all that rests back to the system: how many bytes.
+    fn empty(&self) -> usize {
+        let mut shelves = self.shelves();
+        let bytes = shelves.iter().map(|(size, pieces)| size * pieces.len()).sum();
+        shelves.clear();
+        bytes
     }
 }
 
 /// Memory, in use or at rest.
-pub(crate) struct Memory<D: Device, K: Kind<D>> {
-    raw: K::Raw,
-    size: usize,    // elements it has room for
-    metered: usize, // bytes
+pub(crate) struct Memory<P: Place> {
+    raw: P::Buffer,
+    size: usize,    // bytes it has room for
+    metered: usize, // bytes it was asked for
     category: Category,
-    device: Option<D>, // none while it rests
+    place: Option<P>, // none while it rests
 }
 
-impl<D: Device, K: Kind<D>> Memory<D, K> {
-    /// Ends a use: no longer metered. Gives the device, if it was in use.
-    fn end(&mut self) -> Option<D> {
-        let device = self.device.take()?;
-        device.meter().release(self.category, self.metered);
-        Some(device)
+impl<P: Place> Memory<P> {
+    /// Ends a use: no longer metered. Gives the place, if it was in use.
+    fn end(&mut self) -> Option<P> {
+        let place = self.place.take()?;
+        place.meter().release(self.category, self.metered);
+        Some(place)
     }
 }
 
-impl<D: Device, K: Kind<D>> Drop for Memory<D, K> {
+impl<P: Place> Drop for Memory<P> {
     /// Where the last two owners let go at the same time, neither sees that it is the last: then it goes to the system.
     fn drop(&mut self) {
-        if let Some(device) = self.end() {
-            device.meter().unreserve(self.size * K::BYTES);
+        if let Some(place) = self.end() {
+            place.meter().unreserve(self.size);
         }
     }
 }
 
 /// An owner of memory in use, of which there may be others. The last one puts it to rest.
-pub(crate) struct Owner<D: Device, K: Kind<D>>(Option<Arc<Memory<D, K>>>); // none only while it drops
+pub(crate) struct Owner<P: Place>(Option<Arc<Memory<P>>>); // none only while it drops
 
-impl<D: Device, K: Kind<D>> Clone for Owner<D, K> {
+impl<P: Place> Clone for Owner<P> {
     fn clone(&self) -> Self {
         Self(self.0.clone())
     }
 }
 
-impl<D: Device, K: Kind<D>> Owner<D, K> {
-    /// The only owner of memory for `len` elements, which hold what they held. Metered from now on.
+impl<P: Place> Owner<P> {
+    /// The only owner of memory for so many bytes, which are what they were. Metered from now on.
     ///
     /// # Panics
-    /// With [`Uncountable`](count::Uncountable), if 64 bits do not count its bytes.
-    pub(crate) fn new(device: &D, category: Category, len: usize) -> Self {
-        let metered = count::product("the bytes of a matrix", &[len, K::BYTES]);
-        device.meter().hold(category, metered);
-        let size = D::room(len);
-        let rested = K::shelf(device.pool()).take(size);
-        let mut memory = rested.unwrap_or_else(|| {
-            device.meter().reserve(size * K::BYTES);
-            let raw = K::alloc(device, size);
-            Arc::new(Memory { raw, size, metered, category, device: None })
+    /// With [`Fault`], if the meter's limit or the system allows no more.
+    pub(crate) fn new(place: &P, category: Category, bytes: usize) -> Self {
+        let held = place.meter().hold(category, bytes);
+        let rooms @ [size, _] = room(bytes);
+        let mut memory = place.pool().take(rooms).unwrap_or_else(|| {
+            let fresh = place.alloc(size).or_else(|| {
+                place.meter().unreserve(place.pool().empty());
+                place.alloc(size)
+            });
+            let Some(raw) = fresh else {
+                place.meter().release(category, bytes);
+                Fault { category, asked: bytes, held, limit: None }.unwind()
+            };
+            place.meter().reserve(size);
+            Arc::new(Memory { raw, size, metered: bytes, category, place: None })
         });
         let own = Arc::get_mut(&mut memory).expect("what rests has one owner");
-        (own.metered, own.category, own.device) = (metered, category, Some(device.clone()));
+        (own.metered, own.category, own.place) = (bytes, category, Some(place.clone()));
         Self(Some(memory))
     }
-    fn memory(&self) -> &Arc<Memory<D, K>> {
+    fn memory(&self) -> &Arc<Memory<P>> {
         self.0.as_ref().expect("in use")
     }
     /// The memory, to read.
-    pub(crate) fn raw(&self) -> &K::Raw {
+    pub(crate) fn raw(&self) -> &P::Buffer {
         &self.memory().raw
     }
     /// The memory, to write; none if another owner could see the change.
-    pub(crate) fn raw_mut(&mut self) -> Option<&mut K::Raw> {
+    pub(crate) fn raw_mut(&mut self) -> Option<&mut P::Buffer> {
         Some(&mut Arc::get_mut(self.0.as_mut().expect("in use"))?.raw)
     }
     /// Whether there is another owner.
@@ -140,23 +131,23 @@ impl<D: Device, K: Kind<D>> Owner<D, K> {
         Arc::strong_count(self.memory()) > 1
     }
     /// Where it lies.
-    pub(crate) fn device(&self) -> &D {
-        self.memory().device.as_ref().expect("in use")
+    pub(crate) fn place(&self) -> &P {
+        self.memory().place.as_ref().expect("in use")
     }
 }
 
-impl<D: Device, K: Kind<D>> Drop for Owner<D, K> {
+impl<P: Place> Drop for Owner<P> {
     fn drop(&mut self) {
         let Some(mut memory) = self.0.take() else { return };
-        let Some(device) = Arc::get_mut(&mut memory).and_then(Memory::end) else { return };
-        K::shelf(device.pool()).put(memory);
+        let Some(place) = Arc::get_mut(&mut memory).and_then(Memory::end) else { return };
+        place.pool().put(memory);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Cpu, Ids, Tensor};
+    use crate::{Cpu, Device, Ids, Tensor};
 
     fn number(cpu: &Cpu<f32>, x: f32) -> Tensor<Cpu<f32>> {
         Tensor::from_fn(cpu, Category::Weights, 1, 20, |_| x)
@@ -170,10 +161,10 @@ mod tests {
         drop(first.clone());
         let (second, third) = (number(&cpu, 2.0), number(&cpu, 3.0));
         assert_eq!([&first, &second, &third].map(|t| t.read().unwrap()[19]), [1.0, 2.0, 3.0]);
-        let (place, reserved) = (second.view().ptr().raw(), cpu.meter().reserved());
+        let (place, reserved) = (second.view().raw(), cpu.meter().reserved());
         drop(second);
         let fourth = number(&cpu, 4.0);
-        assert_eq!((fourth.view().ptr().raw(), cpu.meter().reserved()), (place, reserved));
+        assert_eq!((fourth.view().raw(), cpu.meter().reserved()), (place, reserved));
         assert_eq!([&first, &third].map(|t| t.read().unwrap()[19]), [1.0, 3.0]);
     }
 
@@ -182,14 +173,37 @@ mod tests {
     fn memory_is_metered_as_what_it_is_used_for() {
         let cpu = Cpu::<f32>::default();
         drop(Tensor::empty(&cpu, Category::Weights, 1, 17));
-        let ids = Ids::new(&cpu, &[1, 2, 3], 4).unwrap();
+        let ids = Ids::new(cpu.place(), &[1, 2, 3], 4).unwrap();
         let scratch = Tensor::empty(&cpu, Category::Buffers, 1, 18);
         let now = |category| cpu.meter().now(category);
         assert_eq!((now(Category::Weights), now(Category::Buffers)), (0, 3 * 4 + 18 * 4));
         drop((ids, scratch));
         assert_eq!((now(Category::Weights), now(Category::Buffers)), (0, 0));
-        let ids = Ids::new(&cpu, &[3], 4).unwrap();
-        assert_eq!((ids.len(), &ids.index()[..], now(Category::Buffers)), (1, &[3][..], 4));
+        let ids = Ids::new(cpu.place(), &[3], 4).unwrap();
+        assert_eq!((ids.len(), ids.index().words(), now(Category::Buffers)), (1, &[3][..], 4));
+    }
+
+    /// Rows that vary, as with experts: 1 M numbers and up to an eighth more. Kills: a large piece that only its own size
+    /// finds, so that every new size takes memory for ever; a piece taken that is much too large.
+    #[test]
+    fn memory_of_varying_sizes_is_bounded() {
+        let cpu = Cpu::<f32>::default();
+        for rows in (0..100).map(|i| 1024 + i * 37 % 128) {
+            drop(Tensor::empty(&cpu, Category::Activations, rows, 1024));
+        }
+        let most = 4 * 1024 * (1024 + 127);
+        assert!(cpu.meter().reserved() <= 2 * most, "{} of {most}", cpu.meter().reserved());
+        let before = cpu.meter().reserved();
+        drop(Tensor::empty(&cpu, Category::Activations, 512, 1024));
+        assert_eq!(cpu.meter().reserved(), before + 4 * 512 * 1024);
+        assert_eq!([1, 65, 1000, 1028, LARGE, LARGE + 1].map(room), [
+            [64; 2],
+            [128; 2],
+            [1024; 2],
+            [1152; 2],
+            [LARGE, LARGE + LARGE / 8],
+            [LARGE + 1, LARGE + 1 + LARGE / 8]
+        ]);
     }
 
     /// As when each of the last two owners sees the other. Kills: memory unmetered twice or never, or counted as reserved
@@ -197,24 +211,44 @@ mod tests {
     #[test]
     fn the_last_two_owners_may_let_go_at_the_same_time() {
         let cpu = Cpu::<f32>::default();
-        let owner = Owner::<_, Numbers>::new(&cpu, Category::Weights, 20);
+        let owner = Owner::new(cpu.place(), Category::Weights, 128);
         let other = owner.0.clone();
         drop(owner);
-        assert_eq!((cpu.meter().now(Category::Weights), cpu.meter().reserved()), (20 * 4, 20 * 4));
+        assert_eq!((cpu.meter().now(Category::Weights), cpu.meter().reserved()), (128, 128));
         drop(other);
         assert_eq!((cpu.meter().now(Category::Weights), cpu.meter().reserved()), (0, 0));
     }
 
-    /// Kills: memory at rest that owns the device, whose pool owns it.
+    /// Kills: memory at rest that owns the place, whose pool owns it.
     #[test]
-    fn what_rests_keeps_no_device() {
+    fn what_rests_keeps_no_place() {
         let cpu = Cpu::<f32>::default();
         drop(number(&cpu, 1.0));
         let memory = {
-            let at_rest = cpu.pool().numbers.0.lock().unwrap();
+            let at_rest = cpu.place().pool().shelves();
             Arc::downgrade(at_rest.values().flatten().next().expect("it rests"))
         };
         drop(cpu);
-        assert_eq!(memory.strong_count(), 0, "it went with the device");
+        assert_eq!(memory.strong_count(), 0, "it went with the place");
+    }
+
+    /// Kills: bytes that are refused and stay metered, a limit that what is held already meets, a fault that names
+    /// something else.
+    #[test]
+    fn memory_ends_at_the_limit() {
+        let cpu = Cpu::<f32>::default();
+        cpu.meter().limit(100);
+        let held = number(&cpu, 1.0);
+        let fault = Fault::caught(|| Tensor::empty(&cpu, Category::Activations, 1, 6).len()).unwrap_err();
+        let wanted = Fault { category: Category::Activations, asked: 24, held: 80, limit: Some(100) };
+        assert_eq!((fault, cpu.meter().now(Category::Activations)), (wanted, 0));
+        assert_eq!(
+            fault.to_string(),
+            "24 more bytes of activations do not fit beside the 80 held: the limit is 100"
+        );
+        assert_eq!(Tensor::empty(&cpu, Category::Activations, 1, 5).len(), 5);
+        drop(held);
+        let huge = Fault::caught(|| Tensor::empty(&Cpu::<f32>::default(), Category::Weights, 1 << 30, 1 << 28));
+        assert!(huge.err().unwrap().to_string().ends_with("the system has no more"));
     }
 }

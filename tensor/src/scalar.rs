@@ -7,17 +7,17 @@
 //! Constants: only literals and settings go through [`Scalar::from_f64`]; arithmetic on them (`1 − β`, `β^t`,
 //! `1/n`) happens in `Scalar`, so that it is the same arithmetic in every number.
 use crate::rope::Rope;
+use bytemuck::AnyBitPattern;
 use std::fmt::Debug;
 use std::ops::{Add, AddAssign, Mul, Neg, Sub};
 
 /// Everything that layer and kernel code may do to a number.
 pub trait Scalar:
-    Copy
+    AnyBitPattern
     + Send
     + Sync
     + PartialEq
     + Debug
-    + 'static
     + Add<Output = Self>
     + Sub<Output = Self>
     + Mul<Output = Self>

@@ -1,12 +1,12 @@
 //! Windows into matrices. They cannot be made by hand, so they always lie inside a tensor that is borrowed.
-use crate::device::Device;
+use crate::device::{Buffer, Device, Ptr, offset};
 use std::marker::PhantomData;
 
 macro_rules! view {
     ($name:ident, $borrow:ty, $doc:literal) => {
         #[doc = $doc]
         pub struct $name<'a, D: Device> {
-            ptr: D::Ptr,
+            ptr: Ptr<D>,
             rows: usize,
             cols: usize,
             row_stride: usize,
@@ -15,12 +15,12 @@ macro_rules! view {
         }
         impl<'a, D: Device> $name<'a, D> {
             /// The whole of a row-major matrix. Only a tensor, which knows its buffer's length, may say so.
-            pub(crate) fn whole(ptr: D::Ptr, rows: usize, cols: usize) -> Self {
+            pub(crate) fn whole(ptr: Ptr<D>, rows: usize, cols: usize) -> Self {
                 Self { ptr, rows, cols, row_stride: cols, col_stride: 1, borrow: PhantomData }
             }
             /// Where the window begins.
             #[inline(always)]
-            pub fn ptr(&self) -> D::Ptr {
+            pub fn ptr(&self) -> Ptr<D> {
                 self.ptr
             }
             /// How many rows.
@@ -55,14 +55,14 @@ macro_rules! view {
             pub fn take_cols(self, from: usize, n: usize) -> Self {
                 let there = from <= self.cols && n <= self.cols - from; // no sum that could wrap
                 assert!(there, "{n} columns from {from} on of {}", self.cols);
-                Self { ptr: D::offset(self.ptr, from * self.col_stride), cols: n, ..self }
+                Self { ptr: offset::<D>(self.ptr, from * self.col_stride), cols: n, ..self }
             }
             /// Rows `from..from + n`.
             #[must_use]
             pub fn take_rows(self, from: usize, n: usize) -> Self {
                 let there = from <= self.rows && n <= self.rows - from;
                 assert!(there, "{n} rows from {from} on of {}", self.rows);
-                Self { ptr: D::offset(self.ptr, from * self.row_stride), rows: n, ..self }
+                Self { ptr: offset::<D>(self.ptr, from * self.row_stride), rows: n, ..self }
             }
             /// The transpose, without moving anything.
             #[must_use]
@@ -85,10 +85,10 @@ macro_rules! view {
         }
     };
 }
-view!(View, &'a D::Buffer, "A matrix to read: a window into a tensor.");
+view!(View, &'a Buffer<D>, "A matrix to read: a window into a tensor.");
 view!(
     ViewMut,
-    &'a mut D::Buffer,
+    &'a mut Buffer<D>,
     "A matrix to write: a window into a tensor, the only one over its elements."
 );
 
@@ -121,7 +121,7 @@ impl<'a, D: Device> ViewMut<'a, D> {
     /// If there are fewer columns than `at`.
     pub fn split_cols(self, at: usize) -> (ViewMut<'a, D>, ViewMut<'a, D>) {
         assert!(at <= self.cols, "columns {at}.. of {}", self.cols);
-        let right = ViewMut { ptr: D::offset(self.ptr, at * self.col_stride), cols: self.cols - at, ..self };
+        let right = ViewMut { ptr: offset::<D>(self.ptr, at * self.col_stride), cols: self.cols - at, ..self };
         (ViewMut { cols: at, ..self }, right)
     }
 }

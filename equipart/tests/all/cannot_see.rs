@@ -150,7 +150,7 @@ fn ties_go_to_the_lower_id_under_every_layout() {
 /// The gradients of one step on the embedded text, under a layout: those of the parameters, one after the other.
 fn gradients<S: Real>(shape: &Shape, text: &str) -> Vec<f64>
 where
-    Cpu<S>: Kernels<Elem = S>,
+    Cpu<S>: Kernels<Elem = S, Place = tensor::Host>,
 {
     let (layout, corpus) = (layout(text), Corpus::new(embedded::CORPUS, "the embedded text", 16).unwrap());
     let batch = Batch::new(sequences(corpus.batch(1, 0, 8, 16)), 1).unwrap();
@@ -210,7 +210,7 @@ fn whole<S: Scalar>(salt: u64, i: usize) -> S {
 /// A column layer, a row layer after it, and both backward, on whole numbers: everything that comes out.
 fn both_layers<S: Real>(ranks: usize, regions: bool) -> Vec<f64>
 where
-    Cpu<S>: Kernels<Elem = S>,
+    Cpu<S>: Kernels<Elem = S, Place = tensor::Host>,
 {
     let run = |device: Cpu<S>, mesh: Mesh<_>| {
         let at = Builder::new(&device, &mesh, &Whole);

@@ -37,7 +37,7 @@ impl<E: Scalar> Values<E> for Rewritten<'_> {
 /// Every token's logits of two sequences.
 fn logits<S: Scalar>(values: &Rewritten, shape: &Shape, layout: &str) -> Vec<S>
 where
-    Cpu<S>: Kernels<Elem = S>,
+    Cpu<S>: Kernels<Elem = S, Place = tensor::Host>,
 {
     let layout: Layout = layout.parse().unwrap();
     let ids: Vec<u32> = (0..14).map(|i| (i * i + 3) % shape.vocabulary as u32).collect();

@@ -100,7 +100,7 @@ unsafe fn tile<const R: usize, const PACKED: bool>(c: M, a: *const f32, panel: &
     }
     for r in 0..R {
         for v in 0..2 {
-            let at = c.ptr().raw().wrapping_add(r * N + v * LANES);
+            let at = c.raw().wrapping_add(r * N + v * LANES);
             // SAFETY: inside the window, by the caller's promise.
             unsafe {
                 let before = if add { _mm512_loadu_ps(at) } else { _mm512_setzero_ps() };

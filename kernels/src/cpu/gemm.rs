@@ -71,14 +71,14 @@ fn by_library<S: Scalar>(
             c.cols(),
             c.rows(),
             a.cols(),
-            c.ptr().raw(),
+            c.raw(),
             c.row_stride() as isize,
             c.col_stride() as isize,
             add,
-            b.ptr().raw(),
+            b.raw(),
             b.row_stride() as isize,
             b.col_stride() as isize,
-            a.ptr().raw(),
+            a.raw(),
             a.row_stride() as isize,
             a.col_stride() as isize,
             if add { S::ONE } else { S::ZERO },
@@ -157,7 +157,7 @@ pub(super) fn f32(c: ViewMut<Cpu<f32>>, a: View<Cpu<f32>>, b: View<Cpu<f32>>, wr
         #[cfg(target_arch = "x86_64")]
         if has_avx512() {
             let (size, add) = ([c.rows(), c.cols(), a.cols()], write == Write::Add);
-            let (to, ld) = (c.ptr().raw(), c.row_stride());
+            let (to, ld) = (c.raw(), c.row_stride());
             // SAFETY: valid windows of fitting sizes; `c` is borrowed mutably, so it overlaps neither factor.
             return unsafe { gemv_avx512::product(size, to, ld, factor(&a), factor(&b), add) };
         }
@@ -183,7 +183,7 @@ pub(super) fn has_avx512() -> bool {
 
 #[cfg(target_arch = "x86_64")]
 fn factor(v: &View<Cpu<f32>>) -> gemm_avx512::Factor {
-    gemm_avx512::Factor { at: v.ptr().raw(), row: v.row_stride(), col: v.col_stride() }
+    gemm_avx512::Factor { at: v.raw(), row: v.row_stride(), col: v.col_stride() }
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -192,7 +192,7 @@ fn avx512(c: ViewMut<Cpu<f32>>, a: View<Cpu<f32>>, b: gemm_avx512::Right, write:
     let (size, add) = ([c.rows(), c.cols(), a.cols()], write == Write::Add);
     // SAFETY: valid windows of fitting sizes, as the callers checked; `c` is borrowed mutably, so it overlaps neither
     // factor; the CPU has what the product needs, as its panels, or the call, show.
-    unsafe { gemm_avx512::product(size, c.ptr().raw(), c.row_stride(), factor(&a), b, add) };
+    unsafe { gemm_avx512::product(size, c.raw(), c.row_stride(), factor(&a), b, add) };
 }
 
 /// The factor's panels, for [`panels_f32`].
@@ -204,7 +204,7 @@ pub(super) fn pack_f32(to: ViewMut<Cpu<f32>>, b: View<Cpu<f32>>) {
         assert!(to.is_contiguous() && to.cols() == NR);
         assert_eq!(to.rows(), b.cols().div_ceil(NR) * b.rows());
         // SAFETY: valid windows, of fitting sizes; `to` is borrowed mutably, so it does not overlap the factor.
-        return unsafe { gemm_avx512::pack_panels::<NR>(to.ptr().raw(), factor(&b), b.rows(), b.cols()) };
+        return unsafe { gemm_avx512::pack_panels::<NR>(to.raw(), factor(&b), b.rows(), b.cols()) };
     }
     panels::pack(to, b);
 }
@@ -215,7 +215,7 @@ pub(super) fn panels_f32(c: ViewMut<Cpu<f32>>, a: View<Cpu<f32>>, b: &Panels<f32
     #[cfg(target_arch = "x86_64")]
     if let Some((first, apart)) = b.first().filter(|_| has_avx512() && a.cols() > 0) {
         assert!([a.cols(), c.cols()] == b.size() && c.rows() == a.rows() && c.col_stride() == 1);
-        return avx512(c, a, gemm_avx512::Right::Panels { first: first.ptr().raw(), apart }, write);
+        return avx512(c, a, gemm_avx512::Right::Panels { first: first.raw(), apart }, write);
     }
     panels::product(c, a, b, write);
 }

@@ -141,7 +141,7 @@ pub(super) fn embed_backward<S: Scalar>(
 mod tests {
     use crate::proof::{Matrix, assert_close, assert_derivative, draw, filled, matrix, read, under_two_keys};
     use crate::{CpuScalar, Kernels, LossTerms, Slice};
-    use tensor::{Cpu, Dual, F61, IGNORED, Key, Scalar};
+    use tensor::{Cpu, Dual, F61, Host, IGNORED, Index, Key, Scalar};
 
     const V: usize = 7;
     const TARGETS: [u32; 5] = [3, IGNORED, 0, 6, 3];
@@ -153,6 +153,10 @@ mod tests {
         LossTerms { smoothing: 0.25, z: 0.5, ..PLAIN },
     ];
 
+    fn index(ids: &[u32]) -> Index<Host> {
+        Index::new(&Host::default(), ids.len(), ids.iter().copied())
+    }
+
     /// Loss, log-sum-exps and gradient by the ranks' slices, joined as ranks join them.
     fn split<S: CpuScalar>(
         logits: &Matrix<S>,
@@ -161,7 +165,7 @@ mod tests {
         terms: &LossTerms,
     ) -> [Matrix<S>; 3]
     where
-        Cpu<S>: Kernels<Elem = S, Index = Vec<u32>>,
+        Cpu<S>: Kernels<Elem = S, Place = Host>,
     {
         let (cpu, rows, mut first) = (Cpu::<S>::default(), logits.rows(), 0);
         let slice = |&len: &usize| {
@@ -177,7 +181,7 @@ mod tests {
             let joined: Vec<S> = read(&m).into_iter().zip(read(&own)).map(|(a, b)| S::stab(a, b)).collect();
             m.write(&mut |i| joined[i]);
         }
-        let (mut sums, targets) = (filled(rows, wide, S::ZERO), targets.into());
+        let (mut sums, targets) = (filled(rows, wide, S::ZERO), index(targets));
         for &s in &slices {
             let mut own = filled(rows, wide, S::ONE);
             cpu.row_sums(own.view_mut(), share(s), m.view(), &targets, s);
@@ -211,6 +215,7 @@ mod tests {
                 wanted[1][at] += read(&dy)[i * 5 + c];
             }
         }
+        let ids = index(&ids);
         cpu.embed(y.view_mut(), table.view(), &ids, here);
         cpu.embed_backward(dtable.view_mut(), dy.view(), &ids, here);
         assert_eq!([read(&y), read(&dtable)], wanted);

@@ -31,7 +31,7 @@ use crate::kernels::{
     Activation, AdamW, Attend, Causal, Heads, Kernels, LossTerms, Qkv, Slice, Softmax, Span, Write,
 };
 use kernel::Kernel;
-use tensor::{Cpu, Device, Dropout, Dual, Field, Profile, Scalar, View, ViewMut};
+use tensor::{Cpu, Device, Dropout, Dual, Field, Host, Index, Profile, Scalar, View, ViewMut};
 
 type V<'a, S> = View<'a, Cpu<S>>;
 type M<'a, S> = ViewMut<'a, Cpu<S>>;
@@ -182,30 +182,30 @@ macro_rules! kernels {
             fn attention_scratch(heads: Heads, keys: usize) -> usize {
                 attention_tile::scratch_len::<$s>(heads, keys)
             }
-            fn embed(&self, y: M<$s>, table: V<$s>, ids: &Self::Index, slice: Slice) {
-                run!(self, Embed, loss::embed(y, table, ids, slice));
+            fn embed(&self, y: M<$s>, table: V<$s>, ids: &Index<Host>, slice: Slice) {
+                run!(self, Embed, loss::embed(y, table, ids.words(), slice));
             }
-            fn embed_backward(&self, dtable: M<$s>, dy: V<$s>, ids: &Self::Index, slice: Slice) {
-                run!(self, EmbedBackward, loss::embed_backward(dtable, dy, ids, slice));
+            fn embed_backward(&self, dtable: M<$s>, dy: V<$s>, ids: &Index<Host>, slice: Slice) {
+                run!(self, EmbedBackward, loss::embed_backward(dtable, dy, ids.words(), slice));
             }
             fn row_stab(&self, m: M<$s>, logits: V<$s>) {
                 run!(self, LossStab, loss::row_stab(m, logits));
             }
-            fn row_sums(&self, sums: M<$s>, logits: V<$s>, m: V<$s>, targets: &Self::Index, slice: Slice) {
-                run!(self, LossSums, loss::row_sums(sums, logits, m, targets, slice));
+            fn row_sums(&self, sums: M<$s>, logits: V<$s>, m: V<$s>, targets: &Index<Host>, slice: Slice) {
+                run!(self, LossSums, loss::row_sums(sums, logits, m, targets.words(), slice));
             }
-            fn cross_entropy(&self, loss: M<$s>, m: M<$s>, sums: V<$s>, targets: &Self::Index, terms: &LossTerms) {
-                run!(self, Loss, loss::cross_entropy(loss, m, sums, targets, terms));
+            fn cross_entropy(&self, loss: M<$s>, m: M<$s>, sums: V<$s>, targets: &Index<Host>, terms: &LossTerms) {
+                run!(self, Loss, loss::cross_entropy(loss, m, sums, targets.words(), terms));
             }
             fn cross_entropy_backward(
                 &self,
                 logits: M<$s>,
                 lse: V<$s>,
-                targets: &Self::Index,
+                targets: &Index<Host>,
                 slice: Slice,
                 terms: &LossTerms,
             ) {
-                run!(self, LossBackward, loss::cross_entropy_backward(logits, lse, targets, slice, terms));
+                run!(self, LossBackward, loss::cross_entropy_backward(logits, lse, targets.words(), slice, terms));
             }
             fn add_norm2(&self, out: M<$s>, x: V<$s>) {
                 run!(self, Norm2, optimizer::add_norm2(out, x));

@@ -47,7 +47,7 @@ type Trace<S> = Vec<(&'static str, Vec<S>)>;
 /// Two microbatches of the same head, and the gradients they sum up to.
 fn run<S: Scalar>(device: &Cpu<S>, mesh: &Mesh<Cpu<S>>, case: Case) -> Result<Trace<S>>
 where
-    Cpu<S>: Kernels<Elem = S>,
+    Cpu<S>: Kernels<Elem = S, Place = tensor::Host>,
 {
     let Case { tied, vocabulary, loss, targets, regions } = case;
     let at = Builder::new(device, mesh, &Random { seed: 3 });
@@ -243,7 +243,7 @@ impl<S: Scalar> Values<S> for Loud {
 /// Logits, loss, dX and dW.
 fn loud<S: Real>(ranks: usize) -> [Vec<f64>; 4]
 where
-    Cpu<S>: Kernels<Elem = S>,
+    Cpu<S>: Kernels<Elem = S, Place = tensor::Host>,
 {
     let run = |device: Cpu<S>, mesh: Mesh<_>| {
         let shape =

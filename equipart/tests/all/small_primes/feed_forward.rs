@@ -89,7 +89,7 @@ struct Shares<S: Scalar> {
 
 impl<S: Scalar> Shares<S>
 where
-    Cpu<S>: Kernels<Elem = S>,
+    Cpu<S>: Kernels<Elem = S, Place = tensor::Host>,
 {
     fn cut(device: &Cpu<S>, rank: usize, keys: Vec<Key>, models: &[[Vec<S>; 4]]) -> Self {
         let rows = |cols: usize, part: usize, from: usize| {

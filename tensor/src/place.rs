@@ -1,0 +1,87 @@
+//! Places with memory: one rank's share of the host, of a GPU, or of nothing, where only sizes count.
+use crate::meter::{Category, Meter};
+use crate::pool::Pool;
+use crate::profile::Profile;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Arc;
+
+/// A place with memory, of one rank. It knows bytes and addresses, and no numbers: see [`Device`](crate::Device). Cloning
+/// is cheap; clones share memory pool, meter and profile.
+pub trait Place: Clone + Send + Sync + 'static {
+    /// An address; `()` where there is no memory.
+    type Ptr: Copy + Send + Sync;
+    /// A piece of memory.
+    type Buffer: Send + Sync;
+
+    /// A fresh piece of so many bytes, all of them zero; none if there is no more memory.
+    fn alloc(&self, bytes: usize) -> Option<Self::Buffer>;
+    /// Where a piece begins.
+    fn ptr(buffer: &Self::Buffer) -> Self::Ptr;
+    /// An address `bytes` further on.
+    fn offset(ptr: Self::Ptr, bytes: usize) -> Self::Ptr;
+    /// Puts whole numbers where kernels can read them, from the beginning of the piece on.
+    fn put(buffer: &mut Self::Buffer, words: &mut dyn Iterator<Item = u32>);
+    /// What is not in use.
+    fn pool(&self) -> &Pool<Self>;
+    /// What this rank holds and computes.
+    fn meter(&self) -> &Meter;
+    /// Where its time goes; none where nothing is computed.
+    fn profile(&self) -> Option<&Profile> {
+        None
+    }
+}
+
+/// Memory that could not be had. Whoever asked for it unwinds with this, up to [`Fault::caught`] or the rank's end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{asked} more bytes of {} do not fit beside the {held} held: {}", category.name(), Self::bound(*limit))]
+pub struct Fault {
+    /// What they were asked for.
+    pub category: Category,
+    /// Bytes asked for.
+    pub asked: usize,
+    /// Bytes that the rank held in all categories.
+    pub held: usize,
+    /// Bytes that it may hold ([`Meter::limit`]); none if the system had no more.
+    pub limit: Option<usize>,
+}
+
+impl Fault {
+    fn bound(limit: Option<usize>) -> String {
+        limit.map_or_else(|| "the system has no more".into(), |limit| format!("the limit is {limit}"))
+    }
+    /// Unwinds, without a word on standard error.
+    pub(crate) fn unwind(self) -> ! {
+        resume_unwind(Box::new(self))
+    }
+    /// What `work` gives, unless it asks for memory that cannot be had.
+    ///
+    /// # Errors
+    /// The fault.
+    pub fn caught<T>(work: impl FnOnce() -> T) -> Result<T, Self> {
+        catch_unwind(AssertUnwindSafe(work)).map_err(|payload| match payload.downcast() {
+            Ok(fault) => *fault,
+            Err(panic) => resume_unwind(panic),
+        })
+    }
+}
+
+/// No place at all: memory is metered, and there is none.
+#[derive(Clone, Default)]
+pub struct Nowhere(Arc<(Meter, Pool<Nowhere>)>);
+
+impl Place for Nowhere {
+    type Ptr = ();
+    type Buffer = ();
+    fn alloc(&self, _: usize) -> Option<()> {
+        Some(())
+    }
+    fn ptr((): &()) {}
+    fn offset((): (), _: usize) {}
+    fn put((): &mut (), _: &mut dyn Iterator<Item = u32>) {}
+    fn pool(&self) -> &Pool<Self> {
+        &self.0.1
+    }
+    fn meter(&self) -> &Meter {
+        &self.0.0
+    }
+}
