@@ -1,9 +1,11 @@
 //! What a rank is about to do, in words that name the place in the code.
 use crate::algorithms::Algorithm;
 use crate::axis::Ranks;
+use crate::threads::{Join, join_of};
 use std::fmt;
 use std::panic::Location;
 use std::sync::Arc;
+use tensor::Scalar;
 
 listed! {
     /// What ranks do together.
@@ -41,13 +43,15 @@ listed! {
     }
 }
 
-/// Rows of each rank's block, where ranks' blocks differ.
+/// What blocks are, if they are not equal parts of the rows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Counts {
     /// The same list on all ranks: rank `i` has, or gets, so many.
     Of(Arc<[usize]>),
     /// This rank's own: so many to rank `i`, and so many from it.
     Between(Arc<[usize]>, Arc<[usize]>),
+    /// The same on all ranks: blocks lie side by side, and only so many columns of all are wanted.
+    Columns(usize),
 }
 
 /// One call of one rank.
@@ -57,6 +61,8 @@ pub(crate) struct Call {
     pub(crate) reduce: Option<Reduce>,
     /// The root, receiver or sender, as a rank of the world.
     pub(crate) peer: Option<usize>,
+    /// The same, counted in the group; 0 if there is none.
+    pub(crate) root: usize,
     pub(crate) rows: usize,
     pub(crate) cols: usize,
     pub(crate) counts: Option<Counts>,
@@ -81,13 +87,33 @@ pub(crate) struct Part {
 }
 
 /// What the elements are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Elem {
     pub(crate) name: &'static str,
     /// Bytes of one.
     pub(crate) size: usize,
-    /// Tells apart the types that may meet; 0 for the number of the world, of which there is one.
+    /// Tells apart the types that may meet.
     pub(crate) id: usize,
+    /// How numbers are reduced in memory of the host; none for plain values.
+    pub(crate) join: Option<Join>,
+}
+
+impl Elem {
+    /// A kind of number.
+    #[inline]
+    pub(crate) fn of<S: Scalar>() -> Self {
+        Self { name: S::NAME, size: size_of::<S>(), id: const { fnv(S::NAME) }, join: Some(join_of::<S>()) }
+    }
+}
+
+/// A hash of a name. Source: Fowler, Noll, Vo, FNV-1a.
+const fn fnv(name: &str) -> usize {
+    let (bytes, mut hash, mut i) = (name.as_bytes(), 0xcbf2_9ce4_8422_2325u64, 0);
+    while i < bytes.len() {
+        hash = (hash ^ bytes[i] as u64).wrapping_mul(0x100_0000_01b3);
+        i += 1;
+    }
+    hash as usize
 }
 
 impl Call {
@@ -95,18 +121,43 @@ impl Call {
     pub(crate) fn elements(&self) -> usize {
         self.rows * self.cols
     }
+    /// How many elements one of so many ranks gives.
+    pub(crate) fn gives(&self, ranks: usize, rank: usize) -> usize {
+        match self.op {
+            Op::Scatter if rank == self.root => ranks * self.elements(),
+            Op::Scatter => 0,
+            _ => self.elements(),
+        }
+    }
+    /// How many elements one of so many ranks gets.
+    pub(crate) fn takes(&self, ranks: usize, rank: usize) -> usize {
+        let rows = |counts: &[usize]| counts.iter().sum::<usize>() * self.cols;
+        match (self.op, &self.counts) {
+            (Op::AllGather, Some(Counts::Columns(n))) => self.rows * n,
+            (Op::AllGather, Some(Counts::Of(counts))) | (Op::AllToAll, Some(Counts::Between(_, counts))) => {
+                rows(counts)
+            }
+            (Op::AllGather, _) => ranks * self.elements(),
+            (Op::ReduceScatter, Some(Counts::Of(counts))) => rows(&counts[rank..=rank]),
+            (Op::ReduceScatter, _) => self.elements() / ranks,
+            (Op::Gather, _) if rank == self.root => ranks * self.elements(),
+            (Op::Gather, _) => 0,
+            _ => self.elements(),
+        }
+    }
     /// What ranks that meet must agree on; label and place may differ.
     pub(crate) fn key(&self) -> [usize; 3] {
         let reduce = self.reduce.map_or(0, |r| r as usize + 1);
         let peer = self.peer.map_or(0, |p| p + 1);
         let what = peer << 16 | reduce << 8 | self.op as usize;
         let rows = match &self.counts {
-            None if self.op == Op::AllGather && self.elem.id != 0 => usize::MAX, // ranks have any number of values
+            None if self.op == Op::AllGather && self.elem.join.is_none() => usize::MAX, // ranks have any number of values
             None => self.rows,
             Some(Counts::Of(counts)) => {
                 counts.iter().fold(1 << 63, |key, &n| tensor::mix((key ^ n) as u64) as usize)
             }
             Some(Counts::Between(..)) => usize::MAX,
+            Some(Counts::Columns(n)) => tensor::mix((self.rows ^ n << 32) as u64) as usize,
         };
         [what, rows, self.cols ^ self.elem.id]
     }
@@ -130,12 +181,13 @@ impl Call {
     /// A barrier over the tensor axis, for tests.
     #[track_caller]
     pub(crate) fn barrier() -> Self {
-        let elem = Elem { name: "f32", size: 4, id: 0 };
+        let elem = Elem::of::<f32>();
         let (op, over, at) = (Op::Barrier, Ranks::all(crate::axis::Axis::Tp), Location::caller());
         Self {
             op,
             reduce: None,
             peer: None,
+            root: 0,
             rows: 0,
             cols: 0,
             counts: None,
@@ -160,7 +212,9 @@ impl fmt::Display for Call {
         write!(f, " over {}", self.over)?;
         match &self.counts {
             _ if self.op == Op::Barrier => {}
-            None => write!(f, " of {}x{} {}", self.rows, self.cols, self.elem.name)?,
+            None | Some(Counts::Columns(_)) => {
+                write!(f, " of {}x{} {}", self.rows, self.cols, self.elem.name)?;
+            }
             Some(Counts::Of(counts)) => write!(f, " of {counts:?}x{} {}", self.cols, self.elem.name)?,
             Some(Counts::Between(give, take)) => {
                 write!(f, " of {give:?}x{} for {take:?}x{} {}", self.cols, self.cols, self.elem.name)?;
@@ -180,11 +234,10 @@ impl fmt::Display for Call {
 mod tests {
     use super::*;
     use crate::axis::Axis;
-
-    const F61: Elem = Elem { name: "f61", size: 8, id: 0 };
+    use tensor::F61;
 
     fn call(op: Op) -> Call {
-        Call { op, rows: 4, cols: 6, elem: F61, ..Call::barrier() }
+        Call { op, rows: 4, cols: 6, elem: Elem::of::<F61>(), ..Call::barrier() }
     }
     fn between(give: [usize; 2], take: [usize; 2]) -> Call {
         Call { counts: Some(Counts::Between(give.into(), take.into())), ..call(Op::AllToAll) }
@@ -234,7 +287,9 @@ mod tests {
             Call { rows: 6, cols: 4, ..base.clone() },
             Call { rows: 5, ..base.clone() },
             Call { cols: 5, ..base.clone() },
-            Call { elem: Elem { id: 1 << 40, ..F61 }, ..base.clone() },
+            Call { elem: Elem::of::<f32>(), ..base.clone() },
+            Call { counts: Some(Counts::Columns(6)), ..base.clone() },
+            Call { counts: Some(Counts::Columns(5)), ..base.clone() },
             Call { counts: Some(Counts::Of([4, 4].into())), ..base.clone() },
             Call { counts: Some(Counts::Of([8, 0].into())), ..base.clone() },
             Call { counts: Some(Counts::Of([0, 8].into())), ..base.clone() },

@@ -2,26 +2,28 @@
 //!
 //! Everything that does not depend on how bytes travel is here: arguments are checked before anyone waits, results are
 //! allocated, traffic is counted. So a ghost is metered exactly as a rank that has peers.
-use crate::call::{Call, Counts, Op, Reduce};
+use crate::call::{Call, Counts, Elem, Op, Reduce};
+use crate::engine::Windows;
 use crate::error::{CommError, Result};
 use crate::group::Group;
 use std::panic::Location;
-use tensor::{Category, Device, Tensor, count};
+use kernels::Kernels;
+use tensor::{Category, Device, Place, Tensor, count};
 
-impl<D: Device> Group<D> {
+impl<P: Place> Group<P> {
     /// Puts the reduction over all ranks into every rank's `data[R,C]`: the same bits on all. Directly, addends are
     /// taken in rank order; [by an algorithm](Group::via), in the algorithm's.
     ///
     /// # Errors
     /// Those of every call.
     #[track_caller]
-    pub fn all_reduce(&self, data: &mut Tensor<D>, reduce: Reduce) -> Result<()> {
+    pub fn all_reduce<D: Kernels<Place = P>>(&self, data: &mut Tensor<D>, reduce: Reduce) -> Result<()> {
         if self.size() == 1 {
             return Ok(());
         }
-        let call = Call { reduce: Some(reduce), ..self.call(Op::AllReduce, data.shape()) };
+        let call = Call { reduce: Some(reduce), ..self.call(Op::AllReduce, data.shape(), Elem::of::<D::Elem>()) };
         match &self.route {
-            None => self.run(&call, 0, || self.engine.all_reduce(self.rank, data.view_mut(), &call)),
+            None => self.together(&call, None, Some(data)),
             Some(route) => route.all_reduce(self, data, &call),
         }
     }
@@ -31,8 +33,8 @@ impl<D: Device> Group<D> {
     /// # Errors
     /// Those of every call.
     #[track_caller]
-    pub fn all_gather(&self, mine: &Tensor<D>) -> Result<Tensor<D>> {
-        let call = self.call(Op::AllGather, mine.shape());
+    pub fn all_gather<D: Device<Place = P>>(&self, mine: &Tensor<D>) -> Result<Tensor<D>> {
+        let call = self.call(Op::AllGather, mine.shape(), Elem::of::<D::Elem>());
         self.gather_all(mine, self.all_rows(mine), &call)
     }
     /// The same of blocks that differ: rank `i` has `counts[i]` rows; `[Σ counts, C]`.
@@ -41,8 +43,8 @@ impl<D: Device> Group<D> {
     /// [`CommError::BadCounts`] if these are not as many as ranks, or this rank's is not `mine`'s, and those of every
     /// call.
     #[track_caller]
-    pub fn all_gather_v(&self, mine: &Tensor<D>, counts: &[usize]) -> Result<Tensor<D>> {
-        let call = Call { counts: Some(Counts::Of(counts.into())), ..self.call(Op::AllGather, mine.shape()) };
+    pub fn all_gather_v<D: Device<Place = P>>(&self, mine: &Tensor<D>, counts: &[usize]) -> Result<Tensor<D>> {
+        let call = Call { counts: Some(Counts::Of(counts.into())), ..self.call(Op::AllGather, mine.shape(), Elem::of::<D::Elem>()) };
         let rows = self.total(counts, &call)?;
         if counts[self.rank] != mine.rows() {
             let why = format!("rank {} has {} rows, not {}", self.rank, mine.rows(), counts[self.rank]);
@@ -51,15 +53,15 @@ impl<D: Device> Group<D> {
         self.gather_all(mine, rows, &call)
     }
     /// Rows of all ranks, if each has as many as this one.
-    fn all_rows(&self, mine: &Tensor<D>) -> usize {
+    fn all_rows<D: Device<Place = P>>(&self, mine: &Tensor<D>) -> usize {
         count::product("the rows of all ranks", &[mine.rows(), self.size()])
     }
-    fn gather_all(&self, mine: &Tensor<D>, rows: usize, call: &Call) -> Result<Tensor<D>> {
+    fn gather_all<D: Device<Place = P>>(&self, mine: &Tensor<D>, rows: usize, call: &Call) -> Result<Tensor<D>> {
         if self.size() == 1 {
             return Ok(mine.clone());
         }
         let mut out = Tensor::empty(mine.device(), Category::Buffers, rows, mine.cols());
-        self.run(call, 0, || self.engine.all_gather(self.rank, mine.view(), out.view_mut(), call))?;
+        self.together(call, Some(mine), Some(&mut out))?;
         Ok(out)
     }
     /// `mine[R,C]` of every rank, side by side in rank order, but only the first `n` columns of all: `[R, n]`, a buffer,
@@ -68,8 +70,10 @@ impl<D: Device> Group<D> {
     /// # Errors
     /// [`CommError::BadCounts`] if there are not as many columns, or in a group of one others, and those of every call.
     #[track_caller]
-    pub fn all_gather_columns(&self, mine: &Tensor<D>, n: usize) -> Result<Tensor<D>> {
-        let (call, [rows, cols]) = (self.call(Op::AllGather, mine.shape()), mine.shape());
+    pub fn all_gather_columns<D: Device<Place = P>>(&self, mine: &Tensor<D>, n: usize) -> Result<Tensor<D>> {
+        let [rows, cols] = mine.shape();
+        let call = self.call(Op::AllGather, [rows, cols], Elem::of::<D::Elem>());
+        let call = Call { counts: Some(Counts::Columns(n)), ..call };
         let all = cols.saturating_mul(self.size());
         if n > all || self.size() == 1 && n < all {
             let why = format!("{n} columns are not the first of {} ranks' {cols} each", self.size());
@@ -79,8 +83,7 @@ impl<D: Device> Group<D> {
             return Ok(mine.clone());
         }
         let mut out = Tensor::empty(mine.device(), Category::Buffers, rows, n);
-        let work = || self.engine.all_gather_columns(self.rank, mine.view(), out.view_mut(), &call);
-        self.run(&call, 0, work)?;
+        self.together(&call, Some(mine), Some(&mut out))?;
         Ok(out)
     }
     /// This rank's block of rows of the sum over ranks, in rank order, of `data[R,C]`: `[R/ranks, C]`, an activation,
@@ -89,8 +92,8 @@ impl<D: Device> Group<D> {
     /// # Errors
     /// [`CommError::Indivisible`] rows, and those of every call.
     #[track_caller]
-    pub fn reduce_scatter(&self, data: &Tensor<D>) -> Result<Tensor<D>> {
-        let call = Call { reduce: Some(Reduce::Sum), ..self.call(Op::ReduceScatter, data.shape()) };
+    pub fn reduce_scatter<D: Device<Place = P>>(&self, data: &Tensor<D>) -> Result<Tensor<D>> {
+        let call = Call { reduce: Some(Reduce::Sum), ..self.call(Op::ReduceScatter, data.shape(), Elem::of::<D::Elem>()) };
         self.divides(data.rows(), call.at)?;
         self.scatter_sum(data, data.rows() / self.size(), &call)
     }
@@ -99,21 +102,21 @@ impl<D: Device> Group<D> {
     /// # Errors
     /// [`CommError::BadCounts`] if these are not as many as ranks or do not add up to R, and those of every call.
     #[track_caller]
-    pub fn reduce_scatter_v(&self, data: &Tensor<D>, counts: &[usize]) -> Result<Tensor<D>> {
+    pub fn reduce_scatter_v<D: Device<Place = P>>(&self, data: &Tensor<D>, counts: &[usize]) -> Result<Tensor<D>> {
         let call = Call {
             reduce: Some(Reduce::Sum),
             counts: Some(Counts::Of(counts.into())),
-            ..self.call(Op::ReduceScatter, data.shape())
+            ..self.call(Op::ReduceScatter, data.shape(), Elem::of::<D::Elem>())
         };
         self.adds_up(counts, &call)?;
         self.scatter_sum(data, counts[self.rank], &call)
     }
-    fn scatter_sum(&self, data: &Tensor<D>, rows: usize, call: &Call) -> Result<Tensor<D>> {
+    fn scatter_sum<D: Device<Place = P>>(&self, data: &Tensor<D>, rows: usize, call: &Call) -> Result<Tensor<D>> {
         if self.size() == 1 {
             return Ok(data.clone());
         }
         let mut out = data.beside(rows, data.cols());
-        self.run(call, 0, || self.engine.reduce_scatter(self.rank, data.view(), out.view_mut(), call))?;
+        self.together(call, Some(data), Some(&mut out))?;
         Ok(out)
     }
     /// Puts the `data[R,C]` of rank `root` of the group into every rank's.
@@ -121,13 +124,13 @@ impl<D: Device> Group<D> {
     /// # Errors
     /// [`CommError::WrongPeer`] if the group has no such rank, and those of every call.
     #[track_caller]
-    pub fn broadcast(&self, data: &mut Tensor<D>, root: usize) -> Result<()> {
+    pub fn broadcast<D: Device<Place = P>>(&self, data: &mut Tensor<D>, root: usize) -> Result<()> {
         let peer = self.peer(root, "take a broadcast from", Location::caller())?;
         if self.size() == 1 {
             return Ok(());
         }
-        let call = Call { peer: Some(peer), ..self.call(Op::Broadcast, data.shape()) };
-        self.run(&call, root, || self.engine.broadcast(self.rank, root, data.view_mut(), &call))
+        let call = Call { peer: Some(peer), root, ..self.call(Op::Broadcast, data.shape(), Elem::of::<D::Elem>()) };
+        self.together(&call, None, Some(data))
     }
     /// `mine[R,C]` of every rank, below each other in rank order, on rank `root` of the group: `[ranks·R, C]`, a buffer.
     /// Nothing on the others.
@@ -135,16 +138,15 @@ impl<D: Device> Group<D> {
     /// # Errors
     /// [`CommError::WrongPeer`] if the group has no such rank, and those of every call.
     #[track_caller]
-    pub fn gather(&self, mine: &Tensor<D>, root: usize) -> Result<Option<Tensor<D>>> {
+    pub fn gather<D: Device<Place = P>>(&self, mine: &Tensor<D>, root: usize) -> Result<Option<Tensor<D>>> {
         let peer = self.peer(root, "gather on", Location::caller())?;
         if self.size() == 1 {
             return Ok(Some(mine.clone()));
         }
-        let call = Call { peer: Some(peer), ..self.call(Op::Gather, mine.shape()) };
+        let call = Call { peer: Some(peer), root, ..self.call(Op::Gather, mine.shape(), Elem::of::<D::Elem>()) };
         let room = || Tensor::empty(mine.device(), Category::Buffers, self.all_rows(mine), mine.cols());
         let mut out = (self.rank == root).then(room);
-        let window = out.as_mut().map(Tensor::view_mut);
-        self.run(&call, root, || self.engine.gather(self.rank, mine.view(), window, &call))?;
+        self.together(&call, Some(mine), out.as_mut())?;
         Ok(out)
     }
     /// This rank's block `[rows, cols]` of the `data[ranks·rows, cols]` that rank `root` of the group has, and no other:
@@ -154,7 +156,7 @@ impl<D: Device> Group<D> {
     /// [`CommError::WrongPeer`] if the group has no such rank, [`CommError::BadCounts`] if the root has no data or data
     /// of another shape, or another rank has some, and those of every call.
     #[track_caller]
-    pub fn scatter(
+    pub fn scatter<D: Device<Place = P>>(
         &self,
         device: &D,
         data: Option<&Tensor<D>>,
@@ -163,7 +165,7 @@ impl<D: Device> Group<D> {
         cols: usize,
     ) -> Result<Tensor<D>> {
         let peer = self.peer(root, "scatter from", Location::caller())?;
-        let call = Call { peer: Some(peer), ..self.call(Op::Scatter, [rows, cols]) };
+        let call = Call { peer: Some(peer), root, ..self.call(Op::Scatter, [rows, cols], Elem::of::<D::Elem>()) };
         let wanted = (self.rank == root).then_some([rows * self.size(), cols]);
         let seen = data.map(Tensor::shape);
         if seen != wanted {
@@ -176,8 +178,7 @@ impl<D: Device> Group<D> {
             return Ok(data.clone());
         }
         let mut out = Tensor::empty(device, Category::Activations, rows, cols);
-        let view = data.map(Tensor::view);
-        self.run(&call, root, || self.engine.scatter(self.rank, root, view, out.view_mut(), &call))?;
+        self.together(&call, data, Some(&mut out))?;
         Ok(out)
     }
     /// Block `i` of the rows of `data[R,C]` goes to rank `i`; what ranks had for this one, below each other in rank
@@ -186,8 +187,8 @@ impl<D: Device> Group<D> {
     /// # Errors
     /// [`CommError::Indivisible`] rows, and those of every call.
     #[track_caller]
-    pub fn all_to_all(&self, data: &Tensor<D>) -> Result<Tensor<D>> {
-        let call = self.call(Op::AllToAll, data.shape());
+    pub fn all_to_all<D: Device<Place = P>>(&self, data: &Tensor<D>) -> Result<Tensor<D>> {
+        let call = self.call(Op::AllToAll, data.shape(), Elem::of::<D::Elem>());
         self.divides(data.rows(), call.at)?;
         self.exchange(data, data.rows(), &call)
     }
@@ -199,9 +200,9 @@ impl<D: Device> Group<D> {
     /// itself another number than it takes; [`CommError::Mismatch`], on both, if one gives what the other does not take;
     /// and those of every call.
     #[track_caller]
-    pub fn all_to_all_v(&self, data: &Tensor<D>, give: &[usize], take: &[usize]) -> Result<Tensor<D>> {
+    pub fn all_to_all_v<D: Device<Place = P>>(&self, data: &Tensor<D>, give: &[usize], take: &[usize]) -> Result<Tensor<D>> {
         let counts = Some(Counts::Between(give.into(), take.into()));
-        let call = Call { counts, ..self.call(Op::AllToAll, data.shape()) };
+        let call = Call { counts, ..self.call(Op::AllToAll, data.shape(), Elem::of::<D::Elem>()) };
         self.adds_up(give, &call)?;
         let rows = self.total(take, &call)?;
         if give[self.rank] != take[self.rank] {
@@ -211,12 +212,12 @@ impl<D: Device> Group<D> {
         }
         self.exchange(data, rows, &call)
     }
-    fn exchange(&self, data: &Tensor<D>, rows: usize, call: &Call) -> Result<Tensor<D>> {
+    fn exchange<D: Device<Place = P>>(&self, data: &Tensor<D>, rows: usize, call: &Call) -> Result<Tensor<D>> {
         if self.size() == 1 {
             return Ok(data.clone());
         }
         let mut out = data.beside(rows, data.cols());
-        self.run(call, 0, || self.engine.all_to_all(self.rank, data.view(), out.view_mut(), call))?;
+        self.together(call, Some(data), Some(&mut out))?;
         Ok(out)
     }
     /// Returns on no rank before all have called it.
@@ -228,8 +229,9 @@ impl<D: Device> Group<D> {
         if self.size() == 1 {
             return Ok(());
         }
-        let call = self.call(Op::Barrier, [0, 0]);
-        self.run(&call, 0, || self.engine.barrier(self.rank, &call))
+        let call = self.call(Op::Barrier, [0, 0], Elem::of::<f32>());
+        // SAFETY: there are no windows.
+        self.run(&call, || unsafe { self.engine.now(self.rank, Windows { give: None, take: None }, &call) })
     }
 }
 
@@ -246,7 +248,8 @@ mod tests {
     const ROWS: [usize; 4] = [3, 3, 3, 1];
 
     /// Of a call, its name, and what each rank gives it.
-    type Act<D> = (&'static str, [[usize; 2]; 4], fn(&Group<D>, &mut Tensor<D>) -> Result<()>, [Bytes; 4]);
+    type Act<D> =
+        (&'static str, [[usize; 2]; 4], fn(&Group<<D as Device>::Place>, &mut Tensor<D>) -> Result<()>, [Bytes; 4]);
     /// Bytes that each rank holds at most besides what it gives, as activations and as buffers; those of its payload; and
     /// those that it sends.
     type Bytes = [usize; 4];
@@ -309,7 +312,7 @@ mod tests {
         ]
     }
 
-    fn cost<D: Kernels<Elem = f32> + Default>(mesh: &Mesh<D>) -> Result<()> {
+    fn cost<D: Kernels<Elem = f32> + Default>(mesh: &Mesh<D::Place>) -> Result<()> {
         for (name, given, act, wanted) in acts::<D>() {
             let (group, rank, device, before) =
                 (mesh.group(Axis::Tp), mesh.rank(), D::default(), mesh.ledger());
@@ -330,9 +333,9 @@ mod tests {
     /// what is padding or without room for what is not, one of another category, rows or bytes counted as numbers.
     #[test]
     fn calls_hold_and_send_the_bytes_that_are_worked_out_by_hand() {
-        World::threads(&SIZES).unwrap().run(|_: Cpu<f32>, mesh| cost(&mesh)).unwrap();
+        World::threads(&SIZES).unwrap().run(|_: Cpu<f32>, mesh| cost::<Cpu<f32>>(&mesh)).unwrap();
         for rank in 0..4 {
-            cost(&Mesh::<Meta<Cpu<f32>>>::ghost(&SIZES, rank).unwrap()).unwrap();
+            cost::<Meta<Cpu<f32>>>(&Mesh::ghost(&SIZES, rank).unwrap()).unwrap();
         }
     }
 }

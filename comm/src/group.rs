@@ -1,14 +1,14 @@
 //! This rank's membership of a group, and the groups within it.
 use crate::axis::{Axis, Ranks};
 use crate::call::{Call, Elem, Op};
-use crate::engine::Engine;
+use crate::engine::{Engine, Windows};
 use crate::error::{CommError, Result};
 use crate::ledger::{Ledger, elements_sent};
 use crate::record::Record;
-use crate::via::Route;
+use crate::via::Via;
 use std::panic::Location;
 use std::sync::Arc;
-use tensor::{Device, Scalar};
+use tensor::{Device, Place, Tensor};
 
 /// This rank's membership of the ranks along one axis, or of a block of them ([`Group::blocks`]). Clones are cheap, and
 /// members of the same group.
@@ -25,19 +25,19 @@ use tensor::{Device, Scalar};
 ///
 /// # Panics
 /// Where a tensor is written of which there is another owner.
-pub struct Group<D: Device> {
-    pub(crate) engine: Arc<dyn Engine<D>>,
-    whole: Arc<dyn Engine<D>>, // of all ranks along the axis; gives parts their engines
+pub struct Group<P: Place> {
+    pub(crate) engine: Arc<dyn Engine<P>>,
+    whole: Arc<dyn Engine<P>>, // of all ranks along the axis; gives parts their engines
     along: usize,              // how many these are
     pub(crate) over: Ranks,    // which these are
     pub(crate) rank: usize,
     members: Arc<[usize]>, // ranks of the world
     label: Option<Arc<str>>,
     pub(crate) record: Arc<Record>,
-    pub(crate) route: Option<Arc<dyn Route<D>>>, // how sums go, if not directly
+    pub(crate) route: Option<Arc<Via>>, // how sums go, if not directly
 }
 
-impl<D: Device> Clone for Group<D> {
+impl<P: Place> Clone for Group<P> {
     fn clone(&self) -> Self {
         Self {
             engine: self.engine.clone(),
@@ -52,10 +52,10 @@ impl<D: Device> Clone for Group<D> {
     }
 }
 
-impl<D: Device> Group<D> {
+impl<P: Place> Group<P> {
     /// The membership of `members[rank]`, who are all ranks along the axis.
     pub(crate) fn new(
-        engine: Arc<dyn Engine<D>>,
+        engine: Arc<dyn Engine<P>>,
         axis: Axis,
         rank: usize,
         members: Arc<[usize]>,
@@ -83,7 +83,7 @@ impl<D: Device> Group<D> {
     /// The same group, with another label in its calls: a parameter's name, or a step. Labels are for messages only;
     /// they may differ between ranks.
     #[must_use]
-    pub fn named(&self, label: impl Into<Arc<str>>) -> Group<D> {
+    pub fn named(&self, label: impl Into<Arc<str>>) -> Group<P> {
         Group { label: Some(label.into()), ..self.clone() }
     }
     /// This rank's block of `size` consecutive ranks, of which the group has `ranks/size`: 0..size, size..2·size and so
@@ -114,7 +114,7 @@ impl<D: Device> Group<D> {
     /// # Errors
     /// [`CommError::Uneven`] if the group does not consist of blocks of this size.
     #[track_caller]
-    pub fn blocks(&self, size: usize) -> Result<Group<D>> {
+    pub fn blocks(&self, size: usize) -> Result<Group<P>> {
         let ranks = self.size();
         if !ranks.is_multiple_of(size) {
             return Err(CommError::Uneven { size, group: self.over.clone(), ranks, at: Location::caller() });
@@ -128,7 +128,7 @@ impl<D: Device> Group<D> {
     /// # Errors
     /// Never; a result as from [`Group::subgroup`].
     #[track_caller]
-    pub fn split(&self, colour: impl Fn(usize) -> usize) -> Result<Group<D>> {
+    pub fn split(&self, colour: impl Fn(usize) -> usize) -> Result<Group<P>> {
         let mine = colour(self.rank);
         let members: Vec<_> = (0..self.size()).filter(|&rank| colour(rank) == mine).collect();
         self.subgroup(&members)
@@ -140,7 +140,7 @@ impl<D: Device> Group<D> {
     /// # Errors
     /// [`CommError::NoGroup`] if the list is empty, names a rank twice or one that is not there, or lacks this one.
     #[track_caller]
-    pub fn subgroup(&self, ranks: &[usize]) -> Result<Group<D>> {
+    pub fn subgroup(&self, ranks: &[usize]) -> Result<Group<P>> {
         let size = self.size();
         if let Some(why) = self.why_no_group(ranks) {
             let (members, group, at) = (ranks.to_vec(), self.over.clone(), Location::caller());
@@ -151,7 +151,7 @@ impl<D: Device> Group<D> {
         let (engine, over) = if places.iter().copied().eq(0..self.along) {
             (self.whole.clone(), Ranks::all(self.axis()))
         } else {
-            (self.whole.part(places), over)
+            (self.whole.of(places), over)
         };
         let rank = ranks.iter().position(|&rank| rank == self.rank).expect("seen above");
         let members = ranks.iter().map(|&rank| self.members[rank]).collect();
@@ -171,20 +171,21 @@ impl<D: Device> Group<D> {
     }
 
     /// The same group, whose reductions go another way.
-    pub(crate) fn routed(&self, route: Arc<dyn Route<D>>) -> Group<D> {
+    pub(crate) fn routed(&self, route: Arc<Via>) -> Group<P> {
         Group { route: Some(route), ..self.clone() }
     }
-    /// A call of this rank on a tensor of the world's numbers.
+    /// A call of this rank.
     #[track_caller]
-    pub(crate) fn call(&self, op: Op, [rows, cols]: [usize; 2]) -> Call {
+    pub(crate) fn call(&self, op: Op, [rows, cols]: [usize; 2], elem: Elem) -> Call {
         Call {
             op,
             reduce: None,
             peer: None,
+            root: 0,
             rows,
             cols,
             counts: None,
-            elem: Elem { name: D::Elem::NAME, size: size_of::<D::Elem>(), id: 0 },
+            elem,
             over: self.over.clone(),
             label: self.label.clone(),
             at: Location::caller(),
@@ -193,12 +194,30 @@ impl<D: Device> Group<D> {
     }
     /// Runs one call: counts it and keeps it on record.
     #[inline]
-    pub(crate) fn run<T>(&self, call: &Call, root: usize, work: impl FnOnce() -> Result<T>) -> Result<T> {
+    pub(crate) fn run<T>(&self, call: &Call, work: impl FnOnce() -> Result<T>) -> Result<T> {
         let begun = self.record.begin(call)?;
-        self.record.counters().add(call, elements_sent(call, self.size(), self.rank, root));
+        self.record.counters().add(call, elements_sent(call, self.size(), self.rank));
         let outcome = work();
         self.record.end(begun, None, call, &outcome);
         outcome
+    }
+    /// Runs one call of all ranks on tensors; where nothing is given, it is done in place.
+    pub(crate) fn together<D: Device<Place = P>>(
+        &self,
+        call: &Call,
+        give: Option<&Tensor<D>>,
+        take: Option<&mut Tensor<D>>,
+    ) -> Result<()> {
+        let (ranks, rank) = (self.size(), self.rank);
+        let in_place = matches!(call.op, Op::AllReduce | Op::Broadcast);
+        let len = |tensor: Option<&Tensor<D>>| tensor.map_or(0, Tensor::len);
+        let [gives, takes] = [if in_place { len(take.as_deref()) } else { len(give) }, len(take.as_deref())];
+        assert_eq!([gives, takes], [call.gives(ranks, rank), call.takes(ranks, rank)], "{call}");
+        let take = take.map(|take| take.view_mut().ptr());
+        let give = if in_place { take } else { give.map(|give| give.view().ptr()) };
+        // SAFETY: tensors have no gaps, and as many elements as was just seen; they are borrowed as long as this runs, the
+        // one that is taken to mutably.
+        self.run(call, || unsafe { self.engine.now(rank, Windows { give, take }, call) })
     }
     /// The rank of the world of a rank of the group.
     pub(crate) fn peer(

@@ -109,15 +109,15 @@ impl Counters {
 }
 
 /// Elements that rank `rank` of `n` sends; the table at the top of this file.
-pub(crate) fn elements_sent(call: &Call, n: usize, rank: usize, root: usize) -> usize {
-    let elements = call.elements();
+pub(crate) fn elements_sent(call: &Call, n: usize, rank: usize) -> usize {
+    let (elements, root) = (call.elements(), call.root);
     let chunk = |i: usize| match &call.counts {
-        None => elements / n + usize::from(i % n < elements % n),
+        None | Some(Counts::Columns(_)) => elements / n + usize::from(i % n < elements % n),
         Some(Counts::Of(counts) | Counts::Between(counts, _)) => counts[i % n] * call.cols,
     };
     match call.op {
         Op::AllReduce => 2 * elements - chunk(rank + 1) - chunk(rank + 2),
-        Op::AllGather if call.counts.is_some() => (0..n).map(chunk).sum::<usize>() - chunk(rank + 1),
+        Op::AllGather if matches!(call.counts, Some(Counts::Of(_))) => (0..n).map(chunk).sum::<usize>() - chunk(rank + 1),
         Op::AllGather => (n - 1) * elements,
         Op::ReduceScatter | Op::AllToAll => elements - chunk(rank),
         Op::Broadcast if (rank + 1) % n == root => 0,
@@ -142,7 +142,7 @@ mod tests {
     }
 
     fn call(op: Op, elements: usize) -> Call {
-        let elem = Elem { name: "f64", size: 8, id: 0 };
+        let elem = Elem::of::<f64>();
         Call { op, rows: elements, cols: 1, elem, ..Call::barrier() }
     }
 
@@ -152,7 +152,7 @@ mod tests {
         for n in 2..9 {
             let root = n / 2;
             for elements in [0, 1, 5, 24, 25] {
-                let sent = |op, rank, elements| elements_sent(&call(op, elements), n, rank, root);
+                let sent = |op, rank, elements| elements_sent(&Call { root, ..call(op, elements) }, n, rank);
                 let total = |op, elements| (0..n).map(|rank| sent(op, rank, elements)).sum::<usize>();
                 for rank in 0..n {
                     assert_eq!(sent(Op::AllReduce, rank, elements), ring_all_reduce(n, rank, elements));
@@ -177,7 +177,7 @@ mod tests {
         let counts: Arc<[usize]> = [3, 0, 2].into();
         let sent = |op, counts, rows| {
             let call = Call { counts: Some(counts), cols: 4, ..call(op, rows) };
-            [0, 1, 2].map(|rank| elements_sent(&call, 3, rank, 0))
+            [0, 1, 2].map(|rank| elements_sent(&call, 3, rank))
         };
         // Round the ring every block travels to all but the one after the last.
         assert_eq!(sent(Op::AllGather, Counts::Of(counts.clone()), 3), [5 * 4, 3 * 4, 2 * 4]);

@@ -7,28 +7,27 @@ use crate::grid::Grid;
 use crate::group::Group;
 use crate::ledger::Ledger;
 use crate::record::{Record, Tells};
-use kernels::{Kernels, Meta};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
-use tensor::{Device, Profile};
+use tensor::{Nowhere, Place, Profile};
 
 /// This rank's groups, one per axis: along each, the ranks that differ from it along that axis only. Clones are
 /// cheap, and share one ledger.
-pub struct Mesh<D: Device> {
-    groups: Vec<Group<D>>, // at the axis
+pub struct Mesh<P: Place> {
+    groups: Vec<Group<P>>, // at the axis
     rank: usize,
     size: usize,
     record: Arc<Record>,
 }
 
-impl<D: Device> Clone for Mesh<D> {
+impl<P: Place> Clone for Mesh<P> {
     fn clone(&self) -> Self {
         Self { groups: self.groups.clone(), record: self.record.clone(), ..*self }
     }
 }
 
-impl<D: Device> Mesh<D> {
+impl<P: Place> Mesh<P> {
     /// A world of one rank.
     #[must_use]
     pub fn alone() -> Self {
@@ -39,7 +38,7 @@ impl<D: Device> Mesh<D> {
         grid: &Grid,
         rank: usize,
         record: Arc<Record>,
-        mut engine: impl FnMut(Axis, &Arc<[usize]>) -> Arc<dyn Engine<D>>,
+        mut engine: impl FnMut(Axis, &Arc<[usize]>) -> Arc<dyn Engine<P>>,
     ) -> Self {
         let group = |&axis: &Axis| {
             let members: Arc<[usize]> = grid.members(axis, rank).into();
@@ -54,11 +53,11 @@ impl<D: Device> Mesh<D> {
         Self::new(grid, rank, record, |_, members| Arc::new(Ghost(members.len())))
     }
     /// This rank's group along an axis; a group of one where the world is not split along it.
-    pub fn group(&self, axis: Axis) -> &Group<D> {
+    pub fn group(&self, axis: Axis) -> &Group<P> {
         &self.groups[axis as usize]
     }
     /// Every axis with this rank's group, innermost first.
-    pub fn axes(&self) -> impl DoubleEndedIterator<Item = (Axis, &Group<D>)> {
+    pub fn axes(&self) -> impl DoubleEndedIterator<Item = (Axis, &Group<P>)> {
         self.groups.iter().map(|group| (group.axis(), group)).rev()
     }
     /// Waits until every rank of the mesh is here: a barrier along each axis, innermost first.
@@ -101,12 +100,12 @@ impl<D: Device> Mesh<D> {
         let traced = self.record.traced().then(|| (self.record.clone(), Instant::now(), name.to_string()));
         Span(traced)
     }
-    /// Takes a profile of this rank, whose device this is, until the result is dropped: then its layers and kernels are
+    /// Takes a profile of this rank, whose place this is, until the result is dropped: then its layers and kernels are
     /// in the trace, each within what it was a part of. Where no trace is taken, nothing.
-    pub fn profile(&self, device: &D) -> Profiling<D> {
-        let told = self.record.profile().then(|| (self.record.clone(), device.clone()));
-        if let Some(profile) = device.profile().filter(|_| told.is_some()) {
-            profile.begin(device.meter().flops());
+    pub fn profile(&self, place: &P) -> Profiling<P> {
+        let told = self.record.profile().then(|| (self.record.clone(), place.clone()));
+        if let Some(profile) = place.profile().filter(|_| told.is_some()) {
+            profile.begin(place.meter().flops());
         }
         Profiling(told)
     }
@@ -114,12 +113,12 @@ impl<D: Device> Mesh<D> {
 
 /// A profile that is being taken; it ends when this is dropped.
 #[must_use = "a profile ends when it is dropped"]
-pub struct Profiling<D: Device>(Option<(Arc<Record>, D)>);
+pub struct Profiling<P: Place>(Option<(Arc<Record>, P)>);
 
-impl<D: Device> Drop for Profiling<D> {
+impl<P: Place> Drop for Profiling<P> {
     fn drop(&mut self) {
-        if let Some((record, device)) = self.0.take() {
-            record.profiled(device.profile().map_or_else(Vec::new, Profile::end));
+        if let Some((record, place)) = self.0.take() {
+            record.profiled(place.profile().map_or_else(Vec::new, Profile::end));
         }
     }
 }
@@ -136,7 +135,7 @@ impl Drop for Span {
     }
 }
 
-impl<D: Kernels> Mesh<Meta<D>> {
+impl Mesh<Nowhere> {
     /// One rank of a world of these sizes, without its peers: memory and traffic are counted as they would be. Axes
     /// left out have size 1; there may be any number of ranks.
     ///
@@ -156,14 +155,15 @@ impl<D: Kernels> Mesh<Meta<D>> {
 mod tests {
     use super::*;
     use crate::{Reduce, World};
-    use tensor::{Category, Cpu, F61, Peaks, Scalar, Tensor};
+    use kernels::{Kernels, Meta};
+    use tensor::{Category, Cpu, F61, Host, Peaks, Scalar, Tensor};
 
     const SIZES: [(Axis, usize); 2] = [(Axis::Dp, 2), (Axis::Tp, 4)];
 
     /// Every call over every group and over its blocks, on shapes that do not divide and on nothing.
-    fn program<D: Device>(device: &D, mesh: &Mesh<D>) -> Result<(Ledger, Peaks)> {
+    fn program<D: Kernels>(device: &D, mesh: &Mesh<D::Place>) -> Result<(Ledger, Peaks)> {
         let zeros = |rows, cols| Tensor::from_fn(device, Category::Weights, rows, cols, |_| D::Elem::ZERO);
-        let blocks = |(_, group): (_, &Group<D>)| {
+        let blocks = |(_, group): (_, &Group<D::Place>)| {
             let odd = [group.split(|rank| rank % 2)];
             [1, 2, 4].map(|size| group.blocks(size.min(group.size()))).into_iter().chain(odd)
         };
@@ -213,8 +213,8 @@ mod tests {
         let world = World::threads(&SIZES).unwrap();
         let threads = world.run(|device: Cpu<F61>, mesh| program(&device, &mesh)).unwrap();
         for (rank, threads) in threads.into_iter().enumerate() {
-            let mesh = Mesh::<Meta<Cpu<F61>>>::ghost(&SIZES, rank).unwrap();
-            assert_eq!(program(&Meta::default(), &mesh).unwrap(), threads, "rank {rank}");
+            let mesh = Mesh::ghost(&SIZES, rank).unwrap();
+            assert_eq!(program(&Meta::<Cpu<F61>>::default(), &mesh).unwrap(), threads, "rank {rank}");
             assert!(threads.0.wire_bytes() > 0 && threads.1.total > 0);
         }
     }
@@ -222,19 +222,19 @@ mod tests {
     #[test]
     fn ghosts_are_any_rank_of_any_world() {
         let large = [(Axis::Dp, 1 << 20), (Axis::Tp, 1 << 20)];
-        let mesh = Mesh::<Meta<Cpu<f32>>>::ghost(&[(Axis::Tp, 512), (Axis::Dp, 8)], 8 * 512 - 2).unwrap();
+        let mesh = Mesh::ghost(&[(Axis::Tp, 512), (Axis::Dp, 8)], 8 * 512 - 2).unwrap();
         assert_eq!(mesh.coordinates(), [(Axis::Dp, 7), (Axis::Tp, 510)]);
         assert_eq!((mesh.rank(), mesh.size(), mesh.group(Axis::Tp).size()), (4094, 4096, 512));
         let axes: Vec<_> = mesh.axes().map(|(axis, group)| (axis, group.size())).collect();
         assert_eq!(axes, [(Axis::Tp, 512), (Axis::Dp, 8)]);
-        assert!(Mesh::<Meta<Cpu<f32>>>::ghost(&large, (1 << 40) - 1).is_ok());
-        let error = Mesh::<Meta<Cpu<f32>>>::ghost(&SIZES, 8).err().unwrap();
+        assert!(Mesh::ghost(&large, (1 << 40) - 1).is_ok());
+        let error = Mesh::ghost(&SIZES, 8).err().unwrap();
         assert_eq!(error.to_string(), "there is no rank 8 in a world of 8 (ranks count from 0)");
     }
 
     #[test]
     fn alone_every_axis_has_a_group_of_one() {
-        let mesh = Mesh::<Cpu<f32>>::alone();
+        let mesh = Mesh::<Host>::alone();
         assert!(mesh.axes().all(|(axis, group)| (group.axis(), group.size(), group.rank()) == (axis, 1, 0)));
         assert_eq!((mesh.rank(), mesh.size(), mesh.axes().count()), (0, 1, Axis::ALL.len()));
     }

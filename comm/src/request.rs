@@ -1,5 +1,5 @@
 //! Messages from one rank of a group to another: at once, or as requests that are waited for later.
-use crate::call::{Call, Op};
+use crate::call::{Call, Elem, Op};
 use crate::engine::Post;
 use crate::error::Result;
 use crate::group::Group;
@@ -7,20 +7,20 @@ use crate::ledger::elements_sent;
 use crate::record::Begun;
 use std::panic::Location;
 use std::time::Instant;
-use tensor::{Category, Device, Tensor};
+use tensor::{Category, Device, Place, Ptr, Tensor};
 
-impl<D: Device> Group<D> {
+impl<P: Place> Group<P> {
     /// Sends `data[R,C]` to rank `to` of the group. Returns when it has been received: nothing holds a copy meanwhile.
     ///
     /// # Errors
     /// [`CommError::WrongPeer`](crate::CommError::WrongPeer) if `to` is no other rank of the group, and those of every
     /// call.
     #[track_caller]
-    pub fn send(&self, to: usize, data: &Tensor<D>) -> Result<()> {
-        let call = self.message(Op::Send, to, data.shape())?;
+    pub fn send<D: Device<Place = P>>(&self, to: usize, data: &Tensor<D>) -> Result<()> {
+        let call = self.message::<D>(Op::Send, to, data.shape())?;
         // SAFETY: the post ends in this function, and the tensor is borrowed as long.
-        let post = || unsafe { self.engine.post_send(self.rank, to, data.view(), &call) };
-        self.run(&call, 0, || self.engine.finish(post()?, &call))
+        let post = || unsafe { self.engine.post(self.rank, data.view().ptr(), &call) };
+        self.run(&call, || self.engine.finish(post()?, &call))
     }
     /// Receives what rank `from` of the group sends, an activation `[rows, cols]` on `device`. Messages of one rank to
     /// another arrive in order.
@@ -30,13 +30,13 @@ impl<D: Device> Group<D> {
     /// [`CommError::Mismatch`](crate::CommError::Mismatch), on both, if what it sends has another shape, and those of
     /// every call.
     #[track_caller]
-    pub fn receive(&self, device: &D, from: usize, rows: usize, cols: usize) -> Result<Tensor<D>> {
-        let call = self.message(Op::Receive, from, [rows, cols])?;
+    pub fn receive<D: Device<Place = P>>(&self, device: &D, from: usize, rows: usize, cols: usize) -> Result<Tensor<D>> {
+        let call = self.message::<D>(Op::Receive, from, [rows, cols])?;
         let mut out = Tensor::empty(device, Category::Activations, rows, cols);
-        // SAFETY: the post ends in this function, and the tensor is borrowed as long.
-        let post =
-            |out: &mut Tensor<D>| unsafe { self.engine.post_receive(self.rank, from, out.view_mut(), &call) };
-        self.run(&call, 0, || self.engine.finish(post(&mut out)?, &call))?;
+        let window = out.view_mut().ptr();
+        // SAFETY: the post ends in this function, and nobody touches the tensor as long.
+        let post = || unsafe { self.engine.post(self.rank, window, &call) };
+        self.run(&call, || self.engine.finish(post()?, &call))?;
         Ok(out)
     }
     /// Starts to send `data[R,C]` to rank `to` of the group. The request keeps the tensor and gives it back when it has
@@ -61,42 +61,40 @@ impl<D: Device> Group<D> {
     /// # Errors
     /// Those of [`Group::send`].
     #[track_caller]
-    pub fn start_send(&self, to: usize, data: Tensor<D>) -> Result<Request<D>> {
-        let call = self.message(Op::Send, to, data.shape())?;
-        self.request(call, data, |data, call| {
-            // SAFETY: the request owns the tensor, so nobody writes it, and ends the post before it gives that back.
-            unsafe { self.engine.post_send(self.rank, to, data.view(), call) }
-        })
+    pub fn start_send<D: Device<Place = P>>(&self, to: usize, data: Tensor<D>) -> Result<Request<D>> {
+        let call = self.message::<D>(Op::Send, to, data.shape())?;
+        // Nobody writes what the request owns.
+        self.request(call, data, |data| data.view().ptr())
     }
     /// Starts to receive what rank `from` of the group sends. The request gives the tensor when it has arrived.
     ///
     /// # Errors
     /// Those of [`Group::receive`].
     #[track_caller]
-    pub fn start_receive(&self, device: &D, from: usize, rows: usize, cols: usize) -> Result<Request<D>> {
-        let call = self.message(Op::Receive, from, [rows, cols])?;
+    pub fn start_receive<D: Device<Place = P>>(&self, device: &D, from: usize, rows: usize, cols: usize) -> Result<Request<D>> {
+        let call = self.message::<D>(Op::Receive, from, [rows, cols])?;
         let out = Tensor::empty(device, Category::Activations, rows, cols);
-        self.request(call, out, |out, call| {
-            // SAFETY: the request owns the tensor, its only owner, and ends the post before it gives that away.
-            unsafe { self.engine.post_receive(self.rank, from, out.view_mut(), call) }
-        })
+        // The request is its only owner.
+        self.request(call, out, |out| out.view_mut().ptr())
     }
 
     #[track_caller]
-    fn message(&self, op: Op, peer: usize, shape: [usize; 2]) -> Result<Call> {
+    fn message<D: Device>(&self, op: Op, root: usize, shape: [usize; 2]) -> Result<Call> {
         let what = if op == Op::Send { "send to" } else { "receive from" };
-        let peer = self.other(peer, what, Location::caller())?;
-        Ok(Call { peer: Some(peer), ..self.call(op, shape) })
+        let peer = self.other(root, what, Location::caller())?;
+        Ok(Call { peer: Some(peer), root, ..self.call(op, shape, Elem::of::<D::Elem>()) })
     }
-    fn request(
+    fn request<D: Device<Place = P>>(
         &self,
         call: Call,
         mut tensor: Tensor<D>,
-        post: impl FnOnce(&mut Tensor<D>, &Call) -> Result<Post>,
+        window: impl FnOnce(&mut Tensor<D>) -> Ptr<D>,
     ) -> Result<Request<D>> {
         let begun = self.record.begin(&call)?;
-        self.record.counters().add(&call, elements_sent(&call, self.size(), self.rank, 0));
-        let post = post(&mut tensor, &call);
+        self.record.counters().add(&call, elements_sent(&call, self.size(), self.rank));
+        // SAFETY: the request owns the tensor and ends the post before it gives that away; of one that is sent there may be
+        // other owners, and a tensor that has some is not written.
+        let post = unsafe { self.engine.post(self.rank, window(&mut tensor), &call) };
         if post.is_err() {
             self.record.end(begun, None, &call, &post);
         }
@@ -110,7 +108,7 @@ impl<D: Device> Group<D> {
 /// end ([`CommError::Forgotten`](crate::CommError::Forgotten)).
 #[must_use = "a message under way is waited for"]
 pub struct Request<D: Device> {
-    group: Group<D>,
+    group: Group<D::Place>,
     tensor: Option<Tensor<D>>,
     post: Option<Post>, // until it has ended
     call: Call,

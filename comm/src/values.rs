@@ -5,16 +5,16 @@ use crate::group::Group;
 use bytemuck::Pod;
 use std::any::{TypeId, type_name};
 use std::hash::{DefaultHasher, Hash, Hasher};
-use tensor::Device;
+use tensor::Place;
 
 fn elem<T: Pod>() -> Elem {
     const { assert!(size_of::<T>() > 0, "values of no bytes tell nothing") }
     let mut hasher = DefaultHasher::new(); // the same in every process
     TypeId::of::<T>().hash(&mut hasher);
-    Elem { name: type_name::<T>(), size: size_of::<T>(), id: hasher.finish() as usize | 1 }
+    Elem { name: type_name::<T>(), size: size_of::<T>(), id: hasher.finish() as usize, join: None }
 }
 
-impl<D: Device> Group<D> {
+impl<P: Place> Group<P> {
     /// What every rank has, in rank order, the same on all ranks. Ranks may have different numbers of values, which need
     /// not be known. In a group without peers, as if all had what this one has.
     ///
@@ -34,7 +34,7 @@ impl<D: Device> Group<D> {
     /// Those of every call.
     #[track_caller]
     pub fn all_gather_values<T: Pod>(&self, mine: &[T]) -> Result<Vec<Vec<T>>> {
-        let call = Call { elem: elem::<T>(), ..self.call(Op::AllGather, [mine.len(), 1]) };
+        let call = self.call(Op::AllGather, [mine.len(), 1], elem::<T>());
         self.values(mine, &call)
     }
     /// Joins the values of all ranks, one by one and in rank order, into every rank's: sums, or maxima for reports.
@@ -56,7 +56,7 @@ impl<D: Device> Group<D> {
     /// call.
     #[track_caller]
     pub fn all_reduce_values<T: Pod>(&self, values: &mut [T], join: impl Fn(T, T) -> T) -> Result<()> {
-        let call = Call { elem: elem::<T>(), ..self.call(Op::AllReduce, [values.len(), 1]) };
+        let call = self.call(Op::AllReduce, [values.len(), 1], elem::<T>());
         let all = if self.size() == 1 { return Ok(()) } else { self.values(values, &call)? };
         for (i, value) in values.iter_mut().enumerate() {
             *value = all[1..].iter().fold(all[0][i], |joined, values| join(joined, values[i]));
@@ -69,7 +69,7 @@ impl<D: Device> Group<D> {
         }
         let bytes = || self.engine.values(self.rank, bytemuck::cast_slice(mine), call);
         Ok(self
-            .run(call, 0, bytes)?
+            .run(call, bytes)?
             .iter()
             .map(|bytes| bytemuck::allocation::pod_collect_to_vec(bytes))
             .collect())

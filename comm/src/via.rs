@@ -8,15 +8,9 @@ use crate::schedule::{Arrival, Schedule, Step, Transfer};
 use kernels::Kernels;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
-use tensor::{Category, Device, Tensor, View};
+use tensor::{Category, Device, Place, Tensor, View};
 
-/// How reductions go that do not go directly.
-pub(crate) trait Route<D: Device>: Send + Sync {
-    /// The reduction that `call` names, in every rank's `data`.
-    fn all_reduce(&self, group: &Group<D>, data: &mut Tensor<D>, call: &Call) -> Result<()>;
-}
-
-impl<D: Kernels> Group<D> {
+impl<P: Place> Group<P> {
     /// The same group, whose all-reduces go by messages, as the algorithm has it; all ranks choose the same. The sum of
     /// an element is taken in the algorithm's order, which is the same on all ranks and in all runs; so in a field it is
     /// the direct one, and of floats it may differ in the last bits. The ledger counts the bytes of these messages.
@@ -38,7 +32,7 @@ impl<D: Kernels> Group<D> {
     /// # Errors
     /// [`CommError::UnevenNodes`](crate::CommError::UnevenNodes) if the ranks are not made of the algorithm's nodes,
     /// [`CommError::ManyRanks`](crate::CommError::ManyRanks) if there are more than a schedule is made for.
-    pub fn via(&self, algorithm: Algorithm) -> Result<Group<D>> {
+    pub fn via(&self, algorithm: Algorithm) -> Result<Group<P>> {
         let schedule = whole(algorithm, self.size())?.of_rank(self.rank());
         Ok(self.routed(Arc::new(Via { algorithm, schedule })))
     }
@@ -57,13 +51,19 @@ fn whole(algorithm: Algorithm, ranks: usize) -> Result<Arc<Schedule>> {
 }
 
 /// An algorithm, and what it has this rank do.
-struct Via {
+pub(crate) struct Via {
     algorithm: Algorithm,
     schedule: Schedule,
 }
 
-impl<D: Kernels> Route<D> for Via {
-    fn all_reduce(&self, group: &Group<D>, data: &mut Tensor<D>, call: &Call) -> Result<()> {
+impl Via {
+    /// The reduction that `call` names, in every rank's `data`.
+    pub(crate) fn all_reduce<D: Kernels>(
+        &self,
+        group: &Group<D::Place>,
+        data: &mut Tensor<D>,
+        call: &Call,
+    ) -> Result<()> {
         let begun = group.record.begin(call)?;
         let (mut sent, mut steps) = (0, self.schedule.steps().iter().enumerate());
         let reduce = call.reduce.expect("a reduction");
@@ -78,24 +78,25 @@ impl<D: Kernels> Route<D> for Via {
 }
 
 /// One rank's part of a step.
-struct Turn<'a, D: Device> {
+struct Turn<'a, P: Place> {
     schedule: &'a Schedule,
-    group: &'a Group<D>,
+    group: &'a Group<P>,
     call: &'a Call,
     part: Part,
 }
 
-impl<D: Kernels> Turn<'_, D> {
+impl<P: Place> Turn<'_, P> {
     /// Posts all messages of this rank, waits for all, and puts what came in its place.
-    fn take(&self, step: &Step, data: &mut Tensor<D>, sent: &mut usize) -> Result<()> {
+    fn take<D: Kernels<Place = P>>(&self, step: &Step, data: &mut Tensor<D>, sent: &mut usize) -> Result<()> {
         let me = self.group.rank();
         let mut came: Vec<_> =
             step.transfers.iter().filter(|t| t.to == me).map(|t| (t, self.room(t, data))).collect();
         let mut posted = Vec::new();
         for (transfer, room) in &mut came {
             let call = self.message(Op::Receive, transfer.from, room.len())?;
+            let window = room.view_mut().ptr();
             // SAFETY: `posted`, declared after it and not leaked, ends the post before `came` is touched or dropped.
-            let post = unsafe { self.group.engine.post_receive(me, transfer.from, room.view_mut(), &call) };
+            let post = unsafe { self.group.engine.post(me, window, &call) };
             posted.push(Posted { engine: &*self.group.engine, post: Some(post?), call });
         }
         for transfer in step.transfers.iter().filter(|t| t.from == me) {
@@ -103,7 +104,7 @@ impl<D: Kernels> Turn<'_, D> {
             let call = self.message(Op::Send, transfer.to, window.cols())?;
             *sent += window.cols();
             // SAFETY: as above; `data` is only read before the posts have ended.
-            let post = unsafe { self.group.engine.post_send(me, transfer.to, window, &call) };
+            let post = unsafe { self.group.engine.post(me, window.ptr(), &call) };
             posted.push(Posted { engine: &*self.group.engine, post: Some(post?), call });
         }
         posted.into_iter().try_for_each(Posted::finish)?;
@@ -112,18 +113,18 @@ impl<D: Kernels> Turn<'_, D> {
         }
         Ok(())
     }
-    fn range(&self, transfer: &Transfer, data: &Tensor<D>) -> Range<usize> {
+    fn range<D: Device>(&self, transfer: &Transfer, data: &Tensor<D>) -> Range<usize> {
         self.schedule.elements(transfer.chunks.clone(), data.len())
     }
-    fn room(&self, transfer: &Transfer, data: &Tensor<D>) -> Tensor<D> {
+    fn room<D: Device>(&self, transfer: &Transfer, data: &Tensor<D>) -> Tensor<D> {
         Tensor::empty(data.device(), Category::Buffers, 1, self.range(transfer, data).len())
     }
     fn message(&self, op: Op, peer: usize, elements: usize) -> Result<Call> {
-        let peer = Some(self.group.peer(peer, "exchange a message with", self.call.at)?);
+        let (root, peer) = (peer, Some(self.group.peer(peer, "exchange a message with", self.call.at)?));
         let part = Some(self.part);
-        Ok(Call { op, reduce: None, peer, rows: 1, cols: elements, part, ..self.call.clone() })
+        Ok(Call { op, reduce: None, peer, root, rows: 1, cols: elements, part, ..self.call.clone() })
     }
-    fn put(&self, transfer: &Transfer, came: &Tensor<D>, data: &mut Tensor<D>) {
+    fn put<D: Kernels<Place = P>>(&self, transfer: &Transfer, came: &Tensor<D>, data: &mut Tensor<D>) {
         let (range, device, len) = (self.range(transfer, data), data.device().clone(), data.len());
         let place = data.view_mut().reshape(1, len).take_cols(range.start, range.len());
         match (transfer.how, self.part.reduce) {
@@ -140,18 +141,18 @@ fn part<D: Device>(data: &Tensor<D>, range: Range<usize>) -> View<'_, D> {
 }
 
 /// A message under way, which ends with this.
-struct Posted<'a, D: Device> {
-    engine: &'a dyn Engine<D>,
+struct Posted<'a, P: Place> {
+    engine: &'a dyn Engine<P>,
     post: Option<Post>,
     call: Call,
 }
-impl<D: Device> Posted<'_, D> {
+impl<P: Place> Posted<'_, P> {
     fn finish(mut self) -> Result<()> {
         let post = self.post.take().expect("finished once");
         self.engine.finish(post, &self.call)
     }
 }
-impl<D: Device> Drop for Posted<'_, D> {
+impl<P: Place> Drop for Posted<'_, P> {
     fn drop(&mut self) {
         if let Some(post) = self.post.take() {
             self.engine.withdraw(post);
@@ -180,7 +181,7 @@ mod tests {
     /// Both reductions of all shapes by all algorithms; the ledger after each, and what memory it took.
     fn program<D: Kernels>(
         device: &D,
-        mesh: &Mesh<D>,
+        mesh: &Mesh<D::Place>,
         mut check: impl FnMut(&Tensor<D>, Algorithm, Reduce),
     ) -> Result<(Vec<Ledger>, Peaks)> {
         let (group, mut ledgers) = (mesh.group(Axis::Tp), Vec::new());
@@ -216,9 +217,9 @@ mod tests {
                 })
             });
             for (rank, ran) in ran.unwrap().into_iter().enumerate() {
-                let mesh = Mesh::<Meta<Cpu<F61>>>::ghost(&sizes, rank).unwrap();
+                let mesh = Mesh::ghost(&sizes, rank).unwrap();
                 assert_eq!(
-                    program(&Meta::default(), &mesh, |_, _, _| ()).unwrap(),
+                    program(&Meta::<Cpu<F61>>::default(), &mesh, |_, _, _| ()).unwrap(),
                     ran,
                     "rank {rank} of {ranks}"
                 );
@@ -260,8 +261,8 @@ mod tests {
     /// Kills: an all-reduce of one kind taken for one of another whose messages have the same sizes.
     #[test]
     fn ranks_that_reduce_otherwise_are_told_both() {
-        type Act = fn(&Group<Cpu<F61>>) -> Result<()>;
-        fn by(group: &Group<Cpu<F61>>, algorithm: Algorithm, rows: usize, reduce: Reduce) -> Result<()> {
+        type Act = fn(&Group<tensor::Host>) -> Result<()>;
+        fn by(group: &Group<tensor::Host>, algorithm: Algorithm, rows: usize, reduce: Reduce) -> Result<()> {
             let mut x = Tensor::from_fn(&Cpu::default(), Category::Buffers, rows, 12 / rows, F61::from_usize);
             group.via(algorithm)?.all_reduce(&mut x, reduce)
         }

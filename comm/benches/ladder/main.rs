@@ -106,7 +106,7 @@ fn seconds(way: &Way, ranks: usize, bytes: usize) -> Result<f64, RankError> {
 
 /// A call's time on this rank, of so many back to back.
 fn burst(
-    group: &Group<Cpu<f32>>,
+    group: &Group<tensor::Host>,
     calls: usize,
     mut call: impl FnMut() -> Result<(), CommError>,
 ) -> Result<f64, CommError> {

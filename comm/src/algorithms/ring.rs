@@ -75,7 +75,7 @@ mod tests {
             for elements in [0, 1, n - 1, n + 1, 23 * n, 1009] {
                 for rank in 0..n {
                     let call = Call { op: Op::AllReduce, rows: elements, cols: 1, ..Call::barrier() };
-                    let counted = elements_sent(&call, n, rank, 0);
+                    let counted = elements_sent(&call, n, rank);
                     assert_eq!(
                         schedule.sent(rank, elements),
                         counted,

@@ -6,7 +6,7 @@ use tensor::{Category, Cpu, Tensor};
 
 type Priced = Meta<Cpu<f32>>;
 
-fn group(sizes: &[(Axis, usize)], rank: usize) -> Group<Priced> {
+fn group(sizes: &[(Axis, usize)], rank: usize) -> Group<tensor::Nowhere> {
     Mesh::ghost(sizes, rank).unwrap().group(Axis::Tp).clone()
 }
 fn zeros(rows: usize, cols: usize) -> Tensor<Priced> {
@@ -73,7 +73,7 @@ fn bad_arguments_are_told_at_once_with_their_place() {
 /// Kills: a check that only larger groups make.
 #[test]
 fn alone_bad_arguments_are_told_too() {
-    let (g, d, four) = (Mesh::<Priced>::alone().group(Axis::Tp).clone(), Priced::default(), zeros(4, 1));
+    let (g, d, four) = (Mesh::alone().group(Axis::Tp).clone(), Priced::default(), zeros(4, 1));
     assert!(g.all_gather_v(&four, &[3]).is_err() && g.all_gather_v(&four, &[4]).is_ok());
     assert!(g.all_gather_columns(&four, 0).is_err() && g.all_gather_columns(&four, 1).is_ok());
     assert!(g.reduce_scatter_v(&four, &[2, 2]).is_err() && g.reduce_scatter_v(&four, &[4]).is_ok());
@@ -93,7 +93,7 @@ fn groups_are_split_by_colour_and_into_any_lists() {
         let tp = group(&[(Axis::Dp, 2), (Axis::Tp, 6)], 6 + rank);
         let odd = tp.split(|rank| rank % 2).unwrap();
         let ends = odd.split(|rank| rank / 2).unwrap();
-        let of = |g: &Group<Priced>| (g.over.to_string(), g.rank(), g.size());
+        let of = |g: &Group<tensor::Nowhere>| (g.over.to_string(), g.rank(), g.size());
         (of(&odd), of(&ends))
     };
     assert_eq!(names(1), (("tp[1,3,5]".into(), 0, 3), ("tp[1,3]".into(), 0, 2)));
@@ -128,7 +128,7 @@ fn gathered_tensors_are_buffers_and_others_activations() {
 
 #[test]
 fn alone_there_is_nobody_to_talk_to() {
-    let group = Mesh::<Priced>::alone().group(Axis::Tp).clone();
+    let group = Mesh::alone().group(Axis::Tp).clone();
     assert!(group.send(0, &zeros(1, 1)).is_err() && group.receive(&Priced::default(), 0, 1, 1).is_err());
     assert!(group.broadcast(&mut zeros(1, 1), 1).is_err() && group.broadcast(&mut zeros(1, 1), 0).is_ok());
 }
@@ -136,7 +136,7 @@ fn alone_there_is_nobody_to_talk_to() {
 /// Kills: a name that starts a ledger of its own.
 #[test]
 fn a_named_group_counts_in_the_same_ledger() {
-    let mesh = Mesh::<Priced>::ghost(&[(Axis::Tp, 2)], 0).unwrap();
+    let mesh = Mesh::ghost(&[(Axis::Tp, 2)], 0).unwrap();
     let group = mesh.group(Axis::Tp);
     let named = group.named("blocks.0").named(String::from("blocks.1"));
     named.barrier().unwrap();

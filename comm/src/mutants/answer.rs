@@ -132,7 +132,7 @@ impl<S: Scalar> Scene<'_, S> {
     fn came_from(&self, rank: usize) -> usize {
         match &self.call.counts {
             Some(Counts::Of(counts) | Counts::Between(_, counts)) => counts[rank] * self.call.cols,
-            None => self.len / self.ranks,
+            Some(Counts::Columns(_)) | None => self.len / self.ranks,
         }
     }
     /// Where what comes ends.

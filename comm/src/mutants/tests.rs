@@ -4,7 +4,7 @@ use crate::{Algorithm, CommError, Group, Ledger, Mesh, Result, World};
 use tensor::{Category, Cpu, Tensor};
 
 type Numbers = Vec<f64>;
-type Act = fn(&Cpu<f64>, &Group<Cpu<f64>>) -> Result<Numbers>;
+type Act = fn(&Cpu<f64>, &Group<tensor::Host>) -> Result<Numbers>;
 
 fn tensor(device: &Cpu<f64>, rows: usize, numbers: &[f64]) -> Tensor<Cpu<f64>> {
     Tensor::from_fn(device, Category::Buffers, rows, numbers.len() / rows, |i| numbers[i])
@@ -13,12 +13,12 @@ fn read(x: &Tensor<Cpu<f64>>) -> Numbers {
     x.read().expect("the host has values")
 }
 /// r + 1, and ten times as much.
-fn two(device: &Cpu<f64>, group: &Group<Cpu<f64>>) -> Tensor<Cpu<f64>> {
+fn two(device: &Cpu<f64>, group: &Group<tensor::Host>) -> Tensor<Cpu<f64>> {
     let x = (group.rank() + 1) as f64;
     tensor(device, 1, &[x, 10.0 * x])
 }
 /// (r + 1) · 1, 10, 100.
-fn three(device: &Cpu<f64>, group: &Group<Cpu<f64>>) -> Tensor<Cpu<f64>> {
+fn three(device: &Cpu<f64>, group: &Group<tensor::Host>) -> Tensor<Cpu<f64>> {
     let x = (group.rank() + 1) as f64;
     tensor(device, 3, &[x, 10.0 * x, 100.0 * x])
 }
@@ -313,7 +313,7 @@ fn only_a_stabiliser_that_is_alike_cancels() {
 /// Kills: traffic of the exchange in the ledger, a call that is not listed or counted twice, another number.
 #[test]
 fn the_record_tells_of_the_program_as_it_is_written() {
-    let run = |device: Cpu<f64>, mesh: Mesh<Cpu<f64>>| {
+    let run = |device: Cpu<f64>, mesh: Mesh<tensor::Host>| {
         let group = mesh.group(crate::Axis::Tp).named("loss");
         ALL_REDUCE(&device, &group)?;
         group.barrier()?;

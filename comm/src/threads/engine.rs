@@ -1,19 +1,18 @@
 //! The collectives of one group of threads, on the peers' memory.
 use super::messages::Messages;
-use super::reduction::{reduce, share};
-use super::rendezvous::{Rendezvous, Windows};
+use super::reduction::{Into, share};
+use super::rendezvous::{AllWindows, Rendezvous};
 use super::slow::{after, collective_time, pause};
 use super::watch::Watch;
-use crate::call::{Call, Counts, Reduce};
-use crate::engine::{Engine, Post, nth_of};
+use crate::call::{Call, Counts, Op};
+use crate::engine::{Engine, Post, Windows, nth_of};
 use crate::error::Result;
 use crate::link::Link;
 use crate::sync::{Instant, Mutex, lock};
-use kernels::widest;
 use std::collections::BTreeMap;
 use std::ptr::{copy_nonoverlapping, from_ref, null_mut};
 use std::sync::Arc;
-use tensor::{Cpu, Scalar, View, ViewMut};
+use tensor::{At, Host};
 
 /// One group of threads.
 pub(super) struct Threads {
@@ -41,12 +40,12 @@ impl Threads {
     }
     /// All meet, `work` runs, all part; over a slow link that takes its time.
     #[inline]
-    fn collective<S>(
+    fn collective(
         &self,
         rank: usize,
-        window: *mut S,
+        window: *mut (),
         call: &Call,
-        work: impl FnOnce(&Windows),
+        work: impl FnOnce(&AllWindows),
     ) -> Result<()> {
         let mut met = None;
         self.rendezvous.collective(rank, window, call, |windows| {
@@ -66,6 +65,66 @@ impl Threads {
             Some(counts) => [counts[..rank].iter().sum::<usize>() * call.cols, counts[rank] * call.cols],
         }
     }
+    /// What a rank does in a call when all have come: it reads the peers' windows, and writes to `to`, or in place.
+    ///
+    /// # Safety
+    /// All calls are equal; each rank's window holds the elements that it gives, and `to` has room for those that this one
+    /// takes. Windows are borrowed, and what is taken to is borrowed mutably: so it is other memory than any window but
+    /// this rank's own.
+    unsafe fn work(&self, rank: usize, to: *mut (), windows: &AllWindows, call: &Call) {
+        let (size, counts) = (call.elem.size, one_list(call));
+        // SAFETY of all that follows: the elements are inside the windows, as the caller says.
+        let copy = |peer: usize, from: usize, at: usize, len: usize| unsafe {
+            let (from, to) = (windows.of::<u8>(peer).add(from * size), to.cast::<u8>().add(at * size));
+            copy_nonoverlapping(from, to, len * size);
+        };
+        let join = |into, range| {
+            let (join, how) = (call.elem.join.expect("numbers"), call.reduce.expect("a reduction"));
+            // SAFETY: only this rank touches this range of the windows while it is inside, or only it writes.
+            unsafe { join(windows, into, range, how) }
+        };
+        match (call.op, &call.counts) {
+            (Op::AllReduce, _) => join(Into::All, share(rank, self.ranks, call.elements())),
+            (Op::ReduceScatter, _) => {
+                let [at, len] = self.block(counts, call, rank, call.elements());
+                join(Into::Place(to), at..at + len);
+            }
+            (Op::AllGather, Some(Counts::Columns(n))) => {
+                for peer in 0..self.ranks {
+                    let its = nth_of(peer, call.cols, *n);
+                    for row in 0..call.rows {
+                        copy(peer, row * call.cols, row * n + its.start, its.len());
+                    }
+                }
+            }
+            (Op::AllGather, _) => {
+                for peer in 0..self.ranks {
+                    let [at, len] = self.block(counts, call, peer, call.takes(self.ranks, rank));
+                    copy(peer, 0, at, len);
+                }
+            }
+            (Op::Broadcast, _) if rank != call.root => copy(call.root, 0, 0, call.elements()),
+            (Op::Gather, _) if rank == call.root => {
+                for peer in 0..self.ranks {
+                    copy(peer, 0, peer * call.elements(), call.elements());
+                }
+            }
+            (Op::Scatter, _) => copy(call.root, rank * call.elements(), 0, call.elements()),
+            (Op::AllToAll, _) => {
+                let mut filled = 0;
+                for peer in 0..self.ranks {
+                    let [at, len] = match &windows.call(peer).counts {
+                        Some(Counts::Between(give, _)) => self.block(Some(give), call, rank, 0),
+                        _ => self.block(None, call, rank, call.elements()),
+                    };
+                    assert!(len <= call.takes(self.ranks, rank) - filled);
+                    copy(peer, at, filled, len);
+                    filled += len;
+                }
+            }
+            (Op::Broadcast | Op::Gather | Op::Barrier | Op::Send | Op::Receive, _) => {}
+        }
+    }
 }
 
 /// The one list of counts of a call, if it has one.
@@ -76,187 +135,26 @@ fn one_list(call: &Call) -> Option<&Arc<[usize]>> {
     }
 }
 
-impl<S: Scalar> Engine<Cpu<S>> for Threads {
-    fn all_reduce(&self, rank: usize, data: ViewMut<Cpu<S>>, call: &Call) -> Result<()> {
-        let how = call.reduce.expect("a reduction");
-        let range = share(rank, self.ranks, data.rows() * data.cols());
-        self.collective(rank, data.ptr().raw(), call, |windows| {
-            let all = (0..self.ranks).map(|peer| windows.of::<S>(peer));
-            // SAFETY: all windows have the elements of `data`, as all calls are equal, and each is borrowed mutably by
-            // its rank, so they are disjoint. Only this rank touches this range of them while it is inside.
-            widest(
-                #[inline(always)]
-                || unsafe { reduce(&all, &all, range, how) },
-            );
-        })
-    }
-    fn all_gather(
-        &self,
-        rank: usize,
-        mine: View<Cpu<S>>,
-        mut out: ViewMut<Cpu<S>>,
-        call: &Call,
-    ) -> Result<()> {
-        let (counts, out) = (one_list(call), out.flat());
-        let (all, to) = (out.len(), out.as_mut_ptr());
-        let block = |peer| self.block(counts, call, peer, all);
-        assert!(mine.is_contiguous() && mine.rows() * mine.cols() == block(rank)[1]);
-        self.collective(rank, mine.ptr().raw(), call, |windows| {
-            for peer in 0..self.ranks {
-                let [at, len] = block(peer);
-                // SAFETY: a rank's window has its block's elements, as it saw to and all calls are equal; windows are
-                // borrowed, and `out`, which has room for all blocks, is borrowed mutably, so it is other memory.
-                unsafe { copy_nonoverlapping(windows.of(peer), to.add(at), len) }
-            }
-        })
-    }
-    fn all_gather_columns(
-        &self,
-        rank: usize,
-        mine: View<Cpu<S>>,
-        mut out: ViewMut<Cpu<S>>,
-        call: &Call,
-    ) -> Result<()> {
-        let ([rows, cols], n) = ([mine.rows(), mine.cols()], out.cols());
-        assert!(mine.is_contiguous() && out.rows() == rows && n <= cols * self.ranks);
-        let to = out.flat().as_mut_ptr();
-        self.collective(rank, mine.ptr().raw(), call, |windows| {
-            for peer in 0..self.ranks {
-                let (window, its) = (windows.of::<S>(peer), nth_of(peer, cols, n));
-                for row in 0..rows {
-                    // SAFETY: all windows have as many rows and columns, as all calls are equal; they are borrowed, and
-                    // `out`, whose row has room for these columns, is borrowed mutably, so it is other memory.
-                    unsafe {
-                        copy_nonoverlapping(window.add(row * cols), to.add(row * n + its.start), its.len());
-                    }
-                }
-            }
-        })
-    }
-    fn reduce_scatter(
-        &self,
-        rank: usize,
-        data: View<Cpu<S>>,
-        mut out: ViewMut<Cpu<S>>,
-        call: &Call,
-    ) -> Result<()> {
-        let (out, elements) = (out.flat(), data.rows() * data.cols());
-        let [at, len] = self.block(one_list(call), call, rank, elements);
-        assert!(data.is_contiguous() && len == out.len());
-        self.collective(rank, data.ptr().raw(), call, |windows| {
-            // SAFETY: all windows have the elements of `data`, as all calls are equal, this block among them; they are
-            // borrowed, so nobody writes them, and `out` is borrowed mutably, so it is other memory.
-            let blocks = (0..self.ranks).map(|peer| unsafe { windows.of::<S>(peer).add(at) });
-            let target = std::iter::once(out.as_mut_ptr());
-            // SAFETY: as above.
-            widest(
-                #[inline(always)]
-                || unsafe { reduce(&blocks, &target, 0..len, Reduce::Sum) },
-            );
-        })
-    }
-    fn broadcast(&self, rank: usize, root: usize, mut data: ViewMut<Cpu<S>>, call: &Call) -> Result<()> {
-        let (len, window) = (data.rows() * data.cols(), data.flat().as_mut_ptr());
-        self.collective(rank, window, call, |windows| {
-            if rank != root {
-                // SAFETY: both windows have `len` elements, as all calls are equal, and each is borrowed mutably by its
-                // rank, so they are disjoint. Only this rank writes its own, and nobody writes the root's.
-                unsafe { copy_nonoverlapping(windows.of(root), window, len) }
-            }
-        })
-    }
-    fn gather(
-        &self,
-        rank: usize,
-        mine: View<Cpu<S>>,
-        out: Option<ViewMut<Cpu<S>>>,
-        call: &Call,
-    ) -> Result<()> {
-        let len = mine.rows() * mine.cols();
-        assert!(mine.is_contiguous());
-        self.collective(rank, mine.ptr().raw(), call, |windows| {
-            let Some(mut out) = out else { return };
-            for (peer, block) in out.flat().chunks_exact_mut(len.max(1)).enumerate() {
-                // SAFETY: all windows have `len` elements, as all calls are equal; they are borrowed, and `out` is
-                // borrowed mutably, so it is other memory.
-                unsafe { copy_nonoverlapping(windows.of(peer), block.as_mut_ptr(), len) }
-            }
-        })
-    }
-    fn scatter(
-        &self,
-        rank: usize,
-        root: usize,
-        data: Option<View<Cpu<S>>>,
-        mut out: ViewMut<Cpu<S>>,
-        call: &Call,
-    ) -> Result<()> {
-        let out = out.flat();
-        assert!(
-            data.is_none_or(
-                |data| data.is_contiguous() && data.rows() * data.cols() == self.ranks * out.len()
-            )
-        );
-        let window = data.map_or(null_mut(), |data| data.ptr().raw());
-        self.collective(rank, window, call, |windows| {
-            // SAFETY: the root's window has `ranks` blocks of `out`'s length, as it saw to and all calls are equal; it is
-            // borrowed, and `out` is borrowed mutably, so it is other memory.
-            unsafe {
-                let block = windows.of::<S>(root).add(rank * out.len());
-                copy_nonoverlapping(block, out.as_mut_ptr(), out.len());
-            }
-        })
-    }
-    fn all_to_all(
-        &self,
-        rank: usize,
-        data: View<Cpu<S>>,
-        mut out: ViewMut<Cpu<S>>,
-        call: &Call,
-    ) -> Result<()> {
-        let (elements, out) = (data.rows() * data.cols(), out.flat());
-        assert!(data.is_contiguous());
-        let (room, to) = (out.len(), out.as_mut_ptr());
-        self.collective(rank, data.ptr().raw(), call, |windows| {
-            let mut filled = 0;
-            for peer in 0..self.ranks {
-                let [at, len] = match windows.call(peer).counts.as_ref() {
-                    Some(Counts::Between(give, _)) => self.block(Some(give), call, rank, 0),
-                    _ => self.block(None, call, rank, elements),
-                };
-                assert!(len <= room - filled);
-                // SAFETY: a peer's window has the blocks it gives, the one for this rank among them; it is borrowed, and
-                // `out`, where it fits as was just seen, is borrowed mutably, so it is other memory.
-                unsafe { copy_nonoverlapping(windows.of::<S>(peer).add(at), to.add(filled), len) }
-                filled += len;
-            }
-        })
+impl Engine<Host> for Threads {
+    unsafe fn now(&self, rank: usize, windows: Windows<Host>, call: &Call) -> Result<()> {
+        let [give, to] = [windows.give, windows.take].map(|window| window.map_or(null_mut(), At::raw));
+        // SAFETY: the caller's promise, of every rank: those who mean something else do not get this far.
+        self.collective(rank, give, call, |windows| unsafe { self.work(rank, to, windows, call) })
     }
     fn values(&self, rank: usize, mine: &[u8], call: &Call) -> Result<Vec<Vec<u8>>> {
         let mut all = Vec::new();
-        self.collective(rank, from_ref(&mine).cast_mut(), call, |windows| {
+        self.collective(rank, from_ref(&mine).cast_mut().cast(), call, |windows| {
             // SAFETY: all windows are such slices, as all calls are equal, and are borrowed.
             all = (0..self.ranks).map(|peer| unsafe { *windows.of::<&[u8]>(peer) }.to_vec()).collect();
         })?;
         Ok(all)
     }
-    fn barrier(&self, rank: usize, call: &Call) -> Result<()> {
-        self.collective(rank, null_mut::<S>(), call, |_| ())
-    }
-    unsafe fn post_send(&self, rank: usize, to: usize, data: View<Cpu<S>>, call: &Call) -> Result<Post> {
-        assert!(data.is_contiguous());
+    unsafe fn post(&self, rank: usize, window: At, call: &Call) -> Result<Post> {
+        let sends = call.op == Op::Send;
+        let way = if sends { [rank, call.root] } else { [call.root, rank] };
+        let bytes = call.elements() * call.elem.size;
         // SAFETY: the caller's promise.
-        unsafe { self.messages.post([rank, to], true, data.ptr().raw(), call) }
-    }
-    unsafe fn post_receive(
-        &self,
-        rank: usize,
-        from: usize,
-        mut out: ViewMut<Cpu<S>>,
-        call: &Call,
-    ) -> Result<Post> {
-        // SAFETY: the caller's promise.
-        unsafe { self.messages.post([from, rank], false, out.flat().as_mut_ptr(), call) }
+        unsafe { self.messages.post(way, sends, (window.raw::<u8>(), bytes), call) }
     }
     fn finish(&self, post: Post, call: &Call) -> Result<()> {
         self.messages.finish(post, call)
@@ -264,7 +162,7 @@ impl<S: Scalar> Engine<Cpu<S>> for Threads {
     fn withdraw(&self, post: Post) {
         self.messages.withdraw(post);
     }
-    fn part(&self, ranks: &[usize]) -> Arc<dyn Engine<Cpu<S>>> {
+    fn of(&self, ranks: &[usize]) -> Arc<dyn Engine<Host>> {
         let members = ranks.iter().map(|&rank| self.members[rank]).collect();
         let new = || Arc::new(Threads::new(members, &self.watch, self.link));
         lock(&self.parts).entry(ranks.to_vec()).or_insert_with(new).clone()

@@ -92,13 +92,13 @@ impl Messages {
     /// That a rank has failed.
     ///
     /// # Safety
-    /// The window has the rows and columns of the call, of elements that all of the group have. It stays as it is, and
+    /// The window has `len` things of a type that all of the group use, as many for calls that are equal. It stays as it is, and
     /// a receiver's is touched by nobody else, until `finish` or `withdraw` of this post returns.
     pub(super) unsafe fn post<S: Copy>(
         &self,
         [from, to]: [usize; 2],
         sends: bool,
-        window: *mut S,
+        (window, len): (*mut S, usize),
         call: &Call,
     ) -> Result<Post> {
         self.watch.alive()?;
@@ -118,9 +118,9 @@ impl Messages {
         let others_number = channel.ended[1 - me].load(Relaxed);
         if theirs.passes(call) {
             let windows = [other.window.0.cast::<S>(), window];
-            // SAFETY: both have the elements of the two calls, which are as many. The other's post stands, so both stay
+            // SAFETY: both have what the two calls say, which is as much. The other's post stands, so both stay
             // as they are, and the receiver's is touched by us alone.
-            unsafe { copy(windows[me], windows[1 - me], call.elements()) };
+            unsafe { copy(windows[me], windows[1 - me], len) };
             if let Some(link) = &self.link {
                 let sent = if sends { now } else { other.since };
                 let at = line.arrival(link, sent, call.elements() * call.elem.size);

@@ -19,4 +19,5 @@ mod watch;
 mod world;
 
 pub use panics::{Within, caught};
+pub(crate) use reduction::{Join, join_of};
 pub use world::{RankError, Stuck, World};

@@ -13,7 +13,7 @@ mod meeting;
 mod messages;
 mod waking;
 
-use super::rendezvous::{Rendezvous, Windows};
+use super::rendezvous::{Rendezvous, AllWindows};
 use super::watch::{PATIENT, Watch};
 use crate::call::Call;
 use crate::error::Result;
@@ -81,7 +81,7 @@ impl Ranks {
         let (mine, mut seen) = (&self.windows[rank], Vec::new());
         mine.write(value);
         let outcome =
-            self.place.collective(rank, (&raw const *mine).cast_mut(), call, |windows: &Windows| {
+            self.place.collective(rank, (&raw const *mine).cast_mut(), call, |windows: &AllWindows| {
                 // SAFETY: all show such windows, and the world outlives its ranks.
                 seen = (0..self.windows.len())
                     .map(|peer| unsafe { &*windows.of::<Window>(peer) }.read())

@@ -5,7 +5,7 @@ use std::fmt::Display;
 use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind, set_hook, take_hook};
 use std::path::Path;
 use std::sync::Once;
-use tensor::OUT_OF_MEMORY;
+use tensor::Fault;
 use tensor::count::Uncountable;
 
 thread_local! {
@@ -62,8 +62,12 @@ pub(super) fn catch<R>(body: impl FnOnce() -> R) -> Result<R, Panic> {
     CATCHES.set(outside);
     let anew = || Panic { words: "panicked anew, without a place".to_string(), trace: None };
     outcome.map_err(|payload| {
-        if let Ok(uncountable) = payload.downcast::<Uncountable>() {
-            return Panic { words: uncountable.to_string(), trace: None }; // no bug: a size that was asked for
+        let asked = |words: String| Panic { words, trace: None }; // no bug: a size that was asked for
+        if let Some(uncountable) = payload.downcast_ref::<Uncountable>() {
+            return asked(uncountable.to_string());
+        }
+        if let Some(fault) = payload.downcast_ref::<Fault>() {
+            return asked(fault.to_string());
         }
         let Panic { words, trace } = LAST.take().unwrap_or_else(anew);
         let left = LEFT.take().map_or_else(String::new, |left| format!(" ({left})"));
@@ -92,11 +96,10 @@ fn words(info: &PanicHookInfo) -> String {
 }
 
 /// The words of a panic with its place, if that is one of this workspace. To others a place in a library, of which the
-/// whole path is known, says nothing; and no memory is nobody's mistake.
+/// whole path is known, says nothing.
 fn told(at: Option<(&str, u32)>, message: Option<&str>) -> String {
     let why = message.map(|message| format!(": {message}")).unwrap_or_default();
     match (at, message) {
-        (_, Some(message)) if message.starts_with(OUT_OF_MEMORY) => message.to_string(),
         (Some((file, _)), _) if Path::new(file).has_root() => format!("a library gave up{why}"),
         (Some((file, line)), _) => format!("panicked at {file}:{line}{why}"),
         (None, _) => format!("panicked{why}"),
@@ -106,6 +109,7 @@ fn told(at: Option<(&str, u32)>, message: Option<&str>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tensor::{Category, Cpu, Device, Tensor};
 
     /// Kills: the path of a dependency or of the compiler's library in a sentence, one of this workspace that is lost.
     #[test]
@@ -119,7 +123,9 @@ mod tests {
             assert_eq!(told(Some((path, 3)), message), "a library gave up: index out of bounds");
             assert_eq!(told(Some((path, 3)), None), "a library gave up");
         }
-        let none = caught(|| panic!("{OUT_OF_MEMORY}: 64 bytes were asked for")).unwrap_err();
-        assert_eq!(none, "out of memory: 64 bytes were asked for");
+        let cpu = Cpu::<f32>::default();
+        cpu.meter().limit(63);
+        let none = caught(|| Tensor::empty(&cpu, Category::Weights, 4, 4).len()).unwrap_err();
+        assert_eq!(none, "64 more bytes of weights do not fit beside the 0 held: the limit is 63");
     }
 }

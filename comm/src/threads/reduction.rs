@@ -1,9 +1,64 @@
 //! The sum, or the stabiliser, of the ranks' windows, in rank order whatever the order in which ranks come: the same
 //! bits in every run.
+use super::rendezvous::AllWindows;
 use crate::call::Reduce;
 use crate::engine::nth_of;
+use kernels::widest;
+use std::any::TypeId;
 use std::ops::Range;
 use tensor::Scalar;
+
+/// Reduces a range of elements of all windows.
+///
+/// # Safety
+/// All windows hold the range, and where the result goes has room for it; while this runs nobody else writes the range in
+/// a window, or touches it where the result goes.
+pub(crate) type Join = unsafe fn(&AllWindows, Into, Range<usize>, Reduce);
+
+/// Where the result of a reduction goes.
+pub(crate) enum Into {
+    /// Over what was reduced, in all windows.
+    All,
+    /// To other memory, which begins here.
+    Place(*mut ()),
+}
+
+/// How numbers of one kind are joined.
+pub(crate) fn join_of<S: Scalar>() -> Join {
+    compiled_here(TypeId::of::<S>()).unwrap_or(join::<S>)
+}
+/// The same for floats: compiled in this crate, once, instead of in every crate that calls a collective.
+#[inline(never)]
+fn compiled_here(number: TypeId) -> Option<Join> {
+    if number == TypeId::of::<f32>() {
+        Some(join::<f32>)
+    } else if number == TypeId::of::<f64>() {
+        Some(join::<f64>)
+    } else {
+        None
+    }
+}
+
+unsafe fn join<S: Scalar>(windows: &AllWindows, into: Into, range: Range<usize>, how: Reduce) {
+    let all = (0..windows.ranks()).map(|rank| windows.of::<S>(rank));
+    match into {
+        // SAFETY: the caller's promise.
+        Into::All => widest(
+            #[inline(always)]
+            || unsafe { reduce(&all, &all, range, how) },
+        ),
+        Into::Place(to) => {
+            // SAFETY: inside the windows.
+            let (all, len) = (all.map(|window| unsafe { window.add(range.start) }), range.len());
+            let to = std::iter::once(to.cast::<S>());
+            // SAFETY: the caller's promise.
+            widest(
+                #[inline(always)]
+                || unsafe { reduce(&all, &to, 0..len, how) },
+            );
+        }
+    }
+}
 
 /// Elements reduced at a time, in registers.
 const BLOCK: usize = 128;

@@ -35,8 +35,12 @@ struct Aside {
 }
 
 /// The windows of all ranks, for those who are inside.
-pub(super) struct Windows<'a>(&'a [Seat]);
-impl<'a> Windows<'a> {
+pub(crate) struct AllWindows<'a>(&'a [Seat]);
+impl<'a> AllWindows<'a> {
+    /// How many ranks there are.
+    pub(super) fn ranks(&self) -> usize {
+        self.0.len()
+    }
     /// The window of a rank of the group, of the type it was shown with.
     #[inline(always)]
     pub(super) fn of<S>(&self, rank: usize) -> *mut S {
@@ -65,7 +69,7 @@ impl Rendezvous {
         seat: usize,
         window: *mut S,
         call: &Call,
-        work: impl FnOnce(&Windows),
+        work: impl FnOnce(&AllWindows),
     ) -> Result<()> {
         let outcome = self.visit(seat, window.cast(), call, work);
         if let Err(error) = &outcome {
@@ -73,7 +77,7 @@ impl Rendezvous {
         }
         outcome
     }
-    fn visit(&self, seat: usize, window: *mut (), call: &Call, work: impl FnOnce(&Windows)) -> Result<()> {
+    fn visit(&self, seat: usize, window: *mut (), call: &Call, work: impl FnOnce(&AllWindows)) -> Result<()> {
         self.unbroken()?;
         let mut visit = Visit::begin(self, seat, call)?;
         let outcome = self.meet(seat, window, call, work);
@@ -83,7 +87,7 @@ impl Rendezvous {
         }
         outcome
     }
-    fn meet(&self, seat: usize, window: *mut (), call: &Call, work: impl FnOnce(&Windows)) -> Result<()> {
+    fn meet(&self, seat: usize, window: *mut (), call: &Call, work: impl FnOnce(&AllWindows)) -> Result<()> {
         let me = &self.seats[seat];
         me.window.store(window, Relaxed);
         me.call.store(from_ref(call).cast_mut(), Relaxed);
@@ -94,7 +98,7 @@ impl Rendezvous {
         let inside = Inside::enter(&me.aside.inside);
         self.unbroken()?; // after having gone inside, or the one who leaves would not see us
         self.agree(seat, call)?;
-        work(&Windows(&self.seats));
+        work(&AllWindows(&self.seats));
         drop(inside);
         self.arrive(seat, call)
     }
@@ -106,7 +110,7 @@ impl Rendezvous {
             if same && call.counts.is_none() {
                 continue;
             }
-            let theirs = Windows(&self.seats).call(peer);
+            let theirs = AllWindows(&self.seats).call(peer);
             if !same || !call.fits(seat, theirs, peer) {
                 let (rank, peer) = (self.ranks[seat], self.ranks[peer]);
                 let (mine, theirs) = (call.to_string(), theirs.to_string());
@@ -225,7 +229,7 @@ mod tests {
     fn place(ranks: usize, limit: Duration) -> Rendezvous {
         Rendezvous::new((0..ranks).collect(), Arc::new(Watch::alone(ranks, limit)))
     }
-    fn enter(place: &Rendezvous, seat: usize, work: impl FnOnce(&Windows)) -> Result<()> {
+    fn enter(place: &Rendezvous, seat: usize, work: impl FnOnce(&AllWindows)) -> Result<()> {
         place.collective(seat, std::ptr::null_mut::<f32>(), &Call::barrier(), work)
     }
 

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{Builder, scope};
 use std::time::{Duration, Instant};
-use tensor::{Cpu, Key, Scalar};
+use tensor::{Device, Host, Key, Scalar};
 
 const MOST_RANKS: usize = 1024;
 const STACK: usize = 8 << 20; // bytes, as the main thread has; taken as it is used
@@ -116,9 +116,9 @@ impl World {
     /// # Errors
     /// The failure, by error or panic, that came first. It fails every rank that waits or calls a collective later, so
     /// the run ends.
-    pub fn run<S: Scalar, T: Send, E: Display>(
+    pub fn run<D: Device<Place = Host> + Default, T: Send, E: Display>(
         &self,
-        f: impl Fn(Cpu<S>, Mesh<Cpu<S>>) -> Result<T, E> + Sync,
+        f: impl Fn(D, Mesh<Host>) -> Result<T, E> + Sync,
     ) -> Result<Vec<T>, RankError> {
         let watch = Watch::new(self.records(), self.limit);
         // Trials are many and short, and run beside each other.
@@ -127,7 +127,7 @@ impl World {
         let (ends, ended) = channel();
         let body = |rank: usize, mesh, ends: Sender<usize>| {
             let (_key, _end) = (key.map(Key::enter), Ends(rank, ends));
-            on_rank(&watch, rank, || f(Cpu::default(), mesh))
+            on_rank(&watch, rank, || f(D::default(), mesh))
         };
         let body = &body;
         let outcomes: Vec<Result<T, String>> = scope(|threads| {
@@ -141,7 +141,7 @@ impl World {
                     reason
                 })
             };
-            let ranks: Vec<_> = self.meshes(&watch).into_iter().enumerate().map(start).collect();
+            let ranks: Vec<_> = self.meshes::<D::Elem>(&watch).into_iter().enumerate().map(start).collect();
             let started = ranks.iter().enumerate().filter(|(_, started)| started.is_ok());
             self.listen(&watch, started.map(|(rank, _)| rank).collect(), &ended);
             ranks.into_iter().map(|rank| rank?.join().unwrap_or_else(|bug| resume_unwind(bug))).collect()
@@ -201,9 +201,9 @@ impl World {
         };
         (0..self.size()).map(|rank| Arc::new(Record::new(rank, start, tells))).collect()
     }
-    fn meshes<S: Scalar>(&self, watch: &Arc<Watch>) -> Vec<Mesh<Cpu<S>>> {
+    fn meshes<S: Scalar>(&self, watch: &Arc<Watch>) -> Vec<Mesh<Host>> {
         let mut engines = BTreeMap::new();
-        let mut threads = |axis: Axis, members: &Arc<[usize]>| -> Arc<dyn Engine<Cpu<S>>> {
+        let mut threads = |axis: Axis, members: &Arc<[usize]>| -> Arc<dyn Engine<Host>> {
             let link = self.links.iter().find(|(slow, _)| *slow == axis).map(|(_, link)| *link);
             let new = || Arc::new(Threads::new(members.clone(), watch, link));
             engines.entry((axis, members[0])).or_insert_with(new).clone()
@@ -219,7 +219,7 @@ impl World {
                 Way { engine, axis, rank, ranks: members.len() }
             };
             let mut engines =
-                Mutated::of(trial, rank, &record, Axis::ALL.iter().map(way).collect()).into_iter();
+                Mutated::<S>::of(trial, rank, &record, Axis::ALL.iter().map(way).collect()).into_iter();
             Mesh::new(&self.grid, rank, record, |_, _| Arc::new(engines.next().expect("one for each axis")))
         };
         (0..self.size()).map(mesh).collect()
@@ -260,7 +260,7 @@ mod tests {
     use crate::threads::tests::until;
     use crate::{CommError, Op, Reduce};
     use std::sync::Mutex;
-    use tensor::{Category, F61, Tensor};
+    use tensor::{Category, Cpu, F61, Tensor};
 
     #[test]
     fn results_come_by_rank_and_worlds_run_again() {

@@ -141,8 +141,8 @@ fn values_of_any_type_and_number_are_gathered_and_joined() {
 
 /// What each of two ranks is told.
 fn told(
-    zero: impl Fn(&Group<Cpu<F61>>) -> Result<()> + Sync,
-    one: impl Fn(&Group<Cpu<F61>>) -> Result<()> + Sync,
+    zero: impl Fn(&Group<tensor::Host>) -> Result<()> + Sync,
+    one: impl Fn(&Group<tensor::Host>) -> Result<()> + Sync,
 ) -> [Result<()>; 2] {
     let ran = World::threads(&[(Axis::Tp, 2)]).unwrap().run(|_: Cpu<F61>, mesh| {
         let group = mesh.group(Axis::Tp);

@@ -1,7 +1,8 @@
 //! What the collectives compute and count, for all sizes of groups.
 use crate::drawn::{element, tensor};
 use crate::{Axis, CommError, Group, Ledger, Op, Reduce, Result, World};
-use tensor::{Category, Cpu, F61, Scalar, Tensor};
+use kernels::Kernels;
+use tensor::{Category, Cpu, F61, Scalar, Tensor, Host};
 
 pub(super) const RANKS: [usize; 5] = [1, 2, 3, 4, 8];
 /// Nothing, less than ranks, what no number of ranks divides, several pieces a share.
@@ -9,7 +10,7 @@ pub(super) const SHAPES: [[usize; 2]; 6] = [[0, 3], [3, 0], [1, 1], [2, 5], [7, 
 
 /// Runs `f` on every rank of worlds of all sizes, for all shapes; returns the ledgers by number of ranks.
 pub(super) fn everywhere<S: Scalar>(
-    f: impl Fn(&Cpu<S>, &Group<Cpu<S>>, [usize; 2]) -> Result<()> + Sync,
+    f: impl Fn(&Cpu<S>, &Group<tensor::Host>, [usize; 2]) -> Result<()> + Sync,
 ) -> Vec<Vec<Ledger>> {
     let run = |&ranks: &usize| {
         let world = World::threads(&[(Axis::Tp, ranks)]).unwrap();
@@ -37,7 +38,10 @@ pub(super) fn elements() -> usize {
     SHAPES.iter().map(|[rows, cols]| rows * cols).sum()
 }
 
-fn all_reduce_equals_a_fold<S: Scalar>() {
+fn all_reduce_equals_a_fold<S: Scalar>()
+where
+    Cpu<S>: Kernels<Elem = S, Place = Host>,
+{
     for (reduce, join) in [(Reduce::Sum, S::add as fn(S, S) -> S), (Reduce::Stab, S::stab)] {
         let ledgers = everywhere(|device: &Cpu<S>, group, shape| {
             let mut x = tensor(device, group.rank(), shape);

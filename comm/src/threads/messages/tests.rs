@@ -44,12 +44,12 @@ fn one(value: f32) -> Tensor<Cpu<f32>> {
 }
 fn send(messages: &Messages, x: &Tensor<Cpu<f32>>) -> Result<()> {
     // SAFETY: the post ends here.
-    let post = unsafe { messages.post([0, 1], true, x.view().ptr().raw(), &call(Op::Send)) };
+    let post = unsafe { messages.post([0, 1], true, (x.view().raw(), 1), &call(Op::Send)) };
     messages.finish(post?, &call(Op::Send))
 }
 fn receive(messages: &Messages, x: &mut Tensor<Cpu<f32>>) -> Result<()> {
     // SAFETY: the post ends here.
-    let post = unsafe { messages.post([0, 1], false, x.view_mut().ptr().raw(), &call(Op::Receive)) };
+    let post = unsafe { messages.post([0, 1], false, (x.view_mut().raw(), 1), &call(Op::Receive)) };
     messages.finish(post?, &call(Op::Receive))
 }
 
@@ -94,7 +94,7 @@ fn who_takes_a_post_back_waits_for_the_copy_under_way() {
     let messages = messages(PATIENT);
     let x = one(1.0);
     // SAFETY: the post is withdrawn below.
-    let post = unsafe { messages.post([0, 1], true, x.view().ptr().raw(), &call(Op::Send)) }.unwrap();
+    let post = unsafe { messages.post([0, 1], true, (x.view().raw(), 1), &call(Op::Send)) }.unwrap();
     let (channel, left) = (messages.channel(0, 1, false), AtomicBool::new(false));
     std::thread::scope(|threads| {
         let copying = lock(&channel.flow);
@@ -118,7 +118,7 @@ fn posts_taken_back_leave_the_others_in_order() {
     let sent: Vec<_> = (0..5).map(|i| one(i as f32)).collect();
     // SAFETY: all posts end below.
     let post =
-        |x: &Tensor<Cpu<f32>>| unsafe { messages.post([0, 1], true, x.view().ptr().raw(), &call(Op::Send)) };
+        |x: &Tensor<Cpu<f32>>| unsafe { messages.post([0, 1], true, (x.view().raw(), 1), &call(Op::Send)) };
     let posts: Vec<_> = sent.iter().map(|x| post(x).unwrap()).collect();
     for withdrawn in [1, 2, 0, 4] {
         messages.withdraw(posts[withdrawn]);

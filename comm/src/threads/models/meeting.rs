@@ -1,5 +1,5 @@
 //! Ranks that meet and part.
-use super::{Ranks, Windows, explore, run};
+use super::{Ranks, AllWindows, explore, run};
 use crate::call::Call;
 use crate::error::CommError;
 use crate::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -42,7 +42,7 @@ fn two_threads_of_a_rank_take_turns() {
     explore(Some(2), || {
         let (ranks, first) = (Ranks::new(2, 2), Arc::new(AtomicBool::new(false)));
         let call = |ranks: &Ranks, rank: usize| {
-            let work = |_: &Windows| ranks.windows[rank].write(1);
+            let work = |_: &AllWindows| ranks.windows[rank].write(1);
             let outcome = ranks.place.collective(rank, std::ptr::null_mut::<()>(), &Call::barrier(), work);
             assert_eq!(outcome, Ok(()));
         };
@@ -66,7 +66,7 @@ fn two_threads_of_a_rank_take_turns() {
 #[test]
 fn two_threads_of_a_rank_are_not_in_one_call() {
     fn call(ranks: &Ranks) {
-        let work = |_: &Windows| ranks.windows[0].write(1);
+        let work = |_: &AllWindows| ranks.windows[0].write(1);
         let outcome = ranks.place.collective(0, std::ptr::null_mut::<()>(), &Call::barrier(), work);
         assert!(matches!(outcome, Ok(()) | Err(CommError::Busy { rank: 0, .. })));
     }

@@ -1,14 +1,14 @@
 //! Everything that the ranks of a group can do together, for tests that try all of it.
 use crate::algorithms::Algorithm;
 use crate::{Axis, Group, Mesh, Reduce, Result};
-use tensor::{Category, Cpu, Device, F61, Scalar, Tensor};
+use tensor::{Category, Cpu, F61, Place, Scalar, Tensor};
 
 pub(super) type Field = Cpu<F61>;
 
 /// What one rank brings.
 pub(super) struct Bring<'a> {
     pub(super) device: &'a Field,
-    pub(super) group: &'a Group<Field>,
+    pub(super) group: &'a Group<tensor::Host>,
     /// Rows of a block; the same on all ranks.
     pub(super) rows: usize,
     /// The rank that is first: a root, the first to send.
@@ -144,7 +144,7 @@ pub(super) const ACTS: [(&str, Act); 20] = [
 ];
 
 /// The group along an axis, or a part of it that `draw` stands for: blocks, or ranks of one colour.
-pub(super) fn part<D: Device>(mesh: &Mesh<D>, axis: Axis, draw: usize) -> Group<D> {
+pub(super) fn part<P: Place>(mesh: &Mesh<P>, axis: Axis, draw: usize) -> Group<P> {
     let group = mesh.group(axis);
     let sizes: Vec<_> = (1..=group.size()).filter(|&size| group.size().is_multiple_of(size)).collect();
     match draw % (2 * sizes.len()) {

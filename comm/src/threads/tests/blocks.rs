@@ -7,6 +7,7 @@ use crate::{Axis, CommError, Group, Mesh, Reduce, Result, World};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
+use kernels::Kernels;
 use tensor::{Category, Cpu, F61, Scalar, Tensor};
 
 fn divisors(n: usize) -> impl Iterator<Item = usize> {
@@ -14,7 +15,10 @@ fn divisors(n: usize) -> impl Iterator<Item = usize> {
 }
 
 /// Every call over `group`, whose members are these ranks of the world.
-fn calls<S: Scalar>(device: &Cpu<S>, group: &Group<Cpu<S>>, members: &[usize]) -> Result<()> {
+fn calls<S: Scalar>(device: &Cpu<S>, group: &Group<tensor::Host>, members: &[usize]) -> Result<()>
+where
+    Cpu<S>: Kernels<Elem = S, Place = tensor::Host>,
+{
     let (n, me, shape) = (group.size(), group.rank(), [5, 7]);
     assert_eq!(n, members.len());
     let (mine, len) = (tensor(device, members[me], shape), 5 * 7);
@@ -44,7 +48,10 @@ fn calls<S: Scalar>(device: &Cpu<S>, group: &Group<Cpu<S>>, members: &[usize]) -
     group.barrier()
 }
 
-fn blocks_equal_folds<S: Scalar>() {
+fn blocks_equal_folds<S: Scalar>()
+where
+    Cpu<S>: Kernels<Elem = S, Place = tensor::Host>,
+{
     for ranks in [1, 2, 4, 6, 8] {
         let world = World::threads(&[(Axis::Dp, 2), (Axis::Tp, ranks)]).unwrap();
         let ran = world.run(|device: Cpu<S>, mesh| {
@@ -114,7 +121,7 @@ fn sizes_that_do_not_divide_are_refused_at_once() {
         );
         assert!(told.starts_with(&words), "{told}");
     }
-    let alone = Mesh::<Cpu<f32>>::alone();
+    let alone = Mesh::<tensor::Host>::alone();
     assert_eq!(alone.group(Axis::Tp).blocks(1).unwrap().size(), 1);
     let told = alone.group(Axis::Tp).blocks(2).map(drop).unwrap_err().to_string();
     assert!(
@@ -159,7 +166,7 @@ fn a_rank_that_fails_in_a_block_ends_all_at_once_with_its_reason() {
     }
 }
 
-type Act = fn(&Group<Cpu<F61>>) -> Result<()>;
+type Act = fn(&Group<tensor::Host>) -> Result<()>;
 
 /// Kills: ranks that wait for each other in a block and in its group until the limit, groups called by one name.
 #[test]
@@ -169,7 +176,7 @@ fn ranks_that_wait_in_a_block_and_in_its_group_are_told_both() {
     let fours: (Act, &str) = (|g| g.blocks(4)?.barrier(), "barrier over tp[0..4] at ");
     let send: (Act, &str) = (|g| g.blocks(2)?.send(1, &zeros(1, 1)), "send(to rank 3) over tp[2..4] of 1x1 ");
     let receive: (Act, &str) =
-        (|g| g.receive(&Cpu::default(), 2, 1, 1).map(drop), "receive(from rank 2) over tp of 1x1 ");
+        (|g| g.receive(&Cpu::<F61>::default(), 2, 1, 1).map(drop), "receive(from rank 2) over tp of 1x1 ");
     for (two, three, others) in [
         (group, twos, group),
         (twos, group, group),
@@ -258,10 +265,10 @@ fn a_block_counts_what_an_axis_of_its_size_would() {
     for size in [1, 2, 4, 8] {
         let ledgers = |ranks: usize| {
             let world = World::threads(&[(Axis::Dp, 8 / ranks), (Axis::Tp, ranks)]).unwrap();
-            each(&world, |mesh: &Mesh<Cpu<F61>>| {
+            each(&world, |mesh: &Mesh<tensor::Host>| {
                 let block = mesh.group(Axis::Tp).blocks(size)?;
                 let first = mesh.rank() / size * size;
-                calls(&Cpu::default(), &block, &(first..first + size).collect::<Vec<_>>())?;
+                calls(&Cpu::<F61>::default(), &block, &(first..first + size).collect::<Vec<_>>())?;
                 assert_eq!(block.ledger(), mesh.ledger());
                 Ok::<_, CommError>(mesh.ledger())
             })

@@ -8,7 +8,7 @@ use std::thread::sleep;
 use std::time::Duration;
 use tensor::{Category, Cpu, F61, Scalar, Tensor};
 
-type One = Mesh<Cpu<F61>>;
+type One = Mesh<tensor::Host>;
 const SHORT: Duration = Duration::from_millis(30);
 
 /// So patient that a rank which is not told, but waits until the limit, is told something else.
@@ -16,21 +16,21 @@ pub(super) fn world(ranks: usize) -> World {
     World::threads(&[(Axis::Tp, ranks)]).unwrap().limit(PATIENT)
 }
 pub(super) fn zeros(rows: usize, cols: usize) -> Tensor<Cpu<F61>> {
-    Tensor::from_fn(&Cpu::default(), Category::Buffers, rows, cols, |_| F61::ZERO)
+    Tensor::from_fn(&Cpu::<F61>::default(), Category::Buffers, rows, cols, |_| F61::ZERO)
 }
 #[track_caller]
-fn reduced(group: &Group<Cpu<F61>>, rows: usize, cols: usize, reduce: Reduce) -> Result<()> {
+fn reduced(group: &Group<tensor::Host>, rows: usize, cols: usize, reduce: Reduce) -> Result<()> {
     group.all_reduce(&mut zeros(rows, cols), reduce)
 }
 /// What every rank got, where `f` itself never fails.
 pub(super) fn each<T: Send>(world: &World, f: impl Fn(&One) -> T + Sync) -> Vec<T> {
-    world.run(|_, mesh| Ok::<_, CommError>(f(&mesh))).unwrap()
+    world.run(|_: Cpu<F61>, mesh| Ok::<_, CommError>(f(&mesh))).unwrap()
 }
 
 /// Kills: a field left out of the comparison, a wrong place or rank in the message, one side left waiting.
 #[test]
 fn ranks_in_different_calls_are_told_both() {
-    type Act = fn(&Group<Cpu<F61>>) -> Result<()>;
+    type Act = fn(&Group<tensor::Host>) -> Result<()>;
     let cases: [(Act, Act, &str, &str); 6] = [
         (|g| g.barrier(), |g| reduced(g, 4, 6, Reduce::Sum), "barrier", "all_reduce(sum) over tp of 4x6 f61"),
         (|g| reduced(g, 4, 6, Reduce::Sum), |g| reduced(g, 6, 4, Reduce::Sum), "of 4x6 f61", "of 6x4 f61"),
@@ -130,10 +130,10 @@ fn groups_entered_in_a_ring_are_told_the_whole_ring() {
 
 #[test]
 fn ranks_that_wait_for_each_others_messages_are_told() {
-    type Act = fn(&Group<Cpu<F61>>, usize) -> Result<()>;
+    type Act = fn(&Group<tensor::Host>, usize) -> Result<()>;
     let acts: [(Act, &str); 3] = [
         (|g, to| g.send(to, &zeros(1, 2)), "send(to rank"),
-        (|g, from| g.receive(&Cpu::default(), from, 1, 2).map(drop), "receive(from rank"),
+        (|g, from| g.receive(&Cpu::<F61>::default(), from, 1, 2).map(drop), "receive(from rank"),
         (|g, _| g.barrier(), "barrier"),
     ];
     for (zero, one) in [(0, 0), (1, 1), (0, 2), (2, 1)] {
@@ -166,7 +166,7 @@ fn a_rank_that_fails_ends_all_at_once_with_its_reason() {
             let group = mesh.group(Axis::Tp);
             let waited = match mesh.rank() {
                 0 => group.barrier(),
-                1 => group.receive(&Cpu::default(), 2, 1, 1).map(drop),
+                1 => group.receive(&Cpu::<F61>::default(), 2, 1, 1).map(drop),
                 _ => group.send(2, &zeros(1, 1)),
             };
             told.lock().unwrap().push(waited.clone());
@@ -233,7 +233,7 @@ fn late_senders_and_receivers_are_named() {
             let group = mesh.group(Axis::Tp);
             let told = match mesh.rank() {
                 1 if sends => group.send(2, &zeros(1, 1)),
-                1 => group.receive(&Cpu::default(), 2, 1, 1).map(drop),
+                1 => group.receive(&Cpu::<F61>::default(), 2, 1, 1).map(drop),
                 _ => {
                     until(|| done.load(SeqCst));
                     Ok(())
@@ -271,7 +271,7 @@ fn messages_with_a_rank_that_has_finished_are_not_waited_for() {
         let told = each(&world(2), |mesh| match mesh.rank() {
             1 => Ok(()),
             _ if sends => mesh.group(Axis::Tp).send(1, &zeros(1, 1)),
-            _ => mesh.group(Axis::Tp).receive(&Cpu::default(), 1, 1, 1).map(drop),
+            _ => mesh.group(Axis::Tp).receive(&Cpu::<F61>::default(), 1, 1, 1).map(drop),
         });
         assert!(matches!(told[0], Err(CommError::Finished { rank: 1, .. })), "{told:?}");
     }
@@ -344,7 +344,7 @@ fn two_threads_of_one_rank_are_told_apart() {
 fn messages_of_another_shape_are_told_on_both_sides() {
     let told = each(&world(2), |mesh| match mesh.rank() {
         0 => mesh.group(Axis::Tp).named("0F1").send(1, &zeros(2, 3)),
-        _ => mesh.group(Axis::Tp).named("1F1").receive(&Cpu::default(), 0, 3, 2).map(drop),
+        _ => mesh.group(Axis::Tp).named("1F1").receive(&Cpu::<F61>::default(), 0, 3, 2).map(drop),
     });
     for (rank, told) in told.into_iter().enumerate() {
         let Err(CommError::Mismatch { rank: me, mine, peer, theirs }) = told else { panic!("{told:?}") };
@@ -362,7 +362,7 @@ fn after_a_refused_message_the_next_one_comes() {
         if mesh.rank() == 0 {
             [group.send(1, &zeros(1, 1)), group.send(1, &zeros(2, 2))].map(|sent| sent.is_ok())
         } else {
-            let receive = || group.receive(&Cpu::default(), 0, 2, 2);
+            let receive = || group.receive(&Cpu::<F61>::default(), 0, 2, 2);
             [receive().is_ok(), receive().is_ok()]
         }
     });

@@ -11,7 +11,7 @@ const RANKS: usize = 3;
 const CULPRIT: usize = 2;
 
 /// What the culprit does instead of an act; it is given how many others have been told.
-type Instead<'a> = &'a (dyn Fn(&Mesh<Field>, &Bring, &AtomicUsize) -> Result<(), String> + Sync);
+type Instead<'a> = &'a (dyn Fn(&Mesh<tensor::Host>, &Bring, &AtomicUsize) -> Result<(), String> + Sync);
 
 /// Runs every act, twice on each rank, of which the culprit does something else the second time; what ended each run.
 fn ends(limit: Duration, instead: Instead) -> Vec<(&'static str, RankError)> {

@@ -69,7 +69,7 @@ fn a_ring_of_requests_turns() {
 }
 
 /// What ends the run in which rank 1 does this with a message that it has started to send to rank 0.
-fn forgotten(act: impl Fn(&Group<One>, Request<One>) -> Result<(), String> + Sync) -> (usize, String) {
+fn forgotten(act: impl Fn(&Group<tensor::Host>, Request<One>) -> Result<(), String> + Sync) -> (usize, String) {
     let error = world(2).run(|device: One, mesh| {
         let group = mesh.group(Axis::Tp).named("0F1");
         if mesh.rank() == 1 {
@@ -86,7 +86,7 @@ fn forgotten(act: impl Fn(&Group<One>, Request<One>) -> Result<(), String> + Syn
 /// Kills: a request forgotten without a word, at the end, in the next call, or in the words of the peer.
 #[test]
 fn who_never_waits_for_a_request_is_named_with_its_call() {
-    type Act = fn(&Group<One>, Request<One>) -> Result<(), String>;
+    type Act = fn(&Group<tensor::Host>, Request<One>) -> Result<(), String>;
     static KEPT: Mutex<Vec<Request<One>>> = Mutex::new(Vec::new());
     let acts: [Act; 4] = [
         |_, request| {

@@ -4,7 +4,6 @@ use super::acts::{ACTS, Bring, Field, part};
 use super::until;
 use crate::threads::watch::PATIENT;
 use crate::{Axis, Mesh, World};
-use kernels::Meta;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
@@ -61,12 +60,12 @@ impl Run {
     /// How many ranks are in that part with this one.
     fn group(&self, sizes: [usize; 2], rank: usize, call: u64, fault: Fault) -> usize {
         let sizes = [(Axis::Dp, sizes[0]), (Axis::Tp, sizes[1])];
-        let mesh = Mesh::<Meta<Field>>::ghost(&sizes, rank).unwrap();
+        let mesh = Mesh::ghost(&sizes, rank).unwrap();
         let (axis, cut) = self.over(call, fault);
         part(&mesh, axis, cut).size()
     }
     /// One call of a rank, over the group that it draws, unless it differs; named if it does.
-    fn act(&self, device: &Field, mesh: &Mesh<Field>, call: u64, fault: Fault) -> Result<(), String> {
+    fn act(&self, device: &Field, mesh: &Mesh<tensor::Host>, call: u64, fault: Fault) -> Result<(), String> {
         let (axis, cut) = self.over(call, fault);
         let (mut group, act) = (part(mesh, axis, cut), self.draw(300 + call, ACTS.len()));
         if fault != Fault::None {

@@ -22,7 +22,7 @@ fn calls_over_a_slow_link_take_as_long_as_it_does() {
             let from = Instant::now();
             call().map(|()| from.elapsed())
         };
-        let sum = |group: &crate::Group<Field>| {
+        let sum = |group: &crate::Group<tensor::Host>| {
             let mut x = tensor(&device, 1000);
             group.all_reduce(&mut x, Reduce::Sum)?;
             assert!(x.read().unwrap().into_iter().eq((0..1000).map(|i| F61::from_usize(4 * i))));
