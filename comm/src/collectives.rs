@@ -6,8 +6,8 @@ use crate::call::{Call, Counts, Elem, Op, Reduce};
 use crate::engine::Windows;
 use crate::error::{CommError, Result};
 use crate::group::Group;
-use std::panic::Location;
 use kernels::Kernels;
+use std::panic::Location;
 use tensor::{Category, Device, Place, Tensor, count};
 
 impl<P: Place> Group<P> {
@@ -21,7 +21,8 @@ impl<P: Place> Group<P> {
         if self.size() == 1 {
             return Ok(());
         }
-        let call = Call { reduce: Some(reduce), ..self.call(Op::AllReduce, data.shape(), Elem::of::<D::Elem>()) };
+        let call =
+            Call { reduce: Some(reduce), ..self.call(Op::AllReduce, data.shape(), Elem::of::<D::Elem>()) };
         match &self.route {
             None => self.together(&call, None, Some(data)),
             Some(route) => route.all_reduce(self, data, &call),
@@ -43,8 +44,15 @@ impl<P: Place> Group<P> {
     /// [`CommError::BadCounts`] if these are not as many as ranks, or this rank's is not `mine`'s, and those of every
     /// call.
     #[track_caller]
-    pub fn all_gather_v<D: Device<Place = P>>(&self, mine: &Tensor<D>, counts: &[usize]) -> Result<Tensor<D>> {
-        let call = Call { counts: Some(Counts::Of(counts.into())), ..self.call(Op::AllGather, mine.shape(), Elem::of::<D::Elem>()) };
+    pub fn all_gather_v<D: Device<Place = P>>(
+        &self,
+        mine: &Tensor<D>,
+        counts: &[usize],
+    ) -> Result<Tensor<D>> {
+        let call = Call {
+            counts: Some(Counts::Of(counts.into())),
+            ..self.call(Op::AllGather, mine.shape(), Elem::of::<D::Elem>())
+        };
         let rows = self.total(counts, &call)?;
         if counts[self.rank] != mine.rows() {
             let why = format!("rank {} has {} rows, not {}", self.rank, mine.rows(), counts[self.rank]);
@@ -56,7 +64,12 @@ impl<P: Place> Group<P> {
     fn all_rows<D: Device<Place = P>>(&self, mine: &Tensor<D>) -> usize {
         count::product("the rows of all ranks", &[mine.rows(), self.size()])
     }
-    fn gather_all<D: Device<Place = P>>(&self, mine: &Tensor<D>, rows: usize, call: &Call) -> Result<Tensor<D>> {
+    fn gather_all<D: Device<Place = P>>(
+        &self,
+        mine: &Tensor<D>,
+        rows: usize,
+        call: &Call,
+    ) -> Result<Tensor<D>> {
         if self.size() == 1 {
             return Ok(mine.clone());
         }
@@ -93,7 +106,10 @@ impl<P: Place> Group<P> {
     /// [`CommError::Indivisible`] rows, and those of every call.
     #[track_caller]
     pub fn reduce_scatter<D: Device<Place = P>>(&self, data: &Tensor<D>) -> Result<Tensor<D>> {
-        let call = Call { reduce: Some(Reduce::Sum), ..self.call(Op::ReduceScatter, data.shape(), Elem::of::<D::Elem>()) };
+        let call = Call {
+            reduce: Some(Reduce::Sum),
+            ..self.call(Op::ReduceScatter, data.shape(), Elem::of::<D::Elem>())
+        };
         self.divides(data.rows(), call.at)?;
         self.scatter_sum(data, data.rows() / self.size(), &call)
     }
@@ -102,7 +118,11 @@ impl<P: Place> Group<P> {
     /// # Errors
     /// [`CommError::BadCounts`] if these are not as many as ranks or do not add up to R, and those of every call.
     #[track_caller]
-    pub fn reduce_scatter_v<D: Device<Place = P>>(&self, data: &Tensor<D>, counts: &[usize]) -> Result<Tensor<D>> {
+    pub fn reduce_scatter_v<D: Device<Place = P>>(
+        &self,
+        data: &Tensor<D>,
+        counts: &[usize],
+    ) -> Result<Tensor<D>> {
         let call = Call {
             reduce: Some(Reduce::Sum),
             counts: Some(Counts::Of(counts.into())),
@@ -111,7 +131,12 @@ impl<P: Place> Group<P> {
         self.adds_up(counts, &call)?;
         self.scatter_sum(data, counts[self.rank], &call)
     }
-    fn scatter_sum<D: Device<Place = P>>(&self, data: &Tensor<D>, rows: usize, call: &Call) -> Result<Tensor<D>> {
+    fn scatter_sum<D: Device<Place = P>>(
+        &self,
+        data: &Tensor<D>,
+        rows: usize,
+        call: &Call,
+    ) -> Result<Tensor<D>> {
         if self.size() == 1 {
             return Ok(data.clone());
         }
@@ -129,7 +154,8 @@ impl<P: Place> Group<P> {
         if self.size() == 1 {
             return Ok(());
         }
-        let call = Call { peer: Some(peer), root, ..self.call(Op::Broadcast, data.shape(), Elem::of::<D::Elem>()) };
+        let call =
+            Call { peer: Some(peer), root, ..self.call(Op::Broadcast, data.shape(), Elem::of::<D::Elem>()) };
         self.together(&call, None, Some(data))
     }
     /// `mine[R,C]` of every rank, below each other in rank order, on rank `root` of the group: `[ranks·R, C]`, a buffer.
@@ -143,7 +169,8 @@ impl<P: Place> Group<P> {
         if self.size() == 1 {
             return Ok(Some(mine.clone()));
         }
-        let call = Call { peer: Some(peer), root, ..self.call(Op::Gather, mine.shape(), Elem::of::<D::Elem>()) };
+        let call =
+            Call { peer: Some(peer), root, ..self.call(Op::Gather, mine.shape(), Elem::of::<D::Elem>()) };
         let room = || Tensor::empty(mine.device(), Category::Buffers, self.all_rows(mine), mine.cols());
         let mut out = (self.rank == root).then(room);
         self.together(&call, Some(mine), out.as_mut())?;
@@ -165,7 +192,8 @@ impl<P: Place> Group<P> {
         cols: usize,
     ) -> Result<Tensor<D>> {
         let peer = self.peer(root, "scatter from", Location::caller())?;
-        let call = Call { peer: Some(peer), root, ..self.call(Op::Scatter, [rows, cols], Elem::of::<D::Elem>()) };
+        let call =
+            Call { peer: Some(peer), root, ..self.call(Op::Scatter, [rows, cols], Elem::of::<D::Elem>()) };
         let wanted = (self.rank == root).then_some([rows * self.size(), cols]);
         let seen = data.map(Tensor::shape);
         if seen != wanted {
@@ -200,7 +228,12 @@ impl<P: Place> Group<P> {
     /// itself another number than it takes; [`CommError::Mismatch`], on both, if one gives what the other does not take;
     /// and those of every call.
     #[track_caller]
-    pub fn all_to_all_v<D: Device<Place = P>>(&self, data: &Tensor<D>, give: &[usize], take: &[usize]) -> Result<Tensor<D>> {
+    pub fn all_to_all_v<D: Device<Place = P>>(
+        &self,
+        data: &Tensor<D>,
+        give: &[usize],
+        take: &[usize],
+    ) -> Result<Tensor<D>> {
         let counts = Some(Counts::Between(give.into(), take.into()));
         let call = Call { counts, ..self.call(Op::AllToAll, data.shape(), Elem::of::<D::Elem>()) };
         self.adds_up(give, &call)?;
@@ -212,7 +245,12 @@ impl<P: Place> Group<P> {
         }
         self.exchange(data, rows, &call)
     }
-    fn exchange<D: Device<Place = P>>(&self, data: &Tensor<D>, rows: usize, call: &Call) -> Result<Tensor<D>> {
+    fn exchange<D: Device<Place = P>>(
+        &self,
+        data: &Tensor<D>,
+        rows: usize,
+        call: &Call,
+    ) -> Result<Tensor<D>> {
         if self.size() == 1 {
             return Ok(data.clone());
         }
@@ -248,8 +286,12 @@ mod tests {
     const ROWS: [usize; 4] = [3, 3, 3, 1];
 
     /// Of a call, its name, and what each rank gives it.
-    type Act<D> =
-        (&'static str, [[usize; 2]; 4], fn(&Group<<D as Device>::Place>, &mut Tensor<D>) -> Result<()>, [Bytes; 4]);
+    type Act<D> = (
+        &'static str,
+        [[usize; 2]; 4],
+        fn(&Group<<D as Device>::Place>, &mut Tensor<D>) -> Result<()>,
+        [Bytes; 4],
+    );
     /// Bytes that each rank holds at most besides what it gives, as activations and as buffers; those of its payload; and
     /// those that it sends.
     type Bytes = [usize; 4];

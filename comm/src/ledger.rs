@@ -117,7 +117,9 @@ pub(crate) fn elements_sent(call: &Call, n: usize, rank: usize) -> usize {
     };
     match call.op {
         Op::AllReduce => 2 * elements - chunk(rank + 1) - chunk(rank + 2),
-        Op::AllGather if matches!(call.counts, Some(Counts::Of(_))) => (0..n).map(chunk).sum::<usize>() - chunk(rank + 1),
+        Op::AllGather if matches!(call.counts, Some(Counts::Of(_))) => {
+            (0..n).map(chunk).sum::<usize>() - chunk(rank + 1)
+        }
         Op::AllGather => (n - 1) * elements,
         Op::ReduceScatter | Op::AllToAll => elements - chunk(rank),
         Op::Broadcast if (rank + 1) % n == root => 0,

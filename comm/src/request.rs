@@ -30,7 +30,13 @@ impl<P: Place> Group<P> {
     /// [`CommError::Mismatch`](crate::CommError::Mismatch), on both, if what it sends has another shape, and those of
     /// every call.
     #[track_caller]
-    pub fn receive<D: Device<Place = P>>(&self, device: &D, from: usize, rows: usize, cols: usize) -> Result<Tensor<D>> {
+    pub fn receive<D: Device<Place = P>>(
+        &self,
+        device: &D,
+        from: usize,
+        rows: usize,
+        cols: usize,
+    ) -> Result<Tensor<D>> {
         let call = self.message::<D>(Op::Receive, from, [rows, cols])?;
         let mut out = Tensor::empty(device, Category::Activations, rows, cols);
         let window = out.view_mut().ptr();
@@ -71,7 +77,13 @@ impl<P: Place> Group<P> {
     /// # Errors
     /// Those of [`Group::receive`].
     #[track_caller]
-    pub fn start_receive<D: Device<Place = P>>(&self, device: &D, from: usize, rows: usize, cols: usize) -> Result<Request<D>> {
+    pub fn start_receive<D: Device<Place = P>>(
+        &self,
+        device: &D,
+        from: usize,
+        rows: usize,
+        cols: usize,
+    ) -> Result<Request<D>> {
         let call = self.message::<D>(Op::Receive, from, [rows, cols])?;
         let out = Tensor::empty(device, Category::Activations, rows, cols);
         // The request is its only owner.

@@ -346,7 +346,7 @@ fn trainer<S: Scalar>(
     work: &Work,
     layout: &Layout,
     device: &Cpu<S>,
-    mesh: &Mesh<Cpu<S>>,
+    mesh: &Mesh<tensor::Host>,
 ) -> parallel::Result<Trainer<Cpu<S>>>
 where
     Cpu<S>: Kernels<Elem = S, Place = tensor::Host>,

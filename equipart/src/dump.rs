@@ -98,7 +98,10 @@ pub struct About {
 ///
 /// # Errors
 /// If ranks do not meet; so it is below.
-pub fn weights<D: Kernels>(params: Vec<&mut Param<D>>, mesh: &Mesh<D>) -> layers::Result<Tensors<D::Elem>> {
+pub fn weights<D: Kernels>(
+    params: Vec<&mut Param<D>>,
+    mesh: &Mesh<D::Place>,
+) -> layers::Result<Tensors<D::Elem>> {
     let whole = |p: &mut Param<D>| Ok((p.name().to_string(), p.gather(mesh)?.unwrap_or_default()));
     params.into_iter().map(whole).collect()
 }
@@ -107,7 +110,10 @@ pub fn weights<D: Kernels>(params: Vec<&mut Param<D>>, mesh: &Mesh<D>) -> layers
 ///
 /// # Errors
 /// As above.
-pub fn gradients<D: Kernels>(params: Vec<&mut Param<D>>, mesh: &Mesh<D>) -> layers::Result<Tensors<D::Elem>> {
+pub fn gradients<D: Kernels>(
+    params: Vec<&mut Param<D>>,
+    mesh: &Mesh<D::Place>,
+) -> layers::Result<Tensors<D::Elem>> {
     let whole = |p: &mut Param<D>| Ok((p.name().to_string(), p.gather_gradient(mesh)?.unwrap_or_default()));
     params.into_iter().map(whole).collect()
 }
@@ -118,7 +124,7 @@ pub fn gradients<D: Kernels>(params: Vec<&mut Param<D>>, mesh: &Mesh<D>) -> laye
 /// As [`Trainer::step`].
 pub fn step<D: Kernels>(
     trainer: &mut Trainer<D>,
-    mesh: &Mesh<D>,
+    mesh: &Mesh<D::Place>,
     batch: &Batch,
     lr: f64,
 ) -> parallel::Result<(Report<D>, Seen<D::Elem>)> {
@@ -137,7 +143,7 @@ pub fn step<D: Kernels>(
 pub fn after<D: Kernels>(
     report: &Report<D>,
     params: Vec<&mut Param<D>>,
-    mesh: &Mesh<D>,
+    mesh: &Mesh<D::Place>,
 ) -> layers::Result<After<D::Elem>> {
     let numbers = [("loss", &report.loss), ("norm2", &report.norm2)];
     let read = |(name, number): (&str, &Tensor<D>)| (name.to_string(), number.read().unwrap_or_default());

@@ -61,7 +61,7 @@ pub fn evaluate(
 
 /// The mean loss of a batch, on one rank of any device.
 fn program<D: Kernels>(
-    (device, mesh): (&D, &Mesh<D>),
+    (device, mesh): (&D, &Mesh<D::Place>),
     layout: &Layout,
     shape: &Shape,
     values: &dyn Values<D::Elem>,

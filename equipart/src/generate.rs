@@ -9,7 +9,7 @@ use kernels::{Kernels, Meta};
 use layers::{Chunk, Cx, Random, Record};
 use parallel::deal;
 use serde::Serialize;
-use tensor::{Cpu, Ids, Phase, Real};
+use tensor::{Cpu, Device, Ids, Phase, Real};
 
 /// What is to be continued.
 #[derive(Clone, Debug)]
@@ -104,7 +104,7 @@ impl Request {
                     self.max_new
                 )));
             }
-            Ids::new(&Cpu::<f32>::default(), prompt, model.config.shape.vocabulary)?;
+            Ids::new(&tensor::Host::default(), prompt, model.config.shape.vocabulary)?;
         }
         memory::fits(&format!("generating under {layout}"), self.bytes(model, layout)?, memory::free())
     }
@@ -124,7 +124,7 @@ impl Request {
                 let mut chunk = Chunk::whole(&layout.place(device, mesh, &Random { seed: 0 }), shape)?;
                 let lengths = lengths(mesh.group(Axis::Dp).rank());
                 let capacity = lengths.iter().max().map_or(0, |longest| longest + self.max_new);
-                let ids = Ids::new(device, &vec![0; lengths.iter().sum()], shape.vocabulary)?;
+                let ids = Ids::new(device.place(), &vec![0; lengths.iter().sum()], shape.vocabulary)?;
                 chunk.logits(&Cx::infer(&lengths).with_cache(capacity), ids, false)?;
                 Ok(())
             },
@@ -161,7 +161,7 @@ fn on_rank(
     (model, layout): (&Model, &Layout),
     request: &Request,
     device: &Cpu<f32>,
-    mesh: &Mesh<Cpu<f32>>,
+    mesh: &Mesh<tensor::Host>,
     watch: &(dyn Fn(u32) + Sync),
 ) -> Result<(Vec<Text>, Taken, Option<Seen<f32>>)> {
     let record = request.record.then(|| Record::new(mesh));
@@ -254,7 +254,7 @@ fn next_logits<'a, S: Real>(
 where
     Cpu<S>: Kernels<Elem = S, Place = tensor::Host>,
 {
-    let ids = Ids::new(device, ids, model.config.shape.vocabulary)?;
+    let ids = Ids::new(device.place(), ids, model.config.shape.vocabulary)?;
     assert!(chunk.logits(cx, ids, false)?.read_into(&mut room.values), "the host has values");
     room.logits.clear();
     room.logits.extend(room.values.iter().map(|x| x.to_f64() as f32));
@@ -274,7 +274,7 @@ where
     let ranks = layout.world()?.run(|device: Cpu<S>, mesh| {
         let at = layout.place(&device, &mesh, model.values());
         let mut chunk = Chunk::whole(&at, &model.config.shape)?;
-        let ids = Ids::new(&device, &sequences.concat(), model.config.shape.vocabulary)?;
+        let ids = Ids::new(device.place(), &sequences.concat(), model.config.shape.vocabulary)?;
         let logits = chunk.logits(&Cx::infer(&lengths), ids, true)?.read().expect("the host has values");
         Ok::<_, Error>(logits.into_iter().map(Real::to_f64).collect())
     })?;

@@ -184,7 +184,7 @@ impl Layout {
     pub fn place<'a, D: Kernels>(
         &self,
         device: &'a D,
-        mesh: &'a Mesh<D>,
+        mesh: &'a Mesh<D::Place>,
         values: &'a dyn Values<D::Elem>,
     ) -> Builder<'a, D> {
         let all = strategies::on::<D>().into_iter().enumerate();

@@ -35,7 +35,7 @@ pub struct PeakBytes {
 /// What `work` gives, and if ranks do not meet.
 pub fn work<D: Kernels, T, E: From<CommError>>(
     device: &D,
-    mesh: &Mesh<D>,
+    mesh: &Mesh<D::Place>,
     phase: Phase,
     work: impl FnOnce() -> Result<T, E>,
 ) -> Result<(T, Taken), E> {

@@ -64,7 +64,7 @@ const STEPS: usize = 2;
 /// # Errors
 /// If the layout does not fit the shape or the batch.
 pub fn program<D: Kernels>(
-    (device, mesh): (&D, &Mesh<D>),
+    (device, mesh): (&D, &Mesh<D::Place>),
     layout: &Layout,
     shape: &Shape,
     settings: &Settings,
@@ -117,7 +117,7 @@ pub fn price(config: &Config, settings: &Settings, layout: &Layout) -> Result<Ve
 pub fn peak_of_all<D: Kernels, K: Ord>(
     layout: &Layout,
     dealt: impl Fn(usize) -> Result<K>,
-    program: impl Fn(&Meta<D>, &Mesh<Meta<D>>) -> Result<()>,
+    program: impl Fn(&Meta<D>, &Mesh<tensor::Nowhere>) -> Result<()>,
 ) -> Result<u128> {
     let (mut kinds, mut total) = (BTreeMap::new(), 0);
     for rank in 0..layout.ranks() {
@@ -145,7 +145,7 @@ pub fn training<D: Kernels>(
     shape: &Shape,
     optimizer: (Kind, Option<f64>),
     batch: &Batch,
-    after: impl Fn(&mut Trainer<Meta<D>>, &Mesh<Meta<D>>) -> Result<()>,
+    after: impl Fn(&mut Trainer<Meta<D>>, &Mesh<tensor::Nowhere>) -> Result<()>,
 ) -> Result<u128> {
     let dealt = |rank| Ok(batch.dealt(rank, layout.size(Axis::Dp))?);
     peak_of_all(layout, dealt, |device, mesh| {

@@ -37,7 +37,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
-use tensor::{Cpu, F61, Ids, Key};
+use tensor::{Cpu, F61, Ids, Key, Place};
 
 /// Who is told what is being done.
 pub type Watch<'a> = dyn Fn(&str) + Sync + 'a;
@@ -80,7 +80,7 @@ fn program<D: Kernels>(
         Look::Dump(_) => {}
         Look::Everything(see) => {
             let shown = Shown { prefix: "texts: ".into(), seen: taken(of_texts), report: None, calls: 0 };
-            timeline::moments(shown, Vec::new(), mesh, see);
+            timeline::moments::<D>(shown, Vec::new(), mesh, see);
         }
     }
     for (n, (batch, lr)) in subject.steps.iter().enumerate() {
@@ -112,7 +112,7 @@ fn program<D: Kernels>(
 pub(crate) fn read<D: Kernels>(
     subject: &Subject,
     model: &mut Chunk<D>,
-    (device, mesh): (&D, &Mesh<D>),
+    (device, mesh): (&D, &Mesh<D::Place>),
     record: Option<Record<D>>,
 ) -> parallel::Result<Vec<D::Elem>> {
     let (vocabulary, data) = (subject.shape.vocabulary, mesh.group(Axis::Dp));
@@ -125,7 +125,7 @@ pub(crate) fn read<D: Kernels>(
     while lengths.iter().any(|&n| n > 0) {
         let fed =
             texts.iter().zip(&done).zip(&lengths).flat_map(|(((ids, _), &from), n)| &ids[from..from + n]);
-        let ids = Ids::new(device, &fed.copied().collect::<Vec<_>>(), vocabulary)?;
+        let ids = Ids::new(device.place(), &fed.copied().collect::<Vec<_>>(), vocabulary)?;
         let logits = model.logits(&cx, ids, false)?.read().unwrap_or_default();
         let fed = rows.iter_mut().zip(&lengths).filter(|(_, n)| **n > 0);
         fed.zip(logits.chunks(vocabulary)).for_each(|((rows, _), row)| rows.extend_from_slice(row));
@@ -137,7 +137,7 @@ pub(crate) fn read<D: Kernels>(
 }
 
 /// Which of all texts' logits a data rank reads.
-fn logits_of<D: Kernels>(subject: &Subject, mesh: &Mesh<D>) -> Range<usize> {
+fn logits_of<P: Place>(subject: &Subject, mesh: &Mesh<P>) -> Range<usize> {
     let data = mesh.group(Axis::Dp);
     let mine = deal(subject.texts.len(), data.rank(), data.size());
     let before = |n: usize| subject.shape.vocabulary * rows_read(&subject.texts[..n]);

@@ -198,7 +198,7 @@ impl Run<'_> {
     fn on_rank<S: Real>(
         &self,
         device: &Cpu<S>,
-        mesh: &Mesh<Cpu<S>>,
+        mesh: &Mesh<tensor::Host>,
         trainer: &mut Trainer<Cpu<S>>,
         peaks: &Mutex<Vec<usize>>,
         watch: &(dyn Fn(&StepLine) + Sync),
@@ -212,8 +212,8 @@ impl Run<'_> {
         let mut clock = Instant::now();
         for step in done..until {
             let batch = self.source.batch(&self.settings, step)?;
-            let profile =
-                (self.network.profile && profile::is_taken(step - done)).then(|| mesh.profile(device));
+            let profile = (self.network.profile && profile::is_taken(step - done))
+                .then(|| mesh.profile(device.place()));
             let report = if self.dump.is_some() && step + 1 == until {
                 let (report, all) = dump::step(trainer, mesh, &batch, schedule.at(step))?;
                 seen = Some(all);
@@ -265,7 +265,7 @@ impl<S: Scalar> Values<S> for InF32<'_> {
 /// Peak bytes so far, of each rank.
 fn all_peaks<S: Scalar>(
     device: &Cpu<S>,
-    mesh: &Mesh<Cpu<S>>,
+    mesh: &Mesh<tensor::Host>,
     peaks: &Mutex<Vec<usize>>,
 ) -> Result<Vec<usize>> {
     let all = || peaks.lock().expect("nothing panics under this lock");
@@ -284,7 +284,7 @@ pub fn held_out<S: Real>(
     trainer: &mut Trainer<Cpu<S>>,
     corpus: &Corpus,
     seq: usize,
-    mesh: &Mesh<Cpu<S>>,
+    mesh: &Mesh<tensor::Host>,
 ) -> Result<Option<f64>>
 where
     Cpu<S>: Kernels<Elem = S, Place = tensor::Host>,

@@ -51,7 +51,7 @@ pub struct Builder<'a, D: Kernels> {
     /// This rank's memory.
     pub device: &'a D,
     /// This rank's groups.
-    pub mesh: &'a Mesh<D>,
+    pub mesh: &'a Mesh<D::Place>,
     /// The parameters' first values.
     pub values: &'a dyn Values<<D as Device>::Elem>,
     /// Which tokens of the residual stream are this rank's.
@@ -67,7 +67,7 @@ pub type Built = Rc<RefCell<Vec<(String, &'static str)>>>;
 
 impl<'a, D: Kernels> Builder<'a, D> {
     /// A place where every rank of the tensor axis has all tokens of the residual stream.
-    pub fn new(device: &'a D, mesh: &'a Mesh<D>, values: &'a dyn Values<<D as Device>::Elem>) -> Self {
+    pub fn new(device: &'a D, mesh: &'a Mesh<D::Place>, values: &'a dyn Values<<D as Device>::Elem>) -> Self {
         Self { device, mesh, values, region: Region::Whole, strategies: Vec::new(), built: Rc::default() }
     }
     /// The same, where these strategies build what they build.

@@ -16,7 +16,7 @@ use tensor::{Ids, Pass, Tensor};
 /// What enters a chunk: the first takes tokens.
 pub enum Input<D: Kernels> {
     /// Token ids `[B]`.
-    Tokens(Ids<D>),
+    Tokens(Ids<D::Place>),
     /// `X[B,D]` from the chunk before.
     Activation(Stream<D>),
 }
@@ -35,7 +35,7 @@ pub struct Chunk<D: Kernels> {
     blocks: Vec<Block<D>>,
     head: Option<Head<D>>,
     tied: bool,
-    group: Group<D>,
+    group: Group<D::Place>,
     saved: Vec<Saved<D>>, // of the microbatches in flight
     room: Vec<Kept<D>>,   // for what blocks will save: the lists of microbatches that are back
     pending: BTreeMap<usize, Pending<D>>,
@@ -136,7 +136,7 @@ impl<D: Kernels> Chunk<D> {
     ///
     /// # Panics
     /// If this chunk has no head.
-    pub fn logits(&mut self, cx: &Cx<D>, ids: Ids<D>, all: bool) -> Result<Tensor<D>> {
+    pub fn logits(&mut self, cx: &Cx<D>, ids: Ids<D::Place>, all: bool) -> Result<Tensor<D>> {
         let (x, _) = self.through(cx, Input::Tokens(ids), &mut Vec::new())?;
         let head = self.head.as_ref().expect("logits come from the last chunk");
         let shared = table(self.embedding.as_ref(), self.tied);
@@ -180,7 +180,7 @@ impl<D: Kernels> Chunk<D> {
     ///
     /// # Panics
     /// If the microbatch is in flight already, or the last chunk has no targets.
-    pub fn forward(&mut self, cx: &Cx<D>, x: Input<D>, targets: Option<Ids<D>>) -> Result<Output<D>> {
+    pub fn forward(&mut self, cx: &Cx<D>, x: Input<D>, targets: Option<Ids<D::Place>>) -> Result<Output<D>> {
         let microbatch = cx.microbatch();
         assert!(
             self.saved.iter().all(|s| s.microbatch != microbatch),

@@ -37,7 +37,7 @@ pub struct Classifier<D: Kernels> {
     pairs: Vec<Layers<D>>,
     last: Part<D, ColumnLinear<D>>, // W[F,C_t]
     classes: usize,
-    group: Group<D>,
+    group: Group<D::Place>,
     saved: Vec<Saved<D>>,    // of the microbatches in flight
     room: Vec<Vec<Pair<D>>>, // for what pairs will keep: the lists of microbatches that are back
 }
@@ -51,7 +51,7 @@ struct Saved<D: Kernels> {
     inner: Inner<D>,
     logits: Split<D>,
     lse: Tensor<D>,
-    labels: Ids<D>,
+    labels: Ids<D::Place>,
 }
 
 /// What the layers keep.
@@ -168,7 +168,7 @@ impl<D: Kernels> Classifier<D> {
     ///
     /// # Panics
     /// If the microbatch is in flight already.
-    pub fn forward(&mut self, cx: &Cx<D>, x: Tensor<D>, labels: Ids<D>) -> Result<Partial<D>> {
+    pub fn forward(&mut self, cx: &Cx<D>, x: Tensor<D>, labels: Ids<D::Place>) -> Result<Partial<D>> {
         let microbatch = cx.microbatch();
         assert!(
             self.saved.iter().all(|s| s.microbatch != microbatch),

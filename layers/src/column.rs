@@ -31,7 +31,7 @@ pub struct ColumnLinear<D: Kernels> {
     name: Arc<str>,
     weight: ColumnWeight<D>,       // W[I,O_t]
     bias: Option<ColumnWeight<D>>, // b[O_t]
-    group: Group<D>,               // the ranks of axis t
+    group: Group<D::Place>,        // the ranks of axis t
 }
 
 /// Initial biases: small, but not 0, where bugs hide.

@@ -264,7 +264,7 @@ impl<D: Kernels> Cx<D> {
         &self,
         name: &str,
         end: &str,
-        share: impl FnOnce(&Mesh<D>) -> Result<Share<D::Elem>>,
+        share: impl FnOnce(&Mesh<D::Place>) -> Result<Share<D::Elem>>,
     ) -> Result<()> {
         if let Some(record) = &self.record {
             record.add(format!("{name}.{end}"), &self.tokens, share(record.mesh())?);
@@ -279,7 +279,7 @@ impl<D: Kernels> Cx<D> {
         &self,
         name: &str,
         end: &str,
-        share: impl FnOnce(&Mesh<D>) -> Result<Share<D::Elem>>,
+        share: impl FnOnce(&Mesh<D::Place>) -> Result<Share<D::Elem>>,
     ) -> Result<()> {
         if self.recording() { self.saw(&format!("gradient of {name}"), end, share) } else { Ok(()) }
     }

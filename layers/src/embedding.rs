@@ -29,20 +29,20 @@ pub struct Embedding<D: Kernels> {
     padding: Option<usize>,
     positions: Option<(WholeWeight<D>, usize)>, // [n,D], n
     rate: f64,
-    group: Group<D>,
+    group: Group<D::Place>,
     region: Region,
 }
 
 /// What backward needs.
 pub struct Saved<D: Kernels> {
-    ids: Kept<Ids<D>>,
-    positions: Option<Ids<D>>,
+    ids: Kept<Ids<D::Place>>,
+    positions: Option<Ids<D::Place>>,
 }
 
 /// What the weight half needs.
 pub struct Pending<D: Kernels> {
-    ids: Ids<D>,
-    positions: Option<Ids<D>>,
+    ids: Ids<D::Place>,
+    positions: Option<Ids<D::Place>>,
     dy: Stream<D>,
     whole: Tensor<D>,
 }
@@ -86,7 +86,12 @@ impl<D: Kernels> Embedding<D> {
 }
 
 /// The positions of these of a call's tokens.
-fn places<D: Kernels>(cx: &Cx<D>, device: &D, mine: &Range<usize>, context: usize) -> Result<Ids<D>> {
+fn places<D: Kernels>(
+    cx: &Cx<D>,
+    at: &D::Place,
+    mine: &Range<usize>,
+    context: usize,
+) -> Result<Ids<D::Place>> {
     if cx.positions() > context {
         return Err(Error::Size {
             what: "the length of a sequence".into(),
@@ -95,21 +100,21 @@ fn places<D: Kernels>(cx: &Cx<D>, device: &D, mine: &Range<usize>, context: usiz
         });
     }
     let all = cx.tokens().iter().flat_map(|t| t.position as u32..(t.position + t.len) as u32);
-    Ok(Ids::new(device, all.skip(mine.start).take(mine.len()), context)?)
+    Ok(Ids::new(at, all.skip(mine.start).take(mine.len()), context)?)
 }
 
 impl<D: Kernels> Layer<D> for Embedding<D> {
-    type In = Ids<D>;
+    type In = Ids<D::Place>;
     type Out = Stream<D>; // Y[B,D], the same on every rank, or this rank's tokens
     type Saved = Saved<D>;
     type Pending = Pending<D>;
 
-    fn forward(&self, cx: &Cx<D>, ids: Ids<D>) -> Result<(Stream<D>, Saved<D>)> {
+    fn forward(&self, cx: &Cx<D>, ids: Ids<D::Place>) -> Result<(Stream<D>, Saved<D>)> {
         let rank = self.group.rank();
         let mut y = embed(&self.table.rows()?, rank, &ids).reduce(&self.group, self.region)?;
         let mut positions = None;
         if let Some((table, context)) = &self.positions {
-            let at = places(cx, ids.device(), &y.mine(), *context)?;
+            let at = places(cx, ids.place(), &y.mine(), *context)?;
             y = position_rows(y, &table.whole()?, &at);
             positions = Some(at);
         }
@@ -119,7 +124,12 @@ impl<D: Kernels> Layer<D> for Embedding<D> {
     }
 
     /// Ids have no gradient; they come back themselves.
-    fn backward_input(&mut self, cx: &Cx<D>, saved: Saved<D>, dy: Stream<D>) -> Result<(Ids<D>, Pending<D>)> {
+    fn backward_input(
+        &mut self,
+        cx: &Cx<D>,
+        saved: Saved<D>,
+        dy: Stream<D>,
+    ) -> Result<(Ids<D::Place>, Pending<D>)> {
         let ids = saved.ids.open();
         let dy = dropout(cx, dy, cx.dropout(self.rate, &self.name).as_ref());
         let whole = dy.gather(&self.group)?;
@@ -253,7 +263,7 @@ mod tests {
                 let row: usize = LENGTHS[..first].iter().sum();
                 let rows = row..row + LENGTHS[first..first + n].iter().sum::<usize>();
                 let cx = Cx::train(0, &LENGTHS[first..first + n], 1).numbered_from(first).dropping(SEED, 2);
-                let (y, saved) = layer.forward(&cx, Ids::new(&device, &ids[rows.clone()], 7)?)?;
+                let (y, saved) = layer.forward(&cx, Ids::new(device.place(), &ids[rows.clone()], 7)?)?;
                 let number = |i| dy[row * WIDTH + i];
                 let mine = Tensor::from_fn(&device, Category::Activations, rows.len(), WIDTH, number);
                 layer.backward(&cx, saved, mine.into())?;
@@ -291,10 +301,10 @@ mod tests {
         let at = Builder::new(&device, &mesh, &crate::Random { seed: 0 });
         let table = Table { vocabulary: 4, context: Some(3), ..PLAIN }.build(&at).unwrap();
         assert!(
-            table.forward(&Cx::infer([3]), Ids::new(&device, &[1; 3], 4).unwrap()).is_ok(),
+            table.forward(&Cx::infer([3]), Ids::new(device.place(), &[1; 3], 4).unwrap()).is_ok(),
             "all of them"
         );
-        let ids = Ids::new(&device, &[1; 4], 4).unwrap();
+        let ids = Ids::new(device.place(), &[1; 4], 4).unwrap();
         let why = table.forward(&Cx::infer([4]), ids).err().unwrap().to_string();
         let wanted = "at most 3, as many positions as the model has learned";
         assert_eq!(why, format!("the length of a sequence is 4; it must be {wanted}"));

@@ -21,7 +21,7 @@ use kernels::Kernels;
 /// A linear layer, split by columns, with its output whole on every rank.
 pub struct GatheredColumn<D: Kernels> {
     inner: Part<D, ColumnLinear<D>>,
-    group: Group<D>,
+    group: Group<D::Place>,
 }
 
 impl<D: Kernels> GatheredColumn<D> {

@@ -35,7 +35,7 @@ pub struct Head<D: Kernels> {
     weight: Option<ColumnWeight<D>>, // W[D,V_t]; none where it is the embedding's table
     vocabulary: usize,
     objective: Objective,
-    group: Group<D>,
+    group: Group<D::Place>,
 }
 
 /// What backward needs.
@@ -44,7 +44,7 @@ pub struct Saved<D: Kernels> {
     x: Kept<Stream<D>>,
     logits: Kept<Split<D>>,
     lse: Kept<Tensor<D>>,
-    targets: Ids<D>,
+    targets: Ids<D::Place>,
 }
 
 /// What the weight half needs.
@@ -100,7 +100,7 @@ impl<D: Kernels> Head<D> {
         cx: &Cx<D>,
         table: Option<&RowWeight<D>>,
         x: Stream<D>,
-        targets: Ids<D>,
+        targets: Ids<D::Place>,
     ) -> Result<(Partial<D>, Saved<D>)> {
         let (n, norm) = self.norm.forward(cx, x)?;
         cx.saw("head", "in", |_| Ok(n.seen()))?;

@@ -77,7 +77,12 @@ impl<D: Kernels> Optimizer<D> {
     ///
     /// # Errors
     /// If ranks do not meet.
-    pub fn step(&mut self, params: &mut [&mut Param<D>], mesh: &Mesh<D>, lr: f64) -> Result<Tensor<D>> {
+    pub fn step(
+        &mut self,
+        params: &mut [&mut Param<D>],
+        mesh: &Mesh<D::Place>,
+        lr: f64,
+    ) -> Result<Tensor<D>> {
         let device = params.first().expect("a model has parameters").value().device().clone();
         let mut factor = filled(&device, Category::Buffers, [1, 1], D::Elem::ONE);
         let mut sums = Sums::new(&device);
@@ -126,7 +131,7 @@ impl<D: Kernels> Optimizer<D> {
     pub fn gather<E: From<crate::Error>>(
         &self,
         params: &[&mut Param<D>],
-        mesh: &Mesh<D>,
+        mesh: &Mesh<D::Place>,
         mut each: impl FnMut(&str, [Option<Vec<D::Elem>>; 2]) -> std::result::Result<(), E>,
     ) -> std::result::Result<(), E> {
         for (param, [m, v]) in params.iter().zip(&self.moments) {
@@ -188,7 +193,7 @@ impl<D: Kernels> Sums<D> {
         self.by_axes[param.placement().different()].get_or_insert_with(|| Self::zero(device))
     }
     /// Each share is summed over the axes along which ranks differ, and counted once along the others.
-    fn over(mut self, mesh: &Mesh<D>, label: &Arc<str>) -> Result<Tensor<D>> {
+    fn over(mut self, mesh: &Mesh<D::Place>, label: &Arc<str>) -> Result<Tensor<D>> {
         let sums = &mut self.by_axes;
         for (axis, group) in mesh.axes() {
             let bit = 1 << axis as usize;

@@ -15,7 +15,7 @@ pub struct Param<D: Kernels> {
     shape: [usize; 2],
     placement: Placement,
     cuts: Cuts,
-    replicas: Vec<(Replica, Group<D>)>, // what other ranks hold, too, each part with its holders
+    replicas: Vec<(Replica, Group<D::Place>)>, // what other ranks hold, too, each part with its holders
     value: Tensor<D>,
     gradient: Option<Tensor<D>>, // taken at the first contribution, so that inference has none
     written: bool,
@@ -82,7 +82,7 @@ impl<D: Kernels> Param<D> {
     ///
     /// # Errors
     /// If ranks do not meet.
-    pub fn sync(&mut self, mesh: &Mesh<D>) -> Result<()> {
+    pub fn sync(&mut self, mesh: &Mesh<D::Place>) -> Result<()> {
         if !self.written {
             self.accumulate(|device, gradient, _| device.fill(gradient, D::Elem::ZERO));
         }
@@ -159,7 +159,7 @@ impl<D: Kernels> Param<D> {
     ///
     /// # Errors
     /// If ranks do not meet.
-    pub fn gather(&self, mesh: &Mesh<D>) -> Result<Option<Vec<D::Elem>>> {
+    pub fn gather(&self, mesh: &Mesh<D::Place>) -> Result<Option<Vec<D::Elem>>> {
         self.cuts.gather(mesh, &self.value)
     }
     /// The whole gradient on the host, the same on every rank of what it was synced over; `None` without values
@@ -167,7 +167,7 @@ impl<D: Kernels> Param<D> {
     ///
     /// # Errors
     /// If ranks do not meet.
-    pub fn gather_gradient(&self, mesh: &Mesh<D>) -> Result<Option<Vec<D::Elem>>> {
+    pub fn gather_gradient(&self, mesh: &Mesh<D::Place>) -> Result<Option<Vec<D::Elem>>> {
         match &self.gradient {
             None => Ok(None),
             Some(gradient) => self.cuts.gather(mesh, gradient),
@@ -200,7 +200,11 @@ impl<D: Kernels> Param<D> {
 }
 
 /// Sums a part of a gradient over the ranks that hold the same part of the value.
-fn sum_replica<D: Kernels>(gradient: &mut Tensor<D>, replica: &Replica, holders: &Group<D>) -> Result<()> {
+fn sum_replica<D: Kernels>(
+    gradient: &mut Tensor<D>,
+    replica: &Replica,
+    holders: &Group<D::Place>,
+) -> Result<()> {
     let [rows, cols] = gradient.shape();
     let [rows, cols] = if replica.dim == 0 { [replica.len, cols] } else { [rows, replica.len] };
     let mut part = Tensor::empty(gradient.device(), Category::Buffers, rows, cols);
@@ -237,7 +241,7 @@ mod tests {
     /// A matrix of 13 rows of 5 numbers over 4 ranks: 4 rows on each, 80 bytes, of which the last rank's are padding but
     /// for one. Values, gradients and each of two moments take as much; to put them together takes 4·80 bytes, and then,
     /// when these are gone, 13·5·4 = 260.
-    fn padded_bytes<D: Kernels<Elem = f32> + Default>(mesh: &Mesh<D>) -> Result<()> {
+    fn padded_bytes<D: Kernels<Elem = f32> + Default>(mesh: &Mesh<D::Place>) -> Result<()> {
         let (device, values) = (D::default(), Random { seed: 1 });
         let at = Builder::new(&device, mesh, &values);
         let sections = vec![Section { size: 13, pieces: Pieces::Padded }];
@@ -261,7 +265,7 @@ mod tests {
         let sizes = [(Axis::Tp, 4)];
         World::threads(&sizes).unwrap().run(|_: Cpu<f32>, mesh| padded_bytes(&mesh)).unwrap();
         for rank in 0..4 {
-            padded_bytes(&Mesh::<Meta<Cpu<f32>>>::ghost(&sizes, rank).unwrap()).unwrap();
+            padded_bytes(&Mesh::ghost(&sizes, rank).unwrap()).unwrap();
         }
     }
 
@@ -306,8 +310,8 @@ mod tests {
             let mut head = Head::shard(&at, Axis::Tp, &shape)?;
             let (mut optimizer, cx) = (Optimizer::new(Kind::ADAMW, Some(0.5)), Cx::train(0, [4], 4));
             for step in 0..3 {
-                let targets = Ids::targets(&device, &[12, 1, 3, 12], 13)?;
-                let (x, kept) = embedding.forward(&cx, Ids::new(&device, &[0, 12, 5, 11], 13)?)?;
+                let targets = Ids::targets(device.place(), &[12, 1, 3, 12], 13)?;
+                let (x, kept) = embedding.forward(&cx, Ids::new(device.place(), &[0, 12, 5, 11], 13)?)?;
                 let (_, saved) = head.forward(&cx, tied.then_some(embedding.rows()), x, targets)?;
                 let (dx, pending) = head.backward_input(&cx, tied.then_some(embedding.rows()), saved)?;
                 head.backward_weight(tied.then_some(embedding.table()), pending);

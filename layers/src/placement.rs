@@ -4,7 +4,7 @@ use crate::{Error, Result};
 use comm::{Axis, Mesh};
 use kernels::Kernels;
 use std::collections::BTreeMap;
-use tensor::{Category, Scalar, Tensor};
+use tensor::{Category, Place, Scalar, Tensor};
 
 /// How a parameter lies along one mesh axis.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -94,7 +94,7 @@ impl Placement {
     ///
     /// # Errors
     /// If the ranks of an axis do not divide a section.
-    pub(crate) fn cuts<D: Kernels>(&self, mesh: &Mesh<D>, name: &str, shape: [usize; 2]) -> Result<Cuts> {
+    pub(crate) fn cuts<P: Place>(&self, mesh: &Mesh<P>, name: &str, shape: [usize; 2]) -> Result<Cuts> {
         let (mut cuts, mut local) = (Vec::new(), shape);
         for (axis, placed) in &self.0 {
             let Placed::Split { dim, sections } = placed else { continue };
@@ -217,7 +217,7 @@ impl Cuts {
     /// The whole matrix on the host, put together from all ranks' shares; `None` without values.
     pub(crate) fn gather<D: Kernels>(
         &self,
-        mesh: &Mesh<D>,
+        mesh: &Mesh<D::Place>,
         share: &Tensor<D>,
     ) -> Result<Option<Vec<D::Elem>>> {
         let (mut part, mut shape) = (share.clone(), self.local);
@@ -254,7 +254,7 @@ mod tests {
             .on(Axis::Tp, Placed::Split { dim: 1, sections });
         World::threads(&[(Axis::Dp, 2), (Axis::Tp, 2)])
             .unwrap()
-            .run(|device: Cpu<f32>, mesh: Mesh<Cpu<f32>>| {
+            .run(|device: Cpu<f32>, mesh: Mesh<tensor::Host>| {
                 let cuts = placement.cuts(&mesh, "w", [3, 12]).unwrap();
                 assert_eq!(cuts.local, [3, 3]);
                 let share = Tensor::from_fn(&device, Category::Buffers, 3, 3, |i| {
@@ -307,7 +307,7 @@ mod tests {
         let placement = Placement::default().on(Axis::Tp, Placed::Split { dim: 1, sections });
         World::threads(&[(Axis::Tp, 4)])
             .unwrap()
-            .run(|device: Cpu<f32>, mesh: Mesh<Cpu<f32>>| {
+            .run(|device: Cpu<f32>, mesh: Mesh<tensor::Host>| {
                 let (cuts, rank) = (placement.cuts(&mesh, "w", [2, 19]).unwrap(), mesh.rank());
                 assert_eq!(cuts.local, [2, 2 + 3 + 2]);
                 let at = |i: usize| cuts.whole_index([i / 7, i % 7]);

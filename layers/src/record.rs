@@ -53,7 +53,7 @@ pub struct Touched {
 
 /// A record that is being made. Clones add to the same.
 pub struct Record<D: Kernels> {
-    mesh: Mesh<D>,
+    mesh: Mesh<D::Place>,
     log: Rc<RefCell<Log<<D as Device>::Elem>>>,
 }
 
@@ -80,7 +80,7 @@ impl<D: Kernels> Clone for Record<D> {
 
 impl<D: Kernels> Record<D> {
     /// An empty record of this rank's runs.
-    pub fn new(mesh: &Mesh<D>) -> Self {
+    pub fn new(mesh: &Mesh<D::Place>) -> Self {
         let log = Log { seen: Activations::default(), calls: mesh.calls_made() };
         Self { mesh: mesh.clone(), log: Rc::new(RefCell::new(log)) }
     }
@@ -89,7 +89,7 @@ impl<D: Kernels> Record<D> {
     pub fn take(&self) -> Activations<D::Elem> {
         std::mem::take(&mut self.log.borrow_mut().seen)
     }
-    pub(crate) fn mesh(&self) -> &Mesh<D> {
+    pub(crate) fn mesh(&self) -> &Mesh<D::Place> {
         &self.mesh
     }
     /// Adds this rank's share of something; nothing on a device without values.

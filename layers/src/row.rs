@@ -33,7 +33,7 @@ pub struct RowLinear<D: Kernels> {
     name: Arc<str>,
     weight: RowWeight<D>,         // W[I_t,O]
     bias: Option<WholeWeight<D>>, // b[O]
-    group: Group<D>,              // the ranks of axis t
+    group: Group<D::Place>,       // the ranks of axis t
     region: Region,               // whose tokens Y has
 }
 

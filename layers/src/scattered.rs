@@ -22,7 +22,7 @@ use kernels::Kernels;
 /// A linear layer, split by rows, that scatters a whole input.
 pub struct ScatteredRow<D: Kernels> {
     inner: Part<D, RowLinear<D>>,
-    group: Group<D>,
+    group: Group<D::Place>,
 }
 
 impl<D: Kernels> ScatteredRow<D> {

@@ -8,16 +8,16 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use tensor::quoted::quoted;
 use tensor::safetensors::{Dtype, File, Writer};
-use tensor::{Device, Real};
+use tensor::{Device, Place, Real};
 
 type Metadata = BTreeMap<String, String>;
 
 /// Begins a file of f32 tensors, on the rank that writes.
-fn on_rank_0<D: Kernels>(
+fn on_rank_0<P: Place>(
     path: &Path,
     metadata: &Metadata,
     entries: &[Entry],
-    mesh: &Mesh<D>,
+    mesh: &Mesh<P>,
 ) -> Result<Option<Writer>> {
     if mesh.rank() != 0 {
         return Ok(None);
@@ -56,7 +56,7 @@ pub fn save_params<D>(
     metadata: &Metadata,
     entries: &[Entry],
     params: &[&mut Param<D>],
-    mesh: &Mesh<D>,
+    mesh: &Mesh<D::Place>,
 ) -> Result<()>
 where
     D: Kernels,
@@ -92,7 +92,7 @@ pub fn save_optimizer<D>(
     mut metadata: Metadata,
     optimizer: &Optimizer<D>,
     params: &[&mut Param<D>],
-    mesh: &Mesh<D>,
+    mesh: &Mesh<D::Place>,
 ) -> Result<()>
 where
     D: Kernels,
@@ -189,7 +189,7 @@ mod tests {
         save_optimizer(&state, metadata, optimizer, &params, mesh)
     }
     /// Another trainer, at the same place, in the state of the files.
-    fn load(folder: &Path, device: &Float, mesh: &Mesh<Float>, kind: Kind) -> Result<Trainer<Float>> {
+    fn load(folder: &Path, device: &Float, mesh: &Mesh<tensor::Host>, kind: Kind) -> Result<Trainer<Float>> {
         let [from, state] = FILES.map(|name| folder.join(name));
         let fresh = Random { seed: 9 };
         let params = entries(
@@ -219,7 +219,7 @@ mod tests {
     }
     fn on<T: Send>(
         [dp, tp]: [usize; 2],
-        run: impl Fn(Float, Mesh<Float>) -> Result<T> + Sync,
+        run: impl Fn(Float, Mesh<tensor::Host>) -> Result<T> + Sync,
     ) -> std::result::Result<T, String> {
         let world = World::threads(&[(Axis::Dp, dp), (Axis::Tp, tp)]).unwrap();
         world.run(run).map(|mut all| all.swap_remove(0)).map_err(|error| error.reason)

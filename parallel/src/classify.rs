@@ -64,7 +64,7 @@ impl<D: Kernels> ClassifierTrainer<D> {
                 .then_train(microbatch, repeat_n(1, mine.len()), all)
                 .numbered_from(first + mine.start)
                 .profiled(&self.device);
-            let labels = Ids::targets(&self.device, &examples.labels[mine.clone()], self.classes)?;
+            let labels = Ids::targets(self.device.place(), &examples.labels[mine.clone()], self.classes)?;
             let span = self.ending.mesh.span(format_args!("forward {microbatch}"));
             let addend = self.model.forward(&cx, self.rows(examples, mine), labels)?;
             drop(span);
@@ -118,7 +118,7 @@ impl<D: Kernels> ClassifierTrainer<D> {
         Tensor::from_fn(&self.device, Category::Activations, rows.len(), n, |i| x[i])
     }
     /// Model and optimizer, for saving them.
-    pub fn parts(&mut self) -> (&mut Classifier<D>, &mut Optimizer<D>, &Mesh<D>) {
+    pub fn parts(&mut self) -> (&mut Classifier<D>, &mut Optimizer<D>, &Mesh<D::Place>) {
         (&mut self.model, &mut self.ending.optimizer, &self.ending.mesh)
     }
 }

@@ -103,19 +103,23 @@ impl<D: Kernels> Trainer<D> {
         self.spare = cx.recorded(None);
         Ok(loss)
     }
-    fn forward(&mut self, cx: &Cx<D>, ids: Ids<D>, targets: Ids<D>) -> Result<Partial<D>> {
+    fn forward(&mut self, cx: &Cx<D>, ids: Ids<D::Place>, targets: Ids<D::Place>) -> Result<Partial<D>> {
         match self.model.forward(cx, Input::Tokens(ids), Some(targets))? {
             Output::Loss(loss) => Ok(loss),
             Output::Activation(_) => unreachable!("a whole model ends in a loss"),
         }
     }
     /// This data rank's part of a microbatch, its ids and targets.
-    fn share<'a>(&self, batch: &'a Batch, microbatch: usize) -> Result<(Share<'a>, Ids<D>, Ids<D>)> {
+    fn share<'a>(
+        &self,
+        batch: &'a Batch,
+        microbatch: usize,
+    ) -> Result<(Share<'a>, Ids<D::Place>, Ids<D::Place>)> {
         let data = self.ending.mesh.group(Axis::Dp);
         let share = batch.share(microbatch, data.rank(), data.size())?;
         let sequences = share.sequences.iter();
-        let ids = Ids::new(&self.device, sequences.clone().flat_map(|s| &s.ids), self.vocabulary)?;
-        let targets = Ids::targets(&self.device, sequences.flat_map(|s| &s.targets), self.vocabulary)?;
+        let ids = Ids::new(self.device.place(), sequences.clone().flat_map(|s| &s.ids), self.vocabulary)?;
+        let targets = Ids::targets(self.device.place(), sequences.flat_map(|s| &s.targets), self.vocabulary)?;
         Ok((share, ids, targets))
     }
     /// The model.
@@ -123,21 +127,21 @@ impl<D: Kernels> Trainer<D> {
         &mut self.model
     }
     /// Model and optimizer, for saving and restoring them.
-    pub fn parts(&mut self) -> (&mut Chunk<D>, &mut Optimizer<D>, &Mesh<D>) {
+    pub fn parts(&mut self) -> (&mut Chunk<D>, &mut Optimizer<D>, &Mesh<D::Place>) {
         (&mut self.model, &mut self.ending.optimizer, &self.ending.mesh)
     }
 }
 
 /// What a trainer has besides its model, and how a step ends, whatever the model.
 pub(crate) struct Ending<D: Kernels> {
-    pub(crate) mesh: Mesh<D>,
+    pub(crate) mesh: Mesh<D::Place>,
     pub(crate) optimizer: Optimizer<D>,
-    loss: Group<D>,                   // the data ranks, as the loss meets them
+    loss: Group<D::Place>,            // the data ranks, as the loss meets them
     room: Vec<&'static mut Param<D>>, // for the list of parameters; empty between steps
 }
 
 impl<D: Kernels> Ending<D> {
-    pub(crate) fn new(mesh: &Mesh<D>, (kind, clip): (Kind, Option<f64>)) -> Self {
+    pub(crate) fn new(mesh: &Mesh<D::Place>, (kind, clip): (Kind, Option<f64>)) -> Self {
         let loss = mesh.group(Axis::Dp).named("loss");
         Self { mesh: mesh.clone(), optimizer: Optimizer::new(kind, clip), loss, room: Vec::new() }
     }

@@ -99,7 +99,9 @@ impl<S: Scalar> Mutated<S> {
     ) -> Result<()> {
         let (gives, len) = (call.gives(self.ranks, rank), call.takes(self.ranks, rank));
         // SAFETY: the window has so many, as the caller says.
-        let read = |window: Option<At>, len| window.map_or(&[][..], |at| unsafe { from_raw_parts(at.raw::<S>(), len) });
+        let read = |window: Option<At>, len| {
+            window.map_or(&[][..], |at| unsafe { from_raw_parts(at.raw::<S>(), len) })
+        };
         let Some(mutation) = self.mutation(call) else {
             honest()?;
             if self.remembers() && call.elem.id == Elem::of::<S>().id {
@@ -199,7 +201,8 @@ fn exchange<S: Scalar>(
         Some(Counts::Between(give, _)) => &give[..],
         _ => &[],
     };
-    let said = Call { op: Op::AllGather, reduce: None, peer: None, root: 0, counts: None, cols: 1, ..call.clone() };
+    let said =
+        Call { op: Op::AllGather, reduce: None, peer: None, root: 0, counts: None, cols: 1, ..call.clone() };
     let sizes: Vec<usize> = std::iter::once(mine.len()).chain(give.iter().copied()).collect();
     let sizes =
         engine.values(rank, bytemuck::cast_slice(&sizes), &Call { rows: 1, elem: SIZES, ..said.clone() })?;

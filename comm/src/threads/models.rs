@@ -13,7 +13,7 @@ mod meeting;
 mod messages;
 mod waking;
 
-use super::rendezvous::{Rendezvous, AllWindows};
+use super::rendezvous::{AllWindows, Rendezvous};
 use super::watch::{PATIENT, Watch};
 use crate::call::Call;
 use crate::error::Result;

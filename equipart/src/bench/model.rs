@@ -17,7 +17,7 @@ use layers::{Chunk, Cx, Draw, Kind, Values};
 use parallel::{Batch, Sequence, Trainer};
 use std::sync::Mutex;
 use std::time::Instant;
-use tensor::{Cpu, Ids, Phase, Scalar, mix};
+use tensor::{Cpu, Device, Ids, Phase, Scalar, mix};
 
 /// A pass over the batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,7 +52,7 @@ enum Ready<D: Kernels> {
 }
 
 impl<D: Kernels> Ready<D> {
-    fn new(pass: Pass, layout: &Layout, device: &D, mesh: &Mesh<D>, scale: &Scale) -> Result<Self> {
+    fn new(pass: Pass, layout: &Layout, device: &D, mesh: &Mesh<D::Place>, scale: &Scale) -> Result<Self> {
         let at = layout.place(device, mesh, &Even);
         Ok(match pass {
             Pass::Forward => Self::Forward(Chunk::whole(&at, &scale.shape)?, device.clone()),
@@ -63,7 +63,8 @@ impl<D: Kernels> Ready<D> {
         match self {
             Self::Forward(model, device) => {
                 let [sequences, tokens] = scale.batch;
-                let ids = Ids::new(device, &ids(scale, 0, sequences * tokens), scale.shape.vocabulary)?;
+                let ids =
+                    Ids::new(device.place(), &ids(scale, 0, sequences * tokens), scale.shape.vocabulary)?;
                 model.logits(&Cx::infer(vec![tokens; sequences]), ids, true)?;
             }
             Self::Step(trainer, batch) => drop(trainer.step(batch, RATE)?),
@@ -99,7 +100,7 @@ pub(super) fn profiled(layout: &Layout, network: &Network, scale: &Scale) -> Res
     world.run(|device: Cpu<f32>, mesh| {
         let mut ready = Ready::new(Pass::Step, layout, &device, &mesh, scale)?;
         for step in 0..profile::WARM + STEPS {
-            let _profile = profile::is_taken(step).then(|| mesh.profile(&device));
+            let _profile = profile::is_taken(step).then(|| mesh.profile(device.place()));
             measure::work(&device, &mesh, Phase::Step, || ready.once(scale))?;
         }
         Ok::<_, crate::Error>(())

@@ -110,7 +110,7 @@ fn program<D: Kernels>(
     subject: &ClassifierSubject,
     layout: &Layout,
     device: &D,
-    mesh: &Mesh<D>,
+    mesh: &Mesh<D::Place>,
     see: &mut dyn FnMut(String, Vec<D::Elem>),
 ) -> parallel::Result<()> {
     let at = layout.place(device, mesh, &START);

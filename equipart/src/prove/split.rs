@@ -25,7 +25,7 @@ impl<'a> Split<'a> {
     pub(super) fn place<'b>(
         self,
         device: &'b Cpu<F61>,
-        mesh: &'b Mesh<Cpu<F61>>,
+        mesh: &'b Mesh<tensor::Host>,
         values: &'b dyn Values<F61>,
     ) -> Builder<'b, Cpu<F61>>
     where

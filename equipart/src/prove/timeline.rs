@@ -41,7 +41,7 @@ pub(super) struct Shown<'a, D: Kernels> {
 pub(super) fn moments<D: Kernels>(
     shown: Shown<D>,
     mut params: Vec<&mut Param<D>>,
-    mesh: &Mesh<D>,
+    mesh: &Mesh<D::Place>,
     see: &mut dyn FnMut(Moment<D::Elem>),
 ) {
     let Shown { prefix, seen, report, calls: began } = shown;

@@ -25,7 +25,7 @@ pub(super) fn seen<D: Kernels>(
     report: &Report<D>,
     mut params: Vec<&mut Param<D>>,
     device: &D,
-    mesh: &Mesh<D>,
+    mesh: &Mesh<D::Place>,
 ) -> layers::Result<()> {
     for (what, number) in [("loss", &report.loss), ("norm²", &report.norm2)] {
         see(format!("step {n}: {what}"), number.read().unwrap_or_default());

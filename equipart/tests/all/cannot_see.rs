@@ -14,7 +14,7 @@ use layers::{
     RowLinear, Shape, Values, Window,
 };
 use parallel::{Batch, Trainer};
-use tensor::{Category, Cpu, Ids, Key, Real, Rope, Scalar, Scaling, Tensor};
+use tensor::{Category, Cpu, Device, Ids, Key, Real, Rope, Scalar, Scaling, Tensor};
 
 fn layout(text: &str) -> Layout {
     text.parse().unwrap()
@@ -123,7 +123,7 @@ fn ties_go_to_the_lower_id_under_every_layout() {
         let world = World::threads(&layout.axes()).unwrap();
         let run = |device: Cpu<f32>, mesh: Mesh<_>| {
             let mut chunk = Chunk::whole(&layout.place(&device, &mesh, &Tied), &shape)?;
-            let ids = Ids::new(&device, &ids, shape.vocabulary)?;
+            let ids = Ids::new(device.place(), &ids, shape.vocabulary)?;
             Ok::<_, layers::Error>(chunk.logits(&Cx::infer([10, 9]), ids, true)?.read().unwrap())
         };
         world.run(run).unwrap().swap_remove(0)

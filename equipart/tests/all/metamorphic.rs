@@ -6,7 +6,7 @@ use kernels::{Heads, Kernels};
 use layers::build::Element;
 use layers::{Chunk, Cx, Draw, Shape, Values};
 use std::path::Path;
-use tensor::{Cpu, F61, Ids, Key, Scalar};
+use tensor::{Cpu, Device, F61, Ids, Key, Scalar};
 
 const LAYOUTS: [&str; 5] = ["none", "tp=2", "tp=2,sp", "tp=4", "tp=4,sp"];
 
@@ -45,7 +45,7 @@ where
     let mut ranks = world
         .run(|device: Cpu<S>, mesh| {
             let mut chunk = Chunk::whole(&layout.place(&device, &mesh, values), shape)?;
-            let ids = Ids::new(&device, &ids, shape.vocabulary)?;
+            let ids = Ids::new(device.place(), &ids, shape.vocabulary)?;
             Ok::<_, layers::Error>(chunk.logits(&Cx::infer([9, 5]), ids, true)?.read().unwrap())
         })
         .unwrap();

@@ -17,15 +17,15 @@ const SHAPE: Shape = Shape {
 const LENGTHS: [&[usize]; 3] = [&[4, 1], &[3], &[2, 2]];
 type D = Cpu<F61>;
 
-fn ids(device: &D, n: usize, salt: usize) -> Ids<D> {
+fn ids(device: &D, n: usize, salt: usize) -> Ids<D::Place> {
     let ids: Vec<_> = (0..n).map(|i| ((i * 37 + salt * 11) % SHAPE.vocabulary) as u32).collect();
-    Ids::new(device, &ids, SHAPE.vocabulary).unwrap()
+    Ids::new(device.place(), &ids, SHAPE.vocabulary).unwrap()
 }
 
 /// Losses, and gradients by name, of three microbatches in flight at once through these parts.
 fn gradients(
     device: &D,
-    mesh: &Mesh<D>,
+    mesh: &Mesh<D::Place>,
     shape: &Shape,
     cuts: &[usize],
     later: bool,
@@ -134,7 +134,7 @@ fn decoding_equals_the_whole_forward_bit_for_bit() {
         let all = world.run(|device: D, mesh| {
             let at = Builder::new(&device, &mesh, &Random { seed: 1 });
             let mut model = Chunk::whole(&at, &SHAPE)?;
-            let feed = |ids: Vec<u32>| Ids::new(&device, &ids, v).unwrap();
+            let feed = |ids: Vec<u32>| Ids::new(device.place(), &ids, v).unwrap();
             let whole = feed([text(0, lengths[0]), text(1, lengths[1])].concat());
             let whole = model.logits(&Cx::infer(lengths), whole, true)?.read().unwrap();
             let (mut cx, mut done) = (Cx::infer(steps[0]).with_cache(7), [0, 0]);
@@ -169,7 +169,7 @@ fn the_ledger_shows_two_all_reduces_a_block_each_way() {
         let all = world.run(|device: Cpu<f32>, mesh| {
             let at = Builder::new(&device, &mesh, &Random { seed: 1 });
             let mut model = Chunk::whole(&at, shape)?;
-            let (cx, ids) = (Cx::train(0, [3], 3), Ids::new(&device, &[1, 2, 3], shape.vocabulary)?);
+            let (cx, ids) = (Cx::train(0, [3], 3), Ids::new(device.place(), &[1, 2, 3], shape.vocabulary)?);
             let forward = mesh.ledger();
             model.forward(&cx, Input::Tokens(ids.clone()), Some(ids))?;
             let backward = mesh.ledger();
@@ -196,7 +196,7 @@ fn inference_keeps_nothing() {
         device.meter().begin(Phase::Inference);
         let cx = Cx::infer([3, 4]);
         let cx = if cached { cx.with_cache(16) } else { cx };
-        model.logits(&cx, Ids::new(&device, &[0; 7], SHAPE.vocabulary).unwrap(), true).unwrap();
+        model.logits(&cx, Ids::new(device.place(), &[0; 7], SHAPE.vocabulary).unwrap(), true).unwrap();
         let peaks = device.meter().peaks(Phase::Inference);
         move |c: Category| peaks.category[c as usize]
     };
@@ -214,7 +214,7 @@ fn operations_are_those_of_the_equations() {
     let (device, mesh) = (Meta::<Cpu<f32>>::default(), Mesh::alone());
     let at = Builder::new(&device, &mesh, &Random { seed: 1 });
     let mut model = Chunk::whole(&at, &SHAPE).unwrap();
-    let (cx, ids) = (Cx::train(0, [3, 2], 5), Ids::new(&device, &[0; 5], SHAPE.vocabulary).unwrap());
+    let (cx, ids) = (Cx::train(0, [3, 2], 5), Ids::new(device.place(), &[0; 5], SHAPE.vocabulary).unwrap());
     model.forward(&cx, Input::Tokens(ids.clone()), Some(ids)).unwrap();
     let forward = device.meter().flops();
     model.backward(&cx, None).unwrap();
@@ -263,7 +263,7 @@ fn sequence_regions_keep_less_and_say_the_same_forward() {
         let mut model = Chunk::whole(&at, &SHAPE).unwrap();
         device.meter().begin(Phase::Step);
         let cx = Cx::train(0, [tokens], tokens);
-        let ids = Ids::new(&device, &vec![0; tokens], SHAPE.vocabulary).unwrap();
+        let ids = Ids::new(device.place(), &vec![0; tokens], SHAPE.vocabulary).unwrap();
         let before = device.meter().now(Category::Activations);
         model.forward(&cx, Input::Tokens(ids.clone()), Some(ids)).unwrap();
         let (kept, forward) = (device.meter().now(Category::Activations) - before, mesh.ledger());

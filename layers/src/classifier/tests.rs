@@ -38,7 +38,7 @@ struct Seen<S> {
 /// Two steps of two microbatches, both in flight at once, with plain descent of rate 1.
 fn run<D: Kernels>(
     device: &D,
-    mesh: &Mesh<D>,
+    mesh: &Mesh<D::Place>,
     (sizes, regions): (&[usize], bool),
     given: &dyn Fn(usize) -> Given<D::Elem>,
 ) -> Result<Seen<D::Elem>> {
@@ -60,7 +60,11 @@ fn run<D: Kernels>(
         let contexts: Vec<_> =
             (0..all.len()).map(|m| Cx::train(m, vec![1; all[m].1.len()], ROWS.iter().sum())).collect();
         for (cx, (x, labels)) in contexts.iter().zip(&all) {
-            seen.push(model.forward(cx, put(x), Ids::new(device, labels, sizes[sizes.len() - 1])?)?);
+            seen.push(model.forward(
+                cx,
+                put(x),
+                Ids::new(device.place(), labels, sizes[sizes.len() - 1])?,
+            )?);
         }
         contexts.iter().try_for_each(|cx| model.backward(cx))?;
         if step == 0 {
@@ -252,7 +256,8 @@ fn padding_is_no_class_however_low_the_logits_are() {
     let loss = |device: Cpu<f32>, mesh: Mesh<_>| {
         let mut model = Classifier::shard(&Builder::new(&device, &mesh, &low), Axis::Tp, SIZES[0])?;
         let x = Tensor::from_fn(&device, Category::Activations, 5, 5, |i| x[i]);
-        let loss = model.forward(&Cx::infer([1; 5]).averaged_over(5), x, Ids::new(&device, &labels, 13)?)?;
+        let loss =
+            model.forward(&Cx::infer([1; 5]).averaged_over(5), x, Ids::new(device.place(), &labels, 13)?)?;
         Ok::<_, Error>(loss.all_reduce(mesh.group(Axis::Dp))?.read().unwrap()[0])
     };
     let losses = [1, 2, 8].map(|ranks| World::threads(&[(Axis::Tp, ranks)]).unwrap().run(loss).unwrap()[0]);
@@ -299,7 +304,7 @@ fn inference_keeps_nothing_and_gives_the_same_loss() {
     let mut loss = |cx: Cx<_>| {
         let (x, labels) = given::<f64>(SIZES[3], 0).swap_remove(0);
         let x = Tensor::from_fn(&device, Category::Activations, 5, 5, |i| x[i]);
-        let loss = model.forward(&cx, x, Ids::new(&device, &labels, 11).unwrap()).unwrap();
+        let loss = model.forward(&cx, x, Ids::new(device.place(), &labels, 11).unwrap()).unwrap();
         loss.all_reduce(mesh.group(Axis::Dp)).unwrap().read().unwrap()
     };
     device.meter().begin(Phase::Inference);

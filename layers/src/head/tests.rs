@@ -45,7 +45,7 @@ fn cases() -> Vec<Case> {
 type Trace<S> = Vec<(&'static str, Vec<S>)>;
 
 /// Two microbatches of the same head, and the gradients they sum up to.
-fn run<S: Scalar>(device: &Cpu<S>, mesh: &Mesh<Cpu<S>>, case: Case) -> Result<Trace<S>>
+fn run<S: Scalar>(device: &Cpu<S>, mesh: &Mesh<tensor::Host>, case: Case) -> Result<Trace<S>>
 where
     Cpu<S>: Kernels<Elem = S, Place = tensor::Host>,
 {
@@ -67,7 +67,8 @@ where
         trace.push(("X", whole(&x)));
         let (x, shown) = (Stream::cut(&x, at.region), tied.then_some(&table));
         trace.push(("logits", whole(&head.logits(&cx, shown, x.clone())?)));
-        let (loss, saved) = head.forward(&cx, shown, x, Ids::targets(device, &targets, vocabulary)?)?;
+        let (loss, saved) =
+            head.forward(&cx, shown, x, Ids::targets(device.place(), &targets, vocabulary)?)?;
         trace.push(("loss", whole(&loss.all_reduce(mesh.group(Axis::Dp))?)));
         let (dx, pending) = head.backward_input(&cx, shown, saved)?;
         head.backward_weight(tied.then_some(&mut table), pending);
@@ -164,7 +165,7 @@ fn head_backward_is_the_derivative_exactly() {
 
 /// 2 tokens, a vocabulary of 13 over 4 ranks, 4 columns on each with padding: a rank's share of W[5, 13] takes
 /// 5·4·4 = 80 bytes, the gain 20, the logits of its columns 2·4·4 = 32, all that are gathered 2·13·4 = 104.
-fn padded_bytes<D: Kernels<Elem = f32> + Default>(mesh: &Mesh<D>, tied: bool) -> Result<()> {
+fn padded_bytes<D: Kernels<Elem = f32> + Default>(mesh: &Mesh<D::Place>, tied: bool) -> Result<()> {
     let (device, shape) = (D::default(), Shape { width: 5, vocabulary: 13, tied, ..Shape::LLAMA });
     let values = Random { seed: 3 };
     let at = Builder::new(&device, mesh, &values);
@@ -190,7 +191,7 @@ fn a_padded_vocabulary_takes_the_bytes_that_are_worked_out_by_hand() {
     for tied in [false, true] {
         World::threads(&sizes).unwrap().run(|_: Cpu<f32>, mesh| padded_bytes(&mesh, tied)).unwrap();
         for rank in 0..4 {
-            padded_bytes(&Mesh::<Meta<Cpu<f32>>>::ghost(&sizes, rank).unwrap(), tied).unwrap();
+            padded_bytes(&Mesh::ghost(&sizes, rank).unwrap(), tied).unwrap();
         }
     }
 }
@@ -203,7 +204,7 @@ fn without_a_backward_to_follow_the_loss_is_cross_entropy_alone() {
     let loss = |loss, cx: Cx<Cpu<f64>>| {
         let head = Head::shard(&at, Axis::Tp, &Shape { width: D, vocabulary: V, loss, ..Shape::LLAMA })?;
         let x = Tensor::from_fn(&device, Category::Activations, 4, D, |i| f64::sample(i as u64, 1.0));
-        let targets = Ids::targets(&device, &TARGETS, V)?;
+        let targets = Ids::targets(device.place(), &TARGETS, V)?;
         let (loss, _) = head.forward(&cx.averaged_over(4), None, x.into(), targets)?;
         Ok::<_, Error>(loss.all_reduce(mesh.group(Axis::Dp))?.read().unwrap()[0])
     };
@@ -221,7 +222,7 @@ fn all_ignored_is_no_loss_and_no_gradient() {
     let shape = Shape { width: D, vocabulary: V, loss: Objective { smoothing: 0.1, z: 0.1 }, ..Shape::LLAMA };
     let mut head = Head::shard(&at, Axis::Tp, &shape).unwrap();
     let x = Tensor::from_fn(&device, Category::Activations, 2, D, |i| i as f32);
-    let targets = Ids::targets(&device, &[IGNORED; 2], V).unwrap();
+    let targets = Ids::targets(device.place(), &[IGNORED; 2], V).unwrap();
     let cx = Cx::train(0, [2], 0);
     let (loss, saved) = head.forward(&cx, None, x.into(), targets).unwrap();
     assert_eq!(loss.all_reduce(mesh.group(Axis::Dp)).unwrap().read().unwrap(), [0.0]);
@@ -253,7 +254,7 @@ where
         let x = || Tensor::from_fn(&device, Category::Activations, 4, D, draw).into();
         let cx = Cx::train(0, [4], 4);
         let logits = head.logits(&cx, None, x())?.read();
-        let (loss, saved) = head.forward(&cx, None, x(), Ids::targets(&device, &TARGETS, 13)?)?;
+        let (loss, saved) = head.forward(&cx, None, x(), Ids::targets(device.place(), &TARGETS, 13)?)?;
         let (dx, pending) = head.backward_input(&cx, None, saved)?;
         head.backward_weight(None, pending);
         let mut params = Vec::new();

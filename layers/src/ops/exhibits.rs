@@ -6,21 +6,36 @@ use comm::{Axis, Group, Mesh};
 use kernels::Kernels;
 use tensor::{Category, Cpu, Tensor};
 
-fn row<D: Kernels>(x: &Split<D>, w: &Rows<D>, bias: &Tensor<D>, group: &Group<D>) -> Result<Stream<D>> {
+fn row<D: Kernels>(
+    x: &Split<D>,
+    w: &Rows<D>,
+    bias: &Tensor<D>,
+    group: &Group<D::Place>,
+) -> Result<Stream<D>> {
     let y = x.matmul(w)?;
     Ok(add_bias(y.reduce(group, Region::Whole)?, bias))
 }
 
-fn column_backward<D: Kernels>(dy: &Split<D>, w: Columns<D>, group: &Group<D>) -> Result<Stream<D>> {
+fn column_backward<D: Kernels>(dy: &Split<D>, w: Columns<D>, group: &Group<D::Place>) -> Result<Stream<D>> {
     let dx = dy.matmul(&w.t())?;
     dx.reduce(group, Region::Whole)
 }
 
-fn residual<D: Kernels>(x: &Split<D>, w: &Rows<D>, skip: &Stream<D>, group: &Group<D>) -> Result<Stream<D>> {
+fn residual<D: Kernels>(
+    x: &Split<D>,
+    w: &Rows<D>,
+    skip: &Stream<D>,
+    group: &Group<D::Place>,
+) -> Result<Stream<D>> {
     Ok(join(x.matmul(w)?.reduce(group, Region::Whole)?, skip))
 }
 
-fn normed<D: Kernels>(x: &Split<D>, w: &Rows<D>, gain: &Tensor<D>, group: &Group<D>) -> Result<Stream<D>> {
+fn normed<D: Kernels>(
+    x: &Split<D>,
+    w: &Rows<D>,
+    gain: &Tensor<D>,
+    group: &Group<D::Place>,
+) -> Result<Stream<D>> {
     Ok(rms_norm(&x.matmul(w)?.reduce(group, Region::Whole)?, gain, 0.0).0)
 }
 

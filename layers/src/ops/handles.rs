@@ -21,14 +21,14 @@ pub struct Split<D: Kernels> {
 /// Leaving it out does not compile:
 /// ```compile_fail,E0308
 /// use {comm::Group, kernels::Kernels, layers::{Result, ops::{Rows, Split}}, tensor::Tensor};
-/// fn row_linear<D: Kernels>(x: &Split<D>, w: &Rows<D>, group: &Group<D>) -> Result<Tensor<D>> {
+/// fn row_linear<D: Kernels>(x: &Split<D>, w: &Rows<D>, group: &Group<D::Place>) -> Result<Tensor<D>> {
 ///     let _ = group;
 ///     x.matmul(w)
 /// }
 /// ```
 /// ```
 /// use {comm::Group, kernels::Kernels, layers::{Result, ops::{Rows, Split}}, tensor::Tensor};
-/// fn row_linear<D: Kernels>(x: &Split<D>, w: &Rows<D>, group: &Group<D>) -> Result<Tensor<D>> {
+/// fn row_linear<D: Kernels>(x: &Split<D>, w: &Rows<D>, group: &Group<D::Place>) -> Result<Tensor<D>> {
 ///     let _ = group;
 ///     x.matmul(w)?.all_reduce(group)
 /// }
@@ -36,13 +36,13 @@ pub struct Split<D: Kernels> {
 /// Nor does adding a residual (or a bias) that would be summed once per rank:
 /// ```compile_fail,E0308
 /// use {comm::Group, kernels::Kernels, layers::{Result, ops::Partial}, tensor::Tensor};
-/// fn residual<D: Kernels>(x: &Tensor<D>, y: Partial<D>, group: &Group<D>) -> Result<Tensor<D>> {
+/// fn residual<D: Kernels>(x: &Tensor<D>, y: Partial<D>, group: &Group<D::Place>) -> Result<Tensor<D>> {
 ///     (y + x).all_reduce(group)
 /// }
 /// ```
 /// ```
 /// use {comm::Group, kernels::Kernels, layers::{Result, ops::{Partial, plus}}, tensor::Tensor};
-/// fn residual<D: Kernels>(x: &Tensor<D>, y: Partial<D>, group: &Group<D>) -> Result<Tensor<D>> {
+/// fn residual<D: Kernels>(x: &Tensor<D>, y: Partial<D>, group: &Group<D::Place>) -> Result<Tensor<D>> {
 ///     Ok(plus(y.all_reduce(group)?, x))
 /// }
 /// ```
@@ -159,7 +159,7 @@ impl<D: Kernels> Split<D> {
     ///
     /// # Errors
     /// If the ranks do not divide the columns.
-    pub fn cut(whole: &Tensor<D>, group: &Group<D>) -> Result<Self> {
+    pub fn cut(whole: &Tensor<D>, group: &Group<D::Place>) -> Result<Self> {
         let (axis, ranks) = (group.axis(), group.size());
         if !whole.cols().is_multiple_of(ranks) {
             return Err(Error::Fit { what: "columns".into(), size: whole.cols(), axis, ranks });
@@ -173,7 +173,7 @@ impl<D: Kernels> Split<D> {
     ///
     /// # Errors
     /// If they were not cut so.
-    pub(crate) fn seen(&self, mesh: &Mesh<D>, placement: &Placement) -> Result<Share<D::Elem>> {
+    pub(crate) fn seen(&self, mesh: &Mesh<D::Place>, placement: &Placement) -> Result<Share<D::Elem>> {
         let width = placement.size_along(self.axis);
         let cuts = placement.cuts(mesh, "an activation", [1, width])?;
         let column = |c| cuts.whole_index([0, c]).map(|[_, c]| c);
@@ -184,11 +184,15 @@ impl<D: Kernels> Split<D> {
     ///
     /// # Errors
     /// As above.
-    pub(crate) fn seen_gradient(&self, mesh: &Mesh<D>, placement: &Placement) -> Result<Share<D::Elem>> {
+    pub(crate) fn seen_gradient(
+        &self,
+        mesh: &Mesh<D::Place>,
+        placement: &Placement,
+    ) -> Result<Share<D::Elem>> {
         Ok(Share { addends: placement.may_be_shared(self.axis), ..self.seen(mesh, placement)? })
     }
     /// The same of blocks of columns in rank order, of which there are `n` in all: the last ranks' may be padded.
-    pub(crate) fn seen_first(&self, group: &Group<D>, n: usize) -> Share<D::Elem> {
+    pub(crate) fn seen_first(&self, group: &Group<D::Place>, n: usize) -> Share<D::Elem> {
         let cols = self.share.cols();
         let column = |c| Some(group.rank() * cols + c).filter(|&c| c < n);
         self.seen_at((0..cols).map(column).collect(), n)
@@ -201,7 +205,7 @@ impl<D: Kernels> Split<D> {
     /// # Errors
     /// If ranks do not meet, or are those of another axis.
     #[track_caller]
-    pub fn all_gather(&self, group: &Group<D>) -> Result<Tensor<D>> {
+    pub fn all_gather(&self, group: &Group<D::Place>) -> Result<Tensor<D>> {
         self.all_gather_first(group, self.shape()[1] * group.size())
     }
     /// The first `n` columns of all: the last ranks' shares may be padded.
@@ -209,7 +213,7 @@ impl<D: Kernels> Split<D> {
     /// # Errors
     /// As above.
     #[track_caller]
-    pub fn all_gather_first(&self, group: &Group<D>, n: usize) -> Result<Tensor<D>> {
+    pub fn all_gather_first(&self, group: &Group<D::Place>, n: usize) -> Result<Tensor<D>> {
         same(self.axis, group.axis())?;
         Ok(group.all_gather_columns(&self.share, n)?)
     }
@@ -221,7 +225,7 @@ impl<D: Kernels> Partial<D> {
         Self { addend, reduce: Reduce::Sum, axis }
     }
     /// The addend, for a collective of this group.
-    pub(super) fn addend(self, group: &Group<D>) -> Result<Tensor<D>> {
+    pub(super) fn addend(self, group: &Group<D::Place>) -> Result<Tensor<D>> {
         same(self.axis, group.axis())?;
         assert_eq!(self.reduce, Reduce::Sum, "an addend of a sum");
         Ok(self.addend)
@@ -235,7 +239,7 @@ impl<D: Kernels> Partial<D> {
     /// # Errors
     /// If ranks do not meet, or are those of another axis.
     #[track_caller]
-    pub fn all_reduce(mut self, group: &Group<D>) -> Result<Tensor<D>> {
+    pub fn all_reduce(mut self, group: &Group<D::Place>) -> Result<Tensor<D>> {
         same(self.axis, group.axis())?;
         group.all_reduce(&mut self.addend, self.reduce)?;
         Ok(self.addend)

@@ -13,7 +13,7 @@ fn slice(rank: usize, share: usize, whole: usize) -> Slice {
 }
 
 /// The table's row of each id; zero where it lies elsewhere, so an addend.
-pub fn embed<D: Kernels>(table: &Rows<D>, rank: usize, ids: &Ids<D>) -> Partial<D> {
+pub fn embed<D: Kernels>(table: &Rows<D>, rank: usize, ids: &Ids<D::Place>) -> Partial<D> {
     let (table, axis) = table.share();
     let mut y = table.beside(ids.len(), table.cols());
     let slice = slice(rank, table.rows(), ids.vocabulary());
@@ -25,7 +25,7 @@ pub fn embed<D: Kernels>(table: &Rows<D>, rank: usize, ids: &Ids<D>) -> Partial<
 pub fn embed_backward<D: Kernels>(
     table: &mut RowWeight<D>,
     rank: usize,
-    ids: &Ids<D>,
+    ids: &Ids<D::Place>,
     padding: Option<usize>,
     dy: &Tensor<D>,
 ) {
@@ -49,7 +49,11 @@ fn without(slice: Slice, row: Option<usize>) -> impl Iterator<Item = Slice> {
 
 /// X + the table's row of each token's position, for the tokens at hand.
 #[must_use]
-pub fn position_rows<D: Kernels>(mut x: Stream<D>, table: &Tensor<D>, positions: &Ids<D>) -> Stream<D> {
+pub fn position_rows<D: Kernels>(
+    mut x: Stream<D>,
+    table: &Tensor<D>,
+    positions: &Ids<D::Place>,
+) -> Stream<D> {
     assert_eq!(positions.len(), x.share().rows(), "a position for every token");
     let mut rows = x.share().beside(positions.len(), table.cols());
     let (device, all) = (x.device().clone(), slice(0, table.rows(), table.rows()));
@@ -59,7 +63,11 @@ pub fn position_rows<D: Kernels>(mut x: Stream<D>, table: &Tensor<D>, positions:
 }
 
 /// The gradient of [`position_rows`] with respect to the table.
-pub fn position_rows_backward<D: Kernels>(table: &mut WholeWeight<D>, positions: &Ids<D>, dy: &Stream<D>) {
+pub fn position_rows_backward<D: Kernels>(
+    table: &mut WholeWeight<D>,
+    positions: &Ids<D::Place>,
+    dy: &Stream<D>,
+) {
     table.param().accumulate(|device, gradient, write| {
         let all = slice(0, gradient.rows(), gradient.rows());
         device.embed_backward(sum_of(device, gradient, write), dy.share().view(), positions.index(), all);
@@ -86,7 +94,7 @@ fn row_sums<D: Kernels>(
     logits: &Split<D>,
     m: &Tensor<D>,
     rank: usize,
-    targets: &Ids<D>,
+    targets: &Ids<D::Place>,
     terms: &LossTerms,
 ) -> Partial<D> {
     let (x, slice) = own(logits, rank, terms.vocabulary);
@@ -101,7 +109,7 @@ fn row_sums<D: Kernels>(
 fn cross_entropy<D: Kernels>(
     mut m: Tensor<D>,
     sums: &Tensor<D>,
-    targets: &Ids<D>,
+    targets: &Ids<D::Place>,
     terms: &LossTerms,
 ) -> (Partial<D>, Tensor<D>) {
     let (device, mut loss) = (m.device().clone(), m.beside(1, 1));
@@ -117,8 +125,8 @@ fn cross_entropy<D: Kernels>(
 #[track_caller]
 pub fn split_cross_entropy<D: Kernels>(
     logits: &Split<D>,
-    group: &Group<D>,
-    targets: &Ids<D>,
+    group: &Group<D::Place>,
+    targets: &Ids<D::Place>,
     terms: &LossTerms,
 ) -> Result<(Partial<D>, Tensor<D>)> {
     let m = row_stab(logits, group.rank(), terms.vocabulary).all_reduce(group)?;
@@ -132,7 +140,7 @@ pub fn cross_entropy_backward<D: Kernels>(
     mut logits: Split<D>,
     lse: &Tensor<D>,
     rank: usize,
-    targets: &Ids<D>,
+    targets: &Ids<D::Place>,
     terms: &LossTerms,
 ) -> Split<D> {
     let (device, share) = (lse.device(), logits.shape()[1]);
@@ -153,7 +161,7 @@ mod tests {
     fn padding_adds_nothing_to_the_loss_and_has_no_gradient() {
         let (device, mesh) = (Cpu::<f64>::default(), comm::Mesh::alone());
         let terms = LossTerms { mean_over: 1, smoothing: 0.0, z: 0.5, vocabulary: 1 };
-        let targets = Ids::targets(&device, &[0], 1).unwrap();
+        let targets = Ids::targets(device.place(), &[0], 1).unwrap();
         let logits = Tensor::from_fn(&device, Category::Activations, 1, 2, |i| [3.0, 7.0][i]);
         let logits = Split::new(logits, Axis::Tp);
         let (loss, lse) = split_cross_entropy(&logits, mesh.group(Axis::Tp), &targets, &terms).unwrap();

@@ -19,7 +19,7 @@ use crate::{Placed, Placement, Result};
 use comm::{Axis, Group};
 use kernels::Kernels;
 use std::ops::Range;
-use tensor::{Category, Scalar, Tensor};
+use tensor::{Category, Place, Scalar, Tensor};
 
 /// Which rows of the residual stream a rank has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,7 +39,7 @@ pub enum Region {
 
 impl Region {
     /// Tokens cut over the ranks of a group.
-    pub fn tokens<D: Kernels>(group: &Group<D>) -> Self {
+    pub fn tokens<P: Place>(group: &Group<P>) -> Self {
         Self::Tokens { axis: group.axis(), rank: group.rank(), ranks: group.size() }
     }
     /// This rank's of so many rows.
@@ -134,7 +134,7 @@ impl<D: Kernels> Stream<D> {
     /// # Errors
     /// If ranks do not meet, or are those of another axis.
     #[track_caller]
-    pub fn gather(&self, group: &Group<D>) -> Result<Tensor<D>> {
+    pub fn gather(&self, group: &Group<D::Place>) -> Result<Tensor<D>> {
         let Region::Tokens { axis, ranks, .. } = self.region else { return Ok(self.share.clone()) };
         same(axis, group.axis())?;
         let share = padded(self.share.clone(), self.rows.div_ceil(ranks));
@@ -158,7 +158,7 @@ impl<D: Kernels> Partial<D> {
     /// # Errors
     /// If ranks do not meet, or are those of another axis.
     #[track_caller]
-    pub fn reduce(self, group: &Group<D>, region: Region) -> Result<Stream<D>> {
+    pub fn reduce(self, group: &Group<D::Place>, region: Region) -> Result<Stream<D>> {
         let Region::Tokens { axis, ranks, .. } = region else { return Ok(self.all_reduce(group)?.into()) };
         same(axis, group.axis())?;
         let addend = self.addend(group)?;
@@ -191,7 +191,7 @@ mod tests {
     #[test]
     fn streams_are_cut_gathered_and_reduced_whole() {
         for (ranks, rows) in [(1, 3), (2, 5), (3, 7), (4, 2), (4, 8), (8, 1)] {
-            let run = |device: Cpu<f64>, mesh: comm::Mesh<Cpu<f64>>| {
+            let run = |device: Cpu<f64>, mesh: comm::Mesh<tensor::Host>| {
                 let group = mesh.group(Axis::Tp);
                 let region = Region::tokens(group);
                 let number = |i: usize| 1.0 + i as f64;
@@ -234,7 +234,7 @@ mod tests {
 
     /// 7 tokens of 3 numbers over 4 ranks, of 4 bytes each: 2 tokens on a rank, 24 bytes, 1 on the last; with padding 8,
     /// 96 bytes. Kills: padding that takes no room, or takes it where nothing is padded; tokens gathered without it.
-    fn padded_bytes<D: Kernels<Elem = f32> + Default>(mesh: &comm::Mesh<D>) -> Result<()> {
+    fn padded_bytes<D: Kernels<Elem = f32> + Default>(mesh: &comm::Mesh<D::Place>) -> Result<()> {
         let (group, device, last) = (mesh.group(Axis::Tp), D::default(), mesh.rank() == 3);
         let (region, before) = (Region::tokens(group), mesh.ledger());
         let held = |category| device.meter().now(category);
@@ -260,7 +260,7 @@ mod tests {
         let sizes = [(Axis::Tp, 4)];
         World::threads(&sizes).unwrap().run(|_: Cpu<f32>, mesh| padded_bytes(&mesh)).unwrap();
         for rank in 0..4 {
-            padded_bytes(&comm::Mesh::<Meta<Cpu<f32>>>::ghost(&sizes, rank).unwrap()).unwrap();
+            padded_bytes(&comm::Mesh::ghost(&sizes, rank).unwrap()).unwrap();
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The hand-written backward is the derivative of the forward, exactly: for random directions Ẋ and Ẇ,
 //! ⟨dY, Ẏ⟩ = ⟨dX, Ẋ⟩ + Σ ⟨dW, Ẇ⟩ in the field, where Ẏ comes from running the forward on dual numbers.
 use super::erased::{Erased, On};
-use super::lies::Place;
+use super::lies::AtRank;
 use super::run::weights;
 use super::{Given, place};
 use crate::build::Element;
@@ -21,7 +21,7 @@ pub(super) fn check(case: &(impl Erased + ?Sized), regions: bool) {
                 let values = Moving(case);
                 let at = place(&device, &mesh, &values, regions);
                 let mut layer = On::<Cpu<Number>>::build(case, &at)?;
-                let at = Place { device: &device, group, region: at.region };
+                let at = AtRank { device: &device, group, region: at.region };
                 let given = Given::<Number>::draw(features, 0).swap_remove(0);
                 let start = layer.input(&given, features[0], &at)?.whole(&at)?;
                 let (_, [y, dx]) = layer.there_and_back(vec![given.clone()], features, &at)?.swap_remove(0);

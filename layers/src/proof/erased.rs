@@ -1,7 +1,7 @@
 //! A case whose layer has no type of its own any more: so the harness is compiled once for each number, and not again for
 //! each layer.
 use super::{Answer, Case, Given, Lies};
-use crate::proof::lies::Place;
+use crate::proof::lies::AtRank;
 use crate::{Builder, Layer, Param, Result};
 use comm::Op;
 use kernels::{Kernels, Meta};
@@ -85,7 +85,7 @@ pub(crate) trait Proven<D: Kernels> {
     ///
     /// # Errors
     /// If the ranks do not divide its features.
-    fn input(&self, given: &Given<D::Elem>, features: usize, at: &Place<D>) -> Result<Box<dyn Lies<D>>>;
+    fn input(&self, given: &Given<D::Elem>, features: usize, at: &AtRank<D>) -> Result<Box<dyn Lies<D>>>;
     /// All microbatches forward, then all backward.
     ///
     /// # Errors
@@ -94,21 +94,21 @@ pub(crate) trait Proven<D: Kernels> {
         &mut self,
         microbatches: Vec<Given<D::Elem>>,
         features: [usize; 2],
-        at: &Place<D>,
+        at: &AtRank<D>,
     ) -> Result<Gone<D>>;
     /// The layer's parameters.
     fn params(&mut self) -> Vec<&mut Param<D>>;
 }
 
 impl<D: Kernels, L: Layer<D, In: Lies<D>, Out: Lies<D>>> Proven<D> for L {
-    fn input(&self, given: &Given<D::Elem>, features: usize, at: &Place<D>) -> Result<Box<dyn Lies<D>>> {
+    fn input(&self, given: &Given<D::Elem>, features: usize, at: &AtRank<D>) -> Result<Box<dyn Lies<D>>> {
         Ok(Box::new(L::In::hand(given, false, features, at)?))
     }
     fn there_and_back(
         &mut self,
         microbatches: Vec<Given<D::Elem>>,
         [inputs, outputs]: [usize; 2],
-        at: &Place<D>,
+        at: &AtRank<D>,
     ) -> Result<Gone<D>> {
         let mut forward = Vec::new();
         for (microbatch, given) in microbatches.into_iter().enumerate() {

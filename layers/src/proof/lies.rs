@@ -7,11 +7,11 @@ use kernels::Kernels;
 use tensor::{Category, Ids, Tensor};
 
 /// Where activations are handed out.
-pub struct Place<'a, D: Kernels> {
+pub struct AtRank<'a, D: Kernels> {
     /// This rank's memory.
     pub device: &'a D,
     /// The ranks that share them.
-    pub group: &'a Group<D>,
+    pub group: &'a Group<D::Place>,
     /// Whose tokens of the stream are here.
     pub region: Region,
 }
@@ -22,7 +22,7 @@ pub trait Lies<D: Kernels>: 'static {
     ///
     /// # Errors
     /// If the ranks do not divide the features.
-    fn hand(given: &Given<D::Elem>, dy: bool, features: usize, at: &Place<D>) -> Result<Self>
+    fn hand(given: &Given<D::Elem>, dy: bool, features: usize, at: &AtRank<D>) -> Result<Self>
     where
         Self: Sized;
     /// The whole, row-major, on every rank; empty for ids and on a device without values.
@@ -32,24 +32,24 @@ pub trait Lies<D: Kernels>: 'static {
     ///
     /// # Panics
     /// If a stream has other tokens than those of the place.
-    fn whole(&self, at: &Place<D>) -> Result<Vec<D::Elem>>;
+    fn whole(&self, at: &AtRank<D>) -> Result<Vec<D::Elem>>;
 }
 
 impl<D: Kernels> Lies<D> for Tensor<D> {
-    fn hand(given: &Given<D::Elem>, dy: bool, features: usize, at: &Place<D>) -> Result<Self> {
+    fn hand(given: &Given<D::Elem>, dy: bool, features: usize, at: &AtRank<D>) -> Result<Self> {
         let from = if dy { &given.dy } else { &given.x };
         Ok(Tensor::from_fn(at.device, Category::Activations, given.tokens(), features, |i| from[i]))
     }
-    fn whole(&self, _: &Place<D>) -> Result<Vec<D::Elem>> {
+    fn whole(&self, _: &AtRank<D>) -> Result<Vec<D::Elem>> {
         Ok(self.read().unwrap_or_default())
     }
 }
 
 impl<D: Kernels> Lies<D> for Stream<D> {
-    fn hand(given: &Given<D::Elem>, dy: bool, features: usize, at: &Place<D>) -> Result<Self> {
+    fn hand(given: &Given<D::Elem>, dy: bool, features: usize, at: &AtRank<D>) -> Result<Self> {
         Ok(Stream::cut(&Tensor::hand(given, dy, features, at)?, at.region))
     }
-    fn whole(&self, at: &Place<D>) -> Result<Vec<D::Elem>> {
+    fn whole(&self, at: &AtRank<D>) -> Result<Vec<D::Elem>> {
         assert_eq!(self.region(), at.region, "whose tokens a stream of the layer has");
         Ok(self.gather(at.group)?.read().unwrap_or_default())
     }
@@ -57,31 +57,31 @@ impl<D: Kernels> Lies<D> for Stream<D> {
 
 /// An input and its memory, as wide; whole, the one after the other.
 impl<D: Kernels> Lies<D> for [Stream<D>; 2] {
-    fn hand(given: &Given<D::Elem>, dy: bool, features: usize, at: &Place<D>) -> Result<Self> {
+    fn hand(given: &Given<D::Elem>, dy: bool, features: usize, at: &AtRank<D>) -> Result<Self> {
         assert!(!dy, "a memory goes in and does not come out");
         let rows = given.memory_lengths.iter().sum();
         let memory = Tensor::from_fn(at.device, Category::Activations, rows, features, |i| given.memory[i]);
         Ok([Stream::hand(given, dy, features, at)?, Stream::cut(&memory, at.region)])
     }
-    fn whole(&self, at: &Place<D>) -> Result<Vec<D::Elem>> {
+    fn whole(&self, at: &AtRank<D>) -> Result<Vec<D::Elem>> {
         Ok([self[0].whole(at)?, self[1].whole(at)?].concat())
     }
 }
 
 impl<D: Kernels> Lies<D> for Split<D> {
-    fn hand(given: &Given<D::Elem>, dy: bool, features: usize, at: &Place<D>) -> Result<Self> {
+    fn hand(given: &Given<D::Elem>, dy: bool, features: usize, at: &AtRank<D>) -> Result<Self> {
         Split::cut(&Tensor::hand(given, dy, features, at)?, at.group)
     }
-    fn whole(&self, at: &Place<D>) -> Result<Vec<D::Elem>> {
+    fn whole(&self, at: &AtRank<D>) -> Result<Vec<D::Elem>> {
         Ok(self.all_gather(at.group)?.read().unwrap_or_default())
     }
 }
 
-impl<D: Kernels> Lies<D> for Ids<D> {
-    fn hand(given: &Given<D::Elem>, _: bool, features: usize, at: &Place<D>) -> Result<Self> {
-        Ok(Ids::new(at.device, &given.ids, features)?)
+impl<D: Kernels> Lies<D> for Ids<D::Place> {
+    fn hand(given: &Given<D::Elem>, _: bool, features: usize, at: &AtRank<D>) -> Result<Self> {
+        Ok(Ids::new(at.device.place(), &given.ids, features)?)
     }
-    fn whole(&self, _: &Place<D>) -> Result<Vec<D::Elem>> {
+    fn whole(&self, _: &AtRank<D>) -> Result<Vec<D::Elem>> {
         Ok(Vec::new())
     }
 }

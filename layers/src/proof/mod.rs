@@ -182,7 +182,7 @@ fn all<C: Erased + ?Sized>(case: &C, regions: bool) {
 /// A place to build a case at.
 fn place<'a, D: Kernels>(
     device: &'a D,
-    mesh: &'a Mesh<D>,
+    mesh: &'a Mesh<D::Place>,
     values: &'a dyn Values<D::Elem>,
     regions: bool,
 ) -> Builder<'a, D> {

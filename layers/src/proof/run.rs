@@ -1,13 +1,13 @@
 //! One run of a layer under proof on one rank, on any device: what it gave, whole, and what it sent.
 use super::erased::{On, Proven, Unsplit};
-use super::lies::Place;
+use super::lies::AtRank;
 use super::{Given, place};
 use crate::{Kind, Optimizer, Param, Result, Values};
 use comm::{Axis, Ledger, Mesh};
 use kernels::Kernels;
 use std::collections::BTreeMap;
 use std::ops::Range;
-use tensor::{Device, Scalar};
+use tensor::{Device, Place, Scalar};
 
 /// Named whole tensors, in program order.
 pub(super) type Trace<S> = Vec<(String, Vec<S>)>;
@@ -35,7 +35,7 @@ pub(super) const STEPS: usize = 2;
 pub(super) fn run<D: Kernels>(
     (case, regions): (&(impl On<D> + ?Sized), bool),
     device: &D,
-    mesh: &Mesh<D>,
+    mesh: &Mesh<D::Place>,
     values: &dyn Values<D::Elem>,
     given: &dyn Fn(usize) -> Vec<Given<D::Elem>>,
     steps: usize,
@@ -43,7 +43,7 @@ pub(super) fn run<D: Kernels>(
     let group = mesh.group(Axis::Tp);
     let at = place(device, mesh, values, regions);
     let mut layer = case.build(&at)?;
-    let at = Place { device, group, region: at.region };
+    let at = AtRank { device, group, region: at.region };
     let mut optimizer = Optimizer::new(Kind::Sgd, None);
     let (mut trace, mut traffic, mut synced) = (Trace::new(), Ledger::default(), Ledger::default());
     let (start, mut calls) = (weights(&mut *layer, mesh)?, Vec::new());
@@ -80,7 +80,7 @@ pub(super) fn run<D: Kernels>(
 }
 
 /// The numbers of this rank's calls since then.
-fn since<D: Kernels>(before: &Ledger, mesh: &Mesh<D>) -> Range<usize> {
+fn since<P: Place>(before: &Ledger, mesh: &Mesh<P>) -> Range<usize> {
     let number = |ledger: &Ledger| ledger.iter().map(|(_, _, traffic)| traffic.calls).sum::<usize>() + 1;
     number(before)..number(&mesh.ledger())
 }
@@ -88,7 +88,7 @@ fn since<D: Kernels>(before: &Ledger, mesh: &Mesh<D>) -> Range<usize> {
 /// Whole values by name.
 pub(super) fn weights<D: Kernels>(
     layer: &mut dyn Proven<D>,
-    mesh: &Mesh<D>,
+    mesh: &Mesh<D::Place>,
 ) -> Result<BTreeMap<String, Vec<<D as Device>::Elem>>> {
     let whole = |p: &Param<D>| Ok((p.name().to_string(), p.gather(mesh)?.unwrap_or_default()));
     layer.params().into_iter().map(|p| whole(p)).collect()

@@ -2,7 +2,7 @@
 use crate::drawn::{element, tensor};
 use crate::{Axis, CommError, Group, Ledger, Op, Reduce, Result, World};
 use kernels::Kernels;
-use tensor::{Category, Cpu, F61, Scalar, Tensor, Host};
+use tensor::{Category, Cpu, F61, Host, Scalar, Tensor};
 
 pub(super) const RANKS: [usize; 5] = [1, 2, 3, 4, 8];
 /// Nothing, less than ranks, what no number of ranks divides, several pieces a share.

@@ -1,5 +1,5 @@
 //! Ranks that meet and part.
-use super::{Ranks, AllWindows, explore, run};
+use super::{AllWindows, Ranks, explore, run};
 use crate::call::Call;
 use crate::error::CommError;
 use crate::sync::atomic::{AtomicBool, Ordering::Relaxed};

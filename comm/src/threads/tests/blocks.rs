@@ -4,10 +4,10 @@ use super::until;
 use crate::drawn::{element, tensor};
 use crate::threads::watch::PATIENT;
 use crate::{Axis, CommError, Group, Mesh, Reduce, Result, World};
+use kernels::Kernels;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
-use kernels::Kernels;
 use tensor::{Category, Cpu, F61, Scalar, Tensor};
 
 fn divisors(n: usize) -> impl Iterator<Item = usize> {

@@ -69,7 +69,9 @@ fn a_ring_of_requests_turns() {
 }
 
 /// What ends the run in which rank 1 does this with a message that it has started to send to rank 0.
-fn forgotten(act: impl Fn(&Group<tensor::Host>, Request<One>) -> Result<(), String> + Sync) -> (usize, String) {
+fn forgotten(
+    act: impl Fn(&Group<tensor::Host>, Request<One>) -> Result<(), String> + Sync,
+) -> (usize, String) {
     let error = world(2).run(|device: One, mesh| {
         let group = mesh.group(Axis::Tp).named("0F1");
         if mesh.rank() == 1 {

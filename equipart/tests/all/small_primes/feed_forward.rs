@@ -100,7 +100,12 @@ where
         Self { keys, x, v, w: rows(RANKS, 2, 0), b: rows(1, 3, 0) }
     }
     /// `H[B,F]`, the same on both ranks.
-    fn hidden(&self, device: &Cpu<S>, group: &Group<Cpu<S>>, wrong: Option<Mistake>) -> Result<Matrix<S>> {
+    fn hidden(
+        &self,
+        device: &Cpu<S>,
+        group: &Group<tensor::Host>,
+        wrong: Option<Mistake>,
+    ) -> Result<Matrix<S>> {
         let mut z = Tensor::empty(device, Category::Buffers, self.keys.len(), 2 * RANKS);
         for m in 0..self.keys.len() {
             let (x, v) = (self.x.view().take_rows(m, 1), self.v.view().take_rows(m, 1));
@@ -115,7 +120,7 @@ where
         Ok(self.gated(device, &z, wrong == Some(Mistake::GateAndUpExchanged)))
     }
     /// `Y[B,1]`, the same on both ranks.
-    fn output(&self, device: &Cpu<S>, group: &Group<Cpu<S>>, wrong: Option<Mistake>) -> Result<Vec<S>> {
+    fn output(&self, device: &Cpu<S>, group: &Group<tensor::Host>, wrong: Option<Mistake>) -> Result<Vec<S>> {
         let (h, rank, is) = (self.hidden(device, group, wrong)?, group.rank(), |w| wrong == Some(w));
         let whose = if is(Mistake::NeighboursShare) { RANKS - 1 - rank } else { rank };
         let mut y = Tensor::empty(device, Category::Buffers, self.keys.len(), 1);
