@@ -53,7 +53,7 @@ fn takes_nothing(work: impl Fn(&Builder<Device>) -> Result<[usize; 12], Error> +
         (&[tp(4)], true),
     ];
     for (sizes, regions) in layouts {
-        let ran = World::threads(sizes).unwrap().run(|device: Device, mesh: Mesh<Device>| {
+        let ran = World::threads(sizes).unwrap().run(|device: Device, mesh: Mesh<tensor::Host>| {
             let at = Builder::new(&device, &mesh, &Random { seed: 1 });
             work(&if regions { at.with([&SequenceRegions as &dyn Strategy<_>]) } else { at })
         });
@@ -109,11 +109,15 @@ fn a_decoded_token_takes_no_memory() {
             let mut cx = Cx::infer([40, 3]).with_cache(90);
             let mut logits = Vec::new();
             let prompt: [u32; 43] = std::array::from_fn(|i| i as u32 % 37);
-            drop(model.logits(&cx, Ids::new(at.device.place(), prompt, shape.vocabulary)?, false)?);
+            drop(model.logits(
+                &cx,
+                Ids::new(tensor::Device::place(at.device), prompt, shape.vocabulary)?,
+                false,
+            )?);
             each(|| {
                 (0..3).try_for_each(|_| {
                     cx.advance(&[1, 1]);
-                    let ids = Ids::new(at.device.place(), [5, 6], shape.vocabulary)?;
+                    let ids = Ids::new(tensor::Device::place(at.device), [5, 6], shape.vocabulary)?;
                     assert!(model.logits(&cx, ids, false)?.read_into(&mut logits));
                     Ok(())
                 })
