@@ -157,7 +157,7 @@ mod tests {
     use crate::proof::{Answer, Case, Given, SEED, proves, proves_in_regions};
     use comm::{Mesh, Op, World};
     use std::collections::BTreeMap;
-    use tensor::{Category, Cpu, Dropout, F61, Key, Scalar};
+    use tensor::{Category, Cpu, Device, Dropout, F61, Key, Scalar};
 
     const WIDTH: usize = 5;
     struct Table {

@@ -235,8 +235,7 @@ mod tests {
     use crate::placement::{Pieces, Section};
     use crate::{Cx, Embedding, Error, Head, Kind, Layer, Objective, Optimizer, Random, Shape};
     use comm::{Axis, Op, World};
-    use kernels::Meta;
-    use tensor::{Cpu, Ids};
+    use tensor::{Cpu, Device, Ids};
 
     /// A matrix of 13 rows of 5 numbers over 4 ranks: 4 rows on each, 80 bytes, of which the last rank's are padding but
     /// for one. Values, gradients and each of two moments take as much; to put them together takes 4·80 bytes, and then,
@@ -263,9 +262,9 @@ mod tests {
     #[test]
     fn padded_parameters_take_the_bytes_that_are_worked_out_by_hand() {
         let sizes = [(Axis::Tp, 4)];
-        World::threads(&sizes).unwrap().run(|_: Cpu<f32>, mesh| padded_bytes(&mesh)).unwrap();
+        World::threads(&sizes).unwrap().run(|_: Cpu<f32>, mesh| padded_bytes::<Cpu<f32>>(&mesh)).unwrap();
         for rank in 0..4 {
-            padded_bytes(&Mesh::ghost(&sizes, rank).unwrap()).unwrap();
+            padded_bytes::<kernels::Meta<Cpu<f32>>>(&Mesh::ghost(&sizes, rank).unwrap()).unwrap();
         }
     }
 

@@ -289,7 +289,7 @@ mod tests {
         let placement = Placement::default()
             .on(Axis::Dp, Placed::Split { dim: 1, sections: sections.clone() })
             .on(Axis::Tp, Placed::Split { dim: 1, sections });
-        let mesh = Mesh::<kernels::Meta<Cpu<f32>>>::ghost(&[(Axis::Dp, 2), (Axis::Tp, 2)], 3).unwrap();
+        let mesh = Mesh::ghost(&[(Axis::Dp, 2), (Axis::Tp, 2)], 3).unwrap();
         let cuts = placement.cuts(&mesh, "w", [8, 4 * large]).unwrap();
         assert_eq!(cuts.local, [8, large]);
         assert_eq!(cuts.whole_index([0, 0]), Some([0, large / 4 * 3]));

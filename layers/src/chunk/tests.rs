@@ -3,7 +3,7 @@
 use crate::{Builder, Chunk, Cx, Error, Input, Output, Positions, Random, Rates, Shape};
 use comm::{Axis, Mesh, Op, World};
 use kernels::{Heads, Meta};
-use tensor::{Category, Cpu, Device, F61, Ids, Key, Phase, Rope, Scaling};
+use tensor::{Category, Cpu, Device, F61, Host, Ids, Key, Phase, Rope, Scaling};
 
 const SHAPE: Shape = Shape {
     width: 12,
@@ -17,7 +17,7 @@ const SHAPE: Shape = Shape {
 const LENGTHS: [&[usize]; 3] = [&[4, 1], &[3], &[2, 2]];
 type D = Cpu<F61>;
 
-fn ids(device: &D, n: usize, salt: usize) -> Ids<D::Place> {
+fn ids(device: &D, n: usize, salt: usize) -> Ids<Host> {
     let ids: Vec<_> = (0..n).map(|i| ((i * 37 + salt * 11) % SHAPE.vocabulary) as u32).collect();
     Ids::new(device.place(), &ids, SHAPE.vocabulary).unwrap()
 }
@@ -25,7 +25,7 @@ fn ids(device: &D, n: usize, salt: usize) -> Ids<D::Place> {
 /// Losses, and gradients by name, of three microbatches in flight at once through these parts.
 fn gradients(
     device: &D,
-    mesh: &Mesh<D::Place>,
+    mesh: &Mesh<Host>,
     shape: &Shape,
     cuts: &[usize],
     later: bool,

@@ -172,7 +172,8 @@ fn classifiers_equal_the_oracle_bit_for_bit() {
             let (sizes, regions) = case;
             let world = World::threads(&[(Axis::Tp, ranks)]).unwrap();
             let given = |step| given::<F61>(sizes, step);
-            let seen = world.run::<F61, _, Error>(|device, mesh| run(&device, &mesh, case, &given)).unwrap();
+            let seen =
+                world.run::<Cpu<F61>, _, Error>(|device, mesh| run(&device, &mesh, case, &given)).unwrap();
             let truth = truth(sizes, &seen[0].start, &given);
             for (rank, seen) in seen.iter().enumerate() {
                 let at = format!("{sizes:?}, regions {regions}, rank {rank} of {ranks}");

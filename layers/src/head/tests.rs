@@ -2,8 +2,7 @@ use super::*;
 use crate::build::Element;
 use crate::{Error, Random, Values};
 use comm::{Mesh, Op, World};
-use kernels::Meta;
-use tensor::{Category, Cpu, Dual, F61, IGNORED, Key, Real, Scalar};
+use tensor::{Category, Cpu, Device, Dual, F61, IGNORED, Key, Real, Scalar};
 
 const D: usize = 5;
 const V: usize = 12;
@@ -137,7 +136,7 @@ fn head_equals_norm_linear_and_cross_entropy_bit_for_bit() {
     let _key = Key(4).enter();
     for (case, ranks) in cases().into_iter().flat_map(|case| [1, 2, 3, 4, 8].map(|n| (case, n))) {
         let world = World::threads(&[(Axis::Tp, ranks)]).unwrap();
-        let traces = world.run::<F61, _, Error>(|device, mesh| run(&device, &mesh, case)).unwrap();
+        let traces = world.run::<Cpu<F61>, _, Error>(|device, mesh| run(&device, &mesh, case)).unwrap();
         for (rank, trace) in traces.iter().enumerate() {
             check(trace, case, &format!("{case:?}, rank {rank} of {ranks}"));
         }
@@ -151,7 +150,7 @@ fn head_backward_is_the_derivative_exactly() {
     for (case, ranks) in cases().into_iter().flat_map(|case| [1, 2].map(|n| (case, n))) {
         let world = World::threads(&[(Axis::Tp, ranks)]).unwrap();
         let run = |device, mesh| run(&device, &mesh, case);
-        let trace = world.run::<Dual<F61>, _, Error>(run).unwrap().swap_remove(0);
+        let trace = world.run::<Cpu<Dual<F61>>, _, Error>(run).unwrap().swap_remove(0);
         let along = |gradient: &str, moving: &str, nth: usize| {
             let pairs = get(&trace, gradient, nth).into_iter().zip(get(&trace, moving, nth));
             pairs.fold(F61::ZERO, |sum, (g, m)| sum + g.value * m.tangent)
@@ -189,9 +188,12 @@ fn padded_bytes<D: Kernels<Elem = f32> + Default>(mesh: &Mesh<D::Place>, tied: b
 fn a_padded_vocabulary_takes_the_bytes_that_are_worked_out_by_hand() {
     let sizes = [(Axis::Tp, 4)];
     for tied in [false, true] {
-        World::threads(&sizes).unwrap().run(|_: Cpu<f32>, mesh| padded_bytes(&mesh, tied)).unwrap();
+        World::threads(&sizes)
+            .unwrap()
+            .run(|_: Cpu<f32>, mesh| padded_bytes::<Cpu<f32>>(&mesh, tied))
+            .unwrap();
         for rank in 0..4 {
-            padded_bytes(&Mesh::ghost(&sizes, rank).unwrap(), tied).unwrap();
+            padded_bytes::<kernels::Meta<Cpu<f32>>>(&Mesh::ghost(&sizes, rank).unwrap(), tied).unwrap();
         }
     }
 }

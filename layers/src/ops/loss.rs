@@ -154,7 +154,7 @@ pub fn cross_entropy_backward<D: Kernels>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tensor::{Category, Cpu};
+    use tensor::{Category, Cpu, Device};
 
     /// Of two columns the second is padding, whatever it holds. Kills: padding in a softmax or with a gradient.
     #[test]

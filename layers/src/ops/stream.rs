@@ -183,7 +183,6 @@ mod tests {
     use super::*;
     use crate::Error;
     use comm::{Op, World};
-    use kernels::Meta;
     use tensor::Cpu;
 
     /// Tokens that the ranks do not divide, and fewer than ranks. Kills: rows lost, doubled or out of order; padding
@@ -258,9 +257,9 @@ mod tests {
     #[test]
     fn padded_tokens_take_the_bytes_that_are_worked_out_by_hand() {
         let sizes = [(Axis::Tp, 4)];
-        World::threads(&sizes).unwrap().run(|_: Cpu<f32>, mesh| padded_bytes(&mesh)).unwrap();
+        World::threads(&sizes).unwrap().run(|_: Cpu<f32>, mesh| padded_bytes::<Cpu<f32>>(&mesh)).unwrap();
         for rank in 0..4 {
-            padded_bytes(&comm::Mesh::ghost(&sizes, rank).unwrap()).unwrap();
+            padded_bytes::<kernels::Meta<Cpu<f32>>>(&comm::Mesh::ghost(&sizes, rank).unwrap()).unwrap();
         }
     }
 }
