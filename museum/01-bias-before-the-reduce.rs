@@ -12,7 +12,7 @@ use {
     tensor::Tensor,
 };
 
-fn row<D: Kernels>(x: &Split<D>, w: &Rows<D>, bias: &Tensor<D>, group: &Group<D>) -> Result<Stream<D>> {
+fn row<D: Kernels>(x: &Split<D>, w: &Rows<D>, bias: &Tensor<D>, group: &Group<D::Place>) -> Result<Stream<D>> {
     let y = x.matmul(w)?;
     (y + bias).reduce(group, Region::Whole)
 }

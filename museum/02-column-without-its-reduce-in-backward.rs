@@ -11,7 +11,7 @@ use {
     layers::{Result, ops::{Columns, Split, Stream}},
 };
 
-fn column_backward<D: Kernels>(dy: &Split<D>, w: Columns<D>, group: &Group<D>) -> Result<Stream<D>> {
+fn column_backward<D: Kernels>(dy: &Split<D>, w: Columns<D>, group: &Group<D::Place>) -> Result<Stream<D>> {
     let _ = group;
     let dx = dy.matmul(&w.t())?;
     Ok(dx.into())

@@ -11,7 +11,7 @@ use {
     layers::{Result, ops::{Rows, Split, Stream, join}},
 };
 
-fn row<D: Kernels>(x: &Split<D>, w: &Rows<D>, skip: &Stream<D>, group: &Group<D>) -> Result<Stream<D>> {
+fn row<D: Kernels>(x: &Split<D>, w: &Rows<D>, skip: &Stream<D>, group: &Group<D::Place>) -> Result<Stream<D>> {
     let _ = group;
     Ok(join(x.matmul(w)?, skip))
 }

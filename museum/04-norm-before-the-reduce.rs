@@ -12,7 +12,7 @@ use {
     tensor::Tensor,
 };
 
-fn normed<D: Kernels>(x: &Split<D>, w: &Rows<D>, gain: &Tensor<D>, group: &Group<D>) -> Result<Stream<D>> {
+fn normed<D: Kernels>(x: &Split<D>, w: &Rows<D>, gain: &Tensor<D>, group: &Group<D::Place>) -> Result<Stream<D>> {
     let _ = group;
     Ok(rms_norm(&x.matmul(w)?, gain, 1e-5).0)
 }

@@ -131,7 +131,11 @@ impl<S: Scalar> Mutated<S> {
             None => result,
             Some(n) => side_by_side(&result, [call.rows, call.cols, n], self.ranks),
         };
-        let (wrong, right) = (placed(scene.mutated(mutation)), placed(scene.honest()));
+        let wrong = match (mutation, &scene.last) {
+            (Mutation::Stale, Some(last)) => last.clone(), // placed already
+            _ => placed(scene.mutated(mutation)),
+        };
+        let right = placed(scene.honest());
         let results = exchange(&*self.inner, &self.own.device, rank, &wrong, call)?;
         let alike = results.windows(2).all(|pair| pair[0].data == pair[1].data);
         self.own.trial.did(Effect { changed: wrong != right, alike, reduce: call.reduce });
