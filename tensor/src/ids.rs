@@ -150,7 +150,10 @@ mod tests {
         assert_eq!(cpu.meter().now(Category::Buffers), 0);
         let why = Ids::targets(cpu.place(), &[9, 10], 10).err().unwrap().to_string();
         assert_eq!(why, "token id 10 at position 1 is not in the vocabulary of 10 (ids go from 0 to 9)");
-        assert!(Ids::new(cpu.place(), &[IGNORED], 10).is_err() && Ids::targets(cpu.place(), &[IGNORED - 1], 10).is_err());
+        assert!(
+            Ids::new(cpu.place(), &[IGNORED], 10).is_err()
+                && Ids::targets(cpu.place(), &[IGNORED - 1], 10).is_err()
+        );
         assert_eq!(Ids::targets(cpu.place(), &[3, IGNORED], 10).unwrap().len(), 2);
     }
 }

@@ -74,7 +74,14 @@ pub struct Meter {
 impl Default for Meter {
     fn default() -> Self {
         let (phase, flops, reserved) = Default::default();
-        Self { phase, now: Default::default(), peak: Default::default(), flops, reserved, limit: usize::MAX.into() }
+        Self {
+            phase,
+            now: Default::default(),
+            peak: Default::default(),
+            flops,
+            reserved,
+            limit: usize::MAX.into(),
+        }
     }
 }
 

@@ -204,14 +204,17 @@ mod tests {
         let before = cpu.meter().reserved();
         drop(Tensor::empty(&cpu, Category::Activations, 512, 1024));
         assert_eq!(cpu.meter().reserved(), before + 4 * 512 * 1024);
-        assert_eq!([1, 65, 1000, 1028, LARGE, LARGE + 1].map(room), [
-            [64; 2],
-            [128; 2],
-            [1024; 2],
-            [1152; 2],
-            [LARGE, LARGE + LARGE / 8],
-            [LARGE + 1, LARGE + 1 + LARGE / 8]
-        ]);
+        assert_eq!(
+            [1, 65, 1000, 1028, LARGE, LARGE + 1].map(room),
+            [
+                [64; 2],
+                [128; 2],
+                [1024; 2],
+                [1152; 2],
+                [LARGE, LARGE + LARGE / 8],
+                [LARGE + 1, LARGE + 1 + LARGE / 8]
+            ]
+        );
     }
 
     /// As when each of the last two owners sees the other. Kills: memory unmetered twice or never, or counted as reserved
@@ -256,7 +259,8 @@ mod tests {
         );
         assert_eq!(Tensor::empty(&cpu, Category::Activations, 1, 5).len(), 5);
         drop(held);
-        let huge = Fault::caught(|| Tensor::empty(&Cpu::<f32>::default(), Category::Weights, 1 << 30, 1 << 28));
+        let huge =
+            Fault::caught(|| Tensor::empty(&Cpu::<f32>::default(), Category::Weights, 1 << 30, 1 << 28));
         assert!(huge.err().unwrap().to_string().ends_with("the system has no more"));
     }
 }

@@ -121,7 +121,8 @@ impl<'a, D: Device> ViewMut<'a, D> {
     /// If there are fewer columns than `at`.
     pub fn split_cols(self, at: usize) -> (ViewMut<'a, D>, ViewMut<'a, D>) {
         assert!(at <= self.cols, "columns {at}.. of {}", self.cols);
-        let right = ViewMut { ptr: offset::<D>(self.ptr, at * self.col_stride), cols: self.cols - at, ..self };
+        let right =
+            ViewMut { ptr: offset::<D>(self.ptr, at * self.col_stride), cols: self.cols - at, ..self };
         (ViewMut { cols: at, ..self }, right)
     }
 }
