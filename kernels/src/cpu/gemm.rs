@@ -32,6 +32,31 @@ pub(super) fn plain<S: Scalar>(mut c: ViewMut<Cpu<S>>, a: View<Cpu<S>>, b: View<
     }
 }
 
+/// A strided factor.
+pub(super) struct Factor<S> {
+    /// Where its first row and column are.
+    pub at: *const S,
+    pub row: usize,
+    pub col: usize,
+}
+
+impl<S> Clone for Factor<S> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<S> Copy for Factor<S> {}
+
+impl<S> Factor<S> {
+    /// The part that begins at this row and column.
+    pub(super) fn from(self, row: usize, col: usize) -> Self {
+        Self { at: self.at.wrapping_add(row * self.row + col * self.col), ..self }
+    }
+    pub(super) fn t(self) -> Self {
+        Self { row: self.col, col: self.row, ..self }
+    }
+}
+
 /// A product of the library for one number: the crates `gemm-f32` and `gemm-f64`.
 type Library<S> = unsafe fn(
     usize,
@@ -181,9 +206,9 @@ pub(super) fn has_avx512() -> bool {
     false
 }
 
-#[cfg(target_arch = "x86_64")]
-fn factor(v: &View<Cpu<f32>>) -> gemm_avx512::Factor {
-    gemm_avx512::Factor { at: v.raw(), row: v.row_stride(), col: v.col_stride() }
+/// A view as a product reads it.
+pub(super) fn factor<S: Scalar>(v: &View<Cpu<S>>) -> Factor<S> {
+    Factor { at: v.raw(), row: v.row_stride(), col: v.col_stride() }
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -200,7 +225,7 @@ fn avx512(c: ViewMut<Cpu<f32>>, a: View<Cpu<f32>>, b: gemm_avx512::Right, write:
 pub(super) fn pack_f32(to: ViewMut<Cpu<f32>>, b: View<Cpu<f32>>) {
     #[cfg(target_arch = "x86_64")]
     if has_avx512() {
-        use gemm_avx512::NR;
+        use super::micro_avx512::NR;
         assert!(to.is_contiguous() && to.cols() == NR);
         assert_eq!(to.rows(), b.cols().div_ceil(NR) * b.rows());
         // SAFETY: valid windows, of fitting sizes; `to` is borrowed mutably, so it does not overlap the factor.

@@ -17,6 +17,8 @@ mod kernel;
 mod layer_norm;
 mod loss;
 pub mod machine;
+#[cfg(target_arch = "x86_64")]
+mod micro_avx512;
 mod norm;
 mod number;
 mod optimizer;
