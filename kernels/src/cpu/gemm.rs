@@ -89,24 +89,43 @@ fn by_library<S: Scalar>(
     write: Write,
 ) {
     check(&c, &a, &b);
-    let add = write == Write::Add;
+    let size = [c.rows(), c.cols(), a.cols()];
     // SAFETY: the windows are valid, of fitting sizes, and `c`, borrowed mutably, does not overlap the others.
     unsafe {
+        by_library_raw(product, size, c.raw(), c.row_stride(), factor(&a), factor(&b), write == Write::Add);
+    }
+}
+
+/// # Safety
+/// The windows are valid, and `c` (row-major, stride `ldc`) overlaps neither factor.
+unsafe fn by_library_raw<S: Scalar>(
+    product: Library<S>,
+    [m, n, k]: [usize; 3],
+    c: *mut S,
+    ldc: usize,
+    a: Factor<S>,
+    b: Factor<S>,
+    add: bool,
+) {
+    let before = if add { S::ONE } else { S::ZERO };
+    let [b_row, b_col, a_row, a_col] = [b.row, b.col, a.row, a.col].map(|stride| stride as isize);
+    // SAFETY: the caller's promise.
+    unsafe {
         product(
-            c.cols(),
-            c.rows(),
-            a.cols(),
-            c.raw(),
-            c.row_stride() as isize,
-            c.col_stride() as isize,
+            n,
+            m,
+            k,
+            c,
+            ldc as isize,
+            1,
             add,
-            b.raw(),
-            b.row_stride() as isize,
-            b.col_stride() as isize,
-            a.raw(),
-            a.row_stride() as isize,
-            a.col_stride() as isize,
-            if add { S::ONE } else { S::ZERO },
+            b.at,
+            b_row,
+            b_col,
+            a.at,
+            a_row,
+            a_col,
+            before,
             S::ONE,
             false,
             false,
@@ -114,6 +133,22 @@ fn by_library<S: Scalar>(
             Parallelism::None,
         );
     }
+}
+
+/// C (+)= A·B in f32 by the library, of what lies outside of tensors.
+///
+/// # Safety
+/// The windows are valid, and `c` (row-major, stride `ldc`) overlaps neither factor.
+pub(super) unsafe fn library_raw(
+    size: [usize; 3],
+    c: *mut f32,
+    ldc: usize,
+    a: Factor<f32>,
+    b: Factor<f32>,
+    add: bool,
+) {
+    // SAFETY: the caller's promise.
+    unsafe { by_library_raw(gemm_f32::gemm::f32::get_gemm_fn(), size, c, ldc, a, b, add) };
 }
 
 /// C (+)= A·B in f32, where neither own product applies.

@@ -1,0 +1,1 @@
+//! Few rows times a matrix of bf16 that lies by rows or by columns: each of its numbers is read from memory once.
