@@ -5,7 +5,7 @@
 //! | `blocks.rs` | the loops over blocks, the sums beside a result in bf16, and their rounding |
 //! | `avx512.rs` | blocks in panels, of pairs for `vdpbf16ps` or widened for f32's multiply-adds |
 //! | `portable.rs` | blocks widened as they lie, for the library's product of f32 |
-//! | `few.rs` | few rows: what counts is how fast the other factor comes from memory |
+//! | `few.rs`, `few_avx512.rs` | few rows: what counts is how fast the other factor comes from memory |
 //!
 //! Some processors do four operations a lane with `vdpbf16ps` in the time of two of f32, some in twice that time or more: it
 //! is measured, once a process.
@@ -13,11 +13,13 @@
 mod avx512;
 mod blocks;
 mod few;
+#[cfg(target_arch = "x86_64")]
+mod few_avx512;
 mod portable;
 #[cfg(test)]
 mod tests;
 
-use super::gemm::{factor, has_avx512};
+use super::gemm::{Factor, factor};
 use super::machine;
 use crate::kernels::Write;
 use blocks::To;
@@ -65,6 +67,8 @@ pub enum Way {
     Library,
 }
 
+/// Products of so many rows or fewer go through the other factor as it lies.
+const FEW: usize = 8;
 /// `vdpbf16ps` at more than so many times the rate of f32's multiply-adds is worth it: at the same it still loads half as
 /// much. Rates are multiples of each other, so that noise does not decide.
 const WORTH: f64 = 0.7;
@@ -73,7 +77,7 @@ impl Way {
     /// Those that run on this machine.
     pub fn all() -> impl Iterator<Item = Self> {
         let runs = |way: &Self| match way {
-            Way::Pairs => machine::has_bf16(),
+            Way::Pairs => machine::has_bf16() && has_avx512(),
             Way::Widened => has_avx512(),
             Way::Library => true,
         };
@@ -83,10 +87,17 @@ impl Way {
     pub fn best() -> Self {
         static BEST: OnceLock<Way> = OnceLock::new();
         *BEST.get_or_init(|| {
-            let slow = || machine::has_bf16() && !worth_it();
-            Self::all().find(|&way| way != Way::Pairs || !slow()).expect("the library runs everywhere")
+            Self::all().find(|&way| way != Way::Pairs || worth_it()).expect("the library runs everywhere")
         })
     }
+}
+
+/// Whether the machine has vectors of 512 bits, and masks for their halves of words.
+fn has_avx512() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return std::is_x86_feature_detected!("avx512f") && std::is_x86_feature_detected!("avx512bw");
+    #[cfg(not(target_arch = "x86_64"))]
+    false
 }
 
 /// Whether pairs are multiplied fast enough: the best of several tries, in turns, of some microseconds each.
@@ -126,6 +137,9 @@ pub fn product_by(way: Way, c: Out, a: View<Cpu<Bf16>>, b: View<Cpu<Bf16>>, writ
     let (a, b, add) = (factor(&a), factor(&b), write == Write::Add);
     // SAFETY: valid windows of fitting sizes; C is borrowed mutably, so it overlaps neither factor; the way runs here.
     unsafe {
+        if size[0] <= FEW && (b.col == 1 || b.row == 1) {
+            return few_rows(way, size, to, a, b, add);
+        }
         match way {
             #[cfg(target_arch = "x86_64")]
             Way::Pairs => blocks::product::<avx512::Avx512<true>>(size, to, a, b, add),
@@ -133,6 +147,34 @@ pub fn product_by(way: Way, c: Out, a: View<Cpu<Bf16>>, b: View<Cpu<Bf16>>, writ
             Way::Widened => blocks::product::<avx512::Avx512<false>>(size, to, a, b, add),
             _ => blocks::product::<portable::Library>(size, to, a, b, add),
         }
+    }
+}
+
+/// The product of few rows: the other factor is read once, as it lies.
+///
+/// # Safety
+/// The windows are valid, C overlaps neither factor, B lies by rows or by columns, and the CPU has what the way needs.
+unsafe fn few_rows(way: Way, size: [usize; 3], c: To, a: Factor<Bf16>, b: Factor<Bf16>, add: bool) {
+    let ([m, n, k], rows) = (size, b.col == 1);
+    // SAFETY: the caller's, and memory that there is as much of as is asked for here.
+    unsafe {
+        #[cfg(target_arch = "x86_64")]
+        if way != Way::Library {
+            let room = (few_avx512::left_len(m, k), few_avx512::sums_ld(n));
+            return blocks::few([m, n], room, c, add, |left, sums| match (way == Way::Pairs, rows) {
+                (true, true) => few_avx512::by_rows::<true>(size, left, sums, a, b),
+                (true, false) => few_avx512::by_columns::<true>(size, left, sums, a, b),
+                (false, true) => few_avx512::by_rows::<false>(size, left, sums, a, b),
+                (false, false) => few_avx512::by_columns::<false>(size, left, sums, a, b),
+            });
+        }
+        blocks::few([m, n], (m * k, n), c, add, |left, sums| {
+            if rows {
+                few::by_rows(size, sums, a, b);
+            } else {
+                few::by_columns(size, left, sums, a, b);
+            }
+        });
     }
 }
 

@@ -105,7 +105,7 @@ pub(super) unsafe fn tile<const NEXT: usize, const PORTIONED: bool, const PAIRS:
 /// For pairs the CPU has AVX512-BF16. The instruction stands here as text, since what it is compiled for is not.
 #[target_feature(enable = "avx512f")]
 #[inline]
-unsafe fn multiply_add<const PAIRS: bool>(x: __m512, y: __m512, mut sum: __m512) -> __m512 {
+pub(super) unsafe fn multiply_add<const PAIRS: bool>(x: __m512, y: __m512, mut sum: __m512) -> __m512 {
     if !PAIRS {
         return _mm512_fmadd_ps(x, y, sum);
     }

@@ -89,8 +89,8 @@ pub(super) unsafe fn product<I: Inner>(
                             To::Narrow(..) => Sums { at: sums.add((first - i) * nc), ld: nc, add: p > 0 },
                         };
                         I::multiply([rows, nc, kc], to, left, right);
-                        if let (To::Narrow(c, ldc), true) = (c, p + kc == k) {
-                            round([rows, nc], to, c.add(first * ldc + j), ldc, add);
+                        if let (To::Narrow(c, ld), true) = (c, p + kc == k) {
+                            finish([rows, nc], to, To::Narrow(c.add(first * ld + j), ld), add);
                         }
                     }
                 }
@@ -99,24 +99,51 @@ pub(super) unsafe fn product<I: Inner>(
     });
 }
 
-/// C (+)= sums, each rounded once.
+/// C[m,n] (+)= A[m,k]·B[k,n] for few rows: `sum` takes memory for the left factor, and for sums of `ld` a row, which it
+/// writes.
+///
+/// # Safety
+/// C is valid.
+pub(super) unsafe fn few(
+    [m, n]: [usize; 2],
+    (left, ld): (usize, usize),
+    c: To,
+    add: bool,
+    sum: impl FnOnce(*mut f32, *mut f32),
+) {
+    MEMORY.with_borrow_mut(|[pa, _, sums]| {
+        let at = aligned(sums, m * ld);
+        sum(aligned(pa, left), at);
+        // SAFETY: the caller's, and sums that were written.
+        unsafe { finish([m, n], Sums { at, ld, add }, c, add) };
+    });
+}
+
+/// C (+)= sums, which are rounded once if C is of bf16.
 ///
 /// # Safety
 /// Both are valid and do not overlap.
-unsafe fn round([m, n]: [usize; 2], sums: Sums, c: *mut Bf16, ldc: usize, add: bool) {
+unsafe fn finish([m, n]: [usize; 2], sums: Sums, c: To, add: bool) {
     widest(
         #[inline(always)]
         || {
             for i in 0..m {
                 // SAFETY: rows of the caller's.
-                let (sums, c) = unsafe {
+                unsafe {
                     let sums = std::slice::from_raw_parts(sums.at.add(i * sums.ld), n);
-                    (sums, std::slice::from_raw_parts_mut(c.add(i * ldc), n))
-                };
-                for (c, &sum) in c.iter_mut().zip(sums) {
-                    *c = Bf16::narrow(if add { c.widen() + sum } else { sum });
+                    match c {
+                        To::Narrow(c, ld) => put(std::slice::from_raw_parts_mut(c.add(i * ld), n), sums, add),
+                        To::Wide(c, ld) => put(std::slice::from_raw_parts_mut(c.add(i * ld), n), sums, add),
+                    }
                 }
             }
         },
     );
+}
+
+#[inline(always)]
+fn put<S: Scalar<Wide = f32>>(c: &mut [S], sums: &[f32], add: bool) {
+    for (c, &sum) in c.iter_mut().zip(sums) {
+        *c = S::narrow(if add { c.widen() + sum } else { sum });
+    }
 }
