@@ -280,10 +280,13 @@ fn peak_bf16(bencher: Bencher) {
     });
 }
 
+/// Rows of a matrix that no cache holds.
+const DEEP: usize = 8192;
+
 /// Decoding: rows, times a matrix that lies by rows. Items are bytes of the matrix.
 #[divan::bench(args = [1, 2, 4, 8], max_time = 0.5)]
 fn bf16_few_rows(bencher: Bencher, rows: usize) {
-    let (a, b, mut c) = (narrow(rows, 2048), narrow(2048, 8192), narrow(rows, 8192));
+    let (a, b, mut c) = (narrow(rows, DEEP), narrow(DEEP, 8192), narrow(rows, 8192));
     timed(bencher, 2 * b.len(), |_| {
         bf16::product(Out::Narrow(c.view_mut()), a.view(), b.view(), Write::Set);
     });
@@ -292,7 +295,7 @@ fn bf16_few_rows(bencher: Bencher, rows: usize) {
 /// The same of a matrix that lies by columns.
 #[divan::bench(args = [1, 2, 4, 8], max_time = 0.5)]
 fn bf16_few_rows_by_columns(bencher: Bencher, rows: usize) {
-    let (a, b, mut c) = (narrow(rows, 2048), narrow(8192, 2048), narrow(rows, 8192));
+    let (a, b, mut c) = (narrow(rows, DEEP), narrow(8192, DEEP), narrow(rows, 8192));
     timed(bencher, 2 * b.len(), |_| {
         bf16::product(Out::Narrow(c.view_mut()), a.view(), b.view().t(), Write::Set);
     });
@@ -301,7 +304,7 @@ fn bf16_few_rows_by_columns(bencher: Bencher, rows: usize) {
 /// As many bytes, which are only read.
 #[divan::bench(max_time = 0.5)]
 fn read(bencher: Bencher) {
-    let x = matrix(1024, 8192);
+    let x = matrix(DEEP / 2, 8192);
     timed(bencher, 4 * x.len(), |_| {
         black_box(machine::read(x.view().reshape(1, x.len()).row(0)));
     });
@@ -309,6 +312,6 @@ fn read(bencher: Bencher) {
 
 #[divan::bench(args = [1, 8], max_time = 0.5)]
 fn f32_few_rows(bencher: Bencher, rows: usize) {
-    let (a, b, mut c) = (matrix(rows, 1024), matrix(1024, 8192), matrix(rows, 8192));
+    let (a, b, mut c) = (matrix(rows, DEEP / 2), matrix(DEEP / 2, 8192), matrix(rows, 8192));
     timed(bencher, 4 * b.len(), |cpu| cpu.gemm(c.view_mut(), a.view(), b.view(), Write::Set));
 }

@@ -162,9 +162,9 @@ unsafe fn few_rows(way: Way, size: [usize; 3], c: To, a: Factor<Bf16>, b: Factor
         if way != Way::Library {
             let room = (few_avx512::left_len(m, k), few_avx512::sums_ld(n));
             return blocks::few([m, n], room, c, add, |left, sums| match (way == Way::Pairs, rows) {
-                (true, true) => few_avx512::by_rows::<true>(size, left, sums, a, b),
+                (true, true) => few_avx512::by_rows::<true, 4>(size, left, sums, a, b),
                 (true, false) => few_avx512::by_columns::<true>(size, left, sums, a, b),
-                (false, true) => few_avx512::by_rows::<false>(size, left, sums, a, b),
+                (false, true) => few_avx512::by_rows::<false, 8>(size, left, sums, a, b),
                 (false, false) => few_avx512::by_columns::<false>(size, left, sums, a, b),
             });
         }

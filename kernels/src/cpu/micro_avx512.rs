@@ -13,12 +13,14 @@ pub(super) const NR: usize = 16;
 pub(super) const NV: usize = 3;
 /// In how many portions a tile fetches what is packed next, where tiles are few.
 pub(super) const PORTIONS: usize = 4;
+/// Bytes of a line of memory.
+const LINE: usize = 64;
 
 /// Cache lines, each a vector, of a factor's block that will be packed next: fetched bit by bit while the one before is
 /// computed.
 pub(super) struct Ahead {
-    at: *const f32,
-    apart: usize,
+    at: *const u8,
+    apart: usize, // bytes
     runs: usize,
     run: usize, // lines of one
     line: usize,
@@ -31,9 +33,10 @@ impl Ahead {
         Self { at: std::ptr::null(), apart: 0, runs: 0, run: 0, line: 0, share: 0 }
     }
     /// A block of `k` rows and `n` columns.
-    pub(super) fn of(block: Factor<f32>, [k, n]: [usize; 2]) -> Self {
+    pub(super) fn of<S>(block: Factor<S>, [k, n]: [usize; 2]) -> Self {
         let (apart, runs, run) = if block.col == 1 { (block.row, k, n) } else { (block.col, n, k) };
-        Self { at: block.at, apart, runs, run: run.div_ceil(NR), line: 0, share: 0 }
+        let [apart, run] = [apart, run].map(|numbers| numbers * size_of::<S>());
+        Self { at: block.at.cast(), apart, runs, run: run.div_ceil(LINE), line: 0, share: 0 }
     }
     /// In so many portions.
     pub(super) fn deal(&mut self, portions: usize) {
@@ -41,13 +44,13 @@ impl Ahead {
     }
     #[target_feature(enable = "avx512f")]
     #[inline]
-    fn fetch(&mut self) {
+    pub(super) fn fetch(&mut self) {
         for _ in 0..self.share {
             if self.runs == 0 {
                 return;
             }
             // Prefetches may point anywhere.
-            _mm_prefetch::<_MM_HINT_T1>(self.at.wrapping_add(NR * self.line).cast());
+            _mm_prefetch::<_MM_HINT_T1>(self.at.wrapping_add(LINE * self.line).cast());
             self.line += 1;
             if self.line == self.run {
                 (self.at, self.runs, self.line) = (self.at.wrapping_add(self.apart), self.runs - 1, 0);

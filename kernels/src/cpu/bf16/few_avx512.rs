@@ -1,23 +1,27 @@
 //! Few rows times a large matrix of bf16 with AVX-512: what counts is how fast the matrix comes from memory.
 //!
-//! It is read once, from several places at a time, each some way ahead of what is used. Vectors are widened without moving
-//! a number: by rows, a vector is split into two that hold its columns in an order of their own, and sums are put in order
-//! at the end; by columns both factors have the same order, and sums need none.
+//! It is read once, and fetched some way ahead in the order in which it lies, since that is what memory gives the most to.
+//! Vectors are widened without moving a number: by rows, a vector is split into two that hold its columns in an order of
+//! their own, and sums are put in order at the end; by columns both factors have the same order, and sums need none.
 use super::super::gemm::Factor;
-use super::super::micro_avx512::multiply_add;
+use super::super::micro_avx512::{Ahead, multiply_add};
 #[allow(clippy::wildcard_imports)] // a dozen intrinsics
 use std::arch::x86_64::*;
 use tensor::{Bf16, Scalar};
 
-/// Words that each step multiplies with: numbers, or pairs of two rows.
-const WORDS: usize = 4;
+/// Rows of B that are added together, so that sums are read and written seldom.
+const TOGETHER: usize = 8;
 /// Numbers of a vector of bf16.
 const LANES: usize = 32;
-/// How many numbers ahead of use they are fetched; beyond a row's end its place goes on with the next.
-const AHEAD: usize = 1024;
-/// Columns that are gone through together.
+/// How many times as many rows ahead of use they are fetched.
+const AHEAD: usize = 2;
+/// Sums that the nearest cache holds: columns are gone through in blocks of as many.
+const SUMS: usize = 8192;
+/// Columns of B that are multiplied together, each from a place of its own.
 const COLUMNS: usize = 4;
-/// Rows of A that a pass over these takes.
+/// How many numbers ahead of use they are fetched; beyond a column's end its place goes on with the next.
+const BEYOND: usize = 1024;
+/// Rows of A that a pass over the columns takes.
 const ROWS: usize = 4;
 
 /// Floats that both products need for the left factor.
@@ -25,48 +29,53 @@ pub(super) fn left_len(m: usize, k: usize) -> usize {
     m * (k + 2 * LANES)
 }
 
-/// Floats from row to row of sums of `n` columns.
+/// Floats from row to row of sums of `n` columns: not a power of two, since such rows share the places of a cache.
 pub(super) fn sums_ld(n: usize) -> usize {
-    n.next_multiple_of(LANES)
+    n.next_multiple_of(LANES) + LANES
 }
 
-/// sums\[m,n\] = A\[m,k\]·B\[k,n\]; rows of B are rows in memory.
+/// sums\[m,n\] = A\[m,k\]·B\[k,n\]; rows of B are rows in memory. Words are what a row of A is multiplied by at a time: 4 pairs of
+/// numbers or 8 numbers.
 ///
 /// # Safety
 /// The windows are valid; `left` has room for [`left_len`] floats, `sums` for m rows of [`sums_ld`]; the CPU has AVX-512F,
 /// AVX-512BW, and for pairs AVX512-BF16.
 #[target_feature(enable = "avx512f,avx512bw")]
-pub(super) unsafe fn by_rows<const PAIRS: bool>(
+pub(super) unsafe fn by_rows<const PAIRS: bool, const WORDS: usize>(
     [m, n, k]: [usize; 3],
     left: *mut f32,
     sums: *mut f32,
     a: Factor<Bf16>,
     b: Factor<Bf16>,
 ) {
-    let rows = if PAIRS { 2 * WORDS } else { WORDS };
-    let (apart, ld) = (k / rows, sums_ld(n));
+    const { assert!(WORDS == if PAIRS { TOGETHER / 2 } else { TOGETHER }) };
+    let (ld, block) = (sums_ld(n), (SUMS / m.max(1)).next_multiple_of(LANES));
     // SAFETY: rows and columns inside the caller's windows.
     unsafe {
         std::slice::from_raw_parts_mut(sums, m * ld).fill(0.0);
-        for g in 0..=apart {
-            // The last time what is left, one row after the other.
-            let (from, step, there) =
-                if g < apart { (g, apart, rows) } else { (apart * rows, 1, k - apart * rows) };
-            if there == 0 {
-                break;
-            }
+        for (group, p) in (0..k).step_by(TOGETHER).enumerate() {
             for i in 0..m {
-                let x = |r: usize| if r < there { (*a.from(i, from + r * step).at).to_bits() } else { 0 };
+                let x = |r: usize| if p + r < k { (*a.from(i, p + r).at).to_bits() } else { 0 };
                 for s in 0..WORDS {
                     let [low, high] = if PAIRS { [x(2 * s), x(2 * s + 1)] } else { [0, x(s)] };
-                    *left.add(i * WORDS + s) = f32::from_bits(u32::from(low) | u32::from(high) << 16);
+                    let word = f32::from_bits(u32::from(low) | u32::from(high) << 16);
+                    *left.add((group * m + i) * WORDS + s) = word;
                 }
             }
-            let b = Factor { at: b.from(from, 0).at, row: step * b.row, col: 1 };
-            if there == rows {
-                add_rows::<PAIRS, true>([m, n, there], left, sums, b);
-            } else {
-                add_rows::<PAIRS, false>([m, n, there], left, sums, b);
+        }
+        for j in (0..n).step_by(block) {
+            let nc = block.min(n - j);
+            let mut next = Ahead::of(b.from(0, j), [k, nc]);
+            next.deal(k.div_ceil(AHEAD * TOGETHER));
+            next.fetch();
+            next.deal(k.div_ceil(TOGETHER) * nc.div_ceil(LANES));
+            for (group, p) in (0..k).step_by(TOGETHER).enumerate() {
+                let (words, sums, b) = (left.add(group * m * WORDS), sums.add(j), b.from(p, j));
+                if k - p >= TOGETHER {
+                    add_rows::<PAIRS, WORDS, true>([m, nc, TOGETHER], words, sums, ld, b, &mut next);
+                } else {
+                    add_rows::<PAIRS, WORDS, false>([m, nc, k - p], words, sums, ld, b, &mut next);
+                }
             }
         }
         for i in 0..m {
@@ -77,21 +86,21 @@ pub(super) unsafe fn by_rows<const PAIRS: bool>(
 
 /// sums += words·rows, for so many rows of B.
 #[target_feature(enable = "avx512f,avx512bw")]
-unsafe fn add_rows<const PAIRS: bool, const ALL: bool>(
+unsafe fn add_rows<const PAIRS: bool, const WORDS: usize, const ALL: bool>(
     [m, n, there]: [usize; 3],
     words: *const f32,
     sums: *mut f32,
+    ld: usize,
     b: Factor<Bf16>,
+    next: &mut Ahead,
 ) {
-    let ld = sums_ld(n);
     for j in (0..n).step_by(LANES) {
         let columns = if n - j >= LANES { u32::MAX } else { (1 << (n - j)) - 1 };
-        // SAFETY: masked to rows and columns that there are; prefetches may point anywhere.
+        next.fetch();
+        // SAFETY: masked to rows and columns that there are.
         unsafe {
             let row = |r: usize| {
-                let at = b.from(r, j).at;
-                _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(AHEAD).cast());
-                _mm512_maskz_loadu_epi16(if ALL || r < there { columns } else { 0 }, at.cast())
+                _mm512_maskz_loadu_epi16(if ALL || r < there { columns } else { 0 }, b.from(r, j).at.cast())
             };
             let vectors: [_; WORDS] = std::array::from_fn(|s| {
                 if PAIRS {
@@ -148,6 +157,11 @@ unsafe fn in_order<const PAIRS: bool>(sums: *mut f32, len: usize) {
     }
 }
 
+/// Numbers of a row of A in whole vectors, one more for the reason of [`sums_ld`].
+fn row_len(k: usize) -> usize {
+    k.next_multiple_of(LANES) + LANES
+}
+
 /// sums\[m,n\] = A\[m,k\]·B\[k,n\]; columns of B are rows in memory.
 ///
 /// # Safety
@@ -161,7 +175,7 @@ pub(super) unsafe fn by_columns<const PAIRS: bool>(
     b: Factor<Bf16>,
 ) {
     // A's rows, without gaps, in whole vectors.
-    let (rows, apart) = (left.cast::<Bf16>(), k.next_multiple_of(LANES));
+    let (rows, apart) = (left.cast::<Bf16>(), row_len(k));
     let (ld, quarter) = (sums_ld(n), n / COLUMNS);
     // SAFETY: rows and columns inside the caller's windows.
     unsafe {
@@ -205,27 +219,33 @@ unsafe fn dots<const R: usize, const PAIRS: bool>(
     a: *const Bf16,
     b: [*const Bf16; COLUMNS],
 ) -> [[f32; COLUMNS]; R] {
-    let apart = k.next_multiple_of(LANES);
+    let apart = row_len(k);
     let mut acc = [[_mm512_setzero_ps(); COLUMNS]; R];
     for p in (0..k).step_by(LANES) {
         let there = if k - p >= LANES { u32::MAX } else { (1 << (k - p)) - 1 };
         // SAFETY: masked to the columns' ends; prefetches may point anywhere.
         unsafe {
             let rows: [_; R] = std::array::from_fn(|r| _mm512_loadu_si512(a.add(r * apart + p).cast()));
-            for (c, &column) in b.iter().enumerate() {
-                _mm_prefetch::<_MM_HINT_T0>(column.wrapping_add(p + AHEAD).cast());
-                let y = _mm512_maskz_loadu_epi16(there, column.add(p).cast());
-                for (acc, &x) in acc.iter_mut().zip(&rows) {
-                    if PAIRS {
-                        let [x, y] = [x, y].map(|v| _mm512_castsi512_ps(v));
-                        acc[c] = multiply_add::<true>(x, y, acc[c]);
+            for c in 0..COLUMNS {
+                _mm_prefetch::<_MM_HINT_T0>(b[c].wrapping_add(p + BEYOND).cast());
+                let y = _mm512_maskz_loadu_epi16(there, b[c].add(p).cast());
+                for r in 0..R {
+                    let sum = acc[r][c];
+                    acc[r][c] = if PAIRS {
+                        multiply_add::<true>(_mm512_castsi512_ps(rows[r]), _mm512_castsi512_ps(y), sum)
                     } else {
-                        let ([x0, x1], [y0, y1]) = (widened(x), widened(y));
-                        acc[c] = multiply_add::<false>(x0, y0, multiply_add::<false>(x1, y1, acc[c]));
-                    }
+                        let ([x0, x1], [y0, y1]) = (widened(rows[r]), widened(y));
+                        multiply_add::<false>(x0, y0, multiply_add::<false>(x1, y1, sum))
+                    };
                 }
             }
         }
     }
-    acc.map(|acc| acc.map(|acc| _mm512_reduce_add_ps(acc)))
+    let mut dots = [[0.0; COLUMNS]; R];
+    for (dots, acc) in dots.iter_mut().zip(acc) {
+        for (dot, acc) in dots.iter_mut().zip(acc) {
+            *dot = _mm512_reduce_add_ps(acc);
+        }
+    }
+    dots
 }
