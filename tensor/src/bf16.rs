@@ -250,9 +250,9 @@ mod tests {
     /// Kills: a function of another's, an argument that is rounded once more, comparisons by bits.
     #[test]
     fn results_are_those_of_f32_rounded() {
+        type Of<S> = fn(S, S) -> S;
         let [x, y] = [1.3, -0.7].map(Bf16::from_f64);
         let (wide_x, wide_y) = (x.widen(), y.widen());
-        type Of<S> = fn(S, S) -> S;
         macro_rules! both {
             ($($of:expr),*) => { [$(($of as Of<Bf16>, $of as Of<f32>)),*] };
         }

@@ -93,7 +93,7 @@ pub(super) unsafe fn product(
                             match (direct, few) {
                                 (true, true) => tile::<1, true, false>(rows, kc, direct_a, pb, to, &mut next),
                                 (true, false) => {
-                                    tile::<1, false, false>(rows, kc, direct_a, pb, to, &mut next)
+                                    tile::<1, false, false>(rows, kc, direct_a, pb, to, &mut next);
                                 }
                                 (false, _) => tile::<MR, false, false>(rows, kc, packed_a, pb, to, &mut next),
                             }

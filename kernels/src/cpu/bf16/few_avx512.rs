@@ -15,8 +15,9 @@ const TOGETHER: usize = 8;
 const LANES: usize = 32;
 /// How many times as many rows ahead of use they are fetched.
 const AHEAD: usize = 2;
-/// Sums that the nearest cache holds: columns are gone through in blocks of as many.
-const SUMS: usize = 8192;
+/// Sums that the second cache holds beside what is fetched: columns are gone through in blocks of as many, since memory
+/// gives long rows faster than short ones.
+const SUMS: usize = 1 << 15;
 /// Columns of B that are multiplied together, each from a place of its own.
 const COLUMNS: usize = 4;
 /// How many numbers ahead of use they are fetched; beyond a column's end its place goes on with the next.

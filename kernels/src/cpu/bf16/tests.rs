@@ -1,6 +1,6 @@
 use super::*;
 use crate::proof::{Matrix, matrix};
-use tensor::{Scalar, Tensor, mix};
+use tensor::{Real, Scalar, mix};
 
 /// From −3 to 3: sums of some thousand products are exact in f32.
 fn integers<S: Scalar>(salt: usize, rows: usize, cols: usize) -> Matrix<S> {
@@ -8,10 +8,7 @@ fn integers<S: Scalar>(salt: usize, rows: usize, cols: usize) -> Matrix<S> {
 }
 
 /// The definition: C (+)= A·B with sums of f64, rounded once.
-fn slowly<S: Scalar>(c: &mut Tensor<Cpu<S>>, a: View<Cpu<Bf16>>, b: View<Cpu<Bf16>>, write: Write)
-where
-    S: tensor::Real,
-{
+fn slowly<S: Real>(c: &mut Matrix<S>, a: View<Cpu<Bf16>>, b: View<Cpu<Bf16>>, write: Write) {
     for i in 0..a.rows() {
         for j in 0..b.cols() {
             let sum: f64 = (0..a.cols()).map(|k| f64::from(a.at(i, k).widen() * b.at(k, j).widen())).sum();
@@ -70,7 +67,9 @@ fn check(way: Way, [m, n, k]: [usize; 3]) {
 #[test]
 fn products_equal_the_definition_on_integers() {
     for way in Way::all() {
-        SHAPES.into_iter().for_each(|shape| check(way, shape));
+        for shape in SHAPES {
+            check(way, shape);
+        }
     }
 }
 
@@ -79,8 +78,7 @@ fn products_equal_the_definition_on_integers() {
 #[test]
 fn few_rows_equal_the_definition_on_integers() {
     for way in Way::all() {
-        for shape in
-            [[1, 9000, 19], [3, 4500, 8], [7, 2100, 15], [8, 1300, 9], [5, 6, 300], [FEW + 1, 70, 40]]
+        for shape in [[1, 33000, 3], [3, 500, 8], [7, 4700, 15], [8, 4130, 9], [5, 6, 300], [FEW + 1, 70, 40]]
         {
             check(way, shape);
         }
