@@ -280,13 +280,14 @@ fn peak_bf16(bencher: Bencher) {
     });
 }
 
-/// Rows of a matrix that no cache holds.
+/// Rows of a matrix that no cache holds, and of one that many do in part.
 const DEEP: usize = 8192;
+const SHALLOW: usize = 2048;
 
-/// Decoding: rows, times a matrix that lies by rows. Items are bytes of the matrix.
-#[divan::bench(args = [1, 2, 4, 8], max_time = 0.5)]
-fn bf16_few_rows(bencher: Bencher, rows: usize) {
-    let (a, b, mut c) = (narrow(rows, DEEP), narrow(DEEP, 8192), narrow(rows, 8192));
+/// Decoding: rows, times a matrix that lies by rows, of so many. Items are bytes of the matrix.
+#[divan::bench(args = [(1, SHALLOW), (1, DEEP), (2, DEEP), (4, DEEP), (8, DEEP)], max_time = 0.5)]
+fn bf16_few_rows(bencher: Bencher, (rows, deep): (usize, usize)) {
+    let (a, b, mut c) = (narrow(rows, deep), narrow(deep, 8192), narrow(rows, 8192));
     timed(bencher, 2 * b.len(), |_| {
         bf16::product(Out::Narrow(c.view_mut()), a.view(), b.view(), Write::Set);
     });
@@ -302,9 +303,9 @@ fn bf16_few_rows_by_columns(bencher: Bencher, rows: usize) {
 }
 
 /// As many bytes, which are only read.
-#[divan::bench(max_time = 0.5)]
-fn read(bencher: Bencher) {
-    let x = matrix(DEEP / 2, 8192);
+#[divan::bench(args = [SHALLOW, DEEP], max_time = 0.5)]
+fn read(bencher: Bencher, deep: usize) {
+    let x = matrix(deep / 2, 8192);
     timed(bencher, 4 * x.len(), |_| {
         black_box(machine::read(x.view().reshape(1, x.len()).row(0)));
     });
