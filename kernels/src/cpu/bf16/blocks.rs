@@ -56,7 +56,7 @@ fn aligned(memory: &mut Vec<f32>, len: usize) -> *mut f32 {
     memory[skip..].as_mut_ptr()
 }
 
-/// C[m,n] (+)= A[m,k]·B[k,n], k at least 1.
+/// C\[m,n\] (+)= A\[m,k\]·B\[k,n\], k at least 1.
 ///
 /// # Safety
 /// The windows are valid, C overlaps neither factor, and the CPU has what `I` needs.
@@ -99,7 +99,7 @@ pub(super) unsafe fn product<I: Inner>(
     });
 }
 
-/// C[m,n] (+)= A[m,k]·B[k,n] for few rows: `sum` takes memory for the left factor, and for sums of `ld` a row, which it
+/// C\[m,n\] (+)= A\[m,k\]·B\[k,n\] for few rows: `sum` takes memory for the left factor, and for sums of `ld` a row, which it
 /// writes.
 ///
 /// # Safety
