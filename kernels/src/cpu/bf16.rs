@@ -168,6 +168,8 @@ unsafe fn few_rows(way: Way, size: [usize; 3], c: To, a: Factor<Bf16>, b: Factor
                 (false, false) => few_avx512::by_columns::<false>(size, left, sums, a, b),
             });
         }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = way;
         blocks::few([m, n], (m * k, n), c, add, |left, sums| {
             if rows {
                 few::by_rows(size, sums, a, b);
