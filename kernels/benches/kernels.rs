@@ -3,11 +3,14 @@
 //! point operations of products and attention, elements of everything else.
 use divan::Bencher;
 use divan::counter::ItemsCount;
+use kernels::bf16::{self, Out, Way};
 use kernels::{
     Activation, AdamW, Attend, Causal, Heads, Kernels, LossTerms, Qkv, Sight, Slice, Softmax, Span, Write,
+    machine,
 };
 use std::fmt;
-use tensor::{Category, Cpu, Host, Ids, Tensor, mix};
+use std::hint::black_box;
+use tensor::{Bf16, Category, Cpu, Host, Ids, Scalar, Tensor, mix};
 
 const SEQUENCES: usize = 4;
 const TOKENS: usize = 256;
@@ -229,4 +232,87 @@ fn adamw(bencher: Bencher) {
     timed(bencher, g.len(), |cpu| {
         cpu.adamw(w.view_mut(), (m.view_mut(), v.view_mut()), g.view(), factor.view(), constants);
     });
+}
+
+/// Numbers between −1 and 1, of 16 bits.
+fn narrow(rows: usize, cols: usize) -> Tensor<Cpu<Bf16>> {
+    let value = |i: usize| Bf16::from_f64((mix(i as u64) % 2001) as f64 / 1000.0 - 1.0);
+    Tensor::from_fn(&Cpu::default(), Category::Buffers, rows, cols, value)
+}
+
+const CUBE: usize = 1024;
+
+fn ways() -> Vec<Way> {
+    Way::all().collect()
+}
+
+/// Both results: in f32 and in bf16.
+#[divan::bench(args = ways(), consts = [false, true], max_time = 0.5)]
+fn bf16_cube<const NARROW: bool>(bencher: Bencher, way: Way) {
+    let (a, b) = (narrow(CUBE, CUBE), narrow(CUBE, CUBE));
+    let (mut c, mut rounded) = (matrix(CUBE, CUBE), narrow(CUBE, CUBE));
+    timed(bencher, 2 * CUBE * CUBE * CUBE, |_| {
+        let c = if NARROW { Out::Narrow(rounded.view_mut()) } else { Out::Wide(c.view_mut()) };
+        bf16::product_by(way, c, a.view(), b.view(), Write::Set);
+    });
+}
+
+#[divan::bench(max_time = 0.5)]
+fn f32_cube(bencher: Bencher) {
+    let (a, b, mut c) = (matrix(CUBE, CUBE), matrix(CUBE, CUBE), matrix(CUBE, CUBE));
+    timed(bencher, 2 * CUBE * CUBE * CUBE, |cpu| cpu.gemm(c.view_mut(), a.view(), b.view(), Write::Set));
+}
+
+/// What the machine does at most: multiply-adds in registers alone.
+#[divan::bench(max_time = 0.3)]
+fn peak_f32(bencher: Bencher) {
+    timed(bencher, machine::multiply_adds(10_000) as usize, |_| {
+        black_box(machine::multiply_adds(10_000));
+    });
+}
+
+/// The same of pairs of bf16; nothing where the machine has no instruction for them.
+#[divan::bench(max_time = 0.3)]
+fn peak_bf16(bencher: Bencher) {
+    let operations = machine::bf16_multiply_adds(10_000).unwrap_or(0);
+    timed(bencher, operations as usize, |_| {
+        black_box(machine::bf16_multiply_adds(10_000));
+    });
+}
+
+/// Rows of a matrix that no cache holds, and of one that many do in part.
+const DEEP: usize = 8192;
+const SHALLOW: usize = 2048;
+
+/// Decoding: rows, times a matrix that lies by rows, of so many. Items are bytes of the matrix.
+#[divan::bench(args = [(1, SHALLOW), (1, DEEP), (2, DEEP), (4, DEEP), (8, DEEP)], max_time = 0.5)]
+fn bf16_few_rows(bencher: Bencher, (rows, deep): (usize, usize)) {
+    let (a, b, mut c) = (narrow(rows, deep), narrow(deep, 8192), narrow(rows, 8192));
+    timed(bencher, 2 * b.len(), |_| {
+        bf16::product(Out::Narrow(c.view_mut()), a.view(), b.view(), Write::Set);
+    });
+}
+
+/// The same of a matrix that lies by columns.
+#[divan::bench(args = [1, 2, 4, 8], max_time = 0.5)]
+fn bf16_few_rows_by_columns(bencher: Bencher, rows: usize) {
+    let (a, b, mut c) = (narrow(rows, DEEP), narrow(8192, DEEP), narrow(rows, 8192));
+    timed(bencher, 2 * b.len(), |_| {
+        bf16::product(Out::Narrow(c.view_mut()), a.view(), b.view().t(), Write::Set);
+    });
+}
+
+/// As many bytes, which are only read.
+#[divan::bench(args = [SHALLOW, DEEP], max_time = 0.5)]
+fn read(bencher: Bencher, deep: usize) {
+    let x = matrix(deep / 2, 8192);
+    timed(bencher, 4 * x.len(), |_| {
+        black_box(machine::read(x.view().reshape(1, x.len()).row(0)));
+    });
+}
+
+#[divan::bench(args = [1, 8], max_time = 0.5)]
+fn f32_few_rows(bencher: Bencher, rows: usize) {
+    let (a, b, mut c) = (matrix(rows, DEEP / 2), matrix(DEEP / 2, 8192), matrix(rows, 8192));
+    timed(bencher, 4 * b.len(), |cpu| cpu.gemm(c.view_mut(), a.view(), b.view(), Write::Set));
 }

@@ -10,7 +10,7 @@ mod meta;
 mod proof;
 mod sight;
 
-pub use cpu::{CpuScalar, Packed, machine, widest};
+pub use cpu::{CpuScalar, Packed, bf16, machine, widest};
 pub use kernels::{
     Activation, AdamW, Attend, Causal, Heads, Kernels, LossTerms, Qkv, Slice, Softmax, Span, Write,
 };

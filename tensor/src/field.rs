@@ -180,6 +180,15 @@ impl<const BITS: u32> Scalar for Field<BITS> {
     const ZERO: Self = Self(0);
     const ONE: Self = Self(1);
     const NEG_INF: Self = Self(u64::MAX);
+    type Wide = Self;
+    #[inline(always)]
+    fn widen(self) -> Self {
+        self
+    }
+    #[inline(always)]
+    fn narrow(wide: Self) -> Self {
+        wide
+    }
     fn from_f64(x: f64) -> Self {
         if x == 0.0 {
             return Self(0);

@@ -21,6 +21,15 @@ macro_rules! float {
             const ZERO: $t = 0.0;
             const ONE: $t = 1.0;
             const NEG_INF: $t = <$t>::NEG_INFINITY;
+            type Wide = Self;
+            #[inline(always)]
+            fn widen(self) -> Self {
+                self
+            }
+            #[inline(always)]
+            fn narrow(wide: Self) -> Self {
+                wide
+            }
             #[inline(always)]
             fn from_f64(x: f64) -> $t {
                 x as $t

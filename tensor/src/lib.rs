@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `scalar.rs` | [`Scalar`]: all that layer code may do to a number |
 //! | `float.rs`, `field.rs`, `dual.rs`, `degree.rs` | the numbers: floats run, the field proves, duals differentiate, degrees bound |
+//! | `bf16.rs` | a float of 16 bits, whose wide number is `f32` |
 //! | `rope.rs`, `dropout.rs` | how far positions turn features; which elements are dropped: what both sides must agree on |
 //! | `key.rs` | the random key of the field's opaque functions, set by a guard |
 //! | `place.rs`, `device.rs` | a place with memory; a kind of number on it |
@@ -15,6 +16,7 @@
 //! | `quoted.rs` | names from files, as messages show them |
 //! | `files.rs` | files opened with clear errors, replaced whole or not at all |
 //! | `safetensors.rs` | weights in files: mapped for reading, replaced atomically in writing |
+mod bf16;
 pub mod count;
 mod cpu;
 mod degree;
@@ -38,6 +40,7 @@ pub mod safetensors;
 mod scalar;
 mod view;
 
+pub use bf16::Bf16;
 pub use cpu::{At, Cpu, Host};
 pub use degree::{Degree, Function, Tally};
 pub use device::{Buffer, Device, Ptr};

@@ -19,7 +19,7 @@ mod error;
 mod file;
 mod header;
 mod matrix;
-mod rounding;
+pub(crate) mod rounding;
 mod shards;
 mod writer;
 

@@ -33,7 +33,15 @@ pub trait Scalar:
     /// Neutral element of [`stab`](Self::stab), and what [`exp_sub`](Self::exp_sub) maps to zero. No arithmetic
     /// is defined on it; the field panics on such arithmetic in debug builds.
     const NEG_INF: Self;
+    /// The number that gradients, masters, sums and statistics are kept in: one as wide as a sum needs, often this one.
+    type Wide: Scalar<Wide = Self::Wide>;
 
+    /// The same value in the wide number; exact.
+    #[must_use]
+    fn widen(self) -> Self::Wide;
+    /// The wide number's value, rounded once.
+    #[must_use]
+    fn narrow(wide: Self::Wide) -> Self;
     /// The exact (dyadic) image of a constant.
     fn from_f64(x: f64) -> Self;
     /// The image of a count; `1/n` is `from_usize(n).inv()`.

@@ -32,6 +32,31 @@ pub(super) fn plain<S: Scalar>(mut c: ViewMut<Cpu<S>>, a: View<Cpu<S>>, b: View<
     }
 }
 
+/// A strided factor.
+pub(super) struct Factor<S> {
+    /// Where its first row and column are.
+    pub at: *const S,
+    pub row: usize,
+    pub col: usize,
+}
+
+impl<S> Clone for Factor<S> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<S> Copy for Factor<S> {}
+
+impl<S> Factor<S> {
+    /// The part that begins at this row and column.
+    pub(super) fn from(self, row: usize, col: usize) -> Self {
+        Self { at: self.at.wrapping_add(row * self.row + col * self.col), ..self }
+    }
+    pub(super) fn t(self) -> Self {
+        Self { row: self.col, col: self.row, ..self }
+    }
+}
+
 /// A product of the library for one number: the crates `gemm-f32` and `gemm-f64`.
 type Library<S> = unsafe fn(
     usize,
@@ -64,24 +89,43 @@ fn by_library<S: Scalar>(
     write: Write,
 ) {
     check(&c, &a, &b);
-    let add = write == Write::Add;
+    let size = [c.rows(), c.cols(), a.cols()];
     // SAFETY: the windows are valid, of fitting sizes, and `c`, borrowed mutably, does not overlap the others.
     unsafe {
+        by_library_raw(product, size, c.raw(), c.row_stride(), factor(&a), factor(&b), write == Write::Add);
+    }
+}
+
+/// # Safety
+/// The windows are valid, and `c` (row-major, stride `ldc`) overlaps neither factor.
+unsafe fn by_library_raw<S: Scalar>(
+    product: Library<S>,
+    [m, n, k]: [usize; 3],
+    c: *mut S,
+    ldc: usize,
+    a: Factor<S>,
+    b: Factor<S>,
+    add: bool,
+) {
+    let before = if add { S::ONE } else { S::ZERO };
+    let [b_row, b_col, a_row, a_col] = [b.row, b.col, a.row, a.col].map(|stride| stride as isize);
+    // SAFETY: the caller's promise.
+    unsafe {
         product(
-            c.cols(),
-            c.rows(),
-            a.cols(),
-            c.raw(),
-            c.row_stride() as isize,
-            c.col_stride() as isize,
+            n,
+            m,
+            k,
+            c,
+            ldc as isize,
+            1,
             add,
-            b.raw(),
-            b.row_stride() as isize,
-            b.col_stride() as isize,
-            a.raw(),
-            a.row_stride() as isize,
-            a.col_stride() as isize,
-            if add { S::ONE } else { S::ZERO },
+            b.at,
+            b_row,
+            b_col,
+            a.at,
+            a_row,
+            a_col,
+            before,
             S::ONE,
             false,
             false,
@@ -89,6 +133,22 @@ fn by_library<S: Scalar>(
             Parallelism::None,
         );
     }
+}
+
+/// C (+)= A·B in f32 by the library, of what lies outside of tensors.
+///
+/// # Safety
+/// The windows are valid, and `c` (row-major, stride `ldc`) overlaps neither factor.
+pub(super) unsafe fn library_raw(
+    size: [usize; 3],
+    c: *mut f32,
+    ldc: usize,
+    a: Factor<f32>,
+    b: Factor<f32>,
+    add: bool,
+) {
+    // SAFETY: the caller's promise.
+    unsafe { by_library_raw(gemm_f32::gemm::f32::get_gemm_fn(), size, c, ldc, a, b, add) };
 }
 
 /// C (+)= A·B in f32, where neither own product applies.
@@ -181,9 +241,9 @@ pub(super) fn has_avx512() -> bool {
     false
 }
 
-#[cfg(target_arch = "x86_64")]
-fn factor(v: &View<Cpu<f32>>) -> gemm_avx512::Factor {
-    gemm_avx512::Factor { at: v.raw(), row: v.row_stride(), col: v.col_stride() }
+/// A view as a product reads it.
+pub(super) fn factor<S: Scalar>(v: &View<Cpu<S>>) -> Factor<S> {
+    Factor { at: v.raw(), row: v.row_stride(), col: v.col_stride() }
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -200,7 +260,7 @@ fn avx512(c: ViewMut<Cpu<f32>>, a: View<Cpu<f32>>, b: gemm_avx512::Right, write:
 pub(super) fn pack_f32(to: ViewMut<Cpu<f32>>, b: View<Cpu<f32>>) {
     #[cfg(target_arch = "x86_64")]
     if has_avx512() {
-        use gemm_avx512::NR;
+        use super::micro_avx512::NR;
         assert!(to.is_contiguous() && to.cols() == NR);
         assert_eq!(to.rows(), b.cols().div_ceil(NR) * b.rows());
         // SAFETY: valid windows, of fitting sizes; `to` is borrowed mutably, so it does not overlap the factor.

@@ -4,44 +4,21 @@
 //! Registers hold 8×48 of C: 24 sums, for which a step loads 8 elements of A and 3 vectors of B. Loops, outermost first:
 //! M by 2048, K by 512 (or 256; A packed once), N by 288 (or 528; B packed, stays in L2), M by 8 (8 rows of A stay in L1),
 //! N by 48, K. Half of each cache is left to whoever shares the core.
+use super::gemm::Factor;
+use super::micro_avx512::{Ahead, MR, NR, NV, PORTIONS, Panel, Part, tile};
 #[allow(clippy::wildcard_imports)] // two dozen intrinsics
 use std::arch::x86_64::*;
 use std::cell::RefCell;
-use std::hint::black_box;
 
-const MR: usize = 8;
-/// Columns of a panel of B: a vector.
-pub(super) const NR: usize = 16;
-/// Panels that are computed together, at most.
-const NV: usize = 3;
 /// Rows and columns of B that are packed together where A is read as it lies: C is read and written seldom.
 const DIRECT: [usize; 2] = [512, 6 * NV * NR];
 /// The same where A is packed: what was packed is used often while it is near.
-const PACKED: [usize; 2] = [256, 11 * NV * NR];
+pub(super) const PACKED: [usize; 2] = [256, 11 * NV * NR];
 /// Fewer rows of A than these share a block of B too little: what is fetched for the next one comes in portions, since B's
 /// lines that a tile needs itself would wait behind all at once.
 const FEW: usize = 1024;
-const PORTIONS: usize = 4;
 const GROUP: usize = 8 * MR; // rows of A that are packed together, when they are first needed
 const MC: usize = 2048; // so that packing takes at most 2.7 MB a thread, whatever the shapes
-
-/// A strided factor.
-#[derive(Clone, Copy)]
-pub(super) struct Factor {
-    pub at: *const f32,
-    pub row: usize,
-    pub col: usize,
-}
-
-impl Factor {
-    /// The part that begins at this row and column.
-    fn from(self, row: usize, col: usize) -> Self {
-        Self { at: self.at.wrapping_add(row * self.row + col * self.col), ..self }
-    }
-    fn t(self) -> Self {
-        Self { row: self.col, col: self.row, ..self }
-    }
-}
 
 thread_local! { static MEMORY: RefCell<(Vec<f32>, Vec<f32>)> = const { RefCell::new((Vec::new(), Vec::new())) }; }
 
@@ -49,7 +26,7 @@ thread_local! { static MEMORY: RefCell<(Vec<f32>, Vec<f32>)> = const { RefCell::
 #[derive(Clone, Copy)]
 pub(super) enum Right {
     /// As it lies: it is packed block by block.
-    Strided(Factor),
+    Strided(Factor<f32>),
     /// In panels of `NR` columns: where the first one's rows begin, and elements from one to the next.
     Panels { first: *const f32, apart: usize },
 }
@@ -57,7 +34,14 @@ pub(super) enum Right {
 /// # Safety
 /// The windows are valid, `c` (row-major, stride `ldc`) overlaps neither factor, and the CPU has AVX-512F.
 #[target_feature(enable = "avx512f")]
-pub(super) unsafe fn product([m, n, k]: [usize; 3], c: *mut f32, ldc: usize, a: Factor, b: Right, add: bool) {
+pub(super) unsafe fn product(
+    [m, n, k]: [usize; 3],
+    c: *mut f32,
+    ldc: usize,
+    a: Factor<f32>,
+    b: Right,
+    add: bool,
+) {
     MEMORY.with_borrow_mut(|(pa, pb)| {
         let direct = a.col == 1;
         let ([most_k, most_n], few) = (if direct { DIRECT } else { PACKED }, direct && m < FEW);
@@ -107,9 +91,11 @@ pub(super) unsafe fn product([m, n, k]: [usize; 3], c: *mut f32, ldc: usize, a: 
                             let (direct_a, packed_a) =
                                 ((a.from(i, 0).at, a.row), (pa.add(i * kc).cast_const(), 1));
                             match (direct, few) {
-                                (true, true) => tile::<1, true>(rows, kc, direct_a, pb, to, &mut next),
-                                (true, false) => tile::<1, false>(rows, kc, direct_a, pb, to, &mut next),
-                                (false, _) => tile::<MR, false>(rows, kc, packed_a, pb, to, &mut next),
+                                (true, true) => tile::<1, true, false>(rows, kc, direct_a, pb, to, &mut next),
+                                (true, false) => {
+                                    tile::<1, false, false>(rows, kc, direct_a, pb, to, &mut next);
+                                }
+                                (false, _) => tile::<MR, false, false>(rows, kc, packed_a, pb, to, &mut next),
                             }
                             jr += cols;
                         }
@@ -120,52 +106,11 @@ pub(super) unsafe fn product([m, n, k]: [usize; 3], c: *mut f32, ldc: usize, a: 
     });
 }
 
-/// Cache lines, each a vector, of a factor's block that will be packed next: fetched bit by bit while the one before is
-/// computed.
-struct Ahead {
-    at: *const f32,
-    apart: usize,
-    runs: usize,
-    run: usize, // lines of one
-    line: usize,
-    share: usize, // lines that are fetched together
-}
-
-impl Ahead {
-    fn none() -> Self {
-        Self { at: std::ptr::null(), apart: 0, runs: 0, run: 0, line: 0, share: 0 }
-    }
-    /// A block of `k` rows and `n` columns.
-    fn of(block: Factor, [k, n]: [usize; 2]) -> Self {
-        let (apart, runs, run) = if block.col == 1 { (block.row, k, n) } else { (block.col, n, k) };
-        Self { at: block.at, apart, runs, run: run.div_ceil(NR), line: 0, share: 0 }
-    }
-    /// In so many portions.
-    fn deal(&mut self, portions: usize) {
-        self.share = (self.runs * self.run).div_ceil(portions);
-    }
-    #[target_feature(enable = "avx512f")]
-    #[inline]
-    fn fetch(&mut self) {
-        for _ in 0..self.share {
-            if self.runs == 0 {
-                return;
-            }
-            // Prefetches may point anywhere.
-            _mm_prefetch::<_MM_HINT_T1>(self.at.wrapping_add(NR * self.line).cast());
-            self.line += 1;
-            if self.line == self.run {
-                (self.at, self.runs, self.line) = (self.at.wrapping_add(self.apart), self.runs - 1, 0);
-            }
-        }
-    }
-}
-
 /// 16×16, in four rounds of shuffles.
 #[allow(clippy::large_types_passed_by_value)] // they are registers
 #[target_feature(enable = "avx512f")]
 #[inline]
-fn transpose(r: [__m512; 16]) -> [__m512; 16] {
+pub(super) fn transpose(r: [__m512; 16]) -> [__m512; 16] {
     let (mut t, mut u, mut out) = (r, r, r);
     for i in 0..8 {
         t[2 * i] = _mm512_unpacklo_ps(r[2 * i], r[2 * i + 1]);
@@ -196,7 +141,7 @@ fn transpose(r: [__m512; 16]) -> [__m512; 16] {
 /// # Safety
 /// The windows are valid, `to` has room for ⌈width/W⌉ panels, and the CPU has AVX-512F.
 #[target_feature(enable = "avx512f")]
-pub(super) unsafe fn pack_panels<const W: usize>(to: *mut f32, from: Factor, k: usize, width: usize) {
+pub(super) unsafe fn pack_panels<const W: usize>(to: *mut f32, from: Factor<f32>, k: usize, width: usize) {
     const TOGETHER: usize = 64; // of a row: whole lines
     let whole = if from.col == 1 { width / W * W } else { 0 };
     // SAFETY: the caller's windows.
@@ -229,7 +174,7 @@ pub(super) unsafe fn pack_panels<const W: usize>(to: *mut f32, from: Factor, k: 
 
 /// The first rows of a panel of 16 columns that lie one after the other, padded with zeros: how many.
 #[target_feature(enable = "avx512f")]
-unsafe fn pack_columns(to: *mut f32, from: Factor, k: usize, width: usize) -> usize {
+unsafe fn pack_columns(to: *mut f32, from: Factor<f32>, k: usize, width: usize) -> usize {
     let whole = k / 16 * 16;
     // SAFETY: the caller's windows.
     unsafe {
@@ -244,133 +189,4 @@ unsafe fn pack_columns(to: *mut f32, from: Factor, k: usize, width: usize) -> us
         }
     }
     whole
-}
-
-/// A tile of C: where it begins, elements from row to row, how many columns, and whether it is added to.
-#[derive(Clone, Copy)]
-struct Part {
-    at: *mut f32,
-    ld: usize,
-    cols: usize,
-    add: bool,
-}
-
-/// A panel of B: where its rows begin, and elements to the next one.
-#[derive(Clone, Copy)]
-struct Panel {
-    at: *const f32,
-    apart: usize,
-}
-
-/// Up to 8×48 of C from rows of A and up to three panels of B. Element (r, p) of A is `a[r * ld + p * NEXT]`.
-#[target_feature(enable = "avx512f")]
-unsafe fn tile<const NEXT: usize, const PORTIONED: bool>(
-    rows: usize,
-    k: usize,
-    a: (*const f32, usize),
-    b: Panel,
-    c: Part,
-    next: &mut Ahead,
-) {
-    macro_rules! sizes {
-        ($($r:literal $v:literal),*) => {
-            match (rows, c.cols.div_ceil(NR)) {
-                // SAFETY: the caller's promise, for this many rows and panels.
-                $(($r, $v) => unsafe { micro::<$r, $v, NEXT, PORTIONED>(k, a, b, c, next) },)*
-                (_, panels) => unreachable!("a tile of {rows} rows and {panels} panels"),
-            }
-        };
-    }
-    sizes!(8 3, 8 2, 8 1, 7 3, 7 2, 7 1, 6 3, 6 2, 6 1, 5 3, 5 2, 5 1,
-        4 3, 4 2, 4 1, 3 3, 3 2, 3 1, 2 3, 2 2, 2 1, 1 3, 1 2, 1 1);
-}
-
-/// What counts is how few instructions there are besides the multiply-adds: loads of A and B, and one every fourth step
-/// for each pointer. The CPU's own prefetching brings the panels from L2.
-#[target_feature(enable = "avx512f")]
-unsafe fn micro<const R: usize, const V: usize, const NEXT: usize, const PORTIONED: bool>(
-    k: usize,
-    (a, ld): (*const f32, usize),
-    b: Panel,
-    c: Part,
-    next: &mut Ahead,
-) {
-    const STEPS: usize = 4;
-    // SAFETY: rows and panels are as the caller says; writes to C are masked to its columns.
-    unsafe {
-        let mut acc = [[_mm512_setzero_ps(); V]; R];
-        // An instruction reaches three rows or panels from one pointer. What is beside what is hidden from the compiler:
-        // it would compute each address anew.
-        let (ld, apart, [mut a0, mut a3, mut a6]) = black_box((
-            size_of::<f32>() * ld,
-            size_of::<f32>() * b.apart,
-            [0, 3, 6].map(|r| a.wrapping_add(r * ld)),
-        ));
-        let mut b = b.at;
-        macro_rules! step {
-            ($p:literal) => {
-                let panels: [_; V] =
-                    std::array::from_fn(|v| _mm512_loadu_ps(b.wrapping_byte_add(v * apart).add($p * NR)));
-                step!($p, panels, 0 a0 0, 1 a0 1, 2 a0 2, 3 a3 0, 4 a3 1, 5 a3 2, 6 a6 0, 7 a6 1);
-            };
-            ($p:literal, $b:ident, $($r:literal $at:ident $beyond:literal),*) => { $(if $r < R {
-                let x = _mm512_set1_ps(*$at.wrapping_byte_add($beyond * ld).wrapping_add($p * NEXT));
-                for v in 0..V {
-                    acc[$r][v] = _mm512_fmadd_ps(x, $b[v], acc[$r][v]);
-                }
-            })* };
-        }
-        macro_rules! go_on {
-            ($steps:expr) => {
-                a0 = a0.wrapping_add($steps * NEXT);
-                a3 = a3.wrapping_add($steps * NEXT);
-                a6 = a6.wrapping_add($steps * NEXT);
-                b = b.wrapping_add($steps * NR);
-            };
-        }
-        let (steps, mut row) = (k / STEPS, c.at);
-        macro_rules! steps {
-            ($range:expr) => {
-                for i in $range {
-                    if i < R {
-                        // A row of C, which is needed after the last step.
-                        for v in 0..V {
-                            _mm_prefetch::<_MM_HINT_T0>(row.wrapping_add(NR * v).cast());
-                        }
-                        row = row.wrapping_add(c.ld);
-                    }
-                    step!(0);
-                    step!(1);
-                    step!(2);
-                    step!(3);
-                    go_on!(STEPS);
-                }
-            };
-        }
-        if PORTIONED {
-            let portion = steps.div_ceil(PORTIONS).max(1);
-            for first in (0..steps).step_by(portion) {
-                next.fetch();
-                steps!(first..steps.min(first + portion));
-            }
-        } else {
-            next.fetch();
-            steps!(0..steps);
-        }
-        for _ in 0..k % STEPS {
-            step!(0);
-            go_on!(1);
-        }
-        for r in 0..R {
-            for v in 0..V {
-                let (at, mask) = (c.at.wrapping_add(r * c.ld + NR * v), mask(c.cols - NR * v));
-                let before = if c.add { _mm512_maskz_loadu_ps(mask, at) } else { _mm512_setzero_ps() };
-                _mm512_mask_storeu_ps(at, mask, _mm512_add_ps(acc[r][v], before));
-            }
-        }
-    }
-}
-
-fn mask(cols: usize) -> u16 {
-    if cols >= 16 { u16::MAX } else { (1 << cols) - 1 }
 }

@@ -2,7 +2,7 @@
 //!
 //! Each of its rows is read once, from [`STREAMS`] places at a time, each [`AHEAD`] of what is used: memory gives more to
 //! several streams than to one, and the hardware alone does not look far enough ahead.
-use super::gemm_avx512::Factor;
+use super::gemm::Factor;
 #[allow(clippy::wildcard_imports)]
 use std::arch::x86_64::*;
 
@@ -21,8 +21,8 @@ pub(super) unsafe fn product(
     [m, n, k]: [usize; 3],
     c: *mut f32,
     ldc: usize,
-    a: Factor,
-    b: Factor,
+    a: Factor<f32>,
+    b: Factor<f32>,
     add: bool,
 ) {
     let apart = k / STREAMS;

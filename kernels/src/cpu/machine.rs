@@ -16,6 +16,26 @@ pub fn multiply_adds(rounds: usize) -> u64 {
     2 * rounds as u64 * black_box(chains(rounds)).len() as u64
 }
 
+/// Whether the CPU multiplies pairs of bf16 by an instruction of its own.
+pub(super) fn has_bf16() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return std::is_x86_feature_detected!("avx512f") && std::is_x86_feature_detected!("avx512bf16");
+    #[cfg(not(target_arch = "x86_64"))]
+    false
+}
+
+/// Multiply-adds of bf16 into f32 in registers alone, by `vdpbf16ps`, in so many rounds: the FLOPs done, four for each lane;
+/// none where the CPU has no such instruction.
+pub fn bf16_multiply_adds(rounds: usize) -> Option<u64> {
+    #[cfg(target_arch = "x86_64")]
+    if has_bf16() {
+        // SAFETY: the features were detected.
+        return Some(4 * rounds as u64 * black_box(unsafe { pairs(rounds) }).len() as u64);
+    }
+    let _ = rounds;
+    None
+}
+
 /// Reads all of `x`: its sum. In four streams: with one, a core waits for memory that it could have asked for before.
 pub fn read(x: &[f32]) -> f32 {
     widest(
@@ -136,6 +156,34 @@ in_vectors!(avx512, "avx512f", 16, _mm512_loadu_ps, _mm512_set1_ps, _mm512_fmadd
 #[cfg(target_arch = "x86_64")]
 in_vectors!(avx2, "avx2,fma", 8, _mm256_loadu_ps, _mm256_set1_ps, _mm256_fmadd_ps, _mm256_storeu_ps);
 
+/// What chain i, begun with i, comes to in so many rounds of x = x + 1·1 + 1·½.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bf16")]
+fn pairs(rounds: usize) -> Vec<f32> {
+    use std::arch::x86_64::{
+        __m512bh, __m512i, _mm512_dpbf16_ps, _mm512_loadu_ps, _mm512_set1_epi32, _mm512_storeu_ps,
+    };
+    // SAFETY: both are 512 bits, of which all are numbers.
+    let of =
+        |pair: i32| unsafe { std::mem::transmute::<__m512i, __m512bh>(_mm512_set1_epi32(black_box(pair))) };
+    let (ones, half) = (of(0x3F80_3F80), of(0x3F80_3F00));
+    let mut values: Vec<f32> = (0..VECTORS * LINE).map(|i| i as f32).collect();
+    let mut x: [_; VECTORS] = std::array::from_fn(|v| {
+        // SAFETY: vector v is the v-th line of the values.
+        unsafe { _mm512_loadu_ps(values[v * LINE..][..LINE].as_ptr()) }
+    });
+    for _ in 0..rounds {
+        for x in &mut x {
+            *x = _mm512_dpbf16_ps(*x, ones, half);
+        }
+    }
+    for (x, to) in x.into_iter().zip(values.chunks_exact_mut(LINE)) {
+        // SAFETY: as many floats as a vector has.
+        unsafe { _mm512_storeu_ps(to.as_mut_ptr(), x) };
+    }
+    values
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -156,6 +204,22 @@ mod tests {
             if std::is_x86_feature_detected!("avx2") && std::is_x86_feature_detected!("fma") {
                 // SAFETY: the features were detected.
                 assert_eq!(unsafe { avx2(rounds) }, wanted(VECTORS * 8));
+            }
+        }
+    }
+
+    /// Kills: operations that are counted and not done, half of a pair left out.
+    #[test]
+    fn every_chain_of_pairs_goes_every_round() {
+        for rounds in [0, 1, 15] {
+            let lanes = VECTORS * LINE;
+            let counted = has_bf16().then_some((4 * rounds * lanes) as u64);
+            assert_eq!(bf16_multiply_adds(rounds), counted);
+            #[cfg(target_arch = "x86_64")]
+            if has_bf16() {
+                let wanted: Vec<_> = (0..lanes).map(|i| i as f32 + 1.5 * rounds as f32).collect();
+                // SAFETY: the features were detected.
+                assert_eq!(unsafe { pairs(rounds) }, wanted);
             }
         }
     }

@@ -6,6 +6,7 @@ mod attention_backward;
 #[cfg(test)]
 mod attention_proof;
 mod attention_tile;
+pub mod bf16;
 mod elementwise;
 mod gemm;
 #[cfg(target_arch = "x86_64")]
@@ -17,6 +18,8 @@ mod kernel;
 mod layer_norm;
 mod loss;
 pub mod machine;
+#[cfg(target_arch = "x86_64")]
+mod micro_avx512;
 mod norm;
 mod number;
 mod optimizer;
@@ -31,7 +34,7 @@ use crate::kernels::{
     Activation, AdamW, Attend, Causal, Heads, Kernels, LossTerms, Qkv, Slice, Softmax, Span, Write,
 };
 use kernel::Kernel;
-use tensor::{Cpu, Device, Dropout, Dual, Field, Host, Index, Profile, Scalar, View, ViewMut};
+use tensor::{Bf16, Cpu, Device, Dropout, Dual, Field, Host, Index, Profile, Scalar, View, ViewMut};
 
 type V<'a, S> = View<'a, Cpu<S>>;
 type M<'a, S> = ViewMut<'a, Cpu<S>>;
@@ -226,6 +229,7 @@ macro_rules! kernels {
 kernels! {
     [] f32;
     [] f64;
+    [] Bf16;
     [const BITS: u32] Field<BITS>;
     [S: Scalar] Dual<S>;
 }

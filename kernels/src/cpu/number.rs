@@ -1,8 +1,8 @@
 //! The numbers the host can compute with, and what each of them overrides.
 use super::panels::{self, Panels};
-use super::{gemm, gemm_field};
+use super::{bf16, gemm, gemm_field};
 use crate::kernels::Write;
-use tensor::{Cpu, Dual, Field, Scalar, View, ViewMut};
+use tensor::{Bf16, Cpu, Dual, Field, Scalar, View, ViewMut};
 
 /// A number that the host can compute with. What differs from number to number is here.
 pub trait CpuScalar: Scalar {
@@ -60,6 +60,15 @@ impl CpuScalar for f64 {
     #[inline(always)]
     fn gemm(c: ViewMut<Cpu<f64>>, a: View<Cpu<f64>>, b: View<Cpu<f64>>, write: Write) {
         gemm::f64(c, a, b, write);
+    }
+}
+
+impl CpuScalar for Bf16 {
+    const TILE: [usize; 2] = [32, 256];
+    const PANEL: usize = 32;
+    const VECTORS: bool = true;
+    fn gemm(c: ViewMut<Cpu<Bf16>>, a: View<Cpu<Bf16>>, b: View<Cpu<Bf16>>, write: Write) {
+        bf16::product(bf16::Out::Narrow(c), a, b, write);
     }
 }
 

@@ -37,7 +37,7 @@ const fn infinity(exponent: u32) -> u16 {
 
 /// The 16 bits of a float with a sign, so many bits of exponent, and a mantissa.
 #[inline]
-fn bits<const EXPONENT: u32>(x: f64) -> u16 {
+pub(crate) fn bits<const EXPONENT: u32>(x: f64) -> u16 {
     let (mantissa, bias) = (15 - EXPONENT, (1i32 << (EXPONENT - 1)) - 1);
     let (sign, infinity) = ((x.to_bits() >> 48) as u16 & 0x8000, infinity(EXPONENT));
     if x.is_nan() {

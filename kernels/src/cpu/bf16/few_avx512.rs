@@ -1,0 +1,252 @@
+//! Few rows times a large matrix of bf16 with AVX-512: what counts is how fast the matrix comes from memory.
+//!
+//! It is read once, and fetched some way ahead in the order in which it lies, since that is what memory gives the most to.
+//! Vectors are widened without moving a number: by rows, a vector is split into two that hold its columns in an order of
+//! their own, and sums are put in order at the end; by columns both factors have the same order, and sums need none.
+use super::super::gemm::Factor;
+use super::super::micro_avx512::{Ahead, multiply_add};
+#[allow(clippy::wildcard_imports)] // a dozen intrinsics
+use std::arch::x86_64::*;
+use tensor::{Bf16, Scalar};
+
+/// Rows of B that are added together, so that sums are read and written seldom.
+const TOGETHER: usize = 8;
+/// Numbers of a vector of bf16.
+const LANES: usize = 32;
+/// How many times as many rows ahead of use they are fetched.
+const AHEAD: usize = 2;
+/// Sums that the second cache holds beside what is fetched: columns are gone through in blocks of as many, since memory
+/// gives long rows faster than short ones.
+const SUMS: usize = 1 << 15;
+/// Columns of B that are multiplied together, each from a place of its own.
+const COLUMNS: usize = 4;
+/// How many numbers ahead of use they are fetched; beyond a column's end its place goes on with the next.
+const BEYOND: usize = 1024;
+/// Rows of A that a pass over the columns takes.
+const ROWS: usize = 4;
+
+/// Floats that both products need for the left factor.
+pub(super) fn left_len(m: usize, k: usize) -> usize {
+    m * (k + 2 * LANES)
+}
+
+/// Floats from row to row of sums of `n` columns: not a power of two, since such rows share the places of a cache.
+pub(super) fn sums_ld(n: usize) -> usize {
+    n.next_multiple_of(LANES) + LANES
+}
+
+/// sums\[m,n\] = A\[m,k\]·B\[k,n\]; rows of B are rows in memory. Words are what a row of A is multiplied by at a time: 4 pairs of
+/// numbers or 8 numbers.
+///
+/// # Safety
+/// The windows are valid; `left` has room for [`left_len`] floats, `sums` for m rows of [`sums_ld`]; the CPU has AVX-512F,
+/// AVX-512BW, and for pairs AVX512-BF16.
+#[target_feature(enable = "avx512f,avx512bw")]
+pub(super) unsafe fn by_rows<const PAIRS: bool, const WORDS: usize>(
+    [m, n, k]: [usize; 3],
+    left: *mut f32,
+    sums: *mut f32,
+    a: Factor<Bf16>,
+    b: Factor<Bf16>,
+) {
+    const { assert!(WORDS == if PAIRS { TOGETHER / 2 } else { TOGETHER }) };
+    let (ld, block) = (sums_ld(n), (SUMS / m.max(1)).next_multiple_of(LANES));
+    // SAFETY: rows and columns inside the caller's windows.
+    unsafe {
+        std::slice::from_raw_parts_mut(sums, m * ld).fill(0.0);
+        for (group, p) in (0..k).step_by(TOGETHER).enumerate() {
+            for i in 0..m {
+                let x = |r: usize| if p + r < k { (*a.from(i, p + r).at).to_bits() } else { 0 };
+                for s in 0..WORDS {
+                    let [low, high] = if PAIRS { [x(2 * s), x(2 * s + 1)] } else { [0, x(s)] };
+                    let word = f32::from_bits(u32::from(low) | u32::from(high) << 16);
+                    *left.add((group * m + i) * WORDS + s) = word;
+                }
+            }
+        }
+        for j in (0..n).step_by(block) {
+            let nc = block.min(n - j);
+            let mut next = Ahead::of(b.from(0, j), [k, nc]);
+            next.deal(k.div_ceil(AHEAD * TOGETHER));
+            next.fetch();
+            next.deal(k.div_ceil(TOGETHER) * nc.div_ceil(LANES));
+            for (group, p) in (0..k).step_by(TOGETHER).enumerate() {
+                let (words, sums, b) = (left.add(group * m * WORDS), sums.add(j), b.from(p, j));
+                if k - p >= TOGETHER {
+                    add_rows::<PAIRS, WORDS, true>([m, nc, TOGETHER], words, sums, ld, b, &mut next);
+                } else {
+                    add_rows::<PAIRS, WORDS, false>([m, nc, k - p], words, sums, ld, b, &mut next);
+                }
+            }
+        }
+        for i in 0..m {
+            in_order::<PAIRS>(sums.add(i * ld), ld);
+        }
+    }
+}
+
+/// sums += words·rows, for so many rows of B.
+#[target_feature(enable = "avx512f,avx512bw")]
+unsafe fn add_rows<const PAIRS: bool, const WORDS: usize, const ALL: bool>(
+    [m, n, there]: [usize; 3],
+    words: *const f32,
+    sums: *mut f32,
+    ld: usize,
+    b: Factor<Bf16>,
+    next: &mut Ahead,
+) {
+    for j in (0..n).step_by(LANES) {
+        let columns = if n - j >= LANES { u32::MAX } else { (1 << (n - j)) - 1 };
+        next.fetch();
+        // SAFETY: masked to rows and columns that there are.
+        unsafe {
+            let row = |r: usize| {
+                _mm512_maskz_loadu_epi16(if ALL || r < there { columns } else { 0 }, b.from(r, j).at.cast())
+            };
+            let vectors: [_; WORDS] = std::array::from_fn(|s| {
+                if PAIRS {
+                    let (x, y) = (row(2 * s), row(2 * s + 1));
+                    [_mm512_unpacklo_epi16(x, y), _mm512_unpackhi_epi16(x, y)].map(|v| _mm512_castsi512_ps(v))
+                } else {
+                    widened(row(s))
+                }
+            });
+            for i in 0..m {
+                let at = sums.add(i * ld + j);
+                let mut sum = [_mm512_loadu_ps(at), _mm512_loadu_ps(at.add(LANES / 2))];
+                for (s, vectors) in vectors.iter().enumerate() {
+                    let x = _mm512_set1_ps(*words.add(i * WORDS + s));
+                    sum[0] = multiply_add::<PAIRS>(x, vectors[0], sum[0]);
+                    sum[1] = multiply_add::<PAIRS>(x, vectors[1], sum[1]);
+                }
+                _mm512_storeu_ps(at, sum[0]);
+                _mm512_storeu_ps(at.add(LANES / 2), sum[1]);
+            }
+        }
+    }
+}
+
+/// The numbers with even places, and those with odd ones.
+#[target_feature(enable = "avx512f")]
+#[inline]
+fn widened(v: __m512i) -> [__m512; 2] {
+    let upper = _mm512_set1_epi32(0xFFFF_0000_u32.cast_signed());
+    [_mm512_castsi512_ps(_mm512_slli_epi32::<16>(v)), _mm512_castsi512_ps(_mm512_and_si512(v, upper))]
+}
+
+/// Undoes what `add_rows` does to the order of columns: pairs lie by fours in turns, widened ones by their parity.
+#[target_feature(enable = "avx512f")]
+unsafe fn in_order<const PAIRS: bool>(sums: *mut f32, len: usize) {
+    // Number c of 32 lies in the second vector or in the first, in this lane.
+    let place = |c: usize| if PAIRS { (c / 4 % 2, c / 8 * 4 + c % 4) } else { (c % 2, c / 2) };
+    let index = |first: usize| {
+        let lanes: [u32; 16] = std::array::from_fn(|i| {
+            let (second, lane) = place(first + i);
+            (16 * second + lane) as u32
+        });
+        // SAFETY: as many lanes as a vector has.
+        unsafe { _mm512_loadu_si512(lanes.as_ptr().cast()) }
+    };
+    let [low, high] = [index(0), index(LANES / 2)];
+    for j in (0..len).step_by(LANES) {
+        // SAFETY: whole vectors of the caller's.
+        unsafe {
+            let (x, y) = (_mm512_loadu_ps(sums.add(j)), _mm512_loadu_ps(sums.add(j + LANES / 2)));
+            _mm512_storeu_ps(sums.add(j), _mm512_permutex2var_ps(x, low, y));
+            _mm512_storeu_ps(sums.add(j + LANES / 2), _mm512_permutex2var_ps(x, high, y));
+        }
+    }
+}
+
+/// Numbers of a row of A in whole vectors, one more for the reason of [`sums_ld`].
+fn row_len(k: usize) -> usize {
+    k.next_multiple_of(LANES) + LANES
+}
+
+/// sums\[m,n\] = A\[m,k\]·B\[k,n\]; columns of B are rows in memory.
+///
+/// # Safety
+/// As of [`by_rows`].
+#[target_feature(enable = "avx512f,avx512bw")]
+pub(super) unsafe fn by_columns<const PAIRS: bool>(
+    [m, n, k]: [usize; 3],
+    left: *mut f32,
+    sums: *mut f32,
+    a: Factor<Bf16>,
+    b: Factor<Bf16>,
+) {
+    // A's rows, without gaps, in whole vectors.
+    let (rows, apart) = (left.cast::<Bf16>(), row_len(k));
+    let (ld, quarter) = (sums_ld(n), n / COLUMNS);
+    // SAFETY: rows and columns inside the caller's windows.
+    unsafe {
+        for i in 0..m {
+            (0..apart).for_each(|p| {
+                let x = if p < k { *a.from(i, p).at } else { Bf16::ZERO };
+                *rows.add(i * apart + p) = x;
+            });
+        }
+        for j in 0..=quarter {
+            let (from, step, there) = if j < quarter {
+                (j, quarter, COLUMNS)
+            } else {
+                (quarter * COLUMNS, 1, n - quarter * COLUMNS)
+            };
+            // Columns that are not there are read as the first, and not written.
+            let b: [_; COLUMNS] =
+                std::array::from_fn(|c| b.from(0, from + if c < there { c * step } else { 0 }).at);
+            for i in (0..if there > 0 { m } else { 0 }).step_by(ROWS) {
+                let (a, to) = (rows.add(i * apart), sums.add(i * ld + from));
+                let write = |r: usize, dots: [f32; COLUMNS]| {
+                    for (c, dot) in dots.into_iter().enumerate().take(there) {
+                        *to.add(r * ld + c * step) = dot;
+                    }
+                };
+                match m - i {
+                    1 => dots::<1, PAIRS>(k, a, b).into_iter().enumerate().for_each(|(r, d)| write(r, d)),
+                    2 => dots::<2, PAIRS>(k, a, b).into_iter().enumerate().for_each(|(r, d)| write(r, d)),
+                    3 => dots::<3, PAIRS>(k, a, b).into_iter().enumerate().for_each(|(r, d)| write(r, d)),
+                    _ => dots::<ROWS, PAIRS>(k, a, b).into_iter().enumerate().for_each(|(r, d)| write(r, d)),
+                }
+            }
+        }
+    }
+}
+
+/// The sums of products of rows of A, in whole vectors, with columns of B.
+#[target_feature(enable = "avx512f,avx512bw")]
+unsafe fn dots<const R: usize, const PAIRS: bool>(
+    k: usize,
+    a: *const Bf16,
+    b: [*const Bf16; COLUMNS],
+) -> [[f32; COLUMNS]; R] {
+    let apart = row_len(k);
+    let mut acc = [[_mm512_setzero_ps(); COLUMNS]; R];
+    for p in (0..k).step_by(LANES) {
+        let there = if k - p >= LANES { u32::MAX } else { (1 << (k - p)) - 1 };
+        // SAFETY: masked to the columns' ends; prefetches may point anywhere.
+        unsafe {
+            let rows: [_; R] = std::array::from_fn(|r| _mm512_loadu_si512(a.add(r * apart + p).cast()));
+            for c in 0..COLUMNS {
+                _mm_prefetch::<_MM_HINT_T0>(b[c].wrapping_add(p + BEYOND).cast());
+                let y = _mm512_maskz_loadu_epi16(there, b[c].add(p).cast());
+                for r in 0..R {
+                    let sum = acc[r][c];
+                    acc[r][c] = if PAIRS {
+                        multiply_add::<true>(_mm512_castsi512_ps(rows[r]), _mm512_castsi512_ps(y), sum)
+                    } else {
+                        let ([x0, x1], [y0, y1]) = (widened(rows[r]), widened(y));
+                        multiply_add::<false>(x0, y0, multiply_add::<false>(x1, y1, sum))
+                    };
+                }
+            }
+        }
+    }
+    let mut dots = [[0.0; COLUMNS]; R];
+    for (dots, acc) in dots.iter_mut().zip(acc) {
+        for (dot, acc) in dots.iter_mut().zip(acc) {
+            *dot = _mm512_reduce_add_ps(acc);
+        }
+    }
+    dots
+}
