@@ -1,6 +1,7 @@
 //! What a rank is about to do, in words that name the place in the code.
 use crate::algorithms::Algorithm;
 use crate::axis::Ranks;
+use crate::tag::Tag;
 use crate::threads::{Join, join_of};
 use std::fmt;
 use std::panic::Location;
@@ -73,6 +74,8 @@ pub(crate) struct Call {
     pub(crate) at: &'static Location<'static>,
     /// The all-reduce that a message is part of, if it is.
     pub(crate) part: Option<Part>,
+    /// What a message carries, if it is not such a part.
+    pub(crate) tag: Option<Tag>,
 }
 
 /// The part of an all-reduce by messages that one of these is.
@@ -163,7 +166,7 @@ impl Call {
     }
     /// Whether a message and a wish for one are of the same, once their ranks have met.
     pub(crate) fn passes(&self, other: &Call) -> bool {
-        (self.rows, self.cols, self.part) == (other.rows, other.cols, other.part)
+        (self.rows, self.cols, self.part, self.tag) == (other.rows, other.cols, other.part, other.tag)
     }
     /// Whether what two ranks with equal keys mean to pass each other is the same, seen from `me`.
     pub(crate) fn fits(&self, me: usize, other: &Call, peer: usize) -> bool {
@@ -196,6 +199,7 @@ impl Call {
             label: None,
             at,
             part: None,
+            tag: None,
         }
     }
 }
@@ -222,6 +226,9 @@ impl fmt::Display for Call {
         }
         if let Some(Part { by, reduce, shape: [rows, cols], step }) = self.part {
             write!(f, " in step {step} of all_reduce({reduce}) of {rows}x{cols} by {by}")?;
+        }
+        if let Some(tag) = self.tag {
+            write!(f, " as {tag}")?;
         }
         if let Some(label) = &self.label {
             write!(f, " for {label}")?;
@@ -316,6 +323,7 @@ mod tests {
             of(Part { shape: [3, 8], ..part }),
             of(Part { step: 4, ..part }),
             Call { rows: 6, cols: 4, ..of(part) },
+            Call { tag: Some(Tag::new("gradient", 5)), ..of(part) },
         ];
         assert!(of(part).passes(&of(part)));
         assert!(others.iter().all(|other| !of(part).passes(other) && !other.passes(&of(part))));

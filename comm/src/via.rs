@@ -164,6 +164,7 @@ impl<P: Place> Drop for Posted<'_, P> {
 mod tests {
     use super::*;
     use crate::drawn::element;
+    use crate::tag::TAG;
     use crate::{Axis, CommError, Ledger, Mesh, World};
     use kernels::Meta;
     use std::ops::Add;
@@ -288,11 +289,11 @@ mod tests {
             let by = mesh.group(Axis::Tp).via(Algorithm::Ring)?;
             let mut x = Tensor::from_fn(&device, Category::Buffers, 1, 2, |_| 1.0);
             let one = Tensor::from_fn(&device, Category::Buffers, 1, 1, |_| 5.0);
-            let coming = (mesh.rank() == 0).then(|| by.start_receive(&device, 1, 1, 1)).transpose()?;
+            let coming = (mesh.rank() == 0).then(|| by.start_receive(&device, 1, 1, 1, TAG)).transpose()?;
             by.all_reduce(&mut x, Reduce::Sum)?;
             match coming {
                 Some(coming) => assert_eq!(coming.wait()?.read().unwrap(), [5.0]),
-                None => by.send(0, &one)?,
+                None => by.send(0, &one, TAG)?,
             }
             Ok::<_, CommError>(x.read().unwrap())
         });
