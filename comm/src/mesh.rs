@@ -215,16 +215,19 @@ mod tests {
     use kernels::{Kernels, Meta};
     use tensor::{Category, Cpu, F61, Host, Peaks, Scalar, Tensor};
 
-    const SIZES: [(Axis, usize); 2] = [(Axis::Dp, 2), (Axis::Tp, 4)];
+    const SIZES: [(Axis, usize); 3] = [(Axis::Dp, 2), (Axis::Tp, 4), (Axis::Ep, 4)];
 
-    /// Every call over every group and over its blocks, on shapes that do not divide and on nothing.
+    /// Every call over every group, over some sets of axes and over blocks of these, on shapes that do not divide and on nothing.
     fn program<D: Kernels>(device: &D, mesh: &Mesh<D::Place>) -> Result<(Ledger, Peaks)> {
         let zeros = |rows, cols| Tensor::from_fn(device, Category::Weights, rows, cols, |_| D::Elem::ZERO);
-        let blocks = |(_, group): (_, &Group<D::Place>)| {
+        let sets = [Axis::Dp | Axis::Tp, Axis::Ep.into(), Axis::Edp | Axis::Ep].map(|axes| mesh.over(axes));
+        let groups =
+            mesh.axes().map(|(_, group)| Ok(group.clone())).chain(sets).collect::<Result<Vec<_>>>()?;
+        let blocks = |group: &Group<D::Place>| {
             let odd = [group.split(|rank| rank % 2)];
             [1, 2, 4].map(|size| group.blocks(size.min(group.size()))).into_iter().chain(odd)
         };
-        for group in mesh.axes().flat_map(blocks) {
+        for group in groups.iter().flat_map(blocks) {
             let group = group?;
             let (next, n) = ((group.rank() + 1) % group.size(), group.size());
             for (rows, cols) in [(5, 7), (0, 3), (1, 1)] {

@@ -305,3 +305,38 @@ impl<S: Scalar> Engine<Host> for Mutated<S> {
         self.gone(post);
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::{Axes, CommError, World};
+
+    /// Kills: another axis that is one of the group's, of one rank, or of the other factoring.
+    #[test]
+    fn calls_go_wrong_along_another_axis_of_their_factoring() {
+        let sizes = [(Axis::Pp, 1), (Axis::Dp, 2), (Axis::Cp, 2), (Axis::Tp, 2), (Axis::Ep, 4)];
+        let other = |axes: Axes| {
+            let trial = Trial::honest();
+            let world = World::threads(&sizes).unwrap().on_trial(&trial);
+            world.run(|_: Cpu<f32>, mesh| mesh.over(axes)?.barrier()).unwrap();
+            trial.sites(0)[0].other
+        };
+        let dense = [Axis::Tp.into(), Axis::Dp.into(), Axis::Dp | Axis::Cp, Axis::Dp | Axis::Cp | Axis::Tp];
+        assert_eq!(dense.map(other), [Some(Axis::Dp), Some(Axis::Cp), Some(Axis::Tp), None]);
+        let expert = [Axis::Ep.into(), Axis::Edp.into(), Axis::Edp | Axis::Ep];
+        assert_eq!(expert.map(other), [Some(Axis::Edp), Some(Axis::Ep), None]);
+    }
+
+    /// Kills: an exchange with the ranks along another axis than the one that was named.
+    #[test]
+    fn a_call_over_a_set_goes_wrong_over_the_axis_beside_it() {
+        let sizes = [(Axis::Dp, 2), (Axis::Cp, 2), (Axis::Tp, 2)];
+        let trial = Trial::of(super::super::Mutant { call: 1, mutation: Mutation::Axis });
+        let sums = World::threads(&sizes).unwrap().on_trial(&trial).run(|device: Cpu<f32>, mesh| {
+            let mut x = Tensor::from_fn(&device, Category::Buffers, 1, 1, |_| mesh.rank() as f32);
+            mesh.over(Axis::Dp | Axis::Cp)?.all_reduce(&mut x, Reduce::Sum)?;
+            Ok::<_, CommError>(x.read().expect("the host has values")[0])
+        });
+        assert_eq!(sums.unwrap(), [1.0, 1.0, 5.0, 5.0, 9.0, 9.0, 13.0, 13.0]);
+    }
+}

@@ -50,7 +50,7 @@ pub struct Split<D: Kernels> {
 pub struct Partial<D: Kernels> {
     addend: Tensor<D>,
     reduce: Reduce,
-    axes: Axes,
+    axis: Axes,
 }
 
 /// `W[I,O_t]`: a weight cut by columns. It owns what it shows, so a gathered weight is freed when it drops.
@@ -229,18 +229,18 @@ impl<D: Kernels> Split<D> {
 
 impl<D: Kernels> Partial<D> {
     /// This rank's addend of a sum over the ranks of an axis.
-    pub(crate) fn sum(addend: Tensor<D>, axes: impl Into<Axes>) -> Self {
-        Self { addend, reduce: Reduce::Sum, axes: axes.into() }
+    pub(crate) fn sum(addend: Tensor<D>, axis: impl Into<Axes>) -> Self {
+        Self { addend, reduce: Reduce::Sum, axis: axis.into() }
     }
     /// The addend, for a collective of this group.
     pub(super) fn addend(self, group: &Group<D::Place>) -> Result<Tensor<D>> {
-        same(self.axes, group.axis())?;
+        same(self.axis, group.axis())?;
         assert_eq!(self.reduce, Reduce::Sum, "an addend of a sum");
         Ok(self.addend)
     }
     /// This rank's stabiliser.
-    pub(super) fn stab(addend: Tensor<D>, axes: impl Into<Axes>) -> Self {
-        Self { addend, reduce: Reduce::Stab, axes: axes.into() }
+    pub(super) fn stab(addend: Tensor<D>, axis: impl Into<Axes>) -> Self {
+        Self { addend, reduce: Reduce::Stab, axis: axis.into() }
     }
     /// The reduction, the same on every rank of the group.
     ///
@@ -248,7 +248,7 @@ impl<D: Kernels> Partial<D> {
     /// If ranks do not meet, or are those of another axis.
     #[track_caller]
     pub fn all_reduce(mut self, group: &Group<D::Place>) -> Result<Tensor<D>> {
-        same(self.axes, group.axis())?;
+        same(self.axis, group.axis())?;
         group.all_reduce(&mut self.addend, self.reduce)?;
         Ok(self.addend)
     }
@@ -258,9 +258,9 @@ impl<D: Kernels> Partial<D> {
 impl<D: Kernels> Add<&Partial<D>> for Partial<D> {
     type Output = Self;
     fn add(self, other: &Self) -> Self {
-        let alike = self.axes == other.axes && self.reduce == Reduce::Sum && other.reduce == Reduce::Sum;
+        let alike = self.axis == other.axis && self.reduce == Reduce::Sum && other.reduce == Reduce::Sum;
         assert!(alike, "only addends of one sum add up");
-        Self::sum(plus(self.addend, &other.addend), self.axes)
+        Self::sum(plus(self.addend, &other.addend), self.axis)
     }
 }
 

@@ -29,7 +29,7 @@ pub enum Region {
     /// Its own: `⌈B/ranks⌉` consecutive ones; the last ranks may have fewer, or none.
     Tokens {
         /// The axes over which tokens are cut.
-        axes: Axes,
+        axis: Axes,
         /// This rank.
         rank: usize,
         /// Of so many.
@@ -40,7 +40,7 @@ pub enum Region {
 impl Region {
     /// Tokens cut over the ranks of a group.
     pub fn tokens<P: Place>(group: &Group<P>) -> Self {
-        Self::Tokens { axes: group.axis(), rank: group.rank(), ranks: group.size() }
+        Self::Tokens { axis: group.axis(), rank: group.rank(), ranks: group.size() }
     }
     /// This rank's of so many rows.
     pub fn mine(self, rows: usize) -> Range<usize> {
@@ -56,8 +56,8 @@ impl Region {
     pub fn placement(self) -> Placement {
         match self {
             Region::Whole => Placement::default(),
-            Region::Tokens { axes, .. } => {
-                axes.iter().fold(Placement::default(), |placement, axis| placement.on(axis, Placed::Summed))
+            Region::Tokens { axis, .. } => {
+                axis.iter().fold(Placement::default(), |placement, axis| placement.on(axis, Placed::Summed))
             }
         }
     }
@@ -137,8 +137,8 @@ impl<D: Kernels> Stream<D> {
     /// If ranks do not meet, or are those of another axis.
     #[track_caller]
     pub fn gather(&self, group: &Group<D::Place>) -> Result<Tensor<D>> {
-        let Region::Tokens { axes, ranks, .. } = self.region else { return Ok(self.share.clone()) };
-        same(axes, group.axis())?;
+        let Region::Tokens { axis, ranks, .. } = self.region else { return Ok(self.share.clone()) };
+        same(axis, group.axis())?;
         let share = padded(self.share.clone(), self.rows.div_ceil(ranks));
         Ok(group.all_gather(&share)?.first_rows(self.rows))
     }
@@ -161,8 +161,8 @@ impl<D: Kernels> Partial<D> {
     /// If ranks do not meet, or are those of another axis.
     #[track_caller]
     pub fn reduce(self, group: &Group<D::Place>, region: Region) -> Result<Stream<D>> {
-        let Region::Tokens { axes, ranks, .. } = region else { return Ok(self.all_reduce(group)?.into()) };
-        same(axes, group.axis())?;
+        let Region::Tokens { axis, ranks, .. } = region else { return Ok(self.all_reduce(group)?.into()) };
+        same(axis, group.axis())?;
         let addend = self.addend(group)?;
         let rows = addend.rows();
         let addend = padded(addend, rows.div_ceil(ranks) * ranks);
