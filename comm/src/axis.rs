@@ -206,7 +206,7 @@ mod tests {
         assert_eq!(Axes::from(Axis::ALL).to_string(), "pp.dp.cp.tp.edp.ep.etp");
         assert!(
             (0..Axes::SETS)
-                .all(|i| Axes::nth(i).index() == i && Axes::from_iter(Axes::nth(i).iter()).index() == i)
+                .all(|i| Axes::nth(i).index() == i && Axes::nth(i).iter().collect::<Axes>().index() == i)
         );
     }
 

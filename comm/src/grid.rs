@@ -6,8 +6,8 @@
 //! ```
 //! Experts nest in the same order: etp is in tp's place and edp in dp's. ep is where the order names it, and next to
 //! etp, outside it, if it does not. The ranks of a stage are counted without pp for this, so that both factorings have
-//! the same stages. Source: Megatron-LM, `megatron/core/parallel_state.py`, `RankGenerator`; Liu et al., "MoE Parallel
-//! Folding", arXiv:2504.14960.
+//! the same stages. Source: Megatron-LM, `megatron/core/parallel_state.py`, `RankGenerator`; Liu et al., arXiv:2504.14960,
+//! on folding such ranks.
 use crate::axis::{Axes, Axis};
 use crate::error::{CommError, Result};
 use crate::members::{Digit, Members};

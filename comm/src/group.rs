@@ -192,8 +192,7 @@ impl<P: Place> Group<P> {
             over: self.over.clone(),
             label: self.label.clone(),
             at: Location::caller(),
-            part: None,
-            tag: None,
+            message: None,
         }
     }
     /// Runs one call: counts it and keeps it on record.

@@ -78,12 +78,9 @@ mod tests {
         let digits =
             vec![Digit { size: 3, stride: 20 }, Digit { size: 2, stride: 1 }, Digit { size: 5, stride: 4 }];
         let lattice = Members::around(17 + 40 + 60, digits.clone());
-        let same = |rank: usize| {
-            let differs = |digit: &Digit| (digit.of(rank), 0);
-            let rest = |rank: usize| digits.iter().fold(rank, |r, d| r - d.of(rank) * d.stride);
-            digits.iter().map(differs).count() == 3 && rest(rank) == rest(117)
-        };
-        let list: Vec<_> = (0..240).filter(|&rank| same(rank)).collect();
+        let rest = |rank: usize| digits.iter().fold(rank, |r, d| r - d.of(rank) * d.stride);
+        let same = |&rank: &usize| rest(rank) == rest(117);
+        let list: Vec<_> = (0..240).filter(same).collect();
         assert!(lattice.iter().eq(list.iter().copied()));
         assert_eq!((lattice.len(), lattice.get(30)), (30, None));
         for rank in 0..240 {

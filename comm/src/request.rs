@@ -1,5 +1,5 @@
 //! Messages from one rank of a group to another: at once, or as requests that are waited for later.
-use crate::call::{Call, Elem, Op};
+use crate::call::{Call, Elem, Message, Op};
 use crate::engine::Post;
 use crate::error::Result;
 use crate::group::Group;
@@ -102,7 +102,12 @@ impl<P: Place> Group<P> {
     fn message<D: Device>(&self, op: Op, root: usize, shape: [usize; 2], tag: Tag) -> Result<Call> {
         let what = if op == Op::Send { "send to" } else { "receive from" };
         let peer = self.other(root, what, Location::caller())?;
-        Ok(Call { peer: Some(peer), root, tag: Some(tag), ..self.call(op, shape, Elem::of::<D::Elem>()) })
+        Ok(Call {
+            peer: Some(peer),
+            root,
+            message: Some(Message::Tagged(tag)),
+            ..self.call(op, shape, Elem::of::<D::Elem>())
+        })
     }
     fn request<D: Device<Place = P>>(
         &self,

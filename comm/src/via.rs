@@ -1,6 +1,6 @@
 //! Runs a schedule by messages: an all-reduce that goes by an algorithm.
 use crate::algorithms::Algorithm;
-use crate::call::{Call, Op, Part, Reduce};
+use crate::call::{Call, Message, Op, Part, Reduce};
 use crate::engine::{Engine, Post};
 use crate::error::Result;
 use crate::group::Group;
@@ -121,8 +121,8 @@ impl<P: Place> Turn<'_, P> {
     }
     fn message(&self, op: Op, peer: usize, elements: usize) -> Result<Call> {
         let (root, peer) = (peer, Some(self.group.peer(peer, "exchange a message with", self.call.at)?));
-        let part = Some(self.part);
-        Ok(Call { op, reduce: None, peer, root, rows: 1, cols: elements, part, ..self.call.clone() })
+        let message = Some(Message::Part(self.part));
+        Ok(Call { op, reduce: None, peer, root, rows: 1, cols: elements, message, ..self.call.clone() })
     }
     fn put<D: Kernels<Place = P>>(&self, transfer: &Transfer, came: &Tensor<D>, data: &mut Tensor<D>) {
         let (range, device, len) = (self.range(transfer, data), data.device().clone(), data.len());

@@ -76,7 +76,7 @@ impl<S: Scalar> Mutated<S> {
     fn mutation(&self, call: &Call) -> Option<Mutation> {
         let (own, number) = (&*self.own, self.own.record.number());
         let other = call.elem.join.is_some() && call.elem.id != Elem::of::<S>().id;
-        if call.part.is_some() || other && call.op != Op::Barrier {
+        if call.is_part() || other && call.op != Op::Barrier {
             return None; // of an all-reduce by an algorithm, or of other numbers than the world's
         }
         let site = || Site::new(number, call, self.ranks, self.other(call));

@@ -102,7 +102,9 @@ fn messages_through_one_group_are_not_those_through_another() {
         if mesh.rank() == 0 {
             let sent =
                 [pair.start_send(1, number(&device, 7), TAG), more.start_send(1, number(&device, 8), TAG)];
-            sent.into_iter().for_each(|sent| drop(sent.unwrap().wait().unwrap()));
+            for sent in sent {
+                sent.unwrap().wait().unwrap();
+            }
         } else if mesh.rank() == 1 {
             let got =
                 [&more, &pair].map(|group| group.receive(&device, 0, 1, 1, TAG).unwrap().read().unwrap());
