@@ -182,7 +182,8 @@ fn sets_count_by_themselves_and_go_by_the_axes_that_are_split() {
 fn crossed_messages_are_told_on_both_sides_by_their_tags() {
     let world = World::threads(&[(Axis::Pp, 2)]).unwrap().limit(PATIENT);
     let (activation, gradient) = (Tag::new("activation", 3), Tag::new("gradient", 3));
-    for (sent, wanted) in [(activation, gradient), (activation, Tag { unit: 4, ..activation })] {
+    let other = [(gradient, "gradient of 3"), (Tag { unit: 4, ..activation }, "activation of 4")];
+    for (sent, (wanted, name)) in other.map(|other| (activation, other)) {
         let told = each(&world, |mesh| {
             let (group, device) = (mesh.group(Axis::Pp).named("1F1B"), Cpu::default());
             let first = match mesh.rank() {
@@ -200,9 +201,9 @@ fn crossed_messages_are_told_on_both_sides_by_their_tags() {
             let Err(CommError::Mismatch { rank: me, mine, peer, theirs }) = told else { panic!("{told:?}") };
             assert_eq!((me, peer), (rank, 1 - rank));
             let [send, receive] = if rank == 0 { [mine, theirs] } else { [theirs, mine] };
-            let words = format!("send(to rank 1) over pp of 2x3 f61 as {sent} for 1F1B at ");
-            assert!(send.starts_with(&words), "{send}");
-            let words = format!("receive(from rank 0) over pp of 2x3 f61 as {wanted} for 1F1B at ");
+            let words = "send(to rank 1) over pp of 2x3 f61 as activation of 3 for 1F1B at ";
+            assert!(send.starts_with(words), "{send}");
+            let words = format!("receive(from rank 0) over pp of 2x3 f61 as {name} for 1F1B at ");
             assert!(receive.starts_with(&words), "{receive}");
         }
     }
