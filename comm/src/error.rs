@@ -280,7 +280,11 @@ fn listing(numbers: &[usize], last_word: &str) -> String {
 
 /// All sizes that `n` is a multiple of.
 fn divisors(n: usize) -> Vec<usize> {
-    (1..=n).filter(|&size| n.is_multiple_of(size)).collect()
+    let small = |&size: &usize| n.is_multiple_of(size);
+    let mut sizes: Vec<_> = (1..=n.isqrt()).filter(small).collect();
+    let large: Vec<_> = sizes.iter().rev().map(|size| n / size).filter(|&size| size > n.isqrt()).collect();
+    sizes.extend(large);
+    sizes
 }
 
 /// `rank 0 in all_reduce …, rank 1 in …`.
@@ -319,5 +323,6 @@ mod tests {
         );
         assert_eq!((named(&[]), named(&[7])), ("no rank".to_string(), "rank 7".to_string()));
         assert_eq!((divisors(1), listing(&divisors(12), "or")), (vec![1], "1, 2, 3, 4, 6 or 12".to_string()));
+        assert!((1..200).all(|n| divisors(n).into_iter().eq((1..=n).filter(|&size| n.is_multiple_of(size)))));
     }
 }

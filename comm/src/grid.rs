@@ -158,7 +158,7 @@ impl Grid {
             axes.into().iter().flat_map(|axis| self.digits[axis as usize].clone()).collect(),
         )
     }
-    /// Those of these axes along which there are ranks; all of them if along none.
+    /// Those of axes of one factoring along which there are ranks; all of them if along none.
     ///
     /// # Errors
     /// Axes of both factorings.
@@ -167,8 +167,12 @@ impl Grid {
         if of(Axis::DENSE) && of(Axis::EXPERT) {
             return Err(CommError::MixedAxes { axes, at });
         }
+        Ok(self.split_of(axes))
+    }
+    /// Those of these axes along which there are ranks; all of them if along none.
+    pub(crate) fn split_of(&self, axes: Axes) -> Axes {
         let split: Axes = axes.iter().filter(|&axis| self.size(axis) > 1).collect();
-        Ok(if split.is_empty() { axes } else { split })
+        if split.is_empty() { axes } else { split }
     }
 }
 

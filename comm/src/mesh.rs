@@ -20,8 +20,7 @@ pub struct Mesh<P: Place>(Arc<Inner<P>>);
 struct Inner<P: Place> {
     grid: Arc<Grid>,
     engines: Arc<dyn Engines<P>>,
-    along: [OnceLock<Group<P>>; Axis::ALL.len()], // at the axis, once it was asked for
-    world: OnceLock<Group<P>>,
+    along: [OnceLock<Box<Group<P>>>; Axes::SETS], // at the set, once it was asked for
     rank: usize,
     record: Arc<Record>,
 }
@@ -45,22 +44,25 @@ impl<P: Place> Mesh<P> {
         record: Arc<Record>,
         engines: Arc<dyn Engines<P>>,
     ) -> Self {
-        let (along, world) = (std::array::from_fn(|_| OnceLock::new()), OnceLock::new());
-        Self(Arc::new(Inner { grid, engines, along, world, rank, record }))
+        let along = std::array::from_fn(|_| OnceLock::new());
+        Self(Arc::new(Inner { grid, engines, along, rank, record }))
     }
     fn without_peers(grid: Grid, rank: usize) -> Self {
         let record = Arc::new(Record::new(rank, Instant::now(), Tells::Nothing));
         Self::new(Arc::new(grid), rank, record, Arc::new(Ghosts))
     }
-    fn along(&self, axes: Axes) -> Group<P> {
-        let Inner { grid, engines, rank, record, .. } = &*self.0;
-        let members = grid.members(axes, *rank);
-        let place = members.place(*rank).expect("it lies around this rank");
-        Group::new(engines, axes, place, members, record.clone())
+    /// The group along axes of one factoring.
+    fn along(&self, axes: Axes) -> &Group<P> {
+        let Inner { grid, engines, along, rank, record } = &*self.0;
+        along[axes.index()].get_or_init(|| {
+            let members = grid.members(axes, *rank);
+            let place = members.place(*rank).expect("it lies around this rank");
+            Box::new(Group::new(engines, axes, place, members, record.clone()))
+        })
     }
     /// This rank's group along an axis; a group of one where the world is not split along it.
     pub fn group(&self, axis: Axis) -> &Group<P> {
-        self.0.along[axis as usize].get_or_init(|| self.along(axis.into()))
+        self.along(axis.into())
     }
     /// The group of the ranks that differ from this one along these axes only, in rank order of the world. It goes by
     /// the name of those of the axes that the world is split along: over dp and cp, where there is no cp, it is the dp
@@ -83,14 +85,11 @@ impl<P: Place> Mesh<P> {
     /// [`CommError::MixedAxes`] where axes of both factorings are named, such as dp and ep.
     #[track_caller]
     pub fn over(&self, axes: impl Into<Axes>) -> Result<Group<P>> {
-        Ok(self.along(self.0.grid.split(axes.into(), Location::caller())?))
+        Ok(self.along(self.0.grid.split(axes.into(), Location::caller())?).clone())
     }
     /// All ranks of the world.
-    ///
-    /// # Panics
-    /// Never: these axes are of one factoring.
     pub fn world(&self) -> &Group<P> {
-        self.0.world.get_or_init(|| self.over(Axis::DENSE).expect("axes of one factoring"))
+        self.along(self.0.grid.split_of(Axis::DENSE.into()))
     }
     /// These ranks of the world, in this order, this one among them: the ranks of a stage, say, where stages have
     /// different numbers of them. See [`Group::subgroup`].

@@ -1,5 +1,6 @@
 //! Groups over sets of axes and of any ranks: who meets, by whatever way, what is counted, what is told.
 use super::failures::{each, zeros};
+use crate::counting::taken;
 use crate::drawn::tensor;
 use crate::tag::{TAG, Tag};
 use crate::threads::watch::PATIENT;
@@ -254,7 +255,8 @@ fn clones_of_a_mesh_share_its_groups() {
     let ran = World::threads(&SIZES).unwrap().run(|device: Cpu<F61>, mesh| {
         let (group, mesh) = (mesh.group(Axis::Edp).clone(), mesh.clone());
         assert!(Arc::ptr_eq(&group.engine, &mesh.group(Axis::Edp).engine));
-        let again = mesh.over(Axis::Edp)?;
+        let (before, again) = (taken(), mesh.over(Axis::Edp | Axis::Etp)?);
+        assert_eq!(taken(), before, "a group known to the mesh took memory");
         assert!(Arc::ptr_eq(&group.engine, &again.engine) && group.size() == 2);
         assert_eq!(group.all_gather(&tensor(&device, mesh.rank(), [1, 2]))?.shape(), [2, 2]);
         Ok::<_, CommError>(())
