@@ -31,6 +31,7 @@ const AXES: usize = Axis::ALL.len();
 pub struct Layout {
     sizes: [usize; AXES], // by `Axis as usize`; each at least 1, the product at most MAX_RANKS
     words: u64,           // bit i: the list's strategy i, named by a word; only where its axis is split
+    limit: Option<usize>, // bytes that each rank may hold
 }
 
 /// Why a layout is none, or does not fit a model: one sentence.
@@ -124,7 +125,7 @@ impl Default for Layout {
 
 impl Layout {
     /// The model in one piece, on one rank.
-    pub const UNSPLIT: Self = Self { sizes: [1; AXES], words: 0 };
+    pub const UNSPLIT: Self = Self { sizes: [1; AXES], words: 0, limit: None };
 
     /// The sizes in any order; axes left out have one rank.
     ///
@@ -146,7 +147,7 @@ impl Layout {
             let seen: Vec<_> = sizes.iter().map(|(axis, size)| format!("{axis}={size}")).collect();
             return Err(LayoutError::Many { seen: seen.join(",") });
         }
-        Ok(Self { sizes: sizes_of, words: 0 })
+        Ok(Self { sizes: sizes_of, words: 0, limit: None })
     }
     /// The same with the strategy of a word, such as `sp`.
     ///
@@ -208,7 +209,20 @@ impl Layout {
     /// # Errors
     /// If there are more ranks than a world can have.
     pub fn world(&self) -> Result<World, CommError> {
-        World::threads(&self.axes())
+        let world = World::threads(&self.axes())?;
+        Ok(match self.limit {
+            Some(bytes) => world.memory_limit(bytes),
+            None => world,
+        })
+    }
+    /// The same layout on ranks of which each may hold so many bytes at once; any number, if none is said. Not printed.
+    #[must_use]
+    pub fn limited(self, bytes: Option<usize>) -> Self {
+        Self { limit: bytes, ..self }
+    }
+    /// Bytes that each rank may hold at once, if that is limited.
+    pub fn memory_limit(&self) -> Option<usize> {
+        self.limit
     }
     /// The numbers of ranks along an axis that `fit`, all else unchanged.
     pub(crate) fn possible(&self, axis: Axis, fit: impl Fn(usize) -> bool) -> Vec<usize> {

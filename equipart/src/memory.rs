@@ -1,8 +1,10 @@
 //! Whether the machine can hold a run. What a run takes is known beforehand (see [`mod@price`](crate::price)): what its
 //! devices hold at most, all ranks together. The program itself, its texts and mapped files are not counted.
-use crate::{Error, Result};
+use crate::{Error, Layout, Result};
+use kernels::{Kernels, Meta};
 use std::fs;
 use std::path::Path;
+use tensor::{Device, Fault};
 
 /// Whether so many free bytes hold so many; where it is not known how many are free, it may be tried.
 pub(crate) fn holds(bytes: u128, free: Option<u64>) -> bool {
@@ -22,6 +24,27 @@ pub fn fits(run: &str, bytes: u128, free: Option<u64>) -> Result<()> {
          tokens take less",
         free.unwrap_or(0)
     )))
+}
+
+/// Refuses a run of which the rank that holds the most would hold more than its layout allows. Its `program` is run once
+/// more, under the limit, for what would exceed it.
+///
+/// # Errors
+/// One sentence: what was asked for, beside what, the limit, and the smallest limit that works.
+pub(crate) fn within<D: Kernels>(
+    layout: &Layout,
+    (rank, peak): (usize, usize),
+    program: impl FnOnce(&Meta<D>) -> Result<()>,
+) -> Result<()> {
+    let Some(limit) = layout.memory_limit().filter(|limit| peak > *limit) else { return Ok(()) };
+    let device = Meta::default();
+    device.meter().limit(limit);
+    match Fault::caught(|| program(&device)) {
+        Ok(done) => done,
+        Err(fault) => Err(Error::new(format!(
+            "rank {rank} under {layout}: {fault}; {peak} bytes are the smallest limit that works"
+        ))),
+    }
 }
 
 /// Bytes that this process can still take: those that Linux calls available, or fewer where a control group (version 2)

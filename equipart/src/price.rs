@@ -1,8 +1,8 @@
 //! `price`: what a layout costs, from shapes alone: the same program on the device without numbers, one rank at a
 //! time, so a world of any size.
-use crate::measure;
 use crate::settings::Settings;
 use crate::{Config, Layout, Result};
+use crate::{measure, memory};
 use comm::{Axis, Ledger, Mesh};
 use kernels::{Kernels, Meta};
 use layers::{Chunk, Kind, Random, Shape};
@@ -91,35 +91,42 @@ pub fn program<D: Kernels>(
 /// The price of every rank, in f32.
 ///
 /// # Errors
-/// If the layout does not fit the shape or the batch, or 64 bits do not count the bytes or the operations of a rank.
+/// If the layout does not fit the shape or the batch, 64 bits do not count the bytes or the operations of a rank, or it
+/// would hold more than [it may](Layout::memory_limit).
 pub fn price(config: &Config, settings: &Settings, layout: &Layout) -> Result<Vec<Price>> {
     let shape = &settings.shape(config);
     layout.fits(shape)?;
     settings.check(config)?;
+    let run = |rank, device: &Meta<Cpu<f32>>| {
+        program((device, &Mesh::ghost(&layout.axes(), rank)?), layout, shape, settings)
+    };
     let on_rank = |rank| {
-        let (device, mesh) = (Meta::<Cpu<f32>>::default(), Mesh::ghost(&layout.axes(), rank)?);
-        let (peaks, flops, ledger) =
-            Uncountable::caught(|| program((&device, &mesh), layout, shape, settings))??;
+        let (peaks, flops, ledger) = Uncountable::caught(|| run(rank, &Meta::default()))??;
         let mut peak_bytes: BTreeMap<_, _> =
             Category::ALL.iter().map(|c| (c.name(), peaks.category[*c as usize])).collect();
         peak_bytes.insert("total", peaks.total);
         let (traffic_bytes, traffic) = (Uncountable::caught(|| ledger.wire_bytes())?, said(&ledger));
         Ok(Price { layout: layout.to_string(), rank, peak_bytes, flops, traffic_bytes, traffic })
     };
-    (0..layout.ranks()).map(on_rank).collect()
+    let prices = (0..layout.ranks()).map(on_rank).collect::<Result<Vec<_>>>()?;
+    let most = prices.iter().map(|price| (price.rank, price.peak_bytes["total"]));
+    if let Some((rank, bytes)) = most.max_by_key(|(_, bytes)| *bytes) {
+        memory::within(layout, (rank, bytes), |device| run(rank, device).map(drop))?;
+    }
+    Ok(prices)
 }
 
 /// Peak bytes of all ranks together, each with its own at its own moment, if every rank runs this program. Ranks that
 /// stand alike along all axes but dp's, and are `dealt` the same there, are priced once.
 ///
 /// # Errors
-/// What the program gives, and if 64 bits do not count the bytes of a rank.
+/// What the program gives, and if 64 bits do not count the bytes of a rank, or one would hold more than it may.
 pub fn peak_of_all<D: Kernels, K: Ord>(
     layout: &Layout,
     dealt: impl Fn(usize) -> Result<K>,
     program: impl Fn(&Meta<D>, &Mesh<tensor::Nowhere>) -> Result<()>,
 ) -> Result<u128> {
-    let (mut kinds, mut total) = (BTreeMap::new(), 0);
+    let (mut kinds, mut total, mut most) = (BTreeMap::new(), 0, (0, 0));
     for rank in 0..layout.ranks() {
         let (device, mesh) = (Meta::default(), Mesh::ghost(&layout.axes(), rank)?);
         let (data, others): (Vec<_>, Vec<_>) =
@@ -129,10 +136,14 @@ pub fn peak_of_all<D: Kernels, K: Ord>(
             Entry::Occupied(known) => *known.get(),
             Entry::Vacant(new) => {
                 Uncountable::caught(|| program(&device, &mesh))??;
-                *new.insert(device.meter().peaks_of_all().total as u128)
+                let peak = device.meter().peaks_of_all().total;
+                most = if peak > most.1 { (rank, peak) } else { most };
+                *new.insert(peak as u128)
             }
         };
     }
+    let mesh = Mesh::ghost(&layout.axes(), most.0)?;
+    memory::within(layout, most, |device| program(device, &mesh))?;
     Ok(total)
 }
 

@@ -36,6 +36,9 @@ pub struct Report<D: Kernels> {
     pub norm2: Tensor<D>,
 }
 
+/// What a data rank is dealt of a microbatch, its ids and its targets.
+type Dealt<'a, P> = (Share<'a>, Ids<P>, Ids<P>);
+
 impl<D: Kernels> Trainer<D> {
     /// Builds this rank's part of the model.
     ///
@@ -110,11 +113,7 @@ impl<D: Kernels> Trainer<D> {
         }
     }
     /// This data rank's part of a microbatch, its ids and targets.
-    fn share<'a>(
-        &self,
-        batch: &'a Batch,
-        microbatch: usize,
-    ) -> Result<(Share<'a>, Ids<D::Place>, Ids<D::Place>)> {
+    fn share<'a>(&self, batch: &'a Batch, microbatch: usize) -> Result<Dealt<'a, D::Place>> {
         let data = self.ending.mesh.group(Axis::Dp);
         let share = batch.share(microbatch, data.rank(), data.size())?;
         let sequences = share.sequences.iter();

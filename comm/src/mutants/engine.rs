@@ -121,9 +121,10 @@ impl<S: Scalar> Mutated<S> {
         honest: impl FnOnce() -> Result<()>,
     ) -> Result<()> {
         let (gives, len) = (call.gives(self.ranks, rank), call.takes(self.ranks, rank));
-        // SAFETY: the window has so many, as the caller says.
-        let read = |window: Option<At>, len| {
-            window.map_or(&[][..], |at| unsafe { from_raw_parts(at.raw::<S>(), len) })
+        let read = |window: Option<At>, len| match window {
+            // SAFETY: the window has so many, as the caller says.
+            Some(at) => unsafe { from_raw_parts(at.raw::<S>(), len) },
+            None => &[],
         };
         let Some(mutation) = self.mutation(call) else {
             honest()?;

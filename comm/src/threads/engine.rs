@@ -70,10 +70,10 @@ impl Threads {
     /// this rank's own.
     unsafe fn work(&self, rank: usize, to: *mut (), windows: &AllWindows, call: &Call) {
         let (size, counts) = (call.elem.size, one_list(call));
-        // SAFETY of all that follows: the elements are inside the windows, as the caller says.
-        let copy = |peer: usize, from: usize, at: usize, len: usize| unsafe {
-            let (from, to) = (windows.of::<u8>(peer).add(from * size), to.cast::<u8>().add(at * size));
-            copy_nonoverlapping(from, to, len * size);
+        let copy = |peer: usize, from: usize, at: usize, len: usize| {
+            let (window, to) = (windows.of::<u8>(peer), to.cast::<u8>());
+            // SAFETY: the elements that are named below are inside the windows, as the caller says.
+            unsafe { copy_nonoverlapping(window.add(from * size), to.add(at * size), len * size) }
         };
         let join = |into, range| {
             let (join, how) = (call.elem.join.expect("numbers"), call.reduce.expect("a reduction"));

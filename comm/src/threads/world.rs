@@ -34,6 +34,7 @@ pub struct World {
     trace: Option<(Trace, String)>,
     stuck: Option<Stuck>,
     trial: Option<Trial>,
+    memory: Option<usize>, // bytes that each rank may hold
 }
 
 /// What is done about ranks that do not end ([`World::when_stuck`]).
@@ -75,7 +76,15 @@ impl World {
     /// than 1024 ranks.
     pub fn threads(sizes: &[(Axis, usize)]) -> Result<Self> {
         let grid = Arc::new(Grid::new(sizes, MOST_RANKS)?);
-        Ok(Self { grid, limit: LIMIT, links: Vec::new(), trace: None, stuck: None, trial: None })
+        Ok(Self {
+            grid,
+            limit: LIMIT,
+            links: Vec::new(),
+            trace: None,
+            stuck: None,
+            trial: None,
+            memory: None,
+        })
     }
     /// The same world, whose axes nest in this order, innermost first: along the first one, ranks that follow each other
     /// form a group. Every split axis of pp, dp, cp and tp is named once; tp.cp.dp.pp unless said. Experts nest in the
@@ -92,6 +101,12 @@ impl World {
     #[must_use]
     pub fn limit(self, limit: Duration) -> Self {
         Self { limit, ..self }
+    }
+    /// The same world, of which each rank holds so many bytes at most, in all categories together; one that asks for more
+    /// fails with what it asked for.
+    #[must_use]
+    pub fn memory_limit(self, bytes: usize) -> Self {
+        Self { memory: Some(bytes), ..self }
     }
     /// The same world with slow links between the ranks along an axis. A message takes as long as it would over these; a
     /// collective as long as the algorithm with the least traffic, for an all-reduce the ring. A group whose ranks differ
@@ -141,7 +156,11 @@ impl World {
         let (ends, ended) = channel();
         let body = |rank: usize, mesh, ends: Sender<usize>| {
             let (_key, _end) = (key.map(Key::enter), Ends(rank, ends));
-            on_rank(&watch, rank, || f(D::default(), mesh))
+            on_rank(&watch, rank, || {
+                let device = D::default();
+                self.memory.inspect(|&bytes| device.meter().limit(bytes));
+                f(device, mesh)
+            })
         };
         let body = &body;
         let outcomes: Vec<Result<T, String>> = scope(|threads| {

@@ -90,11 +90,22 @@ impl Default for Command {
 /// Tokens of a sequence where nothing else is said.
 pub(super) const SEQ: usize = 256;
 
+/// The flag of memory.
+#[derive(Args, Debug, Default)]
+pub(super) struct MemoryArgs {
+    /// Bytes that each rank may hold at once, in all categories together; what would hold more is refused [default: as many
+    /// as the machine has]
+    #[arg(long = "memory-limit", value_name = "BYTES")]
+    pub(super) limit: Option<usize>,
+}
+
 #[derive(Args, Debug, Default)]
 pub(super) struct CompareArgs {
     /// A layout to compare with the unsplit one, such as tp=2 or tp=2,dp=2; may be repeated
     #[arg(long)]
     pub(super) layout: Vec<Layout>,
+    #[command(flatten)]
+    pub(super) memory: MemoryArgs,
     /// A folder with config.json and model.safetensors, or the name of a model [default: embedded]
     #[arg(long, value_name = "DIR|NAME", value_parser = ModelName::parser())]
     pub(super) model: Option<ModelName>,
@@ -134,6 +145,8 @@ pub(super) struct GenerateArgs {
     /// Ranks along each axis: none, tp=2, ...; with dp, at least as many prompts
     #[arg(long, default_value_t)]
     pub(super) layout: Layout,
+    #[command(flatten)]
+    pub(super) memory: MemoryArgs,
     /// A folder for activations and weights, as safetensors
     #[arg(long, value_name = "DIR")]
     pub(super) dump: Option<PathBuf>,
@@ -160,6 +173,8 @@ impl FromStr for IdList {
 pub(super) struct ProveArgs {
     #[arg(long, help = format!("{} [default: none; with --cases drawn]", layout::grammar()))]
     pub(super) layout: Option<Layout>,
+    #[command(flatten)]
+    pub(super) memory: MemoryArgs,
     /// The random key, decimal or 0x; the second key, or those of drawn cases, are hashed from it [default: a fresh one]
     #[arg(long)]
     pub(super) key: Option<KeyNumber>,
@@ -198,6 +213,8 @@ pub(super) struct PriceArgs {
     pub(super) config: Option<PathBuf>,
     #[arg(long, default_value_t, help = layout::grammar())]
     pub(super) layout: Layout,
+    #[command(flatten)]
+    pub(super) memory: MemoryArgs,
     /// Tokens of a sequence
     #[arg(long, default_value_t = SEQ)]
     seq: usize,
@@ -258,6 +275,8 @@ pub(super) struct EvalArgs {
     pub(super) seq: Option<usize>,
     #[arg(long, default_value_t, help = layout::grammar())]
     pub(super) layout: Layout,
+    #[command(flatten)]
+    pub(super) memory: MemoryArgs,
 }
 
 #[derive(Args, Debug)]

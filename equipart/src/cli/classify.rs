@@ -142,7 +142,7 @@ pub(super) fn run_train(a: &TrainArgs, json: bool) -> Result<bool> {
     let run = Run {
         digits: &digits,
         settings,
-        layout: a.layout,
+        layout: a.layout.limited(a.memory.limit),
         network: a.network.network(a.out.as_deref())?,
         out,
     };
@@ -159,7 +159,7 @@ pub(super) fn run_train(a: &TrainArgs, json: bool) -> Result<bool> {
 
 pub(super) fn run_prove(a: &ProveArgs, json: bool) -> Result<bool> {
     let hidden = a.mlp.hidden.as_ref().map_or(Settings::default().hidden, |hidden| hidden.0.clone());
-    let layout = a.layout.unwrap_or_default();
+    let layout = a.layout.unwrap_or_default().limited(a.memory.limit);
     let subject = ClassifierSubject::small(sizes(784, &hidden, 10), &layout);
     classify::fits(&layout, &subject.sizes)?;
     let key = Key(a.key.map_or_else(judge::fresh_key, |k| k.0));

@@ -25,10 +25,11 @@ pub(super) fn run_compare(a: CompareArgs, json: bool) -> Result<bool> {
     let layouts = if a.layout.is_empty() {
         let usual =
             ["tp=2", "tp=2,sp", "dp=2", "tp=2,sp,dp=2"].map(|l| l.parse::<Layout>().expect("a layout"));
-        usual.into_iter().filter(|l| l.fits(&model.config.shape).is_ok()).collect()
+        usual.into_iter().filter(|l| l.fits(&model.config.shape).is_ok()).collect::<Vec<_>>()
     } else {
         a.layout
     };
+    let layouts = layouts.into_iter().map(|layout| layout.limited(a.memory.limit)).collect();
     let watch = Watch::spinner();
     let work = Work { model: &model, corpus: &corpus, layouts, network: a.network.network(None)? };
     let rows = a.network.keep_trace(&work.network, compare(&work, &|what| watch.say(what)))?;
@@ -51,7 +52,7 @@ pub(super) fn run_prove(a: ProveArgs, json: bool) -> Result<bool> {
     if a.mlp.model.is_some() {
         return classify::run_prove(&a, json);
     }
-    let (layout, watch) = (a.layout.unwrap_or_default(), Watch::spinner());
+    let (layout, watch) = (a.layout.unwrap_or_default().limited(a.memory.limit), Watch::spinner());
     let key = Key(a.key.map_or_else(fresh_key, |k| k.0));
     let keys = [key, key.next()];
     let Some(file) = &a.config else {
@@ -91,7 +92,7 @@ pub(super) fn tell(verdict: &Verdict, json: bool) -> bool {
 pub(super) fn run_price(a: PriceArgs, json: bool) -> Result<bool> {
     let config = config(a.config.as_deref())?;
     let settings: Settings = a.settings();
-    let prices = price::price(&config, &settings, &a.layout)?;
+    let prices = price::price(&config, &settings, &a.layout.limited(a.memory.limit))?;
     if json {
         prices.iter().for_each(show::json);
     } else {

@@ -76,7 +76,7 @@ pub(super) fn run_train(a: TrainArgs, json: bool) -> Result<bool> {
         model,
         source,
         settings,
-        layout: a.layout,
+        layout: a.layout.limited(a.memory.limit),
         network: if a.profile { network.profiling() } else { network },
         out: out.clone(),
         resume,

@@ -13,7 +13,8 @@ use tensor::files;
 
 pub(super) fn run_generate(a: GenerateArgs, json: bool) -> Result<bool> {
     let (model, network) = (model(a.model.as_ref())?, a.network.network(None)?);
-    network.fits(&[a.layout])?;
+    let layout = a.layout.limited(a.memory.limit);
+    network.fits(&[layout])?;
     let shows_text = !json && model.tokens.are_known();
     let tokenizer = (shows_text || !a.prompt.is_empty()).then(|| model.tokenizer()).transpose()?;
     let mut prompts: Vec<Vec<u32>> = a.prompt_ids.iter().map(|ids| ids.0.clone()).collect();
@@ -31,14 +32,14 @@ pub(super) fn run_generate(a: GenerateArgs, json: bool) -> Result<bool> {
     let longest = prompts.iter().map(Vec::len).max().unwrap_or(0);
     let max_new = a.max_new.unwrap_or(model.config.positions.saturating_sub(longest).min(128));
     let request = Request { prompts, max_new, sampling, record: a.dump.is_some() };
-    request.check(&model, &a.layout)?;
+    request.check(&model, &layout)?;
     a.dump.as_deref().map_or(Ok(()), dump::prepare)?;
     let watch = Watch::bar(request.max_new);
-    let generated = generate(&model, (&a.layout, &network), &request, &|_| watch.tick());
+    let generated = generate(&model, (&layout, &network), &request, &|_| watch.tick());
     let generated = a.network.keep_trace(&network, generated)?;
     watch.done();
     if let Some(dir) = &a.dump {
-        let about = About { layout: a.layout.to_string(), ..About::default() };
+        let about = About { layout: layout.to_string(), ..About::default() };
         dump::write(dir, &names::entries(&model.config.shape), generated.seen.clone(), &about)?;
     }
     if json {
@@ -76,7 +77,8 @@ pub(super) fn run_eval(a: EvalArgs, json: bool) -> Result<bool> {
         }
     };
     let watch = Watch::bar(0);
-    let evaluation = evaluate(&model, &a.layout, all, &|done, of| watch.part("evaluated", done, of))?;
+    let layout = a.layout.limited(a.memory.limit);
+    let evaluation = evaluate(&model, &layout, all, &|done, of| watch.part("evaluated", done, of))?;
     watch.done();
     if json {
         show::json(&evaluation);

@@ -11,6 +11,17 @@ pub(crate) fn equipart(args: &[&str]) -> Output {
     output(binary().args(args))
 }
 
+/// Sees the binary refuse these arguments with one sentence that has these words: exit code 2, and no results.
+pub(crate) fn refused(args: &[&str], says: &str) {
+    let output = equipart(args);
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{args:?}: {error}");
+    assert!(output.stdout.is_empty(), "{args:?}: {}", String::from_utf8_lossy(&output.stdout));
+    let sentences: Vec<_> = error.lines().filter(|line| line.starts_with("error: ")).collect();
+    assert!(sentences.len() == 1 && !error.contains("panicked"), "{args:?}: {error}");
+    assert!(error.contains(says), "{args:?} says {error:?}, wanted {says:?}");
+}
+
 /// The binary.
 pub(crate) fn binary() -> Command {
     Command::new(env!("CARGO_BIN_EXE_equipart"))

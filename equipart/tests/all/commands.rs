@@ -1,5 +1,5 @@
 //! The binary: what its commands print, and what bad input gets: one sentence, exit code 2, nothing written.
-use crate::child::equipart;
+use crate::child::{equipart, refused};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Output;
@@ -10,17 +10,6 @@ fn lines(output: &Output) -> Vec<Value> {
     text.lines()
         .map(|line| serde_json::from_str(line).unwrap_or_else(|why| panic!("{line}: {why}")))
         .collect()
-}
-
-/// One sentence on standard error, exit code 2, nothing on standard output.
-fn refused(args: &[&str], says: &str) {
-    let output = equipart(args);
-    let error = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(2), "{args:?}: {error}");
-    assert!(output.stdout.is_empty(), "{args:?}: {}", String::from_utf8_lossy(&output.stdout));
-    assert!(error.contains(says), "{args:?} says {error:?}, wanted {says:?}");
-    let sentence = error.lines().any(|line| line.starts_with("error: "));
-    assert!(sentence && !error.contains("panicked"), "{args:?}: {error}");
 }
 
 fn path(dir: &tempfile::TempDir, name: &str) -> String {

@@ -15,6 +15,7 @@ mod endings;
 mod goldens;
 mod layouts;
 mod memory;
+mod memory_limit;
 mod metamorphic;
 mod models;
 mod mutants;

@@ -1,6 +1,6 @@
 //! What the meter says is so: shares are shares, activations grow with the tokens and not with their pairs, and the
 //! system sees the same.
-use crate::child::output;
+use crate::child::{equipart, output, refused};
 use equipart::config::Architecture;
 use equipart::price::{Price, peak_of_all, price, program};
 use equipart::prove::{self, Subject, Truths, prove};
@@ -10,7 +10,6 @@ use kernels::Heads;
 use layers::{Positions, Shape};
 use serde_json::Value;
 use std::path::Path;
-use std::process::{Command, Output};
 use tensor::{Category, Cpu, Device, Key};
 
 fn config(width: usize, blocks: usize, vocabulary: usize) -> Config {
@@ -88,7 +87,7 @@ fn activations_grow_with_the_tokens() {
 /// The variable that makes this program take the step whose memory is looked at, under that layout.
 const CHILD: &str = "EQUIPART_MEMORY_OF";
 
-/// A step of AdamW on 22 million parameters, or a proof of one of a million: prints the bytes that the meters of all ranks
+/// A step of AdamW on 56 million parameters, or a proof of one of a million: prints the bytes that the meters of all ranks
 /// say were held at most, the bytes that their pools took, and those that the system says were resident at most.
 fn child(what: &str) {
     let [held, reserved] = match what.strip_prefix("proof of ") {
@@ -99,7 +98,7 @@ fn child(what: &str) {
 }
 
 fn step(layout: &Layout) -> [usize; 2] {
-    let (config, settings) = (config(512, 4, 8192), settings(64, 1));
+    let (config, settings) = (config(768, 4, 16384), settings(64, 1));
     let run = layout.world().unwrap().run(|device: Cpu<f32>, mesh| {
         let (peaks, ..) = program((&device, &mesh), layout, &config.shape, &settings)?;
         Ok::<_, equipart::Error>([peaks.total, device.meter().reserved()])
@@ -146,9 +145,11 @@ fn the_meter_is_what_the_system_sees() {
         let [held, reserved, resident] = bytes[..] else { panic!("{line}") };
         println!("{layout}: {held} held, {reserved} reserved, {resident} resident");
         assert!(held > 300 << 20 && reserved >= held, "{line}");
+        // A proof also has the oracle's memory, which no meter counts.
+        let most = if layout.starts_with("proof") { held / 10 + (40 << 20) } else { held / 20 };
         for metered in [held, reserved] {
             let off = metered.abs_diff(resident);
-            assert!(off < metered / 10 + (40 << 20), "{layout}: {metered} metered, {resident} resident");
+            assert!(off < most, "{layout}: {metered} metered, {resident} resident");
         }
     }
 }
@@ -197,24 +198,11 @@ fn prices_go_as_far_as_64_bits_count() {
     assert_eq!(why, "the bytes of a rank are 2^64 or more, too many to count");
 }
 
-fn equipart(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_equipart")).args(args).output().unwrap()
-}
-
 /// What a command that succeeds says on standard error, and its results.
 fn said(args: &[&str]) -> [String; 2] {
     let output = equipart(args);
     assert!(output.status.success(), "{output:?}");
     [output.stderr, output.stdout].map(|text| String::from_utf8(text).unwrap())
-}
-
-/// One sentence, exit code 2, no results.
-fn refused(args: &[&str], says: &str) {
-    let output = equipart(args);
-    let error = String::from_utf8(output.stderr).unwrap();
-    assert!(output.status.code() == Some(2) && output.stdout.is_empty(), "{args:?}: {error}");
-    assert!(error.lines().count() == 1 && error.starts_with("error: "), "{args:?}: {error}");
-    assert!(error.contains(says), "{args:?} says {error:?}, wanted {says:?}");
 }
 
 fn path(dir: &tempfile::TempDir, name: &str) -> String {
@@ -233,7 +221,7 @@ fn trained() -> (tempfile::TempDir, String, String) {
 }
 
 /// A folder with a config of these sizes, which is no small model's.
-fn sized(hidden: &str, vocabulary: &str, positions: &str) -> (tempfile::TempDir, String) {
+pub(crate) fn sized(hidden: &str, vocabulary: &str, positions: &str) -> (tempfile::TempDir, String) {
     let dir = tempfile::tempdir().unwrap();
     let config = format!(
         r#"{{"model_type":"llama","hidden_size":8,"intermediate_size":{hidden},"num_hidden_layers":1,

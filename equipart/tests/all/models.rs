@@ -1,5 +1,5 @@
 //! Commands on models that nobody here made: converted, evaluated, trained on given ids; and what bad checkpoints get.
-use crate::child::equipart;
+use crate::child::{equipart, refused};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,15 +9,6 @@ fn answer(args: &[&str]) -> Value {
     let output = equipart(&[args, &["--json"]].concat());
     assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
     serde_json::from_slice(&output.stdout).unwrap()
-}
-
-/// One sentence on standard error that says this, exit code 2, nothing on standard output.
-fn refused(args: &[&str], says: &str) {
-    let output = equipart(args);
-    let error = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(2), "{args:?}: {error}");
-    assert!(output.stdout.is_empty() && !error.contains("panicked"), "{args:?}: {error}");
-    assert!(error.contains(says), "{args:?} says {error:?}, wanted {says:?}");
 }
 
 fn golden(name: &str) -> PathBuf {

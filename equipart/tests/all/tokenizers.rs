@@ -1,5 +1,5 @@
 //! Text through a model's own tokenizer.json: in every command, and one sentence where it cannot be.
-use crate::child::equipart;
+use crate::child::{equipart, refused};
 use equipart::config::Config;
 use equipart::generate::all_logits;
 use equipart::text::{Corpus, windows};
@@ -22,18 +22,6 @@ fn said(args: &[&str]) -> String {
 
 fn lines(args: &[&str]) -> Vec<Value> {
     said(&[args, &["--json"]].concat()).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
-}
-
-/// One sentence on standard error that says this, exit code 2, nothing on standard output.
-fn refused(args: &[&str], says: &str) {
-    let output = equipart(args);
-    let error = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(2), "{args:?}: {error}");
-    assert!(output.stdout.is_empty(), "{args:?}: {}", String::from_utf8_lossy(&output.stdout));
-    assert!(
-        error.contains(says) && error.trim_end().lines().count() == 1,
-        "{args:?} says {error:?}, wanted {says:?}"
-    );
 }
 
 /// Bytes and three merges: th 256, the 257, Ġthe 258; and `<s>` 259, which is put before prompts.

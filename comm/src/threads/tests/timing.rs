@@ -40,7 +40,8 @@ fn calls_over_a_slow_link_take_as_long_as_it_does() {
             1 => group.receive(&device, 0, 1, 1000, TAG).map(drop),
             _ => Ok(()),
         })?;
-        assert!(rank > 1 || message >= Duration::from_micros(300), "{message:?}");
+        // Who receives may come when the message is on its way already.
+        assert!(rank != 0 || message >= Duration::from_micros(300), "{message:?}");
         Ok::<_, CommError>(())
     });
     ran.unwrap();

@@ -1,5 +1,5 @@
 //! Flags of train: settings of a new run, and whether they are those of a resumed one.
-use super::{ModelName, NetworkArgs, SEQ};
+use super::{MemoryArgs, ModelName, NetworkArgs, SEQ};
 use crate::cli::classify::LearnArgs;
 use crate::settings::{OptimizerName, Settings};
 use crate::{Error, Layout, Result, layout};
@@ -52,6 +52,8 @@ pub(in crate::cli) struct TrainArgs {
     pub(in crate::cli) number: Option<NumberName>,
     #[arg(long, default_value_t, help = layout::grammar())]
     pub(in crate::cli) layout: Layout,
+    #[command(flatten)]
+    pub(in crate::cli) memory: MemoryArgs,
     /// The text to learn; its last tenth is held out [default: the embedded text]; with --model mlp, a folder with the
     /// four files of MNIST [default: drawn digits]
     #[arg(long, value_name = "FILE")]

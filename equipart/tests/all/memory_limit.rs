@@ -1,0 +1,104 @@
+//! `--memory-limit`: what a rank would hold beyond it is refused beforehand, with what asked for it.
+use crate::child::{equipart, refused};
+use equipart::Layout;
+use equipart::price::program;
+use equipart::settings::{OptimizerName, Settings};
+use kernels::Heads;
+use layers::Shape;
+use tensor::{Category, Cpu};
+
+/// The words of a refusal: the category and bytes held, the smallest limit that works.
+fn words(args: &[&str], limit: usize) -> (String, usize) {
+    let bytes = limit.to_string();
+    let limited = [args, &["--memory-limit", &bytes]].concat();
+    let output = equipart(&limited);
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert_eq!((output.status.code(), output.stdout.is_empty()), (Some(2), true), "{limited:?}: {error}");
+    let category = error.split(" more bytes of ").nth(1).unwrap_or_else(|| panic!("{error}"));
+    assert!(error.contains(&format!("the limit is {limit}; ")), "{error}");
+    let works = error.rsplit("; ").next().unwrap().split(' ').next().unwrap();
+    (category.split(' ').next().unwrap().to_string(), works.parse().unwrap())
+}
+
+/// The limit that each refusal says works does, and one byte less does not. Kills: a command that takes the flag and
+/// ignores it, another rank's peak, a limit that must not be reached.
+#[test]
+fn the_smallest_limit_that_works_does() {
+    let train = ["train", "--steps", "1", "--seq", "16", "--batch-size", "2", "--layout", "tp=2"];
+    let generate = ["generate", "--prompt", "a b", "--max-new", "4", "--layout", "tp=2,sp"];
+    let price = ["price", "--seq", "16", "--batch-size", "3", "--layout", "dp=2"];
+    let eval = ["eval", "--seq", "64", "--layout", "dp=2"];
+    let (_dir, config) = crate::memory::sized("8", "256", "48");
+    let prove = ["prove", "--layout", "tp=2", "--config", &config];
+    for args in [&train[..], &generate, &price, &eval, &prove] {
+        let (_, works) = words(args, 5000);
+        let limited = |bytes: usize| {
+            let bytes = bytes.to_string();
+            equipart(&[args, &["--memory-limit", &bytes]].concat()).status.code()
+        };
+        assert_eq!((limited(works), limited(works - 1)), (Some(0), Some(2)), "{args:?} within {works}");
+    }
+    let compare = ["compare", "--layout", "tp=2"];
+    assert!(words(&compare, 5000).1 > 5000);
+}
+
+/// A step under every limit below its peak, and a generation. Kills: a category that is never named, or named for another.
+#[test]
+fn every_category_is_named() {
+    let price = ["price", "--seq", "4", "--batch-size", "1"];
+    let named = |args: &[&str], share: usize| {
+        let (_, works) = words(args, 1);
+        words(args, works / 100 * share).0
+    };
+    let mut seen: Vec<_> = (1..100).step_by(3).map(|share| named(&price, share)).collect();
+    let generate = ["generate", "--prompt-ids", "1,2,3", "--max-new", "300"];
+    seen.extend((60..100).step_by(2).map(|share| named(&generate, share)));
+    for category in Category::ALL {
+        assert!(
+            seen.iter().any(|name| name == category.name()),
+            "{} is never named in {seen:?}",
+            category.name()
+        );
+    }
+}
+
+/// In a run itself, where nothing was foreseen. Kills: a world whose ranks know no limit, a failure that names no rank.
+#[test]
+fn a_rank_that_asks_for_more_fails_with_what_it_asked_for() {
+    let layout: Layout = "tp=2".parse().unwrap();
+    let settings = Settings {
+        steps: 1,
+        seq: 8,
+        batch_size: 1,
+        microbatches: 1,
+        lr: 0.01,
+        warmup: 0,
+        optimizer: OptimizerName::Sgd,
+        clip: None,
+        seed: 3,
+        text: 0,
+        constant: true,
+        dropout: None,
+        label_smoothing: 0.0,
+        z_loss: 0.0,
+    };
+    let heads = Heads { queries: 4, keys: 2, dim: 4 };
+    let shape = Shape { width: 16, heads, hidden: 12, vocabulary: 11, ..Shape::LLAMA };
+    let run = |bytes| {
+        layout.limited(Some(bytes)).world().unwrap().run(|device: Cpu<f32>, mesh| {
+            program((&device, &mesh), &layout, &shape, &settings).map(|(peaks, ..)| peaks.total)
+        })
+    };
+    let most = run(usize::MAX).unwrap().into_iter().max().unwrap();
+    assert!(run(most).is_ok());
+    let why = run(most - 1).unwrap_err().to_string();
+    assert!(why.starts_with("rank ") && why.contains(" more bytes of "), "{why}");
+    assert!(why.contains(&format!("the limit is {}", most - 1)), "{why}");
+}
+
+#[test]
+fn a_limit_is_a_number_of_bytes() {
+    refused(&["price", "--memory-limit", "2GB"], "invalid value '2GB' for '--memory-limit <BYTES>'");
+    refused(&["prove", "--cases", "1", "--memory-limit", "5"], "cannot be used with");
+    refused(&["train", "--memory-limit", "0", "--steps", "1"], "beside the 0 held: the limit is 0; ");
+}
