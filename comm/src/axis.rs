@@ -1,42 +1,169 @@
-//! The axes along which a world is split, and the ranks along one that form a group.
+//! The axes along which a world is split, sets of them, and the ranks along some that form a group.
+use std::cmp::Ordering;
 use std::fmt;
-use std::sync::Arc;
+use std::ops::BitOr;
+use std::sync::{Arc, OnceLock};
 
 listed! {
-    /// An axis of the mesh, outermost first: ranks that differ along the last one only are neighbours. A new axis is
-    /// one line here.
+    /// An axis of the mesh. The ranks of a world are pp × dp × cp × tp; those of a stage, dp × cp × tp, are also
+    /// edp × ep × etp, so that experts are split otherwise than the layers around them.
     Axis {
+        /// Pipeline: each rank has its own layers, those of a stage.
+        Pp = "pp",
         /// Data: each rank has its own part of the batch.
         Dp = "dp",
+        /// Context: each rank has its own tokens of every sequence.
+        Cp = "cp",
         /// Tensor: each rank has its own part of every layer.
         Tp = "tp",
+        /// Data of experts: each rank has the same experts, and its own tokens for them.
+        Edp = "edp",
+        /// Experts: each rank has its own.
+        Ep = "ep",
+        /// Tensor of experts: each rank has its own part of every expert.
+        Etp = "etp",
     }
 }
 
-/// The ranks along an axis that form a group: all of them, or some. Reads `tp`, `tp[2..4]` or `tp[0,3]`.
+impl Axis {
+    /// The axes whose sizes multiply to the ranks of a world, outermost first unless an order is given.
+    pub const DENSE: [Axis; 4] = [Axis::Pp, Axis::Dp, Axis::Cp, Axis::Tp];
+    /// The axes of the world in which experts are split, which has the same ranks.
+    pub const EXPERT: [Axis; 4] = [Axis::Pp, Axis::Edp, Axis::Ep, Axis::Etp];
+}
+
+/// A set of axes: `Axis::Dp | Axis::Cp`, or a list of them. Reads `dp.cp`; without axes `none`. Sets sort as the lists
+/// of their axes do.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct Axes(u8); // a bit for each
+
+impl Axes {
+    /// How many sets there are.
+    pub(crate) const SETS: usize = 1 << Axis::ALL.len();
+
+    /// Its axes, in the order of [`Axis::ALL`].
+    pub fn iter(self) -> impl Iterator<Item = Axis> {
+        Axis::ALL.iter().copied().filter(move |&axis| self.contains(axis))
+    }
+    /// Its axis, if it has one only.
+    pub fn single(self) -> Option<Axis> {
+        self.iter().next().filter(|&axis| self == axis)
+    }
+    /// The name in messages and reports.
+    pub fn name(self) -> &'static str {
+        static NAMES: OnceLock<Vec<String>> = OnceLock::new();
+        let name = |set: Self| match set.iter().map(Axis::name).collect::<Vec<_>>() {
+            names if names.is_empty() => "none".to_string(),
+            names => names.join("."),
+        };
+        &NAMES.get_or_init(|| (0..Self::SETS).map(|index| name(Self::nth(index))).collect())[self.index()]
+    }
+    /// Whether an axis is in it.
+    pub fn contains(self, axis: Axis) -> bool {
+        self.0 >> axis as u8 & 1 == 1
+    }
+    /// Whether no axis is in it.
+    pub fn is_empty(self) -> bool {
+        self == Self::default()
+    }
+    /// Its number among all sets.
+    pub(crate) fn index(self) -> usize {
+        self.0.into()
+    }
+    /// The set of this number.
+    pub(crate) fn nth(index: usize) -> Self {
+        Axis::ALL.iter().copied().filter(|&axis| index >> axis as usize & 1 == 1).collect()
+    }
+}
+
+impl From<Axis> for Axes {
+    fn from(axis: Axis) -> Self {
+        Self(1 << axis as u8)
+    }
+}
+impl FromIterator<Axis> for Axes {
+    fn from_iter<I: IntoIterator<Item = Axis>>(axes: I) -> Self {
+        axes.into_iter().fold(Self::default(), |set, axis| set | axis)
+    }
+}
+impl From<&[Axis]> for Axes {
+    fn from(axes: &[Axis]) -> Self {
+        axes.iter().copied().collect()
+    }
+}
+impl<const N: usize> From<&[Axis; N]> for Axes {
+    fn from(axes: &[Axis; N]) -> Self {
+        axes[..].into()
+    }
+}
+impl<const N: usize> From<[Axis; N]> for Axes {
+    fn from(axes: [Axis; N]) -> Self {
+        axes[..].into()
+    }
+}
+impl<A: Into<Axes>> BitOr<A> for Axes {
+    type Output = Axes;
+    fn bitor(self, other: A) -> Axes {
+        Axes(self.0 | other.into().0)
+    }
+}
+impl<A: Into<Axes>> BitOr<A> for Axis {
+    type Output = Axes;
+    fn bitor(self, other: A) -> Axes {
+        Axes::from(self) | other
+    }
+}
+impl PartialEq<Axis> for Axes {
+    fn eq(&self, axis: &Axis) -> bool {
+        *self == Axes::from(*axis)
+    }
+}
+impl Ord for Axes {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.iter().cmp(other.iter())
+    }
+}
+impl PartialOrd for Axes {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl fmt::Display for Axes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+impl fmt::Debug for Axes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<_> = self.iter().map(|axis| format!("{axis:?}")).collect();
+        f.write_str(&names.join("|"))
+    }
+}
+
+/// The ranks along a set of axes that form a group: all of them, or some. Reads `dp.cp`, `tp`, `tp[2..4]` or `tp[0,3]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ranks {
-    /// The axis.
-    pub axis: Axis,
-    /// Where the group's ranks, one or more, stand along the axis, in the group's order; all ranks if this is none.
+    /// The axes.
+    pub axes: Axes,
+    /// Where the group's ranks, one or more, stand along the axes, in the group's order; all ranks if this is none.
     pub some: Option<Arc<[usize]>>,
 }
 
 impl Ranks {
-    /// All ranks along an axis.
-    pub(crate) fn all(axis: Axis) -> Self {
-        Self { axis, some: None }
+    /// All ranks along these axes.
+    pub(crate) fn all(axes: impl Into<Axes>) -> Self {
+        Self { axes: axes.into(), some: None }
     }
     /// Those of them that stand at these places of theirs.
     pub(crate) fn at(&self, places: &[usize]) -> Self {
-        let along_axis = |&place: &usize| self.some.as_ref().map_or(place, |some| some[place]);
-        Self { axis: self.axis, some: Some(places.iter().map(along_axis).collect()) }
+        let along = |&place: &usize| self.some.as_ref().map_or(place, |some| some[place]);
+        Self { axes: self.axes, some: Some(places.iter().map(along).collect()) }
     }
 }
 
 impl fmt::Display for Ranks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.axis)?;
+        write!(f, "{}", self.axes)?;
         let Some(some) = &self.some else { return Ok(()) };
         let (first, last) = (some[0], some[some.len() - 1]);
         if some.iter().copied().eq(first..=last) {
@@ -60,5 +187,36 @@ mod tests {
         assert_eq!(part.at(&[3]).to_string(), "tp[7..8]");
         assert_eq!(part.at(&[1, 0]).to_string(), "tp[3,2]");
         assert_eq!(Ranks::all(Axis::Dp).to_string(), "dp");
+        assert_eq!(Ranks::all(Axis::Cp | Axis::Dp).at(&[0, 1]).to_string(), "dp.cp[0..2]");
+    }
+
+    /// Kills: an axis taken for another, a set that is told from itself by how it was written.
+    #[test]
+    fn sets_are_their_axes_however_written() {
+        let set = Axis::Tp | Axis::Dp | Axis::Dp;
+        assert_eq!([set, Axes::from(&[Axis::Dp, Axis::Tp]), Axes::from(&[Axis::Tp, Axis::Dp][..])], [set; 3]);
+        assert_eq!((set.to_string().as_str(), Axes::default().to_string().as_str()), ("dp.tp", "none"));
+        assert!([Axes::default(), Axis::Ep.into(), set].map(Axes::single) == [None, Some(Axis::Ep), None]);
+        assert!(
+            set.contains(Axis::Tp)
+                && !set.contains(Axis::Cp)
+                && set != Axis::Tp
+                && Axes::default().is_empty()
+        );
+        assert_eq!(Axes::from(Axis::ALL).to_string(), "pp.dp.cp.tp.edp.ep.etp");
+        assert!(
+            (0..Axes::SETS)
+                .all(|i| Axes::nth(i).index() == i && Axes::nth(i).iter().collect::<Axes>().index() == i)
+        );
+    }
+
+    /// Kills: sets in the order of their bits, where outer axes come last.
+    #[test]
+    fn sets_sort_outermost_first() {
+        let mut all: Vec<Axes> = (0..1 << 4).map(Axes::nth).collect();
+        all.sort();
+        let names: Vec<_> = all.iter().map(ToString::to_string).collect();
+        let wanted = "none pp pp.dp pp.dp.cp pp.dp.cp.tp pp.dp.tp pp.cp pp.cp.tp pp.tp dp dp.cp dp.cp.tp dp.tp cp cp.tp tp";
+        assert_eq!(names.join(" "), wanted);
     }
 }

@@ -1,6 +1,7 @@
 //! What a rank is about to do, in words that name the place in the code.
 use crate::algorithms::Algorithm;
 use crate::axis::Ranks;
+use crate::tag::Tag;
 use crate::threads::{Join, join_of};
 use std::fmt;
 use std::panic::Location;
@@ -71,8 +72,17 @@ pub(crate) struct Call {
     pub(crate) over: Ranks,
     pub(crate) label: Option<Arc<str>>,
     pub(crate) at: &'static Location<'static>,
-    /// The all-reduce that a message is part of, if it is.
-    pub(crate) part: Option<Part>,
+    /// What a message is, if it is one.
+    pub(crate) message: Option<Message>,
+}
+
+/// What a message is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Message {
+    /// One of those that an all-reduce goes by.
+    Part(Part),
+    /// One by itself, with what it carries.
+    Tagged(Tag),
 }
 
 /// The part of an all-reduce by messages that one of these is.
@@ -117,6 +127,10 @@ const fn fnv(name: &str) -> usize {
 }
 
 impl Call {
+    /// Whether it is one of the messages that an all-reduce goes by.
+    pub(crate) fn is_part(&self) -> bool {
+        matches!(self.message, Some(Message::Part(_)))
+    }
     /// Elements of this rank's tensor.
     pub(crate) fn elements(&self) -> usize {
         self.rows * self.cols
@@ -163,7 +177,7 @@ impl Call {
     }
     /// Whether a message and a wish for one are of the same, once their ranks have met.
     pub(crate) fn passes(&self, other: &Call) -> bool {
-        (self.rows, self.cols, self.part) == (other.rows, other.cols, other.part)
+        (self.rows, self.cols, self.message) == (other.rows, other.cols, other.message)
     }
     /// Whether what two ranks with equal keys mean to pass each other is the same, seen from `me`.
     pub(crate) fn fits(&self, me: usize, other: &Call, peer: usize) -> bool {
@@ -195,7 +209,7 @@ impl Call {
             over,
             label: None,
             at,
-            part: None,
+            message: None,
         }
     }
 }
@@ -220,8 +234,12 @@ impl fmt::Display for Call {
                 write!(f, " of {give:?}x{} for {take:?}x{} {}", self.cols, self.cols, self.elem.name)?;
             }
         }
-        if let Some(Part { by, reduce, shape: [rows, cols], step }) = self.part {
-            write!(f, " in step {step} of all_reduce({reduce}) of {rows}x{cols} by {by}")?;
+        match self.message {
+            Some(Message::Part(Part { by, reduce, shape: [rows, cols], step })) => {
+                write!(f, " in step {step} of all_reduce({reduce}) of {rows}x{cols} by {by}")?;
+            }
+            Some(Message::Tagged(tag)) => write!(f, " as {tag}")?,
+            None => {}
         }
         if let Some(label) = &self.label {
             write!(f, " for {label}")?;
@@ -266,7 +284,7 @@ mod tests {
         assert_eq!(words(&uneven), "all_gather over tp of [3, 0, 2]x6 f61 at comm/src/call.rs:57");
         let part =
             Part { by: Algorithm::Hierarchical { node: 2 }, reduce: Reduce::Sum, shape: [8, 3], step: 5 };
-        let inner = Call { part: Some(part), ..send.clone() };
+        let inner = Call { message: Some(Message::Part(part)), ..send.clone() };
         let words_of_it = "send(to rank 3) over tp of 4x6 f61 in step 5 of all_reduce(sum) of 8x3 by hierarchical (nodes \
                            of 2) at comm/src/call.rs:57";
         assert_eq!(words(&inner), words_of_it);
@@ -308,7 +326,7 @@ mod tests {
     #[test]
     fn messages_pass_to_wishes_for_the_same() {
         let part = Part { by: Algorithm::Ring, reduce: Reduce::Sum, shape: [8, 3], step: 5 };
-        let of = |part| Call { part: Some(part), ..call(Op::Send) };
+        let of = |part| Call { message: Some(Message::Part(part)), ..call(Op::Send) };
         let others = [
             call(Op::Send),
             of(Part { by: Algorithm::Tree, ..part }),
@@ -316,6 +334,7 @@ mod tests {
             of(Part { shape: [3, 8], ..part }),
             of(Part { step: 4, ..part }),
             Call { rows: 6, cols: 4, ..of(part) },
+            Call { message: Some(Message::Tagged(Tag::new("gradient", 5))), ..of(part) },
         ];
         assert!(of(part).passes(&of(part)));
         assert!(others.iter().all(|other| !of(part).passes(other) && !other.passes(&of(part))));

@@ -1,6 +1,7 @@
 //! What carries the bytes between ranks: threads, or nothing.
 use crate::call::Call;
 use crate::error::Result;
+use crate::members::Members;
 use std::ops::Range;
 use std::sync::Arc;
 use tensor::Place;
@@ -26,9 +27,13 @@ pub(crate) trait Engine<P: Place>: Send + Sync {
     fn finish(&self, post: Post, call: &Call) -> Result<()>;
     /// Takes the post back if its message has not gone yet.
     fn withdraw(&self, post: Post);
-    /// What carries the bytes of these ranks of the group among themselves: one engine for all of them, whoever asks
-    /// first and however often. Nobody waits.
-    fn of(&self, ranks: &[usize]) -> Arc<dyn Engine<P>>;
+}
+
+/// The engines of a world, found by who their members are.
+pub(crate) trait Engines<P: Place>: Send + Sync {
+    /// What carries the bytes of these ranks among themselves, in this order: one engine for all of them, by whatever
+    /// way each came to the group, whoever asks first and however often. Nobody waits.
+    fn of(&self, members: &Members) -> Arc<dyn Engine<P>>;
 }
 
 /// What a rank gives in a call, and where what it gets goes: the same, where that is in place.

@@ -1,5 +1,5 @@
 //! What can go wrong between ranks. Ranks in messages are ranks of the world, unless a group is named.
-use crate::axis::{Axis, Ranks};
+use crate::axis::{Axes, Axis, Ranks};
 use crate::call::Call;
 use std::panic::Location;
 use std::time::Duration;
@@ -180,6 +180,58 @@ pub enum CommError {
         /// Which.
         axis: Axis,
     },
+    /// The size of an axis that follows from the others.
+    #[error("the size of the {axis} axis is not given: it is dp·cp·tp/(ep·etp)")]
+    DerivedAxis {
+        /// Which.
+        axis: Axis,
+    },
+    /// Experts that the ranks of a stage are not cut into.
+    #[error("the {} ranks of a stage (dp={dp} cp={cp} tp={tp}) cannot be cut into ep={ep} times etp={etp}: ep·etp must divide them", dp * cp * tp)]
+    UnevenExperts {
+        /// Data ranks.
+        dp: usize,
+        /// Context ranks.
+        cp: usize,
+        /// Tensor ranks.
+        tp: usize,
+        /// Expert ranks.
+        ep: usize,
+        /// Tensor ranks of each expert.
+        etp: usize,
+    },
+    /// Expert ranks that neither fit between two stages' ranks nor are made of what lies there.
+    #[error(
+        "{axis}={size} does not nest in the order {order}, where {inside} ranks of a stage lie together: let pp be the last"
+    )]
+    AcrossStages {
+        /// The axis of experts.
+        axis: Axis,
+        /// Its size.
+        size: usize,
+        /// The order, `tp.pp.dp`.
+        order: String,
+        /// How many ranks of one stage follow each other.
+        inside: usize,
+    },
+    /// An order of axes that is none.
+    #[error("the order {order} {why}")]
+    BadOrder {
+        /// The order, `tp.dp.tp`.
+        order: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// Axes of both factorings of a stage's ranks.
+    #[error(
+        "no group lies along {axes}: take axes from dp, cp and tp or from edp, ep and etp, and pp with either (at {at})"
+    )]
+    MixedAxes {
+        /// The set.
+        axes: Axes,
+        /// Where.
+        at: &'static Location<'static>,
+    },
     /// More ranks than a world may have.
     #[error("a world of {sizes} has more than {limit} ranks")]
     TooManyRanks {
@@ -228,7 +280,11 @@ fn listing(numbers: &[usize], last_word: &str) -> String {
 
 /// All sizes that `n` is a multiple of.
 fn divisors(n: usize) -> Vec<usize> {
-    (1..=n).filter(|&size| n.is_multiple_of(size)).collect()
+    let small = |&size: &usize| n.is_multiple_of(size);
+    let mut sizes: Vec<_> = (1..=n.isqrt()).filter(small).collect();
+    let large: Vec<_> = sizes.iter().rev().map(|size| n / size).filter(|&size| size > n.isqrt()).collect();
+    sizes.extend(large);
+    sizes
 }
 
 /// `rank 0 in all_reduce …, rank 1 in …`.
@@ -267,5 +323,6 @@ mod tests {
         );
         assert_eq!((named(&[]), named(&[7])), ("no rank".to_string(), "rank 7".to_string()));
         assert_eq!((divisors(1), listing(&divisors(12), "or")), (vec![1], "1, 2, 3, 4, 6 or 12".to_string()));
+        assert!((1..200).all(|n| divisors(n).into_iter().eq((1..=n).filter(|&size| n.is_multiple_of(size)))));
     }
 }

@@ -1,7 +1,8 @@
 //! A group without peers: any rank of any world, for its price. Calls are metered and counted, and do nothing.
 use crate::call::Call;
-use crate::engine::{Engine, Post, Windows};
+use crate::engine::{Engine, Engines, Post, Windows};
 use crate::error::Result;
+use crate::members::Members;
 use std::sync::Arc;
 use tensor::Place;
 
@@ -23,7 +24,13 @@ impl<P: Place> Engine<P> for Ghost {
         Ok(())
     }
     fn withdraw(&self, _: Post) {}
-    fn of(&self, ranks: &[usize]) -> Arc<dyn Engine<P>> {
-        Arc::new(Ghost(ranks.len()))
+}
+
+/// The engines of a world without peers.
+pub(crate) struct Ghosts;
+
+impl<P: Place> Engines<P> for Ghosts {
+    fn of(&self, members: &Members) -> Arc<dyn Engine<P>> {
+        Arc::new(Ghost(members.len()))
     }
 }

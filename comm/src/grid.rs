@@ -1,91 +1,195 @@
-//! Ranks and their coordinates: which ranks form a group along an axis.
-use crate::axis::Axis;
+//! Ranks and their coordinates, in two factorings: which ranks form a group along a set of axes.
+//!
+//! ```text
+//! world   pp × dp × cp × tp        nested as an order says, innermost first; tp.cp.dp.pp unless given
+//! stage        dp × cp × tp   =   edp × ep × etp
+//! ```
+//! Experts nest in the same order: etp is in tp's place and edp in dp's. ep is where the order names it, and next to
+//! etp, outside it, if it does not. The ranks of a stage are counted without pp for this, so that both factorings have
+//! the same stages. Source: Megatron-LM, `megatron/core/parallel_state.py`, `RankGenerator`; Liu et al., arXiv:2504.14960,
+//! on folding such ranks.
+use crate::axis::{Axes, Axis};
 use crate::error::{CommError, Result};
+use crate::members::{Digit, Members};
+use std::panic::Location;
 
-/// The sizes of a world's axes, outermost first, each axis once.
+const AXES: usize = Axis::ALL.len();
+/// Innermost first.
+const ORDER: [Axis; 4] = [Axis::Tp, Axis::Cp, Axis::Dp, Axis::Pp];
+
+/// The digits of a rank's number that are its coordinate along each axis.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Grid {
-    sizes: Vec<(Axis, usize)>,
+    given: Vec<(Axis, usize)>,
+    order: Vec<Axis>,           // pp, dp, cp and tp, innermost first
+    digits: [Vec<Digit>; AXES], // innermost first; none along an axis of one rank
     ranks: usize,
 }
 
 impl Grid {
-    /// The sizes in any order; axes left out have size 1.
+    /// The sizes in any order; axes left out have size 1. Axes nest in the usual order.
     ///
     /// # Errors
-    /// An axis without ranks or given twice, more than `limit` ranks.
+    /// An axis without ranks or given twice, edp given, more than `limit` ranks, experts that do not divide.
     pub(crate) fn new(sizes: &[(Axis, usize)], limit: usize) -> Result<Self> {
-        let mut sizes = sizes.to_vec();
-        sizes.sort_by_key(|&(axis, _)| axis);
-        if let Some(&(axis, _)) = sizes.iter().find(|&&(_, size)| size == 0) {
+        let mut given = sizes.to_vec();
+        given.sort_by_key(|&(axis, _)| axis);
+        if let Some(&(axis, _)) = given.iter().find(|&&(_, size)| size == 0) {
             return Err(CommError::EmptyAxis { axis });
         }
-        if let Some(twice) = sizes.windows(2).find(|w| w[0].0 == w[1].0) {
+        if let Some(twice) = given.windows(2).find(|w| w[0].0 == w[1].0) {
             return Err(CommError::AxisTwice { axis: twice[0].0 });
         }
-        let product = sizes.iter().try_fold(1usize, |ranks, &(_, size)| ranks.checked_mul(size));
-        if let Some(ranks) = product.filter(|&ranks| ranks <= limit) {
-            return Ok(Self { sizes, ranks });
+        if given.iter().any(|&(axis, _)| axis == Axis::Edp) {
+            return Err(CommError::DerivedAxis { axis: Axis::Edp });
         }
-        let sizes: Vec<_> = sizes.iter().map(|(axis, size)| format!("{axis}={size}")).collect();
-        Err(CommError::TooManyRanks { sizes: sizes.join(" "), limit })
+        let dense: Vec<_> = given.iter().filter(|(axis, _)| Axis::DENSE.contains(axis)).collect();
+        let product = dense.iter().try_fold(1usize, |ranks, &&(_, size)| ranks.checked_mul(size));
+        let Some(ranks) = product.filter(|&ranks| ranks <= limit) else {
+            let sizes: Vec<_> = dense.iter().map(|(axis, size)| format!("{axis}={size}")).collect();
+            return Err(CommError::TooManyRanks { sizes: sizes.join(" "), limit });
+        };
+        Self { given, order: Vec::new(), digits: Default::default(), ranks }.nested(&ORDER)
     }
     /// One rank.
     pub(crate) fn alone() -> Self {
-        Self { sizes: Vec::new(), ranks: 1 }
+        Self { given: Vec::new(), order: ORDER.to_vec(), digits: Default::default(), ranks: 1 }
+    }
+    /// The same sizes, nested in this order, innermost first.
+    ///
+    /// # Errors
+    /// An axis named twice, a split axis that is not named, experts that do not divide or that pp cuts apart.
+    pub(crate) fn nested(&self, order: &[Axis]) -> Result<Self> {
+        let nest = self.whole_order(order)?;
+        let (mut digits, mut stride): ([Vec<Digit>; AXES], _) = (Default::default(), 1);
+        let dense: Vec<_> = nest.iter().copied().filter(|axis| Axis::DENSE.contains(axis)).collect();
+        for &axis in &dense {
+            let size = self.given(axis);
+            digits[axis as usize] = if size == 1 { vec![] } else { vec![Digit { size, stride }] };
+            stride *= size;
+        }
+        let inside =
+            dense.iter().take_while(|&&axis| axis != Axis::Pp).map(|&axis| self.given(axis)).product();
+        let [mut stride, edp] = [1, self.edp()?];
+        for axis in nest.iter().filter_map(|&axis| expert(axis)) {
+            let size = if axis == Axis::Edp { edp } else { self.given(axis) };
+            let Some(own) = self.around_stages([size, stride], inside) else {
+                let order = words(&dense);
+                return Err(CommError::AcrossStages { axis, size, order, inside });
+            };
+            digits[axis as usize] = own;
+            stride *= size;
+        }
+        Ok(Self { given: self.given.clone(), order: dense, digits, ranks: self.ranks })
+    }
+    /// An order that names every axis: those not split are put where they matter least, tp innermost for the sake of
+    /// etp, the others outermost.
+    fn whole_order(&self, order: &[Axis]) -> Result<Vec<Axis>> {
+        let bad = |why: String| Err(CommError::BadOrder { order: words(order), why });
+        for (i, axis) in order.iter().enumerate() {
+            if [Axis::Edp, Axis::Etp].contains(axis) {
+                return bad(format!("names {axis}, which follows from where dp and tp are"));
+            }
+            if order[..i].contains(axis) {
+                return bad(format!("names {axis} twice"));
+            }
+        }
+        if let Some(axis) = Axis::DENSE.iter().find(|&&axis| self.given(axis) > 1 && !order.contains(&axis)) {
+            return bad(format!("lacks {axis}, along which there are {} ranks", self.given(*axis)));
+        }
+        let mut nest = order.to_vec();
+        if !nest.contains(&Axis::Tp) {
+            nest.insert(0, Axis::Tp);
+        }
+        if !nest.contains(&Axis::Ep) {
+            let tp = nest.iter().position(|&axis| axis == Axis::Tp).expect("put there above");
+            nest.insert(tp + 1, Axis::Ep);
+        }
+        nest.extend(ORDER.iter().filter(|axis| !order.contains(axis) && **axis != Axis::Tp));
+        Ok(nest)
+    }
+    /// How many ranks share each part of an expert.
+    fn edp(&self) -> Result<usize> {
+        let [dp, cp, tp, ep, etp] =
+            [Axis::Dp, Axis::Cp, Axis::Tp, Axis::Ep, Axis::Etp].map(|axis| self.given(axis));
+        match ep.checked_mul(etp).filter(|&experts| (dp * cp * tp).is_multiple_of(experts)) {
+            Some(experts) => Ok(dp * cp * tp / experts),
+            None => Err(CommError::UnevenExperts { dp, cp, tp, ep, etp }),
+        }
+    }
+    /// The digits in the world of one in a stage's ranks, which lie in blocks of `inside` with the other stages' between.
+    fn around_stages(&self, [size, stride]: [usize; 2], inside: usize) -> Option<Vec<Digit>> {
+        let stages = self.given(Axis::Pp);
+        match inside / stride {
+            _ if size == 1 => Some(vec![]),
+            _ if stages == 1 || inside.is_multiple_of(size * stride) => Some(vec![Digit { size, stride }]),
+            _ if stride.is_multiple_of(inside) => Some(vec![Digit { size, stride: stride * stages }]),
+            within if inside.is_multiple_of(stride) && size.is_multiple_of(within) => Some(vec![
+                Digit { size: within, stride },
+                Digit { size: size / within, stride: inside * stages },
+            ]),
+            _ => None,
+        }
+    }
+    fn given(&self, axis: Axis) -> usize {
+        self.given.iter().find(|&&(a, _)| a == axis).map_or(1, |&(_, size)| size)
     }
     /// How many ranks there are.
     pub(crate) fn ranks(&self) -> usize {
         self.ranks
     }
-    /// How many along an axis, and how far apart they are.
-    fn size_and_stride(&self, axis: Axis) -> (usize, usize) {
-        let size = self.sizes.iter().find(|&&(a, _)| a == axis).map_or(1, |&(_, size)| size);
-        (size, self.sizes.iter().filter(|&&(a, _)| a > axis).map(|&(_, size)| size).product())
+    /// pp, dp, cp and tp, innermost first.
+    pub(crate) fn order(&self) -> &[Axis] {
+        &self.order
+    }
+    /// How many ranks there are along an axis.
+    pub(crate) fn size(&self, axis: Axis) -> usize {
+        self.digits[axis as usize].iter().map(|digit| digit.size).product()
     }
     /// Where a rank stands along an axis.
     pub(crate) fn coordinate(&self, axis: Axis, rank: usize) -> usize {
-        let (size, stride) = self.size_and_stride(axis);
-        rank / stride % size
+        let add = |(place, weight), digit: &Digit| (place + digit.of(rank) * weight, weight * digit.size);
+        self.digits[axis as usize].iter().fold((0, 1), add).0
     }
-    /// The ranks that differ from this one along the axis only, itself among them.
-    pub(crate) fn members(&self, axis: Axis, rank: usize) -> Vec<usize> {
-        let (size, stride) = self.size_and_stride(axis);
-        let first = rank - self.coordinate(axis, rank) * stride;
-        (0..size).map(|i| first + i * stride).collect()
+    /// The ranks that differ from this one along these axes of one factoring only, itself among them, in rank order.
+    pub(crate) fn members(&self, axes: impl Into<Axes>, rank: usize) -> Members {
+        Members::around(
+            rank,
+            axes.into().iter().flat_map(|axis| self.digits[axis as usize].clone()).collect(),
+        )
     }
+    /// Those of axes of one factoring along which there are ranks; all of them if along none.
+    ///
+    /// # Errors
+    /// Axes of both factorings.
+    pub(crate) fn split(&self, axes: Axes, at: &'static Location<'static>) -> Result<Axes> {
+        let of = |factoring: [Axis; 4]| axes.iter().any(|axis| axis != Axis::Pp && factoring.contains(&axis));
+        if of(Axis::DENSE) && of(Axis::EXPERT) {
+            return Err(CommError::MixedAxes { axes, at });
+        }
+        Ok(self.split_of(axes))
+    }
+    /// Those of these axes along which there are ranks; all of them if along none.
+    pub(crate) fn split_of(&self, axes: Axes) -> Axes {
+        let split: Axes = axes.iter().filter(|&axis| self.size(axis) > 1).collect();
+        if split.is_empty() { axes } else { split }
+    }
+}
+
+/// The axis of experts that stands where this one does.
+fn expert(axis: Axis) -> Option<Axis> {
+    match axis {
+        Axis::Tp => Some(Axis::Etp),
+        Axis::Ep => Some(Axis::Ep),
+        Axis::Dp => Some(Axis::Edp),
+        _ => None,
+    }
+}
+
+/// `tp.cp.dp.pp`.
+fn words(order: &[Axis]) -> String {
+    order.iter().map(|axis| axis.name()).collect::<Vec<_>>().join(".")
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Kills: strides of the wrong axes, an order that follows the caller's.
-    #[test]
-    fn the_last_axis_is_innermost_in_whatever_order_sizes_come() {
-        for sizes in [[(Axis::Dp, 3), (Axis::Tp, 2)], [(Axis::Tp, 2), (Axis::Dp, 3)]] {
-            let grid = Grid::new(&sizes, 100).unwrap();
-            assert_eq!(grid.ranks(), 6);
-            assert_eq!((grid.coordinate(Axis::Dp, 5), grid.coordinate(Axis::Tp, 5)), (2, 1));
-            assert_eq!((grid.members(Axis::Tp, 3), grid.members(Axis::Dp, 3)), (vec![2, 3], vec![1, 3, 5]));
-        }
-        let grid = Grid::new(&[(Axis::Dp, 2)], 100).unwrap();
-        assert_eq!((grid.members(Axis::Tp, 1), grid.members(Axis::Dp, 1)), (vec![1], vec![0, 1]));
-    }
-
-    #[test]
-    fn bad_sizes_are_refused() {
-        let sizes = |sizes: &[(Axis, usize)]| Grid::new(sizes, 1024).unwrap_err().to_string();
-        assert_eq!(
-            sizes(&[(Axis::Dp, 2), (Axis::Tp, 0)]),
-            "the tp axis has no ranks: its size must be 1 or more"
-        );
-        assert_eq!(sizes(&[(Axis::Dp, 2), (Axis::Tp, 1), (Axis::Dp, 2)]), "the dp axis is given twice");
-        assert_eq!(
-            sizes(&[(Axis::Dp, 32), (Axis::Tp, 33)]),
-            "a world of dp=32 tp=33 has more than 1024 ranks"
-        );
-        assert!(sizes(&[(Axis::Dp, usize::MAX), (Axis::Tp, 2)]).contains("more than 1024"));
-        assert_eq!(Grid::new(&[(Axis::Dp, 32), (Axis::Tp, 32)], 1024).unwrap().ranks(), 1024);
-    }
-}
+mod tests;

@@ -1,17 +1,20 @@
 //! This rank's membership of a group, and the groups within it.
-use crate::axis::{Axis, Ranks};
+use crate::axis::{Axes, Ranks};
 use crate::call::{Call, Elem, Op};
-use crate::engine::{Engine, Windows};
+use crate::engine::{Engine, Engines, Windows};
 use crate::error::{CommError, Result};
+use crate::ghost::Ghost;
 use crate::ledger::{Ledger, elements_sent};
+use crate::members::Members;
 use crate::record::Record;
 use crate::via::Via;
 use std::panic::Location;
 use std::sync::Arc;
 use tensor::{Device, Place, Tensor};
 
-/// This rank's membership of the ranks along one axis, or of a block of them ([`Group::blocks`]). Clones are cheap, and
-/// members of the same group.
+/// This rank's membership of the ranks along one axis or several ([`Mesh::over`](crate::Mesh::over)), or of some of
+/// them ([`Group::blocks`]). Clones are cheap, and members of the same group. Ranks meet in a group if it has the same
+/// members, however each came by it.
 ///
 /// All ranks of a group make the same calls in the same order; where they do not, each gets an error that names both
 /// calls by place and label. Group and call belong to the rank's own thread: that a rank which has finished, or waits
@@ -27,11 +30,11 @@ use tensor::{Device, Place, Tensor};
 /// Where a tensor is written of which there is another owner.
 pub struct Group<P: Place> {
     pub(crate) engine: Arc<dyn Engine<P>>,
-    whole: Arc<dyn Engine<P>>, // of all ranks along the axis; gives parts their engines
-    along: usize,              // how many these are
-    pub(crate) over: Ranks,    // which these are
+    world: Arc<dyn Engines<P>>, // gives parts their engines
+    along: usize,               // how many ranks there are along the axes
+    pub(crate) over: Ranks,     // which of them these are
     pub(crate) rank: usize,
-    members: Arc<[usize]>, // ranks of the world
+    members: Members,
     label: Option<Arc<str>>,
     pub(crate) record: Arc<Record>,
     pub(crate) route: Option<Arc<Via>>, // how sums go, if not directly
@@ -41,7 +44,7 @@ impl<P: Place> Clone for Group<P> {
     fn clone(&self) -> Self {
         Self {
             engine: self.engine.clone(),
-            whole: self.whole.clone(),
+            world: self.world.clone(),
             over: self.over.clone(),
             members: self.members.clone(),
             label: self.label.clone(),
@@ -53,16 +56,17 @@ impl<P: Place> Clone for Group<P> {
 }
 
 impl<P: Place> Group<P> {
-    /// The membership of `members[rank]`, who are all ranks along the axis.
+    /// The membership of the rank at this place of the members, who are all ranks along these axes.
     pub(crate) fn new(
-        engine: Arc<dyn Engine<P>>,
-        axis: Axis,
+        world: &Arc<dyn Engines<P>>,
+        axes: Axes,
         rank: usize,
-        members: Arc<[usize]>,
+        members: Members,
         record: Arc<Record>,
     ) -> Self {
-        let (whole, over, along) = (engine.clone(), Ranks::all(axis), members.len());
-        Self { engine, whole, along, over, rank, members, label: None, record, route: None }
+        let (engine, world) = (engine(&**world, &members), world.clone());
+        let (over, along) = (Ranks::all(axes), members.len());
+        Self { engine, world, along, over, rank, members, label: None, record, route: None }
     }
     /// This rank, counted in the group.
     pub fn rank(&self) -> usize {
@@ -72,9 +76,9 @@ impl<P: Place> Group<P> {
     pub fn size(&self) -> usize {
         self.members.len()
     }
-    /// The axis along which these ranks differ.
-    pub fn axis(&self) -> Axis {
-        self.over.axis
+    /// The axes along which the ranks differ that this group is, or is a part of.
+    pub fn axis(&self) -> Axes {
+        self.over.axes
     }
     /// What this rank has said so far in all groups of its mesh.
     pub fn ledger(&self) -> Ledger {
@@ -88,7 +92,7 @@ impl<P: Place> Group<P> {
     }
     /// This rank's block of `size` consecutive ranks, of which the group has `ranks/size`: 0..size, size..2·size and so
     /// on. A group like any other, with the same label and ledger; in messages it reads `tp[2..4]`, counted along the
-    /// axis. Of one rank it is a group of one, of all ranks the group itself.
+    /// axes. Of one rank it is a group of one, of all ranks the group itself.
     ///
     /// For replicas: of more ranks than key heads, those of one block hold the same key head, whose gradient is the sum
     /// over the block.
@@ -119,7 +123,8 @@ impl<P: Place> Group<P> {
         if !ranks.is_multiple_of(size) {
             return Err(CommError::Uneven { size, group: self.over.clone(), ranks, at: Location::caller() });
         }
-        self.split(|rank| rank / size)
+        let first = self.rank / size * size;
+        self.subgroup(&(first..first + size).collect::<Vec<_>>())
     }
     /// The ranks of this rank's colour, in the group's order: a group like any other. `colour` is the same function on
     /// all ranks, which is why nobody need ask the others; ranks with other functions wait for each other in different
@@ -135,7 +140,7 @@ impl<P: Place> Group<P> {
     }
     /// These ranks of the group, in this order: a group like any other, with the same label and ledger; its ranks are
     /// counted anew from 0. All of them call this with the same list. Nobody waits here, and ranks meet in a group
-    /// however and however often they came by it: a subgroup of a subgroup is one of the whole.
+    /// however and however often they came by it: a subgroup of a subgroup is one of the whole, and of the world.
     ///
     /// # Errors
     /// [`CommError::NoGroup`] if the list is empty, names a rank twice or one that is not there, or lacks this one.
@@ -146,15 +151,13 @@ impl<P: Place> Group<P> {
             let (members, group, at) = (ranks.to_vec(), self.over.clone(), Location::caller());
             return Err(CommError::NoGroup { members, group, size, why, at });
         }
-        let over = self.over.at(ranks);
-        let places = over.some.as_ref().expect("some of them");
-        let (engine, over) = if places.iter().copied().eq(0..self.along) {
-            (self.whole.clone(), Ranks::all(self.axis()))
-        } else {
-            (self.whole.of(places), over)
-        };
+        let some = self.over.at(ranks);
+        let all = some.some.iter().any(|places| places.iter().copied().eq(0..self.along));
+        let over = if all { Ranks::all(self.axis()) } else { some };
         let rank = ranks.iter().position(|&rank| rank == self.rank).expect("seen above");
-        let members = ranks.iter().map(|&rank| self.members[rank]).collect();
+        let members = ranks.iter().map(|&rank| self.members.get(rank).expect("seen above"));
+        let members = Members::List(members.collect());
+        let engine = engine(&*self.world, &members);
         Ok(Group { engine, over, rank, members, route: None, ..self.clone() })
     }
     fn why_no_group(&self, ranks: &[usize]) -> Option<String> {
@@ -189,7 +192,7 @@ impl<P: Place> Group<P> {
             over: self.over.clone(),
             label: self.label.clone(),
             at: Location::caller(),
-            part: None,
+            message: None,
         }
     }
     /// Runs one call: counts it and keeps it on record.
@@ -226,7 +229,7 @@ impl<P: Place> Group<P> {
         what: &'static str,
         at: &'static Location<'static>,
     ) -> Result<usize> {
-        self.members.get(peer).copied().ok_or_else(|| self.wrong_peer(peer, what, at))
+        self.members.get(peer).ok_or_else(|| self.wrong_peer(peer, what, at))
     }
     pub(crate) fn other(
         &self,
@@ -280,6 +283,11 @@ impl<P: Place> Group<P> {
         let why = format!("the counts {counts:?} add up to {sum} rows, not to the tensor's {rows}");
         Err(CommError::bad_counts(call, why))
     }
+}
+
+/// The engine of these ranks of a world; of one rank, which says nothing, one that does nothing.
+fn engine<P: Place>(world: &dyn Engines<P>, members: &Members) -> Arc<dyn Engine<P>> {
+    if members.len() == 1 { Arc::new(Ghost(1)) } else { world.of(members) }
 }
 
 #[cfg(test)]

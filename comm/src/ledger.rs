@@ -1,4 +1,4 @@
-//! What a rank says: calls, elements and bytes by axis and operation.
+//! What a rank says: calls, elements and bytes by set of axes and operation.
 //!
 //! Bytes on the wire are the textbook's, whatever an engine does: those that this rank would *send* if `n` ranks, each
 //! linked to all, did the operation with the least traffic. `N` elements of each rank, of which chunk `i` of `n` nearly
@@ -17,19 +17,20 @@
 //!
 //! A group that goes by an algorithm ([`Group::via`](crate::Group::via)) counts what that sends. Source: Patarasuk and
 //! Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009.
-use crate::axis::Axis;
+use crate::axis::Axes;
 use crate::call::{Call, Counts, Op};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Sub;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use tensor::count;
 
-const AXES: usize = Axis::ALL.len();
 const OPS: usize = Op::ALL.len();
 /// What is counted, where it is too much.
 const SENT: &str = "the bytes that a rank sends";
 
-/// What one rank said along one axis in one operation.
+/// What one rank said along one set of axes in one operation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
     /// How often it was called.
@@ -42,19 +43,19 @@ pub struct Traffic {
     pub bytes: usize,
 }
 
-/// A snapshot of what one rank said along all its axes.
+/// A snapshot of what one rank said along all its axes. A group over several counts under the set of these, not under
+/// each.
 #[derive(Clone, Default, PartialEq, Eq)]
-pub struct Ledger([[Traffic; OPS]; AXES]);
+pub struct Ledger(BTreeMap<(Axes, Op), Traffic>); // of what was called
 
 impl Ledger {
-    /// Along one axis in one operation.
-    pub fn get(&self, axis: Axis, op: Op) -> Traffic {
-        self.0[axis as usize][op as usize]
+    /// Over exactly this axis, or this set of axes, in one operation.
+    pub fn get(&self, axes: impl Into<Axes>, op: Op) -> Traffic {
+        self.0.get(&(axes.into(), op)).copied().unwrap_or_default()
     }
-    /// Every axis and operation that was called, axes outermost first.
-    pub fn iter(&self) -> impl Iterator<Item = (Axis, Op, Traffic)> {
-        let all = Axis::ALL.iter().flat_map(|&axis| Op::ALL.iter().map(move |&op| (axis, op)));
-        all.map(|(axis, op)| (axis, op, self.get(axis, op))).filter(|(_, _, traffic)| traffic.calls > 0)
+    /// Every set of axes and operation that was called, outermost first.
+    pub fn iter(&self) -> impl Iterator<Item = (Axes, Op, Traffic)> {
+        self.0.iter().map(|(&(axes, op), &traffic)| (axes, op, traffic))
     }
     /// Bytes on the wire along all axes in all operations.
     pub fn wire_bytes(&self) -> usize {
@@ -72,27 +73,34 @@ impl Sub<&Ledger> for Ledger {
     type Output = Ledger;
     /// What was said since `earlier`, a snapshot of the same rank.
     fn sub(mut self, earlier: &Ledger) -> Ledger {
-        for (now, then) in self.0.as_flattened_mut().iter_mut().zip(earlier.0.as_flattened()) {
+        for (&(axes, op), now) in &mut self.0 {
+            let then = earlier.get(axes, op);
             now.calls -= then.calls;
             now.elements -= then.elements;
             now.payload -= then.payload;
             now.bytes -= then.bytes;
         }
+        self.0.retain(|_, traffic| traffic.calls > 0);
         self
     }
 }
 
 /// The running counts of one rank, shared by its groups.
-#[derive(Default)]
-pub(crate) struct Counters([[Count; OPS]; AXES]);
+pub(crate) struct Counters([OnceLock<Box<[Count; OPS]>>; Axes::SETS]); // at the set, once it was used
 #[derive(Default)]
 struct Count([AtomicUsize; 4]);
+
+impl Default for Counters {
+    fn default() -> Self {
+        Self(std::array::from_fn(|_| OnceLock::new()))
+    }
+}
 
 impl Counters {
     /// Counts a call that sends so many elements.
     pub(crate) fn add(&self, call: &Call, sent: usize) {
         let (elements, size) = (call.elements(), call.elem.size);
-        let Count(counts) = &self.0[call.over.axis as usize][call.op as usize];
+        let Count(counts) = &self.0[call.over.axes.index()].get_or_init(Box::default)[call.op as usize];
         let bytes = |elements| count::product(SENT, &[elements, size]);
         for (all, more) in counts.iter().zip([1, elements, bytes(elements), bytes(sent)]) {
             count::sum(SENT, [all.fetch_add(more, Relaxed), more]);
@@ -104,7 +112,11 @@ impl Counters {
             let [calls, elements, payload, bytes] = [0, 1, 2, 3].map(|i: usize| count[i].load(Relaxed));
             Traffic { calls, elements, payload, bytes }
         };
-        Ledger(std::array::from_fn(|axis| std::array::from_fn(|op| traffic(&self.0[axis][op]))))
+        let sets = self.0.iter().enumerate().filter_map(|(set, counts)| Some((set, counts.get()?)));
+        let all = sets.flat_map(|(set, counts)| {
+            Op::ALL.iter().zip(&**counts).map(move |(&op, count)| ((Axes::nth(set), op), traffic(count)))
+        });
+        Ledger(all.filter(|(_, traffic)| traffic.calls > 0).collect())
     }
 }
 
@@ -133,7 +145,7 @@ pub(crate) fn elements_sent(call: &Call, n: usize, rank: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::axis::Ranks;
+    use crate::axis::{Axis, Ranks};
     use crate::call::Elem;
     use std::sync::Arc;
 
@@ -220,8 +232,26 @@ mod tests {
         let since: Vec<_> = (now - &before).iter().collect();
         let barrier = Traffic { calls: 1, ..Traffic::default() };
         let reduced = Traffic { calls: 1, elements: 2, payload: 16, bytes: 8 };
-        assert_eq!(since, [(Axis::Dp, Op::Barrier, barrier), (Axis::Tp, Op::AllReduce, reduced)]);
+        let wanted = [(Axis::Dp.into(), Op::Barrier, barrier), (Axis::Tp.into(), Op::AllReduce, reduced)];
+        assert_eq!(since, wanted);
         let words = "{(Tp, AllReduce): Traffic { calls: 1, elements: 6, payload: 48, bytes: 48 }}";
         assert_eq!(format!("{before:?}"), words);
+    }
+
+    /// Kills: a set counted under its axes, or under another's number; what is no longer there compared.
+    #[test]
+    fn sets_of_axes_are_counted_by_themselves() {
+        let counts = Counters::default();
+        let over = |axes: Axes| Call { over: Ranks::all(axes), ..call(Op::AllReduce, 6) };
+        let sets = [Axis::Tp.into(), Axis::Dp | Axis::Cp, Axis::Pp | Axis::Dp, Axis::Cp.into()];
+        sets.into_iter().enumerate().for_each(|(i, axes)| (0..=i).for_each(|_| counts.add(&over(axes), 1)));
+        let ledger = counts.snapshot();
+        let said: Vec<_> =
+            ledger.iter().map(|(axes, _, traffic)| (axes.to_string(), traffic.calls)).collect();
+        assert_eq!(said, [("pp.dp", 3), ("dp.cp", 2), ("cp", 4), ("tp", 1)].map(|(s, n)| (s.to_string(), n)));
+        assert_eq!(ledger.get([Axis::Cp, Axis::Dp], Op::AllReduce).calls, 2);
+        assert_eq!(ledger.get(Axis::Dp, Op::AllReduce), Traffic::default());
+        assert_eq!(ledger.clone() - &ledger, Ledger::default());
+        assert_eq!(ledger.wire_bytes(), 10 * 8);
     }
 }

@@ -1,6 +1,7 @@
 //! Who talks to whom: groups of ranks that meet in collectives, meshes of groups, worlds of ranks.
 //!
-//! A strategy asks its [`Mesh`] for the [`Group`] of one [`Axis`] and calls collectives on it. The same function runs
+//! A strategy asks its [`Mesh`] for the [`Group`] of one [`Axis`], or of several ([`Mesh::over`]), and calls collectives
+//! on it. The same function runs
 //! on every rank of a [`World`] (threads of this process), or as any one rank of any world for its price
 //! ([`Mesh::ghost`]); a group of one does nothing, so one rank is no special case. A group's blocks of ranks are groups
 //! too ([`Group::blocks`]).
@@ -21,11 +22,12 @@
 //!
 //! | file | holds |
 //! |---|---|
-//! | `axis.rs`, `grid.rs` | the axes a world is split along, the ranks along one; ranks ↔ coordinates |
-//! | `group.rs`, `mesh.rs` | this rank's membership of a group, and groups within it; its groups, one per axis |
+//! | `axis.rs` | the axes a world is split along, sets of them, the ranks along some |
+//! | `grid.rs`, `members.rs` | ranks ↔ coordinates, in an order and two factorings; which ranks are a group |
+//! | `group.rs`, `mesh.rs` | this rank's membership of a group, and groups within it; its groups along axes |
 //! | `collectives.rs`, `request.rs`, `values.rs` | what the ranks of a group do together; messages; plain values |
-//! | `call.rs`, `error.rs` | what a rank is about to do, in words; what can go wrong |
-//! | `ledger.rs` | calls, elements and bytes on the wire by axis and operation |
+//! | `call.rs`, `tag.rs`, `error.rs` | what a rank is about to do, in words; what a message is; what can go wrong |
+//! | `ledger.rs` | calls, elements and bytes on the wire by set of axes and operation |
 //! | `record.rs`, `flight.rs`, `trace.rs` | what is kept of a rank's calls: for a table of the last, for a timeline |
 //! | `schedule.rs`, `algorithms/` | a collective as data: who sends what to whom when; all-reduces, one file each |
 //! | `via.rs` | runs such a schedule by messages |
@@ -52,19 +54,21 @@ mod grid;
 mod group;
 mod ledger;
 mod link;
+mod members;
 mod mesh;
 pub mod mutants;
 mod record;
 mod request;
 mod schedule;
 mod sync;
+mod tag;
 mod threads;
 mod trace;
 mod values;
 mod via;
 
 pub use algorithms::Algorithm;
-pub use axis::{Axis, Ranks};
+pub use axis::{Axes, Axis, Ranks};
 pub use call::{Op, Reduce};
 pub use error::{CommError, Result};
 pub use flight::FlightRecorder;
@@ -74,5 +78,6 @@ pub use link::{Link, LinkError};
 pub use mesh::{Mesh, Profiling, Span};
 pub use request::Request;
 pub use schedule::{Arrival, Schedule, Step, Transfer};
+pub use tag::Tag;
 pub use threads::{RankError, Stuck, Within, World, caught};
 pub use trace::{Event, Run, Trace, What};

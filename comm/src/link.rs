@@ -83,6 +83,11 @@ impl Link {
     pub fn bandwidth(&self) -> f64 {
         self.bandwidth
     }
+    /// The slower of two: with the longer latency, and with the lesser bandwidth.
+    pub(crate) fn slower(self, other: Self) -> Self {
+        let (latency, bandwidth) = (self.latency.max(other.latency), self.bandwidth.min(other.bandwidth));
+        Self { latency, bandwidth }
+    }
     /// What a message of so many bytes takes, to the nanosecond; the longest duration there is where it takes longer.
     pub fn time(&self, bytes: usize) -> Duration {
         self.latency.saturating_add(self.moving(bytes))

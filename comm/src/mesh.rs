@@ -1,29 +1,33 @@
-//! A rank's groups, one per axis.
-use crate::axis::Axis;
-use crate::engine::Engine;
+//! A rank's groups: along each axis, along sets of axes, and of any ranks of the world.
+use crate::axis::{Axes, Axis};
+use crate::engine::Engines;
 use crate::error::{CommError, Result};
-use crate::ghost::Ghost;
+use crate::ghost::Ghosts;
 use crate::grid::Grid;
 use crate::group::Group;
 use crate::ledger::Ledger;
 use crate::record::{Record, Tells};
 use std::fmt;
-use std::sync::Arc;
+use std::panic::Location;
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 use tensor::{Nowhere, Place, Profile};
 
-/// This rank's groups, one per axis: along each, the ranks that differ from it along that axis only. Clones are
-/// cheap, and share one ledger.
-pub struct Mesh<P: Place> {
-    groups: Vec<Group<P>>, // at the axis
+/// This rank's groups: along an axis or several, the ranks that differ from it along these only. Clones are cheap, and
+/// share one ledger.
+pub struct Mesh<P: Place>(Arc<Inner<P>>);
+
+struct Inner<P: Place> {
+    grid: Arc<Grid>,
+    engines: Arc<dyn Engines<P>>,
+    along: [OnceLock<Box<Group<P>>>; Axes::SETS], // at the set, once it was asked for
     rank: usize,
-    size: usize,
     record: Arc<Record>,
 }
 
 impl<P: Place> Clone for Mesh<P> {
     fn clone(&self) -> Self {
-        Self { groups: self.groups.clone(), record: self.record.clone(), ..*self }
+        Self(self.0.clone())
     }
 }
 
@@ -31,34 +35,74 @@ impl<P: Place> Mesh<P> {
     /// A world of one rank.
     #[must_use]
     pub fn alone() -> Self {
-        Self::without_peers(&Grid::alone(), 0)
+        Self::without_peers(Grid::alone(), 0)
     }
-    /// The groups of one rank of a world; `engine` gives that of the group of these members along an axis.
+    /// The groups of one rank of a world with these engines.
     pub(crate) fn new(
-        grid: &Grid,
+        grid: Arc<Grid>,
         rank: usize,
         record: Arc<Record>,
-        mut engine: impl FnMut(Axis, &Arc<[usize]>) -> Arc<dyn Engine<P>>,
+        engines: Arc<dyn Engines<P>>,
     ) -> Self {
-        let group = |&axis: &Axis| {
-            let members: Arc<[usize]> = grid.members(axis, rank).into();
-            let engine = engine(axis, &members);
-            Group::new(engine, axis, grid.coordinate(axis, rank), members, record.clone())
-        };
-        let groups = Axis::ALL.iter().map(group).collect();
-        Self { groups, rank, size: grid.ranks(), record }
+        let along = std::array::from_fn(|_| OnceLock::new());
+        Self(Arc::new(Inner { grid, engines, along, rank, record }))
     }
-    fn without_peers(grid: &Grid, rank: usize) -> Self {
+    fn without_peers(grid: Grid, rank: usize) -> Self {
         let record = Arc::new(Record::new(rank, Instant::now(), Tells::Nothing));
-        Self::new(grid, rank, record, |_, members| Arc::new(Ghost(members.len())))
+        Self::new(Arc::new(grid), rank, record, Arc::new(Ghosts))
+    }
+    /// The group along axes of one factoring.
+    fn along(&self, axes: Axes) -> &Group<P> {
+        let Inner { grid, engines, along, rank, record } = &*self.0;
+        along[axes.index()].get_or_init(|| {
+            let members = grid.members(axes, *rank);
+            let place = members.place(*rank).expect("it lies around this rank");
+            Box::new(Group::new(engines, axes, place, members, record.clone()))
+        })
     }
     /// This rank's group along an axis; a group of one where the world is not split along it.
     pub fn group(&self, axis: Axis) -> &Group<P> {
-        &self.groups[axis as usize]
+        self.along(axis.into())
     }
-    /// Every axis with this rank's group, innermost first.
+    /// The group of the ranks that differ from this one along these axes only, in rank order of the world. It goes by
+    /// the name of those of the axes that the world is split along: over dp and cp, where there is no cp, it is the dp
+    /// group, and counts as such. Without axes it is a group of one.
+    ///
+    /// ```
+    /// # use comm::{Axis, CommError, Reduce, World};
+    /// # use tensor::{Category, Cpu, Tensor};
+    /// let world = World::threads(&[(Axis::Dp, 2), (Axis::Cp, 2), (Axis::Tp, 2)])?;
+    /// let losses = world.run(|device: Cpu<f32>, mesh| {
+    ///     let mut loss = Tensor::from_fn(&device, Category::Buffers, 1, 1, |_| mesh.rank() as f32);
+    ///     mesh.over(Axis::Dp | Axis::Cp)?.named("loss").all_reduce(&mut loss, Reduce::Sum)?;
+    ///     Ok::<_, CommError>(loss.read().expect("the host has values")[0])
+    /// })?;
+    /// assert_eq!(losses, [12.0, 16.0, 12.0, 16.0, 12.0, 16.0, 12.0, 16.0]); // 0 + 2 + 4 + 6, 1 + 3 + 5 + 7
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`CommError::MixedAxes`] where axes of both factorings are named, such as dp and ep.
+    #[track_caller]
+    pub fn over(&self, axes: impl Into<Axes>) -> Result<Group<P>> {
+        Ok(self.along(self.0.grid.split(axes.into(), Location::caller())?).clone())
+    }
+    /// All ranks of the world.
+    pub fn world(&self) -> &Group<P> {
+        self.along(self.0.grid.split_of(Axis::DENSE.into()))
+    }
+    /// These ranks of the world, in this order, this one among them: the ranks of a stage, say, where stages have
+    /// different numbers of them. See [`Group::subgroup`].
+    ///
+    /// # Errors
+    /// [`CommError::NoGroup`] if the list is empty, names a rank twice or one that is not there, or lacks this one.
+    #[track_caller]
+    pub fn subgroup(&self, ranks: &[usize]) -> Result<Group<P>> {
+        self.world().subgroup(ranks)
+    }
+    /// The axes [`Axis::DENSE`] with this rank's groups, innermost first.
     pub fn axes(&self) -> impl DoubleEndedIterator<Item = (Axis, &Group<P>)> {
-        self.groups.iter().map(|group| (group.axis(), group)).rev()
+        self.0.grid.order().iter().map(|&axis| (axis, self.group(axis)))
     }
     /// Waits until every rank of the mesh is here: a barrier along each axis, innermost first.
     ///
@@ -73,37 +117,39 @@ impl<P: Place> Mesh<P> {
     }
     /// This rank, counted in the world.
     pub fn rank(&self) -> usize {
-        self.rank
+        self.0.rank
     }
     /// How many ranks the world has.
     pub fn size(&self) -> usize {
-        self.size
+        self.0.grid.ranks()
     }
-    /// Where this rank stands along every axis, outermost first.
+    /// Where this rank stands along every axis of [`Axis::DENSE`], outermost first.
     pub fn coordinates(&self) -> Vec<(Axis, usize)> {
-        self.groups.iter().map(|group| (group.axis(), group.rank())).collect()
+        let place = |&axis: &Axis| (axis, self.0.grid.coordinate(axis, self.0.rank));
+        self.0.grid.order().iter().rev().map(place).collect()
     }
     /// What this rank has said so far in all its groups.
     pub fn ledger(&self) -> Ledger {
-        self.record.counters().snapshot()
+        self.0.record.counters().snapshot()
     }
     /// How many calls of this rank were noted so far: those that have ended, where a trace is taken.
     pub fn calls_made(&self) -> usize {
-        self.record.calls_noted()
+        self.0.record.calls_noted()
     }
     /// These calls in words, with label and place, in the order in which they ended; none where no trace is taken.
     pub fn calls(&self) -> Vec<String> {
-        self.record.calls()
+        self.0.record.calls()
     }
     /// Names what this rank does until the span is dropped, in a trace; where none is taken, nothing.
     pub fn span(&self, name: impl fmt::Display) -> Span {
-        let traced = self.record.traced().then(|| (self.record.clone(), Instant::now(), name.to_string()));
+        let traced =
+            self.0.record.traced().then(|| (self.0.record.clone(), Instant::now(), name.to_string()));
         Span(traced)
     }
     /// Takes a profile of this rank, whose place this is, until the result is dropped: then its layers and kernels are
     /// in the trace, each within what it was a part of. Where no trace is taken, nothing.
     pub fn profile(&self, place: &P) -> Profiling<P> {
-        let told = self.record.profile().then(|| (self.record.clone(), place.clone()));
+        let told = self.0.record.profile().then(|| (self.0.record.clone(), place.clone()));
         if let Some(profile) = place.profile().filter(|_| told.is_some()) {
             profile.begin(place.meter().flops());
         }
@@ -140,34 +186,47 @@ impl Mesh<Nowhere> {
     /// left out have size 1; there may be any number of ranks.
     ///
     /// # Errors
-    /// [`CommError::EmptyAxis`], [`CommError::AxisTwice`]; [`CommError::TooManyRanks`] if their number overflows;
+    /// As [`World::threads`](crate::World::threads), but that there may be any number of ranks that can be counted;
     /// [`CommError::NoSuchRank`].
     pub fn ghost(sizes: &[(Axis, usize)], rank: usize) -> Result<Self> {
-        let grid = Grid::new(sizes, usize::MAX)?;
+        Self::of_grid(Grid::new(sizes, usize::MAX)?, rank)
+    }
+    /// One rank of such a world whose axes nest in this order, innermost first.
+    ///
+    /// # Errors
+    /// Those of [`Mesh::ghost`] and of [`World::order`](crate::World::order).
+    pub fn ghost_in_order(sizes: &[(Axis, usize)], order: &[Axis], rank: usize) -> Result<Self> {
+        Self::of_grid(Grid::new(sizes, usize::MAX)?.nested(order)?, rank)
+    }
+    fn of_grid(grid: Grid, rank: usize) -> Result<Self> {
         if rank >= grid.ranks() {
             return Err(CommError::NoSuchRank { rank, size: grid.ranks() });
         }
-        Ok(Self::without_peers(&grid, rank))
+        Ok(Self::without_peers(grid, rank))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tag::TAG;
     use crate::{Reduce, World};
     use kernels::{Kernels, Meta};
     use tensor::{Category, Cpu, F61, Host, Peaks, Scalar, Tensor};
 
-    const SIZES: [(Axis, usize); 2] = [(Axis::Dp, 2), (Axis::Tp, 4)];
+    const SIZES: [(Axis, usize); 3] = [(Axis::Dp, 2), (Axis::Tp, 4), (Axis::Ep, 4)];
 
-    /// Every call over every group and over its blocks, on shapes that do not divide and on nothing.
+    /// Every call over every group, over some sets of axes and over blocks of these, on shapes that do not divide and on nothing.
     fn program<D: Kernels>(device: &D, mesh: &Mesh<D::Place>) -> Result<(Ledger, Peaks)> {
         let zeros = |rows, cols| Tensor::from_fn(device, Category::Weights, rows, cols, |_| D::Elem::ZERO);
-        let blocks = |(_, group): (_, &Group<D::Place>)| {
+        let sets = [Axis::Dp | Axis::Tp, Axis::Ep.into(), Axis::Edp | Axis::Ep].map(|axes| mesh.over(axes));
+        let groups =
+            mesh.axes().map(|(_, group)| Ok(group.clone())).chain(sets).collect::<Result<Vec<_>>>()?;
+        let blocks = |group: &Group<D::Place>| {
             let odd = [group.split(|rank| rank % 2)];
             [1, 2, 4].map(|size| group.blocks(size.min(group.size()))).into_iter().chain(odd)
         };
-        for group in mesh.axes().flat_map(blocks) {
+        for group in groups.iter().flat_map(blocks) {
             let group = group?;
             let (next, n) = ((group.rank() + 1) % group.size(), group.size());
             for (rows, cols) in [(5, 7), (0, 3), (1, 1)] {
@@ -194,13 +253,13 @@ mod tests {
                 if n == 1 {
                     continue;
                 }
-                let coming = group.start_receive(device, (group.rank() + n - 1) % n, rows, cols)?;
-                let going = group.start_send(next, x.clone())?;
+                let coming = group.start_receive(device, (group.rank() + n - 1) % n, rows, cols, TAG)?;
+                let going = group.start_send(next, x.clone(), TAG)?;
                 let _both = (coming.wait()?, going.wait()?);
                 if group.rank() == 0 {
-                    group.send(next, &x)?;
+                    group.send(next, &x, TAG)?;
                 } else if group.rank() == 1 {
-                    let _got = group.receive(device, 0, rows, cols)?;
+                    let _got = group.receive(device, 0, rows, cols, TAG)?;
                 }
             }
         }
@@ -223,10 +282,10 @@ mod tests {
     fn ghosts_are_any_rank_of_any_world() {
         let large = [(Axis::Dp, 1 << 20), (Axis::Tp, 1 << 20)];
         let mesh = Mesh::ghost(&[(Axis::Tp, 512), (Axis::Dp, 8)], 8 * 512 - 2).unwrap();
-        assert_eq!(mesh.coordinates(), [(Axis::Dp, 7), (Axis::Tp, 510)]);
+        assert_eq!(mesh.coordinates(), [(Axis::Pp, 0), (Axis::Dp, 7), (Axis::Cp, 0), (Axis::Tp, 510)]);
         assert_eq!((mesh.rank(), mesh.size(), mesh.group(Axis::Tp).size()), (4094, 4096, 512));
         let axes: Vec<_> = mesh.axes().map(|(axis, group)| (axis, group.size())).collect();
-        assert_eq!(axes, [(Axis::Tp, 512), (Axis::Dp, 8)]);
+        assert_eq!(axes, [(Axis::Tp, 512), (Axis::Cp, 1), (Axis::Dp, 8), (Axis::Pp, 1)]);
         assert!(Mesh::ghost(&large, (1 << 40) - 1).is_ok());
         let error = Mesh::ghost(&SIZES, 8).err().unwrap();
         assert_eq!(error.to_string(), "there is no rank 8 in a world of 8 (ranks count from 0)");
@@ -235,7 +294,8 @@ mod tests {
     #[test]
     fn alone_every_axis_has_a_group_of_one() {
         let mesh = Mesh::<Host>::alone();
-        assert!(mesh.axes().all(|(axis, group)| (group.axis(), group.size(), group.rank()) == (axis, 1, 0)));
-        assert_eq!((mesh.rank(), mesh.size(), mesh.axes().count()), (0, 1, Axis::ALL.len()));
+        let alone = |axis| (mesh.group(axis).axis(), mesh.group(axis).size(), mesh.group(axis).rank());
+        assert!(Axis::ALL.iter().all(|&axis| alone(axis) == (axis.into(), 1, 0)));
+        assert_eq!((mesh.rank(), mesh.size(), mesh.axes().count()), (0, 1, Axis::DENSE.len()));
     }
 }

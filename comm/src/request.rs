@@ -1,23 +1,24 @@
 //! Messages from one rank of a group to another: at once, or as requests that are waited for later.
-use crate::call::{Call, Elem, Op};
+use crate::call::{Call, Elem, Message, Op};
 use crate::engine::Post;
 use crate::error::Result;
 use crate::group::Group;
 use crate::ledger::elements_sent;
 use crate::record::Begun;
+use crate::tag::Tag;
 use std::panic::Location;
 use std::time::Instant;
 use tensor::{Category, Device, Place, Ptr, Tensor};
 
 impl<P: Place> Group<P> {
-    /// Sends `data[R,C]` to rank `to` of the group. Returns when it has been received: nothing holds a copy meanwhile.
+    /// Sends `data[R,C]` to rank `to` of the group, under a tag that says what it is. Returns when it has been received: nothing holds a copy meanwhile.
     ///
     /// # Errors
     /// [`CommError::WrongPeer`](crate::CommError::WrongPeer) if `to` is no other rank of the group, and those of every
     /// call.
     #[track_caller]
-    pub fn send<D: Device<Place = P>>(&self, to: usize, data: &Tensor<D>) -> Result<()> {
-        let call = self.message::<D>(Op::Send, to, data.shape())?;
+    pub fn send<D: Device<Place = P>>(&self, to: usize, data: &Tensor<D>, tag: Tag) -> Result<()> {
+        let call = self.message::<D>(Op::Send, to, data.shape(), tag)?;
         // SAFETY: the post ends in this function, and the tensor is borrowed as long.
         let post = || unsafe { self.engine.post(self.rank, data.view().ptr(), &call) };
         self.run(&call, || self.engine.finish(post()?, &call))
@@ -27,8 +28,8 @@ impl<P: Place> Group<P> {
     ///
     /// # Errors
     /// [`CommError::WrongPeer`](crate::CommError::WrongPeer) if `from` is no other rank of the group,
-    /// [`CommError::Mismatch`](crate::CommError::Mismatch), on both, if what it sends has another shape, and those of
-    /// every call.
+    /// [`CommError::Mismatch`](crate::CommError::Mismatch), on both, if what it sends has another shape or tag, and
+    /// those of every call.
     #[track_caller]
     pub fn receive<D: Device<Place = P>>(
         &self,
@@ -36,8 +37,9 @@ impl<P: Place> Group<P> {
         from: usize,
         rows: usize,
         cols: usize,
+        tag: Tag,
     ) -> Result<Tensor<D>> {
-        let call = self.message::<D>(Op::Receive, from, [rows, cols])?;
+        let call = self.message::<D>(Op::Receive, from, [rows, cols], tag)?;
         let mut out = Tensor::empty(device, Category::Activations, rows, cols);
         let window = out.view_mut().ptr();
         // SAFETY: the post ends in this function, and nobody touches the tensor as long.
@@ -49,14 +51,14 @@ impl<P: Place> Group<P> {
     /// been received.
     ///
     /// ```
-    /// # use comm::{Axis, CommError, World};
+    /// # use comm::{Axis, CommError, Tag, World};
     /// # use tensor::{Category, Cpu, Tensor};
     /// // Round a ring: everyone sends first, so with `send` all would wait for each other.
     /// let got = World::threads(&[(Axis::Tp, 3)])?.run(|device: Cpu<f32>, mesh| {
-    ///     let (ring, rank) = (mesh.group(Axis::Tp), mesh.rank());
+    ///     let (ring, rank, tag) = (mesh.group(Axis::Tp), mesh.rank(), Tag::new("block", 0));
     ///     let mine = Tensor::from_fn(&device, Category::Buffers, 1, 1, |_| rank as f32);
-    ///     let sent = ring.start_send((rank + 1) % 3, mine)?;
-    ///     let got = ring.receive(&device, (rank + 2) % 3, 1, 1)?;
+    ///     let sent = ring.start_send((rank + 1) % 3, mine, tag)?;
+    ///     let got = ring.receive(&device, (rank + 2) % 3, 1, 1, tag)?;
     ///     sent.wait()?;
     ///     Ok::<_, CommError>(got.read().expect("the host has values")[0])
     /// })?;
@@ -67,8 +69,13 @@ impl<P: Place> Group<P> {
     /// # Errors
     /// Those of [`Group::send`].
     #[track_caller]
-    pub fn start_send<D: Device<Place = P>>(&self, to: usize, data: Tensor<D>) -> Result<Request<D>> {
-        let call = self.message::<D>(Op::Send, to, data.shape())?;
+    pub fn start_send<D: Device<Place = P>>(
+        &self,
+        to: usize,
+        data: Tensor<D>,
+        tag: Tag,
+    ) -> Result<Request<D>> {
+        let call = self.message::<D>(Op::Send, to, data.shape(), tag)?;
         // Nobody writes what the request owns.
         self.request(call, data, |data| data.view().ptr())
     }
@@ -83,18 +90,24 @@ impl<P: Place> Group<P> {
         from: usize,
         rows: usize,
         cols: usize,
+        tag: Tag,
     ) -> Result<Request<D>> {
-        let call = self.message::<D>(Op::Receive, from, [rows, cols])?;
+        let call = self.message::<D>(Op::Receive, from, [rows, cols], tag)?;
         let out = Tensor::empty(device, Category::Activations, rows, cols);
         // The request is its only owner.
         self.request(call, out, |out| out.view_mut().ptr())
     }
 
     #[track_caller]
-    fn message<D: Device>(&self, op: Op, root: usize, shape: [usize; 2]) -> Result<Call> {
+    fn message<D: Device>(&self, op: Op, root: usize, shape: [usize; 2], tag: Tag) -> Result<Call> {
         let what = if op == Op::Send { "send to" } else { "receive from" };
         let peer = self.other(root, what, Location::caller())?;
-        Ok(Call { peer: Some(peer), root, ..self.call(op, shape, Elem::of::<D::Elem>()) })
+        Ok(Call {
+            peer: Some(peer),
+            root,
+            message: Some(Message::Tagged(tag)),
+            ..self.call(op, shape, Elem::of::<D::Elem>())
+        })
     }
     fn request<D: Device<Place = P>>(
         &self,

@@ -1,6 +1,6 @@
 //! Runs a schedule by messages: an all-reduce that goes by an algorithm.
 use crate::algorithms::Algorithm;
-use crate::call::{Call, Op, Part, Reduce};
+use crate::call::{Call, Message, Op, Part, Reduce};
 use crate::engine::{Engine, Post};
 use crate::error::Result;
 use crate::group::Group;
@@ -121,8 +121,8 @@ impl<P: Place> Turn<'_, P> {
     }
     fn message(&self, op: Op, peer: usize, elements: usize) -> Result<Call> {
         let (root, peer) = (peer, Some(self.group.peer(peer, "exchange a message with", self.call.at)?));
-        let part = Some(self.part);
-        Ok(Call { op, reduce: None, peer, root, rows: 1, cols: elements, part, ..self.call.clone() })
+        let message = Some(Message::Part(self.part));
+        Ok(Call { op, reduce: None, peer, root, rows: 1, cols: elements, message, ..self.call.clone() })
     }
     fn put<D: Kernels<Place = P>>(&self, transfer: &Transfer, came: &Tensor<D>, data: &mut Tensor<D>) {
         let (range, device, len) = (self.range(transfer, data), data.device().clone(), data.len());
@@ -164,6 +164,7 @@ impl<P: Place> Drop for Posted<'_, P> {
 mod tests {
     use super::*;
     use crate::drawn::element;
+    use crate::tag::TAG;
     use crate::{Axis, CommError, Ledger, Mesh, World};
     use kernels::Meta;
     use std::ops::Add;
@@ -288,11 +289,11 @@ mod tests {
             let by = mesh.group(Axis::Tp).via(Algorithm::Ring)?;
             let mut x = Tensor::from_fn(&device, Category::Buffers, 1, 2, |_| 1.0);
             let one = Tensor::from_fn(&device, Category::Buffers, 1, 1, |_| 5.0);
-            let coming = (mesh.rank() == 0).then(|| by.start_receive(&device, 1, 1, 1)).transpose()?;
+            let coming = (mesh.rank() == 0).then(|| by.start_receive(&device, 1, 1, 1, TAG)).transpose()?;
             by.all_reduce(&mut x, Reduce::Sum)?;
             match coming {
                 Some(coming) => assert_eq!(coming.wait()?.read().unwrap(), [5.0]),
-                None => by.send(0, &one)?,
+                None => by.send(0, &one, TAG)?,
             }
             Ok::<_, CommError>(x.read().unwrap())
         });

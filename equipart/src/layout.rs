@@ -200,9 +200,9 @@ impl Layout {
     pub fn size(&self, axis: Axis) -> usize {
         self.sizes[axis as usize]
     }
-    /// Every axis with its ranks, outermost first: what a world is made of.
+    /// Every axis that a strategy splits along with its ranks, outermost first: what a world is made of.
     pub fn axes(&self) -> Vec<(Axis, usize)> {
-        Axis::ALL.iter().map(|&axis| (axis, self.size(axis))).collect()
+        split_axes().map(|axis| (axis, self.size(axis))).collect()
     }
     /// The world of its ranks, threads of this process.
     ///
@@ -315,7 +315,7 @@ fn key_of(part: &str) -> &str {
 fn split(part: &str) -> Result<(Axis, usize), LayoutError> {
     let (key, size) = part.split_once('=').ok_or_else(|| LayoutError::Part { part: part.into() })?;
     let (key, size) = (key.trim(), size.trim());
-    let axis = Axis::ALL.iter().copied().find(|axis| axis.name() == key);
+    let axis = split_axes().find(|axis| axis.name() == key);
     let axis = axis.ok_or_else(|| LayoutError::Unknown { key: key.into() })?;
     if size.is_empty() || !size.bytes().all(|byte| byte.is_ascii_digit()) {
         return Err(LayoutError::Size { axis, seen: size.into() });
@@ -324,10 +324,15 @@ fn split(part: &str) -> Result<(Axis, usize), LayoutError> {
     Ok((axis, size))
 }
 
-/// Axes that some strategy splits along, innermost first.
-fn names() -> Vec<&'static str> {
+/// Axes that some strategy splits along, outermost first.
+pub(crate) fn split_axes() -> impl DoubleEndedIterator<Item = Axis> {
     let has = |axis: &Axis| strategies::all().iter().any(|about| about.key == Key::Ranks(*axis));
-    Axis::ALL.iter().rev().copied().filter(has).map(Axis::name).collect()
+    Axis::ALL.iter().copied().filter(has)
+}
+
+/// Their names, innermost first.
+fn names() -> Vec<&'static str> {
+    split_axes().rev().map(Axis::name).collect()
 }
 
 /// Words that go beside an axis.

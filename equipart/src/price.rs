@@ -46,8 +46,8 @@ pub struct Said {
 }
 
 fn said(ledger: &Ledger) -> Vec<Said> {
-    let said = |(axis, op, t): (comm::Axis, comm::Op, comm::Traffic)| Said {
-        axis: axis.name(),
+    let said = |(axes, op, t): (comm::Axes, comm::Op, comm::Traffic)| Said {
+        axis: axes.name(),
         operation: op.name(),
         calls: t.calls,
         payload_bytes: t.payload,

@@ -1,5 +1,5 @@
 //! What can go wrong when a model is built or run.
-use comm::{Axis, CommError};
+use comm::{Axes, Axis, CommError};
 use tensor::IdsError;
 
 /// Why a layer could not be built, or a call not be made.
@@ -60,9 +60,9 @@ pub enum Error {
     #[error("a share along axis {share} cannot meet what is split along axis {other}")]
     Axis {
         /// The share's.
-        share: Axis,
+        share: Axes,
         /// The other's.
-        other: Axis,
+        other: Axes,
     },
     /// Two strategies would build the same layer.
     #[error("{one} and {other} both build {name}; a layout can have one of them")]

@@ -1,6 +1,7 @@
 //! What a group says before anyone waits, and what it counts.
 use super::*;
-use crate::{Algorithm, Mesh, Op};
+use crate::tag::TAG;
+use crate::{Algorithm, Axis, Mesh, Op};
 use kernels::Meta;
 use tensor::{Category, Cpu, Tensor};
 
@@ -26,12 +27,12 @@ fn bad_arguments_are_told_at_once_with_their_place() {
     let g = group(&[(Axis::Dp, 2), (Axis::Tp, 3)], 4);
     let (d, mut x, four) = (Priced::default(), zeros(1, 1), zeros(4, 1));
     let cases = [
-        (told!(g.send(3, &x)), "rank 1 of the tp group of 3 ranks cannot send to rank 3"),
-        (told!(g.send(1, &x)), "cannot send to rank 1"),
-        (told!(g.start_send(3, x.clone())), "cannot send to rank 3"),
-        (told!(g.receive(&d, 1, 1, 1)), "cannot receive from rank 1"),
-        (told!(g.receive(&d, 7, 1, 1)), "cannot receive from rank 7"),
-        (told!(g.start_receive(&d, 7, 1, 1)), "cannot receive from rank 7"),
+        (told!(g.send(3, &x, TAG)), "rank 1 of the tp group of 3 ranks cannot send to rank 3"),
+        (told!(g.send(1, &x, TAG)), "cannot send to rank 1"),
+        (told!(g.start_send(3, x.clone(), TAG)), "cannot send to rank 3"),
+        (told!(g.receive(&d, 1, 1, 1, TAG)), "cannot receive from rank 1"),
+        (told!(g.receive(&d, 7, 1, 1, TAG)), "cannot receive from rank 7"),
+        (told!(g.start_receive(&d, 7, 1, 1, TAG)), "cannot receive from rank 7"),
         (told!(g.broadcast(&mut x, 3)), "cannot take a broadcast from rank 3"),
         (told!(g.gather(&x, 3)), "cannot gather on rank 3"),
         (told!(g.scatter(&d, None, 3, 1, 1)), "cannot scatter from rank 3"),
@@ -101,13 +102,13 @@ fn groups_are_split_by_colour_and_into_any_lists() {
     let tp = group(&[(Axis::Dp, 2), (Axis::Tp, 6)], 6 + 3);
     let some = tp.subgroup(&[5, 3, 0]).unwrap();
     assert_eq!(
-        (some.over.to_string().as_str(), some.rank(), &some.members[..]),
-        ("tp[5,3,0]", 1, &[11, 9, 6][..])
+        (some.over.to_string().as_str(), some.rank(), some.members.clone()),
+        ("tp[5,3,0]", 1, Members::List([11, 9, 6].into()))
     );
     let turned = some.subgroup(&[1, 0]).unwrap();
     assert_eq!(
-        (turned.over.to_string().as_str(), turned.rank(), &turned.members[..]),
-        ("tp[3,5]", 0, &[9, 11][..])
+        (turned.over.to_string().as_str(), turned.rank(), turned.members.clone()),
+        ("tp[3,5]", 0, Members::List([9, 11].into()))
     );
     assert_eq!(tp.subgroup(&[0, 1, 2, 3, 4, 5]).unwrap().over, Ranks::all(Axis::Tp));
 }
@@ -122,14 +123,16 @@ fn gathered_tensors_are_buffers_and_others_activations() {
     assert_eq!((held(Category::Buffers), held(Category::Activations)), (8 * 3 * 4, 0));
     let _block = group.reduce_scatter(&x).unwrap();
     assert_eq!((held(Category::Buffers), held(Category::Activations)), (8 * 3 * 4, 2 * 3 * 4));
-    let _got = group.receive(&device, 1, 1, 5).unwrap();
+    let _got = group.receive(&device, 1, 1, 5, TAG).unwrap();
     assert_eq!((held(Category::Buffers), held(Category::Activations)), (8 * 3 * 4, (2 * 3 + 5) * 4));
 }
 
 #[test]
 fn alone_there_is_nobody_to_talk_to() {
     let group = Mesh::alone().group(Axis::Tp).clone();
-    assert!(group.send(0, &zeros(1, 1)).is_err() && group.receive(&Priced::default(), 0, 1, 1).is_err());
+    assert!(
+        group.send(0, &zeros(1, 1), TAG).is_err() && group.receive(&Priced::default(), 0, 1, 1, TAG).is_err()
+    );
     assert!(group.broadcast(&mut zeros(1, 1), 1).is_err() && group.broadcast(&mut zeros(1, 1), 0).is_ok());
 }
 
@@ -144,5 +147,5 @@ fn a_named_group_counts_in_the_same_ledger() {
     for ledger in [named.ledger(), group.ledger(), mesh.clone().ledger()] {
         assert_eq!(ledger.get(Axis::Tp, Op::Barrier).calls, 2);
     }
-    assert_eq!((named.axis(), named.rank(), named.size()), (Axis::Tp, 0, 2));
+    assert_eq!((named.axis(), named.rank(), named.size()), (Axis::Tp.into(), 0, 2));
 }

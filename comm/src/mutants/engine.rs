@@ -4,8 +4,10 @@ use super::trial::{Effect, Trial};
 use super::{Mutation, Outlook, Site};
 use crate::axis::Axis;
 use crate::call::{Call, Counts, Elem, Op, Reduce};
-use crate::engine::{Engine, Post, Windows, nth_of};
+use crate::engine::{Engine, Engines, Post, Windows, nth_of};
 use crate::error::Result;
+use crate::grid::Grid;
+use crate::members::Members;
 use crate::record::Record;
 use std::collections::HashMap;
 use std::slice::{from_raw_parts, from_raw_parts_mut};
@@ -13,17 +15,17 @@ use std::sync::{Arc, Mutex};
 use tensor::{At, Category, Cpu, Host, Scalar, Tensor};
 
 /// How one rank reaches the ranks along an axis.
-pub(crate) struct Way {
-    pub(crate) engine: Arc<dyn Engine<Host>>,
-    pub(crate) axis: Axis,
-    pub(crate) rank: usize,
-    pub(crate) ranks: usize,
+struct Way {
+    engine: Arc<dyn Engine<Host>>,
+    rank: usize,
 }
 
-/// One rank's engine of one group in a world on trial.
-pub(crate) struct Mutated<S: Scalar> {
+/// One rank's engines in a world on trial.
+pub(crate) struct OnTrial<S: Scalar>(Arc<Own<S>>);
+
+/// One of them.
+struct Mutated<S: Scalar> {
     inner: Arc<dyn Engine<Host>>,
-    axis: Axis,
     ranks: usize,
     own: Arc<Own<S>>,
 }
@@ -33,7 +35,8 @@ struct Own<S: Scalar> {
     trial: Trial,
     record: Arc<Record>,
     rank: usize, // of the world
-    ways: Vec<Way>,
+    grid: Arc<Grid>,
+    world: Arc<dyn Engines<Host>>,
     memory: Mutex<Memory<S>>,
     device: Cpu<S>, // for what the program does not pay for
 }
@@ -45,28 +48,38 @@ struct Memory<S: Scalar> {
     sent: Vec<(Post, Tensor<Cpu<S>>)>, // what goes in place of a message, until it has gone
 }
 
-impl<S: Scalar> Mutated<S> {
-    /// The engines of one rank of the world, by axis.
-    pub(crate) fn of(trial: &Trial, rank: usize, record: &Arc<Record>, ways: Vec<Way>) -> Vec<Self> {
+impl<S: Scalar> OnTrial<S> {
+    /// The engines of one rank, which do what these of the world do but in the mutant's call.
+    pub(crate) fn new(
+        trial: &Trial,
+        rank: usize,
+        record: &Arc<Record>,
+        grid: &Arc<Grid>,
+        world: &Arc<dyn Engines<Host>>,
+    ) -> Self {
         let memory = Memory { results: HashMap::new(), values: HashMap::new(), sent: Vec::new() };
         let (trial, record, memory) = (trial.clone(), record.clone(), Mutex::new(memory));
-        let own = Arc::new(Own { trial, record, rank, ways, memory, device: Cpu::default() });
-        let one = |way: &Way| Self {
-            inner: way.engine.clone(),
-            axis: way.axis,
-            ranks: way.ranks,
-            own: own.clone(),
-        };
-        own.ways.iter().map(one).collect()
+        let (grid, world) = (grid.clone(), world.clone());
+        Self(Arc::new(Own { trial, record, rank, grid, world, memory, device: Cpu::default() }))
     }
+}
+
+impl<S: Scalar> Engines<Host> for OnTrial<S> {
+    fn of(&self, members: &Members) -> Arc<dyn Engine<Host>> {
+        let (inner, ranks, own) = (self.0.world.of(members), members.len(), self.0.clone());
+        Arc::new(Mutated { inner, ranks, own })
+    }
+}
+
+impl<S: Scalar> Mutated<S> {
     /// How this call goes wrong, if it does. In an honest trial it is listed.
     fn mutation(&self, call: &Call) -> Option<Mutation> {
         let (own, number) = (&*self.own, self.own.record.number());
         let other = call.elem.join.is_some() && call.elem.id != Elem::of::<S>().id;
-        if call.part.is_some() || other && call.op != Op::Barrier {
+        if call.is_part() || other && call.op != Op::Barrier {
             return None; // of an all-reduce by an algorithm, or of other numbers than the world's
         }
-        let site = || Site::new(number, call, self.ranks, self.other().map(|way| way.axis));
+        let site = || Site::new(number, call, self.ranks, self.other(call));
         match own.trial.mutant() {
             None => {
                 own.trial.saw(own.rank, site());
@@ -76,9 +89,19 @@ impl<S: Scalar> Mutated<S> {
                 .then_some(mutant.mutation),
         }
     }
-    /// Another axis to go wrong along.
-    fn other(&self) -> Option<&Way> {
-        self.own.ways.iter().find(|way| way.axis != self.axis && way.ranks > 1)
+    /// Another axis to go wrong along, of the same factoring.
+    fn other(&self, call: &Call) -> Option<Axis> {
+        let (grid, axes) = (&self.own.grid, call.over.axes);
+        let dense = axes.iter().all(|axis| Axis::DENSE.contains(&axis));
+        let all = if dense { Axis::DENSE } else { Axis::EXPERT };
+        all.into_iter().find(|&axis| !axes.contains(axis) && grid.size(axis) > 1)
+    }
+    /// The ranks along it, if the call is to go wrong so.
+    fn way(&self, call: &Call, mutation: Mutation) -> Option<Way> {
+        let axis = self.other(call).filter(|_| mutation == Mutation::Axis)?;
+        let members = self.own.grid.members(axis, self.own.rank);
+        let rank = members.place(self.own.rank).expect("it lies around this rank");
+        Some(Way { engine: self.own.world.of(&members), rank })
     }
     fn remembers(&self) -> bool {
         self.own.trial.mutant().is_some_and(|mutant| mutant.mutation == Mutation::Stale)
@@ -113,11 +136,9 @@ impl<S: Scalar> Mutated<S> {
         };
         let mine = read(windows.give, gives).to_vec();
         let all = exchange(&*self.inner, &self.own.device, rank, &mine, call)?;
-        let other = match self.other() {
-            Some(way) if mutation == Mutation::Axis => {
-                exchange(&*way.engine, &self.own.device, way.rank, &mine, call)?
-            }
-            _ => Vec::new(),
+        let other = match self.way(call, mutation) {
+            Some(way) => exchange(&*way.engine, &self.own.device, way.rank, &mine, call)?,
+            None => Vec::new(),
         };
         let last = self.memory(|memory| memory.results.get(&key(call, len)).cloned());
         let (below, columns) = (&Call { counts: None, ..call.clone() }, columns(call));
@@ -248,9 +269,9 @@ impl<S: Scalar> Engine<Host> for Mutated<S> {
             }
             return Ok(came);
         };
-        let other = match self.other() {
-            Some(way) if mutation == Mutation::Axis => way.engine.values(way.rank, mine, call)?,
-            _ => Vec::new(),
+        let other = match self.way(call, mutation) {
+            Some(way) => way.engine.values(way.rank, mine, call)?,
+            None => Vec::new(),
         };
         let last = self.memory(|memory| memory.values.get(&key()).cloned());
         let wrong = values(mutation, &came, &other, (rank, call.elem.size), last);
@@ -284,8 +305,39 @@ impl<S: Scalar> Engine<Host> for Mutated<S> {
         self.inner.withdraw(post);
         self.gone(post);
     }
-    fn of(&self, ranks: &[usize]) -> Arc<dyn Engine<Host>> {
-        let own = self.own.clone();
-        Arc::new(Self { inner: self.inner.of(ranks), axis: self.axis, ranks: ranks.len(), own })
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::{Axes, CommError, World};
+
+    /// Kills: another axis that is one of the group's, of one rank, or of the other factoring.
+    #[test]
+    fn calls_go_wrong_along_another_axis_of_their_factoring() {
+        let sizes = [(Axis::Pp, 1), (Axis::Dp, 2), (Axis::Cp, 2), (Axis::Tp, 2), (Axis::Ep, 4)];
+        let other = |axes: Axes| {
+            let trial = Trial::honest();
+            let world = World::threads(&sizes).unwrap().on_trial(&trial);
+            world.run(|_: Cpu<f32>, mesh| mesh.over(axes)?.barrier()).unwrap();
+            trial.sites(0)[0].other
+        };
+        let dense = [Axis::Tp.into(), Axis::Dp.into(), Axis::Dp | Axis::Cp, Axis::Dp | Axis::Cp | Axis::Tp];
+        assert_eq!(dense.map(other), [Some(Axis::Dp), Some(Axis::Cp), Some(Axis::Tp), None]);
+        let expert = [Axis::Ep.into(), Axis::Edp.into(), Axis::Edp | Axis::Ep];
+        assert_eq!(expert.map(other), [Some(Axis::Edp), Some(Axis::Ep), None]);
+    }
+
+    /// Kills: an exchange with the ranks along another axis than the one that was named.
+    #[test]
+    fn a_call_over_a_set_goes_wrong_over_the_axis_beside_it() {
+        let sizes = [(Axis::Dp, 2), (Axis::Cp, 2), (Axis::Tp, 2)];
+        let trial = Trial::of(super::super::Mutant { call: 1, mutation: Mutation::Axis });
+        let sums = World::threads(&sizes).unwrap().on_trial(&trial).run(|device: Cpu<f32>, mesh| {
+            let mut x = Tensor::from_fn(&device, Category::Buffers, 1, 1, |_| mesh.rank() as f32);
+            mesh.over(Axis::Dp | Axis::Cp)?.all_reduce(&mut x, Reduce::Sum)?;
+            Ok::<_, CommError>(x.read().expect("the host has values")[0])
+        });
+        assert_eq!(sums.unwrap(), [1.0, 1.0, 5.0, 5.0, 9.0, 9.0, 13.0, 13.0]);
     }
 }

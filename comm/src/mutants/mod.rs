@@ -33,7 +33,7 @@ mod judge;
 mod tests;
 mod trial;
 
-pub(crate) use engine::{Mutated, Way};
+pub(crate) use engine::OnTrial;
 pub use judge::{Tally, judge};
 pub use trial::{Fate, NeverCame, Outcome, Trial};
 

@@ -1,5 +1,6 @@
 //! Every mutation does what it says to every operation, by hand, and nothing hangs. Ranks are r = 0, 1, 2.
 use super::*;
+use crate::tag::TAG;
 use crate::{Algorithm, CommError, Group, Ledger, Mesh, Result, World};
 use tensor::{Category, Cpu, Tensor};
 
@@ -173,11 +174,11 @@ fn of_a_message_the_sender_goes_wrong() {
         let ran = world.run(|device: Cpu<f64>, mesh| {
             let group = mesh.group(crate::Axis::Tp);
             if group.rank() == 0 {
-                group.send(1, &tensor(&device, 1, &[1.0, 2.0]))?;
-                group.start_send(1, tensor(&device, 1, &[3.0, 4.0]))?.wait().map(|x| read(&x))
+                group.send(1, &tensor(&device, 1, &[1.0, 2.0]), TAG)?;
+                group.start_send(1, tensor(&device, 1, &[3.0, 4.0]), TAG)?.wait().map(|x| read(&x))
             } else {
-                group.receive(&device, 0, 1, 2)?;
-                Ok(read(&group.receive(&device, 0, 1, 2)?))
+                group.receive(&device, 0, 1, 2, TAG)?;
+                Ok(read(&group.receive(&device, 0, 1, 2, TAG)?))
             }
         });
         ran.unwrap()
@@ -346,9 +347,9 @@ fn ranks_that_go_wrong_alone_are_told_that_they_disagree() {
         World::threads(&[(crate::Axis::Tp, 3)]).unwrap().on_trial(&trial).run(|device: Cpu<f64>, mesh| {
             let group = mesh.group(crate::Axis::Tp);
             if group.rank() == 0 {
-                group.send(1, &two(&device, group))?;
+                group.send(1, &two(&device, group), TAG)?;
             } else if group.rank() == 1 {
-                group.receive(&device, 0, 1, 2)?;
+                group.receive(&device, 0, 1, 2, TAG)?;
             }
             ALL_REDUCE(&device, group)?;
             ALL_REDUCE(&device, group)

@@ -8,8 +8,7 @@ use crate::call::{Call, Counts, Op};
 use crate::engine::{Engine, Post, Windows, nth_of};
 use crate::error::Result;
 use crate::link::Link;
-use crate::sync::{Instant, Mutex, lock};
-use std::collections::BTreeMap;
+use crate::sync::Instant;
 use std::ptr::{copy_nonoverlapping, from_ref, null_mut};
 use std::sync::Arc;
 use tensor::{At, Host};
@@ -19,8 +18,7 @@ pub(super) struct Threads {
     ranks: usize,
     rendezvous: Rendezvous,
     messages: Messages,
-    parts: Mutex<BTreeMap<Vec<usize>, Arc<Threads>>>, // by their members' places along the axis
-    members: Arc<[usize]>,                            // ranks of the world
+    members: Arc<[usize]>, // ranks of the world
     watch: Arc<Watch>,
     link: Option<Link>,
 }
@@ -32,7 +30,6 @@ impl Threads {
             ranks: members.len(),
             rendezvous: Rendezvous::new(members.clone(), watch.clone()),
             messages: Messages::new(members.clone(), watch.clone(), link),
-            parts: Mutex::default(),
             members,
             watch: watch.clone(),
             link,
@@ -161,11 +158,6 @@ impl Engine<Host> for Threads {
     }
     fn withdraw(&self, post: Post) {
         self.messages.withdraw(post);
-    }
-    fn of(&self, ranks: &[usize]) -> Arc<dyn Engine<Host>> {
-        let members = ranks.iter().map(|&rank| self.members[rank]).collect();
-        let new = || Arc::new(Threads::new(members, &self.watch, self.link));
-        lock(&self.parts).entry(ranks.to_vec()).or_insert_with(new).clone()
     }
 }
 

@@ -102,7 +102,7 @@ impl Messages {
         call: &Call,
     ) -> Result<Post> {
         self.watch.alive()?;
-        let part = call.part.is_some();
+        let part = call.is_part();
         let (channel, me, now) = (self.channel(from, to, part), usize::from(sends), Instant::now());
         let mut flow = lock(&channel.flow);
         let Flow { sides, line } = &mut *flow;

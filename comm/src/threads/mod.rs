@@ -6,6 +6,7 @@
 //! then waits until nobody is inside. Inside, nobody waits; so that ends. Posts are withdrawn under a lock.
 //! `models.rs` tries this in the orders that the memory model allows, `tests.rs` everything that ranks may do.
 mod engine;
+mod engines;
 mod messages;
 #[cfg(all(test, loom))]
 mod models;

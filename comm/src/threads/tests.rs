@@ -5,6 +5,7 @@ mod blocks;
 mod failures;
 mod promises;
 mod requests;
+mod sets;
 mod steady_state;
 mod stress;
 mod timing;

@@ -1,18 +1,18 @@
 //! The world: starts the ranks, runs the same function on each, reports the first failure.
-use super::engine::Threads;
+use super::engines;
 use super::panics::catch;
 use super::watch::Watch;
 use crate::axis::Axis;
-use crate::engine::Engine;
+use crate::engine::Engines;
 use crate::error::Result;
 use crate::flight::{End, FlightRecorder};
 use crate::grid::Grid;
 use crate::link::Link;
 use crate::mesh::Mesh;
-use crate::mutants::{Mutated, Trial, Way};
+use crate::mutants::{OnTrial, Trial};
 use crate::record::{Record, Tells};
 use crate::trace::{Run, Trace};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fmt::{self, Display};
 use std::panic::resume_unwind;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ const LIMIT: Duration = Duration::from_mins(1);
 /// Ranks as threads of this process.
 #[derive(Clone, Debug)]
 pub struct World {
-    grid: Grid,
+    grid: Arc<Grid>,
     limit: Duration,
     links: Vec<(Axis, Link)>,
     trace: Option<(Trace, String)>,
@@ -68,12 +68,14 @@ pub struct RankError {
 }
 
 impl World {
-    /// A world split along these axes, in whatever order they are given; axes left out have size 1.
+    /// A world split along these axes, in whatever order they are given; axes left out have size 1. The ranks are
+    /// pp × dp × cp × tp; if ep and etp are given, those of a stage are edp × ep × etp, too.
     ///
     /// # Errors
-    /// An axis of size 0 or given twice; more than 1024 ranks.
+    /// An axis of size 0 or given twice; edp, which follows from the others; ep·etp that does not divide dp·cp·tp; more
+    /// than 1024 ranks.
     pub fn threads(sizes: &[(Axis, usize)]) -> Result<Self> {
-        let grid = Grid::new(sizes, MOST_RANKS)?;
+        let grid = Arc::new(Grid::new(sizes, MOST_RANKS)?);
         Ok(Self {
             grid,
             limit: LIMIT,
@@ -83,6 +85,17 @@ impl World {
             trial: None,
             memory: None,
         })
+    }
+    /// The same world, whose axes nest in this order, innermost first: along the first one, ranks that follow each other
+    /// form a group. Every split axis of pp, dp, cp and tp is named once; tp.cp.dp.pp unless said. Experts nest in the
+    /// same order: etp where tp is, edp where dp is; ep where it is named, or else next to etp, outside it. Source:
+    /// Megatron-LM, `megatron/core/parallel_state.py`, `RankGenerator`.
+    ///
+    /// # Errors
+    /// [`CommError::BadOrder`](crate::CommError::BadOrder) where an axis is named twice or a split one is not;
+    /// [`CommError::AcrossStages`](crate::CommError::AcrossStages) where pp is not last and cuts expert ranks apart.
+    pub fn order(self, order: &[Axis]) -> Result<Self> {
+        Ok(Self { grid: Arc::new(self.grid.nested(order)?), ..self })
     }
     /// How long a rank waits for others in one call before it gives up; one minute unless said.
     #[must_use]
@@ -96,7 +109,8 @@ impl World {
         Self { memory: Some(bytes), ..self }
     }
     /// The same world with slow links between the ranks along an axis. A message takes as long as it would over these; a
-    /// collective as long as the algorithm with the least traffic, for an all-reduce the ring.
+    /// collective as long as the algorithm with the least traffic, for an all-reduce the ring. A group whose ranks differ
+    /// along several axes has the longest latency and the least bandwidth of their links.
     #[must_use]
     pub fn link(mut self, axis: Axis, link: Link) -> Self {
         self.links.retain(|(other, _)| *other != axis);
@@ -221,25 +235,14 @@ impl World {
         (0..self.size()).map(|rank| Arc::new(Record::new(rank, start, tells))).collect()
     }
     fn meshes<S: Scalar>(&self, watch: &Arc<Watch>) -> Vec<Mesh<Host>> {
-        let mut engines = BTreeMap::new();
-        let mut threads = |axis: Axis, members: &Arc<[usize]>| -> Arc<dyn Engine<Host>> {
-            let link = self.links.iter().find(|(slow, _)| *slow == axis).map(|(_, link)| *link);
-            let new = || Arc::new(Threads::new(members.clone(), watch, link));
-            engines.entry((axis, members[0])).or_insert_with(new).clone()
-        };
+        let world: Arc<dyn Engines<Host>> = Arc::new(engines::World::new(&self.grid, &self.links, watch));
         let mesh = |rank| {
             let record = watch.record(rank).clone();
-            let Some(trial) = &self.trial else {
-                return Mesh::new(&self.grid, rank, record, &mut threads);
+            let engines = match &self.trial {
+                None => world.clone(),
+                Some(trial) => Arc::new(OnTrial::<S>::new(trial, rank, &record, &self.grid, &world)),
             };
-            let way = |&axis: &Axis| {
-                let members: Arc<[usize]> = self.grid.members(axis, rank).into();
-                let (engine, rank) = (threads(axis, &members), self.grid.coordinate(axis, rank));
-                Way { engine, axis, rank, ranks: members.len() }
-            };
-            let mut engines =
-                Mutated::<S>::of(trial, rank, &record, Axis::ALL.iter().map(way).collect()).into_iter();
-            Mesh::new(&self.grid, rank, record, |_, _| Arc::new(engines.next().expect("one for each axis")))
+            Mesh::new(self.grid.clone(), rank, record, engines)
         };
         (0..self.size()).map(mesh).collect()
     }

@@ -5,7 +5,7 @@
 use super::product;
 use crate::record::Share;
 use crate::{Error, Placement, Result};
-use comm::{Axis, Group, Mesh, Reduce};
+use comm::{Axes, Axis, Group, Mesh, Reduce};
 use kernels::{Kernels, Write};
 use std::ops::Add;
 use tensor::Tensor;
@@ -50,7 +50,7 @@ pub struct Split<D: Kernels> {
 pub struct Partial<D: Kernels> {
     addend: Tensor<D>,
     reduce: Reduce,
-    axis: Axis,
+    axis: Axes,
 }
 
 /// `W[I,O_t]`: a weight cut by columns. It owns what it shows, so a gathered weight is freed when it drops.
@@ -70,7 +70,8 @@ impl<D: Kernels> Clone for Split<D> {
 }
 
 /// Shares along two axes have nothing to do with each other.
-pub(super) fn same(share: Axis, other: Axis) -> Result<()> {
+pub(super) fn same(share: impl Into<Axes>, other: impl Into<Axes>) -> Result<()> {
+    let (share, other) = (share.into(), other.into());
     if share == other { Ok(()) } else { Err(Error::Axis { share, other }) }
 }
 
@@ -160,7 +161,14 @@ impl<D: Kernels> Split<D> {
     /// # Errors
     /// If the ranks do not divide the columns.
     pub fn cut(whole: &Tensor<D>, group: &Group<D::Place>) -> Result<Self> {
-        let (axis, ranks) = (group.axis(), group.size());
+        let ranks = group.size();
+        let Some(axis) = group.axis().single() else {
+            return Err(Error::Size {
+                what: "the number of axes that cut a matrix".into(),
+                seen: group.axis().to_string(),
+                wanted: "one axis".into(),
+            });
+        };
         if !whole.cols().is_multiple_of(ranks) {
             return Err(Error::Fit { what: "columns".into(), size: whole.cols(), axis, ranks });
         }
@@ -221,8 +229,8 @@ impl<D: Kernels> Split<D> {
 
 impl<D: Kernels> Partial<D> {
     /// This rank's addend of a sum over the ranks of an axis.
-    pub(crate) fn sum(addend: Tensor<D>, axis: Axis) -> Self {
-        Self { addend, reduce: Reduce::Sum, axis }
+    pub(crate) fn sum(addend: Tensor<D>, axis: impl Into<Axes>) -> Self {
+        Self { addend, reduce: Reduce::Sum, axis: axis.into() }
     }
     /// The addend, for a collective of this group.
     pub(super) fn addend(self, group: &Group<D::Place>) -> Result<Tensor<D>> {
@@ -231,8 +239,8 @@ impl<D: Kernels> Partial<D> {
         Ok(self.addend)
     }
     /// This rank's stabiliser.
-    pub(super) fn stab(addend: Tensor<D>, axis: Axis) -> Self {
-        Self { addend, reduce: Reduce::Stab, axis }
+    pub(super) fn stab(addend: Tensor<D>, axis: impl Into<Axes>) -> Self {
+        Self { addend, reduce: Reduce::Stab, axis: axis.into() }
     }
     /// The reduction, the same on every rank of the group.
     ///

@@ -16,7 +16,7 @@ use super::handles::same;
 use super::{Partial, filled};
 use crate::record::Share;
 use crate::{Placed, Placement, Result};
-use comm::{Axis, Group};
+use comm::{Axes, Group};
 use kernels::Kernels;
 use std::ops::Range;
 use tensor::{Category, Place, Scalar, Tensor};
@@ -28,8 +28,8 @@ pub enum Region {
     Whole,
     /// Its own: `⌈B/ranks⌉` consecutive ones; the last ranks may have fewer, or none.
     Tokens {
-        /// The axis over which tokens are cut.
-        axis: Axis,
+        /// The axes over which tokens are cut.
+        axis: Axes,
         /// This rank.
         rank: usize,
         /// Of so many.
@@ -56,7 +56,9 @@ impl Region {
     pub fn placement(self) -> Placement {
         match self {
             Region::Whole => Placement::default(),
-            Region::Tokens { axis, .. } => Placement::default().on(axis, Placed::Summed),
+            Region::Tokens { axis, .. } => {
+                axis.iter().fold(Placement::default(), |placement, axis| placement.on(axis, Placed::Summed))
+            }
         }
     }
 }
@@ -182,7 +184,7 @@ pub fn join<D: Kernels>(mut a: Stream<D>, b: &Stream<D>) -> Stream<D> {
 mod tests {
     use super::*;
     use crate::Error;
-    use comm::{Op, World};
+    use comm::{Axis, Op, World};
     use tensor::Cpu;
 
     /// Tokens that the ranks do not divide, and fewer than ranks. Kills: rows lost, doubled or out of order; padding

@@ -1,5 +1,6 @@
 //! What the collectives compute and count, for all sizes of groups.
 use crate::drawn::{element, tensor};
+use crate::tag::TAG;
 use crate::{Axis, CommError, Group, Ledger, Op, Reduce, Result, World};
 use kernels::Kernels;
 use tensor::{Category, Cpu, F61, Host, Scalar, Tensor};
@@ -159,9 +160,9 @@ fn messages_equal_their_senders<S: Scalar>() {
         for pair in (0..n).flat_map(|from| (0..n).map(move |to| (from, to))) {
             match pair {
                 (from, to) if from == to => {}
-                (from, to) if from == group.rank() => group.send(to, &mine)?,
+                (from, to) if from == group.rank() => group.send(to, &mine, TAG)?,
                 (from, to) if to == group.rank() => {
-                    let got = group.receive(device, from, shape[0], shape[1])?;
+                    let got = group.receive(device, from, shape[0], shape[1], TAG)?;
                     assert!(got.read().unwrap().into_iter().eq((0..got.len()).map(|i| element(from, i))));
                 }
                 _ => {}
@@ -214,6 +215,6 @@ fn groups_of_a_mesh_hold_the_ranks_that_differ_along_their_axis() {
         let (row, column) = (rank / 3, rank % 3);
         assert_eq!(dp, [column as f64, (3 + column) as f64]);
         assert_eq!(tp, [(3 * row) as f64, (3 * row + 1) as f64, (3 * row + 2) as f64]);
-        assert_eq!(coordinates, [(Axis::Dp, row), (Axis::Tp, column)]);
+        assert_eq!(coordinates, [(Axis::Pp, 0), (Axis::Dp, row), (Axis::Cp, 0), (Axis::Tp, column)]);
     }
 }

@@ -1,5 +1,6 @@
 //! Messages come in order, and memory that a rank takes back is not touched.
 use super::*;
+use crate::tag::TAG;
 use crate::threads::tests::until;
 use crate::threads::watch::PATIENT;
 use crate::{Axis, Op, World};
@@ -18,12 +19,12 @@ fn messages_come_in_order_from_whom_they_are_asked_of() {
         for i in 0..MESSAGES {
             if mesh.rank() < 2 {
                 x.write(&mut |k| (1000 * mesh.rank() + i + k) as f32);
-                group.send(2, &x)?;
+                group.send(2, &x, TAG)?;
                 continue;
             }
             for from in [i % 2, 1 - i % 2] {
                 let first = (1000 * from + i) as f32;
-                let got = group.receive(&device, from, 2, 2)?.read().unwrap();
+                let got = group.receive(&device, from, 2, 2, TAG)?.read().unwrap();
                 assert_eq!(got, [first, first + 1.0, first + 2.0, first + 3.0]);
             }
         }

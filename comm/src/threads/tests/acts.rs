@@ -1,5 +1,6 @@
 //! Everything that the ranks of a group can do together, for tests that try all of it.
 use crate::algorithms::Algorithm;
+use crate::tag::TAG;
 use crate::{Axis, Group, Mesh, Reduce, Result};
 use tensor::{Category, Cpu, F61, Place, Scalar, Tensor};
 
@@ -123,11 +124,11 @@ pub(super) const ACTS: [(&str, Act); 20] = [
             return Ok(());
         }
         if me == b.root {
-            b.group.send((me + 1) % n, &b.block())?;
+            b.group.send((me + 1) % n, &b.block(), TAG)?;
         }
-        holds(&b.group.receive(b.device, (me + n - 1) % n, b.rows, COLS)?, 1);
+        holds(&b.group.receive(b.device, (me + n - 1) % n, b.rows, COLS, TAG)?, 1);
         if me != b.root {
-            b.group.send((me + 1) % n, &b.block())?;
+            b.group.send((me + 1) % n, &b.block(), TAG)?;
         }
         Ok(())
     }),
@@ -136,8 +137,8 @@ pub(super) const ACTS: [(&str, Act); 20] = [
         if n == 1 {
             return Ok(());
         }
-        let coming = b.group.start_receive(b.device, (me + n - 1) % n, b.rows, COLS)?;
-        let going = b.group.start_send((me + 1) % n, b.block())?;
+        let coming = b.group.start_receive(b.device, (me + n - 1) % n, b.rows, COLS, TAG)?;
+        let going = b.group.start_send((me + 1) % n, b.block(), TAG)?;
         holds(&coming.wait()?, 1);
         going.wait().map(drop)
     }),

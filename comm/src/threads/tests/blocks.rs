@@ -2,6 +2,7 @@
 use super::failures::{each, world, zeros};
 use super::until;
 use crate::drawn::{element, tensor};
+use crate::tag::TAG;
 use crate::threads::watch::PATIENT;
 use crate::{Axis, CommError, Group, Mesh, Reduce, Result, World};
 use kernels::Kernels;
@@ -39,9 +40,9 @@ where
     }
     for (from, to) in (1..n).map(|to| (to - 1, to)) {
         if me == from {
-            group.send(to, &mine)?;
+            group.send(to, &mine, TAG)?;
         } else if me == to {
-            let got = group.receive(device, from, 5, 7)?;
+            let got = group.receive(device, from, 5, 7, TAG)?;
             assert!(value(&got).into_iter().eq((0..len).map(|i| element(members[from], i))));
         }
     }
@@ -62,7 +63,7 @@ where
                 for size in divisors(group.size()) {
                     for _ in 0..3 {
                         let block = group.blocks(size)?;
-                        assert_eq!((block.axis(), block.rank()), (axis, group.rank() % size));
+                        assert_eq!((block.axis(), block.rank()), (axis.into(), group.rank() % size));
                         calls(&device, &block, &all[group.rank() / size * size..][..size])?;
                         calls(&device, group, &all)?;
                     }
@@ -174,9 +175,12 @@ fn ranks_that_wait_in_a_block_and_in_its_group_are_told_both() {
     let group: (Act, &str) = (|g| g.barrier(), "barrier over tp at ");
     let twos: (Act, &str) = (|g| g.blocks(2)?.barrier(), "barrier over tp[2..4] at ");
     let fours: (Act, &str) = (|g| g.blocks(4)?.barrier(), "barrier over tp[0..4] at ");
-    let send: (Act, &str) = (|g| g.blocks(2)?.send(1, &zeros(1, 1)), "send(to rank 3) over tp[2..4] of 1x1 ");
-    let receive: (Act, &str) =
-        (|g| g.receive(&Cpu::<F61>::default(), 2, 1, 1).map(drop), "receive(from rank 2) over tp of 1x1 ");
+    let send: (Act, &str) =
+        (|g| g.blocks(2)?.send(1, &zeros(1, 1), TAG), "send(to rank 3) over tp[2..4] of 1x1 ");
+    let receive: (Act, &str) = (
+        |g| g.receive(&Cpu::<F61>::default(), 2, 1, 1, TAG).map(drop),
+        "receive(from rank 2) over tp of 1x1 ",
+    );
     for (two, three, others) in [
         (group, twos, group),
         (twos, group, group),

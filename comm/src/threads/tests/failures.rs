@@ -1,5 +1,6 @@
 //! What ranks are told when something goes wrong on one of them.
 use super::until;
+use crate::tag::TAG;
 use crate::threads::watch::PATIENT;
 use crate::{Axis, CommError, Group, Mesh, RankError, Reduce, Result, World};
 use std::sync::Mutex;
@@ -132,8 +133,8 @@ fn groups_entered_in_a_ring_are_told_the_whole_ring() {
 fn ranks_that_wait_for_each_others_messages_are_told() {
     type Act = fn(&Group<tensor::Host>, usize) -> Result<()>;
     let acts: [(Act, &str); 3] = [
-        (|g, to| g.send(to, &zeros(1, 2)), "send(to rank"),
-        (|g, from| g.receive(&Cpu::<F61>::default(), from, 1, 2).map(drop), "receive(from rank"),
+        (|g, to| g.send(to, &zeros(1, 2), TAG), "send(to rank"),
+        (|g, from| g.receive(&Cpu::<F61>::default(), from, 1, 2, TAG).map(drop), "receive(from rank"),
         (|g, _| g.barrier(), "barrier"),
     ];
     for (zero, one) in [(0, 0), (1, 1), (0, 2), (2, 1)] {
@@ -166,8 +167,8 @@ fn a_rank_that_fails_ends_all_at_once_with_its_reason() {
             let group = mesh.group(Axis::Tp);
             let waited = match mesh.rank() {
                 0 => group.barrier(),
-                1 => group.receive(&Cpu::<F61>::default(), 2, 1, 1).map(drop),
-                _ => group.send(2, &zeros(1, 1)),
+                1 => group.receive(&Cpu::<F61>::default(), 2, 1, 1, TAG).map(drop),
+                _ => group.send(2, &zeros(1, 1), TAG),
             };
             told.lock().unwrap().push(waited.clone());
             waited.map_err(|error| error.to_string())
@@ -232,8 +233,8 @@ fn late_senders_and_receivers_are_named() {
         let told = each(&world(3).limit(SHORT), |mesh| {
             let group = mesh.group(Axis::Tp);
             let told = match mesh.rank() {
-                1 if sends => group.send(2, &zeros(1, 1)),
-                1 => group.receive(&Cpu::<F61>::default(), 2, 1, 1).map(drop),
+                1 if sends => group.send(2, &zeros(1, 1), TAG),
+                1 => group.receive(&Cpu::<F61>::default(), 2, 1, 1, TAG).map(drop),
                 _ => {
                     until(|| done.load(SeqCst));
                     Ok(())
@@ -270,8 +271,8 @@ fn messages_with_a_rank_that_has_finished_are_not_waited_for() {
     for sends in [true, false] {
         let told = each(&world(2), |mesh| match mesh.rank() {
             1 => Ok(()),
-            _ if sends => mesh.group(Axis::Tp).send(1, &zeros(1, 1)),
-            _ => mesh.group(Axis::Tp).receive(&Cpu::<F61>::default(), 1, 1, 1).map(drop),
+            _ if sends => mesh.group(Axis::Tp).send(1, &zeros(1, 1), TAG),
+            _ => mesh.group(Axis::Tp).receive(&Cpu::<F61>::default(), 1, 1, 1, TAG).map(drop),
         });
         assert!(matches!(told[0], Err(CommError::Finished { rank: 1, .. })), "{told:?}");
     }
@@ -343,15 +344,21 @@ fn two_threads_of_one_rank_are_told_apart() {
 #[test]
 fn messages_of_another_shape_are_told_on_both_sides() {
     let told = each(&world(2), |mesh| match mesh.rank() {
-        0 => mesh.group(Axis::Tp).named("0F1").send(1, &zeros(2, 3)),
-        _ => mesh.group(Axis::Tp).named("1F1").receive(&Cpu::<F61>::default(), 0, 3, 2).map(drop),
+        0 => mesh.group(Axis::Tp).named("0F1").send(1, &zeros(2, 3), TAG),
+        _ => mesh.group(Axis::Tp).named("1F1").receive(&Cpu::<F61>::default(), 0, 3, 2, TAG).map(drop),
     });
     for (rank, told) in told.into_iter().enumerate() {
         let Err(CommError::Mismatch { rank: me, mine, peer, theirs }) = told else { panic!("{told:?}") };
         assert_eq!((me, peer), (rank, 1 - rank));
         let calls = if rank == 0 { [mine, theirs] } else { [theirs, mine] };
-        assert!(calls[0].starts_with("send(to rank 1) over tp of 2x3 f61 for 0F1 at "), "{calls:?}");
-        assert!(calls[1].starts_with("receive(from rank 0) over tp of 3x2 f61 for 1F1 at "), "{calls:?}");
+        assert!(
+            calls[0].starts_with("send(to rank 1) over tp of 2x3 f61 as x of 0 for 0F1 at "),
+            "{calls:?}"
+        );
+        assert!(
+            calls[1].starts_with("receive(from rank 0) over tp of 3x2 f61 as x of 0 for 1F1 at "),
+            "{calls:?}"
+        );
     }
 }
 
@@ -360,9 +367,9 @@ fn after_a_refused_message_the_next_one_comes() {
     let told = each(&world(2), |mesh| {
         let group = mesh.group(Axis::Tp);
         if mesh.rank() == 0 {
-            [group.send(1, &zeros(1, 1)), group.send(1, &zeros(2, 2))].map(|sent| sent.is_ok())
+            [group.send(1, &zeros(1, 1), TAG), group.send(1, &zeros(2, 2), TAG)].map(|sent| sent.is_ok())
         } else {
-            let receive = || group.receive(&Cpu::<F61>::default(), 0, 2, 2);
+            let receive = || group.receive(&Cpu::<F61>::default(), 0, 2, 2, TAG);
             [receive().is_ok(), receive().is_ok()]
         }
     });

@@ -1,6 +1,7 @@
 //! Requests: messages under way while their rank goes on, and what becomes of a rank that forgets one.
 use super::failures::{each, world, zeros};
 use super::until;
+use crate::tag::TAG;
 use crate::{Axis, CommError, Group, Op, Request, Result, World};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -23,8 +24,8 @@ fn messages_come_in_order_whichever_side_starts_first_and_in_whatever_order_they
         let ran = world(2).run(|device: One, mesh| {
             let group = mesh.group(Axis::Tp);
             let start = |i| match mesh.rank() {
-                0 => group.start_send(1, number(&device, i)),
-                _ => group.start_receive(&device, 0, 1, 1),
+                0 => group.start_send(1, number(&device, i), TAG),
+                _ => group.start_receive(&device, 0, 1, 1, TAG),
             };
             if order % 2 == mesh.rank() {
                 group.barrier()?; // the other one starts first
@@ -56,11 +57,11 @@ fn a_ring_of_requests_turns() {
         let got = each(&world(ranks), |mesh| {
             let (group, device) = (mesh.group(Axis::Tp), Cpu::default());
             let (next, before) = ((mesh.rank() + 1) % ranks, (mesh.rank() + ranks - 1) % ranks);
-            let sent = group.start_send(next, number(&device, mesh.rank()))?;
-            let got = group.receive(&device, before, 1, 1)?;
+            let sent = group.start_send(next, number(&device, mesh.rank()), TAG)?;
+            let got = group.receive(&device, before, 1, 1, TAG)?;
             assert_eq!(value(&sent.wait()?), mesh.rank());
-            let coming = group.start_receive(&device, before, 1, 1)?;
-            group.send(next, &got)?;
+            let coming = group.start_receive(&device, before, 1, 1, TAG)?;
+            group.send(next, &got, TAG)?;
             let got = coming.wait()?;
             Ok::<_, CommError>(value(&got))
         });
@@ -75,7 +76,7 @@ fn forgotten(
     let error = world(2).run(|device: One, mesh| {
         let group = mesh.group(Axis::Tp).named("0F1");
         if mesh.rank() == 1 {
-            let request = group.start_send(0, number(&device, 1)).unwrap();
+            let request = group.start_send(0, number(&device, 1), TAG).unwrap();
             return act(&group, request);
         }
         let told = group.barrier().and_then(|()| group.barrier());
@@ -112,7 +113,7 @@ fn who_never_waits_for_a_request_is_named_with_its_call() {
     ];
     for act in acts {
         let (rank, reason) = forgotten(act);
-        let words = "nobody waited for send(to rank 0) over tp of 1x1 f61 for 0F1 at comm/src/threads/tests/requests.rs:";
+        let words = "nobody waited for send(to rank 0) over tp of 1x1 f61 as x of 0 for 0F1 at comm/src/threads/tests/requests.rs:";
         assert!(rank == 1 && reason.starts_with(words), "rank {rank}: {reason}");
     }
     KEPT.lock().unwrap().clear(); // when its world has long ended
@@ -127,15 +128,18 @@ fn a_request_that_is_dropped_takes_its_post_back() {
             let group = mesh.group(Axis::Tp);
             if mesh.rank() == 0 {
                 let here = number(&device, 1);
-                let request =
-                    if sends { group.start_send(1, here) } else { group.start_receive(&device, 1, 1, 1) };
+                let request = if sends {
+                    group.start_send(1, here, TAG)
+                } else {
+                    group.start_receive(&device, 1, 1, 1, TAG)
+                };
                 drop(request);
                 dropped.store(true, SeqCst);
                 return Ok(());
             }
             until(|| dropped.load(SeqCst));
-            let receive = || group.receive(&device, 0, 1, 1).map(drop);
-            let outcome = if sends { receive() } else { group.send(0, &number(&device, 2)) };
+            let receive = || group.receive(&device, 0, 1, 1, TAG).map(drop);
+            let outcome = if sends { receive() } else { group.send(0, &number(&device, 2), TAG) };
             *told.lock().unwrap() = Some(outcome.clone());
             outcome
         });
@@ -163,8 +167,8 @@ fn a_request_of_another_shape_is_told_on_both_sides_and_the_next_one_goes() {
     let told = each(&world(2), |mesh| {
         let (group, device) = (mesh.group(Axis::Tp), Cpu::default());
         let started = match mesh.rank() {
-            0 => [group.start_send(1, zeros(2, 3))?, group.start_send(1, number(&device, 5))?],
-            _ => [group.start_receive(&device, 0, 3, 2)?, group.start_receive(&device, 0, 1, 1)?],
+            0 => [group.start_send(1, zeros(2, 3), TAG)?, group.start_send(1, number(&device, 5), TAG)?],
+            _ => [group.start_receive(&device, 0, 3, 2, TAG)?, group.start_receive(&device, 0, 1, 1, TAG)?],
         };
         let [first, second] = started.map(Request::wait);
         assert_eq!(value(&second?), 5);
@@ -173,8 +177,8 @@ fn a_request_of_another_shape_is_told_on_both_sides_and_the_next_one_goes() {
     for (rank, told) in told.into_iter().enumerate() {
         let told = told.unwrap();
         assert!(told.starts_with(&format!("ranks disagree: rank {rank} is in ")), "{told}");
-        assert!(told.contains("send(to rank 1) over tp of 2x3 f61 at "), "{told}");
-        assert!(told.contains("receive(from rank 0) over tp of 3x2 f61 at "), "{told}");
+        assert!(told.contains("send(to rank 1) over tp of 2x3 f61 as x of 0 at "), "{told}");
+        assert!(told.contains("receive(from rank 0) over tp of 3x2 f61 as x of 0 at "), "{told}");
     }
 }
 
@@ -186,10 +190,10 @@ fn two_threads_of_one_rank_that_wait_for_messages_are_told_apart() {
         let (group, device) = (mesh.group(Axis::Tp), Cpu::default());
         if mesh.rank() == 1 {
             until(|| told.load(SeqCst));
-            return group.send(0, &number(&device, 5)).map(|()| 1);
+            return group.send(0, &number(&device, 5), TAG).map(|()| 1);
         }
         let receive = || {
-            let got = group.receive(&device, 1, 1, 1);
+            let got = group.receive(&device, 1, 1, 1, TAG);
             told.fetch_or(matches!(got, Err(CommError::Busy { rank: 0, .. })), SeqCst);
             got
         };
@@ -210,7 +214,8 @@ fn requests_under_way_stay_in_the_flight_recorder() {
     for (barriers, next) in [(9, 7), (1, 2)] {
         let error = world(2).run(|device: One, mesh| {
             let group = mesh.group(Axis::Tp);
-            let request = (mesh.rank() == 0).then(|| group.named("0F1").start_send(1, number(&device, 1)));
+            let request =
+                (mesh.rank() == 0).then(|| group.named("0F1").start_send(1, number(&device, 1), TAG));
             for _ in 0..barriers {
                 group.barrier().map_err(|error| error.to_string())?;
             }
@@ -233,7 +238,7 @@ fn requests_that_failed_or_were_forgotten_stay_in_the_flight_recorder() {
         let error = world(2).run(|device: One, mesh| {
             let group = mesh.group(Axis::Tp);
             let coming =
-                (mesh.rank() == 0).then(|| group.named("0F1").start_receive(&device, 1, 1, 1).unwrap());
+                (mesh.rank() == 0).then(|| group.named("0F1").start_receive(&device, 1, 1, 1, TAG).unwrap());
             for _ in 0..9 {
                 group.barrier().map_err(|error| error.to_string())?;
             }
@@ -257,7 +262,7 @@ fn a_tensor_under_way_is_not_written() {
     let ran = World::threads(&[(Axis::Tp, 2)]).unwrap().run(|device: One, mesh| {
         let (group, mut x) = (mesh.group(Axis::Tp), number(&device, 1));
         if mesh.rank() == 0 {
-            let request = group.start_send(1, x.clone())?;
+            let request = group.start_send(1, x.clone(), TAG)?;
             x.write(&mut |_| F61::ZERO);
             request.wait()?;
         }

@@ -1,5 +1,6 @@
 //! Calls that give no new tensor take no memory.
 use crate::counting::taken;
+use crate::tag::TAG;
 use crate::{Axis, CommError, Reduce, World};
 use tensor::{Category, Cpu, Tensor};
 
@@ -19,11 +20,11 @@ fn calls_take_no_memory() {
             group.broadcast(&mut x, 2)?;
             group.barrier()?;
             if mesh.rank() == 0 {
-                group.send(1, &x)?;
+                group.send(1, &x, TAG)?;
             }
             fewest = fewest.min(taken() - before); // a long wait is announced, which takes some
             if mesh.rank() == 1 {
-                group.receive(&device, 0, 10, 100)?;
+                group.receive(&device, 0, 10, 100, TAG)?;
             }
         }
         Ok::<_, CommError>(fewest)

@@ -2,6 +2,7 @@
 //! rank. `EQUIPART_FAULTS=10000 cargo test -p comm every_run_ends -- --nocapture` tries so many and counts them.
 use super::acts::{ACTS, Bring, Field, part};
 use super::until;
+use crate::tag::TAG;
 use crate::threads::watch::PATIENT;
 use crate::{Axis, Mesh, World};
 use std::collections::BTreeMap;
@@ -79,7 +80,7 @@ impl Run {
             return group.all_gather(&bring.tensor(77)).map(drop).map_err(|error| error.to_string());
         }
         if fault == Fault::Forgets && group.size() > 1 {
-            drop(group.start_send((group.rank() + 1) % group.size(), bring.tensor(77)));
+            drop(group.start_send((group.rank() + 1) % group.size(), bring.tensor(77), TAG));
         }
         ACTS[act].1(&bring).map_err(|error| error.to_string())
     }

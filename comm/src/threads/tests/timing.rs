@@ -1,6 +1,7 @@
 //! Slow links and traces: what takes how long at least, and what a timeline tells.
 use super::acts::{ACTS, Bring, Field};
 use crate::algorithms::Algorithm;
+use crate::tag::TAG;
 use crate::threads::watch::PATIENT;
 use crate::{Axis, CommError, Event, Link, Reduce, Result, Trace, What, World};
 use std::time::{Duration, Instant};
@@ -35,8 +36,8 @@ fn calls_over_a_slow_link_take_as_long_as_it_does() {
         assert!(ring >= schedule.time(&link, 8, 1000), "{ring:?}");
         group.barrier()?;
         let message = took(&|| match rank {
-            0 => group.send(1, &tensor(&device, 1000)),
-            1 => group.receive(&device, 0, 1, 1000).map(drop),
+            0 => group.send(1, &tensor(&device, 1000), TAG),
+            1 => group.receive(&device, 0, 1, 1000, TAG).map(drop),
             _ => Ok(()),
         })?;
         // Who receives may come when the message is on its way already.
@@ -53,9 +54,9 @@ fn a_failure_ends_a_pause() {
     let error = World::threads(&[(Axis::Tp, 2)]).unwrap().link(Axis::Tp, link).run(|device: Field, mesh| {
         let group = mesh.group(Axis::Tp);
         if mesh.rank() == 0 {
-            return group.receive(&device, 1, 1, 1).map(drop).map_err(|error| error.to_string());
+            return group.receive(&device, 1, 1, 1, TAG).map(drop).map_err(|error| error.to_string());
         }
-        let sent = group.start_send(0, tensor(&device, 1)).map_err(|error| error.to_string())?;
+        let sent = group.start_send(0, tensor(&device, 1), TAG).map_err(|error| error.to_string())?;
         drop(sent);
         Err("disk on fire".to_string())
     });

@@ -1,5 +1,6 @@
 //! Flags of what lies between ranks: train, generate and compare take them.
 use crate::cli::tell;
+use crate::layout::split_axes;
 use crate::{Error, Network, Result, trace};
 use clap::Args;
 use comm::{Axis, Link, RankError, Stuck, Trace};
@@ -98,13 +99,13 @@ struct AxisLink(Axis, Link);
 impl FromStr for AxisLink {
     type Err = String;
     fn from_str(text: &str) -> std::result::Result<Self, String> {
-        let axes: Vec<_> = Axis::ALL.iter().rev().map(|axis| axis.name()).collect();
+        let axes: Vec<_> = split_axes().rev().map(Axis::name).collect();
         let (name, link) = text.split_once('=').ok_or_else(|| {
             format!("{text:?} is no link of an axis; write axis=latency,bandwidth, such as tp=20us,1GB/s")
         })?;
-        let axis = Axis::ALL.iter().find(|axis| axis.name() == name.trim());
+        let axis = split_axes().find(|axis| axis.name() == name.trim());
         let axis = axis.ok_or_else(|| format!("{name:?} is no axis; the axes are {}", axes.join(", ")))?;
-        link.parse().map(|link| Self(*axis, link)).map_err(|why: comm::LinkError| why.to_string())
+        link.parse().map(|link| Self(axis, link)).map_err(|why: comm::LinkError| why.to_string())
     }
 }
 

@@ -1,0 +1,91 @@
+//! The members of a group: a lattice of ranks, of which no list is made, or a list.
+use std::sync::Arc;
+
+/// One digit of a rank's number: so many values, so many ranks apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Digit {
+    pub(crate) size: usize,
+    pub(crate) stride: usize,
+}
+
+impl Digit {
+    /// Its value in a rank.
+    pub(crate) fn of(self, rank: usize) -> usize {
+        rank / self.stride % self.size
+    }
+}
+
+/// Ranks of the world, in the group's order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Members {
+    /// The ranks that differ from `first`, in which all these digits are 0, in these only; innermost digits first.
+    Lattice { first: usize, digits: Arc<[Digit]> },
+    /// These.
+    List(Arc<[usize]>),
+}
+
+impl Members {
+    /// The ranks that differ from this one in these digits only, in rank order.
+    pub(crate) fn around(rank: usize, mut digits: Vec<Digit>) -> Self {
+        digits.sort_by_key(|digit| digit.stride);
+        let first = digits.iter().fold(rank, |first, digit| first - digit.of(rank) * digit.stride);
+        Self::Lattice { first, digits: digits.into() }
+    }
+    /// How many.
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Self::Lattice { digits, .. } => digits.iter().map(|digit| digit.size).product(),
+            Self::List(ranks) => ranks.len(),
+        }
+    }
+    /// The one at this place.
+    pub(crate) fn get(&self, place: usize) -> Option<usize> {
+        match self {
+            Self::Lattice { .. } if place >= self.len() => None,
+            Self::Lattice { first, digits } => {
+                let add = |(rank, rest), digit: &Digit| {
+                    (rank + rest % digit.size * digit.stride, rest / digit.size)
+                };
+                Some(digits.iter().fold((*first, place), add).0)
+            }
+            Self::List(ranks) => ranks.get(place).copied(),
+        }
+    }
+    /// All of them.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = usize> {
+        (0..self.len()).map(|place| self.get(place).expect("one of them"))
+    }
+    /// The place of a member of a lattice.
+    pub(crate) fn place(&self, rank: usize) -> Option<usize> {
+        match self {
+            Self::Lattice { digits, .. } => {
+                let add =
+                    |(place, weight), digit: &Digit| (place + digit.of(rank) * weight, weight * digit.size);
+                Some(digits.iter().fold((0, 1), add).0).filter(|&place| self.get(place) == Some(rank))
+            }
+            Self::List(ranks) => ranks.iter().position(|&member| member == rank),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Kills: digits taken in the caller's order, a place that is not the list's.
+    #[test]
+    fn a_lattice_equals_its_list() {
+        let digits =
+            vec![Digit { size: 3, stride: 20 }, Digit { size: 2, stride: 1 }, Digit { size: 5, stride: 4 }];
+        let lattice = Members::around(17 + 40 + 60, digits.clone());
+        let rest = |rank: usize| digits.iter().fold(rank, |r, d| r - d.of(rank) * d.stride);
+        let same = |&rank: &usize| rest(rank) == rest(117);
+        let list: Vec<_> = (0..240).filter(same).collect();
+        assert!(lattice.iter().eq(list.iter().copied()));
+        assert_eq!((lattice.len(), lattice.get(30)), (30, None));
+        for rank in 0..240 {
+            let place = list.iter().position(|&member| member == rank);
+            assert_eq!([lattice.place(rank), Members::List(list.clone().into()).place(rank)], [place; 2]);
+        }
+    }
+}
