@@ -258,6 +258,14 @@ impl<S: Scalar> Engine<Host> for Mutated<S> {
         // SAFETY: the caller's promise.
         unsafe { self.act(rank, &windows, call, honest) }
     }
+    unsafe fn start(
+        &self,
+        rank: usize,
+        calls: &mut dyn Iterator<Item = (Windows<Host>, Call)>,
+    ) -> Result<Post> {
+        // SAFETY: the caller's promise.
+        unsafe { self.inner.start(rank, calls) }
+    }
     fn values(&self, rank: usize, mine: &[u8], call: &Call) -> Result<Vec<Vec<u8>>> {
         let mutation = self.mutation(call);
         let came = self.inner.values(rank, mine, call)?;
