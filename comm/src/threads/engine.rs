@@ -159,6 +159,8 @@ impl Engine<Host> for Threads {
         rank: usize,
         calls: &mut dyn Iterator<Item = (Windows<Host>, Call)>,
     ) -> Result<Post> {
+        let raw = |window: Option<At>| window.map_or(null_mut(), At::raw);
+        let calls = calls.map(|(windows, call)| ([raw(windows.give), raw(windows.take)], call));
         // SAFETY: the caller's promise.
         unsafe { self.started.post(rank, calls) }
     }

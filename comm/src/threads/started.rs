@@ -8,7 +8,7 @@ use super::rendezvous::AllWindows;
 use super::slow::{after, collective_parts, pause};
 use super::watch::{Pending, Wait, Watch};
 use crate::call::Call;
-use crate::engine::{Post, Windows};
+use crate::engine::Post;
 use crate::error::{CommError, Result};
 use crate::link::Link;
 use crate::sync::atomic::AtomicUsize;
@@ -18,7 +18,6 @@ use std::cell::UnsafeCell;
 use std::collections::VecDeque;
 use std::ptr::null_mut;
 use std::sync::Arc;
-use tensor::{At, Host};
 
 /// The started calls of one group.
 pub(super) struct Started {
@@ -90,7 +89,7 @@ impl Started {
         let now = Instant::now();
         lock(&self.flow).free.map_or(now, |free| free.max(now))
     }
-    /// Posts the windows of some calls, one meeting for all of them.
+    /// Posts the windows of some calls, of each what the rank gives and where it takes, one meeting for all of them.
     ///
     /// # Errors
     /// That a rank has failed.
@@ -100,7 +99,7 @@ impl Started {
     pub(super) unsafe fn post(
         &self,
         rank: usize,
-        calls: &mut dyn Iterator<Item = (Windows<Host>, Call)>,
+        calls: impl Iterator<Item = ([*mut (); 2], Call)>,
     ) -> Result<Post> {
         self.watch.alive()?;
         let n = self.ranks.len();
@@ -121,8 +120,7 @@ impl Started {
             }
             let at = c * n + rank;
             posts.calls[at] = Some(call);
-            [posts.give[at], posts.take[at]] =
-                [windows.give, windows.take].map(|window| window.map_or(null_mut(), At::raw));
+            [posts.give[at], posts.take[at]] = windows;
         }
         if place.came.fetch_add(1, Relaxed) + 1 == n {
             posts.agree(&self.ranks);
