@@ -200,6 +200,33 @@ fn who_never_waits_for_a_started_call_is_named() {
     }
 }
 
+/// Rank 0 takes its post back before rank 1 has come. Kills: a post that counts though it was taken back, so that its memory
+/// is read.
+#[test]
+fn a_post_that_was_taken_back_has_never_come() {
+    let [(tell, hear), (answer, answered)] = [(); 2].map(|()| {
+        let (tell, hear) = std::sync::mpsc::channel();
+        (Mutex::new(tell), Mutex::new(hear))
+    });
+    let error = world(2).run(|device: One, mesh| {
+        let start = || mesh.group(Axis::Tp).start_all_gather(tensor(&device, mesh.rank(), [4, 4]));
+        if mesh.rank() == 0 {
+            drop(start()?);
+            tell.lock().unwrap().send(()).unwrap();
+            answered.lock().unwrap().recv().unwrap();
+            return Ok(());
+        }
+        hear.lock().unwrap().recv().unwrap();
+        let request = start()?;
+        answer.lock().unwrap().send(()).unwrap();
+        let outcome = request.wait().map(drop);
+        assert!(outcome.is_err(), "rank 0 has taken its post back");
+        outcome
+    });
+    let error = error.unwrap_err();
+    assert!(error.rank == 0 && error.reason.starts_with("nobody waited for all_gather"), "{error}");
+}
+
 /// Kills: a rank that waits for ever for one that failed, finished or came too late; another rank's name.
 #[test]
 fn who_does_not_come_to_a_started_call_is_named() {
