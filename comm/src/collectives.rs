@@ -8,6 +8,7 @@ use crate::error::{CommError, Result};
 use crate::group::Group;
 use kernels::Kernels;
 use std::panic::Location;
+use std::sync::Arc;
 use tensor::{Category, Device, Place, Tensor, count};
 
 impl<P: Place> Group<P> {
@@ -49,19 +50,27 @@ impl<P: Place> Group<P> {
         mine: &Tensor<D>,
         counts: &[usize],
     ) -> Result<Tensor<D>> {
-        let call = Call {
-            counts: Some(Counts::Of(counts.into())),
-            ..self.call(Op::AllGather, mine.shape(), Elem::of::<D::Elem>())
-        };
-        let rows = self.total(counts, &call)?;
-        if counts[self.rank] != mine.rows() {
-            let why = format!("rank {} has {} rows, not {}", self.rank, mine.rows(), counts[self.rank]);
-            return Err(CommError::bad_counts(&call, why));
-        }
+        let (call, rows) = self.gather_v(mine.shape(), counts.into(), Elem::of::<D::Elem>())?;
         self.gather_all(mine, rows, &call)
     }
+    /// An all-gather of blocks that differ, of which this rank's has this shape, and the rows of the result.
+    #[track_caller]
+    pub(crate) fn gather_v(
+        &self,
+        shape: [usize; 2],
+        counts: Arc<[usize]>,
+        elem: Elem,
+    ) -> Result<(Call, usize)> {
+        let call = Call { counts: Some(Counts::Of(counts.clone())), ..self.call(Op::AllGather, shape, elem) };
+        let rows = self.total(&counts, &call)?;
+        if counts[self.rank] != shape[0] {
+            let why = format!("rank {} has {} rows, not {}", self.rank, shape[0], counts[self.rank]);
+            return Err(CommError::bad_counts(&call, why));
+        }
+        Ok((call, rows))
+    }
     /// Rows of all ranks, if each has as many as this one.
-    fn all_rows<D: Device<Place = P>>(&self, mine: &Tensor<D>) -> usize {
+    pub(crate) fn all_rows<D: Device<Place = P>>(&self, mine: &Tensor<D>) -> usize {
         count::product("the rows of all ranks", &[mine.rows(), self.size()])
     }
     fn gather_all<D: Device<Place = P>>(
@@ -234,16 +243,28 @@ impl<P: Place> Group<P> {
         give: &[usize],
         take: &[usize],
     ) -> Result<Tensor<D>> {
-        let counts = Some(Counts::Between(give.into(), take.into()));
-        let call = Call { counts, ..self.call(Op::AllToAll, data.shape(), Elem::of::<D::Elem>()) };
-        self.adds_up(give, &call)?;
-        let rows = self.total(take, &call)?;
+        let (call, rows) =
+            self.exchange_v(data.shape(), [give.into(), take.into()], Elem::of::<D::Elem>())?;
+        self.exchange(data, rows, &call)
+    }
+    /// An all-to-all of blocks that differ, of a tensor of this shape, and the rows of the result.
+    #[track_caller]
+    pub(crate) fn exchange_v(
+        &self,
+        shape: [usize; 2],
+        [give, take]: [Arc<[usize]>; 2],
+        elem: Elem,
+    ) -> Result<(Call, usize)> {
+        let counts = Some(Counts::Between(give.clone(), take.clone()));
+        let call = Call { counts, ..self.call(Op::AllToAll, shape, elem) };
+        self.adds_up(&give, &call)?;
+        let rows = self.total(&take, &call)?;
         if give[self.rank] != take[self.rank] {
             let (given, taken) = (give[self.rank], take[self.rank]);
             let why = format!("rank {} gives itself {given} rows and takes {taken}", self.rank);
             return Err(CommError::bad_counts(&call, why));
         }
-        self.exchange(data, rows, &call)
+        Ok((call, rows))
     }
     fn exchange<D: Device<Place = P>>(
         &self,

@@ -17,15 +17,20 @@ pub(crate) trait Engine<P: Place>: Send + Sync {
     unsafe fn now(&self, rank: usize, windows: Windows<P>, call: &Call) -> Result<()>;
     /// Bytes of any number of every rank, in rank order.
     fn values(&self, rank: usize, mine: &[u8], call: &Call) -> Result<Vec<Vec<u8>>>;
+    /// Starts what all ranks do together in these calls, one meeting for all of them. Returns at once.
+    ///
+    /// # Safety
+    /// Windows are as [`Engine::now`] says, and nobody touches them before `finish` or `withdraw` of this post returns.
+    unsafe fn start(&self, rank: usize, calls: &mut dyn Iterator<Item = (Windows<P>, Call)>) -> Result<Post>;
     /// Offers the message that `call` names, or asks for it. Returns at once.
     ///
     /// # Safety
     /// The window has the elements of the call. Nobody writes it, and that of who asks nobody touches, before `finish` or
     /// `withdraw` of this post returns.
     unsafe fn post(&self, rank: usize, window: P::Ptr, call: &Call) -> Result<Post>;
-    /// Returns when the message has arrived, or with an error; the post has ended then.
+    /// Returns when the message has arrived, or what was started is done, or with an error; the post has ended then.
     fn finish(&self, post: Post, call: &Call) -> Result<()>;
-    /// Takes the post back if its message has not gone yet.
+    /// Takes the post back if its message has not gone yet, or not all ranks have come.
     fn withdraw(&self, post: Post);
 }
 
@@ -62,4 +67,15 @@ pub(crate) struct Post {
     /// It is part of an all-reduce; those are counted by themselves.
     pub(crate) part: bool,
     pub(crate) number: usize,
+}
+
+impl Post {
+    /// What a rank started together with others.
+    pub(crate) fn started(rank: usize, number: usize) -> Self {
+        Self { from: rank, to: rank, sends: false, part: false, number }
+    }
+    /// Whether it is such a one, and no message.
+    pub(crate) fn is_started(self) -> bool {
+        self.from == self.to
+    }
 }

@@ -25,7 +25,8 @@
 //! | `axis.rs` | the axes a world is split along, sets of them, the ranks along some |
 //! | `grid.rs`, `members.rs` | ranks ↔ coordinates, in an order and two factorings; which ranks are a group |
 //! | `group.rs`, `mesh.rs` | this rank's membership of a group, and groups within it; its groups along axes |
-//! | `collectives.rs`, `request.rs`, `values.rs` | what the ranks of a group do together; messages; plain values |
+//! | `collectives.rs`, `started.rs` | what the ranks of a group do together: at once, or started and waited for |
+//! | `request.rs`, `values.rs` | messages, and what is under way; plain values |
 //! | `call.rs`, `tag.rs`, `error.rs` | what a rank is about to do, in words; what a message is; what can go wrong |
 //! | `ledger.rs` | calls, elements and bytes on the wire by set of axes and operation |
 //! | `record.rs`, `flight.rs`, `trace.rs` | what is kept of a rank's calls: for a table of the last, for a timeline |
@@ -35,7 +36,7 @@
 //! | `mutants/` | a world of which one call goes wrong, to see that a proof notices |
 //! | `engine.rs`, `ghost.rs` | what carries the bytes; an engine that carries none |
 //! | `sync.rs` | threads, locks and atomics, or a model checker's |
-//! | `threads/` | ranks as threads: who fails, sleeps and waits; meeting; messages; reduction; the world |
+//! | `threads/` | ranks as threads: who fails, sleeps and waits; meeting; started calls; messages; reduction; the world |
 #[macro_use]
 mod listed;
 pub mod algorithms;
@@ -60,6 +61,7 @@ pub mod mutants;
 mod record;
 mod request;
 mod schedule;
+mod started;
 mod sync;
 mod tag;
 mod threads;
@@ -78,6 +80,7 @@ pub use link::{Link, LinkError};
 pub use mesh::{Mesh, Profiling, Span};
 pub use request::Request;
 pub use schedule::{Arrival, Schedule, Step, Transfer};
+pub use started::Together;
 pub use tag::Tag;
 pub use threads::{RankError, Stuck, Within, World, caught};
 pub use trace::{Event, Run, Trace, What};

@@ -115,33 +115,26 @@ impl<P: Place> Group<P> {
         mut tensor: Tensor<D>,
         window: impl FnOnce(&mut Tensor<D>) -> Ptr<D>,
     ) -> Result<Request<D>> {
-        let begun = self.record.begin(&call)?;
-        self.record.counters().add(&call, elements_sent(&call, self.size(), self.rank));
+        let window = window(&mut tensor);
         // SAFETY: the request owns the tensor and ends the post before it gives that away; of one that is sent there may be
         // other owners, and a tensor that has some is not written.
-        let post = unsafe { self.engine.post(self.rank, window(&mut tensor), &call) };
-        if post.is_err() {
-            self.record.end(begun, None, &call, &post);
-        }
-        let post = Some(post?);
-        self.record.open(begun, &call);
-        Ok(Request { group: self.clone(), tensor: Some(tensor), post, call, begun })
+        let post = || unsafe { self.engine.post(self.rank, window, &call) };
+        let under_way = UnderWay::new(self, call.clone(), post)?;
+        Ok(Request { given: Some(tensor), result: None, under_way })
     }
 }
 
-/// A message under way. Whoever started it waits for it: a rank that drops one instead fails at its next call, or at its
-/// end ([`CommError::Forgotten`](crate::CommError::Forgotten)).
-#[must_use = "a message under way is waited for"]
+/// A message or a collective under way. Whoever started it waits for it: a rank that drops one instead fails at its next
+/// call, or at its end ([`CommError::Forgotten`](crate::CommError::Forgotten)).
+#[must_use = "what is under way is waited for"]
 pub struct Request<D: Device> {
-    group: Group<D::Place>,
-    tensor: Option<Tensor<D>>,
-    post: Option<Post>, // until it has ended
-    call: Call,
-    begun: Begun,
+    pub(crate) under_way: UnderWay<D::Place>, // ends before the tensors do
+    pub(crate) given: Option<Tensor<D>>,      // kept as long as others read it
+    pub(crate) result: Option<Tensor<D>>,     // where that is another
 }
 
 impl<D: Device> Request<D> {
-    /// Returns when the message has arrived: the tensor sent, or received.
+    /// Returns when it is done: the tensor sent, received, or made of what all ranks gave.
     ///
     /// # Errors
     /// Those of every call of a group.
@@ -149,19 +142,52 @@ impl<D: Device> Request<D> {
     /// # Panics
     /// Never: a request has its tensor until then.
     pub fn wait(mut self) -> Result<Tensor<D>> {
-        let (waited, post) = (Instant::now(), self.post.take().expect("not waited for before"));
-        let outcome = self.group.engine.finish(post, &self.call);
-        self.group.record.end(self.begun, Some(waited), &self.call, &outcome);
-        outcome?;
-        Ok(self.tensor.take().expect("not given before"))
+        self.under_way.wait()?;
+        Ok(self.result.take().or_else(|| self.given.take()).expect("not given before"))
     }
 }
 
-impl<D: Device> Drop for Request<D> {
+/// What was posted, until it has ended.
+pub(crate) struct UnderWay<P: Place>(Option<Posted<P>>);
+
+struct Posted<P: Place> {
+    group: Group<P>,
+    post: Post,
+    call: Call,
+    begun: Begun,
+}
+
+impl<P: Place> UnderWay<P> {
+    /// Nothing: it is done already.
+    pub(crate) fn done() -> Self {
+        Self(None)
+    }
+    /// Counts a call, posts it, and keeps it on record as under way.
+    pub(crate) fn new(group: &Group<P>, call: Call, post: impl FnOnce() -> Result<Post>) -> Result<Self> {
+        let begun = group.record.begin(&call)?;
+        group.record.counters().add(&call, elements_sent(&call, group.size(), group.rank));
+        let post = post();
+        if post.is_err() {
+            group.record.end(begun, None, &call, &post);
+        }
+        let post = post?;
+        group.record.open(begun, &call);
+        Ok(Self(Some(Posted { group: group.clone(), post, call, begun })))
+    }
+    pub(crate) fn wait(&mut self) -> Result<()> {
+        let Some(Posted { group, post, call, begun }) = self.0.take() else { return Ok(()) };
+        let waited = Instant::now();
+        let outcome = group.engine.finish(post, &call);
+        group.record.end(begun, Some(waited), &call, &outcome);
+        outcome
+    }
+}
+
+impl<P: Place> Drop for UnderWay<P> {
     fn drop(&mut self) {
-        if let Some(post) = self.post.take() {
-            self.group.engine.withdraw(post);
-            self.group.record.forget(self.begun, &self.call);
+        if let Some(Posted { group, post, call, begun }) = self.0.take() {
+            group.engine.withdraw(post);
+            group.record.forget(begun, &call);
         }
     }
 }

@@ -36,8 +36,9 @@ pub struct Chunk<D: Kernels> {
     head: Option<Head<D>>,
     tied: bool,
     group: Group<D::Place>,
-    saved: Vec<Saved<D>>, // of the microbatches in flight
-    room: Vec<Kept<D>>,   // for what blocks will save: the lists of microbatches that are back
+    saved: Vec<Saved<D>>,               // of the microbatches in flight
+    room: Vec<Kept<D>>,                 // for what blocks will save: the lists of microbatches that are back
+    listed: Vec<&'static mut Param<D>>, // for a list of parameters; empty
     pending: BTreeMap<usize, Pending<D>>,
 }
 
@@ -107,8 +108,8 @@ impl<D: Kernels> Chunk<D> {
         let blocks = blocks.map(block).collect::<Result<_>>()?;
         let head = last.then(|| Head::shard(at, axis, shape)).transpose()?;
         let group = at.mesh.group(axis).named("last tokens");
-        let (saved, room, pending) = (Vec::new(), Vec::new(), BTreeMap::new());
-        Ok(Self { embedding, blocks, head, tied, group, saved, room, pending })
+        let (saved, room, listed, pending) = (Vec::new(), Vec::new(), Vec::new(), BTreeMap::new());
+        Ok(Self { embedding, blocks, head, tied, group, saved, room, listed, pending })
     }
     /// Parameters, in program order.
     pub fn params(&mut self) -> Vec<&mut Param<D>> {
@@ -209,14 +210,27 @@ impl<D: Kernels> Chunk<D> {
     /// # Errors
     /// As above.
     pub fn backward_input(&mut self, cx: &Cx<D>, dy: Option<Stream<D>>) -> Result<Option<Stream<D>>> {
-        self.back(cx, dy, false)
+        self.back(cx, dy, false, None)
     }
     /// Both halves, layer by layer, so that what a layer saved is gone before the next begins.
     ///
     /// # Errors
     /// As above.
     pub fn backward(&mut self, cx: &Cx<D>, dy: Option<Stream<D>>) -> Result<Option<Stream<D>>> {
-        self.back(cx, dy, true)
+        self.back(cx, dy, true, None)
+    }
+    /// The same of a step's last microbatch: tells each parameter to `complete` when nothing more is added to its gradient
+    /// in this step, that is, when its unit (head, block or embedding) is done.
+    ///
+    /// # Errors
+    /// As above, and those of `complete`.
+    pub fn backward_last(
+        &mut self,
+        cx: &Cx<D>,
+        dy: Option<Stream<D>>,
+        complete: Complete<D>,
+    ) -> Result<Option<Stream<D>>> {
+        self.back(cx, dy, true, Some(complete))
     }
     /// The weight half of a microbatch whose input half is done.
     ///
@@ -245,7 +259,13 @@ impl<D: Kernels> Chunk<D> {
         let table = self.embedding.as_mut().filter(|_| self.tied).map(Embedding::table);
         self.head.as_mut().expect("a head").backward_weight(table, pending);
     }
-    fn back(&mut self, cx: &Cx<D>, dy: Option<Stream<D>>, now: bool) -> Result<Option<Stream<D>>> {
+    fn back(
+        &mut self,
+        cx: &Cx<D>,
+        dy: Option<Stream<D>>,
+        now: bool,
+        mut complete: Option<Complete<D>>,
+    ) -> Result<Option<Stream<D>>> {
         let at = self.saved.iter().position(|s| s.microbatch == cx.microbatch());
         let mut saved = self.saved.swap_remove(at.expect("a forward of this microbatch"));
         let mut later = Pending { embedding: None, blocks: Vec::new(), head: None };
@@ -257,6 +277,8 @@ impl<D: Kernels> Chunk<D> {
                 drop(layer);
                 if now {
                     self.head_weight(cx, pending);
+                    let head = self.head.as_mut().expect("seen above");
+                    each(&mut self.listed, |all| head.params(all), &mut complete)?;
                 } else {
                     later.head = Some(pending);
                 }
@@ -267,7 +289,9 @@ impl<D: Kernels> Chunk<D> {
         for block in self.blocks.iter_mut().rev() {
             let saved = saved.blocks.pop().expect("what each block saved");
             dx = if now {
-                block.backward(cx, saved, dx)?
+                let dx = block.backward(cx, saved, dx)?;
+                each(&mut self.listed, |all| block.params(all), &mut complete)?;
+                dx
             } else {
                 let (dx, pending) = block.backward_input(cx, saved, dx)?;
                 later.blocks.push(pending);
@@ -281,6 +305,7 @@ impl<D: Kernels> Chunk<D> {
                 let (_, pending) = embedding.backward_input(cx, ids, dx)?;
                 if now {
                     embedding.backward_weight(cx, pending)?;
+                    each(&mut self.listed, |all| embedding.params(all), &mut complete)?;
                 } else {
                     later.embedding = Some(pending);
                 }
@@ -293,6 +318,29 @@ impl<D: Kernels> Chunk<D> {
         }
         Ok(dx)
     }
+}
+
+/// What is told of each parameter whose gradient is complete.
+pub type Complete<'a, D> = &'a mut dyn FnMut(&mut Param<D>) -> Result<()>;
+
+/// Tells each parameter of a unit to `complete`, if there is one; the list is made in `room`, which is empty.
+fn each<'a, D: Kernels>(
+    room: &mut Vec<&'static mut Param<D>>,
+    list: impl FnOnce(&mut Vec<&'a mut Param<D>>),
+    complete: &mut Option<Complete<D>>,
+) -> Result<()> {
+    let Some(complete) = complete else { return Ok(()) };
+    let mut all = std::mem::take(room);
+    list(&mut all);
+    let outcome = all.iter_mut().try_for_each(|param| complete(param));
+    *room = emptied(all);
+    outcome
+}
+
+/// A list without elements in the memory of another, whatever that one's elements may be borrowed from.
+pub fn emptied<'b, T>(mut list: Vec<&mut T>) -> Vec<&'b mut T> {
+    list.clear();
+    list.into_iter().map(|_| unreachable!("it is empty")).collect() // in place: that it is, is tested
 }
 
 #[cfg(test)]

@@ -39,7 +39,7 @@ pub mod weight;
 pub use attention::Attention;
 pub use block::{Block, Residual};
 pub use build::{Builder, Draw, Random, Values};
-pub use chunk::{Chunk, Input, Output};
+pub use chunk::{Chunk, Complete, Input, Output, emptied};
 pub use classifier::Classifier;
 pub use column::ColumnLinear;
 pub use cross_attention::CrossAttention;

@@ -2,7 +2,7 @@
 use crate::Result;
 use crate::build::{Builder, Draw};
 use crate::placement::{Cuts, Placed, Placement, Replica};
-use comm::{Group, Mesh, Reduce};
+use comm::{Axis, Group, Mesh, Reduce, Request};
 use kernels::{Kernels, Write};
 use std::ops::Range;
 use std::sync::Arc;
@@ -19,6 +19,7 @@ pub struct Param<D: Kernels> {
     value: Tensor<D>,
     gradient: Option<Tensor<D>>, // taken at the first contribution, so that inference has none
     written: bool,
+    summed: Option<Request<D>>, // the gradient, while it is summed over the data ranks
 }
 
 impl<D: Kernels> Param<D> {
@@ -44,7 +45,17 @@ impl<D: Kernels> Param<D> {
             Ok((replica, block))
         };
         let replicas = cuts.replicas().into_iter().map(held).collect::<Result<_>>()?;
-        Ok(Self { name, shape, placement, cuts, replicas, value, gradient: None, written: false })
+        Ok(Self {
+            name,
+            shape,
+            placement,
+            cuts,
+            replicas,
+            value,
+            gradient: None,
+            written: false,
+            summed: None,
+        })
     }
     /// Its canonical name: `blocks.0.attention.qkv`.
     pub fn name(&self) -> &Arc<str> {
@@ -83,6 +94,15 @@ impl<D: Kernels> Param<D> {
     /// # Errors
     /// If ranks do not meet.
     pub fn sync(&mut self, mesh: &Mesh<D::Place>) -> Result<()> {
+        self.start_sync(mesh)?;
+        self.finish_sync(mesh)
+    }
+    /// Begins [`sync`](Self::sync), when nothing more is added to the gradient in this step: the sum over the data ranks is
+    /// started, what comes before it is done.
+    ///
+    /// # Errors
+    /// If ranks do not meet.
+    pub fn start_sync(&mut self, mesh: &Mesh<D::Place>) -> Result<()> {
         if !self.written {
             self.accumulate(|device, gradient, _| device.fill(gradient, D::Elem::ZERO));
         }
@@ -90,9 +110,29 @@ impl<D: Kernels> Param<D> {
             sum_replica(self.gradient.as_mut().expect("taken above"), replica, holders)?;
         }
         for (axis, group) in mesh.axes() {
-            if let (Placed::Summed, Some(gradient)) = (self.placement.along(axis), &mut self.gradient) {
-                group.named(self.name.clone()).all_reduce(gradient, Reduce::Sum)?;
+            if !matches!(self.placement.along(axis), Placed::Summed) {
+                continue;
             }
+            let group = group.named(self.name.clone());
+            if axis == Axis::Dp {
+                let gradient = self.gradient.take().expect("taken above");
+                self.summed = Some(group.start_all_reduce(gradient, Reduce::Sum)?);
+            } else if let Some(gradient) = &mut self.gradient {
+                group.all_reduce(gradient, Reduce::Sum)?;
+            }
+        }
+        Ok(())
+    }
+    /// Ends [`sync`](Self::sync), and begins it, if nobody has.
+    ///
+    /// # Errors
+    /// If ranks do not meet.
+    pub fn finish_sync(&mut self, mesh: &Mesh<D::Place>) -> Result<()> {
+        if self.summed.is_none() {
+            self.start_sync(mesh)?;
+        }
+        if let Some(summed) = self.summed.take() {
+            self.gradient = Some(summed.wait()?);
         }
         Ok(())
     }

@@ -6,7 +6,9 @@
 //! ```
 //!
 //! So unequal parts need no weights of their own: a mean of means would be another function. Data ranks hold
-//! replicas; each gradient is summed once a step: an all-reduce of its elements over the data axis.
+//! replicas; each gradient is summed once a step: an all-reduce of its elements over the data axis. It is started as soon as
+//! the last microbatch adds nothing more to the gradients of a unit (head, block, embedding), goes on beside what is left of
+//! backward, and is waited for before the optimizer's step.
 //!
 //! Source: Li et al., "PyTorch distributed", §3, arXiv:2006.15704 (replicas); Huang et al., "GPipe", §2.2,
 //! arXiv:1811.06965 (accumulation over microbatches).
@@ -14,7 +16,7 @@ use crate::{Batch, Result, STEP, Share};
 use comm::{Axis, Group, Mesh};
 use kernels::Kernels;
 use layers::ops::Partial;
-use layers::{Builder, Chunk, Cx, Input, Kind, Optimizer, Output, Param, Record, Shape};
+use layers::{Builder, Chunk, Cx, Input, Kind, Optimizer, Output, Param, Record, Shape, emptied};
 use tensor::{Ids, Tensor};
 
 /// A model with its optimizer, on this rank.
@@ -101,7 +103,12 @@ impl<D: Kernels> Trainer<D> {
         let loss = self.forward(&cx, ids, targets)?;
         drop(span);
         let span = self.ending.mesh.span(format_args!("backward {microbatch}"));
-        self.model.backward(&cx, None)?;
+        if microbatch + 1 == batch.microbatches().len() {
+            let mesh = &self.ending.mesh;
+            self.model.backward_last(&cx, None, &mut |param| param.start_sync(mesh))?;
+        } else {
+            self.model.backward(&cx, None)?;
+        }
         drop(span);
         self.spare = cx.recorded(None);
         Ok(loss)
@@ -164,7 +171,7 @@ impl<D: Kernels> Ending<D> {
         let span = self.mesh.span("sync gradients");
         let loss = self.total(loss)?;
         for param in &mut params {
-            param.sync(&self.mesh)?;
+            param.finish_sync(&self.mesh)?;
         }
         drop(span);
         let _span = self.mesh.span("optimizer");
@@ -172,12 +179,6 @@ impl<D: Kernels> Ending<D> {
         self.room = emptied(params);
         Ok(Report { loss, norm2 })
     }
-}
-
-/// A list without elements in the memory of another, whatever that one's elements may be borrowed from.
-fn emptied<'b, T>(mut list: Vec<&mut T>) -> Vec<&'b mut T> {
-    list.clear();
-    list.into_iter().map(|_| unreachable!("it is empty")).collect() // in place: that it is, is tested
 }
 
 pub(crate) fn sum<D: Kernels>(before: Option<Partial<D>>, addend: Partial<D>) -> Partial<D> {

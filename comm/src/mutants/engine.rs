@@ -190,6 +190,9 @@ impl<S: Scalar> Mutated<S> {
     }
 }
 
+/// The number of a started call that was made at once.
+const MADE: usize = usize::MAX;
+
 fn key(call: &Call, len: usize) -> (Op, Option<Reduce>, usize, usize) {
     (call.op, call.reduce, len, call.cols)
 }
@@ -259,6 +262,25 @@ impl<S: Scalar> Engine<Host> for Mutated<S> {
         // SAFETY: the caller's promise.
         unsafe { self.act(rank, &windows, call, honest) }
     }
+    unsafe fn start(
+        &self,
+        rank: usize,
+        calls: &mut dyn Iterator<Item = (Windows<Host>, Call)>,
+    ) -> Result<Post> {
+        if self.own.trial.mutant().is_none() {
+            let mut listed = calls.inspect(|(_, call)| {
+                let _ = self.mutation(call);
+            });
+            // SAFETY: the caller's promise.
+            return unsafe { self.inner.start(rank, &mut listed) };
+        }
+        // A call that may go wrong is made at once: all ranks start it, and it is wrong from then on.
+        for (windows, call) in calls {
+            // SAFETY: the caller's promise.
+            unsafe { self.now(rank, windows, &call) }?;
+        }
+        Ok(Post::started(rank, MADE))
+    }
     fn values(&self, rank: usize, mine: &[u8], call: &Call) -> Result<Vec<Vec<u8>>> {
         let mutation = self.mutation(call);
         let came = self.inner.values(rank, mine, call)?;
@@ -297,11 +319,17 @@ impl<S: Scalar> Engine<Host> for Mutated<S> {
         Ok(post)
     }
     fn finish(&self, post: Post, call: &Call) -> Result<()> {
+        if post.is_started() && post.number == MADE {
+            return Ok(());
+        }
         let outcome = self.inner.finish(post, call);
         self.gone(post);
         outcome
     }
     fn withdraw(&self, post: Post) {
+        if post.is_started() && post.number == MADE {
+            return;
+        }
         self.inner.withdraw(post);
         self.gone(post);
     }

@@ -3,12 +3,12 @@ use super::messages::Messages;
 use super::reduction::{Into, share};
 use super::rendezvous::{AllWindows, Rendezvous};
 use super::slow::{after, collective_time, pause};
+use super::started::Started;
 use super::watch::Watch;
 use crate::call::{Call, Counts, Op};
 use crate::engine::{Engine, Post, Windows, nth_of};
 use crate::error::Result;
 use crate::link::Link;
-use crate::sync::Instant;
 use std::ptr::{copy_nonoverlapping, from_ref, null_mut};
 use std::sync::Arc;
 use tensor::{At, Host};
@@ -18,6 +18,7 @@ pub(super) struct Threads {
     ranks: usize,
     rendezvous: Rendezvous,
     messages: Messages,
+    started: Started,
     members: Arc<[usize]>, // ranks of the world
     watch: Arc<Watch>,
     link: Option<Link>,
@@ -30,6 +31,7 @@ impl Threads {
             ranks: members.len(),
             rendezvous: Rendezvous::new(members.clone(), watch.clone()),
             messages: Messages::new(members.clone(), watch.clone(), link),
+            started: Started::new(members.clone(), watch.clone(), link),
             members,
             watch: watch.clone(),
             link,
@@ -46,7 +48,7 @@ impl Threads {
     ) -> Result<()> {
         let mut met = None;
         self.rendezvous.collective(rank, window, call, |windows| {
-            met = self.link.map(|link| after(Instant::now(), collective_time(&link, call, self.ranks)));
+            met = self.link.map(|link| after(self.started.free(), collective_time(&link, call, self.ranks)));
             work(windows);
         })?;
         if let Some(until) = met {
@@ -61,6 +63,12 @@ impl Threads {
             None => [rank * (elements / self.ranks), elements / self.ranks],
             Some(counts) => [counts[..rank].iter().sum::<usize>() * call.cols, counts[rank] * call.cols],
         }
+    }
+    /// What is done for one rank of a started call when all have come.
+    fn share(&self) -> impl Fn(usize, *mut (), &AllWindows, &Call) {
+        // SAFETY: all calls are equal, as was seen when the last rank came; windows are as those who posted them said, and
+        // are left alone by all until every share is done.
+        |rank, to, windows, call| unsafe { self.work(rank, to, windows, call) }
     }
     /// What a rank does in a call when all have come: it reads the peers' windows, and writes to `to`, or in place.
     ///
@@ -146,6 +154,16 @@ impl Engine<Host> for Threads {
         })?;
         Ok(all)
     }
+    unsafe fn start(
+        &self,
+        rank: usize,
+        calls: &mut dyn Iterator<Item = (Windows<Host>, Call)>,
+    ) -> Result<Post> {
+        let raw = |window: Option<At>| window.map_or(null_mut(), At::raw);
+        let calls = calls.map(|(windows, call)| ([raw(windows.give), raw(windows.take)], call));
+        // SAFETY: the caller's promise.
+        unsafe { self.started.post(rank, calls) }
+    }
     unsafe fn post(&self, rank: usize, window: At, call: &Call) -> Result<Post> {
         let sends = call.op == Op::Send;
         let way = if sends { [rank, call.root] } else { [call.root, rank] };
@@ -154,10 +172,18 @@ impl Engine<Host> for Threads {
         unsafe { self.messages.post(way, sends, (window.raw::<u8>(), bytes), call) }
     }
     fn finish(&self, post: Post, call: &Call) -> Result<()> {
-        self.messages.finish(post, call)
+        if post.is_started() {
+            self.started.finish(post, call, &self.share())
+        } else {
+            self.messages.finish(post, call)
+        }
     }
     fn withdraw(&self, post: Post) {
-        self.messages.withdraw(post);
+        if post.is_started() {
+            self.started.withdraw(post, &self.share())
+        } else {
+            self.messages.withdraw(post)
+        }
     }
 }
 

@@ -14,6 +14,7 @@ mod panics;
 mod reduction;
 mod rendezvous;
 mod slow;
+mod started;
 #[cfg(all(test, not(loom)))]
 mod tests;
 mod watch;

@@ -11,6 +11,7 @@
 mod leaving;
 mod meeting;
 mod messages;
+mod started;
 mod waking;
 
 use super::rendezvous::{AllWindows, Rendezvous};

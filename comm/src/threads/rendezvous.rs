@@ -35,21 +35,37 @@ struct Aside {
 }
 
 /// The windows of all ranks, for those who are inside.
-pub(crate) struct AllWindows<'a>(&'a [Seat]);
+pub(crate) enum AllWindows<'a> {
+    /// Of ranks that meet.
+    Seats(Seats<'a>),
+    /// Of ranks that have posted a call.
+    Posted(&'a [*mut ()], &'a [Option<Call>]),
+}
+/// Where ranks that meet show theirs.
+pub(crate) struct Seats<'a>(&'a [Seat]);
 impl<'a> AllWindows<'a> {
     /// How many ranks there are.
     pub(super) fn ranks(&self) -> usize {
-        self.0.len()
+        match self {
+            Self::Seats(Seats(seats)) => seats.len(),
+            Self::Posted(windows, _) => windows.len(),
+        }
     }
     /// The window of a rank of the group, of the type it was shown with.
     #[inline(always)]
     pub(super) fn of<S>(&self, rank: usize) -> *mut S {
-        self.0[rank].window.load(Relaxed).cast()
+        match self {
+            Self::Seats(Seats(seats)) => seats[rank].window.load(Relaxed).cast(),
+            Self::Posted(windows, _) => windows[rank].cast(),
+        }
     }
     /// The call of a rank of the group.
     pub(super) fn call(&self, rank: usize) -> &'a Call {
-        // SAFETY: the call lives where its rank made it, and that rank does not leave while we are inside.
-        unsafe { &*self.0[rank].call.load(Relaxed) }
+        match self {
+            // SAFETY: the call lives where its rank made it, and that rank does not leave while we are inside.
+            Self::Seats(Seats(seats)) => unsafe { &*seats[rank].call.load(Relaxed) },
+            Self::Posted(_, calls) => calls[rank].as_ref().expect("all have come"),
+        }
     }
 }
 
@@ -98,7 +114,7 @@ impl Rendezvous {
         let inside = Inside::enter(&me.aside.inside);
         self.unbroken()?; // after having gone inside, or the one who leaves would not see us
         self.agree(seat, call)?;
-        work(&AllWindows(&self.seats));
+        work(&AllWindows::Seats(Seats(&self.seats)));
         drop(inside);
         self.arrive(seat, call)
     }
@@ -110,7 +126,7 @@ impl Rendezvous {
             if same && call.counts.is_none() {
                 continue;
             }
-            let theirs = AllWindows(&self.seats).call(peer);
+            let theirs = AllWindows::Seats(Seats(&self.seats)).call(peer);
             if !same || !call.fits(seat, theirs, peer) {
                 let (rank, peer) = (self.ranks[seat], self.ranks[peer]);
                 let (mine, theirs) = (call.to_string(), theirs.to_string());

@@ -29,13 +29,19 @@ pub(super) fn after(start: Instant, time: Duration) -> Instant {
 
 /// What a collective of `n` ranks takes that goes directly.
 pub(super) fn collective_time(link: &Link, call: &Call, n: usize) -> Duration {
+    let (latency, moving) = collective_parts(link, call, n);
+    latency.saturating_add(moving)
+}
+
+/// The parts of it: until the first byte has come, and while bytes move.
+pub(super) fn collective_parts(link: &Link, call: &Call, n: usize) -> (Duration, Duration) {
     let steps = match call.op {
         Op::AllReduce => 2 * (n - 1),
         Op::Barrier => n.next_power_of_two().ilog2() as usize,
         _ => n - 1,
     };
     let moving = link.moving(busiest(call, n) * call.elem.size);
-    link.latency().saturating_mul(steps as u32).saturating_add(moving)
+    (link.latency().saturating_mul(steps as u32), moving)
 }
 
 /// Elements that the busiest rank sends or gets, as far as this one knows.

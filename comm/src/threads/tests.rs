@@ -6,6 +6,7 @@ mod failures;
 mod promises;
 mod requests;
 mod sets;
+mod started;
 mod steady_state;
 mod stress;
 mod timing;

@@ -1,0 +1,211 @@
+//! Collectives that are started, and waited for later: meanwhile a rank computes.
+//!
+//! All ranks of a group start the same calls in the same order, and each waits for its own in whatever order. Who waits does
+//! what is left of the work. Results are those of the calls without `start_`, bit for bit.
+use crate::call::{Call, Counts, Elem, Op, Reduce};
+use crate::engine::Windows;
+use crate::error::Result;
+use crate::group::Group;
+use crate::request::{Request, UnderWay};
+use kernels::Kernels;
+use tensor::{Category, Device, Place, Tensor, count};
+
+impl<P: Place> Group<P> {
+    /// Starts [`Group::all_reduce`]. The request keeps the tensor and gives it back reduced. Of a group that goes
+    /// [by an algorithm](Group::via) it is done at once.
+    ///
+    /// ```
+    /// # use comm::{Axis, CommError, Reduce, World};
+    /// # use tensor::{Category, Cpu, Tensor};
+    /// let sums = World::threads(&[(Axis::Dp, 2)])?.run(|device: Cpu<f32>, mesh| {
+    ///     let mine = Tensor::from_fn(&device, Category::Gradients, 1, 1, |_| 1.0 + mesh.rank() as f32);
+    ///     let sum = mesh.group(Axis::Dp).start_all_reduce(mine, Reduce::Sum)?;
+    ///     let meanwhile = 40.0; // is computed
+    ///     Ok::<_, CommError>(meanwhile + sum.wait()?.read().expect("the host has values")[0])
+    /// })?;
+    /// assert_eq!(sums, [43.0, 43.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of every call.
+    ///
+    /// # Panics
+    /// If the tensor has another owner.
+    #[track_caller]
+    pub fn start_all_reduce<D: Kernels<Place = P>>(
+        &self,
+        mut data: Tensor<D>,
+        reduce: Reduce,
+    ) -> Result<Request<D>> {
+        if self.size() == 1 || self.route.is_some() {
+            self.all_reduce(&mut data, reduce)?;
+            return Ok(Request { given: Some(data), result: None, under_way: UnderWay::done() });
+        }
+        let call =
+            Call { reduce: Some(reduce), ..self.call(Op::AllReduce, data.shape(), Elem::of::<D::Elem>()) };
+        self.start(call, data, None)
+    }
+    /// Starts all-reduces of many tensors as one call: ranks meet once for all of them, and the ledger counts one. Gives
+    /// them back reduced, in the same list.
+    ///
+    /// # Errors
+    /// Those of every call.
+    ///
+    /// # Panics
+    /// If a tensor has another owner.
+    #[track_caller]
+    pub fn start_all_reduce_together<D: Kernels<Place = P>>(
+        &self,
+        mut tensors: Vec<Tensor<D>>,
+        reduce: Reduce,
+    ) -> Result<Together<D>> {
+        let elements = count::sum("the elements of a call", tensors.iter().map(Tensor::len));
+        let all =
+            Call { reduce: Some(reduce), ..self.call(Op::AllReduce, [1, elements], Elem::of::<D::Elem>()) };
+        if self.size() == 1 || tensors.is_empty() {
+            return Ok(Together { tensors, under_way: UnderWay::done() });
+        }
+        if self.route.is_some() {
+            tensors.iter_mut().try_for_each(|data| self.all_reduce(data, reduce))?;
+            return Ok(Together { tensors, under_way: UnderWay::done() });
+        }
+        let one = |data: &mut Tensor<D>| {
+            let ([rows, cols], window) = (data.shape(), Some(data.view_mut().ptr()));
+            (Windows { give: window, take: window }, Call { rows, cols, ..all.clone() })
+        };
+        // SAFETY: each tensor has the elements of its call; `Together` owns them, and ends the post before it gives them away.
+        let post = || unsafe { self.engine.start(self.rank, &mut tensors.iter_mut().map(one)) };
+        let under_way = UnderWay::new(self, all.clone(), post)?;
+        Ok(Together { tensors, under_way })
+    }
+    /// Starts [`Group::all_gather`]. The request keeps `mine` and gives what all have.
+    ///
+    /// # Errors
+    /// Those of every call.
+    #[track_caller]
+    pub fn start_all_gather<D: Device<Place = P>>(&self, mine: Tensor<D>) -> Result<Request<D>> {
+        let call = self.call(Op::AllGather, mine.shape(), Elem::of::<D::Elem>());
+        let rows = self.all_rows(&mine);
+        self.start_other(call, mine, Category::Buffers, rows)
+    }
+    /// Starts [`Group::all_gather_v`].
+    ///
+    /// # Errors
+    /// Those of [`Group::all_gather_v`].
+    #[track_caller]
+    pub fn start_all_gather_v<D: Device<Place = P>>(
+        &self,
+        mine: Tensor<D>,
+        counts: impl Into<std::sync::Arc<[usize]>>,
+    ) -> Result<Request<D>> {
+        let (call, rows) = self.gather_v(mine.shape(), counts.into(), Elem::of::<D::Elem>())?;
+        self.start_other(call, mine, Category::Buffers, rows)
+    }
+    /// Starts [`Group::reduce_scatter`]. The request keeps `data` and gives this rank's block of the sum.
+    ///
+    /// # Errors
+    /// Those of [`Group::reduce_scatter`].
+    #[track_caller]
+    pub fn start_reduce_scatter<D: Device<Place = P>>(&self, data: Tensor<D>) -> Result<Request<D>> {
+        let call = self.call(Op::ReduceScatter, data.shape(), Elem::of::<D::Elem>());
+        let call = Call { reduce: Some(Reduce::Sum), ..call };
+        self.divides(data.rows(), call.at)?;
+        let rows = data.rows() / self.size();
+        self.start_other(call, data, Category::Activations, rows)
+    }
+    /// Starts [`Group::reduce_scatter_v`].
+    ///
+    /// # Errors
+    /// Those of [`Group::reduce_scatter_v`].
+    #[track_caller]
+    pub fn start_reduce_scatter_v<D: Device<Place = P>>(
+        &self,
+        data: Tensor<D>,
+        counts: impl Into<std::sync::Arc<[usize]>>,
+    ) -> Result<Request<D>> {
+        let counts = counts.into();
+        let call = self.call(Op::ReduceScatter, data.shape(), Elem::of::<D::Elem>());
+        let call = Call { reduce: Some(Reduce::Sum), counts: Some(Counts::Of(counts.clone())), ..call };
+        self.adds_up(&counts, &call)?;
+        self.start_other(call, data, Category::Activations, counts[self.rank])
+    }
+    /// Starts [`Group::all_to_all`]. The request keeps `data` and gives what ranks had for this one.
+    ///
+    /// # Errors
+    /// Those of [`Group::all_to_all`].
+    #[track_caller]
+    pub fn start_all_to_all<D: Device<Place = P>>(&self, data: Tensor<D>) -> Result<Request<D>> {
+        let call = self.call(Op::AllToAll, data.shape(), Elem::of::<D::Elem>());
+        self.divides(data.rows(), call.at)?;
+        let rows = data.rows();
+        self.start_other(call, data, Category::Activations, rows)
+    }
+    /// Starts [`Group::all_to_all_v`].
+    ///
+    /// # Errors
+    /// Those of [`Group::all_to_all_v`].
+    #[track_caller]
+    pub fn start_all_to_all_v<D: Device<Place = P>>(
+        &self,
+        data: Tensor<D>,
+        give: impl Into<std::sync::Arc<[usize]>>,
+        take: impl Into<std::sync::Arc<[usize]>>,
+    ) -> Result<Request<D>> {
+        let (call, rows) =
+            self.exchange_v(data.shape(), [give.into(), take.into()], Elem::of::<D::Elem>())?;
+        self.start_other(call, data, Category::Activations, rows)
+    }
+
+    /// Starts a call whose result is another tensor of so many rows.
+    fn start_other<D: Device<Place = P>>(
+        &self,
+        call: Call,
+        given: Tensor<D>,
+        category: Category,
+        rows: usize,
+    ) -> Result<Request<D>> {
+        if self.size() == 1 {
+            return Ok(Request { given: Some(given), result: None, under_way: UnderWay::done() });
+        }
+        let result = Tensor::empty(given.device(), category, rows, given.cols());
+        self.start(call, given, Some(result))
+    }
+    fn start<D: Device<Place = P>>(
+        &self,
+        call: Call,
+        mut given: Tensor<D>,
+        mut result: Option<Tensor<D>>,
+    ) -> Result<Request<D>> {
+        let (ranks, rank) = (self.size(), self.rank);
+        let taken = result.as_ref().map_or(given.len(), Tensor::len);
+        assert_eq!([given.len(), taken], [call.gives(ranks, rank), call.takes(ranks, rank)], "{call}");
+        let take = result.as_mut().map(|result| result.view_mut().ptr());
+        let give = if take.is_some() { given.view().ptr() } else { given.view_mut().ptr() };
+        let windows = Windows { give: Some(give), take: take.or(Some(give)) };
+        let posted = call.clone();
+        // SAFETY: as many elements as was just seen. The request owns both tensors, and ends the post before it gives one
+        // away; of what is given there may be other owners, and a tensor that has some is not written.
+        let post = || unsafe { self.engine.start(rank, &mut std::iter::once((windows, posted))) };
+        let under_way = UnderWay::new(self, call, post)?;
+        Ok(Request { given: Some(given), result, under_way })
+    }
+}
+
+/// Reductions of many tensors under way as one call. Like a [`Request`], it is waited for.
+#[must_use = "what is under way is waited for"]
+pub struct Together<D: Device> {
+    under_way: UnderWay<D::Place>, // ends before the tensors do
+    tensors: Vec<Tensor<D>>,
+}
+
+impl<D: Device> Together<D> {
+    /// Returns when all are reduced.
+    ///
+    /// # Errors
+    /// Those of every call of a group.
+    pub fn wait(mut self) -> Result<Vec<Tensor<D>>> {
+        self.under_way.wait()?;
+        Ok(std::mem::take(&mut self.tensors))
+    }
+}

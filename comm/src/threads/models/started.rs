@@ -1,0 +1,91 @@
+//! Ranks that start a call and wait for it later.
+use super::{Window, explore, run};
+use crate::call::Call;
+use crate::threads::rendezvous::AllWindows;
+use crate::threads::started::Started;
+use crate::threads::watch::{PATIENT, Watch};
+use std::sync::Arc;
+
+/// Two ranks, what they give, and where what they take goes.
+struct Pair {
+    started: Started,
+    give: [Window; 2],
+    take: [Window; 2],
+}
+
+impl Pair {
+    fn new() -> Arc<Self> {
+        let watch = Arc::new(Watch::alone(2, PATIENT));
+        let windows = || [Window::new(), Window::new()];
+        let started = Started::new([0, 1].into(), watch, None);
+        Arc::new(Self { started, give: windows(), take: windows() })
+    }
+    /// Does a rank's share: it takes what both give, added.
+    fn work(_: usize, take: *mut (), windows: &AllWindows, _: &Call) {
+        // SAFETY: all post such windows, and the world outlives its ranks.
+        let sum = (0..2).map(|rank| unsafe { &*windows.of::<Window>(rank) }.read()).sum();
+        // SAFETY: as above.
+        unsafe { &*take.cast::<Window>() }.write(sum);
+    }
+    /// Writes what is given, starts the call, waits for it; then both windows are the rank's own again.
+    fn round(&self, rank: usize, round: usize) {
+        let (give, take) = (&self.give[rank], &self.take[rank]);
+        give.write(10 * round + rank);
+        let windows = [(&raw const *give).cast_mut().cast(), (&raw const *take).cast_mut().cast()];
+        // SAFETY: nobody touches them before it has ended, or loom ends the model.
+        let post = unsafe { self.started.post(rank, std::iter::once((windows, Call::barrier()))) };
+        let post = post.expect("nobody fails");
+        self.started.finish(post, &Call::barrier(), &Self::work).expect("nobody fails");
+        assert_eq!(take.read(), 20 * round + 1);
+        give.write(usize::MAX);
+        take.write(usize::MAX);
+    }
+}
+
+/// Kills: a share that reads a window before it was written, or is still at it when its rank goes on; one that nobody does;
+/// a place used again while somebody is there; a rank left asleep.
+#[test]
+fn two_ranks_start_and_wait() {
+    explore(Some(2), || run(&Pair::new(), &[|pair| pair.round(0, 1), |pair| pair.round(1, 1)]));
+}
+
+/// Kills: a share of the second call taken for one of the first.
+#[test]
+fn places_are_used_again() {
+    fn rounds(pair: &Pair, rank: usize) {
+        (1..=2).for_each(|round| pair.round(rank, round));
+    }
+    explore(Some(1), || run(&Pair::new(), &[|pair| rounds(pair, 0), |pair| rounds(pair, 1)]));
+}
+
+/// One rank takes its post back. Kills: a window that is touched after that.
+#[test]
+fn a_post_is_taken_back_or_done() {
+    explore(Some(2), || {
+        run(
+            &Pair::new(),
+            &[
+                |pair| {
+                    let windows =
+                        [&pair.give[0], &pair.take[0]].map(|window| (&raw const *window).cast_mut().cast());
+                    pair.give[0].write(1);
+                    // SAFETY: nobody touches them before it was taken back, or loom ends the model.
+                    let post = unsafe { pair.started.post(0, std::iter::once((windows, Call::barrier()))) };
+                    pair.started.withdraw(post.expect("nobody fails"), &Pair::work);
+                    pair.give[0].write(2);
+                    pair.take[0].write(3);
+                },
+                |pair| {
+                    let windows =
+                        [&pair.give[1], &pair.take[1]].map(|window| (&raw const *window).cast_mut().cast());
+                    pair.give[1].write(1);
+                    // SAFETY: as above.
+                    let post = unsafe { pair.started.post(1, std::iter::once((windows, Call::barrier()))) };
+                    pair.started.withdraw(post.expect("nobody fails"), &Pair::work);
+                    pair.give[1].write(2);
+                    pair.take[1].write(3);
+                },
+            ],
+        );
+    });
+}

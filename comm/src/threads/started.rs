@@ -1,0 +1,304 @@
+//! Calls that were started: each rank posts its windows, leaves them alone and goes on. Whoever waits does what is left to
+//! do, share by share, for all ranks; so the result is the same, in rank order, whoever comes first, and no thread but the
+//! ranks' own is needed.
+//!
+//! Posts are written under a lock until all ranks have come, and only read from then on. A share is taken by a count. Who has
+//! waited until all shares are done may touch its windows again: nobody else does any more.
+use super::rendezvous::AllWindows;
+use super::slow::{after, collective_parts, pause};
+use super::watch::{Pending, Wait, Watch};
+use crate::call::Call;
+use crate::engine::Post;
+use crate::error::{CommError, Result};
+use crate::link::Link;
+use crate::sync::atomic::AtomicUsize;
+use crate::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
+use crate::sync::{Instant, Mutex, fence, lock, yield_now};
+use std::cell::UnsafeCell;
+use std::collections::VecDeque;
+use std::ptr::null_mut;
+use std::sync::Arc;
+
+/// The started calls of one group.
+pub(super) struct Started {
+    ranks: Arc<[usize]>, // of the world
+    watch: Arc<Watch>,
+    link: Option<Link>,
+    counts: Arc<Counts>,
+    flow: Mutex<Flow>,
+}
+
+/// What ranks that wait look at, without the lock.
+struct Counts {
+    posted: Box<[AtomicUsize]>,    // by rank: how often
+    withdrawn: Box<[AtomicUsize]>, // by rank: the number of the first post that was taken back, plus one; 0 if none was
+}
+
+impl Counts {
+    /// Whether a rank has not posted so often, or has taken a post back.
+    fn misses(&self, rank: usize, number: usize) -> bool {
+        let withdrawn = self.withdrawn[rank].load(Acquire);
+        self.posted[rank].load(Acquire) <= number || (1..=number + 1).contains(&withdrawn)
+    }
+}
+
+/// Posts in the order of their numbers; places are used again.
+#[derive(Default)]
+struct Flow {
+    first: usize, // the number of the first place
+    places: VecDeque<Arc<Place>>,
+    spare: Vec<Arc<Place>>,
+    free: Option<Instant>, // from when the link carries more
+}
+
+/// Where the posts of one number meet.
+#[derive(Default)]
+struct Place {
+    posts: UnsafeCell<Posts>,
+    came: AtomicUsize, // ranks, less those that have taken their post back; changed under the lock
+    next: AtomicUsize, // share to be done
+    done: AtomicUsize, // shares
+    left: AtomicUsize, // ranks
+}
+// SAFETY: posts are written under the lock of the flow, until all have come, and only read from then on.
+unsafe impl Send for Place {}
+// SAFETY: as above.
+unsafe impl Sync for Place {}
+
+/// What ranks have posted. Of call `c` and rank `r` it stands at `c·ranks + r`.
+#[derive(Default)]
+struct Posts {
+    calls: Vec<Option<Call>>,
+    give: Vec<*mut ()>,
+    take: Vec<*mut ()>,
+    until: Option<Instant>,                // when a slow link has carried it
+    refused: Vec<Option<(usize, String)>>, // by rank: who means something else, and what; empty if all mean the same
+}
+
+/// Does the share of one rank of a call: its rank, where what it takes goes, all windows, its call.
+pub(super) type Work<'a> = &'a dyn Fn(usize, *mut (), &AllWindows, &Call);
+
+impl Started {
+    pub(super) fn new(ranks: Arc<[usize]>, watch: Arc<Watch>, link: Option<Link>) -> Self {
+        let counts = || ranks.iter().map(|_| AtomicUsize::new(0)).collect();
+        let counts = Arc::new(Counts { posted: counts(), withdrawn: counts() });
+        Self { counts, ranks, watch, link, flow: Mutex::default() }
+    }
+    /// From when a slow link carries what comes next.
+    pub(super) fn free(&self) -> Instant {
+        let now = Instant::now();
+        lock(&self.flow).free.map_or(now, |free| free.max(now))
+    }
+    /// Posts the windows of some calls, of each what the rank gives and where it takes, one meeting for all of them.
+    ///
+    /// # Errors
+    /// That a rank has failed.
+    ///
+    /// # Safety
+    /// The windows are as the calls say. Nobody touches them before `finish` or `withdraw` of this post returns.
+    pub(super) unsafe fn post(
+        &self,
+        rank: usize,
+        calls: impl Iterator<Item = ([*mut (); 2], Call)>,
+    ) -> Result<Post> {
+        self.watch.alive()?;
+        let n = self.ranks.len();
+        let mut flow = lock(&self.flow);
+        let number = self.counts.posted[rank].load(Relaxed);
+        while flow.places.len() <= number - flow.first {
+            let place = flow.spare.pop().unwrap_or_default();
+            flow.places.push_back(place);
+        }
+        let place = flow.places[number - flow.first].clone();
+        // SAFETY: not all have come, as this rank has not, and the lock is held.
+        let posts = unsafe { &mut *place.posts.get() };
+        for (c, (windows, call)) in calls.enumerate() {
+            if posts.calls.len() < (c + 1) * n {
+                posts.calls.resize((c + 1) * n, None);
+                posts.give.resize((c + 1) * n, null_mut());
+                posts.take.resize((c + 1) * n, null_mut());
+            }
+            let at = c * n + rank;
+            posts.calls[at] = Some(call);
+            [posts.give[at], posts.take[at]] = windows;
+        }
+        if place.came.fetch_add(1, Relaxed) + 1 == n {
+            posts.agree(&self.ranks);
+            if let Some(link) = &self.link {
+                let begins = flow.free.map_or_else(Instant::now, |free| free.max(Instant::now()));
+                let parts =
+                    posts.calls.iter().step_by(n).flatten().map(|call| collective_parts(link, call, n));
+                let (latency, moving) = parts
+                    .fold(Default::default(), |(a, b): (std::time::Duration, _), (c, d)| (a.max(c), b + d));
+                flow.free = Some(after(begins, moving));
+                posts.until = Some(after(begins, latency + moving));
+            }
+        }
+        self.counts.posted[rank].store(number + 1, Release);
+        drop(flow);
+        fence(SeqCst); // who sleeps looked at the count before, or is seen asleep here
+        self.ranks.iter().for_each(|&sleeper| self.watch.wake(sleeper, self.ranks[rank]));
+        Ok(Post::started(rank, number))
+    }
+    /// Waits until all ranks have posted, does what is left, and returns when all is done. The post ends here, however this
+    /// returns.
+    ///
+    /// # Errors
+    /// Those of every call of a group.
+    pub(super) fn finish(&self, post: Post, call: &Call, work: Work) -> Result<()> {
+        let (rank, me) = (post.from, self.ranks[post.from]);
+        let outcome = self.watch.wait(me, &Arrival { place: self, number: post.number, call });
+        if let Err(error) = outcome {
+            self.withdraw(post, work);
+            self.watch.blame(me, &error);
+            return Err(error);
+        }
+        let place = self.place(post.number);
+        // SAFETY: all have come, so posts are only read.
+        let posts = unsafe { &*place.posts.get() };
+        if let Some((peer, theirs)) = posts.refused.get(rank).cloned().flatten() {
+            drop(place);
+            self.leave(post.number);
+            return Err(CommError::Mismatch { rank: me, mine: call.to_string(), peer, theirs });
+        }
+        let until = posts.until;
+        place.complete(posts, self.ranks.len(), work);
+        drop(place);
+        self.leave(post.number);
+        if let Some(until) = until {
+            pause(&self.watch, me, until);
+        }
+        Ok(())
+    }
+    /// Takes a post back; where all have come, it is done to its end instead.
+    pub(super) fn withdraw(&self, post: Post, work: Work) {
+        let flow = lock(&self.flow);
+        let place = flow.places[post.number - flow.first].clone();
+        let n = self.ranks.len();
+        if place.came.load(Relaxed) < n {
+            place.came.fetch_sub(1, Relaxed); // so all will never have come
+            let withdrawn = &self.counts.withdrawn[post.from];
+            if withdrawn.load(Relaxed) == 0 {
+                withdrawn.store(post.number + 1, Release);
+            }
+            return;
+        }
+        drop(flow);
+        // SAFETY: all have come, so posts are only read.
+        let posts = unsafe { &*place.posts.get() };
+        if posts.refused.is_empty() {
+            place.complete(posts, n, work);
+        }
+        drop(place);
+        self.leave(post.number);
+    }
+    fn place(&self, number: usize) -> Arc<Place> {
+        let flow = lock(&self.flow);
+        flow.places[number - flow.first].clone()
+    }
+    /// A rank has no more to do with a number; after the last one its place is free.
+    fn leave(&self, number: usize) {
+        let n = self.ranks.len();
+        let mut flow = lock(&self.flow);
+        flow.places[number - flow.first].left.fetch_add(1, AcqRel);
+        while flow.places.front().is_some_and(|place| place.left.load(Acquire) == n) {
+            let mut place = flow.places.pop_front().expect("just seen");
+            flow.first += 1;
+            // Who has left has let go of it, or will in a moment.
+            if let Some(own) = Arc::get_mut(&mut place) {
+                own.posts.get_mut().clear();
+                [&own.came, &own.next, &own.done, &own.left]
+                    .into_iter()
+                    .for_each(|count| count.store(0, Relaxed));
+                flow.spare.push(place);
+            }
+        }
+    }
+}
+
+impl Place {
+    /// Does what is left of all shares, and waits for those that others do.
+    fn complete(&self, posts: &Posts, n: usize, work: Work) {
+        let shares = posts.calls.len();
+        loop {
+            let share = self.next.fetch_add(1, Relaxed);
+            if share >= shares {
+                break;
+            }
+            let _done = Done(&self.done);
+            let call = &posts.calls[share / n * n..][..n];
+            let windows = AllWindows::Posted(&posts.give[share / n * n..][..n], call);
+            work(share % n, posts.take[share], &windows, call[share % n].as_ref().expect("all have come"));
+        }
+        while self.done.load(Acquire) < shares {
+            yield_now();
+        }
+    }
+}
+
+/// Counts a share as done, however it ends.
+struct Done<'a>(&'a AtomicUsize);
+impl Drop for Done<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, Release);
+    }
+}
+
+impl Posts {
+    fn clear(&mut self) {
+        self.calls.clear();
+        self.give.clear();
+        self.take.clear();
+        self.refused.clear();
+        self.until = None;
+    }
+    /// Notes who means something else than whom, if anybody does.
+    fn agree(&mut self, ranks: &[usize]) {
+        let n = ranks.len();
+        let differ = |call: &[Option<Call>], a: usize, b: usize| match (&call[a], &call[b]) {
+            (Some(mine), Some(theirs)) => mine.key() != theirs.key() || !mine.fits(a, theirs, b),
+            (mine, theirs) => mine.is_some() != theirs.is_some(),
+        };
+        let other = |rank: usize| {
+            let mut calls = self.calls.chunks(n);
+            let found = calls.find_map(|c| (0..n).find(|&peer| differ(c, rank, peer)).map(|peer| (peer, c)));
+            found.map(|(peer, c)| {
+                let words = |call: &Call| call.to_string();
+                (ranks[peer], c[peer].as_ref().map_or_else(|| "fewer calls together".into(), words))
+            })
+        };
+        let all: bool = (0..n).all(|rank| other(rank).is_none());
+        if !all {
+            self.refused = (0..n).map(other).collect();
+        }
+    }
+}
+
+/// All ranks of the group have posted so often.
+struct Arrival<'a> {
+    place: &'a Started,
+    number: usize,
+    call: &'a Call,
+}
+impl Wait for Arrival<'_> {
+    #[inline(always)]
+    fn missing(&self) -> impl Iterator<Item = usize> {
+        let counts = &self.place.counts;
+        let ranks = self.place.ranks.iter().enumerate();
+        ranks.filter(|(rank, _)| counts.misses(*rank, self.number)).map(|(_, rank)| *rank)
+    }
+    fn in_vain(&self) -> Result<()> {
+        self.place.watch.alive()
+    }
+    fn members(&self) -> Vec<usize> {
+        self.place.ranks.to_vec()
+    }
+    fn pending(&self, on: usize) -> Pending {
+        let (counts, number) = (self.place.counts.clone(), self.number);
+        let rank = self.place.ranks.iter().position(|&rank| rank == on).expect("a member");
+        Box::new(move || counts.misses(rank, number))
+    }
+    fn call(&self) -> &Call {
+        self.call
+    }
+}
