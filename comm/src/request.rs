@@ -120,7 +120,7 @@ impl<P: Place> Group<P> {
         // other owners, and a tensor that has some is not written.
         let post = || unsafe { self.engine.post(self.rank, window, &call) };
         let under_way = UnderWay::new(self, call.clone(), post)?;
-        Ok(Request { given: Some(tensor), result: None, under_way })
+        Ok(Request { under_way, given: Some(tensor), result: None })
     }
 }
 

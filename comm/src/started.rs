@@ -40,7 +40,7 @@ impl<P: Place> Group<P> {
     ) -> Result<Request<D>> {
         if self.size() == 1 || self.route.is_some() {
             self.all_reduce(&mut data, reduce)?;
-            return Ok(Request { given: Some(data), result: None, under_way: UnderWay::done() });
+            return Ok(Request { under_way: UnderWay::done(), given: Some(data), result: None });
         }
         let call =
             Call { reduce: Some(reduce), ..self.call(Op::AllReduce, data.shape(), Elem::of::<D::Elem>()) };
@@ -64,11 +64,11 @@ impl<P: Place> Group<P> {
         let all =
             Call { reduce: Some(reduce), ..self.call(Op::AllReduce, [1, elements], Elem::of::<D::Elem>()) };
         if self.size() == 1 || tensors.is_empty() {
-            return Ok(Together { tensors, under_way: UnderWay::done() });
+            return Ok(Together { under_way: UnderWay::done(), tensors });
         }
         if self.route.is_some() {
             tensors.iter_mut().try_for_each(|data| self.all_reduce(data, reduce))?;
-            return Ok(Together { tensors, under_way: UnderWay::done() });
+            return Ok(Together { under_way: UnderWay::done(), tensors });
         }
         let one = |data: &mut Tensor<D>| {
             let ([rows, cols], window) = (data.shape(), Some(data.view_mut().ptr()));
@@ -77,7 +77,7 @@ impl<P: Place> Group<P> {
         // SAFETY: each tensor has the elements of its call; `Together` owns them, and ends the post before it gives them away.
         let post = || unsafe { self.engine.start(self.rank, &mut tensors.iter_mut().map(one)) };
         let under_way = UnderWay::new(self, all.clone(), post)?;
-        Ok(Together { tensors, under_way })
+        Ok(Together { under_way, tensors })
     }
     /// Starts [`Group::all_gather`]. The request keeps `mine` and gives what all have.
     ///
@@ -166,7 +166,7 @@ impl<P: Place> Group<P> {
         rows: usize,
     ) -> Result<Request<D>> {
         if self.size() == 1 {
-            return Ok(Request { given: Some(given), result: None, under_way: UnderWay::done() });
+            return Ok(Request { under_way: UnderWay::done(), given: Some(given), result: None });
         }
         let result = Tensor::empty(given.device(), category, rows, given.cols());
         self.start(call, given, Some(result))
@@ -188,7 +188,7 @@ impl<P: Place> Group<P> {
         // away; of what is given there may be other owners, and a tensor that has some is not written.
         let post = || unsafe { self.engine.start(rank, &mut std::iter::once((windows, posted))) };
         let under_way = UnderWay::new(self, call, post)?;
-        Ok(Request { given: Some(given), result, under_way })
+        Ok(Request { under_way, given: Some(given), result })
     }
 }
 

@@ -12,7 +12,7 @@ pub struct Norm<D: Kernels> {
 
 enum Kind<D: Kernels> {
     Rms(RmsNorm<D>),
-    Layer(LayerNorm<D>),
+    Layer(Box<LayerNorm<D>>),
 }
 
 /// X\[B,D\] and each row's statistics.
@@ -26,7 +26,7 @@ impl<D: Kernels> Norm<D> {
     pub fn new(at: &Builder<D>, kind: NormKind, name: &str, width: usize, eps: f64) -> Result<Self> {
         let kind = match kind {
             NormKind::Rms => Kind::Rms(RmsNorm::new(at, name, width, eps)?),
-            NormKind::Layer => Kind::Layer(LayerNorm::new(at, name, width, eps)?),
+            NormKind::Layer => Kind::Layer(Box::new(LayerNorm::new(at, name, width, eps)?)),
         };
         Ok(Self { name: name.into(), kind })
     }

@@ -109,17 +109,14 @@ impl<D: Kernels> Param<D> {
         for (replica, holders) in &self.replicas {
             sum_replica(self.gradient.as_mut().expect("taken above"), replica, holders)?;
         }
-        for (axis, group) in mesh.axes() {
-            if !matches!(self.placement.along(axis), Placed::Summed) {
-                continue;
+        for (axis, group) in mesh.axes().filter(|(axis, _)| *axis != Axis::Dp) {
+            if let (Placed::Summed, Some(gradient)) = (self.placement.along(axis), &mut self.gradient) {
+                group.named(self.name.clone()).all_reduce(gradient, Reduce::Sum)?;
             }
-            let group = group.named(self.name.clone());
-            if axis == Axis::Dp {
-                let gradient = self.gradient.take().expect("taken above");
-                self.summed = Some(group.start_all_reduce(gradient, Reduce::Sum)?);
-            } else if let Some(gradient) = &mut self.gradient {
-                group.all_reduce(gradient, Reduce::Sum)?;
-            }
+        }
+        if let Placed::Summed = self.placement.along(Axis::Dp) {
+            let (data, gradient) = (mesh.group(Axis::Dp), self.gradient.take().expect("taken above"));
+            self.summed = Some(data.named(self.name.clone()).start_all_reduce(gradient, Reduce::Sum)?);
         }
         Ok(())
     }

@@ -180,9 +180,9 @@ impl Engine<Host> for Threads {
     }
     fn withdraw(&self, post: Post) {
         if post.is_started() {
-            self.started.withdraw(post, &self.share())
+            self.started.withdraw(post, &self.share());
         } else {
-            self.messages.withdraw(post)
+            self.messages.withdraw(post);
         }
     }
 }

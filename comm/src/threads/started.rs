@@ -207,9 +207,9 @@ impl Started {
             // Who has left has let go of it, or will in a moment.
             if let Some(own) = Arc::get_mut(&mut place) {
                 own.posts.get_mut().clear();
-                [&own.came, &own.next, &own.done, &own.left]
-                    .into_iter()
-                    .for_each(|count| count.store(0, Relaxed));
+                for count in [&own.came, &own.next, &own.done, &own.left] {
+                    count.store(0, Relaxed);
+                }
                 flow.spare.push(place);
             }
         }

@@ -8,6 +8,7 @@ use tensor::{Category, Cpu, F61, Host, Tensor};
 
 type One = Cpu<f32>;
 type Result<T> = std::result::Result<T, CommError>;
+type Start = fn(&Group<Host>, &One) -> Result<Request<One>>;
 
 fn world(ranks: usize) -> World {
     World::threads(&[(Axis::Tp, ranks)]).unwrap()
@@ -135,7 +136,7 @@ fn many_tensors_meet_once() {
 }
 
 /// What ranks 0 and 1 are told that start these.
-fn told(acts: [fn(&Group<Host>, &One) -> Result<Request<One>>; 2]) -> [String; 2] {
+fn told(acts: [Start; 2]) -> [String; 2] {
     let told = [const { Mutex::new(String::new()) }; 2];
     let ran = world(2).run(|device: One, mesh| {
         let request = acts[mesh.rank()](mesh.group(Axis::Tp), &device)?;
@@ -152,7 +153,7 @@ fn told(acts: [fn(&Group<Host>, &One) -> Result<Request<One>>; 2]) -> [String; 2
 fn ranks_that_start_different_calls_are_told_both() {
     let here = "comm/src/threads/tests/started.rs:";
     let one = |g: &Group<Host>, d: &One| g.start_all_reduce(tensor(d, 0, [2, 3]), Reduce::Sum);
-    let others: [(fn(&Group<Host>, &One) -> Result<Request<One>>, &str); 3] = [
+    let others: [(Start, &str); 3] = [
         (|g, d| g.start_all_reduce(tensor(d, 0, [3, 2]), Reduce::Sum), "all_reduce(sum) over tp of 3x2 f32"),
         (
             |g, d| g.start_all_reduce(tensor(d, 0, [2, 3]), Reduce::Stab),
