@@ -96,7 +96,7 @@ fn draws_are_distributed_as_the_probabilities_say() {
 #[test]
 fn a_draw_is_the_candidate_on_whose_interval_u_falls() {
     let logits = [0.25f32, 0.5, 0.125, 0.125].map(f32::ln);
-    let draw = |u, k, p| Candidates::new(&mut Room::default(), &logits, 1.0, k, p).choose(u).id;
+    let draw = |u, k, p| Candidates::new(&mut Room::default(), Logits::All(&logits), 1.0, k, p).choose(u).id;
     for (u, wanted) in
         [(0.0, 1), (0.499, 1), (0.501, 0), (0.749, 0), (0.751, 2), (0.874, 2), (0.876, 3), (0.999, 3)]
     {
@@ -107,7 +107,8 @@ fn a_draw_is_the_candidate_on_whose_interval_u_falls() {
     assert_eq!((draw(0.99, None, Some(0.45)), draw(0.99, None, Some(0.55))), (1, 0));
     assert_eq!((draw(0.99, None, Some(1e-300)), draw(0.99, Some(9), Some(1.0))), (1, 3));
     assert_eq!((draw(0.99, Some(3), Some(0.84)), draw(0.99, Some(3), Some(0.87))), (0, 2)); // of 7/8, not of 1
-    assert_eq!(Candidates::new(&mut Room::default(), &[0.5, 0.5, 0.5], 1.0, Some(2), None).ids, [0, 1, 2]);
+    let equal = Logits::All(&[0.5; 4]);
+    assert_eq!(Candidates::new(&mut Room::default(), equal, 1.0, Some(2), None).ids, [0, 1, 2]);
 }
 
 #[test]
