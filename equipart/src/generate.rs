@@ -310,3 +310,6 @@ where
     })?;
     Ok(ranks.into_iter().next().expect("a rank"))
 }
+
+#[cfg(test)]
+mod tests;
