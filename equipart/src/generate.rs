@@ -129,7 +129,8 @@ impl Request {
                 let lengths = lengths(mesh.group(Axis::Dp).rank());
                 let capacity = lengths.iter().max().map_or(0, |longest| longest + self.max_new);
                 let ids = Ids::new(device.place(), &vec![0; lengths.iter().sum()], shape.vocabulary)?;
-                let logits = chunk.logits(&Cx::infer(&lengths).with_cache(capacity), ids, false)?;
+                let cx = Cx::infer(&lengths).with_cache(capacity);
+                let logits = chunk.logits(&cx, ids, false)?;
                 drop(self.first(shape.vocabulary).map(|n| ops::top_k(&logits, n)));
                 Ok(())
             },
