@@ -91,7 +91,7 @@ fn the_price_of_a_generation_is_what_is_measured_to_the_byte() {
     let model = model(Vec::new());
     let priced = |k| {
         let sampling = Sampling { top_k: k, ..WARM };
-        let request = request(sampling, 1, vec![vec![7], vec![1]]);
+        let request = request(sampling, NEW, vec![vec![7], vec![1]]);
         let network = Network::default();
         for layout in ["none", "tp=2", "dp=2"] {
             let layout = layout.parse().unwrap();
