@@ -1,5 +1,7 @@
-//! `generate`: continues prompts token by token, with a cache of keys and values. Every tensor rank sees all logits
-//! of the next token and chooses by the same draw; data ranks have different prompts.
+//! `generate`: continues prompts token by token, with a cache of keys and values. Every tensor rank has all logits of the
+//! next token and chooses by the same draw; data ranks have different prompts. Of the logits those are read to the host
+//! that a choice needs: two of a row for the largest, k + 1 for a draw from k; all after the prompt, which a text tells,
+//! and where any token may be drawn.
 use crate::dump::{self, Seen};
 use crate::measure::{self, PeakBytes, Taken};
 use crate::sampling::{self, Choice, Logits, Sampling};
