@@ -1,15 +1,17 @@
-//! `generate`: continues prompts token by token, with a cache of keys and values. Every tensor rank sees all logits
-//! of the next token and chooses by the same draw; data ranks have different prompts.
+//! `generate`: continues prompts token by token, with a cache of keys and values. Every tensor rank has all logits of the
+//! next token and chooses by the same draw; data ranks have different prompts. Of the logits those are read to the host
+//! that a choice needs: two of a row for the largest, k + 1 for a draw from k; all after the prompt, which a text tells,
+//! and where any token may be drawn.
 use crate::dump::{self, Seen};
 use crate::measure::{self, PeakBytes, Taken};
-use crate::sampling::{self, Sampling};
+use crate::sampling::{self, Choice, Logits, Sampling};
 use crate::{Error, Layout, Model, Network, Result, memory, price};
 use comm::{Axis, Mesh};
 use kernels::{Kernels, Meta};
-use layers::{Chunk, Cx, Random, Record};
+use layers::{Chunk, Cx, Random, Record, ops};
 use parallel::deal;
 use serde::Serialize;
-use tensor::{Cpu, Device, Ids, Phase, Real};
+use tensor::{Cpu, Device, Ids, Phase, Real, Tensor};
 
 /// What is to be continued.
 #[derive(Clone, Debug)]
@@ -108,6 +110,10 @@ impl Request {
         }
         memory::fits(&format!("generating under {layout}"), self.bytes(model, layout)?, memory::free())
     }
+    /// How many of a row's first logits are read for a new token; none: all of them, or nothing new is wanted.
+    fn first(&self, vocabulary: usize) -> Option<usize> {
+        (self.max_new > 0).then(|| self.sampling.needs(vocabulary)).flatten()
+    }
     /// Bytes that all ranks hold at most: while the prompts are read, with a cache for all that is to come.
     ///
     /// # Errors
@@ -125,7 +131,9 @@ impl Request {
                 let lengths = lengths(mesh.group(Axis::Dp).rank());
                 let capacity = lengths.iter().max().map_or(0, |longest| longest + self.max_new);
                 let ids = Ids::new(device.place(), &vec![0; lengths.iter().sum()], shape.vocabulary)?;
-                chunk.logits(&Cx::infer(&lengths).with_cache(capacity), ids, false)?;
+                let cx = Cx::infer(&lengths).with_cache(capacity);
+                let logits = chunk.logits(&cx, ids, false)?;
+                drop(self.first(shape.vocabulary).map(|n| ops::top_k(&logits, n)));
                 Ok(())
             },
         )
@@ -177,18 +185,26 @@ fn on_rank(
         let mut lengths: Vec<_> = fed.iter().map(Vec::len).collect();
         let capacity = lengths.iter().max().expect("each rank has a prompt") + request.max_new;
         let cx = Cx::infer(&lengths).numbered_from(mine.start).recorded(record.clone());
+        let first = request.first(model.config.shape.vocabulary);
         let (mut cx, mut room) = (cx.with_cache(capacity), Room::default());
         for new in 0..request.max_new.max(1) {
             let _span = if new == 0 { mesh.span("prompt") } else { mesh.span(format_args!("token {new}")) };
             if new > 0 {
                 cx.advance(&lengths);
             }
-            next_logits(&mut chunk, &cx, device, fed.iter().flatten(), model, &mut room)?;
-            let mut rows = room.logits.chunks_exact(model.config.shape.vocabulary);
+            let ids = Ids::new(device.place(), fed.iter().flatten(), model.config.shape.vocabulary)?;
+            room.read(&chunk.logits(&cx, ids, false)?, first, new == 0);
+            if new == 0 {
+                texts
+                    .iter_mut()
+                    .enumerate()
+                    .for_each(|(row, text)| text.prompt_logits = room.row(row).to_vec());
+            }
+            let mut rows = 0..;
             for (i, text) in texts.iter_mut().enumerate().filter(|(i, _)| lengths[*i] > 0) {
-                let logits = rows.next().expect("a row for every open sequence");
+                let row = rows.next().expect("a row for every open sequence");
                 fed[i].clear();
-                fed[i].extend(text.extend(logits, request, mine.start + i, &mut room.choice)?);
+                fed[i].extend(text.extend(&mut room, row, request, mine.start + i)?);
                 fed[i].retain(|id| !model.config.eos.contains(id));
                 if mine.start + i == 0 && mesh.group(Axis::Tp).rank() == 0 {
                     text.ids[request.prompts[0].len()..].last().into_iter().for_each(|&id| watch(id));
@@ -216,49 +232,66 @@ impl Text {
     /// Adds the next token, if one is wanted: what is to be fed next. `sequence` is counted over all data ranks.
     fn extend(
         &mut self,
-        logits: &[f32],
+        room: &mut Room,
+        row: usize,
         request: &Request,
         sequence: usize,
-        room: &mut sampling::Room,
     ) -> Result<Option<u32>> {
-        if self.margins.is_empty() {
-            self.prompt_logits = logits.to_vec();
-        }
         if request.max_new == 0 {
             return Ok(None);
         }
-        let choice = request.sampling.choose_in(room, logits, sequence, self.ids.len() - 1)?;
+        let choice = room.choose(row, &request.sampling, sequence, self.ids.len() - 1)?;
         self.ids.push(choice.id);
         self.margins.push(choice.margin);
         Ok(Some(choice.id))
     }
 }
 
-/// Memory for a token, used again for the next.
+/// What is read of a token's logits, and memory for its choice, used again for the next.
 #[derive(Default)]
-struct Room<S> {
-    values: Vec<S>,
+struct Room {
+    first: usize, // numbers of a row in `values` and `ids`; 0: choices are made from `logits`
+    values: Vec<f32>,
+    ids: Vec<u32>,
+    vocabulary: usize, // numbers of a row in `logits`
     logits: Vec<f32>,
     choice: sampling::Room,
 }
 
-/// Leaves in `room` the next token's logits of every sequence that was fed, one row each, in f32.
-fn next_logits<'a, S: Real>(
-    chunk: &mut Chunk<Cpu<S>>,
-    cx: &Cx<Cpu<S>>,
-    device: &Cpu<S>,
-    ids: impl Iterator<Item = &'a u32> + Clone,
-    model: &Model,
-    room: &mut Room<S>,
-) -> Result<()>
-where
-    Cpu<S>: Kernels<Elem = S, Place = tensor::Host>,
-{
-    let ids = Ids::new(device.place(), ids, model.config.shape.vocabulary)?;
-    assert!(chunk.logits(cx, ids, false)?.read_into(&mut room.values), "the host has values");
-    room.logits.clear();
-    room.logits.extend(room.values.iter().map(|x| x.to_f64() as f32));
-    Ok(())
+impl Room {
+    /// Reads so many of the first logits of each row of `[sequences, V]`; or, where these are not enough, and where it
+    /// is asked for, all of them.
+    fn read(&mut self, logits: &Tensor<Cpu<f32>>, first: Option<usize>, all: bool) {
+        (self.first, self.vocabulary) = (first.unwrap_or(0), logits.cols());
+        if let Some(n) = first {
+            let (values, ids) = ops::top_k(logits, n);
+            assert!(
+                values.read_into(&mut self.values) && ids.read_into(&mut self.ids),
+                "the host has values"
+            );
+        }
+        if all || first.is_none() {
+            assert!(logits.read_into(&mut self.logits), "the host has values");
+        }
+    }
+    fn row(&self, row: usize) -> &[f32] {
+        &self.logits[row * self.vocabulary..][..self.vocabulary]
+    }
+    fn choose(
+        &mut self,
+        row: usize,
+        sampling: &Sampling,
+        sequence: usize,
+        position: usize,
+    ) -> Result<Choice> {
+        let logits = if self.first == 0 {
+            Logits::All(&self.logits[row * self.vocabulary..][..self.vocabulary])
+        } else {
+            let of_row = row * self.first..(row + 1) * self.first;
+            Logits::First(&self.values[of_row.clone()], &self.ids[of_row])
+        };
+        Ok(sampling.choose_in(&mut self.choice, logits, sequence, position)?)
+    }
 }
 
 /// Every token's logits of whole sequences, as one row-major matrix, in f64: to compare layouts and numbers.
@@ -280,3 +313,6 @@ where
     })?;
     Ok(ranks.into_iter().next().expect("a rank"))
 }
+
+#[cfg(test)]
+mod tests;

@@ -103,33 +103,66 @@ impl Sampling {
     /// # Errors
     /// If the settings are not valid, or a logit is not finite.
     pub fn choose(&self, logits: &[f32], sequence: usize, position: usize) -> Result<Choice, SamplingError> {
-        self.choose_in(&mut Room::default(), logits, sequence, position)
+        self.choose_in(&mut Room::default(), Logits::All(logits), sequence, position)
     }
-    /// The same in memory of the caller's, so that the next choice takes none.
+    /// How many of a row's first logits a choice needs: those that may be chosen and the one behind them, which the
+    /// margin is measured to. None if it needs them all.
+    pub fn needs(&self, vocabulary: usize) -> Option<usize> {
+        let chosen = if self.temperature.is_some() { self.top_k? } else { 1 };
+        (chosen < vocabulary).then(|| chosen + 1)
+    }
+    /// The same, of the whole row or of its first logits, in memory of the caller's, so that the next choice takes none.
     ///
     /// # Errors
     /// As above.
     pub fn choose_in(
         &self,
         room: &mut Room,
-        logits: &[f32],
+        logits: Logits,
         sequence: usize,
         position: usize,
     ) -> Result<Choice, SamplingError> {
         self.validate()?;
-        if logits.is_empty() {
-            return Err(SamplingError::Empty);
+        if let Some((id, seen)) = logits.improper()? {
+            return Err(SamplingError::Logit { id, seen, sequence, position });
         }
-        // All of them first, which vectorises.
-        if !logits.iter().fold(true, |finite, logit| finite & logit.is_finite()) {
-            let id = logits.iter().position(|logit| !logit.is_finite()).expect("one that is not");
-            return Err(SamplingError::Logit { id, seen: logits[id], sequence, position });
+        let Some(temperature) = self.temperature else {
+            return Ok(logits.greedy());
+        };
+        Ok(Candidates::new(room, logits, temperature, self.top_k, self.top_p)
+            .choose(uniform(self.seed, sequence, position)))
+    }
+}
+
+/// What a token is chosen from.
+#[derive(Clone, Copy, Debug)]
+pub enum Logits<'a> {
+    /// A logit of every token.
+    All(&'a [f32]),
+    /// The first logits of a row, in the order of [`kernels::Selects::top_k`], and the ids of their tokens: as many as
+    /// [`Sampling::needs`].
+    First(&'a [f32], &'a [u32]),
+}
+
+impl Logits<'_> {
+    /// The first logit, by id, that is no finite number.
+    fn improper(self) -> Result<Option<(usize, f32)>, SamplingError> {
+        match self {
+            Logits::All([]) | Logits::First([], _) => Err(SamplingError::Empty),
+            // All of them first, which vectorises.
+            Logits::All(all) if all.iter().fold(true, |finite, logit| finite & logit.is_finite()) => Ok(None),
+            Logits::All(all) => Ok(all.iter().copied().enumerate().find(|(_, logit)| !logit.is_finite())),
+            Logits::First(values, ids) => Ok((!values[0].is_finite()).then(|| (ids[0] as usize, values[0]))),
         }
-        Ok(match self.temperature {
-            None => greedy(logits),
-            Some(temperature) => Candidates::new(room, logits, temperature, self.top_k, self.top_p)
-                .choose(uniform(self.seed, sequence, position)),
-        })
+    }
+    fn greedy(self) -> Choice {
+        match self {
+            Logits::All(logits) => greedy(logits),
+            Logits::First(values, ids) => {
+                let next = values.get(1).map_or(f64::NEG_INFINITY, |&next| f64::from(next));
+                Choice { id: ids[0], margin: f64::from(values[0]) - next }
+            }
+        }
     }
 }
 
@@ -156,41 +189,57 @@ fn uniform(seed: u64, sequence: usize, position: usize) -> f64 {
 #[derive(Debug, Default)]
 pub struct Room {
     ids: Vec<u32>,
+    values: Vec<f32>,
     sums: Vec<f64>,
+}
+
+impl Room {
+    /// The first `n` tokens by descending logit (ties to the lower id), in order.
+    fn sort(&mut self, logits: &[f32], n: usize) {
+        let order = |a: &u32, b: &u32| {
+            let descending = logits[*b as usize].partial_cmp(&logits[*a as usize]);
+            descending.unwrap_or(Ordering::Equal).then(a.cmp(b)) // finite: always comparable
+        };
+        let Self { ids, values, .. } = self;
+        ids.clear();
+        ids.extend(0..logits.len() as u32);
+        if n < ids.len() {
+            ids.select_nth_unstable_by(n, order);
+            ids.truncate(n);
+        }
+        ids.sort_unstable_by(order);
+        values.clear();
+        values.extend(ids.iter().map(|&id| logits[id as usize]));
+    }
 }
 
 /// What may be drawn, and what was cut off.
 struct Candidates<'a> {
-    logits: &'a [f32],
     temperature: f64,
-    p: f64,          // the share that is kept; 1 keeps all
-    ids: &'a [u32],  // by descending logit: the first `kept` may be drawn
-    sums: &'a [f64], // of the first top_k: Σ e^((l−max)/T) of the candidates up to each
+    p: f64,            // the share that is kept; 1 keeps all
+    ids: &'a [u32],    // by descending logit: the first `kept` may be drawn
+    values: &'a [f32], // their logits
+    sums: &'a [f64],   // of the first top_k: Σ e^((l−max)/T) of the candidates up to each
     kept: usize,
 }
 
 impl<'a> Candidates<'a> {
     fn new(
-        Room { ids, sums }: &'a mut Room,
-        logits: &'a [f32],
+        room: &'a mut Room,
+        logits: Logits<'a>,
         temperature: f64,
         top_k: Option<usize>,
         top_p: Option<f64>,
     ) -> Self {
-        let order = |a: &u32, b: &u32| {
-            let descending = logits[*b as usize].partial_cmp(&logits[*a as usize]);
-            descending.unwrap_or(Ordering::Equal).then(a.cmp(b)) // finite: always comparable
-        };
-        ids.clear();
-        ids.extend(0..logits.len() as u32);
-        let k = top_k.unwrap_or(ids.len()).min(ids.len());
-        if k < ids.len() {
-            ids.select_nth_unstable_by(k, order); // the first cut off lies at k
-            ids.truncate(k + 1);
+        if let Logits::All(logits) = logits {
+            room.sort(logits, top_k.map_or(logits.len(), |k| k.saturating_add(1))); // the first that is cut off, too
         }
-        ids.sort_unstable_by(order);
-        let max = f64::from(logits[ids[0] as usize]);
-        let weights = ids[..k].iter().map(|&id| ((f64::from(logits[id as usize]) - max) / temperature).exp());
+        let Room { ids, values, sums } = room;
+        let (values, ids) =
+            if let Logits::First(values, ids) = logits { (values, ids) } else { (&values[..], &ids[..]) };
+        let k = top_k.unwrap_or(ids.len()).min(ids.len());
+        let max = f64::from(values[0]);
+        let weights = values[..k].iter().map(|&logit| ((f64::from(logit) - max) / temperature).exp());
         sums.clear();
         sums.extend(weights.scan(0.0, |sum, w| {
             *sum += w;
@@ -198,7 +247,7 @@ impl<'a> Candidates<'a> {
         }));
         let p = top_p.unwrap_or(1.0);
         let kept = if p < 1.0 { sums.partition_point(|sum| sum / sums[k - 1] < p) + 1 } else { k };
-        Self { logits, temperature, p, ids, sums, kept: kept.min(k) }
+        Self { temperature, p, ids, values, sums, kept: kept.min(k) }
     }
     /// The candidate on whose interval `u` falls.
     fn choose(&self, u: f64) -> Choice {

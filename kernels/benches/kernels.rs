@@ -5,12 +5,12 @@ use divan::Bencher;
 use divan::counter::ItemsCount;
 use kernels::bf16::{self, Out, Way};
 use kernels::{
-    Activation, AdamW, Attend, Causal, Heads, Kernels, LossTerms, Qkv, Sight, Slice, Softmax, Span, Write,
-    machine,
+    Activation, AdamW, Attend, Causal, Heads, Kernels, LossTerms, Qkv, Selects, Sight, Slice, Softmax, Span,
+    Write, machine,
 };
 use std::fmt;
 use std::hint::black_box;
-use tensor::{Bf16, Category, Cpu, Host, Ids, Scalar, Tensor, mix};
+use tensor::{Bf16, Category, Cpu, Device, Host, Ids, Index, Scalar, Tensor, mix};
 
 const SEQUENCES: usize = 4;
 const TOKENS: usize = 256;
@@ -213,6 +213,27 @@ fn loss_backward(bencher: Bencher) {
     let slice = Slice { first: 0, len: VOCABULARY };
     timed(bencher, logits.len(), |cpu| {
         cpu.cross_entropy_backward(logits.view_mut(), lse.view(), targets.index(), slice, &TERMS);
+    });
+}
+
+/// What greedy choice and draws from the first 50 read of a token's logits.
+#[divan::bench(args = [1, 2, 50, 51], max_time = 0.3)]
+fn top_k(bencher: Bencher, k: usize) {
+    let (x, mut values) = (matrix(1, VOCABULARY), matrix(1, k));
+    let mut columns = Index::empty(x.device().place(), k);
+    timed(bencher, VOCABULARY, |cpu| cpu.top_k(values.view_mut(), &mut columns, x.view()));
+}
+
+/// The whole row instead, and of it the largest, one after the other.
+#[divan::bench(args = [false, true], max_time = 0.3)]
+fn whole_row(bencher: Bencher, choose: bool) {
+    let (x, mut row) = (matrix(1, VOCABULARY), Vec::new());
+    timed(bencher, VOCABULARY, |_| {
+        assert!(x.read_into(&mut row));
+        if choose {
+            let first = (1..row.len()).fold(0, |best, at| if row[at] > row[best] { at } else { best });
+            black_box(first);
+        }
     });
 }
 

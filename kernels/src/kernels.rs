@@ -311,3 +311,11 @@ pub trait Kernels: Device {
         constants: AdamW,
     );
 }
+
+/// What a device of numbers with an order computes beside [`Kernels`]. A field has no order, so it has none of this.
+pub trait Selects: Kernels {
+    /// Of every row of `x[B, N]` the k numbers that come first, in their order: to `values[B, k]` the numbers, to
+    /// `columns[B·k]` where in the row they stand. First come those that are not finite, by column, so that none is
+    /// passed over; then the others, the largest first, equal ones by column. k is at most N.
+    fn top_k(&self, values: ViewMut<Self>, columns: &mut Index<Self::Place>, x: View<Self>);
+}

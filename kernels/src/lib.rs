@@ -12,7 +12,7 @@ mod sight;
 
 pub use cpu::{CpuScalar, Packed, bf16, machine, widest};
 pub use kernels::{
-    Activation, AdamW, Attend, Causal, Heads, Kernels, LossTerms, Qkv, Slice, Softmax, Span, Write,
+    Activation, AdamW, Attend, Causal, Heads, Kernels, LossTerms, Qkv, Selects, Slice, Softmax, Span, Write,
 };
 pub use meta::Meta;
 pub use sight::Sight;

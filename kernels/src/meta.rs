@@ -1,6 +1,6 @@
 //! The device without numbers: the same program, run for its shapes, gives its price.
 use crate::kernels::{
-    Activation, AdamW, Attend, Causal, Heads, Kernels, LossTerms, Qkv, Slice, Softmax, Span, Write,
+    Activation, AdamW, Attend, Causal, Heads, Kernels, LossTerms, Qkv, Selects, Slice, Softmax, Span, Write,
 };
 use bytemuck::TransparentWrapper;
 use std::marker::PhantomData;
@@ -107,4 +107,8 @@ impl<D: Kernels> Kernels for Meta<D> {
     fn clip_factor(&self, _: M<D>, _: V<D>, _: f64) {}
     fn sgd(&self, _: M<D>, _: V<D>, _: V<D>, _: f64) {}
     fn adamw(&self, _: M<D>, _: (M<D>, M<D>), _: V<D>, _: V<D>, _: AdamW) {}
+}
+
+impl<D: Selects> Selects for Meta<D> {
+    fn top_k(&self, _: M<D>, _: &mut Index<Nowhere>, _: V<D>) {}
 }

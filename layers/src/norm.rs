@@ -11,7 +11,7 @@ pub struct Norm<D: Kernels> {
 }
 
 enum Kind<D: Kernels> {
-    Rms(RmsNorm<D>),
+    Rms(Box<RmsNorm<D>>),
     Layer(Box<LayerNorm<D>>),
 }
 
@@ -25,7 +25,7 @@ impl<D: Kernels> Norm<D> {
     /// If there are no such values.
     pub fn new(at: &Builder<D>, kind: NormKind, name: &str, width: usize, eps: f64) -> Result<Self> {
         let kind = match kind {
-            NormKind::Rms => Kind::Rms(RmsNorm::new(at, name, width, eps)?),
+            NormKind::Rms => Kind::Rms(Box::new(RmsNorm::new(at, name, width, eps)?)),
             NormKind::Layer => Kind::Layer(Box::new(LayerNorm::new(at, name, width, eps)?)),
         };
         Ok(Self { name: name.into(), kind })

@@ -54,6 +54,10 @@ impl Place for Host {
         let place: &mut [u32] = slice_mut(buffer, buffer.len() / size_of::<u32>());
         place.iter_mut().zip(words).for_each(|(place, word)| *place = word);
     }
+    fn get(buffer: &Bytes, len: usize, words: &mut Vec<u32>) -> bool {
+        words.extend_from_slice(slice(buffer, len));
+        true
+    }
     fn pool(&self) -> &Pool<Self> {
         &self.0.pool
     }
@@ -76,7 +80,8 @@ pub(crate) fn slice<S: AnyBitPattern>(buffer: &Bytes, len: usize) -> &[S] {
     // SAFETY: inside initialised memory that is aligned for any number; whatever bytes lie there are one.
     unsafe { std::slice::from_raw_parts(buffer.at().cast(), len) }
 }
-fn slice_mut<S: AnyBitPattern>(buffer: &mut Bytes, len: usize) -> &mut [S] {
+/// The same, to write.
+pub(crate) fn slice_mut<S: AnyBitPattern>(buffer: &mut Bytes, len: usize) -> &mut [S] {
     fits::<S>(buffer, len);
     // SAFETY: as above, borrowed mutably.
     unsafe { std::slice::from_raw_parts_mut(buffer.at().cast(), len) }

@@ -1,10 +1,11 @@
 //! Whole numbers for kernels; token ids among them, a type of their own, checked once where they enter.
 use crate::count;
-use crate::cpu::{Host, slice};
+use crate::cpu::{Host, slice, slice_mut};
 use crate::meter::Category;
 use crate::place::Place;
 use crate::pool::Owner;
 use std::borrow::Borrow;
+use std::iter::repeat;
 
 /// A target that does not count: its row adds nothing to the loss, nor to the number of tokens it is a mean over.
 pub const IGNORED: u32 = u32::MAX;
@@ -27,10 +28,34 @@ impl<P: Place> Index<P> {
     /// # Panics
     /// With [`Fault`](crate::Fault), if there is no memory for them.
     pub fn new(place: &P, len: usize, numbers: impl IntoIterator<Item = u32>) -> Self {
+        let mut index = Self::fresh(place, len);
+        index.put(numbers);
+        index
+    }
+    /// Contents unsaid: for so many numbers that a kernel writes, all of them.
+    ///
+    /// # Panics
+    /// With [`Fault`](crate::Fault), if there is no memory for them.
+    pub fn empty(place: &P, len: usize) -> Self {
+        let mut index = Self::fresh(place, len);
+        if cfg!(debug_assertions) {
+            index.put(repeat(u32::MAX)); // a read before a write shows
+        }
+        index
+    }
+    fn fresh(place: &P, len: usize) -> Self {
         let bytes = count::product("the bytes of an index", &[len, size_of::<u32>()]);
-        let mut memory = Owner::new(place, Category::Buffers, bytes);
-        P::put(memory.raw_mut().expect("the only owner"), &mut numbers.into_iter().take(len));
-        Self { memory, len }
+        Self { memory: Owner::new(place, Category::Buffers, bytes), len }
+    }
+    fn put(&mut self, numbers: impl IntoIterator<Item = u32>) {
+        P::put(self.memory.raw_mut().expect("the only owner"), &mut numbers.into_iter().take(self.len));
+    }
+    /// Puts the numbers in place of what is in `words`; on a place that has none it says so, by `false`.
+    #[must_use]
+    pub fn read_into(&self, words: &mut Vec<u32>) -> bool {
+        words.clear();
+        self.place().meter().came(self.len * size_of::<u32>());
+        P::get(self.memory.raw(), self.len, words)
     }
     /// How many.
     pub fn len(&self) -> usize {
@@ -50,6 +75,13 @@ impl Index<Host> {
     /// The numbers.
     pub fn words(&self) -> &[u32] {
         slice(self.memory.raw(), self.len)
+    }
+    /// The numbers, for a kernel to write.
+    ///
+    /// # Panics
+    /// If another owner could see the change.
+    pub fn words_mut(&mut self) -> &mut [u32] {
+        slice_mut(self.memory.raw_mut().expect("a shared index is not written"), self.len)
     }
 }
 
@@ -137,7 +169,31 @@ impl<P: Place> Ids<P> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Cpu, Device};
+    use crate::{Cpu, Device, Nowhere};
+
+    /// Kills: memory that is not metered, a read of more or fewer words than there are, or that is not counted.
+    #[test]
+    fn an_index_is_written_in_place_and_read_as_it_was_written() {
+        let (cpu, mut words) = (Cpu::<f32>::default(), vec![9; 9]);
+        let mut index = Index::empty(cpu.place(), 3);
+        index.words_mut().copy_from_slice(&[5, 0, u32::MAX]);
+        assert!(index.read_into(&mut words));
+        assert_eq!((&words[..], index.words()), (&[5, 0, u32::MAX][..], &words[..]));
+        assert_eq!((cpu.meter().now(Category::Buffers), cpu.meter().brought()), (12, 12));
+        let nowhere = Nowhere::default();
+        let index = Index::empty(&nowhere, 3);
+        assert!(!index.read_into(&mut words) && words.is_empty());
+        assert_eq!(nowhere.meter().now(Category::Buffers), 12);
+    }
+
+    /// Kills: numbers that change under another owner.
+    #[test]
+    #[should_panic(expected = "a shared index is not written")]
+    fn a_shared_index_is_not_written() {
+        let mut index = Index::new(&Host::default(), 2, [1, 2]);
+        let _other = index.clone();
+        index.words_mut()[0] = 3;
+    }
 
     #[test]
     fn ids_outside_the_vocabulary_are_refused() {

@@ -122,6 +122,7 @@ impl<D: Device> Tensor<D> {
     #[must_use]
     pub fn read_into(&self, values: &mut Vec<D::Elem>) -> bool {
         values.clear();
+        self.device().meter().came(self.len() * size_of::<D::Elem>());
         self.device().read(self.memory.raw(), self.len(), values)
     }
 }

@@ -60,25 +60,27 @@ pub struct Peaks {
     pub total: usize,
 }
 
-/// Bytes now and at peak, by category and phase, and floating point operations.
+/// Bytes now and at peak, by category and phase, floating point operations, and bytes read by the host's program.
 #[derive(Debug)]
 pub struct Meter {
     phase: AtomicUsize,
     now: [AtomicUsize; CATEGORIES + 1], // the last is the sum
     peak: [[AtomicUsize; CATEGORIES + 1]; PHASES],
     flops: AtomicU64,
+    brought: AtomicU64,
     reserved: AtomicUsize,
     limit: AtomicUsize, // of the sum; the largest number is none
 }
 
 impl Default for Meter {
     fn default() -> Self {
-        let (phase, flops, reserved) = Default::default();
+        let (phase, flops, brought, reserved) = Default::default();
         Self {
             phase,
             now: Default::default(),
             peak: Default::default(),
             flops,
+            brought,
             reserved,
             limit: usize::MAX.into(),
         }
@@ -132,6 +134,10 @@ impl Meter {
         let more = count::product(WHAT, sizes);
         count::sum(WHAT, [self.flops.fetch_add(more as u64, Relaxed) as usize, more]);
     }
+    /// Counts bytes that are read from the device's memory.
+    pub(crate) fn came(&self, bytes: usize) {
+        self.brought.fetch_add(bytes as u64, Relaxed);
+    }
     /// Bytes of a category held now.
     pub fn now(&self, category: Category) -> usize {
         self.now[category as usize].load(Relaxed)
@@ -154,6 +160,10 @@ impl Meter {
     /// Operations since the beginning: products and attention; what is linear in the activations is not counted.
     pub fn flops(&self) -> u64 {
         self.flops.load(Relaxed)
+    }
+    /// Bytes that were read from the device's memory since the beginning: what crosses to the host of an accelerator.
+    pub fn brought(&self) -> u64 {
+        self.brought.load(Relaxed)
     }
     /// Bytes that the device took from the system; its pool keeps them.
     pub fn reserved(&self) -> usize {

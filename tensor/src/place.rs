@@ -21,6 +21,8 @@ pub trait Place: Clone + Send + Sync + 'static {
     fn offset(ptr: Self::Ptr, bytes: usize) -> Self::Ptr;
     /// Puts whole numbers where kernels can read them, from the beginning of the piece on.
     fn put(buffer: &mut Self::Buffer, words: &mut dyn Iterator<Item = u32>);
+    /// Appends the first `len` whole numbers of a piece to `words`; `false` where there are none.
+    fn get(buffer: &Self::Buffer, len: usize, words: &mut Vec<u32>) -> bool;
     /// What is not in use.
     fn pool(&self) -> &Pool<Self>;
     /// What this rank holds and computes.
@@ -78,6 +80,9 @@ impl Place for Nowhere {
     fn ptr((): &()) {}
     fn offset((): (), _: usize) {}
     fn put((): &mut (), _: &mut dyn Iterator<Item = u32>) {}
+    fn get((): &(), _: usize, _: &mut Vec<u32>) -> bool {
+        false
+    }
     fn pool(&self) -> &Pool<Self> {
         &self.0.1
     }

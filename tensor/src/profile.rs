@@ -16,7 +16,7 @@ pub enum Kind {
     Norm,
     /// Anything element by element: activations, rotations, sums, dropout, copies.
     ElementWise,
-    /// Table rows by id, and the loss.
+    /// Table rows by id, the loss, and the choice among logits.
     EmbeddingAndLoss,
     /// Changes of weights, and the gradient's norm.
     Optimizer,

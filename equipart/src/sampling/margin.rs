@@ -35,8 +35,7 @@ impl Candidates<'_> {
     }
     /// How far two candidates' logits are apart; infinite if there is no second.
     fn distance(&self, before: usize, behind: usize) -> f64 {
-        let logit =
-            |at: usize| self.ids.get(at).map_or(f64::NEG_INFINITY, |&id| f64::from(self.logits[id as usize]));
+        let logit = |at: usize| self.values.get(at).map_or(f64::NEG_INFINITY, |&logit| f64::from(logit));
         logit(before) - logit(behind)
     }
     /// How much may change while the share `below` stays below the share `above`; both may be off by rounding.

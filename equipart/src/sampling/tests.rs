@@ -1,5 +1,6 @@
 //! Choices: what is drawn, how often, and that nothing else is drawn within the margin.
 use super::*;
+use tensor::{Category, Cpu, Tensor};
 
 const SAMPLE: Sampling = Sampling { temperature: Some(1.0), top_k: None, top_p: None, seed: 7 };
 
@@ -96,7 +97,7 @@ fn draws_are_distributed_as_the_probabilities_say() {
 #[test]
 fn a_draw_is_the_candidate_on_whose_interval_u_falls() {
     let logits = [0.25f32, 0.5, 0.125, 0.125].map(f32::ln);
-    let draw = |u, k, p| Candidates::new(&mut Room::default(), &logits, 1.0, k, p).choose(u).id;
+    let draw = |u, k, p| Candidates::new(&mut Room::default(), Logits::All(&logits), 1.0, k, p).choose(u).id;
     for (u, wanted) in
         [(0.0, 1), (0.499, 1), (0.501, 0), (0.749, 0), (0.751, 2), (0.874, 2), (0.876, 3), (0.999, 3)]
     {
@@ -107,7 +108,8 @@ fn a_draw_is_the_candidate_on_whose_interval_u_falls() {
     assert_eq!((draw(0.99, None, Some(0.45)), draw(0.99, None, Some(0.55))), (1, 0));
     assert_eq!((draw(0.99, None, Some(1e-300)), draw(0.99, Some(9), Some(1.0))), (1, 3));
     assert_eq!((draw(0.99, Some(3), Some(0.84)), draw(0.99, Some(3), Some(0.87))), (0, 2)); // of 7/8, not of 1
-    assert_eq!(Candidates::new(&mut Room::default(), &[0.5, 0.5, 0.5], 1.0, Some(2), None).ids, [0, 1, 2]);
+    let equal = Logits::All(&[0.5; 4]);
+    assert_eq!(Candidates::new(&mut Room::default(), equal, 1.0, Some(2), None).ids, [0, 1, 2]);
 }
 
 #[test]
@@ -241,4 +243,50 @@ fn bad_settings_and_logits_are_said_in_one_sentence() {
             assert_eq!(why, format!("the logit of token 1 is {name} {wanted}"));
         }
     }
+}
+
+/// What the kernel selects of a row, and the choice from it.
+fn of_first(s: &Sampling, logits: &[f32], sequence: usize, position: usize) -> Result<Choice, SamplingError> {
+    let Some(n) = s.needs(logits.len()) else { return s.choose(logits, sequence, position) };
+    let place = Cpu::<f32>::default();
+    let x = Tensor::from_fn(&place, Category::Activations, 1, logits.len(), |i| logits[i]);
+    let (values, ids) = layers::ops::top_k(&x, n);
+    let (values, ids) = (values.read().unwrap(), ids.words());
+    s.choose_in(&mut Room::default(), Logits::First(&values, ids), sequence, position)
+}
+
+/// Ids and margins, to the bit; rows with many ties, longer than a block of the kernel, and such that have no choice.
+/// Kills: a sum over other candidates or in another order, ties in another order, the candidate behind the last kept
+/// left out of the margin, another sentence for a row that is not finite.
+#[test]
+fn the_first_logits_choose_what_the_whole_row_chooses() {
+    let (mut dice, mut selected) = (Dice(5), 0);
+    for case in 0..20_000 {
+        let s = dice.settings();
+        let mut logits = dice.logits();
+        if case % 4 == 0 {
+            logits = (0..1 + dice.below(300)).map(|_| dice.below(9) as f32 - 4.0).collect();
+        }
+        if case % 16 == 1 {
+            let at = dice.below(logits.len());
+            logits[at..].fill(dice.pick(&[f32::NAN, f32::INFINITY, f32::NEG_INFINITY]));
+        }
+        selected += usize::from(s.needs(logits.len()).is_some());
+        let (whole, first) = (s.choose(&logits, case % 3, case), of_first(&s, &logits, case % 3, case));
+        let bits = |c: Result<Choice, SamplingError>| {
+            c.map(|c| (c.id, c.margin.to_bits())).map_err(|why| why.to_string())
+        };
+        assert_eq!(bits(first), bits(whole), "{s:?} {logits:?}");
+    }
+    assert!(selected > 10_000, "{selected}");
+}
+
+/// By hand. Kills: a choice among all from some of them, one more or less than the margin needs.
+#[test]
+fn a_choice_needs_its_candidates_and_the_one_behind() {
+    let needs = |top_k, top_p| Sampling { top_k, top_p, ..SAMPLE }.needs(50);
+    assert_eq!((Sampling::default().needs(50), Sampling::default().needs(1)), (Some(2), None));
+    assert_eq!((needs(None, None), needs(None, Some(0.5))), (None, None));
+    assert_eq!((needs(Some(1), None), needs(Some(49), Some(0.5))), (Some(2), Some(50)));
+    assert_eq!((needs(Some(50), None), needs(Some(usize::MAX), None)), (None, None));
 }

@@ -25,13 +25,14 @@ mod number;
 mod optimizer;
 mod panels;
 mod simd;
+mod top_k;
 
 pub use number::CpuScalar;
 pub use panels::Packed;
 pub use simd::widest;
 
 use crate::kernels::{
-    Activation, AdamW, Attend, Causal, Heads, Kernels, LossTerms, Qkv, Slice, Softmax, Span, Write,
+    Activation, AdamW, Attend, Causal, Heads, Kernels, LossTerms, Qkv, Selects, Slice, Softmax, Span, Write,
 };
 use kernel::Kernel;
 use tensor::{Bf16, Cpu, Device, Dropout, Dual, Field, Host, Index, Profile, Scalar, View, ViewMut};
@@ -232,4 +233,20 @@ kernels! {
     [] Bf16;
     [const BITS: u32] Field<BITS>;
     [S: Scalar] Dual<S>;
+}
+
+/// What only numbers with an order have.
+macro_rules! selects {
+    ($($s:ty;)*) => {$(
+        impl Selects for Cpu<$s> {
+            fn top_k(&self, values: M<$s>, columns: &mut Index<Host>, x: V<$s>) {
+                run!(self, TopK, top_k::top_k(values, columns.words_mut(), x));
+            }
+        }
+    )*};
+}
+
+selects! {
+    f32;
+    f64;
 }

@@ -3,8 +3,8 @@ use super::{Partial, Rows, Split, Stream, sum_of};
 use crate::Result;
 use crate::weight::{RowWeight, WholeWeight};
 use comm::{Axis, Group};
-use kernels::{Kernels, LossTerms, Slice};
-use tensor::{Ids, Scalar, Tensor, View};
+use kernels::{Kernels, LossTerms, Selects, Slice};
+use tensor::{Category, Ids, Index, Scalar, Tensor, View};
 
 /// Which rows of a table cut by rows are this rank's; of a padded one the last ranks have fewer, or none.
 fn slice(rank: usize, share: usize, whole: usize) -> Slice {
@@ -169,4 +169,17 @@ mod tests {
         let gradient = cross_entropy_backward(logits, &lse, 0, &targets, &terms);
         assert_eq!(gradient.share().read().unwrap(), [3.0, 0.0], "2·λ·lse");
     }
+}
+
+/// Of every row of `X[B, V]` the k numbers that come first, and their columns: see [`Selects::top_k`].
+///
+/// # Panics
+/// If there are fewer columns than k.
+pub fn top_k<D: Selects>(x: &Tensor<D>, k: usize) -> (Tensor<D>, Index<D::Place>) {
+    assert!(k <= x.cols(), "the first {k} of {} columns", x.cols());
+    let device = x.device();
+    let mut values = Tensor::empty(device, Category::Buffers, x.rows(), k);
+    let mut columns = Index::empty(device.place(), values.len());
+    device.top_k(values.view_mut(), &mut columns, x.view());
+    (values, columns)
 }
