@@ -60,7 +60,7 @@ fn row<S: Real>(first: &mut First<S>, x: &[S]) {
 /// Whether a number comes before a finite one that stands before it in the row: it is larger, or not finite.
 #[inline(always)]
 fn enters<S: Real>(x: S, root: S) -> bool {
-    !((x > S::NEG_INF) & (x <= root))
+    !(x > S::NEG_INF && x <= root)
 }
 
 #[inline(always)]

@@ -151,6 +151,19 @@ pub fn cross_entropy_backward<D: Kernels>(
     logits
 }
 
+/// Of every row of `X[B, V]` the k numbers that come first, and their columns: see [`Selects::top_k`].
+///
+/// # Panics
+/// If there are fewer columns than k.
+pub fn top_k<D: Selects>(x: &Tensor<D>, k: usize) -> (Tensor<D>, Index<D::Place>) {
+    assert!(k <= x.cols(), "the first {k} of {} columns", x.cols());
+    let device = x.device();
+    let mut values = Tensor::empty(device, Category::Buffers, x.rows(), k);
+    let mut columns = Index::empty(device.place(), values.len());
+    device.top_k(values.view_mut(), &mut columns, x.view());
+    (values, columns)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -169,17 +182,4 @@ mod tests {
         let gradient = cross_entropy_backward(logits, &lse, 0, &targets, &terms);
         assert_eq!(gradient.share().read().unwrap(), [3.0, 0.0], "2·λ·lse");
     }
-}
-
-/// Of every row of `X[B, V]` the k numbers that come first, and their columns: see [`Selects::top_k`].
-///
-/// # Panics
-/// If there are fewer columns than k.
-pub fn top_k<D: Selects>(x: &Tensor<D>, k: usize) -> (Tensor<D>, Index<D::Place>) {
-    assert!(k <= x.cols(), "the first {k} of {} columns", x.cols());
-    let device = x.device();
-    let mut values = Tensor::empty(device, Category::Buffers, x.rows(), k);
-    let mut columns = Index::empty(device.place(), values.len());
-    device.top_k(values.view_mut(), &mut columns, x.view());
-    (values, columns)
 }
