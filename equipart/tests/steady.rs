@@ -34,7 +34,7 @@ fn a_generated_token_takes_no_memory() {
         return;
     }
     let drawn = Sampling { temperature: Some(0.8), top_k: Some(40), top_p: Some(0.9), seed: 3 };
-    for sampling in [Sampling::default(), drawn] {
+    for sampling in [Sampling::default(), drawn, Sampling { top_k: None, ..drawn }] {
         let alone = each_token("none", sampling);
         assert!(alone.len() > 50 && alone.iter().all(|&taken| taken == 0), "{alone:?}");
         for layout in ["tp=2", "tp=2,sp", "dp=2"] {

@@ -69,7 +69,8 @@ fn texts_are_those_chosen_from_whole_rows() {
         let end = texts(Vec::new(), sampling)[0].ids[4];
         for eos in [Vec::new(), vec![end]] {
             for (n, (text, prompt)) in texts(eos, sampling).iter().zip(&prompts).enumerate() {
-                let of_all = all_logits::<f32>(&model(Vec::new()), &layout, &[text.ids.clone()]).unwrap();
+                let of_all =
+                    all_logits::<f32>(&model(Vec::new()), &layout, std::slice::from_ref(&text.ids)).unwrap();
                 let rows: Vec<Vec<f32>> =
                     of_all.chunks(V).map(|row| row.iter().map(|&x| x as f32).collect()).collect();
                 assert_eq!(text.prompt_logits.len(), V);

@@ -265,7 +265,7 @@ fn the_first_logits_choose_what_the_whole_row_chooses() {
         let s = dice.settings();
         let mut logits = dice.logits();
         if case % 4 == 0 {
-            logits = (0..1 + dice.below(300)).map(|_| dice.below(9) as f32 - 4.0).collect();
+            logits = (0..=dice.below(300)).map(|_| dice.below(9) as f32 - 4.0).collect();
         }
         if case % 16 == 1 {
             let at = dice.below(logits.len());
