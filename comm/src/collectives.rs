@@ -36,8 +36,7 @@ impl<P: Place> Group<P> {
     /// Those of every call.
     #[track_caller]
     pub fn all_gather<D: Device<Place = P>>(&self, mine: &Tensor<D>) -> Result<Tensor<D>> {
-        let call = self.call(Op::AllGather, mine.shape(), Elem::of::<D::Elem>());
-        self.gather_all(mine, self.all_rows(mine), &call)
+        self.make(mine, self.gathering(mine.shape(), None, Elem::of::<D::Elem>())?)
     }
     /// The same of blocks that differ: rank `i` has `counts[i]` rows; `[Σ counts, C]`.
     ///
@@ -50,41 +49,7 @@ impl<P: Place> Group<P> {
         mine: &Tensor<D>,
         counts: &[usize],
     ) -> Result<Tensor<D>> {
-        let (call, rows) = self.gather_v(mine.shape(), counts.into(), Elem::of::<D::Elem>())?;
-        self.gather_all(mine, rows, &call)
-    }
-    /// An all-gather of blocks that differ, of which this rank's has this shape, and the rows of the result.
-    #[track_caller]
-    pub(crate) fn gather_v(
-        &self,
-        shape: [usize; 2],
-        counts: Arc<[usize]>,
-        elem: Elem,
-    ) -> Result<(Call, usize)> {
-        let call = Call { counts: Some(Counts::Of(counts.clone())), ..self.call(Op::AllGather, shape, elem) };
-        let rows = self.total(&counts, &call)?;
-        if counts[self.rank] != shape[0] {
-            let why = format!("rank {} has {} rows, not {}", self.rank, shape[0], counts[self.rank]);
-            return Err(CommError::bad_counts(&call, why));
-        }
-        Ok((call, rows))
-    }
-    /// Rows of all ranks, if each has as many as this one.
-    pub(crate) fn all_rows<D: Device<Place = P>>(&self, mine: &Tensor<D>) -> usize {
-        count::product("the rows of all ranks", &[mine.rows(), self.size()])
-    }
-    fn gather_all<D: Device<Place = P>>(
-        &self,
-        mine: &Tensor<D>,
-        rows: usize,
-        call: &Call,
-    ) -> Result<Tensor<D>> {
-        if self.size() == 1 {
-            return Ok(mine.clone());
-        }
-        let mut out = Tensor::empty(mine.device(), Category::Buffers, rows, mine.cols());
-        self.together(call, Some(mine), Some(&mut out))?;
-        Ok(out)
+        self.make(mine, self.gathering(mine.shape(), Some(counts.into()), Elem::of::<D::Elem>())?)
     }
     /// `mine[R,C]` of every rank, side by side in rank order, but only the first `n` columns of all: `[R, n]`, a buffer,
     /// the same on all ranks. What is beyond them is padding. In a group of one, another owner of `mine`.
@@ -115,12 +80,7 @@ impl<P: Place> Group<P> {
     /// [`CommError::Indivisible`] rows, and those of every call.
     #[track_caller]
     pub fn reduce_scatter<D: Device<Place = P>>(&self, data: &Tensor<D>) -> Result<Tensor<D>> {
-        let call = Call {
-            reduce: Some(Reduce::Sum),
-            ..self.call(Op::ReduceScatter, data.shape(), Elem::of::<D::Elem>())
-        };
-        self.divides(data.rows(), call.at)?;
-        self.scatter_sum(data, data.rows() / self.size(), &call)
+        self.make(data, self.scattering(data.shape(), None, Elem::of::<D::Elem>())?)
     }
     /// The same in blocks that differ: rank `i` gets `counts[i]` rows.
     ///
@@ -132,26 +92,7 @@ impl<P: Place> Group<P> {
         data: &Tensor<D>,
         counts: &[usize],
     ) -> Result<Tensor<D>> {
-        let call = Call {
-            reduce: Some(Reduce::Sum),
-            counts: Some(Counts::Of(counts.into())),
-            ..self.call(Op::ReduceScatter, data.shape(), Elem::of::<D::Elem>())
-        };
-        self.adds_up(counts, &call)?;
-        self.scatter_sum(data, counts[self.rank], &call)
-    }
-    fn scatter_sum<D: Device<Place = P>>(
-        &self,
-        data: &Tensor<D>,
-        rows: usize,
-        call: &Call,
-    ) -> Result<Tensor<D>> {
-        if self.size() == 1 {
-            return Ok(data.clone());
-        }
-        let mut out = data.beside(rows, data.cols());
-        self.together(call, Some(data), Some(&mut out))?;
-        Ok(out)
+        self.make(data, self.scattering(data.shape(), Some(counts.into()), Elem::of::<D::Elem>())?)
     }
     /// Puts the `data[R,C]` of rank `root` of the group into every rank's.
     ///
@@ -180,7 +121,8 @@ impl<P: Place> Group<P> {
         }
         let call =
             Call { peer: Some(peer), root, ..self.call(Op::Gather, mine.shape(), Elem::of::<D::Elem>()) };
-        let room = || Tensor::empty(mine.device(), Category::Buffers, self.all_rows(mine), mine.cols());
+        let room =
+            || Tensor::empty(mine.device(), Category::Buffers, self.rows_of_all(mine.rows()), mine.cols());
         let mut out = (self.rank == root).then(room);
         self.together(&call, Some(mine), out.as_mut())?;
         Ok(out)
@@ -225,9 +167,7 @@ impl<P: Place> Group<P> {
     /// [`CommError::Indivisible`] rows, and those of every call.
     #[track_caller]
     pub fn all_to_all<D: Device<Place = P>>(&self, data: &Tensor<D>) -> Result<Tensor<D>> {
-        let call = self.call(Op::AllToAll, data.shape(), Elem::of::<D::Elem>());
-        self.divides(data.rows(), call.at)?;
-        self.exchange(data, data.rows(), &call)
+        self.make(data, self.exchanging(data.shape(), None, Elem::of::<D::Elem>())?)
     }
     /// The same of blocks that differ: `give[i]` rows go to rank `i`, `take[i]` come from it; `[Σ take, C]`. What one
     /// rank gives another is what that takes of it.
@@ -243,41 +183,8 @@ impl<P: Place> Group<P> {
         give: &[usize],
         take: &[usize],
     ) -> Result<Tensor<D>> {
-        let (call, rows) =
-            self.exchange_v(data.shape(), [give.into(), take.into()], Elem::of::<D::Elem>())?;
-        self.exchange(data, rows, &call)
-    }
-    /// An all-to-all of blocks that differ, of a tensor of this shape, and the rows of the result.
-    #[track_caller]
-    pub(crate) fn exchange_v(
-        &self,
-        shape: [usize; 2],
-        [give, take]: [Arc<[usize]>; 2],
-        elem: Elem,
-    ) -> Result<(Call, usize)> {
-        let counts = Some(Counts::Between(give.clone(), take.clone()));
-        let call = Call { counts, ..self.call(Op::AllToAll, shape, elem) };
-        self.adds_up(&give, &call)?;
-        let rows = self.total(&take, &call)?;
-        if give[self.rank] != take[self.rank] {
-            let (given, taken) = (give[self.rank], take[self.rank]);
-            let why = format!("rank {} gives itself {given} rows and takes {taken}", self.rank);
-            return Err(CommError::bad_counts(&call, why));
-        }
-        Ok((call, rows))
-    }
-    fn exchange<D: Device<Place = P>>(
-        &self,
-        data: &Tensor<D>,
-        rows: usize,
-        call: &Call,
-    ) -> Result<Tensor<D>> {
-        if self.size() == 1 {
-            return Ok(data.clone());
-        }
-        let mut out = data.beside(rows, data.cols());
-        self.together(call, Some(data), Some(&mut out))?;
-        Ok(out)
+        let counts = Some([give.into(), take.into()]);
+        self.make(data, self.exchanging(data.shape(), counts, Elem::of::<D::Elem>())?)
     }
     /// Returns on no rank before all have called it.
     ///
@@ -291,6 +198,95 @@ impl<P: Place> Group<P> {
         let call = self.call(Op::Barrier, [0, 0], Elem::of::<f32>());
         // SAFETY: there are no windows.
         self.run(&call, || unsafe { self.engine.now(self.rank, Windows { give: None, take: None }, &call) })
+    }
+}
+
+/// A call whose result is another tensor: of so many rows, in this category.
+pub(crate) struct Making {
+    pub(crate) call: Call,
+    pub(crate) category: Category,
+    pub(crate) rows: usize,
+}
+
+/// What calls at once and started ones share.
+impl<P: Place> Group<P> {
+    /// An all-gather, of which this rank's block has this shape; of blocks of so many rows, if they differ.
+    #[track_caller]
+    pub(crate) fn gathering(
+        &self,
+        shape: [usize; 2],
+        counts: Option<Arc<[usize]>>,
+        elem: Elem,
+    ) -> Result<Making> {
+        let call = Call { counts: counts.clone().map(Counts::Of), ..self.call(Op::AllGather, shape, elem) };
+        let Some(counts) = counts else {
+            return Ok(Making { call, category: Category::Buffers, rows: self.rows_of_all(shape[0]) });
+        };
+        let rows = self.total(&counts, &call)?;
+        if counts[self.rank] != shape[0] {
+            let why = format!("rank {} has {} rows, not {}", self.rank, shape[0], counts[self.rank]);
+            return Err(CommError::bad_counts(&call, why));
+        }
+        Ok(Making { call, category: Category::Buffers, rows })
+    }
+    /// A reduce-scatter of a tensor of this shape; in blocks of so many rows, if they differ.
+    #[track_caller]
+    pub(crate) fn scattering(
+        &self,
+        shape: [usize; 2],
+        counts: Option<Arc<[usize]>>,
+        elem: Elem,
+    ) -> Result<Making> {
+        let call = Call {
+            reduce: Some(Reduce::Sum),
+            counts: counts.clone().map(Counts::Of),
+            ..self.call(Op::ReduceScatter, shape, elem)
+        };
+        let rows = if let Some(counts) = counts {
+            self.adds_up(&counts, &call)?;
+            counts[self.rank]
+        } else {
+            self.divides(shape[0], call.at)?;
+            shape[0] / self.size()
+        };
+        Ok(Making { call, category: Category::Activations, rows })
+    }
+    /// An all-to-all of a tensor of this shape; of blocks that are given and taken in so many rows, if they differ.
+    #[track_caller]
+    pub(crate) fn exchanging(
+        &self,
+        shape: [usize; 2],
+        counts: Option<[Arc<[usize]>; 2]>,
+        elem: Elem,
+    ) -> Result<Making> {
+        let call = self.call(Op::AllToAll, shape, elem);
+        let Some([give, take]) = counts else {
+            self.divides(shape[0], call.at)?;
+            return Ok(Making { call, category: Category::Activations, rows: shape[0] });
+        };
+        let call = Call { counts: Some(Counts::Between(give.clone(), take.clone())), ..call };
+        self.adds_up(&give, &call)?;
+        let rows = self.total(&take, &call)?;
+        if give[self.rank] != take[self.rank] {
+            let (given, taken) = (give[self.rank], take[self.rank]);
+            let why = format!("rank {} gives itself {given} rows and takes {taken}", self.rank);
+            return Err(CommError::bad_counts(&call, why));
+        }
+        Ok(Making { call, category: Category::Activations, rows })
+    }
+    /// Rows of all ranks, if each has as many as this one.
+    fn rows_of_all(&self, rows: usize) -> usize {
+        count::product("the rows of all ranks", &[rows, self.size()])
+    }
+    /// Makes such a call at once.
+    fn make<D: Device<Place = P>>(&self, given: &Tensor<D>, making: Making) -> Result<Tensor<D>> {
+        if self.size() == 1 {
+            return Ok(given.clone());
+        }
+        let Making { call, category, rows } = making;
+        let mut out = Tensor::empty(given.device(), category, rows, given.cols());
+        self.together(&call, Some(given), Some(&mut out))?;
+        Ok(out)
     }
 }
 

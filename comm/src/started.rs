@@ -2,13 +2,15 @@
 //!
 //! All ranks of a group start the same calls in the same order, and each waits for its own in whatever order. Who waits does
 //! what is left of the work. Results are those of the calls without `start_`, bit for bit.
-use crate::call::{Call, Counts, Elem, Op, Reduce};
+use crate::call::{Call, Elem, Op, Reduce};
+use crate::collectives::Making;
 use crate::engine::Windows;
 use crate::error::Result;
 use crate::group::Group;
 use crate::request::{Request, UnderWay};
 use kernels::Kernels;
-use tensor::{Category, Device, Place, Tensor, count};
+use std::sync::Arc;
+use tensor::{Device, Place, Tensor, count};
 
 impl<P: Place> Group<P> {
     /// Starts [`Group::all_reduce`]. The request keeps the tensor and gives it back reduced. Of a group that goes
@@ -85,9 +87,8 @@ impl<P: Place> Group<P> {
     /// Those of every call.
     #[track_caller]
     pub fn start_all_gather<D: Device<Place = P>>(&self, mine: Tensor<D>) -> Result<Request<D>> {
-        let call = self.call(Op::AllGather, mine.shape(), Elem::of::<D::Elem>());
-        let rows = self.all_rows(&mine);
-        self.start_other(call, mine, Category::Buffers, rows)
+        let making = self.gathering(mine.shape(), None, Elem::of::<D::Elem>())?;
+        self.start_making(mine, making)
     }
     /// Starts [`Group::all_gather_v`].
     ///
@@ -97,10 +98,10 @@ impl<P: Place> Group<P> {
     pub fn start_all_gather_v<D: Device<Place = P>>(
         &self,
         mine: Tensor<D>,
-        counts: impl Into<std::sync::Arc<[usize]>>,
+        counts: impl Into<Arc<[usize]>>,
     ) -> Result<Request<D>> {
-        let (call, rows) = self.gather_v(mine.shape(), counts.into(), Elem::of::<D::Elem>())?;
-        self.start_other(call, mine, Category::Buffers, rows)
+        let making = self.gathering(mine.shape(), Some(counts.into()), Elem::of::<D::Elem>())?;
+        self.start_making(mine, making)
     }
     /// Starts [`Group::reduce_scatter`]. The request keeps `data` and gives this rank's block of the sum.
     ///
@@ -108,11 +109,8 @@ impl<P: Place> Group<P> {
     /// Those of [`Group::reduce_scatter`].
     #[track_caller]
     pub fn start_reduce_scatter<D: Device<Place = P>>(&self, data: Tensor<D>) -> Result<Request<D>> {
-        let call = self.call(Op::ReduceScatter, data.shape(), Elem::of::<D::Elem>());
-        let call = Call { reduce: Some(Reduce::Sum), ..call };
-        self.divides(data.rows(), call.at)?;
-        let rows = data.rows() / self.size();
-        self.start_other(call, data, Category::Activations, rows)
+        let making = self.scattering(data.shape(), None, Elem::of::<D::Elem>())?;
+        self.start_making(data, making)
     }
     /// Starts [`Group::reduce_scatter_v`].
     ///
@@ -122,13 +120,10 @@ impl<P: Place> Group<P> {
     pub fn start_reduce_scatter_v<D: Device<Place = P>>(
         &self,
         data: Tensor<D>,
-        counts: impl Into<std::sync::Arc<[usize]>>,
+        counts: impl Into<Arc<[usize]>>,
     ) -> Result<Request<D>> {
-        let counts = counts.into();
-        let call = self.call(Op::ReduceScatter, data.shape(), Elem::of::<D::Elem>());
-        let call = Call { reduce: Some(Reduce::Sum), counts: Some(Counts::Of(counts.clone())), ..call };
-        self.adds_up(&counts, &call)?;
-        self.start_other(call, data, Category::Activations, counts[self.rank])
+        let making = self.scattering(data.shape(), Some(counts.into()), Elem::of::<D::Elem>())?;
+        self.start_making(data, making)
     }
     /// Starts [`Group::all_to_all`]. The request keeps `data` and gives what ranks had for this one.
     ///
@@ -136,10 +131,8 @@ impl<P: Place> Group<P> {
     /// Those of [`Group::all_to_all`].
     #[track_caller]
     pub fn start_all_to_all<D: Device<Place = P>>(&self, data: Tensor<D>) -> Result<Request<D>> {
-        let call = self.call(Op::AllToAll, data.shape(), Elem::of::<D::Elem>());
-        self.divides(data.rows(), call.at)?;
-        let rows = data.rows();
-        self.start_other(call, data, Category::Activations, rows)
+        let making = self.exchanging(data.shape(), None, Elem::of::<D::Elem>())?;
+        self.start_making(data, making)
     }
     /// Starts [`Group::all_to_all_v`].
     ///
@@ -149,27 +142,21 @@ impl<P: Place> Group<P> {
     pub fn start_all_to_all_v<D: Device<Place = P>>(
         &self,
         data: Tensor<D>,
-        give: impl Into<std::sync::Arc<[usize]>>,
-        take: impl Into<std::sync::Arc<[usize]>>,
+        give: impl Into<Arc<[usize]>>,
+        take: impl Into<Arc<[usize]>>,
     ) -> Result<Request<D>> {
-        let (call, rows) =
-            self.exchange_v(data.shape(), [give.into(), take.into()], Elem::of::<D::Elem>())?;
-        self.start_other(call, data, Category::Activations, rows)
+        let making =
+            self.exchanging(data.shape(), Some([give.into(), take.into()]), Elem::of::<D::Elem>())?;
+        self.start_making(data, making)
     }
 
-    /// Starts a call whose result is another tensor of so many rows.
-    fn start_other<D: Device<Place = P>>(
-        &self,
-        call: Call,
-        given: Tensor<D>,
-        category: Category,
-        rows: usize,
-    ) -> Result<Request<D>> {
+    /// Starts a call whose result is another tensor.
+    fn start_making<D: Device<Place = P>>(&self, given: Tensor<D>, making: Making) -> Result<Request<D>> {
         if self.size() == 1 {
             return Ok(Request { under_way: UnderWay::done(), given: Some(given), result: None });
         }
-        let result = Tensor::empty(given.device(), category, rows, given.cols());
-        self.start(call, given, Some(result))
+        let result = Tensor::empty(given.device(), making.category, making.rows, given.cols());
+        self.start(making.call, given, Some(result))
     }
     fn start<D: Device<Place = P>>(
         &self,

@@ -18,7 +18,7 @@ fn config(width: usize, blocks: usize, vocabulary: usize) -> Config {
     Config { architecture: Architecture::Llama, shape, positions: 1024, bos: None, eos: Vec::new() }
 }
 
-fn settings(seq: usize, batch_size: usize) -> Settings {
+pub(crate) fn settings(seq: usize, batch_size: usize) -> Settings {
     Settings {
         steps: 2,
         seq,

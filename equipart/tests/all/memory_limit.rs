@@ -66,22 +66,7 @@ fn every_category_is_named() {
 #[test]
 fn a_rank_that_asks_for_more_fails_with_what_it_asked_for() {
     let layout: Layout = "tp=2".parse().unwrap();
-    let settings = Settings {
-        steps: 1,
-        seq: 8,
-        batch_size: 1,
-        microbatches: 1,
-        lr: 0.01,
-        warmup: 0,
-        optimizer: OptimizerName::Sgd,
-        clip: None,
-        seed: 3,
-        text: 0,
-        constant: true,
-        dropout: None,
-        label_smoothing: 0.0,
-        z_loss: 0.0,
-    };
+    let settings = Settings { optimizer: OptimizerName::Sgd, clip: None, ..crate::memory::settings(8, 1) };
     let heads = Heads { queries: 4, keys: 2, dim: 4 };
     let shape = Shape { width: 16, heads, hidden: 12, vocabulary: 11, ..Shape::LLAMA };
     let run = |bytes| {
