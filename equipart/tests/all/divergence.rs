@@ -72,7 +72,7 @@ fn the_first_tensor_that_differs_is_named_with_what_touched_it() {
         "the second microbatch's: {d}"
     );
     // In regions a gain's gradient is an addend, and its strategy is asked first.
-    let d = after("tp=2,sp", Mutation::Skip, nth("blocks.0.norm2", 0));
+    let d = after("tp=2,sp", Mutation::Skip, nth("gradients of blocks.0", 0));
     assert_eq!((d.name.as_str(), d.differ), ("step 0: gradient of blocks.0.norm2", 6), "{d}");
     assert!(
         d.hint.as_deref().unwrap().contains("sequence regions: what a rank applies to its own tokens"),
@@ -84,7 +84,7 @@ fn the_first_tensor_that_differs_is_named_with_what_touched_it() {
 /// gradients.
 #[test]
 fn what_happens_once_a_step_is_told_apart() {
-    let d = after("dp=2", Mutation::Average, nth("blocks.1.norm2", 0));
+    let d = after("dp=2", Mutation::Average, nth("gradients of blocks.1", 0));
     assert_eq!(d.name, "step 0: gradient of blocks.1.norm2", "{d}");
     assert_eq!(d.collectives.len(), 1, "{d}");
     assert!(d.hint.as_deref().unwrap().starts_with("data parallelism: "), "{d}");
