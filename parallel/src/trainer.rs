@@ -13,7 +13,7 @@
 //! Source: Li et al., "PyTorch distributed", §3, arXiv:2006.15704 (replicas); Huang et al., "GPipe", §2.2,
 //! arXiv:1811.06965 (accumulation over microbatches).
 use crate::{Batch, Result, STEP, Share};
-use comm::{Axis, Group, Mesh};
+use comm::{Axis, Group, Mesh, Request};
 use kernels::Kernels;
 use layers::ops::Partial;
 use layers::{
@@ -90,7 +90,7 @@ impl<D: Kernels> Trainer<D> {
             loss = Some(sum(loss, self.forward(&cx, ids, targets)?));
             done(microbatch + 1);
         }
-        self.ending.total(loss)
+        Ok(self.ending.total(loss)?.wait()?)
     }
     /// Forward and backward of one microbatch: its share of the loss, an addend on each data rank.
     fn microbatch(&mut self, batch: &Batch, microbatch: usize) -> Result<Partial<D>> {
@@ -155,12 +155,12 @@ impl<D: Kernels> Ending<D> {
         let (optimizer, gradients) = (Optimizer::new(kind, clip), GradientSums::default());
         Self { mesh: mesh.clone(), optimizer, loss, gradients, room: Vec::new() }
     }
-    /// The loss over all data ranks.
-    pub(crate) fn total(&self, loss: Option<Partial<D>>) -> Result<Tensor<D>> {
-        Ok(loss.expect("a batch has a microbatch").all_reduce(&self.loss)?)
+    /// The loss over all data ranks, whose sum is started.
+    pub(crate) fn total(&self, loss: Option<Partial<D>>) -> Result<Request<D>> {
+        Ok(loss.expect("a batch has a microbatch").start_all_reduce(&self.loss)?)
     }
     /// When all microbatches are there and back: loss and gradients summed, weights changed. `list` appends the model's
-    /// parameters.
+    /// parameters. The loss is waited for last: while links still carry sums, those that have come are added up.
     pub(crate) fn finish<'a>(
         &mut self,
         loss: Option<Partial<D>>,
@@ -175,6 +175,7 @@ impl<D: Kernels> Ending<D> {
         let span = self.mesh.span("sync gradients");
         let loss = self.total(loss)?;
         self.gradients.finish(&mut params, &self.mesh)?;
+        let loss = loss.wait()?;
         drop(span);
         let _span = self.mesh.span("optimizer");
         let norm2 = self.optimizer.step(&mut params, &self.mesh, lr)?;
