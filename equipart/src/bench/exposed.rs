@@ -125,8 +125,9 @@ mod tests {
         let (layout, said) = ("dp=2".parse().unwrap(), std::cell::RefCell::new(Vec::new()));
         let watch = |what: &str| said.borrow_mut().push(what.to_string());
         let of = of(&layout, &network, (2, &Scale::TINY), &watch).unwrap().unwrap();
-        assert!(of.linked_ms >= 10.0 && of.exposed_ms == of.linked_ms - of.unlinked_ms, "{of:?}");
-        assert!((of.ratio * of.priced_ms - of.exposed_ms).abs() < 1e-9, "{of:?}");
+        let near = |a: f64, b: f64| (a - b).abs() < 1e-9;
+        assert!(of.linked_ms >= 10.0 && near(of.exposed_ms, of.linked_ms - of.unlinked_ms), "{of:?}");
+        assert!(near(of.ratio * of.priced_ms, of.exposed_ms), "{of:?}");
         let said = said.take();
         assert_eq!(
             (said.len(), &*said[0], &*said[3]),
