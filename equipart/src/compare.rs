@@ -2,7 +2,7 @@
 //! verdict on that work under that layout, equal tokens, and the f32 error against f64 as a multiple of the unsplit run's
 //! own.
 use crate::cases::never_ran;
-use crate::generate::{self, Generated, Request, Text, all_logits};
+use crate::generate::{self, Generated, Request, Text, all_logits, all_logits_bytes};
 use crate::measure::{self, PeakBytes, Taken};
 use crate::prove::{self, Subject, Truths, prove};
 use crate::sampling::Sampling;
@@ -122,8 +122,9 @@ pub fn compare(work: &Work, watch: &dyn Fn(&str)) -> Result<Vec<Row>> {
     }
     work.network.fits(&layouts)?;
     let request = request(work);
-    for layout in &layouts {
-        memory::fits(&format!("comparing {layout}"), bytes(work, layout, &request)?, memory::free())?;
+    let held = memory::all(layouts.iter().map(|layout| bytes(work, layout, &request)))?;
+    for (layout, bytes) in layouts.iter().zip(held) {
+        memory::fits(&format!("comparing {layout}"), bytes, memory::free())?;
     }
     watch("generating under none");
     let alone = fastest(work, &layouts[0], &request)?;
@@ -156,16 +157,21 @@ fn bytes(work: &Work, layout: &Layout, request: &Request) -> Result<u128> {
     let new = |prompt: &Vec<u32>| (vec![0; prompt.len() + request.max_new], prompt.len());
     let (subject, _) = subject(work, layout, request.prompts.iter().map(new).collect())?;
     let (shape, batch) = (&work.model.config.shape, batch(work)?);
+    let lengths: Vec<_> = request.prompts.iter().map(|prompt| prompt.len() + request.max_new).collect();
     let truth = match layout.ranks() {
-        1 => price::training::<Cpu<f64>>(layout, shape, OPTIMIZER, &batch, |_, _| Ok(()))?,
-        _ => 0,
+        1 => memory::all([
+            all_logits_bytes::<Cpu<f64>>(shape, layout, &lengths),
+            price::training::<Cpu<f64>>(layout, shape, OPTIMIZER, &batch, |_, _| Ok(())),
+        ]),
+        _ => Ok(Vec::new()),
     };
-    let parts = [
-        request.bytes(work.model, layout)?,
-        prove::bytes(&subject, layout)?,
-        price::training::<Cpu<f32>>(layout, shape, OPTIMIZER, &batch, |_, _| Ok(()))?,
-        truth,
-    ];
+    let parts = memory::all([
+        request.bytes(work.model, layout),
+        all_logits_bytes::<Cpu<f32>>(shape, layout, &lengths),
+        prove::bytes(&subject, layout),
+        price::training::<Cpu<f32>>(layout, shape, OPTIMIZER, &batch, |_, _| Ok(())),
+        truth.map(|bytes| bytes.into_iter().max().unwrap_or(0)),
+    ])?;
     Ok(parts.into_iter().max().unwrap_or(0))
 }
 

@@ -8,7 +8,7 @@ use crate::sampling::{self, Choice, Logits, Sampling};
 use crate::{Error, Layout, Model, Network, Result, memory, price};
 use comm::{Axis, Mesh};
 use kernels::{Kernels, Meta};
-use layers::{Chunk, Cx, Random, Record, ops};
+use layers::{Builder, Chunk, Cx, Random, Record, Shape, ops};
 use parallel::deal;
 use serde::Serialize;
 use tensor::{Cpu, Device, Ids, Phase, Real, Tensor};
@@ -306,12 +306,38 @@ where
     let lengths: Vec<_> = sequences.iter().map(Vec::len).collect();
     let ranks = layout.world()?.run(|device: Cpu<S>, mesh| {
         let at = layout.place(&device, &mesh, model.values());
-        let mut chunk = Chunk::whole(&at, &model.config.shape)?;
-        let ids = Ids::new(device.place(), &sequences.concat(), model.config.shape.vocabulary)?;
-        let logits = chunk.logits(&Cx::infer(&lengths), ids, true)?.read().expect("the host has values");
+        let logits = whole_logits(&at, &model.config.shape, &sequences.concat(), &lengths)?;
+        let logits = logits.read().expect("the host has values");
         Ok::<_, Error>(logits.into_iter().map(Real::to_f64).collect())
     })?;
     Ok(ranks.into_iter().next().expect("a rank"))
+}
+
+/// Bytes that all ranks hold at most while [`all_logits`] reads sequences of these lengths.
+///
+/// # Errors
+/// As [`peak_of_all`](price::peak_of_all).
+pub(crate) fn all_logits_bytes<D: Kernels>(
+    shape: &Shape,
+    layout: &Layout,
+    lengths: &[usize],
+) -> Result<u128> {
+    let ids = vec![0; lengths.iter().sum()];
+    let program = |device: &Meta<D>, mesh: &Mesh<tensor::Nowhere>| {
+        whole_logits(&layout.place(device, mesh, &Random { seed: 0 }), shape, &ids, lengths).map(drop)
+    };
+    price::peak_of_all(layout, |_| Ok(()), program)
+}
+
+fn whole_logits<D: Kernels>(
+    at: &Builder<D>,
+    shape: &Shape,
+    ids: &[u32],
+    lengths: &[usize],
+) -> Result<Tensor<D>> {
+    let mut chunk = Chunk::whole(at, shape)?;
+    let ids = Ids::new(at.device.place(), ids, shape.vocabulary)?;
+    Ok(chunk.logits(&Cx::infer(lengths), ids, true)?)
 }
 
 #[cfg(test)]
