@@ -1,5 +1,5 @@
 //! Additions, rotary embedding, SwiGLU.
-use crate::kernels::Causal;
+use crate::terms::Causal;
 use tensor::{Cpu, Dropout, Scalar, View, ViewMut};
 
 #[inline(always)]
@@ -47,10 +47,10 @@ pub(super) fn add_row<S: Scalar>(mut y: ViewMut<Cpu<S>>, row: View<Cpu<S>>) {
 }
 
 #[inline(always)]
-pub(super) fn add_rows<S: Scalar>(mut sum: ViewMut<Cpu<S>>, x: View<Cpu<S>>) {
+pub(super) fn add_rows<S: Scalar>(mut sum: ViewMut<Cpu<S::Wide>>, x: View<Cpu<S>>) {
     for i in 0..x.rows() {
         for (sum, &x) in sum.row(0).iter_mut().zip(x.row(i)) {
-            *sum += x;
+            *sum += x.widen();
         }
     }
 }
@@ -63,13 +63,13 @@ pub(super) fn dropout<S: Scalar>(
     first_row: usize,
     dropout: &Dropout,
 ) {
-    let (scale, here) = (dropout.scale(), first_row..first_row + x.rows());
+    let (scale, here) = (dropout.scale::<S::Wide>(), first_row..first_row + x.rows());
     for t in tokens {
         for row in t.row.max(here.start)..(t.row + t.len).min(here.end) {
             let position = t.position + row - t.row;
             for (feature, x) in x.row(row - first_row).iter_mut().enumerate() {
                 let keep = dropout.keeps(t.sequence, position, feature as u64);
-                *x = if keep { *x * scale } else { S::ZERO };
+                *x = if keep { S::narrow(x.widen() * scale) } else { S::ZERO };
             }
         }
     }
@@ -79,7 +79,7 @@ pub(super) fn dropout<S: Scalar>(
 #[inline(always)]
 pub(super) fn rotate<S: Scalar>(
     mut x: ViewMut<Cpu<S>>,
-    table: View<Cpu<S>>,
+    table: View<Cpu<S::Wide>>,
     tokens: &[Causal],
     dim: usize,
     back: bool,
@@ -91,7 +91,8 @@ pub(super) fn rotate<S: Scalar>(
             let (a, b) = head.split_at_mut(half);
             for (((a, b), &cos), &sin) in a.iter_mut().zip(b).zip(cos).zip(sin) {
                 let sin = if back { -sin } else { sin };
-                (*a, *b) = (*a * cos - *b * sin, *a * sin + *b * cos);
+                let (x, y) = (a.widen(), b.widen());
+                (*a, *b) = (S::narrow(x * cos - y * sin), S::narrow(x * sin + y * cos));
             }
         }
     }
@@ -101,7 +102,8 @@ pub(super) fn rotate<S: Scalar>(
 pub(super) fn swiglu<S: Scalar>(mut h: ViewMut<Cpu<S>>, gate: View<Cpu<S>>, up: View<Cpu<S>>) {
     for i in 0..h.rows() {
         for ((h, &g), &u) in h.row(i).iter_mut().zip(gate.row(i)).zip(up.row(i)) {
-            *h = g * g.sigmoid() * u;
+            let g = g.widen();
+            *h = S::narrow(g * g.sigmoid() * u.widen());
         }
     }
 }
@@ -142,9 +144,11 @@ fn swiglu_row<S: Scalar>(dgate: &mut [S], dup: &mut [S], gate: &[S], up: &[S], d
 fn swiglu_piece<S: Scalar, const N: usize>(dgate: &mut [S], dup: &mut [S], gate: &[S], up: &[S], dh: &[S]) {
     let gate: &[S; N] = gate.as_array().expect("a piece");
     let (up, dh): (&[S; N], &[S; N]) = (up.as_array().expect("a piece"), dh.as_array().expect("a piece"));
-    let s: [S; N] = std::array::from_fn(|j| gate[j].sigmoid());
-    let dg: [S; N] = std::array::from_fn(|j| dh[j] * up[j] * (s[j] + gate[j] * s[j] * (S::ONE - s[j])));
-    let du: [S; N] = std::array::from_fn(|j| dh[j] * gate[j] * s[j]);
+    let gate: [S::Wide; N] = std::array::from_fn(|j| gate[j].widen());
+    let s: [S::Wide; N] = std::array::from_fn(|j| gate[j].sigmoid());
+    let slope = |j: usize| s[j] + gate[j] * s[j] * (S::Wide::ONE - s[j]);
+    let dg: [S; N] = std::array::from_fn(|j| S::narrow(dh[j].widen() * up[j].widen() * slope(j)));
+    let du: [S; N] = std::array::from_fn(|j| S::narrow(dh[j].widen() * gate[j] * s[j]));
     dgate.copy_from_slice(&dg);
     dup.copy_from_slice(&du);
 }
@@ -160,7 +164,7 @@ mod tests {
     fn swiglu_backward_equals_the_derivative_exactly() {
         fn forward<S: CpuScalar>([gate, up]: [&Matrix<S>; 2]) -> Matrix<S>
         where
-            Cpu<S>: Kernels<Elem = S>,
+            Cpu<S>: Kernels<Elem = S, Wide = Cpu<S>>,
         {
             let mut h = filled(gate.rows(), gate.cols(), S::ZERO);
             Cpu::default().swiglu(h.view_mut(), gate.view(), up.view());

@@ -1,9 +1,9 @@
 //! Attention on this rank's heads: each rank has whole heads, so nothing is exchanged.
 use super::handles::same;
-use super::{Split, filled};
+use super::{Split, filled, wide_beside};
 use crate::{Cx, Result, Rotary};
 use comm::Axis;
-use kernels::{Attend, Heads, Kernels, Qkv, Softmax, Span};
+use kernels::{Attend, Heads, Kernels, Qkv, Span};
 use tensor::{Category, Scalar, Tensor, View, ViewMut};
 
 /// The parts of a fused `[Q | K | V]`.
@@ -14,8 +14,8 @@ fn parts<D: Kernels>(qkv: View<D>, heads: Heads) -> Qkv<D> {
 }
 
 /// Scratch for spans of so many keys at most.
-fn scratch<D: Kernels>(device: &D, heads: Heads, keys: usize) -> Tensor<D> {
-    Tensor::empty(device, Category::Buffers, 1, D::attention_scratch(heads, keys))
+fn scratch<D: Kernels>(device: &D, heads: Heads, keys: usize) -> Tensor<D::Wide> {
+    Tensor::empty(device.wide(), Category::Buffers, 1, D::attention_scratch(heads, keys))
 }
 
 fn most_keys(spans: &[Span]) -> usize {
@@ -48,17 +48,14 @@ fn softmax<D: Kernels>(
     attend: &Attend,
     (spans, keys): (&[Span], usize),
     qkv: Qkv<D>,
-) -> [Tensor<D>; 2] {
+) -> (Tensor<D>, Tensor<D::Wide>) {
     let (rows, heads) = (qkv.q.rows(), attend.heads);
     let mut o = Tensor::empty(device, Category::Activations, rows, qkv.q.cols());
-    let mut m = filled(device, Category::Activations, [rows, heads.queries], D::Elem::NEG_INF);
-    let mut l = filled(device, Category::Activations, [rows, heads.queries], D::Elem::ZERO);
+    let mut lse = Tensor::empty(device.wide(), Category::Activations, rows, heads.queries);
     let mut scratch = scratch(device, heads, keys);
     device.meter().work(&[4, pairs(attend, spans), qkv.q.cols()]); // two products
-    let run = Softmax { out: o.view_mut(), max: m.view_mut(), sum: l.view_mut() };
-    device.attention_block(attend, spans, qkv, run, scratch.view_mut());
-    device.attention_finish(heads, Softmax { out: o.view_mut(), max: m.view_mut(), sum: l.view_mut() });
-    [o, m]
+    device.attention(attend, spans, qkv, o.view_mut(), lse.view_mut(), scratch.view_mut());
+    (o, lse)
 }
 
 /// `QKV[B, (Hq+2Hk)·d]` to `O[B, Hq·d]` and the log-sum-exp `[B, Hq]`. With a cache, keys and values join those
@@ -69,7 +66,7 @@ pub fn attention<D: Kernels>(
     name: &str,
     qkv: &Split<D>,
     attend: &Attend,
-) -> (Split<D>, Split<D>) {
+) -> (Split<D>, Split<D::Wide>) {
     let (axis, qkv, device) = (qkv.axis(), qkv.share(), qkv.device());
     let Qkv { q, mut k, mut v } = parts(qkv.view(), attend.heads);
     let (mut cache, mut most) = (cx.cache(), most_keys(cx.spans()));
@@ -89,7 +86,7 @@ pub fn attention<D: Kernels>(
         }
         (k, v, most) = (keys.view(), values.view(), capacity);
     }
-    let [o, lse] = softmax(device, attend, (cx.spans(), most), Qkv { q, k, v });
+    let (o, lse) = softmax(device, attend, (cx.spans(), most), Qkv { q, k, v });
     (Split::new(o, axis), Split::new(lse, axis))
 }
 
@@ -102,11 +99,11 @@ pub fn cross_attention<D: Kernels>(
     q: &Split<D>,
     kv: &Split<D>,
     attend: &Attend,
-) -> Result<(Split<D>, Split<D>)> {
+) -> Result<(Split<D>, Split<D::Wide>)> {
     let axis = same_axis(q, kv)?;
     let (k, v) = memory(kv, attend.heads);
     let qkv = Qkv { q: q.share().view(), k, v };
-    let [o, lse] = softmax(q.device(), attend, (cx.memory(), most_keys(cx.memory())), qkv);
+    let (o, lse) = softmax(q.device(), attend, (cx.memory(), most_keys(cx.memory())), qkv);
     Ok((Split::new(o, axis), Split::new(lse, axis)))
 }
 
@@ -121,16 +118,16 @@ fn softmax_backward<D: Kernels>(
     device: &D,
     (attend, spans): (&Attend, &[Span]),
     qkv: Qkv<D>,
-    (o, lse, d_o): (&Tensor<D>, &Tensor<D>, &Tensor<D>),
+    (o, lse, d_o): (&Tensor<D>, &Tensor<D::Wide>, &Tensor<D>),
     dqkv: [ViewMut<D>; 3],
 ) {
     let heads = attend.heads;
-    let mut delta = o.beside(o.rows(), heads.queries);
+    let mut delta = wide_beside(o, o.rows(), heads.queries);
     device.attention_delta(heads, delta.view_mut(), o.view(), d_o.view());
     let mut scratch = scratch(device, heads, most_keys(spans));
     device.meter().work(&[10, pairs(attend, spans), qkv.q.cols()]); // five products
     let saved = (lse.view(), delta.view());
-    device.attention_block_backward(attend, spans, qkv, saved, d_o.view(), dqkv, scratch.view_mut());
+    device.attention_backward(attend, spans, qkv, saved, d_o.view(), dqkv, scratch.view_mut());
 }
 
 /// The gradient of [`attention`] without a cache.
@@ -139,7 +136,7 @@ pub fn attention_backward<D: Kernels>(
     cx: &Cx<D>,
     qkv: &Split<D>,
     attend: &Attend,
-    (o, lse): (&Split<D>, &Split<D>),
+    (o, lse): (&Split<D>, &Split<D::Wide>),
     d_o: &Split<D>,
 ) -> Split<D> {
     let (axis, qkv, device) = (qkv.axis(), qkv.share(), qkv.device());
@@ -160,7 +157,7 @@ pub fn cross_attention_backward<D: Kernels>(
     cx: &Cx<D>,
     (q, kv): (&Split<D>, &Split<D>),
     attend: &Attend,
-    (o, lse): (&Split<D>, &Split<D>),
+    (o, lse): (&Split<D>, &Split<D::Wide>),
     d_o: &Split<D>,
 ) -> Result<[Split<D>; 2]> {
     let (axis, device) = (same_axis(q, kv)?, q.device());
