@@ -34,6 +34,20 @@ listed! {
     }
 }
 
+impl Op {
+    /// How many messages follow each other in this operation among `n` ranks, that is, how often its latency is paid: of the
+    /// algorithm with the least traffic.
+    pub(crate) fn steps(self, n: usize) -> usize {
+        match self {
+            Op::AllReduce => 2 * (n - 1),
+            Op::Barrier => n.next_power_of_two().ilog2() as usize,
+            Op::Send => 1,
+            Op::Receive => 0, // the message is its sender's
+            _ => n - 1,
+        }
+    }
+}
+
 listed! {
     /// How addends become one value.
     Reduce {

@@ -5,6 +5,8 @@
 //! ```
 //! Source: Hockney, "The communication challenge for MPP", Parallel Computing 20, 1994; Thakur, Rabenseifner, Gropp,
 //! "Optimization of collective communication operations in MPICH", §3, 2005.
+use crate::call::Op;
+use crate::ledger::Traffic;
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
@@ -84,7 +86,8 @@ impl Link {
         self.bandwidth
     }
     /// The slower of two: with the longer latency, and with the lesser bandwidth.
-    pub(crate) fn slower(self, other: Self) -> Self {
+    #[must_use]
+    pub fn slower(self, other: Self) -> Self {
         let (latency, bandwidth) = (self.latency.max(other.latency), self.bandwidth.min(other.bandwidth));
         Self { latency, bandwidth }
     }
@@ -92,7 +95,15 @@ impl Link {
     pub fn time(&self, bytes: usize) -> Duration {
         self.latency.saturating_add(self.moving(bytes))
     }
-    /// The same without the latency.
+    /// What calls of one operation among so many ranks take that follow each other, if this rank sends as much as any: the
+    /// price of traffic beside which nothing is computed. Latencies are those of the algorithm with the least traffic, as in
+    /// a world over such [links](crate::World::link); a message counts where it is sent.
+    pub fn time_of(&self, op: Op, ranks: usize, traffic: &Traffic) -> Duration {
+        let latencies = op.steps(ranks).saturating_mul(traffic.calls);
+        let waiting = self.latency.saturating_mul(latencies.try_into().unwrap_or(u32::MAX));
+        waiting.saturating_add(self.moving(traffic.bytes))
+    }
+    /// What so many bytes take without the latency.
     pub fn moving(&self, bytes: usize) -> Duration {
         Duration::try_from_secs_f64(bytes as f64 / self.bandwidth).unwrap_or(Duration::MAX)
     }
@@ -135,6 +146,21 @@ impl fmt::Display for Link {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Over a link of 1 ms and a byte a microsecond, by hand. Kills: a latency that is paid once for all calls, or once
+    /// for a call of many steps, a message that counts on both ranks, bytes that are forgotten.
+    #[test]
+    fn calls_take_their_latencies_and_their_bytes() {
+        let link: Link = "1ms,1MB/s".parse().unwrap();
+        let time = |op, ranks, calls, bytes| {
+            link.time_of(op, ranks, &Traffic { calls, bytes, ..Traffic::default() }).as_micros()
+        };
+        assert_eq!(time(Op::AllReduce, 4, 3, 500), 3 * 6 * 1000 + 500);
+        assert_eq!(time(Op::AllGather, 4, 3, 500), 3 * 3 * 1000 + 500);
+        assert_eq!(time(Op::Barrier, 5, 2, 0), 2 * 3 * 1000);
+        assert_eq!([time(Op::Send, 4, 3, 500), time(Op::Receive, 4, 3, 0)], [3 * 1000 + 500, 0]);
+        assert_eq!(time(Op::AllReduce, 1, 3, 0), 0);
+    }
 
     /// Kills: a unit of 1024, bits for bytes, a latency that is forgotten or paid by the byte.
     #[test]

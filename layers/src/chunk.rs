@@ -219,8 +219,8 @@ impl<D: Kernels> Chunk<D> {
     pub fn backward(&mut self, cx: &Cx<D>, dy: Option<Stream<D>>) -> Result<Option<Stream<D>>> {
         self.back(cx, dy, true, None)
     }
-    /// The same of a step's last microbatch: tells each parameter to `complete` when nothing more is added to its gradient
-    /// in this step, that is, when its unit (head, block or embedding) is done.
+    /// The same of a step's last microbatch: tells the parameters of a unit (head, block or embedding) to `complete` when the
+    /// unit is done, that is, when nothing more is added to their gradients in this step.
     ///
     /// # Errors
     /// As above, and those of `complete`.
@@ -278,7 +278,7 @@ impl<D: Kernels> Chunk<D> {
                 if now {
                     self.head_weight(cx, pending);
                     let head = self.head.as_mut().expect("seen above");
-                    each(&mut self.listed, |all| head.params(all), &mut complete)?;
+                    tell(&mut self.listed, |all| head.params(all), &mut complete)?;
                 } else {
                     later.head = Some(pending);
                 }
@@ -290,7 +290,7 @@ impl<D: Kernels> Chunk<D> {
             let saved = saved.blocks.pop().expect("what each block saved");
             dx = if now {
                 let dx = block.backward(cx, saved, dx)?;
-                each(&mut self.listed, |all| block.params(all), &mut complete)?;
+                tell(&mut self.listed, |all| block.params(all), &mut complete)?;
                 dx
             } else {
                 let (dx, pending) = block.backward_input(cx, saved, dx)?;
@@ -305,7 +305,7 @@ impl<D: Kernels> Chunk<D> {
                 let (_, pending) = embedding.backward_input(cx, ids, dx)?;
                 if now {
                     embedding.backward_weight(cx, pending)?;
-                    each(&mut self.listed, |all| embedding.params(all), &mut complete)?;
+                    tell(&mut self.listed, |all| embedding.params(all), &mut complete)?;
                 } else {
                     later.embedding = Some(pending);
                 }
@@ -320,11 +320,11 @@ impl<D: Kernels> Chunk<D> {
     }
 }
 
-/// What is told of each parameter whose gradient is complete.
-pub type Complete<'a, D> = &'a mut dyn FnMut(&mut Param<D>) -> Result<()>;
+/// What is told of the parameters of a unit, whose gradients are complete.
+pub type Complete<'a, D> = &'a mut dyn FnMut(&mut [&mut Param<D>]) -> Result<()>;
 
-/// Tells each parameter of a unit to `complete`, if there is one; the list is made in `room`, which is empty.
-fn each<'a, D: Kernels>(
+/// Tells the parameters of a unit to `complete`, if there is one; the list is made in `room`, which is empty.
+fn tell<'a, D: Kernels>(
     room: &mut Vec<&'static mut Param<D>>,
     list: impl FnOnce(&mut Vec<&'a mut Param<D>>),
     complete: &mut Option<Complete<D>>,
@@ -332,7 +332,7 @@ fn each<'a, D: Kernels>(
     let Some(complete) = complete else { return Ok(()) };
     let mut all = std::mem::take(room);
     list(&mut all);
-    let outcome = all.iter_mut().try_for_each(|param| complete(param));
+    let outcome = complete(&mut all);
     *room = emptied(all);
     outcome
 }

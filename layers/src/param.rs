@@ -1,8 +1,8 @@
 //! A parameter: this rank's share of a whole matrix, and of its gradient.
-use crate::Result;
 use crate::build::{Builder, Draw};
 use crate::placement::{Cuts, Placed, Placement, Replica};
-use comm::{Axis, Group, Mesh, Reduce, Request};
+use crate::{GradientSums, Result};
+use comm::{Axis, Group, Mesh, Reduce};
 use kernels::{Kernels, Write};
 use std::ops::Range;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ pub struct Param<D: Kernels> {
     master: Option<Tensor<D::Wide>>, // of a narrow parameter that learns: its value, not rounded
     gradient: Option<Tensor<D::Wide>>, // taken at the first contribution, so that inference has none
     written: bool,
-    summed: Option<Request<D::Wide>>, // the gradient, while it is summed over the data ranks
+    pub(crate) summed_in: Option<usize>, // the unit with which the gradient is being summed
 }
 
 impl<D: Kernels> Param<D> {
@@ -62,7 +62,7 @@ impl<D: Kernels> Param<D> {
             master,
             gradient: None,
             written: false,
-            summed: None,
+            summed_in: None,
         })
     }
     /// Its canonical name: `blocks.0.attention.qkv`.
@@ -103,44 +103,30 @@ impl<D: Kernels> Param<D> {
     /// # Errors
     /// If ranks do not meet.
     pub fn sync(&mut self, mesh: &Mesh<D::Place>) -> Result<()> {
-        self.start_sync(mesh)?;
-        self.finish_sync(mesh)
+        GradientSums::default().finish(&mut [self], mesh)
     }
-    /// Begins [`sync`](Self::sync), when nothing more is added to the gradient in this step: the sum over the data ranks is
-    /// started, what comes before it is done.
+    /// What comes before a gradient is summed along whole axes: no contribution becomes a zero contribution, and parts that
+    /// several ranks hold are summed over their holders.
     ///
     /// # Errors
     /// If ranks do not meet.
-    pub fn start_sync(&mut self, mesh: &Mesh<D::Place>) -> Result<()> {
+    pub(crate) fn begin_sum(&mut self) -> Result<()> {
         if !self.written {
             self.accumulate(|device, gradient, _| device.wide().fill(gradient, Wide::<D>::ZERO));
         }
         for (replica, holders) in &self.replicas {
             sum_replica(self.gradient.as_mut().expect("taken above"), replica, holders)?;
         }
-        for (axis, group) in mesh.axes().filter(|(axis, _)| *axis != Axis::Dp) {
-            if let (Placed::Summed, Some(gradient)) = (self.placement.along(axis), &mut self.gradient) {
-                group.named(self.name.clone()).all_reduce(gradient, Reduce::Sum)?;
-            }
-        }
-        if let Placed::Summed = self.placement.along(Axis::Dp) {
-            let (data, gradient) = (mesh.group(Axis::Dp), self.gradient.take().expect("taken above"));
-            self.summed = Some(data.named(self.name.clone()).start_all_reduce(gradient, Reduce::Sum)?);
-        }
         Ok(())
     }
-    /// Ends [`sync`](Self::sync), and begins it, if nobody has.
-    ///
-    /// # Errors
-    /// If ranks do not meet.
-    pub fn finish_sync(&mut self, mesh: &Mesh<D::Place>) -> Result<()> {
-        if self.summed.is_none() {
-            self.start_sync(mesh)?;
-        }
-        if let Some(summed) = self.summed.take() {
-            self.gradient = Some(summed.wait()?);
-        }
-        Ok(())
+    /// The gradient, if ranks along this axis have addends of it.
+    pub(crate) fn lend_gradient(&mut self, axis: Axis) -> Option<Tensor<D::Wide>> {
+        self.gradient.take_if(|_| matches!(self.placement.along(axis), Placed::Summed))
+    }
+    /// Takes the gradient back, if it was lent.
+    pub(crate) fn take_back(&mut self, gradient: impl FnOnce() -> Tensor<D::Wide>) {
+        let gradient = self.gradient.get_or_insert_with(gradient);
+        assert_eq!(gradient.shape(), self.value.shape(), "the gradient of {}", self.name);
     }
     /// Adds the squares of the synced gradient's numbers to `sum[1, 1]`, those that several ranks hold on the first
     /// of them only: over all ranks of the axes that cut it, each number counts once.

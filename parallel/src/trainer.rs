@@ -6,17 +6,19 @@
 //! ```
 //!
 //! So unequal parts need no weights of their own: a mean of means would be another function. Data ranks hold
-//! replicas; each gradient is summed once a step: an all-reduce of its elements over the data axis. It is started as soon as
-//! the last microbatch adds nothing more to the gradients of a unit (head, block, embedding), goes on beside what is left of
-//! backward, and is waited for before the optimizer's step.
+//! replicas; each gradient is summed once a step, those of a unit (head, block, embedding) in one all-reduce over the data
+//! axis. It is started as soon as the last microbatch adds nothing more to the unit's gradients, goes on beside what is left
+//! of backward, and is waited for before the optimizer's step.
 //!
 //! Source: Li et al., "PyTorch distributed", §3, arXiv:2006.15704 (replicas); Huang et al., "GPipe", §2.2,
 //! arXiv:1811.06965 (accumulation over microbatches).
 use crate::{Batch, Result, STEP, Share};
-use comm::{Axis, Group, Mesh};
+use comm::{Axis, Group, Mesh, Request};
 use kernels::Kernels;
 use layers::ops::Partial;
-use layers::{Builder, Chunk, Cx, Input, Kind, Optimizer, Output, Param, Record, Shape, emptied};
+use layers::{
+    Builder, Chunk, Cx, GradientSums, Input, Kind, Optimizer, Output, Param, Record, Shape, emptied,
+};
 use tensor::{Ids, Tensor};
 
 /// A model with its optimizer, on this rank.
@@ -98,7 +100,7 @@ impl<D: Kernels> Trainer<D> {
             loss = Some(sum(loss, self.forward(&cx, ids, targets)?));
             done(microbatch + 1);
         }
-        self.ending.total(loss)
+        Ok(self.ending.total(loss)?.wait()?)
     }
     /// Forward and backward of one microbatch: its share of the loss, an addend on each data rank.
     fn microbatch(&mut self, batch: &Batch, microbatch: usize) -> Result<Partial<D::Wide>> {
@@ -114,8 +116,8 @@ impl<D: Kernels> Trainer<D> {
         drop(span);
         let span = self.ending.mesh.span(format_args!("backward {microbatch}"));
         if microbatch + 1 == batch.microbatches().len() {
-            let mesh = &self.ending.mesh;
-            self.model.backward_last(&cx, None, &mut |param| param.start_sync(mesh))?;
+            let Ending { mesh, gradients, .. } = &mut self.ending;
+            self.model.backward_last(&cx, None, &mut |unit| gradients.start(unit, mesh))?;
         } else {
             self.model.backward(&cx, None)?;
         }
@@ -157,21 +159,23 @@ impl<D: Kernels> Trainer<D> {
 pub(crate) struct Ending<D: Kernels> {
     pub(crate) mesh: Mesh<D::Place>,
     pub(crate) optimizer: Optimizer<D>,
-    loss: Group<D::Place>,            // the data ranks, as the loss meets them
+    loss: Group<D::Place>, // the data ranks, as the loss meets them
+    gradients: GradientSums<D>,
     room: Vec<&'static mut Param<D>>, // for the list of parameters; empty between steps
 }
 
 impl<D: Kernels> Ending<D> {
     pub(crate) fn new(mesh: &Mesh<D::Place>, (kind, clip): (Kind, Option<f64>)) -> Self {
         let loss = mesh.group(Axis::Dp).named("loss");
-        Self { mesh: mesh.clone(), optimizer: Optimizer::new(kind, clip), loss, room: Vec::new() }
+        let (optimizer, gradients) = (Optimizer::new(kind, clip), GradientSums::default());
+        Self { mesh: mesh.clone(), optimizer, loss, gradients, room: Vec::new() }
     }
-    /// The loss over all data ranks.
-    pub(crate) fn total(&self, loss: Option<Partial<D::Wide>>) -> Result<Tensor<D::Wide>> {
-        Ok(loss.expect("a batch has a microbatch").all_reduce(&self.loss)?)
+    /// The loss over all data ranks, whose sum is started.
+    pub(crate) fn total(&self, loss: Option<Partial<D::Wide>>) -> Result<Request<D::Wide>> {
+        Ok(loss.expect("a batch has a microbatch").start_all_reduce(&self.loss)?)
     }
     /// When all microbatches are there and back: loss and gradients summed, weights changed. `list` appends the model's
-    /// parameters.
+    /// parameters. The loss is waited for last: while links still carry sums, those that have come are added up.
     pub(crate) fn finish<'a>(
         &mut self,
         loss: Option<Partial<D::Wide>>,
@@ -185,9 +189,8 @@ impl<D: Kernels> Ending<D> {
         list(&mut params);
         let span = self.mesh.span("sync gradients");
         let loss = self.total(loss)?;
-        for param in &mut params {
-            param.finish_sync(&self.mesh)?;
-        }
+        self.gradients.finish(&mut params, &self.mesh)?;
+        let loss = loss.wait()?;
         drop(span);
         let _span = self.mesh.span("optimizer");
         let norm2 = self.optimizer.step(&mut params, &self.mesh, lr)?;

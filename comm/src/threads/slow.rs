@@ -35,13 +35,8 @@ pub(super) fn collective_time(link: &Link, call: &Call, n: usize) -> Duration {
 
 /// The parts of it: until the first byte has come, and while bytes move.
 pub(super) fn collective_parts(link: &Link, call: &Call, n: usize) -> (Duration, Duration) {
-    let steps = match call.op {
-        Op::AllReduce => 2 * (n - 1),
-        Op::Barrier => n.next_power_of_two().ilog2() as usize,
-        _ => n - 1,
-    };
     let moving = link.moving(busiest(call, n) * call.elem.size);
-    (link.latency().saturating_mul(steps as u32), moving)
+    (link.latency().saturating_mul(call.op.steps(n) as u32), moving)
 }
 
 /// Elements that the busiest rank sends or gets, as far as this one knows.

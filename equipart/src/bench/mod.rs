@@ -9,9 +9,11 @@
 //! | `figures.rs` | the figures: names, units, what each is of; which of them are asked for |
 //! | `scale.rs` | the sizes that are measured, shape L among them |
 //! | `products.rs`, `model.rs`, `all_reduce.rs`, `proof.rs` | how each kind is measured, and what bounds it |
+//! | `exposed.rs` | how much of its links' time a training step shows |
 //! | `machine.rs` | what the machine does at most |
 //! | `peers.rs` | other programs' figures, from a file |
 mod all_reduce;
+mod exposed;
 mod figures;
 mod machine;
 mod model;
@@ -22,6 +24,7 @@ mod scale;
 #[cfg(test)]
 mod tests;
 
+pub use exposed::Exposed;
 pub use figures::{Entry, FIGURES, Unit, chosen};
 pub use peers::{Peer, Peers};
 pub use scale::L;
@@ -79,9 +82,7 @@ pub struct Beside {
 /// If there is no such figure or no turn, or a rank fails.
 pub fn bench(plan: &Plan, watch: &dyn Fn(&str)) -> Result<Vec<Figure>> {
     let chosen = chosen(&plan.only)?;
-    if plan.turns == 0 {
-        return Err(Error::new("--turns is 0; it must be at least 1"));
-    }
+    some(plan.turns)?;
     let mut figures = measure(&chosen, plan.turns, &Scale::FULL, watch)?;
     for (figure, entry) in figures.iter_mut().zip(&chosen) {
         let best = plan.peers.as_ref().and_then(|peers| peers.best(entry));
@@ -101,6 +102,27 @@ pub fn bench(plan: &Plan, watch: &dyn Fn(&str)) -> Result<Vec<Figure>> {
 pub fn profiled(layout: &Layout, network: &Network) -> Result<()> {
     layout.fits(&L)?;
     model::profiled(layout, network, &Scale::FULL)
+}
+
+/// How much of its links' time a training step of shape L shows, the best of so many turns; none over a network without
+/// links. `watch` is told what is being done.
+///
+/// # Errors
+/// If the ranks do not fit the shape, there is no turn, or a rank fails.
+pub fn exposed(
+    layout: &Layout,
+    network: &Network,
+    turns: usize,
+    watch: &dyn Fn(&str),
+) -> Result<Option<Exposed>> {
+    layout.fits(&L)?;
+    some(turns)?;
+    exposed::of(layout, network, (turns, &Scale::FULL), watch)
+}
+
+/// Whether there is a turn.
+fn some(turns: usize) -> Result<()> {
+    if turns == 0 { Err(Error::new("--turns is 0; it must be at least 1")) } else { Ok(()) }
 }
 
 /// GFLOP/s in f32 that a core can do while as many as there are ranks are at it.

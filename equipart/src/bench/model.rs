@@ -10,7 +10,7 @@ use crate::config::Architecture;
 use crate::generate::{self, Request};
 use crate::sampling::Sampling;
 use crate::{Config, Layout, Model, Network, Result, measure, price, profile};
-use comm::Mesh;
+use comm::{Ledger, Mesh};
 use kernels::{Kernels, Meta};
 use layers::build::Element;
 use layers::{Chunk, Cx, Draw, Kind, Values};
@@ -85,7 +85,13 @@ fn batch(scale: &Scale) -> Result<Batch> {
 
 /// The best time of a pass under a layout.
 pub(super) fn seconds(pass: Pass, layout: &Layout, scale: &Scale) -> Result<f64> {
-    let ranks = layout.world()?.run(|device: Cpu<f32>, mesh| {
+    seconds_over(&Network::default(), pass, layout, scale)
+}
+
+/// The best time of a pass under a layout over a network.
+pub(super) fn seconds_over(network: &Network, pass: Pass, layout: &Layout, scale: &Scale) -> Result<f64> {
+    let world = network.world(layout, "a pass of shape L")?;
+    let ranks = world.run(|device: Cpu<f32>, mesh| {
         let mut ready = Ready::new(pass, layout, &device, &mesh, scale)?;
         let once = |_| Ok(measure::work(&device, &mesh, Phase::Step, || ready.once(scale))?.1.seconds);
         (0..=scale.tries).map(once).collect::<Result<Vec<_>>>()
@@ -122,6 +128,15 @@ pub(super) fn flops(pass: Pass, layout: &Layout, scale: &Scale) -> Result<f64> {
         Ok(tensor::Device::meter(&device).flops() as f64)
     };
     (0..layout.ranks()).map(of_rank).sum()
+}
+
+/// What a rank says in a training step.
+pub(super) fn said(layout: &Layout, rank: usize, scale: &Scale) -> Result<Ledger> {
+    let (device, mesh) = (Meta::<Cpu<f32>>::default(), Mesh::ghost(&layout.axes(), rank)?);
+    let mut ready = Ready::new(Pass::Step, layout, &device, &mesh, scale)?;
+    let before = mesh.ledger();
+    ready.once(scale)?;
+    Ok(mesh.ledger() - &before)
 }
 
 /// The time of a token that `generate` adds to a prompt, on one rank: the mean of all that are added.

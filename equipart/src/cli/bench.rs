@@ -19,7 +19,7 @@ pub(super) struct BenchArgs {
     /// Measure only these figures: a name, or how names begin, such as gemm; several with commas [default: all]
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     only: Vec<String>,
-    /// How often the figures take turns; of each the best turn counts
+    /// How often the figures, or steps with and without --link, take turns; of each the best turn counts
     #[arg(long, default_value_t = 5)]
     turns: usize,
     /// Other programs' figures to compare with: lines of {"peer": "...", "name": "...", "value": ...}
@@ -31,7 +31,7 @@ pub(super) struct BenchArgs {
 
 pub(super) fn run(a: BenchArgs, json: bool) -> Result<bool> {
     if a.profile.asked()? {
-        return profile::run(&a.profile, json);
+        return profile::run(&a.profile, a.turns, json);
     }
     let peers = a.peers.as_deref().map(Peers::read).transpose()?;
     let plan = Plan { only: a.only, turns: a.turns, peers };

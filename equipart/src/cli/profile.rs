@@ -2,8 +2,9 @@
 use super::args::NetworkArgs;
 use super::watch::Watch;
 use super::{out, show};
-use crate::profile::{self, KindLine, LayerLine, RankProfile, StepsLine, Sum};
-use crate::{Error, Layout, Network, Result, bench, layout};
+use crate::bench::{self, Exposed};
+use crate::profile::{self, KindLine, LayerLine, LinksLine, RankProfile, StepsLine, Sum};
+use crate::{Error, Layout, Network, Result, layout};
 use clap::Args;
 
 /// What the tables say.
@@ -15,7 +16,7 @@ layers of a row. GFLOP/s: of products and attention, while they run.";
 #[derive(Args, Debug)]
 pub(super) struct ProfileArgs {
     /// Tell where the time of a training step of shape L goes, instead of measuring figures
-    #[arg(long, conflicts_with_all = ["only", "turns", "peers"])]
+    #[arg(long, conflicts_with_all = ["only", "peers"])]
     profile: bool,
     #[arg(long, requires = "profile", default_value_t, help = layout::grammar())]
     layout: Layout,
@@ -38,16 +39,31 @@ impl ProfileArgs {
     }
 }
 
-pub(super) fn run(a: &ProfileArgs, json: bool) -> Result<bool> {
+pub(super) fn run(a: &ProfileArgs, turns: usize, json: bool) -> Result<bool> {
     let network = a.network.network(None)?.profiling();
     network.fits(&[a.layout])?;
     let watch = Watch::spinner();
     watch.say(&format!("training steps of shape L under {}", a.layout));
     a.network.keep_trace(&network, bench::profiled(&a.layout, &network))?;
     let peak = bench::peak_gflops(a.layout.ranks());
+    let exposed = bench::exposed(&a.layout, &network, turns, &|what| watch.say(what))?;
     watch.done();
     tell(&network, Some(peak), json)?;
+    if let Some(exposed) = exposed {
+        tell_exposed(&exposed, json);
+    }
     Ok(true)
+}
+
+fn tell_exposed(of: &Exposed, json: bool) {
+    if json {
+        return show::json(&LinksLine { profile: "links", exposed: of });
+    }
+    let Exposed { linked_ms, unlinked_ms, exposed_ms, priced_ms, ratio } = of;
+    out::line(&format!(
+        "\nOver the links a step takes {linked_ms:.1} ms, without them {unlinked_ms:.1} ms, each the best of all turns: \
+         {exposed_ms:.1} ms exposed\nof the {priced_ms:.1} ms that the links take for its calls, or {ratio:.2}.",
+    ));
 }
 
 /// Shows the profile of what ran over a network, beside the peak of a core, if its numbers have one.

@@ -11,7 +11,7 @@ mod steps;
 mod tests;
 mod told;
 
-pub use told::{KindLine, LayerLine, StepsLine};
+pub use told::{KindLine, LayerLine, LinksLine, StepsLine};
 
 use crate::{Error, Result};
 use comm::{Event, Run};

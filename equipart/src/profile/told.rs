@@ -1,5 +1,6 @@
 //! A profile as lines, for scripts: every rank's, each number for one step.
 use super::{RankProfile, Sum};
+use crate::bench::Exposed;
 use serde::Serialize;
 
 /// The steps of a rank.
@@ -47,6 +48,16 @@ pub struct LayerLine {
     /// How much in all of them.
     #[serde(flatten)]
     pub row: Row,
+}
+
+/// How much of its links' time a step shows, whatever its rank.
+#[derive(Clone, Debug, Serialize)]
+pub struct LinksLine<'a> {
+    /// `links`.
+    pub profile: &'static str,
+    /// How much.
+    #[serde(flatten)]
+    pub exposed: &'a Exposed,
 }
 
 /// What was spent, of a step.

@@ -4,7 +4,7 @@ use super::Subject;
 use super::trace::disturbed;
 use comm::Mesh;
 use kernels::Kernels;
-use layers::{Activation, Activations, Param, Touched};
+use layers::{Activation, Activations, Param, Touched, is_summed_in};
 use parallel::Report;
 use reference::Weights;
 use std::collections::BTreeMap;
@@ -73,7 +73,7 @@ pub(super) fn moments<D: Kernels<Wide = D>>(
     back.into_iter().map(&activation).for_each(&mut *see);
     let flat = |elements: Vec<(usize, D::Elem)>| elements.into_iter().map(|(i, x)| ((0, 0, i), x)).collect();
     for param in params.iter().rev() {
-        let touched = all_of(said.iter().filter(|call| is_of(call, param.name())).cloned().collect());
+        let touched = all_of(said.iter().filter(|call| sums(call, param.name())).cloned().collect());
         let name = format!("{prefix}gradient of {}", param.name());
         see(Moment { name, elements: flat(param.gradient_elements()), touched });
         let padding: Vec<_> =
@@ -89,6 +89,12 @@ pub(super) fn moments<D: Kernels<Wide = D>>(
         let name = format!("{prefix}new {}", param.name());
         see(Moment { name, elements: flat(param.elements()), touched: Vec::new() });
     }
+}
+
+/// Whether a call sums the gradient of this parameter, alone or with others'.
+fn sums(call: &str, name: &str) -> bool {
+    let label = call.split_once(" for ").and_then(|(_, rest)| rest.rsplit_once(" at "));
+    label.is_some_and(|(label, _)| label == name || is_summed_in(label, name))
 }
 
 /// The calls between what was seen before and this, in words, part by part.

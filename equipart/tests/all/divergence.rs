@@ -71,21 +71,21 @@ fn the_first_tensor_that_differs_is_named_with_what_touched_it() {
         d.collectives.len() == 1 && d.collectives[0].contains(" of 9x6 "),
         "the second microbatch's: {d}"
     );
-    // In regions a gain's gradient is an addend, and its strategy is asked first.
-    let d = after("tp=2,sp", Mutation::Skip, nth("blocks.0.norm2", 0));
-    assert_eq!((d.name.as_str(), d.differ), ("step 0: gradient of blocks.0.norm2", 6), "{d}");
+    // In regions a bias's gradient is an addend, and its strategy is asked first.
+    let d = after("tp=2,sp", Mutation::Skip, nth("gradients of blocks.0", 0));
+    assert_eq!((d.name.as_str(), d.differ), ("step 0: gradient of blocks.0.mlp.down.bias", 6), "{d}");
     assert!(
         d.hint.as_deref().unwrap().contains("sequence regions: what a rank applies to its own tokens"),
         "{d}"
     );
 }
 
-/// Kills: gradients that are compared before they are summed; the sum over data ranks not told; the norm blamed on
-/// gradients.
+/// Kills: gradients that are compared before they are summed; the sum over data ranks, which is one for a block, not told;
+/// the norm blamed on gradients.
 #[test]
 fn what_happens_once_a_step_is_told_apart() {
-    let d = after("dp=2", Mutation::Average, nth("blocks.1.norm2", 0));
-    assert_eq!(d.name, "step 0: gradient of blocks.1.norm2", "{d}");
+    let d = after("dp=2", Mutation::Average, nth("gradients of blocks.1", 0));
+    assert_eq!(d.name, "step 0: gradient of blocks.1.mlp.down.bias", "{d}");
     assert_eq!(d.collectives.len(), 1, "{d}");
     assert!(d.hint.as_deref().unwrap().starts_with("data parallelism: "), "{d}");
     let d = after("dp=2", Mutation::Skip, nth("loss", 0));

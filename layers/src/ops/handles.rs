@@ -5,7 +5,7 @@
 use super::product;
 use crate::record::Share;
 use crate::{Error, Placement, Result};
-use comm::{Axes, Axis, Group, Mesh, Reduce};
+use comm::{Axes, Axis, Group, Mesh, Reduce, Request};
 use kernels::{Kernels, Write};
 use std::ops::Add;
 use tensor::Tensor;
@@ -251,6 +251,15 @@ impl<D: Kernels> Partial<D> {
         same(self.axis, group.axis())?;
         group.all_reduce(&mut self.addend, self.reduce)?;
         Ok(self.addend)
+    }
+    /// Starts the reduction, which is waited for later.
+    ///
+    /// # Errors
+    /// If the group's ranks are those of another axis, or one has failed.
+    #[track_caller]
+    pub fn start_all_reduce(self, group: &Group<D::Place>) -> Result<Request<D>> {
+        same(self.axis, group.axis())?;
+        Ok(group.start_all_reduce(self.addend, self.reduce)?)
     }
 }
 
