@@ -188,6 +188,4 @@ impl Engine<Host> for Threads {
 }
 
 #[cfg(test)]
-mod blocks;
-#[cfg(test)]
 mod tests;
