@@ -108,8 +108,9 @@ impl World {
     pub fn memory_limit(self, bytes: usize) -> Self {
         Self { memory: Some(bytes), ..self }
     }
-    /// The same world with slow links between the ranks along an axis. A message takes as long as it would over these; a
-    /// collective as long as the algorithm with the least traffic, for an all-reduce the ring. A group whose ranks differ
+    /// A world with slow links between the ranks along an axis. A message takes as long as it would over these; a
+    /// collective as long as the algorithm with the least traffic, for an all-reduce the ring. Between two ranks, in one
+    /// direction, one transfer goes after the other, whatever calls and groups they belong to. A group whose ranks differ
     /// along several axes has the longest latency and the least bandwidth of their links.
     #[must_use]
     pub fn link(mut self, axis: Axis, link: Link) -> Self {
