@@ -141,16 +141,20 @@ impl<P: Place> Turn<'_, P> {
         let lower = came.partition_point(|(transfer, _)| transfer.from < transfer.to);
         let (lower, higher) = came.split_at_mut(lower);
         // Of two addends the order is nothing, so one lower one needs no place to be summed in.
-        if let [(_, sum), rest @ ..] = lower
-            && !rest.is_empty()
-        {
-            rest.iter().for_each(|(_, addend)| join(sum.view_mut(), addend.view()));
-            join(sum.view_mut(), part(data, range));
-            device.copy(part_mut(data, range), sum.view());
-        } else {
-            lower.iter().for_each(|(_, addend)| join(part_mut(data, range), addend.view()));
+        let rest = match lower {
+            [(_, sum), rest @ ..] if !rest.is_empty() => {
+                for (_, addend) in &*rest {
+                    join(sum.view_mut(), addend.view());
+                }
+                join(sum.view_mut(), part(data, range));
+                device.copy(part_mut(data, range), sum.view());
+                &[]
+            }
+            lower => &*lower,
+        };
+        for (_, addend) in rest.iter().chain(&*higher) {
+            join(part_mut(data, range), addend.view());
         }
-        higher.iter().for_each(|(_, addend)| join(part_mut(data, range), addend.view()));
     }
 }
 
