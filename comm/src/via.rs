@@ -65,14 +65,13 @@ impl Via {
         data: &mut Tensor<D>,
         call: &Call,
     ) -> Result<()> {
-        let begun = group.record.begin(call)?;
-        let (mut sent, mut steps) = (0, self.schedule.steps().iter().enumerate());
+        let begun = group.record.begin(call, self.schedule.sent(group.rank, data.len()), false)?;
+        let mut steps = self.schedule.steps().iter().enumerate();
         let reduce = call.reduce.expect("a reduction");
         let outcome = steps.try_for_each(|(number, step)| {
             let part = Part { by: self.algorithm, reduce, shape: data.shape(), step: number };
-            Turn { schedule: &self.schedule, group, call, part }.take(step, data, &mut sent)
+            Turn { schedule: &self.schedule, group, call, part }.take(step, data)
         });
-        group.record.counters().add(call, sent);
         group.record.end(begun, None, call, &outcome);
         outcome
     }
@@ -88,13 +87,13 @@ struct Turn<'a, P: Place> {
 
 impl<P: Place> Turn<'_, P> {
     /// Posts all messages of this rank, waits for all, and puts what came in its place.
-    fn take<D: Kernels<Place = P>>(&self, step: &Step, data: &mut Tensor<D>, sent: &mut usize) -> Result<()> {
+    fn take<D: Kernels<Place = P>>(&self, step: &Step, data: &mut Tensor<D>) -> Result<()> {
         let me = self.group.rank();
         let mut came: Vec<_> =
             step.transfers.iter().filter(|t| t.to == me).map(|t| (t, self.room(t, data))).collect();
         let mut posted = Vec::new();
         for (transfer, room) in &mut came {
-            let call = self.message(Op::Receive, transfer.from, room.len())?;
+            let call = self.message(Op::Receive, transfer.from, room.len());
             let window = room.view_mut().ptr();
             // SAFETY: `posted`, declared after it and not leaked, ends the post before `came` is touched or dropped.
             let post = unsafe { self.group.engine.post(me, window, &call) };
@@ -102,8 +101,7 @@ impl<P: Place> Turn<'_, P> {
         }
         for transfer in step.transfers.iter().filter(|t| t.from == me) {
             let window = part(data, &self.range(transfer, data));
-            let call = self.message(Op::Send, transfer.to, window.cols())?;
-            *sent += window.cols();
+            let call = self.message(Op::Send, transfer.to, window.cols());
             // SAFETY: as above; `data` is only read before the posts have ended.
             let post = unsafe { self.group.engine.post(me, window.ptr(), &call) };
             posted.push(Posted { engine: &*self.group.engine, post: Some(post?), call });
@@ -121,10 +119,9 @@ impl<P: Place> Turn<'_, P> {
     fn room<D: Device>(&self, transfer: &Transfer, data: &Tensor<D>) -> Tensor<D> {
         Tensor::empty(data.device(), Category::Buffers, 1, self.range(transfer, data).len())
     }
-    fn message(&self, op: Op, peer: usize, elements: usize) -> Result<Call> {
-        let (root, peer) = (peer, Some(self.group.peer(peer, "exchange a message with", self.call.at)?));
-        let message = Some(Message::Part(self.part));
-        Ok(Call { op, reduce: None, peer, root, rows: 1, cols: elements, message, ..self.call.clone() })
+    fn message(&self, op: Op, root: usize, elements: usize) -> Call {
+        let (peer, message) = (self.group.member(root), Some(Message::Part(self.part)));
+        Call { op, reduce: None, peer, root, rows: 1, cols: elements, message, ..self.call.clone() }
     }
     /// Puts into `data` what came for the same chunks: one message that replaces them, or addends by rank. All addends are
     /// taken in rank order, this rank's own in its place.

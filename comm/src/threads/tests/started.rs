@@ -26,13 +26,13 @@ const PAIRS: [Pair; 8] = [
     (|g, mut x| g.all_reduce(&mut x, Reduce::Sum).map(|()| x), |g, x| g.start_all_reduce(x, Reduce::Sum)),
     (|g, mut x| g.all_reduce(&mut x, Reduce::Stab).map(|()| x), |g, x| g.start_all_reduce(x, Reduce::Stab)),
     (|g, x| g.all_gather(&x), |g, x| g.start_all_gather(x)),
-    (|g, x| g.all_gather_v(&uneven(g, x), &counts(g)), |g, x| g.start_all_gather_v(uneven(g, x), counts(g))),
+    (|g, x| g.all_gather_v(&uneven(g, x), &counts(g)), |g, x| g.start_all_gather_v(uneven(g, x), &counts(g))),
     (|g, x| g.reduce_scatter(&x), |g, x| g.start_reduce_scatter(x)),
-    (|g, x| g.reduce_scatter_v(&x, &cut(g)), |g, x| g.start_reduce_scatter_v(x, cut(g))),
+    (|g, x| g.reduce_scatter_v(&x, &cut(g)), |g, x| g.start_reduce_scatter_v(x, &cut(g))),
     (|g, x| g.all_to_all(&x), |g, x| g.start_all_to_all(x)),
     (
         |g, x| g.all_to_all_v(&x, &between(g), &between(g)),
-        |g, x| g.start_all_to_all_v(x, between(g), between(g)),
+        |g, x| g.start_all_to_all_v(x, &between(g), &between(g)),
     ),
 ];
 /// Rows that are `ranks·(ranks − 1)` more than twice the ranks, as `between` gives away.
