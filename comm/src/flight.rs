@@ -96,7 +96,7 @@ impl fmt::Debug for FlightRecorder {
 mod tests {
     use super::*;
     use crate::error::CommError;
-    use crate::record::Tells;
+    use crate::trace::Traced;
     use std::time::Instant;
 
     #[track_caller]
@@ -107,16 +107,16 @@ mod tests {
     /// Kills: calls out of order, the first kept for the last, an outcome on another call.
     #[test]
     fn the_table_tells_the_last_calls_and_what_became_of_them() {
-        let records = [0, 1].map(|rank| Record::new(rank, Instant::now(), Tells::Nothing));
+        let records = [0, 1].map(|rank| Record::new(rank, Instant::now(), Traced::Never));
         for call in 1..=6 {
             let call = barrier(format!("call {call}"));
-            let begun = records[0].begin(&call).unwrap();
+            let begun = records[0].begin(&call, 0, false).unwrap();
             if !call.to_string().contains("call 6") {
                 records[0].end(begun, None, &call, &Ok::<_, CommError>(()));
             }
         }
         let first = barrier("the first".into());
-        let begun = records[1].begin(&first).unwrap();
+        let begun = records[1].begin(&first, 0, false).unwrap();
         let busy = CommError::Busy { rank: 1, call: String::new() };
         records[1].end(begun, None, &first, &Err::<(), _>(busy));
         let table = FlightRecorder::new(records.iter().zip([End::Well, End::Failed])).to_string();

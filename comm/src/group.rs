@@ -82,7 +82,7 @@ impl<P: Place> Group<P> {
     }
     /// What this rank has said so far in all groups of its mesh.
     pub fn ledger(&self) -> Ledger {
-        self.record.counters().snapshot()
+        self.record.ledger()
     }
     /// The same group, with another label in its calls: a parameter's name, or a step. Labels are for messages only;
     /// they may differ between ranks.
@@ -198,8 +198,7 @@ impl<P: Place> Group<P> {
     /// Runs one call: counts it and keeps it on record.
     #[inline]
     pub(crate) fn run<T>(&self, call: &Call, work: impl FnOnce() -> Result<T>) -> Result<T> {
-        let begun = self.record.begin(call)?;
-        self.record.counters().add(call, elements_sent(call, self.size(), self.rank));
+        let begun = self.record.begin(call, elements_sent(call, self.size(), self.rank), false)?;
         let outcome = work();
         self.record.end(begun, None, call, &outcome);
         outcome
@@ -223,24 +222,36 @@ impl<P: Place> Group<P> {
         self.run(call, || unsafe { self.engine.now(rank, Windows { give, take }, call) })
     }
     /// The rank of the world of a rank of the group.
-    pub(crate) fn peer(
-        &self,
-        peer: usize,
-        what: &'static str,
-        at: &'static Location<'static>,
-    ) -> Result<usize> {
-        self.members.get(peer).ok_or_else(|| self.wrong_peer(peer, what, at))
+    pub(crate) fn member(&self, rank: usize) -> Option<usize> {
+        self.members.get(rank)
     }
-    pub(crate) fn other(
-        &self,
-        peer: usize,
-        what: &'static str,
-        at: &'static Location<'static>,
-    ) -> Result<usize> {
-        if peer == self.rank { Err(self.wrong_peer(peer, what, at)) } else { self.peer(peer, what, at) }
+    /// A call on numbers of a device.
+    #[track_caller]
+    pub(crate) fn call_of<D: Device>(&self, op: Op, shape: [usize; 2]) -> Call {
+        self.call(op, shape, Elem::of::<D::Elem>())
     }
-    fn wrong_peer(&self, peer: usize, what: &'static str, at: &'static Location<'static>) -> CommError {
-        CommError::WrongPeer { rank: self.rank, group: self.over.clone(), size: self.size(), what, peer, at }
+    /// A call with a root, or with the other side of a message.
+    ///
+    /// # Errors
+    /// [`CommError::WrongPeer`] if the group has no such rank, or a message is to or from this one.
+    #[track_caller]
+    pub(crate) fn call_with<D: Device>(&self, op: Op, shape: [usize; 2], root: usize) -> Result<Call> {
+        let call = self.call_of::<D>(op, shape);
+        let what = match op {
+            Op::Send => "send to",
+            Op::Receive => "receive from",
+            Op::Gather => "gather on",
+            Op::Scatter => "scatter from",
+            _ => "take a broadcast from",
+        };
+        let other = root != self.rank || !matches!(op, Op::Send | Op::Receive);
+        match self.member(root).filter(|_| other) {
+            Some(peer) => Ok(Call { peer: Some(peer), root, ..call }),
+            None => {
+                let (rank, size, group, at) = (self.rank, self.size(), call.over, call.at);
+                Err(CommError::WrongPeer { rank, group, size, what, peer: root, at })
+            }
+        }
     }
     /// # Errors
     /// [`CommError::Indivisible`]

@@ -6,7 +6,8 @@ use crate::ghost::Ghosts;
 use crate::grid::Grid;
 use crate::group::Group;
 use crate::ledger::Ledger;
-use crate::record::{Record, Tells};
+use crate::record::Record;
+use crate::trace::{Traced, What};
 use std::fmt;
 use std::panic::Location;
 use std::sync::{Arc, OnceLock};
@@ -48,7 +49,7 @@ impl<P: Place> Mesh<P> {
         Self(Arc::new(Inner { grid, engines, along, rank, record }))
     }
     fn without_peers(grid: Grid, rank: usize) -> Self {
-        let record = Arc::new(Record::new(rank, Instant::now(), Tells::Nothing));
+        let record = Arc::new(Record::new(rank, Instant::now(), Traced::Never));
         Self::new(Arc::new(grid), rank, record, Arc::new(Ghosts))
     }
     /// The group along axes of one factoring.
@@ -130,11 +131,11 @@ impl<P: Place> Mesh<P> {
     }
     /// What this rank has said so far in all its groups.
     pub fn ledger(&self) -> Ledger {
-        self.0.record.counters().snapshot()
+        self.0.record.ledger()
     }
     /// How many calls of this rank were noted so far: those that have ended, where a trace is taken.
     pub fn calls_made(&self) -> usize {
-        self.0.record.calls_noted()
+        self.0.record.calls_traced()
     }
     /// These calls in words, with label and place, in the order in which they ended; none where no trace is taken.
     pub fn calls(&self) -> Vec<String> {
@@ -176,7 +177,7 @@ pub struct Span(Option<(Arc<Record>, Instant, String)>);
 impl Drop for Span {
     fn drop(&mut self) {
         if let Some((record, from, name)) = self.0.take() {
-            record.spent(|| name, from);
+            record.spent(|| What::Span(name), from);
         }
     }
 }

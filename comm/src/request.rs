@@ -1,12 +1,11 @@
 //! Messages from one rank of a group to another: at once, or as requests that are waited for later.
-use crate::call::{Call, Elem, Message, Op};
+use crate::call::{Call, Message, Op};
 use crate::engine::Post;
 use crate::error::Result;
 use crate::group::Group;
 use crate::ledger::elements_sent;
 use crate::record::Begun;
 use crate::tag::Tag;
-use std::panic::Location;
 use std::time::Instant;
 use tensor::{Category, Device, Place, Ptr, Tensor};
 
@@ -18,10 +17,7 @@ impl<P: Place> Group<P> {
     /// call.
     #[track_caller]
     pub fn send<D: Device<Place = P>>(&self, to: usize, data: &Tensor<D>, tag: Tag) -> Result<()> {
-        let call = self.message::<D>(Op::Send, to, data.shape(), tag)?;
-        // SAFETY: the post ends in this function, and the tensor is borrowed as long.
-        let post = || unsafe { self.engine.post(self.rank, data.view().ptr(), &call) };
-        self.run(&call, || self.engine.finish(post()?, &call))
+        self.start_send(to, data.clone(), tag)?.wait().map(drop)
     }
     /// Receives what rank `from` of the group sends, an activation `[rows, cols]` on `device`. Messages of one rank to
     /// another arrive in order.
@@ -39,13 +35,7 @@ impl<P: Place> Group<P> {
         cols: usize,
         tag: Tag,
     ) -> Result<Tensor<D>> {
-        let call = self.message::<D>(Op::Receive, from, [rows, cols], tag)?;
-        let mut out = Tensor::empty(device, Category::Activations, rows, cols);
-        let window = out.view_mut().ptr();
-        // SAFETY: the post ends in this function, and nobody touches the tensor as long.
-        let post = || unsafe { self.engine.post(self.rank, window, &call) };
-        self.run(&call, || self.engine.finish(post()?, &call))?;
-        Ok(out)
+        self.start_receive(device, from, rows, cols, tag)?.wait()
     }
     /// Starts to send `data[R,C]` to rank `to` of the group. The request keeps the tensor and gives it back when it has
     /// been received.
@@ -100,14 +90,7 @@ impl<P: Place> Group<P> {
 
     #[track_caller]
     fn message<D: Device>(&self, op: Op, root: usize, shape: [usize; 2], tag: Tag) -> Result<Call> {
-        let what = if op == Op::Send { "send to" } else { "receive from" };
-        let peer = self.other(root, what, Location::caller())?;
-        Ok(Call {
-            peer: Some(peer),
-            root,
-            message: Some(Message::Tagged(tag)),
-            ..self.call(op, shape, Elem::of::<D::Elem>())
-        })
+        Ok(Call { message: Some(Message::Tagged(tag)), ..self.call_with::<D>(op, shape, root)? })
     }
     fn request<D: Device<Place = P>>(
         &self,
@@ -164,14 +147,9 @@ impl<P: Place> UnderWay<P> {
     }
     /// Counts a call, posts it, and keeps it on record as under way.
     pub(crate) fn new(group: &Group<P>, call: Call, post: impl FnOnce() -> Result<Post>) -> Result<Self> {
-        let begun = group.record.begin(&call)?;
-        group.record.counters().add(&call, elements_sent(&call, group.size(), group.rank));
-        let post = post();
-        if post.is_err() {
-            group.record.end(begun, None, &call, &post);
-        }
-        let post = post?;
-        group.record.open(begun, &call);
+        let begun = group.record.begin(&call, elements_sent(&call, group.size(), group.rank), true)?;
+        let post =
+            post().inspect_err(|error| group.record.end(begun, None, &call, &Err::<(), _>(error.clone())))?;
         Ok(Self(Some(Posted { group: group.clone(), post, call, begun })))
     }
     pub(crate) fn wait(&mut self) -> Result<()> {

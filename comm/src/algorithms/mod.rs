@@ -11,6 +11,7 @@
 //! assert_eq!(schedule.time(&"1us,1GB/s".parse()?, 4, 1000).as_micros(), 6 * (1 + 1)); // 2(n−1)·(α + N/n·β)
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+mod direct;
 mod hierarchical;
 mod naive;
 #[cfg(test)]
@@ -59,6 +60,8 @@ macro_rules! algorithms {
 algorithms! {
     /// Everything to rank 0, and back.
     Naive = "naive" in naive,
+    /// Each rank adds its chunk of all ranks' in rank order: the bits of a sum that goes directly.
+    Direct = "direct" in direct,
     /// Chunks around a ring, twice.
     Ring = "ring" in ring,
     /// Recursive halving, recursive doubling.

@@ -2,13 +2,12 @@
 use super::messages::Messages;
 use super::reduction::{Into, share};
 use super::rendezvous::{AllWindows, Rendezvous};
-use super::slow::{after, collective_time, pause};
+use super::slow::{Slow, pause};
 use super::started::Started;
 use super::watch::Watch;
 use crate::call::{Call, Counts, Op};
 use crate::engine::{Engine, Post, Windows, nth_of};
 use crate::error::Result;
-use crate::link::Link;
 use std::ptr::{copy_nonoverlapping, from_ref, null_mut};
 use std::sync::Arc;
 use tensor::{At, Host};
@@ -21,20 +20,20 @@ pub(super) struct Threads {
     started: Started,
     members: Arc<[usize]>, // ranks of the world
     watch: Arc<Watch>,
-    link: Option<Link>,
+    slow: Option<Arc<Slow>>,
 }
 
 impl Threads {
     /// The group of these ranks of a world, over links of this kind.
-    pub(super) fn new(members: Arc<[usize]>, watch: &Arc<Watch>, link: Option<Link>) -> Self {
+    pub(super) fn new(members: Arc<[usize]>, watch: &Arc<Watch>, slow: Option<Arc<Slow>>) -> Self {
         Self {
             ranks: members.len(),
             rendezvous: Rendezvous::new(members.clone(), watch.clone()),
-            messages: Messages::new(members.clone(), watch.clone(), link),
-            started: Started::new(members.clone(), watch.clone(), link),
+            messages: Messages::new(members.clone(), watch.clone(), slow.clone()),
+            started: Started::new(members.clone(), watch.clone(), slow.clone()),
             members,
             watch: watch.clone(),
-            link,
+            slow,
         }
     }
     /// All meet, `work` runs, all part; over a slow link that takes its time.
@@ -48,7 +47,7 @@ impl Threads {
     ) -> Result<()> {
         let mut met = None;
         self.rendezvous.collective(rank, window, call, |windows| {
-            met = self.link.map(|link| after(self.started.free(), collective_time(&link, call, self.ranks)));
+            met = self.slow.as_ref().map(|slow| slow.met(call));
             work(windows);
         })?;
         if let Some(until) = met {
@@ -187,7 +186,5 @@ impl Engine<Host> for Threads {
     }
 }
 
-#[cfg(test)]
-mod blocks;
 #[cfg(test)]
 mod tests;

@@ -4,12 +4,11 @@
 //! Windows are touched under the lock of their two ranks only, and a post is withdrawn under it: so memory that a rank
 //! takes back is not being copied. A rank that waits looks at a count of the posts that have ended, without the lock; it
 //! takes the lock once before it goes on, so the count orders nothing.
-use super::slow::{Line, pause};
+use super::slow::{Slow, pause};
 use super::watch::{Pending, Wait, Watch};
 use crate::call::Call;
 use crate::engine::Post;
 use crate::error::{CommError, Result};
-use crate::link::Link;
 use crate::sync::atomic::{
     AtomicUsize,
     Ordering::{Relaxed, SeqCst},
@@ -23,7 +22,7 @@ pub(super) struct Messages {
     senders: Box<[Mutex<Receivers>]>,
     ranks: Arc<[usize]>, // of the world
     watch: Arc<Watch>,
-    link: Option<Link>,
+    slow: Option<Arc<Slow>>,
 }
 
 /// The channels of one sender: to each receiver one for its own messages and one for those that are parts of all-reduces,
@@ -41,7 +40,6 @@ struct Channel {
 #[derive(Default)]
 struct Flow {
     sides: [Side; 2],
-    line: Line,
 }
 #[derive(Default)]
 struct Side {
@@ -80,8 +78,8 @@ impl Side {
 }
 
 impl Messages {
-    pub(super) fn new(ranks: Arc<[usize]>, watch: Arc<Watch>, link: Option<Link>) -> Self {
-        Self { senders: ranks.iter().map(|_| Mutex::default()).collect(), ranks, watch, link }
+    pub(super) fn new(ranks: Arc<[usize]>, watch: Arc<Watch>, slow: Option<Arc<Slow>>) -> Self {
+        Self { senders: ranks.iter().map(|_| Mutex::default()).collect(), ranks, watch, slow }
     }
     fn channel(&self, from: usize, to: usize, part: bool) -> Arc<Channel> {
         lock(&self.senders[from]).entry((to, part)).or_default().clone()
@@ -105,7 +103,7 @@ impl Messages {
         let part = call.is_part();
         let (channel, me, now) = (self.channel(from, to, part), usize::from(sends), Instant::now());
         let mut flow = lock(&channel.flow);
-        let Flow { sides, line } = &mut *flow;
+        let sides = &mut flow.sides;
         let number = sides[me].posted;
         sides[me].posted += 1;
         let post = Post { from, to, sends, part, number };
@@ -121,9 +119,9 @@ impl Messages {
             // SAFETY: both have what the two calls say, which is as much. The other's post stands, so both stay
             // as they are, and the receiver's is touched by us alone.
             unsafe { copy(windows[me], windows[1 - me], len) };
-            if let Some(link) = &self.link {
+            if let Some(slow) = &self.slow {
                 let sent = if sends { now } else { other.since };
-                let at = line.arrival(link, sent, call.elements() * call.elem.size);
+                let at = slow.message([from, to], sent, call.elements() * call.elem.size);
                 sides[me].ends.push_back((number, End::Arrives(at)));
                 sides[1 - me].ends.push_back((others_number, End::Arrives(at)));
             }

@@ -5,12 +5,11 @@
 //! Posts are written under a lock until all ranks have come, and only read from then on. A share is taken by a count. Who has
 //! waited until all shares are done may touch its windows again: nobody else does any more.
 use super::rendezvous::AllWindows;
-use super::slow::{after, collective_parts, pause};
+use super::slow::{Slow, pause};
 use super::watch::{Pending, Wait, Watch};
 use crate::call::Call;
 use crate::engine::Post;
 use crate::error::{CommError, Result};
-use crate::link::Link;
 use crate::sync::atomic::AtomicUsize;
 use crate::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use crate::sync::{Instant, Mutex, fence, lock, yield_now};
@@ -23,7 +22,7 @@ use std::sync::Arc;
 pub(super) struct Started {
     ranks: Arc<[usize]>, // of the world
     watch: Arc<Watch>,
-    link: Option<Link>,
+    slow: Option<Arc<Slow>>,
     counts: Arc<Counts>,
     flow: Mutex<Flow>,
 }
@@ -48,7 +47,6 @@ struct Flow {
     first: usize, // the number of the first place
     places: VecDeque<Arc<Place>>,
     spare: Vec<Arc<Place>>,
-    free: Option<Instant>, // from when the link carries more
 }
 
 /// Where the posts of one number meet.
@@ -79,15 +77,10 @@ struct Posts {
 pub(super) type Work<'a> = &'a dyn Fn(usize, *mut (), &AllWindows, &Call);
 
 impl Started {
-    pub(super) fn new(ranks: Arc<[usize]>, watch: Arc<Watch>, link: Option<Link>) -> Self {
+    pub(super) fn new(ranks: Arc<[usize]>, watch: Arc<Watch>, slow: Option<Arc<Slow>>) -> Self {
         let counts = || ranks.iter().map(|_| AtomicUsize::new(0)).collect();
         let counts = Arc::new(Counts { posted: counts(), withdrawn: counts() });
-        Self { counts, ranks, watch, link, flow: Mutex::default() }
-    }
-    /// From when a slow link carries what comes next.
-    pub(super) fn free(&self) -> Instant {
-        let now = Instant::now();
-        lock(&self.flow).free.map_or(now, |free| free.max(now))
+        Self { counts, ranks, watch, slow, flow: Mutex::default() }
     }
     /// Posts the windows of some calls, of each what the rank gives and where it takes, one meeting for all of them.
     ///
@@ -124,15 +117,8 @@ impl Started {
         }
         if place.came.fetch_add(1, Relaxed) + 1 == n {
             posts.agree(&self.ranks);
-            if let Some(link) = &self.link {
-                let begins = flow.free.map_or_else(Instant::now, |free| free.max(Instant::now()));
-                let parts =
-                    posts.calls.iter().step_by(n).flatten().map(|call| collective_parts(link, call, n));
-                let (latency, moving) = parts
-                    .fold(Default::default(), |(a, b): (std::time::Duration, _), (c, d)| (a.max(c), b + d));
-                flow.free = Some(after(begins, moving));
-                posts.until = Some(after(begins, latency + moving));
-            }
+            let calls = posts.calls.iter().step_by(n).flatten();
+            posts.until = self.slow.as_ref().map(|slow| slow.collectives(calls));
         }
         self.counts.posted[rank].store(number + 1, Release);
         drop(flow);

@@ -307,9 +307,7 @@ impl Watch {
     pub(super) fn alone(ranks: usize, limit: Duration) -> Self {
         let start = std::time::Instant::now();
         Self::new(
-            (0..ranks)
-                .map(|rank| Arc::new(Record::new(rank, start, crate::record::Tells::Nothing)))
-                .collect(),
+            (0..ranks).map(|rank| Arc::new(Record::new(rank, start, crate::trace::Traced::Never))).collect(),
             limit,
         )
     }

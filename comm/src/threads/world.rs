@@ -10,8 +10,8 @@ use crate::grid::Grid;
 use crate::link::Link;
 use crate::mesh::Mesh;
 use crate::mutants::{OnTrial, Trial};
-use crate::record::{Record, Tells};
-use crate::trace::{Run, Trace};
+use crate::record::Record;
+use crate::trace::{Run, Trace, Traced, What};
 use std::collections::BTreeSet;
 use std::fmt::{self, Display};
 use std::panic::resume_unwind;
@@ -108,8 +108,9 @@ impl World {
     pub fn memory_limit(self, bytes: usize) -> Self {
         Self { memory: Some(bytes), ..self }
     }
-    /// The same world with slow links between the ranks along an axis. A message takes as long as it would over these; a
-    /// collective as long as the algorithm with the least traffic, for an all-reduce the ring. A group whose ranks differ
+    /// A world with slow links between the ranks along an axis. A message takes as long as it would over these; a
+    /// collective as long as the algorithm with the least traffic, for an all-reduce the ring. Between two ranks, in one
+    /// direction, one transfer goes after the other, whatever calls and groups they belong to. A group whose ranks differ
     /// along several axes has the longest latency and the least bandwidth of their links.
     #[must_use]
     pub fn link(mut self, axis: Axis, link: Link) -> Self {
@@ -221,18 +222,9 @@ impl World {
         trace.add(Run { name: name.clone(), ranks });
     }
     fn records(&self) -> Vec<Arc<Record>> {
-        let start = self.trace.as_ref().map_or_else(Instant::now, |(trace, _)| trace.start());
-        let tells = match &self.trace {
-            None => Tells::Nothing,
-            Some((trace, _)) => {
-                if trace.whole() {
-                    Tells::All
-                } else {
-                    Tells::Profiles
-                }
-            }
-        };
-        (0..self.size()).map(|rank| Arc::new(Record::new(rank, start, tells))).collect()
+        let settings = self.trace.as_ref().map(|(trace, _)| trace.settings());
+        let (start, traced) = settings.unwrap_or_else(|| (Instant::now(), Traced::Never));
+        (0..self.size()).map(|rank| Arc::new(Record::new(rank, start, traced))).collect()
     }
     fn meshes<S: Scalar>(&self, watch: &Arc<Watch>) -> Vec<Mesh<Host>> {
         let world: Arc<dyn Engines<Host>> = Arc::new(engines::World::new(&self.grid, &self.links, watch));
@@ -267,7 +259,7 @@ fn on_rank<T, E: Display>(
         let returned = work().map_err(|error| error.to_string())?;
         record.nothing_open().map(|()| returned).map_err(|error| error.to_string())
     });
-    record.spent(|| format!("rank {rank}"), begun);
+    record.spent(|| What::Span(format!("rank {rank}")), begun);
     let outcome = ended.as_ref().map_or_else(|panic| Some(&panic.words), |outcome| outcome.as_ref().err());
     match outcome {
         None => watch.finish(rank),

@@ -1,5 +1,5 @@
 //! Collectives that pass blocks from rank to rank, equal ones and others, and plain values.
-use super::tests::{RANKS, SHAPES, elements, everywhere, totals};
+use super::{RANKS, SHAPES, elements, everywhere, totals};
 use crate::drawn::{element, tensor};
 use crate::{Axis, CommError, Group, Op, Result, World};
 use tensor::{Cpu, F61, Scalar, Tensor};
