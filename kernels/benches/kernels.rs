@@ -5,8 +5,8 @@ use divan::Bencher;
 use divan::counter::ItemsCount;
 use kernels::bf16::{self, Out, Way};
 use kernels::{
-    Activation, AdamW, Attend, Causal, Heads, Kernels, LossTerms, Qkv, Selects, Sight, Slice, Span, Write,
-    machine,
+    Activation, AdamW, Attend, Causal, Entry, Heads, Indexed, Kernels, LossTerms, Qkv, Selects, Sight, Slice,
+    Span, Write, machine,
 };
 use std::fmt;
 use std::hint::black_box;
@@ -83,14 +83,18 @@ fn product(bencher: Bencher, of: &Product) {
     timed(bencher, 2 * m * n * k, |cpu| cpu.gemm(c.view_mut(), a, b, Write::Set));
 }
 
-fn attend() -> (Attend, Vec<Span>, usize) {
+fn index<T: Entry>(list: Vec<T>) -> Index<Host> {
+    Indexed::from(list).on(&Host::default()).clone()
+}
+
+fn attend() -> (Attend, Index<Host>, usize) {
     let attend = Attend { heads: HEADS, first: 0, sight: Sight::Causal, dropout: None };
     let span = |sequence: usize| {
         let tokens = Causal { row: sequence * TOKENS, len: TOKENS, position: 0, sequence };
         Span { query: tokens, key: tokens }
     };
     let pairs = SEQUENCES * TOKENS * (TOKENS + 1) / 2;
-    (attend, (0..SEQUENCES).map(span).collect(), pairs * WIDTH)
+    (attend, index((0..SEQUENCES).map(span).collect()), pairs * WIDTH)
 }
 
 #[divan::bench(max_time = 0.3)]

@@ -4,6 +4,7 @@
 //! Kernels write into memory they are given: they never allocate and never count, so that bytes and FLOPs are
 //! the same on every device. Nothing here knows of ranks.
 mod cpu;
+mod indexed;
 mod kernels;
 mod list;
 mod meta;
@@ -13,6 +14,7 @@ mod sight;
 mod terms;
 
 pub use cpu::{CpuScalar, Packed, bf16, machine, widest};
+pub use indexed::{Entry, Indexed};
 pub use kernels::{Kernels, Selects};
 pub use meta::Meta;
 pub use sight::Sight;

@@ -2,7 +2,7 @@
 //! and its body on the host. The trait, the device without numbers and the kernels of every number on the host are made of
 //! it: `every_kernel!(then …)` is `then! { [ … ] list }`.
 //!
-//! `Self` is the device that computes, `Self::Wide` the same place with wide numbers: what many numbers are added up in.
+//! Lists of tokens and of spans are indices ([`Indexed`](crate::Indexed)). `Self` is the device that computes, `Self::Wide` the same place with wide numbers: what many numbers are added up in.
 macro_rules! every_kernel {
     ($then:ident $($with:tt)*) => {
         $then! { [$($with)*]
@@ -32,12 +32,12 @@ macro_rules! every_kernel {
             /// Takes elements of x away and scales the others; its own backward. `tokens` cover all rows of the whole
             /// matrix, of which x holds those from `first_row` on (fewer or none where it is longer: the rest is padding
             /// and stays).
-            dropout(x: ViewMut<Self>, tokens: &[Causal], first_row: usize, dropout: &Dropout)
-                = "dropout", ElementWise => elementwise::dropout(x, tokens, first_row, dropout);
+            dropout(x: ViewMut<Self>, tokens: &Index<Self::Place>, first_row: usize, dropout: &Dropout)
+                = "dropout", ElementWise => elementwise::dropout(x, tokens.words(), first_row, dropout);
             /// Turns feature pairs (i, i + dim/2) of every head by the table's (cos | sin) of the row's position; an odd
             /// last feature stays. `tokens` cover all rows; `back`: the transpose.
-            rotate(x: ViewMut<Self>, table: View<Self::Wide>, tokens: &[Causal], dim: usize, back: bool)
-                = "rotate", ElementWise => elementwise::rotate(x, table, tokens, dim, back);
+            rotate(x: ViewMut<Self>, table: View<Self::Wide>, tokens: &Index<Self::Place>, dim: usize, back: bool)
+                = "rotate", ElementWise => elementwise::rotate(x, table, tokens.words(), dim, back);
 
             /// y = x · r · gain, r = rsqrt(mean(x²) + eps), one per row.
             rms_norm(y: ViewMut<Self>, r: ViewMut<Self::Wide>, x: View<Self>, gain: View<Self>, eps: f64)
@@ -74,13 +74,13 @@ macro_rules! every_kernel {
             /// The softmax of scores times values, over all keys of every query; `lse[B, queries]` becomes its
             /// log-sum-exp. All keys of a query are in one span.
             attention(
-                attend: &Attend, spans: &[Span], qkv: Qkv<Self>, o: ViewMut<Self>, lse: ViewMut<Self::Wide>,
+                attend: &Attend, spans: &Index<Self::Place>, qkv: Qkv<Self>, o: ViewMut<Self>, lse: ViewMut<Self::Wide>,
                 scratch: ViewMut<Self::Wide>
-            ) = "attention", Attention => attention::whole(attend, spans, &qkv, o, lse, scratch);
+            ) = "attention", Attention => attention::whole(attend, spans.words(), &qkv, o, lse, scratch);
             /// Adds blocks of keys to a running softmax: for queries whose keys come one part after the other.
             attention_block(
-                attend: &Attend, spans: &[Span], qkv: Qkv<Self>, run: Softmax<Self::Wide>, scratch: ViewMut<Self::Wide>
-            ) = "attention", Attention => attention::carried(attend, spans, &qkv, run, scratch);
+                attend: &Attend, spans: &Index<Self::Place>, qkv: Qkv<Self>, run: Softmax<Self::Wide>, scratch: ViewMut<Self::Wide>
+            ) = "attention", Attention => attention::carried(attend, spans.words(), &qkv, run, scratch);
             /// o = the running softmax's out / sum; the log-sum-exp goes to its `max`.
             attention_finish(heads: Heads, o: ViewMut<Self>, run: Softmax<Self::Wide>)
                 = "attention finish", Attention => attention::finish(heads, o, run);
@@ -89,10 +89,10 @@ macro_rules! every_kernel {
                 = "attention delta", Attention => attention_backward::delta(heads, delta, o, d_o);
             /// Adds what these spans give to dq, dk, dv; `saved` is (log-sum-exp, delta), scores are computed again.
             attention_backward(
-                attend: &Attend, spans: &[Span], qkv: Qkv<Self>, saved: (View<Self::Wide>, View<Self::Wide>),
+                attend: &Attend, spans: &Index<Self::Place>, qkv: Qkv<Self>, saved: (View<Self::Wide>, View<Self::Wide>),
                 d_o: View<Self>, dqkv: [ViewMut<Self>; 3], scratch: ViewMut<Self::Wide>
             ) = "attention backward", Attention =>
-                attention_backward::spans(attend, spans, &qkv, saved, d_o, dqkv, scratch);
+                attention_backward::spans(attend, spans.words(), &qkv, saved, d_o, dqkv, scratch);
 
             /// y = the table's row of each id; zero for ids outside the slice.
             embed(y: ViewMut<Self>, table: View<Self>, ids: &Index<Self::Place>, slice: Slice)

@@ -1,7 +1,7 @@
 //! The device without numbers: the same program, run for its shapes, gives its price.
 use crate::kernels::{Kernels, Selects};
 use crate::list::every_kernel;
-use crate::terms::{Activation, AdamW, Attend, Causal, Heads, LossTerms, Qkv, Slice, Softmax, Span, Write};
+use crate::terms::{Activation, AdamW, Attend, Heads, LossTerms, Qkv, Slice, Softmax, Write};
 use bytemuck::TransparentWrapper;
 use std::marker::PhantomData;
 use tensor::{Category, Device, Dropout, Index, Nowhere, Tensor, View, ViewMut};

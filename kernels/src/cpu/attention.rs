@@ -7,6 +7,7 @@ use super::CpuScalar;
 use super::attention_tile::{Carve, Tile, Widened, keys_of, most_keys, pack, serves_many, tiles};
 use super::panels::{Panels, Right};
 use super::simd::{fetch, stab, sum};
+use crate::indexed::entries;
 use crate::sight::Seen;
 use crate::terms::{Attend, Heads, Qkv, Softmax, Span, Write};
 use tensor::{Cpu, Scalar, ViewMut};
@@ -64,7 +65,7 @@ fn divide<S: Scalar>(o: &mut [S], acc: &[S::Wide], sum: S::Wide) {
 #[inline(always)]
 pub(super) fn whole<S: CpuScalar<Wide: CpuScalar>>(
     attend: &Attend,
-    spans: &[Span],
+    spans: &[u32],
     qkv: &Qkv<Cpu<S>>,
     o: ViewMut<Cpu<S>>,
     lse: ViewMut<Cpu<S::Wide>>,
@@ -76,7 +77,7 @@ pub(super) fn whole<S: CpuScalar<Wide: CpuScalar>>(
 #[inline(always)]
 pub(super) fn carried<S: CpuScalar<Wide: CpuScalar>>(
     attend: &Attend,
-    spans: &[Span],
+    spans: &[u32],
     qkv: &Qkv<Cpu<S>>,
     run: Softmax<Cpu<S::Wide>>,
     scratch: ViewMut<Cpu<S::Wide>>,
@@ -87,7 +88,7 @@ pub(super) fn carried<S: CpuScalar<Wide: CpuScalar>>(
 #[inline(always)]
 fn take<S: CpuScalar<Wide: CpuScalar>>(
     attend: &Attend,
-    spans: &[Span],
+    spans: &[u32],
     qkv: &Qkv<Cpu<S>>,
     mut rows: Rows<S>,
     scratch: ViewMut<Cpu<S::Wide>>,
@@ -100,7 +101,8 @@ fn take<S: CpuScalar<Wide: CpuScalar>>(
     let [mut of_keys, mut of_values] =
         [Panels::<S::Wide>::len(d, most), Panels::<S::Wide>::len(most, d)].map(|n| carve.take(1, n));
     let [mut keys, mut values] = [(); 2].map(|()| Widened::<S>::new(&mut carve, most, d));
-    for (span, h) in spans.iter().flat_map(|s| (0..attend.heads.keys).map(move |h| (s, h))) {
+    for (span, h) in entries(spans).flat_map(|s| (0..attend.heads.keys).map(move |h| (s, h))) {
+        let span: &Span = &span;
         let many = serves_many::<S::Wide>(attend, span);
         if h == 0 && !many {
             // One head after the other takes short pieces of each row, which memory gives slowly.

@@ -7,6 +7,7 @@ use super::CpuScalar;
 use super::attention_tile::{Carve, Tile, Widened, keys_of, most_keys, pack, serves_many, tiles};
 use super::panels::{Panels, Right};
 use super::simd::dot;
+use crate::indexed::entries;
 use crate::terms::{Attend, Heads, Qkv, Span, Write};
 use std::ops::Range;
 use tensor::{Cpu, Scalar, View, ViewMut};
@@ -31,7 +32,7 @@ pub(super) fn delta<S: CpuScalar>(
 #[allow(clippy::too_many_arguments)] // as the kernel
 pub(super) fn spans<S: CpuScalar<Wide: CpuScalar>>(
     attend: &Attend,
-    spans: &[Span],
+    spans: &[u32],
     qkv: &Qkv<Cpu<S>>,
     (lse, delta): (View<Cpu<S::Wide>>, View<Cpu<S::Wide>>),
     d_o: View<Cpu<S>>,
@@ -44,7 +45,8 @@ pub(super) fn spans<S: CpuScalar<Wide: CpuScalar>>(
         [(most, d), (d, most), (d, most)].map(|(k, n)| carve.take(1, Panels::<S::Wide>::len(k, n)));
     let [mut keys, mut values] = [(); 2].map(|()| Widened::<S>::new(&mut carve, most, d));
     let mut work = Work::new(carve, most, d);
-    for (span, h) in spans.iter().flat_map(|s| (0..attend.heads.keys).map(move |h| (s, h))) {
+    for (span, h) in entries(spans).flat_map(|s| (0..attend.heads.keys).map(move |h| (s, h))) {
+        let span: &Span = &span;
         let (k, v) = (keys.of(keys_of(qkv.k, span, h, d)), values.of(keys_of(qkv.v, span, h, d)));
         let many = serves_many::<S::Wide>(attend, span);
         let [k, kt, vt] = [(&mut of_keys, k), (&mut of_turned, k.t()), (&mut of_values, v.t())]

@@ -1,6 +1,7 @@
 //! What attention and its backward share: scratch, and tiles of queries.
 use super::CpuScalar;
 use super::panels::Panels;
+use crate::indexed::entries;
 use crate::sight::Seen;
 use crate::terms::{Attend, Heads, Span};
 use std::ops::Range;
@@ -62,8 +63,8 @@ impl<'a, S: CpuScalar> Widened<'a, S> {
 }
 
 /// The most keys of any span.
-pub(super) fn most_keys(spans: &[Span]) -> usize {
-    spans.iter().map(|s| s.key.len).max().unwrap_or(0)
+pub(super) fn most_keys(spans: &[u32]) -> usize {
+    entries(spans).map(|s: Span| s.key.len).max().unwrap_or(0)
 }
 
 /// A span's keys of one head.

@@ -1,4 +1,5 @@
 //! Additions, rotary embedding, SwiGLU.
+use crate::indexed::entries;
 use crate::terms::Causal;
 use tensor::{Cpu, Dropout, Scalar, View, ViewMut};
 
@@ -59,12 +60,12 @@ pub(super) fn add_rows<S: Scalar>(mut sum: ViewMut<Cpu<S::Wide>>, x: View<Cpu<S>
 #[inline(always)]
 pub(super) fn dropout<S: Scalar>(
     mut x: ViewMut<Cpu<S>>,
-    tokens: &[Causal],
+    tokens: &[u32],
     first_row: usize,
     dropout: &Dropout,
 ) {
     let (scale, here) = (dropout.scale::<S::Wide>(), first_row..first_row + x.rows());
-    for t in tokens {
+    for t in entries::<Causal>(tokens) {
         for row in t.row.max(here.start)..(t.row + t.len).min(here.end) {
             let position = t.position + row - t.row;
             for (feature, x) in x.row(row - first_row).iter_mut().enumerate() {
@@ -80,12 +81,14 @@ pub(super) fn dropout<S: Scalar>(
 pub(super) fn rotate<S: Scalar>(
     mut x: ViewMut<Cpu<S>>,
     table: View<Cpu<S::Wide>>,
-    tokens: &[Causal],
+    tokens: &[u32],
     dim: usize,
     back: bool,
 ) {
     let half = dim / 2;
-    for (row, position) in tokens.iter().flat_map(|t| (0..t.len).map(|i| (t.row + i, t.position + i))) {
+    for (row, position) in
+        entries::<Causal>(tokens).flat_map(|t| (0..t.len).map(move |i| (t.row + i, t.position + i)))
+    {
         let (cos, sin) = table.row(position).split_at(half);
         for head in x.row(row).chunks_exact_mut(dim) {
             let (a, b) = head.split_at_mut(half);
@@ -155,7 +158,7 @@ fn swiglu_piece<S: Scalar, const N: usize>(dgate: &mut [S], dup: &mut [S], gate:
 
 #[cfg(test)]
 mod tests {
-    use crate::proof::{Matrix, assert_derivative, draw, filled, matrix, read, under_two_keys};
+    use crate::proof::{Matrix, assert_derivative, draw, filled, index, matrix, read, under_two_keys};
     use crate::{Causal, CpuScalar, Kernels};
     use tensor::{Cpu, Dropout, Dual, F61, Key, Scalar};
 
@@ -228,7 +231,7 @@ mod tests {
         let (table, x) = (draw::<F61>(1, 8, 4), draw::<F61>(2, 9, 8)); // two heads of 4 features, 2 angles
         for back in [false, true] {
             let (mut seen, mut wanted) = (draw::<F61>(2, 9, 8), read(&x)); // rows 7 and 8 are padding and stay
-            Cpu::default().rotate(seen.view_mut(), table.view(), &TOKENS, 4, back);
+            Cpu::default().rotate(seen.view_mut(), table.view(), &index(TOKENS), 4, back);
             for (t, i) in TOKENS.iter().flat_map(|t| (0..t.len).map(move |i| (t, i))) {
                 for (head, f) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
                     let [cos, sin] = [f, 2 + f].map(|column| table.view().at(t.position + i, column));
@@ -244,7 +247,7 @@ mod tests {
     fn dropped(x: &Matrix<F61>, first_row: usize, n: usize, dropout: &Dropout) -> Vec<F61> {
         let part = read(x)[first_row * x.cols()..][..n * x.cols()].to_vec();
         let mut part = matrix(n, x.cols(), |i| part[i]);
-        Cpu::default().dropout(part.view_mut(), &TOKENS, first_row, dropout);
+        Cpu::default().dropout(part.view_mut(), &index(TOKENS), first_row, dropout);
         read(&part)
     }
 

@@ -34,7 +34,7 @@ pub use simd::widest;
 
 use crate::kernels::{Kernels, Selects};
 use crate::list::every_kernel;
-use crate::terms::{Activation, AdamW, Attend, Causal, Heads, LossTerms, Qkv, Slice, Softmax, Span, Write};
+use crate::terms::{Activation, AdamW, Attend, Heads, LossTerms, Qkv, Slice, Softmax, Write};
 use tensor::{Bf16, Cpu, Device, Dropout, Dual, Field, Host, Index, Kind, Profile, Scalar, View, ViewMut};
 
 /// Runs a kernel's body with the widest vectors the machine has; a profile that is being taken records it under its name.

@@ -1,7 +1,7 @@
 //! The proof of narrow numbers: every kernel on bf16 gives bit for bit what the same kernel gives on the same values in f32,
 //! rounded once where the result is narrow. So all that is proven of the wide kernel holds of the narrow one, but for one
 //! rounding a number. Products alone add up in another order; their own tests judge them.
-use crate::proof::{Matrix, draw, filled, matrix, read};
+use crate::proof::{Matrix, draw, filled, index, matrix, read};
 use crate::{
     Activation, AdamW, Attend, Causal, Heads, Kernels, LossTerms, Qkv, Selects, Sight, Slice, Softmax, Span,
     Write,
@@ -90,7 +90,7 @@ fn tokens(row: usize, len: usize, sequence: usize) -> Causal {
 #[test]
 fn positions_and_dropout_round_once() {
     let (cpu, f32s) = CPU();
-    let (all, dim, rope) = ([tokens(0, 5, 0), tokens(5, 2, 1)], 10, Rope::from(100.0));
+    let (all, dim, rope) = (index(vec![tokens(0, 5, 0), tokens(5, 2, 1)]), 10, Rope::from(100.0));
     let angles: Vec<_> = (0..5).flat_map(|p| (0..2 * (dim / 2)).map(move |i| (p, i))).collect();
     let table = matrix(5, dim, |i| {
         let ((position, i), half) = (angles[i], dim / 2);
@@ -159,6 +159,7 @@ fn attention_rounds_once() {
             (Attend { heads, first: 0, sight, dropout }, Causal { position: len - 1, ..tokens(len, 1, 1) });
         let spans =
             [tokens(0, len, 0), last].map(|query| Span { query, key: tokens(0, len, query.sequence) });
+        let [first, spans] = [index(spans[..1].to_vec()), index(spans.to_vec())];
         let ([q, d_o, mut o, mut dq], [wq, wd_o, mut wo, mut wdq]) = inputs::<4>(len + 1, 24);
         let ([k, v, mut dk, mut dv], [wk, wv, mut wdk, mut wdv]) = inputs::<4>(len, 12);
         let (qkv, wqkv) = (
@@ -193,11 +194,10 @@ fn attention_rounds_once() {
         f32s.attention_delta(heads, wdelta.view_mut(), wide(&o).view(), wd_o.view());
         same(&delta, &wdelta, "delta");
         // One text: what is added twice is rounded twice.
-        let spans = &spans[..1];
         let (saved, to) = ((lse.view(), delta.view()), [dq.view_mut(), dk.view_mut(), dv.view_mut()]);
-        cpu.attention_backward(&attend, spans, qkv(), saved, d_o.view(), to, room.view_mut());
+        cpu.attention_backward(&attend, &first, qkv(), saved, d_o.view(), to, room.view_mut());
         let to = [wdq.view_mut(), wdk.view_mut(), wdv.view_mut()];
-        f32s.attention_backward(&attend, spans, wqkv(), saved, wd_o.view(), to, wroom.view_mut());
+        f32s.attention_backward(&attend, &first, wqkv(), saved, wd_o.view(), to, wroom.view_mut());
         for (what, seen, wanted) in [("dq", &dq, &wdq), ("dk", &dk, &wdk), ("dv", &dv, &wdv)] {
             equal(seen, wanted, what);
         }
@@ -208,8 +208,8 @@ fn attention_rounds_once() {
 #[test]
 fn loss_and_embedding_round_once() {
     let (cpu, f32s) = CPU();
-    let index = |ids: &[u32]| Index::<Host>::new(&Host::default(), ids.len(), ids.iter().copied());
-    let (ids, slice) = (index(&[3, IGNORED, 0, 69, 12, 5, 3]), Slice { first: 0, len: COLS });
+    let ids = |ids: &[u32]| Index::<Host>::new(&Host::default(), ids.len(), ids.iter().copied());
+    let (targets, slice) = (ids(&[3, IGNORED, 0, 69, 12, 5, 3]), Slice { first: 0, len: COLS });
     let ([x, dy], [wx, wdy]) = inputs::<2>(ROWS, COLS);
     for smoothing in [0.0, 0.25] {
         let terms = LossTerms { mean_over: 6, smoothing, z: 0.01, vocabulary: COLS };
@@ -218,16 +218,16 @@ fn loss_and_embedding_round_once() {
         cpu.row_stab(m.view_mut(), x.view());
         f32s.row_stab(wm.view_mut(), wx.view());
         same(&m, &wm, "stabiliser");
-        cpu.row_sums(sums.view_mut(), x.view(), m.view(), &ids, slice);
-        f32s.row_sums(wsums.view_mut(), wx.view(), wm.view(), &ids, slice);
+        cpu.row_sums(sums.view_mut(), x.view(), m.view(), &targets, slice);
+        f32s.row_sums(wsums.view_mut(), wx.view(), wm.view(), &targets, slice);
         same(&sums, &wsums, "sums");
         let (mut d, mut wd) = (draw::<Bf16>(1, ROWS, COLS), wide(&draw(1, ROWS, COLS)));
-        cpu.cross_entropy_backward(d.view_mut(), m.view(), &ids, slice, &terms);
-        f32s.cross_entropy_backward(wd.view_mut(), wm.view(), &ids, slice, &terms);
+        cpu.cross_entropy_backward(d.view_mut(), m.view(), &targets, slice, &terms);
+        f32s.cross_entropy_backward(wd.view_mut(), wm.view(), &targets, slice, &terms);
         equal(&d, &wd, "gradient of the logits");
     }
     let (mut y, mut wy) = (filled(ROWS, COLS, Bf16::ZERO), filled(ROWS, COLS, 0.0));
-    let (table, ids) = (draw::<Bf16>(7, 20, COLS), index(&[3, 19, 0, 4, 3, 5, 3]));
+    let (table, ids) = (draw::<Bf16>(7, 20, COLS), ids(&[3, 19, 0, 4, 3, 5, 3]));
     let slice = Slice { first: 2, len: 17 };
     cpu.embed(y.view_mut(), table.view(), &ids, slice);
     f32s.embed(wy.view_mut(), wide(&table).view(), &ids, slice);

@@ -3,8 +3,8 @@ use super::handles::same;
 use super::{Split, filled, wide_beside};
 use crate::{Cx, Result, Rotary};
 use comm::Axis;
-use kernels::{Attend, Heads, Kernels, Qkv, Span};
-use tensor::{Category, Scalar, Tensor, View, ViewMut};
+use kernels::{Attend, Heads, Indexed, Kernels, Qkv, Span};
+use tensor::{Category, Place, Scalar, Tensor, View, ViewMut};
 
 /// The parts of a fused `[Q | K | V]`.
 fn parts<D: Kernels>(qkv: View<D>, heads: Heads) -> Qkv<D> {
@@ -18,13 +18,13 @@ fn scratch<D: Kernels>(device: &D, heads: Heads, keys: usize) -> Tensor<D::Wide>
     Tensor::empty(device.wide(), Category::Buffers, 1, D::attention_scratch(heads, keys))
 }
 
-fn most_keys(spans: &[Span]) -> usize {
-    spans.iter().map(|s| s.key.len).max().unwrap_or(0)
+fn most_keys<P: Place>(spans: &Indexed<Span, P>) -> usize {
+    spans.list().iter().map(|s| s.key.len).max().unwrap_or(0)
 }
 
 /// Query and key pairs that see each other, over all spans.
-fn pairs(attend: &Attend, spans: &[Span]) -> usize {
-    spans.iter().map(|span| attend.sight.pairs(span)).sum()
+fn pairs<P: Place>(attend: &Attend, spans: &Indexed<Span, P>) -> usize {
+    spans.list().iter().map(|span| attend.sight.pairs(span)).sum()
 }
 
 /// Rotary embedding of the queries and keys of `[Q | K | V]` by their positions, in place; `back`: for the gradient.
@@ -33,7 +33,7 @@ pub fn rotate<D: Kernels>(cx: &Cx<D>, rotary: &Rotary<D>, qkv: &mut Split<D>, he
     let table = rotary.table(&device, cx.reach());
     assert_eq!(cx.rows(), qkv.shape()[0], "a position for every token");
     let queries_and_keys = qkv.share_mut().view_mut().take_cols(0, (heads.queries + heads.keys) * heads.dim);
-    device.rotate(queries_and_keys, table.view(), cx.tokens(), heads.dim, back);
+    device.rotate(queries_and_keys, table.view(), cx.tokens_on(device.place()), heads.dim, back);
 }
 
 fn same_axis<D: Kernels>(a: &Split<D>, b: &Split<D>) -> Result<Axis> {
@@ -46,7 +46,7 @@ fn same_axis<D: Kernels>(a: &Split<D>, b: &Split<D>) -> Result<Axis> {
 fn softmax<D: Kernels>(
     device: &D,
     attend: &Attend,
-    (spans, keys): (&[Span], usize),
+    (spans, keys): (&Indexed<Span, D::Place>, usize),
     qkv: Qkv<D>,
 ) -> (Tensor<D>, Tensor<D::Wide>) {
     let (rows, heads) = (qkv.q.rows(), attend.heads);
@@ -54,7 +54,7 @@ fn softmax<D: Kernels>(
     let mut lse = Tensor::empty(device.wide(), Category::Activations, rows, heads.queries);
     let mut scratch = scratch(device, heads, keys);
     device.meter().work(&[4, pairs(attend, spans), qkv.q.cols()]); // two products
-    device.attention(attend, spans, qkv, o.view_mut(), lse.view_mut(), scratch.view_mut());
+    device.attention(attend, spans.on(device.place()), qkv, o.view_mut(), lse.view_mut(), scratch.view_mut());
     (o, lse)
 }
 
@@ -116,7 +116,7 @@ fn memory<D: Kernels>(kv: &Split<D>, heads: Heads) -> (View<'_, D>, View<'_, D>)
 /// The softmax's backward, recomputing the scores block by block; adds to the gradients of queries, keys and values.
 fn softmax_backward<D: Kernels>(
     device: &D,
-    (attend, spans): (&Attend, &[Span]),
+    (attend, spans): (&Attend, &Indexed<Span, D::Place>),
     qkv: Qkv<D>,
     (o, lse, d_o): (&Tensor<D>, &Tensor<D::Wide>, &Tensor<D>),
     dqkv: [ViewMut<D>; 3],
@@ -127,7 +127,15 @@ fn softmax_backward<D: Kernels>(
     let mut scratch = scratch(device, heads, most_keys(spans));
     device.meter().work(&[10, pairs(attend, spans), qkv.q.cols()]); // five products
     let saved = (lse.view(), delta.view());
-    device.attention_backward(attend, spans, qkv, saved, d_o.view(), dqkv, scratch.view_mut());
+    device.attention_backward(
+        attend,
+        spans.on(device.place()),
+        qkv,
+        saved,
+        d_o.view(),
+        dqkv,
+        scratch.view_mut(),
+    );
 }
 
 /// The gradient of [`attention`] without a cache.
@@ -175,8 +183,8 @@ pub fn cross_attention_backward<D: Kernels>(
 #[must_use]
 pub fn last_rows<D: Kernels>(cx: &Cx<D>, x: &Tensor<D>) -> Tensor<D> {
     assert_eq!(cx.rows(), x.rows(), "a row for every token");
-    let mut y = x.beside(cx.spans().len(), x.cols());
-    for (i, span) in cx.spans().iter().enumerate() {
+    let mut y = x.beside(cx.spans().list().len(), x.cols());
+    for (i, span) in cx.spans().list().iter().enumerate() {
         let last = span.query.row + span.query.len - 1;
         x.device().copy(y.view_mut().take_rows(i, 1), x.view().take_rows(last, 1));
     }
