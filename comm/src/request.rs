@@ -109,6 +109,45 @@ impl<P: Place> Group<P> {
 
 /// A message or a collective under way. Whoever started it waits for it: a rank that drops one instead fails at its next
 /// call, or at its end ([`CommError::Forgotten`](crate::CommError::Forgotten)).
+///
+/// What is under way has no values yet, and the request owns it until then:
+///
+/// ```compile_fail,E0382
+/// # use comm::{Axis, Mesh, Reduce};
+/// # use tensor::{Category, Cpu, Tensor};
+/// # let (device, mesh) = (Cpu::<f32>::default(), Mesh::alone());
+/// let gradient = Tensor::from_fn(&device, Category::Gradients, 1, 1, |_| 1.0);
+/// let sum = mesh.group(Axis::Dp).start_all_reduce(gradient, Reduce::Sum)?;
+/// gradient.read(); // before the wait
+/// sum.wait()?;
+/// # Ok::<(), comm::CommError>(())
+/// ```
+///
+/// It is waited for once:
+///
+/// ```compile_fail,E0382
+/// # use comm::{Axis, Mesh, Reduce};
+/// # use tensor::{Category, Cpu, Tensor};
+/// # let (device, mesh) = (Cpu::<f32>::default(), Mesh::alone());
+/// let gradient = Tensor::from_fn(&device, Category::Gradients, 1, 1, |_| 1.0);
+/// let sum = mesh.group(Axis::Dp).start_all_reduce(gradient, Reduce::Sum)?;
+/// let gradient = sum.wait()?;
+/// sum.wait()?; // again
+/// # Ok::<(), comm::CommError>(())
+/// ```
+///
+/// So it compiles:
+///
+/// ```
+/// # use comm::{Axis, Mesh, Reduce};
+/// # use tensor::{Category, Cpu, Tensor};
+/// # let (device, mesh) = (Cpu::<f32>::default(), Mesh::alone());
+/// let gradient = Tensor::from_fn(&device, Category::Gradients, 1, 1, |_| 1.0);
+/// let sum = mesh.group(Axis::Dp).start_all_reduce(gradient, Reduce::Sum)?;
+/// let gradient = sum.wait()?;
+/// gradient.read();
+/// # Ok::<(), comm::CommError>(())
+/// ```
 #[must_use = "what is under way is waited for"]
 pub struct Request<D: Device> {
     pub(crate) under_way: UnderWay<D::Place>, // ends before the tensors do

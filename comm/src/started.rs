@@ -169,6 +169,43 @@ impl<P: Place> Group<P> {
 }
 
 /// Reductions of many tensors under way as one call. Like a [`Request`], it is waited for.
+///
+/// Nobody reads a tensor of the list before the wait, or waits twice:
+///
+/// ```compile_fail,E0382
+/// # use comm::{Axis, Mesh, Reduce};
+/// # use tensor::{Category, Cpu, Tensor};
+/// # let (device, mesh) = (Cpu::<f32>::default(), Mesh::alone());
+/// let gradients = vec![Tensor::from_fn(&device, Category::Gradients, 1, 1, |_| 1.0)];
+/// let sums = mesh.group(Axis::Dp).start_all_reduce_together(gradients, Reduce::Sum)?;
+/// gradients[0].read(); // before the wait
+/// sums.wait()?;
+/// # Ok::<(), comm::CommError>(())
+/// ```
+///
+/// ```compile_fail,E0382
+/// # use comm::{Axis, Mesh, Reduce};
+/// # use tensor::{Category, Cpu, Tensor};
+/// # let (device, mesh) = (Cpu::<f32>::default(), Mesh::alone());
+/// let gradients = vec![Tensor::from_fn(&device, Category::Gradients, 1, 1, |_| 1.0)];
+/// let sums = mesh.group(Axis::Dp).start_all_reduce_together(gradients, Reduce::Sum)?;
+/// let gradients = sums.wait()?;
+/// sums.wait()?; // again
+/// # Ok::<(), comm::CommError>(())
+/// ```
+///
+/// So it compiles:
+///
+/// ```
+/// # use comm::{Axis, Mesh, Reduce};
+/// # use tensor::{Category, Cpu, Tensor};
+/// # let (device, mesh) = (Cpu::<f32>::default(), Mesh::alone());
+/// let gradients = vec![Tensor::from_fn(&device, Category::Gradients, 1, 1, |_| 1.0)];
+/// let sums = mesh.group(Axis::Dp).start_all_reduce_together(gradients, Reduce::Sum)?;
+/// let gradients = sums.wait()?;
+/// gradients[0].read();
+/// # Ok::<(), comm::CommError>(())
+/// ```
 #[must_use = "what is under way is waited for"]
 pub struct Together<D: Device> {
     under_way: UnderWay<D::Place>, // ends before the tensors do

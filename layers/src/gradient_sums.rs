@@ -158,48 +158,47 @@ mod tests {
         Ok(param)
     }
 
-    /// Five parameters of one shape on four ranks, in units of two, two, and what is left; of each unit one has addends along
-    /// tp, too, and one that has none is whole on every rank. Two steps. Kills: a gradient that another parameter gets, one
-    /// that is summed twice, not at all or along another axis, a call for each parameter, a unit that is not waited for.
+    /// Six parameters of one shape on four ranks, in units of two, three, and what is left. Gradients have addends along dp,
+    /// tp, both or none. Two steps. Kills: a gradient that another parameter gets, one that is summed twice, not at all or
+    /// along another axis, a call for each parameter, a unit that is not waited for, a step that the next one takes for its own.
     #[test]
     fn units_are_summed_in_one_call_for_each_axis() {
         let run = |device: Cpu<f32>, mesh: Mesh<_>| {
             let at = Builder::new(&device, &mesh, &Random { seed: 1 });
             let data = Placement::default();
-            let (both, none) =
-                (data.clone().on(Axis::Tp, Placed::Summed), data.clone().on(Axis::Dp, Placed::Same));
+            let [both, tensor] = [&data, &data.clone().on(Axis::Dp, Placed::Same)]
+                .map(|placement| placement.clone().on(Axis::Tp, Placed::Summed));
+            let none = data.clone().on(Axis::Dp, Placed::Same);
+            let [tp, dp] = [Axis::Tp, Axis::Dp].map(|axis| mesh.group(axis).rank());
+            let mine = 1 + mesh.rank();
+            assert_eq!(mine, 1 + tp + 2 * dp, "tp is innermost");
+            let (over_dp, over_tp, over_both) = (2 * (1 + tp) + 2, 2 * (1 + 2 * dp) + 1, 1 + 2 + 3 + 4);
+            let params = [
+                ("table", &data, over_dp),
+                ("blocks.0.a", &both, over_both),
+                ("blocks.0.b", &none, mine),
+                ("blocks.0.c", &tensor, over_tp),
+                ("norm", &data, over_dp),
+                ("head", &both, over_both),
+            ];
             let mut sums = GradientSums::default();
             for _ in 0..2 {
-                let placements = [&data, &both, &none, &data, &both];
-                let names = ["table", "blocks.0.a", "blocks.0.b", "norm", "head"];
-                let new = |(salt, (name, placement))| param(&at, name, placement, salt);
-                let mut params =
-                    names.into_iter().zip(placements).enumerate().map(new).collect::<Result<Vec<_>>>()?;
+                let new =
+                    |(salt, (name, placement, _)): (_, &(&str, &_, _))| param(&at, name, placement, salt);
+                let mut made = params.iter().enumerate().map(new).collect::<Result<Vec<_>>>()?;
+                let mut all: Vec<_> = made.iter_mut().collect();
                 let before = mesh.ledger();
-                let mut all: Vec<_> = params.iter_mut().collect();
-                sums.start(&mut all[3..], &mesh)?;
-                sums.start(&mut all[1..3], &mesh)?;
+                sums.start(&mut all[4..], &mesh)?;
+                sums.start(&mut all[1..4], &mesh)?;
                 let begun = (mesh.ledger() - &before).get(Axis::Dp, Op::AllReduce);
                 sums.finish(&mut all, &mesh)?;
                 let said = mesh.ledger() - &before;
                 let [dp, tp] = [Axis::Dp, Axis::Tp].map(|axis| said.get(axis, Op::AllReduce));
                 assert_eq!([begun.calls, dp.calls, tp.calls], [2, 3, 2]);
-                assert_eq!([dp.elements, tp.elements], [4 * 6, 2 * 6]);
-                let [tp, dp] = [Axis::Tp, Axis::Dp].map(|axis| mesh.group(axis).rank());
-                let mine = 1 + mesh.rank();
-                assert_eq!(mine, 1 + tp + 2 * dp, "tp is innermost");
-                let (over_dp, over_both) = (2 * (1 + tp) + 2, 1 + 2 + 3 + 4);
-                for (salt, (param, sum)) in
-                    params.iter().zip([over_dp, over_both, mine, over_dp, over_both]).enumerate()
-                {
-                    let gradient = param.gradient_elements().into_iter().map(|(_, g)| g).collect::<Vec<_>>();
-                    assert_eq!(
-                        gradient,
-                        [((1 + salt) * sum) as f32; 6],
-                        "{} on {}",
-                        param.name(),
-                        mesh.rank()
-                    );
+                assert_eq!([dp.elements, tp.elements], [4 * 6, 3 * 6]);
+                for (salt, (param, (name, _, sum))) in made.iter().zip(params).enumerate() {
+                    let gradient: Vec<_> = param.gradient_elements().into_iter().map(|(_, g)| g).collect();
+                    assert_eq!(gradient, [((1 + salt) * sum) as f32; 6], "{name} on {}", mesh.rank());
                 }
             }
             Ok::<_, Error>(())

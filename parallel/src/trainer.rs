@@ -267,6 +267,29 @@ mod tests {
         }
     }
 
+    /// As they are told when they have ended. Kills: a sum for each parameter or one for all, sums in another order than
+    /// that in which backward completes them, a loss that is waited for while gradients could be added up.
+    #[test]
+    fn a_step_sums_the_gradients_of_each_unit_in_one_call() {
+        let batch = Batch::new(vec![Sequence::new(vec![1, 2], vec![2, 3]); 4], 2).unwrap();
+        let trace = comm::Trace::new();
+        let world = World::threads(&[(Axis::Dp, 2)]).unwrap().traced(&trace, "a step");
+        let calls = world.run(|device: Cpu<f32>, mesh| {
+            let at = Builder::new(&device, &mesh, &Random { seed: 2 });
+            let mut trainer = Trainer::new(&at, &Shape { blocks: 2, ..SHAPE }, (Kind::Sgd, None))?;
+            trainer.step(&batch, 1.0)?;
+            Ok::<_, crate::Error>(mesh.calls())
+        });
+        for calls in calls.unwrap() {
+            let label =
+                |call: &String| call.split_once(" for ")?.1.split_once(" at ").map(|l| l.0.to_string());
+            let labels: Vec<_> = calls.iter().filter_map(label).collect();
+            let gradients =
+                ["norm, head", "blocks.1", "blocks.0", "embedding"].map(|of| format!("gradients of {of}"));
+            assert_eq!((&labels[..4], &labels[4..]), (&gradients[..], &["loss".to_string()][..]));
+        }
+    }
+
     /// Kills: a mean of means, or over targets that do not count, data ranks not summed, an evaluation that learns.
     #[test]
     fn evaluating_gives_the_loss_that_the_step_begins_with() {

@@ -243,8 +243,8 @@ mod tests {
         assert_eq!(memory.strong_count(), 0, "it went with the place");
     }
 
-    /// Kills: bytes that are refused and stay metered, a limit that what is held already meets, a fault that names
-    /// something else.
+    /// Kills: bytes that are refused and stay metered, a limit that what is held already meets, a fault that names another
+    /// category, or other bytes; a category without a limit.
     #[test]
     fn memory_ends_at_the_limit() {
         let cpu = Cpu::<f32>::default();
@@ -258,6 +258,15 @@ mod tests {
             "24 more bytes of activations do not fit beside the 80 held: the limit is 100"
         );
         assert_eq!(Tensor::empty(&cpu, Category::Activations, 1, 5).len(), 5);
+        for category in Category::ALL {
+            let fault = Fault::caught(|| Tensor::empty(&cpu, category, 1, 7).len()).unwrap_err();
+            assert_eq!(fault, Fault { category, asked: 28, ..wanted });
+            let words = format!(
+                "28 more bytes of {} do not fit beside the 80 held: the limit is 100",
+                category.name()
+            );
+            assert_eq!(fault.to_string(), words);
+        }
         drop(held);
         let huge =
             Fault::caught(|| Tensor::empty(&Cpu::<f32>::default(), Category::Weights, 1 << 30, 1 << 28));

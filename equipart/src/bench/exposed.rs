@@ -40,18 +40,20 @@ pub(super) fn of(
     if network.links.is_empty() {
         return Ok(None);
     }
-    let linked = network.untraced();
-    let unlinked = Network { links: Vec::new(), ..linked.clone() };
-    let mut best = [f64::INFINITY; 2];
+    let (two, mut best) = (linked_and_not(network), [f64::INFINITY; 2]);
     for turn in 1..=turns {
-        for (best, (network, what)) in
-            best.iter_mut().zip([(&linked, "over the links"), (&unlinked, "without")])
-        {
+        for ((best, network), what) in best.iter_mut().zip(&two).zip(["over the links", "without"]) {
             watch(&format!("training steps {what}, turn {turn} of {turns}"));
             *best = best.min(seconds_over(network, Pass::Step, layout, scale)?);
         }
     }
     Ok(Some(Exposed::new(best, priced(layout, network, scale)?)))
+}
+
+/// The network of either step. Neither takes a trace, which would cost time.
+fn linked_and_not(network: &Network) -> [Network; 2] {
+    let linked = network.untraced();
+    [linked.clone(), Network { links: Vec::new(), ..linked }]
 }
 
 impl Exposed {
@@ -117,16 +119,20 @@ mod tests {
     }
 
     /// A lower bound: a sum over such a link takes 10 ms at least, and a step waits for one. Kills: a link that neither step
-    /// has, a ratio upside down, turns that are not taken.
+    /// has, or both, a trace that costs time, a ratio upside down, turns that are not taken.
     #[test]
     fn a_step_of_nothing_shows_the_latency_of_its_last_calls() {
         let links = vec![(Axis::Dp, "5ms,1GB/s".parse().unwrap())];
         let network = Network { links, ..Network::default() };
+        let [linked, unlinked] = linked_and_not(&network.clone().profiling());
+        assert_eq!((linked.links, unlinked.links), (network.links.clone(), Vec::new()));
+        assert!(linked.trace.is_none() && unlinked.trace.is_none());
         let (layout, said) = ("dp=2".parse().unwrap(), std::cell::RefCell::new(Vec::new()));
         let watch = |what: &str| said.borrow_mut().push(what.to_string());
         let of = of(&layout, &network, (2, &Scale::TINY), &watch).unwrap().unwrap();
-        assert!(of.linked_ms >= 10.0 && of.exposed_ms == of.linked_ms - of.unlinked_ms, "{of:?}");
-        assert!((of.ratio * of.priced_ms - of.exposed_ms).abs() < 1e-9, "{of:?}");
+        let near = |a: f64, b: f64| (a - b).abs() < 1e-9;
+        assert!(of.linked_ms >= 10.0 && near(of.exposed_ms, of.linked_ms - of.unlinked_ms), "{of:?}");
+        assert!(near(of.ratio * of.priced_ms, of.exposed_ms), "{of:?}");
         let said = said.take();
         assert_eq!(
             (said.len(), &*said[0], &*said[3]),

@@ -178,7 +178,8 @@ fn sets_count_by_themselves_and_go_by_the_axes_that_are_split() {
     );
 }
 
-/// Kills: a gradient taken for an activation, a unit for another, one side that is not told.
+/// Kills: a gradient taken for an activation, a unit for another, one side that is not told, a file or line of the other's
+/// call or of the library.
 #[test]
 fn crossed_messages_are_told_on_both_sides_by_their_tags() {
     let world = World::threads(&[(Axis::Pp, 2)]).unwrap().limit(PATIENT);
@@ -202,10 +203,12 @@ fn crossed_messages_are_told_on_both_sides_by_their_tags() {
             let Err(CommError::Mismatch { rank: me, mine, peer, theirs }) = told else { panic!("{told:?}") };
             assert_eq!((me, peer), (rank, 1 - rank));
             let [send, receive] = if rank == 0 { [mine, theirs] } else { [theirs, mine] };
-            let words = "send(to rank 1) over pp of 2x3 f61 as activation of 3 for 1F1B at ";
-            assert!(send.starts_with(words), "{send}");
-            let words = format!("receive(from rank 0) over pp of 2x3 f61 as {name} for 1F1B at ");
-            assert!(receive.starts_with(&words), "{receive}");
+            let here = "comm/src/threads/tests/sets.rs:";
+            let words = format!("send(to rank 1) over pp of 2x3 f61 as activation of 3 for 1F1B at {here}");
+            let send: u32 = send.strip_prefix(&words).unwrap_or_else(|| panic!("{send}")).parse().unwrap();
+            let words = format!("receive(from rank 0) over pp of 2x3 f61 as {name} for 1F1B at {here}");
+            let receive = receive.strip_prefix(&words).unwrap_or_else(|| panic!("{receive}"));
+            assert_eq!(receive.parse(), Ok(send + 1), "the line after");
         }
     }
 }

@@ -201,6 +201,24 @@ fn who_never_waits_for_a_started_call_is_named() {
     }
 }
 
+/// Kills: many tensors under way that are forgotten without a word, or leave their posts behind.
+#[test]
+fn who_never_waits_for_many_tensors_is_named() {
+    let error = world(2).run(|device: One, mesh| {
+        let group = mesh.group(Axis::Tp).named("gradients of blocks.0");
+        let tensors = (1..4).map(|rows| tensor(&device, mesh.rank(), [rows, 40])).collect();
+        let sums = group.start_all_reduce_together(tensors, Reduce::Sum)?;
+        if mesh.rank() == 1 {
+            return sums.wait().map(drop);
+        }
+        drop(sums);
+        Ok(())
+    });
+    let error = error.unwrap_err();
+    let words = "nobody waited for all_reduce(sum) over tp of 1x240 f32 for gradients of blocks.0 at ";
+    assert!(error.rank == 0 && error.reason.starts_with(words), "{error}");
+}
+
 /// Rank 0 takes its post back before rank 1 has come. Kills: a post that counts though it was taken back, so that its memory
 /// is read.
 #[test]
