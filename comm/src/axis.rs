@@ -86,19 +86,9 @@ impl FromIterator<Axis> for Axes {
         axes.into_iter().fold(Self::default(), |set, axis| set | axis)
     }
 }
-impl From<&[Axis]> for Axes {
-    fn from(axes: &[Axis]) -> Self {
-        axes.iter().copied().collect()
-    }
-}
-impl<const N: usize> From<&[Axis; N]> for Axes {
-    fn from(axes: &[Axis; N]) -> Self {
-        axes[..].into()
-    }
-}
-impl<const N: usize> From<[Axis; N]> for Axes {
-    fn from(axes: [Axis; N]) -> Self {
-        axes[..].into()
+impl<A: AsRef<[Axis]>> From<A> for Axes {
+    fn from(axes: A) -> Self {
+        axes.as_ref().iter().copied().collect()
     }
 }
 impl<A: Into<Axes>> BitOr<A> for Axes {

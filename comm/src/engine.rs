@@ -79,3 +79,26 @@ impl Post {
         self.from == self.to
     }
 }
+
+/// A post that stands, with its call. It ends with this at the latest.
+pub(crate) struct Standing<P: Place> {
+    engine: Arc<dyn Engine<P>>,
+    post: Option<Post>,
+    pub(crate) call: Call,
+}
+
+impl<P: Place> Standing<P> {
+    pub(crate) fn new(engine: &Arc<dyn Engine<P>>, post: Post, call: Call) -> Self {
+        Self { engine: engine.clone(), post: Some(post), call }
+    }
+    /// Waits for it, as [`Engine::finish`] does.
+    pub(crate) fn finish(&mut self) -> Result<()> {
+        self.post.take().map_or(Ok(()), |post| self.engine.finish(post, &self.call))
+    }
+}
+
+impl<P: Place> Drop for Standing<P> {
+    fn drop(&mut self) {
+        self.post.take().inspect(|&post| self.engine.withdraw(post));
+    }
+}

@@ -36,29 +36,19 @@ pub struct Link {
 
 /// Why a link is none: one sentence.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub enum LinkError {
-    /// Not two parts.
-    #[error("{seen:?} is no link; write its latency and its bandwidth, such as 20us,1GB/s")]
-    Parts {
-        /// What was given.
-        seen: String,
-    },
-    /// A latency that is none.
-    #[error(
-        "{seen:?} is no latency; write a number of 0 or more (at most 2^53 ns) and s, ms, us or ns, such as 20us"
-    )]
-    Latency {
-        /// What was given.
-        seen: String,
-    },
-    /// A bandwidth that is none.
-    #[error(
-        "{seen:?} is no bandwidth; write a number above 0 and B/s, kB/s, MB/s, GB/s or TB/s, such as 1GB/s"
-    )]
-    Bandwidth {
-        /// What was given.
-        seen: String,
-    },
+#[error("{given:?} is no {what}")]
+pub struct LinkError {
+    given: String,
+    what: &'static str, // it should have been, and how that is written
+}
+
+const PARTS: &str = "link; write its latency and its bandwidth, such as 20us,1GB/s";
+const LATENCY: &str =
+    "latency; write a number of 0 or more (at most 2^53 ns) and s, ms, us or ns, such as 20us";
+const BANDWIDTH: &str = "bandwidth; write a number above 0 and B/s, kB/s, MB/s, GB/s or TB/s, such as 1GB/s";
+
+fn wrong(given: impl Into<String>, what: &'static str) -> LinkError {
+    LinkError { given: given.into(), what }
 }
 
 impl Link {
@@ -68,10 +58,10 @@ impl Link {
     /// If the latency is longer than 2^53 ns (104 days), or the bandwidth no positive number.
     pub fn new(latency: Duration, bandwidth: f64) -> Result<Self, LinkError> {
         if latency.as_nanos() > EXACT as u128 {
-            return Err(LinkError::Latency { seen: format!("{latency:?}") });
+            return Err(wrong(format!("{latency:?}"), LATENCY));
         }
         if !(bandwidth.is_finite() && bandwidth > 0.0) {
-            return Err(LinkError::Bandwidth { seen: format!("{bandwidth}B/s") });
+            return Err(wrong(format!("{bandwidth}B/s"), BANDWIDTH));
         }
         Ok(Self { latency, bandwidth })
     }
@@ -109,12 +99,12 @@ impl FromStr for Link {
     fn from_str(text: &str) -> Result<Self, LinkError> {
         let (latency, bandwidth) = match text.split_once(',') {
             Some((latency, bandwidth)) if !bandwidth.contains(',') => (latency.trim(), bandwidth.trim()),
-            _ => return Err(LinkError::Parts { seen: text.into() }),
+            _ => return Err(wrong(text, PARTS)),
         };
         let nanoseconds = read(latency, &TIMES).filter(|n| (0.0..=EXACT).contains(n));
-        let nanoseconds = nanoseconds.ok_or_else(|| LinkError::Latency { seen: latency.into() })?;
+        let nanoseconds = nanoseconds.ok_or_else(|| wrong(latency, LATENCY))?;
         let rate = read(bandwidth, &RATES).filter(|rate| rate.is_finite() && *rate > 0.0);
-        let rate = rate.ok_or_else(|| LinkError::Bandwidth { seen: bandwidth.into() })?;
+        let rate = rate.ok_or_else(|| wrong(bandwidth, BANDWIDTH))?;
         Self::new(Duration::from_nanos(nanoseconds.round() as u64), rate)
     }
 }

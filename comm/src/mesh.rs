@@ -83,7 +83,7 @@ impl<P: Place> Mesh<P> {
     /// ```
     ///
     /// # Errors
-    /// [`CommError::MixedAxes`] where axes of both factorings are named, such as dp and ep.
+    /// [`CommError::BadArgument`] where axes of both factorings are named, such as dp and ep.
     #[track_caller]
     pub fn over(&self, axes: impl Into<Axes>) -> Result<Group<P>> {
         Ok(self.along(self.0.grid.split(axes.into(), Location::caller())?).clone())
@@ -96,7 +96,7 @@ impl<P: Place> Mesh<P> {
     /// different numbers of them. See [`Group::subgroup`].
     ///
     /// # Errors
-    /// [`CommError::NoGroup`] if the list is empty, names a rank twice or one that is not there, or lacks this one.
+    /// [`CommError::BadArgument`] if the list is empty, names a rank twice or one that is not there, or lacks this one.
     #[track_caller]
     pub fn subgroup(&self, ranks: &[usize]) -> Result<Group<P>> {
         self.world().subgroup(ranks)
@@ -188,7 +188,7 @@ impl Mesh<Nowhere> {
     ///
     /// # Errors
     /// As [`World::threads`](crate::World::threads), but that there may be any number of ranks that can be counted;
-    /// [`CommError::NoSuchRank`].
+    /// [`CommError::BadWorld`] if there is no such rank.
     pub fn ghost(sizes: &[(Axis, usize)], rank: usize) -> Result<Self> {
         Self::of_grid(Grid::new(sizes, usize::MAX)?, rank)
     }
@@ -201,7 +201,9 @@ impl Mesh<Nowhere> {
     }
     fn of_grid(grid: Grid, rank: usize) -> Result<Self> {
         if rank >= grid.ranks() {
-            return Err(CommError::NoSuchRank { rank, size: grid.ranks() });
+            let size = grid.ranks();
+            let why = format!("there is no rank {rank} in a world of {size} (ranks count from 0)");
+            return Err(CommError::BadWorld(why));
         }
         Ok(Self::without_peers(grid, rank))
     }

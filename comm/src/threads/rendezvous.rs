@@ -87,19 +87,13 @@ impl Rendezvous {
         call: &Call,
         work: impl FnOnce(&AllWindows),
     ) -> Result<()> {
-        let outcome = self.visit(seat, window.cast(), call, work);
+        let outcome = self.unbroken().and_then(|()| Visit::begin(self, seat, call)).and_then(|visit| {
+            let outcome = self.meet(seat, window.cast(), call, work);
+            visit.end(&outcome);
+            outcome
+        });
         if let Err(error) = &outcome {
             self.watch.blame(self.ranks[seat], error);
-        }
-        outcome
-    }
-    fn visit(&self, seat: usize, window: *mut (), call: &Call, work: impl FnOnce(&AllWindows)) -> Result<()> {
-        self.unbroken()?;
-        let mut visit = Visit::begin(self, seat, call)?;
-        let outcome = self.meet(seat, window, call, work);
-        match &outcome {
-            Ok(()) => visit.complete = true,
-            Err(error) => visit.reason = Some(error.to_string()),
         }
         outcome
     }
@@ -214,6 +208,10 @@ impl<'a> Visit<'a> {
             return Err(CommError::Busy { rank: place.ranks[seat], call: call.to_string() });
         }
         Ok(Self { place, seat, complete: false, reason: None })
+    }
+    fn end(mut self, outcome: &Result<()>) {
+        self.complete = outcome.is_ok();
+        self.reason = outcome.as_ref().err().map(ToString::to_string);
     }
 }
 impl Drop for Visit<'_> {

@@ -132,25 +132,17 @@ impl Started {
     /// # Errors
     /// Those of every call of a group.
     pub(super) fn finish(&self, post: Post, call: &Call, work: Work) -> Result<()> {
-        let (rank, me) = (post.from, self.ranks[post.from]);
+        let me = self.ranks[post.from];
         let outcome = self.watch.wait(me, &Arrival { place: self, number: post.number, call });
         if let Err(error) = outcome {
             self.withdraw(post, work);
             self.watch.blame(me, &error);
             return Err(error);
         }
-        let place = self.place(post.number);
-        // SAFETY: all have come, so posts are only read.
-        let posts = unsafe { &*place.posts.get() };
-        if let Some((peer, theirs)) = posts.refused.get(rank).cloned().flatten() {
-            drop(place);
-            self.leave(post.number);
+        let (refused, until) = self.complete(post, work);
+        if let Some((peer, theirs)) = refused {
             return Err(CommError::Mismatch { rank: me, mine: call.to_string(), peer, theirs });
         }
-        let until = posts.until;
-        place.complete(posts, self.ranks.len(), work);
-        drop(place);
-        self.leave(post.number);
         if let Some(until) = until {
             pause(&self.watch, me, until);
         }
@@ -159,9 +151,8 @@ impl Started {
     /// Takes a post back; where all have come, it is done to its end instead.
     pub(super) fn withdraw(&self, post: Post, work: Work) {
         let flow = lock(&self.flow);
-        let place = flow.places[post.number - flow.first].clone();
-        let n = self.ranks.len();
-        if place.came.load(Relaxed) < n {
+        let place = &flow.places[post.number - flow.first];
+        if place.came.load(Relaxed) < self.ranks.len() {
             place.came.fetch_sub(1, Relaxed); // so all will never have come
             let withdrawn = &self.counts.withdrawn[post.from];
             if withdrawn.load(Relaxed) == 0 {
@@ -170,17 +161,23 @@ impl Started {
             return;
         }
         drop(flow);
+        self.complete(post, work);
+    }
+    /// Does what is left of a post that all have come to, and leaves it: who means something else, if anybody does, and
+    /// when a slow link has carried it.
+    fn complete(&self, post: Post, work: Work) -> (Option<(usize, String)>, Option<Instant>) {
+        let flow = lock(&self.flow);
+        let place = flow.places[post.number - flow.first].clone();
+        drop(flow);
         // SAFETY: all have come, so posts are only read.
         let posts = unsafe { &*place.posts.get() };
         if posts.refused.is_empty() {
-            place.complete(posts, n, work);
+            place.complete(posts, self.ranks.len(), work);
         }
+        let outcome = (posts.refused.get(post.from).cloned().flatten(), posts.until);
         drop(place);
         self.leave(post.number);
-    }
-    fn place(&self, number: usize) -> Arc<Place> {
-        let flow = lock(&self.flow);
-        flow.places[number - flow.first].clone()
+        outcome
     }
     /// A rank has no more to do with a number; after the last one its place is free.
     fn leave(&self, number: usize) {

@@ -92,8 +92,8 @@ impl World {
     /// Megatron-LM, `megatron/core/parallel_state.py`, `RankGenerator`.
     ///
     /// # Errors
-    /// [`CommError::BadOrder`](crate::CommError::BadOrder) where an axis is named twice or a split one is not;
-    /// [`CommError::AcrossStages`](crate::CommError::AcrossStages) where pp is not last and cuts expert ranks apart.
+    /// [`CommError::BadWorld`](crate::CommError::BadWorld) where an axis is named twice or a split one is not, and where pp
+    /// is not last and cuts expert ranks apart.
     pub fn order(self, order: &[Axis]) -> Result<Self> {
         Ok(Self { grid: Arc::new(self.grid.nested(order)?), ..self })
     }
