@@ -180,7 +180,7 @@ mod tests {
         assert_eq!(Ranks::all(Axis::Cp | Axis::Dp).at(&[0, 1]).to_string(), "dp.cp[0..2]");
     }
 
-    /// Kills: an axis taken for another, a set that is told from itself by how it was written.
+    /// Kills: an axis taken for another, a set that differs from itself by how it was written.
     #[test]
     fn sets_are_their_axes_however_written() {
         let set = Axis::Tp | Axis::Dp | Axis::Dp;

@@ -35,7 +35,7 @@ impl<P: Place> Group<P> {
     pub fn all_gather<D: Device<Place = P>>(&self, mine: &Tensor<D>) -> Result<Tensor<D>> {
         self.make(mine, self.gathering(mine, None)?)
     }
-    /// The same of blocks that differ: rank `i` has `counts[i]` rows; `[Σ counts, C]`.
+    /// `mine[counts[rank],C]` of every rank, below each other in rank order: `[Σ counts, C]`, a buffer, equal on all ranks.
     ///
     /// # Errors
     /// [`CommError::BadCounts`] if these are not as many as ranks, or this rank's is not `mine`'s, and those of every
@@ -74,7 +74,8 @@ impl<P: Place> Group<P> {
     pub fn reduce_scatter<D: Device<Place = P>>(&self, data: &Tensor<D>) -> Result<Tensor<D>> {
         self.make(data, self.scattering(data, None)?)
     }
-    /// The same in blocks that differ: rank `i` gets `counts[i]` rows.
+    /// This rank's block of rows of the sum over ranks, in rank order, of `data[R,C]`, where rank `i` gets `counts[i]` rows:
+    /// `[counts[rank], C]`, an activation.
     ///
     /// # Errors
     /// [`CommError::BadCounts`] if these are not as many as ranks or do not add up to R, and those of every call.
@@ -131,9 +132,9 @@ impl<P: Place> Group<P> {
         let [given, wanted] =
             [data.map(Tensor::shape), (self.rank == root).then_some([rows * self.size(), cols])];
         if given != wanted {
-            let words =
+            let size =
                 |shape: Option<[usize; 2]>| shape.map_or("nothing".into(), |[r, c]| format!("{r}x{c}"));
-            let why = format!("rank {} brings {}, not {}", self.rank, words(given), words(wanted));
+            let why = format!("rank {} brings {}, not {}", self.rank, size(given), size(wanted));
             return Err(CommError::bad_counts(&call, why));
         }
         if let (1, Some(data)) = (self.size(), data) {
@@ -152,7 +153,7 @@ impl<P: Place> Group<P> {
     pub fn all_to_all<D: Device<Place = P>>(&self, data: &Tensor<D>) -> Result<Tensor<D>> {
         self.make(data, self.exchanging(data, None)?)
     }
-    /// The same of blocks that differ: `give[i]` rows go to rank `i`, `take[i]` come from it; `[Σ take, C]`. What one
+    /// `give[i]` rows of `data[R,C]` go to rank `i`, `take[i]` come from it: `[Σ take, C]`, an activation, in rank order. What one
     /// rank gives another is what that takes of it.
     ///
     /// # Errors

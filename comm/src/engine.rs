@@ -12,7 +12,7 @@ pub(crate) trait Engine<P: Place>: Send + Sync {
     /// Does what all ranks do together in `call`, to its end.
     ///
     /// # Safety
-    /// The windows have the elements that [`Call::gives`] and [`Call::takes`] say, of the call's kind. They are borrowed
+    /// The windows have as many elements as [`Call::gives`] and [`Call::takes`] count, of the call's kind. They are borrowed
     /// until this returns, and where something is taken to is borrowed mutably.
     unsafe fn now(&self, rank: usize, windows: Windows<P>, call: &Call) -> Result<()>;
     /// Bytes of any number of every rank, in rank order.
@@ -20,7 +20,7 @@ pub(crate) trait Engine<P: Place>: Send + Sync {
     /// Starts what all ranks do together in these calls, one meeting for all of them. Returns at once.
     ///
     /// # Safety
-    /// Windows are as [`Engine::now`] says, and nobody touches them before `finish` or `withdraw` of this post returns.
+    /// Windows are as for [`Engine::now`], and nobody touches them before `finish` or `withdraw` of this post returns.
     unsafe fn start(&self, rank: usize, calls: &mut dyn Iterator<Item = (Windows<P>, Call)>) -> Result<Post>;
     /// Offers the message that `call` names, or asks for it. Returns at once.
     ///

@@ -133,10 +133,10 @@ fn named(ranks: &[usize]) -> String {
 
 /// `3`, `0, 2 and 5`.
 fn listing(numbers: &[usize], last_word: &str) -> String {
-    let words: Vec<_> = numbers.iter().map(ToString::to_string).collect();
-    match words.split_last() {
+    let texts: Vec<_> = numbers.iter().map(ToString::to_string).collect();
+    match texts.split_last() {
         Some((last, first)) if !first.is_empty() => format!("{} {last_word} {last}", first.join(", ")),
-        _ => words.concat(),
+        _ => texts.concat(),
     }
 }
 
@@ -154,15 +154,15 @@ fn divisors(n: usize) -> Vec<usize> {
 
 /// `rank 0 in all_reduce …, rank 1 in …`.
 fn ring(waits: &[(usize, String)]) -> String {
-    let words: Vec<_> = waits.iter().map(|(rank, call)| format!("rank {rank} in {call}")).collect();
-    words.join(", ")
+    let texts: Vec<_> = waits.iter().map(|(rank, call)| format!("rank {rank} in {call}")).collect();
+    texts.join(", ")
 }
 
 /// `; rank 1 waits for rank 2 in receive …`.
 fn links(chain: &[(usize, usize, String)]) -> String {
-    let words =
+    let text =
         |(rank, on, call): &(usize, usize, String)| format!("; rank {rank} waits for rank {on} in {call}");
-    chain.iter().map(words).collect::<Vec<_>>().concat()
+    chain.iter().map(text).collect::<Vec<_>>().concat()
 }
 
 #[cfg(test)]

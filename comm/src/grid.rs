@@ -1,7 +1,7 @@
 //! Ranks and their coordinates, in two factorings: which ranks form a group along a set of axes.
 //!
 //! ```text
-//! world   pp × dp × cp × tp        nested as an order says, innermost first; tp.cp.dp.pp unless given
+//! world   pp × dp × cp × tp        nested in an order, innermost first; tp.cp.dp.pp unless given
 //! stage        dp × cp × tp   =   edp × ep × etp
 //! ```
 //! Experts nest in the same order: etp is in tp's place and edp in dp's. ep is where the order names it, and next to
@@ -55,7 +55,7 @@ impl Grid {
     pub(crate) fn alone() -> Self {
         Self { given: Vec::new(), order: ORDER.to_vec(), digits: Default::default(), ranks: 1 }
     }
-    /// The same sizes, nested in this order, innermost first.
+    /// A grid of these sizes whose axes nest in this order, innermost first.
     ///
     /// # Errors
     /// An axis named twice, a split axis that is not named, experts that do not divide or that pp cuts apart.
@@ -74,7 +74,7 @@ impl Grid {
         for axis in nest.iter().filter_map(|&axis| expert(axis)) {
             let size = if axis == Axis::Edp { edp } else { self.given(axis) };
             let Some(own) = self.around_stages([size, stride], inside) else {
-                let order = words(&dense);
+                let order = order_name(&dense);
                 return bad(format!(
                     "{axis}={size} does not nest in the order {order}, where {inside} ranks of a stage lie together: let \
                      pp be the last"
@@ -88,7 +88,7 @@ impl Grid {
     /// An order that names every axis: those not split are put where they matter least, tp innermost for the sake of
     /// etp, the others outermost.
     fn whole_order(&self, order: &[Axis]) -> Result<Vec<Axis>> {
-        let bad = |why: String| bad(format!("the order {} {why}", words(order)));
+        let bad = |why: String| bad(format!("the order {} {why}", order_name(order)));
         for (i, axis) in order.iter().enumerate() {
             if [Axis::Edp, Axis::Etp].contains(axis) {
                 return bad(format!("names {axis}, which follows from where dp and tp are"));
@@ -201,7 +201,7 @@ fn expert(axis: Axis) -> Option<Axis> {
 }
 
 /// `tp.cp.dp.pp`.
-fn words(order: &[Axis]) -> String {
+fn order_name(order: &[Axis]) -> String {
     order.iter().map(|axis| axis.name()).collect::<Vec<_>>().join(".")
 }
 

@@ -25,7 +25,7 @@ use tensor::{Device, Place, Tensor};
 /// # Errors
 /// Every call may fail because the ranks' calls differ ([`CommError::Mismatch`], [`CommError::Deadlock`]), because
 /// another rank failed or left ([`CommError::Dead`], [`CommError::Broken`], [`CommError::Finished`]) or did not come in
-/// time ([`CommError::Late`]). Only other errors are said at each call.
+/// time ([`CommError::Late`]). Other errors are listed at each call.
 ///
 /// # Panics
 /// Where a tensor is written of which there is another owner.
@@ -81,11 +81,11 @@ impl<P: Place> Group<P> {
     pub fn axis(&self) -> Axes {
         self.over.axes
     }
-    /// What this rank has said so far in all groups of its mesh.
+    /// The traffic of this rank so far, in all groups of its mesh.
     pub fn ledger(&self) -> Ledger {
         self.record.ledger()
     }
-    /// The same group, with another label in its calls: a parameter's name, or a step. Labels are for messages only;
+    /// This group, with another label in its calls: a parameter's name, or a step. Labels are for messages only;
     /// they may differ between ranks.
     #[must_use]
     pub fn named(&self, label: impl Into<Arc<str>>) -> Group<P> {
@@ -130,7 +130,7 @@ impl<P: Place> Group<P> {
     }
     /// The ranks of this rank's colour, in the group's order: a group like any other. `colour` is the same function on
     /// all ranks, which is why nobody need ask the others; ranks with other functions wait for each other in different
-    /// groups, and are told so.
+    /// groups, and get an error.
     ///
     /// # Errors
     /// Never; a result as from [`Group::subgroup`].
@@ -155,8 +155,8 @@ impl<P: Place> Group<P> {
         let some = self.over.at(ranks);
         let all = some.some.iter().any(|places| places.iter().copied().eq(0..self.along));
         let over = if all { Ranks::all(self.axis()) } else { some };
-        let rank = ranks.iter().position(|&rank| rank == self.rank).expect("seen above");
-        let members = ranks.iter().map(|&rank| self.members.get(rank).expect("seen above"));
+        let rank = ranks.iter().position(|&rank| rank == self.rank).expect("checked above");
+        let members = ranks.iter().map(|&rank| self.members.get(rank).expect("checked above"));
         let members = Members::List(members.collect());
         let engine = engine(&*self.world, &members);
         Ok(Group { engine, over, rank, members, route: None, ..self.clone() })
@@ -174,7 +174,7 @@ impl<P: Place> Group<P> {
         }
     }
 
-    /// The same group, whose reductions go another way.
+    /// This group, whose reductions go another way.
     pub(crate) fn routed(&self, route: Arc<Via>) -> Group<P> {
         Group { route: Some(route), ..self.clone() }
     }
@@ -205,7 +205,7 @@ impl<P: Place> Group<P> {
         outcome
     }
     /// The windows of a call on these tensors; where nothing is given, it is done in place. Tensors have no gaps, and as
-    /// many elements as the call says.
+    /// many elements as the call counts.
     pub(crate) fn windows<D: Device<Place = P>>(
         &self,
         call: &Call,
@@ -312,7 +312,7 @@ impl<P: Place> fmt::Display for Group<P> {
     }
 }
 
-/// The engine of these ranks of a world; of one rank, which says nothing, one that does nothing.
+/// The engine of these ranks of a world; of one rank, which sends nothing, one that does nothing.
 fn engine<P: Place>(world: &dyn Engines<P>, members: &Members) -> Arc<dyn Engine<P>> {
     if members.len() == 1 { Arc::new(Ghost(1)) } else { world.of(members) }
 }

@@ -82,7 +82,7 @@ impl Link {
     pub fn time(&self, bytes: usize) -> Duration {
         self.latency.saturating_add(self.moving(bytes))
     }
-    /// The same without the latency.
+    /// What the bytes of a message take, to the nanosecond, without the latency.
     pub fn moving(&self, bytes: usize) -> Duration {
         Duration::try_from_secs_f64(bytes as f64 / self.bandwidth).unwrap_or(Duration::MAX)
     }
@@ -182,20 +182,20 @@ mod tests {
 
     /// Kills: infinite, negative and missing numbers, the parts in the other order, bits for bytes.
     #[test]
-    fn what_is_no_link_is_said_in_one_sentence() {
+    fn what_is_no_link_gets_one_sentence() {
         let why = |link: &str| link.parse::<Link>().unwrap_err().to_string();
         for link in ["", "20us", "1GB/s", "20us,1GB/s,2", "20us 1GB/s"] {
             assert!(why(link).starts_with(&format!("{link:?} is no link; write")), "{}", why(link));
         }
         for latency in ["1GB/s", "", "20", "us", "-1us", "nanus", "infs", "1h", "20 us", "9007199254740994ns"]
         {
-            let told = why(&format!("{latency},1GB/s"));
-            assert!(told.starts_with(&format!("{latency:?} is no latency")), "{told}");
+            let error = why(&format!("{latency},1GB/s"));
+            assert!(error.starts_with(&format!("{latency:?} is no latency")), "{error}");
         }
         for bandwidth in ["", "20us", "1", "0GB/s", "-1GB/s", "nanB/s", "infB/s", "1e308GB/s", "1Gb/s", "1GB"]
         {
-            let told = why(&format!("20us,{bandwidth}"));
-            assert!(told.starts_with(&format!("{bandwidth:?} is no bandwidth")), "{told}");
+            let error = why(&format!("20us,{bandwidth}"));
+            assert!(error.starts_with(&format!("{bandwidth:?} is no bandwidth")), "{error}");
         }
         for bandwidth in [0.0, -1.0, f64::NAN, f64::INFINITY] {
             assert!(Link::new(Duration::ZERO, bandwidth).is_err());

@@ -92,7 +92,7 @@ impl<P: Place> Mesh<P> {
     pub fn world(&self) -> &Group<P> {
         self.along(self.0.grid.split_of(Axis::DENSE.into()))
     }
-    /// These ranks of the world, in this order, this one among them: the ranks of a stage, say, where stages have
+    /// These ranks of the world, in this order, this one among them: the ranks of a stage, for example, where stages have
     /// different numbers of them. See [`Group::subgroup`].
     ///
     /// # Errors
@@ -129,15 +129,15 @@ impl<P: Place> Mesh<P> {
         let place = |&axis: &Axis| (axis, self.0.grid.coordinate(axis, self.0.rank));
         self.0.grid.order().iter().rev().map(place).collect()
     }
-    /// What this rank has said so far in all its groups.
+    /// The traffic of this rank so far, in all its groups.
     pub fn ledger(&self) -> Ledger {
         self.0.record.ledger()
     }
-    /// How many calls of this rank were noted so far: those that have ended, where a trace is taken.
+    /// How many calls of this rank have ended so far while a trace was taken.
     pub fn calls_made(&self) -> usize {
         self.0.record.calls_traced()
     }
-    /// These calls in words, with label and place, in the order in which they ended; none where no trace is taken.
+    /// The calls of this rank that have ended while a trace was taken, in that order: sentences with label and place.
     pub fn calls(&self) -> Vec<String> {
         self.0.record.calls()
     }
@@ -150,11 +150,11 @@ impl<P: Place> Mesh<P> {
     /// Takes a profile of this rank, whose place this is, until the result is dropped: then its layers and kernels are
     /// in the trace, each within what it was a part of. Where no trace is taken, nothing.
     pub fn profile(&self, place: &P) -> Profiling<P> {
-        let told = self.0.record.profile().then(|| (self.0.record.clone(), place.clone()));
-        if let Some(profile) = place.profile().filter(|_| told.is_some()) {
+        let traced = self.0.record.profile().then(|| (self.0.record.clone(), place.clone()));
+        if let Some(profile) = place.profile().filter(|_| traced.is_some()) {
             profile.begin(place.meter().flops());
         }
-        Profiling(told)
+        Profiling(traced)
     }
 }
 

@@ -11,7 +11,8 @@ use std::time::Instant;
 use tensor::{Category, Device, Place, Ptr, Tensor};
 
 impl<P: Place> Group<P> {
-    /// Sends `data[R,C]` to rank `to` of the group, under a tag that says what it is. Returns when it has been received: nothing holds a copy meanwhile.
+    /// Sends `data[R,C]` to rank `to` of the group, under a tag that names what it is.
+    /// Returns when it has been received: nothing holds a copy meanwhile.
     ///
     /// # Errors
     /// [`CommError::BadArgument`](crate::CommError::BadArgument) if `to` is no other rank of the group, and those of every

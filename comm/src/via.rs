@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use tensor::{Category, Device, Place, Tensor, View, ViewMut};
 
 impl<P: Place> Group<P> {
-    /// The same group, whose all-reduces go by messages, as the algorithm has it; all ranks choose the same. The sum of
+    /// This group, whose all-reduces go by messages, in the algorithm's schedule; all ranks choose the same algorithm. The sum of
     /// an element is taken in the algorithm's order, which is the same on all ranks and in all runs; so in a field it is
     /// the sum of a group without an algorithm, and of floats it may differ in the last bits, but for
     /// [`Algorithm::Direct`]. Of narrow numbers, each addition of what a message brought is rounded. The ledger counts the
@@ -250,15 +250,15 @@ mod tests {
     #[test]
     fn floats_get_the_same_bits_on_all_ranks_and_nearly_the_direct_sum() {
         let ran = World::threads(&[(Axis::Tp, 6)]).unwrap().run(|device: Cpu<f32>, mesh| {
-            let mut seen = Vec::new();
+            let mut sums = Vec::new();
             program(&device, &mesh, |x, _, reduce| {
                 for (i, &got) in x.read().unwrap().iter().enumerate().filter(|_| reduce == Reduce::Sum) {
                     let exact = (0..6).map(|rank| f64::from(element::<f32>(rank, i))).sum::<f64>();
                     assert!((f64::from(got) - exact).abs() <= 6.0 * 2f64.powi(-24) * exact);
                 }
-                seen.extend(x.read().unwrap().into_iter().map(f32::to_bits));
+                sums.extend(x.read().unwrap().into_iter().map(f32::to_bits));
             })?;
-            Ok::<_, CommError>(seen)
+            Ok::<_, CommError>(sums)
         });
         let ran = ran.unwrap();
         assert!(ran.iter().all(|bits| *bits == ran[0]));
@@ -294,7 +294,7 @@ mod tests {
 
     /// Kills: an all-reduce of one kind taken for one of another whose messages have the same sizes.
     #[test]
-    fn ranks_that_reduce_otherwise_are_told_both() {
+    fn ranks_that_reduce_otherwise_both_get_an_error() {
         type Act = fn(&Group<tensor::Host>) -> Result<()>;
         fn by(group: &Group<tensor::Host>, algorithm: Algorithm, rows: usize, reduce: Reduce) -> Result<()> {
             let mut x = Tensor::from_fn(&Cpu::default(), Category::Buffers, rows, 12 / rows, F61::from_usize);
@@ -305,13 +305,13 @@ mod tests {
             (|g| by(g, Algorithm::Ring, 3, Reduce::Sum), "of all_reduce(sum) of 3x4 by ring"),
             (|g| by(g, Algorithm::Hierarchical { node: 1 }, 2, Reduce::Sum), "by hierarchical (nodes of 1)"),
         ];
-        for (act, words) in cases {
-            let told = World::threads(&[(Axis::Tp, 4)]).unwrap().run(|_: Cpu<F61>, mesh| {
+        for (act, message) in cases {
+            let ran = World::threads(&[(Axis::Tp, 4)]).unwrap().run(|_: Cpu<F61>, mesh| {
                 let group = mesh.group(Axis::Tp);
                 if mesh.rank() == 3 { act(group) } else { by(group, Algorithm::Ring, 2, Reduce::Sum) }
             });
-            let why = told.unwrap_err().reason;
-            assert!(why.contains(words) && why.contains(" of all_reduce(sum) of 2x6 by ring"), "{why}");
+            let why = ran.unwrap_err().reason;
+            assert!(why.contains(message) && why.contains(" of all_reduce(sum) of 2x6 by ring"), "{why}");
         }
     }
 

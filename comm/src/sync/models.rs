@@ -33,8 +33,8 @@ impl std::ops::Add<Duration> for Instant {
 pub(crate) struct Thread(Arc<(Mutex<bool>, Condvar)>);
 impl Thread {
     pub(crate) fn unpark(&self) {
-        let (told, wake) = &*self.0;
-        *lock(told) = true;
+        let (woken, wake) = &*self.0;
+        *lock(woken) = true;
         wake.notify_one();
     }
 }
@@ -48,12 +48,12 @@ pub(crate) mod thread {
 }
 pub(crate) fn park_timeout(_: Duration) {
     let thread = thread::current();
-    let (told, wake) = &*thread.0;
-    let mut told = lock(told);
-    while !*told {
-        told = wake.wait(told).expect("nothing panics under this lock");
+    let (woken, wake) = &*thread.0;
+    let mut woken = lock(woken);
+    while !*woken {
+        woken = wake.wait(woken).expect("nothing panics under this lock");
     }
-    *told = false;
+    *woken = false;
 }
 
 loom::lazy_static! {
@@ -66,7 +66,7 @@ pub(crate) fn fence(order: Ordering) {
     loom::sync::atomic::fence(order);
 }
 
-/// Set once, and seen by others as late as the memory model allows.
+/// Set once, and visible to others as late as the memory model allows.
 pub(crate) struct OnceLock<T> {
     first: Mutex<()>,
     set: AtomicBool,
@@ -110,7 +110,7 @@ pub(crate) unsafe fn copy<S: Copy>(from: *const S, to: *mut S, elements: usize) 
         return unsafe { std::ptr::copy_nonoverlapping(from, to, elements) };
     }
     for i in 0..elements {
-        // SAFETY: the caller's promise; both are tracked, as was just seen.
+        // SAFETY: the caller's promise; both are tracked, as was just checked.
         let (from, to) =
             unsafe { (&*(*from.add(i).cast::<Tracked>()).0, &*(*to.add(i).cast::<Tracked>()).0) };
         // SAFETY: the checker ends the model where others write what is read, or touch what is written.

@@ -134,7 +134,7 @@ impl Rendezvous {
     fn arrive(&self, seat: usize, call: &Call) -> Result<()> {
         let epoch = self.seats[seat].epoch.load(Relaxed) + 1;
         self.seats[seat].epoch.store(epoch, Release);
-        fence(SeqCst); // who sleeps looked at the epoch before, or is seen asleep here
+        fence(SeqCst); // who sleeps looked at the epoch before, or is found asleep here
         for &sleeper in &*self.ranks {
             self.watch.wake(sleeper, self.ranks[seat]);
         }
@@ -221,7 +221,7 @@ impl Drop for Visit<'_> {
             let reason = self.reason.take().unwrap_or_else(|| "it panicked".to_string());
             let _ = place.why.set((place.ranks[self.seat], reason)); // only the first counts
             place.broken.store(true, Release);
-            fence(SeqCst); // who goes inside, or sleeps, sees that or is seen here
+            fence(SeqCst); // who goes inside, or sleeps, sees that or is found here
             place.ranks.iter().for_each(|&rank| place.watch.rouse(rank));
             for seat in &*place.seats {
                 while seat.aside.inside.load(Acquire) {

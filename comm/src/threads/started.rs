@@ -88,7 +88,7 @@ impl Started {
     /// That a rank has failed.
     ///
     /// # Safety
-    /// The windows are as the calls say. Nobody touches them before `finish` or `withdraw` of this post returns.
+    /// The windows have as many elements as the calls count. Nobody touches them before `finish` or `withdraw` of this post returns.
     pub(super) unsafe fn post(
         &self,
         rank: usize,
@@ -122,7 +122,7 @@ impl Started {
         }
         self.counts.posted[rank].store(number + 1, Release);
         drop(flow);
-        fence(SeqCst); // who sleeps looked at the count before, or is seen asleep here
+        fence(SeqCst); // who sleeps looked at the count before, or is found asleep here
         self.ranks.iter().for_each(|&sleeper| self.watch.wake(sleeper, self.ranks[rank]));
         Ok(Post::started(rank, number))
     }
@@ -185,7 +185,7 @@ impl Started {
         let mut flow = lock(&self.flow);
         flow.places[number - flow.first].left.fetch_add(1, AcqRel);
         while flow.places.front().is_some_and(|place| place.left.load(Acquire) == n) {
-            let mut place = flow.places.pop_front().expect("just seen");
+            let mut place = flow.places.pop_front().expect("just checked");
             flow.first += 1;
             // Who has left has let go of it, or will in a moment.
             if let Some(own) = Arc::get_mut(&mut place) {
@@ -246,8 +246,8 @@ impl Posts {
             let mut calls = self.calls.chunks(n);
             let found = calls.find_map(|c| (0..n).find(|&peer| differ(c, rank, peer)).map(|peer| (peer, c)));
             found.map(|(peer, c)| {
-                let words = |call: &Call| call.to_string();
-                (ranks[peer], c[peer].as_ref().map_or_else(|| "fewer calls together".into(), words))
+                let text = |call: &Call| call.to_string();
+                (ranks[peer], c[peer].as_ref().map_or_else(|| "fewer calls together".into(), text))
             })
         };
         let all: bool = (0..n).all(|rank| other(rank).is_none());
