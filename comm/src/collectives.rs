@@ -35,7 +35,7 @@ impl<P: Place> Group<P> {
     pub fn all_gather<D: Device<Place = P>>(&self, mine: &Tensor<D>) -> Result<Tensor<D>> {
         self.make(mine, self.gathering(mine, None)?)
     }
-    /// The same of blocks that differ: rank `i` has `counts[i]` rows; `[Σ counts, C]`.
+    /// `mine[counts[rank],C]` of every rank, below each other in rank order: `[Σ counts, C]`, a buffer, equal on all ranks.
     ///
     /// # Errors
     /// [`CommError::BadCounts`] if these are not as many as ranks, or this rank's is not `mine`'s, and those of every
@@ -63,23 +63,19 @@ impl<P: Place> Group<P> {
             let why = format!("{n} columns are not the first of {} ranks' {cols} each", self.size());
             return Err(CommError::bad_counts(&call, why));
         }
-        if self.size() == 1 {
-            return Ok(mine.clone());
-        }
-        let mut out = Tensor::empty(mine.device(), Category::Buffers, rows, n);
-        self.together(&call, Some(mine), Some(&mut out))?;
-        Ok(out)
+        self.make(mine, Making { call, category: Category::Buffers, shape: [rows, n] })
     }
     /// This rank's block of rows of the sum over ranks, in rank order, of `data[R,C]`: `[R/ranks, C]`, an activation,
     /// of which every rank holds another. In a group of one, another owner of `data`.
     ///
     /// # Errors
-    /// [`CommError::Indivisible`] rows, and those of every call.
+    /// [`CommError::BadArgument`] if the ranks do not divide the rows, and those of every call.
     #[track_caller]
     pub fn reduce_scatter<D: Device<Place = P>>(&self, data: &Tensor<D>) -> Result<Tensor<D>> {
         self.make(data, self.scattering(data, None)?)
     }
-    /// The same in blocks that differ: rank `i` gets `counts[i]` rows.
+    /// This rank's block of rows of the sum over ranks, in rank order, of `data[R,C]`, where rank `i` gets `counts[i]` rows:
+    /// `[counts[rank], C]`, an activation.
     ///
     /// # Errors
     /// [`CommError::BadCounts`] if these are not as many as ranks or do not add up to R, and those of every call.
@@ -94,7 +90,7 @@ impl<P: Place> Group<P> {
     /// Puts the `data[R,C]` of rank `root` of the group into every rank's.
     ///
     /// # Errors
-    /// [`CommError::WrongPeer`] if the group has no such rank, and those of every call.
+    /// [`CommError::BadArgument`] if the group has no such rank, and those of every call.
     #[track_caller]
     pub fn broadcast<D: Device<Place = P>>(&self, data: &mut Tensor<D>, root: usize) -> Result<()> {
         let call = self.call_with::<D>(Op::Broadcast, data.shape(), root)?;
@@ -104,7 +100,7 @@ impl<P: Place> Group<P> {
     /// Nothing on the others.
     ///
     /// # Errors
-    /// [`CommError::WrongPeer`] if the group has no such rank, and those of every call.
+    /// [`CommError::BadArgument`] if the group has no such rank, and those of every call.
     #[track_caller]
     pub fn gather<D: Device<Place = P>>(&self, mine: &Tensor<D>, root: usize) -> Result<Option<Tensor<D>>> {
         let call = self.call_with::<D>(Op::Gather, mine.shape(), root)?;
@@ -121,7 +117,7 @@ impl<P: Place> Group<P> {
     /// an activation on `device`.
     ///
     /// # Errors
-    /// [`CommError::WrongPeer`] if the group has no such rank, [`CommError::BadCounts`] if the root has no data or data
+    /// [`CommError::BadArgument`] if the group has no such rank, [`CommError::BadCounts`] if the root has no data or data
     /// of another shape, or another rank has some, and those of every call.
     #[track_caller]
     pub fn scatter<D: Device<Place = P>>(
@@ -136,9 +132,9 @@ impl<P: Place> Group<P> {
         let [given, wanted] =
             [data.map(Tensor::shape), (self.rank == root).then_some([rows * self.size(), cols])];
         if given != wanted {
-            let words =
+            let size =
                 |shape: Option<[usize; 2]>| shape.map_or("nothing".into(), |[r, c]| format!("{r}x{c}"));
-            let why = format!("rank {} brings {}, not {}", self.rank, words(given), words(wanted));
+            let why = format!("rank {} brings {}, not {}", self.rank, size(given), size(wanted));
             return Err(CommError::bad_counts(&call, why));
         }
         if let (1, Some(data)) = (self.size(), data) {
@@ -152,12 +148,12 @@ impl<P: Place> Group<P> {
     /// order: `[R,C]`, an activation. In a group of one, another owner of `data`.
     ///
     /// # Errors
-    /// [`CommError::Indivisible`] rows, and those of every call.
+    /// [`CommError::BadArgument`] if the ranks do not divide the rows, and those of every call.
     #[track_caller]
     pub fn all_to_all<D: Device<Place = P>>(&self, data: &Tensor<D>) -> Result<Tensor<D>> {
         self.make(data, self.exchanging(data, None)?)
     }
-    /// The same of blocks that differ: `give[i]` rows go to rank `i`, `take[i]` come from it; `[Σ take, C]`. What one
+    /// `give[i]` rows of `data[R,C]` go to rank `i`, `take[i]` come from it: `[Σ take, C]`, an activation, in rank order. What one
     /// rank gives another is what that takes of it.
     ///
     /// # Errors
@@ -188,11 +184,11 @@ impl<P: Place> Group<P> {
     }
 }
 
-/// A call whose result is another tensor: of so many rows, in this category.
+/// A call whose result is another tensor: of this shape, in this category.
 pub(crate) struct Making {
     pub(crate) call: Call,
     pub(crate) category: Category,
-    pub(crate) rows: usize,
+    pub(crate) shape: [usize; 2],
 }
 
 /// What calls at once and started ones share.
@@ -215,7 +211,7 @@ impl<P: Place> Group<P> {
             let why = format!("rank {} has {} rows, not {own}", self.rank, mine.rows());
             return Err(CommError::bad_counts(&call, why));
         }
-        Ok(Making { call, category: Category::Buffers, rows })
+        Ok(Making { call, category: Category::Buffers, shape: [rows, mine.cols()] })
     }
     /// A reduce-scatter of a tensor; in blocks of so many rows, if they differ.
     #[track_caller]
@@ -223,10 +219,10 @@ impl<P: Place> Group<P> {
         let (reduce, list) = (Some(Reduce::Sum), counts.map(|counts| Counts::Of(self.record.list(counts))));
         let call = Call { reduce, counts: list, ..self.call_of::<D>(Op::ReduceScatter, data.shape()) };
         let rows = match counts {
-            None => self.divides(data.rows(), call.at).map(|()| data.rows() / self.size())?,
+            None => self.divides(data.rows())?,
             Some(counts) => self.adds_up(counts, &call).map(|()| counts[self.rank])?,
         };
-        Ok(Making { call, category: Category::Activations, rows })
+        Ok(Making { call, category: Category::Activations, shape: [rows, data.cols()] })
     }
     /// An all-to-all of a tensor; of blocks that are given and taken in so many rows, if they differ.
     #[track_caller]
@@ -239,8 +235,8 @@ impl<P: Place> Group<P> {
         let list = list.map(|[give, take]| Counts::Between(give, take));
         let call = Call { counts: list, ..self.call_of::<D>(Op::AllToAll, data.shape()) };
         let Some([give, take]) = counts else {
-            self.divides(data.rows(), call.at)?;
-            return Ok(Making { call, category: Category::Activations, rows: data.rows() });
+            self.divides(data.rows())?;
+            return Ok(Making { call, category: Category::Activations, shape: data.shape() });
         };
         self.adds_up(give, &call)?;
         let rows = self.total(take, &call)?;
@@ -249,7 +245,7 @@ impl<P: Place> Group<P> {
             let why = format!("rank {} gives itself {given} rows and takes {taken}", self.rank);
             return Err(CommError::bad_counts(&call, why));
         }
-        Ok(Making { call, category: Category::Activations, rows })
+        Ok(Making { call, category: Category::Activations, shape: [rows, data.cols()] })
     }
     /// Rows of all ranks, if each has as many as this one.
     fn rows_of_all(&self, rows: usize) -> usize {
@@ -260,8 +256,8 @@ impl<P: Place> Group<P> {
         if self.size() == 1 {
             return Ok(given.clone());
         }
-        let Making { call, category, rows } = making;
-        let mut out = Tensor::empty(given.device(), category, rows, given.cols());
+        let Making { call, category, shape: [rows, cols] } = making;
+        let mut out = Tensor::empty(given.device(), category, rows, cols);
         self.together(&call, Some(given), Some(&mut out))?;
         Ok(out)
     }

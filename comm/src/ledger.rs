@@ -1,4 +1,4 @@
-//! What a rank says: calls, elements and bytes by set of axes and operation.
+//! The traffic of a rank: calls, elements and bytes by set of axes and operation.
 //!
 //! Bytes on the wire are the textbook's, whatever an engine does: those that this rank would *send* if `n` ranks, each
 //! linked to all, did the operation with the least traffic. `N` elements of each rank, of which chunk `i` of `n` nearly
@@ -28,7 +28,7 @@ const OPS: usize = Op::ALL.len();
 /// What is counted, where it is too much.
 const SENT: &str = "the bytes that a rank sends";
 
-/// What one rank said along one set of axes in one operation.
+/// The traffic of one rank along one set of axes in one operation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
     /// How often it was called.
@@ -41,7 +41,7 @@ pub struct Traffic {
     pub bytes: usize,
 }
 
-/// A snapshot of what one rank said along all its axes. A group over several counts under the set of these, not under
+/// A snapshot of the traffic of one rank along all its axes. A group over several counts under the set of these, not under
 /// each.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Ledger(BTreeMap<(Axes, Op), Traffic>); // of what was called
@@ -69,7 +69,7 @@ impl fmt::Debug for Ledger {
 
 impl Sub<&Ledger> for Ledger {
     type Output = Ledger;
-    /// What was said since `earlier`, a snapshot of the same rank.
+    /// The traffic since `earlier`, a snapshot of the same rank.
     fn sub(mut self, earlier: &Ledger) -> Ledger {
         for (&(axes, op), now) in &mut self.0 {
             let then = earlier.get(axes, op);
@@ -244,9 +244,12 @@ mod tests {
         let sets = [Axis::Tp.into(), Axis::Dp | Axis::Cp, Axis::Pp | Axis::Dp, Axis::Cp.into()];
         sets.into_iter().enumerate().for_each(|(i, axes)| (0..=i).for_each(|_| counts.add(&over(axes), 1)));
         let ledger = counts.snapshot();
-        let said: Vec<_> =
+        let counted: Vec<_> =
             ledger.iter().map(|(axes, _, traffic)| (axes.to_string(), traffic.calls)).collect();
-        assert_eq!(said, [("pp.dp", 3), ("dp.cp", 2), ("cp", 4), ("tp", 1)].map(|(s, n)| (s.to_string(), n)));
+        assert_eq!(
+            counted,
+            [("pp.dp", 3), ("dp.cp", 2), ("cp", 4), ("tp", 1)].map(|(s, n)| (s.to_string(), n))
+        );
         assert_eq!(ledger.get([Axis::Cp, Axis::Dp], Op::AllReduce).calls, 2);
         assert_eq!(ledger.get(Axis::Dp, Op::AllReduce), Traffic::default());
         assert_eq!(ledger.clone() - &ledger, Ledger::default());

@@ -40,7 +40,7 @@ pub struct Transfer {
 /// Messages that may all be under way at once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// What the step is part of, in the words of the algorithm.
+    /// What the step is part of, as the algorithm calls it.
     pub phase: &'static str,
     /// The messages, of which none needs another.
     pub transfers: Vec<Transfer>,

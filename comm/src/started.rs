@@ -73,7 +73,7 @@ impl<P: Place> Group<P> {
             (Windows { give: window, take: window }, Call { rows, cols, ..all.clone() })
         };
         // SAFETY: each tensor has the elements of its call; `Together` owns them, and ends the post before it gives them away.
-        let post = || unsafe { self.engine.start(self.rank, &mut tensors.iter_mut().map(one)) };
+        let post = |_: &Call| unsafe { self.engine.start(self.rank, &mut tensors.iter_mut().map(one)) };
         let under_way = UnderWay::new(self, all.clone(), post)?;
         Ok(Together { under_way, tensors })
     }
@@ -144,8 +144,9 @@ impl<P: Place> Group<P> {
         if self.size() == 1 {
             return Ok(Request { under_way: UnderWay::done(), given: Some(given), result: None });
         }
-        let result = Tensor::empty(given.device(), making.category, making.rows, given.cols());
-        self.start(making.call, given, Some(result))
+        let Making { call, category, shape: [rows, cols] } = making;
+        let result = Tensor::empty(given.device(), category, rows, cols);
+        self.start(call, given, Some(result))
     }
     fn start<D: Device<Place = P>>(
         &self,
@@ -153,16 +154,15 @@ impl<P: Place> Group<P> {
         mut given: Tensor<D>,
         mut result: Option<Tensor<D>>,
     ) -> Result<Request<D>> {
-        let (ranks, rank) = (self.size(), self.rank);
-        let taken = result.as_ref().map_or(given.len(), Tensor::len);
-        assert_eq!([given.len(), taken], [call.gives(ranks, rank), call.takes(ranks, rank)], "{call}");
-        let take = result.as_mut().map(|result| result.view_mut().ptr());
-        let give = if take.is_some() { given.view().ptr() } else { given.view_mut().ptr() };
-        let windows = Windows { give: Some(give), take: take.or(Some(give)) };
-        let posted = call.clone();
-        // SAFETY: as many elements as was just seen. The request owns both tensors, and ends the post before it gives one
+        let windows = match &mut result {
+            None => self.windows(&call, None, Some(&mut given)),
+            result => self.windows(&call, Some(&given), result.as_mut()),
+        };
+        let rank = self.rank;
+        // SAFETY: the request owns both tensors, and ends the post before it gives one
         // away; of what is given there may be other owners, and a tensor that has some is not written.
-        let post = || unsafe { self.engine.start(rank, &mut std::iter::once((windows, posted))) };
+        let post =
+            |call: &Call| unsafe { self.engine.start(rank, &mut std::iter::once((windows, call.clone()))) };
         let under_way = UnderWay::new(self, call, post)?;
         Ok(Request { under_way, given: Some(given), result })
     }

@@ -1,6 +1,6 @@
 //! A trace: what every rank did and when, for a viewer of timelines. A rank's time is in a call, or it computes; in a
 //! call it may wait for others. Spans give names to stretches of both: a step, a microbatch. While a rank takes a profile
-//! ([`Mesh::profile`](crate::Mesh::profile)), its layers and kernels are told in place of "it computes".
+//! ([`Mesh::profile`](crate::Mesh::profile)), its layers and kernels are traced in place of "it computes".
 use crate::call::Call;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -47,7 +47,7 @@ impl Event {
 pub enum What {
     /// Something with a name: a step, a microbatch.
     Span(String),
-    /// It is in no call; not told while its layers and kernels are.
+    /// It is in no call; not traced while its layers and kernels are.
     Compute,
     /// It is in a layer.
     Layer {
@@ -71,7 +71,7 @@ pub enum What {
         name: &'static str,
         /// The label: a parameter, a step; empty if there is none.
         label: String,
-        /// The call in words, with its place in the code.
+        /// The call as a sentence, with its place in the code.
         words: String,
         /// Bytes of this rank's tensor.
         payload: usize,
@@ -92,7 +92,7 @@ impl Trace {
     pub fn new() -> Self {
         Self::default()
     }
-    /// The same, which is told only of what ranks do while they take a profile.
+    /// A trace of what ranks do while they take a profile only.
     #[must_use]
     pub fn of_profiles() -> Self {
         Self { traced: Traced::Profiles, ..Self::default() }
@@ -123,7 +123,7 @@ pub(crate) enum Traced {
     Always,
 }
 
-/// A stretch of one rank's time, kept at its end. A call becomes words only when the trace is read.
+/// A stretch of one rank's time, kept at its end. A call is formatted only when the trace is read.
 pub(crate) struct Stretch {
     pub(crate) did: Did,
     pub(crate) from: Duration,
@@ -184,12 +184,12 @@ fn compute(events: &[Event]) -> Vec<Event> {
     let work = |e: &&Event| matches!(e.what, What::Layer { .. } | What::Kernel { .. });
     let mut work: Vec<_> = events.iter().filter(work).map(|event| event.from).collect();
     work.sort();
-    let told = |from, to| work.get(work.partition_point(|at| *at < from)).is_some_and(|at| *at < to);
+    let traced = |from, to| work.get(work.partition_point(|at| *at < from)).is_some_and(|at| *at < to);
     let mut gaps = Vec::new();
     for edge in edges.windows(2) {
         while calls.next_if(|(_, to)| *to <= edge[0]).is_some() {}
         let in_call = calls.peek().is_some_and(|(from, _)| *from < edge[1]);
-        if !in_call && !told(edge[0], edge[1]) {
+        if !in_call && !traced(edge[0], edge[1]) {
             gaps.push(Event { what: What::Compute, from: edge[0], to: edge[1] });
         }
     }
@@ -216,7 +216,7 @@ mod tests {
         known(What::Span(name.into()), from, to)
     }
     /// What each event is, from when and until when.
-    fn told(events: &[Event]) -> Vec<(&str, u128, u128)> {
+    fn brief(events: &[Event]) -> Vec<(&str, u128, u128)> {
         events.iter().map(|e| (letter(&e.what), e.from.as_millis(), e.to.as_millis())).collect()
     }
     fn letter(what: &What) -> &str {
@@ -255,7 +255,7 @@ mod tests {
             ("compute", 70, 90),
             ("compute", 90, 95),
         ];
-        assert_eq!(told(&events), expected);
+        assert_eq!(brief(&events), expected);
         let What::Call { label, words, payload, .. } = &events[4].what else { panic!("{:?}", events[4]) };
         assert_eq!((label.as_str(), *payload), ("w", 24));
         assert!(
@@ -268,10 +268,10 @@ mod tests {
         known(What::work(work), from, to)
     }
 
-    /// Kills: compute beside the kernels that are told, or none where none are; a layer that hides its calls or its kernels;
+    /// Kills: compute beside the kernels that are traced, or none where none are; a layer that hides its calls or its kernels;
     /// of work that begins and ends together, the inner before the outer.
     #[test]
-    fn work_is_told_in_place_of_compute() {
+    fn work_is_traced_in_place_of_compute() {
         let layer = |name: &str| Work::Layer { name: name.into(), pass: Pass::Forward };
         let kernel = |name| Work::Kernel { name, kind: Kind::Product, flops: 7 };
         let noted = vec![
@@ -294,8 +294,8 @@ mod tests {
             ("down", 60, 70),
             ("add", 60, 70),
         ];
-        assert_eq!(told(&events), expected);
-        let told = What::Kernel { name: "product", kind: Kind::Product, flops: 7 };
-        assert_eq!(events[4].what, told);
+        assert_eq!(brief(&events), expected);
+        let kernel = What::Kernel { name: "product", kind: Kind::Product, flops: 7 };
+        assert_eq!(events[4].what, kernel);
     }
 }

@@ -1,7 +1,7 @@
 //! Runs a schedule by messages: an all-reduce that goes by an algorithm.
 use crate::algorithms::Algorithm;
 use crate::call::{Call, Message, Op, Part, Reduce};
-use crate::engine::{Engine, Post};
+use crate::engine::Standing;
 use crate::error::Result;
 use crate::group::Group;
 use crate::schedule::{Arrival, Schedule, Step, Transfer};
@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use tensor::{Category, Device, Place, Tensor, View, ViewMut};
 
 impl<P: Place> Group<P> {
-    /// The same group, whose all-reduces go by messages, as the algorithm has it; all ranks choose the same. The sum of
+    /// This group, whose all-reduces go by messages, in the algorithm's schedule; all ranks choose the same algorithm. The sum of
     /// an element is taken in the algorithm's order, which is the same on all ranks and in all runs; so in a field it is
     /// the sum of a group without an algorithm, and of floats it may differ in the last bits, but for
     /// [`Algorithm::Direct`]. Of narrow numbers, each addition of what a message brought is rounded. The ledger counts the
@@ -31,8 +31,8 @@ impl<P: Place> Group<P> {
     /// ```
     ///
     /// # Errors
-    /// [`CommError::UnevenNodes`](crate::CommError::UnevenNodes) if the ranks are not made of the algorithm's nodes,
-    /// [`CommError::ManyRanks`](crate::CommError::ManyRanks) if there are more than a schedule is made for.
+    /// [`CommError::BadSchedule`](crate::CommError::BadSchedule) if the ranks are not made of the algorithm's nodes, or
+    /// there are more than a schedule is made for.
     pub fn via(&self, algorithm: Algorithm) -> Result<Group<P>> {
         let schedule = whole(algorithm, self.size())?.of_rank(self.rank());
         Ok(self.routed(Arc::new(Via { algorithm, schedule })))
@@ -91,22 +91,22 @@ impl<P: Place> Turn<'_, P> {
         let me = self.group.rank();
         let mut came: Vec<_> =
             step.transfers.iter().filter(|t| t.to == me).map(|t| (t, self.room(t, data))).collect();
-        let mut posted = Vec::new();
+        let mut posted: Vec<Standing<P>> = Vec::new();
         for (transfer, room) in &mut came {
             let call = self.message(Op::Receive, transfer.from, room.len());
             let window = room.view_mut().ptr();
             // SAFETY: `posted`, declared after it and not leaked, ends the post before `came` is touched or dropped.
             let post = unsafe { self.group.engine.post(me, window, &call) };
-            posted.push(Posted { engine: &*self.group.engine, post: Some(post?), call });
+            posted.push(Standing::new(&self.group.engine, post?, call));
         }
         for transfer in step.transfers.iter().filter(|t| t.from == me) {
             let window = part(data, &self.range(transfer, data));
             let call = self.message(Op::Send, transfer.to, window.cols());
             // SAFETY: as above; `data` is only read before the posts have ended.
             let post = unsafe { self.group.engine.post(me, window.ptr(), &call) };
-            posted.push(Posted { engine: &*self.group.engine, post: Some(post?), call });
+            posted.push(Standing::new(&self.group.engine, post?, call));
         }
-        posted.into_iter().try_for_each(Posted::finish)?;
+        posted.iter_mut().try_for_each(Standing::finish)?;
         // The messages that add to one chunk follow each other, in rank order.
         for alike in came.chunk_by_mut(|(a, _), (b, _)| a.chunks == b.chunks) {
             self.put(alike, data);
@@ -120,7 +120,7 @@ impl<P: Place> Turn<'_, P> {
         Tensor::empty(data.device(), Category::Buffers, 1, self.range(transfer, data).len())
     }
     fn message(&self, op: Op, root: usize, elements: usize) -> Call {
-        let (peer, message) = (self.group.member(root), Some(Message::Part(self.part)));
+        let (peer, message) = (self.group.members.get(root), Some(Message::Part(self.part)));
         Call { op, reduce: None, peer, root, rows: 1, cols: elements, message, ..self.call.clone() }
     }
     /// Puts into `data` what came for the same chunks: one message that replaces them, or addends by rank. All addends are
@@ -163,26 +163,6 @@ fn part<'a, D: Device>(data: &'a Tensor<D>, range: &Range<usize>) -> View<'a, D>
 fn part_mut<'a, D: Device>(data: &'a mut Tensor<D>, range: &Range<usize>) -> ViewMut<'a, D> {
     let len = data.len();
     data.view_mut().reshape(1, len).take_cols(range.start, range.len())
-}
-
-/// A message under way, which ends with this.
-struct Posted<'a, P: Place> {
-    engine: &'a dyn Engine<P>,
-    post: Option<Post>,
-    call: Call,
-}
-impl<P: Place> Posted<'_, P> {
-    fn finish(mut self) -> Result<()> {
-        let post = self.post.take().expect("finished once");
-        self.engine.finish(post, &self.call)
-    }
-}
-impl<P: Place> Drop for Posted<'_, P> {
-    fn drop(&mut self) {
-        if let Some(post) = self.post.take() {
-            self.engine.withdraw(post);
-        }
-    }
 }
 
 #[cfg(test)]
@@ -270,15 +250,15 @@ mod tests {
     #[test]
     fn floats_get_the_same_bits_on_all_ranks_and_nearly_the_direct_sum() {
         let ran = World::threads(&[(Axis::Tp, 6)]).unwrap().run(|device: Cpu<f32>, mesh| {
-            let mut seen = Vec::new();
+            let mut sums = Vec::new();
             program(&device, &mesh, |x, _, reduce| {
                 for (i, &got) in x.read().unwrap().iter().enumerate().filter(|_| reduce == Reduce::Sum) {
                     let exact = (0..6).map(|rank| f64::from(element::<f32>(rank, i))).sum::<f64>();
                     assert!((f64::from(got) - exact).abs() <= 6.0 * 2f64.powi(-24) * exact);
                 }
-                seen.extend(x.read().unwrap().into_iter().map(f32::to_bits));
+                sums.extend(x.read().unwrap().into_iter().map(f32::to_bits));
             })?;
-            Ok::<_, CommError>(seen)
+            Ok::<_, CommError>(sums)
         });
         let ran = ran.unwrap();
         assert!(ran.iter().all(|bits| *bits == ran[0]));
@@ -314,7 +294,7 @@ mod tests {
 
     /// Kills: an all-reduce of one kind taken for one of another whose messages have the same sizes.
     #[test]
-    fn ranks_that_reduce_otherwise_are_told_both() {
+    fn ranks_that_reduce_otherwise_both_get_an_error() {
         type Act = fn(&Group<tensor::Host>) -> Result<()>;
         fn by(group: &Group<tensor::Host>, algorithm: Algorithm, rows: usize, reduce: Reduce) -> Result<()> {
             let mut x = Tensor::from_fn(&Cpu::default(), Category::Buffers, rows, 12 / rows, F61::from_usize);
@@ -325,13 +305,13 @@ mod tests {
             (|g| by(g, Algorithm::Ring, 3, Reduce::Sum), "of all_reduce(sum) of 3x4 by ring"),
             (|g| by(g, Algorithm::Hierarchical { node: 1 }, 2, Reduce::Sum), "by hierarchical (nodes of 1)"),
         ];
-        for (act, words) in cases {
-            let told = World::threads(&[(Axis::Tp, 4)]).unwrap().run(|_: Cpu<F61>, mesh| {
+        for (act, message) in cases {
+            let ran = World::threads(&[(Axis::Tp, 4)]).unwrap().run(|_: Cpu<F61>, mesh| {
                 let group = mesh.group(Axis::Tp);
                 if mesh.rank() == 3 { act(group) } else { by(group, Algorithm::Ring, 2, Reduce::Sum) }
             });
-            let why = told.unwrap_err().reason;
-            assert!(why.contains(words) && why.contains(" of all_reduce(sum) of 2x6 by ring"), "{why}");
+            let why = ran.unwrap_err().reason;
+            assert!(why.contains(message) && why.contains(" of all_reduce(sum) of 2x6 by ring"), "{why}");
         }
     }
 

@@ -65,7 +65,7 @@ impl Threads {
     }
     /// What is done for one rank of a started call when all have come.
     fn share(&self) -> impl Fn(usize, *mut (), &AllWindows, &Call) {
-        // SAFETY: all calls are equal, as was seen when the last rank came; windows are as those who posted them said, and
+        // SAFETY: all calls are equal, as was checked when the last rank came; windows are as those who posted them promised, and
         // are left alone by all until every share is done.
         |rank, to, windows, call| unsafe { self.work(rank, to, windows, call) }
     }
@@ -79,7 +79,7 @@ impl Threads {
         let (size, counts) = (call.elem.size, one_list(call));
         let copy = |peer: usize, from: usize, at: usize, len: usize| {
             let (window, to) = (windows.of::<u8>(peer), to.cast::<u8>());
-            // SAFETY: the elements that are named below are inside the windows, as the caller says.
+            // SAFETY: the elements that are named below are inside the windows, as the caller promises.
             unsafe { copy_nonoverlapping(window.add(from * size), to.add(at * size), len * size) }
         };
         let join = |into, range| {

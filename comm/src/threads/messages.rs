@@ -45,7 +45,7 @@ struct Flow {
 struct Side {
     posted: usize,
     standing: VecDeque<Standing>, // the first of these is the first that has not ended
-    ends: VecDeque<(usize, End)>, // of posts that have ended and are still to be told how
+    ends: VecDeque<(usize, End)>, // of posts that have ended, for ranks that have not yet learnt how
 }
 
 /// A post that waits for its counterpart.
@@ -58,7 +58,7 @@ struct Window(*mut ());
 // SAFETY: a window is touched under the lock only, while its rank keeps it for us.
 unsafe impl Send for Window {}
 
-/// How a post ended, if there is more to tell than that it did.
+/// How a post ended, if there is more to know than that it did.
 enum End {
     Refused(String), // the other's call
     Arrives(Instant),
@@ -116,7 +116,7 @@ impl Messages {
         let others_number = channel.ended[1 - me].load(Relaxed);
         if theirs.passes(call) {
             let windows = [other.window.0.cast::<S>(), window];
-            // SAFETY: both have what the two calls say, which is as much. The other's post stands, so both stay
+            // SAFETY: both have as many elements as the two calls count, which is equal. The other's post stands, so both stay
             // as they are, and the receiver's is touched by us alone.
             unsafe { copy(windows[me], windows[1 - me], len) };
             if let Some(slow) = &self.slow {
@@ -132,7 +132,7 @@ impl Messages {
         channel.ended[me].store(number + 1, Relaxed);
         channel.ended[1 - me].store(others_number + others_ended, Relaxed);
         drop(flow);
-        fence(SeqCst); // who sleeps looked at the count before, or is seen asleep here
+        fence(SeqCst); // who sleeps looked at the count before, or is found asleep here
         let [mine, others] = if sends { [from, to] } else { [to, from] };
         self.watch.wake(self.ranks[others], self.ranks[mine]);
         Ok(post)
@@ -185,8 +185,8 @@ impl Channel {
         let mut flow = lock(&self.flow);
         let side = &mut flow.sides[me];
         if self.has_ended(post) {
-            let told = side.ends.iter().position(|(number, _)| *number == post.number);
-            return Ended::Done(told.and_then(|at| side.ends.remove(at)).map(|(_, end)| end));
+            let end = side.ends.iter().position(|(number, _)| *number == post.number);
+            return Ended::Done(end.and_then(|at| side.ends.remove(at)).map(|(_, end)| end));
         }
         let ended = self.ended[me].load(Relaxed);
         side.standing[post.number - ended].call = None;

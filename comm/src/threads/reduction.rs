@@ -100,7 +100,7 @@ pub(super) unsafe fn reduce<S: Scalar>(
 /// `LEN` elements from `at` on; their number is fixed so that they stay in registers.
 ///
 /// # Safety
-/// As above, for these elements.
+/// Sources and targets hold these elements; the rest is as for [`reduce`].
 #[inline(always)]
 unsafe fn reduce_block<S: Scalar, const LEN: usize>(
     sources: &(impl Iterator<Item = *mut S> + Clone),

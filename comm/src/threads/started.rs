@@ -88,7 +88,7 @@ impl Started {
     /// That a rank has failed.
     ///
     /// # Safety
-    /// The windows are as the calls say. Nobody touches them before `finish` or `withdraw` of this post returns.
+    /// The windows have as many elements as the calls count. Nobody touches them before `finish` or `withdraw` of this post returns.
     pub(super) unsafe fn post(
         &self,
         rank: usize,
@@ -122,7 +122,7 @@ impl Started {
         }
         self.counts.posted[rank].store(number + 1, Release);
         drop(flow);
-        fence(SeqCst); // who sleeps looked at the count before, or is seen asleep here
+        fence(SeqCst); // who sleeps looked at the count before, or is found asleep here
         self.ranks.iter().for_each(|&sleeper| self.watch.wake(sleeper, self.ranks[rank]));
         Ok(Post::started(rank, number))
     }
@@ -132,25 +132,17 @@ impl Started {
     /// # Errors
     /// Those of every call of a group.
     pub(super) fn finish(&self, post: Post, call: &Call, work: Work) -> Result<()> {
-        let (rank, me) = (post.from, self.ranks[post.from]);
+        let me = self.ranks[post.from];
         let outcome = self.watch.wait(me, &Arrival { place: self, number: post.number, call });
         if let Err(error) = outcome {
             self.withdraw(post, work);
             self.watch.blame(me, &error);
             return Err(error);
         }
-        let place = self.place(post.number);
-        // SAFETY: all have come, so posts are only read.
-        let posts = unsafe { &*place.posts.get() };
-        if let Some((peer, theirs)) = posts.refused.get(rank).cloned().flatten() {
-            drop(place);
-            self.leave(post.number);
+        let (refused, until) = self.complete(post, work);
+        if let Some((peer, theirs)) = refused {
             return Err(CommError::Mismatch { rank: me, mine: call.to_string(), peer, theirs });
         }
-        let until = posts.until;
-        place.complete(posts, self.ranks.len(), work);
-        drop(place);
-        self.leave(post.number);
         if let Some(until) = until {
             pause(&self.watch, me, until);
         }
@@ -159,9 +151,8 @@ impl Started {
     /// Takes a post back; where all have come, it is done to its end instead.
     pub(super) fn withdraw(&self, post: Post, work: Work) {
         let flow = lock(&self.flow);
-        let place = flow.places[post.number - flow.first].clone();
-        let n = self.ranks.len();
-        if place.came.load(Relaxed) < n {
+        let place = &flow.places[post.number - flow.first];
+        if place.came.load(Relaxed) < self.ranks.len() {
             place.came.fetch_sub(1, Relaxed); // so all will never have come
             let withdrawn = &self.counts.withdrawn[post.from];
             if withdrawn.load(Relaxed) == 0 {
@@ -170,17 +161,23 @@ impl Started {
             return;
         }
         drop(flow);
+        self.complete(post, work);
+    }
+    /// Does what is left of a post that all have come to, and leaves it: who means something else, if anybody does, and
+    /// when a slow link has carried it.
+    fn complete(&self, post: Post, work: Work) -> (Option<(usize, String)>, Option<Instant>) {
+        let flow = lock(&self.flow);
+        let place = flow.places[post.number - flow.first].clone();
+        drop(flow);
         // SAFETY: all have come, so posts are only read.
         let posts = unsafe { &*place.posts.get() };
         if posts.refused.is_empty() {
-            place.complete(posts, n, work);
+            place.complete(posts, self.ranks.len(), work);
         }
+        let outcome = (posts.refused.get(post.from).cloned().flatten(), posts.until);
         drop(place);
         self.leave(post.number);
-    }
-    fn place(&self, number: usize) -> Arc<Place> {
-        let flow = lock(&self.flow);
-        flow.places[number - flow.first].clone()
+        outcome
     }
     /// A rank has no more to do with a number; after the last one its place is free.
     fn leave(&self, number: usize) {
@@ -188,7 +185,7 @@ impl Started {
         let mut flow = lock(&self.flow);
         flow.places[number - flow.first].left.fetch_add(1, AcqRel);
         while flow.places.front().is_some_and(|place| place.left.load(Acquire) == n) {
-            let mut place = flow.places.pop_front().expect("just seen");
+            let mut place = flow.places.pop_front().expect("just checked");
             flow.first += 1;
             // Who has left has let go of it, or will in a moment.
             if let Some(own) = Arc::get_mut(&mut place) {
@@ -249,8 +246,8 @@ impl Posts {
             let mut calls = self.calls.chunks(n);
             let found = calls.find_map(|c| (0..n).find(|&peer| differ(c, rank, peer)).map(|peer| (peer, c)));
             found.map(|(peer, c)| {
-                let words = |call: &Call| call.to_string();
-                (ranks[peer], c[peer].as_ref().map_or_else(|| "fewer calls together".into(), words))
+                let text = |call: &Call| call.to_string();
+                (ranks[peer], c[peer].as_ref().map_or_else(|| "fewer calls together".into(), text))
             })
         };
         let all: bool = (0..n).all(|rank| other(rank).is_none());

@@ -150,7 +150,7 @@ fn told(acts: [Start; 2]) -> [String; 2] {
 
 /// Kills: started calls that are taken for each other: of other shapes, operations, reductions or numbers of tensors.
 #[test]
-fn ranks_that_start_different_calls_are_told_both() {
+fn ranks_that_start_different_calls_both_get_an_error() {
     let here = "comm/src/threads/tests/started.rs:";
     let one = |g: &Group<Host>, d: &One| g.start_all_reduce(tensor(d, 0, [2, 3]), Reduce::Sum);
     let others: [(Start, &str); 3] = [

@@ -156,7 +156,7 @@ fn ones(rows: usize) -> Tensor<Cpu<F61>> {
 
 /// Kills: counts, types or numbers of values that differ and are not compared.
 #[test]
-fn what_ranks_give_and_do_not_take_is_told_on_both() {
+fn what_ranks_give_and_do_not_take_is_reported_on_both() {
     let cases = [
         told(
             |g| g.all_to_all_v(&ones(3), &[1, 2], &[1, 5]).map(drop),
