@@ -86,19 +86,9 @@ impl FromIterator<Axis> for Axes {
         axes.into_iter().fold(Self::default(), |set, axis| set | axis)
     }
 }
-impl From<&[Axis]> for Axes {
-    fn from(axes: &[Axis]) -> Self {
-        axes.iter().copied().collect()
-    }
-}
-impl<const N: usize> From<&[Axis; N]> for Axes {
-    fn from(axes: &[Axis; N]) -> Self {
-        axes[..].into()
-    }
-}
-impl<const N: usize> From<[Axis; N]> for Axes {
-    fn from(axes: [Axis; N]) -> Self {
-        axes[..].into()
+impl<A: AsRef<[Axis]>> From<A> for Axes {
+    fn from(axes: A) -> Self {
+        axes.as_ref().iter().copied().collect()
     }
 }
 impl<A: Into<Axes>> BitOr<A> for Axes {
@@ -190,7 +180,7 @@ mod tests {
         assert_eq!(Ranks::all(Axis::Cp | Axis::Dp).at(&[0, 1]).to_string(), "dp.cp[0..2]");
     }
 
-    /// Kills: an axis taken for another, a set that is told from itself by how it was written.
+    /// Kills: an axis taken for another, a set that differs from itself by how it was written.
     #[test]
     fn sets_are_their_axes_however_written() {
         let set = Axis::Tp | Axis::Dp | Axis::Dp;

@@ -1,4 +1,4 @@
-//! What a rank is about to do, in words that name the place in the code.
+//! What a rank is about to do; it displays as a sentence with the place in the code.
 use crate::algorithms::Algorithm;
 use crate::axis::Ranks;
 use crate::tag::Tag;
@@ -61,11 +61,11 @@ listed! {
 /// What blocks are, if they are not equal parts of the rows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Counts {
-    /// The same list on all ranks: rank `i` has, or gets, so many.
+    /// One list, equal on all ranks: rank `i` has, or gets, so many.
     Of(Arc<[usize]>),
     /// This rank's own: so many to rank `i`, and so many from it.
     Between(Arc<[usize]>, Arc<[usize]>),
-    /// The same on all ranks: blocks lie side by side, and only so many columns of all are wanted.
+    /// One number, equal on all ranks: blocks lie side by side, and only so many columns of all are wanted.
     Columns(usize),
 }
 
@@ -76,7 +76,7 @@ pub(crate) struct Call {
     pub(crate) reduce: Option<Reduce>,
     /// The root, receiver or sender, as a rank of the world.
     pub(crate) peer: Option<usize>,
-    /// The same, counted in the group; 0 if there is none.
+    /// The root, receiver or sender, as a rank of the group; 0 if there is none.
     pub(crate) root: usize,
     pub(crate) rows: usize,
     pub(crate) cols: usize,
@@ -116,7 +116,7 @@ pub(crate) struct Elem {
     pub(crate) name: &'static str,
     /// Bytes of one.
     pub(crate) size: usize,
-    /// Tells apart the types that may meet.
+    /// Differs between the types that may meet.
     pub(crate) id: usize,
     /// How numbers are reduced in memory of the host; none for plain values.
     pub(crate) join: Option<Join>,
@@ -193,7 +193,7 @@ impl Call {
     pub(crate) fn passes(&self, other: &Call) -> bool {
         (self.rows, self.cols, self.message) == (other.rows, other.cols, other.message)
     }
-    /// Whether what two ranks with equal keys mean to pass each other is the same, seen from `me`.
+    /// Whether what two ranks with equal keys mean to pass each other is the same, from the view of `me`.
     pub(crate) fn fits(&self, me: usize, other: &Call, peer: usize) -> bool {
         match (&self.counts, &other.counts) {
             (Some(Counts::Between(give, take)), Some(Counts::Between(their_give, their_take))) => {

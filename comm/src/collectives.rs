@@ -7,8 +7,6 @@ use crate::engine::Windows;
 use crate::error::{CommError, Result};
 use crate::group::Group;
 use kernels::Kernels;
-use std::panic::Location;
-use std::sync::Arc;
 use tensor::{Category, Device, Place, Tensor, count};
 
 impl<P: Place> Group<P> {
@@ -22,8 +20,7 @@ impl<P: Place> Group<P> {
         if self.size() == 1 {
             return Ok(());
         }
-        let call =
-            Call { reduce: Some(reduce), ..self.call(Op::AllReduce, data.shape(), Elem::of::<D::Elem>()) };
+        let call = self.reducing::<D>(data.shape(), reduce);
         match &self.route {
             None => self.together(&call, None, Some(data)),
             Some(route) => route.all_reduce(self, data, &call),
@@ -36,9 +33,9 @@ impl<P: Place> Group<P> {
     /// Those of every call.
     #[track_caller]
     pub fn all_gather<D: Device<Place = P>>(&self, mine: &Tensor<D>) -> Result<Tensor<D>> {
-        self.make(mine, self.gathering(mine.shape(), None, Elem::of::<D::Elem>())?)
+        self.make(mine, self.gathering(mine, None)?)
     }
-    /// The same of blocks that differ: rank `i` has `counts[i]` rows; `[Σ counts, C]`.
+    /// `mine[counts[rank],C]` of every rank, below each other in rank order: `[Σ counts, C]`, a buffer, equal on all ranks.
     ///
     /// # Errors
     /// [`CommError::BadCounts`] if these are not as many as ranks, or this rank's is not `mine`'s, and those of every
@@ -49,7 +46,7 @@ impl<P: Place> Group<P> {
         mine: &Tensor<D>,
         counts: &[usize],
     ) -> Result<Tensor<D>> {
-        self.make(mine, self.gathering(mine.shape(), Some(counts.into()), Elem::of::<D::Elem>())?)
+        self.make(mine, self.gathering(mine, Some(counts))?)
     }
     /// `mine[R,C]` of every rank, side by side in rank order, but only the first `n` columns of all: `[R, n]`, a buffer,
     /// the same on all ranks. What is beyond them is padding. In a group of one, another owner of `mine`.
@@ -59,30 +56,26 @@ impl<P: Place> Group<P> {
     #[track_caller]
     pub fn all_gather_columns<D: Device<Place = P>>(&self, mine: &Tensor<D>, n: usize) -> Result<Tensor<D>> {
         let [rows, cols] = mine.shape();
-        let call = self.call(Op::AllGather, [rows, cols], Elem::of::<D::Elem>());
-        let call = Call { counts: Some(Counts::Columns(n)), ..call };
+        let call =
+            Call { counts: Some(Counts::Columns(n)), ..self.call_of::<D>(Op::AllGather, [rows, cols]) };
         let all = cols.saturating_mul(self.size());
         if n > all || self.size() == 1 && n < all {
             let why = format!("{n} columns are not the first of {} ranks' {cols} each", self.size());
             return Err(CommError::bad_counts(&call, why));
         }
-        if self.size() == 1 {
-            return Ok(mine.clone());
-        }
-        let mut out = Tensor::empty(mine.device(), Category::Buffers, rows, n);
-        self.together(&call, Some(mine), Some(&mut out))?;
-        Ok(out)
+        self.make(mine, Making { call, category: Category::Buffers, shape: [rows, n] })
     }
     /// This rank's block of rows of the sum over ranks, in rank order, of `data[R,C]`: `[R/ranks, C]`, an activation,
     /// of which every rank holds another. In a group of one, another owner of `data`.
     ///
     /// # Errors
-    /// [`CommError::Indivisible`] rows, and those of every call.
+    /// [`CommError::BadArgument`] if the ranks do not divide the rows, and those of every call.
     #[track_caller]
     pub fn reduce_scatter<D: Device<Place = P>>(&self, data: &Tensor<D>) -> Result<Tensor<D>> {
-        self.make(data, self.scattering(data.shape(), None, Elem::of::<D::Elem>())?)
+        self.make(data, self.scattering(data, None)?)
     }
-    /// The same in blocks that differ: rank `i` gets `counts[i]` rows.
+    /// This rank's block of rows of the sum over ranks, in rank order, of `data[R,C]`, where rank `i` gets `counts[i]` rows:
+    /// `[counts[rank], C]`, an activation.
     ///
     /// # Errors
     /// [`CommError::BadCounts`] if these are not as many as ranks or do not add up to R, and those of every call.
@@ -92,35 +85,28 @@ impl<P: Place> Group<P> {
         data: &Tensor<D>,
         counts: &[usize],
     ) -> Result<Tensor<D>> {
-        self.make(data, self.scattering(data.shape(), Some(counts.into()), Elem::of::<D::Elem>())?)
+        self.make(data, self.scattering(data, Some(counts))?)
     }
     /// Puts the `data[R,C]` of rank `root` of the group into every rank's.
     ///
     /// # Errors
-    /// [`CommError::WrongPeer`] if the group has no such rank, and those of every call.
+    /// [`CommError::BadArgument`] if the group has no such rank, and those of every call.
     #[track_caller]
     pub fn broadcast<D: Device<Place = P>>(&self, data: &mut Tensor<D>, root: usize) -> Result<()> {
-        let peer = self.peer(root, "take a broadcast from", Location::caller())?;
-        if self.size() == 1 {
-            return Ok(());
-        }
-        let call =
-            Call { peer: Some(peer), root, ..self.call(Op::Broadcast, data.shape(), Elem::of::<D::Elem>()) };
-        self.together(&call, None, Some(data))
+        let call = self.call_with::<D>(Op::Broadcast, data.shape(), root)?;
+        if self.size() == 1 { Ok(()) } else { self.together(&call, None, Some(data)) }
     }
     /// `mine[R,C]` of every rank, below each other in rank order, on rank `root` of the group: `[ranks·R, C]`, a buffer.
     /// Nothing on the others.
     ///
     /// # Errors
-    /// [`CommError::WrongPeer`] if the group has no such rank, and those of every call.
+    /// [`CommError::BadArgument`] if the group has no such rank, and those of every call.
     #[track_caller]
     pub fn gather<D: Device<Place = P>>(&self, mine: &Tensor<D>, root: usize) -> Result<Option<Tensor<D>>> {
-        let peer = self.peer(root, "gather on", Location::caller())?;
+        let call = self.call_with::<D>(Op::Gather, mine.shape(), root)?;
         if self.size() == 1 {
             return Ok(Some(mine.clone()));
         }
-        let call =
-            Call { peer: Some(peer), root, ..self.call(Op::Gather, mine.shape(), Elem::of::<D::Elem>()) };
         let room =
             || Tensor::empty(mine.device(), Category::Buffers, self.rows_of_all(mine.rows()), mine.cols());
         let mut out = (self.rank == root).then(room);
@@ -131,7 +117,7 @@ impl<P: Place> Group<P> {
     /// an activation on `device`.
     ///
     /// # Errors
-    /// [`CommError::WrongPeer`] if the group has no such rank, [`CommError::BadCounts`] if the root has no data or data
+    /// [`CommError::BadArgument`] if the group has no such rank, [`CommError::BadCounts`] if the root has no data or data
     /// of another shape, or another rank has some, and those of every call.
     #[track_caller]
     pub fn scatter<D: Device<Place = P>>(
@@ -142,15 +128,13 @@ impl<P: Place> Group<P> {
         rows: usize,
         cols: usize,
     ) -> Result<Tensor<D>> {
-        let peer = self.peer(root, "scatter from", Location::caller())?;
-        let call =
-            Call { peer: Some(peer), root, ..self.call(Op::Scatter, [rows, cols], Elem::of::<D::Elem>()) };
-        let wanted = (self.rank == root).then_some([rows * self.size(), cols]);
-        let seen = data.map(Tensor::shape);
-        if seen != wanted {
-            let words =
+        let call = self.call_with::<D>(Op::Scatter, [rows, cols], root)?;
+        let [given, wanted] =
+            [data.map(Tensor::shape), (self.rank == root).then_some([rows * self.size(), cols])];
+        if given != wanted {
+            let size =
                 |shape: Option<[usize; 2]>| shape.map_or("nothing".into(), |[r, c]| format!("{r}x{c}"));
-            let why = format!("rank {} brings {}, not {}", self.rank, words(seen), words(wanted));
+            let why = format!("rank {} brings {}, not {}", self.rank, size(given), size(wanted));
             return Err(CommError::bad_counts(&call, why));
         }
         if let (1, Some(data)) = (self.size(), data) {
@@ -164,12 +148,12 @@ impl<P: Place> Group<P> {
     /// order: `[R,C]`, an activation. In a group of one, another owner of `data`.
     ///
     /// # Errors
-    /// [`CommError::Indivisible`] rows, and those of every call.
+    /// [`CommError::BadArgument`] if the ranks do not divide the rows, and those of every call.
     #[track_caller]
     pub fn all_to_all<D: Device<Place = P>>(&self, data: &Tensor<D>) -> Result<Tensor<D>> {
-        self.make(data, self.exchanging(data.shape(), None, Elem::of::<D::Elem>())?)
+        self.make(data, self.exchanging(data, None)?)
     }
-    /// The same of blocks that differ: `give[i]` rows go to rank `i`, `take[i]` come from it; `[Σ take, C]`. What one
+    /// `give[i]` rows of `data[R,C]` go to rank `i`, `take[i]` come from it: `[Σ take, C]`, an activation, in rank order. What one
     /// rank gives another is what that takes of it.
     ///
     /// # Errors
@@ -183,8 +167,7 @@ impl<P: Place> Group<P> {
         give: &[usize],
         take: &[usize],
     ) -> Result<Tensor<D>> {
-        let counts = Some([give.into(), take.into()]);
-        self.make(data, self.exchanging(data.shape(), counts, Elem::of::<D::Elem>())?)
+        self.make(data, self.exchanging(data, Some([give, take]))?)
     }
     /// Returns on no rank before all have called it.
     ///
@@ -201,78 +184,68 @@ impl<P: Place> Group<P> {
     }
 }
 
-/// A call whose result is another tensor: of so many rows, in this category.
+/// A call whose result is another tensor: of this shape, in this category.
 pub(crate) struct Making {
     pub(crate) call: Call,
     pub(crate) category: Category,
-    pub(crate) rows: usize,
+    pub(crate) shape: [usize; 2],
 }
 
 /// What calls at once and started ones share.
 impl<P: Place> Group<P> {
-    /// An all-gather, of which this rank's block has this shape; of blocks of so many rows, if they differ.
+    /// An all-reduce of tensors of this shape.
     #[track_caller]
-    pub(crate) fn gathering(
-        &self,
-        shape: [usize; 2],
-        counts: Option<Arc<[usize]>>,
-        elem: Elem,
-    ) -> Result<Making> {
-        let call = Call { counts: counts.clone().map(Counts::Of), ..self.call(Op::AllGather, shape, elem) };
-        let Some(counts) = counts else {
-            return Ok(Making { call, category: Category::Buffers, rows: self.rows_of_all(shape[0]) });
+    pub(crate) fn reducing<D: Device>(&self, shape: [usize; 2], reduce: Reduce) -> Call {
+        Call { reduce: Some(reduce), ..self.call_of::<D>(Op::AllReduce, shape) }
+    }
+    /// An all-gather, of which this is the rank's block; of blocks of so many rows, if they differ.
+    #[track_caller]
+    pub(crate) fn gathering<D: Device>(&self, mine: &Tensor<D>, counts: Option<&[usize]>) -> Result<Making> {
+        let list = counts.map(|counts| Counts::Of(self.record.list(counts)));
+        let call = Call { counts: list, ..self.call_of::<D>(Op::AllGather, mine.shape()) };
+        let rows = match counts {
+            None => self.rows_of_all(mine.rows()),
+            Some(counts) => self.total(counts, &call)?,
         };
-        let rows = self.total(&counts, &call)?;
-        if counts[self.rank] != shape[0] {
-            let why = format!("rank {} has {} rows, not {}", self.rank, shape[0], counts[self.rank]);
+        if let Some(own) = counts.map(|counts| counts[self.rank]).filter(|&own| own != mine.rows()) {
+            let why = format!("rank {} has {} rows, not {own}", self.rank, mine.rows());
             return Err(CommError::bad_counts(&call, why));
         }
-        Ok(Making { call, category: Category::Buffers, rows })
+        Ok(Making { call, category: Category::Buffers, shape: [rows, mine.cols()] })
     }
-    /// A reduce-scatter of a tensor of this shape; in blocks of so many rows, if they differ.
+    /// A reduce-scatter of a tensor; in blocks of so many rows, if they differ.
     #[track_caller]
-    pub(crate) fn scattering(
-        &self,
-        shape: [usize; 2],
-        counts: Option<Arc<[usize]>>,
-        elem: Elem,
-    ) -> Result<Making> {
-        let call = Call {
-            reduce: Some(Reduce::Sum),
-            counts: counts.clone().map(Counts::Of),
-            ..self.call(Op::ReduceScatter, shape, elem)
+    pub(crate) fn scattering<D: Device>(&self, data: &Tensor<D>, counts: Option<&[usize]>) -> Result<Making> {
+        let (reduce, list) = (Some(Reduce::Sum), counts.map(|counts| Counts::Of(self.record.list(counts))));
+        let call = Call { reduce, counts: list, ..self.call_of::<D>(Op::ReduceScatter, data.shape()) };
+        let rows = match counts {
+            None => self.divides(data.rows())?,
+            Some(counts) => self.adds_up(counts, &call).map(|()| counts[self.rank])?,
         };
-        let rows = if let Some(counts) = counts {
-            self.adds_up(&counts, &call)?;
-            counts[self.rank]
-        } else {
-            self.divides(shape[0], call.at)?;
-            shape[0] / self.size()
-        };
-        Ok(Making { call, category: Category::Activations, rows })
+        Ok(Making { call, category: Category::Activations, shape: [rows, data.cols()] })
     }
-    /// An all-to-all of a tensor of this shape; of blocks that are given and taken in so many rows, if they differ.
+    /// An all-to-all of a tensor; of blocks that are given and taken in so many rows, if they differ.
     #[track_caller]
-    pub(crate) fn exchanging(
+    pub(crate) fn exchanging<D: Device>(
         &self,
-        shape: [usize; 2],
-        counts: Option<[Arc<[usize]>; 2]>,
-        elem: Elem,
+        data: &Tensor<D>,
+        counts: Option<[&[usize]; 2]>,
     ) -> Result<Making> {
-        let call = self.call(Op::AllToAll, shape, elem);
+        let list = counts.map(|counts| counts.map(|counts| self.record.list(counts)));
+        let list = list.map(|[give, take]| Counts::Between(give, take));
+        let call = Call { counts: list, ..self.call_of::<D>(Op::AllToAll, data.shape()) };
         let Some([give, take]) = counts else {
-            self.divides(shape[0], call.at)?;
-            return Ok(Making { call, category: Category::Activations, rows: shape[0] });
+            self.divides(data.rows())?;
+            return Ok(Making { call, category: Category::Activations, shape: data.shape() });
         };
-        let call = Call { counts: Some(Counts::Between(give.clone(), take.clone())), ..call };
-        self.adds_up(&give, &call)?;
-        let rows = self.total(&take, &call)?;
-        if give[self.rank] != take[self.rank] {
-            let (given, taken) = (give[self.rank], take[self.rank]);
+        self.adds_up(give, &call)?;
+        let rows = self.total(take, &call)?;
+        let [given, taken] = [give, take].map(|counts| counts[self.rank]);
+        if given != taken {
             let why = format!("rank {} gives itself {given} rows and takes {taken}", self.rank);
             return Err(CommError::bad_counts(&call, why));
         }
-        Ok(Making { call, category: Category::Activations, rows })
+        Ok(Making { call, category: Category::Activations, shape: [rows, data.cols()] })
     }
     /// Rows of all ranks, if each has as many as this one.
     fn rows_of_all(&self, rows: usize) -> usize {
@@ -283,8 +256,8 @@ impl<P: Place> Group<P> {
         if self.size() == 1 {
             return Ok(given.clone());
         }
-        let Making { call, category, rows } = making;
-        let mut out = Tensor::empty(given.device(), category, rows, given.cols());
+        let Making { call, category, shape: [rows, cols] } = making;
+        let mut out = Tensor::empty(given.device(), category, rows, cols);
         self.together(&call, Some(given), Some(&mut out))?;
         Ok(out)
     }

@@ -12,7 +12,7 @@ pub(crate) trait Engine<P: Place>: Send + Sync {
     /// Does what all ranks do together in `call`, to its end.
     ///
     /// # Safety
-    /// The windows have the elements that [`Call::gives`] and [`Call::takes`] say, of the call's kind. They are borrowed
+    /// The windows have as many elements as [`Call::gives`] and [`Call::takes`] count, of the call's kind. They are borrowed
     /// until this returns, and where something is taken to is borrowed mutably.
     unsafe fn now(&self, rank: usize, windows: Windows<P>, call: &Call) -> Result<()>;
     /// Bytes of any number of every rank, in rank order.
@@ -20,7 +20,7 @@ pub(crate) trait Engine<P: Place>: Send + Sync {
     /// Starts what all ranks do together in these calls, one meeting for all of them. Returns at once.
     ///
     /// # Safety
-    /// Windows are as [`Engine::now`] says, and nobody touches them before `finish` or `withdraw` of this post returns.
+    /// Windows are as for [`Engine::now`], and nobody touches them before `finish` or `withdraw` of this post returns.
     unsafe fn start(&self, rank: usize, calls: &mut dyn Iterator<Item = (Windows<P>, Call)>) -> Result<Post>;
     /// Offers the message that `call` names, or asks for it. Returns at once.
     ///
@@ -77,5 +77,28 @@ impl Post {
     /// Whether it is such a one, and no message.
     pub(crate) fn is_started(self) -> bool {
         self.from == self.to
+    }
+}
+
+/// A post that stands, with its call. It ends with this at the latest.
+pub(crate) struct Standing<P: Place> {
+    engine: Arc<dyn Engine<P>>,
+    post: Option<Post>,
+    pub(crate) call: Call,
+}
+
+impl<P: Place> Standing<P> {
+    pub(crate) fn new(engine: &Arc<dyn Engine<P>>, post: Post, call: Call) -> Self {
+        Self { engine: engine.clone(), post: Some(post), call }
+    }
+    /// Waits for it, as [`Engine::finish`] does.
+    pub(crate) fn finish(&mut self) -> Result<()> {
+        self.post.take().map_or(Ok(()), |post| self.engine.finish(post, &self.call))
+    }
+}
+
+impl<P: Place> Drop for Standing<P> {
+    fn drop(&mut self) {
+        self.post.take().inspect(|&post| self.engine.withdraw(post));
     }
 }

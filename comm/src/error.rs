@@ -1,5 +1,4 @@
 //! What can go wrong between ranks. Ranks in messages are ranks of the world, unless a group is named.
-use crate::axis::{Axes, Axis, Ranks};
 use crate::call::Call;
 use std::panic::Location;
 use std::time::Duration;
@@ -76,22 +75,6 @@ pub enum CommError {
         /// The second call.
         call: String,
     },
-    /// A root, sender or receiver outside the group, or the caller itself.
-    #[error("rank {rank} of the {group} group of {size} ranks cannot {what} rank {peer} (at {at})")]
-    WrongPeer {
-        /// This rank, in the group.
-        rank: usize,
-        /// The group.
-        group: Ranks,
-        /// The group's size; ranks count from 0.
-        size: usize,
-        /// What was to be done.
-        what: &'static str,
-        /// The rank given, in the group.
-        peer: usize,
-        /// Where.
-        at: &'static Location<'static>,
-    },
     /// A request, of a message that is sent or received while the rank goes on, that nobody waited for.
     #[error("nobody waited for {call}")]
     Forgotten {
@@ -99,47 +82,6 @@ pub enum CommError {
         rank: usize,
         /// The call that started it.
         call: String,
-    },
-    /// Rows that the ranks of a group do not divide.
-    #[error(
-        "{rows} rows cannot be cut into equal blocks for the {size} ranks of the {group} group (at {at})"
-    )]
-    Indivisible {
-        /// How many rows.
-        rows: usize,
-        /// The group.
-        group: Ranks,
-        /// The group's size.
-        size: usize,
-        /// Where.
-        at: &'static Location<'static>,
-    },
-    /// Blocks that a group is not made of.
-    #[error("the {group} group of {ranks} ranks has no blocks of {size}: a block's size must be {} (at {at})",
-        listing(&divisors(*ranks), "or"))]
-    Uneven {
-        /// The size given.
-        size: usize,
-        /// The group.
-        group: Ranks,
-        /// The group's size, which a block's must divide.
-        ranks: usize,
-        /// Where.
-        at: &'static Location<'static>,
-    },
-    /// Ranks that form no group.
-    #[error("ranks {members:?} form no group within the {group} group of {size} ranks: {why} (at {at})")]
-    NoGroup {
-        /// The ranks given, in the group.
-        members: Vec<usize>,
-        /// The group.
-        group: Ranks,
-        /// Its size.
-        size: usize,
-        /// Why they do not.
-        why: String,
-        /// Where.
-        at: &'static Location<'static>,
     },
     /// Counts of rows, or a tensor, that do not fit the call.
     #[error("{call}: {why}")]
@@ -149,111 +91,31 @@ pub enum CommError {
         /// What does not fit, and what would.
         why: String,
     },
-    /// Nodes that the ranks of an algorithm are not made of.
-    #[error("{ranks} ranks are not made of nodes of {node}: a node's size must be {}", listing(&divisors(*ranks), "or"))]
-    UnevenNodes {
-        /// The size given.
-        node: usize,
-        /// How many ranks, which a node's size must divide.
-        ranks: usize,
-    },
-    /// More ranks than a schedule is made for.
-    #[error("{ranks} ranks are more than an algorithm lists the messages of: there may be {limit}")]
-    ManyRanks {
-        /// How many.
-        ranks: usize,
-        /// How many there may be.
-        limit: usize,
-    },
-    /// An algorithm of no ranks.
-    #[error("0 ranks have nothing to reduce: there must be 1 or more")]
-    NoRanks,
-    /// An axis of size zero.
-    #[error("the {axis} axis has no ranks: its size must be 1 or more")]
-    EmptyAxis {
-        /// Which.
-        axis: Axis,
-    },
-    /// An axis given twice.
-    #[error("the {axis} axis is given twice")]
-    AxisTwice {
-        /// Which.
-        axis: Axis,
-    },
-    /// The size of an axis that follows from the others.
-    #[error("the size of the {axis} axis is not given: it is dp·cp·tp/(ep·etp)")]
-    DerivedAxis {
-        /// Which.
-        axis: Axis,
-    },
-    /// Experts that the ranks of a stage are not cut into.
-    #[error("the {} ranks of a stage (dp={dp} cp={cp} tp={tp}) cannot be cut into ep={ep} times etp={etp}: ep·etp must divide them", dp * cp * tp)]
-    UnevenExperts {
-        /// Data ranks.
-        dp: usize,
-        /// Context ranks.
-        cp: usize,
-        /// Tensor ranks.
-        tp: usize,
-        /// Expert ranks.
-        ep: usize,
-        /// Tensor ranks of each expert.
-        etp: usize,
-    },
-    /// Expert ranks that neither fit between two stages' ranks nor are made of what lies there.
-    #[error(
-        "{axis}={size} does not nest in the order {order}, where {inside} ranks of a stage lie together: let pp be the last"
-    )]
-    AcrossStages {
-        /// The axis of experts.
-        axis: Axis,
-        /// Its size.
-        size: usize,
-        /// The order, `tp.pp.dp`.
-        order: String,
-        /// How many ranks of one stage follow each other.
-        inside: usize,
-    },
-    /// An order of axes that is none.
-    #[error("the order {order} {why}")]
-    BadOrder {
-        /// The order, `tp.dp.tp`.
-        order: String,
-        /// What is wrong with it.
+    /// A rank, a size or a set of axes that does not fit the group or the mesh it is given to.
+    #[error("{why} (at {at})")]
+    BadArgument {
+        /// What does not fit, and what would.
         why: String,
-    },
-    /// Axes of both factorings of a stage's ranks.
-    #[error(
-        "no group lies along {axes}: take axes from dp, cp and tp or from edp, ep and etp, and pp with either (at {at})"
-    )]
-    MixedAxes {
-        /// The set.
-        axes: Axes,
         /// Where.
         at: &'static Location<'static>,
     },
-    /// More ranks than a world may have.
-    #[error("a world of {sizes} has more than {limit} ranks")]
-    TooManyRanks {
-        /// The sizes of the axes, `dp=4 tp=8`.
-        sizes: String,
-        /// The largest number of ranks.
-        limit: usize,
-    },
-    /// A rank that the world does not have.
-    #[error("there is no rank {rank} in a world of {size} (ranks count from 0)")]
-    NoSuchRank {
-        /// The rank given.
-        rank: usize,
-        /// How many there are.
-        size: usize,
-    },
+    /// Ranks or nodes that an algorithm has no schedule for.
+    #[error("{0}")]
+    BadSchedule(String),
+    /// Sizes or an order of axes that make no world, or a rank that a world does not have.
+    #[error("{0}")]
+    BadWorld(String),
 }
 
 impl CommError {
     /// Counts, or a tensor, that do not fit a call.
     pub(crate) fn bad_counts(call: &Call, why: String) -> Self {
         Self::BadCounts { call: call.to_string(), why }
+    }
+    /// What does not fit at the caller's place.
+    #[track_caller]
+    pub(crate) fn bad_argument(why: String) -> Self {
+        Self::BadArgument { why, at: Location::caller() }
     }
 }
 
@@ -271,14 +133,17 @@ fn named(ranks: &[usize]) -> String {
 
 /// `3`, `0, 2 and 5`.
 fn listing(numbers: &[usize], last_word: &str) -> String {
-    let words: Vec<_> = numbers.iter().map(ToString::to_string).collect();
-    match words.split_last() {
+    let texts: Vec<_> = numbers.iter().map(ToString::to_string).collect();
+    match texts.split_last() {
         Some((last, first)) if !first.is_empty() => format!("{} {last_word} {last}", first.join(", ")),
-        _ => words.concat(),
+        _ => texts.concat(),
     }
 }
 
-/// All sizes that `n` is a multiple of.
+/// `1, 2 or 4`: all sizes that `n` is a multiple of.
+pub(crate) fn sizes(n: usize) -> String {
+    listing(&divisors(n), "or")
+}
 fn divisors(n: usize) -> Vec<usize> {
     let small = |&size: &usize| n.is_multiple_of(size);
     let mut sizes: Vec<_> = (1..=n.isqrt()).filter(small).collect();
@@ -289,15 +154,15 @@ fn divisors(n: usize) -> Vec<usize> {
 
 /// `rank 0 in all_reduce …, rank 1 in …`.
 fn ring(waits: &[(usize, String)]) -> String {
-    let words: Vec<_> = waits.iter().map(|(rank, call)| format!("rank {rank} in {call}")).collect();
-    words.join(", ")
+    let texts: Vec<_> = waits.iter().map(|(rank, call)| format!("rank {rank} in {call}")).collect();
+    texts.join(", ")
 }
 
 /// `; rank 1 waits for rank 2 in receive …`.
 fn links(chain: &[(usize, usize, String)]) -> String {
-    let words =
+    let text =
         |(rank, on, call): &(usize, usize, String)| format!("; rank {rank} waits for rank {on} in {call}");
-    chain.iter().map(words).collect::<Vec<_>>().concat()
+    chain.iter().map(text).collect::<Vec<_>>().concat()
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use crate::record::Record;
 use std::fmt;
 use std::time::Duration;
 
-/// The last calls of every rank when a run failed. Its words are a table; times count from the start of the run.
+/// The last calls of every rank when a run failed. It displays as a table; times count from the start of the run.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct FlightRecorder(String);
 
@@ -96,7 +96,7 @@ impl fmt::Debug for FlightRecorder {
 mod tests {
     use super::*;
     use crate::error::CommError;
-    use crate::record::Tells;
+    use crate::trace::Traced;
     use std::time::Instant;
 
     #[track_caller]
@@ -106,17 +106,17 @@ mod tests {
 
     /// Kills: calls out of order, the first kept for the last, an outcome on another call.
     #[test]
-    fn the_table_tells_the_last_calls_and_what_became_of_them() {
-        let records = [0, 1].map(|rank| Record::new(rank, Instant::now(), Tells::Nothing));
+    fn the_table_lists_the_last_calls_and_what_became_of_them() {
+        let records = [0, 1].map(|rank| Record::new(rank, Instant::now(), Traced::Never));
         for call in 1..=6 {
             let call = barrier(format!("call {call}"));
-            let begun = records[0].begin(&call).unwrap();
+            let begun = records[0].begin(&call, 0, false).unwrap();
             if !call.to_string().contains("call 6") {
                 records[0].end(begun, None, &call, &Ok::<_, CommError>(()));
             }
         }
         let first = barrier("the first".into());
-        let begun = records[1].begin(&first).unwrap();
+        let begun = records[1].begin(&first, 0, false).unwrap();
         let busy = CommError::Busy { rank: 1, call: String::new() };
         records[1].end(begun, None, &first, &Err::<(), _>(busy));
         let table = FlightRecorder::new(records.iter().zip([End::Well, End::Failed])).to_string();
@@ -138,7 +138,7 @@ mod tests {
 
     #[test]
     fn times_have_few_digits() {
-        let words = [3, 45_600, 7_890_000, 61_000_000_000].map(|ns| span(Duration::from_nanos(ns)));
-        assert_eq!(words, ["0.0 us", "45.6 us", "7.9 ms", "61.0 s"]);
+        let texts = [3, 45_600, 7_890_000, 61_000_000_000].map(|ns| span(Duration::from_nanos(ns)));
+        assert_eq!(texts, ["0.0 us", "45.6 us", "7.9 ms", "61.0 s"]);
     }
 }

@@ -1,7 +1,7 @@
 //! Ranks and their coordinates, in two factorings: which ranks form a group along a set of axes.
 //!
 //! ```text
-//! world   pp × dp × cp × tp        nested as an order says, innermost first; tp.cp.dp.pp unless given
+//! world   pp × dp × cp × tp        nested in an order, innermost first; tp.cp.dp.pp unless given
 //! stage        dp × cp × tp   =   edp × ep × etp
 //! ```
 //! Experts nest in the same order: etp is in tp's place and edp in dp's. ep is where the order names it, and next to
@@ -35,19 +35,19 @@ impl Grid {
         let mut given = sizes.to_vec();
         given.sort_by_key(|&(axis, _)| axis);
         if let Some(&(axis, _)) = given.iter().find(|&&(_, size)| size == 0) {
-            return Err(CommError::EmptyAxis { axis });
+            return bad(format!("the {axis} axis has no ranks: its size must be 1 or more"));
         }
         if let Some(twice) = given.windows(2).find(|w| w[0].0 == w[1].0) {
-            return Err(CommError::AxisTwice { axis: twice[0].0 });
+            return bad(format!("the {} axis is given twice", twice[0].0));
         }
         if given.iter().any(|&(axis, _)| axis == Axis::Edp) {
-            return Err(CommError::DerivedAxis { axis: Axis::Edp });
+            return bad("the size of the edp axis is not given: it is dp·cp·tp/(ep·etp)".into());
         }
         let dense: Vec<_> = given.iter().filter(|(axis, _)| Axis::DENSE.contains(axis)).collect();
         let product = dense.iter().try_fold(1usize, |ranks, &&(_, size)| ranks.checked_mul(size));
         let Some(ranks) = product.filter(|&ranks| ranks <= limit) else {
             let sizes: Vec<_> = dense.iter().map(|(axis, size)| format!("{axis}={size}")).collect();
-            return Err(CommError::TooManyRanks { sizes: sizes.join(" "), limit });
+            return bad(format!("a world of {} has more than {limit} ranks", sizes.join(" ")));
         };
         Self { given, order: Vec::new(), digits: Default::default(), ranks }.nested(&ORDER)
     }
@@ -55,7 +55,7 @@ impl Grid {
     pub(crate) fn alone() -> Self {
         Self { given: Vec::new(), order: ORDER.to_vec(), digits: Default::default(), ranks: 1 }
     }
-    /// The same sizes, nested in this order, innermost first.
+    /// A grid of these sizes whose axes nest in this order, innermost first.
     ///
     /// # Errors
     /// An axis named twice, a split axis that is not named, experts that do not divide or that pp cuts apart.
@@ -74,8 +74,11 @@ impl Grid {
         for axis in nest.iter().filter_map(|&axis| expert(axis)) {
             let size = if axis == Axis::Edp { edp } else { self.given(axis) };
             let Some(own) = self.around_stages([size, stride], inside) else {
-                let order = words(&dense);
-                return Err(CommError::AcrossStages { axis, size, order, inside });
+                let order = order_name(&dense);
+                return bad(format!(
+                    "{axis}={size} does not nest in the order {order}, where {inside} ranks of a stage lie together: let \
+                     pp be the last"
+                ));
             };
             digits[axis as usize] = own;
             stride *= size;
@@ -85,7 +88,7 @@ impl Grid {
     /// An order that names every axis: those not split are put where they matter least, tp innermost for the sake of
     /// etp, the others outermost.
     fn whole_order(&self, order: &[Axis]) -> Result<Vec<Axis>> {
-        let bad = |why: String| Err(CommError::BadOrder { order: words(order), why });
+        let bad = |why: String| bad(format!("the order {} {why}", order_name(order)));
         for (i, axis) in order.iter().enumerate() {
             if [Axis::Edp, Axis::Etp].contains(axis) {
                 return bad(format!("names {axis}, which follows from where dp and tp are"));
@@ -114,7 +117,11 @@ impl Grid {
             [Axis::Dp, Axis::Cp, Axis::Tp, Axis::Ep, Axis::Etp].map(|axis| self.given(axis));
         match ep.checked_mul(etp).filter(|&experts| (dp * cp * tp).is_multiple_of(experts)) {
             Some(experts) => Ok(dp * cp * tp / experts),
-            None => Err(CommError::UnevenExperts { dp, cp, tp, ep, etp }),
+            None => bad(format!(
+                "the {} ranks of a stage (dp={dp} cp={cp} tp={tp}) cannot be cut into ep={ep} times etp={etp}: ep·etp must \
+                 divide them",
+                dp * cp * tp
+            )),
         }
     }
     /// The digits in the world of one in a stage's ranks, which lie in blocks of `inside` with the other stages' between.
@@ -165,7 +172,10 @@ impl Grid {
     pub(crate) fn split(&self, axes: Axes, at: &'static Location<'static>) -> Result<Axes> {
         let of = |factoring: [Axis; 4]| axes.iter().any(|axis| axis != Axis::Pp && factoring.contains(&axis));
         if of(Axis::DENSE) && of(Axis::EXPERT) {
-            return Err(CommError::MixedAxes { axes, at });
+            let why = format!(
+                "no group lies along {axes}: take axes from dp, cp and tp or from edp, ep and etp, and pp with either"
+            );
+            return Err(CommError::BadArgument { why, at });
         }
         Ok(self.split_of(axes))
     }
@@ -174,6 +184,10 @@ impl Grid {
         let split: Axes = axes.iter().filter(|&axis| self.size(axis) > 1).collect();
         if split.is_empty() { axes } else { split }
     }
+}
+
+fn bad<T>(why: String) -> Result<T> {
+    Err(CommError::BadWorld(why))
 }
 
 /// The axis of experts that stands where this one does.
@@ -187,7 +201,7 @@ fn expert(axis: Axis) -> Option<Axis> {
 }
 
 /// `tp.cp.dp.pp`.
-fn words(order: &[Axis]) -> String {
+fn order_name(order: &[Axis]) -> String {
     order.iter().map(|axis| axis.name()).collect::<Vec<_>>().join(".")
 }
 

@@ -2,12 +2,13 @@
 use crate::axis::{Axes, Ranks};
 use crate::call::{Call, Elem, Op};
 use crate::engine::{Engine, Engines, Windows};
-use crate::error::{CommError, Result};
+use crate::error::{CommError, Result, sizes};
 use crate::ghost::Ghost;
 use crate::ledger::{Ledger, elements_sent};
 use crate::members::Members;
 use crate::record::Record;
 use crate::via::Via;
+use std::fmt;
 use std::panic::Location;
 use std::sync::Arc;
 use tensor::{Device, Place, Tensor};
@@ -24,7 +25,7 @@ use tensor::{Device, Place, Tensor};
 /// # Errors
 /// Every call may fail because the ranks' calls differ ([`CommError::Mismatch`], [`CommError::Deadlock`]), because
 /// another rank failed or left ([`CommError::Dead`], [`CommError::Broken`], [`CommError::Finished`]) or did not come in
-/// time ([`CommError::Late`]). Only other errors are said at each call.
+/// time ([`CommError::Late`]). Other errors are listed at each call.
 ///
 /// # Panics
 /// Where a tensor is written of which there is another owner.
@@ -34,7 +35,7 @@ pub struct Group<P: Place> {
     along: usize,               // how many ranks there are along the axes
     pub(crate) over: Ranks,     // which of them these are
     pub(crate) rank: usize,
-    members: Members,
+    pub(crate) members: Members, // ranks of the world
     label: Option<Arc<str>>,
     pub(crate) record: Arc<Record>,
     pub(crate) route: Option<Arc<Via>>, // how sums go, if not directly
@@ -80,11 +81,11 @@ impl<P: Place> Group<P> {
     pub fn axis(&self) -> Axes {
         self.over.axes
     }
-    /// What this rank has said so far in all groups of its mesh.
+    /// The traffic of this rank so far, in all groups of its mesh.
     pub fn ledger(&self) -> Ledger {
-        self.record.counters().snapshot()
+        self.record.ledger()
     }
-    /// The same group, with another label in its calls: a parameter's name, or a step. Labels are for messages only;
+    /// This group, with another label in its calls: a parameter's name, or a step. Labels are for messages only;
     /// they may differ between ranks.
     #[must_use]
     pub fn named(&self, label: impl Into<Arc<str>>) -> Group<P> {
@@ -116,19 +117,20 @@ impl<P: Place> Group<P> {
     /// ```
     ///
     /// # Errors
-    /// [`CommError::Uneven`] if the group does not consist of blocks of this size.
+    /// [`CommError::BadArgument`] if the group does not consist of blocks of this size.
     #[track_caller]
     pub fn blocks(&self, size: usize) -> Result<Group<P>> {
         let ranks = self.size();
         if !ranks.is_multiple_of(size) {
-            return Err(CommError::Uneven { size, group: self.over.clone(), ranks, at: Location::caller() });
+            let why = format!("{self} has no blocks of {size}: a block's size must be {}", sizes(ranks));
+            return Err(CommError::bad_argument(why));
         }
         let first = self.rank / size * size;
         self.subgroup(&(first..first + size).collect::<Vec<_>>())
     }
     /// The ranks of this rank's colour, in the group's order: a group like any other. `colour` is the same function on
     /// all ranks, which is why nobody need ask the others; ranks with other functions wait for each other in different
-    /// groups, and are told so.
+    /// groups, and get an error.
     ///
     /// # Errors
     /// Never; a result as from [`Group::subgroup`].
@@ -143,19 +145,18 @@ impl<P: Place> Group<P> {
     /// however and however often they came by it: a subgroup of a subgroup is one of the whole, and of the world.
     ///
     /// # Errors
-    /// [`CommError::NoGroup`] if the list is empty, names a rank twice or one that is not there, or lacks this one.
+    /// [`CommError::BadArgument`] if the list is empty, names a rank twice or one that is not there, or lacks this one.
     #[track_caller]
     pub fn subgroup(&self, ranks: &[usize]) -> Result<Group<P>> {
-        let size = self.size();
         if let Some(why) = self.why_no_group(ranks) {
-            let (members, group, at) = (ranks.to_vec(), self.over.clone(), Location::caller());
-            return Err(CommError::NoGroup { members, group, size, why, at });
+            let why = format!("ranks {ranks:?} form no group within {self}: {why}");
+            return Err(CommError::bad_argument(why));
         }
         let some = self.over.at(ranks);
         let all = some.some.iter().any(|places| places.iter().copied().eq(0..self.along));
         let over = if all { Ranks::all(self.axis()) } else { some };
-        let rank = ranks.iter().position(|&rank| rank == self.rank).expect("seen above");
-        let members = ranks.iter().map(|&rank| self.members.get(rank).expect("seen above"));
+        let rank = ranks.iter().position(|&rank| rank == self.rank).expect("checked above");
+        let members = ranks.iter().map(|&rank| self.members.get(rank).expect("checked above"));
         let members = Members::List(members.collect());
         let engine = engine(&*self.world, &members);
         Ok(Group { engine, over, rank, members, route: None, ..self.clone() })
@@ -173,7 +174,7 @@ impl<P: Place> Group<P> {
         }
     }
 
-    /// The same group, whose reductions go another way.
+    /// This group, whose reductions go another way.
     pub(crate) fn routed(&self, route: Arc<Via>) -> Group<P> {
         Group { route: Some(route), ..self.clone() }
     }
@@ -198,11 +199,26 @@ impl<P: Place> Group<P> {
     /// Runs one call: counts it and keeps it on record.
     #[inline]
     pub(crate) fn run<T>(&self, call: &Call, work: impl FnOnce() -> Result<T>) -> Result<T> {
-        let begun = self.record.begin(call)?;
-        self.record.counters().add(call, elements_sent(call, self.size(), self.rank));
+        let begun = self.record.begin(call, elements_sent(call, self.size(), self.rank), false)?;
         let outcome = work();
         self.record.end(begun, None, call, &outcome);
         outcome
+    }
+    /// The windows of a call on these tensors; where nothing is given, it is done in place. Tensors have no gaps, and as
+    /// many elements as the call counts.
+    pub(crate) fn windows<D: Device<Place = P>>(
+        &self,
+        call: &Call,
+        give: Option<&Tensor<D>>,
+        take: Option<&mut Tensor<D>>,
+    ) -> Windows<P> {
+        let (ranks, rank) = (self.size(), self.rank);
+        let in_place = matches!(call.op, Op::AllReduce | Op::Broadcast);
+        let len = |tensor: Option<&Tensor<D>>| tensor.map_or(0, Tensor::len);
+        let [gives, takes] = [if in_place { len(take.as_deref()) } else { len(give) }, len(take.as_deref())];
+        assert_eq!([gives, takes], [call.gives(ranks, rank), call.takes(ranks, rank)], "{call}");
+        let take = take.map(|take| take.view_mut().ptr());
+        Windows { give: if in_place { take } else { give.map(|give| give.view().ptr()) }, take }
     }
     /// Runs one call of all ranks on tensors; where nothing is given, it is done in place.
     pub(crate) fn together<D: Device<Place = P>>(
@@ -211,64 +227,69 @@ impl<P: Place> Group<P> {
         give: Option<&Tensor<D>>,
         take: Option<&mut Tensor<D>>,
     ) -> Result<()> {
-        let (ranks, rank) = (self.size(), self.rank);
-        let in_place = matches!(call.op, Op::AllReduce | Op::Broadcast);
-        let len = |tensor: Option<&Tensor<D>>| tensor.map_or(0, Tensor::len);
-        let [gives, takes] = [if in_place { len(take.as_deref()) } else { len(give) }, len(take.as_deref())];
-        assert_eq!([gives, takes], [call.gives(ranks, rank), call.takes(ranks, rank)], "{call}");
-        let take = take.map(|take| take.view_mut().ptr());
-        let give = if in_place { take } else { give.map(|give| give.view().ptr()) };
-        // SAFETY: tensors have no gaps, and as many elements as was just seen; they are borrowed as long as this runs, the
-        // one that is taken to mutably.
-        self.run(call, || unsafe { self.engine.now(rank, Windows { give, take }, call) })
+        let windows = self.windows(call, give, take);
+        // SAFETY: the tensors are borrowed as long as this runs, the one that is taken to mutably.
+        self.run(call, || unsafe { self.engine.now(self.rank, windows, call) })
     }
-    /// The rank of the world of a rank of the group.
-    pub(crate) fn peer(
-        &self,
-        peer: usize,
-        what: &'static str,
-        at: &'static Location<'static>,
-    ) -> Result<usize> {
-        self.members.get(peer).ok_or_else(|| self.wrong_peer(peer, what, at))
+    /// A call on numbers of a device.
+    #[track_caller]
+    pub(crate) fn call_of<D: Device>(&self, op: Op, shape: [usize; 2]) -> Call {
+        self.call(op, shape, Elem::of::<D::Elem>())
     }
-    pub(crate) fn other(
-        &self,
-        peer: usize,
-        what: &'static str,
-        at: &'static Location<'static>,
-    ) -> Result<usize> {
-        if peer == self.rank { Err(self.wrong_peer(peer, what, at)) } else { self.peer(peer, what, at) }
-    }
-    fn wrong_peer(&self, peer: usize, what: &'static str, at: &'static Location<'static>) -> CommError {
-        CommError::WrongPeer { rank: self.rank, group: self.over.clone(), size: self.size(), what, peer, at }
-    }
+    /// A call with a root, or with the other side of a message.
+    ///
     /// # Errors
-    /// [`CommError::Indivisible`]
-    pub(crate) fn divides(&self, rows: usize, at: &'static Location<'static>) -> Result<()> {
-        let size = self.size();
-        if rows.is_multiple_of(size) {
-            return Ok(());
+    /// [`CommError::BadArgument`] if the group has no such rank, or a message is to or from this one.
+    #[track_caller]
+    pub(crate) fn call_with<D: Device>(&self, op: Op, shape: [usize; 2], root: usize) -> Result<Call> {
+        let call = self.call_of::<D>(op, shape);
+        let what = match op {
+            Op::Send => "send to",
+            Op::Receive => "receive from",
+            Op::Gather => "gather on",
+            Op::Scatter => "scatter from",
+            _ => "take a broadcast from",
+        };
+        let other = root != self.rank || !matches!(op, Op::Send | Op::Receive);
+        match self.members.get(root).filter(|_| other) {
+            Some(peer) => Ok(Call { peer: Some(peer), root, ..call }),
+            None => {
+                let why = format!("rank {} of {self} cannot {what} rank {root}", self.rank);
+                Err(CommError::bad_argument(why))
+            }
         }
-        Err(CommError::Indivisible { rows, group: self.over.clone(), size, at })
+    }
+    /// The rows of each rank, if all have as many.
+    ///
+    /// # Errors
+    /// [`CommError::BadArgument`]
+    #[track_caller]
+    pub(crate) fn divides(&self, rows: usize) -> Result<usize> {
+        let (ranks, over) = (self.size(), &self.over);
+        if rows.is_multiple_of(ranks) {
+            return Ok(rows / ranks);
+        }
+        Err(CommError::bad_argument(format!(
+            "{rows} rows cannot be cut into equal blocks for the {ranks} ranks of the {over} group"
+        )))
     }
     /// How many rows these counts, one for each rank, make; their bytes can be counted.
     ///
     /// # Errors
     /// [`CommError::BadCounts`]
     pub(crate) fn total(&self, counts: &[usize], call: &Call) -> Result<usize> {
-        if counts.len() != self.size() {
-            let why = format!("there are {} counts for {} ranks", counts.len(), self.size());
-            return Err(CommError::bad_counts(call, why));
-        }
-        let Some(sum) = counts.iter().try_fold(0usize, |sum, &n| sum.checked_add(n)) else {
-            let why = format!("the counts {counts:?} add up to more rows than can be counted");
-            return Err(CommError::bad_counts(call, why));
+        let sum = counts.iter().try_fold(0usize, |sum, &n| sum.checked_add(n));
+        let bytes = sum.and_then(|sum| sum.checked_mul(call.cols)?.checked_mul(call.elem.size));
+        let why = match sum {
+            _ if counts.len() != self.size() => {
+                format!("there are {} counts for {} ranks", counts.len(), self.size())
+            }
+            None => format!("the counts {counts:?} add up to more rows than can be counted"),
+            Some(sum) if bytes.is_some_and(|bytes| isize::try_from(bytes).is_ok()) => return Ok(sum),
+            Some(sum) => {
+                format!("the counts {counts:?} add up to {sum} rows, more bytes than can be counted")
+            }
         };
-        let bytes = sum.checked_mul(call.cols).and_then(|n| n.checked_mul(call.elem.size));
-        if bytes.is_some_and(|bytes| isize::try_from(bytes).is_ok()) {
-            return Ok(sum);
-        }
-        let why = format!("the counts {counts:?} add up to {sum} rows, more bytes than can be counted");
         Err(CommError::bad_counts(call, why))
     }
     /// Whether these counts make the rows of the call's tensor.
@@ -285,7 +306,13 @@ impl<P: Place> Group<P> {
     }
 }
 
-/// The engine of these ranks of a world; of one rank, which says nothing, one that does nothing.
+impl<P: Place> fmt::Display for Group<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the {} group of {} ranks", self.over, self.size())
+    }
+}
+
+/// The engine of these ranks of a world; of one rank, which sends nothing, one that does nothing.
 fn engine<P: Place>(world: &dyn Engines<P>, members: &Members) -> Arc<dyn Engine<P>> {
     if members.len() == 1 { Arc::new(Ghost(1)) } else { world.of(members) }
 }

@@ -1,4 +1,4 @@
-//! What a rank says: calls, elements and bytes by set of axes and operation.
+//! The traffic of a rank: calls, elements and bytes by set of axes and operation.
 //!
 //! Bytes on the wire are the textbook's, whatever an engine does: those that this rank would *send* if `n` ranks, each
 //! linked to all, did the operation with the least traffic. `N` elements of each rank, of which chunk `i` of `n` nearly
@@ -22,15 +22,13 @@ use crate::call::{Call, Counts, Op};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Sub;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use tensor::count;
 
 const OPS: usize = Op::ALL.len();
 /// What is counted, where it is too much.
 const SENT: &str = "the bytes that a rank sends";
 
-/// What one rank said along one set of axes in one operation.
+/// The traffic of one rank along one set of axes in one operation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
     /// How often it was called.
@@ -43,7 +41,7 @@ pub struct Traffic {
     pub bytes: usize,
 }
 
-/// A snapshot of what one rank said along all its axes. A group over several counts under the set of these, not under
+/// A snapshot of the traffic of one rank along all its axes. A group over several counts under the set of these, not under
 /// each.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Ledger(BTreeMap<(Axes, Op), Traffic>); // of what was called
@@ -71,7 +69,7 @@ impl fmt::Debug for Ledger {
 
 impl Sub<&Ledger> for Ledger {
     type Output = Ledger;
-    /// What was said since `earlier`, a snapshot of the same rank.
+    /// The traffic since `earlier`, a snapshot of the same rank.
     fn sub(mut self, earlier: &Ledger) -> Ledger {
         for (&(axes, op), now) in &mut self.0 {
             let then = earlier.get(axes, op);
@@ -85,47 +83,49 @@ impl Sub<&Ledger> for Ledger {
     }
 }
 
-/// The running counts of one rank, shared by its groups.
-pub(crate) struct Counters([OnceLock<Box<[Count; OPS]>>; Axes::SETS]); // at the set, once it was used
-#[derive(Default)]
-struct Count([AtomicUsize; 4]);
+/// The running counts of one rank, of all its groups: at the number of the set of axes, once it was used.
+pub(crate) struct Counters([Option<Box<[Traffic; OPS]>>; Axes::SETS]);
 
 impl Default for Counters {
     fn default() -> Self {
-        Self(std::array::from_fn(|_| OnceLock::new()))
+        Self([const { None }; Axes::SETS])
     }
 }
 
 impl Counters {
     /// Counts a call that sends so many elements.
-    pub(crate) fn add(&self, call: &Call, sent: usize) {
+    pub(crate) fn add(&mut self, call: &Call, sent: usize) {
         let (elements, size) = (call.elements(), call.elem.size);
-        let Count(counts) = &self.0[call.over.axes.index()].get_or_init(Box::default)[call.op as usize];
+        let traffic = &mut self.0[call.over.axes.index()].get_or_insert_default()[call.op as usize];
         let bytes = |elements| count::product(SENT, &[elements, size]);
-        for (all, more) in counts.iter().zip([1, elements, bytes(elements), bytes(sent)]) {
-            count::sum(SENT, [all.fetch_add(more, Relaxed), more]);
-        }
+        let sum = |all, more| count::sum(SENT, [all, more]);
+        *traffic = Traffic {
+            calls: traffic.calls + 1,
+            elements: sum(traffic.elements, elements),
+            payload: sum(traffic.payload, bytes(elements)),
+            bytes: sum(traffic.bytes, bytes(sent)),
+        };
     }
     /// The counts now.
     pub(crate) fn snapshot(&self) -> Ledger {
-        let traffic = |Count(count): &Count| {
-            let [calls, elements, payload, bytes] = [0, 1, 2, 3].map(|i: usize| count[i].load(Relaxed));
-            Traffic { calls, elements, payload, bytes }
-        };
-        let sets = self.0.iter().enumerate().filter_map(|(set, counts)| Some((set, counts.get()?)));
-        let all = sets.flat_map(|(set, counts)| {
-            Op::ALL.iter().zip(&**counts).map(move |(&op, count)| ((Axes::nth(set), op), traffic(count)))
+        let sets = self.0.iter().enumerate().filter_map(|(set, traffic)| Some((set, traffic.as_ref()?)));
+        let all = sets.flat_map(|(set, traffic)| {
+            Op::ALL.iter().zip(&**traffic).map(move |(&op, &traffic)| ((Axes::nth(set), op), traffic))
         });
         Ledger(all.filter(|(_, traffic)| traffic.calls > 0).collect())
     }
 }
 
-/// Elements that rank `rank` of `n` sends; the table at the top of this file.
+/// Elements that rank `rank` of `n`, two or more, sends; the table at the top of this file.
 pub(crate) fn elements_sent(call: &Call, n: usize, rank: usize) -> usize {
     let (elements, root) = (call.elements(), call.root);
-    let chunk = |i: usize| match &call.counts {
-        None | Some(Counts::Columns(_)) => elements / n + usize::from(i % n < elements % n),
-        Some(Counts::Of(counts) | Counts::Between(counts, _)) => counts[i % n] * call.cols,
+    let (size, larger) = (elements / n, elements % n);
+    let chunk = |i: usize| {
+        let i = if i < n { i } else { i - n };
+        match &call.counts {
+            None | Some(Counts::Columns(_)) => size + usize::from(i < larger),
+            Some(Counts::Of(counts) | Counts::Between(counts, _)) => counts[i] * call.cols,
+        }
     };
     match call.op {
         Op::AllReduce => 2 * elements - chunk(rank + 1) - chunk(rank + 2),
@@ -203,25 +203,23 @@ mod tests {
     /// Kills: a count of bytes that wraps.
     #[test]
     fn bytes_beyond_64_bits_are_not_counted() {
-        let (counts, most) = (Counters::default(), usize::MAX / 8);
+        let (mut counts, most) = (Counters::default(), usize::MAX / 8);
         counts.add(&call(Op::Send, most), most);
         assert_eq!(counts.snapshot().wire_bytes(), most * 8);
         let other = Call { over: Ranks::all(Axis::Dp), ..call(Op::Send, most) };
-        let too_many = |work: &dyn Fn()| count::Uncountable::caught(work).unwrap_err().to_string();
-        assert!(
-            too_many(&|| counts.add(&call(Op::Send, most + 1), 0)).starts_with("the bytes that a rank sends")
-        );
-        assert!(too_many(&|| counts.add(&call(Op::Send, 1), 1)).starts_with("the bytes that a rank sends"));
+        let too_many = |work: &mut dyn FnMut()| {
+            let why = count::Uncountable::caught(work).unwrap_err().to_string();
+            assert!(why.starts_with("the bytes that a rank sends"), "{why}");
+        };
+        too_many(&mut || counts.add(&call(Op::Send, most + 1), 0));
+        too_many(&mut || counts.add(&call(Op::Send, 1), 1));
         counts.add(&other, most);
-        assert!(
-            too_many(&|| assert_eq!(counts.snapshot().wire_bytes(), 0))
-                .starts_with("the bytes that a rank sends")
-        );
+        too_many(&mut || assert_eq!(counts.snapshot().wire_bytes(), 0));
     }
 
     #[test]
     fn a_ledger_lists_what_was_called_and_subtracts_what_was_before() {
-        let counts = Counters::default();
+        let mut counts = Counters::default();
         counts.add(&call(Op::AllReduce, 6), 6);
         let before = counts.snapshot();
         counts.add(&call(Op::AllReduce, 2), 1);
@@ -241,14 +239,17 @@ mod tests {
     /// Kills: a set counted under its axes, or under another's number; what is no longer there compared.
     #[test]
     fn sets_of_axes_are_counted_by_themselves() {
-        let counts = Counters::default();
+        let mut counts = Counters::default();
         let over = |axes: Axes| Call { over: Ranks::all(axes), ..call(Op::AllReduce, 6) };
         let sets = [Axis::Tp.into(), Axis::Dp | Axis::Cp, Axis::Pp | Axis::Dp, Axis::Cp.into()];
         sets.into_iter().enumerate().for_each(|(i, axes)| (0..=i).for_each(|_| counts.add(&over(axes), 1)));
         let ledger = counts.snapshot();
-        let said: Vec<_> =
+        let counted: Vec<_> =
             ledger.iter().map(|(axes, _, traffic)| (axes.to_string(), traffic.calls)).collect();
-        assert_eq!(said, [("pp.dp", 3), ("dp.cp", 2), ("cp", 4), ("tp", 1)].map(|(s, n)| (s.to_string(), n)));
+        assert_eq!(
+            counted,
+            [("pp.dp", 3), ("dp.cp", 2), ("cp", 4), ("tp", 1)].map(|(s, n)| (s.to_string(), n))
+        );
         assert_eq!(ledger.get([Axis::Cp, Axis::Dp], Op::AllReduce).calls, 2);
         assert_eq!(ledger.get(Axis::Dp, Op::AllReduce), Traffic::default());
         assert_eq!(ledger.clone() - &ledger, Ledger::default());

@@ -38,29 +38,19 @@ pub struct Link {
 
 /// Why a link is none: one sentence.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub enum LinkError {
-    /// Not two parts.
-    #[error("{seen:?} is no link; write its latency and its bandwidth, such as 20us,1GB/s")]
-    Parts {
-        /// What was given.
-        seen: String,
-    },
-    /// A latency that is none.
-    #[error(
-        "{seen:?} is no latency; write a number of 0 or more (at most 2^53 ns) and s, ms, us or ns, such as 20us"
-    )]
-    Latency {
-        /// What was given.
-        seen: String,
-    },
-    /// A bandwidth that is none.
-    #[error(
-        "{seen:?} is no bandwidth; write a number above 0 and B/s, kB/s, MB/s, GB/s or TB/s, such as 1GB/s"
-    )]
-    Bandwidth {
-        /// What was given.
-        seen: String,
-    },
+#[error("{given:?} is no {what}")]
+pub struct LinkError {
+    given: String,
+    what: &'static str, // it should have been, and how that is written
+}
+
+const PARTS: &str = "link; write its latency and its bandwidth, such as 20us,1GB/s";
+const LATENCY: &str =
+    "latency; write a number of 0 or more (at most 2^53 ns) and s, ms, us or ns, such as 20us";
+const BANDWIDTH: &str = "bandwidth; write a number above 0 and B/s, kB/s, MB/s, GB/s or TB/s, such as 1GB/s";
+
+fn wrong(given: impl Into<String>, what: &'static str) -> LinkError {
+    LinkError { given: given.into(), what }
 }
 
 impl Link {
@@ -70,10 +60,10 @@ impl Link {
     /// If the latency is longer than 2^53 ns (104 days), or the bandwidth no positive number.
     pub fn new(latency: Duration, bandwidth: f64) -> Result<Self, LinkError> {
         if latency.as_nanos() > EXACT as u128 {
-            return Err(LinkError::Latency { seen: format!("{latency:?}") });
+            return Err(wrong(format!("{latency:?}"), LATENCY));
         }
         if !(bandwidth.is_finite() && bandwidth > 0.0) {
-            return Err(LinkError::Bandwidth { seen: format!("{bandwidth}B/s") });
+            return Err(wrong(format!("{bandwidth}B/s"), BANDWIDTH));
         }
         Ok(Self { latency, bandwidth })
     }
@@ -103,7 +93,7 @@ impl Link {
         let waiting = self.latency.saturating_mul(latencies.try_into().unwrap_or(u32::MAX));
         waiting.saturating_add(self.moving(traffic.bytes))
     }
-    /// What so many bytes take without the latency.
+    /// What the bytes of a message take, to the nanosecond, without the latency.
     pub fn moving(&self, bytes: usize) -> Duration {
         Duration::try_from_secs_f64(bytes as f64 / self.bandwidth).unwrap_or(Duration::MAX)
     }
@@ -120,12 +110,12 @@ impl FromStr for Link {
     fn from_str(text: &str) -> Result<Self, LinkError> {
         let (latency, bandwidth) = match text.split_once(',') {
             Some((latency, bandwidth)) if !bandwidth.contains(',') => (latency.trim(), bandwidth.trim()),
-            _ => return Err(LinkError::Parts { seen: text.into() }),
+            _ => return Err(wrong(text, PARTS)),
         };
         let nanoseconds = read(latency, &TIMES).filter(|n| (0.0..=EXACT).contains(n));
-        let nanoseconds = nanoseconds.ok_or_else(|| LinkError::Latency { seen: latency.into() })?;
+        let nanoseconds = nanoseconds.ok_or_else(|| wrong(latency, LATENCY))?;
         let rate = read(bandwidth, &RATES).filter(|rate| rate.is_finite() && *rate > 0.0);
-        let rate = rate.ok_or_else(|| LinkError::Bandwidth { seen: bandwidth.into() })?;
+        let rate = rate.ok_or_else(|| wrong(bandwidth, BANDWIDTH))?;
         Self::new(Duration::from_nanos(nanoseconds.round() as u64), rate)
     }
 }
@@ -218,20 +208,20 @@ mod tests {
 
     /// Kills: infinite, negative and missing numbers, the parts in the other order, bits for bytes.
     #[test]
-    fn what_is_no_link_is_said_in_one_sentence() {
+    fn what_is_no_link_gets_one_sentence() {
         let why = |link: &str| link.parse::<Link>().unwrap_err().to_string();
         for link in ["", "20us", "1GB/s", "20us,1GB/s,2", "20us 1GB/s"] {
             assert!(why(link).starts_with(&format!("{link:?} is no link; write")), "{}", why(link));
         }
         for latency in ["1GB/s", "", "20", "us", "-1us", "nanus", "infs", "1h", "20 us", "9007199254740994ns"]
         {
-            let told = why(&format!("{latency},1GB/s"));
-            assert!(told.starts_with(&format!("{latency:?} is no latency")), "{told}");
+            let error = why(&format!("{latency},1GB/s"));
+            assert!(error.starts_with(&format!("{latency:?} is no latency")), "{error}");
         }
         for bandwidth in ["", "20us", "1", "0GB/s", "-1GB/s", "nanB/s", "infB/s", "1e308GB/s", "1Gb/s", "1GB"]
         {
-            let told = why(&format!("20us,{bandwidth}"));
-            assert!(told.starts_with(&format!("{bandwidth:?} is no bandwidth")), "{told}");
+            let error = why(&format!("20us,{bandwidth}"));
+            assert!(error.starts_with(&format!("{bandwidth:?} is no bandwidth")), "{error}");
         }
         for bandwidth in [0.0, -1.0, f64::NAN, f64::INFINITY] {
             assert!(Link::new(Duration::ZERO, bandwidth).is_err());

@@ -1,4 +1,4 @@
-//! An enumeration with names: one line per variant, from which the list, the count and the words derive.
+//! An enumeration with names: one line per variant, from which the list, the count and the names derive.
 
 macro_rules! listed {
     ($(#[$about:meta])* $name:ident { $($(#[$doc:meta])* $variant:ident = $text:literal,)* }) => {

@@ -6,7 +6,8 @@ use crate::ghost::Ghosts;
 use crate::grid::Grid;
 use crate::group::Group;
 use crate::ledger::Ledger;
-use crate::record::{Record, Tells};
+use crate::record::Record;
+use crate::trace::{Traced, What};
 use std::fmt;
 use std::panic::Location;
 use std::sync::{Arc, OnceLock};
@@ -48,7 +49,7 @@ impl<P: Place> Mesh<P> {
         Self(Arc::new(Inner { grid, engines, along, rank, record }))
     }
     fn without_peers(grid: Grid, rank: usize) -> Self {
-        let record = Arc::new(Record::new(rank, Instant::now(), Tells::Nothing));
+        let record = Arc::new(Record::new(rank, Instant::now(), Traced::Never));
         Self::new(Arc::new(grid), rank, record, Arc::new(Ghosts))
     }
     /// The group along axes of one factoring.
@@ -82,7 +83,7 @@ impl<P: Place> Mesh<P> {
     /// ```
     ///
     /// # Errors
-    /// [`CommError::MixedAxes`] where axes of both factorings are named, such as dp and ep.
+    /// [`CommError::BadArgument`] where axes of both factorings are named, such as dp and ep.
     #[track_caller]
     pub fn over(&self, axes: impl Into<Axes>) -> Result<Group<P>> {
         Ok(self.along(self.0.grid.split(axes.into(), Location::caller())?).clone())
@@ -91,11 +92,11 @@ impl<P: Place> Mesh<P> {
     pub fn world(&self) -> &Group<P> {
         self.along(self.0.grid.split_of(Axis::DENSE.into()))
     }
-    /// These ranks of the world, in this order, this one among them: the ranks of a stage, say, where stages have
+    /// These ranks of the world, in this order, this one among them: the ranks of a stage, for example, where stages have
     /// different numbers of them. See [`Group::subgroup`].
     ///
     /// # Errors
-    /// [`CommError::NoGroup`] if the list is empty, names a rank twice or one that is not there, or lacks this one.
+    /// [`CommError::BadArgument`] if the list is empty, names a rank twice or one that is not there, or lacks this one.
     #[track_caller]
     pub fn subgroup(&self, ranks: &[usize]) -> Result<Group<P>> {
         self.world().subgroup(ranks)
@@ -128,15 +129,15 @@ impl<P: Place> Mesh<P> {
         let place = |&axis: &Axis| (axis, self.0.grid.coordinate(axis, self.0.rank));
         self.0.grid.order().iter().rev().map(place).collect()
     }
-    /// What this rank has said so far in all its groups.
+    /// The traffic of this rank so far, in all its groups.
     pub fn ledger(&self) -> Ledger {
-        self.0.record.counters().snapshot()
+        self.0.record.ledger()
     }
-    /// How many calls of this rank were noted so far: those that have ended, where a trace is taken.
+    /// How many calls of this rank have ended so far while a trace was taken.
     pub fn calls_made(&self) -> usize {
-        self.0.record.calls_noted()
+        self.0.record.calls_traced()
     }
-    /// These calls in words, with label and place, in the order in which they ended; none where no trace is taken.
+    /// The calls of this rank that have ended while a trace was taken, in that order: sentences with label and place.
     pub fn calls(&self) -> Vec<String> {
         self.0.record.calls()
     }
@@ -149,11 +150,11 @@ impl<P: Place> Mesh<P> {
     /// Takes a profile of this rank, whose place this is, until the result is dropped: then its layers and kernels are
     /// in the trace, each within what it was a part of. Where no trace is taken, nothing.
     pub fn profile(&self, place: &P) -> Profiling<P> {
-        let told = self.0.record.profile().then(|| (self.0.record.clone(), place.clone()));
-        if let Some(profile) = place.profile().filter(|_| told.is_some()) {
+        let traced = self.0.record.profile().then(|| (self.0.record.clone(), place.clone()));
+        if let Some(profile) = place.profile().filter(|_| traced.is_some()) {
             profile.begin(place.meter().flops());
         }
-        Profiling(told)
+        Profiling(traced)
     }
 }
 
@@ -176,7 +177,7 @@ pub struct Span(Option<(Arc<Record>, Instant, String)>);
 impl Drop for Span {
     fn drop(&mut self) {
         if let Some((record, from, name)) = self.0.take() {
-            record.spent(|| name, from);
+            record.spent(|| What::Span(name), from);
         }
     }
 }
@@ -187,7 +188,7 @@ impl Mesh<Nowhere> {
     ///
     /// # Errors
     /// As [`World::threads`](crate::World::threads), but that there may be any number of ranks that can be counted;
-    /// [`CommError::NoSuchRank`].
+    /// [`CommError::BadWorld`] if there is no such rank.
     pub fn ghost(sizes: &[(Axis, usize)], rank: usize) -> Result<Self> {
         Self::of_grid(Grid::new(sizes, usize::MAX)?, rank)
     }
@@ -200,7 +201,9 @@ impl Mesh<Nowhere> {
     }
     fn of_grid(grid: Grid, rank: usize) -> Result<Self> {
         if rank >= grid.ranks() {
-            return Err(CommError::NoSuchRank { rank, size: grid.ranks() });
+            let size = grid.ranks();
+            let why = format!("there is no rank {rank} in a world of {size} (ranks count from 0)");
+            return Err(CommError::BadWorld(why));
         }
         Ok(Self::without_peers(grid, rank))
     }

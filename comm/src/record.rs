@@ -3,10 +3,10 @@
 use crate::call::Call;
 use crate::error::{CommError, Result};
 use crate::flight::{Flight, Outcome};
-use crate::ledger::Counters;
-use crate::trace::{Event, Noted, events};
+use crate::ledger::{Counters, Ledger};
+use crate::trace::{Did, Event, Stretch, Traced, What, events};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 use tensor::Worked;
 
@@ -16,31 +16,21 @@ pub(crate) const KEPT: usize = 4;
 /// One rank's record.
 pub(crate) struct Record {
     rank: usize,
-    counters: Counters,
     start: Instant, // of all times
-    tells: Tells,
+    when: Traced,
     traced: AtomicBool,
     log: Mutex<Log>,
-    forgotten: OnceLock<String>, // the first request that was dropped before it was waited for
-}
-
-/// When a rank notes times for a trace.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Tells {
-    /// There is none.
-    Nothing,
-    /// While it takes a profile.
-    Profiles,
-    /// From beginning to end.
-    All,
 }
 
 #[derive(Default)]
 struct Log {
     begun: usize,
+    counters: Counters,
     last: [Option<Flight>; KEPT], // call i at i mod KEPT
     open: Vec<Flight>,            // requests that have not arrived
-    noted: Vec<Noted>,            // where traced
+    forgotten: Option<String>,    // the first request that was dropped before it was waited for
+    lists: Vec<Arc<[usize]>>,     // of counts that calls have, or had
+    stretches: Vec<Stretch>,      // where traced
     calls: usize,                 // among these
 }
 
@@ -52,113 +42,129 @@ pub(crate) struct Begun {
 }
 
 impl Log {
-    /// What has become of a call. Of requests that failed the last one stays.
-    fn tell(&mut self, begun: Begun, outcome: Outcome) {
+    /// Keeps what has become of a call. Of requests that failed the last one stays.
+    fn close(&mut self, begun: Begun, outcome: Outcome) {
         let done = matches!(outcome, Outcome::Done(_));
         self.open.retain(|flight| {
             let this = flight.number == begun.number;
             if this { !done } else { done || flight.outcome == Outcome::UnderWay }
         });
-        let flights = self.last.iter_mut().flatten().chain(&mut self.open);
+        let flights = self.last[begun.number % KEPT].iter_mut().chain(&mut self.open);
         flights.filter(|flight| flight.number == begun.number).for_each(|flight| flight.outcome = outcome);
     }
 }
 
 impl Record {
-    pub(crate) fn new(rank: usize, start: Instant, tells: Tells) -> Self {
-        let (log, forgotten, traced) = (Mutex::default(), OnceLock::new(), (tells == Tells::All).into());
-        Self { rank, counters: Counters::default(), start, tells, traced, log, forgotten }
+    /// Nothing yet. Times count from `start`.
+    pub(crate) fn new(rank: usize, start: Instant, when: Traced) -> Self {
+        Self { rank, start, when, traced: (when == Traced::Always).into(), log: Mutex::default() }
     }
     /// The counts of all calls.
-    pub(crate) fn counters(&self) -> &Counters {
-        &self.counters
+    pub(crate) fn ledger(&self) -> Ledger {
+        self.log().counters.snapshot()
     }
-    /// Whether times are noted for a trace.
+    /// Whether times are kept for a trace.
     #[inline(always)]
     pub(crate) fn traced(&self) -> bool {
         self.traced.load(Relaxed)
     }
     /// A profile begins; whether there is a trace that it is for.
     pub(crate) fn profile(&self) -> bool {
-        let told = self.tells != Tells::Nothing;
-        self.traced.store(told, Relaxed);
-        told
+        let traced = self.when != Traced::Never;
+        self.traced.store(traced, Relaxed);
+        traced
     }
-    /// It has ended, with this work.
+    /// A profile has ended, with this work.
     pub(crate) fn profiled(&self, worked: Vec<Worked>) {
-        self.traced.store(self.tells == Tells::All, Relaxed);
-        self.log().noted.extend(worked.into_iter().map(|worked| Noted::work(worked, self.start)));
+        self.traced.store(self.when == Traced::Always, Relaxed);
+        let work = |Worked { work, from, to }| Stretch {
+            did: Did::Known(What::work(work)),
+            from: from - self.start,
+            to: to - self.start,
+        };
+        self.log().stretches.extend(worked.into_iter().map(work));
     }
+    /// A count that is too large unwinds under the lock, and what the lock guards stays whole.
     fn log(&self) -> MutexGuard<'_, Log> {
-        self.log.lock().expect("nothing panics under this lock")
+        self.log.lock().unwrap_or_else(PoisonError::into_inner)
     }
-    /// A call begins.
+    /// A call begins that sends so many elements. One that is a request stays open until it is waited for.
     ///
     /// # Errors
     /// [`CommError::Forgotten`] if a request was dropped before this call.
-    pub(crate) fn begin(&self, call: &Call) -> Result<Begun> {
-        self.nothing_forgotten()?;
+    pub(crate) fn begin(&self, call: &Call, sent: usize, request: bool) -> Result<Begun> {
         let (mut log, since) = (self.log(), Instant::now());
+        self.nothing_forgotten(&log)?;
         log.begun += 1;
-        let number = log.begun;
-        let began = since - self.start;
-        log.last[number % KEPT] =
-            Some(Flight { number, began, outcome: Outcome::UnderWay, call: call.clone() });
+        let (number, began, outcome) = (log.begun, since - self.start, Outcome::UnderWay);
+        let flight = || Flight { number, began, outcome, call: call.clone() };
+        log.last[number % KEPT] = Some(flight());
+        if request {
+            log.open.push(flight());
+        }
+        log.counters.add(call, sent);
         Ok(Begun { number, since })
     }
     /// How many calls have begun: the number of the last one.
     pub(crate) fn number(&self) -> usize {
         self.log().begun
     }
-    /// It has ended; the rank was in it from the beginning, or, where it was a request, from when it `waited` for it.
+    /// A call has ended; the rank was in it from the beginning, or, where it was a request, from when it `waited` for it.
     pub(crate) fn end<T>(&self, begun: Begun, waited: Option<Instant>, call: &Call, outcome: &Result<T>) {
         let (mut log, took) = (self.log(), begun.since.elapsed());
-        log.tell(begun, if outcome.is_ok() { Outcome::Done(took) } else { Outcome::Failed(took) });
+        log.close(begun, if outcome.is_ok() { Outcome::Done(took) } else { Outcome::Failed(took) });
         if self.traced() {
-            let (from, to) = (waited.unwrap_or(begun.since) - self.start, self.start.elapsed());
             log.calls += 1;
-            log.noted.push(Noted::Call { call: call.clone(), from, to });
+            let did = Did::Call(call.clone());
+            log.stretches.push(self.until_now(did, waited.unwrap_or(begun.since)));
         }
-    }
-    /// A request has been started; it must be waited for.
-    pub(crate) fn open(&self, Begun { number, since }: Begun, call: &Call) {
-        let (began, outcome) = (since - self.start, Outcome::UnderWay);
-        self.log().open.push(Flight { number, began, outcome, call: call.clone() });
     }
     /// A request is dropped that nobody waited for.
     pub(crate) fn forget(&self, begun: Begun, call: &Call) {
-        self.log().tell(begun, Outcome::Forgotten);
-        let _ = self.forgotten.set(call.to_string()); // only the first counts
+        let mut log = self.log();
+        log.close(begun, Outcome::Forgotten);
+        log.forgotten.get_or_insert_with(|| call.to_string());
     }
-    fn nothing_forgotten(&self) -> Result<()> {
-        match self.forgotten.get() {
-            None => Ok(()),
-            Some(call) => Err(CommError::Forgotten { rank: self.rank, call: call.clone() }),
-        }
+    fn nothing_forgotten(&self, log: &Log) -> Result<()> {
+        let forgotten = |call: &String| CommError::Forgotten { rank: self.rank, call: call.clone() };
+        log.forgotten.as_ref().map_or(Ok(()), |call| Err(forgotten(call)))
     }
     /// At the end of a rank that returned no error.
     ///
     /// # Errors
     /// [`CommError::Forgotten`] if it never waited for a request.
     pub(crate) fn nothing_open(&self) -> Result<()> {
-        self.nothing_forgotten()?;
-        match self.log().open.iter().find(|flight| flight.outcome == Outcome::UnderWay) {
-            None => Ok(()),
-            Some(flight) => Err(CommError::Forgotten { rank: self.rank, call: flight.call.to_string() }),
+        let mut log = self.log();
+        let open = log.open.iter().find(|flight| flight.outcome == Outcome::UnderWay);
+        let open = open.map(|flight| flight.call.to_string());
+        log.forgotten = log.forgotten.take().or(open);
+        self.nothing_forgotten(&log)
+    }
+    /// These numbers as a list that calls can keep, in memory that no call has any more where there is such.
+    pub(crate) fn list(&self, numbers: &[usize]) -> Arc<[usize]> {
+        let lists = &mut self.log().lists;
+        let same_length = lists.iter_mut().filter(|list| list.len() == numbers.len());
+        for list in same_length {
+            if let Some(free) = Arc::get_mut(list) {
+                free.copy_from_slice(numbers);
+                return list.clone();
+            }
         }
+        lists.push(numbers.into());
+        lists[lists.len() - 1].clone()
+    }
+    fn until_now(&self, did: Did, from: Instant) -> Stretch {
+        Stretch { did, from: from - self.start, to: self.start.elapsed() }
     }
     /// Time spent waiting for other ranks, inside a call.
     pub(crate) fn waited(&self, from: Instant) {
-        if self.traced() {
-            let to = self.start.elapsed();
-            self.log().noted.push(Noted::Wait { from: from - self.start, to });
-        }
+        self.spent(|| What::Wait, from);
     }
-    /// Time spent on something with a name.
-    pub(crate) fn spent(&self, name: impl FnOnce() -> String, from: Instant) {
+    /// Time spent on something, where a trace is taken.
+    pub(crate) fn spent(&self, what: impl FnOnce() -> What, from: Instant) {
         if self.traced() {
-            let to = self.start.elapsed();
-            self.log().noted.push(Noted::Span { name: name(), from: from - self.start, to });
+            let stretch = self.until_now(Did::Known(what()), from);
+            self.log().stretches.push(stretch);
         }
     }
     /// The last calls, and all requests that have not arrived, oldest first.
@@ -169,23 +175,23 @@ impl Record {
         flights.dedup_by_key(|flight| flight.number);
         flights
     }
-    /// Calls noted so far.
-    pub(crate) fn calls_noted(&self) -> usize {
+    /// How many calls have ended so far while a trace was taken.
+    pub(crate) fn calls_traced(&self) -> usize {
         self.log().calls
     }
-    /// These in words.
+    /// The calls that have ended while a trace was taken, each as a sentence.
     pub(crate) fn calls(&self) -> Vec<String> {
-        let words = |noted: &Noted| match noted {
-            Noted::Call { call, .. } => Some(call.to_string()),
-            _ => None,
+        let sentence = |stretch: &Stretch| match &stretch.did {
+            Did::Call(call) => Some(call.to_string()),
+            Did::Known(_) => None,
         };
-        self.log().noted.iter().filter_map(words).collect()
+        self.log().stretches.iter().filter_map(sentence).collect()
     }
-    /// All that was noted, in order of time; emptied.
+    /// All that was traced, in order of time; emptied.
     pub(crate) fn take_events(&self) -> Vec<Event> {
         let mut log = self.log();
         log.calls = 0;
-        events(std::mem::take(&mut log.noted))
+        events(std::mem::take(&mut log.stretches))
     }
 }
 
@@ -197,20 +203,32 @@ mod tests {
     /// Kills: another rank named for the one that forgot, a later request for the first.
     #[test]
     fn who_forgets_requests_is_named_with_the_first() {
-        let record = Record::new(2, Instant::now(), Tells::Nothing);
+        let record = Record::new(2, Instant::now(), Traced::Never);
         let call = |rows| Call { op: Op::Send, rows, ..Call::barrier() };
-        let start = |rows| {
-            let begun = record.begin(&call(rows)).unwrap();
-            record.open(begun, &call(rows));
-            begun
-        };
+        let start = |rows| record.begin(&call(rows), 0, true).unwrap();
         let of = |rows| Err(CommError::Forgotten { rank: 2, call: call(rows).to_string() });
         assert_eq!(record.nothing_open(), Ok(()));
         let (first, second) = (start(1), start(2));
-        assert_eq!(record.nothing_open(), of(1), "it was kept to the end");
         record.forget(second, &call(2));
-        assert_eq!((record.begin(&call(3)).map(drop), record.nothing_open()), (of(2), of(2)));
+        assert_eq!((record.begin(&call(3), 0, false).map(drop), record.nothing_open()), (of(2), of(2)));
         record.forget(first, &call(1));
-        assert_eq!(record.begin(&call(4)).map(drop), of(2));
+        assert_eq!(record.begin(&call(4), 0, false).map(drop), of(2));
+        let kept = Record::new(2, Instant::now(), Traced::Never);
+        kept.begin(&call(1), 0, true).unwrap();
+        kept.begin(&call(2), 0, true).unwrap();
+        assert_eq!(kept.nothing_open(), of(1), "it was kept to the end");
+    }
+
+    /// Kills: a list that a call still has given to another, one that nobody has left aside, one of another length.
+    #[test]
+    fn lists_are_used_again_when_no_call_has_them() {
+        let record = Record::new(0, Instant::now(), Traced::Never);
+        let (first, second) = (record.list(&[1, 2]), record.list(&[3, 4]));
+        assert_eq!((&first[..], &second[..]), (&[1, 2][..], &[3, 4][..]));
+        let place = first.as_ptr();
+        drop(first);
+        assert_ne!(record.list(&[5]).as_ptr(), place);
+        let third = record.list(&[5, 6]);
+        assert_eq!((third.as_ptr(), &third[..], &second[..]), (place, &[5, 6][..], &[3, 4][..]));
     }
 }

@@ -1,33 +1,31 @@
 //! Messages from one rank of a group to another: at once, or as requests that are waited for later.
-use crate::call::{Call, Elem, Message, Op};
-use crate::engine::Post;
+use crate::call::{Call, Message, Op};
+use crate::engine::{Post, Standing};
 use crate::error::Result;
 use crate::group::Group;
 use crate::ledger::elements_sent;
-use crate::record::Begun;
+use crate::record::{Begun, Record};
 use crate::tag::Tag;
-use std::panic::Location;
+use std::sync::Arc;
 use std::time::Instant;
 use tensor::{Category, Device, Place, Ptr, Tensor};
 
 impl<P: Place> Group<P> {
-    /// Sends `data[R,C]` to rank `to` of the group, under a tag that says what it is. Returns when it has been received: nothing holds a copy meanwhile.
+    /// Sends `data[R,C]` to rank `to` of the group, under a tag that names what it is.
+    /// Returns when it has been received: nothing holds a copy meanwhile.
     ///
     /// # Errors
-    /// [`CommError::WrongPeer`](crate::CommError::WrongPeer) if `to` is no other rank of the group, and those of every
+    /// [`CommError::BadArgument`](crate::CommError::BadArgument) if `to` is no other rank of the group, and those of every
     /// call.
     #[track_caller]
     pub fn send<D: Device<Place = P>>(&self, to: usize, data: &Tensor<D>, tag: Tag) -> Result<()> {
-        let call = self.message::<D>(Op::Send, to, data.shape(), tag)?;
-        // SAFETY: the post ends in this function, and the tensor is borrowed as long.
-        let post = || unsafe { self.engine.post(self.rank, data.view().ptr(), &call) };
-        self.run(&call, || self.engine.finish(post()?, &call))
+        self.start_send(to, data.clone(), tag)?.wait().map(drop)
     }
     /// Receives what rank `from` of the group sends, an activation `[rows, cols]` on `device`. Messages of one rank to
     /// another arrive in order.
     ///
     /// # Errors
-    /// [`CommError::WrongPeer`](crate::CommError::WrongPeer) if `from` is no other rank of the group,
+    /// [`CommError::BadArgument`](crate::CommError::BadArgument) if `from` is no other rank of the group,
     /// [`CommError::Mismatch`](crate::CommError::Mismatch), on both, if what it sends has another shape or tag, and
     /// those of every call.
     #[track_caller]
@@ -39,13 +37,7 @@ impl<P: Place> Group<P> {
         cols: usize,
         tag: Tag,
     ) -> Result<Tensor<D>> {
-        let call = self.message::<D>(Op::Receive, from, [rows, cols], tag)?;
-        let mut out = Tensor::empty(device, Category::Activations, rows, cols);
-        let window = out.view_mut().ptr();
-        // SAFETY: the post ends in this function, and nobody touches the tensor as long.
-        let post = || unsafe { self.engine.post(self.rank, window, &call) };
-        self.run(&call, || self.engine.finish(post()?, &call))?;
-        Ok(out)
+        self.start_receive(device, from, rows, cols, tag)?.wait()
     }
     /// Starts to send `data[R,C]` to rank `to` of the group. The request keeps the tensor and gives it back when it has
     /// been received.
@@ -100,14 +92,7 @@ impl<P: Place> Group<P> {
 
     #[track_caller]
     fn message<D: Device>(&self, op: Op, root: usize, shape: [usize; 2], tag: Tag) -> Result<Call> {
-        let what = if op == Op::Send { "send to" } else { "receive from" };
-        let peer = self.other(root, what, Location::caller())?;
-        Ok(Call {
-            peer: Some(peer),
-            root,
-            message: Some(Message::Tagged(tag)),
-            ..self.call(op, shape, Elem::of::<D::Elem>())
-        })
+        Ok(Call { message: Some(Message::Tagged(tag)), ..self.call_with::<D>(op, shape, root)? })
     }
     fn request<D: Device<Place = P>>(
         &self,
@@ -118,8 +103,8 @@ impl<P: Place> Group<P> {
         let window = window(&mut tensor);
         // SAFETY: the request owns the tensor and ends the post before it gives that away; of one that is sent there may be
         // other owners, and a tensor that has some is not written.
-        let post = || unsafe { self.engine.post(self.rank, window, &call) };
-        let under_way = UnderWay::new(self, call.clone(), post)?;
+        let post = |call: &Call| unsafe { self.engine.post(self.rank, window, call) };
+        let under_way = UnderWay::new(self, call, post)?;
         Ok(Request { under_way, given: Some(tensor), result: None })
     }
 }
@@ -186,47 +171,46 @@ impl<D: Device> Request<D> {
     }
 }
 
-/// What was posted, until it has ended.
+/// What was posted, until it has ended; nothing in a group of one.
 pub(crate) struct UnderWay<P: Place>(Option<Posted<P>>);
 
 struct Posted<P: Place> {
-    group: Group<P>,
-    post: Post,
-    call: Call,
+    standing: Standing<P>,
+    record: Arc<Record>,
     begun: Begun,
 }
 
 impl<P: Place> UnderWay<P> {
-    /// Nothing: it is done already.
     pub(crate) fn done() -> Self {
         Self(None)
     }
     /// Counts a call, posts it, and keeps it on record as under way.
-    pub(crate) fn new(group: &Group<P>, call: Call, post: impl FnOnce() -> Result<Post>) -> Result<Self> {
-        let begun = group.record.begin(&call)?;
-        group.record.counters().add(&call, elements_sent(&call, group.size(), group.rank));
-        let post = post();
+    pub(crate) fn new(
+        group: &Group<P>,
+        call: Call,
+        post: impl FnOnce(&Call) -> Result<Post>,
+    ) -> Result<Self> {
+        let record = group.record.clone();
+        let begun = record.begin(&call, elements_sent(&call, group.size(), group.rank), true)?;
+        let post = post(&call);
         if post.is_err() {
-            group.record.end(begun, None, &call, &post);
+            record.end(begun, None, &call, &post);
         }
-        let post = post?;
-        group.record.open(begun, &call);
-        Ok(Self(Some(Posted { group: group.clone(), post, call, begun })))
+        Ok(Self(Some(Posted { standing: Standing::new(&group.engine, post?, call), record, begun })))
     }
     pub(crate) fn wait(&mut self) -> Result<()> {
-        let Some(Posted { group, post, call, begun }) = self.0.take() else { return Ok(()) };
+        let Some(Posted { mut standing, record, begun }) = self.0.take() else { return Ok(()) };
         let waited = Instant::now();
-        let outcome = group.engine.finish(post, &call);
-        group.record.end(begun, Some(waited), &call, &outcome);
+        let outcome = standing.finish();
+        record.end(begun, Some(waited), &standing.call, &outcome);
         outcome
     }
 }
 
 impl<P: Place> Drop for UnderWay<P> {
     fn drop(&mut self) {
-        if let Some(Posted { group, post, call, begun }) = self.0.take() {
-            group.engine.withdraw(post);
-            group.record.forget(begun, &call);
+        if let Some(Posted { standing, record, begun }) = self.0.take() {
+            record.forget(begun, &standing.call);
         }
     }
 }

@@ -2,7 +2,9 @@
 //!
 //! The `N` elements that every rank has are cut into nearly equal consecutive chunks, of which the first `N mod chunks`
 //! are one larger. A step's transfers may all run at once: each sends what the sender had **before the step**, and each
-//! may change only what nobody sends or changes in the same step. So they may also run one after another, in any order.
+//! may change only what nobody sends in the same step. A chunk is changed by one message of a step, or is added to by several
+//! that carry exactly the same chunks: its sum is then taken in rank order, the receiver's own in its place, and the step
+//! lists these messages in that order. So in a field transfers may also run one after another, in any order.
 //!
 //! In the α–β model of [`Link`] a rank sends one message at a time and receives one at a time, both at once; a step
 //! lasts as long as its busiest rank, and the next one begins after it. A message of no elements costs its latency.
@@ -38,7 +40,7 @@ pub struct Transfer {
 /// Messages that may all be under way at once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// What the step is part of, in the words of the algorithm.
+    /// What the step is part of, as the algorithm calls it.
     pub phase: &'static str,
     /// The messages, of which none needs another.
     pub transfers: Vec<Transfer>,

@@ -2,14 +2,13 @@
 //!
 //! All ranks of a group start the same calls in the same order, and each waits for its own in whatever order. Who waits does
 //! what is left of the work. Results are those of the calls without `start_`, bit for bit.
-use crate::call::{Call, Elem, Op, Reduce};
+use crate::call::{Call, Reduce};
 use crate::collectives::Making;
 use crate::engine::Windows;
 use crate::error::Result;
 use crate::group::Group;
 use crate::request::{Request, UnderWay};
 use kernels::Kernels;
-use std::sync::Arc;
 use tensor::{Device, Place, Tensor, count};
 
 impl<P: Place> Group<P> {
@@ -44,9 +43,7 @@ impl<P: Place> Group<P> {
             self.all_reduce(&mut data, reduce)?;
             return Ok(Request { under_way: UnderWay::done(), given: Some(data), result: None });
         }
-        let call =
-            Call { reduce: Some(reduce), ..self.call(Op::AllReduce, data.shape(), Elem::of::<D::Elem>()) };
-        self.start(call, data, None)
+        self.start(self.reducing::<D>(data.shape(), reduce), data, None)
     }
     /// Starts all-reduces of many tensors as one call: ranks meet once for all of them, and the ledger counts one. Gives
     /// them back reduced, in the same list.
@@ -63,8 +60,7 @@ impl<P: Place> Group<P> {
         reduce: Reduce,
     ) -> Result<Together<D>> {
         let elements = count::sum("the elements of a call", tensors.iter().map(Tensor::len));
-        let all =
-            Call { reduce: Some(reduce), ..self.call(Op::AllReduce, [1, elements], Elem::of::<D::Elem>()) };
+        let all = self.reducing::<D>([1, elements], reduce);
         if self.size() == 1 || tensors.is_empty() {
             return Ok(Together { under_way: UnderWay::done(), tensors });
         }
@@ -77,7 +73,7 @@ impl<P: Place> Group<P> {
             (Windows { give: window, take: window }, Call { rows, cols, ..all.clone() })
         };
         // SAFETY: each tensor has the elements of its call; `Together` owns them, and ends the post before it gives them away.
-        let post = || unsafe { self.engine.start(self.rank, &mut tensors.iter_mut().map(one)) };
+        let post = |_: &Call| unsafe { self.engine.start(self.rank, &mut tensors.iter_mut().map(one)) };
         let under_way = UnderWay::new(self, all.clone(), post)?;
         Ok(Together { under_way, tensors })
     }
@@ -87,8 +83,7 @@ impl<P: Place> Group<P> {
     /// Those of every call.
     #[track_caller]
     pub fn start_all_gather<D: Device<Place = P>>(&self, mine: Tensor<D>) -> Result<Request<D>> {
-        let making = self.gathering(mine.shape(), None, Elem::of::<D::Elem>())?;
-        self.start_making(mine, making)
+        self.start_making(self.gathering(&mine, None)?, mine)
     }
     /// Starts [`Group::all_gather_v`].
     ///
@@ -98,10 +93,9 @@ impl<P: Place> Group<P> {
     pub fn start_all_gather_v<D: Device<Place = P>>(
         &self,
         mine: Tensor<D>,
-        counts: impl Into<Arc<[usize]>>,
+        counts: &[usize],
     ) -> Result<Request<D>> {
-        let making = self.gathering(mine.shape(), Some(counts.into()), Elem::of::<D::Elem>())?;
-        self.start_making(mine, making)
+        self.start_making(self.gathering(&mine, Some(counts))?, mine)
     }
     /// Starts [`Group::reduce_scatter`]. The request keeps `data` and gives this rank's block of the sum.
     ///
@@ -109,8 +103,7 @@ impl<P: Place> Group<P> {
     /// Those of [`Group::reduce_scatter`].
     #[track_caller]
     pub fn start_reduce_scatter<D: Device<Place = P>>(&self, data: Tensor<D>) -> Result<Request<D>> {
-        let making = self.scattering(data.shape(), None, Elem::of::<D::Elem>())?;
-        self.start_making(data, making)
+        self.start_making(self.scattering(&data, None)?, data)
     }
     /// Starts [`Group::reduce_scatter_v`].
     ///
@@ -120,10 +113,9 @@ impl<P: Place> Group<P> {
     pub fn start_reduce_scatter_v<D: Device<Place = P>>(
         &self,
         data: Tensor<D>,
-        counts: impl Into<Arc<[usize]>>,
+        counts: &[usize],
     ) -> Result<Request<D>> {
-        let making = self.scattering(data.shape(), Some(counts.into()), Elem::of::<D::Elem>())?;
-        self.start_making(data, making)
+        self.start_making(self.scattering(&data, Some(counts))?, data)
     }
     /// Starts [`Group::all_to_all`]. The request keeps `data` and gives what ranks had for this one.
     ///
@@ -131,8 +123,7 @@ impl<P: Place> Group<P> {
     /// Those of [`Group::all_to_all`].
     #[track_caller]
     pub fn start_all_to_all<D: Device<Place = P>>(&self, data: Tensor<D>) -> Result<Request<D>> {
-        let making = self.exchanging(data.shape(), None, Elem::of::<D::Elem>())?;
-        self.start_making(data, making)
+        self.start_making(self.exchanging(&data, None)?, data)
     }
     /// Starts [`Group::all_to_all_v`].
     ///
@@ -142,21 +133,20 @@ impl<P: Place> Group<P> {
     pub fn start_all_to_all_v<D: Device<Place = P>>(
         &self,
         data: Tensor<D>,
-        give: impl Into<Arc<[usize]>>,
-        take: impl Into<Arc<[usize]>>,
+        give: &[usize],
+        take: &[usize],
     ) -> Result<Request<D>> {
-        let making =
-            self.exchanging(data.shape(), Some([give.into(), take.into()]), Elem::of::<D::Elem>())?;
-        self.start_making(data, making)
+        self.start_making(self.exchanging(&data, Some([give, take]))?, data)
     }
 
     /// Starts a call whose result is another tensor.
-    fn start_making<D: Device<Place = P>>(&self, given: Tensor<D>, making: Making) -> Result<Request<D>> {
+    fn start_making<D: Device<Place = P>>(&self, making: Making, given: Tensor<D>) -> Result<Request<D>> {
         if self.size() == 1 {
             return Ok(Request { under_way: UnderWay::done(), given: Some(given), result: None });
         }
-        let result = Tensor::empty(given.device(), making.category, making.rows, given.cols());
-        self.start(making.call, given, Some(result))
+        let Making { call, category, shape: [rows, cols] } = making;
+        let result = Tensor::empty(given.device(), category, rows, cols);
+        self.start(call, given, Some(result))
     }
     fn start<D: Device<Place = P>>(
         &self,
@@ -164,16 +154,15 @@ impl<P: Place> Group<P> {
         mut given: Tensor<D>,
         mut result: Option<Tensor<D>>,
     ) -> Result<Request<D>> {
-        let (ranks, rank) = (self.size(), self.rank);
-        let taken = result.as_ref().map_or(given.len(), Tensor::len);
-        assert_eq!([given.len(), taken], [call.gives(ranks, rank), call.takes(ranks, rank)], "{call}");
-        let take = result.as_mut().map(|result| result.view_mut().ptr());
-        let give = if take.is_some() { given.view().ptr() } else { given.view_mut().ptr() };
-        let windows = Windows { give: Some(give), take: take.or(Some(give)) };
-        let posted = call.clone();
-        // SAFETY: as many elements as was just seen. The request owns both tensors, and ends the post before it gives one
+        let windows = match &mut result {
+            None => self.windows(&call, None, Some(&mut given)),
+            result => self.windows(&call, Some(&given), result.as_mut()),
+        };
+        let rank = self.rank;
+        // SAFETY: the request owns both tensors, and ends the post before it gives one
         // away; of what is given there may be other owners, and a tensor that has some is not written.
-        let post = || unsafe { self.engine.start(rank, &mut std::iter::once((windows, posted))) };
+        let post =
+            |call: &Call| unsafe { self.engine.start(rank, &mut std::iter::once((windows, call.clone()))) };
         let under_way = UnderWay::new(self, call, post)?;
         Ok(Request { under_way, given: Some(given), result })
     }

@@ -2,7 +2,7 @@
 use std::fmt;
 
 /// What a message carries: of what kind it is, and of which unit, such as a microbatch. Reads `activation of 3`. A
-/// message is received by who asks for its tag; otherwise both sides are told ([`CommError::Mismatch`](crate::CommError)).
+/// message is received by who asks for its tag; otherwise both sides get an error ([`CommError::Mismatch`](crate::CommError)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Tag {
     /// The kind: `activation`, `gradient`.

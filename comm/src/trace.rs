@@ -1,16 +1,16 @@
 //! A trace: what every rank did and when, for a viewer of timelines. A rank's time is in a call, or it computes; in a
 //! call it may wait for others. Spans give names to stretches of both: a step, a microbatch. While a rank takes a profile
-//! ([`Mesh::profile`](crate::Mesh::profile)), its layers and kernels are told in place of "it computes".
+//! ([`Mesh::profile`](crate::Mesh::profile)), its layers and kernels are traced in place of "it computes".
 use crate::call::Call;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-use tensor::{Kind, Pass, Work, Worked};
+use tensor::{Kind, Pass, Work};
 
 /// A trace of runs, filled by worlds ([`World::traced`](crate::World::traced)). Clones are the same trace.
 #[derive(Clone, Debug)]
 pub struct Trace {
     start: Instant,
-    whole: bool,
+    traced: Traced,
     runs: Arc<Mutex<Vec<Run>>>,
 }
 
@@ -47,7 +47,7 @@ impl Event {
 pub enum What {
     /// Something with a name: a step, a microbatch.
     Span(String),
-    /// It is in no call; not told while its layers and kernels are.
+    /// It is in no call; not traced while its layers and kernels are.
     Compute,
     /// It is in a layer.
     Layer {
@@ -71,7 +71,7 @@ pub enum What {
         name: &'static str,
         /// The label: a parameter, a step; empty if there is none.
         label: String,
-        /// The call in words, with its place in the code.
+        /// The call as a sentence, with its place in the code.
         words: String,
         /// Bytes of this rank's tensor.
         payload: usize,
@@ -82,7 +82,7 @@ pub enum What {
 
 impl Default for Trace {
     fn default() -> Self {
-        Self { start: Instant::now(), whole: true, runs: Arc::default() }
+        Self { start: Instant::now(), traced: Traced::Always, runs: Arc::default() }
     }
 }
 
@@ -92,10 +92,10 @@ impl Trace {
     pub fn new() -> Self {
         Self::default()
     }
-    /// The same, which is told only of what ranks do while they take a profile.
+    /// A trace of what ranks do while they take a profile only.
     #[must_use]
     pub fn of_profiles() -> Self {
-        Self { whole: false, ..Self::default() }
+        Self { traced: Traced::Profiles, ..Self::default() }
     }
     /// The runs so far, in the order in which they ended.
     ///
@@ -104,58 +104,62 @@ impl Trace {
     pub fn runs(&self) -> Vec<Run> {
         self.runs.lock().expect("nothing panics under this lock").clone()
     }
-    pub(crate) fn start(&self) -> Instant {
-        self.start
-    }
-    /// Whether all of a run is told.
-    pub(crate) fn whole(&self) -> bool {
-        self.whole
+    /// From when times count, and of what.
+    pub(crate) fn settings(&self) -> (Instant, Traced) {
+        (self.start, self.traced)
     }
     pub(crate) fn add(&self, run: Run) {
         self.runs.lock().expect("nothing panics under this lock").push(run);
     }
 }
 
-/// What a rank notes at the end of each stretch of its time.
-pub(crate) enum Noted {
-    Span { name: String, from: Duration, to: Duration },
-    Call { call: Call, from: Duration, to: Duration },
-    Wait { from: Duration, to: Duration },
-    Work { work: Work, from: Duration, to: Duration },
+/// When a rank keeps times for a trace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Traced {
+    Never,
+    /// While it takes a profile.
+    Profiles,
+    /// From beginning to end.
+    Always,
 }
 
-impl Noted {
-    /// Work of a profile, in the time of a trace.
-    pub(crate) fn work(Worked { work, from, to }: Worked, start: Instant) -> Self {
-        Noted::Work { work, from: from - start, to: to - start }
+/// A stretch of one rank's time, kept at its end. A call is formatted only when the trace is read.
+pub(crate) struct Stretch {
+    pub(crate) did: Did,
+    pub(crate) from: Duration,
+    pub(crate) to: Duration,
+}
+pub(crate) enum Did {
+    Call(Call),
+    Known(What),
+}
+
+impl What {
+    /// Work of a profile.
+    pub(crate) fn work(work: Work) -> Self {
+        match work {
+            Work::Layer { name, pass } => Self::Layer { name, pass },
+            Work::Kernel { name, kind, flops } => Self::Kernel { name, kind, flops },
+        }
+    }
+    fn call(call: &Call) -> Self {
+        let (words, payload) = (call.to_string(), call.elements() * call.elem.size);
+        let label = call.label.as_deref().unwrap_or_default().to_string();
+        Self::Call { name: call.op.name(), label, words, payload }
     }
 }
 
-/// The events of what was noted, with those in between: from the end of one call to the beginning of the next, cut
-/// where a span begins or ends, a rank computes, unless its work is told there.
-pub(crate) fn events(noted: Vec<Noted>) -> Vec<Event> {
-    let mut events: Vec<_> = noted.into_iter().map(event).collect();
+/// The events of these stretches, and those in between: from the end of one call to the beginning of the next, cut where
+/// a span begins or ends, a rank computes, unless its work is traced there.
+pub(crate) fn events(stretches: Vec<Stretch>) -> Vec<Event> {
+    let event = |Stretch { did, from, to }| match did {
+        Did::Known(what) => Event { what, from, to },
+        Did::Call(call) => Event { what: What::call(&call), from, to },
+    };
+    let mut events: Vec<_> = stretches.into_iter().map(event).collect();
     events.extend(compute(&events));
     events.sort_by(|a, b| (a.from, b.to, depth(&a.what)).cmp(&(b.from, a.to, depth(&b.what))));
     events
-}
-
-fn event(noted: Noted) -> Event {
-    match noted {
-        Noted::Span { name, from, to } => Event { what: What::Span(name), from, to },
-        Noted::Wait { from, to } => Event { what: What::Wait, from, to },
-        Noted::Work { work: Work::Layer { name, pass }, from, to } => {
-            Event { what: What::Layer { name, pass }, from, to }
-        }
-        Noted::Work { work: Work::Kernel { name, kind, flops }, from, to } => {
-            Event { what: What::Kernel { name, kind, flops }, from, to }
-        }
-        Noted::Call { call, from, to } => {
-            let (words, payload) = (call.to_string(), call.elements() * call.elem.size);
-            let label = call.label.as_deref().unwrap_or_default().to_string();
-            Event { what: What::Call { name: call.op.name(), label, words, payload }, from, to }
-        }
-    }
 }
 
 /// Of stretches that begin and end together, which contains which.
@@ -180,12 +184,12 @@ fn compute(events: &[Event]) -> Vec<Event> {
     let work = |e: &&Event| matches!(e.what, What::Layer { .. } | What::Kernel { .. });
     let mut work: Vec<_> = events.iter().filter(work).map(|event| event.from).collect();
     work.sort();
-    let told = |from, to| work.get(work.partition_point(|at| *at < from)).is_some_and(|at| *at < to);
+    let traced = |from, to| work.get(work.partition_point(|at| *at < from)).is_some_and(|at| *at < to);
     let mut gaps = Vec::new();
     for edge in edges.windows(2) {
         while calls.next_if(|(_, to)| *to <= edge[0]).is_some() {}
         let in_call = calls.peek().is_some_and(|(from, _)| *from < edge[1]);
-        if !in_call && !told(edge[0], edge[1]) {
+        if !in_call && !traced(edge[0], edge[1]) {
             gaps.push(Event { what: What::Compute, from: edge[0], to: edge[1] });
         }
     }
@@ -200,16 +204,19 @@ mod tests {
     fn ms(time: u64) -> Duration {
         Duration::from_millis(time)
     }
-    fn call(from: u64, to: u64) -> Noted {
+    fn call(from: u64, to: u64) -> Stretch {
         let (op, reduce, label) = (Op::AllReduce, Some(Reduce::Sum), Some("w".into()));
         let call = Call { op, reduce, rows: 2, cols: 3, label, ..Call::barrier() };
-        Noted::Call { call, from: ms(from), to: ms(to) }
+        Stretch { did: Did::Call(call), from: ms(from), to: ms(to) }
     }
-    fn span(name: &str, from: u64, to: u64) -> Noted {
-        Noted::Span { name: name.into(), from: ms(from), to: ms(to) }
+    fn known(what: What, from: u64, to: u64) -> Stretch {
+        Stretch { did: Did::Known(what), from: ms(from), to: ms(to) }
+    }
+    fn span(name: &str, from: u64, to: u64) -> Stretch {
+        known(What::Span(name.into()), from, to)
     }
     /// What each event is, from when and until when.
-    fn told(events: &[Event]) -> Vec<(&str, u128, u128)> {
+    fn brief(events: &[Event]) -> Vec<(&str, u128, u128)> {
         events.iter().map(|e| (letter(&e.what), e.from.as_millis(), e.to.as_millis())).collect()
     }
     fn letter(what: &What) -> &str {
@@ -225,7 +232,7 @@ mod tests {
     /// Kills: compute that crosses a span's border or a call, a gap left out, a parent after its child.
     #[test]
     fn all_time_of_a_span_is_in_calls_or_computes() {
-        let wait = Noted::Wait { from: ms(30), to: ms(40) };
+        let wait = known(What::Wait, 30, 40);
         let noted = vec![
             wait,
             call(30, 50),
@@ -248,7 +255,7 @@ mod tests {
             ("compute", 70, 90),
             ("compute", 90, 95),
         ];
-        assert_eq!(told(&events), expected);
+        assert_eq!(brief(&events), expected);
         let What::Call { label, words, payload, .. } = &events[4].what else { panic!("{:?}", events[4]) };
         assert_eq!((label.as_str(), *payload), ("w", 24));
         assert!(
@@ -257,14 +264,14 @@ mod tests {
         );
     }
 
-    fn work(work: Work, from: u64, to: u64) -> Noted {
-        Noted::Work { work, from: ms(from), to: ms(to) }
+    fn work(work: Work, from: u64, to: u64) -> Stretch {
+        known(What::work(work), from, to)
     }
 
-    /// Kills: compute beside the kernels that are told, or none where none are; a layer that hides its calls or its kernels;
+    /// Kills: compute beside the kernels that are traced, or none where none are; a layer that hides its calls or its kernels;
     /// of work that begins and ends together, the inner before the outer.
     #[test]
-    fn work_is_told_in_place_of_compute() {
+    fn work_is_traced_in_place_of_compute() {
         let layer = |name: &str| Work::Layer { name: name.into(), pass: Pass::Forward };
         let kernel = |name| Work::Kernel { name, kind: Kind::Product, flops: 7 };
         let noted = vec![
@@ -287,8 +294,8 @@ mod tests {
             ("down", 60, 70),
             ("add", 60, 70),
         ];
-        assert_eq!(told(&events), expected);
-        let told = What::Kernel { name: "product", kind: Kind::Product, flops: 7 };
-        assert_eq!(events[4].what, told);
+        assert_eq!(brief(&events), expected);
+        let kernel = What::Kernel { name: "product", kind: Kind::Product, flops: 7 };
+        assert_eq!(events[4].what, kernel);
     }
 }

@@ -1,20 +1,21 @@
 //! Runs a schedule by messages: an all-reduce that goes by an algorithm.
 use crate::algorithms::Algorithm;
 use crate::call::{Call, Message, Op, Part, Reduce};
-use crate::engine::{Engine, Post};
+use crate::engine::Standing;
 use crate::error::Result;
 use crate::group::Group;
 use crate::schedule::{Arrival, Schedule, Step, Transfer};
 use kernels::Kernels;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
-use tensor::{Category, Device, Place, Tensor, View};
+use tensor::{Category, Device, Place, Tensor, View, ViewMut};
 
 impl<P: Place> Group<P> {
-    /// The same group, whose all-reduces go by messages, as the algorithm has it; all ranks choose the same. The sum of
+    /// This group, whose all-reduces go by messages, in the algorithm's schedule; all ranks choose the same algorithm. The sum of
     /// an element is taken in the algorithm's order, which is the same on all ranks and in all runs; so in a field it is
-    /// the direct one, and of floats it may differ in the last bits. The ledger counts the bytes of these messages.
-    /// Other calls go directly, and so do those of groups within this one.
+    /// the sum of a group without an algorithm, and of floats it may differ in the last bits, but for
+    /// [`Algorithm::Direct`]. Of narrow numbers, each addition of what a message brought is rounded. The ledger counts the
+    /// bytes of these messages. Other calls go directly, and so do those of groups within this one.
     ///
     /// ```
     /// # use comm::{Algorithm, Axis, CommError, Op, Reduce, World};
@@ -30,8 +31,8 @@ impl<P: Place> Group<P> {
     /// ```
     ///
     /// # Errors
-    /// [`CommError::UnevenNodes`](crate::CommError::UnevenNodes) if the ranks are not made of the algorithm's nodes,
-    /// [`CommError::ManyRanks`](crate::CommError::ManyRanks) if there are more than a schedule is made for.
+    /// [`CommError::BadSchedule`](crate::CommError::BadSchedule) if the ranks are not made of the algorithm's nodes, or
+    /// there are more than a schedule is made for.
     pub fn via(&self, algorithm: Algorithm) -> Result<Group<P>> {
         let schedule = whole(algorithm, self.size())?.of_rank(self.rank());
         Ok(self.routed(Arc::new(Via { algorithm, schedule })))
@@ -64,14 +65,13 @@ impl Via {
         data: &mut Tensor<D>,
         call: &Call,
     ) -> Result<()> {
-        let begun = group.record.begin(call)?;
-        let (mut sent, mut steps) = (0, self.schedule.steps().iter().enumerate());
+        let begun = group.record.begin(call, self.schedule.sent(group.rank, data.len()), false)?;
+        let mut steps = self.schedule.steps().iter().enumerate();
         let reduce = call.reduce.expect("a reduction");
         let outcome = steps.try_for_each(|(number, step)| {
             let part = Part { by: self.algorithm, reduce, shape: data.shape(), step: number };
-            Turn { schedule: &self.schedule, group, call, part }.take(step, data, &mut sent)
+            Turn { schedule: &self.schedule, group, call, part }.take(step, data)
         });
-        group.record.counters().add(call, sent);
         group.record.end(begun, None, call, &outcome);
         outcome
     }
@@ -87,29 +87,29 @@ struct Turn<'a, P: Place> {
 
 impl<P: Place> Turn<'_, P> {
     /// Posts all messages of this rank, waits for all, and puts what came in its place.
-    fn take<D: Kernels<Place = P>>(&self, step: &Step, data: &mut Tensor<D>, sent: &mut usize) -> Result<()> {
+    fn take<D: Kernels<Place = P>>(&self, step: &Step, data: &mut Tensor<D>) -> Result<()> {
         let me = self.group.rank();
         let mut came: Vec<_> =
             step.transfers.iter().filter(|t| t.to == me).map(|t| (t, self.room(t, data))).collect();
-        let mut posted = Vec::new();
+        let mut posted: Vec<Standing<P>> = Vec::new();
         for (transfer, room) in &mut came {
-            let call = self.message(Op::Receive, transfer.from, room.len())?;
+            let call = self.message(Op::Receive, transfer.from, room.len());
             let window = room.view_mut().ptr();
             // SAFETY: `posted`, declared after it and not leaked, ends the post before `came` is touched or dropped.
             let post = unsafe { self.group.engine.post(me, window, &call) };
-            posted.push(Posted { engine: &*self.group.engine, post: Some(post?), call });
+            posted.push(Standing::new(&self.group.engine, post?, call));
         }
         for transfer in step.transfers.iter().filter(|t| t.from == me) {
-            let window = part(data, self.range(transfer, data));
-            let call = self.message(Op::Send, transfer.to, window.cols())?;
-            *sent += window.cols();
+            let window = part(data, &self.range(transfer, data));
+            let call = self.message(Op::Send, transfer.to, window.cols());
             // SAFETY: as above; `data` is only read before the posts have ended.
             let post = unsafe { self.group.engine.post(me, window.ptr(), &call) };
-            posted.push(Posted { engine: &*self.group.engine, post: Some(post?), call });
+            posted.push(Standing::new(&self.group.engine, post?, call));
         }
-        posted.into_iter().try_for_each(Posted::finish)?;
-        for (transfer, came) in &came {
-            self.put(transfer, came, data);
+        posted.iter_mut().try_for_each(Standing::finish)?;
+        // The messages that add to one chunk follow each other, in rank order.
+        for alike in came.chunk_by_mut(|(a, _), (b, _)| a.chunks == b.chunks) {
+            self.put(alike, data);
         }
         Ok(())
     }
@@ -119,45 +119,50 @@ impl<P: Place> Turn<'_, P> {
     fn room<D: Device>(&self, transfer: &Transfer, data: &Tensor<D>) -> Tensor<D> {
         Tensor::empty(data.device(), Category::Buffers, 1, self.range(transfer, data).len())
     }
-    fn message(&self, op: Op, peer: usize, elements: usize) -> Result<Call> {
-        let (root, peer) = (peer, Some(self.group.peer(peer, "exchange a message with", self.call.at)?));
-        let message = Some(Message::Part(self.part));
-        Ok(Call { op, reduce: None, peer, root, rows: 1, cols: elements, message, ..self.call.clone() })
+    fn message(&self, op: Op, root: usize, elements: usize) -> Call {
+        let (peer, message) = (self.group.members.get(root), Some(Message::Part(self.part)));
+        Call { op, reduce: None, peer, root, rows: 1, cols: elements, message, ..self.call.clone() }
     }
-    fn put<D: Kernels<Place = P>>(&self, transfer: &Transfer, came: &Tensor<D>, data: &mut Tensor<D>) {
-        let (range, device, len) = (self.range(transfer, data), data.device().clone(), data.len());
-        let place = data.view_mut().reshape(1, len).take_cols(range.start, range.len());
-        match (transfer.how, self.part.reduce) {
-            (Arrival::Replace, _) => device.copy(place, came.view()),
-            (Arrival::Add, Reduce::Stab) => device.stab(place, came.view()),
-            (Arrival::Add, Reduce::Sum) => device.add(place, came.view()),
+    /// Puts into `data` what came for the same chunks: one message that replaces them, or addends by rank. All addends are
+    /// taken in rank order, this rank's own in its place.
+    fn put<D: Kernels<Place = P>>(&self, came: &mut [(&Transfer, Tensor<D>)], data: &mut Tensor<D>) {
+        let (transfer, device) = (came[0].0, data.device().clone());
+        let range = &self.range(transfer, data);
+        if transfer.how == Arrival::Replace {
+            return device.copy(part_mut(data, range), came[0].1.view());
+        }
+        let join = |sum: ViewMut<D>, addend: View<D>| match self.part.reduce {
+            Reduce::Stab => device.stab(sum, addend),
+            Reduce::Sum => device.add(sum, addend),
+        };
+        let lower = came.partition_point(|(transfer, _)| transfer.from < transfer.to);
+        let (lower, higher) = came.split_at_mut(lower);
+        // Of two addends the order is nothing, so one lower one needs no place to be summed in.
+        let rest = match lower {
+            [(_, sum), rest @ ..] if !rest.is_empty() => {
+                for (_, addend) in &*rest {
+                    join(sum.view_mut(), addend.view());
+                }
+                join(sum.view_mut(), part(data, range));
+                device.copy(part_mut(data, range), sum.view());
+                &[]
+            }
+            lower => &*lower,
+        };
+        for (_, addend) in rest.iter().chain(&*higher) {
+            join(part_mut(data, range), addend.view());
         }
     }
 }
 
 /// Elements of a tensor, in one row.
-fn part<D: Device>(data: &Tensor<D>, range: Range<usize>) -> View<'_, D> {
+fn part<'a, D: Device>(data: &'a Tensor<D>, range: &Range<usize>) -> View<'a, D> {
     data.view().reshape(1, data.len()).take_cols(range.start, range.len())
 }
-
-/// A message under way, which ends with this.
-struct Posted<'a, P: Place> {
-    engine: &'a dyn Engine<P>,
-    post: Option<Post>,
-    call: Call,
-}
-impl<P: Place> Posted<'_, P> {
-    fn finish(mut self) -> Result<()> {
-        let post = self.post.take().expect("finished once");
-        self.engine.finish(post, &self.call)
-    }
-}
-impl<P: Place> Drop for Posted<'_, P> {
-    fn drop(&mut self) {
-        if let Some(post) = self.post.take() {
-            self.engine.withdraw(post);
-        }
-    }
+/// Elements of a tensor, in one row, to be written.
+fn part_mut<'a, D: Device>(data: &'a mut Tensor<D>, range: &Range<usize>) -> ViewMut<'a, D> {
+    let len = data.len();
+    data.view_mut().reshape(1, len).take_cols(range.start, range.len())
 }
 
 #[cfg(test)]
@@ -245,23 +250,51 @@ mod tests {
     #[test]
     fn floats_get_the_same_bits_on_all_ranks_and_nearly_the_direct_sum() {
         let ran = World::threads(&[(Axis::Tp, 6)]).unwrap().run(|device: Cpu<f32>, mesh| {
-            let mut seen = Vec::new();
+            let mut sums = Vec::new();
             program(&device, &mesh, |x, _, reduce| {
                 for (i, &got) in x.read().unwrap().iter().enumerate().filter(|_| reduce == Reduce::Sum) {
                     let exact = (0..6).map(|rank| f64::from(element::<f32>(rank, i))).sum::<f64>();
                     assert!((f64::from(got) - exact).abs() <= 6.0 * 2f64.powi(-24) * exact);
                 }
-                seen.extend(x.read().unwrap().into_iter().map(f32::to_bits));
+                sums.extend(x.read().unwrap().into_iter().map(f32::to_bits));
             })?;
-            Ok::<_, CommError>(seen)
+            Ok::<_, CommError>(sums)
         });
         let ran = ran.unwrap();
         assert!(ran.iter().all(|bits| *bits == ran[0]));
     }
 
+    /// Kills: addends in another order than that of the ranks, this rank's own out of its place.
+    #[test]
+    fn the_direct_algorithm_equals_the_call_without_one_bit_for_bit() {
+        for ranks in 1..10 {
+            let ran = World::threads(&[(Axis::Tp, ranks)]).unwrap().run(|device: Cpu<f32>, mesh| {
+                let group = mesh.group(Axis::Tp);
+                let ways = [group.clone(), group.via(Algorithm::Direct)?, group.via(Algorithm::Ring)?];
+                let mut last = None;
+                for ([rows, cols], reduce) in
+                    SHAPES.into_iter().flat_map(|s| [(s, Reduce::Sum), (s, Reduce::Stab)])
+                {
+                    let mut sums = Vec::new();
+                    for way in &ways {
+                        let value = |i| element::<f32>(mesh.rank(), i) - 2048.0; // of both signs
+                        let mut x = Tensor::from_fn(&device, Category::Weights, rows, cols, value);
+                        way.all_reduce(&mut x, reduce)?;
+                        sums.push(x.read().unwrap().into_iter().map(f32::to_bits).collect::<Vec<_>>());
+                    }
+                    assert_eq!(sums[0], sums[1], "{ranks} ranks, {rows}x{cols}");
+                    last = Some(sums).filter(|_| reduce == Reduce::Sum).or(last);
+                }
+                Ok::<_, CommError>(last.is_some_and(|sums| sums[0] != sums[2]))
+            });
+            // The ring's order shows in the same numbers from three ranks on.
+            assert!(ran.unwrap().into_iter().all(|differs| differs == (ranks > 2)), "{ranks}");
+        }
+    }
+
     /// Kills: an all-reduce of one kind taken for one of another whose messages have the same sizes.
     #[test]
-    fn ranks_that_reduce_otherwise_are_told_both() {
+    fn ranks_that_reduce_otherwise_both_get_an_error() {
         type Act = fn(&Group<tensor::Host>) -> Result<()>;
         fn by(group: &Group<tensor::Host>, algorithm: Algorithm, rows: usize, reduce: Reduce) -> Result<()> {
             let mut x = Tensor::from_fn(&Cpu::default(), Category::Buffers, rows, 12 / rows, F61::from_usize);
@@ -272,13 +305,13 @@ mod tests {
             (|g| by(g, Algorithm::Ring, 3, Reduce::Sum), "of all_reduce(sum) of 3x4 by ring"),
             (|g| by(g, Algorithm::Hierarchical { node: 1 }, 2, Reduce::Sum), "by hierarchical (nodes of 1)"),
         ];
-        for (act, words) in cases {
-            let told = World::threads(&[(Axis::Tp, 4)]).unwrap().run(|_: Cpu<F61>, mesh| {
+        for (act, message) in cases {
+            let ran = World::threads(&[(Axis::Tp, 4)]).unwrap().run(|_: Cpu<F61>, mesh| {
                 let group = mesh.group(Axis::Tp);
                 if mesh.rank() == 3 { act(group) } else { by(group, Algorithm::Ring, 2, Reduce::Sum) }
             });
-            let why = told.unwrap_err().reason;
-            assert!(why.contains(words) && why.contains(" of all_reduce(sum) of 2x6 by ring"), "{why}");
+            let why = ran.unwrap_err().reason;
+            assert!(why.contains(message) && why.contains(" of all_reduce(sum) of 2x6 by ring"), "{why}");
         }
     }
 

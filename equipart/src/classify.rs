@@ -191,14 +191,15 @@ impl Run<'_> {
         let (step, data) = ((0..parts).map(part).collect::<Vec<_>>(), self.layout.size(Axis::Dp));
         let dealt =
             |rank| Ok(step.iter().map(|m| deal(m.labels.len(), rank, data).len()).collect::<Vec<_>>());
-        price::peak_of_all(&self.layout, dealt, |device: &Meta<Cpu<f32>>, mesh| {
+        let peak = price::peak_of_all(&self.layout, dealt, |device: &Meta<Cpu<f32>>, mesh| {
             let at = self.layout.place(device, mesh, &Random { seed: 0 });
             let mut trainer = ClassifierTrainer::new(&at, &sizes, self.optimizer())?;
             for _ in 0..2 {
                 trainer.step(&step, 0.0)?; // the second holds all that later ones hold
             }
             Ok(())
-        })
+        })?;
+        Ok(peak.all)
     }
     fn optimizer(&self) -> (Kind, Option<f64>) {
         let kind = match self.settings.optimizer {

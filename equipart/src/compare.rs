@@ -1,21 +1,24 @@
 //! `compare`: the same work under several layouts, with time, memory, traffic, and equality three ways: the field's
-//! verdict on that work under that layout, equal tokens, and the f32 error against f64 as a multiple of the unsplit run's
+//! verdict on that work under that layout, equal tokens, and the error against f64 as a multiple of the unsplit run's
 //! own.
+mod held;
+
 use crate::cases::never_ran;
-use crate::generate::{self, Generated, Request, Text, all_logits, all_logits_bytes};
+use crate::generate::{self, Generated, Request, Text, all_logits};
 use crate::measure::{self, PeakBytes, Taken};
-use crate::prove::{self, Subject, Truths, prove};
+use crate::number::Runs;
+use crate::prove::{Subject, Truths, prove};
 use crate::sampling::Sampling;
 use crate::settings::sequences;
 use crate::text::Corpus;
 use crate::{Layout, Model, Network, Result, memory, price};
 use comm::{Axis, Mesh};
-use kernels::Kernels;
 use layers::Kind;
 use layers::shape::counted;
 use parallel::{Batch, Trainer};
 use serde::Serialize;
-use tensor::{Cpu, Key, Phase, Real, Scalar};
+use std::collections::BTreeMap;
+use tensor::{Bf16, Cpu, Key, Phase, Real, Scalar};
 
 /// The sizes of the work.
 const PROMPTS: usize = 4;
@@ -83,7 +86,9 @@ pub struct Row {
     pub tokens_equal: Option<bool>,
     /// If not: where they part, where that is a tie.
     pub tie: Option<Tie>,
-    /// The largest f32 error against f64 (of logits, or of new weights) ÷ the unsplit run's own.
+    /// What the rank that holds the most would hold in each number, as it is priced.
+    pub peak_bytes_by_number: BTreeMap<&'static str, usize>,
+    /// The largest error against f64 (of logits, or of new weights) ÷ the unsplit run's own.
     pub error_ratio: f64,
 }
 
@@ -110,7 +115,7 @@ impl Work<'_> {
 ///
 /// # Errors
 /// If a layout does not fit the model or the work, the machine has not the memory for it, or a rank fails.
-pub fn compare(work: &Work, watch: &dyn Fn(&str)) -> Result<Vec<Row>> {
+pub fn compare<D: Runs>(work: &Work, watch: &dyn Fn(&str)) -> Result<Vec<Row>> {
     let mut layouts = vec![Layout::default()];
     for layout in &work.layouts {
         if !layouts.contains(layout) {
@@ -122,15 +127,15 @@ pub fn compare(work: &Work, watch: &dyn Fn(&str)) -> Result<Vec<Row>> {
     }
     work.network.fits(&layouts)?;
     let request = request(work);
-    let held = memory::all(layouts.iter().map(|layout| bytes(work, layout, &request)))?;
+    let held = memory::all(layouts.iter().map(|layout| held::bytes::<D>(work, layout, &request)))?;
     for (layout, bytes) in layouts.iter().zip(held) {
         memory::fits(&format!("comparing {layout}"), bytes, memory::free())?;
     }
     watch("generating under none");
-    let alone = fastest(work, &layouts[0], &request)?;
+    let alone = fastest::<D>(work, &layouts[0], &request)?;
     let verdicts = verdicts(work, &layouts, &alone, watch)?;
-    let mut rows = inference(work, &layouts, &request, &alone, watch)?;
-    rows.extend(training(work, &layouts, watch)?);
+    let mut rows = inference::<D>(work, &layouts, &request, &alone, watch)?;
+    rows.extend(training::<D>(work, &layouts, watch)?);
     for (row, said) in rows.iter_mut().zip(verdicts) {
         (row.equal, row.note, row.never_ran) = said;
     }
@@ -150,29 +155,6 @@ fn request(work: &Work) -> Request {
 fn batch(work: &Work) -> Result<Batch> {
     let (n, seq) = (SEQUENCES.max(MICROBATCHES * work.data_ranks()), SEQ.min(work.model.config.positions));
     Ok(Batch::new(sequences(work.corpus.batch(0, 0, n, seq)), MICROBATCHES)?)
-}
-
-/// Bytes that all ranks of a layout hold at most, in any part of the work.
-fn bytes(work: &Work, layout: &Layout, request: &Request) -> Result<u128> {
-    let new = |prompt: &Vec<u32>| (vec![0; prompt.len() + request.max_new], prompt.len());
-    let (subject, _) = subject(work, layout, request.prompts.iter().map(new).collect())?;
-    let (shape, batch) = (&work.model.config.shape, batch(work)?);
-    let lengths: Vec<_> = request.prompts.iter().map(|prompt| prompt.len() + request.max_new).collect();
-    let truth = match layout.ranks() {
-        1 => memory::all([
-            all_logits_bytes::<Cpu<f64>>(shape, layout, &lengths),
-            price::training::<Cpu<f64>>(layout, shape, OPTIMIZER, &batch, |_, _| Ok(())),
-        ]),
-        _ => Ok(Vec::new()),
-    };
-    let parts = memory::all([
-        request.bytes(work.model, layout),
-        all_logits_bytes::<Cpu<f32>>(shape, layout, &lengths),
-        prove::bytes(&subject, layout),
-        price::training::<Cpu<f32>>(layout, shape, OPTIMIZER, &batch, |_, _| Ok(())),
-        truth.map(|bytes| bytes.into_iter().max().unwrap_or(0)),
-    ])?;
-    Ok(parts.into_iter().max().unwrap_or(0))
 }
 
 /// What the field is given under a layout: texts that were generated and the batch; of a large model a short sequence
@@ -201,7 +183,12 @@ type Said = (bool, Option<String>, Vec<&'static str>);
 
 /// The field's word on each row, in this model's shape: the logits of texts, read as they were generated, under each
 /// layout; then a training step under each.
-fn verdicts(work: &Work, layouts: &[Layout], alone: &Generated, watch: &dyn Fn(&str)) -> Result<Vec<Said>> {
+fn verdicts<E: Scalar>(
+    work: &Work,
+    layouts: &[Layout],
+    alone: &Generated<E>,
+    watch: &dyn Fn(&str),
+) -> Result<Vec<Said>> {
     let prompt = |t: &Text| t.ids.len() - t.margins.len();
     let texts: Vec<_> = alone.texts.iter().map(|t| (t.ids.clone(), prompt(t))).collect();
     let key = Key(tensor::mix(u64::from(std::process::id()) ^ 0x636f_6d70));
@@ -233,15 +220,15 @@ fn label(layout: &Layout) -> String {
 }
 
 /// A row for each layout; the verdict is put in later.
-fn inference(
+fn inference<D: Runs>(
     work: &Work,
     layouts: &[Layout],
     request: &Request,
-    alone: &Generated,
+    alone: &Generated<D::Elem>,
     watch: &dyn Fn(&str),
 ) -> Result<Vec<Row>> {
     let texts = ids(&alone.texts);
-    let truth = all_logits::<f64>(work.model, &Layout::default(), &texts)?;
+    let truth = all_logits::<Cpu<f64>>(work.model, &Layout::default(), &texts)?;
     let (mut rows, mut own) = (Vec::new(), 0.0);
     for (n, layout) in layouts.iter().enumerate() {
         let again;
@@ -249,10 +236,10 @@ fn inference(
             alone
         } else {
             watch(&format!("generating under {layout}"));
-            again = fastest(work, layout, request)?;
+            again = fastest::<D>(work, layout, request)?;
             &again
         };
-        let error = largest_error(&all_logits::<f32>(work.model, layout, &texts)?, &truth);
+        let error = largest_error(&all_logits::<D>(work.model, layout, &texts)?, &truth);
         own = if n == 0 { error } else { own };
         // Decoding rounds otherwise than a whole forward does: as much slack again.
         let tie = parts(&generated.texts, &alone.texts, 4.0 * (own + error));
@@ -269,6 +256,11 @@ fn inference(
             never_ran: Vec::new(),
             tokens_equal: Some(tie.is_none()),
             tie: tie.filter(|t| t.margin <= t.bound),
+            peak_bytes_by_number: [
+                (f32::NAME, request.peak::<Cpu<f32>>(work.model, layout)?.largest),
+                (Bf16::NAME, request.peak::<Cpu<Bf16>>(work.model, layout)?.largest),
+            ]
+            .into(),
             error_ratio: ratio(error, own),
         });
     }
@@ -276,8 +268,8 @@ fn inference(
 }
 
 /// The fastest of a few runs. The last, when all is warm, is the one in the trace.
-fn fastest(work: &Work, layout: &Layout, request: &Request) -> Result<Generated> {
-    let run = |network: &Network| generate::generate(work.model, (layout, network), request, &|_| ());
+fn fastest<D: Runs>(work: &Work, layout: &Layout, request: &Request) -> Result<Generated<D::Elem>> {
+    let run = |network: &Network| generate::generate::<D>(work.model, (layout, network), request, &|_| ());
     let untraced = work.network.untraced();
     let mut best = run(&untraced)?;
     for turn in 1..RUNS {
@@ -319,14 +311,14 @@ fn ratio(error: f64, own: f64) -> f64 {
 }
 
 /// A row for each layout; the verdict is put in later.
-fn training(work: &Work, layouts: &[Layout], watch: &dyn Fn(&str)) -> Result<Vec<Row>> {
+fn training<D: Runs>(work: &Work, layouts: &[Layout], watch: &dyn Fn(&str)) -> Result<Vec<Row>> {
     let batch = batch(work)?;
-    let truth = new_weights::<f64>(work, &Layout::default(), &batch)?;
+    let truth = new_weights::<Cpu<f64>>(work, &Layout::default(), &batch)?;
     let (mut rows, mut own) = (Vec::new(), 0.0);
     for (n, layout) in layouts.iter().enumerate() {
         watch(&format!("training under {layout}"));
-        let taken = fastest_step(work, layout, &batch)?;
-        let error = largest_error(&new_weights::<f32>(work, layout, &batch)?, &truth);
+        let taken = fastest_step::<D>(work, layout, &batch)?;
+        let error = largest_error(&new_weights::<D>(work, layout, &batch)?, &truth);
         own = if n == 0 { error } else { own };
         let seconds = measure::seconds(&taken);
         rows.push(Row {
@@ -342,27 +334,29 @@ fn training(work: &Work, layouts: &[Layout], watch: &dyn Fn(&str)) -> Result<Vec
             never_ran: Vec::new(),
             tokens_equal: None,
             tie: None,
+            peak_bytes_by_number: [
+                (f32::NAME, held::by_a_step::<Cpu<f32>>(work, layout, &batch)?),
+                (Bf16::NAME, held::by_a_step::<Cpu<Bf16>>(work, layout, &batch)?),
+            ]
+            .into(),
             error_ratio: ratio(error, own),
         });
     }
     Ok(rows)
 }
 
-fn trainer<S: Scalar>(
+fn trainer<D: Runs>(
     work: &Work,
     layout: &Layout,
-    device: &Cpu<S>,
+    device: &D,
     mesh: &Mesh<tensor::Host>,
-) -> parallel::Result<Trainer<Cpu<S>>>
-where
-    Cpu<S>: Kernels<Elem = S, Place = tensor::Host>,
-{
+) -> parallel::Result<Trainer<D>> {
     Trainer::new(&layout.place(device, mesh, work.model.values()), &work.model.config.shape, OPTIMIZER)
 }
 
 /// What a step takes of each rank: the memory of one, the time of the fastest.
-fn fastest_step(work: &Work, layout: &Layout, batch: &Batch) -> Result<Vec<Taken>> {
-    let ranks = work.network.world(layout, "training")?.run(|device: Cpu<f32>, mesh| {
+fn fastest_step<D: Runs>(work: &Work, layout: &Layout, batch: &Batch) -> Result<Vec<Taken>> {
+    let ranks = work.network.world(layout, "training")?.run(|device: D, mesh| {
         let mut trainer = trainer(work, layout, &device, &mesh)?;
         let mut fastest: Option<Taken> = None;
         for _ in 0..STEPS {
@@ -376,11 +370,8 @@ fn fastest_step(work: &Work, layout: &Layout, batch: &Batch) -> Result<Vec<Taken
 }
 
 /// All weights after one step. Gathering takes memory of its own, so this is a run of its own.
-fn new_weights<S: Real>(work: &Work, layout: &Layout, batch: &Batch) -> Result<Vec<f64>>
-where
-    Cpu<S>: Kernels<Elem = S, Place = tensor::Host>,
-{
-    let mut ranks = layout.world()?.run(|device: Cpu<S>, mesh| {
+fn new_weights<D: Runs>(work: &Work, layout: &Layout, batch: &Batch) -> Result<Vec<f64>> {
+    let mut ranks = layout.world()?.run(|device: D, mesh| {
         let (mut trainer, mut weights) = (trainer(work, layout, &device, &mesh)?, Vec::new());
         trainer.step(batch, LR)?;
         for param in trainer.model().params() {

@@ -10,7 +10,7 @@
 //! names.json                 our names, and theirs of each
 //! ```
 //!
-//! Numbers are those of the run: f32 as F32, f64 as F64, elements of the field as U64 (`0 ≤ x < 2^61 − 1`). Key, layout,
+//! Numbers are those of the run: f32 as F32, f64 as F64, bf16 as BF16 (gradients, loss and norm² as F32), elements of the field as U64 (`0 ≤ x < 2^61 − 1`). Key, layout,
 //! number and step stand in each file's metadata, in `prove` optimizer, lr and clip, too; that of the activations also has
 //! `rows`, the [sequence, position] of each row.
 //! So products, sums and residuals can be checked by anyone: `out = in · W + bias`, `dW = inᵀ · (gradient of out)` and
@@ -20,14 +20,14 @@
 use crate::{Error, Result};
 use comm::Mesh;
 use kernels::Kernels;
-use layers::{Activations, Kind, Param, Record};
+use layers::{Activations, Kind, Param, Record, Wide};
 use parallel::{Batch, Entry, Report, Trainer};
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use tensor::safetensors::{Element, Writer};
-use tensor::{F61, Scalar, Tensor, files};
+use tensor::{Bf16, F61, Scalar, Tensor, files};
 
 /// A number that a dump can hold.
 pub trait Number: Scalar {
@@ -40,6 +40,12 @@ pub trait Number: Scalar {
 impl Number for f32 {
     type Stored = f32;
     fn stored(self) -> f32 {
+        self
+    }
+}
+impl Number for Bf16 {
+    type Stored = Bf16;
+    fn stored(self) -> Bf16 {
         self
     }
 }
@@ -61,11 +67,11 @@ pub type Tensors<E> = Vec<(String, Vec<E>)>;
 
 /// What one rank saw.
 #[derive(Clone, Debug)]
-pub struct Seen<E> {
+pub struct Seen<E: Scalar> {
     /// Its shares.
     pub activations: Activations<E>,
     /// Synced; empty where nothing was learnt.
-    pub gradients: Tensors<E>,
+    pub gradients: Tensors<E::Wide>,
     /// Before the step.
     pub weights: Tensors<E>,
     /// What came of the step, where that was asked for.
@@ -74,9 +80,9 @@ pub struct Seen<E> {
 
 /// What a step came to; of all ranks the same.
 #[derive(Clone, Debug)]
-pub struct After<E> {
+pub struct After<E: Scalar> {
     /// The loss, and the norm² before clipping, by name.
-    pub numbers: Tensors<E>,
+    pub numbers: Tensors<E::Wide>,
     /// The new weights.
     pub weights: Tensors<E>,
 }
@@ -113,7 +119,7 @@ pub fn weights<D: Kernels>(
 pub fn gradients<D: Kernels>(
     params: Vec<&mut Param<D>>,
     mesh: &Mesh<D::Place>,
-) -> layers::Result<Tensors<D::Elem>> {
+) -> layers::Result<Tensors<Wide<D>>> {
     let whole = |p: &mut Param<D>| Ok((p.name().to_string(), p.gather_gradient(mesh)?.unwrap_or_default()));
     params.into_iter().map(whole).collect()
 }
@@ -146,7 +152,8 @@ pub fn after<D: Kernels>(
     mesh: &Mesh<D::Place>,
 ) -> layers::Result<After<D::Elem>> {
     let numbers = [("loss", &report.loss), ("norm2", &report.norm2)];
-    let read = |(name, number): (&str, &Tensor<D>)| (name.to_string(), number.read().unwrap_or_default());
+    let read =
+        |(name, number): (&str, &Tensor<D::Wide>)| (name.to_string(), number.read().unwrap_or_default());
     Ok(After { numbers: numbers.map(read).to_vec(), weights: weights(params, mesh)? })
 }
 
@@ -181,7 +188,12 @@ pub fn prepare(dir: &Path) -> Result<()> {
 ///
 /// # Errors
 /// If a file cannot be written.
-pub fn write<E: Number>(dir: &Path, entries: &[Entry], ranks: Vec<Seen<E>>, about: &About) -> Result<()> {
+pub fn write<E: Number<Wide: Number>>(
+    dir: &Path,
+    entries: &[Entry],
+    ranks: Vec<Seen<E>>,
+    about: &About,
+) -> Result<()> {
     let (mut activations, mut whole): (Vec<_>, Option<(_, _, _)>) = (Vec::new(), None); // of parameters every rank has all
     for Seen { activations: seen, gradients, weights, after } in ranks {
         activations.push(seen);
@@ -200,13 +212,18 @@ pub fn write<E: Number>(dir: &Path, entries: &[Entry], ranks: Vec<Seen<E>>, abou
     };
     put(&dir.join(ACTIVATIONS), &with_rows, all.into_iter().map(rows).collect())?;
     let (numbers, new) = after.map_or_else(Default::default, |after| (after.numbers, after.weights));
-    for (file, tensors) in [(GRADIENTS, gradients), (WEIGHTS, weights), (NEW_WEIGHTS, new)] {
+    if !gradients.is_empty() {
+        put(&dir.join(GRADIENTS), &notes, theirs(entries, &gradients))?;
+    }
+    for (file, tensors) in [(WEIGHTS, weights), (NEW_WEIGHTS, new)] {
         if !tensors.is_empty() {
             put(&dir.join(file), &notes, theirs(entries, &tensors))?;
         }
     }
     if !numbers.is_empty() {
-        let one = |(name, x): (String, Vec<E>)| (name, vec![x.len()], x.into_iter().map(E::stored).collect());
+        let one = |(name, x): (String, Vec<E::Wide>)| {
+            (name, vec![x.len()], x.into_iter().map(Number::stored).collect())
+        };
         put(&dir.join(STEP), &notes, numbers.into_iter().map(one).collect())?;
     }
     let mut names = serde_json::Map::new();

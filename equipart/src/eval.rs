@@ -1,11 +1,12 @@
 //! `eval`: how well a model tells a text or given ids: mean loss, perplexity, tokens.
+use crate::number::Runs;
 use crate::{Error, Layout, Model, Result, memory, price};
 use comm::{Axis, Mesh};
 use kernels::{Kernels, Meta};
-use layers::{Kind, Random, Shape, Values};
+use layers::{Random, Shape, Values, Wide};
 use parallel::{Batch, Sequence, Trainer};
 use serde::Serialize;
-use tensor::{Cpu, Real, Tensor};
+use tensor::{Real, Tensor};
 
 /// What a model makes of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -26,7 +27,7 @@ const TOGETHER: usize = 8;
 /// # Errors
 /// If the layout does not fit the model, there are fewer sequences than data ranks, the machine has not the memory, or
 /// a rank fails.
-pub fn evaluate(
+pub fn evaluate<D: Runs>(
     model: &Model,
     layout: &Layout,
     sequences: Vec<Sequence>,
@@ -39,11 +40,11 @@ pub fn evaluate(
     let batch = Batch::new(sequences, microbatches)?;
     let (largest, none) = (batch.largest(), Random { seed: 0 });
     let dealt = |rank| Ok(largest.dealt(rank, data)?);
-    let bytes = price::peak_of_all(layout, dealt, |device: &Meta<Cpu<f32>>, mesh| {
+    let peak = price::peak_of_all(layout, dealt, |device: &Meta<D>, mesh| {
         program((device, mesh), layout, shape, &none, &largest, &|_| ()).map(drop)
     })?;
-    memory::fits(&format!("evaluating under {layout}"), bytes, memory::free())?;
-    let ranks = layout.world()?.run(|device: Cpu<f32>, mesh| {
+    memory::fits(&format!("evaluating under {layout}"), peak.all, memory::free())?;
+    let ranks = layout.world()?.run(|device: D, mesh| {
         let done = |n| {
             if mesh.rank() == 0 {
                 watch(n, microbatches);
@@ -64,10 +65,10 @@ fn program<D: Kernels>(
     (device, mesh): (&D, &Mesh<D::Place>),
     layout: &Layout,
     shape: &Shape,
-    values: &dyn Values<D::Elem>,
+    values: &dyn Values<Wide<D>>,
     batch: &Batch,
     done: &dyn Fn(usize),
-) -> Result<Tensor<D>> {
+) -> Result<Tensor<D::Wide>> {
     let at = layout.place(device, mesh, values);
-    Ok(Trainer::new(&at, shape, (Kind::Sgd, None))?.evaluate(batch, done)?)
+    Ok(Trainer::evaluator(&at, shape)?.evaluate(batch, done)?)
 }

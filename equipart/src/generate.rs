@@ -4,14 +4,15 @@
 //! and where any token may be drawn.
 use crate::dump::{self, Seen};
 use crate::measure::{self, PeakBytes, Taken};
+use crate::number::Runs;
 use crate::sampling::{self, Choice, Logits, Sampling};
 use crate::{Error, Layout, Model, Network, Result, memory, price};
 use comm::{Axis, Mesh};
-use kernels::{Kernels, Meta};
+use kernels::{Kernels, Meta, Selects};
 use layers::{Builder, Chunk, Cx, Random, Record, Shape, ops};
 use parallel::deal;
 use serde::Serialize;
-use tensor::{Cpu, Device, Ids, Phase, Real, Tensor};
+use tensor::{Device, Ids, Phase, Real, Scalar, Tensor};
 
 /// What is to be continued.
 #[derive(Clone, Debug)]
@@ -39,13 +40,13 @@ pub struct Text {
 
 /// All of them, and what it took.
 #[derive(Clone, Debug)]
-pub struct Generated {
+pub struct Generated<E: Scalar> {
     /// In the order of the prompts.
     pub texts: Vec<Text>,
     /// Of each rank.
     pub taken: Vec<Taken>,
     /// What each data rank's layers took and gave, where that was asked for.
-    pub seen: Vec<Seen<f32>>,
+    pub seen: Vec<Seen<E>>,
 }
 
 /// What goes out for scripts, one object for each text.
@@ -58,7 +59,7 @@ pub struct Line<'a> {
     peak_bytes: PeakBytes,
 }
 
-impl Generated {
+impl<E: Scalar> Generated<E> {
     /// New tokens of all texts.
     pub fn new_tokens(&self) -> usize {
         self.texts.iter().map(|t| t.margins.len()).sum()
@@ -84,7 +85,7 @@ impl Request {
     ///
     /// # Errors
     /// One sentence on the first thing that does not fit.
-    pub fn check(&self, model: &Model, layout: &Layout) -> Result<()> {
+    pub fn check<D: Runs>(&self, model: &Model, layout: &Layout) -> Result<()> {
         layout.fits(&model.config.shape)?;
         self.sampling.validate()?;
         let (data, positions) = (layout.size(Axis::Dp), model.config.positions);
@@ -108,17 +109,21 @@ impl Request {
             }
             Ids::new(&tensor::Host::default(), prompt, model.config.shape.vocabulary)?;
         }
-        memory::fits(&format!("generating under {layout}"), self.bytes(model, layout)?, memory::free())
+        memory::fits(
+            &format!("generating under {layout}"),
+            self.peak::<D>(model, layout)?.all,
+            memory::free(),
+        )
     }
     /// How many of a row's first logits are read for a new token; none: all of them, or nothing new is wanted.
     fn first(&self, vocabulary: usize) -> Option<usize> {
         (self.max_new > 0).then(|| self.sampling.needs(vocabulary)).flatten()
     }
-    /// Bytes that all ranks hold at most: while the prompts are read, with a cache for all that is to come.
+    /// What ranks hold at most: while the prompts are read, with a cache for all that is to come.
     ///
     /// # Errors
     /// If the layout does not fit the model, or 64 bits do not count what a rank holds.
-    pub(crate) fn bytes(&self, model: &Model, layout: &Layout) -> Result<u128> {
+    pub(crate) fn peak<D: Runs>(&self, model: &Model, layout: &Layout) -> Result<price::Peak> {
         let (data, shape) = (layout.size(Axis::Dp), &model.config.shape);
         let lengths = |rank| -> Vec<usize> {
             self.prompts[deal(self.prompts.len(), rank, data)].iter().map(Vec::len).collect()
@@ -126,7 +131,7 @@ impl Request {
         price::peak_of_all(
             layout,
             |rank| Ok(lengths(rank)),
-            |device: &Meta<Cpu<f32>>, mesh| {
+            |device: &Meta<D>, mesh| {
                 let mut chunk = Chunk::whole(&layout.place(device, mesh, &Random { seed: 0 }), shape)?;
                 let lengths = lengths(mesh.group(Axis::Dp).rank());
                 let capacity = lengths.iter().max().map_or(0, |longest| longest + self.max_new);
@@ -144,14 +149,14 @@ impl Request {
 ///
 /// # Errors
 /// If the request, the layout and the model do not fit, the machine has not the memory, or a rank fails.
-pub fn generate(
+pub fn generate<D: Runs>(
     model: &Model,
     (layout, network): (&Layout, &Network),
     request: &Request,
     watch: &(dyn Fn(u32) + Sync),
-) -> Result<Generated> {
-    request.check(model, layout)?;
-    let ranks = network.world(layout, "inference")?.run(|device: Cpu<f32>, mesh| {
+) -> Result<Generated<D::Elem>> {
+    request.check::<D>(model, layout)?;
+    let ranks = network.world(layout, "inference")?.run(|device: D, mesh| {
         let (texts, taken, seen) = on_rank((model, layout), request, &device, &mesh, watch)?;
         let speaks = mesh.group(Axis::Tp).rank() == 0;
         Ok::<_, Error>((if speaks { texts } else { Vec::new() }, taken, seen))
@@ -165,13 +170,13 @@ pub fn generate(
     Ok(all)
 }
 
-fn on_rank(
+fn on_rank<D: Runs>(
     (model, layout): (&Model, &Layout),
     request: &Request,
-    device: &Cpu<f32>,
+    device: &D,
     mesh: &Mesh<tensor::Host>,
     watch: &(dyn Fn(u32) + Sync),
-) -> Result<(Vec<Text>, Taken, Option<Seen<f32>>)> {
+) -> Result<(Vec<Text>, Taken, Option<Seen<D::Elem>>)> {
     let record = request.record.then(|| Record::new(mesh));
     let data = mesh.group(Axis::Dp);
     let mine = deal(request.prompts.len(), data.rank(), data.size());
@@ -186,7 +191,7 @@ fn on_rank(
         let capacity = lengths.iter().max().expect("each rank has a prompt") + request.max_new;
         let cx = Cx::infer(&lengths).numbered_from(mine.start).recorded(record.clone());
         let first = request.first(model.config.shape.vocabulary);
-        let (mut cx, mut room) = (cx.with_cache(capacity), Room::default());
+        let (mut cx, mut room) = (cx.with_cache(capacity), Room::new());
         for new in 0..request.max_new.max(1) {
             let _span = if new == 0 { mesh.span("prompt") } else { mesh.span(format_args!("token {new}")) };
             if new > 0 {
@@ -230,9 +235,9 @@ impl Text {
         Self { ids, margins: Vec::with_capacity(most), prompt_logits: Vec::new() }
     }
     /// Adds the next token, if one is wanted: what is to be fed next. `sequence` is counted over all data ranks.
-    fn extend(
+    fn extend<E: Real>(
         &mut self,
-        room: &mut Room,
+        room: &mut Room<E>,
         row: usize,
         request: &Request,
         sequence: usize,
@@ -248,8 +253,8 @@ impl Text {
 }
 
 /// What is read of a token's logits, and memory for its choice, used again for the next.
-#[derive(Default)]
-struct Room {
+struct Room<E> {
+    read: Vec<E>, // of the device
     first: usize, // numbers of a row in `values` and `ids`; 0: choices are made from `logits`
     values: Vec<f32>,
     ids: Vec<u32>,
@@ -258,20 +263,22 @@ struct Room {
     choice: sampling::Room,
 }
 
-impl Room {
+impl<E: Real> Room<E> {
+    fn new() -> Self {
+        let (read, values, ids, logits) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        Self { read, first: 0, values, ids, vocabulary: 0, logits, choice: sampling::Room::default() }
+    }
     /// Reads so many of the first logits of each row of `[sequences, V]`; or, where these are not enough, and where it
     /// is asked for, all of them.
-    fn read(&mut self, logits: &Tensor<Cpu<f32>>, first: Option<usize>, all: bool) {
+    fn read<D: Selects<Elem = E>>(&mut self, logits: &Tensor<D>, first: Option<usize>, all: bool) {
         (self.first, self.vocabulary) = (first.unwrap_or(0), logits.cols());
         if let Some(n) = first {
             let (values, ids) = ops::top_k(logits, n);
-            assert!(
-                values.read_into(&mut self.values) && ids.read_into(&mut self.ids),
-                "the host has values"
-            );
+            assert!(ids.read_into(&mut self.ids), "the host has values");
+            in_f32(&values, &mut self.read, &mut self.values);
         }
         if all || first.is_none() {
-            assert!(logits.read_into(&mut self.logits), "the host has values");
+            in_f32(logits, &mut self.read, &mut self.logits);
         }
     }
     fn row(&self, row: usize) -> &[f32] {
@@ -294,17 +301,21 @@ impl Room {
     }
 }
 
+/// Reads numbers of a device as f32, which choices are made in.
+fn in_f32<D: Kernels<Elem: Real>>(x: &Tensor<D>, read: &mut Vec<D::Elem>, into: &mut Vec<f32>) {
+    assert!(x.read_into(read), "the host has values");
+    into.clear();
+    into.extend(read.iter().map(|x| x.to_f64() as f32));
+}
+
 /// Every token's logits of whole sequences, as one row-major matrix, in f64: to compare layouts and numbers.
 ///
 /// # Errors
 /// If the layout does not fit the model, or a rank fails.
-pub fn all_logits<S: Real>(model: &Model, layout: &Layout, sequences: &[Vec<u32>]) -> Result<Vec<f64>>
-where
-    Cpu<S>: Kernels<Elem = S, Place = tensor::Host>,
-{
+pub fn all_logits<D: Runs>(model: &Model, layout: &Layout, sequences: &[Vec<u32>]) -> Result<Vec<f64>> {
     layout.fits(&model.config.shape)?;
     let lengths: Vec<_> = sequences.iter().map(Vec::len).collect();
-    let ranks = layout.world()?.run(|device: Cpu<S>, mesh| {
+    let ranks = layout.world()?.run(|device: D, mesh| {
         let at = layout.place(&device, &mesh, model.values());
         let logits = whole_logits(&at, &model.config.shape, &sequences.concat(), &lengths)?;
         let logits = logits.read().expect("the host has values");
@@ -313,15 +324,15 @@ where
     Ok(ranks.into_iter().next().expect("a rank"))
 }
 
-/// Bytes that all ranks hold at most while [`all_logits`] reads sequences of these lengths.
+/// What ranks hold at most while [`all_logits`] reads sequences of these lengths.
 ///
 /// # Errors
 /// As [`peak_of_all`](price::peak_of_all).
-pub(crate) fn all_logits_bytes<D: Kernels>(
+pub(crate) fn all_logits_peak<D: Kernels>(
     shape: &Shape,
     layout: &Layout,
     lengths: &[usize],
-) -> Result<u128> {
+) -> Result<price::Peak> {
     let ids = vec![0; lengths.iter().sum()];
     let program = |device: &Meta<D>, mesh: &Mesh<tensor::Nowhere>| {
         whole_logits(&layout.place(device, mesh, &Random { seed: 0 }), shape, &ids, lengths).map(drop)

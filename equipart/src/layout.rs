@@ -15,7 +15,7 @@ pub use entry::Entry;
 use comm::{Axis, CommError, Mesh, World};
 use kernels::{Kernels, Meta};
 use layers::strategy::{About, Key, Shared};
-use layers::{Block, Builder, Random, Shape, Values, strategies};
+use layers::{Block, Builder, Random, Shape, Values, Wide, strategies};
 use std::fmt;
 use std::str::FromStr;
 use tensor::Cpu;
@@ -186,7 +186,7 @@ impl Layout {
         &self,
         device: &'a D,
         mesh: &'a Mesh<D::Place>,
-        values: &'a dyn Values<D::Elem>,
+        values: &'a dyn Values<Wide<D>>,
     ) -> Builder<'a, D> {
         let all = strategies::on::<D>().into_iter().enumerate();
         let taken = all.filter(|(i, strategy)| self.takes(*i, strategy.about().key));

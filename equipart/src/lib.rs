@@ -43,6 +43,7 @@ pub mod memory;
 pub mod model;
 pub mod names;
 pub mod network;
+pub mod number;
 pub mod oracle;
 pub mod price;
 pub mod profile;

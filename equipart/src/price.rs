@@ -1,5 +1,6 @@
 //! `price`: what a layout costs, from shapes alone: the same program on the device without numbers, one rank at a
 //! time, so a world of any size.
+use crate::number::{NumberName, Runs, in_number};
 use crate::settings::Settings;
 use crate::{Config, Layout, Result};
 use crate::{measure, memory};
@@ -18,6 +19,8 @@ use tensor::{Category, Cpu, Device, Peaks, Phase};
 pub struct Price {
     /// The layout.
     pub layout: String,
+    /// The numbers.
+    pub number: NumberName,
     /// The rank.
     pub rank: usize,
     /// Peak bytes by category, each at its own moment, and of all together (`total`).
@@ -88,16 +91,20 @@ pub fn program<D: Kernels>(
     Ok((device.meter().peaks_of_all(), last.0, last.1))
 }
 
-/// The price of every rank, in f32.
+/// The price of every rank, in the settings' numbers.
 ///
 /// # Errors
 /// If the layout does not fit the shape or the batch, 64 bits do not count the bytes or the operations of a rank, or it
 /// would hold more than [it may](Layout::memory_limit).
 pub fn price(config: &Config, settings: &Settings, layout: &Layout) -> Result<Vec<Price>> {
+    in_number!(settings.number, D => price_in::<D>(config, settings, layout))
+}
+
+fn price_in<D: Runs>(config: &Config, settings: &Settings, layout: &Layout) -> Result<Vec<Price>> {
     let shape = &settings.shape(config);
     layout.fits(shape)?;
     settings.check(config)?;
-    let run = |rank, device: &Meta<Cpu<f32>>| {
+    let run = |rank, device: &Meta<D>| {
         program((device, &Mesh::ghost(&layout.axes(), rank)?), layout, shape, settings)
     };
     let on_rank = |rank| {
@@ -106,7 +113,8 @@ pub fn price(config: &Config, settings: &Settings, layout: &Layout) -> Result<Ve
             Category::ALL.iter().map(|c| (c.name(), peaks.category[*c as usize])).collect();
         peak_bytes.insert("total", peaks.total);
         let (traffic_bytes, traffic) = (Uncountable::caught(|| ledger.wire_bytes())?, said(&ledger));
-        Ok(Price { layout: layout.to_string(), rank, peak_bytes, flops, traffic_bytes, traffic })
+        let (layout, number) = (layout.to_string(), settings.number);
+        Ok(Price { layout, number, rank, peak_bytes, flops, traffic_bytes, traffic })
     };
     let prices = (0..layout.ranks()).map(on_rank).collect::<Result<Vec<_>>>()?;
     let most = prices.iter().map(|price| (price.rank, price.peak_bytes["total"]));
@@ -116,7 +124,16 @@ pub fn price(config: &Config, settings: &Settings, layout: &Layout) -> Result<Ve
     Ok(prices)
 }
 
-/// Peak bytes of all ranks together, each with its own at its own moment, if every rank runs this program. Ranks that
+/// What ranks hold at most, each at its own moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Peak {
+    /// Bytes of all of them together.
+    pub all: u128,
+    /// Bytes of the one that holds the most.
+    pub largest: usize,
+}
+
+/// What ranks hold at most, if every rank runs this program. Ranks that
 /// stand alike along all axes but dp's, and are `dealt` the same there, are priced once.
 ///
 /// # Errors
@@ -125,7 +142,7 @@ pub fn peak_of_all<D: Kernels, K: Ord>(
     layout: &Layout,
     dealt: impl Fn(usize) -> Result<K>,
     program: impl Fn(&Meta<D>, &Mesh<tensor::Nowhere>) -> Result<()>,
-) -> Result<u128> {
+) -> Result<Peak> {
     let (mut kinds, mut total, mut most) = (BTreeMap::new(), 0, (0, 0));
     for rank in 0..layout.ranks() {
         let (device, mesh) = (Meta::default(), Mesh::ghost(&layout.axes(), rank)?);
@@ -144,10 +161,10 @@ pub fn peak_of_all<D: Kernels, K: Ord>(
     }
     let mesh = Mesh::ghost(&layout.axes(), most.0)?;
     memory::within(layout, most, |device| program(device, &mesh))?;
-    Ok(total)
+    Ok(Peak { all: total, largest: most.1 })
 }
 
-/// Peak bytes of all ranks together that train on such batches, and do what comes `after` with what was learnt.
+/// What ranks hold at most that train on such batches, and do what comes `after` with what was learnt.
 ///
 /// # Errors
 /// As [`peak_of_all`].
@@ -157,7 +174,7 @@ pub fn training<D: Kernels>(
     optimizer: (Kind, Option<f64>),
     batch: &Batch,
     after: impl Fn(&mut Trainer<Meta<D>>, &Mesh<tensor::Nowhere>) -> Result<()>,
-) -> Result<u128> {
+) -> Result<Peak> {
     let dealt = |rank| Ok(batch.dealt(rank, layout.size(Axis::Dp))?);
     peak_of_all(layout, dealt, |device, mesh| {
         let at = layout.place(device, mesh, &Random { seed: 0 });

@@ -37,7 +37,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
-use tensor::{Cpu, F61, Ids, Key, Place};
+use tensor::{Cpu, F61, Ids, Key, Place, Scalar};
 
 /// Who is told what is being done.
 pub type Watch<'a> = dyn Fn(&str) + Sync + 'a;
@@ -46,7 +46,7 @@ pub type Watch<'a> = dyn Fn(&str) + Sync + 'a;
 const START: Random = Random { seed: 0 };
 
 /// What is looked at while a program runs, as it comes about: nothing of it stays with a rank.
-enum Look<'a, E> {
+enum Look<'a, E: Scalar> {
     /// What is compared: whole tensors, in program order.
     Results(&'a mut dyn FnMut(String, Vec<E>)),
     /// What the first step took, gave, learnt and left.
@@ -56,7 +56,7 @@ enum Look<'a, E> {
 }
 
 /// The program on one rank, on any device: which layers its strategies built.
-fn program<D: Kernels>(
+fn program<D: Kernels<Wide = D>>(
     subject: &Subject,
     at: &Builder<D>,
     mut look: Look<D::Elem>,
@@ -213,7 +213,7 @@ pub fn bytes(subject: &Subject, layout: &Layout) -> Result<u128> {
         (price::sizes(&subject.shape)?, 2 * subject.steps.len()),
         (vec![rows.saturating_mul(subject.shape.vocabulary)], 1),
     ];
-    Ok(ranks + on_host(layout, &compared))
+    Ok(ranks.all + on_host(layout, &compared))
 }
 
 /// Bytes of the host while a proof runs: the oracle's trace of tensors of these sizes, each so many times in it, its

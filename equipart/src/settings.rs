@@ -1,4 +1,5 @@
 //! What a training run is begun with, and keeps when it is resumed.
+use crate::number::NumberName;
 use crate::schedule::Warmup;
 use crate::text::{Corpus, Pair};
 use crate::{Config, Error, Result};
@@ -65,6 +66,9 @@ pub struct Settings {
     /// The weight of each token's squared log-sum-exp in the loss.
     #[serde(default)]
     pub z_loss: f64,
+    /// The numbers of the run.
+    #[serde(default)]
+    pub number: NumberName,
 }
 
 impl Settings {

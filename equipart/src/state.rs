@@ -3,15 +3,15 @@
 //! `optimizer-<step>.safetensors` is written first, then `model.safetensors`, which notes its step: that is the
 //! moment the checkpoint changes. The optimizer files of other steps go last, also where a save fails. Whenever the
 //! program stops, the folder holds one whole checkpoint.
+use crate::number::Runs;
 use crate::settings::Settings;
 use crate::{Config, Error, Model, Result, names, tokenizer};
-use kernels::Kernels;
 use parallel::Trainer;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use tensor::files;
 use tensor::safetensors::{self, File};
-use tensor::{Cpu, Real, files};
 
 pub(crate) const MODEL: &str = "model.safetensors";
 
@@ -111,15 +111,12 @@ pub(crate) fn write_config(dir: &Path, config: &str) -> Result<()> {
 ///
 /// # Errors
 /// If a file cannot be written: then the checkpoint before is still whole, and nothing else is left.
-pub fn save<S: Real>(
+pub fn save<D: Runs>(
     dir: &Path,
     settings: &Settings,
     config: &Config,
-    trainer: &mut Trainer<Cpu<S>>,
-) -> Result<()>
-where
-    Cpu<S>: Kernels<Elem = S, Place = tensor::Host>,
-{
+    trainer: &mut Trainer<D>,
+) -> Result<()> {
     let entries = names::entries(&config.shape);
     let (model, optimizer, mesh) = trainer.parts();
     let (params, step) = (model.params(), optimizer.steps());
@@ -201,10 +198,7 @@ impl State {
     ///
     /// # Errors
     /// If the file holds another optimizer's state.
-    pub fn restore<S: Real>(&self, trainer: &mut Trainer<Cpu<S>>) -> Result<()>
-    where
-        Cpu<S>: Kernels<Elem = S, Place = tensor::Host>,
-    {
+    pub fn restore<D: Runs>(&self, trainer: &mut Trainer<D>) -> Result<()> {
         let (model, optimizer, _) = trainer.parts();
         let origin = self.path.display().to_string();
         Ok(parallel::restore_optimizer(&origin, &self.optimizer, optimizer, &model.params())?)

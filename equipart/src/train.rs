@@ -1,6 +1,7 @@
 //! `train`: learns text, or given ids, with checkpoints that a later run resumes as if nothing had happened.
-use crate::dump::{About, Number, Seen};
+use crate::dump::{About, Seen};
 use crate::measure::Taken;
+use crate::number::{Runs, in_number};
 use crate::settings::{Settings, at_least_1, sequences};
 use crate::state::{self, State};
 use crate::text::{self, Corpus};
@@ -8,13 +9,13 @@ use crate::{Error, Layout, Model, Network, Result, dump, measure, memory, names,
 use comm::{Axis, Mesh};
 use kernels::Kernels;
 use layers::build::Element;
-use layers::{Draw, Values};
+use layers::{Draw, Values, Wide};
 use parallel::{Batch, Sequence, Trainer};
 use serde::Serialize;
 use std::path::PathBuf;
 use std::sync::Mutex;
 use std::time::Instant;
-use tensor::{Cpu, Device, Phase, Real, Scalar};
+use tensor::{Phase, Real, Scalar};
 
 /// Everything a run needs.
 pub struct Run<'a> {
@@ -127,22 +128,22 @@ impl Run<'_> {
         }
         Ok(())
     }
-    /// The same of a run in this number, which the machine must have the memory for.
+    /// The same, and whether the machine has the memory.
     ///
     /// # Errors
-    /// As [`check`](Self::check); both numbers of bytes; and if checkpoints, which are f32, are asked of another number.
-    pub fn check_in<S: Scalar>(&self) -> Result<()>
-    where
-        Cpu<S>: Kernels<Elem = S, Place = tensor::Host>,
-    {
-        self.check()?;
-        if (self.out.is_some() || self.resume.is_some()) && S::NAME != f32::NAME {
-            return Err(Error::new(format!("a run in {} {NO_CHECKPOINTS}", S::NAME)));
-        }
-        memory::fits(&format!("training under {}", self.layout), self.bytes::<Cpu<S>>()?, memory::free())
+    /// As [`check`](Self::check); both numbers of bytes; and if checkpoints, which are f32, are asked of wider numbers.
+    pub fn ready(&self) -> Result<()> {
+        in_number!(self.settings.number, D => self.ready_in::<D>())
     }
-    /// Bytes that all ranks hold at most: in steps, when the held-out text is told, when a checkpoint is put together.
-    fn bytes<D: Kernels>(&self) -> Result<u128> {
+    fn ready_in<D: Runs>(&self) -> Result<()> {
+        self.check()?;
+        if (self.out.is_some() || self.resume.is_some()) && Wide::<D>::NAME != f32::NAME {
+            return Err(Error::new(format!("a run in {} {NO_CHECKPOINTS}", D::Elem::NAME)));
+        }
+        memory::fits(&format!("training under {}", self.layout), self.peak::<D>()?.all, memory::free())
+    }
+    /// What ranks hold at most: in steps, when the held-out text is told, when a checkpoint is put together.
+    fn peak<D: Kernels>(&self) -> Result<price::Peak> {
         let (shape, batch) = (self.settings.shape(&self.model.config), self.source.batch(&self.settings, 0)?);
         let held_out = match self.source {
             Source::Text(corpus) => held_out_batch(corpus, self.settings.seq, self.layout.size(Axis::Dp))?,
@@ -156,25 +157,19 @@ impl Run<'_> {
             Ok(())
         })
     }
-    /// Trains in f32; `watch` is told of every step, on rank 0.
+    /// Trains in the settings' numbers, from the weights that an f32 run begins with: in f64 that gives the truth of the
+    /// f32 run. `watch` is told of every step, on rank 0.
     ///
     /// # Errors
     /// If the settings, the layout and the model do not fit, a rank fails, or a checkpoint cannot be written.
     pub fn train(&self, watch: &(dyn Fn(&StepLine) + Sync)) -> Result<Finished> {
-        self.train_in::<f32>(watch)
+        in_number!(self.settings.number, D => self.train_in::<D>(watch))
     }
-    /// Trains in this number, from the weights that an f32 run begins with. In f64 that gives the truth of the f32 run.
-    ///
-    /// # Errors
-    /// As [`train`](Self::train), and as [`check_in`](Self::check_in).
-    pub fn train_in<S: Real + Number>(&self, watch: &(dyn Fn(&StepLine) + Sync)) -> Result<Finished>
-    where
-        Cpu<S>: Kernels<Elem = S, Place = tensor::Host>,
-    {
-        self.check_in::<S>()?;
+    fn train_in<D: Runs>(&self, watch: &(dyn Fn(&StepLine) + Sync)) -> Result<Finished> {
+        self.ready_in::<D>()?;
         let peaks = Mutex::new(vec![0; self.layout.ranks()]);
         let world = self.network.world(&self.layout, "training")?;
-        let ranks = world.run(|device: Cpu<S>, mesh| {
+        let ranks = world.run(|device: D, mesh| {
             let shape = &self.settings.shape(&self.model.config);
             let (optimizer, values) = (self.settings.optimizer(), InF32(self.model.values()));
             let at = self.layout.place(&device, &mesh, &values);
@@ -195,17 +190,14 @@ impl Run<'_> {
         }
         Ok(finished)
     }
-    fn on_rank<S: Real>(
+    fn on_rank<D: Runs>(
         &self,
-        device: &Cpu<S>,
+        device: &D,
         mesh: &Mesh<tensor::Host>,
-        trainer: &mut Trainer<Cpu<S>>,
+        trainer: &mut Trainer<D>,
         peaks: &Mutex<Vec<usize>>,
         watch: &(dyn Fn(&StepLine) + Sync),
-    ) -> Result<(Finished, Option<Seen<S>>)>
-    where
-        Cpu<S>: Kernels<Elem = S, Place = tensor::Host>,
-    {
+    ) -> Result<(Finished, Option<Seen<D::Elem>>)> {
         let mut seen = None;
         let (schedule, done) = (self.settings.schedule(), self.resume.as_ref().map_or(0, State::steps));
         let until = self.stop_after.map_or(self.settings.steps, |n| self.settings.steps.min(done + n));
@@ -248,7 +240,7 @@ impl Run<'_> {
     }
 }
 
-/// Why only f32 has checkpoints: said after the number.
+/// Why f64 has no checkpoints: said after the number.
 pub(crate) const NO_CHECKPOINTS: &str = "keeps no checkpoints, as they hold f32; leave out --out and --resume \
      (--model begins with the weights of a checkpoint)";
 
@@ -263,8 +255,8 @@ impl<S: Scalar> Values<S> for InF32<'_> {
 }
 
 /// Peak bytes so far, of each rank.
-fn all_peaks<S: Scalar>(
-    device: &Cpu<S>,
+fn all_peaks<D: Runs>(
+    device: &D,
     mesh: &Mesh<tensor::Host>,
     peaks: &Mutex<Vec<usize>>,
 ) -> Result<Vec<usize>> {
@@ -280,15 +272,12 @@ fn all_peaks<S: Scalar>(
 ///
 /// # Errors
 /// If ranks do not meet, or the loss is no finite number.
-pub fn held_out<S: Real>(
-    trainer: &mut Trainer<Cpu<S>>,
+pub fn held_out<D: Runs>(
+    trainer: &mut Trainer<D>,
     corpus: &Corpus,
     seq: usize,
     mesh: &Mesh<tensor::Host>,
-) -> Result<Option<f64>>
-where
-    Cpu<S>: Kernels<Elem = S, Place = tensor::Host>,
-{
+) -> Result<Option<f64>> {
     let Some(batch) = held_out_batch(corpus, seq, mesh.group(Axis::Dp).size())? else { return Ok(None) };
     let targets = corpus.held_out.len() - 1;
     let nats = trainer.evaluate(&batch, &|_| ())?.read().expect("the host has values")[0].to_f64();

@@ -21,7 +21,8 @@ fn each_token(layout: &str, sampling: Sampling) -> Vec<usize> {
     let request = Request { prompts, max_new: 60, sampling, record: false };
     let seen = Mutex::new(Vec::with_capacity(request.max_new));
     let watch = |_| seen.lock().unwrap().push(counting::taken());
-    generate(&model, (&layout.parse().unwrap(), &Network::default()), &request, &watch).unwrap();
+    generate::<tensor::Cpu<f32>>(&model, (&layout.parse().unwrap(), &Network::default()), &request, &watch)
+        .unwrap();
     seen.into_inner().unwrap().windows(2).map(|pair| pair[1] - pair[0]).skip(2).collect()
 }
 

@@ -5,8 +5,8 @@ use divan::Bencher;
 use divan::counter::ItemsCount;
 use kernels::bf16::{self, Out, Way};
 use kernels::{
-    Activation, AdamW, Attend, Causal, Heads, Kernels, LossTerms, Qkv, Selects, Sight, Slice, Softmax, Span,
-    Write, machine,
+    Activation, AdamW, Attend, Causal, Entry, Heads, Indexed, Kernels, LossTerms, Qkv, Selects, Sight, Slice,
+    Span, Write, machine,
 };
 use std::fmt;
 use std::hint::black_box;
@@ -83,31 +83,29 @@ fn product(bencher: Bencher, of: &Product) {
     timed(bencher, 2 * m * n * k, |cpu| cpu.gemm(c.view_mut(), a, b, Write::Set));
 }
 
-fn attend() -> (Attend, Vec<Span>, usize) {
+fn index<T: Entry>(list: Vec<T>) -> Index<Host> {
+    Indexed::from(list).on(&Host::default()).clone()
+}
+
+fn attend() -> (Attend, Index<Host>, usize) {
     let attend = Attend { heads: HEADS, first: 0, sight: Sight::Causal, dropout: None };
     let span = |sequence: usize| {
         let tokens = Causal { row: sequence * TOKENS, len: TOKENS, position: 0, sequence };
         Span { query: tokens, key: tokens }
     };
     let pairs = SEQUENCES * TOKENS * (TOKENS + 1) / 2;
-    (attend, (0..SEQUENCES).map(span).collect(), pairs * WIDTH)
+    (attend, index((0..SEQUENCES).map(span).collect()), pairs * WIDTH)
 }
 
 #[divan::bench(max_time = 0.3)]
 fn attention_forward(bencher: Bencher) {
     let (attend, spans, pairs) = attend();
     let [q, k, v, mut out] = [(); 4].map(|()| matrix(ROWS, WIDTH));
-    let [mut max, mut sum] = [(); 2].map(|()| matrix(ROWS, HEADS.queries));
+    let mut lse = matrix(ROWS, HEADS.queries);
     let mut scratch = matrix(1, Cpu::<f32>::attention_scratch(HEADS, TOKENS));
     timed(bencher, 4 * pairs, |cpu| {
-        cpu.fill(out.view_mut(), 0.0);
-        cpu.fill(max.view_mut(), f32::NEG_INFINITY);
-        cpu.fill(sum.view_mut(), 0.0);
         let qkv = Qkv { q: q.view(), k: k.view(), v: v.view() };
-        let run = Softmax { out: out.view_mut(), max: max.view_mut(), sum: sum.view_mut() };
-        cpu.attention_block(&attend, &spans, qkv, run, scratch.view_mut());
-        let run = Softmax { out: out.view_mut(), max: max.view_mut(), sum: sum.view_mut() };
-        cpu.attention_finish(HEADS, run);
+        cpu.attention(&attend, &spans, qkv, out.view_mut(), lse.view_mut(), scratch.view_mut());
     });
 }
 
@@ -124,7 +122,7 @@ fn attention_backward(bencher: Bencher) {
         let qkv = Qkv { q: q.view(), k: k.view(), v: v.view() };
         let dqkv = [dq.view_mut(), dk.view_mut(), dv.view_mut()];
         let saved = (lse.view(), delta.view());
-        cpu.attention_block_backward(&attend, &spans, qkv, saved, d_o.view(), dqkv, scratch.view_mut());
+        cpu.attention_backward(&attend, &spans, qkv, saved, d_o.view(), dqkv, scratch.view_mut());
     });
 }
 
@@ -241,7 +239,7 @@ fn whole_row(bencher: Bencher, choose: bool) {
 fn sgd(bencher: Bencher) {
     let [mut w, g] = [(); 2].map(|()| matrix(2 * HIDDEN, WIDTH));
     let factor = matrix(1, 1);
-    timed(bencher, g.len(), |cpu| cpu.sgd(w.view_mut(), g.view(), factor.view(), 1e-4));
+    timed(bencher, g.len(), |cpu| cpu.sgd(w.view_mut(), None, g.view(), factor.view(), 1e-4));
 }
 
 #[divan::bench(max_time = 0.3)]
@@ -251,7 +249,7 @@ fn adamw(bencher: Bencher) {
     let factor = matrix(1, 1);
     let constants = AdamW { lr: 1e-4, beta1: 0.9, beta2: 0.95, eps: 1e-8, decay: 0.1, step: 1 };
     timed(bencher, g.len(), |cpu| {
-        cpu.adamw(w.view_mut(), (m.view_mut(), v.view_mut()), g.view(), factor.view(), constants);
+        cpu.adamw(w.view_mut(), None, (m.view_mut(), v.view_mut()), g.view(), factor.view(), constants);
     });
 }
 

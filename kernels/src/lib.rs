@@ -1,18 +1,21 @@
-//! What a device computes: [`Kernels`], on the host ([`Cpu`](tensor::Cpu), one generic body for every number) and
+//! What a device computes: [`Kernels`], made of one list (`list.rs`), on the host ([`Cpu`](tensor::Cpu), one generic body for every number) and
 //! on [`Meta`], which computes nothing and so tells the price.
 //!
 //! Kernels write into memory they are given: they never allocate and never count, so that bytes and FLOPs are
 //! the same on every device. Nothing here knows of ranks.
 mod cpu;
+mod indexed;
 mod kernels;
+mod list;
 mod meta;
 #[cfg(test)]
 mod proof;
 mod sight;
+mod terms;
 
 pub use cpu::{CpuScalar, Packed, bf16, machine, widest};
-pub use kernels::{
-    Activation, AdamW, Attend, Causal, Heads, Kernels, LossTerms, Qkv, Selects, Slice, Softmax, Span, Write,
-};
+pub use indexed::{Entry, Indexed};
+pub use kernels::{Kernels, Selects};
 pub use meta::Meta;
 pub use sight::Sight;
+pub use terms::{Activation, AdamW, Attend, Causal, Heads, LossTerms, Qkv, Slice, Softmax, Span, Write};

@@ -2,7 +2,8 @@
 //!
 //! For a forward `Y = f(X)` run on duals and any `dY`, the gradient `dX` is right exactly when
 //! ⟨dY, Ẏ⟩ = ⟨dX, Ẋ⟩ for every direction `Ẋ`: over the field, one random direction is enough.
-use tensor::{Category, Cpu, Dual, F61, Key, Real, Scalar, Tensor, mix};
+use crate::{Entry, Indexed};
+use tensor::{Category, Cpu, Dual, F61, Host, Index, Key, Real, Scalar, Tensor, mix};
 
 pub(crate) type Matrix<S> = Tensor<Cpu<S>>;
 
@@ -27,6 +28,11 @@ pub(crate) fn filled<S: Scalar>(rows: usize, cols: usize, value: S) -> Matrix<S>
 /// A random matrix; another seed, other numbers. In duals it has the field's values, and random tangents.
 pub(crate) fn draw<S: Scalar>(seed: u64, rows: usize, cols: usize) -> Matrix<S> {
     matrix(rows, cols, |i| S::sample(mix(mix(seed) ^ i as u64), 1.0))
+}
+
+/// A list as kernels read it.
+pub(crate) fn index<T: Entry>(list: impl Into<Vec<T>>) -> Index<Host> {
+    Indexed::from(list.into()).on(&Host::default()).clone()
 }
 
 pub(crate) fn read<S: Scalar>(x: &Matrix<S>) -> Vec<S> {

@@ -51,7 +51,7 @@ pub struct Saved<D: Kernels> {
 struct Inside<D: Kernels> {
     norm: Option<head_norm::Saved<D>>,
     qkv: Kept<Split<D>>,
-    lse: Kept<Split<D>>,
+    lse: Kept<Split<D::Wide>>,
     o: Kept<Split<D>>,
 }
 

@@ -1,11 +1,12 @@
 //! What building a layer needs: a device, a mesh, and where the initial values come from.
 use crate::ops::Region;
+use crate::param::Wide;
 use crate::{Error, Result, Strategy};
 use comm::{Axis, Mesh};
 use kernels::Kernels;
 use std::cell::RefCell;
 use std::rc::Rc;
-use tensor::{Device, Scalar, mix};
+use tensor::{Scalar, mix};
 
 /// Where a parameter's values come from when nothing was trained: normal, `mean + std · draw`.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -53,7 +54,9 @@ pub struct Builder<'a, D: Kernels> {
     /// This rank's groups.
     pub mesh: &'a Mesh<D::Place>,
     /// The parameters' first values.
-    pub values: &'a dyn Values<<D as Device>::Elem>,
+    pub values: &'a dyn Values<Wide<D>>,
+    /// Whether parameters will learn: narrow ones then have a master, their value before it is rounded.
+    pub learns: bool,
     /// Which tokens of the residual stream are this rank's.
     pub region: Region,
     /// What the layout's strategies build.
@@ -67,8 +70,9 @@ pub type Built = Rc<RefCell<Vec<(String, &'static str)>>>;
 
 impl<'a, D: Kernels> Builder<'a, D> {
     /// A place where every rank of the tensor axis has all tokens of the residual stream.
-    pub fn new(device: &'a D, mesh: &'a Mesh<D::Place>, values: &'a dyn Values<<D as Device>::Elem>) -> Self {
-        Self { device, mesh, values, region: Region::Whole, strategies: Vec::new(), built: Rc::default() }
+    pub fn new(device: &'a D, mesh: &'a Mesh<D::Place>, values: &'a dyn Values<Wide<D>>) -> Self {
+        let (region, strategies, built) = (Region::Whole, Vec::new(), Rc::default());
+        Self { device, mesh, values, learns: false, region, strategies, built }
     }
     /// The same, where these strategies build what they build.
     #[must_use]
@@ -78,6 +82,12 @@ impl<'a, D: Kernels> Builder<'a, D> {
             at.strategies.push(strategy);
             at
         })
+    }
+    /// The same, for parameters that will learn.
+    #[must_use]
+    pub fn learning(&self) -> Self {
+        let (strategies, built) = (self.strategies.clone(), self.built.clone());
+        Self { learns: true, strategies, built, ..*self }
     }
     /// The same, but each rank of the tensor axis has its own tokens (sequence regions).
     #[must_use]

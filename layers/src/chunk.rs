@@ -24,7 +24,7 @@ pub enum Input<D: Kernels> {
 /// What leaves it.
 pub enum Output<D: Kernels> {
     /// From the last, given targets: this microbatch's share of the mean loss, an addend on each data rank.
-    Loss(Partial<D>),
+    Loss(Partial<D::Wide>),
     /// `X[B,D]` for the chunk after.
     Activation(Stream<D>),
 }

@@ -50,7 +50,7 @@ struct Saved<D: Kernels> {
     microbatch: usize,
     inner: Inner<D>,
     logits: Split<D>,
-    lse: Tensor<D>,
+    lse: Tensor<D::Wide>,
     labels: Ids<D::Place>,
 }
 
@@ -168,7 +168,7 @@ impl<D: Kernels> Classifier<D> {
     ///
     /// # Panics
     /// If the microbatch is in flight already.
-    pub fn forward(&mut self, cx: &Cx<D>, x: Tensor<D>, labels: Ids<D::Place>) -> Result<Partial<D>> {
+    pub fn forward(&mut self, cx: &Cx<D>, x: Tensor<D>, labels: Ids<D::Place>) -> Result<Partial<D::Wide>> {
         let microbatch = cx.microbatch();
         assert!(
             self.saved.iter().all(|s| s.microbatch != microbatch),

@@ -31,7 +31,7 @@ pub struct Saved<D: Kernels> {
     inputs: [Of<D, ColumnLinear<D>>; 2],
     q: Kept<Split<D>>,
     kv: Kept<Split<D>>,
-    lse: Kept<Split<D>>,
+    lse: Kept<Split<D::Wide>>,
     o: Kept<Split<D>>,
     out: Of<D, RowLinear<D>>,
 }

@@ -2,12 +2,12 @@
 use crate::record::Share;
 use crate::{Record, Result};
 use comm::Mesh;
-use kernels::{Causal, Kernels, Span};
+use kernels::{Causal, Indexed, Kernels, Span};
 use std::borrow::Borrow;
 use std::cell::{RefCell, RefMut};
 use std::collections::BTreeMap;
 use std::fmt;
-use tensor::{Dropout, LayerSpan, Pass, Profile, Tensor, count};
+use tensor::{Dropout, Index, LayerSpan, Pass, Profile, Tensor, count};
 
 /// Whether a backward will follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,9 +26,9 @@ pub struct Cx<D: Kernels> {
     mean_over: usize,
     first: usize,        // number of the first sequence in the step
     draws: (u64, usize), // dropout's seed and step
-    tokens: Vec<Causal>,
-    spans: Vec<Span>,
-    memory: Vec<Span>,
+    tokens: Indexed<Causal, D::Place>,
+    spans: Indexed<Span, D::Place>,
+    memory: Indexed<Span, D::Place>,
     memory_lengths: Vec<usize>, // one for each sequence, or none
     cache: Option<RefCell<Cache<D>>>,
     record: Option<Record<D>>,
@@ -52,9 +52,9 @@ impl<D: Kernels> Default for Cx<D> {
             mean_over: 0,
             first: 0,
             draws: (0, 0),
-            tokens: Vec::new(),
-            spans: Vec::new(),
-            memory: Vec::new(),
+            tokens: Indexed::default(),
+            spans: Indexed::default(),
+            memory: Indexed::default(),
             memory_lengths: Vec::new(),
             cache: None,
             record: None,
@@ -81,7 +81,7 @@ impl<D: Kernels> Cx<D> {
         lengths: impl IntoIterator<Item = impl Borrow<usize>>,
         mean_over: usize,
     ) -> Self {
-        self.tokens.clear();
+        self.tokens.change().clear();
         self.memory_lengths.clear();
         let (mode, first, draws, cache, record) = (Mode::Train, 0, (0, 0), None, None);
         Self { mode, microbatch, mean_over, first, draws, cache, record, ..self }.of(lengths)
@@ -93,7 +93,7 @@ impl<D: Kernels> Cx<D> {
     /// The same, on sequences of these lengths.
     fn of(mut self, lengths: impl IntoIterator<Item = impl Borrow<usize>>) -> Self {
         let first = |(sequence, len)| Causal { row: 0, len, position: 0, sequence };
-        self.tokens.extend(lengths.into_iter().map(|len| *len.borrow()).enumerate().map(first));
+        self.tokens.change().extend(lengths.into_iter().map(|len| *len.borrow()).enumerate().map(first));
         self.place();
         self
     }
@@ -109,8 +109,9 @@ impl<D: Kernels> Cx<D> {
     pub fn numbered_from(mut self, first: usize) -> Self {
         let by = first as isize - self.first as isize;
         self.first = first;
-        let spans = self.spans.iter_mut().chain(&mut self.memory).flat_map(|s| [&mut s.query, &mut s.key]);
-        spans.chain(&mut self.tokens).for_each(|t| t.sequence = t.sequence.wrapping_add_signed(by));
+        let spans = self.spans.change().iter_mut().chain(self.memory.change());
+        let spans = spans.flat_map(|s| [&mut s.query, &mut s.key]);
+        spans.chain(self.tokens.change()).for_each(|t| t.sequence = t.sequence.wrapping_add_signed(by));
         self
     }
     /// The same, with dropout drawn for this step.
@@ -125,7 +126,7 @@ impl<D: Kernels> Cx<D> {
     /// If there is not one for each sequence, or one has no token.
     #[must_use]
     pub fn with_memory(mut self, lengths: &[usize]) -> Self {
-        assert_eq!(lengths.len(), self.tokens.len(), "a memory for each sequence");
+        assert_eq!(lengths.len(), self.tokens().len(), "a memory for each sequence");
         assert!(lengths.iter().all(|n| *n > 0), "a memory without tokens");
         self.memory_lengths = lengths.to_vec();
         self.remember();
@@ -134,12 +135,13 @@ impl<D: Kernels> Cx<D> {
     /// Puts each sequence's queries before its memory.
     fn remember(&mut self) {
         let mut row = 0;
-        self.memory.clear();
-        for (query, &len) in self.tokens.iter().zip(&self.memory_lengths) {
+        let memory = self.memory.change();
+        memory.clear();
+        for (query, &len) in self.tokens.list().iter().zip(&self.memory_lengths) {
             let key = Causal { row, len, position: 0, sequence: query.sequence };
             row += len;
             if query.len > 0 {
-                self.memory.push(Span { query: *query, key });
+                memory.push(Span { query: *query, key });
             }
         }
     }
@@ -161,7 +163,7 @@ impl<D: Kernels> Cx<D> {
     /// With [`Uncountable`](count::Uncountable), if 64 bits do not count all these tokens.
     #[must_use]
     pub fn with_cache(mut self, capacity: usize) -> Self {
-        count::product("the tokens of a cache", &[self.tokens.len(), capacity]);
+        count::product("the tokens of a cache", &[self.tokens().len(), capacity]);
         self.cache = Some(RefCell::new(Cache { capacity, slots: BTreeMap::new() }));
         self.place();
         self
@@ -171,8 +173,8 @@ impl<D: Kernels> Cx<D> {
     /// # Panics
     /// If there are other sequences than before, or more tokens than the cache has room for.
     pub fn advance(&mut self, lengths: &[usize]) {
-        assert_eq!(lengths.len(), self.tokens.len(), "the same sequences go on");
-        for (tokens, &len) in self.tokens.iter_mut().zip(lengths) {
+        assert_eq!(lengths.len(), self.tokens().len(), "the same sequences go on");
+        for (tokens, &len) in self.tokens.change().iter_mut().zip(lengths) {
             (tokens.position, tokens.len) = (tokens.position + tokens.len, len);
         }
         self.place();
@@ -180,9 +182,9 @@ impl<D: Kernels> Cx<D> {
     /// Gives each sequence's tokens their rows, and the keys they may look at.
     fn place(&mut self) {
         let capacity = self.cache.as_ref().map(|c| c.borrow().capacity);
-        self.spans.clear();
-        let mut row = 0;
-        for (b, query) in self.tokens.iter_mut().enumerate() {
+        let (mut row, spans) = (0, self.spans.change());
+        spans.clear();
+        for (b, query) in self.tokens.change().iter_mut().enumerate() {
             query.row = row;
             row += query.len;
             let key = match capacity {
@@ -194,7 +196,7 @@ impl<D: Kernels> Cx<D> {
                 }
             };
             if query.len > 0 {
-                self.spans.push(Span { query: *query, key });
+                spans.push(Span { query: *query, key });
             }
         }
         self.remember();
@@ -213,30 +215,34 @@ impl<D: Kernels> Cx<D> {
     }
     /// Each sequence's tokens: their rows and their positions.
     pub fn tokens(&self) -> &[Causal] {
-        &self.tokens
+        self.tokens.list()
     }
     /// How many rows an activation has.
     pub fn rows(&self) -> usize {
-        self.tokens.last().map_or(0, |t| t.row + t.len)
+        self.tokens().last().map_or(0, |t| t.row + t.len)
     }
     /// One more than the largest position of any token.
     pub fn positions(&self) -> usize {
-        self.tokens.iter().map(|t| t.position + t.len).max().unwrap_or(0)
+        self.tokens().iter().map(|t| t.position + t.len).max().unwrap_or(0)
     }
     /// One more than the largest position that any token has or may come to have: what grows with positions is made for
     /// so many at once.
     pub(crate) fn reach(&self) -> usize {
         self.cache.as_ref().map_or(self.positions(), |cache| cache.borrow().capacity)
     }
+    /// The tokens, where kernels read them.
+    pub(crate) fn tokens_on(&self, place: &D::Place) -> &Index<D::Place> {
+        self.tokens.on(place)
+    }
     /// Which queries see which keys.
-    pub(crate) fn spans(&self) -> &[Span] {
+    pub(crate) fn spans(&self) -> &Indexed<Span, D::Place> {
         &self.spans
     }
     pub(crate) fn cache(&self) -> Option<RefMut<'_, Cache<D>>> {
         self.cache.as_ref().map(RefCell::borrow_mut)
     }
     /// Each sequence's tokens, and its memory's.
-    pub(crate) fn memory(&self) -> &[Span] {
+    pub(crate) fn memory(&self) -> &Indexed<Span, D::Place> {
         &self.memory
     }
     /// Dropout at one place of the model; none where nothing is dropped.
@@ -267,7 +273,7 @@ impl<D: Kernels> Cx<D> {
         share: impl FnOnce(&Mesh<D::Place>) -> Result<Share<D::Elem>>,
     ) -> Result<()> {
         if let Some(record) = &self.record {
-            record.add(format!("{name}.{end}"), &self.tokens, share(record.mesh())?);
+            record.add(format!("{name}.{end}"), self.tokens(), share(record.mesh())?);
         }
         Ok(())
     }
@@ -340,15 +346,19 @@ mod tests {
             ]
         );
         let key = Causal { row: 5, len: 3, position: 0, sequence: 8 };
-        assert_eq!(cx.spans(), [Span { query: cx.tokens()[1], key }]);
+        assert_eq!(cx.spans().list(), [Span { query: cx.tokens()[1], key }]);
         assert_eq!((cx.rows(), cx.positions()), (2, 3));
         let mut other = Cx::<Cpu<f32>>::infer([3, 1]).with_memory(&[4, 2]).with_cache(5).numbered_from(7);
         other.advance(&[0, 2]);
         let key = Causal { row: 4, len: 2, position: 0, sequence: 8 };
         let fresh = Cx::<Cpu<f32>>::infer([3, 1]).with_memory(&[4, 2]).numbered_from(7);
         let numbers = |span: &Span| (span.query.sequence, span.key.sequence);
-        assert_eq!(fresh.memory().iter().map(numbers).collect::<Vec<_>>(), [(7, 7), (8, 8)]);
-        assert_eq!(other.memory(), [Span { query: cx.tokens()[1], key }], "a memory stays where it is");
+        assert_eq!(fresh.memory().list().iter().map(numbers).collect::<Vec<_>>(), [(7, 7), (8, 8)]);
+        assert_eq!(
+            other.memory().list(),
+            [Span { query: cx.tokens()[1], key }],
+            "a memory stays where it is"
+        );
         cx.advance(&[1, 1]);
         assert_eq!((cx.tokens()[0].position, cx.tokens()[1].position, cx.rows()), (3, 3, 2));
     }

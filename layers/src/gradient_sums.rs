@@ -25,8 +25,8 @@ pub struct GradientSums<D: Kernels> {
 /// The gradients that are summed together.
 struct Unit<D: Kernels> {
     label: Arc<str>,
-    gradients: Vec<Tensor<D>>, // last parameter first; empty between steps
-    under_way: Option<Together<D>>,
+    gradients: Vec<Tensor<D::Wide>>, // last parameter first; empty between steps
+    under_way: Option<Together<D::Wide>>,
 }
 
 impl<D: Kernels> Default for GradientSums<D> {
@@ -92,7 +92,7 @@ impl<D: Kernels> Unit<D> {
         number: usize,
         params: &mut [&mut Param<D>],
         (axis, group): (Axis, &Group<D::Place>),
-    ) -> Result<Option<Together<D>>> {
+    ) -> Result<Option<Together<D::Wide>>> {
         let mut gradients = std::mem::take(&mut self.gradients);
         let own = params.iter_mut().rev().filter(|param| param.summed_in == Some(number));
         gradients.extend(own.filter_map(|param| param.lend_gradient(axis)));

@@ -43,7 +43,7 @@ pub struct Saved<D: Kernels> {
     norm: Held<norm::Saved<D>>,
     x: Kept<Stream<D>>,
     logits: Kept<Split<D>>,
-    lse: Kept<Tensor<D>>,
+    lse: Kept<Tensor<D::Wide>>,
     targets: Ids<D::Place>,
 }
 
@@ -101,7 +101,7 @@ impl<D: Kernels> Head<D> {
         table: Option<&RowWeight<D>>,
         x: Stream<D>,
         targets: Ids<D::Place>,
-    ) -> Result<(Partial<D>, Saved<D>)> {
+    ) -> Result<(Partial<D::Wide>, Saved<D>)> {
         let (n, norm) = self.norm.forward(cx, x)?;
         cx.saw("head", "in", |_| Ok(n.seen()))?;
         let logits = matmul(&n.gather(&self.group)?, &self.columns(table)?);

@@ -24,7 +24,7 @@ pub struct HeadNorm<D: Kernels> {
 }
 
 /// `[Q | K | V]` before the norm, and each head's 1/rms.
-pub type Saved<D> = Kept<(Split<D>, Split<D>)>;
+pub type Saved<D> = Kept<(Split<D>, Split<<D as Kernels>::Wide>)>;
 
 impl<D: Kernels> HeadNorm<D> {
     /// Parameters `name.q_norm` and `name.k_norm`, of heads that are split over the ranks of `axis`.

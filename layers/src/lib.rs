@@ -56,7 +56,7 @@ pub use layer_norm::LayerNorm;
 pub use mlp::Mlp;
 pub use norm::Norm;
 pub use optimizer::{Kind, Optimizer};
-pub use param::Param;
+pub use param::{Param, Wide};
 pub use part::Part;
 pub use placement::{Pieces, Placed, Placement, Section};
 pub use record::{Activation, Activations, Record, Touched};

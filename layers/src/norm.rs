@@ -16,7 +16,7 @@ enum Kind<D: Kernels> {
 }
 
 /// X\[B,D\] and each row's statistics.
-pub type Saved<D> = Kept<(Stream<D>, Tensor<D>)>;
+pub type Saved<D> = Kept<(Stream<D>, Tensor<<D as Kernels>::Wide>)>;
 
 impl<D: Kernels> Norm<D> {
     /// A norm of `width` features.

@@ -13,6 +13,7 @@
 //! Source: Pascanu et al., arXiv:1211.5063 (clipping); Loshchilov, Hutter, arXiv:1711.05101 (`AdamW`).
 use crate::build::Element;
 use crate::ops::{Partial, filled, plus};
+use crate::param::Wide;
 use crate::{Param, Result};
 use comm::{Axis, Mesh};
 use kernels::{AdamW, Kernels};
@@ -56,8 +57,8 @@ pub struct Optimizer<D: Kernels> {
     kind: Kind,
     clip: Option<f64>,
     steps: usize,
-    moments: Vec<[Tensor<D>; 2]>, // m, v of each parameter; taken at the first step
-    label: Arc<str>,              // of the norm's calls
+    moments: Vec<[Tensor<D::Wide>; 2]>, // m, v of each parameter; taken at the first step
+    label: Arc<str>,                    // of the norm's calls
 }
 
 impl<D: Kernels> Optimizer<D> {
@@ -82,9 +83,9 @@ impl<D: Kernels> Optimizer<D> {
         params: &mut [&mut Param<D>],
         mesh: &Mesh<D::Place>,
         lr: f64,
-    ) -> Result<Tensor<D>> {
-        let device = params.first().expect("a model has parameters").value().device().clone();
-        let mut factor = filled(&device, Category::Buffers, [1, 1], D::Elem::ONE);
+    ) -> Result<Tensor<D::Wide>> {
+        let device = params.first().expect("a model has parameters").value().device().wide().clone();
+        let mut factor = filled(&device, Category::Buffers, [1, 1], Wide::<D>::ONE);
         let mut sums = Sums::new(&device);
         self.steps += 1;
         let Some(limit) = self.clip else {
@@ -103,22 +104,25 @@ impl<D: Kernels> Optimizer<D> {
     fn update(
         &mut self,
         params: &mut [&mut Param<D>],
-        factor: &Tensor<D>,
+        factor: &Tensor<D::Wide>,
         lr: f64,
-        mut sums: Option<&mut Sums<D>>,
+        mut sums: Option<&mut Sums<D::Wide>>,
     ) {
         self.moments(params);
         for (i, param) in params.iter_mut().enumerate() {
             let sum = sums.as_mut().map(|sums| sums.of(param));
             match self.kind {
-                Kind::Sgd => param.update(sum, |device, _, w, g| device.sgd(w, g, factor.view(), lr)),
+                Kind::Sgd => {
+                    param
+                        .update(sum, |device, _, (w, master), g| device.sgd(w, master, g, factor.view(), lr));
+                }
                 Kind::AdamW { beta1, beta2, eps, decay } => {
                     let decay = if param.decays() { decay } else { 0.0 };
                     let constants = AdamW { lr, beta1, beta2, eps, decay, step: self.steps };
                     let [m, v] = &mut self.moments[i];
-                    param.update(sum, |device, rows, w, g| {
+                    param.update(sum, |device, rows, (w, master), g| {
                         let [m, v] = [&mut *m, v].map(|x| x.view_mut().take_rows(rows.start, rows.len()));
-                        device.adamw(w, (m, v), g, factor.view(), constants);
+                        device.adamw(w, master, (m, v), g, factor.view(), constants);
                     });
                 }
             }
@@ -132,7 +136,7 @@ impl<D: Kernels> Optimizer<D> {
         &self,
         params: &[&mut Param<D>],
         mesh: &Mesh<D::Place>,
-        mut each: impl FnMut(&str, [Option<Vec<D::Elem>>; 2]) -> std::result::Result<(), E>,
+        mut each: impl FnMut(&str, [Option<Vec<Wide<D>>>; 2]) -> std::result::Result<(), E>,
     ) -> std::result::Result<(), E> {
         for (param, [m, v]) in params.iter().zip(&self.moments) {
             let cuts = param.cuts();
@@ -148,7 +152,7 @@ impl<D: Kernels> Optimizer<D> {
         &mut self,
         steps: usize,
         params: &[&mut Param<D>],
-        element: impl Fn(&Param<D>, usize) -> Result<Element<'a, D::Elem>>,
+        element: impl Fn(&Param<D>, usize) -> Result<Element<'a, Wide<D>>>,
     ) -> Result<()> {
         self.steps = steps;
         if self.kind == Kind::Sgd || steps == 0 {
@@ -160,15 +164,16 @@ impl<D: Kernels> Optimizer<D> {
             for (which, moment) in moments.iter_mut().enumerate() {
                 let element = element(param, which)?;
                 let at = |i| cuts.whole_index([i / cols, i % cols]);
-                moment.write(&mut |i| at(i).map_or(D::Elem::ZERO, &element));
+                moment.write(&mut |i| at(i).map_or(Wide::<D>::ZERO, &element));
             }
         }
         Ok(())
     }
     fn moments(&mut self, params: &[&mut Param<D>]) {
         if self.kind != Kind::Sgd && self.moments.is_empty() {
-            let zero =
-                |p: &Param<D>| filled(p.value().device(), Category::Optimizer, p.local(), D::Elem::ZERO);
+            let zero = |p: &Param<D>| {
+                filled(p.value().device().wide(), Category::Optimizer, p.local(), Wide::<D>::ZERO)
+            };
             self.moments = params.iter().map(|p| [zero(p), zero(p)]).collect();
         }
     }
@@ -188,7 +193,7 @@ impl<D: Kernels> Sums<D> {
         filled(device, Category::Buffers, [1, 1], D::Elem::ZERO)
     }
     /// Where a parameter's squares go.
-    fn of(&mut self, param: &Param<D>) -> &mut Tensor<D> {
+    fn of<N: Kernels<Wide = D>>(&mut self, param: &Param<N>) -> &mut Tensor<D> {
         let device = &self.device;
         self.by_axes[param.placement().different()].get_or_insert_with(|| Self::zero(device))
     }
@@ -321,10 +326,10 @@ mod tests {
                 let factor = filled(&device, Category::Buffers, [1, 1], factor);
                 let ([w, m, v], g) = (whole.each_mut().map(Tensor::view_mut), gradient.view());
                 match kind {
-                    Kind::Sgd => device.sgd(w, g, factor.view(), 0.5),
+                    Kind::Sgd => device.sgd(w, None, g, factor.view(), 0.5),
                     Kind::AdamW { beta1, beta2, eps, decay } => {
                         let constants = AdamW { lr: 0.5, beta1, beta2, eps, decay, step };
-                        device.adamw(w, (m, v), g, factor.view(), constants);
+                        device.adamw(w, None, (m, v), g, factor.view(), constants);
                     }
                 }
                 assert!(param.gather(&mesh).unwrap() == whole[0].read(), "{kind:?} {clip:?} step {step}");

@@ -6,7 +6,10 @@ use comm::{Axis, Group, Mesh, Reduce};
 use kernels::{Kernels, Write};
 use std::ops::Range;
 use std::sync::Arc;
-use tensor::{Category, Scalar, Tensor, View, ViewMut};
+use tensor::{Category, Device, Scalar, Tensor, View, ViewMut};
+
+/// A device's wide number.
+pub type Wide<D> = <<D as Kernels>::Wide as Device>::Elem;
 
 /// This rank's share of a parameter. Layers read it through the weights of [`crate::weight`], where it may be
 /// gathered or fetched, and add to its gradient through `accumulate`; nobody else touches it.
@@ -17,7 +20,8 @@ pub struct Param<D: Kernels> {
     cuts: Cuts,
     replicas: Vec<(Replica, Group<D::Place>)>, // what other ranks hold, too, each part with its holders
     value: Tensor<D>,
-    gradient: Option<Tensor<D>>, // taken at the first contribution, so that inference has none
+    master: Option<Tensor<D::Wide>>, // of a narrow parameter that learns: its value, not rounded
+    gradient: Option<Tensor<D::Wide>>, // taken at the first contribution, so that inference has none
     written: bool,
     pub(crate) summed_in: Option<usize>, // the unit with which the gradient is being summed
 }
@@ -38,8 +42,11 @@ impl<D: Kernels> Param<D> {
         let cuts = placement.cuts(at.mesh, &name, shape)?;
         let [rows, cols] = cuts.local;
         let values = at.values.of(&name, shape, draw)?;
-        let element = |i| cuts.whole_index([i / cols, i % cols]).map_or(D::Elem::ZERO, &values);
-        let value = Tensor::from_fn(at.device, Category::Weights, rows, cols, element);
+        let element = |i| cuts.whole_index([i / cols, i % cols]).map_or(Wide::<D>::ZERO, &values);
+        let value =
+            Tensor::from_fn(at.device, Category::Weights, rows, cols, |i| D::Elem::narrow(element(i)));
+        let master = || Tensor::from_fn(at.device.wide(), Category::Optimizer, rows, cols, element);
+        let master = (at.learns && D::Elem::NARROW).then(master);
         let held = |replica: Replica| {
             let block = at.mesh.group(replica.axis).blocks(replica.holders)?.named(name.clone());
             Ok((replica, block))
@@ -52,6 +59,7 @@ impl<D: Kernels> Param<D> {
             cuts,
             replicas,
             value,
+            master,
             gradient: None,
             written: false,
             summed_in: None,
@@ -82,11 +90,12 @@ impl<D: Kernels> Param<D> {
         self.value.clone()
     }
     /// Lets `kernel` write the gradient if it is the first contribution of the step, and add to it if not.
-    pub(crate) fn accumulate(&mut self, kernel: impl FnOnce(&D, ViewMut<D>, Write)) {
+    pub(crate) fn accumulate(&mut self, kernel: impl FnOnce(&D, ViewMut<D::Wide>, Write)) {
         let write = if std::mem::replace(&mut self.written, true) { Write::Add } else { Write::Set };
         let ([rows, cols], device) = (self.local(), self.value.device());
-        let gradient =
-            self.gradient.get_or_insert_with(|| Tensor::empty(device, Category::Gradients, rows, cols));
+        let gradient = self
+            .gradient
+            .get_or_insert_with(|| Tensor::empty(device.wide(), Category::Gradients, rows, cols));
         kernel(device, gradient.view_mut(), write);
     }
     /// Sums the addends of the gradient along every axis that has some. No contribution is a zero contribution.
@@ -103,7 +112,7 @@ impl<D: Kernels> Param<D> {
     /// If ranks do not meet.
     pub(crate) fn begin_sum(&mut self) -> Result<()> {
         if !self.written {
-            self.accumulate(|device, gradient, _| device.fill(gradient, D::Elem::ZERO));
+            self.accumulate(|device, gradient, _| device.wide().fill(gradient, Wide::<D>::ZERO));
         }
         for (replica, holders) in &self.replicas {
             sum_replica(self.gradient.as_mut().expect("taken above"), replica, holders)?;
@@ -111,17 +120,17 @@ impl<D: Kernels> Param<D> {
         Ok(())
     }
     /// The gradient, if ranks along this axis have addends of it.
-    pub(crate) fn lend_gradient(&mut self, axis: Axis) -> Option<Tensor<D>> {
+    pub(crate) fn lend_gradient(&mut self, axis: Axis) -> Option<Tensor<D::Wide>> {
         self.gradient.take_if(|_| matches!(self.placement.along(axis), Placed::Summed))
     }
     /// Takes the gradient back, if it was lent.
-    pub(crate) fn take_back(&mut self, gradient: impl FnOnce() -> Tensor<D>) {
+    pub(crate) fn take_back(&mut self, gradient: impl FnOnce() -> Tensor<D::Wide>) {
         let gradient = self.gradient.get_or_insert_with(gradient);
         assert_eq!(gradient.shape(), self.value.shape(), "the gradient of {}", self.name);
     }
     /// Adds the squares of the synced gradient's numbers to `sum[1, 1]`, those that several ranks hold on the first
     /// of them only: over all ranks of the axes that cut it, each number counts once.
-    pub(crate) fn add_norm2(&self, sum: &mut Tensor<D>) {
+    pub(crate) fn add_norm2(&self, sum: &mut Tensor<D::Wide>) {
         let gradient = self.gradient.as_ref().expect("a synced gradient");
         let device = gradient.device();
         let Some(dim) = self.replicas.first().map(|(r, _)| r.dim) else {
@@ -140,8 +149,8 @@ impl<D: Kernels> Param<D> {
     /// read once for both.
     pub(crate) fn update(
         &mut self,
-        mut sum: Option<&mut Tensor<D>>,
-        mut kernel: impl FnMut(&D, Range<usize>, ViewMut<D>, View<D>),
+        mut sum: Option<&mut Tensor<D::Wide>>,
+        mut kernel: impl FnMut(&D, Range<usize>, (ViewMut<D>, Option<ViewMut<D::Wide>>), View<D::Wide>),
     ) {
         if !self.replicas.is_empty()
             && let Some(sum) = sum.take()
@@ -154,11 +163,12 @@ impl<D: Kernels> Param<D> {
         let together = (D::TOGETHER / cols.max(1)).max(1);
         for rows in (0..rows).step_by(together).map(|from| from..rows.min(from.saturating_add(together))) {
             let value = self.value.view_mut().take_rows(rows.start, rows.len());
+            let master = self.master.as_mut().map(|x| x.view_mut().take_rows(rows.start, rows.len()));
             let gradient = gradient.take_rows(rows.start, rows.len());
             if let Some(sum) = &mut sum {
-                device.add_norm2(sum.view_mut(), gradient);
+                device.wide().add_norm2(sum.view_mut(), gradient);
             }
-            kernel(&device, rows, value, gradient);
+            kernel(&device, rows, (value, master), gradient);
         }
         self.written = false;
     }
@@ -167,10 +177,12 @@ impl<D: Kernels> Param<D> {
     /// # Errors
     /// If there are no such values.
     pub fn disturb(&mut self, at: &Builder<D>, draw: Draw) -> Result<()> {
+        assert!(self.master.is_none(), "the numbers of proofs are their own wide numbers");
         let ([rows, cols], cuts) = (self.local(), &self.cuts);
         let values = at.values.of(&self.name, self.shape, draw)?;
-        let element = |i| cuts.whole_index([i / cols, i % cols]).map_or(D::Elem::ZERO, &values);
-        let noise = Tensor::from_fn(at.device, Category::Buffers, rows, cols, element);
+        let element = |i| cuts.whole_index([i / cols, i % cols]).map_or(Wide::<D>::ZERO, &values);
+        let noise =
+            Tensor::from_fn(at.device, Category::Buffers, rows, cols, |i| D::Elem::narrow(element(i)));
         at.device.add(self.value.view_mut(), noise.view());
         Ok(())
     }
@@ -185,12 +197,24 @@ impl<D: Kernels> Param<D> {
     pub fn gather(&self, mesh: &Mesh<D::Place>) -> Result<Option<Vec<D::Elem>>> {
         self.cuts.gather(mesh, &self.value)
     }
+    /// The whole value on the host before it was rounded to a narrow number, the same on every rank: its master's, where it
+    /// learns; `None` without values.
+    ///
+    /// # Errors
+    /// If ranks do not meet.
+    pub fn gather_master(&self, mesh: &Mesh<D::Place>) -> Result<Option<Vec<Wide<D>>>> {
+        let Some(master) = &self.master else {
+            let widened = |values: Vec<D::Elem>| values.into_iter().map(Scalar::widen).collect();
+            return Ok(self.gather(mesh)?.map(widened));
+        };
+        self.cuts.gather(mesh, master)
+    }
     /// The whole gradient on the host, the same on every rank of what it was synced over; `None` without values
     /// or before the first contribution.
     ///
     /// # Errors
     /// If ranks do not meet.
-    pub fn gather_gradient(&self, mesh: &Mesh<D::Place>) -> Result<Option<Vec<D::Elem>>> {
+    pub fn gather_gradient(&self, mesh: &Mesh<D::Place>) -> Result<Option<Vec<Wide<D>>>> {
         match &self.gradient {
             None => Ok(None),
             Some(gradient) => self.cuts.gather(mesh, gradient),
@@ -201,17 +225,17 @@ impl<D: Kernels> Param<D> {
         self.placed(&self.value)
     }
     /// The same of the gradient; nothing before the first contribution.
-    pub fn gradient_elements(&self) -> Vec<(usize, D::Elem)> {
+    pub fn gradient_elements(&self) -> Vec<(usize, Wide<D>)> {
         self.gradient.as_ref().map_or_else(Vec::new, |gradient| self.placed(gradient))
     }
     /// This rank's numbers of the gradient that lie beyond the whole: padding, which no gradient reaches.
-    pub fn gradient_padding(&self) -> Vec<D::Elem> {
+    pub fn gradient_padding(&self) -> Vec<Wide<D>> {
         let (cuts, cols) = (&self.cuts, self.value.cols());
         let values =
             self.gradient.as_ref().and_then(Tensor::read).unwrap_or_default().into_iter().enumerate();
         values.filter(|(i, _)| cuts.whole_index([i / cols, i % cols]).is_none()).map(|(_, x)| x).collect()
     }
-    fn placed(&self, share: &Tensor<D>) -> Vec<(usize, D::Elem)> {
+    fn placed<E: Device>(&self, share: &Tensor<E>) -> Vec<(usize, E::Elem)> {
         let (cuts, cols) = (&self.cuts, share.cols());
         let values = share.read().unwrap_or_default().into_iter().enumerate();
         let place = |(i, x)| {
@@ -258,18 +282,18 @@ mod tests {
     use crate::placement::{Pieces, Section};
     use crate::{Cx, Embedding, Error, Head, Kind, Layer, Objective, Optimizer, Random, Shape};
     use comm::{Axis, Op, World};
-    use tensor::{Cpu, Device, Ids};
+    use tensor::{Cpu, Ids};
 
     /// A matrix of 13 rows of 5 numbers over 4 ranks: 4 rows on each, 80 bytes, of which the last rank's are padding but
     /// for one. Values, gradients and each of two moments take as much; to put them together takes 4·80 bytes, and then,
     /// when these are gone, 13·5·4 = 260.
-    fn padded_bytes<D: Kernels<Elem = f32> + Default>(mesh: &Mesh<D::Place>) -> Result<()> {
+    fn padded_bytes<D: Kernels<Elem = f32, Wide = D> + Default>(mesh: &Mesh<D::Place>) -> Result<()> {
         let (device, values) = (D::default(), Random { seed: 1 });
         let at = Builder::new(&device, mesh, &values);
         let sections = vec![Section { size: 13, pieces: Pieces::Padded }];
         let placement = Placement::default().on(Axis::Tp, Placed::Split { dim: 0, sections });
         let mut param = Param::new(&at, "w", [13, 5], placement, Draw { mean: 0.0, std: 1.0 })?;
-        param.accumulate(|device, gradient, _| device.fill(gradient, 0.5));
+        param.accumulate(|device, gradient, _| device.wide().fill(gradient, 0.5));
         Optimizer::new(Kind::ADAMW, None).step(&mut [&mut param], mesh, 1.0)?;
         let buffers = || device.meter().peaks_of_all().category[Category::Buffers as usize];
         assert_eq!(buffers(), 4 + 4, "the norm and the factor of clipping");
@@ -302,7 +326,7 @@ mod tests {
             let draw = Draw { mean: 0.0, std: 1.0 };
             for clip in [None, Some(100.0)] {
                 let mut param = Param::new(&at, "w", [1, 12], placement.clone(), draw)?;
-                param.accumulate(|device, gradient, _| device.fill(gradient, 0.5));
+                param.accumulate(|device, gradient, _| device.wide().fill(gradient, 0.5));
                 param.sync(&mesh)?;
                 let norm2 = Optimizer::new(Kind::Sgd, clip).step(&mut [&mut param], &mesh, 1.0)?;
                 assert_eq!(norm2.read().unwrap(), [6.0]);
@@ -370,7 +394,7 @@ mod tests {
             Param::new(&at, "w", [2, 2], Placement::default(), Draw { mean: 0.0, std: 1.0 }).unwrap();
         let mut optimizer = Optimizer::new(Kind::Sgd, None);
         let start = param.gather(&mesh).unwrap().unwrap();
-        param.accumulate(|device, gradient, _| device.fill(gradient, 0.5));
+        param.accumulate(|device, gradient, _| device.wide().fill(gradient, 0.5));
         for (step, gradient) in [0.5, 0.0].into_iter().enumerate() {
             param.sync(&mesh).unwrap();
             assert_eq!(param.gather_gradient(&mesh).unwrap().unwrap(), [gradient; 4], "step {step}");

@@ -4,13 +4,13 @@
 use kernels::Kernels;
 use std::cell::RefCell;
 use std::rc::Rc;
-use tensor::{Category, Rope, Scalar, Tensor};
+use tensor::{Category, Device, Rope, Scalar, Tensor};
 
 /// `[positions, d]`: cosines, then sines, of `position · frequency`. It grows as positions come.
 pub struct Rotary<D: Kernels> {
     rope: Rope,
     dim: usize,
-    table: Rc<RefCell<Option<Tensor<D>>>>,
+    table: Rc<RefCell<Option<Tensor<D::Wide>>>>,
 }
 
 impl<D: Kernels> Clone for Rotary<D> {
@@ -28,17 +28,17 @@ impl<D: Kernels> Rotary<D> {
         Self { rope: rope.into(), dim, table: Rc::default() }
     }
     /// The table for at least so many positions.
-    pub(crate) fn table(&self, device: &D, positions: usize) -> Tensor<D> {
+    pub(crate) fn table(&self, device: &D, positions: usize) -> Tensor<D::Wide> {
         let mut held = self.table.borrow_mut();
         if held.as_ref().is_none_or(|t| t.rows() < positions) {
             *held = None; // the old one goes before the new one comes
             let (rows, half) = (positions.next_power_of_two().max(Self::FIRST), self.dim / 2);
             let element = |i: usize| {
                 let (position, i) = (i / (2 * half), i % (2 * half));
-                let (cos, sin) = D::Elem::rotary(position, i % half, self.dim, &self.rope);
+                let (cos, sin) = <D::Wide as Device>::Elem::rotary(position, i % half, self.dim, &self.rope);
                 if i < half { cos } else { sin }
             };
-            *held = Some(Tensor::from_fn(device, Category::Buffers, rows, 2 * half, element));
+            *held = Some(Tensor::from_fn(device.wide(), Category::Buffers, rows, 2 * half, element));
         }
         held.clone().expect("just made")
     }
@@ -47,7 +47,7 @@ impl<D: Kernels> Rotary<D> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tensor::{Cpu, Device};
+    use tensor::Cpu;
 
     /// Kills: a table that does not grow, positions that mean something else after it grew, an old one that stays.
     #[test]

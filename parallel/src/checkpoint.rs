@@ -3,12 +3,12 @@
 use crate::{Entry, Error, Orientation, Result, Stored};
 use comm::Mesh;
 use kernels::Kernels;
-use layers::{Kind, Optimizer, Param, Values};
+use layers::{Kind, Optimizer, Param, Values, Wide};
 use std::collections::BTreeMap;
 use std::path::Path;
 use tensor::quoted::quoted;
 use tensor::safetensors::{Dtype, File, Writer};
-use tensor::{Device, Place, Real};
+use tensor::{Place, Real};
 
 type Metadata = BTreeMap<String, String>;
 
@@ -47,7 +47,7 @@ fn put<E: Real>(
     Ok(())
 }
 
-/// Writes parameters as the entries say, in f32. Every rank calls it; rank 0 writes.
+/// Writes parameters as the entries say, in f32: narrow ones as their masters are. Every rank calls it; rank 0 writes.
 ///
 /// # Errors
 /// If ranks do not meet, a value is no finite number, or the file cannot be written; then the old file is untouched.
@@ -60,11 +60,11 @@ pub fn save_params<D>(
 ) -> Result<()>
 where
     D: Kernels,
-    D::Elem: Real,
+    Wide<D>: Real,
 {
     let mut writer = on_rank_0(path, metadata, entries, mesh)?;
     for param in params {
-        put(&mut writer, path, entries, param.name(), param.gather(mesh)?)?;
+        put(&mut writer, path, entries, param.name(), param.gather_master(mesh)?)?;
     }
     writer.map_or(Ok(()), |w| Ok(w.finish()?))
 }
@@ -96,7 +96,7 @@ pub fn save_optimizer<D>(
 ) -> Result<()>
 where
     D: Kernels,
-    D::Elem: Real,
+    Wide<D>: Real,
 {
     metadata.insert("optimizer".into(), optimizer.kind().name().into());
     metadata.insert("steps".into(), optimizer.steps().to_string());
@@ -138,7 +138,7 @@ pub fn restore_optimizer<D: Kernels>(
     let draw = layers::Draw { mean: 0.0, std: 0.0 };
     optimizer.restore(steps, params, |param, which| {
         let name = format!("{}.{}", MOMENTS[which], param.name());
-        <Stored as Values<<D as Device>::Elem>>::of(&stored, &name, param.shape(), draw)
+        <Stored as Values<Wide<D>>>::of(&stored, &name, param.shape(), draw)
     })?;
     Ok(())
 }

@@ -12,7 +12,7 @@ use crate::trainer::{Ending, sum};
 use crate::{Report, Result, STEP, deal};
 use comm::{Axis, Mesh, Reduce};
 use kernels::Kernels;
-use layers::{Builder, Classifier, Cx, Kind, Optimizer};
+use layers::{Builder, Classifier, Cx, Kind, Optimizer, Wide};
 use std::iter::repeat_n;
 use std::ops::Range;
 use tensor::{Category, Ids, Real, Scalar, Tensor};
@@ -42,7 +42,7 @@ impl<D: Kernels> ClassifierTrainer<D> {
     /// # Errors
     /// If the ranks do not fit the sizes, or there are no such values.
     pub fn new(at: &Builder<D>, sizes: &[usize], optimizer: (Kind, Option<f64>)) -> Result<Self> {
-        let model = Classifier::shard(at, Axis::Tp, sizes)?;
+        let model = Classifier::shard(&at.learning(), Axis::Tp, sizes)?;
         let (device, ending, spare) = (at.device.clone(), Ending::new(at.mesh, optimizer), Cx::default());
         let (features, classes) = (sizes[0], sizes[sizes.len() - 1]);
         Ok(Self { device, features, classes, model, ending, spare })
@@ -93,6 +93,7 @@ impl<D: Kernels> ClassifierTrainer<D> {
     pub fn correct(&self, examples: &Examples<D::Elem>) -> Result<usize>
     where
         D::Elem: Real,
+        Wide<D>: Real,
     {
         let mine = self.deal(examples.labels.len());
         let cx = Cx::infer(repeat_n(1, mine.len()));
@@ -100,8 +101,8 @@ impl<D: Kernels> ClassifierTrainer<D> {
         let logits = logits.read().expect("a device with values");
         let rows = logits.chunks(self.classes).zip(&examples.labels[mine]);
         let right = rows.filter(|(row, label)| largest(row) == **label as usize).count();
-        let right = D::Elem::from_usize(right);
-        let mut sum = Tensor::from_fn(&self.device, Category::Buffers, 1, 1, |_| right);
+        let right = Wide::<D>::from_usize(right);
+        let mut sum = Tensor::from_fn(self.device.wide(), Category::Buffers, 1, 1, |_| right);
         self.ending.mesh.group(Axis::Dp).named("correct").all_reduce(&mut sum, Reduce::Sum)?;
         Ok(sum.read().expect("a device with values")[0].to_f64() as usize)
     }

@@ -35,9 +35,9 @@ pub struct Trainer<D: Kernels> {
 /// What a step gives, still on the device; the same on every rank.
 pub struct Report<D: Kernels> {
     /// The mean loss over all tokens of the step, in nats.
-    pub loss: Tensor<D>,
+    pub loss: Tensor<D::Wide>,
     /// The square of the gradient's global norm, before clipping.
-    pub norm2: Tensor<D>,
+    pub norm2: Tensor<D::Wide>,
 }
 
 /// What a data rank is dealt of a microbatch, its ids and its targets.
@@ -49,6 +49,16 @@ impl<D: Kernels> Trainer<D> {
     /// # Errors
     /// If the ranks do not fit the shape, or there are no such values.
     pub fn new(at: &Builder<D>, shape: &Shape, optimizer: (Kind, Option<f64>)) -> Result<Self> {
+        Self::of(&at.learning(), shape, optimizer)
+    }
+    /// The same for a model that is only evaluated: its parameters have no masters.
+    ///
+    /// # Errors
+    /// If the ranks do not fit the shape, or there are no such values.
+    pub fn evaluator(at: &Builder<D>, shape: &Shape) -> Result<Self> {
+        Self::of(at, shape, (Kind::Sgd, None))
+    }
+    fn of(at: &Builder<D>, shape: &Shape, optimizer: (Kind, Option<f64>)) -> Result<Self> {
         let model = Chunk::whole(at, shape)?;
         let (device, ending) = (at.device.clone(), Ending::new(at.mesh, optimizer));
         let (vocabulary, spare) = (shape.vocabulary, Cx::default());
@@ -81,7 +91,7 @@ impl<D: Kernels> Trainer<D> {
     ///
     /// # Errors
     /// As [`step`](Self::step).
-    pub fn evaluate(&mut self, batch: &Batch, done: &dyn Fn(usize)) -> Result<Tensor<D>> {
+    pub fn evaluate(&mut self, batch: &Batch, done: &dyn Fn(usize)) -> Result<Tensor<D::Wide>> {
         let _span = self.ending.mesh.span("evaluate");
         let mut loss = None;
         for microbatch in 0..batch.microbatches().len() {
@@ -93,7 +103,7 @@ impl<D: Kernels> Trainer<D> {
         Ok(self.ending.total(loss)?.wait()?)
     }
     /// Forward and backward of one microbatch: its share of the loss, an addend on each data rank.
-    fn microbatch(&mut self, batch: &Batch, microbatch: usize) -> Result<Partial<D>> {
+    fn microbatch(&mut self, batch: &Batch, microbatch: usize) -> Result<Partial<D::Wide>> {
         let (share, ids, targets) = self.share(batch, microbatch)?;
         let cx = std::mem::take(&mut self.spare)
             .then_train(microbatch, share.lengths(), batch.counted())
@@ -115,7 +125,12 @@ impl<D: Kernels> Trainer<D> {
         self.spare = cx.recorded(None);
         Ok(loss)
     }
-    fn forward(&mut self, cx: &Cx<D>, ids: Ids<D::Place>, targets: Ids<D::Place>) -> Result<Partial<D>> {
+    fn forward(
+        &mut self,
+        cx: &Cx<D>,
+        ids: Ids<D::Place>,
+        targets: Ids<D::Place>,
+    ) -> Result<Partial<D::Wide>> {
         match self.model.forward(cx, Input::Tokens(ids), Some(targets))? {
             Output::Loss(loss) => Ok(loss),
             Output::Activation(_) => unreachable!("a whole model ends in a loss"),
@@ -156,14 +171,14 @@ impl<D: Kernels> Ending<D> {
         Self { mesh: mesh.clone(), optimizer, loss, gradients, room: Vec::new() }
     }
     /// The loss over all data ranks, whose sum is started.
-    pub(crate) fn total(&self, loss: Option<Partial<D>>) -> Result<Request<D>> {
+    pub(crate) fn total(&self, loss: Option<Partial<D::Wide>>) -> Result<Request<D::Wide>> {
         Ok(loss.expect("a batch has a microbatch").start_all_reduce(&self.loss)?)
     }
     /// When all microbatches are there and back: loss and gradients summed, weights changed. `list` appends the model's
     /// parameters. The loss is waited for last: while links still carry sums, those that have come are added up.
     pub(crate) fn finish<'a>(
         &mut self,
-        loss: Option<Partial<D>>,
+        loss: Option<Partial<D::Wide>>,
         list: impl FnOnce(&mut Vec<&'a mut Param<D>>),
         lr: f64,
     ) -> Result<Report<D>>

@@ -68,12 +68,12 @@ impl<S: Scalar> Scalar for Dual<S> {
     const ZERO: Self = Dual { value: S::ZERO, tangent: S::ZERO };
     const ONE: Self = Dual { value: S::ONE, tangent: S::ZERO };
     const NEG_INF: Self = Dual { value: S::NEG_INF, tangent: S::ZERO };
-    type Wide = Dual<S::Wide>;
-    fn widen(self) -> Self::Wide {
-        Dual::new(self.value.widen(), self.tangent.widen())
+    type Wide = Self;
+    fn widen(self) -> Self {
+        self
     }
-    fn narrow(wide: Self::Wide) -> Self {
-        Self::new(S::narrow(wide.value), S::narrow(wide.tangent))
+    fn narrow(wide: Self) -> Self {
+        wide
     }
     fn from_f64(x: f64) -> Self {
         Self::constant(S::from_f64(x))

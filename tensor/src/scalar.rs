@@ -35,6 +35,8 @@ pub trait Scalar:
     const NEG_INF: Self;
     /// The number that gradients, masters, sums and statistics are kept in: one as wide as a sum needs, often this one.
     type Wide: Scalar<Wide = Self::Wide>;
+    /// Whether sums are kept in another number than this one.
+    const NARROW: bool = size_of::<Self>() != size_of::<Self::Wide>();
 
     /// The same value in the wide number; exact.
     #[must_use]

@@ -11,6 +11,7 @@
 //! assert_eq!(schedule.time(&"1us,1GB/s".parse()?, 4, 1000).as_micros(), 6 * (1 + 1)); // 2(n−1)·(α + N/n·β)
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+mod direct;
 mod hierarchical;
 mod naive;
 #[cfg(test)]
@@ -18,7 +19,7 @@ mod proof;
 mod ring;
 mod tree;
 
-use crate::error::{CommError, Result};
+use crate::error::{CommError, Result, sizes};
 use crate::link::Link;
 use crate::schedule::Schedule;
 use std::fmt;
@@ -59,6 +60,8 @@ macro_rules! algorithms {
 algorithms! {
     /// Everything to rank 0, and back.
     Naive = "naive" in naive,
+    /// Each rank adds its chunk of all ranks' in rank order: the bits of a sum that goes directly.
+    Direct = "direct" in direct,
     /// Chunks around a ring, twice.
     Ring = "ring" in ring,
     /// Recursive halving, recursive doubling.
@@ -85,18 +88,24 @@ impl Algorithm {
     /// Who sends what to whom when, among so many ranks. It lists up to `2·ranks²` messages.
     ///
     /// # Errors
-    /// [`CommError::NoRanks`], [`CommError::ManyRanks`], and [`CommError::UnevenNodes`] if a node's size does not divide their number.
+    /// [`CommError::BadSchedule`] if there are no ranks or too many, or a node's size does not divide their number.
     pub fn schedule(self, ranks: usize) -> Result<Schedule> {
-        if ranks == 0 {
-            return Err(CommError::NoRanks);
-        }
-        if ranks > MOST_RANKS {
-            return Err(CommError::ManyRanks { ranks, limit: MOST_RANKS });
-        }
-        match self.node() {
-            Some(node) if !ranks.is_multiple_of(node) => Err(CommError::UnevenNodes { node, ranks }),
-            _ => Ok(self.planned(ranks)),
-        }
+        let why = match (ranks, self.node()) {
+            (0, _) => "0 ranks have nothing to reduce: there must be 1 or more".to_string(),
+            _ if ranks > MOST_RANKS => {
+                format!(
+                    "{ranks} ranks are more than an algorithm lists the messages of: there may be {MOST_RANKS}"
+                )
+            }
+            (_, Some(node)) if !ranks.is_multiple_of(node) => {
+                format!(
+                    "{ranks} ranks are not made of nodes of {node}: a node's size must be {}",
+                    sizes(ranks)
+                )
+            }
+            _ => return Ok(self.planned(ranks)),
+        };
+        Err(CommError::BadSchedule(why))
     }
 }
 

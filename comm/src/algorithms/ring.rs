@@ -33,11 +33,11 @@ pub(super) struct Ring {
 }
 
 impl Ring {
-    /// The sum of every piece, on the rank that [`Ring::owned`] says.
+    /// The sum of every piece, on the rank that [`Ring::owned`] names.
     pub(super) fn reduce_scatter(&self, phase: &'static str) -> Vec<Step> {
         self.around(phase, 0, Arrival::Add)
     }
-    /// Every piece on every rank, of which each has the one that [`Ring::owned`] says.
+    /// Every piece on every rank, of which each has the one that [`Ring::owned`] names.
     pub(super) fn all_gather(&self, phase: &'static str) -> Vec<Step> {
         self.around(phase, 1, Arrival::Replace)
     }

@@ -108,7 +108,7 @@ mod tests {
     fn partners_are_far_while_halves_are_large() {
         let schedule = schedule(8);
         let of_rank_5 = schedule.steps().iter().map(|s| s.transfers.iter().find(|t| t.from == 5).unwrap());
-        let seen: Vec<_> = of_rank_5.map(|t| (t.to, t.chunks.clone())).collect();
-        assert_eq!(seen, [(1, 0..4), (7, 6..8), (4, 4..5), (4, 5..6), (7, 4..6), (1, 4..8)]);
+        let sent: Vec<_> = of_rank_5.map(|t| (t.to, t.chunks.clone())).collect();
+        assert_eq!(sent, [(1, 0..4), (7, 6..8), (4, 4..5), (4, 5..6), (7, 4..6), (1, 4..8)]);
     }
 }

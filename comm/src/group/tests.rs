@@ -15,7 +15,7 @@ fn zeros(rows: usize, cols: usize) -> Tensor<Priced> {
 }
 
 /// The words of an error, and the line that it must name.
-macro_rules! told {
+macro_rules! refused {
     ($call:expr) => {
         ($call.map(drop).unwrap_err().to_string(), line!())
     };
@@ -23,45 +23,48 @@ macro_rules! told {
 
 /// Kills: arguments checked after others wait, or counted though nothing is said.
 #[test]
-fn bad_arguments_are_told_at_once_with_their_place() {
+fn bad_arguments_are_refused_at_once_with_their_place() {
     let g = group(&[(Axis::Dp, 2), (Axis::Tp, 3)], 4);
     let (d, mut x, four) = (Priced::default(), zeros(1, 1), zeros(4, 1));
     let cases = [
-        (told!(g.send(3, &x, TAG)), "rank 1 of the tp group of 3 ranks cannot send to rank 3"),
-        (told!(g.send(1, &x, TAG)), "cannot send to rank 1"),
-        (told!(g.start_send(3, x.clone(), TAG)), "cannot send to rank 3"),
-        (told!(g.receive(&d, 1, 1, 1, TAG)), "cannot receive from rank 1"),
-        (told!(g.receive(&d, 7, 1, 1, TAG)), "cannot receive from rank 7"),
-        (told!(g.start_receive(&d, 7, 1, 1, TAG)), "cannot receive from rank 7"),
-        (told!(g.broadcast(&mut x, 3)), "cannot take a broadcast from rank 3"),
-        (told!(g.gather(&x, 3)), "cannot gather on rank 3"),
-        (told!(g.scatter(&d, None, 3, 1, 1)), "cannot scatter from rank 3"),
-        (told!(g.reduce_scatter(&four)), "4 rows cannot be cut into equal blocks for the 3"),
-        (told!(g.all_to_all(&four)), "4 rows cannot be cut into equal blocks for the 3"),
-        (told!(g.all_gather_v(&four, &[4, 4])), "of [4, 4]x1 f32"),
-        (told!(g.all_gather_v(&four, &[4, 4])), "there are 2 counts for 3 ranks"),
-        (told!(g.all_gather_v(&four, &[4, 3, 4])), "rank 1 has 4 rows, not 3"),
-        (told!(g.all_gather_columns(&four, 4)), "4 columns are not the first of 3 ranks' 1 each"),
-        (told!(g.reduce_scatter_v(&four, &[2, 2])), "there are 2 counts for 3 ranks"),
-        (told!(g.reduce_scatter_v(&four, &[1, 2, 2])), "[1, 2, 2] add up to 5 rows, not to the tensor's 4"),
-        (told!(g.reduce_scatter_v(&four, &[2, usize::MAX, 3])), "more rows than can be counted"),
-        (told!(g.all_gather_v(&four, &[1, 4, 1 << 62])), "more bytes than can be counted"),
-        (told!(g.all_gather_v(&four, &[1, 4, usize::MAX])), "more rows than can be counted"),
-        (told!(g.all_to_all_v(&four, &[1, 2, 1], &[0, 2, 1 << 62])), "more bytes than can be counted"),
-        (told!(g.all_to_all_v(&four, &[1, 2], &[0, 2, 0])), "there are 2 counts for 3 ranks"),
-        (told!(g.all_to_all_v(&four, &[1, 2, 1], &[0, 2])), "there are 2 counts for 3 ranks"),
-        (told!(g.all_to_all_v(&four, &[1, 2, 0], &[0, 2, 0])), "add up to 3 rows, not to the tensor's 4"),
-        (told!(g.all_to_all_v(&four, &[1, 2, 1], &[0, 1, 0])), "rank 1 gives itself 2 rows and takes 1"),
-        (told!(g.scatter(&d, Some(&four), 0, 4, 1)), "rank 1 brings 4x1, not nothing"),
-        (told!(g.scatter(&d, None, 1, 4, 1)), "rank 1 brings nothing, not 12x1"),
-        (told!(g.scatter(&d, Some(&four), 1, 4, 1)), "rank 1 brings 4x1, not 12x1"),
-        (told!(g.blocks(2)), "has no blocks of 2: a block's size must be 1 or 3"),
-        (told!(g.blocks(0)), "has no blocks of 0"),
-        (told!(g.blocks(6)), "has no blocks of 6"),
-        (told!(g.subgroup(&[])), "ranks [] form no group within the tp group of 3 ranks: a group has one"),
-        (told!(g.subgroup(&[0, 2])), "this rank, 1, is not among them"),
-        (told!(g.subgroup(&[0, 1, 3])), "there is no rank 3"),
-        (told!(g.subgroup(&[1, 0, 1])), "rank 1 is named twice"),
+        (refused!(g.send(3, &x, TAG)), "rank 1 of the tp group of 3 ranks cannot send to rank 3"),
+        (refused!(g.send(1, &x, TAG)), "cannot send to rank 1"),
+        (refused!(g.start_send(3, x.clone(), TAG)), "cannot send to rank 3"),
+        (refused!(g.receive(&d, 1, 1, 1, TAG)), "cannot receive from rank 1"),
+        (refused!(g.receive(&d, 7, 1, 1, TAG)), "cannot receive from rank 7"),
+        (refused!(g.start_receive(&d, 7, 1, 1, TAG)), "cannot receive from rank 7"),
+        (refused!(g.broadcast(&mut x, 3)), "cannot take a broadcast from rank 3"),
+        (refused!(g.gather(&x, 3)), "cannot gather on rank 3"),
+        (refused!(g.scatter(&d, None, 3, 1, 1)), "cannot scatter from rank 3"),
+        (refused!(g.reduce_scatter(&four)), "4 rows cannot be cut into equal blocks for the 3"),
+        (refused!(g.all_to_all(&four)), "4 rows cannot be cut into equal blocks for the 3"),
+        (refused!(g.all_gather_v(&four, &[4, 4])), "of [4, 4]x1 f32"),
+        (refused!(g.all_gather_v(&four, &[4, 4])), "there are 2 counts for 3 ranks"),
+        (refused!(g.all_gather_v(&four, &[4, 3, 4])), "rank 1 has 4 rows, not 3"),
+        (refused!(g.all_gather_columns(&four, 4)), "4 columns are not the first of 3 ranks' 1 each"),
+        (refused!(g.reduce_scatter_v(&four, &[2, 2])), "there are 2 counts for 3 ranks"),
+        (
+            refused!(g.reduce_scatter_v(&four, &[1, 2, 2])),
+            "[1, 2, 2] add up to 5 rows, not to the tensor's 4",
+        ),
+        (refused!(g.reduce_scatter_v(&four, &[2, usize::MAX, 3])), "more rows than can be counted"),
+        (refused!(g.all_gather_v(&four, &[1, 4, 1 << 62])), "more bytes than can be counted"),
+        (refused!(g.all_gather_v(&four, &[1, 4, usize::MAX])), "more rows than can be counted"),
+        (refused!(g.all_to_all_v(&four, &[1, 2, 1], &[0, 2, 1 << 62])), "more bytes than can be counted"),
+        (refused!(g.all_to_all_v(&four, &[1, 2], &[0, 2, 0])), "there are 2 counts for 3 ranks"),
+        (refused!(g.all_to_all_v(&four, &[1, 2, 1], &[0, 2])), "there are 2 counts for 3 ranks"),
+        (refused!(g.all_to_all_v(&four, &[1, 2, 0], &[0, 2, 0])), "add up to 3 rows, not to the tensor's 4"),
+        (refused!(g.all_to_all_v(&four, &[1, 2, 1], &[0, 1, 0])), "rank 1 gives itself 2 rows and takes 1"),
+        (refused!(g.scatter(&d, Some(&four), 0, 4, 1)), "rank 1 brings 4x1, not nothing"),
+        (refused!(g.scatter(&d, None, 1, 4, 1)), "rank 1 brings nothing, not 12x1"),
+        (refused!(g.scatter(&d, Some(&four), 1, 4, 1)), "rank 1 brings 4x1, not 12x1"),
+        (refused!(g.blocks(2)), "has no blocks of 2: a block's size must be 1 or 3"),
+        (refused!(g.blocks(0)), "has no blocks of 0"),
+        (refused!(g.blocks(6)), "has no blocks of 6"),
+        (refused!(g.subgroup(&[])), "ranks [] form no group within the tp group of 3 ranks: a group has one"),
+        (refused!(g.subgroup(&[0, 2])), "this rank, 1, is not among them"),
+        (refused!(g.subgroup(&[0, 1, 3])), "there is no rank 3"),
+        (refused!(g.subgroup(&[1, 0, 1])), "rank 1 is named twice"),
     ];
     for ((told, line), words) in cases {
         assert!(told.contains(words), "{told}");
@@ -73,7 +76,7 @@ fn bad_arguments_are_told_at_once_with_their_place() {
 
 /// Kills: a check that only larger groups make.
 #[test]
-fn alone_bad_arguments_are_told_too() {
+fn alone_bad_arguments_are_refused_too() {
     let (g, d, four) = (Mesh::alone().group(Axis::Tp).clone(), Priced::default(), zeros(4, 1));
     assert!(g.all_gather_v(&four, &[3]).is_err() && g.all_gather_v(&four, &[4]).is_ok());
     assert!(g.all_gather_columns(&four, 0).is_err() && g.all_gather_columns(&four, 1).is_ok());

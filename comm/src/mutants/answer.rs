@@ -177,7 +177,7 @@ fn join<S: Scalar>(reduce: Reduce, a: S, b: S) -> S {
     }
 }
 
-/// The same of plain values: what came of every rank, as bytes, `size` to a value.
+/// A mutant's answer to a call of plain values: what came of every rank, as bytes, `size` to a value.
 pub(super) fn values(
     mutation: Mutation,
     all: &[Vec<u8>],

@@ -82,7 +82,7 @@ impl<S: Scalar> Mutated<S> {
         let site = || Site::new(number, call, self.ranks, self.other(call));
         match own.trial.mutant() {
             None => {
-                own.trial.saw(own.rank, site());
+                own.trial.observe(own.rank, site());
                 None
             }
             Some(mutant) => (mutant.call == number && site().outlook(mutant.mutation) != Outlook::None)

@@ -187,7 +187,7 @@ fn of_a_message_the_sender_goes_wrong() {
     let wrong = |mutation| {
         let trial = Trial::of(Mutant { call: 2, mutation });
         let got = run(&trial);
-        assert_eq!((got[0].clone(), trial.told()), (vec![3.0, 4.0], 1), "the sender keeps what it has");
+        assert_eq!((got[0].clone(), trial.effects()), (vec![3.0, 4.0], 1), "the sender keeps what it has");
         got[1].clone()
     };
     assert_eq!(wrong(Mutation::Skip), [0.0, 0.0]);
@@ -210,7 +210,7 @@ fn another_axis_gives_what_its_ranks_have() {
             group.all_reduce(&mut x, Reduce::Sum)?;
             Ok::<_, CommError>([read(&x), read(&group.all_gather(&x)?)].concat())
         });
-        (trial.told(), ran.unwrap())
+        (trial.effects(), ran.unwrap())
     };
     let (told, got) = run(Mutation::Axis, ALL_GATHER, false);
     let sums: Vec<f64> = got.iter().map(|x| x[0]).collect();
@@ -314,7 +314,7 @@ fn only_a_stabiliser_that_is_alike_cancels() {
 
 /// Kills: traffic of the exchange in the ledger, a call that is not listed or counted twice, another number.
 #[test]
-fn the_record_tells_of_the_program_as_it_is_written() {
+fn the_record_lists_the_program_as_it_is_written() {
     let run = |device: Cpu<f64>, mesh: Mesh<tensor::Host>| {
         let group = mesh.group(crate::Axis::Tp).named("loss");
         ALL_REDUCE(&device, &group)?;
@@ -327,7 +327,7 @@ fn the_record_tells_of_the_program_as_it_is_written() {
     let plain = world.run(run).unwrap();
     assert_eq!(world.clone().on_trial(&honest).run(run).unwrap(), plain);
     assert_eq!(world.on_trial(&trial).run(run).unwrap(), plain);
-    assert_eq!((trial.told(), honest.told()), (3, 0));
+    assert_eq!((trial.effects(), honest.effects()), (3, 0));
     let sites = honest.sites(1);
     let seen: Vec<_> = sites.iter().map(|s| (s.call, s.op, s.ranks, s.label.as_deref())).collect();
     let named = Some("loss");
@@ -342,7 +342,7 @@ fn the_record_tells_of_the_program_as_it_is_written() {
 
 /// Ranks whose call of that number is another one are told so. Kills: a hang, memory read that is written meanwhile.
 #[test]
-fn ranks_that_go_wrong_alone_are_told_that_they_disagree() {
+fn ranks_that_go_wrong_alone_get_an_error_that_they_disagree() {
     let trial = Trial::of(Mutant { call: 2, mutation: Mutation::Skip });
     let ran =
         World::threads(&[(crate::Axis::Tp, 3)]).unwrap().on_trial(&trial).run(|device: Cpu<f64>, mesh| {

@@ -7,11 +7,11 @@ use std::sync::{Arc, Mutex, MutexGuard};
 #[derive(Clone, Debug)]
 pub struct Trial {
     mutant: Option<Mutant>,
-    seen: Arc<Mutex<Seen>>,
+    observed: Arc<Mutex<Observed>>,
 }
 
 #[derive(Debug, Default)]
-struct Seen {
+struct Observed {
     sites: Vec<(usize, Site)>, // with the rank that made the call
     effects: Vec<Effect>,
 }
@@ -64,41 +64,42 @@ impl Trial {
     /// A run as it should be, whose calls are listed.
     #[must_use]
     pub fn honest() -> Self {
-        Self { mutant: None, seen: Arc::default() }
+        Self { mutant: None, observed: Arc::default() }
     }
     /// A run under a mutant.
     #[must_use]
     pub fn of(mutant: Mutant) -> Self {
-        Self { mutant: Some(mutant), seen: Arc::default() }
+        Self { mutant: Some(mutant), observed: Arc::default() }
     }
     pub(crate) fn mutant(&self) -> Option<Mutant> {
         self.mutant
     }
-    fn seen(&self) -> MutexGuard<'_, Seen> {
-        self.seen.lock().expect("nothing panics under this lock")
+    fn observed(&self) -> MutexGuard<'_, Observed> {
+        self.observed.lock().expect("nothing panics under this lock")
     }
-    pub(crate) fn saw(&self, rank: usize, site: Site) {
-        self.seen().sites.push((rank, site));
+    pub(crate) fn observe(&self, rank: usize, site: Site) {
+        self.observed().sites.push((rank, site));
     }
     pub(crate) fn did(&self, effect: Effect) {
-        self.seen().effects.push(effect);
+        self.observed().effects.push(effect);
     }
     /// The calls that a rank of the world made in an honest run, in its order.
     pub fn sites(&self, rank: usize) -> Vec<Site> {
-        let seen = self.seen();
-        seen.sites.iter().filter(|(of, _)| *of == rank).map(|(_, site)| site.clone()).collect()
+        let observed = self.observed();
+        observed.sites.iter().filter(|(of, _)| *of == rank).map(|(_, site)| site.clone()).collect()
     }
     /// How many ranks went wrong.
-    pub fn told(&self) -> usize {
-        self.seen().effects.len()
+    #[cfg(test)]
+    pub(super) fn effects(&self) -> usize {
+        self.observed().effects.len()
     }
     /// What became of the mutant, if its run came out so.
     ///
     /// # Errors
     /// [`NeverCame`], whatever was compared, if no rank went wrong: then nothing was tried.
     pub fn fate(&self, outcome: Outcome) -> Result<Fate, NeverCame> {
-        let seen = self.seen();
-        if seen.effects.is_empty() {
+        let observed = self.observed();
+        if observed.effects.is_empty() {
             let words = self.mutant.map_or("a mutant of an honest run".to_string(), |m| m.to_string());
             return Err(NeverCame(words));
         }
@@ -106,8 +107,8 @@ impl Trial {
         Ok(match outcome {
             Outcome::Differs => Fate::Killed,
             Outcome::Fails => Fate::Failed,
-            Outcome::Equal if seen.effects.iter().all(|e| !e.changed) => Fate::Equivalent(UNCHANGED),
-            Outcome::Equal if seen.effects.iter().all(stab) => Fate::Equivalent(CANCELS),
+            Outcome::Equal if observed.effects.iter().all(|e| !e.changed) => Fate::Equivalent(UNCHANGED),
+            Outcome::Equal if observed.effects.iter().all(stab) => Fate::Equivalent(CANCELS),
             Outcome::Equal => Fate::Survived,
         })
     }

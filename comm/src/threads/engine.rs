@@ -2,13 +2,12 @@
 use super::messages::Messages;
 use super::reduction::{Into, share};
 use super::rendezvous::{AllWindows, Rendezvous};
-use super::slow::{after, collective_time, pause};
+use super::slow::{Slow, pause};
 use super::started::Started;
 use super::watch::Watch;
 use crate::call::{Call, Counts, Op};
 use crate::engine::{Engine, Post, Windows, nth_of};
 use crate::error::Result;
-use crate::link::Link;
 use std::ptr::{copy_nonoverlapping, from_ref, null_mut};
 use std::sync::Arc;
 use tensor::{At, Host};
@@ -21,20 +20,20 @@ pub(super) struct Threads {
     started: Started,
     members: Arc<[usize]>, // ranks of the world
     watch: Arc<Watch>,
-    link: Option<Link>,
+    slow: Option<Arc<Slow>>,
 }
 
 impl Threads {
     /// The group of these ranks of a world, over links of this kind.
-    pub(super) fn new(members: Arc<[usize]>, watch: &Arc<Watch>, link: Option<Link>) -> Self {
+    pub(super) fn new(members: Arc<[usize]>, watch: &Arc<Watch>, slow: Option<Arc<Slow>>) -> Self {
         Self {
             ranks: members.len(),
             rendezvous: Rendezvous::new(members.clone(), watch.clone()),
-            messages: Messages::new(members.clone(), watch.clone(), link),
-            started: Started::new(members.clone(), watch.clone(), link),
+            messages: Messages::new(members.clone(), watch.clone(), slow.clone()),
+            started: Started::new(members.clone(), watch.clone(), slow.clone()),
             members,
             watch: watch.clone(),
-            link,
+            slow,
         }
     }
     /// All meet, `work` runs, all part; over a slow link that takes its time.
@@ -48,7 +47,7 @@ impl Threads {
     ) -> Result<()> {
         let mut met = None;
         self.rendezvous.collective(rank, window, call, |windows| {
-            met = self.link.map(|link| after(self.started.free(), collective_time(&link, call, self.ranks)));
+            met = self.slow.as_ref().map(|slow| slow.met(call));
             work(windows);
         })?;
         if let Some(until) = met {
@@ -66,7 +65,7 @@ impl Threads {
     }
     /// What is done for one rank of a started call when all have come.
     fn share(&self) -> impl Fn(usize, *mut (), &AllWindows, &Call) {
-        // SAFETY: all calls are equal, as was seen when the last rank came; windows are as those who posted them said, and
+        // SAFETY: all calls are equal, as was checked when the last rank came; windows are as those who posted them promised, and
         // are left alone by all until every share is done.
         |rank, to, windows, call| unsafe { self.work(rank, to, windows, call) }
     }
@@ -80,7 +79,7 @@ impl Threads {
         let (size, counts) = (call.elem.size, one_list(call));
         let copy = |peer: usize, from: usize, at: usize, len: usize| {
             let (window, to) = (windows.of::<u8>(peer), to.cast::<u8>());
-            // SAFETY: the elements that are named below are inside the windows, as the caller says.
+            // SAFETY: the elements that are named below are inside the windows, as the caller promises.
             unsafe { copy_nonoverlapping(window.add(from * size), to.add(at * size), len * size) }
         };
         let join = |into, range| {
@@ -187,7 +186,5 @@ impl Engine<Host> for Threads {
     }
 }
 
-#[cfg(test)]
-mod blocks;
 #[cfg(test)]
 mod tests;

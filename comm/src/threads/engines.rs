@@ -1,5 +1,6 @@
 //! The engines of one run of a world: one for each list of ranks that form a group.
 use super::engine::Threads;
+use super::slow::{Queues, Slow};
 use super::watch::Watch;
 use crate::axis::Axis;
 use crate::engine::{Engine, Engines};
@@ -15,6 +16,7 @@ use tensor::Host;
 pub(super) struct World {
     grid: Arc<Grid>,
     links: Vec<(Axis, Link)>,
+    queues: Arc<Queues>,
     watch: Arc<Watch>,
     known: Mutex<BTreeMap<Arc<[usize]>, Arc<Threads>>>, // by their members
 }
@@ -23,7 +25,7 @@ impl World {
     /// None yet, of ranks with these links along axes.
     pub(super) fn new(grid: &Arc<Grid>, links: &[(Axis, Link)], watch: &Arc<Watch>) -> Self {
         let (grid, links, watch) = (grid.clone(), links.to_vec(), watch.clone());
-        Self { grid, links, watch, known: Mutex::default() }
+        Self { grid, links, queues: Arc::default(), watch, known: Mutex::default() }
     }
     /// The slowest of the links along the axes along which these ranks differ.
     fn link(&self, members: &[usize]) -> Option<Link> {
@@ -36,7 +38,8 @@ impl World {
 impl Engines<Host> for World {
     fn of(&self, members: &Members) -> Arc<dyn Engine<Host>> {
         let members: Arc<[usize]> = members.iter().collect();
-        let new = || Arc::new(Threads::new(members.clone(), &self.watch, self.link(&members)));
+        let slow = |link| Arc::new(Slow::new(link, members.clone(), self.queues.clone()));
+        let new = || Arc::new(Threads::new(members.clone(), &self.watch, self.link(&members).map(slow)));
         lock(&self.known).entry(members.clone()).or_insert_with(new).clone()
     }
 }

@@ -4,12 +4,11 @@
 //! Windows are touched under the lock of their two ranks only, and a post is withdrawn under it: so memory that a rank
 //! takes back is not being copied. A rank that waits looks at a count of the posts that have ended, without the lock; it
 //! takes the lock once before it goes on, so the count orders nothing.
-use super::slow::{Line, pause};
+use super::slow::{Slow, pause};
 use super::watch::{Pending, Wait, Watch};
 use crate::call::Call;
 use crate::engine::Post;
 use crate::error::{CommError, Result};
-use crate::link::Link;
 use crate::sync::atomic::{
     AtomicUsize,
     Ordering::{Relaxed, SeqCst},
@@ -23,7 +22,7 @@ pub(super) struct Messages {
     senders: Box<[Mutex<Receivers>]>,
     ranks: Arc<[usize]>, // of the world
     watch: Arc<Watch>,
-    link: Option<Link>,
+    slow: Option<Arc<Slow>>,
 }
 
 /// The channels of one sender: to each receiver one for its own messages and one for those that are parts of all-reduces,
@@ -41,13 +40,12 @@ struct Channel {
 #[derive(Default)]
 struct Flow {
     sides: [Side; 2],
-    line: Line,
 }
 #[derive(Default)]
 struct Side {
     posted: usize,
     standing: VecDeque<Standing>, // the first of these is the first that has not ended
-    ends: VecDeque<(usize, End)>, // of posts that have ended and are still to be told how
+    ends: VecDeque<(usize, End)>, // of posts that have ended, for ranks that have not yet learnt how
 }
 
 /// A post that waits for its counterpart.
@@ -60,7 +58,7 @@ struct Window(*mut ());
 // SAFETY: a window is touched under the lock only, while its rank keeps it for us.
 unsafe impl Send for Window {}
 
-/// How a post ended, if there is more to tell than that it did.
+/// How a post ended, if there is more to know than that it did.
 enum End {
     Refused(String), // the other's call
     Arrives(Instant),
@@ -80,8 +78,8 @@ impl Side {
 }
 
 impl Messages {
-    pub(super) fn new(ranks: Arc<[usize]>, watch: Arc<Watch>, link: Option<Link>) -> Self {
-        Self { senders: ranks.iter().map(|_| Mutex::default()).collect(), ranks, watch, link }
+    pub(super) fn new(ranks: Arc<[usize]>, watch: Arc<Watch>, slow: Option<Arc<Slow>>) -> Self {
+        Self { senders: ranks.iter().map(|_| Mutex::default()).collect(), ranks, watch, slow }
     }
     fn channel(&self, from: usize, to: usize, part: bool) -> Arc<Channel> {
         lock(&self.senders[from]).entry((to, part)).or_default().clone()
@@ -105,7 +103,7 @@ impl Messages {
         let part = call.is_part();
         let (channel, me, now) = (self.channel(from, to, part), usize::from(sends), Instant::now());
         let mut flow = lock(&channel.flow);
-        let Flow { sides, line } = &mut *flow;
+        let sides = &mut flow.sides;
         let number = sides[me].posted;
         sides[me].posted += 1;
         let post = Post { from, to, sends, part, number };
@@ -118,12 +116,12 @@ impl Messages {
         let others_number = channel.ended[1 - me].load(Relaxed);
         if theirs.passes(call) {
             let windows = [other.window.0.cast::<S>(), window];
-            // SAFETY: both have what the two calls say, which is as much. The other's post stands, so both stay
+            // SAFETY: both have as many elements as the two calls count, which is equal. The other's post stands, so both stay
             // as they are, and the receiver's is touched by us alone.
             unsafe { copy(windows[me], windows[1 - me], len) };
-            if let Some(link) = &self.link {
+            if let Some(slow) = &self.slow {
                 let sent = if sends { now } else { other.since };
-                let at = line.arrival(link, sent, call.elements() * call.elem.size);
+                let at = slow.message([from, to], sent, call.elements() * call.elem.size);
                 sides[me].ends.push_back((number, End::Arrives(at)));
                 sides[1 - me].ends.push_back((others_number, End::Arrives(at)));
             }
@@ -134,7 +132,7 @@ impl Messages {
         channel.ended[me].store(number + 1, Relaxed);
         channel.ended[1 - me].store(others_number + others_ended, Relaxed);
         drop(flow);
-        fence(SeqCst); // who sleeps looked at the count before, or is seen asleep here
+        fence(SeqCst); // who sleeps looked at the count before, or is found asleep here
         let [mine, others] = if sends { [from, to] } else { [to, from] };
         self.watch.wake(self.ranks[others], self.ranks[mine]);
         Ok(post)
@@ -187,8 +185,8 @@ impl Channel {
         let mut flow = lock(&self.flow);
         let side = &mut flow.sides[me];
         if self.has_ended(post) {
-            let told = side.ends.iter().position(|(number, _)| *number == post.number);
-            return Ended::Done(told.and_then(|at| side.ends.remove(at)).map(|(_, end)| end));
+            let end = side.ends.iter().position(|(number, _)| *number == post.number);
+            return Ended::Done(end.and_then(|at| side.ends.remove(at)).map(|(_, end)| end));
         }
         let ended = self.ended[me].load(Relaxed);
         side.standing[post.number - ended].call = None;

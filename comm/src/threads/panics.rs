@@ -14,7 +14,7 @@ thread_local! {
     static LEFT: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// Work that is called `0`, until this is dropped: a panic that ends it is told with the innermost such name. Nothing is
+/// Work that is called `0`, until this is dropped: a panic that ends it is reported with the innermost such name. Nothing is
 /// written down before.
 pub struct Within<T: Display>(pub T);
 
@@ -29,28 +29,28 @@ impl<T: Display> Drop for Within<T> {
 /// A panic that was caught.
 pub(super) struct Panic {
     /// Message and place.
-    pub(super) words: String,
+    pub(super) message: String,
     trace: Option<Backtrace>, // if such are asked for
 }
 
 impl Panic {
-    /// Its words; its backtrace goes to standard error. That may take long: others should know by then.
-    pub(super) fn told(self) -> String {
+    /// Its message; its backtrace goes to standard error. That may take long: others should know by then.
+    pub(super) fn report(self) -> String {
         if let Some(trace) = self.trace {
             let thread = std::thread::current();
-            let print = || eprintln!("{}: {}\n{trace}", thread.name().unwrap_or("a thread"), self.words);
+            let print = || eprintln!("{}: {}\n{trace}", thread.name().unwrap_or("a thread"), self.message);
             let _ = catch_unwind(AssertUnwindSafe(print)); // nobody may be there to read it
         }
-        self.words
+        self.message
     }
 }
 
-/// What `body` returns, or its panic in words: message and place.
+/// What `body` returns, or its panic: message and place.
 ///
 /// # Errors
-/// If it panics. Nothing is said of that on standard error, unless backtraces are asked for.
+/// If it panics. Nothing of that is printed on standard error, unless backtraces are asked for.
 pub fn caught<R>(body: impl FnOnce() -> R) -> Result<R, String> {
-    catch(body).map_err(Panic::told)
+    catch(body).map_err(Panic::report)
 }
 
 /// What `body` returns, or its panic.
@@ -60,18 +60,18 @@ pub(super) fn catch<R>(body: impl FnOnce() -> R) -> Result<R, Panic> {
     LEFT.take(); // by a panic that others caught
     let outcome = catch_unwind(AssertUnwindSafe(body));
     CATCHES.set(outside);
-    let anew = || Panic { words: "panicked anew, without a place".to_string(), trace: None };
+    let anew = || Panic { message: "panicked anew, without a place".to_string(), trace: None };
     outcome.map_err(|payload| {
-        let asked = |words: String| Panic { words, trace: None }; // no bug: a size that was asked for
+        let asked = |message: String| Panic { message, trace: None }; // no bug: a size that was asked for
         if let Some(uncountable) = payload.downcast_ref::<Uncountable>() {
             return asked(uncountable.to_string());
         }
         if let Some(fault) = payload.downcast_ref::<Fault>() {
             return asked(fault.to_string());
         }
-        let Panic { words, trace } = LAST.take().unwrap_or_else(anew);
+        let Panic { message, trace } = LAST.take().unwrap_or_else(anew);
         let left = LEFT.take().map_or_else(String::new, |left| format!(" ({left})"));
-        Panic { words: words + &left, trace }
+        Panic { message: message + &left, trace }
     })
 }
 
@@ -85,19 +85,19 @@ fn install() {
                 return before(info);
             }
             let trace = Some(Backtrace::capture()).filter(|t| t.status() == BacktraceStatus::Captured);
-            LAST.set(Some(Panic { words: words(info), trace }));
+            LAST.set(Some(Panic { message: describe(info), trace }));
         }));
     });
 }
 
-fn words(info: &PanicHookInfo) -> String {
+fn describe(info: &PanicHookInfo) -> String {
     let (at, message) = (info.location(), info.payload_as_str());
-    told(at.map(|at| (at.file(), at.line())), message)
+    sentence(at.map(|at| (at.file(), at.line())), message)
 }
 
-/// The words of a panic with its place, if that is one of this workspace. To others a place in a library, of which the
-/// whole path is known, says nothing.
-fn told(at: Option<(&str, u32)>, message: Option<&str>) -> String {
+/// A panic as a sentence, with its place if that is one of this workspace: the whole path of a place in a library is of
+/// no use to the reader.
+fn sentence(at: Option<(&str, u32)>, message: Option<&str>) -> String {
     let why = message.map(|message| format!(": {message}")).unwrap_or_default();
     match (at, message) {
         (Some((file, _)), _) if Path::new(file).has_root() => format!("a library gave up{why}"),
@@ -113,15 +113,15 @@ mod tests {
 
     /// Kills: the path of a dependency or of the compiler's library in a sentence, one of this workspace that is lost.
     #[test]
-    fn a_panic_is_told_with_its_place_where_that_is_ours() {
+    fn a_panic_is_reported_with_its_place_where_that_is_ours() {
         let message = Some("index out of bounds");
-        let ours = told(Some(("layers/src/row.rs", 12)), message);
+        let ours = sentence(Some(("layers/src/row.rs", 12)), message);
         assert_eq!(ours, "panicked at layers/src/row.rs:12: index out of bounds");
         for path in
             ["/home/me/.cargo/registry/src/x/spm-0.1/src/lib.rs", "/rustc/abc/library/core/src/option.rs"]
         {
-            assert_eq!(told(Some((path, 3)), message), "a library gave up: index out of bounds");
-            assert_eq!(told(Some((path, 3)), None), "a library gave up");
+            assert_eq!(sentence(Some((path, 3)), message), "a library gave up: index out of bounds");
+            assert_eq!(sentence(Some((path, 3)), None), "a library gave up");
         }
         let cpu = Cpu::<f32>::default();
         cpu.meter().limit(63);

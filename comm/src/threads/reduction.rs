@@ -1,12 +1,12 @@
 //! The sum, or the stabiliser, of the ranks' windows, in rank order whatever the order in which ranks come: the same
-//! bits in every run.
+//! bits in every run. A sum of narrow numbers is taken in their wide number and rounded once, at its end.
 use super::rendezvous::AllWindows;
 use crate::call::Reduce;
 use crate::engine::nth_of;
 use kernels::widest;
 use std::any::TypeId;
 use std::ops::Range;
-use tensor::Scalar;
+use tensor::{Bf16, Scalar};
 
 /// Reduces a range of elements of all windows.
 ///
@@ -27,13 +27,15 @@ pub(crate) enum Into {
 pub(crate) fn join_of<S: Scalar>() -> Join {
     compiled_here(TypeId::of::<S>()).unwrap_or(join::<S>)
 }
-/// The same for floats: compiled in this crate, once, instead of in every crate that calls a collective.
+/// How floats are joined: compiled in this crate, once, instead of in every crate that calls a collective.
 #[inline(never)]
 fn compiled_here(number: TypeId) -> Option<Join> {
     if number == TypeId::of::<f32>() {
         Some(join::<f32>)
     } else if number == TypeId::of::<f64>() {
         Some(join::<f64>)
+    } else if number == TypeId::of::<Bf16>() {
+        Some(join::<Bf16>)
     } else {
         None
     }
@@ -98,7 +100,7 @@ pub(super) unsafe fn reduce<S: Scalar>(
 /// `LEN` elements from `at` on; their number is fixed so that they stay in registers.
 ///
 /// # Safety
-/// As above, for these elements.
+/// Sources and targets hold these elements; the rest is as for [`reduce`].
 #[inline(always)]
 unsafe fn reduce_block<S: Scalar, const LEN: usize>(
     sources: &(impl Iterator<Item = *mut S> + Clone),
@@ -108,16 +110,26 @@ unsafe fn reduce_block<S: Scalar, const LEN: usize>(
 ) {
     // SAFETY: the caller vouches for it; an array is aligned as its elements are.
     let mut blocks = sources.clone().map(|source| unsafe { &*source.add(at).cast::<[S; LEN]>() });
-    let Some(mut sum) = blocks.next().copied() else { return };
-    for block in blocks {
-        match how {
-            Reduce::Sum => sum.iter_mut().zip(block).for_each(|(a, &b)| *a += b),
-            Reduce::Stab => sum.iter_mut().zip(block).for_each(|(a, &b)| *a = S::stab(*a, b)),
+    let Some(first) = blocks.next() else { return };
+    let mut result = *first;
+    match how {
+        Reduce::Sum => {
+            let mut sum = [S::Wide::ZERO; LEN];
+            sum.iter_mut().zip(first).for_each(|(sum, x)| *sum = x.widen());
+            for block in blocks {
+                sum.iter_mut().zip(block).for_each(|(sum, x)| *sum += x.widen());
+            }
+            result.iter_mut().zip(sum).for_each(|(result, sum)| *result = S::narrow(sum));
+        }
+        Reduce::Stab => {
+            for block in blocks {
+                result.iter_mut().zip(block).for_each(|(a, &b)| *a = S::stab(*a, b));
+            }
         }
     }
     for target in targets.clone() {
-        // SAFETY: as above.
-        unsafe { *target.add(at).cast::<[S; LEN]>() = sum };
+        // SAFETY: the caller vouches for it.
+        unsafe { *target.add(at).cast::<[S; LEN]>() = result };
     }
 }
 

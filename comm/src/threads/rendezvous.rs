@@ -87,19 +87,13 @@ impl Rendezvous {
         call: &Call,
         work: impl FnOnce(&AllWindows),
     ) -> Result<()> {
-        let outcome = self.visit(seat, window.cast(), call, work);
+        let outcome = self.unbroken().and_then(|()| Visit::begin(self, seat, call)).and_then(|visit| {
+            let outcome = self.meet(seat, window.cast(), call, work);
+            visit.end(&outcome);
+            outcome
+        });
         if let Err(error) = &outcome {
             self.watch.blame(self.ranks[seat], error);
-        }
-        outcome
-    }
-    fn visit(&self, seat: usize, window: *mut (), call: &Call, work: impl FnOnce(&AllWindows)) -> Result<()> {
-        self.unbroken()?;
-        let mut visit = Visit::begin(self, seat, call)?;
-        let outcome = self.meet(seat, window, call, work);
-        match &outcome {
-            Ok(()) => visit.complete = true,
-            Err(error) => visit.reason = Some(error.to_string()),
         }
         outcome
     }
@@ -140,7 +134,7 @@ impl Rendezvous {
     fn arrive(&self, seat: usize, call: &Call) -> Result<()> {
         let epoch = self.seats[seat].epoch.load(Relaxed) + 1;
         self.seats[seat].epoch.store(epoch, Release);
-        fence(SeqCst); // who sleeps looked at the epoch before, or is seen asleep here
+        fence(SeqCst); // who sleeps looked at the epoch before, or is found asleep here
         for &sleeper in &*self.ranks {
             self.watch.wake(sleeper, self.ranks[seat]);
         }
@@ -215,6 +209,10 @@ impl<'a> Visit<'a> {
         }
         Ok(Self { place, seat, complete: false, reason: None })
     }
+    fn end(mut self, outcome: &Result<()>) {
+        self.complete = outcome.is_ok();
+        self.reason = outcome.as_ref().err().map(ToString::to_string);
+    }
 }
 impl Drop for Visit<'_> {
     fn drop(&mut self) {
@@ -223,7 +221,7 @@ impl Drop for Visit<'_> {
             let reason = self.reason.take().unwrap_or_else(|| "it panicked".to_string());
             let _ = place.why.set((place.ranks[self.seat], reason)); // only the first counts
             place.broken.store(true, Release);
-            fence(SeqCst); // who goes inside, or sleeps, sees that or is seen here
+            fence(SeqCst); // who goes inside, or sleeps, sees that or is found here
             place.ranks.iter().for_each(|&rank| place.watch.rouse(rank));
             for seat in &*place.seats {
                 while seat.aside.inside.load(Acquire) {

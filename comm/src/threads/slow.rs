@@ -1,11 +1,16 @@
 //! A slow link, for trying interconnects and overlap on one machine: ranks wait as long as the bytes would take.
 //!
-//! A message takes α + bytes/β from when it was sent, or from when the one before it between the same two ranks has left:
-//! messages share the bandwidth, and their latencies overlap. Each pair of ranks has a link of its own; in
-//! [`Schedule::time`](crate::Schedule::time) a rank gets one message at a time, so that the naive all-reduce, in which many
-//! send to one, is faster here than there. A collective that goes directly takes what an algorithm with the least traffic
-//! would need, from when the last rank came: so many steps of α, and the bytes of the busiest rank. With little to say, one
-//! of fewer steps would be faster.
+//! Each pair of ranks of a world has one queue in each direction, whatever groups both are in. A transfer begins when the
+//! one before it in its queue has left, and not before it was sent; α + bytes/β later it has arrived. So calls in flight
+//! share the bandwidth, their latencies overlap, and a blocking call takes its turn like a started one. A message goes in
+//! the queue of its two ranks. A collective that goes directly takes what an algorithm with the least traffic would need,
+//! from when its last rank came: so many steps of α, and the bytes of the busiest rank. It goes in the queues of those
+//! pairs that carry bytes where the ledger counts them (`ledger.rs`), begins when all of these are free, and holds them
+//! until its bytes have left: r → r+1 round a ring, but root−1 → root in a broadcast; all → root in a gather, root → all
+//! in a scatter; all pairs in an all-to-all; none in a barrier.
+//!
+//! In [`Schedule::time`](crate::Schedule::time) a rank gets one message at a time, so the naive all-reduce, in which many
+//! send to one, is faster here than there. With little data, a collective of fewer steps would be faster than this.
 //!
 //! ```text
 //! all_reduce                    2(n−1)·α + 2(n−1)/n·N/β      a ring
@@ -18,23 +23,20 @@
 use super::watch::Watch;
 use crate::call::{Call, Counts, Op};
 use crate::link::Link;
-use crate::sync::{Instant, yield_now};
+use crate::sync::{Instant, Mutex, lock, yield_now};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// So long after `start`, or a hundred years, since no clock counts to all times.
-pub(super) fn after(start: Instant, time: Duration) -> Instant {
+fn after(start: Instant, time: Duration) -> Instant {
     const LONGEST: Duration = Duration::from_hours(100 * 365 * 24);
     start + time.min(LONGEST)
 }
 
-/// What a collective of `n` ranks takes that goes directly.
-pub(super) fn collective_time(link: &Link, call: &Call, n: usize) -> Duration {
-    let (latency, moving) = collective_parts(link, call, n);
-    latency.saturating_add(moving)
-}
-
-/// The parts of it: until the first byte has come, and while bytes move.
-pub(super) fn collective_parts(link: &Link, call: &Call, n: usize) -> (Duration, Duration) {
+/// What a collective of `n` ranks takes that goes directly, over free links: until the first byte has come, and while
+/// bytes move.
+fn collective_parts(link: &Link, call: &Call, n: usize) -> (Duration, Duration) {
     let moving = link.moving(busiest(call, n) * call.elem.size);
     (link.latency().saturating_mul(call.op.steps(n) as u32), moving)
 }
@@ -56,18 +58,77 @@ fn busiest(call: &Call, n: usize) -> usize {
     }
 }
 
-/// The messages of one rank to another over a slow link.
-#[derive(Default)]
-pub(super) struct Line {
-    free: Option<Instant>, // when the last message has left
+/// The pairs of ranks, sender first, between which the bytes of a collective of `n` ranks go.
+fn pairs(call: &Call, n: usize) -> impl Iterator<Item = [usize; 2]> + Clone + use<> {
+    let (op, root) = (call.op, call.root);
+    let peers = match op {
+        Op::AllReduce | Op::AllGather | Op::ReduceScatter | Op::Broadcast => 1..2, // to the right
+        Op::Gather | Op::Scatter | Op::AllToAll => 1..n,
+        Op::Barrier | Op::Send | Op::Receive => 0..0,
+    };
+    let carries = move |&[from, to]: &[usize; 2]| match op {
+        Op::Broadcast => to != root,
+        Op::Gather => to == root,
+        Op::Scatter => from == root,
+        _ => true,
+    };
+    let of = move |from| peers.clone().map(move |right| [from, (from + right) % n]);
+    (0..n).flat_map(of).filter(carries)
 }
 
-impl Line {
+/// The queues of a world: when what went last from one rank to another has left. Ranks are ranks of the world.
+#[derive(Default)]
+pub(super) struct Queues(Mutex<BTreeMap<[usize; 2], Instant>>);
+
+impl Queues {
+    /// Puts a transfer of this length in the queues of all these pairs: when it begins, which is not before `sent`.
+    fn enter(
+        &self,
+        pairs: impl Iterator<Item = [usize; 2]> + Clone,
+        sent: Instant,
+        moving: Duration,
+    ) -> Instant {
+        let mut free = lock(&self.0);
+        let begins = pairs.clone().filter_map(|pair| free.get(&pair).copied()).fold(sent, Instant::max);
+        free.extend(pairs.map(|pair| (pair, after(begins, moving))));
+        begins
+    }
+}
+
+/// The slow links of one group.
+pub(super) struct Slow {
+    link: Link,
+    ranks: Arc<[usize]>, // of the world
+    queues: Arc<Queues>,
+    meeting: Mutex<Option<(usize, Instant)>>, // how many ranks still ask for the end of a blocking call, and what it is
+}
+
+impl Slow {
+    pub(super) fn new(link: Link, ranks: Arc<[usize]>, queues: Arc<Queues>) -> Self {
+        Self { link, ranks, queues, meeting: Mutex::new(None) }
+    }
     /// When a message of so many bytes arrives that was sent at `sent`.
-    pub(super) fn arrival(&mut self, link: &Link, sent: Instant, bytes: usize) -> Instant {
-        let start = self.free.map_or(sent, |free| free.max(sent));
-        self.free = Some(after(start, link.moving(bytes)));
-        after(start, link.time(bytes))
+    pub(super) fn message(&self, pair: [usize; 2], sent: Instant, bytes: usize) -> Instant {
+        let pair = std::iter::once(pair.map(|rank| self.ranks[rank]));
+        after(self.queues.enter(pair, sent, self.link.moving(bytes)), self.link.time(bytes))
+    }
+    /// When collectives are done that all ranks have come to now, and that go together.
+    pub(super) fn collectives<'a>(&self, calls: impl Iterator<Item = &'a Call> + Clone) -> Instant {
+        let n = self.ranks.len();
+        let (mut latency, mut moving) = (Duration::ZERO, Duration::ZERO);
+        for (its_latency, its_moving) in calls.clone().map(|call| collective_parts(&self.link, call, n)) {
+            (latency, moving) = (latency.max(its_latency), moving.saturating_add(its_moving));
+        }
+        let pairs = calls.flat_map(move |call| pairs(call, n)).map(|pair| pair.map(|rank| self.ranks[rank]));
+        after(self.queues.enter(pairs, Instant::now(), moving), latency.saturating_add(moving))
+    }
+    /// When the blocking collective is done that all ranks are in; each of them asks once, and all get the same.
+    pub(super) fn met(&self, call: &Call) -> Instant {
+        let mut meeting = lock(&self.meeting);
+        let first = || (self.ranks.len(), self.collectives(std::iter::once(call)));
+        let (left, until) = meeting.unwrap_or_else(first);
+        *meeting = (left > 1).then_some((left - 1, until));
+        until
     }
 }
 
@@ -92,6 +153,8 @@ pub(super) fn pause(watch: &Watch, rank: usize, until: Instant) {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::ledger::elements_sent;
+    use std::collections::BTreeSet;
 
     fn call(op: Op, rows: usize, counts: Option<Counts>) -> Call {
         Call { op, rows, cols: 10, counts, ..Call::barrier() }
@@ -101,7 +164,10 @@ mod tests {
     #[test]
     fn collectives_take_what_their_algorithms_would() {
         let link = "1us,1GB/s".parse().unwrap(); // a nanosecond a byte
-        let time = |op, rows, counts| collective_time(&link, &call(op, rows, counts), 4).as_nanos();
+        let time = |op, rows, counts| {
+            let (latency, moving) = collective_parts(&link, &call(op, rows, counts), 4);
+            (latency + moving).as_nanos()
+        };
         assert_eq!(time(Op::AllReduce, 100, None), 6_000 + 2 * 3 * 1000);
         assert_eq!(time(Op::AllGather, 100, None), 3_000 + 3 * 4000);
         assert_eq!(time(Op::ReduceScatter, 100, None), 3_000 + 3 * 1000);
@@ -117,16 +183,59 @@ mod tests {
         assert_eq!(time(Op::AllToAll, 1, Some(between)), 3_000 + 7 * 40);
     }
 
-    /// Kills: latencies one after the other, a message that overtakes.
+    fn slow(ranks: &[usize], link: Link, queues: &Arc<Queues>) -> Slow {
+        Slow::new(link, ranks.into(), queues.clone())
+    }
+
+    /// Kills: latencies one after the other, a message that overtakes, a queue for each group or for both directions.
     #[test]
-    fn messages_share_the_bandwidth_and_overlap_in_latency() {
-        let link = "1us,1GB/s".parse().unwrap();
-        let (mut line, start) = (Line::default(), Instant::now());
-        let mut at = |us: u64, bytes| {
-            (line.arrival(&link, start + Duration::from_micros(us), bytes) - start).as_micros()
+    fn messages_of_a_pair_share_the_bandwidth_and_overlap_in_latency() {
+        let (link, start, queues) = ("1us,1GB/s".parse().unwrap(), Instant::now(), Arc::default());
+        let groups = [slow(&[3, 5], link, &queues), slow(&[5, 4, 3], link, &queues)];
+        let at = |group: usize, pair, us: u64, bytes| {
+            let sent = start + Duration::from_micros(us);
+            (groups[group].message(pair, sent, bytes) - start).as_micros()
         };
-        assert_eq!([at(0, 5_000), at(0, 2_000), at(20, 1_000)], [6, 8, 22]);
-        let never = Link::new(Duration::ZERO, f64::MIN_POSITIVE).unwrap();
-        assert!(line.arrival(&never, start, 1) > start && line.arrival(&never, start, usize::MAX) > start);
+        assert_eq!([at(0, [0, 1], 0, 5_000), at(1, [2, 0], 0, 2_000), at(0, [0, 1], 20, 1_000)], [6, 8, 22]);
+        assert_eq!([at(0, [1, 0], 0, 5_000), at(1, [2, 1], 0, 5_000)], [6, 6], "other queues");
+        let never = slow(&[0, 1], Link::new(Duration::ZERO, f64::MIN_POSITIVE).unwrap(), &queues);
+        assert!([1, usize::MAX].map(|bytes| never.message([0, 1], start, bytes)) > [start; 2]);
+    }
+
+    /// Kills: a collective that goes past what is under way, of another group or of a message; one that waits for a
+    /// pair which it does not use; ranks of one call that each take a turn of their own.
+    #[test]
+    fn collectives_take_their_turn_in_the_queues_of_their_pairs() {
+        let (link, queues): (Link, _) = ("1us,1kB/s".parse().unwrap(), Arc::default()); // a millisecond a byte
+        let [all, pair] = [&[0, 1, 2, 3][..], &[1, 2]].map(|ranks| slow(ranks, link, &queues));
+        let seconds = |until: Instant, from: Instant| (until - from).as_secs();
+        let from = Instant::now();
+        let sum = call(Op::AllReduce, 1000, None); // 10 000 elements: 60 s among four, 40 s among two
+        let together = [0; 4].map(|_| all.met(&sum));
+        assert!(together == [together[0]; 4] && seconds(together[0], from) == 60);
+        assert_eq!(seconds(pair.collectives(std::iter::once(&sum)), from), 60 + 40, "1 → 2 was taken");
+        assert_eq!(seconds(all.message([1, 2], from, 1000), from), 100 + 1);
+        assert_eq!(seconds(all.message([0, 1], from, 1000), from), 60 + 1);
+        assert_eq!(seconds(all.met(&call(Op::Barrier, 0, None)), from), 0);
+        let [one, other] = [0, 1].map(|root| Call { root, ..call(Op::Scatter, 25, None) }); // 3 s
+        assert_eq!(seconds(all.collectives(std::iter::once(&one)), from), 61 + 3);
+        assert_eq!(
+            seconds(all.collectives([&one, &other].into_iter()), from),
+            101 + 6,
+            "together, when all are free"
+        );
+    }
+
+    /// Kills: a pair that carries bytes where the ledger counts none, or the other way round.
+    #[test]
+    fn pairs_carry_bytes_from_those_who_send_by_the_ledger() {
+        for (n, op) in (2..6).flat_map(|n| Op::ALL.iter().map(move |&op| (n, op))) {
+            for root in 0..n {
+                let call = Call { root, ..call(op, n, None) };
+                let sends: BTreeSet<_> = pairs(&call, n).map(|[from, _]| from).collect();
+                let counted = (0..n).filter(|&rank| op != Op::Send && elements_sent(&call, n, rank) > 0);
+                assert!(sends.into_iter().eq(counted), "{op} of {n} ranks");
+            }
+        }
     }
 }

@@ -5,12 +5,11 @@
 //! Posts are written under a lock until all ranks have come, and only read from then on. A share is taken by a count. Who has
 //! waited until all shares are done may touch its windows again: nobody else does any more.
 use super::rendezvous::AllWindows;
-use super::slow::{after, collective_parts, pause};
+use super::slow::{Slow, pause};
 use super::watch::{Pending, Wait, Watch};
 use crate::call::Call;
 use crate::engine::Post;
 use crate::error::{CommError, Result};
-use crate::link::Link;
 use crate::sync::atomic::AtomicUsize;
 use crate::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use crate::sync::{Instant, Mutex, fence, lock, yield_now};
@@ -23,7 +22,7 @@ use std::sync::Arc;
 pub(super) struct Started {
     ranks: Arc<[usize]>, // of the world
     watch: Arc<Watch>,
-    link: Option<Link>,
+    slow: Option<Arc<Slow>>,
     counts: Arc<Counts>,
     flow: Mutex<Flow>,
 }
@@ -48,7 +47,6 @@ struct Flow {
     first: usize, // the number of the first place
     places: VecDeque<Arc<Place>>,
     spare: Vec<Arc<Place>>,
-    free: Option<Instant>, // from when the link carries more
 }
 
 /// Where the posts of one number meet.
@@ -79,15 +77,10 @@ struct Posts {
 pub(super) type Work<'a> = &'a dyn Fn(usize, *mut (), &AllWindows, &Call);
 
 impl Started {
-    pub(super) fn new(ranks: Arc<[usize]>, watch: Arc<Watch>, link: Option<Link>) -> Self {
+    pub(super) fn new(ranks: Arc<[usize]>, watch: Arc<Watch>, slow: Option<Arc<Slow>>) -> Self {
         let counts = || ranks.iter().map(|_| AtomicUsize::new(0)).collect();
         let counts = Arc::new(Counts { posted: counts(), withdrawn: counts() });
-        Self { counts, ranks, watch, link, flow: Mutex::default() }
-    }
-    /// From when a slow link carries what comes next.
-    pub(super) fn free(&self) -> Instant {
-        let now = Instant::now();
-        lock(&self.flow).free.map_or(now, |free| free.max(now))
+        Self { counts, ranks, watch, slow, flow: Mutex::default() }
     }
     /// Posts the windows of some calls, of each what the rank gives and where it takes, one meeting for all of them.
     ///
@@ -95,7 +88,7 @@ impl Started {
     /// That a rank has failed.
     ///
     /// # Safety
-    /// The windows are as the calls say. Nobody touches them before `finish` or `withdraw` of this post returns.
+    /// The windows have as many elements as the calls count. Nobody touches them before `finish` or `withdraw` of this post returns.
     pub(super) unsafe fn post(
         &self,
         rank: usize,
@@ -124,19 +117,12 @@ impl Started {
         }
         if place.came.fetch_add(1, Relaxed) + 1 == n {
             posts.agree(&self.ranks);
-            if let Some(link) = &self.link {
-                let begins = flow.free.map_or_else(Instant::now, |free| free.max(Instant::now()));
-                let parts =
-                    posts.calls.iter().step_by(n).flatten().map(|call| collective_parts(link, call, n));
-                let (latency, moving) = parts
-                    .fold(Default::default(), |(a, b): (std::time::Duration, _), (c, d)| (a.max(c), b + d));
-                flow.free = Some(after(begins, moving));
-                posts.until = Some(after(begins, latency + moving));
-            }
+            let calls = posts.calls.iter().step_by(n).flatten();
+            posts.until = self.slow.as_ref().map(|slow| slow.collectives(calls));
         }
         self.counts.posted[rank].store(number + 1, Release);
         drop(flow);
-        fence(SeqCst); // who sleeps looked at the count before, or is seen asleep here
+        fence(SeqCst); // who sleeps looked at the count before, or is found asleep here
         self.ranks.iter().for_each(|&sleeper| self.watch.wake(sleeper, self.ranks[rank]));
         Ok(Post::started(rank, number))
     }
@@ -146,25 +132,17 @@ impl Started {
     /// # Errors
     /// Those of every call of a group.
     pub(super) fn finish(&self, post: Post, call: &Call, work: Work) -> Result<()> {
-        let (rank, me) = (post.from, self.ranks[post.from]);
+        let me = self.ranks[post.from];
         let outcome = self.watch.wait(me, &Arrival { place: self, number: post.number, call });
         if let Err(error) = outcome {
             self.withdraw(post, work);
             self.watch.blame(me, &error);
             return Err(error);
         }
-        let place = self.place(post.number);
-        // SAFETY: all have come, so posts are only read.
-        let posts = unsafe { &*place.posts.get() };
-        if let Some((peer, theirs)) = posts.refused.get(rank).cloned().flatten() {
-            drop(place);
-            self.leave(post.number);
+        let (refused, until) = self.complete(post, work);
+        if let Some((peer, theirs)) = refused {
             return Err(CommError::Mismatch { rank: me, mine: call.to_string(), peer, theirs });
         }
-        let until = posts.until;
-        place.complete(posts, self.ranks.len(), work);
-        drop(place);
-        self.leave(post.number);
         if let Some(until) = until {
             pause(&self.watch, me, until);
         }
@@ -173,9 +151,8 @@ impl Started {
     /// Takes a post back; where all have come, it is done to its end instead.
     pub(super) fn withdraw(&self, post: Post, work: Work) {
         let flow = lock(&self.flow);
-        let place = flow.places[post.number - flow.first].clone();
-        let n = self.ranks.len();
-        if place.came.load(Relaxed) < n {
+        let place = &flow.places[post.number - flow.first];
+        if place.came.load(Relaxed) < self.ranks.len() {
             place.came.fetch_sub(1, Relaxed); // so all will never have come
             let withdrawn = &self.counts.withdrawn[post.from];
             if withdrawn.load(Relaxed) == 0 {
@@ -184,17 +161,23 @@ impl Started {
             return;
         }
         drop(flow);
+        self.complete(post, work);
+    }
+    /// Does what is left of a post that all have come to, and leaves it: who means something else, if anybody does, and
+    /// when a slow link has carried it.
+    fn complete(&self, post: Post, work: Work) -> (Option<(usize, String)>, Option<Instant>) {
+        let flow = lock(&self.flow);
+        let place = flow.places[post.number - flow.first].clone();
+        drop(flow);
         // SAFETY: all have come, so posts are only read.
         let posts = unsafe { &*place.posts.get() };
         if posts.refused.is_empty() {
-            place.complete(posts, n, work);
+            place.complete(posts, self.ranks.len(), work);
         }
+        let outcome = (posts.refused.get(post.from).cloned().flatten(), posts.until);
         drop(place);
         self.leave(post.number);
-    }
-    fn place(&self, number: usize) -> Arc<Place> {
-        let flow = lock(&self.flow);
-        flow.places[number - flow.first].clone()
+        outcome
     }
     /// A rank has no more to do with a number; after the last one its place is free.
     fn leave(&self, number: usize) {
@@ -202,7 +185,7 @@ impl Started {
         let mut flow = lock(&self.flow);
         flow.places[number - flow.first].left.fetch_add(1, AcqRel);
         while flow.places.front().is_some_and(|place| place.left.load(Acquire) == n) {
-            let mut place = flow.places.pop_front().expect("just seen");
+            let mut place = flow.places.pop_front().expect("just checked");
             flow.first += 1;
             // Who has left has let go of it, or will in a moment.
             if let Some(own) = Arc::get_mut(&mut place) {
@@ -263,8 +246,8 @@ impl Posts {
             let mut calls = self.calls.chunks(n);
             let found = calls.find_map(|c| (0..n).find(|&peer| differ(c, rank, peer)).map(|peer| (peer, c)));
             found.map(|(peer, c)| {
-                let words = |call: &Call| call.to_string();
-                (ranks[peer], c[peer].as_ref().map_or_else(|| "fewer calls together".into(), words))
+                let text = |call: &Call| call.to_string();
+                (ranks[peer], c[peer].as_ref().map_or_else(|| "fewer calls together".into(), text))
             })
         };
         let all: bool = (0..n).all(|rank| other(rank).is_none());

@@ -1,6 +1,6 @@
 //! What all ranks of a world watch while they wait: who failed, who finished, who sleeps, who waits for whom.
 //!
-//! A rank that waits spins, then yields, then sleeps until the one it waits for wakes it. Before that it says in whose
+//! A rank that waits spins, then yields, then sleeps until the one it waits for wakes it. Before that it records in whose
 //! favour it sleeps, and whoever changes something looks for such sleepers after the change; so nobody sleeps through
 //! one. A sleep that lasts is announced, and its announcer looks for a ring of ranks that wait for each other.
 use crate::call::Call;
@@ -20,7 +20,7 @@ const YIELDS: usize = if cfg!(loom) { 0 } else { 500 };
 const MOST_YIELDING: Duration = Duration::from_millis(1);
 /// How long a sleep lasts before it is announced; short in tests, so that they announce many.
 const NAP: Duration = Duration::from_micros(if cfg!(test) { 100 } else { 10_000 });
-/// In tests, a sleep of this length is looked into: a rank that nobody woke says so, and does not sleep on to its limit.
+/// In tests, a sleep of this length is looked into: a rank that nobody woke fails, and does not sleep on to its limit.
 const LONG: Duration = if cfg!(test) { Duration::from_millis(500) } else { Duration::MAX };
 
 /// What a rank waits for. Ranks are ranks of the world.
@@ -31,7 +31,7 @@ pub(super) trait Wait {
     fn in_vain(&self) -> Result<()>;
     /// All who should come, the waiting rank among them.
     fn members(&self) -> Vec<usize>;
-    /// Says, at any time and from anywhere, whether this rank is still missing and can still come.
+    /// Whether, at any time and from anywhere, this rank is still missing and can still come.
     fn pending(&self, on: usize) -> Pending;
     /// What the rank is in.
     fn call(&self) -> &Call;
@@ -62,7 +62,7 @@ struct Waits {
     on: usize,
     call: String,
     pending: Pending,
-    over: bool, // the rank has given up, which tells those who wait for it why it does not come
+    over: bool, // the rank has given up, so those who wait for it can name why it does not come
 }
 
 impl Watch {
@@ -73,7 +73,7 @@ impl Watch {
         let ranks = records.iter().map(|_| Rank::default()).collect();
         Self { ranks, records, failed: OnceLock::new(), limit, spins }
     }
-    /// The same, where other worlds run on the cores, too: nobody spins for long.
+    /// A watch of ranks that share their cores with other worlds: nobody spins for long.
     pub(super) fn on_shared_cores(self) -> Self {
         Self { spins: SPINS_ON_SHARED_CORES, ..self }
     }
@@ -128,7 +128,7 @@ impl Watch {
         }
     }
     fn wake_all(&self) {
-        fence(SeqCst); // who sleeps looked before the change, or is seen asleep here
+        fence(SeqCst); // who sleeps looked before the change, or is found asleep here
         (0..self.ranks.len()).for_each(|rank| self.rouse(rank));
     }
     #[cold]
@@ -187,7 +187,7 @@ impl Watch {
                 (announced, *lock(&me.waits)) = (None, None);
             }
             me.asleep_on.store(on + 1, SeqCst);
-            fence(SeqCst); // whoever changes what is looked at below, and has not seen the line above, is seen here
+            fence(SeqCst); // whoever changes what is looked at below, and has not observed the line above, is observed here
             wait.in_vain()?;
             self.nobody_missing_has_finished(wait)?;
             let left = self.limit.saturating_sub(started.elapsed());
@@ -218,7 +218,7 @@ impl Watch {
     }
     fn nobody_missing_has_finished(&self, wait: &impl Wait) -> Result<()> {
         for rank in wait.missing() {
-            // Finished first, missing then: what it did before it finished is seen by now.
+            // Finished first, missing then: what it did before it finished is visible by now.
             if self.has_finished(rank) && wait.missing().any(|missing| missing == rank) {
                 return Err(CommError::Finished { rank, call: wait.call().to_string() });
             }
@@ -234,7 +234,7 @@ impl Watch {
                 break;
             }
             if ring.iter().any(|(member, _)| *member == on) {
-                return None; // a ring without this rank: theirs to say
+                return None; // a ring without this rank: theirs to report
             }
             ring.push((on, self.announced(on)?));
         }
@@ -264,15 +264,15 @@ impl Watch {
     pub(super) fn sleeps(&self, rank: usize) -> bool {
         self.announced(rank).is_some()
     }
-    /// Whom a rank waits for, and in which call, if it has said so and that one has still not come.
+    /// Whom a rank waits for, and in which call, if it has announced that and that one has still not come.
     fn announced(&self, rank: usize) -> Option<(usize, String)> {
-        self.said(rank, |waits| !waits.over && (waits.pending)())
+        self.announcement(rank, |waits| !waits.over && (waits.pending)())
     }
-    /// The same, or for whom it waited last, if it has given up.
+    /// Whom a rank waits for, and in which call, or for whom it waited last if it has given up.
     fn waited(&self, rank: usize) -> Option<(usize, String)> {
-        self.said(rank, |waits| waits.over || (waits.pending)())
+        self.announcement(rank, |waits| waits.over || (waits.pending)())
     }
-    fn said(&self, rank: usize, counts: impl Fn(&Waits) -> bool) -> Option<(usize, String)> {
+    fn announcement(&self, rank: usize, counts: impl Fn(&Waits) -> bool) -> Option<(usize, String)> {
         let waits = lock(&self.ranks[rank].waits);
         waits.as_ref().filter(|waits| counts(waits)).map(|waits| (waits.on, waits.call.clone()))
     }
@@ -307,9 +307,7 @@ impl Watch {
     pub(super) fn alone(ranks: usize, limit: Duration) -> Self {
         let start = std::time::Instant::now();
         Self::new(
-            (0..ranks)
-                .map(|rank| Arc::new(Record::new(rank, start, crate::record::Tells::Nothing)))
-                .collect(),
+            (0..ranks).map(|rank| Arc::new(Record::new(rank, start, crate::trace::Traced::Never))).collect(),
             limit,
         )
     }

@@ -10,8 +10,8 @@ use crate::grid::Grid;
 use crate::link::Link;
 use crate::mesh::Mesh;
 use crate::mutants::{OnTrial, Trial};
-use crate::record::{Record, Tells};
-use crate::trace::{Run, Trace};
+use crate::record::Record;
+use crate::trace::{Run, Trace, Traced, What};
 use std::collections::BTreeSet;
 use std::fmt::{self, Display};
 use std::panic::resume_unwind;
@@ -39,13 +39,13 @@ pub struct World {
 
 /// What is done about ranks that do not end ([`World::when_stuck`]).
 #[derive(Clone)]
-pub struct Stuck(Arc<Tell>);
-type Tell = dyn Fn(&RankError, &[usize]) + Send + Sync;
+pub struct Stuck(Arc<Report>);
+type Report = dyn Fn(&RankError, &[usize]) + Send + Sync;
 
 impl Stuck {
     /// Calls this with the failure and the ranks that still run.
-    pub fn new(tell: impl Fn(&RankError, &[usize]) + Send + Sync + 'static) -> Self {
-        Self(Arc::new(tell))
+    pub fn new(report: impl Fn(&RankError, &[usize]) + Send + Sync + 'static) -> Self {
+        Self(Arc::new(report))
     }
 }
 
@@ -86,30 +86,31 @@ impl World {
             memory: None,
         })
     }
-    /// The same world, whose axes nest in this order, innermost first: along the first one, ranks that follow each other
-    /// form a group. Every split axis of pp, dp, cp and tp is named once; tp.cp.dp.pp unless said. Experts nest in the
+    /// A world whose axes nest in this order, innermost first: along the first one, ranks that follow each other
+    /// form a group. Every split axis of pp, dp, cp and tp is named once; tp.cp.dp.pp by default. Experts nest in the
     /// same order: etp where tp is, edp where dp is; ep where it is named, or else next to etp, outside it. Source:
     /// Megatron-LM, `megatron/core/parallel_state.py`, `RankGenerator`.
     ///
     /// # Errors
-    /// [`CommError::BadOrder`](crate::CommError::BadOrder) where an axis is named twice or a split one is not;
-    /// [`CommError::AcrossStages`](crate::CommError::AcrossStages) where pp is not last and cuts expert ranks apart.
+    /// [`CommError::BadWorld`](crate::CommError::BadWorld) where an axis is named twice or a split one is not, and where pp
+    /// is not last and cuts expert ranks apart.
     pub fn order(self, order: &[Axis]) -> Result<Self> {
         Ok(Self { grid: Arc::new(self.grid.nested(order)?), ..self })
     }
-    /// How long a rank waits for others in one call before it gives up; one minute unless said.
+    /// How long a rank waits for others in one call before it gives up; one minute by default.
     #[must_use]
     pub fn limit(self, limit: Duration) -> Self {
         Self { limit, ..self }
     }
-    /// The same world, of which each rank holds so many bytes at most, in all categories together; one that asks for more
+    /// A world of which each rank holds so many bytes at most, in all categories together; one that asks for more
     /// fails with what it asked for.
     #[must_use]
     pub fn memory_limit(self, bytes: usize) -> Self {
         Self { memory: Some(bytes), ..self }
     }
-    /// The same world with slow links between the ranks along an axis. A message takes as long as it would over these; a
-    /// collective as long as the algorithm with the least traffic, for an all-reduce the ring. A group whose ranks differ
+    /// A world with slow links between the ranks along an axis. A message takes as long as it would over these; a
+    /// collective as long as the algorithm with the least traffic, for an all-reduce the ring. Between two ranks, in one
+    /// direction, one transfer goes after the other, whatever calls and groups they belong to. A group whose ranks differ
     /// along several axes has the longest latency and the least bandwidth of their links.
     #[must_use]
     pub fn link(mut self, axis: Axis, link: Link) -> Self {
@@ -117,12 +118,12 @@ impl World {
         self.links.push((axis, link));
         self
     }
-    /// The same world, whose runs add to a trace what every rank does and when, under this name.
+    /// A world whose runs add to a trace what every rank does and when, under this name.
     #[must_use]
     pub fn traced(self, trace: &Trace, name: impl Into<String>) -> Self {
         Self { trace: Some((trace.clone(), name.into())), ..self }
     }
-    /// The same world, whose run is on trial: its calls are listed, or one of them goes wrong.
+    /// A world whose run is on trial: its calls are listed, or one of them goes wrong.
     #[must_use]
     pub fn on_trial(self, trial: &Trial) -> Self {
         Self { trial: Some(trial.clone()), ..self }
@@ -131,9 +132,9 @@ impl World {
     pub fn size(&self) -> usize {
         self.grid.ranks()
     }
-    /// The same world, which tells `stuck` of a failed run whose ranks do not all end. Those that wait or call a
+    /// A world that reports to `stuck` a failed run whose ranks do not all end. Those that wait or call a
     /// collective end at once; one that computes on for ever cannot be ended from outside, and `run` returns only when
-    /// it has. Then this is called once, ten seconds after the failure, or after the limit if that is shorter: to tell,
+    /// it has. Then this is called once, ten seconds after the failure, or after the limit if that is shorter: to report,
     /// or to end the process.
     #[must_use]
     pub fn when_stuck(self, stuck: Stuck) -> Self {
@@ -186,12 +187,12 @@ impl World {
         self.trace(&watch);
         Ok(outcomes.into_iter().flatten().collect())
     }
-    /// Waits until all these ranks have ended; tells if they do not though the run has failed.
+    /// Waits until all these ranks have ended; reports if they do not though the run has failed.
     fn listen(&self, watch: &Watch, mut running: BTreeSet<usize>, ended: &Receiver<usize>) {
         const PATIENCE: Duration = Duration::from_secs(10);
         let mut stuck = self.stuck.as_ref();
         while !running.is_empty() {
-            let Some(((failed, reason), Stuck(tell))) = watch.failure().zip(stuck) else {
+            let Some(((failed, reason), Stuck(report))) = watch.failure().zip(stuck) else {
                 running.remove(&ended.recv().expect("one sender is the caller's"));
                 continue;
             };
@@ -199,7 +200,7 @@ impl World {
                 running.remove(&rank);
             } else {
                 let error = self.failure(watch, *failed, reason, &running);
-                tell(&error, &running.iter().copied().collect::<Vec<_>>());
+                report(&error, &running.iter().copied().collect::<Vec<_>>());
                 stuck = None;
             }
         }
@@ -221,18 +222,9 @@ impl World {
         trace.add(Run { name: name.clone(), ranks });
     }
     fn records(&self) -> Vec<Arc<Record>> {
-        let start = self.trace.as_ref().map_or_else(Instant::now, |(trace, _)| trace.start());
-        let tells = match &self.trace {
-            None => Tells::Nothing,
-            Some((trace, _)) => {
-                if trace.whole() {
-                    Tells::All
-                } else {
-                    Tells::Profiles
-                }
-            }
-        };
-        (0..self.size()).map(|rank| Arc::new(Record::new(rank, start, tells))).collect()
+        let settings = self.trace.as_ref().map(|(trace, _)| trace.settings());
+        let (start, traced) = settings.unwrap_or_else(|| (Instant::now(), Traced::Never));
+        (0..self.size()).map(|rank| Arc::new(Record::new(rank, start, traced))).collect()
     }
     fn meshes<S: Scalar>(&self, watch: &Arc<Watch>) -> Vec<Mesh<Host>> {
         let world: Arc<dyn Engines<Host>> = Arc::new(engines::World::new(&self.grid, &self.links, watch));
@@ -248,7 +240,7 @@ impl World {
     }
 }
 
-/// Tells, however a rank's thread ends, that it has: whoever started it listens until all have.
+/// Reports, however a rank's thread ends, that it has: whoever started it listens until all have.
 struct Ends(usize, Sender<usize>);
 impl Drop for Ends {
     fn drop(&mut self) {
@@ -256,7 +248,7 @@ impl Drop for Ends {
     }
 }
 
-/// What one rank does, told to all who watch.
+/// What one rank does; its end is reported to all who watch.
 fn on_rank<T, E: Display>(
     watch: &Watch,
     rank: usize,
@@ -267,13 +259,13 @@ fn on_rank<T, E: Display>(
         let returned = work().map_err(|error| error.to_string())?;
         record.nothing_open().map(|()| returned).map_err(|error| error.to_string())
     });
-    record.spent(|| format!("rank {rank}"), begun);
-    let outcome = ended.as_ref().map_or_else(|panic| Some(&panic.words), |outcome| outcome.as_ref().err());
+    record.spent(|| What::Span(format!("rank {rank}")), begun);
+    let outcome = ended.as_ref().map_or_else(|panic| Some(&panic.message), |outcome| outcome.as_ref().err());
     match outcome {
         None => watch.finish(rank),
         Some(reason) => watch.fail(rank, reason),
     }
-    ended.unwrap_or_else(|panic| Err(panic.told()))
+    ended.unwrap_or_else(|panic| Err(panic.report()))
 }
 
 #[cfg(all(test, not(loom)))]
@@ -317,24 +309,24 @@ mod tests {
         assert_eq!(ran.unwrap_err().reason, "panicked anew, without a place");
     }
 
-    /// Kills: a run that hangs without a word on a rank that computes on for ever.
+    /// Kills: a run that hangs silently on a rank that computes on for ever.
     #[test]
-    fn ranks_that_do_not_end_are_told_of() {
-        let told = Arc::new(Mutex::new(Vec::new()));
-        let (hears, trace) = (told.clone(), Trace::new());
+    fn ranks_that_do_not_end_are_reported() {
+        let reports = Arc::new(Mutex::new(Vec::new()));
+        let (hears, trace) = (reports.clone(), Trace::new());
         let stuck = Stuck::new(move |error: &RankError, running: &[usize]| {
             hears.lock().unwrap().push((error.clone(), running.to_vec()));
         });
         let world = World::threads(&[(Axis::Tp, 3)]).unwrap().limit(Duration::from_millis(20));
         let error = world.traced(&trace, "stuck").when_stuck(stuck).run(|_: Cpu<f32>, mesh| {
-            until(|| mesh.rank() != 1 || !told.lock().unwrap().is_empty());
+            until(|| mesh.rank() != 1 || !reports.lock().unwrap().is_empty());
             if mesh.rank() == 0 { mesh.group(Axis::Tp).barrier() } else { Ok(()) }
         });
-        let told = told.lock().unwrap().clone();
-        let [(early, running)] = &told[..] else { panic!("{told:?}") };
+        let reports = reports.lock().unwrap().clone();
+        let [(early, running)] = &reports[..] else { panic!("{reports:?}") };
         assert_eq!(running, &[1]);
         let why = ["did not come within", "has finished"];
-        assert!(why.iter().any(|words| early.reason.contains(words)), "{early}");
+        assert!(why.iter().any(|text| early.reason.contains(text)), "{early}");
         let table = early.calls.to_string();
         for (rank, end) in [(0, "ended with an error"), (1, "still runs"), (2, "ended")] {
             let mut rows = table.lines().filter(|row| row.starts_with(&format!("   {rank} ")));
@@ -345,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn a_world_may_hold_as_many_ranks_as_it_says() {
+    fn a_world_may_hold_many_ranks_up_to_its_limit() {
         let ran = World::threads(&[(Axis::Dp, 8), (Axis::Tp, 16)]).unwrap().run(|device: Cpu<F61>, mesh| {
             let mut one = Tensor::from_fn(&device, Category::Buffers, 1, 1, |_| F61::ONE);
             for (_, group) in mesh.axes() {
@@ -358,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn a_world_of_one_says_nothing() {
+    fn a_world_of_one_sends_nothing() {
         let ran = World::threads(&[]).unwrap().run(|device: Cpu<F61>, mesh| {
             let mut x = Tensor::from_fn(&device, Category::Buffers, 2, 3, F61::from_usize);
             for (_, group) in mesh.axes() {

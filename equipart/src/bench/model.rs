@@ -149,7 +149,7 @@ pub(super) fn decode(scale: &Scale) -> Result<f64> {
     let request = Request { prompts, max_new: new + 1, sampling: Sampling::default(), record: false };
     let chosen = Mutex::new(Vec::with_capacity(new + 1));
     let now = |_| chosen.lock().expect("nothing panics under this lock").push(Instant::now());
-    generate::generate(&model, (&Layout::default(), &Network::default()), &request, &now)?;
+    generate::generate::<Cpu<f32>>(&model, (&Layout::default(), &Network::default()), &request, &now)?;
     let chosen = chosen.into_inner().expect("nothing panicked");
     Ok(chosen[new].duration_since(chosen[0]).as_secs_f64() / new as f64)
 }

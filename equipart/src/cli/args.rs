@@ -5,13 +5,14 @@ mod train;
 
 pub(super) use model::ModelName;
 pub(super) use network::NetworkArgs;
-pub(super) use train::{DropoutRate, NumberName, TrainArgs};
+pub(super) use train::{DropoutRate, TrainArgs};
 
 use super::bench::{self, BenchArgs};
 use super::cases::CasesArgs;
 use super::classify::JudgeArgs;
 use super::collectives::{self, CollectivesArgs};
 use super::diff::{self, DiffArgs};
+use crate::number::NumberName;
 use crate::settings::{OptimizerName, Settings};
 use crate::{Layout, layout};
 use clap::{Args, Parser, Subcommand};
@@ -99,11 +100,21 @@ pub(super) struct MemoryArgs {
     pub(super) limit: Option<usize>,
 }
 
+/// The flag of numbers.
+#[derive(Args, Debug, Default)]
+pub(super) struct NumberArgs {
+    /// The numbers of the run: f32, bf16 with sums in f32, or f64
+    #[arg(long = "number", default_value_t, value_name = "NUMBER")]
+    pub(super) name: NumberName,
+}
+
 #[derive(Args, Debug, Default)]
 pub(super) struct CompareArgs {
     /// A layout to compare with the unsplit one, such as tp=2 or tp=2,dp=2; may be repeated
     #[arg(long)]
     pub(super) layout: Vec<Layout>,
+    #[command(flatten)]
+    pub(super) number: NumberArgs,
     #[command(flatten)]
     pub(super) memory: MemoryArgs,
     /// A folder with config.json and model.safetensors, or the name of a model [default: embedded]
@@ -146,6 +157,8 @@ pub(super) struct GenerateArgs {
     #[arg(long, default_value_t)]
     pub(super) layout: Layout,
     #[command(flatten)]
+    pub(super) number: NumberArgs,
+    #[command(flatten)]
     pub(super) memory: MemoryArgs,
     /// A folder for activations and weights, as safetensors
     #[arg(long, value_name = "DIR")]
@@ -173,6 +186,9 @@ impl FromStr for IdList {
 pub(super) struct ProveArgs {
     #[arg(long, help = format!("{} [default: none; with --cases drawn]", layout::grammar()))]
     pub(super) layout: Option<Layout>,
+    /// A proof has the numbers of a field
+    #[arg(long, hide = true)]
+    pub(super) number: Option<NumberName>,
     #[command(flatten)]
     pub(super) memory: MemoryArgs,
     /// The random key, decimal or 0x; the second key, or those of drawn cases, are hashed from it [default: a fresh one]
@@ -213,6 +229,8 @@ pub(super) struct PriceArgs {
     pub(super) config: Option<PathBuf>,
     #[arg(long, default_value_t, help = layout::grammar())]
     pub(super) layout: Layout,
+    #[command(flatten)]
+    pub(super) number: NumberArgs,
     #[command(flatten)]
     pub(super) memory: MemoryArgs,
     /// Tokens of a sequence
@@ -255,6 +273,7 @@ impl PriceArgs {
             dropout: self.dropout.0,
             label_smoothing: self.label_smoothing,
             z_loss: self.z_loss,
+            number: self.number.name,
         }
     }
 }
@@ -275,6 +294,8 @@ pub(super) struct EvalArgs {
     pub(super) seq: Option<usize>,
     #[arg(long, default_value_t, help = layout::grammar())]
     pub(super) layout: Layout,
+    #[command(flatten)]
+    pub(super) number: NumberArgs,
     #[command(flatten)]
     pub(super) memory: MemoryArgs,
 }

@@ -79,7 +79,7 @@ pub(super) fn run(a: &CollectivesArgs, json: bool) -> Result<bool> {
 
 fn draw(plan: &Plan) {
     out::line(&format!("{}: {}\n", plan.name(), plan.data()));
-    out::line(&format!("{}\n\n{}\n", drawing::draw(plan), drawing::LEGEND));
+    out::line(&format!("{}\n\n{}\n", drawing::draw(plan), drawing::legend(plan)));
     plan.figures().iter().for_each(|figures| out::line(figures));
 }
 

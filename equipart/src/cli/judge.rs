@@ -4,9 +4,10 @@ use super::watch::Watch;
 use super::{any_ids, cases, classify, config, corpus, model, out, show};
 use crate::cases::{certify_panel, never_ran};
 use crate::compare::{Work, compare};
+use crate::number::in_number;
 use crate::prove::{self, Subject, Verdict, certify};
 use crate::settings::Settings;
-use crate::{Config, Layout, Result, dump, names, price};
+use crate::{Config, Error, Layout, Result, dump, names, price};
 use tensor::{Key, mix};
 
 /// A key that no run had before.
@@ -32,12 +33,15 @@ pub(super) fn run_compare(a: CompareArgs, json: bool) -> Result<bool> {
     let layouts = layouts.into_iter().map(|layout| layout.limited(a.memory.limit)).collect();
     let watch = Watch::spinner();
     let work = Work { model: &model, corpus: &corpus, layouts, network: a.network.network(None)? };
-    let rows = a.network.keep_trace(&work.network, compare(&work, &|what| watch.say(what)))?;
+    let rows = a.network.keep_trace(
+        &work.network,
+        in_number!(a.number.name, D => compare::<D>(&work, &|what| watch.say(what))),
+    )?;
     watch.done();
     if json {
         rows.iter().for_each(show::json);
     } else {
-        show::comparison(&model.origin, &rows);
+        show::comparison(&model.origin, a.number.name, &rows);
     }
     Ok(rows.iter().all(|r| {
         let tokens = r.tokens_equal != Some(false) || r.tie.is_some();
@@ -46,6 +50,11 @@ pub(super) fn run_compare(a: CompareArgs, json: bool) -> Result<bool> {
 }
 
 pub(super) fn run_prove(a: ProveArgs, json: bool) -> Result<bool> {
+    if let Some(number) = a.number {
+        return Err(Error::new(format!(
+            "--number is {number}; a proof is in numbers of a field, where nothing rounds: leave --number out"
+        )));
+    }
     if let Some(equal) = cases::asked(&a, json)? {
         return Ok(equal);
     }

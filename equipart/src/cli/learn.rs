@@ -1,7 +1,8 @@
 //! The command that learns: train.
-use super::args::{self, ModelName, NumberName, TrainArgs};
+use super::args::{self, ModelName, TrainArgs};
 use super::watch::Watch;
 use super::{classify, config, corpus, model, noted, profile, show};
+use crate::number::NumberName;
 use crate::settings;
 use crate::state::{self, State};
 use crate::text::Corpus;
@@ -56,8 +57,7 @@ pub(super) fn run_train(a: TrainArgs, json: bool) -> Result<bool> {
         return classify::run_train(&a, json);
     }
     a.mlp.unused()?;
-    let truth = a.number == Some(NumberName::F64);
-    if truth && (a.out.is_some() || a.resume.is_some()) {
+    if a.number == Some(NumberName::F64) && (a.out.is_some() || a.resume.is_some()) {
         return Err(Error::new(format!("--number f64 {NO_CHECKPOINTS}")));
     }
     let resume = a.resume.as_deref().map(State::read).transpose()?;
@@ -84,7 +84,7 @@ pub(super) fn run_train(a: TrainArgs, json: bool) -> Result<bool> {
         stop_after: a.stop_after,
         dump: a.dump.clone(),
     };
-    if truth { run.check_in::<f64>() } else { run.check_in::<f32>() }?;
+    run.ready()?;
     if out.is_none() && a.checkpoint_every.is_some() {
         return Err(Error::new("--checkpoint-every says when to save, and nothing is saved without --out"));
     }
@@ -101,14 +101,15 @@ pub(super) fn run_train(a: TrainArgs, json: bool) -> Result<bool> {
             show::json(line);
         }
     };
-    let finished = if truth { run.train_in::<f64>(&tell) } else { run.train(&tell) };
+    let finished = run.train(&tell);
     let finished = a.network.keep_trace(&run.network, finished)?;
     watch.done();
     if !json {
         show::finished(&finished, out.as_deref());
     }
     if a.profile {
-        let peak = (!truth).then(|| bench::peak_gflops(a.layout.ranks()));
+        let own = run.settings.number == NumberName::F32; // the peak is of its multiply-adds
+        let peak = own.then(|| bench::peak_gflops(a.layout.ranks()));
         profile::tell(&run.network, peak, json)?;
     }
     Ok(true)

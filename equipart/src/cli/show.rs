@@ -5,6 +5,7 @@ use crate::classify::EpochLine;
 use crate::compare::{Row, Workload};
 use crate::generate::Generated;
 use crate::measure;
+use crate::number::NumberName;
 use crate::price::{Price, Said};
 use crate::tokenizer::Tokenizer;
 use crate::train::Finished;
@@ -13,7 +14,7 @@ use layers::shape::counted;
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::path::Path;
-use tensor::Category;
+use tensor::{Category, Scalar};
 
 /// One object on one line.
 pub(super) fn json(value: &impl Serialize) {
@@ -37,9 +38,9 @@ fn largest(of: &[usize]) -> String {
     megabytes(of.iter().copied().max().unwrap_or(0) as u128)
 }
 
-pub(super) fn comparison(origin: &str, rows: &[Row]) {
+pub(super) fn comparison(origin: &str, number: NumberName, rows: &[Row]) {
     line(&format!(
-        "The model is {origin}. MB are of the rank that holds most; traffic is of all ranks together."
+        "The model is {origin}, the run in {number}. MB are of the rank that holds most; traffic is of all ranks together."
     ));
     for (workload, title, work, per) in [
         (Workload::Inference, "Generating text", "generate", "B/token"),
@@ -47,8 +48,10 @@ pub(super) fn comparison(origin: &str, rows: &[Row]) {
     ] {
         let of_this = || rows.iter().filter(|r| r.workload == workload);
         let step = format!("{work} MB");
-        let head =
-            [title, "seconds", "token/s", "load MB", &step, "total MB", per, "field", "tokens", "f32 error"];
+        let head = [
+            title, "seconds", "token/s", "load MB", &step, "f32 MB", "bf16 MB", per, "field", "tokens",
+            "error",
+        ];
         let cells = |r: &Row| {
             vec![
                 r.name.clone(),
@@ -56,7 +59,8 @@ pub(super) fn comparison(origin: &str, rows: &[Row]) {
                 format!("{:.0}", r.tokens_per_second),
                 largest(&r.peak_bytes.load),
                 largest(&r.peak_bytes.inference),
-                largest(&r.peak_bytes.total),
+                megabytes(r.peak_bytes_by_number["f32"] as u128),
+                megabytes(r.peak_bytes_by_number["bf16"] as u128),
                 r.traffic_bytes.to_string(),
                 (if r.equal { "equal" } else { "DIFFERENT" }).into(),
                 tokens(r),
@@ -93,7 +97,7 @@ pub(super) fn comparison(origin: &str, rows: &[Row]) {
 const FOOTNOTES: [&str; 3] = [
     "\nfield: the same work in the field of 2^61 - 1, where nothing rounds, equals the unsplit oracle bit for bit. In",
     "generation the logits that choose each token, read with a cache, one token at a time; in training the loss, the",
-    "norm, gradients and new weights. f32 error: against f64, as a multiple of the unsplit run's own.",
+    "norm, gradients and new weights. error: against f64, as a multiple of the unsplit run's own.",
 ];
 
 fn tokens(row: &Row) -> String {
@@ -116,9 +120,9 @@ pub(super) fn prices(prices: &[Price]) {
         row.extend([format!("{:.2}", p.flops as f64 / 1e9), megabytes(p.traffic_bytes as u128)]);
         row
     };
-    let layout = prices.first().map_or("none", |p| p.layout.as_str());
+    let (layout, number) = prices.first().map_or(("none", NumberName::default()), |p| (&p.layout, p.number));
     line(&format!(
-        "A training step in f32 under {layout}: peak MB of each rank by category, each at its own moment.\n"
+        "A training step in {number} under {layout}: peak MB of each rank by category, each at its own moment.\n"
     ));
     line(&format!("{}", table(&head, prices.iter().map(cells))));
     let mut said: Vec<(&Said, [u128; 3])> = Vec::new(); // of all ranks more than 64 bits may count
@@ -139,7 +143,7 @@ pub(super) fn prices(prices: &[Price]) {
     }
 }
 
-pub(super) fn texts(generated: &Generated, tokenizer: Option<&Tokenizer>) -> Result<()> {
+pub(super) fn texts<E: Scalar>(generated: &Generated<E>, tokenizer: Option<&Tokenizer>) -> Result<()> {
     for t in &generated.texts {
         match tokenizer {
             Some(tokenizer) => line(&tokenizer.decode(&t.ids)?),

@@ -6,9 +6,11 @@ use crate::convert::convert;
 use crate::dump::{self, About};
 use crate::eval::evaluate;
 use crate::generate::{Request, generate};
+use crate::number::{Runs, in_number};
 use crate::sampling::{Sampling, SamplingError};
 use crate::settings::sequences;
-use crate::{Error, Result, ids, names, text};
+use crate::tokenizer::Tokenizer;
+use crate::{Error, Layout, Model, Network, Result, ids, names, text};
 use tensor::files;
 
 pub(super) fn run_generate(a: GenerateArgs, json: bool) -> Result<bool> {
@@ -32,11 +34,22 @@ pub(super) fn run_generate(a: GenerateArgs, json: bool) -> Result<bool> {
     let longest = prompts.iter().map(Vec::len).max().unwrap_or(0);
     let max_new = a.max_new.unwrap_or(model.config.positions.saturating_sub(longest).min(128));
     let request = Request { prompts, max_new, sampling, record: a.dump.is_some() };
-    request.check(&model, &layout)?;
+    in_number!(a.number.name, D => continued::<D>(&a, (&model, &layout, &network), &request, tokenizer.as_ref(), json))
+}
+
+/// Continues the prompts in these numbers, and shows them.
+fn continued<D: Runs>(
+    a: &GenerateArgs,
+    (model, layout, network): (&Model, &Layout, &Network),
+    request: &Request,
+    tokenizer: Option<&Tokenizer>,
+    json: bool,
+) -> Result<bool> {
+    request.check::<D>(model, layout)?;
     a.dump.as_deref().map_or(Ok(()), dump::prepare)?;
     let watch = Watch::bar(request.max_new);
-    let generated = generate(&model, (&layout, &network), &request, &|_| watch.tick());
-    let generated = a.network.keep_trace(&network, generated)?;
+    let generated = generate::<D>(model, (layout, network), request, &|_| watch.tick());
+    let generated = a.network.keep_trace(network, generated)?;
     watch.done();
     if let Some(dir) = &a.dump {
         let about = About { layout: layout.to_string(), ..About::default() };
@@ -45,7 +58,7 @@ pub(super) fn run_generate(a: GenerateArgs, json: bool) -> Result<bool> {
     if json {
         generated.lines().for_each(|line| show::json(&line));
     } else {
-        show::texts(&generated, tokenizer.as_ref())?;
+        show::texts(&generated, tokenizer)?;
     }
     Ok(true)
 }
@@ -78,7 +91,8 @@ pub(super) fn run_eval(a: EvalArgs, json: bool) -> Result<bool> {
     };
     let watch = Watch::bar(0);
     let layout = a.layout.limited(a.memory.limit);
-    let evaluation = evaluate(&model, &layout, all, &|done, of| watch.part("evaluated", done, of))?;
+    let watching = |done, of| watch.part("evaluated", done, of);
+    let evaluation = in_number!(a.number.name, D => evaluate::<D>(&model, &layout, all, &watching))?;
     watch.done();
     if json {
         show::json(&evaluation);

@@ -213,20 +213,22 @@ pub fn bytes(bytes: usize) -> String {
 mod tests {
     use super::*;
 
-    /// Of naive, ring, tree and hierarchical.
-    fn plans(ranks: usize, elements: usize) -> [Plan; 4] {
+    /// Of naive, direct, ring, tree and hierarchical.
+    fn plans(ranks: usize, elements: usize) -> [Plan; 5] {
         Plan::all(ranks, None, elements, "5us,25GB/s".parse().unwrap()).unwrap().try_into().unwrap()
     }
 
     /// Kills: elements counted as bytes, a mean where the busiest is meant.
     #[test]
     fn summaries_are_the_textbooks_figures() {
-        let [naive, ring, _, hierarchical] = plans(8, 1 << 20).map(|plan| plan.summary());
+        let [naive, direct, ring, _, hierarchical] = plans(8, 1 << 20).map(|plan| plan.summary());
         assert_eq!((ring.steps, ring.busiest_bytes, ring.total_bytes), (14, 14 << 19, 14 << 22));
         assert!((ring.seconds - 14.0 * (5e-6 + f64::from(1 << 19) / 25e9)).abs() < 1e-7, "{ring:?}");
         assert!((ring.bound_seconds - f64::from(14 << 19) / 25e9).abs() < 1e-8, "{ring:?}");
         assert_eq!((naive.busiest_bytes, naive.total_bytes, naive.node), (7 << 22, 14 << 22, None));
         assert_eq!((hierarchical.node, hierarchical.steps), (Some(4), 8));
+        assert_eq!((direct.steps, direct.busiest_bytes, direct.total_bytes), (2, 14 << 19, 14 << 22));
+        assert!((direct.seconds - ring.seconds).abs() < 1e-7, "{direct:?}");
         assert_eq!(plans(1, 5)[0].of_bound(), None);
     }
 
@@ -238,7 +240,7 @@ mod tests {
 
     #[test]
     fn figures_read_as_sentences() {
-        let [naive, ring, ..] = plans(4, 1000);
+        let [naive, _, ring, ..] = plans(4, 1000);
         assert_eq!(
             ring.figures(),
             [
@@ -247,8 +249,8 @@ mod tests {
             ]
         );
         assert_eq!(naive.data(), "1000 f32 elements on each of 4 ranks, in 1 chunk");
-        assert_eq!(plans(4, 10)[1].data(), "10 f32 elements on each of 4 ranks, in 4 chunks of 3 or 2");
-        assert_eq!(plans(1, 10)[1].data(), "10 f32 elements on 1 rank, in 1 chunk");
+        assert_eq!(plans(4, 10)[2].data(), "10 f32 elements on each of 4 ranks, in 4 chunks of 3 or 2");
+        assert_eq!(plans(1, 10)[2].data(), "10 f32 elements on 1 rank, in 1 chunk");
         assert_eq!([0, 999, 1000, 29_360_128].map(bytes), ["0 B", "999 B", "1.00 kB", "29.36 MB"]);
         assert_eq!((chunk_names(&(3..4)), chunk_names(&(0..4))), ("c3".into(), "c0-3".into()));
     }

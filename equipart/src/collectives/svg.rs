@@ -44,7 +44,7 @@ pub fn draw(plan: &Plan) -> String {
     for (column, step) in steps.iter().enumerate() {
         parts.push(text(x_of(column) + PILL.0 / 2.0, TOP - 8.0, "middle", MUTED, &format!("{}", column + 1)));
         parts.extend(step.transfers.iter().map(|t| arrow(column, t, &colour(t, plan, EDGE))));
-        parts.extend(step.transfers.iter().map(|t| pill(column, t, plan)));
+        parts.extend(step.transfers.iter().map(|t| pill(column, t, step, plan)));
     }
     parts.extend(legend(bottom));
     parts.push("</svg>\n".into());
@@ -135,11 +135,14 @@ fn shade(hue: f64, lightness: f64) -> String {
     format!("#{:02x}{:02x}{:02x}", channel(0.0), channel(8.0), channel(4.0))
 }
 
-/// What a rank sends, on its line.
-fn pill(column: usize, transfer: &Transfer, plan: &Plan) -> String {
+/// What a rank sends, on its line; of several messages of one step, below each other around it.
+fn pill(column: usize, transfer: &Transfer, step: &Step, plan: &Plan) -> String {
+    let all: Vec<_> = step.transfers.iter().filter(|t| t.from == transfer.from).map(|t| t.to).collect();
+    let number = all.iter().position(|&to| to == transfer.to).expect("one of these");
+    let aside = (number as f64 + 0.5) / all.len() as f64 - 0.5;
     label(
         x_of(column),
-        y_of(transfer.from),
+        y_of(transfer.from) + aside * ROW,
         &chunk_names(&transfer.chunks),
         [EDGE, GROUND].map(|l| colour(transfer, plan, l)),
     )
@@ -198,7 +201,7 @@ fn legend(bottom: f64) -> Vec<String> {
 mod tests {
     use super::*;
 
-    /// By naive, ring, tree and hierarchical.
+    /// By every algorithm.
     fn plans(ranks: usize) -> Vec<Plan> {
         Plan::all(ranks, None, 100, "5us,25GB/s".parse().unwrap()).unwrap()
     }

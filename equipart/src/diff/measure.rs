@@ -91,7 +91,7 @@ pub(super) fn tensor(name: &str, a: &Section, b: &Section, truth: Option<&Sectio
         None => None,
     };
     if let Some(t) = &judge {
-        let [(own_a, worst_a), (own_b, worst_b)] = [&x, &y].map(|x| own(x, t));
+        let [(own_a, worst_a), (own_b, worst_b)] = [(a, &x), (b, &y)].map(|(run, x)| own(run, x, t));
         if apart.differ > 0 {
             let b_is_further = own_b.largest / own_b.unit > own_a.largest / own_a.unit;
             furthest = if b_is_further { worst_b } else { worst_a };
@@ -162,7 +162,7 @@ fn apart(a: &Matrix<'_>, b: &Matrix<'_>) -> (Apart, Option<usize>) {
 }
 
 /// How far a run is from the truth, and the element where it is furthest.
-fn own(run: &Matrix<'_>, truth: &Matrix<'_>) -> (Error, Option<usize>) {
+fn own(section: &Section, run: &Matrix<'_>, truth: &Matrix<'_>) -> (Error, Option<usize>) {
     let (mut sum, mut size) = (0.0, 0.0);
     let (mut most, mut largest) = (Most::default(), Most::default());
     for i in 0..run.cols() {
@@ -177,7 +177,8 @@ fn own(run: &Matrix<'_>, truth: &Matrix<'_>) -> (Error, Option<usize>) {
     }
     let count = run.cols().max(1) as f64;
     let (mean, mean_size) = (sum / count, size / count);
-    let unit = unit(run.dtype());
+    // What a run in bf16 sums in f32 is no better than what it sums.
+    let unit = unit(if section.is_bf16 { Dtype::Bf16 } else { run.dtype() });
     (Error { mean, largest: most.value, mean_size, largest_size: largest.value, unit }, most.at)
 }
 

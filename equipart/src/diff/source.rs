@@ -10,6 +10,7 @@ use std::cmp::Ordering;
 use std::fs;
 use std::path::{Path, PathBuf};
 use tensor::safetensors::{File, Info, Shards};
+use tensor::{Bf16, Scalar};
 
 const SUFFIX: &str = ".safetensors";
 /// The sections of a dump, in the order of the program.
@@ -22,6 +23,8 @@ pub(super) struct Section {
     pub(super) tensors: Shards,
     /// The [sequence, position] of each row, where the writer noted them.
     pub(super) rows: Option<Vec<[usize; 2]>>,
+    /// Whether the run's numbers are bf16, as its writer noted, whatever these are.
+    pub(super) is_bf16: bool,
     order: Vec<String>,
 }
 
@@ -80,8 +83,10 @@ impl Section {
         if name == "gradients" {
             order.reverse();
         }
-        let rows = tensors.metadata().and_then(|notes| serde_json::from_str(notes.get("rows")?).ok());
-        Self { name: name.to_owned(), tensors, rows, order }
+        let noted = |key: &str| tensors.metadata()?.get(key).cloned();
+        let rows = noted("rows").and_then(|rows| serde_json::from_str(&rows).ok());
+        let is_bf16 = noted("number").is_some_and(|number| number == Bf16::NAME);
+        Self { name: name.to_owned(), tensors, rows, is_bf16, order }
     }
     /// In program order.
     pub(super) fn names(&self) -> impl Iterator<Item = &str> {

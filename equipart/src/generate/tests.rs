@@ -4,6 +4,7 @@ use crate::Config;
 use crate::config::Architecture;
 use kernels::Heads;
 use layers::Shape;
+use tensor::Cpu;
 
 const V: usize = 300;
 const NEW: usize = 6;
@@ -63,14 +64,15 @@ fn texts_are_those_chosen_from_whole_rows() {
     let (layout, prompts) = (Layout::default(), vec![vec![1, 2, 3], vec![4], vec![9, 8]]);
     let texts = |eos, sampling| {
         let request = request(sampling, NEW, prompts.clone());
-        generate(&model(eos), (&layout, &Network::default()), &request, &|_| ()).unwrap().texts
+        generate::<Cpu<f32>>(&model(eos), (&layout, &Network::default()), &request, &|_| ()).unwrap().texts
     };
     for sampling in [GREEDY, Sampling { top_k: Some(7), ..WARM }, Sampling { top_k: Some(V - 1), ..WARM }] {
         let end = texts(Vec::new(), sampling)[0].ids[4];
         for eos in [Vec::new(), vec![end]] {
             for (n, (text, prompt)) in texts(eos, sampling).iter().zip(&prompts).enumerate() {
                 let of_all =
-                    all_logits::<f32>(&model(Vec::new()), &layout, std::slice::from_ref(&text.ids)).unwrap();
+                    all_logits::<Cpu<f32>>(&model(Vec::new()), &layout, std::slice::from_ref(&text.ids))
+                        .unwrap();
                 let rows: Vec<Vec<f32>> =
                     of_all.chunks(V).map(|row| row.iter().map(|&x| x as f32).collect()).collect();
                 assert_eq!(text.prompt_logits.len(), V);
@@ -96,11 +98,15 @@ fn the_price_of_a_generation_is_what_is_measured_to_the_byte() {
         let network = Network::default();
         for layout in ["none", "tp=2", "dp=2"] {
             let layout = layout.parse().unwrap();
-            let measured = generate(&model, (&layout, &network), &request, &|_| ()).unwrap();
+            let measured = generate::<Cpu<f32>>(&model, (&layout, &network), &request, &|_| ()).unwrap();
             let held: usize = measured.taken.iter().map(|t| t.load.max(t.work)).sum();
-            assert_eq!(request.bytes(&model, &layout).unwrap(), held as u128, "{k:?} {layout}");
+            assert_eq!(
+                request.peak::<Cpu<f32>>(&model, &layout).unwrap().all,
+                held as u128,
+                "{k:?} {layout}"
+            );
         }
-        request.bytes(&model, &Layout::default()).unwrap()
+        request.peak::<Cpu<f32>>(&model, &Layout::default()).unwrap().all
     };
     assert!(priced(Some(V - 1)) > priced(Some(V)));
     assert_eq!(priced(None), priced(Some(V)));

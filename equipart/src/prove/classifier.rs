@@ -106,7 +106,7 @@ impl fmt::Display for ClassifierSubject {
 }
 
 /// The layout's program on one rank, on any device; what is compared is shown as it comes.
-fn program<D: Kernels>(
+fn program<D: Kernels<Wide = D>>(
     subject: &ClassifierSubject,
     layout: &Layout,
     device: &D,
@@ -133,7 +133,7 @@ fn bytes(subject: &ClassifierSubject, layout: &Layout) -> Result<u128> {
     })?;
     let sizes = subject.oracle().shapes().into_iter().map(|(_, [rows, cols])| rows * cols).collect();
     let logits = subject.steps[0].iter().sum::<usize>() * subject.classes();
-    Ok(ranks + on_host(layout, &[(sizes, 2 * subject.steps.len()), (vec![logits], 1)]))
+    Ok(ranks.all + on_host(layout, &[(sizes, 2 * subject.steps.len()), (vec![logits], 1)]))
 }
 
 /// Proves one layout of a classifier under these keys, without the bound.

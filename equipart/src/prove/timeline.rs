@@ -29,7 +29,7 @@ pub(super) struct Moment<E> {
 pub(super) type Part = (Vec<(usize, Range<usize>)>, Vec<String>);
 
 /// What a step had shown of itself when it ended on one rank.
-pub(super) struct Shown<'a, D: Kernels> {
+pub(super) struct Shown<'a, D: Kernels<Wide = D>> {
     pub(super) prefix: String,
     pub(super) seen: Activations<D::Elem>,
     pub(super) report: Option<&'a Report<D>>,
@@ -38,7 +38,7 @@ pub(super) struct Shown<'a, D: Kernels> {
 }
 
 /// Shows every moment of one step on this rank, in program order.
-pub(super) fn moments<D: Kernels>(
+pub(super) fn moments<D: Kernels<Wide = D>>(
     shown: Shown<D>,
     mut params: Vec<&mut Param<D>>,
     mesh: &Mesh<D::Place>,

@@ -19,7 +19,7 @@ fn noise(step: usize) -> Random {
 const NOISE: Draw = Draw { mean: 0.0, std: 1.0 };
 
 /// Shows what a step of the program gave; the noise is added to the weights.
-pub(super) fn seen<D: Kernels>(
+pub(super) fn seen<D: Kernels<Wide = D>>(
     see: &mut dyn FnMut(String, Vec<D::Elem>),
     n: usize,
     report: &Report<D>,

@@ -148,7 +148,7 @@ fn ties_go_to_the_lower_id_under_every_layout() {
 }
 
 /// The gradients of one step on the embedded text, under a layout: those of the parameters, one after the other.
-fn gradients<S: Real>(shape: &Shape, text: &str) -> Vec<f64>
+fn gradients<S: Real<Wide = S>>(shape: &Shape, text: &str) -> Vec<f64>
 where
     Cpu<S>: Kernels<Elem = S, Place = tensor::Host>,
 {
@@ -208,7 +208,7 @@ fn whole<S: Scalar>(salt: u64, i: usize) -> S {
 }
 
 /// A column layer, a row layer after it, and both backward, on whole numbers: everything that comes out.
-fn both_layers<S: Real>(ranks: usize, regions: bool) -> Vec<f64>
+fn both_layers<S: Real<Wide = S>>(ranks: usize, regions: bool) -> Vec<f64>
 where
     Cpu<S>: Kernels<Elem = S, Place = tensor::Host>,
 {

@@ -32,22 +32,36 @@ fn refused(args: &[&str], says: &str) {
 #[test]
 fn without_an_algorithm_all_are_compared() {
     let table = said(&[]);
-    for words in
-        ["naive", "ring", "tree", "hierarchical, nodes of 4", "29.36 MB", "58.72 MB", "x1.24", "293.60µs"]
-    {
+    for words in [
+        "naive",
+        "direct",
+        "ring",
+        "tree",
+        "hierarchical, nodes of 4",
+        "29.36 MB",
+        "58.72 MB",
+        "x1.24",
+        "293.60µs",
+    ] {
         assert!(table.contains(words), "{words} is not in {table}");
     }
     let all = lines(&["--ranks", "12", "--elements", "1200", "--link", "1us,1GB/s"]);
     let figure = |key: &str| all.iter().map(|line| line[key].clone()).collect::<Vec<_>>();
-    assert_eq!(figure("algorithm"), ["naive", "ring", "tree", "hierarchical"]);
-    assert_eq!(figure("steps"), [22, 22, 8, 2 * 3 + 2 * 2]);
-    assert_eq!(figure("node"), [Value::Null, Value::Null, Value::Null, 4.into()]);
-    assert_eq!(figure("busiest_bytes"), [11 * 4800, 22 * 400, 2 * 7 * 600 + 4800, 22 * 400]);
-    assert_eq!(figure("total_bytes"), [22 * 4800; 4]);
+    assert_eq!(figure("algorithm"), ["naive", "direct", "ring", "tree", "hierarchical"]);
+    assert_eq!(figure("steps"), [22, 2, 22, 8, 2 * 3 + 2 * 2]);
+    assert_eq!(figure("node"), [Value::Null, Value::Null, Value::Null, Value::Null, 4.into()]);
+    assert_eq!(figure("busiest_bytes"), [11 * 4800, 22 * 400, 22 * 400, 2 * 7 * 600 + 4800, 22 * 400]);
+    assert_eq!(figure("total_bytes"), [22 * 4800; 5]);
     let seconds: Vec<_> = figure("seconds").iter().map(|s| (s.as_f64().unwrap() * 1e9).round()).collect();
-    let wanted = [22 * (1000 + 4800), 22 * (1000 + 400), 8000 + 2 * 7 * 600 + 2 * 4800, 10_000 + 22 * 400];
+    let wanted = [
+        22 * (1000 + 4800),
+        22 * (1000 + 400),
+        22 * (1000 + 400),
+        8000 + 2 * 7 * 600 + 2 * 4800,
+        10_000 + 22 * 400,
+    ];
     assert_eq!(seconds, wanted.map(f64::from));
-    assert_eq!(figure("bound_seconds"), [8.8e-6; 4]);
+    assert_eq!(figure("bound_seconds"), [8.8e-6; 5]);
 }
 
 /// Kills: steps of another algorithm, chunks that are not elements, a drawing as JSON or JSON as a drawing.
@@ -74,6 +88,11 @@ fn with_an_algorithm_its_steps_are_told() {
     }
     let nodes = said(&["--algorithm", "hierarchical", "--ranks", "6", "--node", "2"]);
     assert!(nodes.starts_with("hierarchical all-reduce in nodes of 2: "), "{nodes}");
+    let direct = said(&["--algorithm", "direct", "--ranks", "3"]);
+    assert!(
+        direct.contains("   2  c0 →all  c1 →all  c2 →all") && direct.contains("ci +→i: sends every"),
+        "{direct}"
+    );
     let alone = said(&["--algorithm", "ring", "--ranks", "1", "--elements", "0"]);
     assert!(alone.contains("0 steps"), "{alone}");
 }
@@ -108,7 +127,7 @@ fn what_does_not_fit_is_refused() {
         "--elements is 1099511627777; it must be 1099511627776 (2^40) or less",
     );
     refused(&["--elements", "-1"], "-1");
-    refused(&["--algorithm", "butterfly"], "possible values: naive, ring, tree, hierarchical");
+    refused(&["--algorithm", "butterfly"], "possible values: naive, direct, ring, tree, hierarchical");
     refused(
         &["--link", "20us"],
         "\"20us\" is no link; write its latency and its bandwidth, such as 20us,1GB/s",
@@ -117,7 +136,7 @@ fn what_does_not_fit_is_refused() {
     refused(&["--link", "20us,0GB/s"], "\"0GB/s\" is no bandwidth");
     refused(&["--node", "3"], "8 ranks are not made of nodes of 3: a node's size must be 1, 2, 4 or 8");
     refused(&["--node", "0"], "not made of nodes of 0");
-    for algorithm in ["naive", "ring", "tree"] {
+    for algorithm in ["naive", "direct", "ring", "tree"] {
         let says = format!("--node is for --algorithm hierarchical; {algorithm} has no use for it");
         refused(&["--algorithm", algorithm, "--node", "2"], &says);
     }

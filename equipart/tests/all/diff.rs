@@ -31,9 +31,14 @@ fn dump(of: &str) -> PathBuf {
         let config = dir.path().join("config.json");
         std::fs::write(&config, CONFIG).unwrap();
         let data = data(dir.path());
-        let run = |of| {
+        let run = |of: &'static str| {
             let out = dir.path().join(of);
-            let which = if of == "truth" { ["--number", "f64"] } else { ["--layout", of] };
+            let layout = of.strip_prefix("bf16 ").unwrap_or(of);
+            let which = match of {
+                "truth" => &["--number", "f64"][..],
+                _ if layout == of => &["--layout", layout],
+                _ => &["--number", "bf16", "--layout", layout],
+            };
             let sizes = [
                 "--steps",
                 "3",
@@ -47,11 +52,13 @@ fn dump(of: &str) -> PathBuf {
                 "0.1",
             ];
             let to = ["train", "--json", "--config", text(&config), "--dump", text(&out)];
-            let said = equipart(&[&to[..], &which, &sizes, &["--data", text(&data)]].concat());
+            let said = equipart(&[&to[..], which, &sizes, &["--data", text(&data)]].concat());
             assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
             (of, out)
         };
-        ["truth", "none", "tp=2", "tp=4,sp", "dp=2", "tp=2,sp,dp=2"].into_iter().map(run).collect()
+        let narrow = ["bf16 none", "bf16 tp=4,sp", "bf16 dp=2", "bf16 tp=2,sp,dp=2"];
+        let wide = ["truth", "none", "tp=2", "tp=4,sp", "dp=2", "tp=2,sp,dp=2"];
+        wide.into_iter().chain(narrow).map(run).collect()
     });
     runs[of].clone()
 }
@@ -118,6 +125,12 @@ fn honest_layouts_are_within_rounding() {
             assert_eq!(code, 0, "{layout}: {said}");
             assert!(said.ends_with("\nNo difference is more than rounding.\n"), "{said}");
         }
+    }
+    // In 16 bits as in 32, and the one beside the other; gradients are files of f32 there, too.
+    let narrow = dump("bf16 none");
+    for other in ["bf16 tp=4,sp", "bf16 dp=2", "bf16 tp=2,sp,dp=2", "none"].map(dump) {
+        let (said, code) = judged(&narrow, &other);
+        assert_eq!(code, 0, "{other:?}: {said}");
     }
     let (said, code) = judged(&none, &none);
     let row = |file: &str| said.lines().find(|l| l.trim().starts_with(file)).unwrap().to_owned();

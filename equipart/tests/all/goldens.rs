@@ -3,6 +3,7 @@
 use equipart::dump;
 use equipart::generate::{Request, all_logits, generate};
 use equipart::ids;
+use equipart::number::NumberName;
 use equipart::sampling::Sampling;
 use equipart::settings::{OptimizerName, Settings};
 use equipart::train::{Run, Source};
@@ -10,6 +11,7 @@ use equipart::{Layout, Model, Network};
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
+use tensor::Cpu;
 use tensor::safetensors::File;
 
 const MODELS: [&str; 7] = ["llama", "linear", "mistral", "qwen2", "qwen3", "gpt2", "gpt2-erf"];
@@ -77,6 +79,7 @@ fn step(model: &Model, layout: Layout, golden: &Golden, dir: &Path) -> f64 {
         dropout: Some(0.0),
         label_smoothing: 0.0,
         z_loss: 0.0,
+        number: NumberName::F32,
     };
     let run = Run {
         model: model.clone(),
@@ -104,7 +107,7 @@ fn logits_gradients_and_greedy_ids_are_those_of_transformers() {
         let (model, (golden, file)) = (Model::read(&dir).unwrap(), golden(&dir));
         for layout in LAYOUTS {
             let layout: Layout = layout.parse().unwrap();
-            let logits = all_logits::<f32>(&model, &layout, &golden.batch).unwrap();
+            let logits = all_logits::<Cpu<f32>>(&model, &layout, &golden.batch).unwrap();
             let wanted = [tensor(&file, "logits.0"), tensor(&file, "logits.1")].concat();
             let (off, size) = (far(&logits, &wanted), largest(wanted.iter().copied()));
             assert!(off < NEAR, "{name}, {layout}: logits are off by {off:.1e}");
@@ -116,7 +119,9 @@ fn logits_gradients_and_greedy_ids_are_those_of_transformers() {
             let prompts = vec![golden.greedy.prompt.clone(); layout.size(comm::Axis::Dp)];
             let sampling = Sampling::default();
             let request = Request { prompts, max_new: golden.greedy.ids.len(), sampling, record: false };
-            for text in generate(&model, (&layout, &Network::default()), &request, &|_| ()).unwrap().texts {
+            for text in
+                generate::<Cpu<f32>>(&model, (&layout, &Network::default()), &request, &|_| ()).unwrap().texts
+            {
                 assert_eq!(
                     text.ids,
                     [&golden.greedy.prompt[..], &golden.greedy.ids].concat(),

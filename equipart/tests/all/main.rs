@@ -1,5 +1,6 @@
 //! Every test of the crate as its users see it, in one program: the models are built for each number once.
 mod bench;
+mod bf16;
 mod cannot_see;
 mod cases;
 mod child;

@@ -2,6 +2,7 @@
 //! system sees the same.
 use crate::child::{equipart, output, refused};
 use equipart::config::Architecture;
+use equipart::number::NumberName;
 use equipart::price::{Price, peak_of_all, price, program};
 use equipart::prove::{self, Subject, Truths, prove};
 use equipart::settings::{OptimizerName, Settings};
@@ -34,6 +35,7 @@ pub(crate) fn settings(seq: usize, batch_size: usize) -> Settings {
         dropout: None,
         label_smoothing: 0.0,
         z_loss: 0.0,
+        number: NumberName::F32,
     }
 }
 
@@ -169,7 +171,7 @@ fn ranks_of_a_kind_are_priced_once_and_all_are_counted() {
             priced.set(priced.get() + 1);
             program((device, mesh), &layout, &config.shape, &settings).map(drop)
         });
-        assert_eq!(bytes.unwrap(), all as u128, "{layout}");
+        assert_eq!(bytes.unwrap().all, all as u128, "{layout}");
         let kinds = layout.size(comm::Axis::Tp) * if layout.size(comm::Axis::Dp) > 1 { 2 } else { 1 };
         assert_eq!(priced.get(), kinds, "{layout}");
     }

@@ -2,6 +2,7 @@
 //! result, and what is printed where ranks fail.
 use crate::child::equipart;
 use equipart::generate::{Request, generate};
+use equipart::number::NumberName;
 use equipart::price::price;
 use equipart::sampling::Sampling;
 use equipart::settings::{OptimizerName, Settings, hash};
@@ -268,6 +269,7 @@ fn slow_links_take_their_time_and_change_nothing() {
         dropout: None,
         label_smoothing: 0.0,
         z_loss: 0.0,
+        number: NumberName::F32,
     };
     let links = [comm::Axis::Tp, comm::Axis::Dp].map(|axis| (axis, "10us,2MB/s".parse().unwrap()));
     let slow = Network { links: links.to_vec(), ..Network::default() };
@@ -292,7 +294,8 @@ fn slow_links_take_their_time_and_change_nothing() {
     assert!(bytes > 10_000 && took >= least, "{took:?} for three times {bytes} bytes, {least:?}");
     let sampling = Sampling { temperature: Some(0.8), top_k: None, top_p: None, seed: 4 };
     let request = Request { prompts: vec![vec![3, 4, 5], vec![6]], max_new: 6, sampling, record: false };
-    let texts = |network| generate(&model, (&layout, network), &request, &|_| ()).unwrap();
+    let texts =
+        |network| generate::<tensor::Cpu<f32>>(&model, (&layout, network), &request, &|_| ()).unwrap();
     let (fast, slow) = (texts(&Network::default()), texts(&slow));
     assert_eq!(slow.texts, fast.texts);
     for taken in &slow.taken {

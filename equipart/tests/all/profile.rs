@@ -1,6 +1,7 @@
 //! Profiles of whole runs: what is in them, that their tables add up, what lies within what, and what is refused.
 use crate::child::equipart;
 use comm::{Event, Run as Traced, Trace, What};
+use equipart::number::NumberName;
 use equipart::price::price;
 use equipart::profile::{self, RankProfile, Spent};
 use equipart::settings::{OptimizerName, Settings, hash};
@@ -34,6 +35,7 @@ fn settings(corpus: &Corpus) -> Settings {
         dropout: Some(0.25),
         label_smoothing: 0.0,
         z_loss: 0.0,
+        number: NumberName::F32,
     }
 }
 

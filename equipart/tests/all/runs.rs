@@ -2,6 +2,7 @@
 //! read under any layout, the price is what is measured, f32 stays near f64.
 use equipart::config::Architecture;
 use equipart::generate::{Request, all_logits, generate};
+use equipart::number::NumberName;
 use equipart::price::{price, program};
 use equipart::sampling::Sampling;
 use equipart::settings::{OptimizerName, Settings, hash};
@@ -53,6 +54,7 @@ fn settings(corpus: &Corpus, optimizer: OptimizerName) -> Settings {
         dropout: Some(0.125),
         label_smoothing: 0.125,
         z_loss: 1e-3,
+        number: NumberName::F32,
     }
 }
 
@@ -194,7 +196,9 @@ fn texts_do_not_depend_on_the_layout() {
             vec![b"the ".map(u32::from).to_vec(), b"quick brown".map(u32::from).to_vec(), vec![120]];
         let request = Request { prompts, max_new: 12, sampling, record: false };
         let texts = |split: &str| {
-            generate(&model, (&layout(split), &Network::default()), &request, &|_| ()).unwrap().texts
+            generate::<Cpu<f32>>(&model, (&layout(split), &Network::default()), &request, &|_| ())
+                .unwrap()
+                .texts
         };
         let alone = texts("none");
         assert!(
@@ -229,7 +233,7 @@ fn texts_end_where_they_end() {
         let request =
             Request { prompts: prompts.clone(), max_new: 10, sampling: Sampling::default(), record: false };
         let told = Mutex::new(Vec::new());
-        let texts = generate(&ending, (&layout(split), &Network::default()), &request, &|id| {
+        let texts = generate::<Cpu<f32>>(&ending, (&layout(split), &Network::default()), &request, &|id| {
             told.lock().unwrap().push(id);
         })
         .unwrap()
@@ -259,9 +263,9 @@ fn texts_end_where_they_end() {
 fn logits_in_f32_are_near_those_in_f64() {
     let model = model(false);
     let texts: Vec<Vec<u32>> = vec![(0..20).map(|i| i * 7 % 256).collect(), vec![1, 2, 3]];
-    let truth = all_logits::<f64>(&model, &Layout::default(), &texts).unwrap();
+    let truth = all_logits::<Cpu<f64>>(&model, &Layout::default(), &texts).unwrap();
     let error = |split: &str| {
-        let logits = all_logits::<f32>(&model, &layout(split), &texts).unwrap();
+        let logits = all_logits::<Cpu<f32>>(&model, &layout(split), &texts).unwrap();
         assert_eq!((logits.len(), truth.len()), (23 * 256, 23 * 256));
         logits.iter().zip(&truth).fold(0.0f64, |e, (a, b)| e.max((a - b).abs()))
     };
@@ -271,7 +275,8 @@ fn logits_in_f32_are_near_those_in_f64() {
         assert!(error(split) <= 4.0 * own, "{split} errs by {:e}, unsplit by {own:e}", error(split));
     }
     let greedy = Request { prompts: texts.clone(), max_new: 1, sampling: Sampling::default(), record: false };
-    let decoded = generate(&model, (&layout("tp=2"), &Network::default()), &greedy, &|_| ()).unwrap();
+    let decoded =
+        generate::<Cpu<f32>>(&model, (&layout("tp=2"), &Network::default()), &greedy, &|_| ()).unwrap();
     let last = &truth[19 * 256..20 * 256];
     let apart = decoded.texts[0].prompt_logits.iter().zip(last).map(|(a, b)| (f64::from(*a) - b).abs());
     assert!(apart.fold(0.0, f64::max) <= 4.0 * own);

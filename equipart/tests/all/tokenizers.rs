@@ -222,7 +222,7 @@ fn bits_a_byte_are_those_of_all_tokens_over_all_bytes() {
     let told = windows(&corpus.held_out, 8);
     assert_eq!(told.iter().map(|(ids, _)| ids.len()).collect::<Vec<_>>(), [8, 8, 3]);
     let ids: Vec<_> = told.iter().map(|(ids, _)| ids.clone()).collect();
-    let logits = all_logits::<f64>(&model, &Layout::default(), &ids).unwrap();
+    let logits = all_logits::<Cpu<f64>>(&model, &Layout::default(), &ids).unwrap();
     let targets = told.iter().flat_map(|(_, targets)| targets);
     let cost = |(row, target): (&[f64], &u32)| {
         row.iter().map(|x| x.exp()).sum::<f64>().ln() - row[*target as usize] // nats

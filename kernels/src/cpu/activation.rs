@@ -1,5 +1,5 @@
 //! Element-wise functions and their derivatives.
-use crate::kernels::Activation;
+use crate::terms::Activation;
 use tensor::{Cpu, Scalar, View, ViewMut};
 
 #[inline(always)]
@@ -7,7 +7,7 @@ pub(super) fn forward<S: Scalar>(h: ViewMut<Cpu<S>>, x: View<Cpu<S>>, f: Activat
     match f {
         Activation::Gelu => map(h, x, |x| x * x.normal_cdf()),
         Activation::GeluTanh => {
-            let (a, b) = S::gelu_constants();
+            let (a, b) = S::Wide::gelu_constants();
             map(h, x, |x| x * gate(x, a, b));
         }
         Activation::Relu => map(h, x, |x| x * x.step()),
@@ -20,14 +20,15 @@ pub(super) fn backward<S: Scalar>(dx: ViewMut<Cpu<S>>, x: View<Cpu<S>>, dh: View
     match f {
         Activation::Gelu => slope(dx, x, dh, |x| x.normal_cdf() + x * x.normal_pdf()),
         Activation::GeluTanh => {
-            let (a, b) = S::gelu_constants();
-            let b3 = S::from_usize(3) * b;
+            let (a, b) = S::Wide::gelu_constants();
+            let b3 = S::Wide::from_usize(3) * b;
+            let one = S::Wide::ONE;
             slope(dx, x, dh, |x| {
                 let s = gate(x, a, b);
-                s + x * s * (S::ONE - s) * a * (S::ONE + b3 * x * x)
+                s + x * s * (one - s) * a * (one + b3 * x * x)
             });
         }
-        Activation::Relu => slope(dx, x, dh, S::step),
+        Activation::Relu => slope(dx, x, dh, S::Wide::step),
     }
 }
 
@@ -37,19 +38,24 @@ fn gate<S: Scalar>(x: S, a: S, b: S) -> S {
 }
 
 #[inline(always)]
-fn map<S: Scalar>(mut h: ViewMut<Cpu<S>>, x: View<Cpu<S>>, f: impl Fn(S) -> S) {
+fn map<S: Scalar>(mut h: ViewMut<Cpu<S>>, x: View<Cpu<S>>, f: impl Fn(S::Wide) -> S::Wide) {
     for i in 0..x.rows() {
         for (h, &x) in h.row(i).iter_mut().zip(x.row(i)) {
-            *h = f(x);
+            *h = S::narrow(f(x.widen()));
         }
     }
 }
 
 #[inline(always)]
-fn slope<S: Scalar>(mut dx: ViewMut<Cpu<S>>, x: View<Cpu<S>>, dh: View<Cpu<S>>, f: impl Fn(S) -> S) {
+fn slope<S: Scalar>(
+    mut dx: ViewMut<Cpu<S>>,
+    x: View<Cpu<S>>,
+    dh: View<Cpu<S>>,
+    f: impl Fn(S::Wide) -> S::Wide,
+) {
     for i in 0..x.rows() {
         for ((dx, &x), &dh) in dx.row(i).iter_mut().zip(x.row(i)).zip(dh.row(i)) {
-            *dx = dh * f(x);
+            *dx = S::narrow(dh.widen() * f(x.widen()));
         }
     }
 }
@@ -65,7 +71,7 @@ mod tests {
 
     fn forward<S: CpuScalar>(x: &Matrix<S>, f: Activation) -> Matrix<S>
     where
-        Cpu<S>: Kernels<Elem = S>,
+        Cpu<S>: Kernels<Elem = S, Wide = Cpu<S>>,
     {
         let mut h = filled(x.rows(), x.cols(), S::ZERO);
         Cpu::<S>::default().activate(h.view_mut(), x.view(), f);
@@ -74,7 +80,7 @@ mod tests {
 
     fn backward<S: CpuScalar>(x: &Matrix<S>, dh: &Matrix<S>, f: Activation) -> Matrix<S>
     where
-        Cpu<S>: Kernels<Elem = S>,
+        Cpu<S>: Kernels<Elem = S, Wide = Cpu<S>>,
     {
         let mut dx = filled(x.rows(), x.cols(), S::ZERO);
         Cpu::<S>::default().activate_backward(dx.view_mut(), x.view(), dh.view(), f);

@@ -4,73 +4,145 @@
 //! Source: Dao et al., "FlashAttention", Algorithm 1, arXiv:2205.14135; Milakov, Gimelshein, "Online normalizer
 //! calculation for softmax", arXiv:1805.02867.
 use super::CpuScalar;
-use super::attention_tile::{Carve, Tile, keys_of, most_keys, pack, serves_many, tiles};
+use super::attention_tile::{Carve, Tile, Widened, keys_of, most_keys, pack, serves_many, tiles};
 use super::panels::{Panels, Right};
 use super::simd::{fetch, stab, sum};
-use crate::kernels::{Attend, Heads, Qkv, Softmax, Span, Write};
+use crate::indexed::entries;
 use crate::sight::Seen;
+use crate::terms::{Attend, Heads, Qkv, Softmax, Span, Write};
 use tensor::{Cpu, Scalar, ViewMut};
 
+/// Where the rows of tiles go, and come from.
+enum Rows<'a, S: Scalar> {
+    /// All keys of a query are here: its output, and its log-sum-exp.
+    Whole(ViewMut<'a, Cpu<S>>, ViewMut<'a, Cpu<S::Wide>>),
+    /// Others came before or will come.
+    Carried(Softmax<'a, Cpu<S::Wide>>),
+}
+
+impl<S: Scalar> Rows<'_, S> {
+    /// What row `i` of the tile holds so far: puts its output in `acc`, and gives its stabiliser and sum.
+    #[inline(always)]
+    fn begin(&mut self, tile: &Tile, i: usize, acc: &mut [S::Wide]) -> [S::Wide; 2] {
+        let (row, head, d) = (tile.row + i, tile.head, acc.len());
+        match self {
+            Rows::Carried(run) if run.max.read().at(row, head) != S::Wide::NEG_INF => {
+                acc.copy_from_slice(&run.out.row(row)[head * d..(head + 1) * d]);
+                [run.max.row(row)[head], run.sum.row(row)[head]]
+            }
+            _ => {
+                acc.fill(S::Wide::ZERO);
+                [S::Wide::NEG_INF, S::Wide::ZERO]
+            }
+        }
+    }
+    /// Puts back what row `i` of the tile holds now.
+    #[inline(always)]
+    fn end(&mut self, tile: &Tile, i: usize, acc: &[S::Wide], [m, l]: [S::Wide; 2]) {
+        let (row, head, d) = (tile.row + i, tile.head, acc.len());
+        match self {
+            Rows::Carried(run) => {
+                run.out.row(row)[head * d..(head + 1) * d].copy_from_slice(acc);
+                (run.max.row(row)[head], run.sum.row(row)[head]) = (m, l);
+            }
+            Rows::Whole(o, lse) => {
+                divide(&mut o.row(row)[head * d..(head + 1) * d], acc, l);
+                lse.row(row)[head] = S::Wide::lse(m, l);
+            }
+        }
+    }
+}
+
+/// o = acc / sum.
 #[inline(always)]
-pub(super) fn block<S: CpuScalar>(
+fn divide<S: Scalar>(o: &mut [S], acc: &[S::Wide], sum: S::Wide) {
+    let share = sum.inv();
+    for (o, &a) in o.iter_mut().zip(acc) {
+        *o = S::narrow(a * share);
+    }
+}
+
+#[inline(always)]
+pub(super) fn whole<S: CpuScalar<Wide: CpuScalar>>(
     attend: &Attend,
-    spans: &[Span],
+    spans: &[u32],
     qkv: &Qkv<Cpu<S>>,
-    mut run: Softmax<Cpu<S>>,
-    scratch: ViewMut<Cpu<S>>,
+    o: ViewMut<Cpu<S>>,
+    lse: ViewMut<Cpu<S::Wide>>,
+    scratch: ViewMut<Cpu<S::Wide>>,
 ) {
-    let (d, [tile_q, tile_k], mut carve) = (attend.heads.dim, S::TILE, Carve::new(scratch));
-    let (mut qs, mut acc, scale) = (carve.take(tile_q, d), carve.take(tile_q, d), S::inv_sqrt(d));
+    take(attend, spans, qkv, Rows::Whole(o, lse), scratch);
+}
+
+#[inline(always)]
+pub(super) fn carried<S: CpuScalar<Wide: CpuScalar>>(
+    attend: &Attend,
+    spans: &[u32],
+    qkv: &Qkv<Cpu<S>>,
+    run: Softmax<Cpu<S::Wide>>,
+    scratch: ViewMut<Cpu<S::Wide>>,
+) {
+    take(attend, spans, qkv, Rows::Carried(run), scratch);
+}
+
+#[inline(always)]
+fn take<S: CpuScalar<Wide: CpuScalar>>(
+    attend: &Attend,
+    spans: &[u32],
+    qkv: &Qkv<Cpu<S>>,
+    mut rows: Rows<S>,
+    scratch: ViewMut<Cpu<S::Wide>>,
+) {
+    let (d, [tile_q, tile_k], mut carve) = (attend.heads.dim, S::Wide::TILE, Carve::new(scratch));
+    let (mut qs, mut acc, scale) = (carve.take(tile_q, d), carve.take(tile_q, d), S::Wide::inv_sqrt(d));
+    let mut held = [[S::Wide::NEG_INF, S::Wide::ZERO]; MOST_ROWS]; // each row's stabiliser and sum
     let most = most_keys(spans);
     let mut strip = carve.take(tile_q, tile_k.min(most));
     let [mut of_keys, mut of_values] =
-        [Panels::<S>::len(d, most), Panels::<S>::len(most, d)].map(|n| carve.take(1, n));
-    for (span, h) in spans.iter().flat_map(|s| (0..attend.heads.keys).map(move |h| (s, h))) {
-        let many = serves_many::<S>(attend, span);
+        [Panels::<S::Wide>::len(d, most), Panels::<S::Wide>::len(most, d)].map(|n| carve.take(1, n));
+    let [mut keys, mut values] = [(); 2].map(|()| Widened::<S>::new(&mut carve, most, d));
+    for (span, h) in entries(spans).flat_map(|s| (0..attend.heads.keys).map(move |h| (s, h))) {
+        let span: &Span = &span;
+        let many = serves_many::<S::Wide>(attend, span);
         if h == 0 && !many {
             // One head after the other takes short pieces of each row, which memory gives slowly.
             fetch(qkv.k.take_rows(span.key.row, span.key.len));
             fetch(qkv.v.take_rows(span.key.row, span.key.len));
         }
-        let kt = Right::new(&mut of_keys, keys_of(qkv.k, span, h, d).t(), many);
-        let vs = Right::new(&mut of_values, keys_of(qkv.v, span, h, d), many);
-        for tile in tiles::<S>(attend, span, h) {
-            let Tile { head, n, row, .. } = tile;
+        let kt = Right::new(&mut of_keys, keys.of(keys_of(qkv.k, span, h, d)).t(), many);
+        let vs = Right::new(&mut of_values, values.of(keys_of(qkv.v, span, h, d)), many);
+        for tile in tiles::<S::Wide>(attend, span, h) {
+            let Tile { n, .. } = tile;
             pack(&mut qs, tile.of(qkv.q), scale);
-            load(&mut acc, &mut run, &tile, d);
-            for block in tile.blocks::<S>() {
+            for i in 0..n {
+                held[i] = rows.begin(&tile, i, acc.row(i));
+            }
+            for block in tile.blocks::<S::Wide>() {
                 let keys = block.len();
                 let scores = strip.again().take_rows(0, n).take_cols(0, keys);
                 kt.take_cols(block.start, keys).times(scores, qs.read().take_rows(0, n), Write::Set);
                 for i in 0..n {
                     let (p, seen, factors) =
                         (&mut strip.row(i)[..keys], tile.seen(i, &block), tile.factors(i, &block));
-                    let (m, l) = (&mut run.max.row(row + i)[head], &mut run.sum.row(row + i)[head]);
+                    let [m, l] = &mut held[i];
                     weigh(p, [m, l], acc.row(i), seen, factors);
                 }
                 let p = strip.read().take_rows(0, n).take_cols(0, keys);
                 vs.take_rows(block.start, keys).times(acc.again().take_rows(0, n), p, Write::Add);
             }
             for i in 0..n {
-                run.out.row(row + i)[head * d..(head + 1) * d].copy_from_slice(acc.row(i));
+                rows.end(&tile, i, acc.row(i), held[i]);
             }
         }
     }
 }
 
-/// Takes up what the tile's rows hold so far.
-#[inline(always)]
-fn load<S: Scalar>(acc: &mut ViewMut<Cpu<S>>, run: &mut Softmax<Cpu<S>>, tile: &Tile, d: usize) {
-    for i in 0..tile.n {
-        let fresh = run.max.row(tile.row + i)[tile.head] == S::NEG_INF; // saw no key yet: holds nothing
-        let o = &run.out.row(tile.row + i)[tile.head * d..(tile.head + 1) * d];
-        if fresh { acc.row(i).fill(S::ZERO) } else { acc.row(i).copy_from_slice(o) }
-    }
-}
+/// Rows of a tile, at most.
+const MOST_ROWS: usize = 64;
 
 /// One row of scores becomes weights: those in sight count in the sum, those that dropout leaves in the output.
 #[inline(always)]
-fn weigh<S: Scalar>(
+fn weigh<S: Scalar<Wide = S>>(
     p: &mut [S],
     [m, l]: [&mut S; 2],
     acc: &mut [S],
@@ -91,13 +163,13 @@ fn weigh<S: Scalar>(
 
 /// Takes one row of scores into the running (m, l, acc); they become weights.
 #[inline(always)]
-fn online<S: Scalar>(p: &mut [S], m: &mut S, l: &mut S, acc: &mut [S]) {
+fn online<S: Scalar<Wide = S>>(p: &mut [S], m: &mut S, l: &mut S, acc: &mut [S]) {
     let to = S::stab(*m, stab(p));
     let shrink = S::exp_sub(*m, to);
     for p in p.iter_mut() {
         *p = S::exp_sub(*p, to);
     }
-    *l = *l * shrink + sum(p, |p| p);
+    *l = *l * shrink + sum([p], |[p]| p);
     *m = to;
     for a in acc {
         *a = *a * shrink;
@@ -105,15 +177,13 @@ fn online<S: Scalar>(p: &mut [S], m: &mut S, l: &mut S, acc: &mut [S]) {
 }
 
 #[inline(always)]
-pub(super) fn finish<S: CpuScalar>(heads: Heads, mut run: Softmax<Cpu<S>>) {
-    for i in 0..run.out.rows() {
+pub(super) fn finish<S: CpuScalar>(heads: Heads, mut o: ViewMut<Cpu<S>>, mut run: Softmax<Cpu<S::Wide>>) {
+    for i in 0..o.rows() {
         for h in 0..heads.queries {
+            let cols = h * heads.dim..(h + 1) * heads.dim;
             let (m, l) = (run.max.row(i)[h], run.sum.row(i)[h]);
-            let share = l.inv();
-            for o in &mut run.out.row(i)[h * heads.dim..(h + 1) * heads.dim] {
-                *o = *o * share;
-            }
-            run.max.row(i)[h] = S::lse(m, l);
+            divide(&mut o.row(i)[cols.clone()], &run.out.row(i)[cols], l);
+            run.max.row(i)[h] = S::Wide::lse(m, l);
         }
     }
 }

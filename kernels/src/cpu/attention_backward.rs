@@ -4,17 +4,18 @@
 //! dS = P ∘ (M∘(dO·Vᵀ) − δ), dQ = dS·K, dK = dSᵀ·Q.
 //! Source: Dao, "FlashAttention-2", Algorithm 2, arXiv:2307.08691.
 use super::CpuScalar;
-use super::attention_tile::{Carve, Tile, keys_of, most_keys, pack, serves_many, tiles};
+use super::attention_tile::{Carve, Tile, Widened, keys_of, most_keys, pack, serves_many, tiles};
 use super::panels::{Panels, Right};
 use super::simd::dot;
-use crate::kernels::{Attend, Heads, Qkv, Span, Write};
+use crate::indexed::entries;
+use crate::terms::{Attend, Heads, Qkv, Span, Write};
 use std::ops::Range;
 use tensor::{Cpu, Scalar, View, ViewMut};
 
 #[inline(always)]
 pub(super) fn delta<S: CpuScalar>(
     heads: Heads,
-    mut delta: ViewMut<Cpu<S>>,
+    mut delta: ViewMut<Cpu<S::Wide>>,
     o: View<Cpu<S>>,
     d_o: View<Cpu<S>>,
 ) {
@@ -29,32 +30,34 @@ pub(super) fn delta<S: CpuScalar>(
 
 #[inline(always)]
 #[allow(clippy::too_many_arguments)] // as the kernel
-pub(super) fn block<S: CpuScalar>(
+pub(super) fn spans<S: CpuScalar<Wide: CpuScalar>>(
     attend: &Attend,
-    spans: &[Span],
+    spans: &[u32],
     qkv: &Qkv<Cpu<S>>,
-    (lse, delta): (View<Cpu<S>>, View<Cpu<S>>),
+    (lse, delta): (View<Cpu<S::Wide>>, View<Cpu<S::Wide>>),
     d_o: View<Cpu<S>>,
     [mut dq, mut dk, mut dv]: [ViewMut<Cpu<S>>; 3],
-    scratch: ViewMut<Cpu<S>>,
+    scratch: ViewMut<Cpu<S::Wide>>,
 ) {
-    let (d, scale) = (attend.heads.dim, S::inv_sqrt(attend.heads.dim));
+    let (d, scale) = (attend.heads.dim, S::Wide::inv_sqrt(attend.heads.dim));
     let (most, mut carve) = (most_keys(spans), Carve::new(scratch));
     let [mut of_keys, mut of_turned, mut of_values] =
-        [(most, d), (d, most), (d, most)].map(|(k, n)| carve.take(1, Panels::<S>::len(k, n)));
+        [(most, d), (d, most), (d, most)].map(|(k, n)| carve.take(1, Panels::<S::Wide>::len(k, n)));
+    let [mut keys, mut values] = [(); 2].map(|()| Widened::<S>::new(&mut carve, most, d));
     let mut work = Work::new(carve, most, d);
-    for (span, h) in spans.iter().flat_map(|s| (0..attend.heads.keys).map(move |h| (s, h))) {
-        let (k, v) = (keys_of(qkv.k, span, h, d), keys_of(qkv.v, span, h, d));
-        let many = serves_many::<S>(attend, span);
+    for (span, h) in entries(spans).flat_map(|s| (0..attend.heads.keys).map(move |h| (s, h))) {
+        let span: &Span = &span;
+        let (k, v) = (keys.of(keys_of(qkv.k, span, h, d)), values.of(keys_of(qkv.v, span, h, d)));
+        let many = serves_many::<S::Wide>(attend, span);
         let [k, kt, vt] = [(&mut of_keys, k), (&mut of_turned, k.t()), (&mut of_values, v.t())]
             .map(|(memory, factor)| Right::new(memory, factor, many));
-        work.dks.again().take_rows(0, span.key.len).flat().fill(S::ZERO);
-        work.dvs.again().take_rows(0, span.key.len).flat().fill(S::ZERO);
-        for tile in tiles::<S>(attend, span, h) {
+        work.dks.again().take_rows(0, span.key.len).flat().fill(S::Wide::ZERO);
+        work.dvs.again().take_rows(0, span.key.len).flat().fill(S::Wide::ZERO);
+        for tile in tiles::<S::Wide>(attend, span, h) {
             pack(&mut work.qs, tile.of(qkv.q), scale);
-            pack(&mut work.dos, tile.of(d_o), S::ONE);
-            work.dqs.flat().fill(S::ZERO);
-            for block in tile.blocks::<S>() {
+            pack(&mut work.dos, tile.of(d_o), S::Wide::ONE);
+            work.dqs.flat().fill(S::Wide::ZERO);
+            for block in tile.blocks::<S::Wide>() {
                 work.block(&tile, &block, [&k, &kt, &vt], (lse, delta));
             }
             let dq = dq.again().take_rows(tile.row, tile.n).take_cols(tile.head * d, d);
@@ -62,7 +65,7 @@ pub(super) fn block<S: CpuScalar>(
         }
         for (to, from) in [(&mut dk, &work.dks), (&mut dv, &work.dvs)] {
             let to = to.again().take_rows(span.key.row, span.key.len).take_cols(h * d, d);
-            add_rows(to, from.read(), S::ONE);
+            add_rows(to, from.read(), S::Wide::ONE);
         }
     }
 }
@@ -143,10 +146,10 @@ fn thinned<S: Scalar>(p: &mut [S], dp: &mut [S], lse: S, delta: S, factor: impl 
 }
 
 #[inline(always)]
-fn add_rows<S: Scalar>(mut to: ViewMut<Cpu<S>>, from: View<Cpu<S>>, scale: S) {
+fn add_rows<S: Scalar>(mut to: ViewMut<Cpu<S>>, from: View<Cpu<S::Wide>>, scale: S::Wide) {
     for i in 0..to.rows() {
         for (t, &f) in to.row(i).iter_mut().zip(from.row(i)) {
-            *t += f * scale;
+            *t = S::narrow(t.widen() + f * scale);
         }
     }
 }

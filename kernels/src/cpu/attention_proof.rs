@@ -1,10 +1,10 @@
 //! The proof of attention and its backward: against the softmax written out, for every sight, with and without
 //! dropout, by blocks of keys in any order.
 use crate::proof::{
-    Matrix, assert_close, assert_derivative, draw, filled, less, matrix, read, under_two_keys,
+    Matrix, assert_close, assert_derivative, draw, filled, index, less, matrix, read, under_two_keys,
 };
 use crate::{Attend, Causal, CpuScalar, Heads, Kernels, Qkv, Sight, Softmax, Span};
-use tensor::{Cpu, Dropout, Dual, F61, Scalar};
+use tensor::{Cpu, Dropout, Dual, F61, Host, Scalar};
 
 const SIGHTS: [Sight; 7] = [
     Sight::All,
@@ -36,7 +36,7 @@ impl Case {
     }
     fn scratch<S: CpuScalar>(&self) -> Matrix<S>
     where
-        Cpu<S>: Kernels<Elem = S>,
+        Cpu<S>: Kernels<Place = Host, Elem = S, Wide = Cpu<S>>,
     {
         let keys = self.spans().map(|s| s.key.len).max().unwrap_or(0);
         filled(1, Cpu::<S>::attention_scratch(self.attend.heads, keys), S::NEG_INF)
@@ -46,26 +46,35 @@ impl Case {
 /// The output and the log-sum-exp.
 fn forward<S: CpuScalar>(case: &Case, [q, k, v, _]: &[Matrix<S>; 4]) -> [Matrix<S>; 2]
 where
-    Cpu<S>: Kernels<Elem = S>,
+    Cpu<S>: Kernels<Place = Host, Elem = S, Wide = Cpu<S>>,
 {
     let (cpu, Case { attend, calls }) = (Cpu::<S>::default(), case);
     let [rows, heads] = [q.rows(), attend.heads.queries];
     let (mut out, mut max) = (filled(rows, q.cols(), S::NEG_INF), filled(rows, heads, S::NEG_INF));
     let mut sum = filled(rows, heads, S::ZERO);
-    for spans in calls {
+    for spans in calls.iter().map(|spans| index(spans.clone())) {
+        let spans = &spans;
         let qkv = Qkv { q: q.view(), k: k.view(), v: v.view() };
         let run = Softmax { out: out.view_mut(), max: max.view_mut(), sum: sum.view_mut() };
         cpu.attention_block(attend, spans, qkv, run, case.scratch().view_mut());
     }
+    let mut o = filled(rows, q.cols(), S::NEG_INF);
     let run = Softmax { out: out.view_mut(), max: max.view_mut(), sum: sum.view_mut() };
-    cpu.attention_finish(attend.heads, run);
-    [out, max]
+    cpu.attention_finish(attend.heads, o.view_mut(), run);
+    if let [spans] = &calls[..] {
+        let spans = &index(spans.clone());
+        let [mut at_once, mut lse] = [q.cols(), heads].map(|cols| filled(rows, cols, S::NEG_INF));
+        let (qkv, to) = (Qkv { q: q.view(), k: k.view(), v: v.view() }, (at_once.view_mut(), lse.view_mut()));
+        cpu.attention(attend, spans, qkv, to.0, to.1, case.scratch().view_mut());
+        assert_eq!([read(&at_once), read(&lse)], [read(&o), read(&max)], "at once and carried");
+    }
+    [o, max]
 }
 
 /// What is added to the gradients of q, k and v.
 fn backward<S: CpuScalar>(case: &Case, inputs: &[Matrix<S>; 4]) -> [Matrix<S>; 3]
 where
-    Cpu<S>: Kernels<Elem = S>,
+    Cpu<S>: Kernels<Place = Host, Elem = S, Wide = Cpu<S>>,
 {
     let (cpu, Case { attend, calls }, [q, k, v, d_o]) = (Cpu::<S>::default(), case, inputs);
     let [out, lse] = forward(case, inputs);
@@ -73,10 +82,11 @@ where
     cpu.attention_delta(attend.heads, delta.view_mut(), out.view(), d_o.view());
     let begin = || [(5, q), (6, k), (7, v)].map(|(seed, x)| draw::<S>(seed, x.rows(), x.cols()));
     let [mut dq, mut dk, mut dv] = begin();
-    for spans in calls {
+    for spans in calls.iter().map(|spans| index(spans.clone())) {
+        let spans = &spans;
         let qkv = Qkv { q: q.view(), k: k.view(), v: v.view() };
         let (saved, dqkv) = ((lse.view(), delta.view()), [dq.view_mut(), dk.view_mut(), dv.view_mut()]);
-        cpu.attention_block_backward(attend, spans, qkv, saved, d_o.view(), dqkv, case.scratch().view_mut());
+        cpu.attention_backward(attend, spans, qkv, saved, d_o.view(), dqkv, case.scratch().view_mut());
     }
     let [q, k, v] = begin();
     [less(&dq, &q), less(&dk, &k), less(&dv, &v)]
@@ -274,7 +284,7 @@ fn attention_backward_in_floats_equals_the_derivative() {
 fn scores_of_two_hundred_do_not_overflow() {
     fn run<S: CpuScalar>(sight: Sight) -> [Matrix<S>; 5]
     where
-        Cpu<S>: Kernels<Elem = S>,
+        Cpu<S>: Kernels<Place = Host, Elem = S, Wide = Cpu<S>>,
     {
         let (text, heads) = (tokens(0, 300, 0, 0), Heads { queries: 1, keys: 1, dim: 4 });
         let calls = vec![vec![Span { query: text, key: text }]];

@@ -1,20 +1,22 @@
 //! What attention and its backward share: scratch, and tiles of queries.
 use super::CpuScalar;
 use super::panels::Panels;
-use crate::kernels::{Attend, Heads, Span};
+use crate::indexed::entries;
 use crate::sight::Seen;
+use crate::terms::{Attend, Heads, Span};
 use std::ops::Range;
 use tensor::{Cpu, Dropout, Scalar, View, ViewMut, count};
 
 const SCRATCH: &str = "the numbers of attention's scratch";
 
 /// Numbers of scratch for one call, forward or backward.
-pub(super) fn scratch_len<S: CpuScalar>(heads: Heads, keys: usize) -> usize {
-    let ([tile_q, tile_k], d) = (S::TILE, heads.dim);
+pub(super) fn scratch_len<S: CpuScalar<Wide: CpuScalar>>(heads: Heads, keys: usize) -> usize {
+    let ([tile_q, tile_k], d) = (S::Wide::TILE, heads.dim);
     let numbers = |sizes: &[usize]| count::product(SCRATCH, sizes);
-    let factors = [Panels::<S>::len(keys, d), numbers(&[2, Panels::<S>::len(d, keys)])];
+    let factors = [Panels::<S::Wide>::len(keys, d), numbers(&[2, Panels::<S::Wide>::len(d, keys)])];
     let tiles = [numbers(&[2, keys, d]), numbers(&[3, tile_q, d]), 2 * tile_q * tile_k.min(keys)];
-    count::sum(SCRATCH, factors.into_iter().chain(tiles))
+    let widened = numbers(&[2, if S::NARROW { keys } else { 0 }, d]);
+    count::sum(SCRATCH, factors.into_iter().chain(tiles).chain([widened]))
 }
 
 /// Cuts scratch into matrices.
@@ -30,19 +32,39 @@ impl<'a, S: Scalar> Carve<'a, S> {
     }
 }
 
-/// to = from · scale, gaps closed.
+/// to = from · scale in wide numbers, gaps closed.
 #[inline(always)]
-pub(super) fn pack<S: Scalar>(to: &mut ViewMut<Cpu<S>>, from: View<Cpu<S>>, scale: S) {
+pub(super) fn pack<S: Scalar>(to: &mut ViewMut<Cpu<S::Wide>>, from: View<Cpu<S>>, scale: S::Wide) {
     for i in 0..from.rows() {
         for (t, &f) in to.row(i).iter_mut().zip(from.row(i)) {
-            *t = f * scale;
+            *t = f.widen() * scale;
+        }
+    }
+}
+
+/// Keys and values of one head at a time in wide numbers: as they lie, or else in memory for as many rows as the longest
+/// span has keys.
+pub(super) struct Widened<'a, S: Scalar>(ViewMut<'a, Cpu<S::Wide>>);
+
+impl<'a, S: CpuScalar> Widened<'a, S> {
+    pub(super) fn new(carve: &mut Carve<'a, S::Wide>, most: usize, d: usize) -> Self {
+        Self(carve.take(if S::NARROW { most } else { 0 }, d))
+    }
+    #[inline(always)]
+    pub(super) fn of<'v>(&'v mut self, x: View<'v, Cpu<S>>) -> View<'v, Cpu<S::Wide>> {
+        match S::as_wide(x) {
+            Some(x) => x,
+            None => {
+                pack(&mut self.0, x, S::Wide::ONE);
+                self.0.read().take_rows(0, x.rows())
+            }
         }
     }
 }
 
 /// The most keys of any span.
-pub(super) fn most_keys(spans: &[Span]) -> usize {
-    spans.iter().map(|s| s.key.len).max().unwrap_or(0)
+pub(super) fn most_keys(spans: &[u32]) -> usize {
+    entries(spans).map(|s: Span| s.key.len).max().unwrap_or(0)
 }
 
 /// A span's keys of one head.

@@ -21,7 +21,7 @@ mod tests;
 
 use super::gemm::{Factor, factor};
 use super::machine;
-use crate::kernels::Write;
+use crate::terms::Write;
 use blocks::To;
 use std::sync::OnceLock;
 use std::time::Instant;

@@ -1,5 +1,6 @@
 //! Additions, rotary embedding, SwiGLU.
-use crate::kernels::Causal;
+use crate::indexed::entries;
+use crate::terms::Causal;
 use tensor::{Cpu, Dropout, Scalar, View, ViewMut};
 
 #[inline(always)]
@@ -47,10 +48,10 @@ pub(super) fn add_row<S: Scalar>(mut y: ViewMut<Cpu<S>>, row: View<Cpu<S>>) {
 }
 
 #[inline(always)]
-pub(super) fn add_rows<S: Scalar>(mut sum: ViewMut<Cpu<S>>, x: View<Cpu<S>>) {
+pub(super) fn add_rows<S: Scalar>(mut sum: ViewMut<Cpu<S::Wide>>, x: View<Cpu<S>>) {
     for i in 0..x.rows() {
         for (sum, &x) in sum.row(0).iter_mut().zip(x.row(i)) {
-            *sum += x;
+            *sum += x.widen();
         }
     }
 }
@@ -59,17 +60,17 @@ pub(super) fn add_rows<S: Scalar>(mut sum: ViewMut<Cpu<S>>, x: View<Cpu<S>>) {
 #[inline(always)]
 pub(super) fn dropout<S: Scalar>(
     mut x: ViewMut<Cpu<S>>,
-    tokens: &[Causal],
+    tokens: &[u32],
     first_row: usize,
     dropout: &Dropout,
 ) {
-    let (scale, here) = (dropout.scale(), first_row..first_row + x.rows());
-    for t in tokens {
+    let (scale, here) = (dropout.scale::<S::Wide>(), first_row..first_row + x.rows());
+    for t in entries::<Causal>(tokens) {
         for row in t.row.max(here.start)..(t.row + t.len).min(here.end) {
             let position = t.position + row - t.row;
             for (feature, x) in x.row(row - first_row).iter_mut().enumerate() {
                 let keep = dropout.keeps(t.sequence, position, feature as u64);
-                *x = if keep { *x * scale } else { S::ZERO };
+                *x = if keep { S::narrow(x.widen() * scale) } else { S::ZERO };
             }
         }
     }
@@ -79,19 +80,22 @@ pub(super) fn dropout<S: Scalar>(
 #[inline(always)]
 pub(super) fn rotate<S: Scalar>(
     mut x: ViewMut<Cpu<S>>,
-    table: View<Cpu<S>>,
-    tokens: &[Causal],
+    table: View<Cpu<S::Wide>>,
+    tokens: &[u32],
     dim: usize,
     back: bool,
 ) {
     let half = dim / 2;
-    for (row, position) in tokens.iter().flat_map(|t| (0..t.len).map(|i| (t.row + i, t.position + i))) {
+    for (row, position) in
+        entries::<Causal>(tokens).flat_map(|t| (0..t.len).map(move |i| (t.row + i, t.position + i)))
+    {
         let (cos, sin) = table.row(position).split_at(half);
         for head in x.row(row).chunks_exact_mut(dim) {
             let (a, b) = head.split_at_mut(half);
             for (((a, b), &cos), &sin) in a.iter_mut().zip(b).zip(cos).zip(sin) {
                 let sin = if back { -sin } else { sin };
-                (*a, *b) = (*a * cos - *b * sin, *a * sin + *b * cos);
+                let (x, y) = (a.widen(), b.widen());
+                (*a, *b) = (S::narrow(x * cos - y * sin), S::narrow(x * sin + y * cos));
             }
         }
     }
@@ -101,7 +105,8 @@ pub(super) fn rotate<S: Scalar>(
 pub(super) fn swiglu<S: Scalar>(mut h: ViewMut<Cpu<S>>, gate: View<Cpu<S>>, up: View<Cpu<S>>) {
     for i in 0..h.rows() {
         for ((h, &g), &u) in h.row(i).iter_mut().zip(gate.row(i)).zip(up.row(i)) {
-            *h = g * g.sigmoid() * u;
+            let g = g.widen();
+            *h = S::narrow(g * g.sigmoid() * u.widen());
         }
     }
 }
@@ -142,16 +147,18 @@ fn swiglu_row<S: Scalar>(dgate: &mut [S], dup: &mut [S], gate: &[S], up: &[S], d
 fn swiglu_piece<S: Scalar, const N: usize>(dgate: &mut [S], dup: &mut [S], gate: &[S], up: &[S], dh: &[S]) {
     let gate: &[S; N] = gate.as_array().expect("a piece");
     let (up, dh): (&[S; N], &[S; N]) = (up.as_array().expect("a piece"), dh.as_array().expect("a piece"));
-    let s: [S; N] = std::array::from_fn(|j| gate[j].sigmoid());
-    let dg: [S; N] = std::array::from_fn(|j| dh[j] * up[j] * (s[j] + gate[j] * s[j] * (S::ONE - s[j])));
-    let du: [S; N] = std::array::from_fn(|j| dh[j] * gate[j] * s[j]);
+    let gate: [S::Wide; N] = std::array::from_fn(|j| gate[j].widen());
+    let s: [S::Wide; N] = std::array::from_fn(|j| gate[j].sigmoid());
+    let slope = |j: usize| s[j] + gate[j] * s[j] * (S::Wide::ONE - s[j]);
+    let dg: [S; N] = std::array::from_fn(|j| S::narrow(dh[j].widen() * up[j].widen() * slope(j)));
+    let du: [S; N] = std::array::from_fn(|j| S::narrow(dh[j].widen() * gate[j] * s[j]));
     dgate.copy_from_slice(&dg);
     dup.copy_from_slice(&du);
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::proof::{Matrix, assert_derivative, draw, filled, matrix, read, under_two_keys};
+    use crate::proof::{Matrix, assert_derivative, draw, filled, index, matrix, read, under_two_keys};
     use crate::{Causal, CpuScalar, Kernels};
     use tensor::{Cpu, Dropout, Dual, F61, Key, Scalar};
 
@@ -160,7 +167,7 @@ mod tests {
     fn swiglu_backward_equals_the_derivative_exactly() {
         fn forward<S: CpuScalar>([gate, up]: [&Matrix<S>; 2]) -> Matrix<S>
         where
-            Cpu<S>: Kernels<Elem = S>,
+            Cpu<S>: Kernels<Elem = S, Wide = Cpu<S>>,
         {
             let mut h = filled(gate.rows(), gate.cols(), S::ZERO);
             Cpu::default().swiglu(h.view_mut(), gate.view(), up.view());
@@ -224,7 +231,7 @@ mod tests {
         let (table, x) = (draw::<F61>(1, 8, 4), draw::<F61>(2, 9, 8)); // two heads of 4 features, 2 angles
         for back in [false, true] {
             let (mut seen, mut wanted) = (draw::<F61>(2, 9, 8), read(&x)); // rows 7 and 8 are padding and stay
-            Cpu::default().rotate(seen.view_mut(), table.view(), &TOKENS, 4, back);
+            Cpu::default().rotate(seen.view_mut(), table.view(), &index(TOKENS), 4, back);
             for (t, i) in TOKENS.iter().flat_map(|t| (0..t.len).map(move |i| (t, i))) {
                 for (head, f) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
                     let [cos, sin] = [f, 2 + f].map(|column| table.view().at(t.position + i, column));
@@ -240,7 +247,7 @@ mod tests {
     fn dropped(x: &Matrix<F61>, first_row: usize, n: usize, dropout: &Dropout) -> Vec<F61> {
         let part = read(x)[first_row * x.cols()..][..n * x.cols()].to_vec();
         let mut part = matrix(n, x.cols(), |i| part[i]);
-        Cpu::default().dropout(part.view_mut(), &TOKENS, first_row, dropout);
+        Cpu::default().dropout(part.view_mut(), &index(TOKENS), first_row, dropout);
         read(&part)
     }
 

@@ -3,7 +3,7 @@ use super::panels::{self, Panels};
 use super::simd::dot;
 #[cfg(target_arch = "x86_64")]
 use super::{gemm_avx512, gemv_avx512};
-use crate::kernels::Write;
+use crate::terms::Write;
 use gemm_common::Parallelism;
 use std::array::from_fn;
 use tensor::{Cpu, Scalar, View, ViewMut};
@@ -199,7 +199,7 @@ fn add_rows<S: Scalar, const N: usize>(y: &mut [S], x: [S; N], rows: [&[S]; N]) 
 
 /// Few rows times a matrix that lies by columns: each of its columns is read once.
 #[inline(always)]
-fn by_columns<S: Scalar>(mut c: ViewMut<Cpu<S>>, a: View<Cpu<S>>, b: View<Cpu<S>>, write: Write) {
+fn by_columns<S: Scalar<Wide = S>>(mut c: ViewMut<Cpu<S>>, a: View<Cpu<S>>, b: View<Cpu<S>>, write: Write) {
     let columns = b.t();
     for i in 0..c.rows() {
         for (j, c) in c.row(i).iter_mut().enumerate() {

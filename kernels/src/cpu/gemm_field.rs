@@ -1,5 +1,5 @@
 //! C (+)= A·B in a field: sums of exact products, of 122 bits at most, reduced once per 60 of them.
-use crate::kernels::Write;
+use crate::terms::Write;
 use std::cell::RefCell;
 use tensor::{Cpu, Field, View, ViewMut};
 

@@ -1,25 +1,26 @@
 //! `LayerNorm` and its backward. Source: Ba, Kiros, Hinton, "Layer normalization", §3.1, arXiv:1607.06450.
-use super::simd::{dot_of, sum};
+use super::norm::write;
+use super::simd::sum;
 use tensor::{Cpu, Scalar, View, ViewMut};
 
 #[inline(always)]
 pub(super) fn forward<S: Scalar>(
     mut y: ViewMut<Cpu<S>>,
-    mut stats: ViewMut<Cpu<S>>,
+    mut stats: ViewMut<Cpu<S::Wide>>,
     x: View<Cpu<S>>,
     gain: View<Cpu<S>>,
     bias: View<Cpu<S>>,
     eps: f64,
 ) {
-    let (count, eps) = (S::from_usize(x.cols()).inv(), S::from_f64(eps));
+    let (count, eps) = (S::Wide::from_usize(x.cols()).inv(), S::Wide::from_f64(eps));
     let (gain, bias) = (gain.row(0), bias.row(0));
     for i in 0..x.rows() {
         let (x, y) = (x.row(i), y.row(i));
-        let mean = sum(x, |x| x) * count;
-        let r = (sum(x, |x| (x - mean) * (x - mean)) * count + eps).rsqrt();
+        let mean = sum([x], |[x]| x) * count;
+        let r = (sum([x], |[x]| (x - mean) * (x - mean)) * count + eps).rsqrt();
         stats.row(i).copy_from_slice(&[mean, r]);
         for (((y, &x), &g), &b) in y.iter_mut().zip(x).zip(gain).zip(bias) {
-            *y = (x - mean) * r * g + b;
+            *y = S::narrow((x.widen() - mean) * r * g.widen() + b.widen());
         }
     }
 }
@@ -29,41 +30,28 @@ pub(super) fn forward<S: Scalar>(
 #[allow(clippy::too_many_arguments)] // as the kernel
 pub(super) fn backward<S: Scalar>(
     mut dx: ViewMut<Cpu<S>>,
-    [mut dgain, mut dbias]: [ViewMut<Cpu<S>>; 2],
+    [mut dgain, mut dbias]: [ViewMut<Cpu<S::Wide>>; 2],
     x: View<Cpu<S>>,
-    stats: View<Cpu<S>>,
+    stats: View<Cpu<S::Wide>>,
     gain: View<Cpu<S>>,
     dy: View<Cpu<S>>,
     skip: Option<View<Cpu<S>>>,
 ) {
-    let (count, gain) = (S::from_usize(x.cols()).inv(), gain.row(0));
+    let (count, gain) = (S::Wide::from_usize(x.cols()).inv(), gain.row(0));
     let (dgain, dbias) = (dgain.row(0), dbias.row(0));
     for i in 0..x.rows() {
         let (x, dy, dx) = (x.row(i), dy.row(i), dx.row(i));
         let (mean, r) = (stats.row(i)[0], stats.row(i)[1]);
-        for ((d, &dy), &g) in dx.iter_mut().zip(dy).zip(gain) {
-            *d = dy * g;
+        let flat = sum([dy, gain], |[dy, g]| dy * g) * count;
+        let along = sum([dy, gain, x], |[dy, g, x]| dy * g * (x - mean)) * r * r * r * count;
+        let d = |dy: S, g: S, x: S| (dy.widen() * g.widen() - flat) * r - (x.widen() - mean) * along;
+        write(dx, [dy, gain, x], skip.map(|skip| skip.row(i)), d);
+        for ((dgain, &x), &dy) in dgain.iter_mut().zip(x).zip(dy) {
+            *dgain += dy.widen() * (x.widen() - mean) * r;
         }
-        let all = sum(dx, |d| d);
-        let along = dot_of(dx, x, |x| x - mean) * r * r * r * count;
-        row(dx, dgain, x, dy, [mean, r, all * count, along]);
         for (dbias, &dy) in dbias.iter_mut().zip(dy) {
-            *dbias += dy;
+            *dbias += dy.widen();
         }
-        if let Some(skip) = skip {
-            for (d, &s) in dx.iter_mut().zip(skip.row(i)) {
-                *d += s;
-            }
-        }
-    }
-}
-
-/// A function of its own, so that its arguments are known not to overlap.
-#[inline(always)]
-fn row<S: Scalar>(dx: &mut [S], dgain: &mut [S], x: &[S], dy: &[S], [mean, r, flat, along]: [S; 4]) {
-    for (((d, dgain), &x), &dy) in dx.iter_mut().zip(dgain).zip(x).zip(dy) {
-        *d = (*d - flat) * r - (x - mean) * along;
-        *dgain += dy * (x - mean) * r;
     }
 }
 
@@ -79,7 +67,7 @@ mod tests {
 
     fn forward<S: CpuScalar>(rows: usize, cols: usize) -> [Matrix<S>; 2]
     where
-        Cpu<S>: Kernels<Elem = S>,
+        Cpu<S>: Kernels<Elem = S, Wide = Cpu<S>>,
     {
         let [mut y, mut stats] = [cols, 2].map(|cols| filled(rows, cols, S::ZERO));
         let (x, [gain, bias]) = (draw::<S>(1, rows, cols), [2, 3].map(|seed| draw(seed, 1, cols)));
@@ -97,7 +85,7 @@ mod tests {
     /// dx, and what was added to dgain and dbias; with `skip`, what is added to dx.
     fn backward<S: CpuScalar>(rows: usize, cols: usize, skip: Option<&Matrix<S>>) -> [Matrix<S>; 3]
     where
-        Cpu<S>: Kernels<Elem = S>,
+        Cpu<S>: Kernels<Elem = S, Wide = Cpu<S>>,
     {
         let [_, stats] = forward::<S>(rows, cols);
         let (x, gain, dy) = (draw::<S>(1, rows, cols), draw(2, 1, cols), draw(4, rows, cols));
@@ -183,7 +171,7 @@ mod tests {
     fn a_large_mean_does_not_swallow_the_variance() {
         fn both<S: CpuScalar>() -> [Matrix<S>; 3]
         where
-            Cpu<S>: Kernels<Elem = S>,
+            Cpu<S>: Kernels<Elem = S, Wide = Cpu<S>>,
         {
             let row = |scale: f64| move |i: usize| S::from_f64(scale * [3.0, -1.0, 2.0, 0.0][i]);
             let (x, gain) = (matrix(1, 4, |i| S::from_usize(8192 + i)), filled(1, 4, S::ONE));

@@ -1,10 +1,10 @@
 //! The pieces of a vocabulary-parallel cross-entropy, and the embedding.
 use super::simd::{stab, sum};
-use crate::kernels::{LossTerms, Slice};
+use crate::terms::{LossTerms, Slice};
 use tensor::{Cpu, IGNORED, Scalar, View, ViewMut};
 
 #[inline(always)]
-pub(super) fn row_stab<S: Scalar>(mut m: ViewMut<Cpu<S>>, logits: View<Cpu<S>>) {
+pub(super) fn row_stab<S: Scalar>(mut m: ViewMut<Cpu<S::Wide>>, logits: View<Cpu<S>>) {
     for i in 0..logits.rows() {
         m.row(i)[0] = stab(logits.row(i));
     }
@@ -13,21 +13,21 @@ pub(super) fn row_stab<S: Scalar>(mut m: ViewMut<Cpu<S>>, logits: View<Cpu<S>>) 
 /// (Σ exp(x − m), the target's x, and Σ x where there is a third column).
 #[inline(always)]
 pub(super) fn row_sums<S: Scalar>(
-    mut sums: ViewMut<Cpu<S>>,
+    mut sums: ViewMut<Cpu<S::Wide>>,
     logits: View<Cpu<S>>,
-    m: View<Cpu<S>>,
+    m: View<Cpu<S::Wide>>,
     targets: &[u32],
     slice: Slice,
 ) {
     for i in 0..logits.rows() {
         let (x, m) = (logits.row(i), m.row(i)[0]);
-        let total = sum(x, |x| S::exp_sub(x, m));
-        let target = slice.local(targets[i]).map_or(S::ZERO, |j| x[j]);
+        let total = sum([x], |[x]| S::Wide::exp_sub(x, m));
+        let target = slice.local(targets[i]).map_or(S::Wide::ZERO, |j| x[j].widen());
         sums.row(i)[..2].copy_from_slice(&[total, target]);
     }
     if sums.cols() > 2 {
         for i in 0..logits.rows() {
-            sums.row(i)[2] = sum(logits.row(i), |x| x);
+            sums.row(i)[2] = sum([logits.row(i)], |[x]| x);
         }
     }
 }
@@ -83,30 +83,31 @@ pub(super) fn cross_entropy<S: Scalar>(
 #[inline(always)]
 pub(super) fn cross_entropy_backward<S: Scalar>(
     mut logits: ViewMut<Cpu<S>>,
-    lse: View<Cpu<S>>,
+    lse: View<Cpu<S::Wide>>,
     targets: &[u32],
     slice: Slice,
     terms: &LossTerms,
 ) {
-    let Constants { share, own, every, z } = Constants::of(terms);
-    let (own, every, z) = (own * share, every * share, S::from_usize(2) * z);
+    let Constants { share, own, every, z } = Constants::<S::Wide>::of(terms);
+    let (own, every, z) = (own * share, every * share, S::Wide::from_usize(2) * z);
     for i in 0..logits.rows() {
         let (x, lse) = (logits.row(i), lse.row(i)[0]);
         if targets[i] == IGNORED {
             x.fill(S::ZERO);
             continue;
         }
-        let whole = share * (S::ONE + z * lse);
-        for x in x.iter_mut() {
-            *x = S::exp_sub(*x, lse) * whole;
+        let whole = share * (S::Wide::ONE + z * lse);
+        let target = slice.local(targets[i]).map(|j| (j, x[j]));
+        let plain = |x: S| S::Wide::exp_sub(x.widen(), lse) * whole;
+        let smooth = |x| plain(x) - every;
+        if terms.smoothing == 0.0 {
+            x.iter_mut().for_each(|x| *x = S::narrow(plain(*x)));
+        } else {
+            x.iter_mut().for_each(|x| *x = S::narrow(smooth(*x)));
         }
-        if terms.smoothing != 0.0 {
-            for x in x.iter_mut() {
-                *x = *x - every;
-            }
-        }
-        if let Some(j) = slice.local(targets[i]) {
-            x[j] = x[j] - own;
+        if let Some((j, logit)) = target {
+            let other = if terms.smoothing == 0.0 { plain(logit) } else { smooth(logit) };
+            x[j] = S::narrow(other - own);
         }
     }
 }
@@ -123,7 +124,7 @@ pub(super) fn embed<S: Scalar>(mut y: ViewMut<Cpu<S>>, table: View<Cpu<S>>, ids:
 
 #[inline(always)]
 pub(super) fn embed_backward<S: Scalar>(
-    mut dtable: ViewMut<Cpu<S>>,
+    mut dtable: ViewMut<Cpu<S::Wide>>,
     dy: View<Cpu<S>>,
     ids: &[u32],
     slice: Slice,
@@ -131,7 +132,7 @@ pub(super) fn embed_backward<S: Scalar>(
     for (i, &id) in ids.iter().enumerate() {
         if let Some(j) = slice.local(id) {
             for (d, &g) in dtable.row(j).iter_mut().zip(dy.row(i)) {
-                *d += g;
+                *d += g.widen();
             }
         }
     }
@@ -165,7 +166,7 @@ mod tests {
         terms: &LossTerms,
     ) -> [Matrix<S>; 3]
     where
-        Cpu<S>: Kernels<Elem = S, Place = Host>,
+        Cpu<S>: Kernels<Elem = S, Place = Host, Wide = Cpu<S>>,
     {
         let (cpu, rows, mut first) = (Cpu::<S>::default(), logits.rows(), 0);
         let slice = |&len: &usize| {

@@ -1,22 +1,22 @@
 //! RMSNorm and its backward. Source: Zhang, Sennrich, "Root mean square layer normalization", arXiv:1910.07467.
-use super::simd::dot;
+use super::simd::{dot, sum};
 use tensor::{Cpu, Scalar, View, ViewMut};
 
 #[inline(always)]
 pub(super) fn forward<S: Scalar>(
     mut y: ViewMut<Cpu<S>>,
-    mut r: ViewMut<Cpu<S>>,
+    mut r: ViewMut<Cpu<S::Wide>>,
     x: View<Cpu<S>>,
     gain: View<Cpu<S>>,
     eps: f64,
 ) {
-    let (count, eps, gain) = (S::from_usize(x.cols()).inv(), S::from_f64(eps), gain.row(0));
+    let (count, eps, gain) = (S::Wide::from_usize(x.cols()).inv(), S::Wide::from_f64(eps), gain.row(0));
     for i in 0..x.rows() {
         let x = x.row(i);
         let scale = (dot(x, x) * count + eps).rsqrt();
         r.row(i)[0] = scale;
         for ((y, &x), &g) in y.row(i).iter_mut().zip(x).zip(gain) {
-            *y = x * scale * g;
+            *y = S::narrow(x.widen() * scale * g.widen());
         }
     }
 }
@@ -26,34 +26,38 @@ pub(super) fn forward<S: Scalar>(
 #[allow(clippy::too_many_arguments)] // as the kernel
 pub(super) fn backward<S: Scalar>(
     mut dx: ViewMut<Cpu<S>>,
-    mut dgain: ViewMut<Cpu<S>>,
+    mut dgain: ViewMut<Cpu<S::Wide>>,
     x: View<Cpu<S>>,
-    r: View<Cpu<S>>,
+    r: View<Cpu<S::Wide>>,
     gain: View<Cpu<S>>,
     dy: View<Cpu<S>>,
     skip: Option<View<Cpu<S>>>,
 ) {
-    let (count, gain, dgain) = (S::from_usize(x.cols()).inv(), gain.row(0), dgain.row(0));
+    let (count, gain, dgain) = (S::Wide::from_usize(x.cols()).inv(), gain.row(0), dgain.row(0));
     for i in 0..x.rows() {
         let (x, dy, r, dx) = (x.row(i), dy.row(i), r.row(i)[0], dx.row(i));
-        for ((d, &dy), &g) in dx.iter_mut().zip(dy).zip(gain) {
-            *d = dy * g;
-        }
-        let along = dot(dx, x) * r * r * r * count;
-        row(dx, dgain, x, dy, r, along);
-        if let Some(skip) = skip {
-            for (d, &s) in dx.iter_mut().zip(skip.row(i)) {
-                *d += s;
-            }
+        let along = sum([dy, gain, x], |[dy, g, x]| dy * g * x) * r * r * r * count;
+        let d = |dy: S, g: S, x: S| dy.widen() * g.widen() * r - x.widen() * along;
+        write(dx, [dy, gain, x], skip.map(|skip| skip.row(i)), d);
+        for ((dgain, &x), &dy) in dgain.iter_mut().zip(x).zip(dy) {
+            *dgain += dy.widen() * x.widen() * r;
         }
     }
 }
 
-/// A function of its own, so that its arguments are known not to overlap.
+/// dx = skip + d(dy, gain, x), rounded once.
 #[inline(always)]
-fn row<S: Scalar>(dx: &mut [S], dgain: &mut [S], x: &[S], dy: &[S], r: S, along: S) {
-    for (((d, dgain), &x), &dy) in dx.iter_mut().zip(dgain).zip(x).zip(dy) {
-        *d = *d * r - x * along;
-        *dgain += dy * x * r;
+pub(super) fn write<S: Scalar>(
+    dx: &mut [S],
+    [dy, gain, x]: [&[S]; 3],
+    skip: Option<&[S]>,
+    d: impl Fn(S, S, S) -> S::Wide,
+) {
+    let dx = dx.iter_mut().zip(dy).zip(gain).zip(x);
+    match skip {
+        None => dx.for_each(|(((dx, &dy), &g), &x)| *dx = S::narrow(d(dy, g, x))),
+        Some(skip) => dx
+            .zip(skip)
+            .for_each(|((((dx, &dy), &g), &x), &skip)| *dx = S::narrow(d(dy, g, x) + skip.widen())),
     }
 }

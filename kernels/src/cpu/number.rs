@@ -1,7 +1,7 @@
 //! The numbers the host can compute with, and what each of them overrides.
 use super::panels::{self, Panels};
 use super::{bf16, gemm, gemm_field};
-use crate::kernels::Write;
+use crate::terms::Write;
 use tensor::{Bf16, Cpu, Dual, Field, Scalar, View, ViewMut};
 
 /// A number that the host can compute with. What differs from number to number is here.
@@ -14,6 +14,10 @@ pub trait CpuScalar: Scalar {
     const PANEL: usize;
     /// C (+)= A·B for any strides.
     fn gemm(c: ViewMut<Cpu<Self>>, a: View<Cpu<Self>>, b: View<Cpu<Self>>, write: Write);
+    /// C (+)= A·B for any strides, with every sum as it is.
+    fn gemm_wide(c: ViewMut<Cpu<Self::Wide>>, a: View<Cpu<Self>>, b: View<Cpu<Self>>, write: Write);
+    /// The same matrix, if its numbers are wide as they lie.
+    fn as_wide(x: View<Cpu<Self>>) -> Option<View<Cpu<Self::Wide>>>;
     /// How wide the panels of a factor of `n` columns are: at least 1, and `PANEL` or all of them.
     fn panel(n: usize) -> usize {
         n.max(1)
@@ -32,6 +36,20 @@ pub trait CpuScalar: Scalar {
     }
 }
 
+/// What is the same for every number that is its own wide number.
+macro_rules! as_wide_as_sums {
+    () => {
+        #[inline(always)]
+        fn gemm_wide(c: ViewMut<Cpu<Self>>, a: View<Cpu<Self>>, b: View<Cpu<Self>>, write: Write) {
+            Self::gemm(c, a, b, write);
+        }
+        #[inline(always)]
+        fn as_wide(x: View<Cpu<Self>>) -> Option<View<Cpu<Self>>> {
+            Some(x)
+        }
+    };
+}
+
 impl CpuScalar for f32 {
     const TILE: [usize; 2] = [32, 256];
     const PANEL: usize = 16;
@@ -40,6 +58,7 @@ impl CpuScalar for f32 {
     fn gemm(c: ViewMut<Cpu<f32>>, a: View<Cpu<f32>>, b: View<Cpu<f32>>, write: Write) {
         gemm::f32(c, a, b, write);
     }
+    as_wide_as_sums!();
     fn panel(n: usize) -> usize {
         if gemm::has_avx512() { Self::PANEL } else { n.max(1) }
     }
@@ -61,6 +80,7 @@ impl CpuScalar for f64 {
     fn gemm(c: ViewMut<Cpu<f64>>, a: View<Cpu<f64>>, b: View<Cpu<f64>>, write: Write) {
         gemm::f64(c, a, b, write);
     }
+    as_wide_as_sums!();
 }
 
 impl CpuScalar for Bf16 {
@@ -69,6 +89,12 @@ impl CpuScalar for Bf16 {
     const VECTORS: bool = true;
     fn gemm(c: ViewMut<Cpu<Bf16>>, a: View<Cpu<Bf16>>, b: View<Cpu<Bf16>>, write: Write) {
         bf16::product(bf16::Out::Narrow(c), a, b, write);
+    }
+    fn gemm_wide(c: ViewMut<Cpu<f32>>, a: View<Cpu<Bf16>>, b: View<Cpu<Bf16>>, write: Write) {
+        bf16::product(bf16::Out::Wide(c), a, b, write);
+    }
+    fn as_wide(_: View<Cpu<Bf16>>) -> Option<View<Cpu<f32>>> {
+        None
     }
 }
 
@@ -79,6 +105,7 @@ impl<const BITS: u32> CpuScalar for Field<BITS> {
     fn gemm(c: ViewMut<Cpu<Self>>, a: View<Cpu<Self>>, b: View<Cpu<Self>>, write: Write) {
         gemm_field::product(c, a, b, write);
     }
+    as_wide_as_sums!();
 }
 
 impl<S: Scalar> CpuScalar for Dual<S> {
@@ -91,4 +118,5 @@ impl<S: Scalar> CpuScalar for Dual<S> {
     fn gemm(c: ViewMut<Cpu<Self>>, a: View<Cpu<Self>>, b: View<Cpu<Self>>, write: Write) {
         gemm::plain(c, a, b, write);
     }
+    as_wide_as_sums!();
 }

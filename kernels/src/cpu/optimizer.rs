@@ -1,46 +1,76 @@
 //! Norms of gradients and the optimizers' steps.
 use super::simd::dot;
-use crate::kernels::AdamW;
+use crate::terms::AdamW;
 use tensor::{Cpu, Scalar, View, ViewMut};
 
 #[inline(always)]
 pub(super) fn add_norm2<S: Scalar>(mut out: ViewMut<Cpu<S>>, x: View<Cpu<S>>) {
     for i in 0..x.rows() {
         let x = x.row(i);
-        out.row(0)[0] += dot(x, x);
+        let sum = &mut out.row(0)[0];
+        *sum = S::narrow(sum.widen() + dot(x, x));
     }
 }
 
 #[inline(always)]
-pub(super) fn sgd<S: Scalar>(mut w: ViewMut<Cpu<S>>, g: View<Cpu<S>>, factor: View<Cpu<S>>, lr: f64) {
-    let step = S::from_f64(lr) * factor.at(0, 0);
+pub(super) fn clip_factor<S: Scalar>(mut factor: ViewMut<Cpu<S>>, norm2: View<Cpu<S>>, limit: f64) {
+    factor.set(0, 0, S::clip_factor(norm2.at(0, 0), limit));
+}
+
+#[inline(always)]
+pub(super) fn sgd<S: Scalar>(
+    mut w: ViewMut<Cpu<S>>,
+    mut master: Option<ViewMut<Cpu<S::Wide>>>,
+    g: View<Cpu<S::Wide>>,
+    factor: View<Cpu<S::Wide>>,
+    lr: f64,
+) {
+    let step = S::Wide::from_f64(lr) * factor.at(0, 0);
     for i in 0..g.rows() {
-        for (w, &g) in w.row(i).iter_mut().zip(g.row(i)) {
-            *w = *w - step * g;
-        }
+        let moved = g.row(i).iter().map(|&g| step * g);
+        change(w.row(i), master.as_mut().map(|master| master.row(i)), moved, |w, moved| w - moved);
     }
 }
 
 #[inline(always)]
 pub(super) fn adamw<S: Scalar>(
     mut w: ViewMut<Cpu<S>>,
-    (mut m, mut v): (ViewMut<Cpu<S>>, ViewMut<Cpu<S>>),
-    g: View<Cpu<S>>,
-    factor: View<Cpu<S>>,
+    mut master: Option<ViewMut<Cpu<S::Wide>>>,
+    (mut m, mut v): (ViewMut<Cpu<S::Wide>>, ViewMut<Cpu<S::Wide>>),
+    g: View<Cpu<S::Wide>>,
+    factor: View<Cpu<S::Wide>>,
     constants: AdamW,
 ) {
+    let (one, of) = (S::Wide::ONE, S::Wide::from_f64);
     let AdamW { lr, beta1, beta2, eps, decay, step } = constants;
-    let (lr, beta1, beta2, factor) =
-        (S::from_f64(lr), S::from_f64(beta1), S::from_f64(beta2), factor.at(0, 0));
-    let keep = S::ONE - lr * S::from_f64(decay);
-    let first = lr * (S::ONE - beta1.pow(step)).inv();
-    let second = (S::ONE - beta2.pow(step)).inv();
+    let (lr, beta1, beta2, factor) = (of(lr), of(beta1), of(beta2), factor.at(0, 0));
+    let keep = one - lr * of(decay);
+    let first = lr * (one - beta1.pow(step)).inv();
+    let second = (one - beta2.pow(step)).inv();
     for i in 0..g.rows() {
-        let (w, m, v, g) = (w.row(i), m.row(i), v.row(i), g.row(i));
+        let (m, v, g) = (m.row(i), v.row(i), g.row(i));
         average(m, g, beta1, |g| g * factor);
         average(v, g, beta2, |g| g * factor * (g * factor));
-        for ((w, &m), &v) in w.iter_mut().zip(&*m).zip(&*v) {
-            *w = *w * keep - first * m * S::adam_scale(v * second, eps);
+        let moved = m.iter().zip(&*v).map(|(&m, &v)| first * m * S::Wide::adam_scale(v * second, eps));
+        change(w.row(i), master.as_mut().map(|master| master.row(i)), moved, |w, moved| w * keep - moved);
+    }
+}
+
+/// w = f(w, moved): the master's, if there is one, and then w is its value.
+#[inline(always)]
+fn change<S: Scalar>(
+    w: &mut [S],
+    master: Option<&mut [S::Wide]>,
+    moved: impl Iterator<Item = S::Wide>,
+    f: impl Fn(S::Wide, S::Wide) -> S::Wide,
+) {
+    match master {
+        None => w.iter_mut().zip(moved).for_each(|(w, moved)| *w = S::narrow(f(w.widen(), moved))),
+        Some(master) => {
+            for ((w, master), moved) in w.iter_mut().zip(master).zip(moved) {
+                *master = f(*master, moved);
+                *w = S::narrow(*master);
+            }
         }
     }
 }
@@ -71,7 +101,7 @@ mod tests {
             let (g, lr): (Matrix<f64>, _) = (draw(1 + step as u64, 3, 5), 0.1 / step as f64);
             let constants = AdamW { lr, beta1: 0.9, beta2: 0.95, eps: 0.01, decay: 0.2, step };
             let (moments, scale) = ((m.view_mut(), v.view_mut()), matrix(1, 1, |_| factor));
-            cpu.adamw(w.view_mut(), moments, g.view(), scale.view(), constants);
+            cpu.adamw(w.view_mut(), None, moments, g.view(), scale.view(), constants);
             for ((w, m, v), g) in theirs.iter_mut().zip(read(&g)) {
                 let g = factor * g;
                 (*m, *v) = (0.9 * *m + 0.1 * g, 0.95 * *v + 0.05 * g * g);
@@ -84,7 +114,7 @@ mod tests {
             }
         }
         let (before, g): (_, Matrix<f64>) = (read(&w), draw(9, 3, 5));
-        cpu.sgd(w.view_mut(), g.view(), matrix(1, 1, |_| factor).view(), 0.5);
+        cpu.sgd(w.view_mut(), None, g.view(), matrix(1, 1, |_| factor).view(), 0.5);
         let wanted = before.into_iter().zip(read(&g)).map(|(w, g)| w - 0.5 * factor * g);
         assert!(read(&w).into_iter().zip(wanted).all(|(seen, wanted)| (seen - wanted).abs() < 1e-15));
     }

@@ -1,6 +1,6 @@
 //! A right factor that is laid out once and used in many products: in panels of columns, as the kernels read it.
 use super::CpuScalar;
-use crate::kernels::Write;
+use crate::terms::Write;
 use std::ops::Range;
 use tensor::{Category, Cpu, Scalar, Tensor, View, ViewMut, count};
 
@@ -161,7 +161,7 @@ mod tests {
     /// the window's rows, columns or rows of another window, padding that counts, a lost last panel.
     fn equals_the_product<S: CpuScalar>()
     where
-        Cpu<S>: Kernels<Elem = S>,
+        Cpu<S>: Kernels<Elem = S, Wide = Cpu<S>>,
     {
         let integers = |salt: usize, rows: usize, cols: usize| -> Matrix<S> {
             matrix(rows, cols, |i| S::from_f64(((i * 7919 + salt * 31) % 7) as f64 - 3.0))

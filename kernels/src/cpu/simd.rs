@@ -1,6 +1,7 @@
 //! Runs a closure with the widest vector instructions of the machine, found at run time. Loops over a `Scalar`
 //! inside it are compiled for them, as long as everything they call is inlined and the closure stands in argument
 //! position: `widest(#[inline(always)] || body)`.
+use std::array::from_fn;
 use tensor::{Cpu, Scalar, View};
 
 /// Runs `f` compiled for AVX-512, AVX2 or the baseline, whichever is the widest this machine has.
@@ -49,49 +50,46 @@ pub(super) fn fetch<S: Scalar>(rows: View<Cpu<S>>) {
 
 const LANES: usize = 32;
 
-/// Σ f(x), in lanes: it vectorises on floats and has the same value in the field.
+/// Σ f(x, y, …) over the numbers of rows of one length, widened, in lanes: it vectorises on floats and has the same value in
+/// the field.
 #[inline(always)]
-pub(super) fn sum<S: Scalar>(x: &[S], f: impl Fn(S) -> S) -> S {
-    fold(x, S::ZERO, f, |a, b| a + b)
+pub(super) fn sum<S: Scalar, const N: usize>(
+    rows: [&[S]; N],
+    f: impl Fn([S::Wide; N]) -> S::Wide,
+) -> S::Wide {
+    fold(rows, S::Wide::ZERO, f, |a, b| a + b)
 }
 
 /// Stabiliser of the row, in lanes.
 #[inline(always)]
-pub(super) fn stab<S: Scalar>(x: &[S]) -> S {
-    fold(x, S::NEG_INF, |x| x, S::stab)
+pub(super) fn stab<S: Scalar>(x: &[S]) -> S::Wide {
+    fold([x], S::Wide::NEG_INF, |[x]| x, S::Wide::stab)
 }
 
 /// Σ x·y.
 #[inline(always)]
-pub(super) fn dot<S: Scalar>(x: &[S], y: &[S]) -> S {
-    dot_of(x, y, |y| y)
-}
-
-/// Σ x·f(y).
-#[inline(always)]
-pub(super) fn dot_of<S: Scalar>(x: &[S], y: &[S], f: impl Fn(S) -> S) -> S {
-    let mut lanes = [S::ZERO; LANES];
-    let (xs, ys) = (x.chunks_exact(LANES), y[..x.len()].chunks_exact(LANES));
-    let mut rest = S::ZERO;
-    for (&x, &y) in xs.remainder().iter().zip(ys.remainder()) {
-        rest += x * f(y);
-    }
-    for (x, y) in xs.zip(ys) {
-        for ((acc, &x), &y) in lanes.iter_mut().zip(x).zip(y) {
-            *acc += x * f(y);
-        }
-    }
-    tree(lanes, rest, |a, b| a + b)
+pub(super) fn dot<S: Scalar>(x: &[S], y: &[S]) -> S::Wide {
+    sum([x, y], |[x, y]| x * y)
 }
 
 #[inline(always)]
-fn fold<S: Scalar>(x: &[S], neutral: S, f: impl Fn(S) -> S, join: impl Fn(S, S) -> S) -> S {
-    let mut lanes = [neutral; LANES];
-    let chunks = x.chunks_exact(LANES);
-    let rest = chunks.remainder().iter().fold(neutral, |acc, &x| join(acc, f(x)));
-    for chunk in chunks {
-        for (acc, &x) in lanes.iter_mut().zip(chunk) {
-            *acc = join(*acc, f(x));
+fn fold<S: Scalar, const N: usize>(
+    rows: [&[S]; N],
+    neutral: S::Wide,
+    f: impl Fn([S::Wide; N]) -> S::Wide,
+    join: impl Fn(S::Wide, S::Wide) -> S::Wide,
+) -> S::Wide {
+    let (len, mut lanes) = (rows[0].len(), [neutral; LANES]);
+    let whole = len / LANES * LANES;
+    let rows = rows.map(|row| &row[..len]);
+    let mut rest = neutral;
+    for i in whole..len {
+        rest = join(rest, f(from_fn(|n| rows[n][i].widen())));
+    }
+    for at in (0..whole).step_by(LANES) {
+        let block: [&[S; LANES]; N] = from_fn(|n| rows[n][at..at + LANES].as_array().expect("so many"));
+        for (lane, acc) in lanes.iter_mut().enumerate() {
+            *acc = join(*acc, f(from_fn(|n| block[n][lane].widen())));
         }
     }
     tree(lanes, rest, join)
@@ -140,7 +138,7 @@ mod tests {
         for n in [0, 1, 31, 32, 33, 64, 100] {
             let x: Vec<f64> = (1..=n).map(f64::from).collect();
             let (n, total) = (f64::from(n), x.iter().sum::<f64>());
-            assert_eq!(sum(&x, |x| x), total);
+            assert_eq!(sum([&x], |[x]| x), total);
             assert_eq!(dot(&x, &x), n * (n + 1.0) * (2.0 * n + 1.0) / 6.0);
             assert_eq!(stab(&x), if n == 0.0 { f64::NEG_INFINITY } else { n });
         }

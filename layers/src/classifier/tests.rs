@@ -36,7 +36,7 @@ struct Seen<S> {
 }
 
 /// Two steps of two microbatches, both in flight at once, with plain descent of rate 1.
-fn run<D: Kernels>(
+fn run<D: Kernels<Wide = D>>(
     device: &D,
     mesh: &Mesh<D::Place>,
     (sizes, regions): (&[usize], bool),

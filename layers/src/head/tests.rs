@@ -44,9 +44,9 @@ fn cases() -> Vec<Case> {
 type Trace<S> = Vec<(&'static str, Vec<S>)>;
 
 /// Two microbatches of the same head, and the gradients they sum up to.
-fn run<S: Scalar>(device: &Cpu<S>, mesh: &Mesh<tensor::Host>, case: Case) -> Result<Trace<S>>
+fn run<S: Scalar<Wide = S>>(device: &Cpu<S>, mesh: &Mesh<tensor::Host>, case: Case) -> Result<Trace<S>>
 where
-    Cpu<S>: Kernels<Elem = S, Place = tensor::Host>,
+    Cpu<S>: Kernels<Elem = S, Place = tensor::Host, Wide = Cpu<S>>,
 {
     let Case { tied, vocabulary, loss, targets, regions } = case;
     let at = Builder::new(device, mesh, &Random { seed: 3 });
@@ -164,7 +164,7 @@ fn head_backward_is_the_derivative_exactly() {
 
 /// 2 tokens, a vocabulary of 13 over 4 ranks, 4 columns on each with padding: a rank's share of W[5, 13] takes
 /// 5·4·4 = 80 bytes, the gain 20, the logits of its columns 2·4·4 = 32, all that are gathered 2·13·4 = 104.
-fn padded_bytes<D: Kernels<Elem = f32> + Default>(mesh: &Mesh<D::Place>, tied: bool) -> Result<()> {
+fn padded_bytes<D: Kernels<Elem = f32, Wide = D> + Default>(mesh: &Mesh<D::Place>, tied: bool) -> Result<()> {
     let (device, shape) = (D::default(), Shape { width: 5, vocabulary: 13, tied, ..Shape::LLAMA });
     let values = Random { seed: 3 };
     let at = Builder::new(&device, mesh, &values);
@@ -244,9 +244,9 @@ impl<S: Scalar> Values<S> for Loud {
 }
 
 /// Logits, loss, dX and dW.
-fn loud<S: Real>(ranks: usize) -> [Vec<f64>; 4]
+fn loud<S: Real<Wide = S>>(ranks: usize) -> [Vec<f64>; 4]
 where
-    Cpu<S>: Kernels<Elem = S, Place = tensor::Host>,
+    Cpu<S>: Kernels<Elem = S, Place = tensor::Host, Wide = Cpu<S>>,
 {
     let run = |device: Cpu<S>, mesh: Mesh<_>| {
         let shape =

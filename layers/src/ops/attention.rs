@@ -1,10 +1,10 @@
 //! Attention on this rank's heads: each rank has whole heads, so nothing is exchanged.
 use super::handles::same;
-use super::{Split, filled};
+use super::{Split, filled, wide_beside};
 use crate::{Cx, Result, Rotary};
 use comm::Axis;
-use kernels::{Attend, Heads, Kernels, Qkv, Softmax, Span};
-use tensor::{Category, Scalar, Tensor, View, ViewMut};
+use kernels::{Attend, Heads, Indexed, Kernels, Qkv, Span};
+use tensor::{Category, Place, Scalar, Tensor, View, ViewMut};
 
 /// The parts of a fused `[Q | K | V]`.
 fn parts<D: Kernels>(qkv: View<D>, heads: Heads) -> Qkv<D> {
@@ -14,17 +14,17 @@ fn parts<D: Kernels>(qkv: View<D>, heads: Heads) -> Qkv<D> {
 }
 
 /// Scratch for spans of so many keys at most.
-fn scratch<D: Kernels>(device: &D, heads: Heads, keys: usize) -> Tensor<D> {
-    Tensor::empty(device, Category::Buffers, 1, D::attention_scratch(heads, keys))
+fn scratch<D: Kernels>(device: &D, heads: Heads, keys: usize) -> Tensor<D::Wide> {
+    Tensor::empty(device.wide(), Category::Buffers, 1, D::attention_scratch(heads, keys))
 }
 
-fn most_keys(spans: &[Span]) -> usize {
-    spans.iter().map(|s| s.key.len).max().unwrap_or(0)
+fn most_keys<P: Place>(spans: &Indexed<Span, P>) -> usize {
+    spans.list().iter().map(|s| s.key.len).max().unwrap_or(0)
 }
 
 /// Query and key pairs that see each other, over all spans.
-fn pairs(attend: &Attend, spans: &[Span]) -> usize {
-    spans.iter().map(|span| attend.sight.pairs(span)).sum()
+fn pairs<P: Place>(attend: &Attend, spans: &Indexed<Span, P>) -> usize {
+    spans.list().iter().map(|span| attend.sight.pairs(span)).sum()
 }
 
 /// Rotary embedding of the queries and keys of `[Q | K | V]` by their positions, in place; `back`: for the gradient.
@@ -33,7 +33,7 @@ pub fn rotate<D: Kernels>(cx: &Cx<D>, rotary: &Rotary<D>, qkv: &mut Split<D>, he
     let table = rotary.table(&device, cx.reach());
     assert_eq!(cx.rows(), qkv.shape()[0], "a position for every token");
     let queries_and_keys = qkv.share_mut().view_mut().take_cols(0, (heads.queries + heads.keys) * heads.dim);
-    device.rotate(queries_and_keys, table.view(), cx.tokens(), heads.dim, back);
+    device.rotate(queries_and_keys, table.view(), cx.tokens_on(device.place()), heads.dim, back);
 }
 
 fn same_axis<D: Kernels>(a: &Split<D>, b: &Split<D>) -> Result<Axis> {
@@ -46,19 +46,16 @@ fn same_axis<D: Kernels>(a: &Split<D>, b: &Split<D>) -> Result<Axis> {
 fn softmax<D: Kernels>(
     device: &D,
     attend: &Attend,
-    (spans, keys): (&[Span], usize),
+    (spans, keys): (&Indexed<Span, D::Place>, usize),
     qkv: Qkv<D>,
-) -> [Tensor<D>; 2] {
+) -> (Tensor<D>, Tensor<D::Wide>) {
     let (rows, heads) = (qkv.q.rows(), attend.heads);
     let mut o = Tensor::empty(device, Category::Activations, rows, qkv.q.cols());
-    let mut m = filled(device, Category::Activations, [rows, heads.queries], D::Elem::NEG_INF);
-    let mut l = filled(device, Category::Activations, [rows, heads.queries], D::Elem::ZERO);
+    let mut lse = Tensor::empty(device.wide(), Category::Activations, rows, heads.queries);
     let mut scratch = scratch(device, heads, keys);
     device.meter().work(&[4, pairs(attend, spans), qkv.q.cols()]); // two products
-    let run = Softmax { out: o.view_mut(), max: m.view_mut(), sum: l.view_mut() };
-    device.attention_block(attend, spans, qkv, run, scratch.view_mut());
-    device.attention_finish(heads, Softmax { out: o.view_mut(), max: m.view_mut(), sum: l.view_mut() });
-    [o, m]
+    device.attention(attend, spans.on(device.place()), qkv, o.view_mut(), lse.view_mut(), scratch.view_mut());
+    (o, lse)
 }
 
 /// `QKV[B, (Hq+2Hk)·d]` to `O[B, Hq·d]` and the log-sum-exp `[B, Hq]`. With a cache, keys and values join those
@@ -69,7 +66,7 @@ pub fn attention<D: Kernels>(
     name: &str,
     qkv: &Split<D>,
     attend: &Attend,
-) -> (Split<D>, Split<D>) {
+) -> (Split<D>, Split<D::Wide>) {
     let (axis, qkv, device) = (qkv.axis(), qkv.share(), qkv.device());
     let Qkv { q, mut k, mut v } = parts(qkv.view(), attend.heads);
     let (mut cache, mut most) = (cx.cache(), most_keys(cx.spans()));
@@ -89,7 +86,7 @@ pub fn attention<D: Kernels>(
         }
         (k, v, most) = (keys.view(), values.view(), capacity);
     }
-    let [o, lse] = softmax(device, attend, (cx.spans(), most), Qkv { q, k, v });
+    let (o, lse) = softmax(device, attend, (cx.spans(), most), Qkv { q, k, v });
     (Split::new(o, axis), Split::new(lse, axis))
 }
 
@@ -102,11 +99,11 @@ pub fn cross_attention<D: Kernels>(
     q: &Split<D>,
     kv: &Split<D>,
     attend: &Attend,
-) -> Result<(Split<D>, Split<D>)> {
+) -> Result<(Split<D>, Split<D::Wide>)> {
     let axis = same_axis(q, kv)?;
     let (k, v) = memory(kv, attend.heads);
     let qkv = Qkv { q: q.share().view(), k, v };
-    let [o, lse] = softmax(q.device(), attend, (cx.memory(), most_keys(cx.memory())), qkv);
+    let (o, lse) = softmax(q.device(), attend, (cx.memory(), most_keys(cx.memory())), qkv);
     Ok((Split::new(o, axis), Split::new(lse, axis)))
 }
 
@@ -119,18 +116,26 @@ fn memory<D: Kernels>(kv: &Split<D>, heads: Heads) -> (View<'_, D>, View<'_, D>)
 /// The softmax's backward, recomputing the scores block by block; adds to the gradients of queries, keys and values.
 fn softmax_backward<D: Kernels>(
     device: &D,
-    (attend, spans): (&Attend, &[Span]),
+    (attend, spans): (&Attend, &Indexed<Span, D::Place>),
     qkv: Qkv<D>,
-    (o, lse, d_o): (&Tensor<D>, &Tensor<D>, &Tensor<D>),
+    (o, lse, d_o): (&Tensor<D>, &Tensor<D::Wide>, &Tensor<D>),
     dqkv: [ViewMut<D>; 3],
 ) {
     let heads = attend.heads;
-    let mut delta = o.beside(o.rows(), heads.queries);
+    let mut delta = wide_beside(o, o.rows(), heads.queries);
     device.attention_delta(heads, delta.view_mut(), o.view(), d_o.view());
     let mut scratch = scratch(device, heads, most_keys(spans));
     device.meter().work(&[10, pairs(attend, spans), qkv.q.cols()]); // five products
     let saved = (lse.view(), delta.view());
-    device.attention_block_backward(attend, spans, qkv, saved, d_o.view(), dqkv, scratch.view_mut());
+    device.attention_backward(
+        attend,
+        spans.on(device.place()),
+        qkv,
+        saved,
+        d_o.view(),
+        dqkv,
+        scratch.view_mut(),
+    );
 }
 
 /// The gradient of [`attention`] without a cache.
@@ -139,7 +144,7 @@ pub fn attention_backward<D: Kernels>(
     cx: &Cx<D>,
     qkv: &Split<D>,
     attend: &Attend,
-    (o, lse): (&Split<D>, &Split<D>),
+    (o, lse): (&Split<D>, &Split<D::Wide>),
     d_o: &Split<D>,
 ) -> Split<D> {
     let (axis, qkv, device) = (qkv.axis(), qkv.share(), qkv.device());
@@ -160,7 +165,7 @@ pub fn cross_attention_backward<D: Kernels>(
     cx: &Cx<D>,
     (q, kv): (&Split<D>, &Split<D>),
     attend: &Attend,
-    (o, lse): (&Split<D>, &Split<D>),
+    (o, lse): (&Split<D>, &Split<D::Wide>),
     d_o: &Split<D>,
 ) -> Result<[Split<D>; 2]> {
     let (axis, device) = (same_axis(q, kv)?, q.device());
@@ -178,8 +183,8 @@ pub fn cross_attention_backward<D: Kernels>(
 #[must_use]
 pub fn last_rows<D: Kernels>(cx: &Cx<D>, x: &Tensor<D>) -> Tensor<D> {
     assert_eq!(cx.rows(), x.rows(), "a row for every token");
-    let mut y = x.beside(cx.spans().len(), x.cols());
-    for (i, span) in cx.spans().iter().enumerate() {
+    let mut y = x.beside(cx.spans().list().len(), x.cols());
+    for (i, span) in cx.spans().list().iter().enumerate() {
         let last = span.query.row + span.query.len - 1;
         x.device().copy(y.view_mut().take_rows(i, 1), x.view().take_rows(last, 1));
     }

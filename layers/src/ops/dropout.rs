@@ -16,6 +16,6 @@ pub fn dropout<D: Kernels>(cx: &Cx<D>, mut x: Stream<D>, dropout: Option<&Dropou
         device.copy(copy.view_mut(), x.share().view());
         x = x.with(copy);
     }
-    device.dropout(x.share_mut().view_mut(), cx.tokens(), first, dropout);
+    device.dropout(x.share_mut().view_mut(), cx.tokens_on(device.place()), first, dropout);
     x
 }

@@ -1,6 +1,6 @@
 //! RMSNorm of every head of queries and keys on its own (qk-norm): heads do not look at each other, so each rank does
 //! those it has.
-use super::{Split, sum_of};
+use super::{Split, sum_of, wide_beside};
 use crate::Result;
 use crate::weight::WholeWeight;
 use kernels::{Heads, Kernels};
@@ -13,10 +13,10 @@ pub fn norm_heads<D: Kernels>(
     heads: Heads,
     [q_gain, k_gain]: [&Tensor<D>; 2],
     eps: f64,
-) -> (Split<D>, Split<D>) {
+) -> (Split<D>, Split<D::Wide>) {
     let (x, device, d) = (qkv.share(), qkv.device(), heads.dim);
     let turned = heads.queries + heads.keys;
-    let (mut y, mut r) = (x.beside(x.rows(), x.cols()), x.beside(x.rows(), turned));
+    let (mut y, mut r) = (x.beside(x.rows(), x.cols()), wide_beside(x, x.rows(), turned));
     for head in 0..turned {
         let gain = if head < heads.queries { q_gain } else { k_gain };
         let (y, r) = (y.view_mut().take_cols(head * d, d), r.view_mut().take_cols(head, 1));
@@ -35,7 +35,7 @@ pub fn norm_heads_backward<D: Kernels>(
     qkv: &Split<D>,
     heads: Heads,
     [q_gain, k_gain]: [&mut WholeWeight<D>; 2],
-    r: &Split<D>,
+    r: &Split<D::Wide>,
     dy: &Split<D>,
 ) -> Result<Split<D>> {
     let (x, r, dy, d) = (qkv.share(), r.share(), dy.share(), heads.dim);

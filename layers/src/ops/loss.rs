@@ -1,5 +1,5 @@
 //! Embedding and cross-entropy over a vocabulary that is split over ranks.
-use super::{Partial, Rows, Split, Stream, sum_of};
+use super::{Partial, Rows, Split, Stream, sum_of, wide_beside};
 use crate::Result;
 use crate::weight::{RowWeight, WholeWeight};
 use comm::{Axis, Group};
@@ -82,9 +82,9 @@ fn own<D: Kernels>(logits: &Split<D>, rank: usize, vocabulary: usize) -> (View<'
 }
 
 /// Each row's stabiliser, from this rank's logits.
-fn row_stab<D: Kernels>(logits: &Split<D>, rank: usize, vocabulary: usize) -> Partial<D> {
+fn row_stab<D: Kernels>(logits: &Split<D>, rank: usize, vocabulary: usize) -> Partial<D::Wide> {
     let (x, _) = own(logits, rank, vocabulary);
-    let mut m = logits.share().beside(x.rows(), 1);
+    let mut m = wide_beside(logits.share(), x.rows(), 1);
     logits.device().row_stab(m.view_mut(), x);
     Partial::stab(m, logits.axis())
 }
@@ -92,11 +92,11 @@ fn row_stab<D: Kernels>(logits: &Split<D>, rank: usize, vocabulary: usize) -> Pa
 /// Each row's Σ exp(logit − m), its target's logit and, where labels are smoothed, Σ logit: from this rank's logits.
 fn row_sums<D: Kernels>(
     logits: &Split<D>,
-    m: &Tensor<D>,
+    m: &Tensor<D::Wide>,
     rank: usize,
     targets: &Ids<D::Place>,
     terms: &LossTerms,
-) -> Partial<D> {
+) -> Partial<D::Wide> {
     let (x, slice) = own(logits, rank, terms.vocabulary);
     assert_eq!(x.rows(), targets.len(), "a target for every row");
     let mut sums = m.beside(x.rows(), if terms.smoothing == 0.0 { 2 } else { 3 });
@@ -128,7 +128,7 @@ pub fn split_cross_entropy<D: Kernels>(
     group: &Group<D::Place>,
     targets: &Ids<D::Place>,
     terms: &LossTerms,
-) -> Result<(Partial<D>, Tensor<D>)> {
+) -> Result<(Partial<D::Wide>, Tensor<D::Wide>)> {
     let m = row_stab(logits, group.rank(), terms.vocabulary).all_reduce(group)?;
     let sums = row_sums(logits, &m, group.rank(), targets, terms).all_reduce(group)?;
     Ok(cross_entropy(m, &sums, targets, terms))
@@ -138,12 +138,12 @@ pub fn split_cross_entropy<D: Kernels>(
 #[must_use]
 pub fn cross_entropy_backward<D: Kernels>(
     mut logits: Split<D>,
-    lse: &Tensor<D>,
+    lse: &Tensor<D::Wide>,
     rank: usize,
     targets: &Ids<D::Place>,
     terms: &LossTerms,
 ) -> Split<D> {
-    let (device, share) = (lse.device(), logits.shape()[1]);
+    let (device, share) = (logits.device().clone(), logits.shape()[1]);
     let slice = slice(rank, share, terms.vocabulary);
     let (x, padding) = logits.share_mut().view_mut().split_cols(slice.len);
     device.cross_entropy_backward(x, lse.view(), targets.index(), slice, terms);

@@ -32,31 +32,36 @@ pub use stream::{Region, Stream, join};
 use crate::Param;
 use crate::weight::{ColumnWeight, RowWeight};
 use kernels::{Kernels, Write};
-use tensor::{Category, Scalar, Tensor, View, ViewMut};
+use tensor::{Category, Device, Scalar, Tensor, View, ViewMut};
 
 /// C (+)= A·B.
 fn product<D: Kernels>(device: &D, c: ViewMut<D>, a: View<D>, b: View<D>, write: Write) {
-    let fit = c.rows() == a.rows() && a.cols() == b.rows() && b.cols() == c.cols();
-    assert!(
-        fit,
-        "a product [{}, {}] · [{}, {}] is no [{}, {}]",
-        a.rows(),
-        a.cols(),
-        b.rows(),
-        b.cols(),
-        c.rows(),
-        c.cols()
-    );
-    device.meter().work(&[2, c.rows(), c.cols(), a.cols()]);
+    count_product(device, [c.rows(), c.cols()], &a, &b);
     device.gemm(c, a, b, write);
 }
 
+/// Checks that C = A·B has this shape, and counts its FLOPs.
+fn count_product<D: Kernels>(device: &D, c: [usize; 2], a: &View<D>, b: &View<D>) {
+    let [a, b] = [[a.rows(), a.cols()], [b.rows(), b.cols()]];
+    assert!([a[0], b[1]] == c && a[1] == b[0], "a product {a:?} · {b:?} is no {c:?}");
+    device.meter().work(&[2, c[0], c[1], a[1]]);
+}
+
 /// A gradient as a sum to add to.
-fn sum_of<'a, D: Kernels>(device: &D, mut gradient: ViewMut<'a, D>, write: Write) -> ViewMut<'a, D> {
+fn sum_of<'a, D: Kernels>(
+    device: &D,
+    mut gradient: ViewMut<'a, D::Wide>,
+    write: Write,
+) -> ViewMut<'a, D::Wide> {
     if write == Write::Set {
-        device.fill(gradient.again(), D::Elem::ZERO);
+        device.wide().fill(gradient.again(), <D::Wide as Device>::Elem::ZERO);
     }
     gradient
+}
+
+/// An activation of wide numbers beside one of any.
+fn wide_beside<D: Kernels>(x: &Tensor<D>, rows: usize, cols: usize) -> Tensor<D::Wide> {
+    Tensor::empty(x.device().wide(), Category::Activations, rows, cols)
 }
 
 /// A matrix of one value.
@@ -84,5 +89,8 @@ pub fn rows_gradient<D: Kernels>(w: &mut RowWeight<D>, x: &Split<D>, dy: &Tensor
 
 /// dW += Xᵀ · dY, in the orientation of the parameter.
 fn weight_gradient<D: Kernels>(w: &mut Param<D>, x: View<D>, dy: View<D>) {
-    w.accumulate(|device, dw, write| product(device, dw, x.t(), dy, write));
+    w.accumulate(|device, dw, write| {
+        count_product(device, [dw.rows(), dw.cols()], &x.t(), &dy);
+        device.gemm_wide(dw, x.t(), dy, write);
+    });
 }

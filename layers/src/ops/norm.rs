@@ -1,5 +1,5 @@
 //! Norms of whole rows, for the tokens at hand.
-use super::{Stream, sum_of};
+use super::{Stream, sum_of, wide_beside};
 use crate::Result;
 use crate::weight::WholeWeight;
 use kernels::Kernels;
@@ -7,10 +7,10 @@ use tensor::Tensor;
 
 /// Y = X · r · gain and r = 1/rms(X).
 #[must_use]
-pub fn rms_norm<D: Kernels>(x: &Stream<D>, gain: &Tensor<D>, eps: f64) -> (Stream<D>, Tensor<D>) {
+pub fn rms_norm<D: Kernels>(x: &Stream<D>, gain: &Tensor<D>, eps: f64) -> (Stream<D>, Tensor<D::Wide>) {
     let share = x.share();
     assert_eq!(gain.shape(), [1, share.cols()], "one gain for each feature");
-    let (mut y, mut r) = (share.beside(share.rows(), share.cols()), share.beside(share.rows(), 1));
+    let (mut y, mut r) = (share.beside(share.rows(), share.cols()), wide_beside(share, share.rows(), 1));
     share.device().rms_norm(y.view_mut(), r.view_mut(), share.view(), gain.view(), eps);
     (x.with(y), r)
 }
@@ -22,7 +22,7 @@ pub fn rms_norm<D: Kernels>(x: &Stream<D>, gain: &Tensor<D>, eps: f64) -> (Strea
 pub fn rms_norm_backward<D: Kernels>(
     gain: &mut WholeWeight<D>,
     x: &Stream<D>,
-    r: &Tensor<D>,
+    r: &Tensor<D::Wide>,
     dy: &Stream<D>,
     skip: Option<&Stream<D>>,
 ) -> Result<Stream<D>> {
@@ -42,11 +42,11 @@ pub fn layer_norm<D: Kernels>(
     x: &Stream<D>,
     [gain, bias]: [&Tensor<D>; 2],
     eps: f64,
-) -> (Stream<D>, Tensor<D>) {
+) -> (Stream<D>, Tensor<D::Wide>) {
     let share = x.share();
     let fits = [gain, bias].iter().all(|row| row.shape() == [1, share.cols()]);
     assert!(fits, "one gain and one bias for each feature");
-    let (mut y, mut stats) = (share.beside(share.rows(), share.cols()), share.beside(share.rows(), 2));
+    let (mut y, mut stats) = (share.beside(share.rows(), share.cols()), wide_beside(share, share.rows(), 2));
     let device = share.device();
     device.layer_norm(y.view_mut(), stats.view_mut(), share.view(), gain.view(), bias.view(), eps);
     (x.with(y), stats)
@@ -59,7 +59,7 @@ pub fn layer_norm<D: Kernels>(
 pub fn layer_norm_backward<D: Kernels>(
     [gain, bias]: [&mut WholeWeight<D>; 2],
     x: &Stream<D>,
-    stats: &Tensor<D>,
+    stats: &Tensor<D::Wide>,
     dy: &Stream<D>,
     skip: Option<&Stream<D>>,
 ) -> Result<Stream<D>> {

@@ -180,7 +180,7 @@ fn all<C: Erased + ?Sized>(case: &C, regions: bool) {
 }
 
 /// A place to build a case at.
-fn place<'a, D: Kernels>(
+fn place<'a, D: Kernels<Wide = D>>(
     device: &'a D,
     mesh: &'a Mesh<D::Place>,
     values: &'a dyn Values<D::Elem>,

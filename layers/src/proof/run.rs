@@ -32,7 +32,7 @@ pub(super) struct Seen<S> {
 /// The size of a proof's steps: plain, with rate 1, so that no scale hides.
 pub(super) const STEPS: usize = 2;
 
-pub(super) fn run<D: Kernels>(
+pub(super) fn run<D: Kernels<Wide = D>>(
     (case, regions): (&(impl On<D> + ?Sized), bool),
     device: &D,
     mesh: &Mesh<D::Place>,

@@ -1,4 +1,5 @@
 //! The kinds of number that the format names.
+use crate::Bf16;
 use std::fmt;
 
 // The format is little-endian, and so is every machine that this runs on: numbers are copied as they lie.
@@ -94,6 +95,9 @@ impl Element for f32 {
 }
 impl Element for f64 {
     const DTYPE: Dtype = Dtype::F64;
+}
+impl Element for Bf16 {
+    const DTYPE: Dtype = Dtype::Bf16;
 }
 impl Element for u64 {
     const DTYPE: Dtype = Dtype::U64;

@@ -1,16 +1,19 @@
 //! What the collectives compute and count, for all sizes of groups.
+use crate::call::{Call, Elem};
 use crate::drawn::{element, tensor};
 use crate::tag::TAG;
 use crate::{Axis, CommError, Group, Ledger, Op, Reduce, Result, World};
 use kernels::Kernels;
-use tensor::{Category, Cpu, F61, Host, Scalar, Tensor};
+use tensor::{Bf16, Category, Cpu, F61, Host, Scalar, Tensor};
 
-pub(super) const RANKS: [usize; 5] = [1, 2, 3, 4, 8];
+mod blocks;
+
+const RANKS: [usize; 5] = [1, 2, 3, 4, 8];
 /// Nothing, less than ranks, what no number of ranks divides, several pieces a share.
-pub(super) const SHAPES: [[usize; 2]; 6] = [[0, 3], [3, 0], [1, 1], [2, 5], [7, 13], [101, 113]];
+const SHAPES: [[usize; 2]; 6] = [[0, 3], [3, 0], [1, 1], [2, 5], [7, 13], [101, 113]];
 
 /// Runs `f` on every rank of worlds of all sizes, for all shapes; returns the ledgers by number of ranks.
-pub(super) fn everywhere<S: Scalar>(
+fn everywhere<S: Scalar>(
     f: impl Fn(&Cpu<S>, &Group<tensor::Host>, [usize; 2]) -> Result<()> + Sync,
 ) -> Vec<Vec<Ledger>> {
     let run = |&ranks: &usize| {
@@ -26,7 +29,7 @@ pub(super) fn everywhere<S: Scalar>(
     RANKS.iter().map(run).collect()
 }
 /// Elements and bytes of an operation over all ranks, for each number of ranks.
-pub(super) fn totals(ledgers: &[Vec<Ledger>], op: Op) -> Vec<[usize; 3]> {
+fn totals(ledgers: &[Vec<Ledger>], op: Op) -> Vec<[usize; 3]> {
     let total = |ranks: &Vec<Ledger>| {
         let all = ranks.iter().map(|ledger| ledger.get(Axis::Tp, op));
         all.fold([0; 3], |[calls, elements, bytes], t| {
@@ -35,7 +38,7 @@ pub(super) fn totals(ledgers: &[Vec<Ledger>], op: Op) -> Vec<[usize; 3]> {
     };
     ledgers.iter().map(total).collect()
 }
-pub(super) fn elements() -> usize {
+fn elements() -> usize {
     SHAPES.iter().map(|[rows, cols]| rows * cols).sum()
 }
 
@@ -63,6 +66,42 @@ where
 fn all_reduce_equals_a_fold_in_rank_order_bit_for_bit() {
     all_reduce_equals_a_fold::<f32>();
     all_reduce_equals_a_fold::<F61>();
+}
+
+/// Kills: a sum that is rounded at each step, at none, or not to the nearest; in an order other than that of the ranks.
+#[test]
+fn sums_of_narrow_numbers_equal_the_wide_sum_in_rank_order_rounded_once() {
+    let bits = |x: &Tensor<Cpu<Bf16>>| x.read().unwrap().into_iter().map(Bf16::to_bits).collect::<Vec<_>>();
+    for ranks in 2..=8 {
+        let world = World::threads(&[(Axis::Tp, ranks)]).unwrap();
+        let ran = world.run(|device: Cpu<Bf16>, mesh| {
+            let (group, me) = (mesh.group(Axis::Tp), mesh.rank());
+            for [rows, cols] in SHAPES.map(|[rows, cols]| [rows * ranks, cols]) {
+                let wide = |i| {
+                    (1..ranks)
+                        .fold(element::<Bf16>(0, i).widen(), |sum, r| sum + element::<Bf16>(r, i).widen())
+                };
+                let wanted: Vec<_> = (0..rows * cols).map(|i| Bf16::narrow(wide(i)).to_bits()).collect();
+                let stepwise =
+                    |i| (1..ranks).fold(element(0, i), |sum: Bf16, r| sum + element(r, i)).to_bits();
+                let differ = (0..rows * cols).any(|i| stepwise(i) != wanted[i]);
+                assert!(differ || ranks == 2 || rows * cols < 100, "{ranks} {rows} {cols}");
+
+                let mut data = tensor(&device, me, [rows, cols]);
+                let mine = rows / ranks * cols;
+                let mine = &wanted[me * mine..][..mine];
+                assert_eq!(bits(&group.reduce_scatter(&data)?), mine);
+                assert_eq!(bits(&group.start_reduce_scatter(data.clone())?.wait()?), mine);
+                let number = Elem::of::<Bf16>();
+                let call =
+                    Call { reduce: Some(Reduce::Sum), ..group.call(Op::AllReduce, [rows, cols], number) };
+                group.together(&call, None, Some(&mut data))?; // as all_reduce does, whether or not there are kernels
+                assert_eq!(bits(&data), wanted);
+            }
+            Ok::<_, CommError>(())
+        });
+        ran.unwrap();
+    }
 }
 
 fn all_gather_equals_all<S: Scalar>() {

@@ -171,7 +171,7 @@ type Act = fn(&Group<tensor::Host>) -> Result<()>;
 
 /// Kills: ranks that wait for each other in a block and in its group until the limit, groups called by one name.
 #[test]
-fn ranks_that_wait_in_a_block_and_in_its_group_are_told_both() {
+fn ranks_that_wait_in_a_block_and_in_its_group_both_get_an_error() {
     let group: (Act, &str) = (|g| g.barrier(), "barrier over tp at ");
     let twos: (Act, &str) = (|g| g.blocks(2)?.barrier(), "barrier over tp[2..4] at ");
     let fours: (Act, &str) = (|g| g.blocks(4)?.barrier(), "barrier over tp[0..4] at ");
@@ -310,7 +310,7 @@ fn parts_by_colour_and_by_list_are_groups_like_any_other() {
 
 /// Kills: ranks with other ideas of a group that wait for ever.
 #[test]
-fn ranks_that_split_otherwise_are_told() {
+fn ranks_that_split_otherwise_get_an_error() {
     let error = world(4).run(|_: Cpu<F61>, mesh| {
         let colours = if mesh.rank() == 3 { 4 } else { 2 };
         mesh.group(Axis::Tp).split(|rank| rank % colours)?.named("0F1").barrier()

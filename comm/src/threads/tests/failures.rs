@@ -30,7 +30,7 @@ pub(super) fn each<T: Send>(world: &World, f: impl Fn(&One) -> T + Sync) -> Vec<
 
 /// Kills: a field left out of the comparison, a wrong place or rank in the message, one side left waiting.
 #[test]
-fn ranks_in_different_calls_are_told_both() {
+fn ranks_in_different_calls_both_get_an_error() {
     type Act = fn(&Group<tensor::Host>) -> Result<()>;
     let cases: [(Act, Act, &str, &str); 6] = [
         (|g| g.barrier(), |g| reduced(g, 4, 6, Reduce::Sum), "barrier", "all_reduce(sum) over tp of 4x6 f61"),
@@ -107,7 +107,7 @@ fn labels_and_places_may_differ() {
 
 /// Every rank of two times two waits along the axis along which the next one does not.
 #[test]
-fn groups_entered_in_a_ring_are_told_the_whole_ring() {
+fn groups_entered_in_a_ring_get_the_whole_ring() {
     let world = World::threads(&[(Axis::Dp, 2), (Axis::Tp, 2)]).unwrap();
     let told = each(&world, |mesh| {
         let data_first = [0, 3].contains(&mesh.rank());
@@ -130,7 +130,7 @@ fn groups_entered_in_a_ring_are_told_the_whole_ring() {
 }
 
 #[test]
-fn ranks_that_wait_for_each_others_messages_are_told() {
+fn ranks_that_wait_for_each_others_messages_get_an_error() {
     type Act = fn(&Group<tensor::Host>, usize) -> Result<()>;
     let acts: [(Act, &str); 3] = [
         (|g, to| g.send(to, &zeros(1, 2), TAG), "send(to rank"),
@@ -317,7 +317,7 @@ fn the_cause_is_reported_even_if_its_echo_ends_first() {
 }
 
 #[test]
-fn two_threads_of_one_rank_are_told_apart() {
+fn two_threads_of_one_rank_are_refused() {
     let told = AtomicBool::new(false);
     let outcome = world(2).run(|_: Cpu<F61>, mesh| {
         let group = mesh.group(Axis::Tp);
@@ -342,7 +342,7 @@ fn two_threads_of_one_rank_are_told_apart() {
 
 /// Kills: a message with another shape taken for what it is not.
 #[test]
-fn messages_of_another_shape_are_told_on_both_sides() {
+fn messages_of_another_shape_are_reported_on_both_sides() {
     let told = each(&world(2), |mesh| match mesh.rank() {
         0 => mesh.group(Axis::Tp).named("0F1").send(1, &zeros(2, 3), TAG),
         _ => mesh.group(Axis::Tp).named("1F1").receive(&Cpu::<F61>::default(), 0, 3, 2, TAG).map(drop),

@@ -163,7 +163,7 @@ fn an_error_comes_before_the_requests_that_it_leaves_behind() {
 
 /// Kills: a refused request that is said again at the end, a post that stands on.
 #[test]
-fn a_request_of_another_shape_is_told_on_both_sides_and_the_next_one_goes() {
+fn a_request_of_another_shape_is_reported_on_both_sides_and_the_next_one_goes() {
     let told = each(&world(2), |mesh| {
         let (group, device) = (mesh.group(Axis::Tp), Cpu::default());
         let started = match mesh.rank() {
@@ -184,7 +184,7 @@ fn a_request_of_another_shape_is_told_on_both_sides_and_the_next_one_goes() {
 
 /// Kills: two threads of one rank that sleep in one place, of which one is never woken.
 #[test]
-fn two_threads_of_one_rank_that_wait_for_messages_are_told_apart() {
+fn two_threads_of_one_rank_that_wait_for_messages_are_refused() {
     let told = AtomicBool::new(false);
     let got = each(&world(2), |mesh| {
         let (group, device) = (mesh.group(Axis::Tp), Cpu::default());

@@ -181,7 +181,7 @@ fn sets_count_by_themselves_and_go_by_the_axes_that_are_split() {
 /// Kills: a gradient taken for an activation, a unit for another, one side that is not told, a file or line of the other's
 /// call or of the library.
 #[test]
-fn crossed_messages_are_told_on_both_sides_by_their_tags() {
+fn crossed_messages_are_reported_on_both_sides_by_their_tags() {
     let world = World::threads(&[(Axis::Pp, 2)]).unwrap().limit(PATIENT);
     let (activation, gradient) = (Tag::new("activation", 3), Tag::new("gradient", 3));
     let other = [(gradient, "gradient of 3"), (Tag { unit: 4, ..activation }, "activation of 4")];

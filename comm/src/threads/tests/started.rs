@@ -26,13 +26,13 @@ const PAIRS: [Pair; 8] = [
     (|g, mut x| g.all_reduce(&mut x, Reduce::Sum).map(|()| x), |g, x| g.start_all_reduce(x, Reduce::Sum)),
     (|g, mut x| g.all_reduce(&mut x, Reduce::Stab).map(|()| x), |g, x| g.start_all_reduce(x, Reduce::Stab)),
     (|g, x| g.all_gather(&x), |g, x| g.start_all_gather(x)),
-    (|g, x| g.all_gather_v(&uneven(g, x), &counts(g)), |g, x| g.start_all_gather_v(uneven(g, x), counts(g))),
+    (|g, x| g.all_gather_v(&uneven(g, x), &counts(g)), |g, x| g.start_all_gather_v(uneven(g, x), &counts(g))),
     (|g, x| g.reduce_scatter(&x), |g, x| g.start_reduce_scatter(x)),
-    (|g, x| g.reduce_scatter_v(&x, &cut(g)), |g, x| g.start_reduce_scatter_v(x, cut(g))),
+    (|g, x| g.reduce_scatter_v(&x, &cut(g)), |g, x| g.start_reduce_scatter_v(x, &cut(g))),
     (|g, x| g.all_to_all(&x), |g, x| g.start_all_to_all(x)),
     (
         |g, x| g.all_to_all_v(&x, &between(g), &between(g)),
-        |g, x| g.start_all_to_all_v(x, between(g), between(g)),
+        |g, x| g.start_all_to_all_v(x, &between(g), &between(g)),
     ),
 ];
 /// Rows that are `ranks·(ranks − 1)` more than twice the ranks, as `between` gives away.
@@ -150,7 +150,7 @@ fn told(acts: [Start; 2]) -> [String; 2] {
 
 /// Kills: started calls that are taken for each other: of other shapes, operations, reductions or numbers of tensors.
 #[test]
-fn ranks_that_start_different_calls_are_told_both() {
+fn ranks_that_start_different_calls_both_get_an_error() {
     let here = "comm/src/threads/tests/started.rs:";
     let one = |g: &Group<Host>, d: &One| g.start_all_reduce(tensor(d, 0, [2, 3]), Reduce::Sum);
     let others: [(Start, &str); 3] = [
@@ -274,7 +274,7 @@ fn who_does_not_come_to_a_started_call_is_named() {
 }
 
 /// Two calls that move 20 ms of bytes each, and wait a little. Kills: calls in flight that each have the link for
-/// themselves, latencies one after the other, time that begins when the rank waits.
+/// themselves, or a blocking call that has; latencies one after the other, time that begins when the rank waits.
 #[test]
 fn started_calls_share_a_slow_link() {
     let link: Link = "5ms,100kB/s".parse().unwrap(); // two ranks: 2·5 ms, and as long as one tensor takes
@@ -290,11 +290,17 @@ fn started_calls_share_a_slow_link() {
         second.wait()?;
         let second = from.elapsed();
         group.barrier()?;
-        Ok::<_, CommError>([posted, first, second])
+        let (from, mut at_once) = (Instant::now(), x());
+        let started = group.start_all_reduce(x(), Reduce::Sum)?;
+        group.all_reduce(&mut at_once, Reduce::Sum)?;
+        let blocking = from.elapsed();
+        started.wait()?;
+        Ok::<_, CommError>([posted, first, second, blocking])
     });
     let ms = Duration::from_millis;
-    for [posted, first, second] in ran.unwrap() {
-        assert!(posted < ms(10) && first >= ms(30) && second >= ms(50), "{posted:?} {first:?} {second:?}");
+    for times @ [posted, first, second, blocking] in ran.unwrap() {
+        assert!(posted < ms(10) && first >= ms(30) && second >= ms(50), "{times:?}");
+        assert!(blocking >= ms(50), "a blocking call goes after what is under way: {times:?}");
     }
 }
 

@@ -115,7 +115,7 @@ fn who_came_before_it_finished_has_come() {
 }
 
 #[test]
-fn a_ring_is_told_from_the_rank_that_looks() {
+fn a_ring_is_reported_from_the_rank_that_looks() {
     let watch = watch(5);
     for (rank, on) in [(1, 3), (3, 2), (2, 1), (4, 1)] {
         announce(&watch, rank, on, Box::new(|| true));

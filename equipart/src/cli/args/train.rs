@@ -1,6 +1,7 @@
 //! Flags of train: settings of a new run, and whether they are those of a resumed one.
 use super::{MemoryArgs, ModelName, NetworkArgs, SEQ};
 use crate::cli::classify::LearnArgs;
+use crate::number::NumberName;
 use crate::settings::{OptimizerName, Settings};
 use crate::{Error, Layout, Result, layout};
 use clap::Args;
@@ -47,7 +48,8 @@ pub(in crate::cli) struct TrainArgs {
     /// Of fresh weights, of the batches and of dropout [default: 0]
     #[arg(long)]
     pub(in crate::cli) seed: Option<u64>,
-    /// The numbers of the run; in f64 it is the truth for `diff`, and keeps no checkpoints [default: f32]
+    /// The numbers of the run: f32, bf16 with gradients, masters and sums in f32, or f64, the truth for `diff`, which keeps
+    /// no checkpoints [default: f32]
     #[arg(long)]
     pub(in crate::cli) number: Option<NumberName>,
     #[arg(long, default_value_t, help = layout::grammar())]
@@ -110,6 +112,7 @@ impl TrainArgs {
             dropout: self.dropout.unwrap_or(DropoutRate(None)).0,
             label_smoothing: self.label_smoothing.unwrap_or(0.0),
             z_loss: self.z_loss.unwrap_or(0.0),
+            number: self.number.unwrap_or_default(),
         }
     }
     /// Settings of a new run on given ids: plain descent at a constant rate, unless said otherwise.
@@ -141,6 +144,7 @@ impl TrainArgs {
             differs("dropout", self.dropout, DropoutRate(begun.dropout)),
             differs("label-smoothing", self.label_smoothing, begun.label_smoothing),
             differs("z-loss", self.z_loss, begun.z_loss),
+            differs("number", self.number, begun.number),
         ];
         if let Some(why) = told.into_iter().flatten().next() {
             return Err(Error::new(why));
@@ -152,15 +156,6 @@ impl TrainArgs {
         }
         Ok(begun.clone())
     }
-}
-
-/// The numbers of a run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(in crate::cli) enum NumberName {
-    /// 32 bits.
-    F32,
-    /// 64 bits.
-    F64,
 }
 
 /// A rate, or the configuration's.

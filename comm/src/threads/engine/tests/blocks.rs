@@ -1,5 +1,5 @@
 //! Collectives that pass blocks from rank to rank, equal ones and others, and plain values.
-use super::tests::{RANKS, SHAPES, elements, everywhere, totals};
+use super::{RANKS, SHAPES, elements, everywhere, totals};
 use crate::drawn::{element, tensor};
 use crate::{Axis, CommError, Group, Op, Result, World};
 use tensor::{Cpu, F61, Scalar, Tensor};
@@ -156,7 +156,7 @@ fn ones(rows: usize) -> Tensor<Cpu<F61>> {
 
 /// Kills: counts, types or numbers of values that differ and are not compared.
 #[test]
-fn what_ranks_give_and_do_not_take_is_told_on_both() {
+fn what_ranks_give_and_do_not_take_is_reported_on_both() {
     let cases = [
         told(
             |g| g.all_to_all_v(&ones(3), &[1, 2], &[1, 5]).map(drop),

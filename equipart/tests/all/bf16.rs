@@ -1,0 +1,149 @@
+//! bf16: parameters and activations of 16 bits; gradients, masters, moments, statistics and sums of 32.
+use crate::child::{equipart, refused};
+use crate::memory::{settings, sized};
+use equipart::Layout;
+use equipart::number::NumberName;
+use equipart::price::{price, program};
+use equipart::settings::{OptimizerName, Settings};
+use kernels::Heads;
+use layers::Shape;
+use serde_json::Value;
+use std::fs;
+use tensor::{Bf16, Cpu};
+
+const STEPS: [&str; 6] = ["--steps", "6", "--seq", "32", "--batch-size", "4"];
+
+/// The objects that a command prints with `--json`.
+fn lines(args: &[&str]) -> Vec<Value> {
+    let output = equipart(&[args, &["--json"]].concat());
+    assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// By category, counted by parameters. Kills: a wide parameter, a narrow
+/// gradient, moment or master, a master of plain descent that is left out.
+#[test]
+fn bytes_are_two_for_a_parameter_and_four_for_all_that_sums() {
+    let (_dir, config) = sized("8", "16", "48");
+    let config = equipart::Config::read(config.as_ref()).unwrap();
+    for (optimizer, states) in [(OptimizerName::Adamw, [2, 3]), (OptimizerName::Sgd, [0, 1])] {
+        for layout in ["none", "tp=2", "tp=2,sp,dp=2"] {
+            let layout: Layout = layout.parse().unwrap();
+            let of = |number| {
+                let settings = Settings { optimizer, number, ..settings(8, 1) };
+                price(&config, &settings, &layout).unwrap().swap_remove(0).peak_bytes
+            };
+            let (wide, narrow) = (of(NumberName::F32), of(NumberName::Bf16));
+            let parameters = wide["weights"] / 4;
+            let seen =
+                ["weights", "gradients", "optimizer"].map(|category| [wide[category], narrow[category]]);
+            let wanted = [[4, 2], [4, 4], states.map(|n| 4 * n)].map(|bytes| bytes.map(|n| n * parameters));
+            assert_eq!(seen, wanted, "{optimizer} {layout}");
+            assert!(narrow["activations"] * 10 < wide["activations"] * 7, "{narrow:?} {wide:?}");
+        }
+    }
+}
+
+/// To the byte, as for every number. Kills: a device without numbers that takes wide ones for narrow, scratch or widened
+/// keys that are not counted.
+#[test]
+fn the_price_of_narrow_numbers_is_what_is_measured() {
+    let heads = Heads { queries: 4, keys: 2, dim: 4 };
+    let shape = Shape { width: 16, heads, hidden: 12, vocabulary: 11, head_norm: true, ..Shape::LLAMA };
+    for layout in ["none", "tp=2", "tp=4,sp", "tp=2,dp=2"] {
+        let (layout, settings): (Layout, _) = (layout.parse().unwrap(), settings(8, 2));
+        let run = |rank| {
+            let (device, mesh) =
+                (kernels::Meta::<Cpu<Bf16>>::default(), comm::Mesh::ghost(&layout.axes(), rank).unwrap());
+            program((&device, &mesh), &layout, &shape, &settings).unwrap()
+        };
+        let measured = layout
+            .world()
+            .unwrap()
+            .run(|device: Cpu<Bf16>, mesh| program((&device, &mesh), &layout, &shape, &settings));
+        for (rank, (peaks, flops, ledger)) in measured.unwrap().into_iter().enumerate() {
+            let priced = run(rank);
+            let seen = (peaks.category, peaks.total, flops, ledger);
+            assert_eq!(
+                seen,
+                (priced.0.category, priced.0.total, priced.1, priced.2),
+                "rank {rank}, {layout}"
+            );
+        }
+    }
+}
+
+/// The losses of a few steps are those of f32 but for rounding, under every layout. Kills: a gradient, master or moment in
+/// the wrong numbers, weights that do not move where steps are small.
+#[test]
+fn training_follows_f32() {
+    let losses = |more: &[&str]| -> Vec<f64> {
+        let all = lines(&[&["train"][..], &STEPS, more].concat());
+        all.iter().map(|line| line["loss"].as_f64().unwrap()).collect()
+    };
+    let truth = losses(&[]);
+    assert!(truth[0] - truth[5] > 0.5, "{truth:?}");
+    for layout in ["none", "tp=2", "dp=2", "tp=2,sp,dp=2"] {
+        let seen = losses(&["--number", "bf16", "--layout", layout]);
+        let apart = seen.iter().zip(&truth).map(|(a, b)| (a - b).abs() / b).fold(0.0, f64::max);
+        assert!(apart > 0.0 && apart < 2e-3, "{layout}: {seen:?}, in f32 {truth:?}");
+        assert_eq!(seen, losses(&["--number", "bf16", "--layout", layout]), "another run of {layout}");
+    }
+}
+
+/// A checkpoint holds the masters. Kills: a run that goes on from rounded weights, or in other numbers.
+#[test]
+fn a_resumed_run_is_the_run_that_did_not_stop() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name).to_string_lossy().into_owned();
+    let train = |more: &[&str]| lines(&[&["train"][..], &STEPS, &["--number", "bf16"], more].concat());
+    train(&["--out", &at("whole")]);
+    train(&["--out", &at("parts"), "--stop-after", "3"]);
+    lines(&["train", "--resume", &at("parts"), "--layout", "tp=2"]); // its settings, and its numbers, are noted
+    train(&["--out", &at("parts2"), "--stop-after", "3"]);
+    lines(&["train", "--resume", &at("parts2")]);
+    for file in ["model.safetensors", "optimizer-6.safetensors"] {
+        let [whole, parts] =
+            ["whole", "parts2"].map(|run| fs::read(dir.path().join(run).join(file)).unwrap());
+        assert!(whole == parts, "{file}");
+    }
+    let model = tensor::safetensors::File::open(&dir.path().join("whole/model.safetensors")).unwrap();
+    let shape = model.info("model.embed_tokens.weight").unwrap().shape.clone();
+    let values: Vec<f32> = model.values("model.embed_tokens.weight", &shape).unwrap();
+    let rounded = values.iter().filter(|x| x.to_bits() & 0xFFFF == 0);
+    assert!(rounded.count() * 2 < values.len(), "the masters, not what they are rounded to");
+    refused(
+        &["train", "--resume", &at("parts"), "--number", "f32"],
+        "--number is f32, but the run to resume was begun with bf16",
+    );
+}
+
+/// Kills: a command that takes the flag and computes in f32.
+#[test]
+fn every_command_has_the_number() {
+    let loss = |number| lines(&["eval", "--seq", "64", "--number", number])[0]["loss"].as_f64().unwrap();
+    let (wide, narrow) = (loss("f32"), loss("bf16"));
+    assert!(wide != narrow && (wide - narrow).abs() < 5e-3, "{wide} {narrow}");
+    let generate = |number| {
+        let args = ["generate", "--prompt", "The ", "--max-new", "8", "--layout", "tp=2", "--number", number];
+        lines(&args).swap_remove(0)
+    };
+    let (wide, narrow) = (generate("f32"), generate("bf16"));
+    assert_ne!(wide["prompt_logits"], narrow["prompt_logits"]);
+    assert_eq!(wide["ids"].as_array().unwrap().len(), narrow["ids"].as_array().unwrap().len());
+    let held = |line: &Value| line["peak_bytes"]["total"][0].as_u64().unwrap();
+    assert!(held(&narrow) * 10 < held(&wide) * 6, "{narrow} {wide}");
+    let rows = lines(&["compare", "--layout", "tp=2", "--number", "bf16"]);
+    for row in &rows {
+        assert!(row["equal"] == true && row["error_ratio"].as_f64().unwrap() < 4.0, "{row}");
+        let (by_number, total) =
+            (&row["peak_bytes_by_number"], row["peak_bytes"]["total"].as_array().unwrap());
+        let most = total.iter().map(|bytes| bytes.as_u64().unwrap()).max();
+        assert_eq!(by_number["bf16"].as_u64(), most, "{row}");
+        assert_ne!(by_number["f32"], by_number["bf16"], "{row}");
+    }
+    let said = "--number is bf16; a proof is in numbers of a field, where nothing rounds";
+    refused(&["prove", "--number", "bf16"], said);
+    refused(&["eval", "--number", "f16"], "invalid value 'f16' for '--number <NUMBER>'");
+}

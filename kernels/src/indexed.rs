@@ -1,0 +1,101 @@
+//! Lists of tokens as kernels read them: whole numbers at the kernels' place, made once for all calls on the same tokens.
+use crate::terms::{Causal, Span};
+use std::cell::OnceCell;
+use tensor::{Index, Place};
+
+/// An entry of a list that kernels read: so many whole numbers below 2^32.
+pub trait Entry: Copy {
+    /// How many.
+    const WORDS: usize;
+    /// The numbers.
+    fn words(self) -> impl Iterator<Item = u32>;
+    /// The entry of these numbers.
+    fn of(words: &[u32]) -> Self;
+}
+
+impl Entry for Causal {
+    const WORDS: usize = 4;
+    fn words(self) -> impl Iterator<Item = u32> {
+        [self.row, self.len, self.position, self.sequence].into_iter().map(|n| n as u32)
+    }
+    #[inline(always)]
+    fn of(words: &[u32]) -> Self {
+        let [row, len, position, sequence] = [0, 1, 2, 3].map(|i| words[i] as usize);
+        Self { row, len, position, sequence }
+    }
+}
+
+impl Entry for Span {
+    const WORDS: usize = 8;
+    fn words(self) -> impl Iterator<Item = u32> {
+        self.query.words().chain(self.key.words())
+    }
+    #[inline(always)]
+    fn of(words: &[u32]) -> Self {
+        let (query, key) = words.split_at(Causal::WORDS);
+        Self { query: Causal::of(query), key: Causal::of(key) }
+    }
+}
+
+/// The entries of an index that holds nothing else.
+#[inline(always)]
+pub(crate) fn entries<T: Entry>(words: &[u32]) -> impl Iterator<Item = T> + Clone {
+    words.chunks_exact(T::WORDS).map(T::of)
+}
+
+/// A list, and the index that kernels read: made when it is first asked for, and kept until the list changes.
+pub struct Indexed<T, P: Place> {
+    list: Vec<T>,
+    index: OnceCell<Index<P>>,
+}
+
+impl<T, P: Place> Default for Indexed<T, P> {
+    fn default() -> Self {
+        Self { list: Vec::new(), index: OnceCell::new() }
+    }
+}
+
+impl<T: Entry, P: Place> From<Vec<T>> for Indexed<T, P> {
+    fn from(list: Vec<T>) -> Self {
+        Self { list, index: OnceCell::new() }
+    }
+}
+
+impl<T: Entry, P: Place> Indexed<T, P> {
+    /// The entries.
+    pub fn list(&self) -> &[T] {
+        &self.list
+    }
+    /// The entries, to be changed: kernels get a new index.
+    pub fn change(&mut self) -> &mut Vec<T> {
+        self.index.take();
+        &mut self.list
+    }
+    /// The entries, one after the other, where kernels of this place read them.
+    ///
+    /// # Panics
+    /// With [`Fault`](tensor::Fault), if there is no memory for them.
+    pub fn on(&self, place: &P) -> &Index<P> {
+        let words = || self.list.iter().flat_map(|entry| entry.words());
+        self.index.get_or_init(|| Index::new(place, self.list.len() * T::WORDS, words()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tensor::Host;
+
+    /// Kills: a number in another's place, an index that outlives a change of its list.
+    #[test]
+    fn entries_are_read_as_they_were_written() {
+        let part = |n: usize| Causal { row: n, len: n + 1, position: n + 2, sequence: n + 3 };
+        let span = |n| Span { query: part(n), key: part(n + 10) };
+        let (place, mut spans) = (Host::default(), Indexed::from(vec![span(1), span(100)]));
+        let read = |spans: &Indexed<_, _>| entries::<Span>(spans.on(&place).words()).collect::<Vec<_>>();
+        assert_eq!(read(&spans), [span(1), span(100)]);
+        spans.change().push(span(7));
+        assert_eq!((read(&spans), spans.list().len()), (vec![span(1), span(100), span(7)], 3));
+        assert_eq!(spans.on(&place).words()[..8], [1, 2, 3, 4, 11, 12, 13, 14]);
+    }
+}

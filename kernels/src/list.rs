@@ -1,0 +1,141 @@
+//! The list of kernels. Each is here once: what it computes, what it is given, what profiles call it, of which kind it is,
+//! and its body on the host. The trait, the device without numbers and the kernels of every number on the host are made of
+//! it: `every_kernel!(then …)` is `then! { [ … ] list }`.
+//!
+//! Lists of tokens and of spans are indices ([`Indexed`](crate::Indexed)). `Self` is the device that computes, `Self::Wide` the same place with wide numbers: what many numbers are added up in.
+macro_rules! every_kernel {
+    ($then:ident $($with:tt)*) => {
+        $then! { [$($with)*]
+            /// C\[M,N\] (+)= A\[M,K\]·B\[K,N\], any strides; C's columns lie together.
+            gemm(c: ViewMut<Self>, a: View<Self>, b: View<Self>, write: Write)
+                = "product", Product => <Self::Elem as CpuScalar>::gemm(c, a, b, write);
+            /// C\[M,N\] (+)= A\[M,K\]·B\[K,N\] with every sum as it is, not rounded to a narrow number.
+            gemm_wide(c: ViewMut<Self::Wide>, a: View<Self>, b: View<Self>, write: Write)
+                = "product", Product => <Self::Elem as CpuScalar>::gemm_wide(c, a, b, write);
+            /// C\[M,N\] (+)= A\[M,K\]·B\[K,N\] for a factor that was laid out; C's columns lie together.
+            gemm_packed(c: ViewMut<Self>, a: View<Self>, b: &Self::Packed, write: Write)
+                = "product", Product => <Self::Elem as CpuScalar>::gemm_panels(c, a, &b.panels(), write);
+
+            /// y = value.
+            fill(y: ViewMut<Self>, value: Self::Elem) = "fill", ElementWise => elementwise::fill(y, value);
+            /// y = x.
+            copy(y: ViewMut<Self>, x: View<Self>) = "copy", ElementWise => elementwise::copy(y, x);
+            /// y += a.
+            add(y: ViewMut<Self>, a: View<Self>) = "add", ElementWise => elementwise::add(y, a);
+            /// y = the stabiliser of y and a ([`tensor::Scalar::stab`]), element by element.
+            stab(y: ViewMut<Self>, a: View<Self>) = "stab", ElementWise => elementwise::stab(y, a);
+            /// y\[B, N\] += row\[1, N\], to every row.
+            add_row(y: ViewMut<Self>, row: View<Self>) = "add row", ElementWise => elementwise::add_row(y, row);
+            /// sum\[1, N\] += Σ over the rows of x\[B, N\].
+            add_rows(sum: ViewMut<Self::Wide>, x: View<Self>)
+                = "add rows", ElementWise => elementwise::add_rows(sum, x);
+            /// Takes elements of x away and scales the others; its own backward. `tokens` cover all rows of the whole
+            /// matrix, of which x holds those from `first_row` on (fewer or none where it is longer: the rest is padding
+            /// and stays).
+            dropout(x: ViewMut<Self>, tokens: &Index<Self::Place>, first_row: usize, dropout: &Dropout)
+                = "dropout", ElementWise => elementwise::dropout(x, tokens.words(), first_row, dropout);
+            /// Turns feature pairs (i, i + dim/2) of every head by the table's (cos | sin) of the row's position; an odd
+            /// last feature stays. `tokens` cover all rows; `back`: the transpose.
+            rotate(x: ViewMut<Self>, table: View<Self::Wide>, tokens: &Index<Self::Place>, dim: usize, back: bool)
+                = "rotate", ElementWise => elementwise::rotate(x, table, tokens.words(), dim, back);
+
+            /// y = x · r · gain, r = rsqrt(mean(x²) + eps), one per row.
+            rms_norm(y: ViewMut<Self>, r: ViewMut<Self::Wide>, x: View<Self>, gain: View<Self>, eps: f64)
+                = "norm", Norm => norm::forward(y, r, x, gain, eps);
+            /// dx of `rms_norm`, plus `skip` (the residual path's gradient) in the same pass; adds dgain.
+            rms_norm_backward(
+                dx: ViewMut<Self>, dgain: ViewMut<Self::Wide>, x: View<Self>, r: View<Self::Wide>, gain: View<Self>,
+                dy: View<Self>, skip: Option<View<Self>>
+            ) = "norm backward", Norm => norm::backward(dx, dgain, x, r, gain, dy, skip);
+            /// y = (x − mean) · r · gain + bias, r = rsqrt(variance + eps); `stats[B, 2]` become (mean, r).
+            layer_norm(
+                y: ViewMut<Self>, stats: ViewMut<Self::Wide>, x: View<Self>, gain: View<Self>, bias: View<Self>, eps: f64
+            ) = "norm", Norm => layer_norm::forward(y, stats, x, gain, bias, eps);
+            /// dx of `layer_norm`, plus `skip` (the residual path's gradient) in the same pass; adds dgain and dbias.
+            layer_norm_backward(
+                dx: ViewMut<Self>, dgain_dbias: [ViewMut<Self::Wide>; 2], x: View<Self>, stats: View<Self::Wide>,
+                gain: View<Self>, dy: View<Self>, skip: Option<View<Self>>
+            ) = "norm backward", Norm => layer_norm::backward(dx, dgain_dbias, x, stats, gain, dy, skip);
+
+            /// h = f(x).
+            activate(h: ViewMut<Self>, x: View<Self>, f: Activation)
+                = "activate", ElementWise => activation::forward(h, x, f);
+            /// dx = dh · f'(x).
+            activate_backward(dx: ViewMut<Self>, x: View<Self>, dh: View<Self>, f: Activation)
+                = "activate backward", ElementWise => activation::backward(dx, x, dh, f);
+            /// h = gate · sigmoid(gate) · up.
+            swiglu(h: ViewMut<Self>, gate: View<Self>, up: View<Self>)
+                = "swiglu", ElementWise => elementwise::swiglu(h, gate, up);
+            /// dgate and dup of `swiglu`.
+            swiglu_backward(
+                dgate: ViewMut<Self>, dup: ViewMut<Self>, gate: View<Self>, up: View<Self>, dh: View<Self>
+            ) = "swiglu backward", ElementWise => elementwise::swiglu_backward(dgate, dup, gate, up, dh);
+
+            /// The softmax of scores times values, over all keys of every query; `lse[B, queries]` becomes its
+            /// log-sum-exp. All keys of a query are in one span.
+            attention(
+                attend: &Attend, spans: &Index<Self::Place>, qkv: Qkv<Self>, o: ViewMut<Self>, lse: ViewMut<Self::Wide>,
+                scratch: ViewMut<Self::Wide>
+            ) = "attention", Attention => attention::whole(attend, spans.words(), &qkv, o, lse, scratch);
+            /// Adds blocks of keys to a running softmax: for queries whose keys come one part after the other.
+            attention_block(
+                attend: &Attend, spans: &Index<Self::Place>, qkv: Qkv<Self>, run: Softmax<Self::Wide>, scratch: ViewMut<Self::Wide>
+            ) = "attention", Attention => attention::carried(attend, spans.words(), &qkv, run, scratch);
+            /// o = the running softmax's out / sum; the log-sum-exp goes to its `max`.
+            attention_finish(heads: Heads, o: ViewMut<Self>, run: Softmax<Self::Wide>)
+                = "attention finish", Attention => attention::finish(heads, o, run);
+            /// delta\[B, queries\] = Σ o·do per head.
+            attention_delta(heads: Heads, delta: ViewMut<Self::Wide>, o: View<Self>, d_o: View<Self>)
+                = "attention delta", Attention => attention_backward::delta(heads, delta, o, d_o);
+            /// Adds what these spans give to dq, dk, dv; `saved` is (log-sum-exp, delta), scores are computed again.
+            attention_backward(
+                attend: &Attend, spans: &Index<Self::Place>, qkv: Qkv<Self>, saved: (View<Self::Wide>, View<Self::Wide>),
+                d_o: View<Self>, dqkv: [ViewMut<Self>; 3], scratch: ViewMut<Self::Wide>
+            ) = "attention backward", Attention =>
+                attention_backward::spans(attend, spans.words(), &qkv, saved, d_o, dqkv, scratch);
+
+            /// y = the table's row of each id; zero for ids outside the slice.
+            embed(y: ViewMut<Self>, table: View<Self>, ids: &Index<Self::Place>, slice: Slice)
+                = "embed", EmbeddingAndLoss => loss::embed(y, table, ids.words(), slice);
+            /// Adds each row of dy to its id's row, if that is in the slice.
+            embed_backward(dtable: ViewMut<Self::Wide>, dy: View<Self>, ids: &Index<Self::Place>, slice: Slice)
+                = "embed backward", EmbeddingAndLoss => loss::embed_backward(dtable, dy, ids.words(), slice);
+            /// Per row: the stabiliser of this rank's logits.
+            row_stab(m: ViewMut<Self::Wide>, logits: View<Self>)
+                = "loss stab", EmbeddingAndLoss => loss::row_stab(m, logits);
+            /// Per row: Σ exp(logit − m), the target's logit (0 if it lies elsewhere or is ignored) and, where `sums` has
+            /// a third column, Σ logit.
+            row_sums(
+                sums: ViewMut<Self::Wide>, logits: View<Self>, m: View<Self::Wide>, targets: &Index<Self::Place>,
+                slice: Slice
+            ) = "loss sums", EmbeddingAndLoss => loss::row_sums(sums, logits, m, targets.words(), slice);
+            /// loss = Σ(lse − (1 − ε)·target's logit − ε/V·Σ logit + λ·lse²) / `mean_over`, over the rows whose target is
+            /// not ignored; lse goes to `m`. `sums` has a third column where ε is not 0.
+            cross_entropy(
+                loss: ViewMut<Self>, m: ViewMut<Self>, sums: View<Self>, targets: &Index<Self::Place>, terms: &LossTerms
+            ) = "loss", EmbeddingAndLoss => loss::cross_entropy(loss, m, sums, targets.words(), terms);
+            /// logits become (softmax·(1 + 2λ·lse) − (1 − ε)·one-hot − ε/V) / `mean_over`; 0 where the target is ignored.
+            cross_entropy_backward(
+                logits: ViewMut<Self>, lse: View<Self::Wide>, targets: &Index<Self::Place>, slice: Slice, terms: &LossTerms
+            ) = "loss backward", EmbeddingAndLoss =>
+                loss::cross_entropy_backward(logits, lse, targets.words(), slice, terms);
+
+            /// out\[1,1\] += Σ x².
+            add_norm2(out: ViewMut<Self>, x: View<Self>) = "norm2", Optimizer => optimizer::add_norm2(out, x);
+            /// factor\[1,1\] = min(1, limit/√norm2).
+            clip_factor(factor: ViewMut<Self>, norm2: View<Self>, limit: f64)
+                = "clip factor", Optimizer => optimizer::clip_factor(factor, norm2, limit);
+            /// w −= lr · factor · g. A narrow w is the rounded value of its master, which moves; without a master it is
+            /// w itself that moves.
+            sgd(
+                w: ViewMut<Self>, master: Option<ViewMut<Self::Wide>>, g: View<Self::Wide>, factor: View<Self::Wide>, lr: f64
+            ) = "sgd", Optimizer => optimizer::sgd(w, master, g, factor, lr);
+            /// One `AdamW` step on factor · g; `moments` are (m, v), `master` as in `sgd`.
+            adamw(
+                w: ViewMut<Self>, master: Option<ViewMut<Self::Wide>>, moments: (ViewMut<Self::Wide>, ViewMut<Self::Wide>),
+                g: View<Self::Wide>, factor: View<Self::Wide>, constants: AdamW
+            ) = "adamw", Optimizer => optimizer::adamw(w, master, moments, g, factor, constants);
+        }
+    };
+}
+pub(crate) use every_kernel;

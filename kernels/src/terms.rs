@@ -1,0 +1,140 @@
+//! What kernels are told beside matrices: heads, tokens, constants.
+use crate::sight::Sight;
+use serde::{Deserialize, Serialize};
+use tensor::{Device, Dropout, View, ViewMut};
+
+/// Whether a kernel replaces what it writes to or adds to it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Write {
+    /// y = …
+    Set,
+    /// y += …
+    Add,
+}
+
+/// How attention's columns are cut into heads: `queries / keys` query heads share one key head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Heads {
+    /// Query heads.
+    pub queries: usize,
+    /// Key and value heads.
+    pub keys: usize,
+    /// Features of one head.
+    pub dim: usize,
+}
+
+/// What an attention computes, whatever its numbers.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Attend {
+    /// The heads at hand: this rank's.
+    pub heads: Heads,
+    /// Which of the model's query heads is the first of them.
+    pub first: usize,
+    /// Which keys a query sees.
+    pub sight: Sight,
+    /// Dropout of the probabilities, after the softmax.
+    pub dropout: Option<Dropout>,
+}
+
+/// An element-wise function between two products.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Activation {
+    /// x·Φ(x), Φ the normal distribution function. Source: Hendrycks, Gimpel, arXiv:1606.08415.
+    Gelu,
+    /// Its tanh form: x·sigmoid(a·(x + b·x³)), the constants [`tensor::Scalar::gelu_constants`].
+    GeluTanh,
+    /// x where it is positive, else 0.
+    Relu,
+}
+
+/// A loss: cross-entropy and its additions.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LossTerms {
+    /// How many targets of the step count: what the loss is a mean over.
+    pub mean_over: usize,
+    /// ε: a target is `1 − ε` of itself and ε of all ids alike. Source: Szegedy et al., §7, arXiv:1512.00567.
+    pub smoothing: f64,
+    /// λ: λ·lse² is added. Source: Chowdhery et al., "`PaLM`", §5, arXiv:2204.02311.
+    pub z: f64,
+    /// How many ids there are, on all ranks together.
+    pub vocabulary: usize,
+}
+
+/// One sequence's queries and the keys they may see: which rows, and where in the sequence these stand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    /// The queries' rows.
+    pub query: Causal,
+    /// The keys' and values' rows.
+    pub key: Causal,
+}
+
+/// Consecutive tokens of one sequence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Causal {
+    /// The row of the first.
+    pub row: usize,
+    /// How many.
+    pub len: usize,
+    /// The first one's position in its sequence.
+    pub position: usize,
+    /// Which sequence of the step: what dropout tells sequences apart by.
+    pub sequence: usize,
+}
+
+/// A rank's rows of a table that is split by rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slice {
+    /// The first of them in the whole table.
+    pub first: usize,
+    /// How many.
+    pub len: usize,
+}
+
+impl Slice {
+    /// Where a row of the whole table lies in this slice.
+    #[inline(always)]
+    pub fn local(self, id: u32) -> Option<usize> {
+        (id as usize).checked_sub(self.first).filter(|&i| i < self.len)
+    }
+}
+
+/// Queries `[B, queries·dim]`, keys and values `[B, keys·dim]`.
+pub struct Qkv<'a, D: Device> {
+    /// Queries.
+    pub q: View<'a, D>,
+    /// Keys.
+    pub k: View<'a, D>,
+    /// Values.
+    pub v: View<'a, D>,
+}
+
+/// A softmax that is still running: `out[B, queries·dim]` not yet divided by `sum[B, queries]`, both stabilised
+/// by `max[B, queries]`. A row that saw no key yet has `max` −∞ and `sum` 0.
+pub struct Softmax<'a, D: Device> {
+    /// Σ e^(s − max)·v.
+    pub out: ViewMut<'a, D>,
+    /// The stabiliser.
+    pub max: ViewMut<'a, D>,
+    /// Σ e^(s − max).
+    pub sum: ViewMut<'a, D>,
+}
+
+/// Constants of one `AdamW` step. Source: Loshchilov, Hutter, "Decoupled weight decay regularization",
+/// Algorithm 2, arXiv:1711.05101.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AdamW {
+    /// Learning rate of this step.
+    pub lr: f64,
+    /// Decay of the first moment.
+    pub beta1: f64,
+    /// Decay of the second moment.
+    pub beta2: f64,
+    /// Added to the root of the second moment.
+    pub eps: f64,
+    /// Weight decay, times the learning rate.
+    pub decay: f64,
+    /// Which step this is, from 1.
+    pub step: usize,
+}
