@@ -192,6 +192,7 @@ mod tests {
                 sums.start(&mut all[1..4], &mesh)?;
                 let begun = (mesh.ledger() - &before).get(Axis::Dp, Op::AllReduce);
                 sums.finish(&mut all, &mesh)?;
+                assert_eq!((sums.started, sums.units.len()), (0, 3), "a step's units are the next one's");
                 let said = mesh.ledger() - &before;
                 let [dp, tp] = [Axis::Dp, Axis::Tp].map(|axis| said.get(axis, Op::AllReduce));
                 assert_eq!([begun.calls, dp.calls, tp.calls], [2, 3, 2]);
