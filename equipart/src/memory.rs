@@ -62,7 +62,7 @@ pub(crate) fn all<T>(programs: impl IntoIterator<Item = Result<T>>) -> Result<Ve
             Ok(given) => done.push(given),
             Err(error) if error.works.is_none() => return Err(error),
             Err(error) if refused.as_ref().is_none_or(|most| most.works < error.works) => {
-                refused = Some(error)
+                refused = Some(error);
             }
             Err(_) => {}
         }
