@@ -26,6 +26,7 @@
 //! | `pass.rs` | one pass through the model: logits, loss, gradients |
 //! | `classifier.rs` | affine layers with `ReLU` between them |
 //! | `update.rs`, `train.rs` | clipping, SGD and `AdamW`; one training step over microbatches |
+//! | `degree.rs` | the degrees of what the field computes, as a number |
 //! | `proof.rs` | (tests) random directions, models of every kind, the judgement that a backward is a derivative |
 //! | `tests/all/` | the same training by Hugging Face and `PyTorch`, step by step |
 //!
@@ -36,6 +37,7 @@ mod bias;
 mod block;
 mod classifier;
 mod cross_attention;
+mod degree;
 mod dropout;
 mod head_norm;
 mod layer_norm;
@@ -62,6 +64,7 @@ pub use bias::{add_bias, bias_gradient};
 pub use block::BlockSaved;
 pub use classifier::Classifier;
 pub use cross_attention::{cross_attention, cross_attention_backward};
+pub use degree::{Degree, Function, Tally};
 pub use dropout::{Pass, dropout};
 pub use head_norm::{head_norm, head_norm_backward};
 pub use layer_norm::{layer_norm, layer_norm_backward};
