@@ -1,6 +1,10 @@
 //! `compare`: the same work under several layouts, with time, memory, traffic, and equality three ways: the field's
 //! verdict on that work under that layout, equal tokens, and the error against f64 as a multiple of the unsplit run's
 //! own.
+mod row;
+
+pub use row::{Row, Tie, Workload};
+
 use crate::cases::never_ran;
 use crate::generate::{self, Generated, Request, Text, all_logits};
 use crate::measure::{self, PeakBytes, Taken};
@@ -14,7 +18,6 @@ use comm::{Axis, Mesh};
 use layers::Kind;
 use layers::shape::counted;
 use parallel::{Batch, Trainer};
-use serde::Serialize;
 use std::collections::BTreeMap;
 use tensor::{Bf16, Cpu, Key, Phase, Real, Scalar};
 
@@ -32,63 +35,6 @@ const LR: f64 = 0.1;
 /// Beyond so many parameters the field gets one short sequence instead of the whole batch.
 const LARGE: usize = 20_000_000;
 const LARGE_TOKENS: usize = 16;
-
-/// Which work.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Workload {
-    /// Continuing prompts.
-    Inference,
-    /// Training steps.
-    Training,
-}
-
-/// The first token of a text that differs between two layouts, though the choice was as good as a tie.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Tie {
-    /// Which text.
-    pub sequence: usize,
-    /// Which of its tokens.
-    pub token: usize,
-    /// How much a logit difference had to change for another choice.
-    pub margin: f64,
-    /// How much rounding may have changed it.
-    pub bound: f64,
-}
-
-/// One row.
-#[derive(Clone, Debug, Serialize)]
-pub struct Row {
-    /// Which work.
-    pub workload: Workload,
-    /// A readable label.
-    pub name: String,
-    /// The layout.
-    pub layout: String,
-    /// Of the work: all new tokens, or one step.
-    pub seconds: f64,
-    /// New tokens, or tokens learnt, a second.
-    pub tokens_per_second: f64,
-    /// Of each rank; in training the step takes inference's place.
-    pub peak_bytes: PeakBytes,
-    /// Bytes on the wire of all ranks, a generated token or a step.
-    pub traffic_bytes: usize,
-    /// The field's verdict on this work: in inference on the logits that choose each token, in training on the loss, the
-    /// norm, gradients and new weights.
-    pub equal: bool,
-    /// What the field was given, if not the whole work.
-    pub note: Option<String>,
-    /// What a panel proves of this layout and this work has none of, in words.
-    pub never_ran: Vec<&'static str>,
-    /// Whether the texts are those of the unsplit run; null in training.
-    pub tokens_equal: Option<bool>,
-    /// If not: where they part, where that is a tie.
-    pub tie: Option<Tie>,
-    /// What the rank that holds the most would hold in each number, as it is priced.
-    pub peak_bytes_by_number: BTreeMap<&'static str, usize>,
-    /// The largest error against f64 (of logits, or of new weights) ÷ the unsplit run's own.
-    pub error_ratio: f64,
-}
 
 /// What is compared.
 pub struct Work<'a> {
@@ -170,6 +116,10 @@ fn bytes<D: Runs>(work: &Work, layout: &Layout, request: &Request) -> Result<u12
         truth,
     ];
     Ok(parts.into_iter().max().unwrap_or(0))
+}
+
+fn by_number(peaks: [price::Peak; 2]) -> BTreeMap<&'static str, usize> {
+    [f32::NAME, Bf16::NAME].into_iter().zip(peaks.map(|peak| peak.largest)).collect()
 }
 
 /// What ranks hold at most in the training work.
@@ -276,11 +226,10 @@ fn inference<D: Runs>(
             never_ran: Vec::new(),
             tokens_equal: Some(tie.is_none()),
             tie: tie.filter(|t| t.margin <= t.bound),
-            peak_bytes_by_number: [
-                (f32::NAME, request.peak::<Cpu<f32>>(work.model, layout)?.largest),
-                (Bf16::NAME, request.peak::<Cpu<Bf16>>(work.model, layout)?.largest),
-            ]
-            .into(),
+            peak_bytes_by_number: by_number([
+                request.peak::<Cpu<f32>>(work.model, layout)?,
+                request.peak::<Cpu<Bf16>>(work.model, layout)?,
+            ]),
             error_ratio: ratio(error, own),
         });
     }
@@ -354,11 +303,10 @@ fn training<D: Runs>(work: &Work, layouts: &[Layout], watch: &dyn Fn(&str)) -> R
             never_ran: Vec::new(),
             tokens_equal: None,
             tie: None,
-            peak_bytes_by_number: [
-                (f32::NAME, priced::<Cpu<f32>>(work, layout, &batch)?.largest),
-                (Bf16::NAME, priced::<Cpu<Bf16>>(work, layout, &batch)?.largest),
-            ]
-            .into(),
+            peak_bytes_by_number: by_number([
+                priced::<Cpu<f32>>(work, layout, &batch)?,
+                priced::<Cpu<Bf16>>(work, layout, &batch)?,
+            ]),
             error_ratio: ratio(error, own),
         });
     }

@@ -15,7 +15,7 @@
 //! | `dropout.rs` | dropout, and the pass it depends on |
 //! | `softmax.rs` | softmax and log-sum-exp of one row, for attention and the loss |
 //! | `rotary.rs` | rotary positions |
-//! | `sight.rs` | the sequences of a batch, and whom a token sees |
+//! | `mask.rs` | the sequences of a batch, and whom a token sees |
 //! | `look.rs` | queries that look at keys: scores, weights, sums, and the way back |
 //! | `attention.rs`, `cross_attention.rs` | grouped attention over ragged batches: to oneself, to a memory |
 //! | `loss.rs` | embedding and cross-entropy: where token ids come in |
@@ -44,6 +44,7 @@ mod layer_norm;
 mod linear;
 mod look;
 mod loss;
+mod mask;
 mod model;
 mod norm;
 mod parameters;
@@ -52,7 +53,6 @@ mod pass;
 mod proof;
 mod rotary;
 mod see;
-mod sight;
 mod softmax;
 mod swiglu;
 mod train;
@@ -70,13 +70,13 @@ pub use head_norm::{head_norm, head_norm_backward};
 pub use layer_norm::{layer_norm, layer_norm_backward};
 pub use linear::{linear, linear_backward};
 pub use loss::{Objective, cross_entropy, cross_entropy_backward, embed, embed_backward};
+pub use mask::{Mask, Tokens};
 pub use model::{Model, Positions, Rates, Window};
 pub use norm::{rms_norm, rms_norm_backward};
 pub use parameters::{Norm, Weights};
 pub use pass::Sequence;
 pub use rotary::rotary;
 pub use see::See;
-pub use sight::{Sight, Tokens};
 pub use swiglu::{swiglu, swiglu_backward};
 pub use train::{Step, Trainer};
 pub use update::{Optimizer, Updates};

@@ -102,8 +102,8 @@ impl<S: Scalar> Trainer<S> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::proof::{assert_close, everything, kinds, ragged, random_weights, small, under_two_keys};
     use crate::Degree;
+    use crate::proof::{assert_close, everything, kinds, ragged, random_weights, small, under_two_keys};
     use tensor::F61;
 
     const ADAM: Optimizer = Optimizer::AdamW { beta1: 0.5, beta2: 0.75, eps: 0.5, decay: 0.25 };
