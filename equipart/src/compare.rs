@@ -1,6 +1,7 @@
 //! `compare`: the same work under several layouts, with time, memory, traffic, and equality three ways: the field's
 //! verdict on that work under that layout, equal tokens, and the error against f64 as a multiple of the unsplit run's
 //! own.
+mod held;
 mod row;
 
 pub use row::{Row, Tie, Workload};
@@ -9,7 +10,7 @@ use crate::cases::never_ran;
 use crate::generate::{self, Generated, Request, Text, all_logits};
 use crate::measure::{self, PeakBytes, Taken};
 use crate::number::Runs;
-use crate::prove::{self, Subject, Truths, prove};
+use crate::prove::{Subject, Truths, prove};
 use crate::sampling::Sampling;
 use crate::settings::sequences;
 use crate::text::Corpus;
@@ -71,8 +72,9 @@ pub fn compare<D: Runs>(work: &Work, watch: &dyn Fn(&str)) -> Result<Vec<Row>> {
     }
     work.network.fits(&layouts)?;
     let request = request(work);
-    for layout in &layouts {
-        memory::fits(&format!("comparing {layout}"), bytes::<D>(work, layout, &request)?, memory::free())?;
+    let held = memory::all(layouts.iter().map(|layout| held::bytes::<D>(work, layout, &request)))?;
+    for (layout, bytes) in layouts.iter().zip(held) {
+        memory::fits(&format!("comparing {layout}"), bytes, memory::free())?;
     }
     watch("generating under none");
     let alone = fastest::<D>(work, &layouts[0], &request)?;
@@ -100,31 +102,8 @@ fn batch(work: &Work) -> Result<Batch> {
     Ok(Batch::new(sequences(work.corpus.batch(0, 0, n, seq)), MICROBATCHES)?)
 }
 
-/// Bytes that all ranks of a layout hold at most, in any part of the work.
-fn bytes<D: Runs>(work: &Work, layout: &Layout, request: &Request) -> Result<u128> {
-    let new = |prompt: &Vec<u32>| (vec![0; prompt.len() + request.max_new], prompt.len());
-    let (subject, _) = subject(work, layout, request.prompts.iter().map(new).collect())?;
-    let batch = batch(work)?;
-    let truth = match layout.ranks() {
-        1 => priced::<Cpu<f64>>(work, layout, &batch)?.all,
-        _ => 0,
-    };
-    let parts = [
-        request.peak::<D>(work.model, layout)?.all,
-        prove::bytes(&subject, layout)?,
-        priced::<D>(work, layout, &batch)?.all,
-        truth,
-    ];
-    Ok(parts.into_iter().max().unwrap_or(0))
-}
-
-fn by_number(peaks: [price::Peak; 2]) -> BTreeMap<&'static str, usize> {
-    [f32::NAME, Bf16::NAME].into_iter().zip(peaks.map(|peak| peak.largest)).collect()
-}
-
-/// What ranks hold at most in the training work.
-fn priced<D: Runs>(work: &Work, layout: &Layout, batch: &Batch) -> Result<price::Peak> {
-    price::training::<D>(layout, &work.model.config.shape, OPTIMIZER, batch, |_, _| Ok(()))
+fn by_number(bytes: [usize; 2]) -> BTreeMap<&'static str, usize> {
+    [f32::NAME, Bf16::NAME].into_iter().zip(bytes).collect()
 }
 
 /// What the field is given under a layout: texts that were generated and the batch; of a large model a short sequence
@@ -227,8 +206,8 @@ fn inference<D: Runs>(
             tokens_equal: Some(tie.is_none()),
             tie: tie.filter(|t| t.margin <= t.bound),
             peak_bytes_by_number: by_number([
-                request.peak::<Cpu<f32>>(work.model, layout)?,
-                request.peak::<Cpu<Bf16>>(work.model, layout)?,
+                request.peak::<Cpu<f32>>(work.model, &layout.limited(None))?.largest,
+                request.peak::<Cpu<Bf16>>(work.model, &layout.limited(None))?.largest,
             ]),
             error_ratio: ratio(error, own),
         });
@@ -304,8 +283,8 @@ fn training<D: Runs>(work: &Work, layouts: &[Layout], watch: &dyn Fn(&str)) -> R
             tokens_equal: None,
             tie: None,
             peak_bytes_by_number: by_number([
-                priced::<Cpu<f32>>(work, layout, &batch)?,
-                priced::<Cpu<Bf16>>(work, layout, &batch)?,
+                held::by_a_step::<Cpu<f32>>(work, layout, &batch)?,
+                held::by_a_step::<Cpu<Bf16>>(work, layout, &batch)?,
             ]),
             error_ratio: ratio(error, own),
         });

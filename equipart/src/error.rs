@@ -9,18 +9,20 @@ pub struct Error {
     pub why: String,
     /// The last calls of every rank, where ranks failed. The binary prints them below the sentence.
     pub calls: Option<FlightRecorder>,
+    /// The smallest limit of memory that works, in bytes of a rank, where a smaller one is why.
+    pub(crate) works: Option<usize>,
 }
 
 impl Error {
     /// Of no rank.
     pub fn new(why: impl Into<String>) -> Self {
-        Self { why: why.into(), calls: None }
+        Self { why: why.into(), calls: None, works: None }
     }
 }
 
 impl From<RankError> for Error {
     fn from(failure: RankError) -> Self {
-        Self { why: failure.to_string(), calls: Some(failure.calls) }
+        Self { why: failure.to_string(), calls: Some(failure.calls), works: None }
     }
 }
 

@@ -9,7 +9,7 @@ use crate::sampling::{self, Choice, Logits, Sampling};
 use crate::{Error, Layout, Model, Network, Result, memory, price};
 use comm::{Axis, Mesh};
 use kernels::{Kernels, Meta, Selects};
-use layers::{Chunk, Cx, Random, Record, ops};
+use layers::{Builder, Chunk, Cx, Random, Record, Shape, ops};
 use parallel::deal;
 use serde::Serialize;
 use tensor::{Device, Ids, Phase, Real, Scalar, Tensor};
@@ -317,12 +317,38 @@ pub fn all_logits<D: Runs>(model: &Model, layout: &Layout, sequences: &[Vec<u32>
     let lengths: Vec<_> = sequences.iter().map(Vec::len).collect();
     let ranks = layout.world()?.run(|device: D, mesh| {
         let at = layout.place(&device, &mesh, model.values());
-        let mut chunk = Chunk::whole(&at, &model.config.shape)?;
-        let ids = Ids::new(device.place(), &sequences.concat(), model.config.shape.vocabulary)?;
-        let logits = chunk.logits(&Cx::infer(&lengths), ids, true)?.read().expect("the host has values");
+        let logits = whole_logits(&at, &model.config.shape, &sequences.concat(), &lengths)?;
+        let logits = logits.read().expect("the host has values");
         Ok::<_, Error>(logits.into_iter().map(Real::to_f64).collect())
     })?;
     Ok(ranks.into_iter().next().expect("a rank"))
+}
+
+/// What ranks hold at most while [`all_logits`] reads sequences of these lengths.
+///
+/// # Errors
+/// As [`peak_of_all`](price::peak_of_all).
+pub(crate) fn all_logits_peak<D: Kernels>(
+    shape: &Shape,
+    layout: &Layout,
+    lengths: &[usize],
+) -> Result<price::Peak> {
+    let ids = vec![0; lengths.iter().sum()];
+    let program = |device: &Meta<D>, mesh: &Mesh<tensor::Nowhere>| {
+        whole_logits(&layout.place(device, mesh, &Random { seed: 0 }), shape, &ids, lengths).map(drop)
+    };
+    price::peak_of_all(layout, |_| Ok(()), program)
+}
+
+fn whole_logits<D: Kernels>(
+    at: &Builder<D>,
+    shape: &Shape,
+    ids: &[u32],
+    lengths: &[usize],
+) -> Result<Tensor<D>> {
+    let mut chunk = Chunk::whole(at, shape)?;
+    let ids = Ids::new(at.device.place(), ids, shape.vocabulary)?;
+    Ok(chunk.logits(&Cx::infer(lengths), ids, true)?)
 }
 
 #[cfg(test)]

@@ -41,10 +41,33 @@ pub(crate) fn within<D: Kernels>(
     device.meter().limit(limit);
     match Fault::caught(|| program(&device)) {
         Ok(done) => done,
-        Err(fault) => Err(Error::new(format!(
-            "rank {rank} under {layout}: {fault}; {peak} bytes are the smallest limit that works"
-        ))),
+        Err(fault) => {
+            let why = format!(
+                "rank {rank} under {layout}: {fault}; {peak} bytes are the smallest limit that works"
+            );
+            Err(Error { works: Some(peak), ..Error::new(why) })
+        }
     }
+}
+
+/// What several programs give that run one after the other under one limit. Of those that it refuses the one counts that
+/// needs the most: what works for that one works for all.
+///
+/// # Errors
+/// The first that is not about the limit; or else the refusal of the program that needs the most.
+pub(crate) fn all<T>(programs: impl IntoIterator<Item = Result<T>>) -> Result<Vec<T>> {
+    let (mut done, mut refused) = (Vec::new(), None::<Error>);
+    for program in programs {
+        match program {
+            Ok(given) => done.push(given),
+            Err(error) if error.works.is_none() => return Err(error),
+            Err(error) if refused.as_ref().is_none_or(|most| most.works < error.works) => {
+                refused = Some(error)
+            }
+            Err(_) => {}
+        }
+    }
+    refused.map_or(Ok(done), Err)
 }
 
 /// Bytes that this process can still take: those that Linux calls available, or fewer where a control group (version 2)
@@ -88,6 +111,16 @@ mod tests {
         let wanted = "training under tp=2 takes 8 bytes over all ranks, and 7 bytes of memory are free; ";
         assert!(why(8).starts_with(wanted), "{}", why(8));
         assert!(why(1 << 64).contains("takes 18446744073709551616 bytes"), "{}", why(1 << 64));
+    }
+
+    /// Kills: a limit that works for the first program and not for the next, another refusal in the place of what is wrong.
+    #[test]
+    fn of_many_programs_the_one_that_needs_the_most_is_told() {
+        let refused = |works| Err(Error { works: Some(works), ..Error::new(format!("{works}")) });
+        let why = |programs: Vec<Result<u8>>| all(programs).unwrap_err().why;
+        assert_eq!(all([Ok(1), Ok(2)]), Ok(vec![1, 2]));
+        assert_eq!(why(vec![refused(5), Ok(1), refused(9), refused(7)]), "9");
+        assert_eq!(why(vec![refused(5), Err(Error::new("no such layout")), refused(9)]), "no such layout");
     }
 
     /// Kills: the limit of an outer group passed over, pages of files counted as held, a group without a limit taken for

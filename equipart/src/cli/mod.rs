@@ -66,7 +66,7 @@ fn run(command: Command, json: bool) -> Result<bool> {
 }
 
 /// Says what went wrong: a sentence, on one line whatever names are in it, and, where ranks failed, their last calls.
-fn tell(Error { why, calls }: &Error) {
+fn tell(Error { why, calls, .. }: &Error) {
     out::note(&format!("error: {}", escaped(why)));
     if let Some(calls) = calls {
         out::note(&format!("\n{calls}"));

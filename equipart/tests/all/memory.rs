@@ -207,12 +207,12 @@ fn said(args: &[&str]) -> [String; 2] {
     [output.stderr, output.stdout].map(|text| String::from_utf8(text).unwrap())
 }
 
-fn path(dir: &tempfile::TempDir, name: &str) -> String {
+pub(crate) fn path(dir: &tempfile::TempDir, name: &str) -> String {
     dir.path().join(name).display().to_string()
 }
 
 /// A small model that has learnt a little, and a text.
-fn trained() -> (tempfile::TempDir, String, String) {
+pub(crate) fn trained() -> (tempfile::TempDir, String, String) {
     let (dir, config) = sized("8", "256", "48");
     let (model, text) = (path(&dir, "model"), path(&dir, "text"));
     std::fs::write(&text, "all work and no play makes a dull text. ".repeat(40)).unwrap();

@@ -14,14 +14,17 @@ fn words(args: &[&str], limit: usize) -> (String, usize) {
     let output = equipart(&limited);
     let error = String::from_utf8(output.stderr).unwrap();
     assert_eq!((output.status.code(), output.stdout.is_empty()), (Some(2), true), "{limited:?}: {error}");
-    let category = error.split(" more bytes of ").nth(1).unwrap_or_else(|| panic!("{error}"));
+    let (asked, category) = error.split_once(" more bytes of ").unwrap_or_else(|| panic!("{error}"));
+    let held = category.split_once("beside the ").and_then(|(_, held)| held.split(' ').next());
+    let [asked, held] = [asked.rsplit(' ').next(), held].map(|n| n.unwrap().parse::<usize>().unwrap());
+    assert!(held <= limit && asked + held > limit, "{error}");
     assert!(error.contains(&format!("the limit is {limit}; ")), "{error}");
     let works = error.rsplit("; ").next().unwrap().split(' ').next().unwrap();
     (category.split(' ').next().unwrap().to_string(), works.parse().unwrap())
 }
 
 /// The limit that each refusal says works does, and one byte less does not. Kills: a command that takes the flag and
-/// ignores it, another rank's peak, a limit that must not be reached.
+/// ignores it, another rank's peak, a limit that must not be reached, one that works for the first part of the work alone.
 #[test]
 fn the_smallest_limit_that_works_does() {
     let train = ["train", "--steps", "1", "--seq", "16", "--batch-size", "2", "--layout", "tp=2"];
@@ -30,7 +33,10 @@ fn the_smallest_limit_that_works_does() {
     let eval = ["eval", "--seq", "64", "--layout", "dp=2"];
     let (_dir, config) = crate::memory::sized("8", "256", "48");
     let prove = ["prove", "--layout", "tp=2", "--config", &config];
-    for args in [&train[..], &generate, &price, &eval, &prove] {
+    let (_model_dir, model, text) = crate::memory::trained();
+    let compare = ["compare", "--layout", "tp=2", "--model", &model, "--data", &text];
+    let panel = ["prove", "--layout", "tp=2"];
+    for args in [&train[..], &generate, &price, &eval, &prove, &compare, &panel] {
         let (_, works) = words(args, 5000);
         let limited = |bytes: usize| {
             let bytes = bytes.to_string();
@@ -38,8 +44,41 @@ fn the_smallest_limit_that_works_does() {
         };
         assert_eq!((limited(works), limited(works - 1)), (Some(0), Some(2)), "{args:?} within {works}");
     }
-    let compare = ["compare", "--layout", "tp=2"];
-    assert!(words(&compare, 5000).1 > 5000);
+}
+
+/// Half a microbatch of one sequence fits, and every folder and file that a command is told to write to is named. Kills: a
+/// run that is refused after it has begun to write.
+#[test]
+fn where_a_limit_refuses_nothing_is_written() {
+    let (model_dir, model, text) = crate::memory::trained();
+    let config = crate::memory::path(&model_dir, "config.json");
+    let dir = tempfile::tempdir().unwrap();
+    let [out, dump, trace] = ["out", "dump", "trace.json"].map(|name| crate::memory::path(&dir, name));
+    let train = ["train", "--config", &config, "--data", &text, "--steps", "2", "--seq", "32", "--out", &out];
+    let learn =
+        [&train[..], &["--batch-size", "1", "--microbatches", "1", "--dump", &dump, "--trace", &trace]];
+    let generate = [
+        "generate",
+        "--model",
+        &model,
+        "--prompt-ids",
+        "1,2",
+        "--max-new",
+        "4",
+        "--dump",
+        &dump,
+        "--trace",
+        &trace,
+    ];
+    let eval = ["eval", "--model", &model, "--data", &text, "--seq", "16"];
+    let compare = ["compare", "--layout", "tp=2", "--model", &model, "--data", &text, "--trace", &trace];
+    let prove = ["prove", "--layout", "tp=2", "--config", &config, "--dump", &dump];
+    let price = ["price", "--layout", "tp=2", "--config", &config, "--seq", "16", "--batch-size", "1"];
+    for args in [&learn.concat()[..], &generate, &eval, &compare, &prove, &price] {
+        let (_, works) = words(args, 1);
+        words(args, works / 2);
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "{args:?}");
+    }
 }
 
 /// A step under every limit below its peak, and a generation. Kills: a category that is never named, or named for another.

@@ -1,7 +1,7 @@
 //! The proof of a panel, and what it says.
-use super::PANEL;
-use crate::Result;
-use crate::prove::{Difference, LIMITS, Split, Verdict, WHAT, certify, hexadecimal, sure};
+use super::{Member, PANEL};
+use crate::prove::{Difference, LIMITS, Split, Verdict, WHAT, certify, check, hexadecimal, sure};
+use crate::{Result, memory};
 use serde::Serialize;
 use tensor::Key;
 
@@ -60,6 +60,8 @@ pub fn certify_panel<'a>(
         models: Vec::new(),
         first_difference: None,
     };
+    let fits = |member: &Member| check(&member.subject(split.layout)?, split.layout);
+    memory::all(PANEL.iter().map(fits))?; // before the first proof
     for member in PANEL {
         told(member.name);
         let subject = member.subject(split.layout)?;
