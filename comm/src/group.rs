@@ -255,16 +255,12 @@ impl<P: Place> Group<P> {
             _ => "take a broadcast from",
         };
         let other = root != self.rank || !matches!(op, Op::Send | Op::Receive);
-        match self.members.get(root).filter(|_| other) {
-            Some(peer) => {
-                (call.peer, call.root) = (Some(peer), root);
-                Ok(call)
-            }
-            None => {
-                let why = format!("rank {} of {self} cannot {what} rank {root}", self.rank);
-                Err(CommError::bad_argument(why))
-            }
-        }
+        let Some(peer) = self.members.get(root).filter(|_| other) else {
+            let why = format!("rank {} of {self} cannot {what} rank {root}", self.rank);
+            return Err(CommError::bad_argument(why));
+        };
+        (call.peer, call.root) = (Some(peer), root);
+        Ok(call)
     }
     /// The rows of each rank, if all have as many.
     ///
