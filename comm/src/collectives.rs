@@ -195,8 +195,11 @@ pub(crate) struct Making {
 impl<P: Place> Group<P> {
     /// An all-reduce of tensors of this shape.
     #[track_caller]
+    #[inline(always)]
     pub(crate) fn reducing<D: Device>(&self, shape: [usize; 2], reduce: Reduce) -> Call {
-        Call { reduce: Some(reduce), ..self.call_of::<D>(Op::AllReduce, shape) }
+        let mut call = self.call_of::<D>(Op::AllReduce, shape);
+        call.reduce = Some(reduce); // in place: a call is large
+        call
     }
     /// An all-gather, of which this is the rank's block; of blocks of so many rows, if they differ.
     #[track_caller]

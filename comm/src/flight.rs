@@ -2,7 +2,7 @@
 use crate::call::Call;
 use crate::record::Record;
 use std::fmt;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The last calls of every rank when a run failed. It displays as a table; times count from the start of the run.
 #[derive(Clone, Default, PartialEq, Eq)]
@@ -12,7 +12,7 @@ pub struct FlightRecorder(String);
 #[derive(Clone, Debug)]
 pub(crate) struct Flight {
     pub(crate) number: usize, // on its rank, from 1
-    pub(crate) began: Duration,
+    pub(crate) began: Instant,
     pub(crate) outcome: Outcome,
     pub(crate) call: Call,
 }
@@ -21,8 +21,8 @@ pub(crate) struct Flight {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     UnderWay,
-    Done(Duration),
-    Failed(Duration),
+    Done(Instant),
+    Failed(Instant),
     Forgotten,
 }
 
@@ -45,13 +45,14 @@ impl fmt::Display for End {
     }
 }
 
-impl fmt::Display for Outcome {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::UnderWay => f.pad("under way"),
-            Self::Forgotten => f.pad("never waited for"),
-            Self::Done(took) => f.pad(&format!("done in {}", span(*took))),
-            Self::Failed(took) => f.pad(&format!("failed after {}", span(*took))),
+impl Flight {
+    /// What became of the call, in a table.
+    fn outcome(&self) -> String {
+        match self.outcome {
+            Outcome::UnderWay => "under way".to_string(),
+            Outcome::Forgotten => "never waited for".to_string(),
+            Outcome::Done(at) => format!("done in {}", span(at - self.began)),
+            Outcome::Failed(at) => format!("failed after {}", span(at - self.began)),
         }
     }
 }
@@ -71,8 +72,9 @@ impl FlightRecorder {
     pub(crate) fn new<'a>(ranks: impl Iterator<Item = (&'a Record, End)>) -> Self {
         let mut rows = vec!["rank  call       began  outcome                what".to_string()];
         for (rank, (record, end)) in ranks.enumerate() {
-            for Flight { number, began, outcome, call } in record.flights() {
-                let began = span(began);
+            for flight in record.flights() {
+                let (began, outcome) = (span(flight.began - record.start()), flight.outcome());
+                let Flight { number, call, .. } = flight;
                 rows.push(format!("{rank:>4}  {number:>4}  {began:>10}  {outcome:<21}  {call}"));
             }
             rows.push(format!("{rank:>4}  {:>4}  {:>10}  {end}", "", ""));
@@ -97,7 +99,6 @@ mod tests {
     use super::*;
     use crate::error::CommError;
     use crate::trace::Traced;
-    use std::time::Instant;
 
     #[track_caller]
     fn barrier(label: String) -> Call {

@@ -35,6 +35,7 @@ pub struct Group<P: Place> {
     along: usize,               // how many ranks there are along the axes
     pub(crate) over: Ranks,     // which of them these are
     pub(crate) rank: usize,
+    size: usize,
     pub(crate) members: Members, // ranks of the world
     label: Option<Arc<str>>,
     pub(crate) record: Arc<Record>,
@@ -66,8 +67,8 @@ impl<P: Place> Group<P> {
         record: Arc<Record>,
     ) -> Self {
         let (engine, world) = (engine(&**world, &members), world.clone());
-        let (over, along) = (Ranks::all(axes), members.len());
-        Self { engine, world, along, over, rank, members, label: None, record, route: None }
+        let (over, size) = (Ranks::all(axes), members.len());
+        Self { engine, world, along: size, over, rank, size, members, label: None, record, route: None }
     }
     /// This rank, counted in the group.
     pub fn rank(&self) -> usize {
@@ -75,7 +76,7 @@ impl<P: Place> Group<P> {
     }
     /// How many ranks.
     pub fn size(&self) -> usize {
-        self.members.len()
+        self.size
     }
     /// The axes along which the ranks differ that this group is, or is a part of.
     pub fn axis(&self) -> Axes {
@@ -159,7 +160,7 @@ impl<P: Place> Group<P> {
         let members = ranks.iter().map(|&rank| self.members.get(rank).expect("checked above"));
         let members = Members::List(members.collect());
         let engine = engine(&*self.world, &members);
-        Ok(Group { engine, over, rank, members, route: None, ..self.clone() })
+        Ok(Group { engine, over, rank, size: ranks.len(), members, route: None, ..self.clone() })
     }
     fn why_no_group(&self, ranks: &[usize]) -> Option<String> {
         let mut sorted = ranks.to_vec();
@@ -178,8 +179,9 @@ impl<P: Place> Group<P> {
     pub(crate) fn routed(&self, route: Arc<Via>) -> Group<P> {
         Group { route: Some(route), ..self.clone() }
     }
-    /// A call of this rank.
+    /// A call of this rank. It is large: so it is made where it is wanted.
     #[track_caller]
+    #[inline(always)]
     pub(crate) fn call(&self, op: Op, [rows, cols]: [usize; 2], elem: Elem) -> Call {
         Call {
             op,
@@ -215,8 +217,9 @@ impl<P: Place> Group<P> {
         let (ranks, rank) = (self.size(), self.rank);
         let in_place = matches!(call.op, Op::AllReduce | Op::Broadcast);
         let len = |tensor: Option<&Tensor<D>>| tensor.map_or(0, Tensor::len);
-        let [gives, takes] = [if in_place { len(take.as_deref()) } else { len(give) }, len(take.as_deref())];
-        assert_eq!([gives, takes], [call.gives(ranks, rank), call.takes(ranks, rank)], "{call}");
+        let taken = len(take.as_deref());
+        let given = if in_place { taken } else { len(give) };
+        assert!(given == call.gives(ranks, rank) && taken == call.takes(ranks, rank), "{call}");
         let take = take.map(|take| take.view_mut().ptr());
         Windows { give: if in_place { take } else { give.map(|give| give.view().ptr()) }, take }
     }
@@ -233,6 +236,7 @@ impl<P: Place> Group<P> {
     }
     /// A call on numbers of a device.
     #[track_caller]
+    #[inline(always)]
     pub(crate) fn call_of<D: Device>(&self, op: Op, shape: [usize; 2]) -> Call {
         self.call(op, shape, Elem::of::<D::Elem>())
     }
@@ -242,7 +246,7 @@ impl<P: Place> Group<P> {
     /// [`CommError::BadArgument`] if the group has no such rank, or a message is to or from this one.
     #[track_caller]
     pub(crate) fn call_with<D: Device>(&self, op: Op, shape: [usize; 2], root: usize) -> Result<Call> {
-        let call = self.call_of::<D>(op, shape);
+        let mut call = self.call_of::<D>(op, shape);
         let what = match op {
             Op::Send => "send to",
             Op::Receive => "receive from",
@@ -251,13 +255,12 @@ impl<P: Place> Group<P> {
             _ => "take a broadcast from",
         };
         let other = root != self.rank || !matches!(op, Op::Send | Op::Receive);
-        match self.members.get(root).filter(|_| other) {
-            Some(peer) => Ok(Call { peer: Some(peer), root, ..call }),
-            None => {
-                let why = format!("rank {} of {self} cannot {what} rank {root}", self.rank);
-                Err(CommError::bad_argument(why))
-            }
-        }
+        let Some(peer) = self.members.get(root).filter(|_| other) else {
+            let why = format!("rank {} of {self} cannot {what} rank {root}", self.rank);
+            return Err(CommError::bad_argument(why));
+        };
+        (call.peer, call.root) = (Some(peer), root);
+        Ok(call)
     }
     /// The rows of each rank, if all have as many.
     ///

@@ -43,14 +43,14 @@ pub(crate) struct Begun {
 
 impl Log {
     /// Keeps what has become of a call. Of requests that failed the last one stays.
-    fn close(&mut self, begun: Begun, outcome: Outcome) {
+    fn close(&mut self, number: usize, outcome: Outcome) {
         let done = matches!(outcome, Outcome::Done(_));
         self.open.retain(|flight| {
-            let this = flight.number == begun.number;
+            let this = flight.number == number;
             if this { !done } else { done || flight.outcome == Outcome::UnderWay }
         });
-        let flights = self.last[begun.number % KEPT].iter_mut().chain(&mut self.open);
-        flights.filter(|flight| flight.number == begun.number).for_each(|flight| flight.outcome = outcome);
+        let flights = self.last[number % KEPT].iter_mut().chain(&mut self.open);
+        flights.filter(|flight| flight.number == number).for_each(|flight| flight.outcome = outcome);
     }
 }
 
@@ -58,6 +58,10 @@ impl Record {
     /// Nothing yet. Times count from `start`.
     pub(crate) fn new(rank: usize, start: Instant, when: Traced) -> Self {
         Self { rank, start, when, traced: (when == Traced::Always).into(), log: Mutex::default() }
+    }
+    /// From when times count.
+    pub(crate) fn start(&self) -> Instant {
+        self.start
     }
     /// The counts of all calls.
     pub(crate) fn ledger(&self) -> Ledger {
@@ -96,8 +100,8 @@ impl Record {
         let (mut log, since) = (self.log(), Instant::now());
         self.nothing_forgotten(&log)?;
         log.begun += 1;
-        let (number, began, outcome) = (log.begun, since - self.start, Outcome::UnderWay);
-        let flight = || Flight { number, began, outcome, call: call.clone() };
+        let (number, outcome) = (log.begun, Outcome::UnderWay);
+        let flight = || Flight { number, began: since, outcome, call: call.clone() };
         log.last[number % KEPT] = Some(flight());
         if request {
             log.open.push(flight());
@@ -111,8 +115,8 @@ impl Record {
     }
     /// A call has ended; the rank was in it from the beginning, or, where it was a request, from when it `waited` for it.
     pub(crate) fn end<T>(&self, begun: Begun, waited: Option<Instant>, call: &Call, outcome: &Result<T>) {
-        let (mut log, took) = (self.log(), begun.since.elapsed());
-        log.close(begun, if outcome.is_ok() { Outcome::Done(took) } else { Outcome::Failed(took) });
+        let (mut log, now) = (self.log(), Instant::now());
+        log.close(begun.number, if outcome.is_ok() { Outcome::Done(now) } else { Outcome::Failed(now) });
         if self.traced() {
             log.calls += 1;
             let did = Did::Call(call.clone());
@@ -122,7 +126,7 @@ impl Record {
     /// A request is dropped that nobody waited for.
     pub(crate) fn forget(&self, begun: Begun, call: &Call) {
         let mut log = self.log();
-        log.close(begun, Outcome::Forgotten);
+        log.close(begun.number, Outcome::Forgotten);
         log.forgotten.get_or_insert_with(|| call.to_string());
     }
     fn nothing_forgotten(&self, log: &Log) -> Result<()> {

@@ -10,14 +10,15 @@
 //!   weight enters no other before the noise, so there only the pair of oracle and program counts;
 //! - the output itself may agree by chance: `2D/p`, if its degree is at most `D` on both sides.
 //!
-//! Degrees are counted by running the oracle on [`tensor::Degree`]. Between steps a fresh random number is added to
+//! Degrees are counted by running the oracle on [`reference::Degree`]. Between steps a fresh random number is added to
 //! every weight, so each step begins at an independent random point, of degree 1. Opaque functions are taken as
 //! random functions of their key. Keys are independent, so their bounds multiply. The formula is measured where it can
 //! be, at small primes: `tests/all/small_primes.rs`.
 //!
 //! Source: Schwartz, "Fast probabilistic algorithms for verification of polynomial identities", JACM 27(4), 1980.
+use reference::{Degree, Function};
 use reference::{Model, Optimizer, Sequence, Trainer, Weights};
-use tensor::{Degree, F61, Function};
+use tensor::F61;
 
 /// log₂ of the probability that a wrong program passes under one key; 0 or more where the argument says nothing.
 pub fn log2_per_key(

@@ -2,6 +2,9 @@
 //! verdict on that work under that layout, equal tokens, and the error against f64 as a multiple of the unsplit run's
 //! own.
 mod held;
+mod row;
+
+pub use row::{Row, Tie, Workload};
 
 use crate::cases::never_ran;
 use crate::generate::{self, Generated, Request, Text, all_logits};
@@ -16,7 +19,6 @@ use comm::{Axis, Mesh};
 use layers::Kind;
 use layers::shape::counted;
 use parallel::{Batch, Trainer};
-use serde::Serialize;
 use std::collections::BTreeMap;
 use tensor::{Bf16, Cpu, Key, Phase, Real, Scalar};
 
@@ -34,63 +36,6 @@ const LR: f64 = 0.1;
 /// Beyond so many parameters the field gets one short sequence instead of the whole batch.
 const LARGE: usize = 20_000_000;
 const LARGE_TOKENS: usize = 16;
-
-/// Which work.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Workload {
-    /// Continuing prompts.
-    Inference,
-    /// Training steps.
-    Training,
-}
-
-/// The first token of a text that differs between two layouts, though the choice was as good as a tie.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Tie {
-    /// Which text.
-    pub sequence: usize,
-    /// Which of its tokens.
-    pub token: usize,
-    /// How much a logit difference had to change for another choice.
-    pub margin: f64,
-    /// How much rounding may have changed it.
-    pub bound: f64,
-}
-
-/// One row.
-#[derive(Clone, Debug, Serialize)]
-pub struct Row {
-    /// Which work.
-    pub workload: Workload,
-    /// A readable label.
-    pub name: String,
-    /// The layout.
-    pub layout: String,
-    /// Of the work: all new tokens, or one step.
-    pub seconds: f64,
-    /// New tokens, or tokens learnt, a second.
-    pub tokens_per_second: f64,
-    /// Of each rank; in training the step takes inference's place.
-    pub peak_bytes: PeakBytes,
-    /// Bytes on the wire of all ranks, a generated token or a step.
-    pub traffic_bytes: usize,
-    /// The field's verdict on this work: in inference on the logits that choose each token, in training on the loss, the
-    /// norm, gradients and new weights.
-    pub equal: bool,
-    /// What the field was given, if not the whole work.
-    pub note: Option<String>,
-    /// What a panel proves of this layout and this work has none of, in words.
-    pub never_ran: Vec<&'static str>,
-    /// Whether the texts are those of the unsplit run; null in training.
-    pub tokens_equal: Option<bool>,
-    /// If not: where they part, where that is a tie.
-    pub tie: Option<Tie>,
-    /// What the rank that holds the most would hold in each number, as it is priced.
-    pub peak_bytes_by_number: BTreeMap<&'static str, usize>,
-    /// The largest error against f64 (of logits, or of new weights) ÷ the unsplit run's own.
-    pub error_ratio: f64,
-}
 
 /// What is compared.
 pub struct Work<'a> {
@@ -155,6 +100,10 @@ fn request(work: &Work) -> Request {
 fn batch(work: &Work) -> Result<Batch> {
     let (n, seq) = (SEQUENCES.max(MICROBATCHES * work.data_ranks()), SEQ.min(work.model.config.positions));
     Ok(Batch::new(sequences(work.corpus.batch(0, 0, n, seq)), MICROBATCHES)?)
+}
+
+fn by_number(bytes: [usize; 2]) -> BTreeMap<&'static str, usize> {
+    [f32::NAME, Bf16::NAME].into_iter().zip(bytes).collect()
 }
 
 /// What the field is given under a layout: texts that were generated and the batch; of a large model a short sequence
@@ -256,11 +205,10 @@ fn inference<D: Runs>(
             never_ran: Vec::new(),
             tokens_equal: Some(tie.is_none()),
             tie: tie.filter(|t| t.margin <= t.bound),
-            peak_bytes_by_number: [
-                (f32::NAME, request.peak::<Cpu<f32>>(work.model, layout)?.largest),
-                (Bf16::NAME, request.peak::<Cpu<Bf16>>(work.model, layout)?.largest),
-            ]
-            .into(),
+            peak_bytes_by_number: by_number([
+                request.peak::<Cpu<f32>>(work.model, &layout.limited(None))?.largest,
+                request.peak::<Cpu<Bf16>>(work.model, &layout.limited(None))?.largest,
+            ]),
             error_ratio: ratio(error, own),
         });
     }
@@ -334,11 +282,10 @@ fn training<D: Runs>(work: &Work, layouts: &[Layout], watch: &dyn Fn(&str)) -> R
             never_ran: Vec::new(),
             tokens_equal: None,
             tie: None,
-            peak_bytes_by_number: [
-                (f32::NAME, held::by_a_step::<Cpu<f32>>(work, layout, &batch)?),
-                (Bf16::NAME, held::by_a_step::<Cpu<Bf16>>(work, layout, &batch)?),
-            ]
-            .into(),
+            peak_bytes_by_number: by_number([
+                held::by_a_step::<Cpu<f32>>(work, layout, &batch)?,
+                held::by_a_step::<Cpu<Bf16>>(work, layout, &batch)?,
+            ]),
             error_ratio: ratio(error, own),
         });
     }

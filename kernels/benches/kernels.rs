@@ -5,7 +5,7 @@ use divan::Bencher;
 use divan::counter::ItemsCount;
 use kernels::bf16::{self, Out, Way};
 use kernels::{
-    Activation, AdamW, Attend, Causal, Entry, Heads, Indexed, Kernels, LossTerms, Qkv, Selects, Sight, Slice,
+    Activation, AdamW, Attend, Entry, Heads, Indexed, Kernels, LossTerms, Mask, Qkv, Segment, Selects, Slice,
     Span, Write, machine,
 };
 use std::fmt;
@@ -88,9 +88,9 @@ fn index<T: Entry>(list: Vec<T>) -> Index<Host> {
 }
 
 fn attend() -> (Attend, Index<Host>, usize) {
-    let attend = Attend { heads: HEADS, first: 0, sight: Sight::Causal, dropout: None };
+    let attend = Attend { heads: HEADS, first: 0, mask: Mask::Causal, dropout: None };
     let span = |sequence: usize| {
-        let tokens = Causal { row: sequence * TOKENS, len: TOKENS, position: 0, sequence };
+        let tokens = Segment { row: sequence * TOKENS, len: TOKENS, position: 0, sequence };
         Span { query: tokens, key: tokens }
     };
     let pairs = SEQUENCES * TOKENS * (TOKENS + 1) / 2;

@@ -1,5 +1,5 @@
 //! Lists of tokens as kernels read them: whole numbers at the kernels' place, made once for all calls on the same tokens.
-use crate::terms::{Causal, Span};
+use crate::terms::{Segment, Span};
 use std::cell::OnceCell;
 use tensor::{Index, Place};
 
@@ -13,7 +13,7 @@ pub trait Entry: Copy {
     fn of(words: &[u32]) -> Self;
 }
 
-impl Entry for Causal {
+impl Entry for Segment {
     const WORDS: usize = 4;
     fn words(self) -> impl Iterator<Item = u32> {
         [self.row, self.len, self.position, self.sequence].into_iter().map(|n| n as u32)
@@ -32,8 +32,8 @@ impl Entry for Span {
     }
     #[inline(always)]
     fn of(words: &[u32]) -> Self {
-        let (query, key) = words.split_at(Causal::WORDS);
-        Self { query: Causal::of(query), key: Causal::of(key) }
+        let (query, key) = words.split_at(Segment::WORDS);
+        Self { query: Segment::of(query), key: Segment::of(key) }
     }
 }
 
@@ -89,7 +89,7 @@ mod tests {
     /// Kills: a number in another's place, an index that outlives a change of its list.
     #[test]
     fn entries_are_read_as_they_were_written() {
-        let part = |n: usize| Causal { row: n, len: n + 1, position: n + 2, sequence: n + 3 };
+        let part = |n: usize| Segment { row: n, len: n + 1, position: n + 2, sequence: n + 3 };
         let span = |n| Span { query: part(n), key: part(n + 10) };
         let (place, mut spans) = (Host::default(), Indexed::from(vec![span(1), span(100)]));
         let read = |spans: &Indexed<_, _>| entries::<Span>(spans.on(&place).words()).collect::<Vec<_>>();

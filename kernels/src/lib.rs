@@ -7,15 +7,15 @@ mod cpu;
 mod indexed;
 mod kernels;
 mod list;
+mod mask;
 mod meta;
 #[cfg(test)]
 mod proof;
-mod sight;
 mod terms;
 
 pub use cpu::{CpuScalar, Packed, bf16, machine, widest};
 pub use indexed::{Entry, Indexed};
 pub use kernels::{Kernels, Selects};
+pub use mask::Mask;
 pub use meta::Meta;
-pub use sight::Sight;
-pub use terms::{Activation, AdamW, Attend, Causal, Heads, LossTerms, Qkv, Slice, Softmax, Span, Write};
+pub use terms::{Activation, AdamW, Attend, Heads, LossTerms, Qkv, Segment, Slice, Softmax, Span, Write};

@@ -1,5 +1,5 @@
 //! What kernels are told beside matrices: heads, tokens, constants.
-use crate::sight::Sight;
+use crate::mask::Mask;
 use serde::{Deserialize, Serialize};
 use tensor::{Device, Dropout, View, ViewMut};
 
@@ -31,7 +31,7 @@ pub struct Attend {
     /// Which of the model's query heads is the first of them.
     pub first: usize,
     /// Which keys a query sees.
-    pub sight: Sight,
+    pub mask: Mask,
     /// Dropout of the probabilities, after the softmax.
     pub dropout: Option<Dropout>,
 }
@@ -65,14 +65,14 @@ pub struct LossTerms {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
     /// The queries' rows.
-    pub query: Causal,
+    pub query: Segment,
     /// The keys' and values' rows.
-    pub key: Causal,
+    pub key: Segment,
 }
 
 /// Consecutive tokens of one sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Causal {
+pub struct Segment {
     /// The row of the first.
     pub row: usize,
     /// How many.

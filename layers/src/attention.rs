@@ -24,7 +24,7 @@ use crate::{
     head_norm,
 };
 use comm::Axis;
-use kernels::{Attend, Heads, Kernels, Sight};
+use kernels::{Attend, Heads, Kernels, Mask};
 
 /// Attention, its heads split over the ranks of an axis.
 pub struct Attention<D: Kernels> {
@@ -35,7 +35,7 @@ pub struct Attention<D: Kernels> {
     out: Part<D, RowLinear<D>>, // W[H_t·d,D]
     heads: Heads,               // this rank's
     first: usize,               // of the model's query heads
-    sight: Sight,
+    mask: Mask,
     rate: f64,
     scores: String, // their name, which dropout is drawn by
 }
@@ -78,7 +78,7 @@ pub(crate) fn share(heads: Heads, ranks: usize, axis: Axis, name: &str) -> Resul
 
 impl<D: Kernels> Attention<D> {
     /// Parameters `name.qkv` and `name.out`, and as the shape says `.bias` of each, `name.q_norm` and `name.k_norm`.
-    /// `rotary` turns queries and keys; queries see keys as `sight` says.
+    /// `rotary` turns queries and keys; queries see keys as `mask` says.
     ///
     /// # Errors
     /// If the ranks do not divide the query heads, or neither divide the key heads nor are a multiple of them.
@@ -88,7 +88,7 @@ impl<D: Kernels> Attention<D> {
         name: &str,
         shape: &Shape,
         rotary: Option<Rotary<D>>,
-        sight: Sight,
+        mask: Mask,
     ) -> Result<Self> {
         let (heads, width, group) = (shape.heads, shape.width, at.mesh.group(axis));
         let (mine, [q, kv]) = share(heads, group.size(), axis, name)?;
@@ -104,14 +104,14 @@ impl<D: Kernels> Attention<D> {
             out: at.row(&Row { axis, name: &out, sizes: [q.size, width], bias: bias.out })?,
             heads: mine,
             first: group.rank() * mine.queries,
-            sight,
+            mask,
             rate: shape.dropout.attention,
             scores: format!("{name}.scores"),
         })
     }
     fn attend(&self, cx: &Cx<D>) -> Attend {
         let dropout = cx.dropout(self.rate, &self.scores);
-        Attend { heads: self.heads, first: self.first, sight: self.sight, dropout }
+        Attend { heads: self.heads, first: self.first, mask: self.mask, dropout }
     }
     /// The gradient of `[Q|K|V]`.
     fn before(&mut self, cx: &Cx<D>, s: Inside<D>, d_o: Split<D>) -> Result<Split<D>> {
@@ -198,23 +198,23 @@ mod tests {
     const EPS: f64 = 0.01;
     struct Grouped<const LARGEST: usize> {
         shape: Shape,
-        sight: Sight,
+        mask: Mask,
     }
     /// Query heads share key heads; an odd head size leaves a feature that does not turn.
     fn grouped<const LARGEST: usize>(queries: usize, keys: usize, dim: usize) -> Grouped<LARGEST> {
         let shape = Shape { width: D, heads: Heads { queries, keys, dim }, eps: EPS, ..Shape::LLAMA };
-        Grouped { shape, sight: Sight::Causal }
+        Grouped { shape, mask: Mask::Causal }
     }
     impl<const LARGEST: usize> Grouped<LARGEST> {
         fn heads(&self) -> reference::Heads {
             let Heads { queries, keys, dim } = self.shape.heads;
             reference::Heads { queries, keys, dim }
         }
-        fn sight(&self) -> reference::Sight {
-            match self.sight {
-                Sight::All => reference::Sight::All,
-                Sight::Causal => reference::Sight::Causal,
-                Sight::Window { size, sinks } => reference::Sight::Window { size, sinks },
+        fn mask(&self) -> reference::Mask {
+            match self.mask {
+                Mask::All => reference::Mask::All,
+                Mask::Causal => reference::Mask::Causal,
+                Mask::Window { size, sinks } => reference::Mask::Window { size, sinks },
             }
         }
         fn rope(&self) -> Option<Rope> {
@@ -232,7 +232,7 @@ mod tests {
         }
         fn build<T: Kernels>(&self, at: &Builder<T>) -> Result<Attention<T>> {
             let rotary = self.rope().map(|rope| Rotary::new(self.shape.heads.dim, rope));
-            Attention::shard(at, Axis::Tp, "attention", &self.shape, rotary, self.sight)
+            Attention::shard(at, Axis::Tp, "attention", &self.shape, rotary, self.mask)
         }
         fn oracle<S: Scalar>(&self, g: &Given<S>) -> Answer<S> {
             let (heads, tokens) = (self.heads(), Tokens::new(&g.lengths));
@@ -252,10 +252,10 @@ mod tests {
                 }
             };
             turn(&mut qkv, false);
-            let o = reference::attention(&qkv, heads, self.sight(), &tokens, None);
+            let o = reference::attention(&qkv, heads, self.mask(), &tokens, None);
             let mut y = linear(&o, w("out"), [q, D]);
             let (d_o, dout) = linear_backward(&o, w("out"), &g.dy, [q, D]);
-            let mut d = reference::attention_backward(&qkv, &d_o, heads, self.sight(), &tokens, None);
+            let mut d = reference::attention_backward(&qkv, &d_o, heads, self.mask(), &tokens, None);
             turn(&mut d, true);
             let mut gradients: BTreeMap<String, Vec<S>> = [("attention.out".into(), dout)].into();
             if self.shape.head_norm {
@@ -311,11 +311,11 @@ mod tests {
     fn attention_equals_attention_through_windows() {
         for (size, sinks) in [(1, 0), (2, 0), (2, 1), (3, 2)] {
             let mut case = grouped::<4>(4, 2, 2);
-            case.sight = Sight::Window { size, sinks };
+            case.mask = Mask::Window { size, sinks };
             proves(&case);
         }
         let mut case = grouped::<4>(4, 4, 2);
-        (case.sight, case.shape.positions) = (Sight::All, Positions::Learned(9));
+        (case.mask, case.shape.positions) = (Mask::All, Positions::Learned(9));
         proves(&case);
     }
 

@@ -16,7 +16,7 @@ use crate::part::{Of, Part, Pending};
 use crate::strategy::{Column, Row};
 use crate::{Biases, Builder, ColumnLinear, Cx, Kept, Layer, Param, Result, RowLinear};
 use comm::Axis;
-use kernels::{Attend, Heads, Kernels, Sight};
+use kernels::{Attend, Heads, Kernels, Mask};
 
 /// Attention to a memory, its heads split over the ranks of an axis.
 pub struct CrossAttention<D: Kernels> {
@@ -62,7 +62,7 @@ impl<D: Kernels> CrossAttention<D> {
             q: column("q", &[q])?,
             kv: column("kv", &[kv, kv])?,
             out: at.row(&Row { axis, name, sizes: [q.size, width], bias: bias.out })?,
-            attend: Attend { heads, first, sight: Sight::All, dropout: None },
+            attend: Attend { heads, first, mask: Mask::All, dropout: None },
         })
     }
 }

@@ -2,7 +2,7 @@
 use crate::record::Share;
 use crate::{Record, Result};
 use comm::Mesh;
-use kernels::{Causal, Indexed, Kernels, Span};
+use kernels::{Indexed, Kernels, Segment, Span};
 use std::borrow::Borrow;
 use std::cell::{RefCell, RefMut};
 use std::collections::BTreeMap;
@@ -26,7 +26,7 @@ pub struct Cx<D: Kernels> {
     mean_over: usize,
     first: usize,        // number of the first sequence in the step
     draws: (u64, usize), // dropout's seed and step
-    tokens: Indexed<Causal, D::Place>,
+    tokens: Indexed<Segment, D::Place>,
     spans: Indexed<Span, D::Place>,
     memory: Indexed<Span, D::Place>,
     memory_lengths: Vec<usize>, // one for each sequence, or none
@@ -92,7 +92,7 @@ impl<D: Kernels> Cx<D> {
     }
     /// The same, on sequences of these lengths.
     fn of(mut self, lengths: impl IntoIterator<Item = impl Borrow<usize>>) -> Self {
-        let first = |(sequence, len)| Causal { row: 0, len, position: 0, sequence };
+        let first = |(sequence, len)| Segment { row: 0, len, position: 0, sequence };
         self.tokens.change().extend(lengths.into_iter().map(|len| *len.borrow()).enumerate().map(first));
         self.place();
         self
@@ -138,7 +138,7 @@ impl<D: Kernels> Cx<D> {
         let memory = self.memory.change();
         memory.clear();
         for (query, &len) in self.tokens.list().iter().zip(&self.memory_lengths) {
-            let key = Causal { row, len, position: 0, sequence: query.sequence };
+            let key = Segment { row, len, position: 0, sequence: query.sequence };
             row += len;
             if query.len > 0 {
                 memory.push(Span { query: *query, key });
@@ -192,7 +192,7 @@ impl<D: Kernels> Cx<D> {
                 Some(capacity) => {
                     let len = query.position + query.len;
                     assert!(len <= capacity, "{len} tokens in a cache of {capacity}");
-                    Causal { row: b * capacity, len, position: 0, sequence: query.sequence }
+                    Segment { row: b * capacity, len, position: 0, sequence: query.sequence }
                 }
             };
             if query.len > 0 {
@@ -214,7 +214,7 @@ impl<D: Kernels> Cx<D> {
         self.mean_over
     }
     /// Each sequence's tokens: their rows and their positions.
-    pub fn tokens(&self) -> &[Causal] {
+    pub fn tokens(&self) -> &[Segment] {
         self.tokens.list()
     }
     /// How many rows an activation has.
@@ -341,16 +341,16 @@ mod tests {
         assert_eq!(
             cx.tokens(),
             [
-                Causal { row: 0, len: 0, position: 3, sequence: 7 },
-                Causal { row: 0, len: 2, position: 1, sequence: 8 }
+                Segment { row: 0, len: 0, position: 3, sequence: 7 },
+                Segment { row: 0, len: 2, position: 1, sequence: 8 }
             ]
         );
-        let key = Causal { row: 5, len: 3, position: 0, sequence: 8 };
+        let key = Segment { row: 5, len: 3, position: 0, sequence: 8 };
         assert_eq!(cx.spans().list(), [Span { query: cx.tokens()[1], key }]);
         assert_eq!((cx.rows(), cx.positions()), (2, 3));
         let mut other = Cx::<Cpu<f32>>::infer([3, 1]).with_memory(&[4, 2]).with_cache(5).numbered_from(7);
         other.advance(&[0, 2]);
-        let key = Causal { row: 4, len: 2, position: 0, sequence: 8 };
+        let key = Segment { row: 4, len: 2, position: 0, sequence: 8 };
         let fresh = Cx::<Cpu<f32>>::infer([3, 1]).with_memory(&[4, 2]).numbered_from(7);
         let numbers = |span: &Span| (span.query.sequence, span.key.sequence);
         assert_eq!(fresh.memory().list().iter().map(numbers).collect::<Vec<_>>(), [(7, 7), (8, 8)]);

@@ -1,6 +1,6 @@
 //! A parameter: this rank's share of a whole matrix, and of its gradient.
 use crate::build::{Builder, Draw};
-use crate::placement::{Cuts, Placed, Placement, Replica};
+use crate::placement::{Cuts, Placed, Placement, Replica, part};
 use crate::{GradientSums, Result};
 use comm::{Axis, Group, Mesh, Reduce};
 use kernels::{Kernels, Write};
@@ -260,20 +260,6 @@ fn sum_replica<D: Kernels>(
     holders.all_reduce(&mut part, Reduce::Sum)?;
     device.copy(replica.of_mut(gradient.view_mut()), part.view());
     Ok(())
-}
-
-/// `len` rows or columns of a matrix.
-fn part<D: Kernels>(x: View<D>, dim: usize, start: usize, len: usize) -> View<D> {
-    if dim == 0 { x.take_rows(start, len) } else { x.take_cols(start, len) }
-}
-
-impl Replica {
-    fn of<'a, D: Kernels>(&self, x: View<'a, D>) -> View<'a, D> {
-        part(x, self.dim, self.start, self.len)
-    }
-    fn of_mut<'a, D: Kernels>(&self, x: ViewMut<'a, D>) -> ViewMut<'a, D> {
-        if self.dim == 0 { x.take_rows(self.start, self.len) } else { x.take_cols(self.start, self.len) }
-    }
 }
 
 #[cfg(test)]

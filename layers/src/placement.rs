@@ -4,7 +4,7 @@ use crate::{Error, Result};
 use comm::{Axis, Mesh};
 use kernels::Kernels;
 use std::collections::BTreeMap;
-use tensor::{Category, Place, Scalar, Tensor};
+use tensor::{Category, Place, Scalar, Tensor, View, ViewMut};
 
 /// How a parameter lies along one mesh axis.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -189,6 +189,22 @@ pub(crate) struct Replica {
     pub(crate) holders: usize,
     /// Whether this rank is the first of them.
     pub(crate) first: bool,
+}
+
+/// `len` rows or columns of a matrix.
+pub(crate) fn part<D: Kernels>(x: View<D>, dim: usize, start: usize, len: usize) -> View<D> {
+    if dim == 0 { x.take_rows(start, len) } else { x.take_cols(start, len) }
+}
+
+impl Replica {
+    /// These rows or columns of a share.
+    pub(crate) fn of<'a, D: Kernels>(&self, x: View<'a, D>) -> View<'a, D> {
+        part(x, self.dim, self.start, self.len)
+    }
+    /// These rows or columns of a share, to write.
+    pub(crate) fn of_mut<'a, D: Kernels>(&self, x: ViewMut<'a, D>) -> ViewMut<'a, D> {
+        if self.dim == 0 { x.take_rows(self.start, self.len) } else { x.take_cols(self.start, self.len) }
+    }
 }
 
 impl Cuts {

@@ -1,7 +1,7 @@
 //! What layers took and gave, token by token: for looking at a split run from outside. Each rank notes its own share and
 //! where it lies in the whole, so nobody is asked and nothing is said: a run does the same with and without a record.
 use comm::Mesh;
-use kernels::{Causal, Kernels};
+use kernels::{Kernels, Segment};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -93,7 +93,7 @@ impl<D: Kernels> Record<D> {
         &self.mesh
     }
     /// Adds this rank's share of something; nothing on a device without values.
-    pub(crate) fn add(&self, name: String, tokens: &[Causal], share: Share<D::Elem>) {
+    pub(crate) fn add(&self, name: String, tokens: &[Segment], share: Share<D::Elem>) {
         let Some(values) = &share.values else { return };
         let mut log = self.log.borrow_mut();
         let calls = self.mesh.calls_made();

@@ -3,7 +3,7 @@ mod words;
 
 pub use words::counted;
 
-use kernels::{Activation, Heads, Sight};
+use kernels::{Activation, Heads, Mask};
 use serde::{Deserialize, Serialize};
 use tensor::{Rope, Scaling};
 
@@ -167,10 +167,10 @@ impl Shape {
         }
     }
     /// Which keys the queries of a block see.
-    pub fn sight(&self, block: usize) -> Sight {
+    pub fn mask(&self, block: usize) -> Mask {
         match self.window {
-            Some(Window { size, sinks, from }) if block >= from => Sight::Window { size, sinks },
-            _ => Sight::Causal,
+            Some(Window { size, sinks, from }) if block >= from => Mask::Window { size, sinks },
+            _ => Mask::Causal,
         }
     }
     /// How many positions there are, if they are counted.
@@ -187,11 +187,8 @@ mod tests {
     #[test]
     fn windows_begin_with_the_block_that_is_said() {
         let shape = Shape { window: Some(Window { size: 3, sinks: 1, from: 2 }), ..Shape::LLAMA };
-        let window = Sight::Window { size: 3, sinks: 1 };
-        assert_eq!(
-            [0, 1, 2, 3].map(|block| shape.sight(block)),
-            [Sight::Causal, Sight::Causal, window, window]
-        );
-        assert_eq!(Shape::LLAMA.sight(2), Sight::Causal);
+        let window = Mask::Window { size: 3, sinks: 1 };
+        assert_eq!([0, 1, 2, 3].map(|block| shape.mask(block)), [Mask::Causal, Mask::Causal, window, window]);
+        assert_eq!(Shape::LLAMA.mask(2), Mask::Causal);
     }
 }

@@ -4,7 +4,7 @@
 //!
 //! Source: Vaswani et al., arXiv:1706.03762; grouped heads: Ainslie et al., arXiv:2305.13245.
 use crate::look::Look;
-use crate::sight::{Sight, Tokens};
+use crate::mask::{Mask, Tokens};
 use tensor::{Dropout, Scalar};
 
 /// The heads of an attention layer.
@@ -37,12 +37,12 @@ impl Heads {
 pub fn attention<S: Scalar>(
     qkv: &[S],
     heads: Heads,
-    sight: Sight,
+    mask: Mask,
     tokens: &Tokens,
     dropout: Option<&Dropout>,
 ) -> Vec<S> {
     let (q, kv) = split(qkv, heads);
-    look(&q, &kv, heads, sight, tokens, dropout).forward()
+    look(&q, &kv, heads, mask, tokens, dropout).forward()
 }
 
 /// `qkv[B, row], dO[B, queries·dim]` → `[dQ | dK | dV][B, row]`.
@@ -54,12 +54,12 @@ pub fn attention_backward<S: Scalar>(
     qkv: &[S],
     d_o: &[S],
     heads: Heads,
-    sight: Sight,
+    mask: Mask,
     tokens: &Tokens,
     dropout: Option<&Dropout>,
 ) -> Vec<S> {
     let (q, kv) = split(qkv, heads);
-    let (dq, dkv) = look(&q, &kv, heads, sight, tokens, dropout).backward(d_o);
+    let (dq, dkv) = look(&q, &kv, heads, mask, tokens, dropout).backward(d_o);
     let rows = dq.chunks(heads.gathered()).zip(dkv.chunks(heads.row() - heads.gathered()));
     rows.flat_map(|(dq, dkv)| dq.iter().chain(dkv).copied()).collect()
 }
@@ -68,12 +68,12 @@ fn look<'a, S>(
     q: &'a [S],
     kv: &'a [S],
     heads: Heads,
-    sight: Sight,
+    mask: Mask,
     tokens: &'a Tokens,
     dropout: Option<&'a Dropout>,
 ) -> Look<'a, S> {
     let dropout = dropout.map(|dropout| (dropout, tokens.numbers.as_slice()));
-    Look { q, kv, heads, lengths: [&tokens.lengths; 2], sight, dropout }
+    Look { q, kv, heads, lengths: [&tokens.lengths; 2], mask, dropout }
 }
 
 /// `qkv[B, row]` → rows `[Q]`, rows `[K | V]`.
@@ -92,12 +92,12 @@ mod tests {
 
     /// Causal, without dropout.
     fn causal<S: Scalar>(qkv: &[S], heads: Heads, lengths: &[usize]) -> Vec<S> {
-        attention(qkv, heads, Sight::Causal, &Tokens::new(lengths), None)
+        attention(qkv, heads, Mask::Causal, &Tokens::new(lengths), None)
     }
 
     const GROUPED: Heads = Heads { queries: 4, keys: 2, dim: 3 };
-    const CASES: [Sight; 4] =
-        [Sight::All, Sight::Causal, Sight::Window { size: 2, sinks: 0 }, Sight::Window { size: 1, sinks: 2 }];
+    const CASES: [Mask; 4] =
+        [Mask::All, Mask::Causal, Mask::Window { size: 2, sinks: 0 }, Mask::Window { size: 1, sinks: 2 }];
 
     /// Kills: a missing scale, keys and values exchanged, a first token that sees the second.
     #[test]
@@ -149,11 +149,11 @@ mod tests {
     fn attention_equals_the_formula_in_std_floats() {
         let (row, tokens) = (GROUPED.row(), Tokens { lengths: vec![4, 0, 3], numbers: vec![5, 1, 3] });
         let (x, d): (Vec<f64>, _) = (draw(6, 7 * row), Dropout::new(0.4, 1, 2, "scores"));
-        for (sight, dropout) in CASES.map(|sight| [(sight, None), (sight, Some(&d))]).concat() {
+        for (mask, dropout) in CASES.map(|mask| [(mask, None), (mask, Some(&d))]).concat() {
             let (mut wanted, mut dropped) = (Vec::new(), 0);
             for (first, p, number) in (0..7).map(|r| if r < 4 { (0, r, 5) } else { (4, r - 4, 3) }) {
                 let length = if first == 0 { 4 } else { 3 };
-                let seen = || (0..length).filter(|&k| sight.sees(p, k));
+                let seen = || (0..length).filter(|&k| mask.sees(p, k));
                 for h in 0..4 {
                     let part = |at: usize, head: usize| &x[(first + at) * row + head * 3..][..3];
                     let inner =
@@ -169,7 +169,7 @@ mod tests {
                     );
                 }
             }
-            assert_close(&attention(&x, GROUPED, sight, &tokens, dropout), &wanted, 1e-14);
+            assert_close(&attention(&x, GROUPED, mask, &tokens, dropout), &wanted, 1e-14);
             assert_eq!(dropout.is_some(), dropped > 5, "{dropped} dropped");
         }
     }
@@ -180,15 +180,15 @@ mod tests {
         under_two_keys(|| {
             let x: Vec<F61> = draw(2, 6 * GROUPED.row());
             let (tokens, d) = (Tokens::new(&[1, 3, 0, 2]), Dropout::new(0.3, 4, 5, "scores"));
-            for (sight, dropout) in CASES.map(|sight| [(sight, None), (sight, Some(&d))]).concat() {
+            for (mask, dropout) in CASES.map(|mask| [(mask, None), (mask, Some(&d))]).concat() {
                 let (mut alone, mut at) = (Vec::new(), 0);
                 for (&length, &number) in tokens.lengths.iter().zip(&tokens.numbers) {
                     let rows = &x[at..][..length * GROUPED.row()];
                     let one = Tokens { lengths: vec![length], numbers: vec![number] };
-                    alone.extend(attention(rows, GROUPED, sight, &one, dropout));
+                    alone.extend(attention(rows, GROUPED, mask, &one, dropout));
                     at += rows.len();
                 }
-                assert_eq!(attention(&x, GROUPED, sight, &tokens, dropout), alone);
+                assert_eq!(attention(&x, GROUPED, mask, &tokens, dropout), alone);
                 assert_eq!(alone.len(), 6 * 12);
             }
         });
@@ -201,13 +201,13 @@ mod tests {
         under_two_keys(|| {
             let shapes = [(GROUPED, [2, 4, 1]), (Heads { queries: 3, keys: 3, dim: 1 }, [3, 0, 2])];
             let d = Dropout::new(0.4, 4, 5, "scores");
-            let cases = CASES.map(|sight| [(sight, None), (sight, Some(&d))]).concat();
+            let cases = CASES.map(|mask| [(mask, None), (mask, Some(&d))]).concat();
             for (heads, lengths) in shapes {
                 let (rows, tokens): (usize, _) = (lengths.iter().sum(), Tokens::new(&lengths));
                 let (x, d_o) = (draw(3, rows * heads.row()), draw(4, rows * heads.gathered()));
-                for &(sight, dropout) in &cases {
-                    let d = attention_backward(&values(&x), &d_o, heads, sight, &tokens, dropout);
-                    assert_derivative(&d_o, &attention(&x, heads, sight, &tokens, dropout), &[(&x, &d)]);
+                for &(mask, dropout) in &cases {
+                    let d = attention_backward(&values(&x), &d_o, heads, mask, &tokens, dropout);
+                    assert_derivative(&d_o, &attention(&x, heads, mask, &tokens, dropout), &[(&x, &d)]);
                 }
             }
         });
@@ -223,7 +223,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "query 0 of sequence 0 sees no key")]
     fn a_window_of_nothing_panics() {
-        let (heads, sight) = (Heads { queries: 1, keys: 1, dim: 1 }, Sight::Window { size: 0, sinks: 0 });
-        let _ = attention(&[0.0; 3], heads, sight, &Tokens::new(&[1]), None);
+        let (heads, mask) = (Heads { queries: 1, keys: 1, dim: 1 }, Mask::Window { size: 0, sinks: 0 });
+        let _ = attention(&[0.0; 3], heads, mask, &Tokens::new(&[1]), None);
     }
 }

@@ -13,11 +13,11 @@ use crate::attention::{attention, attention_backward};
 use crate::dropout::{Pass, dropout, dropout_at};
 use crate::head_norm::{head_norm, head_norm_backward};
 use crate::linear::add;
+use crate::mask::Tokens;
 use crate::model::{BlockMaps, Model, Positions};
 use crate::parameters::Weights;
 use crate::rotary::rotary;
 use crate::see::See;
-use crate::sight::Tokens;
 use crate::swiglu::{swiglu, swiglu_backward};
 use tensor::{Dropout, Scalar};
 
@@ -69,7 +69,7 @@ impl Model {
         let norm1 = of.norm1.forward_seen(w, &x, see);
         let projected = of.qkv.forward_seen(w, &norm1, see);
         let qkv = self.normed_and_turned(w, &of, &projected, tokens);
-        let o = attention(&qkv, self.heads, self.sight(i), tokens, drops.scores.as_ref());
+        let o = attention(&qkv, self.heads, self.mask(i), tokens, drops.scores.as_ref());
         let added = self.dropped(of.out.forward_seen(w, &o, see), tokens, drops.attention.as_ref());
         see(format_args!("blocks.{i}.attention.added"), &added);
         let mut x1 = x.clone();
@@ -123,7 +123,7 @@ impl Model {
         let d_branch = self.dropped(dx.clone(), tokens, drops.attention.as_ref());
         let d_o = of.out.backward_seen(w, &saved.o, &d_branch, &mut g, see);
         let scores = drops.scores.as_ref();
-        let d_qkv = attention_backward(&saved.qkv, &d_o, self.heads, self.sight(i), tokens, scores);
+        let d_qkv = attention_backward(&saved.qkv, &d_o, self.heads, self.mask(i), tokens, scores);
         let d_projected = self.back_before_norm_and_turn(w, &of, saved, d_qkv, tokens, &mut g);
         let dn = of.qkv.backward_seen(w, &saved.norm1, &d_projected, &mut g, see);
         add(&mut dx, of.norm1.backward(w, &saved.x, &dn, &mut g));
@@ -191,7 +191,7 @@ impl Model {
 mod tests {
     use super::*;
     use crate::proof::{draw, everything, random_weights, under_two_keys};
-    use crate::{Sight, add_bias, layer_norm, linear};
+    use crate::{Mask, add_bias, layer_norm, linear};
     use tensor::F61;
 
     /// Kills: parts in another order, such as dropout before the bias or rotary before the norm of heads; dropout at
@@ -217,8 +217,8 @@ mod tests {
             let mut qkv = affine(&norm(&x, "norm1"), "attention.qkv", [4, 12]);
             head_norm(&mut qkv, model.heads, of("attention.q_norm"), of("attention.k_norm"), 0.01);
             rotary(&mut qkv, model.heads, &[0, 1, 2, 3, 0], &100.0.into(), false);
-            let (sight, d) = (Sight::Window { size: 2, sinks: 1 }, "blocks.1.attention.scores");
-            let o = attention(&qkv, model.heads, sight, &tokens, Some(&Dropout::new(0.375, 3, 4, d)));
+            let (mask, d) = (Mask::Window { size: 2, sinks: 1 }, "blocks.1.attention.scores");
+            let o = attention(&qkv, model.heads, mask, &tokens, Some(&Dropout::new(0.375, 3, 4, d)));
             let x1 = plus(&x, &drop(affine(&o, "attention.out", [6, 4]), "blocks.1.attention"));
             let h = swiglu(&affine(&norm(&x1, "norm2"), "mlp.gate_up", [4, 10]), 5);
             let wanted = plus(&x1, &drop(affine(&h, "mlp.down", [5, 4]), "blocks.1.mlp"));

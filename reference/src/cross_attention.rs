@@ -6,7 +6,7 @@
 //! Source: Vaswani et al., §3.2.3, arXiv:1706.03762.
 use crate::attention::Heads;
 use crate::look::Look;
-use crate::sight::Sight;
+use crate::mask::Mask;
 use tensor::Scalar;
 
 /// `q[B, queries·dim], kv[M, 2·keys·dim]` → `O[B, queries·dim]`. `lengths`: tokens of each sequence, and of each
@@ -17,7 +17,7 @@ use tensor::Scalar;
 /// empty.
 #[must_use]
 pub fn cross_attention<S: Scalar>(q: &[S], kv: &[S], heads: Heads, lengths: [&[usize]; 2]) -> Vec<S> {
-    Look { q, kv, heads, lengths, sight: Sight::All, dropout: None }.forward()
+    Look { q, kv, heads, lengths, mask: Mask::All, dropout: None }.forward()
 }
 
 /// `q[B, queries·dim], kv[M, 2·keys·dim], dO[B, queries·dim]` → `(dQ[B, queries·dim], [dK | dV][M, 2·keys·dim])`.
@@ -32,7 +32,7 @@ pub fn cross_attention_backward<S: Scalar>(
     heads: Heads,
     lengths: [&[usize]; 2],
 ) -> (Vec<S>, Vec<S>) {
-    Look { q, kv, heads, lengths, sight: Sight::All, dropout: None }.backward(d_o)
+    Look { q, kv, heads, lengths, mask: Mask::All, dropout: None }.backward(d_o)
 }
 
 #[cfg(test)]
@@ -71,7 +71,7 @@ mod tests {
             let part = |of: std::ops::Range<usize>| -> Vec<F61> {
                 x.chunks(HEADS.row()).flat_map(|row| row[of.clone()].to_vec()).collect()
             };
-            let wanted = attention(&x, HEADS, Sight::All, &Tokens::new(&lengths), None);
+            let wanted = attention(&x, HEADS, Mask::All, &Tokens::new(&lengths), None);
             assert_eq!(cross_attention(&part(0..12), &part(12..24), HEADS, [&lengths; 2]), wanted);
         });
     }

@@ -5,7 +5,7 @@
 //! backward  dX = dY·mask/(1 − rate)      the same mask: dropout is its own backward
 //! ```
 //! The mask comes from [`tensor::Dropout`]: a hash of what an element is.
-use crate::sight::Tokens;
+use crate::mask::Tokens;
 use tensor::{Dropout, Scalar};
 
 /// Where in a training run a microbatch stands: what decides over dropout besides the place in the model.

@@ -15,7 +15,7 @@
 //! | `dropout.rs` | dropout, and the pass it depends on |
 //! | `softmax.rs` | softmax and log-sum-exp of one row, for attention and the loss |
 //! | `rotary.rs` | rotary positions |
-//! | `sight.rs` | the sequences of a batch, and whom a token sees |
+//! | `mask.rs` | the sequences of a batch, and whom a token sees |
 //! | `look.rs` | queries that look at keys: scores, weights, sums, and the way back |
 //! | `attention.rs`, `cross_attention.rs` | grouped attention over ragged batches: to oneself, to a memory |
 //! | `loss.rs` | embedding and cross-entropy: where token ids come in |
@@ -26,6 +26,7 @@
 //! | `pass.rs` | one pass through the model: logits, loss, gradients |
 //! | `classifier.rs` | affine layers with `ReLU` between them |
 //! | `update.rs`, `train.rs` | clipping, SGD and `AdamW`; one training step over microbatches |
+//! | `degree.rs` | the degrees of what the field computes, as a number |
 //! | `proof.rs` | (tests) random directions, models of every kind, the judgement that a backward is a derivative |
 //! | `tests/all/` | the same training by Hugging Face and `PyTorch`, step by step |
 //!
@@ -36,12 +37,14 @@ mod bias;
 mod block;
 mod classifier;
 mod cross_attention;
+mod degree;
 mod dropout;
 mod head_norm;
 mod layer_norm;
 mod linear;
 mod look;
 mod loss;
+mod mask;
 mod model;
 mod norm;
 mod parameters;
@@ -50,7 +53,6 @@ mod pass;
 mod proof;
 mod rotary;
 mod see;
-mod sight;
 mod softmax;
 mod swiglu;
 mod train;
@@ -62,18 +64,19 @@ pub use bias::{add_bias, bias_gradient};
 pub use block::BlockSaved;
 pub use classifier::Classifier;
 pub use cross_attention::{cross_attention, cross_attention_backward};
+pub use degree::{Degree, Function, Tally};
 pub use dropout::{Pass, dropout};
 pub use head_norm::{head_norm, head_norm_backward};
 pub use layer_norm::{layer_norm, layer_norm_backward};
 pub use linear::{linear, linear_backward};
 pub use loss::{Objective, cross_entropy, cross_entropy_backward, embed, embed_backward};
+pub use mask::{Mask, Tokens};
 pub use model::{Model, Positions, Rates, Window};
 pub use norm::{rms_norm, rms_norm_backward};
 pub use parameters::{Norm, Weights};
 pub use pass::Sequence;
 pub use rotary::rotary;
 pub use see::See;
-pub use sight::{Sight, Tokens};
 pub use swiglu::{swiglu, swiglu_backward};
 pub use train::{Step, Trainer};
 pub use update::{Optimizer, Updates};

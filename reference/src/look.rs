@@ -1,7 +1,7 @@
 //! Queries that look at keys and take values: what attention and cross-attention share.
 //!
 //! Letters: `h` heads of queries, `k` of keys, `d` features a head; query head `i` reads key and value head
-//! `⌊i·k/h⌋`. For one query and one head, with `j` over the keys that it sees (`sight.rs`), and `m` the mask of
+//! `⌊i·k/h⌋`. For one query and one head, with `j` over the keys that it sees (`mask.rs`), and `m` the mask of
 //! dropout over 1 − rate, which is 1 where there is none:
 //!
 //! ```text
@@ -11,7 +11,7 @@
 //! ```
 use crate::attention::Heads;
 use crate::linear::{add, dot};
-use crate::sight::Sight;
+use crate::mask::Mask;
 use crate::softmax::softmax;
 use std::ops::Range;
 use tensor::{Dropout, Scalar};
@@ -22,7 +22,7 @@ pub(crate) struct Look<'a, S> {
     pub(crate) kv: &'a [S],
     pub(crate) heads: Heads,
     pub(crate) lengths: [&'a [usize]; 2], // rows of each sequence: of Q, of [K | V]
-    pub(crate) sight: Sight,
+    pub(crate) mask: Mask,
     pub(crate) dropout: Option<(&'a Dropout, &'a [usize])>, // of the probabilities, and the sequences' numbers
 }
 
@@ -109,7 +109,7 @@ impl<S: Scalar> Look<'_, S> {
         let (mut queries, mut first) = (Vec::new(), 0);
         for (sequence, (&length, &memory)) in own.iter().zip(seen).enumerate() {
             for position in 0..length {
-                let keys: Vec<usize> = (0..memory).filter(|&k| self.sight.sees(position, k)).collect();
+                let keys: Vec<usize> = (0..memory).filter(|&k| self.mask.sees(position, k)).collect();
                 assert!(!keys.is_empty(), "query {position} of sequence {sequence} sees no key");
                 queries.push(Query { row: queries.len(), sequence, position, first, keys });
             }

@@ -10,8 +10,8 @@
 use crate::activation::Activation;
 use crate::attention::Heads;
 use crate::loss::Objective;
+use crate::mask::Mask;
 use crate::parameters::{Affine, Norm, Normed, Shapes};
-use crate::sight::Sight;
 use tensor::Rope;
 
 /// A decoder: all that its parameters do not say.
@@ -65,7 +65,7 @@ pub enum Positions {
     Learned(usize),
 }
 
-/// Windows of attention: [`Sight::Window`] in later blocks, [`Sight::Causal`] in earlier ones.
+/// Windows of attention: [`Mask::Window`] in later blocks, [`Mask::Causal`] in earlier ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
     /// How many tokens one sees, itself included.
@@ -183,10 +183,10 @@ impl Model {
     }
 
     /// Whom the tokens of block `i` see.
-    pub(crate) fn sight(&self, i: usize) -> Sight {
+    pub(crate) fn mask(&self, i: usize) -> Mask {
         match self.window {
-            Some(Window { size, sinks, from }) if i >= from => Sight::Window { size, sinks },
-            _ => Sight::Causal,
+            Some(Window { size, sinks, from }) if i >= from => Mask::Window { size, sinks },
+            _ => Mask::Causal,
         }
     }
 }
@@ -237,9 +237,9 @@ mod tests {
     /// Kills: a window one block early or late, or in a model that has none.
     #[test]
     fn windows_begin_at_their_block() {
-        let sights = |model: Model| [0, 1, 2].map(|i| model.sight(i));
-        let window = Sight::Window { size: 2, sinks: 1 };
-        assert_eq!(sights(windowed()), [Sight::Causal, window, window]);
-        assert_eq!((sights(everything()), sights(small(true))), ([window; 3], [Sight::Causal; 3]));
+        let masks = |model: Model| [0, 1, 2].map(|i| model.mask(i));
+        let window = Mask::Window { size: 2, sinks: 1 };
+        assert_eq!(masks(windowed()), [Mask::Causal, window, window]);
+        assert_eq!((masks(everything()), masks(small(true))), ([window; 3], [Mask::Causal; 3]));
     }
 }

@@ -8,10 +8,10 @@ use crate::block::BlockSaved;
 use crate::dropout::{Pass, dropout_at};
 use crate::linear::{add, linear, linear_backward, transpose};
 use crate::loss::{cross_entropy, cross_entropy_backward, embed, embed_backward};
+use crate::mask::Tokens;
 use crate::model::{Model, Positions, Rates};
 use crate::parameters::Weights;
 use crate::see::See;
-use crate::sight::Tokens;
 use tensor::{Dropout, Scalar};
 
 /// A sequence of tokens, and for each the token that the model should give.

@@ -102,8 +102,9 @@ impl<S: Scalar> Trainer<S> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Degree;
     use crate::proof::{assert_close, everything, kinds, ragged, random_weights, small, under_two_keys};
-    use tensor::{Degree, F61};
+    use tensor::F61;
 
     const ADAM: Optimizer = Optimizer::AdamW { beta1: 0.5, beta2: 0.75, eps: 0.5, decay: 0.25 };
 
@@ -202,7 +203,7 @@ mod tests {
             let small = |d: &Degree| d.degree() < 4096.0;
             assert!(step.losses.iter().chain([&step.norm2]).all(|d| d.degree() > 1.0 && small(d)), "{kind}");
             assert!(trainer.weights().values().flatten().all(|w| w.degree() > 0.0 && small(w)), "{kind}");
-            let (count, _, largest) = tally.opaque[tensor::Function::Exp as usize];
+            let (count, _, largest) = tally.opaque[crate::Function::Exp as usize];
             assert!(count > 0.0 && tally.inverted > 0.0 && largest < 65536.0, "{kind}: {tally:?}");
         }
     }

@@ -3,7 +3,7 @@
 //! | file | holds |
 //! |---|---|
 //! | `scalar.rs` | [`Scalar`]: all that layer code may do to a number |
-//! | `float.rs`, `field.rs`, `dual.rs`, `degree.rs` | the numbers: floats run, the field proves, duals differentiate, degrees bound |
+//! | `float.rs`, `field.rs`, `dual.rs` | the numbers: floats run, the field proves, duals differentiate |
 //! | `bf16.rs` | a float of 16 bits, whose wide number is `f32` |
 //! | `rope.rs`, `dropout.rs` | how far positions turn features; which elements are dropped: what both sides must agree on |
 //! | `key.rs` | the random key of the field's opaque functions, set by a guard |
@@ -19,7 +19,6 @@
 mod bf16;
 pub mod count;
 mod cpu;
-mod degree;
 mod device;
 mod dropout;
 mod dual;
@@ -42,7 +41,6 @@ mod view;
 
 pub use bf16::Bf16;
 pub use cpu::{At, Cpu, Host};
-pub use degree::{Degree, Function, Tally};
 pub use device::{Buffer, Device, Ptr};
 pub use dropout::Dropout;
 pub use dual::Dual;

@@ -109,7 +109,7 @@ fn groups_equal_those_found_by_counting_in_every_order() {
                 Err(CommError::BadWorld(why))
                     if why.contains("does not nest") && pp > 1 && order[3] != Axis::Pp =>
                 {
-                    cut += 1
+                    cut += 1;
                 }
                 Err(error) => panic!("{sizes:?} {order:?}: {error}"),
             }

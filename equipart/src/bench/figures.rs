@@ -3,6 +3,8 @@ use super::machine::{Bound, Machine, Probe};
 use super::model::{self, Pass};
 use super::scale::Scale;
 use super::{all_reduce, products, proof};
+use crate::number::NumberName::{self, Bf16, F32};
+use crate::number::in_number;
 use crate::{Error, Result};
 
 /// What a figure is counted in.
@@ -65,14 +67,14 @@ pub struct Entry {
 pub(super) enum Work {
     /// The machine itself, one core.
     Machine(Probe),
-    /// M, N and K of a product.
-    Product([usize; 3]),
+    /// M, N and K of a product of these numbers.
+    Product(NumberName, [usize; 3]),
     /// The same by a weight that is kept as `[N, K]`.
     Linear([usize; 3]),
     /// A pass over the batch, under a layout.
     Pass(Pass, &'static str),
-    /// A token that is added.
-    Decode,
+    /// A token that is added, in these numbers.
+    Decode(NumberName),
     /// Ranks, and bytes of each.
     AllReduce(usize, usize),
     /// A certificate, per key and step.
@@ -91,18 +93,20 @@ const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
 
 /// All of them.
-pub const FIGURES: [Entry; 20] = [
+pub const FIGURES: [Entry; 22] = [
     figure("machine_peak_gflops", Unit::Gflops, Work::Machine(Probe::Peak { cores: 1 })),
     figure("machine_read_gbps", Unit::Gbps, Work::Machine(Probe::Read { cores: 1 })),
-    figure("gemm_gflops_1024", Unit::Gflops, Work::Product([1024, 1024, 1024])),
-    figure("gemm_gflops_256x4096x4096", Unit::Gflops, Work::Product([256, 4096, 4096])),
+    figure("gemm_gflops_1024", Unit::Gflops, Work::Product(F32, [1024, 1024, 1024])),
+    figure("gemm_gflops_1024_bf16", Unit::Gflops, Work::Product(Bf16, [1024, 1024, 1024])),
+    figure("gemm_gflops_256x4096x4096", Unit::Gflops, Work::Product(F32, [256, 4096, 4096])),
     figure("linear_gflops_m32", Unit::Gflops, Work::Linear([32, 512, 512])),
     figure("forward_ms_tp1", Unit::Milliseconds, Work::Pass(Pass::Forward, "none")),
     figure("train_step_ms_tp1", Unit::Milliseconds, Work::Pass(Pass::Step, "none")),
     figure("forward_ms_tp2", Unit::Milliseconds, Work::Pass(Pass::Forward, "tp=2")),
     figure("train_step_ms_tp2", Unit::Milliseconds, Work::Pass(Pass::Step, "tp=2")),
     figure("train_step_ms_dp2", Unit::Milliseconds, Work::Pass(Pass::Step, "dp=2")),
-    figure("decode_tokens_per_s_tp1", Unit::Tokens, Work::Decode),
+    figure("decode_tokens_per_s_tp1", Unit::Tokens, Work::Decode(F32)),
+    figure("decode_tokens_per_s_tp1_bf16", Unit::Tokens, Work::Decode(Bf16)),
     all_reduce("all_reduce_us_4KiB", 2, 4 * KIB),
     all_reduce("all_reduce_us_256KiB", 2, 256 * KIB),
     all_reduce("all_reduce_us_4MiB", 2, 4 * MIB),
@@ -146,10 +150,10 @@ impl Work {
     pub(super) fn seconds(self, machine: &Machine, scale: &Scale) -> Result<f64> {
         match self {
             Self::Machine(_) => Ok(machine.least(&self.bound(scale)?)),
-            Self::Product(size) => Ok(products::product(size, scale)),
+            Self::Product(number, size) => in_number!(number, D => Ok(products::product::<D>(size, scale))),
             Self::Linear(size) => Ok(products::linear(size, scale)),
             Self::Pass(pass, layout) => model::seconds(pass, &layout.parse()?, scale),
-            Self::Decode => model::decode(scale),
+            Self::Decode(number) => in_number!(number, D => model::decode::<D>(scale)),
             Self::AllReduce(ranks, bytes) => all_reduce::seconds(ranks, bytes, scale),
             Self::Proof => proof::seconds(scale),
         }
@@ -161,7 +165,7 @@ impl Work {
     /// What is done in that time, where the figure is a rate: FLOPs, bytes, tokens.
     pub(super) fn amount(self, scale: &Scale) -> f64 {
         match self {
-            Self::Product(size) | Self::Linear(size) => products::flops(size, scale),
+            Self::Product(_, size) | Self::Linear(size) => products::flops(size, scale),
             _ => 1.0,
         }
     }
@@ -169,11 +173,14 @@ impl Work {
     pub(super) fn bound(self, scale: &Scale) -> Result<Bound> {
         match self {
             Self::Machine(probe) => Ok(vec![(probe, 1.0)]),
-            Self::Product(size) | Self::Linear(size) => {
+            Self::Product(Bf16, size) => {
+                Ok(vec![(Probe::PeakBf16 { cores: 1 }, products::flops(size, scale))])
+            }
+            Self::Product(_, size) | Self::Linear(size) => {
                 Ok(vec![(Probe::Peak { cores: 1 }, products::flops(size, scale))])
             }
             Self::Pass(pass, layout) => model::bound(pass, &layout.parse()?, scale),
-            Self::Decode => model::decode_bound(scale),
+            Self::Decode(number) => in_number!(number, D => model::decode_bound::<D>(scale)),
             Self::AllReduce(ranks, bytes) => Ok(all_reduce::bound(ranks, bytes, scale)),
             Self::Proof => proof::bound(scale),
         }

@@ -21,6 +21,8 @@ pub(super) fn processor() -> String {
 pub(super) enum Probe {
     /// A core's floating point operation: multiply-adds in registers alone.
     Peak { cores: usize },
+    /// A core's floating point operation on bf16: pairs of multiply-adds, or f32's, whichever is faster.
+    PeakBf16 { cores: usize },
     /// A byte that a core reads, of more memory than caches hold.
     Read { cores: usize },
     /// A multiply-add in the field, in products that caches hold.
@@ -71,6 +73,7 @@ impl Probe {
     fn seconds(self, scale: &Scale) -> f64 {
         match self {
             Self::Peak { cores } => peak(cores, scale.of(4 << 20)),
+            Self::PeakBf16 { cores } => peak_bf16(cores, scale.of(4 << 20)),
             Self::Read { cores } => read(cores, scale.of(BEYOND_CACHES)),
             Self::Field { cores } => field(cores, scale.of(FIELD)),
             Self::Rewrite { cores, bytes } => rewrite(cores, bytes, scale),
@@ -84,6 +87,15 @@ fn peak(cores: usize, rounds: usize) -> f64 {
         std::hint::black_box(machine::multiply_adds(rounds));
     };
     at_once(cores, |_| (), all) / (rounds as f64 * machine::multiply_adds(1) as f64)
+}
+
+fn peak_bf16(cores: usize, rounds: usize) -> f64 {
+    let wide = peak(cores, rounds);
+    let Some(flops) = machine::bf16_multiply_adds(1) else { return wide };
+    let all = |(): &mut ()| {
+        std::hint::black_box(machine::bf16_multiply_adds(rounds));
+    };
+    wide.min(at_once(cores, |_| (), all) / (rounds as f64 * flops as f64))
 }
 
 /// As ranks have it: in large pages.

@@ -8,6 +8,7 @@ use super::machine::{Bound, Probe, cores, least};
 use super::scale::Scale;
 use crate::config::Architecture;
 use crate::generate::{self, Request};
+use crate::number::Runs;
 use crate::sampling::Sampling;
 use crate::{Config, Layout, Model, Network, Result, measure, price, profile};
 use comm::{Ledger, Mesh};
@@ -140,7 +141,7 @@ pub(super) fn said(layout: &Layout, rank: usize, scale: &Scale) -> Result<Ledger
 }
 
 /// The time of a token that `generate` adds to a prompt, on one rank: the mean of all that are added.
-pub(super) fn decode(scale: &Scale) -> Result<f64> {
+pub(super) fn decode<D: Runs>(scale: &Scale) -> Result<f64> {
     let [prompt, new] = scale.decode;
     let (shape, positions) = (scale.shape, prompt + new + 1);
     let config = Config { architecture: Architecture::Llama, shape, positions, bos: None, eos: Vec::new() };
@@ -149,15 +150,15 @@ pub(super) fn decode(scale: &Scale) -> Result<f64> {
     let request = Request { prompts, max_new: new + 1, sampling: Sampling::default(), record: false };
     let chosen = Mutex::new(Vec::with_capacity(new + 1));
     let now = |_| chosen.lock().expect("nothing panics under this lock").push(Instant::now());
-    generate::generate::<Cpu<f32>>(&model, (&Layout::default(), &Network::default()), &request, &now)?;
+    generate::generate::<D>(&model, (&Layout::default(), &Network::default()), &request, &now)?;
     let chosen = chosen.into_inner().expect("nothing panicked");
     Ok(chosen[new].duration_since(chosen[0]).as_secs_f64() / new as f64)
 }
 
 /// A token takes at least as long as all weights take to be read by one core: the head's too, but of the embedding's
 /// table one row.
-pub(super) fn decode_bound(scale: &Scale) -> Result<Bound> {
+pub(super) fn decode_bound<D: Runs>(scale: &Scale) -> Result<Bound> {
     let table = scale.shape.vocabulary * scale.shape.width;
     let weights = price::parameters(&scale.shape)? - table + scale.shape.width;
-    Ok(vec![(Probe::Read { cores: 1 }, (weights * size_of::<f32>()) as f64)])
+    Ok(vec![(Probe::Read { cores: 1 }, (weights * size_of::<D::Elem>()) as f64)])
 }

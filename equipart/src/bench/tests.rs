@@ -2,6 +2,7 @@ use super::figures::Work;
 use super::machine::{Probe, least};
 use super::model::{self, Pass};
 use super::*;
+use crate::number::NumberName;
 
 fn entry(name: &str) -> &'static Entry {
     FIGURES.iter().find(|entry| entry.name == name).unwrap_or_else(|| panic!("{name}"))
@@ -24,6 +25,7 @@ fn figures_are_these_in_this_order() {
         ("machine_peak_gflops", "GFLOP/s"),
         ("machine_read_gbps", "GB/s"),
         ("gemm_gflops_1024", "GFLOP/s"),
+        ("gemm_gflops_1024_bf16", "GFLOP/s"),
         ("gemm_gflops_256x4096x4096", "GFLOP/s"),
         ("linear_gflops_m32", "GFLOP/s"),
         ("forward_ms_tp1", "ms"),
@@ -32,6 +34,7 @@ fn figures_are_these_in_this_order() {
         ("train_step_ms_tp2", "ms"),
         ("train_step_ms_dp2", "ms"),
         ("decode_tokens_per_s_tp1", "token/s"),
+        ("decode_tokens_per_s_tp1_bf16", "token/s"),
         ("all_reduce_us_4KiB", "us"),
         ("all_reduce_us_256KiB", "us"),
         ("all_reduce_us_4MiB", "us"),
@@ -92,8 +95,10 @@ fn the_work_of_shape_l_is_what_its_sizes_say() {
         assert_eq!(seen, wanted, "{pass:?} under {layout}");
     }
     let gains = (2.0 * blocks + 1.0) * width;
-    let read = vec![(Probe::Read { cores: 1 }, 4.0 * (weights + gains + width))];
-    assert_eq!(Work::Decode.bound(&Scale::FULL).unwrap(), read);
+    for (number, bytes) in [(NumberName::F32, 4.0), (NumberName::Bf16, 2.0)] {
+        let read = vec![(Probe::Read { cores: 1 }, bytes * (weights + gains + width))];
+        assert_eq!(Work::Decode(number).bound(&Scale::FULL).unwrap(), read);
+    }
     let parameters = crate::price::parameters(&Scale::FULL.proven).unwrap();
     assert!((100_000..110_000).contains(&parameters), "{parameters} parameters in proof_ms_100k");
 }
@@ -121,7 +126,9 @@ fn the_longest_of_several_bounds_holds() {
 #[test]
 fn figures_are_chosen_by_name_or_beginning() {
     assert_eq!(names(&[]).len(), FIGURES.len());
-    assert_eq!(names(&["gemm"]), ["gemm_gflops_1024", "gemm_gflops_256x4096x4096"]);
+    let gemm = ["gemm_gflops_1024", "gemm_gflops_1024_bf16", "gemm_gflops_256x4096x4096"];
+    assert_eq!(names(&["gemm"]), gemm);
+    assert_eq!(names(&["gemm_gflops_1024"]), ["gemm_gflops_1024"]);
     assert_eq!(names(&["all_reduce_us_4MiB"]), ["all_reduce_us_4MiB"]);
     assert_eq!(names(&["all_reduce_us_4M"]), ["all_reduce_us_4MiB", "all_reduce_us_4MiB_4ranks"]);
     assert_eq!(names(&["proof", "linear", "linear_g"]), ["linear_gflops_m32", "proof_ms_100k"]);

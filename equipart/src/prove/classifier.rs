@@ -6,9 +6,10 @@ use comm::{Axis, Mesh, World};
 use kernels::{Kernels, Meta};
 use layers::{Classifier, Kind};
 use parallel::{ClassifierTrainer, Examples};
+use reference::Degree;
 use reference::{Updates, Weights};
 use std::fmt;
-use tensor::{Cpu, Degree, F61, Key, Scalar, mix};
+use tensor::{Cpu, F61, Key, Scalar, mix};
 
 /// What is to be proven of a classifier, besides the layout. The learning rate is 1.
 #[derive(Clone, Debug)]

@@ -31,7 +31,7 @@ fn bytes_are_two_for_a_parameter_and_four_for_all_that_sums() {
         for layout in ["none", "tp=2", "tp=2,sp,dp=2"] {
             let layout: Layout = layout.parse().unwrap();
             let of = |number| {
-                let settings = Settings { optimizer, number, ..settings(8, 1) };
+                let settings = Settings { optimizer, number, ..settings(8, 2) };
                 price(&config, &settings, &layout).unwrap().swap_remove(0).peak_bytes
             };
             let (wide, narrow) = (of(NumberName::F32), of(NumberName::Bf16));

@@ -39,18 +39,8 @@ fn dump(of: &str) -> PathBuf {
                 _ if layout == of => &["--layout", layout],
                 _ => &["--number", "bf16", "--layout", layout],
             };
-            let sizes = [
-                "--steps",
-                "3",
-                "--seq",
-                "16",
-                "--batch-size",
-                "4",
-                "--microbatches",
-                "2",
-                "--dropout",
-                "0.1",
-            ];
+            let sizes: Vec<_> =
+                "--steps 3 --seq 16 --batch-size 4 --microbatches 2 --dropout 0.1".split(' ').collect();
             let to = ["train", "--json", "--config", text(&config), "--dump", text(&out)];
             let said = equipart(&[&to[..], which, &sizes, &["--data", text(&data)]].concat());
             assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));

@@ -5,7 +5,8 @@ mod whole_model;
 
 use equipart::bound;
 use feed_forward::{Counts, MISTAKES, Mistake, measured, unsplit, variables};
-use tensor::{Degree, Field};
+use reference::Degree;
+use tensor::Field;
 
 /// What the proof of the feed-forward says at this prime: how often a wrong one passes, at most.
 fn bound(prime: u64) -> f64 {

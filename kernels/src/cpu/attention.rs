@@ -8,7 +8,7 @@ use super::attention_tile::{Carve, Tile, Widened, keys_of, most_keys, pack, serv
 use super::panels::{Panels, Right};
 use super::simd::{fetch, stab, sum};
 use crate::indexed::entries;
-use crate::sight::Seen;
+use crate::mask::Seen;
 use crate::terms::{Attend, Heads, Qkv, Softmax, Span, Write};
 use tensor::{Cpu, Scalar, ViewMut};
 

@@ -1,19 +1,19 @@
-//! The proof of attention and its backward: against the softmax written out, for every sight, with and without
+//! The proof of attention and its backward: against the softmax written out, for every mask, with and without
 //! dropout, by blocks of keys in any order.
 use crate::proof::{
     Matrix, assert_close, assert_derivative, draw, filled, index, less, matrix, read, under_two_keys,
 };
-use crate::{Attend, Causal, CpuScalar, Heads, Kernels, Qkv, Sight, Softmax, Span};
+use crate::{Attend, CpuScalar, Heads, Kernels, Mask, Qkv, Segment, Softmax, Span};
 use tensor::{Cpu, Dropout, Dual, F61, Host, Scalar};
 
-const SIGHTS: [Sight; 7] = [
-    Sight::All,
-    Sight::Causal,
-    Sight::Window { size: 1, sinks: 0 },
-    Sight::Window { size: 3, sinks: 0 },
-    Sight::Window { size: 4, sinks: 2 },
-    Sight::Window { size: 2, sinks: 5 },
-    Sight::Window { size: 100, sinks: 1 },
+const MASKS: [Mask; 7] = [
+    Mask::All,
+    Mask::Causal,
+    Mask::Window { size: 1, sinks: 0 },
+    Mask::Window { size: 3, sinks: 0 },
+    Mask::Window { size: 4, sinks: 2 },
+    Mask::Window { size: 2, sinks: 5 },
+    Mask::Window { size: 100, sinks: 1 },
 ];
 
 /// Queries and keys of several sequences, taken in over several calls.
@@ -29,7 +29,7 @@ impl Case {
     }
     /// Random q, k, v and dO.
     fn inputs<S: Scalar>(&self) -> [Matrix<S>; 4] {
-        let rows = |of: fn(&Span) -> Causal| self.spans().map(|s| of(s).row + of(s).len).max().unwrap_or(0);
+        let rows = |of: fn(&Span) -> Segment| self.spans().map(|s| of(s).row + of(s).len).max().unwrap_or(0);
         let (Heads { queries, keys, dim }, q, k) = (self.attend.heads, rows(|s| s.query), rows(|s| s.key));
         [(1, q, queries), (2, k, keys), (3, k, keys), (4, q, queries)]
             .map(|(seed, rows, heads)| draw(seed, rows, heads * dim))
@@ -103,7 +103,7 @@ fn by_definition<S: Scalar>(case: &Case, [q, k, v, _]: &[Matrix<S>; 4]) -> [Vec<
             case.spans().filter(|s| (s.query.row..s.query.row + s.query.len).contains(&row))
         {
             let at = query.position + row - query.row;
-            for j in (0..key.len).filter(|j| case.attend.sight.sees(at, key.position + j)) {
+            for j in (0..key.len).filter(|j| case.attend.mask.sees(at, key.position + j)) {
                 let product = |f| feature(q, row, head, f) * feature(k, key.row + j, group, f);
                 let score = (0..dim).fold(S::ZERO, |sum, f| sum + product(f)) * scale;
                 let weight = S::exp_sub(score, S::ZERO);
@@ -123,8 +123,8 @@ fn by_definition<S: Scalar>(case: &Case, [q, k, v, _]: &[Matrix<S>; 4]) -> [Vec<
     [out, lse]
 }
 
-fn tokens(row: usize, len: usize, position: usize, sequence: usize) -> Causal {
-    Causal { row, len, position, sequence }
+fn tokens(row: usize, len: usize, position: usize, sequence: usize) -> Segment {
+    Segment { row, len, position, sequence }
 }
 
 /// Texts of several lengths; new tokens after cached ones; keys of one text in three calls, the last first.
@@ -143,13 +143,13 @@ fn layouts() -> [Vec<Vec<Span>>; 3] {
 }
 
 fn cases() -> Vec<Case> {
-    let (heads, all) = (Heads { queries: 4, keys: 2, dim: 3 }, Sight::All);
+    let (heads, all) = (Heads { queries: 4, keys: 2, dim: 3 }, Mask::All);
     let memory = [(tokens(0, 4, 0, 1), tokens(0, 9, 0, 1)), (tokens(4, 5, 0, 2), tokens(9, 2, 0, 2))];
     let memory = vec![memory.map(|(query, key)| Span { query, key }).to_vec()];
-    let layouts = SIGHTS.into_iter().flat_map(|sight| layouts().map(|calls| (sight, calls)));
+    let layouts = MASKS.into_iter().flat_map(|mask| layouts().map(|calls| (mask, calls)));
     let layouts: Vec<_> = layouts.chain([(all, memory)]).collect();
     let dropouts = [None, Some(Dropout::new(0.4, 1, 2, "attention"))];
-    let case = |(sight, calls), dropout| Case { attend: Attend { heads, first: 6, sight, dropout }, calls };
+    let case = |(mask, calls), dropout| Case { attend: Attend { heads, first: 6, mask, dropout }, calls };
     dropouts
         .into_iter()
         .flat_map(|dropout| layouts.clone().into_iter().map(move |l| case(l, dropout)))
@@ -186,39 +186,39 @@ fn attention_backward_equals_the_derivative_exactly() {
 /// Kills: hidden scores in the maximum; rows that begin with a strip of nothing but hidden keys.
 #[test]
 fn hidden_keys_leave_floats_alone() {
-    let case = |sight, key| {
+    let case = |mask, key| {
         let heads = Heads { queries: 1, keys: 1, dim: 1 };
         let query = tokens(0, 2, 5, 0);
         Case {
-            attend: Attend { heads, first: 0, sight, dropout: None },
+            attend: Attend { heads, first: 0, mask, dropout: None },
             calls: vec![vec![Span { query, key }]],
         }
     };
-    let (causal, window) = (Sight::Causal, Sight::Window { size: 2, sinks: 1 });
+    let (causal, window) = (Mask::Causal, Mask::Window { size: 2, sinks: 1 });
     // The second query sees key 6, the first does not; no query sees the other keys named here.
-    for (sight, large) in [(causal, &[6, 7][..]), (window, &[1, 2, 3, 6, 7])] {
-        let case = case(sight, tokens(0, 8, 0, 0));
+    for (mask, large) in [(causal, &[6, 7][..]), (window, &[1, 2, 3, 6, 7])] {
+        let case = case(mask, tokens(0, 8, 0, 0));
         let key = |i: usize| if large.contains(&i) { 1e4f32 } else { 0.5 };
         let inputs = [filled(2, 1, 1.0), matrix(8, 1, key), filled(8, 1, 3.0), filled(2, 1, 1.0)];
         assert_close(&forward(&case, &inputs)[0], &filled(2, 1, 3.0), 1e-6);
-        assert!(backward(&case, &inputs).iter().flat_map(read).all(|d| d.abs() < 10.0), "{sight:?}");
+        assert!(backward(&case, &inputs).iter().flat_map(read).all(|d| d.abs() < 10.0), "{mask:?}");
     }
 }
 
 /// Shapes that cross the tiles of floats, 64 × 256.
-fn large(sight: Sight, dropout: Option<Dropout>) -> Case {
+fn large(mask: Mask, dropout: Option<Dropout>) -> Case {
     let texts =
         [tokens(0, 150, 0, 0), tokens(150, 70, 0, 1), tokens(300, 400, 0, 2)].map(|key| match key.row {
             300 => Span { query: tokens(220, 80, 320, 2), key },
             _ => Span { query: key, key },
         });
     let heads = Heads { queries: 2, keys: 1, dim: 8 };
-    Case { attend: Attend { heads, first: 0, sight, dropout }, calls: vec![texts.to_vec()] }
+    Case { attend: Attend { heads, first: 0, mask, dropout }, calls: vec![texts.to_vec()] }
 }
 
 /// Queries and keys that end with a tile (remainder 0) or one beyond it (1), of floats' tiles: 32 or 64 queries, 256 keys.
 /// The last text's keys come in two calls, of which the second has one key.
-fn at_edges(sight: Sight, dropout: Option<Dropout>) -> Case {
+fn at_edges(mask: Mask, dropout: Option<Dropout>) -> Case {
     let [mut row, mut first] = [0; 2];
     let mut span = |queries, keys| {
         let query = tokens(row, queries, keys - queries, row);
@@ -228,22 +228,22 @@ fn at_edges(sight: Sight, dropout: Option<Dropout>) -> Case {
     };
     let texts = [(64, 256), (65, 257), (33, 33), (1, 1), (64, 512), (64, 513)].map(|(q, k)| span(q, k));
     let Span { query, key } = span(32, 257);
-    let part = |from, len| Span { query, key: Causal { row: key.row + from, len, position: from, ..key } };
+    let part = |from, len| Span { query, key: Segment { row: key.row + from, len, position: from, ..key } };
     let calls = vec![[&texts[..], &[part(0, 256)]].concat(), vec![part(256, 1)]];
     let heads = Heads { queries: 2, keys: 1, dim: 8 };
-    Case { attend: Attend { heads, first: 0, sight, dropout }, calls }
+    Case { attend: Attend { heads, first: 0, mask, dropout }, calls }
 }
 
-/// Each sight, with and without dropout. The last 32 of 512 queries look at 256 keys through a window of 225, those of 513
+/// Each mask, with and without dropout. The last 32 of 512 queries look at 256 keys through a window of 225, those of 513
 /// at 257 through one of 226; the last 64 through windows of 193 and 194. Sinks end with a block of keys, or one beyond it.
 fn large_cases() -> impl Iterator<Item = Case> {
-    let sights = [Sight::All, Sight::Causal, Sight::Window { size: 40, sinks: 3 }];
+    let masks = [Mask::All, Mask::Causal, Mask::Window { size: 40, sinks: 3 }];
     let dropouts = [None, Some(Dropout::new(0.1, 1, 1, "a"))];
-    let large = sights.into_iter().flat_map(move |sight| dropouts.map(|dropout| large(sight, dropout)));
+    let large = masks.into_iter().flat_map(move |mask| dropouts.map(|dropout| large(mask, dropout)));
     let windows = [(225, 1), (226, 0), (193, 3), (194, 0), (40, 256), (40, 257)];
-    let windows = windows.map(|(size, sinks)| Sight::Window { size, sinks });
-    let sights = [Sight::All, Sight::Causal].into_iter().chain(windows).enumerate();
-    large.chain(sights.map(move |(i, sight)| at_edges(sight, dropouts[i / 2 % 2])))
+    let windows = windows.map(|(size, sinks)| Mask::Window { size, sinks });
+    let masks = [Mask::All, Mask::Causal].into_iter().chain(windows).enumerate();
+    large.chain(masks.map(move |(i, mask)| at_edges(mask, dropouts[i / 2 % 2])))
 }
 
 /// Kills: a tile's bounds where tiles are large, a mask that vectors apply differently.
@@ -282,13 +282,13 @@ fn attention_backward_in_floats_equals_the_derivative() {
 /// The field cannot see a stabiliser that is missing or that only looks at a tile: e^200 overflows f32.
 #[test]
 fn scores_of_two_hundred_do_not_overflow() {
-    fn run<S: CpuScalar>(sight: Sight) -> [Matrix<S>; 5]
+    fn run<S: CpuScalar>(mask: Mask) -> [Matrix<S>; 5]
     where
         Cpu<S>: Kernels<Place = Host, Elem = S, Wide = Cpu<S>>,
     {
         let (text, heads) = (tokens(0, 300, 0, 0), Heads { queries: 1, keys: 1, dim: 4 });
         let calls = vec![vec![Span { query: text, key: text }]];
-        let case = Case { attend: Attend { heads, first: 0, sight, dropout: None }, calls };
+        let case = Case { attend: Attend { heads, first: 0, mask, dropout: None }, calls };
         let value = |i: usize, salt: usize| ((i * 7919 + salt * 104_729) % 2001) as f64 / 1000.0 - 1.0;
         let inputs = [(14.0, 1), (14.0, 2), (1.0, 3)];
         let [q, k, v] = inputs
@@ -297,8 +297,8 @@ fn scores_of_two_hundred_do_not_overflow() {
         let ([out, lse], [dq, dk, dv]) = (forward(&case, &inputs), backward(&case, &inputs));
         [out, lse, dq, dk, dv]
     }
-    for sight in [Sight::All, Sight::Causal, Sight::Window { size: 30, sinks: 2 }] {
-        let (single, double) = (run::<f32>(sight), run::<f64>(sight));
+    for mask in [Mask::All, Mask::Causal, Mask::Window { size: 30, sinks: 2 }] {
+        let (single, double) = (run::<f32>(mask), run::<f64>(mask));
         let largest = double.iter().flat_map(read).fold(0.0f64, |m, x| m.max(x.abs()));
         assert!(largest > 150.0 && largest.is_finite(), "{largest}");
         for (single, double) in single.iter().zip(&double) {

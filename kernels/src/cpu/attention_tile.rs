@@ -2,7 +2,7 @@
 use super::CpuScalar;
 use super::panels::Panels;
 use crate::indexed::entries;
-use crate::sight::Seen;
+use crate::mask::Seen;
 use crate::terms::{Attend, Heads, Span};
 use std::ops::Range;
 use tensor::{Cpu, Dropout, Scalar, View, ViewMut, count};
@@ -123,12 +123,12 @@ impl Tile<'_> {
     /// Blocks of the span's keys that any of the queries sees.
     #[inline(always)]
     pub(super) fn blocks<S: CpuScalar>(&self) -> impl Iterator<Item = Range<usize>> {
-        self.attend.sight.blocks(self.span, self.first..self.first + self.n, [S::TILE[1], S::PANEL])
+        self.attend.mask.blocks(self.span, self.first..self.first + self.n, [S::TILE[1], S::PANEL])
     }
     /// Which keys of a block query `i` of the tile sees.
     #[inline(always)]
     pub(super) fn seen(&self, i: usize, block: &Range<usize>) -> Seen {
-        self.attend.sight.seen(self.span, self.first + i).within(block)
+        self.attend.mask.seen(self.span, self.first + i).within(block)
     }
     /// What dropout, where there is one, multiplies the probabilities of query `i` by: that of the `j`th key of a
     /// block by 0 or 1/(1 − rate).

@@ -5,14 +5,13 @@
 //! | `blocks.rs` | the loops over blocks, the sums beside a result in bf16, and their rounding |
 //! | `avx512.rs` | blocks in panels, of pairs for `vdpbf16ps` or widened for f32's multiply-adds |
 //! | `portable.rs` | blocks widened as they lie, for the library's product of f32 |
-//! | `few.rs`, `few_avx512.rs` | few rows: what counts is how fast the other factor comes from memory |
+//! | `few_avx512.rs` | few rows: what counts is how fast the other factor comes from memory |
 //!
 //! Some processors do four operations a lane with `vdpbf16ps` in the time of two of f32, some in twice that time or more: it
 //! is measured, once a process.
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 mod blocks;
-mod few;
 #[cfg(target_arch = "x86_64")]
 mod few_avx512;
 mod portable;
@@ -20,7 +19,7 @@ mod portable;
 mod tests;
 
 use super::gemm::{Factor, factor};
-use super::machine;
+use super::{few, machine, widest};
 use crate::terms::Write;
 use blocks::To;
 use std::sync::OnceLock;
@@ -137,7 +136,7 @@ pub fn product_by(way: Way, c: Out, a: View<Cpu<Bf16>>, b: View<Cpu<Bf16>>, writ
     let (a, b, add) = (factor(&a), factor(&b), write == Write::Add);
     // SAFETY: valid windows of fitting sizes; C is borrowed mutably, so it overlaps neither factor; the way runs here.
     unsafe {
-        if size[0] <= FEW && (b.col == 1 || b.row == 1) {
+        if size[0] <= FEW && (b.col == 1 || b.row == 1 && (a.col == 1 || way != Way::Library)) {
             return few_rows(way, size, to, a, b, add);
         }
         match way {
@@ -169,13 +168,13 @@ unsafe fn few_rows(way: Way, size: [usize; 3], c: To, a: Factor<Bf16>, b: Factor
             });
         }
         #[cfg(not(target_arch = "x86_64"))]
-        let _ = way;
-        blocks::few([m, n], (m * k, n), c, add, |left, sums| {
-            if rows {
-                few::by_rows(size, sums, a, b);
-            } else {
-                few::by_columns(size, left, sums, a, b);
-            }
+        let _ = (way, k);
+        blocks::few([m, n], (0, n), c, add, |_, sums| {
+            let sum = if rows { few::by_rows } else { few::by_columns };
+            widest(
+                #[inline(always)]
+                || sum(size, sums, n, a, b, false),
+            );
         });
     }
 }

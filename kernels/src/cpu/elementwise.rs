@@ -1,6 +1,6 @@
 //! Additions, rotary embedding, SwiGLU.
 use crate::indexed::entries;
-use crate::terms::Causal;
+use crate::terms::Segment;
 use tensor::{Cpu, Dropout, Scalar, View, ViewMut};
 
 #[inline(always)]
@@ -65,7 +65,7 @@ pub(super) fn dropout<S: Scalar>(
     dropout: &Dropout,
 ) {
     let (scale, here) = (dropout.scale::<S::Wide>(), first_row..first_row + x.rows());
-    for t in entries::<Causal>(tokens) {
+    for t in entries::<Segment>(tokens) {
         for row in t.row.max(here.start)..(t.row + t.len).min(here.end) {
             let position = t.position + row - t.row;
             for (feature, x) in x.row(row - first_row).iter_mut().enumerate() {
@@ -87,7 +87,7 @@ pub(super) fn rotate<S: Scalar>(
 ) {
     let half = dim / 2;
     for (row, position) in
-        entries::<Causal>(tokens).flat_map(|t| (0..t.len).map(move |i| (t.row + i, t.position + i)))
+        entries::<Segment>(tokens).flat_map(|t| (0..t.len).map(move |i| (t.row + i, t.position + i)))
     {
         let (cos, sin) = table.row(position).split_at(half);
         for head in x.row(row).chunks_exact_mut(dim) {
@@ -159,7 +159,7 @@ fn swiglu_piece<S: Scalar, const N: usize>(dgate: &mut [S], dup: &mut [S], gate:
 #[cfg(test)]
 mod tests {
     use crate::proof::{Matrix, assert_derivative, draw, filled, index, matrix, read, under_two_keys};
-    use crate::{Causal, CpuScalar, Kernels};
+    use crate::{CpuScalar, Kernels, Segment};
     use tensor::{Cpu, Dropout, Dual, F61, Key, Scalar};
 
     /// In rows that are pieces, rests, and both. Kills: gate for up, in either, a term of the product rule.
@@ -218,10 +218,10 @@ mod tests {
         }
     }
 
-    const TOKENS: [Causal; 3] = [
-        Causal { row: 0, len: 3, position: 4, sequence: 7 },
-        Causal { row: 3, len: 0, position: 0, sequence: 8 },
-        Causal { row: 3, len: 4, position: 0, sequence: 2 },
+    const TOKENS: [Segment; 3] = [
+        Segment { row: 0, len: 3, position: 4, sequence: 7 },
+        Segment { row: 3, len: 0, position: 0, sequence: 8 },
+        Segment { row: 3, len: 4, position: 0, sequence: 2 },
     ];
 
     /// Kills: a row for a position, a sequence that begins at 0 where it goes on, another pair of features, a sign.

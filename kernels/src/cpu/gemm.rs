@@ -1,17 +1,14 @@
 //! C (+)= A·B: plain loops for every number; a library's and an own product for floats; few rows go by rows.
+use super::few;
 use super::panels::{self, Panels};
-use super::simd::dot;
 #[cfg(target_arch = "x86_64")]
 use super::{gemm_avx512, gemv_avx512};
 use crate::terms::Write;
 use gemm_common::Parallelism;
-use std::array::from_fn;
 use tensor::{Cpu, Scalar, View, ViewMut};
 
 /// Products of fewer rows than this stream the other factor once, row by row.
 const FEW: usize = 8;
-/// From how many places they read it at a time.
-const STREAMS: usize = 2;
 
 pub(super) fn check<S: Scalar>(c: &ViewMut<Cpu<S>>, a: &View<Cpu<S>>, b: &View<Cpu<S>>) {
     let fit = c.rows() == a.rows() && a.cols() == b.rows() && b.cols() == c.cols();
@@ -161,70 +158,23 @@ pub(super) fn f64(c: ViewMut<Cpu<f64>>, a: View<Cpu<f64>>, b: View<Cpu<f64>>, wr
     by_library(gemm_f64::gemm::f64::get_gemm_fn(), c, a, b, write);
 }
 
-/// Few rows times a matrix that lies by rows: each of its rows is read once, from several places at a time, which is
-/// what memory gives the most to.
-#[inline(always)]
-fn by_rows<S: Scalar>(mut c: ViewMut<Cpu<S>>, a: View<Cpu<S>>, b: View<Cpu<S>>, write: Write) {
-    if write == Write::Set {
-        for i in 0..c.rows() {
-            c.row(i).fill(S::ZERO);
-        }
-    }
-    let apart = b.rows() / STREAMS;
-    for k in 0..apart {
-        let rows: [&[S]; STREAMS] = from_fn(|s| b.row(k + s * apart));
-        for i in 0..a.rows() {
-            add_rows(c.row(i), from_fn(|s| a.at(i, k + s * apart)), rows);
-        }
-    }
-    for k in apart * STREAMS..b.rows() {
-        for i in 0..a.rows() {
-            add_rows(c.row(i), [a.at(i, k)], [b.row(k)]);
-        }
-    }
-}
-
-/// y += Σ x·row.
-#[inline(always)]
-fn add_rows<S: Scalar, const N: usize>(y: &mut [S], x: [S; N], rows: [&[S]; N]) {
-    let rows = rows.map(|row| &row[..y.len()]);
-    for (j, y) in y.iter_mut().enumerate() {
-        let mut sum = *y;
-        for s in 0..N {
-            sum += x[s] * rows[s][j];
-        }
-        *y = sum;
-    }
-}
-
-/// Few rows times a matrix that lies by columns: each of its columns is read once.
-#[inline(always)]
-fn by_columns<S: Scalar<Wide = S>>(mut c: ViewMut<Cpu<S>>, a: View<Cpu<S>>, b: View<Cpu<S>>, write: Write) {
-    let columns = b.t();
-    for i in 0..c.rows() {
-        for (j, c) in c.row(i).iter_mut().enumerate() {
-            let before = if write == Write::Add { *c } else { S::ZERO };
-            *c = before + dot(a.row(i), columns.row(j));
-        }
-    }
-}
-
 /// The product for f32: by rows or columns where there are few, the own packed one where it runs, else the library's.
 #[inline(always)]
 pub(super) fn f32(c: ViewMut<Cpu<f32>>, a: View<Cpu<f32>>, b: View<Cpu<f32>>, write: Write) {
     check(&c, &a, &b);
-    if c.rows() <= FEW && b.col_stride() == 1 {
-        #[cfg(target_arch = "x86_64")]
-        if has_avx512() {
-            let (size, add) = ([c.rows(), c.cols(), a.cols()], write == Write::Add);
-            let (to, ld) = (c.raw(), c.row_stride());
-            // SAFETY: valid windows of fitting sizes; `c` is borrowed mutably, so it overlaps neither factor.
-            return unsafe { gemv_avx512::product(size, to, ld, factor(&a), factor(&b), add) };
-        }
-        return by_rows(c, a, b, write);
-    }
-    if c.rows() <= FEW && b.row_stride() == 1 && a.col_stride() == 1 {
-        return by_columns(c, a, b, write);
+    let by_rows = b.col_stride() == 1;
+    if c.rows() <= FEW && (by_rows || b.row_stride() == 1 && a.col_stride() == 1) {
+        let (size, add) = ([c.rows(), c.cols(), a.cols()], write == Write::Add);
+        let (to, ld, a, b) = (c.raw(), c.row_stride(), factor(&a), factor(&b));
+        // SAFETY: valid windows of fitting sizes; `c` is borrowed mutably, so it overlaps neither factor.
+        return unsafe {
+            match by_rows {
+                #[cfg(target_arch = "x86_64")]
+                true if has_avx512() => gemv_avx512::product(size, to, ld, a, b, add),
+                true => few::by_rows(size, to, ld, a, b, add),
+                false => few::by_columns(size, to, ld, a, b, add),
+            }
+        };
     }
     if a.cols() > 0 && has_avx512() {
         #[cfg(target_arch = "x86_64")]
@@ -343,9 +293,16 @@ mod tests {
             {
                 let (mut fast, mut truth) = (matrix(3, m, n), matrix(3, m, n));
                 let turned = matrix(2, n, k); // another B, for the way that wants it by columns
-                let b = if way == 3 { turned.view().t() } else { b.view() };
-                [by_rows::<f32>, library, f32, by_columns][way](fast.view_mut(), a.view(), b, write);
-                plain(truth.view_mut(), a.view(), b, write);
+                let b = if way == 1 { turned.view().t() } else { b.view() };
+                let (size, add, c) = ([m, n, k], write == Write::Add, fast.view_mut());
+                let (to, a, factors) = (c.raw(), a.view(), (factor(&a.view()), factor(&b)));
+                match way {
+                    0 => unsafe { few::by_rows(size, to, n, factors.0, factors.1, add) },
+                    1 => unsafe { few::by_columns(size, to, n, factors.0, factors.1, add) },
+                    2 => library(c, a, b, write),
+                    _ => f32(c, a, b, write),
+                }
+                plain(truth.view_mut(), a, b, write);
                 assert_eq!(fast.read(), truth.read(), "{m}x{n}x{k} {write:?}, way {way}");
             }
         }

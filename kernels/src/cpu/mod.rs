@@ -8,6 +8,7 @@ mod attention_proof;
 mod attention_tile;
 pub mod bf16;
 mod elementwise;
+mod few;
 mod gemm;
 #[cfg(target_arch = "x86_64")]
 mod gemm_avx512;

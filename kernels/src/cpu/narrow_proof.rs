@@ -3,7 +3,7 @@
 //! rounding a number. Products alone add up in another order; their own tests judge them.
 use crate::proof::{Matrix, draw, filled, index, matrix, read};
 use crate::{
-    Activation, AdamW, Attend, Causal, Heads, Kernels, LossTerms, Qkv, Selects, Sight, Slice, Softmax, Span,
+    Activation, AdamW, Attend, Heads, Kernels, LossTerms, Mask, Qkv, Segment, Selects, Slice, Softmax, Span,
     Write,
 };
 use tensor::{Bf16, Cpu, Dropout, Host, IGNORED, Index, Rope, Scalar};
@@ -82,8 +82,8 @@ fn element_wise_kernels_round_once() {
     equal(&y, &filled(ROWS, COLS, Bf16::from_f64(0.1).widen()), "fill");
 }
 
-fn tokens(row: usize, len: usize, sequence: usize) -> Causal {
-    Causal { row, len, position: 0, sequence }
+fn tokens(row: usize, len: usize, sequence: usize) -> Segment {
+    Segment { row, len, position: 0, sequence }
 }
 
 /// Kills: a table of angles that is narrow, a scale of dropout that is rounded before it is used.
@@ -153,10 +153,10 @@ fn norms_round_once_and_keep_wide_statistics() {
 fn attention_rounds_once() {
     let (cpu, f32s) = CPU();
     let heads = Heads { queries: 4, keys: 2, dim: 6 };
-    for (sight, len) in [(Sight::Causal, 300), (Sight::Window { size: 40, sinks: 3 }, 290), (Sight::All, 9)] {
+    for (mask, len) in [(Mask::Causal, 300), (Mask::Window { size: 40, sinks: 3 }, 290), (Mask::All, 9)] {
         let dropout = (len == 300).then(|| Dropout::new(0.1, 1, 2, "x"));
         let (attend, last) =
-            (Attend { heads, first: 0, sight, dropout }, Causal { position: len - 1, ..tokens(len, 1, 1) });
+            (Attend { heads, first: 0, mask, dropout }, Segment { position: len - 1, ..tokens(len, 1, 1) });
         let spans =
             [tokens(0, len, 0), last].map(|query| Span { query, key: tokens(0, len, query.sequence) });
         let [first, spans] = [index(spans[..1].to_vec()), index(spans.to_vec())];

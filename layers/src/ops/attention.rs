@@ -24,7 +24,7 @@ fn most_keys<P: Place>(spans: &Indexed<Span, P>) -> usize {
 
 /// Query and key pairs that see each other, over all spans.
 fn pairs<P: Place>(attend: &Attend, spans: &Indexed<Span, P>) -> usize {
-    spans.list().iter().map(|span| attend.sight.pairs(span)).sum()
+    spans.list().iter().map(|span| attend.mask.pairs(span)).sum()
 }
 
 /// Rotary embedding of the queries and keys of `[Q | K | V]` by their positions, in place; `back`: for the gradient.
@@ -194,15 +194,11 @@ pub fn last_rows<D: Kernels>(cx: &Cx<D>, x: &Tensor<D>) -> Tensor<D> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kernels::Sight;
+    use kernels::Mask;
     use tensor::{Cpu, F61, Key};
 
-    const ATTEND: Attend = Attend {
-        heads: Heads { queries: 2, keys: 1, dim: 2 },
-        first: 0,
-        sight: Sight::Causal,
-        dropout: None,
-    };
+    const ATTEND: Attend =
+        Attend { heads: Heads { queries: 2, keys: 1, dim: 2 }, first: 0, mask: Mask::Causal, dropout: None };
 
     /// Two sequences, of 3 and 2 tokens, first without their last ones. Kills: keys of later tokens in the place of earlier
     /// ones, or of another sequence; a mask that begins anew.

@@ -8,7 +8,8 @@
 //! ```
 use comm::{Axis, CommError, Group, Reduce, World};
 use kernels::{Kernels, Write};
-use tensor::{Category, Cpu, Degree, Field, Key, Scalar, Tensor, mix};
+use reference::Degree;
+use tensor::{Category, Cpu, Field, Key, Scalar, Tensor, mix};
 
 type Matrix<S> = Tensor<Cpu<S>>;
 type Result<T> = std::result::Result<T, CommError>;

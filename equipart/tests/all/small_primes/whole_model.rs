@@ -3,8 +3,9 @@ use equipart::{Layout, dump, oracle};
 use kernels::Heads;
 use layers::{Kind, Random, Shape};
 use parallel::{Batch, Sequence, Trainer};
+use reference::Degree;
 use reference::{Optimizer, Weights};
-use tensor::{Cpu, Degree, Field, Key, Scalar, mix};
+use tensor::{Cpu, Field, Key, Scalar, mix};
 
 const SHAPE: Shape = Shape {
     width: 4,

@@ -12,7 +12,7 @@
 
 /// Which keys a query sees, by their positions in the sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sight {
+pub enum Mask {
     /// Every key.
     All,
     /// Those up to itself.
@@ -26,13 +26,13 @@ pub enum Sight {
     },
 }
 
-impl Sight {
+impl Mask {
     /// Whether the query at position `p` sees the key at position `k`.
     pub(crate) fn sees(self, p: usize, k: usize) -> bool {
         match self {
-            Sight::All => true,
-            Sight::Causal => k <= p,
-            Sight::Window { size, sinks } => k <= p && (p - k < size || k < sinks),
+            Mask::All => true,
+            Mask::Causal => k <= p,
+            Mask::Window { size, sinks } => k <= p && (p - k < size || k < sinks),
         }
     }
 }
@@ -81,14 +81,14 @@ mod tests {
     /// Kills: a window one too wide or narrow, sinks that look ahead, a window without its sinks.
     #[test]
     fn sight_equals_the_picture_drawn_by_hand() {
-        let picture = |sight: Sight| {
-            let row = |p| (0..6).map(|k| if sight.sees(p, k) { 'x' } else { '.' }).collect::<String>();
+        let picture = |mask: Mask| {
+            let row = |p| (0..6).map(|k| if mask.sees(p, k) { 'x' } else { '.' }).collect::<String>();
             (0..6).map(row).collect::<Vec<_>>().join(" ")
         };
-        assert_eq!(picture(Sight::All), "xxxxxx xxxxxx xxxxxx xxxxxx xxxxxx xxxxxx");
+        assert_eq!(picture(Mask::All), "xxxxxx xxxxxx xxxxxx xxxxxx xxxxxx xxxxxx");
         let causal = "x..... xx.... xxx... xxxx.. xxxxx. xxxxxx";
-        assert_eq!(picture(Sight::Causal), causal);
-        let window = |size, sinks| picture(Sight::Window { size, sinks });
+        assert_eq!(picture(Mask::Causal), causal);
+        let window = |size, sinks| picture(Mask::Window { size, sinks });
         assert_eq!(window(2, 0), "x..... xx.... .xx... ..xx.. ...xx. ....xx");
         assert_eq!(window(2, 1), "x..... xx.... xxx... x.xx.. x..xx. x...xx");
         assert_eq!(window(1, 2), "x..... xx.... xxx... xx.x.. xx..x. xx...x");

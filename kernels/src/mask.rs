@@ -4,7 +4,7 @@ use std::ops::Range;
 
 /// Which keys of its sequence a query sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sight {
+pub enum Mask {
     /// All of them: an encoder, or the memory of a cross-attention.
     All,
     /// Those at positions up to its own.
@@ -19,23 +19,23 @@ pub enum Sight {
     },
 }
 
-impl Sight {
+impl Mask {
     /// Whether the query at position `query` sees the key at position `key`.
     #[inline(always)]
     pub fn sees(self, query: usize, key: usize) -> bool {
         match self {
-            Sight::All => true,
-            Sight::Causal => key <= query,
-            Sight::Window { size, sinks } => key <= query && (query - key < size || key < sinks),
+            Mask::All => true,
+            Mask::Causal => key <= query,
+            Mask::Window { size, sinks } => key <= query && (query - key < size || key < sinks),
         }
     }
     /// How many pairs of a span's queries and keys see each other; the work is the same for any span.
     pub fn pairs(self, span: &Span) -> usize {
         let first_key = span.key.position;
         match self {
-            Sight::All => span.query.len * span.key.len,
-            Sight::Causal => before(span, 0, first_key),
-            Sight::Window { size, sinks } => {
+            Mask::All => span.query.len * span.key.len,
+            Mask::Causal => before(span, 0, first_key),
+            Mask::Window { size, sinks } => {
                 before(span, 0, first_key) - before(span, size, first_key.max(sinks))
             }
         }
@@ -46,9 +46,9 @@ impl Sight {
         let end = span.query.position + i + 1;
         let row = |position: usize| position.saturating_sub(span.key.position).min(span.key.len);
         match self {
-            Sight::All => Seen { sinks: 0, from: 0, to: span.key.len },
-            Sight::Causal => Seen { sinks: 0, from: 0, to: row(end) },
-            Sight::Window { size, sinks } => {
+            Mask::All => Seen { sinks: 0, from: 0, to: span.key.len },
+            Mask::Causal => Seen { sinks: 0, from: 0, to: row(end) },
+            Mask::Window { size, sinks } => {
                 Seen { sinks: row(sinks), from: row(end.saturating_sub(size)), to: row(end) }.joined()
             }
         }
@@ -118,32 +118,32 @@ impl Seen {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Causal;
+    use crate::Segment;
 
-    /// Every sight on spans whose queries begin before, among and after their keys.
-    fn cases() -> impl Iterator<Item = (Sight, Span)> {
+    /// Every mask on spans whose queries begin before, among and after their keys.
+    fn cases() -> impl Iterator<Item = (Mask, Span)> {
         let windows = [(1, 0), (2, 0), (3, 2), (4, 9), (50, 1), (usize::MAX, usize::MAX)];
-        let windows = windows.map(|(size, sinks)| Sight::Window { size, sinks });
-        let sights = [Sight::All, Sight::Causal].into_iter().chain(windows);
+        let windows = windows.map(|(size, sinks)| Mask::Window { size, sinks });
+        let masks = [Mask::All, Mask::Causal].into_iter().chain(windows);
         let ends = [(0, 0), (0, 1), (0, 9), (2, 1), (3, 5), (7, 4), (20, 3)];
-        let tokens = ends.map(|(position, len)| Causal { row: 40, len, position, sequence: 0 });
+        let tokens = ends.map(|(position, len)| Segment { row: 40, len, position, sequence: 0 });
         let spans = tokens.into_iter().flat_map(move |query| tokens.map(|key| Span { query, key }));
         let spans: Vec<Span> = spans.collect();
-        sights.flat_map(move |sight| spans.clone().into_iter().map(move |span| (sight, span)))
+        masks.flat_map(move |mask| spans.clone().into_iter().map(move |span| (mask, span)))
     }
 
-    fn sees(sight: Sight, span: &Span, i: usize, key: usize) -> bool {
-        sight.sees(span.query.position + i, span.key.position + key)
+    fn sees(mask: Mask, span: &Span, i: usize, key: usize) -> bool {
+        mask.sees(span.query.position + i, span.key.position + key)
     }
 
     /// Kills: a diagonal counted twice or not, sinks that are in the window, too, counted again, a sum that
     /// forgets that a sequence has a begin.
     #[test]
     fn pairs_equal_pairs_counted_one_by_one() {
-        for (sight, span) in cases() {
-            let seen = |i| (0..span.key.len).filter(|&key| sees(sight, &span, i, key)).count();
+        for (mask, span) in cases() {
+            let seen = |i| (0..span.key.len).filter(|&key| sees(mask, &span, i, key)).count();
             let counted: usize = (0..span.query.len).map(seen).sum();
-            assert_eq!(sight.pairs(&span), counted, "{sight:?} {span:?}");
+            assert_eq!(mask.pairs(&span), counted, "{mask:?} {span:?}");
         }
     }
 
@@ -151,27 +151,25 @@ mod tests {
     #[test]
     fn pairs_of_two_billion_queries_take_no_time() {
         let len = 1 << 31;
-        let tokens = |position| Causal { row: 0, len, position, sequence: 0 };
+        let tokens = |position| Segment { row: 0, len, position, sequence: 0 };
         let span = Span { query: tokens(len), key: tokens(0) };
-        let window = Sight::Window { size: len, sinks: 0 };
+        let window = Mask::Window { size: len, sinks: 0 };
         assert_eq!(window.pairs(&span), (len - 1) * (len / 2));
     }
 
     /// Kills: a bound that is off by one, positions taken for rows, sinks hidden with what lies before the window.
     #[test]
     fn what_is_not_hidden_is_what_is_seen() {
-        for (sight, span) in cases() {
+        for (mask, span) in cases() {
             for (i, start) in (0..span.query.len).flat_map(|i| (0..span.key.len).map(move |start| (i, start)))
             {
                 for block in [start..start + 1, start..span.key.len, start..span.key.len.min(start + 3)] {
                     let mut row: Vec<Option<usize>> = block.clone().map(Some).collect();
-                    let seen = sight.seen(&span, i).within(&block);
+                    let seen = mask.seen(&span, i).within(&block);
                     seen.hide(&mut row, None);
-                    let wanted: Vec<Option<usize>> = block
-                        .clone()
-                        .map(|key| Some(key).filter(|&key| sees(sight, &span, i, key)))
-                        .collect();
-                    assert_eq!(row, wanted, "{sight:?} {span:?}, query {i}, {block:?}");
+                    let wanted: Vec<Option<usize>> =
+                        block.clone().map(|key| Some(key).filter(|&key| sees(mask, &span, i, key))).collect();
+                    assert_eq!(row, wanted, "{mask:?} {span:?}, query {i}, {block:?}");
                     assert_eq!(seen.is_empty(), wanted.iter().all(Option::is_none), "{seen:?} of {wanted:?}");
                 }
             }
@@ -182,23 +180,23 @@ mod tests {
     /// along): a window's speed.
     #[test]
     fn blocks_hold_what_is_seen_once_and_nothing_else() {
-        for (sight, span) in cases() {
+        for (mask, span) in cases() {
             for (first, n) in (0..span.query.len).flat_map(|first| [(first, 1), (first, 2), (first, 5)]) {
                 let queries = first..span.query.len.min(first + n);
                 for [most, align] in [[1, 1], [3, 1], [100, 1], [3, 3], [4, 2], [100, 5]] {
                     let blocks: Vec<Range<usize>> =
-                        sight.blocks(&span, queries.clone(), [most, align]).collect();
+                        mask.blocks(&span, queries.clone(), [most, align]).collect();
                     assert!(blocks.iter().all(|b| !b.is_empty() && b.len() <= most), "{blocks:?}");
                     assert!(blocks.iter().all(|b| b.start.is_multiple_of(align)), "{blocks:?}");
                     let visited: Vec<usize> = blocks.iter().cloned().flatten().collect();
                     assert!(visited.is_sorted_by(|a, b| a < b), "{blocks:?}");
-                    let seen = |key: &usize| queries.clone().any(|i| sees(sight, &span, i, *key));
+                    let seen = |key: &usize| queries.clone().any(|i| sees(mask, &span, i, *key));
                     let wanted: Vec<usize> = (0..span.key.len).filter(seen).collect();
                     let unseen = visited.iter().filter(|v| !wanted.contains(v)).count();
                     assert_eq!(
                         visited.len(),
                         wanted.len() + unseen,
-                        "{sight:?} {span:?}, queries {queries:?}"
+                        "{mask:?} {span:?}, queries {queries:?}"
                     );
                     assert!(unseen < align, "{unseen} keys too many by {align}");
                 }

@@ -4,12 +4,11 @@
 //! What a program computes is then a polynomial in those variables. Put `N/M` for what was inverted: then clearing
 //! all denominators adds `e · max(deg N, deg M)` for each inverse that occurs to the power `e`. [`Tally`] holds what
 //! the union bound needs.
-use crate::rope::Rope;
-use crate::scalar::Scalar;
 use bytemuck::{AnyBitPattern, Zeroable};
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
 use std::ops::{Add, AddAssign, Mul, Neg, Sub};
+use tensor::{Rope, Scalar};
 
 /// An upper bound on the degree of a value, and which value it is.
 #[derive(Clone, Copy, PartialEq, Debug)]
