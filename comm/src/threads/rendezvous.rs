@@ -101,20 +101,20 @@ impl Rendezvous {
         let me = &self.seats[seat];
         me.window.store(window, Relaxed);
         me.call.store(from_ref(call).cast_mut(), Relaxed);
-        for (slot, part) in me.key.iter().zip(call.key()) {
+        let key = call.key();
+        for (slot, part) in me.key.iter().zip(key) {
             slot.store(part, Relaxed);
         }
         self.arrive(seat, call)?;
         let inside = Inside::enter(&me.aside.inside);
         self.unbroken()?; // after having gone inside, or the one who leaves would not see us
-        self.agree(seat, call)?;
+        self.agree(seat, call, key)?;
         work(&AllWindows::Seats(Seats(&self.seats)));
         drop(inside);
         self.arrive(seat, call)
     }
     /// Fails if any rank means something else. Only for those who are inside.
-    fn agree(&self, seat: usize, call: &Call) -> Result<()> {
-        let key = call.key();
+    fn agree(&self, seat: usize, call: &Call, key: [usize; 3]) -> Result<()> {
         for (peer, other) in self.seats.iter().enumerate() {
             let same = other.key.iter().zip(key).all(|(theirs, mine)| theirs.load(Relaxed) == mine);
             if same && call.counts.is_none() {

@@ -52,7 +52,7 @@ fn holds(x: &Tensor<Field>, number: usize) {
 }
 
 /// All of them, each with a name that is part of its calls' words.
-pub(super) const ACTS: [(&str, Act); 20] = [
+pub(super) const ACTS: [(&str, Act); 21] = [
     ("all_reduce(sum)", |b| {
         let mut x = b.block();
         b.group.all_reduce(&mut x, Reduce::Sum)?;
@@ -61,6 +61,7 @@ pub(super) const ACTS: [(&str, Act); 20] = [
     }),
     ("all_reduce(stab)", |b| b.group.all_reduce(&mut b.block(), Reduce::Stab)),
     ("all_reduce", |b| b.sum_by(Algorithm::Naive)),
+    ("all_reduce", |b| b.sum_by(Algorithm::Direct)),
     ("all_reduce", |b| b.sum_by(Algorithm::Ring)),
     ("all_reduce", |b| b.sum_by(Algorithm::Tree)),
     ("all_reduce", |b| b.sum_by(Algorithm::Hierarchical { node: b.group.size() })),
