@@ -170,13 +170,16 @@ pub fn generate<D: Runs>(
     Ok(all)
 }
 
+/// A rank's texts, what they took, and what its layers took and gave.
+type OfRank<D> = (Vec<Text>, Taken, Option<Seen<<D as Device>::Elem>>);
+
 fn on_rank<D: Runs>(
     (model, layout): (&Model, &Layout),
     request: &Request,
     device: &D,
     mesh: &Mesh<tensor::Host>,
     watch: &(dyn Fn(u32) + Sync),
-) -> Result<(Vec<Text>, Taken, Option<Seen<D::Elem>>)> {
+) -> Result<OfRank<D>> {
     let record = request.record.then(|| Record::new(mesh));
     let data = mesh.group(Axis::Dp);
     let mine = deal(request.prompts.len(), data.rank(), data.size());

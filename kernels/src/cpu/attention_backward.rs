@@ -28,13 +28,16 @@ pub(super) fn delta<S: CpuScalar>(
     }
 }
 
+/// Each query's log-sum-exp and δ.
+type Saved<'a, S> = (View<'a, Cpu<<S as Scalar>::Wide>>, View<'a, Cpu<<S as Scalar>::Wide>>);
+
 #[inline(always)]
 #[allow(clippy::too_many_arguments)] // as the kernel
 pub(super) fn spans<S: CpuScalar<Wide: CpuScalar>>(
     attend: &Attend,
     spans: &[u32],
     qkv: &Qkv<Cpu<S>>,
-    (lse, delta): (View<Cpu<S::Wide>>, View<Cpu<S::Wide>>),
+    (lse, delta): Saved<S>,
     d_o: View<Cpu<S>>,
     [mut dq, mut dk, mut dv]: [ViewMut<Cpu<S>>; 3],
     scratch: ViewMut<Cpu<S::Wide>>,

@@ -52,13 +52,11 @@ impl<'a, S: CpuScalar> Widened<'a, S> {
     }
     #[inline(always)]
     pub(super) fn of<'v>(&'v mut self, x: View<'v, Cpu<S>>) -> View<'v, Cpu<S::Wide>> {
-        match S::as_wide(x) {
-            Some(x) => x,
-            None => {
-                pack(&mut self.0, x, S::Wide::ONE);
-                self.0.read().take_rows(0, x.rows())
-            }
+        if let Some(x) = S::as_wide(x) {
+            return x;
         }
+        pack(&mut self.0, x, S::Wide::ONE);
+        self.0.read().take_rows(0, x.rows())
     }
 }
 

@@ -297,7 +297,9 @@ mod tests {
                 let (size, add, c) = ([m, n, k], write == Write::Add, fast.view_mut());
                 let (to, a, factors) = (c.raw(), a.view(), (factor(&a.view()), factor(&b)));
                 match way {
+                    // SAFETY: windows of fitting sizes, and C overlaps none.
                     0 => unsafe { few::by_rows(size, to, n, factors.0, factors.1, add) },
+                    // SAFETY: as above.
                     1 => unsafe { few::by_columns(size, to, n, factors.0, factors.1, add) },
                     2 => library(c, a, b, write),
                     _ => f32(c, a, b, write),

@@ -101,9 +101,13 @@ pub(super) fn cross_entropy_backward<S: Scalar>(
         let plain = |x: S| S::Wide::exp_sub(x.widen(), lse) * whole;
         let smooth = |x| plain(x) - every;
         if terms.smoothing == 0.0 {
-            x.iter_mut().for_each(|x| *x = S::narrow(plain(*x)));
+            for x in x.iter_mut() {
+                *x = S::narrow(plain(*x));
+            }
         } else {
-            x.iter_mut().for_each(|x| *x = S::narrow(smooth(*x)));
+            for x in x.iter_mut() {
+                *x = S::narrow(smooth(*x));
+            }
         }
         if let Some((j, logit)) = target {
             let other = if terms.smoothing == 0.0 { plain(logit) } else { smooth(logit) };

@@ -32,11 +32,14 @@ pub(super) fn sgd<S: Scalar>(
     }
 }
 
+/// The first and the second.
+type Moments<'a, S> = (ViewMut<'a, Cpu<<S as Scalar>::Wide>>, ViewMut<'a, Cpu<<S as Scalar>::Wide>>);
+
 #[inline(always)]
 pub(super) fn adamw<S: Scalar>(
     mut w: ViewMut<Cpu<S>>,
     mut master: Option<ViewMut<Cpu<S::Wide>>>,
-    (mut m, mut v): (ViewMut<Cpu<S::Wide>>, ViewMut<Cpu<S::Wide>>),
+    (mut m, mut v): Moments<S>,
     g: View<Cpu<S::Wide>>,
     factor: View<Cpu<S::Wide>>,
     constants: AdamW,

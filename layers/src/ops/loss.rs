@@ -117,6 +117,9 @@ fn cross_entropy<D: Kernels>(
     (Partial::sum(loss, Axis::Dp), m)
 }
 
+/// These rows' share of the loss, and each row's log-sum-exp.
+type Losses<D> = (Partial<<D as Kernels>::Wide>, Tensor<<D as Kernels>::Wide>);
+
 /// The loss of logits that are split over the ranks of a group, without gathering them: these rows' share, and each
 /// row's log-sum-exp. Two all-reduces, of one and of two (three where labels are smoothed) elements a row.
 ///
@@ -128,7 +131,7 @@ pub fn split_cross_entropy<D: Kernels>(
     group: &Group<D::Place>,
     targets: &Ids<D::Place>,
     terms: &LossTerms,
-) -> Result<(Partial<D::Wide>, Tensor<D::Wide>)> {
+) -> Result<Losses<D>> {
     let m = row_stab(logits, group.rank(), terms.vocabulary).all_reduce(group)?;
     let sums = row_sums(logits, &m, group.rank(), targets, terms).all_reduce(group)?;
     Ok(cross_entropy(m, &sums, targets, terms))

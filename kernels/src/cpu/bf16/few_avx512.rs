@@ -13,8 +13,8 @@ use tensor::{Bf16, Scalar};
 const TOGETHER: usize = 8;
 /// Numbers of a vector of bf16.
 const LANES: usize = 32;
-/// How many times as many rows ahead of use they are fetched.
-const AHEAD: usize = 2;
+/// How many rows ahead of use they are fetched, and how many numbers at most: as many as the second cache holds beside sums.
+const AHEAD: [usize; 2] = [2 * TOGETHER, 1 << 16];
 /// Sums that the second cache holds beside what is fetched: columns are gone through in blocks of as many, since memory
 /// gives long rows faster than short ones.
 const SUMS: usize = 1 << 15;
@@ -67,7 +67,7 @@ pub(super) unsafe fn by_rows<const PAIRS: bool, const WORDS: usize>(
         for j in (0..n).step_by(block) {
             let nc = block.min(n - j);
             let mut next = Ahead::of(b.from(0, j), [k, nc]);
-            next.deal(k.div_ceil(AHEAD * TOGETHER));
+            next.deal(k.div_ceil(AHEAD[0]).max((k * nc).div_ceil(AHEAD[1])));
             next.fetch();
             next.deal(k.div_ceil(TOGETHER) * nc.div_ceil(LANES));
             for (group, p) in (0..k).step_by(TOGETHER).enumerate() {
