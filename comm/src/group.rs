@@ -96,7 +96,7 @@ impl<P: Place> Group<P> {
     /// on. A group like any other, with the same label and ledger; in messages it reads `tp[2..4]`, counted along the
     /// axes. Of one rank it is a group of one, of all ranks the group itself.
     ///
-    /// For replicas: of more ranks than key heads, those of one block hold the same key head, whose gradient is the sum
+    /// For replicas: of more ranks than KV heads, those of one block hold the same KV head, whose gradient is the sum
     /// over the block.
     ///
     /// Nobody waits here. Ranks of one block meet in it however and however often each of them came by it: a block of a
@@ -106,7 +106,7 @@ impl<P: Place> Group<P> {
     /// ```
     /// # use comm::{Axis, CommError, Reduce, World};
     /// # use tensor::{Category, Cpu, Tensor};
-    /// // Four ranks, two key heads: ranks 0 and 1 hold one of them, ranks 2 and 3 the other.
+    /// // Four ranks, two KV heads: ranks 0 and 1 hold one of them, ranks 2 and 3 the other.
     /// let gradients = World::threads(&[(Axis::Tp, 4)])?.run(|device: Cpu<f32>, mesh| {
     ///     let replicas = mesh.group(Axis::Tp).blocks(2)?.named("key");
     ///     let mut dk = Tensor::from_fn(&device, Category::Gradients, 1, 1, |_| mesh.rank() as f32);

@@ -27,7 +27,7 @@ const GPT2: Shape = Shape {
     ..SHAPE
 };
 
-/// Turned queries and keys, normalised before; few key heads, with biases, and a window.
+/// Turned queries and keys, normalised before; few KV heads, with biases, and a window.
 const QWEN: Shape = Shape {
     positions: Positions::Rotary(Rope { base: 100.0, scaling: Scaling::None }),
     heads: Heads { queries: 8, keys: 2, dim: 4 },

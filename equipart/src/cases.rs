@@ -127,7 +127,7 @@ impl Case {
         if !heads.queries.is_multiple_of(heads.keys) {
             let (queries, keys) = (heads.queries, heads.keys);
             return Err(Error::new(format!(
-                "no case: {queries} query heads cannot share {keys} key heads; these must divide them"
+                "no case: {queries} query heads cannot share {keys} KV heads; these must divide them"
             )));
         }
         if window.is_some_and(|window| window.size == 0) {

@@ -110,7 +110,7 @@ pub enum LayoutError {
         axis: Axis,
         /// Its ranks.
         ranks: usize,
-        /// What they cannot share, with its size: "4 key heads".
+        /// What they cannot share, with its size: "4 KV heads".
         shared: String,
         /// The numbers of ranks that would fit, all else unchanged.
         possible: Vec<usize>,

@@ -12,7 +12,7 @@ pub enum Write {
     Add,
 }
 
-/// How attention's columns are cut into heads: `queries / keys` query heads share one key head.
+/// How attention's columns are cut into heads: `queries / keys` query heads share one KV head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Heads {
     /// Query heads.

@@ -1,6 +1,6 @@
 //! Grouped-query attention of a sequence to itself; each rank owns whole heads.
 //!
-//! Letters: `H` query heads, `K` key heads, `d` features of a head.
+//! Letters: `H` query heads, `K` KV heads, `d` features of a head.
 //!
 //! ```text
 //! forward   [Q|K|V][B,(H_t+2K_t)d] = X · W_qkv,   O[B,H_t·d] = attention,   Y = Σ_t O · W_o   all-reduce, B·D
@@ -10,7 +10,7 @@
 //! Heads do not look at each other, so between the two products nothing is exchanged. Scores are computed block
 //! by block and again in backward: no T×T matrix is ever in memory.
 //!
-//! Beyond the key heads: where there are more ranks than those, `ranks/K` consecutive ranks hold the same key head, each
+//! Beyond the KV heads: where there are more ranks than those, `ranks/K` consecutive ranks hold the same KV head, each
 //! for its own queries. What comes out needs no word of it; but each holds only its queries' addend of that head's
 //! gradient, which is summed over them once a step (`D·2d` elements, and `2d` of a bias).
 //!
@@ -55,14 +55,14 @@ struct Inside<D: Kernels> {
     o: Kept<Split<D>>,
 }
 
-/// This rank's heads, and the sections into which query and key heads are cut.
+/// This rank's heads, and the sections into which query and KV heads are cut.
 pub(crate) fn share(heads: Heads, ranks: usize, axis: Axis, name: &str) -> Result<(Heads, [Section; 2])> {
     let Heads { queries, keys, dim } = heads;
     if keys == 0 || !queries.is_multiple_of(keys) {
         return Err(Error::Size {
             what: format!("the number of query heads of {name}"),
             seen: queries.to_string(),
-            wanted: format!("a multiple of the {keys} key heads"),
+            wanted: format!("a multiple of the {keys} KV heads"),
         });
     }
     let shared = keys.is_multiple_of(ranks) || ranks.is_multiple_of(keys);
@@ -81,7 +81,7 @@ impl<D: Kernels> Attention<D> {
     /// `rotary` turns queries and keys; queries see keys as `mask` says.
     ///
     /// # Errors
-    /// If the ranks do not divide the query heads, or neither divide the key heads nor are a multiple of them.
+    /// If the ranks do not divide the query heads, or neither divide the KV heads nor are a multiple of them.
     pub fn shard(
         at: &Builder<D>,
         axis: Axis,
@@ -200,7 +200,7 @@ mod tests {
         shape: Shape,
         mask: Mask,
     }
-    /// Query heads share key heads; an odd head size leaves a feature that does not turn.
+    /// Query heads share KV heads; an odd head size leaves a feature that does not turn.
     fn grouped<const LARGEST: usize>(queries: usize, keys: usize, dim: usize) -> Grouped<LARGEST> {
         let shape = Shape { width: D, heads: Heads { queries, keys, dim }, eps: EPS, ..Shape::LLAMA };
         Grouped { shape, mask: Mask::Causal }
@@ -296,7 +296,7 @@ mod tests {
         proves(&grouped::<4>(4, 4, 2));
     }
 
-    /// Kills: a key head of the wrong block, replicas' gradients not summed, or summed over all ranks; a norm of heads
+    /// Kills: a KV head of the wrong block, replicas' gradients not summed, or summed over all ranks; a norm of heads
     /// after they turned, its gain's gradient not summed.
     #[test]
     fn attention_equals_attention_beyond_the_key_heads() {
@@ -334,15 +334,15 @@ mod tests {
         };
         assert_eq!(
             why(8, 2, 3),
-            "tp=3 does not fit the 8 query heads and 2 key heads of attention; tp can be 1, 2, 4, 8"
+            "tp=3 does not fit the 8 query heads and 2 KV heads of attention; tp can be 1, 2, 4, 8"
         );
         assert_eq!(
             why(12, 4, 6),
-            "tp=6 does not fit the 12 query heads and 4 key heads of attention; tp can be 1, 2, 4, 12"
+            "tp=6 does not fit the 12 query heads and 4 KV heads of attention; tp can be 1, 2, 4, 12"
         );
         assert_eq!(
             why(5, 2, 1),
-            "the number of query heads of attention is 5; it must be a multiple of the 2 key heads"
+            "the number of query heads of attention is 5; it must be a multiple of the 2 KV heads"
         );
     }
 }

@@ -137,7 +137,7 @@ mod tests {
 
     /// Models of a seed are the same for ever: these values were computed outside of the project, from the definitions of
     /// hash and draw. Kills: another hash or draw, a name or an index that enters it otherwise, another mean or deviation;
-    /// values that depend on the layout, also where the ranks do not divide the vocabulary or share key heads.
+    /// values that depend on the layout, also where the ranks do not divide the vocabulary or share KV heads.
     #[test]
     fn a_seed_gives_the_values_that_it_always_gave() {
         let golden = [

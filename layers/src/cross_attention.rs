@@ -1,6 +1,6 @@
 //! Attention of a sequence to another one, its memory: a decoder's to what an encoder read.
 //!
-//! Letters: `B` tokens, `M` tokens of the memory; `H` query heads, `K` key heads of `d` features.
+//! Letters: `B` tokens, `M` tokens of the memory; `H` query heads, `K` KV heads of `d` features.
 //!
 //! ```text
 //! forward   Q[B,H_t·d] = X · W_q,  [K|V][M,2K_t·d] = Z · W_kv,  O = attention,  Y = Σ_t O · W_o   all-reduce, B·D

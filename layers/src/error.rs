@@ -23,9 +23,9 @@ pub enum Error {
         /// Its ranks.
         ranks: usize,
     },
-    /// Ranks that do not divide the query heads, or can neither share key heads nor hold copies of them.
+    /// Ranks that do not divide the query heads, or can neither share KV heads nor hold copies of them.
     #[error(
-        "{axis}={ranks} does not fit the {queries} query heads and {keys} key heads of {name}; {axis} can be {}",
+        "{axis}={ranks} does not fit the {queries} query heads and {keys} KV heads of {name}; {axis} can be {}",
         sharing(*queries, *keys)
     )]
     Heads {
@@ -33,7 +33,7 @@ pub enum Error {
         name: String,
         /// How many query heads, which the ranks must divide.
         queries: usize,
-        /// How many key heads.
+        /// How many KV heads.
         keys: usize,
         /// The axis.
         axis: Axis,

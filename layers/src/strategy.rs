@@ -37,7 +37,7 @@ impl Key {
 /// What the ranks of an axis share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shared {
-    /// What: "key heads".
+    /// What: "KV heads".
     pub what: &'static str,
     /// How many there are.
     pub size: usize,

@@ -153,7 +153,7 @@ mod tests {
     use std::fs;
     use tensor::Cpu;
 
-    /// A vocabulary that no two ranks divide, key heads that four share, gains, biases of norms.
+    /// A vocabulary that no two ranks divide, KV heads that four share, gains, biases of norms.
     const SHAPE: Shape = Shape {
         width: 4,
         heads: Heads { queries: 4, keys: 2, dim: 2 },

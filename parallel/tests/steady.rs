@@ -16,7 +16,7 @@ use tensor::{Cpu, Dual, Ids, Scalar};
 
 type Device = Cpu<Dual<f32>>;
 
-/// Replicated key heads, norms of heads, rotary positions.
+/// Replicated KV heads, norms of heads, rotary positions.
 fn llama() -> Shape {
     let heads = Heads { queries: 4, keys: 1, dim: 4 };
     Shape { width: 16, blocks: 3, heads, hidden: 24, vocabulary: 37, head_norm: true, ..Shape::LLAMA }

@@ -12,7 +12,7 @@ use tensor::{Dropout, Scalar};
 pub struct Heads {
     /// Query heads.
     pub queries: usize,
-    /// Key heads, and as many value heads; they divide the query heads.
+    /// KV heads, and as many value heads; they divide the query heads.
     pub keys: usize,
     /// Features a head.
     pub dim: usize,
@@ -32,7 +32,7 @@ impl Heads {
 /// `qkv[B, row]` → `O[B, queries·dim]`. `dropout`: of the probabilities, where there is one.
 ///
 /// # Panics
-/// If the key heads do not divide the query heads, the rows are not as many as the tokens, or a query sees no key.
+/// If the KV heads do not divide the query heads, the rows are not as many as the tokens, or a query sees no key.
 #[must_use]
 pub fn attention<S: Scalar>(
     qkv: &[S],

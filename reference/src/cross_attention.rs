@@ -13,7 +13,7 @@ use tensor::Scalar;
 /// sequence's memory.
 ///
 /// # Panics
-/// If the key heads do not divide the query heads, the rows are not those of the lengths, or a token's memory is
+/// If the KV heads do not divide the query heads, the rows are not those of the lengths, or a token's memory is
 /// empty.
 #[must_use]
 pub fn cross_attention<S: Scalar>(q: &[S], kv: &[S], heads: Heads, lengths: [&[usize]; 2]) -> Vec<S> {

@@ -101,7 +101,7 @@ impl<S: Scalar> Look<'_, S> {
     /// If the rows are not those of the heads and lengths, or a query sees nothing.
     fn queries(&self) -> Vec<Query> {
         let (Heads { queries: h, keys: k, dim: d }, [own, seen]) = (self.heads, self.lengths);
-        assert!(h.is_multiple_of(k), "the key heads divide the query heads: {:?}", self.heads);
+        assert!(h.is_multiple_of(k), "the KV heads divide the query heads: {:?}", self.heads);
         assert_eq!(own.len(), seen.len(), "as many sequences that look as are looked at");
         let [rows, seen_rows] = self.lengths.map(|lengths| lengths.iter().sum::<usize>());
         assert_eq!(self.q.len(), rows * h * d, "{rows} rows [Q] of {:?}", self.heads);

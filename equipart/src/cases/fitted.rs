@@ -37,7 +37,7 @@ fn nearest(shape: Shape, layout: &Layout, others: impl Iterator<Item = Shape>) -
     best.filter(|(fewest, _)| *fewest < misfits).map_or(shape, |(_, other)| other)
 }
 
-/// All heads, key heads dividing query heads, nearest first.
+/// All heads, KV heads dividing query heads, nearest first.
 fn heads(wish: Heads) -> impl Iterator<Item = Heads> {
     let of = move |queries: usize| {
         let keys = (1..=queries).filter(move |keys| queries.is_multiple_of(*keys));

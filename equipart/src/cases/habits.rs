@@ -22,7 +22,7 @@ pub const HABITS: &[Habit] = &[
     ("a region without tokens", empty_region),
     ("texts read token by token", |c| c.texts.iter().any(|(tokens, prompt)| tokens > prompt)),
     ("grouped heads", |c| c.shape.heads.keys < c.shape.heads.queries),
-    ("more tensor ranks than key heads", |c| c.layout.size(Axis::Tp) > c.shape.heads.keys),
+    ("more tensor ranks than KV heads", |c| c.layout.size(Axis::Tp) > c.shape.heads.keys),
     ("heads that do not divide the width", |c| !c.shape.width.is_multiple_of(c.shape.heads.queries)),
     ("a width that tensor ranks do not divide", |c| !c.shape.width.is_multiple_of(c.layout.size(Axis::Tp))),
     ("ids that tensor ranks do not divide", |c| !c.shape.vocabulary.is_multiple_of(c.layout.size(Axis::Tp))),

@@ -125,7 +125,7 @@ fn campaign(key: u64, judge: &(dyn Fn(&Case) -> Outcome + Sync), told: &dyn Fn(u
     Campaign { key: Key(key), cases, until: None, layout: None, judge }.run(told).unwrap()
 }
 
-/// A bug of sequence regions with more ranks than key heads, where a bias is: it is found, and shrunk to two ranks, one
+/// A bug of sequence regions with more ranks than KV heads, where a bias is: it is found, and shrunk to two ranks, one
 /// head, one token, one step and nothing else. Kills: shrinking that keeps what is no part of the failure, that takes an
 /// equal case, or one that fails otherwise.
 #[test]
@@ -211,7 +211,7 @@ fn what_ranks_say_is_told_of_any_rank() {
     for (told, wanted) in [("rank 3: is late: 7", "a rank: is late: 7"), ("rank x: 7", "rank x: 7")] {
         assert_eq!(campaign::of_any_rank(told.into()), wanted);
     }
-    assert!(Case::parse(&odd.line()).unwrap_err().why.contains("3 query heads cannot share 2 key heads"));
+    assert!(Case::parse(&odd.line()).unwrap_err().why.contains("3 query heads cannot share 2 KV heads"));
 }
 
 /// Kills: a report that depends on which thread was first, a key to go on with that skips or repeats a case, a failure

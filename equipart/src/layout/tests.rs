@@ -92,15 +92,15 @@ fn ranks_that_cannot_share_a_model_are_refused_with_those_that_can() {
     let wrong = |text: &str, shape: &Shape| fits(text, shape).unwrap_err();
     assert_eq!(
         wrong("tp=5", &model),
-        "tp=5 does not fit 8 query heads, 4 key heads and 96 hidden features: tp can be 1, 2, 4 or 8"
+        "tp=5 does not fit 8 query heads, 4 KV heads and 96 hidden features: tp can be 1, 2, 4 or 8"
     );
     assert_eq!(wrong("tp=16,dp=2", &model), "tp=16 does not fit 8 query heads: tp can be 1, 2, 4 or 8");
-    assert_eq!(wrong("tp=4", &shape(12, 6, 96)), "tp=4 does not fit 6 key heads: tp can be 1, 2, 3, 6 or 12");
+    assert_eq!(wrong("tp=4", &shape(12, 6, 96)), "tp=4 does not fit 6 KV heads: tp can be 1, 2, 3, 6 or 12");
     assert_eq!(wrong("tp=6", &shape(12, 6, 33)), "tp=6 does not fit 33 hidden features: tp can be 1 or 3");
-    assert_eq!(fits("tp=6", &shape(12, 1, 96)), Ok(()), "one key head, six copies");
+    assert_eq!(fits("tp=6", &shape(12, 1, 96)), Ok(()), "one KV head, six copies");
     assert_eq!(
         wrong("tp=3,dp=300", &shape(4, 4, 4)),
-        "tp=3 does not fit 4 query heads, 4 key heads and 4 hidden features: tp can be 1 or 2"
+        "tp=3 does not fit 4 query heads, 4 KV heads and 4 hidden features: tp can be 1 or 2"
     );
 }
 

@@ -106,7 +106,7 @@ fn what_is_equal_is_nowhere_different() {
     let (subject, layout) = subject("tp=2");
     let verdict = prove(&subject, &layout, &[Key(7)], &Truths::default()).unwrap();
     let says = verdict.statement();
-    assert!(says.contains("What ran: 2 blocks, width 6, 4 query heads of 2 features, 2 key heads"), "{says}");
+    assert!(says.contains("What ran: 2 blocks, width 6, 4 query heads of 2 features, 2 KV heads"), "{says}");
     let says = after("tp=2,dp=2", Mutation::Skip, nth("blocks.0.mlp.down", 0)).to_string();
     for part in [
         "rank 0: ",

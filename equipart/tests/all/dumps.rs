@@ -44,7 +44,7 @@ fn power(a: u128, n: u128) -> u128 {
 }
 
 /// The step of plain descent, clipping included. Kills: new weights of another step or a rank's share, a factor that is
-/// not the same for all, a norm² after clipping, gradients of `[Q|K|V]` of one of several ranks with the same key head.
+/// not the same for all, a norm² after clipping, gradients of `[Q|K|V]` of one of several ranks with the same KV head.
 fn a_step_holds(out: &Path, (activations, weights, gradients): (&Tensors, &Tensors, &Tensors), layout: &str) {
     let ((new, notes), (numbers, _)) = (read(out, "new_weights.safetensors"), read(out, "step.safetensors"));
     let note = |key: &str| notes[key].as_str();

@@ -101,7 +101,7 @@ fn the_panel_has_every_habit_and_gives_way_to_layouts() {
             let (_, has) = HABITS.iter().find(|(habit, _)| *habit == what).unwrap();
             !cases(layout).iter().any(has)
         };
-        for what in ["more tensor ranks than key heads", "ids that tensor ranks do not divide"] {
+        for what in ["more tensor ranks than KV heads", "ids that tensor ranks do not divide"] {
             assert_eq!(lacks(what), layout == "dp=2", "{what} under {layout}");
         }
         assert!(!lacks("bias of attention's output") && !lacks("a tied head"), "{layout}");
@@ -142,7 +142,7 @@ fn what_a_model_has_no_use_for_is_told_as_never_run() {
     let gone: Vec<_> = plain.iter().filter(|what| !biased.contains(what)).collect();
     assert_eq!(gone, [&"bias of attention's output"]);
     let of_data = never_ran(&Subject::small(SHAPE, &layout).unwrap(), &"dp=2".parse().unwrap());
-    assert!(!of_data.contains(&"more tensor ranks than key heads"), "{of_data:?}");
+    assert!(!of_data.contains(&"more tensor ranks than KV heads"), "{of_data:?}");
 }
 
 /// The subject of a proof has what hides nothing. Kills: a drawing that loses one of its habits.

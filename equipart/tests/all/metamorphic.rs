@@ -74,7 +74,7 @@ fn shape(name: &str) -> Shape {
     Model::read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name)).unwrap().config.shape
 }
 
-/// Another order of key heads, and of the query heads of each group. Kills: a head that is told by its number.
+/// Another order of KV heads, and of the query heads of each group. Kills: a head that is told by its number.
 #[test]
 fn permuted_heads_give_the_same_logits() {
     for name in ["llama", "qwen3", "mistral"] {
@@ -100,7 +100,7 @@ fn permuted_heads_give_the_same_logits() {
     }
 }
 
-/// A copy of its key head for every query head. Kills: a group that takes another's keys.
+/// A copy of its KV head for every query head. Kills: a group that takes another's keys.
 #[test]
 fn grouped_heads_written_out_give_the_same_logits() {
     for name in ["llama", "qwen3", "mistral", "qwen2"] {

@@ -9,7 +9,7 @@ use kernels::Heads;
 use layers::{Rates, Shape};
 use tensor::{Key, mix};
 
-/// More ranks than key heads, a vocabulary that no ranks divide, dropout.
+/// More ranks than KV heads, a vocabulary that no ranks divide, dropout.
 const SHAPE: Shape = Shape {
     width: 6,
     blocks: 1,

@@ -132,7 +132,7 @@ fn a_resumed_run_equals_an_uninterrupted_one_to_the_byte() {
 }
 
 /// A run begun on one layout goes on under another: the same function, so nearly the same losses. One model has more
-/// ranks than key heads and a vocabulary that no ranks divide. Kills: moments of replicas or padding misplaced.
+/// ranks than KV heads and a vocabulary that no ranks divide. Kills: moments of replicas or padding misplaced.
 #[test]
 fn a_run_goes_on_under_another_layout() {
     let shape = Shape { heads: Heads { queries: 8, keys: 2, dim: 4 }, vocabulary: 259, ..SHAPE };

@@ -73,7 +73,7 @@ pub(super) fn spans<S: CpuScalar<Wide: CpuScalar>>(
     }
 }
 
-/// Scratch: of one key head's gradients, and of one tile.
+/// Scratch: of one KV head's gradients, and of one tile.
 struct Work<'a, S: CpuScalar> {
     dks: ViewMut<'a, Cpu<S>>,
     dvs: ViewMut<'a, Cpu<S>>,

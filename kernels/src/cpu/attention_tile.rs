@@ -90,12 +90,12 @@ pub(super) struct Tile<'a> {
     pub(super) row: usize,
 }
 
-/// Whether a key head serves several tiles of queries, so that its keys and values are worth laying out.
+/// Whether a KV head serves several tiles of queries, so that its keys and values are worth laying out.
 pub(super) fn serves_many<S: CpuScalar>(attend: &Attend, span: &Span) -> bool {
     attend.heads.queries / attend.heads.keys * span.query.len.div_ceil(S::TILE[0]) > 1
 }
 
-/// The tiles of all queries that key head `h` serves.
+/// The tiles of all queries that KV head `h` serves.
 #[inline(always)]
 pub(super) fn tiles<'a, S: CpuScalar>(
     attend: &'a Attend,

@@ -11,7 +11,7 @@ impl fmt::Display for Shape {
             counted(blocks, "block"),
             format!("width {width}"),
             format!("{} of {}", counted(queries, "query head"), counted(dim, "feature")),
-            counted(keys, "key head"),
+            counted(keys, "KV head"),
             format!("{hidden} hidden"),
             counted(vocabulary, "id"),
             format!("{}, ε {}", if self.norm == NormKind::Rms { "RMS norm" } else { "layer norm" }, self.eps),

@@ -35,7 +35,7 @@ static ABOUT: About = About {
             ".bias",
             "a row layer's bias is added once, to the finished sum; a column layer's is cut as its columns",
         ),
-        ("qkv", "each section is cut on its own; key heads that several ranks hold sum their gradients"),
+        ("qkv", "each section is cut on its own; KV heads that several ranks hold sum their gradients"),
         ("dx", "dX of a column layer is a sum over ranks; of a row layer it is this rank's columns"),
         ("", "a product whose contracted dimension is split is an addend: it needs its all-reduce, once"),
     ],
@@ -45,7 +45,7 @@ fn shares(shape: &Shape) -> Vec<Shared> {
     let one = |what, size, copies| Shared { what, size, copies };
     vec![
         one("query heads", shape.heads.queries, false),
-        one("key heads", shape.heads.keys, true),
+        one("KV heads", shape.heads.keys, true),
         one("hidden features", shape.hidden, false),
     ]
 }

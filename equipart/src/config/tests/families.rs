@@ -30,7 +30,7 @@ fn keys_left_out_are_what_transformers_makes_them_in_each_family() {
     assert_eq!(qwen(QWEN3), (Heads { queries: 32, keys: 32, dim: 128 }, false));
     for text in [MISTRAL, QWEN2, QWEN3] {
         let config = changed(text, &[("num_key_value_heads", "null")]).unwrap();
-        assert_eq!(config.shape.heads.keys, config.shape.heads.queries, "null is one key head a query head");
+        assert_eq!(config.shape.heads.keys, config.shape.heads.queries, "null is one KV head a query head");
     }
 
     let gpt2 = bare(GPT2, &["n_embd", "n_head", "n_layer"]);
