@@ -68,3 +68,15 @@ mod speed {}
 #[cfg(doctest)]
 #[doc = include_str!("museum.md")]
 mod museum {}
+
+#[cfg(doctest)]
+#[doc = include_str!("commands.md")]
+mod commands {}
+
+#[cfg(doctest)]
+#[doc = include_str!("map.md")]
+mod map {}
+
+#[cfg(doctest)]
+#[doc = include_str!("glossary.md")]
+mod glossary {}

@@ -13,7 +13,6 @@ use layers::{Draw, Values, Wide};
 use parallel::{Batch, Sequence, Trainer};
 use serde::Serialize;
 use std::path::PathBuf;
-use std::sync::Mutex;
 use std::time::Instant;
 use tensor::{Phase, Real, Scalar};
 
@@ -167,7 +166,6 @@ impl Run<'_> {
     }
     fn train_in<D: Runs>(&self, watch: &(dyn Fn(&StepLine) + Sync)) -> Result<Finished> {
         self.ready_in::<D>()?;
-        let peaks = Mutex::new(vec![0; self.layout.ranks()]);
         let world = self.network.world(&self.layout, "training")?;
         let ranks = world.run(|device: D, mesh| {
             let shape = &self.settings.shape(&self.model.config);
@@ -177,7 +175,7 @@ impl Run<'_> {
             if let Some(state) = &self.resume {
                 state.restore(&mut trainer)?;
             }
-            let work = || self.on_rank(&device, &mesh, &mut trainer, &peaks, watch);
+            let work = || self.on_rank(&device, &mesh, &mut trainer, watch);
             let (done, _): (_, Taken) = measure::work(&device, &mesh, Phase::Step, work)?;
             Ok::<_, Error>(done)
         })?;
@@ -195,7 +193,6 @@ impl Run<'_> {
         device: &D,
         mesh: &Mesh<tensor::Host>,
         trainer: &mut Trainer<D>,
-        peaks: &Mutex<Vec<usize>>,
         watch: &(dyn Fn(&StepLine) + Sync),
     ) -> Result<(Finished, Option<Seen<D::Elem>>)> {
         let mut seen = None;
@@ -220,7 +217,7 @@ impl Run<'_> {
                     "the loss of step {step} is {loss}; a smaller --lr may help"
                 )));
             }
-            let peak_bytes = all_peaks(device, mesh, peaks)?;
+            let peak_bytes = all_peaks(device, mesh)?;
             if mesh.rank() == 0 {
                 let tokens_per_second = batch.tokens() as f64 / clock.elapsed().as_secs_f64();
                 watch(&StepLine { step: step + 1, loss, tokens_per_second, peak_bytes });
@@ -255,16 +252,8 @@ impl<S: Scalar> Values<S> for InF32<'_> {
 }
 
 /// Peak bytes so far, of each rank.
-fn all_peaks<D: Runs>(
-    device: &D,
-    mesh: &Mesh<tensor::Host>,
-    peaks: &Mutex<Vec<usize>>,
-) -> Result<Vec<usize>> {
-    let all = || peaks.lock().expect("nothing panics under this lock");
-    all()[mesh.rank()] = device.meter().peaks_of_all().total;
-    mesh.barrier()?; // all are there
-    let told = all().clone();
-    Ok(told)
+fn all_peaks<D: Runs>(device: &D, mesh: &Mesh<tensor::Host>) -> Result<Vec<usize>> {
+    Ok(mesh.world().all_gather_values(&[device.meter().peaks_of_all().total])?.concat())
 }
 
 /// Bits a byte on the held-out text, in windows of `seq`: what all tokens but the first cost, over the bytes that they
