@@ -18,19 +18,45 @@ pub(super) fn product<const BITS: u32>(
 ) {
     super::gemm::check(&c, &a, &b);
     let (m, n, k) = (c.rows(), c.cols(), a.cols());
+    let (row_of_a, column_of_b) = (|i, p| a.at(i, p).canonical(), |j, p| b.at(p, j).canonical());
     PACKED.with_borrow_mut(|(rows, columns)| {
-        rows.clear();
-        rows.extend((0..m).flat_map(|i| (0..k).map(move |p| a.at(i, p).canonical())));
-        columns.clear();
-        columns.extend((0..n).flat_map(|j| (0..k).map(move |p| b.at(p, j).canonical())));
+        pack(rows, [m, k], row_of_a);
+        pack(columns, [n, k], column_of_b);
         for i in 0..m {
             for j in 0..n {
-                let sum = dot(&rows[i * k..(i + 1) * k], &columns[j * k..(j + 1) * k]);
+                let sum = Field::from_canonical(sum_of::<BITS>(
+                    &rows[i * k..(i + 1) * k],
+                    &columns[j * k..(j + 1) * k],
+                ));
                 let sum = if write == Write::Add { c.read().at(i, j) + sum } else { sum };
                 c.set(i, j, sum);
             }
         }
     });
+}
+
+/// Rows of `k` words, from the beginning of memory that only grows.
+#[inline(always)]
+fn pack(into: &mut Vec<u64>, [rows, k]: [usize; 2], at: impl Fn(usize, usize) -> u64) {
+    if into.len() < rows * k {
+        into.resize(rows * k, 0);
+    }
+    for (i, row) in into[..rows * k].chunks_exact_mut(k.max(1)).enumerate() {
+        for (p, word) in row.iter_mut().enumerate() {
+            *word = at(i, p);
+        }
+    }
+}
+
+/// Σ x·y, reduced. The field of proofs is compiled in this crate, once, instead of in every crate that proves.
+#[inline(always)]
+fn sum_of<const BITS: u32>(x: &[u64], y: &[u64]) -> u64 {
+    if BITS == 61 { dot_61(x, y) } else { dot::<BITS>(x, y).canonical() }
+}
+
+#[inline(never)]
+fn dot_61(x: &[u64], y: &[u64]) -> u64 {
+    dot::<61>(x, y).canonical()
 }
 
 #[inline(always)]
