@@ -16,8 +16,7 @@
 //! be, at small primes: `tests/all/small_primes.rs`.
 //!
 //! Source: Schwartz, "Fast probabilistic algorithms for verification of polynomial identities", JACM 27(4), 1980.
-use reference::{Degree, Function};
-use reference::{Model, Optimizer, Sequence, Trainer, Weights};
+use reference::{Degree, Function, Model, Optimizer, Sequence, Trainer, Weights};
 use tensor::F61;
 
 /// log₂ of the probability that a wrong program passes under one key; 0 or more where the argument says nothing.
