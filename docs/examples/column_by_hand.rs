@@ -1,7 +1,7 @@
 //! A linear layer split by columns over threads, by hand: slices, threads and nothing else.
 //!
 //! Letters: `B` tokens, `I` inputs, `O` outputs, `O_t` the outputs of rank `t`; matrices lie row by row.
-//! The same layer for any device and any number is `ColumnLinear`, `layers/src/column.rs`. Chapter: 0.
+//! The same layer for any device and any number is `ColumnLinear`, `layers/src/linear/column.rs`. Chapter: 0.
 use std::sync::{Barrier, Mutex};
 use std::thread;
 

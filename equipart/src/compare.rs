@@ -17,7 +17,7 @@ use crate::text::Corpus;
 use crate::{Layout, Model, Network, Result, memory, price};
 use comm::{Axis, Mesh};
 use layers::Kind;
-use layers::shape::counted;
+use layers::model::shape::counted;
 use parallel::{Batch, Trainer};
 use std::collections::BTreeMap;
 use tensor::{Bf16, Cpu, Key, Phase, Real, Scalar};

@@ -15,7 +15,7 @@
 //! | `diff` | [`mod@diff`] | whether two runs' tensors differ by rounding or by a bug |
 //! | `price` | [`mod@price`] | peak memory, operations and traffic of a layout, from shapes alone |
 //! | `collectives` | [`mod@collectives`] | all-reduce algorithms: who sends what to whom when, and what they take |
-//! | `strategies` | [`mod@layout`] | what a layout can name |
+//! | `strategies` | [`layout`] | what a layout can name |
 //! | `--profile` of `bench` and `train` | [`mod@profile`] | where a training step's time goes, by kind and by layer |
 //! | `bench` | [`mod@bench`] | how fast all this is, beside the machine's limits and other programs |
 //!
@@ -37,7 +37,6 @@ pub mod error;
 pub mod eval;
 pub mod generate;
 pub mod ids;
-pub mod layout;
 pub mod measure;
 pub mod memory;
 pub mod model;
@@ -59,6 +58,6 @@ pub mod train;
 
 pub use config::Config;
 pub use error::{Error, Result};
-pub use layout::Layout;
 pub use model::Model;
 pub use network::Network;
+pub use parallel::{Layout, layout};

@@ -1,7 +1,7 @@
 //! A model to work with: its configuration and where its weights are.
 use crate::tokenizer::{Tokenizer, Tokens};
 use crate::{Config, Error, Result, embedded, names};
-use layers::build::Element;
+use layers::model::build::Element;
 use layers::{Draw, Random, Values};
 use parallel::Stored;
 use std::path::Path;

@@ -8,7 +8,7 @@ use crate::text::{self, Corpus};
 use crate::{Error, Layout, Model, Network, Result, dump, measure, memory, names, price, profile};
 use comm::{Axis, Mesh};
 use kernels::Kernels;
-use layers::build::Element;
+use layers::model::build::Element;
 use layers::{Draw, Values, Wide};
 use parallel::{Batch, Sequence, Trainer};
 use serde::Serialize;

@@ -15,13 +15,16 @@
 //! gradient, which is summed over them once a step (`D·2d` elements, and `2d` of a bias).
 //!
 //! Source: Shoeybi et al., Megatron-LM, §3, arXiv:1909.08053; Ainslie et al., "GQA", arXiv:2305.13245. Chapter: 5.
+pub mod cross_attention;
+pub mod head_norm;
+pub mod rotary;
+
+use crate::model::part::{Of, Part, Pending};
+use crate::model::strategy::{Column, Row};
 use crate::ops::{Split, Stream, attention, attention_backward, rotate};
-use crate::part::{Of, Part, Pending};
-use crate::placement::{Pieces, Section};
-use crate::strategy::{Column, Row};
+use crate::param::placement::{Pieces, Section};
 use crate::{
     Builder, ColumnLinear, Cx, Error, HeadNorm, Kept, Layer, Param, Result, Rotary, RowLinear, Shape,
-    head_norm,
 };
 use comm::Axis;
 use kernels::{Attend, Heads, Kernels, Mask};

@@ -12,10 +12,10 @@
 //!
 //! Source: Shoeybi et al., Megatron-LM, §3 (vocabulary parallel embedding), arXiv:1909.08053; Radford et al., GPT-2
 //! (positions); `padding_idx` of `PyTorch`'s `Embedding`. Chapters: 6, 7.
-use crate::build::positive;
+use crate::model::build::positive;
 use crate::ops::{Region, Stream, dropout, embed, embed_backward, position_rows, position_rows_backward};
-use crate::placement::Pieces;
-use crate::weight::{RowWeight, WholeWeight};
+use crate::param::placement::Pieces;
+use crate::param::weight::{RowWeight, WholeWeight};
 use crate::{Builder, Cx, Draw, Error, Kept, Layer, Param, Result};
 use comm::{Axis, Group};
 use kernels::Kernels;

@@ -20,11 +20,12 @@
 //!
 //! Source: Shoeybi et al., Megatron-LM, §3 (parallel cross-entropy), arXiv:1909.08053; Szegedy et al., §7,
 //! arXiv:1512.00567 (label smoothing); Chowdhery et al., §5, arXiv:2204.02311 (z-loss). Chapters: 6, 7.
+use crate::model::part::{Held, Part};
+use crate::model::strategy;
 use crate::ops::{self, Partial, Split, Stream, cross_entropy_backward, matmul, split_cross_entropy};
-use crate::part::{Held, Part};
-use crate::placement::{Pieces, Section};
-use crate::weight::{ColumnWeight, RowWeight};
-use crate::{Builder, Cx, Draw, Kept, Layer, Mode, Norm, Objective, Param, Result, Shape, norm, strategy};
+use crate::param::placement::{Pieces, Section};
+use crate::param::weight::{ColumnWeight, RowWeight};
+use crate::{Builder, Cx, Draw, Kept, Layer, Mode, Norm, Objective, Param, Result, Shape, norm};
 use comm::{Axis, Group};
 use kernels::{Kernels, LossTerms};
 use tensor::{Ids, Tensor};

@@ -11,10 +11,10 @@
 //! cut, which is why the first product is cut by columns and not by rows.
 //!
 //! Source: Shazeer, "GLU variants improve transformer", arXiv:2002.05202; split as Megatron-LM §3. Chapter: 3.
+use crate::model::part::{Of, Part, Pending};
+use crate::model::strategy::{Column, Row};
 use crate::ops::{Split, Stream, activate, activate_backward, swiglu, swiglu_backward};
-use crate::part::{Of, Part, Pending};
-use crate::placement::Section;
-use crate::strategy::{Column, Row};
+use crate::param::placement::Section;
 use crate::{Builder, ColumnLinear, Cx, FeedForward, Kept, Layer, Param, Result, RowLinear};
 use comm::Axis;
 use kernels::Kernels;

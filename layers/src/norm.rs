@@ -1,4 +1,7 @@
 //! The norm before a part of a block: of either kind, alike in what it takes, keeps and gives.
+pub mod layer_norm;
+pub mod rms_norm;
+
 use crate::ops::Stream;
 use crate::{Builder, Cx, Kept, Layer, LayerNorm, NormKind, Param, Result, RmsNorm};
 use kernels::Kernels;

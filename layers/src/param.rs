@@ -1,6 +1,11 @@
 //! A parameter: this rank's share of a whole matrix, and of its gradient.
-use crate::build::{Builder, Draw};
-use crate::placement::{Cuts, Placed, Placement, Replica, part};
+pub mod gradient_sums;
+pub mod optimizer;
+pub mod placement;
+pub mod weight;
+
+use crate::model::build::{Builder, Draw};
+use crate::param::placement::{Cuts, Placed, Placement, Replica, part};
 use crate::{GradientSums, Result};
 use comm::{Axis, Group, Mesh, Reduce};
 use kernels::{Kernels, Write};
@@ -265,7 +270,7 @@ fn sum_replica<D: Kernels>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::placement::{Pieces, Section};
+    use crate::param::placement::{Pieces, Section};
     use crate::{Cx, Embedding, Error, Head, Kind, Layer, Objective, Optimizer, Random, Shape};
     use comm::{Axis, Op, World};
     use tensor::{Cpu, Ids};

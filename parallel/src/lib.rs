@@ -4,6 +4,7 @@
 //! | file | holds |
 //! |---|---|
 //! | `batch.rs` | a step's sequences, cut into microbatches, dealt to data ranks |
+//! | `layout.rs` | how many ranks there are along each axis, as the user writes it |
 //! | `trainer.rs` | accumulation over microbatches, gradient sync, clipping, the optimizer's step |
 //! | `classify.rs` | the same for a classifier, and how often it is right |
 //! | `stored.rs` | parameters in files: which tensor of the file is which part of which parameter |
@@ -11,12 +12,14 @@
 mod batch;
 mod checkpoint;
 mod classify;
+pub mod layout;
 mod stored;
 mod trainer;
 
 pub use batch::{Batch, BatchError, Sequence, Share, deal};
 pub use checkpoint::{restore_optimizer, save_optimizer, save_params};
 pub use classify::{ClassifierTrainer, Examples};
+pub use layout::Layout;
 pub use stored::{Entry, Orientation, Stored, StoredError};
 pub use trainer::{Report, Trainer};
 

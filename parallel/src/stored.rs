@@ -1,6 +1,6 @@
 //! Parameters in safetensors files: which tensor of a file is which part of which parameter. A rank that builds its
 //! share from here touches only the bytes of that share.
-use layers::build::Element;
+use layers::model::build::Element;
 use layers::{Draw, Values};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;

@@ -115,8 +115,8 @@ mod tests {
     #[test]
     fn a_panic_is_reported_with_its_place_where_that_is_ours() {
         let message = Some("index out of bounds");
-        let ours = sentence(Some(("layers/src/row.rs", 12)), message);
-        assert_eq!(ours, "panicked at layers/src/row.rs:12: index out of bounds");
+        let ours = sentence(Some(("layers/src/linear/row.rs", 12)), message);
+        assert_eq!(ours, "panicked at layers/src/linear/row.rs:12: index out of bounds");
         for path in
             ["/home/me/.cargo/registry/src/x/spm-0.1/src/lib.rs", "/rustc/abc/library/core/src/option.rs"]
         {

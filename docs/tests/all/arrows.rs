@@ -131,13 +131,13 @@ fn a_planted_oracle_is_seen() {
         ),
         File::new("layers/src/far.rs", "use reference::linear;"),
         File::new(
-            "layers/src/row.rs",
+            "layers/src/linear/row.rs",
             "fn f() { g(\"reference::h\") }\n#[cfg(test)]\nmod tests { use reference::i; }",
         ),
-        File::new("layers/src/column.rs", "let y = my_reference::f();\nlet y = reference::f();"),
+        File::new("layers/src/linear/column.rs", "let y = my_reference::f();\nlet y = reference::f();"),
         File::new("layers/src/norm.rs", "use reference as oracle;"),
         File::new("parallel/src/data.rs", "use reference::linear;"), // the arrows see it
     ]);
     let places: Vec<_> = wrong.iter().map(|line| line.split(": ").next().unwrap()).collect();
-    assert_eq!(places, ["layers/src/lib.rs:5", "layers/src/column.rs:2", "layers/src/norm.rs:1"]);
+    assert_eq!(places, ["layers/src/lib.rs:5", "layers/src/linear/column.rs:2", "layers/src/norm.rs:1"]);
 }

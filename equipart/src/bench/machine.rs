@@ -1,7 +1,7 @@
 //! What the machine does at most, measured beside what is compared with it.
 use super::scale::Scale;
 use kernels::{Kernels, Write, machine};
-use layers::shape::counted;
+use layers::model::shape::counted;
 use std::collections::BTreeMap;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -13,7 +13,7 @@ use crate::sampling::Sampling;
 use crate::{Config, Layout, Model, Network, Result, measure, price, profile};
 use comm::{Ledger, Mesh};
 use kernels::{Kernels, Meta};
-use layers::build::Element;
+use layers::model::build::Element;
 use layers::{Chunk, Cx, Draw, Kind, Values};
 use parallel::{Batch, Sequence, Trainer};
 use std::sync::Mutex;

@@ -8,7 +8,7 @@ use super::{Case, Document, Step};
 use crate::Layout;
 use comm::Axis;
 use kernels::{Activation, Heads};
-use layers::strategy::Key;
+use layers::model::strategy::Key;
 use layers::{Biases, FeedForward, Kind, NormKind, Objective, Positions, Rates, Shape, Window, strategies};
 use proptest::collection::vec;
 use proptest::prelude::*;

@@ -2,7 +2,7 @@
 use super::{Case, Document, Step};
 use comm::Axis;
 use kernels::Activation::{Gelu, GeluTanh, Relu};
-use layers::strategy::Key;
+use layers::model::strategy::Key;
 use layers::{FeedForward, Kind, NormKind, Positions, Window};
 use parallel::deal;
 use tensor::Scaling;

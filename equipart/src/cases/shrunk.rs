@@ -4,7 +4,7 @@ use super::drawn::{Wish, wishes};
 use super::{Case, Failure, Outcome};
 use crate::Layout;
 use comm::Axis;
-use layers::strategy::Key as Named;
+use layers::model::strategy::Key as Named;
 use proptest::strategy::ValueTree;
 use std::time::{Duration, Instant};
 use tensor::Key;

@@ -1,7 +1,7 @@
 //! A case in words: what a model has beyond the plainest, how it is split, what it learns.
 use super::Case;
 use layers::Kind;
-use layers::shape::counted;
+use layers::model::shape::counted;
 use std::fmt;
 
 impl fmt::Display for Case {

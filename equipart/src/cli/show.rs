@@ -10,7 +10,7 @@ use crate::price::{Price, Said};
 use crate::tokenizer::Tokenizer;
 use crate::train::Finished;
 use comfy_table::{CellAlignment, Table, presets};
-use layers::shape::counted;
+use layers::model::shape::counted;
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::path::Path;

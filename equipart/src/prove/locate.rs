@@ -5,7 +5,7 @@ use super::timeline::{Expected, Moment, Place, expected, wanted};
 use super::{Difference, Look, START, Split, Subject, program};
 use crate::Result;
 use comm::{Trace, World};
-use layers::strategy::{About, Key as Named};
+use layers::model::strategy::{About, Key as Named};
 use tensor::{Cpu, F61, Key};
 
 /// The first difference of the program under a key; none if everything is equal. The world is that of the layout; what
@@ -110,7 +110,7 @@ mod tests {
     use crate::prove::timeline::{Shown, moments};
     use comm::Axis;
     use layers::ops::{Split, columns_gradient, filled, matmul};
-    use layers::weight::ColumnWeight;
+    use layers::param::weight::ColumnWeight;
     use layers::{Activations, Builder, Draw, Pieces, Random, Section};
     use parallel::Report;
     use tensor::{Category, Scalar};

@@ -3,7 +3,7 @@ use super::trace::{Trace, disturbed, told};
 use super::{START, Watch};
 use crate::{Layout, Result, bound, dump, oracle};
 use comm::Mesh;
-use layers::shape::counted;
+use layers::model::shape::counted;
 use layers::{Chunk, Kind, Shape, Window};
 use parallel::{Batch, Sequence};
 use reference::Weights;

@@ -7,7 +7,7 @@ use equipart::settings::sequences;
 use equipart::text::Corpus;
 use equipart::{Layout, embedded};
 use kernels::{Heads, Kernels};
-use layers::build::Element;
+use layers::model::build::Element;
 use layers::ops::Stream;
 use layers::{
     Builder, Chunk, ColumnLinear, Cx, Draw, Kind, Layer, Objective, Param, Positions, Random, Rates,

@@ -54,7 +54,7 @@ fn the_first_tensor_that_differs_is_named_with_what_touched_it() {
     let d = after("tp=2", Mutation::Skip, nth("blocks.1.attention.out", 0));
     assert_eq!(d.name, "texts: blocks.1.attention.out.out", "{d}");
     assert_eq!(d.after.as_deref(), Some("texts: blocks.1.attention.out.in"), "{d}");
-    let is_it = |call: &String| call.contains("for blocks.1.attention.out at layers/src/row.rs:");
+    let is_it = |call: &String| call.contains("for blocks.1.attention.out at layers/src/linear/row.rs:");
     assert_eq!((d.ranks.as_slice(), d.collectives.len()), (&[0, 1][..], 1), "{d}");
     assert!(d.collectives.iter().all(is_it), "{d}");
     assert!(d.hint.as_deref().unwrap().starts_with("tensor parallelism: "), "{d}");

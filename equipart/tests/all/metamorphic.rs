@@ -3,7 +3,7 @@
 use comm::World;
 use equipart::{Layout, Model};
 use kernels::{Heads, Kernels};
-use layers::build::Element;
+use layers::model::build::Element;
 use layers::{Chunk, Cx, Draw, Shape, Values};
 use std::path::Path;
 use tensor::{Cpu, Device, F61, Ids, Key, Scalar};

@@ -62,7 +62,7 @@ impl Trials {
     fn sites(&self) -> Vec<Site> {
         let trial = Trial::honest();
         assert_eq!(self.outcome(&trial), Outcome::Equal, "{} without a mutant", self.layout);
-        let looks = |site: &Site| site.at.file().ends_with("layers/src/placement.rs");
+        let looks = |site: &Site| site.at.file().ends_with("layers/src/param/placement.rs");
         trial.sites(0).into_iter().filter(|site| !looks(site)).collect()
     }
     /// Tries these mutants of these calls.

@@ -1,5 +1,5 @@
 use super::*;
-use crate::build::Element;
+use crate::model::build::Element;
 use crate::{Error, Random, Values};
 use comm::{Mesh, Op, World};
 use tensor::{Category, Cpu, Device, Dual, F61, IGNORED, Key, Real, Scalar};

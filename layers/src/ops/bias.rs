@@ -3,7 +3,7 @@
 //! no such sum.
 use super::{Columns, Split, Stream, sum_of};
 use crate::Result;
-use crate::weight::{ColumnWeight, WholeWeight};
+use crate::param::weight::{ColumnWeight, WholeWeight};
 use kernels::Kernels;
 use tensor::Tensor;
 

@@ -1,6 +1,6 @@
 //! Twins of the museum's exhibits that do not compile: each does what its exhibit should, and compiles.
 use super::{Columns, Region, Rows, Split, Stream, add_bias, join, rms_norm};
-use crate::weight::{ColumnWeight, RowWeight};
+use crate::param::weight::{ColumnWeight, RowWeight};
 use crate::{Builder, Draw, Pieces, Random, Result};
 use comm::{Axis, Group, Mesh};
 use kernels::Kernels;

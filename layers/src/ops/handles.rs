@@ -3,7 +3,7 @@
 //! which follows from which, and only a collective turns one into another; so a forgotten all-reduce does not
 //! compile. Each knows the axis it is split along, and meets no group of another.
 use super::product;
-use crate::record::Share;
+use crate::model::record::Share;
 use crate::{Error, Placement, Result};
 use comm::{Axes, Axis, Group, Mesh, Reduce, Request};
 use kernels::{Kernels, Write};

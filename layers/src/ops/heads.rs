@@ -2,7 +2,7 @@
 //! those it has.
 use super::{Split, sum_of, wide_beside};
 use crate::Result;
-use crate::weight::WholeWeight;
+use crate::param::weight::WholeWeight;
 use kernels::{Heads, Kernels};
 use tensor::{Tensor, View};
 

@@ -1,7 +1,7 @@
 //! Embedding and cross-entropy over a vocabulary that is split over ranks.
 use super::{Partial, Rows, Split, Stream, sum_of, wide_beside};
 use crate::Result;
-use crate::weight::{RowWeight, WholeWeight};
+use crate::param::weight::{RowWeight, WholeWeight};
 use comm::{Axis, Group};
 use kernels::{Kernels, LossTerms, Selects, Slice};
 use tensor::{Category, Ids, Index, Scalar, Tensor, View};

@@ -30,7 +30,7 @@ pub use norm::{layer_norm, layer_norm_backward, rms_norm, rms_norm_backward};
 pub use stream::{Region, Stream, join};
 
 use crate::Param;
-use crate::weight::{ColumnWeight, RowWeight};
+use crate::param::weight::{ColumnWeight, RowWeight};
 use kernels::{Kernels, Write};
 use tensor::{Category, Device, Scalar, Tensor, View, ViewMut};
 

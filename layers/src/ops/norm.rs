@@ -1,7 +1,7 @@
 //! Norms of whole rows, for the tokens at hand.
 use super::{Stream, sum_of, wide_beside};
 use crate::Result;
-use crate::weight::WholeWeight;
+use crate::param::weight::WholeWeight;
 use kernels::Kernels;
 use tensor::Tensor;
 

@@ -14,7 +14,7 @@
 //! arXiv:2205.05198. Chapter: 7.
 use super::handles::same;
 use super::{Partial, filled};
-use crate::record::Share;
+use crate::model::record::Share;
 use crate::{Placed, Placement, Result};
 use comm::{Axes, Group};
 use kernels::Kernels;

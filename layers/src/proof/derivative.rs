@@ -4,7 +4,7 @@ use super::erased::{Erased, On};
 use super::lies::AtRank;
 use super::run::weights;
 use super::{Given, place};
-use crate::build::Element;
+use crate::model::build::Element;
 use crate::{Draw, Error, Random, Result, Values};
 use comm::{Axis, World};
 use tensor::{Cpu, Dual, F61, Key, Scalar};

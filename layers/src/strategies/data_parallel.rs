@@ -9,7 +9,7 @@
 //! deals sequences and sums gradients stands in `parallel/src/trainer.rs`.
 //!
 //! Source: Li et al., "PyTorch Distributed", §2, arXiv:2006.15704. Chapter: 8.
-use crate::strategy::{About, Key, Strategy};
+use crate::model::strategy::{About, Key, Strategy};
 use comm::Axis;
 use kernels::Kernels;
 

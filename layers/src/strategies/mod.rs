@@ -1,6 +1,6 @@
 //! The list of strategies. A new one is a file here and its line below: layouts can name it, every property test draws
 //! it, and the commands and the book's table show it.
-use crate::strategy::{About, Strategy};
+use crate::model::strategy::{About, Strategy};
 use kernels::Kernels;
 use tensor::Cpu;
 

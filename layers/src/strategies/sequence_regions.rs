@@ -11,7 +11,7 @@
 //! Source: Korthikanti et al., "Reducing activation recomputation in large transformer models", §4.2.2,
 //! arXiv:2205.05198. Chapter: 7.
 use crate::Builder;
-use crate::strategy::{About, Key, Strategy};
+use crate::model::strategy::{About, Key, Strategy};
 use comm::Axis;
 use kernels::Kernels;
 

@@ -10,7 +10,7 @@
 //!
 //! Source: Shoeybi et al., "Megatron-LM", §3, arXiv:1909.08053. Chapters: 3 to 6.
 use crate::Shape;
-use crate::strategy::{About, Key, Shared, Strategy};
+use crate::model::strategy::{About, Key, Shared, Strategy};
 use comm::Axis;
 use kernels::Kernels;
 

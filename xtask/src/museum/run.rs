@@ -79,7 +79,7 @@ pub(super) fn verdict(tree: &Path, test: &str, ended: &Ended) -> Verdict {
     }
 }
 
-/// Where the panic was, `panicked at layers/src/row.rs:12:3:`: the last that is told, since a test that panics with what
+/// Where the panic was, `panicked at layers/src/linear/row.rs:12:3:`: the last that is told, since a test that panics with what
 /// a rank told of its own panic tells both.
 fn panicked(said: &str) -> Option<(&str, usize)> {
     let (_, place) = said.rsplit_once("panicked at ")?;

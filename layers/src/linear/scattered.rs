@@ -11,10 +11,10 @@
 //!
 //! Source: Shoeybi et al., Megatron-LM (`RowParallelLinear`, without `input_is_parallel`), arXiv:1909.08053.
 //! Chapter: 3.
-use crate::build::whole_rows;
+use crate::model::build::whole_rows;
+use crate::model::part::{Of, Part, Pending};
+use crate::model::strategy::Row;
 use crate::ops::{Split, Stream};
-use crate::part::{Of, Part, Pending};
-use crate::strategy::Row;
 use crate::{Builder, Cx, Layer, Param, Result, RowLinear};
 use comm::{Axis, Group};
 use kernels::Kernels;

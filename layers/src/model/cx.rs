@@ -1,5 +1,5 @@
 //! What a call needs besides its input: everything a layer may ask about the tokens it works on.
-use crate::record::Share;
+use crate::model::record::Share;
 use crate::{Record, Result};
 use comm::Mesh;
 use kernels::{Indexed, Kernels, Segment, Span};

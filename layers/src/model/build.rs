@@ -115,7 +115,7 @@ pub(crate) fn whole_rows<D: Kernels>(at: &Builder<D>, name: &str) -> Result<()> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shape::{Biases, NormKind, Positions};
+    use crate::model::shape::{Biases, NormKind, Positions};
     use crate::{Chunk, Shape};
     use comm::World;
     use kernels::Heads;

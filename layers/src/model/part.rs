@@ -3,8 +3,8 @@
 //! The usual layers stay what they are, types that the compiler sees through. Only a strategy's own are behind a
 //! pointer, with what they keep: a model need not name every layer that anyone may ever write. Either way a profile is
 //! told here whose time it is.
+use crate::model::strategy::{self, Strategy};
 use crate::ops::{Split, Stream, join};
-use crate::strategy::{self, Strategy};
 use crate::{Builder, ColumnLinear, Cx, Error, Layer, Norm, Param, Result, RowLinear, norm};
 use kernels::Kernels;
 use std::any::Any;
@@ -266,8 +266,8 @@ impl<D: Kernels> Builder<'_, D> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::strategy::{About, Column, Key, Row};
     use crate::proof::{Answer, Case, Given, proves, proves_in_regions};
-    use crate::strategy::{About, Column, Key, Row};
     use crate::{Activations, FeedForward, Mlp, NormKind, Record, Residual};
     use comm::{Axis, Mesh, Op};
     use tensor::{Category, Cpu, F61, Scalar, Tensor, Work};

@@ -12,7 +12,7 @@
 //! Source: Zhang, Sennrich, arXiv:1910.07467, eq. 4; Llama's form. Chapters: 3, 7.
 use crate::norm::Saved;
 use crate::ops::{Stream, rms_norm, rms_norm_backward};
-use crate::weight::WholeWeight;
+use crate::param::weight::WholeWeight;
 use crate::{Builder, Cx, Draw, Param, Result};
 use kernels::Kernels;
 

@@ -14,7 +14,7 @@ pub use entry::Entry;
 
 use comm::{Axis, CommError, Mesh, World};
 use kernels::{Kernels, Meta};
-use layers::strategy::{About, Key, Shared};
+use layers::model::strategy::{About, Key, Shared};
 use layers::{Block, Builder, Random, Shape, Values, Wide, strategies};
 use std::fmt;
 use std::str::FromStr;
@@ -225,7 +225,7 @@ impl Layout {
         self.limit
     }
     /// The numbers of ranks along an axis that `fit`, all else unchanged.
-    pub(crate) fn possible(&self, axis: Axis, fit: impl Fn(usize) -> bool) -> Vec<usize> {
+    pub fn possible(&self, axis: Axis, fit: impl Fn(usize) -> bool) -> Vec<usize> {
         let limit = MAX_RANKS / (self.ranks() / self.size(axis));
         (1..=limit).filter(|n| fit(*n)).collect()
     }
@@ -246,7 +246,7 @@ impl Layout {
         self.conflict(shape).map_or(Ok(()), |why| Err(LayoutError::Both(why)))
     }
     /// Why two of its words cannot stand together, if so: both would build the same layer of a model of this shape.
-    pub(crate) fn conflict(&self, shape: &Shape) -> Option<String> {
+    pub fn conflict(&self, shape: &Shape) -> Option<String> {
         if self.words.count_ones() < 2 {
             return None;
         }
@@ -257,7 +257,7 @@ impl Layout {
         built.err().filter(|why| matches!(why, layers::Error::Twice { .. })).map(|why| why.to_string())
     }
     /// How many things of a model of this shape the ranks of their axes cannot share.
-    pub(crate) fn misfits(&self, shape: &Shape) -> usize {
+    pub fn misfits(&self, shape: &Shape) -> usize {
         let of = |(axis, ranks)| self.shared(axis, shape).iter().filter(|s| !s.fits(ranks)).count();
         self.axes().into_iter().map(of).sum()
     }
@@ -325,7 +325,7 @@ fn split(part: &str) -> Result<(Axis, usize), LayoutError> {
 }
 
 /// Axes that some strategy splits along, outermost first.
-pub(crate) fn split_axes() -> impl DoubleEndedIterator<Item = Axis> {
+pub fn split_axes() -> impl DoubleEndedIterator<Item = Axis> {
     let has = |axis: &Axis| strategies::all().iter().any(|about| about.key == Key::Ranks(*axis));
     Axis::ALL.iter().copied().filter(has)
 }

@@ -1,8 +1,8 @@
 //! A run of consecutive blocks, with or without embedding and head: the whole model, or what one stage of a
 //! pipeline holds. Parameter names are those of the whole model.
-use crate::build::positive;
+use crate::model::build::positive;
 use crate::ops::{Partial, Stream, last_rows};
-use crate::weight::RowWeight;
+use crate::param::weight::RowWeight;
 use crate::{
     Block, Builder, Cx, Embedding, Error, Head, Layer, Mode, Param, Positions, Result, Rotary, Shape,
     embedding, head,

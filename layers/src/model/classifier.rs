@@ -16,13 +16,13 @@
 //! between the two layers of a pair, or gathered, must be divided by the ranks.
 //!
 //! Source: Shoeybi et al., Megatron-LM, §3, arXiv:1909.08053. Chapter: 3. Compare: `mlp.rs`, one pair.
-use crate::build::positive;
+use crate::model::build::positive;
+use crate::model::part::{Of, Part};
+use crate::model::strategy::{Column, Row};
 use crate::ops::{
     Partial, Region, Split, Stream, activate, activate_backward, activate_stream, activate_stream_backward,
     cross_entropy_backward, split_cross_entropy,
 };
-use crate::part::{Of, Part};
-use crate::strategy::{Column, Row};
 use crate::{
     Builder, ColumnLinear, Cx, GatheredColumn, Kept, Layer, Mode, Param, Pieces, Result, RowLinear, Section,
 };

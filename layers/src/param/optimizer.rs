@@ -11,7 +11,7 @@
 //! is clipped, the norm is summed on the way, some rows at a time, while a cache has them.
 //!
 //! Source: Pascanu et al., arXiv:1211.5063 (clipping); Loshchilov, Hutter, arXiv:1711.05101 (`AdamW`).
-use crate::build::Element;
+use crate::model::build::Element;
 use crate::ops::{Partial, filled, plus};
 use crate::param::Wide;
 use crate::{Param, Result};
@@ -219,7 +219,7 @@ impl<D: Kernels> Sums<D> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shape::{Biases, NormKind, Positions};
+    use crate::model::shape::{Biases, NormKind, Positions};
     use crate::{Builder, Chunk, Draw, Placement, Random, Shape};
     use comm::World;
     use tensor::{Cpu, F61, Key};

@@ -1,5 +1,5 @@
 //! The list of strategies as a table: for the command, and for the book.
-use layers::strategy::About;
+use layers::model::strategy::About;
 use layers::{Shape, strategies};
 use serde::Serialize;
 

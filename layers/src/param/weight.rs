@@ -1,8 +1,8 @@
 //! Parameters as layers use them: whole, cut by columns, cut by rows. The cut is said once, where the weight is
 //! made, and both its placement and the handle it gives follow from that.
-use crate::build::{Builder, Draw};
+use crate::model::build::{Builder, Draw};
 use crate::ops::{Columns, Rows};
-use crate::placement::{Pieces, Section};
+use crate::param::placement::{Pieces, Section};
 use crate::{Param, Placed, Placement, Result};
 use comm::Axis;
 use kernels::Kernels;

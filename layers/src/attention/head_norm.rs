@@ -9,9 +9,9 @@
 //!
 //! Source: Henry et al., "Query-key normalization for transformers", arXiv:2010.04245; Qwen3's form (RMS, with a
 //! gain). Chapter: 5.
+use crate::norm::rms_norm::GAIN;
 use crate::ops::{Split, norm_heads, norm_heads_backward};
-use crate::rms_norm::GAIN;
-use crate::weight::WholeWeight;
+use crate::param::weight::WholeWeight;
 use crate::{Builder, Cx, Kept, Param, Placed, Placement, Result};
 use comm::Axis;
 use kernels::{Heads, Kernels};

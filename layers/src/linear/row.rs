@@ -18,10 +18,10 @@
 //!
 //! Source: Shoeybi et al., Megatron-LM, §3 (operator *g*), arXiv:1909.08053; Korthikanti et al., §4.2.2 (*ḡ*),
 //! arXiv:2205.05198. Chapters: 3, 7.
-use crate::column::BIAS;
+use crate::linear::column::BIAS;
 use crate::ops::{Region, Split, Stream, add_bias, bias_gradient, matmul, rows_gradient};
-use crate::placement::Pieces;
-use crate::weight::{RowWeight, WholeWeight};
+use crate::param::placement::Pieces;
+use crate::param::weight::{RowWeight, WholeWeight};
 use crate::{Builder, Cx, Draw, Kept, Layer, Param, Result};
 use comm::{Axis, Group};
 use kernels::Kernels;

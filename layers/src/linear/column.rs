@@ -19,8 +19,8 @@
 //! Source: Shoeybi et al., Megatron-LM, §3 (operator *f*), arXiv:1909.08053; Korthikanti et al., §4.2.2 (*g*),
 //! arXiv:2205.05198. Chapters: 3, 7.
 use crate::ops::{Split, Stream, add_columns, columns_bias_gradient, columns_gradient, matmul};
-use crate::placement::Section;
-use crate::weight::ColumnWeight;
+use crate::param::placement::Section;
+use crate::param::weight::ColumnWeight;
 use crate::{Builder, Cx, Draw, Kept, Layer, Param, Result};
 use comm::{Axis, Group};
 use kernels::Kernels;

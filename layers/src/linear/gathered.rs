@@ -10,10 +10,10 @@
 //! and the gathering is saved.
 //!
 //! Source: Shoeybi et al., Megatron-LM (`ColumnParallelLinear`, `gather_output`), arXiv:1909.08053. Chapter: 3.
-use crate::build::whole_rows;
+use crate::model::build::whole_rows;
+use crate::model::part::{Of, Part, Pending};
+use crate::model::strategy::Column;
 use crate::ops::{Split, Stream};
-use crate::part::{Of, Part, Pending};
-use crate::strategy::Column;
 use crate::{Builder, ColumnLinear, Cx, Layer, Param, Result};
 use comm::{Axis, Group};
 use kernels::Kernels;

@@ -3,8 +3,8 @@
 //! An entry says what it is called, how a layout names it, where it fits, where it comes from ([`About`]), and what it
 //! builds ([`Strategy`]): where layers are built, and layers of its own in place of the usual ones. All that a layout
 //! may say, what is drawn in property tests, the commands and the book's table come from the list.
-use crate::part::Other;
-use crate::placement::Section;
+use crate::model::part::Other;
+use crate::param::placement::Section;
 use crate::{Builder, NormKind, Result, Shape};
 use comm::Axis;
 use kernels::Kernels;

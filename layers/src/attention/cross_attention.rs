@@ -11,9 +11,9 @@
 //!
 //! Source: Vaswani et al., §3.2.3, arXiv:1706.03762; split as Megatron-LM, §3. Chapter: 5.
 use crate::attention::share;
+use crate::model::part::{Of, Part, Pending};
+use crate::model::strategy::{Column, Row};
 use crate::ops::{Split, Stream, cross_attention, cross_attention_backward};
-use crate::part::{Of, Part, Pending};
-use crate::strategy::{Column, Row};
 use crate::{Biases, Builder, ColumnLinear, Cx, Kept, Layer, Param, Result, RowLinear};
 use comm::Axis;
 use kernels::{Attend, Heads, Kernels, Mask};

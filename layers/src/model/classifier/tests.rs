@@ -1,5 +1,5 @@
 use super::*;
-use crate::build::Element;
+use crate::model::build::Element;
 use crate::{Draw, Error, Kind, Optimizer, Random, Values};
 use comm::{Ledger, Mesh, Op, World};
 use kernels::Meta;

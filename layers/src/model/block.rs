@@ -4,9 +4,10 @@
 //!
 //! Source: Xiong et al., "On layer normalization in the transformer architecture" (pre-norm), arXiv:2002.04745.
 //! Chapter: 3.
+use crate::model::part::{Held, Part};
+use crate::model::strategy;
 use crate::ops::{Stream, dropout, join};
-use crate::part::{Held, Part};
-use crate::{Attention, Builder, Cx, Layer, Mlp, Norm, Param, Result, Rotary, Shape, norm, strategy};
+use crate::{Attention, Builder, Cx, Layer, Mlp, Norm, Param, Result, Rotary, Shape, norm};
 use comm::Axis;
 use kernels::Kernels;
 use tensor::Pass;

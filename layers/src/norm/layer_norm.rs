@@ -9,11 +9,11 @@
 //! As with RMSNorm, each rank does all tokens or, in a sequence region, its own; dgain and dbias are then addends.
 //!
 //! Source: Ba, Kiros, Hinton, "Layer normalization", §3, arXiv:1607.06450; GPT-2's form. Chapters: 3, 7.
-use crate::column::BIAS;
+use crate::linear::column::BIAS;
 use crate::norm::Saved;
+use crate::norm::rms_norm::GAIN;
 use crate::ops::{Stream, layer_norm, layer_norm_backward};
-use crate::rms_norm::GAIN;
-use crate::weight::WholeWeight;
+use crate::param::weight::WholeWeight;
 use crate::{Builder, Cx, Param, Result};
 use kernels::Kernels;
 

@@ -1,0 +1,10 @@
+//! A model made of layers: its shape, its blocks, the place where they are built, and what a call is given.
+pub mod block;
+pub mod build;
+pub mod chunk;
+pub mod classifier;
+pub mod cx;
+pub mod part;
+pub mod record;
+pub mod shape;
+pub mod strategy;
