@@ -8,3 +8,4 @@ pub mod part;
 pub mod record;
 pub mod shape;
 pub mod strategy;
+pub mod uses;

@@ -1,7 +1,7 @@
 //! What building a layer needs: a device, a mesh, and where the initial values come from.
 use crate::ops::Region;
 use crate::param::Wide;
-use crate::{Error, Result, Strategy};
+use crate::{Error, Rests, Result, Strategy};
 use comm::{Axis, Mesh};
 use kernels::Kernels;
 use std::cell::RefCell;
@@ -57,6 +57,8 @@ pub struct Builder<'a, D: Kernels> {
     pub values: &'a dyn Values<Wide<D>>,
     /// Whether parameters will learn: narrow ones then have a master, their value before it is rounded.
     pub learns: bool,
+    /// Where parameters rest on data ranks.
+    pub rests: Rests,
     /// Which tokens of the residual stream are this rank's.
     pub region: Region,
     /// What the layout's strategies build.
@@ -72,7 +74,7 @@ impl<'a, D: Kernels> Builder<'a, D> {
     /// A place where every rank of the tensor axis has all tokens of the residual stream.
     pub fn new(device: &'a D, mesh: &'a Mesh<D::Place>, values: &'a dyn Values<Wide<D>>) -> Self {
         let (region, strategies, built) = (Region::Whole, Vec::new(), Rc::default());
-        Self { device, mesh, values, learns: false, region, strategies, built }
+        Self { device, mesh, values, learns: false, rests: Rests::WHOLE, region, strategies, built }
     }
     /// The same, where these strategies build what they build.
     #[must_use]

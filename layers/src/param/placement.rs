@@ -119,6 +119,35 @@ impl Placement {
     }
 }
 
+/// How much of a matrix a data rank keeps between its uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rest {
+    /// All of it.
+    Whole,
+    /// One of as many shards as there are ranks: `⌈n/ranks⌉` consecutive numbers of the parameter's `n`.
+    Shard,
+}
+
+/// Where value, gradient and optimizer state of a parameter rest on data ranks: DDP, ZeRO 1 to 3 and HSDP are these words.
+/// Source: Rajbhandari et al., "ZeRO", §5, arXiv:1910.02054.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rests {
+    /// The value.
+    pub value: Rest,
+    /// The gradient.
+    pub gradient: Rest,
+    /// Moments and master.
+    pub state: Rest,
+    /// Shards lie over blocks of so many consecutive ranks; over all of them if nothing is said.
+    pub block: Option<usize>,
+}
+
+impl Rests {
+    /// Every rank has all of everything.
+    pub const WHOLE: Self =
+        Self { value: Rest::Whole, gradient: Rest::Whole, state: Rest::Whole, block: None };
+}
+
 impl Pieces {
     /// A rank's piece of a section of this size; none if the ranks do not fit.
     fn of(self, size: usize, ranks: usize) -> Option<Piece> {

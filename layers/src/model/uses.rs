@@ -1,0 +1,37 @@
+//! What is done about the parameters of a unit (head, a block, embedding) around their use.
+use crate::{Param, Result};
+use kernels::Kernels;
+
+/// What a model tells of the parameters of its units while a microbatch goes through them. A unit is `before` and `after`
+/// once in a forward and once in a backward (or twice, where the halves of a backward come apart).
+pub trait Uses<D: Kernels> {
+    /// Whether parameters do not rest where they are used, so that `before` and `after` have something to do. Where this
+    /// is false a model need not tell of them.
+    fn moves(&self) -> bool {
+        false
+    }
+    /// The unit is used next: its values must be here.
+    ///
+    /// # Errors
+    /// If ranks do not meet.
+    fn before(&mut self, _: &mut [&mut Param<D>]) -> Result<()> {
+        Ok(())
+    }
+    /// The unit is not used any more by this pass of this microbatch.
+    ///
+    /// # Errors
+    /// If ranks do not meet.
+    fn after(&mut self, _: &mut [&mut Param<D>]) -> Result<()> {
+        Ok(())
+    }
+    /// Nothing more is added to the unit's gradients in this step.
+    ///
+    /// # Errors
+    /// If ranks do not meet.
+    fn complete(&mut self, _: &mut [&mut Param<D>]) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// For passes that learn nothing, of parameters that rest where they are used.
+impl<D: Kernels> Uses<D> for () {}
