@@ -26,6 +26,12 @@ listed! {
 }
 
 impl Axis {
+    /// The axis whose ranks have other layers.
+    pub const STAGES: Axis = Axis::Pp;
+    /// The axis whose ranks have parts of every layer.
+    pub const LAYERS: Axis = Axis::Tp;
+    /// The axis over which the sequences of a batch are dealt.
+    pub const BATCH: Axis = Axis::Dp;
     /// The axes whose sizes multiply to the ranks of a world, outermost first unless an order is given.
     pub const DENSE: [Axis; 4] = [Axis::Pp, Axis::Dp, Axis::Cp, Axis::Tp];
     /// The axes of the world in which experts are split, which has the same ranks.
@@ -38,6 +44,10 @@ impl Axis {
 pub struct Axes(u8); // a bit for each
 
 impl Axes {
+    /// The axes over which a step's tokens are dealt: each rank has a partial sum of every gradient.
+    pub const TOKENS: Axes = Axes(1 << Axis::Dp as u8 | 1 << Axis::Cp as u8);
+    /// The axes over which the loss is a partial sum: tokens, and the stages of a pipeline, of which the last has a head.
+    pub const LOSS: Axes = Axes(Self::TOKENS.0 | 1 << Axis::Pp as u8);
     /// How many sets there are.
     pub(crate) const SETS: usize = 1 << Axis::ALL.len();
 

@@ -31,7 +31,7 @@ use kernels::{Attend, Heads, Kernels, Mask};
 
 /// Attention, its heads split over the ranks of an axis.
 pub struct Attention<D: Kernels> {
-    name: String,
+    block: usize,                  // of the model: where a cache has its keys and values
     qkv: Part<D, ColumnLinear<D>>, // W[D,(H_t+2K_t)·d]
     norm: Option<HeadNorm<D>>,
     rotary: Option<Rotary<D>>,
@@ -81,7 +81,7 @@ pub(crate) fn share(heads: Heads, ranks: usize, axis: Axis, name: &str) -> Resul
 
 impl<D: Kernels> Attention<D> {
     /// Parameters `name.qkv` and `name.out`, and as the shape says `.bias` of each, `name.q_norm` and `name.k_norm`.
-    /// `rotary` turns queries and keys; queries see keys as `mask` says.
+    /// `rotary` turns queries and keys; queries see keys as `mask` says. A cache keeps them by `block`.
     ///
     /// # Errors
     /// If the ranks do not divide the query heads, or neither divide the KV heads nor are a multiple of them.
@@ -92,6 +92,7 @@ impl<D: Kernels> Attention<D> {
         shape: &Shape,
         rotary: Option<Rotary<D>>,
         mask: Mask,
+        block: usize,
     ) -> Result<Self> {
         let (heads, width, group) = (shape.heads, shape.width, at.mesh.group(axis));
         let (mine, [q, kv]) = share(heads, group.size(), axis, name)?;
@@ -100,7 +101,7 @@ impl<D: Kernels> Attention<D> {
         let norm =
             shape.head_norm.then(|| HeadNorm::new(at, axis, name, heads.dim, shape.eps)).transpose()?;
         Ok(Self {
-            name: name.into(),
+            block,
             qkv: at.column(&Column { axis, name: &qkv, inputs: width, sections, bias: bias.qkv })?,
             norm,
             rotary,
@@ -147,7 +148,7 @@ impl<D: Kernels> Layer<D> for Attention<D> {
         if let Some(rotary) = &self.rotary {
             rotate(cx, rotary, &mut qkv, self.heads, false);
         }
-        let (o, lse) = attention(cx, &self.name, &qkv, &self.attend(cx));
+        let (o, lse) = attention(cx, self.block, &qkv, &self.attend(cx));
         let (qkv, lse) = (cx.keep(qkv), cx.keep(lse));
         let kept = cx.keep(o.clone());
         let (y, out) = self.out.forward(cx, o)?;
@@ -235,7 +236,7 @@ mod tests {
         }
         fn build<T: Kernels>(&self, at: &Builder<T>) -> Result<Attention<T>> {
             let rotary = self.rope().map(|rope| Rotary::new(self.shape.heads.dim, rope));
-            Attention::shard(at, Axis::Tp, "attention", &self.shape, rotary, self.mask)
+            Attention::shard(at, Axis::Tp, "attention", &self.shape, rotary, self.mask, 0)
         }
         fn oracle<S: Scalar>(&self, g: &Given<S>) -> Answer<S> {
             let (heads, tokens) = (self.heads(), Tokens::new(&g.lengths));

@@ -47,6 +47,23 @@ pub struct Pending<D: Kernels> {
     whole: Tensor<D>,
 }
 
+fn draw(width: usize) -> Draw {
+    Draw { mean: 0.0, std: 1.0 / (width as f64).sqrt() }
+}
+
+/// The table `name[vocabulary, width]` alone: of a tied head whose embedding is on other ranks.
+///
+/// # Errors
+/// If there are no such values.
+pub(crate) fn table<D: Kernels>(
+    at: &Builder<D>,
+    axis: Axis,
+    name: &str,
+    sizes: [usize; 2],
+) -> Result<RowWeight<D>> {
+    RowWeight::new(at, axis, name, sizes, Pieces::Padded, draw(sizes[1]))
+}
+
 impl<D: Kernels> Embedding<D> {
     /// The parameters `name[vocabulary, width]`, with or without an id of padding, and, where positions are learned,
     /// `positions[context, width]`; dropout of this rate after them.
@@ -66,8 +83,7 @@ impl<D: Kernels> Embedding<D> {
             let (what, seen, wanted) = ("the id of padding", id.to_string(), format!("below {vocabulary}"));
             return Err(Error::Size { what: what.into(), seen, wanted });
         }
-        let draw = Draw { mean: 0.0, std: 1.0 / (width as f64).sqrt() };
-        let table = RowWeight::new(at, axis, name, [vocabulary, width], Pieces::Padded, draw)?;
+        let (draw, table) = (draw(width), table(at, axis, name, [vocabulary, width])?);
         let learned = |n: usize| {
             positive("the number of positions", n)?;
             Ok::<_, Error>((WholeWeight::new(at, "positions", [n, width], at.region.placement(), draw)?, n))

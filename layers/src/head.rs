@@ -25,8 +25,8 @@ use crate::model::strategy;
 use crate::ops::{self, Partial, Split, Stream, cross_entropy_backward, matmul, split_cross_entropy};
 use crate::param::placement::{Pieces, Section};
 use crate::param::weight::{ColumnWeight, RowWeight};
-use crate::{Builder, Cx, Draw, Kept, Layer, Mode, Norm, Objective, Param, Result, Shape, norm};
-use comm::{Axis, Group};
+use crate::{Builder, Cx, Draw, Kept, Layer, Norm, Objective, Param, Result, Shape, norm};
+use comm::{Axes, Axis, Group};
 use kernels::{Kernels, LossTerms};
 use tensor::{Ids, Tensor};
 
@@ -37,6 +37,7 @@ pub struct Head<D: Kernels> {
     vocabulary: usize,
     objective: Objective,
     group: Group<D::Place>,
+    over: Axes, // of which each rank has a part of the loss
 }
 
 /// What backward needs.
@@ -67,6 +68,7 @@ impl<D: Kernels> Head<D> {
             vocabulary,
             objective: shape.loss,
             group: at.mesh.group(axis).named("head"),
+            over: at.mesh.over(Axes::LOSS)?.axis(),
         })
     }
     fn columns(&self, table: Option<&RowWeight<D>>) -> Result<ops::Columns<D>> {
@@ -77,7 +79,7 @@ impl<D: Kernels> Head<D> {
     }
     fn terms(&self, cx: &Cx<D>) -> LossTerms {
         let plain = Objective { smoothing: 0.0, z: 0.0 }; // a text is judged by its likelihood alone
-        let Objective { smoothing, z } = if cx.mode() == Mode::Train { self.objective } else { plain };
+        let Objective { smoothing, z } = if cx.learns() { self.objective } else { plain };
         LossTerms { mean_over: cx.mean_over(), smoothing, z, vocabulary: self.vocabulary }
     }
     /// `X[B,D]` to logits `[B,V]`, all of them on every rank: for choosing the next token.
@@ -107,7 +109,7 @@ impl<D: Kernels> Head<D> {
         cx.saw("head", "in", |_| Ok(n.seen()))?;
         let logits = matmul(&n.gather(&self.group)?, &self.columns(table)?);
         cx.saw("head", "out", |_| Ok(logits.seen_first(&self.group, self.vocabulary)))?;
-        let (loss, lse) = split_cross_entropy(&logits, &self.group, &targets, &self.terms(cx))?;
+        let (loss, lse) = split_cross_entropy(&logits, &self.group, &targets, &self.terms(cx), self.over)?;
         Ok((loss, Saved { norm, x: cx.keep(n), logits: cx.keep(logits), lse: cx.keep(lse), targets }))
     }
     /// The input half: `dX[B,D]`.

@@ -7,5 +7,6 @@ pub mod cx;
 pub mod part;
 pub mod record;
 pub mod shape;
+pub mod stage;
 pub mod strategy;
 pub mod uses;

@@ -193,10 +193,10 @@ mod tests {
         let [from, state] = FILES.map(|name| folder.join(name));
         let fresh = Random { seed: 9 };
         let params = entries(
-            &Trainer::new(&Builder::new(device, mesh, &fresh), &SHAPE, (kind, None))?.model().params(),
+            &Trainer::new(&Builder::new(device, mesh, &fresh).into(), &SHAPE, (kind, None))?.model().params(),
         );
         let stored = Stored::new(File::open(&from)?, params, |_| false)?;
-        let mut trainer = Trainer::new(&Builder::new(device, mesh, &stored), &SHAPE, (kind, None))?;
+        let mut trainer = Trainer::new(&Builder::new(device, mesh, &stored).into(), &SHAPE, (kind, None))?;
         let (model, optimizer, _) = trainer.parts();
         restore_optimizer("state", &File::open(&state)?, optimizer, &model.params())?;
         Ok(trainer)
@@ -227,7 +227,7 @@ mod tests {
     /// Trains two steps and saves them; the state then, and after another step.
     fn trained(folder: &Path, layout: [usize; 2]) -> [(usize, BTreeMap<String, Vec<u32>>); 2] {
         let run = |device: Float, mesh: Mesh<_>| {
-            let at = Builder::new(&device, &mesh, &Random { seed: 2 });
+            let at = Builder::new(&device, &mesh, &Random { seed: 2 }).into();
             let mut trainer = Trainer::new(&at, &SHAPE, (Kind::ADAMW, None))?;
             for _ in 0..2 {
                 trainer.step(&batch(), 0.1)?;

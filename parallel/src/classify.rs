@@ -8,7 +8,7 @@
 //! As in `trainer.rs`, a step is cut into microbatches first and each is dealt then; each gradient is summed over the
 //! data axis once a step. A data rank may be dealt no example: its addends are 0. Logits are put together from the
 //! tensor ranks where accuracy is asked for, and nowhere else.
-use crate::trainer::{Ending, sum};
+use crate::trainer::Ending;
 use crate::{Report, Result, STEP, deal};
 use comm::{Axis, Mesh, Reduce};
 use kernels::Kernels;
@@ -43,7 +43,7 @@ impl<D: Kernels> ClassifierTrainer<D> {
     /// If the ranks do not fit the sizes, or there are no such values.
     pub fn new(at: &Builder<D>, sizes: &[usize], optimizer: (Kind, Option<f64>)) -> Result<Self> {
         let model = Classifier::shard(&at.learning(), Axis::Tp, sizes)?;
-        let (device, ending, spare) = (at.device.clone(), Ending::new(at.mesh, optimizer), Cx::default());
+        let (device, ending, spare) = (at.device.clone(), Ending::new(at.mesh, optimizer)?, Cx::default());
         let (features, classes) = (sizes[0], sizes[sizes.len() - 1]);
         Ok(Self { device, features, classes, model, ending, spare })
     }
@@ -72,10 +72,13 @@ impl<D: Kernels> ClassifierTrainer<D> {
             self.model.backward(&cx)?;
             drop(span);
             self.spare = cx;
-            loss = Some(sum(loss, addend));
+            loss = Some(match loss.take() {
+                None => addend,
+                Some(before) => before + &addend,
+            });
             first += examples.labels.len();
         }
-        self.ending.finish(loss, |params| self.model.list(params), lr)
+        self.ending.finish(loss.expect("a microbatch"), |params| self.model.list(params), lr)
     }
     /// Logits `[B, classes]` of all examples, the same on every rank: nothing is dealt.
     ///

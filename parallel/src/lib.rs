@@ -13,15 +13,22 @@ mod batch;
 mod checkpoint;
 mod classify;
 pub mod layout;
+pub mod model;
+pub mod pipeline;
+pub mod step;
 mod stored;
 mod trainer;
+mod whole;
 
 pub use batch::{Batch, BatchError, Sequence, Share, deal};
 pub use checkpoint::{restore_optimizer, save_optimizer, save_params};
 pub use classify::{ClassifierTrainer, Examples};
 pub use layout::Layout;
+pub use model::{At, Model};
+pub use pipeline::Schedule;
 pub use stored::{Entry, Orientation, Stored, StoredError};
 pub use trainer::{Report, Trainer};
+pub use whole::whole;
 
 /// How the names of steps begin in a trace; their numbers follow.
 pub const STEP: &str = "step ";

@@ -12,24 +12,24 @@
 //!
 //! Source: Li et al., "PyTorch distributed", §3, arXiv:2006.15704 (replicas); Huang et al., "GPipe", §2.2,
 //! arXiv:1811.06965 (accumulation over microbatches).
+use crate::model::{At, Model, Work};
 use crate::{Batch, Result, STEP, Share};
-use comm::{Axis, Group, Mesh, Request};
+use comm::{Axes, Axis, Group, Mesh, Request};
 use kernels::Kernels;
 use layers::ops::Partial;
 use layers::{
-    Builder, Chunk, Cx, GradientSums, Input, Kind, Optimizer, Output, Param, Record, Shape, emptied,
+    Cx, GradientSums, Input, Kind, Optimizer, Output, Param, Pass, Record, Room, Shape, Uses, Wanted,
 };
 use tensor::{Ids, Tensor};
 
 /// A model with its optimizer, on this rank.
 pub struct Trainer<D: Kernels> {
     device: D,
-    vocabulary: usize,
-    model: Chunk<D>,
+    model: Model<D>,
     ending: Ending<D>,
     seed: u64,
     record: Option<Record<D>>,
-    spare: Cx<D>, // of a microbatch that is back: the next one's is made in its memory
+    flight: Flight<D>,
 }
 
 /// What a step gives, still on the device; the same on every rank.
@@ -40,31 +40,34 @@ pub struct Report<D: Kernels> {
     pub norm2: Tensor<D::Wide>,
 }
 
-/// What a data rank is dealt of a microbatch, its ids and its targets.
-type Dealt<'a, P> = (Share<'a>, Ids<P>, Ids<P>);
+/// The contexts of the microbatches in flight.
+struct Flight<D: Kernels> {
+    cxs: Vec<Option<Cx<D>>>, // by microbatch
+    spare: Vec<Cx<D>>,       // of microbatches that are back: the next one's is made in the memory of one
+}
 
 impl<D: Kernels> Trainer<D> {
     /// Builds this rank's part of the model.
     ///
     /// # Errors
     /// If the ranks do not fit the shape, or there are no such values.
-    pub fn new(at: &Builder<D>, shape: &Shape, optimizer: (Kind, Option<f64>)) -> Result<Self> {
-        Self::of(&at.learning(), shape, optimizer)
+    pub fn new(at: &At<D>, shape: &Shape, optimizer: (Kind, Option<f64>)) -> Result<Self> {
+        let learning = At { builder: at.learning(), schedule: at.schedule };
+        Self::of(&learning, shape, optimizer)
     }
-    /// The same for a model that is only evaluated: its parameters have no masters.
+    /// Builds this rank's part of a model that is only evaluated: its parameters have no masters.
     ///
     /// # Errors
     /// If the ranks do not fit the shape, or there are no such values.
-    pub fn evaluator(at: &Builder<D>, shape: &Shape) -> Result<Self> {
+    pub fn evaluator(at: &At<D>, shape: &Shape) -> Result<Self> {
         Self::of(at, shape, (Kind::Sgd, None))
     }
-    fn of(at: &Builder<D>, shape: &Shape, optimizer: (Kind, Option<f64>)) -> Result<Self> {
-        let model = Chunk::whole(at, shape)?;
-        let (device, ending) = (at.device.clone(), Ending::new(at.mesh, optimizer));
-        let (vocabulary, spare) = (shape.vocabulary, Cx::default());
-        Ok(Self { device, vocabulary, model, ending, seed: 0, record: None, spare })
+    fn of(at: &At<D>, shape: &Shape, optimizer: (Kind, Option<f64>)) -> Result<Self> {
+        let (device, flight) = (at.device.clone(), Flight { cxs: Vec::new(), spare: Vec::new() });
+        let (model, ending) = (Model::new(at, shape)?, Ending::new(at.mesh, optimizer)?);
+        Ok(Self { device, model, ending, seed: 0, record: None, flight })
     }
-    /// The same, drawing dropout from this seed.
+    /// The same model, drawing dropout from this seed.
     #[must_use]
     pub fn seeded(mut self, seed: u64) -> Self {
         self.seed = seed;
@@ -80,78 +83,110 @@ impl<D: Kernels> Trainer<D> {
     /// If the batch cannot be dealt, an id is outside the vocabulary, or ranks do not meet.
     pub fn step(&mut self, batch: &Batch, lr: f64) -> Result<Report<D>> {
         let _span = self.ending.mesh.span(format_args!("{STEP}{}", self.ending.optimizer.steps() + 1));
-        let mut loss = None;
-        for microbatch in 0..batch.microbatches().len() {
-            loss = Some(sum(loss, self.microbatch(batch, microbatch)?));
-        }
+        let step = self.ending.optimizer.steps();
+        let pass = Pass { learns: true, keeps: true, seed: self.seed, step, ..Pass::default() };
+        let loss = self.microbatches(batch, pass, &|_| ())?;
         self.ending.finish(loss, |params| self.model.list(params), lr)
     }
     /// The mean loss of a batch, in nats, without learning from it; the same on every rank. `done` is told after each
     /// microbatch how many there were.
     ///
     /// # Errors
-    /// As [`step`](Self::step).
+    /// If the batch cannot be dealt, an id is outside the vocabulary, or ranks do not meet.
     pub fn evaluate(&mut self, batch: &Batch, done: &dyn Fn(usize)) -> Result<Tensor<D::Wide>> {
         let _span = self.ending.mesh.span("evaluate");
-        let mut loss = None;
-        for microbatch in 0..batch.microbatches().len() {
-            let (share, ids, targets) = self.share(batch, microbatch)?;
-            let cx = Cx::infer(share.lengths()).averaged_over(batch.counted());
-            loss = Some(sum(loss, self.forward(&cx, ids, targets)?));
-            done(microbatch + 1);
-        }
+        let loss = self.microbatches(batch, Pass::default(), done)?;
         Ok(self.ending.total(loss)?.wait()?)
     }
-    /// Forward and backward of one microbatch: its share of the loss, an addend on each data rank.
-    fn microbatch(&mut self, batch: &Batch, microbatch: usize) -> Result<Partial<D::Wide>> {
-        let (share, ids, targets) = self.share(batch, microbatch)?;
-        let cx = std::mem::take(&mut self.spare)
-            .then_train(microbatch, share.lengths(), batch.counted())
-            .numbered_from(share.first)
-            .dropping(self.seed, self.ending.optimizer.steps())
-            .profiled(&self.device)
-            .recorded(self.record.clone());
-        let span = self.ending.mesh.span(format_args!("forward {microbatch}"));
-        let loss = self.forward(&cx, ids, targets)?;
-        drop(span);
-        let span = self.ending.mesh.span(format_args!("backward {microbatch}"));
-        if microbatch + 1 == batch.microbatches().len() {
-            let Ending { mesh, gradients, .. } = &mut self.ending;
-            self.model.backward_last(&cx, None, &mut |unit| gradients.start(unit, mesh))?;
-        } else {
-            self.model.backward(&cx, None)?;
-        }
-        drop(span);
-        self.spare = cx.recorded(None);
-        Ok(loss)
-    }
-    fn forward(
-        &mut self,
-        cx: &Cx<D>,
-        ids: Ids<D::Place>,
-        targets: Ids<D::Place>,
-    ) -> Result<Partial<D::Wide>> {
-        match self.model.forward(cx, Input::Tokens(ids), Some(targets))? {
-            Output::Loss(loss) => Ok(loss),
-            Output::Activation(_) => unreachable!("a whole model ends in a loss"),
-        }
-    }
-    /// This data rank's part of a microbatch, its ids and targets.
-    fn share<'a>(&self, batch: &'a Batch, microbatch: usize) -> Result<Dealt<'a, D::Place>> {
-        let data = self.ending.mesh.group(Axis::Dp);
-        let share = batch.share(microbatch, data.rank(), data.size())?;
-        let sequences = share.sequences.iter();
-        let ids = Ids::new(self.device.place(), sequences.clone().flat_map(|s| &s.ids), self.vocabulary)?;
-        let targets = Ids::targets(self.device.place(), sequences.flat_map(|s| &s.targets), self.vocabulary)?;
-        Ok((share, ids, targets))
+    /// All microbatches, forward and, where the pass learns, backward: this rank's part of the loss.
+    fn microbatches(&mut self, batch: &Batch, pass: Pass, done: &dyn Fn(usize)) -> Result<Partial<D::Wide>> {
+        let Self { device, model, ending, record, flight, .. } = self;
+        let (mesh, gradients) = (&ending.mesh, &mut ending.gradients);
+        let data = mesh.group(Axis::BATCH);
+        let (rank, ranks, pass) = (data.rank(), data.size(), Pass { mean_over: batch.counted(), ..pass });
+        let (vocabulary, record) = (model.vocabulary(), record.as_ref());
+        let mut dealt =
+            Dealt { device, batch, rank, ranks, vocabulary, pass, record, flight, loss: None, done };
+        let all = batch.microbatches().len();
+        model.run(all, pass.learns, &mut dealt, &mut Summing { gradients, mesh })?;
+        let loss = dealt.loss;
+        Ok(loss.unwrap_or_else(|| Partial::nothing(device.wide(), [1, 1], &ending.loss)))
     }
     /// The model.
-    pub fn model(&mut self) -> &mut Chunk<D> {
+    pub fn model(&mut self) -> &mut Model<D> {
         &mut self.model
     }
     /// Model and optimizer, for saving and restoring them.
-    pub fn parts(&mut self) -> (&mut Chunk<D>, &mut Optimizer<D>, &Mesh<D::Place>) {
+    pub fn parts(&mut self) -> (&mut Model<D>, &mut Optimizer<D>, &Mesh<D::Place>) {
         (&mut self.model, &mut self.ending.optimizer, &self.ending.mesh)
+    }
+}
+
+/// A step's microbatches as this data rank is dealt them.
+struct Dealt<'a, D: Kernels> {
+    device: &'a D,
+    batch: &'a Batch,
+    rank: usize,
+    ranks: usize,
+    vocabulary: usize,
+    pass: Pass,
+    record: Option<&'a Record<D>>,
+    flight: &'a mut Flight<D>,
+    loss: Option<Partial<D::Wide>>,
+    done: &'a dyn Fn(usize),
+}
+
+impl<'a, D: Kernels> Dealt<'a, D> {
+    fn share(&self, microbatch: usize) -> Result<Share<'a>> {
+        Ok(self.batch.share(microbatch, self.rank, self.ranks)?)
+    }
+}
+
+impl<D: Kernels> Work<D> for Dealt<'_, D> {
+    fn cx(&mut self, microbatch: usize) -> Result<&Cx<D>> {
+        if self.flight.cxs.len() <= microbatch {
+            self.flight.cxs.resize_with(microbatch + 1, || None);
+        }
+        if self.flight.cxs[microbatch].is_none() {
+            let share = self.share(microbatch)?;
+            let spare = self.flight.spare.pop().unwrap_or_default();
+            let cx = spare.then(Pass { microbatch, ..self.pass }, share.lengths()).numbered_from(share.first);
+            let cx = cx.profiled(self.device).recorded(self.record.filter(|_| self.pass.learns).cloned());
+            self.flight.cxs[microbatch] = Some(cx);
+        }
+        Ok(self.flight.cxs[microbatch].as_ref().expect("just made"))
+    }
+    fn input(&mut self, microbatch: usize) -> Result<Input<D>> {
+        let ids = self.share(microbatch)?.sequences.iter().flat_map(|s| &s.ids);
+        Ok(Input::Tokens(Ids::new(self.device.place(), ids, self.vocabulary)?))
+    }
+    fn wanted(&mut self, microbatch: usize) -> Result<Wanted<D::Place>> {
+        let targets = self.share(microbatch)?.sequences.iter().flat_map(|s| &s.targets);
+        Ok(Wanted::Loss(Ids::targets(self.device.place(), targets, self.vocabulary)?))
+    }
+    fn ended(&mut self, output: Output<D>) {
+        let Output::Loss(part) = output else { unreachable!("a loss is wanted") };
+        self.loss = Some(match self.loss.take() {
+            None => part,
+            Some(before) => before + &part,
+        });
+    }
+    fn done(&mut self, microbatch: usize) {
+        let cx = self.flight.cxs[microbatch].take().expect("it is in flight");
+        self.flight.spare.push(cx.recorded(None));
+        (self.done)(microbatch + 1);
+    }
+}
+
+/// Starts the sums of a unit's gradients when they are complete.
+struct Summing<'a, D: Kernels> {
+    gradients: &'a mut GradientSums<D>,
+    mesh: &'a Mesh<D::Place>,
+}
+
+impl<D: Kernels> Uses<D> for Summing<'_, D> {
+    fn complete(&mut self, params: &mut [&mut Param<D>]) -> layers::Result<()> {
+        self.gradients.start(params, self.mesh)
     }
 }
 
@@ -159,50 +194,42 @@ impl<D: Kernels> Trainer<D> {
 pub(crate) struct Ending<D: Kernels> {
     pub(crate) mesh: Mesh<D::Place>,
     pub(crate) optimizer: Optimizer<D>,
-    loss: Group<D::Place>, // the data ranks, as the loss meets them
+    loss: Group<D::Place>, // the ranks that have parts of the loss
     gradients: GradientSums<D>,
-    room: Vec<&'static mut Param<D>>, // for the list of parameters; empty between steps
+    room: Room<D>, // for the list of parameters
 }
 
 impl<D: Kernels> Ending<D> {
-    pub(crate) fn new(mesh: &Mesh<D::Place>, (kind, clip): (Kind, Option<f64>)) -> Self {
-        let loss = mesh.group(Axis::Dp).named("loss");
+    pub(crate) fn new(mesh: &Mesh<D::Place>, (kind, clip): (Kind, Option<f64>)) -> Result<Self> {
+        let loss = mesh.over(Axes::LOSS)?.named("loss");
         let (optimizer, gradients) = (Optimizer::new(kind, clip), GradientSums::default());
-        Self { mesh: mesh.clone(), optimizer, loss, gradients, room: Vec::new() }
+        Ok(Self { mesh: mesh.clone(), optimizer, loss, gradients, room: Room::default() })
     }
-    /// The loss over all data ranks, whose sum is started.
-    pub(crate) fn total(&self, loss: Option<Partial<D::Wide>>) -> Result<Request<D::Wide>> {
-        Ok(loss.expect("a batch has a microbatch").start_all_reduce(&self.loss)?)
+    /// The loss over all ranks that have a part of it, whose sum is started.
+    pub(crate) fn total(&self, loss: Partial<D::Wide>) -> Result<Request<D::Wide>> {
+        Ok(loss.start_all_reduce(&self.loss)?)
     }
     /// When all microbatches are there and back: loss and gradients summed, weights changed. `list` appends the model's
     /// parameters. The loss is waited for last: while links still carry sums, those that have come are added up.
     pub(crate) fn finish<'a>(
         &mut self,
-        loss: Option<Partial<D::Wide>>,
+        loss: Partial<D::Wide>,
         list: impl FnOnce(&mut Vec<&'a mut Param<D>>),
         lr: f64,
     ) -> Result<Report<D>>
     where
         D: 'a,
     {
-        let mut params = std::mem::take(&mut self.room);
-        list(&mut params);
-        let span = self.mesh.span("sync gradients");
-        let loss = self.total(loss)?;
-        self.gradients.finish(&mut params, &self.mesh)?;
-        let loss = loss.wait()?;
-        drop(span);
-        let _span = self.mesh.span("optimizer");
-        let norm2 = self.optimizer.step(&mut params, &self.mesh, lr)?;
-        self.room = emptied(params);
-        Ok(Report { loss, norm2 })
-    }
-}
-
-pub(crate) fn sum<D: Kernels>(before: Option<Partial<D>>, addend: Partial<D>) -> Partial<D> {
-    match before {
-        None => addend,
-        Some(before) => before + &addend,
+        let Self { mesh, optimizer, gradients, room, .. } = self;
+        let span = mesh.span("sync gradients");
+        let loss = loss.start_all_reduce(&self.loss)?;
+        room.with(list, |params| {
+            gradients.finish(params, mesh)?;
+            let loss = loss.wait()?;
+            drop(span);
+            let _span = mesh.span("optimizer");
+            Ok(Report { loss, norm2: optimizer.step(params, mesh, lr)? })
+        })
     }
 }
 
@@ -210,9 +237,11 @@ pub(crate) fn sum<D: Kernels>(before: Option<Partial<D>>, addend: Partial<D>) ->
 mod tests {
     use super::*;
     use crate::Sequence;
+    use crate::pipeline::gpipe::GPipe;
+    use crate::pipeline::{Alone, Schedule};
     use comm::World;
     use kernels::Heads;
-    use layers::Random;
+    use layers::{Builder, Random};
     use tensor::{Cpu, F61, IGNORED, Key, Scalar};
 
     const SHAPE: Shape = Shape {
@@ -236,26 +265,38 @@ mod tests {
         let told = |s: &Sequence| reference::Sequence { ids: s.ids.clone(), targets: s.targets.clone() };
         let told: Vec<Vec<_>> = batch.microbatches().iter().map(|m| m.iter().map(told).collect()).collect();
         let heads = reference::Heads { queries: 2, keys: 2, dim: 2 };
-        let mut model = reference::Model::llama(4, 1, heads, 4, 8, 10_000.0, 1e-5, false);
+        let mut model = reference::Model::llama(4, 3, heads, 4, 8, 10_000.0, 1e-5, false);
         model.dropout = reference::Rates { embedding: 0.25, attention: 0.25, residual: 0.25 };
         let dropout = layers::Rates { embedding: 0.25, attention: 0.25, residual: 0.25 };
         let (beta1, beta2, eps, decay) = (0.5, 0.75, 0.5, 0.25);
         let kind = Kind::AdamW { beta1, beta2, eps, decay };
         let theirs = reference::Optimizer::AdamW { beta1, beta2, eps, decay };
-        for [dp, tp] in [[1, 1], [2, 1], [1, 2], [2, 2]] {
+        for [pp, dp, tp] in [[1, 1, 1], [1, 2, 1], [1, 1, 2], [1, 2, 2], [2, 1, 1], [2, 2, 2], [3, 1, 1]] {
             let run = |device: Cpu<F61>, mesh: Mesh<_>| {
-                let at = Builder::new(&device, &mesh, &Random { seed: 2 });
-                let mut trainer =
-                    Trainer::new(&at, &Shape { dropout, ..SHAPE }, (kind, Some(0.5)))?.seeded(3);
+                let builder = Builder::new(&device, &mesh, &Random { seed: 2 });
+                let schedule: &dyn Schedule = if pp > 1 { &GPipe } else { &Alone };
+                let at = At { builder, schedule };
+                let shape = Shape { dropout, blocks: 3, ..SHAPE };
+                let mut trainer = Trainer::new(&at, &shape, (kind, Some(0.5)))?.seeded(3);
                 let weights = |trainer: &mut Trainer<_>| {
-                    let whole = |p: &mut Param<_>| Ok((p.name().to_string(), p.gather(&mesh)?.unwrap()));
-                    trainer.model().params().into_iter().map(whole).collect::<Result<_>>()
+                    let (mut all, params) = (std::collections::BTreeMap::new(), trainer.model().params());
+                    crate::whole(
+                        &device,
+                        &params,
+                        &mesh,
+                        &mut |_, p| Ok(p.gather(&mesh)?),
+                        &mut |name, w| {
+                            all.insert(name.to_string(), w);
+                            Ok(())
+                        },
+                    )?;
+                    Ok::<_, crate::Error>(all)
                 };
                 let (model, start) = (model.clone(), weights(&mut trainer)?);
                 let mut truth = reference::Trainer::new(model, theirs, Some(0.5), start).seeded(3);
                 for step in 0..2 {
                     let (report, wanted) = (trainer.step(&batch, 0.5)?, truth.step(&told, 0.5));
-                    let at = format!("step {step}, dp={dp}, tp={tp}");
+                    let at = format!("step {step}, pp={pp}, dp={dp}, tp={tp}");
                     let loss = wanted.losses.into_iter().fold(F61::ZERO, |sum, loss| sum + loss);
                     assert_eq!(report.loss.read().unwrap(), [loss], "{at}");
                     assert_eq!(report.norm2.read().unwrap(), [wanted.norm2], "{at}");
@@ -263,7 +304,7 @@ mod tests {
                 }
                 Ok::<_, crate::Error>(())
             };
-            World::threads(&[(Axis::Dp, dp), (Axis::Tp, tp)]).unwrap().run(run).unwrap();
+            World::threads(&[(Axis::Pp, pp), (Axis::Dp, dp), (Axis::Tp, tp)]).unwrap().run(run).unwrap();
         }
     }
 
@@ -275,7 +316,7 @@ mod tests {
         let trace = comm::Trace::new();
         let world = World::threads(&[(Axis::Dp, 2)]).unwrap().traced(&trace, "a step");
         let calls = world.run(|device: Cpu<f32>, mesh| {
-            let at = Builder::new(&device, &mesh, &Random { seed: 2 });
+            let at = At::from(Builder::new(&device, &mesh, &Random { seed: 2 }));
             let mut trainer = Trainer::new(&at, &Shape { blocks: 2, ..SHAPE }, (Kind::Sgd, None))?;
             trainer.step(&batch, 1.0)?;
             Ok::<_, crate::Error>(mesh.calls())
@@ -300,7 +341,7 @@ mod tests {
         for ranks in [1, 2] {
             let losses = World::threads(&[(Axis::Dp, ranks)]).unwrap().run(|device: Cpu<F61>, mesh| {
                 let kind = (Kind::Sgd, None);
-                let at = Builder::new(&device, &mesh, &Random { seed: 2 });
+                let at = At::from(Builder::new(&device, &mesh, &Random { seed: 2 }));
                 let mut trainer = Trainer::new(&at, &SHAPE, kind)?;
                 let parts = std::cell::RefCell::new(Vec::new());
                 let mut evaluate = || trainer.evaluate(&batch, &|n| parts.borrow_mut().push(n));
@@ -322,7 +363,7 @@ mod tests {
         let batch = Batch::new(vec![Sequence::new(vec![1, 2, 3], vec![2, 3, 4])], 1).unwrap();
         let (device, mesh) = (Cpu::<F61>::default(), Mesh::alone());
         let loss = |shape: &Shape| {
-            let at = Builder::new(&device, &mesh, &Random { seed: 2 });
+            let at = At::from(Builder::new(&device, &mesh, &Random { seed: 2 }));
             let mut trainer = Trainer::new(&at, shape, (Kind::Sgd, None)).unwrap();
             let told = trainer.evaluate(&batch, &|_| ()).unwrap().read();
             (told, trainer.step(&batch, 1.0).unwrap().loss.read())

@@ -10,8 +10,8 @@ use comm::{Axis, Mesh, World};
 use counting::taken;
 use kernels::Heads;
 use layers::strategies::sequence_regions::SequenceRegions;
-use layers::{Builder, Chunk, Cx, Kind, Random, Rates, Shape, Strategy};
-use parallel::{Batch, ClassifierTrainer, Error, Examples, Sequence, Trainer};
+use layers::{Builder, Cx, Kind, Random, Rates, Shape, Strategy};
+use parallel::{At, Batch, ClassifierTrainer, Error, Examples, Model, Sequence, Trainer};
 use tensor::{Cpu, Dual, Ids, Scalar};
 
 type Device = Cpu<Dual<f32>>;
@@ -42,7 +42,7 @@ fn each(mut work: impl FnMut() -> Result<(), Error>) -> Result<[usize; 12], Erro
 
 /// Runs `work` under every layout, and sees to it that it takes nothing. Where ranks wait for each other a long wait is
 /// announced, which takes some memory: then there are times without.
-fn takes_nothing(work: impl Fn(&Builder<Device>) -> Result<[usize; 12], Error> + Sync) {
+fn takes_nothing(work: impl Fn(&At<Device>) -> Result<[usize; 12], Error> + Sync) {
     let (dp, tp) = (|n| (Axis::Dp, n), |n| (Axis::Tp, n));
     let layouts: [(&[_], bool); 6] = [
         (&[], false),
@@ -55,7 +55,7 @@ fn takes_nothing(work: impl Fn(&Builder<Device>) -> Result<[usize; 12], Error> +
     for (sizes, regions) in layouts {
         let ran = World::threads(sizes).unwrap().run(|device: Device, mesh: Mesh<tensor::Host>| {
             let at = Builder::new(&device, &mesh, &Random { seed: 1 });
-            work(&if regions { at.with([&SequenceRegions as &dyn Strategy<_>]) } else { at })
+            work(&if regions { at.with([&SequenceRegions as &dyn Strategy<_>]) } else { at }.into())
         });
         for (rank, each) in ran.unwrap().into_iter().enumerate() {
             let fewest = each.into_iter().min().unwrap();
@@ -105,7 +105,7 @@ fn a_classifiers_step_takes_no_memory() {
 fn a_decoded_token_takes_no_memory() {
     for shape in [llama(), gpt2()] {
         takes_nothing(|at| {
-            let mut model = Chunk::whole(at, &shape)?;
+            let mut model = Model::new(at, &shape)?;
             let mut cx = Cx::infer([40, 3]).with_cache(90);
             let mut logits = Vec::new();
             let prompt: [u32; 43] = std::array::from_fn(|i| i as u32 % 37);

@@ -100,7 +100,7 @@ impl<D: Kernels> Block<D> {
         };
         let (rate, sizes) = (shape.dropout.residual, [shape.width, shape.hidden]);
         let names = ["attention", "mlp"].map(|part| format!("blocks.{i}.{part}"));
-        let attention = Attention::shard(at, axis, &names[0], shape, rotary, shape.mask(i))?;
+        let attention = Attention::shard(at, axis, &names[0], shape, rotary, shape.mask(i), i)?;
         let mlp = Mlp::shard(at, axis, &names[1], shape.feed_forward, sizes, shape.bias.mlp)?;
         let [name, other] = names;
         Ok(Self {

@@ -118,7 +118,7 @@ pub(crate) fn whole_rows<D: Kernels>(at: &Builder<D>, name: &str) -> Result<()> 
 mod tests {
     use super::*;
     use crate::model::shape::{Biases, NormKind, Positions};
-    use crate::{Chunk, Shape};
+    use crate::{Chunk, Shape, Stage};
     use comm::World;
     use kernels::Heads;
     use tensor::Cpu;

@@ -1,45 +1,40 @@
-//! A run of consecutive blocks, with or without embedding and head: the whole model, or what one stage of a
+//! A run of consecutive blocks, with or without embedding and head: the whole transformer, or what one stage of a
 //! pipeline holds. Parameter names are those of the whole model.
 use crate::model::build::positive;
-use crate::ops::{Partial, Stream, last_rows};
+use crate::model::stage::{Half, Input, Of, Output, Room, Stage, Wanted};
+use crate::ops::{Stream, last_rows};
 use crate::param::weight::RowWeight;
 use crate::{
-    Block, Builder, Cx, Embedding, Error, Head, Layer, Mode, Param, Positions, Result, Rotary, Shape,
-    embedding, head,
+    Block, Builder, Cx, Embedding, Head, Layer, Param, Positions, Result, Rotary, Shape, Uses, embedding,
+    head,
 };
 use comm::{Axis, Group};
 use kernels::Kernels;
 use std::collections::BTreeMap;
 use std::ops::Range;
-use tensor::{Ids, Pass, Tensor};
+use tensor::Pass;
 
-/// What enters a chunk: the first takes tokens.
-pub enum Input<D: Kernels> {
-    /// Token ids `[B]`.
-    Tokens(Ids<D::Place>),
-    /// `X[B,D]` from the chunk before.
-    Activation(Stream<D>),
-}
-
-/// What leaves it.
-pub enum Output<D: Kernels> {
-    /// From the last, given targets: this microbatch's share of the mean loss, an addend on each data rank.
-    Loss(Partial<D::Wide>),
-    /// `X[B,D]` for the chunk after.
-    Activation(Stream<D>),
-}
-
-/// A part of the model that a schedule can drive: any number of microbatches in flight, told apart by their `Cx`.
+/// A part of a transformer.
 pub struct Chunk<D: Kernels> {
-    embedding: Option<Embedding<D>>,
+    ends: Ends<D>,
     blocks: Vec<Block<D>>,
-    head: Option<Head<D>>,
-    tied: bool,
     group: Group<D::Place>,
-    saved: Vec<Saved<D>>,               // of the microbatches in flight
-    room: Vec<Kept<D>>,                 // for what blocks will save: the lists of microbatches that are back
-    listed: Vec<&'static mut Param<D>>, // for a list of parameters; empty
+    saved: Vec<Saved<D>>, // of the microbatches in flight
+    room: Vec<Kept<D>>,   // for what blocks will save: the lists of microbatches that are back
+    listed: Room<D>,
     pending: BTreeMap<usize, Pending<D>>,
+}
+
+/// What stands before and after the blocks.
+struct Ends<D: Kernels> {
+    tables: Tables<D>,
+    head: Option<Head<D>>,
+}
+
+struct Tables<D: Kernels> {
+    embedding: Option<Embedding<D>>,
+    other: Option<RowWeight<D>>, // of a tied head whose embedding is in another chunk
+    tied: bool,
 }
 
 /// What each block saved of a microbatch.
@@ -48,9 +43,46 @@ type Kept<D> = Vec<<Block<D> as Layer<D>>::Saved>;
 const EMBEDDING: &str = "embedding";
 const HEAD: &str = "head";
 
-/// What a tied head shares with the embedding.
-fn table<D: Kernels>(embedding: Option<&Embedding<D>>, tied: bool) -> Option<&RowWeight<D>> {
-    embedding.filter(|_| tied).map(Embedding::rows)
+impl<D: Kernels> Tables<D> {
+    /// What a tied head shares with the embedding.
+    fn shared(&self) -> Option<&RowWeight<D>> {
+        self.other.as_ref().or(self.embedding.as_ref().map(Embedding::rows)).filter(|_| self.tied)
+    }
+    fn shared_mut(&mut self) -> Option<&mut RowWeight<D>> {
+        self.other.as_mut().or(self.embedding.as_mut().map(Embedding::table)).filter(|_| self.tied)
+    }
+}
+
+impl<D: Kernels> Ends<D> {
+    const EMBEDDING: Of<D, Self> = Of { used: Self::of_embedding, own: Self::of_embedding };
+    const HEAD: Of<D, Self> = Of { used: Self::used_by_head, own: Self::of_head };
+
+    fn of_embedding<'a>(&'a mut self, all: &mut Vec<&'a mut Param<D>>) {
+        self.tables.embedding.iter_mut().for_each(|embedding| embedding.params(all));
+    }
+    fn of_head<'a>(&'a mut self, all: &mut Vec<&'a mut Param<D>>) {
+        self.head.iter_mut().for_each(|head| head.params(all));
+        all.extend(self.tables.other.as_mut().map(RowWeight::param));
+    }
+    fn used_by_head<'a>(&'a mut self, all: &mut Vec<&'a mut Param<D>>) {
+        self.head.iter_mut().for_each(|head| head.params(all));
+        all.extend(self.tables.shared_mut().map(RowWeight::param));
+    }
+    fn head(&mut self) -> (&mut Head<D>, &mut Tables<D>) {
+        (self.head.as_mut().expect("the chunk has a head"), &mut self.tables)
+    }
+    fn embedding(&mut self) -> &mut Embedding<D> {
+        self.tables.embedding.as_mut().expect("the chunk has an embedding")
+    }
+    fn head_weight(&mut self, cx: &Cx<D>, pending: head::Pending<D>) {
+        let _layer = cx.layer(HEAD, Pass::Backward);
+        let (head, tables) = self.head();
+        head.backward_weight(tables.shared_mut(), pending);
+    }
+}
+
+impl<D: Kernels> Block<D> {
+    const OWN: Of<D, Self> = Of { used: <Self as Layer<D>>::params, own: <Self as Layer<D>>::params };
 }
 
 struct Saved<D: Kernels> {
@@ -66,6 +98,12 @@ struct Pending<D: Kernels> {
     head: Option<head::Pending<D>>,
 }
 
+impl<D: Kernels> Default for Pending<D> {
+    fn default() -> Self {
+        Self { embedding: None, blocks: Vec::new(), head: None }
+    }
+}
+
 impl<D: Kernels> Chunk<D> {
     /// The whole model, its features split over the tensor axis.
     ///
@@ -74,10 +112,11 @@ impl<D: Kernels> Chunk<D> {
     pub fn whole(at: &Builder<D>, shape: &Shape) -> Result<Self> {
         Self::part(at, shape, 0..shape.blocks)
     }
-    /// These blocks of it; the first with the embedding, the last with the head.
+    /// These blocks of it; the first with the embedding, the last with the head. Where the head is tied to a table that is
+    /// in another chunk, both chunks hold the table.
     ///
     /// # Errors
-    /// As above; and if the head is tied to a table that is in another chunk.
+    /// If a size is 0 or the ranks do not divide what they should share.
     pub fn part(at: &Builder<D>, shape: &Shape, blocks: Range<usize>) -> Result<Self> {
         for (what, size) in [
             ("the width", shape.width),
@@ -89,13 +128,6 @@ impl<D: Kernels> Chunk<D> {
             positive(what, size)?;
         }
         let (first, last, tied) = (blocks.start == 0, blocks.end == shape.blocks, shape.tied);
-        if tied && first != last {
-            return Err(Error::Size {
-                what: "the number of chunks of a model with a tied head".into(),
-                seen: "more than one".into(),
-                wanted: "1".into(),
-            });
-        }
         let (axis, table) = (Axis::Tp, [shape.vocabulary, shape.width]);
         let rotary = match shape.positions {
             Positions::Rotary(rope) => Some(Rotary::new(shape.heads.dim, rope)),
@@ -107,240 +139,189 @@ impl<D: Kernels> Chunk<D> {
         let block = |i| Block::shard(at, axis, shape, i, rotary.clone());
         let blocks = blocks.map(block).collect::<Result<_>>()?;
         let head = last.then(|| Head::shard(at, axis, shape)).transpose()?;
+        let other = || embedding::table(at, axis, EMBEDDING, table);
+        let other = (last && tied && !first).then(other).transpose()?;
         let group = at.mesh.group(axis).named("last tokens");
-        let (saved, room, listed, pending) = (Vec::new(), Vec::new(), Vec::new(), BTreeMap::new());
-        Ok(Self { embedding, blocks, head, tied, group, saved, room, listed, pending })
-    }
-    /// Parameters, in program order.
-    pub fn params(&mut self) -> Vec<&mut Param<D>> {
-        let mut all = Vec::new();
-        self.list(&mut all);
-        all
-    }
-    /// Appends them to a list.
-    pub fn list<'a>(&'a mut self, all: &mut Vec<&'a mut Param<D>>) {
-        if let Some(embedding) = &mut self.embedding {
-            embedding.params(all);
-        }
-        for block in &mut self.blocks {
-            block.params(all);
-        }
-        if let Some(head) = &mut self.head {
-            head.params(all);
-        }
-    }
-    /// Logits `[sequences, V]` of the last token of every sequence that has one, the same on every tensor rank;
-    /// with `all`, of every token `[B, V]`. For a model in one piece.
-    ///
-    /// # Errors
-    /// If ranks do not meet; so it is below.
-    ///
-    /// # Panics
-    /// If this chunk has no head.
-    pub fn logits(&mut self, cx: &Cx<D>, ids: Ids<D::Place>, all: bool) -> Result<Tensor<D>> {
-        let (x, _) = self.through(cx, Input::Tokens(ids), &mut Vec::new())?;
-        let head = self.head.as_ref().expect("logits come from the last chunk");
-        let shared = table(self.embedding.as_ref(), self.tied);
-        let _layer = cx.layer(HEAD, Pass::Forward);
-        if all || cx.recording() {
-            let logits = head.logits(cx, shared, x)?; // a record has a row for every token
-            return Ok(if all { logits } else { last_rows(cx, &logits) });
-        }
-        head.logits(cx, shared, last_rows(cx, &x.gather(&self.group)?).into())
+        let (saved, room, listed, pending) = (Vec::new(), Vec::new(), Room::default(), BTreeMap::new());
+        let ends = Ends { tables: Tables { embedding, other, tied }, head };
+        Ok(Self { ends, blocks, group, saved, room, listed, pending })
     }
     /// Embedding and blocks, and what they keep: the blocks in `kept`, if they keep anything.
     fn through(
-        &self,
+        &mut self,
         cx: &Cx<D>,
+        uses: &mut dyn Uses<D>,
         x: Input<D>,
         kept: &mut Kept<D>,
     ) -> Result<(Stream<D>, Option<embedding::Saved<D>>)> {
-        let (mut x, ids) = match (&self.embedding, x) {
-            (Some(embedding), Input::Tokens(ids)) => {
+        let Self { ends, listed, .. } = self;
+        let (mut x, ids) = match x {
+            Input::Tokens(ids) if ends.tables.embedding.is_some() => {
                 let _layer = cx.layer(EMBEDDING, Pass::Forward);
-                let (x, ids) = embedding.forward(cx, ids)?;
+                let run = |ends: &mut Ends<D>| ends.embedding().forward(cx, ids);
+                let (x, ids) = listed.using(uses, (ends, &Ends::EMBEDDING), false, run)?;
                 (x, Some(ids))
             }
-            (None, Input::Activation(x)) => (x, None),
+            Input::Activation(x) if ends.tables.embedding.is_none() => (x, None),
             _ => panic!("tokens for the first chunk, activations for the others"),
         };
         assert_eq!(cx.rows(), x.rows(), "a row for every token");
-        for block in &self.blocks {
-            let (y, s) = block.forward(cx, x)?;
-            if cx.mode() == Mode::Train {
+        for block in &mut self.blocks {
+            let (y, s) = listed.using(uses, (block, &Block::OWN), false, |block| block.forward(cx, x))?;
+            if cx.keeps() {
                 kept.push(s);
             }
             x = y;
         }
         Ok((x, ids))
     }
-    /// One microbatch forward; the last chunk needs its targets.
-    ///
-    /// # Errors
-    /// As above.
-    ///
-    /// # Panics
-    /// If the microbatch is in flight already, or the last chunk has no targets.
-    pub fn forward(&mut self, cx: &Cx<D>, x: Input<D>, targets: Option<Ids<D::Place>>) -> Result<Output<D>> {
-        let microbatch = cx.microbatch();
-        assert!(
-            self.saved.iter().all(|s| s.microbatch != microbatch),
-            "microbatch {microbatch} is in flight"
-        );
-        let mut blocks = self.room.pop().unwrap_or_default();
-        let (x, ids) = self.through(cx, x, &mut blocks)?;
-        let (output, head) = match &self.head {
-            None => (Output::Activation(x), None),
-            Some(head) => {
-                let _layer = cx.layer(HEAD, Pass::Forward);
-                let shared = table(self.embedding.as_ref(), self.tied);
-                let (loss, saved) = head.forward(cx, shared, x, targets.expect("targets for the loss"))?;
-                (Output::Loss(loss), Some(saved))
+    /// The loss or logits of what the last block gave, and what the head keeps.
+    fn end(
+        &mut self,
+        cx: &Cx<D>,
+        uses: &mut dyn Uses<D>,
+        x: Stream<D>,
+        wanted: Option<Wanted<D::Place>>,
+    ) -> Result<(Output<D>, Option<head::Saved<D>>)> {
+        let Self { ends, listed, group, .. } = self;
+        if ends.head.is_none() {
+            return Ok((Output::Activation(x), None));
+        }
+        let _layer = cx.layer(HEAD, Pass::Forward);
+        listed.using(uses, (ends, &Ends::HEAD), false, |ends| {
+            let (head, tables) = ends.head();
+            Ok(match wanted.expect("what is wanted of a head") {
+                Wanted::Loss(targets) => {
+                    let (loss, saved) = head.forward(cx, tables.shared(), x, targets)?;
+                    (Output::Loss(loss), Some(saved))
+                }
+                // A record has a row for every token.
+                Wanted::Logits { all } if all || cx.recording() => {
+                    let logits = head.logits(cx, tables.shared(), x)?;
+                    (Output::Logits(if all { logits } else { last_rows(cx, &logits) }), None)
+                }
+                Wanted::Logits { .. } => {
+                    let last = last_rows(cx, &x.gather(group)?);
+                    (Output::Logits(head.logits(cx, tables.shared(), last.into())?), None)
+                }
+            })
+        })
+    }
+    /// The head's backward; what its weight half needs goes to `later` where that is not done now.
+    fn head_back(
+        &mut self,
+        cx: &Cx<D>,
+        uses: &mut dyn Uses<D>,
+        saved: head::Saved<D>,
+        last: bool,
+        later: Option<&mut Pending<D>>,
+    ) -> Result<Stream<D>> {
+        let Self { ends, listed, .. } = self;
+        listed.using(uses, (ends, &Ends::HEAD), last, |ends| {
+            let layer = cx.layer(HEAD, Pass::Backward);
+            let (head, tables) = ends.head();
+            let (dx, pending) = head.backward_input(cx, tables.shared(), saved)?;
+            drop(layer);
+            match later {
+                Some(later) => later.head = Some(pending),
+                None => ends.head_weight(cx, pending),
             }
-        };
-        if cx.mode() == Mode::Train {
+            Ok(dx)
+        })
+    }
+}
+
+impl<D: Kernels> Stage<D> for Chunk<D> {
+    fn list<'a>(&'a mut self, all: &mut Vec<&'a mut Param<D>>) {
+        let Self { ends: Ends { tables, head }, blocks, .. } = self;
+        tables.embedding.iter_mut().for_each(|embedding| embedding.params(all));
+        blocks.iter_mut().for_each(|block| block.params(all));
+        head.iter_mut().for_each(|head| head.params(all));
+        all.extend(tables.other.as_mut().map(RowWeight::param));
+    }
+    fn forward(
+        &mut self,
+        cx: &Cx<D>,
+        uses: &mut dyn Uses<D>,
+        x: Input<D>,
+        wanted: Option<Wanted<D::Place>>,
+    ) -> Result<Output<D>> {
+        let microbatch = cx.microbatch();
+        let in_flight = self.saved.iter().any(|s| s.microbatch == microbatch);
+        assert!(!in_flight, "microbatch {microbatch} is in flight");
+        let mut blocks = self.room.pop().unwrap_or_default();
+        let (x, ids) = self.through(cx, uses, x, &mut blocks)?;
+        let (output, head) = self.end(cx, uses, x, wanted)?;
+        if cx.keeps() {
             self.saved.push(Saved { microbatch, ids, blocks, head });
         } else {
             self.room.push(blocks);
         }
         Ok(output)
     }
-    /// The input half: dX now (none for tokens); `dy` from the chunk after (none after a loss).
-    ///
-    /// # Errors
-    /// As above.
-    pub fn backward_input(&mut self, cx: &Cx<D>, dy: Option<Stream<D>>) -> Result<Option<Stream<D>>> {
-        self.back(cx, dy, false, None)
-    }
-    /// Both halves, layer by layer, so that what a layer saved is gone before the next begins.
-    ///
-    /// # Errors
-    /// As above.
-    pub fn backward(&mut self, cx: &Cx<D>, dy: Option<Stream<D>>) -> Result<Option<Stream<D>>> {
-        self.back(cx, dy, true, None)
-    }
-    /// The same of a step's last microbatch: tells the parameters of a unit (head, block or embedding) to `complete` when the
-    /// unit is done, that is, when nothing more is added to their gradients in this step.
-    ///
-    /// # Errors
-    /// As above, and those of `complete`.
-    pub fn backward_last(
+    fn backward(
         &mut self,
         cx: &Cx<D>,
+        uses: &mut dyn Uses<D>,
         dy: Option<Stream<D>>,
-        complete: Complete<D>,
-    ) -> Result<Option<Stream<D>>> {
-        self.back(cx, dy, true, Some(complete))
-    }
-    /// The weight half of a microbatch whose input half is done.
-    ///
-    /// # Errors
-    /// As above.
-    ///
-    /// # Panics
-    /// If its input half is not done.
-    pub fn backward_weight(&mut self, cx: &Cx<D>) -> Result<()> {
-        let Pending { embedding, blocks, head } =
-            self.pending.remove(&cx.microbatch()).expect("an input half of this microbatch");
-        if let Some(pending) = head {
-            self.head_weight(cx, pending);
-        }
-        for (block, pending) in self.blocks.iter_mut().rev().zip(blocks) {
-            block.backward_weight(cx, pending)?;
-        }
-        if let (Some(layer), Some(pending)) = (&mut self.embedding, embedding) {
-            let _layer = cx.layer(EMBEDDING, Pass::Backward);
-            layer.backward_weight(cx, pending)?;
-        }
-        Ok(())
-    }
-    fn head_weight(&mut self, cx: &Cx<D>, pending: head::Pending<D>) {
-        let _layer = cx.layer(HEAD, Pass::Backward);
-        let table = self.embedding.as_mut().filter(|_| self.tied).map(Embedding::table);
-        self.head.as_mut().expect("a head").backward_weight(table, pending);
-    }
-    fn back(
-        &mut self,
-        cx: &Cx<D>,
-        dy: Option<Stream<D>>,
-        now: bool,
-        mut complete: Option<Complete<D>>,
+        half: Half,
+        last: bool,
     ) -> Result<Option<Stream<D>>> {
         let at = self.saved.iter().position(|s| s.microbatch == cx.microbatch());
         let mut saved = self.saved.swap_remove(at.expect("a forward of this microbatch"));
-        let mut later = Pending { embedding: None, blocks: Vec::new(), head: None };
-        let mut dx = match (&mut self.head, saved.head) {
-            (Some(head), Some(saved)) => {
-                let layer = cx.layer(HEAD, Pass::Backward);
-                let shared = table(self.embedding.as_ref(), self.tied);
-                let (dx, pending) = head.backward_input(cx, shared, saved)?;
-                drop(layer);
-                if now {
-                    self.head_weight(cx, pending);
-                    let head = self.head.as_mut().expect("seen above");
-                    tell(&mut self.listed, |all| head.params(all), &mut complete)?;
-                } else {
-                    later.head = Some(pending);
-                }
-                dx
-            }
-            _ => dy.expect("the gradient from the chunk after"),
+        let mut later = (half == Half::Input).then(Pending::default);
+        let last = last && later.is_none();
+        let mut dx = match saved.head {
+            Some(saved) => self.head_back(cx, uses, saved, last, later.as_mut())?,
+            None => dy.expect("the gradient from the chunk after"),
         };
+        let Self { ends, listed, .. } = self;
         for block in self.blocks.iter_mut().rev() {
             let saved = saved.blocks.pop().expect("what each block saved");
-            dx = if now {
-                let dx = block.backward(cx, saved, dx)?;
-                tell(&mut self.listed, |all| block.params(all), &mut complete)?;
-                dx
-            } else {
+            dx = listed.using(uses, (block, &Block::OWN), last, |block| {
+                let Some(later) = &mut later else { return block.backward(cx, saved, dx) };
                 let (dx, pending) = block.backward_input(cx, saved, dx)?;
                 later.blocks.push(pending);
-                dx
-            };
+                Ok(dx)
+            })?;
         }
         self.room.push(saved.blocks);
-        let dx = match (&mut self.embedding, saved.ids) {
-            (Some(embedding), Some(ids)) => {
+        let dx = match saved.ids {
+            None => Some(dx),
+            Some(ids) => listed.using(uses, (ends, &Ends::EMBEDDING), last, |ends| {
                 let _layer = cx.layer(EMBEDDING, Pass::Backward);
-                let (_, pending) = embedding.backward_input(cx, ids, dx)?;
-                if now {
-                    embedding.backward_weight(cx, pending)?;
-                    tell(&mut self.listed, |all| embedding.params(all), &mut complete)?;
-                } else {
-                    later.embedding = Some(pending);
+                let (_, pending) = ends.embedding().backward_input(cx, ids, dx)?;
+                match &mut later {
+                    Some(later) => later.embedding = Some(pending),
+                    None => ends.embedding().backward_weight(cx, pending)?,
                 }
-                None
-            }
-            _ => Some(dx),
+                Ok(None)
+            })?,
         };
-        if !now {
-            self.pending.insert(cx.microbatch(), later);
-        }
+        self.pending.extend(later.map(|later| (cx.microbatch(), later)));
         Ok(dx)
     }
-}
-
-/// What is told of the parameters of a unit, whose gradients are complete.
-pub type Complete<'a, D> = &'a mut dyn FnMut(&mut [&mut Param<D>]) -> Result<()>;
-
-/// Tells the parameters of a unit to `complete`, if there is one; the list is made in `room`, which is empty.
-fn tell<'a, D: Kernels>(
-    room: &mut Vec<&'static mut Param<D>>,
-    list: impl FnOnce(&mut Vec<&'a mut Param<D>>),
-    complete: &mut Option<Complete<D>>,
-) -> Result<()> {
-    let Some(complete) = complete else { return Ok(()) };
-    let mut all = std::mem::take(room);
-    list(&mut all);
-    let outcome = complete(&mut all);
-    *room = emptied(all);
-    outcome
-}
-
-/// A list without elements in the memory of another, whatever that one's elements may be borrowed from.
-pub fn emptied<'b, T>(mut list: Vec<&mut T>) -> Vec<&'b mut T> {
-    list.clear();
-    list.into_iter().map(|_| unreachable!("it is empty")).collect() // in place: that it is, is tested
+    fn backward_weight(&mut self, cx: &Cx<D>, uses: &mut dyn Uses<D>, last: bool) -> Result<()> {
+        let Pending { embedding, blocks, head } =
+            self.pending.remove(&cx.microbatch()).expect("an input half of this microbatch");
+        let Self { ends, listed, .. } = self;
+        if let Some(pending) = head {
+            let run = |ends: &mut Ends<D>| {
+                ends.head_weight(cx, pending);
+                Ok(())
+            };
+            listed.using(uses, (ends, &Ends::HEAD), last, run)?;
+        }
+        for (block, pending) in self.blocks.iter_mut().rev().zip(blocks) {
+            listed.using(uses, (block, &Block::OWN), last, |block| block.backward_weight(cx, pending))?;
+        }
+        if let Some(pending) = embedding {
+            let _layer = cx.layer(EMBEDDING, Pass::Backward);
+            let run = |ends: &mut Ends<D>| ends.embedding().backward_weight(cx, pending);
+            listed.using(uses, (ends, &Ends::EMBEDDING), last, run)?;
+        }
+        Ok(())
+    }
 }
 
 #[cfg(test)]

@@ -24,7 +24,7 @@ use crate::ops::{
     cross_entropy_backward, split_cross_entropy,
 };
 use crate::{
-    Builder, ColumnLinear, Cx, GatheredColumn, Kept, Layer, Mode, Param, Pieces, Result, RowLinear, Section,
+    Builder, ColumnLinear, Cx, GatheredColumn, Kept, Layer, Param, Pieces, Result, RowLinear, Section,
 };
 use comm::{Axis, Group};
 use kernels::{Activation::Relu, Kernels, LossTerms};
@@ -38,6 +38,7 @@ pub struct Classifier<D: Kernels> {
     last: Part<D, ColumnLinear<D>>, // W[F,C_t]
     classes: usize,
     group: Group<D::Place>,
+    over: comm::Axes,
     saved: Vec<Saved<D>>,    // of the microbatches in flight
     room: Vec<Vec<Pair<D>>>, // for what pairs will keep: the lists of microbatches that are back
 }
@@ -110,6 +111,7 @@ impl<D: Kernels> Classifier<D> {
             last: column(last, &columns)?,
             classes,
             group: at.mesh.group(axis).named("classes"),
+            over: at.mesh.over(comm::Axes::LOSS)?.axis(),
             saved: Vec::new(),
             room: Vec::new(),
         })
@@ -144,7 +146,7 @@ impl<D: Kernels> Classifier<D> {
             let (u, kept) = up.forward(cx, x)?;
             let (y, hidden) = down.forward(cx, activate(&u, Relu))?;
             x = activate_stream(&y, Relu);
-            if cx.mode() == Mode::Train {
+            if cx.keeps() {
                 pairs.push(Pair { x: kept, up: cx.keep(u), hidden, y: cx.keep(y) });
             }
         }
@@ -176,8 +178,8 @@ impl<D: Kernels> Classifier<D> {
         );
         let room = self.room.pop().unwrap_or_default();
         let (logits, inner) = self.through(cx, x, room)?;
-        let (loss, lse) = split_cross_entropy(&logits, &self.group, &labels, &self.terms(cx))?;
-        if cx.mode() == Mode::Train {
+        let (loss, lse) = split_cross_entropy(&logits, &self.group, &labels, &self.terms(cx), self.over)?;
+        if cx.keeps() {
             self.saved.push(Saved { microbatch, inner, logits, lse, labels });
         } else {
             self.room.push(inner.pairs);

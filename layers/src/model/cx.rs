@@ -1,65 +1,52 @@
-//! What a call needs besides its input: everything a layer may ask about the tokens it works on.
-use crate::model::record::Share;
+//! What a call needs besides its input: everything a layer may ask about the tokens it works on. Four things: the
+//! [pass](Pass) of a microbatch, its [tokens](Tokens), the [past](Past) that attention also sees, and who observes.
+mod past;
+mod tokens;
+
+pub(crate) use past::Past;
+pub use tokens::Tokens;
+
+use super::record::Share;
 use crate::{Record, Result};
 use comm::Mesh;
 use kernels::{Indexed, Kernels, Segment, Span};
 use std::borrow::Borrow;
 use std::cell::{RefCell, RefMut};
-use std::collections::BTreeMap;
 use std::fmt;
-use tensor::{Dropout, Index, LayerSpan, Pass, Profile, Tensor, count};
+use tensor::{Dropout, Index, LayerSpan, Profile};
 
-/// Whether a backward will follow.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
-    /// Forward keeps what backward needs.
-    Train,
-    /// Forward keeps nothing.
-    Infer,
+/// Which pass through the layers a call is part of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pass {
+    /// Which microbatch of the step.
+    pub microbatch: usize,
+    /// Whether the model learns: dropout drops, and the loss has what training adds to it.
+    pub learns: bool,
+    /// Whether forward keeps what backward needs.
+    pub keeps: bool,
+    /// How many tokens the loss is a mean over.
+    pub mean_over: usize,
+    /// Dropout's seed.
+    pub seed: u64,
+    /// The step, which dropout is drawn for.
+    pub step: usize,
 }
 
 /// The context of one microbatch: the same object for its forward and both halves of its backward. Rows are
 /// tokens, one sequence after the other; sequences may differ in length.
 pub struct Cx<D: Kernels> {
-    mode: Mode,
-    microbatch: usize,
-    mean_over: usize,
-    first: usize,        // number of the first sequence in the step
-    draws: (u64, usize), // dropout's seed and step
-    tokens: Indexed<Segment, D::Place>,
-    spans: Indexed<Span, D::Place>,
-    memory: Indexed<Span, D::Place>,
-    memory_lengths: Vec<usize>, // one for each sequence, or none
-    cache: Option<RefCell<Cache<D>>>,
+    pass: Pass,
+    tokens: Tokens<D::Place>,
+    past: Option<RefCell<Past<D>>>,
     record: Option<Record<D>>,
     profiled: Option<D>, // whose profile is told of layers
-}
-
-/// Keys and values of the tokens so far, by layer; sequence `b` has the rows from `b · capacity` on.
-pub(crate) struct Cache<D: Kernels> {
-    /// Tokens of one sequence.
-    pub(crate) capacity: usize,
-    /// Keys and values by layer.
-    pub(crate) slots: BTreeMap<String, [Tensor<D>; 2]>,
 }
 
 impl<D: Kernels> Default for Cx<D> {
     /// Inference on no sequences.
     fn default() -> Self {
-        Self {
-            mode: Mode::Infer,
-            microbatch: 0,
-            mean_over: 0,
-            first: 0,
-            draws: (0, 0),
-            tokens: Indexed::default(),
-            spans: Indexed::default(),
-            memory: Indexed::default(),
-            memory_lengths: Vec::new(),
-            cache: None,
-            record: None,
-            profiled: None,
-        }
+        let (pass, tokens) = (Pass::default(), Tokens::default());
+        Self { pass, tokens, past: None, record: None, profiled: None }
     }
 }
 
@@ -73,85 +60,68 @@ impl<D: Kernels> Cx<D> {
     ) -> Self {
         Self::default().then_train(microbatch, lengths, mean_over)
     }
-    /// The same in the memory of a context that is done with.
+    /// Training on other sequences, in the memory of a context that is done with.
     #[must_use]
     pub fn then_train(
-        mut self,
+        self,
         microbatch: usize,
         lengths: impl IntoIterator<Item = impl Borrow<usize>>,
         mean_over: usize,
     ) -> Self {
-        self.tokens.change().clear();
-        self.memory_lengths.clear();
-        let (mode, first, draws, cache, record) = (Mode::Train, 0, (0, 0), None, None);
-        Self { mode, microbatch, mean_over, first, draws, cache, record, ..self }.of(lengths)
+        let pass = Pass { microbatch, learns: true, keeps: true, mean_over, ..Pass::default() };
+        self.then(pass, lengths)
     }
     /// Inference on sequences of these lengths: nothing is kept for a backward.
     pub fn infer(lengths: impl IntoIterator<Item = impl Borrow<usize>>) -> Self {
-        Self::default().of(lengths)
+        Self::default().then(Pass::default(), lengths)
     }
-    /// The same, on sequences of these lengths.
-    fn of(mut self, lengths: impl IntoIterator<Item = impl Borrow<usize>>) -> Self {
-        let first = |(sequence, len)| Segment { row: 0, len, position: 0, sequence };
-        self.tokens.change().extend(lengths.into_iter().map(|len| *len.borrow()).enumerate().map(first));
-        self.place();
-        self
+    /// Another pass, on sequences of these lengths, in the memory of a context that is done with.
+    #[must_use]
+    pub fn then(mut self, pass: Pass, lengths: impl IntoIterator<Item = impl Borrow<usize>>) -> Self {
+        self.tokens.begin(lengths.into_iter().map(|len| *len.borrow()));
+        Self { pass, past: None, record: None, ..self }
     }
-    /// The same, with a loss that is a mean over so many tokens.
+    /// The same pass, with a loss that is a mean over so many tokens.
     #[must_use]
     pub fn averaged_over(mut self, tokens: usize) -> Self {
-        self.mean_over = tokens;
+        self.pass.mean_over = tokens;
         self
     }
-    /// The same, whose first sequence is this one of the step's: whichever rank and microbatch it is in, dropout and
+    /// The same pass, which keeps nothing for a backward: what it computes is computed again, with the same dropout.
+    #[must_use]
+    pub fn forgetting(mut self) -> Self {
+        self.pass.keeps = false;
+        self
+    }
+    /// The same tokens, whose first sequence is this one of the step's: whichever rank and microbatch it is in, dropout and
     /// records know it by its number. A packed sequence counts as many as it has documents.
     #[must_use]
     pub fn numbered_from(mut self, first: usize) -> Self {
-        let by = first as isize - self.first as isize;
-        self.first = first;
-        let spans = self.spans.change().iter_mut().chain(self.memory.change());
-        let spans = spans.flat_map(|s| [&mut s.query, &mut s.key]);
-        spans.chain(self.tokens.change()).for_each(|t| t.sequence = t.sequence.wrapping_add_signed(by));
+        self.tokens.number_from(first);
         self
     }
-    /// The same, with dropout drawn for this step.
+    /// The same pass, with dropout drawn for this step.
     #[must_use]
     pub fn dropping(mut self, seed: u64, step: usize) -> Self {
-        self.draws = (seed, step);
+        (self.pass.seed, self.pass.step) = (seed, step);
         self
     }
-    /// The same, where each sequence has a memory of so many tokens to look at, one after the other.
+    /// The same tokens, where each sequence has a memory of so many tokens to look at, one after the other.
     ///
     /// # Panics
     /// If there is not one for each sequence, or one has no token.
     #[must_use]
     pub fn with_memory(mut self, lengths: &[usize]) -> Self {
-        assert_eq!(lengths.len(), self.tokens().len(), "a memory for each sequence");
-        assert!(lengths.iter().all(|n| *n > 0), "a memory without tokens");
-        self.memory_lengths = lengths.to_vec();
-        self.remember();
+        self.tokens.remember(lengths);
         self
     }
-    /// Puts each sequence's queries before its memory.
-    fn remember(&mut self) {
-        let mut row = 0;
-        let memory = self.memory.change();
-        memory.clear();
-        for (query, &len) in self.tokens.list().iter().zip(&self.memory_lengths) {
-            let key = Segment { row, len, position: 0, sequence: query.sequence };
-            row += len;
-            if query.len > 0 {
-                memory.push(Span { query: *query, key });
-            }
-        }
-    }
-    /// The same, leaving in `record` what its layers take and give.
+    /// The same call, leaving in `record` what its layers take and give.
     #[must_use]
     pub fn recorded(mut self, record: Option<Record<D>>) -> Self {
         self.record = record;
         self
     }
-    /// The same, telling this rank's device, if it takes a profile, which layer is gone through.
+    /// The same call, telling this rank's device, if it takes a profile, which layer is gone through.
     #[must_use]
     pub fn profiled(mut self, device: &D) -> Self {
         self.profiled = Some(device.clone());
@@ -160,12 +130,11 @@ impl<D: Kernels> Cx<D> {
     /// Attention also sees the tokens of earlier calls, up to `capacity` of each sequence.
     ///
     /// # Panics
-    /// With [`Uncountable`](count::Uncountable), if 64 bits do not count all these tokens.
+    /// With [`Uncountable`](tensor::count::Uncountable), if 64 bits do not count all these tokens.
     #[must_use]
     pub fn with_cache(mut self, capacity: usize) -> Self {
-        count::product("the tokens of a cache", &[self.tokens().len(), capacity]);
-        self.cache = Some(RefCell::new(Cache { capacity, slots: BTreeMap::new() }));
-        self.place();
+        self.past = Some(RefCell::new(Past::new(self.tokens.list().len(), capacity)));
+        self.tokens.place(Some(capacity));
         self
     }
     /// Goes on to the next tokens of the same sequences (0 of one that is finished).
@@ -173,45 +142,27 @@ impl<D: Kernels> Cx<D> {
     /// # Panics
     /// If there are other sequences than before, or more tokens than the cache has room for.
     pub fn advance(&mut self, lengths: &[usize]) {
-        assert_eq!(lengths.len(), self.tokens().len(), "the same sequences go on");
-        for (tokens, &len) in self.tokens.change().iter_mut().zip(lengths) {
-            (tokens.position, tokens.len) = (tokens.position + tokens.len, len);
-        }
-        self.place();
+        self.tokens.advance(lengths, self.past.as_ref().map(|past| past.borrow().capacity));
     }
-    /// Gives each sequence's tokens their rows, and the keys they may look at.
-    fn place(&mut self) {
-        let capacity = self.cache.as_ref().map(|c| c.borrow().capacity);
-        let (mut row, spans) = (0, self.spans.change());
-        spans.clear();
-        for (b, query) in self.tokens.change().iter_mut().enumerate() {
-            query.row = row;
-            row += query.len;
-            let key = match capacity {
-                None => *query,
-                Some(capacity) => {
-                    let len = query.position + query.len;
-                    assert!(len <= capacity, "{len} tokens in a cache of {capacity}");
-                    Segment { row: b * capacity, len, position: 0, sequence: query.sequence }
-                }
-            };
-            if query.len > 0 {
-                spans.push(Span { query: *query, key });
-            }
-        }
-        self.remember();
+    /// Which pass this is.
+    pub fn pass(&self) -> Pass {
+        self.pass
     }
-    /// Whether a backward will follow.
-    pub fn mode(&self) -> Mode {
-        self.mode
+    /// Whether the model learns.
+    pub fn learns(&self) -> bool {
+        self.pass.learns
+    }
+    /// Whether forward keeps what backward needs.
+    pub fn keeps(&self) -> bool {
+        self.pass.keeps
     }
     /// Which microbatch of the step.
     pub fn microbatch(&self) -> usize {
-        self.microbatch
+        self.pass.microbatch
     }
     /// How many tokens the loss is a mean over.
     pub fn mean_over(&self) -> usize {
-        self.mean_over
+        self.pass.mean_over
     }
     /// Each sequence's tokens: their rows and their positions.
     pub fn tokens(&self) -> &[Segment] {
@@ -228,7 +179,7 @@ impl<D: Kernels> Cx<D> {
     /// One more than the largest position that any token has or may come to have: what grows with positions is made for
     /// so many at once.
     pub(crate) fn reach(&self) -> usize {
-        self.cache.as_ref().map_or(self.positions(), |cache| cache.borrow().capacity)
+        self.past.as_ref().map_or(self.positions(), |past| past.borrow().capacity)
     }
     /// The tokens, where kernels read them.
     pub(crate) fn tokens_on(&self, place: &D::Place) -> &Index<D::Place> {
@@ -236,24 +187,24 @@ impl<D: Kernels> Cx<D> {
     }
     /// Which queries see which keys.
     pub(crate) fn spans(&self) -> &Indexed<Span, D::Place> {
-        &self.spans
+        self.tokens.spans()
     }
-    pub(crate) fn cache(&self) -> Option<RefMut<'_, Cache<D>>> {
-        self.cache.as_ref().map(RefCell::borrow_mut)
+    pub(crate) fn past(&self) -> Option<RefMut<'_, Past<D>>> {
+        self.past.as_ref().map(RefCell::borrow_mut)
     }
     /// Each sequence's tokens, and its memory's.
     pub(crate) fn memory(&self) -> &Indexed<Span, D::Place> {
-        &self.memory
+        self.tokens.memory()
     }
     /// Dropout at one place of the model; none where nothing is dropped.
     pub(crate) fn dropout(&self, rate: f64, site: &str) -> Option<Dropout> {
-        let (seed, step) = self.draws;
-        (self.mode == Mode::Train && rate > 0.0).then(|| Dropout::new(rate, seed, step, site))
+        let Pass { learns, seed, step, .. } = self.pass;
+        (learns && rate > 0.0).then(|| Dropout::new(rate, seed, step, site))
     }
     /// A layer begins, and ends when this is dropped: for a profile, which is told of what lies within, and for a panic,
     /// which is told with its name. Parts of a model say so themselves; a layer that is no part says it in each of its
     /// passes.
-    pub fn layer<'a>(&'a self, name: &'a str, pass: Pass) -> Within<'a> {
+    pub fn layer<'a>(&'a self, name: &'a str, pass: tensor::Pass) -> Within<'a> {
         let profile = self.profiled.as_ref().and_then(D::profile);
         let span = profile.and_then(|profile: &Profile| profile.layer(name, pass));
         Within { _named: comm::Within(Through { name, pass }), _span: span }
@@ -277,10 +228,10 @@ impl<D: Kernels> Cx<D> {
         }
         Ok(())
     }
-    /// The same of its gradient.
+    /// Leaves this rank's share of an activation's gradient in the record, if there is one.
     ///
     /// # Errors
-    /// As above.
+    /// If the share cannot be told.
     pub(crate) fn saw_gradient(
         &self,
         name: &str,
@@ -291,7 +242,7 @@ impl<D: Kernels> Cx<D> {
     }
     /// Keeps something for backward, if there will be one.
     pub fn keep<T>(&self, x: T) -> Kept<T> {
-        Kept((self.mode == Mode::Train).then_some(x))
+        Kept(self.pass.keeps.then_some(x))
     }
 }
 
@@ -305,7 +256,7 @@ pub struct Within<'a> {
 /// In words: "forward through blocks.0.norm1".
 struct Through<'a> {
     name: &'a str,
-    pass: Pass,
+    pass: tensor::Pass,
 }
 
 impl fmt::Display for Through<'_> {
@@ -314,7 +265,7 @@ impl fmt::Display for Through<'_> {
     }
 }
 
-/// What forward leaves for backward; nothing in infer mode.
+/// What forward leaves for backward; nothing in a pass that keeps nothing.
 #[derive(Clone)]
 pub struct Kept<T>(Option<T>);
 
@@ -322,9 +273,9 @@ impl<T> Kept<T> {
     /// What was kept.
     ///
     /// # Panics
-    /// If forward ran in infer mode.
+    /// If forward ran in a pass that keeps nothing.
     pub fn open(self) -> T {
-        self.0.expect("forward ran in infer mode and kept nothing")
+        self.0.expect("forward kept nothing")
     }
 }
 

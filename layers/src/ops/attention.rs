@@ -59,25 +59,20 @@ fn softmax<D: Kernels>(
 }
 
 /// `QKV[B, (Hq+2Hk)·d]` to `O[B, Hq·d]` and the log-sum-exp `[B, Hq]`. With a cache, keys and values join those
-/// stored there under `name`, and queries see all of them.
+/// stored there of this `block`, and queries see all of them.
 #[must_use]
 pub fn attention<D: Kernels>(
     cx: &Cx<D>,
-    name: &str,
+    block: usize,
     qkv: &Split<D>,
     attend: &Attend,
 ) -> (Split<D>, Split<D::Wide>) {
     let (axis, qkv, device) = (qkv.axis(), qkv.share(), qkv.device());
     let Qkv { q, mut k, mut v } = parts(qkv.view(), attend.heads);
-    let (mut cache, mut most) = (cx.cache(), most_keys(cx.spans()));
-    if let Some(cache) = &mut cache {
-        if !cache.slots.contains_key(name) {
-            let rows = cx.tokens().len() * cache.capacity;
-            let fresh = [(); 2].map(|()| Tensor::empty(device, Category::KvCache, rows, k.cols()));
-            cache.slots.insert(name.to_string(), fresh);
-        }
-        let capacity = cache.capacity;
-        let [keys, values] = cache.slots.get_mut(name).expect("just put there");
+    let (mut past, mut most) = (cx.past(), most_keys(cx.spans()));
+    if let Some(past) = &mut past {
+        let capacity = past.capacity;
+        let [keys, values] = past.slot(block, device, k.cols());
         for (b, t) in cx.tokens().iter().enumerate() {
             for (store, new) in [(&mut *keys, k), (&mut *values, v)] {
                 let to = store.view_mut().take_rows(b * capacity + t.position, t.len);
@@ -210,7 +205,7 @@ mod tests {
             Split::new(Tensor::from_fn(&device, Category::Activations, rows.len(), 8, number), Axis::Tp)
         };
         let run = |cx: &Cx<_>, rows: &[usize]| {
-            let (o, _) = attention(cx, "here", &qkv(rows), &ATTEND);
+            let (o, _) = attention(cx, 0, &qkv(rows), &ATTEND);
             o.share().read().unwrap().chunks(4).map(<[_]>::to_vec).collect::<Vec<_>>()
         };
         let whole = run(&Cx::infer([3, 2]), &[0, 1, 2, 3, 4]);

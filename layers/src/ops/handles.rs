@@ -2,13 +2,13 @@
 //! (its own columns), [`Partial`] (an addend). And of a weight: [`Columns`] or [`Rows`]. Products say in their types
 //! which follows from which, and only a collective turns one into another; so a forgotten all-reduce does not
 //! compile. Each knows the axis it is split along, and meets no group of another.
-use super::product;
+use super::{filled, product};
 use crate::model::record::Share;
 use crate::{Error, Placement, Result};
 use comm::{Axes, Axis, Group, Mesh, Reduce, Request};
 use kernels::{Kernels, Write};
 use std::ops::Add;
-use tensor::Tensor;
+use tensor::{Category, Scalar, Tensor};
 
 /// `X[B,F_t]`: each rank has its own share of the features.
 pub struct Split<D: Kernels> {
@@ -229,6 +229,10 @@ impl<D: Kernels> Split<D> {
 
 impl<D: Kernels> Partial<D> {
     /// This rank's addend of a sum over the ranks of an axis.
+    /// Of a sum over the ranks of a group, nothing: of a rank that has no part of it.
+    pub fn nothing(device: &D, shape: [usize; 2], group: &Group<D::Place>) -> Self {
+        Self::sum(filled(device, Category::Activations, shape, D::Elem::ZERO), group.axis())
+    }
     pub(crate) fn sum(addend: Tensor<D>, axis: impl Into<Axes>) -> Self {
         Self { addend, reduce: Reduce::Sum, axis: axis.into() }
     }

@@ -2,7 +2,7 @@
 use super::{Partial, Rows, Split, Stream, sum_of, wide_beside};
 use crate::Result;
 use crate::param::weight::{RowWeight, WholeWeight};
-use comm::{Axis, Group};
+use comm::{Axes, Group};
 use kernels::{Kernels, LossTerms, Selects, Slice};
 use tensor::{Category, Ids, Index, Scalar, Tensor, View};
 
@@ -104,24 +104,24 @@ fn row_sums<D: Kernels>(
     Partial::sum(sums, logits.axis())
 }
 
-/// These rows' share of the loss, and each row's log-sum-exp, in m's memory. Data ranks each have an addend of the
-/// loss.
+/// These rows' share of the loss, a partial sum over these axes, and each row's log-sum-exp, in m's memory.
 fn cross_entropy<D: Kernels>(
     mut m: Tensor<D>,
     sums: &Tensor<D>,
     targets: &Ids<D::Place>,
     terms: &LossTerms,
+    over: Axes,
 ) -> (Partial<D>, Tensor<D>) {
     let (device, mut loss) = (m.device().clone(), m.beside(1, 1));
     device.cross_entropy(loss.view_mut(), m.view_mut(), sums.view(), targets.index(), terms);
-    (Partial::sum(loss, Axis::Dp), m)
+    (Partial::sum(loss, over), m)
 }
 
 /// These rows' share of the loss, and each row's log-sum-exp.
 type Losses<D> = (Partial<<D as Kernels>::Wide>, Tensor<<D as Kernels>::Wide>);
 
-/// The loss of logits that are split over the ranks of a group, without gathering them: these rows' share, and each
-/// row's log-sum-exp. Two all-reduces, of one and of two (three where labels are smoothed) elements a row.
+/// The loss of logits that are split over the ranks of a group, without gathering them: these rows' share, a partial
+/// sum over the axes `over`, and each row's log-sum-exp. Two all-reduces, of one and of two (three where labels are smoothed) elements a row.
 ///
 /// # Errors
 /// If ranks do not meet, or are those of another axis.
@@ -131,10 +131,11 @@ pub fn split_cross_entropy<D: Kernels>(
     group: &Group<D::Place>,
     targets: &Ids<D::Place>,
     terms: &LossTerms,
+    over: Axes,
 ) -> Result<Losses<D>> {
     let m = row_stab(logits, group.rank(), terms.vocabulary).all_reduce(group)?;
     let sums = row_sums(logits, &m, group.rank(), targets, terms).all_reduce(group)?;
-    Ok(cross_entropy(m, &sums, targets, terms))
+    Ok(cross_entropy(m, &sums, targets, terms, over))
 }
 
 /// The logits turn into their gradient in place; padding has none.
@@ -170,6 +171,7 @@ pub fn top_k<D: Selects>(x: &Tensor<D>, k: usize) -> (Tensor<D>, Index<D::Place>
 #[cfg(test)]
 mod tests {
     use super::*;
+    use comm::Axis;
     use tensor::{Category, Cpu, Device};
 
     /// Of two columns the second is padding, whatever it holds. Kills: padding in a softmax or with a gradient.
@@ -180,7 +182,8 @@ mod tests {
         let targets = Ids::targets(device.place(), &[0], 1).unwrap();
         let logits = Tensor::from_fn(&device, Category::Activations, 1, 2, |i| [3.0, 7.0][i]);
         let logits = Split::new(logits, Axis::Tp);
-        let (loss, lse) = split_cross_entropy(&logits, mesh.group(Axis::Tp), &targets, &terms).unwrap();
+        let (loss, lse) =
+            split_cross_entropy(&logits, mesh.group(Axis::Tp), &targets, &terms, Axis::Dp.into()).unwrap();
         assert_eq!(loss.all_reduce(mesh.group(Axis::Dp)).unwrap().read().unwrap(), [0.5 * 3.0 * 3.0]);
         let gradient = cross_entropy_backward(logits, &lse, 0, &targets, &terms);
         assert_eq!(gradient.share().read().unwrap(), [3.0, 0.0], "2·λ·lse");

@@ -16,7 +16,7 @@ use super::handles::same;
 use super::{Partial, filled};
 use crate::model::record::Share;
 use crate::{Placed, Placement, Result};
-use comm::{Axes, Group};
+use comm::{Axes, Group, Request, Tag};
 use kernels::Kernels;
 use std::ops::Range;
 use tensor::{Category, Place, Scalar, Tensor};
@@ -141,6 +141,31 @@ impl<D: Kernels> Stream<D> {
         same(axis, group.axis())?;
         let share = padded(self.share.clone(), self.rows.div_ceil(ranks));
         Ok(group.all_gather(&share)?.first_rows(self.rows))
+    }
+}
+
+impl<D: Kernels> Stream<D> {
+    /// Starts to send this rank's tokens to rank `to` of a group whose ranks have the same tokens.
+    ///
+    /// # Errors
+    /// If ranks do not meet.
+    #[track_caller]
+    pub fn start_send(&self, group: &Group<D::Place>, to: usize, tag: Tag) -> Result<Request<D>> {
+        Ok(group.start_send(to, self.share.clone(), tag)?)
+    }
+    /// This rank's tokens of `[rows, cols]`, which rank `from` of the group sends.
+    ///
+    /// # Errors
+    /// If ranks do not meet.
+    #[track_caller]
+    pub fn receive(
+        device: &D,
+        (group, from, tag): (&Group<D::Place>, usize, Tag),
+        [rows, cols]: [usize; 2],
+        region: Region,
+    ) -> Result<Self> {
+        let share = group.receive(device, from, region.mine(rows).len(), cols, tag)?;
+        Ok(Self { share, rows, region })
     }
 }
 

@@ -220,7 +220,7 @@ impl<D: Kernels> Sums<D> {
 mod tests {
     use super::*;
     use crate::model::shape::{Biases, NormKind, Positions};
-    use crate::{Builder, Chunk, Draw, Placement, Random, Shape};
+    use crate::{Builder, Chunk, Draw, Placement, Random, Shape, Stage};
     use comm::World;
     use tensor::{Cpu, F61, Key};
 

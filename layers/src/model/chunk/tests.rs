@@ -1,9 +1,9 @@
 //! Chunks: a model in parts equals the model whole, later weight halves equal immediate ones, decoding with a cache
 //! equals the whole forward; all bit for bit.
-use crate::{Builder, Chunk, Cx, Error, Input, Output, Positions, Random, Rates, Shape};
+use crate::{Builder, Chunk, Cx, Error, Half, Input, Output, Positions, Random, Rates, Shape, Stage, Wanted};
 use comm::{Axis, Mesh, Op, World};
-use kernels::{Heads, Meta};
-use tensor::{Category, Cpu, Device, F61, Host, Ids, Key, Phase, Rope, Scaling};
+use kernels::{Heads, Kernels, Meta};
+use tensor::{Category, Cpu, Device, F61, Host, Ids, Key, Phase, Rope, Scaling, Tensor};
 
 const SHAPE: Shape = Shape {
     width: 12,
@@ -20,6 +20,19 @@ type D = Cpu<F61>;
 fn ids(device: &D, n: usize, salt: usize) -> Ids<Host> {
     let ids: Vec<_> = (0..n).map(|i| ((i * 37 + salt * 11) % SHAPE.vocabulary) as u32).collect();
     Ids::new(device.place(), &ids, SHAPE.vocabulary).unwrap()
+}
+
+/// Logits of a model in one piece.
+fn logits<D: Kernels>(
+    model: &mut Chunk<D>,
+    cx: &Cx<D>,
+    ids: Ids<D::Place>,
+    all: bool,
+) -> Result<Tensor<D>, Error> {
+    match model.forward(cx, &mut (), Input::Tokens(ids), Some(Wanted::Logits { all }))? {
+        Output::Logits(logits) => Ok(logits),
+        _ => unreachable!("a whole model has a head"),
+    }
 }
 
 /// Losses, and gradients by name, of three microbatches in flight at once through these parts.
@@ -40,8 +53,14 @@ fn gradients(
         let mut x = Some(Input::Tokens(ids(device, cx.rows(), cx.microbatch())));
         for part in &mut parts {
             let targets = ids(device, cx.rows(), cx.microbatch() + 7);
-            match part.forward(cx, x.take().expect("one output an input"), Some(targets))? {
+            match part.forward(
+                cx,
+                &mut (),
+                x.take().expect("one output an input"),
+                Some(Wanted::Loss(targets)),
+            )? {
                 Output::Activation(y) => x = Some(Input::Activation(y)),
+                Output::Logits(_) => unreachable!("a loss is wanted"),
                 Output::Loss(loss) => trace.push(loss.all_reduce(mesh.group(Axis::Dp))?.read().unwrap()),
             }
         }
@@ -49,16 +68,16 @@ fn gradients(
     for cx in all.iter().rev() {
         let mut dy = None;
         for part in parts.iter_mut().rev() {
-            dy = if later { part.backward_input(cx, dy)? } else { part.backward(cx, dy)? };
+            dy = part.backward(cx, &mut (), dy, if later { Half::Input } else { Half::Both }, false)?;
         }
         assert!(dy.is_none(), "ids have no gradient");
     }
     if later {
         for cx in &all {
-            parts.iter_mut().try_for_each(|part| part.backward_weight(cx))?;
+            parts.iter_mut().try_for_each(|part| part.backward_weight(cx, &mut (), false))?;
         }
     }
-    for param in parts.iter_mut().flat_map(Chunk::params) {
+    for param in parts.iter_mut().flat_map(Stage::params) {
         trace.push(param.gather_gradient(mesh)?.unwrap());
     }
     Ok(trace)
@@ -89,18 +108,6 @@ fn parts_and_later_halves_equal_the_whole_bit_for_bit() {
 }
 
 #[test]
-fn a_tied_head_stays_with_its_table() {
-    let why = World::threads(&[])
-        .unwrap()
-        .run(|device: D, mesh| gradients(&device, &mesh, &Shape { tied: true, ..SHAPE }, &[0, 1, 3], false))
-        .unwrap_err();
-    assert!(
-        why.reason.starts_with("the number of chunks of a model with a tied head is more than one"),
-        "{why}"
-    );
-}
-
-#[test]
 fn a_microbatch_in_flight_is_not_overwritten() {
     let why = World::threads(&[])
         .unwrap()
@@ -110,7 +117,12 @@ fn a_microbatch_in_flight_is_not_overwritten() {
             let mut model = Chunk::whole(&at, &SHAPE)?;
             for _ in 0..2 {
                 let cx = Cx::train(4, [2], 2);
-                model.forward(&cx, Input::Tokens(ids(&device, 2, 0)), Some(ids(&device, 2, 1)))?;
+                model.forward(
+                    &cx,
+                    &mut (),
+                    Input::Tokens(ids(&device, 2, 0)),
+                    Some(Wanted::Loss(ids(&device, 2, 1))),
+                )?;
             }
             Ok::<_, Error>(())
         })
@@ -136,7 +148,7 @@ fn decoding_equals_the_whole_forward_bit_for_bit() {
             let mut model = Chunk::whole(&at, &SHAPE)?;
             let feed = |ids: Vec<u32>| Ids::new(device.place(), &ids, v).unwrap();
             let whole = feed([text(0, lengths[0]), text(1, lengths[1])].concat());
-            let whole = model.logits(&Cx::infer(lengths), whole, true)?.read().unwrap();
+            let whole = logits(&mut model, &Cx::infer(lengths), whole, true)?.read().unwrap();
             let (mut cx, mut done) = (Cx::infer(steps[0]).with_cache(7), [0, 0]);
             for (i, step) in steps.iter().enumerate() {
                 if i > 0 {
@@ -145,7 +157,7 @@ fn decoding_equals_the_whole_forward_bit_for_bit() {
                 let new = |b: usize| text(b, done[b] + step[b])[done[b]..].to_vec();
                 let fed = [new(0), new(1)].concat();
                 done = [done[0] + step[0], done[1] + step[1]];
-                let rows = model.logits(&cx, feed(fed), false)?.read().unwrap();
+                let rows = logits(&mut model, &cx, feed(fed), false)?.read().unwrap();
                 let open: Vec<_> = (0..2).filter(|&b| step[b] > 0).collect();
                 assert_eq!(rows.len(), open.len() * v);
                 for (row, b) in rows.chunks(v).zip(open) {
@@ -171,9 +183,9 @@ fn the_ledger_shows_two_all_reduces_a_block_each_way() {
             let mut model = Chunk::whole(&at, shape)?;
             let (cx, ids) = (Cx::train(0, [3], 3), Ids::new(device.place(), &[1, 2, 3], shape.vocabulary)?);
             let forward = mesh.ledger();
-            model.forward(&cx, Input::Tokens(ids.clone()), Some(ids))?;
+            model.forward(&cx, &mut (), Input::Tokens(ids.clone()), Some(Wanted::Loss(ids)))?;
             let backward = mesh.ledger();
-            model.backward(&cx, None)?;
+            model.backward(&cx, &mut (), None, Half::Both, false)?;
             let calls =
                 |from, to| -> usize { (mesh.ledger() - from).get(Axis::Tp, Op::AllReduce).calls - to };
             let after = calls(&backward, 0);
@@ -196,7 +208,8 @@ fn inference_keeps_nothing() {
         device.meter().begin(Phase::Inference);
         let cx = Cx::infer([3, 4]);
         let cx = if cached { cx.with_cache(16) } else { cx };
-        model.logits(&cx, Ids::new(device.place(), &[0; 7], SHAPE.vocabulary).unwrap(), true).unwrap();
+        let ids = Ids::new(device.place(), &[0; 7], SHAPE.vocabulary).unwrap();
+        logits(&mut model, &cx, ids, true).unwrap();
         let peaks = device.meter().peaks(Phase::Inference);
         move |c: Category| peaks.category[c as usize]
     };
@@ -215,9 +228,9 @@ fn operations_are_those_of_the_equations() {
     let at = Builder::new(&device, &mesh, &Random { seed: 1 });
     let mut model = Chunk::whole(&at, &SHAPE).unwrap();
     let (cx, ids) = (Cx::train(0, [3, 2], 5), Ids::new(device.place(), &[0; 5], SHAPE.vocabulary).unwrap());
-    model.forward(&cx, Input::Tokens(ids.clone()), Some(ids)).unwrap();
+    model.forward(&cx, &mut (), Input::Tokens(ids.clone()), Some(Wanted::Loss(ids))).unwrap();
     let forward = device.meter().flops();
-    model.backward(&cx, None).unwrap();
+    model.backward(&cx, &mut (), None, Half::Both, false).unwrap();
     let Shape { width, blocks, heads, hidden, vocabulary, .. } = SHAPE;
     let (q, kv) = (heads.queries * heads.dim, heads.keys * heads.dim);
     let weights = blocks * (width * (q + 2 * kv) + q * width + 3 * width * hidden) + width * vocabulary;
@@ -265,9 +278,9 @@ fn sequence_regions_keep_less_and_say_the_same_forward() {
         let cx = Cx::train(0, [tokens], tokens);
         let ids = Ids::new(device.place(), &vec![0; tokens], SHAPE.vocabulary).unwrap();
         let before = device.meter().now(Category::Activations);
-        model.forward(&cx, Input::Tokens(ids.clone()), Some(ids)).unwrap();
+        model.forward(&cx, &mut (), Input::Tokens(ids.clone()), Some(Wanted::Loss(ids))).unwrap();
         let (kept, forward) = (device.meter().now(Category::Activations) - before, mesh.ledger());
-        model.backward(&cx, None).unwrap();
+        model.backward(&cx, &mut (), None, Half::Both, false).unwrap();
         (kept, forward.wire_bytes(), (mesh.ledger() - &forward).wire_bytes())
     };
     let ([whole, forward, backward], [cut, forward_cut, backward_cut]) =

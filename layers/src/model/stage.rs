@@ -1,0 +1,163 @@
+//! A part of a model as a schedule drives it: any number of microbatches in flight, told apart by their [`Cx`].
+use crate::ops::{Partial, Stream};
+use crate::{Cx, Param, Result, Uses};
+use kernels::Kernels;
+use tensor::{Ids, Tensor};
+
+/// What enters a stage: the first takes tokens or rows of features.
+pub enum Input<D: Kernels> {
+    /// Token ids `[B]`.
+    Tokens(Ids<D::Place>),
+    /// Features `[B,F]`, whole on every tensor rank.
+    Rows(Tensor<D>),
+    /// `X[B,D]` from the stage before.
+    Activation(Stream<D>),
+}
+
+/// What the last stage is asked for.
+pub enum Wanted<P: tensor::Place> {
+    /// The loss against these targets `[B]`.
+    Loss(Ids<P>),
+    /// Logits of the last token of every sequence that has one; or of every token.
+    Logits {
+        /// Of every token.
+        all: bool,
+    },
+}
+
+/// What leaves a stage.
+pub enum Output<D: Kernels> {
+    /// From the last: this microbatch's part of the mean loss, a partial sum over data ranks.
+    Loss(Partial<D::Wide>),
+    /// From the last: `[sequences, V]` or `[B, V]`, the same on every tensor rank.
+    Logits(Tensor<D>),
+    /// `X[B,D]` for the stage after.
+    Activation(Stream<D>),
+}
+
+/// How much of a backward is done at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Half {
+    /// Both halves, layer by layer, so that what a layer saved is gone before the next begins.
+    Both,
+    /// dX alone; the weight half comes later.
+    Input,
+}
+
+/// A part of a model: a run of layers with hand-written backward.
+pub trait Stage<D: Kernels> {
+    /// One microbatch forward; the last stage is told what is wanted.
+    ///
+    /// # Errors
+    /// If ranks do not meet.
+    ///
+    /// # Panics
+    /// If the microbatch is in flight already.
+    fn forward(
+        &mut self,
+        cx: &Cx<D>,
+        uses: &mut dyn Uses<D>,
+        x: Input<D>,
+        wanted: Option<Wanted<D::Place>>,
+    ) -> Result<Output<D>>;
+    /// Its backward: dX for the stage before (none for what entered the model); `dy` comes from the stage after (none after
+    /// a loss). Where it is the `last` of the step, `uses` is told of each unit (head, a block, embedding) whose
+    /// gradients are complete.
+    ///
+    /// # Errors
+    /// If ranks do not meet, and what `uses` gives.
+    ///
+    /// # Panics
+    /// If there was no forward of this microbatch.
+    fn backward(
+        &mut self,
+        cx: &Cx<D>,
+        uses: &mut dyn Uses<D>,
+        dy: Option<Stream<D>>,
+        half: Half,
+        last: bool,
+    ) -> Result<Option<Stream<D>>>;
+    /// The weight half of a microbatch whose input half is done.
+    ///
+    /// # Errors
+    /// If ranks do not meet, and what `uses` gives.
+    ///
+    /// # Panics
+    /// If its input half is not done.
+    fn backward_weight(&mut self, cx: &Cx<D>, uses: &mut dyn Uses<D>, last: bool) -> Result<()>;
+    /// Appends its parameters to a list, in program order.
+    fn list<'a>(&'a mut self, all: &mut Vec<&'a mut Param<D>>);
+    /// Its parameters, in program order.
+    fn params(&mut self) -> Vec<&mut Param<D>> {
+        let mut all = Vec::new();
+        self.list(&mut all);
+        all
+    }
+}
+
+/// Memory for lists of parameters; empty between its uses.
+pub struct Room<D: Kernels>(Vec<&'static mut Param<D>>);
+
+impl<D: Kernels> Default for Room<D> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+/// How parameters are listed.
+type Lists<D, U> = for<'a> fn(&'a mut U, &mut Vec<&'a mut Param<D>>);
+
+/// The parameters of a unit.
+pub(crate) struct Of<D: Kernels, U> {
+    /// Those that it uses.
+    pub(crate) used: Lists<D, U>,
+    /// Those of them to which no other unit adds gradients after it.
+    pub(crate) own: Lists<D, U>,
+}
+
+impl<D: Kernels> Room<D> {
+    /// Lists a unit's parameters for `what`.
+    ///
+    /// # Errors
+    /// Those of `what`.
+    pub fn with<'a, T>(
+        &mut self,
+        list: impl FnOnce(&mut Vec<&'a mut Param<D>>),
+        what: impl FnOnce(&mut [&mut Param<D>]) -> T,
+    ) -> T
+    where
+        D: 'a,
+    {
+        let mut all = std::mem::take(&mut self.0);
+        list(&mut all);
+        let outcome = what(&mut all);
+        self.0 = emptied(all);
+        outcome
+    }
+    /// Runs a unit where its parameters are, and tells of them when it was the `last` that adds to their gradients.
+    pub(crate) fn using<U, T>(
+        &mut self,
+        uses: &mut dyn Uses<D>,
+        (unit, lists): (&mut U, &Of<D, U>),
+        last: bool,
+        run: impl FnOnce(&mut U) -> Result<T>,
+    ) -> Result<T> {
+        if uses.moves() {
+            self.with(|all| (lists.used)(unit, all), |params| uses.before(params))?;
+        }
+        let outcome = run(unit)?;
+        if uses.moves() {
+            self.with(|all| (lists.used)(unit, all), |params| uses.after(params))?;
+        }
+        if last {
+            self.with(|all| (lists.own)(unit, all), |params| uses.complete(params))?;
+        }
+        Ok(outcome)
+    }
+}
+
+/// A list without elements in the memory of another, whatever that one's elements may be borrowed from.
+fn emptied<'b, T>(mut list: Vec<&mut T>) -> Vec<&'b mut T> {
+    list.clear();
+    list.into_iter().map(|_| unreachable!("it is empty")).collect() // in place: that it is, is tested
+}

@@ -1,0 +1,50 @@
+//! Schedules of a pipeline: who goes through which part of the model when. A schedule is rows of cells, one row for each rank
+//! of the pipeline; the [executor](crate::Trainer) runs what is [lowered](crate::step::lowered) from them.
+pub mod gpipe;
+
+use crate::step::{Act, Cell, Plan, Unit};
+use comm::Axis;
+use layers::About;
+use layers::model::strategy::Key;
+
+/// A way to go through the chunks of a model, as a table.
+pub trait Schedule: Sync {
+    /// What is said of it.
+    fn about(&self) -> &'static About;
+    /// Whether there is such a table for these sizes.
+    ///
+    /// # Errors
+    /// One sentence on what does not fit, with what would.
+    fn fits(&self, _: &Plan) -> Result<(), String> {
+        Ok(())
+    }
+    /// The rank that has a chunk.
+    fn rank_of(&self, chunk: usize, plan: &Plan) -> usize {
+        chunk % plan.ranks
+    }
+    /// A rank's cells, in the order in which it goes through them.
+    fn row(&self, rank: usize, plan: &Plan) -> Box<dyn Iterator<Item = Cell>>;
+}
+
+/// The schedule of a model that is not split into stages: each microbatch forward and backward, one after the other.
+pub struct Alone;
+
+static ALONE: About = About {
+    name: "one stage",
+    key: Key::Ranks(Axis::STAGES),
+    splits: "nothing",
+    shares: |_| vec![],
+    paper: "",
+    chapter: None,
+    hints: &[("", "")],
+};
+
+impl Schedule for Alone {
+    fn about(&self) -> &'static About {
+        &ALONE
+    }
+    fn row(&self, _: usize, plan: &Plan) -> Box<dyn Iterator<Item = Cell>> {
+        let both = |m| [Act::F, Act::B].map(|act| Cell { act, of: Unit::new(0, m) });
+        Box::new((0..plan.microbatches as u32).flat_map(both))
+    }
+}

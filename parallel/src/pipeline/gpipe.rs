@@ -1,0 +1,42 @@
+//! `GPipe`, `pp=N:gpipe`: all microbatches forward, then all backward.
+//!
+//! ```text
+//! stages 3, microbatches 4        rank 0   F0 F1 F2 F3 ·  ·  ·  ·  B0 B1 B2 B3
+//!                                 rank 1   ·  F0 F1 F2 F3 ·  ·  B0 B1 B2 B3 ·
+//!                                 rank 2   ·  ·  F0 F1 F2 F3 B0 B1 B2 B3 ·  ·
+//! ```
+//!
+//! Each rank has consecutive blocks. It waits (K − 1) forwards and (K − 1) backwards, of `K` ranks, whatever the number `M` of
+//! microbatches: a fraction (K − 1)/(M + K − 1) of the step. What all `M` microbatches saved is held at once; that is what 1F1B
+//! changes. A message is an activation, `B·D` elements of a microbatch forth and as many back.
+//!
+//! Source: Huang et al., "GPipe", §2.2, arXiv:1811.06965. Chapter: none yet.
+use super::Schedule;
+use crate::step::{Act, Cell, Plan, Unit};
+use comm::Axis;
+use layers::About;
+use layers::model::strategy::Key;
+
+/// `GPipe`.
+pub struct GPipe;
+
+static ABOUT: About = About {
+    name: "GPipe",
+    key: Key::Ranks(Axis::Pp),
+    splits: "blocks of the model",
+    shares: |_| vec![],
+    paper: "Huang et al., arXiv:1811.06965",
+    chapter: None,
+    hints: &[("", "each microbatch goes through all stages, forward and backward, once")],
+};
+
+impl Schedule for GPipe {
+    fn about(&self) -> &'static About {
+        &ABOUT
+    }
+    fn row(&self, rank: usize, plan: &Plan) -> Box<dyn Iterator<Item = Cell>> {
+        let microbatches = plan.microbatches as u32;
+        let all = move |act| (0..microbatches).map(move |m| Cell { act, of: Unit::new(rank, m) });
+        Box::new(all(Act::F).chain(all(Act::B)))
+    }
+}

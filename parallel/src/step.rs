@@ -1,0 +1,178 @@
+//! Steps as data: what a schedule says ([`Cell`]), and what every rank does for it ([`Step`]).
+//!
+//! A schedule writes when each chunk of the model is gone through, forward and backward, for each microbatch. Sends, receives,
+//! the wait for gradients and the update follow from that: nobody writes them.
+//!
+//! ```text
+//! two stages, two microbatches, GPipe      rank 0   F0 F1 · · B0 B1
+//!                                          rank 1   · F0 F1 B0 B1 ·
+//! lowered, rank 1                          receive activation 0, F0, receive activation 1, F1,
+//!                                          B0, send gradient 0, B1, send gradient 1
+//! ```
+//!
+//! Letters are those of `torch.distributed.pipelining`: `F` forward, `B` the whole backward, `I` its input half, `W` its weight
+//! half. Source: Huang et al., "GPipe", §2.2, arXiv:1811.06965; Qi et al., "Zero bubble pipeline parallelism", §2,
+//! arXiv:2401.10241 (the two halves).
+use crate::Schedule;
+use std::fmt;
+
+/// Payload is gone through: a chunk of the model, for a slice of the tokens of a microbatch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Unit {
+    /// Which part of the model, counted from the embedding.
+    pub chunk: u16,
+    /// Which part of each sequence.
+    pub slice: u16,
+    /// Which microbatch.
+    pub microbatch: u32,
+}
+
+impl Unit {
+    /// A chunk, for whole sequences of a microbatch.
+    pub fn new(chunk: usize, microbatch: u32) -> Self {
+        Self { chunk: chunk as u16, slice: 0, microbatch }
+    }
+}
+
+/// How it is gone through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Act {
+    /// Forward.
+    F,
+    /// Backward, both halves.
+    B,
+    /// Backward, the input half.
+    I,
+    /// Backward, the weight half.
+    W,
+}
+
+/// One cell of a schedule's table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Cell {
+    /// How.
+    pub act: Act,
+    /// Payload.
+    pub of: Unit,
+}
+
+/// The sizes that a schedule is made for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// Ranks of the pipeline.
+    pub ranks: usize,
+    /// Chunks of the model on each rank.
+    pub chunks: usize,
+    /// Slices of each sequence.
+    pub slices: usize,
+    /// Microbatches of the step.
+    pub microbatches: usize,
+}
+
+impl Plan {
+    /// Chunks of the model on all ranks.
+    pub fn all_chunks(&self) -> usize {
+        self.ranks * self.chunks
+    }
+}
+
+/// Payload travels between two chunks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Payload {
+    /// Forth, to the next chunk.
+    Activation,
+    /// Back, to the chunk before.
+    Gradient,
+}
+
+impl Payload {
+    /// Its name in messages.
+    pub fn name(self) -> &'static str {
+        match self {
+            Payload::Activation => "activation",
+            Payload::Gradient => "gradient",
+        }
+    }
+}
+
+impl Payload {
+    /// The unit that needs what this one gave.
+    pub fn next(self, of: Unit) -> Unit {
+        match self {
+            Payload::Activation => Unit { chunk: of.chunk + 1, ..of },
+            Payload::Gradient => Unit { chunk: of.chunk - 1, ..of },
+        }
+    }
+}
+
+impl Act {
+    /// Payload is given on to another chunk.
+    pub fn gives(self) -> Payload {
+        if self == Act::F { Payload::Activation } else { Payload::Gradient }
+    }
+}
+
+/// Payload a rank does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Goes through a chunk.
+    Run {
+        /// Which, and how.
+        cell: Cell,
+        /// Whether nothing more is added to this chunk's gradients in this step.
+        last: bool,
+        /// Whether this rank is done with the microbatch.
+        done: bool,
+    },
+    /// Waits for what a unit needs, from this rank.
+    Receive(Payload, Unit, usize),
+    /// Starts to send what a unit needs, to this rank.
+    Send(Payload, Unit, usize),
+}
+
+/// Payload this rank does in a step of training. A hand-over between two chunks of one rank sends nothing.
+pub fn lowered(schedule: &dyn Schedule, plan: &Plan, rank: usize) -> Vec<Step> {
+    let cells: Vec<Cell> = schedule.row(rank, plan).collect();
+    carried(schedule, plan, rank, &cells)
+}
+
+/// Payload this rank does where nothing is learnt: the forwards alone.
+pub fn forwards(schedule: &dyn Schedule, plan: &Plan, rank: usize) -> Vec<Step> {
+    let cells: Vec<Cell> = schedule.row(rank, plan).filter(|cell| cell.act == Act::F).collect();
+    carried(schedule, plan, rank, &cells)
+}
+
+/// The cells with what must come before them and go after them.
+fn carried(schedule: &dyn Schedule, plan: &Plan, rank: usize, cells: &[Cell]) -> Vec<Step> {
+    let neighbour = |chunk: Option<usize>| {
+        let chunk = chunk.filter(|chunk| *chunk < plan.all_chunks())?;
+        Some(schedule.rank_of(chunk, plan)).filter(|other| *other != rank)
+    };
+    let ends = |cell: &Cell| matches!(cell.act, Act::B | Act::W);
+    let mut steps = Vec::new();
+    for (i, &cell) in cells.iter().enumerate() {
+        let chunk = cell.of.chunk as usize;
+        let (before, after) = (neighbour(chunk.checked_sub(1)), neighbour(Some(chunk + 1)));
+        let (from, to) = match cell.act {
+            Act::F => (before, after),
+            Act::B | Act::I => (after, before),
+            Act::W => (None, None),
+        };
+        let later = &cells[i + 1..];
+        let last = ends(&cell) && !later.iter().any(|c| ends(c) && c.of.chunk == cell.of.chunk);
+        let done =
+            !later.iter().any(|c| (c.of.microbatch, c.of.slice) == (cell.of.microbatch, cell.of.slice));
+        let what = cell.act.gives();
+        steps.extend(from.map(|from| Step::Receive(what, cell.of, from)));
+        steps.push(Step::Run { cell, last, done });
+        steps.extend(to.map(|to| Step::Send(what, what.next(cell.of), to)));
+    }
+    steps
+}
+
+impl fmt::Display for Cell {
+    /// As `torch.distributed.pipelining` writes it: chunk, letter, microbatch.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{:?}{}", self.of.chunk, self.act, self.of.microbatch)
+    }
+}
