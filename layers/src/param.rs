@@ -70,6 +70,10 @@ impl<D: Kernels> Param<D> {
             summed_in: None,
         })
     }
+    /// Where it lies.
+    pub fn device(&self) -> &D {
+        self.value.device()
+    }
     /// Its canonical name: `blocks.0.attention.qkv`.
     pub fn name(&self) -> &Arc<str> {
         &self.name

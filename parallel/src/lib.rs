@@ -28,7 +28,7 @@ pub use model::{At, Model};
 pub use pipeline::Schedule;
 pub use stored::{Entry, Orientation, Stored, StoredError};
 pub use trainer::{Report, Trainer};
-pub use whole::whole;
+pub use whole::{Named, named, whole};
 
 /// How the names of steps begin in a trace; their numbers follow.
 pub const STEP: &str = "step ";

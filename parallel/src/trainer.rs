@@ -280,16 +280,10 @@ mod tests {
                 let mut trainer = Trainer::new(&at, &shape, (kind, Some(0.5)))?.seeded(3);
                 let weights = |trainer: &mut Trainer<_>| {
                     let (mut all, params) = (std::collections::BTreeMap::new(), trainer.model().params());
-                    crate::whole(
-                        &device,
-                        &params,
-                        &mesh,
-                        &mut |_, p| Ok(p.gather(&mesh)?),
-                        &mut |name, w| {
-                            all.insert(name.to_string(), w);
-                            Ok(())
-                        },
-                    )?;
+                    for of in crate::named(&params, &mesh)? {
+                        let whole = crate::whole(&device, &of, &mesh, |i| params[i].gather(&mesh))?;
+                        all.insert(of.name, whole.expect("the host has values"));
+                    }
                     Ok::<_, crate::Error>(all)
                 };
                 let (model, start) = (model.clone(), weights(&mut trainer)?);

@@ -61,7 +61,9 @@ fn gradients(
             )? {
                 Output::Activation(y) => x = Some(Input::Activation(y)),
                 Output::Logits(_) => unreachable!("a loss is wanted"),
-                Output::Loss(loss) => trace.push(loss.all_reduce(mesh.group(Axis::Dp))?.read().unwrap()),
+                Output::Loss(loss) => {
+                    trace.push(loss.all_reduce(&mesh.over(comm::Axes::LOSS)?)?.read().unwrap())
+                }
             }
         }
     }

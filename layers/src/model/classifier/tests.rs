@@ -71,7 +71,7 @@ fn run<D: Kernels<Wide = D>>(
             traffic = mesh.ledger() - &before;
         }
         for (m, loss) in seen.into_iter().enumerate() {
-            let loss = loss.all_reduce(mesh.group(Axis::Dp))?;
+            let loss = loss.all_reduce(&mesh.over(comm::Axes::LOSS)?)?;
             trace.insert(format!("step {step}: loss {m}"), whole(loss.read()));
             let cx = Cx::infer(vec![1; all[m].1.len()]);
             trace
@@ -259,7 +259,7 @@ fn padding_is_no_class_however_low_the_logits_are() {
         let x = Tensor::from_fn(&device, Category::Activations, 5, 5, |i| x[i]);
         let loss =
             model.forward(&Cx::infer([1; 5]).averaged_over(5), x, Ids::new(device.place(), &labels, 13)?)?;
-        Ok::<_, Error>(loss.all_reduce(mesh.group(Axis::Dp))?.read().unwrap()[0])
+        Ok::<_, Error>(loss.all_reduce(&mesh.over(comm::Axes::LOSS)?)?.read().unwrap()[0])
     };
     let losses = [1, 2, 8].map(|ranks| World::threads(&[(Axis::Tp, ranks)]).unwrap().run(loss).unwrap()[0]);
     assert!(losses[0] > 1.0 && losses.iter().all(|l| (l / losses[0] - 1.0).abs() < 1e-4), "{losses:?}");
@@ -306,7 +306,7 @@ fn inference_keeps_nothing_and_gives_the_same_loss() {
         let (x, labels) = given::<f64>(SIZES[3], 0).swap_remove(0);
         let x = Tensor::from_fn(&device, Category::Activations, 5, 5, |i| x[i]);
         let loss = model.forward(&cx, x, Ids::new(device.place(), &labels, 11).unwrap()).unwrap();
-        loss.all_reduce(mesh.group(Axis::Dp)).unwrap().read().unwrap()
+        loss.all_reduce(&mesh.over(comm::Axes::LOSS).unwrap()).unwrap().read().unwrap()
     };
     device.meter().begin(Phase::Inference);
     let inferred = [loss(Cx::infer([1; 5]).averaged_over(7)), loss(Cx::infer([1; 5]).averaged_over(7))];
