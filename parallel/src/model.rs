@@ -3,7 +3,7 @@
 use crate::pipeline::{Alone, Schedule};
 use crate::step::{Act, Cell, Payload, Plan, Step, Unit, forwards, lowered};
 use crate::{Result, deal};
-use comm::{Axis, Mesh, Request, Tag};
+use comm::{Axis, Group, Mesh, Request, Tag};
 use kernels::Kernels;
 use layers::ops::{Region, Stream};
 use layers::{Builder, Chunk, Cx, Half, Input, Output, Param, Shape, Stage, Uses, Wanted};
@@ -39,6 +39,7 @@ pub struct Model<D: Kernels> {
     chunks: Vec<(usize, Box<dyn Stage<D>>)>, // each with its number
     schedule: &'static dyn Schedule,
     mesh: Mesh<D::Place>,
+    logits: Group<D::Place>, // the stages, as logits meet them
     region: Region,
     width: usize,
     vocabulary: usize,
@@ -79,6 +80,7 @@ impl<D: Kernels> Model<D> {
             chunks: (0..plan.all_chunks()).filter(mine).map(part).collect::<Result<_>>()?,
             schedule: at.schedule,
             mesh: at.mesh.clone(),
+            logits: stages.named("logits"),
             region: at.region,
             width: shape.width,
             vocabulary: shape.vocabulary,
@@ -113,10 +115,9 @@ impl<D: Kernels> Model<D> {
         let rows = if all { cx.rows() } else { open };
         let empty = || Tensor::empty(&self.device, Category::Activations, rows, self.vocabulary);
         let mut logits = once.logits.unwrap_or_else(empty);
-        let stages = self.mesh.group(Axis::STAGES);
-        let plan = Plan { ranks: stages.size(), chunks: 1, slices: 1, microbatches: 1 };
+        let plan = Plan { ranks: self.logits.size(), chunks: 1, slices: 1, microbatches: 1 };
         let last = self.schedule.rank_of(plan.all_chunks() - 1, &plan);
-        stages.named("logits").broadcast(&mut logits, last)?;
+        self.logits.broadcast(&mut logits, last)?;
         Ok(logits)
     }
     /// All microbatches of a step, as the schedule has them.
