@@ -1,11 +1,7 @@
 //! What a proof in the field does not say, each with a test of its own: constants that its inputs leave dead, ties,
 //! rounding that grows with the ranks. Sums that floats take exactly, too: there every order must give the same bits.
 use comm::{Axis, Mesh, World};
-use equipart::prove::{Subject, Truths, prove};
-use equipart::sampling::Sampling;
-use equipart::settings::sequences;
-use equipart::text::Corpus;
-use equipart::{Layout, embedded};
+use equipart::commands::train::settings::sequences;
 use kernels::{Heads, Kernels};
 use layers::model::build::Element;
 use layers::ops::Stream;
@@ -13,7 +9,11 @@ use layers::{
     Builder, Chunk, ColumnLinear, Cx, Draw, Kind, Layer, Objective, Param, Positions, Random, Rates,
     RowLinear, Shape, Values, Window,
 };
-use parallel::{Batch, Trainer};
+use models::embedded;
+use models::sampling::Sampling;
+use models::text::Corpus;
+use parallel::{Batch, Layout, Trainer};
+use prove::{Subject, Truths, prove};
 use tensor::{Category, Cpu, Device, Ids, Key, Real, Rope, Scalar, Scaling, Tensor};
 
 fn layout(text: &str) -> Layout {
