@@ -37,7 +37,7 @@ fn put<E: Real>(
     let (Some(writer), Some(whole)) = (writer, whole) else { return Ok(()) };
     if !whole.iter().all(|x| (x.to_f64() as f32).is_finite()) {
         let path = path.display();
-        return Err(Error::File(format!(
+        return Err(Error::new(format!(
             "{path} is left as it is: {param} has values that are no finite numbers"
         )));
     }
@@ -126,19 +126,19 @@ pub fn restore_optimizer<D: Kernels>(
     mesh: &Mesh<D::Place>,
 ) -> Result<()> {
     let noted = |key: &str| {
-        let missing = || Error::File(format!("{path}: no {key:?} is noted in the file"));
+        let missing = || Error::new(format!("{path}: no {key:?} is noted in the file"));
         file.metadata().get(key).ok_or_else(missing)
     };
     let (kind, steps) = (noted("optimizer")?, noted("steps")?);
     let wanted = optimizer.kind().name();
     if kind != wanted {
-        return Err(Error::File(format!(
+        return Err(Error::new(format!(
             "{path}: holds the state of {}, wanted that of {wanted}",
             quoted(kind)
         )));
     }
     let steps =
-        steps.parse().map_err(|_| Error::File(format!("{path}: {} is no number of steps", quoted(steps))))?;
+        steps.parse().map_err(|_| Error::new(format!("{path}: {} is no number of steps", quoted(steps))))?;
     let entries = moments(optimizer.kind(), steps, &named(params, mesh)?);
     let stored = Stored::new(file.clone(), entries, |_| false)?;
     let draw = layers::Draw { mean: 0.0, std: 0.0 };

@@ -8,14 +8,44 @@
 //! As in `trainer.rs`, a step is cut into microbatches first and each is dealt then; each gradient is summed over the
 //! data axis once a step. A data rank may be dealt no example: its addends are 0. Logits are put together from the
 //! tensor ranks where accuracy is asked for, and nowhere else.
+use crate::layout::LayoutError;
 use crate::trainer::Ending;
-use crate::{Report, Result, STEP, deal};
+use crate::{Error, Layout, Report, Result, STEP, deal};
 use comm::{Axis, Mesh, Reduce};
 use kernels::Kernels;
+use layers::model::classifier;
 use layers::{Builder, Classifier, Cx, Kind, Optimizer, Wide};
 use std::iter::repeat_n;
 use std::ops::Range;
 use tensor::{Category, Ids, Real, Scalar, Tensor};
+
+/// The most numbers that a classifier's parameters, or the features of a step, can have.
+pub const MOST: u128 = 1 << 30;
+
+/// Pixels, features between, classes.
+pub fn sizes(pixels: usize, hidden: &[usize], classes: usize) -> Vec<usize> {
+    [&[pixels], hidden, &[classes]].concat()
+}
+
+/// Whether a layout's ranks can share a classifier of these sizes, and whether it can be at all.
+///
+/// # Errors
+/// One sentence on what does not fit.
+pub fn fits(layout: &Layout, sizes: &[usize]) -> Result<()> {
+    if sizes.contains(&0) {
+        return Err(Error::new("a hidden size is 0; each must be at least 1"));
+    }
+    let parameters: u128 = sizes.windows(2).map(|s| (s[0] as u128 + 1) * s[1] as u128).sum();
+    if parameters > MOST {
+        return Err(Error::new(format!(
+            "the sizes {sizes:?} make {parameters} parameters; {MOST} is the most"
+        )));
+    }
+    let (axis, ranks, shared) = (Axis::Tp, layout.size(Axis::Tp), classifier::shared(sizes));
+    let Some(bad) = shared.iter().find(|size| !size.is_multiple_of(ranks)) else { return Ok(()) };
+    let possible = layout.possible(axis, |n| shared.iter().all(|size| size.is_multiple_of(n)));
+    Err(LayoutError::Fit { axis, ranks, shared: format!("{bad} hidden features"), possible }.into())
+}
 
 /// Examples with their labels, the same on every rank.
 #[derive(Clone, Debug, PartialEq)]

@@ -12,6 +12,7 @@ mod entry;
 
 pub use entry::Entry;
 
+use crate::At;
 use comm::{Axis, CommError, Mesh, World};
 use kernels::{Kernels, Meta};
 use layers::model::strategy::{About, Key, Shared};
@@ -187,10 +188,10 @@ impl Layout {
         device: &'a D,
         mesh: &'a Mesh<D::Place>,
         values: &'a dyn Values<Wide<D>>,
-    ) -> Builder<'a, D> {
+    ) -> At<'a, D> {
         let all = strategies::on::<D>().into_iter().enumerate();
         let taken = all.filter(|(i, strategy)| self.takes(*i, strategy.about().key));
-        Builder::new(device, mesh, values).with(taken.map(|(_, strategy)| strategy))
+        Builder::new(device, mesh, values).with(taken.map(|(_, strategy)| strategy)).into()
     }
     /// How many ranks there are in all.
     pub fn ranks(&self) -> usize {

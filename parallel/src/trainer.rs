@@ -12,7 +12,7 @@
 //!
 //! Source: Li et al., "PyTorch distributed", §3, arXiv:2006.15704 (replicas); Huang et al., "GPipe", §2.2,
 //! arXiv:1811.06965 (accumulation over microbatches).
-use crate::model::{At, Model, Work};
+use crate::stages::{At, Stages, Work};
 use crate::{Batch, Result, STEP, Share};
 use comm::{Axes, Axis, Group, Mesh, Request};
 use kernels::Kernels;
@@ -25,7 +25,7 @@ use tensor::{Ids, Tensor};
 /// A model with its optimizer, on this rank.
 pub struct Trainer<D: Kernels> {
     device: D,
-    model: Model<D>,
+    model: Stages<D>,
     ending: Ending<D>,
     seed: u64,
     record: Option<Record<D>>,
@@ -64,7 +64,7 @@ impl<D: Kernels> Trainer<D> {
     }
     fn of(at: &At<D>, shape: &Shape, optimizer: (Kind, Option<f64>)) -> Result<Self> {
         let (device, flight) = (at.device.clone(), Flight { cxs: Vec::new(), spare: Vec::new() });
-        let (model, ending) = (Model::new(at, shape)?, Ending::new(at.mesh, optimizer)?);
+        let (model, ending) = (Stages::new(at, shape)?, Ending::new(at.mesh, optimizer)?);
         Ok(Self { device, model, ending, seed: 0, record: None, flight })
     }
     /// The same model, drawing dropout from this seed.
@@ -113,11 +113,11 @@ impl<D: Kernels> Trainer<D> {
         Ok(loss.unwrap_or_else(|| Partial::nothing(device.wide(), [1, 1], &ending.loss)))
     }
     /// The model.
-    pub fn model(&mut self) -> &mut Model<D> {
+    pub fn model(&mut self) -> &mut Stages<D> {
         &mut self.model
     }
-    /// Model and optimizer, for saving and restoring them.
-    pub fn parts(&mut self) -> (&mut Model<D>, &mut Optimizer<D>, &Mesh<D::Place>) {
+    /// Stages and optimizer, for saving and restoring them.
+    pub fn parts(&mut self) -> (&mut Stages<D>, &mut Optimizer<D>, &Mesh<D::Place>) {
         (&mut self.model, &mut self.ending.optimizer, &self.ending.mesh)
     }
 }

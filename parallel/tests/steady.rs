@@ -12,7 +12,7 @@ use kernels::Heads;
 use layers::strategies::sequence_regions::SequenceRegions;
 use layers::{Builder, Cx, Kind, Random, Rates, Shape, Strategy};
 use parallel::pipeline::gpipe::GPipe;
-use parallel::{At, Batch, ClassifierTrainer, Error, Examples, Model, Sequence, Trainer};
+use parallel::{At, Batch, ClassifierTrainer, Error, Examples, Sequence, Stages, Trainer};
 use tensor::{Cpu, Dual, Ids, Scalar};
 
 type Device = Cpu<Dual<f32>>;
@@ -108,7 +108,7 @@ fn a_classifiers_step_takes_no_memory() {
 fn a_decoded_token_takes_no_memory() {
     for shape in [llama(), gpt2()] {
         takes_nothing(|at| {
-            let mut model = Model::new(at, &shape)?;
+            let mut model = Stages::new(at, &shape)?;
             let mut cx = Cx::infer([40, 3]).with_cache(90);
             let mut logits = Vec::new();
             let prompt: [u32; 43] = std::array::from_fn(|i| i as u32 % 37);

@@ -1,19 +1,21 @@
 //! The plain classifier: `train --model mlp` and `prove --model mlp`.
 use super::args::{ProveArgs, TrainArgs};
+use super::show;
 use super::watch::Watch;
-use super::{judge, show};
-use crate::classify::{self, EpochLine, Run, Settings, folder, sizes};
-use crate::digits::Digits;
-use crate::prove::{ClassifierSubject, certify_classifier};
-use crate::settings::OptimizerName;
-use crate::{Error, Result};
+use crate::commands::classify::{self, EpochLine, Run, Settings, folder};
+use crate::commands::prove::{fresh_key, tell};
+use crate::commands::train::settings::OptimizerName;
 use clap::{Args, ValueEnum};
+use models::digits::Digits;
+use parallel::classify::{fits, sizes};
+use parallel::{Error, Result};
+use prove::{ClassifierSubject, certify_classifier};
 use std::str::FromStr;
 use tensor::Key;
 
 /// Features of the layers between, separated by commas.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Hidden(Vec<usize>);
+pub(crate) struct Hidden(Vec<usize>);
 
 impl FromStr for Hidden {
     type Err = String;
@@ -33,7 +35,7 @@ impl FromStr for Hidden {
 
 /// What only `train --model mlp` takes.
 #[derive(Args, Debug)]
-pub(super) struct LearnArgs {
+pub(crate) struct LearnArgs {
     /// With --model mlp: how often every picture is shown [default: 3]
     #[arg(long)]
     epochs: Option<usize>,
@@ -44,7 +46,7 @@ pub(super) struct LearnArgs {
 
 impl LearnArgs {
     /// Whether a model of text is given what is not for it.
-    pub(super) fn unused(&self) -> Result<()> {
+    pub(crate) fn unused(&self) -> Result<()> {
         let given = [("epochs", self.epochs.is_some()), ("hidden", self.hidden.is_some())];
         match given.iter().find(|(_, given)| *given) {
             Some((flag, _)) => {
@@ -57,10 +59,10 @@ impl LearnArgs {
 
 /// What only `prove --model mlp` takes.
 #[derive(Args, Debug)]
-pub(super) struct JudgeArgs {
+pub(crate) struct JudgeArgs {
     /// mlp: a plain classifier of 784 pixels and 10 classes [default: the model of --config]
     #[arg(long, conflicts_with_all = ["config", "dump"])]
-    pub(super) model: Option<Plain>,
+    pub(crate) model: Option<Plain>,
     /// With --model mlp: features of the layers between, or none [default: 512,512]
     #[arg(long, value_name = "SIZES", requires = "model")]
     hidden: Option<Hidden>,
@@ -68,7 +70,7 @@ pub(super) struct JudgeArgs {
 
 /// Models that are named and not read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum Plain {
+pub(crate) enum Plain {
     /// A multilayer perceptron.
     Mlp,
 }
@@ -135,7 +137,7 @@ impl classify::Watch for Progress {
     }
 }
 
-pub(super) fn run_train(a: &TrainArgs, json: bool) -> Result<bool> {
+pub(crate) fn run_train(a: &TrainArgs, json: bool) -> Result<bool> {
     refuse(a)?;
     let digits = a.data.as_deref().map_or_else(|| Ok(Digits::generated(0, 10_000, 2_000)), Digits::read)?;
     let (settings, out) = (settings(a), a.out.clone());
@@ -157,14 +159,14 @@ pub(super) fn run_train(a: &TrainArgs, json: bool) -> Result<bool> {
     Ok(true)
 }
 
-pub(super) fn run_prove(a: &ProveArgs, json: bool) -> Result<bool> {
+pub(crate) fn run_prove(a: &ProveArgs, json: bool) -> Result<bool> {
     let hidden = a.mlp.hidden.as_ref().map_or(Settings::default().hidden, |hidden| hidden.0.clone());
     let layout = a.layout.unwrap_or_default().limited(a.memory.limit);
     let subject = ClassifierSubject::small(sizes(784, &hidden, 10), &layout);
-    classify::fits(&layout, &subject.sizes)?;
-    let key = Key(a.key.map_or_else(judge::fresh_key, |k| k.0));
+    fits(&layout, &subject.sizes)?;
+    let key = Key(a.key.map_or_else(fresh_key, |k| k.0));
     let watch = Watch::spinner();
     let verdict = certify_classifier(&subject, &layout, &[key, key.next()], &|what| watch.say(what))?;
     watch.done();
-    Ok(judge::tell(&verdict, json))
+    Ok(tell(&verdict, json))
 }

@@ -1,19 +1,20 @@
 //! What a proof in the field does not say, each with a test of its own: constants that its inputs leave dead, ties,
 //! rounding that grows with the ranks. Sums that floats take exactly, too: there every order must give the same bits.
 use comm::{Axis, Mesh, World};
-use equipart::prove::{Subject, Truths, prove};
-use equipart::sampling::Sampling;
-use equipart::settings::sequences;
-use equipart::text::Corpus;
-use equipart::{Layout, embedded};
+use equipart::commands::train::settings::sequences;
 use kernels::{Heads, Kernels};
 use layers::model::build::Element;
 use layers::ops::Stream;
 use layers::{
-    Builder, Chunk, ColumnLinear, Cx, Draw, Kind, Layer, Objective, Param, Positions, Random, Rates,
-    RowLinear, Shape, Values, Window,
+    Builder, ColumnLinear, Cx, Draw, Kind, Layer, Objective, Param, Positions, Random, Rates, RowLinear,
+    Shape, Values, Window,
 };
-use parallel::{Batch, Trainer};
+use models::embedded;
+use models::sampling::Sampling;
+use models::text::Corpus;
+use parallel::Stages;
+use parallel::{Batch, Layout, Trainer};
+use prove::{Subject, Truths, prove};
 use tensor::{Category, Cpu, Device, Ids, Key, Real, Rope, Scalar, Scaling, Tensor};
 
 fn layout(text: &str) -> Layout {
@@ -122,9 +123,9 @@ fn ties_go_to_the_lower_id_under_every_layout() {
         let layout = layout(text);
         let world = World::threads(&layout.axes()).unwrap();
         let run = |device: Cpu<f32>, mesh: Mesh<_>| {
-            let mut chunk = Chunk::whole(&layout.place(&device, &mesh, &Tied), &shape)?;
+            let mut chunk = Stages::new(&layout.place(&device, &mesh, &Tied), &shape)?;
             let ids = Ids::new(device.place(), &ids, shape.vocabulary)?;
-            Ok::<_, layers::Error>(chunk.logits(&Cx::infer([10, 9]), ids, true)?.read().unwrap())
+            Ok::<_, parallel::Error>(chunk.logits(&Cx::infer([10, 9]), ids, true)?.read().unwrap())
         };
         world.run(run).unwrap().swap_remove(0)
     };

@@ -1,13 +1,14 @@
 //! The plain classifier: what it learns is the oracle's, under every layout; what it saves is what it judged itself by;
 //! `prove` says equal; and what cannot be gets one sentence, exit code 2.
 use crate::child::equipart;
-use equipart::classify::{self, EpochLine, FLOOR, Run, Settings, folder, order, sizes};
-use equipart::digits::{Digits, Set};
-use equipart::prove::{ClassifierSubject, certify_classifier, prove_classifier};
-use equipart::schedule::Warmup;
-use equipart::settings::OptimizerName;
-use equipart::{Layout, Network};
+use equipart::commands::classify::{self, EpochLine, FLOOR, Run, Settings, folder, order};
+use equipart::commands::train::schedule::Warmup;
+use equipart::commands::train::settings::OptimizerName;
 use layers::{Draw, Kind, Random, Values};
+use models::digits::{Digits, Set};
+use parallel::classify::sizes;
+use parallel::{Layout, Network};
+use prove::{ClassifierSubject, certify_classifier, prove_classifier};
 use reference::{Classifier, Optimizer, Updates, Weights};
 use serde_json::Value;
 use std::collections::BTreeMap;

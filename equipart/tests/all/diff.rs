@@ -309,7 +309,7 @@ fn numbers_of_the_field_are_equal_or_not() {
 #[test]
 fn models_and_single_files_of_other_numbers_are_compared() {
     let dir = tempfile::tempdir().unwrap();
-    let model = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/qwen3");
+    let model = concat!(env!("CARGO_MANIFEST_DIR"), "/../models/tests/golden/qwen3");
     let convert = |dtype: &str| {
         let out = dir.path().join(dtype);
         assert!(

@@ -1,14 +1,15 @@
 //! Links, patience and traces from the command line: what is refused, what a timeline tells, that slow links change no
 //! result, and what is printed where ranks fail.
 use crate::child::equipart;
-use equipart::generate::{Request, generate};
-use equipart::number::NumberName;
-use equipart::price::price;
-use equipart::sampling::Sampling;
-use equipart::settings::{OptimizerName, Settings, hash};
-use equipart::text::Corpus;
-use equipart::train::{Run, Source};
-use equipart::{Config, Layout, Model, Network};
+use equipart::commands::price::price;
+use equipart::commands::train::run::{Run, Source};
+use equipart::commands::train::settings::{OptimizerName, Settings, hash};
+use models::generate::{Request, generate};
+use models::sampling::Sampling;
+use models::text::Corpus;
+use models::{Config, Model};
+use parallel::number::NumberName;
+use parallel::{Layout, Network};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::Path;

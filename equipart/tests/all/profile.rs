@@ -1,13 +1,14 @@
 //! Profiles of whole runs: what is in them, that their tables add up, what lies within what, and what is refused.
 use crate::child::equipart;
+use bench::profile::{self, RankProfile, Spent};
 use comm::{Event, Run as Traced, Trace, What};
-use equipart::number::NumberName;
-use equipart::price::price;
-use equipart::profile::{self, RankProfile, Spent};
-use equipart::settings::{OptimizerName, Settings, hash};
-use equipart::text::Corpus;
-use equipart::train::{Run, Source};
-use equipart::{Config, Layout, Model, Network};
+use equipart::commands::price::price;
+use equipart::commands::train::run::{Run, Source};
+use equipart::commands::train::settings::{OptimizerName, Settings, hash};
+use models::text::Corpus;
+use models::{Config, Model};
+use parallel::number::NumberName;
+use parallel::{Layout, Network};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::time::Duration;
