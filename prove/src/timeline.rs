@@ -171,7 +171,7 @@ mod tests {
     use super::*;
     use crate::program::{Look, START, program};
     use layers::Shape;
-    use parallel::{Layout, session};
+    use parallel::{At, Layout, session};
     use tensor::{Cpu, Key};
 
     /// Kills: gradients of parameters in another order than backward's, or before those of activations; a norm before
