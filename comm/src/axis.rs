@@ -30,6 +30,10 @@ impl Axis {
     pub const DENSE: [Axis; 4] = [Axis::Pp, Axis::Dp, Axis::Cp, Axis::Tp];
     /// The axes of the world in which experts are split, which has the same ranks.
     pub const EXPERT: [Axis; 4] = [Axis::Pp, Axis::Edp, Axis::Ep, Axis::Etp];
+    /// The axes over which tokens are dealt: each rank has an addend of every gradient.
+    pub const TOKENS: [Axis; 2] = [Axis::Dp, Axis::Cp];
+    /// The axis along which ranks have other parameters.
+    pub const STAGES: Axis = Axis::Pp;
 }
 
 /// A set of axes: `Axis::Dp | Axis::Cp`, or a list of them. Reads `dp.cp`; without axes `none`. Sets sort as the lists
@@ -61,6 +65,11 @@ impl Axes {
     /// Whether an axis is in it.
     pub fn contains(self, axis: Axis) -> bool {
         self.0 >> axis as u8 & 1 == 1
+    }
+    /// Its axes but this one.
+    #[must_use]
+    pub fn without(self, axis: Axis) -> Self {
+        Self(self.0 & !(1 << axis as u8))
     }
     /// Whether no axis is in it.
     pub fn is_empty(self) -> bool {

@@ -17,7 +17,7 @@ use comm::{Axis, Group, Mesh, Request};
 use kernels::Kernels;
 use layers::ops::Partial;
 use layers::{
-    Builder, Chunk, Cx, GradientSums, Input, Kind, Optimizer, Output, Param, Record, Shape, emptied,
+    Builder, Chunk, Cx, Input, Keeper, Kind, Optimizer, Output, Param, Record, Shape, Uses, emptied,
 };
 use tensor::{Ids, Tensor};
 
@@ -60,7 +60,7 @@ impl<D: Kernels> Trainer<D> {
     }
     fn of(at: &Builder<D>, shape: &Shape, optimizer: (Kind, Option<f64>)) -> Result<Self> {
         let model = Chunk::whole(at, shape)?;
-        let (device, ending) = (at.device.clone(), Ending::new(at.mesh, optimizer));
+        let (device, ending) = (at.device.clone(), Ending::new(at, optimizer));
         let (vocabulary, spare) = (shape.vocabulary, Cx::default());
         Ok(Self { device, vocabulary, model, ending, seed: 0, record: None, spare })
     }
@@ -116,8 +116,8 @@ impl<D: Kernels> Trainer<D> {
         drop(span);
         let span = self.ending.mesh.span(format_args!("backward {microbatch}"));
         if microbatch + 1 == batch.microbatches().len() {
-            let Ending { mesh, gradients, .. } = &mut self.ending;
-            self.model.backward_last(&cx, None, &mut |unit| gradients.start(unit, mesh))?;
+            let keeper = &mut self.ending.keeper;
+            self.model.backward_last(&cx, None, &mut |unit| keeper.complete(unit))?;
         } else {
             self.model.backward(&cx, None)?;
         }
@@ -160,15 +160,15 @@ pub(crate) struct Ending<D: Kernels> {
     pub(crate) mesh: Mesh<D::Place>,
     pub(crate) optimizer: Optimizer<D>,
     loss: Group<D::Place>, // the data ranks, as the loss meets them
-    gradients: GradientSums<D>,
+    keeper: Keeper<D>,
     room: Vec<&'static mut Param<D>>, // for the list of parameters; empty between steps
 }
 
 impl<D: Kernels> Ending<D> {
-    pub(crate) fn new(mesh: &Mesh<D::Place>, (kind, clip): (Kind, Option<f64>)) -> Self {
-        let loss = mesh.group(Axis::Dp).named("loss");
-        let (optimizer, gradients) = (Optimizer::new(kind, clip), GradientSums::default());
-        Self { mesh: mesh.clone(), optimizer, loss, gradients, room: Vec::new() }
+    pub(crate) fn new(at: &Builder<D>, (kind, clip): (Kind, Option<f64>)) -> Self {
+        let loss = at.mesh.group(Axis::Dp).named("loss");
+        let (optimizer, keeper) = (Optimizer::new(kind, clip), Keeper::new(at.rests));
+        Self { mesh: at.mesh.clone(), optimizer, loss, keeper, room: Vec::new() }
     }
     /// The loss over all data ranks, whose sum is started.
     pub(crate) fn total(&self, loss: Option<Partial<D::Wide>>) -> Result<Request<D::Wide>> {
@@ -189,11 +189,12 @@ impl<D: Kernels> Ending<D> {
         list(&mut params);
         let span = self.mesh.span("sync gradients");
         let loss = self.total(loss)?;
-        self.gradients.finish(&mut params, &self.mesh)?;
+        self.keeper.finish(&mut params)?;
         let loss = loss.wait()?;
         drop(span);
         let _span = self.mesh.span("optimizer");
         let norm2 = self.optimizer.step(&mut params, &self.mesh, lr)?;
+        self.keeper.share(&mut params)?;
         self.room = emptied(params);
         Ok(Report { loss, norm2 })
     }
