@@ -60,7 +60,7 @@ impl<D: Kernels> Head<D> {
     pub fn shard(at: &Builder<D>, axis: Axis, shape: &Shape) -> Result<Self> {
         let Shape { width, vocabulary, .. } = *shape;
         let draw = Draw { mean: 0.0, std: 1.0 / (width as f64).sqrt() };
-        let columns = [Section { size: vocabulary, pieces: Pieces::Padded }];
+        let columns = [Section::new(vocabulary, Pieces::Padded)];
         let weight = || ColumnWeight::new(at, axis, "head", width, &columns, draw);
         Ok(Self {
             norm: at.norm(&strategy::Norm { kind: shape.norm, name: "norm", width, eps: shape.eps })?,

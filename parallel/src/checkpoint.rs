@@ -106,7 +106,7 @@ where
     let mut writer = on_rank_0(path, &metadata, &entries, mesh)?;
     for of in all.iter().filter(|_| !entries.is_empty()) {
         for (which, m) in MOMENTS.iter().enumerate() {
-            let read = |i: usize| optimizer.gather((i, &*params[i]), which, mesh);
+            let read = |i: usize| optimizer.gather(params, i, which, mesh);
             let values = whole(params[0].device().wide(), of, mesh, read)?;
             put(&mut writer, path, &entries, &format!("{m}.{}", of.name), values)?;
         }
@@ -221,7 +221,7 @@ mod tests {
         for of in named(&params, mesh)? {
             all.insert(of.name.clone(), bits(whole(&device, &of, mesh, |i| params[i].gather(mesh))?));
             for (which, moment) in MOMENTS.iter().enumerate() {
-                let read = |i: usize| optimizer.gather((i, &*params[i]), which, mesh);
+                let read = |i: usize| optimizer.gather(&params, i, which, mesh);
                 all.insert(format!("{moment} of {}", of.name), bits(whole(&device, &of, mesh, read)?));
             }
         }

@@ -73,7 +73,7 @@ impl<D: Kernels> ClassifierTrainer<D> {
     /// If the ranks do not fit the sizes, or there are no such values.
     pub fn new(at: &Builder<D>, sizes: &[usize], optimizer: (Kind, Option<f64>)) -> Result<Self> {
         let model = Classifier::shard(&at.learning(), Axis::Tp, sizes)?;
-        let (device, ending, spare) = (at.device.clone(), Ending::new(at.mesh, optimizer)?, Cx::default());
+        let (device, ending, spare) = (at.device.clone(), Ending::new(at, optimizer)?, Cx::default());
         let (features, classes) = (sizes[0], sizes[sizes.len() - 1]);
         Ok(Self { device, features, classes, model, ending, spare })
     }

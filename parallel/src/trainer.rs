@@ -17,9 +17,7 @@ use crate::{Batch, Result, STEP, Share};
 use comm::{Axes, Axis, Group, Mesh, Request};
 use kernels::Kernels;
 use layers::ops::Partial;
-use layers::{
-    Cx, GradientSums, Input, Kind, Optimizer, Output, Param, Pass, Record, Room, Shape, Uses, Wanted,
-};
+use layers::{Builder, Cx, Input, Keeper, Kind, Optimizer, Output, Param, Pass, Record, Room, Shape, Wanted};
 use tensor::{Ids, Tensor};
 
 /// A model with its optimizer, on this rank.
@@ -64,7 +62,7 @@ impl<D: Kernels> Trainer<D> {
     }
     fn of(at: &At<D>, shape: &Shape, optimizer: (Kind, Option<f64>)) -> Result<Self> {
         let (device, flight) = (at.device.clone(), Flight { cxs: Vec::new(), spare: Vec::new() });
-        let (model, ending) = (Stages::new(at, shape)?, Ending::new(at.mesh, optimizer)?);
+        let (model, ending) = (Stages::new(at, shape)?, Ending::new(at, optimizer)?);
         Ok(Self { device, model, ending, seed: 0, record: None, flight })
     }
     /// The same model, drawing dropout from this seed.
@@ -101,14 +99,13 @@ impl<D: Kernels> Trainer<D> {
     /// All microbatches, forward and, where the pass learns, backward: this rank's part of the loss.
     fn microbatches(&mut self, batch: &Batch, pass: Pass, done: &dyn Fn(usize)) -> Result<Partial<D::Wide>> {
         let Self { device, model, ending, record, flight, .. } = self;
-        let (mesh, gradients) = (&ending.mesh, &mut ending.gradients);
-        let data = mesh.group(Axis::BATCH);
+        let data = ending.mesh.group(Axis::SEQUENCES);
         let (rank, ranks, pass) = (data.rank(), data.size(), Pass { mean_over: batch.counted(), ..pass });
         let (vocabulary, record) = (model.vocabulary(), record.as_ref());
         let mut dealt =
             Dealt { device, batch, rank, ranks, vocabulary, pass, record, flight, loss: None, done };
         let all = batch.microbatches().len();
-        model.run(all, pass.learns, &mut dealt, &mut Summing { gradients, mesh })?;
+        model.run(all, pass.learns, &mut dealt, &mut ending.keeper)?;
         let loss = dealt.loss;
         Ok(loss.unwrap_or_else(|| Partial::nothing(device.wide(), [1, 1], &ending.loss)))
     }
@@ -178,32 +175,20 @@ impl<D: Kernels> Work<D> for Dealt<'_, D> {
     }
 }
 
-/// Starts the sums of a unit's gradients when they are complete.
-struct Summing<'a, D: Kernels> {
-    gradients: &'a mut GradientSums<D>,
-    mesh: &'a Mesh<D::Place>,
-}
-
-impl<D: Kernels> Uses<D> for Summing<'_, D> {
-    fn complete(&mut self, params: &mut [&mut Param<D>]) -> layers::Result<()> {
-        self.gradients.start(params, self.mesh)
-    }
-}
-
 /// What a trainer has besides its model, and how a step ends, whatever the model.
 pub(crate) struct Ending<D: Kernels> {
     pub(crate) mesh: Mesh<D::Place>,
     pub(crate) optimizer: Optimizer<D>,
     loss: Group<D::Place>, // the ranks that have parts of the loss
-    gradients: GradientSums<D>,
+    keeper: Keeper<D>,
     room: Room<D>, // for the list of parameters
 }
 
 impl<D: Kernels> Ending<D> {
-    pub(crate) fn new(mesh: &Mesh<D::Place>, (kind, clip): (Kind, Option<f64>)) -> Result<Self> {
-        let loss = mesh.over(Axes::LOSS)?.named("loss");
-        let (optimizer, gradients) = (Optimizer::new(kind, clip), GradientSums::default());
-        Ok(Self { mesh: mesh.clone(), optimizer, loss, gradients, room: Room::default() })
+    pub(crate) fn new(at: &Builder<D>, (kind, clip): (Kind, Option<f64>)) -> Result<Self> {
+        let loss = at.mesh.over(Axes::LOSS)?.named("loss");
+        let (optimizer, keeper) = (Optimizer::new(kind, clip), Keeper::new(at.rests));
+        Ok(Self { mesh: at.mesh.clone(), optimizer, loss, keeper, room: Room::default() })
     }
     /// The loss over all ranks that have a part of it, whose sum is started.
     pub(crate) fn total(&self, loss: Partial<D::Wide>) -> Result<Request<D::Wide>> {
@@ -220,15 +205,17 @@ impl<D: Kernels> Ending<D> {
     where
         D: 'a,
     {
-        let Self { mesh, optimizer, gradients, room, .. } = self;
+        let Self { mesh, optimizer, keeper, room, .. } = self;
         let span = mesh.span("sync gradients");
         let loss = loss.start_all_reduce(&self.loss)?;
         room.with(list, |params| {
-            gradients.finish(params, mesh)?;
+            keeper.finish(params)?;
             let loss = loss.wait()?;
             drop(span);
             let _span = mesh.span("optimizer");
-            Ok(Report { loss, norm2: optimizer.step(params, mesh, lr)? })
+            let norm2 = optimizer.step(params, mesh, lr)?;
+            keeper.share(params)?;
+            Ok(Report { loss, norm2 })
         })
     }
 }

@@ -152,8 +152,7 @@ mod tests {
     #[test]
     fn a_gradient_of_padding_is_told_as_one() {
         let _key = Key(1).enter();
-        let (layout, sections) =
-            ("tp=2,sp".parse::<Layout>().unwrap(), [Section { size: 5, pieces: Pieces::Padded }]);
+        let (layout, sections) = ("tp=2,sp".parse::<Layout>().unwrap(), [Section::new(5, Pieces::Padded)]);
         let told = |wrong: bool| {
             let ranks = layout.world().unwrap().run(|device: Cpu<F61>, mesh| {
                 let at = Builder::new(&device, &mesh, &Random { seed: 0 });

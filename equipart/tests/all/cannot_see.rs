@@ -232,7 +232,7 @@ where
         column.params(&mut params);
         row.params(&mut params);
         for param in params {
-            param.sync(&mesh)?;
+            param.sync()?;
             all.extend(param.gather_gradient(&mesh)?.unwrap());
         }
         Ok::<_, layers::Error>(all.into_iter().map(Real::to_f64).collect())

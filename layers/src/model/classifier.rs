@@ -104,7 +104,7 @@ impl<D: Kernels> Classifier<D> {
             Ok((up, at.row(&Row { axis, name: &name(i + 1), sizes, bias: true })?))
         };
         let (last, classes) = (layers - 1, sizes[layers]);
-        let columns = [Section { size: classes, pieces: Pieces::Padded }];
+        let columns = [Section::new(classes, Pieces::Padded)];
         Ok(Self {
             gathered: whole.then(first).transpose()?,
             pairs: (usize::from(whole)..last).step_by(2).map(pair).collect::<Result<_>>()?,

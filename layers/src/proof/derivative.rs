@@ -29,7 +29,7 @@ pub(super) fn check(case: &(impl Erased + ?Sized), regions: bool) {
                 let mut sum = along(&dx.whole(&at)?, &start);
                 let values = weights(&mut *layer, &mesh)?;
                 for param in layer.params() {
-                    param.sync(&mesh)?;
+                    param.sync()?;
                     let gradient = param.gather_gradient(&mesh)?.expect("a contribution to every gradient");
                     sum += along(&gradient, &values[&**param.name()]);
                 }

@@ -61,7 +61,7 @@ pub(super) fn run<D: Kernels<Wide = D>>(
         let mut params = layer.params();
         let before = mesh.ledger();
         for param in &mut params {
-            param.sync(mesh)?;
+            param.sync()?;
         }
         synced = mesh.ledger() - &before;
         calls.push((step, since(&before, mesh)));

@@ -5,7 +5,7 @@
 //! dW = Σ_d dW_d      all-reduce, once a step, as many elements as parameters
 //! ```
 //!
-//! By default a parameter is [`Summed`](crate::Placed::Summed) along this axis, so there is nothing to build here: who
+//! By default a parameter is [`Partial`](crate::Placed::Partial) along this axis, so there is nothing to build here: who
 //! deals sequences and sums gradients stands in `parallel/src/trainer.rs`.
 //!
 //! Source: Li et al., "PyTorch Distributed", §2, arXiv:2006.15704. Chapter: 8.

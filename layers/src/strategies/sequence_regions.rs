@@ -28,7 +28,7 @@ static ABOUT: About = About {
     hints: &[
         (
             "gradient of",
-            "what a rank applies to its own tokens has an addend of the gradient: placed `Summed`",
+            "what a rank applies to its own tokens has an addend of the gradient: placed `Partial`",
         ),
         ("norm²", "a gradient that is an addend is summed before it is squared, and counted once"),
         ("", "a sum is scattered over tokens, gathered before the next product; padding goes no further"),

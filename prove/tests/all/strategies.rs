@@ -85,7 +85,7 @@ impl<D: Kernels> Strategy<D> for Newcomer {
     }
     fn row(&self, at: &Builder<D>, row: &Row) -> Result<Option<Other<D, RowLinear<D>>>> {
         let (draw, shape) = (Draw { mean: 0.0, std: 1.0 }, [1, row.sizes[1]]);
-        let bias = || WholeWeight::new(at, format!("{}.bias", row.name), shape, at.region.placement(), draw);
+        let bias = || WholeWeight::new(at, format!("{}.bias", row.name), shape, at.placement(), draw);
         Ok(Some(Box::new(Rows {
             sum: RowLinear::shard(at, row.axis, row.name, row.sizes, false)?,
             bias: row.bias.then(bias).transpose()?,
