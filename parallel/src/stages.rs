@@ -78,11 +78,15 @@ impl<D: Kernels> Stages<D> {
     pub fn new(at: &At<D>, shape: &Shape) -> Result<Self> {
         let stages = at.mesh.group(Axis::STAGES);
         let plan = Plan { ranks: stages.size(), chunks: 1, slices: 1, microbatches: 1 };
+        let rank_of = |chunk: usize| at.schedule.rank_of(chunk, &plan);
+        let ends = [0, plan.all_chunks() - 1].map(rank_of);
+        let at_an_end = ends[0] != ends[1] && ends.contains(&stages.rank());
+        let ends = if at_an_end { Some(stages.subgroup(&ends)?) } else { None };
         let part = |chunk: usize| {
             let blocks = deal(shape.blocks, chunk, plan.all_chunks());
-            Ok((chunk, Box::new(Chunk::part(at, shape, blocks)?) as Box<dyn Stage<D>>))
+            Ok((chunk, Box::new(Chunk::part(at, shape, blocks, ends.as_ref())?) as Box<dyn Stage<D>>))
         };
-        let mine = |chunk: &usize| at.schedule.rank_of(*chunk, &plan) == stages.rank();
+        let mine = |chunk: &usize| rank_of(*chunk) == stages.rank();
         Ok(Self {
             device: at.device.clone(),
             chunks: (0..plan.all_chunks()).filter(mine).map(part).collect::<Result<_>>()?,

@@ -228,7 +228,7 @@ mod tests {
     use crate::pipeline::{Alone, Schedule};
     use comm::World;
     use kernels::Heads;
-    use layers::{Builder, Random};
+    use layers::{Builder, Random, Rest, Rests};
     use tensor::{Cpu, F61, IGNORED, Key, Scalar};
 
     const SHAPE: Shape = Shape {
@@ -252,18 +252,27 @@ mod tests {
         let told = |s: &Sequence| reference::Sequence { ids: s.ids.clone(), targets: s.targets.clone() };
         let told: Vec<Vec<_>> = batch.microbatches().iter().map(|m| m.iter().map(told).collect()).collect();
         let heads = reference::Heads { queries: 2, keys: 2, dim: 2 };
-        let mut model = reference::Model::llama(4, 3, heads, 4, 8, 10_000.0, 1e-5, false);
-        model.dropout = reference::Rates { embedding: 0.25, attention: 0.25, residual: 0.25 };
+        let model = |tied| reference::Model {
+            dropout: reference::Rates { embedding: 0.25, attention: 0.25, residual: 0.25 },
+            ..reference::Model::llama(4, 3, heads, 4, 8, 10_000.0, 1e-5, tied)
+        };
         let dropout = layers::Rates { embedding: 0.25, attention: 0.25, residual: 0.25 };
         let (beta1, beta2, eps, decay) = (0.5, 0.75, 0.5, 0.25);
         let kind = Kind::AdamW { beta1, beta2, eps, decay };
         let theirs = reference::Optimizer::AdamW { beta1, beta2, eps, decay };
-        for [pp, dp, tp] in [[1, 1, 1], [1, 2, 1], [1, 1, 2], [1, 2, 2], [2, 1, 1], [2, 2, 2], [3, 1, 1]] {
+        let sizes = [[1, 1, 1], [1, 2, 1], [1, 1, 2], [1, 2, 2], [2, 1, 1], [2, 2, 2], [3, 1, 1]];
+        let zero = [0, 1, 2, 3].map(|stage: usize| {
+            let rest = |from: usize| if stage >= from { Rest::Shard } else { Rest::Whole };
+            Rests { value: rest(3), gradient: rest(2), state: rest(1), block: None }
+        });
+        let all = sizes.iter().flat_map(|sizes| zero.map(|rests| (*sizes, rests)));
+        let all = all.filter(|([_, dp, _], rests)| *dp > 1 || *rests == Rests::WHOLE);
+        for (([pp, dp, tp], rests), tied) in all.flat_map(|case| [(case, false), (case, true)]) {
             let run = |device: Cpu<F61>, mesh: Mesh<_>| {
-                let builder = Builder::new(&device, &mesh, &Random { seed: 2 });
+                let builder = Builder { rests, ..Builder::new(&device, &mesh, &Random { seed: 2 }) };
                 let schedule: &dyn Schedule = if pp > 1 { &GPipe } else { &Alone };
                 let at = At { builder, schedule };
-                let shape = Shape { dropout, blocks: 3, ..SHAPE };
+                let shape = Shape { dropout, blocks: 3, tied, ..SHAPE };
                 let mut trainer = Trainer::new(&at, &shape, (kind, Some(0.5)))?.seeded(3);
                 let weights = |trainer: &mut Trainer<_>| {
                     let (mut all, params) = (std::collections::BTreeMap::new(), trainer.model().params());
@@ -273,11 +282,11 @@ mod tests {
                     }
                     Ok::<_, crate::Error>(all)
                 };
-                let (model, start) = (model.clone(), weights(&mut trainer)?);
+                let (model, start) = (model(tied), weights(&mut trainer)?);
                 let mut truth = reference::Trainer::new(model, theirs, Some(0.5), start).seeded(3);
                 for step in 0..2 {
                     let (report, wanted) = (trainer.step(&batch, 0.5)?, truth.step(&told, 0.5));
-                    let at = format!("step {step}, pp={pp}, dp={dp}, tp={tp}");
+                    let at = format!("step {step}, pp={pp}, dp={dp}, tp={tp}, {rests:?}, tied: {tied}");
                     let loss = wanted.losses.into_iter().fold(F61::ZERO, |sum, loss| sum + loss);
                     assert_eq!(report.loss.read().unwrap(), [loss], "{at}");
                     assert_eq!(report.norm2.read().unwrap(), [wanted.norm2], "{at}");

@@ -110,14 +110,19 @@ impl<D: Kernels> Chunk<D> {
     /// # Errors
     /// If a size is 0 or the ranks do not divide what they should share.
     pub fn whole(at: &Builder<D>, shape: &Shape) -> Result<Self> {
-        Self::part(at, shape, 0..shape.blocks)
+        Self::part(at, shape, 0..shape.blocks, None)
     }
     /// These blocks of it; the first with the embedding, the last with the head. Where the head is tied to a table that is
-    /// in another chunk, both chunks hold the table.
+    /// in another chunk, both chunks hold the table, on the ranks `ends`.
     ///
     /// # Errors
     /// If a size is 0 or the ranks do not divide what they should share.
-    pub fn part(at: &Builder<D>, shape: &Shape, blocks: Range<usize>) -> Result<Self> {
+    pub fn part(
+        at: &Builder<D>,
+        shape: &Shape,
+        blocks: Range<usize>,
+        ends: Option<&Group<D::Place>>,
+    ) -> Result<Self> {
         for (what, size) in [
             ("the width", shape.width),
             ("the number of blocks", shape.blocks),
@@ -143,7 +148,11 @@ impl<D: Kernels> Chunk<D> {
         let other = (last && tied && !first).then(other).transpose()?;
         let group = at.mesh.group(axis).named("last tokens");
         let (saved, room, listed, pending) = (Vec::new(), Vec::new(), Room::default(), BTreeMap::new());
-        let ends = Ends { tables: Tables { embedding, other, tied }, head };
+        let mut tables = Tables { embedding, other, tied };
+        if let (Some(table), Some(ends)) = (tables.shared_mut(), ends) {
+            table.param().held_with(ends);
+        }
+        let ends = Ends { tables, head };
         Ok(Self { ends, blocks, group, saved, room, listed, pending })
     }
     /// Embedding and blocks, and what they keep: the blocks in `kept`, if they keep anything.
