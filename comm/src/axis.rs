@@ -30,6 +30,16 @@ impl Axis {
     pub const DENSE: [Axis; 4] = [Axis::Pp, Axis::Dp, Axis::Cp, Axis::Tp];
     /// The axes of the world in which experts are split, which has the same ranks.
     pub const EXPERT: [Axis; 4] = [Axis::Pp, Axis::Edp, Axis::Ep, Axis::Etp];
+    /// The axes that an order names, as they nest where none is given: innermost first.
+    pub const NESTED: [Axis; 5] = [Axis::Tp, Axis::Ep, Axis::Cp, Axis::Dp, Axis::Pp];
+    /// The axis over which layers are split inside: heads, hidden features, vocabulary.
+    pub const LAYERS: Axis = Axis::Tp;
+    /// The axis over which the sequences of a microbatch are dealt.
+    pub const SEQUENCES: Axis = Axis::Dp;
+    /// The axis over which the blocks of a model are dealt.
+    pub const STAGES: Axis = Axis::Pp;
+    /// The axis whose ranks follow from all others'.
+    pub const DERIVED: Axis = Axis::Edp;
 }
 
 /// A set of axes: `Axis::Dp | Axis::Cp`, or a list of them. Reads `dp.cp`; without axes `none`. Sets sort as the lists
@@ -38,6 +48,8 @@ impl Axis {
 pub struct Axes(u8); // a bit for each
 
 impl Axes {
+    /// The axes over which tokens are dealt: each rank has a partial sum of the loss and of every gradient.
+    pub const TOKENS: Self = Self(1 << Axis::Dp as u8 | 1 << Axis::Cp as u8);
     /// How many sets there are.
     pub(crate) const SETS: usize = 1 << Axis::ALL.len();
 

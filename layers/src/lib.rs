@@ -15,7 +15,6 @@ pub mod norm;
 pub mod ops;
 pub mod param;
 pub mod proof;
-pub mod strategies;
 
 pub use attention::Attention;
 pub use attention::cross_attention::CrossAttention;

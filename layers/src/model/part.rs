@@ -1,75 +1,83 @@
 //! A layer of a model: the usual one, or what a strategy builds in its place.
 //!
 //! The usual layers stay what they are, types that the compiler sees through. Only a strategy's own are behind a
-//! pointer, with what they keep: a model need not name every layer that anyone may ever write. Either way a profile is
-//! told here whose time it is.
+//! pointer: a model need not name every layer that anyone may ever write. What such a layer keeps stays with it, typed, in
+//! room that is used again; the model holds a ticket. Either way a profile is told here whose time it is.
 use crate::model::strategy::{self, Strategy};
 use crate::ops::{Split, Stream, join};
-use crate::{Builder, ColumnLinear, Cx, Error, Layer, Norm, Param, Result, RowLinear, norm};
+use crate::{Builder, ColumnLinear, Cx, Error, Layer, Mlp, Mode, Norm, Param, Result, RowLinear, norm};
 use kernels::Kernels;
-use std::any::Any;
+use std::cell::RefCell;
 use tensor::Pass;
 
-/// A layer that takes and gives what `L` does, whichever it is.
-pub type Other<D, L> = Box<dyn Behind<D, <L as Layer<D>>::In, <L as Layer<D>>::Out>>;
+/// A strategy's own layer, which takes and gives what `L` does.
+pub struct Other<D: Kernels, L: Layer<D>>(Box<dyn Behind<D, L::In, L::Out>>);
 
-/// What a strategy's own layer gives for its struct: `Box::new(layer)` is an [`Other`].
-pub trait Behind<D: Kernels, In, Out> {
-    /// As [`Layer::forward`], so below.
-    ///
-    /// # Errors
-    /// As there.
-    fn forward(&self, cx: &Cx<D>, x: In) -> Result<(Out, Box<dyn Any>)>;
-    /// dY to dX.
-    ///
-    /// # Errors
-    /// As above.
-    fn backward_input(&mut self, cx: &Cx<D>, saved: Box<dyn Any>, dy: Out) -> Result<(In, Box<dyn Any>)>;
-    /// dW.
-    ///
-    /// # Errors
-    /// As above.
-    fn backward_weight(&mut self, cx: &Cx<D>, pending: Box<dyn Any>) -> Result<()>;
-    /// Both.
-    ///
-    /// # Errors
-    /// As above.
-    fn backward(&mut self, cx: &Cx<D>, saved: Box<dyn Any>, dy: Out) -> Result<In>;
-    /// Its parameters, in program order.
+impl<D: Kernels, L: Layer<D>> Other<D, L> {
+    /// This layer in the place of an `L`.
+    pub fn new(layer: impl Layer<D, In = L::In, Out = L::Out> + 'static) -> Self {
+        Self(Box::new(Own { layer, saved: Slots::new(), pending: Slots::new() }))
+    }
+}
+
+/// Where something lies that a layer kept; nowhere if it kept nothing.
+type Ticket = Option<usize>;
+
+/// What layers of any type can do alike: [`Layer`], with tickets for what is kept.
+trait Behind<D: Kernels, In, Out> {
+    fn forward(&self, cx: &Cx<D>, x: In) -> Result<(Out, Ticket)>;
+    fn backward_input(&mut self, cx: &Cx<D>, saved: Ticket, dy: Out) -> Result<(In, Ticket)>;
+    fn backward_weight(&mut self, cx: &Cx<D>, pending: Ticket) -> Result<()>;
+    fn backward(&mut self, cx: &Cx<D>, saved: Ticket, dy: Out) -> Result<In>;
     fn params<'a>(&'a mut self, into: &mut Vec<&'a mut Param<D>>);
 }
 
-/// What this very layer gave.
-fn own<T: 'static>(any: Box<dyn Any>) -> T {
-    *any.downcast().expect("a layer is given back what it gave")
+/// A layer and what it keeps.
+struct Own<L, S, P> {
+    layer: L,
+    saved: Slots<S>,
+    pending: Slots<P>,
 }
 
-impl<D: Kernels, L: Layer<D>> Behind<D, L::In, L::Out> for L
-where
-    L::Saved: 'static,
-    L::Pending: 'static,
-{
-    fn forward(&self, cx: &Cx<D>, x: L::In) -> Result<(L::Out, Box<dyn Any>)> {
-        let (y, saved) = Layer::forward(self, cx, x)?;
-        Ok((y, Box::new(saved)))
+/// Room for what is kept; what was taken leaves its place to the next.
+struct Slots<T>(RefCell<Vec<Option<T>>>);
+
+impl<T> Slots<T> {
+    fn new() -> Self {
+        Self(RefCell::default())
     }
-    fn backward_input(
-        &mut self,
-        cx: &Cx<D>,
-        saved: Box<dyn Any>,
-        dy: L::Out,
-    ) -> Result<(L::In, Box<dyn Any>)> {
-        let (dx, pending) = Layer::backward_input(self, cx, own(saved), dy)?;
-        Ok((dx, Box::new(pending)))
+    fn keep(&self, kept: T) -> Ticket {
+        let mut all = self.0.borrow_mut();
+        let at = all.iter().position(Option::is_none).unwrap_or(all.len());
+        if at == all.len() {
+            all.push(None);
+        }
+        all[at] = Some(kept);
+        Some(at)
     }
-    fn backward_weight(&mut self, cx: &Cx<D>, pending: Box<dyn Any>) -> Result<()> {
-        Layer::backward_weight(self, cx, own(pending))
+    fn take(&self, ticket: Ticket) -> T {
+        let at = ticket.expect("a layer kept what backward needs");
+        self.0.borrow_mut()[at].take().expect("a layer is given back what it kept, once")
     }
-    fn backward(&mut self, cx: &Cx<D>, saved: Box<dyn Any>, dy: L::Out) -> Result<L::In> {
-        Layer::backward(self, cx, own(saved), dy)
+}
+
+impl<D: Kernels, L: Layer<D>> Behind<D, L::In, L::Out> for Own<L, L::Saved, L::Pending> {
+    fn forward(&self, cx: &Cx<D>, x: L::In) -> Result<(L::Out, Ticket)> {
+        let (y, saved) = self.layer.forward(cx, x)?;
+        Ok((y, if cx.mode() == Mode::Train { self.saved.keep(saved) } else { None }))
+    }
+    fn backward_input(&mut self, cx: &Cx<D>, saved: Ticket, dy: L::Out) -> Result<(L::In, Ticket)> {
+        let (dx, pending) = self.layer.backward_input(cx, self.saved.take(saved), dy)?;
+        Ok((dx, self.pending.keep(pending)))
+    }
+    fn backward_weight(&mut self, cx: &Cx<D>, pending: Ticket) -> Result<()> {
+        self.layer.backward_weight(cx, self.pending.take(pending))
+    }
+    fn backward(&mut self, cx: &Cx<D>, saved: Ticket, dy: L::Out) -> Result<L::In> {
+        self.layer.backward(cx, self.saved.take(saved), dy)
     }
     fn params<'a>(&'a mut self, into: &mut Vec<&'a mut Param<D>>) {
-        Layer::params(self, into);
+        self.layer.params(into);
     }
 }
 
@@ -88,8 +96,8 @@ enum Which<D: Kernels, L: Layer<D>> {
 pub enum Held<T> {
     /// Of `L`.
     Usual(T),
-    /// Of a strategy's own.
-    Other(Box<dyn Any>),
+    /// Of a strategy's own, which has it.
+    Other(Option<usize>),
 }
 
 /// What part `L` of a model keeps for backward.
@@ -113,7 +121,7 @@ impl<D: Kernels, L: Layer<D>> Layer<D> for Part<D, L> {
                 (y, Held::Usual(saved))
             }
             Which::Other(layer) => {
-                let (y, saved) = layer.forward(cx, x)?;
+                let (y, saved) = layer.0.forward(cx, x)?;
                 (y, Held::Other(saved))
             }
         })
@@ -132,7 +140,7 @@ impl<D: Kernels, L: Layer<D>> Layer<D> for Part<D, L> {
                 (dx, Held::Usual(pending))
             }
             (Which::Other(layer), Held::Other(saved)) => {
-                let (dx, pending) = layer.backward_input(cx, saved, dy)?;
+                let (dx, pending) = layer.0.backward_input(cx, saved, dy)?;
                 (dx, Held::Other(pending))
             }
             _ => panic!("{MIXED}"),
@@ -143,7 +151,7 @@ impl<D: Kernels, L: Layer<D>> Layer<D> for Part<D, L> {
         let _layer = cx.layer(&self.name, Pass::Backward);
         match (&mut self.layer, pending) {
             (Which::Usual(layer), Held::Usual(pending)) => layer.backward_weight(cx, pending),
-            (Which::Other(layer), Held::Other(pending)) => layer.backward_weight(cx, pending),
+            (Which::Other(layer), Held::Other(pending)) => layer.0.backward_weight(cx, pending),
             _ => panic!("{MIXED}"),
         }
     }
@@ -152,7 +160,7 @@ impl<D: Kernels, L: Layer<D>> Layer<D> for Part<D, L> {
         let _layer = cx.layer(&self.name, Pass::Backward);
         match (&mut self.layer, saved) {
             (Which::Usual(layer), Held::Usual(saved)) => layer.backward(cx, saved, dy),
-            (Which::Other(layer), Held::Other(saved)) => layer.backward(cx, saved, dy),
+            (Which::Other(layer), Held::Other(saved)) => layer.0.backward(cx, saved, dy),
             _ => panic!("{MIXED}"),
         }
     }
@@ -160,7 +168,7 @@ impl<D: Kernels, L: Layer<D>> Layer<D> for Part<D, L> {
     fn params<'a>(&'a mut self, into: &mut Vec<&'a mut Param<D>>) {
         match &mut self.layer {
             Which::Usual(layer) => layer.params(into),
-            Which::Other(layer) => layer.params(into),
+            Which::Other(layer) => layer.0.params(into),
         }
     }
 }
@@ -179,7 +187,7 @@ impl<D: Kernels> Part<D, ColumnLinear<D>> {
         let _layer = cx.layer(&self.name, Pass::Backward);
         match (&mut self.layer, saved) {
             (Which::Usual(layer), Held::Usual(x)) => Layer::backward_weight(layer, cx, (x.open(), dy)),
-            (Which::Other(layer), Held::Other(saved)) => layer.backward(cx, saved, dy).map(drop),
+            (Which::Other(layer), Held::Other(saved)) => layer.0.backward(cx, saved, dy).map(drop),
             _ => panic!("{MIXED}"),
         }
     }
@@ -201,7 +209,7 @@ impl<D: Kernels> Part<D, Norm<D>> {
         let dx = match (&mut self.layer, saved) {
             (Which::Usual(norm), Held::Usual(saved)) => norm.backward_onto(saved, dy, skip)?,
             (Which::Other(norm), Held::Other(saved)) => {
-                let dx = norm.backward(cx, saved, dy.clone())?;
+                let dx = norm.0.backward(cx, saved, dy.clone())?;
                 if let Some(skip) = skip { join(dx, skip) } else { dx }
             }
             _ => panic!("{MIXED}"),
@@ -215,7 +223,7 @@ impl<D: Kernels> Builder<'_, D> {
     /// A column layer, as the layout's strategies have it.
     ///
     /// # Errors
-    /// If the ranks do not fit, or two strategies would build it; so it is below.
+    /// If the ranks do not fit, or two strategies would build it.
     pub fn column(&self, column: &strategy::Column) -> Result<Part<D, ColumnLinear<D>>> {
         let strategy::Column { axis, name, inputs, sections, bias } = *column;
         let usual = || ColumnLinear::shard(self, axis, name, inputs, sections, bias);
@@ -224,7 +232,7 @@ impl<D: Kernels> Builder<'_, D> {
     /// A row layer.
     ///
     /// # Errors
-    /// As above.
+    /// If the ranks do not fit, or two strategies would build it.
     pub fn row(&self, row: &strategy::Row) -> Result<Part<D, RowLinear<D>>> {
         let strategy::Row { axis, name, sizes, bias } = *row;
         self.built(name, |s| s.row(self, row), || RowLinear::shard(self, axis, name, sizes, bias))
@@ -232,10 +240,18 @@ impl<D: Kernels> Builder<'_, D> {
     /// A norm.
     ///
     /// # Errors
-    /// As above.
+    /// If the ranks do not fit, or two strategies would build it.
     pub fn norm(&self, norm: &strategy::Norm) -> Result<Part<D, Norm<D>>> {
         let strategy::Norm { kind, name, width, eps } = *norm;
         self.built(name, |s| s.norm(self, norm), || Norm::new(self, kind, name, width, eps))
+    }
+    /// A block's feed-forward.
+    ///
+    /// # Errors
+    /// If the ranks do not fit, or two strategies would build it.
+    pub fn feed_forward(&self, mlp: &strategy::Mlp) -> Result<Part<D, Mlp<D>>> {
+        let strategy::Mlp { axis, name, kind, sizes, bias } = *mlp;
+        self.built(name, |s| s.feed_forward(self, mlp), || Mlp::shard(self, axis, name, kind, sizes, bias))
     }
     fn built<L: Layer<D>>(
         &self,
@@ -266,7 +282,7 @@ impl<D: Kernels> Builder<'_, D> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::strategy::{About, Column, Key, Row};
+    use crate::model::strategy::{About, Column, Kind, Row, Takes};
     use crate::proof::{Answer, Case, Given, proves, proves_in_regions};
     use crate::{Activations, FeedForward, Mlp, NormKind, Record, Residual};
     use comm::{Axis, Mesh, Op};
@@ -276,9 +292,11 @@ mod tests {
     struct Own;
     static ABOUT: About = About {
         name: "own",
-        key: Key::Beside("own", Axis::Tp),
-        splits: "as ever",
-        shares: |_| vec![],
+        axis: Some(Axis::Tp),
+        kind: Kind::Layers,
+        word: "own",
+        takes: Takes::Nothing,
+        shares: |_, _| vec![],
         paper: "",
         chapter: None,
         hints: &[("", "")],
@@ -288,13 +306,13 @@ mod tests {
             &ABOUT
         }
         fn column(&self, at: &Builder<D>, c: &Column) -> Result<Option<Other<D, ColumnLinear<D>>>> {
-            Ok(Some(Box::new(ColumnLinear::shard(at, c.axis, c.name, c.inputs, c.sections, c.bias)?)))
+            Ok(Some(Other::new(ColumnLinear::shard(at, c.axis, c.name, c.inputs, c.sections, c.bias)?)))
         }
         fn row(&self, at: &Builder<D>, r: &Row) -> Result<Option<Other<D, RowLinear<D>>>> {
-            Ok(Some(Box::new(RowLinear::shard(at, r.axis, r.name, r.sizes, r.bias)?)))
+            Ok(Some(Other::new(RowLinear::shard(at, r.axis, r.name, r.sizes, r.bias)?)))
         }
         fn norm(&self, at: &Builder<D>, n: &strategy::Norm) -> Result<Option<Other<D, Norm<D>>>> {
-            Ok(Some(Box::new(Norm::new(at, n.kind, n.name, n.width, n.eps)?)))
+            Ok(Some(Other::new(Norm::new(at, n.kind, n.name, n.width, n.eps)?)))
         }
     }
 
