@@ -37,7 +37,7 @@ pub use model::cx::{Cx, Kept, Mode};
 pub use model::part::Part;
 pub use model::record::{Activation, Activations, Record, Touched};
 pub use model::shape::{Biases, FeedForward, NormKind, Objective, Positions, Rates, Shape, Window};
-pub use model::strategy::{About, Strategy};
+pub use model::strategy::{About, Choice, Shared, Sharing, Sizes, Strategy, Takes};
 pub use model::uses::Uses;
 pub use norm::Norm;
 pub use norm::layer_norm::LayerNorm;

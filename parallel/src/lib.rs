@@ -4,7 +4,8 @@
 //! | file | holds |
 //! |---|---|
 //! | `batch.rs` | a step's sequences, cut into microbatches, dealt to data ranks |
-//! | `layout.rs` | how many ranks there are along each axis, as the user writes it |
+//! | `layout.rs` | how a model is split, as the user writes it |
+//! | `strategies.rs` | the lists of strategies, a folder each: `tensor/`, `data/`, `pipeline/` |
 //! | `trainer.rs` | accumulation over microbatches, gradient sync, clipping, the optimizer's step |
 //! | `classify.rs` | the same for a classifier, and how often it is right |
 //! | `stored.rs` | parameters in files: which tensor of the file is which part of which parameter |
@@ -12,14 +13,19 @@
 mod batch;
 mod checkpoint;
 mod classify;
+pub mod data;
 pub mod layout;
+pub mod pipeline;
 mod stored;
+pub mod strategies;
+pub mod tensor;
 mod trainer;
 
 pub use batch::{Batch, BatchError, Sequence, Share, deal};
 pub use checkpoint::{restore_optimizer, save_optimizer, save_params};
 pub use classify::{ClassifierTrainer, Examples};
 pub use layout::Layout;
+pub use pipeline::Schedule;
 pub use stored::{Entry, Orientation, Stored, StoredError};
 pub use trainer::{Report, Trainer};
 
@@ -45,13 +51,13 @@ impl From<comm::CommError> for Error {
         Self::Layers(why.into())
     }
 }
-impl From<tensor::IdsError> for Error {
-    fn from(why: tensor::IdsError) -> Self {
+impl From<::tensor::IdsError> for Error {
+    fn from(why: ::tensor::IdsError) -> Self {
         Self::Layers(why.into())
     }
 }
-impl From<tensor::safetensors::Error> for Error {
-    fn from(why: tensor::safetensors::Error) -> Self {
+impl From<::tensor::safetensors::Error> for Error {
+    fn from(why: ::tensor::safetensors::Error) -> Self {
         Self::File(why.to_string())
     }
 }

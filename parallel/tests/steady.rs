@@ -9,8 +9,8 @@ mod counting;
 use comm::{Axis, Mesh, World};
 use counting::taken;
 use kernels::Heads;
-use layers::strategies::sequence_regions::SequenceRegions;
 use layers::{Builder, Chunk, Cx, Kind, Random, Rates, Shape, Strategy};
+use parallel::tensor::sequence_parallel::SequenceParallel;
 use parallel::{Batch, ClassifierTrainer, Error, Examples, Sequence, Trainer};
 use tensor::{Cpu, Dual, Ids, Scalar};
 
@@ -55,7 +55,7 @@ fn takes_nothing(work: impl Fn(&Builder<Device>) -> Result<[usize; 12], Error> +
     for (sizes, regions) in layouts {
         let ran = World::threads(sizes).unwrap().run(|device: Device, mesh: Mesh<tensor::Host>| {
             let at = Builder::new(&device, &mesh, &Random { seed: 1 });
-            work(&if regions { at.with([&SequenceRegions as &dyn Strategy<_>]) } else { at })
+            work(&if regions { at.with([&SequenceParallel as &dyn Strategy<_>]) } else { at })
         });
         for (rank, each) in ran.unwrap().into_iter().enumerate() {
             let fewest = each.into_iter().min().unwrap();

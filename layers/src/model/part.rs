@@ -81,9 +81,9 @@ impl<D: Kernels, L: Layer<D>> Behind<D, L::In, L::Out> for Own<L, L::Saved, L::P
     }
 }
 
-/// The usual layer `L`, or another in its place, with its name.
+/// The usual layer `L`, or another in its place, with its name for profiles, if it has one of its own.
 pub struct Part<D: Kernels, L: Layer<D>> {
-    name: String,
+    name: Option<String>,
     layer: Which<D, L>,
 }
 
@@ -114,7 +114,7 @@ impl<D: Kernels, L: Layer<D>> Layer<D> for Part<D, L> {
     type Pending = Held<L::Pending>;
 
     fn forward(&self, cx: &Cx<D>, x: L::In) -> Result<(L::Out, Self::Saved)> {
-        let _layer = cx.layer(&self.name, Pass::Forward);
+        let _layer = self.name.as_deref().map(|name| cx.layer(name, Pass::Forward));
         Ok(match &self.layer {
             Which::Usual(layer) => {
                 let (y, saved) = layer.forward(cx, x)?;
@@ -133,7 +133,7 @@ impl<D: Kernels, L: Layer<D>> Layer<D> for Part<D, L> {
         saved: Self::Saved,
         dy: L::Out,
     ) -> Result<(L::In, Self::Pending)> {
-        let _layer = cx.layer(&self.name, Pass::Backward);
+        let _layer = self.name.as_deref().map(|name| cx.layer(name, Pass::Backward));
         Ok(match (&mut self.layer, saved) {
             (Which::Usual(layer), Held::Usual(saved)) => {
                 let (dx, pending) = layer.backward_input(cx, saved, dy)?;
@@ -148,7 +148,7 @@ impl<D: Kernels, L: Layer<D>> Layer<D> for Part<D, L> {
     }
 
     fn backward_weight(&mut self, cx: &Cx<D>, pending: Self::Pending) -> Result<()> {
-        let _layer = cx.layer(&self.name, Pass::Backward);
+        let _layer = self.name.as_deref().map(|name| cx.layer(name, Pass::Backward));
         match (&mut self.layer, pending) {
             (Which::Usual(layer), Held::Usual(pending)) => layer.backward_weight(cx, pending),
             (Which::Other(layer), Held::Other(pending)) => layer.0.backward_weight(cx, pending),
@@ -157,7 +157,7 @@ impl<D: Kernels, L: Layer<D>> Layer<D> for Part<D, L> {
     }
 
     fn backward(&mut self, cx: &Cx<D>, saved: Self::Saved, dy: L::Out) -> Result<L::In> {
-        let _layer = cx.layer(&self.name, Pass::Backward);
+        let _layer = self.name.as_deref().map(|name| cx.layer(name, Pass::Backward));
         match (&mut self.layer, saved) {
             (Which::Usual(layer), Held::Usual(saved)) => layer.backward(cx, saved, dy),
             (Which::Other(layer), Held::Other(saved)) => layer.0.backward(cx, saved, dy),
@@ -184,7 +184,7 @@ impl<D: Kernels> Part<D, ColumnLinear<D>> {
         saved: Of<D, ColumnLinear<D>>,
         dy: Split<D>,
     ) -> Result<()> {
-        let _layer = cx.layer(&self.name, Pass::Backward);
+        let _layer = self.name.as_deref().map(|name| cx.layer(name, Pass::Backward));
         match (&mut self.layer, saved) {
             (Which::Usual(layer), Held::Usual(x)) => Layer::backward_weight(layer, cx, (x.open(), dy)),
             (Which::Other(layer), Held::Other(saved)) => layer.0.backward(cx, saved, dy).map(drop),
@@ -205,7 +205,7 @@ impl<D: Kernels> Part<D, Norm<D>> {
         dy: &Stream<D>,
         skip: Option<&Stream<D>>,
     ) -> Result<Stream<D>> {
-        let _layer = cx.layer(&self.name, Pass::Backward);
+        let _layer = self.name.as_deref().map(|name| cx.layer(name, Pass::Backward));
         let dx = match (&mut self.layer, saved) {
             (Which::Usual(norm), Held::Usual(saved)) => norm.backward_onto(saved, dy, skip)?,
             (Which::Other(norm), Held::Other(saved)) => {
@@ -214,7 +214,7 @@ impl<D: Kernels> Part<D, Norm<D>> {
             }
             _ => panic!("{MIXED}"),
         };
-        cx.saw_gradient(&self.name, "in", |_| Ok(dx.seen()))?;
+        cx.saw_gradient(self.name.as_deref().unwrap_or_default(), "in", |_| Ok(dx.seen()))?;
         Ok(dx)
     }
 }
@@ -245,13 +245,14 @@ impl<D: Kernels> Builder<'_, D> {
         let strategy::Norm { kind, name, width, eps } = *norm;
         self.built(name, |s| s.norm(self, norm), || Norm::new(self, kind, name, width, eps))
     }
-    /// A block's feed-forward.
+    /// A block's feed-forward, of which a profile hears from the block.
     ///
     /// # Errors
     /// If the ranks do not fit, or two strategies would build it.
     pub fn feed_forward(&self, mlp: &strategy::Mlp) -> Result<Part<D, Mlp<D>>> {
         let strategy::Mlp { axis, name, kind, sizes, bias } = *mlp;
-        self.built(name, |s| s.feed_forward(self, mlp), || Mlp::shard(self, axis, name, kind, sizes, bias))
+        let usual = || Mlp::shard(self, axis, name, kind, sizes, bias);
+        Ok(Part { name: None, ..self.built(name, |s| s.feed_forward(self, mlp), usual)? })
     }
     fn built<L: Layer<D>>(
         &self,
@@ -275,14 +276,14 @@ impl<D: Kernels> Builder<'_, D> {
             }
             None => Which::Usual(usual()?),
         };
-        Ok(Part { name: name.to_string(), layer })
+        Ok(Part { name: Some(name.to_string()), layer })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::strategy::{About, Column, Kind, Row, Takes};
+    use crate::model::strategy::{About, Choice, Column, Row, Takes};
     use crate::proof::{Answer, Case, Given, proves, proves_in_regions};
     use crate::{Activations, FeedForward, Mlp, NormKind, Record, Residual};
     use comm::{Axis, Mesh, Op};
@@ -293,7 +294,7 @@ mod tests {
     static ABOUT: About = About {
         name: "own",
         axis: Some(Axis::Tp),
-        kind: Kind::Layers,
+        choice: Choice::Layers,
         word: "own",
         takes: Takes::Nothing,
         shares: |_, _| vec![],
@@ -329,7 +330,7 @@ mod tests {
                 region: at.region,
                 ..Builder::new(at.device, at.mesh, at.values).with([&Own as _])
             };
-            let norm = strategy::Norm { kind: NormKind::Rms, name: "gain", width: D, eps: 0.5 };
+            let norm = strategy::Norm { kind: NormChoice::Rms, name: "gain", width: D, eps: 0.5 };
             let mlp = Mlp::shard(&own, Axis::Tp, "mlp", FeedForward::SwiGlu, [D, F], true)?;
             Ok(Residual::around("mlp", own.norm(&norm)?, mlp, 0.0))
         }
@@ -379,7 +380,7 @@ mod tests {
         let seen = |strategies: Vec<&'static dyn Strategy<Cpu<F61>>>| {
             let (device, mesh) = (Cpu::default(), Mesh::alone());
             let at = Builder::new(&device, &mesh, &crate::Random { seed: 0 }).with(strategies);
-            let norm = strategy::Norm { kind: NormKind::Layer, name: "gain", width: D, eps: 0.5 };
+            let norm = strategy::Norm { kind: NormChoice::Layer, name: "gain", width: D, eps: 0.5 };
             let mlp = Mlp::shard(&at, Axis::Tp, "mlp", FeedForward::SwiGlu, [D, F], true).unwrap();
             let mut layer = Residual::around("mlp", at.norm(&norm).unwrap(), mlp, 0.0);
             let record = Record::new(&mesh);

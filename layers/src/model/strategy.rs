@@ -10,9 +10,9 @@ use crate::{Builder, FeedForward, NormKind, Result, Shape};
 use comm::Axis;
 use kernels::Kernels;
 
-/// Which choice an entry of the lists is. A layout makes each choice once, but may have several of [`Kind::Layers`].
+/// Which choice an entry of the lists is. A layout makes each choice once, but may have several of [`Choice::Layers`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum Choice {
     /// What is split inside of layers: by the ranks of an axis, `tp=2`, and by words beside them, `tp=2,sp`.
     Layers,
     /// Which tokens of a sequence a rank is dealt.
@@ -31,15 +31,15 @@ pub enum Kind {
     Recompute,
 }
 
-impl Kind {
+impl Choice {
     /// How many there are.
-    pub const COUNT: usize = Kind::Recompute as usize + 1;
+    pub const COUNT: usize = Choice::Recompute as usize + 1;
     /// The word that names a choice which no axis names.
     pub const RECOMPUTE: &'static str = "recompute";
 
-    /// Whether the first entry of this kind is taken wherever its axis is split and no other is named.
+    /// Whether the first entry of this choice is taken where its axis is split and no other is named.
     pub fn has_default(self) -> bool {
-        !matches!(self, Kind::Offload | Kind::Recompute)
+        !matches!(self, Choice::Offload | Choice::Recompute)
     }
 }
 
@@ -113,7 +113,7 @@ pub struct About {
     /// The axis whose ranks it is about.
     pub axis: Option<Axis>,
     /// Which choice it is.
-    pub kind: Kind,
+    pub choice: Choice,
     /// How a layout names it: `sp`, `zero1`; the axis' own name for what an axis means by itself.
     pub word: &'static str,
     /// Whether a number follows the word.
@@ -132,23 +132,27 @@ pub struct About {
 }
 
 impl About {
-    /// Whether the axis alone names it, or for want of an axis its kind's word.
+    /// Whether the axis alone names it, or for want of an axis its choice's word.
     pub fn is_plain(&self) -> bool {
-        self.word == self.axis.map_or(Kind::RECOMPUTE, Axis::name)
+        self.word == self.axis.map_or(Choice::RECOMPUTE, Axis::name)
+    }
+    /// The word with the least number that it needs: `zero1`, `interleaved/2`.
+    pub fn method(&self) -> String {
+        let number = if let Takes::Required(_) = self.takes { "/2" } else { "" };
+        format!("{}{number}", self.word)
     }
     /// How a layout of so many ranks along its axis is written that names it.
     pub fn written(&self, ranks: usize) -> String {
-        let number = if let Takes::Required(_) = self.takes { "/2" } else { "" };
-        let axis = self.axis.map_or(Kind::RECOMPUTE.into(), |axis| format!("{axis}={ranks}"));
-        match self.kind {
+        let axis = self.axis.map_or(Choice::RECOMPUTE.into(), |axis| format!("{axis}={ranks}"));
+        match self.choice {
             _ if self.is_plain() => axis,
-            Kind::Layers => format!("{axis},{}", self.word),
-            _ => format!("{axis}:{}{number}", self.word),
+            Choice::Layers => format!("{axis},{}", self.word),
+            _ => format!("{axis}:{}", self.method()),
         }
     }
 }
 
-/// What a strategy of kind [`Kind::Layers`] builds. Each method that is left out leaves things as they are.
+/// What a strategy of kind [`Choice::Layers`] builds. Each method that is left out leaves things as they are.
 pub trait Strategy<D: Kernels>: Sync {
     /// What is said of it.
     fn about(&self) -> &'static About;
