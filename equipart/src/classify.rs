@@ -130,7 +130,7 @@ pub fn fits(layout: &Layout, sizes: &[usize]) -> Result<()> {
     let (axis, ranks, shared) = (Axis::Tp, layout.size(Axis::Tp), classifier::shared(sizes));
     let Some(bad) = shared.iter().find(|size| !size.is_multiple_of(ranks)) else { return Ok(()) };
     let possible = layout.possible(axis, |n| shared.iter().all(|size| size.is_multiple_of(n)));
-    Err(LayoutError::Fit { axis, ranks, shared: format!("{bad} hidden features"), possible }.into())
+    Err(LayoutError::misfit((axis, ranks), &format!("{bad} hidden features"), &possible).into())
 }
 
 impl Run<'_> {

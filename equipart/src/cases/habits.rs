@@ -2,7 +2,6 @@
 use super::{Case, Document, Step};
 use comm::Axis;
 use kernels::Activation::{Gelu, GeluTanh, Relu};
-use layers::model::strategy::Key;
 use layers::{FeedForward, Kind, NormKind, Positions, Window};
 use parallel::deal;
 use tensor::Scaling;
@@ -91,7 +90,7 @@ fn silent_rank(case: &Case) -> bool {
 }
 
 fn empty_region(case: &Case) -> bool {
-    let regions = case.layout.strategies().iter().any(|about| matches!(about.key, Key::Beside("sp", _)));
+    let regions = case.layout.strategies().iter().any(|about| about.word == "sp");
     regions && shares(case).any(|share| tokens(share) < case.layout.size(Axis::Tp))
 }
 

@@ -2,7 +2,7 @@
 use super::campaign::Failure;
 use super::{Case, HABITS};
 use crate::Layout;
-use layers::strategies;
+use parallel::strategies;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use tensor::Key;
@@ -60,7 +60,7 @@ impl Report {
             tensors: 0,
             elements: 0,
             layouts: BTreeMap::new(),
-            strategies: strategies::all().into_iter().map(|about| none(about.name)).collect(),
+            strategies: strategies::all().iter().map(|about| none(about.name)).collect(),
             habits: HABITS.iter().map(|(what, _)| none(what)).collect(),
             failure: None,
         }

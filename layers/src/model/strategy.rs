@@ -136,6 +136,10 @@ impl About {
     pub fn is_plain(&self) -> bool {
         self.word == self.axis.map_or(Choice::RECOMPUTE, Axis::name)
     }
+    /// Whether a layout must name it for it to be there: its axis does not say it by itself.
+    pub fn is_named(&self) -> bool {
+        self.axis.is_none() || !self.is_plain()
+    }
     /// The word with the least number that it needs: `zero1`, `interleaved/2`.
     pub fn method(&self) -> String {
         let number = if let Takes::Required(_) = self.takes { "/2" } else { "" };

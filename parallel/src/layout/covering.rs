@@ -55,8 +55,7 @@ pub(super) fn of(list: Grammar, max_ranks: usize, fits: &dyn Fn(&Layout) -> bool
 fn joint(list: Grammar, all: &[usize]) -> Option<Layout> {
     let of = |axis: &Axis| all.iter().any(|&i| list.0[i].axis == Some(*axis));
     let sizes: Vec<_> = list.axes().into_iter().filter(of).map(|axis| (axis, 2)).collect();
-    let says_more = |i: &&usize| list.0[**i].axis.is_none() || !list.0[**i].is_plain();
-    let named: BTreeSet<_> = all.iter().filter(says_more).collect();
+    let named: BTreeSet<_> = all.iter().filter(|i| list.0[**i].is_named()).collect();
     named
         .into_iter()
         .try_fold(list.sized(&sizes).ok()?, |layout, &i| list.with(layout, &list.0[i].method()).ok())
