@@ -127,7 +127,7 @@ pub fn fits(layout: &Layout, sizes: &[usize]) -> Result<()> {
             "the sizes {sizes:?} make {parameters} parameters; {MOST} is the most"
         )));
     }
-    let (axis, ranks, shared) = (Axis::Tp, layout.size(Axis::Tp), classifier::shared(sizes));
+    let (axis, ranks, shared) = (Axis::LAYERS, layout.size(Axis::LAYERS), classifier::shared(sizes));
     let Some(bad) = shared.iter().find(|size| !size.is_multiple_of(ranks)) else { return Ok(()) };
     let possible = layout.possible(axis, |n| shared.iter().all(|size| size.is_multiple_of(n)));
     Err(LayoutError::misfit((axis, ranks), &format!("{bad} hidden features"), &possible).into())
@@ -189,7 +189,7 @@ impl Run<'_> {
             let rows = deal(rows, m, parts).len();
             Examples { x: vec![0.0; rows * sizes[0]], labels: vec![0; rows] }
         };
-        let (step, data) = ((0..parts).map(part).collect::<Vec<_>>(), self.layout.size(Axis::Dp));
+        let (step, data) = ((0..parts).map(part).collect::<Vec<_>>(), self.layout.size(Axis::SEQUENCES));
         let dealt =
             |rank| Ok(step.iter().map(|m| deal(m.labels.len(), rank, data).len()).collect::<Vec<_>>());
         let peak = price::peak_of_all(&self.layout, dealt, |device: &Meta<Cpu<f32>>, mesh| {

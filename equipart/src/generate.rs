@@ -88,7 +88,7 @@ impl Request {
     pub fn check<D: Runs>(&self, model: &Model, layout: &Layout) -> Result<()> {
         layout.fits(&model.config.shape)?;
         self.sampling.validate()?;
-        let (data, positions) = (layout.size(Axis::Dp), model.config.positions);
+        let (data, positions) = (layout.size(Axis::SEQUENCES), model.config.positions);
         if self.prompts.len() < data {
             let n = self.prompts.len();
             return Err(Error::new(format!(
@@ -124,7 +124,7 @@ impl Request {
     /// # Errors
     /// If the layout does not fit the model, or 64 bits do not count what a rank holds.
     pub(crate) fn peak<D: Runs>(&self, model: &Model, layout: &Layout) -> Result<price::Peak> {
-        let (data, shape) = (layout.size(Axis::Dp), &model.config.shape);
+        let (data, shape) = (layout.size(Axis::SEQUENCES), &model.config.shape);
         let lengths = |rank| -> Vec<usize> {
             self.prompts[deal(self.prompts.len(), rank, data)].iter().map(Vec::len).collect()
         };
@@ -133,7 +133,7 @@ impl Request {
             |rank| Ok(lengths(rank)),
             |device: &Meta<D>, mesh| {
                 let mut chunk = Chunk::whole(&layout.place(device, mesh, &Random { seed: 0 }), shape)?;
-                let lengths = lengths(mesh.group(Axis::Dp).rank());
+                let lengths = lengths(mesh.group(Axis::SEQUENCES).rank());
                 let capacity = lengths.iter().max().map_or(0, |longest| longest + self.max_new);
                 let ids = Ids::new(device.place(), &vec![0; lengths.iter().sum()], shape.vocabulary)?;
                 let cx = Cx::infer(&lengths).with_cache(capacity);
@@ -158,7 +158,7 @@ pub fn generate<D: Runs>(
     request.check::<D>(model, layout)?;
     let ranks = network.world(layout, "inference")?.run(|device: D, mesh| {
         let (texts, taken, seen) = on_rank((model, layout), request, &device, &mesh, watch)?;
-        let speaks = mesh.group(Axis::Tp).rank() == 0;
+        let speaks = mesh.group(Axis::LAYERS).rank() == 0;
         Ok::<_, Error>((if speaks { texts } else { Vec::new() }, taken, seen))
     })?;
     let mut all = Generated { texts: Vec::new(), taken: Vec::new(), seen: Vec::new() };
@@ -181,7 +181,7 @@ fn on_rank<D: Runs>(
     watch: &(dyn Fn(u32) + Sync),
 ) -> Result<OfRank<D>> {
     let record = request.record.then(|| Record::new(mesh));
-    let data = mesh.group(Axis::Dp);
+    let data = mesh.group(Axis::SEQUENCES);
     let mine = deal(request.prompts.len(), data.rank(), data.size());
     let at = layout.place(device, mesh, model.values());
     let mut chunk = Chunk::whole(&at, &model.config.shape)?;
@@ -214,7 +214,7 @@ fn on_rank<D: Runs>(
                 fed[i].clear();
                 fed[i].extend(text.extend(&mut room, row, request, mine.start + i)?);
                 fed[i].retain(|id| !model.config.eos.contains(id));
-                if mine.start + i == 0 && mesh.group(Axis::Tp).rank() == 0 {
+                if mine.start + i == 0 && mesh.group(Axis::LAYERS).rank() == 0 {
                     text.ids[request.prompts[0].len()..].last().into_iter().for_each(|&id| watch(id));
                 }
             }

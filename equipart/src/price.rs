@@ -104,9 +104,7 @@ fn price_in<D: Runs>(config: &Config, settings: &Settings, layout: &Layout) -> R
     let shape = &settings.shape(config);
     layout.fits(shape)?;
     settings.check(config)?;
-    let run = |rank, device: &Meta<D>| {
-        program((device, &Mesh::ghost(&layout.axes(), rank)?), layout, shape, settings)
-    };
+    let run = |rank, device: &Meta<D>| program((device, &layout.ghost(rank)?), layout, shape, settings);
     let on_rank = |rank| {
         let (peaks, flops, ledger) = Uncountable::caught(|| run(rank, &Meta::default()))??;
         let mut peak_bytes: BTreeMap<_, _> =
@@ -145,9 +143,9 @@ pub fn peak_of_all<D: Kernels, K: Ord>(
 ) -> Result<Peak> {
     let (mut kinds, mut total, mut most) = (BTreeMap::new(), 0, (0, 0));
     for rank in 0..layout.ranks() {
-        let (device, mesh) = (Meta::default(), Mesh::ghost(&layout.axes(), rank)?);
+        let (device, mesh) = (Meta::default(), layout.ghost(rank)?);
         let (data, others): (Vec<_>, Vec<_>) =
-            mesh.coordinates().into_iter().partition(|(axis, _)| *axis == Axis::Dp);
+            mesh.coordinates().into_iter().partition(|(axis, _)| *axis == Axis::SEQUENCES);
         let kind = (others, dealt(data[0].1)?);
         total += match kinds.entry(kind) {
             Entry::Occupied(known) => *known.get(),
@@ -159,7 +157,7 @@ pub fn peak_of_all<D: Kernels, K: Ord>(
             }
         };
     }
-    let mesh = Mesh::ghost(&layout.axes(), most.0)?;
+    let mesh = layout.ghost(most.0)?;
     memory::within(layout, most, |device| program(device, &mesh))?;
     Ok(Peak { all: total, largest: most.1 })
 }
@@ -175,7 +173,7 @@ pub fn training<D: Kernels>(
     batch: &Batch,
     after: impl Fn(&mut Trainer<Meta<D>>, &Mesh<tensor::Nowhere>) -> Result<()>,
 ) -> Result<Peak> {
-    let dealt = |rank| Ok(batch.dealt(rank, layout.size(Axis::Dp))?);
+    let dealt = |rank| Ok(batch.dealt(rank, layout.size(Axis::SEQUENCES))?);
     peak_of_all(layout, dealt, |device, mesh| {
         let at = layout.place(device, mesh, &Random { seed: 0 });
         let mut trainer = Trainer::new(&at, shape, optimizer)?;

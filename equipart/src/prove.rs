@@ -115,7 +115,7 @@ pub(crate) fn read<D: Kernels>(
     (device, mesh): (&D, &Mesh<D::Place>),
     record: Option<Record<D>>,
 ) -> parallel::Result<Vec<D::Elem>> {
-    let (vocabulary, data) = (subject.shape.vocabulary, mesh.group(Axis::Dp));
+    let (vocabulary, data) = (subject.shape.vocabulary, mesh.group(Axis::SEQUENCES));
     let mine = deal(subject.texts.len(), data.rank(), data.size());
     let texts = &subject.texts[mine.clone()];
     let capacity = texts.iter().map(|(ids, _)| ids.len()).max().unwrap_or(0);
@@ -138,7 +138,7 @@ pub(crate) fn read<D: Kernels>(
 
 /// Which of all texts' logits a data rank reads.
 fn logits_of<P: Place>(subject: &Subject, mesh: &Mesh<P>) -> Range<usize> {
-    let data = mesh.group(Axis::Dp);
+    let data = mesh.group(Axis::SEQUENCES);
     let mine = deal(subject.texts.len(), data.rank(), data.size());
     let before = |n: usize| subject.shape.vocabulary * rows_read(&subject.texts[..n]);
     before(mine.start)..before(mine.end)
@@ -200,7 +200,7 @@ pub fn check(subject: &Subject, layout: &Layout) -> Result<()> {
 /// # Errors
 /// If the layout does not fit the model or the batch, or 64 bits do not count what a rank holds.
 pub fn bytes(subject: &Subject, layout: &Layout) -> Result<u128> {
-    let data = layout.size(Axis::Dp);
+    let data = layout.size(Axis::SEQUENCES);
     let dealt = |rank| -> Result<Vec<_>> {
         subject.steps.iter().map(|(batch, _)| Ok(batch.dealt(rank, data)?)).collect()
     };

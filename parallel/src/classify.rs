@@ -42,7 +42,7 @@ impl<D: Kernels> ClassifierTrainer<D> {
     /// # Errors
     /// If the ranks do not fit the sizes, or there are no such values.
     pub fn new(at: &Builder<D>, sizes: &[usize], optimizer: (Kind, Option<f64>)) -> Result<Self> {
-        let model = Classifier::shard(&at.learning(), Axis::Tp, sizes)?;
+        let model = Classifier::shard(&at.learning(), Axis::LAYERS, sizes)?;
         let (device, ending, spare) = (at.device.clone(), Ending::new(at.mesh, optimizer), Cx::default());
         let (features, classes) = (sizes[0], sizes[sizes.len() - 1]);
         Ok(Self { device, features, classes, model, ending, spare })
@@ -103,12 +103,12 @@ impl<D: Kernels> ClassifierTrainer<D> {
         let right = rows.filter(|(row, label)| largest(row) == **label as usize).count();
         let right = Wide::<D>::from_usize(right);
         let mut sum = Tensor::from_fn(self.device.wide(), Category::Buffers, 1, 1, |_| right);
-        self.ending.mesh.group(Axis::Dp).named("correct").all_reduce(&mut sum, Reduce::Sum)?;
+        self.ending.mesh.group(Axis::SEQUENCES).named("correct").all_reduce(&mut sum, Reduce::Sum)?;
         Ok(sum.read().expect("a device with values")[0].to_f64() as usize)
     }
     /// This data rank's part of so many examples.
     fn deal(&self, all: usize) -> Range<usize> {
-        let data = self.ending.mesh.group(Axis::Dp);
+        let data = self.ending.mesh.group(Axis::SEQUENCES);
         deal(all, data.rank(), data.size())
     }
     /// `X` of these examples.

@@ -138,7 +138,7 @@ impl<D: Kernels> Trainer<D> {
     }
     /// This data rank's part of a microbatch, its ids and targets.
     fn share<'a>(&self, batch: &'a Batch, microbatch: usize) -> Result<Dealt<'a, D::Place>> {
-        let data = self.ending.mesh.group(Axis::Dp);
+        let data = self.ending.mesh.group(Axis::SEQUENCES);
         let share = batch.share(microbatch, data.rank(), data.size())?;
         let sequences = share.sequences.iter();
         let ids = Ids::new(self.device.place(), sequences.clone().flat_map(|s| &s.ids), self.vocabulary)?;
@@ -166,7 +166,7 @@ pub(crate) struct Ending<D: Kernels> {
 
 impl<D: Kernels> Ending<D> {
     pub(crate) fn new(mesh: &Mesh<D::Place>, (kind, clip): (Kind, Option<f64>)) -> Self {
-        let loss = mesh.group(Axis::Dp).named("loss");
+        let loss = mesh.group(Axis::SEQUENCES).named("loss");
         let (optimizer, gradients) = (Optimizer::new(kind, clip), GradientSums::default());
         Self { mesh: mesh.clone(), optimizer, loss, gradients, room: Vec::new() }
     }

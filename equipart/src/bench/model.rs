@@ -124,7 +124,7 @@ pub(super) fn bound(pass: Pass, layout: &Layout, scale: &Scale) -> Result<Bound>
 /// What all ranks compute in a pass, as the meter counts it.
 pub(super) fn flops(pass: Pass, layout: &Layout, scale: &Scale) -> Result<f64> {
     let of_rank = |rank| {
-        let (device, mesh) = (Meta::<Cpu<f32>>::default(), Mesh::ghost(&layout.axes(), rank)?);
+        let (device, mesh) = (Meta::<Cpu<f32>>::default(), layout.ghost(rank)?);
         Ready::new(pass, layout, &device, &mesh, scale)?.once(scale)?;
         Ok(tensor::Device::meter(&device).flops() as f64)
     };
@@ -133,7 +133,7 @@ pub(super) fn flops(pass: Pass, layout: &Layout, scale: &Scale) -> Result<f64> {
 
 /// What a rank says in a training step.
 pub(super) fn said(layout: &Layout, rank: usize, scale: &Scale) -> Result<Ledger> {
-    let (device, mesh) = (Meta::<Cpu<f32>>::default(), Mesh::ghost(&layout.axes(), rank)?);
+    let (device, mesh) = (Meta::<Cpu<f32>>::default(), layout.ghost(rank)?);
     let mut ready = Ready::new(Pass::Step, layout, &device, &mesh, scale)?;
     let before = mesh.ledger();
     ready.once(scale)?;

@@ -3,7 +3,6 @@ use super::machine::{Bound, Probe, cores};
 use super::scale::Scale;
 use crate::prove::{self, Subject, Truths};
 use crate::{Error, Layout, Result};
-use comm::Mesh;
 use kernels::Meta;
 use layers::Random;
 use parallel::Trainer;
@@ -46,7 +45,7 @@ pub(super) fn bound(scale: &Scale) -> Result<Bound> {
 /// What all ranks compute, as the meter counts it.
 fn flops(subject: &Subject, layout: &Layout) -> Result<f64> {
     let of_rank = |rank| {
-        let (device, mesh) = (Meta::<Cpu<F61>>::default(), Mesh::ghost(&layout.axes(), rank)?);
+        let (device, mesh) = (Meta::<Cpu<F61>>::default(), layout.ghost(rank)?);
         let at = layout.place(&device, &mesh, &Random { seed: 0 });
         let mut trainer = Trainer::new(&at, &subject.shape, subject.optimizer)?;
         prove::read(subject, trainer.model(), (&device, &mesh), None)?;

@@ -77,7 +77,7 @@ impl Wish {
         let (layout, shape) = together(self.layout, self.shape);
         let longest = shape.context().unwrap_or(TOKENS);
         let steps = [Some(self.steps.0), self.steps.1].into_iter().flatten();
-        let steps = steps.map(|wish| wish.step(layout.size(Axis::Dp), longest)).collect();
+        let steps = steps.map(|wish| wish.step(layout.size(Axis::SEQUENCES), longest)).collect();
         let text = |(tokens, prompt): (usize, usize)| (tokens.min(longest), prompt.min(tokens.min(longest)));
         let texts = self.texts.into_iter().map(text).collect();
         let ((optimizer, lr), clip, key) = (self.optimizer, self.clip, FieldKey(number).next().0);

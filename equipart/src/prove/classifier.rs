@@ -26,7 +26,7 @@ impl ClassifierSubject {
     /// Two clipped steps of plain descent on two microbatches of unequal sizes.
     #[must_use]
     pub fn small(sizes: Vec<usize>, layout: &Layout) -> Self {
-        let data = layout.size(Axis::Dp);
+        let data = layout.size(Axis::SEQUENCES);
         Self {
             sizes,
             steps: vec![vec![data + 2, data], vec![data, data + 1]],
@@ -61,7 +61,7 @@ impl ClassifierSubject {
     fn start(&self) -> Result<Weights<F61>> {
         let (device, mesh) = (Cpu::default(), Mesh::alone());
         let at = Layout::UNSPLIT.place(&device, &mesh, &START);
-        let mut model = Classifier::shard(&at, Axis::Tp, &self.sizes)?;
+        let mut model = Classifier::shard(&at, Axis::LAYERS, &self.sizes)?;
         Ok(dump::weights(model.params(), &mesh)?.into_iter().collect())
     }
     /// What the oracle gives from these weights, and goes on from `next` of those after each step.
@@ -126,7 +126,7 @@ fn program<D: Kernels<Wide = D>>(
 
 /// As [`bytes`](super::bytes).
 fn bytes(subject: &ClassifierSubject, layout: &Layout) -> Result<u128> {
-    let (data, _key) = (layout.size(Axis::Dp), Key(0).enter()); // examples are drawn, though nobody looks at them
+    let (data, _key) = (layout.size(Axis::SEQUENCES), Key(0).enter()); // examples are drawn, though nobody looks at them
     let rows = |rank| subject.steps.iter().flatten().map(move |&rows| parallel::deal(rows, rank, data).len());
     let dealt = |rank| Ok(rows(rank).collect::<Vec<_>>());
     let ranks = price::peak_of_all(layout, dealt, |device: &Meta<Cpu<F61>>, mesh| {

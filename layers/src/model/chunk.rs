@@ -96,7 +96,7 @@ impl<D: Kernels> Chunk<D> {
                 wanted: "1".into(),
             });
         }
-        let (axis, table) = (Axis::Tp, [shape.vocabulary, shape.width]);
+        let (axis, table) = (Axis::LAYERS, [shape.vocabulary, shape.width]);
         let rotary = match shape.positions {
             Positions::Rotary(rope) => Some(Rotary::new(shape.heads.dim, rope)),
             Positions::Learned(_) => None,

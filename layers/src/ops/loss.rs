@@ -114,7 +114,7 @@ fn cross_entropy<D: Kernels>(
 ) -> (Partial<D>, Tensor<D>) {
     let (device, mut loss) = (m.device().clone(), m.beside(1, 1));
     device.cross_entropy(loss.view_mut(), m.view_mut(), sums.view(), targets.index(), terms);
-    (Partial::sum(loss, Axis::Dp), m)
+    (Partial::sum(loss, Axis::SEQUENCES), m)
 }
 
 /// These rows' share of the loss, and each row's log-sum-exp.

@@ -52,13 +52,13 @@ impl<D: Kernels> GradientSums<D> {
             param.begin_sum()?;
             param.summed_in = Some(number);
         }
-        for (axis, group) in mesh.axes().filter(|(axis, _)| *axis != Axis::Dp) {
+        for (axis, group) in mesh.axes().filter(|(axis, _)| *axis != Axis::SEQUENCES) {
             if let Some(sums) = unit.start(number, params, (axis, group))? {
                 unit.gradients = sums.wait()?;
                 unit.give_back(number, params);
             }
         }
-        unit.under_way = unit.start(number, params, (Axis::Dp, mesh.group(Axis::Dp)))?;
+        unit.under_way = unit.start(number, params, (Axis::SEQUENCES, mesh.group(Axis::SEQUENCES)))?;
         self.started += 1;
         Ok(())
     }

@@ -57,7 +57,7 @@ pub struct Placement(BTreeMap<Axis, Placed>);
 impl Default for Placement {
     /// What holds for every parameter: data ranks each have an addend of the gradient.
     fn default() -> Self {
-        Self([(Axis::Dp, Placed::Summed)].into())
+        Self([(Axis::SEQUENCES, Placed::Summed)].into())
     }
 }
 
