@@ -15,7 +15,6 @@ pub mod norm;
 pub mod ops;
 pub mod param;
 pub mod proof;
-pub mod strategies;
 
 pub use attention::Attention;
 pub use attention::cross_attention::CrossAttention;
@@ -39,7 +38,7 @@ pub use model::part::Part;
 pub use model::record::{Activation, Activations, Record, Touched};
 pub use model::shape::{Biases, FeedForward, NormKind, Objective, Positions, Rates, Shape, Window};
 pub use model::stage::{Half, Input, Output, Room, Stage, Wanted};
-pub use model::strategy::{About, Strategy};
+pub use model::strategy::{About, Choice, Shared, Sharing, Sizes, Strategy, Takes};
 pub use model::uses::Uses;
 pub use norm::Norm;
 pub use norm::layer_norm::LayerNorm;

@@ -89,7 +89,7 @@ impl Request {
     pub fn check<D: Runs>(&self, model: &Model, layout: &Layout) -> Result<()> {
         layout.fits(&model.config.shape)?;
         self.sampling.validate()?;
-        let (data, positions) = (layout.size(Axis::Dp), model.config.positions);
+        let (data, positions) = (layout.size(Axis::SEQUENCES), model.config.positions);
         if self.prompts.len() < data {
             let n = self.prompts.len();
             return Err(Error::new(format!(
@@ -121,12 +121,13 @@ impl Request {
     /// # Errors
     /// If the layout does not fit the model, or 64 bits do not count what a rank holds.
     pub fn peak<D: Runs>(&self, model: &Model, layout: &Layout) -> Result<price::Peak> {
-        let (data, shape) = (layout.size(Axis::Dp), &model.config.shape);
+        let (data, shape) = (layout.size(Axis::SEQUENCES), &model.config.shape);
         let lengths = |rank| -> Vec<usize> {
             self.prompts[deal(self.prompts.len(), rank, data)].iter().map(Vec::len).collect()
         };
         let program = |at: At<Meta<D>>| {
-            let (mut chunk, lengths) = (Stages::new(&at, shape)?, lengths(at.mesh.group(Axis::Dp).rank()));
+            let (mut chunk, lengths) =
+                (Stages::new(&at, shape)?, lengths(at.mesh.group(Axis::SEQUENCES).rank()));
             let capacity = lengths.iter().max().map_or(0, |longest| longest + self.max_new);
             let ids = Ids::new(at.device.place(), &vec![0; lengths.iter().sum()], shape.vocabulary)?;
             let logits = chunk.logits(&Cx::infer(&lengths).with_cache(capacity), ids, false)?;
@@ -151,7 +152,7 @@ pub fn generate<D: Runs>(
     let world = network.world(layout, "inference")?;
     let ranks = session::run((layout, &world), model.values(), |at: At<D>| {
         let (texts, taken, seen) = on_rank(model, request, &at, watch)?;
-        let speaks = at.mesh.group(Axis::Tp).rank() == 0;
+        let speaks = at.mesh.group(Axis::LAYERS).rank() == 0;
         Ok((if speaks { texts } else { Vec::new() }, taken, seen))
     })?;
     let mut all = Generated { texts: Vec::new(), taken: Vec::new(), seen: Vec::new() };
@@ -174,7 +175,7 @@ fn on_rank<D: Runs>(
 ) -> Result<OfRank<D>> {
     let (device, mesh) = (at.device, at.mesh);
     let record = request.record.then(|| Record::new(mesh));
-    let data = mesh.group(Axis::Dp);
+    let data = mesh.group(Axis::SEQUENCES);
     let mine = deal(request.prompts.len(), data.rank(), data.size());
     let mut chunk = Stages::new(at, &model.config.shape)?;
     let weights = if request.record { dump::weights(chunk.params(), mesh)? } else { Vec::new() };
@@ -206,7 +207,7 @@ fn on_rank<D: Runs>(
                 fed[i].clear();
                 fed[i].extend(text.extend(&mut room, row, request, mine.start + i)?);
                 fed[i].retain(|id| !model.config.eos.contains(id));
-                if mine.start + i == 0 && mesh.group(Axis::Tp).rank() == 0 {
+                if mine.start + i == 0 && mesh.group(Axis::LAYERS).rank() == 0 {
                     text.ids[request.prompts[0].len()..].last().into_iter().for_each(|&id| watch(id));
                 }
             }

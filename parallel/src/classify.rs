@@ -44,7 +44,7 @@ pub fn fits(layout: &Layout, sizes: &[usize]) -> Result<()> {
     let (axis, ranks, shared) = (Axis::Tp, layout.size(Axis::Tp), classifier::shared(sizes));
     let Some(bad) = shared.iter().find(|size| !size.is_multiple_of(ranks)) else { return Ok(()) };
     let possible = layout.possible(axis, |n| shared.iter().all(|size| size.is_multiple_of(n)));
-    Err(LayoutError::Fit { axis, ranks, shared: format!("{bad} hidden features"), possible }.into())
+    Err(LayoutError::misfit((axis, ranks), &format!("{bad} hidden features"), &possible).into())
 }
 
 /// Examples with their labels, the same on every rank.
@@ -72,7 +72,7 @@ impl<D: Kernels> ClassifierTrainer<D> {
     /// # Errors
     /// If the ranks do not fit the sizes, or there are no such values.
     pub fn new(at: &Builder<D>, sizes: &[usize], optimizer: (Kind, Option<f64>)) -> Result<Self> {
-        let model = Classifier::shard(&at.learning(), Axis::Tp, sizes)?;
+        let model = Classifier::shard(&at.learning(), Axis::LAYERS, sizes)?;
         let (device, ending, spare) = (at.device.clone(), Ending::new(at, optimizer)?, Cx::default());
         let (features, classes) = (sizes[0], sizes[sizes.len() - 1]);
         Ok(Self { device, features, classes, model, ending, spare })
@@ -136,12 +136,12 @@ impl<D: Kernels> ClassifierTrainer<D> {
         let right = rows.filter(|(row, label)| largest(row) == **label as usize).count();
         let right = Wide::<D>::from_usize(right);
         let mut sum = Tensor::from_fn(self.device.wide(), Category::Buffers, 1, 1, |_| right);
-        self.ending.mesh.group(Axis::Dp).named("correct").all_reduce(&mut sum, Reduce::Sum)?;
+        self.ending.mesh.group(Axis::SEQUENCES).named("correct").all_reduce(&mut sum, Reduce::Sum)?;
         Ok(sum.read().expect("a device with values")[0].to_f64() as usize)
     }
     /// This data rank's part of so many examples.
     fn deal(&self, all: usize) -> Range<usize> {
-        let data = self.ending.mesh.group(Axis::Dp);
+        let data = self.ending.mesh.group(Axis::SEQUENCES);
         deal(all, data.rank(), data.size())
     }
     /// `X` of these examples.

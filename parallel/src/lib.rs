@@ -4,7 +4,8 @@
 //! | file | holds |
 //! |---|---|
 //! | `batch.rs` | a step's sequences, cut into microbatches, dealt to data ranks |
-//! | `layout.rs` | how many ranks there are along each axis, as the user writes it |
+//! | `layout.rs` | how a model is split, as the user writes it |
+//! | `strategies.rs` | the lists of strategies, a folder each: `tensor/`, `data/`, `pipeline/` |
 //! | `trainer.rs` | accumulation over microbatches, gradient sync, clipping, the optimizer's step |
 //! | `classify.rs` | the same for a classifier, and how often it is right |
 //! | `stored.rs` | parameters in files: which tensor of the file is which part of which parameter |
@@ -21,6 +22,7 @@ mod batch;
 pub mod budget;
 mod checkpoint;
 pub mod classify;
+pub mod data;
 pub mod dump;
 mod error;
 pub mod layout;
@@ -33,6 +35,8 @@ pub mod session;
 pub mod stages;
 pub mod step;
 mod stored;
+pub mod strategies;
+pub mod tensor;
 mod trainer;
 mod whole;
 

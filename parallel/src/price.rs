@@ -34,7 +34,7 @@ pub fn peak_of_all<D: Kernels, K: Ord>(
 ) -> Result<Peak> {
     let (mut kinds, mut total, mut most) = (BTreeMap::new(), 0, (0, 0));
     for rank in 0..layout.ranks() {
-        let mesh = Mesh::<tensor::Nowhere>::ghost(&layout.axes(), rank)?;
+        let mesh = layout.ghost(rank)?;
         let (data, others): (Vec<_>, Vec<_>) =
             mesh.coordinates().into_iter().partition(|(axis, _)| *axis == Axis::Dp);
         total += match kinds.entry((others, dealt(data[0].1)?)) {

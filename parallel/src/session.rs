@@ -43,7 +43,7 @@ pub fn ghost<D: Kernels, T>(
     (rank, limit): (usize, Option<usize>),
     program: impl FnOnce(At<Meta<D>>) -> Result<T>,
 ) -> Result<T> {
-    let (device, mesh) = (Meta::default(), Mesh::ghost(&layout.axes(), rank)?);
+    let (device, mesh) = (Meta::default(), layout.ghost(rank)?);
     limit.inspect(|&bytes| device.meter().limit(bytes));
     Uncountable::caught(|| program(layout.place(&device, &mesh, &Random { seed: 0 })))?
 }

@@ -9,9 +9,9 @@ mod counting;
 use comm::{Axis, Mesh, World};
 use counting::taken;
 use kernels::Heads;
-use layers::strategies::sequence_regions::SequenceRegions;
 use layers::{Builder, Cx, Kind, Random, Rates, Shape, Strategy};
 use parallel::pipeline::gpipe::GPipe;
+use parallel::tensor::sequence_parallel::SequenceParallel;
 use parallel::{At, Batch, ClassifierTrainer, Error, Examples, Sequence, Stages, Trainer};
 use tensor::{Cpu, Dual, Ids, Scalar};
 
@@ -57,7 +57,7 @@ fn takes_nothing(work: impl Fn(&At<Device>) -> Result<[usize; 12], Error> + Sync
     for (sizes, regions) in layouts {
         let ran = World::threads(sizes).unwrap().run(|device: Device, mesh: Mesh<tensor::Host>| {
             let at = Builder::new(&device, &mesh, &Random { seed: 1 });
-            let builder = if regions { at.with([&SequenceRegions as &dyn Strategy<_>]) } else { at };
+            let builder = if regions { at.with([&SequenceParallel as &dyn Strategy<_>]) } else { at };
             work(&At { builder, schedule: &GPipe })
         });
         for (rank, each) in ran.unwrap().into_iter().enumerate() {

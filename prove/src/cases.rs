@@ -108,7 +108,7 @@ impl Case {
         }
         case.check_rates()?;
         case.layout.fits(&case.shape)?;
-        let data = case.layout.size(Axis::Dp);
+        let data = case.layout.size(Axis::SEQUENCES);
         for (batch, _) in case.subject()?.steps {
             (0..batch.microbatches().len()).try_for_each(|m| batch.share(m, 0, data).map(|_| ()))?;
         }

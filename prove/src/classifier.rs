@@ -28,7 +28,7 @@ impl ClassifierSubject {
     /// Two clipped steps of plain descent on two microbatches of unequal sizes.
     #[must_use]
     pub fn small(sizes: Vec<usize>, layout: &Layout) -> Self {
-        let data = layout.size(Axis::Dp);
+        let data = layout.size(Axis::SEQUENCES);
         Self {
             sizes,
             steps: vec![vec![data + 2, data], vec![data, data + 1]],
@@ -62,7 +62,7 @@ impl ClassifierSubject {
     /// The weights that every layout's program begins with, under the key in force, as the unsplit classifier has them.
     fn start(&self) -> Result<Weights<F61>> {
         session::alone(&START, |at: At<Cpu<F61>>| {
-            let mut model = Classifier::shard(&at, Axis::Tp, &self.sizes)?;
+            let mut model = Classifier::shard(&at, Axis::LAYERS, &self.sizes)?;
             Ok(dump::weights(model.params(), at.mesh)?.into_iter().collect())
         })
     }
@@ -125,7 +125,7 @@ fn program<D: Kernels<Wide = D>>(
 
 /// As [`bytes`](super::bytes).
 fn bytes(subject: &ClassifierSubject, layout: &Layout) -> Result<u128> {
-    let (data, _key) = (layout.size(Axis::Dp), Key(0).enter()); // examples are drawn, though nobody looks at them
+    let (data, _key) = (layout.size(Axis::SEQUENCES), Key(0).enter()); // examples are drawn, though nobody looks at them
     let rows = |rank| subject.steps.iter().flatten().map(move |&rows| parallel::deal(rows, rank, data).len());
     let dealt = |rank| Ok(rows(rank).collect::<Vec<_>>());
     let ranks =

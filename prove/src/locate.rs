@@ -6,9 +6,8 @@ use crate::proof::world;
 use crate::timeline::{Expected, Moment, Place, expected, wanted};
 use crate::{Difference, Split, Subject};
 use comm::{Trace, World};
-use layers::model::strategy::{About, Key as Named};
-use parallel::At;
-use parallel::{Result, session};
+use layers::About;
+use parallel::{At, Result, session};
 use tensor::{Cpu, F61, Key};
 
 /// Where a layout's program parts from the oracle under the first of these keys that tells: forward activations and
@@ -121,10 +120,10 @@ pub(super) fn hint(
         |layer: &str| name.split(' ').any(|word| word == layer || word.starts_with(&format!("{layer}.")));
     let maker = built.iter().filter(|(layer, _)| is_of(layer)).max_by_key(|(layer, _)| layer.len());
     let near = |about: &About| {
-        let over = format!(" over {}", about.key.axis().name());
-        touched.last().is_some_and(|call| call.contains(&over))
+        let over = about.axis.map(|axis| format!(" over {axis}"));
+        over.is_some_and(|over| touched.last().is_some_and(|call| call.contains(&over)))
     };
-    let word = |about: &About| matches!(about.key, Named::Beside(..));
+    let word = |about: &About| about.is_named();
     let says =
         |about: &'static About| Some((about, about.hints.iter().find(|(part, _)| name.contains(part))?));
     let mut all: Vec<_> = strategies.iter().copied().filter_map(says).collect();
@@ -142,7 +141,7 @@ mod tests {
     use comm::Axis;
     use layers::ops::{Split, columns_gradient, filled, matmul};
     use layers::param::weight::ColumnWeight;
-    use layers::{Activations, Builder, Draw, Pieces, Random, Section};
+    use layers::{Activations, Builder, Choice, Draw, Pieces, Random, Section, Takes};
     use parallel::Layout;
     use parallel::Report;
     use tensor::{Category, Scalar};
@@ -200,9 +199,11 @@ mod tests {
 
     static NEW: About = About {
         name: "new",
-        key: Named::Beside("new", Axis::Tp),
-        splits: "",
-        shares: |_| vec![],
+        axis: Some(Axis::Tp),
+        choice: Choice::Layers,
+        word: "new",
+        takes: Takes::Nothing,
+        shares: |_, _| vec![],
         paper: "",
         chapter: None,
         hints: &[("bias", "its bias"), ("", "its layer")],
@@ -212,7 +213,7 @@ mod tests {
     /// layer that is taken for another whose name begins alike.
     #[test]
     fn who_built_the_layer_is_asked_first() {
-        let all: Vec<&'static About> = layers::strategies::all().into_iter().chain([&NEW]).collect();
+        let all: Vec<&'static About> = parallel::strategies::all().iter().copied().chain([&NEW]).collect();
         let built = [("blocks.1.mlp.down".to_string(), "new")];
         let says = |name: &str, call: &str| hint(name, &[call.to_string()], &all, &built).unwrap();
         let over_dp = "all_reduce(sum) over dp of 1x1 f61";
@@ -220,7 +221,7 @@ mod tests {
         assert_eq!(says("step 0: gradient of blocks.1.mlp.down.bias", over_dp), "new: its bias");
         assert!(says("step 0: gradient of blocks.11.mlp.down", over_dp).starts_with("data parallelism: "));
         let over_tp = "all_gather over tp[2..4] of 1x1 f61";
-        assert!(says("step 0: gradient of norm", over_tp).starts_with("sequence regions: "));
+        assert!(says("step 0: gradient of norm", over_tp).starts_with("sequence parallelism: "));
         assert_eq!(hint("loss", &[], &[], &built), None);
     }
 }

@@ -35,7 +35,7 @@ impl Subject {
     pub fn small(shape: Shape, layout: &Layout) -> Result<Self> {
         let window = shape.window.map(|w| Window { size: w.size.min(2), sinks: w.sinks.min(1), ..w });
         let narrowed = window.filter(|_| window != shape.window).map(|w| w.size);
-        let (shape, data) = (Shape { window, ..shape }, layout.size(comm::Axis::Dp));
+        let (shape, data) = (Shape { window, ..shape }, layout.size(comm::Axis::SEQUENCES));
         let longest = shape.context().unwrap_or(usize::MAX);
         let id = |salt: usize, i: usize| (mix((salt * 1000 + i) as u64) % shape.vocabulary as u64) as u32;
         let document = |salt: usize| {

@@ -161,7 +161,7 @@ impl Run<'_> {
             let rows = deal(rows, m, parts).len();
             Examples { x: vec![0.0; rows * sizes[0]], labels: vec![0; rows] }
         };
-        let (step, data) = ((0..parts).map(part).collect::<Vec<_>>(), self.layout.size(Axis::Dp));
+        let (step, data) = ((0..parts).map(part).collect::<Vec<_>>(), self.layout.size(Axis::SEQUENCES));
         let dealt =
             |rank| Ok(step.iter().map(|m| deal(m.labels.len(), rank, data).len()).collect::<Vec<_>>());
         let peak = price::peak_of_all(&self.layout, dealt, |at: At<Meta<Cpu<f32>>>| {

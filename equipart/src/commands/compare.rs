@@ -56,7 +56,7 @@ pub struct Work<'a> {
 impl Work<'_> {
     /// The most data ranks of any layout.
     fn data_ranks(&self) -> usize {
-        self.layouts.iter().map(|l| l.size(Axis::Dp)).max().unwrap_or(1)
+        self.layouts.iter().map(|l| l.size(Axis::SEQUENCES)).max().unwrap_or(1)
     }
 }
 
@@ -157,7 +157,7 @@ fn subject(work: &Work, layout: &Layout, texts: Vec<(Vec<u32>, usize)>) -> Resul
     if price::parameters(&shape)? <= LARGE {
         return Ok((of(texts, batch(work)?), None));
     }
-    let (ranks, tokens) = (layout.size(Axis::Dp), LARGE_TOKENS.min(work.model.config.positions));
+    let (ranks, tokens) = (layout.size(Axis::SEQUENCES), LARGE_TOKENS.min(work.model.config.positions));
     let pairs = work.corpus.batch(0, 0, ranks, tokens);
     let texts = pairs.iter().map(|(ids, _)| (ids.clone(), tokens.div_ceil(2))).collect();
     let note = format!("the field was given {} of {tokens} tokens", counted(ranks, "sequence"));

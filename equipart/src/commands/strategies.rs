@@ -8,7 +8,7 @@ pub(crate) fn run(json: bool) {
         entries.iter().for_each(show::json);
     } else {
         let row = |e: &Entry| {
-            vec![e.key.clone(), e.name.clone(), e.splits.clone(), e.fits.clone(), e.paper.clone()]
+            vec![e.key.clone(), e.name.clone(), e.shards.join(", "), e.fits.clone(), e.paper.clone()]
         };
         let head = ["layout", "strategy", "what each rank has its part of", "its ranks share", "source"];
         let mut table = show::table(&head, entries.iter().map(row));

@@ -41,7 +41,10 @@ fn the_same_key_gives_the_same_bytes_and_goes_on() {
         says.starts_with("3 drawn cases from the key 0x0000000000000001: under tp=2,sp, training equals"),
         "{says}"
     );
-    assert!(says.contains("        3  sequence regions\n") && says.contains("Go on with --key 0x"), "{says}");
+    assert!(
+        says.contains("        3  sequence parallelism\n") && says.contains("Go on with --key 0x"),
+        "{says}"
+    );
 }
 
 /// Kills: a kept case that is not proven, one that cannot be and ends as a panic or half-way.

@@ -99,10 +99,10 @@ impl<'a, D: Kernels> Builder<'a, D> {
         let (strategies, built) = (self.strategies.clone(), self.built.clone());
         Self { learns: true, strategies, built, ..*self }
     }
-    /// The same, but each rank of the tensor axis has its own tokens (sequence regions).
+    /// The same, but each rank of the axis of layers has its own tokens (sequence parallelism).
     #[must_use]
     pub fn in_regions(self) -> Self {
-        Self { region: Region::tokens(self.mesh.group(Axis::Tp)), ..self }
+        Self { region: Region::tokens(self.mesh.group(Axis::LAYERS)), ..self }
     }
 }
 

@@ -133,7 +133,7 @@ impl<D: Kernels> Chunk<D> {
             positive(what, size)?;
         }
         let (first, last, tied) = (blocks.start == 0, blocks.end == shape.blocks, shape.tied);
-        let (axis, table) = (Axis::Tp, [shape.vocabulary, shape.width]);
+        let (axis, table) = (Axis::LAYERS, [shape.vocabulary, shape.width]);
         let rotary = match shape.positions {
             Positions::Rotary(rope) => Some(Rotary::new(shape.heads.dim, rope)),
             Positions::Learned(_) => None,

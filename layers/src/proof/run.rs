@@ -40,7 +40,7 @@ pub(super) fn run<D: Kernels<Wide = D>>(
     given: &dyn Fn(usize) -> Vec<Given<D::Elem>>,
     steps: usize,
 ) -> Result<Seen<D::Elem>> {
-    let group = mesh.group(Axis::Tp);
+    let group = mesh.group(Axis::LAYERS);
     let at = place(device, mesh, values, regions);
     let mut layer = case.build(&at)?;
     let at = AtRank { device, group, region: at.region };

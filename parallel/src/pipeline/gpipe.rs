@@ -14,20 +14,34 @@
 use super::Schedule;
 use crate::step::{Act, Cell, Plan, Unit};
 use comm::Axis;
-use layers::About;
-use layers::model::strategy::Key;
+use layers::{About, Choice, Shared, Sharing, Takes};
 
 /// `GPipe`.
 pub struct GPipe;
 
 static ABOUT: About = About {
     name: "GPipe",
-    key: Key::Ranks(Axis::Pp),
-    splits: "blocks of the model",
-    shares: |_| vec![],
+    axis: Some(Axis::Pp),
+    choice: Choice::Schedule,
+    word: "gpipe",
+    takes: Takes::Nothing,
+    shares: |shape, sizes| {
+        let over = sizes.along(Axis::Pp);
+        vec![Shared { what: "blocks", size: shape.blocks, over, by: Sharing::AtLeastOne }]
+    },
     paper: "Huang et al., arXiv:1811.06965",
     chapter: None,
-    hints: &[("", "each microbatch goes through all stages, forward and backward, once")],
+    hints: &[
+        ("loss", "the loss is of the last stage; the other stages add 0"),
+        (
+            "gradient of",
+            "a stage's gradients are of all microbatches, and complete when the last one is back",
+        ),
+        (
+            "",
+            "each stage has consecutive blocks; what it receives is what the stage before it sent of this microbatch",
+        ),
+    ],
 };
 
 impl Schedule for GPipe {

@@ -7,9 +7,9 @@ use super::fitted::fitted;
 use super::{Case, Document, Step};
 use comm::Axis;
 use kernels::{Activation, Heads};
-use layers::model::strategy::Key;
-use layers::{Biases, FeedForward, Kind, NormKind, Objective, Positions, Rates, Shape, Window, strategies};
-use parallel::Layout;
+use layers::{Biases, FeedForward, Kind, NormKind, Objective, Positions, Rates, Shape, Window};
+use parallel::layout::split_axes;
+use parallel::{Layout, strategies};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -77,7 +77,7 @@ impl Wish {
         let (layout, shape) = together(self.layout, self.shape);
         let longest = shape.context().unwrap_or(TOKENS);
         let steps = [Some(self.steps.0), self.steps.1].into_iter().flatten();
-        let steps = steps.map(|wish| wish.step(layout.size(Axis::Dp), longest)).collect();
+        let steps = steps.map(|wish| wish.step(layout.size(Axis::SEQUENCES), longest)).collect();
         let text = |(tokens, prompt): (usize, usize)| (tokens.min(longest), prompt.min(tokens.min(longest)));
         let texts = self.texts.into_iter().map(text).collect();
         let ((optimizer, lr), clip, key) = (self.optimizer, self.clip, FieldKey(number).next().0);
@@ -92,26 +92,29 @@ fn together(layout: Layout, wish: Shape) -> (Layout, Shape) {
     (layout, Shape { padding: shape.padding.filter(|id| *id < shape.vocabulary), ..shape })
 }
 
-/// The layout with a word, unless another of its words builds the same layers.
-fn with(layout: Layout, word: &str) -> Layout {
-    let (with, n) = (layout.with(word).expect("its axis is split"), layout.ranks());
+/// The layout with a strategy more, unless its axis is not split, or another of its strategies excludes it.
+fn with(layout: Layout, named: &str) -> Layout {
+    let (with, n) = (layout.with(named).unwrap_or(layout), layout.ranks());
     let shape = Shape { heads: Heads { queries: n, keys: n, dim: 2 }, hidden: n, ..Shape::LLAMA };
     if with.conflict(&shape).is_some() { layout } else { with }
 }
 
-/// Ranks along the axes of the list, and its words. The first axis has what it wishes for, the others what is left.
+/// The layout with its axes nested the other way round.
+fn reversed(layout: Layout) -> Layout {
+    let split: Vec<_> = layout.axes().iter().filter(|(_, n)| *n > 1).map(|(axis, _)| axis.name()).collect();
+    format!("{layout},order={}", split.join(".")).parse().unwrap_or(layout)
+}
+
+/// Ranks along the axes of the lists, and their strategies. The first axis and the first strategy have what they wish for,
+/// the others what is left.
 fn layouts() -> impl Strategy<Value = Layout> {
-    let (mut axes, mut words) = (Vec::new(), Vec::new());
-    for about in strategies::all() {
-        match about.key {
-            Key::Ranks(axis) if !axes.contains(&axis) => axes.push(axis),
-            Key::Ranks(_) => {}
-            Key::Beside(word, axis) => words.push((word, axis)),
-        }
-    }
-    let (n, beside) = (axes.len(), words.len());
-    (vec(select(vec![1usize, 2, 3, 4, 8]), n), vec(any::<bool>(), beside), 0..n).prop_map(
-        move |(sizes, said, first)| {
+    let axes: Vec<_> = split_axes().rev().collect();
+    let named = strategies::all().iter().filter(|about| about.is_named());
+    let named: Vec<_> = named.map(|about| about.method()).collect();
+    let (n, m) = (axes.len(), named.len());
+    let said = (vec(any::<bool>(), m), 0..m.max(1), proptest::bool::weighted(0.2));
+    (vec(select(vec![1usize, 2, 3, 4, 8]), n), 0..n, said).prop_map(
+        move |(sizes, first, (said, from, reverse))| {
             let mut left = RANKS;
             let mut ranks = Vec::new();
             for i in (0..n).map(|i| (first + i) % n) {
@@ -120,8 +123,9 @@ fn layouts() -> impl Strategy<Value = Layout> {
                 ranks.push((axes[i], size));
             }
             let layout = Layout::new(&ranks).expect("each axis once");
-            let said = words.iter().zip(said).filter(|((_, axis), said)| *said && layout.size(*axis) > 1);
-            said.fold(layout, |layout, ((word, _), _)| with(layout, word))
+            let said = (0..m).map(|i| (from + i) % m).filter(|i| said[*i]);
+            let layout = said.fold(layout, |layout, i| with(layout, &named[i]));
+            if reverse { reversed(layout) } else { layout }
         },
     )
 }

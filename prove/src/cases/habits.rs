@@ -2,7 +2,6 @@
 use super::{Case, Document, Step};
 use comm::Axis;
 use kernels::Activation::{Gelu, GeluTanh, Relu};
-use layers::model::strategy::Key;
 use layers::{FeedForward, Kind, NormKind, Positions, Window};
 use parallel::deal;
 use tensor::Scaling;
@@ -22,11 +21,15 @@ pub const HABITS: &[Habit] = &[
     ("a region without tokens", empty_region),
     ("texts read token by token", |c| c.texts.iter().any(|(tokens, prompt)| tokens > prompt)),
     ("grouped heads", |c| c.shape.heads.keys < c.shape.heads.queries),
-    ("more tensor ranks than KV heads", |c| c.layout.size(Axis::Tp) > c.shape.heads.keys),
+    ("more tensor ranks than KV heads", |c| c.layout.size(Axis::LAYERS) > c.shape.heads.keys),
     ("heads that do not divide the width", |c| !c.shape.width.is_multiple_of(c.shape.heads.queries)),
-    ("a width that tensor ranks do not divide", |c| !c.shape.width.is_multiple_of(c.layout.size(Axis::Tp))),
-    ("ids that tensor ranks do not divide", |c| !c.shape.vocabulary.is_multiple_of(c.layout.size(Axis::Tp))),
-    ("fewer ids than tensor ranks", |c| c.shape.vocabulary < c.layout.size(Axis::Tp)),
+    ("a width that tensor ranks do not divide", |c| {
+        !c.shape.width.is_multiple_of(c.layout.size(Axis::LAYERS))
+    }),
+    ("ids that tensor ranks do not divide", |c| {
+        !c.shape.vocabulary.is_multiple_of(c.layout.size(Axis::LAYERS))
+    }),
+    ("fewer ids than tensor ranks", |c| c.shape.vocabulary < c.layout.size(Axis::LAYERS)),
     ("two blocks or more", |c| c.shape.blocks > 1),
     ("RMS norm", |c| c.shape.norm == NormKind::Rms),
     ("layer norm", |c| c.shape.norm == NormKind::Layer),
@@ -78,7 +81,7 @@ fn unequal(step: &Step) -> bool {
 
 /// The sequences of each data rank, microbatch by microbatch.
 fn shares(case: &Case) -> impl Iterator<Item = &[Vec<Document>]> {
-    let ranks = case.layout.size(Axis::Dp);
+    let ranks = case.layout.size(Axis::SEQUENCES);
     case.steps.iter().flat_map(move |step| {
         let microbatch = move |m| &step.sequences[deal(step.sequences.len(), m, step.microbatches)];
         (0..step.microbatches)
@@ -87,12 +90,12 @@ fn shares(case: &Case) -> impl Iterator<Item = &[Vec<Document>]> {
 }
 
 fn silent_rank(case: &Case) -> bool {
-    case.layout.size(Axis::Dp) > 1 && shares(case).any(|share| counted(share) == 0)
+    case.layout.size(Axis::SEQUENCES) > 1 && shares(case).any(|share| counted(share) == 0)
 }
 
 fn empty_region(case: &Case) -> bool {
-    let regions = case.layout.strategies().iter().any(|about| matches!(about.key, Key::Beside("sp", _)));
-    regions && shares(case).any(|share| tokens(share) < case.layout.size(Axis::Tp))
+    let regions = case.layout.strategies().iter().any(|about| about.word == "sp");
+    regions && shares(case).any(|share| tokens(share) < case.layout.size(Axis::LAYERS))
 }
 
 fn scaled(case: &Case) -> bool {

@@ -1,8 +1,7 @@
 //! What came of a campaign: the same bytes from the same key and the same number of cases.
 use super::campaign::Failure;
 use super::{Case, HABITS};
-use layers::strategies;
-use parallel::Layout;
+use parallel::{Layout, strategies};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use tensor::Key;
@@ -60,7 +59,7 @@ impl Report {
             tensors: 0,
             elements: 0,
             layouts: BTreeMap::new(),
-            strategies: strategies::all().into_iter().map(|about| none(about.name)).collect(),
+            strategies: strategies::all().iter().map(|about| none(about.name)).collect(),
             habits: HABITS.iter().map(|(what, _)| none(what)).collect(),
             failure: None,
         }

@@ -1,9 +1,8 @@
 //! The smallest case found that fails as a drawn one does: what was wished for shrinks, each wish on its own; then the
-//! layouts of fewer ranks and words are tried one by one, since what breaks on eight ranks and on two may hold on three.
+//! layouts of fewer ranks and strategies are tried one by one, since what breaks on eight ranks and on two may hold on three.
 use super::drawn::{Wish, wishes};
 use super::{Case, Failure, Outcome};
 use comm::Axis;
-use layers::model::strategy::Key as Named;
 use parallel::Layout;
 use proptest::strategy::ValueTree;
 use std::time::{Duration, Instant};
@@ -77,7 +76,7 @@ pub(super) fn shrunk(
     Failure { after, number, case: smallest.case, first_difference, error }
 }
 
-/// Layouts of no more ranks along any axis and of no other words, fewest ranks first, then fewest words.
+/// Layouts of no more ranks along any axis that name nothing else, fewest ranks first, then fewest strategies.
 fn smaller(layout: Layout) -> Vec<Layout> {
     let mut sizes: Vec<Vec<(Axis, usize)>> = vec![Vec::new()];
     for (axis, most) in layout.axes() {
@@ -85,10 +84,8 @@ fn smaller(layout: Layout) -> Vec<Layout> {
         sizes = sizes.iter().flat_map(|before| (1..=most).map(move |n| with(before, n))).collect();
     }
     let mut all: Vec<_> = sizes.iter().map(|sizes| Layout::new(sizes).expect("each axis once")).collect();
-    for about in layout.strategies() {
-        if let Named::Beside(word, _) = about.key {
-            all.extend(all.clone().into_iter().filter_map(|layout| layout.with(word).ok()));
-        }
+    for named in layout.named() {
+        all.extend(all.clone().into_iter().filter_map(|layout| layout.with(&named).ok()));
     }
     all.retain(|other| *other != layout);
     all.sort_by_key(|layout| (layout.ranks(), layout.strategies().len()));

@@ -1,7 +1,8 @@
 //! What is drawn, and whether a failure is found and made small.
 use super::*;
 use crate::Difference;
-use layers::{FeedForward, NormKind, strategies};
+use layers::{FeedForward, NormKind};
+use parallel::strategies;
 use std::collections::BTreeSet;
 use std::iter::successors;
 

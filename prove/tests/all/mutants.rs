@@ -86,7 +86,7 @@ fn mutants(sites: &[Site], of: impl Fn(&Site) -> bool) -> Vec<(usize, Mutation)>
 /// Kills: a call whose result no proof of a whole model looks at.
 #[test]
 fn drawn_mutants_under_every_layout_are_rejected() {
-    let listed = layers::strategies::all().into_iter().map(|about| about.key.written(2));
+    let listed = parallel::strategies::all().iter().map(|about| about.written(2));
     for (n, layout) in LAYOUTS.into_iter().map(str::to_string).chain(listed).enumerate() {
         let trials = Trials::of(&layout);
         let sites = trials.sites();

@@ -2,13 +2,14 @@
 use comm::Axis;
 use kernels::{Heads, Kernels};
 use layers::model::part::Other;
-use layers::model::strategy::{About, Key as Named, Row, Strategy};
+use layers::model::strategy::Row;
 use layers::ops::{Split as Share, Stream, add_bias, bias_gradient};
 use layers::param::weight::WholeWeight;
-use layers::{Biases, Builder, Cx, Draw, Layer, Param, Result, RowLinear, Shape, strategies};
-
-use parallel::Layout;
+use layers::{
+    About, Biases, Builder, Choice, Cx, Draw, Layer, Param, Result, RowLinear, Shape, Strategy, Takes,
+};
 use parallel::layout::Entry;
+use parallel::{Layout, strategies};
 use prove::cases::{certify_panel, never_ran};
 use prove::{Split, Subject, certify};
 use std::path::Path;
@@ -38,7 +39,7 @@ fn every_strategy_of_the_list_is_proven() {
     let shape = Shape { width: 6, heads, hidden: 8, vocabulary: 11, bias, ..Shape::LLAMA };
     for about in strategies::all() {
         for ranks in [2, 4] {
-            let layout: Layout = about.key.written(ranks).parse().unwrap();
+            let layout: Layout = about.written(ranks).parse().unwrap();
             let verdict =
                 certify(&Subject::small(shape, &layout).unwrap(), &layout, &[Key(1)], &|_| ()).unwrap();
             assert!(verdict.equal && verdict.tensors > 50, "{}", verdict.statement());
@@ -71,9 +72,11 @@ struct Newcomer(Adds);
 
 static ABOUT: About = About {
     name: "my rows",
-    key: Named::Beside("mine", Axis::Tp),
-    splits: "inputs of row layers",
-    shares: |_| vec![],
+    axis: Some(Axis::Tp),
+    choice: Choice::Layers,
+    word: "mine",
+    takes: Takes::Nothing,
+    shares: |_, _| vec![],
     paper: "",
     chapter: None,
     hints: &[("", "where my bias is added")],
@@ -86,7 +89,7 @@ impl<D: Kernels> Strategy<D> for Newcomer {
     fn row(&self, at: &Builder<D>, row: &Row) -> Result<Option<Other<D, RowLinear<D>>>> {
         let (draw, shape) = (Draw { mean: 0.0, std: 1.0 }, [1, row.sizes[1]]);
         let bias = || WholeWeight::new(at, format!("{}.bias", row.name), shape, at.placement(), draw);
-        Ok(Some(Box::new(Rows {
+        Ok(Some(Other::new(Rows {
             sum: RowLinear::shard(at, row.axis, row.name, row.sizes, false)?,
             bias: row.bias.then(bias).transpose()?,
             times: if self.0 == Adds::OnEveryRank { at.mesh.group(row.axis).size() } else { 1 },

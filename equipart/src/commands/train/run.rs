@@ -110,7 +110,7 @@ impl Run<'_> {
             corpus.fits(self.model.config.shape.vocabulary)?;
         }
         self.settings.schedule().validate()?;
-        let (batch, data) = (self.source.batch(&self.settings, 0)?, self.layout.size(Axis::Dp));
+        let (batch, data) = (self.source.batch(&self.settings, 0)?, self.layout.size(Axis::SEQUENCES));
         for microbatch in 0..microbatches {
             batch.share(microbatch, 0, data)?;
         }
@@ -147,7 +147,9 @@ impl Run<'_> {
     fn peak<D: Kernels>(&self) -> Result<price::Peak> {
         let (shape, batch) = (self.settings.shape(&self.model.config), self.source.batch(&self.settings, 0)?);
         let held_out = match self.source {
-            Source::Text(corpus) => held_out_batch(corpus, self.settings.seq, self.layout.size(Axis::Dp))?,
+            Source::Text(corpus) => {
+                held_out_batch(corpus, self.settings.seq, self.layout.size(Axis::SEQUENCES))?
+            }
             Source::Ids(_) => None,
         };
         let largest = held_out.map(|batch| batch.largest());
@@ -267,7 +269,9 @@ pub fn held_out<D: Runs>(
     seq: usize,
     mesh: &Mesh<tensor::Host>,
 ) -> Result<Option<f64>> {
-    let Some(batch) = held_out_batch(corpus, seq, mesh.group(Axis::Dp).size())? else { return Ok(None) };
+    let Some(batch) = held_out_batch(corpus, seq, mesh.group(Axis::SEQUENCES).size())? else {
+        return Ok(None);
+    };
     let targets = corpus.held_out.len() - 1;
     let nats = trainer.evaluate(&batch, &|_| ())?.read().expect("the host has values")[0].to_f64();
     if !nats.is_finite() {

@@ -1,4 +1,4 @@
-//! Sequence regions, `sp` beside `tp=N`: between the products of a block each rank has its own tokens, so norms,
+//! Sequence parallelism, `sp` beside `tp=N`: between the products of a block each rank has its own tokens, so norms,
 //! dropout and residuals are done once, not on every rank, and what they keep is split.
 //!
 //! ```text
@@ -6,23 +6,25 @@
 //! regions       Y_t = Σ_t …    reduce-scatter, and X = all-gather(X_t) before the next product
 //! ```
 //!
-//! Layers are written once for both ([`Stream`](crate::ops::Stream)); what is built differs in the region alone.
+//! Layers are written once for both ([`Stream`](layers::ops::Stream)); what is built differs in the region alone.
 //!
 //! Source: Korthikanti et al., "Reducing activation recomputation in large transformer models", §4.2.2,
 //! arXiv:2205.05198. Chapter: 7.
-use crate::Builder;
-use crate::model::strategy::{About, Key, Strategy};
 use comm::Axis;
 use kernels::Kernels;
+use layers::ops::Region;
+use layers::{About, Builder, Choice, Strategy, Takes};
 
-/// Sequence regions over the tensor ranks.
-pub struct SequenceRegions;
+/// Sequence parallelism over the tensor ranks.
+pub struct SequenceParallel;
 
 static ABOUT: About = About {
-    name: "sequence regions",
-    key: Key::Beside("sp", Axis::Tp),
-    splits: "tokens of norms, dropout and residuals",
-    shares: |_| vec![],
+    name: "sequence parallelism",
+    axis: Some(Axis::Tp),
+    choice: Choice::Layers,
+    word: "sp",
+    takes: Takes::Nothing,
+    shares: |_, _| vec![],
     paper: "Korthikanti et al., arXiv:2205.05198",
     chapter: Some("sequence-regions.md"),
     hints: &[
@@ -35,11 +37,11 @@ static ABOUT: About = About {
     ],
 };
 
-impl<D: Kernels> Strategy<D> for SequenceRegions {
+impl<D: Kernels> Strategy<D> for SequenceParallel {
     fn about(&self) -> &'static About {
         &ABOUT
     }
     fn place<'a>(&self, at: Builder<'a, D>) -> Builder<'a, D> {
-        at.in_regions()
+        Builder { region: Region::tokens(at.mesh.group(Axis::Tp)), ..at }
     }
 }

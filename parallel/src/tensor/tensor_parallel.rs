@@ -2,25 +2,26 @@
 //! alike; activations between blocks are whole on every rank.
 //!
 //! ```text
-//! Y[B,O_t] = X · W[I,O_t]        column (column.rs): Q, K, V, gate and up
-//! Y[B,O]   = Σ_t X_t · W[I_t,O]  row (row.rs): out and down      all-reduce, B·O elements, forward; B·I backward
+//! Y[B,O_t] = X · W[I,O_t]        column (`layers/src/linear/column.rs`): Q, K, V, gate and up
+//! Y[B,O]   = Σ_t X_t · W[I_t,O]  row (`row.rs`): out and down      all-reduce, B·O elements, forward; B·I backward
 //! ```
 //!
 //! The usual layers are split along this axis already: one rank is a group of one. So there is nothing to build.
 //!
 //! Source: Shoeybi et al., "Megatron-LM", §3, arXiv:1909.08053. Chapters: 3 to 6.
-use crate::Shape;
-use crate::model::strategy::{About, Key, Shared, Strategy};
 use comm::Axis;
 use kernels::Kernels;
+use layers::{About, Choice, Shape, Shared, Sharing, Sizes, Strategy, Takes};
 
 /// Tensor parallelism.
 pub struct TensorParallel;
 
 static ABOUT: About = About {
     name: "tensor parallelism",
-    key: Key::Ranks(Axis::Tp),
-    splits: "heads, hidden features and vocabulary of every layer",
+    axis: Some(Axis::Tp),
+    choice: Choice::Layers,
+    word: "tp",
+    takes: Takes::Nothing,
     shares,
     paper: "Shoeybi et al., arXiv:1909.08053",
     chapter: Some("columns-and-rows.md"),
@@ -41,12 +42,12 @@ static ABOUT: About = About {
     ],
 };
 
-fn shares(shape: &Shape) -> Vec<Shared> {
-    let one = |what, size, copies| Shared { what, size, copies };
+fn shares(shape: &Shape, sizes: &Sizes) -> Vec<Shared> {
+    let one = |what, size, by| Shared { what, size, over: sizes.along(Axis::Tp), by };
     vec![
-        one("query heads", shape.heads.queries, false),
-        one("KV heads", shape.heads.keys, true),
-        one("hidden features", shape.hidden, false),
+        one("query heads", shape.heads.queries, Sharing::Equally),
+        one("KV heads", shape.heads.keys, Sharing::OrCopies),
+        one("hidden features", shape.hidden, Sharing::Equally),
     ]
 }
 
