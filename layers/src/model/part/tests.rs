@@ -44,7 +44,7 @@ impl Case for Feed {
     fn build<T: Kernels>(&self, at: &Builder<T>) -> Result<Residual<T, Mlp<T>>> {
         let own =
             Builder { region: at.region, ..Builder::new(at.device, at.mesh, at.values).with([&Own as _]) };
-        let norm = strategy::Norm { kind: NormChoice::Rms, name: "gain", width: D, eps: 0.5 };
+        let norm = strategy::Norm { kind: NormKind::Rms, name: "gain", width: D, eps: 0.5 };
         let mlp = Mlp::shard(&own, Axis::Tp, "mlp", FeedForward::SwiGlu, [D, F], true)?;
         Ok(Residual::around("mlp", own.norm(&norm)?, mlp, 0.0))
     }
@@ -94,7 +94,7 @@ fn layers_behind_a_pointer_are_recorded_as_the_usual_ones() {
     let seen = |strategies: Vec<&'static dyn Strategy<Cpu<F61>>>| {
         let (device, mesh) = (Cpu::default(), Mesh::alone());
         let at = Builder::new(&device, &mesh, &crate::Random { seed: 0 }).with(strategies);
-        let norm = strategy::Norm { kind: NormChoice::Layer, name: "gain", width: D, eps: 0.5 };
+        let norm = strategy::Norm { kind: NormKind::Layer, name: "gain", width: D, eps: 0.5 };
         let mlp = Mlp::shard(&at, Axis::Tp, "mlp", FeedForward::SwiGlu, [D, F], true).unwrap();
         let mut layer = Residual::around("mlp", at.norm(&norm).unwrap(), mlp, 0.0);
         let record = Record::new(&mesh);
