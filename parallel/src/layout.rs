@@ -97,7 +97,7 @@ impl Layout {
     /// # Errors
     /// If an axis has no ranks or is given twice, or there are more than [`MAX_RANKS`] ranks.
     pub fn new(sizes: &[(Axis, usize)]) -> Result<Self, LayoutError> {
-        grammar_of_all().sized(sizes)
+        grammar::sized(sizes)
     }
     /// The same with a strategy more, such as `sp`.
     ///

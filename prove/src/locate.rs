@@ -213,7 +213,8 @@ mod tests {
     /// layer that is taken for another whose name begins alike.
     #[test]
     fn who_built_the_layer_is_asked_first() {
-        let all: Vec<&'static About> = parallel::strategies::all().iter().copied().chain([&NEW]).collect();
+        let layout: Layout = "tp=2,sp,dp=2".parse().unwrap();
+        let all: Vec<&'static About> = layout.strategies().into_iter().chain([&NEW]).collect();
         let built = [("blocks.1.mlp.down".to_string(), "new")];
         let says = |name: &str, call: &str| hint(name, &[call.to_string()], &all, &built).unwrap();
         let over_dp = "all_reduce(sum) over dp of 1x1 f61";

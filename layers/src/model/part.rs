@@ -46,14 +46,14 @@ impl<T> Slots<T> {
     fn new() -> Self {
         Self(RefCell::default())
     }
-    fn keep(&self, kept: T) -> Ticket {
+    fn keep(&self, kept: T) -> usize {
         let mut all = self.0.borrow_mut();
         let at = all.iter().position(Option::is_none).unwrap_or(all.len());
         if at == all.len() {
             all.push(None);
         }
         all[at] = Some(kept);
-        Some(at)
+        at
     }
     fn take(&self, ticket: Ticket) -> T {
         let at = ticket.expect("a layer kept what backward needs");
@@ -64,11 +64,11 @@ impl<T> Slots<T> {
 impl<D: Kernels, L: Layer<D>> Behind<D, L::In, L::Out> for Own<L, L::Saved, L::Pending> {
     fn forward(&self, cx: &Cx<D>, x: L::In) -> Result<(L::Out, Ticket)> {
         let (y, saved) = self.layer.forward(cx, x)?;
-        Ok((y, if cx.keeps() { self.saved.keep(saved) } else { None }))
+        Ok((y, cx.keeps().then(|| self.saved.keep(saved))))
     }
     fn backward_input(&mut self, cx: &Cx<D>, saved: Ticket, dy: L::Out) -> Result<(L::In, Ticket)> {
         let (dx, pending) = self.layer.backward_input(cx, self.saved.take(saved), dy)?;
-        Ok((dx, self.pending.keep(pending)))
+        Ok((dx, Some(self.pending.keep(pending))))
     }
     fn backward_weight(&mut self, cx: &Cx<D>, pending: Ticket) -> Result<()> {
         self.layer.backward_weight(cx, self.pending.take(pending))

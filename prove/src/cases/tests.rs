@@ -29,9 +29,21 @@ fn every_habit_and_every_strategy_is_drawn_often() {
         assert!(seen * 10 >= cases.len(), "{}: {seen} of {}", about.name, cases.len());
     }
     let layouts: BTreeSet<String> = cases.iter().map(|case| case.layout.to_string()).collect();
-    for layout in
-        ["none", "tp=2", "tp=3", "tp=4", "tp=8", "dp=2", "dp=3", "dp=8", "tp=2,sp,dp=4", "tp=4,dp=2"]
-    {
+    for layout in [
+        "none",
+        "tp=2",
+        "tp=3",
+        "tp=4",
+        "tp=8",
+        "dp=2",
+        "dp=3",
+        "dp=8",
+        "tp=2,sp,dp=2",
+        "tp=2,sp,dp=4:zero1",
+        "tp=4,dp=2",
+        "pp=8",
+        "tp=2,pp=2,order=pp.tp",
+    ] {
         assert!(layouts.contains(layout), "{layout} is not among {layouts:?}");
     }
 }
