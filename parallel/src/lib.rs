@@ -38,7 +38,7 @@ pub use classify::{ClassifierTrainer, Examples};
 pub use error::{Error, Result, Sentence};
 pub use layout::Layout;
 pub use network::Network;
-pub use stored::{Entry, Orientation, Stored, StoredError};
+pub use stored::{Entry, Orientation, Stored};
 pub use trainer::{Report, Trainer};
 
 /// How the names of steps begin in a trace; their numbers follow.

@@ -1,14 +1,14 @@
 //! bf16: parameters and activations of 16 bits; gradients, masters, moments, statistics and sums of 32.
-use layers::{Builder, Random};
-use parallel::session;
 use crate::child::{equipart, refused};
 use crate::memory::{settings, sized};
 use equipart::commands::price::{price, program};
 use equipart::commands::train::settings::{OptimizerName, Settings};
 use kernels::Heads;
 use layers::Shape;
+use layers::{Builder, Random};
 use parallel::Layout;
 use parallel::number::NumberName;
+use parallel::session;
 use serde_json::Value;
 use std::fs;
 use tensor::{Bf16, Cpu};

@@ -2,11 +2,11 @@
 //! `prove` says equal; and what cannot be gets one sentence, exit code 2.
 use crate::child::equipart;
 use equipart::commands::classify::{self, EpochLine, FLOOR, Run, Settings, folder, order};
-use parallel::classify::sizes;
 use equipart::commands::train::schedule::Warmup;
 use equipart::commands::train::settings::OptimizerName;
 use layers::{Draw, Kind, Random, Values};
 use models::digits::{Digits, Set};
+use parallel::classify::sizes;
 use parallel::{Layout, Network};
 use prove::{ClassifierSubject, certify_classifier, prove_classifier};
 use reference::{Classifier, Optimizer, Updates, Weights};

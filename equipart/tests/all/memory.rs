@@ -1,17 +1,17 @@
 //! What the meter says is so: shares are shares, activations grow with the tokens and not with their pairs, and the
 //! system sees the same.
-use layers::{Builder, Random};
-use parallel::session;
 use crate::child::{equipart, output, refused};
 use equipart::commands::price::{Price, price, program};
 use equipart::commands::train::settings::{OptimizerName, Settings};
 use kernels::Heads;
+use layers::{Builder, Random};
 use layers::{Positions, Shape};
 use models::Config;
 use models::config::Architecture;
 use parallel::Layout;
 use parallel::number::NumberName;
 use parallel::price::peak_of_all;
+use parallel::session;
 use prove::{Subject, Truths, prove};
 use serde_json::Value;
 use std::path::Path;

@@ -1,12 +1,12 @@
 //! `--memory-limit`: what a rank would hold beyond it is refused beforehand, with what asked for it.
-use layers::{Builder, Random};
-use parallel::session;
 use crate::child::{equipart, refused};
 use equipart::commands::price::program;
 use equipart::commands::train::settings::{OptimizerName, Settings};
 use kernels::Heads;
 use layers::Shape;
+use layers::{Builder, Random};
 use parallel::Layout;
+use parallel::session;
 use tensor::{Category, Cpu};
 
 /// The words of a refusal: the category and bytes held, the smallest limit that works.

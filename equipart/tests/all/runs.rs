@@ -1,19 +1,19 @@
 //! Runs on floats: a resumed run equals an uninterrupted one, texts do not depend on the layout, a checkpoint is
 //! read under any layout, the price is what is measured, f32 stays near f64.
-use layers::{Builder, Random};
-use parallel::session;
 use equipart::commands::price::{price, program};
 use equipart::commands::train::run::{Run, Source};
 use equipart::commands::train::settings::{OptimizerName, Settings, hash};
 use equipart::commands::train::state::{self, State};
 use kernels::Heads;
 use layers::Shape;
+use layers::{Builder, Random};
 use models::config::Architecture;
 use models::generate::{Request, all_logits, generate};
 use models::sampling::Sampling;
 use models::text::Corpus;
 use models::{Config, Model};
 use parallel::number::NumberName;
+use parallel::session;
 use parallel::{Layout, Network};
 use std::collections::BTreeMap;
 use std::path::Path;
