@@ -5,13 +5,12 @@
 //! ink.
 //!
 //! Source: `LeCun`, Cortes, Burges, "The MNIST database of handwritten digits".
+use parallel::{Error, Result};
 use std::path::{Path, PathBuf};
 
 mod drawn;
-mod error;
 mod idx;
 
-pub use error::DigitsError;
 use idx::Idx;
 
 /// Two files: images and their labels.
@@ -67,13 +66,16 @@ impl Set {
         self.labels[i]
     }
     /// From two files of a directory; also hands back the first one's path.
-    fn read(dir: &Path, (images, labels): Names) -> Result<(Self, PathBuf), DigitsError> {
+    fn read(dir: &Path, (images, labels): Names) -> Result<(Self, PathBuf)> {
         let images = Idx::<3>::read(dir, images)?;
         let labels = Idx::<1>::read(dir, labels)?;
         let ([count, rows, cols], [named]) = (images.size, labels.size);
         if count != named {
             let paths = [images.path, labels.path];
-            return Err(DigitsError::Counts { paths, images: count, labels: named });
+            let [images, labels] = paths.each_ref().map(|path| path.display());
+            return Err(Error::new(format!(
+                "images in {images}: {count}, labels in {labels}: {named}; each image needs one label"
+            )));
         }
         Ok((Self { images: images.elements, labels: labels.elements, rows, cols }, images.path))
     }
@@ -95,15 +97,26 @@ impl Digits {
     /// # Errors
     /// If a file is missing or is no whole IDX file of bytes, if there are no images, or if images and labels, or
     /// training and test images, do not fit.
-    pub fn read(dir: &Path) -> Result<Self, DigitsError> {
+    pub fn read(dir: &Path) -> Result<Self> {
         if !dir.is_dir() {
-            return Err(DigitsError::NoDirectory(dir.to_owned()));
+            return Err(Error::new(format!(
+                "{}: there is no such directory; it should hold {} and {}, for training, and {} and {}, for testing, each as it \
+                 is or as .gz",
+                dir.display(),
+                TRAIN.0,
+                TRAIN.1,
+                TEST.0,
+                TEST.1
+            )));
         }
         let ((train, learnt), (test, judged)) = (Set::read(dir, TRAIN)?, Set::read(dir, TEST)?);
-        let size = |set: &Set| [set.rows, set.cols];
-        if size(&train) != size(&test) {
-            let paths = [learnt, judged];
-            return Err(DigitsError::Sizes { paths, train: size(&train), test: size(&test) });
+        let size = |set: &Set| format!("{}×{}", set.rows, set.cols);
+        let sizes = [size(&train), size(&test)];
+        if sizes[0] != sizes[1] {
+            let ([train, test], learnt, judged) = (sizes, learnt.display(), judged.display());
+            return Err(Error::new(format!(
+                "{learnt} has images of {train} pixels and {judged} of {test}; both must have the same size"
+            )));
         }
         let largest = train.labels.iter().chain(&test.labels).max().copied().unwrap_or(0);
         Ok(Self { train, test, classes: 1 + usize::from(largest) })
@@ -150,7 +163,7 @@ mod tests {
         [train, idx(&[3], &[4, 0, 2]), test, idx(&[2], &[6, 2])]
     }
     /// The four files in a directory, `with` others written there instead of those of the same name.
-    fn read(with: &[(&str, &[u8])]) -> Result<Digits, String> {
+    fn read(with: &[(&str, &[u8])]) -> std::result::Result<Digits, String> {
         let folder = tempfile::tempdir().unwrap();
         for (name, bytes) in NAMES.iter().zip(&four()) {
             if !with.iter().any(|(other, _)| other.trim_end_matches(".gz") == *name) {
@@ -160,7 +173,7 @@ mod tests {
         for (name, bytes) in with {
             fs::write(folder.path().join(name), bytes).unwrap();
         }
-        let why = |why: DigitsError| why.to_string().replace(folder.path().to_str().unwrap(), "");
+        let why = |why: Error| why.to_string().replace(folder.path().to_str().unwrap(), "");
         Digits::read(folder.path()).map_err(why)
     }
     fn why(with: &[(&str, &[u8])]) -> String {
@@ -212,7 +225,7 @@ mod tests {
                       train-labels-idx1-ubyte, for training, and t10k-images-idx3-ubyte and t10k-labels-idx1-ubyte, \
                       for testing, each as it is or as .gz";
         assert_eq!(why.replace(folder.path().to_str().unwrap(), ""), wanted);
-        let why = parallel::Error::from(Digits::read(folder.path()).unwrap_err()).to_string();
+        let why = Digits::read(folder.path()).unwrap_err().to_string();
         let wanted = ": there is neither train-images-idx3-ubyte nor train-images-idx3-ubyte.gz";
         assert_eq!(why.replace(folder.path().to_str().unwrap(), ""), wanted);
         let why = self::why(&[(TEST.1, b"")]);

@@ -130,7 +130,8 @@ impl Request {
                 (Stages::new(&at, shape)?, lengths(at.mesh.group(Axis::SEQUENCES).rank()));
             let capacity = lengths.iter().max().map_or(0, |longest| longest + self.max_new);
             let ids = Ids::new(at.device.place(), &vec![0; lengths.iter().sum()], shape.vocabulary)?;
-            let logits = chunk.logits(&Cx::infer(&lengths).with_cache(capacity), ids, false)?;
+            let cx = Cx::infer(&lengths).with_cache(capacity); // which is held while the first logits are found
+            let logits = chunk.logits(&cx, ids, false)?;
             drop(self.first(shape.vocabulary).map(|n| ops::top_k(&logits, n)));
             Ok(())
         };
@@ -293,7 +294,7 @@ impl<E: Real> Room<E> {
             let of_row = row * self.first..(row + 1) * self.first;
             Logits::First(&self.values[of_row.clone()], &self.ids[of_row])
         };
-        Ok(sampling.choose_in(&mut self.choice, logits, sequence, position)?)
+        sampling.choose_in(&mut self.choice, logits, sequence, position)
     }
 }
 

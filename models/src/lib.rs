@@ -25,11 +25,3 @@ pub mod tokenizer;
 
 pub use config::Config;
 pub use model::Model;
-
-use parallel::Sentence;
-
-impl Sentence for config::ConfigError {}
-impl Sentence for digits::DigitsError {}
-impl Sentence for sampling::SamplingError {}
-impl Sentence for text::TextError {}
-impl Sentence for tokenizer::TokenizerError {}

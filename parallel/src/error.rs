@@ -46,7 +46,6 @@ sentences!(
     comm::CommError,
     layers::Error,
     crate::BatchError,
-    crate::StoredError,
     crate::layout::LayoutError,
     tensor::IdsError,
     tensor::count::Uncountable,

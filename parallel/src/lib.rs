@@ -48,7 +48,7 @@ pub use layout::Layout;
 pub use network::Network;
 pub use pipeline::Schedule;
 pub use stages::{At, Stages};
-pub use stored::{Entry, Orientation, Stored, StoredError};
+pub use stored::{Entry, Orientation, Stored};
 pub use trainer::{Report, Trainer};
 pub use whole::{Named, named, whole};
 

@@ -3,7 +3,7 @@ use crate::cli::args::GenerateArgs;
 use crate::cli::watch::Watch;
 use crate::cli::{model, show};
 use models::generate::{Request, generate};
-use models::sampling::{Sampling, SamplingError};
+use models::sampling::{Sampling, no_temperature};
 use models::tokenizer::Tokenizer;
 use models::{Model, names};
 use parallel::dump::{self, About};
@@ -25,7 +25,7 @@ pub(crate) fn run(a: GenerateArgs, json: bool) -> Result<bool> {
     }
     let seed = a.seed.unwrap_or(0);
     if a.temperature.is_none() && a.seed.is_some() {
-        return Err(SamplingError::Greedy { what: "the seed", seen: seed.to_string() }.into());
+        return Err(no_temperature("the seed", seed));
     }
     let sampling = Sampling { temperature: a.temperature, top_k: a.top_k, top_p: a.top_p, seed };
     let longest = prompts.iter().map(Vec::len).max().unwrap_or(0);

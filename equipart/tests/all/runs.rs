@@ -7,6 +7,7 @@ use equipart::commands::train::state::{self, State};
 use kernels::Heads;
 use layers::Random;
 use layers::Shape;
+use layers::{Builder, Random};
 use models::config::Architecture;
 use models::generate::{Request, all_logits, generate};
 use models::sampling::Sampling;

@@ -1,5 +1,6 @@
 //! Which keys of a configuration are read, which must have one value, and which do not matter, by architecture.
-use super::{Architecture, ConfigError, Keys};
+use super::{Architecture, Keys};
+use parallel::Result;
 use serde_json::json;
 
 /// A key with the values (as JSON) that change nothing.
@@ -160,7 +161,7 @@ impl Architecture {
 
 impl Keys<'_> {
     /// Whose configuration it is.
-    pub(super) fn architecture(&self) -> Result<Architecture, ConfigError> {
+    pub(super) fn architecture(&self) -> Result<Architecture> {
         let wanted = Architecture::model_types();
         let Some(value) = self.given("model_type") else {
             return Err(self.missing("model_type", &wanted));
@@ -169,7 +170,7 @@ impl Keys<'_> {
         known.ok_or_else(|| self.wrong("model_type", value, &wanted))
     }
     /// Whether every key is one that is read, has a value that changes nothing, or cannot change anything.
-    pub(super) fn check(&self, architecture: Architecture) -> Result<(), ConfigError> {
+    pub(super) fn check(&self, architecture: Architecture) -> Result<()> {
         let class = json!([architecture.class()]);
         if let Some(value) = self.given("architectures").filter(|value| **value != class) {
             return Err(self.wrong("architectures", value, &format!("{class}, or left out")));
