@@ -32,7 +32,7 @@ pub use linear::scattered::ScatteredRow;
 pub use mlp::Mlp;
 pub use model::block::{Block, Residual};
 pub use model::build::{Builder, Draw, Random, Values};
-pub use model::chunk::{Chunk, Complete, Input, Output, emptied};
+pub use model::chunk::{Chunk, Input, Output, emptied};
 pub use model::classifier::Classifier;
 pub use model::cx::{Cx, Kept, Mode};
 pub use model::part::Part;

@@ -16,9 +16,7 @@ use crate::{Batch, Result, STEP, Share};
 use comm::{Axis, Group, Mesh, Request};
 use kernels::Kernels;
 use layers::ops::Partial;
-use layers::{
-    Builder, Chunk, Cx, Input, Keeper, Kind, Optimizer, Output, Param, Record, Shape, Uses, emptied,
-};
+use layers::{Builder, Chunk, Cx, Input, Keeper, Kind, Optimizer, Output, Param, Record, Shape, emptied};
 use tensor::{Ids, Tensor};
 
 /// A model with its optimizer, on this rank.
@@ -115,12 +113,8 @@ impl<D: Kernels> Trainer<D> {
         let loss = self.forward(&cx, ids, targets)?;
         drop(span);
         let span = self.ending.mesh.span(format_args!("backward {microbatch}"));
-        if microbatch + 1 == batch.microbatches().len() {
-            let keeper = &mut self.ending.keeper;
-            self.model.backward_last(&cx, None, &mut |unit| keeper.complete(unit))?;
-        } else {
-            self.model.backward(&cx, None)?;
-        }
+        let last = microbatch + 1 == batch.microbatches().len();
+        self.model.backward_with(&cx, None, &mut self.ending.keeper, last)?;
         drop(span);
         self.spare = cx.recorded(None);
         Ok(loss)
@@ -131,7 +125,7 @@ impl<D: Kernels> Trainer<D> {
         ids: Ids<D::Place>,
         targets: Ids<D::Place>,
     ) -> Result<Partial<D::Wide>> {
-        match self.model.forward(cx, Input::Tokens(ids), Some(targets))? {
+        match self.model.forward_with(cx, Input::Tokens(ids), Some(targets), &mut self.ending.keeper)? {
             Output::Loss(loss) => Ok(loss),
             Output::Activation(_) => unreachable!("a whole model ends in a loss"),
         }

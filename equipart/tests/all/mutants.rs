@@ -111,8 +111,7 @@ fn every_mutant_of_the_trainers_calls_is_rejected() {
         let trials = Trials::of(layout);
         let sites = trials.sites();
         let label = |site: &Site| site.label.as_deref().unwrap_or_default().to_string();
-        let syncs =
-            |site: &Site| ["param.rs", "keeper.rs"].iter().any(|file| site.at.file().ends_with(file));
+        let syncs = |site: &Site| ["param.rs", "keeper.rs"].iter().any(|file| site.at.file().ends_with(file));
         let own = |site: &Site| ["loss", "norm2"].contains(&&*label(site)) || syncs(site);
         let all = mutants(&sites, own);
         let tally = trials.run(&sites, all);

@@ -4,7 +4,7 @@ use crate::model::build::positive;
 use crate::ops::{Partial, Stream, last_rows};
 use crate::param::weight::RowWeight;
 use crate::{
-    Block, Builder, Cx, Embedding, Error, Head, Layer, Mode, Param, Positions, Result, Rotary, Shape,
+    Block, Builder, Cx, Embedding, Error, Head, Layer, Mode, Param, Positions, Result, Rotary, Shape, Uses,
     embedding, head,
 };
 use comm::{Axis, Group};
@@ -138,7 +138,39 @@ impl<D: Kernels> Chunk<D> {
     /// # Panics
     /// If this chunk has no head.
     pub fn logits(&mut self, cx: &Cx<D>, ids: Ids<D::Place>, all: bool) -> Result<Tensor<D>> {
-        let (x, _) = self.through(cx, Input::Tokens(ids), &mut Vec::new())?;
+        self.logits_with(cx, ids, all, &mut ())
+    }
+    /// The same, of parameters that `uses` keeps.
+    ///
+    /// # Errors
+    /// If ranks do not meet.
+    ///
+    /// # Panics
+    /// If this chunk has no head.
+    pub fn logits_with(
+        &mut self,
+        cx: &Cx<D>,
+        ids: Ids<D::Place>,
+        all: bool,
+        uses: &mut dyn Uses<D>,
+    ) -> Result<Tensor<D>> {
+        let (x, _) = self.through(cx, Input::Tokens(ids), &mut Vec::new(), uses)?;
+        self.head_moves(uses, true)?;
+        let logits = self.logits_of(cx, x, all)?;
+        self.head_moves(uses, false)?;
+        Ok(logits)
+    }
+    /// Tells of the head, and of a table that it shares, before it is used or after.
+    fn head_moves(&mut self, uses: &mut dyn Uses<D>, before: bool) -> Result<()> {
+        let Some(head) = self.head.as_mut().filter(|_| uses.moves()) else { return Ok(()) };
+        let table = self.embedding.as_mut().filter(|_| self.tied).map(Embedding::table);
+        let list = |all: &mut Vec<_>| {
+            head.params(all);
+            all.extend(table.map(RowWeight::param));
+        };
+        tell(&mut self.listed, list, |all| if before { uses.before(all) } else { uses.after(all) })
+    }
+    fn logits_of(&self, cx: &Cx<D>, x: Stream<D>, all: bool) -> Result<Tensor<D>> {
         let head = self.head.as_ref().expect("logits come from the last chunk");
         let shared = table(self.embedding.as_ref(), self.tied);
         let _layer = cx.layer(HEAD, Pass::Forward);
@@ -150,23 +182,29 @@ impl<D: Kernels> Chunk<D> {
     }
     /// Embedding and blocks, and what they keep: the blocks in `kept`, if they keep anything.
     fn through(
-        &self,
+        &mut self,
         cx: &Cx<D>,
         x: Input<D>,
         kept: &mut Kept<D>,
+        uses: &mut dyn Uses<D>,
     ) -> Result<(Stream<D>, Option<embedding::Saved<D>>)> {
-        let (mut x, ids) = match (&self.embedding, x) {
+        let (moves, listed) = (uses.moves(), &mut self.listed);
+        let (mut x, ids) = match (&mut self.embedding, x) {
             (Some(embedding), Input::Tokens(ids)) => {
                 let _layer = cx.layer(EMBEDDING, Pass::Forward);
+                tell_if(moves, listed, |all| embedding.params(all), |all| uses.before(all))?;
                 let (x, ids) = embedding.forward(cx, ids)?;
+                tell_if(moves, listed, |all| embedding.params(all), |all| uses.after(all))?;
                 (x, Some(ids))
             }
             (None, Input::Activation(x)) => (x, None),
             _ => panic!("tokens for the first chunk, activations for the others"),
         };
         assert_eq!(cx.rows(), x.rows(), "a row for every token");
-        for block in &self.blocks {
+        for block in &mut self.blocks {
+            tell_if(moves, listed, |all| block.params(all), |all| uses.before(all))?;
             let (y, s) = block.forward(cx, x)?;
+            tell_if(moves, listed, |all| block.params(all), |all| uses.after(all))?;
             if cx.mode() == Mode::Train {
                 kept.push(s);
             }
@@ -182,13 +220,30 @@ impl<D: Kernels> Chunk<D> {
     /// # Panics
     /// If the microbatch is in flight already, or the last chunk has no targets.
     pub fn forward(&mut self, cx: &Cx<D>, x: Input<D>, targets: Option<Ids<D::Place>>) -> Result<Output<D>> {
+        self.forward_with(cx, x, targets, &mut ())
+    }
+    /// The same, of parameters that `uses` keeps.
+    ///
+    /// # Errors
+    /// If ranks do not meet.
+    ///
+    /// # Panics
+    /// If the microbatch is in flight already, or the last chunk has no targets.
+    pub fn forward_with(
+        &mut self,
+        cx: &Cx<D>,
+        x: Input<D>,
+        targets: Option<Ids<D::Place>>,
+        uses: &mut dyn Uses<D>,
+    ) -> Result<Output<D>> {
         let microbatch = cx.microbatch();
         assert!(
             self.saved.iter().all(|s| s.microbatch != microbatch),
             "microbatch {microbatch} is in flight"
         );
         let mut blocks = self.room.pop().unwrap_or_default();
-        let (x, ids) = self.through(cx, x, &mut blocks)?;
+        let (x, ids) = self.through(cx, x, &mut blocks, uses)?;
+        self.head_moves(uses, true)?;
         let (output, head) = match &self.head {
             None => (Output::Activation(x), None),
             Some(head) => {
@@ -198,6 +253,7 @@ impl<D: Kernels> Chunk<D> {
                 (Output::Loss(loss), Some(saved))
             }
         };
+        self.head_moves(uses, false)?;
         if cx.mode() == Mode::Train {
             self.saved.push(Saved { microbatch, ids, blocks, head });
         } else {
@@ -210,27 +266,28 @@ impl<D: Kernels> Chunk<D> {
     /// # Errors
     /// As above.
     pub fn backward_input(&mut self, cx: &Cx<D>, dy: Option<Stream<D>>) -> Result<Option<Stream<D>>> {
-        self.back(cx, dy, false, None)
+        self.back(cx, dy, false, (&mut (), false))
     }
     /// Both halves, layer by layer, so that what a layer saved is gone before the next begins.
     ///
     /// # Errors
     /// As above.
     pub fn backward(&mut self, cx: &Cx<D>, dy: Option<Stream<D>>) -> Result<Option<Stream<D>>> {
-        self.back(cx, dy, true, None)
+        self.back(cx, dy, true, (&mut (), false))
     }
-    /// The same of a step's last microbatch: tells the parameters of a unit (head, block or embedding) to `complete` when the
-    /// unit is done, that is, when nothing more is added to their gradients in this step.
+    /// The same, of parameters that `uses` keeps; of a step's `last` microbatch tells it that a unit (head, block or
+    /// embedding) is complete when nothing more is added to its gradients.
     ///
     /// # Errors
-    /// As above, and those of `complete`.
-    pub fn backward_last(
+    /// If ranks do not meet.
+    pub fn backward_with(
         &mut self,
         cx: &Cx<D>,
         dy: Option<Stream<D>>,
-        complete: Complete<D>,
+        uses: &mut dyn Uses<D>,
+        last: bool,
     ) -> Result<Option<Stream<D>>> {
-        self.back(cx, dy, true, Some(complete))
+        self.back(cx, dy, true, (uses, last))
     }
     /// The weight half of a microbatch whose input half is done.
     ///
@@ -264,10 +321,14 @@ impl<D: Kernels> Chunk<D> {
         cx: &Cx<D>,
         dy: Option<Stream<D>>,
         now: bool,
-        mut complete: Option<Complete<D>>,
+        (uses, last): (&mut dyn Uses<D>, bool),
     ) -> Result<Option<Stream<D>>> {
         let at = self.saved.iter().position(|s| s.microbatch == cx.microbatch());
         let mut saved = self.saved.swap_remove(at.expect("a forward of this microbatch"));
+        let moves = uses.moves();
+        if saved.head.is_some() {
+            self.head_moves(uses, true)?;
+        }
         let mut later = Pending { embedding: None, blocks: Vec::new(), head: None };
         let mut dx = match (&mut self.head, saved.head) {
             (Some(head), Some(saved)) => {
@@ -277,8 +338,9 @@ impl<D: Kernels> Chunk<D> {
                 drop(layer);
                 if now {
                     self.head_weight(cx, pending);
+                    self.head_moves(uses, false)?;
                     let head = self.head.as_mut().expect("seen above");
-                    tell(&mut self.listed, |all| head.params(all), &mut complete)?;
+                    tell_if(last, &mut self.listed, |all| head.params(all), |all| uses.complete(all))?;
                 } else {
                     later.head = Some(pending);
                 }
@@ -288,9 +350,11 @@ impl<D: Kernels> Chunk<D> {
         };
         for block in self.blocks.iter_mut().rev() {
             let saved = saved.blocks.pop().expect("what each block saved");
+            tell_if(moves, &mut self.listed, |all| block.params(all), |all| uses.before(all))?;
             dx = if now {
                 let dx = block.backward(cx, saved, dx)?;
-                tell(&mut self.listed, |all| block.params(all), &mut complete)?;
+                tell_if(moves, &mut self.listed, |all| block.params(all), |all| uses.after(all))?;
+                tell_if(last, &mut self.listed, |all| block.params(all), |all| uses.complete(all))?;
                 dx
             } else {
                 let (dx, pending) = block.backward_input(cx, saved, dx)?;
@@ -305,7 +369,8 @@ impl<D: Kernels> Chunk<D> {
                 let (_, pending) = embedding.backward_input(cx, ids, dx)?;
                 if now {
                     embedding.backward_weight(cx, pending)?;
-                    tell(&mut self.listed, |all| embedding.params(all), &mut complete)?;
+                    tell_if(moves, &mut self.listed, |all| embedding.params(all), |all| uses.after(all))?;
+                    tell_if(last, &mut self.listed, |all| embedding.params(all), |all| uses.complete(all))?;
                 } else {
                     later.embedding = Some(pending);
                 }
@@ -320,21 +385,27 @@ impl<D: Kernels> Chunk<D> {
     }
 }
 
-/// What is told of the parameters of a unit, whose gradients are complete.
-pub type Complete<'a, D> = &'a mut dyn FnMut(&mut [&mut Param<D>]) -> Result<()>;
-
-/// Tells the parameters of a unit to `complete`, if there is one; the list is made in `room`, which is empty.
+/// Tells of the parameters of a unit; the list is made in `room`, which is empty.
 fn tell<'a, D: Kernels>(
     room: &mut Vec<&'static mut Param<D>>,
     list: impl FnOnce(&mut Vec<&'a mut Param<D>>),
-    complete: &mut Option<Complete<D>>,
+    told: impl FnOnce(&mut [&mut Param<D>]) -> Result<()>,
 ) -> Result<()> {
-    let Some(complete) = complete else { return Ok(()) };
     let mut all = std::mem::take(room);
     list(&mut all);
-    let outcome = complete(&mut all);
+    let outcome = told(&mut all);
     *room = emptied(all);
     outcome
+}
+
+/// The same, if somebody wants to know.
+fn tell_if<'a, D: Kernels>(
+    wanted: bool,
+    room: &mut Vec<&'static mut Param<D>>,
+    list: impl FnOnce(&mut Vec<&'a mut Param<D>>),
+    told: impl FnOnce(&mut [&mut Param<D>]) -> Result<()>,
+) -> Result<()> {
+    if wanted { tell(room, list, told) } else { Ok(()) }
 }
 
 /// A list without elements in the memory of another, whatever that one's elements may be borrowed from.
