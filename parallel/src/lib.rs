@@ -13,6 +13,8 @@ mod batch;
 mod checkpoint;
 mod classify;
 pub mod layout;
+#[cfg(test)]
+mod rests;
 mod stored;
 mod trainer;
 
