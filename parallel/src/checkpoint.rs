@@ -69,7 +69,7 @@ where
     writer.map_or(Ok(()), |w| Ok(w.finish()?))
 }
 
-/// The moments of every parameter, as tensors of a file; there are none before the first step, or of plain descent.
+/// The moments of every trained parameter, as tensors of a file; there are none before the first step, or of plain descent.
 fn moments<D: Kernels>(kind: Kind, steps: usize, params: &[&mut Param<D>]) -> Vec<Entry> {
     if kind == Kind::Sgd || steps == 0 {
         return Vec::new();
@@ -79,7 +79,8 @@ fn moments<D: Kernels>(kind: Kind, steps: usize, params: &[&mut Param<D>]) -> Ve
         let name = format!("{moment}.{}", p.name());
         Entry { param: name.clone(), name, rows, columns: 0..cols, orientation: Orientation::Same }
     };
-    params.iter().flat_map(|p| MOMENTS.map(|m| entry(m, p))).collect()
+    let trained = params.iter().filter(|p| p.placement().trained);
+    trained.flat_map(|p| MOMENTS.map(|m| entry(m, p))).collect()
 }
 const MOMENTS: [&str; 2] = ["m", "v"];
 

@@ -1,5 +1,8 @@
 //! Training steps of parameters that rest as shards: the same numbers, in less memory, for the traffic that is worked out.
-use crate::{Batch, Error, Result, Sequence, Trainer};
+use crate::{
+    Batch, Entry, Error, Orientation, Result, Sequence, Stored, Trainer, restore_optimizer, save_optimizer,
+    save_params,
+};
 use comm::{Axis, Ledger, Mesh, World};
 use kernels::{Heads, Kernels, Meta};
 use layers::strategies::sequence_regions::SequenceRegions;
@@ -7,6 +10,8 @@ use layers::{
     Biases, Builder, Chunk, Cx, Keeper, Kind, Param, Random, Rates, Rest, Rests, Shape, Strategy, Wide,
 };
 use std::collections::BTreeMap;
+use std::path::Path;
+use tensor::safetensors::File;
 use tensor::{Bf16, Category, Cpu, Device, F61, Host, Ids, Key, Peaks, Real, Scalar};
 
 /// KV heads that four ranks share, a vocabulary that no ranks divide, gains and biases of few numbers.
@@ -229,4 +234,87 @@ fn models_generate_wherever_parameters_rest() {
     for ((seen, held), (wanted, all)) in shards.iter().zip(whole) {
         assert!(*seen == wanted && held * 2 < all + all / 10, "{held} of {all}");
     }
+}
+
+/// A trainer after so many steps: fresh, or going on from the files of a folder.
+fn goes_on<D>(at: &Builder<D>, from: Option<&Path>, steps: usize) -> Result<Trainer<D>>
+where
+    D: Kernels<Place = Host> + Default,
+    Wide<D>: Real,
+{
+    let optimizer = (Kind::ADAMW, None); // a norm is added up in another order where shards are
+    let mut trainer = Trainer::new(at, &SHAPE, optimizer)?;
+    if let Some(folder) = from {
+        let stored = Stored::new(File::open(&folder.join("model"))?, entries(&mut trainer), |_| false)?;
+        let (strategies, built) = (at.strategies.clone(), at.built.clone());
+        trainer = Trainer::new(&Builder { values: &stored, strategies, built, ..*at }, &SHAPE, optimizer)?;
+        let (model, optimizer, _) = trainer.parts();
+        restore_optimizer("state", &File::open(&folder.join("state"))?, optimizer, &model.params())?;
+    }
+    let batch = Batch::new(batch().microbatches().concat(), 1)?;
+    (0..steps).try_for_each(|_| trainer.step(&batch, 0.1).map(drop))?;
+    Ok(trainer)
+}
+
+fn entries<D: Kernels>(trainer: &mut Trainer<D>) -> Vec<Entry> {
+    let entry = |p: &mut Param<D>| {
+        let ([rows, cols], name) = (p.shape(), p.name().to_string());
+        Entry { param: name.clone(), name, rows, columns: 0..cols, orientation: Orientation::Same }
+    };
+    trainer.model().params().into_iter().map(entry).collect()
+}
+
+/// The bytes of model and state as they are saved.
+fn files<D>(trainer: &mut Trainer<D>, folder: &Path) -> Result<[Vec<u8>; 2]>
+where
+    D: Kernels<Place = Host>,
+    Wide<D>: Real,
+{
+    let entries = entries(trainer);
+    let (model, optimizer, mesh) = trainer.parts();
+    let (params, paths) = (model.params(), ["model", "state"].map(|name| folder.join(name)));
+    save_params(&paths[0], &BTreeMap::new(), &entries, &params, mesh)?;
+    save_optimizer(&paths[1], BTreeMap::new(), optimizer, &params, mesh)?;
+    mesh.barrier()?;
+    Ok(paths.map(|path| std::fs::read(path).unwrap()))
+}
+
+/// Kills: a master or a moment of another shard in a file, or read for one; a master that is the rounded value; a value that
+/// is not its master's; files that depend on where parameters rest.
+#[test]
+fn runs_that_resume_equal_runs_that_do_not_stop() {
+    fn same<D>()
+    where
+        D: Kernels<Place = Host> + Default,
+        Wide<D>: Real,
+    {
+        let sizes = &[(Axis::Dp, 2), (Axis::Tp, 2)];
+        let mut first: Option<[Vec<u8>; 2]> = None;
+        for stage in 0..4 {
+            let [whole, part, again] = [(); 3].map(|()| tempfile::tempdir().unwrap());
+            on(sizes, (zero(stage, None), false), |at: &Builder<D>| {
+                let all = files(&mut goes_on(at, None, 3)?, whole.path())?;
+                let some = files(&mut goes_on(at, None, 2)?, part.path())?;
+                let resumed = files(&mut goes_on(at, Some(part.path()), 1)?, again.path())?;
+                assert!(resumed == all && some != all, "zero{stage}");
+                Ok(())
+            });
+            let other = [(Axis::Dp, 3), (Axis::Tp, 1)];
+            on(&other, (zero(3 - stage, None), false), |at: &Builder<D>| {
+                let copied = files(&mut goes_on(at, Some(part.path()), 0)?, again.path())?;
+                assert!(copied == files(&mut goes_on(at, Some(again.path()), 0)?, whole.path())?);
+                assert!(
+                    copied == ["model", "state"].map(|name| std::fs::read(part.path().join(name)).unwrap())
+                );
+                Ok(())
+            });
+            let saved = ["model", "state"].map(|of| std::fs::read(part.path().join(of)).unwrap());
+            assert!(
+                *first.get_or_insert_with(|| saved.clone()) == saved,
+                "zero{stage} writes what zero0 does"
+            );
+        }
+    }
+    same::<Cpu<f32>>();
+    same::<Cpu<Bf16>>();
 }
