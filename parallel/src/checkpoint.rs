@@ -70,7 +70,7 @@ where
     writer.map_or(Ok(()), |w| Ok(w.finish()?))
 }
 
-/// The moments of every parameter, as tensors of a file; there are none before the first step, or of plain descent.
+/// The moments of every trained parameter, as tensors of a file; there are none before the first step, or of plain descent.
 fn moments(kind: Kind, steps: usize, params: &[Named]) -> Vec<Entry> {
     if kind == Kind::Sgd || steps == 0 {
         return Vec::new();
@@ -80,7 +80,8 @@ fn moments(kind: Kind, steps: usize, params: &[Named]) -> Vec<Entry> {
         let name = format!("{moment}.{}", p.name);
         Entry { param: name.clone(), name, rows, columns: 0..cols, orientation: Orientation::Same }
     };
-    params.iter().flat_map(|p| MOMENTS.map(|m| entry(m, p))).collect()
+    let trained = params.iter().filter(|p| p.trained);
+    trained.flat_map(|p| MOMENTS.map(|m| entry(m, p))).collect()
 }
 const MOMENTS: [&str; 2] = ["m", "v"];
 
@@ -104,7 +105,7 @@ where
     let all = named(params, mesh)?;
     let entries = moments(optimizer.kind(), optimizer.steps(), &all);
     let mut writer = on_rank_0(path, &metadata, &entries, mesh)?;
-    for of in all.iter().filter(|_| !entries.is_empty()) {
+    for of in all.iter().filter(|of| of.trained && !entries.is_empty()) {
         for (which, m) in MOMENTS.iter().enumerate() {
             let read = |i: usize| optimizer.gather(params, i, which, mesh);
             let values = whole(params[0].device().wide(), of, mesh, read)?;

@@ -31,6 +31,8 @@ mod network;
 pub mod number;
 pub mod pipeline;
 pub mod price;
+#[cfg(test)]
+mod rests;
 pub mod session;
 pub mod stages;
 pub mod step;

@@ -6,7 +6,7 @@ use crate::{Result, deal};
 use comm::{Axis, Group, Mesh, Request, Tag};
 use kernels::Kernels;
 use layers::ops::{Region, Stream};
-use layers::{Builder, Chunk, Cx, Half, Input, Output, Param, Shape, Stage, Strategy, Uses, Wanted};
+use layers::{Builder, Chunk, Cx, Half, Input, Keeper, Output, Param, Shape, Stage, Strategy, Uses, Wanted};
 use std::ops::Deref;
 use std::rc::Rc;
 use tensor::{Category, Ids, Tensor};
@@ -47,6 +47,7 @@ pub struct Stages<D: Kernels> {
     chunks: Vec<(usize, Box<dyn Stage<D>>)>, // each with its number
     schedule: &'static dyn Schedule,
     mesh: Mesh<D::Place>,
+    keeper: Keeper<D>,       // of values that are used for logits
     logits: Group<D::Place>, // the stages, as logits meet them
     region: Region,
     width: usize,
@@ -92,6 +93,7 @@ impl<D: Kernels> Stages<D> {
             chunks: (0..plan.all_chunks()).filter(mine).map(part).collect::<Result<_>>()?,
             schedule: at.schedule,
             mesh: at.mesh.clone(),
+            keeper: Keeper::new(at.rests),
             logits: stages.named("logits"),
             region: at.region,
             width: shape.width,
@@ -122,7 +124,10 @@ impl<D: Kernels> Stages<D> {
     /// If ranks do not meet.
     pub fn logits(&mut self, cx: &Cx<D>, ids: Ids<D::Place>, all: bool) -> Result<Tensor<D>> {
         let mut once = Once { cx, ids: Some(ids), all, logits: None };
-        self.run(1, false, &mut once, &mut ())?;
+        let mut keeper = std::mem::take(&mut self.keeper);
+        let outcome = self.run(1, false, &mut once, &mut keeper);
+        self.keeper = keeper;
+        outcome?;
         let open = cx.tokens().iter().filter(|tokens| tokens.len > 0).count();
         let rows = if all { cx.rows() } else { open };
         let empty = || Tensor::empty(&self.device, Category::Activations, rows, self.vocabulary);

@@ -70,7 +70,7 @@ impl<D: Kernels> Clone for Split<D> {
 }
 
 /// Shares along two axes have nothing to do with each other.
-pub(super) fn same(share: impl Into<Axes>, other: impl Into<Axes>) -> Result<()> {
+pub(crate) fn same(share: impl Into<Axes>, other: impl Into<Axes>) -> Result<()> {
     let (share, other) = (share.into(), other.into());
     if share == other { Ok(()) } else { Err(Error::Axis { share, other }) }
 }

@@ -85,8 +85,8 @@ impl From<usize> for Section {
 /// A parameter along every axis, and where it rests; along an axis of which nothing is said it is [`Placed::Replicate`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placement {
-    cuts: Vec<(Axis, Placed)>, // `Shard`s, the outermost first
-    summed: Axes,
+    pub(crate) cuts: Vec<(Axis, Placed)>, // `Shard`s, the outermost first
+    pub(crate) summed: Axes,
     /// Where it rests on the ranks that sum its gradient.
     pub rests: Rests,
     /// Whether it has a gradient. What has none, such as a router's bias, is placed, gathered, saved and loaded as others.
@@ -244,6 +244,36 @@ impl Cuts {
         self.local[dim] = pieces.iter().map(|p| p.share).sum();
         self.cuts.push(Cut { axis, dim, pieces, rank: group.rank() });
         Ok(())
+    }
+    /// This rank's columns of a matrix of whole rows, cut section by section.
+    ///
+    /// # Errors
+    /// If the ranks do not divide the units of a section.
+    pub(crate) fn columns<P: Place>(
+        (axis, group): (Axis, &Group<P>),
+        name: &str,
+        sections: &[Section],
+    ) -> Result<Self> {
+        let width = sections.iter().map(|s| s.size).sum();
+        let mut cuts = Self { cuts: Vec::new(), local: [1, width] };
+        cuts.cut((axis, group), name, (1, width), sections)?;
+        Ok(cuts)
+    }
+    /// Stretches of the share of one cut that lie together in what was cut: those of the share, each with where it begins
+    /// there. Padding is none of them.
+    pub(crate) fn stretches(&self) -> impl Iterator<Item = (Part, usize)> {
+        self.cuts.iter().flat_map(|cut| {
+            let starts = cut.pieces.iter().scan(0, |start, piece| {
+                let from = *start;
+                *start += piece.size;
+                Some(from)
+            });
+            cut.sections().zip(&cut.pieces).zip(starts).map(|(((start, share, holders), piece), from)| {
+                let at = cut.rank / holders * share;
+                let len = share.min(piece.size.saturating_sub(at));
+                (Part { dim: cut.dim, start, len }, from + at.min(piece.size))
+            })
+        })
     }
     /// Where this rank's element lies in the whole; nowhere if it is padding.
     pub(crate) fn whole_index(&self, local: [usize; 2]) -> Option<[usize; 2]> {
