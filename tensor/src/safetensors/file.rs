@@ -5,7 +5,6 @@ use super::header::{self, Header, Info};
 use super::matrix::Matrix;
 use crate::files;
 use memmap2::Mmap;
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -15,24 +14,9 @@ use std::sync::Arc;
 pub struct File(Arc<Checked>);
 
 struct Checked {
-    bytes: Bytes,
+    bytes: Box<dyn AsRef<[u8]> + Send + Sync>, // mapped, or in memory
     header: Header,
     path: String,
-}
-
-enum Bytes {
-    Mapped(Mmap),
-    Memory(Cow<'static, [u8]>),
-}
-
-impl Bytes {
-    #[inline]
-    fn all(&self) -> &[u8] {
-        match self {
-            Self::Mapped(map) => map,
-            Self::Memory(bytes) => bytes,
-        }
-    }
 }
 
 impl File {
@@ -47,18 +31,18 @@ impl File {
         let (file, _) = files::open(path)?;
         // SAFETY: whoever changes a file in place while it is mapped breaks the rule above; ours replace it.
         let map = unsafe { Mmap::map(&file) }.map_err(files::Error::system("map", path))?;
-        Self::check(Bytes::Mapped(map), path.display().to_string())
+        Self::check(map, path.display().to_string())
     }
     /// A file that is part of the program; `name` stands for the path in messages.
     ///
     /// # Errors
     /// If it is not whole and without contradiction.
     pub fn from_static(bytes: &'static [u8], name: &str) -> Result<Self, Error> {
-        Self::check(Bytes::Memory(Cow::Borrowed(bytes)), name.to_owned())
+        Self::check(bytes, name.to_owned())
     }
-    fn check(bytes: Bytes, path: String) -> Result<Self, Error> {
-        let header = header::parse(bytes.all()).map_err(Fault::of(&path))?;
-        Ok(Self(Arc::new(Checked { bytes, header, path })))
+    fn check(bytes: impl AsRef<[u8]> + Send + Sync + 'static, path: String) -> Result<Self, Error> {
+        let header = header::parse(bytes.as_ref()).map_err(Fault::of(&path))?;
+        Ok(Self(Arc::new(Checked { bytes: Box::new(bytes), header, path })))
     }
 
     /// The tensors' names, in alphabetical order.
@@ -91,8 +75,7 @@ impl File {
         if !info.dtype.is_float() {
             return Err(self.wrong_dtype(name, info, "F64, F32, F16 or BF16"));
         }
-        let bytes = &self.0.bytes.all()[info.bytes.clone()];
-        Ok(Matrix::new(bytes, info.dtype, shape))
+        Ok(Matrix::new(self.bytes(info), info.dtype, shape))
     }
     /// All numbers of the tensor called `name`, of exactly this shape and kind; for small things.
     ///
@@ -103,8 +86,7 @@ impl File {
         if info.dtype != T::DTYPE {
             return Err(self.wrong_dtype(name, info, T::DTYPE.name()));
         }
-        let bytes = &self.0.bytes.all()[info.bytes.clone()];
-        Ok(bytes.chunks_exact(size_of::<T>()).map(bytemuck::pod_read_unaligned).collect())
+        Ok(self.bytes(info).chunks_exact(size_of::<T>()).map(bytemuck::pod_read_unaligned).collect())
     }
     /// Where it comes from, for messages.
     pub(super) fn path(&self) -> &str {
@@ -113,7 +95,10 @@ impl File {
     /// All of a tensor: its dtype, its shape, its bytes.
     pub(super) fn whole(&self, name: &str) -> Option<(Dtype, &[usize], &[u8])> {
         let info = self.info(name)?;
-        Some((info.dtype, &info.shape, &self.0.bytes.all()[info.bytes.clone()]))
+        Some((info.dtype, &info.shape, self.bytes(info)))
+    }
+    fn bytes(&self, info: &Info) -> &[u8] {
+        &(*self.0.bytes).as_ref()[info.bytes.clone()]
     }
     fn find(&self, name: &str, wanted: &[usize], fits: impl Fn(&[usize]) -> bool) -> Result<&Info, Error> {
         let Some(info) = self.info(name) else {
@@ -133,7 +118,7 @@ impl File {
 #[cfg(test)]
 impl File {
     pub(super) fn from_memory(bytes: Vec<u8>) -> Result<Self, Error> {
-        Self::check(Bytes::Memory(Cow::Owned(bytes)), "memory".to_owned())
+        Self::check(bytes, "memory".to_owned())
     }
     pub(super) fn bytes_of(&self, name: &str) -> &[u8] {
         self.whole(name).unwrap().2
