@@ -6,7 +6,7 @@
 //!
 //! Constants: only literals and settings go through [`Scalar::from_f64`]; arithmetic on them (`1 − β`, `β^t`,
 //! `1/n`) happens in `Scalar`, so that it is the same arithmetic in every number.
-use crate::rope::Rope;
+use crate::Rope;
 use bytemuck::AnyBitPattern;
 use std::fmt::Debug;
 use std::ops::{Add, AddAssign, Mul, Neg, Sub};

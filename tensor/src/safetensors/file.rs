@@ -1,8 +1,6 @@
 //! A file to read: checked whole when it is opened, touched only where numbers are read.
-use super::dtype::{Dtype, Element};
-use super::error::{Error, Fault};
-use super::header::{self, Header, Info};
-use super::matrix::Matrix;
+use super::header::{self, Header};
+use super::{Dtype, Element, Error, Fault, Info, Matrix};
 use crate::files;
 use memmap2::Mmap;
 use std::collections::BTreeMap;

@@ -1,8 +1,7 @@
 //! The header: parsed and checked until nothing in it can surprise, and written.
 //!
 //! Everything that is allocated here is in proportion to the bytes of the header that were really there.
-use super::dtype::Dtype;
-use super::error::Fault;
+use super::{Dtype, Fault};
 use crate::quoted::quoted;
 use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
 use serde::ser::{SerializeMap, Serializer};

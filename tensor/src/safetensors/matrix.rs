@@ -1,5 +1,6 @@
 //! A matrix in a file: numbers taken from where they lie, one by one or as part of a row.
-use super::dtype::{Dtype, f16};
+use super::Dtype;
+use super::dtype::f16;
 use crate::{Bf16, Scalar};
 
 /// A matrix in a file. It reads exactly the bytes of the numbers it is asked for, wherever they lie.

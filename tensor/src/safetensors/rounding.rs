@@ -1,7 +1,7 @@
 //! A number rounded to a kind of fewer bits: to the nearest that this kind has, and of two as near to the even one.
 //!
 //! From 64 bits in one step: by way of 32 bits, what lies beside the middle of two would first be rounded onto it.
-use super::dtype::Dtype;
+use super::Dtype;
 
 /// Appends the number's bytes as this kind of float; false if it is finite and the kind has only an infinity for it.
 ///

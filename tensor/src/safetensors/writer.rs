@@ -1,9 +1,6 @@
 //! A file to write: announced whole, then given tensor by tensor, then put in the old file's place.
-use super::dtype::{Dtype, Element};
-use super::error::{Error, Fault};
 use super::header::{self, Places};
-use super::matrix::Matrix;
-use super::rounding;
+use super::{Dtype, Element, Error, Fault, Matrix, rounding};
 use crate::files::{self, Replacement};
 use crate::quoted::quoted;
 use std::collections::BTreeMap;
