@@ -84,6 +84,16 @@ impl From<f32> for Bf16 {
     }
 }
 
+/// Functions that are those of `f32`, each result rounded.
+macro_rules! by_f32 {
+    ($($name:ident)*) => {$(
+        #[inline(always)]
+        fn $name(self) -> Self {
+            self.by(f32::$name)
+        }
+    )*};
+}
+
 impl Scalar for Bf16 {
     const NAME: &'static str = "bf16";
     const ZERO: Self = Self(0);
@@ -94,14 +104,11 @@ impl Scalar for Bf16 {
     fn from_f64(x: f64) -> Self {
         Self(rounding::bits::<8>(x))
     }
-    #[inline(always)]
-    fn inv(self) -> Self {
-        self.by(f32::inv)
-    }
     /// Of the wide number, rounded once.
     fn pow(self, n: usize) -> Self {
         self.by(|x| Scalar::pow(x, n))
     }
+    by_f32! { inv sigmoid normal_cdf normal_pdf step rsqrt }
     #[inline(always)]
     fn stab(a: Self, b: Self) -> Self {
         a.of(b, f32::stab)
@@ -113,26 +120,6 @@ impl Scalar for Bf16 {
     #[inline(always)]
     fn lse(m: Self, l: Self) -> Self {
         m.of(l, f32::lse)
-    }
-    #[inline(always)]
-    fn sigmoid(self) -> Self {
-        self.by(f32::sigmoid)
-    }
-    #[inline(always)]
-    fn normal_cdf(self) -> Self {
-        self.by(f32::normal_cdf)
-    }
-    #[inline(always)]
-    fn normal_pdf(self) -> Self {
-        self.by(f32::normal_pdf)
-    }
-    #[inline(always)]
-    fn step(self) -> Self {
-        self.by(f32::step)
-    }
-    #[inline(always)]
-    fn rsqrt(self) -> Self {
-        self.by(f32::rsqrt)
     }
     /// Of the count itself, which a narrow number may not have.
     fn inv_sqrt(n: usize) -> Self {

@@ -128,18 +128,15 @@ impl Meter {
     }
     /// Peaks of one phase; zero where it never began.
     pub fn peaks(&self, phase: Phase) -> Peaks {
-        let at = |i: usize| self.peak[phase as usize][i].load(Relaxed);
-        Peaks { category: std::array::from_fn(at), total: at(CATEGORIES) }
+        Self::peaks_in(&self.peak[phase as usize..][..1])
     }
     /// The largest of all phases, by category and in total.
     pub fn peaks_of_all(&self) -> Peaks {
-        [Phase::Load, Phase::Inference, Phase::Step].into_iter().map(|p| self.peaks(p)).fold(
-            Peaks::default(),
-            |a, b| Peaks {
-                category: std::array::from_fn(|i| a.category[i].max(b.category[i])),
-                total: a.total.max(b.total),
-            },
-        )
+        Self::peaks_in(&self.peak)
+    }
+    fn peaks_in(phases: &[[AtomicUsize; CATEGORIES + 1]]) -> Peaks {
+        let at = |i: usize| phases.iter().map(|peak| peak[i].load(Relaxed)).max().unwrap_or_default();
+        Peaks { category: std::array::from_fn(at), total: at(CATEGORIES) }
     }
     /// Operations since the beginning: products and attention; what is linear in the activations is not counted.
     pub fn flops(&self) -> u64 {

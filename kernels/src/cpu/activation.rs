@@ -1,11 +1,11 @@
 //! Element-wise functions and their derivatives.
 use super::elementwise::each;
-use super::{Mat, MatMut};
+use super::{In, Out};
 use crate::Activation;
 use tensor::Scalar;
 
 #[inline(always)]
-pub(super) fn forward<S: Scalar>(h: MatMut<S>, x: Mat<S>, f: Activation) {
+pub(super) fn forward<S: Scalar>(h: Out<S>, x: In<S>, f: Activation) {
     match f {
         Activation::Gelu => map(h, x, |x| x * x.normal_cdf()),
         Activation::GeluTanh => {
@@ -18,7 +18,7 @@ pub(super) fn forward<S: Scalar>(h: MatMut<S>, x: Mat<S>, f: Activation) {
 
 /// f' is Φ + x·φ; with s = sigmoid(a·(x + b·x³)), s + x·s·(1 − s)·a·(1 + 3b·x²); the unit step.
 #[inline(always)]
-pub(super) fn backward<S: Scalar>(dx: MatMut<S>, x: Mat<S>, dh: Mat<S>, f: Activation) {
+pub(super) fn backward<S: Scalar>(dx: Out<S>, x: In<S>, dh: In<S>, f: Activation) {
     match f {
         Activation::Gelu => slope(dx, x, dh, |x| x.normal_cdf() + x * x.normal_pdf()),
         Activation::GeluTanh => {
@@ -40,12 +40,12 @@ fn gate<S: Scalar>(x: S, a: S, b: S) -> S {
 }
 
 #[inline(always)]
-fn map<S: Scalar>(h: MatMut<S>, x: Mat<S>, f: impl Fn(S::Wide) -> S::Wide) {
+fn map<S: Scalar>(h: Out<S>, x: In<S>, f: impl Fn(S::Wide) -> S::Wide) {
     each(h, x, |h, x| *h = S::narrow(f(x.widen())));
 }
 
 #[inline(always)]
-fn slope<S: Scalar>(mut dx: MatMut<S>, x: Mat<S>, dh: Mat<S>, f: impl Fn(S::Wide) -> S::Wide) {
+fn slope<S: Scalar>(mut dx: Out<S>, x: In<S>, dh: In<S>, f: impl Fn(S::Wide) -> S::Wide) {
     for i in 0..x.rows() {
         for ((dx, &x), &dh) in dx.row(i).iter_mut().zip(x.row(i)).zip(dh.row(i)) {
             *dx = S::narrow(dh.widen() * f(x.widen()));

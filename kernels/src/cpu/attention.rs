@@ -6,7 +6,7 @@
 use super::attention_tile::{Carve, Tile, Widened, keys_of, most_keys, pack, serves_many, tiles};
 use super::panels::{Panels, Right};
 use super::simd::{fetch, stab, sum};
-use super::{CpuScalar, MatMut};
+use super::{CpuScalar, Out};
 use crate::indexed::entries;
 use crate::mask::Seen;
 use crate::{Attend, Heads, Qkv, Softmax, Span, Write};
@@ -15,7 +15,7 @@ use tensor::{Cpu, Scalar};
 /// Where the rows of tiles go, and come from.
 pub(super) enum Rows<'a, S: Scalar> {
     /// All keys of a query are here: its output, and its log-sum-exp.
-    Whole(MatMut<'a, S>, MatMut<'a, S::Wide>),
+    Whole(Out<'a, S>, Out<'a, S::Wide>),
     /// Others came before or will come.
     Carried(Softmax<'a, Cpu<S::Wide>>),
 }
@@ -69,7 +69,7 @@ pub(super) fn take<S: CpuScalar<Wide: CpuScalar>>(
     spans: &[u32],
     qkv: &Qkv<Cpu<S>>,
     mut rows: Rows<S>,
-    scratch: MatMut<S::Wide>,
+    scratch: Out<S::Wide>,
 ) {
     let (d, [tile_q, tile_k], mut carve) = (attend.heads.dim, S::Wide::TILE, Carve::new(scratch));
     let (mut qs, mut acc, scale) = (carve.take(tile_q, d), carve.take(tile_q, d), S::Wide::inv_sqrt(d));
@@ -155,7 +155,7 @@ fn online<S: Scalar<Wide = S>>(p: &mut [S], m: &mut S, l: &mut S, acc: &mut [S])
 }
 
 #[inline(always)]
-pub(super) fn finish<S: CpuScalar>(heads: Heads, mut o: MatMut<S>, mut run: Softmax<Cpu<S::Wide>>) {
+pub(super) fn finish<S: CpuScalar>(heads: Heads, mut o: Out<S>, mut run: Softmax<Cpu<S::Wide>>) {
     for i in 0..o.rows() {
         for h in 0..heads.queries {
             let cols = h * heads.dim..(h + 1) * heads.dim;

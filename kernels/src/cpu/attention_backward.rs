@@ -7,14 +7,14 @@ use super::attention_tile::{Carve, Tile, Widened, keys_of, most_keys, pack, serv
 use super::elementwise::each;
 use super::panels::{Panels, Right};
 use super::simd::dot;
-use super::{CpuScalar, Mat, MatMut};
+use super::{CpuScalar, In, Out};
 use crate::indexed::entries;
 use crate::{Attend, Heads, Qkv, Span, Write};
 use std::ops::Range;
 use tensor::{Cpu, Scalar};
 
 #[inline(always)]
-pub(super) fn delta<S: CpuScalar>(heads: Heads, mut delta: MatMut<S::Wide>, o: Mat<S>, d_o: Mat<S>) {
+pub(super) fn delta<S: CpuScalar>(heads: Heads, mut delta: Out<S::Wide>, o: In<S>, d_o: In<S>) {
     for i in 0..o.rows() {
         let (o, d_o) = (o.row(i), d_o.row(i));
         for (h, out) in delta.row(i).iter_mut().enumerate() {
@@ -25,7 +25,7 @@ pub(super) fn delta<S: CpuScalar>(heads: Heads, mut delta: MatMut<S::Wide>, o: M
 }
 
 /// Each query's log-sum-exp and δ.
-type Saved<'a, S> = (Mat<'a, <S as Scalar>::Wide>, Mat<'a, <S as Scalar>::Wide>);
+type Saved<'a, S> = (In<'a, <S as Scalar>::Wide>, In<'a, <S as Scalar>::Wide>);
 
 #[inline(always)]
 #[allow(clippy::too_many_arguments)] // as the kernel
@@ -34,9 +34,9 @@ pub(super) fn spans<S: CpuScalar<Wide: CpuScalar>>(
     spans: &[u32],
     qkv: &Qkv<Cpu<S>>,
     (lse, delta): Saved<S>,
-    d_o: Mat<S>,
-    [mut dq, mut dk, mut dv]: [MatMut<S>; 3],
-    scratch: MatMut<S::Wide>,
+    d_o: In<S>,
+    [mut dq, mut dk, mut dv]: [Out<S>; 3],
+    scratch: Out<S::Wide>,
 ) {
     let (d, scale) = (attend.heads.dim, S::Wide::inv_sqrt(attend.heads.dim));
     let (most, mut carve) = (most_keys(spans), Carve::new(scratch));
@@ -71,17 +71,17 @@ pub(super) fn spans<S: CpuScalar<Wide: CpuScalar>>(
 
 /// Scratch: of one KV head's gradients, and of one tile.
 struct Work<'a, S: CpuScalar> {
-    dks: MatMut<'a, S>,
-    dvs: MatMut<'a, S>,
+    dks: Out<'a, S>,
+    dvs: Out<'a, S>,
     /// Queries, scaled.
-    qs: MatMut<'a, S>,
-    dos: MatMut<'a, S>,
+    qs: Out<'a, S>,
+    dos: Out<'a, S>,
     /// The queries' gradient, not yet scaled.
-    dqs: MatMut<'a, S>,
+    dqs: Out<'a, S>,
     /// Scores, then weights.
-    p: MatMut<'a, S>,
+    p: Out<'a, S>,
     /// dO·Vᵀ, then the scores' gradient.
-    dp: MatMut<'a, S>,
+    dp: Out<'a, S>,
 }
 
 impl<'a, S: CpuScalar> Work<'a, S> {
@@ -99,7 +99,7 @@ impl<'a, S: CpuScalar> Work<'a, S> {
         tile: &Tile,
         block: &Range<usize>,
         [k, kt, vt]: [&Right<S>; 3],
-        (lse, delta): (Mat<S>, Mat<S>),
+        (lse, delta): (In<S>, In<S>),
     ) {
         let (key, keys, n) = (block.start, block.len(), tile.n);
         let (qs, dos) = (self.qs.read().take_rows(0, n), self.dos.read().take_rows(0, n));
@@ -145,7 +145,7 @@ fn thinned<S: Scalar>(p: &mut [S], dp: &mut [S], lse: S, delta: S, factor: impl 
 }
 
 #[inline(always)]
-fn add_rows<S: Scalar>(to: MatMut<S>, from: Mat<S::Wide>, scale: S::Wide) {
+fn add_rows<S: Scalar>(to: Out<S>, from: In<S::Wide>, scale: S::Wide) {
     let from = from.take_rows(0, to.rows());
     each(to, from, |to, from| *to = S::narrow(to.widen() + from * scale));
 }

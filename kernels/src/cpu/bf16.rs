@@ -19,7 +19,7 @@ mod portable;
 mod tests;
 
 use super::gemm::{Factor, Sums, factor, sums};
-use super::{Mat, MatMut};
+use super::{In, Out};
 use super::{few, machine, widest};
 use crate::Write;
 use std::sync::OnceLock;
@@ -89,7 +89,7 @@ fn worth_it() -> bool {
 ///
 /// # Panics
 /// If the shapes do not fit, or the numbers of C's rows do not lie together.
-pub fn product<C: Scalar<Wide = f32>>(c: MatMut<C>, a: Mat<Bf16>, b: Mat<Bf16>, write: Write) {
+pub fn product<C: Scalar<Wide = f32>>(c: Out<C>, a: In<Bf16>, b: In<Bf16>, write: Write) {
     product_by(Way::best(), c, a, b, write);
 }
 
@@ -97,13 +97,7 @@ pub fn product<C: Scalar<Wide = f32>>(c: MatMut<C>, a: Mat<Bf16>, b: Mat<Bf16>, 
 ///
 /// # Panics
 /// As [`product`] does, and if the way does not run here.
-pub fn product_by<C: Scalar<Wide = f32>>(
-    way: Way,
-    mut c: MatMut<C>,
-    a: Mat<Bf16>,
-    b: Mat<Bf16>,
-    write: Write,
-) {
+pub fn product_by<C: Scalar<Wide = f32>>(way: Way, mut c: Out<C>, a: In<Bf16>, b: In<Bf16>, write: Write) {
     let size = [c.rows(), c.cols(), a.cols()];
     assert!(a.rows() == size[0] && b.cols() == size[1] && b.rows() == size[2], "matrices that do not fit");
     assert!(c.col_stride() == 1, "a product is written by rows");

@@ -1,18 +1,18 @@
 //! Additions, rotary embedding, SwiGLU.
-use super::{Mat, MatMut};
+use super::{In, Out};
 use crate::Segment;
 use crate::indexed::entries;
 use tensor::{Dropout, Scalar};
 
 #[inline(always)]
-pub(super) fn fill<S: Scalar>(mut y: MatMut<S>, value: S) {
+pub(super) fn fill<S: Scalar>(mut y: Out<S>, value: S) {
     for i in 0..y.rows() {
         y.row(i).fill(value);
     }
 }
 
 #[inline(always)]
-pub(super) fn copy<S: Scalar>(mut y: MatMut<S>, x: Mat<S>) {
+pub(super) fn copy<S: Scalar>(mut y: Out<S>, x: In<S>) {
     assert_eq!(y.rows(), x.rows());
     for i in 0..x.rows() {
         y.row(i).copy_from_slice(x.row(i));
@@ -21,7 +21,7 @@ pub(super) fn copy<S: Scalar>(mut y: MatMut<S>, x: Mat<S>) {
 
 /// `f(y, x)` for every element of x and the one of y in its place; y may have more rows.
 #[inline(always)]
-pub(super) fn each<S: Scalar, T: Scalar>(mut y: MatMut<S>, x: Mat<T>, f: impl Fn(&mut S, T)) {
+pub(super) fn each<S: Scalar, T: Scalar>(mut y: Out<S>, x: In<T>, f: impl Fn(&mut S, T)) {
     for i in 0..x.rows() {
         for (y, &x) in y.row(i).iter_mut().zip(x.row(i)) {
             f(y, x);
@@ -30,19 +30,19 @@ pub(super) fn each<S: Scalar, T: Scalar>(mut y: MatMut<S>, x: Mat<T>, f: impl Fn
 }
 
 #[inline(always)]
-pub(super) fn stab<S: Scalar>(y: MatMut<S>, a: Mat<S>) {
+pub(super) fn stab<S: Scalar>(y: Out<S>, a: In<S>) {
     assert_eq!((y.rows(), y.cols()), (a.rows(), a.cols()));
     each(y, a, |y, a| *y = S::stab(*y, a));
 }
 
 #[inline(always)]
-pub(super) fn add<S: Scalar>(y: MatMut<S>, a: Mat<S>) {
+pub(super) fn add<S: Scalar>(y: Out<S>, a: In<S>) {
     assert_eq!(y.rows(), a.rows());
     each(y, a, |y, a| *y += a);
 }
 
 #[inline(always)]
-pub(super) fn add_row<S: Scalar>(mut y: MatMut<S>, row: Mat<S>) {
+pub(super) fn add_row<S: Scalar>(mut y: Out<S>, row: In<S>) {
     for i in 0..y.rows() {
         for (y, &r) in y.row(i).iter_mut().zip(row.row(0)) {
             *y += r;
@@ -51,7 +51,7 @@ pub(super) fn add_row<S: Scalar>(mut y: MatMut<S>, row: Mat<S>) {
 }
 
 #[inline(always)]
-pub(super) fn add_rows<S: Scalar>(mut sum: MatMut<S::Wide>, x: Mat<S>) {
+pub(super) fn add_rows<S: Scalar>(mut sum: Out<S::Wide>, x: In<S>) {
     for i in 0..x.rows() {
         for (sum, &x) in sum.row(0).iter_mut().zip(x.row(i)) {
             *sum += x.widen();
@@ -61,7 +61,7 @@ pub(super) fn add_rows<S: Scalar>(mut sum: MatMut<S::Wide>, x: Mat<S>) {
 
 /// Rows are numbered in the whole matrix; x holds those from `first_row` on.
 #[inline(always)]
-pub(super) fn dropout<S: Scalar>(mut x: MatMut<S>, tokens: &[u32], first_row: usize, dropout: &Dropout) {
+pub(super) fn dropout<S: Scalar>(mut x: Out<S>, tokens: &[u32], first_row: usize, dropout: &Dropout) {
     let (scale, here) = (dropout.scale::<S::Wide>(), first_row..first_row + x.rows());
     for t in entries::<Segment>(tokens) {
         for row in t.row.max(here.start)..(t.row + t.len).min(here.end) {
@@ -76,13 +76,7 @@ pub(super) fn dropout<S: Scalar>(mut x: MatMut<S>, tokens: &[u32], first_row: us
 
 /// (a, b) to (a·cos − b·sin, a·sin + b·cos), the same for all heads.
 #[inline(always)]
-pub(super) fn rotate<S: Scalar>(
-    mut x: MatMut<S>,
-    table: Mat<S::Wide>,
-    tokens: &[u32],
-    dim: usize,
-    back: bool,
-) {
+pub(super) fn rotate<S: Scalar>(mut x: Out<S>, table: In<S::Wide>, tokens: &[u32], dim: usize, back: bool) {
     let half = dim / 2;
     for (row, position) in
         entries::<Segment>(tokens).flat_map(|t| (0..t.len).map(move |i| (t.row + i, t.position + i)))
@@ -100,7 +94,7 @@ pub(super) fn rotate<S: Scalar>(
 }
 
 #[inline(always)]
-pub(super) fn swiglu<S: Scalar>(mut h: MatMut<S>, gate: Mat<S>, up: Mat<S>) {
+pub(super) fn swiglu<S: Scalar>(mut h: Out<S>, gate: In<S>, up: In<S>) {
     for i in 0..h.rows() {
         for ((h, &g), &u) in h.row(i).iter_mut().zip(gate.row(i)).zip(up.row(i)) {
             let g = g.widen();
@@ -112,11 +106,11 @@ pub(super) fn swiglu<S: Scalar>(mut h: MatMut<S>, gate: Mat<S>, up: Mat<S>) {
 /// With s = sigmoid(g): dgate = dh·u·(s + g·s·(1 − s)), dup = dh·g·s.
 #[inline(always)]
 pub(super) fn swiglu_backward<S: Scalar>(
-    mut dgate: MatMut<S>,
-    mut dup: MatMut<S>,
-    gate: Mat<S>,
-    up: Mat<S>,
-    dh: Mat<S>,
+    mut dgate: Out<S>,
+    mut dup: Out<S>,
+    gate: In<S>,
+    up: In<S>,
+    dh: In<S>,
 ) {
     for i in 0..dh.rows() {
         swiglu_row(dgate.row(i), dup.row(i), [gate, up, dh].map(|x| x.row(i)));

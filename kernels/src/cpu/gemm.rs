@@ -1,6 +1,6 @@
 //! C (+)= A·B: plain loops for every number; a library's and an own product for floats; few rows go by rows.
 use super::panels::{self, Panels};
-use super::{Mat, MatMut, few};
+use super::{In, Out, few};
 #[cfg(target_arch = "x86_64")]
 use super::{gemm_avx512, gemv_avx512};
 use crate::Write;
@@ -10,13 +10,13 @@ use tensor::Scalar;
 /// Products of fewer rows than this stream the other factor once, row by row.
 const FEW: usize = 8;
 
-pub(super) fn check<S: Scalar>(c: &MatMut<S>, a: &Mat<S>, b: &Mat<S>) {
+pub(super) fn check<S: Scalar>(c: &Out<S>, a: &In<S>, b: &In<S>) {
     let fit = c.rows() == a.rows() && a.cols() == b.rows() && b.cols() == c.cols();
     assert!(fit && c.col_stride() == 1, "a product of matrices that do not fit");
 }
 
 /// The definition.
-pub(super) fn plain<S: Scalar>(mut c: MatMut<S>, a: Mat<S>, b: Mat<S>, write: Write) {
+pub(super) fn plain<S: Scalar>(mut c: Out<S>, a: In<S>, b: In<S>, write: Write) {
     check(&c, &a, &b);
     for i in 0..c.rows() {
         for j in 0..c.cols() {
@@ -49,7 +49,7 @@ impl<S: Copy> Factor<S> {
 }
 
 /// A view as a product reads it.
-pub(super) fn factor<S: Scalar>(v: &Mat<S>) -> Factor<S> {
+pub(super) fn factor<S: Scalar>(v: &In<S>) -> Factor<S> {
     Factor { at: v.raw(), row: v.row_stride(), col: v.col_stride() }
 }
 
@@ -62,7 +62,7 @@ pub(super) struct Sums<S> {
 }
 
 /// A window as a product writes it.
-pub(super) fn sums<S: Scalar>(c: &MatMut<S>, write: Write) -> Sums<S> {
+pub(super) fn sums<S: Scalar>(c: &Out<S>, write: Write) -> Sums<S> {
     Sums { at: c.raw(), ld: c.row_stride(), add: write == Write::Add }
 }
 
@@ -122,7 +122,7 @@ by_library!(f32_by_library, f32, gemm_f32);
 by_library!(f64_by_library, f64, gemm_f64);
 
 /// C (+)= A·B in f64.
-pub(super) fn f64(c: MatMut<f64>, a: Mat<f64>, b: Mat<f64>, write: Write) {
+pub(super) fn f64(c: Out<f64>, a: In<f64>, b: In<f64>, write: Write) {
     check(&c, &a, &b);
     // SAFETY: valid windows of fitting sizes; `c` is borrowed mutably, so it overlaps neither factor.
     unsafe { f64_by_library([c.rows(), c.cols(), a.cols()], sums(&c, write), factor(&a), factor(&b)) };
@@ -130,7 +130,7 @@ pub(super) fn f64(c: MatMut<f64>, a: Mat<f64>, b: Mat<f64>, write: Write) {
 
 /// The product for f32: by rows or columns where there are few, the own packed one where it runs, else the library's.
 #[inline(always)]
-pub(super) fn f32(c: MatMut<f32>, a: Mat<f32>, b: Mat<f32>, write: Write) {
+pub(super) fn f32(c: Out<f32>, a: In<f32>, b: In<f32>, write: Write) {
     check(&c, &a, &b);
     let (size, to, a, b) = ([c.rows(), c.cols(), a.cols()], sums(&c, write), factor(&a), factor(&b));
     let by_rows = b.col == 1;
@@ -162,7 +162,7 @@ pub(super) fn has_avx512() -> bool {
 
 /// The factor's panels, for [`panels_f32`].
 #[inline(always)]
-pub(super) fn pack_f32(to: MatMut<f32>, b: Mat<f32>) {
+pub(super) fn pack_f32(to: Out<f32>, b: In<f32>) {
     #[cfg(target_arch = "x86_64")]
     if has_avx512() {
         use super::micro_avx512::NR;
@@ -176,7 +176,7 @@ pub(super) fn pack_f32(to: MatMut<f32>, b: Mat<f32>) {
 
 /// The product with panels: they are read as they lie.
 #[inline(always)]
-pub(super) fn panels_f32(c: MatMut<f32>, a: Mat<f32>, b: &Panels<f32>, write: Write) {
+pub(super) fn panels_f32(c: Out<f32>, a: In<f32>, b: &Panels<f32>, write: Write) {
     #[cfg(target_arch = "x86_64")]
     if let Some((first, apart)) = b.first().filter(|_| has_avx512() && a.cols() > 0) {
         assert!([a.cols(), c.cols()] == b.size() && c.rows() == a.rows() && c.col_stride() == 1);

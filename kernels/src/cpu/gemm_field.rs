@@ -1,5 +1,5 @@
 //! C (+)= A·B in a field: sums of exact products, of 122 bits at most, reduced once per 60 of them.
-use super::{Mat, MatMut};
+use super::{In, Out};
 use crate::Write;
 use std::cell::RefCell;
 use tensor::Field;
@@ -12,9 +12,9 @@ type Packed = (Vec<u64>, Vec<u64>);
 thread_local! { static PACKED: RefCell<Packed> = const { RefCell::new((Vec::new(), Vec::new())) }; }
 
 pub(super) fn product<const BITS: u32>(
-    mut c: MatMut<Field<BITS>>,
-    a: Mat<Field<BITS>>,
-    b: Mat<Field<BITS>>,
+    mut c: Out<Field<BITS>>,
+    a: In<Field<BITS>>,
+    b: In<Field<BITS>>,
     write: Write,
 ) {
     super::gemm::check(&c, &a, &b);

@@ -1,16 +1,16 @@
 //! `LayerNorm` and its backward. Source: Ba, Kiros, Hinton, "Layer normalization", §3.1, arXiv:1607.06450.
 use super::norm::write;
 use super::simd::sum;
-use super::{Mat, MatMut};
+use super::{In, Out};
 use tensor::Scalar;
 
 #[inline(always)]
 pub(super) fn forward<S: Scalar>(
-    mut y: MatMut<S>,
-    mut stats: MatMut<S::Wide>,
-    x: Mat<S>,
-    gain: Mat<S>,
-    bias: Mat<S>,
+    mut y: Out<S>,
+    mut stats: Out<S::Wide>,
+    x: In<S>,
+    gain: In<S>,
+    bias: In<S>,
     eps: f64,
 ) {
     let (count, eps) = (S::Wide::from_usize(x.cols()).inv(), S::Wide::from_f64(eps));
@@ -30,13 +30,13 @@ pub(super) fn forward<S: Scalar>(
 #[inline(always)]
 #[allow(clippy::too_many_arguments)] // as the kernel
 pub(super) fn backward<S: Scalar>(
-    mut dx: MatMut<S>,
-    [mut dgain, mut dbias]: [MatMut<S::Wide>; 2],
-    x: Mat<S>,
-    stats: Mat<S::Wide>,
-    gain: Mat<S>,
-    dy: Mat<S>,
-    skip: Option<Mat<S>>,
+    mut dx: Out<S>,
+    [mut dgain, mut dbias]: [Out<S::Wide>; 2],
+    x: In<S>,
+    stats: In<S::Wide>,
+    gain: In<S>,
+    dy: In<S>,
+    skip: Option<In<S>>,
 ) {
     let (count, gain) = (S::Wide::from_usize(x.cols()).inv(), gain.row(0));
     let (dgain, dbias) = (dgain.row(0), dbias.row(0));

@@ -1,11 +1,11 @@
 //! The pieces of a vocabulary-parallel cross-entropy, and the embedding.
 use super::simd::{stab, sum};
-use super::{Mat, MatMut};
+use super::{In, Out};
 use crate::{LossTerms, Slice};
 use tensor::{IGNORED, Scalar};
 
 #[inline(always)]
-pub(super) fn row_stab<S: Scalar>(mut m: MatMut<S::Wide>, logits: Mat<S>) {
+pub(super) fn row_stab<S: Scalar>(mut m: Out<S::Wide>, logits: In<S>) {
     for i in 0..logits.rows() {
         m.row(i)[0] = stab(logits.row(i));
     }
@@ -14,9 +14,9 @@ pub(super) fn row_stab<S: Scalar>(mut m: MatMut<S::Wide>, logits: Mat<S>) {
 /// (Σ exp(x − m), the target's x, and Σ x where there is a third column).
 #[inline(always)]
 pub(super) fn row_sums<S: Scalar>(
-    mut sums: MatMut<S::Wide>,
-    logits: Mat<S>,
-    m: Mat<S::Wide>,
+    mut sums: Out<S::Wide>,
+    logits: In<S>,
+    m: In<S::Wide>,
     targets: &[u32],
     slice: Slice,
 ) {
@@ -60,9 +60,9 @@ impl<S: Scalar> Constants<S> {
 
 #[inline(always)]
 pub(super) fn cross_entropy<S: Scalar>(
-    mut loss: MatMut<S>,
-    mut m: MatMut<S>,
-    sums: Mat<S>,
+    mut loss: Out<S>,
+    mut m: Out<S>,
+    sums: In<S>,
     targets: &[u32],
     terms: &LossTerms,
 ) {
@@ -83,8 +83,8 @@ pub(super) fn cross_entropy<S: Scalar>(
 
 #[inline(always)]
 pub(super) fn cross_entropy_backward<S: Scalar>(
-    mut logits: MatMut<S>,
-    lse: Mat<S::Wide>,
+    mut logits: Out<S>,
+    lse: In<S::Wide>,
     targets: &[u32],
     slice: Slice,
     terms: &LossTerms,
@@ -110,7 +110,7 @@ pub(super) fn cross_entropy_backward<S: Scalar>(
 }
 
 #[inline(always)]
-pub(super) fn embed<S: Scalar>(mut y: MatMut<S>, table: Mat<S>, ids: &[u32], slice: Slice) {
+pub(super) fn embed<S: Scalar>(mut y: Out<S>, table: In<S>, ids: &[u32], slice: Slice) {
     for (i, &id) in ids.iter().enumerate() {
         match slice.local(id) {
             Some(j) => y.row(i).copy_from_slice(table.row(j)),
@@ -120,7 +120,7 @@ pub(super) fn embed<S: Scalar>(mut y: MatMut<S>, table: Mat<S>, ids: &[u32], sli
 }
 
 #[inline(always)]
-pub(super) fn embed_backward<S: Scalar>(mut dtable: MatMut<S::Wide>, dy: Mat<S>, ids: &[u32], slice: Slice) {
+pub(super) fn embed_backward<S: Scalar>(mut dtable: Out<S::Wide>, dy: In<S>, ids: &[u32], slice: Slice) {
     for (i, &id) in ids.iter().enumerate() {
         if let Some(j) = slice.local(id) {
             for (d, &g) in dtable.row(j).iter_mut().zip(dy.row(i)) {

@@ -39,9 +39,9 @@ use attention::Rows;
 use tensor::{Bf16, Cpu, Device, Dropout, Dual, Field, Host, Index, Kind, Profile, Scalar, View, ViewMut};
 
 /// A matrix on the host, to read.
-type Mat<'a, S> = View<'a, Cpu<S>>;
+type In<'a, S> = View<'a, Cpu<S>>;
 /// A matrix on the host, to write.
-type MatMut<'a, S> = ViewMut<'a, Cpu<S>>;
+type Out<'a, S> = ViewMut<'a, Cpu<S>>;
 
 /// Runs a kernel's body with the widest vectors the machine has; a profile that is being taken records it under its name.
 #[inline]

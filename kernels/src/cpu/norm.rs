@@ -1,16 +1,10 @@
 //! RMSNorm and its backward. Source: Zhang, Sennrich, "Root mean square layer normalization", arXiv:1910.07467.
 use super::simd::{dot, sum};
-use super::{Mat, MatMut};
+use super::{In, Out};
 use tensor::Scalar;
 
 #[inline(always)]
-pub(super) fn forward<S: Scalar>(
-    mut y: MatMut<S>,
-    mut r: MatMut<S::Wide>,
-    x: Mat<S>,
-    gain: Mat<S>,
-    eps: f64,
-) {
+pub(super) fn forward<S: Scalar>(mut y: Out<S>, mut r: Out<S::Wide>, x: In<S>, gain: In<S>, eps: f64) {
     let (count, eps, gain) = (S::Wide::from_usize(x.cols()).inv(), S::Wide::from_f64(eps), gain.row(0));
     for i in 0..x.rows() {
         let x = x.row(i);
@@ -26,13 +20,13 @@ pub(super) fn forward<S: Scalar>(
 #[inline(always)]
 #[allow(clippy::too_many_arguments)] // as the kernel
 pub(super) fn backward<S: Scalar>(
-    mut dx: MatMut<S>,
-    mut dgain: MatMut<S::Wide>,
-    x: Mat<S>,
-    r: Mat<S::Wide>,
-    gain: Mat<S>,
-    dy: Mat<S>,
-    skip: Option<Mat<S>>,
+    mut dx: Out<S>,
+    mut dgain: Out<S::Wide>,
+    x: In<S>,
+    r: In<S::Wide>,
+    gain: In<S>,
+    dy: In<S>,
+    skip: Option<In<S>>,
 ) {
     let (count, gain, dgain) = (S::Wide::from_usize(x.cols()).inv(), gain.row(0), dgain.row(0));
     for i in 0..x.rows() {
