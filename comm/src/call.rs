@@ -1,8 +1,6 @@
 //! What a rank is about to do; it displays as a sentence with the place in the code.
-use crate::algorithms::Algorithm;
-use crate::axis::Ranks;
-use crate::tag::Tag;
 use crate::threads::{Join, join_of};
+use crate::{Algorithm, Ranks, Tag};
 use std::fmt;
 use std::panic::Location;
 use std::sync::Arc;

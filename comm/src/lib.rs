@@ -69,6 +69,12 @@ mod trace;
 mod values;
 mod via;
 
+pub(crate) use call::{Call, Counts, Elem};
+pub(crate) use engine::{Engine, Engines, Post, Standing, Windows};
+pub(crate) use grid::Grid;
+pub(crate) use members::Members;
+pub(crate) use record::Record;
+
 pub use algorithms::Algorithm;
 pub use axis::{Axes, Axis, Ranks};
 pub use call::{Op, Reduce};

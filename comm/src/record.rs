@@ -1,10 +1,9 @@
 //! What is kept of one rank's calls: counts of all, the last few, requests not yet waited for, and, where a trace is
 //! taken, everything with its times.
-use crate::call::Call;
-use crate::error::{CommError, Result};
 use crate::flight::{Flight, Outcome};
-use crate::ledger::{Counters, Ledger};
-use crate::trace::{Did, Event, Stretch, Traced, What, events};
+use crate::ledger::Counters;
+use crate::trace::{Did, Stretch, Traced, events};
+use crate::{Call, CommError, Event, Ledger, Result, What};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;

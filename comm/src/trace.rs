@@ -1,7 +1,7 @@
 //! A trace: what every rank did and when, for a viewer of timelines. A rank's time is in a call, or it computes; in a
 //! call it may wait for others. Spans give names to stretches of both: a step, a microbatch. While a rank takes a profile
 //! ([`Mesh::profile`](crate::Mesh::profile)), its layers and kernels are traced in place of "it computes".
-use crate::call::Call;
+use crate::Call;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tensor::{Kind, Pass, Work};

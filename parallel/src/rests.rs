@@ -1,14 +1,12 @@
 //! Training steps of parameters that rest as shards: the same numbers, in less memory, for the traffic that is worked out.
+use crate::tensor::sequence_parallel::SequenceParallel;
 use crate::{
-    Batch, Entry, Error, Orientation, Result, Sequence, Stored, Trainer, restore_optimizer, save_optimizer,
-    save_params,
+    At, Batch, Entry, Error, Orientation, Result, Sequence, Stages, Stored, Trainer, restore_optimizer,
+    save_optimizer, save_params,
 };
 use comm::{Axis, Ledger, Mesh, World};
 use kernels::{Heads, Kernels, Meta};
-use layers::strategies::sequence_regions::SequenceRegions;
-use layers::{
-    Biases, Builder, Chunk, Cx, Keeper, Kind, Param, Random, Rates, Rest, Rests, Shape, Strategy, Wide,
-};
+use layers::{Biases, Builder, Cx, Kind, Param, Random, Rates, Rest, Rests, Shape, Strategy, Wide};
 use std::collections::BTreeMap;
 use std::path::Path;
 use tensor::safetensors::File;
@@ -43,11 +41,11 @@ fn batch() -> Batch {
 fn on<D: Kernels<Place = Host> + Default, T: Send>(
     sizes: &[(Axis, usize)],
     (rests, regions): (Rests, bool),
-    run: impl Fn(&Builder<D>) -> Result<T> + Sync,
+    run: impl Fn(&At<D>) -> Result<T> + Sync,
 ) -> Vec<T> {
     let ran = World::threads(sizes).unwrap().run(|device: D, mesh: Mesh<Host>| {
         let at = Builder { rests, ..Builder::new(&device, &mesh, &Random { seed: 2 }) };
-        run(&if regions { at.with([&SequenceRegions as &dyn Strategy<_>]) } else { at })
+        run(&if regions { at.with([&SequenceParallel as &dyn Strategy<_>]) } else { at }.into())
     });
     ran.unwrap_or_else(|why| panic!("{sizes:?}, {rests:?}: {why}"))
 }
@@ -94,7 +92,7 @@ fn steps_equal_the_oracle_wherever_parameters_rest() {
         let cases = layouts.iter().flat_map(|layout| (0..4).map(move |stage| (layout, stage)));
         for ((sizes, regions, block), stage) in cases {
             let rests = zero(stage, block.filter(|_| stage > 0));
-            on(sizes, (rests, *regions), |at: &Builder<Cpu<F61>>| {
+            on(sizes, (rests, *regions), |at: &At<Cpu<F61>>| {
                 let mut trainer = Trainer::new(at, &shape, (ADAMW, Some(0.5)))?.seeded(3);
                 let start = weights(&mut trainer, at.mesh)?;
                 let mut truth = reference::Trainer::new(model.clone(), theirs, Some(0.5), start).seeded(3);
@@ -124,7 +122,7 @@ fn steps_equal_the_oracle_wherever_parameters_rest() {
 /// Traffic and peaks of two steps and an evaluation on one rank.
 fn cost<D: Kernels + Default>(mesh: &Mesh<D::Place>, rests: Rests) -> Result<(Ledger, Peaks)> {
     let device = D::default();
-    let at = Builder { rests, ..Builder::new(&device, mesh, &Random { seed: 2 }) };
+    let at = Builder { rests, ..Builder::new(&device, mesh, &Random { seed: 2 }) }.into();
     let mut trainer = Trainer::new(&at, &Shape { blocks: 8, ..SHAPE }, (ADAMW, Some(0.5)))?;
     for _ in 0..2 {
         trainer.step(&batch(), 0.5)?;
@@ -169,7 +167,7 @@ where
     Wide<D>: Real,
 {
     let bits = |all: Vec<Wide<D>>| all.into_iter().map(|x| (x.to_f64() as f32).to_bits()).collect::<Vec<_>>();
-    let all = on(sizes, (rests, false), |at: &Builder<D>| {
+    let all = on(sizes, (rests, false), |at: &At<D>| {
         let batch = Batch::new(batch().microbatches().concat(), microbatches)?;
         let (mut trainer, mut seen) = (Trainer::new(at, &SHAPE, (Kind::ADAMW, None))?, Vec::new());
         for _ in 0..3 {
@@ -217,15 +215,14 @@ fn floats_have_the_same_bits_wherever_parameters_rest() {
 #[test]
 fn models_generate_wherever_parameters_rest() {
     let logits = |rests| {
-        on(&[(Axis::Dp, 2), (Axis::Tp, 2)], (rests, false), |at: &Builder<Cpu<f32>>| {
-            let (mut model, mut keeper) =
-                (Chunk::whole(at, &Shape { tied: true, ..SHAPE })?, Keeper::new(rests));
+        on(&[(Axis::Dp, 2), (Axis::Tp, 2)], (rests, false), |at: &At<Cpu<f32>>| {
+            let mut model = Stages::new(at, &Shape { tied: true, ..SHAPE })?;
             let mut cx = Cx::infer([3]).with_cache(5);
             let mut seen = Vec::new();
             for (n, ids) in [&[1, 2, 3][..], &[7], &[12]].into_iter().enumerate() {
                 (0..n.min(1)).for_each(|_| cx.advance(&[1]));
                 let ids = Ids::new(at.device.place(), ids, SHAPE.vocabulary)?;
-                seen.push(model.logits_with(&cx, ids, false, &mut keeper)?.read().unwrap());
+                seen.push(model.logits(&cx, ids, false)?.read().unwrap());
             }
             Ok((seen, at.device.meter().now(Category::Weights)))
         })
@@ -237,7 +234,7 @@ fn models_generate_wherever_parameters_rest() {
 }
 
 /// A trainer after so many steps: fresh, or going on from the files of a folder.
-fn goes_on<D>(at: &Builder<D>, from: Option<&Path>, steps: usize) -> Result<Trainer<D>>
+fn goes_on<D>(at: &At<D>, from: Option<&Path>, steps: usize) -> Result<Trainer<D>>
 where
     D: Kernels<Place = Host> + Default,
     Wide<D>: Real,
@@ -247,9 +244,10 @@ where
     if let Some(folder) = from {
         let stored = Stored::new(File::open(&folder.join("model"))?, entries(&mut trainer), |_| false)?;
         let (strategies, built) = (at.strategies.clone(), at.built.clone());
-        trainer = Trainer::new(&Builder { values: &stored, strategies, built, ..*at }, &SHAPE, optimizer)?;
-        let (model, optimizer, _) = trainer.parts();
-        restore_optimizer("state", &File::open(&folder.join("state"))?, optimizer, &model.params())?;
+        let builder = Builder { values: &stored, strategies, built, ..**at };
+        trainer = Trainer::new(&builder.into(), &SHAPE, optimizer)?;
+        let (model, optimizer, mesh) = trainer.parts();
+        restore_optimizer("state", &File::open(&folder.join("state"))?, optimizer, &model.params(), mesh)?;
     }
     let batch = Batch::new(batch().microbatches().concat(), 1)?;
     (0..steps).try_for_each(|_| trainer.step(&batch, 0.1).map(drop))?;
@@ -292,7 +290,7 @@ fn runs_that_resume_equal_runs_that_do_not_stop() {
         let mut first: Option<[Vec<u8>; 2]> = None;
         for stage in 0..4 {
             let [whole, part, again] = [(); 3].map(|()| tempfile::tempdir().unwrap());
-            on(sizes, (zero(stage, None), false), |at: &Builder<D>| {
+            on(sizes, (zero(stage, None), false), |at: &At<D>| {
                 let all = files(&mut goes_on(at, None, 3)?, whole.path())?;
                 let some = files(&mut goes_on(at, None, 2)?, part.path())?;
                 let resumed = files(&mut goes_on(at, Some(part.path()), 1)?, again.path())?;
@@ -300,7 +298,7 @@ fn runs_that_resume_equal_runs_that_do_not_stop() {
                 Ok(())
             });
             let other = [(Axis::Dp, 3), (Axis::Tp, 1)];
-            on(&other, (zero(3 - stage, None), false), |at: &Builder<D>| {
+            on(&other, (zero(3 - stage, None), false), |at: &At<D>| {
                 let copied = files(&mut goes_on(at, Some(part.path()), 0)?, again.path())?;
                 assert!(copied == files(&mut goes_on(at, Some(again.path()), 0)?, whole.path())?);
                 assert!(

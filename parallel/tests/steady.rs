@@ -99,7 +99,8 @@ fn a_step_of_shards_takes_no_memory() {
                 return Ok([0; 12]); // that is the test before
             }
             let (strategies, built) = (at.strategies.clone(), at.built.clone());
-            let at = Builder { rests, strategies, built, ..*at };
+            let builder = Builder { rests, strategies, built, ..**at };
+            let at = At { builder, schedule: at.schedule };
             let mut trainer = Trainer::new(&at, &llama(), OPTIMIZERS[1])?;
             each(|| trainer.step(&batch, 0.01).map(drop))
         });

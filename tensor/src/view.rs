@@ -1,5 +1,6 @@
 //! Windows into matrices. They cannot be made by hand, so they always lie inside a tensor that is borrowed.
-use crate::device::{Buffer, Device, Ptr, offset};
+use crate::device::offset;
+use crate::{Buffer, Device, Ptr};
 use std::marker::PhantomData;
 
 macro_rules! view {

@@ -2,16 +2,10 @@
 use super::engines;
 use super::panics::catch;
 use super::watch::Watch;
-use crate::axis::Axis;
-use crate::engine::Engines;
-use crate::error::Result;
-use crate::flight::{End, FlightRecorder};
-use crate::grid::Grid;
-use crate::link::Link;
-use crate::mesh::Mesh;
+use crate::flight::End;
 use crate::mutants::{OnTrial, Trial};
-use crate::record::Record;
-use crate::trace::{Run, Trace, Traced, What};
+use crate::trace::Traced;
+use crate::{Axis, Engines, FlightRecorder, Grid, Link, Mesh, Record, Result, Run, Trace, What};
 use std::collections::BTreeSet;
 use std::fmt::{self, Display};
 use std::panic::resume_unwind;
@@ -249,14 +243,10 @@ impl Drop for Ends {
 }
 
 /// What one rank does; its end is reported to all who watch.
-fn on_rank<T, E: Display>(
-    watch: &Watch,
-    rank: usize,
-    work: impl FnOnce() -> Result<T, E>,
-) -> Result<T, String> {
+fn on_rank<T, E: Display>(watch: &Watch, rank: usize, f: impl FnOnce() -> Result<T, E>) -> Result<T, String> {
     let (record, begun) = (watch.record(rank), Instant::now());
     let ended = catch(|| {
-        let returned = work().map_err(|error| error.to_string())?;
+        let returned = f().map_err(|error| error.to_string())?;
         record.nothing_open().map(|()| returned).map_err(|error| error.to_string())
     });
     record.spent(|| What::Span(format!("rank {rank}")), begun);

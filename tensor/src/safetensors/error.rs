@@ -1,5 +1,5 @@
 //! What can be wrong with a file: one sentence each, with the value seen and the value wanted.
-use super::dtype::Dtype;
+use super::Dtype;
 use super::header::MAX_HEADER;
 use crate::files;
 use crate::quoted::{quoted, sentence, shown};
