@@ -144,9 +144,6 @@ impl<D: Kernels> Chunk<D> {
     ///
     /// # Errors
     /// If ranks do not meet.
-    ///
-    /// # Panics
-    /// If this chunk has no head.
     pub fn logits_with(
         &mut self,
         cx: &Cx<D>,
@@ -168,7 +165,7 @@ impl<D: Kernels> Chunk<D> {
             head.params(all);
             all.extend(table.map(RowWeight::param));
         };
-        tell(&mut self.listed, list, |all| if before { uses.before(all) } else { uses.after(all) })
+        tell_if(true, &mut self.listed, list, |all| if before { uses.before(all) } else { uses.after(all) })
     }
     fn logits_of(&self, cx: &Cx<D>, x: Stream<D>, all: bool) -> Result<Tensor<D>> {
         let head = self.head.as_ref().expect("logits come from the last chunk");
@@ -226,9 +223,6 @@ impl<D: Kernels> Chunk<D> {
     ///
     /// # Errors
     /// If ranks do not meet.
-    ///
-    /// # Panics
-    /// If the microbatch is in flight already, or the last chunk has no targets.
     pub fn forward_with(
         &mut self,
         cx: &Cx<D>,
@@ -385,27 +379,21 @@ impl<D: Kernels> Chunk<D> {
     }
 }
 
-/// Tells of the parameters of a unit; the list is made in `room`, which is empty.
-fn tell<'a, D: Kernels>(
-    room: &mut Vec<&'static mut Param<D>>,
-    list: impl FnOnce(&mut Vec<&'a mut Param<D>>),
-    told: impl FnOnce(&mut [&mut Param<D>]) -> Result<()>,
-) -> Result<()> {
-    let mut all = std::mem::take(room);
-    list(&mut all);
-    let outcome = told(&mut all);
-    *room = emptied(all);
-    outcome
-}
-
-/// The same, if somebody wants to know.
+/// Tells of the parameters of a unit, if somebody wants to know; the list is made in `room`, which is empty.
 fn tell_if<'a, D: Kernels>(
     wanted: bool,
     room: &mut Vec<&'static mut Param<D>>,
     list: impl FnOnce(&mut Vec<&'a mut Param<D>>),
     told: impl FnOnce(&mut [&mut Param<D>]) -> Result<()>,
 ) -> Result<()> {
-    if wanted { tell(room, list, told) } else { Ok(()) }
+    if !wanted {
+        return Ok(());
+    }
+    let mut all = std::mem::take(room);
+    list(&mut all);
+    let outcome = told(&mut all);
+    *room = emptied(all);
+    outcome
 }
 
 /// A list without elements in the memory of another, whatever that one's elements may be borrowed from.
