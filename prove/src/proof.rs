@@ -64,7 +64,7 @@ pub fn check(subject: &Subject, layout: &Layout) -> Result<()> {
 /// # Errors
 /// If the layout does not fit the model or the batch, or 64 bits do not count what a rank holds.
 pub fn bytes(subject: &Subject, layout: &Layout) -> Result<u128> {
-    let data = layout.size(Axis::Dp);
+    let data = layout.size(Axis::SEQUENCES);
     let dealt = |rank| -> Result<Vec<_>> {
         subject.steps.iter().map(|(batch, _)| Ok(batch.dealt(rank, data)?)).collect()
     };

@@ -69,7 +69,8 @@ pub(crate) fn run(a: CompareArgs, json: bool) -> Result<bool> {
     };
     let layouts = if a.layout.is_empty() {
         let usual =
-            ["tp=2", "tp=2,sp", "dp=2", "tp=2,sp,dp=2"].map(|l| l.parse::<Layout>().expect("a layout"));
+            ["tp=2", "tp=2,sp", "dp=2", "dp=2:zero1", "pp=2", "tp=2,sp,dp=2:zero1,pp=2"];
+        let usual = usual.map(|l| l.parse::<Layout>().expect("a layout"));
         usual.into_iter().filter(|l| l.fits(&model.config.shape).is_ok()).collect::<Vec<_>>()
     } else {
         a.layout
@@ -352,9 +353,10 @@ fn new_weights<D: Runs>(work: &Work, layout: &Layout, batch: &Batch) -> Result<V
     let mut ranks = session::run((layout, &layout.world()?), work.model.values(), |at: At<D>| {
         let (mut trainer, mut weights) = (trainer(work, &at)?, Vec::new());
         trainer.step(batch, LR)?;
-        for param in trainer.model().params() {
-            weights
-                .extend(param.gather(at.mesh)?.expect("the host has values").into_iter().map(Real::to_f64));
+        let params = trainer.model().params();
+        for of in parallel::named(&params, at.mesh)? {
+            let whole = parallel::whole(at.device, &of, at.mesh, |i| params[i].gather(at.mesh))?;
+            weights.extend(whole.expect("the host has values").into_iter().map(Real::to_f64));
         }
         Ok(weights)
     })?;

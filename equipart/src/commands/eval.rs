@@ -40,7 +40,7 @@ pub fn evaluate<D: Runs>(
 ) -> Result<Evaluation> {
     let shape = &model.config.shape;
     layout.fits(shape)?;
-    let data = layout.size(Axis::Dp);
+    let data = layout.size(Axis::SEQUENCES);
     let microbatches = sequences.len().div_ceil(TOGETHER * data).min(sequences.len() / data).max(1);
     let batch = Batch::new(sequences, microbatches)?;
     let largest = batch.largest();

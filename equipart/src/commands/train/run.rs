@@ -155,9 +155,7 @@ impl Run<'_> {
         let largest = held_out.map(|batch| batch.largest());
         price::training::<D>(&self.layout, &shape, self.settings.optimizer(), &batch, |trainer, mesh| {
             largest.as_ref().map_or(Ok(()), |batch| trainer.evaluate(batch, &|_| ()).map(drop))?;
-            let gathered = if self.out.is_some() { trainer.model().params() } else { Vec::new() };
-            gathered.into_iter().try_for_each(|param| param.gather(mesh).map(drop))?;
-            Ok(())
+            if self.out.is_some() { price::gathering(trainer, mesh, &shape) } else { Ok(()) }
         })
     }
     /// Trains in the settings' numbers, from the weights that an f32 run begins with: in f64 that gives the truth of the
