@@ -7,8 +7,9 @@
 //! ```
 //!
 //! Ranks that do not divide the vocabulary hold `⌈V/ranks⌉` rows, the last ones beyond its end: zeros that no id asks
-//! for and no gradient reaches. The row of a padding id learns nothing here; a tied head still adds to it. In a sequence region the sum is scattered, positions and dropout are those of this
-//! rank's tokens, and `dE` is gathered for the table.
+//! for and no gradient reaches. The row of a padding id learns nothing here; a tied head still adds to it. Under sequence
+//! parallelism the sum is scattered, positions and dropout are those of this rank's tokens, and `dE` is gathered for the
+//! table.
 //!
 //! Source: Shoeybi et al., Megatron-LM, §3 (vocabulary parallel embedding), arXiv:1909.08053; Radford et al., GPT-2
 //! (positions); `padding_idx` of `PyTorch`'s `Embedding`. Chapters: 6, 7.
@@ -252,7 +253,7 @@ mod tests {
     /// Kills: positions of other ranks' tokens, a table of positions whose gradient is not summed, or is dropped at other
     /// places than the tokens.
     #[test]
-    fn embedding_equals_embedding_in_sequence_regions() {
+    fn embedding_equals_embedding_under_sequence_parallelism() {
         for rate in [0.0, 0.25] {
             proves_in_regions(&Table { vocabulary: 7, context: Some(6), rate, ..PLAIN });
         }

@@ -18,12 +18,12 @@ pub trait Layer<D: Kernels> {
     /// X to Y.
     ///
     /// # Errors
-    /// If ranks do not meet; so it is with the others.
+    /// If ranks do not meet.
     fn forward(&self, cx: &Cx<D>, x: Self::In) -> Result<(Self::Out, Self::Saved)>;
     /// dY to dX, now.
     ///
     /// # Errors
-    /// As above.
+    /// If ranks do not meet.
     fn backward_input(
         &mut self,
         cx: &Cx<D>,
@@ -33,12 +33,12 @@ pub trait Layer<D: Kernels> {
     /// dW, now or later.
     ///
     /// # Errors
-    /// As above.
+    /// If ranks do not meet.
     fn backward_weight(&mut self, cx: &Cx<D>, pending: Self::Pending) -> Result<()>;
     /// Both halves.
     ///
     /// # Errors
-    /// As above.
+    /// If ranks do not meet.
     fn backward(&mut self, cx: &Cx<D>, saved: Self::Saved, dy: Self::Out) -> Result<Self::In> {
         let (dx, pending) = self.backward_input(cx, saved, dy)?;
         self.backward_weight(cx, pending)?;

@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn mlp_equals_its_formula_in_sequence_regions() {
+    fn mlp_equals_its_formula_under_sequence_parallelism() {
         proves_in_regions(&Feed(FeedForward::SwiGlu, false));
         proves_in_regions(&Feed(FeedForward::Plain(Activation::GeluTanh), true));
     }

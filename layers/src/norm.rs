@@ -132,7 +132,7 @@ mod tests {
 
     /// Kills: a gain's or bias' gradient not summed over the tokens' ranks, or averaged.
     #[test]
-    fn norms_equal_norms_in_sequence_regions() {
+    fn norms_equal_norms_under_sequence_parallelism() {
         for kind in [NormKind::Rms, NormKind::Layer] {
             proves_in_regions(&AnyNorm(kind));
         }

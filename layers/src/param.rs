@@ -149,7 +149,7 @@ impl<D: Kernels> Param<D> {
         });
         kernel(&device, matrix(gradient.view_mut(), local), write);
     }
-    /// Sums the addends of the gradient along every axis that has some. No contribution is a zero contribution.
+    /// Sums the gradient over every axis along which ranks have partial sums of it. No contribution is a zero contribution.
     ///
     /// # Errors
     /// If ranks do not meet.

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! As in `trainer.rs`, a step is cut into microbatches first and each is dealt then; each gradient is summed over the
-//! data axis once a step. A data rank may be dealt no example: its addends are 0. Logits are put together from the
+//! data axis once a step. A data rank may be dealt no example: its partial sums are 0. Logits are put together from the
 //! tensor ranks where accuracy is asked for, and nowhere else.
 use crate::layout::LayoutError;
 use crate::trainer::Ending;

@@ -102,7 +102,7 @@ pub struct About {
 /// The whole parameters.
 ///
 /// # Errors
-/// If ranks do not meet; so it is below.
+/// If ranks do not meet.
 pub fn weights<D: Kernels>(
     params: Vec<&mut Param<D>>,
     mesh: &Mesh<D::Place>,
@@ -114,7 +114,7 @@ pub fn weights<D: Kernels>(
 /// The whole gradients of the last step.
 ///
 /// # Errors
-/// As above.
+/// If ranks do not meet.
 pub fn gradients<D: Kernels>(
     params: Vec<&mut Param<D>>,
     mesh: &Mesh<D::Place>,

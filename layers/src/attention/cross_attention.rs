@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn cross_attention_equals_its_formula_in_sequence_regions() {
+    fn cross_attention_equals_its_formula_under_sequence_parallelism() {
         proves_in_regions(&Cross);
     }
 }

@@ -10,9 +10,9 @@
 //! ```
 //!
 //! The forward is free because no output column needs another rank's weights; the price is paid
-//! backward, where every rank holds one addend of `dX`. Mirror image: `row.rs`; predict its traffic.
+//! backward, where every rank holds a partial sum of `dX`. Mirror image: `row.rs`; predict its traffic.
 //!
-//! In a sequence region a rank has its own tokens of X: they are gathered, and `dX` is reduced and scattered. What is
+//! Under sequence parallelism a rank has its own tokens of X: they are gathered, and `dX` is reduced and scattered. What is
 //! kept for backward is this rank's tokens only, gathered again for `dW`: one all-gather more, B·I elements of memory
 //! less on all ranks together.
 //!
@@ -149,7 +149,7 @@ mod tests {
 
     /// Kills: tokens not gathered, or not again for dW; dX of all tokens where this rank has its own.
     #[test]
-    fn column_equals_linear_in_sequence_regions() {
+    fn column_equals_linear_under_sequence_parallelism() {
         proves_in_regions(&Column { bias: true });
     }
 

@@ -25,7 +25,7 @@ pub struct GatheredColumn<D: Kernels> {
 }
 
 impl<D: Kernels> GatheredColumn<D> {
-    /// As [`ColumnLinear::shard`], with one section. Not in sequence regions: its output is whole rows.
+    /// As [`ColumnLinear::shard`], with one section. Not under sequence parallelism: its output is whole rows.
     ///
     /// # Errors
     /// If the ranks do not divide the outputs, or each has its own tokens.
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn sequence_regions_are_refused() {
+    fn sequence_parallelism_is_refused() {
         let (device, mesh) = (tensor::Cpu::<f32>::default(), comm::Mesh::alone());
         let at = Builder::new(&device, &mesh, &crate::Random { seed: 0 }).in_regions();
         let why = GatheredColumn::shard(&at, Axis::Tp, "w", [4, 4], false).err().unwrap().to_string();

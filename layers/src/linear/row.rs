@@ -10,11 +10,11 @@
 //! ```
 //!
 //! After a column layer it takes that layer's split output as it lies: the pair costs one all-reduce each way. The
-//! bias goes to the finished sum: added by every rank to its addend, it would count once per rank. Mirror image:
+//! bias goes to the finished sum: added by every rank to its partial sum, it would count once per rank. Mirror image:
 //! `column.rs`.
 //!
-//! In a sequence region the sum is scattered, each rank keeping its own tokens, and `dY` is gathered. The bias then
-//! sees this rank's tokens only, so its gradient is an addend.
+//! Under sequence parallelism the sum is scattered, each rank keeping its own tokens, and `dY` is gathered. The bias then
+//! sees this rank's tokens only, so its gradient is a partial sum.
 //!
 //! Source: Shoeybi et al., Megatron-LM, §3 (operator *g*), arXiv:1909.08053; Korthikanti et al., §4.2.2 (*ḡ*),
 //! arXiv:2205.05198. Chapters: 3, 7.
@@ -154,7 +154,7 @@ mod tests {
 
     /// Kills: dY of this rank's tokens where all are wanted, a bias' gradient that is not summed.
     #[test]
-    fn row_equals_linear_in_sequence_regions() {
+    fn row_equals_linear_under_sequence_parallelism() {
         proves_in_regions(&Row { bias: true });
     }
 

@@ -26,7 +26,7 @@ pub struct ScatteredRow<D: Kernels> {
 }
 
 impl<D: Kernels> ScatteredRow<D> {
-    /// As [`RowLinear::shard`]. Not in sequence regions: its input is whole rows.
+    /// As [`RowLinear::shard`]. Not under sequence parallelism: its input is whole rows.
     ///
     /// # Errors
     /// If the ranks do not divide the inputs, or each has its own tokens.
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn sequence_regions_are_refused() {
+    fn sequence_parallelism_is_refused() {
         let (device, mesh) = (tensor::Cpu::<f32>::default(), comm::Mesh::alone());
         let at = Builder::new(&device, &mesh, &crate::Random { seed: 0 }).in_regions();
         let why = ScatteredRow::shard(&at, Axis::Tp, "w", [4, 4], false).err().unwrap().to_string();

@@ -1,5 +1,5 @@
-//! Y = X + dropout(F(norm(X))), twice: attention, then feed-forward. Two all-reduces forward, two backward; in a
-//! sequence region two reduce-scatters and two all-gathers forward, and backward the mirror image and two all-gathers
+//! Y = X + dropout(F(norm(X))), twice: attention, then feed-forward. Two all-reduces forward, two backward; under
+//! sequence parallelism two reduce-scatters and two all-gathers forward, and backward the mirror image and two all-gathers
 //! more.
 //!
 //! Source: Xiong et al., "On layer normalization in the transformer architecture" (pre-norm), arXiv:2002.04745.
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn block_equals_block_in_sequence_regions() {
+    fn block_equals_block_under_sequence_parallelism() {
         proves_in_regions(&dropping(llama()));
         proves_in_regions(&gpt2());
     }

@@ -6,7 +6,8 @@
 //!           dgain[D] = Σ_B dY·N,  dbias[D] = Σ_B dY                                             no traffic
 //! ```
 //!
-//! As with RMSNorm, each rank does all tokens or, in a sequence region, its own; dgain and dbias are then addends.
+//! As with RMSNorm, each rank does all tokens or, under sequence parallelism, its own; dgain and dbias are then
+//! partial sums.
 //!
 //! Source: Ba, Kiros, Hinton, "Layer normalization", §3, arXiv:1607.06450; GPT-2's form. Chapters: 3, 7.
 use crate::linear::column::BIAS;
@@ -36,7 +37,7 @@ impl<D: Kernels> LayerNorm<D> {
     /// Y; X, the mean and r are kept.
     ///
     /// # Errors
-    /// If ranks do not meet; so it is below.
+    /// If ranks do not meet.
     pub(crate) fn forward(&self, cx: &Cx<D>, x: Stream<D>) -> Result<(Stream<D>, Saved<D>)> {
         let (y, stats) = layer_norm(&x, [&self.gain.whole()?, &self.bias.whole()?], self.eps);
         Ok((y, cx.keep((x, stats))))
@@ -44,7 +45,7 @@ impl<D: Kernels> LayerNorm<D> {
     /// dX, plus the gradient that went around (`skip`), in one pass.
     ///
     /// # Errors
-    /// As above.
+    /// If ranks do not meet.
     pub(crate) fn backward(
         &mut self,
         saved: Saved<D>,

@@ -6,8 +6,8 @@
 //!           dgain[D] = Σ_B dY·X·r                                                no traffic
 //! ```
 //!
-//! Each rank does all of it: the rows are whole, and dividing the work would cost a collective. In a sequence region
-//! a rank has its own tokens and does those; its dgain is then an addend, which the gain's placement says.
+//! Each rank does all of it: the rows are whole, and dividing the work would cost a collective. Under sequence parallelism
+//! a rank has its own tokens and does those; its dgain is then a partial sum, which the gain's placement says.
 //!
 //! Source: Zhang, Sennrich, arXiv:1910.07467, eq. 4; Llama's form. Chapters: 3, 7.
 use crate::norm::Saved;
@@ -37,7 +37,7 @@ impl<D: Kernels> RmsNorm<D> {
     /// Y; X and 1/rms are kept.
     ///
     /// # Errors
-    /// If ranks do not meet; so it is below.
+    /// If ranks do not meet.
     pub(crate) fn forward(&self, cx: &Cx<D>, x: Stream<D>) -> Result<(Stream<D>, Saved<D>)> {
         let (y, r) = rms_norm(&x, &self.gain.whole()?, self.eps);
         Ok((y, cx.keep((x, r))))
@@ -45,7 +45,7 @@ impl<D: Kernels> RmsNorm<D> {
     /// dX, plus the gradient that went around (`skip`), in one pass.
     ///
     /// # Errors
-    /// As above.
+    /// If ranks do not meet.
     pub(crate) fn backward(
         &mut self,
         saved: Saved<D>,

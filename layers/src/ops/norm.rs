@@ -18,7 +18,7 @@ pub fn rms_norm<D: Kernels>(x: &Stream<D>, gain: &Tensor<D>, eps: f64) -> (Strea
 /// dX, plus the gradient that went around (`skip`), in one pass that also makes dgain.
 ///
 /// # Errors
-/// If ranks do not meet; so it is below.
+/// If ranks do not meet.
 pub fn rms_norm_backward<D: Kernels>(
     gain: &mut WholeWeight<D>,
     x: &Stream<D>,
@@ -55,7 +55,7 @@ pub fn layer_norm<D: Kernels>(
 /// dX, plus the gradient that went around (`skip`), in one pass that also makes dgain and dbias.
 ///
 /// # Errors
-/// As above.
+/// If ranks do not meet.
 pub fn layer_norm_backward<D: Kernels>(
     [gain, bias]: [&mut WholeWeight<D>; 2],
     x: &Stream<D>,

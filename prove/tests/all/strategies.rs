@@ -61,7 +61,7 @@ fn chapters_of_strategies_exist() {
 enum Adds {
     /// The bias.
     Once,
-    /// The bias, as often as there are ranks: each adds it to its addend.
+    /// The bias, as often as there are ranks: each adds it to its partial sum.
     OnEveryRank,
     /// Memory that nobody has written.
     Fresh,

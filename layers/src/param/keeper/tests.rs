@@ -12,7 +12,7 @@ fn param(at: &Builder<Cpu<f32>>, name: &str, placement: &Placement, salt: usize)
     Ok(param)
 }
 
-/// Six parameters of one shape on four ranks, in units of two, three, and what is left. Gradients have addends along dp,
+/// Six parameters of one shape on four ranks, in units of two, three, and what is left. Gradients are partial sums along dp,
 /// tp, both or none. Two steps. Kills: a gradient that another parameter gets, one that is summed twice, not at all or
 /// along another axis, a call for each parameter, a unit that is not waited for, a step that the next one takes for its own.
 #[test]
