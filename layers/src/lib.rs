@@ -43,7 +43,7 @@ pub use model::uses::Uses;
 pub use norm::Norm;
 pub use norm::layer_norm::LayerNorm;
 pub use norm::rms_norm::RmsNorm;
-pub use param::keeper::{Keeper, is_summed_in};
+pub use param::keeper::Keeper;
 pub use param::optimizer::{Kind, Optimizer};
 pub use param::placement::{Pieces, Placed, Placement, Section};
 pub use param::shards::{Rest, Rests};

@@ -211,6 +211,7 @@ impl<D: Kernels> Unit<D> {
         for param in params.iter_mut().rev() {
             if let (Some(whole), Some(shards)) = (lend(param), &param.shards) {
                 self.values.lend(key(InPlace::AllGather, param), &shards.group, whole);
+                param.goes_in[1] = Some(self.values.label.clone());
             }
         }
         self.values.start()
@@ -230,6 +231,7 @@ impl<D: Kernels> Unit<D> {
             Some(shards) => (InPlace::ReduceScatter, &shards.group),
             None => (SUM, &param.sum),
         };
+        param.goes_in[0] = Some(self.gradients.label.clone());
         let whole = param.gradient.whole.take_if(|_| group.size() > 1);
         let call = whole.map(|whole| self.gradients.lend(key(how, param), group, whole));
         param.lent = Some((number, call));
@@ -290,11 +292,6 @@ fn label<D: Kernels>(of: &str, params: &[&mut Param<D>]) -> String {
 /// Whether a name is this part, or goes on after it.
 fn is_within(name: &str, part: &str) -> bool {
     name.strip_prefix(part).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
-}
-
-/// Whether a sum of this label is of the gradient of this parameter, too.
-pub fn is_summed_in(label: &str, name: &str) -> bool {
-    label.strip_prefix(OF).is_some_and(|parts| parts.split(AND).any(|part| is_within(name, part)))
 }
 
 #[cfg(test)]
