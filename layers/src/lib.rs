@@ -41,7 +41,7 @@ pub use model::stage::{Half, Input, Output, Room, Stage, Wanted};
 pub use model::strategy::{About, Choice, Shared, Sharing, Sizes, Strategy, Takes};
 pub use model::uses::Uses;
 pub use norm::Norm;
-pub use param::keeper::{Keeper, is_summed_in};
+pub use param::keeper::Keeper;
 pub use param::optimizer::{Kind, Optimizer};
 pub use param::placement::{Pieces, Placed, Placement, Section};
 pub use param::shards::{Rest, Rests};
