@@ -9,6 +9,7 @@ use crate::flight::{End, FlightRecorder};
 use crate::grid::Grid;
 use crate::link::Link;
 use crate::mesh::Mesh;
+#[cfg(any(test, feature = "mutants"))]
 use crate::mutants::{OnTrial, Trial};
 use crate::record::Record;
 use crate::trace::{Run, Trace, Traced, What};
@@ -33,6 +34,7 @@ pub struct World {
     links: Vec<(Axis, Link)>,
     trace: Option<(Trace, String)>,
     stuck: Option<Stuck>,
+    #[cfg(any(test, feature = "mutants"))]
     trial: Option<Trial>,
     memory: Option<usize>, // bytes that each rank may hold
 }
@@ -82,6 +84,7 @@ impl World {
             links: Vec::new(),
             trace: None,
             stuck: None,
+            #[cfg(any(test, feature = "mutants"))]
             trial: None,
             memory: None,
         })
@@ -124,6 +127,7 @@ impl World {
         Self { trace: Some((trace.clone(), name.into())), ..self }
     }
     /// A world whose run is on trial: its calls are listed, or one of them goes wrong.
+    #[cfg(any(test, feature = "mutants"))]
     #[must_use]
     pub fn on_trial(self, trial: &Trial) -> Self {
         Self { trial: Some(trial.clone()), ..self }
@@ -151,8 +155,9 @@ impl World {
         f: impl Fn(D, Mesh<Host>) -> Result<T, E> + Sync,
     ) -> Result<Vec<T>, RankError> {
         let watch = Watch::new(self.records(), self.limit);
-        // Trials are many and short, and run beside each other.
-        let watch = Arc::new(if self.trial.is_some() { watch.on_shared_cores() } else { watch });
+        #[cfg(any(test, feature = "mutants"))] // trials are many and short, and run beside each other
+        let watch = if self.trial.is_some() { watch.on_shared_cores() } else { watch };
+        let watch = Arc::new(watch);
         let key = Key::current();
         let (ends, ended) = channel();
         let body = |rank: usize, mesh, ends: Sender<usize>| {
@@ -230,8 +235,10 @@ impl World {
         let world: Arc<dyn Engines<Host>> = Arc::new(engines::World::new(&self.grid, &self.links, watch));
         let mesh = |rank| {
             let record = watch.record(rank).clone();
+            let engines = world.clone();
+            #[cfg(any(test, feature = "mutants"))]
             let engines = match &self.trial {
-                None => world.clone(),
+                None => engines,
                 Some(trial) => Arc::new(OnTrial::<S>::new(trial, rank, &record, &self.grid, &world)),
             };
             Mesh::new(self.grid.clone(), rank, record, engines)
