@@ -4,9 +4,6 @@ use parallel::{Error, Result};
 use std::path::Path;
 use tensor::mix;
 
-mod order3;
-pub use order3::order3;
-
 /// Token ids and, for each, the one that follows it.
 pub type Pair = (Vec<u32>, Vec<u32>);
 

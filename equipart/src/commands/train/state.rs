@@ -130,7 +130,7 @@ pub fn save<D: Runs>(
     if mesh.rank() == 0 {
         remove_others(dir);
     }
-    Ok(saved?)
+    saved
 }
 
 /// The step whose optimizer file has this name.
@@ -201,6 +201,6 @@ impl State {
     pub fn restore<D: Runs>(&self, trainer: &mut Trainer<D>) -> Result<()> {
         let (model, optimizer, _) = trainer.parts();
         let origin = self.path.display().to_string();
-        Ok(parallel::restore_optimizer(&origin, &self.optimizer, optimizer, &model.params())?)
+        parallel::restore_optimizer(&origin, &self.optimizer, optimizer, &model.params())
     }
 }
