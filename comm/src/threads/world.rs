@@ -231,6 +231,7 @@ impl World {
         let (start, traced) = settings.unwrap_or_else(|| (Instant::now(), Traced::Never));
         (0..self.size()).map(|rank| Arc::new(Record::new(rank, start, traced))).collect()
     }
+    #[cfg_attr(not(any(test, feature = "mutants")), allow(clippy::extra_unused_type_parameters))] // of a trial
     fn meshes<S: Scalar>(&self, watch: &Arc<Watch>) -> Vec<Mesh<Host>> {
         let world: Arc<dyn Engines<Host>> = Arc::new(engines::World::new(&self.grid, &self.links, watch));
         let mesh = |rank| {

@@ -80,11 +80,7 @@ pub(crate) fn run(a: CompareArgs, json: bool) -> Result<bool> {
         in_number!(a.number.name, D => compare::<D>(&work, &|what| watch.say(what))),
     )?;
     watch.done();
-    if json {
-        rows.iter().for_each(show::json);
-    } else {
-        show::comparison(&model.origin, a.number.name, &rows);
-    }
+    show::all(json, &rows, || show::comparison(&model.origin, a.number.name, &rows));
     Ok(rows.iter().all(|r| {
         let tokens = r.tokens_equal != Some(false) || r.tie.is_some();
         r.equal && tokens && r.error_ratio.is_finite()

@@ -1,7 +1,7 @@
 //! `eval`: how well a model tells a text or given ids: mean loss, perplexity, tokens.
 use crate::cli::args::{self, EvalArgs};
 use crate::cli::watch::Watch;
-use crate::cli::{corpus, model, out, show};
+use crate::cli::{corpus, model, show};
 use crate::commands::train::settings::sequences;
 use comm::Axis;
 use kernels::{Kernels, Meta};
@@ -105,14 +105,9 @@ pub(crate) fn run(a: EvalArgs, json: bool) -> Result<bool> {
     let watching = |done, of| watch.part("evaluated", done, of);
     let evaluation = in_number!(a.number.name, D => evaluate::<D>(&model, &layout, all, &watching))?;
     watch.done();
-    if json {
-        show::json(&evaluation);
-    } else {
-        let (loss, perplexity) = (evaluation.loss, evaluation.perplexity);
-        out::line(&format!(
-            "loss {loss:.6} nats a token, perplexity {perplexity:.4}, {} tokens",
-            evaluation.tokens
-        ));
-    }
+    let Evaluation { loss, perplexity, tokens } = evaluation;
+    show::one(json, &evaluation, || {
+        format!("loss {loss:.6} nats a token, perplexity {perplexity:.4}, {tokens} tokens")
+    });
     Ok(true)
 }

@@ -1,8 +1,8 @@
 //! `prove --cases` and `prove --case`: drawn cases, and kept ones.
 use super::{fresh_key, tell};
 use crate::cli::args::ProveArgs;
+use crate::cli::show;
 use crate::cli::watch::Watch;
-use crate::cli::{out, show};
 use crate::commands::train::settings::at_least_1;
 use clap::Args;
 use comm::caught;
@@ -61,11 +61,7 @@ fn draw(a: &ProveArgs, cases: Option<usize>, minutes: Option<f64>, json: bool) -
     let mut report = campaign.run(&|done, next| watch.case(done, next))?;
     report.failure = report.failure.map(Failure::located);
     watch.done();
-    if json {
-        show::json(&report);
-    } else {
-        out::line(&report.statement());
-    }
+    show::one(json, &report, || report.statement());
     Ok(report.equal)
 }
 
