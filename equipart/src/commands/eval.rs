@@ -8,7 +8,7 @@ use kernels::{Kernels, Meta};
 use layers::{Builder, Shape};
 use models::{Model, ids, text};
 use parallel::number::Runs;
-use parallel::{Batch, Error, Layout, Result, Sequence, Trainer, budget, in_number, price, session};
+use parallel::{Batch, Layout, Result, Sequence, Trainer, bail, budget, in_number, price, session};
 use serde::Serialize;
 use tensor::{Real, Tensor, files};
 
@@ -59,7 +59,7 @@ pub fn evaluate<D: Runs>(
     })?;
     let (loss, tokens) = (ranks[0], batch.counted());
     if !loss.is_finite() {
-        return Err(Error::new(format!("the loss is {loss}, no finite number; the weights may not be")));
+        bail!("the loss is {loss}, no finite number; the weights may not be");
     }
     Ok(Evaluation { loss, perplexity: loss.exp(), tokens })
 }
@@ -83,9 +83,7 @@ pub(crate) fn run(a: EvalArgs, json: bool) -> Result<bool> {
             let tokenizer = model.tokenizer()?;
             let seq = a.seq.unwrap_or(args::SEQ.min(positions));
             if seq == 0 || seq > positions {
-                return Err(Error::new(format!(
-                    "--seq is {seq}; it must be 1 to {positions}, the model's positions"
-                )));
+                bail!("--seq is {seq}; it must be 1 to {positions}, the model's positions");
             }
             let text: Vec<u32> = match data {
                 Some(file) => text::encode(&files::read(file)?, &file.display().to_string(), &tokenizer)?.ids,
@@ -93,9 +91,7 @@ pub(crate) fn run(a: EvalArgs, json: bool) -> Result<bool> {
             };
             if text.len() < 2 {
                 let n = text.len();
-                return Err(Error::new(format!(
-                    "a text of {n} tokens; there must be 2 or more, one to tell the next"
-                )));
+                bail!("a text of {n} tokens; there must be 2 or more, one to tell the next");
             }
             sequences(text::windows(&text, seq))
         }

@@ -5,7 +5,7 @@ use crate::cli::args::ProveArgs;
 use crate::cli::watch::Watch;
 use crate::cli::{classify, show};
 use models::{Config, names};
-use parallel::{Error, Result, dump};
+use parallel::{Result, bail, dump};
 use prove::cases::{certify_panel, never_ran};
 use prove::{Subject, Verdict, certify};
 use tensor::{Key, mix};
@@ -18,9 +18,9 @@ pub(crate) fn fresh_key() -> u64 {
 
 pub(crate) fn run(a: ProveArgs, json: bool) -> Result<bool> {
     if let Some(number) = a.number {
-        return Err(Error::new(format!(
+        bail!(
             "--number is {number}; a proof is in numbers of a field, where nothing rounds: leave --number out"
-        )));
+        );
     }
     if let Some(equal) = cases::asked(&a, json)? {
         return Ok(equal);

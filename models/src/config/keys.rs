@@ -1,6 +1,6 @@
 //! Values of a kind, taken from the keys of a configuration; what is wrong with one is said in one sentence.
 use super::Keys;
-use parallel::{Error, Result};
+use parallel::{Error, Result, bail};
 use serde_json::{Value, json};
 use tensor::quoted::shown;
 
@@ -18,12 +18,12 @@ impl Keys<'_> {
             let Some((_, wanted)) = words.find(|(name, _)| name == key) else {
                 let (seen, advice) =
                     (shown(&value.to_string()), "remove it if the model computes the same without");
-                return Err(Error::new(format!(
+                bail!(
                     "{}: {}{} is {seen}, a key that is not known here; {advice}",
                     self.origin,
                     self.within,
                     shown(key)
-                )));
+                );
             };
             if !wanted.split(',').any(|wanted| same(value, wanted)) {
                 let wanted = format!("{}, or left out", wanted.replace(',', " or "));
