@@ -14,6 +14,7 @@ pub mod model;
 pub mod norm;
 pub mod ops;
 pub mod param;
+#[cfg(any(test, feature = "proof"))]
 pub mod proof;
 
 pub use attention::Attention;

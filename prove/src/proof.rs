@@ -110,7 +110,7 @@ pub fn prove<'a>(
     prove_in(&world(split.layout)?, subject, split, keys, truths)
 }
 
-/// As [`prove`], in a world of the layout's ranks that may be [on trial](World::on_trial), or slow.
+/// As [`prove`], in a world of the layout's ranks that may be on trial (`World::on_trial`), or slow.
 ///
 /// # Errors
 /// As [`prove`].
