@@ -80,7 +80,7 @@ impl<D: Kernels> Param<D> {
             goes_in: [None, None],
         };
         let values = at.values.of(&param.name, shape, draw)?;
-        let number = |i| param.place(i).map_or(Wide::<D>::ZERO, &values);
+        let number = |i| param.cuts.place(i).map_or(Wide::<D>::ZERO, &values);
         let (keeps, at_rest) = (param.keeps(rests.value), param.at_rest());
         let ([rows, cols], from) = if keeps { at_rest } else { (param.room(), 0) };
         let narrow = |i| D::Elem::narrow(number(from + i));

@@ -5,7 +5,7 @@
 //! ```
 use crate::activation::{Activation, activate, activate_backward};
 use crate::loss::{Objective, cross_entropy, cross_entropy_backward};
-use crate::parameters::{Affine, Weights};
+use crate::parameters::{Does, Map, Weights};
 use tensor::Scalar;
 
 /// A multilayer perceptron that tells classes apart.
@@ -18,7 +18,7 @@ pub struct Classifier {
 impl Classifier {
     /// Canonical name and shape `[rows, cols]` of every parameter, in program order.
     pub fn shapes(&self) -> Vec<(String, [usize; 2])> {
-        self.layers().iter().flat_map(Affine::shapes).collect()
+        self.layers().iter().flat_map(Map::shapes).collect()
     }
 
     /// `X[B, first size]` → logits `[B, last size]`.
@@ -69,11 +69,10 @@ impl Classifier {
         (inputs, x)
     }
 
-    fn layers(&self) -> Vec<Affine> {
-        let layer = |(i, size): (usize, &[usize])| Affine {
-            name: format!("layers.{i}"),
-            shape: [size[0], size[1]],
-            bias: true,
+    fn layers(&self) -> Vec<Map> {
+        let layer = |(i, size): (usize, &[usize])| {
+            let (name, shape) = (format!("layers.{i}"), [size[0], size[1]]);
+            Map { name, shape, bias: true, does: Does::Affine }
         };
         self.sizes.windows(2).enumerate().map(layer).collect()
     }

@@ -11,7 +11,7 @@ use crate::activation::Activation;
 use crate::attention::Heads;
 use crate::loss::Objective;
 use crate::mask::Mask;
-use crate::parameters::{Affine, Norm, Normed, Shapes};
+use crate::parameters::{Does, Map, Norm, Shapes};
 use tensor::Rope;
 
 /// A decoder: all that its parameters do not say.
@@ -89,13 +89,13 @@ pub struct Rates {
 
 /// The maps of one block.
 pub(crate) struct BlockMaps {
-    pub(crate) norm1: Normed,
-    pub(crate) qkv: Affine,
+    pub(crate) norm1: Map,
+    pub(crate) qkv: Map,
     pub(crate) head_gains: Option<[String; 2]>, // of queries and keys
-    pub(crate) out: Affine,
-    pub(crate) norm2: Normed,
-    pub(crate) up: Affine,
-    pub(crate) down: Affine,
+    pub(crate) out: Map,
+    pub(crate) norm2: Map,
+    pub(crate) up: Map,
+    pub(crate) down: Map,
 }
 
 impl Model {
@@ -161,7 +161,7 @@ impl Model {
     /// The maps of block `i`.
     pub(crate) fn maps(&self, i: usize) -> BlockMaps {
         let part = |part: &str| format!("blocks.{i}.{part}");
-        let affine = |name, shape, bias| Affine { name: part(name), shape, bias };
+        let affine = |name, shape, bias| Map { name: part(name), shape, bias, does: Does::Affine };
         let (d, f, heads) = (self.width, self.hidden, self.heads);
         let (up, up_width) = match self.activation {
             Activation::SwiGlu => ("mlp.gate_up", 2 * f),
@@ -178,8 +178,9 @@ impl Model {
         }
     }
 
-    pub(crate) fn normed(&self, name: String) -> Normed {
-        Normed { name, kind: self.norm, width: self.width, eps: self.eps }
+    pub(crate) fn normed(&self, name: String) -> Map {
+        let (shape, bias) = ([1, self.width], self.norm == Norm::Layer);
+        Map { name, shape, bias, does: Does::Norm(self.eps) }
     }
 
     /// Whom the tokens of block `i` see.

@@ -122,7 +122,7 @@ impl Model {
         let (mut x, mut blocks) = (self.dropped(x, &tokens, self.embedding_drop(pass).as_ref()), Vec::new());
         see(format_args!("embedding.out"), &x);
         for i in 0..self.blocks {
-            let (y, saved) = self.block_seen(w, i, x, &tokens, pass, see);
+            let (y, saved) = self.block(w, i, x, &tokens, pass, see);
             x = y;
             blocks.push(saved);
         }
@@ -150,7 +150,7 @@ impl Model {
         see(format_args!("gradient of norm.in"), &dx);
         for (i, saved) in tape.blocks.iter().enumerate().rev() {
             let given = (saved, dx);
-            let (through, of_block) = self.block_backward_seen(w, i, given, &tape.tokens, Some(pass), see);
+            let (through, of_block) = self.block_backward(w, i, given, &tape.tokens, Some(pass), see);
             dx = through;
             g.extend(of_block);
         }

@@ -109,7 +109,7 @@ impl<'a, D: Kernels> Builder<'a, D> {
 /// A size that must be at least 1.
 pub(crate) fn positive(what: &str, seen: usize) -> Result<usize> {
     if seen == 0 {
-        return Err(Error::Size { what: what.into(), seen: "0".into(), wanted: "at least 1".into() });
+        return Err(Error::size(what, seen, "at least 1"));
     }
     Ok(seen)
 }

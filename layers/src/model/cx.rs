@@ -87,12 +87,6 @@ impl<D: Kernels> Cx<D> {
         self.pass.mean_over = tokens;
         self
     }
-    /// The same pass, which keeps nothing for a backward: what it computes is computed again, with the same dropout.
-    #[must_use]
-    pub fn forgetting(mut self) -> Self {
-        self.pass.keeps = false;
-        self
-    }
     /// The same tokens, whose first sequence is this one of the step's: whichever rank and microbatch it is in, dropout and
     /// records know it by its number. A packed sequence counts as many as it has documents.
     #[must_use]

@@ -5,7 +5,9 @@
 //! room that is used again; the model holds a ticket. Either way a profile is told here whose time it is.
 use crate::model::strategy::{self, Strategy};
 use crate::ops::{Split, Stream, join};
-use crate::{Back, Builder, ColumnLinear, Cx, Error, Kept, Layer, Mlp, Norm, Param, Result, RowLinear, norm};
+use crate::{
+    Back, Builder, ColumnLinear, Cx, Error, Kept, Layer, Mlp, Norm, Param, Result, RowLinear, mlp, norm,
+};
 use kernels::Kernels;
 use std::cell::RefCell;
 use tensor::Pass;
@@ -236,7 +238,7 @@ impl<D: Kernels> Builder<'_, D> {
     /// # Errors
     /// If the ranks do not fit, or two strategies would build it.
     pub fn feed_forward(&self, mlp: &strategy::Mlp) -> Result<Part<D, Mlp<D>>> {
-        let part = self.built(mlp.name, |s| s.feed_forward(self, mlp), || Mlp::shard(self, mlp))?;
+        let part = self.built(mlp.name, |s| s.feed_forward(self, mlp), || mlp::shard(self, mlp))?;
         Ok(Part { name: None, ..part })
     }
     fn built<L: Layer<D>>(

@@ -163,11 +163,7 @@ impl<D: Kernels> Split<D> {
     pub fn cut(whole: &Tensor<D>, group: &Group<D::Place>) -> Result<Self> {
         let ranks = group.size();
         let Some(axis) = group.axis().single() else {
-            return Err(Error::Size {
-                what: "the number of axes that cut a matrix".into(),
-                seen: group.axis().to_string(),
-                wanted: "one axis".into(),
-            });
+            return Err(Error::size("the number of axes that cut a matrix", group.axis(), "one axis"));
         };
         if !whole.cols().is_multiple_of(ranks) {
             return Err(Error::Fit { what: "columns".into(), size: whole.cols(), axis, ranks });

@@ -212,10 +212,10 @@ impl<D: Kernels> Param<D> {
     }
     /// When the sum over ranks of the same stage is there: that over ranks of other stages.
     fn end_sum(&mut self) -> Result<()> {
-        match (&self.twins, self.gradient.shard.as_mut().or(self.gradient.whole.as_mut())) {
-            (Some(twins), Some(gradient)) => Ok(twins.all_reduce(gradient, Reduce::Sum)?),
-            _ => Ok(()),
+        if let (Some(twins), Some(gradient)) = (&self.twins, self.gradient.rest_mut()) {
+            twins.all_reduce(gradient, Reduce::Sum)?;
         }
+        Ok(())
     }
 }
 
