@@ -24,7 +24,7 @@ use crate::model::strategy::{Column, Row};
 use crate::ops::{Split, Stream, attention, attention_backward, rotate};
 use crate::param::placement::{Pieces, Section};
 use crate::{
-    Builder, ColumnLinear, Cx, Error, HeadNorm, Kept, Layer, Param, Result, Rotary, RowLinear, Shape,
+    Back, Builder, ColumnLinear, Cx, Error, HeadNorm, Kept, Layer, Param, Result, Rotary, RowLinear, Shape,
 };
 use comm::Axis;
 use kernels::{Attend, Heads, Kernels, Mask};
@@ -155,12 +155,7 @@ impl<D: Kernels> Layer<D> for Attention<D> {
         Ok((y, Saved { x, inside: Inside { norm, qkv, lse, o: kept }, out }))
     }
 
-    fn backward_input(
-        &mut self,
-        cx: &Cx<D>,
-        s: Saved<D>,
-        dy: Stream<D>,
-    ) -> Result<(Stream<D>, Self::Pending)> {
+    fn backward_input(&mut self, cx: &Cx<D>, s: Saved<D>, dy: Stream<D>) -> Back<D, Self> {
         let (d_o, out) = self.out.backward_input(cx, s.out, dy)?;
         let dqkv = self.before(cx, s.inside, d_o)?;
         let (dx, qkv) = self.qkv.backward_input(cx, s.x, dqkv)?;

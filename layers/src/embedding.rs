@@ -17,7 +17,7 @@ use crate::model::build::positive;
 use crate::ops::{Region, Stream, dropout, embed, embed_backward, position_rows, position_rows_backward};
 use crate::param::placement::Pieces;
 use crate::param::weight::{RowWeight, WholeWeight};
-use crate::{Builder, Cx, Draw, Error, Kept, Layer, Param, Result};
+use crate::{Back, Builder, Cx, Draw, Error, Kept, Layer, Param, Result};
 use comm::{Axis, Group};
 use kernels::Kernels;
 use std::ops::Range;
@@ -141,12 +141,7 @@ impl<D: Kernels> Layer<D> for Embedding<D> {
     }
 
     /// Ids have no gradient; they come back themselves.
-    fn backward_input(
-        &mut self,
-        cx: &Cx<D>,
-        saved: Saved<D>,
-        dy: Stream<D>,
-    ) -> Result<(Ids<D::Place>, Pending<D>)> {
+    fn backward_input(&mut self, cx: &Cx<D>, saved: Saved<D>, dy: Stream<D>) -> Back<D, Self> {
         let ids = saved.ids.open();
         let dy = dropout(cx, dy, cx.dropout(self.rate, &self.name).as_ref());
         let whole = dy.gather(&self.group)?;

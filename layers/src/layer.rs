@@ -2,6 +2,9 @@
 use crate::{Cx, Param, Result};
 use kernels::Kernels;
 
+/// What the input half of a backward gives: dX, and what the weight half needs.
+pub type Back<D, L> = Result<(<L as Layer<D>>::In, <L as Layer<D>>::Pending)>;
+
 /// A function of activations with a hand-written derivative. Gradients have the types of what they are gradients
 /// of. `Saved` moves into `Pending` and `Pending` into nothing: one backward per forward, its halves in order, any
 /// number of microbatches in flight.
@@ -24,12 +27,7 @@ pub trait Layer<D: Kernels> {
     ///
     /// # Errors
     /// If ranks do not meet.
-    fn backward_input(
-        &mut self,
-        cx: &Cx<D>,
-        saved: Self::Saved,
-        dy: Self::Out,
-    ) -> Result<(Self::In, Self::Pending)>;
+    fn backward_input(&mut self, cx: &Cx<D>, saved: Self::Saved, dy: Self::Out) -> Back<D, Self>;
     /// dW, now or later.
     ///
     /// # Errors

@@ -36,6 +36,7 @@ pub struct Param<D: Kernels> {
     written: bool, // the whole gradient holds something of this step
     begun: bool, // and so does its shard
     lent: Option<(usize, Option<usize>)>, // complete: in which unit, and in which of its calls
+    goes_in: [Option<Arc<str>>; 2], // calls of the keeper: its gradient, its value
 }
 
 impl<D: Kernels> Param<D> {
@@ -76,6 +77,7 @@ impl<D: Kernels> Param<D> {
             written: false,
             begun: false,
             lent: None,
+            goes_in: [None, None],
         };
         let values = at.values.of(&param.name, shape, draw)?;
         let number = |i| param.place(i).map_or(Wide::<D>::ZERO, &values);
@@ -93,6 +95,10 @@ impl<D: Kernels> Param<D> {
     /// Its canonical name: `blocks.0.attention.qkv`.
     pub fn name(&self) -> &Arc<str> {
         &self.name
+    }
+    /// What the calls are named for that summed its gradient last and gathered its value: its unit, or itself.
+    pub fn goes_in(&self) -> [&str; 2] {
+        self.goes_in.each_ref().map(|unit| unit.as_ref().map_or(&*self.name, |unit| unit))
     }
     /// `[rows, columns]` of the whole.
     pub fn shape(&self) -> [usize; 2] {

@@ -10,8 +10,7 @@ use layers::{Cx, Record, Shape, ops};
 use parallel::dump::{self, Seen};
 use parallel::measure::{self, PeakBytes, Taken};
 use parallel::number::Runs;
-use parallel::{At, Stages};
-use parallel::{Error, Layout, Network, Result, budget, deal, price, session};
+use parallel::{At, Layout, Network, Result, Stages, bail, budget, deal, price, session};
 use serde::Serialize;
 use tensor::{Device, Ids, Phase, Place, Real, Scalar, Tensor};
 
@@ -92,21 +91,19 @@ impl Request {
         let (data, positions) = (layout.size(Axis::SEQUENCES), model.config.positions);
         if self.prompts.len() < data {
             let n = self.prompts.len();
-            return Err(Error::new(format!(
-                "{n} prompts cannot be dealt over dp={data}: each rank needs at least one"
-            )));
+            bail!("{n} prompts cannot be dealt over dp={data}: each rank needs at least one");
         }
         for prompt in &self.prompts {
             if prompt.is_empty() {
-                return Err(Error::new("the prompt is empty; it must have at least one token"));
+                bail!("the prompt is empty; it must have at least one token");
             }
             let tokens = prompt.len().saturating_add(self.max_new);
             if tokens > positions {
-                return Err(Error::new(format!(
+                bail!(
                     "a prompt of {} tokens and {} new ones make {tokens}; the model has {positions} positions",
                     prompt.len(),
                     self.max_new
-                )));
+                );
             }
             Ids::new(&tensor::Host::default(), prompt, model.config.shape.vocabulary)?;
         }

@@ -2,14 +2,14 @@
 //!
 //! ```text
 //! forward    each head h of Q and K: X_h · r_h · gain, r_h = 1/√(mean(X_h²) + ε)     no traffic
-//! backward   as in `rms_norm.rs`; dgain[d] = Σ over heads and tokens                 an all-reduce of d elements a step
+//! backward   as in `norm.rs`; dgain[d] = Σ over heads and tokens                 an all-reduce of d elements a step
 //! ```
 //!
 //! One gain for all query heads and one for all key heads; each rank has its own heads, so its dgain is a partial sum.
 //!
 //! Source: Henry et al., "Query-key normalization for transformers", arXiv:2010.04245; Qwen3's form (RMS, with a
 //! gain). Chapter: 5.
-use crate::norm::rms_norm::GAIN;
+use crate::norm::GAIN;
 use crate::ops::{Split, norm_heads, norm_heads_backward};
 use crate::param::weight::WholeWeight;
 use crate::{Builder, Cx, Kept, Param, Placed, Result};

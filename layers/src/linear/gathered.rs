@@ -14,7 +14,7 @@ use crate::model::build::whole_rows;
 use crate::model::part::{Of, Part, Pending};
 use crate::model::strategy::Column;
 use crate::ops::{Split, Stream};
-use crate::{Builder, ColumnLinear, Cx, Layer, Param, Result};
+use crate::{Back, Builder, ColumnLinear, Cx, Layer, Param, Result};
 use comm::{Axis, Group};
 use kernels::Kernels;
 
@@ -68,12 +68,7 @@ impl<D: Kernels> Layer<D> for GatheredColumn<D> {
         Ok((y.all_gather(&self.group)?.into(), saved))
     }
 
-    fn backward_input(
-        &mut self,
-        cx: &Cx<D>,
-        saved: Self::Saved,
-        dy: Stream<D>,
-    ) -> Result<(Stream<D>, Self::Pending)> {
+    fn backward_input(&mut self, cx: &Cx<D>, saved: Self::Saved, dy: Stream<D>) -> Back<D, Self> {
         let dy = Split::cut(&dy.gather(&self.group)?, &self.group)?;
         self.inner.backward_input(cx, saved, dy)
     }

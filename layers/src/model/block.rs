@@ -7,7 +7,7 @@
 use crate::model::part::{Held, Part};
 use crate::model::strategy;
 use crate::ops::{Stream, dropout, join};
-use crate::{Attention, Builder, Cx, Layer, Mlp, Norm, Param, Result, Rotary, Shape, norm};
+use crate::{Attention, Back, Builder, Cx, Layer, Mlp, Norm, Param, Result, Rotary, Shape, norm};
 use comm::Axis;
 use kernels::Kernels;
 use tensor::Pass;
@@ -42,12 +42,7 @@ impl<D: Kernels, F: Layer<D, In = Stream<D>, Out = Stream<D>>> Layer<D> for Resi
         Ok((join(y, &x), (norm, inner)))
     }
 
-    fn backward_input(
-        &mut self,
-        cx: &Cx<D>,
-        (norm, inner): Self::Saved,
-        dy: Stream<D>,
-    ) -> Result<(Stream<D>, Self::Pending)> {
+    fn backward_input(&mut self, cx: &Cx<D>, (norm, inner): Self::Saved, dy: Stream<D>) -> Back<D, Self> {
         let _layer = cx.layer(&self.name, Pass::Backward);
         let dropped = dropout(cx, dy.clone(), cx.dropout(self.rate, &self.name).as_ref());
         let (dn, pending) = self.inner.backward_input(cx, inner, dropped)?;
@@ -123,12 +118,7 @@ impl<D: Kernels> Layer<D> for Block<D> {
         Ok((x, (attention, mlp)))
     }
 
-    fn backward_input(
-        &mut self,
-        cx: &Cx<D>,
-        (attention, mlp): Self::Saved,
-        dy: Stream<D>,
-    ) -> Result<(Stream<D>, Self::Pending)> {
+    fn backward_input(&mut self, cx: &Cx<D>, (attention, mlp): Self::Saved, dy: Stream<D>) -> Back<D, Self> {
         let (dy, mlp) = self.mlp.backward_input(cx, mlp, dy)?;
         let (dx, attention) = self.attention.backward_input(cx, attention, dy)?;
         Ok((dx, (attention, mlp)))

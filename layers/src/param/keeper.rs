@@ -137,6 +137,7 @@ impl<D: Kernels> Uses<D> for Keeper<D> {
                     param.shards.as_ref().map_or((SUM, &param.sum), |of| (InPlace::ReduceScatter, &of.group));
                 let (key, whole) = (param.key(how), param.gradient.whole.take_if(|_| group.size() > 1));
                 call = whole.map(|whole| unit.gradients.lend(key, group, whole));
+                param.goes_in[0] = Some(unit.gradients.label.clone());
             }
             param.lent = Some((number, call));
         }
@@ -281,6 +282,8 @@ impl<D: Kernels> Calls<D> {
             if let (Some(tensor), Some(group)) = (lend(param)?, group(param)) {
                 let call = self.lend(param.key(how), group, tensor);
                 self.lent.push((i, call));
+                let goes_in = &mut param.goes_in[usize::from(how == InPlace::AllGather)];
+                goes_in.get_or_insert_with(|| self.label.clone());
             }
         }
         self.start()?;
@@ -311,13 +314,6 @@ fn name<D: Kernels>(params: &[&mut Param<D>]) -> String {
 /// Whether a name is this part, or goes on after it.
 fn is_within(name: &str, part: &str) -> bool {
     name.strip_prefix(part).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
-}
-
-/// Whether a sum of this label is of the gradient of this parameter, too.
-pub fn is_summed_in(label: &str, name: &str) -> bool {
-    label
-        .strip_prefix(OF)
-        .is_some_and(|parts| parts.split(AND).any(|part| part == ALL || is_within(name, part)))
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! What the work holds, known before any of it is done.
 use super::{OPTIMIZER, Work, batch, subject};
 use comm::Mesh;
-use kernels::{Kernels, Meta};
+use kernels::Kernels;
 use models::generate::{Request, all_logits_peak};
 use parallel::number::Runs;
 use parallel::price::{self, Peak};
