@@ -264,7 +264,7 @@ mod tests {
     /// Kills: a KV head of the wrong block, replicas' gradients not summed, or summed over all ranks; a norm of heads
     /// after they turned, its gain's gradient not summed.
     #[test]
-    fn attention_equals_attention_beyond_the_key_heads() {
+    fn attention_equals_attention_beyond_the_kv_heads() {
         proves(&grouped::<8>(8, 2, 3));
         let mut case = grouped::<8>(8, 1, 4);
         (case.shape.head_norm, case.shape.bias) = (true, Biases { qkv: true, out: true, mlp: false });

@@ -113,7 +113,7 @@ impl Layout {
     fn names(&self, i: usize) -> bool {
         self.named >> i & 1 == 1
     }
-    /// What is said of its strategies: those of axes that are split, and those that it names; in the lists' order.
+    /// The descriptions of its strategies: those of axes that are split, and those that it names; in the lists' order.
     pub fn strategies(&self) -> Vec<&'static About> {
         grammar_of_all().taken(self).into_iter().map(|i| strategies::all()[i]).collect()
     }
@@ -188,7 +188,7 @@ impl Layout {
             None => Mesh::ghost(&self.axes(), rank),
         }
     }
-    /// The same layout on ranks of which each may hold so many bytes at once; any number, if none is said. Not printed.
+    /// This layout on ranks of which each may hold so many bytes at once; any number, if none is given. Not printed.
     #[must_use]
     pub fn limited(self, bytes: Option<usize>) -> Self {
         Self { limit: bytes, ..self }

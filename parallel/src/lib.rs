@@ -6,10 +6,12 @@
 //! | `batch.rs` | a step's sequences, cut into microbatches, dealt to data ranks |
 //! | `layout.rs` | how a model is split, as the user writes it |
 //! | `strategies.rs` | the lists of strategies, a folder each: `tensor/`, `data/`, `pipeline/` |
-//! | `trainer.rs` | accumulation over microbatches, gradient sync, clipping, the optimizer's step |
-//! | `classify.rs` | the same for a classifier, and how often it is right |
+//! | `step.rs`, `stages.rs` | steps as data; this rank's chunks and the executor that runs them |
+//! | `trainer.rs` | a training step: microbatches, gradient sums, clipping, the optimizer |
+//! | `classify.rs` | a training step of a classifier, and how often it is right |
+//! | `whole.rs` | whole parameters by name, whichever stage has them |
 //! | `stored.rs` | parameters in files: which tensor of the file is which part of which parameter |
-//! | `checkpoint.rs` | parameters and optimizer state, written whole and read by shares |
+//! | `checkpoint.rs` | parameters and optimizer state, written whole and read by shards |
 //! | `session.rs` | the one place where a layout's ranks start: as threads, as ghosts, as one rank alone |
 //! | `network.rs` | what lies between ranks: links, patience, a trace |
 //! | `price.rs` | what ranks hold at most, from shapes alone |

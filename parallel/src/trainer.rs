@@ -298,7 +298,7 @@ mod tests {
         }
     }
 
-    /// As they are told when they have ended. Kills: a sum for each parameter or one for all, sums in another order than
+    /// Calls in the order in which they ended. Kills: a sum for each parameter or one for all, sums in another order than
     /// that in which backward completes them, a loss that is waited for while gradients could be added up.
     #[test]
     fn a_step_sums_the_gradients_of_each_unit_in_one_call() {

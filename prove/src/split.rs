@@ -28,7 +28,7 @@ impl<'a> Split<'a> {
     {
         at.with(self.others.iter().copied())
     }
-    /// What is said of its strategies.
+    /// The descriptions of its strategies.
     pub(super) fn strategies(self) -> Vec<&'static About> {
         let others = self.others.iter().map(|other| other.about());
         self.layout.strategies().into_iter().chain(others).collect()

@@ -39,7 +39,7 @@ pub struct Cx<D: Kernels> {
     tokens: Tokens<D::Place>,
     past: Option<RefCell<Past<D>>>,
     record: Option<Record<D>>,
-    profiled: Option<D>, // whose profile is told of layers
+    profiled: Option<D>, // whose profile has layers
 }
 
 impl<D: Kernels> Default for Cx<D> {
@@ -195,8 +195,8 @@ impl<D: Kernels> Cx<D> {
         let Pass { learns, seed, step, .. } = self.pass;
         (learns && rate > 0.0).then(|| Dropout::new(rate, seed, step, site))
     }
-    /// A layer begins, and ends when this is dropped: for a profile, which is told of what lies within, and for a panic,
-    /// which is told with its name. Parts of a model say so themselves; a layer that is no part says it in each of its
+    /// A layer begins, and ends when this is dropped: for a profile, which counts what lies within, and for a panic,
+    /// which is reported with its name. Parts of a model call this themselves; a layer that is no part calls it in each of its
     /// passes.
     pub fn layer<'a>(&'a self, name: &'a str, pass: tensor::Pass) -> Within<'a> {
         let profile = self.profiled.as_ref().and_then(D::profile);
@@ -207,10 +207,10 @@ impl<D: Kernels> Cx<D> {
     pub(crate) fn recording(&self) -> bool {
         self.record.is_some()
     }
-    /// Leaves this rank's share of an activation in the record, if there is one.
+    /// Leaves this rank's shard of an activation in the record, if there is one.
     ///
     /// # Errors
-    /// If the share cannot be told.
+    /// If it is not known where the shard lies.
     pub(crate) fn saw(
         &self,
         name: &str,
@@ -222,10 +222,10 @@ impl<D: Kernels> Cx<D> {
         }
         Ok(())
     }
-    /// Leaves this rank's share of an activation's gradient in the record, if there is one.
+    /// Leaves this rank's shard of an activation's gradient in the record, if there is one.
     ///
     /// # Errors
-    /// If the share cannot be told.
+    /// If it is not known where the shard lies.
     pub(crate) fn saw_gradient(
         &self,
         name: &str,

@@ -2,7 +2,7 @@
 //!
 //! The usual layers stay what they are, types that the compiler sees through. Only a strategy's own are behind a
 //! pointer: a model need not name every layer that anyone may ever write. What such a layer keeps stays with it, typed, in
-//! room that is used again; the model holds a ticket. Either way a profile is told here whose time it is.
+//! room that is used again; the model holds a ticket. Either way a profile gets the layer's name here.
 use crate::model::strategy::{self, Strategy};
 use crate::ops::{Split, Stream, join};
 use crate::{

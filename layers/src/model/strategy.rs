@@ -105,7 +105,7 @@ impl Shared {
     }
 }
 
-/// All that is said of a strategy; none of it is said anywhere else.
+/// The description of a strategy: all that other code knows of it.
 #[derive(Clone, Copy, Debug)]
 pub struct About {
     /// Its name in the literature.
@@ -158,7 +158,7 @@ impl About {
 
 /// What a strategy of kind [`Choice::Layers`] builds. Each method that is left out leaves things as they are.
 pub trait Strategy<D: Kernels>: Sync {
-    /// What is said of it.
+    /// Its description.
     fn about(&self) -> &'static About;
     /// Where layers are built.
     fn place<'a>(&self, at: Builder<'a, D>) -> Builder<'a, D> {

@@ -121,7 +121,8 @@ fn cross_entropy<D: Kernels>(
 type Losses<D> = (Partial<<D as Kernels>::Wide>, Tensor<<D as Kernels>::Wide>);
 
 /// The loss of logits that are split over the ranks of a group, without gathering them: these rows' part, a partial
-/// sum over the axes `over`, and each row's log-sum-exp. Two all-reduces, of one and of two (three where labels are smoothed) elements a row.
+/// sum over the axes `over`, and each row's log-sum-exp. Two all-reduces, of one and of two (three where labels are
+/// smoothed) elements a row.
 ///
 /// # Errors
 /// If ranks do not meet, or are those of another axis.

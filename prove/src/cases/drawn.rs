@@ -130,7 +130,7 @@ fn layouts() -> impl Strategy<Value = Layout> {
     )
 }
 
-/// A shape, of whatever sizes. Key heads come before the query heads that they must divide, so that they shrink first.
+/// A shape, of whatever sizes. KV heads come before the query heads that they must divide, so that they shrink first.
 fn shapes() -> impl Strategy<Value = Shape> {
     let sizes = (1..=9usize, 1..=2usize, 1..=8usize, 1..=8usize, 1..=4usize, 1..=12usize, 1..=19usize);
     let parts = (

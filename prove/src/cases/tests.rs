@@ -212,7 +212,7 @@ fn what_fails_is_shrunk_to_what_fails_alike() {
     assert_eq!(kinds.len(), 2, "both kinds were seen first");
 }
 
-/// An error is a failure, and is told without the number of the rank that was first. Kills: words that depend on time,
+/// An error is a failure, and is reported without the number of the rank that was first. Kills: words that depend on time,
 /// an error that ends the campaign.
 #[test]
 fn what_ranks_say_is_told_of_any_rank() {

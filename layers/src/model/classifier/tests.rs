@@ -28,7 +28,7 @@ fn given<S: Scalar>(sizes: &[usize], step: usize) -> Given<S> {
     ROWS.into_iter().enumerate().map(microbatch).collect()
 }
 
-/// What one rank saw: weights before; losses, logits, gradients and new weights; the traffic of the first step.
+/// What one rank gave and sent: weights before; losses, logits, gradients and new weights; the traffic of the first step.
 struct Seen<S> {
     start: Trace<S>,
     trace: Trace<S>,
