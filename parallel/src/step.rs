@@ -13,10 +13,15 @@
 //! Letters are those of `torch.distributed.pipelining`: `F` forward, `B` the whole backward, `I` its input half, `W` its weight
 //! half. Source: Huang et al., "GPipe", §2.2, arXiv:1811.06965; Qi et al., "Zero bubble pipeline parallelism", §2,
 //! arXiv:2401.10241 (the two halves).
+mod check;
+
+pub use check::check;
+
 use crate::Schedule;
+use layers::model::shape::counted;
 use std::fmt;
 
-/// Payload is gone through: a chunk of the model, for a slice of the tokens of a microbatch.
+/// What is gone through: a chunk of the model, for a slice of the tokens of a microbatch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Unit {
     /// Which part of the model, counted from the embedding.
@@ -52,7 +57,7 @@ pub enum Act {
 pub struct Cell {
     /// How.
     pub act: Act,
-    /// Payload.
+    /// What is gone through.
     pub of: Unit,
 }
 
@@ -70,13 +75,17 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// Of so many ranks with a chunk each, for whole sequences.
+    pub fn whole(ranks: usize, microbatches: usize) -> Self {
+        Self { ranks, chunks: 1, slices: 1, microbatches }
+    }
     /// Chunks of the model on all ranks.
     pub fn all_chunks(&self) -> usize {
         self.ranks * self.chunks
     }
 }
 
-/// Payload travels between two chunks.
+/// What travels between two chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Payload {
     /// Forth, to the next chunk.
@@ -106,13 +115,13 @@ impl Payload {
 }
 
 impl Act {
-    /// Payload is given on to another chunk.
+    /// What is given on to another chunk.
     pub fn gives(self) -> Payload {
         if self == Act::F { Payload::Activation } else { Payload::Gradient }
     }
 }
 
-/// Payload a rank does.
+/// What a rank does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Goes through a chunk.
@@ -130,13 +139,13 @@ pub enum Step {
     Send(Payload, Unit, usize),
 }
 
-/// Payload this rank does in a step of training. A hand-over between two chunks of one rank sends nothing.
+/// What this rank does in a step of training. A hand-over between two chunks of one rank sends nothing.
 pub fn lowered(schedule: &dyn Schedule, plan: &Plan, rank: usize) -> Vec<Step> {
     let cells: Vec<Cell> = schedule.row(rank, plan).collect();
     carried(schedule, plan, rank, &cells)
 }
 
-/// Payload this rank does where nothing is learnt: the forwards alone.
+/// What this rank does where nothing is learnt: the forwards alone.
 pub fn forwards(schedule: &dyn Schedule, plan: &Plan, rank: usize) -> Vec<Step> {
     let cells: Vec<Cell> = schedule.row(rank, plan).filter(|cell| cell.act == Act::F).collect();
     carried(schedule, plan, rank, &cells)
@@ -174,6 +183,24 @@ impl fmt::Display for Cell {
     /// As `torch.distributed.pipelining` writes it: chunk, letter, microbatch.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}{:?}{}", self.of.chunk, self.act, self.of.microbatch)
+    }
+}
+
+impl fmt::Display for Plan {
+    /// "2 ranks, 1 microbatch".
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}, {}", counted(self.ranks, "rank"), counted(self.microbatches, "microbatch"))
+    }
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (verb, what, of, rank) = match self {
+            Step::Run { cell, .. } => return write!(f, "run {cell}"),
+            Step::Receive(what, of, from) => ("receive", what, of, format!("from rank {from}")),
+            Step::Send(what, of, to) => ("send", what, of, format!("to rank {to}")),
+        };
+        write!(f, "{verb} {} of {} {rank} for chunk {}", what.name(), of.microbatch, of.chunk)
     }
 }
 

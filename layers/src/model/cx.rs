@@ -217,7 +217,7 @@ impl<D: Kernels> Cx<D> {
     ///
     /// # Errors
     /// If the share cannot be told.
-    pub(crate) fn saw(
+    pub fn saw(
         &self,
         name: &str,
         end: &str,
@@ -232,7 +232,7 @@ impl<D: Kernels> Cx<D> {
     ///
     /// # Errors
     /// If the share cannot be told.
-    pub(crate) fn saw_gradient(
+    pub fn saw_gradient(
         &self,
         name: &str,
         end: &str,

@@ -181,26 +181,22 @@ impl<D: Kernels> Split<D> {
     ///
     /// # Errors
     /// If they were not cut so.
-    pub(crate) fn seen(&self, mesh: &Mesh<D::Place>, placement: &Placement) -> Result<Share<D::Elem>> {
+    pub fn seen(&self, mesh: &Mesh<D::Place>, placement: &Placement) -> Result<Share<D::Elem>> {
         let width = placement.size_along(self.axis);
         let cuts = placement.cuts(mesh, "an activation", [1, width])?;
         let column = |c| cuts.whole_index([0, c]).map(|[_, c]| c);
         Ok(self.seen_at((0..self.share.cols()).map(column).collect(), width))
     }
-    /// The same of a gradient. Columns that several ranks may hold are addends there until they are summed, however many
+    /// Where this share of a gradient lies, for a record: columns that were cut section by section. Columns that several ranks may hold are addends there until they are summed, however many
     /// ranks there are.
     ///
     /// # Errors
-    /// As above.
-    pub(crate) fn seen_gradient(
-        &self,
-        mesh: &Mesh<D::Place>,
-        placement: &Placement,
-    ) -> Result<Share<D::Elem>> {
+    /// If they were not cut so.
+    pub fn seen_gradient(&self, mesh: &Mesh<D::Place>, placement: &Placement) -> Result<Share<D::Elem>> {
         Ok(Share { addends: placement.may_be_shared(self.axis), ..self.seen(mesh, placement)? })
     }
-    /// The same of blocks of columns in rank order, of which there are `n` in all: the last ranks' may be padded.
-    pub(crate) fn seen_first(&self, group: &Group<D::Place>, n: usize) -> Share<D::Elem> {
+    /// Where this share lies, for a record: blocks of columns in rank order, of which there are `n` in all: the last ranks' may be padded.
+    pub fn seen_first(&self, group: &Group<D::Place>, n: usize) -> Share<D::Elem> {
         let cols = self.share.cols();
         let column = |c| Some(group.rank() * cols + c).filter(|&c| c < n);
         self.seen_at((0..cols).map(column).collect(), n)
@@ -228,11 +224,12 @@ impl<D: Kernels> Split<D> {
 }
 
 impl<D: Kernels> Partial<D> {
-    /// This rank's addend of a sum over the ranks of an axis.
     /// Of a sum over the ranks of a group, nothing: of a rank that has no part of it.
     pub fn nothing(device: &D, shape: [usize; 2], group: &Group<D::Place>) -> Self {
         Self::sum(filled(device, Category::Activations, shape, D::Elem::ZERO), group.axis())
     }
+    /// This rank's addend of a sum over the ranks of an axis. Nothing outside of this crate says so of a tensor: there, a
+    /// product does ([`Split::matmul`]).
     pub(crate) fn sum(addend: Tensor<D>, axis: impl Into<Axes>) -> Self {
         Self { addend, reduce: Reduce::Sum, axis: axis.into() }
     }
