@@ -8,10 +8,10 @@ use layers::model::strategy::Norm;
 use layers::ops::Stream;
 use layers::{About, Builder, Cx, Kind, Layer, Param, Random, Result, Shape, Strategy};
 use parallel::step::{Cell, Plan, check};
-use parallel::{Batch, Layout, Schedule, Scheme, Sequence, Trainer, price, session};
+use parallel::{At, Batch, Layout, Schedule, Scheme, Sequence, Trainer, price, session};
 use prove::cases::certify_panel;
 use prove::{Subject, Truths, certify, prove, prove_in};
-use tensor::{Cpu, F61, Key, mix};
+use tensor::{Cpu, Device, F61, Key, mix};
 
 const SHAPE: Shape = Shape {
     width: 6,
@@ -147,11 +147,15 @@ fn what_is_priced_is_what_is_held() {
     let priced =
         |scheme: Scheme<Cpu<f32>>| price::training(scheme, &SHAPE, sgd, &batch, |_, _| Ok(())).unwrap();
     for scheme in [rows, on_time, turns] {
-        let held = session::run((scheme, &scheme.layout.world().unwrap()), &Random { seed: 0 }, |at| {
-            let mut trainer = Trainer::new(&at, &SHAPE, sgd)?;
-            (0..price::STEPS).try_for_each(|_| trainer.step(&batch, 1.0).map(drop))?;
-            Ok(at.device.meter().peaks_of_all().total)
-        });
+        let held = session::run(
+            (scheme, &scheme.layout.world().unwrap()),
+            &Random { seed: 0 },
+            |at: At<Cpu<f32>>| {
+                let mut trainer = Trainer::new(&at, &SHAPE, sgd)?;
+                (0..price::STEPS).try_for_each(|_| trainer.step(&batch, 1.0).map(drop))?;
+                Ok(at.device.meter().peaks_of_all().total)
+            },
+        );
         let held = held.unwrap();
         let price = priced(scheme);
         assert_eq!(price.all, held.iter().map(|bytes| *bytes as u128).sum::<u128>(), "{scheme}: {held:?}");
