@@ -57,6 +57,7 @@ mod ledger;
 mod link;
 mod members;
 mod mesh;
+#[cfg(any(test, feature = "mutants"))]
 pub mod mutants;
 mod record;
 mod request;
@@ -77,7 +78,7 @@ pub(crate) use record::Record;
 
 pub use algorithms::Algorithm;
 pub use axis::{Axes, Axis, Ranks};
-pub use call::{Op, Reduce};
+pub use call::{CallRecord, Op, Reduce};
 pub use error::{CommError, Result};
 pub use flight::FlightRecorder;
 pub use group::Group;

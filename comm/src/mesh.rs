@@ -1,7 +1,7 @@
 //! A rank's groups: along each axis, along sets of axes, and of any ranks of the world.
 use crate::ghost::Ghosts;
 use crate::trace::Traced;
-use crate::{Axes, Axis, CommError, Engines, Grid, Group, Ledger, Record, Result, What};
+use crate::{Axes, Axis, CallRecord, CommError, Engines, Grid, Group, Ledger, Record, Result, What};
 use std::fmt;
 use std::panic::Location;
 use std::sync::{Arc, OnceLock};
@@ -121,8 +121,8 @@ impl<P: Place> Mesh<P> {
     pub fn calls_made(&self) -> usize {
         self.0.record.calls_traced()
     }
-    /// The calls of this rank that have ended while a trace was taken, in that order: sentences with label and place.
-    pub fn calls(&self) -> Vec<String> {
+    /// The calls of this rank that have ended while a trace was taken, in that order.
+    pub fn calls(&self) -> Vec<CallRecord> {
         self.0.record.calls()
     }
     /// Names what this rank does until the span is dropped, in a trace; where none is taken, nothing.

@@ -57,7 +57,7 @@ pub enum Act {
 pub struct Cell {
     /// How.
     pub act: Act,
-    /// What is gone through.
+    /// What.
     pub of: Unit,
 }
 

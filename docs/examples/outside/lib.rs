@@ -29,7 +29,8 @@
 //!
 //! **Its proofs.** Of a layer alone: `layers::proof::proves`, at the end of its file. Of whole models:
 //! `prove::cases::certify_panel(scheme, …)`; with every call between ranks gone wrong, one after the other:
-//! `comm::mutants`; what it holds: `parallel::price`. All in `tests.rs`, for any number of strategies.
+//! `comm::mutants`; what it holds: `parallel::price`. All in `tests.rs`, for any number of strategies. `Cargo.toml`
+//! turns on the two features that the harnesses are in, for tests alone.
 //!
 //! What may not be said here: that a tensor is a partial sum. Only a product says so, since a sum that is declared where there
 //! is none, or is none where there is one, is the bug that types are to keep out.
