@@ -177,7 +177,7 @@ impl<D: Kernels> Strategy<D> for Hasty {
         Strategy::<D>::about(&OwnRows)
     }
     fn norm(&self, at: &Builder<D>, norm: &Norm) -> Result<Option<Other<D, layers::Norm<D>>>> {
-        let usual = layers::Norm::new(at, norm.kind, norm.name, norm.width, norm.eps)?;
+        let usual = layers::Norm::new(at, norm)?;
         Ok(Some(Other::new(InPlace(usual, at.mesh.group(Axis::Tp).named(norm.name)))))
     }
 }
