@@ -4,7 +4,7 @@ use crate::{Algorithm, Ranks, Tag};
 use std::fmt;
 use std::panic::Location;
 use std::sync::Arc;
-use tensor::Scalar;
+use tensor::{Device, Scalar, Tensor};
 
 listed! {
     /// What ranks do together.
@@ -264,6 +264,14 @@ impl Call {
             at,
             message: None,
         }
+    }
+}
+
+impl Call {
+    /// Refuses to write what another owner sees.
+    pub(crate) fn writes<D: Device>(&self, tensor: &Tensor<D>) {
+        let why = "writes a tensor with two owners: drop the other before the call, or give the call a copy";
+        assert!(!tensor.is_shared(), "{self} {why}");
     }
 }
 

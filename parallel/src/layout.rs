@@ -208,8 +208,12 @@ impl Layout {
     /// If an axis has ranks that do not divide what they share, with the numbers that do; if two strategies would build
     /// the same layer.
     pub fn fits(&self, shape: &Shape) -> Result<(), LayoutError> {
+        self.fit_for(&self.strategies(), shape)
+    }
+    /// Whether it fits, where these split the model.
+    pub(crate) fn fit_for(&self, strategies: &[&About], shape: &Shape) -> Result<(), LayoutError> {
         for (axis, ranks) in self.axes() {
-            let shared = |ranks| self.shared((axis, ranks), shape);
+            let shared = |ranks| self.shared(strategies, (axis, ranks), shape);
             let bad: Vec<_> = shared(ranks)
                 .iter()
                 .filter(|s| !s.fits())
@@ -232,18 +236,18 @@ impl Layout {
         let built = Uncountable::caught(|| Chunk::whole(&at, &shape).map(drop)).ok()?;
         built.err().filter(|why| matches!(why, layers::Error::Twice { .. })).map(|why| why.to_string())
     }
-    /// How many things of a model of this shape the ranks of their axes cannot share.
-    pub fn misfits(&self, shape: &Shape) -> usize {
-        let of = |of| self.shared(of, shape).iter().filter(|s| !s.fits()).count();
+    /// How many things of a model of this shape the ranks of their axes cannot share, where these split it.
+    pub(crate) fn misfits_of(&self, strategies: &[&About], shape: &Shape) -> usize {
+        let of = |of| self.shared(strategies, of, shape).iter().filter(|s| !s.fits()).count();
         self.axes().into_iter().map(of).sum()
     }
-    /// What the ranks of an axis share if there are so many, as its strategies say.
-    fn shared(&self, (axis, ranks): (Axis, usize), shape: &Shape) -> Vec<Shared> {
+    /// What the ranks of an axis share if there are so many, as these strategies say.
+    fn shared(&self, strategies: &[&About], (axis, ranks): (Axis, usize), shape: &Shape) -> Vec<Shared> {
         let mut sizes = self.sizes;
         sizes[axis as usize] = ranks;
-        let along = self.strategies().into_iter().filter(|about| about.axis == Some(axis));
+        let along = strategies.iter().filter(|about| about.axis == Some(axis));
         let shares =
-            |about: &About| (about.shares)(shape, &Sizes { ranks: sizes, number: self.number(about) });
+            |about: &&About| (about.shares)(shape, &Sizes { ranks: sizes, number: self.number(about) });
         along.flat_map(shares).collect()
     }
 }

@@ -5,6 +5,7 @@
 //! |---|---|
 //! | `batch.rs` | a step's sequences, cut into microbatches, dealt to data ranks |
 //! | `layout.rs` | how a model is split, as the user writes it |
+//! | `scheme.rs` | a layout, and strategies and a schedule that no list knows |
 //! | `strategies.rs` | the lists of strategies, a folder each: `tensor/`, `data/`, `pipeline/` |
 //! | `step.rs`, `stages.rs` | steps as data; this rank's chunks and the executor that runs them |
 //! | `trainer.rs` | a training step: microbatches, gradient sums, clipping, the optimizer |
@@ -35,6 +36,7 @@ pub mod pipeline;
 pub mod price;
 #[cfg(test)]
 mod rests;
+mod scheme;
 pub mod session;
 pub mod stages;
 pub mod step;
@@ -51,6 +53,7 @@ pub use error::{Error, Result, Sentence};
 pub use layout::Layout;
 pub use network::Network;
 pub use pipeline::Schedule;
+pub use scheme::{Anywhere, Scheme};
 pub use stages::{At, Stages};
 pub use stored::{Entry, Orientation, Stored};
 pub use trainer::{Report, Trainer};

@@ -1,7 +1,7 @@
 //! What ranks hold at most, from shapes alone: the program of a run on the device without numbers, one rank at a time, so
 //! a world of any size.
 use crate::{At, Stages};
-use crate::{Batch, Layout, Result, Trainer, budget, session};
+use crate::{Batch, Layout, Result, Scheme, Trainer, budget, session};
 use comm::{Axis, Mesh};
 use kernels::{Kernels, Meta};
 use layers::{Kind, Shape};
@@ -27,12 +27,13 @@ pub struct Peak {
 ///
 /// # Errors
 /// What the program gives, and if 64 bits do not count the bytes of a rank, or one would hold more than it may.
-pub fn peak_of_all<D: Kernels, K: Ord>(
-    layout: &Layout,
+pub fn peak_of_all<'a, D: Kernels, K: Ord>(
+    scheme: impl Into<Scheme<'a, D>>,
     dealt: impl Fn(usize) -> Result<K>,
     program: impl Fn(At<Meta<D>>) -> Result<()>,
 ) -> Result<Peak> {
-    let (mut kinds, mut total, mut most) = (BTreeMap::new(), 0, (0, 0));
+    let (scheme, mut kinds, mut total, mut most) = (scheme.into(), BTreeMap::new(), 0, (0, 0));
+    let layout = scheme.layout;
     for rank in 0..layout.ranks() {
         let mesh = layout.ghost(rank)?;
         let (data, others): (Vec<_>, Vec<_>) =
@@ -44,13 +45,13 @@ pub fn peak_of_all<D: Kernels, K: Ord>(
                     let device = at.device;
                     program(at).map(|()| device.meter().peaks_of_all().total)
                 };
-                let peak = session::ghost(layout, (rank, None), held)?;
+                let peak = session::ghost(scheme, (rank, None), held)?;
                 most = if peak > most.1 { (rank, peak) } else { most };
                 *new.insert(peak as u128)
             }
         };
     }
-    budget::within(layout, most, program)?;
+    budget::within(scheme, most, program)?;
     Ok(Peak { all: total, largest: most.1 })
 }
 
@@ -58,16 +59,17 @@ pub fn peak_of_all<D: Kernels, K: Ord>(
 ///
 /// # Errors
 /// As [`peak_of_all`].
-pub fn training<D: Kernels>(
-    layout: &Layout,
+pub fn training<'a, D: Kernels>(
+    scheme: impl Into<Scheme<'a, D>>,
     shape: &Shape,
     optimizer: (Kind, Option<f64>),
     batch: &Batch,
     after: impl Fn(&mut Trainer<Meta<D>>, &Mesh<tensor::Nowhere>) -> Result<()>,
 ) -> Result<Peak> {
+    let scheme = scheme.into();
     peak_of_all(
-        layout,
-        |rank| Ok(batch.dealt(rank, layout.size(Axis::SEQUENCES))?),
+        scheme,
+        |rank| Ok(batch.dealt(rank, scheme.layout.size(Axis::SEQUENCES))?),
         |at: At<Meta<D>>| {
             let mut trainer = Trainer::new(&at, shape, optimizer)?;
             (0..STEPS).try_for_each(|_| trainer.step(batch, 0.0).map(drop))?;

@@ -78,7 +78,7 @@ impl<D: Kernels> Stages<D> {
     /// If the ranks do not fit the shape, or there are no such values.
     pub fn new(at: &At<D>, shape: &Shape) -> Result<Self> {
         let stages = at.mesh.group(Axis::STAGES);
-        let plan = Plan { ranks: stages.size(), chunks: 1, slices: 1, microbatches: 1 };
+        let plan = Plan::whole(stages.size(), 1);
         let rank_of = |chunk: usize| at.schedule.rank_of(chunk, &plan);
         let ends = [0, plan.all_chunks() - 1].map(rank_of);
         let at_an_end = ends[0] != ends[1] && ends.contains(&stages.rank());
@@ -132,7 +132,7 @@ impl<D: Kernels> Stages<D> {
         let rows = if all { cx.rows() } else { open };
         let empty = || Tensor::empty(&self.device, Category::Activations, rows, self.vocabulary);
         let mut logits = once.logits.unwrap_or_else(empty);
-        let plan = Plan { ranks: self.logits.size(), chunks: 1, slices: 1, microbatches: 1 };
+        let plan = Plan::whole(self.logits.size(), 1);
         let last = self.schedule.rank_of(plan.all_chunks() - 1, &plan);
         self.logits.broadcast(&mut logits, last)?;
         Ok(logits)
@@ -146,7 +146,7 @@ impl<D: Kernels> Stages<D> {
         uses: &mut dyn Uses<D>,
     ) -> Result<()> {
         let stages = self.mesh.group(Axis::STAGES).clone();
-        let plan = Plan { ranks: stages.size(), chunks: 1, slices: 1, microbatches };
+        let plan = Plan::whole(stages.size(), microbatches);
         let made = &mut self.steps[usize::from(learns)];
         if made.as_ref().is_none_or(|(of, _)| *of != plan) {
             let lower = if learns { lowered } else { forwards };

@@ -10,7 +10,6 @@
 //! | file | holds |
 //! |---|---|
 //! | `subject.rs` | what is proven: a model, texts to read, steps to train |
-//! | `split.rs` | how it is split: a layout, and strategies that no list knows |
 //! | `program.rs`, `trace.rs` | what a rank does, and what of it is compared with the oracle |
 //! | `proof.rs`, `verdict.rs`, `difference.rs` | the proof under several keys, and what it comes to |
 //! | `locate.rs`, `timeline.rs` | where a program parts from the oracle, everything looked at |
@@ -25,7 +24,6 @@ mod locate;
 pub mod oracle;
 mod program;
 mod proof;
-mod split;
 mod subject;
 mod timeline;
 mod trace;
@@ -36,7 +34,6 @@ pub use difference::Difference;
 pub use locate::{locate, locate_in};
 pub use program::read;
 pub use proof::{Truths, bytes, certify, check, dump, prove, prove_in};
-pub use split::Split;
 pub use subject::Subject;
 pub use verdict::Verdict;
 

@@ -1,11 +1,11 @@
 //! Proves a layout: runs its program under each key, compares what ranks give with the oracle's trace, and says how surely.
 use crate::program::{Look, START, logits_of, program, rows_read};
 use crate::trace::{Compared, Judge, Trace, uncovered};
-use crate::{Split, Subject, Verdict, Watch, locate};
+use crate::{Subject, Verdict, Watch, locate};
 use comm::{Axis, World};
 use kernels::Meta;
 use parallel::dump::{self, About};
-use parallel::{At, Entry, Layout, Result, budget, price, session};
+use parallel::{At, Entry, Error, Layout, Result, Scheme, budget, price, session, step};
 use std::fmt::Display;
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -42,16 +42,16 @@ impl Truths {
 /// As [`prove`], and if the machine has not the memory for it, before any of it is taken.
 pub fn certify<'a>(
     subject: &Subject,
-    split: impl Into<Split<'a>>,
+    scheme: impl Into<Scheme<'a, Cpu<F61>>>,
     keys: &[Key],
     watch: &Watch,
 ) -> Result<Verdict> {
-    let split = split.into();
-    check(subject, split.layout)?;
-    let mut verdict = watched(&world(split.layout)?, subject, split, keys, &Truths::default(), watch)?;
+    let scheme = scheme.into();
+    check(subject, scheme)?;
+    let mut verdict = watched(&world(scheme.layout)?, subject, scheme, keys, &Truths::default(), watch)?;
     if let Some(seen) = verdict.first_difference.take() {
         watch("locating the difference");
-        verdict.first_difference = Some(locate::locate(subject, split, keys)?.unwrap_or(seen));
+        verdict.first_difference = Some(locate::locate(subject, scheme, keys)?.unwrap_or(seen));
     }
     watch("bounding the probability of an error");
     Ok(Verdict { bound_log2: subject.bound_log2(keys.len()), ..verdict })
@@ -61,21 +61,32 @@ pub fn certify<'a>(
 ///
 /// # Errors
 /// If the layout does not fit the model or the batch; both numbers of bytes.
-pub fn check(subject: &Subject, layout: &Layout) -> Result<()> {
-    layout.fits(&subject.shape)?;
-    budget::fits(format_args!("proving {layout}"), bytes(subject, layout)?)
+pub fn check<'a>(subject: &Subject, scheme: impl Into<Scheme<'a, Cpu<F61>>>) -> Result<()> {
+    let scheme = scheme.into();
+    fits(subject, scheme)?;
+    budget::fits(format_args!("proving {scheme}"), bytes(subject, scheme)?)
+}
+
+/// Whether the ranks fit the model, and a table of its stages goes through all of each step.
+fn fits(subject: &Subject, scheme: Scheme<Cpu<F61>>) -> Result<()> {
+    scheme.fits(&subject.shape)?;
+    let schedule = scheme.schedule.unwrap_or(scheme.layout.schedule());
+    let steps = subject.steps.iter().map(|(batch, _)| batch.microbatches().len());
+    let mut plans = steps.map(|n| step::Plan::whole(scheme.layout.size(Axis::STAGES), n));
+    plans.try_for_each(|plan| step::check(schedule, &plan)).map_err(Error::new)
 }
 
 /// Bytes that a proof under one key holds at most: those of all ranks, and what they share.
 ///
 /// # Errors
 /// If the layout does not fit the model or the batch, or 64 bits do not count what a rank holds.
-pub fn bytes(subject: &Subject, layout: &Layout) -> Result<u128> {
-    let data = layout.size(Axis::SEQUENCES);
+pub fn bytes<'a>(subject: &Subject, scheme: impl Into<Scheme<'a, Cpu<F61>>>) -> Result<u128> {
+    let scheme = scheme.into();
+    let data = scheme.layout.size(Axis::SEQUENCES);
     let dealt = |rank| -> Result<Vec<_>> {
         subject.steps.iter().map(|(batch, _)| Ok(batch.dealt(rank, data)?)).collect()
     };
-    let ranks = price::peak_of_all(layout, dealt, |at: At<Meta<Cpu<F61>>>| {
+    let ranks = price::peak_of_all(scheme, dealt, |at: At<Meta<Cpu<F61>>>| {
         program(subject, &at, Look::Results(&mut |_, _| ()), &|_| ()).map(drop)
     })?;
     let rows = rows_read(&subject.texts);
@@ -83,7 +94,7 @@ pub fn bytes(subject: &Subject, layout: &Layout) -> Result<u128> {
         (price::sizes(&subject.shape)?, 2 * subject.steps.len()),
         (vec![rows.saturating_mul(subject.shape.vocabulary)], 1),
     ];
-    Ok(ranks.all + on_host(layout, &compared))
+    Ok(ranks.all + on_host(scheme.layout, &compared))
 }
 
 /// Bytes of the host while a proof runs: the oracle's trace of tensors of these sizes, each so many times in it, its
@@ -102,12 +113,12 @@ pub(crate) fn on_host(layout: &Layout, compared: &[(Vec<usize>, usize)]) -> u128
 /// If the layout does not fit the model or the batch, or a rank fails.
 pub fn prove<'a>(
     subject: &Subject,
-    split: impl Into<Split<'a>>,
+    scheme: impl Into<Scheme<'a, Cpu<F61>>>,
     keys: &[Key],
     truths: &Truths,
 ) -> Result<Verdict> {
-    let split = split.into();
-    prove_in(&world(split.layout)?, subject, split, keys, truths)
+    let scheme = scheme.into();
+    prove_in(&world(scheme.layout)?, subject, scheme, keys, truths)
 }
 
 /// As [`prove`], in a world of the layout's ranks that may be on trial (`World::on_trial`), or slow.
@@ -117,32 +128,32 @@ pub fn prove<'a>(
 pub fn prove_in<'a>(
     world: &World,
     subject: &Subject,
-    split: impl Into<Split<'a>>,
+    scheme: impl Into<Scheme<'a, Cpu<F61>>>,
     keys: &[Key],
     truths: &Truths,
 ) -> Result<Verdict> {
-    watched(world, subject, split.into(), keys, truths, &|_| ())
+    watched(world, subject, scheme.into(), keys, truths, &|_| ())
 }
 
 /// As [`prove_in`], telling what is being done.
 fn watched(
     world: &World,
     subject: &Subject,
-    split: Split,
+    scheme: Scheme<Cpu<F61>>,
     keys: &[Key],
     truths: &Truths,
     watch: &Watch,
 ) -> Result<Verdict> {
-    split.layout.fits(&subject.shape)?;
+    fits(subject, scheme)?;
     let one = |key: Key| {
         let _key = key.enter();
-        let watch = |what: &str| watch(&format!("proving {split} under {:#018x}: {what}", key.0));
+        let watch = |what: &str| watch(&format!("proving {scheme} under {:#018x}: {what}", key.0));
         let truth = truths.of(key, subject, &watch)?;
         let truth = truth.get().expect("just computed");
-        let mut ranks = session::run((split.layout, world), &START, |at: At<Cpu<F61>>| {
+        let mut ranks = session::run((scheme, world), &START, |at: At<Cpu<F61>>| {
             let mut judge = Judge::new(truth, logits_of(subject, at.mesh), at.mesh.rank());
             let look = Look::Results(&mut |name, whole| judge.sees(&name, &whole));
-            program(subject, &split.on(at), look, &watch)?;
+            program(subject, &at, look, &watch)?;
             Ok(judge.compared())
         })?;
         if ranks.iter().all(|rank| rank.first.is_none()) {
@@ -150,8 +161,8 @@ fn watched(
         }
         Ok(ranks)
     };
-    let bytes = || bytes(subject, split.layout);
-    Ok(Verdict { window: subject.narrowed, ..under_keys((&split, subject), keys, bytes, &one)? })
+    let bytes = || bytes(subject, scheme);
+    Ok(Verdict { window: subject.narrowed, ..under_keys((&scheme, subject), keys, bytes, &one)? })
 }
 
 /// The world of a proof, whose ranks do nothing but compute: those that share a core wait for each other's work, a minute
@@ -164,7 +175,7 @@ pub(crate) fn world(layout: &Layout) -> Result<World> {
 /// Runs `one` under each key and puts together what its ranks compared: all keys at once, or one after the other where
 /// the free memory does not hold the `bytes` of each for all.
 pub(crate) fn under_keys(
-    (split, subject): (&dyn Display, &dyn Display),
+    (scheme, subject): (&dyn Display, &dyn Display),
     keys: &[Key],
     bytes: impl FnOnce() -> Result<u128>,
     one: &(dyn Fn(Key) -> Result<Vec<Compared>> + Sync),
@@ -173,7 +184,7 @@ pub(crate) fn under_keys(
         n if n > 1 && !budget::holds(bytes()? * n as u128, budget::free()) => 1,
         n => n.max(1),
     };
-    let mut verdict = Verdict::of((split, subject), keys);
+    let mut verdict = Verdict::of((scheme, subject), keys);
     for keys in keys.chunks(together) {
         let under_all: Vec<Result<_>> = std::thread::scope(|scope| {
             let runs: Vec<_> = keys.iter().map(|&key| scope.spawn(move || one(key))).collect();
@@ -198,7 +209,7 @@ pub(crate) fn under_keys(
 /// # Errors
 /// As [`prove`], and if a file cannot be written.
 pub fn dump(subject: &Subject, layout: &Layout, key: Key, dir: &Path, entries: &[Entry]) -> Result<()> {
-    layout.fits(&subject.shape)?;
+    fits(subject, layout.into())?;
     let _key = key.enter();
     let ranks = session::run((layout, &world(layout)?), &START, |at: At<Cpu<F61>>| {
         let mut seen = None;

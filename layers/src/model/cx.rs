@@ -211,7 +211,7 @@ impl<D: Kernels> Cx<D> {
     ///
     /// # Errors
     /// If it is not known where the shard lies.
-    pub(crate) fn saw(
+    pub fn saw(
         &self,
         name: &str,
         end: &str,
@@ -226,7 +226,7 @@ impl<D: Kernels> Cx<D> {
     ///
     /// # Errors
     /// If it is not known where the shard lies.
-    pub(crate) fn saw_gradient(
+    pub fn saw_gradient(
         &self,
         name: &str,
         end: &str,

@@ -11,8 +11,9 @@ use tensor::{Device, Scalar, Tensor};
 /// Rows of a matrix by token: (sequence, position).
 pub type Rows<E> = BTreeMap<(usize, usize), Vec<E>>;
 
-/// This rank's part of a matrix that has a row for every token of a call.
-pub(crate) struct Share<E> {
+/// This rank's part of a matrix that has a row for every token of a call, for a record: what a
+/// [`Stream`](crate::ops::Stream) or a [`Split`](crate::ops::Split) gives of itself.
+pub struct Share<E> {
     /// Row-major; none on a device without values.
     pub(crate) values: Option<Vec<E>>,
     /// Which of the call's tokens.

@@ -63,7 +63,7 @@ mod tests {
     /// unsplit model adds them up in.
     #[test]
     fn all_go_forward_then_all_backward() {
-        let plan = Plan { ranks: 3, chunks: 1, slices: 1, microbatches: 4 };
+        let plan = Plan::whole(3, 4);
         let row = |rank| GPipe.row(rank, &plan).map(|cell| cell.to_string()).collect::<Vec<_>>().join(" ");
         assert_eq!(row(0), "0F0 0F1 0F2 0F3 0B0 0B1 0B2 0B3");
         assert_eq!(row(2), "2F0 2F1 2F2 2F3 2B0 2B1 2B2 2B3");

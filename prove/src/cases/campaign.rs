@@ -105,7 +105,7 @@ impl Campaign<'_> {
     /// If no small model fits the layout.
     pub fn run(&self, told: &dyn Fn(usize, Key)) -> Result<Report> {
         if let Some(layout) = self.layout {
-            super::fitted::fitted(layers::Shape::LLAMA, &layout).ok_or_else(|| {
+            super::fitted::fitted(layers::Shape::LLAMA, &(&layout).into()).ok_or_else(|| {
                 Error::new(format!("no case has the layout {layout}: it fits no small model"))
             })?;
         }

@@ -87,7 +87,8 @@ impl Wish {
 
 /// A layout and a shape that fit: the shape gives way. Where none is found, the model stays whole.
 fn together(layout: Layout, wish: Shape) -> (Layout, Shape) {
-    let shape = fitted(wish, &layout).or_else(|| fitted(Shape::LLAMA, &layout));
+    let scheme = (&layout).into();
+    let shape = fitted(wish, &scheme).or_else(|| fitted(Shape::LLAMA, &scheme));
     let (layout, shape) = shape.map_or((Layout::UNSPLIT, wish), |shape| (layout, shape));
     (layout, Shape { padding: shape.padding.filter(|id| *id < shape.vocabulary), ..shape })
 }

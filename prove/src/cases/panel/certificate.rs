@@ -1,10 +1,10 @@
 //! The proof of a panel, and what it says.
 use super::{Member, PANEL};
 use crate::verdict::{LIMITS, WHAT, hexadecimal, sure};
-use crate::{Difference, Split, Verdict, certify, check};
-use parallel::{Result, budget};
+use crate::{Difference, Verdict, certify, check};
+use parallel::{Result, Scheme, budget};
 use serde::Serialize;
-use tensor::Key;
+use tensor::{Cpu, F61, Key};
 
 /// What the proof of a panel came to.
 #[derive(Clone, Debug, Serialize)]
@@ -45,13 +45,13 @@ pub struct Proven {
 /// # Errors
 /// If no small model fits the layout, or a rank fails.
 pub fn certify_panel<'a>(
-    split: impl Into<Split<'a>>,
+    scheme: impl Into<Scheme<'a, Cpu<F61>>>,
     keys: &[Key],
     told: &dyn Fn(&str),
 ) -> Result<Certificate> {
-    let split = split.into();
+    let scheme = scheme.into();
     let mut all = Certificate {
-        layout: split.to_string(),
+        layout: scheme.to_string(),
         keys: hexadecimal(keys),
         equal: true,
         bound_log2: Some(f64::NEG_INFINITY),
@@ -61,12 +61,12 @@ pub fn certify_panel<'a>(
         models: Vec::new(),
         first_difference: None,
     };
-    let fits = |member: &Member| check(&member.subject(split.layout)?, split.layout);
+    let fits = |member: &Member| check(&member.subject(scheme)?, scheme);
     budget::all(PANEL.iter().map(fits))?; // before the first proof
     for member in PANEL {
         told(member.name);
-        let subject = member.subject(split.layout)?;
-        let verdict = certify(&subject, split, keys, &|_| ())?;
+        let subject = member.subject(scheme)?;
+        let verdict = certify(&subject, scheme, keys, &|_| ())?;
         all.work = subject.work();
         all.models.push(Proven {
             name: member.name,
