@@ -6,12 +6,10 @@
 //! | `batch.rs` | a step's sequences, cut into microbatches, dealt to data ranks |
 //! | `layout.rs` | how many ranks there are along each axis, as the user writes it |
 //! | `trainer.rs` | accumulation over microbatches, gradient sync, clipping, the optimizer's step |
-//! | `classify.rs` | the same for a classifier, and how often it is right |
 //! | `stored.rs` | parameters in files: which tensor of the file is which part of which parameter |
 //! | `checkpoint.rs` | parameters and optimizer state, written whole and read by shares |
 mod batch;
 mod checkpoint;
-mod classify;
 pub mod layout;
 pub mod model;
 pub mod pipeline;
@@ -22,7 +20,6 @@ mod whole;
 
 pub use batch::{Batch, BatchError, Sequence, Share, deal};
 pub use checkpoint::{restore_optimizer, save_optimizer, save_params};
-pub use classify::{ClassifierTrainer, Examples};
 pub use layout::Layout;
 pub use model::{At, Model};
 pub use pipeline::Schedule;

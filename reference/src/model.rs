@@ -150,7 +150,7 @@ impl Model {
         shapes
     }
 
-    fn block_shapes(&self, i: usize) -> Shapes {
+    pub(crate) fn block_shapes(&self, i: usize) -> Shapes {
         let of = self.maps(i);
         let gains = of.head_gains.iter().flatten().map(|name| (name.clone(), [1, self.heads.dim])).collect();
         let (front, behind) = ([of.norm1.shapes(), of.qkv.shapes(), gains], [of.out, of.up, of.down]);

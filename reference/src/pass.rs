@@ -7,20 +7,31 @@
 use crate::block::BlockSaved;
 use crate::dropout::{Pass, dropout_at};
 use crate::linear::{add, linear, linear_backward, transpose};
-use crate::loss::{cross_entropy, cross_entropy_backward, embed, embed_backward};
+use crate::loss::{
+    cross_entropy, cross_entropy_backward, embed, embed_backward, mean_square, mean_square_backward,
+};
 use crate::mask::Tokens;
 use crate::model::{Model, Positions, Rates};
 use crate::parameters::Weights;
 use crate::see::See;
 use tensor::{Dropout, Scalar};
 
-/// A sequence of tokens, and for each the token that the model should give.
-#[derive(Clone, Debug, PartialEq)]
+/// A sequence of tokens, and for each what the model should give.
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sequence {
     /// What the model reads.
     pub ids: Vec<u32>,
-    /// What it should say after each of them, or [`IGNORED`](tensor::IGNORED); as many as ids.
+    /// What it should say after each of them, or [`IGNORED`](tensor::IGNORED); as many as tokens.
     pub targets: Vec<u32>,
+    /// Rows of features that it reads, in place of ids.
+    pub x: Vec<f32>,
+    /// Rows that it should give, in place of targets.
+    pub y: Vec<f32>,
+}
+
+/// Rows as numbers of any kind.
+pub(crate) fn numbers<S: Scalar>(rows: &[f32]) -> impl Iterator<Item = S> {
+    rows.iter().map(|&x| S::from_f64(f64::from(x)))
 }
 
 /// What the backward needs of the forward.
@@ -111,21 +122,15 @@ impl Model {
         see: &mut See<S>,
     ) -> Tape<S> {
         let ids: Vec<u32> = sequences.iter().flat_map(|s| s.ids.iter().copied()).collect();
-        let first = pass.map_or(0, |pass| pass.first_sequence);
-        let lengths: Vec<usize> = sequences.iter().map(|s| s.ids.len()).collect();
-        let tokens = Tokens { lengths, numbers: (first..first + sequences.len()).collect() };
+        let tokens = Tokens::of(sequences.iter().map(|s| s.ids.len()), pass);
         let (d, v) = (self.width, self.vocabulary);
         let mut x = embed(&w["embedding"], &ids, d);
         if let Some(places) = self.places(&tokens) {
             add(&mut x, embed(&w["positions"], &places, d));
         }
-        let (mut x, mut blocks) = (self.dropped(x, &tokens, self.embedding_drop(pass).as_ref()), Vec::new());
+        let x = self.dropped(x, &tokens, self.embedding_drop(pass).as_ref());
         see(format_args!("embedding.out"), &x);
-        for i in 0..self.blocks {
-            let (y, saved) = self.block_seen(w, i, x, &tokens, pass, see);
-            x = y;
-            blocks.push(saved);
-        }
+        let (x, blocks) = self.through(w, x, &tokens, pass, see);
         let normed = self.normed("norm".to_owned()).forward_seen(w, &x, see);
         let head = if self.tied { transpose(&w["embedding"], [v, d]) } else { w["head"].clone() };
         let logits = linear(&normed, &head, [d, v]);
@@ -148,12 +153,7 @@ impl Model {
         see(format_args!("gradient of head.in"), &dn);
         let mut dx = self.normed("norm".to_owned()).backward(w, &tape.x, &dn, &mut g);
         see(format_args!("gradient of norm.in"), &dx);
-        for (i, saved) in tape.blocks.iter().enumerate().rev() {
-            let given = (saved, dx);
-            let (through, of_block) = self.block_backward_seen(w, i, given, &tape.tokens, Some(pass), see);
-            dx = through;
-            g.extend(of_block);
-        }
+        dx = self.back(w, &tape.blocks, dx, (&tape.tokens, pass), &mut g, see);
         dx = self.dropped(dx, &tape.tokens, self.embedding_drop(Some(pass)).as_ref());
         let mut d_embedding = embed_backward(&dx, &tape.ids, [v, d], self.padding);
         if self.tied {
@@ -166,6 +166,68 @@ impl Model {
             g.insert("positions".to_owned(), embed_backward(&dx, &places, [n, d], None));
         }
         g
+    }
+
+    /// All blocks, and what each keeps.
+    fn through<S: Scalar>(
+        &self,
+        w: &Weights<S>,
+        mut x: Vec<S>,
+        tokens: &Tokens,
+        pass: Option<&Pass>,
+        see: &mut See<S>,
+    ) -> (Vec<S>, Vec<BlockSaved<S>>) {
+        let mut blocks = Vec::new();
+        for i in 0..self.blocks {
+            let (y, saved) = self.block_seen(w, i, x, tokens, pass, see);
+            x = y;
+            blocks.push(saved);
+        }
+        (x, blocks)
+    }
+
+    /// Back through all blocks: dY to dX.
+    fn back<S: Scalar>(
+        &self,
+        w: &Weights<S>,
+        blocks: &[BlockSaved<S>],
+        mut dx: Vec<S>,
+        (tokens, pass): (&Tokens, &Pass),
+        g: &mut Weights<S>,
+        see: &mut See<S>,
+    ) -> Vec<S> {
+        for (i, saved) in blocks.iter().enumerate().rev() {
+            let (through, of_block) = self.block_backward_seen(w, i, (saved, dx), tokens, Some(pass), see);
+            dx = through;
+            g.extend(of_block);
+        }
+        dx
+    }
+
+    /// The blocks alone: rows of features to rows of as many.
+    pub(crate) fn rows<S: Scalar>(&self, w: &Weights<S>, sequences: &[Sequence], see: &mut See<S>) -> Vec<S> {
+        let x = sequences.iter().flat_map(|s| numbers(&s.x)).collect();
+        let tokens = Tokens::of(sequences.iter().map(|s| s.x.len() / self.width), None);
+        self.through(w, x, &tokens, None, see).0
+    }
+
+    /// Their share of the mean square of what is missing, over so many tokens, and its gradients.
+    pub(crate) fn rows_gradients<S: Scalar>(
+        &self,
+        w: &Weights<S>,
+        microbatch: &[Sequence],
+        mean_over: usize,
+        pass: &Pass,
+        see: &mut See<S>,
+    ) -> (S, Weights<S>) {
+        let x = microbatch.iter().flat_map(|s| numbers(&s.x)).collect();
+        let y: Vec<S> = microbatch.iter().flat_map(|s| numbers(&s.y)).collect();
+        let tokens = Tokens::of(microbatch.iter().map(|s| s.x.len() / self.width), Some(pass));
+        let (x, blocks) = self.through(w, x, &tokens, Some(pass), see);
+        let (n, mut g) = (mean_over * self.width, Weights::new());
+        let dy = mean_square_backward(&x, &y, n);
+        self.back(w, &blocks, dy, (&tokens, pass), &mut g, see);
+        (mean_square(&x, &y, n), g)
     }
 
     /// The row of the table of positions for each token, if there is such a table.
@@ -382,7 +444,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "a sequence of 5 tokens for 4 learned positions")]
     fn a_sequence_beyond_the_learned_positions_panics() {
-        let text = Sequence { ids: vec![1; 5], targets: Vec::new() };
+        let text = Sequence { ids: vec![1; 5], ..Sequence::default() };
         let _ = learned().logits(&random_weights::<f64>(&learned(), 8), &[text]);
     }
 }

@@ -4,7 +4,7 @@
 //! pointer, with what they keep: a model need not name every layer that anyone may ever write. Either way a profile is
 //! told here whose time it is.
 use crate::model::strategy::{self, Strategy};
-use crate::ops::{Split, Stream, join};
+use crate::ops::{Stream, join};
 use crate::{Builder, ColumnLinear, Cx, Error, Layer, Norm, Param, Result, RowLinear, norm};
 use kernels::Kernels;
 use std::any::Any;
@@ -139,6 +139,15 @@ impl<D: Kernels, L: Layer<D>> Layer<D> for Part<D, L> {
         })
     }
 
+    fn backward_first(&mut self, cx: &Cx<D>, saved: Self::Saved, dy: L::Out) -> Result<Self::Pending> {
+        let _layer = cx.layer(&self.name, Pass::Backward);
+        Ok(match (&mut self.layer, saved) {
+            (Which::Usual(layer), Held::Usual(saved)) => Held::Usual(layer.backward_first(cx, saved, dy)?),
+            (Which::Other(layer), Held::Other(saved)) => Held::Other(layer.backward_input(cx, saved, dy)?.1),
+            _ => panic!("{MIXED}"),
+        })
+    }
+
     fn backward_weight(&mut self, cx: &Cx<D>, pending: Self::Pending) -> Result<()> {
         let _layer = cx.layer(&self.name, Pass::Backward);
         match (&mut self.layer, pending) {
@@ -161,26 +170,6 @@ impl<D: Kernels, L: Layer<D>> Layer<D> for Part<D, L> {
         match &mut self.layer {
             Which::Usual(layer) => layer.params(into),
             Which::Other(layer) => layer.params(into),
-        }
-    }
-}
-
-impl<D: Kernels> Part<D, ColumnLinear<D>> {
-    /// The weight half of a layer whose `dX` nobody wants.
-    ///
-    /// # Errors
-    /// As [`Layer::backward`].
-    pub fn backward_weight_alone(
-        &mut self,
-        cx: &Cx<D>,
-        saved: Of<D, ColumnLinear<D>>,
-        dy: Split<D>,
-    ) -> Result<()> {
-        let _layer = cx.layer(&self.name, Pass::Backward);
-        match (&mut self.layer, saved) {
-            (Which::Usual(layer), Held::Usual(x)) => Layer::backward_weight(layer, cx, (x.open(), dy)),
-            (Which::Other(layer), Held::Other(saved)) => layer.backward(cx, saved, dy).map(drop),
-            _ => panic!("{MIXED}"),
         }
     }
 }
