@@ -26,16 +26,20 @@ listed! {
 }
 
 impl Axis {
-    /// The axis whose ranks have other layers.
-    pub const STAGES: Axis = Axis::Pp;
-    /// The axis whose ranks have parts of every layer.
-    pub const LAYERS: Axis = Axis::Tp;
-    /// The axis over which the sequences of a batch are dealt.
-    pub const BATCH: Axis = Axis::Dp;
     /// The axes whose sizes multiply to the ranks of a world, outermost first unless an order is given.
     pub const DENSE: [Axis; 4] = [Axis::Pp, Axis::Dp, Axis::Cp, Axis::Tp];
     /// The axes of the world in which experts are split, which has the same ranks.
     pub const EXPERT: [Axis; 4] = [Axis::Pp, Axis::Edp, Axis::Ep, Axis::Etp];
+    /// The axes that an order names, as they nest where none is given: innermost first.
+    pub const NESTED: [Axis; 5] = [Axis::Tp, Axis::Ep, Axis::Cp, Axis::Dp, Axis::Pp];
+    /// The axis over which layers are split inside: heads, hidden features, vocabulary.
+    pub const LAYERS: Axis = Axis::Tp;
+    /// The axis over which the sequences of a microbatch are dealt.
+    pub const SEQUENCES: Axis = Axis::Dp;
+    /// The axis over which the blocks of a model are dealt.
+    pub const STAGES: Axis = Axis::Pp;
+    /// The axis whose ranks follow from all others'.
+    pub const DERIVED: Axis = Axis::Edp;
 }
 
 /// A set of axes: `Axis::Dp | Axis::Cp`, or a list of them. Reads `dp.cp`; without axes `none`. Sets sort as the lists
@@ -44,10 +48,10 @@ impl Axis {
 pub struct Axes(u8); // a bit for each
 
 impl Axes {
-    /// The axes over which a step's tokens are dealt: each rank has a partial sum of every gradient.
-    pub const TOKENS: Axes = Axes(1 << Axis::Dp as u8 | 1 << Axis::Cp as u8);
+    /// The axes over which tokens are dealt: each rank has a partial sum of the loss and of every gradient.
+    pub const TOKENS: Self = Self(1 << Axis::Dp as u8 | 1 << Axis::Cp as u8);
     /// The axes over which the loss is a partial sum: tokens, and the stages of a pipeline, of which the last has a head.
-    pub const LOSS: Axes = Axes(Self::TOKENS.0 | 1 << Axis::Pp as u8);
+    pub const LOSS: Self = Self(Self::TOKENS.0 | 1 << Axis::Pp as u8);
     /// How many sets there are.
     pub(crate) const SETS: usize = 1 << Axis::ALL.len();
 
@@ -71,6 +75,11 @@ impl Axes {
     /// Whether an axis is in it.
     pub fn contains(self, axis: Axis) -> bool {
         self.0 >> axis as u8 & 1 == 1
+    }
+    /// Its axes but this one.
+    #[must_use]
+    pub fn without(self, axis: Axis) -> Self {
+        Self(self.0 & !(1 << axis as u8))
     }
     /// Whether no axis is in it.
     pub fn is_empty(self) -> bool {

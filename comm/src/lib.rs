@@ -80,7 +80,7 @@ pub use link::{Link, LinkError};
 pub use mesh::{Mesh, Profiling, Span};
 pub use request::Request;
 pub use schedule::{Arrival, Schedule, Step, Transfer};
-pub use started::Together;
+pub use started::{InPlace, Together};
 pub use tag::Tag;
 pub use threads::{RankError, Stuck, Within, World, caught};
 pub use trace::{Event, Run, Trace, What};

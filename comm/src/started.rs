@@ -2,7 +2,7 @@
 //!
 //! All ranks of a group start the same calls in the same order, and each waits for its own in whatever order. Who waits does
 //! what is left of the work. Results are those of the calls without `start_`, bit for bit.
-use crate::call::{Call, Reduce};
+use crate::call::{Call, Op, Reduce};
 use crate::collectives::Making;
 use crate::engine::Windows;
 use crate::error::Result;
@@ -56,23 +56,58 @@ impl<P: Place> Group<P> {
     #[track_caller]
     pub fn start_all_reduce_together<D: Kernels<Place = P>>(
         &self,
-        mut tensors: Vec<Tensor<D>>,
+        tensors: Vec<Tensor<D>>,
         reduce: Reduce,
     ) -> Result<Together<D>> {
+        self.start_together(InPlace::AllReduce(reduce), tensors)
+    }
+    /// Starts a collective of many tensors as one call, each in its own memory: ranks meet once for all of them, and the
+    /// ledger counts one. Gives them back, in the same list.
+    ///
+    /// # Errors
+    /// [`CommError::BadArgument`](crate::CommError::BadArgument) if the ranks do not divide the rows of one that is
+    /// gathered or scattered, and those of every call.
+    ///
+    /// # Panics
+    /// If a tensor has another owner.
+    #[track_caller]
+    pub fn start_together<D: Kernels<Place = P>>(
+        &self,
+        how: InPlace,
+        mut tensors: Vec<Tensor<D>>,
+    ) -> Result<Together<D>> {
         let elements = count::sum("the elements of a call", tensors.iter().map(Tensor::len));
-        let all = self.reducing::<D>([1, elements], reduce);
         if self.size() == 1 || tensors.is_empty() {
             return Ok(Together { under_way: UnderWay::done(), tensors });
         }
-        if self.route.is_some() {
+        if let (true, InPlace::AllReduce(reduce)) = (self.route.is_some(), how) {
             tensors.iter_mut().try_for_each(|data| self.all_reduce(data, reduce))?;
             return Ok(Together { under_way: UnderWay::done(), tensors });
         }
+        let (ranks, rank) = (self.size(), self.rank);
+        let all = match how {
+            InPlace::AllReduce(reduce) => self.reducing::<D>([1, elements], reduce),
+            InPlace::ReduceScatter => {
+                Call { reduce: Some(Reduce::Sum), ..self.call_of::<D>(Op::ReduceScatter, [1, elements]) }
+            }
+            InPlace::AllGather => self.call_of::<D>(Op::AllGather, [1, elements / ranks]),
+        };
+        if !matches!(how, InPlace::AllReduce(_)) {
+            tensors.iter().try_for_each(|data| self.divides(data.rows()).map(drop))?;
+        }
         let one = |data: &mut Tensor<D>| {
-            let ([rows, cols], window) = (data.shape(), Some(data.view_mut().ptr()));
-            (Windows { give: window, take: window }, Call { rows, cols, ..all.clone() })
+            let [rows, cols] = data.shape();
+            let (whole, block) = (data.view_mut().ptr(), rows / ranks);
+            let own = data.view_mut().take_rows((rank * block).min(rows), block).ptr();
+            let (rows, give, take) = match how {
+                InPlace::AllReduce(_) => (rows, whole, whole),
+                InPlace::ReduceScatter => (rows, whole, own),
+                InPlace::AllGather => (block, own, whole),
+            };
+            (Windows { give: Some(give), take: Some(take) }, Call { rows, cols, ..all.clone() })
         };
         // SAFETY: each tensor has the elements of its call; `Together` owns them, and ends the post before it gives them away.
+        // Of a rank's memory others read its own block where that is gathered, and never where the sum of it goes.
         let post = |_: &Call| unsafe { self.engine.start(self.rank, &mut tensors.iter_mut().map(one)) };
         let under_way = UnderWay::new(self, all.clone(), post)?;
         Ok(Together { under_way, tensors })
@@ -168,7 +203,19 @@ impl<P: Place> Group<P> {
     }
 }
 
-/// Reductions of many tensors under way as one call. Like a [`Request`], it is waited for.
+/// A collective in which each tensor is given and taken in its own memory. What is gathered or scattered is cut into as many
+/// blocks of rows as there are ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InPlace {
+    /// All of it becomes the reduction over all ranks.
+    AllReduce(Reduce),
+    /// This rank's block becomes that of the sum; the others stay as they are.
+    ReduceScatter,
+    /// Every rank's own block comes to all.
+    AllGather,
+}
+
+/// Collectives of many tensors under way as one call. Like a [`Request`], it is waited for.
 ///
 /// Nobody reads a tensor of the list before the wait, or waits twice:
 ///
@@ -213,7 +260,7 @@ pub struct Together<D: Device> {
 }
 
 impl<D: Device> Together<D> {
-    /// Returns when all are reduced.
+    /// Returns when all are done.
     ///
     /// # Errors
     /// Those of every call of a group.

@@ -73,8 +73,8 @@ pub(crate) fn share(heads: Heads, ranks: usize, axis: Axis, name: &str) -> Resul
         return Err(Error::Heads { name: name.into(), queries, keys, axis, ranks });
     }
     let sections = [
-        Section { size: queries * dim, pieces: Pieces::Even },
-        Section { size: keys * dim, pieces: Pieces::Shared(keys) },
+        Section { size: queries * dim, pieces: Pieces::Even, unit: dim },
+        Section { size: keys * dim, pieces: Pieces::Shared(keys), unit: dim },
     ];
     Ok((Heads { queries: queries / ranks, keys: keys.div_ceil(ranks), dim }, sections))
 }

@@ -86,7 +86,7 @@ impl<D: Kernels> Embedding<D> {
         let (draw, table) = (draw(width), table(at, axis, name, [vocabulary, width])?);
         let learned = |n: usize| {
             positive("the number of positions", n)?;
-            Ok::<_, Error>((WholeWeight::new(at, "positions", [n, width], at.region.placement(), draw)?, n))
+            Ok::<_, Error>((WholeWeight::new(at, "positions", [n, width], at.placement(), draw)?, n))
         };
         let (positions, group) = (context.map(learned).transpose()?, at.mesh.group(axis).named(name));
         Ok(Self { name: name.into(), table, padding, positions, rate, group, region: at.region })
@@ -287,7 +287,7 @@ mod tests {
                 layer.params(&mut params);
                 let mut gradients = BTreeMap::new();
                 for param in params {
-                    param.sync(&mesh)?;
+                    param.sync()?;
                     gradients.insert(param.name().to_string(), param.gather_gradient(&mesh)?.unwrap());
                 }
                 let given = Given {

@@ -85,7 +85,7 @@ impl<D: Kernels> Head<D> {
         [inputs, vocabulary]: [usize; 2],
         [weight, bias]: [bool; 2],
     ) -> Result<Self> {
-        let columns = [Section { size: vocabulary, pieces: Pieces::Padded }];
+        let columns = [Section::new(vocabulary, Pieces::Padded)];
         let draw = Draw { mean: 0.0, std: 1.0 / (inputs as f64).sqrt() };
         let weight = weight.then(|| ColumnWeight::new(at, axis, name, inputs, &columns, draw)).transpose()?;
         let bias = bias.then(|| ColumnWeight::new(at, axis, format!("{name}.bias"), 1, &columns, BIAS));

@@ -1,5 +1,6 @@
 //! A step's sequences. The batch is cut into microbatches first and each microbatch is dealt over the data ranks
 //! then, so that the microbatches are part of the model and not of the layout.
+use comm::Axis;
 use std::ops::Range;
 use tensor::IGNORED;
 
@@ -159,7 +160,8 @@ pub enum BatchError {
     },
     /// Fewer sequences than data ranks.
     #[error(
-        "a microbatch of {sequences} sequences cannot be dealt over dp={ranks}: each rank needs at least one"
+        "a microbatch of {sequences} sequences cannot be dealt over {}={ranks}: each rank needs at least one",
+        Axis::SEQUENCES
     )]
     Deal {
         /// Of the microbatch.

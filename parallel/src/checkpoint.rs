@@ -1,6 +1,6 @@
 //! Parameters and optimizer state in files, independent of the layout: gathered one tensor at a time by their
 //! placements, written by rank 0, read by each rank for its share. Files are replaced when they are whole.
-use crate::{Entry, Error, Orientation, Result, Stored};
+use crate::{Entry, Error, Named, Orientation, Result, Stored, named, whole};
 use comm::Mesh;
 use kernels::Kernels;
 use layers::{Kind, Optimizer, Param, Values, Wide};
@@ -37,7 +37,7 @@ fn put<E: Real>(
     let (Some(writer), Some(whole)) = (writer, whole) else { return Ok(()) };
     if !whole.iter().all(|x| (x.to_f64() as f32).is_finite()) {
         let path = path.display();
-        return Err(Error::File(format!(
+        return Err(Error::new(format!(
             "{path} is left as it is: {param} has values that are no finite numbers"
         )));
     }
@@ -63,20 +63,21 @@ where
     Wide<D>: Real,
 {
     let mut writer = on_rank_0(path, metadata, entries, mesh)?;
-    for param in params {
-        put(&mut writer, path, entries, param.name(), param.gather_master(mesh)?)?;
+    for of in named(params, mesh)? {
+        let values = whole(params[0].device().wide(), &of, mesh, |i| params[i].gather_master(mesh))?;
+        put(&mut writer, path, entries, &of.name, values)?;
     }
     writer.map_or(Ok(()), |w| Ok(w.finish()?))
 }
 
 /// The moments of every parameter, as tensors of a file; there are none before the first step, or of plain descent.
-fn moments<D: Kernels>(kind: Kind, steps: usize, params: &[&mut Param<D>]) -> Vec<Entry> {
+fn moments(kind: Kind, steps: usize, params: &[Named]) -> Vec<Entry> {
     if kind == Kind::Sgd || steps == 0 {
         return Vec::new();
     }
-    let entry = |moment: &str, p: &Param<D>| {
-        let [rows, cols] = p.shape();
-        let name = format!("{moment}.{}", p.name());
+    let entry = |moment: &str, p: &Named| {
+        let [rows, cols] = p.shape;
+        let name = format!("{moment}.{}", p.name);
         Entry { param: name.clone(), name, rows, columns: 0..cols, orientation: Orientation::Same }
     };
     params.iter().flat_map(|p| MOMENTS.map(|m| entry(m, p))).collect()
@@ -100,12 +101,16 @@ where
 {
     metadata.insert("optimizer".into(), optimizer.kind().name().into());
     metadata.insert("steps".into(), optimizer.steps().to_string());
-    let entries = moments(optimizer.kind(), optimizer.steps(), params);
+    let all = named(params, mesh)?;
+    let entries = moments(optimizer.kind(), optimizer.steps(), &all);
     let mut writer = on_rank_0(path, &metadata, &entries, mesh)?;
-    optimizer.gather::<Error>(params, mesh, |name, both| {
-        let mut named = MOMENTS.iter().zip(both);
-        named.try_for_each(|(m, whole)| put(&mut writer, path, &entries, &format!("{m}.{name}"), whole))
-    })?;
+    for of in all.iter().filter(|_| !entries.is_empty()) {
+        for (which, m) in MOMENTS.iter().enumerate() {
+            let read = |i: usize| optimizer.gather(params, i, which, mesh);
+            let values = whole(params[0].device().wide(), of, mesh, read)?;
+            put(&mut writer, path, &entries, &format!("{m}.{}", of.name), values)?;
+        }
+    }
     writer.map_or(Ok(()), |w| Ok(w.finish()?))
 }
 
@@ -118,22 +123,23 @@ pub fn restore_optimizer<D: Kernels>(
     file: &File,
     optimizer: &mut Optimizer<D>,
     params: &[&mut Param<D>],
+    mesh: &Mesh<D::Place>,
 ) -> Result<()> {
     let noted = |key: &str| {
-        let missing = || Error::File(format!("{path}: no {key:?} is noted in the file"));
+        let missing = || Error::new(format!("{path}: no {key:?} is noted in the file"));
         file.metadata().get(key).ok_or_else(missing)
     };
     let (kind, steps) = (noted("optimizer")?, noted("steps")?);
     let wanted = optimizer.kind().name();
     if kind != wanted {
-        return Err(Error::File(format!(
+        return Err(Error::new(format!(
             "{path}: holds the state of {}, wanted that of {wanted}",
             quoted(kind)
         )));
     }
     let steps =
-        steps.parse().map_err(|_| Error::File(format!("{path}: {} is no number of steps", quoted(steps))))?;
-    let entries = moments(optimizer.kind(), steps, params);
+        steps.parse().map_err(|_| Error::new(format!("{path}: {} is no number of steps", quoted(steps))))?;
+    let entries = moments(optimizer.kind(), steps, &named(params, mesh)?);
     let stored = Stored::new(file.clone(), entries, |_| false)?;
     let draw = layers::Draw { mean: 0.0, std: 0.0 };
     optimizer.restore(steps, params, |param, which| {
@@ -146,23 +152,26 @@ pub fn restore_optimizer<D: Kernels>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Batch, Sequence, Trainer};
+    use crate::pipeline::gpipe::GPipe;
+    use crate::{At, Batch, Sequence, Trainer};
     use comm::{Axis, World};
     use kernels::Heads;
     use layers::{Builder, Random, Shape};
     use std::fs;
-    use tensor::Cpu;
+    use tensor::{Cpu, Host};
 
     /// A vocabulary that no two ranks divide, KV heads that four share, gains, biases of norms.
     const SHAPE: Shape = Shape {
         width: 4,
+        blocks: 2,
         heads: Heads { queries: 4, keys: 2, dim: 2 },
         hidden: 4,
         vocabulary: 13,
         norm: layers::NormKind::Layer,
         ..Shape::LLAMA
     };
-    const LAYOUTS: [[usize; 2]; 4] = [[1, 1], [1, 2], [2, 2], [1, 4]]; // dp, tp
+    const ALONE: [usize; 3] = [1, 1, 1];
+    const LAYOUTS: [[usize; 3]; 5] = [ALONE, [1, 1, 2], [1, 2, 2], [1, 1, 4], [2, 1, 2]]; // pp, dp, tp
     const FILES: [&str; 2] = ["model", "optimizer"];
 
     type Float = Cpu<f32>;
@@ -172,9 +181,9 @@ mod tests {
         Batch::new([5, 12, 3].map(sequence).to_vec(), 1).unwrap()
     }
     /// The first column of each, and the others, turned.
-    fn entries(params: &[&mut Param<Float>]) -> Vec<Entry> {
-        let both = |p: &&mut Param<Float>| {
-            let ([rows, cols], name) = (p.shape(), p.name().to_string());
+    fn entries(params: &[Named]) -> Vec<Entry> {
+        let both = |p: &Named| {
+            let ([rows, cols], name) = (p.shape, p.name.clone());
             [(0..1, Orientation::Same), (1..cols, Orientation::Transposed)].map(|(columns, orientation)| {
                 let named = format!("{name} from {}", columns.start);
                 Entry { param: name.clone(), name: named, rows, columns, orientation }
@@ -185,20 +194,22 @@ mod tests {
     fn save(folder: &Path, trainer: &mut Trainer<Float>) -> Result<()> {
         let ((model, optimizer, mesh), [to, state]) = (trainer.parts(), FILES.map(|name| folder.join(name)));
         let (params, metadata) = (model.params(), Metadata::from([("of".to_string(), "a test".to_string())]));
-        save_params(&to, &metadata, &entries(&params), &params, mesh)?;
+        save_params(&to, &metadata, &entries(&named(&params, mesh)?), &params, mesh)?;
         save_optimizer(&state, metadata, optimizer, &params, mesh)
     }
+    fn at<'a>(device: &'a Float, mesh: &'a Mesh<Host>, values: &'a dyn Values<f32>) -> At<'a, Float> {
+        At { builder: Builder::new(device, mesh, values), schedule: &GPipe }
+    }
     /// Another trainer, at the same place, in the state of the files.
-    fn load(folder: &Path, device: &Float, mesh: &Mesh<tensor::Host>, kind: Kind) -> Result<Trainer<Float>> {
+    fn load(folder: &Path, device: &Float, mesh: &Mesh<Host>, kind: Kind) -> Result<Trainer<Float>> {
         let [from, state] = FILES.map(|name| folder.join(name));
         let fresh = Random { seed: 9 };
-        let params = entries(
-            &Trainer::new(&Builder::new(device, mesh, &fresh).into(), &SHAPE, (kind, None))?.model().params(),
-        );
+        let mut fresh = Trainer::new(&at(device, mesh, &fresh), &SHAPE, (kind, None))?;
+        let params = entries(&named(&fresh.model().params(), mesh)?);
         let stored = Stored::new(File::open(&from)?, params, |_| false)?;
-        let mut trainer = Trainer::new(&Builder::new(device, mesh, &stored).into(), &SHAPE, (kind, None))?;
+        let mut trainer = Trainer::new(&at(device, mesh, &stored), &SHAPE, (kind, None))?;
         let (model, optimizer, _) = trainer.parts();
-        restore_optimizer("state", &File::open(&state)?, optimizer, &model.params())?;
+        restore_optimizer("state", &File::open(&state)?, optimizer, &model.params(), mesh)?;
         Ok(trainer)
     }
     /// Bits of every parameter and of its moments, and the steps done.
@@ -206,29 +217,28 @@ mod tests {
         let (model, optimizer, mesh) = trainer.parts();
         let (params, mut all) = (model.params(), BTreeMap::new());
         let bits = |x: Option<Vec<f32>>| x.unwrap().into_iter().map(f32::to_bits).collect::<Vec<_>>();
-        for param in &params {
-            all.insert(param.name().to_string(), bits(param.gather(mesh)?));
-        }
-        optimizer.gather::<Error>(&params, mesh, |name, moments| {
-            for (which, moment) in MOMENTS.iter().zip(moments) {
-                all.insert(format!("{which} of {name}"), bits(moment));
+        let device = params[0].device().clone();
+        for of in named(&params, mesh)? {
+            all.insert(of.name.clone(), bits(whole(&device, &of, mesh, |i| params[i].gather(mesh))?));
+            for (which, moment) in MOMENTS.iter().enumerate() {
+                let read = |i: usize| optimizer.gather(&params, i, which, mesh);
+                all.insert(format!("{moment} of {}", of.name), bits(whole(&device, &of, mesh, read)?));
             }
-            Ok(())
-        })?;
+        }
         Ok((optimizer.steps(), all))
     }
     fn on<T: Send>(
-        [dp, tp]: [usize; 2],
-        run: impl Fn(Float, Mesh<tensor::Host>) -> Result<T> + Sync,
+        [pp, dp, tp]: [usize; 3],
+        run: impl Fn(Float, Mesh<Host>) -> Result<T> + Sync,
     ) -> std::result::Result<T, String> {
-        let world = World::threads(&[(Axis::Dp, dp), (Axis::Tp, tp)]).unwrap();
+        let world = World::threads(&[(Axis::Pp, pp), (Axis::Dp, dp), (Axis::Tp, tp)]).unwrap();
         world.run(run).map(|mut all| all.swap_remove(0)).map_err(|error| error.reason)
     }
     /// Trains two steps and saves them; the state then, and after another step.
-    fn trained(folder: &Path, layout: [usize; 2]) -> [(usize, BTreeMap<String, Vec<u32>>); 2] {
+    fn trained(folder: &Path, layout: [usize; 3]) -> [(usize, BTreeMap<String, Vec<u32>>); 2] {
         let run = |device: Float, mesh: Mesh<_>| {
-            let at = Builder::new(&device, &mesh, &Random { seed: 2 }).into();
-            let mut trainer = Trainer::new(&at, &SHAPE, (Kind::ADAMW, None))?;
+            let mut trainer =
+                Trainer::new(&at(&device, &mesh, &Random { seed: 2 }), &SHAPE, (Kind::ADAMW, None))?;
             for _ in 0..2 {
                 trainer.step(&batch(), 0.1)?;
             }
@@ -277,10 +287,9 @@ mod tests {
     #[test]
     fn a_state_that_is_not_this_optimizers_is_refused() {
         let folder = tempfile::tempdir().unwrap();
-        trained(folder.path(), [1, 1]);
-        let told = |kind| {
-            on([1, 1], |device, mesh| load(folder.path(), &device, &mesh, kind).map(drop)).unwrap_err()
-        };
+        trained(folder.path(), ALONE);
+        let told =
+            |kind| on(ALONE, |device, mesh| load(folder.path(), &device, &mesh, kind).map(drop)).unwrap_err();
         assert_eq!(told(Kind::Sgd), "state: holds the state of \"adamw\", wanted that of sgd");
         let noting = |notes: &[(&str, &str)]| {
             let notes = notes.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect();
@@ -299,9 +308,9 @@ mod tests {
     #[test]
     fn numbers_that_are_not_finite_leave_the_file_as_it_is() {
         let folder = tempfile::tempdir().unwrap();
-        trained(folder.path(), [1, 2]);
+        trained(folder.path(), [1, 1, 2]);
         let before = FILES.map(|name| fs::read(folder.path().join(name)).unwrap());
-        let why = on([1, 2], |device, mesh| {
+        let why = on([1, 1, 2], |device, mesh| {
             let mut trainer = load(folder.path(), &device, &mesh, Kind::ADAMW)?;
             trainer.step(&batch(), f64::INFINITY)?;
             save(folder.path(), &mut trainer)

@@ -4,66 +4,50 @@
 //! | file | holds |
 //! |---|---|
 //! | `batch.rs` | a step's sequences, cut into microbatches, dealt to data ranks |
-//! | `layout.rs` | how many ranks there are along each axis, as the user writes it |
+//! | `layout.rs` | how a model is split, as the user writes it |
+//! | `strategies.rs` | the lists of strategies, a folder each: `tensor/`, `data/`, `pipeline/` |
 //! | `trainer.rs` | accumulation over microbatches, gradient sync, clipping, the optimizer's step |
 //! | `stored.rs` | parameters in files: which tensor of the file is which part of which parameter |
 //! | `checkpoint.rs` | parameters and optimizer state, written whole and read by shares |
+//! | `session.rs` | the one place where a layout's ranks start: as threads, as ghosts, as one rank alone |
+//! | `network.rs` | what lies between ranks: links, patience, a trace |
+//! | `price.rs` | what ranks hold at most, from shapes alone |
+//! | `budget.rs` | whether the machine, or a limit, can hold that |
+//! | `measure.rs` | what a run took: time, memory, traffic |
+//! | `number.rs` | the numbers that a run can have |
+//! | `dump.rs` | what a run took, gave and learnt, as files |
+//! | `error.rs` | one sentence, for the user |
 mod batch;
+pub mod budget;
 mod checkpoint;
+pub mod data;
+pub mod dump;
+mod error;
 pub mod layout;
-pub mod model;
+pub mod measure;
+mod network;
+pub mod number;
 pub mod pipeline;
+pub mod price;
+pub mod session;
+pub mod stages;
 pub mod step;
 mod stored;
+pub mod strategies;
+pub mod tensor;
 mod trainer;
 mod whole;
 
 pub use batch::{Batch, BatchError, Sequence, Share, deal};
 pub use checkpoint::{restore_optimizer, save_optimizer, save_params};
+pub use error::{Error, Result, Sentence};
 pub use layout::Layout;
-pub use model::{At, Model};
+pub use network::Network;
 pub use pipeline::Schedule;
+pub use stages::{At, Stages};
 pub use stored::{Entry, Orientation, Stored, StoredError};
-pub use trainer::{Report, Trainer};
-pub use whole::whole;
+pub use trainer::{Report, Trainer, features};
+pub use whole::{Named, named, whole};
 
 /// How the names of steps begin in a trace; their numbers follow.
 pub const STEP: &str = "step ";
-
-/// What can go wrong around the layers.
-#[derive(Debug, Clone, thiserror::Error)]
-pub enum Error {
-    /// In a layer or in a collective.
-    #[error(transparent)]
-    Layers(#[from] layers::Error),
-    /// A batch that cannot be dealt.
-    #[error(transparent)]
-    Batch(#[from] BatchError),
-    /// A file that cannot be read or written.
-    #[error("{0}")]
-    File(String),
-}
-
-impl From<comm::CommError> for Error {
-    fn from(why: comm::CommError) -> Self {
-        Self::Layers(why.into())
-    }
-}
-impl From<tensor::IdsError> for Error {
-    fn from(why: tensor::IdsError) -> Self {
-        Self::Layers(why.into())
-    }
-}
-impl From<tensor::safetensors::Error> for Error {
-    fn from(why: tensor::safetensors::Error) -> Self {
-        Self::File(why.to_string())
-    }
-}
-impl From<StoredError> for Error {
-    fn from(why: StoredError) -> Self {
-        Self::File(why.to_string())
-    }
-}
-
-/// A result with this crate's error.
-pub type Result<T> = std::result::Result<T, Error>;

@@ -1,11 +1,12 @@
 //! Schedules of a pipeline: who goes through which part of the model when. A schedule is rows of cells, one row for each rank
 //! of the pipeline; the [executor](crate::Trainer) runs what is [lowered](crate::step::lowered) from them.
-pub mod gpipe;
-
 use crate::step::{Act, Cell, Plan, Unit};
-use comm::Axis;
-use layers::About;
-use layers::model::strategy::Key;
+use crate::strategies::list;
+use layers::{About, Choice, Takes};
+
+list! { dyn Schedule:
+    gpipe::GPipe,
+}
 
 /// A way to go through the chunks of a model, as a table.
 pub trait Schedule: Sync {
@@ -31,9 +32,11 @@ pub struct Alone;
 
 static ALONE: About = About {
     name: "one stage",
-    key: Key::Ranks(Axis::STAGES),
-    splits: "nothing",
-    shares: |_| vec![],
+    axis: None,
+    choice: Choice::Schedule,
+    word: "none",
+    takes: Takes::Nothing,
+    shares: |_, _| vec![],
     paper: "",
     chapter: None,
     hints: &[("", "")],

@@ -14,19 +14,20 @@
 //! arXiv:1811.06965 (accumulation over microbatches).
 mod dealt;
 
-use crate::model::{At, Model};
+use crate::stages::{At, Stages};
 use crate::{Batch, Result, STEP};
 use comm::{Axes, Axis, Group, Mesh, Reduce, Request};
+pub use dealt::features;
 use dealt::{Dealt, Flight, Largest, Sums};
 use kernels::{Kernels, Selects};
 use layers::ops::{Partial, top_k};
-use layers::{Design, GradientSums, Kind, Optimizer, Param, Pass, Record, Room, Uses, Wide};
+use layers::{Builder, Design, Keeper, Kind, Optimizer, Param, Pass, Record, Room, Wide};
 use tensor::{Category, Real, Scalar, Tensor};
 
 /// A model with its optimizer, on this rank.
 pub struct Trainer<D: Kernels> {
     device: D,
-    model: Model<D>,
+    model: Stages<D>,
     ending: Ending<D>,
     seed: u64,
     record: Option<Record<D>>,
@@ -59,7 +60,7 @@ impl<D: Kernels> Trainer<D> {
     }
     fn of(at: &At<D>, design: impl Into<Design>, optimizer: (Kind, Option<f64>)) -> Result<Self> {
         let (device, flight) = (at.device.clone(), Flight::default());
-        let (model, ending) = (Model::new(at, design)?, Ending::new(at.mesh, optimizer)?);
+        let (model, ending) = (Stages::new(at, design)?, Ending::new(at, optimizer)?);
         Ok(Self { device, model, ending, seed: 0, record: None, flight })
     }
     /// The same model, drawing dropout from this seed.
@@ -124,37 +125,25 @@ impl<D: Kernels> Trainer<D> {
         largest: Option<Largest<D>>,
     ) -> Result<Sums<D>> {
         let Self { device, model, ending, record, flight, .. } = self;
-        let (mesh, gradients, design) = (&ending.mesh, &mut ending.gradients, model.design().clone());
+        let design = model.design().clone();
         let rows_out = if design.gives_rows() { design.outputs() } else { 0 };
         batch.has_features([design.features().unwrap_or(0), rows_out])?;
-        let data = mesh.group(Axis::BATCH);
+        let data = ending.mesh.group(Axis::SEQUENCES);
         let (rank, ranks, pass) = (data.rank(), data.size(), Pass { mean_over: batch.counted(), ..pass });
         let (record, sums) = (record.as_ref(), Sums { loss: None, right: 0 });
         let mut dealt =
             Dealt { device, batch, rank, ranks, design, pass, record, flight, largest, sums, done };
         let all = batch.microbatches().len();
-        model.run(all, pass.learns, &mut dealt, &mut Summing { gradients, mesh })?;
+        model.run(all, pass.learns, &mut dealt, &mut ending.keeper)?;
         Ok(dealt.sums)
     }
     /// The model.
-    pub fn model(&mut self) -> &mut Model<D> {
+    pub fn model(&mut self) -> &mut Stages<D> {
         &mut self.model
     }
-    /// Model and optimizer, for saving and restoring them.
-    pub fn parts(&mut self) -> (&mut Model<D>, &mut Optimizer<D>, &Mesh<D::Place>) {
+    /// Stages and optimizer, for saving and restoring them.
+    pub fn parts(&mut self) -> (&mut Stages<D>, &mut Optimizer<D>, &Mesh<D::Place>) {
         (&mut self.model, &mut self.ending.optimizer, &self.ending.mesh)
-    }
-}
-
-/// Starts the sums of a unit's gradients when they are complete.
-struct Summing<'a, D: Kernels> {
-    gradients: &'a mut GradientSums<D>,
-    mesh: &'a Mesh<D::Place>,
-}
-
-impl<D: Kernels> Uses<D> for Summing<'_, D> {
-    fn complete(&mut self, params: &mut [&mut Param<D>]) -> layers::Result<()> {
-        self.gradients.start(params, self.mesh)
     }
 }
 
@@ -163,15 +152,15 @@ pub(crate) struct Ending<D: Kernels> {
     pub(crate) mesh: Mesh<D::Place>,
     pub(crate) optimizer: Optimizer<D>,
     loss: Group<D::Place>, // the ranks that have parts of the loss
-    gradients: GradientSums<D>,
+    keeper: Keeper<D>,
     room: Room<D>, // for the list of parameters
 }
 
 impl<D: Kernels> Ending<D> {
-    pub(crate) fn new(mesh: &Mesh<D::Place>, (kind, clip): (Kind, Option<f64>)) -> Result<Self> {
-        let loss = mesh.over(Axes::LOSS)?.named("loss");
-        let (optimizer, gradients) = (Optimizer::new(kind, clip), GradientSums::default());
-        Ok(Self { mesh: mesh.clone(), optimizer, loss, gradients, room: Room::default() })
+    pub(crate) fn new(at: &Builder<D>, (kind, clip): (Kind, Option<f64>)) -> Result<Self> {
+        let loss = at.mesh.over(Axes::LOSS)?.named("loss");
+        let (optimizer, keeper) = (Optimizer::new(kind, clip), Keeper::new(at.rests));
+        Ok(Self { mesh: at.mesh.clone(), optimizer, loss, keeper, room: Room::default() })
     }
     /// The loss over all ranks that have a part of it, whose sum is started.
     pub(crate) fn total(&self, loss: Partial<D::Wide>) -> Result<Request<D::Wide>> {
@@ -188,15 +177,17 @@ impl<D: Kernels> Ending<D> {
     where
         D: 'a,
     {
-        let Self { mesh, optimizer, gradients, room, .. } = self;
+        let Self { mesh, optimizer, keeper, room, .. } = self;
         let span = mesh.span("sync gradients");
         let loss = loss.start_all_reduce(&self.loss)?;
         room.with(list, |params| {
-            gradients.finish(params, mesh)?;
+            keeper.finish(params)?;
             let loss = loss.wait()?;
             drop(span);
             let _span = mesh.span("optimizer");
-            Ok(Report { loss, norm2: optimizer.step(params, mesh, lr)? })
+            let norm2 = optimizer.step(params, mesh, lr)?;
+            keeper.share(params)?;
+            Ok(Report { loss, norm2 })
         })
     }
 }

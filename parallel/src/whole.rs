@@ -5,19 +5,25 @@ use kernels::Kernels;
 use layers::Param;
 use tensor::{Category, Device, Tensor};
 
-/// Tells `each` of every parameter of the model, on every rank alike: its name and what `read` gives of it, whole, on the
-/// ranks of the stage that has it. A parameter that several stages have is told once. `read` is also told which of this
-/// rank's parameters it is. On a device without values only this rank's parameters are read.
+/// A parameter of the model, wherever it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Named {
+    /// The first stage that has it.
+    pub stage: usize,
+    /// Which of that stage's parameters it is.
+    pub index: usize,
+    /// Its canonical name.
+    pub name: String,
+    /// `[rows, columns]` of the whole.
+    pub shape: [usize; 2],
+}
+
+/// All parameters of the model, each once, in program order; the same on every rank. On a rank without peers those of its
+/// stage.
 ///
 /// # Errors
-/// If ranks do not meet, and what `read` and `each` give.
-pub fn whole<D: Kernels, W: Device<Place = D::Place>>(
-    device: &W,
-    params: &[&mut Param<D>],
-    mesh: &Mesh<D::Place>,
-    read: &mut dyn FnMut(usize, &Param<D>) -> Result<Option<Vec<W::Elem>>>,
-    each: &mut dyn FnMut(&str, Vec<W::Elem>) -> Result<()>,
-) -> Result<()> {
+/// If ranks do not meet.
+pub fn named<D: Kernels>(params: &[&mut Param<D>], mesh: &Mesh<D::Place>) -> Result<Vec<Named>> {
     let stages = mesh.group(Axis::STAGES);
     let line = |param: &&mut Param<D>| {
         let [rows, cols] = param.shape();
@@ -25,30 +31,42 @@ pub fn whole<D: Kernels, W: Device<Place = D::Place>>(
     };
     let mine: String = params.iter().map(line).collect();
     let all = stages.named("names of parameters").all_gather_values(mine.as_bytes())?;
-    let mut told = Vec::new();
+    let mut told: Vec<Named> = Vec::new();
     for (stage, lines) in all.iter().enumerate() {
-        let lines = std::str::from_utf8(lines).expect("names are text");
-        for (i, line) in lines.lines().enumerate() {
+        for (index, line) in std::str::from_utf8(lines).expect("names are text").lines().enumerate() {
             let mut words = line.splitn(3, ' ');
             let mut size = || words.next().and_then(|n| n.parse().ok()).expect("a size");
-            let [rows, cols] = [size(), size()];
-            let name = words.next().expect("a name");
-            let values = if stage == stages.rank() { read(i, &*params[i])? } else { None };
-            if told.contains(&name) {
-                continue;
+            let shape = [size(), size()];
+            let name = words.next().expect("a name").to_string();
+            if told.iter().all(|other| other.name != name) {
+                told.push(Named { stage, index, name, shape });
             }
-            told.push(name);
-            if stages.size() == 1 {
-                values.map_or(Ok(()), |values| each(name, values))?;
-                continue;
-            }
-            let mut tensor = match &values {
-                Some(values) => Tensor::from_fn(device, Category::Buffers, rows, cols, |i| values[i]),
-                None => Tensor::empty(device, Category::Buffers, rows, cols),
-            };
-            stages.named(name).broadcast(&mut tensor, stage)?;
-            tensor.read().map_or(Ok(()), |values| each(name, values))?;
         }
     }
-    Ok(())
+    Ok(told)
+}
+
+/// What `read` gives of a parameter, whole, on the ranks of the stage that has it, on every rank; nothing on a device
+/// without values. Every rank calls it.
+///
+/// # Errors
+/// If ranks do not meet, and what `read` gives.
+pub fn whole<W: Device>(
+    device: &W,
+    of: &Named,
+    mesh: &Mesh<W::Place>,
+    read: impl FnOnce(usize) -> layers::Result<Option<Vec<W::Elem>>>,
+) -> Result<Option<Vec<W::Elem>>> {
+    let stages = mesh.group(Axis::STAGES);
+    let values = if stages.rank() == of.stage { read(of.index)? } else { None };
+    if stages.size() == 1 {
+        return Ok(values);
+    }
+    let [rows, cols] = of.shape;
+    let mut tensor = match &values {
+        Some(values) => Tensor::from_fn(device, Category::Buffers, rows, cols, |i| values[i]),
+        None => Tensor::empty(device, Category::Buffers, rows, cols),
+    };
+    stages.named(&*of.name).broadcast(&mut tensor, of.stage)?;
+    Ok(tensor.read())
 }

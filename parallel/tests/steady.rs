@@ -9,9 +9,10 @@ mod counting;
 use comm::{Axis, Mesh, World};
 use counting::taken;
 use kernels::Heads;
-use layers::strategies::sequence_regions::SequenceRegions;
 use layers::{Builder, Cx, Design, Kind, Random, Rates, Shape, Strategy};
-use parallel::{At, Batch, Error, Model, Sequence, Trainer};
+use parallel::pipeline::gpipe::GPipe;
+use parallel::tensor::sequence_parallel::SequenceParallel;
+use parallel::{At, Batch, Error, Sequence, Stages, Trainer};
 use tensor::{Cpu, Dual, Ids};
 
 type Device = Cpu<Dual<f32>>;
@@ -43,8 +44,9 @@ fn each(mut work: impl FnMut() -> Result<(), Error>) -> Result<[usize; 12], Erro
 /// Runs `work` under every layout, and sees to it that it takes nothing. Where ranks wait for each other a long wait is
 /// announced, which takes some memory: then there are times without.
 fn takes_nothing(work: impl Fn(&At<Device>) -> Result<[usize; 12], Error> + Sync) {
-    let (dp, tp) = (|n| (Axis::Dp, n), |n| (Axis::Tp, n));
-    let layouts: [(&[_], bool); 6] = [
+    let (pp, dp, tp) = (|n| (Axis::Pp, n), |n| (Axis::Dp, n), |n| (Axis::Tp, n));
+    let layouts: [(&[_], bool); 7] = [
+        (&[pp(2), tp(2)], true),
         (&[], false),
         (&[tp(2)], false),
         (&[tp(2)], true),
@@ -55,7 +57,8 @@ fn takes_nothing(work: impl Fn(&At<Device>) -> Result<[usize; 12], Error> + Sync
     for (sizes, regions) in layouts {
         let ran = World::threads(sizes).unwrap().run(|device: Device, mesh: Mesh<tensor::Host>| {
             let at = Builder::new(&device, &mesh, &Random { seed: 1 });
-            work(&if regions { at.with([&SequenceRegions as &dyn Strategy<_>]) } else { at }.into())
+            let builder = if regions { at.with([&SequenceParallel as &dyn Strategy<_>]) } else { at };
+            work(&At { builder, schedule: &GPipe })
         });
         for (rank, each) in ran.unwrap().into_iter().enumerate() {
             let fewest = each.into_iter().min().unwrap();
@@ -108,7 +111,7 @@ fn a_step_on_features_takes_no_memory() {
 fn a_decoded_token_takes_no_memory() {
     for shape in [llama(), gpt2()] {
         takes_nothing(|at| {
-            let mut model = Model::new(at, &shape)?;
+            let mut model = Stages::new(at, &shape)?;
             let mut cx = Cx::infer([40, 3]).with_cache(90);
             let mut logits = Vec::new();
             let prompt: [u32; 43] = std::array::from_fn(|i| i as u32 % 37);

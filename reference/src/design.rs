@@ -38,18 +38,36 @@ impl Design {
     ///
     /// # Panics
     /// As [`Model::logits`].
+    #[must_use]
+    pub fn logits<S: Scalar>(&self, w: &Weights<S>, sequences: &[Sequence]) -> Vec<S> {
+        self.logits_seen(w, sequences, &mut |_, _| {})
+    }
+
+    /// The same, showing what it computes: what comes of the tokens of all sequences, a row for each: logits, or features.
+    ///
+    /// # Panics
+    /// As [`Model::logits`].
     pub fn logits_seen<S: Scalar>(&self, w: &Weights<S>, sequences: &[Sequence], see: &mut See<S>) -> Vec<S> {
         match self {
             Self::Transformer(model) => model.logits_seen(w, sequences, see),
-            Self::Classifier(classifier) => classifier.logits(w, &examples(sequences)),
+            Self::Classifier(classifier) => classifier.forward(w, &examples(sequences), see).1,
             Self::Blocks(model) => model.rows(w, sequences, see),
+        }
+    }
+
+    /// Tokens of a sequence.
+    pub fn tokens(&self, sequence: &Sequence) -> usize {
+        match self {
+            Self::Transformer(_) => sequence.ids.len(),
+            Self::Classifier(classifier) => sequence.x.len() / classifier.sizes[0],
+            Self::Blocks(model) => sequence.x.len() / model.width,
         }
     }
 
     /// How many tokens of a sequence the loss is a mean over.
     pub(crate) fn counted(&self, sequence: &Sequence) -> usize {
         match self {
-            Self::Blocks(model) => sequence.y.len() / model.width,
+            Self::Blocks(_) => self.tokens(sequence),
             _ => sequence.targets.iter().filter(|&&target| target != IGNORED).count(),
         }
     }
@@ -68,7 +86,7 @@ impl Design {
             Self::Blocks(model) => model.rows_gradients(w, microbatch, mean_over, pass, see),
             Self::Classifier(classifier) => {
                 let labels: Vec<u32> = microbatch.iter().flat_map(|s| s.targets.iter().copied()).collect();
-                classifier.gradients(w, &examples(microbatch), &labels, mean_over)
+                classifier.gradients_seen(w, &examples(microbatch), &labels, mean_over, see)
             }
         }
     }

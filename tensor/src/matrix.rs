@@ -70,6 +70,16 @@ impl<D: Device> Tensor<D> {
         assert!(rows <= self.rows, "the first {rows} rows of {}", self.rows);
         Self { rows, ..self }
     }
+    /// Its first `rows · cols` numbers as another matrix, in the same memory.
+    ///
+    /// # Panics
+    /// If it has fewer.
+    #[must_use]
+    pub fn reshaped(self, rows: usize, cols: usize) -> Self {
+        let fits = rows.checked_mul(cols).is_some_and(|len| len <= self.len());
+        assert!(fits, "{rows}x{cols} of {} numbers", self.len());
+        Self { rows, cols, ..self }
+    }
     /// Whether another owner could see a change.
     pub fn is_shared(&self) -> bool {
         self.memory.is_shared()
@@ -183,7 +193,12 @@ mod tests {
     fn first_rows_are_the_first_and_no_more() {
         let a = Tensor::from_fn(&Cpu::<f32>::default(), Category::Buffers, 3, 2, |i| i as f32).first_rows(2);
         assert_eq!((a.shape(), a.read().unwrap(), a.view().rows()), ([2, 2], vec![0.0, 1.0, 2.0, 3.0], 2));
-        assert!(std::panic::catch_unwind(|| a.first_rows(3)).is_err());
+        assert!(std::panic::catch_unwind(|| a.clone().first_rows(3)).is_err());
+        let turned = a.clone().reshaped(1, 3);
+        assert_eq!((turned.shape(), turned.read().unwrap()), ([1, 3], vec![0.0, 1.0, 2.0]));
+        for [rows, cols] in [[5, 1], [1 << 33, 1 << 31]] {
+            assert!(std::panic::catch_unwind(|| a.clone().reshaped(rows, cols)).is_err());
+        }
     }
 
     #[test]

@@ -104,16 +104,16 @@ fn steps(root: &Path, with_book: bool) -> Result<Vec<Step>, String> {
     Ok(steps)
 }
 
-/// Formatting of the files that a list declares, where `cargo fmt` does not find them.
+/// Formatting of the files that lists declare, where `cargo fmt` does not find them.
 fn listed_files(root: &Path) -> Result<String, String> {
-    const FOLDER: &str = "layers/src/strategies";
-    let entries =
-        fs::read_dir(root.join(FOLDER)).map_err(|why| format!("{FOLDER} cannot be read ({why})"))?;
-    let mut files: Vec<_> = entries
-        .filter_map(|entry| Some(entry.ok()?.path()))
-        .filter(|path| path.extension().is_some_and(|end| end == "rs"))
-        .filter_map(|path| Some(format!("{FOLDER}/{}", path.file_name()?.to_str()?)))
-        .collect();
+    let mut files = Vec::new();
+    for folder in ["tensor", "data", "pipeline"].map(|family| format!("parallel/src/{family}")) {
+        let entries =
+            fs::read_dir(root.join(&folder)).map_err(|why| format!("{folder} cannot be read ({why})"))?;
+        let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
+        let sources = paths.filter(|path| path.extension().is_some_and(|end| end == "rs"));
+        files.extend(sources.filter_map(|path| Some(format!("{folder}/{}", path.file_name()?.to_str()?))));
+    }
     files.sort();
     Ok(format!("rustfmt --check --edition 2024 {}", files.join(" ")))
 }

@@ -74,13 +74,17 @@ impl Threads {
     /// # Safety
     /// All calls are equal; each rank's window holds the elements that it gives, and `to` has room for those that this one
     /// takes. Windows are borrowed, and what is taken to is borrowed mutably: so it is other memory than any window but
-    /// this rank's own.
+    /// this rank's own, whose block it is at the same place, or which is its block there.
     unsafe fn work(&self, rank: usize, to: *mut (), windows: &AllWindows, call: &Call) {
         let (size, counts) = (call.elem.size, one_list(call));
         let copy = |peer: usize, from: usize, at: usize, len: usize| {
             let (window, to) = (windows.of::<u8>(peer), to.cast::<u8>());
             // SAFETY: the elements that are named below are inside the windows, as the caller promises.
-            unsafe { copy_nonoverlapping(window.add(from * size), to.add(at * size), len * size) }
+            let (from, to) = unsafe { (window.add(from * size), to.add(at * size)) };
+            if from != to {
+                // SAFETY: as above; what is not this rank's own block in place is other memory.
+                unsafe { copy_nonoverlapping(from, to, len * size) }
+            }
         };
         let join = |into, range| {
             let (join, how) = (call.elem.join.expect("numbers"), call.reduce.expect("a reduction"));

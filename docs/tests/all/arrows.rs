@@ -49,27 +49,79 @@ fn wrong_arrows(metadata: &Value) -> Vec<String> {
     wrong
 }
 
+/// A file, its code, and the names of the modules in other files that it marks as tests.
+type Stripped<'a> = (&'a File, (String, Vec<String>));
+
+/// The modules that are tests, each as the path of its file without the ending.
+fn test_modules(stripped: &[Stripped]) -> Vec<String> {
+    let of = |(file, (_, modules)): &Stripped| {
+        let (folder, stem) = file.path.trim_end_matches(".rs").rsplit_once('/').expect("below a folder");
+        let inside = if matches!(stem, "lib" | "mod" | "main") {
+            folder.to_owned()
+        } else {
+            format!("{folder}/{stem}")
+        };
+        modules.iter().map(move |module| format!("{inside}/{module}")).collect::<Vec<_>>()
+    };
+    stripped.iter().flat_map(of).collect()
+}
+
+/// Whether a file is one of these modules, or lies in one.
+fn lies_in(path: &str, modules: &[String]) -> bool {
+    modules.iter().any(|m| path == format!("{m}.rs") || path.starts_with(&format!("{m}/")))
+}
+
 /// The lines of `layers` that name the oracle outside the harness and outside tests.
 fn oracle_named(files: &[File]) -> Vec<String> {
-    let sources: Vec<_> =
-        files.iter().filter(|file| file.is("rs") && file.path.starts_with("layers/src/")).collect();
-    let stripped: Vec<_> = sources.iter().map(|file| without_tests(&code(&file.text))).collect();
-    let mut exempt = vec!["layers/src/proof".to_owned()];
-    for (file, (_, modules)) in sources.iter().zip(&stripped) {
-        let (folder, stem) = file.path.trim_end_matches(".rs").rsplit_once('/').expect("below layers/src");
-        let inside =
-            if matches!(stem, "lib" | "mod") { folder.to_owned() } else { format!("{folder}/{stem}") };
-        exempt.extend(modules.iter().map(|module| format!("{inside}/{module}")));
-    }
-    let judged =
-        |path: &str| !exempt.iter().any(|m| path == format!("{m}.rs") || path.starts_with(&format!("{m}/")));
+    let sources = files.iter().filter(|file| file.is("rs") && file.path.starts_with("layers/src/"));
+    let stripped: Vec<_> = sources.map(|file| (file, without_tests(&code(&file.text)))).collect();
+    let mut exempt = test_modules(&stripped);
+    exempt.push("layers/src/proof".to_owned());
     let mut wrong = Vec::new();
-    for (file, (code, _)) in sources.iter().zip(&stripped).filter(|(file, _)| judged(&file.path)) {
+    for (file, (code, _)) in stripped.iter().filter(|(file, _)| !lies_in(&file.path, &exempt)) {
         let named =
             code.lines().enumerate().filter(|(_, line)| words_follow(line, "reference", &["::", "as "]));
         wrong.extend(named.map(|(at, _)| {
             format!("{}:{}: names `reference` outside `proof` and `#[cfg(test)]`", file.path, at + 1)
         }));
+    }
+    wrong
+}
+
+/// Where an axis may be named: whoever defines axes, whoever measures along one, and the strategies of each.
+const NAME_AXES: [&str; 8] = [
+    "comm/",
+    "bench/",
+    "equipart/src/bench/",
+    "xtask/",
+    "parallel/src/tensor/",
+    "parallel/src/data/",
+    "parallel/src/pipeline/",
+    "parallel/src/context/",
+];
+
+/// The lines outside tests that name an axis, where only what axes are for may be named: `Axis::LAYERS`, `Axes::TOKENS`.
+fn axes_named(files: &[File]) -> Vec<String> {
+    let sources = files.iter().filter(|file| file.is("rs") && file.path.contains("/src/"));
+    let stripped: Vec<_> = sources.map(|file| (file, without_tests(&code(&file.text)))).collect();
+    let exempt = test_modules(&stripped);
+    let mut wrong = Vec::new();
+    for (file, (code, _)) in &stripped {
+        if NAME_AXES.iter().any(|place| file.path.starts_with(place)) || lies_in(&file.path, &exempt) {
+            continue;
+        }
+        let variants = ["Pp", "Dp", "Cp", "Tp", "Edp", "Ep", "Etp"];
+        for (at, line) in code.lines().enumerate() {
+            let named = line.match_indices("Axis::").map(|(at, axis)| &line[at + axis.len()..]);
+            let ends = |rest: &str| !rest.starts_with(|c: char| c.is_alphanumeric() || c == '_');
+            let is = |name: &str| {
+                name.starts_with(['*', '{'])
+                    || variants.iter().any(|v| name.strip_prefix(v).is_some_and(ends))
+            };
+            if named.into_iter().any(is) {
+                wrong.push(format!("{}:{}: names an axis outside of its strategies", file.path, at + 1));
+            }
+        }
     }
     wrong
 }
@@ -102,6 +154,44 @@ fn crates_depend_on_whom_the_design_allows() {
 #[test]
 fn layers_name_the_oracle_in_proofs_alone() {
     none(&oracle_named(&files()));
+}
+
+#[test]
+fn axes_are_named_by_their_strategies_alone() {
+    none(&axes_named(&files()));
+}
+
+#[test]
+fn a_planted_axis_is_seen() {
+    let wrong = axes_named(&[
+        File::new("comm/src/axis.rs", "let tp = Axis::Tp;"),
+        File::new("parallel/src/tensor/sp.rs", "let tp = Axis::Tp;"),
+        File::new("parallel/src/tensor.rs", "let tp =\n Axis::Tp;"),
+        File::new(
+            "layers/src/a.rs",
+            "// Axis::Tp\nlet x = (Axis::LAYERS, Axis::ALL, Axes::TOKENS, \"Axis::Dp\");",
+        ),
+        File::new(
+            "layers/src/b.rs",
+            "let x = (Axis::LAYERS, comm::Axis::Dp);\n#[cfg(test)]\nmod tests { use Axis::Cp; }",
+        ),
+        File::new(
+            "layers/src/c.rs",
+            "use comm::Axis::{Dp, Tp};\n\nuse comm::Axis::*;\n#[cfg(test)]\nmod far;",
+        ),
+        File::new("layers/src/c/far.rs", "let pp = Axis::Pp;"),
+        File::new("layers/tests/d.rs", "let pp = Axis::Pp;"),
+        File::new("equipart/src/main.rs", "let other = Axis::Epic;\nlet mut is = x == Axis::Ep;"),
+    ]);
+    let places: Vec<_> = wrong.iter().map(|line| line.split(": ").next().unwrap()).collect();
+    let wanted = [
+        "parallel/src/tensor.rs:2",
+        "layers/src/b.rs:1",
+        "layers/src/c.rs:1",
+        "layers/src/c.rs:3",
+        "equipart/src/main.rs:2",
+    ];
+    assert_eq!(places, wanted);
 }
 
 #[test]

@@ -3,19 +3,20 @@ mod model;
 mod network;
 mod train;
 
-pub(super) use model::ModelName;
-pub(super) use network::NetworkArgs;
-pub(super) use train::{DropoutRate, TrainArgs};
+pub(crate) use model::ModelName;
+pub(crate) use network::NetworkArgs;
+pub(crate) use train::{DropoutRate, TrainArgs};
 
-use super::bench::{self, BenchArgs};
-use super::cases::CasesArgs;
-use super::classify::JudgeArgs;
-use super::collectives::{self, CollectivesArgs};
-use super::diff::{self, DiffArgs};
-use crate::number::NumberName;
-use crate::settings::{OptimizerName, Settings};
-use crate::{Layout, layout};
+use super::pictures::{PicturesArgs, Plain};
+use crate::commands::bench::{self, BenchArgs};
+use crate::commands::collectives::{self, CollectivesArgs};
+use crate::commands::diff::{self, DiffArgs};
+use crate::commands::prove::cases::CasesArgs;
+use crate::commands::train::settings::{OptimizerName, Settings, tenth};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
+use parallel::number::NumberName;
+use parallel::{Layout, layout};
 use std::path::PathBuf;
 use std::str::FromStr;
 use tensor::safetensors::Dtype;
@@ -26,17 +27,17 @@ const MORE: &str = "`equipart completions SHELL` prints completions for bash, zs
 /// Transformers split over devices: run on floats, proven in a finite field, priced by their shapes.
 #[derive(Parser, Debug)]
 #[command(name = "equipart", version, after_help = MORE)]
-pub(super) struct Arguments {
+pub(crate) struct Arguments {
     #[command(subcommand)]
-    pub(super) command: Option<Command>,
+    pub(crate) command: Option<Command>,
     /// One JSON object a line on standard output, for scripts
     #[arg(long, global = true)]
-    pub(super) json: bool,
+    pub(crate) json: bool,
 }
 
 #[derive(Subcommand, Debug)]
 #[allow(clippy::large_enum_variant)] // there is one
-pub(super) enum Command {
+pub(crate) enum Command {
     /// Do the same work under several layouts and show time, memory, traffic and equality (the default command)
     #[command(allow_negative_numbers = true)]
     Compare(CompareArgs),
@@ -89,87 +90,97 @@ impl Default for Command {
 }
 
 /// Tokens of a sequence where nothing else is said.
-pub(super) const SEQ: usize = 256;
+pub(crate) const SEQ: usize = 256;
 
 /// The flag of memory.
 #[derive(Args, Debug, Default)]
-pub(super) struct MemoryArgs {
+pub(crate) struct MemoryArgs {
     /// Bytes that each rank may hold at once, in all categories together; what would hold more is refused [default: as many
     /// as the machine has]
     #[arg(long = "memory-limit", value_name = "BYTES")]
-    pub(super) limit: Option<usize>,
+    pub(crate) limit: Option<usize>,
+}
+
+/// Reads the name of a number.
+fn number() -> impl TypedValueParser<Value = NumberName> {
+    let names = NumberName::ALL.map(|(number, about)| PossibleValue::new(number.name()).help(about));
+    let named = |name: String| NumberName::ALL.into_iter().find(|(number, _)| number.name() == name);
+    PossibleValuesParser::new(names).map(move |name| named(name).expect("a name of the list").0)
 }
 
 /// The flag of numbers.
 #[derive(Args, Debug, Default)]
-pub(super) struct NumberArgs {
+pub(crate) struct NumberArgs {
     /// The numbers of the run: f32, bf16 with sums in f32, or f64
-    #[arg(long = "number", default_value_t, value_name = "NUMBER")]
-    pub(super) name: NumberName,
+    #[arg(long = "number", default_value_t, value_name = "NUMBER", value_parser = number())]
+    pub(crate) name: NumberName,
 }
 
 #[derive(Args, Debug, Default)]
-pub(super) struct CompareArgs {
+pub(crate) struct CompareArgs {
     /// A layout to compare with the unsplit one, such as tp=2 or tp=2,dp=2; may be repeated
     #[arg(long)]
-    pub(super) layout: Vec<Layout>,
+    pub(crate) layout: Vec<Layout>,
     #[command(flatten)]
-    pub(super) number: NumberArgs,
+    pub(crate) number: NumberArgs,
     #[command(flatten)]
-    pub(super) memory: MemoryArgs,
+    pub(crate) memory: MemoryArgs,
     /// A folder with config.json and model.safetensors, or the name of a model [default: embedded]
     #[arg(long, value_name = "DIR|NAME", value_parser = ModelName::parser())]
-    pub(super) model: Option<ModelName>,
-    /// A text to take prompts and sequences from [default: the embedded text]
+    pub(crate) model: Option<ModelName>,
+    /// A text to take prompts and sequences from [default: the embedded text]; of a classifier, a folder with the four files
+    /// of MNIST [default: drawn digits]
     #[arg(long, value_name = "FILE")]
-    pub(super) data: Option<PathBuf>,
+    pub(crate) data: Option<PathBuf>,
     #[command(flatten)]
-    pub(super) network: NetworkArgs,
+    pub(crate) pictures: PicturesArgs,
+    #[command(flatten)]
+    pub(crate) network: NetworkArgs,
 }
 
 #[derive(Args, Debug)]
-pub(super) struct GenerateArgs {
+pub(crate) struct GenerateArgs {
     /// A folder with config.json and model.safetensors, or the name of a model [default: embedded]
     #[arg(long, value_name = "DIR|NAME", value_parser = ModelName::parser())]
-    pub(super) model: Option<ModelName>,
+    pub(crate) model: Option<ModelName>,
     /// A text to continue, in whatever the tokenizer puts around a text; may be repeated
     #[arg(long, value_name = "TEXT")]
-    pub(super) prompt: Vec<String>,
+    pub(crate) prompt: Vec<String>,
     /// Token ids to continue, such as 1,403,407; may be repeated
     #[arg(long, value_name = "IDS")]
-    pub(super) prompt_ids: Vec<IdList>,
+    pub(crate) prompt_ids: Vec<IdList>,
     /// How many tokens to add [default: 128, or as many as the model has positions for]
     #[arg(long)]
-    pub(super) max_new: Option<usize>,
+    pub(crate) max_new: Option<usize>,
     /// Draw from the probabilities of logits divided by this [default: take the likeliest token]
     #[arg(long)]
-    pub(super) temperature: Option<f64>,
+    pub(crate) temperature: Option<f64>,
     /// Draw only from so many likeliest tokens
     #[arg(long)]
-    pub(super) top_k: Option<usize>,
+    pub(crate) top_k: Option<usize>,
     /// Draw only from the likeliest tokens that have this share of the probability
     #[arg(long)]
-    pub(super) top_p: Option<f64>,
+    pub(crate) top_p: Option<f64>,
     /// With --temperature: other seeds, other draws [default: 0]
     #[arg(long)]
-    pub(super) seed: Option<u64>,
+    pub(crate) seed: Option<u64>,
     /// Ranks along each axis: none, tp=2, ...; with dp, at least as many prompts
     #[arg(long, default_value_t)]
-    pub(super) layout: Layout,
+    pub(crate) layout: Layout,
     #[command(flatten)]
-    pub(super) number: NumberArgs,
+    pub(crate) number: NumberArgs,
     #[command(flatten)]
-    pub(super) memory: MemoryArgs,
+    pub(crate) memory: MemoryArgs,
     /// A folder for activations and weights, as safetensors
     #[arg(long, value_name = "DIR")]
-    pub(super) dump: Option<PathBuf>,
+    pub(crate) dump: Option<PathBuf>,
     #[command(flatten)]
-    pub(super) network: NetworkArgs,
+    pub(crate) network: NetworkArgs,
 }
 
 /// Token ids, separated by commas.
 #[derive(Clone, Debug)]
-pub(super) struct IdList(pub(super) Vec<u32>);
+pub(crate) struct IdList(pub(crate) Vec<u32>);
 
 impl FromStr for IdList {
     type Err = String;
@@ -183,33 +194,36 @@ impl FromStr for IdList {
 }
 
 #[derive(Args, Debug)]
-pub(super) struct ProveArgs {
+pub(crate) struct ProveArgs {
     #[arg(long, help = format!("{} [default: none; with --cases drawn]", layout::grammar()))]
-    pub(super) layout: Option<Layout>,
+    pub(crate) layout: Option<Layout>,
     /// A proof has the numbers of a field
-    #[arg(long, hide = true)]
-    pub(super) number: Option<NumberName>,
+    #[arg(long, hide = true, value_parser = number())]
+    pub(crate) number: Option<NumberName>,
     #[command(flatten)]
-    pub(super) memory: MemoryArgs,
+    pub(crate) memory: MemoryArgs,
     /// The random key, decimal or 0x; the second key, or those of drawn cases, are hashed from it [default: a fresh one]
     #[arg(long)]
-    pub(super) key: Option<KeyNumber>,
+    pub(crate) key: Option<KeyNumber>,
     /// Prove the model of this config.json alone [default: a panel of small ones, of every family]
     #[arg(long, value_name = "FILE")]
-    pub(super) config: Option<PathBuf>,
+    pub(crate) config: Option<PathBuf>,
     /// With --config, a folder for the first step under the first key, as safetensors: activations, gradients, weights
     /// before and after, loss and norm²
     #[arg(long, value_name = "DIR", requires = "config")]
-    pub(super) dump: Option<PathBuf>,
+    pub(crate) dump: Option<PathBuf>,
     #[command(flatten)]
-    pub(super) cases: CasesArgs,
+    pub(crate) cases: CasesArgs,
+    /// mlp: a plain classifier of 784 pixels and 10 classes [default: the model of --config]
+    #[arg(long, conflicts_with_all = ["config", "dump"])]
+    pub(crate) model: Option<Plain>,
     #[command(flatten)]
-    pub(super) mlp: JudgeArgs,
+    pub(crate) pictures: PicturesArgs,
 }
 
 /// A key, decimal or hexadecimal.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct KeyNumber(pub(super) u64);
+pub(crate) struct KeyNumber(pub(crate) u64);
 
 impl FromStr for KeyNumber {
     type Err = String;
@@ -223,16 +237,21 @@ impl FromStr for KeyNumber {
 }
 
 #[derive(Args, Debug)]
-pub(super) struct PriceArgs {
+pub(crate) struct PriceArgs {
     /// A config.json [default: that of the embedded model]
     #[arg(long, value_name = "FILE")]
-    pub(super) config: Option<PathBuf>,
+    pub(crate) config: Option<PathBuf>,
+    /// mlp: a plain classifier of 784 pixels and 10 classes [default: the model of --config]
+    #[arg(long, conflicts_with = "config")]
+    pub(crate) model: Option<Plain>,
+    #[command(flatten)]
+    pub(crate) pictures: PicturesArgs,
     #[arg(long, default_value_t, help = layout::grammar())]
-    pub(super) layout: Layout,
+    pub(crate) layout: Layout,
     #[command(flatten)]
-    pub(super) number: NumberArgs,
+    pub(crate) number: NumberArgs,
     #[command(flatten)]
-    pub(super) memory: MemoryArgs,
+    pub(crate) memory: MemoryArgs,
     /// Tokens of a sequence
     #[arg(long, default_value_t = SEQ)]
     seq: usize,
@@ -257,7 +276,7 @@ pub(super) struct PriceArgs {
 }
 
 impl PriceArgs {
-    pub(super) fn settings(&self) -> Settings {
+    pub(crate) fn settings(&self) -> Settings {
         Settings {
             steps: 1,
             seq: self.seq,
@@ -270,6 +289,7 @@ impl PriceArgs {
             seed: 0,
             text: 0,
             constant: false,
+            floor: tenth(),
             dropout: self.dropout.0,
             label_smoothing: self.label_smoothing,
             z_loss: self.z_loss,
@@ -279,43 +299,46 @@ impl PriceArgs {
 }
 
 #[derive(Args, Debug)]
-pub(super) struct EvalArgs {
+pub(crate) struct EvalArgs {
     /// A folder with config.json and model.safetensors, or the name of a model [default: embedded]
     #[arg(long, value_name = "DIR|NAME", value_parser = ModelName::parser())]
-    pub(super) model: Option<ModelName>,
-    /// The text to be told, all of it [default: what is held out of the embedded text]
+    pub(crate) model: Option<ModelName>,
+    /// The text to be told, all of it [default: what is held out of the embedded text]; of a classifier, a folder with the
+    /// four files of MNIST, whose test pictures are told [default: drawn digits]
     #[arg(long, value_name = "FILE")]
-    pub(super) data: Option<PathBuf>,
+    pub(crate) data: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) pictures: PicturesArgs,
     /// Sequences of token ids instead: a JSON list of lists
     #[arg(long, value_name = "FILE", conflicts_with_all = ["data", "seq"])]
-    pub(super) batch: Option<PathBuf>,
+    pub(crate) batch: Option<PathBuf>,
     /// Tokens of a sequence that a text is cut into [default: 256, or as many as the model has positions for]
     #[arg(long)]
-    pub(super) seq: Option<usize>,
+    pub(crate) seq: Option<usize>,
     #[arg(long, default_value_t, help = layout::grammar())]
-    pub(super) layout: Layout,
+    pub(crate) layout: Layout,
     #[command(flatten)]
-    pub(super) number: NumberArgs,
+    pub(crate) number: NumberArgs,
     #[command(flatten)]
-    pub(super) memory: MemoryArgs,
+    pub(crate) memory: MemoryArgs,
 }
 
 #[derive(Args, Debug)]
-pub(super) struct ConvertArgs {
+pub(crate) struct ConvertArgs {
     /// A folder with config.json and safetensors files, or embedded
     #[arg(long, value_name = "DIR|NAME", value_parser = ModelName::parser())]
-    pub(super) model: ModelName,
+    pub(crate) model: ModelName,
     /// The folder to write: one that does not exist yet, or is empty
     #[arg(long, value_name = "DIR")]
-    pub(super) out: PathBuf,
+    pub(crate) out: PathBuf,
     /// The kind of numbers to write: f32, bf16 or f16 [default: that of the model]
     #[arg(long)]
-    pub(super) dtype: Option<DtypeName>,
+    pub(crate) dtype: Option<DtypeName>,
 }
 
 /// A kind of numbers in files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(super) enum DtypeName {
+pub(crate) enum DtypeName {
     /// 32 bits.
     F32,
     /// The upper 16 bits of f32.

@@ -1,16 +1,16 @@
 //! What is made of the arguments themselves: completions for shells, and the manual.
 use super::args::Arguments;
 use super::out;
-use crate::{Error, Result};
 use clap::CommandFactory;
 use clap_complete::Shell;
 use clap_mangen::Man;
+use parallel::{Error, Result};
 use std::fs;
 use std::path::Path;
 use tensor::files;
 
 /// Prints what a shell reads to complete commands and flags.
-pub(super) fn completions(shell: Shell) {
+pub(crate) fn completions(shell: Shell) {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Arguments::command(), "equipart", &mut script);
     out::line(String::from_utf8_lossy(&script).trim_end());
@@ -20,7 +20,7 @@ pub(super) fn completions(shell: Shell) {
 ///
 /// # Errors
 /// If the folder or a page cannot be written.
-pub(super) fn run(folder: Option<&Path>) -> Result<()> {
+pub(crate) fn run(folder: Option<&Path>) -> Result<()> {
     let mut program = Arguments::command();
     program.build();
     let Some(folder) = folder else {

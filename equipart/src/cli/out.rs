@@ -1,5 +1,5 @@
 //! Standard output and standard error, whoever reads them or stops reading: a closed pipe ends no training.
-use crate::{Error, Result};
+use parallel::{Error, Result};
 use std::io::{ErrorKind, Write, stderr, stdout};
 use std::sync::OnceLock;
 
@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 static FAILED: OnceLock<(ErrorKind, String)> = OnceLock::new();
 
 /// Writes a line of results.
-pub(super) fn line(text: &str) {
+pub(crate) fn line(text: &str) {
     if FAILED.get().is_some() {
         return;
     }
@@ -18,12 +18,12 @@ pub(super) fn line(text: &str) {
 }
 
 /// Writes a line for people beside the results. If nobody can read it, nothing is lost.
-pub(super) fn note(text: &str) {
+pub(crate) fn note(text: &str) {
     let _ = writeln!(stderr().lock(), "{text}");
 }
 
 /// Whether all results were written. A reader that has had enough is no failure.
-pub(super) fn finish() -> Result<()> {
+pub(crate) fn finish() -> Result<()> {
     match FAILED.get() {
         Some((kind, why)) if *kind != ErrorKind::BrokenPipe => {
             Err(Error::new(format!("the results could not be written to standard output: {why}")))

@@ -1,27 +1,26 @@
 //! Results on standard output: tables for people, JSON for scripts.
 use super::out::{line, note};
-use crate::Result;
-use crate::classify::EpochLine;
-use crate::compare::{Row, Workload};
-use crate::generate::Generated;
-use crate::measure;
-use crate::number::NumberName;
-use crate::price::{Price, Said};
-use crate::tokenizer::Tokenizer;
-use crate::train::Finished;
+use crate::commands::compare::{Row, Workload};
+use crate::commands::price::{Price, Said};
+use crate::commands::train::epochs::EpochLine;
+use crate::commands::train::run::Finished;
 use comfy_table::{CellAlignment, Table, presets};
 use layers::model::shape::counted;
+use models::generate::Generated;
+use models::tokenizer::Tokenizer;
+use parallel::number::NumberName;
+use parallel::{Result, measure};
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::path::Path;
 use tensor::{Category, Scalar};
 
 /// One object on one line.
-pub(super) fn json(value: &impl Serialize) {
+pub(crate) fn json(value: &impl Serialize) {
     line(&serde_json::to_string(value).expect("plain values"));
 }
 
-pub(super) fn table(head: &[&str], rows: impl Iterator<Item = Vec<String>>) -> Table {
+pub(crate) fn table(head: &[&str], rows: impl Iterator<Item = Vec<String>>) -> Table {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_header(head.iter().copied()).add_rows(rows);
     for column in table.column_iter_mut().skip(1) {
@@ -38,7 +37,7 @@ fn largest(of: &[usize]) -> String {
     megabytes(of.iter().copied().max().unwrap_or(0) as u128)
 }
 
-pub(super) fn comparison(origin: &str, number: NumberName, rows: &[Row]) {
+pub(crate) fn comparison(origin: &str, number: NumberName, rows: &[Row]) {
     line(&format!(
         "The model is {origin}, the run in {number}. MB are of the rank that holds most; traffic is of all ranks together."
     ));
@@ -109,7 +108,7 @@ fn tokens(row: &Row) -> String {
     }
 }
 
-pub(super) fn prices(prices: &[Price]) {
+pub(crate) fn prices(prices: &[Price]) {
     let names: Vec<_> = Category::ALL.iter().map(|c| c.name()).chain(["total"]).collect();
     let mut head = vec!["rank"];
     head.extend(&names);
@@ -143,7 +142,7 @@ pub(super) fn prices(prices: &[Price]) {
     }
 }
 
-pub(super) fn texts<E: Scalar>(generated: &Generated<E>, tokenizer: Option<&Tokenizer>) -> Result<()> {
+pub(crate) fn texts<E: Scalar>(generated: &Generated<E>, tokenizer: Option<&Tokenizer>) -> Result<()> {
     for t in &generated.texts {
         match tokenizer {
             Some(tokenizer) => line(&tokenizer.decode(&t.ids)?),
@@ -159,7 +158,7 @@ pub(super) fn texts<E: Scalar>(generated: &Generated<E>, tokenizer: Option<&Toke
     Ok(())
 }
 
-pub(super) fn finished(finished: &Finished, out: Option<&Path>) {
+pub(crate) fn finished(finished: &Finished, out: Option<&Path>) {
     if let Some(bits) = finished.held_out_bits_per_byte {
         line(&format!("{} steps done; {bits:.3} bits a byte on the held-out text", finished.steps));
     } else {
@@ -176,7 +175,7 @@ fn saved(out: Option<&Path>) {
 }
 
 /// The epochs of a classifier that judged itself by so many pictures.
-pub(super) fn learnt(lines: &[EpochLine], test: usize, out: Option<&Path>) {
+pub(crate) fn learnt(lines: &[EpochLine], test: usize, out: Option<&Path>) {
     let cells = |l: &EpochLine| {
         vec![
             l.epoch.to_string(),

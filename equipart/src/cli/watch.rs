@@ -1,24 +1,28 @@
 //! Progress on standard error: a bar on a terminal, plain lines elsewhere.
 use super::out;
-use crate::train::StepLine;
+use crate::commands::train::run::StepLine;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal;
 use std::time::Duration;
 use tensor::Key;
 
-pub(super) struct Watch {
+pub(crate) struct Watch {
     bar: ProgressBar,
     terminal: bool,
 }
 
 impl Watch {
     /// For work of so many steps.
-    pub(super) fn bar(steps: usize) -> Self {
+    pub(crate) fn bar(steps: usize) -> Self {
         let style = ProgressStyle::with_template("{bar:32} {pos}/{len} {msg} (still {eta})");
         Self::new(ProgressBar::new(steps as u64), style)
     }
+    /// The work is of so many steps.
+    pub(crate) fn of(&self, steps: usize) {
+        self.bar.set_length(steps as u64);
+    }
     /// For work of unknown length.
-    pub(super) fn spinner() -> Self {
+    pub(crate) fn spinner() -> Self {
         Self::new(ProgressBar::new_spinner(), ProgressStyle::with_template("{spinner} {msg} ({elapsed})"))
     }
     fn new(bar: ProgressBar, style: Result<ProgressStyle, indicatif::style::TemplateError>) -> Self {
@@ -32,14 +36,14 @@ impl Watch {
         Self { bar, terminal }
     }
     /// What is being done now.
-    pub(super) fn say(&self, what: &str) {
+    pub(crate) fn say(&self, what: &str) {
         self.bar.set_message(what.to_string());
         if !self.terminal {
             out::note(what);
         }
     }
     /// One step of training.
-    pub(super) fn step(&self, line: &StepLine, quiet: bool) {
+    pub(crate) fn step(&self, line: &StepLine, quiet: bool) {
         let memory = line.peak_bytes.iter().max().copied().unwrap_or(0) as f64 / 1e6;
         let says = format!("loss {:.4}, {:.0} token/s, {memory:.1} MB", line.loss, line.tokens_per_second);
         self.bar.set_position(line.step as u64);
@@ -50,7 +54,7 @@ impl Watch {
         self.bar.set_message(says);
     }
     /// So many cases were equal; a campaign that ends here is gone on with from this key.
-    pub(super) fn case(&self, done: usize, next: Key) {
+    pub(crate) fn case(&self, done: usize, next: Key) {
         let says = format!("{done} cases equal; go on with --key {:#018x}", next.0);
         self.bar.set_position(done as u64);
         if !self.terminal && done.is_multiple_of(100) {
@@ -59,7 +63,7 @@ impl Watch {
         self.bar.set_message(says);
     }
     /// So many of these parts are done; lines come at each tenth of them.
-    pub(super) fn part(&self, what: &str, done: usize, of: usize) {
+    pub(crate) fn part(&self, what: &str, done: usize, of: usize) {
         self.bar.set_length(of as u64);
         self.bar.set_position(done as u64);
         if !self.terminal && 10 * done / of > 10 * (done - 1) / of {
@@ -67,11 +71,11 @@ impl Watch {
         }
     }
     /// One token.
-    pub(super) fn tick(&self) {
+    pub(crate) fn tick(&self) {
         self.bar.inc(1);
     }
     /// The end.
-    pub(super) fn done(&self) {
+    pub(crate) fn done(&self) {
         self.bar.finish_and_clear();
     }
 }

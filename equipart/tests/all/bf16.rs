@@ -1,12 +1,15 @@
 //! bf16: parameters and activations of 16 bits; gradients, masters, moments, statistics and sums of 32.
 use crate::child::{equipart, refused};
 use crate::memory::{settings, sized};
-use equipart::Layout;
-use equipart::number::NumberName;
-use equipart::price::{price, program};
-use equipart::settings::{OptimizerName, Settings};
+use equipart::commands::price::{price, program};
+use equipart::commands::train::settings::{OptimizerName, Settings};
 use kernels::Heads;
+use layers::Random;
 use layers::Shape;
+use parallel::At;
+use parallel::Layout;
+use parallel::number::NumberName;
+use parallel::session;
 use serde_json::Value;
 use std::fs;
 use tensor::{Bf16, Cpu};
@@ -26,7 +29,7 @@ fn lines(args: &[&str]) -> Vec<Value> {
 #[test]
 fn bytes_are_two_for_a_parameter_and_four_for_all_that_sums() {
     let (_dir, config) = sized("8", "16", "48");
-    let config = equipart::Config::read(config.as_ref()).unwrap();
+    let config = models::Config::read(config.as_ref()).unwrap();
     for (optimizer, states) in [(OptimizerName::Adamw, [2, 3]), (OptimizerName::Sgd, [0, 1])] {
         for layout in ["none", "tp=2", "tp=2,sp,dp=2"] {
             let layout: Layout = layout.parse().unwrap();
@@ -53,15 +56,12 @@ fn the_price_of_narrow_numbers_is_what_is_measured() {
     let shape = Shape { width: 16, heads, hidden: 12, vocabulary: 11, head_norm: true, ..Shape::LLAMA };
     for layout in ["none", "tp=2", "tp=4,sp", "tp=2,dp=2"] {
         let (layout, settings): (Layout, _) = (layout.parse().unwrap(), settings(8, 2));
-        let run = |rank| {
-            let (device, mesh) =
-                (kernels::Meta::<Cpu<Bf16>>::default(), comm::Mesh::ghost(&layout.axes(), rank).unwrap());
-            program((&device, &mesh), &layout, &shape, &settings).unwrap()
-        };
-        let measured = layout
-            .world()
-            .unwrap()
-            .run(|device: Cpu<Bf16>, mesh| program((&device, &mesh), &layout, &shape, &settings));
+        let priced = |at: At<kernels::Meta<Cpu<Bf16>>>| program(&at, &shape, &settings);
+        let run = |rank| session::ghost(&layout, (rank, None), priced).unwrap();
+        let world = layout.world().unwrap();
+        let measured = session::run((&layout, &world), &Random { seed: 0 }, |at: At<Cpu<Bf16>>| {
+            program(&at, &shape, &settings)
+        });
         for (rank, (peaks, flops, ledger)) in measured.unwrap().into_iter().enumerate() {
             let priced = run(rank);
             let seen = (peaks.category, peaks.total, flops, ledger);

@@ -1,60 +1,10 @@
-//! Drawn cases: those that failed once, some of a fixed key, some of a key that no run had before. What fails is shrunk,
-//! told, and added to `regressions.jsonl`, where it stays.
+//! `prove --cases` and `prove --case`: what they print, and what they refuse.
 use crate::child::{Watched, binary};
-use equipart::cases::{Campaign, Case, Failure, Outcome, judge};
 use serde_json::Value;
-use std::fs::OpenOptions;
 use std::io::Write;
 use std::process::{Output, Stdio};
-use tensor::{Key, mix};
 
-const KEPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/regressions.jsonl");
-
-/// Adds a shrunk case to those that are kept, and says all that is known of it.
-fn keep(failure: Failure) -> ! {
-    let kept = OpenOptions::new().append(true).open(KEPT);
-    let kept = kept.and_then(|mut file| writeln!(file, "{}", failure.case.line()));
-    let told = match kept {
-        Ok(()) => "the case has been added to equipart/tests/regressions.jsonl".to_string(),
-        Err(why) => format!("{KEPT} could not be written: {why}"),
-    };
-    panic!("{}\n{told}", failure.located().statement());
-}
-
-fn campaign(key: Key, cases: usize) {
-    let campaign = Campaign { key, cases: Some(cases), until: None, layout: None, judge: &judge };
-    let report = campaign.run(&|_, _| ()).unwrap();
-    if let Some(failure) = report.failure {
-        keep(failure);
-    }
-    assert_eq!(report.cases, cases);
-    assert!(report.tensors > 20 * cases && report.elements > 1000 * cases, "{}", report.statement());
-}
-
-/// Kills: a bug that came back.
-#[test]
-fn what_failed_once_does_not_fail_again() {
-    let kept = std::fs::read_to_string(KEPT).unwrap();
-    assert!(!kept.is_empty());
-    for line in kept.lines() {
-        let case = Case::parse(line).unwrap();
-        assert!(matches!(judge(&case), Outcome::Equal { .. }), "{case}\n{:?}", judge(&case));
-    }
-}
-
-/// Kills: what two choices break together that no other test makes at once.
-#[test]
-fn drawn_cases_equal_the_oracle() {
-    campaign(Key(1), 100);
-}
-
-#[test]
-fn cases_of_a_fresh_key_equal_the_oracle() {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
-    let fresh = Key(mix(now.as_nanos() as u64));
-    println!("the fresh key is {:#x}", fresh.0);
-    campaign(fresh, 30);
-}
+const KEPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../prove/tests/regressions.jsonl");
 
 fn equipart(args: &[&str], stdin: &str) -> Output {
     let mut command = binary();
@@ -91,7 +41,10 @@ fn the_same_key_gives_the_same_bytes_and_goes_on() {
         says.starts_with("3 drawn cases from the key 0x0000000000000001: under tp=2,sp, training equals"),
         "{says}"
     );
-    assert!(says.contains("        3  sequence regions\n") && says.contains("Go on with --key 0x"), "{says}");
+    assert!(
+        says.contains("        3  sequence parallelism\n") && says.contains("Go on with --key 0x"),
+        "{says}"
+    );
 }
 
 /// Kills: a kept case that is not proven, one that cannot be and ends as a panic or half-way.

@@ -152,7 +152,7 @@ fn generate_continues_and_prove_states_and_price_prices() {
     let told = lines(&equipart(&["eval", "--model", &model, "--layout", "dp=2", "--json"]));
     assert_eq!(
         told[0]["tokens"],
-        equipart::embedded::CORPUS.len() / 10 - 1,
+        models::embedded::CORPUS.len() / 10 - 1,
         "without a text, what is held out of ours"
     );
 

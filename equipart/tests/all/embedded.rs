@@ -1,10 +1,10 @@
 //! The embedded default: its corpus is the one it was trained on, and it knows more of it than counting can tell.
-use equipart::settings::sequences;
-use equipart::text::{Corpus, order3, windows};
-use equipart::train::held_out;
-use equipart::{Layout, Model, embedded};
+use equipart::commands::train::run::held_out;
+use equipart::commands::train::settings::sequences;
 use layers::Kind;
-use parallel::Trainer;
+use models::text::{Corpus, order3, windows};
+use models::{Model, embedded};
+use parallel::{Layout, Trainer};
 use sha2::{Digest, Sha256};
 use tensor::Cpu;
 

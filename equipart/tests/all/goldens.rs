@@ -1,13 +1,12 @@
 //! Models that nobody here made: small random ones of every family, with logits, gradients and greedy ids from
 //! transformers and PyTorch in f64 (`golden/make.py`). Read from their files, they agree under every layout.
-use equipart::dump;
-use equipart::generate::{Request, all_logits, generate};
-use equipart::ids;
-use equipart::number::NumberName;
-use equipart::sampling::Sampling;
-use equipart::settings::{OptimizerName, Settings};
-use equipart::train::{Run, Source};
-use equipart::{Layout, Model, Network};
+use equipart::commands::train::run::{Run, Source};
+use equipart::commands::train::settings::{OptimizerName, Settings};
+use models::generate::{Request, all_logits, generate};
+use models::sampling::Sampling;
+use models::{Model, ids};
+use parallel::number::NumberName;
+use parallel::{Layout, Network, dump};
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -34,7 +33,7 @@ struct Greedy {
 }
 
 fn folder(model: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(model)
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../models/tests/golden").join(model)
 }
 
 fn golden(dir: &Path) -> (Golden, File) {
@@ -76,13 +75,14 @@ fn step(model: &Model, layout: Layout, golden: &Golden, dir: &Path) -> f64 {
         seed: 0,
         text: 0,
         constant: true,
+        floor: 0.1,
         dropout: Some(0.0),
         label_smoothing: 0.0,
         z_loss: 0.0,
         number: NumberName::F32,
     };
     let run = Run {
-        model: model.clone(),
+        model: model.clone().into(),
         source: Source::Ids(&sequences),
         settings,
         layout,

@@ -1,14 +1,19 @@
 //! What the meter says is so: shares are shares, activations grow with the tokens and not with their pairs, and the
 //! system sees the same.
 use crate::child::{equipart, output, refused};
-use equipart::config::Architecture;
-use equipart::number::NumberName;
-use equipart::price::{Price, peak_of_all, price, program};
-use equipart::prove::{self, Subject, Truths, prove};
-use equipart::settings::{OptimizerName, Settings};
-use equipart::{Config, Layout};
+use equipart::commands::price::{Price, price, program};
+use equipart::commands::train::settings::{OptimizerName, Settings};
 use kernels::Heads;
+use layers::Random;
 use layers::{Positions, Shape};
+use models::Config;
+use models::config::Architecture;
+use parallel::At;
+use parallel::Layout;
+use parallel::number::NumberName;
+use parallel::price::peak_of_all;
+use parallel::session;
+use prove::{Subject, Truths, prove};
 use serde_json::Value;
 use std::path::Path;
 use tensor::{Category, Cpu, Device, Key};
@@ -32,6 +37,7 @@ pub(crate) fn settings(seq: usize, batch_size: usize) -> Settings {
         seed: 3,
         text: 0,
         constant: true,
+        floor: 0.1,
         dropout: None,
         label_smoothing: 0.0,
         z_loss: 0.0,
@@ -53,8 +59,9 @@ fn what_is_split_takes_its_share() {
     let unsplit = &prices(&config, &settings, "none")[0].peak_bytes;
     for (text, tp) in [("none", 1), ("tp=2", 2), ("tp=4", 4), ("tp=4,sp", 4)] {
         let (layout, priced): (Layout, _) = (text.parse().unwrap(), prices(&config, &settings, text));
-        let run = layout.world().unwrap().run(|device: Cpu<f32>, mesh| {
-            program((&device, &mesh), &layout, &config.shape, &settings).map(|(peaks, ..)| peaks)
+        let world = layout.world().unwrap();
+        let run = session::run((&layout, &world), &Random { seed: 0 }, |at: At<Cpu<f32>>| {
+            program(&at, &config.shape, &settings).map(|(peaks, ..)| peaks)
         });
         for (rank, (peaks, priced)) in run.unwrap().into_iter().zip(priced).enumerate() {
             for category in split {
@@ -101,9 +108,10 @@ fn child(what: &str) {
 
 fn step(layout: &Layout) -> [usize; 2] {
     let (config, settings) = (config(768, 4, 16384), settings(64, 1));
-    let run = layout.world().unwrap().run(|device: Cpu<f32>, mesh| {
-        let (peaks, ..) = program((&device, &mesh), layout, &config.shape, &settings)?;
-        Ok::<_, equipart::Error>([peaks.total, device.meter().reserved()])
+    let world = layout.world().unwrap();
+    let run = session::run((layout, &world), &Random { seed: 0 }, |at: At<Cpu<f32>>| {
+        let (peaks, ..) = program(&at, &config.shape, &settings)?;
+        Ok([peaks.total, at.device.meter().reserved()])
     });
     run.unwrap().into_iter().fold([0; 2], |[a, b], [x, y]| [a + x, b + y])
 }
@@ -167,9 +175,9 @@ fn ranks_of_a_kind_are_priced_once_and_all_are_counted() {
             prices(&config, &settings, &layout.to_string()).iter().map(|p| p.peak_bytes["total"]).sum();
         let priced = std::cell::Cell::new(0);
         let dealt = |rank| Ok(parallel::deal(batch_size, rank, layout.size(comm::Axis::Dp)).len());
-        let bytes = peak_of_all(&layout, dealt, |device: &kernels::Meta<Cpu<f32>>, mesh| {
+        let bytes = peak_of_all(&layout, dealt, |at: At<kernels::Meta<Cpu<f32>>>| {
             priced.set(priced.get() + 1);
-            program((device, mesh), &layout, &config.shape, &settings).map(drop)
+            program(&at, &config.shape, &settings).map(drop)
         });
         assert_eq!(bytes.unwrap().all, all as u128, "{layout}");
         let kinds = layout.size(comm::Axis::Tp) * if layout.size(comm::Axis::Dp) > 1 { 2 } else { 1 };

@@ -1,10 +1,13 @@
 //! `--memory-limit`: what a rank would hold beyond it is refused beforehand, with what asked for it.
 use crate::child::{equipart, refused};
-use equipart::Layout;
-use equipart::price::program;
-use equipart::settings::{OptimizerName, Settings};
+use equipart::commands::price::program;
+use equipart::commands::train::settings::{OptimizerName, Settings};
 use kernels::Heads;
+use layers::Random;
 use layers::Shape;
+use parallel::At;
+use parallel::Layout;
+use parallel::session;
 use tensor::{Category, Cpu};
 
 /// The words of a refusal: the category and bytes held, the smallest limit that works.
@@ -109,8 +112,9 @@ fn a_rank_that_asks_for_more_fails_with_what_it_asked_for() {
     let heads = Heads { queries: 4, keys: 2, dim: 4 };
     let shape = Shape { width: 16, heads, hidden: 12, vocabulary: 11, ..Shape::LLAMA };
     let run = |bytes| {
-        layout.limited(Some(bytes)).world().unwrap().run(|device: Cpu<f32>, mesh| {
-            program((&device, &mesh), &layout, &shape, &settings).map(|(peaks, ..)| peaks.total)
+        let world = layout.limited(Some(bytes)).world().unwrap();
+        session::run((&layout, &world), &Random { seed: 0 }, |at: At<Cpu<f32>>| {
+            program(&at, &shape, &settings).map(|(peaks, ..)| peaks.total)
         })
     };
     let most = run(usize::MAX).unwrap().into_iter().max().unwrap();

@@ -12,7 +12,7 @@ fn answer(args: &[&str]) -> Value {
 }
 
 fn golden(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name)
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../models/tests/golden").join(name)
 }
 
 /// The golden batch of a model, in a file.

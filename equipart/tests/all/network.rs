@@ -1,14 +1,15 @@
 //! Links, patience and traces from the command line: what is refused, what a timeline tells, that slow links change no
 //! result, and what is printed where ranks fail.
 use crate::child::equipart;
-use equipart::generate::{Request, generate};
-use equipart::number::NumberName;
-use equipart::price::price;
-use equipart::sampling::Sampling;
-use equipart::settings::{OptimizerName, Settings, hash};
-use equipart::text::Corpus;
-use equipart::train::{Run, Source};
-use equipart::{Config, Layout, Model, Network};
+use equipart::commands::price::price;
+use equipart::commands::train::run::{Run, Source};
+use equipart::commands::train::settings::{OptimizerName, Settings, hash};
+use models::generate::{Request, generate};
+use models::sampling::Sampling;
+use models::text::Corpus;
+use models::{Config, Model};
+use parallel::number::NumberName;
+use parallel::{Layout, Network};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -266,6 +267,7 @@ fn slow_links_take_their_time_and_change_nothing() {
         seed: 3,
         text: hash(&corpus),
         constant: false,
+        floor: 0.1,
         dropout: None,
         label_smoothing: 0.0,
         z_loss: 0.0,
@@ -275,7 +277,7 @@ fn slow_links_take_their_time_and_change_nothing() {
     let slow = Network { links: links.to_vec(), ..Network::default() };
     let moving = |bytes: usize| Duration::from_secs_f64(bytes as f64 / 2e6);
     let train = |network: &Network| {
-        let (model, network, settings) = (model.clone(), network.clone(), settings.clone());
+        let (model, network, settings) = (model.clone().into(), network.clone(), settings.clone());
         let source = Source::Text(&corpus);
         let (out, resume, dump) = (None, None, None);
         let (checkpoint_every, stop_after) = (100, None);

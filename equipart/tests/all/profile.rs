@@ -1,13 +1,14 @@
 //! Profiles of whole runs: what is in them, that their tables add up, what lies within what, and what is refused.
 use crate::child::equipart;
+use bench::profile::{self, RankProfile, Spent};
 use comm::{Event, Run as Traced, Trace, What};
-use equipart::number::NumberName;
-use equipart::price::price;
-use equipart::profile::{self, RankProfile, Spent};
-use equipart::settings::{OptimizerName, Settings, hash};
-use equipart::text::Corpus;
-use equipart::train::{Run, Source};
-use equipart::{Config, Layout, Model, Network};
+use equipart::commands::price::price;
+use equipart::commands::train::run::{Run, Source};
+use equipart::commands::train::settings::{OptimizerName, Settings, hash};
+use models::text::Corpus;
+use models::{Config, Model};
+use parallel::number::NumberName;
+use parallel::{Layout, Network};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -32,6 +33,7 @@ fn settings(corpus: &Corpus) -> Settings {
         seed: 3,
         text: hash(corpus),
         constant: false,
+        floor: 0.1,
         dropout: Some(0.25),
         label_smoothing: 0.0,
         z_loss: 0.0,
@@ -45,7 +47,7 @@ fn trained(layout: &str, network: &Network) -> (Traced, Vec<u64>) {
     let corpus = Corpus::new(&b"all work and no play ".repeat(40), "a text", 16).unwrap();
     let flops = price(&config, &settings(&corpus), &layout).unwrap().iter().map(|rank| rank.flops).collect();
     let run = Run {
-        model: Model::fresh(config, 5),
+        model: Model::fresh(config, 5).into(),
         source: Source::Text(&corpus),
         settings: settings(&corpus),
         layout,
@@ -86,9 +88,8 @@ fn layers_are_all_there(rank: &RankProfile) {
         assert_eq!(rows.len(), names().len());
         for row in rows {
             let blocks = if row.name.starts_with("blocks") { 2 } else { 1 };
-            let halves = if (&*row.name, pass) == ("head", tensor::Pass::Backward) { 2 } else { 1 };
             assert_eq!(row.layers, blocks, "{}", row.name);
-            assert_eq!(row.sum.calls, blocks * halves * MICROBATCHES * rank.steps, "{}", row.name);
+            assert_eq!(row.sum.calls, blocks * MICROBATCHES * rank.steps, "{}", row.name);
         }
     }
     let parts: Vec<_> = rank.layers.iter().filter(|row| row.pass.is_none()).map(|row| &*row.name).collect();
@@ -241,6 +242,5 @@ fn flags_that_make_no_sense_are_refused() {
     let short = "error: --profile is of the steps after the first 2, and this run has 2; let it have more";
     refused(&["train", "--steps", "2", "--profile"], short);
     refused(&["train", "--steps", "9", "--stop-after", "2", "--profile"], short);
-    refused(&["train", "--model", "mlp", "--profile"], "--profile is for models of text");
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "nothing is written");
 }

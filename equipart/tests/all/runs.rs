@@ -1,17 +1,21 @@
 //! Runs on floats: a resumed run equals an uninterrupted one, texts do not depend on the layout, a checkpoint is
 //! read under any layout, the price is what is measured, f32 stays near f64.
-use equipart::config::Architecture;
-use equipart::generate::{Request, all_logits, generate};
-use equipart::number::NumberName;
-use equipart::price::{price, program};
-use equipart::sampling::Sampling;
-use equipart::settings::{OptimizerName, Settings, hash};
-use equipart::state::{self, State};
-use equipart::text::Corpus;
-use equipart::train::{Run, Source};
-use equipart::{Config, Layout, Model, Network};
+use equipart::commands::price::{price, program};
+use equipart::commands::train::run::{Run, Source};
+use equipart::commands::train::settings::{OptimizerName, Settings, hash};
+use equipart::commands::train::state::{self, State};
 use kernels::Heads;
+use layers::Random;
 use layers::Shape;
+use models::config::Architecture;
+use models::generate::{Request, all_logits, generate};
+use models::sampling::Sampling;
+use models::text::Corpus;
+use models::{Config, Model};
+use parallel::At;
+use parallel::number::NumberName;
+use parallel::session;
+use parallel::{Layout, Network};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Mutex;
@@ -51,6 +55,7 @@ fn settings(corpus: &Corpus, optimizer: OptimizerName) -> Settings {
         seed: 3,
         text: hash(corpus),
         constant: false,
+        floor: 0.1,
         dropout: Some(0.125),
         label_smoothing: 0.125,
         z_loss: 1e-3,
@@ -83,7 +88,7 @@ fn train_from(
 ) -> Vec<f64> {
     let corpus = corpus();
     let resume = dir.join("config.json").exists().then(|| State::read(dir).unwrap());
-    let model = resume.as_ref().map_or_else(|| fresh.clone(), |state| state.model.clone());
+    let model = resume.as_ref().map_or_else(|| fresh.clone().into(), |state| state.model.clone());
     let _lock = match resume {
         None => state::prepare(dir, &model).unwrap(),
         Some(_) => state::prepare_again(dir, dir, &model).unwrap(),
@@ -177,9 +182,9 @@ fn a_folder_with_a_model_is_not_overwritten() {
     let dir = tempfile::tempdir().unwrap();
     train(dir.path(), OptimizerName::Sgd, "none", false, Some(1));
     let before = files(dir.path());
-    let refused = || state::prepare(dir.path(), &model(false)).err().unwrap().why;
+    let refused = || state::prepare(dir.path(), &model(false).into()).err().unwrap().why;
     assert!(refused().contains("holds a model already; resume it with --resume"), "{}", refused());
-    let _lock = state::prepare_again(dir.path(), dir.path(), &model(false)).unwrap();
+    let _lock = state::prepare_again(dir.path(), dir.path(), &model(false).into()).unwrap();
     assert!(refused().contains("is in use by another run"), "{}", refused());
     assert!(files(dir.path()) == before);
 }
@@ -211,7 +216,7 @@ fn texts_do_not_depend_on_the_layout() {
             let split_texts = texts(split);
             assert_eq!(split_texts.len(), alone.len());
             for (n, (text, want)) in split_texts.iter().zip(&alone).enumerate() {
-                let lengths = |t: &equipart::generate::Text| (t.ids.len(), t.prompt_logits.len());
+                let lengths = |t: &models::generate::Text| (t.ids.len(), t.prompt_logits.len());
                 assert_eq!(lengths(text), lengths(want), "{split}");
                 let part = text.ids.iter().zip(&want.ids).position(|(a, b)| a != b);
                 let tie = part.is_none_or(|at| want.margins[at - (want.ids.len() - 12)] < 1e-4);
@@ -297,9 +302,10 @@ fn the_price_is_what_is_measured() {
         let config = model(false).config;
         let (prices, shape) = (price(&config, &settings, &layout).unwrap(), settings.shape(&config));
         let world = comm::World::threads(&layout.axes()).unwrap();
-        let measured = world
-            .run(|device: Cpu<f32>, mesh| program((&device, &mesh), &layout, &shape, &settings))
-            .unwrap();
+        let measured = session::run((&layout, &world), &Random { seed: 0 }, |at: At<Cpu<f32>>| {
+            program(&at, &shape, &settings)
+        });
+        let measured = measured.unwrap();
         assert_eq!(prices.len(), measured.len());
         for (p, (peaks, flops, ledger)) in prices.iter().zip(measured) {
             let of = |c: &Category| (c.name(), peaks.category[*c as usize]);

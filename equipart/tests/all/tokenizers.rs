@@ -1,13 +1,13 @@
 //! Text through a model's own tokenizer.json: in every command, and one sentence where it cannot be.
 use crate::child::{equipart, refused};
-use equipart::config::Config;
-use equipart::generate::all_logits;
-use equipart::text::{Corpus, windows};
-use equipart::tokenizer::{self, Tokenizer};
-use equipart::train::held_out;
-use equipart::{Layout, Model, embedded};
+use equipart::commands::train::run::held_out;
 use layers::Kind;
-use parallel::Trainer;
+use models::config::Config;
+use models::generate::all_logits;
+use models::text::{Corpus, windows};
+use models::tokenizer::{self, Tokenizer};
+use models::{Model, embedded};
+use parallel::{Layout, Trainer};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -12,7 +12,7 @@
 use crate::norm::rms_norm::GAIN;
 use crate::ops::{Split, norm_heads, norm_heads_backward};
 use crate::param::weight::WholeWeight;
-use crate::{Builder, Cx, Kept, Param, Placed, Placement, Result};
+use crate::{Builder, Cx, Kept, Param, Placed, Result};
 use comm::Axis;
 use kernels::{Heads, Kernels};
 
@@ -32,7 +32,7 @@ impl<D: Kernels> HeadNorm<D> {
     /// # Errors
     /// If there are no such values.
     pub fn new(at: &Builder<D>, axis: Axis, name: &str, dim: usize, eps: f64) -> Result<Self> {
-        let placement = Placement::default().on(axis, Placed::Summed);
+        let placement = at.placement().on(axis, Placed::Partial);
         let gain = |part| WholeWeight::new(at, format!("{name}.{part}"), [1, dim], placement.clone(), GAIN);
         Ok(Self { q: gain("q_norm")?, k: gain("k_norm")?, eps })
     }

@@ -86,7 +86,7 @@ where
     let gain = params.remove(0);
     let weight = if tied { table.param() } else { params.remove(0) };
     for (names, param) in [(["gain", "dgain"], gain), (["W", "dW"], weight)] {
-        param.sync(mesh)?;
+        param.sync()?;
         trace.push((names[0], param.gather(mesh)?.expect("values")));
         trace.push((names[1], param.gather_gradient(mesh)?.expect("a gradient")));
     }

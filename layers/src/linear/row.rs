@@ -52,7 +52,7 @@ impl<D: Kernels> RowLinear<D> {
     ) -> Result<Self> {
         let draw = Draw { mean: 0.0, std: 1.0 / (inputs as f64).sqrt() };
         let weight = RowWeight::new(at, axis, name, [inputs, outputs], Pieces::Even, draw)?;
-        let placement = at.region.placement();
+        let placement = at.placement();
         let row = || WholeWeight::new(at, format!("{name}.bias"), [1, outputs], placement, BIAS);
         let (bias, group) = (bias.then(row).transpose()?, at.mesh.group(axis).named(name));
         Ok(Self { name: name.into(), weight, bias, group, region: at.region })

@@ -76,7 +76,7 @@ impl<D: Kernels, F: Layer<D, In = Stream<D>, Out = Stream<D>>> Layer<D> for Resi
 /// One block of a transformer.
 pub struct Block<D: Kernels> {
     attention: Residual<D, Attention<D>>, // X + attention(norm1(X))
-    mlp: Residual<D, Mlp<D>>,             // X + mlp(norm2(X))
+    mlp: Residual<D, Part<D, Mlp<D>>>,    // X + mlp(norm2(X))
 }
 
 type Saved<D, F> = <Residual<D, F> as Layer<D>>::Saved;
@@ -101,7 +101,8 @@ impl<D: Kernels> Block<D> {
         let (rate, sizes) = (shape.dropout.residual, [shape.width, shape.hidden]);
         let names = ["attention", "mlp"].map(|part| format!("blocks.{i}.{part}"));
         let attention = Attention::shard(at, axis, &names[0], shape, rotary, shape.mask(i), i)?;
-        let mlp = Mlp::shard(at, axis, &names[1], shape.feed_forward, sizes, shape.bias.mlp)?;
+        let (kind, bias) = (shape.feed_forward, shape.bias.mlp);
+        let mlp = at.feed_forward(&strategy::Mlp { axis, name: &names[1], kind, sizes, bias })?;
         let [name, other] = names;
         Ok(Self {
             attention: Residual::around(name, norm(1)?, attention, rate),
@@ -113,8 +114,8 @@ impl<D: Kernels> Block<D> {
 impl<D: Kernels> Layer<D> for Block<D> {
     type In = Stream<D>;
     type Out = Stream<D>;
-    type Saved = (Saved<D, Attention<D>>, Saved<D, Mlp<D>>);
-    type Pending = (Pending<D, Attention<D>>, Pending<D, Mlp<D>>);
+    type Saved = (Saved<D, Attention<D>>, Saved<D, Part<D, Mlp<D>>>);
+    type Pending = (Pending<D, Attention<D>>, Pending<D, Part<D, Mlp<D>>>);
 
     fn forward(&self, cx: &Cx<D>, x: Stream<D>) -> Result<(Stream<D>, Self::Saved)> {
         let (x, attention) = self.attention.forward(cx, x)?;

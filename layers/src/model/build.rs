@@ -1,7 +1,7 @@
 //! What building a layer needs: a device, a mesh, and where the initial values come from.
 use crate::ops::Region;
 use crate::param::Wide;
-use crate::{Error, Rests, Result, Strategy};
+use crate::{Error, Placed, Placement, Rests, Result, Strategy};
 use comm::{Axis, Mesh};
 use kernels::Kernels;
 use std::cell::RefCell;
@@ -57,7 +57,7 @@ pub struct Builder<'a, D: Kernels> {
     pub values: &'a dyn Values<Wide<D>>,
     /// Whether parameters will learn: narrow ones then have a master, their value before it is rounded.
     pub learns: bool,
-    /// Where parameters rest on data ranks.
+    /// Where parameters rest on the ranks that sum their gradients.
     pub rests: Rests,
     /// Which tokens of the residual stream are this rank's.
     pub region: Region,
@@ -76,6 +76,14 @@ impl<'a, D: Kernels> Builder<'a, D> {
         let (region, strategies, built) = (Region::Whole, Vec::new(), Rc::default());
         Self { device, mesh, values, learns: false, rests: Rests::WHOLE, region, strategies, built }
     }
+    /// How a parameter lies that every rank applies to its own tokens: each that has other tokens has a partial sum of the
+    /// gradient. It rests as the place says.
+    pub fn placement(&self) -> Placement {
+        let mut placement = Placement::default();
+        placement.rests = self.rests;
+        let Region::Tokens { axis, .. } = self.region else { return placement };
+        axis.iter().fold(placement, |placement, axis| placement.on(axis, Placed::Partial))
+    }
     /// The same, where these strategies build what they build.
     #[must_use]
     pub fn with(self, strategies: impl IntoIterator<Item = &'a dyn Strategy<D>>) -> Self {
@@ -91,10 +99,10 @@ impl<'a, D: Kernels> Builder<'a, D> {
         let (strategies, built) = (self.strategies.clone(), self.built.clone());
         Self { learns: true, strategies, built, ..*self }
     }
-    /// The same, but each rank of the tensor axis has its own tokens (sequence regions).
+    /// The same, but each rank of the axis of layers has its own tokens (sequence parallelism).
     #[must_use]
     pub fn in_regions(self) -> Self {
-        Self { region: Region::tokens(self.mesh.group(Axis::Tp)), ..self }
+        Self { region: Region::tokens(self.mesh.group(Axis::LAYERS)), ..self }
     }
 }
 

@@ -12,7 +12,7 @@ use crate::{
     Block, Builder, Cx, Embedding, Head, Layer, Param, Positions, Result, Rotary, Shape, Uses, embedding,
     head,
 };
-use comm::{Axes, Axis};
+use comm::{Axes, Axis, Group};
 use kernels::Kernels;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -58,17 +58,22 @@ impl<D: Kernels> Chunk<D> {
     /// # Errors
     /// If a size is 0 or the ranks do not divide what they should share.
     pub fn whole(at: &Builder<D>, shape: &Shape) -> Result<Self> {
-        Self::part(at, shape, 0..shape.blocks)
+        Self::part(at, shape, 0..shape.blocks, None)
     }
     /// These blocks of it; the first with the embedding, the last with the head. Where the head is tied to a table that is
-    /// in another chunk, both chunks hold the table.
+    /// in another chunk, both chunks hold the table, on the ranks `ends`.
     ///
     /// # Errors
     /// If a size is 0 or the ranks do not divide what they should share.
-    pub fn part(at: &Builder<D>, shape: &Shape, blocks: Range<usize>) -> Result<Self> {
+    pub fn part(
+        at: &Builder<D>,
+        shape: &Shape,
+        blocks: Range<usize>,
+        ends: Option<&Group<D::Place>>,
+    ) -> Result<Self> {
         positive("the vocabulary", shape.vocabulary)?;
         let (first, last, tied) = (blocks.start == 0, blocks.end == shape.blocks, shape.tied);
-        let (axis, table) = (Axis::Tp, [shape.vocabulary, shape.width]);
+        let (axis, table) = (Axis::LAYERS, [shape.vocabulary, shape.width]);
         let blocks = transformer(at, shape, blocks)?;
         let rate = shape.dropout.embedding;
         let embedding = || Embedding::shard(at, axis, EMBEDDING, table, shape.padding, shape.context(), rate);
@@ -76,7 +81,11 @@ impl<D: Kernels> Chunk<D> {
         let head = last.then(|| Head::shard(at, axis, shape)).transpose()?;
         let other = || embedding::table(at, axis, EMBEDDING, table);
         let other = (last && tied && !first).then(other).transpose()?;
-        Ok(Self::new(at, (Tables { embedding, other, tied }, None), blocks, head.map(End::Head)))
+        let mut tables = Tables { embedding, other, tied };
+        if let (Some(table), Some(ends)) = (tables.shared_mut(), ends) {
+            table.param().held_with(ends);
+        }
+        Ok(Self::new(at, (tables, None), blocks, head.map(End::Head)))
     }
     /// These blocks alone, without embedding and head: rows of features to rows of as many, the loss the mean square of what
     /// is missing. Learned positions, which are the embedding's, it has none.
@@ -106,7 +115,7 @@ fn transformer<D: Kernels>(at: &Builder<D>, shape: &Shape, blocks: Range<usize>)
         Positions::Rotary(rope) => Some(Rotary::new(shape.heads.dim, rope)),
         Positions::Learned(_) => None,
     };
-    blocks.map(|i| Block::shard(at, Axis::Tp, shape, i, rotary.clone())).collect()
+    blocks.map(|i| Block::shard(at, Axis::LAYERS, shape, i, rotary.clone())).collect()
 }
 
 impl<D: Kernels, B: Layer<D, In = Stream<D>, Out = Stream<D>>> Chunk<D, B> {
@@ -120,7 +129,7 @@ impl<D: Kernels, B: Layer<D, In = Stream<D>, Out = Stream<D>>> Chunk<D, B> {
         end: Option<End<D>>,
     ) -> Self {
         let name = if let Some(End::Head(head)) = &end { head.name().clone() } else { "loss".into() };
-        let ends = Ends { tables, rows, end, name, group: at.mesh.group(Axis::Tp).named("last tokens") };
+        let ends = Ends { tables, rows, end, name, group: at.mesh.group(Axis::LAYERS).named("last tokens") };
         let (saved, room, listed, pending) = (Vec::new(), Vec::new(), Room::default(), BTreeMap::new());
         Self { ends, blocks, saved, room, listed, pending }
     }
@@ -246,22 +255,19 @@ impl<D: Kernels, B: Layer<D, In = Stream<D>, Out = Stream<D>>> Stage<D> for Chun
         for (i, block) in self.blocks.iter_mut().enumerate().rev() {
             let saved = saved.blocks.pop().expect("what each block saved");
             let (dy, first) = (dx.take().expect(WANTED), i == 0 && ends.rows.is_some());
-            dx = listed.using(uses, (block, &Self::BLOCK), last, |block| match &mut later {
-                None if first => {
-                    let pending = block.backward_first(cx, saved, dy)?;
-                    block.backward_weight(cx, pending)?;
-                    Ok(None)
+            dx = listed.using(uses, (block, &Self::BLOCK), last, |block| {
+                let (dx, pending) = match &later {
+                    _ if first => (None, block.backward_first(cx, saved, dy)?),
+                    None => return block.backward(cx, saved, dy).map(Some),
+                    Some(_) => {
+                        block.backward_input(cx, saved, dy).map(|(dx, pending)| (Some(dx), pending))?
+                    }
+                };
+                match &mut later {
+                    Some(later) => later.blocks.push(pending),
+                    None => block.backward_weight(cx, pending)?,
                 }
-                None => Ok(Some(block.backward(cx, saved, dy)?)),
-                Some(later) if first => {
-                    later.blocks.push(block.backward_first(cx, saved, dy)?);
-                    Ok(None)
-                }
-                Some(later) => {
-                    let (dx, pending) = block.backward_input(cx, saved, dy)?;
-                    later.blocks.push(pending);
-                    Ok(Some(dx))
-                }
+                Ok(dx)
             })?;
         }
         self.room.push(saved.blocks);

@@ -138,11 +138,12 @@ impl<D: Kernels> Chunk<D, Hidden<D>> {
         let hidden = |part| {
             let (first, next) = (start(sizes, part), start(sizes, part + 1));
             let gathered = next == first + 1 && parts.end > 1;
-            Hidden::shard(if gathered { &everywhere } else { at }, Axis::Tp, first, &sizes[first..=next])
+            Hidden::shard(if gathered { &everywhere } else { at }, Axis::LAYERS, first, &sizes[first..=next])
         };
         let (all, last) = (self::parts(sizes), layers - 1);
         let blocks = (parts.start..parts.end.min(all - 1)).map(hidden).collect::<Result<_>>()?;
-        let head = || Head::classes(at, Axis::Tp, &format!("layers.{last}"), [sizes[last], sizes[layers]]);
+        let head =
+            || Head::classes(at, Axis::LAYERS, &format!("layers.{last}"), [sizes[last], sizes[layers]]);
         let head = (parts.end == all).then(head).transpose()?;
         let rows = (parts.start == 0).then_some(Region::Whole);
         Ok(Self::new(at, (Tables::NONE, rows), blocks, head.map(End::Head)))

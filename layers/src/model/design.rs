@@ -1,6 +1,7 @@
 //! What a model is built as, whichever kind: how it is cut into parts, what goes in, and what comes out.
-use crate::model::classifier::{parts, start};
+use crate::model::classifier::{parts, shared, start};
 use crate::{Builder, Chunk, Result, Shape, Stage};
+use comm::Group;
 use kernels::Kernels;
 use std::fmt;
 use std::ops::Range;
@@ -37,6 +38,14 @@ impl From<&Design> for Design {
 }
 
 impl Design {
+    /// The shape of its blocks, if it has such.
+    pub fn shape(&self) -> Option<&Shape> {
+        if let Self::Transformer(shape) | Self::Blocks(shape) = self { Some(shape) } else { None }
+    }
+    /// Of a classifier's sizes, those that tensor ranks must divide.
+    pub fn shared(&self) -> Vec<usize> {
+        if let Self::Classifier { sizes } = self { shared(sizes) } else { Vec::new() }
+    }
     /// How many stages a pipeline can have at most.
     pub fn parts(&self) -> usize {
         match self {
@@ -67,13 +76,19 @@ impl Design {
     pub fn gives_rows(&self) -> bool {
         matches!(self, Self::Blocks(_))
     }
-    /// These parts of the model, on this rank.
+    /// These parts of the model, on this rank. `ends` are the ranks that have its first and last part, where this is one of them
+    /// and they are two.
     ///
     /// # Errors
     /// If a size is 0, or the ranks do not divide what they should share.
-    pub fn stage<D: Kernels>(&self, at: &Builder<D>, parts: Range<usize>) -> Result<Box<dyn Stage<D>>> {
+    pub fn stage<D: Kernels>(
+        &self,
+        at: &Builder<D>,
+        parts: Range<usize>,
+        ends: Option<&Group<D::Place>>,
+    ) -> Result<Box<dyn Stage<D>>> {
         Ok(match self {
-            Self::Transformer(shape) => Box::new(Chunk::part(at, shape, parts)?),
+            Self::Transformer(shape) => Box::new(Chunk::part(at, shape, parts, ends)?),
             Self::Classifier { sizes } => Box::new(Chunk::classifier(at, sizes, parts)?),
             Self::Blocks(shape) => Box::new(Chunk::bare(at, shape, parts)?),
         })

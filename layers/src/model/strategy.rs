@@ -1,54 +1,107 @@
-//! What a strategy is: one way of splitting a model, as an entry of the list ([`crate::strategies`]).
+//! What a strategy is: one way of splitting a model, as an entry of a list (`parallel::strategies`).
 //!
-//! An entry says what it is called, how a layout names it, where it fits, where it comes from ([`About`]), and what it
-//! builds ([`Strategy`]): where layers are built, and layers of its own in place of the usual ones. All that a layout
-//! may say, what is drawn in property tests, the commands and the book's table come from the list.
+//! Every entry says what it is called, how a layout names it, where it fits and where it comes from ([`About`]). One that
+//! splits layers says besides what it builds ([`Strategy`]): where layers are built, and layers of its own in place of
+//! the usual ones. All that a layout may say, what is drawn in property tests, the commands and the book's table come
+//! from the lists.
 use crate::model::part::Other;
 use crate::param::placement::Section;
-use crate::{Builder, NormKind, Result, Shape};
+use crate::{Builder, Design, FeedForward, NormKind, Result};
 use comm::Axis;
 use kernels::Kernels;
 
-/// How a layout names a strategy.
+/// Which choice an entry of the lists is. A layout makes each choice once, but may have several of [`Choice::Layers`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Key {
-    /// By the ranks of an axis: `tp=2`.
-    Ranks(Axis),
-    /// By a word beside the ranks of an axis: `tp=2,sp`.
-    Beside(&'static str, Axis),
+pub enum Choice {
+    /// What is split inside of layers: by the ranks of an axis, `tp=2`, and by words beside them, `tp=2,sp`.
+    Layers,
+    /// Which tokens of a sequence a rank is dealt.
+    Dealing,
+    /// How attention meets the tokens of other ranks.
+    Core,
+    /// Where value, gradient and optimizer state of a parameter rest.
+    State,
+    /// What rests away from the device.
+    Offload,
+    /// When each part of the model is gone through.
+    Schedule,
+    /// How tokens come to the ranks of their experts, and back.
+    Exchange,
+    /// What is computed again for backward, not kept.
+    Recompute,
 }
 
-impl Key {
-    /// The axis whose ranks it is about.
-    pub fn axis(self) -> Axis {
-        match self {
-            Key::Ranks(axis) | Key::Beside(_, axis) => axis,
-        }
-    }
-    /// How it is written for so many ranks.
-    pub fn written(self, ranks: usize) -> String {
-        match self {
-            Key::Ranks(axis) => format!("{axis}={ranks}"),
-            Key::Beside(word, axis) => format!("{axis}={ranks},{word}"),
-        }
+impl Choice {
+    /// How many there are.
+    pub const COUNT: usize = Choice::Recompute as usize + 1;
+    /// The word that names a choice which no axis names.
+    pub const RECOMPUTE: &'static str = "recompute";
+
+    /// Whether the first entry of this choice is taken where its axis is split and no other is named.
+    pub fn has_default(self) -> bool {
+        !matches!(self, Choice::Offload | Choice::Recompute)
     }
 }
 
-/// What the ranks of an axis share.
+/// Whether a method takes a number, `interleaved/2`, and what the number means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Takes {
+    /// None.
+    Nothing,
+    /// One may be written.
+    Optional(&'static str),
+    /// One must be written.
+    Required(&'static str),
+}
+
+/// The sizes of a layout, for a strategy that is asked where it fits.
+#[derive(Clone, Copy, Debug)]
+pub struct Sizes {
+    /// Ranks, by `Axis as usize`.
+    pub ranks: [usize; Axis::ALL.len()],
+    /// The strategy's own number, if it was given one.
+    pub number: Option<usize>,
+}
+
+impl Sizes {
+    /// Ranks along an axis.
+    pub fn along(&self, axis: Axis) -> usize {
+        self.ranks[axis as usize]
+    }
+}
+
+/// What ranks share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shared {
     /// What: "KV heads".
     pub what: &'static str,
     /// How many there are.
     pub size: usize,
-    /// Whether several ranks may hold the same one.
-    pub copies: bool,
+    /// How many ranks share them.
+    pub over: usize,
+    /// How they may be shared.
+    pub by: Sharing,
+}
+
+/// How ranks may share things.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sharing {
+    /// Each rank has as many.
+    Equally,
+    /// Each rank has as many, or several ranks have the same one.
+    OrCopies,
+    /// Each rank has at least one.
+    AtLeastOne,
 }
 
 impl Shared {
-    /// Whether so many ranks can share it.
-    pub fn fits(&self, ranks: usize) -> bool {
-        self.size.is_multiple_of(ranks) || (self.copies && ranks.is_multiple_of(self.size))
+    /// Whether these ranks can share it.
+    pub fn fits(&self) -> bool {
+        match self.by {
+            Sharing::Equally => self.size.is_multiple_of(self.over),
+            Sharing::OrCopies => self.size.is_multiple_of(self.over) || self.over.is_multiple_of(self.size),
+            Sharing::AtLeastOne => self.over <= self.size,
+        }
     }
 }
 
@@ -57,24 +110,53 @@ impl Shared {
 pub struct About {
     /// Its name in the literature.
     pub name: &'static str,
-    /// How a layout names it.
-    pub key: Key,
-    /// What each rank has, in a few words.
-    pub splits: &'static str,
-    /// Where it fits: what the ranks of its axis share of a model. Nothing: any number of ranks will do.
-    pub shares: fn(&Shape) -> Vec<Shared>,
+    /// The axis whose ranks it is about.
+    pub axis: Option<Axis>,
+    /// Which choice it is.
+    pub choice: Choice,
+    /// How a layout names it: `sp`, `zero1`; the axis' own name for what an axis means by itself.
+    pub word: &'static str,
+    /// Whether a number follows the word.
+    pub takes: Takes,
+    /// Where it fits: what ranks share of a model. Nothing: any number of ranks will do.
+    pub shares: fn(&Design, &Sizes) -> Vec<Shared>,
     /// Where it comes from.
     pub paper: &'static str,
     /// The file of the book's chapter about it, if there is one.
     pub chapter: Option<&'static str>,
     /// Where to look first when it is not equal: a part of a tensor's name, and what such a tensor is about, without a
-    /// full stop. The first counts that the name contains, as it is told: `texts: blocks.0.attention.out.out`, `step 0:
-    /// gradient of blocks.1.norm2`. The last one is for any tensor: `""`. Of a layout's strategies that one speaks which
-    /// built the layer.
+    /// full stop. The first counts that the name contains: `texts: blocks.0.attention.out.out`, `step 0: gradient of
+    /// blocks.1.norm2`. The last one is for any tensor: `""`. Of a layout's strategies that one speaks which built the
+    /// layer.
     pub hints: &'static [(&'static str, &'static str)],
 }
 
-/// What a strategy builds. Each method that is left out leaves things as they are. Embedding and head are built as ever.
+impl About {
+    /// Whether the axis alone names it, or for want of an axis its choice's word.
+    pub fn is_plain(&self) -> bool {
+        self.word == self.axis.map_or(Choice::RECOMPUTE, Axis::name)
+    }
+    /// Whether a layout must name it for it to be there: its axis does not say it by itself.
+    pub fn is_named(&self) -> bool {
+        self.axis.is_none() || !self.is_plain()
+    }
+    /// The word with the least number that it needs: `zero1`, `interleaved/2`.
+    pub fn method(&self) -> String {
+        let number = if let Takes::Required(_) = self.takes { "/2" } else { "" };
+        format!("{}{number}", self.word)
+    }
+    /// How a layout of so many ranks along its axis is written that names it.
+    pub fn written(&self, ranks: usize) -> String {
+        let axis = self.axis.map_or(Choice::RECOMPUTE.into(), |axis| format!("{axis}={ranks}"));
+        match self.choice {
+            _ if self.is_plain() => axis,
+            Choice::Layers => format!("{axis},{}", self.word),
+            _ => format!("{axis}:{}", self.method()),
+        }
+    }
+}
+
+/// What a strategy of kind [`Choice::Layers`] builds. Each method that is left out leaves things as they are.
 pub trait Strategy<D: Kernels>: Sync {
     /// What is said of it.
     fn about(&self) -> &'static About;
@@ -85,14 +167,14 @@ pub trait Strategy<D: Kernels>: Sync {
     /// In place of a [`ColumnLinear`](crate::ColumnLinear): `X[B,I]` of the stream to `Y[B,O_t]`.
     ///
     /// # Errors
-    /// If the ranks do not fit; so it is below.
+    /// If the ranks do not fit.
     fn column(&self, _: &Builder<D>, _: &Column) -> Result<Option<Other<D, crate::ColumnLinear<D>>>> {
         Ok(None)
     }
     /// In place of a [`RowLinear`](crate::RowLinear): `X[B,I_t]` to `Y[B,O]` of the stream.
     ///
     /// # Errors
-    /// As above.
+    /// If the ranks do not fit.
     fn row(&self, _: &Builder<D>, _: &Row) -> Result<Option<Other<D, crate::RowLinear<D>>>> {
         Ok(None)
     }
@@ -100,8 +182,15 @@ pub trait Strategy<D: Kernels>: Sync {
     /// goes around the norm is added outside of the layer.
     ///
     /// # Errors
-    /// As above.
+    /// If the ranks do not fit.
     fn norm(&self, _: &Builder<D>, _: &Norm) -> Result<Option<Other<D, crate::Norm<D>>>> {
+        Ok(None)
+    }
+    /// In place of a block's [`Mlp`](crate::Mlp): `X[B,D]` of the stream to as many.
+    ///
+    /// # Errors
+    /// If the ranks do not fit.
+    fn feed_forward(&self, _: &Builder<D>, _: &Mlp) -> Result<Option<Other<D, crate::Mlp<D>>>> {
         Ok(None)
     }
 }
@@ -145,4 +234,19 @@ pub struct Norm<'a> {
     pub width: usize,
     /// ε, inside the root.
     pub eps: f64,
+}
+
+/// A block's feed-forward to be built: parameters `name.gate_up` or `name.up`, and `name.down`, and their biases.
+#[derive(Clone, Copy, Debug)]
+pub struct Mlp<'a> {
+    /// Over the ranks of this axis.
+    pub axis: Axis,
+    /// Its name.
+    pub name: &'a str,
+    /// Which.
+    pub kind: FeedForward,
+    /// `[D, F]`.
+    pub sizes: [usize; 2],
+    /// Whether it has biases.
+    pub bias: bool,
 }

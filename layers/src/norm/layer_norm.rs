@@ -30,7 +30,7 @@ impl<D: Kernels> LayerNorm<D> {
     /// # Errors
     /// If there are no such values.
     pub fn new(at: &Builder<D>, name: &str, width: usize, eps: f64) -> Result<Self> {
-        let row = |name: &str, draw| WholeWeight::new(at, name, [1, width], at.region.placement(), draw);
+        let row = |name: &str, draw| WholeWeight::new(at, name, [1, width], at.placement(), draw);
         Ok(Self { gain: row(name, GAIN)?, bias: row(&format!("{name}.bias"), BIAS)?, eps })
     }
     /// Y; X, the mean and r are kept.

@@ -31,7 +31,7 @@ impl<D: Kernels> RmsNorm<D> {
     /// # Errors
     /// If there are no such values.
     pub fn new(at: &Builder<D>, name: &str, width: usize, eps: f64) -> Result<Self> {
-        let gain = WholeWeight::new(at, name, [1, width], at.region.placement(), GAIN)?;
+        let gain = WholeWeight::new(at, name, [1, width], at.placement(), GAIN)?;
         Ok(Self { gain, eps })
     }
     /// Y; X and 1/rms are kept.

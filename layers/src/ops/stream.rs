@@ -14,8 +14,8 @@
 //! arXiv:2205.05198. Chapter: 7.
 use super::handles::same;
 use super::{Partial, filled};
+use crate::Result;
 use crate::model::record::Share;
-use crate::{Placed, Placement, Result};
 use comm::{Axes, Group, Request, Tag};
 use kernels::Kernels;
 use std::ops::Range;
@@ -49,15 +49,6 @@ impl Region {
             Region::Tokens { rank, ranks, .. } => {
                 let share = rows.div_ceil(ranks);
                 (rank * share).min(rows)..((rank + 1) * share).min(rows)
-            }
-        }
-    }
-    /// How a parameter lies that every rank applies to its own tokens: each has an addend of the gradient.
-    pub fn placement(self) -> Placement {
-        match self {
-            Region::Whole => Placement::default(),
-            Region::Tokens { axis, .. } => {
-                axis.iter().fold(Placement::default(), |placement, axis| placement.on(axis, Placed::Summed))
             }
         }
     }

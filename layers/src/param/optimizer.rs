@@ -1,21 +1,22 @@
 //! Optimizer steps on the shares that a rank holds, with clipping by the global norm.
 //!
 //! ```text
-//! norm² = Σ over all parameters of Σ g²     each share counted once: an all-reduce of 1 element per splitting axis
+//! norm² = Σ over all parameters of Σ g²     each number counted once: an all-reduce of 1 element for each set of axes that
+//!                                           cuts parameters, for each group that has shards of them, and over the stages
 //! c     = min(1, limit/norm)
 //! SGD     w −= lr·c·g
 //! AdamW   m = β₁m + (1−β₁)cg,  v = β₂v + (1−β₂)(cg)²,  w −= lr·λ·w + lr·m̂/(√v̂ + ε)
 //! ```
 //!
-//! Which axes count comes from the placements; no axis is named here. Norm and factor stay on the device. Where nothing
+//! Which ranks have other numbers comes from the placements. State rests as the parameter's does: whole, or as a shard. Norm and factor stay on the device. Where nothing
 //! is clipped, the norm is summed on the way, some rows at a time, while a cache has them.
 //!
 //! Source: Pascanu et al., arXiv:1211.5063 (clipping); Loshchilov, Hutter, arXiv:1711.05101 (`AdamW`).
 use crate::model::build::Element;
-use crate::ops::{Partial, filled, plus};
+use crate::ops::{filled, plus};
 use crate::param::Wide;
 use crate::{Param, Result};
-use comm::{Axis, Mesh};
+use comm::{Axes, Axis, Mesh, Reduce};
 use kernels::{AdamW, Kernels};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -57,14 +58,15 @@ pub struct Optimizer<D: Kernels> {
     kind: Kind,
     clip: Option<f64>,
     steps: usize,
-    moments: Vec<[Tensor<D::Wide>; 2]>, // m, v of each parameter; taken at the first step
-    label: Arc<str>,                    // of the norm's calls
+    moments: Vec<[Tensor<D::Wide>; 2]>, // m, v of each trained parameter; taken at the first step
+    sums: Sums<D::Wide>,
+    label: Arc<str>, // of the norm's calls
 }
 
 impl<D: Kernels> Optimizer<D> {
     /// Nothing done yet. `clip`: the largest global norm of the gradient.
     pub fn new(kind: Kind, clip: Option<f64>) -> Self {
-        Self { kind, clip, steps: 0, moments: Vec::new(), label: "norm2".into() }
+        Self { kind, clip, steps: 0, moments: Vec::new(), sums: Sums(Vec::new()), label: "norm2".into() }
     }
     /// Which optimizer.
     pub fn kind(&self) -> Kind {
@@ -84,33 +86,26 @@ impl<D: Kernels> Optimizer<D> {
         mesh: &Mesh<D::Place>,
         lr: f64,
     ) -> Result<Tensor<D::Wide>> {
-        let device = params.first().expect("a model has parameters").value().device().wide().clone();
+        let device = params.first().expect("a model has parameters").device().wide().clone();
         let mut factor = filled(&device, Category::Buffers, [1, 1], Wide::<D>::ONE);
-        let mut sums = Sums::new(&device);
         self.steps += 1;
         let Some(limit) = self.clip else {
-            self.update(params, &factor, lr, Some(&mut sums));
-            return sums.over(mesh, &self.label);
+            self.update(params, &factor, lr, true);
+            return self.sums.over(&device, mesh, &self.label);
         };
-        for param in &*params {
-            param.add_norm2(sums.of(param));
+        for param in params.iter().filter(|param| param.placement().trained) {
+            param.add_norm2(self.sums.of(param));
         }
-        let norm2 = sums.over(mesh, &self.label)?;
+        let norm2 = self.sums.over(&device, mesh, &self.label)?;
         device.clip_factor(factor.view_mut(), norm2.view(), limit);
-        self.update(params, &factor, lr, None);
+        self.update(params, &factor, lr, false);
         Ok(norm2)
     }
-    /// Changes all values; what is squared on the way goes to the sums, if there are any.
-    fn update(
-        &mut self,
-        params: &mut [&mut Param<D>],
-        factor: &Tensor<D::Wide>,
-        lr: f64,
-        mut sums: Option<&mut Sums<D::Wide>>,
-    ) {
+    /// Changes all values; what is squared on the way goes to the sums, if they are wanted.
+    fn update(&mut self, params: &mut [&mut Param<D>], factor: &Tensor<D::Wide>, lr: f64, sums: bool) {
         self.moments(params);
-        for (i, param) in params.iter_mut().enumerate() {
-            let sum = sums.as_mut().map(|sums| sums.of(param));
+        for (i, param) in params.iter_mut().filter(|param| param.placement().trained).enumerate() {
+            let sum = if sums { Some(self.sums.of(param)) } else { None };
             match self.kind {
                 Kind::Sgd => {
                     param
@@ -120,29 +115,29 @@ impl<D: Kernels> Optimizer<D> {
                     let decay = if param.decays() { decay } else { 0.0 };
                     let constants = AdamW { lr, beta1, beta2, eps, decay, step: self.steps };
                     let [m, v] = &mut self.moments[i];
-                    param.update(sum, |device, rows, (w, master), g| {
-                        let [m, v] = [&mut *m, v].map(|x| x.view_mut().take_rows(rows.start, rows.len()));
+                    param.update(sum, |device, part, (w, master), g| {
+                        let [m, v] = [&mut *m, v].map(|x| part.of_mut(x.view_mut()));
                         device.adamw(w, master, (m, v), g, factor.view(), constants);
                     });
                 }
             }
         }
     }
-    /// Each parameter's moments, put together from all ranks; none before the first step, or of plain descent.
+    /// Moment 0 or 1 of the `i`th parameter, put together from all ranks that have parts of it; none before the first step,
+    /// or of plain descent.
     ///
     /// # Errors
-    /// If ranks do not meet, and what `each` gives.
-    pub fn gather<E: From<crate::Error>>(
+    /// If ranks do not meet.
+    pub fn gather(
         &self,
         params: &[&mut Param<D>],
+        i: usize,
+        which: usize,
         mesh: &Mesh<D::Place>,
-        mut each: impl FnMut(&str, [Option<Vec<Wide<D>>>; 2]) -> std::result::Result<(), E>,
-    ) -> std::result::Result<(), E> {
-        for (param, [m, v]) in params.iter().zip(&self.moments) {
-            let cuts = param.cuts();
-            each(param.name(), [cuts.gather(mesh, m)?, cuts.gather(mesh, v)?])?;
-        }
-        Ok(())
+    ) -> Result<Option<Vec<Wide<D>>>> {
+        let before = params[..i].iter().filter(|param| param.placement().trained).count();
+        let moments = self.moments.get(before).filter(|_| params[i].placement().trained);
+        moments.map_or(Ok(None), |moments| params[i].gather_at_rest(mesh, &moments[which]))
     }
     /// Goes on from a saved state: `steps` done, element `[row, column]` of a parameter's moment 0 or 1.
     ///
@@ -159,60 +154,57 @@ impl<D: Kernels> Optimizer<D> {
             return Ok(());
         }
         self.moments(params);
-        for (param, moments) in params.iter().zip(&mut self.moments) {
-            let (cuts, cols) = (param.cuts(), param.local()[1]);
+        let trained = params.iter().filter(|param| param.placement().trained);
+        for (param, moments) in trained.zip(&mut self.moments) {
+            let (_, from) = param.at_rest();
             for (which, moment) in moments.iter_mut().enumerate() {
                 let element = element(param, which)?;
-                let at = |i| cuts.whole_index([i / cols, i % cols]);
-                moment.write(&mut |i| at(i).map_or(Wide::<D>::ZERO, &element));
+                moment.write(&mut |i| param.place(from + i).map_or(Wide::<D>::ZERO, &element));
             }
         }
         Ok(())
     }
     fn moments(&mut self, params: &[&mut Param<D>]) {
         if self.kind != Kind::Sgd && self.moments.is_empty() {
-            let zero = |p: &Param<D>| {
-                filled(p.value().device().wide(), Category::Optimizer, p.local(), Wide::<D>::ZERO)
-            };
-            self.moments = params.iter().map(|p| [zero(p), zero(p)]).collect();
+            let zero =
+                |p: &Param<D>| filled(p.device().wide(), Category::Optimizer, p.at_rest().0, Wide::<D>::ZERO);
+            let trained = params.iter().filter(|param| param.placement().trained);
+            self.moments = trained.map(|p| [zero(p), zero(p)]).collect();
         }
     }
 }
 
-/// Σ of gradients' squares, by the axes along which ranks differ.
-struct Sums<D: Kernels> {
-    device: D,
-    by_axes: [Option<Tensor<D>>; 1 << Axis::ALL.len()],
-}
+/// Σ of gradients' squares on this rank, by the axes along which ranks have other numbers; none between steps.
+struct Sums<D: Kernels>(Vec<(Axes, Option<Tensor<D>>)>);
 
 impl<D: Kernels> Sums<D> {
-    fn new(device: &D) -> Self {
-        Self { device: device.clone(), by_axes: std::array::from_fn(|_| None) }
-    }
     fn zero(device: &D) -> Tensor<D> {
         filled(device, Category::Buffers, [1, 1], D::Elem::ZERO)
     }
     /// Where a parameter's squares go.
     fn of<N: Kernels<Wide = D>>(&mut self, param: &Param<N>) -> &mut Tensor<D> {
-        let device = &self.device;
-        self.by_axes[param.placement().different()].get_or_insert_with(|| Self::zero(device))
+        let axes = param.different();
+        let at = self.0.iter().position(|(of, _)| *of == axes).unwrap_or_else(|| {
+            self.0.push((axes, None));
+            self.0.len() - 1
+        });
+        self.0[at].1.get_or_insert_with(|| Self::zero(param.device().wide()))
     }
-    /// Each share is summed over the axes along which ranks differ, and counted once along the others.
-    fn over(mut self, mesh: &Mesh<D::Place>, label: &Arc<str>) -> Result<Tensor<D>> {
-        let sums = &mut self.by_axes;
-        for (axis, group) in mesh.axes() {
-            let bit = 1 << axis as usize;
-            for along in (0..sums.len()).filter(|along| along & bit != 0) {
-                let Some(mut sum) = sums[along].take() else { continue };
-                sum = Partial::sum(sum, axis).all_reduce(&group.named(label.clone()))?;
-                let others = &mut sums[along - bit];
-                *others = Some(match others.take() {
-                    Some(other) => plus(other, &sum),
-                    None => sum,
-                });
-            }
+    /// All of them together, the same on every rank: each is summed over its axes, and all over the stages.
+    fn over(&mut self, device: &D, mesh: &Mesh<D::Place>, label: &Arc<str>) -> Result<Tensor<D>> {
+        let mut total: Option<Tensor<D>> = None;
+        self.0.sort_unstable_by_key(|(axes, _)| *axes); // first what all have alike
+        for (axes, sum) in &mut self.0 {
+            let Some(mut sum) = sum.take() else { continue };
+            mesh.over(*axes)?.named(label.clone()).all_reduce(&mut sum, Reduce::Sum)?;
+            total = Some(match total.take() {
+                Some(total) => plus(total, &sum),
+                None => sum,
+            });
         }
-        Ok(sums[0].take().unwrap_or_else(|| Self::zero(&self.device)))
+        let mut total = total.unwrap_or_else(|| Self::zero(device));
+        mesh.group(Axis::STAGES).named(label.clone()).all_reduce(&mut total, Reduce::Sum)?;
+        Ok(total)
     }
 }
 
@@ -238,7 +230,7 @@ mod tests {
             let mut model = Chunk::whole(&at, &Shape { head_norm: true, ..shape })?;
             let mut params = model.params();
             for param in &mut params {
-                param.sync(&mesh)?;
+                param.sync()?;
             }
             let before = params.iter().map(|p| p.elements()).collect::<Vec<_>>();
             let decay = Kind::AdamW { beta1: 0.9, beta2: 0.95, eps: 1e-8, decay: 0.5 };
@@ -279,17 +271,12 @@ mod tests {
         let mut optimizer = Optimizer::new(Kind::ADAMW, None);
         optimizer.step(&mut [&mut param], &mesh, 0.5).unwrap();
         let moments = |optimizer: &Optimizer<_>, param: &mut Param<_>| {
-            let mut all = Vec::new();
-            let each = |name: &str, [m, v]: [Option<Vec<f32>>; 2]| {
-                all.push((name.to_string(), m.unwrap(), v.unwrap()));
-                Ok::<_, crate::Error>(())
-            };
-            optimizer.gather(&[param], &mesh, each).map(|()| all).unwrap()
+            [0, 1].map(|which| optimizer.gather(&[param], 0, which, &mesh).unwrap().unwrap())
         };
         let saved = moments(&optimizer, &mut param);
-        assert!(saved.len() == 1 && saved[0].0 == "w" && saved[0].1 != saved[0].2, "{saved:?}");
+        assert!(saved[0] != saved[1], "{saved:?}");
         let element = |_: &Param<_>, which: usize| {
-            let moment = [&saved[0].1, &saved[0].2][which];
+            let moment = &saved[which];
             Ok(Box::new(|[row, column]: [usize; 2]| moment[row * 3 + column]) as Element<f32>)
         };
         let mut other = Optimizer::new(Kind::ADAMW, None);

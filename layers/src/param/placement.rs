@@ -1,20 +1,20 @@
-//! Where the parts of a parameter lie, axis by axis. Gradient sync, clipping, gathering, loading and checkpoints
-//! all derive from it; none of them names an axis.
+//! Where the parts of a parameter lie, axis by axis, and where they rest between their uses. Gradient sync, clipping,
+//! gathering, loading and checkpoints all derive from it; none of them names an axis.
+use crate::param::shards::Rests;
 use crate::{Error, Result};
-use comm::{Axis, Mesh};
+use comm::{Axes, Axis, Group, Mesh};
 use kernels::Kernels;
-use std::collections::BTreeMap;
 use tensor::{Category, Place, Scalar, Tensor, View, ViewMut};
 
 /// How a parameter lies along one mesh axis.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Placed {
     /// The same on every rank, and so is its gradient.
-    Same,
-    /// The same on every rank; each holds an addend of the gradient.
-    Summed,
+    Replicate,
+    /// The same on every rank; each holds a partial sum of the gradient.
+    Partial,
     /// Cut along a dimension. A fused matrix has several sections, each cut on its own (`[gate|up]`, `[Q|K|V]`).
-    Split {
+    Shard {
         /// 0: rows, 1: columns.
         dim: usize,
         /// The sections; together they are the whole dimension.
@@ -29,135 +29,123 @@ pub struct Section {
     pub size: usize,
     /// Into how many pieces it is cut.
     pub pieces: Pieces,
+    /// What no piece cuts through: rows or columns of a head, an expert, a block of quantisation; usually 1.
+    pub unit: usize,
 }
 
 /// Into how many pieces a section is cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pieces {
-    /// One for each rank; the ranks must divide it.
+    /// One for each rank; the ranks must divide its units.
     Even,
-    /// One for each rank, of `⌈size/ranks⌉`: the last reach beyond the whole, and hold zeros there.
+    /// One for each rank, of `⌈units/ranks⌉`: the last reach beyond the whole, and hold zeros there.
     Padded,
-    /// At most so many. Where there are more ranks, consecutive ones hold the same piece, each with an addend of
+    /// At most so many. Where there are more ranks, consecutive ones hold the same piece, each with a partial sum of
     /// its gradient.
     Shared(usize),
+}
+
+impl Section {
+    /// A section of which any row or column is a unit.
+    #[must_use]
+    pub fn new(size: usize, pieces: Pieces) -> Self {
+        Self { size, pieces, unit: 1 }
+    }
+    /// This rank's piece where `ranks` share what outer axes left of it, `size`.
+    fn piece(self, size: usize, what: &str, (axis, ranks): (Axis, usize)) -> Result<Piece> {
+        let Self { pieces, unit, .. } = self;
+        if !size.is_multiple_of(unit) {
+            let wanted = format!("a multiple of the {unit} of a unit");
+            return Err(Error::Size {
+                what: format!("the number of {what}"),
+                seen: size.to_string(),
+                wanted,
+            });
+        }
+        let units = size / unit;
+        let holders = match pieces {
+            Pieces::Shared(pieces) if ranks.is_multiple_of(pieces) => ranks / pieces,
+            _ => 1,
+        };
+        if pieces != Pieces::Padded && !units.is_multiple_of(ranks / holders) {
+            let what = if unit == 1 { what.to_string() } else { format!("units of {unit} {what}") };
+            return Err(Error::Fit { what, size: units, axis, ranks });
+        }
+        Ok(Piece { size, share: units.div_ceil(ranks / holders) * unit, holders })
+    }
 }
 
 impl From<usize> for Section {
     /// A section that the ranks divide.
     fn from(size: usize) -> Self {
-        Self { size, pieces: Pieces::Even }
+        Self::new(size, Pieces::Even)
     }
 }
 
-/// A parameter along every axis; where nothing is said, [`Placed::Same`].
+/// A parameter along every axis, and where it rests; along an axis of which nothing is said it is [`Placed::Replicate`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Placement(BTreeMap<Axis, Placed>);
+pub struct Placement {
+    cuts: Vec<(Axis, Placed)>, // `Shard`s, the outermost first
+    summed: Axes,
+    /// Where it rests on the ranks that sum its gradient.
+    pub rests: Rests,
+    /// Whether it has a gradient. What has none, such as a router's bias, is placed, gathered, saved and loaded as others.
+    pub trained: bool,
+}
 
 impl Default for Placement {
-    /// What holds for every parameter: data ranks each have an addend of the gradient.
+    /// What holds for every parameter: ranks with tokens of their own each have a partial sum of the gradient.
     fn default() -> Self {
-        Self([(Axis::Dp, Placed::Summed)].into())
+        Self { cuts: Vec::new(), summed: Axes::TOKENS, rests: Rests::WHOLE, trained: true }
     }
 }
 
 impl Placement {
-    /// This placement, and so along `axis`.
+    /// This placement, and so along `axis`. Where several axes cut, the first that is named cuts first.
     #[must_use]
     pub fn on(mut self, axis: Axis, placed: Placed) -> Self {
-        self.0.insert(axis, placed);
+        self.cuts.retain(|(cut, _)| *cut != axis);
+        self.summed = self.summed.without(axis);
+        match placed {
+            Placed::Replicate => {}
+            Placed::Partial => self.summed = self.summed | axis,
+            Placed::Shard { .. } => self.cuts.push((axis, placed)),
+        }
         self
     }
-    /// How it lies along one axis.
-    pub fn along(&self, axis: Axis) -> &Placed {
-        self.0.get(&axis).unwrap_or(&Placed::Same)
+    /// The axes along which ranks have partial sums of the gradient.
+    pub fn summed(&self) -> Axes {
+        self.summed
+    }
+    /// The axes along which ranks have different numbers.
+    pub fn different(&self) -> Axes {
+        self.cuts.iter().map(|(axis, _)| *axis).collect()
+    }
+    /// The sections that an axis cuts; none if it cuts nothing.
+    fn sections(&self, axis: Axis) -> &[Section] {
+        let cut = self.cuts.iter().find(|(cut, _)| *cut == axis);
+        let Some((_, Placed::Shard { sections, .. })) = cut else { return &[] };
+        sections
     }
     /// The whole size of the dimension that an axis cuts.
-    ///
-    /// # Panics
-    /// If it cuts none.
     pub(crate) fn size_along(&self, axis: Axis) -> usize {
-        let Placed::Split { sections, .. } = self.along(axis) else { panic!("{axis} cuts nothing") };
-        sections.iter().map(|s| s.size).sum()
+        self.sections(axis).iter().map(|s| s.size).sum()
     }
     /// Whether several ranks of an axis may hold the same piece of a section that the axis cuts.
     pub(crate) fn may_be_shared(&self, axis: Axis) -> bool {
-        let Placed::Split { sections, .. } = self.along(axis) else { return false };
-        sections.iter().any(|s| matches!(s.pieces, Pieces::Shared(_)))
+        self.sections(axis).iter().any(|s| matches!(s.pieces, Pieces::Shared(_)))
     }
-    /// Axes along which ranks hold different numbers: bit `1 << axis` of each.
-    pub(crate) fn different(&self) -> usize {
-        let split = self.0.iter().filter(|(_, p)| matches!(p, Placed::Split { .. }));
-        split.fold(0, |axes, (axis, _)| axes | 1 << *axis as usize)
-    }
-    /// The cuts, outermost axis first, and the shape of this rank's share.
+    /// The cuts, outermost first, and the shape of this rank's share.
     ///
     /// # Errors
-    /// If the ranks of an axis do not divide a section.
+    /// If the ranks of an axis do not divide the units of a section.
     pub(crate) fn cuts<P: Place>(&self, mesh: &Mesh<P>, name: &str, shape: [usize; 2]) -> Result<Cuts> {
-        let (mut cuts, mut local) = (Vec::new(), shape);
-        for (axis, placed) in &self.0 {
-            let Placed::Split { dim, sections } = placed else { continue };
-            let group = mesh.group(*axis);
-            let (rank, ranks) = (group.rank(), group.size());
-            let whole: usize = sections.iter().map(|s| s.size).sum();
-            assert_eq!(whole, shape[*dim], "the sections of {name} are not all of it");
-            // Where an outer axis cut before, it cut each section alike.
-            let part = |size: usize| (size as u128 * local[*dim] as u128 / shape[*dim] as u128) as usize;
-            let piece = |s: &Section| {
-                let size = part(s.size);
-                let fit = |what: String| Error::Fit { what, size, axis: *axis, ranks };
-                s.pieces
-                    .of(size, ranks)
-                    .ok_or_else(|| fit(format!("{} of {name}", ["rows", "columns"][*dim])))
-            };
-            let pieces: Vec<Piece> = sections.iter().map(piece).collect::<Result<_>>()?;
-            local[*dim] = pieces.iter().map(|p| p.share).sum();
-            cuts.push(Cut { axis: *axis, dim: *dim, pieces, rank });
+        let mut cuts = Cuts { cuts: Vec::new(), local: shape };
+        for (axis, placed) in &self.cuts {
+            let Placed::Shard { dim, sections } = placed else { continue };
+            cuts.cut((*axis, mesh.group(*axis)), name, (*dim, shape[*dim]), sections)?;
         }
-        Ok(Cuts { cuts, local })
-    }
-}
-
-/// How much of a matrix a data rank keeps between its uses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rest {
-    /// All of it.
-    Whole,
-    /// One of as many shards as there are ranks: `⌈n/ranks⌉` consecutive numbers of the parameter's `n`.
-    Shard,
-}
-
-/// Where value, gradient and optimizer state of a parameter rest on data ranks: DDP, ZeRO 1 to 3 and HSDP are these words.
-/// Source: Rajbhandari et al., "ZeRO", §5, arXiv:1910.02054.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rests {
-    /// The value.
-    pub value: Rest,
-    /// The gradient.
-    pub gradient: Rest,
-    /// Moments and master.
-    pub state: Rest,
-    /// Shards lie over blocks of so many consecutive ranks; over all of them if nothing is said.
-    pub block: Option<usize>,
-}
-
-impl Rests {
-    /// Every rank has all of everything.
-    pub const WHOLE: Self =
-        Self { value: Rest::Whole, gradient: Rest::Whole, state: Rest::Whole, block: None };
-}
-
-impl Pieces {
-    /// A rank's piece of a section of this size; none if the ranks do not fit.
-    fn of(self, size: usize, ranks: usize) -> Option<Piece> {
-        let holders = match self {
-            Pieces::Shared(pieces) if ranks.is_multiple_of(pieces) => ranks / pieces,
-            _ => 1,
-        };
-        let pieces = ranks / holders;
-        let fits = self == Pieces::Padded || size.is_multiple_of(pieces);
-        fits.then(|| Piece { size, share: size.div_ceil(pieces), holders })
+        Ok(cuts)
     }
 }
 
@@ -208,35 +196,55 @@ pub(crate) struct Cuts {
     pub(crate) local: [usize; 2],
 }
 
-/// Rows (`dim` 0) or columns of a share that several consecutive ranks of an axis hold alike.
-pub(crate) struct Replica {
-    pub(crate) axis: Axis,
+/// Some rows (`dim` 0) or columns of a matrix.
+#[derive(Clone, Copy)]
+pub(crate) struct Part {
     pub(crate) dim: usize,
     pub(crate) start: usize,
     pub(crate) len: usize,
+}
+
+/// What several consecutive ranks of an axis hold alike of a share.
+pub(crate) struct Replica {
+    pub(crate) axis: Axis,
+    pub(crate) part: Part,
     /// How many ranks hold it.
     pub(crate) holders: usize,
     /// Whether this rank is the first of them.
     pub(crate) first: bool,
 }
 
-/// `len` rows or columns of a matrix.
-pub(crate) fn part<D: Kernels>(x: View<D>, dim: usize, start: usize, len: usize) -> View<D> {
-    if dim == 0 { x.take_rows(start, len) } else { x.take_cols(start, len) }
-}
-
-impl Replica {
-    /// These rows or columns of a share.
-    pub(crate) fn of<'a, D: Kernels>(&self, x: View<'a, D>) -> View<'a, D> {
-        part(x, self.dim, self.start, self.len)
+impl Part {
+    /// These rows or columns.
+    pub(crate) fn of<D: Kernels>(self, x: View<D>) -> View<D> {
+        if self.dim == 0 { x.take_rows(self.start, self.len) } else { x.take_cols(self.start, self.len) }
     }
-    /// These rows or columns of a share, to write.
-    pub(crate) fn of_mut<'a, D: Kernels>(&self, x: ViewMut<'a, D>) -> ViewMut<'a, D> {
+    /// These rows or columns, to write.
+    pub(crate) fn of_mut<D: Kernels>(self, x: ViewMut<D>) -> ViewMut<D> {
         if self.dim == 0 { x.take_rows(self.start, self.len) } else { x.take_cols(self.start, self.len) }
     }
 }
 
 impl Cuts {
+    /// Lets the ranks of an axis cut a dimension of what is left, which was of this size before any cut.
+    fn cut<P: Place>(
+        &mut self,
+        (axis, group): (Axis, &Group<P>),
+        name: &str,
+        (dim, whole): (usize, usize),
+        sections: &[Section],
+    ) -> Result<()> {
+        let all: usize = sections.iter().map(|s| s.size).sum();
+        assert_eq!(all, whole, "the sections of {name} are not all of it");
+        let what = format!("{} of {name}", ["rows", "columns"][dim]);
+        // Where an outer axis cut before, it cut each section alike.
+        let left = |size: usize| (size as u128 * self.local[dim] as u128 / whole as u128) as usize;
+        let piece = |s: &Section| s.piece(left(s.size), &what, (axis, group.size()));
+        let pieces: Vec<Piece> = sections.iter().map(piece).collect::<Result<_>>()?;
+        self.local[dim] = pieces.iter().map(|p| p.share).sum();
+        self.cuts.push(Cut { axis, dim, pieces, rank: group.rank() });
+        Ok(())
+    }
     /// Where this rank's element lies in the whole; nowhere if it is padding.
     pub(crate) fn whole_index(&self, local: [usize; 2]) -> Option<[usize; 2]> {
         self.cuts.iter().rev().try_fold(local, |index, cut| cut.before(index, cut.rank))
@@ -246,14 +254,8 @@ impl Cuts {
         let of = |cut: &Cut| {
             let (axis, dim, rank) = (cut.axis, cut.dim, cut.rank);
             let replica = move |(start, len, holders): (usize, usize, usize)| {
-                (holders > 1).then(|| Replica {
-                    axis,
-                    dim,
-                    start,
-                    len,
-                    holders,
-                    first: rank.is_multiple_of(holders),
-                })
+                let (part, first) = (Part { dim, start, len }, rank.is_multiple_of(holders));
+                (holders > 1).then_some(Replica { axis, part, holders, first })
             };
             cut.sections().filter_map(replica).collect::<Vec<_>>()
         };
@@ -284,90 +286,4 @@ impl Cuts {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use comm::{CommError, World};
-    use tensor::Cpu;
-
-    /// Two axes cut the same dimension of a fused matrix; every element comes back to its place, and each rank's
-    /// share holds both sections. Kills: a cut that ignores sections, the wrong order of axes.
-    #[test]
-    fn what_two_axes_cut_is_gathered_whole() {
-        let sections = vec![8.into(), 4.into()];
-        let placement = Placement::default()
-            .on(Axis::Dp, Placed::Split { dim: 1, sections: sections.clone() })
-            .on(Axis::Tp, Placed::Split { dim: 1, sections });
-        World::threads(&[(Axis::Dp, 2), (Axis::Tp, 2)])
-            .unwrap()
-            .run(|device: Cpu<f32>, mesh: Mesh<tensor::Host>| {
-                let cuts = placement.cuts(&mesh, "w", [3, 12]).unwrap();
-                assert_eq!(cuts.local, [3, 3]);
-                let share = Tensor::from_fn(&device, Category::Buffers, 3, 3, |i| {
-                    let [r, c] = cuts.whole_index([i / 3, i % 3]).unwrap();
-                    (r * 12 + c) as f32
-                });
-                let first: Vec<f32> = share.read().unwrap()[..3].to_vec();
-                let at = 4 * mesh.group(Axis::Dp).rank() + 2 * mesh.group(Axis::Tp).rank();
-                assert_eq!(first, [at as f32, at as f32 + 1.0, 8.0 + at as f32 / 2.0]);
-                let whole = cuts.gather(&mesh, &share).unwrap().unwrap();
-                assert_eq!(whole, (0..36).map(|i| i as f32).collect::<Vec<_>>());
-                Ok::<_, CommError>(())
-            })
-            .unwrap();
-    }
-
-    #[test]
-    fn ranks_that_do_not_divide_are_refused_with_those_that_would() {
-        let placement = Placement::default().on(Axis::Tp, Placed::Split { dim: 0, sections: vec![6.into()] });
-        let why = World::threads(&[(Axis::Tp, 4)])
-            .unwrap()
-            .run(|_: Cpu<f32>, mesh| placement.cuts(&mesh, "w", [6, 1]).map(drop))
-            .unwrap_err();
-        assert_eq!(why.reason, "tp=4 does not divide the 6 rows of w; tp can be 1, 2, 3, 6");
-    }
-
-    /// Sizes whose squares 64 bits do not hold, on any rank of a world without peers. Kills: a share that wraps.
-    #[test]
-    fn shares_of_large_sections_are_exact() {
-        let large = (1 << 32) + 12;
-        let sections = vec![large.into(), (3 * large).into()];
-        let placement = Placement::default()
-            .on(Axis::Dp, Placed::Split { dim: 1, sections: sections.clone() })
-            .on(Axis::Tp, Placed::Split { dim: 1, sections });
-        let mesh = Mesh::ghost(&[(Axis::Dp, 2), (Axis::Tp, 2)], 3).unwrap();
-        let cuts = placement.cuts(&mesh, "w", [8, 4 * large]).unwrap();
-        assert_eq!(cuts.local, [8, large]);
-        assert_eq!(cuts.whole_index([0, 0]), Some([0, large / 4 * 3]));
-        assert_eq!(cuts.whole_index([7, large - 1]), Some([7, 4 * large - 1]));
-    }
-
-    /// Kills: padding that lies in the whole, a replica of the wrong piece, every rank the first of its block.
-    #[test]
-    fn padded_and_shared_sections_are_gathered_whole() {
-        let sections = vec![
-            Section { size: 8, pieces: Pieces::Even },
-            Section { size: 6, pieces: Pieces::Shared(2) },
-            Section { size: 5, pieces: Pieces::Padded },
-        ];
-        let placement = Placement::default().on(Axis::Tp, Placed::Split { dim: 1, sections });
-        World::threads(&[(Axis::Tp, 4)])
-            .unwrap()
-            .run(|device: Cpu<f32>, mesh: Mesh<tensor::Host>| {
-                let (cuts, rank) = (placement.cuts(&mesh, "w", [2, 19]).unwrap(), mesh.rank());
-                assert_eq!(cuts.local, [2, 2 + 3 + 2]);
-                let at = |i: usize| cuts.whole_index([i / 7, i % 7]);
-                assert_eq!((at(7), at(2)), (Some([1, 2 * rank]), Some([0, 8 + rank / 2 * 3])));
-                assert_eq!(at(6), (rank < 2).then_some([0, 14 + 2 * rank + 1]));
-                let number = |[r, c]: [usize; 2]| (r * 19 + c) as f32;
-                let share = Tensor::from_fn(&device, Category::Buffers, 2, 7, |i| at(i).map_or(-1.0, number));
-                let whole = cuts.gather(&mesh, &share).unwrap().unwrap();
-                assert_eq!(whole, (0..38).map(|i| i as f32).collect::<Vec<_>>());
-                let [replica] = &cuts.replicas()[..] else { panic!("one replicated section") };
-                assert_eq!((replica.dim, replica.start, replica.len, replica.holders), (1, 2, 3, 2));
-                assert_eq!(replica.first, rank % 2 == 0);
-                Ok::<_, CommError>(())
-            })
-            .unwrap();
-        assert!(Pieces::Shared(3).of(6, 4).is_none() && Pieces::Shared(3).of(6, 2).is_some());
-    }
-}
+mod tests;

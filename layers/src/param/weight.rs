@@ -57,7 +57,7 @@ impl<D: Kernels> ColumnWeight<D> {
         draw: Draw,
     ) -> Result<Self> {
         let outputs = sections.iter().map(|s| s.size).sum();
-        let placed = Placement::default().on(axis, Placed::Split { dim: 1, sections: sections.to_vec() });
+        let placed = at.placement().on(axis, Placed::Shard { dim: 1, sections: sections.to_vec() });
         Ok(Self(Param::new(at, name, [inputs, outputs], placed, draw)?, axis))
     }
     /// This rank's columns.
@@ -90,8 +90,8 @@ impl<D: Kernels> RowWeight<D> {
         pieces: Pieces,
         draw: Draw,
     ) -> Result<Self> {
-        let sections = vec![Section { size: shape[0], pieces }];
-        let placed = Placement::default().on(axis, Placed::Split { dim: 0, sections });
+        let sections = vec![Section::new(shape[0], pieces)];
+        let placed = at.placement().on(axis, Placed::Shard { dim: 0, sections });
         Ok(Self(Param::new(at, name, shape, placed, draw)?, axis))
     }
     /// This rank's rows.

@@ -14,10 +14,10 @@ type Number = Dual<F61>;
 pub(super) fn check(case: &(impl Erased + ?Sized), regions: bool) {
     let _key = Key(2).enter();
     for &ranks in case.ranks().iter().filter(|&&n| n <= 2) {
-        World::threads(&[(Axis::Tp, ranks)])
+        World::threads(&[(Axis::LAYERS, ranks)])
             .expect("a world")
             .run(|device: Cpu<Number>, mesh| {
-                let (group, features) = (mesh.group(Axis::Tp), case.features());
+                let (group, features) = (mesh.group(Axis::LAYERS), case.features());
                 let values = Moving(case);
                 let at = place(&device, &mesh, &values, regions);
                 let mut layer = On::<Cpu<Number>>::build(case, &at)?;
@@ -29,7 +29,7 @@ pub(super) fn check(case: &(impl Erased + ?Sized), regions: bool) {
                 let mut sum = along(&dx.whole(&at)?, &start);
                 let values = weights(&mut *layer, &mesh)?;
                 for param in layer.params() {
-                    param.sync(&mesh)?;
+                    param.sync()?;
                     let gradient = param.gather_gradient(&mesh)?.expect("a contribution to every gradient");
                     sum += along(&gradient, &values[&**param.name()]);
                 }

@@ -19,7 +19,7 @@ fn one((case, regions): (&(impl Erased + ?Sized), bool), key: Key, ranks: usize)
     let given = |step: usize| Given::draw(case.features(), step);
     let microbatches: Vec<_> = given(0).iter().map(Given::<F61>::tokens).collect();
     let expected = std::sync::OnceLock::new();
-    World::threads(&[(Axis::Tp, ranks)])
+    World::threads(&[(Axis::LAYERS, ranks)])
         .expect("a world")
         .run(|device: Cpu<F61>, mesh| {
             let seen = run((case, regions), &device, &mesh, &Random { seed: 7 }, &given, STEPS)?;

@@ -10,7 +10,7 @@ use tensor::{Cpu, Device};
 pub(super) fn check(case: &(impl Erased + ?Sized), regions: bool) {
     let (given, values) = (|step: usize| Given::<f32>::draw(case.features(), step), Random { seed: 7 });
     for &ranks in case.ranks() {
-        let axes = [(Axis::Tp, ranks)];
+        let axes = [(Axis::LAYERS, ranks)];
         let measured = World::threads(&axes)
             .expect("a world")
             .run(|device: Cpu<f32>, mesh| {

@@ -18,7 +18,7 @@ pub(super) fn check(case: &(impl Erased + ?Sized), regions: bool) {
     let given = |step: usize| Given::<f32>::draw(case.features(), step);
     let mut alone = BTreeMap::new();
     for &ranks in case.ranks() {
-        let world = World::threads(&[(Axis::Tp, ranks)]).expect("a world");
+        let world = World::threads(&[(Axis::LAYERS, ranks)]).expect("a world");
         let run =
             |device: Cpu<f32>, mesh| run((case, regions), &device, &mesh, &Random { seed: 7 }, &given, STEPS);
         let seen = world.run::<_, _, Error>(run).unwrap_or_else(|why| panic!("{why}")).swap_remove(0);

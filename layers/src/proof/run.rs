@@ -40,7 +40,7 @@ pub(super) fn run<D: Kernels<Wide = D>>(
     given: &dyn Fn(usize) -> Vec<Given<D::Elem>>,
     steps: usize,
 ) -> Result<Seen<D::Elem>> {
-    let group = mesh.group(Axis::Tp);
+    let group = mesh.group(Axis::LAYERS);
     let at = place(device, mesh, values, regions);
     let mut layer = case.build(&at)?;
     let at = AtRank { device, group, region: at.region };
@@ -61,7 +61,7 @@ pub(super) fn run<D: Kernels<Wide = D>>(
         let mut params = layer.params();
         let before = mesh.ledger();
         for param in &mut params {
-            param.sync(mesh)?;
+            param.sync()?;
         }
         synced = mesh.ledger() - &before;
         calls.push((step, since(&before, mesh)));

@@ -1,17 +1,21 @@
-//! The list of strategies as a table: for the command, and for the book.
-use layers::model::strategy::About;
-use layers::{Shape, strategies};
+//! The lists of strategies as a table: for the command, and for the book.
+use super::Layout;
+use ::tensor::Cpu;
+use comm::{Axes, Axis};
+use kernels::{Heads, Meta};
+use layers::ops::Region;
+use layers::{About, Chunk, Random, Rest, Shape, Sharing, Sizes, Stage};
 use serde::Serialize;
 
 /// One strategy, in words.
 #[derive(Clone, Debug, Serialize)]
 pub struct Entry {
-    /// How a layout names it, for two ranks: `tp=2`.
+    /// A layout that names it, for two ranks: `tp=2`.
     pub key: String,
     /// Its name.
     pub name: String,
-    /// What each rank has its part of.
-    pub splits: String,
+    /// Of what each rank of that layout has its part only: batch, sequence, hidden, weights, gradients, optimizer.
+    pub shards: Vec<&'static str>,
     /// What the ranks share, and so where it fits; any number fits where it is "anything".
     pub fits: String,
     /// Where it comes from.
@@ -21,21 +25,21 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// All of the list, in its order.
+    /// All of the lists, in their order.
     #[must_use]
     pub fn all() -> Vec<Entry> {
-        strategies::all().into_iter().map(Entry::of).collect()
+        crate::strategies::all().iter().map(|about| Entry::of(about)).collect()
     }
     fn of(about: &About) -> Entry {
-        let shared = (about.shares)(&Shape::LLAMA);
-        let fits: Vec<_> = shared
-            .iter()
-            .map(|s| if s.copies { format!("{} (or copies)", s.what) } else { s.what.to_string() })
-            .collect();
+        let shared =
+            (about.shares)(&Shape::LLAMA.into(), &Sizes { ranks: Layout::UNSPLIT.sizes, number: None });
+        let what = |by| if by == Sharing::OrCopies { " (or copies)" } else { "" };
+        let fits: Vec<_> = shared.iter().map(|s| format!("{}{}", s.what, what(s.by))).collect();
+        let layout: Layout = about.written(2).parse().expect("what an entry is written as");
         Entry {
-            key: about.key.written(2),
+            key: about.written(2),
             name: about.name.into(),
-            splits: about.splits.into(),
+            shards: shards(&layout),
             fits: if fits.is_empty() { "anything".into() } else { fits.join(", ") },
             paper: about.paper.into(),
             chapter: about.chapter.map(str::to_owned),
@@ -46,11 +50,35 @@ impl Entry {
     pub fn book() -> String {
         let row = |e: Entry| {
             let chapter = e.chapter.map_or_else(String::new, |file| format!("[{file}]({file})"));
-            let cells = [format!("`{}`", e.key), e.name, e.splits, e.fits, e.paper, chapter];
+            let cells = [format!("`{}`", e.key), e.name, e.shards.join(", "), e.fits, e.paper, chapter];
             format!("| {} |\n", cells.join(" | "))
         };
         let head = "| layout | strategy | each rank has its part of | its ranks share | source | chapter |\n\
                     |---|---|---|---|---|---|\n";
         head.to_string() + &Entry::all().into_iter().map(row).collect::<String>()
     }
+}
+
+/// Of what a rank has its part only. A small model is built as the layout has it, on no memory: what is cut of it, which
+/// tokens its layers expect and where its parameters rest say all but how sequences and blocks are dealt.
+fn shards(layout: &Layout) -> Vec<&'static str> {
+    let heads = Heads { queries: 4, keys: 4, dim: 2 };
+    let shape = Shape { width: 8, hidden: 8, vocabulary: 8, heads, ..Shape::LLAMA };
+    let (device, values, mesh) =
+        (Meta::<Cpu<f32>>::default(), Random { seed: 0 }, layout.ghost(0).expect("a first rank"));
+    let at = layout.place(&device, &mesh, &values);
+    let mut model = Chunk::whole(&at, &shape).expect("a shape that two ranks can share");
+    let cut = model.params().iter().any(|p| p.local() != p.shape());
+    let apart = cut || layout.size(Axis::STAGES) > 1;
+    let split = |axis: &Axis| layout.size(*axis) > 1;
+    let tokens = || Axes::TOKENS.iter().filter(|axis| *axis != Axis::SEQUENCES).any(|axis| split(&axis));
+    let parts = [
+        ("batch", split(&Axis::SEQUENCES)),
+        ("sequence", at.region != Region::Whole || tokens()),
+        ("hidden", cut),
+        ("weights", apart || at.rests.value == Rest::Shard),
+        ("gradients", apart || at.rests.gradient == Rest::Shard),
+        ("optimizer", apart || at.rests.state == Rest::Shard),
+    ];
+    parts.into_iter().filter_map(|(part, has)| has.then_some(part)).collect()
 }

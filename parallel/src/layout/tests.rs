@@ -1,5 +1,8 @@
+mod grammar;
+
 use super::*;
 use kernels::Heads;
+use layers::Shape;
 
 fn read(text: &str) -> Result<Layout, LayoutError> {
     text.parse()
@@ -47,7 +50,7 @@ fn layouts_are_printed_as_users_write_them() {
         assert_eq!(read(unsplit), Ok(Layout::default()), "{unsplit}");
     }
     assert_eq!(read("dp=2,tp=4"), read("tp=4,dp=2"));
-    assert_eq!(Layout::UNSPLIT.axes(), [(Axis::Dp, 1), (Axis::Tp, 1)]);
+    assert_eq!(Layout::UNSPLIT.axes(), [(Axis::Pp, 1), (Axis::Dp, 1), (Axis::Tp, 1)]);
 }
 
 #[test]
@@ -58,8 +61,8 @@ fn what_is_no_layout_is_said_in_one_sentence() {
     starts("tp=2,", "\"\" is no part of a layout; write axis=ranks, such as tp=2,dp=2");
     starts("tp", "\"tp\" is no part of a layout; write axis=ranks, such as tp=2,dp=2");
     assert!(why("tp=2,ps").contains("and beside them "), "{}", why("tp=2,ps"));
-    starts("zp=2", "\"zp\" is no axis of a layout; the axes are tp and dp");
-    starts("TP=2", "\"TP\" is no axis of a layout; the axes are tp and dp");
+    starts("zp=2", "\"zp\" is no axis of a layout; the axes are tp, dp and pp");
+    starts("TP=2", "\"TP\" is no axis of a layout; the axes are tp, dp and pp");
     assert_eq!(why("tp=2,dp=2,tp=2"), "the tp axis is given twice; give each axis once");
     for (text, seen) in [("tp=", ""), ("tp=0", "0"), ("tp=-1", "-1"), ("tp=+2", "+2"), ("tp=2=2", "2=2")] {
         let wanted = format!("tp is {seen:?}; it must be a whole number of ranks, 1 or more");
@@ -98,49 +101,96 @@ fn ranks_that_cannot_share_a_model_are_refused_with_those_that_can() {
     assert_eq!(wrong("tp=4", &shape(12, 6, 96)), "tp=4 does not fit 6 KV heads: tp can be 1, 2, 3, 6 or 12");
     assert_eq!(wrong("tp=6", &shape(12, 6, 33)), "tp=6 does not fit 33 hidden features: tp can be 1 or 3");
     assert_eq!(fits("tp=6", &shape(12, 1, 96)), Ok(()), "one KV head, six copies");
+    let eight = Shape { blocks: 8, ..model };
+    assert_eq!(fits("pp=8", &eight), Ok(()));
+    assert_eq!(wrong("pp=9", &eight), "pp=9 does not fit 8 blocks: pp can be 1, 2, 3, 4, 5, 6, 7 or 8");
     assert_eq!(
         wrong("tp=3,dp=300", &shape(4, 4, 4)),
         "tp=3 does not fit 4 query heads, 4 KV heads and 4 hidden features: tp can be 1 or 2"
     );
 }
 
-/// Kills: regions that are printed and not read, or taken where there is nobody to share tokens with.
+/// Kills: a word that is printed and not read, or taken where there is nobody to share tokens with.
 #[test]
-fn sequence_regions_are_over_the_tensor_ranks() {
-    for text in ["tp=2,sp", "sp,tp=2", "sp=2, tp=2", "tp = 2 , sp = 2"] {
+fn sequence_parallelism_is_over_the_tensor_ranks() {
+    for text in ["tp=2,sp", "sp,tp=2", " sp , tp = 2"] {
         let layout = read(text).unwrap();
         assert_eq!((layout.to_string(), layout.ranks()), ("tp=2,sp".into(), 2));
         assert_eq!(Ok(layout), read("tp=2").unwrap().with("sp"));
         let names: Vec<_> = layout.strategies().iter().map(|about| about.name).collect();
-        assert_eq!(names, ["tensor parallelism", "sequence regions"]);
+        assert_eq!(names, ["tensor parallelism", "sequence parallelism"]);
     }
     assert_eq!(read("dp=2,sp,tp=4").unwrap().to_string(), "tp=4,sp,dp=2");
     assert_eq!(read("tp=4,sp,dp=2"), read("dp=2,sp,tp=4"));
     assert_ne!(read("tp=2,sp"), read("tp=2"));
-    let over = "sp (sequence regions) goes with the ranks of tp: write";
-    assert_eq!(why("sp"), format!("sp needs tp ranks; {over} tp=2,sp"));
-    assert_eq!(why("dp=2,sp=2"), format!("sp=2 needs tp ranks; {over} tp=2,sp"));
-    assert_eq!(why("tp=2,sp=4"), format!("sp=4 is written beside tp=2; {over} sp"));
+    let needs = "sp (sequence parallelism) needs tp ranks, 2 or more: write tp=2,sp";
+    assert_eq!((why("sp"), why("dp=2,sp"), why("tp=1,sp")), (needs.into(), needs.into(), needs.into()));
+    let alone = "has no ranks of its own; write tp=2,sp";
+    assert_eq!(why("tp=2,sp=2"), format!("sp=2: sp {alone}"));
+    assert_eq!(why("dp=2,sp=4"), format!("sp=4: sp {alone}"));
     assert_eq!(why("tp=2,sp,sp"), "sp is written twice; write it once");
-    assert_eq!(why("tp=2,sp,sp=2"), "sp is written twice; write it once");
 }
 
 /// Kills: a strategy of the list that no layout can name, or that layouts name in two ways.
 #[test]
 fn every_strategy_of_the_list_has_a_key_of_its_own() {
     let mut keys = Vec::new();
-    for about in layers::strategies::all() {
-        let text = about.key.written(2);
+    for about in strategies::all() {
+        let text = about.written(2);
         let layout = read(&text).unwrap_or_else(|why| panic!("{}: {why}", about.name));
-        assert_eq!(layout.to_string(), text);
-        assert_eq!(layout.strategies().last().map(|last| last.name), Some(about.name));
+        assert_eq!(read(&layout.to_string()), Ok(layout));
+        assert!(layout.takes(about), "{text}");
         assert!(grammar().contains(&text), "{}", grammar());
-        assert!(!keys.contains(&text), "two strategies are written {text}");
-        keys.push(text);
-        assert!(
-            about.hints.last().is_some_and(|(of, _)| of.is_empty()),
-            "{}: a hint for any tensor",
-            about.name
-        );
+        assert!(!keys.contains(&about.word), "two strategies are written {text}");
+        keys.push(about.word);
+        let hint = about.hints.last();
+        assert!(hint.is_some_and(|(of, _)| of.is_empty()), "{}: a hint for any tensor", about.name);
     }
+    assert!(keys.len() <= 64, "a layout has a bit for each");
+}
+
+/// Kills: a pair of strategies that no proof of pairs sees, a layout that machines of 8 ranks cannot hold.
+#[test]
+fn every_two_strategies_meet_in_few_layouts() {
+    let all = covering(8);
+    assert!(all.iter().all(|layout| layout.ranks() <= 8 && read(&layout.to_string()) == Ok(*layout)));
+    let meets = |a: &About, b: &About| all.iter().any(|layout| layout.takes(a) && layout.takes(b));
+    let (mut apart, list) = (Vec::new(), strategies::all());
+    for (i, a) in list.iter().enumerate() {
+        assert!(meets(a, a), "{}", a.name);
+        apart.extend(list[..i].iter().filter(|b| !meets(a, b)).map(|b| (b.word, a.word)));
+    }
+    assert_eq!(apart, [("dp", "zero1")], "they exclude each other");
+    assert!(all.len() <= 3, "{all:?}");
+}
+
+/// Kills: a state split or a schedule that a layout names and nobody asks for.
+#[test]
+fn a_layout_knows_its_schedule_and_where_parameters_rest() {
+    let of = |text: &str| read(text).unwrap();
+    assert_eq!([of("none").rests(), of("dp=2").rests()], [Rests::WHOLE; 2]);
+    let zero1 = Rests { state: layers::Rest::Shard, ..Rests::WHOLE };
+    assert_eq!(of("tp=2,dp=2:zero1").rests(), zero1);
+    let (device, values, mesh) =
+        (Meta::<Cpu<f32>>::default(), Random { seed: 0 }, of("dp=2").ghost(1).unwrap());
+    assert_eq!(of("dp=2:zero1").place(&device, &mesh, &values).rests, zero1);
+    assert_eq!(["none", "pp=2"].map(|text| of(text).schedule().about().word), ["gpipe"; 2]);
+}
+
+/// Kills: an order that is read and not obeyed.
+#[test]
+fn ranks_lie_in_the_order_of_the_layout() {
+    let groups = |text: &str| {
+        let (layout, tensor) = (read(text).unwrap(), Axis::Tp);
+        let run = |_: Cpu<f32>, mesh: Mesh<::tensor::Host>| {
+            let group = mesh.group(tensor);
+            Ok::<_, CommError>(group.rank())
+        };
+        let ranks = layout.world().unwrap().run(run).unwrap();
+        let ghosts = (0..layout.ranks()).map(|rank| layout.ghost(rank).unwrap().group(tensor).rank());
+        assert_eq!(ranks, ghosts.collect::<Vec<_>>());
+        ranks
+    };
+    assert_eq!(groups("tp=2,dp=2"), [0, 1, 0, 1]);
+    assert_eq!(groups("tp=2,dp=2,order=dp.tp"), [0, 0, 1, 1]);
 }

@@ -1,5 +1,5 @@
 //! A step's microbatches as a data rank is dealt them: what goes into the model, what is wanted of it, and what came of it.
-use crate::model::Work;
+use crate::stages::Work;
 use crate::{Batch, Result, Sequence, Share};
 use kernels::Kernels;
 use layers::ops::Partial;
@@ -66,7 +66,7 @@ impl<D: Kernels> Work<D> for Dealt<'_, D> {
     fn input(&mut self, microbatch: usize) -> Result<Input<D>> {
         let sequences = self.share(microbatch)?.sequences;
         if let Some(width) = self.design.features() {
-            return Ok(Input::Rows(rows(self.device, width, sequences, |s| &s.x)));
+            return Ok(Input::Rows(features(self.device, width, sequences)));
         }
         let ids = sequences.iter().flat_map(|s| &s.ids);
         Ok(Input::Tokens(Ids::new(self.device.place(), ids, self.design.outputs())?))
@@ -106,6 +106,11 @@ impl<D: Kernels> Work<D> for Dealt<'_, D> {
         self.flight.spare.push(cx.recorded(None));
         (self.done)(microbatch + 1);
     }
+}
+
+/// What these sequences are in a model whose tokens are rows of so many features.
+pub fn features<D: Kernels>(device: &D, width: usize, sequences: &[Sequence]) -> Tensor<D> {
+    rows(device, width, sequences, |s| &s.x)
 }
 
 /// The features of these sequences, a row of so many for each token.

@@ -4,7 +4,7 @@ use crate::pipeline::gpipe::GPipe;
 use crate::pipeline::{Alone, Schedule};
 use comm::World;
 use kernels::Heads;
-use layers::{Builder, Random, Shape};
+use layers::{Builder, Random, Rest, Rests, Shape};
 use tensor::{Cpu, F61, IGNORED, Key, Scalar};
 
 const SHAPE: Shape = Shape {
@@ -18,11 +18,11 @@ const SHAPE: Shape = Shape {
 
 const RATES: layers::Rates = layers::Rates { embedding: 0.25, attention: 0.25, residual: 0.25 };
 
-/// The oracle's model of `SHAPE` with so many blocks, and dropout.
-fn oracle(blocks: usize) -> reference::Model {
+/// The oracle's model of `SHAPE` with three blocks, and dropout.
+fn oracle(tied: bool) -> reference::Model {
     let heads = reference::Heads { queries: 2, keys: 2, dim: 2 };
     let dropout = reference::Rates { embedding: 0.25, attention: 0.25, residual: 0.25 };
-    let model = reference::Model::llama(4, blocks, heads, 4, 8, 10_000.0, 1e-5, false);
+    let model = reference::Model::llama(4, 3, heads, 4, 8, 10_000.0, 1e-5, tied);
     reference::Model { dropout, ..model }
 }
 
@@ -42,7 +42,7 @@ fn rows(lengths: &[usize], width: usize) -> Vec<Sequence> {
     lengths.iter().map(rows).collect()
 }
 
-/// Two steps with clipping and decay equal the oracle's, under layouts `[pp, dp, tp, sp]`.
+/// Two steps with clipping and decay equal the oracle's, under layouts `[pp, dp, tp, sp]`, wherever parameters rest.
 fn equal_the_oracle(ours: &Design, theirs: &reference::Design, batch: &Batch, layouts: &[[usize; 4]]) {
     let _key = Key(6).enter();
     let told = |s: &Sequence| {
@@ -53,25 +53,30 @@ fn equal_the_oracle(ours: &Design, theirs: &reference::Design, batch: &Batch, la
     let (beta1, beta2, eps, decay) = (0.5, 0.75, 0.5, 0.25);
     let kind = Kind::AdamW { beta1, beta2, eps, decay };
     let adamw = reference::Optimizer::AdamW { beta1, beta2, eps, decay };
-    for &[pp, dp, tp, sp] in layouts {
+    let zero = [0, 1, 2, 3].map(|stage: usize| {
+        let rest = |from: usize| if stage >= from { Rest::Shard } else { Rest::Whole };
+        Rests { value: rest(3), gradient: rest(2), state: rest(1), block: None }
+    });
+    let all = layouts.iter().flat_map(|layout| zero.map(|rests| (*layout, rests)));
+    for ([pp, dp, tp, sp], rests) in all.filter(|([_, dp, ..], rests)| *dp > 1 || *rests == Rests::WHOLE) {
         let run = |device: Cpu<F61>, mesh: Mesh<_>| {
-            let builder = Builder::new(&device, &mesh, &Random { seed: 2 });
+            let builder = Builder { rests, ..Builder::new(&device, &mesh, &Random { seed: 2 }) };
             let builder = if sp > 0 { builder.in_regions() } else { builder };
             let schedule: &dyn Schedule = if pp > 1 { &GPipe } else { &Alone };
             let mut trainer = Trainer::new(&At { builder, schedule }, ours, (kind, Some(0.5)))?.seeded(3);
             let weights = |trainer: &mut Trainer<_>| {
                 let (mut all, params) = (std::collections::BTreeMap::new(), trainer.model().params());
-                crate::whole(&device, &params, &mesh, &mut |_, p| Ok(p.gather(&mesh)?), &mut |name, w| {
-                    all.insert(name.to_string(), w);
-                    Ok(())
-                })?;
+                for of in crate::named(&params, &mesh)? {
+                    let whole = crate::whole(&device, &of, &mesh, |i| params[i].gather(&mesh))?;
+                    all.insert(of.name, whole.expect("the host has values"));
+                }
                 Ok::<_, crate::Error>(all)
             };
             let start = weights(&mut trainer)?;
             let mut truth = reference::Trainer::new(theirs.clone(), adamw, Some(0.5), start).seeded(3);
             for step in 0..2 {
                 let (report, wanted) = (trainer.step(batch, 0.5)?, truth.step(&told, 0.5));
-                let at = format!("{ours}, step {step}, pp={pp}, dp={dp}, tp={tp}, sp={sp}");
+                let at = format!("{ours}, step {step}, pp={pp}, dp={dp}, tp={tp}, sp={sp}, {rests:?}");
                 let loss = wanted.losses.into_iter().fold(F61::ZERO, |sum, loss| sum + loss);
                 assert_eq!(report.loss.read().unwrap(), [loss], "{at}");
                 assert_eq!(report.norm2.read().unwrap(), [wanted.norm2], "{at}");
@@ -91,8 +96,10 @@ fn steps_equal_the_oracle_bit_for_bit() {
     let batch = Batch::new([5, 2, 3, 1, 4].map(sequence).to_vec(), 2).unwrap();
     let layouts =
         [[1, 1, 1, 0], [1, 2, 1, 0], [1, 1, 2, 0], [1, 2, 2, 0], [2, 1, 1, 0], [2, 2, 2, 0], [3, 1, 1, 0]];
-    let shape = Shape { dropout: RATES, blocks: 3, ..SHAPE };
-    equal_the_oracle(&shape.into(), &oracle(3).into(), &batch, &layouts);
+    for tied in [false, true] {
+        let shape = Shape { dropout: RATES, blocks: 3, tied, ..SHAPE };
+        equal_the_oracle(&shape.into(), &oracle(tied).into(), &batch, &layouts);
+    }
 }
 
 /// Three layers and four, in two and in three stages; of the first microbatch two of four data ranks have no example, and a
@@ -137,7 +144,7 @@ fn steps_of_bare_blocks_equal_the_oracle_bit_for_bit() {
         [3, 1, 1, 0],
     ];
     let shape = Shape { dropout: RATES, blocks: 3, ..SHAPE };
-    equal_the_oracle(&Design::Blocks(shape), &reference::Design::Blocks(oracle(3)), &batch, &layouts);
+    equal_the_oracle(&Design::Blocks(shape), &reference::Design::Blocks(oracle(false)), &batch, &layouts);
 }
 
 /// Kills: a count of one data rank or of all tensor ranks or stages, the largest logit of a share, another rank's or

@@ -5,7 +5,7 @@ use std::path::{PathBuf, is_separator};
 
 /// A model by its name, or by the folder that it lies in.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::cli) enum ModelName {
+pub(crate) enum ModelName {
     /// The default, which is part of the program.
     Embedded,
     /// A plain classifier of digits.
@@ -19,7 +19,7 @@ const NAMES: [(&str, ModelName); 2] = [("embedded", ModelName::Embedded), ("mlp"
 
 impl ModelName {
     /// Reads what stands behind `--model`.
-    pub(in crate::cli) fn parser() -> impl TypedValueParser<Value = Self> {
+    pub(crate) fn parser() -> impl TypedValueParser<Value = Self> {
         OsStringValueParser::new().try_map(Self::read)
     }
     fn read(given: OsString) -> Result<Self, String> {

@@ -1,15 +1,16 @@
 //! Flags of what lies between ranks: train, generate and compare take them.
 use crate::cli::tell;
-use crate::layout::split_axes;
-use crate::{Error, Network, Result, trace};
+use crate::draw::trace;
 use clap::Args;
 use comm::{Axis, Link, RankError, Stuck, Trace};
+use parallel::layout::split_axes;
+use parallel::{Error, Network, Result};
 use std::path::{Path, PathBuf, absolute};
 use std::str::FromStr;
 use std::time::Duration;
 
 #[derive(Args, Debug, Default)]
-pub(in crate::cli) struct NetworkArgs {
+pub(crate) struct NetworkArgs {
     /// A slow link between the ranks along an axis, such as tp=20us,1GB/s; may be repeated, once for each axis; an unsplit
     /// layout has none
     #[arg(long, value_name = "AXIS=LATENCY,BANDWIDTH")]
@@ -28,7 +29,7 @@ impl NetworkArgs {
     ///
     /// # Errors
     /// If its trace could not be written, or lies in that folder, where names are the run's own.
-    pub(in crate::cli) fn network(&self, out: Option<&Path>) -> Result<Network> {
+    pub(crate) fn network(&self, out: Option<&Path>) -> Result<Network> {
         if let Some(file) = &self.trace {
             let inside = |out: &Path| Some(absolute(file).ok()?.starts_with(absolute(out).ok()?));
             if let Some(out) = out.filter(|out| inside(out) == Some(true)) {
@@ -49,7 +50,7 @@ impl NetworkArgs {
         })
     }
     /// The first of these flags that is given.
-    pub(in crate::cli) fn given(&self) -> Option<&'static str> {
+    pub(crate) fn given(&self) -> Option<&'static str> {
         let Self { link, timeout, trace } = self;
         let given = [("link", !link.is_empty()), ("timeout", timeout.is_some()), ("trace", trace.is_some())];
         given.into_iter().find(|(_, given)| *given).map(|(flag, _)| flag)
@@ -58,7 +59,7 @@ impl NetworkArgs {
     ///
     /// # Errors
     /// Those of the outcome, and if the trace cannot be written.
-    pub(in crate::cli) fn keep_trace<T>(&self, network: &Network, outcome: Result<T>) -> Result<T> {
+    pub(crate) fn keep_trace<T>(&self, network: &Network, outcome: Result<T>) -> Result<T> {
         let written = match (&self.trace, &network.trace) {
             (Some(file), Some(trace)) if !trace.runs().is_empty() => trace::write(file, trace),
             _ => Ok(()),
@@ -77,7 +78,9 @@ impl NetworkArgs {
 /// Tells what is known of a run whose ranks do not end, and ends the process.
 fn stuck(file: Option<PathBuf>, trace: Option<Trace>) -> Stuck {
     Stuck::new(move |error, running| {
-        let mut error = Error { why: words(error, running), ..Error::from(error.clone()) };
+        let words = words(error, running);
+        let mut error = Error::from(error.clone());
+        error.why = words;
         let written = file.as_deref().zip(trace.as_ref()).map(|(file, trace)| trace::write(file, trace));
         if let Some(Err(also)) = written {
             error.why = format!("{error}; nor could the trace be kept: {also}");
@@ -129,8 +132,8 @@ impl FromStr for Patience {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Error;
     use clap::Parser;
+    use parallel::Error;
 
     #[derive(Parser)]
     struct Only {

@@ -1,101 +1,105 @@
 //! Flags of train: settings of a new run, and whether they are those of a resumed one.
 use super::{MemoryArgs, ModelName, NetworkArgs, SEQ};
-use crate::cli::classify::LearnArgs;
-use crate::number::NumberName;
-use crate::settings::{OptimizerName, Settings};
-use crate::{Error, Layout, Result, layout};
+use crate::cli::pictures::{PicturesArgs, only_text, refuse};
+use crate::commands::train::epochs;
+use crate::commands::train::settings::{OptimizerName, Settings, at_least_1, tenth};
 use clap::Args;
-use parallel::Sequence;
+use models::digits::Digits;
+use parallel::number::NumberName;
+use parallel::{Error, Layout, Result, Sequence, layout};
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
 #[derive(Args, Debug)]
-pub(in crate::cli) struct TrainArgs {
+pub(crate) struct TrainArgs {
     /// Training steps in all [default: 200; with --batch 1]
     #[arg(long)]
-    pub(in crate::cli) steps: Option<usize>,
+    pub(crate) steps: Option<usize>,
     /// Tokens of a sequence [default: 256]
     #[arg(long, conflicts_with = "batch")]
-    pub(in crate::cli) seq: Option<usize>,
+    pub(crate) seq: Option<usize>,
     /// Sequences of a step, over all data ranks and microbatches [default: 8; pictures with --model mlp: 32]
     #[arg(long, conflicts_with = "batch")]
-    pub(in crate::cli) batch_size: Option<usize>,
+    pub(crate) batch_size: Option<usize>,
     /// Parts that a step's sequences are cut into [default: 1]
     #[arg(long)]
-    pub(in crate::cli) microbatches: Option<usize>,
+    pub(crate) microbatches: Option<usize>,
     /// The largest learning rate [default: 0.001; with --batch 1, and constant; with --model mlp 0.025 of sgd]
     #[arg(long)]
-    pub(in crate::cli) lr: Option<f64>,
+    pub(crate) lr: Option<f64>,
     /// Steps until the learning rate is reached [default: a tenth of the steps; with --batch and with --model mlp none]
     #[arg(long)]
-    pub(in crate::cli) warmup: Option<usize>,
+    pub(crate) warmup: Option<usize>,
     /// The optimizer [default: adamw; with --batch and with --model mlp sgd]
     #[arg(long)]
-    pub(in crate::cli) optimizer: Option<OptimizerName>,
+    pub(crate) optimizer: Option<OptimizerName>,
     /// The largest norm of the gradient; a larger one is scaled down to it [default: no limit]
     #[arg(long)]
-    pub(in crate::cli) clip: Option<f64>,
+    pub(crate) clip: Option<f64>,
     /// The rate of dropout everywhere, or config for what config.json says [default: config; with --batch 0]
     #[arg(long)]
-    pub(in crate::cli) dropout: Option<DropoutRate>,
+    pub(crate) dropout: Option<DropoutRate>,
     /// The share of a target that is spread over all ids alike [default: 0]
     #[arg(long)]
-    pub(in crate::cli) label_smoothing: Option<f64>,
+    pub(crate) label_smoothing: Option<f64>,
     /// The weight of the square of each token's log-sum-exp in the loss [default: 0]
     #[arg(long)]
-    pub(in crate::cli) z_loss: Option<f64>,
+    pub(crate) z_loss: Option<f64>,
     /// Of fresh weights, of the batches and of dropout [default: 0]
     #[arg(long)]
-    pub(in crate::cli) seed: Option<u64>,
+    pub(crate) seed: Option<u64>,
     /// The numbers of the run: f32, bf16 with gradients, masters and sums in f32, or f64, the truth for `diff`, which keeps
     /// no checkpoints [default: f32]
-    #[arg(long)]
-    pub(in crate::cli) number: Option<NumberName>,
+    #[arg(long, value_parser = super::number())]
+    pub(crate) number: Option<NumberName>,
     #[arg(long, default_value_t, help = layout::grammar())]
-    pub(in crate::cli) layout: Layout,
+    pub(crate) layout: Layout,
     #[command(flatten)]
-    pub(in crate::cli) memory: MemoryArgs,
+    pub(crate) memory: MemoryArgs,
     /// The text to learn; its last tenth is held out [default: the embedded text]; with --model mlp, a folder with the
     /// four files of MNIST [default: drawn digits]
     #[arg(long, value_name = "FILE")]
-    pub(in crate::cli) data: Option<PathBuf>,
+    pub(crate) data: Option<PathBuf>,
     /// Sequences of token ids to learn in every step: a JSON list of lists; a list of lists among them packs documents
     #[arg(long, value_name = "FILE", conflicts_with = "data")]
-    pub(in crate::cli) batch: Option<PathBuf>,
+    pub(crate) batch: Option<PathBuf>,
     /// A model to begin with, a folder or embedded [default: fresh weights]; or mlp: a plain classifier of pictures
     #[arg(long, value_name = "DIR|NAME", conflicts_with = "config", value_parser = ModelName::parser())]
-    pub(in crate::cli) model: Option<ModelName>,
+    pub(crate) model: Option<ModelName>,
     /// A config.json for fresh weights; a tokenizer.json beside it reads the text [default: that of the embedded model]
     #[arg(long, value_name = "FILE")]
-    pub(in crate::cli) config: Option<PathBuf>,
+    pub(crate) config: Option<PathBuf>,
     /// A folder for checkpoints, in the Hugging Face layout [default: none are kept, or those of --resume]
     #[arg(long, value_name = "DIR")]
-    pub(in crate::cli) out: Option<PathBuf>,
+    pub(crate) out: Option<PathBuf>,
     /// A folder with a checkpoint to go on from
     #[arg(long, value_name = "DIR")]
-    pub(in crate::cli) resume: Option<PathBuf>,
+    pub(crate) resume: Option<PathBuf>,
     /// Steps between checkpoints; there is one at the end in any case [default: 100]
     #[arg(long)]
-    pub(in crate::cli) checkpoint_every: Option<usize>,
+    pub(crate) checkpoint_every: Option<usize>,
+    /// With --model mlp: how often every picture is shown [default: 3]
+    #[arg(long)]
+    pub(crate) epochs: Option<usize>,
     #[command(flatten)]
-    pub(in crate::cli) mlp: LearnArgs,
+    pub(crate) pictures: PicturesArgs,
     /// Stop after so many steps of this run; the learning rate falls as for all of them
     #[arg(long)]
-    pub(in crate::cli) stop_after: Option<usize>,
+    pub(crate) stop_after: Option<usize>,
     /// A folder for activations, gradients and weights of the last step, as safetensors
     #[arg(long, value_name = "DIR")]
-    pub(in crate::cli) dump: Option<PathBuf>,
+    pub(crate) dump: Option<PathBuf>,
     /// At the end, tell where the time of the steps after the first two went, a hundred at most
     #[arg(long)]
-    pub(in crate::cli) profile: bool,
+    pub(crate) profile: bool,
     #[command(flatten)]
-    pub(in crate::cli) network: NetworkArgs,
+    pub(crate) network: NetworkArgs,
 }
 
 impl TrainArgs {
     /// Settings of a new run on a text of this hash.
-    pub(in crate::cli) fn settings(&self, text: u64) -> Settings {
+    pub(crate) fn settings(&self, text: u64) -> Settings {
         let steps = self.steps.unwrap_or(200);
         Settings {
             steps,
@@ -109,6 +113,7 @@ impl TrainArgs {
             seed: self.seed.unwrap_or(0),
             text,
             constant: false,
+            floor: tenth(),
             dropout: self.dropout.unwrap_or(DropoutRate(None)).0,
             label_smoothing: self.label_smoothing.unwrap_or(0.0),
             z_loss: self.z_loss.unwrap_or(0.0),
@@ -116,7 +121,7 @@ impl TrainArgs {
         }
     }
     /// Settings of a new run on given ids: plain descent at a constant rate, unless said otherwise.
-    pub(in crate::cli) fn settings_of_ids(&self, ids: &[Sequence]) -> Settings {
+    pub(crate) fn settings_of_ids(&self, ids: &[Sequence]) -> Settings {
         Settings {
             steps: self.steps.unwrap_or(1),
             seq: ids.iter().flat_map(|s| s.documents.iter().copied()).max().unwrap_or(0),
@@ -126,11 +131,44 @@ impl TrainArgs {
             optimizer: self.optimizer.unwrap_or(OptimizerName::Sgd),
             constant: true,
             dropout: self.dropout.unwrap_or(DropoutRate(Some(0.0))).0,
-            ..self.settings(crate::ids::hash(ids))
+            ..self.settings(models::ids::hash(ids))
         }
     }
+    /// Settings of a new run on pictures: plain descent, unless said otherwise.
+    pub(crate) fn settings_of_pictures(&self, digits: &Digits) -> Result<Settings> {
+        let (epochs, batch_size) = (self.epochs.unwrap_or(3), self.batch_size.unwrap_or(32));
+        at_least_1(&[("epochs", epochs), ("batch-size", batch_size)])?;
+        let batch_size = batch_size.min(digits.train.len());
+        let optimizer = self.optimizer.unwrap_or(OptimizerName::Sgd);
+        let usual = if optimizer == OptimizerName::Sgd { 0.025 } else { 1e-3 };
+        Ok(Settings {
+            steps: epochs.saturating_mul(epochs::steps(digits, batch_size)),
+            seq: 1,
+            batch_size,
+            lr: self.lr.unwrap_or(usual),
+            warmup: self.warmup.unwrap_or(0),
+            optimizer,
+            floor: 0.3,
+            ..self.settings(digits.hash())
+        })
+    }
+    /// Whether a flag is given that is for models of another kind.
+    pub(crate) fn unused(&self, pictures: bool) -> Result<()> {
+        if !pictures {
+            self.pictures.unused()?;
+            return refuse(&[("epochs", self.epochs.is_some())], "--model mlp; a model of text");
+        }
+        only_text(&[
+            ("steps", self.steps.is_some()),
+            ("seq", self.seq.is_some()),
+            ("dropout", self.dropout.is_some()),
+            ("label-smoothing", self.label_smoothing.is_some()),
+            ("z-loss", self.z_loss.is_some()),
+            ("batch", self.batch.is_some()),
+        ])
+    }
     /// Settings of a resumed run: those it was begun with; a flag that says otherwise is refused.
-    pub(in crate::cli) fn again(&self, begun: &Settings, text: u64) -> Result<Settings> {
+    pub(crate) fn again(&self, begun: &Settings, text: u64) -> Result<Settings> {
         let told = [
             differs("steps", self.steps, begun.steps),
             differs("seq", self.seq, begun.seq),
@@ -160,7 +198,7 @@ impl TrainArgs {
 
 /// A rate, or the configuration's.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(in crate::cli) struct DropoutRate(pub(in crate::cli) Option<f64>);
+pub(crate) struct DropoutRate(pub(crate) Option<f64>);
 
 impl FromStr for DropoutRate {
     type Err = String;

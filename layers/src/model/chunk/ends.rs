@@ -44,7 +44,7 @@ impl<D: Kernels> Tables<D> {
     fn shared(&self) -> Option<&RowWeight<D>> {
         self.other.as_ref().or(self.embedding.as_ref().map(Embedding::rows)).filter(|_| self.tied)
     }
-    fn shared_mut(&mut self) -> Option<&mut RowWeight<D>> {
+    pub(crate) fn shared_mut(&mut self) -> Option<&mut RowWeight<D>> {
         self.other.as_mut().or(self.embedding.as_mut().map(Embedding::table)).filter(|_| self.tied)
     }
 }

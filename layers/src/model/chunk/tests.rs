@@ -47,7 +47,7 @@ fn gradients(
 ) -> Result<Vec<Vec<F61>>, Error> {
     let at = Builder::new(device, mesh, &Random { seed: 1 });
     let mut parts =
-        cuts.windows(2).map(|c| Chunk::part(&at, shape, c[0]..c[1])).collect::<Result<Vec<_>, _>>()?;
+        cuts.windows(2).map(|c| Chunk::part(&at, shape, c[0]..c[1], None)).collect::<Result<Vec<_>, _>>()?;
     let mut trace = Vec::new();
     let tokens = LENGTHS.concat().iter().sum();
     let all: Vec<_> = LENGTHS.iter().enumerate().map(|(m, lengths)| Cx::train(m, *lengths, tokens)).collect();

@@ -100,7 +100,7 @@ fn run_cut<D: Kernels<Wide = D>>(
         }
         let mut params = model.params();
         for param in &mut params {
-            param.sync(mesh)?;
+            param.sync()?;
             trace.insert(
                 format!("step {step}: gradient of {}", param.name()),
                 whole(param.gather_gradient(mesh)?),

@@ -78,7 +78,7 @@ fn of_blocks<D: Kernels<Wide = D>>(
         }
     }
     for param in parts.iter_mut().flat_map(Stage::params) {
-        param.sync(at.mesh)?;
+        param.sync()?;
         trace.push((param.name().to_string(), param.gather_gradient(at.mesh)?.unwrap_or_default()));
     }
     Ok(trace)

@@ -1,0 +1,43 @@
+//! All-reduces of f32 between thread ranks, with all their promises.
+use super::machine::{Bound, Probe, cores, least};
+use super::scale::Scale;
+use comm::{Axis, Reduce, World};
+use parallel::Result;
+use std::time::Instant;
+use tensor::{Category, Cpu, Tensor};
+
+/// Bytes that the ranks of a burst sum up together, and calls of a burst at most.
+const BURST: usize = 28 << 20;
+const CALLS: usize = 3000;
+/// Bursts of a turn, after one to warm up.
+const BURSTS: usize = 7;
+
+/// The time of a call within the best of several bursts, each of as many calls as make a time that can be measured.
+pub(super) fn seconds(ranks: usize, bytes: usize, scale: &Scale) -> Result<f64> {
+    let bytes = scale.of(bytes);
+    let calls = (BURST / (bytes * ranks)).clamp(1, scale.of(CALLS));
+    let world = World::threads(&[(Axis::Tp, ranks)])?;
+    let bursts = world.run(|device: Cpu<f32>, mesh| {
+        let group = mesh.group(Axis::Tp).named("burst");
+        let mut x = Tensor::from_fn(&device, Category::Buffers, 1, bytes.div_ceil(4), |_| 0.0);
+        let mut burst = || {
+            group.barrier()?;
+            let start = Instant::now();
+            for _ in 0..calls {
+                group.all_reduce(&mut x, Reduce::Sum)?;
+            }
+            Ok(start.elapsed().as_secs_f64() / calls as f64)
+        };
+        (0..=BURSTS).map(|_| burst()).collect::<comm::Result<Vec<_>>>()
+    })?;
+    Ok(least(&bursts))
+}
+
+/// However it is done, each rank's window is read once and written once, by cores that have to do the same for all
+/// ranks; and no rank is done before it has heard from all others. The longer of the two bounds the whole: the first is
+/// what the same cores take for as many bytes that nobody else touches, the second a bare meeting of as many threads.
+pub(super) fn bound(ranks: usize, bytes: usize, scale: &Scale) -> Bound {
+    let cores = cores(ranks);
+    let each = scale.of(bytes) * ranks / cores;
+    vec![(Probe::Rewrite { cores, bytes: each }, 1.0), (Probe::Meet { threads: ranks }, 1.0)]
+}

@@ -1,0 +1,142 @@
+//! How much of its links' time a training step shows: what a step over slow links takes longer than one without them,
+//! beside what the links are priced at.
+//!
+//! ```text
+//! exposed = step over the links − step without        ratio = exposed ÷ priced
+//! priced  = Σ over all calls of a step along linked axes of  steps·α + bytes/β
+//! ```
+//!
+//! The price is that of calls that follow each other while nothing is computed: ratio 1 is a step that hides nothing. Steps
+//! over the links and without take turns, and of each the best counts.
+use super::model::{Pass, said, seconds_over};
+use super::scale::Scale;
+use comm::{Axes, Link};
+use parallel::{Layout, Network, Result};
+use serde::Serialize;
+use std::time::Duration;
+
+/// How much of its links' time a training step shows, in milliseconds.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Exposed {
+    /// A step over the links.
+    pub linked_ms: f64,
+    /// A step without them.
+    pub unlinked_ms: f64,
+    /// By how much the first is longer.
+    pub exposed_ms: f64,
+    /// What the links take for all calls of a step, one after the other: that of the rank for which it is most.
+    pub priced_ms: f64,
+    /// The exposed part of the price: 1 is all of it.
+    pub ratio: f64,
+}
+
+/// Measures it in so many turns; none over a network without links.
+pub(super) fn of(
+    layout: &Layout,
+    network: &Network,
+    (turns, scale): (usize, &Scale),
+    watch: &dyn Fn(&str),
+) -> Result<Option<Exposed>> {
+    if network.links.is_empty() {
+        return Ok(None);
+    }
+    let (two, mut best) = (linked_and_not(network), [f64::INFINITY; 2]);
+    for turn in 1..=turns {
+        for ((best, network), what) in best.iter_mut().zip(&two).zip(["over the links", "without"]) {
+            watch(&format!("training steps {what}, turn {turn} of {turns}"));
+            *best = best.min(seconds_over(network, Pass::Step, layout, scale)?);
+        }
+    }
+    Ok(Some(Exposed::new(best, priced(layout, network, scale)?)))
+}
+
+/// The network of either step. Neither takes a trace, which would cost time.
+fn linked_and_not(network: &Network) -> [Network; 2] {
+    let linked = network.untraced();
+    [linked.clone(), Network { links: Vec::new(), ..linked }]
+}
+
+impl Exposed {
+    fn new([linked, unlinked]: [f64; 2], priced: Duration) -> Self {
+        let (exposed, priced) = (linked - unlinked, priced.as_secs_f64());
+        Self {
+            linked_ms: linked * 1e3,
+            unlinked_ms: unlinked * 1e3,
+            exposed_ms: exposed * 1e3,
+            priced_ms: priced * 1e3,
+            ratio: exposed / priced,
+        }
+    }
+}
+
+/// What the links take for all calls of a step that go over them, one after the other.
+fn priced(layout: &Layout, network: &Network, scale: &Scale) -> Result<Duration> {
+    let mut most = Duration::ZERO;
+    for rank in 0..layout.ranks() {
+        let time = |(axes, op, traffic)| {
+            let ranks = Axes::iter(axes).map(|axis| layout.size(axis)).product();
+            link(network, axes).map(|link| link.time_of(op, ranks, &traffic))
+        };
+        most = most.max(said(layout, rank, scale)?.iter().filter_map(time).sum());
+    }
+    Ok(most)
+}
+
+/// What joins ranks that differ along these axes: the slowest of their links, if they have any.
+fn link(network: &Network, axes: Axes) -> Option<Link> {
+    let links = network.links.iter().filter(|(axis, _)| axes.contains(*axis)).map(|(_, link)| *link);
+    links.reduce(Link::slower)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use comm::Axis;
+
+    /// Kills: a price of one rank's axis alone, calls that pay no latency, links that are ignored, a network without links
+    /// that is measured.
+    #[test]
+    fn the_price_is_that_of_the_calls_over_the_links() {
+        let (layout, scale): (Layout, _) = ("dp=2,tp=2".parse().unwrap(), Scale::TINY);
+        let over = |links: &[(Axis, &str)]| Network {
+            links: links.iter().map(|(axis, link)| (*axis, link.parse().unwrap())).collect(),
+            ..Network::default()
+        };
+        let price = |links: &[_]| priced(&layout, &over(links), &scale).unwrap();
+        let calls = |axis: Axis| -> (usize, usize) {
+            let said = said(&layout, 0, &scale).unwrap();
+            let own = said.iter().filter(|(axes, ..)| *axes == Axes::from(axis));
+            own.fold((0, 0), |(calls, bytes), (.., t)| (calls + t.calls, bytes + t.bytes))
+        };
+        let (calls, bytes) = calls(Axis::Dp);
+        assert_eq!(calls, 4, "head, block, embedding, loss");
+        let dp = price(&[(Axis::Dp, "1s,1kB/s")]);
+        assert_eq!(dp, Duration::from_secs(2 * calls as u64) + Duration::from_millis(bytes as u64));
+        let both = price(&[(Axis::Dp, "1s,1kB/s"), (Axis::Tp, "1s,1kB/s")]);
+        assert!(both > dp + Duration::from_secs(8), "{both:?}");
+        assert_eq!(price(&[]), Duration::ZERO);
+        assert_eq!(of(&layout, &over(&[]), (2, &scale), &|_| ()).unwrap(), None);
+    }
+
+    /// A lower bound: a sum over such a link takes 10 ms at least, and a step waits for one. Kills: a link that neither step
+    /// has, or both, a trace that costs time, a ratio upside down, turns that are not taken.
+    #[test]
+    fn a_step_of_nothing_shows_the_latency_of_its_last_calls() {
+        let links = vec![(Axis::Dp, "5ms,1GB/s".parse().unwrap())];
+        let network = Network { links, ..Network::default() };
+        let [linked, unlinked] = linked_and_not(&network.clone().profiling());
+        assert_eq!((linked.links, unlinked.links), (network.links.clone(), Vec::new()));
+        assert!(linked.trace.is_none() && unlinked.trace.is_none());
+        let (layout, said) = ("dp=2".parse().unwrap(), std::cell::RefCell::new(Vec::new()));
+        let watch = |what: &str| said.borrow_mut().push(what.to_string());
+        let of = of(&layout, &network, (2, &Scale::TINY), &watch).unwrap().unwrap();
+        let near = |a: f64, b: f64| (a - b).abs() < 1e-9;
+        assert!(of.linked_ms >= 10.0 && near(of.exposed_ms, of.linked_ms - of.unlinked_ms), "{of:?}");
+        assert!(near(of.ratio * of.priced_ms, of.exposed_ms), "{of:?}");
+        let said = said.take();
+        assert_eq!(
+            (said.len(), &*said[0], &*said[3]),
+            (4, "training steps over the links, turn 1 of 2", "training steps without, turn 2 of 2")
+        );
+    }
+}

@@ -1,0 +1,188 @@
+//! The figures, in the order they are shown.
+use super::machine::{Bound, Machine, Probe};
+use super::model::{self, Pass};
+use super::scale::Scale;
+use super::{all_reduce, products, proof};
+use parallel::in_number;
+use parallel::number::NumberName::{self, Bf16, F32};
+use parallel::{Error, Result};
+
+/// What a figure is counted in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    /// 10^9 floating point operations a second.
+    Gflops,
+    /// 10^9 bytes a second.
+    Gbps,
+    /// Milliseconds.
+    Milliseconds,
+    /// Microseconds.
+    Microseconds,
+    /// Tokens a second.
+    Tokens,
+}
+
+impl Unit {
+    /// How it is written.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Gflops => "GFLOP/s",
+            Self::Gbps => "GB/s",
+            Self::Milliseconds => "ms",
+            Self::Microseconds => "us",
+            Self::Tokens => "token/s",
+        }
+    }
+    /// Whether less is better.
+    pub fn is_time(self) -> bool {
+        matches!(self, Self::Milliseconds | Self::Microseconds)
+    }
+    /// How many times better `ours` is than another's: above 1 it is better.
+    pub(super) fn of(self, other: f64, ours: f64) -> f64 {
+        if self.is_time() { other / ours } else { ours / other }
+    }
+    /// So many seconds for such an amount of work (FLOPs, bytes, tokens), in this unit.
+    pub(super) fn told(self, seconds: f64, amount: f64) -> f64 {
+        match self {
+            Self::Gflops | Self::Gbps => amount / seconds / 1e9,
+            Self::Milliseconds => seconds * 1e3,
+            Self::Microseconds => seconds * 1e6,
+            Self::Tokens => amount / seconds,
+        }
+    }
+}
+
+/// A figure that can be measured.
+#[derive(Debug)]
+pub struct Entry {
+    /// Its name.
+    pub name: &'static str,
+    /// What it is counted in.
+    pub unit: Unit,
+    pub(super) work: Work,
+}
+
+/// What is measured.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Work {
+    /// The machine itself, one core.
+    Machine(Probe),
+    /// M, N and K of a product of these numbers.
+    Product(NumberName, [usize; 3]),
+    /// The same by a weight that is kept as `[N, K]`.
+    Linear([usize; 3]),
+    /// A pass over the batch, under a layout.
+    Pass(Pass, &'static str),
+    /// A token that is added, in these numbers.
+    Decode(NumberName),
+    /// Ranks, and bytes of each.
+    AllReduce(usize, usize),
+    /// A certificate, per key and step.
+    Proof,
+}
+
+const fn figure(name: &'static str, unit: Unit, work: Work) -> Entry {
+    Entry { name, unit, work }
+}
+
+const fn all_reduce(name: &'static str, ranks: usize, bytes: usize) -> Entry {
+    figure(name, Unit::Microseconds, Work::AllReduce(ranks, bytes))
+}
+
+const KIB: usize = 1 << 10;
+const MIB: usize = 1 << 20;
+
+/// All of them.
+pub const FIGURES: [Entry; 22] = [
+    figure("machine_peak_gflops", Unit::Gflops, Work::Machine(Probe::Peak { cores: 1 })),
+    figure("machine_read_gbps", Unit::Gbps, Work::Machine(Probe::Read { cores: 1 })),
+    figure("gemm_gflops_1024", Unit::Gflops, Work::Product(F32, [1024, 1024, 1024])),
+    figure("gemm_gflops_1024_bf16", Unit::Gflops, Work::Product(Bf16, [1024, 1024, 1024])),
+    figure("gemm_gflops_256x4096x4096", Unit::Gflops, Work::Product(F32, [256, 4096, 4096])),
+    figure("linear_gflops_m32", Unit::Gflops, Work::Linear([32, 512, 512])),
+    figure("forward_ms_tp1", Unit::Milliseconds, Work::Pass(Pass::Forward, "none")),
+    figure("train_step_ms_tp1", Unit::Milliseconds, Work::Pass(Pass::Step, "none")),
+    figure("forward_ms_tp2", Unit::Milliseconds, Work::Pass(Pass::Forward, "tp=2")),
+    figure("train_step_ms_tp2", Unit::Milliseconds, Work::Pass(Pass::Step, "tp=2")),
+    figure("train_step_ms_dp2", Unit::Milliseconds, Work::Pass(Pass::Step, "dp=2")),
+    figure("decode_tokens_per_s_tp1", Unit::Tokens, Work::Decode(F32)),
+    figure("decode_tokens_per_s_tp1_bf16", Unit::Tokens, Work::Decode(Bf16)),
+    all_reduce("all_reduce_us_4KiB", 2, 4 * KIB),
+    all_reduce("all_reduce_us_256KiB", 2, 256 * KIB),
+    all_reduce("all_reduce_us_4MiB", 2, 4 * MIB),
+    all_reduce("all_reduce_us_64MiB", 2, 64 * MIB),
+    all_reduce("all_reduce_us_4KiB_4ranks", 4, 4 * KIB),
+    all_reduce("all_reduce_us_256KiB_4ranks", 4, 256 * KIB),
+    all_reduce("all_reduce_us_4MiB_4ranks", 4, 4 * MIB),
+    all_reduce("all_reduce_us_64MiB_4ranks", 4, 64 * MIB),
+    figure("proof_ms_100k", Unit::Milliseconds, Work::Proof),
+];
+
+/// Those that have these names, or begin so; all if nothing is asked for.
+///
+/// # Errors
+/// If no figure is called so.
+pub fn chosen(only: &[String]) -> Result<Vec<&'static Entry>> {
+    let asks = |asked: &str, entry: &Entry| {
+        let exact = FIGURES.iter().any(|other| other.name == asked);
+        if exact { entry.name == asked } else { !asked.is_empty() && entry.name.starts_with(asked) }
+    };
+    if let Some(unknown) = only.iter().find(|asked| !FIGURES.iter().any(|entry| asks(asked, entry))) {
+        return Err(Error::new(format!(
+            "--only: no figure is called {unknown:?}, or begins so; the figures are {}",
+            names()
+        )));
+    }
+    Ok(FIGURES
+        .iter()
+        .filter(|entry| only.is_empty() || only.iter().any(|asked| asks(asked, entry)))
+        .collect())
+}
+
+/// All names, for messages.
+pub(super) fn names() -> String {
+    FIGURES.map(|entry| entry.name).join(", ")
+}
+
+impl Work {
+    /// The best time of one turn, in seconds: of the whole work, or, of the machine and of decoding, of each operation,
+    /// byte or token.
+    pub(super) fn seconds(self, machine: &Machine, scale: &Scale) -> Result<f64> {
+        match self {
+            Self::Machine(_) => Ok(machine.least(&self.bound(scale)?)),
+            Self::Product(number, size) => in_number!(number, D => Ok(products::product::<D>(size, scale))),
+            Self::Linear(size) => Ok(products::linear(size, scale)),
+            Self::Pass(pass, layout) => model::seconds(pass, &layout.parse()?, scale),
+            Self::Decode(number) => in_number!(number, D => model::decode::<D>(scale)),
+            Self::AllReduce(ranks, bytes) => all_reduce::seconds(ranks, bytes, scale),
+            Self::Proof => proof::seconds(scale),
+        }
+    }
+    /// Whether it is what others are bounded by.
+    pub(super) fn is_the_machine(self) -> bool {
+        matches!(self, Self::Machine(_))
+    }
+    /// What is done in that time, where the figure is a rate: FLOPs, bytes, tokens.
+    pub(super) fn amount(self, scale: &Scale) -> f64 {
+        match self {
+            Self::Product(_, size) | Self::Linear(size) => products::flops(size, scale),
+            _ => 1.0,
+        }
+    }
+    /// What bounds that time.
+    pub(super) fn bound(self, scale: &Scale) -> Result<Bound> {
+        match self {
+            Self::Machine(probe) => Ok(vec![(probe, 1.0)]),
+            Self::Product(Bf16, size) => {
+                Ok(vec![(Probe::PeakBf16 { cores: 1 }, products::flops(size, scale))])
+            }
+            Self::Product(_, size) | Self::Linear(size) => {
+                Ok(vec![(Probe::Peak { cores: 1 }, products::flops(size, scale))])
+            }
+            Self::Pass(pass, layout) => model::bound(pass, &layout.parse()?, scale),
+            Self::Decode(number) => in_number!(number, D => model::decode_bound::<D>(scale)),
+            Self::AllReduce(ranks, bytes) => Ok(all_reduce::bound(ranks, bytes, scale)),
+            Self::Proof => proof::bound(scale),
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! `bench`: how fast the spine is on this machine, how fast the machine would let it be, and how fast others are.
+//!
+//! All figures take turns, so that a slow minute of the machine falls on all of them alike; of each the best turn
+//! counts. So it does of the machine's own limits: what bounds a figure is measured right before it, every time. Every turn starts its ranks
+//! and builds its model anew, outside of the time; the first go of each, which also takes the memory, is not counted.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `figures.rs` | the figures: names, units, what each is of; which of them are asked for |
+//! | `scale.rs` | the sizes that are measured, shape L among them |
+//! | `products.rs`, `model.rs`, `all_reduce.rs`, `proof.rs` | how each kind is measured, and what bounds it |
+//! | `exposed.rs` | how much of its links' time a training step shows |
+//! | `machine.rs` | what the machine does at most |
+//! | `peers.rs` | other programs' figures, from a file |
+//! | `profile.rs` | where the time of training steps goes, read from a trace |
+mod all_reduce;
+mod exposed;
+mod figures;
+mod machine;
+mod model;
+mod peers;
+mod products;
+pub mod profile;
+mod proof;
+mod scale;
+#[cfg(test)]
+mod tests;
+
+pub use exposed::Exposed;
+pub use figures::{Entry, FIGURES, Unit, chosen};
+pub use peers::{Peer, Peers};
+pub use scale::L;
+
+use self::machine::Machine;
+use self::scale::Scale;
+use parallel::{Error, Layout, Network, Result};
+use serde::Serialize;
+
+/// What is to be measured, and how often.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Names of figures, or how they begin; all if there are none.
+    pub only: Vec<String>,
+    /// How often the figures take turns.
+    pub turns: usize,
+    /// Other programs' figures.
+    pub peers: Option<Peers>,
+}
+
+/// One figure.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Figure {
+    /// What.
+    pub name: &'static str,
+    /// How much: the best of all turns.
+    pub value: f64,
+    /// Of what.
+    pub unit: &'static str,
+    /// What it could be at best on this machine; none of what the machine itself does.
+    pub limit: Option<f64>,
+    /// How much of the limit is reached: 1 is all of it, for rates and times alike.
+    pub ratio: Option<f64>,
+    /// The processor that it is of.
+    pub processor: String,
+    /// The best of other programs, where one is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub peer: Option<Beside>,
+}
+
+/// A figure beside another program's.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Beside {
+    /// Whose.
+    pub name: String,
+    /// How much, in the figure's unit.
+    pub value: f64,
+    /// How many times better ours is: above 1 it is better, for rates and times alike.
+    pub ratio: f64,
+}
+
+/// Measures; `watch` is told what is being done.
+///
+/// # Errors
+/// If there is no such figure or no turn, or a rank fails.
+pub fn bench(plan: &Plan, watch: &dyn Fn(&str)) -> Result<Vec<Figure>> {
+    let chosen = chosen(&plan.only)?;
+    some(plan.turns)?;
+    let mut figures = measure(&chosen, plan.turns, &Scale::FULL, watch)?;
+    for (figure, entry) in figures.iter_mut().zip(&chosen) {
+        let best = plan.peers.as_ref().and_then(|peers| peers.best(entry));
+        figure.peer = best.map(|Peer { name, value }| Beside {
+            ratio: entry.unit.of(*value, figure.value),
+            name: name.clone(),
+            value: *value,
+        });
+    }
+    Ok(figures)
+}
+
+/// Training steps of shape L under a layout: those of which profiles are taken are in the network's trace.
+///
+/// # Errors
+/// If the ranks do not fit the shape, or one fails.
+pub fn profiled(layout: &Layout, network: &Network) -> Result<()> {
+    layout.fits(&L)?;
+    model::profiled(layout, network, &Scale::FULL)
+}
+
+/// How much of its links' time a training step of shape L shows, the best of so many turns; none over a network without
+/// links. `watch` is told what is being done.
+///
+/// # Errors
+/// If the ranks do not fit the shape, there is no turn, or a rank fails.
+pub fn exposed(
+    layout: &Layout,
+    network: &Network,
+    turns: usize,
+    watch: &dyn Fn(&str),
+) -> Result<Option<Exposed>> {
+    layout.fits(&L)?;
+    some(turns)?;
+    exposed::of(layout, network, (turns, &Scale::FULL), watch)
+}
+
+/// Whether there is a turn.
+fn some(turns: usize) -> Result<()> {
+    if turns == 0 { Err(Error::new("--turns is 0; it must be at least 1")) } else { Ok(()) }
+}
+
+/// GFLOP/s in f32 that a core can do while as many as there are ranks are at it.
+#[must_use]
+pub fn peak_gflops(ranks: usize) -> f64 {
+    let bound = vec![(machine::Probe::Peak { cores: machine::cores(ranks) }, 1e9)];
+    let mut machine = Machine::default();
+    machine.probe(&bound, &Scale::FULL);
+    1.0 / machine.least(&bound)
+}
+
+/// The figures in turns, and what bounds each.
+fn measure(entries: &[&Entry], turns: usize, scale: &Scale, watch: &dyn Fn(&str)) -> Result<Vec<Figure>> {
+    let mut machine = Machine::default();
+    let bounds: Vec<_> = entries.iter().map(|entry| entry.work.bound(scale)).collect::<Result<_>>()?;
+    let mut best = vec![f64::INFINITY; entries.len()];
+    for turn in 1..=turns {
+        for ((best, entry), bound) in best.iter_mut().zip(entries).zip(&bounds) {
+            watch(&format!("{}, turn {turn} of {turns}", entry.name));
+            machine.probe(bound, scale);
+            *best = best.min(entry.work.seconds(&machine, scale)?);
+        }
+    }
+    let figure = |((entry, seconds), bound): ((&&Entry, f64), Vec<_>)| {
+        let amount = entry.work.amount(scale);
+        let (least, of_machine) = (machine.least(&bound), entry.work.is_the_machine());
+        let (seconds, limit) = if of_machine { (least, None) } else { (seconds, Some(least)) };
+        Figure {
+            name: entry.name,
+            value: entry.unit.told(seconds, amount),
+            unit: entry.unit.name(),
+            limit: limit.map(|least| entry.unit.told(least, amount)),
+            ratio: limit.map(|least| least / seconds),
+            processor: machine::processor(),
+            peer: None,
+        }
+    };
+    Ok(entries.iter().zip(best).zip(bounds).map(figure).collect())
+}

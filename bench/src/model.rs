@@ -1,0 +1,167 @@
+//! Shape L at work: logits of a batch, a training step on it, tokens one by one.
+//!
+//! These are the passes that every command makes: `Chunk::logits`, `Trainer::step` and `generate`. Logits are those of
+//! every token, whole on every tensor rank (one gather of the vocabulary's shares), and nothing is kept for backward.
+//! A step is forward, backward, gradients summed over data ranks, and plain descent without clipping. A token that is
+//! added is one that was chosen greedily; reading the prompt, which adds the first, is not counted.
+use super::machine::{Bound, Probe, cores, least};
+use super::scale::Scale;
+use crate::profile;
+use comm::Ledger;
+use kernels::{Kernels, Meta};
+use layers::model::build::Element;
+use layers::{Cx, Draw, Kind, Values};
+use models::config::Architecture;
+use models::generate::{self, Request};
+use models::sampling::Sampling;
+use models::{Config, Model};
+use parallel::number::Runs;
+use parallel::{At, Stages};
+use parallel::{Batch, Layout, Network, Result, Sequence, Trainer, measure, price, session};
+use std::sync::Mutex;
+use std::time::Instant;
+use tensor::{Cpu, Device, Ids, Phase, Scalar, mix};
+
+/// A pass over the batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Pass {
+    /// All logits, nothing kept.
+    Forward,
+    /// A training step.
+    Step,
+}
+
+const RATE: f64 = 1e-4;
+
+/// Values spread evenly about a draw's mean, with its deviation. A pass takes as long with these as with normal ones, and
+/// they are made much faster.
+struct Even;
+
+impl<E: Scalar> Values<E> for Even {
+    fn of(&self, _: &str, [_, columns]: [usize; 2], draw: Draw) -> layers::Result<Element<'_, E>> {
+        let width = draw.std * 12_f64.sqrt();
+        Ok(Box::new(move |[row, column]| {
+            let part = mix((row * columns + column) as u64) as f64 / 2_f64.powi(64);
+            E::from_f64(draw.mean + width * (part - 0.5))
+        }))
+    }
+}
+
+/// One rank of a pass, which can be made again and again.
+#[allow(clippy::large_enum_variant)] // a rank has one
+enum Ready<D: Kernels> {
+    Forward(Stages<D>, D),
+    Step(Trainer<D>, Batch),
+}
+
+impl<D: Kernels> Ready<D> {
+    fn new(pass: Pass, at: &At<D>, scale: &Scale) -> Result<Self> {
+        Ok(match pass {
+            Pass::Forward => Self::Forward(Stages::new(at, &scale.shape)?, at.device.clone()),
+            Pass::Step => Self::Step(Trainer::new(at, &scale.shape, (Kind::Sgd, None))?, batch(scale)?),
+        })
+    }
+    fn once(&mut self, scale: &Scale) -> Result<()> {
+        match self {
+            Self::Forward(model, device) => {
+                let [sequences, tokens] = scale.batch;
+                let ids =
+                    Ids::new(device.place(), &ids(scale, 0, sequences * tokens), scale.shape.vocabulary)?;
+                model.logits(&Cx::infer(vec![tokens; sequences]), ids, true)?;
+            }
+            Self::Step(trainer, batch) => drop(trainer.step(batch, RATE)?),
+        }
+        Ok(())
+    }
+}
+
+fn ids(scale: &Scale, salt: u64, n: usize) -> Vec<u32> {
+    (0..n as u64).map(|i| (mix(mix(salt) ^ i) % scale.shape.vocabulary as u64) as u32).collect()
+}
+
+fn batch(scale: &Scale) -> Result<Batch> {
+    let [sequences, tokens] = scale.batch;
+    let sequence = |b: u64| Sequence::new(ids(scale, 2 * b, tokens), ids(scale, 2 * b + 1, tokens));
+    Ok(Batch::new((0..sequences as u64).map(sequence).collect(), 1)?)
+}
+
+/// The best time of a pass under a layout.
+pub(super) fn seconds(pass: Pass, layout: &Layout, scale: &Scale) -> Result<f64> {
+    seconds_over(&Network::default(), pass, layout, scale)
+}
+
+/// The best time of a pass under a layout over a network.
+pub(super) fn seconds_over(network: &Network, pass: Pass, layout: &Layout, scale: &Scale) -> Result<f64> {
+    let world = network.world(layout, "a pass of shape L")?;
+    let ranks = session::run((layout, &world), &Even, |at: At<Cpu<f32>>| {
+        let mut ready = Ready::new(pass, &at, scale)?;
+        let once = |_| Ok(measure::work(&at, Phase::Step, || ready.once(scale))?.1.seconds);
+        (0..=scale.tries).map(once).collect::<Result<Vec<_>>>()
+    })?;
+    Ok(least(&ranks))
+}
+
+/// Training steps under a layout, over a network whose trace is told of some of them.
+pub(super) fn profiled(layout: &Layout, network: &Network, scale: &Scale) -> Result<()> {
+    const STEPS: usize = 3;
+    let world = network.world(layout, "a training step of shape L")?;
+    session::run((layout, &world), &Even, |at: At<Cpu<f32>>| {
+        let mut ready = Ready::new(Pass::Step, &at, scale)?;
+        for step in 0..profile::WARM + STEPS {
+            let _profile = profile::is_taken(step).then(|| at.mesh.profile(at.device.place()));
+            measure::work(&at, Phase::Step, || ready.once(scale))?;
+        }
+        Ok(())
+    })?;
+    Ok(())
+}
+
+/// A pass takes at least as long as its products and its attention, by its price, at the peak of as many cores.
+pub(super) fn bound(pass: Pass, layout: &Layout, scale: &Scale) -> Result<Bound> {
+    let cores = cores(layout.ranks());
+    Ok(vec![(Probe::Peak { cores }, flops(pass, layout, scale)? / cores as f64)])
+}
+
+/// What all ranks compute in a pass, as the meter counts it.
+pub(super) fn flops(pass: Pass, layout: &Layout, scale: &Scale) -> Result<f64> {
+    let of_rank = |rank| {
+        session::ghost(layout, (rank, None), |at: At<Meta<Cpu<f32>>>| {
+            Ready::new(pass, &at, scale)?.once(scale)?;
+            Ok(at.device.meter().flops() as f64)
+        })
+    };
+    (0..layout.ranks()).map(of_rank).sum()
+}
+
+/// What a rank says in a training step.
+pub(super) fn said(layout: &Layout, rank: usize, scale: &Scale) -> Result<Ledger> {
+    session::ghost(layout, (rank, None), |at: At<Meta<Cpu<f32>>>| {
+        let mut ready = Ready::new(Pass::Step, &at, scale)?;
+        let before = at.mesh.ledger();
+        ready.once(scale)?;
+        Ok(at.mesh.ledger() - &before)
+    })
+}
+
+/// The time of a token that `generate` adds to a prompt, on one rank: the mean of all that are added.
+pub(super) fn decode<D: Runs>(scale: &Scale) -> Result<f64> {
+    let [prompt, new] = scale.decode;
+    let (shape, positions) = (scale.shape, prompt + new + 1);
+    let config = Config { architecture: Architecture::Llama, shape, positions, bos: None, eos: Vec::new() };
+    let model = Model::fresh(config, 1);
+    let prompts = vec![ids(scale, 0, prompt)];
+    let request = Request { prompts, max_new: new + 1, sampling: Sampling::default(), record: false };
+    let chosen = Mutex::new(Vec::with_capacity(new + 1));
+    let now = |_| chosen.lock().expect("nothing panics under this lock").push(Instant::now());
+    generate::generate::<D>(&model, (&Layout::default(), &Network::default()), &request, &now)?;
+    let chosen = chosen.into_inner().expect("nothing panicked");
+    Ok(chosen[new].duration_since(chosen[0]).as_secs_f64() / new as f64)
+}
+
+/// A token takes at least as long as all weights take to be read by one core: the head's too, but of the embedding's
+/// table one row.
+pub(super) fn decode_bound<D: Runs>(scale: &Scale) -> Result<Bound> {
+    let table = scale.shape.vocabulary * scale.shape.width;
+    let weights = price::parameters(&scale.shape)? - table + scale.shape.width;
+    Ok(vec![(Probe::Read { cores: 1 }, (weights * size_of::<D::Elem>()) as f64)])
+}

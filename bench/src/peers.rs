@@ -1,0 +1,81 @@
+//! Other programs' figures: a file of lines such as
+//!
+//! ```text
+//! {"peer": "PyTorch, one thread", "name": "forward_ms_tp1", "value": 372.5}
+//! ```
+//!
+//! A name is a figure's, a value is in its unit, which may be said too. Of several lines for one figure the best counts.
+use super::figures::{Entry, FIGURES, names};
+use parallel::{Error, Result};
+use serde::Deserialize;
+use std::path::Path;
+use tensor::quoted::{quoted, sentence};
+
+/// Figures of other programs.
+#[derive(Clone, Debug, Default)]
+pub struct Peers(Vec<(&'static str, Peer)>);
+
+/// Another program's figure.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Peer {
+    /// Whose.
+    pub name: String,
+    /// How much, in the figure's unit.
+    pub value: f64,
+}
+
+/// A line of the file.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Line {
+    peer: String,
+    name: String,
+    value: f64,
+    unit: Option<String>,
+}
+
+impl Peers {
+    /// Reads a file; empty lines are passed over.
+    ///
+    /// # Errors
+    /// If it cannot be read or has a line that is none: the line's number, what is wrong with it, and what it should be.
+    pub fn read(path: &Path) -> Result<Self> {
+        Self::parse(&tensor::files::read(path)?, &path.display().to_string())
+    }
+    pub(super) fn parse(bytes: &[u8], origin: &str) -> Result<Self> {
+        let mut peers = Vec::new();
+        for (at, line) in bytes.split(|&byte| byte == b'\n').enumerate() {
+            if !line.trim_ascii().is_empty() {
+                let line = figure(line);
+                peers.push(line.map_err(|why| Error::new(format!("{origin}, line {}: {why}", at + 1)))?);
+            }
+        }
+        Ok(Self(peers))
+    }
+    /// The best that is known of this figure.
+    pub(super) fn best(&self, entry: &Entry) -> Option<&Peer> {
+        let of_it = self.0.iter().filter(|(name, _)| *name == entry.name).map(|(_, peer)| peer);
+        of_it.reduce(|best, peer| if entry.unit.of(best.value, peer.value) > 1.0 { peer } else { best })
+    }
+}
+
+fn figure(line: &[u8]) -> std::result::Result<(&'static str, Peer), String> {
+    let wanted = r#"wanted {"peer": "…", "name": "…", "value": 1.5}"#;
+    let Line { peer, name, value, unit } =
+        serde_json::from_slice(line).map_err(|why| format!("{}; {wanted}", plain(&why)))?;
+    let Some(entry) = FIGURES.iter().find(|entry| entry.name == name) else {
+        return Err(format!("no figure is called {}; the figures are {}", quoted(&name), names()));
+    };
+    if let Some(unit) = unit.filter(|unit| unit != entry.unit.name()) {
+        return Err(format!("the unit of {name} is {}; it must be {:?}", quoted(&unit), entry.unit.name()));
+    }
+    if !(value.is_finite() && value > 0.0) {
+        return Err(format!("the value of {name} is {value}; it must be above 0"));
+    }
+    Ok((entry.name, Peer { name: peer, value }))
+}
+
+/// What is wrong with a line: where in the line, since each is parsed alone.
+fn plain(why: &serde_json::Error) -> String {
+    sentence(&why.to_string().replace(" at line 1 column ", " at column "))
+}

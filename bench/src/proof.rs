@@ -1,0 +1,57 @@
+//! A certificate as `prove` gives it: a stack of two blocks under tp=2, per key and step.
+use super::machine::{Bound, Probe, cores};
+use super::scale::Scale;
+use kernels::Meta;
+use parallel::At;
+use parallel::{Error, Layout, Result, Trainer, session};
+use prove::{self, Subject, Truths};
+use std::time::Instant;
+use tensor::{Cpu, Device, F61, Key};
+
+/// Certificates of a turn.
+const TRIES: usize = 3;
+
+fn subject(scale: &Scale) -> Result<(Layout, Subject)> {
+    let layout = "tp=2".parse()?;
+    Ok((layout, Subject::small(scale.proven, &layout)?))
+}
+
+/// The best time under one key, of each step: the run of all ranks, the oracle's, and the comparison of both.
+pub(super) fn seconds(scale: &Scale) -> Result<f64> {
+    let (layout, subject) = subject(scale)?;
+    let mut best = f64::INFINITY;
+    for turn in 0..TRIES {
+        let start = Instant::now();
+        let verdict = prove::prove(&subject, &layout, &[Key(1 + turn as u64)], &Truths::default())?;
+        let seconds = start.elapsed().as_secs_f64();
+        if !verdict.equal {
+            return Err(Error::new("the proof that is timed found a difference: run equipart prove"));
+        }
+        best = best.min(seconds);
+    }
+    Ok(best / subject.steps.len() as f64)
+}
+
+/// It takes at least as long as the multiply-adds of all ranks' products and of the oracle's, at the rate that products
+/// in the field have on as many cores.
+pub(super) fn bound(scale: &Scale) -> Result<Bound> {
+    let (layout, subject) = subject(scale)?;
+    let flops = flops(&subject, &layout)? + flops(&subject, &Layout::default())?;
+    let (cores, steps) = (cores(layout.ranks()), subject.steps.len());
+    Ok(vec![(Probe::Field { cores }, flops / 2.0 / (cores * steps) as f64)])
+}
+
+/// What all ranks compute, as the meter counts it.
+fn flops(subject: &Subject, layout: &Layout) -> Result<f64> {
+    let of_rank = |rank| {
+        session::ghost(layout, (rank, None), |at: At<Meta<Cpu<F61>>>| {
+            let mut trainer = Trainer::new(&at, &subject.model, subject.optimizer)?;
+            prove::read(subject, trainer.model(), (at.device, at.mesh), None)?;
+            for (batch, rate) in &subject.steps {
+                trainer.step(batch, *rate)?;
+            }
+            Ok(at.device.meter().flops() as f64)
+        })
+    };
+    (0..layout.ranks()).map(of_rank).sum()
+}

@@ -1,0 +1,185 @@
+use super::figures::Work;
+use super::machine::{Probe, least};
+use super::model::{self, Pass};
+use super::*;
+use parallel::number::NumberName;
+
+fn entry(name: &str) -> &'static Entry {
+    FIGURES.iter().find(|entry| entry.name == name).unwrap_or_else(|| panic!("{name}"))
+}
+
+fn names(only: &[&str]) -> Vec<&'static str> {
+    let only: Vec<_> = only.iter().map(ToString::to_string).collect();
+    chosen(&only).unwrap().iter().map(|entry| entry.name).collect()
+}
+
+fn peers(lines: &str) -> Result<Peers> {
+    Peers::parse(lines.as_bytes(), "peers.jsonl")
+}
+
+/// What scripts rely on. Kills: a figure that is missing, renamed, moved, or counted in another unit.
+#[test]
+fn figures_are_these_in_this_order() {
+    let all: Vec<_> = FIGURES.iter().map(|entry| (entry.name, entry.unit.name())).collect();
+    let wanted = [
+        ("machine_peak_gflops", "GFLOP/s"),
+        ("machine_read_gbps", "GB/s"),
+        ("gemm_gflops_1024", "GFLOP/s"),
+        ("gemm_gflops_1024_bf16", "GFLOP/s"),
+        ("gemm_gflops_256x4096x4096", "GFLOP/s"),
+        ("linear_gflops_m32", "GFLOP/s"),
+        ("forward_ms_tp1", "ms"),
+        ("train_step_ms_tp1", "ms"),
+        ("forward_ms_tp2", "ms"),
+        ("train_step_ms_tp2", "ms"),
+        ("train_step_ms_dp2", "ms"),
+        ("decode_tokens_per_s_tp1", "token/s"),
+        ("decode_tokens_per_s_tp1_bf16", "token/s"),
+        ("all_reduce_us_4KiB", "us"),
+        ("all_reduce_us_256KiB", "us"),
+        ("all_reduce_us_4MiB", "us"),
+        ("all_reduce_us_64MiB", "us"),
+        ("all_reduce_us_4KiB_4ranks", "us"),
+        ("all_reduce_us_256KiB_4ranks", "us"),
+        ("all_reduce_us_4MiB_4ranks", "us"),
+        ("all_reduce_us_64MiB_4ranks", "us"),
+        ("proof_ms_100k", "ms"),
+    ];
+    assert_eq!(all, wanted);
+    for (name, ranks, bytes) in
+        [("all_reduce_us_256KiB", 2, 256 << 10), ("all_reduce_us_64MiB_4ranks", 4, 64 << 20)]
+    {
+        assert!(matches!(entry(name).work, Work::AllReduce(r, b) if (r, b) == (ranks, bytes)), "{name}");
+    }
+}
+
+/// Every figure's own code, on sizes of nothing. Kills: a figure that cannot run, one without its limit, a limit or a
+/// ratio upside down.
+#[test]
+fn every_figure_runs_beside_its_limit() {
+    let (all, said) = (chosen(&[]).unwrap(), std::cell::RefCell::new(Vec::new()));
+    let figures = measure(&all, 2, &Scale::TINY, &|what| said.borrow_mut().push(what.to_string())).unwrap();
+    let told = figures.iter().map(|figure| figure.name).collect::<Vec<_>>();
+    assert_eq!(told, names(&[]));
+    assert_eq!(said.borrow().len(), 2 * all.len());
+    assert!(said.borrow()[1].starts_with("machine_read_gbps, turn 1 of 2"), "they take turns");
+    for (figure, entry) in figures.iter().zip(&all) {
+        assert!(figure.value.is_finite() && figure.value > 0.0, "{figure:?}");
+        let of_machine = figure.name.starts_with("machine");
+        assert_eq!((figure.limit.is_none(), figure.ratio.is_none()), (of_machine, of_machine), "{figure:?}");
+        if let (Some(limit), Some(ratio)) = (figure.limit, figure.ratio) {
+            let reached = if entry.unit.is_time() { limit / figure.value } else { figure.value / limit };
+            assert!(limit > 0.0 && (reached / ratio - 1.0).abs() < 1e-12, "{figure:?}");
+        }
+    }
+}
+
+/// Shape L's work, counted by hand: 37.75 million weights multiply 1024 tokens, attention half of all pairs. Kills: a
+/// limit of other work, a rank that is counted twice or not at all, a forward pass that keeps or trains.
+#[test]
+fn the_work_of_shape_l_is_what_its_sizes_say() {
+    let (tokens, blocks, width, hidden, vocabulary) = (1024.0, 8.0, 512.0, 2048.0, 8192.0);
+    let weights = blocks * (4.0 * width * width + 3.0 * width * hidden) + vocabulary * width;
+    let pairs = blocks * 4.0 * (256.0 * 257.0 / 2.0) * width;
+    let (forward, step) = (2.0 * weights * tokens + 4.0 * pairs, 6.0 * weights * tokens + 14.0 * pairs);
+    let products: f64 = 2.0 * weights * tokens;
+    assert!((products / 1e9 - 77.3).abs() < 0.05, "{products}");
+    for (layout, pass, wanted) in [
+        ("none", Pass::Forward, forward),
+        ("tp=2", Pass::Forward, forward),
+        ("none", Pass::Step, step),
+        ("tp=2", Pass::Step, step),
+        ("dp=2", Pass::Step, step),
+    ] {
+        let seen = model::flops(pass, &layout.parse().unwrap(), &Scale::FULL).unwrap();
+        assert_eq!(seen, wanted, "{pass:?} under {layout}");
+    }
+    let gains = (2.0 * blocks + 1.0) * width;
+    for (number, bytes) in [(NumberName::F32, 4.0), (NumberName::Bf16, 2.0)] {
+        let read = vec![(Probe::Read { cores: 1 }, bytes * (weights + gains + width))];
+        assert_eq!(Work::Decode(number).bound(&Scale::FULL).unwrap(), read);
+    }
+    let parameters = parallel::price::parameters(&Scale::FULL.proven).unwrap();
+    assert!((100_000..110_000).contains(&parameters), "{parameters} parameters in proof_ms_100k");
+}
+
+/// Kills: the first try counted, the first rank's time for the last's, the best of each rank for the best of all.
+#[test]
+fn a_try_ends_with_its_last_rank_and_the_first_only_warms_up() {
+    assert_eq!(least(&[vec![1.0, 5.0, 9.0, 7.0], vec![1.0, 8.0, 3.0, 6.0]]), 7.0);
+    assert_eq!(least(&[vec![1.0, 4.0]]), 4.0);
+}
+
+/// Kills: the sum or the least of several bounds for the longest.
+#[test]
+fn the_longest_of_several_bounds_holds() {
+    let mut machine = Machine::default();
+    let [one, two] = [Probe::Peak { cores: 1 }, Probe::Meet { threads: 2 }];
+    machine.probe(&vec![(one, 1.0), (two, 1.0)], &Scale::TINY);
+    let [a, b] = [one, two].map(|probe| machine.least(&vec![(probe, 1.0)]));
+    assert_eq!(machine.least(&vec![(one, 3.0 * b / a), (two, 1.0)]), a * (3.0 * b / a));
+    assert_eq!(machine.least(&vec![(one, 0.1 * b / a), (two, 1.0)]), b);
+}
+
+/// Kills: a prefix that takes a neighbour along where a name is meant, an order of asking, a figure twice, all where
+/// nothing fits.
+#[test]
+fn figures_are_chosen_by_name_or_beginning() {
+    assert_eq!(names(&[]).len(), FIGURES.len());
+    let gemm = ["gemm_gflops_1024", "gemm_gflops_1024_bf16", "gemm_gflops_256x4096x4096"];
+    assert_eq!(names(&["gemm"]), gemm);
+    assert_eq!(names(&["gemm_gflops_1024"]), ["gemm_gflops_1024"]);
+    assert_eq!(names(&["all_reduce_us_4MiB"]), ["all_reduce_us_4MiB"]);
+    assert_eq!(names(&["all_reduce_us_4M"]), ["all_reduce_us_4MiB", "all_reduce_us_4MiB_4ranks"]);
+    assert_eq!(names(&["proof", "linear", "linear_g"]), ["linear_gflops_m32", "proof_ms_100k"]);
+    for unknown in ["gem_", "", "1024", "GEMM"] {
+        let why = chosen(&["gemm".into(), unknown.into()]).unwrap_err().to_string();
+        let said = format!("no figure is called {unknown:?}");
+        assert!(why.contains(&said) && why.contains("machine_read_gbps, gemm_gflops_1024"), "{why}");
+    }
+}
+
+/// Kills: the largest time or the smallest rate taken for the best, a ratio upside down for one of them, a peer of
+/// another figure.
+#[test]
+fn the_best_peer_is_the_fastest_whatever_is_counted() {
+    let file = r#"{"peer": "a", "name": "forward_ms_tp1", "value": 400}
+        {"peer": "b", "name": "forward_ms_tp1", "value": 300.5, "unit": "ms"}
+
+        {"peer": "c", "name": "forward_ms_tp1", "value": 500}
+        {"peer": "a", "name": "gemm_gflops_1024", "value": 100}
+        {"peer": "b", "name": "gemm_gflops_1024", "value": 250, "unit": "GFLOP/s"}
+        {"peer": "c", "name": "gemm_gflops_1024", "value": 200}"#;
+    let peers = peers(file).unwrap();
+    let best = |name| peers.best(entry(name)).cloned();
+    let b = |value| Some(Peer { name: "b".into(), value });
+    assert_eq!((best("forward_ms_tp1"), best("gemm_gflops_1024")), (b(300.5), b(250.0)));
+    assert_eq!(best("forward_ms_tp2"), None);
+    assert_eq!((Unit::Milliseconds.of(300.0, 100.0), Unit::Gflops.of(100.0, 300.0)), (3.0, 3.0));
+}
+
+/// Kills: a line that is passed over, a wrong line's number, a misspelt key taken for none.
+#[test]
+fn lines_that_are_no_figure_are_told_with_their_number() {
+    let first = r#"{"peer": "a", "name": "proof_ms_100k", "value": 1}"#;
+    for (second, says) in [
+        (r#"{"peer": "a", "name": "proof_ms", "value": 1}"#, r#"line 3: no figure is called "proof_ms""#),
+        (
+            r#"{"peer": "a", "name": "proof_ms_100k", "value": 1, "unit": "us"}"#,
+            r#"is "us"; it must be "ms""#,
+        ),
+        (r#"{"peer": "a", "name": "proof_ms_100k", "value": 0}"#, "line 3: the value of proof_ms_100k is 0;"),
+        (r#"{"peer": "a", "name": "proof_ms_100k", "value": -1.5}"#, "is -1.5; it must be above 0"),
+        (r#"{"peer": "a", "name": "proof_ms_100k", "value": 1e999}"#, "line 3: number out of range"),
+        (r#"{"peer": "a", "name": "proof_ms_100k", "value": "1"}"#, "line 3: invalid type"),
+        (r#"{"peer": "a", "name": "proof_ms_100k"}"#, "line 3: missing field `value`"),
+        (r#"{"peer": "a", "name": "proof_ms_100k", "value": 1, "limit": 2}"#, "unknown field `limit`"),
+        ("proof_ms_100k 1", "line 3: expected value at column 1; wanted {\"peer\""),
+        ("\u{fffd}", "line 3: expected value"),
+    ] {
+        let why = peers(&format!("{first}\n\n{second}\n{first}")).unwrap_err().to_string();
+        assert!(why.starts_with("peers.jsonl, line 3: ") && why.contains(says), "{why}, wanted {says}");
+        assert!(!why.contains('\n') && !why.contains(" at line 1"), "{why}");
+    }
+    assert!(Peers::parse(&[0xff, b'\n'], "x").is_err());
+}

@@ -1,0 +1,129 @@
+//! The command line: what each command takes, and how its results are shown.
+pub(crate) mod args;
+mod manual;
+pub(crate) mod out;
+pub(crate) mod pictures;
+pub(crate) mod show;
+pub(crate) mod watch;
+
+use crate::commands::{
+    bench, collectives, compare, convert, diff, eval, generate, price, prove, strategies, train,
+};
+use args::{Arguments, Command, ModelName};
+use clap::Parser;
+use models::text::Corpus;
+use models::tokenizer::Tokenizer;
+use models::{Config, Learner, Model, embedded};
+use parallel::{Error, Result};
+use pictures::PicturesArgs;
+use std::path::Path;
+use std::process::ExitCode;
+use tensor::count::Uncountable;
+use tensor::quoted::escaped;
+
+/// Runs the command of the process' arguments. Exit code 2 is bad input; 1 a comparison that found a difference.
+pub fn main() -> ExitCode {
+    let Arguments { command, json } = Arguments::parse();
+    let outcome =
+        Uncountable::caught(|| run(command.unwrap_or_default(), json)).unwrap_or_else(|why| Err(why.into()));
+    match outcome.and_then(|right| out::finish().map(|()| right)) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(1),
+        Err(error) => {
+            tell(&error);
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Whether what was compared is equal; true where nothing was.
+fn run(command: Command, json: bool) -> Result<bool> {
+    match command {
+        Command::Compare(a) => compare::run(a, json),
+        Command::Train(a) => train::run(a, json),
+        Command::Generate(a) => generate::run(a, json),
+        Command::Prove(a) => prove::run(a, json),
+        Command::Price(a) => price::run(a, json),
+        Command::Eval(a) => eval::run(a, json),
+        Command::Convert(a) => convert::run(&a, json),
+        Command::Diff(a) => diff::run(&a, json),
+        Command::Collectives(a) => collectives::run(&a, json),
+        Command::Strategies => {
+            strategies::run(json);
+            Ok(true)
+        }
+        Command::Bench(a) => bench::run(a, json),
+        Command::Completions { shell } => {
+            manual::completions(shell);
+            Ok(true)
+        }
+        Command::Man { out } => manual::run(out.as_deref()).map(|()| true),
+    }
+}
+
+/// Says what went wrong: a sentence, on one line whatever names are in it, and, where ranks failed, their last calls.
+pub(crate) fn tell(Error { why, calls, .. }: &Error) {
+    out::note(&format!("error: {}", escaped(why)));
+    if let Some(calls) = calls {
+        out::note(&format!("\n{calls}"));
+    }
+}
+
+/// A model of text.
+pub(crate) fn model(name: Option<&ModelName>) -> Result<Model> {
+    Ok(noted(match name {
+        None | Some(ModelName::Embedded) => Model::embedded()?,
+        Some(ModelName::Folder(folder)) => Model::read(folder)?,
+        Some(ModelName::Mlp) => {
+            return Err(Error::new("mlp is a classifier of pictures; name a model of text"));
+        }
+    }))
+}
+
+/// A model of text, or a classifier.
+pub(crate) fn learner(name: Option<&ModelName>, pictures: &PicturesArgs) -> Result<Learner> {
+    if name == Some(&ModelName::Mlp) {
+        return Ok(pictures.fresh(None, 0));
+    }
+    pictures.unused()?;
+    match name {
+        Some(ModelName::Folder(folder)) => match Learner::read(folder)? {
+            Learner::Text(model) => Ok(noted(model).into()),
+            classifier => Ok(classifier),
+        },
+        name => Ok(model(name)?.into()),
+    }
+}
+
+/// The model; what is odd about it is said.
+pub(crate) fn noted(model: Model) -> Model {
+    note(&model.config);
+    model
+}
+
+fn note(config: &Config) {
+    if let Some(note) = config.note() {
+        out::note(&format!("note: {note}"));
+    }
+}
+
+pub(crate) fn corpus(file: Option<&Path>, seq: usize, tokenizer: &Tokenizer) -> Result<Corpus> {
+    match file {
+        Some(file) => Ok(Corpus::read(file, seq, tokenizer)?),
+        None => Ok(Corpus::tokenized(embedded::CORPUS, "the embedded text", seq, tokenizer)?),
+    }
+}
+
+/// Ids for a model that reads no text: which ones is nothing to what is compared.
+pub(crate) fn any_ids(seq: usize, vocabulary: usize) -> Result<Corpus> {
+    let below: Vec<u8> =
+        embedded::CORPUS.iter().map(|&byte| (usize::from(byte) % vocabulary) as u8).collect();
+    Ok(Corpus::new(&below, "the embedded text", seq)?)
+}
+
+pub(crate) fn config(file: Option<&Path>) -> Result<Config> {
+    let embedded = || Config::parse(embedded::CONFIG, "the embedded default");
+    let config = file.map_or_else(embedded, Config::read)?;
+    note(&config);
+    Ok(config)
+}

@@ -1,0 +1,82 @@
+//! The command that measures: bench.
+use super::profile::{self, ProfileArgs};
+use crate::cli::watch::Watch;
+use crate::cli::{out, show};
+use bench::{self, Beside, Figure, Peers, Plan};
+use clap::Args;
+use parallel::Result;
+use std::path::PathBuf;
+use tensor::quoted::{escaped, shown};
+
+/// What scripts get, and what the columns are.
+pub(crate) const HELP: &str = "limit: what the machine could do at best, measured beside it. of limit: 1 is all of it, for \
+rates and times alike.\nbetter: how many times better than the best peer; above 1 it is better.\n\nWith --json: a line for \
+each figure, with its name, value, unit, limit, ratio (of the limit) and processor, and with --peers\nits peer, an object with \
+name, value and ratio (how many times better).";
+
+#[derive(Args, Debug)]
+pub(crate) struct BenchArgs {
+    /// Measure only these figures: a name, or how names begin, such as gemm; several with commas [default: all]
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    only: Vec<String>,
+    /// How often the figures, or steps with and without --link, take turns; of each the best turn counts
+    #[arg(long, default_value_t = 5)]
+    turns: usize,
+    /// Other programs' figures to compare with: lines of {"peer": "...", "name": "...", "value": ...}
+    #[arg(long, value_name = "FILE")]
+    peers: Option<PathBuf>,
+    #[command(flatten)]
+    profile: ProfileArgs,
+}
+
+pub(crate) fn run(a: BenchArgs, json: bool) -> Result<bool> {
+    if a.profile.asked()? {
+        return profile::run(&a.profile, a.turns, json);
+    }
+    let peers = a.peers.as_deref().map(Peers::read).transpose()?;
+    let plan = Plan { only: a.only, turns: a.turns, peers };
+    let watch = Watch::spinner();
+    let figures = bench::bench(&plan, &|what| watch.say(what))?;
+    watch.done();
+    if json {
+        figures.iter().for_each(show::json);
+    } else {
+        table(&figures, plan.peers.is_some());
+    }
+    Ok(true)
+}
+
+fn table(figures: &[Figure], peers: bool) {
+    let mut head = vec!["figure", "value", "unit", "limit", "of limit"];
+    if peers {
+        head.extend(["peer", "its value", "better"]);
+    }
+    let or_dash = |x: Option<String>| x.unwrap_or_else(|| "-".into());
+    let cells = |f: &Figure| {
+        let mut row = vec![
+            f.name.to_string(),
+            digits(f.value),
+            f.unit.to_string(),
+            or_dash(f.limit.map(digits)),
+            or_dash(f.ratio.map(|ratio| format!("{ratio:.2}"))),
+        ];
+        if peers {
+            let of = |what: fn(&Beside) -> String| or_dash(f.peer.as_ref().map(what));
+            row.extend([of(|p| shown(&p.name)), of(|p| digits(p.value)), of(|p| format!("x{:.2}", p.ratio))]);
+        }
+        row
+    };
+    out::line(&show::table(&head, figures.iter().map(cells)).to_string());
+    if let Some(figure) = figures.first() {
+        out::line(&format!("Measured on {}.", escaped(&figure.processor)));
+    }
+}
+
+/// As many digits as are worth reading.
+fn digits(x: f64) -> String {
+    match x {
+        x if x < 10.0 => format!("{x:.3}"),
+        x if x < 1000.0 => format!("{x:.1}"),
+        x => format!("{x:.0}"),
+    }
+}

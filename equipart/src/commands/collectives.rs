@@ -1,0 +1,358 @@
+//! `collectives`: what all-reduce algorithms do, step by step, and what they take in the α–β model.
+use crate::cli::{out, show};
+use crate::draw::{schedule, svg};
+use clap::Args;
+use clap::builder::PossibleValuesParser;
+use comm::{Algorithm, Link, Schedule, algorithms};
+use parallel::{Error, Result};
+use serde::Serialize;
+use std::ops::Range;
+use std::path::PathBuf;
+use std::time::Duration;
+use tensor::files;
+
+/// The most ranks that are drawn.
+pub const MOST_RANKS: usize = 64;
+/// The most elements of a rank: all bytes that are sent can be counted.
+pub const MOST_ELEMENTS: usize = 1 << 40;
+/// Bytes of an element: f32.
+const ELEMENT: usize = size_of::<f32>();
+
+/// One all-reduce: its steps, and what they are done with.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// By which algorithm.
+    pub algorithm: Algorithm,
+    /// Who sends what to whom when.
+    pub schedule: Schedule,
+    /// f32 elements of every rank.
+    pub elements: usize,
+    /// The link between any two ranks.
+    pub link: Link,
+}
+
+/// What an all-reduce takes.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Summary {
+    /// The algorithm.
+    pub algorithm: &'static str,
+    /// How many ranks.
+    pub ranks: usize,
+    /// Ranks of a node, if that is anything to the algorithm.
+    pub node: Option<usize>,
+    /// f32 elements of every rank.
+    pub elements: usize,
+    /// How many chunks they are cut into.
+    pub chunks: usize,
+    /// Latency and bandwidth.
+    pub link: String,
+    /// Steps, one after the other.
+    pub steps: usize,
+    /// Bytes sent by the rank that sends most.
+    pub busiest_bytes: usize,
+    /// Bytes sent by all ranks together.
+    pub total_bytes: usize,
+    /// Seconds in the α–β model.
+    pub seconds: f64,
+    /// Seconds that no all-reduce can take less than ([`algorithms::bound`]).
+    pub bound_seconds: f64,
+}
+
+/// One step.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct StepLine {
+    /// Which, counted from 1.
+    pub step: usize,
+    /// What it is part of.
+    pub phase: &'static str,
+    /// Messages, all at once.
+    pub transfers: Vec<TransferLine>,
+}
+
+/// One message.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct TransferLine {
+    /// The rank that sends.
+    pub from: usize,
+    /// The rank that receives.
+    pub to: usize,
+    /// The first chunk, and the one after the last.
+    pub chunks: [usize; 2],
+    /// The first element, and the one after the last.
+    pub elements: [usize; 2],
+    /// `add` or `replace`: what the receiver does with them.
+    pub how: &'static str,
+}
+
+impl Plan {
+    /// An all-reduce of `elements` f32 elements of each of so many ranks by every algorithm, in nodes of so many ranks
+    /// where that is anything to it. Where nothing is said of nodes, their size is the smallest divisor of the number of
+    /// ranks from its square root up: nodes have no fewer ranks than there are nodes.
+    ///
+    /// # Errors
+    /// If there are no ranks or too many to be drawn, too many elements to be counted, or nodes that do not divide.
+    pub fn all(ranks: usize, node: Option<usize>, elements: usize, link: Link) -> Result<Vec<Self>> {
+        if !(1..=MOST_RANKS).contains(&ranks) {
+            return Err(Error::new(format!(
+                "--ranks is {ranks}; it must be 1 to {MOST_RANKS}, for nobody can read more columns"
+            )));
+        }
+        if elements > MOST_ELEMENTS {
+            return Err(Error::new(format!(
+                "--elements is {elements}; it must be {MOST_ELEMENTS} (2^40) or less"
+            )));
+        }
+        let plan = |algorithm: Algorithm| {
+            let schedule = algorithm.schedule(ranks)?;
+            Ok(Self { algorithm, schedule, elements, link })
+        };
+        Algorithm::all(node.unwrap_or(usual_node(ranks))).into_iter().map(plan).collect()
+    }
+    /// What is done, in words.
+    pub fn name(&self) -> String {
+        let nodes = self.algorithm.node().map_or(String::new(), |node| format!(" in nodes of {node}"));
+        format!("{} all-reduce{nodes}", self.algorithm.name())
+    }
+    /// In the α–β model.
+    pub fn time(&self) -> Duration {
+        self.schedule.time(&self.link, ELEMENT, self.elements)
+    }
+    /// What no all-reduce can take less than.
+    pub fn bound(&self) -> Duration {
+        algorithms::bound(self.schedule.ranks(), &self.link, ELEMENT, self.elements)
+    }
+    /// How many times the bound the time is; nothing where the bound is no time at all.
+    pub fn of_bound(&self) -> Option<f64> {
+        let (time, bound) = (self.time().as_secs_f64(), self.bound().as_secs_f64());
+        (bound > 0.0).then(|| time / bound)
+    }
+    /// All figures.
+    pub fn summary(&self) -> Summary {
+        let sent =
+            || (0..self.schedule.ranks()).map(|rank| self.schedule.sent(rank, self.elements) * ELEMENT);
+        Summary {
+            algorithm: self.algorithm.name(),
+            ranks: self.schedule.ranks(),
+            node: self.algorithm.node(),
+            elements: self.elements,
+            chunks: self.schedule.chunks(),
+            link: self.link.to_string(),
+            steps: self.schedule.steps().len(),
+            busiest_bytes: sent().max().unwrap_or(0),
+            total_bytes: sent().sum(),
+            seconds: self.time().as_secs_f64(),
+            bound_seconds: self.bound().as_secs_f64(),
+        }
+    }
+    /// All steps.
+    pub fn steps(&self) -> impl Iterator<Item = StepLine> {
+        let ends = |range: Range<usize>| [range.start, range.end];
+        let transfer = move |t: &comm::Transfer| TransferLine {
+            from: t.from,
+            to: t.to,
+            chunks: ends(t.chunks.clone()),
+            elements: ends(self.schedule.elements(t.chunks.clone(), self.elements)),
+            how: t.how.name(),
+        };
+        self.schedule.steps().iter().zip(1..).map(move |(step, number)| StepLine {
+            step: number,
+            phase: step.phase,
+            transfers: step.transfers.iter().map(transfer).collect(),
+        })
+    }
+    /// Steps, traffic and time, in two lines.
+    pub fn figures(&self) -> [String; 2] {
+        let Summary { steps, busiest_bytes, total_bytes, .. } = self.summary();
+        let (busiest, total) = (bytes(busiest_bytes), bytes(total_bytes));
+        let times = self.of_bound().map_or(String::new(), |times| format!(" (x{times:.2})"));
+        [
+            format!("{steps} steps; the busiest rank sends {busiest}, all together {total}"),
+            format!(
+                "{:.2?} on links of {}; no all-reduce takes less than {:.2?}{times}",
+                self.time(),
+                self.link,
+                self.bound()
+            ),
+        ]
+    }
+    /// What is reduced: elements, ranks, chunks.
+    pub fn data(&self) -> String {
+        let (ranks, chunks) = (self.schedule.ranks(), self.schedule.chunks());
+        let (size, larger) = (self.elements / chunks, self.elements % chunks);
+        let sizes = if larger == 0 { size.to_string() } else { format!("{} or {size}", size + 1) };
+        let chunks = if chunks == 1 { "1 chunk".into() } else { format!("{chunks} chunks of {sizes}") };
+        let ranks = if ranks == 1 { "1 rank".into() } else { format!("each of {ranks} ranks") };
+        format!("{} f32 elements on {ranks}, in {chunks}", self.elements)
+    }
+}
+
+fn usual_node(ranks: usize) -> usize {
+    (1..ranks).find(|&node| ranks.is_multiple_of(node) && node * node >= ranks).unwrap_or(ranks)
+}
+
+/// `c3`, `c0-3`.
+pub(crate) fn chunk_names(chunks: &Range<usize>) -> String {
+    match chunks.len() {
+        1 => format!("c{}", chunks.start),
+        _ => format!("c{}-{}", chunks.start, chunks.end - 1),
+    }
+}
+
+/// A number of bytes, short.
+pub fn bytes(bytes: usize) -> String {
+    let units = [("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)];
+    match units.iter().find(|(_, per)| bytes as f64 >= *per) {
+        Some((unit, per)) => format!("{:.2} {unit}", bytes as f64 / per),
+        None => format!("{bytes} B"),
+    }
+}
+
+/// What scripts get.
+pub(crate) const JSON: &str = "With --json: a line for each algorithm, with its steps, the bytes that the busiest rank and \
+all ranks send,\nand its seconds. With --algorithm a line for each step follows, with its phase and its transfers: \
+from, to,\nchunks and elements ([first, one after the last]), and how they arrive (add or replace).";
+
+#[derive(Args, Debug)]
+pub(crate) struct CollectivesArgs {
+    /// The algorithm to draw [default: compare all]
+    #[arg(long, value_parser = PossibleValuesParser::new(Algorithm::NAMES))]
+    algorithm: Option<String>,
+    /// How many ranks, 1 to 64
+    #[arg(long, default_value_t = 8)]
+    ranks: usize,
+    /// f32 elements of every rank
+    #[arg(long, default_value_t = 1 << 20)]
+    elements: usize,
+    /// Latency and bandwidth of the link between any two ranks, such as 20us,1GB/s
+    #[arg(long, default_value = "5us,25GB/s")]
+    link: Link,
+    /// Ranks of a node, for hierarchical [default: the smallest divisor of --ranks from its square root up]
+    #[arg(long, value_name = "RANKS")]
+    node: Option<usize>,
+    /// A file for the drawing of --algorithm as a space-time diagram
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+}
+
+impl CollectivesArgs {
+    /// One plan, or those of all algorithms.
+    fn plans(&self) -> Result<Vec<Plan>> {
+        let chosen = self.algorithm.as_deref();
+        let has_nodes = |name| Algorithm::named(name, 1).is_some_and(|a| a.node().is_some());
+        if let (Some(name), Some(_)) = (chosen.filter(|name| !has_nodes(name)), self.node) {
+            return Err(Error::new(format!(
+                "--node is for --algorithm hierarchical; {name} has no use for it"
+            )));
+        }
+        if self.svg.is_some() && chosen.is_none() {
+            return Err(Error::new("--svg draws one algorithm; give --algorithm too"));
+        }
+        let mut plans = Plan::all(self.ranks, self.node, self.elements, self.link)?;
+        plans.retain(|plan| chosen.is_none_or(|name| plan.algorithm.name() == name));
+        Ok(plans)
+    }
+}
+
+pub(crate) fn run(a: &CollectivesArgs, json: bool) -> Result<bool> {
+    let plans = a.plans()?;
+    let drawn = plans.first().filter(|_| a.algorithm.is_some());
+    if let (Some(file), Some(plan)) = (&a.svg, drawn) {
+        files::replace_file(file, svg::draw(plan).as_bytes())?;
+    }
+    if json {
+        for plan in &plans {
+            show::json(&plan.summary());
+        }
+        drawn.into_iter().flat_map(Plan::steps).for_each(|step| show::json(&step));
+        return Ok(true);
+    }
+    match drawn {
+        Some(plan) => draw(plan),
+        None => compare(&plans),
+    }
+    if let Some(file) = &a.svg {
+        out::line(&format!("\nthe diagram is in {}", file.display()));
+    }
+    Ok(true)
+}
+
+fn draw(plan: &Plan) {
+    out::line(&format!("{}: {}\n", plan.name(), plan.data()));
+    out::line(&format!("{}\n\n{}\n", schedule::draw(plan), schedule::legend(plan)));
+    plan.figures().iter().for_each(|figures| out::line(figures));
+}
+
+fn compare(plans: &[Plan]) {
+    let cells = |plan: &Plan| {
+        let summary = plan.summary();
+        vec![
+            summary
+                .node
+                .map_or(summary.algorithm.into(), |node| format!("{}, nodes of {node}", summary.algorithm)),
+            summary.steps.to_string(),
+            bytes(summary.busiest_bytes),
+            bytes(summary.total_bytes),
+            format!("{:.2?}", plan.time()),
+            plan.of_bound().map_or("-".into(), |times| format!("x{times:.2}")),
+        ]
+    };
+    let Some(any) = plans.first() else { return };
+    let (ranks, elements) = (any.schedule.ranks(), any.elements);
+    out::line(&format!(
+        "An all-reduce of {elements} f32 elements on each of {ranks} ranks, links of {}.\n",
+        any.link
+    ));
+    let head = ["algorithm", "steps", "busiest rank sends", "all send", "time", "of the bound"];
+    out::line(&show::table(&head, plans.iter().map(cells)).to_string());
+    out::line(&format!(
+        "\nbound: {:.2?}, which no all-reduce takes less than. --algorithm NAME draws one.",
+        any.bound()
+    ));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of naive, direct, ring, tree and hierarchical.
+    fn plans(ranks: usize, elements: usize) -> [Plan; 5] {
+        Plan::all(ranks, None, elements, "5us,25GB/s".parse().unwrap()).unwrap().try_into().unwrap()
+    }
+
+    /// Kills: elements counted as bytes, a mean where the busiest is meant.
+    #[test]
+    fn summaries_are_the_textbooks_figures() {
+        let [naive, direct, ring, _, hierarchical] = plans(8, 1 << 20).map(|plan| plan.summary());
+        assert_eq!((ring.steps, ring.busiest_bytes, ring.total_bytes), (14, 14 << 19, 14 << 22));
+        assert!((ring.seconds - 14.0 * (5e-6 + f64::from(1 << 19) / 25e9)).abs() < 1e-7, "{ring:?}");
+        assert!((ring.bound_seconds - f64::from(14 << 19) / 25e9).abs() < 1e-8, "{ring:?}");
+        assert_eq!((naive.busiest_bytes, naive.total_bytes, naive.node), (7 << 22, 14 << 22, None));
+        assert_eq!((hierarchical.node, hierarchical.steps), (Some(4), 8));
+        assert_eq!((direct.steps, direct.busiest_bytes, direct.total_bytes), (2, 14 << 19, 14 << 22));
+        assert!((direct.seconds - ring.seconds).abs() < 1e-7, "{direct:?}");
+        assert_eq!(plans(1, 5)[0].of_bound(), None);
+    }
+
+    #[test]
+    fn nodes_are_no_smaller_than_they_are_many() {
+        let usual = [1, 2, 4, 6, 8, 9, 12, 13, 16, 48, 64].map(usual_node);
+        assert_eq!(usual, [1, 2, 2, 3, 4, 3, 4, 13, 4, 8, 8]);
+    }
+
+    #[test]
+    fn figures_read_as_sentences() {
+        let [naive, _, ring, ..] = plans(4, 1000);
+        assert_eq!(
+            ring.figures(),
+            [
+                "6 steps; the busiest rank sends 6.00 kB, all together 24.00 kB",
+                "30.24µs on links of 5us,25GB/s; no all-reduce takes less than 10.00µs (x3.02)"
+            ]
+        );
+        assert_eq!(naive.data(), "1000 f32 elements on each of 4 ranks, in 1 chunk");
+        assert_eq!(plans(4, 10)[2].data(), "10 f32 elements on each of 4 ranks, in 4 chunks of 3 or 2");
+        assert_eq!(plans(1, 10)[2].data(), "10 f32 elements on 1 rank, in 1 chunk");
+        assert_eq!([0, 999, 1000, 29_360_128].map(bytes), ["0 B", "999 B", "1.00 kB", "29.36 MB"]);
+        assert_eq!((chunk_names(&(3..4)), chunk_names(&(0..4))), ("c3".into(), "c0-3".into()));
+    }
+}

@@ -1,0 +1,403 @@
+//! `compare`: the same work under several layouts, with time, memory, traffic, and equality three ways: the field's
+//! verdict on that work under that layout, equal tokens, and the error against f64 as a multiple of the unsplit run's
+//! own.
+mod held;
+mod row;
+
+pub use row::{Row, Tie, Workload};
+
+use crate::cli::args::CompareArgs;
+use crate::cli::watch::Watch;
+use crate::cli::{self, any_ids, learner, pictures, show};
+use crate::commands::train::settings::sequences;
+use comm::Axis;
+use layers::Kind;
+use layers::model::shape::counted;
+use models::digits::Digits;
+use models::generate::{self, Generated, Request, Text, all_logits};
+use models::sampling::Sampling;
+use models::text::Corpus;
+use models::{Learner, Model};
+use parallel::At;
+use parallel::measure::{self, PeakBytes, Taken};
+use parallel::number::Runs;
+use parallel::{Batch, Layout, Network, Result, Trainer, budget, in_number, price, session};
+use prove::cases::never_ran;
+use prove::{Subject, Truths, prove};
+use std::collections::BTreeMap;
+use tensor::{Bf16, Cpu, Key, Phase, Real, Scalar};
+
+/// The sizes of the work.
+const PROMPTS: usize = 4;
+const PROMPT: usize = 16;
+const NEW: usize = 32;
+const SEQUENCES: usize = 4;
+const MICROBATCHES: usize = 2;
+const SEQ: usize = 64;
+const STEPS: usize = 5;
+const RUNS: usize = 8;
+const OPTIMIZER: (Kind, Option<f64>) = (Kind::Sgd, Some(1.0));
+const LR: f64 = 0.1;
+/// Beyond so many parameters the field gets one short sequence instead of the whole batch.
+const LARGE: usize = 20_000_000;
+const LARGE_TOKENS: usize = 16;
+
+/// What is compared.
+pub struct Work<'a> {
+    /// The model.
+    pub model: &'a Learner,
+    /// Where prompts and sequences are taken from; of a classifier, which does not go on with a text, its pictures.
+    pub data: Data<'a>,
+    /// The layouts besides the unsplit one, which always comes first.
+    pub layouts: Vec<Layout>,
+    /// Between the ranks of each, where time is taken; what judges them runs without. In a trace each row is a run.
+    pub network: Network,
+}
+
+/// What is read and learnt.
+#[derive(Clone, Copy)]
+pub enum Data<'a> {
+    /// A text.
+    Text(&'a Model, &'a Corpus),
+    /// Pictures.
+    Digits(&'a Digits),
+}
+
+impl Work<'_> {
+    /// The most data ranks of any layout.
+    fn data_ranks(&self) -> usize {
+        self.layouts.iter().map(|l| l.size(Axis::SEQUENCES)).max().unwrap_or(1)
+    }
+}
+
+pub(crate) fn run(a: CompareArgs, json: bool) -> Result<bool> {
+    let model = learner(a.model.as_ref(), &a.pictures)?;
+    let (corpus, digits);
+    let data = match &model {
+        Learner::Pictures(_) => {
+            digits = pictures::digits(a.data.as_deref())?;
+            Data::Digits(&digits)
+        }
+        Learner::Text(text) => {
+            let seq = text.config.positions.min(64);
+            corpus = match a.data.as_deref() {
+                None if !text.tokens.are_known() => any_ids(seq, text.config.shape.vocabulary)?,
+                data => cli::corpus(data, seq, &text.tokenizer()?)?,
+            };
+            Data::Text(text, &corpus)
+        }
+    };
+    let layouts = if a.layout.is_empty() {
+        let usual =
+            ["tp=2", "tp=2,sp", "dp=2", "tp=2,sp,dp=2"].map(|l| l.parse::<Layout>().expect("a layout"));
+        usual.into_iter().filter(|l| l.fits(model.design()).is_ok()).collect::<Vec<_>>()
+    } else {
+        a.layout
+    };
+    let layouts = layouts.into_iter().map(|layout| layout.limited(a.memory.limit)).collect();
+    let watch = Watch::spinner();
+    let work = Work { model: &model, data, layouts, network: a.network.network(None)? };
+    let rows = a.network.keep_trace(
+        &work.network,
+        in_number!(a.number.name, D => compare::<D>(&work, &|what| watch.say(what))),
+    )?;
+    watch.done();
+    if json {
+        rows.iter().for_each(show::json);
+    } else {
+        show::comparison(model.origin(), a.number.name, &rows);
+    }
+    Ok(rows.iter().all(|r| {
+        let tokens = r.tokens_equal != Some(false) || r.tie.is_some();
+        r.equal && tokens && r.error_ratio.is_finite()
+    }))
+}
+
+/// Does all the work; `watch` is told what is being done.
+///
+/// # Errors
+/// If a layout does not fit the model or the work, the machine has not the memory for it, or a rank fails.
+pub fn compare<D: Runs>(work: &Work, watch: &dyn Fn(&str)) -> Result<Vec<Row>> {
+    let mut layouts = vec![Layout::default()];
+    for layout in &work.layouts {
+        if !layouts.contains(layout) {
+            layouts.push(*layout);
+        }
+    }
+    for layout in &layouts {
+        layout.fits(work.model.design())?;
+    }
+    work.network.fits(&layouts)?;
+    let text = if let Data::Text(model, corpus) = work.data { Some((model, corpus)) } else { None };
+    let request = text.map(|(model, corpus)| request(work, model, corpus));
+    let held = budget::all(layouts.iter().map(|layout| held::bytes::<D>(work, layout, request.as_ref())))?;
+    for (layout, bytes) in layouts.iter().zip(held) {
+        budget::fits(format_args!("comparing {layout}"), bytes)?;
+    }
+    let (mut said, mut rows) = (Vec::new(), Vec::new());
+    if let (Some((model, _)), Some(request)) = (text, &request) {
+        watch("generating under none");
+        let alone = fastest::<D>((work, model), &layouts[0], request)?;
+        said = verdicts(work, &layouts, texts(&alone), watch)?;
+        rows = inference::<D>((work, model), &layouts, request, &alone, watch)?;
+    } else {
+        said.extend(verdicts(work, &layouts, Vec::new(), watch)?);
+    }
+    rows.extend(training::<D>(work, &layouts, watch)?);
+    for (row, said) in rows.iter_mut().zip(said) {
+        (row.equal, row.note, row.never_ran) = said;
+    }
+    Ok(rows)
+}
+
+/// The prompts of the inference work: at least one for every data rank.
+fn request(work: &Work, model: &Model, corpus: &Corpus) -> Request {
+    let room = model.config.positions;
+    let prompt = PROMPT.min(room / 2).max(1);
+    let pairs = corpus.batch(1, 0, PROMPTS.max(work.data_ranks()), prompt);
+    let prompts = pairs.into_iter().map(|(ids, _)| ids).collect();
+    Request { prompts, max_new: NEW.min(room - prompt), sampling: Sampling::default(), record: false }
+}
+
+/// The batch of the training work, the same for all layouts: each microbatch has a sequence for every data rank.
+fn batch(work: &Work) -> Result<Batch> {
+    let n = SEQUENCES.max(MICROBATCHES * work.data_ranks());
+    let sequences = match work.data {
+        Data::Text(model, corpus) => sequences(corpus.batch(0, 0, n, SEQ.min(model.config.positions))),
+        Data::Digits(digits) => {
+            (0..n.max(SEQ).min(digits.train.len())).map(|i| digits.train.example(i)).collect()
+        }
+    };
+    Ok(Batch::new(sequences, MICROBATCHES)?)
+}
+
+fn by_number(bytes: [usize; 2]) -> BTreeMap<&'static str, usize> {
+    [f32::NAME, Bf16::NAME].into_iter().zip(bytes).collect()
+}
+
+/// What the field is given under a layout: texts that were generated and the batch; of a large model a short sequence
+/// for each data rank, to read and to learn, and a note that says so.
+fn subject(work: &Work, layout: &Layout, texts: Vec<(Vec<u32>, usize)>) -> Result<(Subject, Option<String>)> {
+    let design = work.model.design();
+    let of = |texts, batch| Subject {
+        model: design.clone(),
+        texts,
+        steps: vec![(batch, LR)],
+        optimizer: OPTIMIZER,
+        narrowed: None,
+    };
+    let Data::Text(model, corpus) = work.data else { return Ok((of(texts, batch(work)?), None)) };
+    if price::parameters(&design)? <= LARGE {
+        return Ok((of(texts, batch(work)?), None));
+    }
+    let (ranks, tokens) = (layout.size(Axis::SEQUENCES), LARGE_TOKENS.min(model.config.positions));
+    let pairs = corpus.batch(0, 0, ranks, tokens);
+    let texts = pairs.iter().map(|(ids, _)| (ids.clone(), tokens.div_ceil(2))).collect();
+    let note = format!("the field was given {} of {tokens} tokens", counted(ranks, "sequence"));
+    Ok((of(texts, Batch::new(sequences(pairs), 1)?), Some(note)))
+}
+
+/// What the field says of a row: whether all is equal, what it was given, and what never ran.
+type Said = (bool, Option<String>, Vec<&'static str>);
+
+/// What was generated, and how much of each was a prompt.
+fn texts<E: Scalar>(generated: &Generated<E>) -> Vec<(Vec<u32>, usize)> {
+    generated.texts.iter().map(|t| (t.ids.clone(), t.ids.len() - t.margins.len())).collect()
+}
+
+/// The field's word on each row, in this model's shape: the logits of texts, if there are any, read as they were generated,
+/// under each layout; then a training step under each.
+fn verdicts(
+    work: &Work,
+    layouts: &[Layout],
+    texts: Vec<(Vec<u32>, usize)>,
+    watch: &dyn Fn(&str),
+) -> Result<Vec<Said>> {
+    let key = Key(tensor::mix(u64::from(std::process::id()) ^ 0x636f_6d70));
+    let (keys, mut said) = ([key, key.next()], [Vec::new(), Vec::new()]);
+    let truths = [Truths::default(), Truths::default()];
+    for layout in layouts {
+        watch(&format!("proving {layout}"));
+        let (subject, note) = subject(work, layout, texts.clone())?;
+        let never = never_ran(&subject, layout);
+        let Subject { texts, steps, .. } = subject.clone();
+        let halves = [
+            Subject { texts, steps: Vec::new(), ..subject.clone() },
+            Subject { steps, texts: Vec::new(), ..subject },
+        ];
+        let halves = &halves[usize::from(matches!(work.data, Data::Digits(_)))..];
+        for ((half, truths), said) in halves.iter().zip(&truths).zip(&mut said) {
+            let own = Truths::default(); // where each layout is given something else
+            let truths = if note.is_some() { &own } else { truths };
+            said.push((prove(half, layout, &keys, truths)?.equal, note.clone(), never.clone()));
+        }
+    }
+    Ok(said.concat())
+}
+
+fn label(layout: &Layout) -> String {
+    match layout.ranks() {
+        1 => "unsplit, 1 rank".into(),
+        n => format!("{layout}, {n} ranks"),
+    }
+}
+
+/// A row for each layout; the verdict is put in later.
+fn inference<D: Runs>(
+    (work, model): (&Work, &Model),
+    layouts: &[Layout],
+    request: &Request,
+    alone: &Generated<D::Elem>,
+    watch: &dyn Fn(&str),
+) -> Result<Vec<Row>> {
+    let texts = ids(&alone.texts);
+    let truth = all_logits::<Cpu<f64>>(model, &Layout::default(), &texts)?;
+    let (mut rows, mut own) = (Vec::new(), 0.0);
+    for (n, layout) in layouts.iter().enumerate() {
+        let again;
+        let generated = if n == 0 {
+            alone
+        } else {
+            watch(&format!("generating under {layout}"));
+            again = fastest::<D>((work, model), layout, request)?;
+            &again
+        };
+        let error = largest_error(&all_logits::<D>(model, layout, &texts)?, &truth);
+        own = if n == 0 { error } else { own };
+        // Decoding rounds otherwise than a whole forward does: as much slack again.
+        let tie = parts(&generated.texts, &alone.texts, 4.0 * (own + error));
+        rows.push(Row {
+            workload: Workload::Inference,
+            name: label(layout),
+            layout: layout.to_string(),
+            seconds: measure::seconds(&generated.taken),
+            tokens_per_second: generated.tokens_per_second(),
+            peak_bytes: PeakBytes::of(&generated.taken),
+            traffic_bytes: measure::wire(&generated.taken) / generated.new_tokens().max(1),
+            equal: false,
+            note: None,
+            never_ran: Vec::new(),
+            tokens_equal: Some(tie.is_none()),
+            tie: tie.filter(|t| t.margin <= t.bound),
+            peak_bytes_by_number: by_number([
+                request.peak::<Cpu<f32>>(model, &layout.limited(None))?.largest,
+                request.peak::<Cpu<Bf16>>(model, &layout.limited(None))?.largest,
+            ]),
+            error_ratio: ratio(error, own),
+        });
+    }
+    Ok(rows)
+}
+
+/// The fastest of a few runs. The last, when all is warm, is the one in the trace.
+fn fastest<D: Runs>(
+    (work, model): (&Work, &Model),
+    layout: &Layout,
+    request: &Request,
+) -> Result<Generated<D::Elem>> {
+    let run = |network: &Network| generate::generate::<D>(model, (layout, network), request, &|_| ());
+    let untraced = work.network.untraced();
+    let mut best = run(&untraced)?;
+    for turn in 1..RUNS {
+        let again = run(if turn + 1 < RUNS { &untraced } else { &work.network })?;
+        if measure::seconds(&again.taken) < measure::seconds(&best.taken) {
+            best = again;
+        }
+    }
+    Ok(best)
+}
+
+fn ids(texts: &[Text]) -> Vec<Vec<u32>> {
+    texts.iter().map(|t| t.ids.clone()).collect()
+}
+
+/// Where texts first part, with the margin of that choice and the bound on what rounding does to it.
+fn parts(texts: &[Text], alone: &[Text], bound: f64) -> Option<Tie> {
+    texts.iter().zip(alone).enumerate().find_map(|(sequence, (a, b))| {
+        let token = a.ids.iter().zip(&b.ids).position(|(a, b)| a != b)?;
+        let prompt = b.ids.len() - b.margins.len();
+        Some(Tie { sequence, token, margin: b.margins[token - prompt], bound })
+    })
+}
+
+/// Infinite if something is no number.
+fn largest_error(x: &[f64], truth: &[f64]) -> f64 {
+    let error =
+        |(a, b): (&f64, &f64)| if a.is_finite() && b.is_finite() { (a - b).abs() } else { f64::INFINITY };
+    x.iter().zip(truth).map(error).fold(0.0, f64::max)
+}
+
+/// 1 where neither errs; infinite where only this one does, or something is no number.
+fn ratio(error: f64, own: f64) -> f64 {
+    match (error.is_finite() && own.is_finite(), own > 0.0) {
+        (true, true) => error / own,
+        (true, false) if error == 0.0 => 1.0,
+        _ => f64::INFINITY,
+    }
+}
+
+/// A row for each layout; the verdict is put in later.
+fn training<D: Runs>(work: &Work, layouts: &[Layout], watch: &dyn Fn(&str)) -> Result<Vec<Row>> {
+    let batch = batch(work)?;
+    let truth = new_weights::<Cpu<f64>>(work, &Layout::default(), &batch)?;
+    let (mut rows, mut own) = (Vec::new(), 0.0);
+    for (n, layout) in layouts.iter().enumerate() {
+        watch(&format!("training under {layout}"));
+        let taken = fastest_step::<D>(work, layout, &batch)?;
+        let error = largest_error(&new_weights::<D>(work, layout, &batch)?, &truth);
+        own = if n == 0 { error } else { own };
+        let seconds = measure::seconds(&taken);
+        rows.push(Row {
+            workload: Workload::Training,
+            name: label(layout),
+            layout: layout.to_string(),
+            seconds,
+            tokens_per_second: batch.tokens() as f64 / seconds,
+            peak_bytes: PeakBytes::of(&taken),
+            traffic_bytes: measure::wire(&taken),
+            equal: false,
+            note: None,
+            never_ran: Vec::new(),
+            tokens_equal: None,
+            tie: None,
+            peak_bytes_by_number: by_number([
+                held::by_a_step::<Cpu<f32>>(work, layout, &batch)?,
+                held::by_a_step::<Cpu<Bf16>>(work, layout, &batch)?,
+            ]),
+            error_ratio: ratio(error, own),
+        });
+    }
+    Ok(rows)
+}
+
+fn trainer<D: Runs>(work: &Work, at: &At<D>) -> Result<Trainer<D>> {
+    Trainer::new(at, work.model.design(), OPTIMIZER)
+}
+
+/// What a step takes of each rank: the memory of one, the time of the fastest.
+fn fastest_step<D: Runs>(work: &Work, layout: &Layout, batch: &Batch) -> Result<Vec<Taken>> {
+    let world = work.network.world(layout, "training")?;
+    session::run((layout, &world), work.model.values(), |at: At<D>| {
+        let (mut trainer, mut fastest) = (trainer(work, &at)?, None::<Taken>);
+        for _ in 0..STEPS {
+            let (_, taken) = measure::work(&at, Phase::Step, || trainer.step(batch, LR))?;
+            let seconds = fastest.map_or(taken.seconds, |f| f.seconds.min(taken.seconds));
+            fastest = Some(Taken { seconds, ..taken });
+        }
+        Ok(fastest.expect("a step"))
+    })
+}
+
+/// All weights after one step. Gathering takes memory of its own, so this is a run of its own.
+fn new_weights<D: Runs>(work: &Work, layout: &Layout, batch: &Batch) -> Result<Vec<f64>> {
+    let mut ranks = session::run((layout, &layout.world()?), work.model.values(), |at: At<D>| {
+        let (mut trainer, mut weights) = (trainer(work, &at)?, Vec::new());
+        trainer.step(batch, LR)?;
+        for param in trainer.model().params() {
+            weights
+                .extend(param.gather(at.mesh)?.expect("the host has values").into_iter().map(Real::to_f64));
+        }
+        Ok(weights)
+    })?;
+    Ok(ranks.swap_remove(0))
+}

@@ -1,0 +1,52 @@
+//! What the work holds, known before any of it is done.
+use super::{Data, OPTIMIZER, Work, batch, subject};
+use comm::Mesh;
+use kernels::{Kernels, Meta};
+use models::generate::{Request, all_logits_peak};
+use parallel::number::Runs;
+use parallel::price::{self, Peak};
+use parallel::{Batch, Layout, Result, Trainer, budget};
+use tensor::Cpu;
+
+/// Bytes that all ranks of a layout hold at most, in any part of the work.
+///
+/// # Errors
+/// If a part needs more than a rank may hold; the one that needs the most is told.
+pub(super) fn bytes<D: Runs>(work: &Work, layout: &Layout, request: Option<&Request>) -> Result<u128> {
+    let new = |prompt: &Vec<u32>| prompt.len() + request.map_or(0, |request| request.max_new);
+    let prompts = request.map_or(&[][..], |request| &request.prompts);
+    let texts = prompts.iter().map(|prompt| (vec![0; new(prompt)], prompt.len())).collect();
+    let (subject, _) = subject(work, layout, texts)?;
+    let (lengths, batch) = (prompts.iter().map(new).collect::<Vec<_>>(), batch(work)?);
+    let all = |peak: Result<Peak>| peak.map(|peak| peak.all);
+    let mut parts = vec![prove::bytes(&subject, layout), all(learnt::<D>(work, layout, &batch))];
+    if layout.ranks() == 1 {
+        parts.push(all(learnt::<Cpu<f64>>(work, layout, &batch)));
+    }
+    if let (Data::Text(model, _), Some(request)) = (work.data, request) {
+        let shape = &model.config.shape;
+        parts.push(all(request.peak::<D>(model, layout)));
+        parts.push(all(all_logits_peak::<D>(shape, layout, &lengths)));
+        if layout.ranks() == 1 {
+            parts.push(all(all_logits_peak::<Cpu<f64>>(shape, layout, &lengths)));
+        }
+    }
+    Ok(budget::all(parts)?.into_iter().max().unwrap_or(0))
+}
+
+/// What ranks hold at most in a step, and while the new weights are put together.
+fn learnt<D: Kernels>(work: &Work, layout: &Layout, batch: &Batch) -> Result<Peak> {
+    let gather = |trainer: &mut Trainer<Meta<D>>, mesh: &Mesh<tensor::Nowhere>| {
+        trainer.model().params().into_iter().try_for_each(|param| Ok(param.gather(mesh).map(drop)?))
+    };
+    price::training::<D>(layout, work.model.design(), OPTIMIZER, batch, gather)
+}
+
+/// Bytes that the rank which holds the most would hold in a step, whatever it may hold.
+///
+/// # Errors
+/// If 64 bits do not count them.
+pub(super) fn by_a_step<D: Kernels>(work: &Work, layout: &Layout, batch: &Batch) -> Result<usize> {
+    Ok(price::training::<D>(&layout.limited(None), work.model.design(), OPTIMIZER, batch, |_, _| Ok(()))?
+        .largest)
+}

@@ -1,0 +1,133 @@
+//! `diff`: where two runs' tensors differ, and, by the same run in f64, whether by rounding or by a bug.
+//!
+//! Two orders of the same sums give different bits, so a split run on floats always differs from the unsplit one. How
+//! much it may, its own numbers say: the *truth*, the same run in f64, shows how far the rounding of one run takes each
+//! tensor from it, and the other run's rounding does not take it much further. The rule stands in `judge.rs`.
+use super::judge::{self, Verdict};
+use super::measure::{self, Apart, Error as OwnError, Worst};
+use super::source::{Section, Source};
+use parallel::{Error, Result};
+use serde::Serialize;
+use std::path::Path;
+use tensor::quoted::shown;
+
+/// A tensor that both runs have, in one shape.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Compared {
+    /// Its file's name, less `.safetensors`.
+    pub file: String,
+    /// Its name.
+    pub name: String,
+    /// Its shape.
+    pub shape: Vec<usize>,
+    /// What was found; none where there is no truth of it.
+    pub verdict: Option<Verdict>,
+    /// How far A and B are apart.
+    pub apart: Apart,
+    /// The error of A against the truth.
+    pub a: Option<OwnError>,
+    /// The error of B against the truth.
+    pub b: Option<OwnError>,
+    /// Where the run that is further from the truth is furthest from it; without a truth, where A and B are furthest apart.
+    pub worst: Option<Worst>,
+}
+
+/// A tensor that cannot be compared.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Unmatched {
+    /// Its file's name, less `.safetensors`.
+    pub file: String,
+    /// Its name.
+    pub name: String,
+    /// Why: who lacks it, or which shapes it has.
+    pub why: String,
+}
+
+/// All that two runs have.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Report {
+    /// Tensors of both, in program order.
+    pub tensors: Vec<Compared>,
+    /// Tensors of one, or of two shapes, or without a truth.
+    pub unmatched: Vec<Unmatched>,
+    /// Whether there was a truth to judge by.
+    pub judged: bool,
+}
+
+impl Report {
+    /// Whether all tensors are there, and each is equal or, where there is a truth, within rounding.
+    pub fn is_fine(&self) -> bool {
+        let fine = |t: &Compared| t.verdict.map_or(t.apart.differ == 0, Verdict::is_fine);
+        self.unmatched.is_empty() && self.tensors.iter().all(fine)
+    }
+    /// The first tensor, in program order, that is not, and the one before it.
+    pub fn first_bug(&self) -> Option<(&Compared, Option<&Compared>)> {
+        let at = self.tensors.iter().position(|t| t.verdict.is_some_and(|v| !v.is_fine()))?;
+        Some((&self.tensors[at], at.checked_sub(1).map(|before| &self.tensors[before])))
+    }
+}
+
+/// Compares the tensors of two runs, and judges them by the truth of both, if there is one.
+///
+/// # Errors
+/// If something is no folder or file of tensors, they have no tensor in common, or the truth is no more precise than
+/// what it should judge.
+pub fn diff(a: &Path, b: &Path, truth: Option<&Path>) -> Result<Report> {
+    let (a_path, b_path) = (a, b);
+    let (a, b) = (Source::open(a)?, Source::open(b)?);
+    let truth = truth.map(Source::open).transpose()?;
+    let mut report = Report { tensors: Vec::new(), unmatched: Vec::new(), judged: truth.is_some() };
+    for (one, other) in a.beside(&b) {
+        let of_one = truth.as_ref().and_then(|truth| truth.like(&one.name, a.sections.len()));
+        compare(one, other, of_one, &mut report)?;
+    }
+    for (other, one) in b.beside(&a) {
+        for name in other.names() {
+            if one.is_none_or(|one| one.info(name).is_none()) {
+                report.unmatched.push(other.lacks(name, "A lacks it"));
+            }
+        }
+    }
+    if report.tensors.is_empty() {
+        return Err(Error::new(format!(
+            "{} and {} have no tensor of one name and shape in common; there is nothing to compare",
+            a_path.display(),
+            b_path.display()
+        )));
+    }
+    judge::all(&mut report.tensors);
+    Ok(report)
+}
+
+/// The tensors of one file of each run.
+fn compare(a: &Section, b: Option<&Section>, truth: Option<&Section>, report: &mut Report) -> Result<()> {
+    for name in a.names() {
+        let Some(b) = b.filter(|b| b.info(name).is_some()) else {
+            report.unmatched.push(a.lacks(name, "B lacks it"));
+            continue;
+        };
+        let (shape, other) = (a.shape(name), b.shape(name));
+        if shape != other {
+            report.unmatched.push(a.lacks(
+                name,
+                &format!("its shape is {} in A and {} in B", dimensions(shape), dimensions(other)),
+            ));
+            continue;
+        }
+        let judge = truth.filter(|t| t.info(name).is_some_and(|info| info.shape == shape));
+        if report.judged && judge.is_none() {
+            let of = truth.and_then(|t| t.info(name));
+            let why = of.map_or("the truth lacks it".into(), |of| {
+                format!("its shape is {}, and {} in the truth", dimensions(shape), dimensions(&of.shape))
+            });
+            report.unmatched.push(a.lacks(name, &why));
+        }
+        report.tensors.push(measure::tensor(name, a, b, judge)?);
+    }
+    Ok(())
+}
+
+/// A shape as a message shows it: a file may have one of any length.
+pub fn dimensions(shape: &[usize]) -> String {
+    shown(&format!("{shape:?}"))
+}

@@ -1,0 +1,160 @@
+//! What is compared: a folder that `--dump` wrote, a model's folder, or one file; each file a section of tensors.
+//!
+//! Sections come in program order: the weights of the step first, as they are what it begins with, then what came of
+//! them forward, then the gradients, those of the last layer first. A file's tensors come as they lie in it, which in
+//! ours is the order of the program. Programs that write by name leave them in alphabetical order: then numbers in names
+//! count as numbers, so that layer 2 comes before layer 10.
+use super::Unmatched;
+use parallel::{Error, Result};
+use std::cmp::Ordering;
+use std::fs;
+use std::path::{Path, PathBuf};
+use tensor::safetensors::{File, Info, Shards};
+use tensor::{Bf16, Scalar};
+
+const SUFFIX: &str = ".safetensors";
+/// The sections of a dump, in the order of the program.
+const PROGRAM: [&str; 5] = ["weights", "activations", "gradients", "step", "new_weights"];
+
+/// One file, or one model in several.
+pub(super) struct Section {
+    /// The file's name, less `.safetensors`.
+    pub(super) name: String,
+    pub(super) tensors: Shards,
+    /// The [sequence, position] of each row, where the writer noted them.
+    pub(super) rows: Option<Vec<[usize; 2]>>,
+    /// Whether the run's numbers are bf16, as its writer noted, whatever these are.
+    pub(super) is_bf16: bool,
+    order: Vec<String>,
+}
+
+/// Everything that was left of one run.
+pub(super) struct Source {
+    pub(super) sections: Vec<Section>,
+}
+
+impl Source {
+    /// A folder or a file.
+    pub(super) fn open(path: &Path) -> Result<Self> {
+        if !path.is_dir() {
+            return Ok(Self { sections: vec![Section::read(path)?] });
+        }
+        let files = files(path)?;
+        if files.is_empty() {
+            let path = path.display();
+            return Err(Error::new(format!(
+                "{path} holds no safetensors file; wanted a dump, a model or a file"
+            )));
+        }
+        let is_model = |name: &str| name == "model.safetensors" || name == "model.safetensors.index.json";
+        let is_dump = files.iter().any(|file| PROGRAM.contains(&stem(file).as_str()));
+        let sections = if !is_dump && names(path)?.iter().any(|name| is_model(name)) {
+            vec![Section::of("model", Shards::open(path)?)]
+        } else {
+            files.iter().map(|file| Section::read(file)).collect::<Result<_>>()?
+        };
+        Ok(Self { sections })
+    }
+    /// Each section, and that of the same name in another run. Two single sections belong together in any case.
+    pub(super) fn beside<'a>(
+        &'a self,
+        other: &'a Source,
+    ) -> impl Iterator<Item = (&'a Section, Option<&'a Section>)> {
+        self.sections.iter().map(|section| (section, other.like(&section.name, self.sections.len())))
+    }
+    /// The section of this name, for a run of so many sections.
+    pub(super) fn like(&self, name: &str, sections: usize) -> Option<&Section> {
+        match self.sections.as_slice() {
+            [only] if sections == 1 => Some(only),
+            all => all.iter().find(|section| section.name == name),
+        }
+    }
+}
+
+impl Section {
+    fn read(file: &Path) -> Result<Self> {
+        Ok(Self::of(&stem(file), File::open(file)?.into()))
+    }
+    fn of(name: &str, tensors: Shards) -> Self {
+        let mut order: Vec<String> = tensors.in_order().into_iter().map(str::to_owned).collect();
+        if order.is_sorted() {
+            order.sort_by(|a, b| natural(a, b));
+        }
+        if name == "gradients" {
+            order.reverse();
+        }
+        let noted = |key: &str| tensors.metadata()?.get(key).cloned();
+        let rows = noted("rows").and_then(|rows| serde_json::from_str(&rows).ok());
+        let is_bf16 = noted("number").is_some_and(|number| number == Bf16::NAME);
+        Self { name: name.to_owned(), tensors, rows, is_bf16, order }
+    }
+    /// In program order.
+    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
+        self.order.iter().map(String::as_str)
+    }
+    pub(super) fn info(&self, name: &str) -> Option<&Info> {
+        self.tensors.info(name)
+    }
+    /// The shape of a tensor that is there.
+    pub(super) fn shape(&self, name: &str) -> &[usize] {
+        &self.info(name).expect("it is there").shape
+    }
+    pub(super) fn lacks(&self, name: &str, why: &str) -> Unmatched {
+        Unmatched { file: self.name.clone(), name: name.to_owned(), why: why.to_owned() }
+    }
+}
+
+fn names(folder: &Path) -> Result<Vec<String>> {
+    let unreadable = |why| Error::new(format!("{} cannot be read: {why}", folder.display()));
+    let name = |entry: std::io::Result<fs::DirEntry>| Ok(entry?.file_name().to_string_lossy().into_owned());
+    fs::read_dir(folder).map_err(unreadable)?.map(name).collect::<std::io::Result<_>>().map_err(unreadable)
+}
+
+/// The safetensors files of a folder, in program order.
+fn files(folder: &Path) -> Result<Vec<PathBuf>> {
+    let mut files: Vec<_> = names(folder)?.into_iter().filter(|name| name.ends_with(SUFFIX)).collect();
+    let place = |name: &String| {
+        let known = PROGRAM.iter().position(|known| name.strip_suffix(SUFFIX) == Some(known));
+        known.unwrap_or(PROGRAM.len())
+    };
+    files.sort_by(|a, b| place(a).cmp(&place(b)).then_with(|| natural(a, b)));
+    Ok(files.into_iter().map(|name| folder.join(name)).collect())
+}
+
+fn stem(file: &Path) -> String {
+    let name = file.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    name.strip_suffix(SUFFIX).map_or(name.clone(), str::to_owned)
+}
+
+/// Alphabetical order in which runs of digits count as numbers.
+fn natural(a: &str, b: &str) -> Ordering {
+    let parts = |text: &str| -> Vec<(u128, String)> {
+        let mut parts = vec![(0u128, String::new())];
+        for c in text.chars() {
+            let (number, word) = parts.last_mut().expect("never empty");
+            match c.to_digit(10) {
+                Some(digit) if word.is_empty() => {
+                    *number = number.saturating_mul(10).saturating_add(digit.into());
+                }
+                Some(digit) => parts.push((digit.into(), String::new())),
+                None => word.push(c),
+            }
+        }
+        parts
+    };
+    parts(a).cmp(&parts(b)).then_with(|| a.cmp(b))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Kills: layer 10 before layer 2, equal names that are not.
+    #[test]
+    fn numbers_in_names_count_as_numbers() {
+        let mut names = ["l.10.w", "l.2.w", "l.2.b", "head", "l.02.b", "l.2"];
+        names.sort_by(|a, b| natural(a, b));
+        assert_eq!(names, ["head", "l.2", "l.02.b", "l.2.b", "l.2.w", "l.10.w"]);
+        assert_eq!(natural("a1", "a1"), Ordering::Equal);
+    }
+}

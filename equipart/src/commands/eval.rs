@@ -1,0 +1,144 @@
+//! `eval`: how well a model tells a text or given ids: mean loss, perplexity, tokens; and pictures: how many are right.
+use crate::cli::args::{self, EvalArgs};
+use crate::cli::pictures::{digits, only_text};
+use crate::cli::watch::Watch;
+use crate::cli::{corpus, learner, out, show};
+use crate::commands::train::settings::sequences;
+use comm::Axis;
+use kernels::{Kernels, Meta};
+use layers::Design;
+use models::{Learner, Model, ids, text};
+use parallel::At;
+use parallel::number::Runs;
+use parallel::{Batch, Error, Layout, Result, Sequence, Trainer, budget, in_number, price, session};
+use serde::Serialize;
+use tensor::{Real, Tensor, files};
+
+/// What a model makes of a text.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Evaluation {
+    /// The mean loss of a token, in nats.
+    pub loss: f64,
+    /// e^loss: among how many tokens, alike, the model chooses.
+    pub perplexity: f64,
+    /// Tokens, or pictures, that were to be told.
+    pub tokens: usize,
+    /// The share of the pictures that are told right.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub accuracy: Option<f64>,
+}
+
+/// Sequences, and pictures, evaluated together on each data rank.
+const TOGETHER: [usize; 2] = [8, 1000];
+
+/// Evaluates sequences under a layout; `watch` is told how many parts of how many are done.
+///
+/// # Errors
+/// If the layout does not fit the model, there are fewer sequences than data ranks, the machine has not the memory, or
+/// a rank fails.
+pub fn evaluate<D: Runs>(
+    model: &Learner,
+    layout: &Layout,
+    sequences: Vec<Sequence>,
+    watch: &(dyn Fn(usize, usize) + Sync),
+) -> Result<Evaluation> {
+    let (design, pictures) = (&model.design(), matches!(model, Learner::Pictures(_)));
+    layout.fits(design)?;
+    let (data, together) = (layout.size(Axis::SEQUENCES), TOGETHER[usize::from(pictures)]);
+    let microbatches = sequences.len().div_ceil(together * data).min(sequences.len() / data).max(1);
+    let batch = Batch::new(sequences, microbatches)?;
+    let largest = batch.largest();
+    let dealt = |rank| Ok(largest.dealt(rank, data)?);
+    let peak = price::peak_of_all(layout, dealt, |at: At<Meta<D>>| {
+        program(&at, design, &largest, &|_| ()).map(drop)
+    })?;
+    budget::fits(format_args!("evaluating under {layout}"), peak.all)?;
+    let ranks = session::run((layout, &layout.world()?), model.values(), |at: At<D>| {
+        let done = |n| {
+            if at.mesh.rank() == 0 {
+                watch(n, microbatches);
+            }
+        };
+        let (loss, mut trainer) = program(&at, design, &batch, &done)?;
+        let right = pictures.then(|| trainer.correct(&batch, &|_| ())).transpose()?;
+        Ok((loss.read().expect("the host has values")[0].to_f64(), right))
+    })?;
+    let ((loss, right), tokens) = (ranks[0], batch.counted());
+    if !loss.is_finite() {
+        return Err(Error::new(format!("the loss is {loss}, no finite number; the weights may not be")));
+    }
+    let accuracy = right.map(|right| right as f64 / tokens.max(1) as f64);
+    Ok(Evaluation { loss, perplexity: loss.exp(), tokens, accuracy })
+}
+
+/// The mean loss of a batch, on one rank of any device, and who told it.
+fn program<D: Kernels>(
+    at: &At<D>,
+    design: &Design,
+    batch: &Batch,
+    done: &dyn Fn(usize),
+) -> Result<(Tensor<D::Wide>, Trainer<D>)> {
+    let mut trainer = Trainer::evaluator(at, design)?;
+    Ok((trainer.evaluate(batch, done)?, trainer))
+}
+
+/// The test pictures.
+fn pictures(a: &EvalArgs) -> Result<Vec<Sequence>> {
+    only_text(&[("seq", a.seq.is_some()), ("batch", a.batch.is_some())])?;
+    let test = digits(a.data.as_deref())?.test;
+    Ok((0..test.len()).map(|i| test.example(i)).collect())
+}
+
+/// The text, or the ids.
+fn sequences_of(a: &EvalArgs, model: &Model) -> Result<Vec<Sequence>> {
+    let (vocabulary, positions) = (model.config.shape.vocabulary, model.config.positions);
+    Ok(match (&a.batch, &a.data) {
+        (Some(file), _) => ids::read(file, vocabulary, positions)?,
+        (None, data) => {
+            let tokenizer = model.tokenizer()?;
+            let seq = a.seq.unwrap_or(args::SEQ.min(positions));
+            if seq == 0 || seq > positions {
+                return Err(Error::new(format!(
+                    "--seq is {seq}; it must be 1 to {positions}, the model's positions"
+                )));
+            }
+            let text: Vec<u32> = match data {
+                Some(file) => text::encode(&files::read(file)?, &file.display().to_string(), &tokenizer)?.ids,
+                None => corpus(None, seq, &tokenizer)?.held_out,
+            };
+            if text.len() < 2 {
+                let n = text.len();
+                return Err(Error::new(format!(
+                    "a text of {n} tokens; there must be 2 or more, one to tell the next"
+                )));
+            }
+            sequences(text::windows(&text, seq))
+        }
+    })
+}
+
+pub(crate) fn run(a: EvalArgs, json: bool) -> Result<bool> {
+    let model = learner(a.model.as_ref(), &a.pictures)?;
+    let all = match &model {
+        Learner::Pictures(_) => pictures(&a)?,
+        Learner::Text(model) => sequences_of(&a, model)?,
+    };
+    let watch = Watch::bar(0);
+    let layout = a.layout.limited(a.memory.limit);
+    let watching = |done, of| watch.part("evaluated", done, of);
+    let evaluation = in_number!(a.number.name, D => evaluate::<D>(&model, &layout, all, &watching))?;
+    watch.done();
+    if json {
+        show::json(&evaluation);
+    } else {
+        let (loss, perplexity) = (evaluation.loss, evaluation.perplexity);
+        let tokens = evaluation.tokens;
+        out::line(&match evaluation.accuracy {
+            None => format!("loss {loss:.6} nats a token, perplexity {perplexity:.4}, {tokens} tokens"),
+            Some(right) => {
+                format!("loss {loss:.6} nats a picture, {:.2} % of {tokens} right", 100.0 * right)
+            }
+        });
+    }
+    Ok(true)
+}

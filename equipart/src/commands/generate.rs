@@ -1,0 +1,61 @@
+//! `generate`: continues prompts.
+use crate::cli::args::GenerateArgs;
+use crate::cli::watch::Watch;
+use crate::cli::{model, show};
+use models::generate::{Request, generate};
+use models::sampling::{Sampling, SamplingError};
+use models::tokenizer::Tokenizer;
+use models::{Model, names};
+use parallel::dump::{self, About};
+use parallel::number::Runs;
+use parallel::{Error, Layout, Network, Result, in_number};
+
+pub(crate) fn run(a: GenerateArgs, json: bool) -> Result<bool> {
+    let (model, network) = (model(a.model.as_ref())?, a.network.network(None)?);
+    let layout = a.layout.limited(a.memory.limit);
+    network.fits(&[layout])?;
+    let shows_text = !json && model.tokens.are_known();
+    let tokenizer = (shows_text || !a.prompt.is_empty()).then(|| model.tokenizer()).transpose()?;
+    let mut prompts: Vec<Vec<u32>> = a.prompt_ids.iter().map(|ids| ids.0.clone()).collect();
+    for (text, tokenizer) in a.prompt.iter().zip(tokenizer.iter().cycle()) {
+        prompts.push(tokenizer.encode_prompt(text)?);
+    }
+    if prompts.is_empty() {
+        return Err(Error::new("there is no prompt; give --prompt TEXT or --prompt-ids 1,2,3"));
+    }
+    let seed = a.seed.unwrap_or(0);
+    if a.temperature.is_none() && a.seed.is_some() {
+        return Err(SamplingError::Greedy { what: "the seed", seen: seed.to_string() }.into());
+    }
+    let sampling = Sampling { temperature: a.temperature, top_k: a.top_k, top_p: a.top_p, seed };
+    let longest = prompts.iter().map(Vec::len).max().unwrap_or(0);
+    let max_new = a.max_new.unwrap_or(model.config.positions.saturating_sub(longest).min(128));
+    let request = Request { prompts, max_new, sampling, record: a.dump.is_some() };
+    in_number!(a.number.name, D => continued::<D>(&a, (&model, &layout, &network), &request, tokenizer.as_ref(), json))
+}
+
+/// Continues the prompts in these numbers, and shows them.
+fn continued<D: Runs>(
+    a: &GenerateArgs,
+    (model, layout, network): (&Model, &Layout, &Network),
+    request: &Request,
+    tokenizer: Option<&Tokenizer>,
+    json: bool,
+) -> Result<bool> {
+    request.check::<D>(model, layout)?;
+    a.dump.as_deref().map_or(Ok(()), dump::prepare)?;
+    let watch = Watch::bar(request.max_new);
+    let generated = generate::<D>(model, (layout, network), request, &|_| watch.tick());
+    let generated = a.network.keep_trace(network, generated)?;
+    watch.done();
+    if let Some(dir) = &a.dump {
+        let about = About { layout: layout.to_string(), ..About::default() };
+        dump::write(dir, &names::entries(&model.config.shape), generated.seen.clone(), &about)?;
+    }
+    if json {
+        generated.lines().for_each(|line| show::json(&line));
+    } else {
+        show::texts(&generated, tokenizer)?;
+    }
+    Ok(true)
+}

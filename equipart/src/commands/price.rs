@@ -1,0 +1,143 @@
+//! `price`: what a layout costs, from shapes alone: the same program on the device without numbers, one rank at a
+//! time, so a world of any size.
+use crate::cli::args::PriceArgs;
+use crate::cli::{config, show};
+use crate::commands::train::settings::Settings;
+use comm::Ledger;
+use kernels::{Kernels, Meta};
+use layers::Design;
+use models::Config;
+use parallel::At;
+use parallel::number::{NumberName, Runs};
+use parallel::price::STEPS;
+use parallel::{Batch, Layout, Result, Sequence, Trainer, budget, in_number, measure, session};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use tensor::count::Uncountable;
+use tensor::{Category, Peaks, Phase};
+
+/// The price of one rank's training step.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Price {
+    /// The layout.
+    pub layout: String,
+    /// The numbers.
+    pub number: NumberName,
+    /// The rank.
+    pub rank: usize,
+    /// Peak bytes by category, each at its own moment, and of all together (`total`).
+    pub peak_bytes: BTreeMap<&'static str, usize>,
+    /// Floating point operations of a step: products and attention.
+    pub flops: u64,
+    /// Bytes this rank sends in a step, as if the ranks of each axis stood in a ring.
+    pub traffic_bytes: usize,
+    /// What it says in a step, by axis and operation.
+    pub traffic: Vec<Said>,
+}
+
+/// What one rank says along one axis in one operation.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Said {
+    /// The axis.
+    pub axis: &'static str,
+    /// The operation.
+    pub operation: &'static str,
+    /// How often.
+    pub calls: usize,
+    /// Bytes of the tensors given.
+    pub payload_bytes: usize,
+    /// Bytes that this rank sends.
+    pub wire_bytes: usize,
+}
+
+fn said(ledger: &Ledger) -> Vec<Said> {
+    let said = |(axes, op, t): (comm::Axes, comm::Op, comm::Traffic)| Said {
+        axis: axes.name(),
+        operation: op.name(),
+        calls: t.calls,
+        payload_bytes: t.payload,
+        wire_bytes: t.bytes,
+    };
+    ledger.iter().map(said).collect()
+}
+
+/// The program that is priced, on any device: peaks over all phases, operations and traffic of the last step.
+///
+/// # Errors
+/// If the batch does not fit, or ranks do not meet.
+pub fn program<D: Kernels>(
+    at: &At<D>,
+    design: impl Into<Design>,
+    settings: &Settings,
+) -> Result<(Peaks, u64, Ledger)> {
+    let (meter, design) = (at.device.meter(), design.into());
+    let sequence = match design.features() {
+        Some(features) => Sequence::example(vec![0.0; features], 0),
+        None => Sequence::new(vec![0; settings.seq], vec![0; settings.seq]),
+    };
+    let batch = Batch::new(vec![sequence; settings.batch_size], settings.microbatches)?;
+    let mut trainer = Trainer::new(at, design, settings.optimizer())?;
+    let mut last = (0, Ledger::default());
+    for _ in 0..STEPS {
+        let (flops, mut said) = (meter.flops(), Ledger::default());
+        measure::work(at, Phase::Step, || {
+            let before = at.mesh.ledger();
+            let report = trainer.step(&batch, settings.lr);
+            said = at.mesh.ledger() - &before;
+            report
+        })?;
+        last = (meter.flops() - flops, said);
+    }
+    Ok((meter.peaks_of_all(), last.0, last.1))
+}
+
+/// The price of every rank, in the settings' numbers.
+///
+/// # Errors
+/// If the layout does not fit the shape or the batch, 64 bits do not count the bytes or the operations of a rank, or it
+/// would hold more than [it may](Layout::memory_limit).
+pub fn price(config: &Config, settings: &Settings, layout: &Layout) -> Result<Vec<Price>> {
+    settings.check(config.positions)?;
+    price_of(&settings.shape(config).into(), settings, layout)
+}
+
+fn price_of(design: &Design, settings: &Settings, layout: &Layout) -> Result<Vec<Price>> {
+    in_number!(settings.number, D => price_in::<D>(design, settings, layout))
+}
+
+fn price_in<D: Runs>(design: &Design, settings: &Settings, layout: &Layout) -> Result<Vec<Price>> {
+    layout.fits(design)?;
+    let on_rank = |rank| {
+        let run = |at: At<Meta<D>>| program(&at, design, settings);
+        let (peaks, flops, ledger) = session::ghost(layout, (rank, None), run)?;
+        let mut peak_bytes: BTreeMap<_, _> =
+            Category::ALL.iter().map(|c| (c.name(), peaks.category[*c as usize])).collect();
+        peak_bytes.insert("total", peaks.total);
+        let (traffic_bytes, traffic) = (Uncountable::caught(|| ledger.wire_bytes())?, said(&ledger));
+        let (layout, number) = (layout.to_string(), settings.number);
+        Ok(Price { layout, number, rank, peak_bytes, flops, traffic_bytes, traffic })
+    };
+    let prices = (0..layout.ranks()).map(on_rank).collect::<Result<Vec<_>>>()?;
+    let most = prices.iter().map(|price| (price.rank, price.peak_bytes["total"]));
+    if let Some(most) = most.max_by_key(|(_, bytes)| *bytes) {
+        budget::within(layout, most, |at: At<Meta<D>>| program(&at, design, settings).map(drop))?;
+    }
+    Ok(prices)
+}
+
+pub(crate) fn run(a: PriceArgs, json: bool) -> Result<bool> {
+    let (settings, layout): (Settings, _) = (a.settings(), a.layout.limited(a.memory.limit));
+    let prices = if a.model.is_some() {
+        settings.check(settings.seq)?;
+        price_of(&a.pictures.fresh(None, 0).design(), &settings, &layout)?
+    } else {
+        a.pictures.unused()?;
+        price(&config(a.config.as_deref())?, &settings, &layout)?
+    };
+    if json {
+        prices.iter().for_each(show::json);
+    } else {
+        show::prices(&prices);
+    }
+    Ok(true)
+}

@@ -1,0 +1,152 @@
+//! Profiles: `bench --profile`, and how they are shown, which `train --profile` shares.
+use crate::cli::args::NetworkArgs;
+use crate::cli::watch::Watch;
+use crate::cli::{out, show};
+use bench::profile::{self, KindLine, LayerLine, LinksLine, RankProfile, StepsLine, Sum};
+use bench::{self, Exposed};
+use clap::Args;
+use parallel::{Error, Layout, Network, Result, layout};
+
+/// What the tables say.
+const LEGEND: &str = "\
+ms: of a step, the mean of all ranks; least and most: of which rank. A row is its own time, without the rows that have\n\
+a name within it, so either table adds up to the step. calls: kernels, calls and waits of a kind; passes through all\n\
+layers of a row. GFLOP/s: of products and attention, while they run.";
+
+#[derive(Args, Debug)]
+pub(crate) struct ProfileArgs {
+    /// Tell where the time of a training step of shape L goes, instead of measuring figures
+    #[arg(long, conflicts_with_all = ["only", "peers"])]
+    profile: bool,
+    #[arg(long, requires = "profile", default_value_t, help = layout::grammar())]
+    layout: Layout,
+    #[command(flatten)]
+    network: NetworkArgs,
+}
+
+impl ProfileArgs {
+    /// Whether it is asked for.
+    ///
+    /// # Errors
+    /// If it is not, and something is said of it.
+    pub(crate) fn asked(&self) -> Result<bool> {
+        match self.network.given().filter(|_| !self.profile) {
+            Some(flag) => {
+                Err(Error::new(format!("--{flag} is for bench --profile; the figures have no use for it")))
+            }
+            None => Ok(self.profile),
+        }
+    }
+}
+
+pub(crate) fn run(a: &ProfileArgs, turns: usize, json: bool) -> Result<bool> {
+    let network = a.network.network(None)?.profiling();
+    network.fits(&[a.layout])?;
+    let watch = Watch::spinner();
+    watch.say(&format!("training steps of shape L under {}", a.layout));
+    a.network.keep_trace(&network, bench::profiled(&a.layout, &network))?;
+    let peak = bench::peak_gflops(a.layout.ranks());
+    let exposed = bench::exposed(&a.layout, &network, turns, &|what| watch.say(what))?;
+    watch.done();
+    tell(&network, Some(peak), json)?;
+    if let Some(exposed) = exposed {
+        tell_exposed(&exposed, json);
+    }
+    Ok(true)
+}
+
+fn tell_exposed(of: &Exposed, json: bool) {
+    if json {
+        return show::json(&LinksLine { profile: "links", exposed: of });
+    }
+    let Exposed { linked_ms, unlinked_ms, exposed_ms, priced_ms, ratio } = of;
+    out::line(&format!(
+        "\nOver the links a step takes {linked_ms:.1} ms, without them {unlinked_ms:.1} ms, each the best of all turns: \
+         {exposed_ms:.1} ms exposed\nof the {priced_ms:.1} ms that the links take for its calls, or {ratio:.2}.",
+    ));
+}
+
+/// Shows the profile of what ran over a network, beside the peak of a core, if its numbers have one.
+///
+/// # Errors
+/// If nothing of a profile is in its trace.
+pub(crate) fn tell(network: &Network, peak: Option<f64>, json: bool) -> Result<()> {
+    let runs = network.trace.as_ref().map_or_else(Vec::new, comm::Trace::runs);
+    let run = runs.last().ok_or_else(|| Error::new("nothing ran of which a profile was taken"))?;
+    let ranks = profile::of(run)?;
+    if json {
+        lines(&ranks, peak);
+    } else {
+        tables(&run.name, &ranks, peak);
+    }
+    Ok(())
+}
+
+fn lines(ranks: &[RankProfile], peak: Option<f64>) {
+    for (rank, of) in ranks.iter().enumerate() {
+        let (steps, ms) = (of.steps, of.ms());
+        show::json(&StepsLine { profile: "steps", rank, steps, ms, peak_gflops: peak });
+        for (kind, sum) in &of.kinds {
+            let (kind, row) = (kind.name(), of.row(sum, peak));
+            show::json(&KindLine { profile: "kind", rank, kind, row });
+        }
+        for row in &of.layers {
+            let (layer, pass) = (row.name.clone(), row.pass.map(tensor::Pass::name));
+            let (layers, row) = (row.layers, of.row(&row.sum, peak));
+            show::json(&LayerLine { profile: "layer", rank, layer, pass, layers, row });
+        }
+    }
+}
+
+fn tables(name: &str, ranks: &[RankProfile], peak: Option<f64>) {
+    let together = RankProfile::together(ranks);
+    let many = ranks.len() > 1;
+    let steps = together.steps / ranks.len();
+    let peak_told =
+        peak.map_or_else(String::new, |peak| format!("; a core's measured peak is {peak:.0} GFLOP/s"));
+    let (of, ms) =
+        (if steps == 1 { "one step".into() } else { format!("mean of {steps} steps") }, together.ms());
+    out::line(&format!("{name}: {ms:.1} ms a step ({of}){peak_told}.\n"));
+    let cells = |sum: &Sum, each: &[&Sum]| cells(&together, ranks, sum, each, peak);
+    let mut head = vec!["ms", "share"];
+    head.extend(if many { &["least", "most"][..] } else { &[] });
+    head.extend(["calls", "GFLOP/s", "of peak"]);
+    let kinds = together.kinds.iter().enumerate().map(|(at, (kind, sum))| {
+        let each: Vec<_> = ranks.iter().map(|rank| &rank.kinds[at].1).collect();
+        [vec![kind.name().to_string()], cells(sum, &each)].concat()
+    });
+    let heads = [&["By kind"], &head[..]].concat();
+    out::line(&show::table(&heads, kinds).to_string());
+    let layers = together.layers.iter().map(|row| {
+        let each: Vec<_> = ranks.iter().filter_map(|rank| rank.layer(row)).collect();
+        let pass = row.pass.map_or("-", tensor::Pass::name);
+        let count = if row.layers > 1 { format!("{} x{}", row.name, row.layers) } else { row.name.clone() };
+        [vec![count, pass.to_string()], cells(&row.sum, &each)].concat()
+    });
+    let heads = [&["By layer", "pass"], &head[..]].concat();
+    out::line(&format!("\n{}\n\n{LEGEND}", show::table(&heads, layers)));
+}
+
+/// A row's cells: of all ranks together, and the ranks with least and most where there are several.
+fn cells(
+    together: &RankProfile,
+    ranks: &[RankProfile],
+    sum: &Sum,
+    each: &[&Sum],
+    peak: Option<f64>,
+) -> Vec<String> {
+    let share = together.row(sum, peak);
+    let or_dash = |told: Option<String>| told.unwrap_or_else(|| "-".into());
+    let mut row = vec![format!("{:.2}", share.ms), format!("{:.1} %", 100.0 * share.share)];
+    if ranks.len() > 1 {
+        let mut each: Vec<_> =
+            each.iter().zip(ranks).map(|(sum, of)| of.row(sum, None).ms).zip(0..).collect();
+        each.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let told = |at: Option<&(f64, usize)>| or_dash(at.map(|(ms, rank)| format!("{ms:.2} ({rank})")));
+        row.extend([told(each.first()), told(each.last())]);
+    }
+    let calls = if sum.calls == 0 { "-".into() } else { format!("{:.0}", share.calls) };
+    let gflops = or_dash(share.gflops.map(|gflops| format!("{gflops:.0}")));
+    row.extend([calls, gflops, or_dash(share.of_peak.map(|part| format!("{:.0} %", 100.0 * part)))]);
+    row
+}

@@ -1,0 +1,75 @@
+//! `prove`: a layout equals the unsplit oracle, on a panel of small models, on one of a configuration, or on drawn cases.
+pub(crate) mod cases;
+
+use crate::cli::args::ProveArgs;
+use crate::cli::watch::Watch;
+use crate::cli::{out, show};
+use models::{Config, names};
+use parallel::{Error, Result, dump};
+use prove::cases::{certify_panel, never_ran};
+use prove::{Subject, Verdict, certify};
+use tensor::{Key, mix};
+
+/// A key that no run had before.
+pub(crate) fn fresh_key() -> u64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    mix(now.map_or(0, |d| d.as_nanos() as u64) ^ u64::from(std::process::id()))
+}
+
+pub(crate) fn run(a: ProveArgs, json: bool) -> Result<bool> {
+    if let Some(number) = a.number {
+        return Err(Error::new(format!(
+            "--number is {number}; a proof is in numbers of a field, where nothing rounds: leave --number out"
+        )));
+    }
+    if let Some(equal) = cases::asked(&a, json)? {
+        return Ok(equal);
+    }
+    let (layout, watch) = (a.layout.unwrap_or_default().limited(a.memory.limit), Watch::spinner());
+    let key = Key(a.key.map_or_else(fresh_key, |k| k.0));
+    let keys = [key, key.next()];
+    if a.model.is_none() {
+        a.pictures.unused()?;
+    }
+    let (model, entries) = match (&a.model, &a.config) {
+        (Some(_), _) => {
+            let model = a.pictures.fresh(None, 0);
+            (model.design(), model.entries())
+        }
+        (None, Some(file)) => {
+            let shape = Config::read(file)?.shape;
+            (shape.into(), names::entries(&shape))
+        }
+        (None, None) => {
+            let certificate = certify_panel(&layout, &keys, &|name| watch.say(&format!("proving {name}")))?;
+            watch.done();
+            if json {
+                show::json(&certificate);
+            } else {
+                out::line(&certificate.statement());
+            }
+            return Ok(certificate.equal);
+        }
+    };
+    layout.fits(&model)?;
+    let subject = Subject::small(model, &layout)?;
+    prove::check(&subject, &layout)?;
+    a.dump.as_deref().map_or(Ok(()), dump::prepare)?;
+    let verdict = certify(&subject, &layout, &keys, &|what| watch.say(what))?;
+    let verdict = Verdict { never_ran: never_ran(&subject, &layout), ..verdict };
+    if let Some(dir) = &a.dump {
+        prove::dump(&subject, &layout, key, dir, &entries)?;
+    }
+    watch.done();
+    Ok(tell(&verdict, json))
+}
+
+/// Shows a verdict: whether all was equal.
+pub(crate) fn tell(verdict: &Verdict, json: bool) -> bool {
+    if json {
+        show::json(verdict);
+    } else {
+        out::line(&verdict.statement());
+    }
+    verdict.equal
+}

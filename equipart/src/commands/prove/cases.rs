@@ -1,0 +1,131 @@
+//! `prove --cases` and `prove --case`: drawn cases, and kept ones.
+use super::{fresh_key, tell};
+use crate::cli::args::ProveArgs;
+use crate::cli::watch::Watch;
+use crate::cli::{out, show};
+use crate::commands::train::settings::at_least_1;
+use clap::Args;
+use comm::caught;
+use parallel::{Error, Result};
+use prove::cases::{Campaign, Case, Failure, judge};
+use prove::{Verdict, certify};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use tensor::{Key, files};
+
+/// What only `prove` of drawn or kept cases takes.
+#[derive(Args, Debug)]
+pub(crate) struct CasesArgs {
+    /// Prove so many drawn cases: models, batches and, without --layout, layouts; what fails is shrunk to the smallest
+    #[arg(long, value_name = "N", conflicts_with_all = ["config", "dump", "model", "hidden", "limit"])]
+    cases: Option<usize>,
+    /// Draw cases for so many minutes; with --cases, until either is reached
+    #[arg(long, value_name = "M", conflicts_with_all = ["config", "dump", "model", "hidden", "limit"])]
+    minutes: Option<f64>,
+    /// Prove the cases of a file, or of standard input (-), a line of JSON each
+    #[arg(long, value_name = "FILE|-",
+        conflicts_with_all = ["cases", "minutes", "layout", "key", "config", "dump", "model", "hidden", "limit"])]
+    case: Option<PathBuf>,
+}
+
+/// The most minutes: a year.
+const MINUTES: f64 = 525_600.0;
+/// What stands for standard input.
+const STDIN: &str = "-";
+/// The most bytes of standard input: some ten thousand cases.
+const MOST: u64 = 16 << 20;
+
+/// Does what is asked of cases: whether all were equal; none if nothing is asked.
+///
+/// # Errors
+/// If what is asked cannot be done.
+pub(crate) fn asked(a: &ProveArgs, json: bool) -> Result<Option<bool>> {
+    match &a.cases {
+        CasesArgs { case: Some(file), .. } => replay(file, json).map(Some),
+        CasesArgs { cases: None, minutes: None, .. } => Ok(None),
+        CasesArgs { cases, minutes, .. } => draw(a, *cases, *minutes, json).map(Some),
+    }
+}
+
+fn draw(a: &ProveArgs, cases: Option<usize>, minutes: Option<f64>, json: bool) -> Result<bool> {
+    at_least_1(&[("cases", cases.unwrap_or(1))])?;
+    if let Some(minutes) = minutes.filter(|minutes| !(*minutes > 0.0 && *minutes <= MINUTES)) {
+        return Err(Error::new(format!("--minutes is {minutes}; it must be above 0 and at most {MINUTES}")));
+    }
+    let until = minutes.map(|minutes| Instant::now() + Duration::from_secs_f64(60.0 * minutes));
+    let key = Key(a.key.map_or_else(fresh_key, |k| k.0));
+    let watch = cases.map_or_else(Watch::spinner, Watch::bar);
+    watch.say(&format!("proving drawn cases from --key {:#018x}", key.0));
+    let campaign = Campaign { key, cases, until, layout: a.layout, judge: &judge };
+    let mut report = campaign.run(&|done, next| watch.case(done, next))?;
+    report.failure = report.failure.map(Failure::located);
+    watch.done();
+    if json {
+        show::json(&report);
+    } else {
+        out::line(&report.statement());
+    }
+    Ok(report.equal)
+}
+
+fn replay(file: &Path, json: bool) -> Result<bool> {
+    let mut equal = true;
+    for case in read(file)? {
+        let keys = [case.key(), case.key().next()];
+        let subject = case.subject()?;
+        let verdict = match caught(|| certify(&subject, &case.layout, &keys, &|_| ())) {
+            Ok(Ok(verdict)) => verdict,
+            Ok(Err(Error { why, .. })) | Err(why) => Verdict::failed(&subject, &case.layout, &keys, why),
+        };
+        equal &= tell(&verdict, json);
+    }
+    Ok(equal)
+}
+
+/// All of standard input, which need not end.
+fn all_of(input: impl Read, most: u64) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let read = input.take(most + 1).read_to_end(&mut bytes);
+    read.map_err(|why| Error::new(format!("standard input cannot be read: {why}")))?;
+    if bytes.len() as u64 > most {
+        return Err(Error::new(format!(
+            "standard input has more than {most} bytes; give such cases in a file"
+        )));
+    }
+    Ok(bytes)
+}
+
+/// The cases of a file; none of them is proven if one cannot be.
+fn read(file: &Path) -> Result<Vec<Case>> {
+    let (name, bytes) = if file == Path::new(STDIN) {
+        ("standard input".to_string(), all_of(std::io::stdin().lock(), MOST)?)
+    } else {
+        (file.display().to_string(), files::read(file)?)
+    };
+    let text = String::from_utf8(bytes).map_err(|why| {
+        Error::new(format!("{name} is no text: byte {} is not UTF-8", why.utf8_error().valid_up_to()))
+    })?;
+    let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
+    let case = |(i, line)| {
+        Case::parse(line).map_err(|Error { why, .. }| Error::new(format!("{name}, line {}: {why}", i + 1)))
+    };
+    let cases: Vec<_> = lines.map(case).collect::<Result<_>>()?;
+    if cases.is_empty() {
+        return Err(Error::new(format!("{name} has no case; a case is a line of JSON")));
+    }
+    Ok(cases)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Kills: an input that never ends read to its end, one of the most bytes refused.
+    #[test]
+    fn standard_input_is_read_up_to_a_limit() {
+        assert_eq!(all_of(&b"12345678"[..], 8).unwrap(), b"12345678");
+        let why = all_of(std::io::repeat(0), 8).unwrap_err().why;
+        assert_eq!(why, "standard input has more than 8 bytes; give such cases in a file");
+    }
+}

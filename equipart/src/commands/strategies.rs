@@ -1,0 +1,20 @@
+//! The command that shows the list of strategies.
+use crate::cli::{out, show};
+use parallel::layout::Entry;
+
+pub(crate) fn run(json: bool) {
+    let entries = Entry::all();
+    if json {
+        entries.iter().for_each(show::json);
+    } else {
+        let row = |e: &Entry| {
+            vec![e.key.clone(), e.name.clone(), e.shards.join(", "), e.fits.clone(), e.paper.clone()]
+        };
+        let head = ["layout", "strategy", "what each rank has its part of", "its ranks share", "source"];
+        let mut table = show::table(&head, entries.iter().map(row));
+        table
+            .column_iter_mut()
+            .for_each(|column| column.set_cell_alignment(comfy_table::CellAlignment::Left));
+        out::line(&table.to_string());
+    }
+}

@@ -1,0 +1,196 @@
+//! A training run in a folder: the model in the Hugging Face layout, and what a resumed run needs.
+//!
+//! `optimizer-<step>.safetensors` is written first, then `model.safetensors`, which notes its step: that is the
+//! moment the checkpoint changes. The optimizer files of other steps go last, also where a save fails. Whenever the
+//! program stops, the folder holds one whole checkpoint.
+use super::settings::Settings;
+use models::{Learner, tokenizer};
+use parallel::number::Runs;
+use parallel::{Error, Result, Trainer};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use tensor::files;
+use tensor::safetensors::{self, File};
+
+const MODEL: &str = "model.safetensors";
+
+fn optimizer_file(step: usize) -> String {
+    format!("optimizer-{step}.safetensors")
+}
+
+/// Keeps other runs out of a folder while it lives; the system lets go of it when the process ends.
+pub struct Lock(#[allow(dead_code)] Option<fs::File>); // held, not read
+
+/// Makes the folder ready, before any work is done, so that an unwritable one is found now.
+///
+/// # Errors
+/// If there is a model in it already, another run is using it, it is a file, or it cannot be written to.
+pub fn prepare(dir: &Path, model: &Learner) -> Result<Lock> {
+    let (lock, config) = (lock(dir)?, model.to_json());
+    let name = dir.display();
+    let is_weights = |file: &&String| file.ends_with(".safetensors") && step_of(file).is_none();
+    if files_of(dir).iter().find(is_weights).is_some() {
+        return Err(Error::new(format!(
+            "{name} holds a model already; resume it with --resume or choose another folder"
+        )));
+    }
+    let path = dir.join("config.json");
+    if path.exists() && files::read(&path).ok().as_deref() != Some(config.as_bytes()) {
+        return Err(Error::new(format!("{name} holds another model's config.json; choose another folder")));
+    }
+    write_about(dir, model)?;
+    Ok(lock)
+}
+
+/// Makes a folder for a resumed run: the same one, or another.
+///
+/// # Errors
+/// As [`prepare`].
+pub fn prepare_again(dir: &Path, from: &Path, model: &Learner) -> Result<Lock> {
+    let same = fs::canonicalize(dir).ok().zip(fs::canonicalize(from).ok()).is_some_and(|(a, b)| a == b);
+    if !same {
+        return prepare(dir, model);
+    }
+    let lock = lock(dir)?;
+    write_about(dir, model)?;
+    Ok(lock)
+}
+
+/// Makes the folder if there is none, and takes it for this run.
+fn lock(dir: &Path) -> Result<Lock> {
+    if dir.exists() && !dir.is_dir() {
+        return Err(Error::new(format!("{} is a file; the output must be a folder", dir.display())));
+    }
+    fs::create_dir_all(dir).map_err(|why| Error::new(format!("{} cannot be made: {why}", dir.display())))?;
+    let Ok(folder) = fs::File::open(dir) else { return Ok(Lock(None)) }; // some systems do not open folders
+    match folder.try_lock() {
+        Err(fs::TryLockError::WouldBlock) => Err(Error::new(format!(
+            "{} is in use by another run; wait for it or choose another folder",
+            dir.display()
+        ))),
+        _ => Ok(Lock(Some(folder))),
+    }
+}
+
+fn files_of(dir: &Path) -> Vec<String> {
+    let all = fs::read_dir(dir).into_iter().flatten().flatten();
+    all.map(|file| file.file_name().to_string_lossy().into_owned()).collect()
+}
+
+/// Writes what describes a model: config.json, and what reads its text; and removes what a run that was killed had not
+/// finished writing.
+fn write_about(dir: &Path, model: &Learner) -> Result<()> {
+    let ours = ["model.", "optimizer-", "config."].into_iter().chain(tokenizer::ALONG);
+    let half_written = |f: &str| {
+        f.strip_prefix('.')
+            .and_then(|f| f.strip_suffix(".tmp"))
+            .is_some_and(|f| ours.clone().any(|o| f.starts_with(o)))
+    };
+    for file in files_of(dir).iter().filter(|f| half_written(f)) {
+        let _ = fs::remove_file(dir.join(file));
+    }
+    files::replace_file(&dir.join("config.json"), model.to_json().as_bytes())?;
+    if let Learner::Text(model) = model {
+        model.tokens.write(dir)?;
+    }
+    Ok(())
+}
+
+/// Writes the checkpoint of a step. Every rank calls it; the folder has been prepared.
+///
+/// # Errors
+/// If a file cannot be written: then the checkpoint before is still whole, and nothing else is left.
+pub fn save<D: Runs>(
+    dir: &Path,
+    settings: &Settings,
+    model: &Learner,
+    trainer: &mut Trainer<D>,
+) -> Result<()> {
+    let entries = model.entries();
+    let (stages, optimizer, mesh) = trainer.parts();
+    let (params, step) = (stages.params(), optimizer.steps());
+    let noted = serde_json::to_string(settings).map_err(|why| Error::new(why.to_string()))?;
+    let training = || ("training".to_string(), noted.clone());
+    let notes: BTreeMap<_, _> = [training()].into();
+    let saved = parallel::save_optimizer(&dir.join(optimizer_file(step)), notes, optimizer, &params, mesh);
+    let noted = |key: &str, value: String| (key.to_string(), value);
+    let notes = [noted("format", "pt".into()), noted("step", step.to_string()), training()].into();
+    let saved = saved.and_then(|()| parallel::save_params(&dir.join(MODEL), &notes, &entries, &params, mesh));
+    if mesh.rank() == 0 {
+        remove_others(dir);
+    }
+    Ok(saved?)
+}
+
+/// The step whose optimizer file has this name.
+fn step_of(name: &str) -> Option<usize> {
+    name.strip_prefix("optimizer-")?.strip_suffix(".safetensors")?.parse().ok()
+}
+
+/// Optimizer files of other steps than the model's are of no use: of an earlier checkpoint, or of one that failed before
+/// there was a model. One that cannot be removed does no harm.
+fn remove_others(dir: &Path) {
+    let step: Option<usize> = match File::open(&dir.join(MODEL)) {
+        Ok(model) => model.metadata().get("step").and_then(|step| step.parse().ok()),
+        Err(safetensors::Error::File(files::Error::Missing(_))) => None,
+        Err(_) => return, // who knows which it is of
+    };
+    for file in files_of(dir).iter().filter(|name| step_of(name).is_some_and(|other| Some(other) != step)) {
+        let _ = fs::remove_file(dir.join(file));
+    }
+}
+
+/// A checkpoint to go on from.
+pub struct State {
+    /// The weights.
+    pub model: Learner,
+    /// What the run was begun with.
+    pub settings: Settings,
+    steps: usize,
+    path: PathBuf,
+    optimizer: File,
+}
+
+impl State {
+    /// Reads a folder that [`save`] wrote.
+    ///
+    /// # Errors
+    /// If it holds no such checkpoint.
+    pub fn read(dir: &Path) -> Result<Self> {
+        let model = Learner::read(dir)?;
+        let Some(steps) = model.note("step").and_then(|s| s.parse().ok()) else {
+            let dir = dir.display();
+            return Err(Error::new(format!(
+                "{dir} holds a model but no checkpoint of a training run to resume"
+            )));
+        };
+        let path = dir.join(optimizer_file(steps));
+        let optimizer = File::open(&path)?;
+        let noted = |key: &str| optimizer.metadata().get(key).map(String::as_str);
+        let of_another = noted("steps") != model.note("step") || noted("training") != model.note("training");
+        if of_another {
+            return Err(Error::new(format!(
+                "{} is of another run or step than the model beside it",
+                path.display()
+            )));
+        }
+        let settings = noted("training").and_then(|s| serde_json::from_str(s).ok());
+        let no_settings =
+            || Error::new(format!("{}: the run's settings are not noted in it", path.display()));
+        Ok(Self { model, settings: settings.ok_or_else(no_settings)?, steps, path, optimizer })
+    }
+    /// Steps that were done.
+    pub fn steps(&self) -> usize {
+        self.steps
+    }
+    /// Brings a trainer that was built from this model to the state of its optimizer.
+    ///
+    /// # Errors
+    /// If the file holds another optimizer's state.
+    pub fn restore<D: Runs>(&self, trainer: &mut Trainer<D>) -> Result<()> {
+        let (model, optimizer, mesh) = trainer.parts();
+        let origin = self.path.display().to_string();
+        Ok(parallel::restore_optimizer(&origin, &self.optimizer, optimizer, &model.params(), mesh)?)
+    }
+}

@@ -1,0 +1,4 @@
+//! Drawings: of schedules in a terminal and as a diagram, and of what ran as a timeline.
+pub mod schedule;
+pub mod svg;
+pub mod trace;

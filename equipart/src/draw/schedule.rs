@@ -1,0 +1,111 @@
+//! Who sends what to whom when, as a table of characters: steps below each other by phase, ranks beside each other.
+//!
+//! ```text
+//! step  rank 0  rank 1  rank 2
+//! reduce-scatter
+//!    1  c0 +→1  c1 +→2  c2 +→0
+//! ```
+use crate::commands::collectives::{Plan, chunk_names};
+use comm::{Arrival, Step};
+
+/// What a cell means where a rank sends one message in a step.
+const LEGEND: &str =
+    "c3 +→1: sends chunk 3 to rank 1, which adds it to its own; c3 →1: which puts it in the place of its own";
+/// What a cell means where a rank sends to all others in one step.
+const LEGEND_OF_ALL: &str = "ci +→i: sends every other rank i its chunk i, which that adds in rank order; c3 →all: sends all others chunk 3";
+
+/// What the cells of a drawing mean.
+pub fn legend(plan: &Plan) -> &'static str {
+    let several = |step: &Step| step.transfers.iter().filter(|t| t.from == 0).count() > 1;
+    if plan.schedule.steps().iter().any(several) { LEGEND_OF_ALL } else { LEGEND }
+}
+
+/// The table, without a line break at its end.
+pub fn draw(plan: &Plan) -> String {
+    let (ranks, steps) = (plan.schedule.ranks(), plan.schedule.steps());
+    let head: Vec<_> = (0..ranks).map(|rank| format!("rank {rank}")).collect();
+    let rows: Vec<Vec<_>> =
+        steps.iter().map(|step| (0..ranks).map(|rank| cell(step, rank)).collect()).collect();
+    let width = rows.iter().flatten().chain(&head).map(|cell| cell.chars().count()).max().unwrap_or(0);
+    let row = |first: &str, cells: &[String]| {
+        let padded = cells.iter().map(|cell| format!("{cell:<width$}"));
+        let row: Vec<_> = [format!("{first:>4}")].into_iter().chain(padded).collect();
+        row.join("  ").trim_end().to_string()
+    };
+    let mut lines = vec![row("step", &head)];
+    let mut phase = "";
+    for ((step, cells), number) in steps.iter().zip(&rows).zip(1..) {
+        if step.phase != phase {
+            phase = step.phase;
+            lines.push(phase.into());
+        }
+        lines.push(row(&format!("{number}"), cells));
+    }
+    lines.join("\n")
+}
+
+/// What a rank sends in a step: one message, or one to every other rank.
+fn cell(step: &Step, rank: usize) -> String {
+    let sent: Vec<_> = step.transfers.iter().filter(|t| t.from == rank).collect();
+    let Some(first) = sent.first() else { return String::new() };
+    let mark = if first.how == Arrival::Add { "+" } else { "" };
+    match (sent.len(), sent.iter().all(|t| t.chunks == first.chunks)) {
+        (1, _) => format!("{} {mark}→{}", chunk_names(&first.chunks), first.to),
+        (_, true) => format!("{} {mark}→all", chunk_names(&first.chunks)),
+        (_, false) => format!("ci {mark}→i"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// By naive, direct, ring, tree and hierarchical.
+    fn drawn(ranks: usize) -> [String; 5] {
+        let plans = Plan::all(ranks, None, 100, "5us,25GB/s".parse().unwrap()).unwrap();
+        [0, 1, 2, 3, 4].map(|algorithm| draw(&plans[algorithm]))
+    }
+
+    /// Kills: a cell in the receiver's column, an addition drawn as a copy, a phase that is not told.
+    #[test]
+    fn cells_say_what_is_sent_and_what_becomes_of_it() {
+        let wanted = "
+step  rank 0  rank 1  rank 2  rank 3
+reduce-scatter
+   1  c0 +→1  c1 +→2  c2 +→3  c3 +→0
+   2  c3 +→1  c0 +→2  c1 +→3  c2 +→0
+   3  c2 +→1  c3 +→2  c0 +→3  c1 +→0
+all-gather
+   4  c1 →1   c2 →2   c3 →3   c0 →0
+   5  c0 →1   c1 →2   c2 →3   c3 →0
+   6  c3 →1   c0 →2   c1 →3   c2 →0";
+        assert_eq!(format!("\n{}", drawn(4)[2]), wanted);
+        let wanted = "
+step  rank 0    rank 1    rank 2
+fold
+   1                      c0-1 +→0
+reduce-scatter
+   2  c1 +→1    c0 +→0
+all-gather
+   3  c0 →1     c1 →0
+unfold
+   4  c0-1 →2";
+        assert_eq!(format!("\n{}", drawn(3)[3]), wanted);
+        let wanted = "
+step  rank 0   rank 1   rank 2
+reduce-scatter
+   1  ci +→i   ci +→i   ci +→i
+all-gather
+   2  c0 →all  c1 →all  c2 →all";
+        assert_eq!(format!("\n{}", drawn(3)[1]), wanted);
+    }
+
+    /// Kills: columns too wide for a terminal, steps where there is one rank.
+    #[test]
+    fn eight_ranks_fit_a_terminal_and_one_rank_has_no_steps() {
+        for text in drawn(8) {
+            assert!(text.lines().all(|line| line.chars().count() <= 120), "{text}");
+        }
+        assert_eq!(drawn(1), ["step  rank 0"; 5]);
+    }
+}

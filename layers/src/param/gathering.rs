@@ -1,0 +1,114 @@
+//! A parameter as a whole matrix again: put together from all ranks, or seen from one of them, however it rests.
+use super::{Param, Wide};
+use crate::Result;
+use crate::model::build::{Builder, Draw};
+use comm::Mesh;
+use kernels::Kernels;
+use tensor::{Category, Device, Scalar, Tensor};
+
+impl<D: Kernels> Param<D> {
+    /// The shape of what has room for all shards, one a row; that of the share, where there are none.
+    pub(crate) fn room(&self) -> [usize; 2] {
+        self.shards.as_ref().map_or(self.local(), |shards| [shards.group.size(), shards.len])
+    }
+    /// The shape in which optimizer state rests on this rank, and which number of the share is the first of it.
+    pub(crate) fn at_rest(&self) -> ([usize; 2], usize) {
+        self.shards.as_ref().map_or((self.local(), 0), |shards| ([1, shards.len], shards.from()))
+    }
+    /// Where a number of this rank's share, counted row by row, lies in the whole; nowhere if it is padding.
+    pub(crate) fn place(&self, number: usize) -> Option<[usize; 2]> {
+        let [rows, cols] = self.local();
+        (number < rows * cols).then(|| self.cuts.whole_index([number / cols, number % cols]))?
+    }
+    /// The whole matrix on the host, put together from what rests of it on all ranks; `None` without values.
+    ///
+    /// # Errors
+    /// If ranks do not meet.
+    pub(crate) fn gather_at_rest<E: Kernels<Place = D::Place>>(
+        &self,
+        mesh: &Mesh<D::Place>,
+        rest: &Tensor<E>,
+    ) -> Result<Option<Vec<E::Elem>>> {
+        let [rows, cols] = self.local();
+        match &self.shards {
+            Some(shards) if rest.shape() == [1, shards.len] => {
+                let whole = shards.group.named(self.name.clone()).all_gather(rest)?;
+                self.cuts.gather(mesh, &whole.reshaped(rows, cols))
+            }
+            _ => self.cuts.gather(mesh, &rest.clone().reshaped(rows, cols)),
+        }
+    }
+    /// The whole value on the host, the same on every rank; `None` without values.
+    ///
+    /// # Errors
+    /// If ranks do not meet.
+    pub fn gather(&self, mesh: &Mesh<D::Place>) -> Result<Option<Vec<D::Elem>>> {
+        match &self.value.shard {
+            Some(shard) => self.gather_at_rest(mesh, shard),
+            None => self.cuts.gather(mesh, &self.value()),
+        }
+    }
+    /// The whole value on the host before it was rounded to a narrow number, the same on every rank: its master's, where it
+    /// learns; `None` without values.
+    ///
+    /// # Errors
+    /// If ranks do not meet.
+    pub fn gather_master(&self, mesh: &Mesh<D::Place>) -> Result<Option<Vec<Wide<D>>>> {
+        let Some(master) = &self.master else {
+            let widened = |values: Vec<D::Elem>| values.into_iter().map(Scalar::widen).collect();
+            return Ok(self.gather(mesh)?.map(widened));
+        };
+        self.gather_at_rest(mesh, master)
+    }
+    /// The whole gradient on the host, the same on every rank of what it was synced over; `None` without values
+    /// or before the first contribution.
+    ///
+    /// # Errors
+    /// If ranks do not meet.
+    pub fn gather_gradient(&self, mesh: &Mesh<D::Place>) -> Result<Option<Vec<Wide<D>>>> {
+        self.gradient.rest().map_or(Ok(None), |gradient| self.gather_at_rest(mesh, gradient))
+    }
+    /// This rank's elements, each with where it lies in the whole, row-major; of a value that rests as shards, those of
+    /// its own. Nothing without values.
+    pub fn elements(&self) -> Vec<(usize, D::Elem)> {
+        self.placed(self.value.rest()).0
+    }
+    /// This rank's elements of the gradient, as it rests, each with where it lies in the whole; nothing before the first
+    /// contribution.
+    pub fn gradient_elements(&self) -> Vec<(usize, Wide<D>)> {
+        self.placed(self.gradient.rest()).0
+    }
+    /// This rank's numbers of the gradient that lie beyond the whole: padding, which no gradient reaches.
+    pub fn gradient_padding(&self) -> Vec<Wide<D>> {
+        self.placed(self.gradient.rest()).1
+    }
+    /// The numbers of a tensor, each with where it lies in the whole; and those that are padding.
+    fn placed<E: Device>(&self, rest: Option<&Tensor<E>>) -> (Vec<(usize, E::Elem)>, Vec<E::Elem>) {
+        let mut both = (Vec::new(), Vec::new());
+        let from = rest.map_or(0, |rest| if rest.shape() == self.room() { 0 } else { self.at_rest().1 });
+        for (i, x) in rest.and_then(Tensor::read).into_iter().flatten().enumerate() {
+            match self.place(from + i) {
+                Some([row, column]) => both.0.push((row * self.shape[1] + column, x)),
+                None => both.1.push(x),
+            }
+        }
+        both
+    }
+    /// Adds other values, by global index, to the value: a proof's fresh randomness between two steps.
+    ///
+    /// # Errors
+    /// If there are no such values.
+    pub fn disturb(&mut self, at: &Builder<D>, draw: Draw) -> Result<()> {
+        assert!(self.master.is_none(), "the numbers of proofs are their own wide numbers");
+        let values = at.values.of(&self.name, self.shape, draw)?;
+        let from = if self.value.shard.is_some() { self.at_rest().1 } else { 0 };
+        let mut value = self.value.shard.take().or(self.value.whole.take()).expect("all of it, or a shard");
+        let number = |i| self.place(from + i).map_or(Wide::<D>::ZERO, &values);
+        let [rows, cols] = value.shape();
+        let noise = Tensor::from_fn(at.device, Category::Buffers, rows, cols, |i| D::Elem::narrow(number(i)));
+        at.device.add(value.view_mut(), noise.view());
+        let as_shard = self.rests_as_shard(self.placement.rests.value);
+        *(if as_shard { &mut self.value.shard } else { &mut self.value.whole }) = Some(value);
+        Ok(())
+    }
+}

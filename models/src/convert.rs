@@ -1,0 +1,94 @@
+//! `convert`: a model written again in one file, its tensors in another kind of number.
+//!
+//! A tensor at a time passes from file to file, a few thousand numbers in memory; names become those that
+//! `save_pretrained` of `transformers` writes. The folder gets its model.safetensors last: before that moment it holds
+//! no model, whenever the program stops.
+use crate::{Model, names, tokenizer};
+use parallel::{Error, Result};
+use std::fs;
+use std::path::Path;
+use tensor::files;
+use tensor::safetensors::{Dtype, Writer};
+
+/// What was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Converted {
+    /// The kind of number of every tensor.
+    pub dtype: Dtype,
+    /// How many tensors.
+    pub tensors: usize,
+    /// The bytes of their numbers.
+    pub bytes: usize,
+    /// The files beside model.safetensors.
+    pub along: Vec<String>,
+}
+
+/// Writes a model to a folder that is empty or not yet there; numbers are rounded to the nearest, of two as near to
+/// the even one. Without a kind of number, it is that of the model's tensors, or f32 if they are of several.
+///
+/// # Errors
+/// If there is something in the folder, the model has no files, a number is too large for its new kind, or a file
+/// cannot be written. The folder is then empty.
+pub fn convert(model: &Model, out: &Path, dtype: Option<Dtype>) -> Result<Converted> {
+    let Some(stored) = model.tensors() else {
+        return Err(Error::new(format!(
+            "{} are in no file; train them and convert what is written",
+            model.origin
+        )));
+    };
+    let (shards, from) = (stored.shards(), stored.entries());
+    let kinds = || from.iter().filter_map(|entry| shards.info(&entry.name)).map(|info| info.dtype);
+    let uniform = kinds().next().filter(|first| kinds().all(|kind| kind == *first));
+    let dtype = dtype.or(uniform).unwrap_or(Dtype::F32);
+    if !matches!(dtype, Dtype::F64 | Dtype::F32 | Dtype::F16 | Dtype::Bf16) {
+        return Err(Error::new(format!("weights are not written as {dtype}; choose F32, BF16 or F16")));
+    }
+    prepare(out)?;
+    let to = names::entries(&model.config.shape);
+    let header: Vec<_> = to.iter().map(|entry| (&entry.name, dtype, entry.shape())).collect();
+    let metadata = [("format".to_owned(), "pt".to_owned())].into();
+    let write = || {
+        let mut writer = Writer::create(&out.join("model.safetensors"), &metadata, &header)?;
+        for (from, to) in from.iter().zip(&to) {
+            writer.matrix(&to.name, &stored.tensor(from)?)?;
+        }
+        let along = write_along(model, out, dtype)?;
+        writer.finish()?;
+        Ok::<_, Error>(along)
+    };
+    let along = write().inspect_err(|_| empty(out))?;
+    let numbers: usize = to.iter().map(|entry| entry.shape().iter().product::<usize>()).sum();
+    Ok(Converted { dtype, tensors: to.len(), bytes: numbers * dtype.size(), along })
+}
+
+/// Makes the folder, or sees that it is empty.
+fn prepare(out: &Path) -> Result<()> {
+    let fail = |what: &str| {
+        Err(Error::new(format!("{} {what}; the output must be an empty folder, or none", out.display())))
+    };
+    if out.exists() && !out.is_dir() {
+        return fail("is a file");
+    }
+    if fs::read_dir(out).is_ok_and(|mut files| files.next().is_some()) {
+        return fail("is not empty");
+    }
+    fs::create_dir_all(out).map_err(|why| Error::new(format!("{} cannot be made: {why}", out.display())))
+}
+
+/// Removes what was written along with a model that could not be, so that the folder is as empty as it was.
+fn empty(out: &Path) {
+    for file in ["config.json"].iter().chain(&tokenizer::ALONG) {
+        let _ = fs::remove_file(out.join(file));
+    }
+}
+
+/// Writes config.json and what goes along with it.
+fn write_along(model: &Model, out: &Path, dtype: Dtype) -> Result<Vec<String>> {
+    files::replace_file(&out.join("config.json"), model.config.to_json_in(dtype).as_bytes())?;
+    let mut along = vec!["config.json".to_owned()];
+    along.extend(model.tokens.write(out)?);
+    Ok(along)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,339 @@
+//! `generate`: continues prompts token by token, with a cache of keys and values. Every tensor rank has all logits of the
+//! next token and chooses by the same draw; data ranks have different prompts. Of the logits those are read to the host
+//! that a choice needs: two of a row for the largest, k + 1 for a draw from k; all after the prompt, which a text tells,
+//! and where any token may be drawn.
+use crate::Model;
+use crate::sampling::{self, Choice, Logits, Sampling};
+use comm::Axis;
+use kernels::{Kernels, Meta, Selects};
+use layers::{Cx, Record, Shape, ops};
+use parallel::dump::{self, Seen};
+use parallel::measure::{self, PeakBytes, Taken};
+use parallel::number::Runs;
+use parallel::{At, Stages};
+use parallel::{Error, Layout, Network, Result, budget, deal, price, session};
+use serde::Serialize;
+use tensor::{Device, Ids, Phase, Real, Scalar, Tensor};
+
+/// What is to be continued.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// Token ids of each prompt.
+    pub prompts: Vec<Vec<u32>>,
+    /// How many tokens to add to each.
+    pub max_new: usize,
+    /// How the next token is chosen.
+    pub sampling: Sampling,
+    /// Whether to keep what layers take and give, and the weights, for a dump.
+    pub record: bool,
+}
+
+/// One continued prompt.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Text {
+    /// Prompt and new ids.
+    pub ids: Vec<u32>,
+    /// Of each new id: how much the logits could have changed without choosing another.
+    pub margins: Vec<f64>,
+    /// The logits after the prompt.
+    pub prompt_logits: Vec<f32>,
+}
+
+/// All of them, and what it took.
+#[derive(Clone, Debug)]
+pub struct Generated<E: Scalar> {
+    /// In the order of the prompts.
+    pub texts: Vec<Text>,
+    /// Of each rank.
+    pub taken: Vec<Taken>,
+    /// What each data rank's layers took and gave, where that was asked for.
+    pub seen: Vec<Seen<E>>,
+}
+
+/// What goes out for scripts, one object for each text.
+#[derive(Serialize)]
+pub struct Line<'a> {
+    ids: &'a [u32],
+    prompt_logits: &'a [f32],
+    seconds: f64,
+    tokens_per_second: f64,
+    peak_bytes: PeakBytes,
+}
+
+impl<E: Scalar> Generated<E> {
+    /// New tokens of all texts.
+    pub fn new_tokens(&self) -> usize {
+        self.texts.iter().map(|t| t.margins.len()).sum()
+    }
+    /// New tokens a second.
+    pub fn tokens_per_second(&self) -> f64 {
+        self.new_tokens() as f64 / measure::seconds(&self.taken)
+    }
+    /// For scripts.
+    pub fn lines(&self) -> impl Iterator<Item = Line<'_>> {
+        self.texts.iter().map(|text| Line {
+            ids: &text.ids,
+            prompt_logits: &text.prompt_logits,
+            seconds: measure::seconds(&self.taken),
+            tokens_per_second: self.tokens_per_second(),
+            peak_bytes: PeakBytes::of(&self.taken),
+        })
+    }
+}
+
+impl Request {
+    /// Whether this model can do it under this layout, and the machine has the memory for it.
+    ///
+    /// # Errors
+    /// One sentence on the first thing that does not fit.
+    pub fn check<D: Runs>(&self, model: &Model, layout: &Layout) -> Result<()> {
+        layout.fits(&model.config.shape)?;
+        self.sampling.validate()?;
+        let (data, positions) = (layout.size(Axis::SEQUENCES), model.config.positions);
+        if self.prompts.len() < data {
+            let n = self.prompts.len();
+            return Err(Error::new(format!(
+                "{n} prompts cannot be dealt over dp={data}: each rank needs at least one"
+            )));
+        }
+        for prompt in &self.prompts {
+            if prompt.is_empty() {
+                return Err(Error::new("the prompt is empty; it must have at least one token"));
+            }
+            let tokens = prompt.len().saturating_add(self.max_new);
+            if tokens > positions {
+                return Err(Error::new(format!(
+                    "a prompt of {} tokens and {} new ones make {tokens}; the model has {positions} positions",
+                    prompt.len(),
+                    self.max_new
+                )));
+            }
+            Ids::new(&tensor::Host::default(), prompt, model.config.shape.vocabulary)?;
+        }
+        budget::fits(format_args!("generating under {layout}"), self.peak::<D>(model, layout)?.all)
+    }
+    /// How many of a row's first logits are read for a new token; none: all of them, or nothing new is wanted.
+    fn first(&self, vocabulary: usize) -> Option<usize> {
+        (self.max_new > 0).then(|| self.sampling.needs(vocabulary)).flatten()
+    }
+    /// What ranks hold at most: while the prompts are read, with a cache for all that is to come.
+    ///
+    /// # Errors
+    /// If the layout does not fit the model, or 64 bits do not count what a rank holds.
+    pub fn peak<D: Runs>(&self, model: &Model, layout: &Layout) -> Result<price::Peak> {
+        let (data, shape) = (layout.size(Axis::SEQUENCES), &model.config.shape);
+        let lengths = |rank| -> Vec<usize> {
+            self.prompts[deal(self.prompts.len(), rank, data)].iter().map(Vec::len).collect()
+        };
+        let program = |at: At<Meta<D>>| {
+            let (mut chunk, lengths) =
+                (Stages::new(&at, shape)?, lengths(at.mesh.group(Axis::SEQUENCES).rank()));
+            let capacity = lengths.iter().max().map_or(0, |longest| longest + self.max_new);
+            let ids = Ids::new(at.device.place(), &vec![0; lengths.iter().sum()], shape.vocabulary)?;
+            let logits = chunk.logits(&Cx::infer(&lengths).with_cache(capacity), ids, false)?;
+            drop(self.first(shape.vocabulary).map(|n| ops::top_k(&logits, n)));
+            Ok(())
+        };
+        price::peak_of_all(layout, |rank| Ok(lengths(rank)), program)
+    }
+}
+
+/// Continues the prompts under a layout, over a network. `watch` is told of every new token of the first prompt.
+///
+/// # Errors
+/// If the request, the layout and the model do not fit, the machine has not the memory, or a rank fails.
+pub fn generate<D: Runs>(
+    model: &Model,
+    (layout, network): (&Layout, &Network),
+    request: &Request,
+    watch: &(dyn Fn(u32) + Sync),
+) -> Result<Generated<D::Elem>> {
+    request.check::<D>(model, layout)?;
+    let world = network.world(layout, "inference")?;
+    let ranks = session::run((layout, &world), model.values(), |at: At<D>| {
+        let (texts, taken, seen) = on_rank(model, request, &at, watch)?;
+        let speaks = at.mesh.group(Axis::LAYERS).rank() == 0;
+        Ok((if speaks { texts } else { Vec::new() }, taken, seen))
+    })?;
+    let mut all = Generated { texts: Vec::new(), taken: Vec::new(), seen: Vec::new() };
+    for (texts, taken, seen) in ranks {
+        all.texts.extend(texts);
+        all.taken.push(taken);
+        all.seen.extend(seen);
+    }
+    Ok(all)
+}
+
+/// A rank's texts, what they took, and what its layers took and gave.
+type OfRank<D> = (Vec<Text>, Taken, Option<Seen<<D as Device>::Elem>>);
+
+fn on_rank<D: Runs>(
+    model: &Model,
+    request: &Request,
+    at: &At<D>,
+    watch: &(dyn Fn(u32) + Sync),
+) -> Result<OfRank<D>> {
+    let (device, mesh) = (at.device, at.mesh);
+    let record = request.record.then(|| Record::new(mesh));
+    let data = mesh.group(Axis::SEQUENCES);
+    let mine = deal(request.prompts.len(), data.rank(), data.size());
+    let mut chunk = Stages::new(at, &model.config.shape)?;
+    let weights = if request.record { dump::weights(chunk.params(), mesh)? } else { Vec::new() };
+    let (texts, taken) = measure::work(at, Phase::Inference, || {
+        let new = |prompt: &Vec<u32>| Text::new(prompt, request.max_new);
+        let mut texts: Vec<_> = request.prompts[mine.clone()].iter().map(new).collect();
+        let mut fed: Vec<Vec<u32>> = texts.iter().map(|t| t.ids.clone()).collect(); // nothing of what has ended
+        let mut lengths: Vec<_> = fed.iter().map(Vec::len).collect();
+        let capacity = lengths.iter().max().expect("each rank has a prompt") + request.max_new;
+        let cx = Cx::infer(&lengths).numbered_from(mine.start).recorded(record.clone());
+        let first = request.first(model.config.shape.vocabulary);
+        let (mut cx, mut room) = (cx.with_cache(capacity), Room::new());
+        for new in 0..request.max_new.max(1) {
+            let _span = if new == 0 { mesh.span("prompt") } else { mesh.span(format_args!("token {new}")) };
+            if new > 0 {
+                cx.advance(&lengths);
+            }
+            let ids = Ids::new(device.place(), fed.iter().flatten(), model.config.shape.vocabulary)?;
+            room.read(&chunk.logits(&cx, ids, false)?, first, new == 0);
+            if new == 0 {
+                texts
+                    .iter_mut()
+                    .enumerate()
+                    .for_each(|(row, text)| text.prompt_logits = room.row(row).to_vec());
+            }
+            let mut rows = 0..;
+            for (i, text) in texts.iter_mut().enumerate().filter(|(i, _)| lengths[*i] > 0) {
+                let row = rows.next().expect("a row for every open sequence");
+                fed[i].clear();
+                fed[i].extend(text.extend(&mut room, row, request, mine.start + i)?);
+                fed[i].retain(|id| !model.config.eos.contains(id));
+                if mine.start + i == 0 && mesh.group(Axis::LAYERS).rank() == 0 {
+                    text.ids[request.prompts[0].len()..].last().into_iter().for_each(|&id| watch(id));
+                }
+            }
+            lengths.clear();
+            lengths.extend(fed.iter().map(Vec::len));
+            if lengths.iter().all(|&n| n == 0) {
+                break;
+            }
+        }
+        Ok(texts)
+    })?;
+    let seen = |r: Record<_>| Seen { activations: r.take(), gradients: Vec::new(), weights, after: None };
+    Ok((texts, taken, record.map(seen)))
+}
+
+impl Text {
+    /// Nothing new yet, and room for so many tokens.
+    fn new(prompt: &[u32], most: usize) -> Self {
+        let mut ids = Vec::with_capacity(prompt.len() + most);
+        ids.extend_from_slice(prompt);
+        Self { ids, margins: Vec::with_capacity(most), prompt_logits: Vec::new() }
+    }
+    /// Adds the next token, if one is wanted: what is to be fed next. `sequence` is counted over all data ranks.
+    fn extend<E: Real>(
+        &mut self,
+        room: &mut Room<E>,
+        row: usize,
+        request: &Request,
+        sequence: usize,
+    ) -> Result<Option<u32>> {
+        if request.max_new == 0 {
+            return Ok(None);
+        }
+        let choice = room.choose(row, &request.sampling, sequence, self.ids.len() - 1)?;
+        self.ids.push(choice.id);
+        self.margins.push(choice.margin);
+        Ok(Some(choice.id))
+    }
+}
+
+/// What is read of a token's logits, and memory for its choice, used again for the next.
+struct Room<E> {
+    read: Vec<E>, // of the device
+    first: usize, // numbers of a row in `values` and `ids`; 0: choices are made from `logits`
+    values: Vec<f32>,
+    ids: Vec<u32>,
+    vocabulary: usize, // numbers of a row in `logits`
+    logits: Vec<f32>,
+    choice: sampling::Room,
+}
+
+impl<E: Real> Room<E> {
+    fn new() -> Self {
+        let (read, values, ids, logits) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        Self { read, first: 0, values, ids, vocabulary: 0, logits, choice: sampling::Room::default() }
+    }
+    /// Reads so many of the first logits of each row of `[sequences, V]`; or, where these are not enough, and where it
+    /// is asked for, all of them.
+    fn read<D: Selects<Elem = E>>(&mut self, logits: &Tensor<D>, first: Option<usize>, all: bool) {
+        (self.first, self.vocabulary) = (first.unwrap_or(0), logits.cols());
+        if let Some(n) = first {
+            let (values, ids) = ops::top_k(logits, n);
+            assert!(ids.read_into(&mut self.ids), "the host has values");
+            in_f32(&values, &mut self.read, &mut self.values);
+        }
+        if all || first.is_none() {
+            in_f32(logits, &mut self.read, &mut self.logits);
+        }
+    }
+    fn row(&self, row: usize) -> &[f32] {
+        &self.logits[row * self.vocabulary..][..self.vocabulary]
+    }
+    fn choose(
+        &mut self,
+        row: usize,
+        sampling: &Sampling,
+        sequence: usize,
+        position: usize,
+    ) -> Result<Choice> {
+        let logits = if self.first == 0 {
+            Logits::All(&self.logits[row * self.vocabulary..][..self.vocabulary])
+        } else {
+            let of_row = row * self.first..(row + 1) * self.first;
+            Logits::First(&self.values[of_row.clone()], &self.ids[of_row])
+        };
+        Ok(sampling.choose_in(&mut self.choice, logits, sequence, position)?)
+    }
+}
+
+/// Reads numbers of a device as f32, which choices are made in.
+fn in_f32<D: Kernels<Elem: Real>>(x: &Tensor<D>, read: &mut Vec<D::Elem>, into: &mut Vec<f32>) {
+    assert!(x.read_into(read), "the host has values");
+    into.clear();
+    into.extend(read.iter().map(|x| x.to_f64() as f32));
+}
+
+/// Every token's logits of whole sequences, as one row-major matrix, in f64: to compare layouts and numbers.
+///
+/// # Errors
+/// If the layout does not fit the model, or a rank fails.
+pub fn all_logits<D: Runs>(model: &Model, layout: &Layout, sequences: &[Vec<u32>]) -> Result<Vec<f64>> {
+    layout.fits(&model.config.shape)?;
+    let lengths: Vec<_> = sequences.iter().map(Vec::len).collect();
+    let ranks = session::run((layout, &layout.world()?), model.values(), |at: At<D>| {
+        let logits = whole_logits(&at, &model.config.shape, &sequences.concat(), &lengths)?;
+        let logits = logits.read().expect("the host has values");
+        Ok(logits.into_iter().map(Real::to_f64).collect())
+    })?;
+    Ok(ranks.into_iter().next().expect("a rank"))
+}
+
+/// What ranks hold at most while [`all_logits`] reads sequences of these lengths.
+///
+/// # Errors
+/// As [`peak_of_all`](price::peak_of_all).
+pub fn all_logits_peak<D: Kernels>(shape: &Shape, layout: &Layout, lengths: &[usize]) -> Result<price::Peak> {
+    let ids = vec![0; lengths.iter().sum()];
+    let program = |at: At<Meta<D>>| whole_logits(&at, shape, &ids, lengths).map(drop);
+    price::peak_of_all(layout, |_| Ok(()), program)
+}
+
+fn whole_logits<D: Kernels>(at: &At<D>, shape: &Shape, ids: &[u32], lengths: &[usize]) -> Result<Tensor<D>> {
+    let mut chunk = Stages::new(at, shape)?;
+    let ids = Ids::new(at.device.place(), ids, shape.vocabulary)?;
+    Ok(chunk.logits(&Cx::infer(lengths), ids, true)?)
+}
+
+#[cfg(test)]
+mod tests;

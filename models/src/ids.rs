@@ -1,0 +1,126 @@
+//! `--batch FILE`: sequences of token ids, as a JSON list of lists. Each id is to be followed by the next, so a
+//! sequence of n ids has n − 1 predictions. A list of lists in the place of a sequence packs documents, each with
+//! positions of its own and seeing itself only.
+use parallel::{Error, Result, Sequence};
+use serde::Deserialize;
+use std::path::Path;
+use tensor::quoted::sentence;
+use tensor::{files, mix};
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Item {
+    One(Vec<u32>),
+    Packed(Vec<Vec<u32>>),
+}
+
+/// Reads sequences for a model of this vocabulary and so many positions.
+///
+/// # Errors
+/// If the file is no such list, or one of its ids, or a document's length, is none of the model's.
+pub fn read(path: &Path, vocabulary: usize, positions: usize) -> Result<Vec<Sequence>> {
+    let name = path.display();
+    let items: Vec<Item> = serde_json::from_slice(&files::read(path)?).map_err(|why| {
+        let why = sentence(&why.to_string());
+        Error::new(format!("{name} is no JSON list of lists of token ids: {why}"))
+    })?;
+    if items.is_empty() {
+        return Err(Error::new(format!(
+            "{name} has no sequences; it must be a list of one or more lists of token ids"
+        )));
+    }
+    let sequence = |(at, item): (usize, Item)| {
+        let documents = match item {
+            Item::One(ids) => vec![ids],
+            Item::Packed(documents) => documents,
+        };
+        if documents.is_empty() {
+            return Err(Error::new(format!(
+                "{name}: sequence {at} has no documents; it must have one or more"
+            )));
+        }
+        let pair = |ids: Vec<u32>| {
+            check(&ids, vocabulary, positions)
+                .map_err(|why| Error::new(format!("{name}: sequence {at} {why}")))?;
+            Ok((ids[..ids.len() - 1].to_vec(), ids[1..].to_vec()))
+        };
+        Ok(Sequence::packed(&documents.into_iter().map(pair).collect::<Result<Vec<_>>>()?))
+    };
+    items.into_iter().enumerate().map(sequence).collect()
+}
+
+fn check(ids: &[u32], vocabulary: usize, positions: usize) -> std::result::Result<(), String> {
+    if ids.len() < 2 {
+        return Err(format!(
+            "has {} ids; it must have 2 or more, as each is to be followed by the next",
+            ids.len()
+        ));
+    }
+    if ids.len() - 1 > positions {
+        return Err(format!("reads {} ids; the model has {positions} positions", ids.len() - 1));
+    }
+    match ids.iter().enumerate().find(|(_, id)| **id as usize >= vocabulary) {
+        None => Ok(()),
+        Some((at, id)) => Err(format!(
+            "has id {id} at {at}, which is not in the vocabulary of {vocabulary} (ids go from 0 to {})",
+            vocabulary - 1
+        )),
+    }
+}
+
+/// A hash of sequences, to know them again.
+pub fn hash(sequences: &[Sequence]) -> u64 {
+    let sizes = sequences.iter().flat_map(|s| s.documents.iter().map(|n| *n as u64));
+    let ids = sequences.iter().flat_map(|s| s.ids.iter().chain(&s.targets).map(|id| u64::from(*id)));
+    sizes.chain(ids).fold(2, |hash, n| mix(hash ^ n))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> std::result::Result<Vec<Sequence>, String> {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("ids.json");
+        std::fs::write(&path, text).unwrap();
+        let shown = path.display().to_string();
+        read(&path, 10, 3).map_err(|error| error.why.replace(&shown, "ids.json"))
+    }
+
+    /// Kills: targets that are not the next ids, a document's last id followed by the next document's first.
+    #[test]
+    fn every_id_is_followed_by_the_next() {
+        let all = parse("[[1,2,3,4],[[5,6],[7,8,9]]]").unwrap();
+        assert_eq!(all[0], Sequence::new(vec![1, 2, 3], vec![2, 3, 4]));
+        assert_eq!((&all[1].ids[..], &all[1].targets[..]), (&[5, 7, 8][..], &[6, 8, 9][..]));
+        assert_eq!(all[1].documents, [1, 2]);
+        let other = parse("[[1,2,3,4],[5,6],[7,8,9]]").unwrap();
+        assert_ne!(hash(&all), hash(&other[1..]));
+        assert_ne!(hash(&other), hash(&other[..2]));
+    }
+
+    #[test]
+    fn what_is_no_batch_is_said_in_one_sentence() {
+        let why = |text: &str| parse(text).unwrap_err();
+        assert_eq!(
+            why("[]"),
+            "ids.json has no sequences; it must be a list of one or more lists of token ids"
+        );
+        let two = "it must have 2 or more, as each is to be followed by the next";
+        assert_eq!(why("[[1,2],[3]]"), format!("ids.json: sequence 1 has 1 ids; {two}"));
+        assert_eq!(why("[[]]"), format!("ids.json: sequence 0 has 0 ids; {two}"));
+        assert_eq!(why("[[[1,2],[3]]]"), format!("ids.json: sequence 0 has 1 ids; {two}"));
+        assert_eq!(why("[[1,2,3,4,5]]"), "ids.json: sequence 0 reads 4 ids; the model has 3 positions");
+        assert_eq!(
+            why("[[1,10]]"),
+            "ids.json: sequence 0 has id 10 at 1, which is not in the vocabulary of 10 (ids go from 0 to 9)"
+        );
+        assert_eq!(why(""), "ids.json is empty (0 bytes)");
+        let long = why(&format!("\"{}\"", "x".repeat(5000)));
+        assert!(long.len() < 400 && long.contains("xxx…"), "{long}");
+        for bad in ["[1,2]", "{}", "[[1,-2]]", "[[1,2.5]]", "[[1,", "[[\"a\",\"b\"]]"] {
+            let why = why(bad);
+            assert!(why.starts_with("ids.json is no JSON list of lists of token ids: "), "{why}");
+        }
+    }
+}

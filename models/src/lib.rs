@@ -1,0 +1,40 @@
+//! Models as files and texts: what a model is outside of a run, and how it continues a text.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `config.rs` | `config.json` of every family, read and written |
+//! | `names.rs` | the tensors of its files: which is which part of which parameter |
+//! | `model.rs` | a configuration and where its weights are |
+//! | `embedded.rs` | the default that is part of the program, and its text |
+//! | `tokenizer.rs` | text as ids and back |
+//! | `text.rs`, `ids.rs` | texts and sequences of ids to learn from |
+//! | `sampling.rs`, `generate.rs` | the next token, and all that follow a prompt |
+//! | `convert.rs` | a model written again in another kind of number |
+//! | `digits.rs`, `classifier.rs` | pictures of digits; a classifier of pictures |
+//! | `learner.rs` | either kind of model, for a run |
+mod classifier;
+pub mod config;
+pub mod convert;
+pub mod digits;
+pub mod embedded;
+pub mod generate;
+pub mod ids;
+mod learner;
+mod model;
+pub mod names;
+pub mod sampling;
+pub mod text;
+pub mod tokenizer;
+
+pub use classifier::Classifier;
+pub use config::Config;
+pub use learner::Learner;
+pub use model::Model;
+
+use parallel::Sentence;
+
+impl Sentence for config::ConfigError {}
+impl Sentence for digits::DigitsError {}
+impl Sentence for sampling::SamplingError {}
+impl Sentence for text::TextError {}
+impl Sentence for tokenizer::TokenizerError {}

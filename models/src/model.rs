@@ -1,0 +1,117 @@
+//! A model to work with: its configuration and where its weights are.
+use crate::tokenizer::{Tokenizer, Tokens};
+use crate::{Config, embedded, names};
+use layers::model::build::Element;
+use layers::{Draw, Random, Values};
+use parallel::{Error, Result, Stored};
+use std::path::Path;
+use std::sync::Arc;
+use tensor::Scalar;
+use tensor::safetensors::{File, Shards};
+
+/// A configuration and a source of weights. Cheap to clone; each rank reads its share.
+#[derive(Clone)]
+pub struct Model {
+    /// The configuration.
+    pub config: Config,
+    /// Where it comes from, for messages.
+    pub origin: String,
+    /// What its ids are.
+    pub tokens: Tokens,
+    weights: Weights,
+}
+
+/// Where weights are.
+#[derive(Clone)]
+pub(crate) enum Weights {
+    Random(Random),
+    Stored(Arc<Stored>),
+}
+
+impl Model {
+    /// The default that is part of the program.
+    ///
+    /// # Errors
+    /// If this build of the program is broken.
+    pub fn embedded() -> Result<Self> {
+        let origin = "the embedded default";
+        let config = Config::parse(embedded::CONFIG, origin)?;
+        Self::stored(config, File::from_static(embedded::WEIGHTS, origin)?.into(), Tokens::Bytes)
+    }
+    /// A folder in the Hugging Face layout: config.json and model.safetensors, or several files and their index.
+    /// Names and shapes of all tensors are checked here; numbers are read by whoever asks for them.
+    ///
+    /// # Errors
+    /// Naming the file, what was seen and what was wanted.
+    pub fn read(dir: &Path) -> Result<Self> {
+        if !dir.is_dir() {
+            let what = if dir.exists() { "is a file" } else { "does not exist" };
+            let wanted = "a model is a folder with config.json and model.safetensors";
+            return Err(Error::new(format!("{} {what}; {wanted}", dir.display())));
+        }
+        let config = Config::read(&dir.join("config.json"))?;
+        Self::stored(config, Shards::open(dir)?, Tokens::Folder(dir.to_owned()))
+    }
+    fn stored(config: Config, shards: Shards, tokens: Tokens) -> Result<Self> {
+        let (shape, origin) = (&config.shape, shards.path().to_owned());
+        let entries = names::entries_in(shape, shards.names());
+        let stored = Stored::new(shards, entries, |name| names::is_passed_over(shape, name))?;
+        // Version 4 of transformers would pass over such a head, version 5 would use it.
+        let (shards, table) = (stored.shards(), names::embedding(stored.entries()));
+        if shape.tied && shards.info(names::HEAD).is_some() && !shards.equal(names::HEAD, table) {
+            return Err(Error::new(format!(
+                "{origin}: tensor {} differs from {table}, which tie_word_embeddings makes the head; \
+                 set that to false in config.json, or remove the tensor",
+                names::HEAD
+            )));
+        }
+        Ok(Self { config, origin, tokens, weights: Weights::Stored(Arc::new(stored)) })
+    }
+    /// Untrained weights from a seed. If there are 256 ids, they are bytes.
+    pub fn fresh(config: Config, seed: u64) -> Self {
+        let origin = format!("fresh weights of seed {seed}");
+        let tokens = if config.shape.vocabulary == 256 { Tokens::Bytes } else { Tokens::Unknown };
+        Self { config, origin, tokens, weights: Weights::Random(Random { seed }) }
+    }
+    /// The weights, as a source for layers.
+    pub fn values<E: Scalar>(&self) -> &(dyn Values<E> + Sync) {
+        &self.weights
+    }
+    /// The tensors of its files, if it has any.
+    pub fn tensors(&self) -> Option<&Stored> {
+        self.weights.stored()
+    }
+    /// What is noted in the weights' file.
+    pub fn note(&self, key: &str) -> Option<&str> {
+        self.weights.note(key)
+    }
+    /// What turns text into its ids and back.
+    ///
+    /// # Errors
+    /// Saying why only ids can be given to it and had from it: its folder has no tokenizer.json, or none that can be
+    /// read, or one of ids that the model does not have.
+    pub fn tokenizer(&self) -> Result<Tokenizer> {
+        self.tokens.read(self.config.shape.vocabulary)
+    }
+}
+
+impl Weights {
+    fn stored(&self) -> Option<&Stored> {
+        if let Weights::Stored(stored) = self { Some(stored) } else { None }
+    }
+    pub(crate) fn note(&self, key: &str) -> Option<&str> {
+        self.stored()?.shards().metadata()?.get(key).map(String::as_str)
+    }
+}
+
+impl<E: Scalar> Values<E> for Weights {
+    fn of(&self, name: &str, shape: [usize; 2], draw: Draw) -> layers::Result<Element<'_, E>> {
+        match self {
+            Weights::Random(random) => random.of(name, shape, draw),
+            Weights::Stored(stored) => stored.of(name, shape, draw),
+        }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

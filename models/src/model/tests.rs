@@ -1,0 +1,269 @@
+//! Folders as models: what is read from the golden ones, which `transformers` wrote, and what is refused.
+use super::*;
+use crate::tokenizer;
+use comm::{Axis, World};
+use layers::Builder;
+use parallel::Stages;
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
+use tempfile::TempDir;
+use tensor::Cpu;
+use tensor::safetensors::{Dtype, Writer};
+
+pub(crate) const GOLDEN: [&str; 7] = ["llama", "linear", "mistral", "qwen2", "qwen3", "gpt2", "gpt2-erf"];
+/// Name, shape, numbers.
+pub(crate) type Tensor = (String, Vec<usize>, Vec<f64>);
+
+pub(crate) fn golden(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name)
+}
+/// All tensors of a folder.
+pub(crate) fn tensors(dir: &Path) -> Vec<Tensor> {
+    let shards = Shards::open(dir).unwrap();
+    let all = shards.names().map(|name| {
+        let shape = shards.info(name).unwrap().shape.clone();
+        let (rows, cols) = (shape[..shape.len() - 1].iter().product(), shape[shape.len() - 1]);
+        let matrix = shards.matrix(name, [rows, cols]).unwrap();
+        let numbers = (0..rows * cols).map(|i| matrix.get(i / cols, i % cols)).collect();
+        (name.to_owned(), shape, numbers)
+    });
+    all.collect()
+}
+/// A folder with the configuration of a golden one and these tensors, in f64.
+pub(crate) fn folder(name: &str, tensors: &[Tensor]) -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    fs::copy(golden(name).join("config.json"), folder.path().join("config.json")).unwrap();
+    write(folder.path(), tensors);
+    folder
+}
+pub(crate) fn write(dir: &Path, tensors: &[Tensor]) {
+    let header: Vec<_> = tensors.iter().map(|(name, shape, _)| (name, Dtype::F64, shape.clone())).collect();
+    let mut writer = Writer::create(&dir.join("model.safetensors"), &BTreeMap::new(), &header).unwrap();
+    for (name, _, numbers) in tensors {
+        writer.tensor(name, numbers).unwrap();
+    }
+    writer.finish().unwrap();
+}
+/// What is said of a golden folder whose tensors were changed, without the path.
+fn why(name: &str, change: impl Fn(&mut Vec<Tensor>)) -> String {
+    let mut all = tensors(&golden(name));
+    change(&mut all);
+    let folder = folder(name, &all);
+    said(folder.path())
+}
+fn said(dir: &Path) -> String {
+    let why = Model::read(dir).err().unwrap().to_string();
+    why.replace(&format!("{}/", dir.display()), "").replace(&dir.display().to_string(), "DIR")
+}
+fn read(model: &Model, name: &str, shape: [usize; 2]) -> Vec<f64> {
+    let element = Values::<f64>::of(&model.weights, name, shape, Draw { mean: 0.0, std: 0.0 }).unwrap();
+    (0..shape[0] * shape[1]).map(|i| element([i / shape[1], i % shape[1]])).collect()
+}
+fn transposed(x: &[f64], [rows, cols]: [usize; 2]) -> Vec<f64> {
+    (0..rows * cols).map(|i| x[i % rows * cols + i / rows]).collect()
+}
+/// These matrices of `rows` rows, side by side.
+fn beside(rows: usize, parts: &[Vec<f64>]) -> Vec<f64> {
+    (0..rows)
+        .flat_map(|row| {
+            parts.iter().flat_map(move |part| part.chunks(part.len() / rows).nth(row).unwrap().to_vec())
+        })
+        .collect()
+}
+
+/// Kills: Q, K and V, or gate and up, exchanged; a transpose forgotten, or made where there is none.
+#[test]
+fn parameters_are_the_tensors_that_their_names_say() {
+    let model = Model::read(&golden("llama")).unwrap();
+    let all: BTreeMap<_, _> = tensors(&golden("llama")).into_iter().map(|(name, _, x)| (name, x)).collect();
+    let block = |name: &str| all[&format!("model.layers.1.{name}")].clone();
+    let linear = |name: &str, shape| transposed(&block(&format!("{name}.weight")), shape);
+    let [q, k, v] =
+        [("q", 24), ("k", 12), ("v", 12)].map(|(n, cols)| linear(&format!("self_attn.{n}_proj"), [cols, 16]));
+    assert_eq!(read(&model, "blocks.1.attention.qkv", [16, 48]), beside(16, &[q, k, v]));
+    let biases = ["q", "k", "v"].map(|n| block(&format!("self_attn.{n}_proj.bias")));
+    assert_eq!(read(&model, "blocks.1.attention.qkv.bias", [1, 48]), biases.concat());
+    let [gate, up] = ["gate", "up"].map(|n| linear(&format!("mlp.{n}_proj"), [20, 16]));
+    assert_eq!(read(&model, "blocks.1.mlp.gate_up", [16, 40]), beside(16, &[gate, up]));
+    assert_eq!(read(&model, "blocks.1.attention.out", [24, 16]), linear("self_attn.o_proj", [16, 24]));
+    assert_eq!(read(&model, "blocks.1.norm2", [1, 16]), block("post_attention_layernorm.weight"));
+    assert_eq!(read(&model, "head", [16, 37]), transposed(&all["lm_head.weight"], [37, 16]));
+
+    let model = Model::read(&golden("gpt2-erf")).unwrap();
+    let all: BTreeMap<_, _> =
+        tensors(&golden("gpt2-erf")).into_iter().map(|(name, _, x)| (name, x)).collect();
+    for (ours, theirs, shape) in [
+        ("embedding", "wte.weight", [39, 16]),
+        ("positions", "wpe.weight", [32, 16]),
+        ("blocks.1.attention.qkv", "h.1.attn.c_attn.weight", [16, 48]),
+        ("blocks.1.attention.qkv.bias", "h.1.attn.c_attn.bias", [1, 48]),
+        ("blocks.0.mlp.up", "h.0.mlp.c_fc.weight", [16, 24]),
+        ("blocks.0.mlp.down", "h.0.mlp.c_proj.weight", [24, 16]),
+        ("blocks.0.norm1.bias", "h.0.ln_1.bias", [1, 16]),
+        ("norm", "ln_f.weight", [1, 16]),
+    ] {
+        assert_eq!(read(&model, ours, shape), all[&format!("transformer.{theirs}")], "{ours}");
+    }
+    let model = Model::read(&golden("qwen3")).unwrap();
+    let k_norm = tensors(&golden("qwen3")).into_iter().find(|t| t.0.ends_with("0.self_attn.k_norm.weight"));
+    assert_eq!(read(&model, "blocks.0.attention.k_norm", [1, 6]), k_norm.unwrap().2);
+}
+
+/// Built from the file, gathered from one rank and from two, and written again: the same bytes, but for the kind of
+/// number. Kills: a bias cut or put together in other columns than its weight, an order that is not the program's.
+#[test]
+fn what_layers_are_built_from_they_write_again() {
+    for name in GOLDEN {
+        let model = Model::read(&golden(name)).unwrap();
+        let entries = names::entries(&model.config.shape);
+        let wanted = tensors(&golden(name));
+        for ranks in [1, 2] {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("model.safetensors");
+            let ends = World::threads(&[(Axis::Tp, ranks)]).unwrap().run(|device: Cpu<f32>, mesh| {
+                let at = Builder::new(&device, &mesh, model.values()).into();
+                let mut chunk = Stages::new(&at, &model.config.shape)?;
+                parallel::save_params(&path, &BTreeMap::new(), &entries, &chunk.params(), &mesh)?;
+                Ok::<_, Error>(())
+            });
+            ends.unwrap();
+            assert_eq!(tensors(folder.path()), wanted, "{name} on {ranks}");
+        }
+    }
+}
+
+#[test]
+fn tensors_that_are_missing_too_many_or_of_another_shape_are_named() {
+    let missing = why("qwen2", |all| all.retain(|t| t.0 != "model.layers.1.self_attn.k_proj.bias"));
+    let some = "(model.embed_tokens.weight, model.layers.0.input_layernorm.weight, \
+                model.layers.0.mlp.down_proj.weight, model.layers.0.mlp.gate_proj.weight, …)";
+    let wanted = format!(
+        "there is no tensor \"model.layers.1.self_attn.k_proj.bias\" among the 37 of the file {some}"
+    );
+    assert_eq!(missing, format!("model.safetensors: {wanted}"));
+    let shape = why("gpt2", |all| {
+        let c_fc = all.iter_mut().find(|t| t.0 == "transformer.h.1.mlp.c_fc.weight").unwrap();
+        c_fc.1.reverse();
+    });
+    let wanted = "tensor \"transformer.h.1.mlp.c_fc.weight\" has shape [64, 16], wanted [16, 64]";
+    assert_eq!(shape, format!("model.safetensors: {wanted}"));
+    let extra = why("llama", |all| {
+        all.push(("model.layers.2.input_layernorm.weight".into(), vec![16], vec![0.0; 16]));
+    });
+    let wanted = "there is a tensor \"model.layers.2.input_layernorm.weight\" that is no part of this model";
+    assert_eq!(extra, format!("model.safetensors: {wanted}"));
+    let headless = why("llama", |all| all.retain(|t| t.0 != names::HEAD));
+    assert!(
+        headless.starts_with("model.safetensors: there is no tensor \"lm_head.weight\" among the "),
+        "{headless}"
+    );
+}
+
+/// Kills: a head that is passed over although it is another.
+#[test]
+fn a_tied_model_may_repeat_its_table_as_its_head() {
+    for (name, table) in [("qwen3", "model.embed_tokens.weight"), ("gpt2", "transformer.wte.weight")] {
+        let head = |all: &mut Vec<Tensor>, last: Option<f64>| {
+            let (_, shape, mut numbers) = all.iter().find(|t| t.0 == table).unwrap().clone();
+            *numbers.last_mut().unwrap() += last.unwrap_or(0.0);
+            all.push((names::HEAD.into(), shape, numbers));
+        };
+        let mut all = tensors(&golden(name));
+        head(&mut all, None);
+        let model = Model::read(folder(name, &all).path()).unwrap();
+        assert!(model.tensors().unwrap().entries().iter().all(|entry| entry.param != "head"));
+        let differs = format!(
+            "model.safetensors: tensor lm_head.weight differs from {table}, which tie_word_embeddings makes the head; \
+             set that to false in config.json, or remove the tensor"
+        );
+        assert_eq!(why(name, |all| head(all, Some(1.0))), differs);
+    }
+}
+
+#[test]
+fn older_files_of_gpt2_lack_a_prefix_and_have_masks() {
+    let mut all = tensors(&golden("gpt2"));
+    for tensor in &mut all {
+        tensor.0 = tensor.0.replace("transformer.", "");
+    }
+    all.push(("h.0.attn.bias".into(), vec![1, 1, 2, 2], vec![1.0, 0.0, 1.0, 1.0]));
+    all.push(("h.1.attn.masked_bias".into(), vec![1], vec![-1e4]));
+    let older = folder("gpt2", &all);
+    let [old, new] = [older.path(), &golden("gpt2")].map(|dir| Model::read(dir).unwrap());
+    for (name, shape) in
+        [("embedding", [43, 16]), ("blocks.1.attention.qkv", [16, 48]), ("norm.bias", [1, 16])]
+    {
+        assert_eq!(read(&old, name, shape), read(&new, name, shape));
+    }
+    let mixed = why("gpt2", |all| all[0].0 = all[0].0.replace("transformer.", ""));
+    assert!(
+        mixed.starts_with("model.safetensors: there is no tensor \"transformer.h.0.attn.c_attn.bias\""),
+        "{mixed}"
+    );
+}
+
+#[test]
+fn folders_that_are_no_models_are_said_in_one_sentence() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let wanted = "a model is a folder with config.json and model.safetensors";
+    assert_eq!(said(&at("none")), format!("DIR does not exist; {wanted}"));
+    fs::write(at("file"), "x").unwrap();
+    assert_eq!(said(&at("file")), format!("DIR is a file; {wanted}"));
+    assert_eq!(said(folder.path()), "config.json: there is no such file");
+    fs::copy(golden("qwen3").join("config.json"), at("config.json")).unwrap();
+    assert_eq!(said(folder.path()), "model.safetensors: there is no such file");
+    fs::write(at("pytorch_model.bin"), "x").unwrap();
+    let wanted = "wanted model.safetensors, as save_pretrained of transformers writes it";
+    assert_eq!(said(folder.path()), format!("DIR: the weights are in pytorch_model.bin, {wanted}"));
+    let index = "model.safetensors.index.json";
+    fs::copy(golden("qwen3").join(index), at(index)).unwrap();
+    assert_eq!(
+        said(folder.path()),
+        format!(
+            "{index}: tensor \"model.embed_tokens.weight\" is said to be in \"model-00001-of-00003.safetensors\", \
+             but there is no such file"
+        )
+    );
+}
+
+/// Kills: ids of a tokenizer taken for bytes, or bytes for ids of a model that has fewer.
+#[test]
+fn text_is_read_with_the_tokenizer_of_the_folder() {
+    let instead = "give token ids with --prompt-ids or --batch";
+    assert!(Model::embedded().unwrap().tokenizer().unwrap().is_of_bytes());
+    let no = Model::read(&golden("gpt2")).unwrap().tokenizer().unwrap_err().why;
+    assert_eq!(
+        no,
+        format!("{} has no tokenizer.json to read text with; {instead}", golden("gpt2").display())
+    );
+
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    fs::write(at("config.json"), embedded::CONFIG).unwrap();
+    fs::write(at("model.safetensors"), embedded::WEIGHTS).unwrap();
+    let model = Model::read(folder.path()).unwrap();
+    assert!(model.tokenizer().is_err());
+    fs::write(at("tokenizer.json"), tokenizer::json()).unwrap();
+    assert!(model.tokenizer().unwrap().is_of_bytes());
+    fs::write(at("tokenizer.json"), tokenizer::tests::words().to_string()).unwrap();
+    assert_eq!(model.tokenizer().unwrap().encode_prompt("be").unwrap(), [1, 4, 2]);
+    fs::write(at("tokenizer.json"), tokenizer::tests::merges().to_string()).unwrap();
+    let beyond = "has token ids up to 259; they must be below the model's vocab_size of 256";
+    assert_eq!(model.tokenizer().unwrap_err().why, format!("{} {beyond}", at("tokenizer.json").display()));
+    fs::write(at("tokenizer.json"), "{").unwrap();
+    let no = model.tokenizer().unwrap_err().why;
+    let why = "EOF while parsing an object at line 1 column 1";
+    assert_eq!(
+        no,
+        format!("{}: this is no tokenizer that can be read: {why}", at("tokenizer.json").display())
+    );
+
+    let config = Config::read(&golden("llama").join("config.json")).unwrap();
+    let no = Model::fresh(config, 1).tokenizer().unwrap_err().why;
+    assert_eq!(
+        no,
+        format!("a new model with a vocabulary of 37 has no tokenizer.json to read text with; {instead}")
+    );
+}

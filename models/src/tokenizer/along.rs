@@ -1,0 +1,98 @@
+//! Where a model's tokenizer is, and the files that go along when the model is written again.
+use super::{Tokenizer, json};
+use parallel::{Error, Result};
+use std::fs;
+use std::path::{Path, PathBuf};
+use tensor::files;
+
+/// What goes along as it is, where it is there: what `transformers` turns text into ids with, and how it generates.
+pub const ALONG: [&str; 9] = [
+    "added_tokens.json",
+    "chat_template.jinja",
+    "generation_config.json",
+    "merges.txt",
+    "special_tokens_map.json",
+    TOKENIZER,
+    "tokenizer.model",
+    "tokenizer_config.json",
+    "vocab.json",
+];
+const TOKENIZER: &str = "tokenizer.json";
+
+/// What a model's ids are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Tokens {
+    /// Nobody knows.
+    Unknown,
+    /// Bytes.
+    Bytes,
+    /// What this folder's tokenizer.json says, if there is one.
+    Folder(PathBuf),
+}
+
+impl Tokens {
+    /// Those of the tokenizer.json beside a file, if there is one.
+    pub fn beside(file: &Path) -> Option<Self> {
+        let folder = file.parent()?;
+        folder.join(TOKENIZER).exists().then(|| Self::Folder(folder.to_owned()))
+    }
+    /// Whether there is something to read text with.
+    pub fn are_known(&self) -> bool {
+        match self {
+            Self::Unknown => false,
+            Self::Bytes => true,
+            Self::Folder(folder) => folder.join(TOKENIZER).exists(),
+        }
+    }
+    /// The tokenizer of a model that has so many ids.
+    ///
+    /// # Errors
+    /// If there is none, it cannot be read, or it has other ids.
+    pub fn read(&self, vocabulary: usize) -> Result<Tokenizer> {
+        const INSTEAD: &str = "to read text with; give token ids with --prompt-ids or --batch";
+        let tokenizer = match self {
+            Self::Bytes => Tokenizer::bytes(),
+            Self::Folder(folder) if self.are_known() => Tokenizer::read(&folder.join(TOKENIZER))?,
+            Self::Folder(folder) => {
+                return Err(Error::new(format!("{} has no {TOKENIZER} {INSTEAD}", folder.display())));
+            }
+            Self::Unknown => {
+                return Err(Error::new(format!(
+                    "a new model with a vocabulary of {vocabulary} has no {TOKENIZER} {INSTEAD}"
+                )));
+            }
+        };
+        tokenizer.fits(vocabulary)?;
+        Ok(tokenizer)
+    }
+    /// Writes to a folder what a reader of this model's text needs; the names of the files.
+    ///
+    /// # Errors
+    /// If a file cannot be read or written.
+    pub fn write(&self, out: &Path) -> Result<Vec<String>> {
+        let from = match self {
+            Self::Unknown => return Ok(Vec::new()),
+            Self::Bytes => {
+                files::replace_file(&out.join(TOKENIZER), json().as_bytes())?;
+                return Ok(vec![TOKENIZER.to_owned()]);
+            }
+            Self::Folder(from) => from,
+        };
+        let there = ALONG.into_iter().filter(|name| from.join(name).is_file());
+        let same = fs::canonicalize(from)
+            .ok()
+            .zip(fs::canonicalize(out).ok())
+            .is_some_and(|(from, out)| from == out);
+        there
+            .map(|name| {
+                let copied = if same { Ok(()) } else { copy(&from.join(name), &out.join(name)) };
+                copied.map(|()| name.to_owned())
+            })
+            .collect()
+    }
+}
+
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    let bytes = fs::read(from).map_err(|why| Error::new(format!("cannot read {}: {why}", from.display())))?;
+    Ok(files::replace_file(to, &bytes)?)
+}

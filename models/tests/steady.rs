@@ -1,0 +1,54 @@
+//! Generated tokens take nothing from the system once the first ones are there. A test of its own, because it counts
+//! through the allocator.
+#[path = "../../comm/src/counting.rs"]
+mod counting;
+
+use kernels::Heads;
+use layers::Shape;
+use models::config::Architecture;
+use models::generate::{Request, generate};
+use models::sampling::Sampling;
+use models::{Config, Model};
+use parallel::Network;
+use std::sync::Mutex;
+
+/// What each token takes, as the rank that tells of it sees it.
+fn each_token(layout: &str, sampling: Sampling) -> Vec<usize> {
+    let heads = Heads { queries: 4, keys: 2, dim: 8 };
+    let shape = Shape { width: 32, blocks: 2, heads, hidden: 64, vocabulary: 256, ..Shape::LLAMA };
+    let (architecture, eos) = (Architecture::Llama, Vec::new());
+    let model = Model::fresh(Config { architecture, shape, positions: 128, bos: None, eos }, 5);
+    let prompts = vec![(0..40).collect(), vec![7, 8, 9]];
+    let request = Request { prompts, max_new: 60, sampling, record: false };
+    let seen = Mutex::new(Vec::with_capacity(request.max_new));
+    let watch = |_| seen.lock().unwrap().push(counting::taken());
+    generate::<tensor::Cpu<f32>>(&model, (&layout.parse().unwrap(), &Network::default()), &request, &watch)
+        .unwrap();
+    seen.into_inner().unwrap().windows(2).map(|pair| pair[1] - pair[0]).skip(2).collect()
+}
+
+/// Kills: a list of ids, lengths or logits for each token; candidates sorted in fresh memory; a text that grows; a
+/// cache, a table or scratch that grows with the tokens.
+#[test]
+fn a_generated_token_takes_no_memory() {
+    if !own_products() {
+        println!("not tried: this machine's products are a library's, which takes memory of its own");
+        return;
+    }
+    let drawn = Sampling { temperature: Some(0.8), top_k: Some(40), top_p: Some(0.9), seed: 3 };
+    for sampling in [Sampling::default(), drawn, Sampling { top_k: None, ..drawn }] {
+        let alone = each_token("none", sampling);
+        assert!(alone.len() > 50 && alone.iter().all(|&taken| taken == 0), "{alone:?}");
+        for layout in ["tp=2", "tp=2,sp", "dp=2"] {
+            let each = each_token(layout, sampling); // a long wait is announced, which takes some
+            assert!(each.iter().filter(|&&taken| taken == 0).count() > each.len() / 2, "{layout}: {each:?}");
+        }
+    }
+}
+
+fn own_products() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return std::is_x86_feature_detected!("avx512f");
+    #[cfg(not(target_arch = "x86_64"))]
+    false
+}

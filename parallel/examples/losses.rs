@@ -1,0 +1,94 @@
+//! How far the losses of split f32 runs lie from those of the unsplit run: what somebody sees who compares curves.
+//!
+//! Two small models with all that families have, trained for some steps under several layouts. Prints every loss, and
+//! at last the largest relative difference. Rounding alone makes one; so does a mistake that an f32 loss can show.
+
+use kernels::{Activation, Heads};
+use layers::{Biases, FeedForward, Kind, NormKind, Objective, Positions, Random, Rates, Shape, Window};
+use parallel::{Batch, Layout, Sequence, Trainer};
+use tensor::{Cpu, IGNORED, Rope, Scaling, mix};
+
+const STEPS: usize = 6;
+const LAYOUTS: [&str; 6] = ["tp=2", "tp=4", "tp=2,sp", "tp=4,sp", "dp=2", "tp=2,dp=2"];
+
+const SHAPE: Shape =
+    Shape { width: 12, blocks: 2, heads: Heads { queries: 8, keys: 8, dim: 4 }, hidden: 16, ..Shape::LLAMA };
+
+/// Learned positions, biases, a tied head; and a vocabulary that no ranks divide.
+const GPT2: Shape = Shape {
+    norm: NormKind::Layer,
+    positions: Positions::Learned(8),
+    feed_forward: FeedForward::Plain(Activation::GeluTanh),
+    bias: Biases { qkv: true, out: true, mlp: true },
+    dropout: Rates { embedding: 0.1, attention: 0.1, residual: 0.1 },
+    loss: Objective { smoothing: 0.1, z: 1e-3 },
+    vocabulary: 29,
+    tied: true,
+    ..SHAPE
+};
+
+/// Turned queries and keys, normalised before; few KV heads, with biases, and a window.
+const QWEN: Shape = Shape {
+    positions: Positions::Rotary(Rope { base: 100.0, scaling: Scaling::None }),
+    heads: Heads { queries: 8, keys: 2, dim: 4 },
+    bias: Biases { qkv: true, out: false, mlp: false },
+    head_norm: true,
+    window: Some(Window { size: 2, sinks: 0, from: 1 }),
+    vocabulary: 31,
+    ..SHAPE
+};
+
+/// Five sequences of one to six tokens in two microbatches; one packs two documents, some targets are ignored.
+fn batch(vocabulary: usize, step: usize) -> Result<Batch, parallel::BatchError> {
+    let id = |salt: usize, i: usize| (mix((salt * 64 + i) as u64) % vocabulary as u64) as u32;
+    let document = |salt: usize, len: usize| {
+        let ids: Vec<u32> = (0..len).map(|i| id(salt, i)).collect();
+        let targets = (1..=len).map(|i| if i % 4 == 3 { IGNORED } else { id(salt, i) }).collect();
+        (ids, targets)
+    };
+    let sequence = |n: usize| {
+        let salt = step % 2 * 16 + n;
+        let documents = [document(salt, 1 + n), document(salt + 8, 3)];
+        Sequence::packed(&documents[..=usize::from(n == 3)])
+    };
+    Batch::new((0..5).map(sequence).collect(), 2)
+}
+
+/// Each step's loss, on the rank that is farthest from `beside`.
+fn losses(shape: &Shape, layout: &Layout, beside: &[f64]) -> Result<Vec<f64>, parallel::Error> {
+    let ranks = layout.world()?.run(|device: Cpu<f32>, mesh| {
+        let at = layout.place(&device, &mesh, &Random { seed: 5 });
+        let mut trainer = Trainer::new(&at, shape, (Kind::ADAMW, Some(0.5)))?.seeded(9);
+        let mut losses = Vec::new();
+        for step in 0..STEPS {
+            let loss = trainer.step(&batch(shape.vocabulary, step)?, 1e-2)?.loss;
+            losses.push(f64::from(loss.read().expect("the host has values")[0]));
+        }
+        Ok::<_, parallel::Error>(losses)
+    })?;
+    let farthest = |step: usize| {
+        let far = |loss: &f64| (loss - beside.get(step).unwrap_or(loss)).abs();
+        ranks.iter().map(|losses| losses[step]).max_by(|a, b| far(a).total_cmp(&far(b)))
+    };
+    Ok((0..STEPS).filter_map(farthest).collect())
+}
+
+fn main() -> Result<(), parallel::Error> {
+    let mut largest = (0.0, String::new());
+    for (name, shape) in [("gpt2", &GPT2), ("qwen", &QWEN)] {
+        let unsplit = losses(shape, &Layout::UNSPLIT, &[])?;
+        println!("{name:6} {:10} {unsplit:.7?}", "none");
+        for layout in LAYOUTS {
+            let split = losses(shape, &layout.parse()?, &unsplit)?;
+            println!("{name:6} {layout:10} {split:.7?}");
+            for (step, (split, unsplit)) in split.iter().zip(&unsplit).enumerate() {
+                let difference = ((split - unsplit) / unsplit).abs();
+                if difference > largest.0 || difference.is_nan() {
+                    largest = (difference, format!(" at step {} under {layout}", step + 1));
+                }
+            }
+        }
+    }
+    println!("largest: {:e}{}", largest.0, largest.1);
+    Ok(())
+}

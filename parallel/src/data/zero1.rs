@@ -1,0 +1,35 @@
+//! `ZeRO`, stage 1, `dp=N:zero1`: every rank has the whole value and the whole gradient, and the optimizer state of its shard.
+//!
+//! ```text
+//! dW_d = Σ_d dW_d     reduce-scatter, once a step: each rank has the sum of its shard
+//! W_d  = update       moments of its shard alone
+//! W    = W_d          all-gather: together the traffic of one all-reduce
+//! ```
+//!
+//! Source: Rajbhandari et al., "ZeRO", §5.1, arXiv:1910.02054. Neighbour: [`replicated`](super::replicated).
+use super::StateSplit;
+use comm::Axis;
+use layers::{About, Choice, Rest, Rests, Takes};
+
+/// `ZeRO`, stage 1.
+pub static ZERO1: StateSplit = StateSplit {
+    about: About {
+        name: "ZeRO, stage 1",
+        axis: Some(Axis::Dp),
+        choice: Choice::State,
+        word: "zero1",
+        takes: Takes::Nothing,
+        shares: |_, _| vec![],
+        paper: "Rajbhandari et al., arXiv:1910.02054",
+        chapter: None,
+        hints: &[
+            ("norm²", "the norm counts each shard once: a sum over data ranks of what each has"),
+            ("gradient of", "a rank's shard of the summed gradient is that of its rank among the data ranks"),
+            (
+                "",
+                "a rank changes the numbers of its shard alone, and all ranks gather them before they are used",
+            ),
+        ],
+    },
+    rests: Rests { value: Rest::Whole, gradient: Rest::Whole, state: Rest::Shard, block: None },
+};

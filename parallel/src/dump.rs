@@ -1,0 +1,286 @@
+//! `--dump DIR`: what a split run took, gave and learnt, as whole tensors, for looking at it from outside.
+//!
+//! ```text
+//! activations.safetensors    blocks.0.attention.qkv.in, .out, … and, where something was learnt, gradient of
+//!                            blocks.0.attention.qkv.in, …; rows are tokens, sequence by sequence
+//! gradients.safetensors      by Hugging Face names, oriented as theirs; none where nothing was learnt
+//! weights.safetensors        the same, as they were before the step
+//! new_weights.safetensors    the same, as they were after it; of `prove` alone, as the next is
+//! step.safetensors           loss, and norm2: the square of the gradient's norm, before it was clipped
+//! names.json                 our names, and theirs of each
+//! ```
+//!
+//! Numbers are those of the run: f32 as F32, f64 as F64, bf16 as BF16 (gradients, loss and norm² as F32), elements of the field as U64 (`0 ≤ x < 2^61 − 1`). Key, layout,
+//! number and step stand in each file's metadata, in `prove` optimizer, lr and clip, too; that of the activations also has
+//! `rows`, the [sequence, position] of each row.
+//! So products, sums and residuals can be checked by anyone: `out = in · W + bias`, `dW = inᵀ · (gradient of out)` and
+//! `norm2.in = norm1.in + attention.added` (what dropout left of `attention.out.out`), in f32 up to rounding, in the field
+//! exactly. There the whole step can: `norm2` is the sum of all gradients' squares, and a new weight of plain descent the
+//! old one less `lr · c · gradient`, with one `c` for all of them, the clip factor (a keyed hash of `norm2` and the limit).
+use crate::{Batch, Entry, Error, Report, Result, Trainer};
+use comm::Mesh;
+use kernels::Kernels;
+use layers::{Activations, Kind, Param, Record, Wide};
+use serde_json::json;
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use tensor::safetensors::{Element, Writer};
+use tensor::{Bf16, F61, Scalar, Tensor, files};
+
+/// A number that a dump can hold.
+pub trait Number: Scalar {
+    /// What it is in a file.
+    type Stored: Element;
+    /// As it is stored.
+    fn stored(self) -> Self::Stored;
+}
+
+impl Number for f32 {
+    type Stored = f32;
+    fn stored(self) -> f32 {
+        self
+    }
+}
+impl Number for Bf16 {
+    type Stored = Bf16;
+    fn stored(self) -> Bf16 {
+        self
+    }
+}
+impl Number for f64 {
+    type Stored = f64;
+    fn stored(self) -> f64 {
+        self
+    }
+}
+impl Number for F61 {
+    type Stored = u64;
+    fn stored(self) -> u64 {
+        self.canonical()
+    }
+}
+
+/// Whole parameters, or their gradients, by canonical name.
+pub type Tensors<E> = Vec<(String, Vec<E>)>;
+
+/// What one rank saw.
+#[derive(Clone, Debug)]
+pub struct Seen<E: Scalar> {
+    /// Its shares.
+    pub activations: Activations<E>,
+    /// Synced; empty where nothing was learnt.
+    pub gradients: Tensors<E::Wide>,
+    /// Before the step.
+    pub weights: Tensors<E>,
+    /// What came of the step, where that was asked for.
+    pub after: Option<After<E>>,
+}
+
+/// What a step came to; of all ranks the same.
+#[derive(Clone, Debug)]
+pub struct After<E: Scalar> {
+    /// The loss, and the norm² before clipping, by name.
+    pub numbers: Tensors<E::Wide>,
+    /// The new weights.
+    pub weights: Tensors<E>,
+}
+
+/// What is noted in the files.
+#[derive(Clone, Debug, Default)]
+pub struct About {
+    /// The key of the field; none on floats.
+    pub key: Option<u64>,
+    /// The layout.
+    pub layout: String,
+    /// Which step, counted from 0; none where nothing was learnt.
+    pub step: Option<usize>,
+    /// The optimizer, the clip limit and the learning rate, where they are noted.
+    pub optimizer: Option<(Kind, Option<f64>, f64)>,
+}
+
+/// The whole parameters.
+///
+/// # Errors
+/// If ranks do not meet; so it is below.
+pub fn weights<D: Kernels>(
+    params: Vec<&mut Param<D>>,
+    mesh: &Mesh<D::Place>,
+) -> layers::Result<Tensors<D::Elem>> {
+    let whole = |p: &mut Param<D>| Ok((p.name().to_string(), p.gather(mesh)?.unwrap_or_default()));
+    params.into_iter().map(whole).collect()
+}
+
+/// The whole gradients of the last step.
+///
+/// # Errors
+/// As above.
+pub fn gradients<D: Kernels>(
+    params: Vec<&mut Param<D>>,
+    mesh: &Mesh<D::Place>,
+) -> layers::Result<Tensors<Wide<D>>> {
+    let whole = |p: &mut Param<D>| Ok((p.name().to_string(), p.gather_gradient(mesh)?.unwrap_or_default()));
+    params.into_iter().map(whole).collect()
+}
+
+/// One step of training, and what it took, gave and learnt.
+///
+/// # Errors
+/// As [`Trainer::step`].
+pub fn step<D: Kernels>(
+    trainer: &mut Trainer<D>,
+    mesh: &Mesh<D::Place>,
+    batch: &Batch,
+    lr: f64,
+) -> Result<(Report<D>, Seen<D::Elem>)> {
+    let (record, weights) = (Record::new(mesh), weights(trainer.model().params(), mesh)?);
+    trainer.record(Some(record.clone()));
+    let report = trainer.step(batch, lr);
+    trainer.record(None);
+    let (report, gradients) = (report?, gradients(trainer.model().params(), mesh)?);
+    Ok((report, Seen { activations: record.take(), gradients, weights, after: None }))
+}
+
+/// What the step came to that gave this report, while its weights are as they were then.
+///
+/// # Errors
+/// If ranks do not meet.
+pub fn after<D: Kernels>(
+    report: &Report<D>,
+    params: Vec<&mut Param<D>>,
+    mesh: &Mesh<D::Place>,
+) -> layers::Result<After<D::Elem>> {
+    let numbers = [("loss", &report.loss), ("norm2", &report.norm2)];
+    let read =
+        |(name, number): (&str, &Tensor<D::Wide>)| (name.to_string(), number.read().unwrap_or_default());
+    Ok(After { numbers: numbers.map(read).to_vec(), weights: weights(params, mesh)? })
+}
+
+const ACTIVATIONS: &str = "activations.safetensors";
+const GRADIENTS: &str = "gradients.safetensors";
+const WEIGHTS: &str = "weights.safetensors";
+const NEW_WEIGHTS: &str = "new_weights.safetensors";
+const STEP: &str = "step.safetensors";
+const NAMES: &str = "names.json";
+
+/// Makes the folder, if it is not there, and takes an earlier dump out of it, so that no two are mixed. Nothing else
+/// is touched.
+///
+/// # Errors
+/// If it cannot be made, an earlier dump cannot be removed, or nothing can be written there.
+pub fn prepare(dir: &Path) -> Result<()> {
+    let fail = |what: &str, why: std::io::Error| Error::new(format!("{} {what}: {why}", dir.display()));
+    fs::create_dir_all(dir).map_err(|why| fail("cannot be made a folder", why))?;
+    for name in [ACTIVATIONS, GRADIENTS, WEIGHTS, NEW_WEIGHTS, STEP, NAMES] {
+        match fs::remove_file(dir.join(name)) {
+            Err(why) if why.kind() != std::io::ErrorKind::NotFound => {
+                return Err(fail(&format!("holds a {name} that cannot be replaced"), why));
+            }
+            _ => {}
+        }
+    }
+    drop(files::Replacement::beside(&dir.join(NAMES))?); // nothing is left of it
+    Ok(())
+}
+
+/// Writes what all ranks saw; of those that have a parameter the first speaks for it. The folder has been prepared.
+///
+/// # Errors
+/// If a file cannot be written.
+pub fn write<E: Number<Wide: Number>>(
+    dir: &Path,
+    entries: &[Entry],
+    ranks: Vec<Seen<E>>,
+    about: &About,
+) -> Result<()> {
+    let (mut activations, mut gradients, mut weights) = (Vec::new(), Vec::new(), Vec::new());
+    let mut after: Option<After<E>> = None;
+    for seen in ranks {
+        activations.push(seen.activations);
+        joined(&mut gradients, seen.gradients);
+        joined(&mut weights, seen.weights);
+        match (&mut after, seen.after) {
+            (Some(after), Some(other)) => joined(&mut after.weights, other.weights),
+            (after, other) => *after = after.take().or(other),
+        }
+    }
+    let (all, notes) = (Activations::whole(activations), about.notes::<E>());
+    let mut with_rows = notes.clone();
+    if let Some((_, rows)) = all.first() {
+        let rows: Vec<_> = rows.keys().map(|(sequence, position)| [sequence, position]).collect();
+        with_rows.insert("rows".into(), json!(rows).to_string());
+    }
+    let rows = |(name, rows): (String, BTreeMap<_, Vec<E>>)| {
+        let shape = vec![rows.len(), rows.values().next().map_or(0, Vec::len)];
+        (name, shape, rows.into_values().flatten().map(E::stored).collect())
+    };
+    put(&dir.join(ACTIVATIONS), &with_rows, all.into_iter().map(rows).collect())?;
+    let (numbers, new) = after.map_or_else(Default::default, |after| (after.numbers, after.weights));
+    if !gradients.is_empty() {
+        put(&dir.join(GRADIENTS), &notes, theirs(entries, &gradients))?;
+    }
+    for (file, tensors) in [(WEIGHTS, weights), (NEW_WEIGHTS, new)] {
+        if !tensors.is_empty() {
+            put(&dir.join(file), &notes, theirs(entries, &tensors))?;
+        }
+    }
+    if !numbers.is_empty() {
+        let one = |(name, x): (String, Vec<E::Wide>)| {
+            (name, vec![x.len()], x.into_iter().map(Number::stored).collect())
+        };
+        put(&dir.join(STEP), &notes, numbers.into_iter().map(one).collect())?;
+    }
+    let mut names = serde_json::Map::new();
+    for entry in entries {
+        let all = names.entry(entry.param.clone()).or_insert_with(|| json!([]));
+        all.as_array_mut().expect("put there as one").push(json!(entry.name));
+    }
+    let names = format!("{:#}\n", serde_json::Value::Object(names));
+    Ok(files::replace_file(&dir.join(NAMES), names.as_bytes())?)
+}
+
+impl About {
+    fn notes<E: Number>(&self) -> BTreeMap<String, String> {
+        let mut notes: BTreeMap<String, String> =
+            [("format".into(), "pt".into()), ("layout".into(), self.layout.clone())].into();
+        notes.insert("number".into(), E::NAME.into());
+        notes.extend(self.key.map(|key| ("key".into(), format!("{key:#018x}"))));
+        notes.extend(self.step.map(|step| ("step".into(), step.to_string())));
+        if let Some((kind, clip, lr)) = self.optimizer {
+            let clip = clip.map(|limit| ("clip", json!(limit)));
+            let all = [("optimizer", json!(kind)), ("lr", json!(lr))].into_iter().chain(clip);
+            notes.extend(all.map(|(name, value)| (name.to_string(), value.to_string())));
+        }
+        notes
+    }
+}
+
+/// Adds what another rank has: tensors of other stages.
+fn joined<E>(all: &mut Tensors<E>, other: Tensors<E>) {
+    let new = |(name, _): &(String, Vec<E>)| all.iter().all(|(known, _)| known != name);
+    let other: Vec<_> = other.into_iter().filter(new).collect();
+    all.extend(other);
+}
+
+/// A tensor of a file: its name, shape and numbers.
+type Stored<T> = (String, Vec<usize>, Vec<T>);
+
+/// Parameters under their names and in their orientation.
+fn theirs<E: Number>(entries: &[Entry], tensors: &Tensors<E>) -> Vec<Stored<E::Stored>> {
+    let of = |entry: &Entry| {
+        let whole = tensors.iter().find(|(name, _)| *name == entry.param);
+        let (_, whole) = whole.expect("a model has its parameters");
+        (entry.name.clone(), entry.shape(), entry.arrange(whole, E::stored))
+    };
+    entries.iter().map(of).collect()
+}
+
+fn put<T: Element>(path: &Path, notes: &BTreeMap<String, String>, tensors: Vec<Stored<T>>) -> Result<()> {
+    let header: Vec<_> =
+        tensors.iter().map(|(name, shape, _)| (name.clone(), T::DTYPE, shape.clone())).collect();
+    let mut writer = Writer::create(path, notes, &header)?;
+    for (name, _, values) in &tensors {
+        writer.tensor(name, values)?;
+    }
+    Ok(writer.finish()?)
+}

@@ -1,0 +1,320 @@
+//! The grammar of layouts, made from a list of strategies: how a layout is read and printed, and why a text is none.
+use super::{AXES, Layout, LayoutError, MAX_RANKS, either};
+use comm::Axis;
+use layers::{About, Choice, Takes};
+use std::iter::once;
+
+/// The strategies that layouts can name.
+#[derive(Clone, Copy)]
+pub(super) struct Grammar<'a>(pub(super) &'a [&'static About]);
+
+/// Strategies by their places in the list, each with its number; 0 if it has none.
+type Named = Vec<(usize, u32)>;
+
+fn bad<T>(why: String) -> Result<T, LayoutError> {
+    Err(LayoutError(why))
+}
+
+impl Grammar<'_> {
+    /// Axes that some strategy splits along, in the list's order.
+    pub(super) fn axes(self) -> Vec<Axis> {
+        let mut axes: Vec<Axis> = Vec::new();
+        self.0.iter().filter_map(|about| about.axis).for_each(|axis| {
+            if !axes.contains(&axis) {
+                axes.push(axis);
+            }
+        });
+        axes
+    }
+    /// Whether two of the list are the same choice about the same axis.
+    fn alike(self, i: usize, j: usize) -> bool {
+        (self.0[i].choice, self.0[i].axis) == (self.0[j].choice, self.0[j].axis)
+    }
+    /// Whether it is taken where its axis is split and nothing else is said.
+    fn is_default(self, i: usize) -> bool {
+        self.0[i].choice.has_default() && !(0..i).any(|j| self.alike(i, j))
+    }
+    /// The strategies of a layout, by their places in the list.
+    pub(super) fn taken(self, layout: &Layout) -> Vec<usize> {
+        let other = |i| (0..self.0.len()).any(|j| layout.names(j) && self.alike(i, j));
+        let split = |i: usize| self.0[i].axis.is_some_and(|axis| layout.size(axis) > 1);
+        let usual = |i| self.is_default(i) && split(i) && (self.0[i].choice == Choice::Layers || !other(i));
+        (0..self.0.len()).filter(|&i| layout.names(i) || usual(i)).collect()
+    }
+    /// Reads a layout.
+    pub(super) fn read(self, text: &str) -> Result<Layout, LayoutError> {
+        if text.trim().is_empty() {
+            let such = self.example();
+            return bad(format!("the layout is empty; write none, or ranks along axes, such as {such}"));
+        }
+        let parts: Vec<_> = text.split(',').map(str::trim).collect();
+        if parts.contains(&"none") {
+            return match parts.iter().find(|part| **part != "none").or(parts.get(1)) {
+                Some(with) => bad(format!("none stands alone: it cannot be combined with {with:?}")),
+                None => Ok(Layout::UNSPLIT),
+            };
+        }
+        let (mut sizes, mut named, mut order) = (Vec::new(), Named::new(), None);
+        for part in parts {
+            let mut methods = part.split(':').map(str::trim).peekable();
+            let head = methods.next().unwrap_or_default();
+            let axis = match head.split_once('=').map(|(key, value)| (key.trim(), value.trim())) {
+                Some(("order", axes)) => {
+                    if order.replace(axes).is_some() || methods.peek().is_some() {
+                        return bad(format!("{part:?} is no order, or a second one; write order=tp.dp once"));
+                    }
+                    continue;
+                }
+                Some((key, size)) => {
+                    sizes.push(self.size(key, size)?);
+                    sizes.last().map(|(axis, _)| *axis)
+                }
+                None => {
+                    let word = self.word(head)?;
+                    if self.0[word].axis.is_some() || methods.peek().is_none() {
+                        named.push((word, 0));
+                    }
+                    self.0[word].axis
+                }
+            };
+            for method in methods {
+                named.push(self.method(axis, method)?);
+            }
+        }
+        let layout = self.naming(self.sized(&sizes)?, named)?;
+        order.map_or(Ok(layout), |order| ordered(layout, order))
+    }
+    /// `axis=ranks`.
+    fn size(self, key: &str, size: &str) -> Result<(Axis, usize), LayoutError> {
+        let axes = either(&self.axes(), "and");
+        let Some(axis) = self.axes().into_iter().find(|axis| axis.name() == key) else {
+            if let Some(about) = self.0.iter().find(|about| about.word == key && !about.is_plain()) {
+                return bad(format!(
+                    "{key}={size}: {key} has no ranks of its own; write {}",
+                    about.written(2)
+                ));
+            }
+            return bad(match Axis::ALL.iter().find(|axis| axis.name() == key) {
+                Some(&Axis::DERIVED) => {
+                    format!("{key} is never written: it follows from the other axes; leave it out")
+                }
+                Some(axis) => format!("{axis} has no strategy yet; the axes of a layout are {axes}"),
+                None => format!("{key:?} is no axis of a layout; the axes are {axes}{}", self.words("and")),
+            });
+        };
+        if size.is_empty() || !size.bytes().all(|byte| byte.is_ascii_digit()) {
+            return bad(format!("{axis} is {size:?}; it must be a whole number of ranks, 1 or more"));
+        }
+        Ok((axis, size.parse().or_else(|_| many(format!("{axis}={size}")))?))
+    }
+    /// A word beside axes.
+    fn word(self, word: &str) -> Result<usize, LayoutError> {
+        let alone = |about: &About| about.choice == Choice::Layers || about.axis.is_none();
+        let found = self.0.iter().position(|about| about.word == word && alone(about));
+        match found.filter(|&i| self.0[i].axis.is_none() || !self.0[i].is_plain()) {
+            Some(i) => Ok(i),
+            None => bad(format!(
+                "{word:?} is no part of a layout; write axis=ranks, such as {}{}",
+                self.example(),
+                self.words("or")
+            )),
+        }
+    }
+    /// A method after the ranks of an axis, or after the word of a choice without one: `zero1`, `ulysses/4`.
+    fn method(self, axis: Option<Axis>, text: &str) -> Result<(usize, u32), LayoutError> {
+        let (word, number) =
+            text.split_once('/').map_or((text, None), |(word, n)| (word.trim(), Some(n.trim())));
+        let of = axis.map_or(Choice::RECOMPUTE, Axis::name);
+        let is_method = |about: &About| about.choice != Choice::Layers && !about.is_plain();
+        let Some(i) = self.0.iter().position(|about| about.word == word && is_method(about)) else {
+            let own = self.0.iter().filter(|about| about.axis == axis && is_method(about));
+            let own: Vec<_> = own.map(|about| about.word).collect();
+            let has =
+                if own.is_empty() { "it has none".into() } else { format!("write {}", either(&own, "or")) };
+            return bad(format!("{word:?} is no method of {of}; {has}"));
+        };
+        let about = self.0[i];
+        if about.axis != axis {
+            let whose = about.axis.map_or(Choice::RECOMPUTE, Axis::name);
+            let (name, written) = (about.name, about.written(2));
+            return bad(format!("{word} ({name}) goes with {whose}, not with {of}: write {written}"));
+        }
+        Ok((i, self.number(i, number)?))
+    }
+    fn number(self, i: usize, number: Option<&str>) -> Result<u32, LayoutError> {
+        let About { word, takes, .. } = *self.0[i];
+        match (takes, number) {
+            (Takes::Nothing, Some(n)) => bad(format!("{word}/{n}: {word} takes no number; write {word}")),
+            (Takes::Required(what), None) => {
+                bad(format!("{word} needs a number, its {what}; write {word}/2"))
+            }
+            (_, None) => Ok(0),
+            (Takes::Optional(what) | Takes::Required(what), Some(n)) => {
+                let digits = n.bytes().all(|byte| byte.is_ascii_digit());
+                let number = n.parse().ok().filter(|number| digits && *number > 0);
+                number.ok_or_else(|| {
+                    LayoutError(format!(
+                        "{word}/{n}: {what} must be a whole number, 1 or more, such as {word}/2"
+                    ))
+                })
+            }
+        }
+    }
+    /// Ranks along axes, in any order.
+    pub(super) fn sized(self, sizes: &[(Axis, usize)]) -> Result<Layout, LayoutError> {
+        let mut given = [None; AXES];
+        for &(axis, size) in sizes {
+            if size == 0 {
+                return bad(format!("{axis} is \"0\"; it must be a whole number of ranks, 1 or more"));
+            }
+            if given[axis as usize].replace(size).is_some() {
+                return bad(format!("the {axis} axis is given twice; give each axis once"));
+            }
+        }
+        let all = || sizes.iter().map(|(axis, size)| format!("{axis}={size}")).collect::<Vec<_>>().join(",");
+        let product = |axes: &[Axis], given: &[Option<usize>]| {
+            let mut inside = axes.iter().filter(|axis| **axis != Axis::STAGES);
+            inside.try_fold(1usize, |ranks, axis| ranks.checked_mul(given[*axis as usize].unwrap_or(1)))
+        };
+        let Some(experts) = product(&Axis::EXPERT, &given) else { return many(all()) };
+        if Axis::DENSE.iter().all(|axis| *axis == Axis::STAGES || given[*axis as usize].is_none()) {
+            given[Axis::SEQUENCES as usize] = Some(experts); // of experts alone: each rank has its own sequences
+        }
+        let stage = product(&Axis::DENSE, &given);
+        let ranks = stage.and_then(|stage| stage.checked_mul(given[Axis::STAGES as usize].unwrap_or(1)));
+        let (Some(stage), true) = (stage, ranks.is_some_and(|ranks| ranks <= MAX_RANKS)) else {
+            return many(all());
+        };
+        if !stage.is_multiple_of(experts) {
+            return bad(format!(
+                "{}: {experts} ranks of experts do not divide the {stage} of a stage",
+                all()
+            ));
+        }
+        Ok(Layout { sizes: given.map(|size| size.unwrap_or(1)), ..Layout::UNSPLIT })
+    }
+    /// A layout of these ranks that names these strategies.
+    fn naming(self, mut layout: Layout, named: Named) -> Result<Layout, LayoutError> {
+        for (n, &(i, number)) in named.iter().enumerate() {
+            let About { name, word, axis, choice, .. } = *self.0[i];
+            let before = named[..n].iter().map(|(j, _)| *j);
+            match before.filter(|&j| j == i || choice != Choice::Layers && self.alike(i, j)).last() {
+                Some(j) if j == i => return bad(format!("{word} is written twice; write it once")),
+                Some(j) => {
+                    return bad(format!(
+                        "{} and {word} exclude each other; write one of them",
+                        self.0[j].word
+                    ));
+                }
+                None => {}
+            }
+            if let Some(axis) = axis.filter(|axis| layout.size(*axis) == 1) {
+                let written = self.0[i].written(2);
+                return bad(format!("{word} ({name}) needs {axis} ranks, 2 or more: write {written}"));
+            }
+            if number > 0 || !self.is_default(i) {
+                layout.named |= 1 << i;
+                layout.numbers[choice as usize] = number;
+            }
+        }
+        Ok(layout)
+    }
+    /// The layout with a strategy more: `sp`, `ulysses/4`.
+    pub(super) fn with(self, layout: Layout, written: &str) -> Result<Layout, LayoutError> {
+        let word = written.split('/').next().unwrap_or(written);
+        let found = self.0.iter().find(|about| about.word == word).copied();
+        let one = match found {
+            Some(about) if about.choice != Choice::Layers && !about.is_plain() => {
+                self.method(about.axis, written)?
+            }
+            _ => (self.word(written)?, 0),
+        };
+        let before = (0..self.0.len()).filter(|&i| layout.names(i));
+        let before = before.map(|i| (i, layout.numbers[self.0[i].choice as usize]));
+        let bare = Layout { named: 0, ..layout };
+        self.naming(bare, before.chain(once(one)).collect())
+    }
+    /// What a layout names that its axes do not say: `sp`, `ulysses/4`; each with its strategy.
+    pub(super) fn named(self, layout: &Layout) -> Vec<(&'static About, String)> {
+        let of = |i: usize| {
+            let number = layout.numbers[self.0[i].choice as usize];
+            let number = if number > 0 { format!("/{number}") } else { String::new() };
+            (self.0[i], format!("{}{number}", self.0[i].word))
+        };
+        (0..self.0.len()).filter(|&i| layout.names(i)).map(of).collect()
+    }
+    /// The layout as it is written.
+    pub(super) fn print(self, layout: &Layout) -> String {
+        let (named, mut parts) = (self.named(layout), Vec::new());
+        for axis in self.axes().into_iter().filter(|&axis| layout.size(axis) > 1) {
+            let own = named.iter().filter(|(about, _)| about.axis == Some(axis));
+            let (beside, methods): (Vec<_>, Vec<_>) =
+                own.partition(|(about, _)| about.choice == Choice::Layers);
+            let methods: String = methods.iter().map(|(_, written)| format!(":{written}")).collect();
+            parts.push(format!("{axis}={}{methods}", layout.size(axis)));
+            parts.extend(beside.into_iter().map(|(_, word)| word.clone()));
+        }
+        parts.extend(named.iter().filter(|(about, _)| about.axis.is_none()).map(|(about, written)| {
+            if about.is_plain() { written.clone() } else { format!("{}:{written}", Choice::RECOMPUTE) }
+        }));
+        let order: Vec<_> = layout.order.iter().flatten().map(|axis| axis.name()).collect();
+        if !order.is_empty() {
+            parts.push(format!("order={}", order.join(".")));
+        }
+        if parts.is_empty() { "none".into() } else { parts.join(",") }
+    }
+    /// How layouts are written, for `--help`.
+    pub(super) fn help(self) -> String {
+        let mut said: Vec<_> = self.axes().iter().map(|axis| format!("{axis}=2")).collect();
+        said.push(self.example());
+        let beside = |about: &&About| format!("; {} for {}: {}", about.word, about.name, about.written(2));
+        let beside: String =
+            self.0.iter().copied().filter(|about| !about.is_plain()).map(|a| beside(&a)).collect();
+        format!("Ranks along each axis: none, {}, ...{beside}", said.join(", "))
+    }
+    /// The first two axes.
+    fn example(self) -> String {
+        self.axes().iter().take(2).map(|axis| format!("{axis}=2")).collect::<Vec<_>>().join(",")
+    }
+    /// The words that may stand beside axes.
+    fn words(self, last: &str) -> String {
+        let beside =
+            |about: &&&About| about.choice == Choice::Layers && !about.is_plain() || about.axis.is_none();
+        let words: Vec<_> = self.0.iter().filter(beside).map(|about| about.word).collect();
+        if words.is_empty() { String::new() } else { format!(", and beside them {}", either(&words, last)) }
+    }
+}
+
+fn many<T>(seen: String) -> Result<T, LayoutError> {
+    bad(format!(
+        "{seen} makes more than {MAX_RANKS} ranks; the product of all axes must be at most {MAX_RANKS}"
+    ))
+}
+
+/// The layout whose axes nest in this order, innermost first.
+fn ordered(layout: Layout, text: &str) -> Result<Layout, LayoutError> {
+    let usual: Vec<_> = Axis::NESTED.into_iter().filter(|axis| layout.size(*axis) > 1).collect();
+    let names = usual.iter().map(|axis| axis.name()).collect::<Vec<_>>().join(".");
+    let wrong = |why: String| {
+        bad(format!("order={text} {why}; each split axis is named once, innermost first: order={names}"))
+    };
+    if usual.is_empty() {
+        return bad(format!("order={text} orders nothing, as no axis is split; leave it out"));
+    }
+    let mut given = Vec::new();
+    for name in text.split('.').map(str::trim) {
+        match usual.iter().find(|axis| axis.name() == name) {
+            None => return wrong(format!("names {name:?}, which is no split axis")),
+            Some(axis) if given.contains(axis) => return wrong(format!("names {axis} twice")),
+            Some(axis) => given.push(*axis),
+        }
+    }
+    if let Some(axis) = usual.iter().find(|axis| !given.contains(axis)) {
+        return wrong(format!("lacks {axis}"));
+    }
+    let mut order = [None; Axis::NESTED.len()];
+    if given != usual {
+        order.iter_mut().zip(given).for_each(|(place, axis)| *place = Some(axis));
+    }
+    Ok(Layout { order, ..layout })
+}

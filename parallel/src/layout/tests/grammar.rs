@@ -1,0 +1,235 @@
+//! The grammar with a list of strategies that do not exist, of every choice.
+use super::super::covering;
+use super::super::grammar::Grammar;
+use super::*;
+use layers::{Sharing, Takes};
+
+const NOTHING: About = About {
+    name: "made up",
+    axis: None,
+    choice: Choice::Recompute,
+    word: Choice::RECOMPUTE,
+    takes: Takes::Nothing,
+    shares: |_, _| vec![],
+    paper: "",
+    chapter: None,
+    hints: &[],
+};
+const fn of(axis: Axis, choice: Choice, word: &'static str) -> About {
+    About { axis: Some(axis), choice, word, ..NOTHING }
+}
+const BLOCK: Takes = Takes::Optional("ranks of a block");
+static LIST: [&About; 22] = [
+    &of(Axis::Tp, Choice::Layers, "tp"),
+    &of(Axis::Tp, Choice::Layers, "sp"),
+    &of(Axis::Cp, Choice::Dealing, "consecutive"),
+    &of(Axis::Cp, Choice::Dealing, "zigzag"),
+    &of(Axis::Cp, Choice::Core, "ring"),
+    &About { takes: Takes::Required("ranks that share heads"), ..of(Axis::Cp, Choice::Core, "ulysses") },
+    &of(Axis::Dp, Choice::State, "dp"),
+    &of(Axis::Dp, Choice::State, "classic"),
+    &of(Axis::Dp, Choice::State, "zero1"),
+    &About { takes: BLOCK, ..of(Axis::Dp, Choice::State, "zero3") },
+    &of(Axis::Dp, Choice::Offload, "offload-file"),
+    &About { takes: BLOCK, ..of(Axis::Pp, Choice::Schedule, "gpipe") },
+    &of(Axis::Pp, Choice::Schedule, "naive"),
+    &About { takes: Takes::Required("chunks of a rank"), ..of(Axis::Pp, Choice::Schedule, "interleaved") },
+    &About { takes: Takes::Required("slices of a sequence"), ..of(Axis::Pp, Choice::Schedule, "seq1f1b") },
+    &of(Axis::Ep, Choice::Exchange, "ep"),
+    &of(Axis::Ep, Choice::Exchange, "by-hand"),
+    &of(Axis::Etp, Choice::Layers, "etp"),
+    &NOTHING,
+    &About { word: "selective", ..NOTHING },
+    &About { word: "full", takes: Takes::Optional("blocks between two that are kept"), ..NOTHING },
+    &About { word: "twice", shares: |_, _| vec![], ..of(Axis::Tp, Choice::Layers, "twice") },
+];
+
+fn made(text: &str) -> Result<Layout, LayoutError> {
+    Grammar(&LIST).read(text)
+}
+fn printed(text: &str) -> String {
+    let layout = made(text).unwrap_or_else(|why| panic!("{text}: {why}"));
+    let printed = Grammar(&LIST).print(&layout);
+    assert_eq!(made(&printed), Ok(layout), "{text} is printed {printed}");
+    printed
+}
+fn whynot(text: &str) -> String {
+    made(text).err().unwrap_or_else(|| panic!("{text} is read")).to_string()
+}
+
+/// Every example of the module's text. Kills: one that is not read, or not printed as it was written.
+#[test]
+fn layouts_of_every_choice_read_back() {
+    for text in [
+        "tp=2,sp",
+        "cp=8:zigzag:ulysses/4",
+        "pp=4:interleaved/2",
+        "pp=2:seq1f1b/2",
+        "dp=8:zero3/4",
+        "dp=2:zero1:offload-file",
+        "dp=2:classic",
+        "recompute",
+        "recompute:selective",
+        "recompute:full/2",
+        "tp=2,dp=2,pp=2,order=dp.tp.pp",
+        "tp=2,sp,twice,cp=2,dp=2:offload-file,pp=2:naive,recompute:full",
+        "pp=2:gpipe/2",
+    ] {
+        assert_eq!(printed(text), text);
+    }
+}
+
+/// Kills: two texts of one layout that differ, a default that is printed.
+#[test]
+fn what_is_taken_anyway_is_not_printed() {
+    for (text, wanted) in [
+        ("pp=2:gpipe", "pp=2"),
+        ("cp=2:ring:consecutive", "cp=2"),
+        ("cp=2:ulysses/2:zigzag", "cp=2:zigzag:ulysses/2"),
+        ("tp=2,dp=2,pp=2,order=tp.dp.pp", "tp=2,dp=2,pp=2"),
+        ("order= dp . tp ,dp=2,tp=2", "tp=2,dp=2,order=dp.tp"),
+        (" recompute : selective , pp = 2 : interleaved / 2 ", "pp=2:interleaved/2,recompute:selective"),
+        ("dp=1,order=tp,tp=2", "tp=2"),
+        ("ep=4", "dp=4,ep=4"),
+        ("ep=2,etp=2", "dp=4,ep=2,etp=2"),
+        ("ep=2,pp=2", "dp=2,pp=2,ep=2"),
+        ("tp=2,ep=2:by-hand", "tp=2,ep=2:by-hand"),
+    ] {
+        assert_eq!(printed(text), wanted, "{text}");
+    }
+    assert_eq!(made("tp=2,ep=2").unwrap().ranks(), 2);
+    assert_eq!(made("ep=2,etp=2").unwrap().ranks(), 4);
+}
+
+/// Kills: a method that excludes the wrong ones, a default beside what was named in its place.
+#[test]
+fn of_each_choice_one_strategy_is_taken() {
+    let taken = |text: &str| {
+        let taken = Grammar(&LIST).taken(&made(text).unwrap());
+        taken.into_iter().map(|i| LIST[i].word).collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!(taken("none"), "");
+    assert_eq!(taken("tp=2,cp=2,dp=2,pp=2"), "tp consecutive ring dp gpipe");
+    assert_eq!(
+        taken("tp=2,sp,twice,cp=2:zigzag,dp=2:offload-file"),
+        "tp sp zigzag ring dp offload-file twice"
+    );
+    assert_eq!(taken("cp=2:ulysses/2,dp=2:zero3:offload-file"), "consecutive ulysses zero3 offload-file");
+    assert_eq!(taken("pp=2:gpipe/2,ep=2,recompute:full"), "dp gpipe ep full");
+    let with = |text: &str, more| {
+        let layout = Grammar(&LIST).with(made(text).unwrap(), more);
+        layout.map(|layout| Grammar(&LIST).print(&layout)).map_err(|why| why.to_string())
+    };
+    assert_eq!(with("dp=2:offload-file", "zero3/2").unwrap(), "dp=2:zero3/2:offload-file");
+    assert_eq!(with("dp=2", "recompute").unwrap(), "dp=2,recompute");
+    assert_eq!(
+        with("dp=2:zero1", "zero3").unwrap_err(),
+        "zero1 and zero3 exclude each other; write one of them"
+    );
+    assert!(with("dp=2", "dp").is_err() && with("dp=2", "sp").is_err() && with("dp=2", "new").is_err());
+}
+
+/// Kills: what makes no sense and is taken for something else; an answer that does not say what would fit.
+#[test]
+fn what_does_not_fit_is_said_in_one_sentence() {
+    for (text, wanted) in [
+        ("dp=2:zero1:zero1", "zero1 is written twice; write it once"),
+        ("dp=2:zero1:zero3", "zero1 and zero3 exclude each other; write one of them"),
+        ("pp=2:gpipe:naive", "gpipe and naive exclude each other; write one of them"),
+        ("recompute:full,recompute", "full and recompute exclude each other; write one of them"),
+        ("tp=2:zero1", "zero1 (made up) goes with dp, not with tp: write dp=2:zero1"),
+        ("tp=2,sp:zigzag", "zigzag (made up) goes with cp, not with tp: write cp=2:zigzag"),
+        ("recompute:naive", "naive (made up) goes with pp, not with recompute: write pp=2:naive"),
+        ("dp=2:full", "full (made up) goes with recompute, not with dp: write recompute:full"),
+        ("tp=2:new", "\"new\" is no method of tp; it has none"),
+        ("tp=2:sp", "\"sp\" is no method of tp; it has none"),
+        ("dp=2:dp", "\"dp\" is no method of dp; write classic, zero1, zero3 or offload-file"),
+        ("cp=2:", "\"\" is no method of cp; write consecutive, zigzag, ring or ulysses"),
+        ("dp=1:zero1", "zero1 (made up) needs dp ranks, 2 or more: write dp=2:zero1"),
+        ("pp=1:gpipe", "gpipe (made up) needs pp ranks, 2 or more: write pp=2:gpipe"),
+        ("dp=2:zero1/2", "zero1/2: zero1 takes no number; write zero1"),
+        ("pp=2:interleaved", "interleaved needs a number, its chunks of a rank; write interleaved/2"),
+        ("dp=2:zero3/x", "zero3/x: ranks of a block must be a whole number, 1 or more, such as zero3/2"),
+        (
+            "pp=2:interleaved/0",
+            "interleaved/0: chunks of a rank must be a whole number, 1 or more, such as interleaved/2",
+        ),
+        ("edp=2", "edp is never written: it follows from the other axes; leave it out"),
+        (
+            "zp=2",
+            "\"zp\" is no axis of a layout; the axes are tp, cp, dp, pp, ep and etp, and beside them sp, recompute, \
+                  selective, full and twice",
+        ),
+        ("zero1=2", "zero1=2: zero1 has no ranks of its own; write dp=2:zero1"),
+        ("tp=2,ep=3", "tp=2,ep=3: 3 ranks of experts do not divide the 2 of a stage"),
+        ("order=tp", "order=tp orders nothing, as no axis is split; leave it out"),
+        ("dp=2,order=dp,order=dp", "\"order=dp\" is no order, or a second one; write order=tp.dp once"),
+        ("dp=2,order=dp:zero1", "\"order=dp:zero1\" is no order, or a second one; write order=tp.dp once"),
+    ] {
+        assert_eq!(whynot(text), wanted, "{text}");
+    }
+    for (order, wanted) in [
+        ("tp.xp", "names \"xp\", which is no split axis"),
+        ("tp.cp.dp", "names \"cp\", which is no split axis"),
+        ("tp.dp.tp", "names tp twice"),
+        ("dp", "lacks tp"),
+        ("", "names \"\", which is no split axis"),
+    ] {
+        let why =
+            format!("order={order} {wanted}; each split axis is named once, innermost first: order=tp.dp");
+        assert_eq!(whynot(&format!("dp=2,tp=2,order={order}")), why);
+    }
+    for axis in ["cp", "ep", "etp"] {
+        let wanted = format!("{axis} has no strategy yet; the axes of a layout are tp, dp and pp");
+        assert_eq!(why(&format!("{axis}=2")), wanted);
+    }
+}
+
+/// Kills: sizes of other axes that a strategy is not told, its own number, an answer that asks with the wrong ones.
+#[test]
+fn a_strategy_is_asked_with_all_sizes() {
+    static HEADS: About = About {
+        shares: |design, sizes| {
+            let over = sizes.along(Axis::Tp) * sizes.number.unwrap_or(1);
+            vec![Shared {
+                what: "heads",
+                size: design.shape().unwrap().heads.queries,
+                over,
+                by: Sharing::Equally,
+            }]
+        },
+        ..NOTHING
+    };
+    let shape = Shape { heads: Heads { queries: 12, keys: 12, dim: 2 }, ..Shape::LLAMA };
+    let fits = |tp: usize, number| {
+        let mut ranks = Layout::UNSPLIT.sizes;
+        ranks[Axis::Tp as usize] = tp;
+        (HEADS.shares)(&shape.into(), &Sizes { ranks, number }).iter().all(Shared::fits)
+    };
+    assert_eq!(
+        [fits(2, Some(3)), fits(2, Some(4)), fits(4, None), fits(5, None)],
+        [true, false, true, false]
+    );
+    let nobody = LayoutError::misfit((Axis::Cp, 2), "5 heads", &[]).to_string();
+    assert_eq!(nobody, "cp=2 does not fit 5 heads: no number of cp ranks does");
+}
+
+/// Kills: a pair that is passed over; one that is thought to exclude itself; layouts without end.
+#[test]
+fn every_two_that_can_meet_do_so_in_a_longer_list() {
+    let list = Grammar(&LIST);
+    let fits = |layout: &Layout| !(list.print(layout).contains("sp,twice"));
+    let all: Vec<_> =
+        covering::of(list, 8, &fits).iter().map(|layout| (list.taken(layout), layout.ranks())).collect();
+    assert!(all.iter().all(|(_, ranks)| *ranks <= 8) && all.len() <= 24, "{}", all.len());
+    let words = |word: &str| LIST.iter().position(|about| about.word == word).unwrap();
+    let meet = |a: usize, b: usize| all.iter().any(|(taken, _)| taken.contains(&a) && taken.contains(&b));
+    for i in 0..LIST.len() {
+        for j in 0..i {
+            let (a, b) = (LIST[i], LIST[j]);
+            let alike = (a.axis, a.choice) == (b.axis, b.choice) && a.choice != Choice::Layers;
+            let apart = alike || [i, j] == [words("twice"), words("sp")];
+            assert_eq!(meet(i, j), !apart, "{} and {}", a.word, b.word);
+        }
+    }
+}

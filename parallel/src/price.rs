@@ -1,0 +1,99 @@
+//! What ranks hold at most, from shapes alone: the program of a run on the device without numbers, one rank at a time, so
+//! a world of any size.
+use crate::{At, Stages};
+use crate::{Batch, Layout, Result, Trainer, budget, session};
+use comm::{Axis, Mesh};
+use kernels::{Kernels, Meta};
+use layers::{Design, Kind};
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use tensor::count::{self, Uncountable};
+use tensor::{Cpu, Device};
+
+/// Steps that are run: from the second on, everything a step holds is held.
+pub const STEPS: usize = 2;
+
+/// What ranks hold at most, each at its own moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Peak {
+    /// Bytes of all of them together.
+    pub all: u128,
+    /// Bytes of the one that holds the most.
+    pub largest: usize,
+}
+
+/// What ranks hold at most, if every rank runs this program. Ranks that
+/// stand alike along all axes but dp's, and are `dealt` the same there, are priced once.
+///
+/// # Errors
+/// What the program gives, and if 64 bits do not count the bytes of a rank, or one would hold more than it may.
+pub fn peak_of_all<D: Kernels, K: Ord>(
+    layout: &Layout,
+    dealt: impl Fn(usize) -> Result<K>,
+    program: impl Fn(At<Meta<D>>) -> Result<()>,
+) -> Result<Peak> {
+    let (mut kinds, mut total, mut most) = (BTreeMap::new(), 0, (0, 0));
+    for rank in 0..layout.ranks() {
+        let mesh = layout.ghost(rank)?;
+        let (data, others): (Vec<_>, Vec<_>) =
+            mesh.coordinates().into_iter().partition(|(axis, _)| *axis == Axis::Dp);
+        total += match kinds.entry((others, dealt(data[0].1)?)) {
+            Entry::Occupied(known) => *known.get(),
+            Entry::Vacant(new) => {
+                let held = |at: At<Meta<D>>| {
+                    let device = at.device;
+                    program(at).map(|()| device.meter().peaks_of_all().total)
+                };
+                let peak = session::ghost(layout, (rank, None), held)?;
+                most = if peak > most.1 { (rank, peak) } else { most };
+                *new.insert(peak as u128)
+            }
+        };
+    }
+    budget::within(layout, most, program)?;
+    Ok(Peak { all: total, largest: most.1 })
+}
+
+/// What ranks hold at most that train on such batches, and do what comes `after` with what was learnt.
+///
+/// # Errors
+/// As [`peak_of_all`].
+pub fn training<D: Kernels>(
+    layout: &Layout,
+    design: impl Into<Design>,
+    optimizer: (Kind, Option<f64>),
+    batch: &Batch,
+    after: impl Fn(&mut Trainer<Meta<D>>, &Mesh<tensor::Nowhere>) -> Result<()>,
+) -> Result<Peak> {
+    let design = &design.into();
+    peak_of_all(
+        layout,
+        |rank| Ok(batch.dealt(rank, layout.size(Axis::Dp))?),
+        |at: At<Meta<D>>| {
+            let mut trainer = Trainer::new(&at, design, optimizer)?;
+            (0..STEPS).try_for_each(|_| trainer.step(batch, 0.0).map(drop))?;
+            after(&mut trainer, at.mesh)
+        },
+    )
+}
+
+/// How many numbers the parameters of a model have, all together.
+///
+/// # Errors
+/// As [`sizes`].
+pub fn parameters(design: impl Into<Design>) -> Result<usize> {
+    let sizes = sizes(design)?;
+    Ok(Uncountable::caught(|| count::sum("the parameters of a model", sizes))?)
+}
+
+/// How many numbers each parameter of a model has, in program order.
+///
+/// # Errors
+/// If a size is none of a model, or 64 bits do not count the bytes of all.
+pub fn sizes(design: impl Into<Design>) -> Result<Vec<usize>> {
+    let design = &design.into();
+    session::ghost(&Layout::UNSPLIT, (0, None), |at: At<Meta<Cpu<f32>>>| {
+        let mut model = Stages::new(&at, design)?;
+        Ok(model.params().into_iter().map(|p| p.shape().into_iter().product()).collect())
+    })
+}

@@ -1,0 +1,35 @@
+//! The lists of strategies, a family each. A newcomer is a file in its family's folder and its line in the family's list:
+//! layouts can name it, every property test draws it, and the commands and the book's table show it.
+//!
+//! | family | a file gives | list |
+//! |---|---|---|
+//! | layers, split inside | what is built in place of the usual layers ([`Strategy`](layers::Strategy)) | [`tensor`](crate::tensor) |
+//! | parameters, by where they rest | three words ([`StateSplit`](crate::data::StateSplit)) | [`data`](crate::data) |
+//! | schedules of a pipeline | who goes through what when ([`Schedule`](crate::Schedule)) | [`pipeline`](crate::pipeline) |
+//!
+//! Of other families ([`Choice`](layers::Choice) has them all) there is no strategy yet.
+use crate::{data, pipeline, tensor};
+use ::tensor::Cpu;
+use layers::About;
+use std::sync::LazyLock;
+
+/// Declares the files of a family and the list of what they give, which is of one type.
+macro_rules! list {
+    ($Of:ty: $($file:ident :: $ITEM:ident),* $(,)?) => {
+        $(pub mod $file;)*
+
+        /// All of them; the first is taken where a layout names none.
+        pub static ALL: &[&$Of] = &[$(&$file::$ITEM),*];
+    };
+}
+pub(crate) use list;
+
+/// What is said of each strategy of all families: the axis whose ranks communicate most first.
+pub fn all() -> &'static [&'static About] {
+    static ALL: LazyLock<Vec<&About>> = LazyLock::new(|| {
+        let layers = tensor::on::<Cpu<f32>>().into_iter().map(|strategy| strategy.about());
+        let states = data::ALL.iter().map(|split| &split.about);
+        layers.chain(states).chain(pipeline::ALL.iter().map(|schedule| schedule.about())).collect()
+    });
+    &ALL
+}

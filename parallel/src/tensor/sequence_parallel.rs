@@ -1,0 +1,47 @@
+//! Sequence parallelism, `sp` beside `tp=N`: between the products of a block each rank has its own tokens, so norms,
+//! dropout and residuals are done once, not on every rank, and what they keep is split.
+//!
+//! ```text
+//! whole rows    Y = Σ_t …      all-reduce
+//! regions       Y_t = Σ_t …    reduce-scatter, and X = all-gather(X_t) before the next product
+//! ```
+//!
+//! Layers are written once for both ([`Stream`](layers::ops::Stream)); what is built differs in the region alone.
+//!
+//! Source: Korthikanti et al., "Reducing activation recomputation in large transformer models", §4.2.2,
+//! arXiv:2205.05198. Chapter: 7.
+use comm::Axis;
+use kernels::Kernels;
+use layers::ops::Region;
+use layers::{About, Builder, Choice, Strategy, Takes};
+
+/// Sequence parallelism over the tensor ranks.
+pub struct SequenceParallel;
+
+static ABOUT: About = About {
+    name: "sequence parallelism",
+    axis: Some(Axis::Tp),
+    choice: Choice::Layers,
+    word: "sp",
+    takes: Takes::Nothing,
+    shares: |_, _| vec![],
+    paper: "Korthikanti et al., arXiv:2205.05198",
+    chapter: Some("sequence-regions.md"),
+    hints: &[
+        (
+            "gradient of",
+            "what a rank applies to its own tokens has an addend of the gradient: placed `Partial`",
+        ),
+        ("norm²", "a gradient that is an addend is summed before it is squared, and counted once"),
+        ("", "a sum is scattered over tokens, gathered before the next product; padding goes no further"),
+    ],
+};
+
+impl<D: Kernels> Strategy<D> for SequenceParallel {
+    fn about(&self) -> &'static About {
+        &ABOUT
+    }
+    fn place<'a>(&self, at: Builder<'a, D>) -> Builder<'a, D> {
+        Builder { region: Region::tokens(at.mesh.group(Axis::Tp)), ..at }
+    }
+}

@@ -1,0 +1,62 @@
+//! Tensor parallelism, `tp=N`: every layer of a block is split over the ranks, heads, hidden features and vocabulary
+//! alike; activations between blocks are whole on every rank.
+//!
+//! ```text
+//! Y[B,O_t] = X · W[I,O_t]        column (`layers/src/linear/column.rs`): Q, K, V, gate and up
+//! Y[B,O]   = Σ_t X_t · W[I_t,O]  row (`row.rs`): out and down      all-reduce, B·O elements, forward; B·I backward
+//! ```
+//!
+//! The usual layers are split along this axis already: one rank is a group of one. So there is nothing to build.
+//!
+//! Source: Shoeybi et al., "Megatron-LM", §3, arXiv:1909.08053. Chapters: 3 to 6.
+use comm::Axis;
+use kernels::Kernels;
+use layers::{About, Choice, Design, Shared, Sharing, Sizes, Strategy, Takes};
+
+/// Tensor parallelism.
+pub struct TensorParallel;
+
+static ABOUT: About = About {
+    name: "tensor parallelism",
+    axis: Some(Axis::Tp),
+    choice: Choice::Layers,
+    word: "tp",
+    takes: Takes::Nothing,
+    shares,
+    paper: "Shoeybi et al., arXiv:1909.08053",
+    chapter: Some("columns-and-rows.md"),
+    hints: &[
+        (
+            "padding",
+            "ids beyond the vocabulary's end are nobody's: no gradient reaches their rows, nor does the norm count them",
+        ),
+        ("loss", "the loss sums over all ranks' vocabularies, and reads each target on the rank that has it"),
+        ("norm²", "the norm counts each part of a parameter once: replicas on one of their ranks"),
+        (
+            ".bias",
+            "a row layer's bias is added once, to the finished sum; a column layer's is cut as its columns",
+        ),
+        ("qkv", "each section is cut on its own; KV heads that several ranks hold sum their gradients"),
+        ("dx", "dX of a column layer is a sum over ranks; of a row layer it is this rank's columns"),
+        ("", "a product whose contracted dimension is split is an addend: it needs its all-reduce, once"),
+    ],
+};
+
+fn shares(design: &Design, sizes: &Sizes) -> Vec<Shared> {
+    let one = |what, size, by| Shared { what, size, over: sizes.along(Axis::Tp), by };
+    let Some(shape) = design.shape() else {
+        let hidden = |size| one("hidden features", size, Sharing::Equally);
+        return design.shared().into_iter().map(hidden).collect();
+    };
+    vec![
+        one("query heads", shape.heads.queries, Sharing::Equally),
+        one("KV heads", shape.heads.keys, Sharing::OrCopies),
+        one("hidden features", shape.hidden, Sharing::Equally),
+    ]
+}
+
+impl<D: Kernels> Strategy<D> for TensorParallel {
+    fn about(&self) -> &'static About {
+        &ABOUT
+    }
+}

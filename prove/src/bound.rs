@@ -1,0 +1,74 @@
+//! How often a proof in the field could err, for the shapes it really ran.
+//!
+//! A wrong program gives, somewhere, another formula than the oracle's. Take every opaque result (exp, sigmoid,
+//! 1/√, the clip factor, …) and every inverse as a variable. For the first output that differs:
+//!
+//! - two different arguments of the same opaque function may meet by chance. Two values of degrees `d` and `e`, their
+//!   denominators cleared, differ by a polynomial of degree at most `d + e`, which is 0 at a random point with
+//!   probability at most `(d + e)/p` (Schwartz, Zippel). With `n` arguments in the oracle and as many allowed for in the
+//!   program, whose degrees sum up to `S` each, all pairs together meet with at most `2n·2S/p`. Adam's scale of one
+//!   weight enters no other before the noise, so there only the pair of oracle and program counts;
+//! - the output itself may agree by chance: `2D/p`, if its degree is at most `D` on both sides.
+//!
+//! Degrees are counted by running the oracle on [`reference::Degree`]. Between steps a fresh random number is added to
+//! every weight, so each step begins at an independent random point, of degree 1. Opaque functions are taken as
+//! random functions of their key. Keys are independent, so their bounds multiply. The formula is measured where it can
+//! be, at small primes: `tests/all/small_primes.rs`.
+//!
+//! Source: Schwartz, "Fast probabilistic algorithms for verification of polynomial identities", JACM 27(4), 1980.
+use reference::{Degree, Design, Function, Optimizer, Sequence, Trainer, Weights};
+use tensor::F61;
+
+/// log₂ of the probability that a wrong program passes under one key; 0 or more where the argument says nothing.
+pub fn log2_per_key(
+    model: &Design,
+    optimizer: Optimizer,
+    clip: Option<f64>,
+    texts: &[Sequence],
+    steps: &[(Vec<Vec<Sequence>>, f64)],
+) -> f64 {
+    let _ = Degree::take_tally();
+    let random = || variables(model.shapes());
+    let mut trainer = Trainer::new(model.clone(), optimizer, clip, random());
+    let logits = model.logits(trainer.weights(), texts);
+    let mut output = logits.into_iter().map(Degree::cleared).fold(0.0, f64::max);
+    for (batch, lr) in steps {
+        let step = trainer.step(batch, *lr);
+        let seen = step.losses.into_iter().chain(step.gradients.into_values().flatten()).chain([step.norm2]);
+        let weights = trainer.weights().values().flatten().copied();
+        output = seen.chain(weights).map(Degree::cleared).fold(output, f64::max);
+        trainer.replace(random()); // what was added makes them independent
+    }
+    log2_of_tally(output, steps.len())
+}
+
+/// Weights of these shapes, each number an independent variable.
+fn variables(shapes: Vec<(String, [usize; 2])>) -> Weights<Degree> {
+    let numbers = |[rows, cols]: [usize; 2]| (0..rows * cols).map(|_| Degree::variable()).collect();
+    shapes.into_iter().map(|(name, shape)| (name, numbers(shape))).collect()
+}
+
+/// The same from what a run of so many steps on degrees counted; `output`: the largest degree that came out, cleared.
+fn log2_of_tally(output: f64, steps: usize) -> f64 {
+    log2_in(F61::P, output, steps)
+}
+
+/// The same in the field of any prime: in a small one wrong programs pass often enough to be counted.
+pub fn log2_in(prime: u64, output: f64, steps: usize) -> f64 {
+    let opaque = Degree::take_tally().opaque;
+    let pairs: f64 = [
+        Function::Exp,
+        Function::Sigmoid,
+        Function::Rsqrt,
+        Function::Normal,
+        Function::Density,
+        Function::Step,
+        Function::Clip,
+    ]
+    .iter()
+    .map(|&function| opaque[function as usize])
+    .map(|(count, sum, _)| 2.0 * count * 2.0 * sum)
+    .sum();
+    let adam = opaque[Function::Adam as usize].2 * steps as f64;
+    ((pairs + 2.0 * (adam + output)) / prime as f64).log2()
+}

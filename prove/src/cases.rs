@@ -1,0 +1,241 @@
+//! `prove --cases`: models × layouts × batches, drawn; each equal to the oracle, or shrunk to the smallest that is not.
+//!
+//! A case is all that a proof is about: it is drawn from a number and nothing else ([`draw`]), is kept as one line of
+//! JSON, and is proven under one key of the field. What cases must be like, because bugs hide where they are not, is a
+//! list too: [`HABITS`].
+//!
+//! Source: Claessen, Hughes, "`QuickCheck`", ICFP 2000 (properties of drawn values); `MacIver`, Donaldson, "Test-case
+//! reduction via test-case generation", ECOOP 2020 (why what was drawn is shrunk, and not what became of it).
+mod campaign;
+mod document;
+mod drawn;
+mod fitted;
+mod habits;
+mod panel;
+mod report;
+mod shrunk;
+mod words;
+
+pub use campaign::{Campaign, Failure, Outcome, judge};
+pub use document::Document;
+pub use drawn::draw;
+pub use habits::{HABITS, Habit};
+pub use panel::{Certificate, Member, PANEL, Proven, certify_panel, never_ran};
+pub use report::Report;
+
+use crate::Subject;
+use comm::Axis;
+use layers::{Design, Kind, Rates, Shape};
+use parallel::{Batch, Error, Layout, Result, Sequence};
+use serde::{Deserialize, Serialize};
+use tensor::quoted::sentence;
+use tensor::{IGNORED, Key, mix};
+
+/// All that a proof is about.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Case {
+    /// The key of the field, of ids and of targets; in hexadecimal.
+    #[serde(with = "hexadecimal")]
+    pub key: u64,
+    /// How the model is split.
+    #[serde(with = "written")]
+    pub layout: Layout,
+    /// The model.
+    pub shape: Shape,
+    /// The optimizer.
+    pub optimizer: Kind,
+    /// The learning rate.
+    pub lr: f64,
+    /// The largest norm of the gradient.
+    #[serde(default)]
+    pub clip: Option<f64>,
+    /// What is learnt.
+    pub steps: Vec<Step>,
+    /// Tokens of each text that is read before, and how many of them are a prompt; the rest is fed token by token.
+    #[serde(default)]
+    pub texts: Vec<(usize, usize)>,
+}
+
+/// What one step learns.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Step {
+    /// Parts that the sequences are cut into.
+    pub microbatches: usize,
+    /// The documents of each sequence.
+    pub sequences: Vec<Vec<Document>>,
+}
+
+impl Case {
+    /// A case from its line of JSON.
+    ///
+    /// # Errors
+    /// Saying what is wrong with it.
+    pub fn parse(line: &str) -> Result<Self> {
+        let case: Self = serde_json::from_str(line)
+            .map_err(|why| Error::new(format!("no case: {}", sentence(&why.to_string()))))?;
+        let wrong = |what: &str, seen: usize, wanted: &str| {
+            Err(Error::new(format!("no case: {what} is {seen}; it must be {wanted}")))
+        };
+        let Shape { width, blocks, heads, hidden, vocabulary, .. } = case.shape;
+        let sizes = [
+            ("shape.width", width),
+            ("shape.blocks", blocks),
+            ("shape.heads.queries", heads.queries),
+            ("shape.heads.keys", heads.keys),
+            ("shape.heads.dim", heads.dim),
+            ("shape.hidden", hidden),
+            ("shape.vocabulary", vocabulary),
+        ];
+        if let Some((what, seen)) = sizes.into_iter().find(|(_, n)| !(1..=LARGEST).contains(n)) {
+            return wrong(what, seen, &format!("1 to {LARGEST}"));
+        }
+        if let Some(id) = case.shape.padding.filter(|id| *id >= vocabulary) {
+            return wrong("shape.padding", id, &format!("below the vocabulary of {vocabulary}"));
+        }
+        let most = case.shape.context().unwrap_or(LARGEST).min(LARGEST);
+        let documents = case.steps.iter().flat_map(|step| step.sequences.iter().flatten());
+        if let Some(n) = documents.map(Document::tokens).find(|n| *n > most) {
+            return wrong("the length of a document", n, &format!("at most {most}"));
+        }
+        if let Some((n, _)) = case.texts.iter().find(|(n, prompt)| !(1..=*n).contains(prompt) || *n > most) {
+            return wrong(
+                "the length of a text",
+                *n,
+                &format!("1 to {most}, with a prompt of 1 to all of it"),
+            );
+        }
+        case.check_rates()?;
+        case.layout.fits(&case.shape)?;
+        let data = case.layout.size(Axis::SEQUENCES);
+        for (batch, _) in case.subject()?.steps {
+            (0..batch.microbatches().len()).try_for_each(|m| batch.share(m, 0, data).map(|_| ()))?;
+        }
+        Ok(case)
+    }
+    fn check_rates(&self) -> Result<()> {
+        let Shape { heads, window, dropout: Rates { embedding, attention, residual }, loss, .. } = self.shape;
+        for rate in [embedding, attention, residual, loss.smoothing] {
+            if !(0.0..1.0).contains(&rate) {
+                return Err(Error::new(format!(
+                    "no case: a rate of dropout or smoothing is {rate}; it must be 0 or more and below 1"
+                )));
+            }
+        }
+        if !heads.queries.is_multiple_of(heads.keys) {
+            let (queries, keys) = (heads.queries, heads.keys);
+            return Err(Error::new(format!(
+                "no case: {queries} query heads cannot share {keys} KV heads; these must divide them"
+            )));
+        }
+        if window.is_some_and(|window| window.size == 0) {
+            return Err(Error::new("no case: the window is 0; it must be at least 1"));
+        }
+        Ok(())
+    }
+    /// What a subject is like under a layout: a case of its shapes, whose ids are others; none of a model without ids.
+    pub fn of(subject: &Subject, layout: Layout) -> Option<Self> {
+        let Design::Transformer(shape) = subject.model else { return None };
+        let documents = |s: &Sequence| -> Vec<Document> {
+            let mut targets = s.targets.iter().map(|target| *target != IGNORED);
+            s.documents.iter().map(|&n| Document::new(targets.by_ref().take(n).collect())).collect()
+        };
+        let step = |(batch, _): &(Batch, f64)| {
+            let parts = batch.microbatches();
+            Step { microbatches: parts.len(), sequences: parts.iter().flatten().map(documents).collect() }
+        };
+        let (optimizer, clip) = subject.optimizer;
+        Some(Self {
+            key: 0,
+            layout,
+            shape,
+            optimizer,
+            lr: subject.steps.first().map_or(0.0, |(_, lr)| *lr),
+            clip,
+            steps: subject.steps.iter().map(step).collect(),
+            texts: subject.texts.iter().map(|(ids, prompt)| (ids.len(), *prompt)).collect(),
+        })
+    }
+    /// Its line of JSON.
+    pub fn line(&self) -> String {
+        serde_json::to_string(self).expect("numbers and words")
+    }
+    /// What is to be proven.
+    ///
+    /// # Errors
+    /// If a step cannot be cut into its microbatches.
+    pub fn subject(&self) -> Result<Subject> {
+        let steps = self.steps.iter().enumerate().map(|(n, step)| self.batch(n, step).map(|b| (b, self.lr)));
+        let steps = steps.collect::<Result<_>>()?;
+        let text = |(t, &(tokens, prompt)): (usize, &(usize, usize))| {
+            ((0..tokens).map(|i| self.id([TEXTS, t, 0, i])).collect(), prompt)
+        };
+        let texts = self.texts.iter().enumerate().map(text).collect();
+        Ok(Subject {
+            model: self.shape.into(),
+            texts,
+            steps,
+            optimizer: (self.optimizer, self.clip),
+            narrowed: None,
+        })
+    }
+    fn batch(&self, n: usize, step: &Step) -> Result<Batch> {
+        let document = |s: usize, d: usize, document: &Document| -> (Vec<u32>, Vec<u32>) {
+            let id = |salt: usize, i: usize| self.id([2 * n + salt, s, d, i]);
+            let target = |(i, counts): (usize, bool)| if counts { id(1, i) } else { IGNORED };
+            let targets: Vec<_> = document.counted().enumerate().map(target).collect();
+            ((0..targets.len()).map(|i| id(0, i)).collect(), targets)
+        };
+        let sequence = |(s, documents): (usize, &Vec<Document>)| {
+            let all: Vec<_> = documents.iter().enumerate().map(|(d, about)| document(s, d, about)).collect();
+            Sequence::packed(&all)
+        };
+        Ok(Batch::new(step.sequences.iter().enumerate().map(sequence).collect(), step.microbatches)?)
+    }
+    /// Any id, for this place.
+    fn id(&self, place: [usize; 4]) -> u32 {
+        let hash = place.iter().fold(mix(self.key), |hash, &n| mix(hash ^ n as u64));
+        (hash % self.shape.vocabulary as u64) as u32
+    }
+    /// The key of the field.
+    pub fn key(&self) -> Key {
+        Key(self.key)
+    }
+}
+
+/// The first place of ids of texts: no step has it.
+const TEXTS: usize = usize::MAX;
+/// Sizes above it are no small case, and might be none that a machine can hold.
+const LARGEST: usize = 1 << 12;
+
+/// How a layout is written.
+mod written {
+    use parallel::Layout;
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    pub(super) fn serialize<S: Serializer>(layout: &Layout, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(layout)
+    }
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Layout, D::Error> {
+        String::deserialize(from)?.parse().map_err(D::Error::custom)
+    }
+}
+
+/// How a key is written.
+mod hexadecimal {
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    #[allow(clippy::trivially_copy_pass_by_ref)] // serde hands over a reference
+    pub(super) fn serialize<S: Serializer>(key: &u64, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(&format_args!("{key:#018x}"))
+    }
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
+        let text = String::deserialize(from)?;
+        let digits = text.strip_prefix("0x").and_then(|digits| u64::from_str_radix(digits, 16).ok());
+        digits.ok_or_else(|| D::Error::custom(format!("{text:?} is no key; a key is written as 0x1f")))
+    }
+}
+
+#[cfg(test)]
+mod tests;

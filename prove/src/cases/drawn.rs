@@ -1,0 +1,229 @@
+//! How cases are drawn: wishes, each shrinking to the plainest, and a case made of them that fits.
+//!
+//! Wishes are independent of each other, so each shrinks while the others stay: axes to one rank, sizes to 1, what a
+//! model may have to nothing. A layout is wished for first; then the shape is brought to what its ranks can share, so
+//! none is drawn in vain, and a shrunk case always fits.
+use super::fitted::fitted;
+use super::{Case, Document, Step};
+use comm::Axis;
+use kernels::{Activation, Heads};
+use layers::{Biases, FeedForward, Kind, NormKind, Objective, Positions, Rates, Shape, Window};
+use parallel::layout::split_axes;
+use parallel::{Layout, strategies};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::sample::select;
+use proptest::strategy::ValueTree;
+use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
+use std::iter::successors;
+use tensor::{Key as FieldKey, Rope, Scaling, mix};
+
+/// The most ranks of a drawn layout.
+const RANKS: usize = 8;
+/// The most tokens of a document.
+const TOKENS: usize = 5;
+
+/// The case of this number. A layout that is given is that of every case, and shapes give way to it; if no small one fits
+/// it, the model stays whole.
+pub fn draw(number: u64, layout: Option<Layout>) -> Case {
+    wishes(number, layout).current().case(number)
+}
+
+/// All that is wished for.
+#[derive(Clone, Debug)]
+pub(super) struct Wish {
+    shape: Shape,
+    steps: (StepWish, Option<StepWish>),
+    texts: Vec<(usize, usize)>,
+    optimizer: (Kind, f64),
+    clip: Option<f64>,
+    layout: Layout,
+}
+
+/// What is wished for by this number, and what that shrinks to.
+pub(super) fn wishes(number: u64, layout: Option<Layout>) -> Box<dyn ValueTree<Value = Wish>> {
+    let seed: Vec<u8> =
+        successors(Some(mix(number)), |n| Some(mix(*n))).take(4).flat_map(u64::to_le_bytes).collect();
+    let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &seed);
+    let tree = all(layout).new_tree(&mut TestRunner::new_with_rng(Config::default(), rng));
+    tree.expect("wishes are refused nothing")
+}
+
+/// The layout comes last: what the others shrink to under many ranks, they shrink to under few.
+fn all(given: Option<Layout>) -> BoxedStrategy<Wish> {
+    let layout = given.map_or_else(|| layouts().boxed(), |given| Just(given).boxed());
+    let steps = (step(), proptest::option::weighted(0.85, step()));
+    let texts = vec((1..=TOKENS, 1..=TOKENS), 0..=3);
+    let clip = proptest::option::weighted(0.7, select(vec![0.5, 1e9]));
+    (shapes(), steps, texts, optimizers(), clip, layout)
+        .prop_map(|(shape, steps, texts, optimizer, clip, layout)| Wish {
+            shape,
+            steps,
+            texts,
+            optimizer,
+            clip,
+            layout,
+        })
+        .boxed()
+}
+
+impl Wish {
+    /// The same under another layout.
+    pub(super) fn under(self, layout: Layout) -> Self {
+        Self { layout, ..self }
+    }
+    /// A case that fits, whose keys are those of this number.
+    pub(super) fn case(self, number: u64) -> Case {
+        let (layout, shape) = together(self.layout, self.shape);
+        let longest = shape.context().unwrap_or(TOKENS);
+        let steps = [Some(self.steps.0), self.steps.1].into_iter().flatten();
+        let steps = steps.map(|wish| wish.step(layout.size(Axis::SEQUENCES), longest)).collect();
+        let text = |(tokens, prompt): (usize, usize)| (tokens.min(longest), prompt.min(tokens.min(longest)));
+        let texts = self.texts.into_iter().map(text).collect();
+        let ((optimizer, lr), clip, key) = (self.optimizer, self.clip, FieldKey(number).next().0);
+        Case { key, layout, shape, optimizer, lr, clip, steps, texts }
+    }
+}
+
+/// A layout and a shape that fit: the shape gives way. Where none is found, the model stays whole.
+fn together(layout: Layout, wish: Shape) -> (Layout, Shape) {
+    let shape = fitted(wish, &layout).or_else(|| fitted(Shape::LLAMA, &layout));
+    let (layout, shape) = shape.map_or((Layout::UNSPLIT, wish), |shape| (layout, shape));
+    (layout, Shape { padding: shape.padding.filter(|id| *id < shape.vocabulary), ..shape })
+}
+
+/// The layout with a strategy more, unless its axis is not split, or another of its strategies excludes it.
+fn with(layout: Layout, named: &str) -> Layout {
+    let (with, n) = (layout.with(named).unwrap_or(layout), layout.ranks());
+    let shape = Shape { heads: Heads { queries: n, keys: n, dim: 2 }, hidden: n, ..Shape::LLAMA };
+    if with.conflict(&shape).is_some() { layout } else { with }
+}
+
+/// The layout with its axes nested the other way round.
+fn reversed(layout: Layout) -> Layout {
+    let split: Vec<_> = layout.axes().iter().filter(|(_, n)| *n > 1).map(|(axis, _)| axis.name()).collect();
+    format!("{layout},order={}", split.join(".")).parse().unwrap_or(layout)
+}
+
+/// Ranks along the axes of the lists, and their strategies. The first axis and the first strategy have what they wish for,
+/// the others what is left.
+fn layouts() -> impl Strategy<Value = Layout> {
+    let axes: Vec<_> = split_axes().rev().collect();
+    let named = strategies::all().iter().filter(|about| about.is_named());
+    let named: Vec<_> = named.map(|about| about.method()).collect();
+    let (n, m) = (axes.len(), named.len());
+    let said = (vec(any::<bool>(), m), 0..m.max(1), proptest::bool::weighted(0.2));
+    (vec(select(vec![1usize, 2, 3, 4, 8]), n), 0..n, said).prop_map(
+        move |(sizes, first, (said, from, reverse))| {
+            let mut left = RANKS;
+            let mut ranks = Vec::new();
+            for i in (0..n).map(|i| (first + i) % n) {
+                let size = sizes[i].min(left);
+                left /= size;
+                ranks.push((axes[i], size));
+            }
+            let layout = Layout::new(&ranks).expect("each axis once");
+            let said = (0..m).map(|i| (from + i) % m).filter(|i| said[*i]);
+            let layout = said.fold(layout, |layout, i| with(layout, &named[i]));
+            if reverse { reversed(layout) } else { layout }
+        },
+    )
+}
+
+/// A shape, of whatever sizes. Key heads come before the query heads that they must divide, so that they shrink first.
+fn shapes() -> impl Strategy<Value = Shape> {
+    let sizes = (1..=9usize, 1..=2usize, 1..=8usize, 1..=8usize, 1..=4usize, 1..=12usize, 1..=19usize);
+    let parts = (
+        select(vec![NormKind::Rms, NormKind::Layer]),
+        positions(),
+        select(vec![
+            FeedForward::SwiGlu,
+            FeedForward::Plain(Activation::Relu),
+            FeedForward::Plain(Activation::Gelu),
+            FeedForward::Plain(Activation::GeluTanh),
+        ]),
+        (any::<bool>(), any::<bool>(), any::<bool>()).prop_map(|(qkv, out, mlp)| Biases { qkv, out, mlp }),
+        any::<bool>(),
+        any::<bool>(),
+        proptest::option::of((1..=3usize, 0..=2usize, 0..=1usize)),
+        select(vec![1e-5, 0.25]),
+        proptest::option::weighted(0.3, 0..=5usize),
+    );
+    let rate = || select(vec![0.0, 0.125, 0.25, 0.5]);
+    let rates = (rate(), rate(), rate());
+    let loss = (select(vec![0.0, 0.125]), select(vec![0.0, 1e-3]));
+    (sizes, parts, rates, loss).prop_map(|(sizes, parts, rates, (smoothing, z))| {
+        let (width, blocks, keys, queries, dim, hidden, vocabulary) = sizes;
+        let (norm, positions, feed_forward, bias, head_norm, tied, window, eps, padding) = parts;
+        let keys = (1..=keys).rev().find(|keys| queries.is_multiple_of(*keys)).unwrap_or(1);
+        let (embedding, attention, residual) = rates;
+        Shape {
+            width,
+            blocks,
+            heads: Heads { queries, keys, dim },
+            hidden,
+            vocabulary,
+            padding,
+            eps,
+            tied,
+            norm,
+            positions,
+            feed_forward,
+            bias,
+            head_norm,
+            window: window.map(|(size, sinks, from)| Window { size, sinks, from: from.min(blocks - 1) }),
+            dropout: Rates { embedding, attention, residual },
+            loss: Objective { smoothing, z },
+        }
+    })
+}
+
+fn positions() -> impl Strategy<Value = Positions> {
+    let llama3 = Scaling::Llama3 { factor: 8.0, low: 1.0, high: 4.0, original: 8.0 };
+    let scaling = select(vec![Scaling::None, Scaling::Linear { factor: 2.0 }, llama3]);
+    let rotary = (select(vec![10_000.0, 100.0]), scaling);
+    prop_oneof![
+        2 => rotary.prop_map(|(base, scaling)| Positions::Rotary(Rope { base, scaling })),
+        1 => (1..=TOKENS + 2).prop_map(Positions::Learned),
+    ]
+}
+
+/// Plain descent at rate 1, or `AdamW` whose ε and decay matter.
+fn optimizers() -> impl Strategy<Value = (Kind, f64)> {
+    let adamw =
+        (select(vec![(0.9, 0.95), (0.5, 0.25)]), select(vec![1e-8, 0.25]), select(vec![0.0, 0.1, 0.5]));
+    let adamw = adamw.prop_map(|((beta1, beta2), eps, decay)| Kind::AdamW { beta1, beta2, eps, decay });
+    prop_oneof![Just((Kind::Sgd, 1.0)), (adamw, select(vec![1.0, 0.125])),]
+}
+
+/// A step that is wished for, whatever the layout.
+#[derive(Clone, Debug)]
+struct StepWish {
+    microbatches: usize,
+    sequences: Vec<Vec<Vec<bool>>>, // by documents, by tokens: whether the target is ignored
+    more: usize,                    // sequences beyond those that data ranks need
+}
+
+fn step() -> impl Strategy<Value = StepWish> {
+    let mixed = vec(proptest::bool::weighted(0.2), 1..=TOKENS);
+    let ignored = (1..=TOKENS).prop_map(|tokens| vec![true; tokens]);
+    let document = prop_oneof![6 => mixed, 1 => ignored];
+    let sequence = vec(document, 1..=2);
+    let sequences = vec(sequence, 1..=4);
+    (select(vec![1usize, 2, 2, 2, 3]), sequences, 0..=2usize)
+        .prop_map(|(microbatches, sequences, more)| StepWish { microbatches, sequences, more })
+}
+
+impl StepWish {
+    /// The step for so many data ranks: where sequences are too few, they come again, with other ids.
+    fn step(self, ranks: usize, longest: usize) -> Step {
+        let Self { microbatches, sequences, more } = self;
+        let needed = microbatches * ranks;
+        let n = if sequences.len() < needed { needed + more } else { sequences.len() };
+        let document = |ignored: &Vec<bool>| {
+            Document::new(ignored.iter().take(longest).map(|ignored| !ignored).collect())
+        };
+        let sequence = |documents: &Vec<Vec<bool>>| documents.iter().map(document).collect();
+        Step { microbatches, sequences: sequences.iter().cycle().take(n).map(sequence).collect() }
+    }
+}

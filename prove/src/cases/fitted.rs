@@ -1,0 +1,49 @@
+//! A shape that fits a layout, near to the one that was wished for. What fits is asked of the list's strategies alone, so
+//! this holds for any of them.
+use kernels::Heads;
+use layers::Shape;
+use parallel::Layout;
+
+/// The most heads, hidden features, features, ids and blocks that a fitted shape has.
+const MOST: usize = 16;
+
+/// The shape with as few changes as can be found; none if no small shape fits.
+pub(super) fn fitted(wish: Shape, layout: &Layout) -> Option<Shape> {
+    let sizes: [fn(&mut Shape) -> &mut usize; 4] =
+        [|s| &mut s.hidden, |s| &mut s.width, |s| &mut s.vocabulary, |s| &mut s.blocks];
+    let mut shape = nearest(wish, layout, heads(wish.heads).map(|heads| Shape { heads, ..wish }));
+    for size in sizes {
+        let mut from = shape;
+        let wished = *size(&mut from);
+        let with = |n: usize| {
+            let mut other = shape;
+            *size(&mut other) = n;
+            other
+        };
+        let mut all: Vec<usize> = (1..=MOST).collect();
+        all.sort_by_key(|n| n.abs_diff(wished));
+        shape = nearest(shape, layout, all.into_iter().map(with));
+    }
+    layout.fits(&shape).is_ok().then_some(shape)
+}
+
+/// The first of the shapes with the fewest misfits; the given one if none has fewer.
+fn nearest(shape: Shape, layout: &Layout, others: impl Iterator<Item = Shape>) -> Shape {
+    let misfits = layout.misfits(&shape);
+    if misfits == 0 {
+        return shape;
+    }
+    let best = others.map(|other| (layout.misfits(&other), other)).min_by_key(|(misfits, _)| *misfits);
+    best.filter(|(fewest, _)| *fewest < misfits).map_or(shape, |(_, other)| other)
+}
+
+/// All heads, KV heads dividing query heads, nearest first.
+fn heads(wish: Heads) -> impl Iterator<Item = Heads> {
+    let of = move |queries: usize| {
+        let keys = (1..=queries).filter(move |keys| queries.is_multiple_of(*keys));
+        keys.map(move |keys| Heads { queries, keys, ..wish })
+    };
+    let mut all: Vec<_> = (1..=MOST).flat_map(of).collect();
+    all.sort_by_key(|heads| heads.queries.abs_diff(wish.queries) + heads.keys.abs_diff(wish.keys));
+    all.into_iter()
+}

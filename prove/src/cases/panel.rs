@@ -1,0 +1,145 @@
+//! `prove --layout` without a model: a panel of small ones, of every family and with all that a case may have, so that no
+//! part of a strategy goes unproven because some model has no use for it. The panel is a list; what its members have, and
+//! so what a proof of one model lacks, is asked of [`HABITS`].
+mod certificate;
+
+pub use certificate::{Certificate, Proven, certify_panel};
+
+use super::fitted::fitted;
+use super::{Case, HABITS};
+use crate::Subject;
+use kernels::{Activation, Heads};
+use layers::{Biases, FeedForward, Kind, NormKind, Objective, Positions, Rates, Shape, Window};
+use parallel::{Error, Layout, Result};
+use tensor::{Rope, Scaling};
+
+/// A model of the panel, before it gives way to a layout.
+#[derive(Clone, Copy, Debug)]
+pub struct Member {
+    /// What it is called.
+    pub name: &'static str,
+    /// The model.
+    pub shape: Shape,
+    /// The optimizer and the clip limit.
+    pub optimizer: (Kind, Option<f64>),
+}
+
+const SGD: (Kind, Option<f64>) = (Kind::Sgd, Some(0.5));
+const ADAMW: (Kind, Option<f64>) = (Kind::ADAMW, Some(0.5));
+const EVERY_BIAS: Biases = Biases { qkv: true, out: true, mlp: true };
+
+const fn heads(keys: usize) -> Heads {
+    Heads { queries: 8, keys, dim: 3 }
+}
+const fn rotary(scaling: Scaling) -> Positions {
+    Positions::Rotary(Rope { base: 100.0, scaling })
+}
+
+/// Sizes that ranks do not divide, but where they have to.
+const LLAMA: Shape = Shape {
+    width: 9,
+    blocks: 2,
+    heads: heads(4),
+    hidden: 8,
+    vocabulary: 13,
+    positions: rotary(Scaling::None),
+    ..Shape::LLAMA
+};
+const BIASED: Shape = Shape {
+    heads: heads(1),
+    positions: rotary(Scaling::Linear { factor: 2.0 }),
+    bias: EVERY_BIAS,
+    loss: Objective { smoothing: 0.125, z: 1e-3 },
+    vocabulary: 19,
+    padding: Some(16), // which is read
+    ..LLAMA
+};
+const QWEN2: Shape = Shape {
+    heads: heads(2),
+    bias: Biases { qkv: true, out: false, mlp: false },
+    window: Some(Window { size: 2, sinks: 1, from: 1 }),
+    tied: true,
+    vocabulary: 11,
+    padding: Some(2), // which is read, too
+    ..LLAMA
+};
+const GPT2: Shape = Shape {
+    width: 9,
+    blocks: 2,
+    heads: heads(8),
+    hidden: 8,
+    vocabulary: 17,
+    positions: Positions::Learned(8),
+    dropout: Rates { embedding: 0.25, attention: 0.5, residual: 0.125 },
+    ..Shape::GPT2
+};
+const LLAMA3: Scaling = Scaling::Llama3 { factor: 8.0, low: 1.0, high: 4.0, original: 8.0 };
+
+/// All of them.
+pub const PANEL: &[Member] = &[
+    Member { name: "Llama", shape: LLAMA, optimizer: SGD },
+    Member {
+        name: "Llama 3",
+        shape: Shape { tied: true, positions: rotary(LLAMA3), ..LLAMA },
+        optimizer: ADAMW,
+    },
+    Member {
+        name: "biased Llama",
+        shape: BIASED,
+        optimizer: (Kind::AdamW { beta1: 0.5, beta2: 0.25, eps: 0.25, decay: 0.5 }, None),
+    },
+    Member {
+        name: "Mistral",
+        shape: Shape { window: Some(Window { size: 1, sinks: 0, from: 0 }), ..LLAMA },
+        optimizer: ADAMW,
+    },
+    Member { name: "Qwen2", shape: QWEN2, optimizer: SGD },
+    Member {
+        name: "Qwen3",
+        shape: Shape { head_norm: true, heads: heads(2), vocabulary: 3, ..LLAMA },
+        optimizer: ADAMW,
+    },
+    Member { name: "GPT-2", shape: GPT2, optimizer: ADAMW },
+    Member {
+        name: "GPT-2 with erf",
+        shape: Shape { feed_forward: FeedForward::Plain(Activation::Gelu), tied: false, ..GPT2 },
+        optimizer: SGD,
+    },
+    Member {
+        name: "GPT-2 with ReLU",
+        shape: Shape {
+            norm: NormKind::Layer,
+            feed_forward: FeedForward::Plain(Activation::Relu),
+            bias: Biases { qkv: false, out: false, mlp: false },
+            ..GPT2
+        },
+        optimizer: (Kind::Sgd, None),
+    },
+];
+
+impl Member {
+    /// What is proven of it under a layout, to whose ranks its sizes give way.
+    ///
+    /// # Errors
+    /// If no small model fits the layout.
+    pub fn subject(&self, layout: &Layout) -> Result<Subject> {
+        let shape = fitted(self.shape, layout).ok_or_else(|| {
+            let why = layout.conflict(&self.shape);
+            Error::new(why.unwrap_or_else(|| {
+                format!("no small model fits {layout}: prove a model of its own, with --config")
+            }))
+        })?;
+        Ok(Subject { optimizer: self.optimizer, ..Subject::small(shape, layout)? })
+    }
+}
+
+/// What the panel has under this layout and a proof of this subject has not, in the words of [`HABITS`].
+/// Nothing where no small model fits the layout.
+#[must_use]
+pub fn never_ran(subject: &Subject, layout: &Layout) -> Vec<&'static str> {
+    let Some(mine) = Case::of(subject, *layout) else { return Vec::new() };
+    let panel = PANEL.iter().filter_map(|member| member.subject(layout).ok());
+    let panel: Vec<_> = panel.filter_map(|subject| Case::of(&subject, *layout)).collect();
+    let lacks = HABITS.iter().filter(|(_, has)| !has(&mine) && panel.iter().any(has));
+    lacks.map(|(what, _)| *what).collect()
+}

@@ -1,0 +1,135 @@
+//! What came of a campaign: the same bytes from the same key and the same number of cases.
+use super::campaign::Failure;
+use super::{Case, HABITS};
+use parallel::{Layout, strategies};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use tensor::Key;
+
+/// How many cases had something.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Count {
+    /// What.
+    pub what: String,
+    /// How many cases.
+    pub cases: usize,
+}
+
+/// The outcome of a campaign.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Report {
+    /// How many cases were equal, before the first that was not.
+    pub cases: usize,
+    /// Whether all were.
+    pub equal: bool,
+    /// The layout of all cases; null where it was drawn.
+    pub layout: Option<String>,
+    /// The number of the first case.
+    pub key: String,
+    /// The number of the case after the last.
+    pub next_key: String,
+    /// Tensors compared, on all ranks of all cases.
+    pub tensors: usize,
+    /// Their elements.
+    pub elements: usize,
+    /// The layouts, by name.
+    pub layouts: BTreeMap<String, usize>,
+    /// The list's strategies.
+    pub strategies: Vec<Count>,
+    /// What cases were like.
+    pub habits: Vec<Count>,
+    /// The first case that was not equal, shrunk.
+    pub failure: Option<Failure>,
+}
+
+fn hexadecimal(key: Key) -> String {
+    format!("{:#018x}", key.0)
+}
+
+impl Report {
+    /// Nothing done yet.
+    pub(super) fn new(key: Key, layout: Option<Layout>) -> Self {
+        let none = |what: &str| Count { what: what.into(), cases: 0 };
+        Self {
+            cases: 0,
+            equal: true,
+            layout: layout.map(|layout| layout.to_string()),
+            key: hexadecimal(key),
+            next_key: hexadecimal(key),
+            tensors: 0,
+            elements: 0,
+            layouts: BTreeMap::new(),
+            strategies: strategies::all().iter().map(|about| none(about.name)).collect(),
+            habits: HABITS.iter().map(|(what, _)| none(what)).collect(),
+            failure: None,
+        }
+    }
+    /// One more case that was equal, in so many tensors and elements; and the number of the next.
+    pub(super) fn add(&mut self, case: &Case, (tensors, elements): (usize, usize), next: Key) {
+        self.cases += 1;
+        self.tensors += tensors;
+        self.elements += elements;
+        self.next_key = hexadecimal(next);
+        *self.layouts.entry(case.layout.to_string()).or_default() += 1;
+        for about in case.layout.strategies() {
+            let mut all = self.strategies.iter_mut();
+            all.find(|count| count.what == about.name).expect("a strategy of the list").cases += 1;
+        }
+        for (count, (_, is)) in self.habits.iter_mut().zip(HABITS) {
+            count.cases += usize::from(is(case));
+        }
+    }
+    /// The first case that was not equal, if there is one.
+    pub(super) fn failed(&mut self, failure: Option<Failure>) {
+        self.equal = failure.is_none();
+        self.failure = failure;
+    }
+    /// The statement, in words: what was shown, of what, and what it does not say.
+    pub fn statement(&self) -> String {
+        let Self { cases, tensors, elements, key, next_key, .. } = self;
+        let under = self.layout.as_ref().map_or("its layout", |layout| layout);
+        if let Some(failure) = &self.failure {
+            return failure.statement();
+        }
+        let mut says = vec![
+            format!(
+                "{cases} drawn case{s} from the key {key}: under {under}, training equals the unsplit oracle in the field \
+                 of 2^61 - 1.",
+                s = if *cases == 1 { "" } else { "s" },
+            ),
+            format!(
+                "Equal bit for bit: {tensors} tensors, {elements} elements (logits, losses, norms, every gradient, every \
+                 new weight), on every rank,\nunder one key a case."
+            ),
+        ];
+        for (by, counts) in [("strategy", &self.strategies), ("habit", &self.habits)] {
+            says.push(format!("\nCases by {by}"));
+            says.extend(counts.iter().map(|Count { what, cases }| format!("{cases:>9}  {what}")));
+        }
+        says.push("\nCases by layout".into());
+        says.extend(self.layouts.iter().map(|(layout, cases)| format!("{cases:>9}  {layout}")));
+        says.push(format!(
+            "\nIt says nothing about rounding, overflow, deadlock, or shapes that were not drawn; how surely one layout is\n\
+             right, `equipart prove --layout` says. Go on with --key {next_key}."
+        ));
+        says.join("\n")
+    }
+}
+
+impl Failure {
+    /// What is not equal, in which case, and how to have it again.
+    pub fn statement(&self) -> String {
+        let Self { after, number, case, first_difference, error } = self;
+        let what = match (first_difference, error) {
+            (Some(difference), _) => difference.to_string(),
+            (None, error) => format!("it fails: {}", error.as_deref().unwrap_or("it says nothing")),
+        };
+        format!(
+            "Not equal: after {after} that were, the case of the key {number:#018x}. The smallest found that fails alike:\n\n\
+             {case}\n\n{what}\n\n\
+             To have it again, give this line to `equipart prove --case`; to keep it, add it to \
+             equipart/tests/regressions.jsonl:\n{}",
+            case.line()
+        )
+    }
+}

@@ -1,0 +1,93 @@
+//! The smallest case found that fails as a drawn one does: what was wished for shrinks, each wish on its own; then the
+//! layouts of fewer ranks and strategies are tried one by one, since what breaks on eight ranks and on two may hold on three.
+use super::drawn::{Wish, wishes};
+use super::{Case, Failure, Outcome};
+use comm::Axis;
+use parallel::Layout;
+use proptest::strategy::ValueTree;
+use std::time::{Duration, Instant};
+use tensor::Key;
+
+/// The most cases that are judged to shrink one, before layouts are.
+const MOST: usize = 1000;
+/// A case that takes so long hangs until a rank's patience ends: it is shrunk no further.
+const SLOW: Duration = Duration::from_secs(20);
+
+/// The smallest that is known to fail.
+struct Smallest<'a> {
+    number: u64,
+    wish: Wish,
+    case: Case,
+    outcome: Outcome,
+    judge: &'a dyn Fn(&Case) -> Outcome,
+    slow: bool,
+}
+
+impl Smallest<'_> {
+    /// Takes what is wished for if it fails alike.
+    fn fails(&mut self, wish: Wish) -> bool {
+        let case = wish.clone().case(self.number);
+        if case == self.case {
+            self.wish = wish;
+            return true;
+        }
+        let began = Instant::now();
+        let outcome = (self.judge)(&case);
+        self.slow |= began.elapsed() > SLOW;
+        let fails = outcome.is_like(&self.outcome);
+        if fails {
+            (self.wish, self.case, self.outcome) = (wish, case, outcome);
+        }
+        fails
+    }
+}
+
+/// What the case of this number is shrunk to, which is not equal, after so many that are.
+pub(super) fn shrunk(
+    (after, Key(number)): (usize, Key),
+    layout: Option<Layout>,
+    outcome: Outcome,
+    judge: &dyn Fn(&Case) -> Outcome,
+) -> Failure {
+    let mut tree = wishes(number, layout);
+    let wish = tree.current();
+    let mut smallest =
+        Smallest { number, case: wish.clone().case(number), wish, outcome, judge, slow: false };
+    let mut simpler = tree.simplify();
+    for _ in 0..MOST {
+        if !simpler || smallest.slow {
+            break;
+        }
+        simpler = if smallest.fails(tree.current()) { tree.simplify() } else { tree.complicate() };
+    }
+    if layout.is_none() {
+        for layout in smaller(smallest.case.layout) {
+            let wish = smallest.wish.clone().under(layout);
+            if smallest.slow || smallest.fails(wish) {
+                break;
+            }
+        }
+    }
+    let (first_difference, error) = match smallest.outcome {
+        Outcome::Differs(difference) => (Some(*difference), None),
+        Outcome::Fails(why) => (None, Some(why)),
+        Outcome::Equal { .. } => unreachable!("only failures are shrunk"),
+    };
+    Failure { after, number, case: smallest.case, first_difference, error }
+}
+
+/// Layouts of no more ranks along any axis that name nothing else, fewest ranks first, then fewest strategies.
+fn smaller(layout: Layout) -> Vec<Layout> {
+    let mut sizes: Vec<Vec<(Axis, usize)>> = vec![Vec::new()];
+    for (axis, most) in layout.axes() {
+        let with = |before: &Vec<_>, n: usize| [&before[..], &[(axis, n)]].concat();
+        sizes = sizes.iter().flat_map(|before| (1..=most).map(move |n| with(before, n))).collect();
+    }
+    let mut all: Vec<_> = sizes.iter().map(|sizes| Layout::new(sizes).expect("each axis once")).collect();
+    for named in layout.named() {
+        all.extend(all.clone().into_iter().filter_map(|layout| layout.with(&named).ok()));
+    }
+    all.retain(|other| *other != layout);
+    all.sort_by_key(|layout| (layout.ranks(), layout.strategies().len()));
+    all
+}

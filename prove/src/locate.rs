@@ -1,0 +1,227 @@
+//! Where a program that is not equal parts from the oracle: the run again under the same key, everything looked at. What
+//! is named is the first tensor in program order, forward activations and their gradients too, so that the cause comes
+//! before its echoes.
+use crate::program::{Look, START, program};
+use crate::proof::world;
+use crate::timeline::{Expected, Moment, Place, expected, wanted};
+use crate::{Difference, Split, Subject};
+use comm::{Trace, World};
+use layers::About;
+use parallel::{At, Result, session};
+use tensor::{Cpu, F61, Key};
+
+/// Where a layout's program parts from the oracle under the first of these keys that tells: forward activations and
+/// their gradients are looked at, too. None if nothing does.
+///
+/// # Errors
+/// If the layout does not fit the model or the batch, or a rank fails.
+pub fn locate<'a>(
+    subject: &Subject,
+    split: impl Into<Split<'a>>,
+    keys: &[Key],
+) -> Result<Option<Difference>> {
+    let split = split.into();
+    for &key in keys {
+        if let Some(difference) = locate_in(world(split.layout)?, subject, split, key)? {
+            return Ok(Some(difference));
+        }
+    }
+    Ok(None)
+}
+
+/// The first difference under one key, in a world of the layout's ranks that may be [on trial](World::on_trial); none if
+/// everything is equal.
+///
+/// # Errors
+/// If the layout does not fit the model or the batch, or a rank fails.
+pub fn locate_in<'a>(
+    world: World,
+    subject: &Subject,
+    split: impl Into<Split<'a>>,
+    key: Key,
+) -> Result<Option<Difference>> {
+    let (split, _key) = (split.into(), key.enter());
+    split.layout.fits(&subject.model)?;
+    let (trace, truth) = (Trace::new(), expected(subject, subject.start()?));
+    let world = world.traced(&trace, "prove");
+    let ranks = session::run((split.layout, &world), &START, |at: At<Cpu<F61>>| {
+        let mut judged = Vec::new();
+        let look = Look::Everything(&mut |moment| judged.push(Judged::of(moment, &truth)));
+        let built = program(subject, &split.on(at), look, &|_| ())?;
+        Ok((judged, built))
+    })?;
+    let (ranks, built): (Vec<_>, Vec<_>) = ranks.into_iter().unzip();
+    Ok(first(&ranks, &split.strategies(), &built[0]))
+}
+
+/// What a rank's share of a tensor came to.
+struct Judged {
+    name: String,
+    differ: usize,
+    of: usize,
+    touched: Vec<String>, // by calls, in the first part that differs
+}
+
+impl Judged {
+    fn of(moment: Moment<F61>, truth: &Expected) -> Self {
+        let Moment { name, elements, touched } = moment;
+        let tensor = truth.get(&name);
+        let bad: Vec<_> = elements.iter().filter(|(place, x)| wanted(tensor, place) != Some(*x)).collect();
+        let within = |tokens: &[(usize, std::ops::Range<usize>)]| {
+            let here = |(s, p, _): Place| tokens.iter().any(|(of, range)| *of == s && range.contains(&p));
+            tokens.is_empty() || bad.iter().any(|(place, _)| here(*place))
+        };
+        let first = touched.into_iter().find(|(tokens, _)| within(tokens));
+        let touched = first.map(|(_, calls)| calls).unwrap_or_default();
+        Self { differ: bad.len(), of: elements.len(), touched, name }
+    }
+}
+
+/// The first tensor that differs on any rank, in the order of the rank that saw most.
+fn first(
+    ranks: &[Vec<Judged>],
+    strategies: &[&'static About],
+    built: &[(String, &'static str)],
+) -> Option<Difference> {
+    let order = ranks.iter().max_by_key(|rank| rank.len())?;
+    let mut after = None;
+    for Judged { name, .. } in order {
+        let here =
+            |rank: &Vec<Judged>| rank.iter().position(|judged| judged.name == *name && judged.differ > 0);
+        let differing: Vec<_> =
+            ranks.iter().enumerate().filter_map(|(r, rank)| here(rank).map(|at| (r, &rank[at]))).collect();
+        if let Some((rank, judged)) = differing.first() {
+            return Some(Difference {
+                name: name.clone(),
+                rank: *rank,
+                differ: judged.differ,
+                of: judged.of,
+                ranks: differing.iter().map(|(rank, _)| *rank).collect(),
+                after,
+                collectives: judged.touched.clone(),
+                hint: hint(name, &judged.touched, strategies, built),
+            });
+        }
+        after = Some(name.clone());
+    }
+    None
+}
+
+/// What the layout's strategies say of such a tensor. First asked is who built the layer that it is of; then one along
+/// the axis of the last collective that touched it; one that says something of such tensors before one that speaks of any;
+/// and who is named by a word before whoever is named by an axis.
+pub(super) fn hint(
+    name: &str,
+    touched: &[String],
+    strategies: &[&'static About],
+    built: &[(String, &'static str)],
+) -> Option<String> {
+    let is_of =
+        |layer: &str| name.split(' ').any(|word| word == layer || word.starts_with(&format!("{layer}.")));
+    let maker = built.iter().filter(|(layer, _)| is_of(layer)).max_by_key(|(layer, _)| layer.len());
+    let near = |about: &About| {
+        let over = about.axis.map(|axis| format!(" over {axis}"));
+        over.is_some_and(|over| touched.last().is_some_and(|call| call.contains(&over)))
+    };
+    let word = |about: &About| about.is_named();
+    let says =
+        |about: &'static About| Some((about, about.hints.iter().find(|(part, _)| name.contains(part))?));
+    let mut all: Vec<_> = strategies.iter().copied().filter_map(says).collect();
+    all.sort_by_key(|(about, (part, _))| {
+        (maker.is_none_or(|(_, by)| *by != about.name), !near(about), part.is_empty(), !word(about))
+    });
+    let (about, (_, says)) = all.first()?;
+    Some(format!("{}: {says}", about.name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::timeline::{Shown, moments};
+    use comm::Axis;
+    use layers::ops::{Split, columns_gradient, filled, matmul};
+    use layers::param::weight::ColumnWeight;
+    use layers::{Activations, Builder, Choice, Draw, Pieces, Random, Section, Takes};
+    use parallel::Layout;
+    use parallel::Report;
+    use tensor::{Category, Scalar};
+
+    /// Padding of a vocabulary of 5 over two ranks, to which a gradient came. Kills: one that is noticed in the norm only,
+    /// whose hint is about replicas; padding that a proof holds for a difference where it is 0.
+    #[test]
+    fn a_gradient_of_padding_is_told_as_one() {
+        let _key = Key(1).enter();
+        let (layout, sections) = ("tp=2,sp".parse::<Layout>().unwrap(), [Section::new(5, Pieces::Padded)]);
+        let told = |wrong: bool| {
+            let ranks = layout.world().unwrap().run(|device: Cpu<F61>, mesh| {
+                let at = Builder::new(&device, &mesh, &Random { seed: 0 });
+                let draw = Draw { mean: 1.0, std: 0.0 };
+                let mut head = ColumnWeight::new(&at, Axis::Tp, "head", 2, &sections, draw)?;
+                let ones = |rows, cols| filled(&device, Category::Buffers, [rows, cols], F61::ONE);
+                // What is X·W has no padding; what is cut from the whole has six real columns.
+                let dy = if wrong {
+                    Split::cut(&ones(1, 6), mesh.group(Axis::Tp))?
+                } else {
+                    matmul(&ones(1, 2), &head.columns()?)
+                };
+                columns_gradient(&mut head, &ones(1, 2), &dy);
+                let report = Report { loss: ones(1, 1), norm2: ones(1, 1) };
+                let seen = Activations::default();
+                let shown = Shown { prefix: "step 0: ".into(), seen, report: Some(&report), calls: 0 };
+                let mut all = Vec::new();
+                moments(shown, vec![head.param()], &mesh, &mut |moment| all.push(moment));
+                Ok::<_, layers::Error>(all)
+            });
+            let ranks = ranks.unwrap();
+            let truth: Expected = ranks
+                .iter()
+                .flatten()
+                .filter(|moment| !moment.name.contains("padding"))
+                .fold(Expected::new(), |mut all, moment| {
+                    all.entry(moment.name.clone()).or_default().extend(moment.elements.iter().copied());
+                    all
+                });
+            let judged: Vec<Vec<_>> = ranks
+                .into_iter()
+                .map(|moments| moments.into_iter().map(|moment| Judged::of(moment, &truth)).collect())
+                .collect();
+            first(&judged, &layout.strategies(), &[])
+        };
+        assert_eq!(told(false), None);
+        let d = told(true).unwrap();
+        assert_eq!(
+            (d.name.as_str(), d.rank, d.differ, d.of),
+            ("step 0: padding of head's gradient", 1, 2, 2),
+            "{d}"
+        );
+        assert!(d.hint.as_deref().unwrap().contains("no gradient reaches their rows"), "{d}");
+    }
+
+    static NEW: About = About {
+        name: "new",
+        axis: Some(Axis::Tp),
+        choice: Choice::Layers,
+        word: "new",
+        takes: Takes::Nothing,
+        shares: |_, _| vec![],
+        paper: "",
+        chapter: None,
+        hints: &[("bias", "its bias"), ("", "its layer")],
+    };
+
+    /// Kills: a hint of another strategy than that which built the layer; of one along another axis than the call's; a
+    /// layer that is taken for another whose name begins alike.
+    #[test]
+    fn who_built_the_layer_is_asked_first() {
+        let all: Vec<&'static About> = parallel::strategies::all().iter().copied().chain([&NEW]).collect();
+        let built = [("blocks.1.mlp.down".to_string(), "new")];
+        let says = |name: &str, call: &str| hint(name, &[call.to_string()], &all, &built).unwrap();
+        let over_dp = "all_reduce(sum) over dp of 1x1 f61";
+        assert_eq!(says("texts: blocks.1.mlp.down.out", over_dp), "new: its layer");
+        assert_eq!(says("step 0: gradient of blocks.1.mlp.down.bias", over_dp), "new: its bias");
+        assert!(says("step 0: gradient of blocks.11.mlp.down", over_dp).starts_with("data parallelism: "));
+        let over_tp = "all_gather over tp[2..4] of 1x1 f61";
+        assert!(says("step 0: gradient of norm", over_tp).starts_with("sequence parallelism: "));
+        assert_eq!(hint("loss", &[], &[], &built), None);
+    }
+}

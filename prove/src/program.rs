@@ -1,0 +1,127 @@
+//! What one rank does in a proof, on any device: it reads the texts as a generation would, then learns, and all that is
+//! compared is shown as it comes about.
+use crate::timeline::{self, Moment, Shown};
+use crate::{Subject, Watch, trace};
+use comm::{Axis, Mesh};
+use kernels::Kernels;
+use layers::{Cx, Input, Random, Record};
+use parallel::dump::{self, Seen};
+use parallel::{At, Stages};
+use parallel::{Result, Trainer, deal, features};
+use std::ops::Range;
+use tensor::{Ids, Place, Scalar};
+
+/// The weights that a program begins with: the same under every layout.
+pub(crate) const START: Random = Random { seed: 0 };
+
+/// What is looked at while a program runs, as it comes about: nothing of it stays with a rank.
+pub(crate) enum Look<'a, E: Scalar> {
+    /// What is compared: whole tensors, in program order.
+    Results(&'a mut dyn FnMut(String, Vec<E>)),
+    /// What the first step took, gave, learnt and left.
+    Dump(&'a mut Option<Seen<E>>),
+    /// Everything on this rank, in program order.
+    Everything(&'a mut dyn FnMut(Moment<E>)),
+}
+
+/// The program on one rank, on any device: which layers its strategies built.
+pub(crate) fn program<D: Kernels<Wide = D>>(
+    subject: &Subject,
+    at: &At<D>,
+    mut look: Look<D::Elem>,
+    watch: &Watch,
+) -> Result<Vec<(String, &'static str)>> {
+    let (device, mesh) = (at.device, at.mesh);
+    let mut trainer = Trainer::new(at, &subject.model, subject.optimizer)?;
+    let everything = matches!(look, Look::Everything(_));
+    let record = || everything.then(|| Record::new(mesh));
+    let taken = |record: Option<Record<D>>| record.map(|record| record.take()).unwrap_or_default();
+    let watch = |what: &str| {
+        if mesh.rank() == 0 {
+            watch(what);
+        }
+    };
+    let of_texts = record();
+    watch("the texts");
+    let logits = read(subject, trainer.model(), (device, mesh), of_texts.clone())?;
+    match &mut look {
+        Look::Results(see) => see("logits".into(), logits),
+        Look::Dump(_) => {}
+        Look::Everything(see) => {
+            let shown = Shown { prefix: "texts: ".into(), seen: taken(of_texts), report: None, calls: 0 };
+            timeline::moments::<D>(shown, Vec::new(), mesh, see);
+        }
+    }
+    for (n, (batch, lr)) in subject.steps.iter().enumerate() {
+        watch(&format!("step {n}"));
+        let (of_step, calls) = (record(), mesh.calls_made());
+        trainer.record(of_step.clone());
+        let report = match &mut look {
+            Look::Dump(seen) if n == 0 => {
+                let (report, all) = dump::step(&mut trainer, mesh, batch, *lr)?;
+                let after = dump::after(&report, trainer.model().params(), mesh)?;
+                **seen = Some(Seen { after: Some(after), ..all });
+                report
+            }
+            _ => trainer.step(batch, *lr)?,
+        };
+        if let Look::Everything(see) = &mut look {
+            let shown =
+                Shown { prefix: format!("step {n}: "), seen: taken(of_step), report: Some(&report), calls };
+            timeline::moments(shown, trainer.model().params(), mesh, see);
+        }
+        let mut nobody = |_, _| ();
+        let see = if let Look::Results(see) = &mut look { &mut **see } else { &mut nobody };
+        trace::seen(see, n, &report, trainer.model().params(), device, mesh)?;
+    }
+    Ok(at.built.take())
+}
+
+/// The logits after the prompt and after each further token of this data rank's texts, fed as a generation would be; or all
+/// that comes of its sequences of features.
+///
+/// # Errors
+/// If an id is none of the vocabulary, or ranks do not meet.
+pub fn read<D: Kernels>(
+    subject: &Subject,
+    model: &mut Stages<D>,
+    (device, mesh): (&D, &Mesh<D::Place>),
+    record: Option<Record<D>>,
+) -> Result<Vec<D::Elem>> {
+    let (vocabulary, data) = (subject.model.outputs(), mesh.group(Axis::SEQUENCES));
+    if let Some(width) = subject.model.features() {
+        let all = subject.given();
+        let mine = deal(all.len(), data.rank(), data.size());
+        let first = all[..mine.start].iter().map(|s| s.documents.len()).sum();
+        let lengths = all[mine.clone()].iter().flat_map(|s| &s.documents);
+        let cx = Cx::infer(lengths).numbered_from(first).recorded(record);
+        let x = Input::Rows(features(device, width, &all[mine]));
+        return Ok(model.logits(&cx, x, true)?.read().unwrap_or_default());
+    }
+    let mine = deal(subject.texts.len(), data.rank(), data.size());
+    let texts = &subject.texts[mine.clone()];
+    let capacity = texts.iter().map(|(ids, _)| ids.len()).max().unwrap_or(0);
+    let mut lengths: Vec<_> = texts.iter().map(|(_, prompt)| *prompt).collect();
+    let mut cx = Cx::infer(&lengths).numbered_from(mine.start).recorded(record).with_cache(capacity);
+    let (mut done, mut rows) = (vec![0; texts.len()], vec![Vec::new(); texts.len()]);
+    while lengths.iter().any(|&n| n > 0) {
+        let fed =
+            texts.iter().zip(&done).zip(&lengths).flat_map(|(((ids, _), &from), n)| &ids[from..from + n]);
+        let ids = Ids::new(device.place(), &fed.copied().collect::<Vec<_>>(), vocabulary)?;
+        let logits = model.logits(&cx, ids, false)?.read().unwrap_or_default();
+        let fed = rows.iter_mut().zip(&lengths).filter(|(_, n)| **n > 0);
+        fed.zip(logits.chunks(vocabulary)).for_each(|((rows, _), row)| rows.extend_from_slice(row));
+        done.iter_mut().zip(&lengths).for_each(|(done, n)| *done += n);
+        lengths = texts.iter().zip(&done).map(|((ids, _), &done)| usize::from(done < ids.len())).collect();
+        cx.advance(&lengths);
+    }
+    Ok(rows.concat())
+}
+
+/// Which of all texts' logits a data rank reads.
+pub(crate) fn logits_of<P: Place>(subject: &Subject, mesh: &Mesh<P>) -> Range<usize> {
+    let (data, rows) = (mesh.group(Axis::SEQUENCES), subject.rows_read());
+    let mine = deal(rows.len(), data.rank(), data.size());
+    let before = |n: usize| subject.model.outputs() * rows[..n].iter().sum::<usize>();
+    before(mine.start)..before(mine.end)
+}

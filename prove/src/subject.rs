@@ -1,0 +1,196 @@
+//! What is proven: a model, texts to read, steps to train; and what the oracle says of them.
+use super::trace::{Trace, disturbed, told};
+use crate::program::START;
+use crate::{Watch, bound, oracle};
+use layers::model::shape::counted;
+use layers::{Design, Kind, Shape, Window};
+use parallel::{At, Stages};
+use parallel::{Batch, Layout, Result, Sequence, dump, session};
+use reference::Weights;
+use std::fmt;
+use tensor::{Cpu, F61, IGNORED, Scalar, mix};
+
+/// What is to be proven, besides the layout.
+#[derive(Clone, Debug)]
+pub struct Subject {
+    /// The model.
+    pub model: Design,
+    /// Texts whose logits are compared, and how much of each is a prompt; the rest is fed token by token. Of a model whose
+    /// tokens are features, what comes of the first step's is compared.
+    pub texts: Vec<(Vec<u32>, usize)>,
+    /// The batch of each step, and its learning rate.
+    pub steps: Vec<(Batch, f64)>,
+    /// The optimizer and the clip limit.
+    pub optimizer: (Kind, Option<f64>),
+    /// The window, where the model's was narrowed.
+    pub narrowed: Option<usize>,
+}
+
+impl Subject {
+    /// Two clipped steps of plain descent with rate 1 on two microbatches of unequal sequences, drawn by hash: what
+    /// hides nothing. Adam would hide uniform scale. Some sequences pack two documents, some targets are ignored. A
+    /// window is narrowed to 2 tokens, since the documents are short.
+    ///
+    /// # Errors
+    /// If the layout has more data ranks than can be dealt to.
+    pub fn small(model: impl Into<Design>, layout: &Layout) -> Result<Self> {
+        match model.into() {
+            Design::Transformer(shape) => Self::of_ids(shape, layout),
+            model => Self::of_features(model, layout),
+        }
+    }
+    fn of_features(model: Design, layout: &Layout) -> Result<Self> {
+        let (width, outputs) = (model.width(0), model.outputs());
+        let number = |salt: usize, i: usize| mix(mix(salt as u64) ^ i as u64) as u32;
+        let features = |salt: usize, n: usize| -> Vec<f32> {
+            (0..n).map(|i| (number(salt, i) % 1024) as f32 / 256.0 - 2.0).collect()
+        };
+        let sequence = |salt: usize| {
+            if !model.gives_rows() {
+                return Sequence::example(features(salt, width), number(salt, width) % outputs as u32);
+            }
+            let tokens = 2 + salt % 3;
+            Sequence::rows(tokens, features(salt, tokens * width), features(salt + 500, tokens * outputs))
+        };
+        let data = layout.size(comm::Axis::SEQUENCES);
+        let batch = |step: usize| {
+            let sequences = (0..=2 * data).map(|b| sequence(step * 1000 + b)).collect();
+            Ok((Batch::new(sequences, 2)?, 1.0))
+        };
+        let steps = (0..2).map(batch).collect::<Result<_>>()?;
+        Ok(Self { model, texts: Vec::new(), steps, optimizer: (Kind::Sgd, Some(0.5)), narrowed: None })
+    }
+    fn of_ids(shape: Shape, layout: &Layout) -> Result<Self> {
+        let window = shape.window.map(|w| Window { size: w.size.min(2), sinks: w.sinks.min(1), ..w });
+        let narrowed = window.filter(|_| window != shape.window).map(|w| w.size);
+        let (shape, data) = (Shape { window, ..shape }, layout.size(comm::Axis::SEQUENCES));
+        let longest = shape.context().unwrap_or(usize::MAX);
+        let id = |salt: usize, i: usize| (mix((salt * 1000 + i) as u64) % shape.vocabulary as u64) as u32;
+        let document = |salt: usize| {
+            let ids: Vec<_> = (0..(2 + salt % 3).min(longest)).map(|i| id(salt, i)).collect();
+            let mut targets: Vec<_> = (0..ids.len()).map(|i| id(salt + 500, i)).collect();
+            if salt % 4 == 1 {
+                targets[0] = IGNORED;
+            }
+            (ids, targets)
+        };
+        let sequence = |salt: usize| {
+            let two = [document(salt), document(salt + 7)];
+            Sequence::packed(&two[..=usize::from(salt % 3 == 2)])
+        };
+        let batch = |step: usize| {
+            let sequences = (0..=2 * data).map(|b| sequence(step * 31 + b)).collect();
+            Ok((Batch::new(sequences, 2)?, 1.0))
+        };
+        let steps: Vec<(Batch, f64)> = (0..2).map(batch).collect::<Result<_>>()?;
+        let text = |s: &Sequence| {
+            let first = s.ids[..s.documents[0]].to_vec();
+            let prompt = first.len().div_ceil(2);
+            (first, prompt)
+        };
+        let texts = steps[0].0.microbatches().iter().flatten().map(text).collect();
+        Ok(Self { model: shape.into(), texts, steps, optimizer: (Kind::Sgd, Some(0.5)), narrowed })
+    }
+    /// Sequences of features whose rows are compared as they come out.
+    pub(crate) fn given(&self) -> Vec<Sequence> {
+        let first = self.steps.first().filter(|_| self.model.features().is_some());
+        first.into_iter().flat_map(|(batch, _)| batch.microbatches().concat()).collect()
+    }
+    /// Of each text or sequence of features, how many rows are compared: for each prompt's last token and all after it.
+    pub(crate) fn rows_read(&self) -> Vec<usize> {
+        let texts = self.texts.iter().map(|(ids, prompt)| ids.len() - prompt + 1);
+        texts.chain(self.given().iter().map(Sequence::tokens)).collect()
+    }
+    pub(super) fn oracle(&self) -> reference::Design {
+        oracle::design(&self.model)
+    }
+    pub(super) fn oracle_optimizer(&self) -> reference::Optimizer {
+        oracle::optimizer(self.optimizer.0)
+    }
+    pub(super) fn oracle_steps(&self) -> Vec<(Vec<Vec<reference::Sequence>>, f64)> {
+        self.steps.iter().map(|(batch, lr)| (oracle::microbatches(batch), *lr)).collect()
+    }
+    pub(super) fn oracle_texts(&self) -> Vec<reference::Sequence> {
+        let text = |ids: &[u32]| reference::Sequence { ids: ids.to_vec(), ..reference::Sequence::default() };
+        let texts = self.texts.iter().map(|(ids, _)| text(ids));
+        texts.chain(self.given().iter().flat_map(oracle::documents)).collect()
+    }
+    /// log₂ of the probability that a wrong program passes under so many keys; none where the bound says nothing.
+    pub fn bound_log2(&self, keys: usize) -> Option<f64> {
+        let (model, optimizer) = (self.oracle(), self.oracle_optimizer());
+        let one = bound::log2_per_key(
+            &model,
+            optimizer,
+            self.optimizer.1,
+            &self.oracle_texts(),
+            &self.oracle_steps(),
+        );
+        (one < 0.0).then_some(one * keys as f64)
+    }
+    /// Of every token's logits, those that a generation has.
+    fn read<S: Copy>(&self, logits: Vec<S>) -> Vec<S> {
+        if self.model.features().is_some() {
+            return logits;
+        }
+        let wanted =
+            self.texts.iter().flat_map(|(ids, prompt)| (0..ids.len()).map(move |i| i + 1 >= *prompt));
+        let rows = logits.chunks(self.model.outputs()).zip(wanted).filter(|(_, wanted)| *wanted);
+        rows.flat_map(|(row, _)| row.iter().copied()).collect()
+    }
+    /// The weights that every layout's program begins with, under the key in force, as the unsplit model has them.
+    pub(super) fn start(&self) -> Result<Weights<F61>> {
+        session::alone(&START, |at: At<Cpu<F61>>| {
+            let mut model = Stages::new(&at, &self.model)?;
+            Ok(dump::weights(model.params(), at.mesh)?.into_iter().collect())
+        })
+    }
+    /// What the oracle gives under the key in force, from these weights.
+    pub(super) fn truth(&self, weights: Weights<F61>, watch: &Watch) -> Trace {
+        let (model, mut trace) = (self.oracle(), Trace::new());
+        let steps = self.oracle_steps();
+        watch("the oracle, the texts");
+        trace.push(("logits".into(), self.read(model.logits(&weights, &self.oracle_texts()))));
+        let shapes = model.shapes();
+        let mut trainer = reference::Trainer::new(model, self.oracle_optimizer(), self.optimizer.1, weights);
+        for (n, (batch, lr)) in steps.iter().enumerate() {
+            watch(&format!("the oracle, step {n}"));
+            let mut step = trainer.step(batch, *lr);
+            let loss = step.losses.iter().fold(F61::ZERO, |sum, &loss| sum + loss);
+            told(&mut trace, n, (loss, step.norm2), &mut step.gradients, (&shapes, trainer.weights()));
+            trainer.replace(disturbed(shapes.clone(), n, trainer.weights()));
+        }
+        trace
+    }
+}
+
+impl Subject {
+    /// What is read and learnt, in words.
+    pub fn work(&self) -> String {
+        let tokens = |m: &Vec<Sequence>| m.iter().map(Sequence::tokens).sum::<usize>().to_string();
+        let step = |(n, (batch, _)): (usize, &(Batch, f64))| {
+            let tokens: Vec<_> = batch.microbatches().iter().map(tokens).collect();
+            format!("; step {n} on {} tokens", tokens.join(" + "))
+        };
+        let steps: String = self.steps.iter().enumerate().map(step).collect();
+        let (texts, rows) = (self.texts.len(), self.given().len());
+        let read = if rows > 0 { counted(rows, "sequence") } else { counted(texts, "text") };
+        format!("{read} read{steps}")
+    }
+    /// The optimizer, in words.
+    pub fn learner(&self) -> String {
+        let (kind, clip) = self.optimizer;
+        let kind = match kind {
+            Kind::Sgd => "SGD".to_string(),
+            Kind::AdamW { decay, .. } if decay > 0.0 => format!("AdamW, decay {decay}"),
+            Kind::AdamW { .. } => "AdamW".to_string(),
+        };
+        kind + &clip.map_or_else(String::new, |limit| format!(", clipped at {limit}"))
+    }
+}
+
+impl fmt::Display for Subject {
+    /// The shapes that run.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}; {}; {}", self.model, self.work(), self.learner())
+    }
+}

@@ -1,0 +1,182 @@
+//! What is compared, by name and in program order: the same list from the program, tensor by tensor, and from the oracle.
+use super::Difference;
+use comm::Mesh;
+use kernels::Kernels;
+use layers::{Builder, Draw, Param, Random, Values};
+use parallel::Report;
+use reference::Weights;
+use std::ops::Range;
+use tensor::{F61, Scalar};
+
+/// Named whole tensors, in program order.
+pub(super) type Named<S> = Vec<(String, Vec<S>)>;
+pub(super) type Trace = Named<F61>;
+
+/// What is added to every weight after a step, so that each step is judged at independent random weights.
+fn noise(step: usize) -> Random {
+    Random { seed: step as u64 + 1 }
+}
+const NOISE: Draw = Draw { mean: 0.0, std: 1.0 };
+
+/// Shows what a step of the program gave; the noise is added to the weights.
+pub(super) fn seen<D: Kernels<Wide = D>>(
+    see: &mut dyn FnMut(String, Vec<D::Elem>),
+    n: usize,
+    report: &Report<D>,
+    mut params: Vec<&mut Param<D>>,
+    device: &D,
+    mesh: &Mesh<D::Place>,
+) -> layers::Result<()> {
+    for (what, number) in [("loss", &report.loss), ("norm²", &report.norm2)] {
+        see(format!("step {n}: {what}"), number.read().unwrap_or_default());
+    }
+    for param in &params {
+        let gradient = param.gather_gradient(mesh)?.unwrap_or_default();
+        see(format!("step {n}: gradient of {}", param.name()), gradient);
+    }
+    let noise = noise(n);
+    let at = Builder::new(device, mesh, &noise);
+    for param in &mut params {
+        see(format!("step {n}: new {}", param.name()), param.gather(mesh)?.unwrap_or_default());
+        param.disturb(&at, NOISE)?;
+    }
+    Ok(())
+}
+
+/// Adds what a step of the oracle gave: the loss and the norm², the gradients, and the weights of these shapes.
+pub(super) fn told<S: Scalar>(
+    trace: &mut Named<S>,
+    n: usize,
+    (loss, norm2): (S, S),
+    gradients: &mut Weights<S>,
+    (shapes, weights): (&[(String, [usize; 2])], &Weights<S>),
+) {
+    trace.push((format!("step {n}: loss"), vec![loss]));
+    trace.push((format!("step {n}: norm²"), vec![norm2]));
+    for (name, _) in shapes {
+        let gradient = gradients.remove(name).expect("a gradient of every parameter");
+        trace.push((format!("step {n}: gradient of {name}"), gradient));
+    }
+    for (name, _) in shapes {
+        trace.push((format!("step {n}: new {name}"), weights[name].clone()));
+    }
+}
+
+/// The oracle's weights with the noise of a step.
+pub(super) fn disturbed(
+    shapes: Vec<(String, [usize; 2])>,
+    step: usize,
+    weights: &Weights<F61>,
+) -> Weights<F61> {
+    let (mut disturbed, noise) = (weights.clone(), noise(step));
+    for (name, shape) in shapes {
+        let element = Values::<F61>::of(&noise, &name, shape, NOISE).expect("drawn, not read");
+        for (i, w) in disturbed.get_mut(&name).expect("the model's weights").iter_mut().enumerate() {
+            *w += element([i / shape[1], i % shape[1]]);
+        }
+    }
+    disturbed
+}
+
+/// What a rank compared.
+pub(super) struct Compared {
+    /// Which of the oracle's tensors the rank has, by number.
+    pub(super) seen: Vec<bool>,
+    /// Elements of them.
+    pub(super) elements: usize,
+    /// The first that differs.
+    pub(super) first: Option<Difference>,
+}
+
+/// Compares what a rank gives, as it comes, with the oracle's trace, which all ranks share.
+pub(super) struct Judge<'a> {
+    truth: &'a Trace,
+    read: Range<usize>, // of the truth's first tensor, the logits, what this rank has
+    rank: usize,
+    next: usize, // the tensor after the one that came last
+    compared: Compared,
+}
+
+impl<'a> Judge<'a> {
+    pub(super) fn new(truth: &'a Trace, read: Range<usize>, rank: usize) -> Self {
+        let compared = Compared { seen: vec![false; truth.len()], elements: 0, first: None };
+        Self { truth, read, rank, next: 0, compared }
+    }
+    /// The next tensor. Names come in the oracle's order; a rank may lack some, which are other stages'.
+    pub(super) fn sees(&mut self, name: &str, got: &[F61]) {
+        if self.compared.first.is_some() {
+            return;
+        }
+        let later = self.truth[self.next..].iter().position(|(wanted, _)| wanted == name);
+        let Some(at) = later.map(|at| self.next + at) else {
+            let name = format!("{name} (the oracle has none, or had it before)");
+            self.compared.first = Some(Difference::of(name, self.rank, got.len(), 0));
+            return;
+        };
+        let want = self.of(at);
+        let same = got.iter().zip(want).filter(|(a, b)| a == b).count();
+        let (differ, of) = (want.len().max(got.len()) - same, want.len());
+        if differ > 0 {
+            self.compared.first = Some(Difference::of(name.into(), self.rank, differ, of));
+        }
+        (self.next, self.compared.seen[at]) = (at + 1, true);
+        self.compared.elements += of;
+    }
+    /// What this rank has of the oracle's tensor of this number.
+    fn of(&self, number: usize) -> &'a [F61] {
+        let whole = &self.truth[number].1;
+        if number == 0 { &whole[self.read.clone()] } else { whole }
+    }
+    /// The end.
+    pub(super) fn compared(self) -> Compared {
+        self.compared
+    }
+}
+
+/// The first of the oracle's tensors that no rank has.
+pub(super) fn uncovered(truth: &Trace, ranks: &[Compared]) -> Option<Difference> {
+    let mut all = truth.iter().enumerate();
+    let (_, (name, x)) = all.find(|(number, _)| !ranks.iter().any(|rank| rank.seen[*number]))?;
+    Some(Difference::of(format!("{name} (no rank has it)"), 0, x.len(), x.len()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Kills: a later difference in place of the first, a tensor too many or too few that nobody misses, an element too
+    /// many, another tensor of the same numbers.
+    #[test]
+    fn the_first_difference_is_kept_and_no_tensor_is_missed() {
+        let tensor = |name: &str, numbers: &[u64]| {
+            (name.to_string(), numbers.iter().map(|&n| F61::new(n)).collect::<Vec<_>>())
+        };
+        let truth = vec![tensor("a", &[1, 2]), tensor("b", &[3]), tensor("c", &[4])];
+        let judged = |given: &[&[(String, Vec<F61>)]]| {
+            let rank = |(rank, given): (usize, &&[(String, Vec<F61>)])| {
+                let mut judge = Judge::new(&truth, 0..2, rank);
+                given.iter().for_each(|(name, x)| judge.sees(name, x));
+                judge.compared()
+            };
+            let ranks: Vec<_> = given.iter().enumerate().map(rank).collect();
+            let first = ranks.iter().find_map(|rank| rank.first.clone());
+            let first = first.or_else(|| uncovered(&truth, &ranks));
+            (ranks.iter().map(|r| r.elements).sum::<usize>(), first.map(|d| (d.name, d.rank, d.differ, d.of)))
+        };
+        let [a, b, c] = [&truth[0], &truth[1], &truth[2]].map(Clone::clone);
+        let difference = |name: &str, rank, differ, of| Some((name.to_string(), rank, differ, of));
+        assert_eq!(judged(&[&truth]), (4, None));
+        assert_eq!(judged(&[&[a.clone(), c.clone()], &[b.clone()]]), (4, None), "each has a part");
+        let wrong = judged(&[&[tensor("a", &[1, 3]), tensor("b", &[9]), c.clone()]]);
+        assert_eq!(wrong.1, difference("a", 0, 1, 2));
+        let more = judged(&[&truth, &[a.clone(), tensor("b", &[3, 3]), c.clone()]]);
+        assert_eq!(more.1, difference("b", 1, 1, 1));
+        let other = judged(&[&[a.clone(), tensor("x", &[3]), c.clone()]]);
+        assert_eq!(other.1, difference("x (the oracle has none, or had it before)", 0, 1, 0));
+        assert_eq!(judged(&[&[a.clone(), b.clone()]]).1, difference("c (no rank has it)", 0, 1, 1));
+        let again: Vec<_> = truth.iter().chain(&truth[..1]).cloned().collect();
+        assert_eq!(judged(&[&again]).1, difference("a (the oracle has none, or had it before)", 0, 2, 0));
+        let turned = judged(&[&[b, a, c]]);
+        assert_eq!(turned.1, difference("a (the oracle has none, or had it before)", 0, 2, 0));
+    }
+}

@@ -1,0 +1,120 @@
+//! A program that is not equal is told where: the first tensor in program order, its rank, the collective, a hint.
+use comm::mutants::{Mutant, Mutation, Site, Trial};
+use kernels::Heads;
+use layers::{Biases, NormKind, Shape};
+use parallel::Layout;
+use prove::{Difference, Subject, Truths, locate, locate_in, prove, prove_in};
+use tensor::Key;
+
+const SHAPE: Shape = Shape {
+    width: 6,
+    blocks: 2,
+    heads: Heads { queries: 4, keys: 2, dim: 2 },
+    hidden: 8,
+    vocabulary: 11,
+    bias: Biases { qkv: true, out: true, mlp: true },
+    norm: NormKind::Layer,
+    ..Shape::LLAMA
+};
+
+fn subject(layout: &str) -> (Subject, Layout) {
+    let layout = layout.parse().unwrap();
+    (Subject::small(SHAPE, &layout).unwrap(), layout)
+}
+
+/// The calls of rank 0.
+fn calls(subject: &Subject, layout: &Layout) -> Vec<Site> {
+    let honest = Trial::honest();
+    let world = layout.world().unwrap().on_trial(&honest);
+    assert!(prove_in(&world, subject, layout, &[Key(5)], &Truths::default()).unwrap().equal);
+    honest.sites(0)
+}
+
+/// The difference that this mutant of the last call in training of this label makes.
+fn after(layout: &str, mutation: Mutation, pick: impl Fn(&[Site]) -> usize) -> Difference {
+    let (subject, layout) = subject(layout);
+    let call = pick(&calls(&subject, &layout));
+    let world = layout.world().unwrap().on_trial(&Trial::of(Mutant { call, mutation }));
+    locate_in(world, &subject, &layout, Key(5)).unwrap().expect("a difference")
+}
+
+fn label(site: &Site) -> &str {
+    site.label.as_deref().unwrap_or_default()
+}
+
+/// The number of the `n`th call of a label.
+fn nth(of: &'static str, n: usize) -> impl Fn(&[Site]) -> usize {
+    move |sites| sites.iter().filter(|s| label(s) == of).nth(n).expect("so many calls").call
+}
+
+/// Kills: an echo named before its cause, a rank that is right, a collective that did not touch it.
+#[test]
+fn the_first_tensor_that_differs_is_named_with_what_touched_it() {
+    // Forward, while the texts are read.
+    let d = after("tp=2", Mutation::Skip, nth("blocks.1.attention.out", 0));
+    assert_eq!(d.name, "texts: blocks.1.attention.out.out", "{d}");
+    assert_eq!(d.after.as_deref(), Some("texts: blocks.1.attention.out.in"), "{d}");
+    let is_it = |call: &String| call.contains("for blocks.1.attention.out at layers/src/linear/row.rs:");
+    assert_eq!((d.ranks.as_slice(), d.collectives.len()), (&[0, 1][..], 1), "{d}");
+    assert!(d.collectives.iter().all(is_it), "{d}");
+    assert!(d.hint.as_deref().unwrap().starts_with("tensor parallelism: "), "{d}");
+    // Backward, in the sum of dX of the first step's second microbatch.
+    let back = |sites: &[Site]| {
+        let of = |s: &&Site| label(s) == "blocks.0.mlp.gate_up";
+        sites.iter().filter(of).nth(1).expect("one in each microbatch").call
+    };
+    let d = after("tp=2", Mutation::Tail, back);
+    assert_eq!(d.name, "step 0: gradient of blocks.0.mlp.gate_up.in", "{d}");
+    assert_eq!(d.after.as_deref(), Some("step 0: gradient of blocks.0.mlp.gate_up.out"), "{d}");
+    assert!(d.differ == 1 && d.collectives.iter().all(|c| c.contains("blocks.0.mlp.gate_up")), "{d}");
+    assert!(
+        d.collectives.len() == 1 && d.collectives[0].contains(" of 9x6 "),
+        "the second microbatch's: {d}"
+    );
+    // In regions a bias's gradient is an addend, and its strategy is asked first.
+    let d = after("tp=2,sp", Mutation::Skip, nth("gradients of blocks.0", 0));
+    assert_eq!((d.name.as_str(), d.differ), ("step 0: gradient of blocks.0.mlp.down.bias", 6), "{d}");
+    assert!(
+        d.hint.as_deref().unwrap().contains("sequence parallelism: what a rank applies to its own tokens"),
+        "{d}"
+    );
+}
+
+/// Kills: gradients that are compared before they are summed; the sum over data ranks, which is one for a block, not told;
+/// the norm blamed on gradients.
+#[test]
+fn what_happens_once_a_step_is_told_apart() {
+    let d = after("dp=2", Mutation::Average, nth("gradients of blocks.1", 0));
+    assert_eq!(d.name, "step 0: gradient of blocks.1.mlp.down.bias", "{d}");
+    assert_eq!(d.collectives.len(), 1, "{d}");
+    assert!(d.hint.as_deref().unwrap().starts_with("data parallelism: "), "{d}");
+    let d = after("dp=2", Mutation::Skip, nth("loss", 0));
+    assert_eq!(d.name, "step 0: loss", "{d}");
+    assert!(d.collectives.iter().any(|call| call.contains(" for loss at ")), "{d}");
+    let d = after("tp=2", Mutation::Repeat, nth("norm2", 0));
+    assert_eq!(d.name, "step 0: norm²", "{d}");
+    assert_eq!(d.collectives.len(), 1, "{d}");
+}
+
+/// Kills: a difference where there is none; a statement that leaves something out.
+#[test]
+fn what_is_equal_is_nowhere_different() {
+    for layout in ["none", "tp=2", "tp=4,sp", "dp=2", "tp=2,sp,dp=2"] {
+        let (subject, layout) = subject(layout);
+        assert_eq!(locate(&subject, &layout, &[Key(7)]).unwrap(), None, "{layout}");
+    }
+    let (subject, layout) = subject("tp=2");
+    let verdict = prove(&subject, &layout, &[Key(7)], &Truths::default()).unwrap();
+    let says = verdict.statement();
+    assert!(says.contains("What ran: 2 blocks, width 6, 4 query heads of 2 features, 2 KV heads"), "{says}");
+    let says = after("tp=2,dp=2", Mutation::Skip, nth("blocks.0.mlp.down", 0)).to_string();
+    for part in [
+        "rank 0: ",
+        "; so it does on rank",
+        "The last that is equal: ",
+        "Since then: all_reduce",
+        "Look first",
+    ] {
+        assert!(says.contains(part), "{part} is not in\n{says}");
+    }
+}

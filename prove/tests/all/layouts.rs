@@ -1,0 +1,275 @@
+//! The whole model under every layout equals the oracle, bit for bit in the field: logits, losses, norms, every
+//! gradient, every new weight, over two clipped steps of two ragged microbatches.
+use kernels::Heads;
+use layers::{Biases, Design, Kind, Positions, Shape, Window};
+use parallel::Layout;
+use prove::cases::{Case, HABITS, Member, PANEL, certify_panel, never_ran};
+use prove::{Subject, Truths, oracle, prove};
+use tensor::{Key, Rope, Scaling, mix};
+
+const SHAPE: Shape = Shape {
+    width: 12,
+    blocks: 2,
+    heads: Heads { queries: 8, keys: 4, dim: 3 },
+    hidden: 8,
+    vocabulary: 16,
+    positions: Positions::Rotary(Rope { base: 100.0, scaling: Scaling::None }),
+    ..Shape::LLAMA
+};
+const LAYOUTS: [&str; 11] = [
+    "none",
+    "tp=2",
+    "tp=2,sp",
+    "tp=4",
+    "tp=8",
+    "tp=8,sp",
+    "dp=2",
+    "dp=3",
+    "tp=4,sp,dp=2",
+    "tp=4,dp=2",
+    "tp=2,dp=3",
+];
+
+/// A fixed key, and one that no run had before.
+fn keys() -> [Key; 2] {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    let fresh = Key(mix(now.as_nanos() as u64));
+    println!("the fresh key is {:#x}", fresh.0);
+    [Key(2), fresh]
+}
+
+/// Kills, beyond what layers' own proofs do: unequal microbatches averaged, gradients of data ranks not summed or
+/// averaged, a norm that counts replicas, decay of gains, moments mixed up, accumulation overwritten or kept on; a mask
+/// of dropout that depends on the layout or the microbatch, documents that see each other, ignored targets that count,
+/// positions by row, texts read by the wrong data rank.
+fn equal(who: impl Fn(&Member) -> bool) {
+    let (keys, most) = (keys(), "dp=3".parse().unwrap());
+    for member in PANEL.iter().filter(|member| who(member)) {
+        let (subject, truths) = (member.subject(&most).unwrap(), Truths::default());
+        let params = oracle::design(&subject.model).shapes().len();
+        for layout in LAYOUTS {
+            let layout: Layout = layout.parse().unwrap();
+            let verdict = prove(&subject, &layout, &keys, &truths).unwrap();
+            assert!(verdict.equal, "{}: {}", member.name, verdict.statement());
+            let a_rank = 1 + 2 * (2 + 2 * params); // logits; loss, norm², gradients, weights
+            assert_eq!(verdict.tensors, a_rank * keys.len() * layout.ranks(), "{}, {layout}", member.name);
+        }
+    }
+}
+
+#[test]
+fn plain_descent_equals_the_oracle_under_every_layout() {
+    equal(|member| member.optimizer.0 == Kind::Sgd);
+}
+
+#[test]
+fn adamw_equals_the_oracle_under_every_layout() {
+    equal(|member| member.optimizer.0 != Kind::Sgd);
+}
+
+/// What the panel cannot have: no target of a step or a rank counts, so that there is nothing to prove of its gradients.
+const NOTHING: [&str; 2] = ["a step of which no target counts", "a data rank of which no target counts"];
+
+/// Kills: a panel that leaves out what cases are drawn with; a shape that does not give way to the layout; one that gives
+/// way where it need not.
+#[test]
+fn the_panel_has_every_habit_and_gives_way_to_layouts() {
+    let cases = |layout: &str| {
+        let layout: Layout = layout.parse().unwrap();
+        PANEL
+            .iter()
+            .map(move |member| Case::of(&member.subject(&layout).unwrap(), layout).unwrap())
+            .collect::<Vec<_>>()
+    };
+    let four = cases("tp=8,sp,dp=2");
+    for (what, has) in HABITS {
+        assert_eq!(four.iter().any(has), !NOTHING.contains(what), "{what}");
+    }
+    for member in PANEL.iter().filter(|member| member.shape.padding.is_some()) {
+        let subject = member.subject(&Layout::default()).unwrap();
+        let sequences = subject.steps.iter().flat_map(|(batch, _)| batch.microbatches().iter().flatten());
+        let read: Vec<_> =
+            sequences.flat_map(|sequence| &sequence.ids).map(|&id| Some(id as usize)).collect();
+        assert!(
+            read.contains(&subject.model.shape().unwrap().padding),
+            "{}: nobody reads its padding, but {read:?}",
+            member.name
+        );
+    }
+    for layout in ["tp=3", "tp=2", "dp=2"] {
+        let lacks = |what: &str| {
+            let (_, has) = HABITS.iter().find(|(habit, _)| *habit == what).unwrap();
+            !cases(layout).iter().any(has)
+        };
+        for what in ["more tensor ranks than KV heads", "ids that tensor ranks do not divide"] {
+            assert_eq!(lacks(what), layout == "dp=2", "{what} under {layout}");
+        }
+        assert!(!lacks("bias of attention's output") && !lacks("a tied head"), "{layout}");
+    }
+    let why = PANEL[0].subject(&"tp=17".parse().unwrap()).unwrap_err().why;
+    assert_eq!(why, "no small model fits tp=17: prove a model of its own, with --config");
+}
+
+/// Kills: a certificate that leaves a model out, or is surer than its least sure one.
+#[test]
+fn a_panel_is_proven_under_layouts_that_few_models_fit() {
+    for layout in ["tp=3", "tp=3,sp,dp=2"] {
+        let layout: Layout = layout.parse().unwrap();
+        let proven = certify_panel(&layout, &keys()[..1], &|_| ()).unwrap();
+        let says = proven.statement();
+        assert!(proven.equal && PANEL.iter().all(|member| says.contains(member.name)), "{says}");
+        let bounds: Vec<_> = proven.models.iter().map(|model| model.bound_log2.unwrap()).collect();
+        let worst = proven.bound_log2.unwrap();
+        assert!(
+            bounds.iter().all(|bound| *bound <= worst) && bounds.contains(&worst) && worst < -15.0,
+            "{says}"
+        );
+    }
+}
+
+/// Kills: a proof of one model that is silent about what that model has no use for; one that tells of what did run.
+#[test]
+fn what_a_model_has_no_use_for_is_told_as_never_run() {
+    let layout: Layout = "tp=2".parse().unwrap();
+    let never = |shape| never_ran(&Subject::small(shape, &layout).unwrap(), &layout);
+    let plain = never(SHAPE);
+    for what in ["bias of attention's output", "biases of the feed-forward", "layer norm", "AdamW with decay"]
+    {
+        assert!(plain.contains(&what), "{plain:?}");
+    }
+    assert!(!plain.contains(&"SwiGLU") && !plain.contains(&"packed documents"), "{plain:?}");
+    let biased = never(Shape { bias: Biases { out: true, ..SHAPE.bias }, ..SHAPE });
+    let gone: Vec<_> = plain.iter().filter(|what| !biased.contains(what)).collect();
+    assert_eq!(gone, [&"bias of attention's output"]);
+    let of_data = never_ran(&Subject::small(SHAPE, &layout).unwrap(), &"dp=2".parse().unwrap());
+    assert!(!of_data.contains(&"more tensor ranks than KV heads"), "{of_data:?}");
+}
+
+/// The subject of a proof has what hides nothing. Kills: a drawing that loses one of its habits.
+#[test]
+fn a_small_subject_packs_documents_and_ignores_targets() {
+    for layout in ["none", "tp=2", "dp=3"] {
+        let subject = Subject::small(SHAPE, &layout.parse().unwrap()).unwrap();
+        let sequences = || subject.steps.iter().flat_map(|(batch, _)| batch.microbatches().iter().flatten());
+        assert!(sequences().any(|s| s.documents.len() > 1), "{layout}");
+        assert!(sequences().any(|s| s.targets.contains(&tensor::IGNORED)), "{layout}");
+        assert!(subject.steps.iter().all(|(batch, _)| batch.counted() < batch.tokens()), "{layout}");
+    }
+}
+
+/// Classifiers of one layer to four, and blocks without embedding and head. Kills: noise or a clip that the two sides do not
+/// share, examples of another step, logits of another data rank's examples; a proof that no rank's tensors are part of.
+#[test]
+fn models_of_features_are_proven_under_every_layout() {
+    let classifier = |sizes: &[usize]| Design::Classifier { sizes: sizes.to_vec() };
+    let models: [(Design, Kind, Option<f64>, &[&str]); 5] = [
+        (classifier(&[6, 8, 4, 5]), Kind::Sgd, Some(0.5), &["pp=2", "pp=2,tp=2,sp,dp=2"]),
+        (classifier(&[6, 8, 10]), Kind::ADAMW, None, &["pp=2,tp=2", "dp=2:zero1"]),
+        (classifier(&[6, 8, 4, 7, 5]), Kind::ADAMW, Some(0.5), &["pp=3", "pp=2,tp=2,sp"]),
+        (classifier(&[3, 10]), Kind::Sgd, None, &["dp=4"]),
+        (Design::Blocks(SHAPE), Kind::ADAMW, Some(0.5), &["dp=2:zero1", "dp=4"]),
+    ];
+    for (model, kind, clip, more) in models {
+        let parameters = oracle::design(&model).shapes().len();
+        for layout in ["none", "tp=2", "tp=2,sp", "dp=2", "tp=2,dp=2"].iter().chain(more) {
+            let layout: Layout = layout.parse().unwrap();
+            let subject =
+                Subject { optimizer: (kind, clip), ..Subject::small(model.clone(), &layout).unwrap() };
+            let verdict = prove(&subject, &layout, &keys(), &Truths::default()).unwrap();
+            assert!(verdict.equal, "{}", verdict.statement());
+            if layout.size(comm::Axis::STAGES) == 1 {
+                let a_rank = 1 + 2 * (2 + 2 * parameters); // what is read; loss, norm², gradients, weights
+                assert_eq!(verdict.tensors, a_rank * keys().len() * layout.ranks(), "{layout}");
+            }
+            let whole = prove::locate(&subject, &layout, &keys()[..1]).unwrap();
+            assert_eq!(whole, None, "everything looked at, {layout}");
+        }
+    }
+}
+
+/// Kills: a bound that does not count what comes of features.
+#[test]
+fn the_bound_of_a_classifier_is_small_and_grows_with_its_sizes() {
+    let bound = |hidden: &[usize]| {
+        let sizes = [&[9], hidden, &[10]].concat();
+        let subject = Subject::small(Design::Classifier { sizes }, &Layout::default()).unwrap();
+        subject.bound_log2(2).unwrap()
+    };
+    let (one, two) = (bound(&[8]), bound(&[8, 8]));
+    assert!(one < two && two < -70.0, "{one} {two}");
+}
+
+/// Data ranks read their own texts, and have logits of each prompt's last token and of every one after it. Kills: a
+/// reading that no generation does, such as all texts on every rank, or all logits of a prompt.
+#[test]
+fn texts_are_read_as_a_generation_reads_them() {
+    let read = Subject { steps: Vec::new(), ..Subject::small(SHAPE, &"dp=2".parse().unwrap()).unwrap() };
+    let rows: usize = read.texts.iter().map(|(ids, prompt)| ids.len() - prompt + 1).sum();
+    let truths = Truths::default();
+    for (layout, times) in [("none", 1), ("tp=2,sp", 2), ("dp=2", 1), ("tp=2,dp=2", 2)] {
+        let verdict = prove(&read, &layout.parse().unwrap(), &[Key(1)], &truths).unwrap();
+        let wanted = (times * rows * SHAPE.vocabulary, true);
+        assert_eq!((verdict.elements, verdict.equal), wanted, "{}", verdict.statement());
+    }
+}
+
+/// A window that short texts would not show is narrowed, and that is said; few positions make short documents.
+/// Kills: a proof that never looks through the window it was asked about.
+#[test]
+fn a_subject_shows_its_window_and_keeps_to_its_positions() {
+    let window = |size| Some(Window { size, sinks: 0, from: 0 });
+    let layout = Layout::default();
+    let wide = Subject::small(Shape { window: window(4096), ..SHAPE }, &layout).unwrap();
+    assert_eq!((wide.model.shape().unwrap().window, wide.narrowed), (window(2), Some(2)));
+    assert!(wide.texts.iter().any(|(ids, _)| ids.len() > 2), "a token beyond the window");
+    let says = prove(&wide, &layout, &[Key(1)], &Truths::default()).unwrap().statement();
+    assert!(says.contains("narrowed to 2 tokens"), "{says}");
+    let narrow = Subject::small(Shape { window: window(2), ..SHAPE }, &layout).unwrap();
+    assert_eq!(narrow.narrowed, None);
+    for n in [1, 2, 3] {
+        let shape = Shape { positions: Positions::Learned(n), ..SHAPE };
+        let verdict = prove(&Subject::small(shape, &layout).unwrap(), &layout, &[Key(1)], &Truths::default());
+        assert!(verdict.unwrap().equal, "{n} positions");
+    }
+}
+
+/// Another oracle is told apart: what differs first is named, with the rank and how many elements.
+#[test]
+fn another_model_is_rejected_by_name() {
+    let layout: Layout = "tp=2".parse().unwrap();
+    let subject = Subject::small(SHAPE, &layout).unwrap();
+    let mut other = subject.clone();
+    other.steps[0].1 = 0.5; // half the learning rate
+    let truths = Truths::default();
+    assert!(prove(&other, &layout, &[Key(1)], &truths).unwrap().equal);
+    let verdict = prove(&subject, &layout, &[Key(1)], &truths).unwrap();
+    let first = verdict.first_difference.clone().unwrap();
+    assert!(!verdict.equal && first.name == "step 0: new embedding" && first.rank == 0, "{first:?}");
+    assert!(first.differ > 0 && first.differ <= first.of && first.of == 16 * 12, "{first:?}");
+    let says = verdict.statement();
+    assert!(says.contains("Not equal") && says.contains("\"step 0: new embedding\", rank 0"), "{says}");
+}
+
+#[test]
+fn the_bound_is_small_and_grows_with_the_shapes() {
+    let bound = |blocks| {
+        let shape = Shape { blocks, ..SHAPE };
+        Subject::small(shape, &Layout::default()).unwrap().bound_log2(2).unwrap()
+    };
+    assert!(bound(1) < -50.0 && bound(1) < bound(2) && bound(2) < -40.0, "{} {}", bound(1), bound(2));
+}
+
+#[test]
+fn layouts_that_do_not_fit_are_refused_before_anything_runs() {
+    let why = |layout: &str| {
+        let layout: Layout = layout.parse().unwrap();
+        prove(&Subject::small(SHAPE, &layout).unwrap(), &layout, &[Key(1)], &Truths::default())
+            .unwrap_err()
+            .why
+    };
+    assert_eq!(
+        why("tp=16"),
+        "tp=16 does not fit 8 query heads and 8 hidden features: tp can be 1, 2, 4 or 8"
+    );
+    assert!(why("tp=3").ends_with("tp can be 1, 2, 4 or 8"), "{}", why("tp=3"));
+}

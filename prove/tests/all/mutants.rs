@@ -1,0 +1,134 @@
+//! A whole model's proof is sharp: under layouts of every kind, with one call between ranks gone wrong, training no
+//! longer equals the oracle. Drawn are a call and a mutation; those of the trainer's own calls are all tried.
+use comm::Axis;
+use comm::mutants::{Mutation, Outcome, Outlook, Site, Tally, Trial, judge};
+use kernels::Heads;
+use layers::{Design, Rates, Shape};
+use parallel::Layout;
+use prove::{Subject, Truths, prove_in};
+use tensor::{Key, mix};
+
+/// More ranks than KV heads, a vocabulary that no ranks divide, dropout.
+const SHAPE: Shape = Shape {
+    width: 6,
+    blocks: 1,
+    heads: Heads { queries: 4, keys: 2, dim: 2 },
+    hidden: 4,
+    vocabulary: 11,
+    dropout: Rates { embedding: 0.25, attention: 0.25, residual: 0.25 },
+    ..Shape::LLAMA
+};
+const LAYOUTS: [&str; 5] = ["tp=4", "tp=4,sp", "dp=3", "tp=2,dp=2", "tp=2,sp,dp=2"];
+/// Mutants drawn for each layout.
+const DRAWN: usize = 40;
+
+/// A program under a layout.
+struct Trials {
+    layout: Layout,
+    subject: Subject,
+    truths: Truths,
+}
+
+impl Trials {
+    fn of(model: impl Into<Design>, layout: &str) -> Self {
+        let layout: Layout = layout.parse().unwrap();
+        let mut subject = Subject::small(model, &layout).unwrap();
+        // A mutant is known by its call's number, and data ranks have as many calls if their texts are as long.
+        subject.texts.iter_mut().for_each(|(ids, prompt)| (ids.truncate(2), *prompt = 1).1);
+        Self { layout, subject, truths: Truths::default() }
+    }
+    /// How the run under a trial comes out.
+    fn outcome(&self, trial: &Trial) -> Outcome {
+        let world = self.layout.world().unwrap().on_trial(trial);
+        match prove_in(&world, &self.subject, &self.layout, &[Key(1)], &self.truths) {
+            Err(_) => Outcome::Fails,
+            Ok(verdict) if verdict.equal => Outcome::Equal,
+            Ok(_) => Outcome::Differs,
+        }
+    }
+    /// The calls of the program; not those by which the proof puts shares together to look at them.
+    fn sites(&self) -> Vec<Site> {
+        let trial = Trial::honest();
+        assert_eq!(self.outcome(&trial), Outcome::Equal, "{} without a mutant", self.layout);
+        let looks = |site: &Site| site.at.file().ends_with("layers/src/param/placement.rs");
+        trial.sites(0).into_iter().filter(|site| !looks(site)).collect()
+    }
+    /// Tries these mutants of these calls.
+    fn run(&self, sites: &[Site], mutants: impl IntoIterator<Item = (usize, Mutation)>) -> Tally {
+        let mut tally = Tally::default();
+        for (n, mutation) in mutants {
+            let fate = judge(mutation, &sites[n], sites, |_, trial| self.outcome(trial)).unwrap();
+            tally.add(mutation, fate, &format!("{}: {}", self.layout, sites[n].words));
+        }
+        tally
+    }
+}
+
+/// All mutants that there are of these calls.
+fn mutants(sites: &[Site], of: impl Fn(&Site) -> bool) -> Vec<(usize, Mutation)> {
+    let there = |site: &Site, m: Mutation| of(site) && site.outlook(m) != Outlook::None;
+    let of_site = |(n, site)| Mutation::ALL.iter().filter(move |m| there(site, **m)).map(move |&m| (n, m));
+    sites.iter().enumerate().flat_map(of_site).collect()
+}
+
+/// Kills: a call whose result no proof of a whole model looks at.
+#[test]
+fn drawn_mutants_under_every_layout_are_rejected() {
+    let listed = parallel::strategies::all().iter().map(|about| about.written(2));
+    for (n, layout) in LAYOUTS.into_iter().map(str::to_string).chain(listed).enumerate() {
+        let trials = Trials::of(SHAPE, &layout);
+        let sites = trials.sites();
+        let mut all = mutants(&sites, |_| true);
+        let mut salt = n as u64;
+        let drawn = std::iter::from_fn(|| {
+            salt = mix(salt);
+            (!all.is_empty()).then(|| all.swap_remove(salt as usize % all.len()))
+        });
+        let tally = trials.run(&sites, drawn.take(DRAWN));
+        tally.print(&format!("equipart under {layout}"));
+        assert!(tally.survivors().is_empty(), "what no proof noticed: {:#?}", tally.survivors());
+        assert!(tally.killed() > DRAWN / 2, "{layout}: {} of {DRAWN} killed", tally.killed());
+    }
+}
+
+/// The loss, the norm and the sums of gradients over data ranks, in both steps. Kills: a loss, norm or gradient that is
+/// compared on one rank or in one step only.
+#[test]
+fn every_mutant_of_the_trainers_calls_is_rejected() {
+    for layout in ["dp=2", "tp=2,sp,dp=2"] {
+        let trials = Trials::of(SHAPE, layout);
+        let sites = trials.sites();
+        let label = |site: &Site| site.label.as_deref().unwrap_or_default().to_string();
+        let syncs = |site: &Site| ["param.rs", "keeper.rs"].iter().any(|file| site.at.file().ends_with(file));
+        let own = |site: &Site| ["loss", "norm2"].contains(&&*label(site)) || syncs(site);
+        let all = mutants(&sites, own);
+        let tally = trials.run(&sites, all);
+        tally.print(&format!("the trainer under {layout}"));
+        assert!(tally.survivors().is_empty(), "what no proof noticed: {:#?}", tally.survivors());
+        let calls = |name: &str| sites.iter().filter(|site| label(site) == name).count();
+        let tensor_ranks = trials.layout.size(Axis::Tp) > 1;
+        assert_eq!((calls("loss"), calls("norm2") > 0), (2, tensor_ranks), "{layout}");
+        assert!(sites.iter().filter(|site| syncs(site)).count() > 5 * 2, "{layout}");
+    }
+}
+
+/// The calls of models of features, all of them. Kills: a collective of the gathered layer, of pairs, of the loss over classes
+/// or of the mean square over tokens, whose result no proof looks at.
+#[test]
+fn every_mutant_of_a_model_of_features_is_rejected() {
+    let classifier = |sizes: &[usize]| Design::Classifier { sizes: sizes.to_vec() };
+    for (layout, model) in [
+        ("tp=2", classifier(&[3, 4, 5])),
+        ("tp=2", classifier(&[3, 2, 4, 3])),
+        ("dp=2", classifier(&[3, 4, 3])),
+        ("pp=2", classifier(&[3, 4, 3])),
+        ("tp=2,sp", Design::Blocks(SHAPE)),
+    ] {
+        let trials = Trials::of(model, layout);
+        let sites = trials.sites();
+        let tally = trials.run(&sites, mutants(&sites, |_| true));
+        tally.print(&format!("{} under {layout}", trials.subject.model));
+        assert!(tally.survivors().is_empty(), "what no proof noticed: {:#?}", tally.survivors());
+        assert!(tally.killed() > 20, "{layout}: {}", tally.killed());
+    }
+}

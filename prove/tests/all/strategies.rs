@@ -1,0 +1,180 @@
+//! The list of strategies is what the book shows, and each of them fits some model and is proven.
+use comm::Axis;
+use kernels::{Heads, Kernels};
+use layers::model::part::Other;
+use layers::model::strategy::Row;
+use layers::ops::{Split as Share, Stream, add_bias, bias_gradient};
+use layers::param::weight::WholeWeight;
+use layers::{
+    About, Biases, Builder, Choice, Cx, Draw, Layer, Param, Result, RowLinear, Shape, Strategy, Takes,
+};
+use parallel::layout::Entry;
+use parallel::{Layout, strategies};
+use prove::cases::{certify_panel, never_ran};
+use prove::{Split, Subject, certify};
+use std::path::Path;
+use tensor::{Category, Key, Tensor};
+
+const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/src/strategies.md");
+
+/// Writes the table anew where it differs, and fails then. Kills: a strategy that the book does not know.
+#[test]
+fn the_book_has_the_list() {
+    let page = std::fs::read_to_string(PAGE).unwrap();
+    let (begin, end) = ("<!-- the list -->\n", "<!-- end of the list -->");
+    let (before, rest) = page.split_once(begin).expect("a mark before the table");
+    let (table, after) = rest.split_once(end).expect("a mark after the table");
+    let wanted = format!("\n{}\n", Entry::book());
+    if table != wanted {
+        std::fs::write(PAGE, format!("{before}{begin}{wanted}{end}{after}")).unwrap();
+        panic!("docs/src/strategies.md had another list; it has been written anew");
+    }
+}
+
+/// Kills: a strategy that is listed and not proven, or fits no model.
+#[test]
+fn every_strategy_of_the_list_is_proven() {
+    let heads = Heads { queries: 4, keys: 2, dim: 2 };
+    let bias = Biases { qkv: true, out: true, mlp: true };
+    let shape = Shape { width: 6, heads, hidden: 8, vocabulary: 11, bias, ..Shape::LLAMA };
+    for about in strategies::all() {
+        for ranks in [2, 4] {
+            let layout: Layout = about.written(ranks).parse().unwrap();
+            let verdict =
+                certify(&Subject::small(shape, &layout).unwrap(), &layout, &[Key(1)], &|_| ()).unwrap();
+            assert!(verdict.equal && verdict.tensors > 50, "{}", verdict.statement());
+        }
+    }
+}
+
+/// Kills: a chapter that is not there.
+#[test]
+fn chapters_of_strategies_exist() {
+    for about in strategies::all() {
+        let there = |file| Path::new(PAGE).with_file_name(file).is_file();
+        assert!(about.chapter.is_none_or(there), "{}: {:?}", about.name, about.chapter);
+    }
+}
+
+/// What a newcomer adds to the finished sum of its row layers.
+#[derive(Clone, Copy, PartialEq)]
+enum Adds {
+    /// The bias.
+    Once,
+    /// The bias, as often as there are ranks: each adds it to its addend.
+    OnEveryRank,
+    /// Memory that nobody has written.
+    Fresh,
+}
+
+/// A strategy of another crate, with row layers of its own.
+struct Newcomer(Adds);
+
+static ABOUT: About = About {
+    name: "my rows",
+    axis: Some(Axis::Tp),
+    choice: Choice::Layers,
+    word: "mine",
+    takes: Takes::Nothing,
+    shares: |_, _| vec![],
+    paper: "",
+    chapter: None,
+    hints: &[("", "where my bias is added")],
+};
+
+impl<D: Kernels> Strategy<D> for Newcomer {
+    fn about(&self) -> &'static About {
+        &ABOUT
+    }
+    fn row(&self, at: &Builder<D>, row: &Row) -> Result<Option<Other<D, RowLinear<D>>>> {
+        let (draw, shape) = (Draw { mean: 0.0, std: 1.0 }, [1, row.sizes[1]]);
+        let bias = || WholeWeight::new(at, format!("{}.bias", row.name), shape, at.placement(), draw);
+        Ok(Some(Other::new(Rows {
+            sum: RowLinear::shard(at, row.axis, row.name, row.sizes, false)?,
+            bias: row.bias.then(bias).transpose()?,
+            times: if self.0 == Adds::OnEveryRank { at.mesh.group(row.axis).size() } else { 1 },
+            fresh: self.0 == Adds::Fresh,
+        })))
+    }
+}
+
+struct Rows<D: Kernels> {
+    sum: RowLinear<D>,
+    bias: Option<WholeWeight<D>>,
+    times: usize,
+    fresh: bool,
+}
+
+impl<D: Kernels> Layer<D> for Rows<D> {
+    type In = Share<D>;
+    type Out = Stream<D>;
+    type Saved = <RowLinear<D> as Layer<D>>::Saved;
+    type Pending = (<RowLinear<D> as Layer<D>>::Pending, Stream<D>);
+
+    fn forward(&self, cx: &Cx<D>, x: Share<D>) -> Result<(Stream<D>, Self::Saved)> {
+        let (mut y, saved) = self.sum.forward(cx, x)?;
+        for _ in 0..self.times {
+            if let Some(bias) = &self.bias {
+                y = add_bias(y, &bias.whole()?);
+            }
+        }
+        if self.fresh {
+            let unwritten = Tensor::empty(y.device(), Category::Buffers, 1, y.cols());
+            y = add_bias(y, &unwritten);
+        }
+        Ok((y, saved))
+    }
+    fn backward_input(
+        &mut self,
+        cx: &Cx<D>,
+        saved: Self::Saved,
+        dy: Stream<D>,
+    ) -> Result<(Share<D>, Self::Pending)> {
+        let (dx, pending) = self.sum.backward_input(cx, saved, dy.clone())?;
+        Ok((dx, (pending, dy)))
+    }
+    fn backward_weight(&mut self, cx: &Cx<D>, (pending, dy): Self::Pending) -> Result<()> {
+        if let Some(bias) = &mut self.bias {
+            bias_gradient(bias, &dy);
+        }
+        self.sum.backward_weight(cx, pending)
+    }
+    fn params<'a>(&'a mut self, into: &mut Vec<&'a mut Param<D>>) {
+        self.sum.params(into);
+        into.extend(self.bias.as_mut().map(WholeWeight::param));
+    }
+}
+
+/// Kills: a proof of a layout that never ran the strategy's wrong code, as its model has no biases; one that says nothing
+/// of what never ran; a newcomer that no proof sees.
+#[test]
+fn a_bias_added_on_every_rank_is_refused_without_a_model() {
+    let layout: Layout = "tp=2".parse().unwrap();
+    let (wrong, right) = (Newcomer(Adds::OnEveryRank), Newcomer(Adds::Once));
+    let panel = |mine| certify_panel(Split { layout: &layout, others: &[mine] }, &[Key(3)], &|_| ()).unwrap();
+    let refused = panel(&wrong);
+    let says = refused.statement();
+    assert!(!refused.equal && says.starts_with("Not equal: under tp=2 with my rows"), "{says}");
+    assert!(says.contains("of biased Llama") && says.contains("texts: blocks.0.attention.out"), "{says}");
+    assert!(says.contains("Look first at my rows: where my bias is added."), "{says}");
+    assert!(panel(&right).equal, "{}", panel(&right).statement());
+    // A model without biases cannot tell, and its proof says so.
+    let subject =
+        Subject::small(Shape { heads: Heads { queries: 2, keys: 2, dim: 2 }, ..Shape::LLAMA }, &layout);
+    let subject = subject.unwrap();
+    assert!(
+        certify(&subject, Split { layout: &layout, others: &[&wrong] }, &[Key(3)], &|_| ()).unwrap().equal
+    );
+    assert!(never_ran(&subject, &layout).contains(&"bias of attention's output"));
+}
+
+/// Kills: a panic of which nobody knows the layer.
+#[test]
+#[cfg(debug_assertions)]
+fn arithmetic_on_the_sentinel_names_its_layer() {
+    let layout: Layout = "tp=2".parse().unwrap();
+    let others: &[&dyn Strategy<_>] = &[&Newcomer(Adds::Fresh)];
+    let why = certify_panel(Split { layout: &layout, others }, &[Key(3)], &|_| ()).unwrap_err().why;
+    assert!(why.contains("arithmetic on the sentinel"), "{why}");
+    assert!(why.ends_with("(forward through blocks.0.attention.out)"), "{why}");
+}
