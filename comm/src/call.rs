@@ -1,8 +1,6 @@
 //! What a rank is about to do; it displays as a sentence with the place in the code.
-use crate::algorithms::Algorithm;
-use crate::axis::Ranks;
-use crate::tag::Tag;
 use crate::threads::{Join, join_of};
+use crate::{Algorithm, Ranks, Tag};
 use std::fmt;
 use std::panic::Location;
 use std::sync::Arc;
@@ -88,6 +86,47 @@ pub(crate) struct Call {
     pub(crate) at: &'static Location<'static>,
     /// What a message is, if it is one.
     pub(crate) message: Option<Message>,
+}
+
+/// A call that a rank has made, for readers; it displays as a sentence with the place in the code.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CallRecord {
+    /// The operation.
+    pub op: Op,
+    /// The group.
+    pub over: Ranks,
+    /// Rows and columns of this rank's tensor.
+    pub shape: [usize; 2],
+    /// Its bytes.
+    pub bytes: usize,
+    /// What the group is named for: a parameter, a loss.
+    pub label: Option<Arc<str>>,
+    /// Its place in the code.
+    pub at: &'static Location<'static>,
+    /// All of it in words.
+    pub words: String,
+}
+
+impl CallRecord {
+    /// Whether its group is named for this.
+    #[must_use]
+    pub fn is_for(&self, what: &str) -> bool {
+        self.label.as_deref() == Some(what)
+    }
+}
+
+impl fmt::Display for CallRecord {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.words)
+    }
+}
+
+impl From<&Call> for CallRecord {
+    fn from(call: &Call) -> Self {
+        let (bytes, words) = (call.elements() * call.elem.size, call.to_string());
+        let (over, label) = (call.over.clone(), call.label.clone());
+        Self { op: call.op, over, shape: [call.rows, call.cols], bytes, label, at: call.at, words }
+    }
 }
 
 /// What a message is.

@@ -2,10 +2,7 @@
 //!
 //! Everything that does not depend on how bytes travel is here: arguments are checked before anyone waits, results are
 //! allocated, traffic is counted. So a ghost is metered exactly as a rank that has peers.
-use crate::call::{Call, Counts, Elem, Op, Reduce};
-use crate::engine::Windows;
-use crate::error::{CommError, Result};
-use crate::group::Group;
+use crate::{Call, CommError, Counts, Elem, Group, Op, Reduce, Result, Windows};
 use kernels::Kernels;
 use tensor::{Category, Device, Place, Tensor, count};
 
@@ -35,18 +32,14 @@ impl<P: Place> Group<P> {
     pub fn all_gather<D: Device<Place = P>>(&self, mine: &Tensor<D>) -> Result<Tensor<D>> {
         self.make(mine, self.gathering(mine, None)?)
     }
-    /// `mine[counts[rank],C]` of every rank, below each other in rank order: `[Σ counts, C]`, a buffer, equal on all ranks.
+    /// `mine[rows[rank],C]` of every rank, below each other in rank order: `[Σ rows, C]`, a buffer, equal on all ranks.
     ///
     /// # Errors
     /// [`CommError::BadCounts`] if these are not as many as ranks, or this rank's is not `mine`'s, and those of every
     /// call.
     #[track_caller]
-    pub fn all_gather_v<D: Device<Place = P>>(
-        &self,
-        mine: &Tensor<D>,
-        counts: &[usize],
-    ) -> Result<Tensor<D>> {
-        self.make(mine, self.gathering(mine, Some(counts))?)
+    pub fn all_gather_v<D: Device<Place = P>>(&self, mine: &Tensor<D>, rows: &[usize]) -> Result<Tensor<D>> {
+        self.make(mine, self.gathering(mine, Some(rows))?)
     }
     /// `mine[R,C]` of every rank, side by side in rank order, but only the first `n` columns of all: `[R, n]`, a buffer,
     /// the same on all ranks. What is beyond them is padding. In a group of one, another owner of `mine`.

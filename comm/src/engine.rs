@@ -1,7 +1,5 @@
 //! What carries the bytes between ranks: threads, or nothing.
-use crate::call::Call;
-use crate::error::Result;
-use crate::members::Members;
+use crate::{Call, Members, Result};
 use std::ops::Range;
 use std::sync::Arc;
 use tensor::Place;

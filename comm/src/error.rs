@@ -1,5 +1,5 @@
 //! What can go wrong between ranks. Ranks in messages are ranks of the world, unless a group is named.
-use crate::call::Call;
+use crate::Call;
 use std::panic::Location;
 use std::time::Duration;
 

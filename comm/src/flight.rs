@@ -1,6 +1,5 @@
 //! The flight recorder: the last calls of every rank, in one table, for when a run has failed.
-use crate::call::Call;
-use crate::record::Record;
+use crate::{Call, Record};
 use std::fmt;
 use std::time::{Duration, Instant};
 

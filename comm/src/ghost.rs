@@ -1,8 +1,5 @@
 //! A group without peers: any rank of any world, for its price. Calls are metered and counted, and do nothing.
-use crate::call::Call;
-use crate::engine::{Engine, Engines, Post, Windows};
-use crate::error::Result;
-use crate::members::Members;
+use crate::{Call, Engine, Engines, Members, Post, Result, Windows};
 use std::sync::Arc;
 use tensor::Place;
 

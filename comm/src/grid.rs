@@ -8,9 +8,8 @@
 //! etp, outside it, if it does not. The ranks of a stage are counted without pp for this, so that both factorings have
 //! the same stages. Source: Megatron-LM, `megatron/core/parallel_state.py`, `RankGenerator`; Liu et al., arXiv:2504.14960,
 //! on folding such ranks.
-use crate::axis::{Axes, Axis};
-use crate::error::{CommError, Result};
-use crate::members::{Digit, Members};
+use crate::members::Digit;
+use crate::{Axes, Axis, CommError, Members, Result};
 use std::panic::Location;
 
 const AXES: usize = Axis::ALL.len();
@@ -160,10 +159,8 @@ impl Grid {
     }
     /// The ranks that differ from this one along these axes of one factoring only, itself among them, in rank order.
     pub(crate) fn members(&self, axes: impl Into<Axes>, rank: usize) -> Members {
-        Members::around(
-            rank,
-            axes.into().iter().flat_map(|axis| self.digits[axis as usize].clone()).collect(),
-        )
+        let digits = axes.into().iter().flat_map(|axis| self.digits[axis as usize].clone());
+        Members::around(rank, digits.collect())
     }
     /// Those of axes of one factoring along which there are ranks; all of them if along none.
     ///

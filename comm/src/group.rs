@@ -1,13 +1,11 @@
 //! This rank's membership of a group, and the groups within it.
-use crate::axis::{Axes, Ranks};
-use crate::call::{Call, Elem, Op};
-use crate::engine::{Engine, Engines, Windows};
-use crate::error::{CommError, Result, sizes};
+use crate::error::sizes;
 use crate::ghost::Ghost;
-use crate::ledger::{Ledger, elements_sent};
-use crate::members::Members;
-use crate::record::Record;
+use crate::ledger::elements_sent;
 use crate::via::Via;
+use crate::{
+    Axes, Call, CommError, Elem, Engine, Engines, Ledger, Members, Op, Ranks, Record, Result, Windows,
+};
 use std::fmt;
 use std::panic::Location;
 use std::sync::Arc;
@@ -29,6 +27,7 @@ use tensor::{Device, Place, Tensor};
 ///
 /// # Panics
 /// Where a tensor is written of which there is another owner.
+#[derive(Clone)]
 pub struct Group<P: Place> {
     pub(crate) engine: Arc<dyn Engine<P>>,
     world: Arc<dyn Engines<P>>, // gives parts their engines
@@ -40,21 +39,6 @@ pub struct Group<P: Place> {
     label: Option<Arc<str>>,
     pub(crate) record: Arc<Record>,
     pub(crate) route: Option<Arc<Via>>, // how sums go, if not directly
-}
-
-impl<P: Place> Clone for Group<P> {
-    fn clone(&self) -> Self {
-        Self {
-            engine: self.engine.clone(),
-            world: self.world.clone(),
-            over: self.over.clone(),
-            members: self.members.clone(),
-            label: self.label.clone(),
-            record: self.record.clone(),
-            route: self.route.clone(),
-            ..*self
-        }
-    }
 }
 
 impl<P: Place> Group<P> {

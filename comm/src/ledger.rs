@@ -17,8 +17,7 @@
 //!
 //! A group that goes by an algorithm ([`Group::via`](crate::Group::via)) counts what that sends. Source: Patarasuk and
 //! Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009.
-use crate::axis::Axes;
-use crate::call::{Call, Counts, Op};
+use crate::{Axes, Call, Counts, Op};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Sub;

@@ -57,6 +57,7 @@ mod ledger;
 mod link;
 mod members;
 mod mesh;
+#[cfg(any(test, feature = "mutants"))]
 pub mod mutants;
 mod record;
 mod request;
@@ -69,9 +70,15 @@ mod trace;
 mod values;
 mod via;
 
+pub(crate) use call::{Call, Counts, Elem};
+pub(crate) use engine::{Engine, Engines, Post, Standing, Windows};
+pub(crate) use grid::Grid;
+pub(crate) use members::Members;
+pub(crate) use record::Record;
+
 pub use algorithms::Algorithm;
 pub use axis::{Axes, Axis, Ranks};
-pub use call::{Op, Reduce};
+pub use call::{CallRecord, Op, Reduce};
 pub use error::{CommError, Result};
 pub use flight::FlightRecorder;
 pub use group::Group;

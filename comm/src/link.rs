@@ -5,8 +5,7 @@
 //! ```
 //! Source: Hockney, "The communication challenge for MPP", Parallel Computing 20, 1994; Thakur, Rabenseifner, Gropp,
 //! "Optimization of collective communication operations in MPICH", §3, 2005.
-use crate::call::Op;
-use crate::ledger::Traffic;
+use crate::{Op, Traffic};
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;

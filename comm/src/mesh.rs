@@ -1,13 +1,7 @@
 //! A rank's groups: along each axis, along sets of axes, and of any ranks of the world.
-use crate::axis::{Axes, Axis};
-use crate::engine::Engines;
-use crate::error::{CommError, Result};
 use crate::ghost::Ghosts;
-use crate::grid::Grid;
-use crate::group::Group;
-use crate::ledger::Ledger;
-use crate::record::Record;
-use crate::trace::{Traced, What};
+use crate::trace::Traced;
+use crate::{Axes, Axis, CallRecord, CommError, Engines, Grid, Group, Ledger, Record, Result, What};
 use std::fmt;
 use std::panic::Location;
 use std::sync::{Arc, OnceLock};
@@ -16,6 +10,7 @@ use tensor::{Nowhere, Place, Profile};
 
 /// This rank's groups: along an axis or several, the ranks that differ from it along these only. Clones are cheap, and
 /// share one ledger.
+#[derive(Clone)]
 pub struct Mesh<P: Place>(Arc<Inner<P>>);
 
 struct Inner<P: Place> {
@@ -26,12 +21,6 @@ struct Inner<P: Place> {
     record: Arc<Record>,
 }
 
-impl<P: Place> Clone for Mesh<P> {
-    fn clone(&self) -> Self {
-        Self(self.0.clone())
-    }
-}
-
 impl<P: Place> Mesh<P> {
     /// A world of one rank.
     #[must_use]
@@ -39,14 +28,9 @@ impl<P: Place> Mesh<P> {
         Self::without_peers(Grid::alone(), 0)
     }
     /// The groups of one rank of a world with these engines.
-    pub(crate) fn new(
-        grid: Arc<Grid>,
-        rank: usize,
-        record: Arc<Record>,
-        engines: Arc<dyn Engines<P>>,
-    ) -> Self {
+    pub(crate) fn new(grid: Arc<Grid>, rank: usize, record: Arc<Record>, world: Arc<dyn Engines<P>>) -> Self {
         let along = std::array::from_fn(|_| OnceLock::new());
-        Self(Arc::new(Inner { grid, engines, along, rank, record }))
+        Self(Arc::new(Inner { grid, engines: world, along, rank, record }))
     }
     fn without_peers(grid: Grid, rank: usize) -> Self {
         let record = Arc::new(Record::new(rank, Instant::now(), Traced::Never));
@@ -137,8 +121,8 @@ impl<P: Place> Mesh<P> {
     pub fn calls_made(&self) -> usize {
         self.0.record.calls_traced()
     }
-    /// The calls of this rank that have ended while a trace was taken, in that order: sentences with label and place.
-    pub fn calls(&self) -> Vec<String> {
+    /// The calls of this rank that have ended while a trace was taken, in that order.
+    pub fn calls(&self) -> Vec<CallRecord> {
         self.0.record.calls()
     }
     /// Names what this rank does until the span is dropped, in a trace; where none is taken, nothing.

@@ -1,10 +1,9 @@
 //! What is kept of one rank's calls: counts of all, the last few, requests not yet waited for, and, where a trace is
 //! taken, everything with its times.
-use crate::call::Call;
-use crate::error::{CommError, Result};
 use crate::flight::{Flight, Outcome};
-use crate::ledger::{Counters, Ledger};
-use crate::trace::{Did, Event, Stretch, Traced, What, events};
+use crate::ledger::Counters;
+use crate::trace::{Did, Stretch, Traced, events};
+use crate::{Call, CallRecord, CommError, Event, Ledger, Result, What};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -110,6 +109,7 @@ impl Record {
         Ok(Begun { number, since })
     }
     /// How many calls have begun: the number of the last one.
+    #[cfg(any(test, feature = "mutants"))]
     pub(crate) fn number(&self) -> usize {
         self.log().begun
     }
@@ -183,13 +183,13 @@ impl Record {
     pub(crate) fn calls_traced(&self) -> usize {
         self.log().calls
     }
-    /// The calls that have ended while a trace was taken, each as a sentence.
-    pub(crate) fn calls(&self) -> Vec<String> {
-        let sentence = |stretch: &Stretch| match &stretch.did {
-            Did::Call(call) => Some(call.to_string()),
+    /// The calls that have ended while a trace was taken.
+    pub(crate) fn calls(&self) -> Vec<CallRecord> {
+        let call = |stretch: &Stretch| match &stretch.did {
+            Did::Call(call) => Some(call.into()),
             Did::Known(_) => None,
         };
-        self.log().stretches.iter().filter_map(sentence).collect()
+        self.log().stretches.iter().filter_map(call).collect()
     }
     /// All that was traced, in order of time; emptied.
     pub(crate) fn take_events(&self) -> Vec<Event> {

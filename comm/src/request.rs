@@ -1,11 +1,8 @@
 //! Messages from one rank of a group to another: at once, or as requests that are waited for later.
-use crate::call::{Call, Message, Op};
-use crate::engine::{Post, Standing};
-use crate::error::Result;
-use crate::group::Group;
+use crate::call::Message;
 use crate::ledger::elements_sent;
-use crate::record::{Begun, Record};
-use crate::tag::Tag;
+use crate::record::Begun;
+use crate::{Call, Group, Op, Post, Record, Result, Standing, Tag};
 use std::sync::Arc;
 use std::time::Instant;
 use tensor::{Category, Device, Place, Ptr, Tensor};
@@ -151,21 +148,25 @@ impl<P: Place> Group<P> {
 /// # Ok::<(), comm::CommError>(())
 /// ```
 #[must_use = "what is under way is waited for"]
-pub struct Request<D: Device> {
+pub struct Request<D: Device, T = Tensor<D>> {
     pub(crate) under_way: UnderWay<D::Place>, // ends before the tensors do
-    pub(crate) given: Option<Tensor<D>>,      // kept as long as others read it
-    pub(crate) result: Option<Tensor<D>>,     // where that is another
+    pub(crate) given: Option<T>,              // kept as long as others read it
+    pub(crate) result: Option<T>,             // where that is another
 }
 
-impl<D: Device> Request<D> {
-    /// Returns when it is done: the tensor sent, received, or made of what all ranks gave.
+impl<D: Device, T> Request<D, T> {
+    /// Of what is done already.
+    pub(crate) fn done(given: T) -> Self {
+        Self { under_way: UnderWay(None), given: Some(given), result: None }
+    }
+    /// Returns when it is done: the tensor sent, received, or made of what all ranks gave; or the list of those reduced.
     ///
     /// # Errors
     /// Those of every call of a group.
     ///
     /// # Panics
     /// Never: a request has its tensor until then.
-    pub fn wait(mut self) -> Result<Tensor<D>> {
+    pub fn wait(mut self) -> Result<T> {
         self.under_way.wait()?;
         Ok(self.result.take().or_else(|| self.given.take()).expect("not given before"))
     }
@@ -181,9 +182,6 @@ struct Posted<P: Place> {
 }
 
 impl<P: Place> UnderWay<P> {
-    pub(crate) fn done() -> Self {
-        Self(None)
-    }
     /// Counts a call, posts it, and keeps it on record as under way.
     pub(crate) fn new(
         group: &Group<P>,

@@ -10,7 +10,7 @@
 //! lasts as long as its busiest rank, and the next one begins after it. A message of no elements costs its latency.
 //!
 //! Source: Thakur, Rabenseifner, Gropp, "Optimization of collective communication operations in MPICH", §3, 2005.
-use crate::link::Link;
+use crate::Link;
 use std::ops::Range;
 use std::time::Duration;
 

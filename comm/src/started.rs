@@ -2,12 +2,9 @@
 //!
 //! All ranks of a group start the same calls in the same order, and each waits for its own in whatever order. Who waits does
 //! what is left of the work. Results are those of the calls without `start_`, bit for bit.
-use crate::call::{Call, Op, Reduce};
 use crate::collectives::Making;
-use crate::engine::Windows;
-use crate::error::Result;
-use crate::group::Group;
-use crate::request::{Request, UnderWay};
+use crate::request::UnderWay;
+use crate::{Call, Group, Op, Reduce, Request, Result, Windows};
 use kernels::Kernels;
 use tensor::{Device, Place, Tensor, count};
 
@@ -41,7 +38,7 @@ impl<P: Place> Group<P> {
     ) -> Result<Request<D>> {
         if self.size() == 1 || self.route.is_some() {
             self.all_reduce(&mut data, reduce)?;
-            return Ok(Request { under_way: UnderWay::done(), given: Some(data), result: None });
+            return Ok(Request::done(data));
         }
         self.start(self.reducing::<D>(data.shape(), reduce), data, None)
     }
@@ -78,11 +75,11 @@ impl<P: Place> Group<P> {
     ) -> Result<Together<D>> {
         let elements = count::sum("the elements of a call", tensors.iter().map(Tensor::len));
         if self.size() == 1 || tensors.is_empty() {
-            return Ok(Together { under_way: UnderWay::done(), tensors });
+            return Ok(Request::done(tensors));
         }
         if let (true, InPlace::AllReduce(reduce)) = (self.route.is_some(), how) {
             tensors.iter_mut().try_for_each(|data| self.all_reduce(data, reduce))?;
-            return Ok(Together { under_way: UnderWay::done(), tensors });
+            return Ok(Request::done(tensors));
         }
         let (ranks, rank) = (self.size(), self.rank);
         let all = match how {
@@ -106,11 +103,11 @@ impl<P: Place> Group<P> {
             };
             (Windows { give: Some(give), take: Some(take) }, Call { rows, cols, ..all.clone() })
         };
-        // SAFETY: each tensor has the elements of its call; `Together` owns them, and ends the post before it gives them away.
+        // SAFETY: each tensor has the elements of its call; the request owns them, and ends the post before it gives them away.
         // Of a rank's memory others read its own block where that is gathered, and never where the sum of it goes.
         let post = |_: &Call| unsafe { self.engine.start(self.rank, &mut tensors.iter_mut().map(one)) };
         let under_way = UnderWay::new(self, all.clone(), post)?;
-        Ok(Together { under_way, tensors })
+        Ok(Request { under_way, given: Some(tensors), result: None })
     }
     /// Starts [`Group::all_gather`]. The request keeps `mine` and gives what all have.
     ///
@@ -177,7 +174,7 @@ impl<P: Place> Group<P> {
     /// Starts a call whose result is another tensor.
     fn start_making<D: Device<Place = P>>(&self, making: Making, given: Tensor<D>) -> Result<Request<D>> {
         if self.size() == 1 {
-            return Ok(Request { under_way: UnderWay::done(), given: Some(given), result: None });
+            return Ok(Request::done(given));
         }
         let Making { call, category, shape: [rows, cols] } = making;
         let result = Tensor::empty(given.device(), category, rows, cols);
@@ -253,19 +250,4 @@ pub enum InPlace {
 /// gradients[0].read();
 /// # Ok::<(), comm::CommError>(())
 /// ```
-#[must_use = "what is under way is waited for"]
-pub struct Together<D: Device> {
-    under_way: UnderWay<D::Place>, // ends before the tensors do
-    tensors: Vec<Tensor<D>>,
-}
-
-impl<D: Device> Together<D> {
-    /// Returns when all are done.
-    ///
-    /// # Errors
-    /// Those of every call of a group.
-    pub fn wait(mut self) -> Result<Vec<Tensor<D>>> {
-        self.under_way.wait()?;
-        Ok(std::mem::take(&mut self.tensors))
-    }
-}
+pub type Together<D> = Request<D, Vec<Tensor<D>>>;

@@ -1,7 +1,7 @@
 //! A trace: what every rank did and when, for a viewer of timelines. A rank's time is in a call, or it computes; in a
 //! call it may wait for others. Spans give names to stretches of both: a step, a microbatch. While a rank takes a profile
 //! ([`Mesh::profile`](crate::Mesh::profile)), its layers and kernels are traced in place of "it computes".
-use crate::call::Call;
+use crate::{Call, CallRecord};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tensor::{Kind, Pass, Work};
@@ -66,16 +66,7 @@ pub enum What {
         flops: u64,
     },
     /// It is in a call.
-    Call {
-        /// The operation.
-        name: &'static str,
-        /// The label: a parameter, a step; empty if there is none.
-        label: String,
-        /// The call as a sentence, with its place in the code.
-        words: String,
-        /// Bytes of this rank's tensor.
-        payload: usize,
-    },
+    Call(CallRecord),
     /// It waits for other ranks, or for a slow link.
     Wait,
 }
@@ -142,11 +133,6 @@ impl What {
             Work::Kernel { name, kind, flops } => Self::Kernel { name, kind, flops },
         }
     }
-    fn call(call: &Call) -> Self {
-        let (words, payload) = (call.to_string(), call.elements() * call.elem.size);
-        let label = call.label.as_deref().unwrap_or_default().to_string();
-        Self::Call { name: call.op.name(), label, words, payload }
-    }
 }
 
 /// The events of these stretches, and those in between: from the end of one call to the beginning of the next, cut where
@@ -154,7 +140,7 @@ impl What {
 pub(crate) fn events(stretches: Vec<Stretch>) -> Vec<Event> {
     let event = |Stretch { did, from, to }| match did {
         Did::Known(what) => Event { what, from, to },
-        Did::Call(call) => Event { what: What::call(&call), from, to },
+        Did::Call(call) => Event { what: What::Call((&call).into()), from, to },
     };
     let mut events: Vec<_> = stretches.into_iter().map(event).collect();
     events.extend(compute(&events));
@@ -167,14 +153,14 @@ fn depth(what: &What) -> usize {
     match what {
         What::Span(_) => 0,
         What::Layer { .. } => 1,
-        What::Compute | What::Call { .. } => 2,
+        What::Compute | What::Call(_) => 2,
         What::Wait | What::Kernel { .. } => 3,
     }
 }
 
 fn compute(events: &[Event]) -> Vec<Event> {
-    let calls = || events.iter().filter(|event| matches!(event.what, What::Call { .. }));
-    let outer = |e: &&Event| matches!(e.what, What::Span(_) | What::Call { .. });
+    let calls = || events.iter().filter(|event| matches!(event.what, What::Call(_)));
+    let outer = |e: &&Event| matches!(e.what, What::Span(_) | What::Call(_));
     let mut edges: Vec<_> = events.iter().filter(outer).flat_map(|e| [e.from, e.to]).collect();
     edges.sort();
     edges.dedup();
@@ -224,7 +210,8 @@ mod tests {
             What::Span(name) => name,
             What::Compute => "compute",
             What::Layer { name, .. } => name,
-            What::Kernel { name, .. } | What::Call { name, .. } => name,
+            What::Kernel { name, .. } => name,
+            What::Call(call) => call.op.name(),
             What::Wait => "wait",
         }
     }
@@ -256,8 +243,10 @@ mod tests {
             ("compute", 90, 95),
         ];
         assert_eq!(brief(&events), expected);
-        let What::Call { label, words, payload, .. } = &events[4].what else { panic!("{:?}", events[4]) };
-        assert_eq!((label.as_str(), *payload), ("w", 24));
+        let What::Call(call) = &events[4].what else { panic!("{:?}", events[4]) };
+        assert_eq!((call.op, call.shape, call.bytes), (Op::AllReduce, [2, 3], 24));
+        assert!(call.is_for("w") && !call.is_for("") && call.over.axes == crate::Axis::Tp, "{call}");
+        let words = call.to_string();
         assert!(
             words.starts_with("all_reduce(sum) over tp of 2x3 f32 for w at comm/src/trace.rs:"),
             "{words}"

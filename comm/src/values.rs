@@ -1,7 +1,5 @@
 //! Plain values of any type between ranks, in the memory of the host: counts, times, ids.
-use crate::call::{Call, Elem, Op};
-use crate::error::Result;
-use crate::group::Group;
+use crate::{Call, Elem, Group, Op, Result};
 use bytemuck::Pod;
 use std::any::{TypeId, type_name};
 use std::hash::{DefaultHasher, Hash, Hasher};

@@ -1,10 +1,6 @@
 //! Runs a schedule by messages: an all-reduce that goes by an algorithm.
-use crate::algorithms::Algorithm;
-use crate::call::{Call, Message, Op, Part, Reduce};
-use crate::engine::Standing;
-use crate::error::Result;
-use crate::group::Group;
-use crate::schedule::{Arrival, Schedule, Step, Transfer};
+use crate::call::{Message, Part};
+use crate::{Algorithm, Arrival, Call, Group, Op, Reduce, Result, Schedule, Standing, Step, Transfer};
 use kernels::Kernels;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};

@@ -3,7 +3,7 @@
 //! point operations of products and attention, elements of everything else.
 use divan::Bencher;
 use divan::counter::ItemsCount;
-use kernels::bf16::{self, Out, Way};
+use kernels::bf16::{self, Way};
 use kernels::{
     Activation, AdamW, Attend, Entry, Heads, Indexed, Kernels, LossTerms, Mask, Qkv, Segment, Selects, Slice,
     Span, Write, machine,
@@ -271,8 +271,11 @@ fn bf16_cube<const NARROW: bool>(bencher: Bencher, way: Way) {
     let (a, b) = (narrow(CUBE, CUBE), narrow(CUBE, CUBE));
     let (mut c, mut rounded) = (matrix(CUBE, CUBE), narrow(CUBE, CUBE));
     timed(bencher, 2 * CUBE * CUBE * CUBE, |_| {
-        let c = if NARROW { Out::Narrow(rounded.view_mut()) } else { Out::Wide(c.view_mut()) };
-        bf16::product_by(way, c, a.view(), b.view(), Write::Set);
+        if NARROW {
+            bf16::product_by(way, rounded.view_mut(), a.view(), b.view(), Write::Set);
+        } else {
+            bf16::product_by(way, c.view_mut(), a.view(), b.view(), Write::Set);
+        }
     });
 }
 
@@ -308,7 +311,7 @@ const SHALLOW: usize = 2048;
 fn bf16_few_rows(bencher: Bencher, (rows, deep): (usize, usize)) {
     let (a, b, mut c) = (narrow(rows, deep), narrow(deep, 8192), narrow(rows, 8192));
     timed(bencher, 2 * b.len(), |_| {
-        bf16::product(Out::Narrow(c.view_mut()), a.view(), b.view(), Write::Set);
+        bf16::product(c.view_mut(), a.view(), b.view(), Write::Set);
     });
 }
 
@@ -317,7 +320,7 @@ fn bf16_few_rows(bencher: Bencher, (rows, deep): (usize, usize)) {
 fn bf16_few_rows_by_columns(bencher: Bencher, rows: usize) {
     let (a, b, mut c) = (narrow(rows, DEEP), narrow(8192, DEEP), narrow(rows, 8192));
     timed(bencher, 2 * b.len(), |_| {
-        bf16::product(Out::Narrow(c.view_mut()), a.view(), b.view().t(), Write::Set);
+        bf16::product(c.view_mut(), a.view(), b.view().t(), Write::Set);
     });
 }
 

@@ -1,5 +1,5 @@
 //! Lists of tokens as kernels read them: whole numbers at the kernels' place, made once for all calls on the same tokens.
-use crate::terms::{Segment, Span};
+use crate::{Segment, Span};
 use std::cell::OnceCell;
 use tensor::{Index, Place};
 

@@ -76,11 +76,11 @@ macro_rules! every_kernel {
             attention(
                 attend: &Attend, spans: &Index<Self::Place>, qkv: Qkv<Self>, o: ViewMut<Self>, lse: ViewMut<Self::Wide>,
                 scratch: ViewMut<Self::Wide>
-            ) = "attention", Attention => attention::whole(attend, spans.words(), &qkv, o, lse, scratch);
+            ) = "attention", Attention => attention::take(attend, spans.words(), &qkv, Rows::Whole(o, lse), scratch);
             /// Adds blocks of keys to a running softmax: for queries whose keys come one part after the other.
             attention_block(
                 attend: &Attend, spans: &Index<Self::Place>, qkv: Qkv<Self>, run: Softmax<Self::Wide>, scratch: ViewMut<Self::Wide>
-            ) = "attention", Attention => attention::carried(attend, spans.words(), &qkv, run, scratch);
+            ) = "attention", Attention => attention::take(attend, spans.words(), &qkv, Rows::Carried(run), scratch);
             /// o = the running softmax's out / sum; the log-sum-exp goes to its `max`.
             attention_finish(heads: Heads, o: ViewMut<Self>, run: Softmax<Self::Wide>)
                 = "attention finish", Attention => attention::finish(heads, o, run);

@@ -1,5 +1,5 @@
 //! Which keys a query sees: by position, by row of a span, by blocks of rows, and how many.
-use crate::terms::Span;
+use crate::Span;
 use std::ops::Range;
 
 /// Which keys of its sequence a query sees.

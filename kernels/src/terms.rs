@@ -1,5 +1,5 @@
 //! What kernels are told beside matrices: heads, tokens, constants.
-use crate::mask::Mask;
+use crate::Mask;
 use serde::{Deserialize, Serialize};
 use tensor::{Device, Dropout, View, ViewMut};
 

@@ -16,7 +16,7 @@
 //! embedding's table, whose rows are this layer's columns, and adds to its gradient. Where the ranks do not divide the
 //! vocabulary, the last have columns beyond it: no kernel looks at them.
 //!
-//! In a sequence region norm(X) is gathered for the logits, and again for the weight; dX is reduced and scattered.
+//! Under sequence parallelism norm(X) is gathered for the logits, and again for the weight; dX is reduced and scattered.
 //!
 //! Source: Shoeybi et al., Megatron-LM, §3 (parallel cross-entropy), arXiv:1909.08053; Szegedy et al., §7,
 //! arXiv:1512.00567 (label smoothing); Chowdhery et al., §5, arXiv:2204.02311 (z-loss). Chapters: 6, 7.
@@ -137,7 +137,7 @@ impl<D: Kernels> Head<D> {
         cx.saw(&self.name, "out", |_| Ok((&logits).into()))?;
         Ok(logits)
     }
-    /// `X[B,D]` to this microbatch's part of the mean loss, of which data ranks each have one.
+    /// `X[B,D]` to this microbatch's part of the mean loss: a partial sum on each data rank.
     ///
     /// # Errors
     /// If ranks do not meet.

@@ -12,6 +12,7 @@
 //! | `rope.rs`, `window.rs`, `sizes.rs` | frequencies, windows, limits |
 //! | `keys.rs` | values of a kind, and what is wrong with one |
 use layers::Shape;
+use parallel::{Error, Result};
 use serde_json::{Map, Value, json};
 use std::path::Path;
 use tensor::quoted::{sentence, shown};
@@ -49,66 +50,16 @@ pub struct Config {
     pub eos: Vec<u32>,
 }
 
-/// Why a configuration is none, or not a supported one: one sentence.
-#[derive(Debug, thiserror::Error)]
-pub enum ConfigError {
-    /// The file could not be read.
-    #[error(transparent)]
-    File(#[from] tensor::files::Error),
-    /// Not a JSON object.
-    #[error("{origin} is no model configuration: {why}")]
-    Json {
-        /// The file.
-        origin: String,
-        /// What is wrong with it.
-        why: String,
-    },
-    /// A key that must be there.
-    #[error("{origin} has no {key}; it must be {wanted}")]
-    Missing {
-        /// The file.
-        origin: String,
-        /// The key.
-        key: String,
-        /// The value wanted.
-        wanted: String,
-    },
-    /// A value that no model has, or no supported one.
-    #[error("{origin}: {key} is {seen}; it must be {wanted}")]
-    Value {
-        /// The file.
-        origin: String,
-        /// The key.
-        key: String,
-        /// The value seen.
-        seen: String,
-        /// The value wanted.
-        wanted: String,
-    },
-    /// A key that might change what the model computes.
-    #[error(
-        "{origin}: {key} is {seen}, a key that is not known here; remove it if the model computes the same without"
-    )]
-    Unknown {
-        /// The file.
-        origin: String,
-        /// The key.
-        key: String,
-        /// Its value.
-        seen: String,
-    },
-}
-
 impl Config {
     /// Reads a `config.json`.
     ///
     /// # Errors
     /// If the file cannot be read, or as [`parse`](Self::parse).
-    pub fn read(path: &Path) -> Result<Self, ConfigError> {
+    pub fn read(path: &Path) -> Result<Self> {
         let (bytes, origin) = (tensor::files::read(path)?, path.display().to_string());
         let text = String::from_utf8(bytes).map_err(|why| {
             let at = why.utf8_error().valid_up_to();
-            ConfigError::Json { origin: origin.clone(), why: format!("byte {at} is not UTF-8 text") }
+            no_config(&origin, &format!("byte {at} is not UTF-8 text"))
         })?;
         Self::parse(&text, &origin)
     }
@@ -117,11 +68,11 @@ impl Config {
     /// # Errors
     /// If it is no JSON object, if a key is missing or has a value that no supported model has, if sizes contradict
     /// each other, or if a key might change what the model computes and is not supported.
-    pub fn parse(text: &str, origin: &str) -> Result<Self, ConfigError> {
-        let json = |why: String| ConfigError::Json { origin: origin.into(), why };
-        let value: Value = serde_json::from_str(text).map_err(|why| json(sentence(&why.to_string())))?;
+    pub fn parse(text: &str, origin: &str) -> Result<Self> {
+        let no_json = |why: serde_json::Error| no_config(origin, &sentence(&why.to_string()));
+        let value: Value = serde_json::from_str(text).map_err(no_json)?;
         let Value::Object(map) = value else {
-            return Err(json("it must be an object in braces".into()));
+            return Err(no_config(origin, "it must be an object in braces"));
         };
         let keys = Keys { map: &map, origin, within: "" };
         let architecture = keys.architecture()?;
@@ -180,6 +131,10 @@ impl Config {
             common.into_iter().chain(own).map(|(key, value)| (key.to_owned(), value)).collect();
         format!("{:#}\n", Value::Object(all))
     }
+}
+
+fn no_config(origin: &str, why: &str) -> Error {
+    Error::new(format!("{origin} is no model configuration: {why}"))
 }
 
 /// What PyTorch calls a kind of float that weights are of.

@@ -5,15 +5,13 @@
 //! ink.
 //!
 //! Source: `LeCun`, Cortes, Burges, "The MNIST database of handwritten digits".
-use parallel::Sequence;
+use parallel::{Result, Sequence, bail};
 use std::path::{Path, PathBuf};
 use tensor::mix;
 
 mod drawn;
-mod error;
 mod idx;
 
-pub use error::DigitsError;
 use idx::Idx;
 
 /// Two files: images and their labels.
@@ -76,13 +74,14 @@ impl Set {
         Sequence::example(self.image(i).iter().map(|&pixel| feature(pixel)).collect(), self.label(i).into())
     }
     /// From two files of a directory; also hands back the first one's path.
-    fn read(dir: &Path, (images, labels): Names) -> Result<(Self, PathBuf), DigitsError> {
+    fn read(dir: &Path, (images, labels): Names) -> Result<(Self, PathBuf)> {
         let images = Idx::<3>::read(dir, images)?;
         let labels = Idx::<1>::read(dir, labels)?;
         let ([count, rows, cols], [named]) = (images.size, labels.size);
         if count != named {
             let paths = [images.path, labels.path];
-            return Err(DigitsError::Counts { paths, images: count, labels: named });
+            let [images, labels] = paths.each_ref().map(|path| path.display());
+            bail!("images in {images}: {count}, labels in {labels}: {named}; each image needs one label");
         }
         Ok((Self { images: images.elements, labels: labels.elements, rows, cols }, images.path))
     }
@@ -118,15 +117,26 @@ impl Digits {
     /// # Errors
     /// If a file is missing or is no whole IDX file of bytes, if there are no images, or if images and labels, or
     /// training and test images, do not fit.
-    pub fn read(dir: &Path) -> Result<Self, DigitsError> {
+    pub fn read(dir: &Path) -> Result<Self> {
         if !dir.is_dir() {
-            return Err(DigitsError::NoDirectory(dir.to_owned()));
+            bail!(
+                "{}: there is no such directory; it should hold {} and {}, for training, and {} and {}, for testing, each as it \
+                 is or as .gz",
+                dir.display(),
+                TRAIN.0,
+                TRAIN.1,
+                TEST.0,
+                TEST.1
+            );
         }
         let ((train, learnt), (test, judged)) = (Set::read(dir, TRAIN)?, Set::read(dir, TEST)?);
-        let size = |set: &Set| [set.rows, set.cols];
-        if size(&train) != size(&test) {
-            let paths = [learnt, judged];
-            return Err(DigitsError::Sizes { paths, train: size(&train), test: size(&test) });
+        let size = |set: &Set| format!("{}×{}", set.rows, set.cols);
+        let sizes = [size(&train), size(&test)];
+        if sizes[0] != sizes[1] {
+            let ([train, test], learnt, judged) = (sizes, learnt.display(), judged.display());
+            bail!(
+                "{learnt} has images of {train} pixels and {judged} of {test}; both must have the same size"
+            );
         }
         let largest = train.labels.iter().chain(&test.labels).max().copied().unwrap_or(0);
         Ok(Self { train, test, classes: 1 + usize::from(largest) })
@@ -180,7 +190,7 @@ mod tests {
         [train, idx(&[3], &[4, 0, 2]), test, idx(&[2], &[6, 2])]
     }
     /// The four files in a directory, `with` others written there instead of those of the same name.
-    fn read(with: &[(&str, &[u8])]) -> Result<Digits, String> {
+    fn read(with: &[(&str, &[u8])]) -> std::result::Result<Digits, String> {
         let folder = tempfile::tempdir().unwrap();
         for (name, bytes) in NAMES.iter().zip(&four()) {
             if !with.iter().any(|(other, _)| other.trim_end_matches(".gz") == *name) {
@@ -190,7 +200,7 @@ mod tests {
         for (name, bytes) in with {
             fs::write(folder.path().join(name), bytes).unwrap();
         }
-        let why = |why: DigitsError| why.to_string().replace(folder.path().to_str().unwrap(), "");
+        let why = |why: parallel::Error| why.to_string().replace(folder.path().to_str().unwrap(), "");
         Digits::read(folder.path()).map_err(why)
     }
     fn why(with: &[(&str, &[u8])]) -> String {
@@ -270,7 +280,7 @@ mod tests {
                       train-labels-idx1-ubyte, for training, and t10k-images-idx3-ubyte and t10k-labels-idx1-ubyte, \
                       for testing, each as it is or as .gz";
         assert_eq!(why.replace(folder.path().to_str().unwrap(), ""), wanted);
-        let why = parallel::Error::from(Digits::read(folder.path()).unwrap_err()).to_string();
+        let why = Digits::read(folder.path()).unwrap_err().to_string();
         let wanted = ": there is neither train-images-idx3-ubyte nor train-images-idx3-ubyte.gz";
         assert_eq!(why.replace(folder.path().to_str().unwrap(), ""), wanted);
         let why = self::why(&[(TEST.1, b"")]);

@@ -30,11 +30,3 @@ pub use classifier::Classifier;
 pub use config::Config;
 pub use learner::Learner;
 pub use model::Model;
-
-use parallel::Sentence;
-
-impl Sentence for config::ConfigError {}
-impl Sentence for digits::DigitsError {}
-impl Sentence for sampling::SamplingError {}
-impl Sentence for text::TextError {}
-impl Sentence for tokenizer::TokenizerError {}

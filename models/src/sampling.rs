@@ -4,7 +4,9 @@
 //! (ties to the lower id); the first `top_k` of them; of these the smallest prefix with a share of at least
 //! `top_p` of their mass `Σ e^(l/T)`; then the candidate on whose interval of the cumulative shares `u` falls, a
 //! uniform number that is a hash of (seed, sequence, position).
+use parallel::{Error, Result, bail};
 use std::cmp::Ordering;
+use std::fmt::Display;
 use tensor::mix;
 
 mod margin;
@@ -33,46 +35,12 @@ pub struct Choice {
     pub margin: f64,
 }
 
-/// Why no token can be chosen: one sentence.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub enum SamplingError {
-    /// A setting out of its range.
-    #[error("{what} is {seen}; it must be {wanted}")]
-    Setting {
-        /// Which one.
-        what: &'static str,
-        /// The value seen.
-        seen: String,
-        /// The value wanted.
-        wanted: &'static str,
-    },
-    /// A cut of probabilities where there are none.
-    #[error(
+/// A setting that is for probabilities, where there are none.
+#[must_use]
+pub fn no_temperature(what: &str, seen: impl Display) -> Error {
+    Error::new(format!(
         "{what} is {seen}, but there is no temperature; without one the likeliest token is chosen, so give both or neither"
-    )]
-    Greedy {
-        /// Which setting.
-        what: &'static str,
-        /// Its value.
-        seen: String,
-    },
-    /// Nothing to choose from.
-    #[error("there are no logits to choose from")]
-    Empty,
-    /// A logit that is no finite number.
-    #[error(
-        "the logit of token {id} is {seen} in sequence {sequence} at position {position}; logits must be finite numbers"
-    )]
-    Logit {
-        /// The token.
-        id: usize,
-        /// Its logit.
-        seen: f32,
-        /// The sequence.
-        sequence: usize,
-        /// The position.
-        position: usize,
-    },
+    ))
 }
 
 impl Sampling {
@@ -80,8 +48,10 @@ impl Sampling {
     ///
     /// # Errors
     /// If one is not, or if there is `top_k` or `top_p` but no temperature.
-    pub fn validate(&self) -> Result<(), SamplingError> {
-        let wrong = |what, seen, wanted| Err(SamplingError::Setting { what, seen, wanted });
+    pub fn validate(&self) -> Result<()> {
+        let wrong = |what: &str, seen: String, wanted: &str| {
+            Err(Error::new(format!("{what} is {seen}; it must be {wanted}")))
+        };
         match (self.temperature, self.top_k, self.top_p) {
             (Some(t), _, _) if !(t.is_finite() && t > 0.0) => wrong(
                 "the temperature",
@@ -92,8 +62,8 @@ impl Sampling {
             (_, _, Some(p)) if !(p > 0.0 && p <= 1.0) => {
                 wrong("top_p", p.to_string(), "above 0 and at most 1")
             }
-            (None, Some(k), _) => Err(SamplingError::Greedy { what: "top_k", seen: k.to_string() }),
-            (None, _, Some(p)) => Err(SamplingError::Greedy { what: "top_p", seen: p.to_string() }),
+            (None, Some(k), _) => Err(no_temperature("top_k", k)),
+            (None, _, Some(p)) => Err(no_temperature("top_p", p)),
             _ => Ok(()),
         }
     }
@@ -102,7 +72,7 @@ impl Sampling {
     ///
     /// # Errors
     /// If the settings are not valid, or a logit is not finite.
-    pub fn choose(&self, logits: &[f32], sequence: usize, position: usize) -> Result<Choice, SamplingError> {
+    pub fn choose(&self, logits: &[f32], sequence: usize, position: usize) -> Result<Choice> {
         self.choose_in(&mut Room::default(), Logits::All(logits), sequence, position)
     }
     /// How many of a row's first logits a choice needs: those that may be chosen and the one behind them, which the
@@ -121,10 +91,13 @@ impl Sampling {
         logits: Logits,
         sequence: usize,
         position: usize,
-    ) -> Result<Choice, SamplingError> {
+    ) -> Result<Choice> {
         self.validate()?;
         if let Some((id, seen)) = logits.improper()? {
-            return Err(SamplingError::Logit { id, seen, sequence, position });
+            bail!(
+                "the logit of token {id} is {seen} in sequence {sequence} at position {position}; logits must be finite \
+                 numbers"
+            );
         }
         let Some(temperature) = self.temperature else {
             return Ok(logits.greedy());
@@ -146,9 +119,9 @@ pub enum Logits<'a> {
 
 impl Logits<'_> {
     /// The first logit, by id, that is no finite number.
-    fn improper(self) -> Result<Option<(usize, f32)>, SamplingError> {
+    fn improper(self) -> Result<Option<(usize, f32)>> {
         match self {
-            Logits::All([]) | Logits::First([], _) => Err(SamplingError::Empty),
+            Logits::All([]) | Logits::First([], _) => Err(Error::new("there are no logits to choose from")),
             // All of them first, which vectorises.
             Logits::All(all) if all.iter().fold(true, |finite, logit| finite & logit.is_finite()) => Ok(None),
             Logits::All(all) => Ok(all.iter().copied().enumerate().find(|(_, logit)| !logit.is_finite())),

@@ -1,86 +1,32 @@
 //! Texts to learn and to be told: a corpus of token ids, its batches and its windows.
-use crate::tokenizer::{Encoded, Tokenizer, TokenizerError};
+use crate::tokenizer::{Encoded, Tokenizer};
+use parallel::{Error, Result, bail};
 use std::path::Path;
 use tensor::mix;
 
-mod order3;
-pub use order3::order3;
-
 /// Token ids and, for each, the one that follows it.
 pub type Pair = (Vec<u32>, Vec<u32>);
-
-/// Why a text cannot be used: one sentence.
-#[derive(Debug, thiserror::Error)]
-pub enum TextError {
-    /// The file could not be read.
-    #[error(transparent)]
-    File(#[from] tensor::files::Error),
-    /// Nothing to learn from.
-    #[error("{name} is empty (0 bytes)")]
-    Empty {
-        /// The text.
-        name: String,
-    },
-    /// Sequences of no tokens.
-    #[error("the sequence length is 0; it must be at least 1 token")]
-    NoSequence,
-    /// Not enough to learn from, or to be judged by.
-    #[error(
-        "{name} has {bytes} bytes, of which the last tenth is held out; {part} has {tokens} tokens, and sequences of \
-         {seq} need {wanted} at least"
-    )]
-    Short {
-        /// The text.
-        name: String,
-        /// How long it is.
-        bytes: usize,
-        /// The part that is too short.
-        part: &'static str,
-        /// Its tokens.
-        tokens: usize,
-        /// The tokens of a sequence.
-        seq: usize,
-        /// How many it must have.
-        wanted: usize,
-    },
-    /// Bytes that are no text.
-    #[error(
-        "{name} is not UTF-8: byte {at} ({byte:#04x}) belongs to no character; a tokenizer.json reads text only"
-    )]
-    NoText {
-        /// The text.
-        name: String,
-        /// Where it stands.
-        at: usize,
-        /// What stands there.
-        byte: u8,
-    },
-    /// An id that the model does not have.
-    #[error("the text has token id {id}; ids must be below the model's vocab_size of {vocabulary}")]
-    Beyond {
-        /// The largest.
-        id: u32,
-        /// How many ids the model has.
-        vocabulary: usize,
-    },
-    /// The tokenizer does not know what to do with it.
-    #[error(transparent)]
-    Tokenizer(#[from] TokenizerError),
-}
 
 /// The ids of a text without special tokens; `name` is its name in messages.
 ///
 /// # Errors
 /// If it is not UTF-8, and the tokenizer is not one of bytes, or has no tokens for it.
-pub fn encode(bytes: &[u8], name: &str, tokenizer: &Tokenizer) -> Result<Encoded, TextError> {
+pub fn encode(bytes: &[u8], name: &str, tokenizer: &Tokenizer) -> Result<Encoded> {
+    encode_from(0, bytes, name, tokenizer)
+}
+
+/// The ids of what stands in the text from this byte on.
+fn encode_from(start: usize, bytes: &[u8], name: &str, tokenizer: &Tokenizer) -> Result<Encoded> {
     if tokenizer.is_of_bytes() {
         return Ok(Encoded::of_bytes(bytes));
     }
     let text = std::str::from_utf8(bytes).map_err(|why| {
-        let at = why.valid_up_to();
-        TextError::NoText { name: name.to_owned(), at, byte: bytes[at] }
+        let (at, byte) = (start + why.valid_up_to(), bytes[why.valid_up_to()]);
+        Error::new(format!(
+            "{name} is not UTF-8: byte {at} ({byte:#04x}) belongs to no character; a tokenizer.json reads text only"
+        ))
     })?;
-    Ok(tokenizer.encode(text)?)
+    tokenizer.encode(text)
 }
 
 /// A text to learn from, and its last tenth to be judged by.
@@ -99,7 +45,7 @@ impl Corpus {
     ///
     /// # Errors
     /// If a part has not the `seq + 1` bytes of a sequence and its targets.
-    pub fn new(bytes: &[u8], name: &str, seq: usize) -> Result<Self, TextError> {
+    pub fn new(bytes: &[u8], name: &str, seq: usize) -> Result<Self> {
         Self::tokenized(bytes, name, seq, &Tokenizer::bytes())
     }
     /// Cuts a text for sequences of `seq` tokens; `name` is its name in messages.
@@ -110,12 +56,12 @@ impl Corpus {
     ///
     /// # Errors
     /// If it is no text, or a part has not the `seq + 1` tokens of a sequence and its targets.
-    pub fn tokenized(bytes: &[u8], name: &str, seq: usize, tokenizer: &Tokenizer) -> Result<Self, TextError> {
+    pub fn tokenized(bytes: &[u8], name: &str, seq: usize, tokenizer: &Tokenizer) -> Result<Self> {
         if bytes.is_empty() {
-            return Err(TextError::Empty { name: name.to_owned() });
+            bail!("{name} is empty (0 bytes)");
         }
         if seq == 0 {
-            return Err(TextError::NoSequence);
+            bail!("the sequence length is 0; it must be at least 1 token");
         }
         let mut cut = bytes.len() - bytes.len() / 10;
         let inside_a_character = |at: usize| bytes.get(at).is_some_and(|byte| byte & 0xC0 == 0x80);
@@ -123,17 +69,16 @@ impl Corpus {
             cut += 1;
         }
         let (first, last) = bytes.split_at(cut);
-        let whole = |why| match why {
-            TextError::NoText { name, at, byte } => TextError::NoText { name, at: at + cut, byte },
-            other => other,
-        };
         let train = encode(first, name, tokenizer)?.ids;
-        let held_out = encode(last, name, tokenizer).map_err(whole)?;
+        let held_out = encode_from(cut, last, name, tokenizer)?;
         let wanted = seq.saturating_add(1);
         let parts = [("that tenth", held_out.ids.len()), ("what comes before it", train.len())];
         if let Some((part, tokens)) = parts.into_iter().find(|(_, tokens)| *tokens < wanted) {
-            let (name, bytes) = (name.to_owned(), bytes.len());
-            return Err(TextError::Short { name, bytes, part, tokens, seq, wanted });
+            bail!(
+                "{name} has {} bytes, of which the last tenth is held out; {part} has {tokens} tokens, and sequences of \
+                 {seq} need {wanted} at least",
+                bytes.len()
+            );
         }
         Ok(Self { train, held_out_bytes: last.len().saturating_sub(held_out.first), held_out: held_out.ids })
     }
@@ -141,17 +86,19 @@ impl Corpus {
     ///
     /// # Errors
     /// If the file cannot be read, and as [`tokenized`](Self::tokenized).
-    pub fn read(path: &Path, seq: usize, tokenizer: &Tokenizer) -> Result<Self, TextError> {
+    pub fn read(path: &Path, seq: usize, tokenizer: &Tokenizer) -> Result<Self> {
         Self::tokenized(&tensor::files::read(path)?, &path.display().to_string(), seq, tokenizer)
     }
     /// Whether a model of so many ids has all of its ids.
     ///
     /// # Errors
     /// If it has not.
-    pub fn fits(&self, vocabulary: usize) -> Result<(), TextError> {
+    pub fn fits(&self, vocabulary: usize) -> Result<()> {
         let largest = self.train.iter().chain(&self.held_out).max();
         match largest.filter(|&&id| id as usize >= vocabulary) {
-            Some(&id) => Err(TextError::Beyond { id, vocabulary }),
+            Some(&id) => Err(Error::new(format!(
+                "the text has token id {id}; ids must be below the model's vocab_size of {vocabulary}"
+            ))),
             None => Ok(()),
         }
     }

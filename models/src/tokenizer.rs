@@ -19,52 +19,12 @@ pub use along::{ALONG, Tokens};
 pub use bytes::json;
 
 use comm::caught;
+use parallel::{Error, Result};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tensor::files;
 use tensor::quoted::sentence;
 use tokenizers::models::ModelWrapper;
-
-/// Why text and ids cannot be turned into one another: one sentence.
-#[derive(Debug, thiserror::Error)]
-pub enum TokenizerError {
-    /// The file could not be read.
-    #[error(transparent)]
-    File(#[from] files::Error),
-    /// It is no tokenizer.
-    #[error("{}: this is no tokenizer that can be read: {why}", path.display())]
-    Unreadable {
-        /// The file.
-        path: PathBuf,
-        /// What the library `tokenizers` said.
-        why: String,
-    },
-    /// It is one, but of other text or other ids.
-    #[error("{}: the tokenizer cannot {what}: {why}", path.display())]
-    Failed {
-        /// The file.
-        path: PathBuf,
-        /// What was wanted of it.
-        what: &'static str,
-        /// What the library `tokenizers` said.
-        why: String,
-    },
-    /// Ids that the model does not have.
-    #[error(
-        "{origin} has token ids up to {largest}; they must be below the model's vocab_size of {vocabulary}"
-    )]
-    Beyond {
-        /// The tokenizer.
-        origin: String,
-        /// Its last id.
-        largest: u32,
-        /// How many ids the model has.
-        vocabulary: usize,
-    },
-}
-
-/// A result with this module's error.
-type Result<T> = std::result::Result<T, TokenizerError>;
 
 /// Turns text into token ids and back. Cheap to clone.
 #[derive(Clone, Debug, Default)]
@@ -96,8 +56,10 @@ impl Tokenizer {
     /// If the file cannot be read or is no tokenizer.
     pub fn read(path: &Path) -> Result<Self> {
         let text = files::read(path)?;
-        let unreadable =
-            |why: String| TokenizerError::Unreadable { path: path.to_owned(), why: sentence(&why) };
+        let unreadable = |why: String| {
+            let why = sentence(&why);
+            Error::new(format!("{}: this is no tokenizer that can be read: {why}", path.display()))
+        };
         let mut inner = said(|| tokenizers::Tokenizer::from_bytes(&text)).map_err(unreadable)?;
         if inner.get_vocab_size(true) == 256 && bytes::is_of_bytes(&text) {
             return Ok(Self::bytes());
@@ -134,7 +96,9 @@ impl Tokenizer {
             }
         };
         match largest.filter(|&id| id as usize >= vocabulary) {
-            Some(largest) => Err(TokenizerError::Beyond { origin, largest, vocabulary }),
+            Some(largest) => Err(Error::new(format!(
+                "{origin} has token ids up to {largest}; they must be below the model's vocab_size of {vocabulary}"
+            ))),
             None => Ok(()),
         }
     }
@@ -177,8 +141,11 @@ impl Encoded {
 }
 
 impl OfFile {
-    fn failed(&self, what: &'static str) -> impl Fn(String) -> TokenizerError + '_ {
-        move |why| TokenizerError::Failed { path: self.path.clone(), what, why: sentence(&why) }
+    fn failed(&self, what: &'static str) -> impl Fn(String) -> Error + '_ {
+        move |why| {
+            let (path, why) = (self.path.display(), sentence(&why));
+            Error::new(format!("{path}: the tokenizer cannot {what}: {why}"))
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! Parameters and optimizer state in files, independent of the layout: gathered one tensor at a time by their
 //! placements, written by rank 0, read by each rank for its share. Files are replaced when they are whole.
-use crate::{Entry, Error, Named, Orientation, Result, Stored, named, whole};
+use crate::{Entry, Error, Named, Orientation, Result, Stored, bail, named, whole};
 use comm::Mesh;
 use kernels::Kernels;
 use layers::{Kind, Optimizer, Param, Values, Wide};
@@ -37,9 +37,7 @@ fn put<E: Real>(
     let (Some(writer), Some(whole)) = (writer, whole) else { return Ok(()) };
     if !whole.iter().all(|x| (x.to_f64() as f32).is_finite()) {
         let path = path.display();
-        return Err(Error::new(format!(
-            "{path} is left as it is: {param} has values that are no finite numbers"
-        )));
+        bail!("{path} is left as it is: {param} has values that are no finite numbers");
     }
     for entry in entries.iter().filter(|e| e.param == param) {
         writer.tensor(&entry.name, &entry.arrange(&whole, |x| x.to_f64() as f32))?;
@@ -70,7 +68,7 @@ where
     writer.map_or(Ok(()), |w| Ok(w.finish()?))
 }
 
-/// The moments of every parameter, as tensors of a file; there are none before the first step, or of plain descent.
+/// The moments of every trained parameter, as tensors of a file; there are none before the first step, or of plain descent.
 fn moments(kind: Kind, steps: usize, params: &[Named]) -> Vec<Entry> {
     if kind == Kind::Sgd || steps == 0 {
         return Vec::new();
@@ -80,7 +78,8 @@ fn moments(kind: Kind, steps: usize, params: &[Named]) -> Vec<Entry> {
         let name = format!("{moment}.{}", p.name);
         Entry { param: name.clone(), name, rows, columns: 0..cols, orientation: Orientation::Same }
     };
-    params.iter().flat_map(|p| MOMENTS.map(|m| entry(m, p))).collect()
+    let trained = params.iter().filter(|p| p.trained);
+    trained.flat_map(|p| MOMENTS.map(|m| entry(m, p))).collect()
 }
 const MOMENTS: [&str; 2] = ["m", "v"];
 
@@ -104,7 +103,7 @@ where
     let all = named(params, mesh)?;
     let entries = moments(optimizer.kind(), optimizer.steps(), &all);
     let mut writer = on_rank_0(path, &metadata, &entries, mesh)?;
-    for of in all.iter().filter(|_| !entries.is_empty()) {
+    for of in all.iter().filter(|of| of.trained && !entries.is_empty()) {
         for (which, m) in MOMENTS.iter().enumerate() {
             let read = |i: usize| optimizer.gather(params, i, which, mesh);
             let values = whole(params[0].device().wide(), of, mesh, read)?;
@@ -132,10 +131,7 @@ pub fn restore_optimizer<D: Kernels>(
     let (kind, steps) = (noted("optimizer")?, noted("steps")?);
     let wanted = optimizer.kind().name();
     if kind != wanted {
-        return Err(Error::new(format!(
-            "{path}: holds the state of {}, wanted that of {wanted}",
-            quoted(kind)
-        )));
+        bail!("{path}: holds the state of {}, wanted that of {wanted}", quoted(kind));
     }
     let steps =
         steps.parse().map_err(|_| Error::new(format!("{path}: {} is no number of steps", quoted(steps))))?;

@@ -97,9 +97,9 @@ impl Layout {
     /// # Errors
     /// If an axis has no ranks or is given twice, or there are more than [`MAX_RANKS`] ranks.
     pub fn new(sizes: &[(Axis, usize)]) -> Result<Self, LayoutError> {
-        grammar_of_all().sized(sizes)
+        grammar::sized(sizes)
     }
-    /// The same with a strategy more, such as `sp`.
+    /// This layout with a strategy more, such as `sp`.
     ///
     /// # Errors
     /// If the lists have none of this name, its axis has one rank only, or another excludes it.

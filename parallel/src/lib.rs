@@ -29,6 +29,8 @@ mod network;
 pub mod number;
 pub mod pipeline;
 pub mod price;
+#[cfg(test)]
+mod rests;
 pub mod session;
 pub mod stages;
 pub mod step;
@@ -45,7 +47,7 @@ pub use layout::Layout;
 pub use network::Network;
 pub use pipeline::Schedule;
 pub use stages::{At, Stages};
-pub use stored::{Entry, Orientation, Stored, StoredError};
+pub use stored::{Entry, Orientation, Stored};
 pub use trainer::{Report, Trainer, features};
 pub use whole::{Named, named, whole};
 

@@ -6,7 +6,7 @@ use crate::{Result, deal};
 use comm::{Axis, Group, Mesh, Request, Tag};
 use kernels::Kernels;
 use layers::ops::{Region, Stream};
-use layers::{Builder, Cx, Design, Half, Input, Output, Param, Stage, Strategy, Uses, Wanted};
+use layers::{Builder, Cx, Design, Half, Input, Keeper, Output, Param, Stage, Strategy, Uses, Wanted};
 use std::ops::Deref;
 use std::rc::Rc;
 use tensor::{Category, Tensor};
@@ -47,7 +47,8 @@ pub struct Stages<D: Kernels> {
     chunks: Vec<(usize, Box<dyn Stage<D>>)>, // each with its number
     schedule: &'static dyn Schedule,
     mesh: Mesh<D::Place>,
-    logits: Group<D::Place>, // the stages, as logits meet them
+    keeper: Option<Keeper<D>>, // of values that are used for logits
+    logits: Group<D::Place>,   // the stages, as logits meet them
     region: Region,
     design: Rc<Design>,
     steps: [Option<(Plan, Rc<[Step]>)>; 2], // of forwards alone, and of training: as made for the last plan
@@ -92,6 +93,7 @@ impl<D: Kernels> Stages<D> {
             chunks: (0..plan.all_chunks()).filter(mine).map(part).collect::<Result<_>>()?,
             schedule: at.schedule,
             mesh: at.mesh.clone(),
+            keeper: Some(Keeper::new(at.rests)),
             logits: stages.named("logits"),
             region: at.region,
             design,
@@ -121,7 +123,10 @@ impl<D: Kernels> Stages<D> {
     /// If ranks do not meet.
     pub fn logits(&mut self, cx: &Cx<D>, input: impl Into<Input<D>>, all: bool) -> Result<Tensor<D>> {
         let mut once = Once { cx, input: Some(input.into()), all, logits: None };
-        self.run(1, false, &mut once, &mut ())?;
+        let mut keeper = self.keeper.take().expect("put back below");
+        let outcome = self.run(1, false, &mut once, &mut keeper);
+        self.keeper = Some(keeper);
+        outcome?;
         let open = cx.tokens().iter().filter(|tokens| tokens.len > 0).count();
         let rows = if all { cx.rows() } else { open };
         let empty = || Tensor::empty(&self.device, Category::Activations, rows, self.design.outputs());

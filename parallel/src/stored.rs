@@ -1,12 +1,14 @@
 //! Parameters in safetensors files: which tensor of a file is which part of which parameter. A rank that builds its
 //! share from here touches only the bytes of that share.
+use crate::Result;
+use crate::bail;
 use layers::model::build::Element;
 use layers::{Draw, Values};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use tensor::Scalar;
 use tensor::quoted::quoted;
-use tensor::safetensors::{self, Matrix, Shards};
+use tensor::safetensors::{Matrix, Shards};
 
 /// How a part lies in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,22 +59,6 @@ impl Entry {
     }
 }
 
-/// Files that do not hold the model.
-#[derive(Debug, thiserror::Error)]
-pub enum StoredError {
-    /// A tensor is missing or has another shape.
-    #[error(transparent)]
-    File(#[from] safetensors::Error),
-    /// A tensor that is no part of the model.
-    #[error("{path}: there is a tensor {} that is no part of this model", quoted(name))]
-    Extra {
-        /// The file.
-        path: String,
-        /// The tensor.
-        name: String,
-    },
-}
-
 /// Files together with their meaning: a source of initial values.
 pub struct Stored {
     shards: Shards,
@@ -89,7 +75,7 @@ impl Stored {
         shards: impl Into<Shards>,
         entries: Vec<Entry>,
         is_passed_over: impl Fn(&str) -> bool,
-    ) -> Result<Self, StoredError> {
+    ) -> Result<Self> {
         let shards = shards.into();
         let mut parts = BTreeMap::<_, Vec<_>>::new();
         for (at, entry) in entries.iter().enumerate() {
@@ -98,7 +84,8 @@ impl Stored {
         }
         let known: BTreeSet<_> = entries.iter().map(|entry| &*entry.name).collect();
         if let Some(name) = shards.names().find(|name| !known.contains(name) && !is_passed_over(name)) {
-            return Err(StoredError::Extra { path: shards.path().into(), name: name.into() });
+            let (path, name) = (shards.path(), quoted(name));
+            bail!("{path}: there is a tensor {name} that is no part of this model");
         }
         Ok(Self { shards, entries, parts })
     }
@@ -114,14 +101,14 @@ impl Stored {
     ///
     /// # Errors
     /// If it is none of these.
-    pub fn tensor(&self, entry: &Entry) -> Result<Matrix<'_>, safetensors::Error> {
+    pub fn tensor(&self, entry: &Entry) -> Result<Matrix<'_>> {
         matrix(&self.shards, entry)
     }
 }
 
-fn matrix<'a>(shards: &'a Shards, entry: &Entry) -> Result<Matrix<'a>, safetensors::Error> {
+fn matrix<'a>(shards: &'a Shards, entry: &Entry) -> Result<Matrix<'a>> {
     let shape = entry.shape();
-    shards.matrix(&entry.name, if shape.len() == 1 { [1, shape[0]] } else { [shape[0], shape[1]] })
+    Ok(shards.matrix(&entry.name, if shape.len() == 1 { [1, shape[0]] } else { [shape[0], shape[1]] })?)
 }
 
 impl<E: Scalar> Values<E> for Stored {

@@ -27,7 +27,7 @@ pub(crate) use list;
 /// What is said of each strategy of all families: the axis whose ranks communicate most first.
 pub fn all() -> &'static [&'static About] {
     static ALL: LazyLock<Vec<&About>> = LazyLock::new(|| {
-        let layers = tensor::on::<Cpu<f32>>().into_iter().map(|strategy| strategy.about());
+        let layers = tensor::on::<Cpu<f32>>().into_iter().map(layers::Strategy::about);
         let states = data::ALL.iter().map(|split| &split.about);
         layers.chain(states).chain(pipeline::ALL.iter().map(|schedule| schedule.about())).collect()
     });

@@ -16,6 +16,8 @@ pub struct Named {
     pub name: String,
     /// `[rows, columns]` of the whole.
     pub shape: [usize; 2],
+    /// Whether it has a gradient, and so moments.
+    pub trained: bool,
 }
 
 /// All parameters of the model, each once, in program order; the same on every rank. On a rank without peers those of its
@@ -27,19 +29,19 @@ pub fn named<D: Kernels>(params: &[&mut Param<D>], mesh: &Mesh<D::Place>) -> Res
     let stages = mesh.group(Axis::STAGES);
     let line = |param: &&mut Param<D>| {
         let [rows, cols] = param.shape();
-        format!("{rows} {cols} {}\n", param.name())
+        format!("{rows} {cols} {} {}\n", u8::from(param.placement().trained), param.name())
     };
     let mine: String = params.iter().map(line).collect();
     let all = stages.named("names of parameters").all_gather_values(mine.as_bytes())?;
     let mut told: Vec<Named> = Vec::new();
     for (stage, lines) in all.iter().enumerate() {
         for (index, line) in std::str::from_utf8(lines).expect("names are text").lines().enumerate() {
-            let mut words = line.splitn(3, ' ');
+            let mut words = line.splitn(4, ' ');
             let mut size = || words.next().and_then(|n| n.parse().ok()).expect("a size");
-            let shape = [size(), size()];
+            let (shape, trained) = ([size(), size()], size() == 1);
             let name = words.next().expect("a name").to_string();
             if told.iter().all(|other| other.name != name) {
-                told.push(Named { stage, index, name, shape });
+                told.push(Named { stage, index, name, shape, trained });
             }
         }
     }

@@ -9,7 +9,7 @@ mod counting;
 use comm::{Axis, Mesh, World};
 use counting::taken;
 use kernels::Heads;
-use layers::{Builder, Cx, Design, Kind, Random, Rates, Shape, Strategy};
+use layers::{Builder, Cx, Design, Kind, Random, Rates, Rest, Rests, Shape, Strategy};
 use parallel::pipeline::gpipe::GPipe;
 use parallel::tensor::sequence_parallel::SequenceParallel;
 use parallel::{At, Batch, Error, Sequence, Stages, Trainer};
@@ -83,6 +83,27 @@ fn a_training_step_takes_no_memory() {
                 each(|| trainer.step(&batch, 0.01).map(drop))
             });
         }
+    }
+}
+
+/// Kills: lists of what is gathered or scattered made at each step; a shard, or all that is made of shards, in fresh memory.
+#[test]
+fn a_step_of_shards_takes_no_memory() {
+    let sequence = |n: u32| Sequence::new((0..n).collect(), (1..=n).collect());
+    let batch = Batch::new([5, 9, 3, 8, 2, 7].map(sequence).to_vec(), 2).unwrap();
+    for stage in 1..=3 {
+        let rest = |needs| if stage >= needs { Rest::Shard } else { Rest::Whole };
+        let rests = Rests { value: rest(3), gradient: rest(2), state: rest(1), block: None };
+        takes_nothing(|at| {
+            if at.mesh.group(Axis::Dp).size() == 1 {
+                return Ok([0; 12]); // that is the test before
+            }
+            let (strategies, built) = (at.strategies.clone(), at.built.clone());
+            let builder = Builder { rests, strategies, built, ..**at };
+            let at = At { builder, schedule: at.schedule };
+            let mut trainer = Trainer::new(&at, &llama(), OPTIMIZERS[1])?;
+            each(|| trainer.step(&batch, 0.01).map(drop))
+        });
     }
 }
 

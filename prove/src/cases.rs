@@ -26,7 +26,7 @@ pub use report::Report;
 use crate::Subject;
 use comm::Axis;
 use layers::{Design, Kind, Rates, Shape};
-use parallel::{Batch, Error, Layout, Result, Sequence};
+use parallel::{Batch, Error, Layout, Result, Sequence, bail};
 use serde::{Deserialize, Serialize};
 use tensor::quoted::sentence;
 use tensor::{IGNORED, Key, mix};
@@ -118,19 +118,15 @@ impl Case {
         let Shape { heads, window, dropout: Rates { embedding, attention, residual }, loss, .. } = self.shape;
         for rate in [embedding, attention, residual, loss.smoothing] {
             if !(0.0..1.0).contains(&rate) {
-                return Err(Error::new(format!(
-                    "no case: a rate of dropout or smoothing is {rate}; it must be 0 or more and below 1"
-                )));
+                bail!("no case: a rate of dropout or smoothing is {rate}; it must be 0 or more and below 1");
             }
         }
         if !heads.queries.is_multiple_of(heads.keys) {
             let (queries, keys) = (heads.queries, heads.keys);
-            return Err(Error::new(format!(
-                "no case: {queries} query heads cannot share {keys} KV heads; these must divide them"
-            )));
+            bail!("no case: {queries} query heads cannot share {keys} KV heads; these must divide them");
         }
         if window.is_some_and(|window| window.size == 0) {
-            return Err(Error::new("no case: the window is 0; it must be at least 1"));
+            bail!("no case: the window is 0; it must be at least 1");
         }
         Ok(())
     }

@@ -1,5 +1,6 @@
 //! The first tensor that differs, and what is known of it.
-use serde::Serialize;
+use comm::CallRecord;
+use serde::{Serialize, Serializer};
 use std::fmt;
 
 /// The first tensor, in program order, that differs.
@@ -18,9 +19,14 @@ pub struct Difference {
     /// The tensor before it, which is equal; none if it is the first.
     pub after: Option<String>,
     /// That rank's calls since then which touched it, with their places in the code.
-    pub collectives: Vec<String>,
+    #[serde(serialize_with = "sentences")]
+    pub collectives: Vec<CallRecord>,
     /// Where to look first, as the strategy says.
     pub hint: Option<String>,
+}
+
+fn sentences<S: Serializer>(calls: &[CallRecord], to: S) -> Result<S::Ok, S::Error> {
+    to.collect_seq(calls.iter().map(|call| &call.words))
 }
 
 impl Difference {

@@ -3,11 +3,13 @@
 //! before its echoes.
 use crate::program::{Look, START, program};
 use crate::proof::world;
-use crate::timeline::{Expected, Moment, Place, expected, wanted};
+use crate::timeline::{Expected, Moment, Place, expected};
 use crate::{Difference, Split, Subject};
-use comm::{Trace, World};
+use comm::{CallRecord, Trace, World};
 use layers::About;
 use parallel::{At, Result, session};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use tensor::{Cpu, F61, Key};
 
 /// Where a layout's program parts from the oracle under the first of these keys that tells: forward activations and
@@ -29,7 +31,7 @@ pub fn locate<'a>(
     Ok(None)
 }
 
-/// The first difference under one key, in a world of the layout's ranks that may be [on trial](World::on_trial); none if
+/// The first difference under one key, in a world of the layout's ranks that may be on trial (`World::on_trial`); none if
 /// everything is equal.
 ///
 /// # Errors
@@ -45,64 +47,77 @@ pub fn locate_in<'a>(
     let (trace, truth) = (Trace::new(), expected(subject, subject.start()?));
     let world = world.traced(&trace, "prove");
     let ranks = session::run((split.layout, &world), &START, |at: At<Cpu<F61>>| {
-        let mut judged = Vec::new();
-        let look = Look::Everything(&mut |moment| judged.push(Judged::of(moment, &truth)));
+        let mut judged = BTreeMap::new();
+        let look = Look::Everything(&mut |moment| judged.extend([Judged::of(moment, &truth)]));
         let built = program(subject, &split.on(at), look, &|_| ())?;
         Ok((judged, built))
     })?;
     let (ranks, built): (Vec<_>, Vec<_>) = ranks.into_iter().unzip();
-    Ok(first(&ranks, &split.strategies(), &built[0]))
+    Ok(first(&ranks, &truth, &split.strategies(), &built.concat()))
 }
 
 /// What a rank's share of a tensor came to.
 struct Judged {
-    name: String,
     differ: usize,
     of: usize,
-    touched: Vec<String>, // by calls, in the first part that differs
+    partial: bool,            // it has addends, which nobody compares
+    lacks: BTreeSet<Place>,   // what the oracle has beside
+    touched: Vec<CallRecord>, // in the first part that differs
 }
 
 impl Judged {
-    fn of(moment: Moment<F61>, truth: &Expected) -> Self {
+    fn of(moment: Moment<F61>, truth: &Expected) -> (String, Self) {
         let Moment { name, elements, touched } = moment;
-        let tensor = truth.get(&name);
-        let bad: Vec<_> = elements.iter().filter(|(place, x)| wanted(tensor, place) != Some(*x)).collect();
-        let within = |tokens: &[(usize, std::ops::Range<usize>)]| {
-            let here = |(s, p, _): Place| tokens.iter().any(|(of, range)| *of == s && range.contains(&p));
-            tokens.is_empty() || bad.iter().any(|(place, _)| here(*place))
+        let (partial, elements) = (elements.is_none(), elements.unwrap_or_default());
+        let is_bad = |(place, x): &&(Place, F61)| truth.wanted(&name, place) != Some(*x);
+        let bad: Vec<_> = elements.iter().filter(is_bad).map(|(place, _)| *place).collect();
+        let within = |tokens: &[(usize, Range<usize>)]| {
+            let here = |(s, p, _): &Place| tokens.iter().any(|(of, range)| of == s && range.contains(p));
+            tokens.is_empty() || bad.iter().any(here)
         };
         let first = touched.into_iter().find(|(tokens, _)| within(tokens));
         let touched = first.map(|(_, calls)| calls).unwrap_or_default();
-        Self { differ: bad.len(), of: elements.len(), touched, name }
+        let mut lacks: BTreeSet<_> =
+            truth.tensor(&name).into_iter().flat_map(|all| all.keys().copied()).collect();
+        elements.iter().for_each(|(place, _)| _ = lacks.remove(place));
+        (name, Self { differ: bad.len(), of: elements.len(), partial, lacks, touched })
     }
 }
 
-/// The first tensor that differs on any rank, in the order of the rank that saw most.
+/// The first tensor in the order of the oracle's program that differs on any rank that has it, or of which no rank has
+/// some element.
 fn first(
-    ranks: &[Vec<Judged>],
+    ranks: &[BTreeMap<String, Judged>],
+    truth: &Expected,
     strategies: &[&'static About],
     built: &[(String, &'static str)],
 ) -> Option<Difference> {
-    let order = ranks.iter().max_by_key(|rank| rank.len())?;
+    let unknown = ranks.iter().flat_map(BTreeMap::keys).filter(|name| !truth.order.contains(name));
     let mut after = None;
-    for Judged { name, .. } in order {
-        let here =
-            |rank: &Vec<Judged>| rank.iter().position(|judged| judged.name == *name && judged.differ > 0);
-        let differing: Vec<_> =
-            ranks.iter().enumerate().filter_map(|(r, rank)| here(rank).map(|at| (r, &rank[at]))).collect();
-        if let Some((rank, judged)) = differing.first() {
+    for name in truth.order.iter().chain(unknown) {
+        let all: Vec<_> =
+            ranks.iter().enumerate().filter_map(|(r, rank)| Some((r, rank.get(name)?))).collect();
+        let differing: Vec<_> = all.iter().filter(|(_, judged)| judged.differ > 0).collect();
+        if let Some((rank, Judged { differ, of, touched, .. })) = differing.first() {
             return Some(Difference {
-                name: name.clone(),
-                rank: *rank,
-                differ: judged.differ,
-                of: judged.of,
                 ranks: differing.iter().map(|(rank, _)| *rank).collect(),
                 after,
-                collectives: judged.touched.clone(),
-                hint: hint(name, &judged.touched, strategies, built),
+                collectives: touched.clone(),
+                hint: hint(name, touched, strategies, built),
+                ..Difference::of(name.clone(), *rank, *differ, *of)
             });
         }
-        after = Some(name.clone());
+        if let Some(tensor) = truth.tensor(name).filter(|_| !all.iter().any(|(_, judged)| judged.partial)) {
+            let lacks =
+                tensor.keys().filter(|place| all.iter().all(|(_, judged)| judged.lacks.contains(place)));
+            let lacks = lacks.count();
+            if lacks > 0 {
+                let hint = hint(name, &[], strategies, built);
+                let of_none = Difference::of(format!("{name} (no rank has it)"), 0, lacks, tensor.len());
+                return Some(Difference { after, hint, ..of_none });
+            }
+        }
+        after = if all.is_empty() { after } else { Some(name.clone()) };
     }
     None
 }
@@ -112,17 +127,15 @@ fn first(
 /// and who is named by a word before whoever is named by an axis.
 pub(super) fn hint(
     name: &str,
-    touched: &[String],
+    touched: &[CallRecord],
     strategies: &[&'static About],
     built: &[(String, &'static str)],
 ) -> Option<String> {
     let is_of =
         |layer: &str| name.split(' ').any(|word| word == layer || word.starts_with(&format!("{layer}.")));
     let maker = built.iter().filter(|(layer, _)| is_of(layer)).max_by_key(|(layer, _)| layer.len());
-    let near = |about: &About| {
-        let over = about.axis.map(|axis| format!(" over {axis}"));
-        over.is_some_and(|over| touched.last().is_some_and(|call| call.contains(&over)))
-    };
+    let last = touched.last().map(|call| call.over.axes).unwrap_or_default();
+    let near = |about: &About| about.axis.is_some_and(|axis| last.contains(axis));
     let word = |about: &About| about.is_named();
     let says =
         |about: &'static About| Some((about, about.hints.iter().find(|(part, _)| name.contains(part))?));
@@ -173,19 +186,17 @@ mod tests {
                 Ok::<_, layers::Error>(all)
             });
             let ranks = ranks.unwrap();
-            let truth: Expected = ranks
-                .iter()
-                .flatten()
-                .filter(|moment| !moment.name.contains("padding"))
-                .fold(Expected::new(), |mut all, moment| {
-                    all.entry(moment.name.clone()).or_default().extend(moment.elements.iter().copied());
-                    all
-                });
-            let judged: Vec<Vec<_>> = ranks
-                .into_iter()
-                .map(|moments| moments.into_iter().map(|moment| Judged::of(moment, &truth)).collect())
-                .collect();
-            first(&judged, &layout.strategies(), &[])
+            let mut truth = Expected::default();
+            for moment in ranks.iter().flatten().filter(|moment| !moment.name.contains("padding")) {
+                truth.add(&moment.name, moment.elements.clone().unwrap());
+                if moment.name == "step 0: gradient of head" {
+                    truth.add_padding("step 0: ", "head");
+                }
+            }
+            let judge =
+                |moments: Vec<_>| moments.into_iter().map(|moment| Judged::of(moment, &truth)).collect();
+            let judged: Vec<BTreeMap<_, _>> = ranks.into_iter().map(judge).collect();
+            first(&judged, &truth, &layout.strategies(), &[])
         };
         assert_eq!(told(false), None);
         let d = told(true).unwrap();
@@ -213,15 +224,25 @@ mod tests {
     /// layer that is taken for another whose name begins alike.
     #[test]
     fn who_built_the_layer_is_asked_first() {
-        let all: Vec<&'static About> = parallel::strategies::all().iter().copied().chain([&NEW]).collect();
+        let layout: Layout = "tp=2,sp,dp=2".parse().unwrap();
+        let all: Vec<&'static About> = layout.strategies().into_iter().chain([&NEW]).collect();
         let built = [("blocks.1.mlp.down".to_string(), "new")];
-        let says = |name: &str, call: &str| hint(name, &[call.to_string()], &all, &built).unwrap();
-        let over_dp = "all_reduce(sum) over dp of 1x1 f61";
-        assert_eq!(says("texts: blocks.1.mlp.down.out", over_dp), "new: its layer");
-        assert_eq!(says("step 0: gradient of blocks.1.mlp.down.bias", over_dp), "new: its bias");
-        assert!(says("step 0: gradient of blocks.11.mlp.down", over_dp).starts_with("data parallelism: "));
-        let over_tp = "all_gather over tp[2..4] of 1x1 f61";
-        assert!(says("step 0: gradient of norm", over_tp).starts_with("sequence parallelism: "));
+        let says = |name: &str, axis: Axis| {
+            let call = CallRecord {
+                op: comm::Op::AllReduce,
+                over: comm::Ranks { axes: axis.into(), some: Some([2, 3].into()) },
+                shape: [1, 1],
+                bytes: 8,
+                label: None,
+                at: std::panic::Location::caller(),
+                words: String::new(),
+            };
+            hint(name, &[call], &all, &built).unwrap()
+        };
+        assert_eq!(says("texts: blocks.1.mlp.down.out", Axis::Dp), "new: its layer");
+        assert_eq!(says("step 0: gradient of blocks.1.mlp.down.bias", Axis::Dp), "new: its bias");
+        assert!(says("step 0: gradient of blocks.11.mlp.down", Axis::Dp).starts_with("data parallelism: "));
+        assert!(says("step 0: gradient of norm", Axis::Tp).starts_with("sequence parallelism: "));
         assert_eq!(hint("loss", &[], &[], &built), None);
     }
 }

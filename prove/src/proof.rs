@@ -6,21 +6,28 @@ use comm::{Axis, World};
 use kernels::Meta;
 use parallel::dump::{self, About};
 use parallel::{At, Entry, Layout, Result, budget, price, session};
-use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 use tensor::{Cpu, F61, Key};
 
-/// The oracle's traces of one subject under each key, computed once and used for every layout.
+/// The oracle's traces of each subject under each key, computed once and used for every layout.
 #[derive(Default)]
-pub struct Truths(Mutex<BTreeMap<u64, Arc<OnceLock<Trace>>>>);
+pub struct Truths(Mutex<Vec<(Subject, Key, Arc<OnceLock<Trace>>)>>);
 
 impl Truths {
     /// The trace under the key in force, which is this one.
     fn of(&self, key: Key, subject: &Subject, watch: &Watch) -> Result<Arc<OnceLock<Trace>>> {
-        let place = self.0.lock().expect("nothing panics under this lock").entry(key.0).or_default().clone();
+        let place = {
+            let mut all = self.0.lock().expect("nothing panics under this lock");
+            let at =
+                all.iter().position(|(of, under, _)| (of, *under) == (subject, key)).unwrap_or(all.len());
+            if at == all.len() {
+                all.push((subject.clone(), key, Arc::default()));
+            }
+            all[at].2.clone()
+        };
         if place.get().is_none() {
             let start = subject.start()?;
             place.get_or_init(|| subject.truth(start, watch));
@@ -64,7 +71,7 @@ pub fn check(subject: &Subject, layout: &Layout) -> Result<()> {
 /// # Errors
 /// If the layout does not fit the model or the batch, or 64 bits do not count what a rank holds.
 pub fn bytes(subject: &Subject, layout: &Layout) -> Result<u128> {
-    let data = layout.size(Axis::Dp);
+    let data = layout.size(Axis::SEQUENCES);
     let dealt = |rank| -> Result<Vec<_>> {
         subject.steps.iter().map(|(batch, _)| Ok(batch.dealt(rank, data)?)).collect()
     };
@@ -103,7 +110,7 @@ pub fn prove<'a>(
     prove_in(&world(split.layout)?, subject, split, keys, truths)
 }
 
-/// As [`prove`], in a world of the layout's ranks that may be [on trial](World::on_trial), or slow.
+/// As [`prove`], in a world of the layout's ranks that may be on trial (`World::on_trial`), or slow.
 ///
 /// # Errors
 /// As [`prove`].
@@ -172,10 +179,13 @@ fn under_keys(
             let runs: Vec<_> = keys.iter().map(|&key| scope.spawn(move || one(key))).collect();
             runs.into_iter().map(|run| run.join().expect("ranks' panics are errors")).collect()
         });
-        for rank in under_all.into_iter().collect::<Result<Vec<_>>>()?.into_iter().flatten() {
-            verdict.tensors += rank.seen.iter().filter(|seen| **seen).count();
-            verdict.elements += rank.elements;
-            verdict.first_difference = verdict.first_difference.or(rank.first);
+        for ranks in under_all.into_iter().collect::<Result<Vec<_>>>()? {
+            for rank in &ranks {
+                verdict.tensors += rank.seen.iter().filter(|seen| **seen).count();
+                verdict.elements += rank.elements;
+            }
+            let first = ranks.into_iter().filter_map(|rank| rank.first).min_by_key(|(place, _)| *place);
+            verdict.first_difference = verdict.first_difference.or(first.map(|(_, difference)| difference));
         }
     }
     verdict.equal = verdict.first_difference.is_none();

@@ -4,14 +4,16 @@ use crate::program::START;
 use crate::{Watch, bound, oracle};
 use layers::model::shape::counted;
 use layers::{Design, Kind, Shape, Window};
-use parallel::{At, Stages};
-use parallel::{Batch, Layout, Result, Sequence, dump, session};
+use parallel::{At, Batch, Layout, Result, Sequence, Stages, dump, session};
 use reference::Weights;
 use std::fmt;
 use tensor::{Cpu, F61, IGNORED, Scalar, mix};
 
+/// To how many data ranks a small subject deals at least.
+const DEALT: usize = 8;
+
 /// What is to be proven, besides the layout.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Subject {
     /// The model.
     pub model: Design,
@@ -27,9 +29,10 @@ pub struct Subject {
 }
 
 impl Subject {
-    /// Two clipped steps of plain descent with rate 1 on two microbatches of unequal sequences, drawn by hash: what
-    /// hides nothing. Adam would hide uniform scale. Some sequences pack two documents, some targets are ignored. A
-    /// window is narrowed to 2 tokens, since the documents are short.
+    /// Two clipped steps of plain descent with rate 1, drawn by hash: what hides nothing. Adam would hide uniform scale.
+    /// The first step has two microbatches of unequal sequences, some of which pack two documents; the second has one,
+    /// of short ones. Some targets are ignored. A window is narrowed to 2 tokens, since the documents are short. All of
+    /// it deals to eight data ranks, so that it is the same under every layout of up to so many; more get more sequences.
     ///
     /// # Errors
     /// If the layout has more data ranks than can be dealt to.
@@ -52,7 +55,7 @@ impl Subject {
             let tokens = 2 + salt % 3;
             Sequence::rows(tokens, features(salt, tokens * width), features(salt + 500, tokens * outputs))
         };
-        let data = layout.size(comm::Axis::SEQUENCES);
+        let data = layout.size(comm::Axis::SEQUENCES).max(DEALT);
         let batch = |step: usize| {
             let sequences = (0..=2 * data).map(|b| sequence(step * 1000 + b)).collect();
             Ok((Batch::new(sequences, 2)?, 1.0))
@@ -63,38 +66,39 @@ impl Subject {
     fn of_ids(shape: Shape, layout: &Layout) -> Result<Self> {
         let window = shape.window.map(|w| Window { size: w.size.min(2), sinks: w.sinks.min(1), ..w });
         let narrowed = window.filter(|_| window != shape.window).map(|w| w.size);
-        let (shape, data) = (Shape { window, ..shape }, layout.size(comm::Axis::SEQUENCES));
+        let (shape, data) = (Shape { window, ..shape }, layout.size(comm::Axis::SEQUENCES).max(DEALT));
         let longest = shape.context().unwrap_or(usize::MAX);
         let id = |salt: usize, i: usize| (mix((salt * 1000 + i) as u64) % shape.vocabulary as u64) as u32;
-        let document = |salt: usize| {
-            let ids: Vec<_> = (0..(2 + salt % 3).min(longest)).map(|i| id(salt, i)).collect();
+        let document = |salt: usize, tokens: usize| {
+            let ids: Vec<_> = (0..tokens.min(longest)).map(|i| id(salt, i)).collect();
             let mut targets: Vec<_> = (0..ids.len()).map(|i| id(salt + 500, i)).collect();
             if salt % 4 == 1 {
                 targets[0] = IGNORED;
             }
             (ids, targets)
         };
-        let sequence = |salt: usize| {
-            let two = [document(salt), document(salt + 7)];
-            Sequence::packed(&two[..=usize::from(salt % 3 == 2)])
+        let long = |b: usize| {
+            let two = [document(b, [2, 4, 3, 2][b % 4]), document(b + 7, 2)];
+            Sequence::packed(&two[..=usize::from(b % 4 == 2)])
         };
-        let batch = |step: usize| {
-            let sequences = (0..=2 * data).map(|b| sequence(step * 31 + b)).collect();
-            Ok((Batch::new(sequences, 2)?, 1.0))
-        };
-        let steps: Vec<(Batch, f64)> = (0..2).map(batch).collect::<Result<_>>()?;
+        let short =
+            |b: usize| Sequence::packed(&[document(31 + b, if b < data / 2 { 1 } else { 2 + b % 2 })]);
+        let steps = vec![
+            (Batch::new((0..=2 * data).map(long).collect(), 2)?, 1.0),
+            (Batch::new((0..data).map(short).collect(), 1)?, 1.0),
+        ];
         let text = |s: &Sequence| {
             let first = s.ids[..s.documents[0]].to_vec();
             let prompt = first.len().div_ceil(2);
             (first, prompt)
         };
-        let texts = steps[0].0.microbatches().iter().flatten().map(text).collect();
+        let texts = steps[0].0.microbatches()[0].iter().map(text).collect();
         Ok(Self { model: shape.into(), texts, steps, optimizer: (Kind::Sgd, Some(0.5)), narrowed })
     }
     /// Sequences of features whose rows are compared as they come out.
     pub(crate) fn given(&self) -> Vec<Sequence> {
         let first = self.steps.first().filter(|_| self.model.features().is_some());
-        first.into_iter().flat_map(|(batch, _)| batch.microbatches().concat()).collect()
+        first.into_iter().flat_map(|(batch, _)| batch.microbatches()[0].clone()).collect()
     }
     /// Of each text or sequence of features, how many rows are compared: for each prompt's last token and all after it.
     pub(crate) fn rows_read(&self) -> Vec<usize> {

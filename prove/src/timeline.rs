@@ -2,9 +2,9 @@
 //! gradients, losses, gradients of parameters, norms, new weights.
 use super::Subject;
 use super::trace::disturbed;
-use comm::Mesh;
+use comm::{CallRecord, Mesh};
 use kernels::Kernels;
-use layers::{Activation, Activations, Param, Touched, is_summed_in};
+use layers::{Activation, Activations, Param, Touched};
 use parallel::Report;
 use reference::Weights;
 use std::collections::BTreeMap;
@@ -13,20 +13,18 @@ use tensor::{F61, Scalar, Tensor};
 
 /// Where an element lies: (sequence, position) of its row and its column, or its index in the whole.
 pub(super) type Place = (usize, usize, usize);
-/// The sequence of what lies nowhere in the whole: it must be 0.
-pub(super) const PADDING: usize = usize::MAX;
 
 /// Something that came about on one rank.
 pub(super) struct Moment<E> {
     pub(super) name: String,
-    /// Of this rank's share.
-    pub(super) elements: Vec<(Place, E)>,
-    /// Where it came about, in parts (the microbatches), and the rank's calls that may have touched it there, in words.
+    /// Of this rank's share; none where ranks have addends, which nobody compares.
+    pub(super) elements: Option<Vec<(Place, E)>>,
+    /// Where it came about, in parts (the microbatches), and the rank's calls that may have touched it there.
     pub(super) touched: Vec<Part>,
 }
 
 /// The tokens of a part (of each sequence, from one position to another; nothing: all there is), and calls.
-pub(super) type Part = (Vec<(usize, Range<usize>)>, Vec<String>);
+pub(super) type Part = (Vec<(usize, Range<usize>)>, Vec<CallRecord>);
 
 /// What a step had shown of itself when it ended on one rank.
 pub(super) struct Shown<'a, D: Kernels<Wide = D>> {
@@ -46,59 +44,57 @@ pub(super) fn moments<D: Kernels<Wide = D>>(
 ) {
     let Shown { prefix, seen, report, calls: began } = shown;
     let calls = mesh.calls();
-    let (back, forth): (Vec<_>, Vec<_>) =
-        seen.0.into_iter().filter(|a| !a.addends).partition(|a| a.name.starts_with("gradient of"));
-    let between =
-        back.first().map_or_else(Vec::new, |a| parts(a, &calls)).into_iter().flat_map(|(_, calls)| calls);
-    let activation = |a: Activation<D::Elem>| {
+    let (back, forth): (Vec<_>, Vec<_>) = seen.0.into_iter().partition(|a| is_of_backward(&a.name));
+    let first_back = back.iter().find(|a| !a.addends);
+    let between = first_back.into_iter().flat_map(|a| parts(a, &calls)).flat_map(|(_, calls)| calls);
+    let mut see =
+        |name: &str, elements, touched| see(Moment { name: format!("{prefix}{name}"), elements, touched });
+    let activation = |a: Activation<D::Elem>, see: &mut dyn FnMut(&str, Option<Vec<_>>, Vec<Part>)| {
         let touched = parts(&a, &calls);
         let row = |((sequence, position), row): ((usize, usize), Vec<D::Elem>)| {
             let at = a.columns.iter().map(move |&column| (sequence, position, column));
             at.zip(row).collect::<Vec<_>>()
         };
         let elements = a.rows.into_iter().flat_map(row).collect();
-        Moment { name: format!("{prefix}{}", a.name), elements, touched }
+        see(&a.name, (!a.addends).then_some(elements), touched);
     };
-    forth.into_iter().map(&activation).for_each(&mut *see);
+    forth.into_iter().for_each(|a| activation(a, &mut see));
     let Some(report) = report else { return };
-    let all_of = |calls: Vec<String>| vec![(Vec::new(), calls)];
-    let number = |name: &str, x: &Tensor<D>, touched| {
-        let elements = x.read().unwrap_or_default().into_iter().map(|x| ((0, 0, 0), x)).collect();
-        Moment { name: format!("{prefix}{name}"), elements, touched: all_of(touched) }
-    };
-    let said: Vec<_> = calls.iter().skip(began).cloned().collect();
-    let is_of = |call: &str, label: &str| call.contains(&format!(" for {label} at "));
-    let total = said.iter().filter(|call| is_of(call, "loss")).cloned();
-    see(number("loss", &report.loss, between.chain(total).collect()));
-    back.into_iter().map(&activation).for_each(&mut *see);
-    let flat = |elements: Vec<(usize, D::Elem)>| elements.into_iter().map(|(i, x)| ((0, 0, i), x)).collect();
+    let of_step =
+        |what: &str| calls.iter().skip(began).filter(|call| call.is_for(what)).cloned().collect::<Vec<_>>();
+    let all_of = |calls| vec![(Vec::new(), calls)];
+    let flat =
+        |elements: Vec<(usize, D::Elem)>| Some(elements.into_iter().map(|(i, x)| ((0, 0, i), x)).collect());
+    let number = |x: &Tensor<D>| flat(x.read().unwrap_or_default().into_iter().enumerate().collect());
+    see("loss", number(&report.loss), all_of(between.chain(of_step("loss")).collect()));
+    back.into_iter().for_each(|a| activation(a, &mut see));
     for param in params.iter().rev() {
-        let touched = all_of(said.iter().filter(|call| sums(call, param.name())).cloned().collect());
-        let name = format!("{prefix}gradient of {}", param.name());
-        see(Moment { name, elements: flat(param.gradient_elements()), touched });
-        let padding: Vec<_> =
-            (0..).zip(param.gradient_padding()).map(|(i, x)| ((PADDING, 0, i), x)).collect();
+        let summed = of_step(param.goes_in()[0]);
+        see(&format!("gradient of {}", param.name()), flat(param.gradient_elements()), all_of(summed));
+        let padding: Vec<_> = param.gradient_padding().into_iter().enumerate().collect();
         if !padding.is_empty() {
-            let name = format!("{prefix}padding of {}'s gradient", param.name());
-            see(Moment { name, elements: padding, touched: all_of(Vec::new()) });
+            see(&padding_of(param.name()), flat(padding), all_of(Vec::new()));
         }
     }
-    let of_norm = said.iter().filter(|call| is_of(call, "norm2")).cloned().collect();
-    see(number("norm²", &report.norm2, of_norm));
+    see("norm²", number(&report.norm2), all_of(of_step("norm2")));
     for param in &mut params {
-        let name = format!("{prefix}new {}", param.name());
-        see(Moment { name, elements: flat(param.elements()), touched: Vec::new() });
+        let gathered = of_step(param.goes_in()[1]);
+        see(&format!("new {}", param.name()), flat(param.elements()), all_of(gathered));
     }
 }
 
-/// Whether a call sums the gradient of this parameter, alone or with others'.
-fn sums(call: &str, name: &str) -> bool {
-    let label = call.split_once(" for ").and_then(|(_, rest)| rest.rsplit_once(" at "));
-    label.is_some_and(|(label, _)| label == name || is_summed_in(label, name))
+/// Whether an activation of this name is a gradient.
+fn is_of_backward(name: &str) -> bool {
+    name.starts_with("gradient of ")
 }
 
-/// The calls between what was seen before and this, in words, part by part.
-fn parts<E>(a: &Activation<E>, calls: &[String]) -> Vec<Part> {
+/// What lies beyond the whole of a parameter's gradient is called so: it must be 0.
+fn padding_of(name: &str) -> String {
+    format!("padding of {name}'s gradient")
+}
+
+/// The calls between what was seen before and this, part by part.
+fn parts<E>(a: &Activation<E>, calls: &[CallRecord]) -> Vec<Part> {
     let of = |touched: &Touched| {
         let made = touched.calls.start.min(calls.len())..touched.calls.end.min(calls.len());
         (touched.tokens.clone(), calls[made].to_vec())
@@ -106,48 +102,74 @@ fn parts<E>(a: &Activation<E>, calls: &[String]) -> Vec<Part> {
     a.touched.iter().map(of).collect()
 }
 
-/// What the oracle says, by name.
-pub(super) type Expected = BTreeMap<String, BTreeMap<Place, F61>>;
+/// What the oracle says, by name and in program order.
+#[derive(Default)]
+pub(super) struct Expected {
+    pub(super) order: Vec<String>,
+    tensors: BTreeMap<String, BTreeMap<Place, F61>>,
+}
 
-/// What it says of one element of such a tensor, if anything.
-pub(super) fn wanted(tensor: Option<&BTreeMap<Place, F61>>, place: &Place) -> Option<F61> {
-    if place.0 == PADDING { Some(F61::ZERO) } else { tensor?.get(place).copied() }
+impl Expected {
+    /// Adds elements of a tensor; a new one is the last.
+    pub(super) fn add(&mut self, name: &str, elements: impl IntoIterator<Item = (Place, F61)>) {
+        if !self.tensors.contains_key(name) {
+            self.order.push(name.to_string());
+        }
+        self.tensors.entry(name.to_string()).or_default().extend(elements);
+    }
+    /// Adds padding, of which every element is 0.
+    pub(super) fn add_padding(&mut self, prefix: &str, parameter: &str) {
+        self.order.push(format!("{prefix}{}", padding_of(parameter)));
+    }
+    /// The tensor of this name; none where it is padding.
+    pub(super) fn tensor(&self, name: &str) -> Option<&BTreeMap<Place, F61>> {
+        self.tensors.get(name)
+    }
+    /// What it says of one element, if anything.
+    pub(super) fn wanted(&self, name: &str, place: &Place) -> Option<F61> {
+        match self.tensor(name) {
+            Some(tensor) => tensor.get(place).copied(),
+            None => self.order.iter().any(|padding| padding == name).then_some(F61::ZERO),
+        }
+    }
 }
 
 /// All that the oracle says of a subject from these weights, under the key in force.
 pub(super) fn expected(subject: &Subject, weights: Weights<F61>) -> Expected {
-    let (model, mut all) = (subject.oracle(), Expected::new());
+    let (model, mut all) = (subject.oracle(), Expected::default());
     let texts = subject.oracle_texts();
     let rows = tokens(&model, &texts, 0);
-    model.logits_seen(&weights, &texts, &mut |name, x| put(&mut all, format!("texts: {name}"), &rows, x));
+    model.logits_seen(&weights, &texts, &mut |name, x| all.add(&format!("texts: {name}"), placed(&rows, x)));
     let (shapes, shown) = (model.shapes(), model.clone());
     let optimizer = subject.oracle_optimizer();
     let mut trainer = reference::Trainer::new(model, optimizer, subject.optimizer.1, weights);
     for (n, (batch, lr)) in subject.oracle_steps().iter().enumerate() {
         let mut first = 0;
-        let rows: Vec<_> = batch
-            .iter()
-            .map(|microbatch| {
-                let rows = tokens(&shown, microbatch, first);
-                first += microbatch.len();
-                rows
-            })
-            .collect();
-        let step = trainer.step_seen(batch, *lr, &mut |m, name, x| {
-            put(&mut all, format!("step {n}: {name}"), &rows[m], x);
-        });
-        let loss = step.losses.iter().fold(F61::ZERO, |sum, &loss| sum + loss);
-        let mut flat = |name: String, x: &[F61]| {
-            all.insert(
-                format!("step {n}: {name}"),
-                (0..).map(|i| (0, 0, i)).zip(x.iter().copied()).collect(),
-            );
+        let numbered = |microbatch: &Vec<_>| {
+            first += microbatch.len();
+            tokens(&shown, microbatch, first - microbatch.len())
         };
-        flat("loss".into(), &[loss]);
-        flat("norm²".into(), &[step.norm2]);
+        let rows: Vec<_> = batch.iter().map(numbered).collect();
+        let (prefix, mut back) = (format!("step {n}: "), Expected::default());
+        let step = trainer.step_seen(batch, *lr, &mut |m, name, x| {
+            let name = name.to_string();
+            let phase = if is_of_backward(&name) { &mut back } else { &mut all };
+            phase.add(&format!("{prefix}{name}"), placed(&rows[m], x));
+        });
+        let flat = |x: &[F61]| (0..).map(|i| (0, 0, i)).zip(x.to_vec());
+        all.add(
+            &format!("{prefix}loss"),
+            flat(&[step.losses.iter().fold(F61::ZERO, |sum, &loss| sum + loss)]),
+        );
+        all.order.append(&mut back.order);
+        all.tensors.append(&mut back.tensors);
+        for (name, _) in shapes.iter().rev() {
+            all.add(&format!("{prefix}gradient of {name}"), flat(&step.gradients[name]));
+            all.add_padding(&prefix, name);
+        }
+        all.add(&format!("{prefix}norm²"), flat(&[step.norm2]));
         for (name, _) in &shapes {
-            flat(format!("gradient of {name}"), &step.gradients[name]);
-            flat(format!("new {name}"), &trainer.weights()[name]);
+            all.add(&format!("{prefix}new {name}"), flat(&trainer.weights()[name]));
         }
         trainer.replace(disturbed(shapes.clone(), n, trainer.weights()));
     }
@@ -160,10 +182,11 @@ fn tokens(model: &reference::Design, sequences: &[reference::Sequence], first: u
     sequences.iter().enumerate().flat_map(of).collect()
 }
 
-fn put(all: &mut Expected, name: String, rows: &[(usize, usize)], x: &[F61]) {
+/// The elements of a matrix with a row for each of these tokens.
+fn placed(rows: &[(usize, usize)], x: &[F61]) -> Vec<(Place, F61)> {
     let width = (x.len() / rows.len().max(1)).max(1);
     let place = |(i, &x): (usize, &F61)| ((rows[i / width].0, rows[i / width].1, i % width), x);
-    all.entry(name).or_default().extend(x.iter().enumerate().map(place));
+    x.iter().enumerate().map(place).collect()
 }
 
 #[cfg(test)]
@@ -187,7 +210,8 @@ mod tests {
         });
         let names = names.unwrap();
         let truth = expected(subject, subject.start().unwrap());
-        assert!(names.iter().all(|name| truth.contains_key(name)), "{names:?}");
+        let told: Vec<_> = truth.order.iter().filter(|name| truth.tensor(name).is_some()).collect();
+        assert_eq!(names.iter().collect::<Vec<_>>(), told);
         let order = [
             "texts: embedding.out",
             "texts: head.out",

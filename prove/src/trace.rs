@@ -84,8 +84,8 @@ pub(super) struct Compared {
     pub(super) seen: Vec<bool>,
     /// Elements of them.
     pub(super) elements: usize,
-    /// The first that differs.
-    pub(super) first: Option<Difference>,
+    /// The first that differs, with its place among the oracle's tensors.
+    pub(super) first: Option<(usize, Difference)>,
 }
 
 /// Compares what a rank gives, as it comes, with the oracle's trace, which all ranks share.
@@ -93,34 +93,35 @@ pub(super) struct Judge<'a> {
     truth: &'a Trace,
     read: Range<usize>, // of the truth's first tensor, the logits, what this rank has
     rank: usize,
-    next: usize, // the tensor after the one that came last
     compared: Compared,
 }
 
 impl<'a> Judge<'a> {
     pub(super) fn new(truth: &'a Trace, read: Range<usize>, rank: usize) -> Self {
         let compared = Compared { seen: vec![false; truth.len()], elements: 0, first: None };
-        Self { truth, read, rank, next: 0, compared }
+        Self { truth, read, rank, compared }
     }
-    /// The next tensor. Names come in the oracle's order; a rank may lack some, which are other stages'.
+    /// A tensor, by name: each comes once, in the rank's own order; a rank may lack some, which are other stages'.
     pub(super) fn sees(&mut self, name: &str, got: &[F61]) {
-        if self.compared.first.is_some() {
-            return;
-        }
-        let later = self.truth[self.next..].iter().position(|(wanted, _)| wanted == name);
-        let Some(at) = later.map(|at| self.next + at) else {
-            let name = format!("{name} (the oracle has none, or had it before)");
-            self.compared.first = Some(Difference::of(name, self.rank, got.len(), 0));
-            return;
+        let at = self.truth.iter().position(|(wanted, _)| wanted == name);
+        let Some(at) = at.filter(|at| !self.compared.seen[*at]) else {
+            let name = format!("{name} (the oracle has none, or the rank had it before)");
+            return self.differs(at.unwrap_or(self.truth.len()), name, [got.len(), 0]);
         };
         let want = self.of(at);
         let same = got.iter().zip(want).filter(|(a, b)| a == b).count();
         let (differ, of) = (want.len().max(got.len()) - same, want.len());
         if differ > 0 {
-            self.compared.first = Some(Difference::of(name.into(), self.rank, differ, of));
+            self.differs(at, name.into(), [differ, of]);
         }
-        (self.next, self.compared.seen[at]) = (at + 1, true);
+        self.compared.seen[at] = true;
         self.compared.elements += of;
+    }
+    /// Keeps the difference of the oracle's first tensor.
+    fn differs(&mut self, at: usize, name: String, [differ, of]: [usize; 2]) {
+        if self.compared.first.as_ref().is_none_or(|(first, _)| at < *first) {
+            self.compared.first = Some((at, Difference::of(name, self.rank, differ, of)));
+        }
     }
     /// What this rank has of the oracle's tensor of this number.
     fn of(&self, number: usize) -> &'a [F61] {
@@ -134,10 +135,10 @@ impl<'a> Judge<'a> {
 }
 
 /// The first of the oracle's tensors that no rank has.
-pub(super) fn uncovered(truth: &Trace, ranks: &[Compared]) -> Option<Difference> {
-    let mut all = truth.iter().enumerate();
-    let (_, (name, x)) = all.find(|(number, _)| !ranks.iter().any(|rank| rank.seen[*number]))?;
-    Some(Difference::of(format!("{name} (no rank has it)"), 0, x.len(), x.len()))
+pub(super) fn uncovered(truth: &Trace, ranks: &[Compared]) -> Option<(usize, Difference)> {
+    let at = (0..truth.len()).find(|at| !ranks.iter().any(|rank| rank.seen[*at]))?;
+    let (name, x) = &truth[at];
+    Some((at, Difference::of(format!("{name} (no rank has it)"), 0, x.len(), x.len())))
 }
 
 #[cfg(test)]
@@ -159,9 +160,10 @@ mod tests {
                 judge.compared()
             };
             let ranks: Vec<_> = given.iter().enumerate().map(rank).collect();
-            let first = ranks.iter().find_map(|rank| rank.first.clone());
-            let first = first.or_else(|| uncovered(&truth, &ranks));
-            (ranks.iter().map(|r| r.elements).sum::<usize>(), first.map(|d| (d.name, d.rank, d.differ, d.of)))
+            let first = ranks.iter().filter_map(|rank| rank.first.clone()).min_by_key(|(place, _)| *place);
+            let first =
+                first.or_else(|| uncovered(&truth, &ranks)).map(|(_, d)| (d.name, d.rank, d.differ, d.of));
+            (ranks.iter().map(|r| r.elements).sum::<usize>(), first)
         };
         let [a, b, c] = [&truth[0], &truth[1], &truth[2]].map(Clone::clone);
         let difference = |name: &str, rank, differ, of| Some((name.to_string(), rank, differ, of));
@@ -171,12 +173,18 @@ mod tests {
         assert_eq!(wrong.1, difference("a", 0, 1, 2));
         let more = judged(&[&truth, &[a.clone(), tensor("b", &[3, 3]), c.clone()]]);
         assert_eq!(more.1, difference("b", 1, 1, 1));
-        let other = judged(&[&[a.clone(), tensor("x", &[3]), c.clone()]]);
-        assert_eq!(other.1, difference("x (the oracle has none, or had it before)", 0, 1, 0));
+        let late = judged(&[&[tensor("c", &[9])], &[tensor("b", &[9]), tensor("a", &[9, 2])]]);
+        assert_eq!(late.1, difference("a", 1, 1, 2), "the oracle's first");
+        let other = judged(&[&[a.clone(), tensor("x", &[3]), b.clone(), c.clone()]]);
+        assert_eq!(other.1, difference("x (the oracle has none, or the rank had it before)", 0, 1, 0));
         assert_eq!(judged(&[&[a.clone(), b.clone()]]).1, difference("c (no rank has it)", 0, 1, 1));
         let again: Vec<_> = truth.iter().chain(&truth[..1]).cloned().collect();
-        assert_eq!(judged(&[&again]).1, difference("a (the oracle has none, or had it before)", 0, 2, 0));
-        let turned = judged(&[&[b, a, c]]);
-        assert_eq!(turned.1, difference("a (the oracle has none, or had it before)", 0, 2, 0));
+        let twice = difference("a (the oracle has none, or the rank had it before)", 0, 2, 0);
+        assert_eq!(judged(&[&again]).1, twice);
+        assert_eq!(
+            judged(&[&[b, a, c]]),
+            (4, None),
+            "a rank's own order, as where tables of two stages are one"
+        );
     }
 }

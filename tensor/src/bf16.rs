@@ -3,14 +3,12 @@
 //! It is a number to keep, not to compute with: arithmetic and functions are those of `f32`, each result rounded to the
 //! nearest, of two as near to the even one. Sums of many terms belong into [`Scalar::Wide`]. Source: Kalamkar et al., "A
 //! study of BFLOAT16 for deep learning training", arXiv:1905.12322.
-use crate::float::Real;
-use crate::rope::Rope;
 use crate::safetensors::rounding;
-use crate::scalar::Scalar;
+use crate::scalar::operators;
+use crate::{Real, Rope, Scalar};
 use bytemuck::{Pod, Zeroable};
 use std::cmp::Ordering;
 use std::fmt;
-use std::ops::{Add, AddAssign, Mul, Neg, Sub};
 
 /// A float of 16 bits: a sign, 8 bits of exponent, 7 of mantissa. Comparisons are those of floats.
 #[derive(Clone, Copy)]
@@ -38,7 +36,7 @@ impl Bf16 {
     fn by(self, f: impl Fn(f32) -> f32) -> Self {
         Self::narrow(f(self.widen()))
     }
-    /// The same of two numbers.
+    /// A result of one of `f32`'s functions of two numbers.
     #[inline(always)]
     fn of(self, other: Self, f: impl Fn(f32, f32) -> f32) -> Self {
         Self::narrow(f(self.widen(), other.widen()))
@@ -62,39 +60,38 @@ impl PartialOrd for Bf16 {
         self.widen().partial_cmp(&other.widen())
     }
 }
-impl Add for Bf16 {
-    type Output = Self;
+operators! { [] Bf16,
+    Add add |a, b| a.of(b, f32::add);
+    Sub sub |a, b| a.of(b, f32::sub);
+    Mul mul |a, b| a.of(b, f32::mul);
+    Neg neg |a| Self(a.0 ^ 0x8000);
+}
+impl From<Bf16> for f32 {
     #[inline(always)]
-    fn add(self, other: Self) -> Self {
-        self.of(other, f32::add)
+    fn from(narrow: Bf16) -> f32 {
+        f32::from_bits(u32::from(narrow.0) << 16)
     }
 }
-impl Sub for Bf16 {
-    type Output = Self;
+impl From<f32> for Bf16 {
+    /// Rounded once, without branches, so that loops over it vectorise.
     #[inline(always)]
-    fn sub(self, other: Self) -> Self {
-        self.of(other, f32::sub)
+    fn from(wide: f32) -> Self {
+        let bits = wide.to_bits();
+        let even = bits >> 16 & 1; // half a step less than this carries
+        let rounded = bits.wrapping_add(0x7FFF + even) >> 16;
+        let nan = bits >> 16 | 0x40; // quiet: what made it one may lie in the lower half
+        Self(if wide.is_nan() { nan } else { rounded } as u16)
     }
 }
-impl Mul for Bf16 {
-    type Output = Self;
-    #[inline(always)]
-    fn mul(self, other: Self) -> Self {
-        self.of(other, f32::mul)
-    }
-}
-impl Neg for Bf16 {
-    type Output = Self;
-    #[inline(always)]
-    fn neg(self) -> Self {
-        Self(self.0 ^ 0x8000)
-    }
-}
-impl AddAssign for Bf16 {
-    #[inline(always)]
-    fn add_assign(&mut self, other: Self) {
-        *self = *self + other;
-    }
+
+/// Functions that are those of `f32`, each result rounded.
+macro_rules! by_f32 {
+    ($($name:ident)*) => {$(
+        #[inline(always)]
+        fn $name(self) -> Self {
+            self.by(f32::$name)
+        }
+    )*};
 }
 
 impl Scalar for Bf16 {
@@ -103,32 +100,15 @@ impl Scalar for Bf16 {
     const ONE: Self = Self(0x3F80);
     const NEG_INF: Self = Self(0xFF80);
     type Wide = f32;
-
-    #[inline(always)]
-    fn widen(self) -> f32 {
-        f32::from_bits(u32::from(self.0) << 16)
-    }
-    /// Without branches, so that loops over it vectorise.
-    #[inline(always)]
-    fn narrow(wide: f32) -> Self {
-        let bits = wide.to_bits();
-        let even = bits >> 16 & 1; // half a step less than this carries
-        let rounded = bits.wrapping_add(0x7FFF + even) >> 16;
-        let nan = bits >> 16 | 0x40; // quiet: what made it one may lie in the lower half
-        Self(if wide.is_nan() { nan } else { rounded } as u16)
-    }
     /// Rounded once: by way of 32 bits, what lies beside the middle of two would first be rounded onto it.
     fn from_f64(x: f64) -> Self {
         Self(rounding::bits::<8>(x))
-    }
-    #[inline(always)]
-    fn inv(self) -> Self {
-        self.by(f32::inv)
     }
     /// Of the wide number, rounded once.
     fn pow(self, n: usize) -> Self {
         self.by(|x| Scalar::pow(x, n))
     }
+    by_f32! { inv sigmoid normal_cdf normal_pdf step rsqrt }
     #[inline(always)]
     fn stab(a: Self, b: Self) -> Self {
         a.of(b, f32::stab)
@@ -140,26 +120,6 @@ impl Scalar for Bf16 {
     #[inline(always)]
     fn lse(m: Self, l: Self) -> Self {
         m.of(l, f32::lse)
-    }
-    #[inline(always)]
-    fn sigmoid(self) -> Self {
-        self.by(f32::sigmoid)
-    }
-    #[inline(always)]
-    fn normal_cdf(self) -> Self {
-        self.by(f32::normal_cdf)
-    }
-    #[inline(always)]
-    fn normal_pdf(self) -> Self {
-        self.by(f32::normal_pdf)
-    }
-    #[inline(always)]
-    fn step(self) -> Self {
-        self.by(f32::step)
-    }
-    #[inline(always)]
-    fn rsqrt(self) -> Self {
-        self.by(f32::rsqrt)
     }
     /// Of the count itself, which a narrow number may not have.
     fn inv_sqrt(n: usize) -> Self {

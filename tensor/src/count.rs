@@ -12,11 +12,16 @@ impl Uncountable {
     /// # Errors
     /// Naming what could not be counted.
     pub fn caught<T>(work: impl FnOnce() -> T) -> Result<T, Self> {
-        catch_unwind(AssertUnwindSafe(work)).map_err(|payload| match payload.downcast() {
-            Ok(uncountable) => *uncountable,
-            Err(panic) => resume_unwind(panic),
-        })
+        caught(work)
     }
+}
+
+/// What `work` gives, unless it unwinds with an `E`; any other panic goes on.
+pub(crate) fn caught<T, E: 'static>(work: impl FnOnce() -> T) -> Result<T, E> {
+    catch_unwind(AssertUnwindSafe(work)).map_err(|payload| match payload.downcast() {
+        Ok(expected) => *expected,
+        Err(panic) => resume_unwind(panic),
+    })
 }
 
 /// The product of sizes. `what` is counted, in the plural: "the bytes of a matrix".

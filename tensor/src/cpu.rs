@@ -1,14 +1,6 @@
 //! The host as a place, and numbers on it: one rank's share, with a memory pool, a meter and a profile.
-use crate::device::{Buffer, Device};
-use crate::meter::Meter;
-use crate::pages::Bytes;
-use crate::place::Place;
-use crate::pool::Pool;
-use crate::profile::Profile;
-use crate::scalar::Scalar;
-use crate::view::{View, ViewMut};
-use bytemuck::{AnyBitPattern, TransparentWrapper};
-use std::marker::PhantomData;
+use crate::{Bytes, Meter, On, Place, Pool, Profile, Scalar, View, ViewMut};
+use bytemuck::AnyBitPattern;
 use std::sync::Arc;
 
 /// One rank's share of the host. Freed memory is kept for reuse, so that a steady state takes none from the system.
@@ -50,12 +42,12 @@ impl Place for Host {
     fn offset(At(ptr): At, bytes: usize) -> At {
         At(ptr.wrapping_add(bytes))
     }
-    fn put(buffer: &mut Bytes, words: &mut dyn Iterator<Item = u32>) {
-        let place: &mut [u32] = slice_mut(buffer, buffer.len() / size_of::<u32>());
-        place.iter_mut().zip(words).for_each(|(place, word)| *place = word);
+    fn put<S: AnyBitPattern>(buffer: &mut Bytes, numbers: impl Iterator<Item = S>) {
+        let places: &mut [S] = slice_mut(buffer, buffer.len() / size_of::<S>());
+        places.iter_mut().zip(numbers).for_each(|(place, number)| *place = number);
     }
-    fn get(buffer: &Bytes, len: usize, words: &mut Vec<u32>) -> bool {
-        words.extend_from_slice(slice(buffer, len));
+    fn get<S: AnyBitPattern>(buffer: &Bytes, len: usize, numbers: &mut Vec<S>) -> bool {
+        numbers.extend_from_slice(slice(buffer, len));
         true
     }
     fn pool(&self) -> &Pool<Self> {
@@ -80,7 +72,7 @@ pub(crate) fn slice<S: AnyBitPattern>(buffer: &Bytes, len: usize) -> &[S] {
     // SAFETY: inside initialised memory that is aligned for any number; whatever bytes lie there are one.
     unsafe { std::slice::from_raw_parts(buffer.at().cast(), len) }
 }
-/// The same, to write.
+/// The first `len` numbers of a piece of memory, to write.
 pub(crate) fn slice_mut<S: AnyBitPattern>(buffer: &mut Bytes, len: usize) -> &mut [S] {
     fits::<S>(buffer, len);
     // SAFETY: as above, borrowed mutably.
@@ -88,48 +80,7 @@ pub(crate) fn slice_mut<S: AnyBitPattern>(buffer: &mut Bytes, len: usize) -> &mu
 }
 
 /// Numbers of one kind on the host.
-#[repr(transparent)]
-pub struct Cpu<S>(Host, PhantomData<S>);
-
-// SAFETY: transparent over its only field that has a size.
-unsafe impl<S> TransparentWrapper<Host> for Cpu<S> {}
-
-impl<S> Clone for Cpu<S> {
-    fn clone(&self) -> Self {
-        Self(self.0.clone(), PhantomData)
-    }
-}
-impl<S> Default for Cpu<S> {
-    /// A rank's share of its own.
-    fn default() -> Self {
-        Self(Host::default(), PhantomData)
-    }
-}
-
-impl<S: Scalar> Device for Cpu<S> {
-    type Place = Host;
-    type Elem = S;
-    #[inline(always)]
-    fn on(place: &Host) -> &Self {
-        Self::wrap_ref(place)
-    }
-    #[inline(always)]
-    fn place(&self) -> &Host {
-        &self.0
-    }
-    fn poison(buffer: &mut Buffer<Self>, len: usize) {
-        slice_mut(buffer, len).fill(S::NEG_INF);
-    }
-    fn write(&self, buffer: &mut Buffer<Self>, len: usize, f: &mut dyn FnMut(usize) -> S) {
-        for (i, x) in slice_mut(buffer, len).iter_mut().enumerate() {
-            *x = f(i);
-        }
-    }
-    fn read(&self, buffer: &Buffer<Self>, len: usize, values: &mut Vec<S>) -> bool {
-        values.extend_from_slice(slice(buffer, len));
-        true
-    }
-}
+pub type Cpu<S> = On<Host, S>;
 
 impl<'a, S: Scalar> View<'a, Cpu<S>> {
     /// Where the window begins.
@@ -140,7 +91,7 @@ impl<'a, S: Scalar> View<'a, Cpu<S>> {
     /// One row.
     ///
     /// # Panics
-    /// If there is no such row, or its numbers do not lie together; so it is with the others below.
+    /// If there is no such row, or its numbers do not lie together.
     #[inline(always)]
     pub fn row(&self, i: usize) -> &'a [S] {
         assert!(i < self.rows() && self.col_stride() == 1);
@@ -165,7 +116,7 @@ impl<S: Scalar> ViewMut<'_, Cpu<S>> {
     /// One row, to write.
     ///
     /// # Panics
-    /// If there is no such row, or its numbers do not lie together; so it is with the others below.
+    /// If there is no such row, or its numbers do not lie together.
     #[inline(always)]
     pub fn row(&mut self, i: usize) -> &mut [S] {
         assert!(i < self.rows() && self.col_stride() == 1);
@@ -190,7 +141,7 @@ impl<S: Scalar> ViewMut<'_, Cpu<S>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Category, F61, Tensor};
+    use crate::{Category, Device, F61, Tensor};
 
     #[test]
     fn freed_memory_is_used_again_whatever_the_number() {

@@ -1,8 +1,7 @@
 //! A place and a kind of number.
-use crate::meter::Meter;
-use crate::place::Place;
-use crate::profile::Profile;
-use crate::scalar::Scalar;
+use crate::{Host, Meter, Nowhere, Place, Profile, Scalar};
+use bytemuck::TransparentWrapper;
+use std::marker::PhantomData;
 
 /// A place and a kind of number. It holds nothing but the place, so that devices of different numbers on one place share
 /// its memory, meter and profile.
@@ -16,12 +15,6 @@ pub trait Device: Clone + Send + Sync + 'static {
     fn on(place: &Self::Place) -> &Self;
     /// Where memory lies.
     fn place(&self) -> &Self::Place;
-    /// Fills the first `len` numbers with what shows when it is read before it is written.
-    fn poison(buffer: &mut Buffer<Self>, len: usize);
-    /// Sets number `i` to `f(i)`, for every `i < len` in order.
-    fn write(&self, buffer: &mut Buffer<Self>, len: usize, f: &mut dyn FnMut(usize) -> Self::Elem);
-    /// Appends the first `len` numbers to `values`; `false` on a device that has none.
-    fn read(&self, buffer: &Buffer<Self>, len: usize, values: &mut Vec<Self::Elem>) -> bool;
     /// What this rank holds and computes.
     fn meter(&self) -> &Meter {
         self.place().meter()
@@ -32,6 +25,40 @@ pub trait Device: Clone + Send + Sync + 'static {
         self.place().profile()
     }
 }
+
+/// A place and numbers on it: of the kind `T` on the host ([`Cpu`](crate::Cpu)), those of the device `T` nowhere.
+#[derive(Clone)]
+#[repr(transparent)]
+pub struct On<P, T>(P, PhantomData<T>);
+
+// SAFETY: transparent over its only field that has a size.
+unsafe impl<P, T> TransparentWrapper<P> for On<P, T> {}
+
+impl<P: Default, T> Default for On<P, T> {
+    /// A rank's share of its own.
+    fn default() -> Self {
+        Self(P::default(), PhantomData)
+    }
+}
+
+macro_rules! on {
+    ($place:ty, $of:ident: $bound:ident, $elem:ty) => {
+        impl<$of: $bound> Device for On<$place, $of> {
+            type Place = $place;
+            type Elem = $elem;
+            #[inline(always)]
+            fn on(place: &$place) -> &Self {
+                Self::wrap_ref(place)
+            }
+            #[inline(always)]
+            fn place(&self) -> &$place {
+                &self.0
+            }
+        }
+    };
+}
+on!(Host, S: Scalar, S);
+on!(Nowhere, D: Device, D::Elem);
 
 /// A piece of a device's memory.
 pub type Buffer<D> = <<D as Device>::Place as Place>::Buffer;

@@ -3,7 +3,7 @@
 //! needs no memory: backward asks again.
 //!
 //! Source: Srivastava et al., "Dropout", JMLR 15 (2014); scaled while training ("inverted").
-use crate::scalar::{Scalar, mix};
+use crate::{Scalar, mix};
 
 /// Dropout at one place in the model, in one step.
 #[derive(Clone, Copy, Debug, PartialEq)]

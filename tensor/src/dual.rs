@@ -3,10 +3,9 @@
 //! Over the field this checks hand-written gradients without tolerance: for any tangent Ẋ,
 //! ⟨dY, Ẏ⟩ = ⟨dX, Ẋ⟩ holds exactly when dX is the gradient. Source: Wengert, "A simple automatic derivative
 //! evaluation program", CACM 7(8), 1964.
-use crate::rope::Rope;
-use crate::scalar::{Scalar, mix};
+use crate::scalar::operators;
+use crate::{Rope, Scalar, mix};
 use bytemuck::{AnyBitPattern, Zeroable};
-use std::ops::{Add, AddAssign, Mul, Neg, Sub};
 
 /// A value and its tangent.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -33,34 +32,11 @@ impl<S: Scalar> Dual<S> {
     }
 }
 
-impl<S: Scalar> Add for Dual<S> {
-    type Output = Self;
-    fn add(self, o: Self) -> Self {
-        Self::new(self.value + o.value, self.tangent + o.tangent)
-    }
-}
-impl<S: Scalar> Sub for Dual<S> {
-    type Output = Self;
-    fn sub(self, o: Self) -> Self {
-        Self::new(self.value - o.value, self.tangent - o.tangent)
-    }
-}
-impl<S: Scalar> Neg for Dual<S> {
-    type Output = Self;
-    fn neg(self) -> Self {
-        Self::new(-self.value, -self.tangent)
-    }
-}
-impl<S: Scalar> Mul for Dual<S> {
-    type Output = Self;
-    fn mul(self, o: Self) -> Self {
-        Self::new(self.value * o.value, self.value * o.tangent + self.tangent * o.value)
-    }
-}
-impl<S: Scalar> AddAssign for Dual<S> {
-    fn add_assign(&mut self, o: Self) {
-        *self = *self + o;
-    }
+operators! { [S: Scalar] Dual<S>,
+    Add add |a, b| Self::new(a.value + b.value, a.tangent + b.tangent);
+    Sub sub |a, b| Self::new(a.value - b.value, a.tangent - b.tangent);
+    Neg neg |a| Self::new(-a.value, -a.tangent);
+    Mul mul |a, b| Self::new(a.value * b.value, a.value * b.tangent + a.tangent * b.value);
 }
 
 impl<S: Scalar> Scalar for Dual<S> {
@@ -69,12 +45,6 @@ impl<S: Scalar> Scalar for Dual<S> {
     const ONE: Self = Dual { value: S::ONE, tangent: S::ZERO };
     const NEG_INF: Self = Dual { value: S::NEG_INF, tangent: S::ZERO };
     type Wide = Self;
-    fn widen(self) -> Self {
-        self
-    }
-    fn narrow(wide: Self) -> Self {
-        wide
-    }
     fn from_f64(x: f64) -> Self {
         Self::constant(S::from_f64(x))
     }
@@ -123,7 +93,7 @@ impl<S: Scalar> Scalar for Dual<S> {
     fn clip_factor(norm2: Self, limit: f64) -> Self {
         Self::constant(S::clip_factor(norm2.value, limit))
     }
-    /// Constant, as above.
+    /// Constant: no gradient flows through an optimizer's step.
     fn adam_scale(v: Self, eps: f64) -> Self {
         Self::constant(S::adam_scale(v.value, eps))
     }

@@ -7,12 +7,10 @@
 #[cfg(test)]
 mod tests;
 
-use crate::key::Key;
-use crate::rope::Rope;
-use crate::scalar::{Scalar, mix};
+use crate::scalar::operators;
+use crate::{Key, Rope, Scalar, mix};
 use bytemuck::{AnyBitPattern, Zeroable};
 use std::fmt;
-use std::ops::{Add, AddAssign, Mul, Neg, Sub};
 
 /// An element of the field of the prime 2^BITS − 1. Canonical: `0 ≤ x < p`; one value outside is the sentinel
 /// `NEG_INF`.
@@ -74,17 +72,6 @@ impl<const BITS: u32> Field<BITS> {
         debug_assert!(self.0 < Self::P && other.0 < Self::P, "arithmetic on the sentinel");
         u128::from(self.0) * u128::from(other.0)
     }
-    fn power(self, mut exponent: u64) -> Self {
-        let (mut base, mut result) = (self, Self(1));
-        while exponent > 0 {
-            if exponent & 1 == 1 {
-                result = result * base;
-            }
-            base = base * base;
-            exponent >>= 1;
-        }
-        result
-    }
     /// A hash of (key, tag, word), reduced from 61 bits, so that every element is equally likely in a small field.
     fn keyed(word: u64, tag: u64) -> Self {
         Self::new(mix(word ^ Key::hash(tag)) >> 3)
@@ -131,41 +118,17 @@ impl<const BITS: u32> fmt::Debug for Field<BITS> {
         if *self == Self::NEG_INF { f.write_str("-inf") } else { write!(f, "{:#x}", self.0) }
     }
 }
-impl<const BITS: u32> Add for Field<BITS> {
-    type Output = Self;
-    #[inline(always)]
-    fn add(self, other: Self) -> Self {
-        debug_assert!(self.0 < Self::P && other.0 < Self::P, "arithmetic on the sentinel");
-        Self::reduce(self.0.wrapping_add(other.0))
-    }
-}
-impl<const BITS: u32> Sub for Field<BITS> {
-    type Output = Self;
-    #[inline(always)]
-    fn sub(self, other: Self) -> Self {
-        debug_assert!(self.0 < Self::P && other.0 < Self::P, "arithmetic on the sentinel");
-        Self::reduce(self.0.wrapping_add(Self::P).wrapping_sub(other.0))
-    }
-}
-impl<const BITS: u32> Neg for Field<BITS> {
-    type Output = Self;
-    #[inline(always)]
-    fn neg(self) -> Self {
-        Self(0) - self
-    }
-}
-impl<const BITS: u32> Mul for Field<BITS> {
-    type Output = Self;
-    #[inline(always)]
-    fn mul(self, other: Self) -> Self {
-        Self::from_wide(self.wide(other))
-    }
-}
-impl<const BITS: u32> AddAssign for Field<BITS> {
-    #[inline(always)]
-    fn add_assign(&mut self, other: Self) {
-        *self = *self + other;
-    }
+operators! { [const BITS: u32] Field<BITS>,
+    Add add |a, b| {
+        debug_assert!(a.0 < Self::P && b.0 < Self::P, "arithmetic on the sentinel");
+        Self::reduce(a.0.wrapping_add(b.0))
+    };
+    Sub sub |a, b| {
+        debug_assert!(a.0 < Self::P && b.0 < Self::P, "arithmetic on the sentinel");
+        Self::reduce(a.0.wrapping_add(Self::P).wrapping_sub(b.0))
+    };
+    Neg neg |a| Self(0) - a;
+    Mul mul |a, b| Self::from_wide(a.wide(b));
 }
 
 impl<const BITS: u32> Scalar for Field<BITS> {
@@ -181,14 +144,6 @@ impl<const BITS: u32> Scalar for Field<BITS> {
     const ONE: Self = Self(1);
     const NEG_INF: Self = Self(u64::MAX);
     type Wide = Self;
-    #[inline(always)]
-    fn widen(self) -> Self {
-        self
-    }
-    #[inline(always)]
-    fn narrow(wide: Self) -> Self {
-        wide
-    }
     fn from_f64(x: f64) -> Self {
         if x == 0.0 {
             return Self(0);
@@ -205,7 +160,7 @@ impl<const BITS: u32> Scalar for Field<BITS> {
     /// stabilisers differ between splits, so one side alone may meet it. So the run ends, and says nothing.
     fn inv(self) -> Self {
         assert!(self.0 != 0, "division by zero in the field");
-        self.power(Self::P - 2)
+        self.pow(Self::P as usize - 2)
     }
     fn stab(a: Self, b: Self) -> Self {
         match (a == Self::NEG_INF, b == Self::NEG_INF) {

@@ -1,6 +1,5 @@
 //! Floats: the numbers that give the result, at speed.
-use crate::rope::Rope;
-use crate::scalar::{Scalar, mix};
+use crate::{Rope, Scalar, mix};
 
 /// A number with a size: floats. Reports (losses, probabilities, times) need one; layers do not.
 pub trait Real: Scalar + PartialOrd {
@@ -22,14 +21,6 @@ macro_rules! float {
             const ONE: $t = 1.0;
             const NEG_INF: $t = <$t>::NEG_INFINITY;
             type Wide = Self;
-            #[inline(always)]
-            fn widen(self) -> Self {
-                self
-            }
-            #[inline(always)]
-            fn narrow(wide: Self) -> Self {
-                wide
-            }
             #[inline(always)]
             fn from_f64(x: f64) -> $t {
                 x as $t

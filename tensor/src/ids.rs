@@ -1,9 +1,7 @@
 //! Whole numbers for kernels; token ids among them, a type of their own, checked once where they enter.
-use crate::count;
-use crate::cpu::{Host, slice, slice_mut};
-use crate::meter::Category;
-use crate::place::Place;
+use crate::cpu::{slice, slice_mut};
 use crate::pool::Owner;
+use crate::{Category, Host, Place, count};
 use std::borrow::Borrow;
 use std::iter::repeat;
 
@@ -11,15 +9,10 @@ use std::iter::repeat;
 pub const IGNORED: u32 = u32::MAX;
 
 /// Whole numbers at a place, where kernels read them. Clones share memory.
+#[derive(Clone)]
 pub struct Index<P: Place> {
     memory: Owner<P>,
     len: usize,
-}
-
-impl<P: Place> Clone for Index<P> {
-    fn clone(&self) -> Self {
-        Self { memory: self.memory.clone(), ..*self }
-    }
 }
 
 impl<P: Place> Index<P> {
@@ -48,7 +41,7 @@ impl<P: Place> Index<P> {
         Self { memory: Owner::new(place, Category::Buffers, bytes), len }
     }
     fn put(&mut self, numbers: impl IntoIterator<Item = u32>) {
-        P::put(self.memory.raw_mut().expect("the only owner"), &mut numbers.into_iter().take(self.len));
+        P::put(self.memory.raw_mut().expect("the only owner"), numbers.into_iter().take(self.len));
     }
     /// Puts the numbers in place of what is in `words`; on a place that has none it says so, by `false`.
     #[must_use]
@@ -86,15 +79,10 @@ impl Index<Host> {
 }
 
 /// Token ids at a place, each below the vocabulary they were checked against. Clones share memory.
+#[derive(Clone)]
 pub struct Ids<P: Place> {
     index: Index<P>,
     vocabulary: usize,
-}
-
-impl<P: Place> Clone for Ids<P> {
-    fn clone(&self) -> Self {
-        Self { index: self.index.clone(), ..*self }
-    }
 }
 
 /// An id that is not in the vocabulary.

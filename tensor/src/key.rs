@@ -1,5 +1,5 @@
 //! The random key of the field's opaque functions: thread-local, set by a guard, inherited by ranks.
-use crate::scalar::mix;
+use crate::mix;
 use std::cell::Cell;
 use std::marker::PhantomData;
 

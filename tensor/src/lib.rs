@@ -41,7 +41,7 @@ mod view;
 
 pub use bf16::Bf16;
 pub use cpu::{At, Cpu, Host};
-pub use device::{Buffer, Device, Ptr};
+pub use device::{Buffer, Device, On, Ptr};
 pub use dropout::Dropout;
 pub use dual::Dual;
 pub use field::{F61, Field};

@@ -1,24 +1,15 @@
 //! A matrix of numbers on a device. Clones share memory; when the last one drops it is unmetered and rests in the
 //! device's pool.
-use crate::count;
-use crate::device::{Buffer, Device};
-use crate::meter::Category;
-use crate::place::Place;
 use crate::pool::Owner;
-use crate::view::{View, ViewMut};
+use crate::{Buffer, Category, Device, Place, Scalar, View, ViewMut, count};
+use std::iter::repeat_n;
 
 /// A matrix `[rows, cols]` of numbers, row-major, that owns its memory together with its clones.
+#[derive(Clone)]
 pub struct Tensor<D: Device> {
     memory: Owner<D::Place>,
     rows: usize,
     cols: usize,
-}
-
-impl<D: Device> Clone for Tensor<D> {
-    /// Another owner of the same memory.
-    fn clone(&self) -> Self {
-        Self { memory: self.memory.clone(), ..*self }
-    }
 }
 
 impl<D: Device> Tensor<D> {
@@ -32,7 +23,7 @@ impl<D: Device> Tensor<D> {
         let bytes = count::product("the bytes of a matrix", &[len, size_of::<D::Elem>()]);
         let mut t = Self { memory: Owner::new(device.place(), category, bytes), rows, cols };
         if cfg!(debug_assertions) {
-            D::poison(t.buffer_mut(), len); // a read before a write shows
+            D::Place::put(t.buffer_mut(), repeat_n(D::Elem::NEG_INF, len)); // a read before a write shows
         }
         t
     }
@@ -58,8 +49,8 @@ impl<D: Device> Tensor<D> {
     /// # Panics
     /// If another owner could see the change.
     pub fn write(&mut self, f: &mut dyn FnMut(usize) -> D::Elem) {
-        let (device, len) = (self.device().clone(), self.len());
-        device.write(self.buffer_mut(), len, f);
+        let len = self.len();
+        D::Place::put(self.buffer_mut(), (0..len).map(f));
     }
     /// Its first `rows` rows, in the same memory.
     ///
@@ -133,7 +124,7 @@ impl<D: Device> Tensor<D> {
     pub fn read_into(&self, values: &mut Vec<D::Elem>) -> bool {
         values.clear();
         self.device().meter().came(self.len() * size_of::<D::Elem>());
-        self.device().read(self.memory.raw(), self.len(), values)
+        D::Place::get(self.memory.raw(), self.len(), values)
     }
 }
 

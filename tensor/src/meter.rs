@@ -1,6 +1,5 @@
 //! Counts what a rank holds and computes. One writer (the rank's thread), any number of readers.
-use crate::count;
-use crate::place::Fault;
+use crate::{Fault, count};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 /// What memory is used for.
@@ -61,7 +60,7 @@ pub struct Peaks {
 }
 
 /// Bytes now and at peak, by category and phase, floating point operations, and bytes read by the host's program.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Meter {
     phase: AtomicUsize,
     now: [AtomicUsize; CATEGORIES + 1], // the last is the sum
@@ -69,22 +68,7 @@ pub struct Meter {
     flops: AtomicU64,
     brought: AtomicU64,
     reserved: AtomicUsize,
-    limit: AtomicUsize, // of the sum; the largest number is none
-}
-
-impl Default for Meter {
-    fn default() -> Self {
-        let (phase, flops, brought, reserved) = Default::default();
-        Self {
-            phase,
-            now: Default::default(),
-            peak: Default::default(),
-            flops,
-            brought,
-            reserved,
-            limit: usize::MAX.into(),
-        }
-    }
+    spared: AtomicUsize, // usize::MAX less the limit of the sum: 0 is no limit
 }
 
 impl Meter {
@@ -97,14 +81,14 @@ impl Meter {
     }
     /// From now on the rank holds so many bytes at most, in all categories together.
     pub fn limit(&self, bytes: usize) {
-        self.limit.store(bytes, Relaxed);
+        self.spared.store(usize::MAX - bytes, Relaxed);
     }
     /// Counts bytes as held; how many there were before, in all categories.
     ///
     /// # Panics
     /// With [`Fault`], if these are too many.
     pub(crate) fn hold(&self, category: Category, bytes: usize) -> usize {
-        let (held, limit) = (self.now[CATEGORIES].load(Relaxed), self.limit.load(Relaxed));
+        let (held, limit) = (self.now[CATEGORIES].load(Relaxed), usize::MAX - self.spared.load(Relaxed));
         let level = count::sum("the bytes of a rank", [held, bytes]);
         if level > limit {
             Fault { category, asked: bytes, held, limit: Some(limit) }.unwind();
@@ -144,18 +128,15 @@ impl Meter {
     }
     /// Peaks of one phase; zero where it never began.
     pub fn peaks(&self, phase: Phase) -> Peaks {
-        let at = |i: usize| self.peak[phase as usize][i].load(Relaxed);
-        Peaks { category: std::array::from_fn(at), total: at(CATEGORIES) }
+        Self::peaks_in(&self.peak[phase as usize..][..1])
     }
     /// The largest of all phases, by category and in total.
     pub fn peaks_of_all(&self) -> Peaks {
-        [Phase::Load, Phase::Inference, Phase::Step].into_iter().map(|p| self.peaks(p)).fold(
-            Peaks::default(),
-            |a, b| Peaks {
-                category: std::array::from_fn(|i| a.category[i].max(b.category[i])),
-                total: a.total.max(b.total),
-            },
-        )
+        Self::peaks_in(&self.peak)
+    }
+    fn peaks_in(phases: &[[AtomicUsize; CATEGORIES + 1]]) -> Peaks {
+        let at = |i: usize| phases.iter().map(|peak| peak[i].load(Relaxed)).max().unwrap_or_default();
+        Peaks { category: std::array::from_fn(at), total: at(CATEGORIES) }
     }
     /// Operations since the beginning: products and attention; what is linear in the activations is not counted.
     pub fn flops(&self) -> u64 {

@@ -1,8 +1,8 @@
 //! Places with memory: one rank's share of the host, of a GPU, or of nothing, where only sizes count.
-use crate::meter::{Category, Meter};
-use crate::pool::Pool;
-use crate::profile::Profile;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use crate::count::caught;
+use crate::{Category, Meter, Pool, Profile};
+use bytemuck::AnyBitPattern;
+use std::panic::resume_unwind;
 use std::sync::Arc;
 
 /// A place with memory, of one rank. It knows bytes and addresses, and no numbers: see [`Device`](crate::Device). Cloning
@@ -19,10 +19,11 @@ pub trait Place: Clone + Send + Sync + 'static {
     fn ptr(buffer: &Self::Buffer) -> Self::Ptr;
     /// An address `bytes` further on.
     fn offset(ptr: Self::Ptr, bytes: usize) -> Self::Ptr;
-    /// Puts whole numbers where kernels can read them, from the beginning of the piece on.
-    fn put(buffer: &mut Self::Buffer, words: &mut dyn Iterator<Item = u32>);
-    /// Appends the first `len` whole numbers of a piece to `words`; `false` where there are none.
-    fn get(buffer: &Self::Buffer, len: usize, words: &mut Vec<u32>) -> bool;
+    /// Puts numbers where kernels can read them, from the beginning of the piece on. None is asked for where there is no
+    /// memory.
+    fn put<S: AnyBitPattern>(buffer: &mut Self::Buffer, numbers: impl Iterator<Item = S>);
+    /// Appends the first `len` numbers of a piece to `numbers`; `false` where there are none.
+    fn get<S: AnyBitPattern>(buffer: &Self::Buffer, len: usize, numbers: &mut Vec<S>) -> bool;
     /// What is not in use.
     fn pool(&self) -> &Pool<Self>;
     /// What this rank holds and computes.
@@ -60,10 +61,7 @@ impl Fault {
     /// # Errors
     /// The fault.
     pub fn caught<T>(work: impl FnOnce() -> T) -> Result<T, Self> {
-        catch_unwind(AssertUnwindSafe(work)).map_err(|payload| match payload.downcast() {
-            Ok(fault) => *fault,
-            Err(panic) => resume_unwind(panic),
-        })
+        caught(work)
     }
 }
 
@@ -79,8 +77,8 @@ impl Place for Nowhere {
     }
     fn ptr((): &()) {}
     fn offset((): (), _: usize) {}
-    fn put((): &mut (), _: &mut dyn Iterator<Item = u32>) {}
-    fn get((): &(), _: usize, _: &mut Vec<u32>) -> bool {
+    fn put<S: AnyBitPattern>((): &mut (), _: impl Iterator<Item = S>) {}
+    fn get<S: AnyBitPattern>((): &(), _: usize, _: &mut Vec<S>) -> bool {
         false
     }
     fn pool(&self) -> &Pool<Self> {

@@ -3,8 +3,7 @@
 //!
 //! A place owns its pool, and what is in use owns the place. What rests owns no place: pool and place would keep each
 //! other.
-use crate::meter::Category;
-use crate::place::{Fault, Place};
+use crate::{Category, Fault, Place};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -90,13 +89,8 @@ impl<P: Place> Drop for Memory<P> {
 }
 
 /// An owner of memory in use, of which there may be others. The last one puts it to rest.
+#[derive(Clone)]
 pub(crate) struct Owner<P: Place>(Option<Arc<Memory<P>>>); // none only while it drops
-
-impl<P: Place> Clone for Owner<P> {
-    fn clone(&self) -> Self {
-        Self(self.0.clone())
-    }
-}
 
 impl<P: Place> Owner<P> {
     /// The only owner of memory for so many bytes, which are what they were. Metered from now on.

@@ -25,14 +25,7 @@ pub enum Kind {
 impl Kind {
     /// The name in reports.
     pub fn name(self) -> &'static str {
-        match self {
-            Kind::Product => "product",
-            Kind::Attention => "attention",
-            Kind::Norm => "norm",
-            Kind::ElementWise => "element-wise",
-            Kind::EmbeddingAndLoss => "embedding and loss",
-            Kind::Optimizer => "optimizer",
-        }
+        ["product", "attention", "norm", "element-wise", "embedding and loss", "optimizer"][self as usize]
     }
 }
 
@@ -48,10 +41,7 @@ pub enum Pass {
 impl Pass {
     /// The name in reports.
     pub fn name(self) -> &'static str {
-        match self {
-            Pass::Forward => "forward",
-            Pass::Backward => "backward",
-        }
+        ["forward", "backward"][self as usize]
     }
 }
 

@@ -1,6 +1,6 @@
 //! How far a feature pair turns from one position to the next: rotary embedding's frequencies, and their scaling
 //! to longer contexts. Both a model and its oracle call [`Scalar::rotary`](crate::Scalar::rotary), which asks here.
-use crate::scalar::mix;
+use crate::mix;
 use serde::{Deserialize, Serialize};
 use std::f64::consts::TAU;
 

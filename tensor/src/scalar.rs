@@ -6,10 +6,37 @@
 //!
 //! Constants: only literals and settings go through [`Scalar::from_f64`]; arithmetic on them (`1 − β`, `β^t`,
 //! `1/n`) happens in `Scalar`, so that it is the same arithmetic in every number.
-use crate::rope::Rope;
+use crate::Rope;
 use bytemuck::AnyBitPattern;
 use std::fmt::Debug;
 use std::ops::{Add, AddAssign, Mul, Neg, Sub};
+
+/// The operators of a number, each with what it computes; sums in place follow.
+macro_rules! operators {
+    (@ [$($generic:tt)*] $number:ty, AddAssign) => {
+        impl<$($generic)*> std::ops::AddAssign for $number {
+            #[inline(always)]
+            fn add_assign(&mut self, other: Self) {
+                *self = *self + other;
+            }
+        }
+    };
+    (@ [$($generic:tt)*] $number:ty, $operator:ident $name:ident |$a:ident $(, $b:ident)?| $body:expr) => {
+        impl<$($generic)*> std::ops::$operator for $number {
+            type Output = Self;
+            #[inline(always)]
+            fn $name(self $(, $b: Self)?) -> Self {
+                let $a = self;
+                $body
+            }
+        }
+    };
+    ($generic:tt $number:ty, $($operator:ident $name:ident |$a:ident $(, $b:ident)?| $body:expr;)*) => {
+        $(operators!(@ $generic $number, $operator $name |$a $(, $b)?| $body);)*
+        operators!(@ $generic $number, AddAssign);
+    };
+}
+pub(crate) use operators;
 
 /// Everything that layer and kernel code may do to a number.
 pub trait Scalar:
@@ -34,16 +61,22 @@ pub trait Scalar:
     /// is defined on it; the field panics on such arithmetic in debug builds.
     const NEG_INF: Self;
     /// The number that gradients, masters, sums and statistics are kept in: one as wide as a sum needs, often this one.
-    type Wide: Scalar<Wide = Self::Wide>;
+    type Wide: Scalar<Wide = Self::Wide> + From<Self> + Into<Self>;
     /// Whether sums are kept in another number than this one.
     const NARROW: bool = size_of::<Self>() != size_of::<Self::Wide>();
 
     /// The same value in the wide number; exact.
     #[must_use]
-    fn widen(self) -> Self::Wide;
+    #[inline(always)]
+    fn widen(self) -> Self::Wide {
+        self.into()
+    }
     /// The wide number's value, rounded once.
     #[must_use]
-    fn narrow(wide: Self::Wide) -> Self;
+    #[inline(always)]
+    fn narrow(wide: Self::Wide) -> Self {
+        wide.into()
+    }
     /// The exact (dyadic) image of a constant.
     fn from_f64(x: f64) -> Self;
     /// The image of a count; `1/n` is `from_usize(n).inv()`.

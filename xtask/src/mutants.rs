@@ -10,7 +10,7 @@ use std::process::{Command, ExitCode};
 /// the README's test command builds it, and not a second time.
 const TESTS: [&str; 2] = [
     "test --quiet --package tensor --package layers --lib -- --nocapture",
-    "test --quiet --package tensor --package layers --package equipart --test all mutants:: -- --nocapture",
+    "test --quiet --package tensor --package layers --package prove --test all mutants:: -- --nocapture",
 ];
 /// Where a line of theirs begins.
 const MARK: &str = "mutants | ";

@@ -64,7 +64,7 @@ pub(super) fn spent<'a>(step: &'a [Event], mut tell: impl FnMut(Owner<'a>, Spent
 fn kind(what: &What) -> Spent {
     match what {
         What::Kernel { kind, .. } => Spent::On(*kind),
-        What::Call { .. } => Spent::Collective,
+        What::Call(_) => Spent::Collective,
         What::Wait => Spent::Wait,
         What::Layer { .. } | What::Span(_) | What::Compute => Spent::Other,
     }

@@ -15,8 +15,11 @@ fn kernel(kind: Kind, flops: u64, from: u64, to: u64) -> Event {
     at(What::Kernel { name: "any", kind, flops }, from, to)
 }
 fn call(from: u64, to: u64) -> Event {
-    let (label, words) = (String::new(), String::new());
-    at(What::Call { name: "all_reduce", label, words, payload: 4 }, from, to)
+    let (over, place) =
+        (comm::Ranks { axes: comm::Axis::Tp.into(), some: None }, std::panic::Location::caller());
+    let (op, words) = (comm::Op::AllReduce, String::new());
+    let call = comm::CallRecord { op, over, shape: [1, 1], bytes: 4, label: None, at: place, words };
+    at(What::Call(call), from, to)
 }
 
 /// A step that was not looked into, two that were, and what lies between.

@@ -15,7 +15,7 @@
 //! Source: Thakur, Rabenseifner, Gropp, "Optimization of collective communication operations in MPICH", §4.2 (pairwise
 //! exchange), 2005. Compare: `ring.rs`, the same traffic and time between neighbours, in another order of sums.
 use super::Schedule;
-use crate::schedule::{Arrival, Step, Transfer};
+use crate::{Arrival, Step, Transfer};
 
 /// A chunk for every rank, and a step for each half.
 pub(super) fn schedule(ranks: usize) -> Schedule {

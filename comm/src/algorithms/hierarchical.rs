@@ -19,7 +19,7 @@
 //! arXiv:1811.05233. Compare: `ring.rs`, of whose halves this is made.
 use super::Schedule;
 use super::ring::Ring;
-use crate::schedule::Step;
+use crate::Step;
 use std::ops::Range;
 
 /// A chunk for every rank. `node` divides `ranks`.

@@ -19,9 +19,8 @@ mod proof;
 mod ring;
 mod tree;
 
-use crate::error::{CommError, Result, sizes};
-use crate::link::Link;
-use crate::schedule::Schedule;
+use crate::error::sizes;
+use crate::{CommError, Link, Result, Schedule};
 use std::fmt;
 use std::time::Duration;
 

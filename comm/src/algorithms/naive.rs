@@ -14,7 +14,7 @@
 //! Source: the loops of point-to-point messages by which MPI defines reduce and broadcast, MPI 4.1, §6.4 and §6.9.
 //! Compare: `ring.rs`, the same traffic over all ranks, shared equally.
 use super::Schedule;
-use crate::schedule::{Arrival, Step, Transfer};
+use crate::{Arrival, Step, Transfer};
 
 /// One chunk, one message a step.
 pub(super) fn schedule(ranks: usize) -> Schedule {

@@ -15,7 +15,7 @@
 //! Source: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009.
 //! Compare: `tree.rs`, the same traffic in fewer steps, between ranks far apart.
 use super::Schedule;
-use crate::schedule::{Arrival, Step, Transfer};
+use crate::{Arrival, Step, Transfer};
 use std::ops::Range;
 
 /// A chunk for every rank.

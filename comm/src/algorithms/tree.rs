@@ -19,7 +19,7 @@
 //! "Optimization of collective communication operations in MPICH", §4, 2005. Here the ranks that fold are the last.
 //! Compare: `ring.rs`, in which only neighbours talk.
 use super::Schedule;
-use crate::schedule::{Arrival, Step, Transfer};
+use crate::{Arrival, Step, Transfer};
 use std::ops::Range;
 
 /// A chunk for every rank that takes part.

@@ -26,7 +26,7 @@ pub(crate) struct OnTrial<S: Scalar>(Arc<Own<S>>);
 /// One of them.
 struct Mutated<S: Scalar> {
     inner: Arc<dyn Engine<Host>>,
-    ranks: usize,
+    members: Arc<[usize]>,
     own: Arc<Own<S>>,
 }
 
@@ -66,8 +66,8 @@ impl<S: Scalar> OnTrial<S> {
 
 impl<S: Scalar> Engines<Host> for OnTrial<S> {
     fn of(&self, members: &Members) -> Arc<dyn Engine<Host>> {
-        let (inner, ranks, own) = (self.0.world.of(members), members.len(), self.0.clone());
-        Arc::new(Mutated { inner, ranks, own })
+        let (inner, own) = (self.0.world.of(members), self.0.clone());
+        Arc::new(Mutated { inner, members: members.iter().collect(), own })
     }
 }
 
@@ -79,26 +79,29 @@ impl<S: Scalar> Mutated<S> {
         if call.is_part() || other && call.op != Op::Barrier {
             return None; // of an all-reduce by an algorithm, or of other numbers than the world's
         }
-        let site = || Site::new(number, call, self.ranks, self.other(call));
-        match own.trial.mutant() {
-            None => {
-                own.trial.observe(own.rank, site());
-                None
-            }
-            Some(mutant) => (mutant.call == number && site().outlook(mutant.mutation) != Outlook::None)
-                .then_some(mutant.mutation),
-        }
+        let site = || Site::new(number, call, &self.members, self.ways(call));
+        let Some(mutant) = own.trial.mutant() else {
+            own.trial.observe(own.rank, site());
+            return None;
+        };
+        let there = || {
+            let site = site();
+            Site { other: own.trial.axis(site.other), ..site }.outlook(mutant.mutation) != Outlook::None
+        };
+        (own.trial.is_at(own.rank, number) && there()).then_some(mutant.mutation)
     }
-    /// Another axis to go wrong along, of the same factoring.
-    fn other(&self, call: &Call) -> Option<Axis> {
+    /// The other axes to go wrong along, of the same factoring, and the ranks along each.
+    fn ways(&self, call: &Call) -> Vec<(Axis, Arc<[usize]>)> {
         let (grid, axes) = (&self.own.grid, call.over.axes);
         let dense = axes.iter().all(|axis| Axis::DENSE.contains(&axis));
         let all = if dense { Axis::DENSE } else { Axis::EXPERT };
-        all.into_iter().find(|&axis| !axes.contains(axis) && grid.size(axis) > 1)
+        let others = all.into_iter().filter(|&axis| !axes.contains(axis) && grid.size(axis) > 1);
+        others.map(|axis| (axis, grid.members(axis, self.own.rank).iter().collect())).collect()
     }
     /// The ranks along it, if the call is to go wrong so.
     fn way(&self, call: &Call, mutation: Mutation) -> Option<Way> {
-        let axis = self.other(call).filter(|_| mutation == Mutation::Axis)?;
+        let first = || self.ways(call).first().map(|(axis, _)| *axis);
+        let axis = (mutation == Mutation::Axis).then(|| self.own.trial.axis(first())).flatten()?;
         let members = self.own.grid.members(axis, self.own.rank);
         let rank = members.place(self.own.rank).expect("it lies around this rank");
         Some(Way { engine: self.own.world.of(&members), rank })
@@ -120,7 +123,7 @@ impl<S: Scalar> Mutated<S> {
         call: &Call,
         honest: impl FnOnce() -> Result<()>,
     ) -> Result<()> {
-        let (gives, len) = (call.gives(self.ranks, rank), call.takes(self.ranks, rank));
+        let (gives, len) = (call.gives(self.members.len(), rank), call.takes(self.members.len(), rank));
         let read = |window: Option<At>, len| match window {
             // SAFETY: the window has so many, as the caller says.
             Some(at) => unsafe { from_raw_parts(at.raw::<S>(), len) },
@@ -144,14 +147,22 @@ impl<S: Scalar> Mutated<S> {
         let (below, columns) = (&Call { counts: None, ..call.clone() }, columns(call));
         // Columns side by side are blocks below each other that were moved.
         let (of, all_of_it) = match columns {
-            Some(_) => (below, below.takes(self.ranks, rank)),
+            Some(_) => (below, below.takes(self.members.len(), rank)),
             None => (call, len),
         };
-        let scene =
-            Scene { call: of, rank, ranks: self.ranks, root: call.root, all, other, last, len: all_of_it };
+        let scene = Scene {
+            call: of,
+            rank,
+            ranks: self.members.len(),
+            root: call.root,
+            all,
+            other,
+            last,
+            len: all_of_it,
+        };
         let placed = |result: Vec<S>| match columns {
             None => result,
-            Some(n) => side_by_side(&result, [call.rows, call.cols, n], self.ranks),
+            Some(n) => side_by_side(&result, [call.rows, call.cols, n], self.members.len()),
         };
         let wrong = match (mutation, &scene.last) {
             (Mutation::Stale, Some(last)) => last.clone(), // placed already

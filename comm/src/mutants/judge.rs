@@ -1,5 +1,5 @@
 //! What becomes of the mutants of a run, and how many came to which end.
-use super::{Fate, Mutant, Mutation, NeverCame, Outcome, Outlook, Site, Trial};
+use super::{Fate, Mutation, NeverCame, Outcome, Outlook, Site, Trial};
 use std::collections::BTreeMap;
 
 /// Why a mutant may live once: dropout dropped what it changes, or a target that does not count.
@@ -24,7 +24,7 @@ pub fn judge(
         Outlook::Open => {}
     }
     let mut end = |site: &Site| {
-        let trial = Trial::of(Mutant { call: site.call, mutation });
+        let trial = Trial::at(site, mutation);
         let outcome = run(site, &trial);
         trial.fate(outcome)
     };

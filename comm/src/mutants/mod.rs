@@ -39,6 +39,7 @@ pub use trial::{Fate, NeverCame, Outcome, Trial};
 
 use crate::axis::{Axis, Ranks};
 use crate::call::{Call, Counts, Op, Reduce};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::panic::Location;
 use std::sync::Arc;
@@ -73,7 +74,8 @@ listed! {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mutant {
     /// The number of the call, from 1, as each rank counts its own over all its groups. The ranks of a group must make
-    /// it together; where the call of that number is another one on some of them, they are told that they disagree.
+    /// it together; where the call of that number is another one on some of them, they are told that they disagree. Of
+    /// programs in which ranks count differently, [`Trial::at`] asks for the call that ranks make together.
     pub call: usize,
     /// What happens.
     pub mutation: Mutation,
@@ -110,6 +112,9 @@ pub struct Site {
     pub at: &'static Location<'static>,
     /// All of it in words.
     pub words: String,
+    pub(crate) members: Arc<[usize]>, // the group's ranks of the world
+    pub(crate) ways: Vec<(Axis, Arc<[usize]>)>, // the other axes that it could go wrong along, and who stands along them
+    pub(crate) calls: Arc<BTreeMap<usize, usize>>, // who goes wrong with it, and the call's number there
 }
 
 /// What may be expected of a mutation of a call.
@@ -129,9 +134,13 @@ const COPY: &str = "a copy made twice is the same copy";
 const ADDEND: &str = "a reduction does not ask which rank gave which addend";
 
 impl Site {
-    fn new(number: usize, call: &Call, ranks: usize, other: Option<Axis>) -> Self {
+    fn new(number: usize, call: &Call, members: &Arc<[usize]>, ways: Vec<(Axis, Arc<[usize]>)>) -> Self {
         let uneven = matches!(call.counts, Some(Counts::Between(..)));
+        let (ranks, other) = (members.len(), ways.first().map(|(axis, _)| *axis));
         Self {
+            members: members.clone(),
+            ways,
+            calls: Arc::default(),
             call: number,
             op: call.op,
             reduce: call.reduce,
@@ -144,6 +153,10 @@ impl Site {
             at: call.at,
             words: call.to_string(),
         }
+    }
+    /// Whether ranks pass it to each other in pairs.
+    pub(crate) fn is_message(&self) -> bool {
+        matches!(self.op, Op::Send | Op::Receive)
     }
     /// What may be expected of a mutation here.
     pub fn outlook(&self, mutation: Mutation) -> Outlook {

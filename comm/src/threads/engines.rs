@@ -2,12 +2,8 @@
 use super::engine::Threads;
 use super::slow::{Queues, Slow};
 use super::watch::Watch;
-use crate::axis::Axis;
-use crate::engine::{Engine, Engines};
-use crate::grid::Grid;
-use crate::link::Link;
-use crate::members::Members;
 use crate::sync::{Mutex, lock};
+use crate::{Axis, Engine, Engines, Grid, Link, Members};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tensor::Host;

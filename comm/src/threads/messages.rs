@@ -6,14 +6,12 @@
 //! takes the lock once before it goes on, so the count orders nothing.
 use super::slow::{Slow, pause};
 use super::watch::{Pending, Wait, Watch};
-use crate::call::Call;
-use crate::engine::Post;
-use crate::error::{CommError, Result};
 use crate::sync::atomic::{
     AtomicUsize,
     Ordering::{Relaxed, SeqCst},
 };
 use crate::sync::{Instant, Mutex, copy, fence, lock};
+use crate::{Call, CommError, Post, Result};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
@@ -32,15 +30,11 @@ type Receivers = BTreeMap<(usize, bool), Arc<Channel>>;
 /// The messages of one rank to one other.
 #[derive(Default)]
 struct Channel {
-    flow: Mutex<Flow>,
+    /// At most one of the two has posts that stand. They are counted as `Post::sends` is: receiver, sender.
+    sides: Mutex<[Side; 2]>,
     ended: [AtomicUsize; 2], // how many posts of each side have ended; changed under the lock
 }
 
-/// At most one of the two sides has posts that stand. Sides are counted as `Post::sends` is: receiver, sender.
-#[derive(Default)]
-struct Flow {
-    sides: [Side; 2],
-}
 #[derive(Default)]
 struct Side {
     posted: usize,
@@ -102,8 +96,7 @@ impl Messages {
         self.watch.alive()?;
         let part = call.is_part();
         let (channel, me, now) = (self.channel(from, to, part), usize::from(sends), Instant::now());
-        let mut flow = lock(&channel.flow);
-        let sides = &mut flow.sides;
+        let mut sides = lock(&channel.sides);
         let number = sides[me].posted;
         sides[me].posted += 1;
         let post = Post { from, to, sends, part, number };
@@ -131,7 +124,7 @@ impl Messages {
         }
         channel.ended[me].store(number + 1, Relaxed);
         channel.ended[1 - me].store(others_number + others_ended, Relaxed);
-        drop(flow);
+        drop(sides);
         fence(SeqCst); // who sleeps looked at the count before, or is found asleep here
         let [mine, others] = if sends { [from, to] } else { [to, from] };
         self.watch.wake(self.ranks[others], self.ranks[mine]);
@@ -182,8 +175,7 @@ impl Channel {
     /// Ends a post in whatever way; after this its window is its rank's own again.
     fn end(&self, post: Post) -> Ended {
         let me = usize::from(post.sends);
-        let mut flow = lock(&self.flow);
-        let side = &mut flow.sides[me];
+        let side = &mut lock(&self.sides)[me];
         if self.has_ended(post) {
             let end = side.ends.iter().position(|(number, _)| *number == post.number);
             return Ended::Done(end.and_then(|at| side.ends.remove(at)).map(|(_, end)| end));

@@ -62,12 +62,9 @@ pub(super) fn catch<R>(body: impl FnOnce() -> R) -> Result<R, Panic> {
     CATCHES.set(outside);
     let anew = || Panic { message: "panicked anew, without a place".to_string(), trace: None };
     outcome.map_err(|payload| {
-        let asked = |message: String| Panic { message, trace: None }; // no bug: a size that was asked for
-        if let Some(uncountable) = payload.downcast_ref::<Uncountable>() {
-            return asked(uncountable.to_string());
-        }
-        if let Some(fault) = payload.downcast_ref::<Fault>() {
-            return asked(fault.to_string());
+        let uncountable = payload.downcast_ref::<Uncountable>().map(ToString::to_string);
+        if let Some(message) = uncountable.or_else(|| Some(payload.downcast_ref::<Fault>()?.to_string())) {
+            return Panic { message, trace: None }; // no bug: a size that was asked for
         }
         let Panic { message, trace } = LAST.take().unwrap_or_else(anew);
         let left = LEFT.take().map_or_else(String::new, |left| format!(" ({left})"));

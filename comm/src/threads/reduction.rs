@@ -1,7 +1,7 @@
 //! The sum, or the stabiliser, of the ranks' windows, in rank order whatever the order in which ranks come: the same
 //! bits in every run. A sum of narrow numbers is taken in their wide number and rounded once, at its end.
 use super::rendezvous::AllWindows;
-use crate::call::Reduce;
+use crate::Reduce;
 use crate::engine::nth_of;
 use kernels::widest;
 use std::any::TypeId;

@@ -1,10 +1,10 @@
 //! Where the ranks of a group meet: each has a seat, shows its window and what it means to do with it, and waits.
-use super::watch::{Pending, Wait, Watch};
-use crate::call::Call;
-use crate::error::{CommError, Result};
+use super::started::Posted;
+use super::watch::{Arrival, Comings, Watch};
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use crate::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize};
 use crate::sync::{OnceLock, fence, yield_now};
+use crate::{Call, CommError, Result};
 use std::ptr::from_ref;
 use std::sync::Arc;
 
@@ -39,7 +39,7 @@ pub(crate) enum AllWindows<'a> {
     /// Of ranks that meet.
     Seats(Seats<'a>),
     /// Of ranks that have posted a call.
-    Posted(&'a [*mut ()], &'a [Option<Call>]),
+    Posted(&'a [Option<Posted>]),
 }
 /// Where ranks that meet show theirs.
 pub(crate) struct Seats<'a>(&'a [Seat]);
@@ -48,7 +48,7 @@ impl<'a> AllWindows<'a> {
     pub(super) fn ranks(&self) -> usize {
         match self {
             Self::Seats(Seats(seats)) => seats.len(),
-            Self::Posted(windows, _) => windows.len(),
+            Self::Posted(posted) => posted.len(),
         }
     }
     /// The window of a rank of the group, of the type it was shown with.
@@ -56,7 +56,7 @@ impl<'a> AllWindows<'a> {
     pub(super) fn of<S>(&self, rank: usize) -> *mut S {
         match self {
             Self::Seats(Seats(seats)) => seats[rank].window.load(Relaxed).cast(),
-            Self::Posted(windows, _) => windows[rank].cast(),
+            Self::Posted(posted) => posted[rank].as_ref().expect("all have come").give.cast(),
         }
     }
     /// The call of a rank of the group.
@@ -64,7 +64,7 @@ impl<'a> AllWindows<'a> {
         match self {
             // SAFETY: the call lives where its rank made it, and that rank does not leave while we are inside.
             Self::Seats(Seats(seats)) => unsafe { &*seats[rank].call.load(Relaxed) },
-            Self::Posted(_, calls) => calls[rank].as_ref().expect("all have come"),
+            Self::Posted(posted) => &posted[rank].as_ref().expect("all have come").call,
         }
     }
 }
@@ -138,7 +138,9 @@ impl Rendezvous {
         for &sleeper in &*self.ranks {
             self.watch.wake(sleeper, self.ranks[seat]);
         }
-        self.watch.wait(self.ranks[seat], &Arrival { place: self, epoch, call })
+        let vain = &|| self.unbroken();
+        let arrival = Arrival { ranks: &self.ranks, comings: &self.seats, number: epoch, vain, call };
+        self.watch.wait(self.ranks[seat], &arrival)
     }
     /// # Errors
     /// That a rank has failed, or left a call of this group early.
@@ -152,31 +154,10 @@ impl Rendezvous {
     }
 }
 
-/// All ranks of the group have arrived as often as this one.
-struct Arrival<'a> {
-    place: &'a Rendezvous,
-    epoch: usize,
-    call: &'a Call,
-}
-impl Wait for Arrival<'_> {
+impl Comings for [Seat] {
     #[inline(always)]
-    fn missing(&self) -> impl Iterator<Item = usize> {
-        let seats = self.place.seats.iter().zip(&*self.place.ranks);
-        seats.filter(|(seat, _)| seat.epoch.load(Acquire) < self.epoch).map(|(_, rank)| *rank)
-    }
-    fn in_vain(&self) -> Result<()> {
-        self.place.unbroken()
-    }
-    fn members(&self) -> Vec<usize> {
-        self.place.ranks.to_vec()
-    }
-    fn pending(&self, on: usize) -> Pending {
-        let (seats, epoch) = (self.place.seats.clone(), self.epoch);
-        let seat = self.place.ranks.iter().position(|&rank| rank == on).expect("a member");
-        Box::new(move || seats[seat].epoch.load(Acquire) < epoch)
-    }
-    fn call(&self) -> &Call {
-        self.call
+    fn misses(&self, place: usize, epoch: usize) -> bool {
+        self[place].epoch.load(Acquire) < epoch
     }
 }
 

@@ -21,9 +21,8 @@
 //! ```
 //! Source: Thakur, Rabenseifner, Gropp, "Optimization of collective communication operations in MPICH", 2005.
 use super::watch::Watch;
-use crate::call::{Call, Counts, Op};
-use crate::link::Link;
 use crate::sync::{Instant, Mutex, lock, yield_now};
+use crate::{Call, Counts, Link, Op};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;

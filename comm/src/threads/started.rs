@@ -6,16 +6,13 @@
 //! waited until all shares are done may touch its windows again: nobody else does any more.
 use super::rendezvous::AllWindows;
 use super::slow::{Slow, pause};
-use super::watch::{Pending, Wait, Watch};
-use crate::call::Call;
-use crate::engine::Post;
-use crate::error::{CommError, Result};
+use super::watch::{Arrival, Comings, Watch};
 use crate::sync::atomic::AtomicUsize;
 use crate::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use crate::sync::{Instant, Mutex, fence, lock, yield_now};
+use crate::{Call, CommError, Post, Result};
 use std::cell::UnsafeCell;
 use std::collections::VecDeque;
-use std::ptr::null_mut;
 use std::sync::Arc;
 
 /// The started calls of one group.
@@ -33,8 +30,9 @@ struct Counts {
     withdrawn: Box<[AtomicUsize]>, // by rank: the number of the first post that was taken back, plus one; 0 if none was
 }
 
-impl Counts {
+impl Comings for Counts {
     /// Whether a rank has not posted so often, or has taken a post back.
+    #[inline(always)]
     fn misses(&self, rank: usize, number: usize) -> bool {
         let withdrawn = self.withdrawn[rank].load(Acquire);
         self.posted[rank].load(Acquire) <= number || (1..=number + 1).contains(&withdrawn)
@@ -63,12 +61,17 @@ unsafe impl Send for Place {}
 // SAFETY: as above.
 unsafe impl Sync for Place {}
 
+/// A rank's windows of a call.
+pub(crate) struct Posted {
+    pub(super) call: Call,
+    pub(super) give: *mut (),
+    take: *mut (),
+}
+
 /// What ranks have posted. Of call `c` and rank `r` it stands at `c·ranks + r`.
 #[derive(Default)]
 struct Posts {
-    calls: Vec<Option<Call>>,
-    give: Vec<*mut ()>,
-    take: Vec<*mut ()>,
+    all: Vec<Option<Posted>>,
     until: Option<Instant>,                // when a slow link has carried it
     refused: Vec<Option<(usize, String)>>, // by rank: who means something else, and what; empty if all mean the same
 }
@@ -105,19 +108,15 @@ impl Started {
         let place = flow.places[number - flow.first].clone();
         // SAFETY: not all have come, as this rank has not, and the lock is held.
         let posts = unsafe { &mut *place.posts.get() };
-        for (c, (windows, call)) in calls.enumerate() {
-            if posts.calls.len() < (c + 1) * n {
-                posts.calls.resize((c + 1) * n, None);
-                posts.give.resize((c + 1) * n, null_mut());
-                posts.take.resize((c + 1) * n, null_mut());
+        for (c, ([give, take], call)) in calls.enumerate() {
+            if posts.all.len() < (c + 1) * n {
+                posts.all.resize_with((c + 1) * n, || None);
             }
-            let at = c * n + rank;
-            posts.calls[at] = Some(call);
-            [posts.give[at], posts.take[at]] = windows;
+            posts.all[c * n + rank] = Some(Posted { call, give, take });
         }
         if place.came.fetch_add(1, Relaxed) + 1 == n {
             posts.agree(&self.ranks);
-            let calls = posts.calls.iter().step_by(n).flatten();
+            let calls = posts.all.iter().step_by(n).flatten().map(|posted| &posted.call);
             posts.until = self.slow.as_ref().map(|slow| slow.collectives(calls));
         }
         self.counts.posted[rank].store(number + 1, Release);
@@ -133,7 +132,9 @@ impl Started {
     /// Those of every call of a group.
     pub(super) fn finish(&self, post: Post, call: &Call, work: Work) -> Result<()> {
         let me = self.ranks[post.from];
-        let outcome = self.watch.wait(me, &Arrival { place: self, number: post.number, call });
+        let (number, vain) = (post.number, &|| self.watch.alive());
+        let arrival = Arrival { ranks: &self.ranks, comings: &self.counts, number, vain, call };
+        let outcome = self.watch.wait(me, &arrival);
         if let Err(error) = outcome {
             self.withdraw(post, work);
             self.watch.blame(me, &error);
@@ -202,16 +203,15 @@ impl Started {
 impl Place {
     /// Does what is left of all shares, and waits for those that others do.
     fn complete(&self, posts: &Posts, n: usize, work: Work) {
-        let shares = posts.calls.len();
+        let shares = posts.all.len();
         loop {
             let share = self.next.fetch_add(1, Relaxed);
             if share >= shares {
                 break;
             }
             let _done = Done(&self.done);
-            let call = &posts.calls[share / n * n..][..n];
-            let windows = AllWindows::Posted(&posts.give[share / n * n..][..n], call);
-            work(share % n, posts.take[share], &windows, call[share % n].as_ref().expect("all have come"));
+            let Posted { call, take, .. } = posts.all[share].as_ref().expect("all have come");
+            work(share % n, *take, &AllWindows::Posted(&posts.all[share / n * n..][..n]), call);
         }
         while self.done.load(Acquire) < shares {
             yield_now();
@@ -229,24 +229,24 @@ impl Drop for Done<'_> {
 
 impl Posts {
     fn clear(&mut self) {
-        self.calls.clear();
-        self.give.clear();
-        self.take.clear();
+        self.all.clear();
         self.refused.clear();
         self.until = None;
     }
     /// Notes who means something else than whom, if anybody does.
     fn agree(&mut self, ranks: &[usize]) {
         let n = ranks.len();
-        let differ = |call: &[Option<Call>], a: usize, b: usize| match (&call[a], &call[b]) {
-            (Some(mine), Some(theirs)) => mine.key() != theirs.key() || !mine.fits(a, theirs, b),
+        let differ = |of: &[Option<Posted>], a: usize, b: usize| match (&of[a], &of[b]) {
+            (Some(Posted { call, .. }), Some(theirs)) => {
+                call.key() != theirs.call.key() || !call.fits(a, &theirs.call, b)
+            }
             (mine, theirs) => mine.is_some() != theirs.is_some(),
         };
         let other = |rank: usize| {
-            let mut calls = self.calls.chunks(n);
+            let mut calls = self.all.chunks(n);
             let found = calls.find_map(|c| (0..n).find(|&peer| differ(c, rank, peer)).map(|peer| (peer, c)));
             found.map(|(peer, c)| {
-                let text = |call: &Call| call.to_string();
+                let text = |theirs: &Posted| theirs.call.to_string();
                 (ranks[peer], c[peer].as_ref().map_or_else(|| "fewer calls together".into(), text))
             })
         };
@@ -254,34 +254,5 @@ impl Posts {
         if !all {
             self.refused = (0..n).map(other).collect();
         }
-    }
-}
-
-/// All ranks of the group have posted so often.
-struct Arrival<'a> {
-    place: &'a Started,
-    number: usize,
-    call: &'a Call,
-}
-impl Wait for Arrival<'_> {
-    #[inline(always)]
-    fn missing(&self) -> impl Iterator<Item = usize> {
-        let counts = &self.place.counts;
-        let ranks = self.place.ranks.iter().enumerate();
-        ranks.filter(|(rank, _)| counts.misses(*rank, self.number)).map(|(_, rank)| *rank)
-    }
-    fn in_vain(&self) -> Result<()> {
-        self.place.watch.alive()
-    }
-    fn members(&self) -> Vec<usize> {
-        self.place.ranks.to_vec()
-    }
-    fn pending(&self, on: usize) -> Pending {
-        let (counts, number) = (self.place.counts.clone(), self.number);
-        let rank = self.place.ranks.iter().position(|&rank| rank == on).expect("a member");
-        Box::new(move || counts.misses(rank, number))
-    }
-    fn call(&self) -> &Call {
-        self.call
     }
 }

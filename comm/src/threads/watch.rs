@@ -3,11 +3,9 @@
 //! A rank that waits spins, then yields, then sleeps until the one it waits for wakes it. Before that it records in whose
 //! favour it sleeps, and whoever changes something looks for such sleepers after the change; so nobody sleeps through
 //! one. A sleep that lasts is announced, and its announcer looks for a ring of ranks that wait for each other.
-use crate::call::Call;
-use crate::error::{CommError, Result};
-use crate::record::Record;
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use crate::sync::{Instant, Mutex, OnceLock, Thread, fence, lock, park_timeout, thread, yield_now};
+use crate::{Call, CommError, Record, Result};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -37,6 +35,43 @@ pub(super) trait Wait {
     fn call(&self) -> &Call;
 }
 pub(super) type Pending = Box<dyn Fn() -> bool + Send>;
+
+/// Whether the rank at a place of a group has not come so often.
+pub(super) trait Comings: Send + Sync + 'static {
+    /// It has not, by now.
+    fn misses(&self, place: usize, number: usize) -> bool;
+}
+
+/// All ranks of a group have come so often.
+pub(super) struct Arrival<'a, C: ?Sized> {
+    pub(super) ranks: &'a [usize], // of the world
+    pub(super) comings: &'a Arc<C>,
+    pub(super) number: usize,
+    pub(super) vain: &'a dyn Fn() -> Result<()>,
+    pub(super) call: &'a Call,
+}
+
+impl<C: Comings + ?Sized> Wait for Arrival<'_, C> {
+    #[inline(always)]
+    fn missing(&self) -> impl Iterator<Item = usize> {
+        let ranks = self.ranks.iter().enumerate();
+        ranks.filter(|(place, _)| self.comings.misses(*place, self.number)).map(|(_, rank)| *rank)
+    }
+    fn in_vain(&self) -> Result<()> {
+        (self.vain)()
+    }
+    fn members(&self) -> Vec<usize> {
+        self.ranks.to_vec()
+    }
+    fn pending(&self, on: usize) -> Pending {
+        let (comings, number) = (self.comings.clone(), self.number);
+        let place = self.ranks.iter().position(|&rank| rank == on).expect("a member");
+        Box::new(move || comings.misses(place, number))
+    }
+    fn call(&self) -> &Call {
+        self.call
+    }
+}
 
 /// The ranks of one world.
 pub(super) struct Watch {
@@ -74,6 +109,7 @@ impl Watch {
         Self { ranks, records, failed: OnceLock::new(), limit, spins }
     }
     /// A watch of ranks that share their cores with other worlds: nobody spins for long.
+    #[cfg(any(test, feature = "mutants"))]
     pub(super) fn on_shared_cores(self) -> Self {
         Self { spins: SPINS_ON_SHARED_CORES, ..self }
     }

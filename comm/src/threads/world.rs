@@ -2,16 +2,11 @@
 use super::engines;
 use super::panics::catch;
 use super::watch::Watch;
-use crate::axis::Axis;
-use crate::engine::Engines;
-use crate::error::Result;
-use crate::flight::{End, FlightRecorder};
-use crate::grid::Grid;
-use crate::link::Link;
-use crate::mesh::Mesh;
+use crate::flight::End;
+#[cfg(any(test, feature = "mutants"))]
 use crate::mutants::{OnTrial, Trial};
-use crate::record::Record;
-use crate::trace::{Run, Trace, Traced, What};
+use crate::trace::Traced;
+use crate::{Axis, Engines, FlightRecorder, Grid, Link, Mesh, Record, Result, Run, Trace, What};
 use std::collections::BTreeSet;
 use std::fmt::{self, Display};
 use std::panic::resume_unwind;
@@ -33,6 +28,7 @@ pub struct World {
     links: Vec<(Axis, Link)>,
     trace: Option<(Trace, String)>,
     stuck: Option<Stuck>,
+    #[cfg(any(test, feature = "mutants"))]
     trial: Option<Trial>,
     memory: Option<usize>, // bytes that each rank may hold
 }
@@ -82,6 +78,7 @@ impl World {
             links: Vec::new(),
             trace: None,
             stuck: None,
+            #[cfg(any(test, feature = "mutants"))]
             trial: None,
             memory: None,
         })
@@ -124,6 +121,7 @@ impl World {
         Self { trace: Some((trace.clone(), name.into())), ..self }
     }
     /// A world whose run is on trial: its calls are listed, or one of them goes wrong.
+    #[cfg(any(test, feature = "mutants"))]
     #[must_use]
     pub fn on_trial(self, trial: &Trial) -> Self {
         Self { trial: Some(trial.clone()), ..self }
@@ -151,8 +149,9 @@ impl World {
         f: impl Fn(D, Mesh<Host>) -> Result<T, E> + Sync,
     ) -> Result<Vec<T>, RankError> {
         let watch = Watch::new(self.records(), self.limit);
-        // Trials are many and short, and run beside each other.
-        let watch = Arc::new(if self.trial.is_some() { watch.on_shared_cores() } else { watch });
+        #[cfg(any(test, feature = "mutants"))] // trials are many and short, and run beside each other
+        let watch = if self.trial.is_some() { watch.on_shared_cores() } else { watch };
+        let watch = Arc::new(watch);
         let key = Key::current();
         let (ends, ended) = channel();
         let body = |rank: usize, mesh, ends: Sender<usize>| {
@@ -226,12 +225,15 @@ impl World {
         let (start, traced) = settings.unwrap_or_else(|| (Instant::now(), Traced::Never));
         (0..self.size()).map(|rank| Arc::new(Record::new(rank, start, traced))).collect()
     }
+    #[cfg_attr(not(any(test, feature = "mutants")), allow(clippy::extra_unused_type_parameters))] // of a trial
     fn meshes<S: Scalar>(&self, watch: &Arc<Watch>) -> Vec<Mesh<Host>> {
         let world: Arc<dyn Engines<Host>> = Arc::new(engines::World::new(&self.grid, &self.links, watch));
         let mesh = |rank| {
             let record = watch.record(rank).clone();
+            let engines = world.clone();
+            #[cfg(any(test, feature = "mutants"))]
             let engines = match &self.trial {
-                None => world.clone(),
+                None => engines,
                 Some(trial) => Arc::new(OnTrial::<S>::new(trial, rank, &record, &self.grid, &world)),
             };
             Mesh::new(self.grid.clone(), rank, record, engines)
@@ -249,14 +251,10 @@ impl Drop for Ends {
 }
 
 /// What one rank does; its end is reported to all who watch.
-fn on_rank<T, E: Display>(
-    watch: &Watch,
-    rank: usize,
-    work: impl FnOnce() -> Result<T, E>,
-) -> Result<T, String> {
+fn on_rank<T, E: Display>(watch: &Watch, rank: usize, f: impl FnOnce() -> Result<T, E>) -> Result<T, String> {
     let (record, begun) = (watch.record(rank), Instant::now());
     let ended = catch(|| {
-        let returned = work().map_err(|error| error.to_string())?;
+        let returned = f().map_err(|error| error.to_string())?;
         record.nothing_open().map(|()| returned).map_err(|error| error.to_string())
     });
     record.spent(|| What::Span(format!("rank {rank}")), begun);

@@ -9,15 +9,24 @@ use serde_json::Value;
 
 /// A crate, whom its code may know, and whom its tests may know besides.
 type Arrow = (&'static str, &'static [&'static str], &'static [&'static str]);
-const ALL: &[&str] = &["tensor", "reference", "kernels", "comm", "layers", "parallel", "equipart"];
-const ARROWS: [Arrow; 9] = [
+const ALL: &[&str] =
+    &["tensor", "reference", "kernels", "comm", "layers", "parallel", "models", "prove", "bench", "equipart"];
+const GROUND: &[&str] = &["tensor", "kernels", "comm", "layers", "parallel"];
+const ARROWS: [Arrow; 12] = [
     ("tensor", &[], &["reference"]),
     ("reference", &["tensor"], &[]),
     ("kernels", &["tensor"], &["reference"]),
     ("comm", &["tensor", "kernels"], &["reference"]),
     ("layers", &["tensor", "kernels", "comm", "reference"], &[]), // reference: its `proof` alone
     ("parallel", &["tensor", "kernels", "comm", "layers"], &["reference"]),
-    ("equipart", &["tensor", "reference", "kernels", "comm", "layers", "parallel"], &[]),
+    ("models", GROUND, &[]),
+    ("prove", &["tensor", "kernels", "comm", "layers", "parallel", "reference"], &["models"]), // these for their files
+    ("bench", &["tensor", "kernels", "comm", "layers", "parallel", "models", "prove"], &[]),
+    (
+        "equipart",
+        &["tensor", "kernels", "comm", "layers", "parallel", "models", "prove", "bench"],
+        &["reference"],
+    ),
     ("docs", &[], ALL),
     ("xtask", &[], &[]),
 ];

@@ -3,5 +3,6 @@ mod arrows;
 mod book;
 mod museum;
 mod order;
+mod rooms;
 mod tree;
 mod two_commands;

@@ -2,7 +2,7 @@
 use crate::cli::args::{self, EvalArgs};
 use crate::cli::pictures::{digits, only_text};
 use crate::cli::watch::Watch;
-use crate::cli::{corpus, learner, out, show};
+use crate::cli::{corpus, learner, show};
 use crate::commands::train::settings::sequences;
 use comm::Axis;
 use kernels::{Kernels, Meta};
@@ -10,7 +10,7 @@ use layers::Design;
 use models::{Learner, Model, ids, text};
 use parallel::At;
 use parallel::number::Runs;
-use parallel::{Batch, Error, Layout, Result, Sequence, Trainer, budget, in_number, price, session};
+use parallel::{Batch, Layout, Result, Sequence, Trainer, bail, budget, in_number, price, session};
 use serde::Serialize;
 use tensor::{Real, Tensor, files};
 
@@ -65,7 +65,7 @@ pub fn evaluate<D: Runs>(
     })?;
     let ((loss, right), tokens) = (ranks[0], batch.counted());
     if !loss.is_finite() {
-        return Err(Error::new(format!("the loss is {loss}, no finite number; the weights may not be")));
+        bail!("the loss is {loss}, no finite number; the weights may not be");
     }
     let accuracy = right.map(|right| right as f64 / tokens.max(1) as f64);
     Ok(Evaluation { loss, perplexity: loss.exp(), tokens, accuracy })
@@ -98,9 +98,7 @@ fn sequences_of(a: &EvalArgs, model: &Model) -> Result<Vec<Sequence>> {
             let tokenizer = model.tokenizer()?;
             let seq = a.seq.unwrap_or(args::SEQ.min(positions));
             if seq == 0 || seq > positions {
-                return Err(Error::new(format!(
-                    "--seq is {seq}; it must be 1 to {positions}, the model's positions"
-                )));
+                bail!("--seq is {seq}; it must be 1 to {positions}, the model's positions");
             }
             let text: Vec<u32> = match data {
                 Some(file) => text::encode(&files::read(file)?, &file.display().to_string(), &tokenizer)?.ids,
@@ -108,9 +106,7 @@ fn sequences_of(a: &EvalArgs, model: &Model) -> Result<Vec<Sequence>> {
             };
             if text.len() < 2 {
                 let n = text.len();
-                return Err(Error::new(format!(
-                    "a text of {n} tokens; there must be 2 or more, one to tell the next"
-                )));
+                bail!("a text of {n} tokens; there must be 2 or more, one to tell the next");
             }
             sequences(text::windows(&text, seq))
         }
@@ -128,17 +124,10 @@ pub(crate) fn run(a: EvalArgs, json: bool) -> Result<bool> {
     let watching = |done, of| watch.part("evaluated", done, of);
     let evaluation = in_number!(a.number.name, D => evaluate::<D>(&model, &layout, all, &watching))?;
     watch.done();
-    if json {
-        show::json(&evaluation);
-    } else {
-        let (loss, perplexity) = (evaluation.loss, evaluation.perplexity);
-        let tokens = evaluation.tokens;
-        out::line(&match evaluation.accuracy {
-            None => format!("loss {loss:.6} nats a token, perplexity {perplexity:.4}, {tokens} tokens"),
-            Some(right) => {
-                format!("loss {loss:.6} nats a picture, {:.2} % of {tokens} right", 100.0 * right)
-            }
-        });
-    }
+    let Evaluation { loss, perplexity, tokens, accuracy } = evaluation;
+    show::one(json, &evaluation, || match accuracy {
+        None => format!("loss {loss:.6} nats a token, perplexity {perplexity:.4}, {tokens} tokens"),
+        Some(right) => format!("loss {loss:.6} nats a picture, {:.2} % of {tokens} right", 100.0 * right),
+    });
     Ok(true)
 }

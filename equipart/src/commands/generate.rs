@@ -3,12 +3,12 @@ use crate::cli::args::GenerateArgs;
 use crate::cli::watch::Watch;
 use crate::cli::{model, show};
 use models::generate::{Request, generate};
-use models::sampling::{Sampling, SamplingError};
+use models::sampling::{Sampling, no_temperature};
 use models::tokenizer::Tokenizer;
 use models::{Model, names};
 use parallel::dump::{self, About};
 use parallel::number::Runs;
-use parallel::{Error, Layout, Network, Result, in_number};
+use parallel::{Layout, Network, Result, bail, in_number};
 
 pub(crate) fn run(a: GenerateArgs, json: bool) -> Result<bool> {
     let (model, network) = (model(a.model.as_ref())?, a.network.network(None)?);
@@ -21,11 +21,11 @@ pub(crate) fn run(a: GenerateArgs, json: bool) -> Result<bool> {
         prompts.push(tokenizer.encode_prompt(text)?);
     }
     if prompts.is_empty() {
-        return Err(Error::new("there is no prompt; give --prompt TEXT or --prompt-ids 1,2,3"));
+        bail!("there is no prompt; give --prompt TEXT or --prompt-ids 1,2,3");
     }
     let seed = a.seed.unwrap_or(0);
     if a.temperature.is_none() && a.seed.is_some() {
-        return Err(SamplingError::Greedy { what: "the seed", seen: seed.to_string() }.into());
+        return Err(no_temperature("the seed", seed));
     }
     let sampling = Sampling { temperature: a.temperature, top_k: a.top_k, top_p: a.top_p, seed };
     let longest = prompts.iter().map(Vec::len).max().unwrap_or(0);

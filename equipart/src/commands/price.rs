@@ -134,10 +134,6 @@ pub(crate) fn run(a: PriceArgs, json: bool) -> Result<bool> {
         a.pictures.unused()?;
         price(&config(a.config.as_deref())?, &settings, &layout)?
     };
-    if json {
-        prices.iter().for_each(show::json);
-    } else {
-        show::prices(&prices);
-    }
+    show::all(json, &prices, || show::prices(&prices));
     Ok(true)
 }

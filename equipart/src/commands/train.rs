@@ -17,7 +17,7 @@ use models::text::Corpus;
 use models::tokenizer::Tokens;
 use models::{Learner, Model, ids};
 use parallel::number::NumberName;
-use parallel::{Error, Result, Sequence, dump};
+use parallel::{Result, Sequence, bail, dump};
 use std::sync::Mutex;
 
 /// What is learnt.
@@ -50,7 +50,7 @@ fn begin_with(a: &TrainArgs, resume: Option<&State>) -> Result<(Learner, Learnt)
     let begun = match (resume, &a.model, &a.config) {
         (Some(state), None, None) => Some(state.model.clone()),
         (Some(_), ..) => {
-            return Err(Error::new("--resume goes on with its own model; leave out --model and --config"));
+            bail!("--resume goes on with its own model; leave out --model and --config");
         }
         (None, ..) => None,
     };
@@ -91,7 +91,7 @@ fn tell_epoch(line: &EpochLine, watch: &Watch, json: bool) {
 
 pub(crate) fn run(a: TrainArgs, json: bool) -> Result<bool> {
     if a.number == Some(NumberName::F64) && (a.out.is_some() || a.resume.is_some()) {
-        return Err(Error::new(format!("--number f64 {NO_CHECKPOINTS}")));
+        bail!("--number f64 {NO_CHECKPOINTS}");
     }
     let resume = a.resume.as_deref().map(State::read).transpose()?;
     let (model, learnt) = begin_with(&a, resume.as_ref())?;
@@ -125,7 +125,7 @@ pub(crate) fn run(a: TrainArgs, json: bool) -> Result<bool> {
     };
     run.ready()?;
     if out.is_none() && a.checkpoint_every.is_some() {
-        return Err(Error::new("--checkpoint-every says when to save, and nothing is saved without --out"));
+        bail!("--checkpoint-every says when to save, and nothing is saved without --out");
     }
     a.dump.as_deref().map_or(Ok(()), dump::prepare)?;
     let _lock = match (&out, &a.resume) {

@@ -126,8 +126,10 @@ fn stretch(event: &Event, pid: usize, tid: usize) -> Line<'_> {
         What::Kernel { name, kind, flops } => {
             (*name, kind.name(), (*flops > 0).then_some(Args::Kernel { flops: *flops }))
         }
-        What::Call { name, label, words, payload } => {
-            (*name, "collective", Some(Args::Call { call: words, label, bytes: *payload }))
+        What::Call(call) => {
+            let label = call.label.as_deref().unwrap_or_default();
+            let args = Args::Call { call: &call.words, label, bytes: call.bytes };
+            (call.op.name(), "collective", Some(args))
         }
     };
     let time = Time { ts: microseconds(event.from), dur: microseconds(event.took()), cat };

@@ -175,7 +175,20 @@ fn layouts_and_sizes_that_do_not_fit_are_refused() {
     refused(&["prove", "--layout", "dp=1048577"], "1048577");
     refused(&["prove", "--layout", "tp=0"], "0");
     refused(&["prove", "--layout", "tp=2", "--key", "0xg"], "0xg");
+    for (layout, says) in [
+        ("dp=2:zero1:zero1", "zero1 is written twice; write it once"),
+        ("tp=2:zero1", "goes with dp, not with tp: write dp=2:zero1"),
+        ("dp=1:zero1", "needs dp ranks, 2 or more: write dp=2:zero1"),
+        ("dp=2:zero1/2", "zero1 takes no number; write zero1"),
+        ("tp=2,sp=2", "sp has no ranks of its own; write tp=2,sp"),
+        ("cp=2", "cp has no strategy yet; the axes of a layout are tp, dp and pp"),
+        ("edp=2", "edp is never written"),
+        ("tp=2,dp=2,order=tp", "lacks dp; each split axis is named once, innermost first: order=tp.dp"),
+    ] {
+        refused(&["prove", "--layout", layout], says);
+    }
     let (_dir, config, text) = small();
+    refused(&["prove", "--layout", "pp=9", "--config", &config], "blocks: pp can be 1");
     for layout in ["tp=3", "tp=8"] {
         refused(&["prove", "--layout", layout, "--config", &config], "tp can be 1, 2 or 4");
     }

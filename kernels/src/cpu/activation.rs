@@ -1,9 +1,11 @@
 //! Element-wise functions and their derivatives.
-use crate::terms::Activation;
-use tensor::{Cpu, Scalar, View, ViewMut};
+use super::elementwise::each;
+use super::{In, Out};
+use crate::Activation;
+use tensor::Scalar;
 
 #[inline(always)]
-pub(super) fn forward<S: Scalar>(h: ViewMut<Cpu<S>>, x: View<Cpu<S>>, f: Activation) {
+pub(super) fn forward<S: Scalar>(h: Out<S>, x: In<S>, f: Activation) {
     match f {
         Activation::Gelu => map(h, x, |x| x * x.normal_cdf()),
         Activation::GeluTanh => {
@@ -16,7 +18,7 @@ pub(super) fn forward<S: Scalar>(h: ViewMut<Cpu<S>>, x: View<Cpu<S>>, f: Activat
 
 /// f' is Φ + x·φ; with s = sigmoid(a·(x + b·x³)), s + x·s·(1 − s)·a·(1 + 3b·x²); the unit step.
 #[inline(always)]
-pub(super) fn backward<S: Scalar>(dx: ViewMut<Cpu<S>>, x: View<Cpu<S>>, dh: View<Cpu<S>>, f: Activation) {
+pub(super) fn backward<S: Scalar>(dx: Out<S>, x: In<S>, dh: In<S>, f: Activation) {
     match f {
         Activation::Gelu => slope(dx, x, dh, |x| x.normal_cdf() + x * x.normal_pdf()),
         Activation::GeluTanh => {
@@ -38,21 +40,12 @@ fn gate<S: Scalar>(x: S, a: S, b: S) -> S {
 }
 
 #[inline(always)]
-fn map<S: Scalar>(mut h: ViewMut<Cpu<S>>, x: View<Cpu<S>>, f: impl Fn(S::Wide) -> S::Wide) {
-    for i in 0..x.rows() {
-        for (h, &x) in h.row(i).iter_mut().zip(x.row(i)) {
-            *h = S::narrow(f(x.widen()));
-        }
-    }
+fn map<S: Scalar>(h: Out<S>, x: In<S>, f: impl Fn(S::Wide) -> S::Wide) {
+    each(h, x, |h, x| *h = S::narrow(f(x.widen())));
 }
 
 #[inline(always)]
-fn slope<S: Scalar>(
-    mut dx: ViewMut<Cpu<S>>,
-    x: View<Cpu<S>>,
-    dh: View<Cpu<S>>,
-    f: impl Fn(S::Wide) -> S::Wide,
-) {
+fn slope<S: Scalar>(mut dx: Out<S>, x: In<S>, dh: In<S>, f: impl Fn(S::Wide) -> S::Wide) {
     for i in 0..x.rows() {
         for ((dx, &x), &dh) in dx.row(i).iter_mut().zip(x.row(i)).zip(dh.row(i)) {
             *dx = S::narrow(dh.widen() * f(x.widen()));
@@ -65,7 +58,7 @@ mod tests {
     use super::*;
     use crate::proof::{Matrix, assert_close, assert_derivative, draw, filled, matrix, read, under_two_keys};
     use crate::{CpuScalar, Kernels};
-    use tensor::{Dual, F61};
+    use tensor::{Cpu, Dual, F61};
 
     const ALL: [Activation; 3] = [Activation::Gelu, Activation::GeluTanh, Activation::Relu];
 

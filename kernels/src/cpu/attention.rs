@@ -3,19 +3,19 @@
 //!
 //! Source: Dao et al., "FlashAttention", Algorithm 1, arXiv:2205.14135; Milakov, Gimelshein, "Online normalizer
 //! calculation for softmax", arXiv:1805.02867.
-use super::CpuScalar;
 use super::attention_tile::{Carve, Tile, Widened, keys_of, most_keys, pack, serves_many, tiles};
 use super::panels::{Panels, Right};
 use super::simd::{fetch, stab, sum};
+use super::{CpuScalar, Out};
 use crate::indexed::entries;
 use crate::mask::Seen;
-use crate::terms::{Attend, Heads, Qkv, Softmax, Span, Write};
-use tensor::{Cpu, Scalar, ViewMut};
+use crate::{Attend, Heads, Qkv, Softmax, Span, Write};
+use tensor::{Cpu, Scalar};
 
 /// Where the rows of tiles go, and come from.
-enum Rows<'a, S: Scalar> {
+pub(super) enum Rows<'a, S: Scalar> {
     /// All keys of a query are here: its output, and its log-sum-exp.
-    Whole(ViewMut<'a, Cpu<S>>, ViewMut<'a, Cpu<S::Wide>>),
+    Whole(Out<'a, S>, Out<'a, S::Wide>),
     /// Others came before or will come.
     Carried(Softmax<'a, Cpu<S::Wide>>),
 }
@@ -62,36 +62,14 @@ fn divide<S: Scalar>(o: &mut [S], acc: &[S::Wide], sum: S::Wide) {
     }
 }
 
+/// Takes the blocks of keys of these spans into rows.
 #[inline(always)]
-pub(super) fn whole<S: CpuScalar<Wide: CpuScalar>>(
-    attend: &Attend,
-    spans: &[u32],
-    qkv: &Qkv<Cpu<S>>,
-    o: ViewMut<Cpu<S>>,
-    lse: ViewMut<Cpu<S::Wide>>,
-    scratch: ViewMut<Cpu<S::Wide>>,
-) {
-    take(attend, spans, qkv, Rows::Whole(o, lse), scratch);
-}
-
-#[inline(always)]
-pub(super) fn carried<S: CpuScalar<Wide: CpuScalar>>(
-    attend: &Attend,
-    spans: &[u32],
-    qkv: &Qkv<Cpu<S>>,
-    run: Softmax<Cpu<S::Wide>>,
-    scratch: ViewMut<Cpu<S::Wide>>,
-) {
-    take(attend, spans, qkv, Rows::Carried(run), scratch);
-}
-
-#[inline(always)]
-fn take<S: CpuScalar<Wide: CpuScalar>>(
+pub(super) fn take<S: CpuScalar<Wide: CpuScalar>>(
     attend: &Attend,
     spans: &[u32],
     qkv: &Qkv<Cpu<S>>,
     mut rows: Rows<S>,
-    scratch: ViewMut<Cpu<S::Wide>>,
+    scratch: Out<S::Wide>,
 ) {
     let (d, [tile_q, tile_k], mut carve) = (attend.heads.dim, S::Wide::TILE, Carve::new(scratch));
     let (mut qs, mut acc, scale) = (carve.take(tile_q, d), carve.take(tile_q, d), S::Wide::inv_sqrt(d));
@@ -177,7 +155,7 @@ fn online<S: Scalar<Wide = S>>(p: &mut [S], m: &mut S, l: &mut S, acc: &mut [S])
 }
 
 #[inline(always)]
-pub(super) fn finish<S: CpuScalar>(heads: Heads, mut o: ViewMut<Cpu<S>>, mut run: Softmax<Cpu<S::Wide>>) {
+pub(super) fn finish<S: CpuScalar>(heads: Heads, mut o: Out<S>, mut run: Softmax<Cpu<S::Wide>>) {
     for i in 0..o.rows() {
         for h in 0..heads.queries {
             let cols = h * heads.dim..(h + 1) * heads.dim;

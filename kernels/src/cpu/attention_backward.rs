@@ -3,22 +3,18 @@
 //! With P = softmax(S), M what dropout multiplies it by (1 without), δ = Σ o·do: dV = (P∘M)ᵀ·dO,
 //! dS = P ∘ (M∘(dO·Vᵀ) − δ), dQ = dS·K, dK = dSᵀ·Q.
 //! Source: Dao, "FlashAttention-2", Algorithm 2, arXiv:2307.08691.
-use super::CpuScalar;
 use super::attention_tile::{Carve, Tile, Widened, keys_of, most_keys, pack, serves_many, tiles};
+use super::elementwise::each;
 use super::panels::{Panels, Right};
 use super::simd::dot;
+use super::{CpuScalar, In, Out};
 use crate::indexed::entries;
-use crate::terms::{Attend, Heads, Qkv, Span, Write};
+use crate::{Attend, Heads, Qkv, Span, Write};
 use std::ops::Range;
-use tensor::{Cpu, Scalar, View, ViewMut};
+use tensor::{Cpu, Scalar};
 
 #[inline(always)]
-pub(super) fn delta<S: CpuScalar>(
-    heads: Heads,
-    mut delta: ViewMut<Cpu<S::Wide>>,
-    o: View<Cpu<S>>,
-    d_o: View<Cpu<S>>,
-) {
+pub(super) fn delta<S: CpuScalar>(heads: Heads, mut delta: Out<S::Wide>, o: In<S>, d_o: In<S>) {
     for i in 0..o.rows() {
         let (o, d_o) = (o.row(i), d_o.row(i));
         for (h, out) in delta.row(i).iter_mut().enumerate() {
@@ -29,7 +25,7 @@ pub(super) fn delta<S: CpuScalar>(
 }
 
 /// Each query's log-sum-exp and δ.
-type Saved<'a, S> = (View<'a, Cpu<<S as Scalar>::Wide>>, View<'a, Cpu<<S as Scalar>::Wide>>);
+type Saved<'a, S> = (In<'a, <S as Scalar>::Wide>, In<'a, <S as Scalar>::Wide>);
 
 #[inline(always)]
 #[allow(clippy::too_many_arguments)] // as the kernel
@@ -38,9 +34,9 @@ pub(super) fn spans<S: CpuScalar<Wide: CpuScalar>>(
     spans: &[u32],
     qkv: &Qkv<Cpu<S>>,
     (lse, delta): Saved<S>,
-    d_o: View<Cpu<S>>,
-    [mut dq, mut dk, mut dv]: [ViewMut<Cpu<S>>; 3],
-    scratch: ViewMut<Cpu<S::Wide>>,
+    d_o: In<S>,
+    [mut dq, mut dk, mut dv]: [Out<S>; 3],
+    scratch: Out<S::Wide>,
 ) {
     let (d, scale) = (attend.heads.dim, S::Wide::inv_sqrt(attend.heads.dim));
     let (most, mut carve) = (most_keys(spans), Carve::new(scratch));
@@ -75,17 +71,17 @@ pub(super) fn spans<S: CpuScalar<Wide: CpuScalar>>(
 
 /// Scratch: of one KV head's gradients, and of one tile.
 struct Work<'a, S: CpuScalar> {
-    dks: ViewMut<'a, Cpu<S>>,
-    dvs: ViewMut<'a, Cpu<S>>,
+    dks: Out<'a, S>,
+    dvs: Out<'a, S>,
     /// Queries, scaled.
-    qs: ViewMut<'a, Cpu<S>>,
-    dos: ViewMut<'a, Cpu<S>>,
+    qs: Out<'a, S>,
+    dos: Out<'a, S>,
     /// The queries' gradient, not yet scaled.
-    dqs: ViewMut<'a, Cpu<S>>,
+    dqs: Out<'a, S>,
     /// Scores, then weights.
-    p: ViewMut<'a, Cpu<S>>,
+    p: Out<'a, S>,
     /// dO·Vᵀ, then the scores' gradient.
-    dp: ViewMut<'a, Cpu<S>>,
+    dp: Out<'a, S>,
 }
 
 impl<'a, S: CpuScalar> Work<'a, S> {
@@ -103,7 +99,7 @@ impl<'a, S: CpuScalar> Work<'a, S> {
         tile: &Tile,
         block: &Range<usize>,
         [k, kt, vt]: [&Right<S>; 3],
-        (lse, delta): (View<Cpu<S>>, View<Cpu<S>>),
+        (lse, delta): (In<S>, In<S>),
     ) {
         let (key, keys, n) = (block.start, block.len(), tile.n);
         let (qs, dos) = (self.qs.read().take_rows(0, n), self.dos.read().take_rows(0, n));
@@ -149,10 +145,7 @@ fn thinned<S: Scalar>(p: &mut [S], dp: &mut [S], lse: S, delta: S, factor: impl 
 }
 
 #[inline(always)]
-fn add_rows<S: Scalar>(mut to: ViewMut<Cpu<S>>, from: View<Cpu<S::Wide>>, scale: S::Wide) {
-    for i in 0..to.rows() {
-        for (t, &f) in to.row(i).iter_mut().zip(from.row(i)) {
-            *t = S::narrow(t.widen() + f * scale);
-        }
-    }
+fn add_rows<S: Scalar>(to: Out<S>, from: In<S::Wide>, scale: S::Wide) {
+    let from = from.take_rows(0, to.rows());
+    each(to, from, |to, from| *to = S::narrow(to.widen() + from * scale));
 }

@@ -1,11 +1,12 @@
 //! What attention and its backward share: scratch, and tiles of queries.
-use super::CpuScalar;
+use super::elementwise::each;
 use super::panels::Panels;
+use super::{CpuScalar, In, Out};
 use crate::indexed::entries;
 use crate::mask::Seen;
-use crate::terms::{Attend, Heads, Span};
+use crate::{Attend, Heads, Span};
 use std::ops::Range;
-use tensor::{Cpu, Dropout, Scalar, View, ViewMut, count};
+use tensor::{Dropout, Scalar, count};
 
 const SCRATCH: &str = "the numbers of attention's scratch";
 
@@ -20,12 +21,12 @@ pub(super) fn scratch_len<S: CpuScalar<Wide: CpuScalar>>(heads: Heads, keys: usi
 }
 
 /// Cuts scratch into matrices.
-pub(super) struct Carve<'a, S: Scalar>(Option<ViewMut<'a, Cpu<S>>>);
+pub(super) struct Carve<'a, S: Scalar>(Option<Out<'a, S>>);
 impl<'a, S: Scalar> Carve<'a, S> {
-    pub(super) fn new(scratch: ViewMut<'a, Cpu<S>>) -> Self {
+    pub(super) fn new(scratch: Out<'a, S>) -> Self {
         Self(Some(scratch))
     }
-    pub(super) fn take(&mut self, rows: usize, cols: usize) -> ViewMut<'a, Cpu<S>> {
+    pub(super) fn take(&mut self, rows: usize, cols: usize) -> Out<'a, S> {
         let (now, rest) = self.0.take().expect("put back below").split_cols(rows * cols);
         self.0 = Some(rest);
         now.reshape(rows, cols)
@@ -34,24 +35,20 @@ impl<'a, S: Scalar> Carve<'a, S> {
 
 /// to = from · scale in wide numbers, gaps closed.
 #[inline(always)]
-pub(super) fn pack<S: Scalar>(to: &mut ViewMut<Cpu<S::Wide>>, from: View<Cpu<S>>, scale: S::Wide) {
-    for i in 0..from.rows() {
-        for (t, &f) in to.row(i).iter_mut().zip(from.row(i)) {
-            *t = f.widen() * scale;
-        }
-    }
+pub(super) fn pack<S: Scalar>(to: &mut Out<S::Wide>, from: In<S>, scale: S::Wide) {
+    each(to.again(), from, |to, from| *to = from.widen() * scale);
 }
 
 /// Keys and values of one head at a time in wide numbers: as they lie, or else in memory for as many rows as the longest
 /// span has keys.
-pub(super) struct Widened<'a, S: Scalar>(ViewMut<'a, Cpu<S::Wide>>);
+pub(super) struct Widened<'a, S: Scalar>(Out<'a, S::Wide>);
 
 impl<'a, S: CpuScalar> Widened<'a, S> {
     pub(super) fn new(carve: &mut Carve<'a, S::Wide>, most: usize, d: usize) -> Self {
         Self(carve.take(if S::NARROW { most } else { 0 }, d))
     }
     #[inline(always)]
-    pub(super) fn of<'v>(&'v mut self, x: View<'v, Cpu<S>>) -> View<'v, Cpu<S::Wide>> {
+    pub(super) fn of<'v>(&'v mut self, x: In<'v, S>) -> In<'v, S::Wide> {
         if let Some(x) = S::as_wide(x) {
             return x;
         }
@@ -67,12 +64,7 @@ pub(super) fn most_keys(spans: &[u32]) -> usize {
 
 /// A span's keys of one head.
 #[inline(always)]
-pub(super) fn keys_of<'v, S: Scalar>(
-    x: View<'v, Cpu<S>>,
-    span: &Span,
-    h: usize,
-    d: usize,
-) -> View<'v, Cpu<S>> {
+pub(super) fn keys_of<'v, S: Scalar>(x: In<'v, S>, span: &Span, h: usize, d: usize) -> In<'v, S> {
     x.take_rows(span.key.row, span.key.len).take_cols(h * d, d)
 }
 
@@ -114,7 +106,7 @@ pub(super) fn tiles<'a, S: CpuScalar>(
 impl Tile<'_> {
     /// These queries' rows of this head's columns.
     #[inline(always)]
-    pub(super) fn of<'v, S: Scalar>(&self, x: View<'v, Cpu<S>>) -> View<'v, Cpu<S>> {
+    pub(super) fn of<'v, S: Scalar>(&self, x: In<'v, S>) -> In<'v, S> {
         let d = self.attend.heads.dim;
         x.take_rows(self.row, self.n).take_cols(self.head * d, d)
     }

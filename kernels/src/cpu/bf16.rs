@@ -18,42 +18,13 @@ mod portable;
 #[cfg(test)]
 mod tests;
 
-use super::gemm::{Factor, factor};
+use super::gemm::{Factor, Sums, factor, sums};
+use super::{In, Out};
 use super::{few, machine, widest};
-use crate::terms::Write;
-use blocks::To;
+use crate::Write;
 use std::sync::OnceLock;
 use std::time::Instant;
-use tensor::{Bf16, Cpu, View, ViewMut};
-
-/// Where a product goes.
-pub enum Out<'a> {
-    /// To f32, as sums are kept: gradients, logits.
-    Wide(ViewMut<'a, Cpu<f32>>),
-    /// To bf16, each sum rounded once.
-    Narrow(ViewMut<'a, Cpu<Bf16>>),
-}
-
-impl Out<'_> {
-    fn shape(&self) -> [usize; 2] {
-        match self {
-            Out::Wide(c) => [c.rows(), c.cols()],
-            Out::Narrow(c) => [c.rows(), c.cols()],
-        }
-    }
-    /// Where it begins.
-    ///
-    /// # Panics
-    /// If the numbers of its rows do not lie together.
-    fn to(&self) -> To {
-        let (to, apart) = match self {
-            Out::Wide(c) => (To::Wide(c.raw(), c.row_stride()), c.col_stride()),
-            Out::Narrow(c) => (To::Narrow(c.raw(), c.row_stride()), c.col_stride()),
-        };
-        assert!(apart == 1, "a product is written by rows");
-        to
-    }
-}
+use tensor::{Bf16, Scalar};
 
 /// A way to multiply blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,7 +89,7 @@ fn worth_it() -> bool {
 ///
 /// # Panics
 /// If the shapes do not fit, or the numbers of C's rows do not lie together.
-pub fn product(c: Out, a: View<Cpu<Bf16>>, b: View<Cpu<Bf16>>, write: Write) {
+pub fn product<C: Scalar<Wide = f32>>(c: Out<C>, a: In<Bf16>, b: In<Bf16>, write: Write) {
     product_by(Way::best(), c, a, b, write);
 }
 
@@ -126,25 +97,26 @@ pub fn product(c: Out, a: View<Cpu<Bf16>>, b: View<Cpu<Bf16>>, write: Write) {
 ///
 /// # Panics
 /// As [`product`] does, and if the way does not run here.
-pub fn product_by(way: Way, c: Out, a: View<Cpu<Bf16>>, b: View<Cpu<Bf16>>, write: Write) {
-    let (size, to) = ([a.rows(), b.cols(), a.cols()], c.to());
-    assert!(c.shape() == [size[0], size[1]] && a.cols() == b.rows(), "a product of matrices that do not fit");
+pub fn product_by<C: Scalar<Wide = f32>>(way: Way, mut c: Out<C>, a: In<Bf16>, b: In<Bf16>, write: Write) {
+    let size = [c.rows(), c.cols(), a.cols()];
+    assert!(a.rows() == size[0] && b.cols() == size[1] && b.rows() == size[2], "matrices that do not fit");
+    assert!(c.col_stride() == 1, "a product is written by rows");
     assert!(Way::all().any(|runs| runs == way), "{way:?} does not run on this machine");
     if size[2] == 0 {
-        return nothing(c, write);
+        return (0..if write == Write::Set { size[0] } else { 0 }).for_each(|i| c.row(i).fill(C::ZERO));
     }
-    let (a, b, add) = (factor(&a), factor(&b), write == Write::Add);
+    let (to, a, b) = (sums(&c, write), factor(&a), factor(&b));
     // SAFETY: valid windows of fitting sizes; C is borrowed mutably, so it overlaps neither factor; the way runs here.
     unsafe {
         if size[0] <= FEW && (b.col == 1 || b.row == 1 && (a.col == 1 || way != Way::Library)) {
-            return few_rows(way, size, to, a, b, add);
+            return few_rows(way, size, to, a, b);
         }
         match way {
             #[cfg(target_arch = "x86_64")]
-            Way::Pairs => blocks::product::<avx512::Avx512<true>>(size, to, a, b, add),
+            Way::Pairs => blocks::product::<avx512::Avx512<true>, C>(size, to, a, b),
             #[cfg(target_arch = "x86_64")]
-            Way::Widened => blocks::product::<avx512::Avx512<false>>(size, to, a, b, add),
-            _ => blocks::product::<portable::Library>(size, to, a, b, add),
+            Way::Widened => blocks::product::<avx512::Avx512<false>, C>(size, to, a, b),
+            _ => blocks::product::<portable::Library, C>(size, to, a, b),
         }
     }
 }
@@ -153,14 +125,20 @@ pub fn product_by(way: Way, c: Out, a: View<Cpu<Bf16>>, b: View<Cpu<Bf16>>, writ
 ///
 /// # Safety
 /// The windows are valid, C overlaps neither factor, B lies by rows or by columns, and the CPU has what the way needs.
-unsafe fn few_rows(way: Way, size: [usize; 3], c: To, a: Factor<Bf16>, b: Factor<Bf16>, add: bool) {
+unsafe fn few_rows<C: Scalar<Wide = f32>>(
+    way: Way,
+    size: [usize; 3],
+    c: Sums<C>,
+    a: Factor<Bf16>,
+    b: Factor<Bf16>,
+) {
     let ([m, n, k], rows) = (size, b.col == 1);
     // SAFETY: the caller's, and memory that there is as much of as is asked for here.
     unsafe {
         #[cfg(target_arch = "x86_64")]
         if way != Way::Library {
             let room = (few_avx512::left_len(m, k), few_avx512::sums_ld(n));
-            return blocks::few([m, n], room, c, add, |left, sums| match (way == Way::Pairs, rows) {
+            return blocks::few([m, n], room, c, |left, sums| match (way == Way::Pairs, rows) {
                 (true, true) => few_avx512::by_rows::<true, 4>(size, left, sums, a, b),
                 (true, false) => few_avx512::by_columns::<true>(size, left, sums, a, b),
                 (false, true) => few_avx512::by_rows::<false, 8>(size, left, sums, a, b),
@@ -169,21 +147,12 @@ unsafe fn few_rows(way: Way, size: [usize; 3], c: To, a: Factor<Bf16>, b: Factor
         }
         #[cfg(not(target_arch = "x86_64"))]
         let _ = (way, k);
-        blocks::few([m, n], (0, n), c, add, |_, sums| {
-            let sum = if rows { few::by_rows } else { few::by_columns };
+        blocks::few([m, n], (0, n), c, |_, at| {
+            let sum = if rows { few::by_rows::<_, few::Plain> } else { few::by_columns };
             widest(
                 #[inline(always)]
-                || sum(size, sums, n, a, b, false),
+                || sum(size, Sums { at, ld: n, add: false }, a, b),
             );
         });
-    }
-}
-
-/// A sum of no products.
-fn nothing(c: Out, write: Write) {
-    match c {
-        _ if write == Write::Add => {}
-        Out::Wide(mut c) => (0..c.rows()).for_each(|i| c.row(i).fill(0.0)),
-        Out::Narrow(mut c) => (0..c.rows()).for_each(|i| c.row(i).fill(Bf16::from_bits(0))),
     }
 }

@@ -1,45 +1,48 @@
 //! Additions, rotary embedding, SwiGLU.
+use super::{In, Out};
+use crate::Segment;
 use crate::indexed::entries;
-use crate::terms::Segment;
-use tensor::{Cpu, Dropout, Scalar, View, ViewMut};
+use tensor::{Dropout, Scalar};
 
 #[inline(always)]
-pub(super) fn fill<S: Scalar>(mut y: ViewMut<Cpu<S>>, value: S) {
+pub(super) fn fill<S: Scalar>(mut y: Out<S>, value: S) {
     for i in 0..y.rows() {
         y.row(i).fill(value);
     }
 }
 
 #[inline(always)]
-pub(super) fn copy<S: Scalar>(mut y: ViewMut<Cpu<S>>, x: View<Cpu<S>>) {
+pub(super) fn copy<S: Scalar>(mut y: Out<S>, x: In<S>) {
     assert_eq!(y.rows(), x.rows());
     for i in 0..x.rows() {
         y.row(i).copy_from_slice(x.row(i));
     }
 }
 
+/// `f(y, x)` for every element of x and the one of y in its place; y may have more rows.
 #[inline(always)]
-pub(super) fn stab<S: Scalar>(mut y: ViewMut<Cpu<S>>, a: View<Cpu<S>>) {
+pub(super) fn each<S: Scalar, T: Scalar>(mut y: Out<S>, x: In<T>, f: impl Fn(&mut S, T)) {
+    for i in 0..x.rows() {
+        for (y, &x) in y.row(i).iter_mut().zip(x.row(i)) {
+            f(y, x);
+        }
+    }
+}
+
+#[inline(always)]
+pub(super) fn stab<S: Scalar>(y: Out<S>, a: In<S>) {
     assert_eq!((y.rows(), y.cols()), (a.rows(), a.cols()));
-    for i in 0..a.rows() {
-        for (y, &a) in y.row(i).iter_mut().zip(a.row(i)) {
-            *y = S::stab(*y, a);
-        }
-    }
+    each(y, a, |y, a| *y = S::stab(*y, a));
 }
 
 #[inline(always)]
-pub(super) fn add<S: Scalar>(mut y: ViewMut<Cpu<S>>, a: View<Cpu<S>>) {
+pub(super) fn add<S: Scalar>(y: Out<S>, a: In<S>) {
     assert_eq!(y.rows(), a.rows());
-    for i in 0..a.rows() {
-        for (y, &a) in y.row(i).iter_mut().zip(a.row(i)) {
-            *y += a;
-        }
-    }
+    each(y, a, |y, a| *y += a);
 }
 
 #[inline(always)]
-pub(super) fn add_row<S: Scalar>(mut y: ViewMut<Cpu<S>>, row: View<Cpu<S>>) {
+pub(super) fn add_row<S: Scalar>(mut y: Out<S>, row: In<S>) {
     for i in 0..y.rows() {
         for (y, &r) in y.row(i).iter_mut().zip(row.row(0)) {
             *y += r;
@@ -48,7 +51,7 @@ pub(super) fn add_row<S: Scalar>(mut y: ViewMut<Cpu<S>>, row: View<Cpu<S>>) {
 }
 
 #[inline(always)]
-pub(super) fn add_rows<S: Scalar>(mut sum: ViewMut<Cpu<S::Wide>>, x: View<Cpu<S>>) {
+pub(super) fn add_rows<S: Scalar>(mut sum: Out<S::Wide>, x: In<S>) {
     for i in 0..x.rows() {
         for (sum, &x) in sum.row(0).iter_mut().zip(x.row(i)) {
             *sum += x.widen();
@@ -58,12 +61,7 @@ pub(super) fn add_rows<S: Scalar>(mut sum: ViewMut<Cpu<S::Wide>>, x: View<Cpu<S>
 
 /// Rows are numbered in the whole matrix; x holds those from `first_row` on.
 #[inline(always)]
-pub(super) fn dropout<S: Scalar>(
-    mut x: ViewMut<Cpu<S>>,
-    tokens: &[u32],
-    first_row: usize,
-    dropout: &Dropout,
-) {
+pub(super) fn dropout<S: Scalar>(mut x: Out<S>, tokens: &[u32], first_row: usize, dropout: &Dropout) {
     let (scale, here) = (dropout.scale::<S::Wide>(), first_row..first_row + x.rows());
     for t in entries::<Segment>(tokens) {
         for row in t.row.max(here.start)..(t.row + t.len).min(here.end) {
@@ -78,13 +76,7 @@ pub(super) fn dropout<S: Scalar>(
 
 /// (a, b) to (a·cos − b·sin, a·sin + b·cos), the same for all heads.
 #[inline(always)]
-pub(super) fn rotate<S: Scalar>(
-    mut x: ViewMut<Cpu<S>>,
-    table: View<Cpu<S::Wide>>,
-    tokens: &[u32],
-    dim: usize,
-    back: bool,
-) {
+pub(super) fn rotate<S: Scalar>(mut x: Out<S>, table: In<S::Wide>, tokens: &[u32], dim: usize, back: bool) {
     let half = dim / 2;
     for (row, position) in
         entries::<Segment>(tokens).flat_map(|t| (0..t.len).map(move |i| (t.row + i, t.position + i)))
@@ -102,7 +94,7 @@ pub(super) fn rotate<S: Scalar>(
 }
 
 #[inline(always)]
-pub(super) fn swiglu<S: Scalar>(mut h: ViewMut<Cpu<S>>, gate: View<Cpu<S>>, up: View<Cpu<S>>) {
+pub(super) fn swiglu<S: Scalar>(mut h: Out<S>, gate: In<S>, up: In<S>) {
     for i in 0..h.rows() {
         for ((h, &g), &u) in h.row(i).iter_mut().zip(gate.row(i)).zip(up.row(i)) {
             let g = g.widen();
@@ -114,46 +106,41 @@ pub(super) fn swiglu<S: Scalar>(mut h: ViewMut<Cpu<S>>, gate: View<Cpu<S>>, up: 
 /// With s = sigmoid(g): dgate = dh·u·(s + g·s·(1 − s)), dup = dh·g·s.
 #[inline(always)]
 pub(super) fn swiglu_backward<S: Scalar>(
-    mut dgate: ViewMut<Cpu<S>>,
-    mut dup: ViewMut<Cpu<S>>,
-    gate: View<Cpu<S>>,
-    up: View<Cpu<S>>,
-    dh: View<Cpu<S>>,
+    mut dgate: Out<S>,
+    mut dup: Out<S>,
+    gate: In<S>,
+    up: In<S>,
+    dh: In<S>,
 ) {
     for i in 0..dh.rows() {
-        swiglu_row(dgate.row(i), dup.row(i), gate.row(i), up.row(i), dh.row(i));
+        swiglu_row(dgate.row(i), dup.row(i), [gate, up, dh].map(|x| x.row(i)));
     }
 }
 
 /// In pieces, whose sigmoids stay in registers.
 #[inline(always)]
-fn swiglu_row<S: Scalar>(dgate: &mut [S], dup: &mut [S], gate: &[S], up: &[S], dh: &[S]) {
+fn swiglu_row<S: Scalar>(dgate: &mut [S], dup: &mut [S], of: [&[S]; 3]) {
     const PIECE: usize = 64;
-    let whole = dh.len() / PIECE * PIECE;
+    let whole = dgate.len() / PIECE * PIECE;
     for at in (0..whole).step_by(PIECE) {
-        let to = at + PIECE;
-        let (dgate, dup) = (&mut dgate[at..to], &mut dup[at..to]);
-        swiglu_piece::<S, PIECE>(dgate, dup, &gate[at..to], &up[at..to], &dh[at..to]);
+        swiglu_piece::<S, PIECE>(at, dgate, dup, of);
     }
-    for at in whole..dh.len() {
-        let to = at + 1;
-        let (dgate, dup) = (&mut dgate[at..to], &mut dup[at..to]);
-        swiglu_piece::<S, 1>(dgate, dup, &gate[at..to], &up[at..to], &dh[at..to]);
+    for at in whole..dgate.len() {
+        swiglu_piece::<S, 1>(at, dgate, dup, of);
     }
 }
 
 /// One output a loop: with two, LLVM gives up on proving that five slices do not overlap, and does not vectorise.
 #[inline(always)]
-fn swiglu_piece<S: Scalar, const N: usize>(dgate: &mut [S], dup: &mut [S], gate: &[S], up: &[S], dh: &[S]) {
-    let gate: &[S; N] = gate.as_array().expect("a piece");
-    let (up, dh): (&[S; N], &[S; N]) = (up.as_array().expect("a piece"), dh.as_array().expect("a piece"));
+fn swiglu_piece<S: Scalar, const N: usize>(at: usize, dgate: &mut [S], dup: &mut [S], of: [&[S]; 3]) {
+    let [gate, up, dh]: [&[S; N]; 3] = of.map(|x| x[at..at + N].as_array().expect("a piece"));
     let gate: [S::Wide; N] = std::array::from_fn(|j| gate[j].widen());
     let s: [S::Wide; N] = std::array::from_fn(|j| gate[j].sigmoid());
     let slope = |j: usize| s[j] + gate[j] * s[j] * (S::Wide::ONE - s[j]);
     let dg: [S; N] = std::array::from_fn(|j| S::narrow(dh[j].widen() * up[j].widen() * slope(j)));
     let du: [S; N] = std::array::from_fn(|j| S::narrow(dh[j].widen() * gate[j] * s[j]));
-    dgate.copy_from_slice(&dg);
-    dup.copy_from_slice(&du);
+    dgate[at..at + N].copy_from_slice(&dg);
+    dup[at..at + N].copy_from_slice(&du);
 }
 
 #[cfg(test)]

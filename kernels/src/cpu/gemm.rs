@@ -1,22 +1,22 @@
 //! C (+)= A·B: plain loops for every number; a library's and an own product for floats; few rows go by rows.
-use super::few;
 use super::panels::{self, Panels};
+use super::{In, Out, few};
 #[cfg(target_arch = "x86_64")]
 use super::{gemm_avx512, gemv_avx512};
-use crate::terms::Write;
+use crate::Write;
 use gemm_common::Parallelism;
-use tensor::{Cpu, Scalar, View, ViewMut};
+use tensor::Scalar;
 
 /// Products of fewer rows than this stream the other factor once, row by row.
 const FEW: usize = 8;
 
-pub(super) fn check<S: Scalar>(c: &ViewMut<Cpu<S>>, a: &View<Cpu<S>>, b: &View<Cpu<S>>) {
+pub(super) fn check<S: Scalar>(c: &Out<S>, a: &In<S>, b: &In<S>) {
     let fit = c.rows() == a.rows() && a.cols() == b.rows() && b.cols() == c.cols();
     assert!(fit && c.col_stride() == 1, "a product of matrices that do not fit");
 }
 
 /// The definition.
-pub(super) fn plain<S: Scalar>(mut c: ViewMut<Cpu<S>>, a: View<Cpu<S>>, b: View<Cpu<S>>, write: Write) {
+pub(super) fn plain<S: Scalar>(mut c: Out<S>, a: In<S>, b: In<S>, write: Write) {
     check(&c, &a, &b);
     for i in 0..c.rows() {
         for j in 0..c.cols() {
@@ -30,6 +30,7 @@ pub(super) fn plain<S: Scalar>(mut c: ViewMut<Cpu<S>>, a: View<Cpu<S>>, b: View<
 }
 
 /// A strided factor.
+#[derive(Clone, Copy)]
 pub(super) struct Factor<S> {
     /// Where its first row and column are.
     pub at: *const S,
@@ -37,14 +38,7 @@ pub(super) struct Factor<S> {
     pub col: usize,
 }
 
-impl<S> Clone for Factor<S> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-impl<S> Copy for Factor<S> {}
-
-impl<S> Factor<S> {
+impl<S: Copy> Factor<S> {
     /// The part that begins at this row and column.
     pub(super) fn from(self, row: usize, col: usize) -> Self {
         Self { at: self.at.wrapping_add(row * self.row + col * self.col), ..self }
@@ -54,133 +48,108 @@ impl<S> Factor<S> {
     }
 }
 
-/// A product of the library for one number: the crates `gemm-f32` and `gemm-f64`.
-type Library<S> = unsafe fn(
-    usize,
-    usize,
-    usize,
-    *mut S,
-    isize,
-    isize,
-    bool,
-    *const S,
-    isize,
-    isize,
-    *const S,
-    isize,
-    isize,
-    S,
-    S,
-    bool,
-    bool,
-    bool,
-    Parallelism,
-);
+/// A view as a product reads it.
+pub(super) fn factor<S: Scalar>(v: &In<S>) -> Factor<S> {
+    Factor { at: v.raw(), row: v.row_stride(), col: v.col_stride() }
+}
 
-/// The library's product. It likes columns, so it is asked for Cᵀ = Bᵀ·Aᵀ.
-fn by_library<S: Scalar>(
-    product: Library<S>,
-    c: ViewMut<Cpu<S>>,
-    a: View<Cpu<S>>,
-    b: View<Cpu<S>>,
-    write: Write,
-) {
-    check(&c, &a, &b);
-    let size = [c.rows(), c.cols(), a.cols()];
-    // SAFETY: the windows are valid, of fitting sizes, and `c`, borrowed mutably, does not overlap the others.
-    unsafe {
-        by_library_raw(product, size, c.raw(), c.row_stride(), factor(&a), factor(&b), write == Write::Add);
+/// Sums, or where a product goes: where they begin, numbers from row to row, and whether they are added to.
+#[derive(Clone, Copy)]
+pub(super) struct Sums<S> {
+    pub at: *mut S,
+    pub ld: usize,
+    pub add: bool,
+}
+
+/// A window as a product writes it.
+pub(super) fn sums<S: Scalar>(c: &Out<S>, write: Write) -> Sums<S> {
+    Sums { at: c.raw(), ld: c.row_stride(), add: write == Write::Add }
+}
+
+/// So many floats of a vector, from a line's beginning on.
+pub(super) fn aligned(memory: &mut Vec<f32>, len: usize) -> *mut f32 {
+    if memory.len() < len + 16 {
+        memory.resize(len + 16, 0.0);
     }
+    let skip = memory.as_ptr().align_offset(64).min(16);
+    memory[skip..].as_mut_ptr()
 }
 
-/// # Safety
-/// The windows are valid, and `c` (row-major, stride `ldc`) overlaps neither factor.
-unsafe fn by_library_raw<S: Scalar>(
-    product: Library<S>,
-    [m, n, k]: [usize; 3],
-    c: *mut S,
-    ldc: usize,
-    a: Factor<S>,
-    b: Factor<S>,
-    add: bool,
-) {
-    let before = if add { S::ONE } else { S::ZERO };
-    let [b_row, b_col, a_row, a_col] = [b.row, b.col, a.row, a.col].map(|stride| stride as isize);
-    // SAFETY: the caller's promise.
-    unsafe {
-        product(
-            n,
-            m,
-            k,
-            c,
-            ldc as isize,
-            1,
-            add,
-            b.at,
-            b_row,
-            b_col,
-            a.at,
-            a_row,
-            a_col,
-            before,
-            S::ONE,
-            false,
-            false,
-            false,
-            Parallelism::None,
-        );
-    }
+macro_rules! by_library {
+    ($name:ident, $number:ident, $library:ident) => {
+        /// C\[m,n\] (+)= A\[m,k\]·B\[k,n\] by a library. It likes columns, so it is asked for Cᵀ = Bᵀ·Aᵀ.
+        ///
+        /// # Safety
+        /// The windows are valid, and C overlaps neither factor.
+        pub(super) unsafe fn $name(
+            [m, n, k]: [usize; 3],
+            c: Sums<$number>,
+            a: Factor<$number>,
+            b: Factor<$number>,
+        ) {
+            let product = $library::gemm::$number::get_gemm_fn();
+            let [ld, b_row, b_col, a_row, a_col] =
+                [c.ld, b.row, b.col, a.row, a.col].map(|stride| stride as isize);
+            let before = if c.add { 1.0 } else { 0.0 };
+            // SAFETY: the caller's promise.
+            unsafe {
+                product(
+                    n,
+                    m,
+                    k,
+                    c.at,
+                    ld,
+                    1,
+                    c.add,
+                    b.at,
+                    b_row,
+                    b_col,
+                    a.at,
+                    a_row,
+                    a_col,
+                    before,
+                    1.0,
+                    false,
+                    false,
+                    false,
+                    Parallelism::None,
+                );
+            }
+        }
+    };
 }
-
-/// C (+)= A·B in f32 by the library, of what lies outside of tensors.
-///
-/// # Safety
-/// The windows are valid, and `c` (row-major, stride `ldc`) overlaps neither factor.
-pub(super) unsafe fn library_raw(
-    size: [usize; 3],
-    c: *mut f32,
-    ldc: usize,
-    a: Factor<f32>,
-    b: Factor<f32>,
-    add: bool,
-) {
-    // SAFETY: the caller's promise.
-    unsafe { by_library_raw(gemm_f32::gemm::f32::get_gemm_fn(), size, c, ldc, a, b, add) };
-}
-
-/// C (+)= A·B in f32, where neither own product applies.
-fn library(c: ViewMut<Cpu<f32>>, a: View<Cpu<f32>>, b: View<Cpu<f32>>, write: Write) {
-    by_library(gemm_f32::gemm::f32::get_gemm_fn(), c, a, b, write);
-}
+by_library!(f32_by_library, f32, gemm_f32);
+by_library!(f64_by_library, f64, gemm_f64);
 
 /// C (+)= A·B in f64.
-pub(super) fn f64(c: ViewMut<Cpu<f64>>, a: View<Cpu<f64>>, b: View<Cpu<f64>>, write: Write) {
-    by_library(gemm_f64::gemm::f64::get_gemm_fn(), c, a, b, write);
+pub(super) fn f64(c: Out<f64>, a: In<f64>, b: In<f64>, write: Write) {
+    check(&c, &a, &b);
+    // SAFETY: valid windows of fitting sizes; `c` is borrowed mutably, so it overlaps neither factor.
+    unsafe { f64_by_library([c.rows(), c.cols(), a.cols()], sums(&c, write), factor(&a), factor(&b)) };
 }
 
 /// The product for f32: by rows or columns where there are few, the own packed one where it runs, else the library's.
 #[inline(always)]
-pub(super) fn f32(c: ViewMut<Cpu<f32>>, a: View<Cpu<f32>>, b: View<Cpu<f32>>, write: Write) {
+pub(super) fn f32(c: Out<f32>, a: In<f32>, b: In<f32>, write: Write) {
     check(&c, &a, &b);
-    let by_rows = b.col_stride() == 1;
-    if c.rows() <= FEW && (by_rows || b.row_stride() == 1 && a.col_stride() == 1) {
-        let (size, add) = ([c.rows(), c.cols(), a.cols()], write == Write::Add);
-        let (to, ld, a, b) = (c.raw(), c.row_stride(), factor(&a), factor(&b));
-        // SAFETY: valid windows of fitting sizes; `c` is borrowed mutably, so it overlaps neither factor.
-        return unsafe {
-            match by_rows {
+    let (size, to, a, b) = ([c.rows(), c.cols(), a.cols()], sums(&c, write), factor(&a), factor(&b));
+    let by_rows = b.col == 1;
+    // SAFETY: valid windows of fitting sizes; `c` is borrowed mutably, so it overlaps neither factor.
+    unsafe {
+        if c.rows() <= FEW && (by_rows || b.row == 1 && a.col == 1) {
+            return match by_rows {
                 #[cfg(target_arch = "x86_64")]
-                true if has_avx512() => gemv_avx512::product(size, to, ld, a, b, add),
-                true => few::by_rows(size, to, ld, a, b, add),
-                false => few::by_columns(size, to, ld, a, b, add),
-            }
-        };
-    }
-    if a.cols() > 0 && has_avx512() {
+                true if has_avx512() => gemv_avx512::product(size, to, a, b),
+                true => few::by_rows::<_, few::Plain>(size, to, a, b),
+                false => few::by_columns(size, to, a, b),
+            };
+        }
         #[cfg(target_arch = "x86_64")]
-        return avx512(c, a, gemm_avx512::Right::Strided(factor(&b)), write);
+        if size[2] > 0 && has_avx512() {
+            return gemm_avx512::product(size, to, a, gemm_avx512::Right::Strided(b));
+        }
+        f32_by_library(size, to, a, b);
     }
-    library(c, a, b, write);
 }
 
 /// Whether the own product runs here.
@@ -191,23 +160,9 @@ pub(super) fn has_avx512() -> bool {
     false
 }
 
-/// A view as a product reads it.
-pub(super) fn factor<S: Scalar>(v: &View<Cpu<S>>) -> Factor<S> {
-    Factor { at: v.raw(), row: v.row_stride(), col: v.col_stride() }
-}
-
-#[cfg(target_arch = "x86_64")]
-#[inline(always)]
-fn avx512(c: ViewMut<Cpu<f32>>, a: View<Cpu<f32>>, b: gemm_avx512::Right, write: Write) {
-    let (size, add) = ([c.rows(), c.cols(), a.cols()], write == Write::Add);
-    // SAFETY: valid windows of fitting sizes, as the callers checked; `c` is borrowed mutably, so it overlaps neither
-    // factor; the CPU has what the product needs, as its panels, or the call, show.
-    unsafe { gemm_avx512::product(size, c.raw(), c.row_stride(), factor(&a), b, add) };
-}
-
 /// The factor's panels, for [`panels_f32`].
 #[inline(always)]
-pub(super) fn pack_f32(to: ViewMut<Cpu<f32>>, b: View<Cpu<f32>>) {
+pub(super) fn pack_f32(to: Out<f32>, b: In<f32>) {
     #[cfg(target_arch = "x86_64")]
     if has_avx512() {
         use super::micro_avx512::NR;
@@ -221,11 +176,14 @@ pub(super) fn pack_f32(to: ViewMut<Cpu<f32>>, b: View<Cpu<f32>>) {
 
 /// The product with panels: they are read as they lie.
 #[inline(always)]
-pub(super) fn panels_f32(c: ViewMut<Cpu<f32>>, a: View<Cpu<f32>>, b: &Panels<f32>, write: Write) {
+pub(super) fn panels_f32(c: Out<f32>, a: In<f32>, b: &Panels<f32>, write: Write) {
     #[cfg(target_arch = "x86_64")]
     if let Some((first, apart)) = b.first().filter(|_| has_avx512() && a.cols() > 0) {
         assert!([a.cols(), c.cols()] == b.size() && c.rows() == a.rows() && c.col_stride() == 1);
-        return avx512(c, a, gemm_avx512::Right::Panels { first: first.raw(), apart }, write);
+        let (size, b) =
+            ([c.rows(), c.cols(), a.cols()], gemm_avx512::Right::Panels { first: first.raw(), apart });
+        // SAFETY: valid windows of fitting sizes; `c` is borrowed mutably, so it overlaps neither factor.
+        return unsafe { gemm_avx512::product(size, sums(&c, write), factor(&a), b) };
     }
     panels::product(c, a, b, write);
 }
@@ -234,7 +192,7 @@ pub(super) fn panels_f32(c: ViewMut<Cpu<f32>>, a: View<Cpu<f32>>, b: &Panels<f32
 mod tests {
     use super::*;
     use crate::cpu::CpuScalar;
-    use tensor::{Category, Dual, F61, Field, Key, Tensor, mix};
+    use tensor::{Category, Cpu, Dual, F61, Field, Key, Tensor, mix};
 
     /// Small integers make every sum exact in every number, so all products must agree with the definition, for
     /// all transpositions and ragged shapes. Kills: a wrong edge, stride, mask, panel or reduction.
@@ -294,14 +252,15 @@ mod tests {
                 let (mut fast, mut truth) = (matrix(3, m, n), matrix(3, m, n));
                 let turned = matrix(2, n, k); // another B, for the way that wants it by columns
                 let b = if way == 1 { turned.view().t() } else { b.view() };
-                let (size, add, c) = ([m, n, k], write == Write::Add, fast.view_mut());
-                let (to, a, factors) = (c.raw(), a.view(), (factor(&a.view()), factor(&b)));
+                let (size, c, a) = ([m, n, k], fast.view_mut(), a.view());
+                let (to, factors) = (sums(&c, write), (factor(&a), factor(&b)));
                 match way {
                     // SAFETY: windows of fitting sizes, and C overlaps none.
-                    0 => unsafe { few::by_rows(size, to, n, factors.0, factors.1, add) },
+                    0 => unsafe { few::by_rows::<_, few::Plain>(size, to, factors.0, factors.1) },
                     // SAFETY: as above.
-                    1 => unsafe { few::by_columns(size, to, n, factors.0, factors.1, add) },
-                    2 => library(c, a, b, write),
+                    1 => unsafe { few::by_columns(size, to, factors.0, factors.1) },
+                    // SAFETY: as above.
+                    2 => unsafe { f32_by_library(size, to, factors.0, factors.1) },
                     _ => f32(c, a, b, write),
                 }
                 plain(truth.view_mut(), a, b, write);

@@ -4,8 +4,8 @@
 //! Registers hold 8×48 of C: 24 sums, for which a step loads 8 elements of A and 3 vectors of B. Loops, outermost first:
 //! M by 2048, K by 512 (or 256; A packed once), N by 288 (or 528; B packed, stays in L2), M by 8 (8 rows of A stay in L1),
 //! N by 48, K. Half of each cache is left to whoever shares the core.
-use super::gemm::Factor;
-use super::micro_avx512::{Ahead, MR, NR, NV, PORTIONS, Panel, Part, tile};
+use super::gemm::{Factor, Sums, aligned};
+use super::micro_avx512::{Ahead, MR, NR, NV, PORTIONS, Panel, Part, tile, together};
 #[allow(clippy::wildcard_imports)] // two dozen intrinsics
 use std::arch::x86_64::*;
 use std::cell::RefCell;
@@ -32,31 +32,17 @@ pub(super) enum Right {
 }
 
 /// # Safety
-/// The windows are valid, `c` (row-major, stride `ldc`) overlaps neither factor, and the CPU has AVX-512F.
+/// The windows are valid, C overlaps neither factor, and the CPU has AVX-512F.
 #[target_feature(enable = "avx512f")]
-pub(super) unsafe fn product(
-    [m, n, k]: [usize; 3],
-    c: *mut f32,
-    ldc: usize,
-    a: Factor<f32>,
-    b: Right,
-    add: bool,
-) {
+pub(super) unsafe fn product([m, n, k]: [usize; 3], c: Sums<f32>, a: Factor<f32>, b: Right) {
     MEMORY.with_borrow_mut(|(pa, pb)| {
         let direct = a.col == 1;
         let ([most_k, most_n], few) = (if direct { DIRECT } else { PACKED }, direct && m < FEW);
-        if !direct {
-            pa.resize(pa.len().max(m.min(MC).next_multiple_of(MR) * most_k.min(k) + 64), 0.0);
-        }
-        if let Right::Strided(_) = b {
-            pb.resize(pb.len().max(most_n * most_k.min(k) + 64), 0.0);
-        }
-        // SAFETY: aligned inside the 64 spare elements; the caller's promise covers the rest.
+        let packs_b = matches!(b, Right::Strided(_));
+        let pa = aligned(pa, if direct { 0 } else { m.min(MC).next_multiple_of(MR) * most_k.min(k) });
+        let pb = aligned(pb, if packs_b { most_n * most_k.min(k) } else { 0 });
+        // SAFETY: the memory is as large as all blocks; the caller's promise covers the rest.
         unsafe {
-            let (pa, pb) = (
-                pa.as_mut_ptr().add(pa.as_ptr().align_offset(64)),
-                pb.as_mut_ptr().add(pb.as_ptr().align_offset(64)),
-            );
             for first in (0..m).step_by(MC) {
                 let mc = MC.min(m - first);
                 let blocks = (0..k).step_by(most_k).flat_map(|p| (0..n).step_by(most_n).map(move |j| (p, j)));
@@ -80,13 +66,9 @@ pub(super) unsafe fn product(
                         if !direct && j == 0 && i % GROUP == 0 {
                             pack_panels::<MR>(pa.add(i * kc), a.from(i, 0).t(), kc, GROUP.min(mc - i));
                         }
-                        let mut jr = 0;
-                        while jr < nc {
-                            // Of 4 panels that are left, 2 and 2 are better than 3 and 1.
-                            let left = (nc - jr).div_ceil(NR);
-                            let cols = (nc - jr).min(NR * left.div_ceil(left.div_ceil(NV)));
-                            let at = c.add((first + i) * ldc + j + jr);
-                            let to = Part { at, ld: ldc, cols, add: add || p > 0 };
+                        for (jr, cols) in together(nc) {
+                            let at = c.at.add((first + i) * c.ld + j + jr);
+                            let to = Part { at, ld: c.ld, cols, add: c.add || p > 0 };
                             let (rows, pb) = (MR.min(mc - i), Panel { at: pb.add(jr / NR * apart), apart });
                             let (direct_a, packed_a) =
                                 ((a.from(i, 0).at, a.row), (pa.add(i * kc).cast_const(), 1));
@@ -97,7 +79,6 @@ pub(super) unsafe fn product(
                                 }
                                 (false, _) => tile::<MR, false, false>(rows, kc, packed_a, pb, to, &mut next),
                             }
-                            jr += cols;
                         }
                     }
                 }

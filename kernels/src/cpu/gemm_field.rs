@@ -1,7 +1,8 @@
 //! C (+)= A·B in a field: sums of exact products, of 122 bits at most, reduced once per 60 of them.
-use crate::terms::Write;
+use super::{In, Out};
+use crate::Write;
 use std::cell::RefCell;
-use tensor::{Cpu, Field, View, ViewMut};
+use tensor::Field;
 
 /// 64 products fit into 128 bits; some room is left for what was reduced before.
 const TOGETHER: usize = 60;
@@ -11,9 +12,9 @@ type Packed = (Vec<u64>, Vec<u64>);
 thread_local! { static PACKED: RefCell<Packed> = const { RefCell::new((Vec::new(), Vec::new())) }; }
 
 pub(super) fn product<const BITS: u32>(
-    mut c: ViewMut<Cpu<Field<BITS>>>,
-    a: View<Cpu<Field<BITS>>>,
-    b: View<Cpu<Field<BITS>>>,
+    mut c: Out<Field<BITS>>,
+    a: In<Field<BITS>>,
+    b: In<Field<BITS>>,
     write: Write,
 ) {
     super::gemm::check(&c, &a, &b);

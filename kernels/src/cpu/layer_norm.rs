@@ -1,15 +1,16 @@
 //! `LayerNorm` and its backward. Source: Ba, Kiros, Hinton, "Layer normalization", §3.1, arXiv:1607.06450.
 use super::norm::write;
 use super::simd::sum;
-use tensor::{Cpu, Scalar, View, ViewMut};
+use super::{In, Out};
+use tensor::Scalar;
 
 #[inline(always)]
 pub(super) fn forward<S: Scalar>(
-    mut y: ViewMut<Cpu<S>>,
-    mut stats: ViewMut<Cpu<S::Wide>>,
-    x: View<Cpu<S>>,
-    gain: View<Cpu<S>>,
-    bias: View<Cpu<S>>,
+    mut y: Out<S>,
+    mut stats: Out<S::Wide>,
+    x: In<S>,
+    gain: In<S>,
+    bias: In<S>,
     eps: f64,
 ) {
     let (count, eps) = (S::Wide::from_usize(x.cols()).inv(), S::Wide::from_f64(eps));
@@ -29,13 +30,13 @@ pub(super) fn forward<S: Scalar>(
 #[inline(always)]
 #[allow(clippy::too_many_arguments)] // as the kernel
 pub(super) fn backward<S: Scalar>(
-    mut dx: ViewMut<Cpu<S>>,
-    [mut dgain, mut dbias]: [ViewMut<Cpu<S::Wide>>; 2],
-    x: View<Cpu<S>>,
-    stats: View<Cpu<S::Wide>>,
-    gain: View<Cpu<S>>,
-    dy: View<Cpu<S>>,
-    skip: Option<View<Cpu<S>>>,
+    mut dx: Out<S>,
+    [mut dgain, mut dbias]: [Out<S::Wide>; 2],
+    x: In<S>,
+    stats: In<S::Wide>,
+    gain: In<S>,
+    dy: In<S>,
+    skip: Option<In<S>>,
 ) {
     let (count, gain) = (S::Wide::from_usize(x.cols()).inv(), gain.row(0));
     let (dgain, dbias) = (dgain.row(0), dbias.row(0));

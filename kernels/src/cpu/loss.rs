@@ -1,10 +1,11 @@
 //! The pieces of a vocabulary-parallel cross-entropy, and the embedding.
 use super::simd::{stab, sum};
-use crate::terms::{LossTerms, Slice};
-use tensor::{Cpu, IGNORED, Scalar, View, ViewMut};
+use super::{In, Out};
+use crate::{LossTerms, Slice};
+use tensor::{IGNORED, Scalar};
 
 #[inline(always)]
-pub(super) fn row_stab<S: Scalar>(mut m: ViewMut<Cpu<S::Wide>>, logits: View<Cpu<S>>) {
+pub(super) fn row_stab<S: Scalar>(mut m: Out<S::Wide>, logits: In<S>) {
     for i in 0..logits.rows() {
         m.row(i)[0] = stab(logits.row(i));
     }
@@ -13,9 +14,9 @@ pub(super) fn row_stab<S: Scalar>(mut m: ViewMut<Cpu<S::Wide>>, logits: View<Cpu
 /// (Σ exp(x − m), the target's x, and Σ x where there is a third column).
 #[inline(always)]
 pub(super) fn row_sums<S: Scalar>(
-    mut sums: ViewMut<Cpu<S::Wide>>,
-    logits: View<Cpu<S>>,
-    m: View<Cpu<S::Wide>>,
+    mut sums: Out<S::Wide>,
+    logits: In<S>,
+    m: In<S::Wide>,
     targets: &[u32],
     slice: Slice,
 ) {
@@ -63,9 +64,9 @@ impl<S: Scalar> Constants<S> {
 
 #[inline(always)]
 pub(super) fn cross_entropy<S: Scalar>(
-    mut loss: ViewMut<Cpu<S>>,
-    mut m: ViewMut<Cpu<S>>,
-    sums: View<Cpu<S>>,
+    mut loss: Out<S>,
+    mut m: Out<S>,
+    sums: In<S>,
     targets: &[u32],
     terms: &LossTerms,
 ) {
@@ -86,8 +87,8 @@ pub(super) fn cross_entropy<S: Scalar>(
 
 #[inline(always)]
 pub(super) fn cross_entropy_backward<S: Scalar>(
-    mut logits: ViewMut<Cpu<S>>,
-    lse: View<Cpu<S::Wide>>,
+    mut logits: Out<S>,
+    lse: In<S::Wide>,
     targets: &[u32],
     slice: Slice,
     terms: &LossTerms,
@@ -102,31 +103,18 @@ pub(super) fn cross_entropy_backward<S: Scalar>(
         }
         let whole = share * (S::Wide::ONE + z * lse);
         let target = slice.local(targets[i]).map(|j| (j, x[j]));
-        let plain = |x: S| S::Wide::exp_sub(x.widen(), lse) * whole;
-        let smooth = |x| plain(x) - every;
-        if terms.smoothing == 0.0 {
-            for x in x.iter_mut() {
-                *x = S::narrow(plain(*x));
-            }
-        } else {
-            for x in x.iter_mut() {
-                *x = S::narrow(smooth(*x));
-            }
+        let other = |x: S| S::Wide::exp_sub(x.widen(), lse) * whole - every;
+        for x in x.iter_mut() {
+            *x = S::narrow(other(*x));
         }
         if let Some((j, logit)) = target {
-            let other = if terms.smoothing == 0.0 { plain(logit) } else { smooth(logit) };
-            x[j] = S::narrow(other - own);
+            x[j] = S::narrow(other(logit) - own);
         }
     }
 }
 
 #[inline(always)]
-pub(super) fn mean_square<S: Scalar>(
-    mut loss: ViewMut<Cpu<S::Wide>>,
-    mut x: ViewMut<Cpu<S>>,
-    y: View<Cpu<S>>,
-    numbers: usize,
-) {
+pub(super) fn mean_square<S: Scalar>(mut loss: Out<S::Wide>, mut x: Out<S>, y: In<S>, numbers: usize) {
     let (share, mut total) = (inverse::<S::Wide>(numbers), S::Wide::ZERO);
     let twice = S::Wide::from_usize(2) * share;
     for i in 0..y.rows() {
@@ -140,7 +128,7 @@ pub(super) fn mean_square<S: Scalar>(
 }
 
 #[inline(always)]
-pub(super) fn embed<S: Scalar>(mut y: ViewMut<Cpu<S>>, table: View<Cpu<S>>, ids: &[u32], slice: Slice) {
+pub(super) fn embed<S: Scalar>(mut y: Out<S>, table: In<S>, ids: &[u32], slice: Slice) {
     for (i, &id) in ids.iter().enumerate() {
         match slice.local(id) {
             Some(j) => y.row(i).copy_from_slice(table.row(j)),
@@ -150,12 +138,7 @@ pub(super) fn embed<S: Scalar>(mut y: ViewMut<Cpu<S>>, table: View<Cpu<S>>, ids:
 }
 
 #[inline(always)]
-pub(super) fn embed_backward<S: Scalar>(
-    mut dtable: ViewMut<Cpu<S::Wide>>,
-    dy: View<Cpu<S>>,
-    ids: &[u32],
-    slice: Slice,
-) {
+pub(super) fn embed_backward<S: Scalar>(mut dtable: Out<S::Wide>, dy: In<S>, ids: &[u32], slice: Slice) {
     for (i, &id) in ids.iter().enumerate() {
         if let Some(j) = slice.local(id) {
             for (d, &g) in dtable.row(j).iter_mut().zip(dy.row(i)) {

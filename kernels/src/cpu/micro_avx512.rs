@@ -59,6 +59,18 @@ impl Ahead {
     }
 }
 
+/// Columns of C that are computed together: where they begin, and how many. Of 4 panels that are left, 2 and 2 are better
+/// than 3 and 1.
+pub(super) fn together(n: usize) -> impl Iterator<Item = (usize, usize)> {
+    let mut from = 0;
+    std::iter::from_fn(move || {
+        let left = (n - from).div_ceil(NR);
+        let cols = (n - from).min(NR * left.div_ceil(left.div_ceil(NV).max(1)));
+        from += cols;
+        (cols > 0).then_some((from - cols, cols))
+    })
+}
+
 /// A tile of C: where it begins, elements from row to row, how many columns, and whether it is added to.
 #[derive(Clone, Copy)]
 pub(super) struct Part {

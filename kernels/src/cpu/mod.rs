@@ -33,10 +33,15 @@ pub use number::CpuScalar;
 pub use panels::Packed;
 pub use simd::widest;
 
-use crate::kernels::{Kernels, Selects};
 use crate::list::every_kernel;
-use crate::terms::{Activation, AdamW, Attend, Heads, LossTerms, Qkv, Slice, Softmax, Write};
+use crate::{Activation, AdamW, Attend, Heads, Kernels, LossTerms, Qkv, Selects, Slice, Softmax, Write};
+use attention::Rows;
 use tensor::{Bf16, Cpu, Device, Dropout, Dual, Field, Host, Index, Kind, Profile, Scalar, View, ViewMut};
+
+/// A matrix on the host, to read.
+type In<'a, S> = View<'a, Cpu<S>>;
+/// A matrix on the host, to write.
+type Out<'a, S> = ViewMut<'a, Cpu<S>>;
 
 /// Runs a kernel's body with the widest vectors the machine has; a profile that is being taken records it under its name.
 #[inline]

@@ -1,15 +1,10 @@
 //! RMSNorm and its backward. Source: Zhang, Sennrich, "Root mean square layer normalization", arXiv:1910.07467.
 use super::simd::{dot, sum};
-use tensor::{Cpu, Scalar, View, ViewMut};
+use super::{In, Out};
+use tensor::Scalar;
 
 #[inline(always)]
-pub(super) fn forward<S: Scalar>(
-    mut y: ViewMut<Cpu<S>>,
-    mut r: ViewMut<Cpu<S::Wide>>,
-    x: View<Cpu<S>>,
-    gain: View<Cpu<S>>,
-    eps: f64,
-) {
+pub(super) fn forward<S: Scalar>(mut y: Out<S>, mut r: Out<S::Wide>, x: In<S>, gain: In<S>, eps: f64) {
     let (count, eps, gain) = (S::Wide::from_usize(x.cols()).inv(), S::Wide::from_f64(eps), gain.row(0));
     for i in 0..x.rows() {
         let x = x.row(i);
@@ -25,13 +20,13 @@ pub(super) fn forward<S: Scalar>(
 #[inline(always)]
 #[allow(clippy::too_many_arguments)] // as the kernel
 pub(super) fn backward<S: Scalar>(
-    mut dx: ViewMut<Cpu<S>>,
-    mut dgain: ViewMut<Cpu<S::Wide>>,
-    x: View<Cpu<S>>,
-    r: View<Cpu<S::Wide>>,
-    gain: View<Cpu<S>>,
-    dy: View<Cpu<S>>,
-    skip: Option<View<Cpu<S>>>,
+    mut dx: Out<S>,
+    mut dgain: Out<S::Wide>,
+    x: In<S>,
+    r: In<S::Wide>,
+    gain: In<S>,
+    dy: In<S>,
+    skip: Option<In<S>>,
 ) {
     let (count, gain, dgain) = (S::Wide::from_usize(x.cols()).inv(), gain.row(0), dgain.row(0));
     for i in 0..x.rows() {

@@ -1,8 +1,8 @@
 //! The numbers the host can compute with, and what each of them overrides.
 use super::panels::{self, Panels};
-use super::{bf16, gemm, gemm_field};
-use crate::terms::Write;
-use tensor::{Bf16, Cpu, Dual, Field, Scalar, View, ViewMut};
+use super::{In, Out, bf16, gemm, gemm_field};
+use crate::Write;
+use tensor::{Bf16, Dual, Field, Scalar};
 
 /// A number that the host can compute with. What differs from number to number is here.
 pub trait CpuScalar: Scalar {
@@ -13,11 +13,11 @@ pub trait CpuScalar: Scalar {
     /// The most columns of a panel; attention's blocks of keys begin at multiples of it, and so do its tiles.
     const PANEL: usize;
     /// C (+)= A·B for any strides.
-    fn gemm(c: ViewMut<Cpu<Self>>, a: View<Cpu<Self>>, b: View<Cpu<Self>>, write: Write);
+    fn gemm(c: Out<Self>, a: In<Self>, b: In<Self>, write: Write);
     /// C (+)= A·B for any strides, with every sum as it is.
-    fn gemm_wide(c: ViewMut<Cpu<Self::Wide>>, a: View<Cpu<Self>>, b: View<Cpu<Self>>, write: Write);
+    fn gemm_wide(c: Out<Self::Wide>, a: In<Self>, b: In<Self>, write: Write);
     /// The same matrix, if its numbers are wide as they lie.
-    fn as_wide(x: View<Cpu<Self>>) -> Option<View<Cpu<Self::Wide>>>;
+    fn as_wide(x: In<Self>) -> Option<In<Self::Wide>>;
     /// How wide the panels of a factor of `n` columns are: at least 1, and `PANEL` or all of them.
     fn panel(n: usize) -> usize {
         n.max(1)
@@ -25,13 +25,13 @@ pub trait CpuScalar: Scalar {
     /// Lays out a factor in panels, which `to` has one below the other.
     #[doc(hidden)]
     #[inline(always)]
-    fn pack(to: ViewMut<Cpu<Self>>, b: View<Cpu<Self>>) {
+    fn pack(to: Out<Self>, b: In<Self>) {
         panels::pack(to, b);
     }
     /// C (+)= A·B for B in panels.
     #[doc(hidden)]
     #[inline(always)]
-    fn gemm_panels(c: ViewMut<Cpu<Self>>, a: View<Cpu<Self>>, b: &Panels<Self>, write: Write) {
+    fn gemm_panels(c: Out<Self>, a: In<Self>, b: &Panels<Self>, write: Write) {
         panels::product(c, a, b, write);
     }
 }
@@ -40,11 +40,11 @@ pub trait CpuScalar: Scalar {
 macro_rules! as_wide_as_sums {
     () => {
         #[inline(always)]
-        fn gemm_wide(c: ViewMut<Cpu<Self>>, a: View<Cpu<Self>>, b: View<Cpu<Self>>, write: Write) {
+        fn gemm_wide(c: Out<Self>, a: In<Self>, b: In<Self>, write: Write) {
             Self::gemm(c, a, b, write);
         }
         #[inline(always)]
-        fn as_wide(x: View<Cpu<Self>>) -> Option<View<Cpu<Self>>> {
+        fn as_wide(x: In<Self>) -> Option<In<Self>> {
             Some(x)
         }
     };
@@ -55,7 +55,7 @@ impl CpuScalar for f32 {
     const PANEL: usize = 16;
     const VECTORS: bool = true;
     #[inline(always)]
-    fn gemm(c: ViewMut<Cpu<f32>>, a: View<Cpu<f32>>, b: View<Cpu<f32>>, write: Write) {
+    fn gemm(c: Out<f32>, a: In<f32>, b: In<f32>, write: Write) {
         gemm::f32(c, a, b, write);
     }
     as_wide_as_sums!();
@@ -63,11 +63,11 @@ impl CpuScalar for f32 {
         if gemm::has_avx512() { Self::PANEL } else { n.max(1) }
     }
     #[inline(always)]
-    fn pack(to: ViewMut<Cpu<f32>>, b: View<Cpu<f32>>) {
+    fn pack(to: Out<f32>, b: In<f32>) {
         gemm::pack_f32(to, b);
     }
     #[inline(always)]
-    fn gemm_panels(c: ViewMut<Cpu<f32>>, a: View<Cpu<f32>>, b: &Panels<f32>, write: Write) {
+    fn gemm_panels(c: Out<f32>, a: In<f32>, b: &Panels<f32>, write: Write) {
         gemm::panels_f32(c, a, b, write);
     }
 }
@@ -77,7 +77,7 @@ impl CpuScalar for f64 {
     const PANEL: usize = 32;
     const VECTORS: bool = true;
     #[inline(always)]
-    fn gemm(c: ViewMut<Cpu<f64>>, a: View<Cpu<f64>>, b: View<Cpu<f64>>, write: Write) {
+    fn gemm(c: Out<f64>, a: In<f64>, b: In<f64>, write: Write) {
         gemm::f64(c, a, b, write);
     }
     as_wide_as_sums!();
@@ -87,13 +87,13 @@ impl CpuScalar for Bf16 {
     const TILE: [usize; 2] = [32, 256];
     const PANEL: usize = 32;
     const VECTORS: bool = true;
-    fn gemm(c: ViewMut<Cpu<Bf16>>, a: View<Cpu<Bf16>>, b: View<Cpu<Bf16>>, write: Write) {
-        bf16::product(bf16::Out::Narrow(c), a, b, write);
+    fn gemm(c: Out<Bf16>, a: In<Bf16>, b: In<Bf16>, write: Write) {
+        bf16::product(c, a, b, write);
     }
-    fn gemm_wide(c: ViewMut<Cpu<f32>>, a: View<Cpu<Bf16>>, b: View<Cpu<Bf16>>, write: Write) {
-        bf16::product(bf16::Out::Wide(c), a, b, write);
+    fn gemm_wide(c: Out<f32>, a: In<Bf16>, b: In<Bf16>, write: Write) {
+        bf16::product(c, a, b, write);
     }
-    fn as_wide(_: View<Cpu<Bf16>>) -> Option<View<Cpu<f32>>> {
+    fn as_wide(_: In<Bf16>) -> Option<In<f32>> {
         None
     }
 }
@@ -102,7 +102,7 @@ impl<const BITS: u32> CpuScalar for Field<BITS> {
     const TILE: [usize; 2] = [2, 3];
     const PANEL: usize = 3;
     const VECTORS: bool = false;
-    fn gemm(c: ViewMut<Cpu<Self>>, a: View<Cpu<Self>>, b: View<Cpu<Self>>, write: Write) {
+    fn gemm(c: Out<Self>, a: In<Self>, b: In<Self>, write: Write) {
         gemm_field::product(c, a, b, write);
     }
     as_wide_as_sums!();
@@ -115,7 +115,7 @@ impl<S: Scalar> CpuScalar for Dual<S> {
     fn panel(_: usize) -> usize {
         Self::PANEL // so that proofs cross their borders
     }
-    fn gemm(c: ViewMut<Cpu<Self>>, a: View<Cpu<Self>>, b: View<Cpu<Self>>, write: Write) {
+    fn gemm(c: Out<Self>, a: In<Self>, b: In<Self>, write: Write) {
         gemm::plain(c, a, b, write);
     }
     as_wide_as_sums!();

@@ -1,10 +1,11 @@
 //! Norms of gradients and the optimizers' steps.
 use super::simd::dot;
-use crate::terms::AdamW;
-use tensor::{Cpu, Scalar, View, ViewMut};
+use super::{In, Out};
+use crate::AdamW;
+use tensor::Scalar;
 
 #[inline(always)]
-pub(super) fn add_norm2<S: Scalar>(mut out: ViewMut<Cpu<S>>, x: View<Cpu<S>>) {
+pub(super) fn add_norm2<S: Scalar>(mut out: Out<S>, x: In<S>) {
     for i in 0..x.rows() {
         let x = x.row(i);
         let sum = &mut out.row(0)[0];
@@ -13,16 +14,16 @@ pub(super) fn add_norm2<S: Scalar>(mut out: ViewMut<Cpu<S>>, x: View<Cpu<S>>) {
 }
 
 #[inline(always)]
-pub(super) fn clip_factor<S: Scalar>(mut factor: ViewMut<Cpu<S>>, norm2: View<Cpu<S>>, limit: f64) {
+pub(super) fn clip_factor<S: Scalar>(mut factor: Out<S>, norm2: In<S>, limit: f64) {
     factor.set(0, 0, S::clip_factor(norm2.at(0, 0), limit));
 }
 
 #[inline(always)]
 pub(super) fn sgd<S: Scalar>(
-    mut w: ViewMut<Cpu<S>>,
-    mut master: Option<ViewMut<Cpu<S::Wide>>>,
-    g: View<Cpu<S::Wide>>,
-    factor: View<Cpu<S::Wide>>,
+    mut w: Out<S>,
+    mut master: Option<Out<S::Wide>>,
+    g: In<S::Wide>,
+    factor: In<S::Wide>,
     lr: f64,
 ) {
     let step = S::Wide::from_f64(lr) * factor.at(0, 0);
@@ -33,15 +34,15 @@ pub(super) fn sgd<S: Scalar>(
 }
 
 /// The first and the second.
-type Moments<'a, S> = (ViewMut<'a, Cpu<<S as Scalar>::Wide>>, ViewMut<'a, Cpu<<S as Scalar>::Wide>>);
+type Moments<'a, S> = (Out<'a, <S as Scalar>::Wide>, Out<'a, <S as Scalar>::Wide>);
 
 #[inline(always)]
 pub(super) fn adamw<S: Scalar>(
-    mut w: ViewMut<Cpu<S>>,
-    mut master: Option<ViewMut<Cpu<S::Wide>>>,
+    mut w: Out<S>,
+    mut master: Option<Out<S::Wide>>,
     (mut m, mut v): Moments<S>,
-    g: View<Cpu<S::Wide>>,
-    factor: View<Cpu<S::Wide>>,
+    g: In<S::Wide>,
+    factor: In<S::Wide>,
     constants: AdamW,
 ) {
     let (one, of) = (S::Wide::ONE, S::Wide::from_f64);

@@ -1,19 +1,19 @@
 //! A right factor that is laid out once and used in many products: in panels of columns, as the kernels read it.
-use super::CpuScalar;
-use crate::terms::Write;
+use super::{CpuScalar, In, Out};
+use crate::Write;
 use std::ops::Range;
-use tensor::{Category, Cpu, Scalar, Tensor, View, ViewMut, count};
+use tensor::{Category, Cpu, Scalar, Tensor, count};
 
 /// A right factor `B[K,N]`: as it lies, or in panels. A window of it is one again.
 pub(super) enum Right<'a, S: Scalar> {
-    Plain(View<'a, Cpu<S>>),
+    Plain(In<'a, S>),
     Panels(Panels<'a, S>),
 }
 
 impl<'a, S: CpuScalar> Right<'a, S> {
     /// B, in panels if it will be used `often` enough to pay for them.
     #[inline(always)]
-    pub(super) fn new(memory: &'a mut ViewMut<Cpu<S>>, b: View<'a, Cpu<S>>, often: bool) -> Self {
+    pub(super) fn new(memory: &'a mut Out<S>, b: In<'a, S>, often: bool) -> Self {
         if often { Right::Panels(Panels::lay(memory, b)) } else { Right::Plain(b) }
     }
     /// Columns `from..from + n`.
@@ -34,7 +34,7 @@ impl<'a, S: CpuScalar> Right<'a, S> {
     }
     /// C (+)= A·B.
     #[inline(always)]
-    pub(super) fn times(&self, c: ViewMut<Cpu<S>>, a: View<Cpu<S>>, write: Write) {
+    pub(super) fn times(&self, c: Out<S>, a: In<S>, write: Write) {
         match self {
             Right::Plain(b) => S::gemm(c, a, *b, write),
             Right::Panels(b) => S::gemm_panels(c, a, b, write),
@@ -45,7 +45,7 @@ impl<'a, S: CpuScalar> Right<'a, S> {
 /// Some rows and columns of a factor that lies in panels, one after the other, each of them `height` rows of `width`
 /// numbers.
 pub struct Panels<'a, S: Scalar> {
-    at: View<'a, Cpu<S>>,
+    at: In<'a, S>,
     height: usize,
     rows: Range<usize>,
     cols: Range<usize>,
@@ -63,12 +63,12 @@ impl<'a, S: CpuScalar> Panels<'a, S> {
     }
     /// Lays b out in memory of [`Panels::len`] numbers.
     #[inline(always)]
-    fn lay(memory: &'a mut ViewMut<Cpu<S>>, b: View<Cpu<S>>) -> Self {
+    fn lay(memory: &'a mut Out<S>, b: In<S>) -> Self {
         let [rows, width] = Self::shape(b.rows(), b.cols());
         S::pack(memory.again().take_cols(0, rows * width).reshape(rows, width), b);
         Self::of(memory.read().take_cols(0, rows * width).reshape(rows, width), [b.rows(), b.cols()])
     }
-    fn of(at: View<'a, Cpu<S>>, [k, n]: [usize; 2]) -> Self {
+    fn of(at: In<'a, S>, [k, n]: [usize; 2]) -> Self {
         Self { at, height: k, rows: 0..k, cols: 0..n }
     }
     fn take_cols(&self, from: usize, n: usize) -> Self {
@@ -84,12 +84,12 @@ impl<'a, S: CpuScalar> Panels<'a, S> {
         [self.rows.len(), self.cols.len()]
     }
     /// Columns `cols` of panel `i`.
-    fn panel(&self, i: usize, cols: Range<usize>) -> View<'a, Cpu<S>> {
+    fn panel(&self, i: usize, cols: Range<usize>) -> In<'a, S> {
         let rows = self.at.take_rows(i * self.height + self.rows.start, self.rows.len());
         rows.take_cols(cols.start, cols.len())
     }
     /// The first panel, if the window begins with one: where its rows begin, and numbers from panel to panel.
-    pub(super) fn first(&self) -> Option<(View<'a, Cpu<S>>, usize)> {
+    pub(super) fn first(&self) -> Option<(In<'a, S>, usize)> {
         let (width, start) = (self.at.cols(), self.cols.start);
         let first = || (self.panel(start / width, 0..width), self.height * width);
         (start.is_multiple_of(width) && !self.cols.is_empty()).then(first)
@@ -104,7 +104,7 @@ fn within(window: &Range<usize>, from: usize, n: usize) -> Range<usize> {
 
 /// The definition of `S::pack`: a panel's rows are the factor's; what its last columns have beyond those is zero.
 #[inline(always)]
-pub(super) fn pack<S: CpuScalar>(mut to: ViewMut<Cpu<S>>, b: View<Cpu<S>>) {
+pub(super) fn pack<S: CpuScalar>(mut to: Out<S>, b: In<S>) {
     let width = to.cols();
     for row in 0..to.rows() {
         let (panel, k) = (row / b.rows(), row % b.rows());
@@ -117,7 +117,7 @@ pub(super) fn pack<S: CpuScalar>(mut to: ViewMut<Cpu<S>>, b: View<Cpu<S>>) {
 
 /// C (+)= A·B, panel by panel.
 #[inline(always)]
-pub(super) fn product<S: CpuScalar>(mut c: ViewMut<Cpu<S>>, a: View<Cpu<S>>, b: &Panels<S>, write: Write) {
+pub(super) fn product<S: CpuScalar>(mut c: Out<S>, a: In<S>, b: &Panels<S>, write: Write) {
     let (width, mut done) = (b.at.cols(), 0);
     while done < b.cols.len() {
         let column = b.cols.start + done;
@@ -139,7 +139,7 @@ impl<S: CpuScalar> Packed<S> {
         let [rows, width] = Panels::<S>::shape(size[0], size[1]);
         Self { panels: Tensor::empty(cpu, Category::Buffers, rows, width), size }
     }
-    pub(super) fn memory(&mut self) -> ViewMut<'_, Cpu<S>> {
+    pub(super) fn memory(&mut self) -> Out<'_, S> {
         self.panels.view_mut()
     }
     pub(super) fn panels(&self) -> Panels<'_, S> {

@@ -1,8 +1,9 @@
 //! Runs a closure with the widest vector instructions of the machine, found at run time. Loops over a `Scalar`
 //! inside it are compiled for them, as long as everything they call is inlined and the closure stands in argument
 //! position: `widest(#[inline(always)] || body)`.
+use super::In;
 use std::array::from_fn;
-use tensor::{Cpu, Scalar, View};
+use tensor::Scalar;
 
 /// Runs `f` compiled for AVX-512, AVX2 or the baseline, whichever is the widest this machine has.
 #[inline]
@@ -37,7 +38,7 @@ fn avx2<R>(f: impl FnOnce() -> R) -> R {
 
 /// Asks memory for whole rows, one after the other, before parts of them are read in another order.
 #[inline]
-pub(super) fn fetch<S: Scalar>(rows: View<Cpu<S>>) {
+pub(super) fn fetch<S: Scalar>(rows: In<S>) {
     #[cfg(target_arch = "x86_64")]
     for line in (0..rows.rows()).flat_map(|i| rows.row(i).chunks((64 / size_of::<S>()).max(1))) {
         use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};

@@ -6,13 +6,14 @@
 //! k·ln(N/k) do. In the end the heap is sorted where it lies, so no memory is taken: at worst N·log₂ k steps.
 //!
 //! Source: Williams, "Algorithm 232: Heapsort", Communications of the ACM 7(6), 1964.
-use tensor::{Cpu, Real, View, ViewMut};
+use super::{In, Out};
+use tensor::Real;
 
 /// Numbers that are compared with the root together.
 const BLOCK: usize = 64;
 
 #[inline(always)]
-pub(super) fn top_k<S: Real>(mut values: ViewMut<Cpu<S>>, columns: &mut [u32], x: View<Cpu<S>>) {
+pub(super) fn top_k<S: Real>(mut values: Out<S>, columns: &mut [u32], x: In<S>) {
     let k = values.cols();
     assert!(k <= x.cols() && columns.len() == x.rows() * k, "{k} of {} numbers in a row", x.cols());
     if k > 0 {

@@ -1,13 +1,13 @@
 //! Parameters as layers use them: whole, cut by columns, cut by rows. The cut is said once, where the weight is
 //! made, and both its placement and the handle it gives follow from that.
 use crate::model::build::{Builder, Draw};
-use crate::ops::{Columns, Rows};
-use crate::param::placement::{Pieces, Section};
+use crate::ops::{self, Columns, Rows};
+use crate::param::placement::{Cuts, Pieces, Section};
 use crate::{Param, Placed, Placement, Result};
-use comm::Axis;
+use comm::{Axis, Group};
 use kernels::Kernels;
 use std::sync::Arc;
-use tensor::Tensor;
+use tensor::{Category, Scalar, Tensor};
 
 /// A parameter that no axis cuts.
 pub struct WholeWeight<D: Kernels>(Param<D>);
@@ -33,7 +33,7 @@ impl<D: Kernels> WholeWeight<D> {
     /// The value, for as long as the result lives.
     ///
     /// # Errors
-    /// If ranks do not meet; so it is with the others.
+    /// If ranks do not meet.
     pub fn whole(&self) -> Result<Tensor<D>> {
         Ok(self.0.value())
     }
@@ -63,7 +63,7 @@ impl<D: Kernels> ColumnWeight<D> {
     /// This rank's columns.
     ///
     /// # Errors
-    /// As above.
+    /// If ranks do not meet.
     pub fn columns(&self) -> Result<Columns<D>> {
         Ok(Columns::new(self.0.value(), self.1))
     }
@@ -97,12 +97,37 @@ impl<D: Kernels> RowWeight<D> {
     /// This rank's rows.
     ///
     /// # Errors
-    /// As above.
+    /// If ranks do not meet.
     pub fn rows(&self) -> Result<Rows<D>> {
         Ok(Rows::new(self.0.value(), self.1))
+    }
+    /// `W[I,O_t]`: all rows, gathered for as long as the result lives, and this rank's columns of them, section by section.
+    /// An all-gather of `I_t·O` elements; its gradient is [`gathered_gradient`](crate::ops::gathered_gradient).
+    ///
+    /// # Errors
+    /// If ranks do not meet, are those of another axis, or do not divide a section.
+    pub fn gathered(&self, group: &Group<D::Place>, sections: &[Section]) -> Result<Columns<D>> {
+        ops::same(self.1, group.axis())?;
+        let cuts = Cuts::columns((self.1, group), self.0.name(), sections)?;
+        let (all, inputs) = (group.all_gather(&self.0.value())?, self.0.shape()[0]);
+        let mut own = Tensor::empty(all.device(), Category::Buffers, inputs, cuts.local[1]);
+        let device = all.device();
+        device.fill(own.view_mut(), D::Elem::ZERO); // padding
+        for (columns, from) in cuts.stretches() {
+            let theirs = all.view().take_rows(0, inputs).take_cols(from, columns.len);
+            device.copy(columns.of_mut(own.view_mut()), theirs);
+        }
+        Ok(Columns::new(own, self.1))
+    }
+    /// The axis whose ranks have the other rows.
+    pub fn axis(&self) -> Axis {
+        self.1
     }
     /// The parameter behind it.
     pub fn param(&mut self) -> &mut Param<D> {
         &mut self.0
     }
 }
+
+#[cfg(test)]
+mod tests;

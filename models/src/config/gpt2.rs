@@ -1,7 +1,8 @@
 //! GPT-2, whose configuration has keys of its own.
-use super::{Architecture, Config, ConfigError, Keys};
+use super::{Architecture, Config, Keys};
 use kernels::{Activation, Heads};
 use layers::{FeedForward, Positions, Rates, Shape};
+use parallel::Result;
 use serde_json::{Value, json};
 
 /// The functions of the feed-forward, as `transformers` names them; the first of a kind is the one that is written.
@@ -13,7 +14,7 @@ const ACTIVATIONS: [(&str, Activation); 4] = [
 ];
 
 impl Keys<'_> {
-    pub(super) fn gpt2(&self) -> Result<Config, ConfigError> {
+    pub(super) fn gpt2(&self) -> Result<Config> {
         let (width, heads) = (self.size("n_embd", None)?, self.size("n_head", None)?);
         if !width.is_multiple_of(heads) {
             return Err(self.wrong("n_embd", &json!(width), &format!("a multiple of the {heads} n_head")));
@@ -43,7 +44,7 @@ impl Keys<'_> {
         let (bos, eos) = self.ends([Some(50256); 2], vocabulary)?;
         Ok(Config { architecture: Architecture::Gpt2, shape, positions, bos, eos })
     }
-    fn activation(&self) -> Result<Activation, ConfigError> {
+    fn activation(&self) -> Result<Activation> {
         let Some(value) = self.given("activation_function") else { return Ok(Activation::GeluTanh) };
         let known = ACTIVATIONS.iter().find(|(name, _)| value == name);
         known.map(|(_, activation)| *activation).ok_or_else(|| {

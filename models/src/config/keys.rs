@@ -1,6 +1,6 @@
 //! Values of a kind, taken from the keys of a configuration; what is wrong with one is said in one sentence.
-use super::tables::Fixed;
-use super::{ConfigError, Keys};
+use super::Keys;
+use parallel::{Error, Result, bail};
 use serde_json::{Value, json};
 use tensor::quoted::shown;
 
@@ -8,21 +8,26 @@ const POSITIVE: &str = "a number above 0";
 
 impl Keys<'_> {
     /// Whether every key is fixed to one of its values, or free.
-    pub(super) fn check_against(
-        &self,
-        fixed: &[Fixed],
-        free: impl Fn(&str) -> bool,
-    ) -> Result<(), ConfigError> {
+    pub(super) fn check_against(&self, fixed: &[&str], free: impl Fn(&str) -> bool) -> Result<()> {
         for (key, value) in self.map {
             if value.is_null() || free(key) {
                 continue; // null is what a key is where it is left out
             }
-            let Some((_, wanted)) = fixed.iter().find(|(name, _)| name == key) else {
-                let (origin, key) = (self.origin.into(), format!("{}{}", self.within, shown(key)));
-                return Err(ConfigError::Unknown { origin, key, seen: shown(&value.to_string()) });
+            let mut words =
+                fixed.iter().flat_map(|list| list.split(' ')).filter_map(|word| word.split_once('='));
+            let Some((_, wanted)) = words.find(|(name, _)| name == key) else {
+                let (seen, advice) =
+                    (shown(&value.to_string()), "remove it if the model computes the same without");
+                bail!(
+                    "{}: {}{} is {seen}, a key that is not known here; {advice}",
+                    self.origin,
+                    self.within,
+                    shown(key)
+                );
             };
-            if !wanted.iter().any(|wanted| same(value, wanted)) {
-                return Err(self.wrong(key, value, &format!("{}, or left out", wanted.join(" or "))));
+            if !wanted.split(',').any(|wanted| same(value, wanted)) {
+                let wanted = format!("{}, or left out", wanted.replace(',', " or "));
+                return Err(self.wrong(key, value, &wanted));
             }
         }
         Ok(())
@@ -32,7 +37,7 @@ impl Keys<'_> {
         self.map.get(key).filter(|value| !value.is_null())
     }
     /// A whole number of at least 1.
-    pub(super) fn size(&self, key: &str, default: Option<usize>) -> Result<usize, ConfigError> {
+    pub(super) fn size(&self, key: &str, default: Option<usize>) -> Result<usize> {
         const WANTED: &str = "a whole number, 1 or more";
         match (self.given(key), default) {
             (Some(value), _) => match value.as_u64().and_then(|size| usize::try_from(size).ok()) {
@@ -44,7 +49,7 @@ impl Keys<'_> {
         }
     }
     /// A number above 0, if there is one.
-    pub(super) fn positive(&self, key: &str) -> Result<Option<f64>, ConfigError> {
+    pub(super) fn positive(&self, key: &str) -> Result<Option<f64>> {
         self.given(key)
             .map(|value| {
                 let number = value.as_f64().filter(|number| *number > 0.0);
@@ -53,25 +58,25 @@ impl Keys<'_> {
             .transpose()
     }
     /// A number above 0.
-    pub(super) fn needed(&self, key: &str) -> Result<f64, ConfigError> {
+    pub(super) fn needed(&self, key: &str) -> Result<f64> {
         self.positive(key)?.ok_or_else(|| self.missing(key, POSITIVE))
     }
     /// A whole number.
-    pub(super) fn count(&self, key: &str, default: usize) -> Result<usize, ConfigError> {
+    pub(super) fn count(&self, key: &str, default: usize) -> Result<usize> {
         self.given(key).map_or(Ok(default), |value| {
             let count = value.as_u64().and_then(|count| usize::try_from(count).ok());
             count.ok_or_else(|| self.wrong(key, value, "a whole number, 0 or more"))
         })
     }
     /// A rate of dropout.
-    pub(super) fn rate(&self, key: &str, default: f64) -> Result<f64, ConfigError> {
+    pub(super) fn rate(&self, key: &str, default: f64) -> Result<f64> {
         self.given(key).map_or(Ok(default), |value| {
             let rate = value.as_f64().filter(|rate| (0.0..1.0).contains(rate));
             rate.ok_or_else(|| self.wrong(key, value, "a number of 0 or more and below 1"))
         })
     }
     /// `true` or `false`.
-    pub(super) fn flag(&self, key: &str, default: bool) -> Result<bool, ConfigError> {
+    pub(super) fn flag(&self, key: &str, default: bool) -> Result<bool> {
         self.given(key).map_or(Ok(default), |value| {
             value.as_bool().ok_or_else(|| self.wrong(key, value, "true or false"))
         })
@@ -81,7 +86,7 @@ impl Keys<'_> {
         &self,
         [bos, eos]: [Option<u32>; 2],
         vocabulary: usize,
-    ) -> Result<(Option<u32>, Vec<u32>), ConfigError> {
+    ) -> Result<(Option<u32>, Vec<u32>)> {
         let has = |id: &u32| (*id as usize) < vocabulary;
         let bos = self.ids("bos_token_id", bos.filter(has))?;
         let eos = self.ids("eos_token_id", eos.filter(has))?;
@@ -92,7 +97,7 @@ impl Keys<'_> {
     }
     /// Token ids: one, a list, or none for `null`; the default where the key is left out. The vocabulary need not have
     /// them, as `transformers` writes those of the large models into small ones' files: such ids never come.
-    fn ids(&self, key: &str, default: Option<u32>) -> Result<Vec<u32>, ConfigError> {
+    fn ids(&self, key: &str, default: Option<u32>) -> Result<Vec<u32>> {
         let Some(value) = self.map.get(key) else { return Ok(default.into_iter().collect()) };
         let id = |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok());
         let ids = match value {
@@ -105,14 +110,17 @@ impl Keys<'_> {
         })
     }
     /// A value that is not wanted.
-    pub(super) fn wrong(&self, key: &str, seen: &Value, wanted: &str) -> ConfigError {
-        let (origin, key) = (self.origin.into(), format!("{}{key}", self.within));
-        ConfigError::Value { origin, key, seen: shown(&seen.to_string()), wanted: wanted.into() }
+    pub(super) fn wrong(&self, key: &str, seen: &Value, wanted: &str) -> Error {
+        self.not_this(key, &shown(&seen.to_string()), wanted)
+    }
+    /// What is not wanted, in words.
+    pub(super) fn not_this(&self, key: &str, seen: &str, wanted: &str) -> Error {
+        let Self { origin, within, .. } = self;
+        Error::new(format!("{origin}: {within}{key} is {seen}; it must be {wanted}"))
     }
     /// A key that must be there.
-    pub(super) fn missing(&self, key: &str, wanted: &str) -> ConfigError {
-        let (origin, key) = (self.origin.into(), format!("{}{key}", self.within));
-        ConfigError::Missing { origin, key, wanted: wanted.into() }
+    pub(super) fn missing(&self, key: &str, wanted: &str) -> Error {
+        Error::new(format!("{} has no {}{key}; it must be {wanted}", self.origin, self.within))
     }
 }
 

@@ -1,7 +1,8 @@
 //! Llama, Mistral, Qwen2 and Qwen3: one decoder, of which each has its own biases, norms and windows.
-use super::{Architecture, Config, ConfigError, Keys, rope, window};
+use super::{Architecture, Config, Keys, rope, window};
 use kernels::Heads;
 use layers::{Biases, FeedForward, NormKind, Positions, Rates, Shape};
+use parallel::Result;
 use serde_json::{Value, json};
 
 /// What `transformers` gives to keys that are left out, where it differs.
@@ -27,7 +28,7 @@ impl Defaults {
 
 impl Keys<'_> {
     /// A model with rotary positions.
-    pub(super) fn llama(&self, architecture: Architecture) -> Result<Config, ConfigError> {
+    pub(super) fn llama(&self, architecture: Architecture) -> Result<Config> {
         let defaults = Defaults::of(architecture);
         let (width, queries) = (self.size("hidden_size", None)?, self.size("num_attention_heads", None)?);
         let heads = self.heads(width, queries, &defaults)?;
@@ -54,7 +55,7 @@ impl Keys<'_> {
         let (bos, eos) = self.ends(defaults.ids, vocabulary)?;
         Ok(Config { architecture, shape, positions, bos, eos })
     }
-    fn heads(&self, width: usize, queries: usize, defaults: &Defaults) -> Result<Heads, ConfigError> {
+    fn heads(&self, width: usize, queries: usize, defaults: &Defaults) -> Result<Heads> {
         let keys = match self.map.get("num_key_value_heads") {
             Some(Value::Null) => queries,
             _ => self.size("num_key_value_heads", Some(defaults.key_heads.unwrap_or(queries)))?,
@@ -76,7 +77,7 @@ impl Keys<'_> {
         Ok(Heads { queries, keys, dim })
     }
     /// The id of padding; a negative one counts from the end of the vocabulary, as `PyTorch` has it.
-    fn padding(&self, vocabulary: usize) -> Result<Option<usize>, ConfigError> {
+    fn padding(&self, vocabulary: usize) -> Result<Option<usize>> {
         let Some(value) = self.given("pad_token_id") else { return Ok(None) };
         let id =
             value.as_i64().map(|id| if id < 0 { i128::from(id) + vocabulary as i128 } else { id.into() });
@@ -84,7 +85,7 @@ impl Keys<'_> {
         let wanted = || format!("null or a token id below the vocab_size of {vocabulary}");
         id.map(Some).ok_or_else(|| self.wrong("pad_token_id", value, &wanted()))
     }
-    fn biases(&self, architecture: Architecture) -> Result<Biases, ConfigError> {
+    fn biases(&self, architecture: Architecture) -> Result<Biases> {
         let [attention, mlp] = [self.flag("attention_bias", false)?, self.flag("mlp_bias", false)?];
         let qkv = attention || architecture == Architecture::Qwen2;
         Ok(Biases { qkv, out: attention, mlp })

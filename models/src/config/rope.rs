@@ -1,15 +1,15 @@
 //! How positions turn features: `rope_theta` with `rope_scaling`, as version 4 has it, or `rope_parameters`, which
 //! version 5 has instead. Where a file has both, version 5 takes `rope_scaling` in the place of `rope_parameters`, and no
 //! base out of the latter; what they say must be the same.
-use super::tables::Fixed;
-use super::{ConfigError, Keys};
+use super::Keys;
+use parallel::Result;
 use serde_json::{Value, json};
 use tensor::quoted::shown;
 use tensor::{Rope, Scaling};
 
 /// The base where none is given, in both versions and for all models.
 const BASE: f64 = 1e4;
-const FIXED: &[Fixed] = &[("partial_rotary_factor", &["1"])];
+const FIXED: &str = "partial_rotary_factor=1";
 const TYPES: &str = r#""default" or "linear" or "llama3", or left out"#;
 
 /// What one of the two objects says.
@@ -20,7 +20,7 @@ struct Said {
 
 impl Keys<'_> {
     /// The frequencies of a model of so many positions.
-    pub(super) fn rope(&self, positions: usize) -> Result<Rope, ConfigError> {
+    pub(super) fn rope(&self, positions: usize) -> Result<Rope> {
         let top = self.positive("rope_theta")?;
         let [new, old] = ["rope_parameters", "rope_scaling"].map(|key| self.rope_of(key, top, positions));
         let (new, old) = (new?, old?);
@@ -39,7 +39,7 @@ impl Keys<'_> {
         Ok(Rope { base: base(&said), scaling: said.scaling })
     }
     /// What the object under a key says, if it says anything; its base must be that of the key at the top, if there is one.
-    fn rope_of(&self, key: &str, top: Option<f64>, positions: usize) -> Result<Option<Said>, ConfigError> {
+    fn rope_of(&self, key: &str, top: Option<f64>, positions: usize) -> Result<Option<Said>> {
         let Some(value) = self.given(key).filter(|value| **value != json!({})) else { return Ok(None) };
         let Value::Object(map) = value else {
             return Err(self.wrong(key, value, "an object in braces"));
@@ -55,7 +55,7 @@ impl Keys<'_> {
         Ok(Some(Said { base, scaling }))
     }
     /// The scaling that an object describes; keys of another scaling are refused.
-    fn scaling(&self, positions: usize) -> Result<Scaling, ConfigError> {
+    fn scaling(&self, positions: usize) -> Result<Scaling> {
         let (new, old) = (self.given("rope_type"), self.given("type"));
         if let (Some(new), Some(old)) = (new, old)
             && new != old
@@ -73,7 +73,7 @@ impl Keys<'_> {
                 return Err(self.wrong(key, &self.map[key], TYPES));
             }
         };
-        self.check_against(FIXED, |key| {
+        self.check_against(&[FIXED], |key| {
             matches!(key, "rope_theta" | "rope_type" | "type") || own.contains(&key)
         })?;
         match own {
@@ -82,7 +82,7 @@ impl Keys<'_> {
             _ => self.llama3(positions),
         }
     }
-    fn llama3(&self, positions: usize) -> Result<Scaling, ConfigError> {
+    fn llama3(&self, positions: usize) -> Result<Scaling> {
         let (factor, low) = (self.needed("factor")?, self.needed("low_freq_factor")?);
         let high = self.needed("high_freq_factor")?;
         if high <= low {

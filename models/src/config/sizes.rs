@@ -1,12 +1,13 @@
 //! Sizes whose bytes 64 bits do not count are refused: what is made of them later never wraps.
-use super::{Architecture, Config, ConfigError, Keys, MAX_BLOCKS, MAX_ELEMENTS};
+use super::{Architecture, Config, Keys, MAX_BLOCKS, MAX_ELEMENTS};
 use kernels::Heads;
 use layers::Shape;
+use parallel::Result;
 use serde_json::json;
 
 impl Keys<'_> {
     /// Whether each kind of weight, and the table of positions, is one whose bytes can be counted.
-    pub(super) fn check_sizes(&self, config: &Config) -> Result<(), ConfigError> {
+    pub(super) fn check_sizes(&self, config: &Config) -> Result<()> {
         let products = match config.architecture {
             Architecture::Gpt2 => gpt2(config),
             _ => llama(config),
@@ -15,9 +16,7 @@ impl Keys<'_> {
             let product = sizes.iter().try_fold(1usize, |product, size| product.checked_mul(*size));
             if product.is_none_or(|product| product > MAX_ELEMENTS) {
                 let seen = sizes.iter().map(usize::to_string).collect::<Vec<_>>().join(" × ");
-                let (origin, key) = (self.origin.into(), key.into());
-                let wanted = format!("at most {MAX_ELEMENTS} elements");
-                return Err(ConfigError::Value { origin, key, seen, wanted });
+                return Err(self.not_this(key, &seen, &format!("at most {MAX_ELEMENTS} elements")));
             }
         }
         let (key, blocks) = match config.architecture {

@@ -2,6 +2,7 @@
 use super::*;
 use kernels::{Activation, Heads};
 use layers::{Biases, FeedForward, NormKind, Positions, Rates, Window};
+use parallel::Result;
 use tensor::{Rope, Scaling};
 
 mod families;
@@ -32,7 +33,7 @@ fn rotary(base: f64) -> Positions {
     Positions::Rotary(base.into())
 }
 /// A configuration with these keys set to these JSON values.
-fn changed(text: &str, keys: &[(&str, &str)]) -> Result<Config, ConfigError> {
+fn changed(text: &str, keys: &[(&str, &str)]) -> Result<Config> {
     let mut text: Value = serde_json::from_str(text).unwrap();
     for (key, value) in keys {
         text[key] = serde_json::from_str(value).unwrap();
@@ -40,13 +41,13 @@ fn changed(text: &str, keys: &[(&str, &str)]) -> Result<Config, ConfigError> {
     Config::parse(&text.to_string(), "a.json")
 }
 /// `SHORT` with a key set to this JSON.
-fn with(key: &str, value: &str) -> Result<Config, ConfigError> {
+fn with(key: &str, value: &str) -> Result<Config> {
     changed(SHORT, &[(key, value)])
 }
 fn why(key: &str, value: &str) -> String {
     with(key, value).unwrap_err().to_string()
 }
-fn without(text: &str, key: &str) -> Result<Config, ConfigError> {
+fn without(text: &str, key: &str) -> Result<Config> {
     let mut text: Value = serde_json::from_str(text).unwrap();
     text.as_object_mut().unwrap().remove(key);
     Config::parse(&text.to_string(), "a.json")

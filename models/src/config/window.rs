@@ -1,6 +1,7 @@
 //! Which blocks see the last tokens only.
-use super::{Architecture, ConfigError, Keys};
+use super::{Architecture, Keys};
 use layers::Window;
+use parallel::{Error, Result};
 use serde_json::{Value, json};
 
 /// Where `sliding_window` is left out, in both versions and for all models that read it.
@@ -12,11 +13,7 @@ const SLIDING: &str = "sliding_attention";
 
 impl Keys<'_> {
     /// The window of a model of so many blocks; none if no block has it.
-    pub(super) fn window(
-        &self,
-        architecture: Architecture,
-        blocks: usize,
-    ) -> Result<Option<Window>, ConfigError> {
+    pub(super) fn window(&self, architecture: Architecture, blocks: usize) -> Result<Option<Window>> {
         let window = |size, from| Window { size, sinks: 0, from };
         match architecture {
             Architecture::Llama | Architecture::Gpt2 => Ok(None),
@@ -34,7 +31,7 @@ impl Keys<'_> {
         }
     }
     /// Layers that should have a window of no size.
-    fn no_window(&self, used: bool) -> ConfigError {
+    fn no_window(&self, used: bool) -> Error {
         let (key, wanted) = if used {
             ("sliding_window", "a whole number, 1 or more")
         } else {
@@ -44,14 +41,14 @@ impl Keys<'_> {
         self.wrong(key, seen, &format!("{wanted}, as layer_types has \"{SLIDING}\""))
     }
     /// Null is no window; a key that is left out is not null.
-    fn window_size(&self) -> Result<Option<usize>, ConfigError> {
+    fn window_size(&self) -> Result<Option<usize>> {
         match self.map.get("sliding_window") {
             Some(Value::Null) => Ok(None),
             _ => self.size("sliding_window", Some(SIZE)).map(Some),
         }
     }
     /// The first layer that `layer_types`, if they are given, say to have the window; their number if none has.
-    fn first_sliding(&self, blocks: usize) -> Result<Option<usize>, ConfigError> {
+    fn first_sliding(&self, blocks: usize) -> Result<Option<usize>> {
         let Some(value) = self.given("layer_types") else { return Ok(None) };
         let types = value.as_array().filter(|types| types.len() == blocks);
         let from = types.and_then(|types| {

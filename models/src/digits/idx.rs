@@ -5,8 +5,9 @@
 //! ```
 //! What a header promises is held against the file before it is believed: no memory is taken for bytes that have
 //! not come, and of what is packed no more is unpacked than the header promises, and one byte.
-use super::DigitsError;
 use flate2::read::MultiGzDecoder;
+use parallel::{Error, Result};
+use std::fmt::Display;
 use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 use tensor::files;
@@ -23,7 +24,7 @@ impl<const D: usize> Idx<D> {
     const HEADER: usize = 4 + 4 * D;
 
     /// Reads `name` from a directory or, if it is not there, `name.gz`.
-    pub(super) fn read(dir: &Path, name: &'static str) -> Result<Self, DigitsError> {
+    pub(super) fn read(dir: &Path, name: &'static str) -> Result<Self> {
         for (path, packed) in [(dir.join(name), false), (dir.join(format!("{name}.gz")), true)] {
             let (file, bytes) = match files::open(&path) {
                 Err(files::Error::Missing(_)) => continue,
@@ -31,23 +32,21 @@ impl<const D: usize> Idx<D> {
             };
             return Self::parse(Source::new(path, file, packed, bytes));
         }
-        Err(DigitsError::Missing { dir: dir.to_owned(), name })
+        Err(Error::new(format!("{}: there is neither {name} nor {name}.gz", dir.display())))
     }
 
-    fn parse(mut source: Source) -> Result<Self, DigitsError> {
+    fn parse(mut source: Source) -> Result<Self> {
         let size = Self::size(&mut source)?;
         let (text, count) = (size.map(|n| n.to_string()).join("×"), size.map(u128::from).iter().product());
         if count == 0 {
-            return Err(DigitsError::Empty { path: source.path, size: text });
+            return Err(source.wrong(format_args!("has the size {text}; no dimension may be 0")));
         }
         let header = Self::HEADER as u128;
-        let length = |source: Source, has| {
-            let wanted = header + count;
-            DigitsError::Length { path: source.path, has, size: text, wanted }
+        let wanted = |source: &Source, has| {
+            Err(source.wrong(format_args!("{has}; the size {text} in its header wants {}", header + count)))
         };
         if !source.packed && u128::from(source.bytes) != header + count {
-            let has = source.has(source.bytes);
-            return Err(length(source, has));
+            return wanted(&source, source.has(source.bytes));
         }
         let most = u64::try_from(count + 1).unwrap_or(u64::MAX);
         let mut elements = source.next(most)?;
@@ -55,31 +54,34 @@ impl<const D: usize> Idx<D> {
         if seen != count {
             let more = format!("more than {}", header + count);
             let has = if seen > count { source.has(more) } else { source.has(header + seen) };
-            return Err(length(source, has));
+            return wanted(&source, has);
         }
         elements.shrink_to_fit();
         Ok(Self { path: source.path, size: size.map(|n| n as usize), elements })
     }
 
     /// What the header says.
-    fn size(source: &mut Source) -> Result<[u32; D], DigitsError> {
+    fn size(source: &mut Source) -> Result<[u32; D]> {
         let head = source.next(Self::HEADER as u64)?;
-        let path = source.path.clone();
-        if let [a, b, ..] = head[..]
-            && [a, b] != [0, 0]
-        {
-            return Err(DigitsError::Magic { path, seen: [a, b] });
-        }
-        match head[..] {
-            [_, _, seen, ..] if seen != 8 => return Err(DigitsError::Element { path, seen }),
+        let path = source.path.display();
+        let wrong = match head[..] {
+            [a, b, ..] if [a, b] != [0, 0] => {
+                format!("{path} begins with the bytes {a:02x} {b:02x}; an IDX file begins with 00 00")
+            }
+            [_, _, seen, ..] if seen != 8 => {
+                format!("{path} has elements of type 0x{seen:02x}; it must be 0x08, unsigned bytes")
+            }
             [_, _, _, seen, ..] if usize::from(seen) != D => {
-                return Err(DigitsError::Dimensions { path, seen, wanted: D });
+                format!("the number of dimensions of {path} is {seen}; it must be {D}")
             }
             _ if head.len() < Self::HEADER => {
-                let has = source.has(head.len());
-                return Err(DigitsError::Header { path, has, dimensions: D, wanted: Self::HEADER });
+                let (has, wanted) = (source.has(head.len()), Self::HEADER);
+                format!("{path} {has}; the sizes of {D} dimensions need {wanted} bytes at least")
             }
-            _ => {}
+            _ => String::new(),
+        };
+        if !wrong.is_empty() {
+            return Err(Error::new(wrong));
         }
         let size = |at: usize| [0, 1, 2, 3].map(|byte| head[4 + 4 * at + byte]);
         Ok(std::array::from_fn(|at| u32::from_be_bytes(size(at))))
@@ -100,20 +102,24 @@ impl Source {
         Self { path, input, packed, bytes }
     }
     /// The next `most` bytes, fewer where the file ends; memory grows as they come.
-    fn next(&mut self, most: u64) -> Result<Vec<u8>, DigitsError> {
-        let (mut bytes, path) = (Vec::new(), self.path.clone());
+    fn next(&mut self, most: u64) -> Result<Vec<u8>> {
+        let mut bytes = Vec::new();
         let read = self.input.by_ref().take(most).read_to_end(&mut bytes);
         let unsound = [ErrorKind::InvalidInput, ErrorKind::InvalidData, ErrorKind::UnexpectedEof];
         read.map_err(|why| match why.kind() {
             kind if self.packed && unsound.contains(&kind) => {
-                DigitsError::Gzip { path, bytes: self.bytes, why }
+                self.wrong(format_args!("has {} bytes that are no sound gzip file: {why}", self.bytes))
             }
-            _ => files::Error::System { action: "read", path, why }.into(),
+            _ => files::Error::System { action: "read", path: self.path.clone(), why }.into(),
         })?;
         Ok(bytes)
     }
+    /// What is wrong with it.
+    fn wrong(&self, what: impl Display) -> Error {
+        Error::new(format!("{} {what}", self.path.display()))
+    }
     /// How long the file is, in words.
-    fn has(&self, bytes: impl std::fmt::Display) -> String {
+    fn has(&self, bytes: impl Display) -> String {
         format!("{} {bytes} bytes", if self.packed { "unpacks to" } else { "has" })
     }
 }
@@ -133,7 +139,7 @@ mod tests {
     }
 
     /// Reads what never was a file, as if it came out of a packed one.
-    fn unpacked<const D: usize>(input: impl Read + 'static) -> Result<Idx<D>, String> {
+    fn unpacked<const D: usize>(input: impl Read + 'static) -> std::result::Result<Idx<D>, String> {
         let source = Source { path: "a.gz".into(), input: Box::new(input), packed: true, bytes: 9 };
         Idx::parse(source).map_err(|why| why.to_string())
     }

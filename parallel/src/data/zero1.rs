@@ -6,7 +6,7 @@
 //! W    = W_d          all-gather: together the traffic of one all-reduce
 //! ```
 //!
-//! Source: Rajbhandari et al., "ZeRO", §5.1, arXiv:1910.02054. Neighbour: [`replicated`](super::replicated).
+//! Source: Rajbhandari et al., "`ZeRO`", §5.1, arXiv:1910.02054. Neighbour: [`replicated`](super::replicated).
 use super::StateSplit;
 use comm::Axis;
 use layers::{About, Choice, Rest, Rests, Takes};

@@ -1,7 +1,8 @@
 //! Few layouts in which every two strategies of all lists meet that can meet: pairs, not products.
 //!
 //! Source: Cohen et al., "The AETG system", §3, IEEE Transactions on Software Engineering 23(7), 1997.
-use super::{Grammar, Layout, grammar_of_all};
+use super::grammar::{Grammar, sized};
+use super::{Layout, grammar_of_all};
 use comm::Axis;
 use kernels::Heads;
 use layers::Shape;
@@ -56,7 +57,5 @@ fn joint(list: Grammar, all: &[usize]) -> Option<Layout> {
     let of = |axis: &Axis| all.iter().any(|&i| list.0[i].axis == Some(*axis));
     let sizes: Vec<_> = list.axes().into_iter().filter(of).map(|axis| (axis, 2)).collect();
     let named: BTreeSet<_> = all.iter().filter(|i| list.0[**i].is_named()).collect();
-    named
-        .into_iter()
-        .try_fold(list.sized(&sizes).ok()?, |layout, &i| list.with(layout, &list.0[i].method()).ok())
+    named.into_iter().try_fold(sized(&sizes).ok()?, |layout, &i| list.with(layout, &list.0[i].method()).ok())
 }

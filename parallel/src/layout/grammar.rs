@@ -81,7 +81,7 @@ impl Grammar<'_> {
                 named.push(self.method(axis, method)?);
             }
         }
-        let layout = self.naming(self.sized(&sizes)?, named)?;
+        let layout = self.naming(sized(&sizes)?, named)?;
         order.map_or(Ok(layout), |order| ordered(layout, order))
     }
     /// `axis=ranks`.
@@ -160,45 +160,12 @@ impl Grammar<'_> {
             }
         }
     }
-    /// Ranks along axes, in any order.
-    pub(super) fn sized(self, sizes: &[(Axis, usize)]) -> Result<Layout, LayoutError> {
-        let mut given = [None; AXES];
-        for &(axis, size) in sizes {
-            if size == 0 {
-                return bad(format!("{axis} is \"0\"; it must be a whole number of ranks, 1 or more"));
-            }
-            if given[axis as usize].replace(size).is_some() {
-                return bad(format!("the {axis} axis is given twice; give each axis once"));
-            }
-        }
-        let all = || sizes.iter().map(|(axis, size)| format!("{axis}={size}")).collect::<Vec<_>>().join(",");
-        let product = |axes: &[Axis], given: &[Option<usize>]| {
-            let mut inside = axes.iter().filter(|axis| **axis != Axis::STAGES);
-            inside.try_fold(1usize, |ranks, axis| ranks.checked_mul(given[*axis as usize].unwrap_or(1)))
-        };
-        let Some(experts) = product(&Axis::EXPERT, &given) else { return many(all()) };
-        if Axis::DENSE.iter().all(|axis| *axis == Axis::STAGES || given[*axis as usize].is_none()) {
-            given[Axis::SEQUENCES as usize] = Some(experts); // of experts alone: each rank has its own sequences
-        }
-        let stage = product(&Axis::DENSE, &given);
-        let ranks = stage.and_then(|stage| stage.checked_mul(given[Axis::STAGES as usize].unwrap_or(1)));
-        let (Some(stage), true) = (stage, ranks.is_some_and(|ranks| ranks <= MAX_RANKS)) else {
-            return many(all());
-        };
-        if !stage.is_multiple_of(experts) {
-            return bad(format!(
-                "{}: {experts} ranks of experts do not divide the {stage} of a stage",
-                all()
-            ));
-        }
-        Ok(Layout { sizes: given.map(|size| size.unwrap_or(1)), ..Layout::UNSPLIT })
-    }
     /// A layout of these ranks that names these strategies.
     fn naming(self, mut layout: Layout, named: Named) -> Result<Layout, LayoutError> {
         for (n, &(i, number)) in named.iter().enumerate() {
             let About { name, word, axis, choice, .. } = *self.0[i];
-            let before = named[..n].iter().map(|(j, _)| *j);
-            match before.filter(|&j| j == i || choice != Choice::Layers && self.alike(i, j)).last() {
+            let mut before = named[..n].iter().map(|(j, _)| *j);
+            match before.rfind(|&j| j == i || choice != Choice::Layers && self.alike(i, j)) {
                 Some(j) if j == i => return bad(format!("{word} is written twice; write it once")),
                 Some(j) => {
                     return bad(format!(
@@ -250,8 +217,10 @@ impl Grammar<'_> {
             let own = named.iter().filter(|(about, _)| about.axis == Some(axis));
             let (beside, methods): (Vec<_>, Vec<_>) =
                 own.partition(|(about, _)| about.choice == Choice::Layers);
-            let methods: String = methods.iter().map(|(_, written)| format!(":{written}")).collect();
-            parts.push(format!("{axis}={}{methods}", layout.size(axis)));
+            let methods = methods.iter().map(|(_, written)| written.clone());
+            parts.push(
+                once(format!("{axis}={}", layout.size(axis))).chain(methods).collect::<Vec<_>>().join(":"),
+            );
             parts.extend(beside.into_iter().map(|(_, word)| word.clone()));
         }
         parts.extend(named.iter().filter(|(about, _)| about.axis.is_none()).map(|(about, written)| {
@@ -283,6 +252,37 @@ impl Grammar<'_> {
         let words: Vec<_> = self.0.iter().filter(beside).map(|about| about.word).collect();
         if words.is_empty() { String::new() } else { format!(", and beside them {}", either(&words, last)) }
     }
+}
+
+/// Ranks along axes, in any order.
+pub(super) fn sized(sizes: &[(Axis, usize)]) -> Result<Layout, LayoutError> {
+    let mut given = [None; AXES];
+    for &(axis, size) in sizes {
+        if size == 0 {
+            return bad(format!("{axis} is \"0\"; it must be a whole number of ranks, 1 or more"));
+        }
+        if given[axis as usize].replace(size).is_some() {
+            return bad(format!("the {axis} axis is given twice; give each axis once"));
+        }
+    }
+    let all = || sizes.iter().map(|(axis, size)| format!("{axis}={size}")).collect::<Vec<_>>().join(",");
+    let product = |axes: &[Axis], given: &[Option<usize>]| {
+        let mut inside = axes.iter().filter(|axis| **axis != Axis::STAGES);
+        inside.try_fold(1usize, |ranks, axis| ranks.checked_mul(given[*axis as usize].unwrap_or(1)))
+    };
+    let Some(experts) = product(&Axis::EXPERT, &given) else { return many(all()) };
+    if Axis::DENSE.iter().all(|axis| *axis == Axis::STAGES || given[*axis as usize].is_none()) {
+        given[Axis::SEQUENCES as usize] = Some(experts); // of experts alone: each rank has its own sequences
+    }
+    let stage = product(&Axis::DENSE, &given);
+    let ranks = stage.and_then(|stage| stage.checked_mul(given[Axis::STAGES as usize].unwrap_or(1)));
+    let (Some(stage), true) = (stage, ranks.is_some_and(|ranks| ranks <= MAX_RANKS)) else {
+        return many(all());
+    };
+    if !stage.is_multiple_of(experts) {
+        return bad(format!("{}: {experts} ranks of experts do not divide the {stage} of a stage", all()));
+    }
+    Ok(Layout { sizes: given.map(|size| size.unwrap_or(1)), ..Layout::UNSPLIT })
 }
 
 fn many<T>(seen: String) -> Result<T, LayoutError> {

@@ -221,8 +221,7 @@ fn a_step_sums_the_gradients_of_each_unit_in_one_call() {
         Ok::<_, crate::Error>(mesh.calls())
     });
     for calls in calls.unwrap() {
-        let label = |call: &String| call.split_once(" for ")?.1.split_once(" at ").map(|l| l.0.to_string());
-        let labels: Vec<_> = calls.iter().filter_map(label).collect();
+        let labels: Vec<_> = calls.iter().filter_map(|call| Some(call.label.as_ref()?.to_string())).collect();
         let gradients =
             ["norm, head", "blocks.1", "blocks.0", "embedding"].map(|of| format!("gradients of {of}"));
         assert_eq!((&labels[..4], &labels[4..]), (&gradients[..], &["loss".to_string()][..]));

@@ -128,7 +128,7 @@ impl Failure {
             "Not equal: after {after} that were, the case of the key {number:#018x}. The smallest found that fails alike:\n\n\
              {case}\n\n{what}\n\n\
              To have it again, give this line to `equipart prove --case`; to keep it, add it to \
-             equipart/tests/regressions.jsonl:\n{}",
+             prove/tests/regressions.jsonl:\n{}",
             case.line()
         )
     }

@@ -29,9 +29,21 @@ fn every_habit_and_every_strategy_is_drawn_often() {
         assert!(seen * 10 >= cases.len(), "{}: {seen} of {}", about.name, cases.len());
     }
     let layouts: BTreeSet<String> = cases.iter().map(|case| case.layout.to_string()).collect();
-    for layout in
-        ["none", "tp=2", "tp=3", "tp=4", "tp=8", "dp=2", "dp=3", "dp=8", "tp=2,sp,dp=4", "tp=4,dp=2"]
-    {
+    for layout in [
+        "none",
+        "tp=2",
+        "tp=3",
+        "tp=4",
+        "tp=8",
+        "dp=2",
+        "dp=3",
+        "dp=8",
+        "tp=2,sp,dp=2",
+        "tp=2,sp,dp=4:zero1",
+        "tp=4,dp=2",
+        "pp=8",
+        "tp=2,pp=2,order=pp.tp",
+    ] {
         assert!(layouts.contains(layout), "{layout} is not among {layouts:?}");
     }
 }
@@ -126,7 +138,7 @@ fn campaign(key: u64, judge: &(dyn Fn(&Case) -> Outcome + Sync), told: &dyn Fn(u
     Campaign { key: Key(key), cases, until: None, layout: None, judge }.run(told).unwrap()
 }
 
-/// A bug of sequence regions with more ranks than KV heads, where a bias is: it is found, and shrunk to two ranks, one
+/// A bug of sequence parallelism with more ranks than KV heads, where a bias is: it is found, and shrunk to two ranks, one
 /// head, one token, one step and nothing else. Kills: shrinking that keeps what is no part of the failure, that takes an
 /// equal case, or one that fails otherwise.
 #[test]

@@ -1,5 +1,6 @@
 //! A program that is not equal is told where: the first tensor in program order, its rank, the collective, a hint.
-use comm::mutants::{Mutant, Mutation, Site, Trial};
+use comm::CallRecord;
+use comm::mutants::{Mutation, Site, Trial};
 use kernels::Heads;
 use layers::{Biases, NormKind, Shape};
 use parallel::Layout;
@@ -22,19 +23,18 @@ fn subject(layout: &str) -> (Subject, Layout) {
     (Subject::small(SHAPE, &layout).unwrap(), layout)
 }
 
-/// The calls of rank 0.
+/// The calls of all ranks, each once.
 fn calls(subject: &Subject, layout: &Layout) -> Vec<Site> {
     let honest = Trial::honest();
     let world = layout.world().unwrap().on_trial(&honest);
     assert!(prove_in(&world, subject, layout, &[Key(5)], &Truths::default()).unwrap().equal);
-    honest.sites(0)
+    honest.meetings()
 }
 
 /// The difference that this mutant of the last call in training of this label makes.
-fn after(layout: &str, mutation: Mutation, pick: impl Fn(&[Site]) -> usize) -> Difference {
+fn after(layout: &str, mutation: Mutation, pick: impl Fn(&[Site]) -> &Site) -> Difference {
     let (subject, layout) = subject(layout);
-    let call = pick(&calls(&subject, &layout));
-    let world = layout.world().unwrap().on_trial(&Trial::of(Mutant { call, mutation }));
+    let world = layout.world().unwrap().on_trial(&Trial::at(pick(&calls(&subject, &layout)), mutation));
     locate_in(world, &subject, &layout, Key(5)).unwrap().expect("a difference")
 }
 
@@ -42,9 +42,9 @@ fn label(site: &Site) -> &str {
     site.label.as_deref().unwrap_or_default()
 }
 
-/// The number of the `n`th call of a label.
-fn nth(of: &'static str, n: usize) -> impl Fn(&[Site]) -> usize {
-    move |sites| sites.iter().filter(|s| label(s) == of).nth(n).expect("so many calls").call
+/// The `n`th call of a label.
+fn nth(of: &'static str, n: usize) -> impl Fn(&[Site]) -> &Site {
+    move |sites| sites.iter().filter(|s| label(s) == of).nth(n).expect("so many calls")
 }
 
 /// Kills: an echo named before its cause, a rank that is right, a collective that did not touch it.
@@ -54,24 +54,20 @@ fn the_first_tensor_that_differs_is_named_with_what_touched_it() {
     let d = after("tp=2", Mutation::Skip, nth("blocks.1.attention.out", 0));
     assert_eq!(d.name, "texts: blocks.1.attention.out.out", "{d}");
     assert_eq!(d.after.as_deref(), Some("texts: blocks.1.attention.out.in"), "{d}");
-    let is_it = |call: &String| call.contains("for blocks.1.attention.out at layers/src/linear/row.rs:");
+    let is_it =
+        |call: &CallRecord| call.words.contains("for blocks.1.attention.out at layers/src/linear/row.rs:");
     assert_eq!((d.ranks.as_slice(), d.collectives.len()), (&[0, 1][..], 1), "{d}");
     assert!(d.collectives.iter().all(is_it), "{d}");
     assert!(d.hint.as_deref().unwrap().starts_with("tensor parallelism: "), "{d}");
     // Backward, in the sum of dX of the first step's second microbatch.
-    let back = |sites: &[Site]| {
-        let of = |s: &&Site| label(s) == "blocks.0.mlp.gate_up";
-        sites.iter().filter(of).nth(1).expect("one in each microbatch").call
-    };
-    let d = after("tp=2", Mutation::Tail, back);
+    let d = after("tp=2", Mutation::Tail, nth("blocks.0.mlp.gate_up", 1));
     assert_eq!(d.name, "step 0: gradient of blocks.0.mlp.gate_up.in", "{d}");
     assert_eq!(d.after.as_deref(), Some("step 0: gradient of blocks.0.mlp.gate_up.out"), "{d}");
-    assert!(d.differ == 1 && d.collectives.iter().all(|c| c.contains("blocks.0.mlp.gate_up")), "{d}");
-    assert!(
-        d.collectives.len() == 1 && d.collectives[0].contains(" of 9x6 "),
-        "the second microbatch's: {d}"
-    );
-    // In regions a bias's gradient is an addend, and its strategy is asked first.
+    let tokens: usize = subject("tp=2").0.steps[0].0.microbatches()[1].iter().map(|s| s.ids.len()).sum();
+    let [call] = &d.collectives[..] else { panic!("{d}") };
+    assert!(d.differ == 1 && call.is_for("blocks.0.mlp.gate_up"), "{d}");
+    assert_eq!(call.shape, [tokens, 6], "the second microbatch's: {d}");
+    // Under sequence parallelism a bias's gradient is a partial sum, and its strategy is asked first.
     let d = after("tp=2,sp", Mutation::Skip, nth("gradients of blocks.0", 0));
     assert_eq!((d.name.as_str(), d.differ), ("step 0: gradient of blocks.0.mlp.down.bias", 6), "{d}");
     assert!(
@@ -90,16 +86,37 @@ fn what_happens_once_a_step_is_told_apart() {
     assert!(d.hint.as_deref().unwrap().starts_with("data parallelism: "), "{d}");
     let d = after("dp=2", Mutation::Skip, nth("loss", 0));
     assert_eq!(d.name, "step 0: loss", "{d}");
-    assert!(d.collectives.iter().any(|call| call.contains(" for loss at ")), "{d}");
+    assert!(d.collectives.iter().any(|call| call.is_for("loss")), "{d}");
     let d = after("tp=2", Mutation::Repeat, nth("norm2", 0));
     assert_eq!(d.name, "step 0: norm²", "{d}");
     assert_eq!(d.collectives.len(), 1, "{d}");
 }
 
+/// What only a stage's ranks have. Kills: a first difference in the order of one rank, which has not all tensors; a rank
+/// named that has not the tensor; an echo in an earlier stage named before its cause in a later one; a sharded update
+/// that is told without the call that gathers it.
+#[test]
+fn what_only_a_stage_has_is_told_apart() {
+    let sends = |of: usize| {
+        move |sites: &[Site]| -> Vec<Site> {
+            let _ = of;
+            sites.to_vec()
+        }
+    };
+    let _ = sends;
+    let (s, l) = subject("pp=2");
+    for site in calls(&s, &l) {
+        println!("{} {:?}", site.words, site.call);
+    }
+    for label in ["gradients of blocks.1", "values of blocks.1", "loss"] {
+        println!("{}", after("tp=2,dp=2:zero1,pp=2", Mutation::Skip, nth(label, 0)));
+    }
+}
+
 /// Kills: a difference where there is none; a statement that leaves something out.
 #[test]
 fn what_is_equal_is_nowhere_different() {
-    for layout in ["none", "tp=2", "tp=4,sp", "dp=2", "tp=2,sp,dp=2"] {
+    for layout in ["none", "tp=2", "tp=4,sp", "dp=2", "tp=2,sp,dp=2", "pp=2", "tp=2,sp,dp=2:zero1,pp=2"] {
         let (subject, layout) = subject(layout);
         assert_eq!(locate(&subject, &layout, &[Key(7)]).unwrap(), None, "{layout}");
     }

@@ -36,7 +36,7 @@ fn the_book_has_the_list() {
 fn every_strategy_of_the_list_is_proven() {
     let heads = Heads { queries: 4, keys: 2, dim: 2 };
     let bias = Biases { qkv: true, out: true, mlp: true };
-    let shape = Shape { width: 6, heads, hidden: 8, vocabulary: 11, bias, ..Shape::LLAMA };
+    let shape = Shape { width: 6, blocks: 4, heads, hidden: 8, vocabulary: 11, bias, ..Shape::LLAMA };
     for about in strategies::all() {
         for ranks in [2, 4] {
             let layout: Layout = about.written(ranks).parse().unwrap();
@@ -61,7 +61,7 @@ fn chapters_of_strategies_exist() {
 enum Adds {
     /// The bias.
     Once,
-    /// The bias, as often as there are ranks: each adds it to its addend.
+    /// The bias, as often as there are ranks: each adds it to its partial sum.
     OnEveryRank,
     /// Memory that nobody has written.
     Fresh,
@@ -90,7 +90,7 @@ impl<D: Kernels> Strategy<D> for Newcomer {
         let (draw, shape) = (Draw { mean: 0.0, std: 1.0 }, [1, row.sizes[1]]);
         let bias = || WholeWeight::new(at, format!("{}.bias", row.name), shape, at.placement(), draw);
         Ok(Some(Other::new(Rows {
-            sum: RowLinear::shard(at, row.axis, row.name, row.sizes, false)?,
+            sum: RowLinear::shard(at, &Row { bias: false, ..*row })?,
             bias: row.bias.then(bias).transpose()?,
             times: if self.0 == Adds::OnEveryRank { at.mesh.group(row.axis).size() } else { 1 },
             fresh: self.0 == Adds::Fresh,

@@ -116,11 +116,6 @@ pub(super) fn f16(bits: u16) -> f32 {
     )
 }
 
-/// The number that 16 bits mean as a [`Bf16`](Dtype::Bf16); exact.
-pub(super) fn bf16(bits: u16) -> f32 {
-    f32::from_bits(u32::from(bits) << 16)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -157,7 +152,7 @@ mod tests {
                     e => sign * (1.0 + part) * 2f64.powi(e - bias),
                 }
             };
-            for (seen, wanted) in [(f16(bits), meaning(5)), (bf16(bits), meaning(8))] {
+            for (seen, wanted) in [(f16(bits), meaning(5)), (Bf16::from_bits(bits).into(), meaning(8))] {
                 let seen = f64::from(seen);
                 assert!(seen.to_bits() == wanted.to_bits() || seen.is_nan() && wanted.is_nan(), "{bits:#x}");
             }

@@ -1,5 +1,5 @@
 //! What can be wrong with a file: one sentence each, with the value seen and the value wanted.
-use super::dtype::Dtype;
+use super::Dtype;
 use super::header::MAX_HEADER;
 use crate::files;
 use crate::quoted::{quoted, sentence, shown};
@@ -142,7 +142,7 @@ fn list(dimensions: &[usize]) -> String {
 }
 
 impl Fault {
-    /// The same, with the file it is about.
+    /// This fault, with the file it is about.
     pub(super) fn of(path: &str) -> impl Fn(Fault) -> Error + use<> {
         let path = path.to_owned();
         move |fault| Error::Fault { path: path.clone(), fault }

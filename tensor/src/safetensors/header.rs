@@ -1,14 +1,12 @@
 //! The header: parsed and checked until nothing in it can surprise, and written.
 //!
 //! Everything that is allocated here is in proportion to the bytes of the header that were really there.
-use super::dtype::Dtype;
-use super::error::Fault;
+use super::{Dtype, Fault};
 use crate::quoted::quoted;
 use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
 use serde::ser::{SerializeMap, Serializer};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
-use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::ops::Range;
@@ -87,13 +85,11 @@ pub(super) fn insert_once<V>(
     name: String,
     v: V,
 ) -> Result<(), Fault> {
-    match map.entry(name) {
-        Entry::Vacant(free) => {
-            free.insert(v);
-            Ok(())
-        }
-        Entry::Occupied(taken) => Err(Fault::Twice { what, name: taken.key().clone() }),
+    if map.contains_key(&name) {
+        return Err(Fault::Twice { what, name });
     }
+    map.insert(name, v);
+    Ok(())
 }
 
 impl Described<'_> {

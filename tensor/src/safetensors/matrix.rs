@@ -1,5 +1,7 @@
 //! A matrix in a file: numbers taken from where they lie, one by one or as part of a row.
-use super::dtype::{Dtype, bf16, f16};
+use super::Dtype;
+use super::dtype::f16;
+use crate::{Bf16, Scalar};
 
 /// A matrix in a file. It reads exactly the bytes of the numbers it is asked for, wherever they lie.
 #[derive(Clone, Copy)]
@@ -40,7 +42,7 @@ impl<'a> Matrix<'a> {
         match self.dtype {
             Dtype::F64 => self.number::<f64>(row, col) as f32,
             Dtype::F16 => f16(self.number(row, col)),
-            Dtype::Bf16 => bf16(self.number(row, col)),
+            Dtype::Bf16 => Bf16::widen(self.number(row, col)),
             _ => self.number(row, col),
         }
     }
@@ -56,7 +58,7 @@ impl<'a> Matrix<'a> {
         match self.dtype {
             Dtype::F64 => convert(bytes, out, |x: f64| x as f32),
             Dtype::F16 => convert(bytes, out, f16),
-            Dtype::Bf16 => convert(bytes, out, bf16),
+            Dtype::Bf16 => convert(bytes, out, Bf16::widen),
             _ => bytemuck::cast_slice_mut(out).copy_from_slice(bytes),
         }
     }

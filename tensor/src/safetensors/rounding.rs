@@ -1,7 +1,7 @@
 //! A number rounded to a kind of fewer bits: to the nearest that this kind has, and of two as near to the even one.
 //!
 //! From 64 bits in one step: by way of 32 bits, what lies beside the middle of two would first be rounded onto it.
-use super::dtype::Dtype;
+use super::Dtype;
 
 /// Appends the number's bytes as this kind of float; false if it is finite and the kind has only an infinity for it.
 ///
@@ -55,8 +55,9 @@ pub(crate) fn bits<const EXPONENT: u32>(x: f64) -> u16 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::dtype::{bf16, f16};
+    use super::super::dtype::f16;
     use super::*;
+    use crate::Bf16;
 
     fn rounded(x: f64, dtype: Dtype) -> (u16, bool) {
         let mut bytes = Vec::new();
@@ -68,9 +69,10 @@ mod tests {
     /// Kills: rounding towards zero, ties away from zero, rounding twice, a lost sign, subnormals taken for normal.
     #[test]
     fn every_float_rounds_to_the_nearest_and_ties_to_even() {
-        for (dtype, value, infinity) in
-            [(Dtype::F16, f16 as fn(u16) -> f32, 0x7C00u16), (Dtype::Bf16, bf16 as fn(u16) -> f32, 0x7F80)]
-        {
+        for (dtype, value, infinity) in [
+            (Dtype::F16, f16 as fn(u16) -> f32, 0x7C00u16),
+            (Dtype::Bf16, |bits| Bf16::from_bits(bits).into(), 0x7F80),
+        ] {
             let value = |bits: u16| f64::from(value(bits));
             for bits in 0..infinity {
                 let (low, high) = (value(bits), if bits + 1 < infinity { value(bits + 1) } else { f64::NAN });

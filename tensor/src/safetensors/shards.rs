@@ -7,11 +7,8 @@
 //! ```
 //! Each file is checked as it is opened, and the index against the files: every tensor lies in the file that the index
 //! names, and nowhere else.
-use super::dtype::Dtype;
-use super::error::{Error, Fault};
-use super::file::File;
-use super::header::{Info, Strings, insert_once};
-use super::matrix::Matrix;
+use super::header::{Strings, insert_once};
+use super::{Dtype, Error, Fault, File, Info, Matrix};
 use crate::files;
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -100,7 +97,7 @@ impl Shards {
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.0.place.keys().map(String::as_str)
     }
-    /// The same, file after file as they lie in each.
+    /// The tensors' names, file after file as they lie in each.
     pub fn in_order(&self) -> Vec<&str> {
         self.0.files.iter().flat_map(File::in_order).collect()
     }

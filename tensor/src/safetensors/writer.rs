@@ -1,9 +1,6 @@
 //! A file to write: announced whole, then given tensor by tensor, then put in the old file's place.
-use super::dtype::{Dtype, Element};
-use super::error::{Error, Fault};
 use super::header::{self, Places};
-use super::matrix::Matrix;
-use super::rounding;
+use super::{Dtype, Element, Error, Fault, Matrix, rounding};
 use crate::files::{self, Replacement};
 use crate::quoted::quoted;
 use std::collections::BTreeMap;
@@ -96,21 +93,15 @@ impl Writer {
         Ok(out.into_inner().map_err(refused)?.finish()?)
     }
 
-    /// Whether this tensor is the next one, of so many numbers of a kind that can become the one announced.
-    fn check(
-        &self,
-        name: &str,
-        seen: usize,
-        kind: Dtype,
-        becomes: impl Fn(Dtype) -> bool,
-    ) -> Result<(), Fault> {
+    /// Whether this tensor is the next one, of so many numbers of a kind that fits the one announced.
+    fn check(&self, name: &str, seen: usize, kind: Dtype, fits: impl Fn(Dtype) -> bool) -> Result<(), Fault> {
         let Some((wanted, info)) = self.places.get(self.written).filter(|(wanted, _)| wanted == name) else {
             let next = self.places.get(self.written).map(|(next, _)| quoted(next));
             let wanted = next.unwrap_or_else(|| "the end".into());
             return Err(Fault::Order { seen: name.to_owned(), wanted });
         };
         let name = wanted.clone();
-        if !becomes(info.dtype) {
+        if !fits(info.dtype) {
             return Err(Fault::WrongDtype { name, seen: kind, wanted: info.dtype.name() });
         }
         let wanted = info.bytes.len() / info.dtype.size();

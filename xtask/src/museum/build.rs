@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// Compares the losses of split f32 runs with those of an unsplit one.
-const LOSSES: [&str; 2] = ["equipart", "losses"];
+const LOSSES: [&str; 2] = ["parallel", "losses"];
 
 /// The crates whose tests labels may name. All are asked for in every call, or the crates of others would be built again
 /// with other features.
-const PACKAGES: [&str; 5] = ["tensor", "kernels", "layers", "parallel", "equipart"];
+const PACKAGES: [&str; 5] = ["tensor", "kernels", "layers", "parallel", "prove"];
 
 /// The crate against which code that does not compile is written.
 pub(super) const REFUSER: &str = "layers";

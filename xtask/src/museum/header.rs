@@ -177,7 +177,7 @@ mod tests {
         let source = label.source.clone().unwrap();
         assert_eq!((label.number, &*label.told, &*label.breaks), (7, "says so and so", "all: everything"));
         assert_eq!((&*source.name, &*source.address), ("a/b#12", "https://github.com/a/b/pull/12"));
-        assert_eq!(label.killer.to_string(), "layers::linear::row::tests::x");
+        assert_eq!(label.killer.to_string(), "layers::row::tests::x");
         assert_eq!(label.loss, "as much as rounding");
         let lines: Vec<_> = PATCH.lines().take(7).map(|line| format!("//! {line}")).collect();
         let code = lines.join("\n");

@@ -98,7 +98,7 @@ fn who_takes_a_post_back_waits_for_the_copy_under_way() {
     let post = unsafe { messages.post([0, 1], true, (x.view().raw(), 1), &call(Op::Send)) }.unwrap();
     let (channel, left) = (messages.channel(0, 1, false), AtomicBool::new(false));
     std::thread::scope(|threads| {
-        let copying = lock(&channel.flow);
+        let copying = lock(&channel.sides);
         threads.spawn(|| {
             messages.withdraw(post);
             left.store(true, SeqCst);

@@ -1,7 +1,7 @@
 //! Calls that are started and waited for later.
 use crate::counting::taken;
 use crate::drawn::tensor;
-use crate::{Axis, CommError, Group, Link, Op, Reduce, Request, World};
+use crate::{Axis, CommError, Group, InPlace, Link, Op, Reduce, Request, World};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 use tensor::{Category, Cpu, F61, Host, Tensor};
@@ -130,6 +130,40 @@ fn many_tensors_meet_once() {
             together.iter().zip(&one_by_one).all(|(a, b)| a.shape() == b.shape() && values(a) == values(b))
         );
         assert!(group.start_all_reduce_together(Vec::<Tensor<One>>::new(), Reduce::Sum)?.wait()?.is_empty());
+        Ok::<_, CommError>(())
+    });
+    ran.unwrap();
+}
+
+/// Kills: a block of another rank or tensor, addends that are read after they were overwritten, a block that is not this
+/// rank's and changes where it should not, or one that is not gathered; traffic of all ranks' blocks, or of none.
+#[test]
+fn many_tensors_are_gathered_and_scattered_in_place() {
+    let ran = world(3).run(|device: One, mesh| {
+        let (group, rank) = (mesh.group(Axis::Tp), mesh.rank());
+        let shapes = [[3, 5], [6, 700], [3, 1]];
+        let mine = || shapes.map(|shape| tensor(&device, rank, shape));
+        let own = |x: &Tensor<One>| {
+            let (len, x) = (x.len() / 3, values(x));
+            [x[..rank * len].to_vec(), x[rank * len..][..len].to_vec(), x[(rank + 1) * len..].to_vec()]
+        };
+        let before = mesh.ledger();
+        let scattered = group.start_together(InPlace::ReduceScatter, mine().into())?.wait()?;
+        let gathered = group.start_together(InPlace::AllGather, mine().into())?.wait()?;
+        let said = mesh.ledger() - &before;
+        let said = [Op::ReduceScatter, Op::AllGather].map(|op| said.get(Axis::Tp, op));
+        assert_eq!(said.map(|said| (said.calls, said.elements)), [(1, 3 * 1406), (1, 1406)]);
+        assert_eq!(said[0].bytes, said[1].bytes);
+        for ((mine, scattered), gathered) in mine().into_iter().zip(&scattered).zip(&gathered) {
+            let block = Tensor::from_fn(&device, Category::Buffers, mine.rows() / 3, mine.cols(), |i| {
+                own(&mine)[1][i]
+            });
+            assert_eq!(values(gathered), values(&group.all_gather(&block)?));
+            let [before, _, after] = own(&mine);
+            assert_eq!(own(scattered), [before, values(&group.reduce_scatter(&mine)?), after]);
+        }
+        let odd = group.start_together(InPlace::AllGather, vec![tensor(&device, rank, [4, 1])]).map(drop);
+        assert!(odd.unwrap_err().to_string().starts_with("4 rows cannot be cut into equal blocks"));
         Ok::<_, CommError>(())
     });
     ran.unwrap();

@@ -65,11 +65,11 @@ fn a_failure_ends_a_pause() {
 }
 
 fn calls(events: &[Event]) -> Vec<(&'static str, &str)> {
-    let call = |event| match event {
-        &Event { what: What::Call { name, ref label, .. }, .. } => Some((name, label.as_str())),
+    let calls = events.iter().filter_map(|event| match &event.what {
+        What::Call(call) => Some((call.op.name(), call.label.as_deref().unwrap_or_default())),
         _ => None,
-    };
-    events.iter().filter_map(call).collect()
+    });
+    calls.collect()
 }
 
 /// Kills: a rank without its row, calls left out or in another order, waits outside calls, a failed run without a trace.
@@ -122,9 +122,9 @@ fn nested(events: &[Event]) {
             open.pop();
         }
         assert!(open.last().is_none_or(|outer| event.to <= outer.to), "{open:?} {event:?}");
-        let in_call = open.iter().any(|outer| matches!(outer.what, What::Call { .. }));
+        let in_call = open.iter().any(|outer| matches!(outer.what, What::Call(_)));
         assert_eq!(in_call, event.what == What::Wait, "{open:?} {event:?}");
-        if matches!(event.what, What::Call { .. } | What::Compute) {
+        if matches!(event.what, What::Call(_) | What::Compute) {
             spent += event.to.abs_diff(event.from);
         }
         open.push(event);

@@ -8,6 +8,7 @@
 //! of one step, so the first step is at the peak.
 //!
 //! Source: Loshchilov, Hutter, "SGDR", arXiv:1608.03983.
+use parallel::{Error, Result};
 use std::f64::consts::PI;
 
 /// A learning rate that warms up on a line and then falls on half a cosine. Steps count from 0.
@@ -22,17 +23,6 @@ pub struct Warmup {
     /// The last step's rate, as a part of the peak.
     pub floor: f64,
 }
-
-/// Why a schedule is none: one sentence.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-#[error("{what} is {seen}; it must be {wanted}")]
-pub struct ScheduleError {
-    what: &'static str,
-    seen: String,
-    wanted: String,
-}
-
-impl parallel::Sentence for ScheduleError {}
 
 impl Warmup {
     /// The rate of a step; from the last step on it stays what it is.
@@ -49,10 +39,11 @@ impl Warmup {
     ///
     /// # Errors
     /// If the peak is no positive number, the floor not between 0 and 1, or the warm-up longer than the run.
-    pub fn validate(&self) -> Result<(), ScheduleError> {
+    pub fn validate(&self) -> Result<()> {
         let Self { peak, warmup, steps, floor } = *self;
-        let wrong =
-            |what, seen: String, wanted: &str| Err(ScheduleError { what, seen, wanted: wanted.into() });
+        let wrong = |what: &str, seen: String, wanted: &str| {
+            Err(Error::new(format!("{what} is {seen}; it must be {wanted}")))
+        };
         if !(peak.is_finite() && peak > 0.0) {
             return wrong("the peak learning rate", peak.to_string(), "a positive number");
         }

@@ -3,10 +3,10 @@
 //!
 //! Whatever the strides, a vector has 16 columns of two rows: element (p, w) is in the lower half of its lane w, (p + 1, w)
 //! in the upper. As it is it is a row of pairs; each half moved up is a row of f32.
-use super::super::gemm::Factor;
+use super::super::gemm::{Factor, Sums};
 use super::super::gemm_avx512::transpose;
-use super::super::micro_avx512::{Ahead, MR, NR, NV, Panel, Part, tile};
-use super::blocks::{Inner, Sums};
+use super::super::micro_avx512::{Ahead, MR, NR, NV, Panel, Part, tile, together};
+use super::blocks::Inner;
 #[allow(clippy::wildcard_imports)] // a dozen intrinsics
 use std::arch::x86_64::*;
 use tensor::Bf16;
@@ -36,23 +36,17 @@ impl<const PAIRS: bool> Inner for Avx512<PAIRS> {
         }
         Factor { at: to, row: 1, col: MR }
     }
-    unsafe fn multiply([m, n, k]: [usize; 3], c: Sums, a: Factor<f32>, b: Factor<f32>) {
-        let (k, panels) = (height(k, PAIRS), n.div_ceil(NR));
+    unsafe fn multiply([m, n, k]: [usize; 3], c: Sums<f32>, a: Factor<f32>, b: Factor<f32>) {
+        let k = height(k, PAIRS);
         for i in (0..m).step_by(MR) {
-            let mut panel = 0;
-            while panel < panels {
-                // Of 4 panels that are left, 2 and 2 are better than 3 and 1.
-                let left = panels - panel;
-                let (j, together) = (panel * NR, left.div_ceil(left.div_ceil(NV)));
-                let at = c.at.wrapping_add(i * c.ld + j);
-                let to = Part { at, ld: c.ld, cols: (together * NR).min(n - j), add: c.add };
+            for (j, cols) in together(n) {
+                let to = Part { at: c.at.wrapping_add(i * c.ld + j), ld: c.ld, cols, add: c.add };
                 let (a, b) =
                     (a.at.wrapping_add(i * k), Panel { at: b.at.wrapping_add(j * k), apart: k * NR });
                 // SAFETY: panels that were packed, and a part of the caller's window.
                 unsafe {
                     tile::<MR, false, PAIRS>(MR.min(m - i), k, (a, 1), b, to, &mut Ahead::none());
                 }
-                panel += together;
             }
         }
     }

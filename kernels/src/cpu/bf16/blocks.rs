@@ -2,9 +2,10 @@
 //!
 //! Loops, outermost first: M by 1024, N (B's block stays in L2), K, M by strips (A's is packed when it is first needed). A
 //! result in bf16 has its sums beside it until they are whole; one in f32 is summed where it lies.
-use super::super::gemm::Factor;
+use super::super::gemm::{Factor, Sums, aligned};
 use super::super::widest;
 use std::cell::RefCell;
+use std::slice::{from_raw_parts, from_raw_parts_mut};
 use tensor::{Bf16, Scalar};
 
 /// Rows of A that share a block of B.
@@ -25,54 +26,29 @@ pub(super) trait Inner {
     /// Lays out `m` rows and `k` columns of A, its rows a multiple of 16; unless `fresh` they are there already.
     unsafe fn left(to: *mut f32, a: Factor<Bf16>, m: usize, k: usize, fresh: bool) -> Factor<f32>;
     /// C\[m,n\] (+)= A·B, of what was laid out.
-    unsafe fn multiply(size: [usize; 3], c: Sums, a: Factor<f32>, b: Factor<f32>);
-}
-
-/// Sums: where they begin, numbers from row to row, and whether they are added to.
-#[derive(Clone, Copy)]
-pub(super) struct Sums {
-    pub at: *mut f32,
-    pub ld: usize,
-    pub add: bool,
-}
-
-/// Where a product goes: where its first row begins, and numbers from row to row.
-#[derive(Clone, Copy)]
-pub(super) enum To {
-    Wide(*mut f32, usize),
-    Narrow(*mut Bf16, usize),
+    unsafe fn multiply(size: [usize; 3], c: Sums<f32>, a: Factor<f32>, b: Factor<f32>);
 }
 
 /// A's and B's blocks, and sums that are not yet whole.
 type Memory = [Vec<f32>; 3];
 thread_local! { static MEMORY: RefCell<Memory> = const { RefCell::new([Vec::new(), Vec::new(), Vec::new()]) }; }
 
-/// So many floats of a vector, from a line's beginning on.
-fn aligned(memory: &mut Vec<f32>, len: usize) -> *mut f32 {
-    if memory.len() < len + 16 {
-        memory.resize(len + 16, 0.0);
-    }
-    let skip = memory.as_ptr().align_offset(64).min(16);
-    memory[skip..].as_mut_ptr()
-}
-
 /// C\[m,n\] (+)= A\[m,k\]·B\[k,n\], k at least 1.
 ///
 /// # Safety
 /// The windows are valid, C overlaps neither factor, and the CPU has what `I` needs.
-pub(super) unsafe fn product<I: Inner>(
+pub(super) unsafe fn product<I: Inner, C: Scalar<Wide = f32>>(
     [m, n, k]: [usize; 3],
-    c: To,
+    c: Sums<C>,
     a: Factor<Bf16>,
     b: Factor<Bf16>,
-    add: bool,
 ) {
     let [most_k, most_n] = I::SIZE;
     let (mc, kc, nc) = (m.min(MC), k.min(most_k), n.min(most_n));
     MEMORY.with_borrow_mut(|[pa, pb, sums]| {
         let pa = aligned(pa, mc.next_multiple_of(16) * kc);
         let pb = aligned(pb, nc.next_multiple_of(16) * kc);
-        let sums = aligned(sums, if matches!(c, To::Narrow(..)) { mc * nc } else { 0 });
+        let sums = aligned(sums, if C::NARROW { mc * nc } else { 0 });
         for i in (0..m).step_by(MC) {
             let end = m.min(i + MC);
             for (j, p) in (0..n).step_by(most_n).flat_map(|j| (0..k).step_by(most_k).map(move |p| (j, p))) {
@@ -84,13 +60,15 @@ pub(super) unsafe fn product<I: Inner>(
                         let rows = I::STRIP.min(end - first);
                         let fresh = j == 0 || k > most_k; // else it was laid out for the columns before
                         let left = I::left(pa.add((first - i) * kc), a.from(first, p), rows, kc, fresh);
-                        let to = match c {
-                            To::Wide(c, ld) => Sums { at: c.add(first * ld + j), ld, add: add || p > 0 },
-                            To::Narrow(..) => Sums { at: sums.add((first - i) * nc), ld: nc, add: p > 0 },
+                        let c = Sums { at: c.at.add(first * c.ld + j), ..c };
+                        let to = if C::NARROW {
+                            Sums { at: sums.add((first - i) * nc), ld: nc, add: p > 0 }
+                        } else {
+                            Sums { at: c.at.cast(), ld: c.ld, add: c.add || p > 0 }
                         };
                         I::multiply([rows, nc, kc], to, left, right);
-                        if let (To::Narrow(c, ld), true) = (c, p + kc == k) {
-                            finish([rows, nc], to, To::Narrow(c.add(first * ld + j), ld), add);
+                        if C::NARROW && p + kc == k {
+                            finish([rows, nc], to, c);
                         }
                     }
                 }
@@ -104,18 +82,17 @@ pub(super) unsafe fn product<I: Inner>(
 ///
 /// # Safety
 /// C is valid.
-pub(super) unsafe fn few(
+pub(super) unsafe fn few<C: Scalar<Wide = f32>>(
     [m, n]: [usize; 2],
     (left, ld): (usize, usize),
-    c: To,
-    add: bool,
+    c: Sums<C>,
     sum: impl FnOnce(*mut f32, *mut f32),
 ) {
     MEMORY.with_borrow_mut(|[pa, _, sums]| {
         let at = aligned(sums, m * ld);
         sum(aligned(pa, left), at);
         // SAFETY: the caller's, and sums that were written.
-        unsafe { finish([m, n], Sums { at, ld, add }, c, add) };
+        unsafe { finish([m, n], Sums { at, ld, add: false }, c) };
     });
 }
 
@@ -123,27 +100,19 @@ pub(super) unsafe fn few(
 ///
 /// # Safety
 /// Both are valid and do not overlap.
-unsafe fn finish([m, n]: [usize; 2], sums: Sums, c: To, add: bool) {
+unsafe fn finish<C: Scalar<Wide = f32>>([m, n]: [usize; 2], sums: Sums<f32>, c: Sums<C>) {
     widest(
         #[inline(always)]
         || {
             for i in 0..m {
                 // SAFETY: rows of the caller's.
                 unsafe {
-                    let sums = std::slice::from_raw_parts(sums.at.add(i * sums.ld), n);
-                    match c {
-                        To::Narrow(c, ld) => put(std::slice::from_raw_parts_mut(c.add(i * ld), n), sums, add),
-                        To::Wide(c, ld) => put(std::slice::from_raw_parts_mut(c.add(i * ld), n), sums, add),
+                    let sums = from_raw_parts(sums.at.add(i * sums.ld), n);
+                    for (to, &sum) in from_raw_parts_mut(c.at.add(i * c.ld), n).iter_mut().zip(sums) {
+                        *to = C::narrow(if c.add { to.widen() + sum } else { sum });
                     }
                 }
             }
         },
     );
-}
-
-#[inline(always)]
-fn put<S: Scalar<Wide = f32>>(c: &mut [S], sums: &[f32], add: bool) {
-    for (c, &sum) in c.iter_mut().zip(sums) {
-        *c = S::narrow(if add { c.widen() + sum } else { sum });
-    }
 }

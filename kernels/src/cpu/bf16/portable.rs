@@ -1,7 +1,7 @@
 //! Blocks of bf16 widened to f32 as they lie, for the library's product: what runs everywhere.
-use super::super::gemm::{Factor, library_raw};
+use super::super::gemm::{Factor, Sums, f32_by_library};
 use super::super::widest;
-use super::blocks::{Inner, MC, Sums};
+use super::blocks::{Inner, MC};
 use tensor::{Bf16, Scalar};
 
 /// Blocks that the library multiplies.
@@ -18,9 +18,9 @@ impl Inner for Library {
         // SAFETY: the caller's.
         unsafe { widened(to, a, [m, k], fresh) }
     }
-    unsafe fn multiply(size: [usize; 3], c: Sums, a: Factor<f32>, b: Factor<f32>) {
+    unsafe fn multiply(size: [usize; 3], c: Sums<f32>, a: Factor<f32>, b: Factor<f32>) {
         // SAFETY: the caller's.
-        unsafe { library_raw(size, c.at, c.ld, a, b, c.add) };
+        unsafe { f32_by_library(size, c, a, b) };
     }
 }
 

@@ -1,6 +1,6 @@
 use super::*;
 use crate::proof::{Matrix, matrix};
-use tensor::{Real, Scalar, mix};
+use tensor::{Cpu, Real, View, mix};
 
 /// From −3 to 3: sums of some thousand products are exact in f32.
 fn integers<S: Scalar>(salt: usize, rows: usize, cols: usize) -> Matrix<S> {
@@ -51,11 +51,11 @@ fn check(way: Way, [m, n, k]: [usize; 3]) {
         for write in [Write::Set, Write::Add] {
             let said = format!("{way:?} {m}x{n}x{k} {at} {bt} {write:?}");
             let [mut seen, mut wanted] = [(); 2].map(|()| integers::<f32>(3, m, n));
-            product_by(way, Out::Wide(seen.view_mut()), a, b, write);
+            product_by(way, seen.view_mut(), a, b, write);
             slowly(&mut wanted, a, b, write);
             assert_eq!(seen.read(), wanted.read(), "{said} wide");
             let [mut seen, mut wanted] = [(); 2].map(|()| integers::<Bf16>(3, m, n));
-            product_by(way, Out::Narrow(seen.view_mut()), a, b, write);
+            product_by(way, seen.view_mut(), a, b, write);
             slowly(&mut wanted, a, b, write);
             assert_eq!(seen.read(), wanted.read(), "{said} narrow");
         }
@@ -97,7 +97,7 @@ fn sums_are_rounded_once() {
         let a = matrix(m, K, |_| Bf16::from_f64(0.25));
         for (b, write) in [b.view(), turned.view().t()].into_iter().zip([Write::Set, Write::Add]) {
             let mut c = matrix(m, 20, |_| Bf16::ONE);
-            product_by(way, Out::Narrow(c.view_mut()), a.view(), b, write);
+            product_by(way, c.view_mut(), a.view(), b, write);
             let wanted = 1.0 + 8.0 / 256.0 + f64::from(u8::from(write == Write::Add));
             assert_eq!(c.read().unwrap(), vec![Bf16::from_f64(wanted); m * 20], "{way:?} {m} {write:?}");
         }
@@ -108,7 +108,7 @@ fn sums_are_rounded_once() {
         let b = matrix(2, 3, |_| Bf16::ONE);
         for way in Way::all() {
             let mut c = matrix(1, 3, |_| Bf16::ONE);
-            product_by(way, Out::Narrow(c.view_mut()), a.view(), b.view(), Write::Add);
+            product_by(way, c.view_mut(), a.view(), b.view(), Write::Add);
             assert_eq!(c.read().unwrap(), [Bf16::from_f64(wanted); 3], "{way:?}");
         }
     }
@@ -153,7 +153,7 @@ fn what_is_outside_has_no_influence() {
                 let inside = integers::<Bf16>(3, m, n);
                 let mut place = c.view_mut().take_rows(1, m).take_cols(1, n);
                 (0..m).for_each(|i| place.row(i).copy_from_slice(inside.view().row(i)));
-                product_by(way, Out::Narrow(place), a, b, Write::Add);
+                product_by(way, place, a, b, Write::Add);
                 let said = format!("{way:?} {m}x{n}x{k} {at} {bt}");
                 for (i, j) in (0..m + 2).flat_map(|i| (0..n + 3).map(move |j| (i, j))) {
                     let within = (1..=m).contains(&i) && (1..=n).contains(&j);
@@ -184,7 +184,7 @@ fn infinities_stay_in_their_columns() {
         let (a, b) = (matrix(m, k, |_| Bf16::ONE), if turned { b.view().t() } else { b.view() });
         for way in Way::all() {
             let mut c = matrix(m, n, |_| 0.0);
-            product_by(way, Out::Wide(c.view_mut()), a.view(), b, Write::Set);
+            product_by(way, c.view_mut(), a.view(), b, Write::Set);
             for (i, x) in c.read().unwrap().into_iter().enumerate() {
                 let right = match i % n {
                     5 => x == f32::INFINITY,
@@ -205,7 +205,7 @@ fn the_device_multiplies_by_the_best_way() {
     crate::Kernels::gemm(&cpu, seen.view_mut(), a.view(), b.view(), Write::Add);
     let panels = crate::Kernels::pack(&cpu, b.view());
     crate::Kernels::gemm_packed(&cpu, packed.view_mut(), a.view(), &panels, Write::Add);
-    product_by(Way::best(), Out::Narrow(wanted.view_mut()), a.view(), b.view(), Write::Add);
+    product_by(Way::best(), wanted.view_mut(), a.view(), b.view(), Write::Add);
     assert_eq!((seen.read(), packed.read()), (wanted.read(), wanted.read()));
     assert!(Way::all().any(|way| way == Way::best()) && Way::best() == Way::best());
 }
@@ -214,5 +214,5 @@ fn the_device_multiplies_by_the_best_way() {
 #[should_panic(expected = "matrices that do not fit")]
 fn factors_fit() {
     let (a, b, mut c) = (integers::<Bf16>(1, 2, 3), integers::<Bf16>(2, 4, 5), integers::<f32>(3, 2, 5));
-    product(Out::Wide(c.view_mut()), a.view(), b.view(), Write::Set);
+    product(c.view_mut(), a.view(), b.view(), Write::Set);
 }

@@ -1,8 +1,8 @@
 //! Sums of units in one call.
 use super::*;
-use crate::{Builder, Draw, Error, Placed, Placement, Random};
+use crate::{Builder, Draw, Error, Kind, Optimizer, Placed, Placement, Random};
 use comm::{Axis, Mesh, Op, World};
-use tensor::Cpu;
+use tensor::{Category, Cpu, F61, Host, Key, Scalar};
 
 /// A parameter whose gradient is `1 + salt` on rank 0, twice as much on rank 1, and so on.
 fn param(at: &Builder<Cpu<f32>>, name: &str, placement: &Placement, salt: usize) -> Result<Param<Cpu<f32>>> {
@@ -12,7 +12,7 @@ fn param(at: &Builder<Cpu<f32>>, name: &str, placement: &Placement, salt: usize)
     Ok(param)
 }
 
-/// Six parameters of one shape on four ranks, in units of two, three, and what is left. Gradients have addends along dp,
+/// Six parameters of one shape on four ranks, in units of two, three, and what is left. Gradients are partial sums along dp,
 /// tp, both or none. Two steps. Kills: a gradient that another parameter gets, one that is summed twice, not at all or
 /// along another axis, a call for each parameter, a unit that is not waited for, a step that the next one takes for its own.
 #[test]
@@ -35,7 +35,7 @@ fn units_are_summed_in_one_call_for_each_group() {
             ("norm", &data, over_dp),
             ("head", &both, over_both),
         ];
-        let mut sums = Keeper::default();
+        let mut sums = Keeper::new(Rests::WHOLE);
         for _ in 0..2 {
             let new = |(salt, (name, placement, _)): (_, &(&str, &_, _))| param(&at, name, placement, salt);
             let mut made = params.iter().enumerate().map(new).collect::<Result<Vec<_>>>()?;
@@ -70,20 +70,210 @@ fn a_unit_is_called_what_its_parameters_share() {
     let name = |names: &[&str]| {
         let new = |name: &&str| param(&at, name, &Placement::default(), 0).unwrap();
         let mut params: Vec<_> = names.iter().map(new).collect();
-        label(OF, &params.iter_mut().collect::<Vec<_>>())
+        format!("{OF}{}", super::name(&params.iter_mut().collect::<Vec<_>>()))
     };
     let blocks = ["blocks.1.norm1", "blocks.1.mlp.up", "blocks.1.mlp.down"];
     assert_eq!(name(&["head.weight"]), "gradients of head.weight");
     assert_eq!(name(&blocks), "gradients of blocks.1");
     assert_eq!(name(&["blocks.1.norm1", "blocks.10.norm1"]), "gradients of blocks");
     assert_eq!(name(&["norm", "head", "normal"]), "gradients of norm, head, normal");
-    for (of, name, wanted) in [
-        ("gradients of blocks.1", "blocks.1.norm1", true),
-        ("gradients of blocks.1", "blocks.10.norm1", false),
-        ("gradients of norm, head", "head", true),
-        ("gradients of norm, head", "normal", false),
-        ("blocks.1", "blocks.1.norm1", false),
+    let new = |name: &&str| param(&at, name, &Placement::default(), 0).unwrap();
+    let mut params: Vec<_> = blocks.iter().map(new).collect();
+    assert_eq!(params[0].goes_in(), ["blocks.1.norm1"; 2], "nothing was summed");
+    Keeper::new(Rests::WHOLE).complete(&mut params.iter_mut().collect::<Vec<_>>()).unwrap();
+    assert!(params.iter().all(|param| param.goes_in() == ["gradients of blocks.1", &**param.name()]));
+}
+
+/// So many of value, gradient and state, from the last on, rest as shards: DDP and ZeRO 1 to 3.
+fn zero(stage: usize, block: Option<usize>) -> Rests {
+    let rest = |needs| if stage >= needs { Rest::Shard } else { Rest::Whole };
+    Rests { value: rest(3), gradient: rest(2), state: rest(1), block }
+}
+
+/// 65 numbers over 4 ranks, or blocks of 2: 17 or 33 on each, in 68 or 66 of room, of 4 bytes each. Two microbatches that
+/// use the value once forward and once back, then a step: bytes of value, gradient and moments as they rest between the
+/// backward passes and after the step, the peak of gradients, and elements of (all-reduce, reduce-scatter, all-gather),
+/// less 3 numbers of the norm.
+fn bytes<D: Kernels<Elem = f32, Wide = D> + Default>(mesh: &Mesh<D::Place>) -> Result<()> {
+    let (whole, room, quarter, half) = (65 * 4, 68 * 4, 17 * 4, 33 * 4);
+    for (stage, block, resting, between, peak, said) in [
+        (0, None, [whole, whole, 2 * whole], whole, whole, [65, 0, 0]),
+        (1, None, [room, quarter, 2 * quarter], room, room + quarter, [0, 68, 17]),
+        (2, None, [room, quarter, 2 * quarter], quarter, room + quarter, [0, 2 * 68, 17]),
+        (3, None, [quarter, quarter, 2 * quarter], quarter, room + quarter, [0, 2 * 68, 4 * 17]),
+        (1, Some(2), [66 * 4, half, 2 * half], 66 * 4, 66 * 4 + half, [33, 66, 33]),
+        (3, Some(2), [half, half, 2 * half], half, 66 * 4 + half, [33, 2 * 66, 4 * 33]),
     ] {
-        assert_eq!(is_summed_in(of, name), wanted, "{name} in {of}");
+        let (device, rests) = (D::default(), zero(stage, block));
+        let at = Builder { rests, ..Builder::new(&device, mesh, &Random { seed: 1 }) };
+        let mut param = Param::new(&at, "w", [13, 5], at.placement(), Draw { mean: 0.0, std: 1.0 })?;
+        let (mut keeper, mut optimizer) = (Keeper::new(rests), Optimizer::new(Kind::ADAMW, Some(1.0)));
+        let now = |category| device.meter().now(category);
+        let before = mesh.ledger();
+        for last in [false, true] {
+            keeper.before(&mut [&mut param])?;
+            assert_eq!(param.value().len(), 65);
+            keeper.after(&mut [&mut param])?;
+            keeper.before(&mut [&mut param])?;
+            param.accumulate(|device, gradient, write| {
+                device.wide().fill(gradient, if write == kernels::Write::Set { 0.5 } else { 1.0 });
+            });
+            keeper.after(&mut [&mut param])?;
+            assert_eq!((last, now(Category::Gradients)), (last, between));
+            if last {
+                keeper.complete(&mut [&mut param])?;
+            }
+        }
+        keeper.finish(&mut [&mut param])?;
+        let norm2 = optimizer.step(&mut [&mut param], mesh, 1.0)?;
+        assert!(
+            norm2.read().is_none_or(|sum| sum == [65.0 * 16.0]),
+            "4 ranks have 2 contributions of 0.5 each"
+        );
+        keeper.share(&mut [&mut param])?;
+        let names = [Category::Weights, Category::Gradients, Category::Optimizer];
+        assert_eq!((stage, block, names.map(now)), (stage, block, resting));
+        let gradients = device.meter().peaks_of_all().category[Category::Gradients as usize];
+        assert_eq!((stage, block, gradients), (stage, block, peak));
+        let traffic = mesh.ledger() - &before;
+        let ops = [Op::AllReduce, Op::ReduceScatter, Op::AllGather];
+        let seen =
+            ops.map(|op| traffic.iter().filter(|(_, of, _)| *of == op).map(|(_, _, t)| t.elements).sum());
+        let norm = if stage == 0 { 0 } else { 1 };
+        assert_eq!((stage, block, seen), (stage, block, [said[0] + norm, said[1], said[2]]));
     }
+    Ok(())
+}
+
+/// Kills: whole gradients that stay, or come back as copies; a value that is not let go, or gathered where it rests whole;
+/// moments of what is elsewhere; a sum over blocks for every microbatch, or of more than a shard.
+#[test]
+fn what_rests_takes_the_bytes_that_are_worked_out_by_hand() {
+    let sizes = [(Axis::Dp, 4)];
+    World::threads(&sizes).unwrap().run(|_: Cpu<f32>, mesh| bytes::<Cpu<f32>>(&mesh)).unwrap();
+    for rank in 0..4 {
+        bytes::<kernels::Meta<Cpu<f32>>>(&Mesh::ghost(&sizes, rank).unwrap()).unwrap();
+    }
+}
+
+/// A table that the first and the last of three stages hold, each two data ranks of it, beside a parameter of each stage's
+/// own. Kills: a sum over stages that is left out, is taken twice, or waits for a stage that has not completed; a table
+/// that counts on both stages, or other stages' parameters that do not count; twins that drift apart.
+#[test]
+fn a_parameter_of_two_stages_is_one() {
+    let _key = Key(4).enter();
+    let number = |i: usize| F61::sample(i as u64, 1.0);
+    for (stage, clip) in (0..4).flat_map(|stage| [(stage, None), (stage, Some(0.5))]) {
+        let run = |device: Cpu<F61>, mesh: Mesh<Host>| {
+            let rests = zero(stage, None);
+            let at = Builder { rests, ..Builder::new(&device, &mesh, &Random { seed: 1 }) };
+            let (pp, dp) = (mesh.group(Axis::Pp), mesh.group(Axis::Dp).rank());
+            let draw = Draw { mean: 0.0, std: 1.0 };
+            let mut own = Param::new(&at, format!("own.{}", pp.rank()), [1, 3], at.placement(), draw)?;
+            let mut table = Param::new(&at, "table", [2, 5], at.placement(), draw)?;
+            let mut params = vec![&mut own];
+            if pp.rank() != 1 {
+                table.held_with(&pp.subgroup(&[0, 2])?);
+                params.push(&mut table);
+            }
+            if pp.rank() == 2 {
+                params.reverse(); // another order than the first stage's
+            }
+            let start: Vec<_> = params.iter().map(|p| p.gather(&mesh)).collect::<Result<_>>()?;
+            let (mut keeper, mut optimizer) = (Keeper::new(rests), Optimizer::new(Kind::Sgd, clip));
+            keeper.before(&mut params)?;
+            for param in &mut params {
+                let addend = number(1 + mesh.rank());
+                param.accumulate(|device, gradient, _| device.fill(gradient, addend));
+            }
+            keeper.after(&mut params)?;
+            keeper.complete(&mut params)?;
+            keeper.finish(&mut params)?;
+            let norm2 = optimizer.step(&mut params, &mesh, 1.0)?.read().unwrap()[0];
+            keeper.share(&mut params)?;
+            let sum = |ranks: &[usize]| ranks.iter().fold(F61::ZERO, |sum, &rank| sum + number(1 + rank));
+            let (mine, both) = (|stage: usize| sum(&[2 * stage, 2 * stage + 1]), sum(&[0, 1, 4, 5]));
+            let times = |n, x: F61| F61::from_usize(n) * x * x;
+            let wanted = (0..3).fold(times(10, both), |all, stage| all + times(3, mine(stage)));
+            assert_eq!(norm2, wanted, "zero{stage}, data rank {dp} of stage {}", pp.rank());
+            let factor = clip.map_or(F61::ONE, |limit| F61::clip_factor(wanted, limit));
+            for (param, start) in params.iter().zip(start) {
+                let gradient = if &**param.name() == "table" { both } else { mine(pp.rank()) };
+                let moved: Vec<_> = start.unwrap().into_iter().map(|w| w - factor * gradient).collect();
+                assert!(param.gather(&mesh)?.unwrap() == moved, "{} under zero{stage}", param.name());
+            }
+            Ok::<_, Error>(())
+        };
+        World::threads(&[(Axis::Pp, 3), (Axis::Dp, 2)]).unwrap().run(run).unwrap();
+    }
+}
+
+/// A bias beside a weight. Kills: a gradient, moments, decay or a part of the norm of what is not trained, one that rests as
+/// a shard, or is lost to what is gathered; a change of what is trained.
+#[test]
+fn what_is_not_trained_stays_and_is_gathered() {
+    for stage in 0..4 {
+        let run = |device: Cpu<f32>, mesh: Mesh<Host>| {
+            let rests = zero(stage, None);
+            let at = Builder { rests, ..Builder::new(&device, &mesh, &Random { seed: 1 }).learning() };
+            let draw = Draw { mean: 0.0, std: 1.0 };
+            let placement = at.placement().on(Axis::Tp, Placed::Shard { dim: 1, sections: vec![6.into()] });
+            let buffer = Placement { trained: false, ..placement.clone() };
+            let mut weight = Param::new(&at, "w", [3, 6], placement, draw)?;
+            let mut bias = Param::new(&at, "bias", [3, 6], buffer, draw)?;
+            let before = bias.gather(&mesh)?;
+            bias.change(|device, mut bias| device.add(bias.again(), weight_of(&mesh, device).view()));
+            let wanted: Vec<_> = before.unwrap().into_iter().map(|x| x + 1.0).collect();
+            let (mut keeper, mut optimizer) = (Keeper::new(rests), Optimizer::new(Kind::ADAMW, Some(1.0)));
+            let mut params = [&mut bias, &mut weight];
+            for _ in 0..2 {
+                keeper.before(&mut params)?;
+                assert_eq!(params[0].value().shape(), [3, 3]);
+                params[1].accumulate(|device, gradient, _| device.fill(gradient, 0.5));
+                keeper.after(&mut params)?;
+                keeper.complete(&mut params)?;
+                keeper.finish(&mut params)?;
+                assert_eq!(optimizer.step(&mut params, &mesh, 1.0)?.read().unwrap(), [18.0]);
+                keeper.share(&mut params)?;
+            }
+            assert_eq!(params[0].gather(&mesh)?.unwrap(), wanted);
+            assert!(params[0].gather_gradient(&mesh)?.is_none() && params[0].elements().len() == 9);
+            let has = |i| Ok::<_, Error>(optimizer.gather(&params, i, 0, &mesh)?.is_some());
+            assert_eq!([has(0)?, has(1)?], [false, true], "a buffer has no moments");
+            Ok::<_, Error>(())
+        };
+        World::threads(&[(Axis::Dp, 2), (Axis::Tp, 2)]).unwrap().run(run).unwrap();
+    }
+    fn weight_of(_: &Mesh<Host>, device: &Cpu<f32>) -> Tensor<Cpu<f32>> {
+        Tensor::from_fn(device, Category::Buffers, 3, 3, |_| 1.0)
+    }
+}
+
+/// Kills: rests that nobody keeps, taken for others; blocks that ranks do not make up.
+#[test]
+fn rests_that_make_no_sense_are_refused() {
+    let refused = |rests: Rests| {
+        let run = |device: Cpu<f32>, mesh: Mesh<Host>| {
+            let at = Builder { rests, ..Builder::new(&device, &mesh, &Random { seed: 1 }) };
+            Param::new(&at, "w", [3, 6], at.placement(), Draw { mean: 0.0, std: 1.0 }).map(drop)
+        };
+        World::threads(&[(Axis::Dp, 4)]).unwrap().run(run).map_err(|why| why.reason)
+    };
+    for [value, gradient, state] in (0..8).map(|n| [n / 4, n / 2 % 2, n % 2]) {
+        let rest = |n| if n == 1 { Rest::Shard } else { Rest::Whole };
+        let told =
+            refused(Rests { value: rest(value), gradient: rest(gradient), state: rest(state), block: None });
+        assert_eq!(told.is_ok(), value <= gradient && gradient <= state, "{told:?}");
+    }
+    let strange = Rests { gradient: Rest::Whole, ..zero(3, None) };
+    let wanted = "whole up to one of them and shard from there on, in blocks only where there are shards";
+    for (rests, seen) in
+        [(strange, "shard, whole, shard"), (zero(0, Some(2)), "whole, whole, whole in blocks of 2")]
+    {
+        let why = format!("the rest of value, gradient and optimizer state is {seen}; it must be {wanted}");
+        assert_eq!(refused(rests), Err(why));
+    }
+    let why = "the dp group of 4 ranks has no blocks of 3: a block's size must be 1, 2 or 4";
+    assert!(refused(zero(1, Some(3))).unwrap_err().starts_with(why));
+    assert!(refused(zero(1, Some(0))).is_err());
 }

@@ -7,7 +7,7 @@ fn rope_of(config: Config) -> Rope {
         Positions::Learned(_) => panic!("a table"),
     }
 }
-fn rope(keys: &[(&str, &str)]) -> Result<Rope, String> {
+fn rope(keys: &[(&str, &str)]) -> std::result::Result<Rope, String> {
     changed(SHORT, keys).map(rope_of).map_err(|why| why.to_string())
 }
 const LLAMA3: &str = r#"{ "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1, "high_freq_factor": 4.0,

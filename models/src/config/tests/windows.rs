@@ -2,7 +2,7 @@
 use super::real::{MISTRAL, QWEN2, QWEN3};
 use super::*;
 
-fn window(text: &str, keys: &[(&str, &str)]) -> Result<Option<(usize, usize)>, String> {
+fn window(text: &str, keys: &[(&str, &str)]) -> std::result::Result<Option<(usize, usize)>, String> {
     let config = changed(text, keys).map_err(|why| why.to_string())?;
     assert_eq!(Config::parse(&config.to_json(), "a.json").unwrap(), config, "{}", config.to_json());
     assert!(config.shape.window.is_none_or(|w| w.sinks == 0));

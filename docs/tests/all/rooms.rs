@@ -1,0 +1,187 @@
+//! The arrows inside a crate: which of its rooms may name which. A room is some files and folders below `src`; what it
+//! names is what stands behind `crate::`, where it lies or as `lib.rs` hands it on. Everybody may name the ground.
+
+use std::collections::BTreeMap;
+
+use crate::tree::code::{code, without_tests};
+use crate::tree::{File, files, none};
+
+/// A room: its name, its files and folders, and the rooms beside the ground that it may name.
+type Room = (&'static str, &'static [&'static str], &'static [&'static str]);
+
+/// The ground of `layers` is what every layer is made of, built with and called with: handles and operators, parameters,
+/// the place where layers are built, and the parts that a strategy may build instead. Such a part is a column layer, a row
+/// layer or a norm, so these two rooms are the only ones that the ground names.
+const LAYERS: &[Room] = &[
+    (
+        "ground",
+        &[
+            "attention/rotary",
+            "error",
+            "layer",
+            "model/build",
+            "model/cx",
+            "model/part",
+            "model/record",
+            "model/shape",
+            "model/strategy",
+            "model/uses",
+            "ops",
+            "param",
+        ],
+        &["linear", "norm"],
+    ),
+    ("linear", &["linear"], &[]),
+    ("norm", &["norm"], &["linear"]),
+    ("attention", &["attention"], &["linear", "norm"]),
+    ("mlp", &["mlp"], &["linear"]),
+    ("embedding", &["embedding"], &[]),
+    ("head", &["head"], &["norm"]),
+    ("model", &["model"], &["attention", "embedding", "head", "linear", "mlp", "norm"]),
+    ("strategies", &["strategies"], &[]),
+    ("proof", &["proof"], &[]),
+];
+
+/// The ground of `parallel` is what a run is told: its layout, its batches, the files of its parameters.
+const PARALLEL: &[Room] = &[
+    ("ground", &["batch", "error", "layout", "lib", "stored"], &[]),
+    ("trainer", &["trainer"], &[]),
+    ("checkpoint", &["checkpoint"], &[]),
+    ("classify", &["classify"], &["trainer"]),
+    ("dump", &["dump"], &["trainer"]),
+    ("number", &["number"], &["dump"]),
+    ("network", &["network"], &[]),
+    ("session", &["session"], &[]),
+    ("measure", &["measure"], &[]),
+    ("budget", &["budget"], &["session"]),
+    ("price", &["price"], &["budget", "session", "trainer"]),
+];
+
+/// The names that the files of a crate take from rooms which the table does not allow, and files that have no room.
+fn wrong_doors(krate: &str, rooms: &[Room], files: &[File]) -> Vec<String> {
+    let src = format!("{krate}/src/");
+    let sources: Vec<_> = files.iter().filter(|file| file.is("rs") && file.path.starts_with(&src)).collect();
+    let stripped: Vec<_> = sources.iter().map(|file| without_tests(&code(&file.text))).collect();
+    let is_test = |path: &str| {
+        sources.iter().zip(&stripped).any(|(file, (_, modules))| {
+            let folder = file.path.trim_end_matches(".rs").trim_end_matches("/mod").trim_end_matches("/lib");
+            modules.iter().any(|module| path == format!("{folder}/{module}.rs"))
+        })
+    };
+    let lib = sources.iter().position(|file| file.path == format!("{src}lib.rs"));
+    let handed_on: BTreeMap<String, String> = lib.map_or_else(BTreeMap::new, |lib| {
+        let names =
+            stripped[lib].0.match_indices("pub use ").map(|(at, word)| &stripped[lib].0[at + word.len()..]);
+        let named = |path: Vec<String>| Some((path.last()?.clone(), path.join("/")));
+        names.flat_map(use_paths).filter_map(named).collect()
+    });
+    let mut wrong = Vec::new();
+    for (file, (text, _)) in sources.iter().zip(&stripped).filter(|(file, _)| !is_test(&file.path)) {
+        let path = file.path[src.len()..].trim_end_matches(".rs").trim_end_matches("/mod");
+        let Some((room, _, allowed)) = room_of(rooms, path) else {
+            if path != "lib" {
+                wrong.push(format!("{}: in no room of the table in docs/tests/all/rooms.rs", file.path));
+            }
+            continue;
+        };
+        for (at, line) in text.match_indices("crate::").map(|(at, word)| (at, &text[at + word.len()..])) {
+            for named in use_paths(line) {
+                let lies = handed_on.get(&named[0]).cloned().unwrap_or_else(|| named.join("/"));
+                let to = room_of(rooms, &lies).map_or("ground", |(to, ..)| *to); // a name of lib.rs itself
+                if to != "ground" && to != *room && !allowed.contains(&to) {
+                    let line = text[..at].lines().count().max(1);
+                    let named = named.join("::");
+                    wrong.push(format!("{}:{line}: {room} names `{named}` of {to}", file.path));
+                }
+            }
+        }
+    }
+    wrong
+}
+
+/// The room of a path below `src`: that whose file or folder is the longest beginning of it.
+fn room_of<'a>(rooms: &'a [Room], path: &str) -> Option<&'a Room> {
+    let begins = |part: &str| path == part || path.starts_with(&format!("{part}/"));
+    let longest =
+        |(_, parts, _): &Room| parts.iter().filter(|part| begins(part)).map(|part| part.len()).max();
+    rooms.iter().filter(|room| longest(room).is_some()).max_by_key(|room| longest(room))
+}
+
+/// The paths that a `use` names whose tree begins here: `a::{b, c::d}` is `a::b` and `a::c::d`.
+fn use_paths(text: &str) -> Vec<Vec<String>> {
+    let word: String = text.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
+    let rest = &text[word.len()..];
+    let Some(deeper) = rest.strip_prefix("::").filter(|_| !word.is_empty()) else {
+        let Some(mut inside) = rest.strip_prefix('{').filter(|_| word.is_empty()) else {
+            return if word.is_empty() { Vec::new() } else { vec![vec![word]] };
+        };
+        let mut all = Vec::new();
+        while !inside.trim_start().starts_with('}') {
+            inside = inside.trim_start();
+            all.extend(use_paths(inside));
+            let end = end_of(inside);
+            inside = inside[end..].trim_start_matches(',');
+            if inside.is_empty() {
+                break;
+            }
+        }
+        return all;
+    };
+    let within = use_paths(deeper);
+    if within.is_empty() {
+        return vec![vec![word]];
+    }
+    within.into_iter().map(|path| [vec![word.clone()], path].concat()).collect()
+}
+
+/// Where an entry of a tree ends: at a comma or a closing brace of its own.
+fn end_of(text: &str) -> usize {
+    let mut depth = 0;
+    for (at, c) in text.char_indices() {
+        match c {
+            ',' | '}' if depth == 0 => return at,
+            '{' => depth += 1,
+            '}' => depth -= 1,
+            _ => {}
+        }
+    }
+    text.len()
+}
+
+#[test]
+fn rooms_name_whom_the_table_allows() {
+    let files = files();
+    none(&wrong_doors("layers", LAYERS, &files));
+    none(&wrong_doors("parallel", PARALLEL, &files));
+}
+
+#[test]
+fn a_planted_door_is_seen() {
+    let layers = [
+        File::new(
+            "layers/src/lib.rs",
+            "pub mod head;\npub use head::Head;\npub use linear::{column::ColumnLinear, row::RowLinear};",
+        ),
+        File::new("layers/src/head.rs", "use crate::norm::Norm;\nuse crate::{Head, ops};"),
+        File::new("layers/src/linear/column.rs", "use crate::{Cx, ops::{self, Split}};\nuse crate::Head;"),
+        File::new(
+            "layers/src/linear/row.rs",
+            "// crate::Head\n#[cfg(test)]\nmod tests { use crate::Head; }\nfn f(x: crate::mlp::Mlp) {}",
+        ),
+        File::new(
+            "layers/src/norm.rs",
+            "use crate::{linear::column::BIAS, ColumnLinear as _};\n#[cfg(test)]\nmod far;",
+        ),
+        File::new("layers/src/norm/far.rs", "use crate::Head;"),
+        File::new("layers/src/ops/mod.rs", "use crate::attention::{Attention, rotary::Rotary};"),
+        File::new("layers/src/stray.rs", ""),
+    ];
+    let wrong = wrong_doors("layers", LAYERS, &layers);
+    let wanted = [
+        "layers/src/linear/column.rs:2: linear names `Head` of head",
+        "layers/src/linear/row.rs:4: linear names `mlp::Mlp` of mlp",
+        "layers/src/ops/mod.rs:1: ground names `attention::Attention` of attention",
+        "layers/src/stray.rs: in no room of the table in docs/tests/all/rooms.rs",
+    ];
+    assert_eq!(wrong, wanted);
+}

@@ -1,0 +1,152 @@
+//! A column layer whose weight rests cut by rows, written with what a strategy of another crate may use.
+use super::*;
+use crate::ops::{Split, Stream, gathered_gradient, matmul};
+use crate::proof::{Answer, Case, Given, proves, proves_in_regions};
+use crate::{Cx, Error, Kept, Layer, Random};
+use comm::{Mesh, Op, World};
+use tensor::{Cpu, F61, Host, Key};
+
+const SIZES: [usize; 2] = [5, 24];
+
+fn sections() -> [Section; 1] {
+    [24.into()]
+}
+
+/// `Y[B,O_t] = X[B,I] · W[I,O_t]`, the weight gathered just in time; only rows rest.
+struct JustInTime<D: Kernels> {
+    weight: RowWeight<D>, // W[I_t,O]
+    group: Group<D::Place>,
+}
+
+impl<D: Kernels> Layer<D> for JustInTime<D> {
+    type In = Stream<D>;
+    type Out = Split<D>;
+    type Saved = Kept<Stream<D>>;
+    type Pending = (Stream<D>, Split<D>);
+
+    fn forward(&self, cx: &Cx<D>, x: Stream<D>) -> Result<(Split<D>, Self::Saved)> {
+        let y = matmul(&x.gather(&self.group)?, &self.weight.gathered(&self.group, &sections())?);
+        Ok((y, cx.keep(x)))
+    }
+    fn backward_input(
+        &mut self,
+        _: &Cx<D>,
+        x: Self::Saved,
+        dy: Split<D>,
+    ) -> Result<(Stream<D>, Self::Pending)> {
+        let (x, columns) = (x.open(), self.weight.gathered(&self.group, &sections())?);
+        let dx = dy.matmul(&columns.t())?.reduce(&self.group, x.region())?;
+        Ok((dx, (x, dy)))
+    }
+    fn backward_weight(&mut self, _: &Cx<D>, (x, dy): Self::Pending) -> Result<()> {
+        let x = x.gather(&self.group)?;
+        gathered_gradient(&mut self.weight, &self.group, &sections(), (&x, &dy))
+    }
+    fn params<'a>(&'a mut self, into: &mut Vec<&'a mut Param<D>>) {
+        into.push(self.weight.param());
+    }
+}
+
+struct Gathered;
+impl Case for Gathered {
+    type Layer<D: Kernels> = JustInTime<D>;
+    fn features(&self) -> [usize; 2] {
+        SIZES
+    }
+    fn build<D: Kernels>(&self, at: &Builder<D>) -> Result<JustInTime<D>> {
+        let draw = Draw { mean: 0.0, std: 1.0 };
+        let weight = RowWeight::new(at, Axis::Tp, "w", SIZES, Pieces::Padded, draw)?;
+        Ok(JustInTime { weight, group: at.mesh.group(Axis::Tp).named("w") })
+    }
+    fn oracle<S: Scalar>(&self, g: &Given<S>) -> Answer<S> {
+        let (dx, dw) = reference::linear_backward(&g.x, &g.weights["w"], &g.dy, SIZES);
+        let y = reference::linear(&g.x, &g.weights["w"], SIZES);
+        Answer { y, dx, gradients: [("w".into(), dw)].into() }
+    }
+    fn traffic(&self, tokens: usize, ranks: usize) -> Vec<(Op, usize)> {
+        let weight = 2 * SIZES[0].div_ceil(ranks) * SIZES[1]; // of two microbatches
+        let dx = tokens * SIZES[0];
+        vec![(Op::AllGather, 2 * weight), (Op::AllReduce, dx), (Op::ReduceScatter, ranks * weight)]
+    }
+    fn traffic_in_regions(&self, share: usize, ranks: usize) -> Vec<(Op, usize)> {
+        let (weight, x) = (2 * SIZES[0].div_ceil(ranks) * SIZES[1], share * SIZES[0]);
+        vec![(Op::AllGather, 2 * (weight + x)), (Op::ReduceScatter, ranks * (weight + x))]
+    }
+}
+
+/// Kills: columns of another rank or section, rows of another rank, padding that is read; a gradient at other columns, of
+/// this rank's columns alone, or that overwrites the last microbatch's.
+#[test]
+fn weights_gathered_just_in_time_equal_linear_bit_for_bit() {
+    proves(&Gathered);
+    proves_in_regions(&Gathered);
+}
+
+/// A fused weight of three sections, the second padded and the third in copies, over two and three ranks, in the field.
+/// Kills: columns that are cut as if there were one section, padding that is another's column or has a gradient, copies of
+/// which one alone adds to the gradient.
+#[test]
+fn fused_weights_are_gathered_section_by_section() {
+    let _key = Key(3).enter();
+    let number = |i: usize| F61::sample(i as u64, 1.0);
+    for ranks in [2, 3] {
+        let sections = [6.into(), Section::new(4, Pieces::Padded), Section::new(2, Pieces::Shared(1))];
+        let run = |device: Cpu<F61>, mesh: Mesh<Host>| {
+            let (at, group) = (Builder::new(&device, &mesh, &Random { seed: 1 }), mesh.group(Axis::Tp));
+            let draw = Draw { mean: 0.0, std: 1.0 };
+            let mut weight = RowWeight::new(&at, Axis::Tp, "w", [5, 12], Pieces::Padded, draw)?;
+            let whole = weight.param().gather(&mesh)?.unwrap();
+            let cuts = Cuts::columns((Axis::Tp, group), "w", &sections)?;
+            let width = cuts.local[1];
+            let column = |j| cuts.whole_index([0, j]).map(|[_, column]| column);
+            let tensor = |rows: usize, cols: usize, salt: usize| {
+                Tensor::from_fn(&device, Category::Buffers, rows, cols, |i| number(i + salt))
+            };
+            // The first rows of the unit matrix are the first rows of the weight.
+            let one = |i: usize| if i / 5 == i % 5 { F61::ONE } else { F61::ZERO };
+            let unit = Tensor::from_fn(&device, Category::Buffers, 5, 5, one);
+            let y = matmul(&unit, &weight.gathered(group, &sections)?);
+            let mine = y.all_gather(group)?.read().unwrap();
+            let first = group.rank() * width;
+            for (i, j) in (0..5).flat_map(|i| (0..width).map(move |j| (i, j))) {
+                let wanted = column(j).map_or(F61::ZERO, |column| whole[12 * i + column]);
+                assert_eq!(mine[i * width * ranks + first + j], wanted, "row {i}, column {j}");
+            }
+            let (x, dy) = (tensor(3, 5, 100), tensor(3, width * ranks, 200));
+            for _ in 0..2 {
+                gathered_gradient(&mut weight, group, &sections, (&x, &Split::cut(&dy, group)?))?;
+            }
+            let seen = weight.param().gather_gradient(&mesh)?.unwrap();
+            let mut wanted = vec![F61::ZERO; 5 * 12];
+            for rank in 0..ranks {
+                let piece = |size: usize, start: usize, share: usize, rank: usize| {
+                    (0..share).map(move |j| (rank * share + j < size).then_some(start + rank * share + j))
+                };
+                let own = piece(6, 0, 6 / ranks, rank);
+                let own = own.chain(piece(4, 6, 4usize.div_ceil(ranks), rank)).chain(piece(2, 10, 2, 0));
+                for (j, column) in own.enumerate() {
+                    let Some(column) = column else { continue };
+                    for (i, b) in (0..5).flat_map(|i| (0..3).map(move |b| (i, b))) {
+                        let dy = number(200 + b * width * ranks + rank * width + j);
+                        wanted[12 * i + column] +=
+                            number(100 + 5 * b + i) * dy + number(100 + 5 * b + i) * dy;
+                    }
+                }
+            }
+            assert!(seen == wanted, "{ranks} ranks");
+            Ok::<_, Error>(())
+        };
+        World::threads(&[(Axis::Tp, ranks)]).unwrap().run(run).unwrap();
+    }
+}
+
+/// Kills: a weight gathered over ranks that have other rows of other weights.
+#[test]
+fn weights_are_gathered_over_their_own_axis_only() {
+    let (device, mesh) = (tensor::Cpu::<f32>::default(), comm::Mesh::alone());
+    let at = Builder::new(&device, &mesh, &crate::Random { seed: 1 });
+    let weight =
+        RowWeight::new(&at, Axis::Tp, "w", [2, 2], Pieces::Even, Draw { mean: 0.0, std: 1.0 }).unwrap();
+    let why = weight.gathered(mesh.group(Axis::Dp), &[2.into()]).err().unwrap().to_string();
+    assert_eq!(why, "a share along axis tp cannot meet what is split along axis dp");
+}

@@ -1,0 +1,322 @@
+//! Training steps of parameters that rest as shards: the same numbers, in less memory, for the traffic that is worked out.
+use crate::tensor::sequence_parallel::SequenceParallel;
+use crate::{
+    At, Batch, Entry, Error, Orientation, Result, Sequence, Stages, Stored, Trainer, restore_optimizer,
+    save_optimizer, save_params,
+};
+use comm::{Axis, Ledger, Mesh, World};
+use kernels::{Heads, Kernels, Meta};
+use layers::{Biases, Builder, Cx, Kind, Param, Random, Rates, Rest, Rests, Shape, Strategy, Wide};
+use std::collections::BTreeMap;
+use std::path::Path;
+use tensor::safetensors::File;
+use tensor::{Bf16, Category, Cpu, Device, F61, Host, Ids, Key, Peaks, Real, Scalar};
+
+/// KV heads that four ranks share, a vocabulary that no ranks divide, gains and biases of few numbers.
+const SHAPE: Shape = Shape {
+    width: 6,
+    blocks: 2,
+    heads: Heads { queries: 4, keys: 2, dim: 2 },
+    hidden: 8,
+    vocabulary: 13,
+    head_norm: true,
+    bias: Biases { qkv: true, out: false, mlp: false },
+    ..Shape::LLAMA
+};
+const ADAMW: Kind = Kind::AdamW { beta1: 0.5, beta2: 0.75, eps: 0.5, decay: 0.25 };
+
+/// So many of value, gradient and state, from the last on, rest as shards: DDP and ZeRO 1 to 3.
+fn zero(stage: usize, block: Option<usize>) -> Rests {
+    let rest = |needs| if stage >= needs { Rest::Shard } else { Rest::Whole };
+    Rests { value: rest(3), gradient: rest(2), state: rest(1), block }
+}
+
+/// Two microbatches, of four and five sequences.
+fn batch() -> Batch {
+    let sequence = |n: u32| Sequence::new((0..n).collect(), (1..=n).collect());
+    Batch::new([5, 2, 3, 1, 4, 7, 2, 6, 3].map(sequence).to_vec(), 2).unwrap()
+}
+
+/// Runs on every rank of a world, at a place where parameters rest so.
+fn on<D: Kernels<Place = Host> + Default, T: Send>(
+    sizes: &[(Axis, usize)],
+    (rests, regions): (Rests, bool),
+    run: impl Fn(&At<D>) -> Result<T> + Sync,
+) -> Vec<T> {
+    let ran = World::threads(sizes).unwrap().run(|device: D, mesh: Mesh<Host>| {
+        let at = Builder { rests, ..Builder::new(&device, &mesh, &Random { seed: 2 }) };
+        run(&if regions { at.with([&SequenceParallel as &dyn Strategy<_>]) } else { at }.into())
+    });
+    ran.unwrap_or_else(|why| panic!("{sizes:?}, {rests:?}: {why}"))
+}
+
+/// Whole values by name.
+fn weights<D: Kernels<Place = Host>>(
+    trainer: &mut Trainer<D>,
+    mesh: &Mesh<Host>,
+) -> Result<BTreeMap<String, Vec<D::Elem>>> {
+    let whole = |p: &mut Param<D>| Ok((p.name().to_string(), p.gather(mesh)?.expect("the host has values")));
+    trainer.model().params().into_iter().map(whole).collect()
+}
+
+/// Two steps of dropout, clipping and decay, of two microbatches that ranks do not divide. Kills: a shard of another rank,
+/// one left out or taken twice; padding that counts or moves; a gradient that is summed in one microbatch only, twice, or
+/// not over all blocks; a norm that counts copies, or this rank's shards alone; moments beside other numbers; a value that
+/// was not gathered, or is the last step's; what ranks share of KV heads, or learn of their own tokens, under any of it.
+#[test]
+fn steps_equal_the_oracle_wherever_parameters_rest() {
+    let _key = Key(6).enter();
+    let told = |s: &Sequence| reference::Sequence {
+        ids: s.ids.clone(),
+        targets: s.targets.clone(),
+        ..reference::Sequence::default()
+    };
+    let told: Vec<Vec<_>> = batch().microbatches().iter().map(|m| m.iter().map(told).collect()).collect();
+    let heads = reference::Heads { queries: 4, keys: 2, dim: 2 };
+    let (beta1, beta2, eps, decay) = (0.5, 0.75, 0.5, 0.25);
+    let theirs = reference::Optimizer::AdamW { beta1, beta2, eps, decay };
+    let (dp, tp) = (|n| (Axis::Dp, n), |n| (Axis::Tp, n));
+    let layouts: [(&[_], bool, Option<usize>); 9] = [
+        (&[dp(2)], false, None),
+        (&[dp(3)], false, None),
+        (&[dp(2), tp(2)], false, None),
+        (&[dp(3), tp(2)], true, None),
+        (&[dp(2), tp(4)], false, None),
+        (&[dp(4)], false, Some(2)),
+        (&[dp(4), tp(2)], true, Some(2)),
+        (&[dp(2), tp(4)], true, Some(1)),
+        (&[tp(4)], true, None),
+    ];
+    for tied in [false, true] {
+        let mut model = reference::Model::llama(6, 2, heads, 8, 13, 10_000.0, 1e-5, tied);
+        (model.head_norm, model.bias_qkv) = (true, true);
+        model.dropout = reference::Rates { embedding: 0.25, attention: 0.25, residual: 0.25 };
+        let dropout = Rates { embedding: 0.25, attention: 0.25, residual: 0.25 };
+        let shape = Shape { dropout, tied, ..SHAPE };
+        let cases = layouts.iter().flat_map(|layout| (0..4).map(move |stage| (layout, stage)));
+        for ((sizes, regions, block), stage) in cases {
+            let rests = zero(stage, block.filter(|_| stage > 0));
+            on(sizes, (rests, *regions), |at: &At<Cpu<F61>>| {
+                let mut trainer = Trainer::new(at, &shape, (ADAMW, Some(0.5)))?.seeded(3);
+                let start = weights(&mut trainer, at.mesh)?;
+                let mut truth = reference::Trainer::new(model.clone(), theirs, Some(0.5), start).seeded(3);
+                for step in 0..2 {
+                    let (report, wanted) = (trainer.step(&batch(), 0.5)?, truth.step(&told, 0.5));
+                    let at_step = format!("step {step}, zero{stage}, {sizes:?}");
+                    let loss = wanted.losses.into_iter().fold(F61::ZERO, |sum, loss| sum + loss);
+                    assert_eq!(report.loss.read().unwrap(), [loss], "{at_step}");
+                    assert_eq!(report.norm2.read().unwrap(), [wanted.norm2], "{at_step}");
+                    for param in trainer.model().params() {
+                        let name = &**param.name();
+                        let (value, gradient) = (&truth.weights()[name], &wanted.gradients[name]);
+                        let seen =
+                            [param.gather(at.mesh)?.unwrap(), param.gather_gradient(at.mesh)?.unwrap()];
+                        assert!(seen[0] == *value && seen[1] == *gradient, "{name}, {at_step}");
+                        let wanted = value;
+                        assert!(param.elements().into_iter().all(|(i, x)| wanted[i] == x), "{at_step}");
+                        assert!(param.gradient_padding().iter().all(|x| *x == F61::ZERO), "{at_step}");
+                    }
+                }
+                Ok::<_, Error>(())
+            });
+        }
+    }
+}
+
+/// Traffic and peaks of two steps and an evaluation on one rank.
+fn cost<D: Kernels + Default>(mesh: &Mesh<D::Place>, rests: Rests) -> Result<(Ledger, Peaks)> {
+    let device = D::default();
+    let at = Builder { rests, ..Builder::new(&device, mesh, &Random { seed: 2 }) }.into();
+    let mut trainer = Trainer::new(&at, &Shape { blocks: 8, ..SHAPE }, (ADAMW, Some(0.5)))?;
+    for _ in 0..2 {
+        trainer.step(&batch(), 0.5)?;
+    }
+    trainer.evaluate(&batch(), &|_| ())?;
+    Ok((mesh.ledger(), device.meter().peaks_of_all()))
+}
+
+/// Kills: memory or traffic of a shard, of what is gathered or scattered, that depends on values.
+#[test]
+fn steps_cost_what_their_price_says_wherever_parameters_rest() {
+    fn both<D: Kernels<Place = Host> + Default>()
+    where
+        Meta<D>: Default,
+    {
+        for (sizes, block) in
+            [(&[(Axis::Dp, 2), (Axis::Tp, 2)], None), (&[(Axis::Dp, 4), (Axis::Tp, 1)], Some(2))]
+        {
+            let mut parts = Vec::new();
+            for stage in 0..4 {
+                let rests = zero(stage, block.filter(|_| stage > 0));
+                let ran = World::threads(sizes).unwrap().run(|_: D, mesh| cost::<D>(&mesh, rests)).unwrap();
+                for (rank, ran) in ran.iter().enumerate() {
+                    let mesh = Mesh::ghost(sizes, rank).unwrap();
+                    assert_eq!(cost::<Meta<D>>(&mesh, rests).unwrap(), *ran, "zero{stage}, rank {rank}");
+                }
+                let held = |category| ran[0].1.category[category as usize];
+                parts.push([Category::Weights, Category::Gradients, Category::Optimizer].map(held));
+            }
+            let falls = |stage: usize, part: usize| parts[stage][part] < parts[stage - 1][part] * 3 / 4;
+            assert!(falls(1, 2) && falls(2, 1) && falls(3, 0), "{parts:?}");
+        }
+    }
+    both::<Cpu<f32>>();
+    both::<Cpu<Bf16>>();
+}
+
+/// Bits of all values, masters and losses after three steps of so many microbatches.
+fn trained<D>(sizes: &[(Axis, usize)], rests: Rests, microbatches: usize) -> Vec<Vec<u32>>
+where
+    D: Kernels<Place = Host> + Default,
+    Wide<D>: Real,
+{
+    let bits = |all: Vec<Wide<D>>| all.into_iter().map(|x| (x.to_f64() as f32).to_bits()).collect::<Vec<_>>();
+    let all = on(sizes, (rests, false), |at: &At<D>| {
+        let batch = Batch::new(batch().microbatches().concat(), microbatches)?;
+        let (mut trainer, mut seen) = (Trainer::new(at, &SHAPE, (Kind::ADAMW, None))?, Vec::new());
+        for _ in 0..3 {
+            seen.push(bits(trainer.step(&batch, 0.1)?.loss.read().unwrap()));
+        }
+        seen.push(bits(trainer.evaluate(&batch, &|_| ())?.read().unwrap()));
+        for param in trainer.model().params() {
+            seen.push(bits(param.gather_master(at.mesh)?.unwrap()));
+            seen.push(bits(param.gather(at.mesh)?.unwrap().into_iter().map(Scalar::widen).collect()));
+        }
+        Ok(seen)
+    });
+    assert!(all.iter().all(|seen| *seen == all[0]), "all ranks have the same");
+    all.into_iter().next().unwrap()
+}
+
+/// A shard is added up in rank order, as all of it would be, and the rest is done number by number. So floats have the same
+/// bits, and an evaluation sees the same values; gradients that rest as shards are added microbatch by microbatch, which
+/// is the same of one. Kills: a sum in another order, a master or a moment that is another number's, a value that is the
+/// last step's where it is only read.
+#[test]
+fn floats_have_the_same_bits_wherever_parameters_rest() {
+    fn same<D>()
+    where
+        D: Kernels<Place = Host> + Default,
+        Wide<D>: Real,
+    {
+        for sizes in [&[(Axis::Dp, 2)][..], &[(Axis::Dp, 3), (Axis::Tp, 2)]] {
+            for (microbatches, stages) in [(2, 1..2), (1, 1..4)] {
+                let whole = trained::<D>(sizes, Rests::WHOLE, microbatches);
+                for stage in stages {
+                    assert!(
+                        trained::<D>(sizes, zero(stage, None), microbatches) == whole,
+                        "zero{stage}, {sizes:?}"
+                    );
+                }
+            }
+        }
+    }
+    same::<Cpu<f32>>();
+    same::<Cpu<Bf16>>();
+}
+
+/// Kills: a value that is not gathered, or not let go, where a model only generates.
+#[test]
+fn models_generate_wherever_parameters_rest() {
+    let logits = |rests| {
+        on(&[(Axis::Dp, 2), (Axis::Tp, 2)], (rests, false), |at: &At<Cpu<f32>>| {
+            let mut model = Stages::new(at, &Shape { tied: true, ..SHAPE })?;
+            let mut cx = Cx::infer([3]).with_cache(5);
+            let mut seen = Vec::new();
+            for (n, ids) in [&[1, 2, 3][..], &[7], &[12]].into_iter().enumerate() {
+                (0..n.min(1)).for_each(|_| cx.advance(&[1]));
+                let ids = Ids::new(at.device.place(), ids, SHAPE.vocabulary)?;
+                seen.push(model.logits(&cx, ids, false)?.read().unwrap());
+            }
+            Ok((seen, at.device.meter().now(Category::Weights)))
+        })
+    };
+    let (whole, shards) = (logits(Rests::WHOLE), logits(zero(3, None)));
+    for ((seen, held), (wanted, all)) in shards.iter().zip(whole) {
+        assert!(*seen == wanted && held * 2 < all + all / 10, "{held} of {all}");
+    }
+}
+
+/// A trainer after so many steps: fresh, or going on from the files of a folder.
+fn goes_on<D>(at: &At<D>, from: Option<&Path>, steps: usize) -> Result<Trainer<D>>
+where
+    D: Kernels<Place = Host> + Default,
+    Wide<D>: Real,
+{
+    let optimizer = (Kind::ADAMW, None); // a norm is added up in another order where shards are
+    let mut trainer = Trainer::new(at, &SHAPE, optimizer)?;
+    if let Some(folder) = from {
+        let stored = Stored::new(File::open(&folder.join("model"))?, entries(&mut trainer), |_| false)?;
+        let (strategies, built) = (at.strategies.clone(), at.built.clone());
+        let builder = Builder { values: &stored, strategies, built, ..**at };
+        trainer = Trainer::new(&builder.into(), &SHAPE, optimizer)?;
+        let (model, optimizer, mesh) = trainer.parts();
+        restore_optimizer("state", &File::open(&folder.join("state"))?, optimizer, &model.params(), mesh)?;
+    }
+    let batch = Batch::new(batch().microbatches().concat(), 1)?;
+    (0..steps).try_for_each(|_| trainer.step(&batch, 0.1).map(drop))?;
+    Ok(trainer)
+}
+
+fn entries<D: Kernels>(trainer: &mut Trainer<D>) -> Vec<Entry> {
+    let entry = |p: &mut Param<D>| {
+        let ([rows, cols], name) = (p.shape(), p.name().to_string());
+        Entry { param: name.clone(), name, rows, columns: 0..cols, orientation: Orientation::Same }
+    };
+    trainer.model().params().into_iter().map(entry).collect()
+}
+
+/// The bytes of model and state as they are saved.
+fn files<D>(trainer: &mut Trainer<D>, folder: &Path) -> Result<[Vec<u8>; 2]>
+where
+    D: Kernels<Place = Host>,
+    Wide<D>: Real,
+{
+    let entries = entries(trainer);
+    let (model, optimizer, mesh) = trainer.parts();
+    let (params, paths) = (model.params(), ["model", "state"].map(|name| folder.join(name)));
+    save_params(&paths[0], &BTreeMap::new(), &entries, &params, mesh)?;
+    save_optimizer(&paths[1], BTreeMap::new(), optimizer, &params, mesh)?;
+    mesh.barrier()?;
+    Ok(paths.map(|path| std::fs::read(path).unwrap()))
+}
+
+/// Kills: a master or a moment of another shard in a file, or read for one; a master that is the rounded value; a value that
+/// is not its master's; files that depend on where parameters rest.
+#[test]
+fn runs_that_resume_equal_runs_that_do_not_stop() {
+    fn same<D>()
+    where
+        D: Kernels<Place = Host> + Default,
+        Wide<D>: Real,
+    {
+        let sizes = &[(Axis::Dp, 2), (Axis::Tp, 2)];
+        let mut first: Option<[Vec<u8>; 2]> = None;
+        for stage in 0..4 {
+            let [whole, part, again] = [(); 3].map(|()| tempfile::tempdir().unwrap());
+            on(sizes, (zero(stage, None), false), |at: &At<D>| {
+                let all = files(&mut goes_on(at, None, 3)?, whole.path())?;
+                let some = files(&mut goes_on(at, None, 2)?, part.path())?;
+                let resumed = files(&mut goes_on(at, Some(part.path()), 1)?, again.path())?;
+                assert!(resumed == all && some != all, "zero{stage}");
+                Ok(())
+            });
+            let other = [(Axis::Dp, 3), (Axis::Tp, 1)];
+            on(&other, (zero(3 - stage, None), false), |at: &At<D>| {
+                let copied = files(&mut goes_on(at, Some(part.path()), 0)?, again.path())?;
+                assert!(copied == files(&mut goes_on(at, Some(again.path()), 0)?, whole.path())?);
+                assert!(
+                    copied == ["model", "state"].map(|name| std::fs::read(part.path().join(name)).unwrap())
+                );
+                Ok(())
+            });
+            let saved = ["model", "state"].map(|of| std::fs::read(part.path().join(of)).unwrap());
+            assert!(
+                *first.get_or_insert_with(|| saved.clone()) == saved,
+                "zero{stage} writes what zero0 does"
+            );
+        }
+    }
+    same::<Cpu<f32>>();
+    same::<Cpu<Bf16>>();
+}
