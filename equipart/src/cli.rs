@@ -87,10 +87,11 @@ pub(crate) fn learner(name: Option<&ModelName>, pictures: &PicturesArgs) -> Resu
     }
     pictures.unused()?;
     match name {
-        Some(ModelName::Folder(folder)) => match Learner::read(folder)? {
-            Learner::Text(model) => Ok(noted(model).into()),
-            classifier => Ok(classifier),
-        },
+        Some(ModelName::Folder(folder)) => {
+            let learner = Learner::read(folder)?;
+            learner.text.iter().for_each(|model| note(&model.config));
+            Ok(learner)
+        }
         name => Ok(model(name)?.into()),
     }
 }

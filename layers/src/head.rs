@@ -48,9 +48,12 @@ pub struct Head<D: Kernels> {
     over: Axes, // of which each rank has a part of the loss
 }
 
+/// What the norm keeps, if there is one.
+type Normed<D> = Option<Held<norm::Saved<D>>>;
+
 /// What backward needs.
 pub struct Saved<D: Kernels> {
-    norm: Option<Held<norm::Saved<D>>>,
+    norm: Normed<D>,
     x: Kept<Stream<D>>,
     logits: Kept<Split<D>>,
     lse: Kept<Tensor<D::Wide>>,
@@ -111,7 +114,7 @@ impl<D: Kernels> Head<D> {
         }
     }
     /// `norm(X)`, and what the norm keeps, if there is one.
-    fn normed(&self, cx: &Cx<D>, x: Stream<D>) -> Result<(Stream<D>, Option<Held<norm::Saved<D>>>)> {
+    fn normed(&self, cx: &Cx<D>, x: Stream<D>) -> Result<(Stream<D>, Normed<D>)> {
         let Some(norm) = &self.norm else { return Ok((x, None)) };
         let (n, saved) = norm.forward(cx, x)?;
         Ok((n, Some(saved)))

@@ -10,9 +10,8 @@
 //! | `text.rs`, `ids.rs` | texts and sequences of ids to learn from |
 //! | `sampling.rs`, `generate.rs` | the next token, and all that follow a prompt |
 //! | `convert.rs` | a model written again in another kind of number |
-//! | `digits.rs`, `classifier.rs` | pictures of digits; a classifier of pictures |
-//! | `learner.rs` | either kind of model, for a run |
-mod classifier;
+//! | `digits.rs` | pictures of digits, for a classifier |
+//! | `learner.rs` | a model of text or a classifier, for a run |
 pub mod config;
 pub mod convert;
 pub mod digits;
@@ -26,7 +25,6 @@ pub mod sampling;
 pub mod text;
 pub mod tokenizer;
 
-pub use classifier::Classifier;
 pub use config::Config;
 pub use learner::Learner;
 pub use model::Model;

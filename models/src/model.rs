@@ -18,7 +18,7 @@ pub struct Model {
     pub origin: String,
     /// What its ids are.
     pub tokens: Tokens,
-    weights: Weights,
+    pub(crate) weights: Weights,
 }
 
 /// Where weights are.

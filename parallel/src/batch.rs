@@ -1,5 +1,6 @@
 //! A step's sequences. The batch is cut into microbatches first and each microbatch is dealt over the data ranks
 //! then, so that the microbatches are part of the model and not of the layout.
+use crate::{Result, bail};
 use comm::Axis;
 use std::ops::Range;
 use tensor::IGNORED;
@@ -55,22 +56,31 @@ impl Sequence {
         if self.y.is_empty() { self.targets.iter().filter(|t| **t != IGNORED).count() } else { self.tokens() }
     }
     /// Whether it can be.
-    fn check(&self, sequence: usize) -> Result<(), BatchError> {
+    fn check(&self, sequence: usize) -> Result<()> {
         let tokens = self.tokens();
         for (ids, rows) in [(&self.ids, &self.x), (&self.targets, &self.y)] {
             let whole = tokens > 0 && rows.len().is_multiple_of(tokens) && ids.is_empty();
             if !rows.is_empty() && !whole {
-                let (features, ids) = (rows.len(), ids.len());
-                return Err(BatchError::Rows { sequence, features, ids, tokens });
+                bail!(
+                    "sequence {sequence} has {} features and {} ids for {tokens} tokens; it must be as many features for \
+                     each token and no ids, or no features",
+                    rows.len(),
+                    ids.len()
+                );
             }
         }
         let count = |ids: &Vec<u32>, rows: &Vec<f32>| if rows.is_empty() { ids.len() } else { tokens };
         let [ids, targets] = [count(&self.ids, &self.x), count(&self.targets, &self.y)];
         if ids == 0 || ids != targets {
-            return Err(BatchError::Sequence { sequence, ids, targets });
+            bail!(
+                "sequence {sequence} has {ids} ids and {targets} targets; both must be the same number, at least 1"
+            );
         }
         if self.documents.contains(&0) || tokens != ids {
-            return Err(BatchError::Documents { sequence, documents: self.documents.clone(), ids });
+            bail!(
+                "the documents of sequence {sequence} have {:?} tokens; it must be at least 1 each, {ids} together",
+                self.documents
+            );
         }
         Ok(())
     }
@@ -98,79 +108,6 @@ pub struct Batch {
     microbatches: Vec<Vec<Sequence>>,
 }
 
-/// A batch that cannot be.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum BatchError {
-    /// A microbatch without sequences, or none at all.
-    #[error("{sequences} sequences in {microbatches} microbatches: each needs at least one")]
-    Few {
-        /// How many sequences there are.
-        sequences: usize,
-        /// How many microbatches.
-        microbatches: usize,
-    },
-    /// A sequence without tokens, or with another number of targets.
-    #[error(
-        "sequence {sequence} has {ids} ids and {targets} targets; both must be the same number, at least 1"
-    )]
-    Sequence {
-        /// Which.
-        sequence: usize,
-        /// Its ids.
-        ids: usize,
-        /// Its targets.
-        targets: usize,
-    },
-    /// Features that are not as many for each token, or stand beside ids.
-    #[error(
-        "sequence {sequence} has {features} features and {ids} ids for {tokens} tokens; it must be as many features for each \
-         token and no ids, or no features"
-    )]
-    Rows {
-        /// Which.
-        sequence: usize,
-        /// Its features, or those of its targets.
-        features: usize,
-        /// Ids beside them.
-        ids: usize,
-        /// Its tokens.
-        tokens: usize,
-    },
-    /// Features that the model does not take or give.
-    #[error("a token has {seen} features {}; the model has {wanted} there", if *input { "going in" } else { "to come out" })]
-    Features {
-        /// Of how many.
-        seen: usize,
-        /// The model's.
-        wanted: usize,
-        /// Whether they go in.
-        input: bool,
-    },
-    /// Documents that do not make up their sequence.
-    #[error(
-        "the documents of sequence {sequence} have {documents:?} tokens; it must be at least 1 each, {ids} together"
-    )]
-    Documents {
-        /// Which.
-        sequence: usize,
-        /// Tokens of its documents.
-        documents: Vec<usize>,
-        /// Its ids.
-        ids: usize,
-    },
-    /// Fewer sequences than data ranks.
-    #[error(
-        "a microbatch of {sequences} sequences cannot be dealt over {}={ranks}: each rank needs at least one",
-        Axis::SEQUENCES
-    )]
-    Deal {
-        /// Of the microbatch.
-        sequences: usize,
-        /// Data ranks.
-        ranks: usize,
-    },
-}
-
 /// The part of `n` things that the `rank`th of `ranks` gets: consecutive, sizes differing by at most one.
 #[must_use]
 pub fn deal(n: usize, rank: usize, ranks: usize) -> Range<usize> {
@@ -182,9 +119,10 @@ impl Batch {
     ///
     /// # Errors
     /// If a microbatch would be empty, or a sequence is.
-    pub fn new(sequences: Vec<Sequence>, microbatches: usize) -> Result<Self, BatchError> {
+    pub fn new(sequences: Vec<Sequence>, microbatches: usize) -> Result<Self> {
         if microbatches == 0 || sequences.len() < microbatches {
-            return Err(BatchError::Few { sequences: sequences.len(), microbatches });
+            let sequences = sequences.len();
+            bail!("{sequences} sequences in {microbatches} microbatches: each needs at least one");
         }
         sequences.iter().enumerate().try_for_each(|(number, sequence)| sequence.check(number))?;
         let part = |m| sequences[deal(sequences.len(), m, microbatches)].to_vec();
@@ -206,12 +144,12 @@ impl Batch {
     ///
     /// # Errors
     /// If one has another number.
-    pub(crate) fn has_features(&self, [input, output]: [usize; 2]) -> Result<(), BatchError> {
+    pub(crate) fn has_features(&self, [input, output]: [usize; 2]) -> Result<()> {
         for s in self.microbatches.iter().flatten() {
-            for (rows, wanted, input) in [(&s.x, input, true), (&s.y, output, false)] {
+            for (rows, wanted, which) in [(&s.x, input, "going in"), (&s.y, output, "to come out")] {
                 let seen = rows.len() / s.tokens();
                 if seen != wanted {
-                    return Err(BatchError::Features { seen, wanted, input });
+                    bail!("a token has {seen} features {which}; the model has {wanted} there");
                 }
             }
         }
@@ -221,10 +159,13 @@ impl Batch {
     ///
     /// # Errors
     /// If there are fewer sequences of ids than ranks.
-    pub fn share(&self, microbatch: usize, rank: usize, ranks: usize) -> Result<Share<'_>, BatchError> {
+    pub fn share(&self, microbatch: usize, rank: usize, ranks: usize) -> Result<Share<'_>> {
         let all = &self.microbatches[microbatch];
         if all.len() < ranks && all.iter().all(|s| s.x.is_empty()) {
-            return Err(BatchError::Deal { sequences: all.len(), ranks });
+            let (sequences, axis) = (all.len(), Axis::SEQUENCES);
+            bail!(
+                "a microbatch of {sequences} sequences cannot be dealt over {axis}={ranks}: each rank needs at least one"
+            );
         }
         let mine = deal(all.len(), rank, ranks);
         let before = self.microbatches[..microbatch].iter().flatten().chain(&all[..mine.start]);
@@ -244,7 +185,7 @@ impl Batch {
     ///
     /// # Errors
     /// As [`share`](Self::share).
-    pub fn dealt(&self, rank: usize, ranks: usize) -> Result<Vec<Vec<usize>>, BatchError> {
+    pub fn dealt(&self, rank: usize, ranks: usize) -> Result<Vec<Vec<usize>>> {
         let lengths = |microbatch| Ok(self.share(microbatch, rank, ranks)?.lengths().collect());
         (0..self.microbatches.len()).map(lengths).collect()
     }

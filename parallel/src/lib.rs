@@ -40,7 +40,7 @@ pub mod tensor;
 mod trainer;
 mod whole;
 
-pub use batch::{Batch, BatchError, Sequence, Share, deal};
+pub use batch::{Batch, Sequence, Share, deal};
 pub use checkpoint::{restore_optimizer, save_optimizer, save_params};
 pub use error::{Error, Result, Sentence};
 pub use layout::Layout;

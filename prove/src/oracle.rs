@@ -8,7 +8,7 @@ use std::ops::Range;
 pub fn design(design: &Design) -> reference::Design {
     match design {
         Design::Transformer(shape) => model(shape).into(),
-        Design::Blocks(shape) => reference::Design::Blocks(model(shape)),
+        Design::Blocks(shape) => reference::Model { bare: true, ..model(shape) }.into(),
         Design::Classifier { sizes } => {
             reference::Design::Classifier(reference::Classifier { sizes: sizes.clone() })
         }
@@ -50,6 +50,7 @@ pub fn model(shape: &Shape) -> reference::Model {
         window: shape.window.map(|Window { size, sinks, from }| reference::Window { size, sinks, from }),
         dropout: reference::Rates { embedding, attention, residual },
         objective: reference::Objective { smoothing, z },
+        bare: false,
     }
 }
 

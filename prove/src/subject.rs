@@ -153,7 +153,10 @@ impl Subject {
         let (model, mut trace) = (self.oracle(), Trace::new());
         let steps = self.oracle_steps();
         watch("the oracle, the texts");
-        trace.push(("logits".into(), self.read(model.logits(&weights, &self.oracle_texts()))));
+        trace.push((
+            "logits".into(),
+            self.read(model.logits_seen(&weights, &self.oracle_texts(), &mut |_, _| {})),
+        ));
         let shapes = model.shapes();
         let mut trainer = reference::Trainer::new(model, self.oracle_optimizer(), self.optimizer.1, weights);
         for (n, (batch, lr)) in steps.iter().enumerate() {

@@ -3,19 +3,17 @@ use crate::classifier::Classifier;
 use crate::dropout::Pass;
 use crate::model::Model;
 use crate::parameters::{Shapes, Weights};
-use crate::pass::{Sequence, numbers};
+use crate::pass::{Sequence, features};
 use crate::see::See;
 use tensor::{IGNORED, Scalar};
 
 /// Which model.
 #[derive(Clone, Debug)]
 pub enum Design {
-    /// A transformer: ids to logits.
+    /// A transformer: ids to logits, or rows to rows.
     Transformer(Model),
     /// A classifier: rows of features to logits.
     Classifier(Classifier),
-    /// The blocks of a transformer alone: rows of features to rows, judged by the mean square of what is missing.
-    Blocks(Model),
 }
 
 impl From<Model> for Design {
@@ -30,7 +28,6 @@ impl Design {
         match self {
             Self::Transformer(model) => model.shapes(),
             Self::Classifier(classifier) => classifier.shapes(),
-            Self::Blocks(model) => (0..model.blocks).flat_map(|i| model.block_shapes(i)).collect(),
         }
     }
 
@@ -38,37 +35,28 @@ impl Design {
     ///
     /// # Panics
     /// As [`Model::logits`].
-    #[must_use]
-    pub fn logits<S: Scalar>(&self, w: &Weights<S>, sequences: &[Sequence]) -> Vec<S> {
-        self.logits_seen(w, sequences, &mut |_, _| {})
-    }
-
-    /// The same, showing what it computes: what comes of the tokens of all sequences, a row for each: logits, or features.
-    ///
-    /// # Panics
-    /// As [`Model::logits`].
     pub fn logits_seen<S: Scalar>(&self, w: &Weights<S>, sequences: &[Sequence], see: &mut See<S>) -> Vec<S> {
         match self {
             Self::Transformer(model) => model.logits_seen(w, sequences, see),
-            Self::Classifier(classifier) => classifier.forward(w, &examples(sequences), see).1,
-            Self::Blocks(model) => model.rows(w, sequences, see),
+            Self::Classifier(classifier) => classifier.forward(w, &features(sequences, |s| &s.x), see).1,
         }
     }
 
     /// Tokens of a sequence.
     pub fn tokens(&self, sequence: &Sequence) -> usize {
         match self {
-            Self::Transformer(_) => sequence.ids.len(),
+            Self::Transformer(model) => model.tokens(sequence),
             Self::Classifier(classifier) => sequence.x.len() / classifier.sizes[0],
-            Self::Blocks(model) => sequence.x.len() / model.width,
         }
     }
 
     /// How many tokens of a sequence the loss is a mean over.
     pub(crate) fn counted(&self, sequence: &Sequence) -> usize {
-        match self {
-            Self::Blocks(_) => self.tokens(sequence),
-            _ => sequence.targets.iter().filter(|&&target| target != IGNORED).count(),
+        let targets = &sequence.targets;
+        if sequence.y.is_empty() {
+            targets.iter().filter(|&&target| target != IGNORED).count()
+        } else {
+            self.tokens(sequence)
         }
     }
 
@@ -83,18 +71,12 @@ impl Design {
     ) -> (S, Weights<S>) {
         match self {
             Self::Transformer(model) => model.gradients_seen(w, microbatch, mean_over, pass, see),
-            Self::Blocks(model) => model.rows_gradients(w, microbatch, mean_over, pass, see),
             Self::Classifier(classifier) => {
                 let labels: Vec<u32> = microbatch.iter().flat_map(|s| s.targets.iter().copied()).collect();
-                classifier.gradients_seen(w, &examples(microbatch), &labels, mean_over, see)
+                classifier.gradients_seen(w, &features(microbatch, |s| &s.x), &labels, mean_over, see)
             }
         }
     }
-}
-
-/// The features of all sequences.
-fn examples<S: Scalar>(sequences: &[Sequence]) -> Vec<S> {
-    sequences.iter().flat_map(|s| numbers(&s.x)).collect()
 }
 
 #[cfg(test)]
@@ -129,7 +111,8 @@ mod tests {
     fn gradients_of_blocks_equal_the_derivative_exactly() {
         under_two_keys(|| {
             for model in [small(false), everything()] {
-                let (width, design) = (model.width, Design::Blocks(model.clone()));
+                let (width, design) =
+                    (model.width, Design::Transformer(Model { bare: true, ..model.clone() }));
                 let batch = rows_of(width, [&[3, 1, 2], &[]]).remove(0);
                 let w = weights::<Dual<F61>>(&design, 3);
                 let still = w.iter().map(|(name, w)| (name.clone(), values(w))).collect();
@@ -139,8 +122,9 @@ mod tests {
                 assert_eq!(loss, moved.value);
                 let inputs: Vec<_> = w.iter().map(|(name, w)| (w.as_slice(), g[name].as_slice())).collect();
                 assert_derivative(&[F61::ONE], &[moved], &inputs);
-                let plain = Design::Blocks(Model { dropout: crate::Rates::default(), ..model });
-                let y: Vec<F61> = batch.iter().flat_map(|s| numbers(&s.y)).collect();
+                let plain =
+                    Design::Transformer(Model { dropout: crate::Rates::default(), bare: true, ..model });
+                let y: Vec<F61> = features(&batch, |s| &s.y);
                 let given = plain.logits_seen(&still, &batch, &mut |_, _| {});
                 let (loss, _) = plain.gradients_seen(&still, &batch, 9, &PASS, &mut |_, _| {});
                 assert_eq!(loss, mean_square(&given, &y, 9 * width));
@@ -152,7 +136,7 @@ mod tests {
     #[test]
     fn steps_of_blocks_in_microbatches_equal_steps_in_one_exactly() {
         under_two_keys(|| {
-            let design = Design::Blocks(everything());
+            let design = Design::Transformer(Model { bare: true, ..everything() });
             let batch = rows_of(4, [&[3, 1], &[2]]);
             let mut cut = Trainer::<F61>::new(design.clone(), Optimizer::Sgd, None, weights(&design, 5));
             let mut whole = cut.clone();
@@ -180,9 +164,11 @@ mod tests {
             let w: Weights<F61> = weights(&design, 7);
             let mut updates = Updates::new(classifier.shapes(), Optimizer::Sgd, None, w.clone());
             let step = Trainer::new(design, Optimizer::Sgd, None, w.clone()).step(&batch, 0.5);
-            let (first, mut g) = classifier.gradients(&w, &examples(&batch[0]), labels[0], 3);
-            let (second, other) = classifier.gradients(&w, &examples(&batch[1]), labels[1], 3);
-            g.iter_mut().for_each(|(name, g)| add(g, other[name].iter().copied()));
+            let (first, mut g) = classifier.gradients(&w, &features(&batch[0], |s| &s.x), labels[0], 3);
+            let (second, other) = classifier.gradients(&w, &features(&batch[1], |s| &s.x), labels[1], 3);
+            for (name, g) in &mut g {
+                add(g, other[name].iter().copied());
+            }
             assert_eq!((step.losses, &step.gradients), (vec![first, second], &g));
             assert_eq!(step.norm2, updates.apply(&g, 0.5));
         });

@@ -9,7 +9,6 @@
 //! window    k ≤ p and (p − k < size or k < sinks)
 //! ```
 //! Source: windows: Beltagy et al., "Longformer", arXiv:2004.05150; sinks: Xiao et al., arXiv:2309.17453.
-use crate::dropout::Pass;
 
 /// Which keys a query sees, by their positions in the sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,12 +51,6 @@ impl Tokens {
     #[must_use]
     pub fn new(lengths: &[usize]) -> Self {
         Self { lengths: lengths.to_vec(), numbers: (0..lengths.len()).collect() }
-    }
-    /// Sequences of these lengths, numbered as their pass has them.
-    pub(crate) fn of(lengths: impl Iterator<Item = usize>, pass: Option<&Pass>) -> Self {
-        let first = pass.map_or(0, |pass| pass.first_sequence);
-        let lengths: Vec<_> = lengths.collect();
-        Self { numbers: (first..first + lengths.len()).collect(), lengths }
     }
     /// `(number of its sequence, position in it)` of each row.
     ///

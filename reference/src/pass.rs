@@ -29,9 +29,9 @@ pub struct Sequence {
     pub y: Vec<f32>,
 }
 
-/// Rows as numbers of any kind.
-pub(crate) fn numbers<S: Scalar>(rows: &[f32]) -> impl Iterator<Item = S> {
-    rows.iter().map(|&x| S::from_f64(f64::from(x)))
+/// Rows of all sequences, as numbers of any kind.
+pub(crate) fn features<S: Scalar>(sequences: &[Sequence], of: fn(&Sequence) -> &Vec<f32>) -> Vec<S> {
+    sequences.iter().flat_map(of).map(|&x| S::from_f64(f64::from(x))).collect()
 }
 
 /// What the backward needs of the forward.
@@ -105,9 +105,16 @@ impl Model {
         pass: &Pass,
         see: &mut See<S>,
     ) -> (S, Weights<S>) {
+        let tape = self.forward(w, microbatch, Some(pass), see);
+        if self.bare {
+            let (n, y) = (mean_over * self.width, features(microbatch, |s| &s.y));
+            let (loss, dy) = (mean_square(&tape.x, &y, n), mean_square_backward(&tape.x, &y, n));
+            let mut g = Weights::new();
+            self.back(w, &tape, dy, pass, &mut g, see);
+            return (loss, g);
+        }
         assert!(microbatch.iter().all(|s| s.ids.len() == s.targets.len()), "one target for each id");
         let targets: Vec<u32> = microbatch.iter().flat_map(|s| s.targets.iter().copied()).collect();
-        let tape = self.forward(w, microbatch, Some(pass), see);
         let (v, objective) = (self.vocabulary, &self.objective);
         let loss = cross_entropy(&tape.logits, &targets, v, mean_over, objective);
         let d_logits = cross_entropy_backward(&tape.logits, &targets, v, mean_over, objective);
@@ -122,15 +129,28 @@ impl Model {
         see: &mut See<S>,
     ) -> Tape<S> {
         let ids: Vec<u32> = sequences.iter().flat_map(|s| s.ids.iter().copied()).collect();
-        let tokens = Tokens::of(sequences.iter().map(|s| s.ids.len()), pass);
+        let first = pass.map_or(0, |pass| pass.first_sequence);
+        let lengths: Vec<usize> = sequences.iter().map(|s| self.tokens(s)).collect();
+        let tokens = Tokens { lengths, numbers: (first..first + sequences.len()).collect() };
         let (d, v) = (self.width, self.vocabulary);
-        let mut x = embed(&w["embedding"], &ids, d);
+        let mut x = if self.bare { features(sequences, |s| &s.x) } else { embed(&w["embedding"], &ids, d) };
         if let Some(places) = self.places(&tokens) {
             add(&mut x, embed(&w["positions"], &places, d));
         }
-        let x = self.dropped(x, &tokens, self.embedding_drop(pass).as_ref());
-        see(format_args!("embedding.out"), &x);
-        let (x, blocks) = self.through(w, x, &tokens, pass, see);
+        let mut blocks = Vec::new();
+        if !self.bare {
+            x = self.dropped(x, &tokens, self.embedding_drop(pass).as_ref());
+            see(format_args!("embedding.out"), &x);
+        }
+        for i in 0..self.blocks {
+            let (y, saved) = self.block_seen(w, i, x, &tokens, pass, see);
+            x = y;
+            blocks.push(saved);
+        }
+        if self.bare {
+            let logits = x.clone();
+            return Tape { ids, tokens, blocks, x, normed: Vec::new(), head: Vec::new(), logits };
+        }
         let normed = self.normed("norm".to_owned()).forward_seen(w, &x, see);
         let head = if self.tied { transpose(&w["embedding"], [v, d]) } else { w["head"].clone() };
         let logits = linear(&normed, &head, [d, v]);
@@ -153,7 +173,7 @@ impl Model {
         see(format_args!("gradient of head.in"), &dn);
         let mut dx = self.normed("norm".to_owned()).backward(w, &tape.x, &dn, &mut g);
         see(format_args!("gradient of norm.in"), &dx);
-        dx = self.back(w, &tape.blocks, dx, (&tape.tokens, pass), &mut g, see);
+        dx = self.back(w, tape, dx, pass, &mut g, see);
         dx = self.dropped(dx, &tape.tokens, self.embedding_drop(Some(pass)).as_ref());
         let mut d_embedding = embed_backward(&dx, &tape.ids, [v, d], self.padding);
         if self.tied {
@@ -168,71 +188,36 @@ impl Model {
         g
     }
 
-    /// All blocks, and what each keeps.
-    fn through<S: Scalar>(
-        &self,
-        w: &Weights<S>,
-        mut x: Vec<S>,
-        tokens: &Tokens,
-        pass: Option<&Pass>,
-        see: &mut See<S>,
-    ) -> (Vec<S>, Vec<BlockSaved<S>>) {
-        let mut blocks = Vec::new();
-        for i in 0..self.blocks {
-            let (y, saved) = self.block_seen(w, i, x, tokens, pass, see);
-            x = y;
-            blocks.push(saved);
-        }
-        (x, blocks)
-    }
-
     /// Back through all blocks: dY to dX.
     fn back<S: Scalar>(
         &self,
         w: &Weights<S>,
-        blocks: &[BlockSaved<S>],
+        tape: &Tape<S>,
         mut dx: Vec<S>,
-        (tokens, pass): (&Tokens, &Pass),
+        pass: &Pass,
         g: &mut Weights<S>,
         see: &mut See<S>,
     ) -> Vec<S> {
-        for (i, saved) in blocks.iter().enumerate().rev() {
-            let (through, of_block) = self.block_backward_seen(w, i, (saved, dx), tokens, Some(pass), see);
+        for (i, saved) in tape.blocks.iter().enumerate().rev() {
+            let given = (saved, dx);
+            let (through, of_block) = self.block_backward_seen(w, i, given, &tape.tokens, Some(pass), see);
             dx = through;
             g.extend(of_block);
         }
         dx
     }
 
-    /// The blocks alone: rows of features to rows of as many.
-    pub(crate) fn rows<S: Scalar>(&self, w: &Weights<S>, sequences: &[Sequence], see: &mut See<S>) -> Vec<S> {
-        let x = sequences.iter().flat_map(|s| numbers(&s.x)).collect();
-        let tokens = Tokens::of(sequences.iter().map(|s| s.x.len() / self.width), None);
-        self.through(w, x, &tokens, None, see).0
-    }
-
-    /// Their share of the mean square of what is missing, over so many tokens, and its gradients.
-    pub(crate) fn rows_gradients<S: Scalar>(
-        &self,
-        w: &Weights<S>,
-        microbatch: &[Sequence],
-        mean_over: usize,
-        pass: &Pass,
-        see: &mut See<S>,
-    ) -> (S, Weights<S>) {
-        let x = microbatch.iter().flat_map(|s| numbers(&s.x)).collect();
-        let y: Vec<S> = microbatch.iter().flat_map(|s| numbers(&s.y)).collect();
-        let tokens = Tokens::of(microbatch.iter().map(|s| s.x.len() / self.width), Some(pass));
-        let (x, blocks) = self.through(w, x, &tokens, Some(pass), see);
-        let (n, mut g) = (mean_over * self.width, Weights::new());
-        let dy = mean_square_backward(&x, &y, n);
-        self.back(w, &blocks, dy, (&tokens, pass), &mut g, see);
-        (mean_square(&x, &y, n), g)
+    /// Tokens of a sequence.
+    pub(crate) fn tokens(&self, sequence: &Sequence) -> usize {
+        if self.bare { sequence.x.len() / self.width } else { sequence.ids.len() }
     }
 
     /// The row of the table of positions for each token, if there is such a table.
     fn places(&self, tokens: &Tokens) -> Option<Vec<u32>> {
         let Positions::Learned(n) = self.positions else { return None };
+        if self.bare {
+            return None;
+        }
         let longest = tokens.lengths.iter().max().copied().unwrap_or(0);
         assert!(longest <= n, "a sequence of {longest} tokens for {n} learned positions");
         Some(tokens.positions().into_iter().map(|position| position as u32).collect())

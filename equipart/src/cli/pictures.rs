@@ -1,7 +1,7 @@
 //! What only models of pictures take: `--model mlp`, and what of the other flags it has no use for.
 use clap::{Args, ValueEnum};
+use models::Learner;
 use models::digits::Digits;
-use models::{Classifier, Learner};
 use parallel::{Error, Result};
 use std::path::Path;
 use std::str::FromStr;
@@ -39,7 +39,7 @@ impl PicturesArgs {
     pub(crate) fn fresh(&self, digits: Option<&Digits>, seed: u64) -> Learner {
         let (pixels, classes) = digits.map_or((784, 10), |digits| (digits.pixels(), digits.classes()));
         let hidden = self.hidden.as_ref().map_or(&[512, 512][..], |hidden| &hidden.0);
-        Learner::Pictures(Classifier::fresh(pixels, hidden, classes, seed))
+        Learner::classifier([&[pixels], hidden, &[classes]].concat(), seed)
     }
     /// Whether a model of text is given what is not for it.
     pub(crate) fn unused(&self) -> Result<()> {

@@ -72,12 +72,12 @@ impl Work<'_> {
 pub(crate) fn run(a: CompareArgs, json: bool) -> Result<bool> {
     let model = learner(a.model.as_ref(), &a.pictures)?;
     let (corpus, digits);
-    let data = match &model {
-        Learner::Pictures(_) => {
+    let data = match &model.text {
+        None => {
             digits = pictures::digits(a.data.as_deref())?;
             Data::Digits(&digits)
         }
-        Learner::Text(text) => {
+        Some(text) => {
             let seq = text.config.positions.min(64);
             corpus = match a.data.as_deref() {
                 None if !text.tokens.are_known() => any_ids(seq, text.config.shape.vocabulary)?,
@@ -89,7 +89,7 @@ pub(crate) fn run(a: CompareArgs, json: bool) -> Result<bool> {
     let layouts = if a.layout.is_empty() {
         let usual = ["tp=2", "tp=2,sp", "dp=2", "dp=2:zero1", "pp=2", "tp=2,sp,dp=2:zero1,pp=2"];
         let usual = usual.map(|l| l.parse::<Layout>().expect("a layout"));
-        usual.into_iter().filter(|l| l.fits(model.design()).is_ok()).collect::<Vec<_>>()
+        usual.into_iter().filter(|l| l.fits(&model.design).is_ok()).collect::<Vec<_>>()
     } else {
         a.layout
     };
@@ -101,7 +101,7 @@ pub(crate) fn run(a: CompareArgs, json: bool) -> Result<bool> {
         in_number!(a.number.name, D => compare::<D>(&work, &|what| watch.say(what))),
     )?;
     watch.done();
-    show::all(json, &rows, || show::comparison(model.origin(), a.number.name, &rows));
+    show::all(json, &rows, || show::comparison(&model.origin, a.number.name, &rows));
     Ok(rows.iter().all(|r| {
         let tokens = r.tokens_equal != Some(false) || r.tie.is_some();
         r.equal && tokens && r.error_ratio.is_finite()
@@ -120,7 +120,7 @@ pub fn compare<D: Runs>(work: &Work, watch: &dyn Fn(&str)) -> Result<Vec<Row>> {
         }
     }
     for layout in &layouts {
-        layout.fits(work.model.design())?;
+        layout.fits(&work.model.design)?;
     }
     work.network.fits(&layouts)?;
     let text = if let Data::Text(model, corpus) = work.data { Some((model, corpus)) } else { None };
@@ -169,7 +169,7 @@ fn batch(work: &Work) -> Result<Batch> {
 /// What the field is given under a layout: texts that were generated and the batch; of a large model a short sequence
 /// for each data rank, to read and to learn, and a note that says so.
 fn subject(work: &Work, layout: &Layout, texts: Vec<(Vec<u32>, usize)>) -> Result<(Subject, Option<String>)> {
-    let design = work.model.design();
+    let design = &work.model.design;
     let of = |texts, batch| Subject {
         model: design.clone(),
         texts,
@@ -178,7 +178,7 @@ fn subject(work: &Work, layout: &Layout, texts: Vec<(Vec<u32>, usize)>) -> Resul
         narrowed: None,
     };
     let Data::Text(model, corpus) = work.data else { return Ok((of(texts, batch(work)?), None)) };
-    if price::parameters(&design)? <= LARGE {
+    if price::parameters(design)? <= LARGE {
         return Ok((of(texts, batch(work)?), None));
     }
     let (ranks, tokens) = (layout.size(Axis::SEQUENCES), LARGE_TOKENS.min(model.config.positions));
@@ -362,7 +362,7 @@ fn training<D: Runs>(work: &Work, layouts: &[Layout], watch: &dyn Fn(&str)) -> R
 }
 
 fn trainer<D: Runs>(work: &Work, at: &At<D>) -> Result<Trainer<D>> {
-    Trainer::new(at, work.model.design(), OPTIMIZER)
+    Trainer::new(at, &work.model.design, OPTIMIZER)
 }
 
 /// What a step takes of each rank: the memory of one, the time of the fastest.

@@ -42,7 +42,7 @@ pub fn evaluate<D: Runs>(
     sequences: Vec<Sequence>,
     watch: &(dyn Fn(usize, usize) + Sync),
 ) -> Result<Evaluation> {
-    let (design, pictures) = (&model.design(), matches!(model, Learner::Pictures(_)));
+    let (design, pictures) = (&model.design, model.text.is_none());
     layout.fits(design)?;
     let (data, together) = (layout.size(Axis::SEQUENCES), TOGETHER[usize::from(pictures)]);
     let microbatches = sequences.len().div_ceil(together * data).min(sequences.len() / data).max(1);
@@ -115,10 +115,7 @@ fn sequences_of(a: &EvalArgs, model: &Model) -> Result<Vec<Sequence>> {
 
 pub(crate) fn run(a: EvalArgs, json: bool) -> Result<bool> {
     let model = learner(a.model.as_ref(), &a.pictures)?;
-    let all = match &model {
-        Learner::Pictures(_) => pictures(&a)?,
-        Learner::Text(model) => sequences_of(&a, model)?,
-    };
+    let all = model.text.as_ref().map_or_else(|| pictures(&a), |model| sequences_of(&a, model))?;
     let watch = Watch::bar(0);
     let layout = a.layout.limited(a.memory.limit);
     let watching = |done, of| watch.part("evaluated", done, of);

@@ -129,7 +129,7 @@ pub(crate) fn run(a: PriceArgs, json: bool) -> Result<bool> {
     let (settings, layout): (Settings, _) = (a.settings(), a.layout.limited(a.memory.limit));
     let prices = if a.model.is_some() {
         settings.check(settings.seq)?;
-        price_of(&a.pictures.fresh(None, 0).design(), &settings, &layout)?
+        price_of(&a.pictures.fresh(None, 0).design, &settings, &layout)?
     } else {
         a.pictures.unused()?;
         price(&config(a.config.as_deref())?, &settings, &layout)?

@@ -34,7 +34,7 @@ pub(crate) fn run(a: ProveArgs, json: bool) -> Result<bool> {
     let (model, entries) = match (&a.model, &a.config) {
         (Some(_), _) => {
             let model = a.pictures.fresh(None, 0);
-            (model.design(), model.entries())
+            (model.design.clone(), model.entries())
         }
         (None, Some(file)) => {
             let shape = Config::read(file)?.shape;

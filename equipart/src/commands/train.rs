@@ -54,7 +54,8 @@ fn begin_with(a: &TrainArgs, resume: Option<&State>) -> Result<(Learner, Learnt)
         }
         (None, ..) => None,
     };
-    let of_pictures = a.model == Some(ModelName::Mlp) || matches!(begun, Some(Learner::Pictures(_)));
+    let of_pictures =
+        a.model == Some(ModelName::Mlp) || begun.as_ref().is_some_and(|begun| begun.text.is_none());
     a.unused(of_pictures)?;
     if of_pictures {
         let digits = pictures::digits(a.data.as_deref())?;
@@ -63,7 +64,7 @@ fn begin_with(a: &TrainArgs, resume: Option<&State>) -> Result<(Learner, Learnt)
     }
     let seq = resume.map(|s| s.settings.seq).or(a.seq).unwrap_or(args::SEQ);
     let model = match (begun, &a.model, &a.config) {
-        (Some(Learner::Text(begun)), ..) => noted(begun),
+        (Some(Learner { text: Some(begun), .. }), ..) => noted(begun),
         (_, Some(_), _) => model(a.model.as_ref())?,
         (_, None, file) => {
             let mut model = Model::fresh(config(file.as_deref())?, a.seed.unwrap_or(0));

@@ -5,8 +5,8 @@ use equipart::commands::train::epochs::{EpochLine, Pictures};
 use equipart::commands::train::run::{Run, Source};
 use equipart::commands::train::settings::{OptimizerName, Settings};
 use layers::{Draw, Random, Values};
+use models::Learner;
 use models::digits::{Digits, Set, order};
-use models::{Classifier as Pictured, Learner};
 use parallel::number::NumberName;
 use parallel::{Layout, Network};
 use reference::{Classifier, Optimizer, Updates, Weights};
@@ -60,7 +60,10 @@ fn train(digits: &Digits, lesson: &Lesson, under: &str) -> Vec<EpochLine> {
     let watch = |line: &EpochLine| lines.lock().unwrap().push(line.clone());
     let Lesson { hidden, settings, .. } = lesson;
     let run = Run {
-        model: Learner::Pictures(Pictured::fresh(digits.pixels(), hidden, digits.classes(), settings.seed)),
+        model: Learner::classifier(
+            [&[digits.pixels()], &hidden[..], &[digits.classes()]].concat(),
+            settings.seed,
+        ),
         source: Source::Pictures(Pictures { digits, watch: &watch }),
         settings: settings.clone(),
         layout: layout(under),

@@ -78,7 +78,7 @@ impl<D: Kernels> Chunk<D> {
         let rate = shape.dropout.embedding;
         let embedding = || Embedding::shard(at, axis, EMBEDDING, table, shape.padding, shape.context(), rate);
         let embedding = first.then(embedding).transpose()?;
-        let head = last.then(|| Head::shard(at, axis, shape)).transpose()?;
+        let head = last.then(|| Head::shard(at, axis, shape)).transpose()?.map(Box::new);
         let other = || embedding::table(at, axis, EMBEDDING, table);
         let other = (last && tied && !first).then(other).transpose()?;
         let mut tables = Tables { embedding, other, tied };
@@ -208,10 +208,14 @@ impl<D: Kernels, B: Layer<D, In = Stream<D>, Out = Stream<D>>> Chunk<D, B> {
 impl<D: Kernels, B: Layer<D, In = Stream<D>, Out = Stream<D>>> Stage<D> for Chunk<D, B> {
     fn list<'a>(&'a mut self, all: &mut Vec<&'a mut Param<D>>) {
         let Self { ends: Ends { tables, end, .. }, blocks, .. } = self;
-        tables.embedding.iter_mut().for_each(|embedding| embedding.params(all));
-        blocks.iter_mut().for_each(|block| block.params(all));
-        if let Some(End::Head(head)) = end {
-            head.params(all);
+        if let Some(embedding) = &mut tables.embedding {
+            embedding.params(all);
+        }
+        for block in blocks {
+            block.params(all);
+        }
+        if let Some(end) = end {
+            end.params(all);
         }
         all.extend(tables.other.as_mut().map(RowWeight::param));
     }

@@ -36,11 +36,16 @@ pub struct Hidden<D: Kernels> {
     region: Region, // of what is gathered
 }
 
+/// What a pair keeps: before the `ReLU` between the two, and behind it.
+type Pair<D> = (Kept<Split<D>>, Of<D, RowLinear<D>>);
+/// What the row layer's weight half needs, if there is one.
+type Rows<D> = Option<Pending<D, RowLinear<D>>>;
+
 /// What backward needs.
 pub struct Saved<D: Kernels> {
     x: Of<D, ColumnLinear<D>>,
-    down: Option<(Kept<Split<D>>, Of<D, RowLinear<D>>)>, // before the ReLU between the two, and behind it
-    y: Kept<Stream<D>>,                                  // before the last ReLU
+    pair: Option<Pair<D>>,
+    y: Kept<Stream<D>>, // before the last ReLU
 }
 
 impl<D: Kernels> Hidden<D> {
@@ -61,11 +66,11 @@ impl<D: Kernels> Hidden<D> {
     fn back_to_columns(
         &mut self,
         cx: &Cx<D>,
-        s: (Option<(Kept<Split<D>>, Of<D, RowLinear<D>>)>, Kept<Stream<D>>),
+        (pair, y): (Option<Pair<D>>, Kept<Stream<D>>),
         dy: &Stream<D>,
-    ) -> Result<(Split<D>, Option<Pending<D, RowLinear<D>>>)> {
-        let dy = activate_stream_backward(&s.1.open(), dy, Relu);
-        let (Some(down), Some((u, h))) = (&mut self.down, s.0) else {
+    ) -> Result<(Split<D>, Rows<D>)> {
+        let dy = activate_stream_backward(&y.open(), dy, Relu);
+        let (Some(down), Some((u, h))) = (&mut self.down, pair) else {
             return Ok((Split::cut(&dy.gather(&self.group)?, &self.group)?, None));
         };
         let (dh, pending) = down.backward_input(cx, h, dy)?;
@@ -77,18 +82,18 @@ impl<D: Kernels> Layer<D> for Hidden<D> {
     type In = Stream<D>;
     type Out = Stream<D>;
     type Saved = Saved<D>;
-    type Pending = (Pending<D, ColumnLinear<D>>, Option<Pending<D, RowLinear<D>>>);
+    type Pending = (Pending<D, ColumnLinear<D>>, Rows<D>);
 
     fn forward(&self, cx: &Cx<D>, x: Stream<D>) -> Result<(Stream<D>, Saved<D>)> {
         let (u, x) = self.up.forward(cx, x)?;
-        let (y, down) = match &self.down {
+        let (y, pair) = match &self.down {
             Some(down) => {
                 let (y, h) = down.forward(cx, activate(&u, Relu))?;
                 (y, Some((cx.keep(u), h)))
             }
             None => (Stream::cut(&u.all_gather(&self.group)?, self.region), None),
         };
-        Ok((activate_stream(&y, Relu), Saved { x, down, y: cx.keep(y) }))
+        Ok((activate_stream(&y, Relu), Saved { x, pair, y: cx.keep(y) }))
     }
 
     fn backward_input(
@@ -97,13 +102,13 @@ impl<D: Kernels> Layer<D> for Hidden<D> {
         s: Saved<D>,
         dy: Stream<D>,
     ) -> Result<(Stream<D>, Self::Pending)> {
-        let (du, down) = self.back_to_columns(cx, (s.down, s.y), &dy)?;
+        let (du, down) = self.back_to_columns(cx, (s.pair, s.y), &dy)?;
         let (dx, up) = self.up.backward_input(cx, s.x, du)?;
         Ok((dx, (up, down)))
     }
 
     fn backward_first(&mut self, cx: &Cx<D>, s: Saved<D>, dy: Stream<D>) -> Result<Self::Pending> {
-        let (du, down) = self.back_to_columns(cx, (s.down, s.y), &dy)?;
+        let (du, down) = self.back_to_columns(cx, (s.pair, s.y), &dy)?;
         Ok((self.up.backward_first(cx, s.x, du)?, down))
     }
 
@@ -144,7 +149,7 @@ impl<D: Kernels> Chunk<D, Hidden<D>> {
         let blocks = (parts.start..parts.end.min(all - 1)).map(hidden).collect::<Result<_>>()?;
         let head =
             || Head::classes(at, Axis::LAYERS, &format!("layers.{last}"), [sizes[last], sizes[layers]]);
-        let head = (parts.end == all).then(head).transpose()?;
+        let head = (parts.end == all).then(head).transpose()?.map(Box::new);
         let rows = (parts.start == 0).then_some(Region::Whole);
         Ok(Self::new(at, (Tables::NONE, rows), blocks, head.map(End::Head)))
     }

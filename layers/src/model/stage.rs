@@ -28,12 +28,6 @@ pub enum Targets<D: Kernels> {
     Rows(Tensor<D>),
 }
 
-impl<D: Kernels> From<Ids<D::Place>> for Targets<D> {
-    fn from(ids: Ids<D::Place>) -> Self {
-        Self::Ids(ids)
-    }
-}
-
 /// What the last stage is asked for.
 pub enum Wanted<D: Kernels> {
     /// The loss against these targets.

@@ -80,7 +80,7 @@ impl<D: Kernels> Work<D> for Dealt<'_, D> {
             return Ok(Wanted::Loss(Targets::Rows(rows(self.device, outputs, sequences, |s| &s.y))));
         }
         let targets = sequences.iter().flat_map(|s| &s.targets);
-        Ok(Wanted::Loss(Ids::targets(self.device.place(), targets, outputs)?.into()))
+        Ok(Wanted::Loss(Targets::Ids(Ids::targets(self.device.place(), targets, outputs)?)))
     }
     fn ended(&mut self, microbatch: usize, output: Output<D>) {
         let (share, sums) = (self.share(microbatch), &mut self.sums);

@@ -144,7 +144,12 @@ fn steps_of_bare_blocks_equal_the_oracle_bit_for_bit() {
         [3, 1, 1, 0],
     ];
     let shape = Shape { dropout: RATES, blocks: 3, ..SHAPE };
-    equal_the_oracle(&Design::Blocks(shape), &reference::Design::Blocks(oracle(false)), &batch, &layouts);
+    equal_the_oracle(
+        &Design::Blocks(shape),
+        &reference::Model { bare: true, ..oracle(false) }.into(),
+        &batch,
+        &layouts,
+    );
 }
 
 /// Kills: a count of one data rank or of all tensor ranks or stages, the largest logit of a share, another rank's or

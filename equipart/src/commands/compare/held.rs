@@ -36,9 +36,8 @@ pub(super) fn bytes<D: Runs>(work: &Work, layout: &Layout, request: Option<&Requ
 
 /// What ranks hold at most in a step, and while the new weights are put together.
 fn learnt<D: Kernels>(work: &Work, layout: &Layout, batch: &Batch) -> Result<Peak> {
-    let design = &work.model.design();
     let gather = |trainer: &mut Trainer<_>, mesh: &Mesh<_>| price::gathering(trainer, mesh);
-    price::training::<D>(layout, design, OPTIMIZER, batch, gather)
+    price::training::<D>(layout, &work.model.design, OPTIMIZER, batch, gather)
 }
 
 /// Bytes that the rank which holds the most would hold in a step, whatever it may hold.
@@ -46,6 +45,6 @@ fn learnt<D: Kernels>(work: &Work, layout: &Layout, batch: &Batch) -> Result<Pea
 /// # Errors
 /// If 64 bits do not count them.
 pub(super) fn by_a_step<D: Kernels>(work: &Work, layout: &Layout, batch: &Batch) -> Result<usize> {
-    Ok(price::training::<D>(&layout.limited(None), work.model.design(), OPTIMIZER, batch, |_, _| Ok(()))?
+    Ok(price::training::<D>(&layout.limited(None), &work.model.design, OPTIMIZER, batch, |_, _| Ok(()))?
         .largest)
 }

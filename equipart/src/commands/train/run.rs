@@ -94,7 +94,7 @@ impl Run<'_> {
     /// One sentence on the first thing that does not fit.
     pub fn check(&self) -> Result<()> {
         let Settings { steps, microbatches, clip, .. } = self.settings;
-        self.layout.fits(self.model.design())?;
+        self.layout.fits(&self.model.design)?;
         self.network.fits(&[self.layout])?;
         match self.source {
             Source::Text(_) | Source::Pictures(_) => self.settings.check(self.model.positions())?,
@@ -111,7 +111,7 @@ impl Run<'_> {
             bail!("--clip is {clip}; it must be a positive number");
         }
         if let Source::Text(corpus) = self.source {
-            corpus.fits(self.model.design().outputs())?;
+            corpus.fits(self.model.design.outputs())?;
         }
         self.settings.schedule().validate()?;
         let data = self.layout.size(Axis::SEQUENCES);

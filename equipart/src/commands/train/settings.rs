@@ -129,7 +129,7 @@ impl Settings {
     }
     /// What is built of a model that learns so.
     pub fn design(&self, model: &Learner) -> Design {
-        if let Learner::Text(model) = model { self.shape(&model.config).into() } else { model.design() }
+        model.text.as_ref().map_or_else(|| model.design.clone(), |text| self.shape(&text.config).into())
     }
     /// The learning rate of each step.
     pub fn schedule(&self) -> Warmup {

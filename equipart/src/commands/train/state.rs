@@ -89,7 +89,7 @@ fn write_about(dir: &Path, model: &Learner) -> Result<()> {
         let _ = fs::remove_file(dir.join(file));
     }
     files::replace_file(&dir.join("config.json"), model.to_json().as_bytes())?;
-    if let Learner::Text(model) = model {
+    if let Some(model) = &model.text {
         model.tokens.write(dir)?;
     }
     Ok(())

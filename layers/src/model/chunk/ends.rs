@@ -26,7 +26,7 @@ pub(crate) struct Tables<D: Kernels> {
 /// What makes a loss of a row.
 pub(crate) enum End<D: Kernels> {
     /// Logits, and cross-entropy.
-    Head(Head<D>),
+    Head(Box<Head<D>>),
     /// The mean square of what is missing. Of the loss each rank of these axes has a part.
     MeanSquare(Axes),
 }
@@ -36,6 +36,9 @@ pub(crate) enum Saved<D: Kernels> {
     Head(head::Saved<D>),
     Gradient(Kept<Stream<D>>),
 }
+
+/// dX, where it is wanted, and what the weight half needs.
+type Back<D> = (Option<Stream<D>>, Option<head::Pending<D>>);
 
 impl<D: Kernels> Tables<D> {
     pub(crate) const NONE: Self = Self { embedding: None, other: None, tied: false };
@@ -49,6 +52,14 @@ impl<D: Kernels> Tables<D> {
     }
 }
 
+impl<D: Kernels> End<D> {
+    pub(crate) fn params<'a>(&'a mut self, all: &mut Vec<&'a mut Param<D>>) {
+        if let End::Head(head) = self {
+            head.params(all);
+        }
+    }
+}
+
 impl<D: Kernels> Ends<D> {
     pub(crate) const EMBEDDING: Of<D, Self> = Of { used: Self::of_embedding, own: Self::of_embedding };
     pub(crate) const HEAD: Of<D, Self> = Of { used: Self::used_by_head, own: Self::of_head };
@@ -57,15 +68,11 @@ impl<D: Kernels> Ends<D> {
         self.tables.embedding.iter_mut().for_each(|embedding| embedding.params(all));
     }
     fn of_head<'a>(&'a mut self, all: &mut Vec<&'a mut Param<D>>) {
-        if let Some(End::Head(head)) = &mut self.end {
-            head.params(all);
-        }
+        self.end.iter_mut().for_each(|end| end.params(all));
         all.extend(self.tables.other.as_mut().map(RowWeight::param));
     }
     fn used_by_head<'a>(&'a mut self, all: &mut Vec<&'a mut Param<D>>) {
-        if let Some(End::Head(head)) = &mut self.end {
-            head.params(all);
-        }
+        self.end.iter_mut().for_each(|end| end.params(all));
         all.extend(self.tables.shared_mut().map(RowWeight::param));
     }
     pub(crate) fn embedding(&mut self) -> &mut Embedding<D> {
@@ -89,25 +96,19 @@ impl<D: Kernels> Ends<D> {
                 (Output::Loss(loss), Some(Saved::Gradient(cx.keep(dx))))
             }
             (_, Wanted::Loss(_)) => panic!("ids for a head, rows for blocks without one"),
-            (End::Head(head), Wanted::Logits { all }) => {
+            (end, Wanted::Logits { all }) => {
                 let few = !all && !cx.recording(); // a record has a row for every token
                 let x = if few { last_rows(cx, &x.gather(group)?).into() } else { x };
-                let logits = head.logits(cx, table, x)?;
-                (Output::Logits(if all || few { logits } else { last_rows(cx, &logits) }), None)
-            }
-            (End::MeanSquare(_), Wanted::Logits { all }) => {
-                let y = x.gather(group)?;
-                (Output::Logits(if all { y } else { last_rows(cx, &y) }), None)
+                let y = match end {
+                    End::Head(head) => head.logits(cx, table, x)?,
+                    End::MeanSquare(_) => x.gather(group)?,
+                };
+                (Output::Logits(if all || few { y } else { last_rows(cx, &y) }), None)
             }
         })
     }
     /// The gradient of what the last block gave, none where nobody wants it, and what the weight half needs.
-    pub(crate) fn backward_input(
-        &mut self,
-        cx: &Cx<D>,
-        saved: Saved<D>,
-        first: bool,
-    ) -> Result<(Option<Stream<D>>, Option<head::Pending<D>>)> {
+    pub(crate) fn backward_input(&mut self, cx: &Cx<D>, saved: Saved<D>, first: bool) -> Result<Back<D>> {
         match (&mut self.end, saved) {
             (Some(End::Head(head)), Saved::Head(saved)) => {
                 let (dx, pending) = head.backward_input(cx, self.tables.shared(), saved, !first)?;

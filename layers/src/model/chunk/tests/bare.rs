@@ -87,12 +87,12 @@ fn of_blocks<D: Kernels<Wide = D>>(
 const DROPPING: Shape = Shape { dropout: Rates { embedding: 0.5, attention: 0.25, residual: 0.5 }, ..SHAPE };
 const WHOLE: (&[usize], Half) = (&[0, 3], Half::Both);
 
-fn under<T: Send>(
+fn under<T>(
     (ranks, regions): (usize, bool),
     run: impl Fn(&Builder<Cpu<T>>) -> Result<Trace<T>, Error> + Sync,
 ) -> Vec<Trace<T>>
 where
-    T: Scalar,
+    T: Scalar + Send,
     Cpu<T>: Kernels<Elem = T, Place = Host>,
 {
     let world = World::threads(&[(Axis::Tp, ranks)]).unwrap();
@@ -112,7 +112,8 @@ fn blocks_equal_the_oracle_bit_for_bit() {
     let heads = reference::Heads { queries: 8, keys: 4, dim: 3 };
     let mut model = reference::Model::llama(12, 3, heads, 8, 16, 100.0, 1e-5, false);
     model.dropout = reference::Rates { embedding: 0.5, attention: 0.25, residual: 0.5 };
-    let design = reference::Design::Blocks(model);
+    model.bare = true;
+    let design = reference::Design::from(model);
     let sequences = |m: usize| {
         let [x, y] = [m, m + 7].map(|salt| numbers(LENGTHS[m].iter().sum(), salt));
         let (mut x, mut y) = (x.into_iter(), y.into_iter());

@@ -2,7 +2,7 @@
 use super::{SIZES, given, parts, run_cut, truth};
 use crate::model::classifier::Hidden;
 use crate::ops::Partial;
-use crate::{Builder, Chunk, Cx, Half, Input, Output, Param, Result, Stage, Wanted};
+use crate::{Builder, Chunk, Cx, Half, Input, Output, Param, Result, Stage, Targets, Wanted};
 use comm::{Axis, World};
 use kernels::Kernels;
 use tensor::{Cpu, F61, Ids, Key, Tensor};
@@ -43,7 +43,7 @@ impl<D: Kernels> Model<D> {
         x: Tensor<D>,
         labels: Ids<D::Place>,
     ) -> Result<Partial<D::Wide>> {
-        let Output::Loss(loss) = self.run(cx, x, Wanted::Loss(labels.into()))? else { unreachable!() };
+        let Output::Loss(loss) = self.run(cx, x, Wanted::Loss(Targets::Ids(labels)))? else { unreachable!() };
         Ok(loss)
     }
     pub(super) fn backward(&mut self, cx: &Cx<D>, half: Half) -> Result<()> {
