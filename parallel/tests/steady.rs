@@ -79,7 +79,7 @@ fn a_training_step_takes_no_memory() {
         for (microbatches, optimizer) in [1, 2].into_iter().zip(OPTIMIZERS) {
             let batch = Batch::new([5, 9, 3, 8, 2, 7].map(sequence).to_vec(), microbatches).unwrap();
             takes_nothing(|at| {
-                let mut trainer = Trainer::new(at, &shape, optimizer)?;
+                let mut trainer = Trainer::new(at, shape, optimizer)?;
                 each(|| trainer.step(&batch, 0.01).map(drop))
             });
         }
@@ -101,7 +101,7 @@ fn a_step_of_shards_takes_no_memory() {
             let (strategies, built) = (at.strategies.clone(), at.built.clone());
             let builder = Builder { rests, strategies, built, ..**at };
             let at = At { builder, schedule: at.schedule };
-            let mut trainer = Trainer::new(&at, &llama(), OPTIMIZERS[1])?;
+            let mut trainer = Trainer::new(&at, llama(), OPTIMIZERS[1])?;
             each(|| trainer.step(&batch, 0.01).map(drop))
         });
     }
@@ -132,7 +132,7 @@ fn a_step_on_features_takes_no_memory() {
 fn a_decoded_token_takes_no_memory() {
     for shape in [llama(), gpt2()] {
         takes_nothing(|at| {
-            let mut model = Stages::new(at, &shape)?;
+            let mut model = Stages::new(at, shape)?;
             let mut cx = Cx::infer([40, 3]).with_cache(90);
             let mut logits = Vec::new();
             let prompt: [u32; 43] = std::array::from_fn(|i| i as u32 % 37);

@@ -107,7 +107,7 @@ impl Case {
             );
         }
         case.check_rates()?;
-        case.layout.fits(&case.shape)?;
+        case.layout.fits(case.shape)?;
         let data = case.layout.size(Axis::SEQUENCES);
         for (batch, _) in case.subject()?.steps {
             (0..batch.microbatches().len()).try_for_each(|m| batch.share(m, 0, data).map(|_| ()))?;
@@ -187,7 +187,7 @@ impl Case {
             let all: Vec<_> = documents.iter().enumerate().map(|(d, about)| document(s, d, about)).collect();
             Sequence::packed(&all)
         };
-        Ok(Batch::new(step.sequences.iter().enumerate().map(sequence).collect(), step.microbatches)?)
+        Batch::new(step.sequences.iter().enumerate().map(sequence).collect(), step.microbatches)
     }
     /// Any id, for this place.
     fn id(&self, place: [usize; 4]) -> u32 {

@@ -72,9 +72,8 @@ pub fn check(subject: &Subject, layout: &Layout) -> Result<()> {
 /// If the layout does not fit the model or the batch, or 64 bits do not count what a rank holds.
 pub fn bytes(subject: &Subject, layout: &Layout) -> Result<u128> {
     let data = layout.size(Axis::SEQUENCES);
-    let dealt = |rank| -> Result<Vec<_>> {
-        subject.steps.iter().map(|(batch, _)| Ok(batch.dealt(rank, data)?)).collect()
-    };
+    let dealt =
+        |rank| -> Result<Vec<_>> { subject.steps.iter().map(|(batch, _)| batch.dealt(rank, data)).collect() };
     let ranks = price::peak_of_all(layout, dealt, |at: At<Meta<Cpu<F61>>>| {
         program(subject, &at, Look::Results(&mut |_, _| ()), &|_| ()).map(drop)
     })?;

@@ -163,7 +163,7 @@ fn batch(work: &Work) -> Result<Batch> {
             (0..n.max(SEQ).min(digits.train.len())).map(|i| digits.train.example(i)).collect()
         }
     };
-    Ok(Batch::new(sequences, MICROBATCHES)?)
+    Batch::new(sequences, MICROBATCHES)
 }
 
 /// What the field is given under a layout: texts that were generated and the batch; of a large model a short sequence

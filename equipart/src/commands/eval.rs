@@ -48,7 +48,7 @@ pub fn evaluate<D: Runs>(
     let microbatches = sequences.len().div_ceil(together * data).min(sequences.len() / data).max(1);
     let batch = Batch::new(sequences, microbatches)?;
     let largest = batch.largest();
-    let dealt = |rank| Ok(largest.dealt(rank, data)?);
+    let dealt = |rank| largest.dealt(rank, data);
     let peak = price::peak_of_all(layout, dealt, |at: At<Meta<D>>| {
         program(&at, design, &largest, &|_| ()).map(drop)
     })?;

@@ -130,7 +130,7 @@ fn ties_go_to_the_lower_id_under_every_layout() {
         let layout = layout(text);
         let world = World::threads(&layout.axes()).unwrap();
         let run = |device: Cpu<f32>, mesh: Mesh<_>| {
-            let mut chunk = Stages::new(&layout.place(&device, &mesh, &Tied), &shape)?;
+            let mut chunk = Stages::new(&layout.place(&device, &mesh, &Tied), shape)?;
             let ids = Ids::new(device.place(), &ids, shape.vocabulary)?;
             Ok::<_, parallel::Error>(chunk.logits(&Cx::infer([10, 9]), ids, true)?.read().unwrap())
         };

@@ -302,7 +302,7 @@ fn the_price_is_what_is_measured() {
         let (prices, shape) = (price(&config, &settings, &layout).unwrap(), settings.shape(&config));
         let world = comm::World::threads(&layout.axes()).unwrap();
         let measured = session::run((&layout, &world), &Random { seed: 0 }, |at: At<Cpu<f32>>| {
-            program(&at, &shape, &settings)
+            program(&at, shape, &settings)
         });
         let measured = measured.unwrap();
         assert_eq!(prices.len(), measured.len());

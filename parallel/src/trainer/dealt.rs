@@ -45,7 +45,7 @@ pub(super) struct Dealt<'a, D: Kernels> {
 
 impl<'a, D: Kernels> Dealt<'a, D> {
     fn share(&self, microbatch: usize) -> Result<Share<'a>> {
-        Ok(self.batch.share(microbatch, self.rank, self.ranks)?)
+        self.batch.share(microbatch, self.rank, self.ranks)
     }
 }
 

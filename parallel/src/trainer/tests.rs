@@ -221,7 +221,7 @@ fn a_step_sums_the_gradients_of_each_unit_in_one_call() {
     let world = World::threads(&[(Axis::Dp, 2)]).unwrap().traced(&trace, "a step");
     let calls = world.run(|device: Cpu<f32>, mesh| {
         let at = At::from(Builder::new(&device, &mesh, &Random { seed: 2 }));
-        let mut trainer = Trainer::new(&at, &Shape { blocks: 2, ..SHAPE }, (Kind::Sgd, None))?;
+        let mut trainer = Trainer::new(&at, Shape { blocks: 2, ..SHAPE }, (Kind::Sgd, None))?;
         trainer.step(&batch, 1.0)?;
         Ok::<_, crate::Error>(mesh.calls())
     });
@@ -244,7 +244,7 @@ fn evaluating_gives_the_loss_that_the_step_begins_with() {
         let losses = World::threads(&[(Axis::Dp, ranks)]).unwrap().run(|device: Cpu<F61>, mesh| {
             let kind = (Kind::Sgd, None);
             let at = At::from(Builder::new(&device, &mesh, &Random { seed: 2 }));
-            let mut trainer = Trainer::new(&at, &SHAPE, kind)?;
+            let mut trainer = Trainer::new(&at, SHAPE, kind)?;
             let parts = std::cell::RefCell::new(Vec::new());
             let mut evaluate = || trainer.evaluate(&batch, &|n| parts.borrow_mut().push(n));
             let [first, again] = [evaluate()?.read(), evaluate()?.read()];

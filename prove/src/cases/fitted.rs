@@ -24,16 +24,16 @@ pub(super) fn fitted(wish: Shape, layout: &Layout) -> Option<Shape> {
         all.sort_by_key(|n| n.abs_diff(wished));
         shape = nearest(shape, layout, all.into_iter().map(with));
     }
-    layout.fits(&shape).is_ok().then_some(shape)
+    layout.fits(shape).is_ok().then_some(shape)
 }
 
 /// The first of the shapes with the fewest misfits; the given one if none has fewer.
 fn nearest(shape: Shape, layout: &Layout, others: impl Iterator<Item = Shape>) -> Shape {
-    let misfits = layout.misfits(&shape);
+    let misfits = layout.misfits(shape);
     if misfits == 0 {
         return shape;
     }
-    let best = others.map(|other| (layout.misfits(&other), other)).min_by_key(|(misfits, _)| *misfits);
+    let best = others.map(|other| (layout.misfits(other), other)).min_by_key(|(misfits, _)| *misfits);
     best.filter(|(fewest, _)| *fewest < misfits).map_or(shape, |(_, other)| other)
 }
 

@@ -124,7 +124,7 @@ impl Member {
     /// If no small model fits the layout.
     pub fn subject(&self, layout: &Layout) -> Result<Subject> {
         let shape = fitted(self.shape, layout).ok_or_else(|| {
-            let why = layout.conflict(&self.shape);
+            let why = layout.conflict(self.shape);
             Error::new(why.unwrap_or_else(|| {
                 format!("no small model fits {layout}: prove a model of its own, with --config")
             }))

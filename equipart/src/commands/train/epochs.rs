@@ -68,7 +68,7 @@ impl Pictures<'_> {
         let examples = which.iter().map(|&i| self.digits.train.example(i)).collect();
         // The last batch of an epoch may have fewer pictures than there are microbatches.
         let least = if which.len() < settings.batch_size { which.len() } else { usize::MAX };
-        Ok(Batch::new(examples, settings.microbatches.min(least))?)
+        Batch::new(examples, settings.microbatches.min(least))
     }
     /// A step is done; at the end of its epoch the test pictures are told.
     pub(crate) fn learnt<D: Runs>(
@@ -102,5 +102,5 @@ impl Pictures<'_> {
 /// Some of a set that are judged together, from this one on.
 pub(crate) fn judged(set: &Set, first: usize) -> Result<Batch> {
     let some = first..set.len().min(first + TOGETHER);
-    Ok(Batch::new(some.map(|i| set.example(i)).collect(), 1)?)
+    Batch::new(some.map(|i| set.example(i)).collect(), 1)
 }

@@ -142,7 +142,7 @@ impl Settings {
     /// If there are fewer sequences than microbatches.
     pub fn batch(&self, corpus: &Corpus, step: usize) -> Result<Batch> {
         let pairs = corpus.batch(self.seed, step, self.batch_size, self.seq);
-        Ok(Batch::new(sequences(pairs), self.microbatches)?)
+        Batch::new(sequences(pairs), self.microbatches)
     }
 }
 
