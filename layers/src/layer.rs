@@ -28,6 +28,13 @@ pub trait Layer<D: Kernels> {
     /// # Errors
     /// If ranks do not meet.
     fn backward_input(&mut self, cx: &Cx<D>, saved: Self::Saved, dy: Self::Out) -> Back<D, Self>;
+    /// dY to what the weight half needs, where nobody wants dX: of the first layer behind features that enter the model.
+    ///
+    /// # Errors
+    /// If ranks do not meet.
+    fn backward_first(&mut self, cx: &Cx<D>, saved: Self::Saved, dy: Self::Out) -> Result<Self::Pending> {
+        Ok(self.backward_input(cx, saved, dy)?.1)
+    }
     /// dW, now or later.
     ///
     /// # Errors

@@ -9,7 +9,6 @@
 //! | `strategies.rs` | the lists of strategies, a folder each: `tensor/`, `data/`, `pipeline/` |
 //! | `step.rs`, `stages.rs` | steps as data; this rank's chunks and the executor that runs them |
 //! | `trainer.rs` | a training step: microbatches, gradient sums, clipping, the optimizer |
-//! | `classify.rs` | a training step of a classifier, and how often it is right |
 //! | `whole.rs` | whole parameters by name, whichever stage has them |
 //! | `stored.rs` | parameters in files: which tensor of the file is which part of which parameter |
 //! | `checkpoint.rs` | parameters and optimizer state, written whole and read by shards |
@@ -24,7 +23,6 @@
 mod batch;
 pub mod budget;
 mod checkpoint;
-pub mod classify;
 pub mod data;
 pub mod dump;
 mod error;
@@ -46,9 +44,8 @@ pub mod tensor;
 mod trainer;
 mod whole;
 
-pub use batch::{Batch, BatchError, Sequence, Share, deal};
+pub use batch::{Batch, Sequence, Share, deal};
 pub use checkpoint::{restore_optimizer, save_optimizer, save_params};
-pub use classify::{ClassifierTrainer, Examples};
 pub use error::{Error, Result, Sentence};
 pub use layout::Layout;
 pub use network::Network;
@@ -56,7 +53,7 @@ pub use pipeline::Schedule;
 pub use scheme::{Anywhere, Scheme};
 pub use stages::{At, Stages};
 pub use stored::{Entry, Orientation, Stored};
-pub use trainer::{Report, Trainer};
+pub use trainer::{Report, Trainer, features};
 pub use whole::{Named, named, whole};
 
 /// How the names of steps begin in a trace; their numbers follow.

@@ -4,7 +4,7 @@ use crate::{At, Stages};
 use crate::{Batch, Layout, Result, Scheme, Trainer, budget, session};
 use comm::{Axis, Mesh};
 use kernels::{Kernels, Meta};
-use layers::{Kind, Shape};
+use layers::{Design, Kind};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use tensor::count::{self, Uncountable};
@@ -61,17 +61,17 @@ pub fn peak_of_all<'a, D: Kernels, K: Ord>(
 /// As [`peak_of_all`].
 pub fn training<'a, D: Kernels>(
     scheme: impl Into<Scheme<'a, D>>,
-    shape: &Shape,
+    design: impl Into<Design>,
     optimizer: (Kind, Option<f64>),
     batch: &Batch,
     after: impl Fn(&mut Trainer<Meta<D>>, &Mesh<tensor::Nowhere>) -> Result<()>,
 ) -> Result<Peak> {
-    let scheme = scheme.into();
+    let (scheme, design) = (scheme.into(), &design.into());
     peak_of_all(
         scheme,
-        |rank| Ok(batch.dealt(rank, scheme.layout.size(Axis::SEQUENCES))?),
+        |rank| batch.dealt(rank, scheme.layout.size(Axis::SEQUENCES)),
         |at: At<Meta<D>>| {
-            let mut trainer = Trainer::new(&at, shape, optimizer)?;
+            let mut trainer = Trainer::new(&at, design, optimizer)?;
             (0..STEPS).try_for_each(|_| trainer.step(batch, 0.0).map(drop))?;
             after(&mut trainer, at.mesh)
         },
@@ -83,15 +83,12 @@ pub fn training<'a, D: Kernels>(
 ///
 /// # Errors
 /// If ranks do not meet.
-pub fn gathering<D: Kernels>(
-    trainer: &mut Trainer<Meta<D>>,
-    mesh: &Mesh<tensor::Nowhere>,
-    shape: &Shape,
-) -> Result<()> {
+pub fn gathering<D: Kernels>(trainer: &mut Trainer<Meta<D>>, mesh: &Mesh<tensor::Nowhere>) -> Result<()> {
+    let design = trainer.model().design().clone();
     let params = trainer.model().params();
     params.iter().try_for_each(|param| param.gather(mesh).map(drop))?;
     if mesh.group(Axis::STAGES).size() > 1 {
-        let largest = sizes(shape)?.into_iter().max().unwrap_or(0);
+        let largest = sizes(&*design)?.into_iter().max().unwrap_or(0);
         drop(Tensor::empty(params[0].device().wide(), Category::Buffers, 1, largest));
     }
     Ok(())
@@ -101,8 +98,8 @@ pub fn gathering<D: Kernels>(
 ///
 /// # Errors
 /// As [`sizes`].
-pub fn parameters(shape: &Shape) -> Result<usize> {
-    let sizes = sizes(shape)?;
+pub fn parameters(design: impl Into<Design>) -> Result<usize> {
+    let sizes = sizes(design)?;
     Ok(Uncountable::caught(|| count::sum("the parameters of a model", sizes))?)
 }
 
@@ -110,9 +107,10 @@ pub fn parameters(shape: &Shape) -> Result<usize> {
 ///
 /// # Errors
 /// If a size is none of a model, or 64 bits do not count the bytes of all.
-pub fn sizes(shape: &Shape) -> Result<Vec<usize>> {
+pub fn sizes(design: impl Into<Design>) -> Result<Vec<usize>> {
+    let design = &design.into();
     session::ghost(&Layout::UNSPLIT, (0, None), |at: At<Meta<Cpu<f32>>>| {
-        let mut model = Stages::new(&at, shape)?;
+        let mut model = Stages::new(&at, design)?;
         Ok(model.params().into_iter().map(|p| p.shape().into_iter().product()).collect())
     })
 }

@@ -2,7 +2,7 @@
 use crate::layout::LayoutError;
 use crate::{At, Layout, Schedule};
 use kernels::{Kernels, Meta};
-use layers::{About, Choice, Shape, Strategy};
+use layers::{About, Choice, Design, Strategy};
 use std::fmt;
 
 /// A strategy that builds its layers on a device, and on one without numbers, where they are priced. Every strategy that is
@@ -52,17 +52,17 @@ impl<'a, D: Kernels> Scheme<'a, D> {
         let replaced = |about: &&About| about.choice == Choice::Schedule && self.schedule.is_some();
         self.layout.strategies().into_iter().filter(|about| !replaced(about)).chain(self.others()).collect()
     }
-    /// Whether the ranks of every axis can share a model of this shape.
+    /// Whether the ranks of every axis can share a model.
     ///
     /// # Errors
     /// If an axis has ranks that do not divide what they share, with the numbers that do; if two strategies of the layout
     /// would build the same layer.
-    pub fn fits(&self, shape: &Shape) -> Result<(), LayoutError> {
-        self.layout.fit_for(&self.strategies(), shape)
+    pub fn fits(&self, design: impl Into<Design>) -> Result<(), LayoutError> {
+        self.layout.fit_for(&self.strategies(), &design.into())
     }
-    /// How many things of a model of this shape the ranks of their axes cannot share.
-    pub fn misfits(&self, shape: &Shape) -> usize {
-        self.layout.misfits_of(&self.strategies(), shape)
+    /// How many things of a model the ranks of their axes cannot share.
+    pub fn misfits(&self, design: impl Into<Design>) -> usize {
+        self.layout.misfits_of(&self.strategies(), &design.into())
     }
     /// The place of one of its ranks, given that of one of the layout's.
     pub(crate) fn place<'b>(&self, at: At<'b, D>) -> At<'b, D>

@@ -16,12 +16,12 @@
 //! be, at small primes: `tests/all/small_primes.rs`.
 //!
 //! Source: Schwartz, "Fast probabilistic algorithms for verification of polynomial identities", JACM 27(4), 1980.
-use reference::{Degree, Function, Model, Optimizer, Sequence, Trainer, Weights};
+use reference::{Degree, Design, Function, Optimizer, Sequence, Trainer, Weights};
 use tensor::F61;
 
 /// log₂ of the probability that a wrong program passes under one key; 0 or more where the argument says nothing.
 pub fn log2_per_key(
-    model: &Model,
+    model: &Design,
     optimizer: Optimizer,
     clip: Option<f64>,
     texts: &[Sequence],
@@ -30,7 +30,7 @@ pub fn log2_per_key(
     let _ = Degree::take_tally();
     let random = || variables(model.shapes());
     let mut trainer = Trainer::new(model.clone(), optimizer, clip, random());
-    let logits = model.logits(trainer.weights(), texts);
+    let logits = model.logits_seen(trainer.weights(), texts, &mut |_, _| {});
     let mut output = logits.into_iter().map(Degree::cleared).fold(0.0, f64::max);
     for (batch, lr) in steps {
         let step = trainer.step(batch, *lr);
@@ -43,14 +43,14 @@ pub fn log2_per_key(
 }
 
 /// Weights of these shapes, each number an independent variable.
-pub(crate) fn variables(shapes: Vec<(String, [usize; 2])>) -> Weights<Degree> {
+fn variables(shapes: Vec<(String, [usize; 2])>) -> Weights<Degree> {
     let numbers = |[rows, cols]: [usize; 2]| (0..rows * cols).map(|_| Degree::variable()).collect();
     shapes.into_iter().map(|(name, shape)| (name, numbers(shape))).collect()
 }
 
 /// The logarithm of the bound, from what a run of so many steps on degrees counted; `output`: the largest degree that came
 /// out, cleared.
-pub(crate) fn log2_of_tally(output: f64, steps: usize) -> f64 {
+fn log2_of_tally(output: f64, steps: usize) -> f64 {
     log2_in(F61::P, output, steps)
 }
 

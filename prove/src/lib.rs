@@ -15,10 +15,8 @@
 //! | `locate.rs`, `timeline.rs` | where a program parts from the oracle, everything looked at |
 //! | `oracle.rs`, `bound.rs` | the subject in the oracle's words; how often a proof could err |
 //! | `cases.rs` | models, layouts and batches drawn, and shrunk where they fail; the panel |
-//! | `classifier.rs` | the same proof of a plain classifier |
 pub mod bound;
 pub mod cases;
-mod classifier;
 mod difference;
 mod locate;
 pub mod oracle;
@@ -29,7 +27,6 @@ mod timeline;
 mod trace;
 mod verdict;
 
-pub use classifier::{ClassifierSubject, certify_classifier, prove_classifier, prove_classifier_in};
 pub use difference::Difference;
 pub use locate::{locate, locate_in};
 pub use program::read;

@@ -43,7 +43,7 @@ pub fn locate_in<'a>(
     key: Key,
 ) -> Result<Option<Difference>> {
     let (scheme, _key) = (scheme.into(), key.enter());
-    scheme.fits(&subject.shape)?;
+    scheme.fits(&subject.model)?;
     let (trace, truth) = (Trace::new(), expected(subject, subject.start()?));
     let world = world.traced(&trace, "prove");
     let ranks = session::run((scheme, &world), &START, |at: At<Cpu<F61>>| {

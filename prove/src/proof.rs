@@ -1,5 +1,5 @@
 //! Proves a layout: runs its program under each key, compares what ranks give with the oracle's trace, and says how surely.
-use crate::program::{Look, START, logits_of, program, rows_read};
+use crate::program::{Look, START, logits_of, program};
 use crate::trace::{Compared, Judge, Trace, uncovered};
 use crate::{Subject, Verdict, Watch, locate};
 use comm::{Axis, World};
@@ -69,7 +69,7 @@ pub fn check<'a>(subject: &Subject, scheme: impl Into<Scheme<'a, Cpu<F61>>>) -> 
 
 /// Whether the ranks fit the model, and a table of its stages goes through all of each step.
 fn fits(subject: &Subject, scheme: Scheme<Cpu<F61>>) -> Result<()> {
-    scheme.fits(&subject.shape)?;
+    scheme.fits(&subject.model)?;
     let schedule = scheme.schedule.unwrap_or(scheme.layout.schedule());
     let steps = subject.steps.iter().map(|(batch, _)| batch.microbatches().len());
     let mut plans = steps.map(|n| step::Plan::whole(scheme.layout.size(Axis::STAGES), n));
@@ -83,23 +83,22 @@ fn fits(subject: &Subject, scheme: Scheme<Cpu<F61>>) -> Result<()> {
 pub fn bytes<'a>(subject: &Subject, scheme: impl Into<Scheme<'a, Cpu<F61>>>) -> Result<u128> {
     let scheme = scheme.into();
     let data = scheme.layout.size(Axis::SEQUENCES);
-    let dealt = |rank| -> Result<Vec<_>> {
-        subject.steps.iter().map(|(batch, _)| Ok(batch.dealt(rank, data)?)).collect()
-    };
+    let dealt =
+        |rank| -> Result<Vec<_>> { subject.steps.iter().map(|(batch, _)| batch.dealt(rank, data)).collect() };
     let ranks = price::peak_of_all(scheme, dealt, |at: At<Meta<Cpu<F61>>>| {
         program(subject, &at, Look::Results(&mut |_, _| ()), &|_| ()).map(drop)
     })?;
-    let rows = rows_read(&subject.texts);
+    let rows: usize = subject.rows_read().iter().sum();
     let compared = [
-        (price::sizes(&subject.shape)?, 2 * subject.steps.len()),
-        (vec![rows.saturating_mul(subject.shape.vocabulary)], 1),
+        (price::sizes(&subject.model)?, 2 * subject.steps.len()),
+        (vec![rows.saturating_mul(subject.model.outputs())], 1),
     ];
     Ok(ranks.all + on_host(scheme.layout, &compared))
 }
 
 /// Bytes of the host while a proof runs: the oracle's trace of tensors of these sizes, each so many times in it, its
 /// weights, and on every rank the one that is being compared.
-pub(crate) fn on_host(layout: &Layout, compared: &[(Vec<usize>, usize)]) -> u128 {
+fn on_host(layout: &Layout, compared: &[(Vec<usize>, usize)]) -> u128 {
     let all = compared
         .iter()
         .flat_map(|(sizes, times)| sizes.iter().map(move |n| *n as u128 * (*times as u128 + 1)));
@@ -174,7 +173,7 @@ pub(crate) fn world(layout: &Layout) -> Result<World> {
 
 /// Runs `one` under each key and puts together what its ranks compared: all keys at once, or one after the other where
 /// the free memory does not hold the `bytes` of each for all.
-pub(crate) fn under_keys(
+fn under_keys(
     (scheme, subject): (&dyn Display, &dyn Display),
     keys: &[Key],
     bytes: impl FnOnce() -> Result<u128>,

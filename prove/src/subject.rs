@@ -3,7 +3,7 @@ use super::trace::{Trace, disturbed, told};
 use crate::program::START;
 use crate::{Watch, bound, oracle};
 use layers::model::shape::counted;
-use layers::{Kind, Shape, Window};
+use layers::{Design, Kind, Shape, Window};
 use parallel::{At, Batch, Layout, Result, Sequence, Stages, dump, session};
 use reference::Weights;
 use std::fmt;
@@ -16,8 +16,9 @@ const DEALT: usize = 8;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Subject {
     /// The model.
-    pub shape: Shape,
-    /// Texts whose logits are compared, and how much of each is a prompt; the rest is fed token by token.
+    pub model: Design,
+    /// Texts whose logits are compared, and how much of each is a prompt; the rest is fed token by token. Of a model whose
+    /// tokens are features, what comes of the first step's is compared.
     pub texts: Vec<(Vec<u32>, usize)>,
     /// The batch of each step, and its learning rate.
     pub steps: Vec<(Batch, f64)>,
@@ -35,7 +36,34 @@ impl Subject {
     ///
     /// # Errors
     /// If the layout has more data ranks than can be dealt to.
-    pub fn small(shape: Shape, layout: &Layout) -> Result<Self> {
+    pub fn small(model: impl Into<Design>, layout: &Layout) -> Result<Self> {
+        match model.into() {
+            Design::Transformer(shape) => Self::of_ids(shape, layout),
+            model => Self::of_features(model, layout),
+        }
+    }
+    fn of_features(model: Design, layout: &Layout) -> Result<Self> {
+        let (width, outputs) = (model.width(0), model.outputs());
+        let number = |salt: usize, i: usize| mix(mix(salt as u64) ^ i as u64) as u32;
+        let features = |salt: usize, n: usize| -> Vec<f32> {
+            (0..n).map(|i| (number(salt, i) % 1024) as f32 / 256.0 - 2.0).collect()
+        };
+        let sequence = |salt: usize| {
+            if !model.gives_rows() {
+                return Sequence::example(features(salt, width), number(salt, width) % outputs as u32);
+            }
+            let tokens = 2 + salt % 3;
+            Sequence::rows(tokens, features(salt, tokens * width), features(salt + 500, tokens * outputs))
+        };
+        let data = layout.size(comm::Axis::SEQUENCES).max(DEALT);
+        let batch = |step: usize| {
+            let sequences = (0..=2 * data).map(|b| sequence(step * 1000 + b)).collect();
+            Ok((Batch::new(sequences, 2)?, 1.0))
+        };
+        let steps = (0..2).map(batch).collect::<Result<_>>()?;
+        Ok(Self { model, texts: Vec::new(), steps, optimizer: (Kind::Sgd, Some(0.5)), narrowed: None })
+    }
+    fn of_ids(shape: Shape, layout: &Layout) -> Result<Self> {
         let window = shape.window.map(|w| Window { size: w.size.min(2), sinks: w.sinks.min(1), ..w });
         let narrowed = window.filter(|_| window != shape.window).map(|w| w.size);
         let (shape, data) = (Shape { window, ..shape }, layout.size(comm::Axis::SEQUENCES).max(DEALT));
@@ -65,10 +93,20 @@ impl Subject {
             (first, prompt)
         };
         let texts = steps[0].0.microbatches()[0].iter().map(text).collect();
-        Ok(Self { shape, texts, steps, optimizer: (Kind::Sgd, Some(0.5)), narrowed })
+        Ok(Self { model: shape.into(), texts, steps, optimizer: (Kind::Sgd, Some(0.5)), narrowed })
     }
-    pub(super) fn oracle(&self) -> reference::Model {
-        oracle::model(&self.shape)
+    /// Sequences of features whose rows are compared as they come out.
+    pub(crate) fn given(&self) -> Vec<Sequence> {
+        let first = self.steps.first().filter(|_| self.model.features().is_some());
+        first.into_iter().flat_map(|(batch, _)| batch.microbatches()[0].clone()).collect()
+    }
+    /// Of each text or sequence of features, how many rows are compared: for each prompt's last token and all after it.
+    pub(crate) fn rows_read(&self) -> Vec<usize> {
+        let texts = self.texts.iter().map(|(ids, prompt)| ids.len() - prompt + 1);
+        texts.chain(self.given().iter().map(Sequence::tokens)).collect()
+    }
+    pub(super) fn oracle(&self) -> reference::Design {
+        oracle::design(&self.model)
     }
     pub(super) fn oracle_optimizer(&self) -> reference::Optimizer {
         oracle::optimizer(self.optimizer.0)
@@ -77,8 +115,9 @@ impl Subject {
         self.steps.iter().map(|(batch, lr)| (oracle::microbatches(batch), *lr)).collect()
     }
     pub(super) fn oracle_texts(&self) -> Vec<reference::Sequence> {
-        let text = |ids: &[u32]| reference::Sequence { ids: ids.to_vec(), targets: Vec::new() };
-        self.texts.iter().map(|(ids, _)| text(ids)).collect()
+        let text = |ids: &[u32]| reference::Sequence { ids: ids.to_vec(), ..reference::Sequence::default() };
+        let texts = self.texts.iter().map(|(ids, _)| text(ids));
+        texts.chain(self.given().iter().flat_map(oracle::documents)).collect()
     }
     /// log₂ of the probability that a wrong program passes under so many keys; none where the bound says nothing.
     pub fn bound_log2(&self, keys: usize) -> Option<f64> {
@@ -94,15 +133,18 @@ impl Subject {
     }
     /// Of every token's logits, those that a generation has.
     fn read<S: Copy>(&self, logits: Vec<S>) -> Vec<S> {
+        if self.model.features().is_some() {
+            return logits;
+        }
         let wanted =
             self.texts.iter().flat_map(|(ids, prompt)| (0..ids.len()).map(move |i| i + 1 >= *prompt));
-        let rows = logits.chunks(self.shape.vocabulary).zip(wanted).filter(|(_, wanted)| *wanted);
+        let rows = logits.chunks(self.model.outputs()).zip(wanted).filter(|(_, wanted)| *wanted);
         rows.flat_map(|(row, _)| row.iter().copied()).collect()
     }
     /// The weights that every layout's program begins with, under the key in force, as the unsplit model has them.
     pub(super) fn start(&self) -> Result<Weights<F61>> {
         session::alone(&START, |at: At<Cpu<F61>>| {
-            let mut model = Stages::new(&at, &self.shape)?;
+            let mut model = Stages::new(&at, &self.model)?;
             Ok(dump::weights(model.params(), at.mesh)?.into_iter().collect())
         })
     }
@@ -111,7 +153,10 @@ impl Subject {
         let (model, mut trace) = (self.oracle(), Trace::new());
         let steps = self.oracle_steps();
         watch("the oracle, the texts");
-        trace.push(("logits".into(), self.read(model.logits(&weights, &self.oracle_texts()))));
+        trace.push((
+            "logits".into(),
+            self.read(model.logits_seen(&weights, &self.oracle_texts(), &mut |_, _| {})),
+        ));
         let shapes = model.shapes();
         let mut trainer = reference::Trainer::new(model, self.oracle_optimizer(), self.optimizer.1, weights);
         for (n, (batch, lr)) in steps.iter().enumerate() {
@@ -128,13 +173,15 @@ impl Subject {
 impl Subject {
     /// What is read and learnt, in words.
     pub fn work(&self) -> String {
-        let tokens = |m: &Vec<Sequence>| m.iter().map(|s| s.ids.len()).sum::<usize>().to_string();
+        let tokens = |m: &Vec<Sequence>| m.iter().map(Sequence::tokens).sum::<usize>().to_string();
         let step = |(n, (batch, _)): (usize, &(Batch, f64))| {
             let tokens: Vec<_> = batch.microbatches().iter().map(tokens).collect();
             format!("; step {n} on {} tokens", tokens.join(" + "))
         };
         let steps: String = self.steps.iter().enumerate().map(step).collect();
-        format!("{} read{steps}", counted(self.texts.len(), "text"))
+        let (texts, rows) = (self.texts.len(), self.given().len());
+        let read = if rows > 0 { counted(rows, "sequence") } else { counted(texts, "text") };
+        format!("{read} read{steps}")
     }
     /// The optimizer, in words.
     pub fn learner(&self) -> String {
@@ -151,6 +198,6 @@ impl Subject {
 impl fmt::Display for Subject {
     /// The shapes that run.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}; {}; {}", self.shape, self.work(), self.learner())
+        write!(f, "{}; {}; {}", self.model, self.work(), self.learner())
     }
 }

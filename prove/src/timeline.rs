@@ -138,16 +138,16 @@ impl Expected {
 pub(super) fn expected(subject: &Subject, weights: Weights<F61>) -> Expected {
     let (model, mut all) = (subject.oracle(), Expected::default());
     let texts = subject.oracle_texts();
-    let rows = tokens(&texts, 0);
+    let rows = tokens(&model, &texts, 0);
     model.logits_seen(&weights, &texts, &mut |name, x| all.add(&format!("texts: {name}"), placed(&rows, x)));
-    let shapes = model.shapes();
+    let (shapes, shown) = (model.shapes(), model.clone());
     let optimizer = subject.oracle_optimizer();
     let mut trainer = reference::Trainer::new(model, optimizer, subject.optimizer.1, weights);
     for (n, (batch, lr)) in subject.oracle_steps().iter().enumerate() {
         let mut first = 0;
         let numbered = |microbatch: &Vec<_>| {
             first += microbatch.len();
-            tokens(microbatch, first - microbatch.len())
+            tokens(&shown, microbatch, first - microbatch.len())
         };
         let rows: Vec<_> = batch.iter().map(numbered).collect();
         let (prefix, mut back) = (format!("step {n}: "), Expected::default());
@@ -177,8 +177,8 @@ pub(super) fn expected(subject: &Subject, weights: Weights<F61>) -> Expected {
 }
 
 /// The (sequence, position) of every token, sequences numbered from `first`.
-fn tokens(sequences: &[reference::Sequence], first: usize) -> Vec<(usize, usize)> {
-    let of = |(b, s): (usize, &reference::Sequence)| (0..s.ids.len()).map(move |p| (first + b, p));
+fn tokens(model: &reference::Design, sequences: &[reference::Sequence], first: usize) -> Vec<(usize, usize)> {
+    let of = |(b, s): (usize, &reference::Sequence)| (0..model.tokens(s)).map(move |p| (first + b, p));
     sequences.iter().enumerate().flat_map(of).collect()
 }
 

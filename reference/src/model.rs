@@ -54,6 +54,9 @@ pub struct Model {
     pub dropout: Rates,
     /// What the loss is besides cross-entropy.
     pub objective: Objective,
+    /// Whether there are the blocks alone, without embedding and head: rows of features go in and come out, and the loss is
+    /// the mean square of what is missing.
+    pub bare: bool,
 }
 
 /// How a token tells where it stands in its sequence.
@@ -131,11 +134,15 @@ impl Model {
             window: None,
             dropout: Rates::default(),
             objective: Objective::default(),
+            bare: false,
         }
     }
 
     /// Canonical name and shape `[rows, cols]` of every parameter, in program order.
     pub fn shapes(&self) -> Vec<(String, [usize; 2])> {
+        if self.bare {
+            return (0..self.blocks).flat_map(|i| self.block_shapes(i)).collect();
+        }
         let mut shapes = vec![("embedding".to_owned(), [self.vocabulary, self.width])];
         if let Positions::Learned(n) = self.positions {
             shapes.push(("positions".to_owned(), [n, self.width]));

@@ -7,20 +7,31 @@
 use crate::block::BlockSaved;
 use crate::dropout::{Pass, dropout_at};
 use crate::linear::{add, linear, linear_backward, transpose};
-use crate::loss::{cross_entropy, cross_entropy_backward, embed, embed_backward};
+use crate::loss::{
+    cross_entropy, cross_entropy_backward, embed, embed_backward, mean_square, mean_square_backward,
+};
 use crate::mask::Tokens;
 use crate::model::{Model, Positions, Rates};
 use crate::parameters::Weights;
 use crate::see::See;
 use tensor::{Dropout, Scalar};
 
-/// A sequence of tokens, and for each the token that the model should give.
-#[derive(Clone, Debug, PartialEq)]
+/// A sequence of tokens, and for each what the model should give.
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sequence {
     /// What the model reads.
     pub ids: Vec<u32>,
-    /// What it should say after each of them, or [`IGNORED`](tensor::IGNORED); as many as ids.
+    /// What it should say after each of them, or [`IGNORED`](tensor::IGNORED); as many as tokens.
     pub targets: Vec<u32>,
+    /// Rows of features that it reads, in place of ids.
+    pub x: Vec<f32>,
+    /// Rows that it should give, in place of targets.
+    pub y: Vec<f32>,
+}
+
+/// Rows of all sequences, as numbers of any kind.
+pub(crate) fn features<S: Scalar>(sequences: &[Sequence], of: fn(&Sequence) -> &Vec<f32>) -> Vec<S> {
+    sequences.iter().flat_map(of).map(|&x| S::from_f64(f64::from(x))).collect()
 }
 
 /// What the backward needs of the forward.
@@ -94,9 +105,16 @@ impl Model {
         pass: &Pass,
         see: &mut See<S>,
     ) -> (S, Weights<S>) {
+        let tape = self.forward(w, microbatch, Some(pass), see);
+        if self.bare {
+            let (n, y) = (mean_over * self.width, features(microbatch, |s| &s.y));
+            let (loss, dy) = (mean_square(&tape.x, &y, n), mean_square_backward(&tape.x, &y, n));
+            let mut g = Weights::new();
+            self.back(w, &tape, dy, pass, &mut g, see);
+            return (loss, g);
+        }
         assert!(microbatch.iter().all(|s| s.ids.len() == s.targets.len()), "one target for each id");
         let targets: Vec<u32> = microbatch.iter().flat_map(|s| s.targets.iter().copied()).collect();
-        let tape = self.forward(w, microbatch, Some(pass), see);
         let (v, objective) = (self.vocabulary, &self.objective);
         let loss = cross_entropy(&tape.logits, &targets, v, mean_over, objective);
         let d_logits = cross_entropy_backward(&tape.logits, &targets, v, mean_over, objective);
@@ -112,19 +130,26 @@ impl Model {
     ) -> Tape<S> {
         let ids: Vec<u32> = sequences.iter().flat_map(|s| s.ids.iter().copied()).collect();
         let first = pass.map_or(0, |pass| pass.first_sequence);
-        let lengths: Vec<usize> = sequences.iter().map(|s| s.ids.len()).collect();
+        let lengths: Vec<usize> = sequences.iter().map(|s| self.tokens(s)).collect();
         let tokens = Tokens { lengths, numbers: (first..first + sequences.len()).collect() };
         let (d, v) = (self.width, self.vocabulary);
-        let mut x = embed(&w["embedding"], &ids, d);
+        let mut x = if self.bare { features(sequences, |s| &s.x) } else { embed(&w["embedding"], &ids, d) };
         if let Some(places) = self.places(&tokens) {
             add(&mut x, embed(&w["positions"], &places, d));
         }
-        let (mut x, mut blocks) = (self.dropped(x, &tokens, self.embedding_drop(pass).as_ref()), Vec::new());
-        see(format_args!("embedding.out"), &x);
+        let mut blocks = Vec::new();
+        if !self.bare {
+            x = self.dropped(x, &tokens, self.embedding_drop(pass).as_ref());
+            see(format_args!("embedding.out"), &x);
+        }
         for i in 0..self.blocks {
             let (y, saved) = self.block(w, i, x, &tokens, pass, see);
             x = y;
             blocks.push(saved);
+        }
+        if self.bare {
+            let logits = x.clone();
+            return Tape { ids, tokens, blocks, x, normed: Vec::new(), head: Vec::new(), logits };
         }
         let normed = self.normed("norm".to_owned()).forward_seen(w, &x, see);
         let head = if self.tied { transpose(&w["embedding"], [v, d]) } else { w["head"].clone() };
@@ -148,12 +173,7 @@ impl Model {
         see(format_args!("gradient of head.in"), &dn);
         let mut dx = self.normed("norm".to_owned()).backward(w, &tape.x, &dn, &mut g);
         see(format_args!("gradient of norm.in"), &dx);
-        for (i, saved) in tape.blocks.iter().enumerate().rev() {
-            let given = (saved, dx);
-            let (through, of_block) = self.block_backward(w, i, given, &tape.tokens, Some(pass), see);
-            dx = through;
-            g.extend(of_block);
-        }
+        dx = self.back(w, tape, dx, pass, &mut g, see);
         dx = self.dropped(dx, &tape.tokens, self.embedding_drop(Some(pass)).as_ref());
         let mut d_embedding = embed_backward(&dx, &tape.ids, [v, d], self.padding);
         if self.tied {
@@ -168,9 +188,36 @@ impl Model {
         g
     }
 
+    /// Back through all blocks: dY to dX.
+    fn back<S: Scalar>(
+        &self,
+        w: &Weights<S>,
+        tape: &Tape<S>,
+        mut dx: Vec<S>,
+        pass: &Pass,
+        g: &mut Weights<S>,
+        see: &mut See<S>,
+    ) -> Vec<S> {
+        for (i, saved) in tape.blocks.iter().enumerate().rev() {
+            let given = (saved, dx);
+            let (through, of_block) = self.block_backward(w, i, given, &tape.tokens, Some(pass), see);
+            dx = through;
+            g.extend(of_block);
+        }
+        dx
+    }
+
+    /// Tokens of a sequence.
+    pub(crate) fn tokens(&self, sequence: &Sequence) -> usize {
+        if self.bare { sequence.x.len() / self.width } else { sequence.ids.len() }
+    }
+
     /// The row of the table of positions for each token, if there is such a table.
     fn places(&self, tokens: &Tokens) -> Option<Vec<u32>> {
         let Positions::Learned(n) = self.positions else { return None };
+        if self.bare {
+            return None;
+        }
         let longest = tokens.lengths.iter().max().copied().unwrap_or(0);
         assert!(longest <= n, "a sequence of {longest} tokens for {n} learned positions");
         Some(tokens.positions().into_iter().map(|position| position as u32).collect())
@@ -382,7 +429,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "a sequence of 5 tokens for 4 learned positions")]
     fn a_sequence_beyond_the_learned_positions_panics() {
-        let text = Sequence { ids: vec![1; 5], targets: Vec::new() };
+        let text = Sequence { ids: vec![1; 5], ..Sequence::default() };
         let _ = learned().logits(&random_weights::<f64>(&learned(), 8), &[text]);
     }
 }

@@ -26,9 +26,9 @@ static ABOUT: About = About {
     choice: Choice::Schedule,
     word: "own-1f1b",
     takes: Takes::Nothing,
-    shares: |shape, sizes| {
+    shares: |design, sizes| {
         let over = sizes.along(Axis::Pp);
-        vec![Shared { what: "blocks", size: shape.blocks, over, by: Sharing::AtLeastOne }]
+        vec![Shared { what: "blocks", size: design.parts(), over, by: Sharing::AtLeastOne }]
     },
     paper: "Narayanan et al., arXiv:2006.09503",
     chapter: None,

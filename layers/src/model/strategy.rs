@@ -6,7 +6,7 @@
 //! from the lists.
 use crate::model::part::Other;
 use crate::param::placement::Section;
-use crate::{Builder, FeedForward, NormKind, Result, Shape};
+use crate::{Builder, Design, FeedForward, NormKind, Result};
 use comm::Axis;
 use kernels::Kernels;
 
@@ -119,7 +119,7 @@ pub struct About {
     /// Whether a number follows the word.
     pub takes: Takes,
     /// Where it fits: what ranks share of a model. Nothing: any number of ranks will do.
-    pub shares: fn(&Shape, &Sizes) -> Vec<Shared>,
+    pub shares: fn(&Design, &Sizes) -> Vec<Shared>,
     /// Where it comes from.
     pub paper: &'static str,
     /// The file of the book's chapter about it, if there is one.

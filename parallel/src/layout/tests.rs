@@ -2,6 +2,7 @@ mod grammar;
 
 use super::*;
 use kernels::Heads;
+use layers::Shape;
 
 fn read(text: &str) -> Result<Layout, LayoutError> {
     text.parse()

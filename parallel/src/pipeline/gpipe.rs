@@ -25,9 +25,9 @@ static ABOUT: About = About {
     choice: Choice::Schedule,
     word: "gpipe",
     takes: Takes::Nothing,
-    shares: |shape, sizes| {
-        let over = sizes.along(Axis::Pp);
-        vec![Shared { what: "blocks", size: shape.blocks, over, by: Sharing::AtLeastOne }]
+    shares: |design, sizes| {
+        let (over, what) = (sizes.along(Axis::Pp), if design.shape().is_some() { "blocks" } else { "parts" });
+        vec![Shared { what, size: design.parts(), over, by: Sharing::AtLeastOne }]
     },
     paper: "Huang et al., arXiv:1811.06965",
     chapter: None,

@@ -97,7 +97,7 @@ fn together(layout: Layout, wish: Shape) -> (Layout, Shape) {
 fn with(layout: Layout, named: &str) -> Layout {
     let (with, n) = (layout.with(named).unwrap_or(layout), layout.ranks());
     let shape = Shape { heads: Heads { queries: n, keys: n, dim: 2 }, hidden: n, ..Shape::LLAMA };
-    if with.conflict(&shape).is_some() { layout } else { with }
+    if with.conflict(shape).is_some() { layout } else { with }
 }
 
 /// The layout with its axes nested the other way round.

@@ -25,16 +25,16 @@ pub(super) fn fitted(wish: Shape, scheme: &Scheme<Cpu<F61>>) -> Option<Shape> {
         all.sort_by_key(|n| n.abs_diff(wished));
         shape = nearest(shape, scheme, all.into_iter().map(with));
     }
-    scheme.fits(&shape).is_ok().then_some(shape)
+    scheme.fits(shape).is_ok().then_some(shape)
 }
 
 /// The first of the shapes with the fewest misfits; the given one if none has fewer.
 fn nearest(shape: Shape, scheme: &Scheme<Cpu<F61>>, others: impl Iterator<Item = Shape>) -> Shape {
-    let misfits = scheme.misfits(&shape);
+    let misfits = scheme.misfits(shape);
     if misfits == 0 {
         return shape;
     }
-    let best = others.map(|other| (scheme.misfits(&other), other)).min_by_key(|(misfits, _)| *misfits);
+    let best = others.map(|other| (scheme.misfits(other), other)).min_by_key(|(misfits, _)| *misfits);
     best.filter(|(fewest, _)| *fewest < misfits).map_or(shape, |(_, other)| other)
 }
 

@@ -125,7 +125,7 @@ impl Member {
     pub fn subject<'a>(&self, scheme: impl Into<Scheme<'a, Cpu<F61>>>) -> Result<Subject> {
         let scheme = scheme.into();
         let shape = fitted(self.shape, &scheme).ok_or_else(|| {
-            let why = scheme.layout.conflict(&self.shape);
+            let why = scheme.layout.conflict(self.shape);
             Error::new(why.unwrap_or_else(|| {
                 format!("no small model fits {scheme}: prove a model of its own, with --config")
             }))
@@ -138,9 +138,9 @@ impl Member {
 /// Nothing where no small model fits the layout.
 #[must_use]
 pub fn never_ran(subject: &Subject, layout: &Layout) -> Vec<&'static str> {
-    let mine = Case::of(subject, *layout);
+    let Some(mine) = Case::of(subject, *layout) else { return Vec::new() };
     let panel = PANEL.iter().filter_map(|member| member.subject(layout).ok());
-    let panel: Vec<_> = panel.map(|subject| Case::of(&subject, *layout)).collect();
+    let panel: Vec<_> = panel.filter_map(|subject| Case::of(&subject, *layout)).collect();
     let lacks = HABITS.iter().filter(|(_, has)| !has(&mine) && panel.iter().any(has));
     lacks.map(|(what, _)| *what).collect()
 }

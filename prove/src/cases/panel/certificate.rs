@@ -70,7 +70,7 @@ pub fn certify_panel<'a>(
         all.work = subject.work();
         all.models.push(Proven {
             name: member.name,
-            model: format!("{}; {}", subject.shape, subject.learner()),
+            model: format!("{}; {}", subject.model, subject.learner()),
             bound_log2: verdict.bound_log2,
         });
         all.add(verdict);
