@@ -14,13 +14,21 @@ use tensor::{Cpu, F61, Key};
 
 /// The oracle's traces of each subject under each key, computed once and used for every layout.
 #[derive(Default)]
-pub struct Truths(Mutex<Vec<(Subject, Key, Arc<OnceLock<Trace>>)>>);
+pub struct Truths {
+    all: Mutex<Vec<(Subject, Key, Arc<OnceLock<Trace>>)>>,
+    only: Option<Subject>, // whose truth is anyone's
+}
 
 impl Truths {
+    /// The truth of this subject, whatever the program is given: shows what a proof tells apart.
+    pub fn only(subject: Subject) -> Self {
+        Self { only: Some(subject), ..Self::default() }
+    }
     /// The trace under the key in force, which is this one.
     fn of(&self, key: Key, subject: &Subject, watch: &Watch) -> Result<Arc<OnceLock<Trace>>> {
+        let subject = self.only.as_ref().unwrap_or(subject);
         let place = {
-            let mut all = self.0.lock().expect("nothing panics under this lock");
+            let mut all = self.all.lock().expect("nothing panics under this lock");
             let at =
                 all.iter().position(|(of, under, _)| (of, *under) == (subject, key)).unwrap_or(all.len());
             if at == all.len() {

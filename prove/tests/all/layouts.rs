@@ -240,7 +240,7 @@ fn another_model_is_rejected_by_name() {
     let subject = Subject::small(SHAPE, &layout).unwrap();
     let mut other = subject.clone();
     other.steps[0].1 = 0.5; // half the learning rate
-    let truths = Truths::default();
+    let truths = Truths::only(other.clone());
     assert!(prove(&other, &layout, &[Key(1)], &truths).unwrap().equal);
     let verdict = prove(&subject, &layout, &[Key(1)], &truths).unwrap();
     let first = verdict.first_difference.clone().unwrap();
@@ -256,7 +256,7 @@ fn the_bound_is_small_and_grows_with_the_shapes() {
         let shape = Shape { blocks, ..SHAPE };
         Subject::small(shape, &Layout::default()).unwrap().bound_log2(2).unwrap()
     };
-    assert!(bound(1) < -50.0 && bound(1) < bound(2) && bound(2) < -40.0, "{} {}", bound(1), bound(2));
+    assert!(bound(1) < -45.0 && bound(1) < bound(2) && bound(2) < -36.0, "{} {}", bound(1), bound(2));
 }
 
 #[test]
