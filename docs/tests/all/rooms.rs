@@ -11,7 +11,7 @@ type Room = (&'static str, &'static [&'static str], &'static [&'static str]);
 
 /// The ground of `layers` is what every layer is made of, built with and called with: handles and operators, parameters,
 /// the place where layers are built, and the parts that a strategy may build instead. Such a part is a column layer, a row
-/// layer or a norm, so these two rooms are the only ones that the ground names.
+/// layer, a norm or a feed-forward, so these three rooms are the only ones that the ground names.
 const LAYERS: &[Room] = &[
     (
         "ground",
@@ -29,7 +29,7 @@ const LAYERS: &[Room] = &[
             "ops",
             "param",
         ],
-        &["linear", "norm"],
+        &["linear", "mlp", "norm"],
     ),
     ("linear", &["linear"], &[]),
     ("norm", &["norm"], &["linear"]),
