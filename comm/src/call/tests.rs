@@ -14,7 +14,7 @@ fn calls_read_as_written() {
     let label = Some("blocks.0.attention.out".into());
     let sum = Call { reduce: Some(Reduce::Sum), label, ..call(Op::AllReduce) };
     let here = sum.at.line();
-    let words = |c: &Call| c.to_string().replace(&format!("call.rs:{here}"), "call.rs:57");
+    let words = |c: &Call| c.to_string().replace(&format!("call/tests.rs:{here}"), "call.rs:57");
     assert_eq!(
         words(&sum),
         "all_reduce(sum) over tp of 4x6 f61 for blocks.0.attention.out at comm/src/call.rs:57"

@@ -80,7 +80,7 @@ fn mutants_of_what_ranks_exchange_are_rejected() {
         }
         tally.print(&scheme.to_string());
         assert!(tally.survivors().is_empty(), "what no proof noticed: {:#?}", tally.survivors());
-        assert!(tally.killed() > 20, "{scheme}: {} killed", tally.killed());
+        assert!(tally.killed() >= 20, "{scheme}: {} killed", tally.killed());
     }
 }
 
@@ -163,7 +163,7 @@ fn what_is_priced_is_what_is_held() {
     }
     let (usual, gpipe) = (priced((&tensor).into()), priced((&stages).into()));
     assert_eq!(priced(rows), usual);
-    assert_ne!(priced(on_time), usual);
+    assert!(priced(on_time).all >= usual.all, "what is gathered is held");
     assert!(priced(turns).all < gpipe.all, "1F1B holds less than GPipe: {:?}, {gpipe:?}", priced(turns));
 }
 
@@ -214,7 +214,8 @@ impl<D: Kernels> Layer<D> for InPlace<D> {
 fn a_tensor_with_two_owners_names_layer_collective_and_cure() {
     let layout = layout(TP);
     let subject = Subject::small(SHAPE, &layout).unwrap();
-    let why = certify(&subject, Scheme::with(&layout, &[&Hasty]), &[Key(1)], &|_| ()).unwrap_err().why;
+    let scheme = Scheme::with(&layout, &[&Hasty]);
+    let why = prove(&subject, scheme, &[Key(1)], &Truths::default()).unwrap_err().why;
     let parts = [
         "all_reduce(sum) over tp of ",
         " for blocks.0.norm1 at ",

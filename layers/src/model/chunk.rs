@@ -9,8 +9,8 @@ use crate::model::stage::{Half, Input, Of, Output, Room, Stage, Wanted};
 use crate::ops::{Region, Stream};
 use crate::param::weight::RowWeight;
 use crate::{
-    Block, Builder, Cx, Embedding, Head, Layer, Param, Positions, Result, Rotary, Shape, Uses, embedding,
-    head,
+    Block, Builder, Cx, Design, Embedding, Head, Layer, Param, Positions, Result, Rotary, Shape, Uses,
+    embedding, head,
 };
 use comm::{Axes, Axis, Group};
 use kernels::Kernels;
@@ -312,6 +312,26 @@ impl<D: Kernels, B: Layer<D, In = Stream<D>, Out = Stream<D>>> Stage<D> for Chun
             listed.using(uses, (ends, &Ends::EMBEDDING), last, run)?;
         }
         Ok(())
+    }
+}
+
+impl Design {
+    /// These parts of the model, on this rank. `ends` are the ranks that have its first and last part, where this is one of them
+    /// and they are two.
+    ///
+    /// # Errors
+    /// If a size is 0, or the ranks do not divide what they should share.
+    pub fn stage<D: Kernels>(
+        &self,
+        at: &Builder<D>,
+        parts: Range<usize>,
+        ends: Option<&Group<D::Place>>,
+    ) -> Result<Box<dyn Stage<D>>> {
+        Ok(match self {
+            Self::Transformer(shape) => Box::new(Chunk::part(at, shape, parts, ends)?),
+            Self::Classifier { sizes } => Box::new(Chunk::classifier(at, sizes, parts)?),
+            Self::Blocks(shape) => Box::new(Chunk::bare(at, shape, parts)?),
+        })
     }
 }
 

@@ -18,6 +18,7 @@
 //! Source: Shoeybi et al., Megatron-LM, §3, arXiv:1909.08053. Chapter: 3. Compare: `mlp.rs`, one pair.
 use crate::model::build::positive;
 use crate::model::chunk::{End, Tables};
+use crate::model::design::{parts, start};
 use crate::model::part::{Of, Part, Pending};
 use crate::model::strategy::{Column, Row};
 use crate::ops::{
@@ -153,21 +154,6 @@ impl<D: Kernels> Chunk<D, Hidden<D>> {
         let rows = (parts.start == 0).then_some(Region::Whole);
         Ok(Self::new(at, (Tables::NONE, rows), blocks, head.map(End::Head)))
     }
-}
-
-/// How many parts there are between bars, the last layer counted.
-pub fn parts(sizes: &[usize]) -> usize {
-    sizes.len().saturating_sub(1) / 2 + 1
-}
-
-/// The first layer of a part.
-pub fn start(sizes: &[usize], part: usize) -> usize {
-    (2 * part).saturating_sub(sizes.len() % 2)
-}
-
-/// Of these sizes, those that the ranks must divide: between the two layers of a pair, and gathered.
-pub fn shared(sizes: &[usize]) -> Vec<usize> {
-    (0..parts(sizes) - 1).map(|part| sizes[start(sizes, part) + 1]).collect()
 }
 
 #[cfg(test)]

@@ -1,10 +1,6 @@
 //! What a model is built as, whichever kind: how it is cut into parts, what goes in, and what comes out.
-use crate::model::classifier::{parts, shared, start};
-use crate::{Builder, Chunk, Result, Shape, Stage};
-use comm::Group;
-use kernels::Kernels;
+use crate::Shape;
 use std::fmt;
-use std::ops::Range;
 
 /// A model: all that its parameters do not say.
 #[derive(Clone, Debug, PartialEq)]
@@ -76,23 +72,6 @@ impl Design {
     pub fn gives_rows(&self) -> bool {
         matches!(self, Self::Blocks(_))
     }
-    /// These parts of the model, on this rank. `ends` are the ranks that have its first and last part, where this is one of them
-    /// and they are two.
-    ///
-    /// # Errors
-    /// If a size is 0, or the ranks do not divide what they should share.
-    pub fn stage<D: Kernels>(
-        &self,
-        at: &Builder<D>,
-        parts: Range<usize>,
-        ends: Option<&Group<D::Place>>,
-    ) -> Result<Box<dyn Stage<D>>> {
-        Ok(match self {
-            Self::Transformer(shape) => Box::new(Chunk::part(at, shape, parts, ends)?),
-            Self::Classifier { sizes } => Box::new(Chunk::classifier(at, sizes, parts)?),
-            Self::Blocks(shape) => Box::new(Chunk::bare(at, shape, parts)?),
-        })
-    }
 }
 
 impl fmt::Display for Design {
@@ -106,4 +85,19 @@ impl fmt::Display for Design {
             }
         }
     }
+}
+
+/// How many parts there are between bars, the last layer counted.
+pub fn parts(sizes: &[usize]) -> usize {
+    sizes.len().saturating_sub(1) / 2 + 1
+}
+
+/// The first layer of a part.
+pub fn start(sizes: &[usize], part: usize) -> usize {
+    (2 * part).saturating_sub(sizes.len() % 2)
+}
+
+/// Of these sizes, those that the ranks must divide: between the two layers of a pair, and gathered.
+pub fn shared(sizes: &[usize]) -> Vec<usize> {
+    (0..parts(sizes) - 1).map(|part| sizes[start(sizes, part) + 1]).collect()
 }

@@ -92,27 +92,6 @@ fn what_happens_once_a_step_is_told_apart() {
     assert_eq!(d.collectives.len(), 1, "{d}");
 }
 
-/// What only a stage's ranks have. Kills: a first difference in the order of one rank, which has not all tensors; a rank
-/// named that has not the tensor; an echo in an earlier stage named before its cause in a later one; a sharded update
-/// that is told without the call that gathers it.
-#[test]
-fn what_only_a_stage_has_is_told_apart() {
-    let sends = |of: usize| {
-        move |sites: &[Site]| -> Vec<Site> {
-            let _ = of;
-            sites.to_vec()
-        }
-    };
-    let _ = sends;
-    let (s, l) = subject("pp=2");
-    for site in calls(&s, &l) {
-        println!("{} {:?}", site.words, site.call);
-    }
-    for label in ["gradients of blocks.1", "values of blocks.1", "loss"] {
-        println!("{}", after("tp=2,dp=2:zero1,pp=2", Mutation::Skip, nth(label, 0)));
-    }
-}
-
 /// Kills: a difference where there is none; a statement that leaves something out.
 #[test]
 fn what_is_equal_is_nowhere_different() {

@@ -3,6 +3,7 @@ mod stages;
 
 use super::*;
 use crate::model::build::Element;
+use crate::model::design::shared;
 use crate::{Draw, Error, Half, Kind, Optimizer, Random, Stage, Values};
 use comm::{Ledger, Mesh, Op, World};
 use kernels::Meta;
