@@ -10,7 +10,7 @@ use layers::{About, Builder, Cx, Kind, Layer, Param, Random, Result, Shape, Stra
 use parallel::step::{Cell, Plan, check};
 use parallel::{At, Batch, Layout, Schedule, Scheme, Sequence, Trainer, price, session};
 use prove::cases::certify_panel;
-use prove::{Subject, Truths, certify, prove, prove_in};
+use prove::{Subject, Truths, prove, prove_in};
 use tensor::{Cpu, Device, F61, Key, mix};
 
 const SHAPE: Shape = Shape {

@@ -43,12 +43,30 @@ const LAYERS: &[Room] = &[
     ("proof", &["proof"], &[]),
 ];
 
-/// The ground of `parallel` is what a run is told: its layout, its batches, the files of its parameters.
+/// The ground of `parallel` is what a run is given: strategies, layout and steps, the stages of a model, its batches, the
+/// files of its parameters.
 const PARALLEL: &[Room] = &[
-    ("ground", &["batch", "error", "layout", "lib", "stored"], &[]),
+    (
+        "ground",
+        &[
+            "batch",
+            "data",
+            "error",
+            "layout",
+            "lib",
+            "pipeline",
+            "scheme",
+            "stages",
+            "step",
+            "stored",
+            "strategies",
+            "tensor",
+            "whole",
+        ],
+        &[],
+    ),
     ("trainer", &["trainer"], &[]),
     ("checkpoint", &["checkpoint"], &[]),
-    ("classify", &["classify"], &["trainer"]),
     ("dump", &["dump"], &["trainer"]),
     ("number", &["number"], &["dump"]),
     ("network", &["network"], &[]),
