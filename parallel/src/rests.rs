@@ -25,7 +25,7 @@ const SHAPE: Shape = Shape {
 };
 const ADAMW: Kind = Kind::AdamW { beta1: 0.5, beta2: 0.75, eps: 0.5, decay: 0.25 };
 
-/// So many of value, gradient and state, from the last on, rest as shards: DDP and ZeRO 1 to 3.
+/// So many of value, gradient and state, from the last on, rest as shards: DDP and `ZeRO` 1 to 3.
 fn zero(stage: usize, block: Option<usize>) -> Rests {
     let rest = |needs| if stage >= needs { Rest::Shard } else { Rest::Whole };
     Rests { value: rest(3), gradient: rest(2), state: rest(1), block }

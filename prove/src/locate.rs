@@ -79,7 +79,9 @@ impl Judged {
         let touched = first.map(|(_, calls)| calls).unwrap_or_default();
         let mut lacks: BTreeSet<_> =
             truth.tensor(&name).into_iter().flat_map(|all| all.keys().copied()).collect();
-        elements.iter().for_each(|(place, _)| _ = lacks.remove(place));
+        for (place, _) in &elements {
+            lacks.remove(place);
+        }
         (name, Self { differ: bad.len(), of: elements.len(), partial, lacks, touched })
     }
 }

@@ -8,7 +8,7 @@
 //!           dW[I_t,O] = Σ_t X[B,I]ᵀ · dY[B,O_t]          reduce-scatter, I·O elements
 //! ```
 //!
-//! Source: Rajbhandari et al., "ZeRO", §5.3 (parameters gathered when they are used), arXiv:1910.02054.
+//! Source: Rajbhandari et al., "`ZeRO`", §5.3 (parameters gathered when they are used), arXiv:1910.02054.
 use comm::{Axis, Group};
 use kernels::Kernels;
 use layers::model::part::Other;

@@ -10,7 +10,7 @@
 //! Rank `r` of `K` goes forward K − 1 − r times, then forward and backward by turns. It waits as often as `GPipe`; of the `M`
 //! microbatches it holds K − r at once, not M.
 //!
-//! Source: Narayanan et al., "PipeDream", §3.2, arXiv:1806.03377; "Memory-efficient pipeline-parallel DNN training", §3.2
+//! Source: Narayanan et al., "`PipeDream`", §3.2, arXiv:1806.03377; "Memory-efficient pipeline-parallel DNN training", §3.2
 //! (PipeDream-Flush), arXiv:2006.09503.
 use comm::Axis;
 use layers::{About, Choice, Shared, Sharing, Takes};

@@ -145,13 +145,13 @@ fn what_is_priced_is_what_is_held() {
     let (rows, on_time) = (Scheme::with(&tensor, &[&OwnRows]), Scheme::with(&tensor, &[&JustInTime]));
     let turns = Scheme::scheduled(&stages, &OneForwardOneBackward);
     let priced =
-        |scheme: Scheme<Cpu<f32>>| price::training(scheme, &SHAPE, sgd, &batch, |_, _| Ok(())).unwrap();
+        |scheme: Scheme<Cpu<f32>>| price::training(scheme, SHAPE, sgd, &batch, |_, _| Ok(())).unwrap();
     for scheme in [rows, on_time, turns] {
         let held = session::run(
             (scheme, &scheme.layout.world().unwrap()),
             &Random { seed: 0 },
             |at: At<Cpu<f32>>| {
-                let mut trainer = Trainer::new(&at, &SHAPE, sgd)?;
+                let mut trainer = Trainer::new(&at, SHAPE, sgd)?;
                 (0..price::STEPS).try_for_each(|_| trainer.step(&batch, 1.0).map(drop))?;
                 Ok(at.device.meter().peaks_of_all().total)
             },

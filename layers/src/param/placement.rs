@@ -97,6 +97,11 @@ impl Default for Placement {
 }
 
 impl Placement {
+    /// This placement, resting so.
+    #[must_use]
+    pub fn resting(self, rests: Rests) -> Self {
+        Self { rests, ..self }
+    }
     /// This placement, and so along `axis`. Where several axes cut, the first that is named cuts first.
     #[must_use]
     pub fn on(mut self, axis: Axis, placed: Placed) -> Self {

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! Shards are cut parameter by parameter, so what is gathered is the matrix itself, and no buffer is cut into parameters.
-//! Source: Rajbhandari et al., "ZeRO", §5, arXiv:1910.02054; Zhao et al., "FSDP", §3.2 (blocks), arXiv:2304.11277.
+//! Source: Rajbhandari et al., "`ZeRO`", §5, arXiv:1910.02054; Zhao et al., "FSDP", §3.2 (blocks), arXiv:2304.11277.
 use crate::{Error, Result};
 use comm::Group;
 use kernels::Kernels;
@@ -20,7 +20,7 @@ pub enum Rest {
     Shard,
 }
 
-/// Where value, gradient and optimizer state of a parameter rest on the ranks that sum its gradient: DDP, ZeRO 1 to 3 and
+/// Where value, gradient and optimizer state of a parameter rest on the ranks that sum its gradient: DDP, `ZeRO` 1 to 3 and
 /// HSDP are these words. What rests as a shard needs what comes after it, in this order, to rest as one, too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rests {

@@ -66,7 +66,7 @@ fn gradients(
                 Output::Activation(y) => x = Some(Input::Activation(y)),
                 Output::Logits(_) => unreachable!("a loss is wanted"),
                 Output::Loss(loss) => {
-                    trace.push(loss.all_reduce(&mesh.over(comm::Axes::LOSS)?)?.read().unwrap())
+                    trace.push(loss.all_reduce(&mesh.over(comm::Axes::LOSS)?)?.read().unwrap());
                 }
             }
         }
