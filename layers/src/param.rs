@@ -18,7 +18,7 @@ use tensor::{Category, Device, Scalar, Tensor, View, ViewMut, count};
 /// A device's wide number.
 pub type Wide<D> = <<D as Kernels>::Wide as Device>::Elem;
 
-/// This rank's share of a parameter. Layers read it through the weights of [`crate::weight`], where it may be
+/// This rank's share of a parameter. Layers read it through the weights of [`weight`], where it may be
 /// gathered or fetched, and add to its gradient through `accumulate`; nobody else touches it.
 pub struct Param<D: Kernels> {
     name: Arc<str>,

@@ -3,9 +3,9 @@
 //!
 //! | family | a file gives | list |
 //! |---|---|---|
-//! | layers, split inside | what is built in place of the usual layers ([`Strategy`](layers::Strategy)) | [`tensor`](crate::tensor) |
-//! | parameters, by where they rest | three words ([`StateSplit`](crate::data::StateSplit)) | [`data`](crate::data) |
-//! | schedules of a pipeline | who goes through what when ([`Schedule`](crate::Schedule)) | [`pipeline`](crate::pipeline) |
+//! | layers, split inside | what is built in place of the usual layers ([`Strategy`](layers::Strategy)) | [`tensor`] |
+//! | parameters, by where they rest | three words ([`StateSplit`](crate::data::StateSplit)) | [`data`] |
+//! | schedules of a pipeline | who goes through what when ([`Schedule`](crate::Schedule)) | [`pipeline`] |
 //!
 //! Of other families ([`Choice`](layers::Choice) has them all) there is no strategy yet.
 use crate::{data, pipeline, tensor};

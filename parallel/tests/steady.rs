@@ -46,7 +46,7 @@ fn each(mut work: impl FnMut() -> Result<(), Error>) -> Result<[usize; 12], Erro
 fn takes_nothing(work: impl Fn(&At<Device>) -> Result<[usize; 12], Error> + Sync) {
     let (pp, dp, tp) = (|n| (Axis::Pp, n), |n| (Axis::Dp, n), |n| (Axis::Tp, n));
     let layouts: [(&[_], bool); 7] = [
-        (&[pp(2), tp(2)], true),
+        (&[pp(2)], false),
         (&[], false),
         (&[tp(2)], false),
         (&[tp(2)], true),

@@ -1,5 +1,5 @@
 //! What a call needs besides its input: everything a layer may ask about the tokens it works on. Four things: the
-//! [pass](Pass) of a microbatch, its [tokens](Tokens), the [past](Past) that attention also sees, and who observes.
+//! [pass](Pass) of a microbatch, its [tokens](Tokens), the past that attention also sees, and who observes.
 mod past;
 mod tokens;
 
