@@ -3,7 +3,7 @@
 //! Source: pytorch/torchtitan#1805 (issue): a local tensor is taken out of the distributed one without saying how its
 //!   gradient lies, so a reduction is missed in backward
 //! Breaks: what lies before the layer learns from one rank's part of its gradient
-//! Killed by: the compiler: the trait `From<Partial<D>>` is not implemented for `Stream<D>`
+//! Killed by: the compiler: is not implemented for `Stream<D>`
 //! F32 loss: none, it does not compile
 use {
     comm::Group,

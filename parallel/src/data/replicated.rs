@@ -29,10 +29,7 @@ pub static REPLICATED: StateSplit = StateSplit {
                 "loss",
                 "the loss is a mean over the targets of the whole step: each rank gives its partial sum of it",
             ),
-            (
-                "gradient of",
-                "gradients are partial sums over data ranks: no mean of means, and once a step",
-            ),
+            ("gradient of", "gradients are partial sums over data ranks: no mean of means, and once a step"),
             ("norm²", "the norm is that of the summed gradient, the same on every data rank"),
             (
                 "",
