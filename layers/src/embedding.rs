@@ -294,6 +294,7 @@ mod tests {
                     step: 2,
                     first: 0,
                     lengths: LENGTHS.to_vec(),
+                    tokens: vec![],
                     x: vec![],
                     memory_lengths: vec![],
                     memory: vec![],

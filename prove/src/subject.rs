@@ -50,11 +50,10 @@ impl Subject {
             (ids, targets)
         };
         let long = |b: usize| {
-            let two = [document(b, [2, 4, 3, 2][b % 4]), document(b + 7, 2)];
-            Sequence::packed(&two[..=usize::from(b % 4 == 2)])
+            let two = [document(b, [2, 1, 2, 4][b % 4]), document(b + 7, 2)];
+            Sequence::packed(&two[..=usize::from(b % 8 == 2)])
         };
-        let short =
-            |b: usize| Sequence::packed(&[document(31 + b, if b < data / 2 { 1 } else { 2 + b % 2 })]);
+        let short = |b: usize| Sequence::packed(&[document(31 + b, if b < data / 2 { 1 } else { 2 })]);
         let steps = vec![
             (Batch::new((0..=2 * data).map(long).collect(), 2)?, 1.0),
             (Batch::new((0..data).map(short).collect(), 1)?, 1.0),

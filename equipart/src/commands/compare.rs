@@ -179,7 +179,7 @@ fn verdicts<E: Scalar>(
     let texts: Vec<_> = alone.texts.iter().map(|t| (t.ids.clone(), prompt(t))).collect();
     let key = Key(tensor::mix(u64::from(std::process::id()) ^ 0x636f_6d70));
     let (keys, mut said) = ([key, key.next()], [Vec::new(), Vec::new()]);
-    let truths = [Truths::default(), Truths::default()];
+    let truths = Truths::default();
     for layout in layouts {
         watch(&format!("proving {layout}"));
         let (subject, note) = subject(work, layout, texts.clone())?;
@@ -189,10 +189,8 @@ fn verdicts<E: Scalar>(
             Subject { texts, steps: Vec::new(), ..subject.clone() },
             Subject { steps, texts: Vec::new(), ..subject },
         ];
-        for ((half, truths), said) in halves.iter().zip(&truths).zip(&mut said) {
-            let own = Truths::default(); // where each layout is given something else
-            let truths = if note.is_some() { &own } else { truths };
-            said.push((prove(half, layout, &keys, truths)?.equal, note.clone(), never.clone()));
+        for (half, said) in halves.iter().zip(&mut said) {
+            said.push((prove(half, layout, &keys, &truths)?.equal, note.clone(), never.clone()));
         }
     }
     Ok(said.concat())

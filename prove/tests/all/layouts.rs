@@ -1,10 +1,13 @@
 //! The whole model under every layout equals the oracle, bit for bit in the field: logits, losses, norms, every
 //! gradient, every new weight, over two clipped steps of two ragged microbatches.
+use comm::Axis;
+use comm::mutants::{Mutation, Trial};
 use kernels::Heads;
 use layers::{Biases, Kind, Positions, Shape, Window};
-use parallel::Layout;
+use parallel::layout::covering;
+use parallel::{Layout, strategies};
 use prove::cases::{Case, HABITS, Member, PANEL, certify_panel, never_ran};
-use prove::{Subject, Truths, oracle, prove};
+use prove::{Subject, Truths, oracle, prove, prove_in};
 use tensor::{Key, Rope, Scaling, mix};
 
 const SHAPE: Shape = Shape {
@@ -16,7 +19,7 @@ const SHAPE: Shape = Shape {
     positions: Positions::Rotary(Rope { base: 100.0, scaling: Scaling::None }),
     ..Shape::LLAMA
 };
-const LAYOUTS: [&str; 11] = [
+const LAYOUTS: [&str; 12] = [
     "none",
     "tp=2",
     "tp=2,sp",
@@ -28,6 +31,7 @@ const LAYOUTS: [&str; 11] = [
     "tp=4,sp,dp=2",
     "tp=4,dp=2",
     "tp=2,dp=3",
+    "tp=2,dp=2:zero1,pp=2",
 ];
 
 /// A fixed key, and one that no run had before.
@@ -43,16 +47,39 @@ fn keys() -> [Key; 2] {
 /// of dropout that depends on the layout or the microbatch, documents that see each other, ignored targets that count,
 /// positions by row, texts read by the wrong data rank.
 fn equal(who: impl Fn(&Member) -> bool) {
-    let (keys, most) = (keys(), "dp=3".parse().unwrap());
+    let (keys, truths, written) = (keys(), Truths::default(), LAYOUTS.map(|layout| layout.parse().unwrap()));
+    let layouts: Vec<Layout> = covering(8).into_iter().chain(written).collect();
     for member in PANEL.iter().filter(|member| who(member)) {
-        let (subject, truths) = (member.subject(&most).unwrap(), Truths::default());
+        let subject = member.subject(&Layout::UNSPLIT).unwrap();
         let params = oracle::model(&subject.shape).shapes().len();
-        for layout in LAYOUTS {
-            let layout: Layout = layout.parse().unwrap();
-            let verdict = prove(&subject, &layout, &keys, &truths).unwrap();
+        for layout in &layouts {
+            assert_eq!(
+                member.subject(layout).unwrap(),
+                subject,
+                "{layout}: one run of the oracle serves all"
+            );
+            let verdict = prove(&subject, layout, &keys, &truths).unwrap();
             assert!(verdict.equal, "{}: {}", member.name, verdict.statement());
-            let a_rank = 1 + 2 * (2 + 2 * params); // logits; loss, norm², gradients, weights
-            assert_eq!(verdict.tensors, a_rank * keys.len() * layout.ranks(), "{}, {layout}", member.name);
+            let (ranks, stages) = (layout.ranks(), layout.size(Axis::STAGES));
+            let twice = usize::from(subject.shape.tied && stages > 1); // the table
+            let a_key = ranks * (1 + 2 * 2) + ranks / stages * (params + twice) * 2 * 2; // logits; loss, norm²; the rest
+            assert_eq!(verdict.tensors, a_key * keys.len(), "{}, {layout}", member.name);
+        }
+    }
+}
+
+/// Kills: two entries of the lists that break something together, and no proof has both.
+#[test]
+fn every_pair_of_entries_meets_among_the_layouts_that_are_proven() {
+    let has = |layout: &Layout| layout.strategies().iter().map(|about| about.name).collect::<Vec<_>>();
+    let all: Vec<_> = covering(8).iter().map(has).collect();
+    let names: Vec<_> = strategies::all().iter().map(|about| about.name).collect();
+    for (i, one) in names.iter().enumerate() {
+        for other in &names[i..] {
+            let meet = all.iter().any(|layout| layout.contains(one) && layout.contains(other));
+            let exclude = ["data parallelism", "ZeRO, stage 1"];
+            let two = one != other && exclude.contains(one) && exclude.contains(other);
+            assert_eq!(meet, !two, "{one} and {other} in {all:?}");
         }
     }
 }
@@ -191,16 +218,23 @@ fn a_subject_shows_its_window_and_keeps_to_its_positions() {
     }
 }
 
-/// Another oracle is told apart: what differs first is named, with the rank and how many elements.
+/// What differs first is named, with the rank and how many elements; and truths are of the subject that they were found
+/// for. Kills: another subject's truth, a difference that is counted in a shard or blamed on another tensor.
 #[test]
-fn another_model_is_rejected_by_name() {
-    let layout: Layout = "tp=2".parse().unwrap();
-    let subject = Subject::small(SHAPE, &layout).unwrap();
+fn another_program_is_rejected_by_name() {
+    let layout: Layout = "dp=2:zero1".parse().unwrap();
+    let (subject, truths) = (Subject::small(SHAPE, &layout).unwrap(), Truths::default());
     let mut other = subject.clone();
     other.steps[0].1 = 0.5; // half the learning rate
-    let truths = Truths::default();
     assert!(prove(&other, &layout, &[Key(1)], &truths).unwrap().equal);
-    let verdict = prove(&subject, &layout, &[Key(1)], &truths).unwrap();
+    let honest = Trial::honest();
+    let run = |trial: &Trial| {
+        prove_in(&layout.world().unwrap().on_trial(trial), &subject, &layout, &[Key(1)], &truths).unwrap()
+    };
+    assert!(run(&honest).equal);
+    let sites = honest.meetings();
+    let gathers = |label: &str| sites.iter().find(|site| site.label.as_deref() == Some(label)).unwrap();
+    let verdict = run(&Trial::at(gathers("values of embedding"), Mutation::Skip));
     let first = verdict.first_difference.clone().unwrap();
     assert!(!verdict.equal && first.name == "step 0: new embedding" && first.rank == 0, "{first:?}");
     assert!(first.differ > 0 && first.differ <= first.of && first.of == 16 * 12, "{first:?}");
@@ -214,7 +248,7 @@ fn the_bound_is_small_and_grows_with_the_shapes() {
         let shape = Shape { blocks, ..SHAPE };
         Subject::small(shape, &Layout::default()).unwrap().bound_log2(2).unwrap()
     };
-    assert!(bound(1) < -50.0 && bound(1) < bound(2) && bound(2) < -40.0, "{} {}", bound(1), bound(2));
+    assert!(bound(1) < -46.0 && bound(1) < bound(2) && bound(2) < -37.0, "{} {}", bound(1), bound(2));
 }
 
 #[test]
