@@ -25,7 +25,8 @@ pub use report::Report;
 
 use crate::Subject;
 use comm::Axis;
-use layers::{Kind, Rates, Shape};
+use kernels::Heads;
+use layers::{Kind, Shape};
 use parallel::{Batch, Error, Layout, Result, Sequence};
 use serde::{Deserialize, Serialize};
 use tensor::quoted::sentence;
@@ -75,38 +76,7 @@ impl Case {
     pub fn parse(line: &str) -> Result<Self> {
         let case: Self = serde_json::from_str(line)
             .map_err(|why| Error::new(format!("no case: {}", sentence(&why.to_string()))))?;
-        let wrong = |what: &str, seen: usize, wanted: &str| {
-            Err(Error::new(format!("no case: {what} is {seen}; it must be {wanted}")))
-        };
-        let Shape { width, blocks, heads, hidden, vocabulary, .. } = case.shape;
-        let sizes = [
-            ("shape.width", width),
-            ("shape.blocks", blocks),
-            ("shape.heads.queries", heads.queries),
-            ("shape.heads.keys", heads.keys),
-            ("shape.heads.dim", heads.dim),
-            ("shape.hidden", hidden),
-            ("shape.vocabulary", vocabulary),
-        ];
-        if let Some((what, seen)) = sizes.into_iter().find(|(_, n)| !(1..=LARGEST).contains(n)) {
-            return wrong(what, seen, &format!("1 to {LARGEST}"));
-        }
-        if let Some(id) = case.shape.padding.filter(|id| *id >= vocabulary) {
-            return wrong("shape.padding", id, &format!("below the vocabulary of {vocabulary}"));
-        }
-        let most = case.shape.context().unwrap_or(LARGEST).min(LARGEST);
-        let documents = case.steps.iter().flat_map(|step| step.sequences.iter().flatten());
-        if let Some(n) = documents.map(Document::tokens).find(|n| *n > most) {
-            return wrong("the length of a document", n, &format!("at most {most}"));
-        }
-        if let Some((n, _)) = case.texts.iter().find(|(n, prompt)| !(1..=*n).contains(prompt) || *n > most) {
-            return wrong(
-                "the length of a text",
-                *n,
-                &format!("1 to {most}, with a prompt of 1 to all of it"),
-            );
-        }
-        case.check_rates()?;
+        case.check().map_err(|why| Error::new(format!("no case: {why}")))?;
         case.layout.fits(&case.shape)?;
         let data = case.layout.size(Axis::SEQUENCES);
         for (batch, _) in case.subject()?.steps {
@@ -114,31 +84,50 @@ impl Case {
         }
         Ok(case)
     }
-    fn check_rates(&self) -> Result<()> {
-        let Shape { heads, window, dropout: Rates { embedding, attention, residual }, loss, .. } = self.shape;
-        for rate in [embedding, attention, residual, loss.smoothing] {
-            if !(0.0..1.0).contains(&rate) {
-                return Err(Error::new(format!(
-                    "no case: a rate of dropout or smoothing is {rate}; it must be 0 or more and below 1"
-                )));
-            }
+    /// Whether it is one that can be: what is wrong otherwise.
+    fn check(&self) -> Result<(), String> {
+        let Shape { width, blocks, heads, hidden, vocabulary, dropout, .. } = self.shape;
+        let Heads { queries, keys, dim } = heads;
+        if keys > 0 && !queries.is_multiple_of(keys) {
+            return Err(format!(
+                "{queries} query heads cannot share {keys} KV heads; these must divide them"
+            ));
         }
-        if !heads.queries.is_multiple_of(heads.keys) {
-            let (queries, keys) = (heads.queries, heads.keys);
-            return Err(Error::new(format!(
-                "no case: {queries} query heads cannot share {keys} KV heads; these must divide them"
-            )));
-        }
-        if window.is_some_and(|window| window.size == 0) {
-            return Err(Error::new("no case: the window is 0; it must be at least 1"));
-        }
-        Ok(())
+        let names = ["width", "blocks", "heads.queries", "heads.keys", "heads.dim", "hidden", "vocabulary"];
+        let sizes = names.into_iter().zip([width, blocks, queries, keys, dim, hidden, vocabulary]);
+        let most = self.shape.context().unwrap_or(LARGEST).min(LARGEST);
+        let documents = self.steps.iter().flat_map(|step| step.sequences.iter().flatten());
+        let rates = [dropout.embedding, dropout.attention, dropout.residual, self.shape.loss.smoothing];
+        let size = |(name, n): (&str, usize)| {
+            (format!("shape.{name}"), n as f64, (1..=LARGEST).contains(&n), format!("1 to {LARGEST}"))
+        };
+        let padding = |id: usize| {
+            let wanted = format!("below the vocabulary of {vocabulary}");
+            ("shape.padding".to_string(), id as f64, id < vocabulary, wanted)
+        };
+        let document = |n: usize| {
+            ("the length of a document".to_string(), n as f64, n <= most, format!("at most {most}"))
+        };
+        let text = |&(n, prompt): &(usize, usize)| {
+            let wanted = format!("1 to {most}, with a prompt of 1 to all of it");
+            ("the length of a text".to_string(), n as f64, (1..=n).contains(&prompt) && n <= most, wanted)
+        };
+        let rate = |rate: f64| {
+            let wanted = "0 or more and below 1".to_string();
+            ("a rate of dropout or smoothing".to_string(), rate, (0.0..1.0).contains(&rate), wanted)
+        };
+        let window = |n: usize| ("the window".to_string(), n as f64, n > 0, "at least 1".to_string());
+        let all = sizes.map(size).chain(self.shape.padding.map(padding));
+        let all = all.chain(documents.map(|d| document(d.tokens()))).chain(self.texts.iter().map(text));
+        let mut all = all.chain(rates.map(rate)).chain(self.shape.window.map(|w| window(w.size)));
+        let wrong = all.find(|(_, _, holds, _)| !holds);
+        wrong.map_or(Ok(()), |(what, seen, _, wanted)| Err(format!("{what} is {seen}; it must be {wanted}")))
     }
     /// What a subject is like under a layout: a case of its shapes, whose ids are others.
     pub fn of(subject: &Subject, layout: Layout) -> Self {
         let documents = |s: &Sequence| -> Vec<Document> {
             let mut targets = s.targets.iter().map(|target| *target != IGNORED);
-            s.documents.iter().map(|&n| Document::new(targets.by_ref().take(n).collect())).collect()
+            s.documents.iter().map(|&n| Document::new(targets.by_ref().take(n))).collect()
         };
         let step = |(batch, _): &(Batch, f64)| {
             let parts = batch.microbatches();

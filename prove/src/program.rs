@@ -5,9 +5,7 @@ use crate::{Subject, Watch, trace};
 use comm::{Axis, Mesh};
 use kernels::Kernels;
 use layers::{Cx, Random, Record};
-use parallel::dump::{self, Seen};
-use parallel::{At, Stages};
-use parallel::{Result, Trainer, deal};
+use parallel::{At, Result, Stages, Trainer, deal};
 use std::ops::Range;
 use tensor::{Ids, Place, Scalar};
 
@@ -18,8 +16,6 @@ pub(crate) const START: Random = Random { seed: 0 };
 pub(crate) enum Look<'a, E: Scalar> {
     /// What is compared: whole tensors, in program order.
     Results(&'a mut dyn FnMut(String, Vec<E>)),
-    /// What the first step took, gave, learnt and left.
-    Dump(&'a mut Option<Seen<E>>),
     /// Everything on this rank, in program order.
     Everything(&'a mut dyn FnMut(Moment<E>)),
 }
@@ -46,7 +42,6 @@ pub(crate) fn program<D: Kernels<Wide = D>>(
     let logits = read(subject, trainer.model(), (device, mesh), of_texts.clone())?;
     match &mut look {
         Look::Results(see) => see("logits".into(), logits),
-        Look::Dump(_) => {}
         Look::Everything(see) => {
             let shown = Shown { prefix: "texts: ".into(), seen: taken(of_texts), report: None, calls: 0 };
             timeline::moments::<D>(shown, Vec::new(), mesh, see);
@@ -56,15 +51,7 @@ pub(crate) fn program<D: Kernels<Wide = D>>(
         watch(&format!("step {n}"));
         let (of_step, calls) = (record(), mesh.calls_made());
         trainer.record(of_step.clone());
-        let report = match &mut look {
-            Look::Dump(seen) if n == 0 => {
-                let (report, all) = dump::step(&mut trainer, mesh, batch, *lr)?;
-                let after = dump::after(&report, trainer.model().params(), mesh)?;
-                **seen = Some(Seen { after: Some(after), ..all });
-                report
-            }
-            _ => trainer.step(batch, *lr)?,
-        };
+        let report = trainer.step(batch, *lr)?;
         if let Look::Everything(see) = &mut look {
             let shown =
                 Shown { prefix: format!("step {n}: "), seen: taken(of_step), report: Some(&report), calls };

@@ -5,7 +5,7 @@ use crate::{Split, Subject, Verdict, Watch, locate};
 use comm::{Axis, World};
 use kernels::Meta;
 use parallel::dump::{self, About};
-use parallel::{At, Entry, Layout, Result, budget, price, session};
+use parallel::{At, Entry, Layout, Result, Trainer, budget, price, session};
 use std::fmt::Display;
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -30,7 +30,7 @@ impl Truths {
         };
         if place.get().is_none() {
             let start = subject.start()?;
-            place.get_or_init(|| subject.truth(start, watch));
+            place.get_or_init(|| subject.truth(start, watch, &mut |_, _, _, _| ()));
         }
         Ok(place)
     }
@@ -201,9 +201,11 @@ pub fn dump(subject: &Subject, layout: &Layout, key: Key, dir: &Path, entries: &
     layout.fits(&subject.shape)?;
     let _key = key.enter();
     let ranks = session::run((layout, &world(layout)?), &START, |at: At<Cpu<F61>>| {
-        let mut seen = None;
-        program(subject, &at, Look::Dump(&mut seen), &|_| ())?;
-        Ok(seen)
+        let Some((batch, lr)) = subject.steps.first() else { return Ok(None) };
+        let mut trainer = Trainer::new(&at, &subject.shape, subject.optimizer)?;
+        let (report, all) = dump::step(&mut trainer, at.mesh, batch, *lr)?;
+        let after = dump::after(&report, trainer.model().params(), at.mesh)?;
+        Ok(Some(dump::Seen { after: Some(after), ..all }))
     })?;
     let ((kind, clip), lr) = (subject.optimizer, subject.steps.first().map(|(_, lr)| *lr));
     let optimizer = lr.map(|lr| (kind, clip, lr));

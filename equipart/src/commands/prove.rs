@@ -39,7 +39,7 @@ pub(crate) fn run(a: ProveArgs, json: bool) -> Result<bool> {
         } else {
             out::line(&certificate.statement());
         }
-        return Ok(certificate.equal);
+        return Ok(certificate.verdict.equal);
     };
     let shape = Config::read(file)?.shape;
     layout.fits(&shape)?;

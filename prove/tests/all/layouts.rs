@@ -144,9 +144,9 @@ fn a_panel_is_proven_under_layouts_that_few_models_fit() {
         let layout: Layout = layout.parse().unwrap();
         let proven = certify_panel(&layout, &keys()[..1], &|_| ()).unwrap();
         let says = proven.statement();
-        assert!(proven.equal && PANEL.iter().all(|member| says.contains(member.name)), "{says}");
+        assert!(proven.verdict.equal && PANEL.iter().all(|member| says.contains(member.name)), "{says}");
         let bounds: Vec<_> = proven.models.iter().map(|model| model.bound_log2.unwrap()).collect();
-        let worst = proven.bound_log2.unwrap();
+        let worst = proven.verdict.bound_log2.unwrap();
         assert!(
             bounds.iter().all(|bound| *bound <= worst) && bounds.contains(&worst) && worst < -15.0,
             "{says}"

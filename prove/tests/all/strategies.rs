@@ -154,10 +154,10 @@ fn a_bias_added_on_every_rank_is_refused_without_a_model() {
     let panel = |mine| certify_panel(Split { layout: &layout, others: &[mine] }, &[Key(3)], &|_| ()).unwrap();
     let refused = panel(&wrong);
     let says = refused.statement();
-    assert!(!refused.equal && says.starts_with("Not equal: under tp=2 with my rows"), "{says}");
+    assert!(!refused.verdict.equal && says.starts_with("Not equal: under tp=2 with my rows"), "{says}");
     assert!(says.contains("of biased Llama") && says.contains("texts: blocks.0.attention.out"), "{says}");
     assert!(says.contains("Look first at my rows: where my bias is added."), "{says}");
-    assert!(panel(&right).equal, "{}", panel(&right).statement());
+    assert!(panel(&right).verdict.equal, "{}", panel(&right).statement());
     // A model without biases cannot tell, and its proof says so.
     let subject =
         Subject::small(Shape { heads: Heads { queries: 2, keys: 2, dim: 2 }, ..Shape::LLAMA }, &layout);
