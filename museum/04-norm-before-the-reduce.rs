@@ -8,13 +8,13 @@
 use {
     comm::Group,
     kernels::Kernels,
-    layers::{Result, ops::{Rows, Split, Stream, rms_norm}},
+    layers::{Result, ops::{Rows, Split, Stream, norm}},
     tensor::Tensor,
 };
 
 fn normed<D: Kernels>(x: &Split<D>, w: &Rows<D>, gain: &Tensor<D>, group: &Group<D::Place>) -> Result<Stream<D>> {
     let _ = group;
-    Ok(rms_norm(&x.matmul(w)?, gain, 1e-5).0)
+    Ok(norm(&x.matmul(w)?, gain, None, 1e-5).0)
 }
 
 fn main() {}

@@ -5,7 +5,7 @@ use super::scale::Scale;
 use super::{all_reduce, products, proof};
 use parallel::in_number;
 use parallel::number::NumberName::{self, Bf16, F32};
-use parallel::{Error, Result};
+use parallel::{Result, bail};
 
 /// What a figure is counted in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,10 +128,7 @@ pub fn chosen(only: &[String]) -> Result<Vec<&'static Entry>> {
         if exact { entry.name == asked } else { !asked.is_empty() && entry.name.starts_with(asked) }
     };
     if let Some(unknown) = only.iter().find(|asked| !FIGURES.iter().any(|entry| asks(asked, entry))) {
-        return Err(Error::new(format!(
-            "--only: no figure is called {unknown:?}, or begins so; the figures are {}",
-            names()
-        )));
+        bail!("--only: no figure is called {unknown:?}, or begins so; the figures are {}", names());
     }
     Ok(FIGURES
         .iter()

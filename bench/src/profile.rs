@@ -14,7 +14,7 @@ mod told;
 pub use told::{KindLine, LayerLine, LinksLine, StepsLine};
 
 use comm::{Event, Run};
-use parallel::{Error, Result};
+use parallel::{Result, bail};
 use std::time::Duration;
 use tensor::{Kind, Pass};
 
@@ -179,7 +179,7 @@ impl RankProfile {
 pub fn of(run: &Run) -> Result<Vec<RankProfile>> {
     let ranks: Vec<_> = run.ranks.iter().map(|events| RankProfile::of(events)).collect();
     if ranks.iter().any(|rank| rank.steps == 0) {
-        return Err(Error::new(format!("{} has no step of which a profile was taken", run.name)));
+        bail!("{} has no step of which a profile was taken", run.name);
     }
     Ok(ranks)
 }

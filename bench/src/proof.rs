@@ -2,8 +2,7 @@
 use super::machine::{Bound, Probe, cores};
 use super::scale::Scale;
 use kernels::Meta;
-use parallel::At;
-use parallel::{Error, Layout, Result, Trainer, session};
+use parallel::{At, Layout, Result, Trainer, bail, session};
 use prove::{self, Subject, Truths};
 use std::time::Instant;
 use tensor::{Cpu, Device, F61, Key};
@@ -25,7 +24,7 @@ pub(super) fn seconds(scale: &Scale) -> Result<f64> {
         let verdict = prove::prove(&subject, &layout, &[Key(1 + turn as u64)], &Truths::default())?;
         let seconds = start.elapsed().as_secs_f64();
         if !verdict.equal {
-            return Err(Error::new("the proof that is timed found a difference: run equipart prove"));
+            bail!("the proof that is timed found a difference: run equipart prove");
         }
         best = best.min(seconds);
     }

@@ -57,6 +57,7 @@ mod ledger;
 mod link;
 mod members;
 mod mesh;
+#[cfg(any(test, feature = "mutants"))]
 pub mod mutants;
 mod record;
 mod request;

@@ -31,7 +31,7 @@ mod vocabulary_and_loss {}
 
 #[cfg(doctest)]
 #[doc = include_str!("sequence-regions.md")]
-mod sequence_regions {}
+mod sequence_parallelism {}
 
 #[cfg(doctest)]
 #[doc = include_str!("ranks-and-collectives.md")]

@@ -14,7 +14,7 @@ use clap::Parser;
 use models::text::Corpus;
 use models::tokenizer::Tokenizer;
 use models::{Config, Model, embedded};
-use parallel::{Error, Result};
+use parallel::{Error, Result, bail};
 use std::path::Path;
 use std::process::ExitCode;
 use tensor::count::Uncountable;
@@ -74,9 +74,7 @@ pub(crate) fn model(name: Option<&ModelName>) -> Result<Model> {
         None | Some(ModelName::Embedded) => Model::embedded()?,
         Some(ModelName::Folder(folder)) => Model::read(folder)?,
         Some(ModelName::Mlp) => {
-            return Err(Error::new(
-                "mlp is a classifier of pictures, for train and prove; name a model of text",
-            ));
+            bail!("mlp is a classifier of pictures, for train and prove; name a model of text",);
         }
     }))
 }
@@ -104,7 +102,7 @@ pub(crate) fn corpus(file: Option<&Path>, seq: usize, tokenizer: &Tokenizer) -> 
 pub(crate) fn any_ids(seq: usize, vocabulary: usize) -> Result<Corpus> {
     let below: Vec<u8> =
         embedded::CORPUS.iter().map(|&byte| (usize::from(byte) % vocabulary) as u8).collect();
-    Ok(Corpus::new(&below, "the embedded text", seq)?)
+    Corpus::new(&below, "the embedded text", seq)
 }
 
 pub(crate) fn config(file: Option<&Path>) -> Result<Config> {

@@ -11,7 +11,7 @@
 //! by block and again in backward: no T×T matrix is ever in memory.
 //!
 //! Beyond the KV heads: where there are more ranks than those, `ranks/K` consecutive ranks hold the same KV head, each
-//! for its own queries. What comes out needs no word of it; but each holds only its queries' addend of that head's
+//! for its own queries. What comes out needs no word of it; but each holds only its queries' part of that head's
 //! gradient, which is summed over them once a step (`D·2d` elements, and `2d` of a bias).
 //!
 //! Source: Shoeybi et al., Megatron-LM, §3, arXiv:1909.08053; Ainslie et al., "GQA", arXiv:2305.13245. Chapter: 5.
@@ -24,7 +24,7 @@ use crate::model::strategy::{Column, Row};
 use crate::ops::{Split, Stream, attention, attention_backward, rotate};
 use crate::param::placement::{Pieces, Section};
 use crate::{
-    Builder, ColumnLinear, Cx, Error, HeadNorm, Kept, Layer, Param, Result, Rotary, RowLinear, Shape,
+    Back, Builder, ColumnLinear, Cx, Error, HeadNorm, Kept, Layer, Param, Result, Rotary, RowLinear, Shape,
 };
 use comm::Axis;
 use kernels::{Attend, Heads, Kernels, Mask};
@@ -155,12 +155,7 @@ impl<D: Kernels> Layer<D> for Attention<D> {
         Ok((y, Saved { x, inside: Inside { norm, qkv, lse, o: kept }, out }))
     }
 
-    fn backward_input(
-        &mut self,
-        cx: &Cx<D>,
-        s: Saved<D>,
-        dy: Stream<D>,
-    ) -> Result<(Stream<D>, Self::Pending)> {
+    fn backward_input(&mut self, cx: &Cx<D>, s: Saved<D>, dy: Stream<D>) -> Back<D, Self> {
         let (d_o, out) = self.out.backward_input(cx, s.out, dy)?;
         let dqkv = self.before(cx, s.inside, d_o)?;
         let (dx, qkv) = self.qkv.backward_input(cx, s.x, dqkv)?;
@@ -324,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn attention_equals_attention_in_sequence_regions() {
+    fn attention_equals_attention_under_sequence_parallelism() {
         let mut case = grouped::<8>(8, 2, 3);
         (case.shape.head_norm, case.shape.bias) = (true, Biases { qkv: true, out: true, mlp: false });
         proves_in_regions(&case);

@@ -7,8 +7,9 @@
 //! ```
 //!
 //! Ranks that do not divide the vocabulary hold `⌈V/ranks⌉` rows, the last ones beyond its end: zeros that no id asks
-//! for and no gradient reaches. The row of a padding id learns nothing here; a tied head still adds to it. In a sequence region the sum is scattered, positions and dropout are those of this
-//! rank's tokens, and `dE` is gathered for the table.
+//! for and no gradient reaches. The row of a padding id learns nothing here; a tied head still adds to it. Under sequence
+//! parallelism the sum is scattered, positions and dropout are those of this rank's tokens, and `dE` is gathered for the
+//! table.
 //!
 //! Source: Shoeybi et al., Megatron-LM, §3 (vocabulary parallel embedding), arXiv:1909.08053; Radford et al., GPT-2
 //! (positions); `padding_idx` of `PyTorch`'s `Embedding`. Chapters: 6, 7.
@@ -16,7 +17,7 @@ use crate::model::build::positive;
 use crate::ops::{Region, Stream, dropout, embed, embed_backward, position_rows, position_rows_backward};
 use crate::param::placement::Pieces;
 use crate::param::weight::{RowWeight, WholeWeight};
-use crate::{Builder, Cx, Draw, Error, Kept, Layer, Param, Result};
+use crate::{Back, Builder, Cx, Draw, Error, Kept, Layer, Param, Result};
 use comm::{Axis, Group};
 use kernels::Kernels;
 use std::ops::Range;
@@ -140,12 +141,7 @@ impl<D: Kernels> Layer<D> for Embedding<D> {
     }
 
     /// Ids have no gradient; they come back themselves.
-    fn backward_input(
-        &mut self,
-        cx: &Cx<D>,
-        saved: Saved<D>,
-        dy: Stream<D>,
-    ) -> Result<(Ids<D::Place>, Pending<D>)> {
+    fn backward_input(&mut self, cx: &Cx<D>, saved: Saved<D>, dy: Stream<D>) -> Back<D, Self> {
         let ids = saved.ids.open();
         let dy = dropout(cx, dy, cx.dropout(self.rate, &self.name).as_ref());
         let whole = dy.gather(&self.group)?;
@@ -252,7 +248,7 @@ mod tests {
     /// Kills: positions of other ranks' tokens, a table of positions whose gradient is not summed, or is dropped at other
     /// places than the tokens.
     #[test]
-    fn embedding_equals_embedding_in_sequence_regions() {
+    fn embedding_equals_embedding_under_sequence_parallelism() {
         for rate in [0.0, 0.25] {
             proves_in_regions(&Table { vocabulary: 7, context: Some(6), rate, ..PLAIN });
         }

@@ -40,7 +40,7 @@ pub enum Error {
         /// Its ranks.
         ranks: usize,
     },
-    /// A layer of whole rows in a sequence region.
+    /// A layer of whole rows under sequence parallelism.
     #[error("the tokens that {name} works on are this rank's; it must be all of them")]
     Tokens {
         /// The layer.

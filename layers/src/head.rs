@@ -16,7 +16,7 @@
 //! embedding's table, whose rows are this layer's columns, and adds to its gradient. Where the ranks do not divide the
 //! vocabulary, the last have columns beyond it: no kernel looks at them.
 //!
-//! In a sequence region norm(X) is gathered for the logits, and again for the weight; dX is reduced and scattered.
+//! Under sequence parallelism norm(X) is gathered for the logits, and again for the weight; dX is reduced and scattered.
 //!
 //! Source: Shoeybi et al., Megatron-LM, §3 (parallel cross-entropy), arXiv:1909.08053; Szegedy et al., §7,
 //! arXiv:1512.00567 (label smoothing); Chowdhery et al., §5, arXiv:2204.02311 (z-loss). Chapters: 6, 7.
@@ -85,7 +85,7 @@ impl<D: Kernels> Head<D> {
     /// `X[B,D]` to logits `[B,V]`, all of them on every rank: for choosing the next token.
     ///
     /// # Errors
-    /// If ranks do not meet; so it is below.
+    /// If ranks do not meet.
     pub fn logits(&self, cx: &Cx<D>, table: Option<&RowWeight<D>>, x: Stream<D>) -> Result<Tensor<D>> {
         let (n, _) = self.norm.forward(cx, x)?;
         let n = n.gather(&self.group)?;
@@ -94,10 +94,10 @@ impl<D: Kernels> Head<D> {
         cx.saw("head", "out", |_| Ok((&logits).into()))?;
         Ok(logits)
     }
-    /// `X[B,D]` to this microbatch's share of the mean loss: data ranks each have an addend.
+    /// `X[B,D]` to this microbatch's part of the mean loss: a partial sum on each data rank.
     ///
     /// # Errors
-    /// As above.
+    /// If ranks do not meet.
     pub fn forward(
         &self,
         cx: &Cx<D>,
@@ -115,7 +115,7 @@ impl<D: Kernels> Head<D> {
     /// The input half: `dX[B,D]`.
     ///
     /// # Errors
-    /// As above.
+    /// If ranks do not meet.
     pub fn backward_input(
         &mut self,
         cx: &Cx<D>,

@@ -14,6 +14,7 @@ pub mod model;
 pub mod norm;
 pub mod ops;
 pub mod param;
+#[cfg(any(test, feature = "proof"))]
 pub mod proof;
 
 pub use attention::Attention;
@@ -23,7 +24,7 @@ pub use attention::rotary::Rotary;
 pub use embedding::Embedding;
 pub use error::{Error, Result};
 pub use head::Head;
-pub use layer::Layer;
+pub use layer::{Back, Layer};
 pub use linear::column::ColumnLinear;
 pub use linear::gathered::GatheredColumn;
 pub use linear::row::RowLinear;
@@ -41,8 +42,6 @@ pub use model::stage::{Half, Input, Output, Room, Stage, Wanted};
 pub use model::strategy::{About, Choice, Shared, Sharing, Sizes, Strategy, Takes};
 pub use model::uses::Uses;
 pub use norm::Norm;
-pub use norm::layer_norm::LayerNorm;
-pub use norm::rms_norm::RmsNorm;
 pub use param::keeper::Keeper;
 pub use param::optimizer::{Kind, Optimizer};
 pub use param::placement::{Pieces, Placed, Placement, Section};

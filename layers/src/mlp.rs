@@ -12,11 +12,10 @@
 //!
 //! Source: Shazeer, "GLU variants improve transformer", arXiv:2002.05202; split as Megatron-LM §3. Chapter: 3.
 use crate::model::part::{Of, Part, Pending};
-use crate::model::strategy::{Column, Row};
+use crate::model::strategy::{self, Column, Row};
 use crate::ops::{Split, Stream, activate, activate_backward, swiglu, swiglu_backward};
 use crate::param::placement::Section;
-use crate::{Builder, ColumnLinear, Cx, FeedForward, Kept, Layer, Param, Result, RowLinear};
-use comm::Axis;
+use crate::{Back, Builder, ColumnLinear, Cx, FeedForward, Kept, Layer, Param, Result, RowLinear};
 use kernels::Kernels;
 
 /// A feed-forward of `F` hidden features, split over the ranks of an axis.
@@ -38,14 +37,8 @@ impl<D: Kernels> Mlp<D> {
     ///
     /// # Errors
     /// If the ranks do not divide the hidden features.
-    pub fn shard(
-        at: &Builder<D>,
-        axis: Axis,
-        name: &str,
-        kind: FeedForward,
-        [width, hidden]: [usize; 2],
-        bias: bool,
-    ) -> Result<Self> {
+    pub fn shard(at: &Builder<D>, mlp: &strategy::Mlp) -> Result<Self> {
+        let strategy::Mlp { axis, name, kind, sizes: [width, hidden], bias } = *mlp;
         let (up, sections) = match kind {
             FeedForward::SwiGlu => ("gate_up", vec![Section::from(hidden); 2]),
             FeedForward::Plain(_) => ("up", vec![Section::from(hidden)]),
@@ -57,9 +50,6 @@ impl<D: Kernels> Mlp<D> {
             down: at.row(&Row { axis, name: &down, sizes: [hidden, width], bias })?,
         })
     }
-}
-
-impl<D: Kernels> Mlp<D> {
     /// The gradient before the function of each element.
     fn before(&self, up: Kept<Split<D>>, dh: &Split<D>) -> Split<D> {
         match self.kind {
@@ -86,12 +76,7 @@ impl<D: Kernels> Layer<D> for Mlp<D> {
         Ok((y, Saved { x, up, hidden }))
     }
 
-    fn backward_input(
-        &mut self,
-        cx: &Cx<D>,
-        s: Saved<D>,
-        dy: Stream<D>,
-    ) -> Result<(Stream<D>, Self::Pending)> {
+    fn backward_input(&mut self, cx: &Cx<D>, s: Saved<D>, dy: Stream<D>) -> Back<D, Self> {
         let (dh, down) = self.down.backward_input(cx, s.hidden, dy)?;
         let d = self.before(s.up, &dh);
         drop(dh);
@@ -122,7 +107,7 @@ impl<D: Kernels> Layer<D> for Mlp<D> {
 mod tests {
     use super::*;
     use crate::proof::{Answer, Case, Given, proves, proves_in_regions};
-    use comm::Op;
+    use comm::{Axis, Op};
     use kernels::Activation;
     use reference::{add_bias, bias_gradient, linear, linear_backward};
     use tensor::Scalar;
@@ -154,7 +139,9 @@ mod tests {
             [D, D]
         }
         fn build<T: Kernels>(&self, at: &Builder<T>) -> Result<Mlp<T>> {
-            Mlp::shard(at, Axis::Tp, "mlp", self.0, [D, F], self.1)
+            let mlp =
+                strategy::Mlp { axis: Axis::Tp, name: "mlp", kind: self.0, sizes: [D, F], bias: self.1 };
+            Mlp::shard(at, &mlp)
         }
         fn oracle<S: Scalar>(&self, g: &Given<S>) -> Answer<S> {
             let ([up, up_bias], gated) = (self.names(), self.0 == FeedForward::SwiGlu);
@@ -204,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn mlp_equals_its_formula_in_sequence_regions() {
+    fn mlp_equals_its_formula_under_sequence_parallelism() {
         proves_in_regions(&Feed(FeedForward::SwiGlu, false));
         proves_in_regions(&Feed(FeedForward::Plain(Activation::GeluTanh), true));
     }

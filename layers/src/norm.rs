@@ -1,37 +1,50 @@
-//! The norm before a part of a block: of either kind, alike in what it takes, keeps and gives.
-pub mod layer_norm;
-pub mod rms_norm;
-
-use crate::ops::Stream;
-use crate::{Builder, Cx, Kept, Layer, LayerNorm, NormKind, Param, Result, RmsNorm};
+//! The norm before a part of a block, of whole rows: RMSNorm, or LayerNorm, which has a bias.
+//!
+//! ```text
+//! RMSNorm    Y[B,D] = N·gain,         N = X·r,        r[B] = 1/√(mean(X²) + ε)                    no traffic
+//! LayerNorm  Y[B,D] = N·gain + bias,  N = (X − μ)·r,  r[B] = 1/√(mean((X − μ)²) + ε),  μ = mean(X)   no traffic
+//! backward   with G = dY·gain:  dX = r·(G − N·mean(G·N)), and − r·mean(G) for LayerNorm           no traffic
+//!            dgain[D] = Σ_B dY·N,  dbias[D] = Σ_B dY                                              no traffic
+//! ```
+//!
+//! Each rank does all of it: the rows are whole, and dividing the work would cost a collective. In a sequence region
+//! a rank has its own tokens and does those; dgain and dbias are then addends, which their placement says.
+//!
+//! Source: Zhang, Sennrich, arXiv:1910.07467, eq. 4, in Llama's form; Ba, Kiros, Hinton, "Layer normalization", §3,
+//! arXiv:1607.06450, in GPT-2's. Chapters: 3, 7.
+use crate::linear::column::BIAS;
+use crate::model::strategy;
+use crate::ops::{Stream, norm, norm_backward};
+use crate::param::weight::WholeWeight;
+use crate::{Builder, Cx, Draw, Kept, Layer, NormKind, Param, Result};
 use kernels::Kernels;
 use tensor::Tensor;
 
 /// A norm with its name.
 pub struct Norm<D: Kernels> {
     name: String,
-    kind: Kind<D>,
+    gain: WholeWeight<D>,         // [1,D]
+    bias: Option<WholeWeight<D>>, // [1,D], of LayerNorm
+    eps: f64,
 }
 
-enum Kind<D: Kernels> {
-    Rms(Box<RmsNorm<D>>),
-    Layer(Box<LayerNorm<D>>),
-}
+/// Gains begin near 1, but not at 1, where bugs hide.
+pub(crate) const GAIN: Draw = Draw { mean: 1.0, std: 0.02 };
 
 /// X\[B,D\] and each row's statistics.
 pub type Saved<D> = Kept<(Stream<D>, Tensor<<D as Kernels>::Wide>)>;
 
 impl<D: Kernels> Norm<D> {
-    /// A norm of `width` features.
+    /// Parameters `name` and, of LayerNorm, `name.bias`.
     ///
     /// # Errors
     /// If there are no such values.
-    pub fn new(at: &Builder<D>, kind: NormKind, name: &str, width: usize, eps: f64) -> Result<Self> {
-        let kind = match kind {
-            NormKind::Rms => Kind::Rms(Box::new(RmsNorm::new(at, name, width, eps)?)),
-            NormKind::Layer => Kind::Layer(Box::new(LayerNorm::new(at, name, width, eps)?)),
-        };
-        Ok(Self { name: name.into(), kind })
+    pub fn new(at: &Builder<D>, norm: &strategy::Norm) -> Result<Self> {
+        let strategy::Norm { kind, name, width, eps } = *norm;
+        let row = |name: &str, draw| WholeWeight::new(at, name, [1, width], at.placement(), draw);
+        let bias = || row(&format!("{name}.bias"), BIAS);
+        let bias = (kind == NormKind::Layer).then(bias).transpose()?;
+        Ok(Self { name: name.into(), gain: row(name, GAIN)?, bias, eps })
     }
     /// dX, plus the gradient that went around (`skip`), in one pass.
     ///
@@ -43,10 +56,8 @@ impl<D: Kernels> Norm<D> {
         dy: &Stream<D>,
         skip: Option<&Stream<D>>,
     ) -> Result<Stream<D>> {
-        match &mut self.kind {
-            Kind::Rms(norm) => norm.backward(saved, dy, skip),
-            Kind::Layer(norm) => norm.backward(saved, dy, skip),
-        }
+        let (x, stats) = saved.open();
+        norm_backward(&mut self.gain, self.bias.as_mut(), (&x, &stats), dy, skip)
     }
 }
 
@@ -58,12 +69,10 @@ impl<D: Kernels> Layer<D> for Norm<D> {
 
     fn forward(&self, cx: &Cx<D>, x: Stream<D>) -> Result<(Stream<D>, Saved<D>)> {
         cx.saw(&self.name, "in", |_| Ok(x.seen()))?;
-        let (y, saved) = match &self.kind {
-            Kind::Rms(norm) => norm.forward(cx, x)?,
-            Kind::Layer(norm) => norm.forward(cx, x)?,
-        };
+        let bias = self.bias.as_ref().map(WholeWeight::whole).transpose()?;
+        let (y, stats) = norm(&x, &self.gain.whole()?, bias.as_ref(), self.eps);
         cx.saw(&self.name, "out", |_| Ok(y.seen()))?;
-        Ok((y, saved))
+        Ok((y, cx.keep((x, stats))))
     }
 
     fn backward_input(&mut self, _: &Cx<D>, saved: Saved<D>, dy: Stream<D>) -> Result<(Stream<D>, ())> {
@@ -75,10 +84,8 @@ impl<D: Kernels> Layer<D> for Norm<D> {
     }
 
     fn params<'a>(&'a mut self, into: &mut Vec<&'a mut Param<D>>) {
-        match &mut self.kind {
-            Kind::Rms(norm) => norm.params(into),
-            Kind::Layer(norm) => norm.params(into),
-        }
+        into.push(self.gain.param());
+        into.extend(self.bias.as_mut().map(WholeWeight::param));
     }
 }
 
@@ -96,7 +103,7 @@ mod tests {
             [7, 7]
         }
         fn build<D: Kernels>(&self, at: &Builder<D>) -> Result<Norm<D>> {
-            Norm::new(at, self.0, "gain", 7, 1e-5)
+            Norm::new(at, &strategy::Norm { kind: self.0, name: "gain", width: 7, eps: 1e-5 })
         }
         fn oracle<S: Scalar>(&self, g: &Given<S>) -> Answer<S> {
             let gain = &g.weights["gain"];
@@ -132,7 +139,7 @@ mod tests {
 
     /// Kills: a gain's or bias' gradient not summed over the tokens' ranks, or averaged.
     #[test]
-    fn norms_equal_norms_in_sequence_regions() {
+    fn norms_equal_norms_under_sequence_parallelism() {
         for kind in [NormKind::Rms, NormKind::Layer] {
             proves_in_regions(&AnyNorm(kind));
         }

@@ -7,11 +7,10 @@ pub mod shards;
 pub mod weight;
 
 use crate::model::build::{Builder, Draw};
-use crate::ops::filled;
 use crate::param::placement::{Cuts, Part, Placement, Replica};
-use crate::param::shards::{Resting, Shards, matrix, matrix_mut, rectangles};
-use crate::{Keeper, Rest, Result};
-use comm::{Axes, Group, Reduce};
+use crate::param::shards::{Resting, Shards, matrix, rectangles};
+use crate::{Keeper, Rests, Result};
+use comm::{Axes, Group};
 use kernels::{Kernels, Write};
 use std::sync::Arc;
 use tensor::{Category, Device, Scalar, Tensor, View, ViewMut};
@@ -28,16 +27,16 @@ pub struct Param<D: Kernels> {
     cuts: Cuts,
     replicas: Vec<(Replica, Group<D::Place>)>, // what other ranks hold, too, each part with its holders
     twins: Option<Group<D::Place>>,            // ranks of other stages that hold it, too, all of it
-    pub(crate) sum: Group<D::Place>,           // who has partial sums of the gradient
-    pub(crate) shards: Option<Shards<D::Place>>,
-    pub(crate) value: Resting<D>,
+    sum: Group<D::Place>,                      // who has partial sums of the gradient
+    shards: Option<Shards<D::Place>>,
+    value: Resting<D>,
     stale: bool, // of the whole value, only this rank's shard is the last step's
     master: Option<Tensor<D::Wide>>, // of a narrow parameter that learns: its value, not rounded
-    pub(crate) gradient: Resting<D::Wide>, // taken at the first contribution, so that inference has none
+    gradient: Resting<D::Wide>, // taken at the first contribution, so that inference has none
     written: bool, // the whole gradient holds something of this step
     begun: bool, // and so does its shard
-    pub(crate) lent: Option<(usize, Option<usize>)>, // complete: in which unit, and in which of its calls
-    pub(crate) goes_in: [Option<Arc<str>>; 2], // calls of the keeper: its gradient, its value
+    lent: Option<(usize, Option<usize>)>, // complete: in which unit, and in which of its calls
+    goes_in: [Option<Arc<str>>; 2], // calls of the keeper: its gradient, its value
 }
 
 impl<D: Kernels> Param<D> {
@@ -60,9 +59,8 @@ impl<D: Kernels> Param<D> {
         };
         let replicas = cuts.replicas().into_iter().map(held).collect::<Result<_>>()?;
         let sum = at.mesh.over(placement.summed())?;
-        let [rows, cols] = cuts.local;
-        let shards = Shards::of(&sum, placement.rests, rows * cols)?.filter(|_| placement.trained);
-        let (value, gradient) = (Resting::default(), Resting::default());
+        let ([rows, cols], rests) = (cuts.local, placement.rests);
+        let shards = Shards::of(&sum, rests, rows * cols)?.filter(|_| placement.trained);
         let mut param = Self {
             name,
             shape,
@@ -72,29 +70,27 @@ impl<D: Kernels> Param<D> {
             twins: None,
             sum,
             shards,
-            value,
+            value: Resting { whole: None, shard: None },
             stale: false,
             master: None,
-            gradient,
+            gradient: Resting { whole: None, shard: None },
             written: false,
             begun: false,
             lent: None,
             goes_in: [None, None],
         };
         let values = at.values.of(&param.name, shape, draw)?;
-        let element = |at: Option<[usize; 2]>| at.map_or(Wide::<D>::ZERO, &values);
-        let as_shard = param.rests_as_shard(param.placement.rests.value);
-        let ([rows, cols], from) = if as_shard { param.at_rest() } else { (param.room(), 0) };
-        let value = Tensor::from_fn(at.device, Category::Weights, rows, cols, |i| {
-            D::Elem::narrow(element(param.place(from + i)))
-        });
-        if at.learns && D::Elem::NARROW && param.placement.trained {
-            let ([rows, cols], from) = param.at_rest();
-            let number = |i| element(param.place(from + i));
-            param.master = Some(Tensor::from_fn(at.device.wide(), Category::Optimizer, rows, cols, number));
-        }
-        *(if as_shard { &mut param.value.shard } else { &mut param.value.whole }) = Some(value);
-        Ok(param)
+        let number = |i| param.place(i).map_or(Wide::<D>::ZERO, &values);
+        let (keeps, at_rest) = (param.keeps(rests.value), param.at_rest());
+        let ([rows, cols], from) = if keeps { at_rest } else { (param.room(), 0) };
+        let narrow = |i| D::Elem::narrow(number(from + i));
+        let value = Some(Tensor::from_fn(at.device, Category::Weights, rows, cols, narrow));
+        let ([rows, cols], from) = at_rest;
+        let master =
+            || Tensor::from_fn(at.device.wide(), Category::Optimizer, rows, cols, |i| number(from + i));
+        let master = (at.learns && D::Elem::NARROW && param.placement.trained).then(master);
+        *(if keeps { &mut param.value.shard } else { &mut param.value.whole }) = value;
+        Ok(Self { master, ..param })
     }
     /// Its canonical name: `blocks.0.attention.qkv`.
     pub fn name(&self) -> &Arc<str> {
@@ -123,10 +119,6 @@ impl<D: Kernels> Param<D> {
     /// Where it lies.
     pub fn device(&self) -> &D {
         self.value.rest().expect("all of it, or a shard").device()
-    }
-    /// Whether something of it rests as a shard that rests so in general: alone, or not trained, it does not.
-    pub(crate) fn rests_as_shard(&self, rest: Rest) -> bool {
-        rest == Rest::Shard && self.shards.is_some()
     }
     /// The local value, while it is here.
     pub(crate) fn value(&self) -> Tensor<D> {
@@ -161,14 +153,14 @@ impl<D: Kernels> Param<D> {
             }
             fresh
         });
-        kernel(&device, matrix_mut(gradient.view_mut(), local), write);
+        kernel(&device, matrix(gradient.view_mut(), local), write);
     }
-    /// Sums the addends of the gradient along every axis that has some. No contribution is a zero contribution.
+    /// Sums the gradient over every axis along which ranks have partial sums of it. No contribution is a zero contribution.
     ///
     /// # Errors
     /// If ranks do not meet.
     pub fn sync(&mut self) -> Result<()> {
-        Keeper::default().finish(&mut [self])
+        Keeper::new(Rests::WHOLE).finish(&mut [self])
     }
     /// From now on these ranks, of other stages, hold all of it, too: each of them has this parameter, and a partial sum of
     /// its gradient.
@@ -185,86 +177,6 @@ impl<D: Kernels> Param<D> {
     pub(crate) fn different(&self) -> Axes {
         let shards = self.shards.as_ref().map_or(Axes::default(), |_| self.placement.summed());
         self.placement.different() | shards
-    }
-    /// Whether the whole gradient holds something that is not summed.
-    pub(crate) fn is_written(&self) -> bool {
-        self.written
-    }
-    /// What comes before a whole gradient is summed: no contribution becomes a zero contribution, and parts that
-    /// several ranks hold are summed over their holders.
-    ///
-    /// # Errors
-    /// If ranks do not meet.
-    pub(crate) fn begin_sum(&mut self) -> Result<()> {
-        if !self.written {
-            self.accumulate(|device, gradient, _| device.wide().fill(gradient, Wide::<D>::ZERO));
-        }
-        let local = self.local();
-        for (replica, holders) in &self.replicas {
-            sum_part(self.gradient.whole.as_mut().expect("taken above"), local, replica.part, holders)?;
-        }
-        Ok(())
-    }
-    /// Takes a gradient that was summed; where it is cut into shards, this rank's is added to what rests of it.
-    pub(crate) fn give(&mut self, whole: Tensor<D::Wide>) {
-        let Some(shards) = &self.shards else {
-            self.gradient.whole = Some(whole);
-            return;
-        };
-        let (device, own) = (whole.device(), whole.view().take_rows(shards.group.rank(), 1));
-        let fresh = || Tensor::empty(device, Category::Gradients, 1, own.cols());
-        let shard = self.gradient.shard.get_or_insert_with(fresh).view_mut();
-        if self.begun {
-            device.add(shard, own)
-        } else {
-            device.copy(shard, own)
-        }
-        (self.begun, self.written) = (true, false);
-    }
-    /// What comes before shards of a gradient are used: no contribution becomes a zero contribution.
-    pub(crate) fn close(&mut self) {
-        let Some(shards) = self.shards.as_ref().filter(|_| !self.begun) else { return };
-        let device = self.device().wide();
-        self.gradient.shard = Some(filled(device, Category::Gradients, [1, shards.len], Wide::<D>::ZERO));
-        self.begun = true;
-    }
-    /// The whole value in the making: this rank's shard of it in its place. None if it is here, or rests whole.
-    pub(crate) fn unfold(&mut self) -> Option<Tensor<D>> {
-        let (shards, shard) = (self.shards.as_ref()?, self.value.shard.as_ref()?);
-        if self.value.whole.is_some() {
-            return None;
-        }
-        let [ranks, len] = self.room();
-        let mut whole = Tensor::empty(shard.device(), Category::Weights, ranks, len);
-        shard.device().copy(whole.view_mut().take_rows(shards.group.rank(), 1), shard.view());
-        self.stale = true;
-        Some(whole)
-    }
-    /// The whole value, if only this rank's shard of it is the last step's.
-    pub(crate) fn lend_stale(&mut self) -> Option<Tensor<D>> {
-        self.value.whole.take_if(|_| self.stale)
-    }
-    /// Whether its whole value is being gathered.
-    pub(crate) fn is_lent(&self) -> bool {
-        self.stale && self.value.whole.is_none()
-    }
-    /// Takes the whole value.
-    pub(crate) fn unfolded(&mut self, whole: Tensor<D>) {
-        (self.value.whole, self.stale) = (Some(whole), false);
-    }
-    /// Lets go of the whole value, where it rests as a shard.
-    pub(crate) fn fold(&mut self) {
-        self.value.whole.take_if(|_| self.value.shard.is_some());
-    }
-    /// When the sum over ranks of the same stage is there: that over ranks of other stages.
-    ///
-    /// # Errors
-    /// If ranks do not meet.
-    pub(crate) fn end_sum(&mut self) -> Result<()> {
-        match (&self.twins, self.gradient.rest_mut()) {
-            (Some(twins), Some(gradient)) => Ok(twins.all_reduce(gradient, Reduce::Sum)?),
-            _ => Ok(()),
-        }
     }
     /// Adds the squares of the synced gradient's numbers to `sum[1, 1]`, those that several ranks hold on the first
     /// of them only: over all ranks that have other numbers, each counts once.
@@ -304,7 +216,7 @@ impl<D: Kernels> Param<D> {
             self.add_norm2(sum);
         }
         let (device, dim) = (self.device().clone(), usize::from(self.shards.is_some()));
-        let gradient = self.gradient.rest().expect("a synced gradient").view();
+        let gradient = self.gradient.rest().expect("a synced gradient");
         let Resting { whole, shard } = &mut self.value;
         let mut value = match (&self.shards, shard) {
             (_, Some(shard)) => {
@@ -317,9 +229,9 @@ impl<D: Kernels> Param<D> {
             }
             (None, None) => whole.as_mut().expect("it rests whole").view_mut(),
         };
-        let [n, together] = [gradient.rows(), gradient.cols()].map(|x| x.max(1));
-        let [n, together] =
-            if dim == 0 { [n, (D::TOGETHER / together).max(1)] } else { [together, D::TOGETHER] };
+        let [n, each] = [gradient.shape()[dim], gradient.shape()[1 - dim].max(1)];
+        let together = (D::TOGETHER / each).max(1);
+        let gradient = gradient.view();
         for start in (0..n).step_by(together) {
             let part = Part { dim, start, len: together.min(n - start) };
             let gradient = part.of(gradient);
@@ -331,22 +243,6 @@ impl<D: Kernels> Param<D> {
         }
         (self.written, self.begun) = (false, false);
     }
-}
-
-/// Sums a part of a gradient, the matrix of this shape, over the ranks that hold the same part of the value.
-fn sum_part<D: Kernels>(
-    gradient: &mut Tensor<D>,
-    local: [usize; 2],
-    part: Part,
-    holders: &Group<D::Place>,
-) -> Result<()> {
-    let device = gradient.device().clone();
-    let held = part.of(matrix(gradient.view(), local));
-    let mut sum = Tensor::empty(&device, Category::Buffers, held.rows(), held.cols());
-    device.copy(sum.view_mut(), held);
-    holders.all_reduce(&mut sum, Reduce::Sum)?;
-    device.copy(part.of_mut(matrix_mut(gradient.view_mut(), local)), sum.view());
-    Ok(())
 }
 
 #[cfg(test)]

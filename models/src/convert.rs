@@ -4,7 +4,7 @@
 //! `save_pretrained` of `transformers` writes. The folder gets its model.safetensors last: before that moment it holds
 //! no model, whenever the program stops.
 use crate::{Model, names, tokenizer};
-use parallel::{Error, Result};
+use parallel::{Error, Result, bail};
 use std::fs;
 use std::path::Path;
 use tensor::files;
@@ -31,17 +31,14 @@ pub struct Converted {
 /// cannot be written. The folder is then empty.
 pub fn convert(model: &Model, out: &Path, dtype: Option<Dtype>) -> Result<Converted> {
     let Some(stored) = model.tensors() else {
-        return Err(Error::new(format!(
-            "{} are in no file; train them and convert what is written",
-            model.origin
-        )));
+        bail!("{} are in no file; train them and convert what is written", model.origin);
     };
     let (shards, from) = (stored.shards(), stored.entries());
     let kinds = || from.iter().filter_map(|entry| shards.info(&entry.name)).map(|info| info.dtype);
     let uniform = kinds().next().filter(|first| kinds().all(|kind| kind == *first));
     let dtype = dtype.or(uniform).unwrap_or(Dtype::F32);
     if !matches!(dtype, Dtype::F64 | Dtype::F32 | Dtype::F16 | Dtype::Bf16) {
-        return Err(Error::new(format!("weights are not written as {dtype}; choose F32, BF16 or F16")));
+        bail!("weights are not written as {dtype}; choose F32, BF16 or F16");
     }
     prepare(out)?;
     let to = names::entries(&model.config.shape);

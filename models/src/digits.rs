@@ -5,7 +5,7 @@
 //! ink.
 //!
 //! Source: `LeCun`, Cortes, Burges, "The MNIST database of handwritten digits".
-use parallel::{Error, Result};
+use parallel::{Result, bail};
 use std::path::{Path, PathBuf};
 
 mod drawn;
@@ -73,9 +73,7 @@ impl Set {
         if count != named {
             let paths = [images.path, labels.path];
             let [images, labels] = paths.each_ref().map(|path| path.display());
-            return Err(Error::new(format!(
-                "images in {images}: {count}, labels in {labels}: {named}; each image needs one label"
-            )));
+            bail!("images in {images}: {count}, labels in {labels}: {named}; each image needs one label");
         }
         Ok((Self { images: images.elements, labels: labels.elements, rows, cols }, images.path))
     }
@@ -99,7 +97,7 @@ impl Digits {
     /// training and test images, do not fit.
     pub fn read(dir: &Path) -> Result<Self> {
         if !dir.is_dir() {
-            return Err(Error::new(format!(
+            bail!(
                 "{}: there is no such directory; it should hold {} and {}, for training, and {} and {}, for testing, each as it \
                  is or as .gz",
                 dir.display(),
@@ -107,16 +105,16 @@ impl Digits {
                 TRAIN.1,
                 TEST.0,
                 TEST.1
-            )));
+            );
         }
         let ((train, learnt), (test, judged)) = (Set::read(dir, TRAIN)?, Set::read(dir, TEST)?);
         let size = |set: &Set| format!("{}×{}", set.rows, set.cols);
         let sizes = [size(&train), size(&test)];
         if sizes[0] != sizes[1] {
             let ([train, test], learnt, judged) = (sizes, learnt.display(), judged.display());
-            return Err(Error::new(format!(
+            bail!(
                 "{learnt} has images of {train} pixels and {judged} of {test}; both must have the same size"
-            )));
+            );
         }
         let largest = train.labels.iter().chain(&test.labels).max().copied().unwrap_or(0);
         Ok(Self { train, test, classes: 1 + usize::from(largest) })
@@ -173,7 +171,7 @@ mod tests {
         for (name, bytes) in with {
             fs::write(folder.path().join(name), bytes).unwrap();
         }
-        let why = |why: Error| why.to_string().replace(folder.path().to_str().unwrap(), "");
+        let why = |why: parallel::Error| why.to_string().replace(folder.path().to_str().unwrap(), "");
         Digits::read(folder.path()).map_err(why)
     }
     fn why(with: &[(&str, &[u8])]) -> String {

@@ -4,16 +4,15 @@
 //! and where any token may be drawn.
 use crate::Model;
 use crate::sampling::{self, Choice, Logits, Sampling};
-use comm::Axis;
+use comm::{Axis, Mesh};
 use kernels::{Kernels, Meta, Selects};
 use layers::{Cx, Record, Shape, ops};
 use parallel::dump::{self, Seen};
 use parallel::measure::{self, PeakBytes, Taken};
 use parallel::number::Runs;
-use parallel::{At, Stages};
-use parallel::{Error, Layout, Network, Result, budget, deal, price, session};
+use parallel::{At, Layout, Network, Result, Stages, bail, budget, deal, price, session};
 use serde::Serialize;
-use tensor::{Device, Ids, Phase, Real, Scalar, Tensor};
+use tensor::{Device, Ids, Phase, Place, Real, Scalar, Tensor};
 
 /// What is to be continued.
 #[derive(Clone, Debug)]
@@ -92,21 +91,19 @@ impl Request {
         let (data, positions) = (layout.size(Axis::SEQUENCES), model.config.positions);
         if self.prompts.len() < data {
             let n = self.prompts.len();
-            return Err(Error::new(format!(
-                "{n} prompts cannot be dealt over dp={data}: each rank needs at least one"
-            )));
+            bail!("{n} prompts cannot be dealt over dp={data}: each rank needs at least one");
         }
         for prompt in &self.prompts {
             if prompt.is_empty() {
-                return Err(Error::new("the prompt is empty; it must have at least one token"));
+                bail!("the prompt is empty; it must have at least one token");
             }
             let tokens = prompt.len().saturating_add(self.max_new);
             if tokens > positions {
-                return Err(Error::new(format!(
+                bail!(
                     "a prompt of {} tokens and {} new ones make {tokens}; the model has {positions} positions",
                     prompt.len(),
                     self.max_new
-                )));
+                );
             }
             Ids::new(&tensor::Host::default(), prompt, model.config.shape.vocabulary)?;
         }
@@ -153,7 +150,7 @@ pub fn generate<D: Runs>(
     let world = network.world(layout, "inference")?;
     let ranks = session::run((layout, &world), model.values(), |at: At<D>| {
         let (texts, taken, seen) = on_rank(model, request, &at, watch)?;
-        let speaks = at.mesh.group(Axis::LAYERS).rank() == 0;
+        let speaks = speaks(at.mesh)?;
         Ok((if speaks { texts } else { Vec::new() }, taken, seen))
     })?;
     let mut all = Generated { texts: Vec::new(), taken: Vec::new(), seen: Vec::new() };
@@ -168,6 +165,11 @@ pub fn generate<D: Runs>(
 /// A rank's texts, what they took, and what its layers took and gave.
 type OfRank<D> = (Vec<Text>, Taken, Option<Seen<<D as Device>::Elem>>);
 
+/// Whether this rank is the one of its data rank's that tells of texts, which all of them have.
+fn speaks<P: Place>(mesh: &Mesh<P>) -> Result<bool> {
+    Ok(mesh.over([Axis::LAYERS, Axis::STAGES])?.rank() == 0)
+}
+
 fn on_rank<D: Runs>(
     model: &Model,
     request: &Request,
@@ -176,7 +178,7 @@ fn on_rank<D: Runs>(
 ) -> Result<OfRank<D>> {
     let (device, mesh) = (at.device, at.mesh);
     let record = request.record.then(|| Record::new(mesh));
-    let data = mesh.group(Axis::SEQUENCES);
+    let (data, speaks) = (mesh.group(Axis::SEQUENCES), speaks(mesh)?);
     let mine = deal(request.prompts.len(), data.rank(), data.size());
     let mut chunk = Stages::new(at, &model.config.shape)?;
     let weights = if request.record { dump::weights(chunk.params(), mesh)? } else { Vec::new() };
@@ -208,7 +210,7 @@ fn on_rank<D: Runs>(
                 fed[i].clear();
                 fed[i].extend(text.extend(&mut room, row, request, mine.start + i)?);
                 fed[i].retain(|id| !model.config.eos.contains(id));
-                if mine.start + i == 0 && mesh.group(Axis::LAYERS).rank() == 0 {
+                if mine.start + i == 0 && speaks {
                     text.ids[request.prompts[0].len()..].last().into_iter().for_each(|&id| watch(id));
                 }
             }

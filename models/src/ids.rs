@@ -1,7 +1,7 @@
 //! `--batch FILE`: sequences of token ids, as a JSON list of lists. Each id is to be followed by the next, so a
 //! sequence of n ids has n − 1 predictions. A list of lists in the place of a sequence packs documents, each with
 //! positions of its own and seeing itself only.
-use parallel::{Error, Result, Sequence};
+use parallel::{Error, Result, Sequence, bail};
 use serde::Deserialize;
 use std::path::Path;
 use tensor::quoted::sentence;
@@ -25,9 +25,7 @@ pub fn read(path: &Path, vocabulary: usize, positions: usize) -> Result<Vec<Sequ
         Error::new(format!("{name} is no JSON list of lists of token ids: {why}"))
     })?;
     if items.is_empty() {
-        return Err(Error::new(format!(
-            "{name} has no sequences; it must be a list of one or more lists of token ids"
-        )));
+        bail!("{name} has no sequences; it must be a list of one or more lists of token ids");
     }
     let sequence = |(at, item): (usize, Item)| {
         let documents = match item {
@@ -35,9 +33,7 @@ pub fn read(path: &Path, vocabulary: usize, positions: usize) -> Result<Vec<Sequ
             Item::Packed(documents) => documents,
         };
         if documents.is_empty() {
-            return Err(Error::new(format!(
-                "{name}: sequence {at} has no documents; it must have one or more"
-            )));
+            bail!("{name}: sequence {at} has no documents; it must have one or more");
         }
         let pair = |ids: Vec<u32>| {
             check(&ids, vocabulary, positions)

@@ -3,7 +3,7 @@ use crate::tokenizer::{Tokenizer, Tokens};
 use crate::{Config, embedded, names};
 use layers::model::build::Element;
 use layers::{Draw, Random, Values};
-use parallel::{Error, Result, Stored};
+use parallel::{Result, Stored, bail};
 use std::path::Path;
 use std::sync::Arc;
 use tensor::Scalar;
@@ -46,7 +46,7 @@ impl Model {
         if !dir.is_dir() {
             let what = if dir.exists() { "is a file" } else { "does not exist" };
             let wanted = "a model is a folder with config.json and model.safetensors";
-            return Err(Error::new(format!("{} {what}; {wanted}", dir.display())));
+            bail!("{} {what}; {wanted}", dir.display());
         }
         let config = Config::read(&dir.join("config.json"))?;
         Self::stored(config, Shards::open(dir)?, Tokens::Folder(dir.to_owned()))
@@ -58,11 +58,11 @@ impl Model {
         // Version 4 of transformers would pass over such a head, version 5 would use it.
         let (shards, table) = (stored.shards(), names::embedding(stored.entries()));
         if shape.tied && shards.info(names::HEAD).is_some() && !shards.equal(names::HEAD, table) {
-            return Err(Error::new(format!(
+            bail!(
                 "{origin}: tensor {} differs from {table}, which tie_word_embeddings makes the head; \
                  set that to false in config.json, or remove the tensor",
                 names::HEAD
-            )));
+            );
         }
         Ok(Self { config, origin, tokens, weights: Weights::Stored(Arc::new(stored)) })
     }

@@ -4,7 +4,7 @@
 //! (ties to the lower id); the first `top_k` of them; of these the smallest prefix with a share of at least
 //! `top_p` of their mass `Σ e^(l/T)`; then the candidate on whose interval of the cumulative shares `u` falls, a
 //! uniform number that is a hash of (seed, sequence, position).
-use parallel::{Error, Result};
+use parallel::{Error, Result, bail};
 use std::cmp::Ordering;
 use std::fmt::Display;
 use tensor::mix;
@@ -94,10 +94,10 @@ impl Sampling {
     ) -> Result<Choice> {
         self.validate()?;
         if let Some((id, seen)) = logits.improper()? {
-            return Err(Error::new(format!(
+            bail!(
                 "the logit of token {id} is {seen} in sequence {sequence} at position {position}; logits must be finite \
                  numbers"
-            )));
+            );
         }
         let Some(temperature) = self.temperature else {
             return Ok(logits.greedy());

@@ -1,11 +1,8 @@
 //! Texts to learn and to be told: a corpus of token ids, its batches and its windows.
 use crate::tokenizer::{Encoded, Tokenizer};
-use parallel::{Error, Result};
+use parallel::{Error, Result, bail};
 use std::path::Path;
 use tensor::mix;
-
-mod order3;
-pub use order3::order3;
 
 /// Token ids and, for each, the one that follows it.
 pub type Pair = (Vec<u32>, Vec<u32>);
@@ -61,10 +58,10 @@ impl Corpus {
     /// If it is no text, or a part has not the `seq + 1` tokens of a sequence and its targets.
     pub fn tokenized(bytes: &[u8], name: &str, seq: usize, tokenizer: &Tokenizer) -> Result<Self> {
         if bytes.is_empty() {
-            return Err(Error::new(format!("{name} is empty (0 bytes)")));
+            bail!("{name} is empty (0 bytes)");
         }
         if seq == 0 {
-            return Err(Error::new("the sequence length is 0; it must be at least 1 token"));
+            bail!("the sequence length is 0; it must be at least 1 token");
         }
         let mut cut = bytes.len() - bytes.len() / 10;
         let inside_a_character = |at: usize| bytes.get(at).is_some_and(|byte| byte & 0xC0 == 0x80);
@@ -77,11 +74,11 @@ impl Corpus {
         let wanted = seq.saturating_add(1);
         let parts = [("that tenth", held_out.ids.len()), ("what comes before it", train.len())];
         if let Some((part, tokens)) = parts.into_iter().find(|(_, tokens)| *tokens < wanted) {
-            return Err(Error::new(format!(
+            bail!(
                 "{name} has {} bytes, of which the last tenth is held out; {part} has {tokens} tokens, and sequences of \
                  {seq} need {wanted} at least",
                 bytes.len()
-            )));
+            );
         }
         Ok(Self { train, held_out_bytes: last.len().saturating_sub(held_out.first), held_out: held_out.ids })
     }

@@ -1,6 +1,6 @@
 //! Parameters and optimizer state in files, independent of the layout: gathered one tensor at a time by their
 //! placements, written by rank 0, read by each rank for its share. Files are replaced when they are whole.
-use crate::{Entry, Error, Named, Orientation, Result, Stored, named, whole};
+use crate::{Entry, Error, Named, Orientation, Result, Stored, bail, named, whole};
 use comm::Mesh;
 use kernels::Kernels;
 use layers::{Kind, Optimizer, Param, Values, Wide};
@@ -37,9 +37,7 @@ fn put<E: Real>(
     let (Some(writer), Some(whole)) = (writer, whole) else { return Ok(()) };
     if !whole.iter().all(|x| (x.to_f64() as f32).is_finite()) {
         let path = path.display();
-        return Err(Error::new(format!(
-            "{path} is left as it is: {param} has values that are no finite numbers"
-        )));
+        bail!("{path} is left as it is: {param} has values that are no finite numbers");
     }
     for entry in entries.iter().filter(|e| e.param == param) {
         writer.tensor(&entry.name, &entry.arrange(&whole, |x| x.to_f64() as f32))?;
@@ -133,10 +131,7 @@ pub fn restore_optimizer<D: Kernels>(
     let (kind, steps) = (noted("optimizer")?, noted("steps")?);
     let wanted = optimizer.kind().name();
     if kind != wanted {
-        return Err(Error::new(format!(
-            "{path}: holds the state of {}, wanted that of {wanted}",
-            quoted(kind)
-        )));
+        bail!("{path}: holds the state of {}, wanted that of {wanted}", quoted(kind));
     }
     let steps =
         steps.parse().map_err(|_| Error::new(format!("{path}: {} is no number of steps", quoted(steps))))?;

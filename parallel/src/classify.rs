@@ -6,11 +6,12 @@
 //! ```
 //!
 //! As in `trainer.rs`, a step is cut into microbatches first and each is dealt then; each gradient is summed over the
-//! data axis once a step. A data rank may be dealt no example: its addends are 0. Logits are put together from the
+//! data axis once a step. A data rank may be dealt no example: its partial sums are 0. Logits are put together from the
 //! tensor ranks where accuracy is asked for, and nowhere else.
+use crate::bail;
 use crate::layout::LayoutError;
 use crate::trainer::Ending;
-use crate::{Error, Layout, Report, Result, STEP, deal};
+use crate::{Layout, Report, Result, STEP, deal};
 use comm::{Axis, Mesh, Reduce};
 use kernels::Kernels;
 use layers::model::classifier;
@@ -33,13 +34,11 @@ pub fn sizes(pixels: usize, hidden: &[usize], classes: usize) -> Vec<usize> {
 /// One sentence on what does not fit.
 pub fn fits(layout: &Layout, sizes: &[usize]) -> Result<()> {
     if sizes.contains(&0) {
-        return Err(Error::new("a hidden size is 0; each must be at least 1"));
+        bail!("a hidden size is 0; each must be at least 1");
     }
     let parameters: u128 = sizes.windows(2).map(|s| (s[0] as u128 + 1) * s[1] as u128).sum();
     if parameters > MOST {
-        return Err(Error::new(format!(
-            "the sizes {sizes:?} make {parameters} parameters; {MOST} is the most"
-        )));
+        bail!("the sizes {sizes:?} make {parameters} parameters; {MOST} is the most");
     }
     let (axis, ranks, shared) = (Axis::Tp, layout.size(Axis::Tp), classifier::shared(sizes));
     let Some(bad) = shared.iter().find(|size| !size.is_multiple_of(ranks)) else { return Ok(()) };

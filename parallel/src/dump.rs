@@ -36,30 +36,19 @@ pub trait Number: Scalar {
     fn stored(self) -> Self::Stored;
 }
 
-impl Number for f32 {
-    type Stored = f32;
-    fn stored(self) -> f32 {
-        self
-    }
+/// `stored!(f32 => f32: |x| x)`: a number and what it is in a file.
+macro_rules! stored {
+    ($($number:ty => $stored:ty: $how:expr),* $(,)?) => {
+        $(impl Number for $number {
+            type Stored = $stored;
+            fn stored(self) -> $stored {
+                let how: fn($number) -> $stored = $how;
+                how(self)
+            }
+        })*
+    };
 }
-impl Number for Bf16 {
-    type Stored = Bf16;
-    fn stored(self) -> Bf16 {
-        self
-    }
-}
-impl Number for f64 {
-    type Stored = f64;
-    fn stored(self) -> f64 {
-        self
-    }
-}
-impl Number for F61 {
-    type Stored = u64;
-    fn stored(self) -> u64 {
-        self.canonical()
-    }
-}
+stored!(f32 => f32: |x| x, f64 => f64: |x| x, Bf16 => Bf16: |x| x, F61 => u64: F61::canonical);
 
 /// Whole parameters, or their gradients, by canonical name.
 pub type Tensors<E> = Vec<(String, Vec<E>)>;
@@ -102,7 +91,7 @@ pub struct About {
 /// The whole parameters.
 ///
 /// # Errors
-/// If ranks do not meet; so it is below.
+/// If ranks do not meet.
 pub fn weights<D: Kernels>(
     params: Vec<&mut Param<D>>,
     mesh: &Mesh<D::Place>,
@@ -114,7 +103,7 @@ pub fn weights<D: Kernels>(
 /// The whole gradients of the last step.
 ///
 /// # Errors
-/// As above.
+/// If ranks do not meet.
 pub fn gradients<D: Kernels>(
     params: Vec<&mut Param<D>>,
     mesh: &Mesh<D::Place>,

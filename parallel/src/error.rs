@@ -30,6 +30,14 @@ impl From<RankError> for Error {
 /// A result whose error is a sentence.
 pub type Result<T> = std::result::Result<T, Error>;
 
+/// Ends a function with a sentence, which is written as for `format!`.
+#[macro_export]
+macro_rules! bail {
+    ($($words:tt)+) => {
+        return Err($crate::Error::new(format!($($words)+)))
+    };
+}
+
 /// An error whose text is one clear sentence, as it stands.
 pub trait Sentence: Display {}
 

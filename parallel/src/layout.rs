@@ -99,7 +99,7 @@ impl Layout {
     pub fn new(sizes: &[(Axis, usize)]) -> Result<Self, LayoutError> {
         grammar::sized(sizes)
     }
-    /// The same with a strategy more, such as `sp`.
+    /// This layout with a strategy more, such as `sp`.
     ///
     /// # Errors
     /// If the lists have none of this name, its axis has one rank only, or another excludes it.

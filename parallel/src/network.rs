@@ -1,5 +1,6 @@
 //! What lies between the ranks of a run: links that take their time, how long a rank waits for others, a trace.
-use crate::{Error, Layout, Result};
+use crate::bail;
+use crate::{Layout, Result};
 use comm::{Axis, Link, Stuck, Trace, World};
 use std::time::Duration;
 
@@ -56,18 +57,14 @@ impl Network {
     pub fn fits(&self, layouts: &[Layout]) -> Result<()> {
         for (n, (axis, link)) in self.links.iter().enumerate() {
             if let Some((_, before)) = self.links[..n].iter().find(|(other, _)| other == axis) {
-                return Err(Error::new(format!(
-                    "--link gives the {axis} axis two links, {before} and {link}; give each axis one"
-                )));
+                bail!("--link gives the {axis} axis two links, {before} and {link}; give each axis one");
             }
             if layouts.iter().all(|layout| layout.size(*axis) == 1) {
                 let whose = match layouts {
                     [layout] => format!("the layout {layout} has no {axis} ranks"),
                     _ => format!("no layout that is compared has {axis} ranks"),
                 };
-                return Err(Error::new(format!(
-                    "--link {axis}={link}: {whose}; split that axis, or leave the link out"
-                )));
+                bail!("--link {axis}={link}: {whose}; split that axis, or leave the link out");
             }
         }
         Ok(())
@@ -108,7 +105,7 @@ mod tests {
         };
         let world = network.world(&layout("tp=2"), "waiting").unwrap();
         assert!(format!("{world:?}").contains("limit: 20ms"), "{world:?}");
-        let error = Error::from(world.run(run).unwrap_err());
+        let error = crate::Error::from(world.run(run).unwrap_err());
         assert!(error.why.starts_with("rank 0: ") && error.to_string() == error.why, "{error}");
         let table = error.calls.unwrap().to_string();
         let row = table.lines().find(|row| row.contains("barrier over tp for a loss at ")).expect("its call");

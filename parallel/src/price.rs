@@ -8,7 +8,7 @@ use layers::{Kind, Shape};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use tensor::count::{self, Uncountable};
-use tensor::{Cpu, Device};
+use tensor::{Category, Cpu, Device, Tensor};
 
 /// Steps that are run: from the second on, everything a step holds is held.
 pub const STEPS: usize = 2;
@@ -36,7 +36,7 @@ pub fn peak_of_all<D: Kernels, K: Ord>(
     for rank in 0..layout.ranks() {
         let mesh = layout.ghost(rank)?;
         let (data, others): (Vec<_>, Vec<_>) =
-            mesh.coordinates().into_iter().partition(|(axis, _)| *axis == Axis::Dp);
+            mesh.coordinates().into_iter().partition(|(axis, _)| *axis == Axis::SEQUENCES);
         total += match kinds.entry((others, dealt(data[0].1)?)) {
             Entry::Occupied(known) => *known.get(),
             Entry::Vacant(new) => {
@@ -67,13 +67,32 @@ pub fn training<D: Kernels>(
 ) -> Result<Peak> {
     peak_of_all(
         layout,
-        |rank| Ok(batch.dealt(rank, layout.size(Axis::Dp))?),
+        |rank| Ok(batch.dealt(rank, layout.size(Axis::SEQUENCES))?),
         |at: At<Meta<D>>| {
             let mut trainer = Trainer::new(&at, shape, optimizer)?;
             (0..STEPS).try_for_each(|_| trainer.step(batch, 0.0).map(drop))?;
             after(&mut trainer, at.mesh)
         },
     )
+}
+
+/// Gathers this rank's parameters, one after the other, and holds what the largest of other stages takes: the price of a
+/// model that is put together on every rank.
+///
+/// # Errors
+/// If ranks do not meet.
+pub fn gathering<D: Kernels>(
+    trainer: &mut Trainer<Meta<D>>,
+    mesh: &Mesh<tensor::Nowhere>,
+    shape: &Shape,
+) -> Result<()> {
+    let params = trainer.model().params();
+    params.iter().try_for_each(|param| param.gather(mesh).map(drop))?;
+    if mesh.group(Axis::STAGES).size() > 1 {
+        let largest = sizes(shape)?.into_iter().max().unwrap_or(0);
+        drop(Tensor::empty(params[0].device().wide(), Category::Buffers, 1, largest));
+    }
+    Ok(())
 }
 
 /// How many numbers the parameters of a model have, all together.

@@ -47,8 +47,8 @@ pub struct Stages<D: Kernels> {
     chunks: Vec<(usize, Box<dyn Stage<D>>)>, // each with its number
     schedule: &'static dyn Schedule,
     mesh: Mesh<D::Place>,
-    keeper: Keeper<D>,       // of values that are used for logits
-    logits: Group<D::Place>, // the stages, as logits meet them
+    keeper: Option<Keeper<D>>, // of values that are used for logits
+    logits: Group<D::Place>,   // the stages, as logits meet them
     region: Region,
     width: usize,
     vocabulary: usize,
@@ -93,7 +93,7 @@ impl<D: Kernels> Stages<D> {
             chunks: (0..plan.all_chunks()).filter(mine).map(part).collect::<Result<_>>()?,
             schedule: at.schedule,
             mesh: at.mesh.clone(),
-            keeper: Keeper::new(at.rests),
+            keeper: Some(Keeper::new(at.rests)),
             logits: stages.named("logits"),
             region: at.region,
             width: shape.width,
@@ -124,9 +124,9 @@ impl<D: Kernels> Stages<D> {
     /// If ranks do not meet.
     pub fn logits(&mut self, cx: &Cx<D>, ids: Ids<D::Place>, all: bool) -> Result<Tensor<D>> {
         let mut once = Once { cx, ids: Some(ids), all, logits: None };
-        let mut keeper = std::mem::take(&mut self.keeper);
+        let mut keeper = self.keeper.take().expect("put back below");
         let outcome = self.run(1, false, &mut once, &mut keeper);
-        self.keeper = keeper;
+        self.keeper = Some(keeper);
         outcome?;
         let open = cx.tokens().iter().filter(|tokens| tokens.len > 0).count();
         let rows = if all { cx.rows() } else { open };

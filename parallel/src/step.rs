@@ -16,7 +16,7 @@
 use crate::Schedule;
 use std::fmt;
 
-/// Payload is gone through: a chunk of the model, for a slice of the tokens of a microbatch.
+/// What is gone through: a chunk of the model, for a slice of the tokens of a microbatch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Unit {
     /// Which part of the model, counted from the embedding.
@@ -52,7 +52,7 @@ pub enum Act {
 pub struct Cell {
     /// How.
     pub act: Act,
-    /// Payload.
+    /// What.
     pub of: Unit,
 }
 
@@ -76,7 +76,7 @@ impl Plan {
     }
 }
 
-/// Payload travels between two chunks.
+/// What travels between two chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Payload {
     /// Forth, to the next chunk.
@@ -106,13 +106,13 @@ impl Payload {
 }
 
 impl Act {
-    /// Payload is given on to another chunk.
+    /// What is given on to another chunk.
     pub fn gives(self) -> Payload {
         if self == Act::F { Payload::Activation } else { Payload::Gradient }
     }
 }
 
-/// Payload a rank does.
+/// What a rank does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Goes through a chunk.
@@ -130,13 +130,13 @@ pub enum Step {
     Send(Payload, Unit, usize),
 }
 
-/// Payload this rank does in a step of training. A hand-over between two chunks of one rank sends nothing.
+/// What this rank does in a step of training. A hand-over between two chunks of one rank sends nothing.
 pub fn lowered(schedule: &dyn Schedule, plan: &Plan, rank: usize) -> Vec<Step> {
     let cells: Vec<Cell> = schedule.row(rank, plan).collect();
     carried(schedule, plan, rank, &cells)
 }
 
-/// Payload this rank does where nothing is learnt: the forwards alone.
+/// What this rank does where nothing is learnt: the forwards alone.
 pub fn forwards(schedule: &dyn Schedule, plan: &Plan, rank: usize) -> Vec<Step> {
     let cells: Vec<Cell> = schedule.row(rank, plan).filter(|cell| cell.act == Act::F).collect();
     carried(schedule, plan, rank, &cells)

@@ -1,6 +1,7 @@
 //! Parameters in safetensors files: which tensor of a file is which part of which parameter. A rank that builds its
 //! share from here touches only the bytes of that share.
-use crate::{Error, Result};
+use crate::Result;
+use crate::bail;
 use layers::model::build::Element;
 use layers::{Draw, Values};
 use std::collections::{BTreeMap, BTreeSet};
@@ -84,9 +85,7 @@ impl Stored {
         let known: BTreeSet<_> = entries.iter().map(|entry| &*entry.name).collect();
         if let Some(name) = shards.names().find(|name| !known.contains(name) && !is_passed_over(name)) {
             let (path, name) = (shards.path(), quoted(name));
-            return Err(Error::new(format!(
-                "{path}: there is a tensor {name} that is no part of this model"
-            )));
+            bail!("{path}: there is a tensor {name} that is no part of this model");
         }
         Ok(Self { shards, entries, parts })
     }

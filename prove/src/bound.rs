@@ -44,12 +44,13 @@ pub(crate) fn variables(shapes: Vec<(String, [usize; 2])>) -> Weights<Degree> {
     shapes.into_iter().map(|(name, shape)| (name, numbers(shape))).collect()
 }
 
-/// The same from what a run of so many steps on degrees counted; `output`: the largest degree that came out, cleared.
+/// The logarithm of the bound, from what a run of so many steps on degrees counted; `output`: the largest degree that came
+/// out, cleared.
 pub(crate) fn log2_of_tally(output: f64, steps: usize) -> f64 {
     log2_in(F61::P, output, steps)
 }
 
-/// The same in the field of any prime: in a small one wrong programs pass often enough to be counted.
+/// The logarithm of the bound in the field of any prime: in a small one wrong programs pass often enough to be counted.
 pub fn log2_in(prime: u64, output: f64, steps: usize) -> f64 {
     let opaque = Degree::take_tally().opaque;
     use Function::{Clip, Density, Exp, Normal, Rsqrt, Sigmoid, Step};

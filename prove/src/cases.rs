@@ -25,9 +25,8 @@ pub use report::Report;
 
 use crate::Subject;
 use comm::Axis;
-use kernels::Heads;
 use layers::{Kind, Shape};
-use parallel::{Batch, Error, Layout, Result, Sequence};
+use parallel::{Batch, Error, Layout, Result, Sequence, bail};
 use serde::{Deserialize, Serialize};
 use tensor::quoted::sentence;
 use tensor::{IGNORED, Key, mix};
@@ -76,7 +75,7 @@ impl Case {
     pub fn parse(line: &str) -> Result<Self> {
         let case: Self = serde_json::from_str(line)
             .map_err(|why| Error::new(format!("no case: {}", sentence(&why.to_string()))))?;
-        case.check().map_err(|why| Error::new(format!("no case: {why}")))?;
+        case.check()?;
         case.layout.fits(&case.shape)?;
         let data = case.layout.size(Axis::SEQUENCES);
         for (batch, _) in case.subject()?.steps {
@@ -84,44 +83,53 @@ impl Case {
         }
         Ok(case)
     }
-    /// Whether it is one that can be: what is wrong otherwise.
-    fn check(&self) -> Result<(), String> {
-        let Shape { width, blocks, heads, hidden, vocabulary, dropout, .. } = self.shape;
-        let Heads { queries, keys, dim } = heads;
-        if keys > 0 && !queries.is_multiple_of(keys) {
-            return Err(format!(
-                "{queries} query heads cannot share {keys} KV heads; these must divide them"
-            ));
-        }
-        let names = ["width", "blocks", "heads.queries", "heads.keys", "heads.dim", "hidden", "vocabulary"];
-        let sizes = names.into_iter().zip([width, blocks, queries, keys, dim, hidden, vocabulary]);
+    /// Whether it is one that can be.
+    fn check(&self) -> Result<()> {
+        let Shape { width, blocks, heads, hidden, vocabulary, dropout, loss, window, padding, .. } =
+            self.shape;
         let most = self.shape.context().unwrap_or(LARGEST).min(LARGEST);
-        let documents = self.steps.iter().flat_map(|step| step.sequences.iter().flatten());
-        let rates = [dropout.embedding, dropout.attention, dropout.residual, self.shape.loss.smoothing];
-        let size = |(name, n): (&str, usize)| {
-            (format!("shape.{name}"), n as f64, (1..=LARGEST).contains(&n), format!("1 to {LARGEST}"))
+        let row = |what: &str, seen: f64, holds: bool, wanted: String| {
+            (!holds).then(|| format!("no case: {what} is {seen}; it must be {wanted}"))
         };
-        let padding = |id: usize| {
-            let wanted = format!("below the vocabulary of {vocabulary}");
-            ("shape.padding".to_string(), id as f64, id < vocabulary, wanted)
+        let sizes = [
+            ("shape.width", width),
+            ("shape.blocks", blocks),
+            ("shape.heads.queries", heads.queries),
+            ("shape.heads.keys", heads.keys),
+            ("shape.heads.dim", heads.dim),
+            ("shape.hidden", hidden),
+            ("shape.vocabulary", vocabulary),
+        ];
+        let size = |(what, n)| row(what, n as f64, (1..=LARGEST).contains(&n), format!("1 to {LARGEST}"));
+        let id = |id| {
+            row("shape.padding", id as f64, id < vocabulary, format!("below the vocabulary of {vocabulary}"))
         };
-        let document = |n: usize| {
-            ("the length of a document".to_string(), n as f64, n <= most, format!("at most {most}"))
+        let document = |d: &Document| {
+            let n = d.tokens();
+            row("the length of a document", n as f64, n <= most, format!("at most {most}"))
         };
         let text = |&(n, prompt): &(usize, usize)| {
             let wanted = format!("1 to {most}, with a prompt of 1 to all of it");
-            ("the length of a text".to_string(), n as f64, (1..=n).contains(&prompt) && n <= most, wanted)
+            row("the length of a text", n as f64, (1..=n).contains(&prompt) && n <= most, wanted)
         };
-        let rate = |rate: f64| {
-            let wanted = "0 or more and below 1".to_string();
-            ("a rate of dropout or smoothing".to_string(), rate, (0.0..1.0).contains(&rate), wanted)
+        let rate = |rate| {
+            let wanted = "0 or more and below 1".into();
+            row("a rate of dropout or smoothing", rate, (0.0..1.0).contains(&rate), wanted)
         };
-        let window = |n: usize| ("the window".to_string(), n as f64, n > 0, "at least 1".to_string());
-        let all = sizes.map(size).chain(self.shape.padding.map(padding));
-        let all = all.chain(documents.map(|d| document(d.tokens()))).chain(self.texts.iter().map(text));
-        let mut all = all.chain(rates.map(rate)).chain(self.shape.window.map(|w| window(w.size)));
-        let wrong = all.find(|(_, _, holds, _)| !holds);
-        wrong.map_or(Ok(()), |(what, seen, _, wanted)| Err(format!("{what} is {seen}; it must be {wanted}")))
+        let all = sizes.into_iter().map(size).chain(padding.map(id));
+        let all = all.chain(self.steps.iter().flat_map(|step| step.sequences.iter().flatten()).map(document));
+        let rates = [dropout.embedding, dropout.attention, dropout.residual, loss.smoothing];
+        let all = all.chain(self.texts.iter().map(text)).chain(rates.map(rate));
+        let window = window.map(|w| row("the window", w.size as f64, w.size > 0, "at least 1".into()));
+        match all.chain(window).flatten().next() {
+            Some(why) => bail!("{why}"),
+            None if !heads.queries.is_multiple_of(heads.keys) => bail!(
+                "no case: {} query heads cannot share {} KV heads; these must divide them",
+                heads.queries,
+                heads.keys
+            ),
+            None => Ok(()),
+        }
     }
     /// What a subject is like under a layout: a case of its shapes, whose ids are others.
     pub fn of(subject: &Subject, layout: Layout) -> Self {

@@ -143,7 +143,7 @@ pub fn prove_classifier(subject: &ClassifierSubject, layout: &Layout, keys: &[Ke
     prove_classifier_in(&world(layout)?, subject, layout, keys)
 }
 
-/// The same in a world of the layout's ranks that may be [on trial](World::on_trial), or slow.
+/// Proves a classifier under a layout in a world of the layout's ranks that may be on trial (`World::on_trial`), or slow.
 ///
 /// # Errors
 /// As [`prove_classifier`].

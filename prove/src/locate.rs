@@ -31,7 +31,7 @@ pub fn locate<'a>(
     Ok(None)
 }
 
-/// The first difference under one key, in a world of the layout's ranks that may be [on trial](World::on_trial); none if
+/// The first difference under one key, in a world of the layout's ranks that may be on trial (`World::on_trial`); none if
 /// everything is equal.
 ///
 /// # Errors

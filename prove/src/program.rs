@@ -74,7 +74,7 @@ pub fn read<D: Kernels>(
     (device, mesh): (&D, &Mesh<D::Place>),
     record: Option<Record<D>>,
 ) -> Result<Vec<D::Elem>> {
-    let (vocabulary, data) = (subject.shape.vocabulary, mesh.group(Axis::Dp));
+    let (vocabulary, data) = (subject.shape.vocabulary, mesh.group(Axis::SEQUENCES));
     let mine = deal(subject.texts.len(), data.rank(), data.size());
     let texts = &subject.texts[mine.clone()];
     let capacity = texts.iter().map(|(ids, _)| ids.len()).max().unwrap_or(0);
@@ -97,7 +97,7 @@ pub fn read<D: Kernels>(
 
 /// Which of all texts' logits a data rank reads.
 pub(crate) fn logits_of<P: Place>(subject: &Subject, mesh: &Mesh<P>) -> Range<usize> {
-    let data = mesh.group(Axis::Dp);
+    let data = mesh.group(Axis::SEQUENCES);
     let mine = deal(subject.texts.len(), data.rank(), data.size());
     let before = |n: usize| subject.shape.vocabulary * rows_read(&subject.texts[..n]);
     before(mine.start)..before(mine.end)

@@ -71,7 +71,7 @@ pub fn check(subject: &Subject, layout: &Layout) -> Result<()> {
 /// # Errors
 /// If the layout does not fit the model or the batch, or 64 bits do not count what a rank holds.
 pub fn bytes(subject: &Subject, layout: &Layout) -> Result<u128> {
-    let data = layout.size(Axis::Dp);
+    let data = layout.size(Axis::SEQUENCES);
     let dealt = |rank| -> Result<Vec<_>> {
         subject.steps.iter().map(|(batch, _)| Ok(batch.dealt(rank, data)?)).collect()
     };
@@ -110,7 +110,7 @@ pub fn prove<'a>(
     prove_in(&world(split.layout)?, subject, split, keys, truths)
 }
 
-/// As [`prove`], in a world of the layout's ranks that may be [on trial](World::on_trial), or slow.
+/// As [`prove`], in a world of the layout's ranks that may be on trial (`World::on_trial`), or slow.
 ///
 /// # Errors
 /// As [`prove`].

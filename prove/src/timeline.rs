@@ -156,7 +156,7 @@ pub(super) fn expected(subject: &Subject, weights: Weights<F61>) -> Expected {
     for (n, (step, [forth, back])) in trace[1..].chunks(each.max(1)).zip(seen).enumerate() {
         let [loss, norm2, params @ ..] = step else { unreachable!("a step has a loss and a norm") };
         let (gradients, weights) = params.split_at(params.len() / 2);
-        let mut add = |(name, x): &(String, Vec<F61>), all: &mut Expected| {
+        let add = |(name, x): &(String, Vec<F61>), all: &mut Expected| {
             all.add(name, (0..).map(|i| (0, 0, i)).zip(x.iter().copied()));
         };
         all.append(forth);

@@ -36,7 +36,7 @@ impl Bf16 {
     fn by(self, f: impl Fn(f32) -> f32) -> Self {
         Self::narrow(f(self.widen()))
     }
-    /// The same of two numbers.
+    /// A result of one of `f32`'s functions of two numbers.
     #[inline(always)]
     fn of(self, other: Self, f: impl Fn(f32, f32) -> f32) -> Self {
         Self::narrow(f(self.widen(), other.widen()))

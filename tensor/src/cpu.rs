@@ -72,7 +72,7 @@ pub(crate) fn slice<S: AnyBitPattern>(buffer: &Bytes, len: usize) -> &[S] {
     // SAFETY: inside initialised memory that is aligned for any number; whatever bytes lie there are one.
     unsafe { std::slice::from_raw_parts(buffer.at().cast(), len) }
 }
-/// The same, to write.
+/// The first `len` numbers of a piece of memory, to write.
 pub(crate) fn slice_mut<S: AnyBitPattern>(buffer: &mut Bytes, len: usize) -> &mut [S] {
     fits::<S>(buffer, len);
     // SAFETY: as above, borrowed mutably.
@@ -91,7 +91,7 @@ impl<'a, S: Scalar> View<'a, Cpu<S>> {
     /// One row.
     ///
     /// # Panics
-    /// If there is no such row, or its numbers do not lie together; so it is with the others below.
+    /// If there is no such row, or its numbers do not lie together.
     #[inline(always)]
     pub fn row(&self, i: usize) -> &'a [S] {
         assert!(i < self.rows() && self.col_stride() == 1);
@@ -116,7 +116,7 @@ impl<S: Scalar> ViewMut<'_, Cpu<S>> {
     /// One row, to write.
     ///
     /// # Panics
-    /// If there is no such row, or its numbers do not lie together; so it is with the others below.
+    /// If there is no such row, or its numbers do not lie together.
     #[inline(always)]
     pub fn row(&mut self, i: usize) -> &mut [S] {
         assert!(i < self.rows() && self.col_stride() == 1);

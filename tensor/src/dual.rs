@@ -93,7 +93,7 @@ impl<S: Scalar> Scalar for Dual<S> {
     fn clip_factor(norm2: Self, limit: f64) -> Self {
         Self::constant(S::clip_factor(norm2.value, limit))
     }
-    /// Constant, as above.
+    /// Constant: no gradient flows through an optimizer's step.
     fn adam_scale(v: Self, eps: f64) -> Self {
         Self::constant(S::adam_scale(v.value, eps))
     }

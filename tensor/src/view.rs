@@ -51,7 +51,7 @@ macro_rules! view {
             /// Columns `from..from + n`.
             ///
             /// # Panics
-            /// If they are not all there; so it is with the other windows.
+            /// If they are not all there.
             #[must_use]
             pub fn take_cols(self, from: usize, n: usize) -> Self {
                 let there = from <= self.cols && n <= self.cols - from; // no sum that could wrap

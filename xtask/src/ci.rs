@@ -97,7 +97,7 @@ fn steps(root: &Path, with_book: bool) -> Result<Vec<Step>, String> {
         Step::new("cargo clippy --quiet --workspace --all-targets -- -D warnings"),
         Step {
             environment: Some(("RUSTDOCFLAGS", "-D warnings")),
-            ..Step::new("cargo doc --quiet --workspace --no-deps")
+            ..Step::new("cargo doc --quiet --workspace --no-deps --features comm/mutants,layers/proof")
         },
     ];
     steps.extend(with_book.then(|| Step::new("mdbook build docs")));

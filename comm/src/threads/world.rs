@@ -3,6 +3,7 @@ use super::engines;
 use super::panics::catch;
 use super::watch::Watch;
 use crate::flight::End;
+#[cfg(any(test, feature = "mutants"))]
 use crate::mutants::{OnTrial, Trial};
 use crate::trace::Traced;
 use crate::{Axis, Engines, FlightRecorder, Grid, Link, Mesh, Record, Result, Run, Trace, What};
@@ -27,6 +28,7 @@ pub struct World {
     links: Vec<(Axis, Link)>,
     trace: Option<(Trace, String)>,
     stuck: Option<Stuck>,
+    #[cfg(any(test, feature = "mutants"))]
     trial: Option<Trial>,
     memory: Option<usize>, // bytes that each rank may hold
 }
@@ -76,6 +78,7 @@ impl World {
             links: Vec::new(),
             trace: None,
             stuck: None,
+            #[cfg(any(test, feature = "mutants"))]
             trial: None,
             memory: None,
         })
@@ -118,6 +121,7 @@ impl World {
         Self { trace: Some((trace.clone(), name.into())), ..self }
     }
     /// A world whose run is on trial: its calls are listed, or one of them goes wrong.
+    #[cfg(any(test, feature = "mutants"))]
     #[must_use]
     pub fn on_trial(self, trial: &Trial) -> Self {
         Self { trial: Some(trial.clone()), ..self }
@@ -145,8 +149,9 @@ impl World {
         f: impl Fn(D, Mesh<Host>) -> Result<T, E> + Sync,
     ) -> Result<Vec<T>, RankError> {
         let watch = Watch::new(self.records(), self.limit);
-        // Trials are many and short, and run beside each other.
-        let watch = Arc::new(if self.trial.is_some() { watch.on_shared_cores() } else { watch });
+        #[cfg(any(test, feature = "mutants"))] // trials are many and short, and run beside each other
+        let watch = if self.trial.is_some() { watch.on_shared_cores() } else { watch };
+        let watch = Arc::new(watch);
         let key = Key::current();
         let (ends, ended) = channel();
         let body = |rank: usize, mesh, ends: Sender<usize>| {
@@ -220,12 +225,15 @@ impl World {
         let (start, traced) = settings.unwrap_or_else(|| (Instant::now(), Traced::Never));
         (0..self.size()).map(|rank| Arc::new(Record::new(rank, start, traced))).collect()
     }
+    #[cfg_attr(not(any(test, feature = "mutants")), allow(clippy::extra_unused_type_parameters))] // of a trial
     fn meshes<S: Scalar>(&self, watch: &Arc<Watch>) -> Vec<Mesh<Host>> {
         let world: Arc<dyn Engines<Host>> = Arc::new(engines::World::new(&self.grid, &self.links, watch));
         let mesh = |rank| {
             let record = watch.record(rank).clone();
+            let engines = world.clone();
+            #[cfg(any(test, feature = "mutants"))]
             let engines = match &self.trial {
-                None => world.clone(),
+                None => engines,
                 Some(trial) => Arc::new(OnTrial::<S>::new(trial, rank, &record, &self.grid, &world)),
             };
             Mesh::new(self.grid.clone(), rank, record, engines)

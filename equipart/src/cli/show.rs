@@ -20,6 +20,16 @@ pub(crate) fn json(value: &impl Serialize) {
     line(&serde_json::to_string(value).expect("plain values"));
 }
 
+/// Something for scripts, or in words for people.
+pub(crate) fn one(json: bool, value: &impl Serialize, words: impl FnOnce() -> String) {
+    if json { self::json(value) } else { line(&words()) }
+}
+
+/// Each of several things for scripts, or all of them as people are shown them.
+pub(crate) fn all<T: Serialize>(json: bool, values: &[T], people: impl FnOnce()) {
+    if json { values.iter().for_each(self::json) } else { people() }
+}
+
 pub(crate) fn table(head: &[&str], rows: impl Iterator<Item = Vec<String>>) -> Table {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_header(head.iter().copied()).add_rows(rows);

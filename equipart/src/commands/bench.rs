@@ -38,11 +38,7 @@ pub(crate) fn run(a: BenchArgs, json: bool) -> Result<bool> {
     let watch = Watch::spinner();
     let figures = bench::bench(&plan, &|what| watch.say(what))?;
     watch.done();
-    if json {
-        figures.iter().for_each(show::json);
-    } else {
-        table(&figures, plan.peers.is_some());
-    }
+    show::all(json, &figures, || table(&figures, plan.peers.is_some()));
     Ok(true)
 }
 

@@ -15,7 +15,7 @@ use layers::{Kind, Random};
 use models::digits::{Digits, Set};
 use parallel::At;
 use parallel::classify::{MOST, fits, sizes};
-use parallel::{ClassifierTrainer, Error, Examples, Layout, Network, Result, budget, deal, price, session};
+use parallel::{ClassifierTrainer, Examples, Layout, Network, Result, bail, budget, deal, price, session};
 use serde::Serialize;
 use std::path::PathBuf;
 use std::time::Instant;
@@ -133,24 +133,19 @@ impl Run<'_> {
         let Settings { epochs, batch_size, microbatches, clip, .. } = self.settings;
         at_least_1(&[("epochs", epochs), ("batch-size", batch_size), ("microbatches", microbatches)])?;
         if let Some(clip) = clip.filter(|c| !(c.is_finite() && *c > 0.0)) {
-            return Err(Error::new(format!("--clip is {clip}; it must be a positive number")));
+            bail!("--clip is {clip}; it must be a positive number");
         }
         self.schedule().validate()?;
         if self.batch() < microbatches {
             let n = self.batch();
-            return Err(Error::new(format!(
-                "{n} pictures in {microbatches} microbatches: each needs at least one"
-            )));
+            bail!("{n} pictures in {microbatches} microbatches: each needs at least one");
         }
         let sizes = self.sizes();
         fits(&self.layout, &sizes)?;
         self.network.fits(&[self.layout])?;
         let features = self.batch() as u128 * sizes.iter().map(|n| *n as u128).sum::<u128>();
         if features > MOST {
-            return Err(Error::new(format!(
-                "a step of {} pictures has {features} features; {MOST} is the most",
-                self.batch()
-            )));
+            bail!("a step of {} pictures has {features} features; {MOST} is the most", self.batch());
         }
         budget::fits(format_args!("training under {}", self.layout), self.bytes()?)
     }
@@ -212,9 +207,7 @@ impl Run<'_> {
             let loss = report.loss.read().expect("the host has values")[0].to_f64();
             if !loss.is_finite() {
                 let epoch = epoch + 1;
-                return Err(Error::new(format!(
-                    "the loss of step {step} of epoch {epoch} is {loss}; a smaller --lr may help"
-                )));
+                bail!("the loss of step {step} of epoch {epoch} is {loss}; a smaller --lr may help");
             }
             sum += loss * batch.len() as f64;
             watch.inspect(|w| w.step());

@@ -4,7 +4,7 @@ use crate::draw::{schedule, svg};
 use clap::Args;
 use clap::builder::PossibleValuesParser;
 use comm::{Algorithm, Link, Schedule, algorithms};
-use parallel::{Error, Result};
+use parallel::{Result, bail};
 use serde::Serialize;
 use std::ops::Range;
 use std::path::PathBuf;
@@ -93,14 +93,10 @@ impl Plan {
     /// If there are no ranks or too many to be drawn, too many elements to be counted, or nodes that do not divide.
     pub fn all(ranks: usize, node: Option<usize>, elements: usize, link: Link) -> Result<Vec<Self>> {
         if !(1..=MOST_RANKS).contains(&ranks) {
-            return Err(Error::new(format!(
-                "--ranks is {ranks}; it must be 1 to {MOST_RANKS}, for nobody can read more columns"
-            )));
+            bail!("--ranks is {ranks}; it must be 1 to {MOST_RANKS}, for nobody can read more columns");
         }
         if elements > MOST_ELEMENTS {
-            return Err(Error::new(format!(
-                "--elements is {elements}; it must be {MOST_ELEMENTS} (2^40) or less"
-            )));
+            bail!("--elements is {elements}; it must be {MOST_ELEMENTS} (2^40) or less");
         }
         let plan = |algorithm: Algorithm| {
             let schedule = algorithm.schedule(ranks)?;
@@ -240,12 +236,10 @@ impl CollectivesArgs {
         let chosen = self.algorithm.as_deref();
         let has_nodes = |name| Algorithm::named(name, 1).is_some_and(|a| a.node().is_some());
         if let (Some(name), Some(_)) = (chosen.filter(|name| !has_nodes(name)), self.node) {
-            return Err(Error::new(format!(
-                "--node is for --algorithm hierarchical; {name} has no use for it"
-            )));
+            bail!("--node is for --algorithm hierarchical; {name} has no use for it");
         }
         if self.svg.is_some() && chosen.is_none() {
-            return Err(Error::new("--svg draws one algorithm; give --algorithm too"));
+            bail!("--svg draws one algorithm; give --algorithm too");
         }
         let mut plans = Plan::all(self.ranks, self.node, self.elements, self.link)?;
         plans.retain(|plan| chosen.is_none_or(|name| plan.algorithm.name() == name));

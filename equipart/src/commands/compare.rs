@@ -23,7 +23,6 @@ use parallel::number::Runs;
 use parallel::{Batch, Layout, Network, Result, Trainer, budget, in_number, price, session};
 use prove::cases::never_ran;
 use prove::{Subject, Truths, prove};
-use std::collections::BTreeMap;
 use tensor::{Bf16, Cpu, Key, Phase, Real, Scalar};
 
 /// The sizes of the work.
@@ -68,8 +67,8 @@ pub(crate) fn run(a: CompareArgs, json: bool) -> Result<bool> {
         data => corpus(data, seq, &model.tokenizer()?)?,
     };
     let layouts = if a.layout.is_empty() {
-        let usual =
-            ["tp=2", "tp=2,sp", "dp=2", "tp=2,sp,dp=2"].map(|l| l.parse::<Layout>().expect("a layout"));
+        let usual = ["tp=2", "tp=2,sp", "dp=2", "dp=2:zero1", "pp=2", "tp=2,sp,dp=2:zero1,pp=2"];
+        let usual = usual.map(|l| l.parse::<Layout>().expect("a layout"));
         usual.into_iter().filter(|l| l.fits(&model.config.shape).is_ok()).collect::<Vec<_>>()
     } else {
         a.layout
@@ -82,11 +81,7 @@ pub(crate) fn run(a: CompareArgs, json: bool) -> Result<bool> {
         in_number!(a.number.name, D => compare::<D>(&work, &|what| watch.say(what))),
     )?;
     watch.done();
-    if json {
-        rows.iter().for_each(show::json);
-    } else {
-        show::comparison(&model.origin, a.number.name, &rows);
-    }
+    show::all(json, &rows, || show::comparison(&model.origin, a.number.name, &rows));
     Ok(rows.iter().all(|r| {
         let tokens = r.tokens_equal != Some(false) || r.tie.is_some();
         r.equal && tokens && r.error_ratio.is_finite()
@@ -137,10 +132,6 @@ fn request(work: &Work) -> Request {
 fn batch(work: &Work) -> Result<Batch> {
     let (n, seq) = (SEQUENCES.max(MICROBATCHES * work.data_ranks()), SEQ.min(work.model.config.positions));
     Ok(Batch::new(sequences(work.corpus.batch(0, 0, n, seq)), MICROBATCHES)?)
-}
-
-fn by_number(bytes: [usize; 2]) -> BTreeMap<&'static str, usize> {
-    [f32::NAME, Bf16::NAME].into_iter().zip(bytes).collect()
 }
 
 /// What the field is given under a layout: texts that were generated and the batch; of a large model a short sequence
@@ -196,14 +187,37 @@ fn verdicts<E: Scalar>(
     Ok(said.concat())
 }
 
-fn label(layout: &Layout) -> String {
-    match layout.ranks() {
-        1 => "unsplit, 1 rank".into(),
-        n => format!("{layout}, {n} ranks"),
+/// A row of what so many tokens took; the verdict is put in later. `bytes`: of the rank that holds the most, in f32 and bf16.
+fn row(
+    workload: Workload,
+    layout: &Layout,
+    (taken, tokens): (&[Taken], usize),
+    bytes: [usize; 2],
+    error_ratio: f64,
+) -> Row {
+    let seconds = measure::seconds(taken);
+    Row {
+        workload,
+        name: match layout.ranks() {
+            1 => "unsplit, 1 rank".into(),
+            n => format!("{layout}, {n} ranks"),
+        },
+        layout: layout.to_string(),
+        seconds,
+        tokens_per_second: tokens as f64 / seconds,
+        peak_bytes: PeakBytes::of(taken),
+        traffic_bytes: measure::wire(taken),
+        equal: false,
+        note: None,
+        never_ran: Vec::new(),
+        tokens_equal: None,
+        tie: None,
+        peak_bytes_by_number: [f32::NAME, Bf16::NAME].into_iter().zip(bytes).collect(),
+        error_ratio,
     }
 }
 
-/// A row for each layout; the verdict is put in later.
+/// A row for each layout.
 fn inference<D: Runs>(
     work: &Work,
     layouts: &[Layout],
@@ -227,24 +241,16 @@ fn inference<D: Runs>(
         own = if n == 0 { error } else { own };
         // Decoding rounds otherwise than a whole forward does: as much slack again.
         let tie = parts(&generated.texts, &alone.texts, 4.0 * (own + error));
+        let (taken, tokens) = (&generated.taken, generated.new_tokens());
+        let numbers = [
+            request.peak::<Cpu<f32>>(work.model, &layout.limited(None))?.largest,
+            request.peak::<Cpu<Bf16>>(work.model, &layout.limited(None))?.largest,
+        ];
         rows.push(Row {
-            workload: Workload::Inference,
-            name: label(layout),
-            layout: layout.to_string(),
-            seconds: measure::seconds(&generated.taken),
-            tokens_per_second: generated.tokens_per_second(),
-            peak_bytes: PeakBytes::of(&generated.taken),
-            traffic_bytes: measure::wire(&generated.taken) / generated.new_tokens().max(1),
-            equal: false,
-            note: None,
-            never_ran: Vec::new(),
             tokens_equal: Some(tie.is_none()),
             tie: tie.filter(|t| t.margin <= t.bound),
-            peak_bytes_by_number: by_number([
-                request.peak::<Cpu<f32>>(work.model, &layout.limited(None))?.largest,
-                request.peak::<Cpu<Bf16>>(work.model, &layout.limited(None))?.largest,
-            ]),
-            error_ratio: ratio(error, own),
+            traffic_bytes: measure::wire(taken) / tokens.max(1),
+            ..row(Workload::Inference, layout, (taken, tokens), numbers, ratio(error, own))
         });
     }
     Ok(rows)
@@ -293,7 +299,7 @@ fn ratio(error: f64, own: f64) -> f64 {
     }
 }
 
-/// A row for each layout; the verdict is put in later.
+/// A row for each layout.
 fn training<D: Runs>(work: &Work, layouts: &[Layout], watch: &dyn Fn(&str)) -> Result<Vec<Row>> {
     let batch = batch(work)?;
     let truth = new_weights::<Cpu<f64>>(work, &Layout::default(), &batch)?;
@@ -303,26 +309,11 @@ fn training<D: Runs>(work: &Work, layouts: &[Layout], watch: &dyn Fn(&str)) -> R
         let taken = fastest_step::<D>(work, layout, &batch)?;
         let error = largest_error(&new_weights::<D>(work, layout, &batch)?, &truth);
         own = if n == 0 { error } else { own };
-        let seconds = measure::seconds(&taken);
-        rows.push(Row {
-            workload: Workload::Training,
-            name: label(layout),
-            layout: layout.to_string(),
-            seconds,
-            tokens_per_second: batch.tokens() as f64 / seconds,
-            peak_bytes: PeakBytes::of(&taken),
-            traffic_bytes: measure::wire(&taken),
-            equal: false,
-            note: None,
-            never_ran: Vec::new(),
-            tokens_equal: None,
-            tie: None,
-            peak_bytes_by_number: by_number([
-                held::by_a_step::<Cpu<f32>>(work, layout, &batch)?,
-                held::by_a_step::<Cpu<Bf16>>(work, layout, &batch)?,
-            ]),
-            error_ratio: ratio(error, own),
-        });
+        let numbers = [
+            held::by_a_step::<Cpu<f32>>(work, layout, &batch)?,
+            held::by_a_step::<Cpu<Bf16>>(work, layout, &batch)?,
+        ];
+        rows.push(row(Workload::Training, layout, (&taken, batch.tokens()), numbers, ratio(error, own)));
     }
     Ok(rows)
 }
@@ -350,9 +341,10 @@ fn new_weights<D: Runs>(work: &Work, layout: &Layout, batch: &Batch) -> Result<V
     let mut ranks = session::run((layout, &layout.world()?), work.model.values(), |at: At<D>| {
         let (mut trainer, mut weights) = (trainer(work, &at)?, Vec::new());
         trainer.step(batch, LR)?;
-        for param in trainer.model().params() {
-            weights
-                .extend(param.gather(at.mesh)?.expect("the host has values").into_iter().map(Real::to_f64));
+        let params = trainer.model().params();
+        for of in parallel::named(&params, at.mesh)? {
+            let whole = parallel::whole(at.device, &of, at.mesh, |i| params[i].gather(at.mesh))?;
+            weights.extend(whole.expect("the host has values").into_iter().map(Real::to_f64));
         }
         Ok(weights)
     })?;

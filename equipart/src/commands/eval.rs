@@ -1,7 +1,7 @@
 //! `eval`: how well a model tells a text or given ids: mean loss, perplexity, tokens.
 use crate::cli::args::{self, EvalArgs};
 use crate::cli::watch::Watch;
-use crate::cli::{corpus, model, out, show};
+use crate::cli::{corpus, model, show};
 use crate::commands::train::settings::sequences;
 use comm::Axis;
 use kernels::{Kernels, Meta};
@@ -9,7 +9,7 @@ use layers::Shape;
 use models::{Model, ids, text};
 use parallel::At;
 use parallel::number::Runs;
-use parallel::{Batch, Error, Layout, Result, Sequence, Trainer, budget, in_number, price, session};
+use parallel::{Batch, Layout, Result, Sequence, Trainer, bail, budget, in_number, price, session};
 use serde::Serialize;
 use tensor::{Real, Tensor, files};
 
@@ -40,7 +40,7 @@ pub fn evaluate<D: Runs>(
 ) -> Result<Evaluation> {
     let shape = &model.config.shape;
     layout.fits(shape)?;
-    let data = layout.size(Axis::Dp);
+    let data = layout.size(Axis::SEQUENCES);
     let microbatches = sequences.len().div_ceil(TOGETHER * data).min(sequences.len() / data).max(1);
     let batch = Batch::new(sequences, microbatches)?;
     let largest = batch.largest();
@@ -60,7 +60,7 @@ pub fn evaluate<D: Runs>(
     })?;
     let (loss, tokens) = (ranks[0], batch.counted());
     if !loss.is_finite() {
-        return Err(Error::new(format!("the loss is {loss}, no finite number; the weights may not be")));
+        bail!("the loss is {loss}, no finite number; the weights may not be");
     }
     Ok(Evaluation { loss, perplexity: loss.exp(), tokens })
 }
@@ -84,9 +84,7 @@ pub(crate) fn run(a: EvalArgs, json: bool) -> Result<bool> {
             let tokenizer = model.tokenizer()?;
             let seq = a.seq.unwrap_or(args::SEQ.min(positions));
             if seq == 0 || seq > positions {
-                return Err(Error::new(format!(
-                    "--seq is {seq}; it must be 1 to {positions}, the model's positions"
-                )));
+                bail!("--seq is {seq}; it must be 1 to {positions}, the model's positions");
             }
             let text: Vec<u32> = match data {
                 Some(file) => text::encode(&files::read(file)?, &file.display().to_string(), &tokenizer)?.ids,
@@ -94,9 +92,7 @@ pub(crate) fn run(a: EvalArgs, json: bool) -> Result<bool> {
             };
             if text.len() < 2 {
                 let n = text.len();
-                return Err(Error::new(format!(
-                    "a text of {n} tokens; there must be 2 or more, one to tell the next"
-                )));
+                bail!("a text of {n} tokens; there must be 2 or more, one to tell the next");
             }
             sequences(text::windows(&text, seq))
         }
@@ -106,14 +102,9 @@ pub(crate) fn run(a: EvalArgs, json: bool) -> Result<bool> {
     let watching = |done, of| watch.part("evaluated", done, of);
     let evaluation = in_number!(a.number.name, D => evaluate::<D>(&model, &layout, all, &watching))?;
     watch.done();
-    if json {
-        show::json(&evaluation);
-    } else {
-        let (loss, perplexity) = (evaluation.loss, evaluation.perplexity);
-        out::line(&format!(
-            "loss {loss:.6} nats a token, perplexity {perplexity:.4}, {} tokens",
-            evaluation.tokens
-        ));
-    }
+    let Evaluation { loss, perplexity, tokens } = evaluation;
+    show::one(json, &evaluation, || {
+        format!("loss {loss:.6} nats a token, perplexity {perplexity:.4}, {tokens} tokens")
+    });
     Ok(true)
 }

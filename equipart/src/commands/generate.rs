@@ -8,7 +8,7 @@ use models::tokenizer::Tokenizer;
 use models::{Model, names};
 use parallel::dump::{self, About};
 use parallel::number::Runs;
-use parallel::{Error, Layout, Network, Result, in_number};
+use parallel::{Layout, Network, Result, bail, in_number};
 
 pub(crate) fn run(a: GenerateArgs, json: bool) -> Result<bool> {
     let (model, network) = (model(a.model.as_ref())?, a.network.network(None)?);
@@ -21,7 +21,7 @@ pub(crate) fn run(a: GenerateArgs, json: bool) -> Result<bool> {
         prompts.push(tokenizer.encode_prompt(text)?);
     }
     if prompts.is_empty() {
-        return Err(Error::new("there is no prompt; give --prompt TEXT or --prompt-ids 1,2,3"));
+        bail!("there is no prompt; give --prompt TEXT or --prompt-ids 1,2,3");
     }
     let seed = a.seed.unwrap_or(0);
     if a.temperature.is_none() && a.seed.is_some() {

@@ -119,10 +119,6 @@ pub(crate) fn run(a: PriceArgs, json: bool) -> Result<bool> {
     let config = config(a.config.as_deref())?;
     let settings: Settings = a.settings();
     let prices = price(&config, &settings, &a.layout.limited(a.memory.limit))?;
-    if json {
-        prices.iter().for_each(show::json);
-    } else {
-        show::prices(&prices);
-    }
+    show::all(json, &prices, || show::prices(&prices));
     Ok(true)
 }

@@ -56,14 +56,13 @@ pub(crate) fn run(a: &ProfileArgs, turns: usize, json: bool) -> Result<bool> {
 }
 
 fn tell_exposed(of: &Exposed, json: bool) {
-    if json {
-        return show::json(&LinksLine { profile: "links", exposed: of });
-    }
     let Exposed { linked_ms, unlinked_ms, exposed_ms, priced_ms, ratio } = of;
-    out::line(&format!(
-        "\nOver the links a step takes {linked_ms:.1} ms, without them {unlinked_ms:.1} ms, each the best of all turns: \
+    show::one(json, &LinksLine { profile: "links", exposed: of }, || {
+        format!(
+            "\nOver the links a step takes {linked_ms:.1} ms, without them {unlinked_ms:.1} ms, each the best of all turns: \
          {exposed_ms:.1} ms exposed\nof the {priced_ms:.1} ms that the links take for its calls, or {ratio:.2}.",
-    ));
+        )
+    });
 }
 
 /// Shows the profile of what ran over a network, beside the peak of a core, if its numbers have one.

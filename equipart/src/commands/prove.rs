@@ -3,9 +3,9 @@ pub(crate) mod cases;
 
 use crate::cli::args::ProveArgs;
 use crate::cli::watch::Watch;
-use crate::cli::{classify, out, show};
+use crate::cli::{classify, show};
 use models::{Config, names};
-use parallel::{Error, Result, dump};
+use parallel::{Result, bail, dump};
 use prove::cases::{certify_panel, never_ran};
 use prove::{Subject, Verdict, certify};
 use tensor::{Key, mix};
@@ -18,9 +18,9 @@ pub(crate) fn fresh_key() -> u64 {
 
 pub(crate) fn run(a: ProveArgs, json: bool) -> Result<bool> {
     if let Some(number) = a.number {
-        return Err(Error::new(format!(
+        bail!(
             "--number is {number}; a proof is in numbers of a field, where nothing rounds: leave --number out"
-        )));
+        );
     }
     if let Some(equal) = cases::asked(&a, json)? {
         return Ok(equal);
@@ -34,11 +34,7 @@ pub(crate) fn run(a: ProveArgs, json: bool) -> Result<bool> {
     let Some(file) = &a.config else {
         let certificate = certify_panel(&layout, &keys, &|name| watch.say(&format!("proving {name}")))?;
         watch.done();
-        if json {
-            show::json(&certificate);
-        } else {
-            out::line(&certificate.statement());
-        }
+        show::one(json, &certificate, || certificate.statement());
         return Ok(certificate.verdict.equal);
     };
     let shape = Config::read(file)?.shape;
@@ -57,10 +53,6 @@ pub(crate) fn run(a: ProveArgs, json: bool) -> Result<bool> {
 
 /// Shows a verdict: whether all was equal.
 pub(crate) fn tell(verdict: &Verdict, json: bool) -> bool {
-    if json {
-        show::json(verdict);
-    } else {
-        out::line(&verdict.statement());
-    }
+    show::one(json, verdict, || verdict.statement());
     verdict.equal
 }

@@ -4,9 +4,7 @@ use parallel::layout::Entry;
 
 pub(crate) fn run(json: bool) {
     let entries = Entry::all();
-    if json {
-        entries.iter().for_each(show::json);
-    } else {
+    show::all(json, &entries, || {
         let row = |e: &Entry| {
             vec![e.key.clone(), e.name.clone(), e.shards.join(", "), e.fits.clone(), e.paper.clone()]
         };
@@ -16,5 +14,5 @@ pub(crate) fn run(json: bool) {
             .column_iter_mut()
             .for_each(|column| column.set_cell_alignment(comfy_table::CellAlignment::Left));
         out::line(&table.to_string());
-    }
+    });
 }

@@ -14,7 +14,7 @@ use models::text::Corpus;
 use models::tokenizer::Tokens;
 use models::{Model, ids};
 use parallel::number::NumberName;
-use parallel::{Error, Result, Sequence, dump};
+use parallel::{Error, Result, Sequence, bail, dump};
 
 /// What is learnt.
 enum Learnt {
@@ -63,7 +63,7 @@ pub(crate) fn run(a: TrainArgs, json: bool) -> Result<bool> {
     }
     a.mlp.unused()?;
     if a.number == Some(NumberName::F64) && (a.out.is_some() || a.resume.is_some()) {
-        return Err(Error::new(format!("--number f64 {NO_CHECKPOINTS}")));
+        bail!("--number f64 {NO_CHECKPOINTS}");
     }
     let resume = a.resume.as_deref().map(State::read).transpose()?;
     let seq = resume.as_ref().map(|s| s.settings.seq).or(a.seq).unwrap_or(args::SEQ);
@@ -91,7 +91,7 @@ pub(crate) fn run(a: TrainArgs, json: bool) -> Result<bool> {
     };
     run.ready()?;
     if out.is_none() && a.checkpoint_every.is_some() {
-        return Err(Error::new("--checkpoint-every says when to save, and nothing is saved without --out"));
+        bail!("--checkpoint-every says when to save, and nothing is saved without --out");
     }
     a.dump.as_deref().map_or(Ok(()), dump::prepare)?;
     let _lock = match (&out, &a.resume) {

@@ -4,6 +4,7 @@ use comm::{Axis, Mesh, World};
 use equipart::commands::train::settings::sequences;
 use kernels::{Heads, Kernels};
 use layers::model::build::Element;
+use layers::model::strategy::{Column, Row};
 use layers::ops::Stream;
 use layers::{
     Builder, ColumnLinear, Cx, Draw, Kind, Layer, Objective, Param, Positions, Random, Rates, RowLinear,
@@ -216,8 +217,12 @@ where
     let run = |device: Cpu<S>, mesh: Mesh<_>| {
         let at = Builder::new(&device, &mesh, &Whole);
         let at = if regions { at.in_regions() } else { at };
-        let mut column = ColumnLinear::shard(&at, Axis::Tp, "column", 20, &[40.into()], true)?;
-        let mut row = RowLinear::shard(&at, Axis::Tp, "row", [40, 20], true)?;
+        let mut column = ColumnLinear::shard(
+            &at,
+            &Column { axis: Axis::Tp, name: "column", inputs: 20, sections: &[40.into()], bias: true },
+        )?;
+        let mut row =
+            RowLinear::shard(&at, &Row { axis: Axis::Tp, name: "row", sizes: [40, 20], bias: true })?;
         let matrix = |salt| Tensor::from_fn(&device, Category::Activations, 7, 20, |i| whole(salt, i));
         let (x, dy) = (Stream::cut(&matrix(1), at.region), Stream::cut(&matrix(2), at.region));
         let (cx, tp) = (Cx::train(0, [7], 1), mesh.group(Axis::Tp));

@@ -1,8 +1,9 @@
 //! The embedded default: its corpus is the one it was trained on, and it knows more of it than counting can tell.
+use crate::order3::order3;
 use equipart::commands::train::run::held_out;
 use equipart::commands::train::settings::sequences;
 use layers::Kind;
-use models::text::{Corpus, order3, windows};
+use models::text::{Corpus, windows};
 use models::{Model, embedded};
 use parallel::{Layout, Trainer};
 use sha2::{Digest, Sha256};

@@ -17,6 +17,7 @@ mod memory;
 mod memory_limit;
 mod models;
 mod network;
+mod order3;
 mod profile;
 mod runs;
 mod tokenizers;

@@ -261,7 +261,8 @@ fn attention_in_floats_equals_the_softmax_written_out() {
     }
 }
 
-/// Backward's tiles are those of f64, its judge's those of duals. Kills: as above.
+/// Backward's tiles are those of f64, its judge's those of duals. Kills: a tile's
+/// bounds where tiles are large, a mask that vectors apply differently.
 #[test]
 fn attention_backward_in_floats_equals_the_derivative() {
     for case in large_cases() {

@@ -14,7 +14,7 @@ use crate::attention::share;
 use crate::model::part::{Of, Part, Pending};
 use crate::model::strategy::{Column, Row};
 use crate::ops::{Split, Stream, cross_attention, cross_attention_backward};
-use crate::{Biases, Builder, ColumnLinear, Cx, Kept, Layer, Param, Result, RowLinear};
+use crate::{Back, Biases, Builder, ColumnLinear, Cx, Kept, Layer, Param, Result, RowLinear};
 use comm::Axis;
 use kernels::{Attend, Heads, Kernels, Mask};
 
@@ -83,12 +83,7 @@ impl<D: Kernels> Layer<D> for CrossAttention<D> {
         Ok((y, Saved { inputs: [x, z], q, kv, lse, o: kept, out }))
     }
 
-    fn backward_input(
-        &mut self,
-        cx: &Cx<D>,
-        s: Saved<D>,
-        dy: Stream<D>,
-    ) -> Result<([Stream<D>; 2], Self::Pending)> {
+    fn backward_input(&mut self, cx: &Cx<D>, s: Saved<D>, dy: Stream<D>) -> Back<D, Self> {
         let (d_o, out) = self.out.backward_input(cx, s.out, dy)?;
         let (q, kv, o, lse) = (s.q.open(), s.kv.open(), s.o.open(), s.lse.open());
         let [dq, dkv] = cross_attention_backward(cx, (&q, &kv), &self.attend, (&o, &lse), &d_o)?;
@@ -184,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn cross_attention_equals_its_formula_in_sequence_regions() {
+    fn cross_attention_equals_its_formula_under_sequence_parallelism() {
         proves_in_regions(&Cross);
     }
 }

@@ -2,14 +2,14 @@
 //!
 //! ```text
 //! forward    each head h of Q and K: X_h · r_h · gain, r_h = 1/√(mean(X_h²) + ε)     no traffic
-//! backward   as in `rms_norm.rs`; dgain[d] = Σ over heads and tokens                 an all-reduce of d elements a step
+//! backward   as in `norm.rs`; dgain[d] = Σ over heads and tokens                 an all-reduce of d elements a step
 //! ```
 //!
-//! One gain for all query heads and one for all key heads; each rank has its own heads, so its dgain is an addend.
+//! One gain for all query heads and one for all key heads; each rank has its own heads, so its dgain is a partial sum.
 //!
 //! Source: Henry et al., "Query-key normalization for transformers", arXiv:2010.04245; Qwen3's form (RMS, with a
 //! gain). Chapter: 5.
-use crate::norm::rms_norm::GAIN;
+use crate::norm::GAIN;
 use crate::ops::{Split, norm_heads, norm_heads_backward};
 use crate::param::weight::WholeWeight;
 use crate::{Builder, Cx, Kept, Param, Placed, Result};
@@ -39,7 +39,7 @@ impl<D: Kernels> HeadNorm<D> {
     /// `[Q | K | V]` with the heads of Q and K normalised.
     ///
     /// # Errors
-    /// If ranks do not meet; so it is below.
+    /// If ranks do not meet.
     pub fn forward(&self, cx: &Cx<D>, qkv: Split<D>, heads: Heads) -> Result<(Split<D>, Saved<D>)> {
         let (y, r) = norm_heads(&qkv, heads, [&self.q.whole()?, &self.k.whole()?], self.eps);
         Ok((y, cx.keep((qkv, r))))
@@ -47,7 +47,7 @@ impl<D: Kernels> HeadNorm<D> {
     /// The gradient of what went in; those of the gains are added.
     ///
     /// # Errors
-    /// As above.
+    /// If ranks do not meet.
     pub fn backward(&mut self, saved: Saved<D>, heads: Heads, dy: &Split<D>) -> Result<Split<D>> {
         let (qkv, r) = saved.open();
         norm_heads_backward(&qkv, heads, [&mut self.q, &mut self.k], &r, dy)

@@ -10,19 +10,19 @@
 //! ```
 //!
 //! The forward is free because no output column needs another rank's weights; the price is paid
-//! backward, where every rank holds one addend of `dX`. Mirror image: `row.rs`; predict its traffic.
+//! backward, where every rank holds a partial sum of `dX`. Mirror image: `row.rs`; predict its traffic.
 //!
-//! In a sequence region a rank has its own tokens of X: they are gathered, and `dX` is reduced and scattered. What is
+//! Under sequence parallelism a rank has its own tokens of X: they are gathered, and `dX` is reduced and scattered. What is
 //! kept for backward is this rank's tokens only, gathered again for `dW`: one all-gather more, B·I elements of memory
 //! less on all ranks together.
 //!
 //! Source: Shoeybi et al., Megatron-LM, §3 (operator *f*), arXiv:1909.08053; Korthikanti et al., §4.2.2 (*g*),
 //! arXiv:2205.05198. Chapters: 3, 7.
+use crate::model::strategy::Column;
 use crate::ops::{Split, Stream, add_columns, columns_bias_gradient, columns_gradient, matmul};
-use crate::param::placement::Section;
 use crate::param::weight::ColumnWeight;
-use crate::{Builder, Cx, Draw, Kept, Layer, Param, Result};
-use comm::{Axis, Group};
+use crate::{Back, Builder, Cx, Draw, Kept, Layer, Param, Result};
+use comm::Group;
 use kernels::Kernels;
 use std::sync::Arc;
 
@@ -43,14 +43,8 @@ impl<D: Kernels> ColumnLinear<D> {
     ///
     /// # Errors
     /// If the ranks do not divide a section.
-    pub fn shard(
-        at: &Builder<D>,
-        axis: Axis,
-        name: &str,
-        inputs: usize,
-        sections: &[Section],
-        bias: bool,
-    ) -> Result<Self> {
+    pub fn shard(at: &Builder<D>, column: &Column) -> Result<Self> {
+        let Column { axis, name, inputs, sections, bias } = *column;
         let draw = Draw { mean: 0.0, std: 1.0 / (inputs as f64).sqrt() };
         let weight = ColumnWeight::new(at, axis, name, inputs, sections, draw)?;
         let row = || ColumnWeight::new(at, axis, format!("{name}.bias"), 1, sections, BIAS);
@@ -75,12 +69,7 @@ impl<D: Kernels> Layer<D> for ColumnLinear<D> {
         Ok((y, cx.keep(x)))
     }
 
-    fn backward_input(
-        &mut self,
-        cx: &Cx<D>,
-        x: Self::Saved,
-        dy: Split<D>,
-    ) -> Result<(Stream<D>, Self::Pending)> {
+    fn backward_input(&mut self, cx: &Cx<D>, x: Self::Saved, dy: Split<D>) -> Back<D, Self> {
         let x = x.open();
         cx.saw_gradient(&self.name, "out", |mesh| dy.seen_gradient(mesh, self.weight.placement()))?;
         let dx = dy.matmul(&self.weight.columns()?.t())?.reduce(&self.group, x.region())?;
@@ -106,19 +95,20 @@ impl<D: Kernels> Layer<D> for ColumnLinear<D> {
 mod tests {
     use super::*;
     use crate::proof::{Answer, Case, Given, proves, proves_in_regions};
-    use comm::Op;
+    use comm::{Axis, Op};
     use tensor::Scalar;
 
-    struct Column {
+    struct ColumnCase {
         bias: bool,
     }
-    impl Case for Column {
+    impl Case for ColumnCase {
         type Layer<D: Kernels> = ColumnLinear<D>;
         fn features(&self) -> [usize; 2] {
             [5, 24]
         }
         fn build<D: Kernels>(&self, at: &Builder<D>) -> Result<ColumnLinear<D>> {
-            ColumnLinear::shard(at, Axis::Tp, "w", 5, &[24.into()], self.bias)
+            let (axis, sections) = (Axis::Tp, &[24.into()]);
+            ColumnLinear::shard(at, &Column { axis, name: "w", inputs: 5, sections, bias: self.bias })
         }
         fn oracle<S: Scalar>(&self, g: &Given<S>) -> Answer<S> {
             let (dx, dw) = reference::linear_backward(&g.x, &g.weights["w"], &g.dy, [5, 24]);
@@ -143,21 +133,21 @@ mod tests {
     #[test]
     fn column_equals_linear_bit_for_bit() {
         for bias in [false, true] {
-            proves(&Column { bias });
+            proves(&ColumnCase { bias });
         }
     }
 
     /// Kills: tokens not gathered, or not again for dW; dX of all tokens where this rank has its own.
     #[test]
-    fn column_equals_linear_in_sequence_regions() {
-        proves_in_regions(&Column { bias: true });
+    fn column_equals_linear_under_sequence_parallelism() {
+        proves_in_regions(&ColumnCase { bias: true });
     }
 
     /// A proof that did not compare dX would let its all-reduce go wrong in every way. Kills: mutants that are not told,
     /// or excused; a survivor that is not named.
     #[test]
     fn what_is_not_compared_goes_wrong_unseen() {
-        let tally = |compared| crate::proof::blind(&Column { bias: false }, compared);
+        let tally = |compared| crate::proof::blind(&ColumnCase { bias: false }, compared);
         let (all, blind) = (tally(|_| true), tally(|name| !name.ends_with("dX")));
         assert_eq!((all.survivors().len(), blind.killed()), (0, 0));
         assert_eq!(blind.survivors().len(), all.killed());

@@ -14,7 +14,7 @@ use crate::model::build::whole_rows;
 use crate::model::part::{Of, Part, Pending};
 use crate::model::strategy::Column;
 use crate::ops::{Split, Stream};
-use crate::{Builder, ColumnLinear, Cx, Layer, Param, Result};
+use crate::{Back, Builder, ColumnLinear, Cx, Layer, Param, Result};
 use comm::{Axis, Group};
 use kernels::Kernels;
 
@@ -25,7 +25,7 @@ pub struct GatheredColumn<D: Kernels> {
 }
 
 impl<D: Kernels> GatheredColumn<D> {
-    /// As [`ColumnLinear::shard`], with one section. Not in sequence regions: its output is whole rows.
+    /// As [`ColumnLinear::shard`], with one section. Not under sequence parallelism: its output is whole rows.
     ///
     /// # Errors
     /// If the ranks do not divide the outputs, or each has its own tokens.
@@ -68,12 +68,7 @@ impl<D: Kernels> Layer<D> for GatheredColumn<D> {
         Ok((y.all_gather(&self.group)?.into(), saved))
     }
 
-    fn backward_input(
-        &mut self,
-        cx: &Cx<D>,
-        saved: Self::Saved,
-        dy: Stream<D>,
-    ) -> Result<(Stream<D>, Self::Pending)> {
+    fn backward_input(&mut self, cx: &Cx<D>, saved: Self::Saved, dy: Stream<D>) -> Back<D, Self> {
         let dy = Split::cut(&dy.gather(&self.group)?, &self.group)?;
         self.inner.backward_input(cx, saved, dy)
     }
@@ -122,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn sequence_regions_are_refused() {
+    fn sequence_parallelism_is_refused() {
         let (device, mesh) = (tensor::Cpu::<f32>::default(), comm::Mesh::alone());
         let at = Builder::new(&device, &mesh, &crate::Random { seed: 0 }).in_regions();
         let why = GatheredColumn::shard(&at, Axis::Tp, "w", [4, 4], false).err().unwrap().to_string();

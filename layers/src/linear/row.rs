@@ -10,20 +10,21 @@
 //! ```
 //!
 //! After a column layer it takes that layer's split output as it lies: the pair costs one all-reduce each way. The
-//! bias goes to the finished sum: added by every rank to its addend, it would count once per rank. Mirror image:
+//! bias goes to the finished sum: added by every rank to its partial sum, it would count once per rank. Mirror image:
 //! `column.rs`.
 //!
-//! In a sequence region the sum is scattered, each rank keeping its own tokens, and `dY` is gathered. The bias then
-//! sees this rank's tokens only, so its gradient is an addend.
+//! Under sequence parallelism the sum is scattered, each rank keeping its own tokens, and `dY` is gathered. The bias then
+//! sees this rank's tokens only, so its gradient is a partial sum.
 //!
 //! Source: Shoeybi et al., Megatron-LM, §3 (operator *g*), arXiv:1909.08053; Korthikanti et al., §4.2.2 (*ḡ*),
 //! arXiv:2205.05198. Chapters: 3, 7.
 use crate::linear::column::BIAS;
+use crate::model::strategy::Row;
 use crate::ops::{Region, Split, Stream, add_bias, bias_gradient, matmul, rows_gradient};
 use crate::param::placement::Pieces;
 use crate::param::weight::{RowWeight, WholeWeight};
-use crate::{Builder, Cx, Draw, Kept, Layer, Param, Result};
-use comm::{Axis, Group};
+use crate::{Back, Builder, Cx, Draw, Kept, Layer, Param, Result};
+use comm::Group;
 use kernels::Kernels;
 use std::sync::Arc;
 use tensor::Tensor;
@@ -43,13 +44,8 @@ impl<D: Kernels> RowLinear<D> {
     ///
     /// # Errors
     /// If the ranks do not divide the inputs.
-    pub fn shard(
-        at: &Builder<D>,
-        axis: Axis,
-        name: &str,
-        [inputs, outputs]: [usize; 2],
-        bias: bool,
-    ) -> Result<Self> {
+    pub fn shard(at: &Builder<D>, row: &Row) -> Result<Self> {
+        let Row { axis, name, sizes: [inputs, outputs], bias } = *row;
         let draw = Draw { mean: 0.0, std: 1.0 / (inputs as f64).sqrt() };
         let weight = RowWeight::new(at, axis, name, [inputs, outputs], Pieces::Even, draw)?;
         let placement = at.placement();
@@ -75,12 +71,7 @@ impl<D: Kernels> Layer<D> for RowLinear<D> {
         Ok((y, cx.keep(x)))
     }
 
-    fn backward_input(
-        &mut self,
-        cx: &Cx<D>,
-        x: Self::Saved,
-        dy: Stream<D>,
-    ) -> Result<(Split<D>, Self::Pending)> {
+    fn backward_input(&mut self, cx: &Cx<D>, x: Self::Saved, dy: Stream<D>) -> Back<D, Self> {
         cx.saw_gradient(&self.name, "out", |_| Ok(dy.seen()))?;
         let whole = dy.gather(&self.group)?;
         let dx = matmul(&whole, &self.weight.rows()?.t());
@@ -108,19 +99,19 @@ impl<D: Kernels> Layer<D> for RowLinear<D> {
 mod tests {
     use super::*;
     use crate::proof::{Answer, Case, Given, proves, proves_in_regions};
-    use comm::Op;
+    use comm::{Axis, Op};
     use tensor::Scalar;
 
-    struct Row {
+    struct RowCase {
         bias: bool,
     }
-    impl Case for Row {
+    impl Case for RowCase {
         type Layer<D: Kernels> = RowLinear<D>;
         fn features(&self) -> [usize; 2] {
             [24, 5]
         }
         fn build<D: Kernels>(&self, at: &Builder<D>) -> Result<RowLinear<D>> {
-            RowLinear::shard(at, Axis::Tp, "w", [24, 5], self.bias)
+            RowLinear::shard(at, &Row { axis: Axis::Tp, name: "w", sizes: [24, 5], bias: self.bias })
         }
         fn oracle<S: Scalar>(&self, g: &Given<S>) -> Answer<S> {
             let (dx, dw) = reference::linear_backward(&g.x, &g.weights["w"], &g.dy, [24, 5]);
@@ -148,14 +139,14 @@ mod tests {
     #[test]
     fn row_equals_linear_bit_for_bit() {
         for bias in [false, true] {
-            proves(&Row { bias });
+            proves(&RowCase { bias });
         }
     }
 
     /// Kills: dY of this rank's tokens where all are wanted, a bias' gradient that is not summed.
     #[test]
-    fn row_equals_linear_in_sequence_regions() {
-        proves_in_regions(&Row { bias: true });
+    fn row_equals_linear_under_sequence_parallelism() {
+        proves_in_regions(&RowCase { bias: true });
     }
 
     struct OfOtherTokens;
@@ -167,7 +158,7 @@ mod tests {
         }
         fn build<D: Kernels>(&self, at: &Builder<D>) -> Result<RowLinear<D>> {
             let regions = Builder::new(at.device, at.mesh, at.values).in_regions();
-            RowLinear::shard(&regions, Axis::Tp, "w", [4, 3], false)
+            RowLinear::shard(&regions, &Row { axis: Axis::Tp, name: "w", sizes: [4, 3], bias: false })
         }
         fn oracle<S: Scalar>(&self, g: &Given<S>) -> Answer<S> {
             let (dx, dw) = reference::linear_backward(&g.x, &g.weights["w"], &g.dy, [4, 3]);

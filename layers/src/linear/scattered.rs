@@ -15,8 +15,8 @@ use crate::model::build::whole_rows;
 use crate::model::part::{Of, Part, Pending};
 use crate::model::strategy::Row;
 use crate::ops::{Split, Stream};
-use crate::{Builder, Cx, Layer, Param, Result, RowLinear};
-use comm::{Axis, Group};
+use crate::{Back, Builder, Cx, Layer, Param, Result, RowLinear};
+use comm::Group;
 use kernels::Kernels;
 
 /// A linear layer, split by rows, that scatters a whole input.
@@ -26,14 +26,13 @@ pub struct ScatteredRow<D: Kernels> {
 }
 
 impl<D: Kernels> ScatteredRow<D> {
-    /// As [`RowLinear::shard`]. Not in sequence regions: its input is whole rows.
+    /// As [`RowLinear::shard`]. Not under sequence parallelism: its input is whole rows.
     ///
     /// # Errors
     /// If the ranks do not divide the inputs, or each has its own tokens.
-    pub fn shard(at: &Builder<D>, axis: Axis, name: &str, sizes: [usize; 2], bias: bool) -> Result<Self> {
-        whole_rows(at, name)?;
-        let inner = at.row(&Row { axis, name, sizes, bias })?;
-        Ok(Self { inner, group: at.mesh.group(axis).named(name) })
+    pub fn shard(at: &Builder<D>, row: &Row) -> Result<Self> {
+        whole_rows(at, row.name)?;
+        Ok(Self { inner: at.row(row)?, group: at.mesh.group(row.axis).named(row.name) })
     }
 }
 
@@ -47,12 +46,7 @@ impl<D: Kernels> Layer<D> for ScatteredRow<D> {
         self.inner.forward(cx, Split::cut(&x.gather(&self.group)?, &self.group)?)
     }
 
-    fn backward_input(
-        &mut self,
-        cx: &Cx<D>,
-        saved: Self::Saved,
-        dy: Stream<D>,
-    ) -> Result<(Stream<D>, Self::Pending)> {
+    fn backward_input(&mut self, cx: &Cx<D>, saved: Self::Saved, dy: Stream<D>) -> Back<D, Self> {
         let (dx, pending) = self.inner.backward_input(cx, saved, dy)?;
         Ok((dx.all_gather(&self.group)?.into(), pending))
     }
@@ -70,7 +64,7 @@ impl<D: Kernels> Layer<D> for ScatteredRow<D> {
 mod tests {
     use super::*;
     use crate::proof::{Answer, Case, Given, proves};
-    use comm::Op;
+    use comm::{Axis, Op};
     use tensor::Scalar;
 
     struct Scattered;
@@ -80,7 +74,7 @@ mod tests {
             [24, 5]
         }
         fn build<D: Kernels>(&self, at: &Builder<D>) -> Result<ScatteredRow<D>> {
-            ScatteredRow::shard(at, Axis::Tp, "w", [24, 5], true)
+            ScatteredRow::shard(at, &Row { axis: Axis::Tp, name: "w", sizes: [24, 5], bias: true })
         }
         fn oracle<S: Scalar>(&self, g: &Given<S>) -> Answer<S> {
             let (dx, dw) = reference::linear_backward(&g.x, &g.weights["w"], &g.dy, [24, 5]);
@@ -101,10 +95,11 @@ mod tests {
     }
 
     #[test]
-    fn sequence_regions_are_refused() {
+    fn sequence_parallelism_is_refused() {
         let (device, mesh) = (tensor::Cpu::<f32>::default(), comm::Mesh::alone());
         let at = Builder::new(&device, &mesh, &crate::Random { seed: 0 }).in_regions();
-        let why = ScatteredRow::shard(&at, Axis::Tp, "w", [4, 4], false).err().unwrap().to_string();
+        let row = Row { axis: Axis::Tp, name: "w", sizes: [4, 4], bias: false };
+        let why = ScatteredRow::shard(&at, &row).err().unwrap().to_string();
         assert_eq!(why, "the tokens that w works on are this rank's; it must be all of them");
     }
 }

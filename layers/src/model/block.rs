@@ -1,5 +1,5 @@
-//! Y = X + dropout(F(norm(X))), twice: attention, then feed-forward. Two all-reduces forward, two backward; in a
-//! sequence region two reduce-scatters and two all-gathers forward, and backward the mirror image and two all-gathers
+//! Y = X + dropout(F(norm(X))), twice: attention, then feed-forward. Two all-reduces forward, two backward; under
+//! sequence parallelism two reduce-scatters and two all-gathers forward, and backward the mirror image and two all-gathers
 //! more.
 //!
 //! Source: Xiong et al., "On layer normalization in the transformer architecture" (pre-norm), arXiv:2002.04745.
@@ -7,7 +7,7 @@
 use crate::model::part::{Held, Part};
 use crate::model::strategy;
 use crate::ops::{Stream, dropout, join};
-use crate::{Attention, Builder, Cx, Layer, Mlp, Norm, Param, Result, Rotary, Shape, norm};
+use crate::{Attention, Back, Builder, Cx, Layer, Mlp, Norm, Param, Result, Rotary, Shape, norm};
 use comm::Axis;
 use kernels::Kernels;
 use tensor::Pass;
@@ -42,12 +42,7 @@ impl<D: Kernels, F: Layer<D, In = Stream<D>, Out = Stream<D>>> Layer<D> for Resi
         Ok((join(y, &x), (norm, inner)))
     }
 
-    fn backward_input(
-        &mut self,
-        cx: &Cx<D>,
-        (norm, inner): Self::Saved,
-        dy: Stream<D>,
-    ) -> Result<(Stream<D>, Self::Pending)> {
+    fn backward_input(&mut self, cx: &Cx<D>, (norm, inner): Self::Saved, dy: Stream<D>) -> Back<D, Self> {
         let _layer = cx.layer(&self.name, Pass::Backward);
         let dropped = dropout(cx, dy.clone(), cx.dropout(self.rate, &self.name).as_ref());
         let (dn, pending) = self.inner.backward_input(cx, inner, dropped)?;
@@ -123,12 +118,7 @@ impl<D: Kernels> Layer<D> for Block<D> {
         Ok((x, (attention, mlp)))
     }
 
-    fn backward_input(
-        &mut self,
-        cx: &Cx<D>,
-        (attention, mlp): Self::Saved,
-        dy: Stream<D>,
-    ) -> Result<(Stream<D>, Self::Pending)> {
+    fn backward_input(&mut self, cx: &Cx<D>, (attention, mlp): Self::Saved, dy: Stream<D>) -> Back<D, Self> {
         let (dy, mlp) = self.mlp.backward_input(cx, mlp, dy)?;
         let (dx, attention) = self.attention.backward_input(cx, attention, dy)?;
         Ok((dx, (attention, mlp)))
@@ -225,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn block_equals_block_in_sequence_regions() {
+    fn block_equals_block_under_sequence_parallelism() {
         proves_in_regions(&dropping(llama()));
         proves_in_regions(&gpt2());
     }

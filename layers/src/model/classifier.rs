@@ -87,7 +87,7 @@ impl<D: Kernels> Classifier<D> {
         }
         let name = |i: usize| format!("layers.{i}");
         let whole = layers.is_multiple_of(2);
-        // Examples are whole on every rank, in sequence regions too, and so is what comes of them by gathering.
+        // Examples are whole on every rank, under sequence parallelism too, and so is what comes of them by gathering.
         let everywhere = Builder {
             region: Region::Whole,
             strategies: at.strategies.clone(),
@@ -159,14 +159,14 @@ impl<D: Kernels> Classifier<D> {
     /// `X[B,F]`, whole on every rank, to logits `[B,C]`, all of them on every rank: for choosing a class.
     ///
     /// # Errors
-    /// If ranks do not meet; so it is below.
+    /// If ranks do not meet.
     pub fn logits(&self, cx: &Cx<D>, x: Tensor<D>) -> Result<Tensor<D>> {
         self.through(cx, x, Vec::new())?.0.all_gather_first(&self.group, self.classes)
     }
-    /// One microbatch: `X[B,F]`, whole on every rank, to its share of the mean loss, an addend on each data rank.
+    /// One microbatch: `X[B,F]`, whole on every rank, to its part of the mean loss, a partial sum on each data rank.
     ///
     /// # Errors
-    /// As above.
+    /// If ranks do not meet.
     ///
     /// # Panics
     /// If the microbatch is in flight already.
@@ -189,7 +189,7 @@ impl<D: Kernels> Classifier<D> {
     /// The gradients of all parameters, from what the microbatch's forward kept.
     ///
     /// # Errors
-    /// As above.
+    /// If ranks do not meet.
     ///
     /// # Panics
     /// If there was no forward of this microbatch.

@@ -52,7 +52,7 @@ impl<D: Kernels> Default for Cx<D> {
 
 impl<D: Kernels> Cx<D> {
     /// Training on sequences of these lengths; the loss is a mean over `mean_over` tokens (all of the step's,
-    /// whichever microbatch and rank they are in), so each microbatch gives its share of it.
+    /// whichever microbatch and rank they are in), so each microbatch gives its part of it.
     pub fn train(
         microbatch: usize,
         lengths: impl IntoIterator<Item = impl Borrow<usize>>,

@@ -5,13 +5,13 @@
 //! room that is used again; the model holds a ticket. Either way a profile is told here whose time it is.
 use crate::model::strategy::{self, Strategy};
 use crate::ops::{Split, Stream, join};
-use crate::{Builder, ColumnLinear, Cx, Error, Layer, Mlp, Norm, Param, Result, RowLinear, norm};
+use crate::{Back, Builder, ColumnLinear, Cx, Error, Kept, Layer, Mlp, Norm, Param, Result, RowLinear, norm};
 use kernels::Kernels;
 use std::cell::RefCell;
 use tensor::Pass;
 
 /// A strategy's own layer, which takes and gives what `L` does.
-pub struct Other<D: Kernels, L: Layer<D>>(Box<dyn Behind<D, L::In, L::Out>>);
+pub struct Other<D: Kernels, L: Layer<D>>(Box<Behind<D, L>>);
 
 impl<D: Kernels, L: Layer<D>> Other<D, L> {
     /// This layer in the place of an `L`.
@@ -23,14 +23,9 @@ impl<D: Kernels, L: Layer<D>> Other<D, L> {
 /// Where something lies that a layer kept; nowhere if it kept nothing.
 type Ticket = Option<usize>;
 
-/// What layers of any type can do alike: [`Layer`], with tickets for what is kept.
-trait Behind<D: Kernels, In, Out> {
-    fn forward(&self, cx: &Cx<D>, x: In) -> Result<(Out, Ticket)>;
-    fn backward_input(&mut self, cx: &Cx<D>, saved: Ticket, dy: Out) -> Result<(In, Ticket)>;
-    fn backward_weight(&mut self, cx: &Cx<D>, pending: Ticket) -> Result<()>;
-    fn backward(&mut self, cx: &Cx<D>, saved: Ticket, dy: Out) -> Result<In>;
-    fn params<'a>(&'a mut self, into: &mut Vec<&'a mut Param<D>>);
-}
+/// A layer of any type that takes and gives what `L` does, with tickets for what is kept.
+type Behind<D, L> =
+    dyn Layer<D, In = <L as Layer<D>>::In, Out = <L as Layer<D>>::Out, Saved = Ticket, Pending = Ticket>;
 
 /// A layer and what it keeps.
 struct Own<L, S, P> {
@@ -61,12 +56,17 @@ impl<T> Slots<T> {
     }
 }
 
-impl<D: Kernels, L: Layer<D>> Behind<D, L::In, L::Out> for Own<L, L::Saved, L::Pending> {
+impl<D: Kernels, L: Layer<D>> Layer<D> for Own<L, L::Saved, L::Pending> {
+    type In = L::In;
+    type Out = L::Out;
+    type Saved = Ticket;
+    type Pending = Ticket;
+
     fn forward(&self, cx: &Cx<D>, x: L::In) -> Result<(L::Out, Ticket)> {
         let (y, saved) = self.layer.forward(cx, x)?;
         Ok((y, cx.keeps().then(|| self.saved.keep(saved))))
     }
-    fn backward_input(&mut self, cx: &Cx<D>, saved: Ticket, dy: L::Out) -> Result<(L::In, Ticket)> {
+    fn backward_input(&mut self, cx: &Cx<D>, saved: Ticket, dy: L::Out) -> Back<D, Self> {
         let (dx, pending) = self.layer.backward_input(cx, self.saved.take(saved), dy)?;
         Ok((dx, Some(self.pending.keep(pending))))
     }
@@ -105,6 +105,24 @@ pub type Of<D, L> = Held<<L as Layer<D>>::Saved>;
 /// What it keeps for the weight half.
 pub type Pending<D, L> = Held<<L as Layer<D>>::Pending>;
 
+impl<D: Kernels, L: Layer<D>> Part<D, L> {
+    /// A step backward of the one layer or the other, with what that one kept.
+    fn back<K, T>(
+        &mut self,
+        cx: &Cx<D>,
+        (kept, dy): (Held<K>, L::Out),
+        usual: impl FnOnce(&mut L, K, L::Out) -> Result<T>,
+        other: impl FnOnce(&mut Behind<D, L>, Ticket, L::Out) -> Result<T>,
+    ) -> Result<T> {
+        let _layer = self.name.as_deref().map(|name| cx.layer(name, Pass::Backward));
+        match (&mut self.layer, kept) {
+            (Which::Usual(layer), Held::Usual(kept)) => usual(layer, kept, dy),
+            (Which::Other(layer), Held::Other(kept)) => other(&mut *layer.0, kept, dy),
+            _ => panic!("{MIXED}"),
+        }
+    }
+}
+
 const MIXED: &str = "what a layer kept goes back to that layer";
 
 impl<D: Kernels, L: Layer<D>> Layer<D> for Part<D, L> {
@@ -115,36 +133,19 @@ impl<D: Kernels, L: Layer<D>> Layer<D> for Part<D, L> {
 
     fn forward(&self, cx: &Cx<D>, x: L::In) -> Result<(L::Out, Self::Saved)> {
         let _layer = self.name.as_deref().map(|name| cx.layer(name, Pass::Forward));
-        Ok(match &self.layer {
-            Which::Usual(layer) => {
-                let (y, saved) = layer.forward(cx, x)?;
-                (y, Held::Usual(saved))
-            }
-            Which::Other(layer) => {
-                let (y, saved) = layer.0.forward(cx, x)?;
-                (y, Held::Other(saved))
-            }
-        })
+        match &self.layer {
+            Which::Usual(layer) => layer.forward(cx, x).map(|(y, saved)| (y, Held::Usual(saved))),
+            Which::Other(layer) => layer.0.forward(cx, x).map(|(y, saved)| (y, Held::Other(saved))),
+        }
     }
 
-    fn backward_input(
-        &mut self,
-        cx: &Cx<D>,
-        saved: Self::Saved,
-        dy: L::Out,
-    ) -> Result<(L::In, Self::Pending)> {
-        let _layer = self.name.as_deref().map(|name| cx.layer(name, Pass::Backward));
-        Ok(match (&mut self.layer, saved) {
-            (Which::Usual(layer), Held::Usual(saved)) => {
-                let (dx, pending) = layer.backward_input(cx, saved, dy)?;
-                (dx, Held::Usual(pending))
-            }
-            (Which::Other(layer), Held::Other(saved)) => {
-                let (dx, pending) = layer.0.backward_input(cx, saved, dy)?;
-                (dx, Held::Other(pending))
-            }
-            _ => panic!("{MIXED}"),
-        })
+    fn backward_input(&mut self, cx: &Cx<D>, saved: Self::Saved, dy: L::Out) -> Back<D, Self> {
+        self.back(
+            cx,
+            (saved, dy),
+            |layer, saved, dy| layer.backward_input(cx, saved, dy).map(|(dx, kept)| (dx, Held::Usual(kept))),
+            |layer, saved, dy| layer.backward_input(cx, saved, dy).map(|(dx, kept)| (dx, Held::Other(kept))),
+        )
     }
 
     fn backward_weight(&mut self, cx: &Cx<D>, pending: Self::Pending) -> Result<()> {
@@ -157,12 +158,8 @@ impl<D: Kernels, L: Layer<D>> Layer<D> for Part<D, L> {
     }
 
     fn backward(&mut self, cx: &Cx<D>, saved: Self::Saved, dy: L::Out) -> Result<L::In> {
-        let _layer = self.name.as_deref().map(|name| cx.layer(name, Pass::Backward));
-        match (&mut self.layer, saved) {
-            (Which::Usual(layer), Held::Usual(saved)) => layer.backward(cx, saved, dy),
-            (Which::Other(layer), Held::Other(saved)) => layer.0.backward(cx, saved, dy),
-            _ => panic!("{MIXED}"),
-        }
+        let other = |layer: &mut Behind<D, L>, saved, dy| layer.backward(cx, saved, dy);
+        self.back(cx, (saved, dy), |layer, saved, dy| layer.backward(cx, saved, dy), other)
     }
 
     fn params<'a>(&'a mut self, into: &mut Vec<&'a mut Param<D>>) {
@@ -177,19 +174,16 @@ impl<D: Kernels> Part<D, ColumnLinear<D>> {
     /// The weight half of a layer whose `dX` nobody wants.
     ///
     /// # Errors
-    /// As [`Layer::backward`].
+    /// If ranks do not meet.
     pub fn backward_weight_alone(
         &mut self,
         cx: &Cx<D>,
         saved: Of<D, ColumnLinear<D>>,
         dy: Split<D>,
     ) -> Result<()> {
-        let _layer = self.name.as_deref().map(|name| cx.layer(name, Pass::Backward));
-        match (&mut self.layer, saved) {
-            (Which::Usual(layer), Held::Usual(x)) => Layer::backward_weight(layer, cx, (x.open(), dy)),
-            (Which::Other(layer), Held::Other(saved)) => layer.0.backward(cx, saved, dy).map(drop),
-            _ => panic!("{MIXED}"),
-        }
+        let usual =
+            |layer: &mut ColumnLinear<D>, x: Kept<Stream<D>>, dy| layer.backward_weight(cx, (x.open(), dy));
+        self.back(cx, (saved, dy), usual, |layer, saved, dy| layer.backward(cx, saved, dy).map(drop))
     }
 }
 
@@ -197,7 +191,7 @@ impl<D: Kernels> Part<D, Norm<D>> {
     /// As [`Norm::backward_onto`], shown in a record with what went around.
     ///
     /// # Errors
-    /// As there.
+    /// If ranks do not meet.
     pub fn backward_onto(
         &mut self,
         cx: &Cx<D>,
@@ -205,15 +199,11 @@ impl<D: Kernels> Part<D, Norm<D>> {
         dy: &Stream<D>,
         skip: Option<&Stream<D>>,
     ) -> Result<Stream<D>> {
-        let _layer = self.name.as_deref().map(|name| cx.layer(name, Pass::Backward));
-        let dx = match (&mut self.layer, saved) {
-            (Which::Usual(norm), Held::Usual(saved)) => norm.backward_onto(saved, dy, skip)?,
-            (Which::Other(norm), Held::Other(saved)) => {
-                let dx = norm.0.backward(cx, saved, dy.clone())?;
-                if let Some(skip) = skip { join(dx, skip) } else { dx }
-            }
-            _ => panic!("{MIXED}"),
-        };
+        let usual = |norm: &mut Norm<D>, saved, dy: Stream<D>| norm.backward_onto(saved, &dy, skip);
+        let dx = self.back(cx, (saved, dy.clone()), usual, |norm, saved, dy| {
+            let dx = norm.backward(cx, saved, dy)?;
+            Ok(if let Some(skip) = skip { join(dx, skip) } else { dx })
+        })?;
         cx.saw_gradient(self.name.as_deref().unwrap_or_default(), "in", |_| Ok(dx.seen()))?;
         Ok(dx)
     }
@@ -225,34 +215,29 @@ impl<D: Kernels> Builder<'_, D> {
     /// # Errors
     /// If the ranks do not fit, or two strategies would build it.
     pub fn column(&self, column: &strategy::Column) -> Result<Part<D, ColumnLinear<D>>> {
-        let strategy::Column { axis, name, inputs, sections, bias } = *column;
-        let usual = || ColumnLinear::shard(self, axis, name, inputs, sections, bias);
-        self.built(name, |s| s.column(self, column), usual)
+        self.built(column.name, |s| s.column(self, column), || ColumnLinear::shard(self, column))
     }
     /// A row layer.
     ///
     /// # Errors
     /// If the ranks do not fit, or two strategies would build it.
     pub fn row(&self, row: &strategy::Row) -> Result<Part<D, RowLinear<D>>> {
-        let strategy::Row { axis, name, sizes, bias } = *row;
-        self.built(name, |s| s.row(self, row), || RowLinear::shard(self, axis, name, sizes, bias))
+        self.built(row.name, |s| s.row(self, row), || RowLinear::shard(self, row))
     }
     /// A norm.
     ///
     /// # Errors
     /// If the ranks do not fit, or two strategies would build it.
     pub fn norm(&self, norm: &strategy::Norm) -> Result<Part<D, Norm<D>>> {
-        let strategy::Norm { kind, name, width, eps } = *norm;
-        self.built(name, |s| s.norm(self, norm), || Norm::new(self, kind, name, width, eps))
+        self.built(norm.name, |s| s.norm(self, norm), || Norm::new(self, norm))
     }
     /// A block's feed-forward, of which a profile hears from the block.
     ///
     /// # Errors
     /// If the ranks do not fit, or two strategies would build it.
     pub fn feed_forward(&self, mlp: &strategy::Mlp) -> Result<Part<D, Mlp<D>>> {
-        let strategy::Mlp { axis, name, kind, sizes, bias } = *mlp;
-        let usual = || Mlp::shard(self, axis, name, kind, sizes, bias);
-        Ok(Part { name: None, ..self.built(name, |s| s.feed_forward(self, mlp), usual)? })
+        let part = self.built(mlp.name, |s| s.feed_forward(self, mlp), || Mlp::shard(self, mlp))?;
+        Ok(Part { name: None, ..part })
     }
     fn built<L: Layer<D>>(
         &self,

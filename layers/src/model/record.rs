@@ -21,7 +21,7 @@ pub(crate) struct Share<E> {
     pub(crate) columns: Vec<Option<usize>>,
     /// Columns of the whole.
     pub(crate) width: usize,
-    /// Whether ranks that have the same column each have an addend of it.
+    /// Whether ranks that have the same column each have a partial sum of it.
     pub(crate) addends: bool,
 }
 
@@ -34,7 +34,7 @@ pub struct Activation<E> {
     pub width: usize,
     /// Which of them are here.
     pub columns: Vec<usize>,
-    /// Whether what is here of a column is an addend, to be summed over the ranks that have the same one.
+    /// Whether what is here of a column is a partial sum, to be summed over the ranks that have the same one.
     pub addends: bool,
     /// These columns of the tokens that are here.
     pub rows: Rows<E>,
@@ -97,7 +97,7 @@ impl<D: Kernels> Record<D> {
         let Some(values) = &share.values else { return };
         let mut log = self.log.borrow_mut();
         let calls = self.mesh.calls_made();
-        // Nobody looks at addends alone: the calls before them are told of what is seen next.
+        // Nobody looks at partial sums alone: the calls before them are told of what is seen next.
         let before = if share.addends { calls } else { std::mem::replace(&mut log.calls, calls) };
         let of = tokens.iter().map(|t| (t.sequence, t.position..t.position + t.len)).collect();
         let seen = log.seen.at(name, &share);

@@ -1,5 +1,5 @@
 //! Twins of the museum's exhibits that do not compile: each does what its exhibit should, and compiles.
-use super::{Columns, Region, Rows, Split, Stream, add_bias, join, rms_norm};
+use super::{Columns, Region, Rows, Split, Stream, add_bias, join, norm};
 use crate::param::weight::{ColumnWeight, RowWeight};
 use crate::{Builder, Draw, Pieces, Random, Result};
 use comm::{Axis, Group, Mesh};
@@ -36,7 +36,7 @@ fn normed<D: Kernels>(
     gain: &Tensor<D>,
     group: &Group<D::Place>,
 ) -> Result<Stream<D>> {
-    Ok(rms_norm(&x.matmul(w)?.reduce(group, Region::Whole)?, gain, 0.0).0)
+    Ok(norm(&x.matmul(w)?.reduce(group, Region::Whole)?, gain, None, 0.0).0)
 }
 
 /// The twins do what the exhibits were to do, with numbers worked out by hand. Kills: an exhibit that does not compile

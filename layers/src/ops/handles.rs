@@ -1,5 +1,5 @@
 //! What a rank holds of a matrix, as types: [`Tensor`] (all of it, the same on every rank of the group), [`Split`]
-//! (its own columns), [`Partial`] (an addend). And of a weight: [`Columns`] or [`Rows`]. Products say in their types
+//! (its own columns), [`Partial`] (a partial sum). And of a weight: [`Columns`] or [`Rows`]. Products say in their types
 //! which follows from which, and only a collective turns one into another; so a forgotten all-reduce does not
 //! compile. Each knows the axis it is split along, and meets no group of another.
 use super::{filled, product};
@@ -16,7 +16,7 @@ pub struct Split<D: Kernels> {
     axis: Axis,
 }
 
-/// A reduction not yet taken: each rank has an addend (or a stabiliser). Only a collective opens it.
+/// A reduction not yet taken: each rank has a partial sum (or a stabiliser). Only a collective opens it.
 ///
 /// Leaving it out does not compile:
 /// ```compile_fail,E0308
@@ -148,7 +148,7 @@ impl<D: Kernels> Split<D> {
     pub fn device(&self) -> &D {
         self.share.device()
     }
-    /// `X[B,I_t] · W[I_t,O]`: the contracted dimension is split, so this is an addend.
+    /// `X[B,I_t] · W[I_t,O]`: the contracted dimension is split, so this is a partial sum.
     ///
     /// # Errors
     /// If the two are split along different axes.
@@ -187,11 +187,11 @@ impl<D: Kernels> Split<D> {
         let column = |c| cuts.whole_index([0, c]).map(|[_, c]| c);
         Ok(self.seen_at((0..self.share.cols()).map(column).collect(), width))
     }
-    /// The same of a gradient. Columns that several ranks may hold are addends there until they are summed, however many
-    /// ranks there are.
+    /// Where this shard of a gradient lies, for a record. Columns that several ranks may hold are partial sums until they are
+    /// summed, however many ranks there are.
     ///
     /// # Errors
-    /// As above.
+    /// If the ranks do not divide the columns.
     pub(crate) fn seen_gradient(
         &self,
         mesh: &Mesh<D::Place>,
@@ -199,7 +199,7 @@ impl<D: Kernels> Split<D> {
     ) -> Result<Share<D::Elem>> {
         Ok(Share { addends: placement.may_be_shared(self.axis), ..self.seen(mesh, placement)? })
     }
-    /// The same of blocks of columns in rank order, of which there are `n` in all: the last ranks' may be padded.
+    /// Where a block of columns in rank order lies, for a record, of which there are `n` in all: the last ranks' may be padded.
     pub(crate) fn seen_first(&self, group: &Group<D::Place>, n: usize) -> Share<D::Elem> {
         let cols = self.share.cols();
         let column = |c| Some(group.rank() * cols + c).filter(|&c| c < n);
@@ -216,10 +216,10 @@ impl<D: Kernels> Split<D> {
     pub fn all_gather(&self, group: &Group<D::Place>) -> Result<Tensor<D>> {
         self.all_gather_first(group, self.shape()[1] * group.size())
     }
-    /// The first `n` columns of all: the last ranks' shares may be padded.
+    /// The first `n` columns of all, the same on every rank: the last ranks' shards may be padded.
     ///
     /// # Errors
-    /// As above.
+    /// If ranks do not meet, or are those of another axis.
     #[track_caller]
     pub fn all_gather_first(&self, group: &Group<D::Place>, n: usize) -> Result<Tensor<D>> {
         same(self.axis, group.axis())?;
@@ -228,7 +228,7 @@ impl<D: Kernels> Split<D> {
 }
 
 impl<D: Kernels> Partial<D> {
-    /// This rank's addend of a sum over the ranks of an axis.
+    /// This rank's partial sum, of a sum over the ranks of an axis.
     /// Of a sum over the ranks of a group, nothing: of a rank that has no part of it.
     pub fn nothing(device: &D, shape: [usize; 2], group: &Group<D::Place>) -> Self {
         Self::sum(filled(device, Category::Activations, shape, D::Elem::ZERO), group.axis())
@@ -236,7 +236,7 @@ impl<D: Kernels> Partial<D> {
     pub(crate) fn sum(addend: Tensor<D>, axis: impl Into<Axes>) -> Self {
         Self { addend, reduce: Reduce::Sum, axis: axis.into() }
     }
-    /// The addend, for a collective of this group.
+    /// This rank's partial sum, for a collective of this group.
     pub(super) fn addend(self, group: &Group<D::Place>) -> Result<Tensor<D>> {
         same(self.axis, group.axis())?;
         assert_eq!(self.reduce, Reduce::Sum, "an addend of a sum");
@@ -267,7 +267,7 @@ impl<D: Kernels> Partial<D> {
     }
 }
 
-/// Addend to addend, in the left one's memory.
+/// Partial sum to partial sum, in the left one's memory.
 impl<D: Kernels> Add<&Partial<D>> for Partial<D> {
     type Output = Self;
     fn add(self, other: &Self) -> Self {

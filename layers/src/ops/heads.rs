@@ -27,7 +27,7 @@ pub fn norm_heads<D: Kernels>(
     (Split::new(y, qkv.axis()), Split::new(r, qkv.axis()))
 }
 
-/// The gradient of [`norm_heads`], and of the gains: addends, as each rank has its own heads.
+/// The gradient of [`norm_heads`], and of the gains: partial sums, as each rank has its own heads.
 ///
 /// # Errors
 /// If ranks do not meet.

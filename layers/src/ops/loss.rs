@@ -12,7 +12,7 @@ fn slice(rank: usize, share: usize, whole: usize) -> Slice {
     Slice { first, len: share.min(whole.saturating_sub(first)) }
 }
 
-/// The table's row of each id; zero where it lies elsewhere, so an addend.
+/// The table's row of each id; zero where it lies elsewhere, so a partial sum.
 pub fn embed<D: Kernels>(table: &Rows<D>, rank: usize, ids: &Ids<D::Place>) -> Partial<D> {
     let (table, axis) = table.share();
     let mut y = table.beside(ids.len(), table.cols());
@@ -104,7 +104,7 @@ fn row_sums<D: Kernels>(
     Partial::sum(sums, logits.axis())
 }
 
-/// These rows' share of the loss, a partial sum over these axes, and each row's log-sum-exp, in m's memory.
+/// These rows' part of the loss, a partial sum over these axes, and each row's log-sum-exp, in m's memory.
 fn cross_entropy<D: Kernels>(
     mut m: Tensor<D>,
     sums: &Tensor<D>,
@@ -117,10 +117,10 @@ fn cross_entropy<D: Kernels>(
     (Partial::sum(loss, over), m)
 }
 
-/// These rows' share of the loss, and each row's log-sum-exp.
+/// These rows' part of the loss, and each row's log-sum-exp.
 type Losses<D> = (Partial<<D as Kernels>::Wide>, Tensor<<D as Kernels>::Wide>);
 
-/// The loss of logits that are split over the ranks of a group, without gathering them: these rows' share, a partial
+/// The loss of logits that are split over the ranks of a group, without gathering them: these rows' part, a partial
 /// sum over the axes `over`, and each row's log-sum-exp. Two all-reduces, of one and of two (three where labels are smoothed) elements a row.
 ///
 /// # Errors

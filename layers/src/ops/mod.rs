@@ -27,7 +27,7 @@ pub use loss::{
     cross_entropy_backward, embed, embed_backward, position_rows, position_rows_backward,
     split_cross_entropy, top_k,
 };
-pub use norm::{layer_norm, layer_norm_backward, rms_norm, rms_norm_backward};
+pub use norm::{norm, norm_backward};
 pub use stream::{Region, Stream, join};
 
 use crate::param::placement::{Cuts, Section};

@@ -1,4 +1,4 @@
-//! The residual stream: activations `[B,D]` whose rows are tokens. In a sequence region each rank has its own tokens
+//! The residual stream: activations `[B,D]` whose rows are tokens. Under sequence parallelism each rank has its own tokens
 //! ([`Region::Tokens`]), elsewhere all of them ([`Region::Whole`]). Layers are written once for both: what follows
 //! from the region is which collective opens a [`Partial`] and what a product must gather first.
 //!

@@ -107,8 +107,8 @@ impl<D: Kernels> Param<D> {
         let [rows, cols] = value.shape();
         let noise = Tensor::from_fn(at.device, Category::Buffers, rows, cols, |i| D::Elem::narrow(number(i)));
         at.device.add(value.view_mut(), noise.view());
-        let as_shard = self.rests_as_shard(self.placement.rests.value);
-        *(if as_shard { &mut self.value.shard } else { &mut self.value.whole }) = Some(value);
+        let keeps = self.keeps(self.placement.rests.value);
+        *(if keeps { &mut self.value.shard } else { &mut self.value.whole }) = Some(value);
         Ok(())
     }
 }

@@ -16,16 +16,20 @@
 //!
 //! Source: Li et al., "PyTorch distributed", §3.2.3 (buckets, and sums beside backward), arXiv:2006.15704; Rajbhandari et
 //! al., "ZeRO", §5 and §7, arXiv:1910.02054.
-use crate::{Param, Rest, Rests, Result, Uses};
+use crate::ops::filled;
+use crate::param::placement::Replica;
+use crate::param::shards::matrix;
+use crate::{Param, Rest, Rests, Result, Uses, Wide};
 use comm::{Axes, Group, InPlace, Reduce, Together};
 use kernels::Kernels;
 use std::sync::Arc;
-use tensor::Tensor;
+use tensor::{Category, Scalar, Tensor};
 
 /// The keeper of a model's parameters, on one rank. What a step needs is kept for the next.
 pub struct Keeper<D: Kernels> {
     rests: Rests,
     units: Vec<Unit<D>>, // in the order in which they were first seen
+    model: Unit<D>,      // all parameters, for what is done when nothing is computed beside it
 }
 
 /// Parameters that go together.
@@ -39,6 +43,7 @@ struct Unit<D: Kernels> {
 struct Calls<D: Kernels> {
     label: Arc<str>,
     all: Vec<Call<D>>,
+    lent: Vec<(usize, usize)>, // which parameter's tensors are on their way, and in which calls
 }
 
 /// Tensors that go together over a group of ranks.
@@ -54,64 +59,19 @@ type Key = (InPlace, Axes, Rests);
 
 const SUM: InPlace = InPlace::AllReduce(Reduce::Sum);
 
-impl<D: Kernels> Default for Keeper<D> {
-    /// Of parameters that rest whole.
-    fn default() -> Self {
-        Self::new(Rests::WHOLE)
-    }
-}
-
 impl<D: Kernels> Keeper<D> {
     /// Of parameters that rest so, if they are trained and several ranks sum their gradients.
     pub fn new(rests: Rests) -> Self {
-        Self { rests, units: Vec::new() }
+        Self { rests, units: Vec::new(), model: Unit::of(Arc::default(), ALL) }
     }
-    /// The unit of these parameters.
-    fn unit(&mut self, params: &[&mut Param<D>]) -> usize {
-        let Some(first) = params.first() else { return 0 };
-        self.units.iter().position(|unit| unit.first == *first.name()).unwrap_or_else(|| {
-            let gradients = Calls { label: label(OF, params).into(), all: Vec::new() };
-            let values = Calls { label: label("values of ", params).into(), all: Vec::new() };
-            self.units.push(Unit { first: first.name().clone(), gradients, values });
+    /// The unit of these parameters, and its number.
+    fn unit(&mut self, params: &[&mut Param<D>]) -> (usize, &mut Unit<D>) {
+        let first = params.first().map_or_else(Arc::default, |param| param.name.clone());
+        let number = self.units.iter().position(|unit| unit.first == first).unwrap_or_else(|| {
+            self.units.push(Unit::of(first, &name(params)));
             self.units.len() - 1
-        })
-    }
-    /// Does something with the parameters of each unit, in their order.
-    fn each(
-        &mut self,
-        mut params: &mut [&mut Param<D>],
-        mut work: impl FnMut(&mut Unit<D>, &mut [&mut Param<D>]) -> Result<()>,
-    ) -> Result<()> {
-        while !params.is_empty() {
-            let is_first = |param: &&mut Param<D>| self.units.iter().any(|unit| unit.first == *param.name());
-            let len = 1 + params[1..].iter().take_while(|param| !is_first(param)).count();
-            let (own, others) = params.split_at_mut(len);
-            let unit = self.unit(own);
-            work(&mut self.units[unit], own)?;
-            params = others;
-        }
-        Ok(())
-    }
-    /// Reduces and scatters what backward added to gradients that rest as shards.
-    fn put_away(&mut self, params: &mut [&mut Param<D>]) -> Result<()> {
-        let number = self.unit(params);
-        let rests = |param: &Param<D>| param.rests_as_shard(param.placement().rests.gradient);
-        for param in params.iter_mut().rev().filter(|param| param.lent.is_none() && param.is_written()) {
-            if rests(param) {
-                param.begin_sum()?;
-                self.units[number].lend_gradient(number, param);
-            }
-        }
-        let Some(unit) = self.units.get_mut(number) else { return Ok(()) };
-        unit.gradients.start()?;
-        unit.gradients.wait()?;
-        for param in params.iter_mut().filter(|param| rests(param)) {
-            if let Some((_, Some(call))) = param.lent {
-                param.give(unit.gradients.give_back(call));
-                param.lent = None;
-            }
-        }
-        Ok(())
+        });
+        (number, &mut self.units[number])
     }
     /// Waits for all sums that were started, and gives the gradients back. `params` are all parameters of the step, those of
     /// a unit in the order in which the unit had them; of those that nobody has completed, the sums are started here, as one
@@ -126,42 +86,20 @@ impl<D: Kernels> Keeper<D> {
         self.units.iter_mut().try_for_each(|unit| unit.gradients.wait())?;
         for param in params.iter_mut() {
             if let (unit, Some(call)) = param.lent.take().expect("completed above") {
-                param.give(self.units[unit].gradients.give_back(call));
+                param.take_sum(self.units[unit].gradients.give_back(call));
             }
         }
-        self.sum_blocks(params)?;
+        let give = |param: &mut Param<D>, shard| param.gradient.shard = Some(shard);
+        let lend = |param: &mut Param<D>| Ok(param.gradient.shard.take());
+        self.model.gradients.now(SUM, params, Param::peers, lend, give)?;
         params.iter_mut().try_for_each(|param| param.end_sum())
-    }
-    /// Sums shards of gradients over the ranks of other blocks that have the same.
-    fn sum_blocks(&mut self, params: &mut [&mut Param<D>]) -> Result<()> {
-        self.each(params, |unit, params| {
-            for param in params.iter_mut().rev() {
-                let Some(shards) = param.shards.as_ref().filter(|shards| shards.peers.size() > 1) else {
-                    continue;
-                };
-                let shard = param.gradient.shard.take().expect("summed within the block");
-                unit.gradients.lend(key(SUM, param), &shards.peers, shard);
-            }
-            unit.gradients.start()
-        })?;
-        self.each(params, |unit, params| {
-            unit.gradients.wait()?;
-            for param in params.iter_mut().filter(|param| param.shards.is_some()) {
-                if param.gradient.shard.is_none() {
-                    let call = unit.gradients.call(key(SUM, param)).expect("lent above");
-                    param.gradient.shard = Some(unit.gradients.give_back(call));
-                }
-            }
-            Ok(())
-        })
     }
     /// When an optimizer has changed shards: values that rest whole are gathered.
     ///
     /// # Errors
     /// If ranks do not meet.
     pub fn share(&mut self, params: &mut [&mut Param<D>]) -> Result<()> {
-        self.each(params, |unit, params| unit.gather(params, Param::lend_stale))?;
-        self.each(params, Unit::gathered)
+        self.model.gather(params, |param| param.value.shard.is_none())
     }
 }
 
@@ -170,87 +108,143 @@ impl<D: Kernels> Uses<D> for Keeper<D> {
         self.rests.gradient == Rest::Shard
     }
     fn before(&mut self, params: &mut [&mut Param<D>]) -> Result<()> {
-        let unit = self.unit(params);
-        let Some(unit) = self.units.get_mut(unit) else { return Ok(()) };
-        unit.gather(params, Param::unfold)?;
-        unit.gathered(params)
+        self.unit(params).1.gather(params, |_| true)
     }
+    /// All ranks have added to the gradients of the same parameters.
     fn after(&mut self, params: &mut [&mut Param<D>]) -> Result<()> {
-        params.iter_mut().for_each(|param| param.fold());
-        self.put_away(params)
+        for param in params.iter_mut() {
+            param.value.whole.take_if(|_| param.value.shard.is_some());
+        }
+        let lend = |param: &mut Param<D>| {
+            let written =
+                param.written && param.lent.is_none() && param.keeps(param.placement.rests.gradient);
+            if written { param.begin_sum().map(|()| param.gradient.whole.take()) } else { Ok(None) }
+        };
+        let unit = self.unit(params).1;
+        unit.gradients.now(InPlace::ReduceScatter, params, Param::ranks, lend, Param::take_sum)
     }
     /// All ranks complete the same units in the same order.
     fn complete(&mut self, params: &mut [&mut Param<D>]) -> Result<()> {
-        self.put_away(params)?;
-        let number = self.unit(params);
+        self.after(params)?;
+        let (number, unit) = self.unit(params);
         for param in params.iter_mut().rev().filter(|param| param.lent.is_none()) {
-            if !param.placement().trained || param.rests_as_shard(param.placement().rests.gradient) {
+            let mut call = None;
+            if param.keeps(param.placement.rests.gradient) {
                 param.close();
-                param.lent = Some((number, None));
-            } else {
+            } else if param.placement.trained {
                 param.begin_sum()?;
-                self.units[number].lend_gradient(number, param);
+                let (how, group) =
+                    param.shards.as_ref().map_or((SUM, &param.sum), |of| (InPlace::ReduceScatter, &of.group));
+                let (key, whole) = (param.key(how), param.gradient.whole.take_if(|_| group.size() > 1));
+                call = whole.map(|whole| unit.gradients.lend(key, group, whole));
+                param.goes_in[0] = Some(unit.gradients.label.clone());
             }
+            param.lent = Some((number, call));
         }
-        self.units.get_mut(number).map_or(Ok(()), |unit| unit.gradients.start())
+        unit.gradients.start()
     }
 }
 
-/// What tells apart in which call of this kind a tensor of the parameter goes.
-fn key<D: Kernels>(how: InPlace, param: &Param<D>) -> Key {
-    (how, param.placement().summed(), param.placement().rests)
-}
-
-impl<D: Kernels> Unit<D> {
-    /// Starts to gather what `lend` gives of the parameters: whole values, of which each rank has its own shard.
-    fn gather(
-        &mut self,
-        params: &mut [&mut Param<D>],
-        lend: impl Fn(&mut Param<D>) -> Option<Tensor<D>>,
-    ) -> Result<()> {
-        for param in params.iter_mut().rev() {
-            if let (Some(whole), Some(shards)) = (lend(param), &param.shards) {
-                self.values.lend(key(InPlace::AllGather, param), &shards.group, whole);
-                param.goes_in[1] = Some(self.values.label.clone());
-            }
-        }
-        self.values.start()
+impl<D: Kernels> Param<D> {
+    /// What tells apart in which call of this kind a tensor of it goes.
+    fn key(&self, how: InPlace) -> Key {
+        (how, self.placement.summed(), self.placement.rests)
     }
-    /// Waits for these values, and gives them back.
-    fn gathered(&mut self, params: &mut [&mut Param<D>]) -> Result<()> {
-        self.values.wait()?;
-        for param in params.iter_mut().filter(|param| param.is_lent()) {
-            let call = self.values.call(key(InPlace::AllGather, param)).expect("lent above");
-            param.unfolded(self.values.give_back(call));
+    /// Whether its shard is kept of what rests so in general: where it is alone, or not trained, there is none.
+    pub(super) fn keeps(&self, rest: Rest) -> bool {
+        rest == Rest::Shard && self.shards.is_some()
+    }
+    /// The ranks that have a shard each.
+    fn ranks(&self) -> Option<&Group<D::Place>> {
+        self.shards.as_ref().map(|shards| &shards.group)
+    }
+    /// The ranks that have the same shard, each with a partial sum of its gradient.
+    fn peers(&self) -> Option<&Group<D::Place>> {
+        self.shards.as_ref().map(|shards| &shards.peers)
+    }
+    /// All of the value but the other ranks' shards, to be gathered; none if it is here.
+    fn lend_value(&mut self) -> Option<Tensor<D>> {
+        if let (Some(shards), Some(shard), None) = (&self.shards, &self.value.shard, &self.value.whole) {
+            let mut whole = Tensor::empty(shard.device(), Category::Weights, shards.group.size(), shards.len);
+            shard.device().copy(whole.view_mut().take_rows(shards.group.rank(), 1), shard.view());
+            (self.value.whole, self.stale) = (Some(whole), true);
+        }
+        self.value.whole.take_if(|_| self.stale)
+    }
+    /// What comes before a whole gradient is summed: no contribution becomes a zero contribution, and parts that
+    /// several ranks hold are summed over their holders.
+    fn begin_sum(&mut self) -> Result<()> {
+        if !self.written {
+            self.accumulate(|device, gradient, _| device.wide().fill(gradient, Wide::<D>::ZERO));
+        }
+        let (local, Some(gradient)) = (self.local(), &mut self.gradient.whole) else { return Ok(()) };
+        let device = gradient.device().clone();
+        for (Replica { part, .. }, holders) in &self.replicas {
+            let held = part.of_mut(matrix(gradient.view_mut(), local));
+            let mut sum = Tensor::empty(&device, Category::Buffers, held.rows(), held.cols());
+            device.copy(sum.view_mut(), held.read());
+            holders.all_reduce(&mut sum, Reduce::Sum)?;
+            device.copy(part.of_mut(matrix(gradient.view_mut(), local)), sum.view());
         }
         Ok(())
     }
-    /// Takes a whole gradient for the sum over the ranks that have partial sums of it, if there are several.
-    fn lend_gradient(&mut self, number: usize, param: &mut Param<D>) {
-        let (how, group) = match &param.shards {
-            Some(shards) => (InPlace::ReduceScatter, &shards.group),
-            None => (SUM, &param.sum),
+    /// Takes a gradient that was summed; where it is cut into shards, this rank's is added to what rests of it.
+    fn take_sum(&mut self, whole: Tensor<D::Wide>) {
+        let Some(shards) = &self.shards else {
+            self.gradient.whole = Some(whole);
+            return;
         };
-        param.goes_in[0] = Some(self.gradients.label.clone());
-        let whole = param.gradient.whole.take_if(|_| group.size() > 1);
-        let call = whole.map(|whole| self.gradients.lend(key(how, param), group, whole));
-        param.lent = Some((number, call));
+        let (device, own) = (whole.device(), whole.view().take_rows(shards.group.rank(), 1));
+        let fresh = || Tensor::empty(device, Category::Gradients, 1, own.cols());
+        let shard = self.gradient.shard.get_or_insert_with(fresh).view_mut();
+        if self.begun {
+            device.add(shard, own)
+        } else {
+            device.copy(shard, own)
+        }
+        (self.begun, self.written) = (true, false);
+    }
+    /// When nothing more is added to a shard of a gradient: no contribution becomes a zero contribution.
+    fn close(&mut self) {
+        let Some(shards) = self.shards.as_ref().filter(|_| !self.begun) else { return };
+        let device = self.device().wide();
+        self.gradient.shard = Some(filled(device, Category::Gradients, [1, shards.len], Wide::<D>::ZERO));
+    }
+    /// When the sum over ranks of the same stage is there: that over ranks of other stages.
+    fn end_sum(&mut self) -> Result<()> {
+        match (&self.twins, self.gradient.shard.as_mut().or(self.gradient.whole.as_mut())) {
+            (Some(twins), Some(gradient)) => Ok(twins.all_reduce(gradient, Reduce::Sum)?),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl<D: Kernels> Unit<D> {
+    fn of(first: Arc<str>, name: &str) -> Self {
+        let [gradients, values] = [OF, "values of "].map(|of| format!("{of}{name}").into());
+        Self { first, gradients: Calls::of(gradients), values: Calls::of(values) }
+    }
+    /// Gathers the values of which only shards are here, where they are wanted.
+    fn gather(&mut self, params: &mut [&mut Param<D>], wanted: impl Fn(&Param<D>) -> bool) -> Result<()> {
+        let lend = |param: &mut Param<D>| Ok(if wanted(param) { param.lend_value() } else { None });
+        let give = |param: &mut Param<D>, whole| (param.value.whole, param.stale) = (Some(whole), false);
+        self.values.now(InPlace::AllGather, params, Param::ranks, lend, give)
     }
 }
 
 impl<D: Kernels> Calls<D> {
+    fn of(label: Arc<str>) -> Self {
+        Self { label, all: Vec::new(), lent: Vec::new() }
+    }
     /// Takes a tensor for the next call of this kind: which one that is.
     fn lend(&mut self, key: Key, group: &Group<D::Place>, tensor: Tensor<D>) -> usize {
-        let at = self.call(key).unwrap_or_else(|| {
+        let at = self.all.iter().position(|call| call.key == key).unwrap_or_else(|| {
             let group = group.named(self.label.clone());
             self.all.push(Call { key, group, tensors: Vec::new(), under_way: None });
             self.all.len() - 1
         });
         self.all[at].tensors.push(tensor);
         at
-    }
-    fn call(&self, key: Key) -> Option<usize> {
-        self.all.iter().position(|call| call.key == key)
     }
     /// Starts the calls that have tensors.
     fn start(&mut self) -> Result<()> {
@@ -272,21 +266,49 @@ impl<D: Kernels> Calls<D> {
     fn give_back(&mut self, call: usize) -> Tensor<D> {
         self.all[call].tensors.pop().expect("as many as were lent")
     }
+    /// Calls with what `lend` gives of parameters, each over its group, from the beginning to the end.
+    fn now<N: Kernels<Place = D::Place>>(
+        &mut self,
+        how: InPlace,
+        params: &mut [&mut Param<N>],
+        group: fn(&Param<N>) -> Option<&Group<D::Place>>,
+        lend: impl Fn(&mut Param<N>) -> Result<Option<Tensor<D>>>,
+        give: impl Fn(&mut Param<N>, Tensor<D>),
+    ) -> Result<()> {
+        for (i, param) in params.iter_mut().enumerate().rev() {
+            if group(param).is_none_or(|group| group.size() == 1) {
+                continue;
+            }
+            if let (Some(tensor), Some(group)) = (lend(param)?, group(param)) {
+                let call = self.lend(param.key(how), group, tensor);
+                self.lent.push((i, call));
+                let goes_in = &mut param.goes_in[usize::from(how == InPlace::AllGather)];
+                goes_in.get_or_insert_with(|| self.label.clone());
+            }
+        }
+        self.start()?;
+        self.wait()?;
+        while let Some((i, call)) = self.lent.pop() {
+            give(params[i], self.give_back(call));
+        }
+        Ok(())
+    }
 }
 
 /// How the label of a sum of gradients begins.
 const OF: &str = "gradients of ";
+/// What all parameters are called in a label.
+const ALL: &str = "the model";
 /// Between names in a label.
 const AND: &str = ", ";
 
-/// What a call of these parameters' tensors is called: by the longest part that their names share, or else by all names.
-fn label<D: Kernels>(of: &str, params: &[&mut Param<D>]) -> String {
+/// What these parameters are called together: by the longest part that their names share, or else by all names.
+fn name<D: Kernels>(params: &[&mut Param<D>]) -> String {
     let first: &str = params.first().map_or("", |param| param.name());
     let parts = first.rmatch_indices('.').map(|(dot, _)| &first[..dot]);
     let shared = |part: &&str| params.iter().all(|param| is_within(param.name(), part));
     let names = || params.iter().map(|param| &**param.name()).collect::<Vec<_>>().join(AND);
-    let what = std::iter::once(first).chain(parts).find(shared).map_or_else(names, str::to_string);
-    format!("{of}{what}")
+    std::iter::once(first).chain(parts).find(shared).map_or_else(names, str::to_string)
 }
 
 /// Whether a name is this part, or goes on after it.

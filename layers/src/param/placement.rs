@@ -71,7 +71,7 @@ impl Section {
             let what = if unit == 1 { what.to_string() } else { format!("units of {unit} {what}") };
             return Err(Error::Fit { what, size: units, axis, ranks });
         }
-        Ok(Piece { size, share: units.div_ceil(ranks / holders) * unit, holders })
+        Ok(Piece { size, share: units.div_ceil(ranks / holders) * unit, holders, from: 0, at: 0 })
     }
 }
 
@@ -154,6 +154,8 @@ struct Piece {
     size: usize,
     share: usize,   // of it, on one rank
     holders: usize, // ranks with the same share
+    from: usize,    // where the section begins in what was cut
+    at: usize,      // and in the share
 }
 
 /// One axis' share of the work of cutting.
@@ -167,25 +169,11 @@ struct Cut {
 impl Cut {
     /// Where `rank`'s element lies in what was cut; nowhere if it is padding.
     fn before(&self, mut index: [usize; 2], rank: usize) -> Option<[usize; 2]> {
-        let (mut local, mut start) = (index[self.dim], 0);
-        for piece in &self.pieces {
-            if local < piece.share {
-                let at = rank / piece.holders * piece.share + local;
-                index[self.dim] = start + at;
-                return (at < piece.size).then_some(index);
-            }
-            local -= piece.share;
-            start += piece.size;
-        }
-        unreachable!("an element of the share")
-    }
-    /// The share's sections: where each begins, its length, and how many ranks hold the same.
-    fn sections(&self) -> impl Iterator<Item = (usize, usize, usize)> {
-        self.pieces.iter().scan(0, |start, piece| {
-            let from = *start;
-            *start += piece.share;
-            Some((from, piece.share, piece.holders))
-        })
+        let local = index[self.dim];
+        let piece = self.pieces.iter().rfind(|piece| piece.at <= local).expect("an element of the share");
+        let at = rank / piece.holders * piece.share + local - piece.at;
+        index[self.dim] = piece.from + at;
+        (at < piece.size).then_some(index)
     }
 }
 
@@ -240,8 +228,13 @@ impl Cuts {
         // Where an outer axis cut before, it cut each section alike.
         let left = |size: usize| (size as u128 * self.local[dim] as u128 / whole as u128) as usize;
         let piece = |s: &Section| s.piece(left(s.size), &what, (axis, group.size()));
-        let pieces: Vec<Piece> = sections.iter().map(piece).collect::<Result<_>>()?;
-        self.local[dim] = pieces.iter().map(|p| p.share).sum();
+        let mut pieces: Vec<Piece> = sections.iter().map(piece).collect::<Result<_>>()?;
+        let [mut from, mut at] = [0, 0];
+        for piece in &mut pieces {
+            (piece.from, piece.at) = (from, at);
+            (from, at) = (from + piece.size, at + piece.share);
+        }
+        self.local[dim] = at;
         self.cuts.push(Cut { axis, dim, pieces, rank: group.rank() });
         Ok(())
     }
@@ -262,18 +255,12 @@ impl Cuts {
     /// Stretches of the share of one cut that lie together in what was cut: those of the share, each with where it begins
     /// there. Padding is none of them.
     pub(crate) fn stretches(&self) -> impl Iterator<Item = (Part, usize)> {
-        self.cuts.iter().flat_map(|cut| {
-            let starts = cut.pieces.iter().scan(0, |start, piece| {
-                let from = *start;
-                *start += piece.size;
-                Some(from)
-            });
-            cut.sections().zip(&cut.pieces).zip(starts).map(|(((start, share, holders), piece), from)| {
-                let at = cut.rank / holders * share;
-                let len = share.min(piece.size.saturating_sub(at));
-                (Part { dim: cut.dim, start, len }, from + at.min(piece.size))
-            })
-        })
+        let of = |cut: &Cut, piece: &Piece| {
+            let at = (cut.rank / piece.holders * piece.share).min(piece.size);
+            let len = piece.share.min(piece.size - at);
+            (Part { dim: cut.dim, start: piece.at, len }, piece.from + at)
+        };
+        self.cuts.iter().flat_map(move |cut| cut.pieces.iter().map(move |piece| of(cut, piece)))
     }
     /// Where this rank's element lies in the whole; nowhere if it is padding.
     pub(crate) fn whole_index(&self, local: [usize; 2]) -> Option<[usize; 2]> {
@@ -281,15 +268,13 @@ impl Cuts {
     }
     /// What other ranks hold, too, where sections are cut into fewer pieces than there are ranks.
     pub(crate) fn replicas(&self) -> Vec<Replica> {
-        let of = |cut: &Cut| {
-            let (axis, dim, rank) = (cut.axis, cut.dim, cut.rank);
-            let replica = move |(start, len, holders): (usize, usize, usize)| {
-                let (part, first) = (Part { dim, start, len }, rank.is_multiple_of(holders));
-                (holders > 1).then_some(Replica { axis, part, holders, first })
-            };
-            cut.sections().filter_map(replica).collect::<Vec<_>>()
+        let of = |cut: &Cut, piece: &Piece| {
+            let part = Part { dim: cut.dim, start: piece.at, len: piece.share };
+            let (axis, holders, first) = (cut.axis, piece.holders, cut.rank.is_multiple_of(piece.holders));
+            (holders > 1).then_some(Replica { axis, part, holders, first })
         };
-        self.cuts.iter().flat_map(of).collect()
+        let all = self.cuts.iter().flat_map(|cut| cut.pieces.iter().filter_map(move |piece| of(cut, piece)));
+        all.collect()
     }
     /// The whole matrix on the host, put together from all ranks' shares; `None` without values.
     pub(crate) fn gather<D: Kernels>(

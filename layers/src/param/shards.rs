@@ -39,24 +39,17 @@ impl Rests {
     pub const WHOLE: Self =
         Self { value: Rest::Whole, gradient: Rest::Whole, state: Rest::Whole, block: None };
 
-    /// Whether they are known how to be kept.
+    /// Whether somebody knows how to keep what rests so.
     fn check(self) -> Result<()> {
-        let all = [self.value, self.gradient, self.state];
-        let why = |what: &str, seen: String, wanted: &str| {
-            Err(Error::Size { what: what.into(), seen, wanted: wanted.into() })
-        };
-        if !all.is_sorted_by_key(|rest| *rest == Rest::Shard) {
-            let seen = all.map(|rest| if rest == Rest::Shard { "shard" } else { "whole" }).join(", ");
-            let wanted = "whole up to one of them and shard from there on";
-            return why("the rest of value, gradient and optimizer state", seen, wanted);
+        let rests = [self.value, self.gradient, self.state].map(|rest| rest == Rest::Shard);
+        if rests.is_sorted() && (rests[2] || self.block.is_none()) {
+            return Ok(());
         }
-        match self.block {
-            Some(block) if self.state == Rest::Whole => {
-                let wanted = "left out where the optimizer state rests whole";
-                why("the number of ranks in a block of shards", block.to_string(), wanted)
-            }
-            _ => Ok(()),
-        }
+        let words = rests.map(|shard| if shard { "shard" } else { "whole" }).join(", ");
+        let blocks = self.block.map_or_else(String::new, |block| format!(" in blocks of {block}"));
+        let wanted = "whole up to one of them and shard from there on, in blocks only where there are shards";
+        let what = "the rest of value, gradient and optimizer state".into();
+        Err(Error::Size { what, seen: words + &blocks, wanted: wanted.into() })
     }
 }
 
@@ -94,31 +87,15 @@ pub(crate) struct Resting<D: Kernels> {
     pub(crate) shard: Option<Tensor<D>>,
 }
 
-impl<D: Kernels> Default for Resting<D> {
-    fn default() -> Self {
-        Self { whole: None, shard: None }
-    }
-}
-
 impl<D: Kernels> Resting<D> {
     /// What rests of it, if something does: the shard, or all.
     pub(crate) fn rest(&self) -> Option<&Tensor<D>> {
         self.shard.as_ref().or(self.whole.as_ref())
     }
-    /// What rests of it, to change.
-    pub(crate) fn rest_mut(&mut self) -> Option<&mut Tensor<D>> {
-        self.shard.as_mut().or(self.whole.as_mut())
-    }
-}
-
-/// All of a parameter's share in the room of its shards, as the matrix that it is.
-pub(crate) fn matrix<D: Kernels>(x: View<D>, [rows, cols]: [usize; 2]) -> View<D> {
-    let room = x.rows() * x.cols();
-    x.reshape(1, room).take_cols(0, rows * cols).reshape(rows, cols)
 }
 
 /// All of a parameter's share in the room of its shards, as the matrix that it is, to write.
-pub(crate) fn matrix_mut<D: Kernels>(x: ViewMut<D>, [rows, cols]: [usize; 2]) -> ViewMut<D> {
+pub(crate) fn matrix<D: Kernels>(x: ViewMut<D>, [rows, cols]: [usize; 2]) -> ViewMut<D> {
     let room = x.rows() * x.cols();
     x.reshape(1, room).take_cols(0, rows * cols).reshape(rows, cols)
 }

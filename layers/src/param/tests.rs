@@ -37,7 +37,7 @@ fn padded_parameters_take_the_bytes_that_are_worked_out_by_hand() {
     }
 }
 
-/// Of 12 columns, two ranks each hold 2 of the last 4, with an addend of one half: summed, these are 1. So the norm² is
+/// Of 12 columns, two ranks each hold 2 of the last 4, with a partial sum of one half: summed, these are 1. So the norm² is
 /// 8·0.25 + 4·1 = 6, on every rank. Kills: a replica's numbers counted once for each holder, or not at all.
 #[test]
 fn numbers_that_several_ranks_hold_count_once_in_the_norm() {

@@ -33,7 +33,7 @@ impl<D: Kernels> WholeWeight<D> {
     /// The value, for as long as the result lives.
     ///
     /// # Errors
-    /// If ranks do not meet; so it is with the others.
+    /// If ranks do not meet.
     pub fn whole(&self) -> Result<Tensor<D>> {
         Ok(self.0.value())
     }
@@ -63,7 +63,7 @@ impl<D: Kernels> ColumnWeight<D> {
     /// This rank's columns.
     ///
     /// # Errors
-    /// As above.
+    /// If ranks do not meet.
     pub fn columns(&self) -> Result<Columns<D>> {
         Ok(Columns::new(self.0.value(), self.1))
     }
@@ -97,7 +97,7 @@ impl<D: Kernels> RowWeight<D> {
     /// This rank's rows.
     ///
     /// # Errors
-    /// As above.
+    /// If ranks do not meet.
     pub fn rows(&self) -> Result<Rows<D>> {
         Ok(Rows::new(self.0.value(), self.1))
     }

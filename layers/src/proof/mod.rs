@@ -61,16 +61,16 @@ pub trait Case: Sync {
     /// Elements that each of so many ranks (two or more) gives to an operation, forward and backward, in any order; for
     /// so many tokens, those of all microbatches of a step. A message is `Send` on one rank and `Receive` on the other.
     fn traffic(&self, tokens: usize, ranks: usize) -> Vec<(Op, usize)>;
-    /// The same where each rank has its own tokens of the stream: `share` of them, padding counted, the sum over all
-    /// microbatches.
+    /// Elements that each rank gives to an operation under sequence parallelism, for `share` tokens of its own, padding
+    /// counted, the sum over all microbatches.
     ///
     /// # Panics
     /// If the layer has no stream.
     fn traffic_in_regions(&self, share: usize, ranks: usize) -> Vec<(Op, usize)> {
-        panic!("{share} tokens on each of {ranks} ranks: this case has no sequence regions")
+        panic!("{share} tokens on each of {ranks} ranks: this case has no sequence parallelism")
     }
-    /// The same of one rank, from the tokens of each microbatch: for what is no function of their sum, or not the same on
-    /// all ranks, such as padding where there are no regions, or messages. By default what the two above say.
+    /// Elements that one rank gives to an operation, from the tokens of each microbatch: for what is no function of their sum, or not the same on
+    /// all ranks, such as padding without sequence parallelism, or messages. By default what the two above say.
     fn traffic_on(
         &self,
         (_rank, ranks): (usize, usize),
@@ -88,7 +88,8 @@ pub trait Case: Sync {
         false
     }
     /// Elements that each of so many ranks gives to the sums of its gradients, once a step: of what is whole on every
-    /// rank and applied to its own tokens alone (a gain, or a row layer's bias, in regions), as many as it has.
+    /// rank and applied to its own tokens alone, as many as it has: under sequence parallelism a gain, or a row layer's
+    /// bias.
     fn synced(&self, _ranks: usize, _regions: bool) -> usize {
         0
     }
@@ -194,10 +195,10 @@ pub fn proves(case: &impl Case) {
     all::<dyn Erased>(case, false);
 }
 
-/// Proves a layer in sequence regions, where each rank has its own tokens of the stream.
+/// Proves a layer, all five ways, under sequence parallelism: each rank has its own tokens of the stream.
 ///
 /// # Panics
-/// If the proof fails.
+/// If the proof fails: says what differs, on which rank of how many, under which key, and in how many elements.
 pub fn proves_in_regions(case: &impl Case) {
     all::<dyn Erased>(case, true);
 }

@@ -14,7 +14,7 @@ use tensor::{Cpu, F61, Key};
 const WORLDS: usize = 2;
 
 pub(super) fn check(case: &(impl Erased + ?Sized), regions: bool) {
-    let place = if regions { " in regions" } else { "" };
+    let place = if regions { " under sequence parallelism" } else { "" };
     let tally = tally((case, regions), |_| true);
     tally.print(&format!("{}{place}", case.name().replace("::tests", "")));
     assert!(tally.survivors().is_empty(), "what no proof noticed: {:#?}", tally.survivors());

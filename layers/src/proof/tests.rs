@@ -1,6 +1,7 @@
 //! The harness where tokens are dealt: to data ranks, and to ranks that have parts of each sequence.
 use super::*;
 use crate::linear::column::ColumnLinear;
+use crate::model::strategy::Column;
 use comm::Axis;
 
 /// A column layer whose tokens are dealt: the halves of each sequence; or whole sequences, where every other
@@ -28,7 +29,8 @@ impl<const BY_HALVES: bool> Case for Dealt<BY_HALVES> {
         [5, 6]
     }
     fn build<D: Kernels>(&self, at: &Builder<D>) -> Result<ColumnLinear<D>> {
-        ColumnLinear::shard(at, Axis::Tp, "w", 5, &[6.into()], false)
+        let sections = &[6.into()];
+        ColumnLinear::shard(at, &Column { axis: Axis::Tp, name: "w", inputs: 5, sections, bias: false })
     }
     fn oracle<S: Scalar>(&self, g: &Given<S>) -> Answer<S> {
         let (mut dx, dw) = reference::linear_backward(&g.x, &g.weights["w"], &g.dy, [5, 6]);

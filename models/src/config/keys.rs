@@ -1,7 +1,6 @@
 //! Values of a kind, taken from the keys of a configuration; what is wrong with one is said in one sentence.
 use super::Keys;
-use super::tables::Fixed;
-use parallel::{Error, Result};
+use parallel::{Error, Result, bail};
 use serde_json::{Value, json};
 use tensor::quoted::shown;
 
@@ -9,23 +8,26 @@ const POSITIVE: &str = "a number above 0";
 
 impl Keys<'_> {
     /// Whether every key is fixed to one of its values, or free.
-    pub(super) fn check_against(&self, fixed: &[Fixed], free: impl Fn(&str) -> bool) -> Result<()> {
+    pub(super) fn check_against(&self, fixed: &[&str], free: impl Fn(&str) -> bool) -> Result<()> {
         for (key, value) in self.map {
             if value.is_null() || free(key) {
                 continue; // null is what a key is where it is left out
             }
-            let Some((_, wanted)) = fixed.iter().find(|(name, _)| name == key) else {
+            let mut words =
+                fixed.iter().flat_map(|list| list.split(' ')).filter_map(|word| word.split_once('='));
+            let Some((_, wanted)) = words.find(|(name, _)| name == key) else {
                 let (seen, advice) =
                     (shown(&value.to_string()), "remove it if the model computes the same without");
-                return Err(Error::new(format!(
+                bail!(
                     "{}: {}{} is {seen}, a key that is not known here; {advice}",
                     self.origin,
                     self.within,
                     shown(key)
-                )));
+                );
             };
-            if !wanted.iter().any(|wanted| same(value, wanted)) {
-                return Err(self.wrong(key, value, &format!("{}, or left out", wanted.join(" or "))));
+            if !wanted.split(',').any(|wanted| same(value, wanted)) {
+                let wanted = format!("{}, or left out", wanted.replace(',', " or "));
+                return Err(self.wrong(key, value, &wanted));
             }
         }
         Ok(())

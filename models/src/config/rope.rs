@@ -2,7 +2,6 @@
 //! version 5 has instead. Where a file has both, version 5 takes `rope_scaling` in the place of `rope_parameters`, and no
 //! base out of the latter; what they say must be the same.
 use super::Keys;
-use super::tables::Fixed;
 use parallel::Result;
 use serde_json::{Value, json};
 use tensor::quoted::shown;
@@ -10,7 +9,7 @@ use tensor::{Rope, Scaling};
 
 /// The base where none is given, in both versions and for all models.
 const BASE: f64 = 1e4;
-const FIXED: &[Fixed] = &[("partial_rotary_factor", &["1"])];
+const FIXED: &str = "partial_rotary_factor=1";
 const TYPES: &str = r#""default" or "linear" or "llama3", or left out"#;
 
 /// What one of the two objects says.
@@ -74,7 +73,7 @@ impl Keys<'_> {
                 return Err(self.wrong(key, &self.map[key], TYPES));
             }
         };
-        self.check_against(FIXED, |key| {
+        self.check_against(&[FIXED], |key| {
             matches!(key, "rope_theta" | "rope_type" | "type") || own.contains(&key)
         })?;
         match own {

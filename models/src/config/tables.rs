@@ -3,159 +3,60 @@ use super::{Architecture, Keys};
 use parallel::Result;
 use serde_json::json;
 
-/// A key with the values (as JSON) that change nothing.
-pub(super) type Fixed = (&'static str, &'static [&'static str]);
+/// Keys whose values are read: words of a text.
+const READ: &str = "bos_token_id eos_token_id tie_word_embeddings vocab_size";
+const READ_ROTARY: &str = "\
+    attention_dropout head_dim hidden_size intermediate_size max_position_embeddings num_attention_heads \
+    num_hidden_layers num_key_value_heads pad_token_id rms_norm_eps rope_parameters rope_scaling \
+    rope_theta";
+const READ_LLAMA: &str = "attention_bias mlp_bias";
+const READ_MISTRAL: &str = "sliding_window";
+const READ_QWEN2: &str = "layer_types max_window_layers sliding_window use_sliding_window";
+const READ_QWEN3: &str = "attention_bias layer_types max_window_layers sliding_window use_sliding_window";
+const READ_GPT2: &str = "\
+    activation_function attn_pdrop embd_pdrop layer_norm_epsilon n_ctx n_embd n_head n_inner n_layer \
+    n_positions resid_pdrop";
 
-/// Keys whose values are read.
-const READ: &[&str] = &["bos_token_id", "eos_token_id", "tie_word_embeddings", "vocab_size"];
-const READ_ROTARY: &[&str] = &[
-    "attention_dropout",
-    "head_dim",
-    "hidden_size",
-    "intermediate_size",
-    "max_position_embeddings",
-    "num_attention_heads",
-    "num_hidden_layers",
-    "num_key_value_heads",
-    "pad_token_id",
-    "rms_norm_eps",
-    "rope_parameters",
-    "rope_scaling",
-    "rope_theta",
-];
-const READ_LLAMA: &[&str] = &["attention_bias", "mlp_bias"];
-const READ_MISTRAL: &[&str] = &["sliding_window"];
-const READ_QWEN2: &[&str] = &["layer_types", "max_window_layers", "sliding_window", "use_sliding_window"];
-const READ_QWEN3: &[&str] =
-    &["attention_bias", "layer_types", "max_window_layers", "sliding_window", "use_sliding_window"];
-const READ_GPT2: &[&str] = &[
-    "activation_function",
-    "attn_pdrop",
-    "embd_pdrop",
-    "layer_norm_epsilon",
-    "n_ctx",
-    "n_embd",
-    "n_head",
-    "n_inner",
-    "n_layer",
-    "n_positions",
-    "resid_pdrop",
-];
-
-/// Keys that change what the model computes, or would if `transformers` read them, with the values that do not.
-const FIXED: &[Fixed] = &[
-    ("add_cross_attention", &["false"]),
-    ("is_encoder_decoder", &["false"]),
-    ("pruned_heads", &["{}"]),
-    ("quantization_config", &["null"]),
-];
-const FIXED_ROTARY: &[Fixed] = &[
-    ("hidden_act", &[r#""silu""#, r#""swish""#]),
-    ("partial_rotary_factor", &["1"]),
-    ("rope_interleaved", &["false"]),
-];
-const FIXED_LLAMA: &[Fixed] =
-    &[("is_llama_config", &["true"]), ("sliding_window", &["null"]), ("use_sliding_window", &["false"])];
-const FIXED_MISTRAL: &[Fixed] = &[("attention_bias", &["false"]), ("mlp_bias", &["false"])];
-const FIXED_QWEN2: &[Fixed] = &[("mlp_bias", &["false"]), ("use_mrope", &["false"])];
-const FIXED_QWEN3: &[Fixed] = &[("mlp_bias", &["false"])];
-const FIXED_GPT2: &[Fixed] = &[
-    ("reorder_and_upcast_attn", &["false"]),
-    ("scale_attn_by_inverse_layer_idx", &["false"]),
-    ("scale_attn_weights", &["true"]),
-];
+/// Keys that change what the model computes, or would if `transformers` read them, with the values (as JSON, without
+/// blanks) that do not.
+const FIXED: &str =
+    "add_cross_attention=false is_encoder_decoder=false pruned_heads={} quantization_config=null";
+const FIXED_ROTARY: &str = r#"hidden_act="silu","swish" partial_rotary_factor=1 rope_interleaved=false"#;
+const FIXED_LLAMA: &str = "is_llama_config=true sliding_window=null use_sliding_window=false";
+const FIXED_MISTRAL: &str = "attention_bias=false mlp_bias=false";
+const FIXED_QWEN2: &str = "mlp_bias=false use_mrope=false";
+const FIXED_QWEN3: &str = "mlp_bias=false";
+const FIXED_GPT2: &str =
+    "reorder_and_upcast_attn=false scale_attn_by_inverse_layer_idx=false scale_attn_weights=true";
 
 /// Keys that change nothing that is computed: metadata, numbers of the making, and how `transformers` runs or
 /// generates. Keys that begin with `_` are of this kind too.
-const FREE: &[&str] = &[
-    "attn_implementation",
-    "bad_words_ids",
-    "begin_suppress_tokens",
-    "chunk_size_feed_forward",
-    "cross_attention_hidden_size",
-    "decoder_start_token_id",
-    "diversity_penalty",
-    "do_sample",
-    "dtype",
-    "early_stopping",
-    "encoder_no_repeat_ngram_size",
-    "exponential_decay_length_penalty",
-    "finetuning_task",
-    "forced_bos_token_id",
-    "forced_eos_token_id",
-    "gradient_checkpointing",
-    "id2label",
-    "initializer_range",
-    "is_decoder",
-    "label2id",
-    "length_penalty",
-    "max_length",
-    "min_length",
-    "name_or_path",
-    "no_repeat_ngram_size",
-    "num_beam_groups",
-    "num_beams",
-    "num_labels",
-    "num_return_sequences",
-    "output_attentions",
-    "output_hidden_states",
-    "output_past",
-    "output_scores",
-    "prefix",
-    "pretraining_tp",
-    "problem_type",
-    "remove_invalid_values",
-    "repetition_penalty",
-    "return_dict",
-    "return_dict_in_generate",
-    "sep_token_id",
-    "suppress_tokens",
-    "task_specific_params",
-    "temperature",
-    "tf_legacy_loss",
-    "tie_encoder_decoder",
-    "tokenizer_class",
-    "top_k",
-    "top_p",
-    "torch_dtype",
-    "torchscript",
-    "transformers.js_config",
-    "transformers_version",
-    "typical_p",
-    "unsloth_fixed",
-    "unsloth_version",
-    "use_bfloat16",
-    "use_cache",
-];
+const FREE: &str = "\
+    attn_implementation bad_words_ids begin_suppress_tokens chunk_size_feed_forward \
+    cross_attention_hidden_size decoder_start_token_id diversity_penalty do_sample dtype early_stopping \
+    encoder_no_repeat_ngram_size exponential_decay_length_penalty finetuning_task forced_bos_token_id \
+    forced_eos_token_id gradient_checkpointing id2label initializer_range is_decoder label2id \
+    length_penalty max_length min_length name_or_path no_repeat_ngram_size num_beam_groups num_beams \
+    num_labels num_return_sequences output_attentions output_hidden_states output_past output_scores \
+    prefix pretraining_tp problem_type remove_invalid_values repetition_penalty return_dict \
+    return_dict_in_generate sep_token_id suppress_tokens task_specific_params temperature tf_legacy_loss \
+    tie_encoder_decoder tokenizer_class top_k top_p torch_dtype torchscript transformers.js_config \
+    transformers_version typical_p unsloth_fixed unsloth_version use_bfloat16 use_cache";
 /// Those of GPT-2's other heads, and the padding, which its embedding does not know.
-const FREE_GPT2: &[&str] = &[
-    "pad_token_id",
-    "summary_activation",
-    "summary_first_dropout",
-    "summary_proj_to_labels",
-    "summary_type",
-    "summary_use_proj",
-];
+const FREE_GPT2: &str = "\
+    pad_token_id summary_activation summary_first_dropout summary_proj_to_labels summary_type \
+    summary_use_proj";
 
 impl Architecture {
-    fn read(self) -> [&'static [&'static str]; 3] {
+    /// The lists of what is read, and of what is fixed, beside those of all.
+    fn keys(self) -> [[&'static str; 2]; 2] {
         match self {
-            Self::Llama => [READ, READ_ROTARY, READ_LLAMA],
-            Self::Mistral => [READ, READ_ROTARY, READ_MISTRAL],
-            Self::Qwen2 => [READ, READ_ROTARY, READ_QWEN2],
-            Self::Qwen3 => [READ, READ_ROTARY, READ_QWEN3],
-            Self::Gpt2 => [READ, READ_GPT2, FREE_GPT2],
+            Self::Llama => [[READ_ROTARY, READ_LLAMA], [FIXED_ROTARY, FIXED_LLAMA]],
+            Self::Mistral => [[READ_ROTARY, READ_MISTRAL], [FIXED_ROTARY, FIXED_MISTRAL]],
+            Self::Qwen2 => [[READ_ROTARY, READ_QWEN2], [FIXED_ROTARY, FIXED_QWEN2]],
+            Self::Qwen3 => [[READ_ROTARY, READ_QWEN3], [FIXED_ROTARY, FIXED_QWEN3]],
+            Self::Gpt2 => [[READ_GPT2, FREE_GPT2], [FIXED_GPT2, ""]],
         }
-    }
-    fn fixed(self) -> Vec<Fixed> {
-        let own = match self {
-            Self::Llama => [FIXED_ROTARY, FIXED_LLAMA],
-            Self::Mistral => [FIXED_ROTARY, FIXED_MISTRAL],
-            Self::Qwen2 => [FIXED_ROTARY, FIXED_QWEN2],
-            Self::Qwen3 => [FIXED_ROTARY, FIXED_QWEN3],
-            Self::Gpt2 => [FIXED_GPT2, &[]],
-        };
-        [FIXED, own[0], own[1]].concat()
     }
 }
 
@@ -175,13 +76,10 @@ impl Keys<'_> {
         if let Some(value) = self.given("architectures").filter(|value| **value != class) {
             return Err(self.wrong("architectures", value, &format!("{class}, or left out")));
         }
-        let read = architecture.read();
-        self.check_against(&architecture.fixed(), |key| {
-            let named = matches!(key, "architectures" | "model_type");
-            named
-                || key.starts_with('_')
-                || FREE.contains(&key)
-                || read.iter().any(|list| list.contains(&key))
+        let [[own, other], fixed] = architecture.keys();
+        let free = [READ, own, other, FREE, "architectures model_type"];
+        self.check_against(&[FIXED, fixed[0], fixed[1]], |key| {
+            key.starts_with('_') || free.iter().any(|list| list.split(' ').any(|word| word == key))
         })
     }
 }

@@ -125,7 +125,7 @@ fn what_layers_are_built_from_they_write_again() {
                 let at = Builder::new(&device, &mesh, model.values()).into();
                 let mut chunk = Stages::new(&at, &model.config.shape)?;
                 parallel::save_params(&path, &BTreeMap::new(), &entries, &chunk.params(), &mesh)?;
-                Ok::<_, Error>(())
+                Ok::<_, parallel::Error>(())
             });
             ends.unwrap();
             assert_eq!(tensors(folder.path()), wanted, "{name} on {ranks}");

@@ -1,6 +1,6 @@
 //! Where a model's tokenizer is, and the files that go along when the model is written again.
 use super::{Tokenizer, json};
-use parallel::{Error, Result};
+use parallel::{Error, Result, bail};
 use std::fs;
 use std::path::{Path, PathBuf};
 use tensor::files;
@@ -54,12 +54,10 @@ impl Tokens {
             Self::Bytes => Tokenizer::bytes(),
             Self::Folder(folder) if self.are_known() => Tokenizer::read(&folder.join(TOKENIZER))?,
             Self::Folder(folder) => {
-                return Err(Error::new(format!("{} has no {TOKENIZER} {INSTEAD}", folder.display())));
+                bail!("{} has no {TOKENIZER} {INSTEAD}", folder.display());
             }
             Self::Unknown => {
-                return Err(Error::new(format!(
-                    "a new model with a vocabulary of {vocabulary} has no {TOKENIZER} {INSTEAD}"
-                )));
+                bail!("a new model with a vocabulary of {vocabulary} has no {TOKENIZER} {INSTEAD}");
             }
         };
         tokenizer.fits(vocabulary)?;

@@ -1,11 +1,11 @@
 //! Data parallelism, `dp=N`: every rank has the whole model (or its tensor share) and its own sequences of each
-//! microbatch; gradients are addends, summed once a step.
+//! microbatch; each gradient is a partial sum, summed once a step.
 //!
 //! ```text
 //! dW = Σ_d dW_d      all-reduce, once a step, as many elements as parameters
 //! ```
 //!
-//! By default a parameter is [`Summed`](layers::Placed::Summed) along this axis and rests whole, so there is nothing to
+//! By default a parameter is [`Partial`](layers::Placed::Partial) along this axis and rests whole, so there is nothing to
 //! build here: who deals sequences stands in `batch.rs`, who sums gradients in `trainer.rs`.
 //!
 //! Source: Li et al., "PyTorch Distributed", §2, arXiv:2006.15704. Chapter: 8.
@@ -27,11 +27,11 @@ pub static REPLICATED: StateSplit = StateSplit {
         hints: &[
             (
                 "loss",
-                "the loss is a mean over the targets of the whole step: each rank gives its addend of it",
+                "the loss is a mean over the targets of the whole step: each rank gives its partial sum of it",
             ),
             (
                 "gradient of",
-                "gradients are addends of one sum over data ranks: no mean of means, and once a step",
+                "gradients are partial sums over data ranks: no mean of means, and once a step",
             ),
             ("norm²", "the norm is that of the summed gradient, the same on every data rank"),
             (

@@ -2,8 +2,8 @@
 //! dropout and residuals are done once, not on every rank, and what they keep is split.
 //!
 //! ```text
-//! whole rows    Y = Σ_t …      all-reduce
-//! regions       Y_t = Σ_t …    reduce-scatter, and X = all-gather(X_t) before the next product
+//! tp alone      Y = Σ_t …      all-reduce
+//! tp with sp    Y_t = Σ_t …    reduce-scatter, and X = all-gather(X_t) before the next product
 //! ```
 //!
 //! Layers are written once for both ([`Stream`](layers::ops::Stream)); what is built differs in the region alone.
@@ -30,9 +30,9 @@ static ABOUT: About = About {
     hints: &[
         (
             "gradient of",
-            "what a rank applies to its own tokens has an addend of the gradient: placed `Partial`",
+            "what a rank applies to its own tokens has a partial sum of the gradient: placed `Partial`",
         ),
-        ("norm²", "a gradient that is an addend is summed before it is squared, and counted once"),
+        ("norm²", "a gradient that is a partial sum is summed before it is squared, and counted once"),
         ("", "a sum is scattered over tokens, gathered before the next product; padding goes no further"),
     ],
 };

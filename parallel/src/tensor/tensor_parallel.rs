@@ -38,7 +38,7 @@ static ABOUT: About = About {
         ),
         ("qkv", "each section is cut on its own; KV heads that several ranks hold sum their gradients"),
         ("dx", "dX of a column layer is a sum over ranks; of a row layer it is this rank's columns"),
-        ("", "a product whose contracted dimension is split is an addend: it needs its all-reduce, once"),
+        ("", "a product whose contracted dimension is split is a partial sum: it needs its all-reduce, once"),
     ],
 };
 

@@ -53,7 +53,7 @@ pub fn judge(case: &Case) -> Outcome {
     }
 }
 
-/// The same without the rank's number: which of several that fail is first is a matter of time.
+/// A failure's sentence without the rank's number: which of several that fail is first is a matter of time.
 pub(super) fn of_any_rank(why: String) -> String {
     match why.strip_prefix("rank ").and_then(|rest| rest.split_once(": ")) {
         Some((rank, why)) if rank.parse::<usize>().is_ok() => format!("a rank: {why}"),
@@ -161,7 +161,7 @@ impl Campaign<'_> {
 }
 
 impl Failure {
-    /// The same, with what comes before the difference; it takes another run, in which everything is looked at. If that
+    /// This failure with what comes before the difference; it takes another run, in which everything is looked at. If that
     /// run tells nothing, what is known stays.
     #[must_use]
     pub fn located(mut self) -> Self {

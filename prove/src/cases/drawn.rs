@@ -67,7 +67,7 @@ fn all(given: Option<Layout>) -> BoxedStrategy<Wish> {
 }
 
 impl Wish {
-    /// The same under another layout.
+    /// This wish under another layout.
     pub(super) fn under(self, layout: Layout) -> Self {
         Self { layout, ..self }
     }

@@ -18,7 +18,7 @@ pub const HABITS: &[Habit] = &[
     ("ignored targets", |c| documents(c).any(|d| d.counted().any(|counts| !counts))),
     ("a step of which no target counts", |c| c.steps.iter().any(|step| counted(&step.sequences) == 0)),
     ("a data rank of which no target counts", silent_rank),
-    ("a region without tokens", empty_region),
+    ("a rank without tokens", empty_region),
     ("texts read token by token", |c| c.texts.iter().any(|(tokens, prompt)| tokens > prompt)),
     ("grouped heads", |c| c.shape.heads.keys < c.shape.heads.queries),
     ("more tensor ranks than KV heads", |c| c.layout.size(Axis::LAYERS) > c.shape.heads.keys),

@@ -138,7 +138,7 @@ fn campaign(key: u64, judge: &(dyn Fn(&Case) -> Outcome + Sync), told: &dyn Fn(u
     Campaign { key: Key(key), cases, until: None, layout: None, judge }.run(told).unwrap()
 }
 
-/// A bug of sequence regions with more ranks than KV heads, where a bias is: it is found, and shrunk to two ranks, one
+/// A bug of sequence parallelism with more ranks than KV heads, where a bias is: it is found, and shrunk to two ranks, one
 /// head, one token, one step and nothing else. Kills: shrinking that keeps what is no part of the failure, that takes an
 /// equal case, or one that fails otherwise.
 #[test]

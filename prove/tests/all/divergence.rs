@@ -67,7 +67,7 @@ fn the_first_tensor_that_differs_is_named_with_what_touched_it() {
     let [call] = &d.collectives[..] else { panic!("{d}") };
     assert!(d.differ == 1 && call.is_for("blocks.0.mlp.gate_up"), "{d}");
     assert_eq!(call.shape, [tokens, 6], "the second microbatch's: {d}");
-    // In regions a bias's gradient is an addend, and its strategy is asked first.
+    // Under sequence parallelism a bias's gradient is a partial sum, and its strategy is asked first.
     let d = after("tp=2,sp", Mutation::Skip, nth("gradients of blocks.0", 0));
     assert_eq!((d.name.as_str(), d.differ), ("step 0: gradient of blocks.0.mlp.down.bias", 6), "{d}");
     assert!(

@@ -61,7 +61,7 @@ fn chapters_of_strategies_exist() {
 enum Adds {
     /// The bias.
     Once,
-    /// The bias, as often as there are ranks: each adds it to its addend.
+    /// The bias, as often as there are ranks: each adds it to its partial sum.
     OnEveryRank,
     /// Memory that nobody has written.
     Fresh,
@@ -90,7 +90,7 @@ impl<D: Kernels> Strategy<D> for Newcomer {
         let (draw, shape) = (Draw { mean: 0.0, std: 1.0 }, [1, row.sizes[1]]);
         let bias = || WholeWeight::new(at, format!("{}.bias", row.name), shape, at.placement(), draw);
         Ok(Some(Other::new(Rows {
-            sum: RowLinear::shard(at, row.axis, row.name, row.sizes, false)?,
+            sum: RowLinear::shard(at, &Row { bias: false, ..*row })?,
             bias: row.bias.then(bias).transpose()?,
             times: if self.0 == Adds::OnEveryRank { at.mesh.group(row.axis).size() } else { 1 },
             fresh: self.0 == Adds::Fresh,

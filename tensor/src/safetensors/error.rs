@@ -142,7 +142,7 @@ fn list(dimensions: &[usize]) -> String {
 }
 
 impl Fault {
-    /// The same, with the file it is about.
+    /// This fault, with the file it is about.
     pub(super) fn of(path: &str) -> impl Fn(Fault) -> Error + use<> {
         let path = path.to_owned();
         move |fault| Error::Fault { path: path.clone(), fault }

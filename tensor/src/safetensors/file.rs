@@ -47,7 +47,7 @@ impl File {
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.0.header.tensors.keys().map(String::as_str)
     }
-    /// The same, as they lie in the file: in the order in which they were written.
+    /// The tensors' names as they lie in the file: in the order in which they were written.
     pub fn in_order(&self) -> Vec<&str> {
         let mut all: Vec<_> = self.0.header.tensors.iter().collect();
         all.sort_by_key(|(name, info)| (info.bytes.start, info.bytes.end, *name));

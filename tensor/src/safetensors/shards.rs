@@ -97,7 +97,7 @@ impl Shards {
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.0.place.keys().map(String::as_str)
     }
-    /// The same, file after file as they lie in each.
+    /// The tensors' names, file after file as they lie in each.
     pub fn in_order(&self) -> Vec<&str> {
         self.0.files.iter().flat_map(File::in_order).collect()
     }

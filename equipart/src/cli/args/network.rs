@@ -4,7 +4,7 @@ use crate::draw::trace;
 use clap::Args;
 use comm::{Axis, Link, RankError, Stuck, Trace};
 use parallel::layout::split_axes;
-use parallel::{Error, Network, Result};
+use parallel::{Error, Network, Result, bail};
 use std::path::{Path, PathBuf, absolute};
 use std::str::FromStr;
 use std::time::Duration;
@@ -34,9 +34,7 @@ impl NetworkArgs {
             let inside = |out: &Path| Some(absolute(file).ok()?.starts_with(absolute(out).ok()?));
             if let Some(out) = out.filter(|out| inside(out) == Some(true)) {
                 let (file, out) = (file.display(), out.display());
-                return Err(Error::new(format!(
-                    "--trace {file} lies in {out}, the folder of the run; put it beside"
-                )));
+                bail!("--trace {file} lies in {out}, the folder of the run; put it beside");
             }
             trace::prepare(file)?;
         }

@@ -4,7 +4,7 @@ use crate::cli::classify::LearnArgs;
 use crate::commands::train::settings::{OptimizerName, Settings};
 use clap::Args;
 use parallel::number::NumberName;
-use parallel::{Error, Layout, Result, Sequence, layout};
+use parallel::{Error, Layout, Result, Sequence, bail, layout};
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -149,9 +149,9 @@ impl TrainArgs {
             return Err(Error::new(why));
         }
         if text != begun.text {
-            return Err(Error::new(
+            bail!(
                 "what is to be learnt is not what this run was begun with; give the same --data or --batch",
-            ));
+            );
         }
         Ok(begun.clone())
     }

@@ -64,5 +64,5 @@ pub(super) fn save(
     let (model, _, mesh) = trainer.parts();
     let notes = [("format", "pt".to_string()), ("epoch", epoch.to_string())];
     let notes = notes.map(|(key, value)| (key.to_string(), value)).into();
-    Ok(parallel::save_params(&dir.join(MODEL), &notes, &entries(sizes), &model.params(), mesh)?)
+    parallel::save_params(&dir.join(MODEL), &notes, &entries(sizes), &model.params(), mesh)
 }

@@ -1,7 +1,7 @@
 //! What the work holds, known before any of it is done.
 use super::{OPTIMIZER, Work, batch, subject};
 use comm::Mesh;
-use kernels::{Kernels, Meta};
+use kernels::Kernels;
 use models::generate::{Request, all_logits_peak};
 use parallel::number::Runs;
 use parallel::price::{self, Peak};
@@ -33,10 +33,9 @@ pub(super) fn bytes<D: Runs>(work: &Work, layout: &Layout, request: &Request) ->
 
 /// What ranks hold at most in a step, and while the new weights are put together.
 fn learnt<D: Kernels>(work: &Work, layout: &Layout, batch: &Batch) -> Result<Peak> {
-    let gather = |trainer: &mut Trainer<Meta<D>>, mesh: &Mesh<tensor::Nowhere>| {
-        trainer.model().params().into_iter().try_for_each(|param| Ok(param.gather(mesh).map(drop)?))
-    };
-    price::training::<D>(layout, &work.model.config.shape, OPTIMIZER, batch, gather)
+    let shape = &work.model.config.shape;
+    let gather = |trainer: &mut Trainer<_>, mesh: &Mesh<_>| price::gathering(trainer, mesh, shape);
+    price::training::<D>(layout, shape, OPTIMIZER, batch, gather)
 }
 
 /// Bytes that the rank which holds the most would hold in a step, whatever it may hold.

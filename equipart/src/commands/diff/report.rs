@@ -6,7 +6,7 @@
 use super::judge::{self, Verdict};
 use super::measure::{self, Apart, Error as OwnError, Worst};
 use super::source::{Section, Source};
-use parallel::{Error, Result};
+use parallel::{Result, bail};
 use serde::Serialize;
 use std::path::Path;
 use tensor::quoted::shown;
@@ -89,11 +89,11 @@ pub fn diff(a: &Path, b: &Path, truth: Option<&Path>) -> Result<Report> {
         }
     }
     if report.tensors.is_empty() {
-        return Err(Error::new(format!(
+        bail!(
             "{} and {} have no tensor of one name and shape in common; there is nothing to compare",
             a_path.display(),
             b_path.display()
-        )));
+        );
     }
     judge::all(&mut report.tensors);
     Ok(report)

@@ -5,7 +5,7 @@
 //! ours is the order of the program. Programs that write by name leave them in alphabetical order: then numbers in names
 //! count as numbers, so that layer 2 comes before layer 10.
 use super::Unmatched;
-use parallel::{Error, Result};
+use parallel::{Error, Result, bail};
 use std::cmp::Ordering;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -42,9 +42,7 @@ impl Source {
         let files = files(path)?;
         if files.is_empty() {
             let path = path.display();
-            return Err(Error::new(format!(
-                "{path} holds no safetensors file; wanted a dump, a model or a file"
-            )));
+            bail!("{path} holds no safetensors file; wanted a dump, a model or a file");
         }
         let is_model = |name: &str| name == "model.safetensors" || name == "model.safetensors.index.json";
         let is_dump = files.iter().any(|file| PROGRAM.contains(&stem(file).as_str()));

@@ -1,12 +1,12 @@
 //! `prove --cases` and `prove --case`: drawn cases, and kept ones.
 use super::{fresh_key, tell};
 use crate::cli::args::ProveArgs;
+use crate::cli::show;
 use crate::cli::watch::Watch;
-use crate::cli::{out, show};
 use crate::commands::train::settings::at_least_1;
 use clap::Args;
 use comm::caught;
-use parallel::{Error, Result};
+use parallel::{Error, Result, bail};
 use prove::cases::{Campaign, Case, Failure, judge};
 use prove::{Verdict, certify};
 use std::io::Read;
@@ -51,7 +51,7 @@ pub(crate) fn asked(a: &ProveArgs, json: bool) -> Result<Option<bool>> {
 fn draw(a: &ProveArgs, cases: Option<usize>, minutes: Option<f64>, json: bool) -> Result<bool> {
     at_least_1(&[("cases", cases.unwrap_or(1))])?;
     if let Some(minutes) = minutes.filter(|minutes| !(*minutes > 0.0 && *minutes <= MINUTES)) {
-        return Err(Error::new(format!("--minutes is {minutes}; it must be above 0 and at most {MINUTES}")));
+        bail!("--minutes is {minutes}; it must be above 0 and at most {MINUTES}");
     }
     let until = minutes.map(|minutes| Instant::now() + Duration::from_secs_f64(60.0 * minutes));
     let key = Key(a.key.map_or_else(fresh_key, |k| k.0));
@@ -61,11 +61,7 @@ fn draw(a: &ProveArgs, cases: Option<usize>, minutes: Option<f64>, json: bool) -
     let mut report = campaign.run(&|done, next| watch.case(done, next))?;
     report.failure = report.failure.map(Failure::located);
     watch.done();
-    if json {
-        show::json(&report);
-    } else {
-        out::line(&report.statement());
-    }
+    show::one(json, &report, || report.statement());
     Ok(report.equal)
 }
 
@@ -89,9 +85,7 @@ fn all_of(input: impl Read, most: u64) -> Result<Vec<u8>> {
     let read = input.take(most + 1).read_to_end(&mut bytes);
     read.map_err(|why| Error::new(format!("standard input cannot be read: {why}")))?;
     if bytes.len() as u64 > most {
-        return Err(Error::new(format!(
-            "standard input has more than {most} bytes; give such cases in a file"
-        )));
+        bail!("standard input has more than {most} bytes; give such cases in a file");
     }
     Ok(bytes)
 }
@@ -112,7 +106,7 @@ fn read(file: &Path) -> Result<Vec<Case>> {
     };
     let cases: Vec<_> = lines.map(case).collect::<Result<_>>()?;
     if cases.is_empty() {
-        return Err(Error::new(format!("{name} has no case; a case is a line of JSON")));
+        bail!("{name} has no case; a case is a line of JSON");
     }
     Ok(cases)
 }

@@ -12,7 +12,7 @@ use parallel::At;
 use parallel::dump::{self, About, Seen};
 use parallel::measure::{self, Taken};
 use parallel::number::Runs;
-use parallel::{Batch, Error, Layout, Network, Result, Sequence, Trainer, budget, in_number, price, session};
+use parallel::{Batch, Layout, Network, Result, Sequence, Trainer, bail, budget, in_number, price, session};
 use serde::Serialize;
 use std::path::PathBuf;
 use std::time::Instant;
@@ -104,7 +104,7 @@ impl Run<'_> {
         at_least_1(&[every, ("stop-after", self.stop_after.unwrap_or(1))])?;
         if clip.is_some_and(|c| !(c.is_finite() && c > 0.0)) {
             let clip = clip.unwrap_or_default();
-            return Err(Error::new(format!("--clip is {clip}; it must be a positive number")));
+            bail!("--clip is {clip}; it must be a positive number");
         }
         if let Source::Text(corpus) = self.source {
             corpus.fits(self.model.config.shape.vocabulary)?;
@@ -116,16 +116,14 @@ impl Run<'_> {
         }
         let done = self.resume.as_ref().map_or(0, State::steps);
         if done >= steps {
-            return Err(Error::new(format!(
-                "{done} steps are done already; --steps {steps} leaves nothing to do"
-            )));
+            bail!("{done} steps are done already; --steps {steps} leaves nothing to do");
         }
         let now = self.stop_after.map_or(steps - done, |n| n.min(steps - done));
         if self.network.profile && now <= profile::WARM {
-            return Err(Error::new(format!(
+            bail!(
                 "--profile is of the steps after the first {}, and this run has {now}; let it have more",
                 profile::WARM
-            )));
+            );
         }
         Ok(())
     }
@@ -139,7 +137,7 @@ impl Run<'_> {
     fn ready_in<D: Runs>(&self) -> Result<()> {
         self.check()?;
         if (self.out.is_some() || self.resume.is_some()) && Wide::<D>::NAME != f32::NAME {
-            return Err(Error::new(format!("a run in {} {NO_CHECKPOINTS}", D::Elem::NAME)));
+            bail!("a run in {} {NO_CHECKPOINTS}", D::Elem::NAME);
         }
         budget::fits(format_args!("training under {}", self.layout), self.peak::<D>()?.all)
     }
@@ -155,9 +153,7 @@ impl Run<'_> {
         let largest = held_out.map(|batch| batch.largest());
         price::training::<D>(&self.layout, &shape, self.settings.optimizer(), &batch, |trainer, mesh| {
             largest.as_ref().map_or(Ok(()), |batch| trainer.evaluate(batch, &|_| ()).map(drop))?;
-            let gathered = if self.out.is_some() { trainer.model().params() } else { Vec::new() };
-            gathered.into_iter().try_for_each(|param| param.gather(mesh).map(drop))?;
-            Ok(())
+            if self.out.is_some() { price::gathering(trainer, mesh, &shape) } else { Ok(()) }
         })
     }
     /// Trains in the settings' numbers, from the weights that an f32 run begins with: in f64 that gives the truth of the
@@ -215,9 +211,7 @@ impl Run<'_> {
             drop(profile);
             let loss = report.loss.read().expect("the host has values")[0].to_f64();
             if !loss.is_finite() {
-                return Err(Error::new(format!(
-                    "the loss of step {step} is {loss}; a smaller --lr may help"
-                )));
+                bail!("the loss of step {step} is {loss}; a smaller --lr may help");
             }
             let peak_bytes = all_peaks(device, mesh)?;
             if mesh.rank() == 0 {
@@ -275,7 +269,7 @@ pub fn held_out<D: Runs>(
     let targets = corpus.held_out.len() - 1;
     let nats = trainer.evaluate(&batch, &|_| ())?.read().expect("the host has values")[0].to_f64();
     if !nats.is_finite() {
-        return Err(Error::new(format!("the loss on the held-out text is {nats}; a smaller --lr may help")));
+        bail!("the loss on the held-out text is {nats}; a smaller --lr may help");
     }
     let tokens_per_byte = targets as f64 / corpus.held_out_bytes.max(1) as f64;
     Ok(Some(nats * tokens_per_byte / std::f64::consts::LN_2))

@@ -4,7 +4,7 @@ use layers::{Kind, Objective, Rates, Shape};
 use models::Config;
 use models::text::{Corpus, Pair};
 use parallel::number::NumberName;
-use parallel::{Batch, Error, Result, Sequence};
+use parallel::{Batch, Error, Result, Sequence, bail};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use tensor::mix;
@@ -98,29 +98,23 @@ impl Settings {
         self.check_loss()?;
         if longest > config.positions {
             let positions = config.positions;
-            return Err(Error::new(format!(
-                "sequences of {longest} tokens; the model has {positions} positions"
-            )));
+            bail!("sequences of {longest} tokens; the model has {positions} positions");
         }
         if tokens > MAX_TOKENS {
-            return Err(Error::new(format!("a step of {tokens} tokens; it can have {MAX_TOKENS} at most")));
+            bail!("a step of {tokens} tokens; it can have {MAX_TOKENS} at most");
         }
         Ok(())
     }
     fn check_loss(&self) -> Result<()> {
         let Self { label_smoothing, z_loss, .. } = *self;
         if !(0.0..1.0).contains(&label_smoothing) {
-            return Err(Error::new(format!(
-                "--label-smoothing is {label_smoothing}; it must be 0 or more and below 1"
-            )));
+            bail!("--label-smoothing is {label_smoothing}; it must be 0 or more and below 1");
         }
         if let Some(rate) = self.dropout.filter(|rate| !(0.0..1.0).contains(rate)) {
-            return Err(Error::new(format!(
-                "--dropout is {rate}; it must be 0 or more and below 1, or config"
-            )));
+            bail!("--dropout is {rate}; it must be 0 or more and below 1, or config");
         }
         if !(z_loss.is_finite() && z_loss >= 0.0) {
-            return Err(Error::new(format!("--z-loss is {z_loss}; it must be 0 or more")));
+            bail!("--z-loss is {z_loss}; it must be 0 or more");
         }
         Ok(())
     }

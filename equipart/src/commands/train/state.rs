@@ -6,7 +6,7 @@
 use super::settings::Settings;
 use models::{Config, Model, names, tokenizer};
 use parallel::number::Runs;
-use parallel::{Error, Result, Trainer};
+use parallel::{Error, Result, Trainer, bail};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -41,11 +41,11 @@ pub(crate) fn claim(dir: &Path, config: &str, or: &str) -> Result<Lock> {
     let name = dir.display();
     let is_weights = |file: &&String| file.ends_with(".safetensors") && step_of(file).is_none();
     if files_of(dir).iter().find(is_weights).is_some() {
-        return Err(Error::new(format!("{name} holds a model already; {or}")));
+        bail!("{name} holds a model already; {or}");
     }
     let path = dir.join("config.json");
     if path.exists() && files::read(&path).ok().as_deref() != Some(config.as_bytes()) {
-        return Err(Error::new(format!("{name} holds another model's config.json; choose another folder")));
+        bail!("{name} holds another model's config.json; choose another folder");
     }
     Ok(lock)
 }
@@ -67,7 +67,7 @@ pub fn prepare_again(dir: &Path, from: &Path, model: &Model) -> Result<Lock> {
 /// Makes the folder if there is none, and takes it for this run.
 fn lock(dir: &Path) -> Result<Lock> {
     if dir.exists() && !dir.is_dir() {
-        return Err(Error::new(format!("{} is a file; the output must be a folder", dir.display())));
+        bail!("{} is a file; the output must be a folder", dir.display());
     }
     fs::create_dir_all(dir).map_err(|why| Error::new(format!("{} cannot be made: {why}", dir.display())))?;
     let Ok(folder) = fs::File::open(dir) else { return Ok(Lock(None)) }; // some systems do not open folders
@@ -130,7 +130,7 @@ pub fn save<D: Runs>(
     if mesh.rank() == 0 {
         remove_others(dir);
     }
-    Ok(saved?)
+    saved
 }
 
 /// The step whose optimizer file has this name.
@@ -171,19 +171,14 @@ impl State {
         let model = Model::read(dir)?;
         let Some(steps) = model.note("step").and_then(|s| s.parse().ok()) else {
             let dir = dir.display();
-            return Err(Error::new(format!(
-                "{dir} holds a model but no checkpoint of a training run to resume"
-            )));
+            bail!("{dir} holds a model but no checkpoint of a training run to resume");
         };
         let path = dir.join(optimizer_file(steps));
         let optimizer = File::open(&path)?;
         let noted = |key: &str| optimizer.metadata().get(key).map(String::as_str);
         let of_another = noted("steps") != model.note("step") || noted("training") != model.note("training");
         if of_another {
-            return Err(Error::new(format!(
-                "{} is of another run or step than the model beside it",
-                path.display()
-            )));
+            bail!("{} is of another run or step than the model beside it", path.display());
         }
         let settings = noted("training").and_then(|s| serde_json::from_str(s).ok());
         let no_settings =
@@ -201,6 +196,6 @@ impl State {
     pub fn restore<D: Runs>(&self, trainer: &mut Trainer<D>) -> Result<()> {
         let (model, optimizer, mesh) = trainer.parts();
         let origin = self.path.display().to_string();
-        Ok(parallel::restore_optimizer(&origin, &self.optimizer, optimizer, &model.params(), mesh)?)
+        parallel::restore_optimizer(&origin, &self.optimizer, optimizer, &model.params(), mesh)
     }
 }

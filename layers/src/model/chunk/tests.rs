@@ -265,10 +265,10 @@ fn fresh_weights_have_the_deviation_of_their_inputs() {
     }
 }
 
-/// Sequence regions: what is kept between the products is cut by the ranks, and what is said forward stays the same
+/// Sequence parallelism: what is kept between the products is cut by the ranks, and what is sent forward stays the same
 /// but for its kind. Backward gathers each column layer's input once more. Kills: an input kept whole.
 #[test]
-fn sequence_regions_keep_less_and_say_the_same_forward() {
+fn sequence_parallelism_keeps_less_and_sends_the_same_forward() {
     const RANKS: usize = 4;
     let tokens = 64;
     let run = |regions: bool| {

@@ -23,18 +23,20 @@ impl<D: Kernels> Strategy<D> for Own {
         &ABOUT
     }
     fn column(&self, at: &Builder<D>, c: &Column) -> Result<Option<Other<D, ColumnLinear<D>>>> {
-        Ok(Some(Other::new(ColumnLinear::shard(at, c.axis, c.name, c.inputs, c.sections, c.bias)?)))
+        Ok(Some(Other::new(ColumnLinear::shard(at, c)?)))
     }
     fn row(&self, at: &Builder<D>, r: &Row) -> Result<Option<Other<D, RowLinear<D>>>> {
-        Ok(Some(Other::new(RowLinear::shard(at, r.axis, r.name, r.sizes, r.bias)?)))
+        Ok(Some(Other::new(RowLinear::shard(at, r)?)))
     }
     fn norm(&self, at: &Builder<D>, n: &strategy::Norm) -> Result<Option<Other<D, Norm<D>>>> {
-        Ok(Some(Other::new(Norm::new(at, n.kind, n.name, n.width, n.eps)?)))
+        Ok(Some(Other::new(Norm::new(at, n)?)))
     }
 }
 
 const D: usize = 5;
 const F: usize = 24;
+const MLP: strategy::Mlp =
+    strategy::Mlp { axis: Axis::Tp, name: "mlp", kind: FeedForward::SwiGlu, sizes: [D, F], bias: true };
 struct Feed;
 impl Case for Feed {
     type Layer<T: Kernels> = Residual<T, Mlp<T>>;
@@ -45,7 +47,7 @@ impl Case for Feed {
         let own =
             Builder { region: at.region, ..Builder::new(at.device, at.mesh, at.values).with([&Own as _]) };
         let norm = strategy::Norm { kind: NormKind::Rms, name: "gain", width: D, eps: 0.5 };
-        let mlp = Mlp::shard(&own, Axis::Tp, "mlp", FeedForward::SwiGlu, [D, F], true)?;
+        let mlp = Mlp::shard(&own, &MLP)?;
         Ok(Residual::around("mlp", own.norm(&norm)?, mlp, 0.0))
     }
     fn oracle<S: Scalar>(&self, g: &Given<S>) -> Answer<S> {
@@ -95,7 +97,7 @@ fn layers_behind_a_pointer_are_recorded_as_the_usual_ones() {
         let (device, mesh) = (Cpu::default(), Mesh::alone());
         let at = Builder::new(&device, &mesh, &crate::Random { seed: 0 }).with(strategies);
         let norm = strategy::Norm { kind: NormKind::Layer, name: "gain", width: D, eps: 0.5 };
-        let mlp = Mlp::shard(&at, Axis::Tp, "mlp", FeedForward::SwiGlu, [D, F], true).unwrap();
+        let mlp = Mlp::shard(&at, &MLP).unwrap();
         let mut layer = Residual::around("mlp", at.norm(&norm).unwrap(), mlp, 0.0);
         let record = Record::new(&mesh);
         let cx = Cx::train(0, [3], 1).recorded(Some(record.clone())).profiled(&device);

@@ -12,7 +12,7 @@ fn param(at: &Builder<Cpu<f32>>, name: &str, placement: &Placement, salt: usize)
     Ok(param)
 }
 
-/// Six parameters of one shape on four ranks, in units of two, three, and what is left. Gradients have addends along dp,
+/// Six parameters of one shape on four ranks, in units of two, three, and what is left. Gradients are partial sums along dp,
 /// tp, both or none. Two steps. Kills: a gradient that another parameter gets, one that is summed twice, not at all or
 /// along another axis, a call for each parameter, a unit that is not waited for, a step that the next one takes for its own.
 #[test]
@@ -35,7 +35,7 @@ fn units_are_summed_in_one_call_for_each_group() {
             ("norm", &data, over_dp),
             ("head", &both, over_both),
         ];
-        let mut sums = Keeper::default();
+        let mut sums = Keeper::new(Rests::WHOLE);
         for _ in 0..2 {
             let new = |(salt, (name, placement, _)): (_, &(&str, &_, _))| param(&at, name, placement, salt);
             let mut made = params.iter().enumerate().map(new).collect::<Result<Vec<_>>>()?;
@@ -70,7 +70,7 @@ fn a_unit_is_called_what_its_parameters_share() {
     let name = |names: &[&str]| {
         let new = |name: &&str| param(&at, name, &Placement::default(), 0).unwrap();
         let mut params: Vec<_> = names.iter().map(new).collect();
-        label(OF, &params.iter_mut().collect::<Vec<_>>())
+        format!("{OF}{}", super::name(&params.iter_mut().collect::<Vec<_>>()))
     };
     let blocks = ["blocks.1.norm1", "blocks.1.mlp.up", "blocks.1.mlp.down"];
     assert_eq!(name(&["head.weight"]), "gradients of head.weight");
@@ -266,11 +266,13 @@ fn rests_that_make_no_sense_are_refused() {
         assert_eq!(told.is_ok(), value <= gradient && gradient <= state, "{told:?}");
     }
     let strange = Rests { gradient: Rest::Whole, ..zero(3, None) };
-    let why = "the rest of value, gradient and optimizer state is shard, whole, shard; it must be whole up to one of them \
-               and shard from there on";
-    assert_eq!(refused(strange), Err(why.to_string()));
-    let why = "the number of ranks in a block of shards is 2; it must be left out where the optimizer state rests whole";
-    assert_eq!(refused(zero(0, Some(2))), Err(why.to_string()));
+    let wanted = "whole up to one of them and shard from there on, in blocks only where there are shards";
+    for (rests, seen) in
+        [(strange, "shard, whole, shard"), (zero(0, Some(2)), "whole, whole, whole in blocks of 2")]
+    {
+        let why = format!("the rest of value, gradient and optimizer state is {seen}; it must be {wanted}");
+        assert_eq!(refused(rests), Err(why));
+    }
     let why = "the dp group of 4 ranks has no blocks of 3: a block's size must be 1, 2 or 4";
     assert!(refused(zero(1, Some(3))).unwrap_err().starts_with(why));
     assert!(refused(zero(1, Some(0))).is_err());

@@ -24,7 +24,7 @@ const SIZES: [usize; 4] = [RANKS, RANKS * 2 * RANKS, RANKS, 1];
 /// What the program does otherwise than the oracle.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Mistake {
-    /// Every rank adds the bias to its addend.
+    /// Every rank adds the bias to its partial sum.
     BiasTwice,
     /// Up is gated by gate's place.
     GateAndUpExchanged,
@@ -32,9 +32,9 @@ pub(crate) enum Mistake {
     ForgottenAddend,
     /// A rank multiplies by the weights of the other.
     NeighboursShare,
-    /// The gate is computed of each rank's addend.
+    /// The gate is computed of each rank's partial sum.
     OpaqueOfPartialSum,
-    /// The output is the addends' mean.
+    /// The output is the partial sums' mean.
     MeanForSum,
 }
 

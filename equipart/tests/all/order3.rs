@@ -19,7 +19,7 @@ const ORDER: usize = 3;
 ///
 /// # Panics
 /// If an id is no byte.
-pub fn order3(train: &[u32], held_out: &[u32]) -> f64 {
+pub(crate) fn order3(train: &[u32], held_out: &[u32]) -> f64 {
     let bytes =
         |ids: &[u32]| -> Vec<u8> { ids.iter().map(|&id| u8::try_from(id).expect("ids of bytes")).collect() };
     let (counts, text) = (Counts::new(&bytes(train)), bytes(held_out));
