@@ -1,5 +1,5 @@
 //! Proves a layout: runs its program under each key, compares what ranks give with the oracle's trace, and says how surely.
-use crate::program::{Look, START, logits_of, program, rows_read};
+use crate::program::{START, logits_of, program, rows_read};
 use crate::trace::{Compared, Judge, Trace, uncovered};
 use crate::{Split, Subject, Verdict, Watch, locate};
 use comm::{Axis, World};
@@ -48,7 +48,7 @@ pub fn certify<'a>(
 ) -> Result<Verdict> {
     let split = split.into();
     check(subject, split.layout)?;
-    let mut verdict = watched(&world(split.layout)?, subject, split, keys, &Truths::default(), watch)?;
+    let mut verdict = prove_in(&world(split.layout)?, subject, split, keys, &Truths::default(), watch)?;
     if let Some(seen) = verdict.first_difference.take() {
         watch("locating the difference");
         verdict.first_difference = Some(locate::locate(subject, split, keys)?.unwrap_or(seen));
@@ -76,7 +76,7 @@ pub fn bytes(subject: &Subject, layout: &Layout) -> Result<u128> {
         subject.steps.iter().map(|(batch, _)| Ok(batch.dealt(rank, data)?)).collect()
     };
     let ranks = price::peak_of_all(layout, dealt, |at: At<Meta<Cpu<F61>>>| {
-        program(subject, &at, Look::Results(&mut |_, _| ()), &|_| ()).map(drop)
+        program(subject, &at, (&mut |_, _| (), None), &|_| ()).map(drop)
     })?;
     let rows = rows_read(&subject.texts);
     let compared = [
@@ -107,32 +107,23 @@ pub fn prove<'a>(
     truths: &Truths,
 ) -> Result<Verdict> {
     let split = split.into();
-    prove_in(&world(split.layout)?, subject, split, keys, truths)
+    prove_in(&world(split.layout)?, subject, split, keys, truths, &|_| ())
 }
 
-/// As [`prove`], in a world of the layout's ranks that may be on trial (`World::on_trial`), or slow.
+/// Proves one layout under these keys in a world of its ranks that may be [on trial](World::on_trial), or slow; `watch` is
+/// told what is being done.
 ///
 /// # Errors
-/// As [`prove`].
+/// If the layout does not fit the model or the batch, or a rank fails.
 pub fn prove_in<'a>(
     world: &World,
     subject: &Subject,
     split: impl Into<Split<'a>>,
     keys: &[Key],
     truths: &Truths,
-) -> Result<Verdict> {
-    watched(world, subject, split.into(), keys, truths, &|_| ())
-}
-
-/// As [`prove_in`], telling what is being done.
-fn watched(
-    world: &World,
-    subject: &Subject,
-    split: Split,
-    keys: &[Key],
-    truths: &Truths,
     watch: &Watch,
 ) -> Result<Verdict> {
+    let split = split.into();
     split.layout.fits(&subject.shape)?;
     let one = |key: Key| {
         let _key = key.enter();
@@ -141,8 +132,8 @@ fn watched(
         let truth = truth.get().expect("just computed");
         let mut ranks = session::run((split.layout, world), &START, |at: At<Cpu<F61>>| {
             let mut judge = Judge::new(truth, logits_of(subject, at.mesh), at.mesh.rank());
-            let look = Look::Results(&mut |name, whole| judge.sees(&name, &whole));
-            program(subject, &split.on(at), look, &watch)?;
+            let mut results = |name: String, whole: Vec<_>| judge.sees(&name, &whole);
+            program(subject, &split.on(at), (&mut results, None), &watch)?;
             Ok(judge.compared())
         })?;
         if ranks.iter().all(|rank| rank.first.is_none()) {

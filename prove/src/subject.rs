@@ -37,21 +37,29 @@ impl Subject {
     /// # Errors
     /// If the layout has more data ranks than can be dealt to.
     pub fn small(shape: Shape, layout: &Layout) -> Result<Self> {
+        Self::dealt(shape, layout.size(comm::Axis::SEQUENCES).max(DEALT))
+    }
+    /// The smallest subject that deals to so many data ranks: of a shape that is proven under one layout only. A proof is
+    /// surer the less there is that could meet by chance.
+    ///
+    /// # Errors
+    /// If there are more data ranks than can be dealt to.
+    pub fn dealt(shape: Shape, data: usize) -> Result<Self> {
         let window = shape.window.map(|w| Window { size: w.size.min(2), sinks: w.sinks.min(1), ..w });
         let narrowed = window.filter(|_| window != shape.window).map(|w| w.size);
-        let (shape, data) = (Shape { window, ..shape }, layout.size(comm::Axis::SEQUENCES).max(DEALT));
+        let shape = Shape { window, ..shape };
         let longest = shape.context().unwrap_or(usize::MAX);
         let document =
             |b: usize, tokens: usize| Document::new((0..tokens.min(longest)).map(|i| i > 0 || b % 4 != 3));
         let tokens = |b: usize| [2, 1, 2, 4][b % 4];
         let long = |b| [document(b, tokens(b)), document(b + 1, 2)][..=usize::from(b % 8 == 2)].to_vec();
-        let short = |b| vec![document(b, if b < data / 2 { 1 } else { 2 })];
+        let short = |b| vec![document(b + 3, if b < data / 2 { 1 } else { 2 })];
         let step = |microbatches, sequences| Step { microbatches, sequences };
         let steps =
             vec![step(2, (0..=2 * data).map(long).collect()), step(1, (0..data).map(short).collect())];
         let text = |tokens: usize| (tokens, tokens.div_ceil(2));
         let texts = (0..data).map(|b| text(tokens(b).min(longest))).collect();
-        let (optimizer, lr, clip, layout) = (Kind::Sgd, 1.0, Some(0.5), *layout);
+        let (optimizer, lr, clip, layout) = (Kind::Sgd, 1.0, Some(0.5), Layout::UNSPLIT);
         let case = Case { key: 0, layout, shape, optimizer, lr, clip, steps, texts };
         Ok(Self { narrowed, ..case.subject()? })
     }

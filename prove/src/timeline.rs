@@ -174,7 +174,7 @@ pub(super) fn expected(subject: &Subject, weights: Weights<F61>) -> Expected {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::program::{Look, START, program};
+    use crate::program::{START, program};
     use layers::Shape;
     use parallel::{At, Layout, session};
     use tensor::{Cpu, Key};
@@ -187,8 +187,8 @@ mod tests {
         let subject = &Subject::small(Shape::LLAMA, &layout).unwrap();
         let names = session::alone(&START, |at: At<Cpu<F61>>| {
             let mut names = Vec::new();
-            let look = Look::Everything(&mut |moment| names.push(moment.name));
-            program(subject, &at, look, &|_| ()).map(|_| names)
+            let mut see = |moment: Moment<_>| names.push(moment.name);
+            program(subject, &at, (&mut |_, _| (), Some(&mut see)), &|_| ()).map(|_| names)
         });
         let names = names.unwrap();
         let truth = expected(subject, subject.start().unwrap());

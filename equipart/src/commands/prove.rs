@@ -39,7 +39,7 @@ pub(crate) fn run(a: ProveArgs, json: bool) -> Result<bool> {
     };
     let shape = Config::read(file)?.shape;
     layout.fits(&shape)?;
-    let subject = Subject::small(shape, &layout)?;
+    let subject = Subject::dealt(shape, layout.size(comm::Axis::SEQUENCES))?;
     prove::check(&subject, &layout)?;
     a.dump.as_deref().map_or(Ok(()), dump::prepare)?;
     let verdict = certify(&subject, &layout, &keys, &|what| watch.say(what))?;

@@ -27,7 +27,7 @@ fn subject(layout: &str) -> (Subject, Layout) {
 fn calls(subject: &Subject, layout: &Layout) -> Vec<Site> {
     let honest = Trial::honest();
     let world = layout.world().unwrap().on_trial(&honest);
-    assert!(prove_in(&world, subject, layout, &[Key(5)], &Truths::default()).unwrap().equal);
+    assert!(prove_in(&world, subject, layout, &[Key(5)], &Truths::default(), &|_| ()).unwrap().equal);
     honest.meetings()
 }
 

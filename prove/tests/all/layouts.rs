@@ -175,12 +175,12 @@ fn what_a_model_has_no_use_for_is_told_as_never_run() {
 /// The subject of a proof has what hides nothing. Kills: a drawing that loses one of its habits.
 #[test]
 fn a_small_subject_packs_documents_and_ignores_targets() {
-    for layout in ["none", "tp=2", "dp=3"] {
-        let subject = Subject::small(SHAPE, &layout.parse().unwrap()).unwrap();
+    for data in [1, 3, 8] {
+        let subject = Subject::dealt(SHAPE, data).unwrap();
         let sequences = || subject.steps.iter().flat_map(|(batch, _)| batch.microbatches().iter().flatten());
-        assert!(sequences().any(|s| s.documents.len() > 1), "{layout}");
-        assert!(sequences().any(|s| s.targets.contains(&tensor::IGNORED)), "{layout}");
-        assert!(subject.steps.iter().all(|(batch, _)| batch.counted() < batch.tokens()), "{layout}");
+        assert!(sequences().any(|s| s.documents.len() > 1), "{data} data ranks");
+        assert!(sequences().any(|s| s.targets.contains(&tensor::IGNORED)), "{data} data ranks");
+        assert!(subject.steps.iter().all(|(batch, _)| batch.counted() < batch.tokens()), "{data} data ranks");
     }
 }
 
@@ -229,7 +229,8 @@ fn another_program_is_rejected_by_name() {
     assert!(prove(&other, &layout, &[Key(1)], &truths).unwrap().equal);
     let honest = Trial::honest();
     let run = |trial: &Trial| {
-        prove_in(&layout.world().unwrap().on_trial(trial), &subject, &layout, &[Key(1)], &truths).unwrap()
+        let world = layout.world().unwrap().on_trial(trial);
+        prove_in(&world, &subject, &layout, &[Key(1)], &truths, &|_| ()).unwrap()
     };
     assert!(run(&honest).equal);
     let sites = honest.meetings();
@@ -246,9 +247,13 @@ fn another_program_is_rejected_by_name() {
 fn the_bound_is_small_and_grows_with_the_shapes() {
     let bound = |blocks| {
         let shape = Shape { blocks, ..SHAPE };
-        Subject::small(shape, &Layout::default()).unwrap().bound_log2(2).unwrap()
+        let bound = |subject: Subject| subject.bound_log2(2).unwrap();
+        let [one, shared] = [Subject::dealt(shape, 1), Subject::small(shape, &Layout::default())];
+        let (one, shared) = (bound(one.unwrap()), bound(shared.unwrap()));
+        assert!(one < shared && shared < -36.0, "what deals to eight ranks: {shared}, to one: {one}");
+        one
     };
-    assert!(bound(1) < -46.0 && bound(1) < bound(2) && bound(2) < -37.0, "{} {}", bound(1), bound(2));
+    assert!(bound(1) < -50.0 && bound(1) < bound(2) && bound(2) < -40.0, "{} {}", bound(1), bound(2));
 }
 
 #[test]

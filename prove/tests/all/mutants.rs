@@ -41,7 +41,10 @@ impl Trials {
         let (mut subject, truths) = (Subject::small(shape, &layout).unwrap(), Truths::default());
         // A mutant is known by its call's number, and data ranks have as many calls if their texts are as long.
         subject.texts.iter_mut().for_each(|(ids, prompt)| (ids.truncate(2), *prompt = 1).1);
-        Self { prove: Box::new(move |world| prove_in(world, &subject, &layout, &[Key(1)], &truths)), layout }
+        Self {
+            prove: Box::new(move |world| prove_in(world, &subject, &layout, &[Key(1)], &truths, &|_| ())),
+            layout,
+        }
     }
     /// Of a classifier.
     fn of_classifier(layout: &str, sizes: &[usize]) -> Self {
