@@ -370,8 +370,7 @@ fn a_tally_counts_ends_and_names_survivors() {
     }
     assert_eq!((tally.killed(), tally.survivors()), (2, &["tail: a sum".to_string()][..]));
     tally.add(Mutation::Skip, Some(Fate::Survived), "a sum");
-    let needless = "skip: a sum (nothing compared is different without this call: it may be needless)";
-    assert_eq!(tally.survivors()[1], needless);
+    assert!(tally.survivors()[1].contains("skip: a sum (nothing compared is different without this call"));
 }
 
 /// Nothing reads the last element of the first sum; of the second all is read. Kills: an excuse without another call
