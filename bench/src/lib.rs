@@ -102,7 +102,7 @@ pub fn bench(plan: &Plan, watch: &dyn Fn(&str)) -> Result<Vec<Figure>> {
 /// # Errors
 /// If the ranks do not fit the shape, or one fails.
 pub fn profiled(layout: &Layout, network: &Network) -> Result<()> {
-    layout.fits(&L)?;
+    layout.fits(L)?;
     model::profiled(layout, network, &Scale::FULL)
 }
 
@@ -117,7 +117,7 @@ pub fn exposed(
     turns: usize,
     watch: &dyn Fn(&str),
 ) -> Result<Option<Exposed>> {
-    layout.fits(&L)?;
+    layout.fits(L)?;
     some(turns)?;
     exposed::of(layout, network, (turns, &Scale::FULL), watch)
 }

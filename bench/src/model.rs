@@ -57,8 +57,8 @@ enum Ready<D: Kernels> {
 impl<D: Kernels> Ready<D> {
     fn new(pass: Pass, at: &At<D>, scale: &Scale) -> Result<Self> {
         Ok(match pass {
-            Pass::Forward => Self::Forward(Stages::new(at, &scale.shape)?, at.device.clone()),
-            Pass::Step => Self::Step(Trainer::new(at, &scale.shape, (Kind::Sgd, None))?, batch(scale)?),
+            Pass::Forward => Self::Forward(Stages::new(at, scale.shape)?, at.device.clone()),
+            Pass::Step => Self::Step(Trainer::new(at, scale.shape, (Kind::Sgd, None))?, batch(scale)?),
         })
     }
     fn once(&mut self, scale: &Scale) -> Result<()> {
@@ -82,7 +82,7 @@ fn ids(scale: &Scale, salt: u64, n: usize) -> Vec<u32> {
 fn batch(scale: &Scale) -> Result<Batch> {
     let [sequences, tokens] = scale.batch;
     let sequence = |b: u64| Sequence::new(ids(scale, 2 * b, tokens), ids(scale, 2 * b + 1, tokens));
-    Ok(Batch::new((0..sequences as u64).map(sequence).collect(), 1)?)
+    Batch::new((0..sequences as u64).map(sequence).collect(), 1)
 }
 
 /// The best time of a pass under a layout.
@@ -162,6 +162,6 @@ pub(super) fn decode<D: Runs>(scale: &Scale) -> Result<f64> {
 /// table one row.
 pub(super) fn decode_bound<D: Runs>(scale: &Scale) -> Result<Bound> {
     let table = scale.shape.vocabulary * scale.shape.width;
-    let weights = price::parameters(&scale.shape)? - table + scale.shape.width;
+    let weights = price::parameters(scale.shape)? - table + scale.shape.width;
     Ok(vec![(Probe::Read { cores: 1 }, (weights * size_of::<D::Elem>()) as f64)])
 }

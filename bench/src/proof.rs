@@ -44,7 +44,7 @@ pub(super) fn bound(scale: &Scale) -> Result<Bound> {
 fn flops(subject: &Subject, layout: &Layout) -> Result<f64> {
     let of_rank = |rank| {
         session::ghost(layout, (rank, None), |at: At<Meta<Cpu<F61>>>| {
-            let mut trainer = Trainer::new(&at, &subject.shape, subject.optimizer)?;
+            let mut trainer = Trainer::new(&at, &subject.model, subject.optimizer)?;
             prove::read(subject, trainer.model(), (at.device, at.mesh), None)?;
             for (batch, rate) in &subject.steps {
                 trainer.step(batch, *rate)?;

@@ -99,7 +99,7 @@ fn the_work_of_shape_l_is_what_its_sizes_say() {
         let read = vec![(Probe::Read { cores: 1 }, bytes * (weights + gains + width))];
         assert_eq!(Work::Decode(number).bound(&Scale::FULL).unwrap(), read);
     }
-    let parameters = parallel::price::parameters(&Scale::FULL.proven).unwrap();
+    let parameters = parallel::price::parameters(Scale::FULL.proven).unwrap();
     assert!((100_000..110_000).contains(&parameters), "{parameters} parameters in proof_ms_100k");
 }
 

@@ -204,6 +204,9 @@ impl<P: Place> Group<P> {
         let taken = len(take.as_deref());
         let given = if in_place { taken } else { len(give) };
         assert!(given == call.gives(ranks, rank) && taken == call.takes(ranks, rank), "{call}");
+        if let Some(take) = &take {
+            call.writes(take);
+        }
         let take = take.map(|take| take.view_mut().ptr());
         Windows { give: if in_place { take } else { give.map(|give| give.view().ptr()) }, take }
     }

@@ -93,6 +93,7 @@ impl<P: Place> Group<P> {
             tensors.iter().try_for_each(|data| self.divides(data.rows()).map(drop))?;
         }
         let one = |data: &mut Tensor<D>| {
+            all.writes(data);
             let [rows, cols] = data.shape();
             let (whole, block) = (data.view_mut().ptr(), rows / ranks);
             let own = data.view_mut().take_rows((rank * block).min(rows), block).ptr();

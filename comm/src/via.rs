@@ -61,6 +61,7 @@ impl Via {
         data: &mut Tensor<D>,
         call: &Call,
     ) -> Result<()> {
+        call.writes(data);
         let begun = group.record.begin(call, self.schedule.sent(group.rank, data.len()), false)?;
         let mut steps = self.schedule.steps().iter().enumerate();
         let reduce = call.reduce.expect("a reduction");

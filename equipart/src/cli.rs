@@ -1,8 +1,8 @@
 //! The command line: what each command takes, and how its results are shown.
 pub(crate) mod args;
-pub(crate) mod classify;
 mod manual;
 pub(crate) mod out;
+pub(crate) mod pictures;
 pub(crate) mod show;
 pub(crate) mod watch;
 
@@ -13,8 +13,9 @@ use args::{Arguments, Command, ModelName};
 use clap::Parser;
 use models::text::Corpus;
 use models::tokenizer::Tokenizer;
-use models::{Config, Model, embedded};
+use models::{Config, Learner, Model, embedded};
 use parallel::{Error, Result, bail};
+use pictures::PicturesArgs;
 use std::path::Path;
 use std::process::ExitCode;
 use tensor::count::Uncountable;
@@ -74,9 +75,25 @@ pub(crate) fn model(name: Option<&ModelName>) -> Result<Model> {
         None | Some(ModelName::Embedded) => Model::embedded()?,
         Some(ModelName::Folder(folder)) => Model::read(folder)?,
         Some(ModelName::Mlp) => {
-            bail!("mlp is a classifier of pictures, for train and prove; name a model of text",);
+            bail!("mlp is a classifier of pictures; name a model of text");
         }
     }))
+}
+
+/// A model of text, or a classifier.
+pub(crate) fn learner(name: Option<&ModelName>, pictures: &PicturesArgs) -> Result<Learner> {
+    if name == Some(&ModelName::Mlp) {
+        return Ok(pictures.fresh(None, 0));
+    }
+    pictures.unused()?;
+    match name {
+        Some(ModelName::Folder(folder)) => {
+            let learner = Learner::read(folder)?;
+            learner.text.iter().for_each(|model| note(&model.config));
+            Ok(learner)
+        }
+        name => Ok(model(name)?.into()),
+    }
 }
 
 /// The model; what is odd about it is said.

@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | `compare` | `compare.rs` | the same work under several layouts: time, memory, traffic, equality |
 //! | `train` | `train.rs` | trains on text, or on given ids, with checkpoints that resume |
-//! | `train --model mlp` | `classify.rs` | trains a plain classifier on pictures of digits |
+//! | `train --model mlp` | `train/epochs.rs` | trains a plain classifier on pictures of digits |
 //! | `generate` | `generate.rs` | continues a prompt, with a cache of keys and values |
 //! | `prove` | `prove.rs` | the whole model under a layout equals the unsplit oracle, bit for bit |
 //! | `prove --cases` | `prove/cases.rs` | models, layouts and batches drawn; a failure shrunk to the smallest |
@@ -17,7 +17,6 @@
 //! | `bench` | `bench.rs` | how fast all this is, beside the machine's limits and other programs |
 //! | `--profile` of `bench` and `train` | `profile.rs` | where a training step's time goes, by kind and by layer |
 pub(crate) mod bench;
-pub mod classify;
 pub mod collectives;
 pub mod compare;
 pub(crate) mod convert;

@@ -120,6 +120,10 @@ macro_rules! every_kernel {
             ) = "loss backward", EmbeddingAndLoss =>
                 loss::cross_entropy_backward(logits, lse, targets.words(), slice, terms);
 
+            /// loss\[1,1\] = Σ (x − y)² / numbers; x becomes its gradient, 2·(x − y) / numbers. No numbers, no loss.
+            mean_square(loss: ViewMut<Self::Wide>, x: ViewMut<Self>, y: View<Self>, numbers: usize)
+                = "mean square", EmbeddingAndLoss => loss::mean_square(loss, x, y, numbers);
+
             /// out\[1,1\] += Σ x².
             add_norm2(out: ViewMut<Self>, x: View<Self>) = "norm2", Optimizer => optimizer::add_norm2(out, x);
             /// factor\[1,1\] = min(1, limit/√norm2).

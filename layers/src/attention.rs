@@ -19,9 +19,9 @@ pub mod cross_attention;
 pub mod head_norm;
 pub mod rotary;
 
-use crate::model::part::{Of, Part, Pending};
+use crate::model::part::Part;
 use crate::model::strategy::{Column, Row};
-use crate::ops::{Split, Stream, attention, attention_backward, rotate};
+use crate::ops::{Split, attention, attention_backward, rotate};
 use crate::param::placement::{Pieces, Section};
 use crate::{
     Back, Builder, ColumnLinear, Cx, Error, HeadNorm, Kept, Layer, Param, Result, Rotary, RowLinear, Shape,
@@ -29,44 +29,30 @@ use crate::{
 use comm::Axis;
 use kernels::{Attend, Heads, Kernels, Mask};
 
-/// Attention, its heads split over the ranks of an axis.
-pub struct Attention<D: Kernels> {
-    block: usize,                  // of the model: where a cache has its keys and values
-    qkv: Part<D, ColumnLinear<D>>, // W[D,(H_t+2K_t)·d]
+/// Attention, its heads split over the ranks of an axis: `W[D,(H_t+2K_t)·d]`, the heads, and `W[H_t·d,D]`.
+pub type Attention<D> = (Part<D, ColumnLinear<D>>, (SelfAttention<D>, Part<D, RowLinear<D>>));
+
+/// What lies between the two products: each head by itself.
+pub struct SelfAttention<D: Kernels> {
+    block: usize, // of the model: where a cache has its keys and values
     norm: Option<HeadNorm<D>>,
     rotary: Option<Rotary<D>>,
-    out: Part<D, RowLinear<D>>, // W[H_t·d,D]
-    heads: Heads,               // this rank's
-    first: usize,               // of the model's query heads
+    heads: Heads, // this rank's
+    first: usize, // of the model's query heads
     mask: Mask,
     rate: f64,
     scores: String, // their name, which dropout is drawn by
 }
 
-/// What backward needs.
-pub struct Saved<D: Kernels> {
-    x: Of<D, ColumnLinear<D>>,
-    inside: Inside<D>,
-    out: Of<D, RowLinear<D>>,
-}
-
-/// What it needs between the two products.
-struct Inside<D: Kernels> {
-    norm: Option<head_norm::Saved<D>>,
-    qkv: Kept<Split<D>>,
-    lse: Kept<Split<D::Wide>>,
-    o: Kept<Split<D>>,
-}
+/// What backward needs of it: that of the norm, and `[Q|K|V]`, `O` and the log-sum-exp.
+pub type Saved<D> = (Option<head_norm::Saved<D>>, Kept<(Split<D>, Split<D>, Split<<D as Kernels>::Wide>)>);
 
 /// This rank's heads, and the sections into which query and KV heads are cut.
 pub(crate) fn share(heads: Heads, ranks: usize, axis: Axis, name: &str) -> Result<(Heads, [Section; 2])> {
     let Heads { queries, keys, dim } = heads;
     if keys == 0 || !queries.is_multiple_of(keys) {
-        return Err(Error::Size {
-            what: format!("the number of query heads of {name}"),
-            seen: queries.to_string(),
-            wanted: format!("a multiple of the {keys} KV heads"),
-        });
+        let what = format!("the number of query heads of {name}");
+        return Err(Error::size(what, queries, format!("a multiple of the {keys} KV heads")));
     }
     let shared = keys.is_multiple_of(ranks) || ranks.is_multiple_of(keys);
     if !queries.is_multiple_of(ranks) || !shared {
@@ -79,67 +65,53 @@ pub(crate) fn share(heads: Heads, ranks: usize, axis: Axis, name: &str) -> Resul
     Ok((Heads { queries: queries / ranks, keys: keys.div_ceil(ranks), dim }, sections))
 }
 
-impl<D: Kernels> Attention<D> {
-    /// Parameters `name.qkv` and `name.out`, and as the shape says `.bias` of each, `name.q_norm` and `name.k_norm`.
-    /// `rotary` turns queries and keys; queries see keys as `mask` says. A cache keeps them by `block`.
-    ///
-    /// # Errors
-    /// If the ranks do not divide the query heads, or neither divide the KV heads nor are a multiple of them.
-    pub fn shard(
-        at: &Builder<D>,
-        axis: Axis,
-        name: &str,
-        shape: &Shape,
-        rotary: Option<Rotary<D>>,
-        mask: Mask,
-        block: usize,
-    ) -> Result<Self> {
-        let (heads, width, group) = (shape.heads, shape.width, at.mesh.group(axis));
-        let (mine, [q, kv]) = share(heads, group.size(), axis, name)?;
-        let ([qkv, out], bias) = (["qkv", "out"].map(|part| format!("{name}.{part}")), shape.bias);
-        let sections = &[q, kv, kv];
-        let norm =
-            shape.head_norm.then(|| HeadNorm::new(at, axis, name, heads.dim, shape.eps)).transpose()?;
-        Ok(Self {
-            block,
-            qkv: at.column(&Column { axis, name: &qkv, inputs: width, sections, bias: bias.qkv })?,
-            norm,
-            rotary,
-            out: at.row(&Row { axis, name: &out, sizes: [q.size, width], bias: bias.out })?,
-            heads: mine,
-            first: group.rank() * mine.queries,
-            mask,
-            rate: shape.dropout.attention,
-            scores: format!("{name}.scores"),
-        })
-    }
+/// Parameters `name.qkv` and `name.out`, and as the shape says `.bias` of each, `name.q_norm` and `name.k_norm`.
+/// `rotary` turns queries and keys; queries see keys as `mask` says. A cache keeps them by `block`.
+///
+/// # Errors
+/// If the ranks do not divide the query heads, or neither divide the KV heads nor are a multiple of them.
+pub fn shard<D: Kernels>(
+    at: &Builder<D>,
+    axis: Axis,
+    name: &str,
+    shape: &Shape,
+    rotary: Option<Rotary<D>>,
+    mask: Mask,
+    block: usize,
+) -> Result<Attention<D>> {
+    let (heads, width, group) = (shape.heads, shape.width, at.mesh.group(axis));
+    let (mine, [q, kv]) = share(heads, group.size(), axis, name)?;
+    let ([qkv, out], bias) = (["qkv", "out"].map(|part| format!("{name}.{part}")), shape.bias);
+    let sections = &[q, kv, kv];
+    let norm = || HeadNorm::new(at, axis, name, heads.dim, shape.eps);
+    let inside = SelfAttention {
+        block,
+        norm: shape.head_norm.then(norm).transpose()?,
+        rotary,
+        heads: mine,
+        first: group.rank() * mine.queries,
+        mask,
+        rate: shape.dropout.attention,
+        scores: format!("{name}.scores"),
+    };
+    let qkv = at.column(&Column { axis, name: &qkv, inputs: width, sections, bias: bias.qkv })?;
+    Ok((qkv, (inside, at.row(&Row { axis, name: &out, sizes: [q.size, width], bias: bias.out })?)))
+}
+
+impl<D: Kernels> SelfAttention<D> {
     fn attend(&self, cx: &Cx<D>) -> Attend {
         let dropout = cx.dropout(self.rate, &self.scores);
         Attend { heads: self.heads, first: self.first, mask: self.mask, dropout }
     }
-    /// The gradient of `[Q|K|V]`.
-    fn before(&mut self, cx: &Cx<D>, s: Inside<D>, d_o: Split<D>) -> Result<Split<D>> {
-        let (qkv, o, lse) = (s.qkv.open(), s.o.open(), s.lse.open());
-        let mut dqkv = attention_backward(cx, &qkv, &self.attend(cx), (&o, &lse), &d_o);
-        drop((qkv, o, lse, d_o));
-        if let Some(rotary) = &self.rotary {
-            rotate(cx, rotary, &mut dqkv, self.heads, true);
-        }
-        if let (Some(norm), Some(saved)) = (&mut self.norm, s.norm) {
-            dqkv = norm.backward(saved, self.heads, &dqkv)?;
-        }
-        Ok(dqkv)
-    }
 }
 
-impl<D: Kernels> Layer<D> for Attention<D> {
-    type In = Stream<D>;
-    type Out = Stream<D>;
+impl<D: Kernels> Layer<D> for SelfAttention<D> {
+    type In = Split<D>; // [Q|K|V]
+    type Out = Split<D>; // O
     type Saved = Saved<D>;
-    type Pending = (Pending<D, ColumnLinear<D>>, Pending<D, RowLinear<D>>);
+    type Pending = ();
 
-    fn forward(&self, cx: &Cx<D>, x: Stream<D>) -> Result<(Stream<D>, Saved<D>)> {
-        let (mut qkv, x) = self.qkv.forward(cx, x)?;
+    fn forward(&self, cx: &Cx<D>, mut qkv: Split<D>) -> Result<(Split<D>, Saved<D>)> {
         let mut norm = None;
         if let Some(layer) = &self.norm {
             let (y, saved) = layer.forward(cx, qkv, self.heads)?;
@@ -149,37 +121,31 @@ impl<D: Kernels> Layer<D> for Attention<D> {
             rotate(cx, rotary, &mut qkv, self.heads, false);
         }
         let (o, lse) = attention(cx, self.block, &qkv, &self.attend(cx));
-        let (qkv, lse) = (cx.keep(qkv), cx.keep(lse));
-        let kept = cx.keep(o.clone());
-        let (y, out) = self.out.forward(cx, o)?;
-        Ok((y, Saved { x, inside: Inside { norm, qkv, lse, o: kept }, out }))
+        let kept = cx.keep((qkv, o.clone(), lse));
+        Ok((o, (norm, kept)))
     }
 
-    fn backward_input(&mut self, cx: &Cx<D>, s: Saved<D>, dy: Stream<D>) -> Back<D, Self> {
-        let (d_o, out) = self.out.backward_input(cx, s.out, dy)?;
-        let dqkv = self.before(cx, s.inside, d_o)?;
-        let (dx, qkv) = self.qkv.backward_input(cx, s.x, dqkv)?;
-        Ok((dx, (qkv, out)))
+    fn backward_input(&mut self, cx: &Cx<D>, (norm, kept): Saved<D>, d_o: Split<D>) -> Back<D, Self> {
+        let (qkv, o, lse) = kept.open();
+        let mut dqkv = attention_backward(cx, &qkv, &self.attend(cx), (&o, &lse), &d_o);
+        drop((qkv, o, lse, d_o));
+        if let Some(rotary) = &self.rotary {
+            rotate(cx, rotary, &mut dqkv, self.heads, true);
+        }
+        if let (Some(layer), Some(saved)) = (&mut self.norm, norm) {
+            dqkv = layer.backward(saved, self.heads, &dqkv)?;
+        }
+        Ok((dqkv, ()))
     }
 
-    /// Product by product, so that what the second keeps is gone before the first's turn.
-    fn backward(&mut self, cx: &Cx<D>, s: Saved<D>, dy: Stream<D>) -> Result<Stream<D>> {
-        let d_o = self.out.backward(cx, s.out, dy)?;
-        let dqkv = self.before(cx, s.inside, d_o)?;
-        self.qkv.backward(cx, s.x, dqkv)
-    }
-
-    fn backward_weight(&mut self, cx: &Cx<D>, (qkv, out): Self::Pending) -> Result<()> {
-        self.qkv.backward_weight(cx, qkv)?;
-        self.out.backward_weight(cx, out)
+    fn backward_weight(&mut self, _: &Cx<D>, (): ()) -> Result<()> {
+        Ok(())
     }
 
     fn params<'a>(&'a mut self, into: &mut Vec<&'a mut Param<D>>) {
-        self.qkv.params(into);
         if let Some(norm) = &mut self.norm {
             norm.params(into);
         }
-        self.out.params(into);
     }
 }
 
@@ -231,7 +197,7 @@ mod tests {
         }
         fn build<T: Kernels>(&self, at: &Builder<T>) -> Result<Attention<T>> {
             let rotary = self.rope().map(|rope| Rotary::new(self.shape.heads.dim, rope));
-            Attention::shard(at, Axis::Tp, "attention", &self.shape, rotary, self.mask, 0)
+            shard(at, Axis::Tp, "attention", &self.shape, rotary, self.mask, 0)
         }
         fn oracle<S: Scalar>(&self, g: &Given<S>) -> Answer<S> {
             let (heads, tokens) = (self.heads(), Tokens::new(&g.lengths));
@@ -298,7 +264,7 @@ mod tests {
     /// Kills: a KV head of the wrong block, replicas' gradients not summed, or summed over all ranks; a norm of heads
     /// after they turned, its gain's gradient not summed.
     #[test]
-    fn attention_equals_attention_beyond_the_key_heads() {
+    fn attention_equals_attention_beyond_the_kv_heads() {
         proves(&grouped::<8>(8, 2, 3));
         let mut case = grouped::<8>(8, 1, 4);
         (case.shape.head_norm, case.shape.bias) = (true, Biases { qkv: true, out: true, mlp: false });

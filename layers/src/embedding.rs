@@ -21,7 +21,7 @@ use crate::{Back, Builder, Cx, Draw, Error, Kept, Layer, Param, Result};
 use comm::{Axis, Group};
 use kernels::Kernels;
 use std::ops::Range;
-use tensor::{Ids, Tensor};
+use tensor::{Device, Ids, Tensor};
 
 /// A table of `V` rows, split by rows over the ranks of an axis, with or without a table of positions.
 pub struct Embedding<D: Kernels> {
@@ -34,19 +34,12 @@ pub struct Embedding<D: Kernels> {
     region: Region,
 }
 
+/// What was looked up: ids, and positions where they are learned.
+type Read<P> = (Ids<P>, Option<Ids<P>>);
 /// What backward needs.
-pub struct Saved<D: Kernels> {
-    ids: Kept<Ids<D::Place>>,
-    positions: Option<Ids<D::Place>>,
-}
-
-/// What the weight half needs.
-pub struct Pending<D: Kernels> {
-    ids: Ids<D::Place>,
-    positions: Option<Ids<D::Place>>,
-    dy: Stream<D>,
-    whole: Tensor<D>,
-}
+pub type Saved<D> = Kept<Read<<D as Device>::Place>>;
+/// What the weight half needs: besides, dY of the tokens at hand, and of all.
+pub type Pending<D> = (Read<<D as Device>::Place>, Stream<D>, Tensor<D>);
 
 fn draw(width: usize) -> Draw {
     Draw { mean: 0.0, std: 1.0 / (width as f64).sqrt() }
@@ -81,8 +74,7 @@ impl<D: Kernels> Embedding<D> {
         rate: f64,
     ) -> Result<Self> {
         if let Some(id) = padding.filter(|id| *id >= vocabulary) {
-            let (what, seen, wanted) = ("the id of padding", id.to_string(), format!("below {vocabulary}"));
-            return Err(Error::Size { what: what.into(), seen, wanted });
+            return Err(Error::size("the id of padding", id, format!("below {vocabulary}")));
         }
         let (draw, table) = (draw(width), table(at, axis, name, [vocabulary, width])?);
         let learned = |n: usize| {
@@ -110,11 +102,8 @@ fn places<D: Kernels>(
     context: usize,
 ) -> Result<Ids<D::Place>> {
     if cx.positions() > context {
-        return Err(Error::Size {
-            what: "the length of a sequence".into(),
-            seen: cx.positions().to_string(),
-            wanted: format!("at most {context}, as many positions as the model has learned"),
-        });
+        let wanted = format!("at most {context}, as many positions as the model has learned");
+        return Err(Error::size("the length of a sequence", cx.positions(), wanted));
     }
     let all = cx.tokens().iter().flat_map(|t| t.position as u32..(t.position + t.len) as u32);
     Ok(Ids::new(at, all.skip(mine.start).take(mine.len()), context)?)
@@ -137,21 +126,21 @@ impl<D: Kernels> Layer<D> for Embedding<D> {
         }
         y = dropout(cx, y, cx.dropout(self.rate, &self.name).as_ref());
         cx.saw(&self.name, "out", |_| Ok(y.seen()))?;
-        Ok((y, Saved { ids: cx.keep(ids), positions }))
+        Ok((y, cx.keep((ids, positions))))
     }
 
     /// Ids have no gradient; they come back themselves.
     fn backward_input(&mut self, cx: &Cx<D>, saved: Saved<D>, dy: Stream<D>) -> Back<D, Self> {
-        let ids = saved.ids.open();
+        let read = saved.open();
         let dy = dropout(cx, dy, cx.dropout(self.rate, &self.name).as_ref());
         let whole = dy.gather(&self.group)?;
-        Ok((ids.clone(), Pending { ids, positions: saved.positions, dy, whole }))
+        Ok((read.0.clone(), (read, dy, whole)))
     }
 
-    fn backward_weight(&mut self, _: &Cx<D>, p: Pending<D>) -> Result<()> {
-        embed_backward(&mut self.table, self.group.rank(), &p.ids, self.padding, &p.whole);
-        if let (Some((table, _)), Some(at)) = (&mut self.positions, &p.positions) {
-            position_rows_backward(table, at, &p.dy);
+    fn backward_weight(&mut self, _: &Cx<D>, ((ids, positions), dy, whole): Pending<D>) -> Result<()> {
+        embed_backward(&mut self.table, self.group.rank(), &ids, self.padding, &whole);
+        if let (Some((table, _)), Some(at)) = (&mut self.positions, &positions) {
+            position_rows_backward(table, at, &dy);
         }
         Ok(())
     }

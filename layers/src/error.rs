@@ -79,6 +79,13 @@ pub enum Error {
     Values(String),
 }
 
+impl Error {
+    /// Of this the value was seen, and that one wanted.
+    pub(crate) fn size(what: impl Into<String>, seen: impl ToString, wanted: impl Into<String>) -> Self {
+        Self::Size { what: what.into(), seen: seen.to_string(), wanted: wanted.into() }
+    }
+}
+
 /// A result with this crate's error.
 pub type Result<T> = std::result::Result<T, Error>;
 

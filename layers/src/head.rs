@@ -20,29 +20,40 @@
 //!
 //! Source: Shoeybi et al., Megatron-LM, §3 (parallel cross-entropy), arXiv:1909.08053; Szegedy et al., §7,
 //! arXiv:1512.00567 (label smoothing); Chowdhery et al., §5, arXiv:2204.02311 (z-loss). Chapters: 6, 7.
+use crate::linear::column::BIAS;
 use crate::model::part::{Held, Part};
 use crate::model::strategy;
-use crate::ops::{self, Partial, Split, Stream, cross_entropy_backward, matmul, split_cross_entropy};
+use crate::ops::{
+    self, Partial, Split, Stream, add_columns, columns_bias_gradient, cross_entropy_backward, matmul,
+    split_cross_entropy,
+};
 use crate::param::placement::{Pieces, Section};
 use crate::param::weight::{ColumnWeight, RowWeight};
 use crate::{Builder, Cx, Draw, Kept, Layer, Norm, Objective, Param, Result, Shape, norm};
 use comm::{Axes, Axis, Group};
 use kernels::{Kernels, LossTerms};
+use std::sync::Arc;
 use tensor::{Ids, Tensor};
 
-/// Final norm, output projection and loss, the vocabulary split over the ranks of an axis.
+/// Output projection and loss, the vocabulary split over the ranks of an axis: behind the final norm of a transformer, or with
+/// a bias, the last layer of a classifier.
 pub struct Head<D: Kernels> {
-    norm: Part<D, Norm<D>>,
+    name: Arc<str>,
+    norm: Option<Part<D, Norm<D>>>,
     weight: Option<ColumnWeight<D>>, // W[D,V_t]; none where it is the embedding's table
+    bias: Option<ColumnWeight<D>>,   // b[V_t]
     vocabulary: usize,
     objective: Objective,
     group: Group<D::Place>,
     over: Axes, // of which each rank has a part of the loss
 }
 
+/// What the norm keeps, if there is one.
+type Normed<D> = Option<Held<norm::Saved<D>>>;
+
 /// What backward needs.
 pub struct Saved<D: Kernels> {
-    norm: Held<norm::Saved<D>>,
+    norm: Normed<D>,
     x: Kept<Stream<D>>,
     logits: Kept<Split<D>>,
     lse: Kept<Tensor<D::Wide>>,
@@ -53,29 +64,65 @@ pub struct Saved<D: Kernels> {
 pub type Pending<D> = (Tensor<D>, Split<D>);
 
 impl<D: Kernels> Head<D> {
-    /// Parameters `norm` and, unless tied, `head[width, vocabulary]`.
+    /// Of a transformer: parameters `norm` and, unless tied, `head[width, vocabulary]`.
     ///
     /// # Errors
     /// If there are no such values.
     pub fn shard(at: &Builder<D>, axis: Axis, shape: &Shape) -> Result<Self> {
         let Shape { width, vocabulary, .. } = *shape;
-        let draw = Draw { mean: 0.0, std: 1.0 / (width as f64).sqrt() };
+        let norm = at.norm(&strategy::Norm { kind: shape.norm, name: "norm", width, eps: shape.eps })?;
+        let plain = Self::new(at, axis, "head", [width, vocabulary], [!shape.tied, false])?;
+        Ok(Self { norm: Some(norm), objective: shape.loss, ..plain })
+    }
+    /// Of a classifier: parameters `name[features, classes]` and `name.bias[1, classes]`.
+    ///
+    /// # Errors
+    /// If there are no such values.
+    pub fn classes(at: &Builder<D>, axis: Axis, name: &str, sizes: [usize; 2]) -> Result<Self> {
+        Self::new(at, axis, name, sizes, [true, true])
+    }
+    fn new(
+        at: &Builder<D>,
+        axis: Axis,
+        name: &str,
+        [inputs, vocabulary]: [usize; 2],
+        [weight, bias]: [bool; 2],
+    ) -> Result<Self> {
         let columns = [Section::new(vocabulary, Pieces::Padded)];
-        let weight = || ColumnWeight::new(at, axis, "head", width, &columns, draw);
+        let draw = Draw { mean: 0.0, std: 1.0 / (inputs as f64).sqrt() };
+        let weight = weight.then(|| ColumnWeight::new(at, axis, name, inputs, &columns, draw)).transpose()?;
+        let bias = bias.then(|| ColumnWeight::new(at, axis, format!("{name}.bias"), 1, &columns, BIAS));
         Ok(Self {
-            norm: at.norm(&strategy::Norm { kind: shape.norm, name: "norm", width, eps: shape.eps })?,
-            weight: if shape.tied { None } else { Some(weight()?) },
+            name: name.into(),
+            norm: None,
+            weight,
+            bias: bias.transpose()?,
             vocabulary,
-            objective: shape.loss,
-            group: at.mesh.group(axis).named("head"),
+            objective: Objective::default(),
+            group: at.mesh.group(axis).named(name),
             over: at.mesh.over(Axes::LOSS)?.axis(),
         })
+    }
+    /// Its name, as that of its weight.
+    pub fn name(&self) -> &Arc<str> {
+        &self.name
     }
     fn columns(&self, table: Option<&RowWeight<D>>) -> Result<ops::Columns<D>> {
         match (&self.weight, table) {
             (Some(weight), _) => weight.columns(),
             (None, table) => Ok(table.expect("a tied head is given the embedding's table").rows()?.t()),
         }
+    }
+    /// `norm(X)`, and what the norm keeps, if there is one.
+    fn normed(&self, cx: &Cx<D>, x: Stream<D>) -> Result<(Stream<D>, Normed<D>)> {
+        let Some(norm) = &self.norm else { return Ok((x, None)) };
+        let (n, saved) = norm.forward(cx, x)?;
+        Ok((n, Some(saved)))
+    }
+    /// This rank's logits of `norm(X)`.
+    fn split(&self, table: Option<&RowWeight<D>>, n: &Tensor<D>) -> Result<Split<D>> {
+        let logits = matmul(n, &self.columns(table)?);
+        if let Some(bias) = &self.bias { add_columns(logits, &bias.columns()?) } else { Ok(logits) }
     }
     fn terms(&self, cx: &Cx<D>) -> LossTerms {
         let plain = Objective { smoothing: 0.0, z: 0.0 }; // a text is judged by its likelihood alone
@@ -87,11 +134,10 @@ impl<D: Kernels> Head<D> {
     /// # Errors
     /// If ranks do not meet.
     pub fn logits(&self, cx: &Cx<D>, table: Option<&RowWeight<D>>, x: Stream<D>) -> Result<Tensor<D>> {
-        let (n, _) = self.norm.forward(cx, x)?;
-        let n = n.gather(&self.group)?;
-        cx.saw("head", "in", |_| Ok((&n).into()))?;
-        let logits = matmul(&n, &self.columns(table)?).all_gather_first(&self.group, self.vocabulary)?;
-        cx.saw("head", "out", |_| Ok((&logits).into()))?;
+        let n = self.normed(cx, x)?.0.gather(&self.group)?;
+        cx.saw(&self.name, "in", |_| Ok((&n).into()))?;
+        let logits = self.split(table, &n)?.all_gather_first(&self.group, self.vocabulary)?;
+        cx.saw(&self.name, "out", |_| Ok((&logits).into()))?;
         Ok(logits)
     }
     /// `X[B,D]` to this microbatch's part of the mean loss: a partial sum on each data rank.
@@ -105,14 +151,14 @@ impl<D: Kernels> Head<D> {
         x: Stream<D>,
         targets: Ids<D::Place>,
     ) -> Result<(Partial<D::Wide>, Saved<D>)> {
-        let (n, norm) = self.norm.forward(cx, x)?;
-        cx.saw("head", "in", |_| Ok(n.seen()))?;
-        let logits = matmul(&n.gather(&self.group)?, &self.columns(table)?);
-        cx.saw("head", "out", |_| Ok(logits.seen_first(&self.group, self.vocabulary)))?;
+        let (n, norm) = self.normed(cx, x)?;
+        cx.saw(&self.name, "in", |_| Ok(n.seen()))?;
+        let logits = self.split(table, &n.gather(&self.group)?)?;
+        cx.saw(&self.name, "out", |_| Ok(logits.seen_first(&self.group, self.vocabulary)))?;
         let (loss, lse) = split_cross_entropy(&logits, &self.group, &targets, &self.terms(cx), self.over)?;
         Ok((loss, Saved { norm, x: cx.keep(n), logits: cx.keep(logits), lse: cx.keep(lse), targets }))
     }
-    /// The input half: `dX[B,D]`.
+    /// The input half: `dX[B,D]`, where it is wanted.
     ///
     /// # Errors
     /// If ranks do not meet.
@@ -121,13 +167,20 @@ impl<D: Kernels> Head<D> {
         cx: &Cx<D>,
         table: Option<&RowWeight<D>>,
         s: Saved<D>,
-    ) -> Result<(Stream<D>, Pending<D>)> {
+        wanted: bool,
+    ) -> Result<(Option<Stream<D>>, Pending<D>)> {
         let (lse, rank, x) = (s.lse.open(), self.group.rank(), s.x.open());
         let dlogits = cross_entropy_backward(s.logits.open(), &lse, rank, &s.targets, &self.terms(cx));
-        cx.saw_gradient("head", "out", |_| Ok(dlogits.seen_first(&self.group, self.vocabulary)))?;
-        let dn = dlogits.matmul(&self.columns(table)?.t())?.reduce(&self.group, x.region())?;
-        cx.saw_gradient("head", "in", |_| Ok(dn.seen()))?;
-        let dx = self.norm.backward_onto(cx, s.norm, &dn, None)?;
+        cx.saw_gradient(&self.name, "out", |_| Ok(dlogits.seen_first(&self.group, self.vocabulary)))?;
+        let mut dx = None;
+        if wanted {
+            let dn = dlogits.matmul(&self.columns(table)?.t())?.reduce(&self.group, x.region())?;
+            cx.saw_gradient(&self.name, "in", |_| Ok(dn.seen()))?;
+            dx = Some(match (&mut self.norm, s.norm) {
+                (Some(norm), Some(saved)) => norm.backward_onto(cx, saved, &dn, None)?,
+                _ => dn,
+            });
+        }
         Ok((dx, (x.gather(&self.group)?, dlogits)))
     }
     /// The weight half.
@@ -139,11 +192,17 @@ impl<D: Kernels> Head<D> {
                 ops::rows_gradient(table, &dlogits, &x);
             }
         }
+        if let Some(bias) = &mut self.bias {
+            columns_bias_gradient(bias, &dlogits);
+        }
     }
     /// Its parameters.
     pub fn params<'a>(&'a mut self, into: &mut Vec<&'a mut Param<D>>) {
-        self.norm.params(into);
+        if let Some(norm) = &mut self.norm {
+            norm.params(into);
+        }
         into.extend(self.weight.as_mut().map(ColumnWeight::param));
+        into.extend(self.bias.as_mut().map(ColumnWeight::param));
     }
 }
 

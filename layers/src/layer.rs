@@ -28,6 +28,13 @@ pub trait Layer<D: Kernels> {
     /// # Errors
     /// If ranks do not meet.
     fn backward_input(&mut self, cx: &Cx<D>, saved: Self::Saved, dy: Self::Out) -> Back<D, Self>;
+    /// dY to what the weight half needs, where nobody wants dX: of the first layer behind features that enter the model.
+    ///
+    /// # Errors
+    /// If ranks do not meet.
+    fn backward_first(&mut self, cx: &Cx<D>, saved: Self::Saved, dy: Self::Out) -> Result<Self::Pending> {
+        Ok(self.backward_input(cx, saved, dy)?.1)
+    }
     /// dW, now or later.
     ///
     /// # Errors
@@ -44,4 +51,36 @@ pub trait Layer<D: Kernels> {
     }
     /// Its parameters, in program order.
     fn params<'a>(&'a mut self, into: &mut Vec<&'a mut Param<D>>);
+}
+
+/// One layer after the other. Backward goes back layer by layer, so that what the second keeps is gone before the first's
+/// turn.
+impl<D: Kernels, A: Layer<D>, B: Layer<D, In = A::Out>> Layer<D> for (A, B) {
+    type In = A::In;
+    type Out = B::Out;
+    type Saved = (A::Saved, B::Saved);
+    type Pending = (A::Pending, B::Pending);
+
+    fn forward(&self, cx: &Cx<D>, x: A::In) -> Result<(B::Out, Self::Saved)> {
+        let (y, first) = self.0.forward(cx, x)?;
+        let (y, second) = self.1.forward(cx, y)?;
+        Ok((y, (first, second)))
+    }
+    fn backward_input(&mut self, cx: &Cx<D>, (first, second): Self::Saved, dy: B::Out) -> Back<D, Self> {
+        let (dx, second) = self.1.backward_input(cx, second, dy)?;
+        let (dx, first) = self.0.backward_input(cx, first, dx)?;
+        Ok((dx, (first, second)))
+    }
+    fn backward_weight(&mut self, cx: &Cx<D>, (first, second): Self::Pending) -> Result<()> {
+        self.1.backward_weight(cx, second)?;
+        self.0.backward_weight(cx, first)
+    }
+    fn backward(&mut self, cx: &Cx<D>, (first, second): Self::Saved, dy: B::Out) -> Result<A::In> {
+        let dx = self.1.backward(cx, second, dy)?;
+        self.0.backward(cx, first, dx)
+    }
+    fn params<'a>(&'a mut self, into: &mut Vec<&'a mut Param<D>>) {
+        self.0.params(into);
+        self.1.params(into);
+    }
 }

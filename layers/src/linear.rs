@@ -1,5 +1,4 @@
 //! Linear layers, split by columns or by rows over the ranks of an axis.
 pub mod column;
-pub mod gathered;
 pub mod row;
 pub mod scattered;

@@ -11,96 +11,60 @@
 //! cut, which is why the first product is cut by columns and not by rows.
 //!
 //! Source: Shazeer, "GLU variants improve transformer", arXiv:2002.05202; split as Megatron-LM §3. Chapter: 3.
-use crate::model::part::{Of, Part, Pending};
+use crate::model::part::Part;
 use crate::model::strategy::{self, Column, Row};
-use crate::ops::{Split, Stream, activate, activate_backward, swiglu, swiglu_backward};
+use crate::ops::{Split, activate, activate_backward, swiglu, swiglu_backward};
 use crate::param::placement::Section;
 use crate::{Back, Builder, ColumnLinear, Cx, FeedForward, Kept, Layer, Param, Result, RowLinear};
 use kernels::Kernels;
 
-/// A feed-forward of `F` hidden features, split over the ranks of an axis.
-pub struct Mlp<D: Kernels> {
-    kind: FeedForward,
-    up: Part<D, ColumnLinear<D>>, // W[D,2F_t] or W[D,F_t]
-    down: Part<D, RowLinear<D>>,  // W[F_t,D]
+/// A feed-forward of `F` hidden features, split over the ranks of an axis: `W[D,2F_t]` or `W[D,F_t]`, the function of each
+/// element, and `W[F_t,D]`.
+pub type Mlp<D> = (Part<D, ColumnLinear<D>>, (FeedForward, Part<D, RowLinear<D>>));
+
+/// Parameters `name.gate_up` (SwiGLU) or `name.up`, and `name.down`; each with a `.bias` where it has one.
+///
+/// # Errors
+/// If the ranks do not divide the hidden features.
+pub fn shard<D: Kernels>(at: &Builder<D>, mlp: &strategy::Mlp) -> Result<Mlp<D>> {
+    let strategy::Mlp { axis, name, kind, sizes: [width, hidden], bias } = *mlp;
+    let (up, sections) = match kind {
+        FeedForward::SwiGlu => ("gate_up", vec![Section::from(hidden); 2]),
+        FeedForward::Plain(_) => ("up", vec![Section::from(hidden)]),
+    };
+    let [up, down] = [up, "down"].map(|part| format!("{name}.{part}"));
+    let up = at.column(&Column { axis, name: &up, inputs: width, sections: &sections, bias })?;
+    Ok((up, (kind, at.row(&Row { axis, name: &down, sizes: [hidden, width], bias })?)))
 }
 
-/// What backward needs.
-pub struct Saved<D: Kernels> {
-    x: Of<D, ColumnLinear<D>>,
-    up: Kept<Split<D>>,
-    hidden: Of<D, RowLinear<D>>,
-}
+/// The function of each element, between the two products.
+impl<D: Kernels> Layer<D> for FeedForward {
+    type In = Split<D>; // [G|U] or U
+    type Out = Split<D>; // H
+    type Saved = Kept<Split<D>>;
+    type Pending = ();
 
-impl<D: Kernels> Mlp<D> {
-    /// Parameters `name.gate_up` (SwiGLU) or `name.up`, and `name.down`; each with a `.bias` where it has one.
-    ///
-    /// # Errors
-    /// If the ranks do not divide the hidden features.
-    pub fn shard(at: &Builder<D>, mlp: &strategy::Mlp) -> Result<Self> {
-        let strategy::Mlp { axis, name, kind, sizes: [width, hidden], bias } = *mlp;
-        let (up, sections) = match kind {
-            FeedForward::SwiGlu => ("gate_up", vec![Section::from(hidden); 2]),
-            FeedForward::Plain(_) => ("up", vec![Section::from(hidden)]),
-        };
-        let [up, down] = [up, "down"].map(|part| format!("{name}.{part}"));
-        Ok(Self {
-            kind,
-            up: at.column(&Column { axis, name: &up, inputs: width, sections: &sections, bias })?,
-            down: at.row(&Row { axis, name: &down, sizes: [hidden, width], bias })?,
-        })
-    }
-    /// The gradient before the function of each element.
-    fn before(&self, up: Kept<Split<D>>, dh: &Split<D>) -> Split<D> {
-        match self.kind {
-            FeedForward::SwiGlu => swiglu_backward(&up.open(), dh),
-            FeedForward::Plain(f) => activate_backward(&up.open(), dh, f),
-        }
-    }
-}
-
-impl<D: Kernels> Layer<D> for Mlp<D> {
-    type In = Stream<D>;
-    type Out = Stream<D>;
-    type Saved = Saved<D>;
-    type Pending = (Pending<D, ColumnLinear<D>>, Pending<D, RowLinear<D>>);
-
-    fn forward(&self, cx: &Cx<D>, x: Stream<D>) -> Result<(Stream<D>, Saved<D>)> {
-        let (up, x) = self.up.forward(cx, x)?;
-        let h = match self.kind {
+    fn forward(&self, cx: &Cx<D>, up: Split<D>) -> Result<(Split<D>, Self::Saved)> {
+        let h = match *self {
             FeedForward::SwiGlu => swiglu(&up),
             FeedForward::Plain(f) => activate(&up, f),
         };
-        let up = cx.keep(up);
-        let (y, hidden) = self.down.forward(cx, h)?;
-        Ok((y, Saved { x, up, hidden }))
+        Ok((h, cx.keep(up)))
     }
 
-    fn backward_input(&mut self, cx: &Cx<D>, s: Saved<D>, dy: Stream<D>) -> Back<D, Self> {
-        let (dh, down) = self.down.backward_input(cx, s.hidden, dy)?;
-        let d = self.before(s.up, &dh);
-        drop(dh);
-        let (dx, up) = self.up.backward_input(cx, s.x, d)?;
-        Ok((dx, (up, down)))
+    fn backward_input(&mut self, _: &Cx<D>, up: Self::Saved, dh: Split<D>) -> Back<D, Self> {
+        let dup = match *self {
+            FeedForward::SwiGlu => swiglu_backward(&up.open(), &dh),
+            FeedForward::Plain(f) => activate_backward(&up.open(), &dh, f),
+        };
+        Ok((dup, ()))
     }
 
-    /// Product by product, so that what the second keeps is gone before the first's turn.
-    fn backward(&mut self, cx: &Cx<D>, s: Saved<D>, dy: Stream<D>) -> Result<Stream<D>> {
-        let dh = self.down.backward(cx, s.hidden, dy)?;
-        let d = self.before(s.up, &dh);
-        drop(dh);
-        self.up.backward(cx, s.x, d)
+    fn backward_weight(&mut self, _: &Cx<D>, (): ()) -> Result<()> {
+        Ok(())
     }
 
-    fn backward_weight(&mut self, cx: &Cx<D>, (up, down): Self::Pending) -> Result<()> {
-        self.up.backward_weight(cx, up)?;
-        self.down.backward_weight(cx, down)
-    }
-
-    fn params<'a>(&'a mut self, into: &mut Vec<&'a mut Param<D>>) {
-        self.up.params(into);
-        self.down.params(into);
-    }
+    fn params<'a>(&'a mut self, _: &mut Vec<&'a mut Param<D>>) {}
 }
 
 #[cfg(test)]
@@ -141,7 +105,7 @@ mod tests {
         fn build<T: Kernels>(&self, at: &Builder<T>) -> Result<Mlp<T>> {
             let mlp =
                 strategy::Mlp { axis: Axis::Tp, name: "mlp", kind: self.0, sizes: [D, F], bias: self.1 };
-            Mlp::shard(at, &mlp)
+            shard(at, &mlp)
         }
         fn oracle<S: Scalar>(&self, g: &Given<S>) -> Answer<S> {
             let ([up, up_bias], gated) = (self.names(), self.0 == FeedForward::SwiGlu);

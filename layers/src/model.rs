@@ -4,6 +4,7 @@ pub mod build;
 pub mod chunk;
 pub mod classifier;
 pub mod cx;
+pub mod design;
 pub mod part;
 pub mod record;
 pub mod shape;

@@ -13,7 +13,7 @@ use crate::{Keeper, Rests, Result};
 use comm::{Axes, Group};
 use kernels::{Kernels, Write};
 use std::sync::Arc;
-use tensor::{Category, Device, Scalar, Tensor, View, ViewMut};
+use tensor::{Category, Device, Scalar, Tensor, View, ViewMut, count};
 
 /// A device's wide number.
 pub type Wide<D> = <<D as Kernels>::Wide as Device>::Elem;
@@ -60,7 +60,8 @@ impl<D: Kernels> Param<D> {
         let replicas = cuts.replicas().into_iter().map(held).collect::<Result<_>>()?;
         let sum = at.mesh.over(placement.summed())?;
         let ([rows, cols], rests) = (cuts.local, placement.rests);
-        let shards = Shards::of(&sum, rests, rows * cols)?.filter(|_| placement.trained);
+        let numbers = count::product("the numbers of a parameter", &[rows, cols]);
+        let shards = Shards::of(&sum, rests, numbers)?.filter(|_| placement.trained);
         let mut param = Self {
             name,
             shape,
@@ -80,7 +81,7 @@ impl<D: Kernels> Param<D> {
             goes_in: [None, None],
         };
         let values = at.values.of(&param.name, shape, draw)?;
-        let number = |i| param.place(i).map_or(Wide::<D>::ZERO, &values);
+        let number = |i| param.cuts.place(i).map_or(Wide::<D>::ZERO, &values);
         let (keeps, at_rest) = (param.keeps(rests.value), param.at_rest());
         let ([rows, cols], from) = if keeps { at_rest } else { (param.room(), 0) };
         let narrow = |i| D::Elem::narrow(number(from + i));

@@ -5,8 +5,9 @@
 //! ink.
 //!
 //! Source: `LeCun`, Cortes, Burges, "The MNIST database of handwritten digits".
-use parallel::{Result, bail};
+use parallel::{Result, Sequence, bail};
 use std::path::{Path, PathBuf};
+use tensor::mix;
 
 mod drawn;
 mod idx;
@@ -65,6 +66,13 @@ impl Set {
     pub fn label(&self, i: usize) -> u8 {
         self.labels[i]
     }
+    /// Image `i` as an example: its features, and its class.
+    ///
+    /// # Panics
+    /// If there is no image `i`.
+    pub fn example(&self, i: usize) -> Sequence {
+        Sequence::example(self.image(i).iter().map(|&pixel| feature(pixel)).collect(), self.label(i).into())
+    }
     /// From two files of a directory; also hands back the first one's path.
     fn read(dir: &Path, (images, labels): Names) -> Result<(Self, PathBuf)> {
         let images = Idx::<3>::read(dir, images)?;
@@ -77,6 +85,20 @@ impl Set {
         }
         Ok((Self { images: images.elements, labels: labels.elements, rows, cols }, images.path))
     }
+}
+
+/// What a pixel is given as: MNIST's mean becomes 0, its deviation 1.
+fn feature(pixel: u8) -> f32 {
+    (f32::from(pixel) / 255.0 - 0.1307) / 0.3081
+}
+
+/// The order in which an epoch shows so many pictures: a permutation by hash, the same under every layout.
+pub fn order(seed: u64, epoch: usize, n: usize) -> Vec<usize> {
+    let (mut order, hash) = ((0..n).collect::<Vec<_>>(), mix(mix(seed) ^ epoch as u64));
+    for end in (1..n).rev() {
+        order.swap(end, (mix(hash ^ end as u64) % (end as u64 + 1)) as usize);
+    }
+    order
 }
 
 /// Digits to learn from and others to be judged by, of the same size.
@@ -132,6 +154,13 @@ impl Digits {
     pub fn pixels(&self) -> usize {
         self.train.pixels()
     }
+    /// A hash of what is learnt from, to know it again.
+    pub fn hash(&self) -> u64 {
+        let words =
+            self.train.images.chunks(8).map(|word| word.iter().fold(0, |all, &b| all << 8 | u64::from(b)));
+        let labels = self.train.labels.iter().map(|&label| label.into());
+        words.chain(labels).fold(1, |hash, word: u64| mix(hash ^ word))
+    }
 }
 
 #[cfg(test)]
@@ -179,6 +208,34 @@ mod tests {
     }
     fn gz(name: &str) -> String {
         format!("{name}.gz")
+    }
+
+    /// Kills: a picture shown twice or never, an order that is the same in every epoch or for every seed.
+    #[test]
+    fn every_epoch_shows_every_picture_once_in_another_order() {
+        let orders = [(0, 0), (0, 1), (1, 0)].map(|(seed, epoch)| order(seed, epoch, 100));
+        for order in &orders {
+            let mut sorted = order.clone();
+            sorted.sort_unstable();
+            assert_eq!(sorted, (0..100).collect::<Vec<_>>());
+            assert!(order.iter().enumerate().filter(|(at, i)| at == *i).count() < 10);
+        }
+        assert!(orders[0] != orders[1] && orders[0] != orders[2]);
+        assert_eq!((orders[0].clone(), order(3, 4, 0)), (order(0, 0, 100), vec![]));
+    }
+
+    /// Kills: pixels in another order or of another scale, another picture's label; a hash that does not see them.
+    #[test]
+    fn pictures_become_examples() {
+        let set = Digits::generated(1, 3, 0).train;
+        for i in [2, 0] {
+            let Sequence { x, targets, documents, .. } = set.example(i);
+            assert_eq!((x.len(), targets, documents), (784, vec![u32::from(set.label(i))], vec![1]));
+            assert!(x.iter().zip(set.image(i)).all(|(x, &pixel)| *x == feature(pixel)));
+        }
+        assert!((feature(0) + 0.424_213).abs() < 1e-5 && (feature(255) - 2.821_487).abs() < 1e-5);
+        let hash = |seed, n| Digits::generated(seed, n, 0).hash();
+        assert!(hash(1, 3) == hash(1, 3) && hash(1, 3) != hash(2, 3) && hash(1, 3) != hash(1, 4));
     }
 
     /// Kills: images that begin a byte early or late, rows for columns, labels of the other set, classes of one set alone.

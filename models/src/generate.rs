@@ -86,7 +86,7 @@ impl Request {
     /// # Errors
     /// One sentence on the first thing that does not fit.
     pub fn check<D: Runs>(&self, model: &Model, layout: &Layout) -> Result<()> {
-        layout.fits(&model.config.shape)?;
+        layout.fits(model.config.shape)?;
         self.sampling.validate()?;
         let (data, positions) = (layout.size(Axis::SEQUENCES), model.config.positions);
         if self.prompts.len() < data {
@@ -180,7 +180,7 @@ fn on_rank<D: Runs>(
     let record = request.record.then(|| Record::new(mesh));
     let (data, speaks) = (mesh.group(Axis::SEQUENCES), speaks(mesh)?);
     let mine = deal(request.prompts.len(), data.rank(), data.size());
-    let mut chunk = Stages::new(at, &model.config.shape)?;
+    let mut chunk = Stages::new(at, model.config.shape)?;
     let weights = if request.record { dump::weights(chunk.params(), mesh)? } else { Vec::new() };
     let (texts, taken) = measure::work(at, Phase::Inference, || {
         let new = |prompt: &Vec<u32>| Text::new(prompt, request.max_new);
@@ -312,7 +312,7 @@ fn in_f32<D: Kernels<Elem: Real>>(x: &Tensor<D>, read: &mut Vec<D::Elem>, into: 
 /// # Errors
 /// If the layout does not fit the model, or a rank fails.
 pub fn all_logits<D: Runs>(model: &Model, layout: &Layout, sequences: &[Vec<u32>]) -> Result<Vec<f64>> {
-    layout.fits(&model.config.shape)?;
+    layout.fits(model.config.shape)?;
     let lengths: Vec<_> = sequences.iter().map(Vec::len).collect();
     let ranks = session::run((layout, &layout.world()?), model.values(), |at: At<D>| {
         let logits = whole_logits(&at, &model.config.shape, &sequences.concat(), &lengths)?;
@@ -335,7 +335,7 @@ pub fn all_logits_peak<D: Kernels>(shape: &Shape, layout: &Layout, lengths: &[us
 fn whole_logits<D: Kernels>(at: &At<D>, shape: &Shape, ids: &[u32], lengths: &[usize]) -> Result<Tensor<D>> {
     let mut chunk = Stages::new(at, shape)?;
     let ids = Ids::new(at.device.place(), ids, shape.vocabulary)?;
-    Ok(chunk.logits(&Cx::infer(lengths), ids, true)?)
+    chunk.logits(&Cx::infer(lengths), ids, true)
 }
 
 #[cfg(test)]

@@ -11,12 +11,14 @@
 //! | `sampling.rs`, `generate.rs` | the next token, and all that follow a prompt |
 //! | `convert.rs` | a model written again in another kind of number |
 //! | `digits.rs` | pictures of digits, for a classifier |
+//! | `learner.rs` | a model of text or a classifier, for a run |
 pub mod config;
 pub mod convert;
 pub mod digits;
 pub mod embedded;
 pub mod generate;
 pub mod ids;
+mod learner;
 mod model;
 pub mod names;
 pub mod sampling;
@@ -24,4 +26,5 @@ pub mod text;
 pub mod tokenizer;
 
 pub use config::Config;
+pub use learner::Learner;
 pub use model::Model;

@@ -18,11 +18,12 @@ pub struct Model {
     pub origin: String,
     /// What its ids are.
     pub tokens: Tokens,
-    weights: Weights,
+    pub(crate) weights: Weights,
 }
 
+/// Where weights are.
 #[derive(Clone)]
-enum Weights {
+pub(crate) enum Weights {
     Random(Random),
     Stored(Arc<Stored>),
 }
@@ -78,14 +79,11 @@ impl Model {
     }
     /// The tensors of its files, if it has any.
     pub fn tensors(&self) -> Option<&Stored> {
-        match &self.weights {
-            Weights::Random(_) => None,
-            Weights::Stored(stored) => Some(stored),
-        }
+        self.weights.stored()
     }
     /// What is noted in the weights' file.
     pub fn note(&self, key: &str) -> Option<&str> {
-        self.tensors()?.shards().metadata()?.get(key).map(String::as_str)
+        self.weights.note(key)
     }
     /// What turns text into its ids and back.
     ///
@@ -94,6 +92,15 @@ impl Model {
     /// read, or one of ids that the model does not have.
     pub fn tokenizer(&self) -> Result<Tokenizer> {
         self.tokens.read(self.config.shape.vocabulary)
+    }
+}
+
+impl Weights {
+    fn stored(&self) -> Option<&Stored> {
+        if let Weights::Stored(stored) = self { Some(stored) } else { None }
+    }
+    pub(crate) fn note(&self, key: &str) -> Option<&str> {
+        self.stored()?.shards().metadata()?.get(key).map(String::as_str)
     }
 }
 

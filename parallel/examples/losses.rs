@@ -39,7 +39,7 @@ const QWEN: Shape = Shape {
 };
 
 /// Five sequences of one to six tokens in two microbatches; one packs two documents, some targets are ignored.
-fn batch(vocabulary: usize, step: usize) -> Result<Batch, parallel::BatchError> {
+fn batch(vocabulary: usize, step: usize) -> parallel::Result<Batch> {
     let id = |salt: usize, i: usize| (mix((salt * 64 + i) as u64) % vocabulary as u64) as u32;
     let document = |salt: usize, len: usize| {
         let ids: Vec<u32> = (0..len).map(|i| id(salt, i)).collect();

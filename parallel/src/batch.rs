@@ -1,26 +1,31 @@
 //! A step's sequences. The batch is cut into microbatches first and each microbatch is dealt over the data ranks
 //! then, so that the microbatches are part of the model and not of the layout.
+use crate::{Result, bail};
 use comm::Axis;
 use std::ops::Range;
 use tensor::IGNORED;
 
-/// One sequence: token ids, and the id that each should be followed by. It may pack several documents: then each
-/// has positions of its own and sees itself only, but they stay together on one rank.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// One sequence: token ids, and the id that each should be followed by; rows of features may stand for either. It may pack
+/// several documents: then each has positions of its own and sees itself only, but they stay together on one rank.
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sequence {
     /// What goes in.
     pub ids: Vec<u32>,
-    /// What should come out, one for each; [`IGNORED`] where it does not count.
+    /// What should come out, one for each token; [`IGNORED`] where it does not count.
     pub targets: Vec<u32>,
     /// Tokens of each document, in order.
     pub documents: Vec<usize>,
+    /// Features that go in where there are no ids: as many for each token, one token after the other.
+    pub x: Vec<f32>,
+    /// Features that should come out where there are no targets.
+    pub y: Vec<f32>,
 }
 
 impl Sequence {
     /// A sequence of one document.
     #[must_use]
     pub fn new(ids: Vec<u32>, targets: Vec<u32>) -> Self {
-        Self { documents: vec![ids.len()], ids, targets }
+        Self { documents: vec![ids.len()], ids, targets, ..Self::default() }
     }
     /// Several documents, one after the other: the ids and targets of each.
     #[must_use]
@@ -29,12 +34,60 @@ impl Sequence {
             ids: documents.iter().flat_map(|(ids, _)| ids.iter().copied()).collect(),
             targets: documents.iter().flat_map(|(_, targets)| targets.iter().copied()).collect(),
             documents: documents.iter().map(|(ids, _)| ids.len()).collect(),
+            ..Self::default()
         }
+    }
+    /// One example: its features, and its class.
+    #[must_use]
+    pub fn example(x: Vec<f32>, class: u32) -> Self {
+        Self { x, targets: vec![class], documents: vec![1], ..Self::default() }
+    }
+    /// So many tokens: the features of each, and those that each should become.
+    #[must_use]
+    pub fn rows(tokens: usize, x: Vec<f32>, y: Vec<f32>) -> Self {
+        Self { x, y, documents: vec![tokens], ..Self::default() }
+    }
+    /// Its tokens.
+    pub fn tokens(&self) -> usize {
+        self.documents.iter().sum()
+    }
+    /// Its tokens that the loss is a mean over.
+    fn counted(&self) -> usize {
+        if self.y.is_empty() { self.targets.iter().filter(|t| **t != IGNORED).count() } else { self.tokens() }
+    }
+    /// Whether it can be.
+    fn check(&self, sequence: usize) -> Result<()> {
+        let tokens = self.tokens();
+        for (ids, rows) in [(&self.ids, &self.x), (&self.targets, &self.y)] {
+            let whole = tokens > 0 && rows.len().is_multiple_of(tokens) && ids.is_empty();
+            if !rows.is_empty() && !whole {
+                bail!(
+                    "sequence {sequence} has {} features and {} ids for {tokens} tokens; it must be as many features for \
+                     each token and no ids, or no features",
+                    rows.len(),
+                    ids.len()
+                );
+            }
+        }
+        let count = |ids: &Vec<u32>, rows: &Vec<f32>| if rows.is_empty() { ids.len() } else { tokens };
+        let [ids, targets] = [count(&self.ids, &self.x), count(&self.targets, &self.y)];
+        if ids == 0 || ids != targets {
+            bail!(
+                "sequence {sequence} has {ids} ids and {targets} targets; both must be the same number, at least 1"
+            );
+        }
+        if self.documents.contains(&0) || tokens != ids {
+            bail!(
+                "the documents of sequence {sequence} have {:?} tokens; it must be at least 1 each, {ids} together",
+                self.documents
+            );
+        }
+        Ok(())
     }
 }
 
 /// A data rank's part of a microbatch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Share<'a> {
     /// Its sequences.
     pub sequences: &'a [Sequence],
@@ -50,57 +103,9 @@ impl Share<'_> {
 }
 
 /// All sequences of one step, in microbatches. Sequences may differ in length, microbatches in size.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Batch {
     microbatches: Vec<Vec<Sequence>>,
-}
-
-/// A batch that cannot be.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum BatchError {
-    /// A microbatch without sequences, or none at all.
-    #[error("{sequences} sequences in {microbatches} microbatches: each needs at least one")]
-    Few {
-        /// How many sequences there are.
-        sequences: usize,
-        /// How many microbatches.
-        microbatches: usize,
-    },
-    /// A sequence without tokens, or with another number of targets.
-    #[error(
-        "sequence {sequence} has {ids} ids and {targets} targets; both must be the same number, at least 1"
-    )]
-    Sequence {
-        /// Which.
-        sequence: usize,
-        /// Its ids.
-        ids: usize,
-        /// Its targets.
-        targets: usize,
-    },
-    /// Documents that do not make up their sequence.
-    #[error(
-        "the documents of sequence {sequence} have {documents:?} tokens; it must be at least 1 each, {ids} together"
-    )]
-    Documents {
-        /// Which.
-        sequence: usize,
-        /// Tokens of its documents.
-        documents: Vec<usize>,
-        /// Its ids.
-        ids: usize,
-    },
-    /// Fewer sequences than data ranks.
-    #[error(
-        "a microbatch of {sequences} sequences cannot be dealt over {}={ranks}: each rank needs at least one",
-        Axis::SEQUENCES
-    )]
-    Deal {
-        /// Of the microbatch.
-        sequences: usize,
-        /// Data ranks.
-        ranks: usize,
-    },
 }
 
 /// The part of `n` things that the `rank`th of `ranks` gets: consecutive, sizes differing by at most one.
@@ -114,19 +119,12 @@ impl Batch {
     ///
     /// # Errors
     /// If a microbatch would be empty, or a sequence is.
-    pub fn new(sequences: Vec<Sequence>, microbatches: usize) -> Result<Self, BatchError> {
+    pub fn new(sequences: Vec<Sequence>, microbatches: usize) -> Result<Self> {
         if microbatches == 0 || sequences.len() < microbatches {
-            return Err(BatchError::Few { sequences: sequences.len(), microbatches });
+            let sequences = sequences.len();
+            bail!("{sequences} sequences in {microbatches} microbatches: each needs at least one");
         }
-        for (sequence, s) in sequences.iter().enumerate() {
-            let (ids, targets) = (s.ids.len(), s.targets.len());
-            if ids == 0 || ids != targets {
-                return Err(BatchError::Sequence { sequence, ids, targets });
-            }
-            if s.documents.contains(&0) || s.documents.iter().sum::<usize>() != ids {
-                return Err(BatchError::Documents { sequence, documents: s.documents.clone(), ids });
-            }
-        }
+        sequences.iter().enumerate().try_for_each(|(number, sequence)| sequence.check(number))?;
         let part = |m| sequences[deal(sequences.len(), m, microbatches)].to_vec();
         Ok(Self { microbatches: (0..microbatches).map(part).collect() })
     }
@@ -136,21 +134,38 @@ impl Batch {
     }
     /// Tokens of the step.
     pub fn tokens(&self) -> usize {
-        self.microbatches.iter().flatten().map(|s| s.ids.len()).sum()
+        self.microbatches.iter().flatten().map(Sequence::tokens).sum()
     }
     /// Targets that the loss is a mean over: all of the step's, but those that are ignored.
     pub fn counted(&self) -> usize {
-        let targets = self.microbatches.iter().flatten().flat_map(|s| &s.targets);
-        targets.filter(|target| **target != IGNORED).count()
+        self.microbatches.iter().flatten().map(Sequence::counted).sum()
     }
-    /// This data rank's part of one microbatch.
+    /// Whether each token has so many features going in, and to come out; 0 where there are ids.
     ///
     /// # Errors
-    /// If there are fewer sequences than ranks.
-    pub fn share(&self, microbatch: usize, rank: usize, ranks: usize) -> Result<Share<'_>, BatchError> {
+    /// If one has another number.
+    pub(crate) fn has_features(&self, [input, output]: [usize; 2]) -> Result<()> {
+        for s in self.microbatches.iter().flatten() {
+            for (rows, wanted, which) in [(&s.x, input, "going in"), (&s.y, output, "to come out")] {
+                let seen = rows.len() / s.tokens();
+                if seen != wanted {
+                    bail!("a token has {seen} features {which}; the model has {wanted} there");
+                }
+            }
+        }
+        Ok(())
+    }
+    /// This data rank's part of one microbatch. Of sequences whose tokens are features a rank may have none.
+    ///
+    /// # Errors
+    /// If there are fewer sequences of ids than ranks.
+    pub fn share(&self, microbatch: usize, rank: usize, ranks: usize) -> Result<Share<'_>> {
         let all = &self.microbatches[microbatch];
-        if all.len() < ranks {
-            return Err(BatchError::Deal { sequences: all.len(), ranks });
+        if all.len() < ranks && all.iter().all(|s| s.x.is_empty()) {
+            let (sequences, axis) = (all.len(), Axis::SEQUENCES);
+            bail!(
+                "a microbatch of {sequences} sequences cannot be dealt over {axis}={ranks}: each rank needs at least one"
+            );
         }
         let mine = deal(all.len(), rank, ranks);
         let before = self.microbatches[..microbatch].iter().flatten().chain(&all[..mine.start]);
@@ -161,7 +176,7 @@ impl Batch {
     /// each is computed beside what those before it leave, a sum of losses.
     #[must_use]
     pub fn largest(&self) -> Self {
-        let tokens = |m: &&Vec<Sequence>| m.iter().map(|s| s.ids.len()).sum::<usize>();
+        let tokens = |m: &&Vec<Sequence>| m.iter().map(Sequence::tokens).sum::<usize>();
         let largest = self.microbatches.iter().max_by_key(tokens).into_iter();
         let times = self.microbatches.len().min(2);
         Self { microbatches: largest.flat_map(|m| std::iter::repeat_n(m.clone(), times)).collect() }
@@ -170,7 +185,7 @@ impl Batch {
     ///
     /// # Errors
     /// As [`share`](Self::share).
-    pub fn dealt(&self, rank: usize, ranks: usize) -> Result<Vec<Vec<usize>>, BatchError> {
+    pub fn dealt(&self, rank: usize, ranks: usize) -> Result<Vec<Vec<usize>>> {
         let lengths = |microbatch| Ok(self.share(microbatch, rank, ranks)?.lengths().collect());
         (0..self.microbatches.len()).map(lengths).collect()
     }
@@ -211,6 +226,32 @@ mod tests {
         );
         let uneven = Sequence::new(vec![1, 2], vec![3]);
         assert!(Batch::new(vec![uneven], 1).unwrap_err().to_string().starts_with("sequence 0 has 2 ids"));
+        let why = |sequence| Batch::new(vec![sequence], 1).unwrap_err().to_string();
+        let wanted = "it must be as many features for each token and no ids, or no features";
+        let rows = |x: usize, y: usize| Sequence::rows(2, vec![0.5; x], vec![0.5; y]);
+        assert_eq!(why(rows(7, 4)), format!("sequence 0 has 7 features and 0 ids for 2 tokens; {wanted}"));
+        assert_eq!(why(rows(4, 3)), format!("sequence 0 has 3 features and 0 ids for 2 tokens; {wanted}"));
+        let both = Sequence { ids: vec![1, 2], ..rows(4, 4) };
+        assert_eq!(why(both), format!("sequence 0 has 4 features and 2 ids for 2 tokens; {wanted}"));
+        let none = Sequence::rows(0, vec![0.5], vec![0.5]);
+        assert_eq!(why(none), format!("sequence 0 has 1 features and 0 ids for 0 tokens; {wanted}"));
+        assert!(why(rows(4, 0)).starts_with("sequence 0 has 2 ids and 0 targets"));
+        assert!(why(Sequence { targets: vec![1], ..rows(4, 0) }).starts_with("sequence 0 has 2 ids and 1 t"));
+    }
+
+    /// Of features a rank may have none. Kills: features that count as tokens, targets of features that do not count.
+    #[test]
+    fn features_are_dealt_by_their_tokens() {
+        let all = vec![
+            Sequence::rows(3, vec![0.5; 6], vec![0.5; 6]),
+            Sequence::rows(1, vec![0.5; 2], vec![1.0; 2]),
+        ];
+        let batch = Batch::new(all, 2).unwrap();
+        assert_eq!((batch.tokens(), batch.counted()), (4, 4));
+        assert_eq!(batch.dealt(0, 2).unwrap(), vec![Vec::<usize>::new(); 2]);
+        assert_eq!(batch.dealt(1, 2).unwrap(), [vec![3], vec![1]]);
+        let example = |class| Sequence::example(vec![0.5; 4], class);
+        assert_eq!(Batch::new(vec![example(IGNORED), example(2)], 1).unwrap().counted(), 1);
     }
 
     /// Kills: a number that depends on the ranks, documents counted as one, an ignored target that counts.

@@ -1,7 +1,7 @@
 //! Whether the machine can hold a run. What a run takes is known beforehand (see [`mod@price`](crate::price)): what its
 //! devices hold at most, all ranks together. The program itself, its texts and mapped files are not counted.
 use crate::At;
-use crate::{Error, Layout, Result, session};
+use crate::{Error, Result, Scheme, session};
 use kernels::{Kernels, Meta};
 use std::fmt::Display;
 use std::fs;
@@ -37,17 +37,18 @@ fn fits_in(run: impl Display, bytes: u128, free: Option<u64>) -> Result<()> {
 ///
 /// # Errors
 /// One sentence: what was asked for, beside what, the limit, and the smallest limit that works.
-pub fn within<D: Kernels>(
-    layout: &Layout,
+pub fn within<'a, D: Kernels>(
+    scheme: impl Into<Scheme<'a, D>>,
     (rank, peak): (usize, usize),
     program: impl FnOnce(At<Meta<D>>) -> Result<()>,
 ) -> Result<()> {
-    let Some(limit) = layout.memory_limit().filter(|limit| peak > *limit) else { return Ok(()) };
-    match Fault::caught(|| session::ghost(layout, (rank, Some(limit)), program)) {
+    let scheme = scheme.into();
+    let Some(limit) = scheme.layout.memory_limit().filter(|limit| peak > *limit) else { return Ok(()) };
+    match Fault::caught(|| session::ghost(scheme, (rank, Some(limit)), program)) {
         Ok(done) => done,
         Err(fault) => {
             let why = format!(
-                "rank {rank} under {layout}: {fault}; {peak} bytes are the smallest limit that works"
+                "rank {rank} under {scheme}: {fault}; {peak} bytes are the smallest limit that works"
             );
             Err(Error { works: Some(peak), ..Error::new(why) })
         }

@@ -200,10 +200,10 @@ mod tests {
     fn load(folder: &Path, device: &Float, mesh: &Mesh<Host>, kind: Kind) -> Result<Trainer<Float>> {
         let [from, state] = FILES.map(|name| folder.join(name));
         let fresh = Random { seed: 9 };
-        let mut fresh = Trainer::new(&at(device, mesh, &fresh), &SHAPE, (kind, None))?;
+        let mut fresh = Trainer::new(&at(device, mesh, &fresh), SHAPE, (kind, None))?;
         let params = entries(&named(&fresh.model().params(), mesh)?);
         let stored = Stored::new(File::open(&from)?, params, |_| false)?;
-        let mut trainer = Trainer::new(&at(device, mesh, &stored), &SHAPE, (kind, None))?;
+        let mut trainer = Trainer::new(&at(device, mesh, &stored), SHAPE, (kind, None))?;
         let (model, optimizer, _) = trainer.parts();
         restore_optimizer("state", &File::open(&state)?, optimizer, &model.params(), mesh)?;
         Ok(trainer)
@@ -234,7 +234,7 @@ mod tests {
     fn trained(folder: &Path, layout: [usize; 3]) -> [(usize, BTreeMap<String, Vec<u32>>); 2] {
         let run = |device: Float, mesh: Mesh<_>| {
             let mut trainer =
-                Trainer::new(&at(&device, &mesh, &Random { seed: 2 }), &SHAPE, (Kind::ADAMW, None))?;
+                Trainer::new(&at(&device, &mesh, &Random { seed: 2 }), SHAPE, (Kind::ADAMW, None))?;
             for _ in 0..2 {
                 trainer.step(&batch(), 0.1)?;
             }

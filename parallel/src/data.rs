@@ -6,7 +6,7 @@ use layers::{About, Rests};
 /// Where parameters rest.
 #[derive(Debug)]
 pub struct StateSplit {
-    /// What is said of it.
+    /// Its description.
     pub about: About,
     /// Where they rest; a number that a layout gives is the ranks of a block.
     pub rests: Rests,

@@ -53,7 +53,7 @@ stored!(f32 => f32: |x| x, f64 => f64: |x| x, Bf16 => Bf16: |x| x, F61 => u64: F
 /// Whole parameters, or their gradients, by canonical name.
 pub type Tensors<E> = Vec<(String, Vec<E>)>;
 
-/// What one rank saw.
+/// What one rank recorded.
 #[derive(Clone, Debug)]
 pub struct Seen<E: Scalar> {
     /// Its shares.
@@ -172,7 +172,7 @@ pub fn prepare(dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Writes what all ranks saw; of those that have a parameter the first speaks for it. The folder has been prepared.
+/// Writes what all ranks recorded; a parameter as the first rank that has it does. The folder has been prepared.
 ///
 /// # Errors
 /// If a file cannot be written.

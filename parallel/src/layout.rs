@@ -37,7 +37,7 @@ use ::tensor::count::Uncountable;
 use comm::{Axis, CommError, Mesh, World};
 use grammar::Grammar;
 use kernels::{Kernels, Meta};
-use layers::{About, Builder, Choice, Chunk, Random, Rests, Shape, Shared, Sizes, Values, Wide};
+use layers::{About, Builder, Choice, Design, Random, Rests, Shared, Sizes, Values, Wide};
 use std::fmt;
 use std::str::FromStr;
 
@@ -113,7 +113,7 @@ impl Layout {
     fn names(&self, i: usize) -> bool {
         self.named >> i & 1 == 1
     }
-    /// What is said of its strategies: those of axes that are split, and those that it names; in the lists' order.
+    /// The descriptions of its strategies: those of axes that are split, and those that it names; in the lists' order.
     pub fn strategies(&self) -> Vec<&'static About> {
         grammar_of_all().taken(self).into_iter().map(|i| strategies::all()[i]).collect()
     }
@@ -188,7 +188,7 @@ impl Layout {
             None => Mesh::ghost(&self.axes(), rank),
         }
     }
-    /// The same layout on ranks of which each may hold so many bytes at once; any number, if none is said. Not printed.
+    /// This layout on ranks of which each may hold so many bytes at once; any number, if none is given. Not printed.
     #[must_use]
     pub fn limited(self, bytes: Option<usize>) -> Self {
         Self { limit: bytes, ..self }
@@ -202,14 +202,18 @@ impl Layout {
         let limit = MAX_RANKS / (self.ranks() / self.size(axis));
         (1..=limit).filter(|n| fit(*n)).collect()
     }
-    /// Whether the ranks of every axis can share a model of this shape.
+    /// Whether the ranks of every axis can share a model.
     ///
     /// # Errors
     /// If an axis has ranks that do not divide what they share, with the numbers that do; if two strategies would build
     /// the same layer.
-    pub fn fits(&self, shape: &Shape) -> Result<(), LayoutError> {
+    pub fn fits(&self, design: impl Into<Design>) -> Result<(), LayoutError> {
+        self.fit_for(&self.strategies(), &design.into())
+    }
+    /// Whether it fits, where these split the model.
+    pub(crate) fn fit_for(&self, strategies: &[&About], design: &Design) -> Result<(), LayoutError> {
         for (axis, ranks) in self.axes() {
-            let shared = |ranks| self.shared((axis, ranks), shape);
+            let shared = |ranks| self.shared(strategies, (axis, ranks), design);
             let bad: Vec<_> = shared(ranks)
                 .iter()
                 .filter(|s| !s.fits())
@@ -220,30 +224,33 @@ impl Layout {
                 return Err(LayoutError::misfit((axis, ranks), &either(&bad, "and"), &possible));
             }
         }
-        self.conflict(shape).map_or(Ok(()), |why| Err(LayoutError(why)))
+        self.conflict(design).map_or(Ok(()), |why| Err(LayoutError(why)))
     }
-    /// Why two of its strategies cannot stand together, if so: both would build the same layer of a model of this shape.
-    pub fn conflict(&self, shape: &Shape) -> Option<String> {
+    /// Why two of its strategies cannot stand together, if so: both would build the same layer of such a model.
+    pub fn conflict(&self, design: impl Into<Design>) -> Option<String> {
         if self.strategies().iter().filter(|about| about.choice == Choice::Layers).count() < 3 {
             return None; // the axis and one word
         }
         let (device, values, mesh) = (Meta::<Cpu<f32>>::default(), Random { seed: 0 }, self.ghost(0).ok()?);
-        let (at, shape) = (self.place(&device, &mesh, &values), Shape { blocks: 1, ..*shape });
-        let built = Uncountable::caught(|| Chunk::whole(&at, &shape).map(drop)).ok()?;
+        let (at, mut design) = (self.place(&device, &mesh, &values), design.into());
+        if let Design::Transformer(shape) | Design::Blocks(shape) = &mut design {
+            shape.blocks = 1; // all are alike
+        }
+        let built = Uncountable::caught(|| design.stage(&at, 0..design.parts(), None).map(drop)).ok()?;
         built.err().filter(|why| matches!(why, layers::Error::Twice { .. })).map(|why| why.to_string())
     }
-    /// How many things of a model of this shape the ranks of their axes cannot share.
-    pub fn misfits(&self, shape: &Shape) -> usize {
-        let of = |of| self.shared(of, shape).iter().filter(|s| !s.fits()).count();
+    /// How many things of a model the ranks of their axes cannot share, where these split it.
+    pub(crate) fn misfits_of(&self, strategies: &[&About], design: &Design) -> usize {
+        let of = |of| self.shared(strategies, of, design).iter().filter(|s| !s.fits()).count();
         self.axes().into_iter().map(of).sum()
     }
-    /// What the ranks of an axis share if there are so many, as its strategies say.
-    fn shared(&self, (axis, ranks): (Axis, usize), shape: &Shape) -> Vec<Shared> {
+    /// What the ranks of an axis share if there are so many, as these strategies say.
+    fn shared(&self, strategies: &[&About], (axis, ranks): (Axis, usize), design: &Design) -> Vec<Shared> {
         let mut sizes = self.sizes;
         sizes[axis as usize] = ranks;
-        let along = self.strategies().into_iter().filter(|about| about.axis == Some(axis));
+        let along = strategies.iter().filter(|about| about.axis == Some(axis));
         let shares =
-            |about: &About| (about.shares)(shape, &Sizes { ranks: sizes, number: self.number(about) });
+            |about: &&About| (about.shares)(design, &Sizes { ranks: sizes, number: self.number(about) });
         along.flat_map(shares).collect()
     }
 }

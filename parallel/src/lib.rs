@@ -5,11 +5,13 @@
 //! |---|---|
 //! | `batch.rs` | a step's sequences, cut into microbatches, dealt to data ranks |
 //! | `layout.rs` | how a model is split, as the user writes it |
+//! | `scheme.rs` | a layout, and strategies and a schedule that no list knows |
 //! | `strategies.rs` | the lists of strategies, a folder each: `tensor/`, `data/`, `pipeline/` |
-//! | `trainer.rs` | accumulation over microbatches, gradient sync, clipping, the optimizer's step |
-//! | `classify.rs` | the same for a classifier, and how often it is right |
+//! | `step.rs`, `stages.rs` | steps as data; this rank's chunks and the executor that runs them |
+//! | `trainer.rs` | a training step: microbatches, gradient sums, clipping, the optimizer |
+//! | `whole.rs` | whole parameters by name, whichever stage has them |
 //! | `stored.rs` | parameters in files: which tensor of the file is which part of which parameter |
-//! | `checkpoint.rs` | parameters and optimizer state, written whole and read by shares |
+//! | `checkpoint.rs` | parameters and optimizer state, written whole and read by shards |
 //! | `session.rs` | the one place where a layout's ranks start: as threads, as ghosts, as one rank alone |
 //! | `network.rs` | what lies between ranks: links, patience, a trace |
 //! | `price.rs` | what ranks hold at most, from shapes alone |
@@ -21,7 +23,6 @@
 mod batch;
 pub mod budget;
 mod checkpoint;
-pub mod classify;
 pub mod data;
 pub mod dump;
 mod error;
@@ -33,6 +34,7 @@ pub mod pipeline;
 pub mod price;
 #[cfg(test)]
 mod rests;
+mod scheme;
 pub mod session;
 pub mod stages;
 pub mod step;
@@ -42,16 +44,16 @@ pub mod tensor;
 mod trainer;
 mod whole;
 
-pub use batch::{Batch, BatchError, Sequence, Share, deal};
+pub use batch::{Batch, Sequence, Share, deal};
 pub use checkpoint::{restore_optimizer, save_optimizer, save_params};
-pub use classify::{ClassifierTrainer, Examples};
 pub use error::{Error, Result, Sentence};
 pub use layout::Layout;
 pub use network::Network;
 pub use pipeline::Schedule;
+pub use scheme::{Anywhere, Scheme};
 pub use stages::{At, Stages};
 pub use stored::{Entry, Orientation, Stored};
-pub use trainer::{Report, Trainer};
+pub use trainer::{Report, Trainer, features};
 pub use whole::{Named, named, whole};
 
 /// How the names of steps begin in a trace; their numbers follow.

@@ -9,11 +9,11 @@ use std::time::Duration;
 pub struct Network {
     /// Slow links between the ranks along an axis, each axis once.
     pub links: Vec<(Axis, Link)>,
-    /// How long a rank waits for others in one call; a minute if nothing is said.
+    /// How long a rank waits for others in one call; a minute if none is given.
     pub timeout: Option<Duration>,
-    /// What is told of every run.
+    /// What is kept of every run.
     pub trace: Option<Trace>,
-    /// Whether the trace is also told of layers and kernels, where a command has steps to look into.
+    /// Whether the trace also has layers and kernels, where a command has steps to look into.
     pub profile: bool,
     /// What is done about ranks that do not end though their run has failed.
     pub stuck: Option<Stuck>,

@@ -10,7 +10,7 @@ list! { dyn Schedule:
 
 /// A way to go through the chunks of a model, as a table.
 pub trait Schedule: Sync {
-    /// What is said of it.
+    /// Its description.
     fn about(&self) -> &'static About;
     /// Whether there is such a table for these sizes.
     ///

@@ -1,10 +1,10 @@
 //! What ranks hold at most, from shapes alone: the program of a run on the device without numbers, one rank at a time, so
 //! a world of any size.
 use crate::{At, Stages};
-use crate::{Batch, Layout, Result, Trainer, budget, session};
+use crate::{Batch, Layout, Result, Scheme, Trainer, budget, session};
 use comm::{Axis, Mesh};
 use kernels::{Kernels, Meta};
-use layers::{Kind, Shape};
+use layers::{Design, Kind};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use tensor::count::{self, Uncountable};
@@ -27,12 +27,13 @@ pub struct Peak {
 ///
 /// # Errors
 /// What the program gives, and if 64 bits do not count the bytes of a rank, or one would hold more than it may.
-pub fn peak_of_all<D: Kernels, K: Ord>(
-    layout: &Layout,
+pub fn peak_of_all<'a, D: Kernels, K: Ord>(
+    scheme: impl Into<Scheme<'a, D>>,
     dealt: impl Fn(usize) -> Result<K>,
     program: impl Fn(At<Meta<D>>) -> Result<()>,
 ) -> Result<Peak> {
-    let (mut kinds, mut total, mut most) = (BTreeMap::new(), 0, (0, 0));
+    let (scheme, mut kinds, mut total, mut most) = (scheme.into(), BTreeMap::new(), 0, (0, 0));
+    let layout = scheme.layout;
     for rank in 0..layout.ranks() {
         let mesh = layout.ghost(rank)?;
         let (data, others): (Vec<_>, Vec<_>) =
@@ -44,13 +45,13 @@ pub fn peak_of_all<D: Kernels, K: Ord>(
                     let device = at.device;
                     program(at).map(|()| device.meter().peaks_of_all().total)
                 };
-                let peak = session::ghost(layout, (rank, None), held)?;
+                let peak = session::ghost(scheme, (rank, None), held)?;
                 most = if peak > most.1 { (rank, peak) } else { most };
                 *new.insert(peak as u128)
             }
         };
     }
-    budget::within(layout, most, program)?;
+    budget::within(scheme, most, program)?;
     Ok(Peak { all: total, largest: most.1 })
 }
 
@@ -58,18 +59,19 @@ pub fn peak_of_all<D: Kernels, K: Ord>(
 ///
 /// # Errors
 /// As [`peak_of_all`].
-pub fn training<D: Kernels>(
-    layout: &Layout,
-    shape: &Shape,
+pub fn training<'a, D: Kernels>(
+    scheme: impl Into<Scheme<'a, D>>,
+    design: impl Into<Design>,
     optimizer: (Kind, Option<f64>),
     batch: &Batch,
     after: impl Fn(&mut Trainer<Meta<D>>, &Mesh<tensor::Nowhere>) -> Result<()>,
 ) -> Result<Peak> {
+    let (scheme, design) = (scheme.into(), &design.into());
     peak_of_all(
-        layout,
-        |rank| Ok(batch.dealt(rank, layout.size(Axis::SEQUENCES))?),
+        scheme,
+        |rank| batch.dealt(rank, scheme.layout.size(Axis::SEQUENCES)),
         |at: At<Meta<D>>| {
-            let mut trainer = Trainer::new(&at, shape, optimizer)?;
+            let mut trainer = Trainer::new(&at, design, optimizer)?;
             (0..STEPS).try_for_each(|_| trainer.step(batch, 0.0).map(drop))?;
             after(&mut trainer, at.mesh)
         },
@@ -81,15 +83,12 @@ pub fn training<D: Kernels>(
 ///
 /// # Errors
 /// If ranks do not meet.
-pub fn gathering<D: Kernels>(
-    trainer: &mut Trainer<Meta<D>>,
-    mesh: &Mesh<tensor::Nowhere>,
-    shape: &Shape,
-) -> Result<()> {
+pub fn gathering<D: Kernels>(trainer: &mut Trainer<Meta<D>>, mesh: &Mesh<tensor::Nowhere>) -> Result<()> {
+    let design = trainer.model().design().clone();
     let params = trainer.model().params();
     params.iter().try_for_each(|param| param.gather(mesh).map(drop))?;
     if mesh.group(Axis::STAGES).size() > 1 {
-        let largest = sizes(shape)?.into_iter().max().unwrap_or(0);
+        let largest = sizes(&*design)?.into_iter().max().unwrap_or(0);
         drop(Tensor::empty(params[0].device().wide(), Category::Buffers, 1, largest));
     }
     Ok(())
@@ -99,8 +98,8 @@ pub fn gathering<D: Kernels>(
 ///
 /// # Errors
 /// As [`sizes`].
-pub fn parameters(shape: &Shape) -> Result<usize> {
-    let sizes = sizes(shape)?;
+pub fn parameters(design: impl Into<Design>) -> Result<usize> {
+    let sizes = sizes(design)?;
     Ok(Uncountable::caught(|| count::sum("the parameters of a model", sizes))?)
 }
 
@@ -108,9 +107,10 @@ pub fn parameters(shape: &Shape) -> Result<usize> {
 ///
 /// # Errors
 /// If a size is none of a model, or 64 bits do not count the bytes of all.
-pub fn sizes(shape: &Shape) -> Result<Vec<usize>> {
+pub fn sizes(design: impl Into<Design>) -> Result<Vec<usize>> {
+    let design = &design.into();
     session::ghost(&Layout::UNSPLIT, (0, None), |at: At<Meta<Cpu<f32>>>| {
-        let mut model = Stages::new(&at, shape)?;
+        let mut model = Stages::new(&at, design)?;
         Ok(model.params().into_iter().map(|p| p.shape().into_iter().product()).collect())
     })
 }

@@ -25,7 +25,7 @@ const SHAPE: Shape = Shape {
 };
 const ADAMW: Kind = Kind::AdamW { beta1: 0.5, beta2: 0.75, eps: 0.5, decay: 0.25 };
 
-/// So many of value, gradient and state, from the last on, rest as shards: DDP and ZeRO 1 to 3.
+/// So many of value, gradient and state, from the last on, rest as shards: DDP and `ZeRO` 1 to 3.
 fn zero(stage: usize, block: Option<usize>) -> Rests {
     let rest = |needs| if stage >= needs { Rest::Shard } else { Rest::Whole };
     Rests { value: rest(3), gradient: rest(2), state: rest(1), block }
@@ -66,7 +66,11 @@ fn weights<D: Kernels<Place = Host>>(
 #[test]
 fn steps_equal_the_oracle_wherever_parameters_rest() {
     let _key = Key(6).enter();
-    let told = |s: &Sequence| reference::Sequence { ids: s.ids.clone(), targets: s.targets.clone() };
+    let told = |s: &Sequence| reference::Sequence {
+        ids: s.ids.clone(),
+        targets: s.targets.clone(),
+        ..reference::Sequence::default()
+    };
     let told: Vec<Vec<_>> = batch().microbatches().iter().map(|m| m.iter().map(told).collect()).collect();
     let heads = reference::Heads { queries: 4, keys: 2, dim: 2 };
     let (beta1, beta2, eps, decay) = (0.5, 0.75, 0.5, 0.25);
@@ -93,7 +97,7 @@ fn steps_equal_the_oracle_wherever_parameters_rest() {
         for ((sizes, regions, block), stage) in cases {
             let rests = zero(stage, block.filter(|_| stage > 0));
             on(sizes, (rests, *regions), |at: &At<Cpu<F61>>| {
-                let mut trainer = Trainer::new(at, &shape, (ADAMW, Some(0.5)))?.seeded(3);
+                let mut trainer = Trainer::new(at, shape, (ADAMW, Some(0.5)))?.seeded(3);
                 let start = weights(&mut trainer, at.mesh)?;
                 let mut truth = reference::Trainer::new(model.clone(), theirs, Some(0.5), start).seeded(3);
                 for step in 0..2 {
@@ -123,7 +127,7 @@ fn steps_equal_the_oracle_wherever_parameters_rest() {
 fn cost<D: Kernels + Default>(mesh: &Mesh<D::Place>, rests: Rests) -> Result<(Ledger, Peaks)> {
     let device = D::default();
     let at = Builder { rests, ..Builder::new(&device, mesh, &Random { seed: 2 }) }.into();
-    let mut trainer = Trainer::new(&at, &Shape { blocks: 8, ..SHAPE }, (ADAMW, Some(0.5)))?;
+    let mut trainer = Trainer::new(&at, Shape { blocks: 8, ..SHAPE }, (ADAMW, Some(0.5)))?;
     for _ in 0..2 {
         trainer.step(&batch(), 0.5)?;
     }
@@ -169,7 +173,7 @@ where
     let bits = |all: Vec<Wide<D>>| all.into_iter().map(|x| (x.to_f64() as f32).to_bits()).collect::<Vec<_>>();
     let all = on(sizes, (rests, false), |at: &At<D>| {
         let batch = Batch::new(batch().microbatches().concat(), microbatches)?;
-        let (mut trainer, mut seen) = (Trainer::new(at, &SHAPE, (Kind::ADAMW, None))?, Vec::new());
+        let (mut trainer, mut seen) = (Trainer::new(at, SHAPE, (Kind::ADAMW, None))?, Vec::new());
         for _ in 0..3 {
             seen.push(bits(trainer.step(&batch, 0.1)?.loss.read().unwrap()));
         }
@@ -216,7 +220,7 @@ fn floats_have_the_same_bits_wherever_parameters_rest() {
 fn models_generate_wherever_parameters_rest() {
     let logits = |rests| {
         on(&[(Axis::Dp, 2), (Axis::Tp, 2)], (rests, false), |at: &At<Cpu<f32>>| {
-            let mut model = Stages::new(at, &Shape { tied: true, ..SHAPE })?;
+            let mut model = Stages::new(at, Shape { tied: true, ..SHAPE })?;
             let mut cx = Cx::infer([3]).with_cache(5);
             let mut seen = Vec::new();
             for (n, ids) in [&[1, 2, 3][..], &[7], &[12]].into_iter().enumerate() {
@@ -240,12 +244,12 @@ where
     Wide<D>: Real,
 {
     let optimizer = (Kind::ADAMW, None); // a norm is added up in another order where shards are
-    let mut trainer = Trainer::new(at, &SHAPE, optimizer)?;
+    let mut trainer = Trainer::new(at, SHAPE, optimizer)?;
     if let Some(folder) = from {
         let stored = Stored::new(File::open(&folder.join("model"))?, entries(&mut trainer), |_| false)?;
         let (strategies, built) = (at.strategies.clone(), at.built.clone());
         let builder = Builder { values: &stored, strategies, built, ..**at };
-        trainer = Trainer::new(&builder.into(), &SHAPE, optimizer)?;
+        trainer = Trainer::new(&builder.into(), SHAPE, optimizer)?;
         let (model, optimizer, mesh) = trainer.parts();
         restore_optimizer("state", &File::open(&folder.join("state"))?, optimizer, &model.params(), mesh)?;
     }

@@ -6,10 +6,10 @@ use crate::{Result, deal};
 use comm::{Axis, Group, Mesh, Request, Tag};
 use kernels::Kernels;
 use layers::ops::{Region, Stream};
-use layers::{Builder, Chunk, Cx, Half, Input, Keeper, Output, Param, Shape, Stage, Strategy, Uses, Wanted};
+use layers::{Builder, Cx, Design, Half, Input, Keeper, Output, Param, Stage, Strategy, Uses, Wanted};
 use std::ops::Deref;
 use std::rc::Rc;
-use tensor::{Category, Ids, Tensor};
+use tensor::{Category, Tensor};
 
 /// Where a model is built: the place of its layers, and the schedule of its stages.
 pub struct At<'a, D: Kernels> {
@@ -50,8 +50,7 @@ pub struct Stages<D: Kernels> {
     keeper: Option<Keeper<D>>, // of values that are used for logits
     logits: Group<D::Place>,   // the stages, as logits meet them
     region: Region,
-    width: usize,
-    vocabulary: usize,
+    design: Rc<Design>,
     steps: [Option<(Plan, Rc<[Step]>)>; 2], // of forwards alone, and of training: as made for the last plan
     held: Vec<(Payload, Unit, Stream<D>)>,  // by the unit that needs it
     sent: Vec<(Payload, Request<D>)>,       // not waited for yet, at most one of a kind
@@ -64,9 +63,9 @@ pub(crate) trait Work<D: Kernels> {
     /// What enters the model.
     fn input(&mut self, microbatch: usize) -> Result<Input<D>>;
     /// What the model's end is asked for.
-    fn wanted(&mut self, microbatch: usize) -> Result<Wanted<D::Place>>;
+    fn wanted(&mut self, microbatch: usize) -> Result<Wanted<D>>;
     /// What left the model.
-    fn ended(&mut self, output: Output<D>);
+    fn ended(&mut self, microbatch: usize, output: Output<D>);
     /// This rank is done with a microbatch.
     fn done(&mut self, _: usize) {}
 }
@@ -75,17 +74,18 @@ impl<D: Kernels> Stages<D> {
     /// This rank's chunks of the model.
     ///
     /// # Errors
-    /// If the ranks do not fit the shape, or there are no such values.
-    pub fn new(at: &At<D>, shape: &Shape) -> Result<Self> {
+    /// If the ranks do not fit the design, or there are no such values.
+    pub fn new(at: &At<D>, design: impl Into<Design>) -> Result<Self> {
+        let design = Rc::new(design.into());
         let stages = at.mesh.group(Axis::STAGES);
-        let plan = Plan { ranks: stages.size(), chunks: 1, slices: 1, microbatches: 1 };
+        let plan = Plan::whole(stages.size(), 1);
         let rank_of = |chunk: usize| at.schedule.rank_of(chunk, &plan);
         let ends = [0, plan.all_chunks() - 1].map(rank_of);
         let at_an_end = ends[0] != ends[1] && ends.contains(&stages.rank());
         let ends = if at_an_end { Some(stages.subgroup(&ends)?) } else { None };
         let part = |chunk: usize| {
-            let blocks = deal(shape.blocks, chunk, plan.all_chunks());
-            Ok((chunk, Box::new(Chunk::part(at, shape, blocks, ends.as_ref())?) as Box<dyn Stage<D>>))
+            let parts = deal(design.parts(), chunk, plan.all_chunks());
+            Ok((chunk, design.stage(at, parts, ends.as_ref())?))
         };
         let mine = |chunk: &usize| rank_of(*chunk) == stages.rank();
         Ok(Self {
@@ -96,8 +96,7 @@ impl<D: Kernels> Stages<D> {
             keeper: Some(Keeper::new(at.rests)),
             logits: stages.named("logits"),
             region: at.region,
-            width: shape.width,
-            vocabulary: shape.vocabulary,
+            design,
             steps: [None, None],
             held: Vec::new(),
             sent: Vec::new(),
@@ -113,26 +112,26 @@ impl<D: Kernels> Stages<D> {
         self.list(&mut all);
         all
     }
-    /// Size of the vocabulary.
-    pub(crate) fn vocabulary(&self) -> usize {
-        self.vocabulary
+    /// What it is built as.
+    pub fn design(&self) -> &Rc<Design> {
+        &self.design
     }
     /// Logits `[sequences, V]` of the last token of every sequence that has one, the same on every tensor rank and on every
-    /// stage; with `all`, of every token `[B, V]`.
+    /// stage; with `all`, of every token `[B, V]`. Of a model that gives rows of features those rows.
     ///
     /// # Errors
     /// If ranks do not meet.
-    pub fn logits(&mut self, cx: &Cx<D>, ids: Ids<D::Place>, all: bool) -> Result<Tensor<D>> {
-        let mut once = Once { cx, ids: Some(ids), all, logits: None };
+    pub fn logits(&mut self, cx: &Cx<D>, input: impl Into<Input<D>>, all: bool) -> Result<Tensor<D>> {
+        let mut once = Once { cx, input: Some(input.into()), all, logits: None };
         let mut keeper = self.keeper.take().expect("put back below");
         let outcome = self.run(1, false, &mut once, &mut keeper);
         self.keeper = Some(keeper);
         outcome?;
         let open = cx.tokens().iter().filter(|tokens| tokens.len > 0).count();
         let rows = if all { cx.rows() } else { open };
-        let empty = || Tensor::empty(&self.device, Category::Activations, rows, self.vocabulary);
+        let empty = || Tensor::empty(&self.device, Category::Activations, rows, self.design.outputs());
         let mut logits = once.logits.unwrap_or_else(empty);
-        let plan = Plan { ranks: self.logits.size(), chunks: 1, slices: 1, microbatches: 1 };
+        let plan = Plan::whole(self.logits.size(), 1);
         let last = self.schedule.rank_of(plan.all_chunks() - 1, &plan);
         self.logits.broadcast(&mut logits, last)?;
         Ok(logits)
@@ -146,7 +145,7 @@ impl<D: Kernels> Stages<D> {
         uses: &mut dyn Uses<D>,
     ) -> Result<()> {
         let stages = self.mesh.group(Axis::STAGES).clone();
-        let plan = Plan { ranks: stages.size(), chunks: 1, slices: 1, microbatches };
+        let plan = Plan::whole(stages.size(), microbatches);
         let made = &mut self.steps[usize::from(learns)];
         if made.as_ref().is_none_or(|(of, _)| *of != plan) {
             let lower = if learns { lowered } else { forwards };
@@ -163,8 +162,10 @@ impl<D: Kernels> Stages<D> {
                 }
                 Step::Receive(payload, unit, from) => {
                     let rows = work.cx(unit.microbatch as usize)?.rows();
+                    let behind = unit.chunk as usize + usize::from(payload == Payload::Gradient);
+                    let width = self.design.width(deal(self.design.parts(), behind, plan.all_chunks()).start);
                     let from = (&stages, from, tag(payload, unit, &plan));
-                    let x = Stream::receive(&self.device, from, [rows, self.width], self.region)?;
+                    let x = Stream::receive(&self.device, from, [rows, width], self.region)?;
                     self.held.push((payload, unit, x));
                 }
                 Step::Send(payload, unit, to) => {
@@ -204,7 +205,7 @@ impl<D: Kernels> Stages<D> {
             (Act::F, input) => match chunk.forward(cx, uses, input.expect("taken above"), wanted)? {
                 Output::Activation(y) => Some(y),
                 output => {
-                    work.ended(output);
+                    work.ended(microbatch, output);
                     None
                 }
             },
@@ -242,7 +243,7 @@ fn tag(payload: Payload, of: Unit, plan: &Plan) -> Tag {
 /// One call for logits.
 struct Once<'a, D: Kernels> {
     cx: &'a Cx<D>,
-    ids: Option<Ids<D::Place>>,
+    input: Option<Input<D>>,
     all: bool,
     logits: Option<Tensor<D>>,
 }
@@ -252,12 +253,12 @@ impl<D: Kernels> Work<D> for Once<'_, D> {
         Ok(self.cx)
     }
     fn input(&mut self, _: usize) -> Result<Input<D>> {
-        Ok(Input::Tokens(self.ids.take().expect("one microbatch")))
+        Ok(self.input.take().expect("one microbatch"))
     }
-    fn wanted(&mut self, _: usize) -> Result<Wanted<D::Place>> {
+    fn wanted(&mut self, _: usize) -> Result<Wanted<D>> {
         Ok(Wanted::Logits { all: self.all })
     }
-    fn ended(&mut self, output: Output<D>) {
+    fn ended(&mut self, _: usize, output: Output<D>) {
         let Output::Logits(logits) = output else { unreachable!("logits are wanted") };
         self.logits = Some(logits);
     }

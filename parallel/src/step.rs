@@ -13,7 +13,12 @@
 //! Letters are those of `torch.distributed.pipelining`: `F` forward, `B` the whole backward, `I` its input half, `W` its weight
 //! half. Source: Huang et al., "GPipe", §2.2, arXiv:1811.06965; Qi et al., "Zero bubble pipeline parallelism", §2,
 //! arXiv:2401.10241 (the two halves).
+mod check;
+
+pub use check::check;
+
 use crate::Schedule;
+use layers::model::shape::counted;
 use std::fmt;
 
 /// What is gone through: a chunk of the model, for a slice of the tokens of a microbatch.
@@ -70,6 +75,10 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// Of so many ranks with a chunk each, for whole sequences.
+    pub fn whole(ranks: usize, microbatches: usize) -> Self {
+        Self { ranks, chunks: 1, slices: 1, microbatches }
+    }
     /// Chunks of the model on all ranks.
     pub fn all_chunks(&self) -> usize {
         self.ranks * self.chunks
@@ -174,6 +183,24 @@ impl fmt::Display for Cell {
     /// As `torch.distributed.pipelining` writes it: chunk, letter, microbatch.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}{:?}{}", self.of.chunk, self.act, self.of.microbatch)
+    }
+}
+
+impl fmt::Display for Plan {
+    /// "2 ranks, 1 microbatch".
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}, {}", counted(self.ranks, "rank"), counted(self.microbatches, "microbatch"))
+    }
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (verb, what, of, rank) = match self {
+            Step::Run { cell, .. } => return write!(f, "run {cell}"),
+            Step::Receive(what, of, from) => ("receive", what, of, format!("from rank {from}")),
+            Step::Send(what, of, to) => ("send", what, of, format!("to rank {to}")),
+        };
+        write!(f, "{verb} {} of {} {rank} for chunk {}", what.name(), of.microbatch, of.chunk)
     }
 }
 

@@ -24,7 +24,7 @@ macro_rules! list {
 }
 pub(crate) use list;
 
-/// What is said of each strategy of all families: the axis whose ranks communicate most first.
+/// The descriptions of all strategies of all families: the axis whose ranks communicate most first.
 pub fn all() -> &'static [&'static About] {
     static ALL: LazyLock<Vec<&About>> = LazyLock::new(|| {
         let layers = tensor::on::<Cpu<f32>>().into_iter().map(layers::Strategy::about);

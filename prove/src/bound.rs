@@ -23,10 +23,10 @@ use tensor::F61;
 /// log₂ of the probability that a wrong program passes under one key; 0 or more where the argument says nothing.
 pub(crate) fn log2_per_key(subject: &Subject) -> f64 {
     let _ = Degree::take_tally();
-    let model = oracle::model(&subject.shape);
+    let model = oracle::design(&subject.model);
     let random = || variables(model.shapes());
     let mut trainer = subject.oracle(random());
-    let logits = model.logits(trainer.weights(), &subject.oracle_texts());
+    let logits = model.logits_seen(trainer.weights(), &subject.oracle_texts(), &mut |_, _| {});
     let mut output = logits.into_iter().map(Degree::cleared).fold(0.0, f64::max);
     for (batch, lr) in subject.oracle_steps() {
         let step = trainer.step(&batch, lr);
@@ -35,19 +35,13 @@ pub(crate) fn log2_per_key(subject: &Subject) -> f64 {
         output = seen.chain(weights).map(Degree::cleared).fold(output, f64::max);
         trainer.replace(random()); // what was added makes them independent
     }
-    log2_of_tally(output, subject.steps.len())
+    log2_in(F61::P, output, subject.steps.len())
 }
 
 /// Weights of these shapes, each number an independent variable.
-pub(crate) fn variables(shapes: Vec<(String, [usize; 2])>) -> Weights<Degree> {
+fn variables(shapes: Vec<(String, [usize; 2])>) -> Weights<Degree> {
     let numbers = |[rows, cols]: [usize; 2]| (0..rows * cols).map(|_| Degree::variable()).collect();
     shapes.into_iter().map(|(name, shape)| (name, numbers(shape))).collect()
-}
-
-/// The logarithm of the bound, from what a run of so many steps on degrees counted; `output`: the largest degree that came
-/// out, cleared.
-pub(crate) fn log2_of_tally(output: f64, steps: usize) -> f64 {
-    log2_in(F61::P, output, steps)
 }
 
 /// The logarithm of the bound in the field of any prime: in a small one wrong programs pass often enough to be counted.

@@ -25,7 +25,7 @@ pub use report::Report;
 
 use crate::Subject;
 use comm::Axis;
-use layers::{Kind, Shape};
+use layers::{Design, Kind, Shape};
 use parallel::{Batch, Error, Layout, Result, Sequence, bail};
 use serde::{Deserialize, Serialize};
 use tensor::quoted::sentence;
@@ -76,7 +76,7 @@ impl Case {
         let case: Self = serde_json::from_str(line)
             .map_err(|why| Error::new(format!("no case: {}", sentence(&why.to_string()))))?;
         case.check()?;
-        case.layout.fits(&case.shape)?;
+        case.layout.fits(case.shape)?;
         let data = case.layout.size(Axis::SEQUENCES);
         for (batch, _) in case.subject()?.steps {
             (0..batch.microbatches().len()).try_for_each(|m| batch.share(m, 0, data).map(|_| ()))?;
@@ -131,8 +131,9 @@ impl Case {
             None => Ok(()),
         }
     }
-    /// What a subject is like under a layout: a case of its shapes, whose ids are others.
-    pub fn of(subject: &Subject, layout: Layout) -> Self {
+    /// What a subject is like under a layout: a case of its shapes, whose ids are others; none of a model without ids.
+    pub fn of(subject: &Subject, layout: Layout) -> Option<Self> {
+        let Design::Transformer(shape) = subject.model else { return None };
         let documents = |s: &Sequence| -> Vec<Document> {
             let mut targets = s.targets.iter().map(|target| *target != IGNORED);
             s.documents.iter().map(|&n| Document::new(targets.by_ref().take(n))).collect()
@@ -142,16 +143,16 @@ impl Case {
             Step { microbatches: parts.len(), sequences: parts.iter().flatten().map(documents).collect() }
         };
         let (optimizer, clip) = subject.optimizer;
-        Self {
+        Some(Self {
             key: 0,
             layout,
-            shape: subject.shape,
+            shape,
             optimizer,
             lr: subject.steps.first().map_or(0.0, |(_, lr)| *lr),
             clip,
             steps: subject.steps.iter().map(step).collect(),
             texts: subject.texts.iter().map(|(ids, prompt)| (ids.len(), *prompt)).collect(),
-        }
+        })
     }
     /// Its line of JSON.
     pub fn line(&self) -> String {
@@ -169,7 +170,7 @@ impl Case {
         };
         let texts = self.texts.iter().enumerate().map(text).collect();
         Ok(Subject {
-            shape: self.shape,
+            model: self.shape.into(),
             texts,
             steps,
             optimizer: (self.optimizer, self.clip),
@@ -187,7 +188,7 @@ impl Case {
             let all: Vec<_> = documents.iter().enumerate().map(|(d, about)| document(s, d, about)).collect();
             Sequence::packed(&all)
         };
-        Ok(Batch::new(step.sequences.iter().enumerate().map(sequence).collect(), step.microbatches)?)
+        Batch::new(step.sequences.iter().enumerate().map(sequence).collect(), step.microbatches)
     }
     /// Any id, for this place.
     fn id(&self, place: [usize; 4]) -> u32 {

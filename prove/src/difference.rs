@@ -8,13 +8,13 @@ use std::fmt;
 pub struct Difference {
     /// Its name, with the step.
     pub name: String,
-    /// The rank that saw it.
+    /// The rank that has it.
     pub rank: usize,
     /// How many of its elements differ.
     pub differ: usize,
     /// How many it has.
     pub of: usize,
-    /// All ranks that saw it differ.
+    /// All ranks on which it differs.
     pub ranks: Vec<usize>,
     /// The tensor before it, which is equal; none if it is the first.
     pub after: Option<String>,

@@ -10,33 +10,27 @@
 //! | file | holds |
 //! |---|---|
 //! | `subject.rs` | what is proven: a model, texts to read, steps to train |
-//! | `split.rs` | how it is split: a layout, and strategies that no list knows |
 //! | `program.rs`, `trace.rs` | what a rank does, and what of it is compared with the oracle |
 //! | `proof.rs`, `verdict.rs`, `difference.rs` | the proof under several keys, and what it comes to |
 //! | `locate.rs`, `timeline.rs` | where a program parts from the oracle, everything looked at |
 //! | `oracle.rs`, `bound.rs` | the subject in the oracle's words; how often a proof could err |
 //! | `cases.rs` | models, layouts and batches drawn, and shrunk where they fail; the panel |
-//! | `classifier.rs` | the same proof of a plain classifier |
 pub mod bound;
 pub mod cases;
-mod classifier;
 mod difference;
 mod locate;
 pub mod oracle;
 mod program;
 mod proof;
-mod split;
 mod subject;
 mod timeline;
 mod trace;
 mod verdict;
 
-pub use classifier::{ClassifierSubject, certify_classifier, prove_classifier, prove_classifier_in};
 pub use difference::Difference;
 pub use locate::{locate, locate_in};
 pub use program::read;
 pub use proof::{Truths, bytes, certify, check, dump, prove, prove_in};
-pub use split::Split;
 pub use subject::Subject;
 pub use verdict::Verdict;
 

@@ -4,10 +4,10 @@
 use crate::program::{START, program};
 use crate::proof::world;
 use crate::timeline::{Expected, Moment, Place, expected};
-use crate::{Difference, Split, Subject};
+use crate::{Difference, Subject};
 use comm::{CallRecord, Trace, World};
 use layers::About;
-use parallel::{At, Result, session};
+use parallel::{At, Result, Scheme, session};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use tensor::{Cpu, F61, Key};
@@ -19,12 +19,12 @@ use tensor::{Cpu, F61, Key};
 /// If the layout does not fit the model or the batch, or a rank fails.
 pub fn locate<'a>(
     subject: &Subject,
-    split: impl Into<Split<'a>>,
+    scheme: impl Into<Scheme<'a, Cpu<F61>>>,
     keys: &[Key],
 ) -> Result<Option<Difference>> {
-    let split = split.into();
+    let scheme = scheme.into();
     for &key in keys {
-        if let Some(difference) = locate_in(world(split.layout)?, subject, split, key)? {
+        if let Some(difference) = locate_in(world(scheme.layout)?, subject, scheme, key)? {
             return Ok(Some(difference));
         }
     }
@@ -39,21 +39,21 @@ pub fn locate<'a>(
 pub fn locate_in<'a>(
     world: World,
     subject: &Subject,
-    split: impl Into<Split<'a>>,
+    scheme: impl Into<Scheme<'a, Cpu<F61>>>,
     key: Key,
 ) -> Result<Option<Difference>> {
-    let (split, _key) = (split.into(), key.enter());
-    split.layout.fits(&subject.shape)?;
+    let (scheme, _key) = (scheme.into(), key.enter());
+    scheme.fits(&subject.model)?;
     let (trace, truth) = (Trace::new(), expected(subject, subject.start()?));
     let world = world.traced(&trace, "prove");
-    let ranks = session::run((split.layout, &world), &START, |at: At<Cpu<F61>>| {
+    let ranks = session::run((scheme, &world), &START, |at: At<Cpu<F61>>| {
         let mut judged = BTreeMap::new();
         let mut see = |moment| judged.extend([Judged::of(moment, &truth)]);
-        let built = program(subject, &split.on(at), (&mut |_, _| (), Some(&mut see)), &|_| ())?;
+        let built = program(subject, &at, (&mut |_, _| (), Some(&mut see)), &|_| ())?;
         Ok((judged, built))
     })?;
     let (ranks, built): (Vec<_>, Vec<_>) = ranks.into_iter().unzip();
-    Ok(first(&ranks, &truth, &split.strategies(), &built.concat()))
+    Ok(first(&ranks, &truth, &scheme.strategies(), &built.concat()))
 }
 
 /// What a rank's share of a tensor came to.
@@ -79,7 +79,9 @@ impl Judged {
         let touched = first.map(|(_, calls)| calls).unwrap_or_default();
         let mut lacks: BTreeSet<_> =
             truth.tensor(&name).into_iter().flat_map(|all| all.keys().copied()).collect();
-        elements.iter().for_each(|(place, _)| _ = lacks.remove(place));
+        for (place, _) in &elements {
+            lacks.remove(place);
+        }
         (name, Self { differ: bad.len(), of: elements.len(), partial, lacks, touched })
     }
 }

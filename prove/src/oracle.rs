@@ -1,9 +1,21 @@
 //! The same model, optimizer and batch in the oracle's words.
 use kernels::{Activation, Heads};
-use layers::{FeedForward, Kind, NormKind, Objective, Positions, Rates, Shape, Window};
+use layers::{Design, FeedForward, Kind, NormKind, Objective, Positions, Rates, Shape, Window};
 use parallel::{Batch, Sequence};
+use std::ops::Range;
 
-/// A model.
+/// A model of any kind.
+pub fn design(design: &Design) -> reference::Design {
+    match design {
+        Design::Transformer(shape) => model(shape).into(),
+        Design::Blocks(shape) => reference::Model { bare: true, ..model(shape) }.into(),
+        Design::Classifier { sizes } => {
+            reference::Design::Classifier(reference::Classifier { sizes: sizes.clone() })
+        }
+    }
+}
+
+/// A transformer.
 pub fn model(shape: &Shape) -> reference::Model {
     let Heads { queries, keys, dim } = shape.heads;
     let Rates { embedding, attention, residual } = shape.dropout;
@@ -38,6 +50,7 @@ pub fn model(shape: &Shape) -> reference::Model {
         window: shape.window.map(|Window { size, sinks, from }| reference::Window { size, sinks, from }),
         dropout: reference::Rates { embedding, attention, residual },
         objective: reference::Objective { smoothing, z },
+        bare: false,
     }
 }
 
@@ -51,14 +64,21 @@ pub fn optimizer(kind: Kind) -> reference::Optimizer {
 
 /// A batch: the oracle knows of documents only, each a sequence of its own.
 pub fn microbatches(batch: &Batch) -> Vec<Vec<reference::Sequence>> {
-    let documents = |s: &Sequence| -> Vec<reference::Sequence> {
-        let mut from = 0;
-        let document = |n: &usize| {
-            let at = from..from + n;
-            from = at.end;
-            reference::Sequence { ids: s.ids[at.clone()].to_vec(), targets: s.targets[at].to_vec() }
-        };
-        s.documents.iter().map(document).collect()
-    };
     batch.microbatches().iter().map(|m| m.iter().flat_map(documents).collect()).collect()
+}
+
+/// The documents of a sequence.
+pub(crate) fn documents(s: &Sequence) -> Vec<reference::Sequence> {
+    fn part<T: Copy>(all: &[T], tokens: usize, at: &Range<usize>) -> Vec<T> {
+        let each = all.len() / tokens; // 0 where there are none
+        all[at.start * each..at.end * each].to_vec()
+    }
+    let (mut from, tokens) = (0, s.tokens());
+    let document = |n: &usize| {
+        let at = from..from + n;
+        from = at.end;
+        let (ids, targets) = (part(&s.ids, tokens, &at), part(&s.targets, tokens, &at));
+        reference::Sequence { ids, targets, x: part(&s.x, tokens, &at), y: part(&s.y, tokens, &at) }
+    };
+    s.documents.iter().map(document).collect()
 }

@@ -4,8 +4,8 @@ use crate::timeline::{self, Moment, Shown};
 use crate::{Subject, Watch, trace};
 use comm::{Axis, Mesh};
 use kernels::Kernels;
-use layers::{Cx, Random, Record};
-use parallel::{At, Result, Stages, Trainer, deal};
+use layers::{Cx, Input, Random, Record};
+use parallel::{At, Result, Stages, Trainer, deal, features};
 use std::ops::Range;
 use tensor::{Ids, Place};
 
@@ -24,7 +24,7 @@ pub(crate) fn program<D: Kernels<Wide = D>>(
     watch: &Watch,
 ) -> Result<Vec<(String, &'static str)>> {
     let (device, mesh) = (at.device, at.mesh);
-    let mut trainer = Trainer::new(at, &subject.shape, subject.optimizer)?;
+    let mut trainer = Trainer::new(at, &subject.model, subject.optimizer)?;
     let looks = everything.is_some();
     let record = || looks.then(|| Record::new(mesh));
     let taken = |record: Option<Record<D>>| record.map(|record| record.take()).unwrap_or_default();
@@ -56,7 +56,8 @@ pub(crate) fn program<D: Kernels<Wide = D>>(
     Ok(at.built.take())
 }
 
-/// The logits after the prompt and after each further token of this data rank's texts, fed as a generation would be.
+/// The logits after the prompt and after each further token of this data rank's texts, fed as a generation would be; or all
+/// that comes of its sequences of features.
 ///
 /// # Errors
 /// If an id is none of the vocabulary, or ranks do not meet.
@@ -66,7 +67,16 @@ pub fn read<D: Kernels>(
     (device, mesh): (&D, &Mesh<D::Place>),
     record: Option<Record<D>>,
 ) -> Result<Vec<D::Elem>> {
-    let (vocabulary, data) = (subject.shape.vocabulary, mesh.group(Axis::SEQUENCES));
+    let (vocabulary, data) = (subject.model.outputs(), mesh.group(Axis::SEQUENCES));
+    if let Some(width) = subject.model.features() {
+        let all = subject.given();
+        let mine = deal(all.len(), data.rank(), data.size());
+        let first = all[..mine.start].iter().map(|s| s.documents.len()).sum();
+        let lengths = all[mine.clone()].iter().flat_map(|s| &s.documents);
+        let cx = Cx::infer(lengths).numbered_from(first).recorded(record);
+        let x = Input::Rows(features(device, width, &all[mine]));
+        return Ok(model.logits(&cx, x, true)?.read().unwrap_or_default());
+    }
     let mine = deal(subject.texts.len(), data.rank(), data.size());
     let texts = &subject.texts[mine.clone()];
     let capacity = texts.iter().map(|(ids, _)| ids.len()).max().unwrap_or(0);
@@ -89,13 +99,8 @@ pub fn read<D: Kernels>(
 
 /// Which of all texts' logits a data rank reads.
 pub(crate) fn logits_of<P: Place>(subject: &Subject, mesh: &Mesh<P>) -> Range<usize> {
-    let data = mesh.group(Axis::SEQUENCES);
-    let mine = deal(subject.texts.len(), data.rank(), data.size());
-    let before = |n: usize| subject.shape.vocabulary * rows_read(&subject.texts[..n]);
+    let (data, rows) = (mesh.group(Axis::SEQUENCES), subject.rows_read());
+    let mine = deal(rows.len(), data.rank(), data.size());
+    let before = |n: usize| subject.model.outputs() * rows[..n].iter().sum::<usize>();
     before(mine.start)..before(mine.end)
-}
-
-/// For how many tokens of these texts a generation has logits: each prompt's last, and all after it.
-pub(crate) fn rows_read(texts: &[(Vec<u32>, usize)]) -> usize {
-    texts.iter().map(|(ids, prompt)| ids.len() - prompt + 1).sum()
 }

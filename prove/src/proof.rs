@@ -1,11 +1,11 @@
 //! Proves a layout: runs its program under each key, compares what ranks give with the oracle's trace, and says how surely.
-use crate::program::{START, logits_of, program, rows_read};
+use crate::program::{START, logits_of, program};
 use crate::trace::{Compared, Judge, Trace, uncovered};
-use crate::{Split, Subject, Verdict, Watch, locate};
+use crate::{Subject, Verdict, Watch, locate};
 use comm::{Axis, World};
 use kernels::Meta;
 use parallel::dump::{self, About};
-use parallel::{At, Entry, Layout, Result, Trainer, budget, price, session};
+use parallel::{At, Entry, Error, Layout, Result, Scheme, Trainer, budget, price, session, step};
 use std::fmt::Display;
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -14,13 +14,21 @@ use tensor::{Cpu, F61, Key};
 
 /// The oracle's traces of each subject under each key, computed once and used for every layout.
 #[derive(Default)]
-pub struct Truths(Mutex<Vec<(Subject, Key, Arc<OnceLock<Trace>>)>>);
+pub struct Truths {
+    all: Mutex<Vec<(Subject, Key, Arc<OnceLock<Trace>>)>>,
+    only: Option<Subject>, // whose truth is anyone's
+}
 
 impl Truths {
+    /// The truth of this subject, whatever the program is given: shows what a proof tells apart.
+    pub fn only(subject: Subject) -> Self {
+        Self { only: Some(subject), ..Self::default() }
+    }
     /// The trace under the key in force, which is this one.
     fn of(&self, key: Key, subject: &Subject, watch: &Watch) -> Result<Arc<OnceLock<Trace>>> {
+        let subject = self.only.as_ref().unwrap_or(subject);
         let place = {
-            let mut all = self.0.lock().expect("nothing panics under this lock");
+            let mut all = self.all.lock().expect("nothing panics under this lock");
             let at =
                 all.iter().position(|(of, under, _)| (of, *under) == (subject, key)).unwrap_or(all.len());
             if at == all.len() {
@@ -42,16 +50,16 @@ impl Truths {
 /// As [`prove`], and if the machine has not the memory for it, before any of it is taken.
 pub fn certify<'a>(
     subject: &Subject,
-    split: impl Into<Split<'a>>,
+    scheme: impl Into<Scheme<'a, Cpu<F61>>>,
     keys: &[Key],
     watch: &Watch,
 ) -> Result<Verdict> {
-    let split = split.into();
-    check(subject, split.layout)?;
-    let mut verdict = prove_in(&world(split.layout)?, subject, split, keys, &Truths::default(), watch)?;
+    let scheme = scheme.into();
+    check(subject, scheme)?;
+    let mut verdict = prove_in(&world(scheme.layout)?, subject, scheme, keys, &Truths::default(), watch)?;
     if let Some(seen) = verdict.first_difference.take() {
         watch("locating the difference");
-        verdict.first_difference = Some(locate::locate(subject, split, keys)?.unwrap_or(seen));
+        verdict.first_difference = Some(locate::locate(subject, scheme, keys)?.unwrap_or(seen));
     }
     watch("bounding the probability of an error");
     Ok(Verdict { bound_log2: subject.bound_log2(keys.len()), ..verdict })
@@ -61,34 +69,44 @@ pub fn certify<'a>(
 ///
 /// # Errors
 /// If the layout does not fit the model or the batch; both numbers of bytes.
-pub fn check(subject: &Subject, layout: &Layout) -> Result<()> {
-    layout.fits(&subject.shape)?;
-    budget::fits(format_args!("proving {layout}"), bytes(subject, layout)?)
+pub fn check<'a>(subject: &Subject, scheme: impl Into<Scheme<'a, Cpu<F61>>>) -> Result<()> {
+    let scheme = scheme.into();
+    fits(subject, scheme)?;
+    budget::fits(format_args!("proving {scheme}"), bytes(subject, scheme)?)
+}
+
+/// Whether the ranks fit the model, and a table of its stages goes through all of each step.
+fn fits(subject: &Subject, scheme: Scheme<Cpu<F61>>) -> Result<()> {
+    scheme.fits(&subject.model)?;
+    let schedule = scheme.schedule.unwrap_or(scheme.layout.schedule());
+    let steps = subject.steps.iter().map(|(batch, _)| batch.microbatches().len());
+    let mut plans = steps.map(|n| step::Plan::whole(scheme.layout.size(Axis::STAGES), n));
+    plans.try_for_each(|plan| step::check(schedule, &plan)).map_err(Error::new)
 }
 
 /// Bytes that a proof under one key holds at most: those of all ranks, and what they share.
 ///
 /// # Errors
 /// If the layout does not fit the model or the batch, or 64 bits do not count what a rank holds.
-pub fn bytes(subject: &Subject, layout: &Layout) -> Result<u128> {
-    let data = layout.size(Axis::SEQUENCES);
-    let dealt = |rank| -> Result<Vec<_>> {
-        subject.steps.iter().map(|(batch, _)| Ok(batch.dealt(rank, data)?)).collect()
-    };
-    let ranks = price::peak_of_all(layout, dealt, |at: At<Meta<Cpu<F61>>>| {
+pub fn bytes<'a>(subject: &Subject, scheme: impl Into<Scheme<'a, Cpu<F61>>>) -> Result<u128> {
+    let scheme = scheme.into();
+    let data = scheme.layout.size(Axis::SEQUENCES);
+    let dealt =
+        |rank| -> Result<Vec<_>> { subject.steps.iter().map(|(batch, _)| batch.dealt(rank, data)).collect() };
+    let ranks = price::peak_of_all(scheme, dealt, |at: At<Meta<Cpu<F61>>>| {
         program(subject, &at, (&mut |_, _| (), None), &|_| ()).map(drop)
     })?;
-    let rows = rows_read(&subject.texts);
+    let rows: usize = subject.rows_read().iter().sum();
     let compared = [
-        (price::sizes(&subject.shape)?, 2 * subject.steps.len()),
-        (vec![rows.saturating_mul(subject.shape.vocabulary)], 1),
+        (price::sizes(&subject.model)?, 2 * subject.steps.len()),
+        (vec![rows.saturating_mul(subject.model.outputs())], 1),
     ];
-    Ok(ranks.all + on_host(layout, &compared))
+    Ok(ranks.all + on_host(scheme.layout, &compared))
 }
 
 /// Bytes of the host while a proof runs: the oracle's trace of tensors of these sizes, each so many times in it, its
 /// weights, and on every rank the one that is being compared.
-pub(crate) fn on_host(layout: &Layout, compared: &[(Vec<usize>, usize)]) -> u128 {
+fn on_host(layout: &Layout, compared: &[(Vec<usize>, usize)]) -> u128 {
     let all = compared
         .iter()
         .flat_map(|(sizes, times)| sizes.iter().map(move |n| *n as u128 * (*times as u128 + 1)));
@@ -102,15 +120,15 @@ pub(crate) fn on_host(layout: &Layout, compared: &[(Vec<usize>, usize)]) -> u128
 /// If the layout does not fit the model or the batch, or a rank fails.
 pub fn prove<'a>(
     subject: &Subject,
-    split: impl Into<Split<'a>>,
+    scheme: impl Into<Scheme<'a, Cpu<F61>>>,
     keys: &[Key],
     truths: &Truths,
 ) -> Result<Verdict> {
-    let split = split.into();
-    prove_in(&world(split.layout)?, subject, split, keys, truths, &|_| ())
+    let scheme = scheme.into();
+    prove_in(&world(scheme.layout)?, subject, scheme, keys, truths, &|_| ())
 }
 
-/// Proves one layout under these keys in a world of its ranks that may be [on trial](World::on_trial), or slow; `watch` is
+/// Proves one layout under these keys in a world of its ranks that may be on trial (`World::on_trial`), or slow; `watch` is
 /// told what is being done.
 ///
 /// # Errors
@@ -118,22 +136,22 @@ pub fn prove<'a>(
 pub fn prove_in<'a>(
     world: &World,
     subject: &Subject,
-    split: impl Into<Split<'a>>,
+    scheme: impl Into<Scheme<'a, Cpu<F61>>>,
     keys: &[Key],
     truths: &Truths,
     watch: &Watch,
 ) -> Result<Verdict> {
-    let split = split.into();
-    split.layout.fits(&subject.shape)?;
+    let scheme = scheme.into();
+    fits(subject, scheme)?;
     let one = |key: Key| {
         let _key = key.enter();
-        let watch = |what: &str| watch(&format!("proving {split} under {:#018x}: {what}", key.0));
+        let watch = |what: &str| watch(&format!("proving {scheme} under {:#018x}: {what}", key.0));
         let truth = truths.of(key, subject, &watch)?;
         let truth = truth.get().expect("just computed");
-        let mut ranks = session::run((split.layout, world), &START, |at: At<Cpu<F61>>| {
+        let mut ranks = session::run((scheme, world), &START, |at: At<Cpu<F61>>| {
             let mut judge = Judge::new(truth, logits_of(subject, at.mesh), at.mesh.rank());
             let mut results = |name: String, whole: Vec<_>| judge.sees(&name, &whole);
-            program(subject, &split.on(at), (&mut results, None), &watch)?;
+            program(subject, &at, (&mut results, None), &watch)?;
             Ok(judge.compared())
         })?;
         if ranks.iter().all(|rank| rank.first.is_none()) {
@@ -141,8 +159,8 @@ pub fn prove_in<'a>(
         }
         Ok(ranks)
     };
-    let bytes = || bytes(subject, split.layout);
-    Ok(Verdict { window: subject.narrowed, ..under_keys((&split, subject), keys, bytes, &one)? })
+    let bytes = || bytes(subject, scheme);
+    Ok(Verdict { window: subject.narrowed, ..under_keys((&scheme, subject), keys, bytes, &one)? })
 }
 
 /// The world of a proof, whose ranks do nothing but compute: those that share a core wait for each other's work, a minute
@@ -154,8 +172,8 @@ pub(crate) fn world(layout: &Layout) -> Result<World> {
 
 /// Runs `one` under each key and puts together what its ranks compared: all keys at once, or one after the other where
 /// the free memory does not hold the `bytes` of each for all.
-pub(crate) fn under_keys(
-    (split, subject): (&dyn Display, &dyn Display),
+fn under_keys(
+    (scheme, subject): (&dyn Display, &dyn Display),
     keys: &[Key],
     bytes: impl FnOnce() -> Result<u128>,
     one: &(dyn Fn(Key) -> Result<Vec<Compared>> + Sync),
@@ -164,7 +182,7 @@ pub(crate) fn under_keys(
         n if n > 1 && !budget::holds(bytes()? * n as u128, budget::free()) => 1,
         n => n.max(1),
     };
-    let mut verdict = Verdict::of((split, subject), keys);
+    let mut verdict = Verdict::of((scheme, subject), keys);
     for keys in keys.chunks(together) {
         let under_all: Vec<Result<_>> = std::thread::scope(|scope| {
             let runs: Vec<_> = keys.iter().map(|&key| scope.spawn(move || one(key))).collect();
@@ -189,11 +207,11 @@ pub(crate) fn under_keys(
 /// # Errors
 /// As [`prove`], and if a file cannot be written.
 pub fn dump(subject: &Subject, layout: &Layout, key: Key, dir: &Path, entries: &[Entry]) -> Result<()> {
-    layout.fits(&subject.shape)?;
+    fits(subject, layout.into())?;
     let _key = key.enter();
     let ranks = session::run((layout, &world(layout)?), &START, |at: At<Cpu<F61>>| {
         let Some((batch, lr)) = subject.steps.first() else { return Ok(None) };
-        let mut trainer = Trainer::new(&at, &subject.shape, subject.optimizer)?;
+        let mut trainer = Trainer::new(&at, &subject.model, subject.optimizer)?;
         let (report, all) = dump::step(&mut trainer, at.mesh, batch, *lr)?;
         let after = dump::after(&report, trainer.model().params(), at.mesh)?;
         Ok(Some(dump::Seen { after: Some(after), ..all }))

@@ -4,11 +4,11 @@ use crate::cases::{Case, Document, Step};
 use crate::program::START;
 use crate::{Watch, bound, oracle};
 use layers::model::shape::counted;
-use layers::{Kind, Shape, Window};
+use layers::{Design, Kind, Shape, Window};
 use parallel::{At, Batch, Layout, Result, Sequence, Stages, dump, session};
 use reference::Weights;
 use std::fmt;
-use tensor::{Cpu, F61, Scalar};
+use tensor::{Cpu, F61, Scalar, mix};
 
 /// To how many data ranks a small subject deals at least.
 const DEALT: usize = 8;
@@ -17,8 +17,9 @@ const DEALT: usize = 8;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Subject {
     /// The model.
-    pub shape: Shape,
-    /// Texts whose logits are compared, and how much of each is a prompt; the rest is fed token by token.
+    pub model: Design,
+    /// Texts whose logits are compared, and how much of each is a prompt; the rest is fed token by token. Of a model whose
+    /// tokens are features, what comes of the first step's is compared.
     pub texts: Vec<(Vec<u32>, usize)>,
     /// The batch of each step, and its learning rate.
     pub steps: Vec<(Batch, f64)>,
@@ -36,15 +37,41 @@ impl Subject {
     ///
     /// # Errors
     /// If the layout has more data ranks than can be dealt to.
-    pub fn small(shape: Shape, layout: &Layout) -> Result<Self> {
-        Self::dealt(shape, layout.size(comm::Axis::SEQUENCES).max(DEALT))
+    pub fn small(model: impl Into<Design>, layout: &Layout) -> Result<Self> {
+        Self::dealt(model, layout.size(comm::Axis::SEQUENCES).max(DEALT))
     }
-    /// The smallest subject that deals to so many data ranks: of a shape that is proven under one layout only. A proof is
+    /// The smallest subject that deals to so many data ranks: of a model that is proven under one layout only. A proof is
     /// surer the less there is that could meet by chance.
     ///
     /// # Errors
     /// If there are more data ranks than can be dealt to.
-    pub fn dealt(shape: Shape, data: usize) -> Result<Self> {
+    pub fn dealt(model: impl Into<Design>, data: usize) -> Result<Self> {
+        match model.into() {
+            Design::Transformer(shape) => Self::of_ids(shape, data),
+            model => Self::of_features(model, data),
+        }
+    }
+    fn of_features(model: Design, data: usize) -> Result<Self> {
+        let (width, outputs) = (model.width(0), model.outputs());
+        let number = |salt: usize, i: usize| mix(mix(salt as u64) ^ i as u64) as u32;
+        let features = |salt: usize, n: usize| -> Vec<f32> {
+            (0..n).map(|i| (number(salt, i) % 1024) as f32 / 256.0 - 2.0).collect()
+        };
+        let sequence = |salt: usize| {
+            if !model.gives_rows() {
+                return Sequence::example(features(salt, width), number(salt, width) % outputs as u32);
+            }
+            let tokens = 2 + salt % 3;
+            Sequence::rows(tokens, features(salt, tokens * width), features(salt + 500, tokens * outputs))
+        };
+        let batch = |step: usize| {
+            let sequences = (0..=2 * data).map(|b| sequence(step * 1000 + b)).collect();
+            Ok((Batch::new(sequences, 2)?, 1.0))
+        };
+        let steps = (0..2).map(batch).collect::<Result<_>>()?;
+        Ok(Self { model, texts: Vec::new(), steps, optimizer: (Kind::Sgd, Some(0.5)), narrowed: None })
+    }
+    fn of_ids(shape: Shape, data: usize) -> Result<Self> {
         let window = shape.window.map(|w| Window { size: w.size.min(2), sinks: w.sinks.min(1), ..w });
         let narrowed = window.filter(|_| window != shape.window).map(|w| w.size);
         let shape = Shape { window, ..shape };
@@ -63,19 +90,30 @@ impl Subject {
         let case = Case { key: 0, layout, shape, optimizer, lr, clip, steps, texts };
         Ok(Self { narrowed, ..case.subject()? })
     }
+    /// Sequences of features whose rows are compared as they come out.
+    pub(crate) fn given(&self) -> Vec<Sequence> {
+        let first = self.steps.first().filter(|_| self.model.features().is_some());
+        first.into_iter().flat_map(|(batch, _)| batch.microbatches()[0].clone()).collect()
+    }
+    /// Of each text or sequence of features, how many rows are compared: for each prompt's last token and all after it.
+    pub(crate) fn rows_read(&self) -> Vec<usize> {
+        let texts = self.texts.iter().map(|(ids, prompt)| ids.len() - prompt + 1);
+        texts.chain(self.given().iter().map(Sequence::tokens)).collect()
+    }
     /// The oracle, with these weights.
     pub(super) fn oracle<S: Scalar>(&self, weights: Weights<S>) -> reference::Trainer<S> {
         let (kind, clip) = self.optimizer;
-        reference::Trainer::new(oracle::model(&self.shape), oracle::optimizer(kind), clip, weights)
+        reference::Trainer::new(oracle::design(&self.model), oracle::optimizer(kind), clip, weights)
     }
     /// Its batch and learning rate of each step.
     pub(super) fn oracle_steps(&self) -> Vec<(Vec<Vec<reference::Sequence>>, f64)> {
         self.steps.iter().map(|(batch, lr)| (oracle::microbatches(batch), *lr)).collect()
     }
-    /// Its texts.
+    /// What it reads.
     pub(super) fn oracle_texts(&self) -> Vec<reference::Sequence> {
-        let text = |ids: &[u32]| reference::Sequence { ids: ids.to_vec(), targets: Vec::new() };
-        self.texts.iter().map(|(ids, _)| text(ids)).collect()
+        let text = |ids: &[u32]| reference::Sequence { ids: ids.to_vec(), ..reference::Sequence::default() };
+        let texts = self.texts.iter().map(|(ids, _)| text(ids));
+        texts.chain(self.given().iter().flat_map(oracle::documents)).collect()
     }
     /// log₂ of the probability that a wrong program passes under so many keys; none where the bound says nothing.
     pub fn bound_log2(&self, keys: usize) -> Option<f64> {
@@ -84,22 +122,25 @@ impl Subject {
     }
     /// Of every token's logits, those that a generation has.
     fn read<S: Copy>(&self, logits: Vec<S>) -> Vec<S> {
+        if self.model.features().is_some() {
+            return logits;
+        }
         let wanted =
             self.texts.iter().flat_map(|(ids, prompt)| (0..ids.len()).map(move |i| i + 1 >= *prompt));
-        let rows = logits.chunks(self.shape.vocabulary).zip(wanted).filter(|(_, wanted)| *wanted);
+        let rows = logits.chunks(self.model.outputs()).zip(wanted).filter(|(_, wanted)| *wanted);
         rows.flat_map(|(row, _)| row.iter().copied()).collect()
     }
     /// The weights that every layout's program begins with, under the key in force, as the unsplit model has them.
     pub(super) fn start(&self) -> Result<Weights<F61>> {
         session::alone(&START, |at: At<Cpu<F61>>| {
-            let mut model = Stages::new(&at, &self.shape)?;
+            let mut model = Stages::new(&at, &self.model)?;
             Ok(dump::weights(model.params(), at.mesh)?.into_iter().collect())
         })
     }
     /// What the oracle gives under the key in force, from these weights; `see` is shown what it computes.
     pub(super) fn truth(&self, weights: Weights<F61>, watch: &Watch, see: &mut See) -> Trace {
-        let (model, mut trace, texts) = (oracle::model(&self.shape), Trace::new(), self.oracle_texts());
-        let (shapes, rows) = (model.shapes(), tokens(&texts, 0));
+        let (model, mut trace, texts) = (oracle::design(&self.model), Trace::new(), self.oracle_texts());
+        let (shapes, rows) = (model.shapes(), tokens(&model, &texts, 0));
         watch("the oracle, the texts");
         let logits = model.logits_seen(&weights, &texts, &mut |name, x| see(0, &name.to_string(), &rows, x));
         trace.push(("logits".into(), self.read(logits)));
@@ -107,7 +148,7 @@ impl Subject {
         for (n, (batch, lr)) in self.oracle_steps().iter().enumerate() {
             watch(&format!("the oracle, step {n}"));
             let mut step = trainer.step_seen(batch, *lr, &mut |m, name, x| {
-                let rows = tokens(&batch[m], batch[..m].iter().map(Vec::len).sum());
+                let rows = tokens(&model, &batch[m], batch[..m].iter().map(Vec::len).sum());
                 see(n + 1, &name.to_string(), &rows, x);
             });
             let loss = step.losses.iter().fold(F61::ZERO, |sum, &loss| sum + loss);
@@ -123,21 +164,23 @@ impl Subject {
 pub(super) type See<'a> = dyn FnMut(usize, &str, &[(usize, usize)], &[F61]) + 'a;
 
 /// The (sequence, position) of every token, sequences numbered from `first`.
-fn tokens(sequences: &[reference::Sequence], first: usize) -> Vec<(usize, usize)> {
-    let of = |(b, s): (usize, &reference::Sequence)| (0..s.ids.len()).map(move |p| (first + b, p));
+fn tokens(model: &reference::Design, sequences: &[reference::Sequence], first: usize) -> Vec<(usize, usize)> {
+    let of = |(b, s): (usize, &reference::Sequence)| (0..model.tokens(s)).map(move |p| (first + b, p));
     sequences.iter().enumerate().flat_map(of).collect()
 }
 
 impl Subject {
     /// What is read and learnt, in words.
     pub fn work(&self) -> String {
-        let tokens = |m: &Vec<Sequence>| m.iter().map(|s| s.ids.len()).sum::<usize>().to_string();
+        let tokens = |m: &Vec<Sequence>| m.iter().map(Sequence::tokens).sum::<usize>().to_string();
         let step = |(n, (batch, _)): (usize, &(Batch, f64))| {
             let tokens: Vec<_> = batch.microbatches().iter().map(tokens).collect();
             format!("; step {n} on {} tokens", tokens.join(" + "))
         };
         let steps: String = self.steps.iter().enumerate().map(step).collect();
-        format!("{} read{steps}", counted(self.texts.len(), "text"))
+        let (texts, rows) = (self.texts.len(), self.given().len());
+        let read = if rows > 0 { counted(rows, "sequence") } else { counted(texts, "text") };
+        format!("{read} read{steps}")
     }
     /// The optimizer, in words.
     pub fn learner(&self) -> String {
@@ -154,6 +197,6 @@ impl Subject {
 impl fmt::Display for Subject {
     /// The shapes that run.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}; {}; {}", self.shape, self.work(), self.learner())
+        write!(f, "{}; {}; {}", self.model, self.work(), self.learner())
     }
 }

@@ -58,7 +58,9 @@ pub(super) fn moments<D: Kernels<Wide = D>>(
         let elements = a.rows.into_iter().flat_map(row).collect();
         see(&a.name, (!a.addends).then_some(elements), touched);
     };
-    forth.into_iter().for_each(|a| activation(a, &mut see));
+    for a in forth {
+        activation(a, &mut see);
+    }
     let Some(report) = report else { return };
     let of_step =
         |what: &str| calls.iter().skip(began).filter(|call| call.is_for(what)).cloned().collect::<Vec<_>>();
@@ -67,7 +69,9 @@ pub(super) fn moments<D: Kernels<Wide = D>>(
         |elements: Vec<(usize, D::Elem)>| Some(elements.into_iter().map(|(i, x)| ((0, 0, i), x)).collect());
     let number = |x: &Tensor<D>| flat(x.read().unwrap_or_default().into_iter().enumerate().collect());
     see("loss", number(&report.loss), all_of(between.chain(of_step("loss")).collect()));
-    back.into_iter().for_each(|a| activation(a, &mut see));
+    for a in back {
+        activation(a, &mut see);
+    }
     for param in params.iter().rev() {
         let summed = of_step(param.goes_in()[0]);
         see(&format!("gradient of {}", param.name()), flat(param.gradient_elements()), all_of(summed));
@@ -162,7 +166,7 @@ pub(super) fn expected(subject: &Subject, weights: Weights<F61>) -> Expected {
         all.append(forth);
         add(loss, &mut all);
         all.append(back);
-        for (gradient, (name, _)) in gradients.iter().zip(oracle::model(&subject.shape).shapes()).rev() {
+        for (gradient, (name, _)) in gradients.iter().zip(oracle::design(&subject.model).shapes()).rev() {
             add(gradient, &mut all);
             all.add_padding(&prefix(n + 1), &name);
         }

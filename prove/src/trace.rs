@@ -168,7 +168,11 @@ mod tests {
         let [a, b, c] = [&truth[0], &truth[1], &truth[2]].map(Clone::clone);
         let difference = |name: &str, rank, differ, of| Some((name.to_string(), rank, differ, of));
         assert_eq!(judged(&[&truth]), (4, None));
-        assert_eq!(judged(&[&[a.clone(), c.clone()], &[b.clone()]]), (4, None), "each has a part");
+        assert_eq!(
+            judged(&[&[a.clone(), c.clone()], std::slice::from_ref(&b)]),
+            (4, None),
+            "each has a part"
+        );
         let wrong = judged(&[&[tensor("a", &[1, 3]), tensor("b", &[9]), c.clone()]]);
         assert_eq!(wrong.1, difference("a", 0, 1, 2));
         let more = judged(&[&truth, &[a.clone(), tensor("b", &[3, 3]), c.clone()]]);

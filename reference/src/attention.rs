@@ -41,8 +41,7 @@ pub fn attention<S: Scalar>(
     tokens: &Tokens,
     dropout: Option<&Dropout>,
 ) -> Vec<S> {
-    let (q, kv) = split(qkv, heads);
-    look(&q, &kv, heads, mask, tokens, dropout).forward()
+    look(qkv, heads, mask, tokens, dropout).forward()
 }
 
 /// `qkv[B, row], dO[B, queries·dim]` → `[dQ | dK | dV][B, row]`.
@@ -58,30 +57,24 @@ pub fn attention_backward<S: Scalar>(
     tokens: &Tokens,
     dropout: Option<&Dropout>,
 ) -> Vec<S> {
-    let (q, kv) = split(qkv, heads);
-    let (dq, dkv) = look(&q, &kv, heads, mask, tokens, dropout).backward(d_o);
+    let (dq, dkv) = look(qkv, heads, mask, tokens, dropout).backward(d_o);
     let rows = dq.chunks(heads.gathered()).zip(dkv.chunks(heads.row() - heads.gathered()));
     rows.flat_map(|(dq, dkv)| dq.iter().chain(dkv).copied()).collect()
 }
 
-fn look<'a, S>(
-    q: &'a [S],
-    kv: &'a [S],
+/// Rows `[Q | K | V]`, whose queries look at the keys of their own sequence.
+fn look<'a, S: Scalar>(
+    qkv: &[S],
     heads: Heads,
     mask: Mask,
     tokens: &'a Tokens,
     dropout: Option<&'a Dropout>,
 ) -> Look<'a, S> {
-    let dropout = dropout.map(|dropout| (dropout, tokens.numbers.as_slice()));
-    Look { q, kv, heads, lengths: [&tokens.lengths; 2], mask, dropout }
-}
-
-/// `qkv[B, row]` → rows `[Q]`, rows `[K | V]`.
-fn split<S: Scalar>(qkv: &[S], heads: Heads) -> (Vec<S>, Vec<S>) {
     assert!(qkv.len().is_multiple_of(heads.row()), "{} numbers: no rows [Q | K | V] of {heads:?}", qkv.len());
     let rows = qkv.chunks(heads.row()).map(|row| row.split_at(heads.gathered()));
     let (q, kv): (Vec<&[S]>, Vec<&[S]>) = rows.unzip();
-    (q.concat(), kv.concat())
+    let dropout = dropout.map(|dropout| (dropout, tokens.numbers.as_slice()));
+    Look { q: q.concat(), kv: kv.concat(), heads, lengths: [&tokens.lengths; 2], mask, dropout }
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use crate::dropout::{Pass, dropout, dropout_at};
 use crate::head_norm::{head_norm, head_norm_backward};
 use crate::linear::add;
 use crate::mask::Tokens;
-use crate::model::{BlockMaps, Model, Positions};
+use crate::model::{Model, Positions, Rates};
 use crate::parameters::Weights;
 use crate::rotary::rotary;
 use crate::see::See;
@@ -34,29 +34,10 @@ pub struct BlockSaved<S> {
     h: Vec<S>,         // what comes out
 }
 
-/// A block's dropout, where it has any.
-struct Drops {
-    scores: Option<Dropout>,
-    attention: Option<Dropout>,
-    mlp: Option<Dropout>,
-}
-
 impl Model {
-    /// Block `i`: `X[B,D]` → `X₂[B,D]`, and what its backward needs. `w` has at least this block's parameters.
-    /// `pass`: where training stands; without it, nothing is dropped.
+    /// Block `i`: `X[B,D]` → `X₂[B,D]`, and what its backward needs, showing what it computes. `w` has at least this
+    /// block's parameters. `pass`: where training stands; without it, nothing is dropped.
     pub fn block<S: Scalar>(
-        &self,
-        w: &Weights<S>,
-        i: usize,
-        x: Vec<S>,
-        tokens: &Tokens,
-        pass: Option<&Pass>,
-    ) -> (Vec<S>, BlockSaved<S>) {
-        self.block_seen(w, i, x, tokens, pass, &mut |_, _| {})
-    }
-
-    /// The same, showing what it computes.
-    pub(crate) fn block_seen<S: Scalar>(
         &self,
         w: &Weights<S>,
         i: usize,
@@ -65,12 +46,18 @@ impl Model {
         pass: Option<&Pass>,
         see: &mut See<S>,
     ) -> (Vec<S>, BlockSaved<S>) {
-        let (of, drops) = (self.maps(i), self.drops(i, pass));
+        let (of, [scores, attended, fed]) = (self.maps(i), self.drops(i, pass));
         let norm1 = of.norm1.forward_seen(w, &x, see);
         let projected = of.qkv.forward_seen(w, &norm1, see);
-        let qkv = self.normed_and_turned(w, &of, &projected, tokens);
-        let o = attention(&qkv, self.heads, self.mask(i), tokens, drops.scores.as_ref());
-        let added = self.dropped(of.out.forward_seen(w, &o, see), tokens, drops.attention.as_ref());
+        let mut qkv = projected.clone();
+        if let Some([q, k]) = &of.head_gains {
+            head_norm(&mut qkv, self.heads, &w[q], &w[k], self.eps);
+        }
+        if let Positions::Rotary(rope) = &self.positions {
+            rotary(&mut qkv, self.heads, &tokens.positions(), rope, false);
+        }
+        let o = attention(&qkv, self.heads, self.mask(i), tokens, scores.as_ref());
+        let added = self.dropped(of.out.forward_seen(w, &o, see), tokens, attended.as_ref());
         see(format_args!("blocks.{i}.attention.added"), &added);
         let mut x1 = x.clone();
         add(&mut x1, added);
@@ -80,28 +67,16 @@ impl Model {
             Activation::SwiGlu => swiglu(&up, self.hidden),
             plain => activate(&up, plain),
         };
-        let added = self.dropped(of.down.forward_seen(w, &h, see), tokens, drops.mlp.as_ref());
+        let added = self.dropped(of.down.forward_seen(w, &h, see), tokens, fed.as_ref());
         see(format_args!("blocks.{i}.mlp.added"), &added);
         let mut x2 = x1.clone();
         add(&mut x2, added);
         (x2, BlockSaved { x, norm1, projected, qkv, o, x1, norm2, up, h })
     }
 
-    /// `dX₂[B,D]` → `dX[B,D]`, and the gradients of the block's parameters; `tokens` and `pass` as in the forward.
+    /// `dX₂[B,D]` → `dX[B,D]`, and the gradients of the block's parameters, showing what it computes; `tokens` and `pass`
+    /// as in the forward.
     pub fn block_backward<S: Scalar>(
-        &self,
-        w: &Weights<S>,
-        i: usize,
-        saved: &BlockSaved<S>,
-        dx: Vec<S>,
-        tokens: &Tokens,
-        pass: Option<&Pass>,
-    ) -> (Vec<S>, Weights<S>) {
-        self.block_backward_seen(w, i, (saved, dx), tokens, pass, &mut |_, _| {})
-    }
-
-    /// The same, showing what it computes.
-    pub(crate) fn block_backward_seen<S: Scalar>(
         &self,
         w: &Weights<S>,
         i: usize,
@@ -110,8 +85,8 @@ impl Model {
         pass: Option<&Pass>,
         see: &mut See<S>,
     ) -> (Vec<S>, Weights<S>) {
-        let (of, drops, mut g) = (self.maps(i), self.drops(i, pass), Weights::new());
-        let d_branch = self.dropped(dx.clone(), tokens, drops.mlp.as_ref());
+        let (of, [scores, attended, fed], mut g) = (self.maps(i), self.drops(i, pass), Weights::new());
+        let d_branch = self.dropped(dx.clone(), tokens, fed.as_ref());
         let dh = of.down.backward_seen(w, &saved.h, &d_branch, &mut g, see);
         let d_up = match self.activation {
             Activation::SwiGlu => swiglu_backward(&saved.up, &dh, self.hidden),
@@ -120,62 +95,28 @@ impl Model {
         let dn = of.up.backward_seen(w, &saved.norm2, &d_up, &mut g, see);
         add(&mut dx, of.norm2.backward(w, &saved.x1, &dn, &mut g)); // dX₁
         see(format_args!("gradient of {}.in", of.norm2.name), &dx);
-        let d_branch = self.dropped(dx.clone(), tokens, drops.attention.as_ref());
+        let d_branch = self.dropped(dx.clone(), tokens, attended.as_ref());
         let d_o = of.out.backward_seen(w, &saved.o, &d_branch, &mut g, see);
-        let scores = drops.scores.as_ref();
-        let d_qkv = attention_backward(&saved.qkv, &d_o, self.heads, self.mask(i), tokens, scores);
-        let d_projected = self.back_before_norm_and_turn(w, &of, saved, d_qkv, tokens, &mut g);
-        let dn = of.qkv.backward_seen(w, &saved.norm1, &d_projected, &mut g, see);
+        let (heads, mask) = (self.heads, self.mask(i));
+        let mut d_qkv = attention_backward(&saved.qkv, &d_o, heads, mask, tokens, scores.as_ref());
+        if let Positions::Rotary(rope) = &self.positions {
+            rotary(&mut d_qkv, heads, &tokens.positions(), rope, true);
+        }
+        if let Some([q, k]) = &of.head_gains {
+            let gains = head_norm_backward(&saved.projected, &mut d_qkv, heads, &w[q], &w[k], self.eps);
+            g.extend([(q.clone(), gains.0), (k.clone(), gains.1)]);
+        }
+        let dn = of.qkv.backward_seen(w, &saved.norm1, &d_qkv, &mut g, see);
         add(&mut dx, of.norm1.backward(w, &saved.x, &dn, &mut g));
         see(format_args!("gradient of {}.in", of.norm1.name), &dx);
         (dx, g)
     }
 
-    /// Rows `[Q | K | V]` as attention takes them.
-    fn normed_and_turned<S: Scalar>(
-        &self,
-        w: &Weights<S>,
-        of: &BlockMaps,
-        projected: &[S],
-        tokens: &Tokens,
-    ) -> Vec<S> {
-        let mut qkv = projected.to_vec();
-        if let Some([q, k]) = &of.head_gains {
-            head_norm(&mut qkv, self.heads, &w[q], &w[k], self.eps);
-        }
-        if let Positions::Rotary(rope) = &self.positions {
-            rotary(&mut qkv, self.heads, &tokens.positions(), rope, false);
-        }
-        qkv
-    }
-
-    /// The way back of [`normed_and_turned`](Self::normed_and_turned).
-    fn back_before_norm_and_turn<S: Scalar>(
-        &self,
-        w: &Weights<S>,
-        of: &BlockMaps,
-        saved: &BlockSaved<S>,
-        mut d: Vec<S>,
-        tokens: &Tokens,
-        g: &mut Weights<S>,
-    ) -> Vec<S> {
-        if let Positions::Rotary(rope) = &self.positions {
-            rotary(&mut d, self.heads, &tokens.positions(), rope, true);
-        }
-        if let Some([q, k]) = &of.head_gains {
-            let gains = head_norm_backward(&saved.projected, &mut d, self.heads, &w[q], &w[k], self.eps);
-            g.extend([(q.clone(), gains.0), (k.clone(), gains.1)]);
-        }
-        d
-    }
-
-    fn drops(&self, i: usize, pass: Option<&Pass>) -> Drops {
-        let at = |rate, site| dropout_at(pass, rate, &format!("blocks.{i}.{site}"));
-        Drops {
-            scores: at(self.dropout.attention, "attention.scores"),
-            attention: at(self.dropout.residual, "attention"),
-            mlp: at(self.dropout.residual, "mlp"),
-        }
+    /// Dropout of attention's probabilities, of what attention adds, and of what the feed-forward adds, where there is any.
+    fn drops(&self, i: usize, pass: Option<&Pass>) -> [Option<Dropout>; 3] {
+        let Rates { attention, residual, .. } = self.dropout;
+        let sites = [("attention.scores", attention), ("attention", residual), ("mlp", residual)];
+        sites.map(|(site, rate)| dropout_at(pass, rate, &format!("blocks.{i}.{site}")))
     }
 
     /// `X[B,D]` after dropout, if there is one.
@@ -222,7 +163,7 @@ mod tests {
             let x1 = plus(&x, &drop(affine(&o, "attention.out", [6, 4]), "blocks.1.attention"));
             let h = swiglu(&affine(&norm(&x1, "norm2"), "mlp.gate_up", [4, 10]), 5);
             let wanted = plus(&x1, &drop(affine(&h, "mlp.down", [5, 4]), "blocks.1.mlp"));
-            assert_eq!(model.block(&w, i, x, &tokens, Some(&pass)).0, wanted);
+            assert_eq!(model.block(&w, i, x, &tokens, Some(&pass), &mut |_, _| {}).0, wanted);
         });
     }
 }

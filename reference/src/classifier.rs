@@ -5,7 +5,8 @@
 //! ```
 use crate::activation::{Activation, activate, activate_backward};
 use crate::loss::{Objective, cross_entropy, cross_entropy_backward};
-use crate::parameters::{Affine, Weights};
+use crate::parameters::{Does, Map, Weights};
+use crate::see::See;
 use tensor::Scalar;
 
 /// A multilayer perceptron that tells classes apart.
@@ -18,7 +19,7 @@ pub struct Classifier {
 impl Classifier {
     /// Canonical name and shape `[rows, cols]` of every parameter, in program order.
     pub fn shapes(&self) -> Vec<(String, [usize; 2])> {
-        self.layers().iter().flat_map(Affine::shapes).collect()
+        self.layers().iter().flat_map(Map::shapes).collect()
     }
 
     /// `X[B, first size]` → logits `[B, last size]`.
@@ -27,7 +28,7 @@ impl Classifier {
     /// If there is no layer, a weight is missing, or a length does not fit.
     #[must_use]
     pub fn logits<S: Scalar>(&self, w: &Weights<S>, x: &[S]) -> Vec<S> {
-        self.forward(w, x).1
+        self.forward(w, x, &mut |_, _| {}).1
     }
 
     /// `X[B, first size]`, `labels[B]` → their share of the mean loss (nats), and its gradients. `mean_over`: how
@@ -43,37 +44,57 @@ impl Classifier {
         labels: &[u32],
         mean_over: usize,
     ) -> (S, Weights<S>) {
-        let (inputs, logits) = self.forward(w, x);
+        self.gradients_seen(w, x, labels, mean_over, &mut |_, _| {})
+    }
+
+    /// The same, showing what it computes.
+    pub(crate) fn gradients_seen<S: Scalar>(
+        &self,
+        w: &Weights<S>,
+        x: &[S],
+        labels: &[u32],
+        mean_over: usize,
+        see: &mut See<S>,
+    ) -> (S, Weights<S>) {
+        let (inputs, logits) = self.forward(w, x, see);
         let (classes, plain) = (*self.sizes.last().expect("a layer"), Objective::default());
         let loss = cross_entropy(&logits, labels, classes, mean_over, &plain);
         let (mut dy, mut g) =
             (cross_entropy_backward(&logits, labels, classes, mean_over, &plain), Weights::new());
         for (i, layer) in self.layers().iter().enumerate().rev() {
-            dy = layer.backward(w, &gated(i, &inputs[i]), &dy, &mut g);
-            if i > 0 {
-                dy = activate_backward(&inputs[i], &dy, Activation::Relu);
+            let x = gated(i, &inputs[i]);
+            if i == 0 {
+                see(format_args!("gradient of {}.out", layer.name), &dy);
+                layer.backward(w, &x, &dy, &mut g); // nobody asks for the examples' gradient
+                break;
             }
+            dy = layer.backward_seen(w, &x, &dy, &mut g, see);
+            dy = activate_backward(&inputs[i], &dy, Activation::Relu);
         }
         (loss, g)
     }
 
     /// What comes to each layer, in front of its `ReLU`; the logits.
-    fn forward<S: Scalar>(&self, w: &Weights<S>, x: &[S]) -> (Vec<Vec<S>>, Vec<S>) {
+    pub(crate) fn forward<S: Scalar>(
+        &self,
+        w: &Weights<S>,
+        x: &[S],
+        see: &mut See<S>,
+    ) -> (Vec<Vec<S>>, Vec<S>) {
         assert!(self.sizes.len() > 1, "a classifier has at least one layer: {:?}", self.sizes);
         let (mut inputs, mut x) = (Vec::new(), x.to_vec());
         for (i, layer) in self.layers().iter().enumerate() {
-            let y = layer.forward(w, &gated(i, &x));
+            let y = layer.forward_seen(w, &gated(i, &x), see);
             inputs.push(x);
             x = y;
         }
         (inputs, x)
     }
 
-    fn layers(&self) -> Vec<Affine> {
-        let layer = |(i, size): (usize, &[usize])| Affine {
-            name: format!("layers.{i}"),
-            shape: [size[0], size[1]],
-            bias: true,
+    fn layers(&self) -> Vec<Map> {
+        let layer = |(i, size): (usize, &[usize])| {
+            let (name, shape) = (format!("layers.{i}"), [size[0], size[1]]);
+            Map { name, shape, bias: true, does: Does::Affine }
         };
         self.sizes.windows(2).enumerate().map(layer).collect()
     }

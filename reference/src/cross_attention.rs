@@ -17,7 +17,7 @@ use tensor::Scalar;
 /// empty.
 #[must_use]
 pub fn cross_attention<S: Scalar>(q: &[S], kv: &[S], heads: Heads, lengths: [&[usize]; 2]) -> Vec<S> {
-    Look { q, kv, heads, lengths, mask: Mask::All, dropout: None }.forward()
+    look(q, kv, heads, lengths).forward()
 }
 
 /// `q[B, queries·dim], kv[M, 2·keys·dim], dO[B, queries·dim]` → `(dQ[B, queries·dim], [dK | dV][M, 2·keys·dim])`.
@@ -32,7 +32,11 @@ pub fn cross_attention_backward<S: Scalar>(
     heads: Heads,
     lengths: [&[usize]; 2],
 ) -> (Vec<S>, Vec<S>) {
-    Look { q, kv, heads, lengths, mask: Mask::All, dropout: None }.backward(d_o)
+    look(q, kv, heads, lengths).backward(d_o)
+}
+
+fn look<'a, S: Scalar>(q: &[S], kv: &[S], heads: Heads, lengths: [&'a [usize]; 2]) -> Look<'a, S> {
+    Look { q: q.to_vec(), kv: kv.to_vec(), heads, lengths, mask: Mask::All, dropout: None }
 }
 
 #[cfg(test)]

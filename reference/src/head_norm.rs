@@ -53,11 +53,8 @@ pub fn head_norm_backward<S: Scalar>(
 }
 
 fn check<S: Scalar>(qkv: &[S], heads: Heads, gains: [&[S]; 2]) {
-    assert!(
-        qkv.len().is_multiple_of(heads.row()),
-        "{} numbers are no rows [Q | K | V] of {heads:?}",
-        qkv.len()
-    );
+    let n = qkv.len();
+    assert!(n.is_multiple_of(heads.row()), "{n} numbers are no rows [Q | K | V] of {heads:?}");
     assert!(gains.iter().all(|gain| gain.len() == heads.dim), "gains as wide as a head of {heads:?}");
 }
 

@@ -1,4 +1,4 @@
-//! The oracle: whole unsplit models of the GPT-2, Llama, Mistral and Qwen families, and a classifier, as plain
+//! The oracle: whole unsplit models of the GPT-2, Llama, Mistral and Qwen families, their blocks, and a classifier, as plain
 //! loops, generic over [`tensor::Scalar`].
 //!
 //! Every split, fused or pipelined program of the workspace is judged by what stands here, so nothing here is
@@ -18,13 +18,14 @@
 //! | `mask.rs` | the sequences of a batch, and whom a token sees |
 //! | `look.rs` | queries that look at keys: scores, weights, sums, and the way back |
 //! | `attention.rs`, `cross_attention.rs` | grouped attention over ragged batches: to oneself, to a memory |
-//! | `loss.rs` | embedding and cross-entropy: where token ids come in |
+//! | `loss.rs` | embedding and cross-entropy, where token ids come in; the mean square |
 //! | `parameters.rs` | maps that know their parameters by name |
 //! | `block.rs` | one transformer block, forward and backward |
 //! | `model.rs` | what a model is; names and shapes of its parameters |
 //! | `see.rs` | what a pass shows of itself, by name |
 //! | `pass.rs` | one pass through the model: logits, loss, gradients |
 //! | `classifier.rs` | affine layers with `ReLU` between them |
+//! | `design.rs` | a model of any kind |
 //! | `update.rs`, `train.rs` | clipping, SGD and `AdamW`; one training step over microbatches |
 //! | `degree.rs` | the degrees of what the field computes, as a number |
 //! | `proof.rs` | (tests) random directions, models of every kind, the judgement that a backward is a derivative |
@@ -38,6 +39,7 @@ mod block;
 mod classifier;
 mod cross_attention;
 mod degree;
+mod design;
 mod dropout;
 mod head_norm;
 mod layer_norm;
@@ -65,11 +67,15 @@ pub use block::BlockSaved;
 pub use classifier::Classifier;
 pub use cross_attention::{cross_attention, cross_attention_backward};
 pub use degree::{Degree, Function, Tally};
+pub use design::Design;
 pub use dropout::{Pass, dropout};
 pub use head_norm::{head_norm, head_norm_backward};
 pub use layer_norm::{layer_norm, layer_norm_backward};
 pub use linear::{linear, linear_backward};
-pub use loss::{Objective, cross_entropy, cross_entropy_backward, embed, embed_backward};
+pub use loss::{
+    Objective, cross_entropy, cross_entropy_backward, embed, embed_backward, mean_square,
+    mean_square_backward,
+};
 pub use mask::{Mask, Tokens};
 pub use model::{Model, Positions, Rates, Window};
 pub use norm::{rms_norm, rms_norm_backward};

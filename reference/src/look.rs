@@ -18,8 +18,8 @@ use tensor::{Dropout, Scalar};
 
 /// Rows `[Q(h·d)]` that look at rows `[K(k·d) | V(k·d)]`, each sequence's at its own.
 pub(crate) struct Look<'a, S> {
-    pub(crate) q: &'a [S],
-    pub(crate) kv: &'a [S],
+    pub(crate) q: Vec<S>,
+    pub(crate) kv: Vec<S>,
     pub(crate) heads: Heads,
     pub(crate) lengths: [&'a [usize]; 2], // rows of each sequence: of Q, of [K | V]
     pub(crate) mask: Mask,

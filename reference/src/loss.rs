@@ -5,6 +5,7 @@
 //!
 //! ```text
 //! embed           X[B,D] = table[ids]               dtable[id] = Σ of dX over the tokens that are id
+//! mean square     loss = Σ (X − Y)² / numbers       dX = 2·(X − Y) / numbers
 //! cross-entropy   loss = Σ_B (lse − (1 − ε)·z_target − ε/V·Σ_V z + λ·lse²) / N
 //!                 dz[B,V] = (softmax(z)·(1 + 2λ·lse) − (1 − ε)·onehot(target) − ε/V) / N
 //! ```
@@ -99,6 +100,26 @@ pub fn cross_entropy_backward<S: Scalar>(
         }
     }
     d
+}
+
+/// `X`, `Y` → these rows' share of the mean of `(X − Y)²` over so many `numbers`, those of the whole step; 0 of none.
+///
+/// # Panics
+/// If the two are not of one length.
+#[must_use]
+pub fn mean_square<S: Scalar>(x: &[S], y: &[S], numbers: usize) -> S {
+    assert_eq!(x.len(), y.len(), "a number for each");
+    x.iter().zip(y).fold(S::ZERO, |sum, (&x, &y)| sum + (x - y) * (x - y)) * share(numbers)
+}
+
+/// `X`, `Y` → `dX` of [`mean_square`].
+///
+/// # Panics
+/// If the two are not of one length.
+#[must_use]
+pub fn mean_square_backward<S: Scalar>(x: &[S], y: &[S], numbers: usize) -> Vec<S> {
+    assert_eq!(x.len(), y.len(), "a number for each");
+    x.iter().zip(y).map(|(&x, &y)| S::from_usize(2) * (x - y) * share(numbers)).collect()
 }
 
 /// One row's loss. What is switched off is left out, not multiplied by 0: then it raises no degree.

@@ -11,7 +11,7 @@ use crate::activation::Activation;
 use crate::attention::Heads;
 use crate::loss::Objective;
 use crate::mask::Mask;
-use crate::parameters::{Affine, Norm, Normed, Shapes};
+use crate::parameters::{Does, Map, Norm, Shapes};
 use tensor::Rope;
 
 /// A decoder: all that its parameters do not say.
@@ -54,6 +54,9 @@ pub struct Model {
     pub dropout: Rates,
     /// What the loss is besides cross-entropy.
     pub objective: Objective,
+    /// Whether there are the blocks alone, without embedding and head: rows of features go in and come out, and the loss is
+    /// the mean square of what is missing.
+    pub bare: bool,
 }
 
 /// How a token tells where it stands in its sequence.
@@ -89,13 +92,13 @@ pub struct Rates {
 
 /// The maps of one block.
 pub(crate) struct BlockMaps {
-    pub(crate) norm1: Normed,
-    pub(crate) qkv: Affine,
+    pub(crate) norm1: Map,
+    pub(crate) qkv: Map,
     pub(crate) head_gains: Option<[String; 2]>, // of queries and keys
-    pub(crate) out: Affine,
-    pub(crate) norm2: Normed,
-    pub(crate) up: Affine,
-    pub(crate) down: Affine,
+    pub(crate) out: Map,
+    pub(crate) norm2: Map,
+    pub(crate) up: Map,
+    pub(crate) down: Map,
 }
 
 impl Model {
@@ -131,11 +134,15 @@ impl Model {
             window: None,
             dropout: Rates::default(),
             objective: Objective::default(),
+            bare: false,
         }
     }
 
     /// Canonical name and shape `[rows, cols]` of every parameter, in program order.
     pub fn shapes(&self) -> Vec<(String, [usize; 2])> {
+        if self.bare {
+            return (0..self.blocks).flat_map(|i| self.block_shapes(i)).collect();
+        }
         let mut shapes = vec![("embedding".to_owned(), [self.vocabulary, self.width])];
         if let Positions::Learned(n) = self.positions {
             shapes.push(("positions".to_owned(), [n, self.width]));
@@ -161,7 +168,7 @@ impl Model {
     /// The maps of block `i`.
     pub(crate) fn maps(&self, i: usize) -> BlockMaps {
         let part = |part: &str| format!("blocks.{i}.{part}");
-        let affine = |name, shape, bias| Affine { name: part(name), shape, bias };
+        let affine = |name, shape, bias| Map { name: part(name), shape, bias, does: Does::Affine };
         let (d, f, heads) = (self.width, self.hidden, self.heads);
         let (up, up_width) = match self.activation {
             Activation::SwiGlu => ("mlp.gate_up", 2 * f),
@@ -178,8 +185,9 @@ impl Model {
         }
     }
 
-    pub(crate) fn normed(&self, name: String) -> Normed {
-        Normed { name, kind: self.norm, width: self.width, eps: self.eps }
+    pub(crate) fn normed(&self, name: String) -> Map {
+        let (shape, bias) = ([1, self.width], self.norm == Norm::Layer);
+        Map { name, shape, bias, does: Does::Norm(self.eps) }
     }
 
     /// Whom the tokens of block `i` see.

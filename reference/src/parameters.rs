@@ -14,45 +14,6 @@ pub type Weights<S> = BTreeMap<String, Vec<S>>;
 /// Names and shapes `[rows, cols]`, in program order.
 pub(crate) type Shapes = Vec<(String, [usize; 2])>;
 
-/// `Y[B,O] = X[B,I]·W[I,O]`, and a bias where there is one.
-pub(crate) struct Affine {
-    pub(crate) name: String,
-    pub(crate) shape: [usize; 2], // [I, O]
-    pub(crate) bias: bool,
-}
-
-impl Affine {
-    pub(crate) fn shapes(&self) -> Shapes {
-        let mut shapes = vec![(self.name.clone(), self.shape)];
-        if self.bias {
-            shapes.push((bias_of(&self.name), [1, self.shape[1]]));
-        }
-        shapes
-    }
-    pub(crate) fn forward<S: Scalar>(&self, w: &Weights<S>, x: &[S]) -> Vec<S> {
-        let mut y = linear(x, &w[&self.name], self.shape);
-        if self.bias {
-            add_bias(&mut y, &w[&bias_of(&self.name)]);
-        }
-        y
-    }
-    /// `X[B,I], dY[B,O]` → `dX[B,I]`; the gradients of the parameters go into `g`.
-    pub(crate) fn backward<S: Scalar>(
-        &self,
-        w: &Weights<S>,
-        x: &[S],
-        dy: &[S],
-        g: &mut Weights<S>,
-    ) -> Vec<S> {
-        let (dx, dw) = linear_backward(x, &w[&self.name], dy, self.shape);
-        g.insert(self.name.clone(), dw);
-        if self.bias {
-            g.insert(bias_of(&self.name), bias_gradient(dy, self.shape[1]));
-        }
-        dx
-    }
-}
-
 /// Which norm a model has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Norm {
@@ -62,29 +23,47 @@ pub enum Norm {
     Layer,
 }
 
-/// `Y[B,D] = norm(X[B,D])`.
-pub(crate) struct Normed {
+/// A map of rows, with the parameter `name` of this shape, and `name.bias` where it has one.
+pub(crate) struct Map {
     pub(crate) name: String,
-    pub(crate) kind: Norm,
-    pub(crate) width: usize, // D
-    pub(crate) eps: f64,
+    pub(crate) shape: [usize; 2],
+    pub(crate) bias: bool,
+    pub(crate) does: Does,
 }
 
-impl Normed {
+/// What a map does.
+pub(crate) enum Does {
+    /// `Y[B,O] = X[B,I]·W[I,O]`, and a bias where there is one.
+    Affine,
+    /// `Y[B,D] = norm(X[B,D])` with this ε: the layer norm with a bias, without one that by the root mean square.
+    Norm(f64),
+}
+
+impl Map {
     pub(crate) fn shapes(&self) -> Shapes {
-        let mut shapes = vec![(self.name.clone(), [1, self.width])];
-        if self.kind == Norm::Layer {
-            shapes.push((bias_of(&self.name), [1, self.width]));
+        let mut shapes = vec![(self.name.clone(), self.shape)];
+        if self.bias {
+            shapes.push((self.bias(), [1, self.shape[1]]));
         }
         shapes
     }
-    pub(crate) fn forward<S: Scalar>(&self, w: &Weights<S>, x: &[S]) -> Vec<S> {
-        match self.kind {
-            Norm::Rms => rms_norm(x, &w[&self.name], self.eps),
-            Norm::Layer => layer_norm(x, &w[&self.name], &w[&bias_of(&self.name)], self.eps),
-        }
+    /// The canonical name of its bias.
+    fn bias(&self) -> String {
+        format!("{}.bias", self.name)
     }
-    /// `X[B,D], dY[B,D]` → `dX[B,D]`; the gradients of the parameters go into `g`.
+    pub(crate) fn forward<S: Scalar>(&self, w: &Weights<S>, x: &[S]) -> Vec<S> {
+        let own = &w[&self.name];
+        let mut y = match self.does {
+            Does::Affine => linear(x, own, self.shape),
+            Does::Norm(eps) if self.bias => return layer_norm(x, own, &w[&self.bias()], eps),
+            Does::Norm(eps) => rms_norm(x, own, eps),
+        };
+        if self.bias {
+            add_bias(&mut y, &w[&self.bias()]);
+        }
+        y
+    }
+    /// `X, dY` → `dX`; the gradients of the parameters go into `g`.
     pub(crate) fn backward<S: Scalar>(
         &self,
         w: &Weights<S>,
@@ -92,20 +71,19 @@ impl Normed {
         dy: &[S],
         g: &mut Weights<S>,
     ) -> Vec<S> {
-        let (dx, dgain) = match self.kind {
-            Norm::Rms => rms_norm_backward(x, &w[&self.name], dy, self.eps),
-            Norm::Layer => {
-                let (dx, dgain, dbias) = layer_norm_backward(x, &w[&self.name], dy, self.eps);
-                g.insert(bias_of(&self.name), dbias);
+        let own = &w[&self.name];
+        let (dx, d_own) = match self.does {
+            Does::Affine => linear_backward(x, own, dy, self.shape),
+            Does::Norm(eps) if self.bias => {
+                let (dx, dgain, _) = layer_norm_backward(x, own, dy, eps);
                 (dx, dgain)
             }
+            Does::Norm(eps) => rms_norm_backward(x, own, dy, eps),
         };
-        g.insert(self.name.clone(), dgain);
+        g.insert(self.name.clone(), d_own);
+        if self.bias {
+            g.insert(self.bias(), bias_gradient(dy, self.shape[1]));
+        }
         dx
     }
-}
-
-/// The canonical name of the bias that belongs to a parameter.
-fn bias_of(name: &str) -> String {
-    format!("{name}.bias")
 }

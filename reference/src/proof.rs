@@ -78,7 +78,11 @@ pub(crate) fn kinds() -> [(&'static str, Model); 7] {
 /// Three sequences of different lengths; tokens that come twice; targets that are no shifted ids, two of eight
 /// ignored.
 pub(crate) fn ragged() -> Vec<Sequence> {
-    let sequence = |ids: &[u32], targets: &[u32]| Sequence { ids: ids.to_vec(), targets: targets.to_vec() };
+    let sequence = |ids: &[u32], targets: &[u32]| Sequence {
+        ids: ids.to_vec(),
+        targets: targets.to_vec(),
+        ..Sequence::default()
+    };
     vec![
         sequence(&[1, 4, 1], &[4, IGNORED, 0]),
         sequence(&[6], &[2]),

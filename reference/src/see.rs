@@ -5,23 +5,20 @@
 //! blocks.0.norm1.in, .out   blocks.0.attention.qkv.in, .out   …   blocks.0.mlp.added   norm.in, .out   head.in, .out
 //! gradient of head.out, head.in, norm.in, blocks.1.mlp.down.out, .in, …
 //! ```
-use crate::parameters::{Affine, Normed, Weights};
+use crate::parameters::{Map, Weights};
 use std::fmt::Arguments;
 use tensor::Scalar;
 
 /// Who looks on: takes a name, and the matrix, row-major, a row for every token.
 pub type See<'a, S> = dyn FnMut(Arguments, &[S]) + 'a;
 
-fn shown<S: Scalar>(name: &str, x: &[S], y: Vec<S>, see: &mut See<S>) -> Vec<S> {
-    see(format_args!("{name}.in"), x);
-    see(format_args!("{name}.out"), &y);
-    y
-}
-
-impl Affine {
+impl Map {
     /// X to Y, both shown.
     pub(crate) fn forward_seen<S: Scalar>(&self, w: &Weights<S>, x: &[S], see: &mut See<S>) -> Vec<S> {
-        shown(&self.name, x, self.forward(w, x), see)
+        let y = self.forward(w, x);
+        see(format_args!("{}.in", self.name), x);
+        see(format_args!("{}.out", self.name), &y);
+        y
     }
     /// dY to dX, both shown.
     pub(crate) fn backward_seen<S: Scalar>(
@@ -36,12 +33,5 @@ impl Affine {
         let dx = self.backward(w, x, dy, g);
         see(format_args!("gradient of {}.in", self.name), &dx);
         dx
-    }
-}
-
-impl Normed {
-    /// X to Y, both shown.
-    pub(crate) fn forward_seen<S: Scalar>(&self, w: &Weights<S>, x: &[S], see: &mut See<S>) -> Vec<S> {
-        shown(&self.name, x, self.forward(w, x), see)
     }
 }

@@ -30,11 +30,8 @@ pub fn swiglu<S: Scalar>(gate_up: &[S], hidden: usize) -> Vec<S> {
 /// If the rows are not `2·hidden` and `hidden` wide, or not equally many.
 #[must_use]
 pub fn swiglu_backward<S: Scalar>(gate_up: &[S], dh: &[S], hidden: usize) -> Vec<S> {
-    assert!(
-        gate_up.len() == 2 * dh.len() && dh.len().is_multiple_of(hidden),
-        "dH[{}] for {hidden}",
-        dh.len()
-    );
+    let n = dh.len();
+    assert!(gate_up.len() == 2 * n && n.is_multiple_of(hidden), "dH[{n}] for {hidden}");
     let mut d = Vec::with_capacity(gate_up.len());
     for (row, dh) in gate_up.chunks(2 * hidden).zip(dh.chunks(hidden)) {
         let (gate, up) = row.split_at(hidden);

@@ -3,19 +3,19 @@
 //! ```text
 //! g = Σ over microbatches of dloss;   loss = a mean over all targets of all microbatches that are not IGNORED
 //! ```
+use crate::design::Design;
 use crate::dropout::Pass;
 use crate::linear::add;
-use crate::model::Model;
 use crate::parameters::Weights;
 use crate::pass::Sequence;
 use crate::update::{Optimizer, Updates, zeros};
 use std::fmt::Arguments;
-use tensor::{IGNORED, Scalar};
+use tensor::Scalar;
 
 /// A model in training: its weights and the state of its optimizer.
 #[derive(Clone, Debug)]
 pub struct Trainer<S> {
-    model: Model,
+    model: Design,
     updates: Updates<S>,
     seed: u64,
 }
@@ -35,9 +35,15 @@ impl<S: Scalar> Trainer<S> {
     /// Training from these weights; `clip`: the limit of the global norm, if there is one.
     ///
     /// # Panics
-    /// If the weights are not those of [`Model::shapes`].
+    /// If the weights are not those of [`Design::shapes`].
     #[must_use]
-    pub fn new(model: Model, optimizer: Optimizer, clip: Option<f64>, weights: Weights<S>) -> Self {
+    pub fn new(
+        model: impl Into<Design>,
+        optimizer: Optimizer,
+        clip: Option<f64>,
+        weights: Weights<S>,
+    ) -> Self {
+        let model = model.into();
         let updates = Updates::new(model.shapes(), optimizer, clip, weights);
         Self { model, updates, seed: 0 }
     }
@@ -62,10 +68,10 @@ impl<S: Scalar> Trainer<S> {
     }
 
     /// One step with learning rate `lr`: the loss is a mean over the targets of all microbatches that are not
-    /// [`IGNORED`]. Sequences are numbered through all microbatches.
+    /// [`IGNORED`](tensor::IGNORED). Sequences are numbered through all microbatches.
     ///
     /// # Panics
-    /// As [`Model::gradients_with`].
+    /// As [`Model::gradients_with`](crate::Model::gradients_with).
     pub fn step(&mut self, microbatches: &[Vec<Sequence>], lr: f64) -> Step<S> {
         self.step_seen(microbatches, lr, &mut |_, _, _| {})
     }
@@ -80,8 +86,7 @@ impl<S: Scalar> Trainer<S> {
         lr: f64,
         see: &mut dyn FnMut(usize, Arguments, &[S]),
     ) -> Step<S> {
-        let targets = microbatches.iter().flatten().flat_map(|sequence| &sequence.targets);
-        let mean_over = targets.filter(|&&target| target != IGNORED).count();
+        let mean_over = microbatches.iter().flatten().map(|sequence| self.model.counted(sequence)).sum();
         let mut pass = Pass { seed: self.seed, step: self.updates.steps(), first_sequence: 0 };
         let (mut losses, mut gradients) = (Vec::new(), zeros(&self.model.shapes()));
         for (m, microbatch) in microbatches.iter().enumerate() {
@@ -104,14 +109,17 @@ mod tests {
     use super::*;
     use crate::Degree;
     use crate::proof::{assert_close, everything, kinds, ragged, random_weights, small, under_two_keys};
-    use tensor::F61;
+    use tensor::{F61, IGNORED};
 
     const ADAM: Optimizer = Optimizer::AdamW { beta1: 0.5, beta2: 0.75, eps: 0.5, decay: 0.25 };
 
     /// Two microbatches of unequal token counts.
     fn microbatches() -> Vec<Vec<Sequence>> {
-        let sequence =
-            |ids: &[u32]| Sequence { ids: ids.to_vec(), targets: ids.iter().map(|i| 6 - i).collect() };
+        let sequence = |ids: &[u32]| Sequence {
+            ids: ids.to_vec(),
+            targets: ids.iter().map(|i| 6 - i).collect(),
+            ..Sequence::default()
+        };
         vec![vec![sequence(&[1, 4, 1]), sequence(&[6])], vec![sequence(&[3, 3, 0, 5, 2])]]
     }
 

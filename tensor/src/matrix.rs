@@ -48,6 +48,7 @@ impl<D: Device> Tensor<D> {
     ///
     /// # Panics
     /// If another owner could see the change.
+    #[track_caller]
     pub fn write(&mut self, f: &mut dyn FnMut(usize) -> D::Elem) {
         let len = self.len();
         D::Place::put(self.buffer_mut(), (0..len).map(f));
@@ -107,12 +108,16 @@ impl<D: Device> Tensor<D> {
     ///
     /// # Panics
     /// If another owner could see the change.
+    #[track_caller]
     pub fn view_mut(&mut self) -> ViewMut<'_, D> {
         let (rows, cols) = (self.rows, self.cols);
         ViewMut::whole(D::Place::ptr(self.buffer_mut()), rows, cols)
     }
+    #[track_caller]
     fn buffer_mut(&mut self) -> &mut Buffer<D> {
-        self.memory.raw_mut().expect("a shared tensor is not written")
+        self.memory
+            .raw_mut()
+            .expect("a tensor with two owners is written: drop the other before, or write a copy")
     }
     /// The values, row-major; `None` on a device that has none.
     pub fn read(&self) -> Option<Vec<D::Elem>> {
@@ -146,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "a shared tensor is not written")]
+    #[should_panic(expected = "a tensor with two owners is written: drop the other before, or write a copy")]
     fn a_shared_tensor_is_not_written() {
         let mut a = Tensor::from_fn(&Cpu::<f32>::default(), Category::Weights, 1, 1, |_| 0.0);
         let _b = a.clone();

@@ -12,7 +12,7 @@ type Arrow = (&'static str, &'static [&'static str], &'static [&'static str]);
 const ALL: &[&str] =
     &["tensor", "reference", "kernels", "comm", "layers", "parallel", "models", "prove", "bench", "equipart"];
 const GROUND: &[&str] = &["tensor", "kernels", "comm", "layers", "parallel"];
-const ARROWS: [Arrow; 12] = [
+const ARROWS: [Arrow; 13] = [
     ("tensor", &[], &["reference"]),
     ("reference", &["tensor"], &[]),
     ("kernels", &["tensor"], &["reference"]),
@@ -27,6 +27,7 @@ const ARROWS: [Arrow; 12] = [
         &["tensor", "kernels", "comm", "layers", "parallel", "models", "prove", "bench"],
         &["reference"],
     ),
+    ("outside", &["kernels", "comm", "layers", "parallel"], &["tensor", "reference", "prove"]),
     ("docs", &[], ALL),
     ("xtask", &[], &[]),
 ];

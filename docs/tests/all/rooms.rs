@@ -11,7 +11,7 @@ type Room = (&'static str, &'static [&'static str], &'static [&'static str]);
 
 /// The ground of `layers` is what every layer is made of, built with and called with: handles and operators, parameters,
 /// the place where layers are built, and the parts that a strategy may build instead. Such a part is a column layer, a row
-/// layer or a norm, so these two rooms are the only ones that the ground names.
+/// layer, a norm or a feed-forward, so these three rooms are the only ones that the ground names.
 const LAYERS: &[Room] = &[
     (
         "ground",
@@ -21,6 +21,7 @@ const LAYERS: &[Room] = &[
             "layer",
             "model/build",
             "model/cx",
+            "model/design",
             "model/part",
             "model/record",
             "model/shape",
@@ -29,25 +30,43 @@ const LAYERS: &[Room] = &[
             "ops",
             "param",
         ],
-        &["linear", "norm"],
+        &["linear", "mlp", "norm"],
     ),
     ("linear", &["linear"], &[]),
     ("norm", &["norm"], &["linear"]),
     ("attention", &["attention"], &["linear", "norm"]),
     ("mlp", &["mlp"], &["linear"]),
     ("embedding", &["embedding"], &[]),
-    ("head", &["head"], &["norm"]),
+    ("head", &["head"], &["linear", "norm"]),
     ("model", &["model"], &["attention", "embedding", "head", "linear", "mlp", "norm"]),
     ("strategies", &["strategies"], &[]),
     ("proof", &["proof"], &[]),
 ];
 
-/// The ground of `parallel` is what a run is told: its layout, its batches, the files of its parameters.
+/// The ground of `parallel` is what a run is given: strategies, layout and steps, the stages of a model, its batches, the
+/// files of its parameters.
 const PARALLEL: &[Room] = &[
-    ("ground", &["batch", "error", "layout", "lib", "stored"], &[]),
+    (
+        "ground",
+        &[
+            "batch",
+            "data",
+            "error",
+            "layout",
+            "lib",
+            "pipeline",
+            "scheme",
+            "stages",
+            "step",
+            "stored",
+            "strategies",
+            "tensor",
+            "whole",
+        ],
+        &[],
+    ),
     ("trainer", &["trainer"], &[]),
     ("checkpoint", &["checkpoint"], &[]),
-    ("classify", &["classify"], &["trainer"]),
     ("dump", &["dump"], &["trainer"]),
     ("number", &["number"], &["dump"]),
     ("network", &["network"], &[]),
@@ -65,7 +84,9 @@ fn wrong_doors(krate: &str, rooms: &[Room], files: &[File]) -> Vec<String> {
     let is_test = |path: &str| {
         sources.iter().zip(&stripped).any(|(file, (_, modules))| {
             let folder = file.path.trim_end_matches(".rs").trim_end_matches("/mod").trim_end_matches("/lib");
-            modules.iter().any(|module| path == format!("{folder}/{module}.rs"))
+            modules.iter().any(|module| {
+                path == format!("{folder}/{module}.rs") || path.starts_with(&format!("{folder}/{module}/"))
+            })
         })
     };
     let lib = sources.iter().position(|file| file.path == format!("{src}lib.rs"));

@@ -7,12 +7,12 @@ pub(crate) use model::ModelName;
 pub(crate) use network::NetworkArgs;
 pub(crate) use train::{DropoutRate, TrainArgs};
 
-use super::classify::JudgeArgs;
+use super::pictures::{PicturesArgs, Plain};
 use crate::commands::bench::{self, BenchArgs};
 use crate::commands::collectives::{self, CollectivesArgs};
 use crate::commands::diff::{self, DiffArgs};
 use crate::commands::prove::cases::CasesArgs;
-use crate::commands::train::settings::{OptimizerName, Settings};
+use crate::commands::train::settings::{OptimizerName, Settings, tenth};
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
 use parallel::number::NumberName;
@@ -128,9 +128,12 @@ pub(crate) struct CompareArgs {
     /// A folder with config.json and model.safetensors, or the name of a model [default: embedded]
     #[arg(long, value_name = "DIR|NAME", value_parser = ModelName::parser())]
     pub(crate) model: Option<ModelName>,
-    /// A text to take prompts and sequences from [default: the embedded text]
+    /// A text to take prompts and sequences from [default: the embedded text]; of a classifier, a folder with the four files
+    /// of MNIST [default: drawn digits]
     #[arg(long, value_name = "FILE")]
     pub(crate) data: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) pictures: PicturesArgs,
     #[command(flatten)]
     pub(crate) network: NetworkArgs,
 }
@@ -211,8 +214,11 @@ pub(crate) struct ProveArgs {
     pub(crate) dump: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) cases: CasesArgs,
+    /// mlp: a plain classifier of 784 pixels and 10 classes [default: the model of --config]
+    #[arg(long, conflicts_with_all = ["config", "dump"])]
+    pub(crate) model: Option<Plain>,
     #[command(flatten)]
-    pub(crate) mlp: JudgeArgs,
+    pub(crate) pictures: PicturesArgs,
 }
 
 /// A key, decimal or hexadecimal.
@@ -235,6 +241,11 @@ pub(crate) struct PriceArgs {
     /// A config.json [default: that of the embedded model]
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
+    /// mlp: a plain classifier of 784 pixels and 10 classes [default: the model of --config]
+    #[arg(long, conflicts_with = "config")]
+    pub(crate) model: Option<Plain>,
+    #[command(flatten)]
+    pub(crate) pictures: PicturesArgs,
     #[arg(long, default_value_t, help = layout::grammar())]
     pub(crate) layout: Layout,
     #[command(flatten)]
@@ -278,6 +289,7 @@ impl PriceArgs {
             seed: 0,
             text: 0,
             constant: false,
+            floor: tenth(),
             dropout: self.dropout.0,
             label_smoothing: self.label_smoothing,
             z_loss: self.z_loss,
@@ -291,9 +303,12 @@ pub(crate) struct EvalArgs {
     /// A folder with config.json and model.safetensors, or the name of a model [default: embedded]
     #[arg(long, value_name = "DIR|NAME", value_parser = ModelName::parser())]
     pub(crate) model: Option<ModelName>,
-    /// The text to be told, all of it [default: what is held out of the embedded text]
+    /// The text to be told, all of it [default: what is held out of the embedded text]; of a classifier, a folder with the
+    /// four files of MNIST, whose test pictures are told [default: drawn digits]
     #[arg(long, value_name = "FILE")]
     pub(crate) data: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) pictures: PicturesArgs,
     /// Sequences of token ids instead: a JSON list of lists
     #[arg(long, value_name = "FILE", conflicts_with_all = ["data", "seq"])]
     pub(crate) batch: Option<PathBuf>,

@@ -1,8 +1,8 @@
 //! Results on standard output: tables for people, JSON for scripts.
 use super::out::{line, note};
-use crate::commands::classify::EpochLine;
 use crate::commands::compare::{Row, Workload};
 use crate::commands::price::{Price, Said};
+use crate::commands::train::epochs::EpochLine;
 use crate::commands::train::run::Finished;
 use comfy_table::{CellAlignment, Table, presets};
 use layers::model::shape::counted;

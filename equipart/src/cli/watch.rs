@@ -17,6 +17,10 @@ impl Watch {
         let style = ProgressStyle::with_template("{bar:32} {pos}/{len} {msg} (still {eta})");
         Self::new(ProgressBar::new(steps as u64), style)
     }
+    /// The work is of so many steps.
+    pub(crate) fn of(&self, steps: usize) {
+        self.bar.set_length(steps as u64);
+    }
     /// For work of unknown length.
     pub(crate) fn spinner() -> Self {
         Self::new(ProgressBar::new_spinner(), ProgressStyle::with_template("{spinner} {msg} ({elapsed})"))

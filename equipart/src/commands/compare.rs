@@ -8,15 +8,16 @@ pub use row::{Row, Tie, Workload};
 
 use crate::cli::args::CompareArgs;
 use crate::cli::watch::Watch;
-use crate::cli::{any_ids, corpus, model, show};
+use crate::cli::{self, any_ids, learner, pictures, show};
 use crate::commands::train::settings::sequences;
 use comm::Axis;
 use layers::Kind;
 use layers::model::shape::counted;
-use models::Model;
+use models::digits::Digits;
 use models::generate::{self, Generated, Request, Text, all_logits};
 use models::sampling::Sampling;
 use models::text::Corpus;
+use models::{Learner, Model};
 use parallel::At;
 use parallel::measure::{self, PeakBytes, Taken};
 use parallel::number::Runs;
@@ -43,13 +44,22 @@ const LARGE_TOKENS: usize = 16;
 /// What is compared.
 pub struct Work<'a> {
     /// The model.
-    pub model: &'a Model,
-    /// Where prompts and sequences are taken from.
-    pub corpus: &'a Corpus,
+    pub model: &'a Learner,
+    /// Where prompts and sequences are taken from; of a classifier, which does not go on with a text, its pictures.
+    pub data: Data<'a>,
     /// The layouts besides the unsplit one, which always comes first.
     pub layouts: Vec<Layout>,
     /// Between the ranks of each, where time is taken; what judges them runs without. In a trace each row is a run.
     pub network: Network,
+}
+
+/// What is read and learnt.
+#[derive(Clone, Copy)]
+pub enum Data<'a> {
+    /// A text.
+    Text(&'a Model, &'a Corpus),
+    /// Pictures.
+    Digits(&'a Digits),
 }
 
 impl Work<'_> {
@@ -60,22 +70,32 @@ impl Work<'_> {
 }
 
 pub(crate) fn run(a: CompareArgs, json: bool) -> Result<bool> {
-    let model = model(a.model.as_ref())?;
-    let seq = model.config.positions.min(64);
-    let corpus = match a.data.as_deref() {
-        None if !model.tokens.are_known() => any_ids(seq, model.config.shape.vocabulary)?,
-        data => corpus(data, seq, &model.tokenizer()?)?,
+    let model = learner(a.model.as_ref(), &a.pictures)?;
+    let (corpus, digits);
+    let data = match &model.text {
+        None => {
+            digits = pictures::digits(a.data.as_deref())?;
+            Data::Digits(&digits)
+        }
+        Some(text) => {
+            let seq = text.config.positions.min(64);
+            corpus = match a.data.as_deref() {
+                None if !text.tokens.are_known() => any_ids(seq, text.config.shape.vocabulary)?,
+                data => cli::corpus(data, seq, &text.tokenizer()?)?,
+            };
+            Data::Text(text, &corpus)
+        }
     };
     let layouts = if a.layout.is_empty() {
         let usual = ["tp=2", "tp=2,sp", "dp=2", "dp=2:zero1", "pp=2", "tp=2,sp,dp=2:zero1,pp=2"];
         let usual = usual.map(|l| l.parse::<Layout>().expect("a layout"));
-        usual.into_iter().filter(|l| l.fits(&model.config.shape).is_ok()).collect::<Vec<_>>()
+        usual.into_iter().filter(|l| l.fits(&model.design).is_ok()).collect::<Vec<_>>()
     } else {
         a.layout
     };
     let layouts = layouts.into_iter().map(|layout| layout.limited(a.memory.limit)).collect();
     let watch = Watch::spinner();
-    let work = Work { model: &model, corpus: &corpus, layouts, network: a.network.network(None)? };
+    let work = Work { model: &model, data, layouts, network: a.network.network(None)? };
     let rows = a.network.keep_trace(
         &work.network,
         in_number!(a.number.name, D => compare::<D>(&work, &|what| watch.say(what))),
@@ -100,56 +120,69 @@ pub fn compare<D: Runs>(work: &Work, watch: &dyn Fn(&str)) -> Result<Vec<Row>> {
         }
     }
     for layout in &layouts {
-        layout.fits(&work.model.config.shape)?;
+        layout.fits(&work.model.design)?;
     }
     work.network.fits(&layouts)?;
-    let request = request(work);
-    let held = budget::all(layouts.iter().map(|layout| held::bytes::<D>(work, layout, &request)))?;
+    let text = if let Data::Text(model, corpus) = work.data { Some((model, corpus)) } else { None };
+    let request = text.map(|(model, corpus)| request(work, model, corpus));
+    let held = budget::all(layouts.iter().map(|layout| held::bytes::<D>(work, layout, request.as_ref())))?;
     for (layout, bytes) in layouts.iter().zip(held) {
         budget::fits(format_args!("comparing {layout}"), bytes)?;
     }
-    watch("generating under none");
-    let alone = fastest::<D>(work, &layouts[0], &request)?;
-    let verdicts = verdicts(work, &layouts, &alone, watch)?;
-    let mut rows = inference::<D>(work, &layouts, &request, &alone, watch)?;
+    let (mut said, mut rows) = (Vec::new(), Vec::new());
+    if let (Some((model, _)), Some(request)) = (text, &request) {
+        watch("generating under none");
+        let alone = fastest::<D>((work, model), &layouts[0], request)?;
+        said = verdicts(work, &layouts, texts(&alone), watch)?;
+        rows = inference::<D>((work, model), &layouts, request, &alone, watch)?;
+    } else {
+        said.extend(verdicts(work, &layouts, Vec::new(), watch)?);
+    }
     rows.extend(training::<D>(work, &layouts, watch)?);
-    for (row, said) in rows.iter_mut().zip(verdicts) {
+    for (row, said) in rows.iter_mut().zip(said) {
         (row.equal, row.note, row.never_ran) = said;
     }
     Ok(rows)
 }
 
 /// The prompts of the inference work: at least one for every data rank.
-fn request(work: &Work) -> Request {
-    let room = work.model.config.positions;
+fn request(work: &Work, model: &Model, corpus: &Corpus) -> Request {
+    let room = model.config.positions;
     let prompt = PROMPT.min(room / 2).max(1);
-    let pairs = work.corpus.batch(1, 0, PROMPTS.max(work.data_ranks()), prompt);
+    let pairs = corpus.batch(1, 0, PROMPTS.max(work.data_ranks()), prompt);
     let prompts = pairs.into_iter().map(|(ids, _)| ids).collect();
     Request { prompts, max_new: NEW.min(room - prompt), sampling: Sampling::default(), record: false }
 }
 
 /// The batch of the training work, the same for all layouts: each microbatch has a sequence for every data rank.
 fn batch(work: &Work) -> Result<Batch> {
-    let (n, seq) = (SEQUENCES.max(MICROBATCHES * work.data_ranks()), SEQ.min(work.model.config.positions));
-    Ok(Batch::new(sequences(work.corpus.batch(0, 0, n, seq)), MICROBATCHES)?)
+    let n = SEQUENCES.max(MICROBATCHES * work.data_ranks());
+    let sequences = match work.data {
+        Data::Text(model, corpus) => sequences(corpus.batch(0, 0, n, SEQ.min(model.config.positions))),
+        Data::Digits(digits) => {
+            (0..n.max(SEQ).min(digits.train.len())).map(|i| digits.train.example(i)).collect()
+        }
+    };
+    Batch::new(sequences, MICROBATCHES)
 }
 
 /// What the field is given under a layout: texts that were generated and the batch; of a large model a short sequence
 /// for each data rank, to read and to learn, and a note that says so.
 fn subject(work: &Work, layout: &Layout, texts: Vec<(Vec<u32>, usize)>) -> Result<(Subject, Option<String>)> {
-    let shape = work.model.config.shape;
+    let design = &work.model.design;
     let of = |texts, batch| Subject {
-        shape,
+        model: design.clone(),
         texts,
         steps: vec![(batch, LR)],
         optimizer: OPTIMIZER,
         narrowed: None,
     };
-    if price::parameters(&shape)? <= LARGE {
+    let Data::Text(model, corpus) = work.data else { return Ok((of(texts, batch(work)?), None)) };
+    if price::parameters(design)? <= LARGE {
         return Ok((of(texts, batch(work)?), None));
     }
-    let (ranks, tokens) = (layout.size(Axis::SEQUENCES), LARGE_TOKENS.min(work.model.config.positions));
-    let pairs = work.corpus.batch(0, 0, ranks, tokens);
+    let (ranks, tokens) = (layout.size(Axis::SEQUENCES), LARGE_TOKENS.min(model.config.positions));
+    let pairs = corpus.batch(0, 0, ranks, tokens);
     let texts = pairs.iter().map(|(ids, _)| (ids.clone(), tokens.div_ceil(2))).collect();
     let note = format!("the field was given {} of {tokens} tokens", counted(ranks, "sequence"));
     Ok((of(texts, Batch::new(sequences(pairs), 1)?), Some(note)))
@@ -158,16 +191,19 @@ fn subject(work: &Work, layout: &Layout, texts: Vec<(Vec<u32>, usize)>) -> Resul
 /// What the field says of a row: whether all is equal, what it was given, and what never ran.
 type Said = (bool, Option<String>, Vec<&'static str>);
 
-/// The field's word on each row, in this model's shape: the logits of texts, read as they were generated, under each
-/// layout; then a training step under each.
-fn verdicts<E: Scalar>(
+/// What was generated, and how much of each was a prompt.
+fn texts<E: Scalar>(generated: &Generated<E>) -> Vec<(Vec<u32>, usize)> {
+    generated.texts.iter().map(|t| (t.ids.clone(), t.ids.len() - t.margins.len())).collect()
+}
+
+/// The field's word on each row, in this model's shape: the logits of texts, if there are any, read as they were generated,
+/// under each layout; then a training step under each.
+fn verdicts(
     work: &Work,
     layouts: &[Layout],
-    alone: &Generated<E>,
+    texts: Vec<(Vec<u32>, usize)>,
     watch: &dyn Fn(&str),
 ) -> Result<Vec<Said>> {
-    let prompt = |t: &Text| t.ids.len() - t.margins.len();
-    let texts: Vec<_> = alone.texts.iter().map(|t| (t.ids.clone(), prompt(t))).collect();
     let key = Key(tensor::mix(u64::from(std::process::id()) ^ 0x636f_6d70));
     let (keys, mut said) = ([key, key.next()], [Vec::new(), Vec::new()]);
     let truths = Truths::default();
@@ -180,6 +216,7 @@ fn verdicts<E: Scalar>(
             Subject { texts, steps: Vec::new(), ..subject.clone() },
             Subject { steps, texts: Vec::new(), ..subject },
         ];
+        let halves = &halves[usize::from(matches!(work.data, Data::Digits(_)))..];
         for (half, said) in halves.iter().zip(&mut said) {
             said.push((prove(half, layout, &keys, &truths)?.equal, note.clone(), never.clone()));
         }
@@ -219,14 +256,14 @@ fn row(
 
 /// A row for each layout.
 fn inference<D: Runs>(
-    work: &Work,
+    (work, model): (&Work, &Model),
     layouts: &[Layout],
     request: &Request,
     alone: &Generated<D::Elem>,
     watch: &dyn Fn(&str),
 ) -> Result<Vec<Row>> {
     let texts = ids(&alone.texts);
-    let truth = all_logits::<Cpu<f64>>(work.model, &Layout::default(), &texts)?;
+    let truth = all_logits::<Cpu<f64>>(model, &Layout::default(), &texts)?;
     let (mut rows, mut own) = (Vec::new(), 0.0);
     for (n, layout) in layouts.iter().enumerate() {
         let again;
@@ -234,17 +271,17 @@ fn inference<D: Runs>(
             alone
         } else {
             watch(&format!("generating under {layout}"));
-            again = fastest::<D>(work, layout, request)?;
+            again = fastest::<D>((work, model), layout, request)?;
             &again
         };
-        let error = largest_error(&all_logits::<D>(work.model, layout, &texts)?, &truth);
+        let error = largest_error(&all_logits::<D>(model, layout, &texts)?, &truth);
         own = if n == 0 { error } else { own };
         // Decoding rounds otherwise than a whole forward does: as much slack again.
         let tie = parts(&generated.texts, &alone.texts, 4.0 * (own + error));
         let (taken, tokens) = (&generated.taken, generated.new_tokens());
         let numbers = [
-            request.peak::<Cpu<f32>>(work.model, &layout.limited(None))?.largest,
-            request.peak::<Cpu<Bf16>>(work.model, &layout.limited(None))?.largest,
+            request.peak::<Cpu<f32>>(model, &layout.limited(None))?.largest,
+            request.peak::<Cpu<Bf16>>(model, &layout.limited(None))?.largest,
         ];
         rows.push(Row {
             tokens_equal: Some(tie.is_none()),
@@ -257,8 +294,12 @@ fn inference<D: Runs>(
 }
 
 /// The fastest of a few runs. The last, when all is warm, is the one in the trace.
-fn fastest<D: Runs>(work: &Work, layout: &Layout, request: &Request) -> Result<Generated<D::Elem>> {
-    let run = |network: &Network| generate::generate::<D>(work.model, (layout, network), request, &|_| ());
+fn fastest<D: Runs>(
+    (work, model): (&Work, &Model),
+    layout: &Layout,
+    request: &Request,
+) -> Result<Generated<D::Elem>> {
+    let run = |network: &Network| generate::generate::<D>(model, (layout, network), request, &|_| ());
     let untraced = work.network.untraced();
     let mut best = run(&untraced)?;
     for turn in 1..RUNS {
@@ -319,7 +360,7 @@ fn training<D: Runs>(work: &Work, layouts: &[Layout], watch: &dyn Fn(&str)) -> R
 }
 
 fn trainer<D: Runs>(work: &Work, at: &At<D>) -> Result<Trainer<D>> {
-    Trainer::new(at, &work.model.config.shape, OPTIMIZER)
+    Trainer::new(at, &work.model.design, OPTIMIZER)
 }
 
 /// What a step takes of each rank: the memory of one, the time of the fastest.

@@ -1,12 +1,13 @@
-//! `eval`: how well a model tells a text or given ids: mean loss, perplexity, tokens.
+//! `eval`: how well a model tells a text or given ids: mean loss, perplexity, tokens; and pictures: how many are right.
 use crate::cli::args::{self, EvalArgs};
+use crate::cli::pictures::{digits, only_text};
 use crate::cli::watch::Watch;
-use crate::cli::{corpus, model, show};
+use crate::cli::{corpus, learner, show};
 use crate::commands::train::settings::sequences;
 use comm::Axis;
 use kernels::{Kernels, Meta};
-use layers::Shape;
-use models::{Model, ids, text};
+use layers::Design;
+use models::{Learner, Model, ids, text};
 use parallel::At;
 use parallel::number::Runs;
 use parallel::{Batch, Layout, Result, Sequence, Trainer, bail, budget, in_number, price, session};
@@ -20,12 +21,15 @@ pub struct Evaluation {
     pub loss: f64,
     /// e^loss: among how many tokens, alike, the model chooses.
     pub perplexity: f64,
-    /// Tokens that were to be told.
+    /// Tokens, or pictures, that were to be told.
     pub tokens: usize,
+    /// The share of the pictures that are told right.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub accuracy: Option<f64>,
 }
 
-/// Sequences evaluated together on each data rank.
-const TOGETHER: usize = 8;
+/// Sequences, and pictures, evaluated together on each data rank.
+const TOGETHER: [usize; 2] = [8, 1000];
 
 /// Evaluates sequences under a layout; `watch` is told how many parts of how many are done.
 ///
@@ -33,20 +37,20 @@ const TOGETHER: usize = 8;
 /// If the layout does not fit the model, there are fewer sequences than data ranks, the machine has not the memory, or
 /// a rank fails.
 pub fn evaluate<D: Runs>(
-    model: &Model,
+    model: &Learner,
     layout: &Layout,
     sequences: Vec<Sequence>,
     watch: &(dyn Fn(usize, usize) + Sync),
 ) -> Result<Evaluation> {
-    let shape = &model.config.shape;
-    layout.fits(shape)?;
-    let data = layout.size(Axis::SEQUENCES);
-    let microbatches = sequences.len().div_ceil(TOGETHER * data).min(sequences.len() / data).max(1);
+    let (design, pictures) = (&model.design, model.text.is_none());
+    layout.fits(design)?;
+    let (data, together) = (layout.size(Axis::SEQUENCES), TOGETHER[usize::from(pictures)]);
+    let microbatches = sequences.len().div_ceil(together * data).min(sequences.len() / data).max(1);
     let batch = Batch::new(sequences, microbatches)?;
     let largest = batch.largest();
-    let dealt = |rank| Ok(largest.dealt(rank, data)?);
+    let dealt = |rank| largest.dealt(rank, data);
     let peak = price::peak_of_all(layout, dealt, |at: At<Meta<D>>| {
-        program(&at, shape, &largest, &|_| ()).map(drop)
+        program(&at, design, &largest, &|_| ()).map(drop)
     })?;
     budget::fits(format_args!("evaluating under {layout}"), peak.all)?;
     let ranks = session::run((layout, &layout.world()?), model.values(), |at: At<D>| {
@@ -55,30 +59,40 @@ pub fn evaluate<D: Runs>(
                 watch(n, microbatches);
             }
         };
-        let loss = program(&at, shape, &batch, &done)?;
-        Ok(loss.read().expect("the host has values")[0].to_f64())
+        let (loss, mut trainer) = program(&at, design, &batch, &done)?;
+        let right = pictures.then(|| trainer.correct(&batch, &|_| ())).transpose()?;
+        Ok((loss.read().expect("the host has values")[0].to_f64(), right))
     })?;
-    let (loss, tokens) = (ranks[0], batch.counted());
+    let ((loss, right), tokens) = (ranks[0], batch.counted());
     if !loss.is_finite() {
         bail!("the loss is {loss}, no finite number; the weights may not be");
     }
-    Ok(Evaluation { loss, perplexity: loss.exp(), tokens })
+    let accuracy = right.map(|right| right as f64 / tokens.max(1) as f64);
+    Ok(Evaluation { loss, perplexity: loss.exp(), tokens, accuracy })
 }
 
-/// The mean loss of a batch, on one rank of any device.
+/// The mean loss of a batch, on one rank of any device, and who told it.
 fn program<D: Kernels>(
     at: &At<D>,
-    shape: &Shape,
+    design: &Design,
     batch: &Batch,
     done: &dyn Fn(usize),
-) -> Result<Tensor<D::Wide>> {
-    Trainer::evaluator(at, shape)?.evaluate(batch, done)
+) -> Result<(Tensor<D::Wide>, Trainer<D>)> {
+    let mut trainer = Trainer::evaluator(at, design)?;
+    Ok((trainer.evaluate(batch, done)?, trainer))
 }
 
-pub(crate) fn run(a: EvalArgs, json: bool) -> Result<bool> {
-    let model = model(a.model.as_ref())?;
+/// The test pictures.
+fn pictures(a: &EvalArgs) -> Result<Vec<Sequence>> {
+    only_text(&[("seq", a.seq.is_some()), ("batch", a.batch.is_some())])?;
+    let test = digits(a.data.as_deref())?.test;
+    Ok((0..test.len()).map(|i| test.example(i)).collect())
+}
+
+/// The text, or the ids.
+fn sequences_of(a: &EvalArgs, model: &Model) -> Result<Vec<Sequence>> {
     let (vocabulary, positions) = (model.config.shape.vocabulary, model.config.positions);
-    let all = match (&a.batch, &a.data) {
+    Ok(match (&a.batch, &a.data) {
         (Some(file), _) => ids::read(file, vocabulary, positions)?,
         (None, data) => {
             let tokenizer = model.tokenizer()?;
@@ -96,15 +110,21 @@ pub(crate) fn run(a: EvalArgs, json: bool) -> Result<bool> {
             }
             sequences(text::windows(&text, seq))
         }
-    };
+    })
+}
+
+pub(crate) fn run(a: EvalArgs, json: bool) -> Result<bool> {
+    let model = learner(a.model.as_ref(), &a.pictures)?;
+    let all = model.text.as_ref().map_or_else(|| pictures(&a), |model| sequences_of(&a, model))?;
     let watch = Watch::bar(0);
     let layout = a.layout.limited(a.memory.limit);
     let watching = |done, of| watch.part("evaluated", done, of);
     let evaluation = in_number!(a.number.name, D => evaluate::<D>(&model, &layout, all, &watching))?;
     watch.done();
-    let Evaluation { loss, perplexity, tokens } = evaluation;
-    show::one(json, &evaluation, || {
-        format!("loss {loss:.6} nats a token, perplexity {perplexity:.4}, {tokens} tokens")
+    let Evaluation { loss, perplexity, tokens, accuracy } = evaluation;
+    show::one(json, &evaluation, || match accuracy {
+        None => format!("loss {loss:.6} nats a token, perplexity {perplexity:.4}, {tokens} tokens"),
+        Some(right) => format!("loss {loss:.6} nats a picture, {:.2} % of {tokens} right", 100.0 * right),
     });
     Ok(true)
 }

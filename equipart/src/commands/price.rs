@@ -5,7 +5,7 @@ use crate::cli::{config, show};
 use crate::commands::train::settings::Settings;
 use comm::Ledger;
 use kernels::{Kernels, Meta};
-use layers::Shape;
+use layers::Design;
 use models::Config;
 use parallel::At;
 use parallel::number::{NumberName, Runs};
@@ -65,11 +65,18 @@ fn said(ledger: &Ledger) -> Vec<Said> {
 ///
 /// # Errors
 /// If the batch does not fit, or ranks do not meet.
-pub fn program<D: Kernels>(at: &At<D>, shape: &Shape, settings: &Settings) -> Result<(Peaks, u64, Ledger)> {
-    let (meter, tokens) = (at.device.meter(), vec![0; settings.seq]);
-    let sequence = Sequence::new(tokens.clone(), tokens);
+pub fn program<D: Kernels>(
+    at: &At<D>,
+    design: impl Into<Design>,
+    settings: &Settings,
+) -> Result<(Peaks, u64, Ledger)> {
+    let (meter, design) = (at.device.meter(), design.into());
+    let sequence = match design.features() {
+        Some(features) => Sequence::example(vec![0.0; features], 0),
+        None => Sequence::new(vec![0; settings.seq], vec![0; settings.seq]),
+    };
     let batch = Batch::new(vec![sequence; settings.batch_size], settings.microbatches)?;
-    let mut trainer = Trainer::new(at, shape, settings.optimizer())?;
+    let mut trainer = Trainer::new(at, design, settings.optimizer())?;
     let mut last = (0, Ledger::default());
     for _ in 0..STEPS {
         let (flops, mut said) = (meter.flops(), Ledger::default());
@@ -90,15 +97,18 @@ pub fn program<D: Kernels>(at: &At<D>, shape: &Shape, settings: &Settings) -> Re
 /// If the layout does not fit the shape or the batch, 64 bits do not count the bytes or the operations of a rank, or it
 /// would hold more than [it may](Layout::memory_limit).
 pub fn price(config: &Config, settings: &Settings, layout: &Layout) -> Result<Vec<Price>> {
-    in_number!(settings.number, D => price_in::<D>(config, settings, layout))
+    settings.check(config.positions)?;
+    price_of(&settings.shape(config).into(), settings, layout)
 }
 
-fn price_in<D: Runs>(config: &Config, settings: &Settings, layout: &Layout) -> Result<Vec<Price>> {
-    let shape = &settings.shape(config);
-    layout.fits(shape)?;
-    settings.check(config)?;
+fn price_of(design: &Design, settings: &Settings, layout: &Layout) -> Result<Vec<Price>> {
+    in_number!(settings.number, D => price_in::<D>(design, settings, layout))
+}
+
+fn price_in<D: Runs>(design: &Design, settings: &Settings, layout: &Layout) -> Result<Vec<Price>> {
+    layout.fits(design)?;
     let on_rank = |rank| {
-        let run = |at: At<Meta<D>>| program(&at, shape, settings);
+        let run = |at: At<Meta<D>>| program(&at, design, settings);
         let (peaks, flops, ledger) = session::ghost(layout, (rank, None), run)?;
         let mut peak_bytes: BTreeMap<_, _> =
             Category::ALL.iter().map(|c| (c.name(), peaks.category[*c as usize])).collect();
@@ -110,15 +120,20 @@ fn price_in<D: Runs>(config: &Config, settings: &Settings, layout: &Layout) -> R
     let prices = (0..layout.ranks()).map(on_rank).collect::<Result<Vec<_>>>()?;
     let most = prices.iter().map(|price| (price.rank, price.peak_bytes["total"]));
     if let Some(most) = most.max_by_key(|(_, bytes)| *bytes) {
-        budget::within(layout, most, |at: At<Meta<D>>| program(&at, shape, settings).map(drop))?;
+        budget::within(layout, most, |at: At<Meta<D>>| program(&at, design, settings).map(drop))?;
     }
     Ok(prices)
 }
 
 pub(crate) fn run(a: PriceArgs, json: bool) -> Result<bool> {
-    let config = config(a.config.as_deref())?;
-    let settings: Settings = a.settings();
-    let prices = price(&config, &settings, &a.layout.limited(a.memory.limit))?;
+    let (settings, layout): (Settings, _) = (a.settings(), a.layout.limited(a.memory.limit));
+    let prices = if a.model.is_some() {
+        settings.check(settings.seq)?;
+        price_of(&a.pictures.fresh(None, 0).design, &settings, &layout)?
+    } else {
+        a.pictures.unused()?;
+        price(&config(a.config.as_deref())?, &settings, &layout)?
+    };
     show::all(json, &prices, || show::prices(&prices));
     Ok(true)
 }

@@ -2,8 +2,8 @@
 pub(crate) mod cases;
 
 use crate::cli::args::ProveArgs;
+use crate::cli::show;
 use crate::cli::watch::Watch;
-use crate::cli::{classify, show};
 use models::{Config, names};
 use parallel::{Result, bail, dump};
 use prove::cases::{certify_panel, never_ran};
@@ -25,27 +25,36 @@ pub(crate) fn run(a: ProveArgs, json: bool) -> Result<bool> {
     if let Some(equal) = cases::asked(&a, json)? {
         return Ok(equal);
     }
-    if a.mlp.model.is_some() {
-        return classify::run_prove(&a, json);
-    }
     let (layout, watch) = (a.layout.unwrap_or_default().limited(a.memory.limit), Watch::spinner());
     let key = Key(a.key.map_or_else(fresh_key, |k| k.0));
     let keys = [key, key.next()];
-    let Some(file) = &a.config else {
-        let certificate = certify_panel(&layout, &keys, &|name| watch.say(&format!("proving {name}")))?;
-        watch.done();
-        show::one(json, &certificate, || certificate.statement());
-        return Ok(certificate.verdict.equal);
+    if a.model.is_none() {
+        a.pictures.unused()?;
+    }
+    let (model, entries) = match (&a.model, &a.config) {
+        (Some(_), _) => {
+            let model = a.pictures.fresh(None, 0);
+            (model.design.clone(), model.entries())
+        }
+        (None, Some(file)) => {
+            let shape = Config::read(file)?.shape;
+            (shape.into(), names::entries(&shape))
+        }
+        (None, None) => {
+            let certificate = certify_panel(&layout, &keys, &|name| watch.say(&format!("proving {name}")))?;
+            watch.done();
+            show::one(json, &certificate, || certificate.statement());
+            return Ok(certificate.verdict.equal);
+        }
     };
-    let shape = Config::read(file)?.shape;
-    layout.fits(&shape)?;
-    let subject = Subject::dealt(shape, layout.size(comm::Axis::SEQUENCES))?;
+    layout.fits(&model)?;
+    let subject = Subject::dealt(model, layout.size(comm::Axis::SEQUENCES))?;
     prove::check(&subject, &layout)?;
     a.dump.as_deref().map_or(Ok(()), dump::prepare)?;
     let verdict = certify(&subject, &layout, &keys, &|what| watch.say(what))?;
     let verdict = Verdict { never_ran: never_ran(&subject, &layout), ..verdict };
     if let Some(dir) = &a.dump {
-        prove::dump(&subject, &layout, key, dir, &names::entries(&shape))?;
+        prove::dump(&subject, &layout, key, dir, &entries)?;
     }
     watch.done();
     Ok(tell(&verdict, json))

@@ -7,8 +7,8 @@ use layers::model::build::Element;
 use layers::model::strategy::{Column, Row};
 use layers::ops::Stream;
 use layers::{
-    Builder, ColumnLinear, Cx, Draw, Kind, Layer, Objective, Param, Positions, Random, Rates, RowLinear,
-    Shape, Values, Window,
+    Builder, ColumnLinear, Cx, Design, Draw, Kind, Layer, Objective, Param, Positions, Random, Rates,
+    RowLinear, Shape, Values, Window,
 };
 use models::embedded;
 use models::sampling::Sampling;
@@ -46,23 +46,23 @@ fn changes() -> Vec<Change> {
         Kind::AdamW { beta1, beta2, eps, decay }
     }
     vec![
-        ("ε of the norms", |s| s.shape.eps = 1.1e-5),
+        ("ε of the norms", |s| shape(s).eps = 1.1e-5),
         ("the rotary base", |s| {
-            s.shape.positions =
+            shape(s).positions =
                 Positions::Rotary(Rope { base: 101.0, scaling: Scaling::Linear { factor: 2.0 } });
         }),
         ("the rotary scaling", |s| {
-            s.shape.positions =
+            shape(s).positions =
                 Positions::Rotary(Rope { base: 100.0, scaling: Scaling::Linear { factor: 2.5 } });
         }),
-        ("the window", |s| s.shape.window = Some(Window { size: 1, sinks: 1, from: 1 })),
-        ("the sinks", |s| s.shape.window = Some(Window { size: 2, sinks: 0, from: 1 })),
-        ("where the window begins", |s| s.shape.window = Some(Window { size: 2, sinks: 1, from: 0 })),
-        ("the embedding's dropout", |s| s.shape.dropout.embedding = 0.26),
-        ("attention's dropout", |s| s.shape.dropout.attention = 0.51),
-        ("the residuals' dropout", |s| s.shape.dropout.residual = 0.126),
-        ("the smoothing", |s| s.shape.loss.smoothing = 0.126),
-        ("the z-loss", |s| s.shape.loss.z = 1.1e-3),
+        ("the window", |s| shape(s).window = Some(Window { size: 1, sinks: 1, from: 1 })),
+        ("the sinks", |s| shape(s).window = Some(Window { size: 2, sinks: 0, from: 1 })),
+        ("where the window begins", |s| shape(s).window = Some(Window { size: 2, sinks: 1, from: 0 })),
+        ("the embedding's dropout", |s| shape(s).dropout.embedding = 0.26),
+        ("attention's dropout", |s| shape(s).dropout.attention = 0.51),
+        ("the residuals' dropout", |s| shape(s).dropout.residual = 0.126),
+        ("the smoothing", |s| shape(s).loss.smoothing = 0.126),
+        ("the z-loss", |s| shape(s).loss.z = 1.1e-3),
         ("the rate", |s| s.steps[1].1 = 1.1),
         ("the clip limit", |s| s.optimizer.1 = Some(0.51)),
         ("β₁", |s| s.optimizer.0 = adamw(0.91, 0.95, 1e-8, 0.1)),
@@ -72,13 +72,20 @@ fn changes() -> Vec<Change> {
     ]
 }
 
+/// The shape of a transformer under proof.
+fn shape(subject: &mut Subject) -> &mut Shape {
+    let Design::Transformer(shape) = &mut subject.model else { unreachable!("it has ids") };
+    shape
+}
+
 /// The oracle runs once, with the constants as they are; then the program, with one of them changed. Kills: a subject
 /// whose inputs multiply a constant by what is always 0, or never reach it: then the proof would say nothing of it.
 #[test]
 fn every_constant_that_is_changed_is_seen() {
-    let (none, key, truths) = (layout("none"), [Key(11)], Truths::default());
+    let (none, key) = (layout("none"), [Key(11)]);
     let subject = Subject { optimizer: (Kind::ADAMW, Some(0.5)), ..Subject::small(ALIVE, &none).unwrap() };
-    assert_eq!(subject.shape, ALIVE, "nothing was narrowed");
+    assert_eq!(subject.model, ALIVE.into(), "nothing was narrowed");
+    let truths = Truths::only(subject.clone());
     assert!(prove(&subject, &none, &key, &truths).unwrap().equal);
     for (what, change) in changes() {
         let mut changed = subject.clone();
@@ -87,11 +94,11 @@ fn every_constant_that_is_changed_is_seen() {
     }
     let mut wide = ALIVE;
     wide.window = Some(Window { size: 1000, sinks: 1, from: 1 });
-    let wide = Subject { shape: wide, ..subject };
-    let truths = Truths::default();
+    let wide = Subject { model: wide.into(), ..subject };
+    let truths = Truths::only(wide.clone());
     assert!(prove(&wide, &none, &key, &truths).unwrap().equal);
     let mut wider = wide.clone();
-    wider.shape.window = Some(Window { size: 1001, sinks: 1, from: 1 });
+    shape(&mut wider).window = Some(Window { size: 1001, sinks: 1, from: 1 });
     assert!(
         prove(&wider, &none, &key, &truths).unwrap().equal,
         "what no text shows is dead, and has to be narrowed"
@@ -124,7 +131,7 @@ fn ties_go_to_the_lower_id_under_every_layout() {
         let layout = layout(text);
         let world = World::threads(&layout.axes()).unwrap();
         let run = |device: Cpu<f32>, mesh: Mesh<_>| {
-            let mut chunk = Stages::new(&layout.place(&device, &mesh, &Tied), &shape)?;
+            let mut chunk = Stages::new(&layout.place(&device, &mesh, &Tied), shape)?;
             let ids = Ids::new(device.place(), &ids, shape.vocabulary)?;
             Ok::<_, parallel::Error>(chunk.logits(&Cx::infer([10, 9]), ids, true)?.read().unwrap())
         };

@@ -1,54 +1,86 @@
 //! The plain classifier: what it learns is the oracle's, under every layout; what it saves is what it judged itself by;
-//! `prove` says equal; and what cannot be gets one sentence, exit code 2.
+//! `prove` says equal.
 use crate::child::equipart;
-use equipart::commands::classify::{self, EpochLine, FLOOR, Run, Settings, folder, order};
-use equipart::commands::train::schedule::Warmup;
-use equipart::commands::train::settings::OptimizerName;
-use layers::{Draw, Kind, Random, Values};
-use models::digits::{Digits, Set};
-use parallel::classify::sizes;
+use crate::classify_refused::refused;
+use equipart::commands::train::epochs::{EpochLine, Pictures};
+use equipart::commands::train::run::{Run, Source};
+use equipart::commands::train::settings::{OptimizerName, Settings};
+use layers::{Draw, Random, Values};
+use models::Learner;
+use models::digits::{Digits, Set, order};
+use parallel::number::NumberName;
 use parallel::{Layout, Network};
-use prove::{ClassifierSubject, certify_classifier, prove_classifier};
 use reference::{Classifier, Optimizer, Updates, Weights};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use tensor::Key;
 use tensor::safetensors::File;
 
-const LAYOUTS: [&str; 6] = ["none", "tp=2", "tp=2,sp", "dp=2", "tp=2,dp=2", "tp=4"];
+const LAYOUTS: [&str; 8] =
+    ["none", "tp=2", "tp=2,sp", "dp=2", "tp=2,dp=2", "tp=4", "pp=2", "pp=2,tp=2,sp,dp=2"];
 
 fn layout(text: &str) -> Layout {
     text.parse().unwrap()
 }
 
-/// Counts what it is told.
-#[derive(Default)]
-struct Counts([AtomicUsize; 2]);
-
-impl classify::Watch for Counts {
-    fn step(&self) {
-        self.0[0].fetch_add(1, Ordering::Relaxed);
-    }
-    fn epoch(&self, _: &EpochLine) {
-        self.0[1].fetch_add(1, Ordering::Relaxed);
-    }
+/// What is learnt in so many epochs, by a model of so many features between.
+struct Lesson {
+    hidden: Vec<usize>,
+    epochs: usize,
+    settings: Settings,
 }
 
-fn train(digits: &Digits, settings: &Settings, under: &str) -> Vec<EpochLine> {
+/// Settings of so many epochs of 237 pictures.
+fn lesson(hidden: &[usize], optimizer: OptimizerName, lr: f64, clip: Option<f64>, seed: u64) -> Lesson {
+    let (epochs, batch_size) = (4, 8);
+    let settings = Settings {
+        steps: epochs * 237usize.div_ceil(batch_size),
+        seq: 1,
+        batch_size,
+        microbatches: 3,
+        lr,
+        warmup: 5,
+        optimizer,
+        clip,
+        seed,
+        text: 0,
+        constant: false,
+        floor: 0.3,
+        dropout: None,
+        label_smoothing: 0.0,
+        z_loss: 0.0,
+        number: NumberName::F32,
+    };
+    Lesson { hidden: hidden.to_vec(), epochs, settings }
+}
+
+fn train(digits: &Digits, lesson: &Lesson, under: &str) -> Vec<EpochLine> {
+    let (lines, steps) = (Mutex::new(Vec::new()), AtomicUsize::new(0));
+    let watch = |line: &EpochLine| lines.lock().unwrap().push(line.clone());
+    let Lesson { hidden, settings, .. } = lesson;
     let run = Run {
-        digits,
+        model: Learner::classifier(
+            [&[digits.pixels()], &hidden[..], &[digits.classes()]].concat(),
+            settings.seed,
+        ),
+        source: Source::Pictures(Pictures { digits, watch: &watch }),
         settings: settings.clone(),
         layout: layout(under),
         network: Network::default(),
         out: None,
+        resume: None,
+        checkpoint_every: usize::MAX,
+        stop_after: None,
+        dump: None,
     };
-    let counts = Counts::default();
-    let lines = run.train(&counts).unwrap();
-    let [steps, epochs] = counts.0.map(AtomicUsize::into_inner);
-    assert_eq!((steps, epochs), (run.steps(), settings.epochs), "told once, on rank 0");
-    lines
+    run.train(&|_| {
+        steps.fetch_add(1, Ordering::Relaxed);
+    })
+    .unwrap();
+    assert_eq!(steps.into_inner(), settings.steps, "told once, on rank 0");
+    lines.into_inner().unwrap()
 }
 
 fn pictures(set: &Set, which: &[usize]) -> (Vec<f64>, Vec<u32>) {
@@ -71,8 +103,8 @@ fn accuracy(model: &Classifier, weights: &Weights<f64>, set: &Set) -> f64 {
 }
 
 /// Losses and accuracies of the same training in plain f64.
-fn oracle(digits: &Digits, s: &Settings) -> Vec<[f64; 2]> {
-    let model = Classifier { sizes: sizes(digits.pixels(), &s.hidden, digits.classes()) };
+fn oracle(digits: &Digits, Lesson { hidden, epochs, settings: s }: &Lesson) -> Vec<[f64; 2]> {
+    let model = Classifier { sizes: [&[digits.pixels()], &hidden[..], &[digits.classes()]].concat() };
     let (mut weights, random) = (Weights::new(), Random { seed: s.seed });
     for (name, shape @ [rows, cols]) in model.shapes() {
         let std = if rows == 1 { 0.02 } else { 1.0 / (rows as f64).sqrt() };
@@ -81,8 +113,7 @@ fn oracle(digits: &Digits, s: &Settings) -> Vec<[f64; 2]> {
         weights.insert(name, all);
     }
     let n = digits.train.len();
-    let steps = s.epochs * n.div_ceil(s.batch_size);
-    let schedule = Warmup { peak: s.lr, warmup: s.warmup, steps, floor: FLOOR };
+    let schedule = s.schedule();
     let kind = match s.optimizer {
         OptimizerName::Sgd => Optimizer::Sgd,
         OptimizerName::Adamw => Optimizer::AdamW { beta1: 0.9, beta2: 0.95, eps: 1e-8, decay: 0.1 },
@@ -98,7 +129,7 @@ fn oracle(digits: &Digits, s: &Settings) -> Vec<[f64; 2]> {
         }
         [sum / n as f64, accuracy(&model, updates.weights(), &digits.test)]
     };
-    (0..s.epochs).map(epoch).collect()
+    (0..*epochs).map(epoch).collect()
 }
 
 /// Kills: a last batch left out, a mean of means, an order or a rate of another step, pixels not x/255, a test that
@@ -106,23 +137,8 @@ fn oracle(digits: &Digits, s: &Settings) -> Vec<[f64; 2]> {
 #[test]
 fn every_layout_learns_what_the_oracle_learns() {
     let digits = Digits::generated(1, 237, 60);
-    let sgd = Settings {
-        hidden: vec![24, 8],
-        epochs: 4,
-        batch_size: 8,
-        microbatches: 3,
-        lr: 0.1,
-        warmup: 5,
-        ..Settings::default()
-    };
-    let adamw = Settings {
-        hidden: vec![16],
-        optimizer: OptimizerName::Adamw,
-        lr: 3e-3,
-        clip: Some(0.5),
-        seed: 3,
-        ..sgd.clone()
-    };
+    let sgd = lesson(&[24, 8], OptimizerName::Sgd, 0.1, None, 0);
+    let adamw = lesson(&[16], OptimizerName::Adamw, 3e-3, Some(0.5), 3);
     for settings in [sgd, adamw] {
         let truth = oracle(&digits, &settings);
         assert!(truth[3][0] < 0.8 * truth[0][0] && truth[3][1] > 0.3, "{truth:?}");
@@ -139,39 +155,6 @@ fn every_layout_learns_what_the_oracle_learns() {
     }
 }
 
-/// Kills: noise or a clip that the two sides do not share, examples of another step.
-#[test]
-fn classifiers_are_proven_under_every_layout() {
-    for (sizes, optimizer) in [
-        (vec![6, 8, 4, 5], (Kind::Sgd, Some(0.5))),
-        (vec![6, 8, 10], (Kind::ADAMW, None)),
-        (vec![3, 10], (Kind::Sgd, None)),
-    ] {
-        for under in LAYOUTS {
-            let parameters = 2 * (sizes.len() - 1);
-            let subject =
-                ClassifierSubject { optimizer, ..ClassifierSubject::small(sizes.clone(), &layout(under)) };
-            let verdict = prove_classifier(&subject, &layout(under), &[Key(1), Key(2)]).unwrap();
-            assert!(verdict.equal, "{sizes:?}: {}", verdict.statement());
-            let a_rank = 1 + 2 * (2 + 2 * parameters); // logits; loss, norm², gradients, weights
-            assert_eq!(verdict.tensors, a_rank * 2 * layout(under).ranks(), "{under}");
-        }
-    }
-}
-
-#[test]
-fn the_bound_is_small_and_grows_with_the_sizes() {
-    let bound = |hidden: &[usize]| {
-        let subject = ClassifierSubject::small(sizes(9, hidden, 10), &Layout::default());
-        certify_classifier(&subject, &Layout::default(), &[Key(1), Key(2)], &|_| ())
-            .unwrap()
-            .bound_log2
-            .unwrap()
-    };
-    let (one, two) = (bound(&[8]), bound(&[8, 8]));
-    assert!(one < two && two < -70.0, "{one} {two}");
-}
-
 fn lines(args: &[&str]) -> Vec<Value> {
     let output = equipart(args);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -182,7 +165,7 @@ fn lines(args: &[&str]) -> Vec<Value> {
 }
 
 /// Generated digits as the four files of MNIST.
-fn written(dir: &Path) -> Digits {
+pub(crate) fn written(dir: &Path) -> Digits {
     let digits = Digits::generated(5, 120, 50);
     for (set, name) in [(&digits.train, "train"), (&digits.test, "t10k")] {
         let number = |n: usize| (n as u32).to_be_bytes();
@@ -245,8 +228,11 @@ fn what_is_saved_is_what_was_judged() {
     let config: Value = serde_json::from_slice(&std::fs::read(out.join("config.json")).unwrap()).unwrap();
     assert_eq!((&config["model_type"], &config["sizes"]), (&"mlp".into(), &serde_json::json!([784, 24, 10])));
     let note = |key: &str| File::open(&out.join("model.safetensors")).unwrap().metadata().get(key).cloned();
-    assert_eq!((note("format"), note("epoch")), (Some("pt".into()), Some("4".into())));
-    refused(&args, &format!("{out_name} holds a model already; choose another folder"));
+    assert_eq!((note("format"), note("step")), (Some("pt".into()), Some("60".into())));
+    refused(
+        &args,
+        &format!("{out_name} holds a model already; resume it with --resume or choose another folder"),
+    );
     refused(&["train", "--model", &out_name], "");
 
     let other = dir.path().join("other");
@@ -257,7 +243,49 @@ fn what_is_saved_is_what_was_judged() {
         table.contains("accuracy") && table.contains("of 50 test pictures") && table.ends_with(&ends),
         "{table}"
     );
-    assert_eq!(folder::entries(&[4, 3, 2]).len(), 4);
+    let eval =
+        lines(&["eval", "--model", &out_name, "--data", &data, "--layout", "dp=2", "--json"]).remove(0);
+    assert_eq!((eval["accuracy"].as_f64(), eval["tokens"].as_u64()), (Some(right), Some(50)));
+}
+
+/// Kills: an order, a rate or moments of another step where a run goes on in the middle of an epoch.
+#[test]
+fn a_run_that_is_resumed_ends_as_one_that_was_not() {
+    let dir = tempfile::tempdir().unwrap();
+    written(dir.path());
+    let data = dir.path().display().to_string();
+    let [one, two] = ["one", "two"].map(|name| dir.path().join(name).display().to_string());
+    let begin = ["train", "--model", "mlp", "--data", &data, "--hidden", "12", "--epochs", "2", "--json"];
+    let begin = [&begin[..], &["--optimizer", "adamw", "--layout", "dp=2", "--out"]].concat();
+    let whole = lines(&[&begin[..], &[&one]].concat());
+    assert!(lines(&[&begin[..], &[&two, "--stop-after", "3"]].concat()).is_empty(), "no epoch ended");
+    let rest = lines(&["train", "--resume", &two, "--data", &data, "--layout", "tp=2", "--json"]);
+    assert_eq!((whole.len(), rest.len()), (2, 2));
+    let loss = |line: &Value| line["loss"].as_f64().unwrap();
+    assert!((loss(&whole[1]) / loss(&rest[1]) - 1.0).abs() < 1e-3, "{whole:?} {rest:?}");
+    refused(&["train", "--resume", &two], "");
+}
+
+/// Kills: a command that has no use for a classifier's data.
+#[test]
+fn every_command_takes_a_classifier() {
+    let priced = lines(&["price", "--model", "mlp", "--hidden", "16", "--layout", "tp=2,dp=2", "--json"]);
+    assert_eq!((priced.len(), priced[0]["layout"].as_str()), (4, Some("tp=2,dp=2")));
+    // Multiply-adds of a step's 8 pictures: forward, the weights' gradients, and dX of the last layer alone.
+    let (weights, dx) = (784 * 16 + 16 * 10, 16 * 10);
+    let flops: u64 = priced.iter().map(|rank| rank["flops"].as_u64().unwrap()).sum();
+    assert_eq!(flops, 2 * 8 * (2 * weights + dx), "{priced:?}");
+    let compare =
+        ["compare", "--model", "mlp", "--hidden", "16", "--layout", "tp=2", "--layout", "pp=2", "--json"];
+    let rows = lines(&compare);
+    assert_eq!(rows.len(), 3);
+    assert!(rows.iter().all(|row| row["workload"] == "training" && row["equal"] == true), "{rows:?}");
+    let eval = lines(&["eval", "--model", "mlp", "--hidden", "none", "--json"]).remove(0);
+    assert!(eval["accuracy"].as_f64().unwrap() < 0.5 && eval["tokens"] == 2000, "{eval}");
+    refused(
+        &["eval", "--model", "mlp", "--seq", "3"],
+        "--seq is for models of text; --model mlp has no use for it",
+    );
 }
 
 #[test]
@@ -271,118 +299,15 @@ fn prove_states_what_it_states_of_every_model() {
     );
     assert!(said[0]["bound_log2"].as_f64().unwrap() < -60.0);
     let parameters = 784 * 8 + 8 + 8 * 6 + 6 + 6 * 10 + 10;
-    let steps = [2 + 2 + 2, 2 + 3].len() * (2 + 2 * parameters);
-    assert_eq!(said[0]["elements"], 2 * 4 * (steps + 6 * 10), "two keys, four ranks; logits of six examples");
+    let (steps, logits) = (2 * (2 + 2 * parameters), 8 * 10);
+    assert_eq!(
+        said[0]["elements"],
+        2 * (4 * steps + 2 * logits),
+        "two keys; each data rank reads its examples"
+    );
     let words = String::from_utf8(equipart(&args).stdout).unwrap();
     assert!(
         words.starts_with("Randomised proof: under tp=2,dp=2") && words.contains("at most 2^-"),
         "{words}"
-    );
-}
-
-/// One sentence on standard error, exit code 2, nothing on standard output; which one, if it is given.
-fn refused(args: &[&str], says: &str) {
-    let output = equipart(args);
-    let error = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(2), "{args:?}: {error}");
-    assert!(output.stdout.is_empty() && !error.contains("panicked"), "{args:?}: {error}");
-    let sentence =
-        error.lines().find_map(|line| line.strip_prefix("error: ")).unwrap_or_else(|| panic!("{error}"));
-    assert!(says.is_empty() || sentence == says, "{args:?} says {sentence:?}, wanted {says:?}");
-}
-
-#[test]
-fn flags_that_the_classifier_has_no_use_for_are_refused() {
-    for (flag, value) in [
-        ("steps", "5"),
-        ("seq", "5"),
-        ("dropout", "0.5"),
-        ("label-smoothing", "0.1"),
-        ("z-loss", "0.1"),
-        ("batch", "x"),
-        ("resume", "x"),
-        ("checkpoint-every", "100"),
-        ("stop-after", "5"),
-        ("dump", "x"),
-    ] {
-        let says = format!("--{flag} is for models of text; --model mlp has no use for it");
-        refused(&["train", "--model", "mlp", &format!("--{flag}"), value], &says);
-    }
-    let config = ["train", "--model", "mlp", "--config", "x"];
-    refused(&config, "the argument '--model <DIR|NAME>' cannot be used with '--config <FILE>'");
-    for (flag, value) in [("epochs", "2"), ("hidden", "4")] {
-        let says = format!("--{flag} is for --model mlp; a model of text has no use for it");
-        refused(&["train", &format!("--{flag}"), value], &says);
-    }
-    let prove = |more: &[&str], says: &str| refused(&[&["prove", "--layout", "tp=2"], more].concat(), says);
-    prove(&["--hidden", "4"], "the following required arguments were not provided:");
-    prove(
-        &["--model", "mlp", "--config", "x"],
-        "the argument '--model <MODEL>' cannot be used with '--config <FILE>'",
-    );
-    prove(
-        &["--model", "mlp", "--dump", "x"],
-        "the argument '--model <MODEL>' cannot be used with '--dump <DIR>'",
-    );
-    prove(&["--model", "gpt"], "invalid value 'gpt' for '--model <MODEL>'");
-}
-
-#[test]
-fn classifiers_that_cannot_be_are_refused() {
-    let dir = tempfile::tempdir().unwrap();
-    written(dir.path());
-    let (data, missing) =
-        (dir.path().display().to_string(), dir.path().join("missing").display().to_string());
-    let train = |more: &[&str], says: &str| {
-        refused(&[&["train", "--model", "mlp", "--data", &data, "--hidden", "24,6"], more].concat(), says);
-    };
-    train(&["--epochs", "0"], "--epochs is 0; it must be at least 1");
-    train(&["--batch-size", "0"], "--batch-size is 0; it must be at least 1");
-    train(&["--microbatches", "0"], "--microbatches is 0; it must be at least 1");
-    train(
-        &["--batch-size", "200", "--microbatches", "121"],
-        "120 pictures in 121 microbatches: each needs at least one",
-    );
-    train(&["--lr", "nan"], "the peak learning rate is NaN; it must be a positive number");
-    train(&["--lr", "0"], "the peak learning rate is 0; it must be a positive number");
-    train(&["--clip", "-1"], "--clip is -1; it must be a positive number");
-    train(&["--warmup", "99"], "the warm-up is 99 steps; it must be at most the 12 steps of the run");
-    train(
-        &["--layout", "tp=16"],
-        "tp=16 does not fit 24 hidden features: tp can be 1, 2, 3, 4, 6, 8, 12 or 24",
-    );
-    train(&["--layout", "sp"], "");
-    let hidden = |sizes: &str, says: &str| {
-        refused(&["train", "--model", "mlp", "--data", &data, "--hidden", sizes], says);
-    };
-    for (sizes, part) in [("", ""), ("24,", ""), ("24,x", "x"), ("0", "0"), ("-1", "-1"), ("1e3", "1e3")] {
-        let says = format!(
-            "invalid value '{sizes}' for '--hidden <SIZES>': {part:?} is no hidden size; write numbers of 1 or more, \
-             such as 512,512, or none"
-        );
-        hidden(sizes, &says);
-    }
-    hidden(
-        "99999,99999",
-        "the sizes [784, 99999, 99999, 10] make 10079399215 parameters; 1073741824 is the most",
-    );
-    hidden("9999999", "the sizes [784, 9999999, 10] make 7949999215 parameters; 1073741824 is the most");
-    refused(
-        &["prove", "--model", "mlp", "--layout", "tp=3", "--hidden", "5,12,4"],
-        "tp=3 does not fit 5 hidden features: tp can be 1",
-    );
-    refused(
-        &["train", "--model", "mlp", "--data", &missing],
-        &format!(
-            "{missing}: there is no such directory; it should hold train-images-idx3-ubyte and \
-             train-labels-idx1-ubyte, for training, and t10k-images-idx3-ubyte and t10k-labels-idx1-ubyte, for \
-             testing, each as it is or as .gz"
-        ),
-    );
-    let file = dir.path().join("t10k-labels-idx1-ubyte").display().to_string();
-    train(&["--out", &file], &format!("{file} is a file; the output must be a folder"));
-    train(
-        &["--lr", "1e30", "--epochs", "1"],
-        "rank 0: the loss of step 1 of epoch 1 is NaN; a smaller --lr may help",
     );
 }

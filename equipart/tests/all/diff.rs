@@ -383,11 +383,4 @@ fn bad_input_is_told_in_one_sentence() {
         "{why}"
     );
     assert!(!nowhere.exists());
-    let said = equipart(&["train", "--number", "f64", "--model", "mlp"]);
-    let why = String::from_utf8(said.stderr).unwrap();
-    assert_eq!(
-        (said.status.code(), why.contains("--number is for models of text")),
-        (Some(2), true),
-        "{why}"
-    );
 }

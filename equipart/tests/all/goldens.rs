@@ -75,13 +75,14 @@ fn step(model: &Model, layout: Layout, golden: &Golden, dir: &Path) -> f64 {
         seed: 0,
         text: 0,
         constant: true,
+        floor: 0.1,
         dropout: Some(0.0),
         label_smoothing: 0.0,
         z_loss: 0.0,
         number: NumberName::F32,
     };
     let run = Run {
-        model: model.clone(),
+        model: model.clone().into(),
         source: Source::Ids(&sequences),
         settings,
         layout,

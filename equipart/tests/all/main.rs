@@ -5,6 +5,7 @@ mod cannot_see;
 mod cases;
 mod child;
 mod classify;
+mod classify_refused;
 mod collectives;
 mod commands;
 mod diff;

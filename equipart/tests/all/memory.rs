@@ -37,6 +37,7 @@ pub(crate) fn settings(seq: usize, batch_size: usize) -> Settings {
         seed: 3,
         text: 0,
         constant: true,
+        floor: 0.1,
         dropout: None,
         label_smoothing: 0.0,
         z_loss: 0.0,
@@ -60,7 +61,7 @@ fn what_is_split_takes_its_share() {
         let (layout, priced): (Layout, _) = (text.parse().unwrap(), prices(&config, &settings, text));
         let world = layout.world().unwrap();
         let run = session::run((&layout, &world), &Random { seed: 0 }, |at: At<Cpu<f32>>| {
-            program(&at, &config.shape, &settings).map(|(peaks, ..)| peaks)
+            program(&at, config.shape, &settings).map(|(peaks, ..)| peaks)
         });
         for (rank, (peaks, priced)) in run.unwrap().into_iter().zip(priced).enumerate() {
             for category in split {
@@ -109,7 +110,7 @@ fn step(layout: &Layout) -> [usize; 2] {
     let (config, settings) = (config(768, 4, 16384), settings(64, 1));
     let world = layout.world().unwrap();
     let run = session::run((layout, &world), &Random { seed: 0 }, |at: At<Cpu<f32>>| {
-        let (peaks, ..) = program(&at, &config.shape, &settings)?;
+        let (peaks, ..) = program(&at, config.shape, &settings)?;
         Ok([peaks.total, at.device.meter().reserved()])
     });
     run.unwrap().into_iter().fold([0; 2], |[a, b], [x, y]| [a + x, b + y])
@@ -176,7 +177,7 @@ fn ranks_of_a_kind_are_priced_once_and_all_are_counted() {
         let dealt = |rank| Ok(parallel::deal(batch_size, rank, layout.size(comm::Axis::Dp)).len());
         let bytes = peak_of_all(&layout, dealt, |at: At<kernels::Meta<Cpu<f32>>>| {
             priced.set(priced.get() + 1);
-            program(&at, &config.shape, &settings).map(drop)
+            program(&at, config.shape, &settings).map(drop)
         });
         assert_eq!(bytes.unwrap().all, all as u128, "{layout}");
         let kinds = layout.size(comm::Axis::Tp) * if layout.size(comm::Axis::Dp) > 1 { 2 } else { 1 };

@@ -63,7 +63,7 @@ fn flags_that_make_no_sense_get_one_sentence() {
             "{of_link}\"{{}}\" is no link of an axis; write axis=latency,bandwidth, such as tp=20us,1GB/s"
         ),
     );
-    refused(&["--link", "xp=20us,1GB/s"], &format!("{of_link}\"xp\" is no axis; the axes are tp, dp"));
+    refused(&["--link", "xp=20us,1GB/s"], &format!("{of_link}\"xp\" is no axis; the axes are tp, dp, pp"));
     refused(&["--link", "tp=1GB/s,20us"], &format!("{of_link}\"1GB/s\" is no latency; {latency}"));
     refused(&["--link", "tp=-1us,1GB/s"], &format!("{of_link}\"-1us\" is no latency; {latency}"));
     for seconds in ["0", "-1", "nan", "inf", "1e300", "1e-12", "a minute"] {
@@ -267,6 +267,7 @@ fn slow_links_take_their_time_and_change_nothing() {
         seed: 3,
         text: hash(&corpus),
         constant: false,
+        floor: 0.1,
         dropout: None,
         label_smoothing: 0.0,
         z_loss: 0.0,
@@ -276,7 +277,7 @@ fn slow_links_take_their_time_and_change_nothing() {
     let slow = Network { links: links.to_vec(), ..Network::default() };
     let moving = |bytes: usize| Duration::from_secs_f64(bytes as f64 / 2e6);
     let train = |network: &Network| {
-        let (model, network, settings) = (model.clone(), network.clone(), settings.clone());
+        let (model, network, settings) = (model.clone().into(), network.clone(), settings.clone());
         let source = Source::Text(&corpus);
         let (out, resume, dump) = (None, None, None);
         let (checkpoint_every, stop_after) = (100, None);

@@ -54,6 +54,7 @@ fn settings(corpus: &Corpus, optimizer: OptimizerName) -> Settings {
         seed: 3,
         text: hash(corpus),
         constant: false,
+        floor: 0.1,
         dropout: Some(0.125),
         label_smoothing: 0.125,
         z_loss: 1e-3,
@@ -86,7 +87,7 @@ fn train_from(
 ) -> Vec<f64> {
     let corpus = corpus();
     let resume = dir.join("config.json").exists().then(|| State::read(dir).unwrap());
-    let model = resume.as_ref().map_or_else(|| fresh.clone(), |state| state.model.clone());
+    let model = resume.as_ref().map_or_else(|| fresh.clone().into(), |state| state.model.clone());
     let _lock = match resume {
         None => state::prepare(dir, &model).unwrap(),
         Some(_) => state::prepare_again(dir, dir, &model).unwrap(),
@@ -180,9 +181,9 @@ fn a_folder_with_a_model_is_not_overwritten() {
     let dir = tempfile::tempdir().unwrap();
     train(dir.path(), OptimizerName::Sgd, "none", false, Some(1));
     let before = files(dir.path());
-    let refused = || state::prepare(dir.path(), &model(false)).err().unwrap().why;
+    let refused = || state::prepare(dir.path(), &model(false).into()).err().unwrap().why;
     assert!(refused().contains("holds a model already; resume it with --resume"), "{}", refused());
-    let _lock = state::prepare_again(dir.path(), dir.path(), &model(false)).unwrap();
+    let _lock = state::prepare_again(dir.path(), dir.path(), &model(false).into()).unwrap();
     assert!(refused().contains("is in use by another run"), "{}", refused());
     assert!(files(dir.path()) == before);
 }
@@ -301,7 +302,7 @@ fn the_price_is_what_is_measured() {
         let (prices, shape) = (price(&config, &settings, &layout).unwrap(), settings.shape(&config));
         let world = comm::World::threads(&layout.axes()).unwrap();
         let measured = session::run((&layout, &world), &Random { seed: 0 }, |at: At<Cpu<f32>>| {
-            program(&at, &shape, &settings)
+            program(&at, shape, &settings)
         });
         let measured = measured.unwrap();
         assert_eq!(prices.len(), measured.len());

@@ -45,14 +45,18 @@ struct Constants<S> {
     z: S,
 }
 
+/// 1/n; 0 of 0.
+fn inverse<S: Scalar>(n: usize) -> S {
+    if n == 0 { S::ZERO } else { S::from_usize(n).inv() }
+}
+
 impl<S: Scalar> Constants<S> {
     fn of(terms: &LossTerms) -> Self {
-        let inverse = |n: usize| if n == 0 { S::ZERO } else { S::from_usize(n).inv() };
         let smoothing = S::from_f64(terms.smoothing);
         Self {
             share: inverse(terms.mean_over),
             own: S::ONE - smoothing,
-            every: smoothing * inverse(terms.vocabulary),
+            every: smoothing * inverse::<S>(terms.vocabulary),
             z: S::from_f64(terms.z),
         }
     }
@@ -107,6 +111,20 @@ pub(super) fn cross_entropy_backward<S: Scalar>(
             x[j] = S::narrow(other(logit) - own);
         }
     }
+}
+
+#[inline(always)]
+pub(super) fn mean_square<S: Scalar>(mut loss: Out<S::Wide>, mut x: Out<S>, y: In<S>, numbers: usize) {
+    let (share, mut total) = (inverse::<S::Wide>(numbers), S::Wide::ZERO);
+    let twice = S::Wide::from_usize(2) * share;
+    for i in 0..y.rows() {
+        let (x, y) = (x.row(i), y.row(i));
+        total += sum([&*x, y], |[x, y]| (x - y) * (x - y));
+        for (x, &y) in x.iter_mut().zip(y) {
+            *x = S::narrow((x.widen() - y.widen()) * twice);
+        }
+    }
+    loss.row(0)[0] = total * share;
 }
 
 #[inline(always)]
@@ -257,6 +275,31 @@ mod tests {
                     assert_eq!(d.view().row(1), [F61::ZERO; V], "ignored");
                 }
             }
+        });
+    }
+
+    /// Kills: a mean over the rows, or over what is at hand; a gradient without its 2, or of the other sign; 1/0.
+    #[test]
+    fn mean_squares_equal_their_formula_and_derivative_exactly() {
+        fn run<S: CpuScalar>(numbers: usize) -> [Matrix<S>; 2]
+        where
+            Cpu<S>: Kernels<Elem = S, Place = Host, Wide = Cpu<S>>,
+        {
+            let (mut loss, mut d) = (filled(1, 1, S::ONE), draw::<S>(1, 3, V));
+            let y = matrix(3, V, |i| S::from_usize(31 * i % 17));
+            Cpu::<S>::default().mean_square(loss.view_mut(), d.view_mut(), y.view(), numbers);
+            [loss, d]
+        }
+        under_two_keys(|| {
+            let x = draw::<F61>(1, 3, V);
+            let far = read(&x).into_iter().enumerate().map(|(i, x)| x - F61::from_usize(31 * i % 17));
+            let (far, share) = (far.collect::<Vec<_>>(), F61::from_usize(50).inv());
+            let [loss, d] = run::<F61>(50);
+            assert_eq!(read(&loss), [far.iter().fold(F61::ZERO, |sum, &far| sum + far * far) * share]);
+            assert_eq!(read(&d), far.iter().map(|&far| far * share + far * share).collect::<Vec<_>>());
+            let moving = draw::<Dual<F61>>(1, 3, V);
+            assert_derivative(&filled(1, 1, F61::ONE), &run(50)[0], &[(&moving, &d)]);
+            assert_eq!(run::<F61>(0).map(|x| read(&x)), [vec![F61::ZERO], vec![F61::ZERO; 3 * V]]);
         });
     }
 

@@ -226,6 +226,12 @@ fn loss_and_embedding_round_once() {
         f32s.cross_entropy_backward(wd.view_mut(), wm.view(), &targets, slice, &terms);
         equal(&d, &wd, "gradient of the logits");
     }
+    let [mut loss, mut wloss] = [(); 2].map(|()| filled(1, 1, 0.0f32));
+    let (mut d, mut wd) = (draw::<Bf16>(1, ROWS, COLS), wide(&draw(1, ROWS, COLS)));
+    cpu.mean_square(loss.view_mut(), d.view_mut(), dy.view(), 500);
+    f32s.mean_square(wloss.view_mut(), wd.view_mut(), wdy.view(), 500);
+    same(&loss, &wloss, "mean square");
+    equal(&d, &wd, "its gradient");
     let (mut y, mut wy) = (filled(ROWS, COLS, Bf16::ZERO), filled(ROWS, COLS, 0.0));
     let (table, ids) = (draw::<Bf16>(7, 20, COLS), ids(&[3, 19, 0, 4, 3, 5, 3]));
     let slice = Slice { first: 2, len: 17 };

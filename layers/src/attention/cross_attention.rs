@@ -41,7 +41,7 @@ impl<D: Kernels> CrossAttention<D> {
     /// whole model.
     ///
     /// # Errors
-    /// As [`Attention::shard`](crate::Attention::shard).
+    /// If the ranks do not divide the query heads, or neither divide the KV heads nor are a multiple of them.
     pub fn shard(
         at: &Builder<D>,
         axis: Axis,

@@ -69,9 +69,9 @@ where
         let (loss, saved) =
             head.forward(&cx, shown, x, Ids::targets(device.place(), &targets, vocabulary)?)?;
         trace.push(("loss", whole(&loss.all_reduce(&mesh.over(comm::Axes::LOSS)?)?)));
-        let (dx, pending) = head.backward_input(&cx, shown, saved)?;
+        let (dx, pending) = head.backward_input(&cx, shown, saved, true)?;
         head.backward_weight(tied.then_some(&mut table), pending);
-        trace.push(("dX", whole(&dx.gather(tp)?)));
+        trace.push(("dX", whole(&dx.unwrap().gather(tp)?)));
     }
     let said = mesh.ledger() - &before;
     if mesh.size() > 1 && !regions {
@@ -228,8 +228,8 @@ fn all_ignored_is_no_loss_and_no_gradient() {
     let cx = Cx::train(0, [2], 0);
     let (loss, saved) = head.forward(&cx, None, x.into(), targets).unwrap();
     assert_eq!(loss.all_reduce(&mesh.over(comm::Axes::LOSS).unwrap()).unwrap().read().unwrap(), [0.0]);
-    let (dx, _) = head.backward_input(&cx, None, saved).unwrap();
-    assert_eq!(dx.gather(mesh.group(Axis::Tp)).unwrap().read().unwrap(), [0.0; 2 * D]);
+    let (dx, _) = head.backward_input(&cx, None, saved, true).unwrap();
+    assert_eq!(dx.unwrap().gather(mesh.group(Axis::Tp)).unwrap().read().unwrap(), [0.0; 2 * D]);
 }
 
 /// Weights as f32 holds them; the head's are so large that logits reach beyond ±200.
@@ -257,12 +257,17 @@ where
         let cx = Cx::train(0, [4], 4);
         let logits = head.logits(&cx, None, x())?.read();
         let (loss, saved) = head.forward(&cx, None, x(), Ids::targets(device.place(), &TARGETS, 13)?)?;
-        let (dx, pending) = head.backward_input(&cx, None, saved)?;
+        let (dx, pending) = head.backward_input(&cx, None, saved, true)?;
         head.backward_weight(None, pending);
         let mut params = Vec::new();
         head.params(&mut params);
         let loss = loss.all_reduce(&mesh.over(comm::Axes::LOSS)?)?.read();
-        let all = [logits, loss, dx.gather(mesh.group(Axis::Tp))?.read(), params[1].gather_gradient(&mesh)?];
+        let all = [
+            logits,
+            loss,
+            dx.unwrap().gather(mesh.group(Axis::Tp))?.read(),
+            params[1].gather_gradient(&mesh)?,
+        ];
         Ok::<_, Error>(all.map(|x| x.expect("values").into_iter().map(Real::to_f64).collect()))
     };
     World::threads(&[(Axis::Tp, ranks)]).unwrap().run(run).unwrap().swap_remove(0)

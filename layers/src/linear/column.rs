@@ -77,6 +77,11 @@ impl<D: Kernels> Layer<D> for ColumnLinear<D> {
         Ok((dx, (x, dy)))
     }
 
+    fn backward_first(&mut self, cx: &Cx<D>, x: Self::Saved, dy: Split<D>) -> Result<Self::Pending> {
+        cx.saw_gradient(&self.name, "out", |mesh| dy.seen_gradient(mesh, self.weight.placement()))?;
+        Ok((x.open(), dy))
+    }
+
     fn backward_weight(&mut self, _: &Cx<D>, (x, dy): Self::Pending) -> Result<()> {
         columns_gradient(&mut self.weight, &x.gather(&self.group)?, &dy);
         if let Some(bias) = &mut self.bias {

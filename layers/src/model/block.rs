@@ -7,7 +7,7 @@
 use crate::model::part::{Held, Part};
 use crate::model::strategy;
 use crate::ops::{Stream, dropout, join};
-use crate::{Attention, Back, Builder, Cx, Layer, Mlp, Norm, Param, Result, Rotary, Shape, norm};
+use crate::{Attention, Back, Builder, Cx, Layer, Mlp, Norm, Param, Result, Rotary, Shape, attention, norm};
 use comm::Axis;
 use kernels::Kernels;
 use tensor::Pass;
@@ -69,13 +69,10 @@ impl<D: Kernels, F: Layer<D, In = Stream<D>, Out = Stream<D>>> Layer<D> for Resi
 }
 
 /// One block of a transformer.
-pub struct Block<D: Kernels> {
-    attention: Residual<D, Attention<D>>, // X + attention(norm1(X))
-    mlp: Residual<D, Part<D, Mlp<D>>>,    // X + mlp(norm2(X))
-}
+pub struct Block<D: Kernels>(Both<D>);
 
-type Saved<D, F> = <Residual<D, F> as Layer<D>>::Saved;
-type Pending<D, F> = <F as Layer<D>>::Pending;
+/// X + attention(norm1(X)), and after it X + mlp(norm2(X)).
+type Both<D> = (Residual<D, Attention<D>>, Residual<D, Part<D, Mlp<D>>>);
 
 impl<D: Kernels> Block<D> {
     /// Block `i` of a model: parameters `blocks.i.norm1`, `.attention…`, `.norm2`, `.mlp…`.
@@ -95,49 +92,39 @@ impl<D: Kernels> Block<D> {
         };
         let (rate, sizes) = (shape.dropout.residual, [shape.width, shape.hidden]);
         let names = ["attention", "mlp"].map(|part| format!("blocks.{i}.{part}"));
-        let attention = Attention::shard(at, axis, &names[0], shape, rotary, shape.mask(i), i)?;
+        let attention = attention::shard(at, axis, &names[0], shape, rotary, shape.mask(i), i)?;
         let (kind, bias) = (shape.feed_forward, shape.bias.mlp);
         let mlp = at.feed_forward(&strategy::Mlp { axis, name: &names[1], kind, sizes, bias })?;
         let [name, other] = names;
-        Ok(Self {
-            attention: Residual::around(name, norm(1)?, attention, rate),
-            mlp: Residual::around(other, norm(2)?, mlp, rate),
-        })
+        let attention = Residual::around(name, norm(1)?, attention, rate);
+        Ok(Self((attention, Residual::around(other, norm(2)?, mlp, rate))))
     }
 }
 
 impl<D: Kernels> Layer<D> for Block<D> {
     type In = Stream<D>;
     type Out = Stream<D>;
-    type Saved = (Saved<D, Attention<D>>, Saved<D, Part<D, Mlp<D>>>);
-    type Pending = (Pending<D, Attention<D>>, Pending<D, Part<D, Mlp<D>>>);
+    type Saved = <Both<D> as Layer<D>>::Saved;
+    type Pending = <Both<D> as Layer<D>>::Pending;
 
     fn forward(&self, cx: &Cx<D>, x: Stream<D>) -> Result<(Stream<D>, Self::Saved)> {
-        let (x, attention) = self.attention.forward(cx, x)?;
-        let (x, mlp) = self.mlp.forward(cx, x)?;
-        Ok((x, (attention, mlp)))
+        self.0.forward(cx, x)
     }
 
-    fn backward_input(&mut self, cx: &Cx<D>, (attention, mlp): Self::Saved, dy: Stream<D>) -> Back<D, Self> {
-        let (dy, mlp) = self.mlp.backward_input(cx, mlp, dy)?;
-        let (dx, attention) = self.attention.backward_input(cx, attention, dy)?;
-        Ok((dx, (attention, mlp)))
+    fn backward_input(&mut self, cx: &Cx<D>, saved: Self::Saved, dy: Stream<D>) -> Back<D, Self> {
+        self.0.backward_input(cx, saved, dy)
     }
 
-    /// Part by part, so that what the one keeps is gone before the other begins.
-    fn backward(&mut self, cx: &Cx<D>, (attention, mlp): Self::Saved, dy: Stream<D>) -> Result<Stream<D>> {
-        let dy = self.mlp.backward(cx, mlp, dy)?;
-        self.attention.backward(cx, attention, dy)
+    fn backward(&mut self, cx: &Cx<D>, saved: Self::Saved, dy: Stream<D>) -> Result<Stream<D>> {
+        self.0.backward(cx, saved, dy)
     }
 
-    fn backward_weight(&mut self, cx: &Cx<D>, (attention, mlp): Self::Pending) -> Result<()> {
-        self.mlp.backward_weight(cx, mlp)?;
-        self.attention.backward_weight(cx, attention)
+    fn backward_weight(&mut self, cx: &Cx<D>, pending: Self::Pending) -> Result<()> {
+        self.0.backward_weight(cx, pending)
     }
 
     fn params<'a>(&'a mut self, into: &mut Vec<&'a mut Param<D>>) {
-        self.attention.params(into);
-        self.mlp.params(into);
+        self.0.params(into);
     }
 }
 
@@ -184,9 +171,10 @@ mod tests {
             let numbers = (g.first..).take(g.lengths.len()).collect();
             let tokens = Tokens { lengths: g.lengths.clone(), numbers };
             let pass = Pass { seed: SEED, step: g.step, first_sequence: g.first };
-            let (y, saved) = self.0.block(&g.weights, 0, g.x.clone(), &tokens, Some(&pass));
-            let dy = g.dy.clone();
-            let (dx, gradients) = self.0.block_backward(&g.weights, 0, &saved, dy, &tokens, Some(&pass));
+            let (y, saved) = self.0.block(&g.weights, 0, g.x.clone(), &tokens, Some(&pass), &mut |_, _| {});
+            let given = (&saved, g.dy.clone());
+            let (dx, gradients) =
+                self.0.block_backward(&g.weights, 0, given, &tokens, Some(&pass), &mut |_, _| {});
             Answer { y, dx, gradients }
         }
         fn traffic(&self, tokens: usize, _: usize) -> Vec<(Op, usize)> {

@@ -79,8 +79,7 @@ impl<'a, D: Kernels> Builder<'a, D> {
     /// How a parameter lies that every rank applies to its own tokens: each that has other tokens has a partial sum of the
     /// gradient. It rests as the place says.
     pub fn placement(&self) -> Placement {
-        let mut placement = Placement::default();
-        placement.rests = self.rests;
+        let placement = Placement::default().resting(self.rests);
         let Region::Tokens { axis, .. } = self.region else { return placement };
         axis.iter().fold(placement, |placement, axis| placement.on(axis, Placed::Partial))
     }
@@ -109,7 +108,7 @@ impl<'a, D: Kernels> Builder<'a, D> {
 /// A size that must be at least 1.
 pub(crate) fn positive(what: &str, seen: usize) -> Result<usize> {
     if seen == 0 {
-        return Err(Error::Size { what: what.into(), seen: "0".into(), wanted: "at least 1".into() });
+        return Err(Error::size(what, seen, "at least 1"));
     }
     Ok(seen)
 }

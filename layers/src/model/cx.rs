@@ -39,7 +39,7 @@ pub struct Cx<D: Kernels> {
     tokens: Tokens<D::Place>,
     past: Option<RefCell<Past<D>>>,
     record: Option<Record<D>>,
-    profiled: Option<D>, // whose profile is told of layers
+    profiled: Option<D>, // whose profile has layers
 }
 
 impl<D: Kernels> Default for Cx<D> {
@@ -85,12 +85,6 @@ impl<D: Kernels> Cx<D> {
     #[must_use]
     pub fn averaged_over(mut self, tokens: usize) -> Self {
         self.pass.mean_over = tokens;
-        self
-    }
-    /// The same pass, which keeps nothing for a backward: what it computes is computed again, with the same dropout.
-    #[must_use]
-    pub fn forgetting(mut self) -> Self {
-        self.pass.keeps = false;
         self
     }
     /// The same tokens, whose first sequence is this one of the step's: whichever rank and microbatch it is in, dropout and
@@ -207,8 +201,8 @@ impl<D: Kernels> Cx<D> {
         let Pass { learns, seed, step, .. } = self.pass;
         (learns && rate > 0.0).then(|| Dropout::new(rate, seed, step, site))
     }
-    /// A layer begins, and ends when this is dropped: for a profile, which is told of what lies within, and for a panic,
-    /// which is told with its name. Parts of a model say so themselves; a layer that is no part says it in each of its
+    /// A layer begins, and ends when this is dropped: for a profile, which counts what lies within, and for a panic,
+    /// which is reported with its name. Parts of a model call this themselves; a layer that is no part calls it in each of its
     /// passes.
     pub fn layer<'a>(&'a self, name: &'a str, pass: tensor::Pass) -> Within<'a> {
         let profile = self.profiled.as_ref().and_then(D::profile);
@@ -219,11 +213,11 @@ impl<D: Kernels> Cx<D> {
     pub(crate) fn recording(&self) -> bool {
         self.record.is_some()
     }
-    /// Leaves this rank's share of an activation in the record, if there is one.
+    /// Leaves this rank's shard of an activation in the record, if there is one.
     ///
     /// # Errors
-    /// If the share cannot be told.
-    pub(crate) fn saw(
+    /// If it is not known where the shard lies.
+    pub fn saw(
         &self,
         name: &str,
         end: &str,
@@ -234,11 +228,11 @@ impl<D: Kernels> Cx<D> {
         }
         Ok(())
     }
-    /// Leaves this rank's share of an activation's gradient in the record, if there is one.
+    /// Leaves this rank's shard of an activation's gradient in the record, if there is one.
     ///
     /// # Errors
-    /// If the share cannot be told.
-    pub(crate) fn saw_gradient(
+    /// If it is not known where the shard lies.
+    pub fn saw_gradient(
         &self,
         name: &str,
         end: &str,

@@ -2,10 +2,10 @@
 //!
 //! The usual layers stay what they are, types that the compiler sees through. Only a strategy's own are behind a
 //! pointer: a model need not name every layer that anyone may ever write. What such a layer keeps stays with it, typed, in
-//! room that is used again; the model holds a ticket. Either way a profile is told here whose time it is.
+//! room that is used again; the model holds a ticket. Either way a profile gets the layer's name here.
 use crate::model::strategy::{self, Strategy};
-use crate::ops::{Split, Stream, join};
-use crate::{Back, Builder, ColumnLinear, Cx, Error, Kept, Layer, Mlp, Norm, Param, Result, RowLinear, norm};
+use crate::ops::{Stream, join};
+use crate::{Back, Builder, ColumnLinear, Cx, Error, Layer, Mlp, Norm, Param, Result, RowLinear, mlp, norm};
 use kernels::Kernels;
 use std::cell::RefCell;
 use tensor::Pass;
@@ -148,6 +148,15 @@ impl<D: Kernels, L: Layer<D>> Layer<D> for Part<D, L> {
         )
     }
 
+    fn backward_first(&mut self, cx: &Cx<D>, saved: Self::Saved, dy: L::Out) -> Result<Self::Pending> {
+        self.back(
+            cx,
+            (saved, dy),
+            |layer, saved, dy| layer.backward_first(cx, saved, dy).map(Held::Usual),
+            |layer, saved, dy| layer.backward_input(cx, saved, dy).map(|(_, kept)| Held::Other(kept)),
+        )
+    }
+
     fn backward_weight(&mut self, cx: &Cx<D>, pending: Self::Pending) -> Result<()> {
         let _layer = self.name.as_deref().map(|name| cx.layer(name, Pass::Backward));
         match (&mut self.layer, pending) {
@@ -167,23 +176,6 @@ impl<D: Kernels, L: Layer<D>> Layer<D> for Part<D, L> {
             Which::Usual(layer) => layer.params(into),
             Which::Other(layer) => layer.0.params(into),
         }
-    }
-}
-
-impl<D: Kernels> Part<D, ColumnLinear<D>> {
-    /// The weight half of a layer whose `dX` nobody wants.
-    ///
-    /// # Errors
-    /// If ranks do not meet.
-    pub fn backward_weight_alone(
-        &mut self,
-        cx: &Cx<D>,
-        saved: Of<D, ColumnLinear<D>>,
-        dy: Split<D>,
-    ) -> Result<()> {
-        let usual =
-            |layer: &mut ColumnLinear<D>, x: Kept<Stream<D>>, dy| layer.backward_weight(cx, (x.open(), dy));
-        self.back(cx, (saved, dy), usual, |layer, saved, dy| layer.backward(cx, saved, dy).map(drop))
     }
 }
 
@@ -236,7 +228,7 @@ impl<D: Kernels> Builder<'_, D> {
     /// # Errors
     /// If the ranks do not fit, or two strategies would build it.
     pub fn feed_forward(&self, mlp: &strategy::Mlp) -> Result<Part<D, Mlp<D>>> {
-        let part = self.built(mlp.name, |s| s.feed_forward(self, mlp), || Mlp::shard(self, mlp))?;
+        let part = self.built(mlp.name, |s| s.feed_forward(self, mlp), || mlp::shard(self, mlp))?;
         Ok(Part { name: None, ..part })
     }
     fn built<L: Layer<D>>(

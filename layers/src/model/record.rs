@@ -1,5 +1,5 @@
-//! What layers took and gave, token by token: for looking at a split run from outside. Each rank notes its own share and
-//! where it lies in the whole, so nobody is asked and nothing is said: a run does the same with and without a record.
+//! What layers took and gave, token by token: for looking at a split run from outside. Each rank notes its own part and
+//! where it lies in the whole, so ranks communicate nothing for it: a run does the same with and without a record.
 use comm::Mesh;
 use kernels::{Kernels, Segment};
 use std::cell::RefCell;
@@ -11,8 +11,9 @@ use tensor::{Device, Scalar, Tensor};
 /// Rows of a matrix by token: (sequence, position).
 pub type Rows<E> = BTreeMap<(usize, usize), Vec<E>>;
 
-/// This rank's share of a matrix that has a row for every token of a call.
-pub(crate) struct Share<E> {
+/// This rank's part of a matrix that has a row for every token of a call, for a record: what a
+/// [`Stream`](crate::ops::Stream) or a [`Split`](crate::ops::Split) gives of itself.
+pub struct Share<E> {
     /// Row-major; none on a device without values.
     pub(crate) values: Option<Vec<E>>,
     /// Which of the call's tokens.
@@ -25,7 +26,7 @@ pub(crate) struct Share<E> {
     pub(crate) addends: bool,
 }
 
-/// What one rank saw of an activation, or of its gradient.
+/// What one rank recorded of an activation, or of its gradient.
 #[derive(Clone, Debug)]
 pub struct Activation<E> {
     /// `blocks.0.norm1.in`, or `gradient of` one.
@@ -92,12 +93,12 @@ impl<D: Kernels> Record<D> {
     pub(crate) fn mesh(&self) -> &Mesh<D::Place> {
         &self.mesh
     }
-    /// Adds this rank's share of something; nothing on a device without values.
+    /// Adds this rank's part of something; nothing on a device without values.
     pub(crate) fn add(&self, name: String, tokens: &[Segment], share: Share<D::Elem>) {
         let Some(values) = &share.values else { return };
         let mut log = self.log.borrow_mut();
         let calls = self.mesh.calls_made();
-        // Nobody looks at partial sums alone: the calls before them are told of what is seen next.
+        // Nobody looks at partial sums alone: the calls before them are noted with what is recorded next.
         let before = if share.addends { calls } else { std::mem::replace(&mut log.calls, calls) };
         let of = tokens.iter().map(|t| (t.sequence, t.position..t.position + t.len)).collect();
         let seen = log.seen.at(name, &share);
@@ -132,7 +133,7 @@ impl<E: Scalar> Activations<E> {
         });
         &mut self.0[at]
     }
-    /// Whole rows by name, put together from what all ranks saw; in the order of the first.
+    /// Whole rows by name, put together from what all ranks recorded; in the order of the first.
     #[must_use]
     pub fn whole(ranks: Vec<Self>) -> Vec<(String, Rows<E>)> {
         let mut all: Vec<(String, Rows<E>)> = Vec::new();

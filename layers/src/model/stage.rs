@@ -14,10 +14,24 @@ pub enum Input<D: Kernels> {
     Activation(Stream<D>),
 }
 
+impl<D: Kernels> From<Ids<D::Place>> for Input<D> {
+    fn from(ids: Ids<D::Place>) -> Self {
+        Self::Tokens(ids)
+    }
+}
+
+/// What each token's row should have come to.
+pub enum Targets<D: Kernels> {
+    /// The next token, or a class, `[B]`.
+    Ids(Ids<D::Place>),
+    /// A row `[B,D]`, whole on every tensor rank.
+    Rows(Tensor<D>),
+}
+
 /// What the last stage is asked for.
-pub enum Wanted<P: tensor::Place> {
-    /// The loss against these targets `[B]`.
-    Loss(Ids<P>),
+pub enum Wanted<D: Kernels> {
+    /// The loss against these targets.
+    Loss(Targets<D>),
     /// Logits of the last token of every sequence that has one; or of every token.
     Logits {
         /// Of every token.
@@ -29,7 +43,7 @@ pub enum Wanted<P: tensor::Place> {
 pub enum Output<D: Kernels> {
     /// From the last: this microbatch's part of the mean loss, a partial sum over data ranks.
     Loss(Partial<D::Wide>),
-    /// From the last: `[sequences, V]` or `[B, V]`, the same on every tensor rank.
+    /// From the last: `[sequences, V]` or `[B, V]`, the same on every tensor rank; of a model without a head its rows.
     Logits(Tensor<D>),
     /// `X[B,D]` for the stage after.
     Activation(Stream<D>),
@@ -58,7 +72,7 @@ pub trait Stage<D: Kernels> {
         cx: &Cx<D>,
         uses: &mut dyn Uses<D>,
         x: Input<D>,
-        wanted: Option<Wanted<D::Place>>,
+        wanted: Option<Wanted<D>>,
     ) -> Result<Output<D>>;
     /// Its backward: dX for the stage before (none for what entered the model); `dy` comes from the stage after (none after
     /// a loss). Where it is the `last` of the step, `uses` is told of each unit (head, a block, embedding) whose

@@ -6,7 +6,7 @@
 //! from the lists.
 use crate::model::part::Other;
 use crate::param::placement::Section;
-use crate::{Builder, FeedForward, NormKind, Result, Shape};
+use crate::{Builder, Design, FeedForward, NormKind, Result};
 use comm::Axis;
 use kernels::Kernels;
 
@@ -105,7 +105,7 @@ impl Shared {
     }
 }
 
-/// All that is said of a strategy; none of it is said anywhere else.
+/// The description of a strategy: all that other code knows of it.
 #[derive(Clone, Copy, Debug)]
 pub struct About {
     /// Its name in the literature.
@@ -119,7 +119,7 @@ pub struct About {
     /// Whether a number follows the word.
     pub takes: Takes,
     /// Where it fits: what ranks share of a model. Nothing: any number of ranks will do.
-    pub shares: fn(&Shape, &Sizes) -> Vec<Shared>,
+    pub shares: fn(&Design, &Sizes) -> Vec<Shared>,
     /// Where it comes from.
     pub paper: &'static str,
     /// The file of the book's chapter about it, if there is one.
@@ -158,7 +158,7 @@ impl About {
 
 /// What a strategy of kind [`Choice::Layers`] builds. Each method that is left out leaves things as they are.
 pub trait Strategy<D: Kernels>: Sync {
-    /// What is said of it.
+    /// Its description.
     fn about(&self) -> &'static About;
     /// Where layers are built.
     fn place<'a>(&self, at: Builder<'a, D>) -> Builder<'a, D> {

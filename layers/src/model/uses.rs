@@ -2,11 +2,11 @@
 use crate::{Param, Result};
 use kernels::Kernels;
 
-/// What a model tells of the parameters of its units while a microbatch goes through them. A unit is `before` and `after`
+/// What a model reports of the parameters of its units while a microbatch goes through them. A unit is `before` and `after`
 /// once in a forward and once in a backward (or twice, where the halves of a backward come apart).
 pub trait Uses<D: Kernels> {
     /// Whether parameters do not rest where they are used, so that `before` and `after` have something to do. Where this
-    /// is false a model need not tell of them.
+    /// is false a model need not report them.
     fn moves(&self) -> bool {
         false
     }

@@ -2,7 +2,6 @@
 use super::handles::same;
 use super::{Split, filled, wide_beside};
 use crate::{Cx, Result, Rotary};
-use comm::Axis;
 use kernels::{Attend, Heads, Indexed, Kernels, Qkv, Span};
 use tensor::{Category, Place, Scalar, Tensor, View, ViewMut};
 
@@ -34,11 +33,6 @@ pub fn rotate<D: Kernels>(cx: &Cx<D>, rotary: &Rotary<D>, qkv: &mut Split<D>, he
     assert_eq!(cx.rows(), qkv.shape()[0], "a position for every token");
     let queries_and_keys = qkv.share_mut().view_mut().take_cols(0, (heads.queries + heads.keys) * heads.dim);
     device.rotate(queries_and_keys, table.view(), cx.tokens_on(device.place()), heads.dim, back);
-}
-
-fn same_axis<D: Kernels>(a: &Split<D>, b: &Split<D>) -> Result<Axis> {
-    same(a.axis(), b.axis())?;
-    Ok(a.axis())
 }
 
 /// The softmax of scores times values, over all spans: `O[B, Hq·d]` and the log-sum-exp `[B, Hq]`.
@@ -95,11 +89,11 @@ pub fn cross_attention<D: Kernels>(
     kv: &Split<D>,
     attend: &Attend,
 ) -> Result<(Split<D>, Split<D::Wide>)> {
-    let axis = same_axis(q, kv)?;
+    same(q.axis(), kv.axis())?;
     let (k, v) = memory(kv, attend.heads);
     let qkv = Qkv { q: q.share().view(), k, v };
     let (o, lse) = softmax(q.device(), attend, (cx.memory(), most_keys(cx.memory())), qkv);
-    Ok((Split::new(o, axis), Split::new(lse, axis)))
+    Ok((Split::new(o, q.axis()), Split::new(lse, q.axis())))
 }
 
 fn memory<D: Kernels>(kv: &Split<D>, heads: Heads) -> (View<'_, D>, View<'_, D>) {
@@ -121,16 +115,8 @@ fn softmax_backward<D: Kernels>(
     device.attention_delta(heads, delta.view_mut(), o.view(), d_o.view());
     let mut scratch = scratch(device, heads, most_keys(spans));
     device.meter().work(&[10, pairs(attend, spans), qkv.q.cols()]); // five products
-    let saved = (lse.view(), delta.view());
-    device.attention_backward(
-        attend,
-        spans.on(device.place()),
-        qkv,
-        saved,
-        d_o.view(),
-        dqkv,
-        scratch.view_mut(),
-    );
+    let (spans, saved) = (spans.on(device.place()), (lse.view(), delta.view()));
+    device.attention_backward(attend, spans, qkv, saved, d_o.view(), dqkv, scratch.view_mut());
 }
 
 /// The gradient of [`attention`] without a cache.
@@ -163,7 +149,8 @@ pub fn cross_attention_backward<D: Kernels>(
     (o, lse): (&Split<D>, &Split<D::Wide>),
     d_o: &Split<D>,
 ) -> Result<[Split<D>; 2]> {
-    let (axis, device) = (same_axis(q, kv)?, q.device());
+    same(q.axis(), kv.axis())?;
+    let (axis, device) = (q.axis(), q.device());
     let (k, v) = memory(kv, attend.heads);
     let zero = |of: &Split<D>| filled(device, Category::Activations, of.shape(), D::Elem::ZERO);
     let (mut dq, mut dkv) = (zero(q), zero(kv));
@@ -189,6 +176,7 @@ pub fn last_rows<D: Kernels>(cx: &Cx<D>, x: &Tensor<D>) -> Tensor<D> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use comm::Axis;
     use kernels::Mask;
     use tensor::{Cpu, F61, Key};
 

@@ -163,11 +163,7 @@ impl<D: Kernels> Split<D> {
     pub fn cut(whole: &Tensor<D>, group: &Group<D::Place>) -> Result<Self> {
         let ranks = group.size();
         let Some(axis) = group.axis().single() else {
-            return Err(Error::Size {
-                what: "the number of axes that cut a matrix".into(),
-                seen: group.axis().to_string(),
-                wanted: "one axis".into(),
-            });
+            return Err(Error::size("the number of axes that cut a matrix", group.axis(), "one axis"));
         };
         if !whole.cols().is_multiple_of(ranks) {
             return Err(Error::Fit { what: "columns".into(), size: whole.cols(), axis, ranks });
@@ -181,7 +177,7 @@ impl<D: Kernels> Split<D> {
     ///
     /// # Errors
     /// If they were not cut so.
-    pub(crate) fn seen(&self, mesh: &Mesh<D::Place>, placement: &Placement) -> Result<Share<D::Elem>> {
+    pub fn seen(&self, mesh: &Mesh<D::Place>, placement: &Placement) -> Result<Share<D::Elem>> {
         let width = placement.size_along(self.axis);
         let cuts = placement.cuts(mesh, "an activation", [1, width])?;
         let column = |c| cuts.whole_index([0, c]).map(|[_, c]| c);
@@ -192,15 +188,11 @@ impl<D: Kernels> Split<D> {
     ///
     /// # Errors
     /// If the ranks do not divide the columns.
-    pub(crate) fn seen_gradient(
-        &self,
-        mesh: &Mesh<D::Place>,
-        placement: &Placement,
-    ) -> Result<Share<D::Elem>> {
+    pub fn seen_gradient(&self, mesh: &Mesh<D::Place>, placement: &Placement) -> Result<Share<D::Elem>> {
         Ok(Share { addends: placement.may_be_shared(self.axis), ..self.seen(mesh, placement)? })
     }
     /// Where a block of columns in rank order lies, for a record, of which there are `n` in all: the last ranks' may be padded.
-    pub(crate) fn seen_first(&self, group: &Group<D::Place>, n: usize) -> Share<D::Elem> {
+    pub fn seen_first(&self, group: &Group<D::Place>, n: usize) -> Share<D::Elem> {
         let cols = self.share.cols();
         let column = |c| Some(group.rank() * cols + c).filter(|&c| c < n);
         self.seen_at((0..cols).map(column).collect(), n)
@@ -228,11 +220,12 @@ impl<D: Kernels> Split<D> {
 }
 
 impl<D: Kernels> Partial<D> {
-    /// This rank's partial sum, of a sum over the ranks of an axis.
     /// Of a sum over the ranks of a group, nothing: of a rank that has no part of it.
     pub fn nothing(device: &D, shape: [usize; 2], group: &Group<D::Place>) -> Self {
         Self::sum(filled(device, Category::Activations, shape, D::Elem::ZERO), group.axis())
     }
+    /// This rank's addend of a sum over the ranks of an axis. Nothing outside of this crate says so of a tensor: there, a
+    /// product does ([`Split::matmul`]).
     pub(crate) fn sum(addend: Tensor<D>, axis: impl Into<Axes>) -> Self {
         Self { addend, reduce: Reduce::Sum, axis: axis.into() }
     }

@@ -1,5 +1,5 @@
 //! Embedding and cross-entropy over a vocabulary that is split over ranks.
-use super::{Partial, Rows, Split, Stream, sum_of, wide_beside};
+use super::{Partial, Region, Rows, Split, Stream, sum_of, wide_beside};
 use crate::Result;
 use crate::param::weight::{RowWeight, WholeWeight};
 use comm::{Axes, Group};
@@ -121,7 +121,8 @@ fn cross_entropy<D: Kernels>(
 type Losses<D> = (Partial<<D as Kernels>::Wide>, Tensor<<D as Kernels>::Wide>);
 
 /// The loss of logits that are split over the ranks of a group, without gathering them: these rows' part, a partial
-/// sum over the axes `over`, and each row's log-sum-exp. Two all-reduces, of one and of two (three where labels are smoothed) elements a row.
+/// sum over the axes `over`, and each row's log-sum-exp. Two all-reduces, of one and of two (three where labels are
+/// smoothed) elements a row.
 ///
 /// # Errors
 /// If ranks do not meet, or are those of another axis.
@@ -153,6 +154,31 @@ pub fn cross_entropy_backward<D: Kernels>(
     device.cross_entropy_backward(x, lse.view(), targets.index(), slice, terms);
     device.fill(padding, D::Elem::ZERO);
     logits
+}
+
+/// The mean of (X − Y)² over all numbers of so many tokens, those of other ranks and microbatches counted, from the tokens at
+/// hand of `X[B,D]` and `Y[B,D]`, which every rank has whole: their part of it, a partial sum over the axes `over`, and its
+/// gradient with respect to X, in X's memory. One all-reduce of one element where each rank has its own tokens.
+///
+/// # Errors
+/// If ranks do not meet, or are those of another axis.
+#[track_caller]
+pub fn mean_square<D: Kernels>(
+    mut x: Stream<D>,
+    y: &Tensor<D>,
+    tokens: usize,
+    group: &Group<D::Place>,
+    over: Axes,
+) -> Result<(Partial<D::Wide>, Stream<D>)> {
+    assert_eq!([x.rows(), x.cols()], y.shape(), "a row for every token");
+    let (device, mine, numbers) = (x.device().clone(), x.mine(), tokens * y.cols());
+    let mut loss = wide_beside(x.share(), 1, 1);
+    let y = y.view().take_rows(mine.start, mine.len());
+    device.mean_square(loss.view_mut(), x.share_mut().view_mut(), y, numbers);
+    if let Region::Tokens { axis, .. } = x.region() {
+        loss = Partial::sum(loss, axis).all_reduce(group)?;
+    }
+    Ok((Partial::sum(loss, over), x))
 }
 
 /// Of every row of `X[B, V]` the k numbers that come first, and their columns: see [`Selects::top_k`].

@@ -24,7 +24,7 @@ pub(crate) use handles::same;
 pub use handles::{Columns, Partial, Rows, Split, matmul, plus};
 pub use heads::{norm_heads, norm_heads_backward};
 pub use loss::{
-    cross_entropy_backward, embed, embed_backward, position_rows, position_rows_backward,
+    cross_entropy_backward, embed, embed_backward, mean_square, position_rows, position_rows_backward,
     split_cross_entropy, top_k,
 };
 pub use norm::{norm, norm_backward};

@@ -107,7 +107,7 @@ impl<D: Kernels> Stream<D> {
         self.share.cols()
     }
     /// Where this share lies, for a record.
-    pub(crate) fn seen(&self) -> Share<D::Elem> {
+    pub fn seen(&self) -> Share<D::Elem> {
         Share { rows: self.mine(), ..(&self.share).into() }
     }
     /// Which of the tokens are here.

@@ -4,7 +4,7 @@ use crate::Result;
 use crate::model::build::{Builder, Draw};
 use comm::Mesh;
 use kernels::Kernels;
-use tensor::{Category, Device, Scalar, Tensor};
+use tensor::{Device, Scalar, Tensor};
 
 impl<D: Kernels> Param<D> {
     /// The shape of what has room for all shards, one a row; that of the share, where there are none.
@@ -14,11 +14,6 @@ impl<D: Kernels> Param<D> {
     /// The shape in which optimizer state rests on this rank, and which number of the share is the first of it.
     pub(crate) fn at_rest(&self) -> ([usize; 2], usize) {
         self.shards.as_ref().map_or((self.local(), 0), |shards| ([1, shards.len], shards.from()))
-    }
-    /// Where a number of this rank's share, counted row by row, lies in the whole; nowhere if it is padding.
-    pub(crate) fn place(&self, number: usize) -> Option<[usize; 2]> {
-        let [rows, cols] = self.local();
-        (number < rows * cols).then(|| self.cuts.whole_index([number / cols, number % cols]))?
     }
     /// The whole matrix on the host, put together from what rests of it on all ranks; `None` without values.
     ///
@@ -87,7 +82,7 @@ impl<D: Kernels> Param<D> {
         let mut both = (Vec::new(), Vec::new());
         let from = rest.map_or(0, |rest| if rest.shape() == self.room() { 0 } else { self.at_rest().1 });
         for (i, x) in rest.and_then(Tensor::read).into_iter().flatten().enumerate() {
-            match self.place(from + i) {
+            match self.cuts.place(from + i) {
                 Some([row, column]) => both.0.push((row * self.shape[1] + column, x)),
                 None => both.1.push(x),
             }
@@ -102,13 +97,10 @@ impl<D: Kernels> Param<D> {
         assert!(self.master.is_none(), "the numbers of proofs are their own wide numbers");
         let values = at.values.of(&self.name, self.shape, draw)?;
         let from = if self.value.shard.is_some() { self.at_rest().1 } else { 0 };
-        let mut value = self.value.shard.take().or(self.value.whole.take()).expect("all of it, or a shard");
-        let number = |i| self.place(from + i).map_or(Wide::<D>::ZERO, &values);
-        let [rows, cols] = value.shape();
-        let noise = Tensor::from_fn(at.device, Category::Buffers, rows, cols, |i| D::Elem::narrow(number(i)));
-        at.device.add(value.view_mut(), noise.view());
-        let keeps = self.keeps(self.placement.rests.value);
-        *(if keeps { &mut self.value.shard } else { &mut self.value.whole }) = Some(value);
+        let value = self.value.rest_mut().expect("all of it, or a shard");
+        let before = value.read().unwrap_or_default();
+        let noise = |i| D::Elem::narrow(self.cuts.place(from + i).map_or(Wide::<D>::ZERO, &values));
+        value.write(&mut |i| before[i] + noise(i));
         Ok(())
     }
 }

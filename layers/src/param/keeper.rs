@@ -1,5 +1,5 @@
 //! Who keeps parameters: gathers values where they are used, sums gradients, and puts both where they rest. It interprets
-//! [`Rests`]; no other code knows of DDP, ZeRO or HSDP.
+//! [`Rests`]; no other code knows of DDP, `ZeRO` or HSDP.
 //!
 //! ```text
 //!              gradient of a unit, L numbers on b ranks              value
@@ -15,7 +15,7 @@
 //! whole model could not begin before backward ends. Each number is added in rank order either way, so the bits are the same.
 //!
 //! Source: Li et al., "PyTorch distributed", §3.2.3 (buckets, and sums beside backward), arXiv:2006.15704; Rajbhandari et
-//! al., "ZeRO", §5 and §7, arXiv:1910.02054.
+//! al., "`ZeRO`", §5 and §7, arXiv:1910.02054.
 use crate::ops::filled;
 use crate::param::placement::Replica;
 use crate::param::shards::matrix;
@@ -198,9 +198,9 @@ impl<D: Kernels> Param<D> {
         let fresh = || Tensor::empty(device, Category::Gradients, 1, own.cols());
         let shard = self.gradient.shard.get_or_insert_with(fresh).view_mut();
         if self.begun {
-            device.add(shard, own)
+            device.add(shard, own);
         } else {
-            device.copy(shard, own)
+            device.copy(shard, own);
         }
         (self.begun, self.written) = (true, false);
     }
@@ -212,10 +212,10 @@ impl<D: Kernels> Param<D> {
     }
     /// When the sum over ranks of the same stage is there: that over ranks of other stages.
     fn end_sum(&mut self) -> Result<()> {
-        match (&self.twins, self.gradient.shard.as_mut().or(self.gradient.whole.as_mut())) {
-            (Some(twins), Some(gradient)) => Ok(twins.all_reduce(gradient, Reduce::Sum)?),
-            _ => Ok(()),
+        if let (Some(twins), Some(gradient)) = (&self.twins, self.gradient.rest_mut()) {
+            twins.all_reduce(gradient, Reduce::Sum)?;
         }
+        Ok(())
     }
 }
 

@@ -58,7 +58,7 @@ pub struct Optimizer<D: Kernels> {
     kind: Kind,
     clip: Option<f64>,
     steps: usize,
-    moments: Vec<[Tensor<D::Wide>; 2]>, // m, v of each trained parameter; taken at the first step
+    moments: Vec<Option<[Tensor<D::Wide>; 2]>>, // m, v of each trained parameter; taken at the first step
     sums: Sums<D::Wide>,
     label: Arc<str>, // of the norm's calls
 }
@@ -104,17 +104,16 @@ impl<D: Kernels> Optimizer<D> {
     /// Changes all values; what is squared on the way goes to the sums, if they are wanted.
     fn update(&mut self, params: &mut [&mut Param<D>], factor: &Tensor<D::Wide>, lr: f64, sums: bool) {
         self.moments(params);
-        for (i, param) in params.iter_mut().filter(|param| param.placement().trained).enumerate() {
+        for (i, param) in params.iter_mut().enumerate().filter(|(_, param)| param.placement().trained) {
             let sum = if sums { Some(self.sums.of(param)) } else { None };
             match self.kind {
-                Kind::Sgd => {
-                    param
-                        .update(sum, |device, _, (w, master), g| device.sgd(w, master, g, factor.view(), lr));
-                }
+                Kind::Sgd => param.update(sum, |device, _, (w, master), g| {
+                    device.sgd(w, master, g, factor.view(), lr);
+                }),
                 Kind::AdamW { beta1, beta2, eps, decay } => {
                     let decay = if param.decays() { decay } else { 0.0 };
                     let constants = AdamW { lr, beta1, beta2, eps, decay, step: self.steps };
-                    let [m, v] = &mut self.moments[i];
+                    let [m, v] = self.moments[i].as_mut().expect("moments of what is trained");
                     param.update(sum, |device, part, (w, master), g| {
                         let [m, v] = [&mut *m, v].map(|x| part.of_mut(x.view_mut()));
                         device.adamw(w, master, (m, v), g, factor.view(), constants);
@@ -135,8 +134,7 @@ impl<D: Kernels> Optimizer<D> {
         which: usize,
         mesh: &Mesh<D::Place>,
     ) -> Result<Option<Vec<Wide<D>>>> {
-        let before = params[..i].iter().filter(|param| param.placement().trained).count();
-        let moments = self.moments.get(before).filter(|_| params[i].placement().trained);
+        let moments = self.moments.get(i).and_then(Option::as_ref);
         moments.map_or(Ok(None), |moments| params[i].gather_at_rest(mesh, &moments[which]))
     }
     /// Goes on from a saved state: `steps` done, element `[row, column]` of a parameter's moment 0 or 1.
@@ -154,22 +152,22 @@ impl<D: Kernels> Optimizer<D> {
             return Ok(());
         }
         self.moments(params);
-        let trained = params.iter().filter(|param| param.placement().trained);
-        for (param, moments) in trained.zip(&mut self.moments) {
+        for (param, moments) in params.iter().zip(&mut self.moments) {
             let (_, from) = param.at_rest();
-            for (which, moment) in moments.iter_mut().enumerate() {
+            for (which, moment) in moments.iter_mut().flatten().enumerate() {
                 let element = element(param, which)?;
-                moment.write(&mut |i| param.place(from + i).map_or(Wide::<D>::ZERO, &element));
+                moment.write(&mut |i| param.cuts.place(from + i).map_or(Wide::<D>::ZERO, &element));
             }
         }
         Ok(())
     }
     fn moments(&mut self, params: &[&mut Param<D>]) {
         if self.kind != Kind::Sgd && self.moments.is_empty() {
-            let zero =
-                |p: &Param<D>| filled(p.device().wide(), Category::Optimizer, p.at_rest().0, Wide::<D>::ZERO);
-            let trained = params.iter().filter(|param| param.placement().trained);
-            self.moments = trained.map(|p| [zero(p), zero(p)]).collect();
+            let zero = |p: &Param<D>| {
+                let zero = || filled(p.device().wide(), Category::Optimizer, p.at_rest().0, Wide::<D>::ZERO);
+                p.placement().trained.then(|| [zero(), zero()])
+            };
+            self.moments = params.iter().map(|p| zero(p)).collect();
         }
     }
 }

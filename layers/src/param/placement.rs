@@ -56,11 +56,7 @@ impl Section {
         let Self { pieces, unit, .. } = self;
         if !size.is_multiple_of(unit) {
             let wanted = format!("a multiple of the {unit} of a unit");
-            return Err(Error::Size {
-                what: format!("the number of {what}"),
-                seen: size.to_string(),
-                wanted,
-            });
+            return Err(Error::size(format!("the number of {what}"), size, wanted));
         }
         let units = size / unit;
         let holders = match pieces {
@@ -101,6 +97,11 @@ impl Default for Placement {
 }
 
 impl Placement {
+    /// This placement, resting so.
+    #[must_use]
+    pub fn resting(self, rests: Rests) -> Self {
+        Self { rests, ..self }
+    }
     /// This placement, and so along `axis`. Where several axes cut, the first that is named cuts first.
     #[must_use]
     pub fn on(mut self, axis: Axis, placed: Placed) -> Self {
@@ -266,6 +267,11 @@ impl Cuts {
     pub(crate) fn whole_index(&self, local: [usize; 2]) -> Option<[usize; 2]> {
         self.cuts.iter().rev().try_fold(local, |index, cut| cut.before(index, cut.rank))
     }
+    /// Where a number of this rank's share, counted row by row, lies in the whole; nowhere if it is padding.
+    pub(crate) fn place(&self, number: usize) -> Option<[usize; 2]> {
+        let [rows, cols] = self.local;
+        (number < rows * cols).then(|| self.whole_index([number / cols, number % cols]))?
+    }
     /// What other ranks hold, too, where sections are cut into fewer pieces than there are ranks.
     pub(crate) fn replicas(&self) -> Vec<Replica> {
         let of = |cut: &Cut, piece: &Piece| {
@@ -273,8 +279,7 @@ impl Cuts {
             let (axis, holders, first) = (cut.axis, piece.holders, cut.rank.is_multiple_of(piece.holders));
             (holders > 1).then_some(Replica { axis, part, holders, first })
         };
-        let all = self.cuts.iter().flat_map(|cut| cut.pieces.iter().filter_map(move |piece| of(cut, piece)));
-        all.collect()
+        self.cuts.iter().flat_map(|cut| cut.pieces.iter().filter_map(move |piece| of(cut, piece))).collect()
     }
     /// The whole matrix on the host, put together from all ranks' shares; `None` without values.
     pub(crate) fn gather<D: Kernels>(

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! Shards are cut parameter by parameter, so what is gathered is the matrix itself, and no buffer is cut into parameters.
-//! Source: Rajbhandari et al., "ZeRO", §5, arXiv:1910.02054; Zhao et al., "FSDP", §3.2 (blocks), arXiv:2304.11277.
+//! Source: Rajbhandari et al., "`ZeRO`", §5, arXiv:1910.02054; Zhao et al., "FSDP", §3.2 (blocks), arXiv:2304.11277.
 use crate::{Error, Result};
 use comm::Group;
 use kernels::Kernels;
@@ -20,7 +20,7 @@ pub enum Rest {
     Shard,
 }
 
-/// Where value, gradient and optimizer state of a parameter rest on the ranks that sum its gradient: DDP, ZeRO 1 to 3 and
+/// Where value, gradient and optimizer state of a parameter rest on the ranks that sum its gradient: DDP, `ZeRO` 1 to 3 and
 /// HSDP are these words. What rests as a shard needs what comes after it, in this order, to rest as one, too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rests {
@@ -48,8 +48,7 @@ impl Rests {
         let words = rests.map(|shard| if shard { "shard" } else { "whole" }).join(", ");
         let blocks = self.block.map_or_else(String::new, |block| format!(" in blocks of {block}"));
         let wanted = "whole up to one of them and shard from there on, in blocks only where there are shards";
-        let what = "the rest of value, gradient and optimizer state".into();
-        Err(Error::Size { what, seen: words + &blocks, wanted: wanted.into() })
+        Err(Error::size("the rest of value, gradient and optimizer state", words + &blocks, wanted))
     }
 }
 
@@ -91,6 +90,10 @@ impl<D: Kernels> Resting<D> {
     /// What rests of it, if something does: the shard, or all.
     pub(crate) fn rest(&self) -> Option<&Tensor<D>> {
         self.shard.as_ref().or(self.whole.as_ref())
+    }
+    /// The same, to write.
+    pub(crate) fn rest_mut(&mut self) -> Option<&mut Tensor<D>> {
+        self.shard.as_mut().or(self.whole.as_mut())
     }
 }
 

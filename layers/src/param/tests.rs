@@ -81,9 +81,9 @@ fn padding_has_no_gradient_and_stays_zero_while_its_neighbours_learn() {
             let targets = Ids::targets(device.place(), &[12, 1, 3, 12], 13)?;
             let (x, kept) = embedding.forward(&cx, Ids::new(device.place(), &[0, 12, 5, 11], 13)?)?;
             let (_, saved) = head.forward(&cx, tied.then_some(embedding.rows()), x, targets)?;
-            let (dx, pending) = head.backward_input(&cx, tied.then_some(embedding.rows()), saved)?;
+            let (dx, pending) = head.backward_input(&cx, tied.then_some(embedding.rows()), saved, true)?;
             head.backward_weight(tied.then_some(embedding.table()), pending);
-            embedding.backward(&cx, kept, dx)?;
+            embedding.backward(&cx, kept, dx.unwrap())?;
             let mut params = Vec::new();
             embedding.params(&mut params);
             head.params(&mut params);

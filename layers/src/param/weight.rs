@@ -72,7 +72,7 @@ impl<D: Kernels> ColumnWeight<D> {
         &mut self.0
     }
     /// Where its columns lie.
-    pub(crate) fn placement(&self) -> &Placement {
+    pub fn placement(&self) -> &Placement {
         self.0.placement()
     }
 }

@@ -48,7 +48,7 @@ fn one((case, regions): (&(impl Erased + ?Sized), bool), key: Key, ranks: usize)
         .unwrap_or_else(|why| panic!("{why}"));
 }
 
-/// What a rank says in one step along the axis of features, by operation.
+/// What a rank sends in one step along the axis of features, by operation.
 fn predicted(
     (case, regions): (&(impl Erased + ?Sized), bool),
     dealt: &[Vec<Segment>],

@@ -69,8 +69,9 @@ pub trait Case: Sync {
     fn traffic_in_regions(&self, share: usize, ranks: usize) -> Vec<(Op, usize)> {
         panic!("{share} tokens on each of {ranks} ranks: this case has no sequence parallelism")
     }
-    /// Elements that one rank gives to an operation, from the tokens of each microbatch: for what is no function of their sum, or not the same on
-    /// all ranks, such as padding without sequence parallelism, or messages. By default what the two above say.
+    /// Elements that one rank gives to an operation, from the tokens of each microbatch: for what is no function of their
+    /// sum, or not the same on all ranks, such as padding without sequence parallelism, or messages. By default
+    /// `traffic` and `traffic_in_regions`.
     fn traffic_on(
         &self,
         (_rank, ranks): (usize, usize),

@@ -15,7 +15,7 @@ pub(super) type Trace<S> = Vec<(String, Vec<S>)>;
 /// Steps, and numbers of calls made in them.
 pub(super) type Calls = Vec<(usize, Range<usize>)>;
 
-/// What one rank saw.
+/// What one rank gave and sent.
 pub(super) struct Seen<S> {
     /// The parameters before the first step.
     pub(super) start: BTreeMap<String, Vec<S>>,
@@ -108,7 +108,7 @@ pub(super) fn weights<D: Kernels>(
     layer.params().into_iter().map(|p| whole(p)).collect()
 }
 
-/// The same trace from the oracle.
+/// The oracle's trace.
 pub(super) fn oracle<S: Scalar>(
     case: &(impl Unsplit<S> + ?Sized),
     start: &BTreeMap<String, Vec<S>>,

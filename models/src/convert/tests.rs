@@ -50,7 +50,7 @@ fn there_and_back_is_the_identity_where_numbers_are_exact() {
             let text = fs::read_to_string(back.path().join("config.json")).unwrap();
             assert_eq!(text, config.to_json_in(unchanged.dtype));
         }
-        let numbers = parallel::price::parameters(&config.shape).unwrap();
+        let numbers = parallel::price::parameters(config.shape).unwrap();
         assert_eq!(
             (unchanged.tensors, unchanged.bytes),
             (bytes(&dir).len(), numbers * unchanged.dtype.size())

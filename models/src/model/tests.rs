@@ -123,7 +123,7 @@ fn what_layers_are_built_from_they_write_again() {
             let path = folder.path().join("model.safetensors");
             let ends = World::threads(&[(Axis::Tp, ranks)]).unwrap().run(|device: Cpu<f32>, mesh| {
                 let at = Builder::new(&device, &mesh, model.values()).into();
-                let mut chunk = Stages::new(&at, &model.config.shape)?;
+                let mut chunk = Stages::new(&at, model.config.shape)?;
                 parallel::save_params(&path, &BTreeMap::new(), &entries, &chunk.params(), &mesh)?;
                 Ok::<_, parallel::Error>(())
             });

@@ -43,7 +43,7 @@ fn the_parts_of_a_parameter_are_all_of_it_in_order() {
             assert_eq!(parts[0].rows == 1, parts[0].orientation == Orientation::Vector, "{param}");
             numbers += parts[0].rows * parts.last().unwrap().columns.end;
         }
-        assert_eq!(numbers, parallel::price::parameters(&shape).unwrap(), "{name}");
+        assert_eq!(numbers, parallel::price::parameters(shape).unwrap(), "{name}");
     }
 }
 

@@ -14,7 +14,7 @@ pub fn covering(max_ranks: usize) -> Vec<Layout> {
     let fits = |layout: &Layout| {
         let n = layout.ranks();
         let heads = Heads { queries: n, keys: n, dim: 2 };
-        layout.conflict(&Shape { heads, hidden: n, ..Shape::LLAMA }).is_none()
+        layout.conflict(Shape { heads, hidden: n, ..Shape::LLAMA }).is_none()
     };
     of(grammar_of_all(), max_ranks, &fits)
 }

@@ -31,7 +31,8 @@ impl Entry {
         crate::strategies::all().iter().map(|about| Entry::of(about)).collect()
     }
     fn of(about: &About) -> Entry {
-        let shared = (about.shares)(&Shape::LLAMA, &Sizes { ranks: Layout::UNSPLIT.sizes, number: None });
+        let shared =
+            (about.shares)(&Shape::LLAMA.into(), &Sizes { ranks: Layout::UNSPLIT.sizes, number: None });
         let what = |by| if by == Sharing::OrCopies { " (or copies)" } else { "" };
         let fits: Vec<_> = shared.iter().map(|s| format!("{}{}", s.what, what(s.by))).collect();
         let layout: Layout = about.written(2).parse().expect("what an entry is written as");

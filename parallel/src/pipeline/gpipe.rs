@@ -25,9 +25,9 @@ static ABOUT: About = About {
     choice: Choice::Schedule,
     word: "gpipe",
     takes: Takes::Nothing,
-    shares: |shape, sizes| {
-        let over = sizes.along(Axis::Pp);
-        vec![Shared { what: "blocks", size: shape.blocks, over, by: Sharing::AtLeastOne }]
+    shares: |design, sizes| {
+        let (over, what) = (sizes.along(Axis::Pp), if design.shape().is_some() { "blocks" } else { "parts" });
+        vec![Shared { what, size: design.parts(), over, by: Sharing::AtLeastOne }]
     },
     paper: "Huang et al., arXiv:1811.06965",
     chapter: None,
@@ -63,7 +63,7 @@ mod tests {
     /// unsplit model adds them up in.
     #[test]
     fn all_go_forward_then_all_backward() {
-        let plan = Plan { ranks: 3, chunks: 1, slices: 1, microbatches: 4 };
+        let plan = Plan::whole(3, 4);
         let row = |rank| GPipe.row(rank, &plan).map(|cell| cell.to_string()).collect::<Vec<_>>().join(" ");
         assert_eq!(row(0), "0F0 0F1 0F2 0F3 0B0 0B1 0B2 0B3");
         assert_eq!(row(2), "2F0 2F1 2F2 2F3 2B0 2B1 2B2 2B3");

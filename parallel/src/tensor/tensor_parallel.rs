@@ -11,7 +11,7 @@
 //! Source: Shoeybi et al., "Megatron-LM", §3, arXiv:1909.08053. Chapters: 3 to 6.
 use comm::Axis;
 use kernels::Kernels;
-use layers::{About, Choice, Shape, Shared, Sharing, Sizes, Strategy, Takes};
+use layers::{About, Choice, Design, Shared, Sharing, Sizes, Strategy, Takes};
 
 /// Tensor parallelism.
 pub struct TensorParallel;
@@ -42,8 +42,12 @@ static ABOUT: About = About {
     ],
 };
 
-fn shares(shape: &Shape, sizes: &Sizes) -> Vec<Shared> {
+fn shares(design: &Design, sizes: &Sizes) -> Vec<Shared> {
     let one = |what, size, by| Shared { what, size, over: sizes.along(Axis::Tp), by };
+    let Some(shape) = design.shape() else {
+        let hidden = |size| one("hidden features", size, Sharing::Equally);
+        return design.shared().into_iter().map(hidden).collect();
+    };
     vec![
         one("query heads", shape.heads.queries, Sharing::Equally),
         one("KV heads", shape.heads.keys, Sharing::OrCopies),

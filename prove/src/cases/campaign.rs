@@ -1,7 +1,7 @@
-//! Any number of cases: each drawn from its number in a chain, judged on some core, told in order.
+//! Any number of cases: each drawn from its number in a chain, judged on some core, reported in order.
 //!
 //! The chain begins at a key, and each number is a hash of the one before. So the case after `n` others is the first of
-//! a campaign that begins at its number: one that ends can be gone on with. What is told depends on the key and on how
+//! a campaign that begins at its number: one that ends can be gone on with. What is reported depends on the key and on how
 //! many cases there were, not on how many cores or how fast they are.
 use super::report::Report;
 use super::shrunk::shrunk;
@@ -105,7 +105,7 @@ impl Campaign<'_> {
     /// If no small model fits the layout.
     pub fn run(&self, told: &dyn Fn(usize, Key)) -> Result<Report> {
         if let Some(layout) = self.layout {
-            super::fitted::fitted(layers::Shape::LLAMA, &layout).ok_or_else(|| {
+            super::fitted::fitted(layers::Shape::LLAMA, &(&layout).into()).ok_or_else(|| {
                 Error::new(format!("no case has the layout {layout}: it fits no small model"))
             })?;
         }

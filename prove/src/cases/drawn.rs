@@ -86,7 +86,8 @@ impl Wish {
 
 /// A layout and a shape that fit: the shape gives way. Where none is found, the model stays whole.
 fn together(layout: Layout, wish: Shape) -> (Layout, Shape) {
-    let shape = fitted(wish, &layout).or_else(|| fitted(Shape::LLAMA, &layout));
+    let scheme = (&layout).into();
+    let shape = fitted(wish, &scheme).or_else(|| fitted(Shape::LLAMA, &scheme));
     let (layout, shape) = shape.map_or((Layout::UNSPLIT, wish), |shape| (layout, shape));
     (layout, Shape { padding: shape.padding.filter(|id| *id < shape.vocabulary), ..shape })
 }
@@ -95,7 +96,7 @@ fn together(layout: Layout, wish: Shape) -> (Layout, Shape) {
 fn with(layout: Layout, named: &str) -> Layout {
     let (with, n) = (layout.with(named).unwrap_or(layout), layout.ranks());
     let shape = Shape { heads: Heads { queries: n, keys: n, dim: 2 }, hidden: n, ..Shape::LLAMA };
-    if with.conflict(&shape).is_some() { layout } else { with }
+    if with.conflict(shape).is_some() { layout } else { with }
 }
 
 /// The layout with its axes nested the other way round.
@@ -129,7 +130,7 @@ fn layouts() -> impl Strategy<Value = Layout> {
     )
 }
 
-/// A shape, of whatever sizes. Key heads come before the query heads that they must divide, so that they shrink first.
+/// A shape, of whatever sizes. KV heads come before the query heads that they must divide, so that they shrink first.
 fn shapes() -> impl Strategy<Value = Shape> {
     let sizes = (1..=9usize, 1..=2usize, 1..=8usize, 1..=8usize, 1..=4usize, 1..=12usize, 1..=19usize);
     let parts = (

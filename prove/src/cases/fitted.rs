@@ -1,17 +1,18 @@
-//! A shape that fits a layout, near to the one that was wished for. What fits is asked of the list's strategies alone, so
+//! A shape that fits a scheme, near to the one that was wished for. What fits is asked of its strategies alone, so
 //! this holds for any of them.
 use kernels::Heads;
 use layers::Shape;
-use parallel::Layout;
+use parallel::Scheme;
+use tensor::{Cpu, F61};
 
 /// The most heads, hidden features, features, ids and blocks that a fitted shape has.
 const MOST: usize = 16;
 
 /// The shape with as few changes as can be found; none if no small shape fits.
-pub(super) fn fitted(wish: Shape, layout: &Layout) -> Option<Shape> {
+pub(super) fn fitted(wish: Shape, scheme: &Scheme<Cpu<F61>>) -> Option<Shape> {
     let sizes: [fn(&mut Shape) -> &mut usize; 4] =
         [|s| &mut s.hidden, |s| &mut s.width, |s| &mut s.vocabulary, |s| &mut s.blocks];
-    let mut shape = nearest(wish, layout, heads(wish.heads).map(|heads| Shape { heads, ..wish }));
+    let mut shape = nearest(wish, scheme, heads(wish.heads).map(|heads| Shape { heads, ..wish }));
     for size in sizes {
         let mut from = shape;
         let wished = *size(&mut from);
@@ -22,18 +23,18 @@ pub(super) fn fitted(wish: Shape, layout: &Layout) -> Option<Shape> {
         };
         let mut all: Vec<usize> = (1..=MOST).collect();
         all.sort_by_key(|n| n.abs_diff(wished));
-        shape = nearest(shape, layout, all.into_iter().map(with));
+        shape = nearest(shape, scheme, all.into_iter().map(with));
     }
-    layout.fits(&shape).is_ok().then_some(shape)
+    scheme.fits(shape).is_ok().then_some(shape)
 }
 
 /// The first of the shapes with the fewest misfits; the given one if none has fewer.
-fn nearest(shape: Shape, layout: &Layout, others: impl Iterator<Item = Shape>) -> Shape {
-    let misfits = layout.misfits(&shape);
+fn nearest(shape: Shape, scheme: &Scheme<Cpu<F61>>, others: impl Iterator<Item = Shape>) -> Shape {
+    let misfits = scheme.misfits(shape);
     if misfits == 0 {
         return shape;
     }
-    let best = others.map(|other| (layout.misfits(&other), other)).min_by_key(|(misfits, _)| *misfits);
+    let best = others.map(|other| (scheme.misfits(other), other)).min_by_key(|(misfits, _)| *misfits);
     best.filter(|(fewest, _)| *fewest < misfits).map_or(shape, |(_, other)| other)
 }
 

@@ -10,8 +10,8 @@ use super::{Case, HABITS};
 use crate::Subject;
 use kernels::{Activation, Heads};
 use layers::{Biases, FeedForward, Kind, NormKind, Objective, Positions, Rates, Shape, Window};
-use parallel::{Error, Layout, Result};
-use tensor::{Rope, Scaling};
+use parallel::{Error, Layout, Result, Scheme};
+use tensor::{Cpu, F61, Rope, Scaling};
 
 /// A model of the panel, before it gives way to a layout.
 #[derive(Clone, Copy, Debug)]
@@ -118,18 +118,19 @@ pub const PANEL: &[Member] = &[
 ];
 
 impl Member {
-    /// What is proven of it under a layout, to whose ranks its sizes give way.
+    /// What is proven of it under a scheme, to whose ranks its sizes give way.
     ///
     /// # Errors
-    /// If no small model fits the layout.
-    pub fn subject(&self, layout: &Layout) -> Result<Subject> {
-        let shape = fitted(self.shape, layout).ok_or_else(|| {
-            let why = layout.conflict(&self.shape);
+    /// If no small model fits it.
+    pub fn subject<'a>(&self, scheme: impl Into<Scheme<'a, Cpu<F61>>>) -> Result<Subject> {
+        let scheme = scheme.into();
+        let shape = fitted(self.shape, &scheme).ok_or_else(|| {
+            let why = scheme.layout.conflict(self.shape);
             Error::new(why.unwrap_or_else(|| {
-                format!("no small model fits {layout}: prove a model of its own, with --config")
+                format!("no small model fits {scheme}: prove a model of its own, with --config")
             }))
         })?;
-        Ok(Subject { optimizer: self.optimizer, ..Subject::small(shape, layout)? })
+        Ok(Subject { optimizer: self.optimizer, ..Subject::small(shape, scheme.layout)? })
     }
 }
 
@@ -137,9 +138,9 @@ impl Member {
 /// Nothing where no small model fits the layout.
 #[must_use]
 pub fn never_ran(subject: &Subject, layout: &Layout) -> Vec<&'static str> {
-    let mine = Case::of(subject, *layout);
+    let Some(mine) = Case::of(subject, *layout) else { return Vec::new() };
     let panel = PANEL.iter().filter_map(|member| member.subject(layout).ok());
-    let panel: Vec<_> = panel.map(|subject| Case::of(&subject, *layout)).collect();
+    let panel: Vec<_> = panel.filter_map(|subject| Case::of(&subject, *layout)).collect();
     let lacks = HABITS.iter().filter(|(_, has)| !has(&mine) && panel.iter().any(has));
     lacks.map(|(what, _)| *what).collect()
 }

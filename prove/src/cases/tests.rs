@@ -70,7 +70,7 @@ fn every_combination_of_norm_feed_forward_and_biases_is_drawn() {
 #[test]
 fn every_case_fits_and_survives_as_json() {
     for case in drawn(400) {
-        assert!(case.layout.fits(&case.shape).is_ok() && case.layout.ranks() <= 8, "{case}");
+        assert!(case.layout.fits(case.shape).is_ok() && case.layout.ranks() <= 8, "{case}");
         let again = Case::parse(&case.line()).unwrap();
         assert_eq!(again, case);
         let (subject, data) = (case.subject().unwrap(), case.layout.size(comm::Axis::Dp));
@@ -212,7 +212,7 @@ fn what_fails_is_shrunk_to_what_fails_alike() {
     assert_eq!(kinds.len(), 2, "both kinds were seen first");
 }
 
-/// An error is a failure, and is told without the number of the rank that was first. Kills: words that depend on time,
+/// An error is a failure, and is reported without the number of the rank that was first. Kills: words that depend on time,
 /// an error that ends the campaign.
 #[test]
 fn what_ranks_say_is_told_of_any_rank() {
@@ -271,7 +271,7 @@ fn a_given_layout_is_that_of_every_case() {
     let layout: Layout = "tp=4,sp,dp=2".parse().unwrap();
     for key in numbers(3).take(50) {
         let case = draw(key.0, Some(layout));
-        assert!(case.layout == layout && layout.fits(&case.shape).is_ok(), "{case}");
+        assert!(case.layout == layout && layout.fits(case.shape).is_ok(), "{case}");
     }
     let judge: &(dyn Fn(&Case) -> Outcome + Sync) = &|case| never(case, false);
     let run = |layout: &str| {

@@ -1,12 +1,11 @@
 //! A whole model's proof is sharp: under layouts of every kind, with one call between ranks gone wrong, training no
 //! longer equals the oracle. Drawn are a call and a mutation; those of the trainer's own calls are all tried.
 use comm::Axis;
-use comm::World;
 use comm::mutants::{Mutation, Outcome, Outlook, Site, Tally, Trial, judge};
 use kernels::Heads;
-use layers::{Rates, Shape};
-use parallel::{Layout, Result};
-use prove::{ClassifierSubject, Subject, Truths, Verdict, prove_classifier_in, prove_in};
+use layers::{Design, Rates, Shape};
+use parallel::Layout;
+use prove::{Subject, Truths, prove_in};
 use tensor::{Key, mix};
 
 /// More ranks than KV heads, a vocabulary that no ranks divide, dropout.
@@ -24,40 +23,25 @@ const LAYOUTS: [&str; 7] =
 /// Mutants drawn for each layout.
 const DRAWN: usize = 40;
 
-/// Proves a program in a given world.
-type Proof = Box<dyn Fn(&World) -> Result<Verdict>>;
-
-/// A program under a layout, proven in a given world.
+/// A program under a layout.
 struct Trials {
     layout: Layout,
-    prove: Proof,
+    subject: Subject,
+    truths: Truths,
 }
 
 impl Trials {
-    /// Of a language model.
-    fn of(layout: &str) -> Self {
+    fn of(model: impl Into<Design>, layout: &str) -> Self {
         let layout: Layout = layout.parse().unwrap();
-        let shape = Shape { blocks: layout.size(Axis::STAGES), ..SHAPE };
-        let (mut subject, truths) = (Subject::small(shape, &layout).unwrap(), Truths::default());
+        let mut subject = Subject::small(model, &layout).unwrap();
         // A mutant is known by its call's number, and data ranks have as many calls if their texts are as long.
         subject.texts.iter_mut().for_each(|(ids, prompt)| (ids.truncate(2), *prompt = 1).1);
-        Self {
-            prove: Box::new(move |world| prove_in(world, &subject, &layout, &[Key(1)], &truths, &|_| ())),
-            layout,
-        }
-    }
-    /// Of a classifier.
-    fn of_classifier(layout: &str, sizes: &[usize]) -> Self {
-        let layout: Layout = layout.parse().unwrap();
-        let subject = ClassifierSubject::small(sizes.to_vec(), &layout);
-        Self {
-            prove: Box::new(move |world| prove_classifier_in(world, &subject, &layout, &[Key(1)])),
-            layout,
-        }
+        Self { layout, subject, truths: Truths::default() }
     }
     /// How the run under a trial comes out.
     fn outcome(&self, trial: &Trial) -> Outcome {
-        match (self.prove)(&self.layout.world().unwrap().on_trial(trial)) {
+        let world = self.layout.world().unwrap().on_trial(trial);
+        match prove_in(&world, &self.subject, &self.layout, &[Key(1)], &self.truths, &|_| ()) {
             Err(_) => Outcome::Fails,
             Ok(verdict) if verdict.equal => Outcome::Equal,
             Ok(_) => Outcome::Differs,
@@ -94,7 +78,8 @@ fn mutants(sites: &[Site], of: impl Fn(&Site) -> bool) -> Vec<(usize, Mutation)>
 fn drawn_mutants_under_every_layout_are_rejected() {
     let listed = parallel::strategies::all().iter().map(|about| about.written(2));
     for (n, layout) in LAYOUTS.into_iter().map(str::to_string).chain(listed).enumerate() {
-        let trials = Trials::of(&layout);
+        let stages = layout.parse::<Layout>().unwrap().size(Axis::STAGES);
+        let trials = Trials::of(Shape { blocks: stages, ..SHAPE }, &layout);
         let sites = trials.sites();
         let mut all = mutants(&sites, |_| true);
         let mut salt = n as u64;
@@ -114,7 +99,8 @@ fn drawn_mutants_under_every_layout_are_rejected() {
 #[test]
 fn every_mutant_of_the_trainers_calls_is_rejected() {
     for (layout, norms) in [("dp=2", false), ("tp=2,sp,dp=2", true), ("dp=2:zero1,pp=2", true)] {
-        let trials = Trials::of(layout);
+        let stages = layout.parse::<Layout>().unwrap().size(Axis::STAGES);
+        let trials = Trials::of(Shape { blocks: stages, ..SHAPE }, layout);
         let sites = trials.sites();
         let label = |site: &Site| site.label.as_deref().unwrap_or_default().to_string();
         let syncs = |site: &Site| ["param.rs", "keeper.rs"].iter().any(|file| site.at.file().ends_with(file));
@@ -129,15 +115,22 @@ fn every_mutant_of_the_trainers_calls_is_rejected() {
     }
 }
 
-/// A classifier's calls, all of them. Kills: a collective of the gathered layer, of pairs or of the loss over classes
-/// whose result no proof looks at.
+/// The calls of models of features, all of them. Kills: a collective of the gathered layer, of pairs, of the loss over classes
+/// or of the mean square over tokens, whose result no proof looks at.
 #[test]
-fn every_mutant_of_a_classifier_is_rejected() {
-    for (layout, sizes) in [("tp=2", &[3, 4, 5][..]), ("tp=2", &[3, 2, 4, 3]), ("dp=2", &[3, 4, 3])] {
-        let trials = Trials::of_classifier(layout, sizes);
+fn every_mutant_of_a_model_of_features_is_rejected() {
+    let classifier = |sizes: &[usize]| Design::Classifier { sizes: sizes.to_vec() };
+    for (layout, model) in [
+        ("tp=2", classifier(&[3, 4, 5])),
+        ("tp=2", classifier(&[3, 2, 4, 3])),
+        ("dp=2", classifier(&[3, 4, 3])),
+        ("pp=2", classifier(&[3, 4, 3])),
+        ("tp=2,sp", Design::Blocks(SHAPE)),
+    ] {
+        let trials = Trials::of(model, layout);
         let sites = trials.sites();
         let tally = trials.run(&sites, mutants(&sites, |_| true));
-        tally.print(&format!("a classifier under {layout}"));
+        tally.print(&format!("{} under {layout}", trials.subject.model));
         assert!(tally.survivors().is_empty(), "what no proof noticed: {:#?}", tally.survivors());
         assert!(tally.killed() > 20, "{layout}: {}", tally.killed());
     }

@@ -3,15 +3,15 @@ use comm::Axis;
 use kernels::{Heads, Kernels};
 use layers::model::part::Other;
 use layers::model::strategy::Row;
-use layers::ops::{Split as Share, Stream, add_bias, bias_gradient};
+use layers::ops::{Split, Stream, add_bias, bias_gradient};
 use layers::param::weight::WholeWeight;
 use layers::{
     About, Biases, Builder, Choice, Cx, Draw, Layer, Param, Result, RowLinear, Shape, Strategy, Takes,
 };
 use parallel::layout::Entry;
-use parallel::{Layout, strategies};
+use parallel::{Layout, Scheme, strategies};
 use prove::cases::{certify_panel, never_ran};
-use prove::{Split, Subject, certify};
+use prove::{Subject, certify};
 use std::path::Path;
 use tensor::{Category, Key, Tensor};
 
@@ -106,12 +106,12 @@ struct Rows<D: Kernels> {
 }
 
 impl<D: Kernels> Layer<D> for Rows<D> {
-    type In = Share<D>;
+    type In = Split<D>;
     type Out = Stream<D>;
     type Saved = <RowLinear<D> as Layer<D>>::Saved;
     type Pending = (<RowLinear<D> as Layer<D>>::Pending, Stream<D>);
 
-    fn forward(&self, cx: &Cx<D>, x: Share<D>) -> Result<(Stream<D>, Self::Saved)> {
+    fn forward(&self, cx: &Cx<D>, x: Split<D>) -> Result<(Stream<D>, Self::Saved)> {
         let (mut y, saved) = self.sum.forward(cx, x)?;
         for _ in 0..self.times {
             if let Some(bias) = &self.bias {
@@ -129,7 +129,7 @@ impl<D: Kernels> Layer<D> for Rows<D> {
         cx: &Cx<D>,
         saved: Self::Saved,
         dy: Stream<D>,
-    ) -> Result<(Share<D>, Self::Pending)> {
+    ) -> Result<(Split<D>, Self::Pending)> {
         let (dx, pending) = self.sum.backward_input(cx, saved, dy.clone())?;
         Ok((dx, (pending, dy)))
     }
@@ -151,7 +151,7 @@ impl<D: Kernels> Layer<D> for Rows<D> {
 fn a_bias_added_on_every_rank_is_refused_without_a_model() {
     let layout: Layout = "tp=2".parse().unwrap();
     let (wrong, right) = (Newcomer(Adds::OnEveryRank), Newcomer(Adds::Once));
-    let panel = |mine| certify_panel(Split { layout: &layout, others: &[mine] }, &[Key(3)], &|_| ()).unwrap();
+    let panel = |mine| certify_panel(Scheme::with(&layout, &[mine]), &[Key(3)], &|_| ()).unwrap();
     let refused = panel(&wrong);
     let says = refused.statement();
     assert!(!refused.verdict.equal && says.starts_with("Not equal: under tp=2 with my rows"), "{says}");
@@ -162,9 +162,7 @@ fn a_bias_added_on_every_rank_is_refused_without_a_model() {
     let subject =
         Subject::small(Shape { heads: Heads { queries: 2, keys: 2, dim: 2 }, ..Shape::LLAMA }, &layout);
     let subject = subject.unwrap();
-    assert!(
-        certify(&subject, Split { layout: &layout, others: &[&wrong] }, &[Key(3)], &|_| ()).unwrap().equal
-    );
+    assert!(certify(&subject, Scheme::with(&layout, &[&wrong]), &[Key(3)], &|_| ()).unwrap().equal);
     assert!(never_ran(&subject, &layout).contains(&"bias of attention's output"));
 }
 
@@ -173,8 +171,8 @@ fn a_bias_added_on_every_rank_is_refused_without_a_model() {
 #[cfg(debug_assertions)]
 fn arithmetic_on_the_sentinel_names_its_layer() {
     let layout: Layout = "tp=2".parse().unwrap();
-    let others: &[&dyn Strategy<_>] = &[&Newcomer(Adds::Fresh)];
-    let why = certify_panel(Split { layout: &layout, others }, &[Key(3)], &|_| ()).unwrap_err().why;
+    let scheme = Scheme::with(&layout, &[&Newcomer(Adds::Fresh)]);
+    let why = certify_panel(scheme, &[Key(3)], &|_| ()).unwrap_err().why;
     assert!(why.contains("arithmetic on the sentinel"), "{why}");
     assert!(why.ends_with("(forward through blocks.0.attention.out)"), "{why}");
 }

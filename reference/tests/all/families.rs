@@ -15,7 +15,7 @@ struct Seen {
 
 fn sequence(ids: &&[u32]) -> Sequence {
     let target = |(id, place): (&u32, u32)| if place == 2 { IGNORED } else { (3 * id + place) % 11 };
-    Sequence { ids: ids.to_vec(), targets: ids.iter().zip(0..).map(target).collect() }
+    Sequence { ids: ids.to_vec(), targets: ids.iter().zip(0..).map(target).collect(), ..Sequence::default() }
 }
 
 fn close(what: &str, seen: f64, wanted: f64) {

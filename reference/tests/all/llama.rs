@@ -31,6 +31,7 @@ fn sequence(ids: &&[u32]) -> Sequence {
     Sequence {
         ids: ids.to_vec(),
         targets: ids.iter().zip(0..).map(|(id, place)| (3 * id + place) % 11).collect(),
+        ..Sequence::default()
     }
 }
 

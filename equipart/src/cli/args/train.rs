@@ -1,8 +1,10 @@
 //! Flags of train: settings of a new run, and whether they are those of a resumed one.
 use super::{MemoryArgs, ModelName, NetworkArgs, SEQ};
-use crate::cli::classify::LearnArgs;
-use crate::commands::train::settings::{OptimizerName, Settings};
+use crate::cli::pictures::{PicturesArgs, only_text, refuse};
+use crate::commands::train::epochs;
+use crate::commands::train::settings::{OptimizerName, Settings, at_least_1, tenth};
 use clap::Args;
+use models::digits::Digits;
 use parallel::number::NumberName;
 use parallel::{Error, Layout, Result, Sequence, bail, layout};
 use std::fmt;
@@ -77,8 +79,11 @@ pub(crate) struct TrainArgs {
     /// Steps between checkpoints; there is one at the end in any case [default: 100]
     #[arg(long)]
     pub(crate) checkpoint_every: Option<usize>,
+    /// With --model mlp: how often every picture is shown [default: 3]
+    #[arg(long)]
+    pub(crate) epochs: Option<usize>,
     #[command(flatten)]
-    pub(crate) mlp: LearnArgs,
+    pub(crate) pictures: PicturesArgs,
     /// Stop after so many steps of this run; the learning rate falls as for all of them
     #[arg(long)]
     pub(crate) stop_after: Option<usize>,
@@ -108,6 +113,7 @@ impl TrainArgs {
             seed: self.seed.unwrap_or(0),
             text,
             constant: false,
+            floor: tenth(),
             dropout: self.dropout.unwrap_or(DropoutRate(None)).0,
             label_smoothing: self.label_smoothing.unwrap_or(0.0),
             z_loss: self.z_loss.unwrap_or(0.0),
@@ -127,6 +133,39 @@ impl TrainArgs {
             dropout: self.dropout.unwrap_or(DropoutRate(Some(0.0))).0,
             ..self.settings(models::ids::hash(ids))
         }
+    }
+    /// Settings of a new run on pictures: plain descent, unless said otherwise.
+    pub(crate) fn settings_of_pictures(&self, digits: &Digits) -> Result<Settings> {
+        let (epochs, batch_size) = (self.epochs.unwrap_or(3), self.batch_size.unwrap_or(32));
+        at_least_1(&[("epochs", epochs), ("batch-size", batch_size)])?;
+        let batch_size = batch_size.min(digits.train.len());
+        let optimizer = self.optimizer.unwrap_or(OptimizerName::Sgd);
+        let usual = if optimizer == OptimizerName::Sgd { 0.025 } else { 1e-3 };
+        Ok(Settings {
+            steps: epochs.saturating_mul(epochs::steps(digits, batch_size)),
+            seq: 1,
+            batch_size,
+            lr: self.lr.unwrap_or(usual),
+            warmup: self.warmup.unwrap_or(0),
+            optimizer,
+            floor: 0.3,
+            ..self.settings(digits.hash())
+        })
+    }
+    /// Whether a flag is given that is for models of another kind.
+    pub(crate) fn unused(&self, pictures: bool) -> Result<()> {
+        if !pictures {
+            self.pictures.unused()?;
+            return refuse(&[("epochs", self.epochs.is_some())], "--model mlp; a model of text");
+        }
+        only_text(&[
+            ("steps", self.steps.is_some()),
+            ("seq", self.seq.is_some()),
+            ("dropout", self.dropout.is_some()),
+            ("label-smoothing", self.label_smoothing.is_some()),
+            ("z-loss", self.z_loss.is_some()),
+            ("batch", self.batch.is_some()),
+        ])
     }
     /// Settings of a resumed run: those it was begun with; a flag that says otherwise is refused.
     pub(crate) fn again(&self, begun: &Settings, text: u64) -> Result<Settings> {

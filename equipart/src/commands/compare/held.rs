@@ -1,5 +1,5 @@
 //! What the work holds, known before any of it is done.
-use super::{OPTIMIZER, Work, batch, subject};
+use super::{Data, OPTIMIZER, Work, batch, subject};
 use comm::Mesh;
 use kernels::Kernels;
 use models::generate::{Request, all_logits_peak};
@@ -12,30 +12,32 @@ use tensor::Cpu;
 ///
 /// # Errors
 /// If a part needs more than a rank may hold; the one that needs the most is told.
-pub(super) fn bytes<D: Runs>(work: &Work, layout: &Layout, request: &Request) -> Result<u128> {
-    let new = |prompt: &Vec<u32>| (vec![0; prompt.len() + request.max_new], prompt.len());
-    let (subject, _) = subject(work, layout, request.prompts.iter().map(new).collect())?;
-    let lengths: Vec<_> = request.prompts.iter().map(|prompt| prompt.len() + request.max_new).collect();
-    let (shape, batch) = (&work.model.config.shape, batch(work)?);
+pub(super) fn bytes<D: Runs>(work: &Work, layout: &Layout, request: Option<&Request>) -> Result<u128> {
+    let new = |prompt: &Vec<u32>| prompt.len() + request.map_or(0, |request| request.max_new);
+    let prompts = request.map_or(&[][..], |request| &request.prompts);
+    let texts = prompts.iter().map(|prompt| (vec![0; new(prompt)], prompt.len())).collect();
+    let (subject, _) = subject(work, layout, texts)?;
+    let (lengths, batch) = (prompts.iter().map(new).collect::<Vec<_>>(), batch(work)?);
     let all = |peak: Result<Peak>| peak.map(|peak| peak.all);
-    let mut parts = vec![
-        all(request.peak::<D>(work.model, layout)),
-        all(all_logits_peak::<D>(shape, layout, &lengths)),
-        prove::bytes(&subject, layout),
-        all(learnt::<D>(work, layout, &batch)),
-    ];
+    let mut parts = vec![prove::bytes(&subject, layout), all(learnt::<D>(work, layout, &batch))];
     if layout.ranks() == 1 {
-        parts.push(all(all_logits_peak::<Cpu<f64>>(shape, layout, &lengths)));
         parts.push(all(learnt::<Cpu<f64>>(work, layout, &batch)));
+    }
+    if let (Data::Text(model, _), Some(request)) = (work.data, request) {
+        let shape = &model.config.shape;
+        parts.push(all(request.peak::<D>(model, layout)));
+        parts.push(all(all_logits_peak::<D>(shape, layout, &lengths)));
+        if layout.ranks() == 1 {
+            parts.push(all(all_logits_peak::<Cpu<f64>>(shape, layout, &lengths)));
+        }
     }
     Ok(budget::all(parts)?.into_iter().max().unwrap_or(0))
 }
 
 /// What ranks hold at most in a step, and while the new weights are put together.
 fn learnt<D: Kernels>(work: &Work, layout: &Layout, batch: &Batch) -> Result<Peak> {
-    let shape = &work.model.config.shape;
-    let gather = |trainer: &mut Trainer<_>, mesh: &Mesh<_>| price::gathering(trainer, mesh, shape);
-    price::training::<D>(layout, shape, OPTIMIZER, batch, gather)
+    let gather = |trainer: &mut Trainer<_>, mesh: &Mesh<_>| price::gathering(trainer, mesh);
+    price::training::<D>(layout, &work.model.design, OPTIMIZER, batch, gather)
 }
 
 /// Bytes that the rank which holds the most would hold in a step, whatever it may hold.
@@ -43,6 +45,6 @@ fn learnt<D: Kernels>(work: &Work, layout: &Layout, batch: &Batch) -> Result<Pea
 /// # Errors
 /// If 64 bits do not count them.
 pub(super) fn by_a_step<D: Kernels>(work: &Work, layout: &Layout, batch: &Batch) -> Result<usize> {
-    let shape = &work.model.config.shape;
-    Ok(price::training::<D>(&layout.limited(None), shape, OPTIMIZER, batch, |_, _| Ok(()))?.largest)
+    Ok(price::training::<D>(&layout.limited(None), &work.model.design, OPTIMIZER, batch, |_, _| Ok(()))?
+        .largest)
 }

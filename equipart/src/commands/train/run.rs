@@ -1,4 +1,5 @@
 //! `train`: learns text, or given ids, with checkpoints that a later run resumes as if nothing had happened.
+use super::epochs::{self, Epoch, Pictures};
 use super::settings::{Settings, at_least_1, sequences};
 use super::state::{self, State};
 use bench::profile;
@@ -6,8 +7,8 @@ use comm::{Axis, Mesh};
 use kernels::Kernels;
 use layers::model::build::Element;
 use layers::{Draw, Values, Wide};
+use models::Learner;
 use models::text::{self, Corpus};
-use models::{Model, names};
 use parallel::At;
 use parallel::dump::{self, About, Seen};
 use parallel::measure::{self, Taken};
@@ -21,7 +22,7 @@ use tensor::{Phase, Real, Scalar};
 /// Everything a run needs.
 pub struct Run<'a> {
     /// Weights to begin with, and the model's sizes.
-    pub model: Model,
+    pub model: Learner,
     /// What is learnt.
     pub source: Source<'a>,
     /// How it is learnt.
@@ -49,12 +50,15 @@ pub enum Source<'a> {
     Text(&'a Corpus),
     /// The same sequences in every step.
     Ids(&'a [Sequence]),
+    /// Pictures, each of them once an epoch.
+    Pictures(Pictures<'a>),
 }
 
 impl Source<'_> {
     /// The batch of a step: the same whatever the layout.
-    fn batch(&self, settings: &Settings, step: usize) -> Result<Batch> {
+    fn batch(&self, settings: &Settings, step: usize, epoch: &mut Option<Epoch>) -> Result<Batch> {
         match self {
+            Source::Pictures(pictures) => pictures.batch(settings, step, epoch),
             Source::Text(corpus) => settings.batch(corpus, step),
             Source::Ids(sequences) => Ok(Batch::new(sequences.to_vec(), settings.microbatches)?),
         }
@@ -90,14 +94,14 @@ impl Run<'_> {
     /// One sentence on the first thing that does not fit.
     pub fn check(&self) -> Result<()> {
         let Settings { steps, microbatches, clip, .. } = self.settings;
-        self.layout.fits(&self.model.config.shape)?;
+        self.layout.fits(&self.model.design)?;
         self.network.fits(&[self.layout])?;
         match self.source {
-            Source::Text(_) => self.settings.check(&self.model.config)?,
+            Source::Text(_) | Source::Pictures(_) => self.settings.check(self.model.positions())?,
             Source::Ids(all) => {
                 let longest = all.iter().flat_map(|s| s.documents.iter().copied()).max().unwrap_or(0);
                 let tokens = all.iter().map(|s| s.ids.len() as u128).sum();
-                self.settings.check_for(&self.model.config, longest, tokens)?;
+                self.settings.check_for(self.model.positions(), longest, tokens)?;
             }
         }
         let every = ("checkpoint-every", self.checkpoint_every);
@@ -107,10 +111,11 @@ impl Run<'_> {
             bail!("--clip is {clip}; it must be a positive number");
         }
         if let Source::Text(corpus) = self.source {
-            corpus.fits(self.model.config.shape.vocabulary)?;
+            corpus.fits(self.model.design.outputs())?;
         }
         self.settings.schedule().validate()?;
-        let (batch, data) = (self.source.batch(&self.settings, 0)?, self.layout.size(Axis::SEQUENCES));
+        let data = self.layout.size(Axis::SEQUENCES);
+        let batch = self.source.batch(&self.settings, 0, &mut None)?;
         for microbatch in 0..microbatches {
             batch.share(microbatch, 0, data)?;
         }
@@ -143,17 +148,21 @@ impl Run<'_> {
     }
     /// What ranks hold at most: in steps, when the held-out text is told, when a checkpoint is put together.
     fn peak<D: Kernels>(&self) -> Result<price::Peak> {
-        let (shape, batch) = (self.settings.shape(&self.model.config), self.source.batch(&self.settings, 0)?);
+        let (design, batch) =
+            (self.settings.design(&self.model), self.source.batch(&self.settings, 0, &mut None)?);
         let held_out = match self.source {
             Source::Text(corpus) => {
                 held_out_batch(corpus, self.settings.seq, self.layout.size(Axis::SEQUENCES))?
             }
-            Source::Ids(_) => None,
+            Source::Pictures(pictures) if !pictures.digits.test.is_empty() => {
+                Some(epochs::judged(&pictures.digits.test, 0)?)
+            }
+            Source::Ids(_) | Source::Pictures(_) => None,
         };
         let largest = held_out.map(|batch| batch.largest());
-        price::training::<D>(&self.layout, &shape, self.settings.optimizer(), &batch, |trainer, mesh| {
+        price::training::<D>(&self.layout, design, self.settings.optimizer(), &batch, |trainer, mesh| {
             largest.as_ref().map_or(Ok(()), |batch| trainer.evaluate(batch, &|_| ()).map(drop))?;
-            if self.out.is_some() { price::gathering(trainer, mesh, &shape) } else { Ok(()) }
+            if self.out.is_some() { price::gathering(trainer, mesh) } else { Ok(()) }
         })
     }
     /// Trains in the settings' numbers, from the weights that an f32 run begins with: in f64 that gives the truth of the
@@ -167,10 +176,10 @@ impl Run<'_> {
     fn train_in<D: Runs>(&self, watch: &(dyn Fn(&StepLine) + Sync)) -> Result<Finished> {
         self.ready_in::<D>()?;
         let world = self.network.world(&self.layout, "training")?;
-        let (shape, optimizer) = (self.settings.shape(&self.model.config), self.settings.optimizer());
+        let (design, optimizer) = (self.settings.design(&self.model), self.settings.optimizer());
         let values = InF32(self.model.values());
         let ranks = session::run((&self.layout, &world), &values, |at: At<D>| {
-            let mut trainer = Trainer::new(&at, &shape, optimizer)?.seeded(self.settings.seed);
+            let mut trainer = Trainer::new(&at, &design, optimizer)?.seeded(self.settings.seed);
             if let Some(state) = &self.resume {
                 state.restore(&mut trainer)?;
             }
@@ -183,7 +192,7 @@ impl Run<'_> {
             let layout = self.layout.to_string();
             let about = About { layout, step: Some(finished.steps - 1), ..About::default() };
             let seen = ranks.into_iter().filter_map(|(_, seen)| seen).collect();
-            dump::write(dir, &names::entries(&self.model.config.shape), seen, &about)?;
+            dump::write(dir, &self.model.entries(), seen, &about)?;
         }
         Ok(finished)
     }
@@ -196,9 +205,9 @@ impl Run<'_> {
         let (device, mesh, mut seen) = (at.device, at.mesh, None);
         let (schedule, done) = (self.settings.schedule(), self.resume.as_ref().map_or(0, State::steps));
         let until = self.stop_after.map_or(self.settings.steps, |n| self.settings.steps.min(done + n));
-        let mut clock = Instant::now();
+        let (mut clock, mut epoch) = (Instant::now(), None);
         for step in done..until {
-            let batch = self.source.batch(&self.settings, step)?;
+            let batch = self.source.batch(&self.settings, step, &mut epoch)?;
             let profile = (self.network.profile && profile::is_taken(step - done))
                 .then(|| mesh.profile(device.place()));
             let report = if self.dump.is_some() && step + 1 == until {
@@ -218,16 +227,20 @@ impl Run<'_> {
                 let tokens_per_second = batch.tokens() as f64 / clock.elapsed().as_secs_f64();
                 watch(&StepLine { step: step + 1, loss, tokens_per_second, peak_bytes });
             }
+            if let Source::Pictures(pictures) = self.source {
+                let ends = (step + 1) % epochs::steps(pictures.digits, self.settings.batch_size) == 0;
+                pictures.learnt((&mut epoch, loss, &batch), trainer, ends)?;
+            }
             clock = Instant::now();
             let now = (step + 1) % self.checkpoint_every == 0 || step + 1 == until;
             if let (Some(dir), true) = (&self.out, now) {
                 let _span = mesh.span("checkpoint");
-                state::save(dir, &self.settings, &self.model.config, trainer)?;
+                state::save(dir, &self.settings, &self.model, trainer)?;
             }
         }
         let held_out_bits_per_byte = match self.source {
             Source::Text(corpus) => held_out(trainer, corpus, self.settings.seq, mesh)?,
-            Source::Ids(_) => None,
+            Source::Ids(_) | Source::Pictures(_) => None,
         };
         Ok((Finished { steps: until, held_out_bits_per_byte }, seen))
     }

@@ -1,8 +1,8 @@
 //! What a training run is begun with, and keeps when it is resumed.
 use super::schedule::Warmup;
-use layers::{Kind, Objective, Rates, Shape};
-use models::Config;
+use layers::{Design, Kind, Objective, Rates, Shape};
 use models::text::{Corpus, Pair};
+use models::{Config, Learner};
 use parallel::number::NumberName;
 use parallel::{Batch, Error, Result, Sequence, bail};
 use serde::{Deserialize, Serialize};
@@ -57,6 +57,9 @@ pub struct Settings {
     /// Whether the learning rate stays what it is.
     #[serde(default)]
     pub constant: bool,
+    /// The last step's learning rate, as a part of the largest.
+    #[serde(default = "tenth")]
+    pub floor: f64,
     /// The rate of dropout everywhere; none: those of the model's configuration.
     #[serde(default)]
     pub dropout: Option<f64>,
@@ -80,24 +83,23 @@ impl Settings {
         };
         (kind, self.clip)
     }
-    /// Whether the sizes are sizes of a step of this model: checked before anything of theirs is allocated.
+    /// Whether the sizes are sizes of a step of a model with so many positions: checked before anything of theirs is allocated.
     ///
     /// # Errors
     /// One sentence on the first that is not.
-    pub fn check(&self, config: &Config) -> Result<()> {
+    pub fn check(&self, positions: usize) -> Result<()> {
         let Self { seq, batch_size, .. } = *self;
         at_least_1(&[("seq", seq), ("batch-size", batch_size)])?;
-        self.check_for(config, seq, batch_size as u128 * seq as u128)
+        self.check_for(positions, seq, batch_size as u128 * seq as u128)
     }
     /// The same for a step of so many tokens, the longest sequence of which has so many.
     ///
     /// # Errors
     /// As [`check`](Self::check).
-    pub fn check_for(&self, config: &Config, longest: usize, tokens: u128) -> Result<()> {
+    pub fn check_for(&self, positions: usize, longest: usize, tokens: u128) -> Result<()> {
         at_least_1(&[("steps", self.steps), ("microbatches", self.microbatches)])?;
         self.check_loss()?;
-        if longest > config.positions {
-            let positions = config.positions;
+        if longest > positions {
             bail!("sequences of {longest} tokens; the model has {positions} positions");
         }
         if tokens > MAX_TOKENS {
@@ -125,10 +127,14 @@ impl Settings {
         let loss = Objective { smoothing: self.label_smoothing, z: self.z_loss };
         Shape { dropout, loss, ..config.shape }
     }
+    /// What is built of a model that learns so.
+    pub fn design(&self, model: &Learner) -> Design {
+        model.text.as_ref().map_or_else(|| model.design.clone(), |text| self.shape(&text.config).into())
+    }
     /// The learning rate of each step.
     pub fn schedule(&self) -> Warmup {
-        let floor = if self.constant { 1.0 } else { 0.1 };
-        Warmup { peak: self.lr, warmup: self.warmup.min(self.steps), steps: self.steps, floor }
+        let floor = if self.constant { 1.0 } else { self.floor };
+        Warmup { peak: self.lr, warmup: self.warmup, steps: self.steps, floor }
     }
     /// The batch of a step: the same whatever the layout.
     ///
@@ -136,8 +142,13 @@ impl Settings {
     /// If there are fewer sequences than microbatches.
     pub fn batch(&self, corpus: &Corpus, step: usize) -> Result<Batch> {
         let pairs = corpus.batch(self.seed, step, self.batch_size, self.seq);
-        Ok(Batch::new(sequences(pairs), self.microbatches)?)
+        Batch::new(sequences(pairs), self.microbatches)
     }
+}
+
+/// The part of the largest learning rate that a text's last step has.
+pub(crate) fn tenth() -> f64 {
+    0.1
 }
 
 /// Flags that count something.

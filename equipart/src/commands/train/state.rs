@@ -4,7 +4,7 @@
 //! moment the checkpoint changes. The optimizer files of other steps go last, also where a save fails. Whenever the
 //! program stops, the folder holds one whole checkpoint.
 use super::settings::Settings;
-use models::{Config, Model, names, tokenizer};
+use models::{Learner, tokenizer};
 use parallel::number::Runs;
 use parallel::{Error, Result, Trainer, bail};
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use tensor::files;
 use tensor::safetensors::{self, File};
 
-pub(crate) const MODEL: &str = "model.safetensors";
+const MODEL: &str = "model.safetensors";
 
 fn optimizer_file(step: usize) -> String {
     format!("optimizer-{step}.safetensors")
@@ -26,27 +26,18 @@ pub struct Lock(#[allow(dead_code)] Option<fs::File>); // held, not read
 ///
 /// # Errors
 /// If there is a model in it already, another run is using it, it is a file, or it cannot be written to.
-pub fn prepare(dir: &Path, model: &Model) -> Result<Lock> {
-    let lock = claim(dir, &model.config.to_json(), "resume it with --resume or choose another folder")?;
-    write_about(dir, model)?;
-    Ok(lock)
-}
-
-/// Takes a folder for a new run of a model with this config.json; `or` says what to do where there is one already.
-///
-/// # Errors
-/// As [`prepare`].
-pub(crate) fn claim(dir: &Path, config: &str, or: &str) -> Result<Lock> {
-    let lock = lock(dir)?;
+pub fn prepare(dir: &Path, model: &Learner) -> Result<Lock> {
+    let (lock, config) = (lock(dir)?, model.to_json());
     let name = dir.display();
     let is_weights = |file: &&String| file.ends_with(".safetensors") && step_of(file).is_none();
     if files_of(dir).iter().find(is_weights).is_some() {
-        bail!("{name} holds a model already; {or}");
+        bail!("{name} holds a model already; resume it with --resume or choose another folder");
     }
     let path = dir.join("config.json");
     if path.exists() && files::read(&path).ok().as_deref() != Some(config.as_bytes()) {
         bail!("{name} holds another model's config.json; choose another folder");
     }
+    write_about(dir, model)?;
     Ok(lock)
 }
 
@@ -54,7 +45,7 @@ pub(crate) fn claim(dir: &Path, config: &str, or: &str) -> Result<Lock> {
 ///
 /// # Errors
 /// As [`prepare`].
-pub fn prepare_again(dir: &Path, from: &Path, model: &Model) -> Result<Lock> {
+pub fn prepare_again(dir: &Path, from: &Path, model: &Learner) -> Result<Lock> {
     let same = fs::canonicalize(dir).ok().zip(fs::canonicalize(from).ok()).is_some_and(|(a, b)| a == b);
     if !same {
         return prepare(dir, model);
@@ -85,15 +76,9 @@ fn files_of(dir: &Path) -> Vec<String> {
     all.map(|file| file.file_name().to_string_lossy().into_owned()).collect()
 }
 
-/// Writes what describes a model: config.json, and what reads its text.
-fn write_about(dir: &Path, model: &Model) -> Result<()> {
-    write_config(dir, &model.config.to_json())?;
-    model.tokens.write(dir)?;
-    Ok(())
-}
-
-/// Writes config.json, and removes what a run that was killed had not finished writing.
-pub(crate) fn write_config(dir: &Path, config: &str) -> Result<()> {
+/// Writes what describes a model: config.json, and what reads its text; and removes what a run that was killed had not
+/// finished writing.
+fn write_about(dir: &Path, model: &Learner) -> Result<()> {
     let ours = ["model.", "optimizer-", "config."].into_iter().chain(tokenizer::ALONG);
     let half_written = |f: &str| {
         f.strip_prefix('.')
@@ -103,7 +88,10 @@ pub(crate) fn write_config(dir: &Path, config: &str) -> Result<()> {
     for file in files_of(dir).iter().filter(|f| half_written(f)) {
         let _ = fs::remove_file(dir.join(file));
     }
-    files::replace_file(&dir.join("config.json"), config.as_bytes())?;
+    files::replace_file(&dir.join("config.json"), model.to_json().as_bytes())?;
+    if let Some(model) = &model.text {
+        model.tokens.write(dir)?;
+    }
     Ok(())
 }
 
@@ -114,12 +102,12 @@ pub(crate) fn write_config(dir: &Path, config: &str) -> Result<()> {
 pub fn save<D: Runs>(
     dir: &Path,
     settings: &Settings,
-    config: &Config,
+    model: &Learner,
     trainer: &mut Trainer<D>,
 ) -> Result<()> {
-    let entries = names::entries(&config.shape);
-    let (model, optimizer, mesh) = trainer.parts();
-    let (params, step) = (model.params(), optimizer.steps());
+    let entries = model.entries();
+    let (stages, optimizer, mesh) = trainer.parts();
+    let (params, step) = (stages.params(), optimizer.steps());
     let noted = serde_json::to_string(settings).map_err(|why| Error::new(why.to_string()))?;
     let training = || ("training".to_string(), noted.clone());
     let notes: BTreeMap<_, _> = [training()].into();
@@ -154,7 +142,7 @@ fn remove_others(dir: &Path) {
 /// A checkpoint to go on from.
 pub struct State {
     /// The weights.
-    pub model: Model,
+    pub model: Learner,
     /// What the run was begun with.
     pub settings: Settings,
     steps: usize,
@@ -168,7 +156,7 @@ impl State {
     /// # Errors
     /// If it holds no such checkpoint.
     pub fn read(dir: &Path) -> Result<Self> {
-        let model = Model::read(dir)?;
+        let model = Learner::read(dir)?;
         let Some(steps) = model.note("step").and_then(|s| s.parse().ok()) else {
             let dir = dir.display();
             bail!("{dir} holds a model but no checkpoint of a training run to resume");

@@ -1,6 +1,10 @@
 //! Chunks: a model in parts equals the model whole, later weight halves equal immediate ones, decoding with a cache
 //! equals the whole forward; all bit for bit.
-use crate::{Builder, Chunk, Cx, Error, Half, Input, Output, Positions, Random, Rates, Shape, Stage, Wanted};
+mod bare;
+
+use crate::{
+    Builder, Chunk, Cx, Error, Half, Input, Output, Positions, Random, Rates, Shape, Stage, Targets, Wanted,
+};
 use comm::{Axis, Mesh, Op, World};
 use kernels::{Heads, Kernels, Meta};
 use tensor::{Category, Cpu, Device, F61, Host, Ids, Key, Phase, Rope, Scaling, Tensor};
@@ -57,12 +61,12 @@ fn gradients(
                 cx,
                 &mut (),
                 x.take().expect("one output an input"),
-                Some(Wanted::Loss(targets)),
+                Some(Wanted::Loss(Targets::Ids(targets))),
             )? {
                 Output::Activation(y) => x = Some(Input::Activation(y)),
                 Output::Logits(_) => unreachable!("a loss is wanted"),
                 Output::Loss(loss) => {
-                    trace.push(loss.all_reduce(&mesh.over(comm::Axes::LOSS)?)?.read().unwrap())
+                    trace.push(loss.all_reduce(&mesh.over(comm::Axes::LOSS)?)?.read().unwrap());
                 }
             }
         }
@@ -123,7 +127,7 @@ fn a_microbatch_in_flight_is_not_overwritten() {
                     &cx,
                     &mut (),
                     Input::Tokens(ids(&device, 2, 0)),
-                    Some(Wanted::Loss(ids(&device, 2, 1))),
+                    Some(Wanted::Loss(Targets::Ids(ids(&device, 2, 1)))),
                 )?;
             }
             Ok::<_, Error>(())
@@ -185,7 +189,7 @@ fn the_ledger_shows_two_all_reduces_a_block_each_way() {
             let mut model = Chunk::whole(&at, shape)?;
             let (cx, ids) = (Cx::train(0, [3], 3), Ids::new(device.place(), &[1, 2, 3], shape.vocabulary)?);
             let forward = mesh.ledger();
-            model.forward(&cx, &mut (), Input::Tokens(ids.clone()), Some(Wanted::Loss(ids)))?;
+            model.forward(&cx, &mut (), Input::Tokens(ids.clone()), Some(Wanted::Loss(Targets::Ids(ids))))?;
             let backward = mesh.ledger();
             model.backward(&cx, &mut (), None, Half::Both, false)?;
             let calls =
@@ -230,7 +234,7 @@ fn operations_are_those_of_the_equations() {
     let at = Builder::new(&device, &mesh, &Random { seed: 1 });
     let mut model = Chunk::whole(&at, &SHAPE).unwrap();
     let (cx, ids) = (Cx::train(0, [3, 2], 5), Ids::new(device.place(), &[0; 5], SHAPE.vocabulary).unwrap());
-    model.forward(&cx, &mut (), Input::Tokens(ids.clone()), Some(Wanted::Loss(ids))).unwrap();
+    model.forward(&cx, &mut (), Input::Tokens(ids.clone()), Some(Wanted::Loss(Targets::Ids(ids)))).unwrap();
     let forward = device.meter().flops();
     model.backward(&cx, &mut (), None, Half::Both, false).unwrap();
     let Shape { width, blocks, heads, hidden, vocabulary, .. } = SHAPE;
@@ -280,7 +284,9 @@ fn sequence_parallelism_keeps_less_and_sends_the_same_forward() {
         let cx = Cx::train(0, [tokens], tokens);
         let ids = Ids::new(device.place(), &vec![0; tokens], SHAPE.vocabulary).unwrap();
         let before = device.meter().now(Category::Activations);
-        model.forward(&cx, &mut (), Input::Tokens(ids.clone()), Some(Wanted::Loss(ids))).unwrap();
+        model
+            .forward(&cx, &mut (), Input::Tokens(ids.clone()), Some(Wanted::Loss(Targets::Ids(ids))))
+            .unwrap();
         let (kept, forward) = (device.meter().now(Category::Activations) - before, mesh.ledger());
         model.backward(&cx, &mut (), None, Half::Both, false).unwrap();
         (kept, forward.wire_bytes(), (mesh.ledger() - &forward).wire_bytes())

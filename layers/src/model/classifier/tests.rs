@@ -1,10 +1,15 @@
+mod hidden;
+mod stages;
+
 use super::*;
 use crate::model::build::Element;
-use crate::{Draw, Error, Kind, Optimizer, Random, Values};
+use crate::model::design::shared;
+use crate::{Draw, Error, Half, Kind, Optimizer, Random, Stage, Values};
 use comm::{Ledger, Mesh, Op, World};
 use kernels::Meta;
+use stages::Model;
 use std::collections::BTreeMap;
-use tensor::{Category, Cpu, Device, Dual, F61, Key, Phase, Real, Scalar, mix};
+use tensor::{Category, Cpu, Device, Dual, F61, Ids, Key, Phase, Real, Scalar, Tensor, mix};
 
 /// One, two, three and four layers. Features that must be shared are divided by every number of ranks here; those
 /// that need not be are not, nor are the classes: of 13 and 10, some of eight ranks have none.
@@ -28,7 +33,7 @@ fn given<S: Scalar>(sizes: &[usize], step: usize) -> Given<S> {
     ROWS.into_iter().enumerate().map(microbatch).collect()
 }
 
-/// What one rank saw: weights before; losses, logits, gradients and new weights; the traffic of the first step.
+/// What one rank gave and sent: weights before; losses, logits, gradients and new weights; the traffic of the first step.
 struct Seen<S> {
     start: Trace<S>,
     trace: Trace<S>,
@@ -42,9 +47,20 @@ fn run<D: Kernels<Wide = D>>(
     (sizes, regions): (&[usize], bool),
     given: &dyn Fn(usize) -> Given<D::Elem>,
 ) -> Result<Seen<D::Elem>> {
+    run_cut(device, mesh, (sizes, regions), (&[0, parts(sizes)], Half::Both), given)
+}
+
+/// The same in stages, with the weight halves at once or later.
+fn run_cut<D: Kernels<Wide = D>>(
+    device: &D,
+    mesh: &Mesh<D::Place>,
+    (sizes, regions): (&[usize], bool),
+    (cuts, half): (&[usize], Half),
+    given: &dyn Fn(usize) -> Given<D::Elem>,
+) -> Result<Seen<D::Elem>> {
     let at = Builder::new(device, mesh, &Random { seed: 9 });
     let at = if regions { at.in_regions() } else { at };
-    let mut model = Classifier::shard(&at, Axis::Tp, sizes)?;
+    let mut model = Model::cut(&at, sizes, cuts)?;
     let mut optimizer = Optimizer::new(Kind::Sgd, None);
     let whole = |x: Option<Vec<_>>| x.unwrap_or_default();
     let (mut start, mut trace, mut traffic) = (Trace::new(), Trace::new(), Ledger::default());
@@ -66,7 +82,13 @@ fn run<D: Kernels<Wide = D>>(
                 Ids::new(device.place(), labels, sizes[sizes.len() - 1])?,
             )?);
         }
-        contexts.iter().try_for_each(|cx| model.backward(cx))?;
+        contexts.iter().try_for_each(|cx| model.backward(cx, half))?;
+        if half == Half::Input {
+            let later = |(cx, stage): (_, &mut Chunk<_, _>)| stage.backward_weight(cx, &mut (), false);
+            contexts
+                .iter()
+                .try_for_each(|cx| model.0.iter_mut().map(|stage| (cx, stage)).try_for_each(later))?;
+        }
         if step == 0 {
             traffic = mesh.ledger() - &before;
         }
@@ -255,7 +277,7 @@ impl Values<f32> for Low {
 fn padding_is_no_class_however_low_the_logits_are() {
     let ((x, labels), low) = (given::<f32>(SIZES[0], 0).swap_remove(0), Low(Random { seed: 9 }));
     let loss = |device: Cpu<f32>, mesh: Mesh<_>| {
-        let mut model = Classifier::shard(&Builder::new(&device, &mesh, &low), Axis::Tp, SIZES[0])?;
+        let mut model = Model::whole(&Builder::new(&device, &mesh, &low), SIZES[0])?;
         let x = Tensor::from_fn(&device, Category::Activations, 5, 5, |i| x[i]);
         let loss =
             model.forward(&Cx::infer([1; 5]).averaged_over(5), x, Ids::new(device.place(), &labels, 13)?)?;
@@ -300,8 +322,7 @@ fn classifiers_cost_what_is_priced() {
 #[test]
 fn inference_keeps_nothing_and_gives_the_same_loss() {
     let (device, mesh) = (Cpu::<f64>::default(), Mesh::alone());
-    let mut model =
-        Classifier::shard(&Builder::new(&device, &mesh, &Random { seed: 1 }), Axis::Tp, SIZES[3]).unwrap();
+    let mut model = Model::whole(&Builder::new(&device, &mesh, &Random { seed: 1 }), SIZES[3]).unwrap();
     let mut loss = |cx: Cx<_>| {
         let (x, labels) = given::<f64>(SIZES[3], 0).swap_remove(0);
         let x = Tensor::from_fn(&device, Category::Activations, 5, 5, |i| x[i]);
@@ -320,7 +341,7 @@ fn sizes_that_cannot_be_are_refused_in_one_sentence() {
     let why = |sizes: &[usize], ranks| {
         let build = |device: Cpu<f32>, mesh: Mesh<_>| {
             let values = &Random { seed: 1 };
-            Classifier::shard(&Builder::new(&device, &mesh, values), Axis::Tp, sizes).map(drop)
+            Model::whole(&Builder::new(&device, &mesh, values), sizes).map(drop)
         };
         World::threads(&[(Axis::Tp, ranks)]).unwrap().run(build).unwrap_err().reason
     };

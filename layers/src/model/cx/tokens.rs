@@ -6,7 +6,7 @@ use tensor::{Index, Place};
 /// Tokens, one sequence after the other.
 pub struct Tokens<P: Place> {
     first: usize, // number of the first sequence in the step
-    tokens: Indexed<Segment, P>,
+    queries: Indexed<Segment, P>,
     spans: Indexed<Span, P>,
     memory: Indexed<Span, P>,
     memory_lengths: Vec<usize>, // one for each sequence, or none
@@ -14,8 +14,8 @@ pub struct Tokens<P: Place> {
 
 impl<P: Place> Default for Tokens<P> {
     fn default() -> Self {
-        let (tokens, spans, memory) = (Indexed::default(), Indexed::default(), Indexed::default());
-        Self { first: 0, tokens, spans, memory, memory_lengths: Vec::new() }
+        let (queries, spans, memory) = (Indexed::default(), Indexed::default(), Indexed::default());
+        Self { first: 0, queries, spans, memory, memory_lengths: Vec::new() }
     }
 }
 
@@ -27,7 +27,7 @@ impl<P: Place> Tokens<P> {
     }
     /// Begins anew, with these parts of sequences, one after the other.
     pub(crate) fn deal(&mut self, parts: impl Iterator<Item = Segment>) {
-        let tokens = self.tokens.change();
+        let tokens = self.queries.change();
         tokens.clear();
         tokens.extend(parts);
         self.first = 0;
@@ -40,7 +40,7 @@ impl<P: Place> Tokens<P> {
         self.first = first;
         let spans = self.spans.change().iter_mut().chain(self.memory.change());
         let spans = spans.flat_map(|s| [&mut s.query, &mut s.key]);
-        spans.chain(self.tokens.change()).for_each(|t| t.sequence = t.sequence.wrapping_add_signed(by));
+        spans.chain(self.queries.change()).for_each(|t| t.sequence = t.sequence.wrapping_add_signed(by));
     }
     /// Gives each sequence a memory of so many tokens.
     pub(crate) fn remember(&mut self, lengths: &[usize]) {
@@ -54,7 +54,7 @@ impl<P: Place> Tokens<P> {
         let mut row = 0;
         let memory = self.memory.change();
         memory.clear();
-        for (query, &len) in self.tokens.list().iter().zip(&self.memory_lengths) {
+        for (query, &len) in self.queries.list().iter().zip(&self.memory_lengths) {
             let key = Segment { row, len, position: 0, sequence: query.sequence };
             row += len;
             if query.len > 0 {
@@ -65,7 +65,7 @@ impl<P: Place> Tokens<P> {
     /// Goes on to the next tokens of the same sequences.
     pub(crate) fn advance(&mut self, lengths: &[usize], capacity: Option<usize>) {
         assert_eq!(lengths.len(), self.list().len(), "the same sequences go on");
-        for (tokens, &len) in self.tokens.change().iter_mut().zip(lengths) {
+        for (tokens, &len) in self.queries.change().iter_mut().zip(lengths) {
             (tokens.position, tokens.len) = (tokens.position + tokens.len, len);
         }
         self.place(capacity);
@@ -75,7 +75,7 @@ impl<P: Place> Tokens<P> {
     pub(crate) fn place(&mut self, capacity: Option<usize>) {
         let (mut row, spans) = (0, self.spans.change());
         spans.clear();
-        for (b, query) in self.tokens.change().iter_mut().enumerate() {
+        for (b, query) in self.queries.change().iter_mut().enumerate() {
             query.row = row;
             row += query.len;
             let key = match capacity {
@@ -94,11 +94,11 @@ impl<P: Place> Tokens<P> {
     }
     /// Each sequence's tokens.
     pub fn list(&self) -> &[Segment] {
-        self.tokens.list()
+        self.queries.list()
     }
     /// The tokens, where kernels read them.
     pub(crate) fn on(&self, place: &P) -> &Index<P> {
-        self.tokens.on(place)
+        self.queries.on(place)
     }
     /// Which queries see which keys.
     pub(crate) fn spans(&self) -> &Indexed<Span, P> {

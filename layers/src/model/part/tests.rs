@@ -1,7 +1,7 @@
 use super::*;
 use crate::model::strategy::{About, Choice, Column, Row, Takes};
 use crate::proof::{Answer, Case, Given, proves, proves_in_regions};
-use crate::{Activations, FeedForward, Mlp, NormKind, Record, Residual};
+use crate::{Activations, FeedForward, Mlp, NormKind, Record, Residual, mlp};
 use comm::{Axis, Mesh, Op};
 use tensor::{Category, Cpu, F61, Scalar, Tensor, Work};
 
@@ -47,7 +47,7 @@ impl Case for Feed {
         let own =
             Builder { region: at.region, ..Builder::new(at.device, at.mesh, at.values).with([&Own as _]) };
         let norm = strategy::Norm { kind: NormKind::Rms, name: "gain", width: D, eps: 0.5 };
-        let mlp = Mlp::shard(&own, &MLP)?;
+        let mlp = mlp::shard(&own, &MLP)?;
         Ok(Residual::around("mlp", own.norm(&norm)?, mlp, 0.0))
     }
     fn oracle<S: Scalar>(&self, g: &Given<S>) -> Answer<S> {
@@ -97,7 +97,7 @@ fn layers_behind_a_pointer_are_recorded_as_the_usual_ones() {
         let (device, mesh) = (Cpu::default(), Mesh::alone());
         let at = Builder::new(&device, &mesh, &crate::Random { seed: 0 }).with(strategies);
         let norm = strategy::Norm { kind: NormKind::Layer, name: "gain", width: D, eps: 0.5 };
-        let mlp = Mlp::shard(&at, &MLP).unwrap();
+        let mlp = mlp::shard(&at, &MLP).unwrap();
         let mut layer = Residual::around("mlp", at.norm(&norm).unwrap(), mlp, 0.0);
         let record = Record::new(&mesh);
         let cx = Cx::train(0, [3], 1).recorded(Some(record.clone())).profiled(&device);

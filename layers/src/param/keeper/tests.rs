@@ -84,7 +84,7 @@ fn a_unit_is_called_what_its_parameters_share() {
     assert!(params.iter().all(|param| param.goes_in() == ["gradients of blocks.1", &**param.name()]));
 }
 
-/// So many of value, gradient and state, from the last on, rest as shards: DDP and ZeRO 1 to 3.
+/// So many of value, gradient and state, from the last on, rest as shards: DDP and `ZeRO` 1 to 3.
 fn zero(stage: usize, block: Option<usize>) -> Rests {
     let rest = |needs| if stage >= needs { Rest::Shard } else { Rest::Whole };
     Rests { value: rest(3), gradient: rest(2), state: rest(1), block }
@@ -139,7 +139,7 @@ fn bytes<D: Kernels<Elem = f32, Wide = D> + Default>(mesh: &Mesh<D::Place>) -> R
         let ops = [Op::AllReduce, Op::ReduceScatter, Op::AllGather];
         let seen =
             ops.map(|op| traffic.iter().filter(|(_, of, _)| *of == op).map(|(_, _, t)| t.elements).sum());
-        let norm = if stage == 0 { 0 } else { 1 };
+        let norm = usize::from(stage != 0);
         assert_eq!((stage, block, seen), (stage, block, [said[0] + norm, said[1], said[2]]));
     }
     Ok(())
@@ -244,9 +244,10 @@ fn what_is_not_trained_stays_and_is_gathered() {
         };
         World::threads(&[(Axis::Dp, 2), (Axis::Tp, 2)]).unwrap().run(run).unwrap();
     }
-    fn weight_of(_: &Mesh<Host>, device: &Cpu<f32>) -> Tensor<Cpu<f32>> {
-        Tensor::from_fn(device, Category::Buffers, 3, 3, |_| 1.0)
-    }
+}
+
+fn weight_of(_: &Mesh<Host>, device: &Cpu<f32>) -> Tensor<Cpu<f32>> {
+    Tensor::from_fn(device, Category::Buffers, 3, 3, |_| 1.0)
 }
 
 /// Kills: rests that nobody keeps, taken for others; blocks that ranks do not make up.

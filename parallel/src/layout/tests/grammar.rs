@@ -189,9 +189,14 @@ fn what_does_not_fit_is_said_in_one_sentence() {
 #[test]
 fn a_strategy_is_asked_with_all_sizes() {
     static HEADS: About = About {
-        shares: |shape, sizes| {
+        shares: |design, sizes| {
             let over = sizes.along(Axis::Tp) * sizes.number.unwrap_or(1);
-            vec![Shared { what: "heads", size: shape.heads.queries, over, by: Sharing::Equally }]
+            vec![Shared {
+                what: "heads",
+                size: design.shape().unwrap().heads.queries,
+                over,
+                by: Sharing::Equally,
+            }]
         },
         ..NOTHING
     };
@@ -199,7 +204,7 @@ fn a_strategy_is_asked_with_all_sizes() {
     let fits = |tp: usize, number| {
         let mut ranks = Layout::UNSPLIT.sizes;
         ranks[Axis::Tp as usize] = tp;
-        (HEADS.shares)(&shape, &Sizes { ranks, number }).iter().all(Shared::fits)
+        (HEADS.shares)(&shape.into(), &Sizes { ranks, number }).iter().all(Shared::fits)
     };
     assert_eq!(
         [fits(2, Some(3)), fits(2, Some(4)), fits(4, None), fits(5, None)],

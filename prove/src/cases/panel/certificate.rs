@@ -1,10 +1,10 @@
 //! The proof of a panel, and what it says.
 use super::{Member, PANEL};
 use crate::verdict::{LIMITS, WHAT, sure};
-use crate::{Split, Verdict, certify, check};
-use parallel::{Result, budget};
+use crate::{Verdict, certify, check};
+use parallel::{Result, Scheme, budget};
 use serde::Serialize;
-use tensor::Key;
+use tensor::{Cpu, F61, Key};
 
 /// What the proof of a panel came to.
 #[derive(Clone, Debug, Serialize)]
@@ -34,21 +34,21 @@ pub struct Proven {
 /// # Errors
 /// If no small model fits the layout, or a rank fails.
 pub fn certify_panel<'a>(
-    split: impl Into<Split<'a>>,
+    scheme: impl Into<Scheme<'a, Cpu<F61>>>,
     keys: &[Key],
     told: &dyn Fn(&str),
 ) -> Result<Certificate> {
-    let split = split.into();
-    let fits = |member: &Member| check(&member.subject(split.layout)?, split.layout);
+    let scheme = scheme.into();
+    let fits = |member: &Member| check(&member.subject(scheme)?, scheme);
     budget::all(PANEL.iter().map(fits))?; // before the first proof
-    let verdict = Verdict::of((&split, &"small models"), keys);
+    let verdict = Verdict::of((&scheme, &"small models"), keys);
     let verdict = Verdict { bound_log2: Some(f64::NEG_INFINITY), ..verdict };
     let mut all = Certificate { verdict, work: String::new(), models: Vec::new() };
     for member in PANEL {
         told(member.name);
-        let subject = member.subject(split.layout)?;
-        let one = certify(&subject, split, keys, &|_| ())?;
-        let model = format!("{}; {}", subject.shape, subject.learner());
+        let subject = member.subject(scheme)?;
+        let one = certify(&subject, scheme, keys, &|_| ())?;
+        let model = format!("{}; {}", subject.model, subject.learner());
         all.models.push(Proven { name: member.name, model, bound_log2: one.bound_log2 });
         all.work = subject.work();
         let sum = &mut all.verdict;

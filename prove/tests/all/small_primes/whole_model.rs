@@ -57,7 +57,7 @@ pub(crate) fn ends<const BITS: u32>(keys: u64) -> Ends {
         let _key = Key(mix(n)).enter();
         let ranks = layout.world().expect("two ranks").run(|device: Cpu<Field<BITS>>, mesh| {
             let at = layout.place(&device, &mesh, &Random { seed: 0 });
-            let mut trainer = Trainer::new(&at, &SHAPE, (Kind::Sgd, CLIP))?;
+            let mut trainer = Trainer::new(&at, SHAPE, (Kind::Sgd, CLIP))?;
             let start = dump::weights(trainer.model().params(), &mesh)?;
             let report = trainer.step(&batch(), RATE)?;
             let new: Weights<_> = dump::weights(trainer.model().params(), &mesh)?.into_iter().collect();

@@ -1,0 +1,111 @@
+//! What a run trains: a model of text, or a classifier of pictures.
+//!
+//! The folder of a classifier holds `config.json` with its sizes, and `model.safetensors` with names and shapes that `PyTorch`
+//! gives to `Sequential(Linear, ReLU, Linear, …)`: layer `i` is `2i.weight` `[outputs, inputs]` and `2i.bias` `[outputs]`, so
+//! that
+//!
+//! ```text
+//! model.load_state_dict(safetensors.torch.load_file("model.safetensors"))
+//! ```
+//! reads it. The input is `(pixels/255 − 0.1307)/0.3081`, in float32.
+use crate::model::Weights;
+use crate::{Model, names};
+use layers::{Design, Random, Values};
+use parallel::{Entry, Orientation, Result, Stored};
+use serde_json::{Value, json};
+use std::path::Path;
+use std::sync::Arc;
+use tensor::safetensors::Shards;
+use tensor::{Scalar, files};
+
+/// What config.json calls a classifier.
+const MODEL_TYPE: &str = "mlp";
+
+/// A model and where its weights are. Cheap to clone; each rank reads its share.
+#[derive(Clone)]
+pub struct Learner {
+    /// What it is built as.
+    pub design: Design,
+    /// Where it comes from, for messages.
+    pub origin: String,
+    /// Its model of text; none of a classifier.
+    pub text: Option<Model>,
+    weights: Weights,
+}
+
+impl From<Model> for Learner {
+    fn from(model: Model) -> Self {
+        let (design, origin, weights) =
+            (model.config.shape.into(), model.origin.clone(), model.weights.clone());
+        Self { design, origin, text: Some(model), weights }
+    }
+}
+
+impl Learner {
+    /// A classifier of these sizes: pixels, features of the layers between, classes; with untrained weights from a seed.
+    pub fn classifier(sizes: Vec<usize>, seed: u64) -> Self {
+        let (design, origin) = (Design::Classifier { sizes }, format!("fresh weights of seed {seed}"));
+        Self { design, origin, text: None, weights: Weights::Random(Random { seed }) }
+    }
+    /// Reads a folder.
+    ///
+    /// # Errors
+    /// If it holds no model, or one whose weights are not those of its config.json.
+    pub fn read(dir: &Path) -> Result<Self> {
+        let config = files::read(&dir.join("config.json")).unwrap_or_default();
+        let config: Value = serde_json::from_slice(&config).unwrap_or_default();
+        if config["model_type"] != MODEL_TYPE {
+            return Ok(Model::read(dir)?.into());
+        }
+        let sizes = serde_json::from_value(config["sizes"].clone()).unwrap_or_default();
+        let (fresh, shards) = (Self::classifier(sizes, 0), Shards::open(dir)?);
+        let origin = shards.path().to_owned();
+        let weights = Weights::Stored(Arc::new(Stored::new(shards, fresh.entries(), |_| false)?));
+        Ok(Self { origin, weights, ..fresh })
+    }
+    /// How many tokens a sequence may have.
+    pub fn positions(&self) -> usize {
+        self.text.as_ref().map_or(1, |model| model.config.positions)
+    }
+    /// The weights, as a source for layers.
+    pub fn values<E: Scalar>(&self) -> &(dyn Values<E> + Sync) {
+        &self.weights
+    }
+    /// What is noted in the weights' file.
+    pub fn note(&self, key: &str) -> Option<&str> {
+        self.weights.note(key)
+    }
+    /// Every tensor of its file, in program order.
+    pub fn entries(&self) -> Vec<Entry> {
+        match &self.design {
+            Design::Classifier { sizes } => sizes.windows(2).enumerate().flat_map(layer).collect(),
+            design => design.shape().map(names::entries).unwrap_or_default(),
+        }
+    }
+    /// Its config.json.
+    pub fn to_json(&self) -> String {
+        if let Some(model) = &self.text {
+            return model.config.to_json();
+        }
+        let sizes = if let Design::Classifier { sizes } = &self.design { &sizes[..] } else { &[] };
+        let input = "(pixels / 255 - 0.1307) / 0.3081";
+        let config =
+            json!({ "model_type": MODEL_TYPE, "sizes": sizes, "hidden_act": "relu", "input": input });
+        format!("{config:#}\n")
+    }
+}
+
+/// The two tensors of a classifier's layer.
+fn layer((i, size): (usize, &[usize])) -> [Entry; 2] {
+    let entry = |[param, name]: [String; 2], rows, orientation| Entry {
+        name,
+        param,
+        rows,
+        columns: 0..size[1],
+        orientation,
+    };
+    [
+        entry([format!("layers.{i}"), format!("{}.weight", 2 * i)], size[0], Orientation::Transposed),
+        entry([format!("layers.{i}.bias"), format!("{}.bias", 2 * i)], 1, Orientation::Vector),
+    ]
+}
