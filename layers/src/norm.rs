@@ -7,8 +7,8 @@
 //!            dgain[D] = Σ_B dY·N,  dbias[D] = Σ_B dY                                              no traffic
 //! ```
 //!
-//! Each rank does all of it: the rows are whole, and dividing the work would cost a collective. In a sequence region
-//! a rank has its own tokens and does those; dgain and dbias are then addends, which their placement says.
+//! Each rank does all of it: the rows are whole, and dividing the work would cost a collective. Under sequence
+//! parallelism a rank has its own tokens and does those; dgain and dbias are then partial sums, as their placement has it.
 //!
 //! Source: Zhang, Sennrich, arXiv:1910.07467, eq. 4, in Llama's form; Ba, Kiros, Hinton, "Layer normalization", §3,
 //! arXiv:1607.06450, in GPT-2's. Chapters: 3, 7.

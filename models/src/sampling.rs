@@ -81,10 +81,10 @@ impl Sampling {
         let chosen = if self.temperature.is_some() { self.top_k? } else { 1 };
         (chosen < vocabulary).then(|| chosen + 1)
     }
-    /// The same, of the whole row or of its first logits, in memory of the caller's, so that the next choice takes none.
+    /// The next token, of the whole row or of its first logits, in memory of the caller's, so that the next choice takes none.
     ///
     /// # Errors
-    /// As above.
+    /// Those of [`choose`](Self::choose).
     pub fn choose_in(
         &self,
         room: &mut Room,

@@ -31,7 +31,8 @@ fn both(layout: &Layout) -> Scheme<'_, Cpu<F61>> {
     Scheme::with(layout, &[&OwnRows, &JustInTime])
 }
 
-/// Kills: a strategy that is right alone, and wrong in a model of some family, in regions or beside data ranks.
+/// Kills: a strategy that is right alone, and wrong in a model of some family, under sequence parallelism or beside
+/// data ranks.
 #[test]
 fn the_panel_is_equal_under_all_three() {
     for text in [TP, "tp=4", "tp=2,sp,dp=2"] {

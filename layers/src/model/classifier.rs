@@ -137,7 +137,7 @@ impl<D: Kernels> Chunk<D, Hidden<D>> {
         for (i, &size) in sizes.iter().enumerate() {
             positive(&format!("size {i} of the classifier"), size)?;
         }
-        // Examples are whole on every rank, in sequence regions too, and so is what comes of them by gathering, unless another
+        // Examples are whole on every rank, under sequence parallelism too, and so is what comes of them by gathering, unless another
         // stage of a pipeline goes on with it.
         let (strategies, built) = (at.strategies.clone(), at.built.clone());
         let everywhere = Builder { region: Region::Whole, strategies, built, ..*at };

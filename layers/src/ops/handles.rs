@@ -224,7 +224,7 @@ impl<D: Kernels> Partial<D> {
     pub fn nothing(device: &D, shape: [usize; 2], group: &Group<D::Place>) -> Self {
         Self::sum(filled(device, Category::Activations, shape, D::Elem::ZERO), group.axis())
     }
-    /// This rank's addend of a sum over the ranks of an axis. Nothing outside of this crate says so of a tensor: there, a
+    /// This rank's partial sum over the ranks of an axis. Nothing outside of this crate makes a tensor one: there, a
     /// product does ([`Split::matmul`]).
     pub(crate) fn sum(addend: Tensor<D>, axis: impl Into<Axes>) -> Self {
         Self { addend, reduce: Reduce::Sum, axis: axis.into() }
