@@ -46,8 +46,8 @@ fn variables(shapes: Vec<(String, [usize; 2])>) -> Weights<Degree> {
 
 /// The logarithm of the bound in the field of any prime: in a small one wrong programs pass often enough to be counted.
 pub fn log2_in(prime: u64, output: f64, steps: usize) -> f64 {
-    let opaque = Degree::take_tally().opaque;
     use Function::{Clip, Density, Exp, Normal, Rsqrt, Sigmoid, Step};
+    let opaque = Degree::take_tally().opaque;
     let of = |(count, sum, _): (f64, f64, f64)| 2.0 * count * 2.0 * sum;
     let functions = [Exp, Sigmoid, Rsqrt, Normal, Density, Step, Clip];
     let pairs: f64 = functions.map(|function| of(opaque[function as usize])).iter().sum();

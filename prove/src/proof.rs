@@ -152,7 +152,7 @@ pub fn prove_in<'a>(
             let mut judge = Judge::new(truth, logits_of(subject, at.mesh), at.mesh.rank());
             let mut results = |name: String, whole: Vec<_>| judge.sees(&name, &whole);
             program(subject, &at, (&mut results, None), &watch)?;
-            Ok(judge.compared())
+            Ok(judge.compared)
         })?;
         if ranks.iter().all(|rank| rank.first.is_none()) {
             ranks[0].first = uncovered(truth, &ranks);

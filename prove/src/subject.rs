@@ -85,7 +85,7 @@ impl Subject {
         let steps =
             vec![step(2, (0..=2 * data).map(long).collect()), step(1, (0..data).map(short).collect())];
         let text = |tokens: usize| (tokens, tokens.div_ceil(2));
-        let texts = (0..data).map(|b| text(tokens(b).min(longest))).collect();
+        let texts = (0..data.max(4)).map(|b| text(tokens(b).min(longest))).collect();
         let (optimizer, lr, clip, layout) = (Kind::Sgd, 1.0, Some(0.5), Layout::UNSPLIT);
         let case = Case { key: 0, layout, shape, optimizer, lr, clip, steps, texts };
         Ok(Self { narrowed, ..case.subject()? })
@@ -147,12 +147,11 @@ impl Subject {
         let mut trainer = self.oracle(weights);
         for (n, (batch, lr)) in self.oracle_steps().iter().enumerate() {
             watch(&format!("the oracle, step {n}"));
-            let mut step = trainer.step_seen(batch, *lr, &mut |m, name, x| {
+            let step = trainer.step_seen(batch, *lr, &mut |m, name, x| {
                 let rows = tokens(&model, &batch[m], batch[..m].iter().map(Vec::len).sum());
                 see(n + 1, &name.to_string(), &rows, x);
             });
-            let loss = step.losses.iter().fold(F61::ZERO, |sum, &loss| sum + loss);
-            told(&mut trace, n, (loss, step.norm2), &mut step.gradients, (&shapes, trainer.weights()));
+            told(&mut trace, n, step, (&shapes, trainer.weights()));
             trainer.replace(disturbed(shapes.clone(), n, trainer.weights()));
         }
         trace
@@ -185,12 +184,17 @@ impl Subject {
     /// The optimizer, in words.
     pub fn learner(&self) -> String {
         let (kind, clip) = self.optimizer;
-        let kind = match kind {
-            Kind::Sgd => "SGD".to_string(),
-            Kind::AdamW { decay, .. } if decay > 0.0 => format!("AdamW, decay {decay}"),
-            Kind::AdamW { .. } => "AdamW".to_string(),
-        };
-        kind + &clip.map_or_else(String::new, |limit| format!(", clipped at {limit}"))
+        optimizer(kind) + &clip.map_or_else(String::new, |limit| format!(", clipped at {limit}"))
+    }
+}
+
+/// An optimizer, in words.
+pub(crate) fn optimizer(kind: Kind) -> String {
+    match kind {
+        Kind::Sgd => "SGD".into(),
+        Kind::AdamW { beta1, beta2, eps, decay } => {
+            format!("AdamW, β {beta1} and {beta2}, ε {eps}, decay {decay}")
+        }
     }
 }
 
