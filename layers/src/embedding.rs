@@ -219,7 +219,7 @@ mod tests {
     fn embedding_equals_embedding_bit_for_bit() {
         proves(&PLAIN);
         for (vocabulary, rate) in [(5, 0.0), (7, 0.25), (9, 0.0)] {
-            proves(&Table { vocabulary, context: Some(6), rate, ..PLAIN });
+            proves(&Table { vocabulary, context: Some(8), rate, ..PLAIN });
         }
     }
 
@@ -229,7 +229,7 @@ mod tests {
     #[test]
     fn embedding_equals_embedding_with_padding() {
         for padding in 0..5 {
-            proves(&Table { vocabulary: 5, padding: Some(padding), context: Some(6), ..PLAIN });
+            proves(&Table { vocabulary: 5, padding: Some(padding), context: Some(8), ..PLAIN });
         }
         proves_in_regions(&Table { vocabulary: 7, padding: Some(3), ..PLAIN });
     }
@@ -239,7 +239,7 @@ mod tests {
     #[test]
     fn embedding_equals_embedding_under_sequence_parallelism() {
         for rate in [0.0, 0.25] {
-            proves_in_regions(&Table { vocabulary: 7, context: Some(6), rate, ..PLAIN });
+            proves_in_regions(&Table { vocabulary: 7, context: Some(8), rate, ..PLAIN });
         }
     }
 
@@ -279,6 +279,7 @@ mod tests {
                     step: 2,
                     first: 0,
                     lengths: LENGTHS.to_vec(),
+                    tokens: vec![],
                     x: vec![],
                     memory_lengths: vec![],
                     memory: vec![],

@@ -16,30 +16,26 @@
 //! be, at small primes: `tests/all/small_primes.rs`.
 //!
 //! Source: Schwartz, "Fast probabilistic algorithms for verification of polynomial identities", JACM 27(4), 1980.
-use reference::{Degree, Design, Function, Optimizer, Sequence, Trainer, Weights};
+use crate::{Subject, oracle};
+use reference::{Degree, Function, Weights};
 use tensor::F61;
 
 /// log₂ of the probability that a wrong program passes under one key; 0 or more where the argument says nothing.
-pub fn log2_per_key(
-    model: &Design,
-    optimizer: Optimizer,
-    clip: Option<f64>,
-    texts: &[Sequence],
-    steps: &[(Vec<Vec<Sequence>>, f64)],
-) -> f64 {
+pub(crate) fn log2_per_key(subject: &Subject) -> f64 {
     let _ = Degree::take_tally();
+    let model = oracle::design(&subject.model);
     let random = || variables(model.shapes());
-    let mut trainer = Trainer::new(model.clone(), optimizer, clip, random());
-    let logits = model.logits_seen(trainer.weights(), texts, &mut |_, _| {});
+    let mut trainer = subject.oracle(random());
+    let logits = model.logits_seen(trainer.weights(), &subject.oracle_texts(), &mut |_, _| {});
     let mut output = logits.into_iter().map(Degree::cleared).fold(0.0, f64::max);
-    for (batch, lr) in steps {
-        let step = trainer.step(batch, *lr);
+    for (batch, lr) in subject.oracle_steps() {
+        let step = trainer.step(&batch, lr);
         let seen = step.losses.into_iter().chain(step.gradients.into_values().flatten()).chain([step.norm2]);
         let weights = trainer.weights().values().flatten().copied();
         output = seen.chain(weights).map(Degree::cleared).fold(output, f64::max);
         trainer.replace(random()); // what was added makes them independent
     }
-    log2_of_tally(output, steps.len())
+    log2_in(F61::P, output, subject.steps.len())
 }
 
 /// Weights of these shapes, each number an independent variable.
@@ -48,28 +44,13 @@ fn variables(shapes: Vec<(String, [usize; 2])>) -> Weights<Degree> {
     shapes.into_iter().map(|(name, shape)| (name, numbers(shape))).collect()
 }
 
-/// The logarithm of the bound, from what a run of so many steps on degrees counted; `output`: the largest degree that came
-/// out, cleared.
-fn log2_of_tally(output: f64, steps: usize) -> f64 {
-    log2_in(F61::P, output, steps)
-}
-
 /// The logarithm of the bound in the field of any prime: in a small one wrong programs pass often enough to be counted.
 pub fn log2_in(prime: u64, output: f64, steps: usize) -> f64 {
+    use Function::{Clip, Density, Exp, Normal, Rsqrt, Sigmoid, Step};
     let opaque = Degree::take_tally().opaque;
-    let pairs: f64 = [
-        Function::Exp,
-        Function::Sigmoid,
-        Function::Rsqrt,
-        Function::Normal,
-        Function::Density,
-        Function::Step,
-        Function::Clip,
-    ]
-    .iter()
-    .map(|&function| opaque[function as usize])
-    .map(|(count, sum, _)| 2.0 * count * 2.0 * sum)
-    .sum();
+    let of = |(count, sum, _): (f64, f64, f64)| 2.0 * count * 2.0 * sum;
+    let functions = [Exp, Sigmoid, Rsqrt, Normal, Density, Step, Clip];
+    let pairs: f64 = functions.map(|function| of(opaque[function as usize])).iter().sum();
     let adam = opaque[Function::Adam as usize].2 * steps as f64;
     ((pairs + 2.0 * (adam + output)) / prime as f64).log2()
 }

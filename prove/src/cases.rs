@@ -25,7 +25,7 @@ pub use report::Report;
 
 use crate::Subject;
 use comm::Axis;
-use layers::{Design, Kind, Rates, Shape};
+use layers::{Design, Kind, Shape};
 use parallel::{Batch, Error, Layout, Result, Sequence, bail};
 use serde::{Deserialize, Serialize};
 use tensor::quoted::sentence;
@@ -75,10 +75,22 @@ impl Case {
     pub fn parse(line: &str) -> Result<Self> {
         let case: Self = serde_json::from_str(line)
             .map_err(|why| Error::new(format!("no case: {}", sentence(&why.to_string()))))?;
-        let wrong = |what: &str, seen: usize, wanted: &str| {
-            Err(Error::new(format!("no case: {what} is {seen}; it must be {wanted}")))
+        case.check()?;
+        case.layout.fits(case.shape)?;
+        let data = case.layout.size(Axis::SEQUENCES);
+        for (batch, _) in case.subject()?.steps {
+            (0..batch.microbatches().len()).try_for_each(|m| batch.share(m, 0, data).map(|_| ()))?;
+        }
+        Ok(case)
+    }
+    /// Whether it is one that can be.
+    fn check(&self) -> Result<()> {
+        let Shape { width, blocks, heads, hidden, vocabulary, dropout, loss, window, padding, .. } =
+            self.shape;
+        let most = self.shape.context().unwrap_or(LARGEST).min(LARGEST);
+        let row = |what: &str, seen: f64, holds: bool, wanted: String| {
+            (!holds).then(|| format!("no case: {what} is {seen}; it must be {wanted}"))
         };
-        let Shape { width, blocks, heads, hidden, vocabulary, .. } = case.shape;
         let sizes = [
             ("shape.width", width),
             ("shape.blocks", blocks),
@@ -88,54 +100,43 @@ impl Case {
             ("shape.hidden", hidden),
             ("shape.vocabulary", vocabulary),
         ];
-        if let Some((what, seen)) = sizes.into_iter().find(|(_, n)| !(1..=LARGEST).contains(n)) {
-            return wrong(what, seen, &format!("1 to {LARGEST}"));
+        let size = |(what, n)| row(what, n as f64, (1..=LARGEST).contains(&n), format!("1 to {LARGEST}"));
+        let id = |id| {
+            row("shape.padding", id as f64, id < vocabulary, format!("below the vocabulary of {vocabulary}"))
+        };
+        let document = |d: &Document| {
+            let n = d.tokens();
+            row("the length of a document", n as f64, n <= most, format!("at most {most}"))
+        };
+        let text = |&(n, prompt): &(usize, usize)| {
+            let wanted = format!("1 to {most}, with a prompt of 1 to all of it");
+            row("the length of a text", n as f64, (1..=n).contains(&prompt) && n <= most, wanted)
+        };
+        let rate = |rate| {
+            let wanted = "0 or more and below 1".into();
+            row("a rate of dropout or smoothing", rate, (0.0..1.0).contains(&rate), wanted)
+        };
+        let all = sizes.into_iter().map(size).chain(padding.map(id));
+        let all = all.chain(self.steps.iter().flat_map(|step| step.sequences.iter().flatten()).map(document));
+        let rates = [dropout.embedding, dropout.attention, dropout.residual, loss.smoothing];
+        let all = all.chain(self.texts.iter().map(text)).chain(rates.map(rate));
+        let window = window.map(|w| row("the window", w.size as f64, w.size > 0, "at least 1".into()));
+        match all.chain(window).flatten().next() {
+            Some(why) => bail!("{why}"),
+            None if !heads.queries.is_multiple_of(heads.keys) => bail!(
+                "no case: {} query heads cannot share {} KV heads; these must divide them",
+                heads.queries,
+                heads.keys
+            ),
+            None => Ok(()),
         }
-        if let Some(id) = case.shape.padding.filter(|id| *id >= vocabulary) {
-            return wrong("shape.padding", id, &format!("below the vocabulary of {vocabulary}"));
-        }
-        let most = case.shape.context().unwrap_or(LARGEST).min(LARGEST);
-        let documents = case.steps.iter().flat_map(|step| step.sequences.iter().flatten());
-        if let Some(n) = documents.map(Document::tokens).find(|n| *n > most) {
-            return wrong("the length of a document", n, &format!("at most {most}"));
-        }
-        if let Some((n, _)) = case.texts.iter().find(|(n, prompt)| !(1..=*n).contains(prompt) || *n > most) {
-            return wrong(
-                "the length of a text",
-                *n,
-                &format!("1 to {most}, with a prompt of 1 to all of it"),
-            );
-        }
-        case.check_rates()?;
-        case.layout.fits(case.shape)?;
-        let data = case.layout.size(Axis::SEQUENCES);
-        for (batch, _) in case.subject()?.steps {
-            (0..batch.microbatches().len()).try_for_each(|m| batch.share(m, 0, data).map(|_| ()))?;
-        }
-        Ok(case)
-    }
-    fn check_rates(&self) -> Result<()> {
-        let Shape { heads, window, dropout: Rates { embedding, attention, residual }, loss, .. } = self.shape;
-        for rate in [embedding, attention, residual, loss.smoothing] {
-            if !(0.0..1.0).contains(&rate) {
-                bail!("no case: a rate of dropout or smoothing is {rate}; it must be 0 or more and below 1");
-            }
-        }
-        if !heads.queries.is_multiple_of(heads.keys) {
-            let (queries, keys) = (heads.queries, heads.keys);
-            bail!("no case: {queries} query heads cannot share {keys} KV heads; these must divide them");
-        }
-        if window.is_some_and(|window| window.size == 0) {
-            bail!("no case: the window is 0; it must be at least 1");
-        }
-        Ok(())
     }
     /// What a subject is like under a layout: a case of its shapes, whose ids are others; none of a model without ids.
     pub fn of(subject: &Subject, layout: Layout) -> Option<Self> {
         let Design::Transformer(shape) = subject.model else { return None };
         let documents = |s: &Sequence| -> Vec<Document> {
             let mut targets = s.targets.iter().map(|target| *target != IGNORED);
-            s.documents.iter().map(|&n| Document::new(targets.by_ref().take(n).collect())).collect()
+            s.documents.iter().map(|&n| Document::new(targets.by_ref().take(n))).collect()
         };
         let step = |(batch, _): &(Batch, f64)| {
             let parts = batch.microbatches();

@@ -46,12 +46,8 @@ impl fmt::Display for Difference {
         )?;
         let others: Vec<_> = ranks.iter().filter(|r| *r != rank).map(usize::to_string).collect();
         if !others.is_empty() {
-            write!(
-                f,
-                "; so it does on rank{} {}",
-                if others.len() > 1 { "s" } else { "" },
-                others.join(", ")
-            )?;
+            let s = if others.len() > 1 { "s" } else { "" };
+            write!(f, "; so it does on rank{s} {}", others.join(", "))?;
         }
         f.write_str(".")?;
         if let Some(after) = after {

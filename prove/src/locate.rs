@@ -1,7 +1,7 @@
 //! Where a program that is not equal parts from the oracle: the run again under the same key, everything looked at. What
 //! is named is the first tensor in program order, forward activations and their gradients too, so that the cause comes
 //! before its echoes.
-use crate::program::{Look, START, program};
+use crate::program::{START, program};
 use crate::proof::world;
 use crate::timeline::{Expected, Moment, Place, expected};
 use crate::{Difference, Subject};
@@ -48,8 +48,8 @@ pub fn locate_in<'a>(
     let world = world.traced(&trace, "prove");
     let ranks = session::run((scheme, &world), &START, |at: At<Cpu<F61>>| {
         let mut judged = BTreeMap::new();
-        let look = Look::Everything(&mut |moment| judged.extend([Judged::of(moment, &truth)]));
-        let built = program(subject, &at, look, &|_| ())?;
+        let mut see = |moment| judged.extend([Judged::of(moment, &truth)]);
+        let built = program(subject, &at, (&mut |_, _| (), Some(&mut see)), &|_| ())?;
         Ok((judged, built))
     })?;
     let (ranks, built): (Vec<_>, Vec<_>) = ranks.into_iter().unzip();

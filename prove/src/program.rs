@@ -5,36 +5,28 @@ use crate::{Subject, Watch, trace};
 use comm::{Axis, Mesh};
 use kernels::Kernels;
 use layers::{Cx, Input, Random, Record};
-use parallel::dump::{self, Seen};
-use parallel::{At, Stages};
-use parallel::{Result, Trainer, deal, features};
+use parallel::{At, Result, Stages, Trainer, deal, features};
 use std::ops::Range;
-use tensor::{Ids, Place, Scalar};
+use tensor::{Ids, Place};
 
 /// The weights that a program begins with: the same under every layout.
 pub(crate) const START: Random = Random { seed: 0 };
 
-/// What is looked at while a program runs, as it comes about: nothing of it stays with a rank.
-pub(crate) enum Look<'a, E: Scalar> {
-    /// What is compared: whole tensors, in program order.
-    Results(&'a mut dyn FnMut(String, Vec<E>)),
-    /// What the first step took, gave, learnt and left.
-    Dump(&'a mut Option<Seen<E>>),
-    /// Everything on this rank, in program order.
-    Everything(&'a mut dyn FnMut(Moment<E>)),
-}
+/// Who is shown what is compared while a program runs, whole tensors in program order, and who is shown everything on this
+/// rank, if somebody is: nothing of it stays with a rank.
+pub(crate) type Look<'a, E> = (&'a mut dyn FnMut(String, Vec<E>), Option<&'a mut dyn FnMut(Moment<E>)>);
 
 /// The program on one rank, on any device: which layers its strategies built.
 pub(crate) fn program<D: Kernels<Wide = D>>(
     subject: &Subject,
     at: &At<D>,
-    mut look: Look<D::Elem>,
+    (results, mut everything): Look<D::Elem>,
     watch: &Watch,
 ) -> Result<Vec<(String, &'static str)>> {
     let (device, mesh) = (at.device, at.mesh);
     let mut trainer = Trainer::new(at, &subject.model, subject.optimizer)?;
-    let everything = matches!(look, Look::Everything(_));
-    let record = || everything.then(|| Record::new(mesh));
+    let looks = everything.is_some();
+    let record = || looks.then(|| Record::new(mesh));
     let taken = |record: Option<Record<D>>| record.map(|record| record.take()).unwrap_or_default();
     let watch = |what: &str| {
         if mesh.rank() == 0 {
@@ -44,35 +36,22 @@ pub(crate) fn program<D: Kernels<Wide = D>>(
     let of_texts = record();
     watch("the texts");
     let logits = read(subject, trainer.model(), (device, mesh), of_texts.clone())?;
-    match &mut look {
-        Look::Results(see) => see("logits".into(), logits),
-        Look::Dump(_) => {}
-        Look::Everything(see) => {
-            let shown = Shown { prefix: "texts: ".into(), seen: taken(of_texts), report: None, calls: 0 };
-            timeline::moments::<D>(shown, Vec::new(), mesh, see);
-        }
+    results("logits".into(), logits);
+    if let Some(see) = &mut everything {
+        let shown = Shown { prefix: "texts: ".into(), seen: taken(of_texts), report: None, calls: 0 };
+        timeline::moments::<D>(shown, Vec::new(), mesh, see);
     }
     for (n, (batch, lr)) in subject.steps.iter().enumerate() {
         watch(&format!("step {n}"));
         let (of_step, calls) = (record(), mesh.calls_made());
         trainer.record(of_step.clone());
-        let report = match &mut look {
-            Look::Dump(seen) if n == 0 => {
-                let (report, all) = dump::step(&mut trainer, mesh, batch, *lr)?;
-                let after = dump::after(&report, trainer.model().params(), mesh)?;
-                **seen = Some(Seen { after: Some(after), ..all });
-                report
-            }
-            _ => trainer.step(batch, *lr)?,
-        };
-        if let Look::Everything(see) = &mut look {
+        let report = trainer.step(batch, *lr)?;
+        if let Some(see) = &mut everything {
             let shown =
                 Shown { prefix: format!("step {n}: "), seen: taken(of_step), report: Some(&report), calls };
             timeline::moments(shown, trainer.model().params(), mesh, see);
         }
-        let mut nobody = |_, _| ();
-        let see = if let Look::Results(see) = &mut look { &mut **see } else { &mut nobody };
-        trace::seen(see, n, &report, trainer.model().params(), device, mesh)?;
+        trace::seen(results, n, &report, trainer.model().params(), device, mesh)?;
     }
     Ok(at.built.take())
 }

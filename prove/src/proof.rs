@@ -1,11 +1,11 @@
 //! Proves a layout: runs its program under each key, compares what ranks give with the oracle's trace, and says how surely.
-use crate::program::{Look, START, logits_of, program};
+use crate::program::{START, logits_of, program};
 use crate::trace::{Compared, Judge, Trace, uncovered};
 use crate::{Subject, Verdict, Watch, locate};
 use comm::{Axis, World};
 use kernels::Meta;
 use parallel::dump::{self, About};
-use parallel::{At, Entry, Error, Layout, Result, Scheme, budget, price, session, step};
+use parallel::{At, Entry, Error, Layout, Result, Scheme, Trainer, budget, price, session, step};
 use std::fmt::Display;
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -38,7 +38,7 @@ impl Truths {
         };
         if place.get().is_none() {
             let start = subject.start()?;
-            place.get_or_init(|| subject.truth(start, watch));
+            place.get_or_init(|| subject.truth(start, watch, &mut |_, _, _, _| ()));
         }
         Ok(place)
     }
@@ -56,7 +56,7 @@ pub fn certify<'a>(
 ) -> Result<Verdict> {
     let scheme = scheme.into();
     check(subject, scheme)?;
-    let mut verdict = watched(&world(scheme.layout)?, subject, scheme, keys, &Truths::default(), watch)?;
+    let mut verdict = prove_in(&world(scheme.layout)?, subject, scheme, keys, &Truths::default(), watch)?;
     if let Some(seen) = verdict.first_difference.take() {
         watch("locating the difference");
         verdict.first_difference = Some(locate::locate(subject, scheme, keys)?.unwrap_or(seen));
@@ -94,7 +94,7 @@ pub fn bytes<'a>(subject: &Subject, scheme: impl Into<Scheme<'a, Cpu<F61>>>) -> 
     let dealt =
         |rank| -> Result<Vec<_>> { subject.steps.iter().map(|(batch, _)| batch.dealt(rank, data)).collect() };
     let ranks = price::peak_of_all(scheme, dealt, |at: At<Meta<Cpu<F61>>>| {
-        program(subject, &at, Look::Results(&mut |_, _| ()), &|_| ()).map(drop)
+        program(subject, &at, (&mut |_, _| (), None), &|_| ()).map(drop)
     })?;
     let rows: usize = subject.rows_read().iter().sum();
     let compared = [
@@ -125,32 +125,23 @@ pub fn prove<'a>(
     truths: &Truths,
 ) -> Result<Verdict> {
     let scheme = scheme.into();
-    prove_in(&world(scheme.layout)?, subject, scheme, keys, truths)
+    prove_in(&world(scheme.layout)?, subject, scheme, keys, truths, &|_| ())
 }
 
-/// As [`prove`], in a world of the layout's ranks that may be on trial (`World::on_trial`), or slow.
+/// Proves one layout under these keys in a world of its ranks that may be on trial (`World::on_trial`), or slow; `watch` is
+/// told what is being done.
 ///
 /// # Errors
-/// As [`prove`].
+/// If the layout does not fit the model or the batch, or a rank fails.
 pub fn prove_in<'a>(
     world: &World,
     subject: &Subject,
     scheme: impl Into<Scheme<'a, Cpu<F61>>>,
     keys: &[Key],
     truths: &Truths,
-) -> Result<Verdict> {
-    watched(world, subject, scheme.into(), keys, truths, &|_| ())
-}
-
-/// As [`prove_in`], telling what is being done.
-fn watched(
-    world: &World,
-    subject: &Subject,
-    scheme: Scheme<Cpu<F61>>,
-    keys: &[Key],
-    truths: &Truths,
     watch: &Watch,
 ) -> Result<Verdict> {
+    let scheme = scheme.into();
     fits(subject, scheme)?;
     let one = |key: Key| {
         let _key = key.enter();
@@ -159,9 +150,9 @@ fn watched(
         let truth = truth.get().expect("just computed");
         let mut ranks = session::run((scheme, world), &START, |at: At<Cpu<F61>>| {
             let mut judge = Judge::new(truth, logits_of(subject, at.mesh), at.mesh.rank());
-            let look = Look::Results(&mut |name, whole| judge.sees(&name, &whole));
-            program(subject, &at, look, &watch)?;
-            Ok(judge.compared())
+            let mut results = |name: String, whole: Vec<_>| judge.sees(&name, &whole);
+            program(subject, &at, (&mut results, None), &watch)?;
+            Ok(judge.compared)
         })?;
         if ranks.iter().all(|rank| rank.first.is_none()) {
             ranks[0].first = uncovered(truth, &ranks);
@@ -219,9 +210,11 @@ pub fn dump(subject: &Subject, layout: &Layout, key: Key, dir: &Path, entries: &
     fits(subject, layout.into())?;
     let _key = key.enter();
     let ranks = session::run((layout, &world(layout)?), &START, |at: At<Cpu<F61>>| {
-        let mut seen = None;
-        program(subject, &at, Look::Dump(&mut seen), &|_| ())?;
-        Ok(seen)
+        let Some((batch, lr)) = subject.steps.first() else { return Ok(None) };
+        let mut trainer = Trainer::new(&at, &subject.model, subject.optimizer)?;
+        let (report, all) = dump::step(&mut trainer, at.mesh, batch, *lr)?;
+        let after = dump::after(&report, trainer.model().params(), at.mesh)?;
+        Ok(Some(dump::Seen { after: Some(after), ..all }))
     })?;
     let ((kind, clip), lr) = (subject.optimizer, subject.steps.first().map(|(_, lr)| *lr));
     let optimizer = lr.map(|lr| (kind, clip, lr));

@@ -1,5 +1,6 @@
 //! What is proven: a model, texts to read, steps to train; and what the oracle says of them.
 use super::trace::{Trace, disturbed, told};
+use crate::cases::{Case, Document, Step};
 use crate::program::START;
 use crate::{Watch, bound, oracle};
 use layers::model::shape::counted;
@@ -7,7 +8,7 @@ use layers::{Design, Kind, Shape, Window};
 use parallel::{At, Batch, Layout, Result, Sequence, Stages, dump, session};
 use reference::Weights;
 use std::fmt;
-use tensor::{Cpu, F61, IGNORED, Scalar, mix};
+use tensor::{Cpu, F61, Scalar, mix};
 
 /// To how many data ranks a small subject deals at least.
 const DEALT: usize = 8;
@@ -37,12 +38,20 @@ impl Subject {
     /// # Errors
     /// If the layout has more data ranks than can be dealt to.
     pub fn small(model: impl Into<Design>, layout: &Layout) -> Result<Self> {
+        Self::dealt(model, layout.size(comm::Axis::SEQUENCES).max(DEALT))
+    }
+    /// The smallest subject that deals to so many data ranks: of a model that is proven under one layout only. A proof is
+    /// surer the less there is that could meet by chance.
+    ///
+    /// # Errors
+    /// If there are more data ranks than can be dealt to.
+    pub fn dealt(model: impl Into<Design>, data: usize) -> Result<Self> {
         match model.into() {
-            Design::Transformer(shape) => Self::of_ids(shape, layout),
-            model => Self::of_features(model, layout),
+            Design::Transformer(shape) => Self::of_ids(shape, data),
+            model => Self::of_features(model, data),
         }
     }
-    fn of_features(model: Design, layout: &Layout) -> Result<Self> {
+    fn of_features(model: Design, data: usize) -> Result<Self> {
         let (width, outputs) = (model.width(0), model.outputs());
         let number = |salt: usize, i: usize| mix(mix(salt as u64) ^ i as u64) as u32;
         let features = |salt: usize, n: usize| -> Vec<f32> {
@@ -55,7 +64,6 @@ impl Subject {
             let tokens = 2 + salt % 3;
             Sequence::rows(tokens, features(salt, tokens * width), features(salt + 500, tokens * outputs))
         };
-        let data = layout.size(comm::Axis::SEQUENCES).max(DEALT);
         let batch = |step: usize| {
             let sequences = (0..=2 * data).map(|b| sequence(step * 1000 + b)).collect();
             Ok((Batch::new(sequences, 2)?, 1.0))
@@ -63,37 +71,24 @@ impl Subject {
         let steps = (0..2).map(batch).collect::<Result<_>>()?;
         Ok(Self { model, texts: Vec::new(), steps, optimizer: (Kind::Sgd, Some(0.5)), narrowed: None })
     }
-    fn of_ids(shape: Shape, layout: &Layout) -> Result<Self> {
+    fn of_ids(shape: Shape, data: usize) -> Result<Self> {
         let window = shape.window.map(|w| Window { size: w.size.min(2), sinks: w.sinks.min(1), ..w });
         let narrowed = window.filter(|_| window != shape.window).map(|w| w.size);
-        let (shape, data) = (Shape { window, ..shape }, layout.size(comm::Axis::SEQUENCES).max(DEALT));
+        let shape = Shape { window, ..shape };
         let longest = shape.context().unwrap_or(usize::MAX);
-        let id = |salt: usize, i: usize| (mix((salt * 1000 + i) as u64) % shape.vocabulary as u64) as u32;
-        let document = |salt: usize, tokens: usize| {
-            let ids: Vec<_> = (0..tokens.min(longest)).map(|i| id(salt, i)).collect();
-            let mut targets: Vec<_> = (0..ids.len()).map(|i| id(salt + 500, i)).collect();
-            if salt % 4 == 1 {
-                targets[0] = IGNORED;
-            }
-            (ids, targets)
-        };
-        let long = |b: usize| {
-            let two = [document(b, [2, 4, 3, 2][b % 4]), document(b + 7, 2)];
-            Sequence::packed(&two[..=usize::from(b % 4 == 2)])
-        };
-        let short =
-            |b: usize| Sequence::packed(&[document(31 + b, if b < data / 2 { 1 } else { 2 + b % 2 })]);
-        let steps = vec![
-            (Batch::new((0..=2 * data).map(long).collect(), 2)?, 1.0),
-            (Batch::new((0..data).map(short).collect(), 1)?, 1.0),
-        ];
-        let text = |s: &Sequence| {
-            let first = s.ids[..s.documents[0]].to_vec();
-            let prompt = first.len().div_ceil(2);
-            (first, prompt)
-        };
-        let texts = steps[0].0.microbatches()[0].iter().map(text).collect();
-        Ok(Self { model: shape.into(), texts, steps, optimizer: (Kind::Sgd, Some(0.5)), narrowed })
+        let document =
+            |b: usize, tokens: usize| Document::new((0..tokens.min(longest)).map(|i| i > 0 || b % 4 != 3));
+        let tokens = |b: usize| [2, 1, 2, 4][b % 4];
+        let long = |b| [document(b, tokens(b)), document(b + 1, 2)][..=usize::from(b % 8 == 2)].to_vec();
+        let short = |b| vec![document(b + 3, if b < data / 2 { 1 } else { 2 })];
+        let step = |microbatches, sequences| Step { microbatches, sequences };
+        let steps =
+            vec![step(2, (0..=2 * data).map(long).collect()), step(1, (0..data).map(short).collect())];
+        let text = |tokens: usize| (tokens, tokens.div_ceil(2));
+        let texts = (0..data.max(4)).map(|b| text(tokens(b).min(longest))).collect();
+        let (optimizer, lr, clip, layout) = (Kind::Sgd, 1.0, Some(0.5), Layout::UNSPLIT);
+        let case = Case { key: 0, layout, shape, optimizer, lr, clip, steps, texts };
+        Ok(Self { narrowed, ..case.subject()? })
     }
     /// Sequences of features whose rows are compared as they come out.
     pub(crate) fn given(&self) -> Vec<Sequence> {
@@ -105,15 +100,16 @@ impl Subject {
         let texts = self.texts.iter().map(|(ids, prompt)| ids.len() - prompt + 1);
         texts.chain(self.given().iter().map(Sequence::tokens)).collect()
     }
-    pub(super) fn oracle(&self) -> reference::Design {
-        oracle::design(&self.model)
+    /// The oracle, with these weights.
+    pub(super) fn oracle<S: Scalar>(&self, weights: Weights<S>) -> reference::Trainer<S> {
+        let (kind, clip) = self.optimizer;
+        reference::Trainer::new(oracle::design(&self.model), oracle::optimizer(kind), clip, weights)
     }
-    pub(super) fn oracle_optimizer(&self) -> reference::Optimizer {
-        oracle::optimizer(self.optimizer.0)
-    }
+    /// Its batch and learning rate of each step.
     pub(super) fn oracle_steps(&self) -> Vec<(Vec<Vec<reference::Sequence>>, f64)> {
         self.steps.iter().map(|(batch, lr)| (oracle::microbatches(batch), *lr)).collect()
     }
+    /// What it reads.
     pub(super) fn oracle_texts(&self) -> Vec<reference::Sequence> {
         let text = |ids: &[u32]| reference::Sequence { ids: ids.to_vec(), ..reference::Sequence::default() };
         let texts = self.texts.iter().map(|(ids, _)| text(ids));
@@ -121,14 +117,7 @@ impl Subject {
     }
     /// log₂ of the probability that a wrong program passes under so many keys; none where the bound says nothing.
     pub fn bound_log2(&self, keys: usize) -> Option<f64> {
-        let (model, optimizer) = (self.oracle(), self.oracle_optimizer());
-        let one = bound::log2_per_key(
-            &model,
-            optimizer,
-            self.optimizer.1,
-            &self.oracle_texts(),
-            &self.oracle_steps(),
-        );
+        let one = bound::log2_per_key(self);
         (one < 0.0).then_some(one * keys as f64)
     }
     /// Of every token's logits, those that a generation has.
@@ -148,26 +137,35 @@ impl Subject {
             Ok(dump::weights(model.params(), at.mesh)?.into_iter().collect())
         })
     }
-    /// What the oracle gives under the key in force, from these weights.
-    pub(super) fn truth(&self, weights: Weights<F61>, watch: &Watch) -> Trace {
-        let (model, mut trace) = (self.oracle(), Trace::new());
-        let steps = self.oracle_steps();
+    /// What the oracle gives under the key in force, from these weights; `see` is shown what it computes.
+    pub(super) fn truth(&self, weights: Weights<F61>, watch: &Watch, see: &mut See) -> Trace {
+        let (model, mut trace, texts) = (oracle::design(&self.model), Trace::new(), self.oracle_texts());
+        let (shapes, rows) = (model.shapes(), tokens(&model, &texts, 0));
         watch("the oracle, the texts");
-        trace.push((
-            "logits".into(),
-            self.read(model.logits_seen(&weights, &self.oracle_texts(), &mut |_, _| {})),
-        ));
-        let shapes = model.shapes();
-        let mut trainer = reference::Trainer::new(model, self.oracle_optimizer(), self.optimizer.1, weights);
-        for (n, (batch, lr)) in steps.iter().enumerate() {
+        let logits = model.logits_seen(&weights, &texts, &mut |name, x| see(0, &name.to_string(), &rows, x));
+        trace.push(("logits".into(), self.read(logits)));
+        let mut trainer = self.oracle(weights);
+        for (n, (batch, lr)) in self.oracle_steps().iter().enumerate() {
             watch(&format!("the oracle, step {n}"));
-            let mut step = trainer.step(batch, *lr);
-            let loss = step.losses.iter().fold(F61::ZERO, |sum, &loss| sum + loss);
-            told(&mut trace, n, (loss, step.norm2), &mut step.gradients, (&shapes, trainer.weights()));
+            let step = trainer.step_seen(batch, *lr, &mut |m, name, x| {
+                let rows = tokens(&model, &batch[m], batch[..m].iter().map(Vec::len).sum());
+                see(n + 1, &name.to_string(), &rows, x);
+            });
+            told(&mut trace, n, step, (&shapes, trainer.weights()));
             trainer.replace(disturbed(shapes.clone(), n, trainer.weights()));
         }
         trace
     }
+}
+
+/// Who is shown what the oracle computes: in the texts (0) or in which step (from 1), of what name, the (sequence,
+/// position) of each row, and the rows.
+pub(super) type See<'a> = dyn FnMut(usize, &str, &[(usize, usize)], &[F61]) + 'a;
+
+/// The (sequence, position) of every token, sequences numbered from `first`.
+fn tokens(model: &reference::Design, sequences: &[reference::Sequence], first: usize) -> Vec<(usize, usize)> {
+    let of = |(b, s): (usize, &reference::Sequence)| (0..model.tokens(s)).map(move |p| (first + b, p));
+    sequences.iter().enumerate().flat_map(of).collect()
 }
 
 impl Subject {
@@ -186,12 +184,17 @@ impl Subject {
     /// The optimizer, in words.
     pub fn learner(&self) -> String {
         let (kind, clip) = self.optimizer;
-        let kind = match kind {
-            Kind::Sgd => "SGD".to_string(),
-            Kind::AdamW { decay, .. } if decay > 0.0 => format!("AdamW, decay {decay}"),
-            Kind::AdamW { .. } => "AdamW".to_string(),
-        };
-        kind + &clip.map_or_else(String::new, |limit| format!(", clipped at {limit}"))
+        optimizer(kind) + &clip.map_or_else(String::new, |limit| format!(", clipped at {limit}"))
+    }
+}
+
+/// An optimizer, in words.
+pub(crate) fn optimizer(kind: Kind) -> String {
+    match kind {
+        Kind::Sgd => "SGD".into(),
+        Kind::AdamW { beta1, beta2, eps, decay } => {
+            format!("AdamW, β {beta1} and {beta2}, ε {eps}, decay {decay}")
+        }
     }
 }
 

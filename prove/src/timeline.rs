@@ -1,7 +1,7 @@
 //! All that can be compared of one rank's run, in program order, and what the oracle says of it: activations and their
 //! gradients, losses, gradients of parameters, norms, new weights.
 use super::Subject;
-use super::trace::disturbed;
+use crate::oracle;
 use comm::{CallRecord, Mesh};
 use kernels::Kernels;
 use layers::{Activation, Activations, Param, Touched};
@@ -121,6 +121,11 @@ impl Expected {
         }
         self.tensors.entry(name.to_string()).or_default().extend(elements);
     }
+    /// Adds other tensors, which come later.
+    fn append(&mut self, mut later: Self) {
+        self.order.append(&mut later.order);
+        self.tensors.append(&mut later.tensors);
+    }
     /// Adds padding, of which every element is 0.
     pub(super) fn add_padding(&mut self, prefix: &str, parameter: &str) {
         self.order.push(format!("{prefix}{}", padding_of(parameter)));
@@ -140,63 +145,40 @@ impl Expected {
 
 /// All that the oracle says of a subject from these weights, under the key in force.
 pub(super) fn expected(subject: &Subject, weights: Weights<F61>) -> Expected {
-    let (model, mut all) = (subject.oracle(), Expected::default());
-    let texts = subject.oracle_texts();
-    let rows = tokens(&model, &texts, 0);
-    model.logits_seen(&weights, &texts, &mut |name, x| all.add(&format!("texts: {name}"), placed(&rows, x)));
-    let (shapes, shown) = (model.shapes(), model.clone());
-    let optimizer = subject.oracle_optimizer();
-    let mut trainer = reference::Trainer::new(model, optimizer, subject.optimizer.1, weights);
-    for (n, (batch, lr)) in subject.oracle_steps().iter().enumerate() {
-        let mut first = 0;
-        let numbered = |microbatch: &Vec<_>| {
-            first += microbatch.len();
-            tokens(&shown, microbatch, first - microbatch.len())
+    let phases = || [Expected::default(), Expected::default()];
+    let mut seen: Vec<_> = (0..=subject.steps.len()).map(|_| phases()).collect(); // forward and backward
+    let prefix = |at: usize| if at == 0 { "texts: ".to_string() } else { format!("step {}: ", at - 1) };
+    let trace = subject.truth(weights, &|_| (), &mut |at, name, rows, x| {
+        let width = (x.len() / rows.len().max(1)).max(1);
+        let place = |(i, &x): (usize, &F61)| ((rows[i / width].0, rows[i / width].1, i % width), x);
+        let phase = &mut seen[at][usize::from(is_of_backward(name))];
+        phase.add(&format!("{}{name}", prefix(at)), x.iter().enumerate().map(place));
+    });
+    let mut seen = seen.into_iter();
+    let [mut all, _] = seen.next().expect("texts, though there may be none");
+    let each = (trace.len() - 1) / subject.steps.len().max(1);
+    for (n, (step, [forth, back])) in trace[1..].chunks(each.max(1)).zip(seen).enumerate() {
+        let [loss, norm2, params @ ..] = step else { unreachable!("a step has a loss and a norm") };
+        let (gradients, weights) = params.split_at(params.len() / 2);
+        let add = |(name, x): &(String, Vec<F61>), all: &mut Expected| {
+            all.add(name, (0..).map(|i| (0, 0, i)).zip(x.iter().copied()));
         };
-        let rows: Vec<_> = batch.iter().map(numbered).collect();
-        let (prefix, mut back) = (format!("step {n}: "), Expected::default());
-        let step = trainer.step_seen(batch, *lr, &mut |m, name, x| {
-            let name = name.to_string();
-            let phase = if is_of_backward(&name) { &mut back } else { &mut all };
-            phase.add(&format!("{prefix}{name}"), placed(&rows[m], x));
-        });
-        let flat = |x: &[F61]| (0..).map(|i| (0, 0, i)).zip(x.to_vec());
-        all.add(
-            &format!("{prefix}loss"),
-            flat(&[step.losses.iter().fold(F61::ZERO, |sum, &loss| sum + loss)]),
-        );
-        all.order.append(&mut back.order);
-        all.tensors.append(&mut back.tensors);
-        for (name, _) in shapes.iter().rev() {
-            all.add(&format!("{prefix}gradient of {name}"), flat(&step.gradients[name]));
-            all.add_padding(&prefix, name);
+        all.append(forth);
+        add(loss, &mut all);
+        all.append(back);
+        for (gradient, (name, _)) in gradients.iter().zip(oracle::design(&subject.model).shapes()).rev() {
+            add(gradient, &mut all);
+            all.add_padding(&prefix(n + 1), &name);
         }
-        all.add(&format!("{prefix}norm²"), flat(&[step.norm2]));
-        for (name, _) in &shapes {
-            all.add(&format!("{prefix}new {name}"), flat(&trainer.weights()[name]));
-        }
-        trainer.replace(disturbed(shapes.clone(), n, trainer.weights()));
+        [norm2].into_iter().chain(weights).for_each(|tensor| add(tensor, &mut all));
     }
     all
-}
-
-/// The (sequence, position) of every token, sequences numbered from `first`.
-fn tokens(model: &reference::Design, sequences: &[reference::Sequence], first: usize) -> Vec<(usize, usize)> {
-    let of = |(b, s): (usize, &reference::Sequence)| (0..model.tokens(s)).map(move |p| (first + b, p));
-    sequences.iter().enumerate().flat_map(of).collect()
-}
-
-/// The elements of a matrix with a row for each of these tokens.
-fn placed(rows: &[(usize, usize)], x: &[F61]) -> Vec<(Place, F61)> {
-    let width = (x.len() / rows.len().max(1)).max(1);
-    let place = |(i, &x): (usize, &F61)| ((rows[i / width].0, rows[i / width].1, i % width), x);
-    x.iter().enumerate().map(place).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::program::{Look, START, program};
+    use crate::program::{START, program};
     use layers::Shape;
     use parallel::{At, Layout, session};
     use tensor::{Cpu, Key};
@@ -209,8 +191,8 @@ mod tests {
         let subject = &Subject::small(Shape::LLAMA, &layout).unwrap();
         let names = session::alone(&START, |at: At<Cpu<F61>>| {
             let mut names = Vec::new();
-            let look = Look::Everything(&mut |moment| names.push(moment.name));
-            program(subject, &at, look, &|_| ()).map(|_| names)
+            let mut see = |moment: Moment<_>| names.push(moment.name);
+            program(subject, &at, (&mut |_, _| (), Some(&mut see)), &|_| ()).map(|_| names)
         });
         let names = names.unwrap();
         let truth = expected(subject, subject.start().unwrap());

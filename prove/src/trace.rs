@@ -9,8 +9,7 @@ use std::ops::Range;
 use tensor::{F61, Scalar};
 
 /// Named whole tensors, in program order.
-pub(super) type Named<S> = Vec<(String, Vec<S>)>;
-pub(super) type Trace = Named<F61>;
+pub(super) type Trace = Vec<(String, Vec<F61>)>;
 
 /// What is added to every weight after a step, so that each step is judged at independent random weights.
 fn noise(step: usize) -> Random {
@@ -44,21 +43,18 @@ pub(super) fn seen<D: Kernels<Wide = D>>(
 }
 
 /// Adds what a step of the oracle gave: the loss and the norm², the gradients, and the weights of these shapes.
-pub(super) fn told<S: Scalar>(
-    trace: &mut Named<S>,
+pub(super) fn told(
+    trace: &mut Trace,
     n: usize,
-    (loss, norm2): (S, S),
-    gradients: &mut Weights<S>,
-    (shapes, weights): (&[(String, [usize; 2])], &Weights<S>),
+    step: reference::Step<F61>,
+    (shapes, weights): (&[(String, [usize; 2])], &Weights<F61>),
 ) {
+    let loss = step.losses.iter().fold(F61::ZERO, |sum, &loss| sum + loss);
     trace.push((format!("step {n}: loss"), vec![loss]));
-    trace.push((format!("step {n}: norm²"), vec![norm2]));
-    for (name, _) in shapes {
-        let gradient = gradients.remove(name).expect("a gradient of every parameter");
-        trace.push((format!("step {n}: gradient of {name}"), gradient));
-    }
-    for (name, _) in shapes {
-        trace.push((format!("step {n}: new {name}"), weights[name].clone()));
+    trace.push((format!("step {n}: norm²"), vec![step.norm2]));
+    for (what, from) in [("gradient of", &step.gradients), ("new", weights)] {
+        let named = |(name, _): &(String, _)| (format!("step {n}: {what} {name}"), from[name].clone());
+        trace.extend(shapes.iter().map(named));
     }
 }
 
@@ -93,7 +89,7 @@ pub(super) struct Judge<'a> {
     truth: &'a Trace,
     read: Range<usize>, // of the truth's first tensor, the logits, what this rank has
     rank: usize,
-    compared: Compared,
+    pub(super) compared: Compared,
 }
 
 impl<'a> Judge<'a> {
@@ -128,10 +124,6 @@ impl<'a> Judge<'a> {
         let whole = &self.truth[number].1;
         if number == 0 { &whole[self.read.clone()] } else { whole }
     }
-    /// The end.
-    pub(super) fn compared(self) -> Compared {
-        self.compared
-    }
 }
 
 /// The first of the oracle's tensors that no rank has.
@@ -157,7 +149,7 @@ mod tests {
             let rank = |(rank, given): (usize, &&[(String, Vec<F61>)])| {
                 let mut judge = Judge::new(&truth, 0..2, rank);
                 given.iter().for_each(|(name, x)| judge.sees(name, x));
-                judge.compared()
+                judge.compared
             };
             let ranks: Vec<_> = given.iter().enumerate().map(rank).collect();
             let first = ranks.iter().filter_map(|rank| rank.first.clone()).min_by_key(|(place, _)| *place);

@@ -6,6 +6,9 @@ use std::collections::BTreeMap;
 pub(super) const UNREAD: &str =
     "nothing reads what it changes there; of the same call on other tokens it is killed";
 
+/// What is said of a call without which everything compared is equal.
+pub(super) const NEEDLESS: &str = " (nothing compared is different without this call: it may be needless)";
+
 /// What becomes of a mutation of one of a run's calls; nothing where there is no such mutant. `run` runs under a trial of
 /// that call, and says how that came out. A mutant that lives is tried
 /// again where the run makes the same call, by place and label, on other tokens: it may have changed what nothing reads.
@@ -60,10 +63,11 @@ impl Tally {
         };
         *self.ends.entry((mutation, end)).or_default() += 1;
         if fate == Some(Fate::Survived) {
-            self.survivors.push(format!("{mutation}: {words}"));
+            let needless = if mutation == Mutation::Skip { NEEDLESS } else { "" };
+            self.survivors.push(format!("{mutation}: {words}{needless}"));
         }
     }
-    /// Those that were not noticed, with their calls.
+    /// Those that were not noticed, with their calls. Of a call that nobody misses: that it may be needless.
     pub fn survivors(&self) -> &[String] {
         &self.survivors
     }

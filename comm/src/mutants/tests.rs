@@ -363,12 +363,11 @@ fn ranks_that_go_wrong_alone_get_an_error_that_they_disagree() {
 #[test]
 fn a_tally_counts_ends_and_names_survivors() {
     let mut tally = Tally::default();
-    for fate in
-        [None, Some(Fate::Killed), Some(Fate::Failed), Some(Fate::Equivalent("it is")), Some(Fate::Survived)]
-    {
-        tally.add(Mutation::Tail, fate, "a sum");
-    }
+    let fates = [Fate::Killed, Fate::Failed, Fate::Equivalent("it is"), Fate::Survived].map(Some);
+    fates.into_iter().chain([None]).for_each(|fate| tally.add(Mutation::Tail, fate, "a sum"));
     assert_eq!((tally.killed(), tally.survivors()), (2, &["tail: a sum".to_string()][..]));
+    tally.add(Mutation::Skip, Some(Fate::Survived), "a sum");
+    assert!(tally.survivors()[1].contains("skip: a sum (nothing compared is different without this call"));
 }
 
 /// Nothing reads the last element of the first sum; of the second all is read. Kills: an excuse without another call

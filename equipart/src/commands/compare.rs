@@ -206,7 +206,7 @@ fn verdicts(
 ) -> Result<Vec<Said>> {
     let key = Key(tensor::mix(u64::from(std::process::id()) ^ 0x636f_6d70));
     let (keys, mut said) = ([key, key.next()], [Vec::new(), Vec::new()]);
-    let truths = [Truths::default(), Truths::default()];
+    let truths = Truths::default();
     for layout in layouts {
         watch(&format!("proving {layout}"));
         let (subject, note) = subject(work, layout, texts.clone())?;
@@ -217,10 +217,8 @@ fn verdicts(
             Subject { steps, texts: Vec::new(), ..subject },
         ];
         let halves = &halves[usize::from(matches!(work.data, Data::Digits(_)))..];
-        for ((half, truths), said) in halves.iter().zip(&truths).zip(&mut said) {
-            let own = Truths::default(); // where each layout is given something else
-            let truths = if note.is_some() { &own } else { truths };
-            said.push((prove(half, layout, &keys, truths)?.equal, note.clone(), never.clone()));
+        for (half, said) in halves.iter().zip(&mut said) {
+            said.push((prove(half, layout, &keys, &truths)?.equal, note.clone(), never.clone()));
         }
     }
     Ok(said.concat())

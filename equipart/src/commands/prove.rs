@@ -44,11 +44,11 @@ pub(crate) fn run(a: ProveArgs, json: bool) -> Result<bool> {
             let certificate = certify_panel(&layout, &keys, &|name| watch.say(&format!("proving {name}")))?;
             watch.done();
             show::one(json, &certificate, || certificate.statement());
-            return Ok(certificate.equal);
+            return Ok(certificate.verdict.equal);
         }
     };
     layout.fits(&model)?;
-    let subject = Subject::small(model, &layout)?;
+    let subject = Subject::dealt(model, layout.size(comm::Axis::SEQUENCES))?;
     prove::check(&subject, &layout)?;
     a.dump.as_deref().map_or(Ok(()), dump::prepare)?;
     let verdict = certify(&subject, &layout, &keys, &|what| watch.say(what))?;

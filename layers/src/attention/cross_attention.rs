@@ -118,7 +118,7 @@ mod tests {
 
     const D: usize = 6;
     const HEADS: Heads = Heads { queries: 4, keys: 2, dim: 3 };
-    const MEMORIES: [usize; 2] = [5 + 2, 3]; // of the two microbatches: a token more than each sequence
+    const MEMORIES: [usize; 2] = [11 + 2, 3]; // of the two microbatches: a token more than each sequence
     struct Cross;
 
     impl Case for Cross {

@@ -94,6 +94,12 @@ impl<D: Kernels> Cx<D> {
         self.tokens.number_from(first);
         self
     }
+    /// The same pass on these parts of sequences, one after the other: where a strategy deals tokens.
+    #[must_use]
+    pub fn dealt(mut self, parts: impl IntoIterator<Item = Segment>) -> Self {
+        self.tokens.deal(parts.into_iter());
+        self
+    }
     /// The same pass, with dropout drawn for this step.
     #[must_use]
     pub fn dropping(mut self, seed: u64, step: usize) -> Self {

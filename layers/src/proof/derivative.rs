@@ -3,10 +3,10 @@
 use super::erased::{Erased, On};
 use super::lies::AtRank;
 use super::run::weights;
-use super::{Given, place};
+use super::{Given, Lies, place};
 use crate::model::build::Element;
 use crate::{Draw, Error, Random, Result, Values};
-use comm::{Axis, World};
+use comm::{Axes, World};
 use tensor::{Cpu, Dual, F61, Key, Scalar};
 
 type Number = Dual<F61>;
@@ -14,19 +14,23 @@ type Number = Dual<F61>;
 pub(super) fn check(case: &(impl Erased + ?Sized), regions: bool) {
     let _key = Key(2).enter();
     for &ranks in case.ranks().iter().filter(|&&n| n <= 2) {
-        World::threads(&[(Axis::LAYERS, ranks)])
+        World::threads(&case.world(ranks))
             .expect("a world")
             .run(|device: Cpu<Number>, mesh| {
-                let (group, features) = (mesh.group(Axis::LAYERS), case.features());
+                let (group, features) = (mesh.group(case.axis()), case.features());
                 let values = Moving(case);
                 let at = place(&device, &mesh, &values, regions);
                 let mut layer = On::<Cpu<Number>>::build(case, &at)?;
-                let at = AtRank { device: &device, group, region: at.region };
+                let axes: Axes = case.dealers().iter().map(|(axis, _)| *axis).collect();
+                let at = AtRank { device: &device, group, region: at.region, dealers: &mesh.over(axes)? };
                 let given = Given::<Number>::draw(features, 0).swap_remove(0);
-                let start = layer.input(&given, features[0], &at)?.whole(&at)?;
-                let (_, [y, dx]) = layer.there_and_back(vec![given.clone()], features, &at)?.swap_remove(0);
-                let moved = y.whole(&at)?;
-                let mut sum = along(&dx.whole(&at)?, &start);
+                let deal = |place| case.deal(&given.tokens, place);
+                let mine = given.of(deal(at.place()), features);
+                let whole = |x: &dyn Lies<_>, features| at.together(x, (features, &deal));
+                let start = whole(&*layer.input(&mine, features[0], &at)?, features[0])?;
+                let (_, [y, dx]) = layer.there_and_back(vec![mine], features, &at)?.swap_remove(0);
+                let moved = whole(&*y, features[1])?;
+                let mut sum = along(&whole(&*dx, features[0])?, &start);
                 let values = weights(&mut *layer, &mesh)?;
                 for param in layer.params() {
                     param.sync()?;

@@ -3,7 +3,8 @@ use super::Given;
 use super::erased::Erased;
 use super::run::{STEPS, Trace, oracle, run};
 use crate::Random;
-use comm::{Axis, Op, World};
+use comm::{Op, World};
+use kernels::Segment;
 use tensor::{Cpu, F61, Key};
 
 pub(super) fn check(case: &(impl Erased + ?Sized), regions: bool) {
@@ -17,36 +18,50 @@ pub(super) fn check(case: &(impl Erased + ?Sized), regions: bool) {
 
 fn one((case, regions): (&(impl Erased + ?Sized), bool), key: Key, ranks: usize) {
     let given = |step: usize| Given::draw(case.features(), step);
-    let microbatches: Vec<_> = given(0).iter().map(Given::<F61>::tokens).collect();
+    let microbatches: Vec<_> = given(0).into_iter().map(|given: Given<F61>| given.tokens).collect();
     let expected = std::sync::OnceLock::new();
-    World::threads(&[(Axis::LAYERS, ranks)])
+    World::threads(&case.world(ranks))
         .expect("a world")
         .run(|device: Cpu<F61>, mesh| {
             let seen = run((case, regions), &device, &mesh, &Random { seed: 7 }, &given, STEPS)?;
             let truth = expected.get_or_init(|| oracle(case, &seen.start, &given));
-            let at = format!("rank {} of {ranks}, key {:#x}", mesh.rank(), key.0);
+            let at = format!("rank {} of {}, key {:#x}", mesh.rank(), mesh.size(), key.0);
             compare(&seen.trace, truth, &at);
-            let said: Vec<_> = seen.traffic.iter().map(|(_, op, t)| (op, t.elements)).collect();
-            let predicted = predicted((case, regions), &microbatches, (mesh.rank(), ranks));
+            let (axis, mut said) = (case.axis(), [vec![], vec![]]);
+            seen.traffic
+                .iter()
+                .for_each(|(axes, op, t)| said[usize::from(axes != axis)].push((op, t.elements)));
+            let (own, dealers) = (mesh.group(axis), seen.place);
+            let dealt: Vec<_> = microbatches.iter().map(|tokens| case.deal(tokens, dealers)).collect();
+            let of_dealt = sorted(case.traffic_of_dealt(&microbatches, dealers));
+            let predicted = [predicted((case, regions), &dealt, (own.rank(), ranks)), of_dealt];
             assert_eq!(said, predicted, "elements by operation, {at}");
             let summed: usize = seen.synced.iter().map(|(_, _, t)| t.elements).sum();
-            let wanted = if ranks == 1 { 0 } else { case.synced(ranks, regions) };
+            let wanted = match (dealers.1, ranks) {
+                (1, 1) => 0,
+                (1, _) => case.synced(ranks, regions),
+                _ => seen.parameters,
+            };
             assert_eq!(summed, wanted, "elements in the sums of gradients, {at}");
             Ok::<_, crate::Error>(())
         })
         .unwrap_or_else(|why| panic!("{why}"));
 }
 
-/// What a rank sends in one step, by operation.
+/// What a rank sends in one step along the axis of features, by operation.
 fn predicted(
     (case, regions): (&(impl Erased + ?Sized), bool),
-    microbatches: &[usize],
+    dealt: &[Vec<Segment>],
     (rank, ranks): (usize, usize),
 ) -> Vec<(Op, usize)> {
     if ranks == 1 {
         return vec![];
     }
-    let mut all = case.traffic_on((rank, ranks), microbatches, regions);
+    let microbatches: Vec<_> = dealt.iter().map(|tokens| tokens.iter().map(|t| t.len).sum()).collect();
+    sorted(case.traffic_on((rank, ranks), &microbatches, regions))
+}
+
+fn sorted(mut all: Vec<(Op, usize)>) -> Vec<(Op, usize)> {
     all.sort_by_key(|(op, _)| *op as usize);
     all
 }

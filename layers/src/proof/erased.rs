@@ -3,8 +3,8 @@
 use super::{Answer, Case, Given, Lies};
 use crate::proof::lies::AtRank;
 use crate::{Builder, Layer, Param, Result};
-use comm::Op;
-use kernels::{Kernels, Meta};
+use comm::{Axis, Op};
+use kernels::{Kernels, Meta, Segment};
 use tensor::{Cpu, Dual, F61, Scalar};
 
 /// What a proof asks of a case, on every device that it runs on. The harness takes it as `dyn`, but by a type parameter:
@@ -21,6 +21,18 @@ pub(crate) trait Spec: Sync {
     fn name(&self) -> &'static str;
     /// As [`Case::RANKS`].
     fn ranks(&self) -> &'static [usize];
+    /// As [`Case::AXIS`].
+    fn axis(&self) -> Axis;
+    /// As [`Case::DEALERS`].
+    fn dealers(&self) -> &'static [(Axis, usize)];
+    /// As [`Case::deal`].
+    fn deal(&self, tokens: &[Segment], place: (usize, usize)) -> Vec<Segment>;
+    /// As [`Case::traffic_of_dealt`].
+    fn traffic_of_dealt(&self, microbatches: &[Vec<Segment>], place: (usize, usize)) -> Vec<(Op, usize)>;
+    /// A world of so many ranks along the axis of features.
+    fn world(&self, ranks: usize) -> Vec<(Axis, usize)> {
+        [self.dealers(), &[(self.axis(), ranks)]].concat()
+    }
     /// As [`Case::features`].
     fn features(&self) -> [usize; 2];
     /// As [`Case::traffic_on`].
@@ -37,6 +49,18 @@ impl<C: Case> Spec for C {
     }
     fn ranks(&self) -> &'static [usize] {
         C::RANKS
+    }
+    fn axis(&self) -> Axis {
+        C::AXIS
+    }
+    fn dealers(&self) -> &'static [(Axis, usize)] {
+        C::DEALERS
+    }
+    fn deal(&self, tokens: &[Segment], place: (usize, usize)) -> Vec<Segment> {
+        Case::deal(self, tokens, place)
+    }
+    fn traffic_of_dealt(&self, microbatches: &[Vec<Segment>], place: (usize, usize)) -> Vec<(Op, usize)> {
+        Case::traffic_of_dealt(self, microbatches, place)
     }
     fn features(&self) -> [usize; 2] {
         Case::features(self)

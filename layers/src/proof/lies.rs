@@ -3,8 +3,8 @@ use super::Given;
 use crate::Result;
 use crate::ops::{Region, Split, Stream};
 use comm::Group;
-use kernels::Kernels;
-use tensor::{Category, Ids, Tensor};
+use kernels::{Kernels, Segment};
+use tensor::{Category, Ids, Scalar, Tensor};
 
 /// Where activations are handed out.
 pub struct AtRank<'a, D: Kernels> {
@@ -14,6 +14,38 @@ pub struct AtRank<'a, D: Kernels> {
     pub group: &'a Group<D::Place>,
     /// Whose tokens of the stream are here.
     pub region: Region,
+    /// The ranks that tokens are dealt to.
+    pub dealers: &'a Group<D::Place>,
+}
+
+impl<D: Kernels> AtRank<'_, D> {
+    /// This rank among those that tokens are dealt to.
+    pub(super) fn place(&self) -> (usize, usize) {
+        (self.dealers.rank(), self.dealers.size())
+    }
+    /// What the ranks have of a matrix with a row for each of their own tokens, as it lies in the whole microbatch.
+    ///
+    /// # Errors
+    /// If ranks do not meet.
+    pub(super) fn together(
+        &self,
+        x: &dyn Lies<D>,
+        (cols, deal): (usize, &dyn Fn((usize, usize)) -> Vec<Segment>),
+    ) -> Result<Vec<D::Elem>> {
+        let (mine, ranks) = (x.whole(self)?, self.dealers.size());
+        if ranks == 1 || !x.has_rows() {
+            return Ok(mine);
+        }
+        let dealt: Vec<_> = (0..ranks).map(|rank| deal((rank, ranks))).collect();
+        let counts: Vec<_> = dealt.iter().map(|tokens| tokens.iter().map(|t| t.len).sum()).collect();
+        let share =
+            Tensor::from_fn(self.device, Category::Buffers, counts[self.dealers.rank()], cols, |i| mine[i]);
+        let Some(all) = self.dealers.all_gather_v(&share, &counts)?.read() else { return Ok(Vec::new()) };
+        let rows = dealt.iter().flatten().flat_map(|t| t.row..t.row + t.len);
+        let mut whole = vec![D::Elem::ZERO; all.len()];
+        rows.zip(all.chunks(cols)).for_each(|(row, x)| whole[row * cols..][..cols].copy_from_slice(x));
+        Ok(whole)
+    }
 }
 
 /// An activation, by how it lies over the ranks of a group.
@@ -33,6 +65,10 @@ pub trait Lies<D: Kernels>: 'static {
     /// # Panics
     /// If a stream has other tokens than those of the place.
     fn whole(&self, at: &AtRank<D>) -> Result<Vec<D::Elem>>;
+    /// Whether it is a matrix with a row for each token: ids are none.
+    fn has_rows(&self) -> bool {
+        true
+    }
 }
 
 impl<D: Kernels> Lies<D> for Tensor<D> {
@@ -83,5 +119,8 @@ impl<D: Kernels> Lies<D> for Ids<D::Place> {
     }
     fn whole(&self, _: &AtRank<D>) -> Result<Vec<D::Elem>> {
         Ok(Vec::new())
+    }
+    fn has_rows(&self) -> bool {
+        false
     }
 }

@@ -1,5 +1,6 @@
 //! The proof of one layer: write a [`Case`] (how it is built, what the oracle says, what it sends), and
-//! [`proves`] does the rest, for ranks 1, 2, 3, 4 and 8:
+//! [`proves`] does the rest, for ranks 1, 2, 3, 4 and 8 along the axis that splits layers, or in the worlds that the case
+//! names, along whose other axes tokens are dealt:
 //!
 //! 1. **equal** (`equal.rs`): outputs, gradients of inputs and weights, and new weights equal the unsplit oracle bit
 //!    for bit in the field, under two keys, over two steps of two ragged microbatches; the traffic is the predicted one;
@@ -15,13 +16,15 @@ mod mutants;
 mod price;
 mod rounding;
 mod run;
+#[cfg(test)]
+mod tests;
 
 use erased::Erased;
 pub use lies::Lies;
 
 use crate::{Builder, Cx, Layer, Result, Values};
-use comm::{Mesh, Op};
-use kernels::Kernels;
+use comm::{Axis, Mesh, Op};
+use kernels::{Kernels, Segment};
 use std::collections::BTreeMap;
 use tensor::{Scalar, mix};
 
@@ -29,11 +32,26 @@ use tensor::{Scalar, mix};
 pub trait Case: Sync {
     /// The layer, on any device.
     type Layer<D: Kernels>: Layer<D, In: Lies<D>, Out: Lies<D>> + 'static;
-    /// On how many ranks it is proven.
+    /// The axis that features are split along.
+    const AXIS: Axis = Axis::LAYERS;
+    /// On how many ranks along it the layer is proven.
     const RANKS: &'static [usize] = &[1, 2, 3, 4, 8];
+    /// Further axes of its worlds, with their sizes: along these each rank has tokens of its own.
+    const DEALERS: &'static [(Axis, usize)] = &[];
+    /// Which of a microbatch's tokens, a segment for each sequence, one of so many ranks along the further axes has. By
+    /// default whole sequences, in order.
+    fn deal(&self, tokens: &[Segment], (rank, ranks): (usize, usize)) -> Vec<Segment> {
+        let n = tokens.len();
+        tokens[n * rank / ranks..n * (rank + 1) / ranks].to_vec()
+    }
+    /// Elements that such a rank gives to an operation over the further axes, forward and backward, sums of gradients left
+    /// out; from the sequences of each microbatch.
+    fn traffic_of_dealt(&self, _microbatches: &[Vec<Segment>], _place: (usize, usize)) -> Vec<(Op, usize)> {
+        vec![]
+    }
     /// Features of the whole input and of the whole output. For a layer of token ids, the first is the vocabulary.
     fn features(&self) -> [usize; 2];
-    /// Builds the layer on a mesh of the tensor axis.
+    /// Builds the layer on a mesh of these axes.
     ///
     /// # Errors
     /// Where the ranks do not fit.
@@ -90,6 +108,8 @@ pub struct Given<S> {
     pub first: usize,
     /// Tokens of each sequence.
     pub lengths: Vec<usize>,
+    /// The tokens that are here, by where they lie in the whole microbatch.
+    pub tokens: Vec<Segment>,
     /// The input, row-major; unused where ids enter.
     pub x: Vec<S>,
     /// Tokens of each sequence's memory.
@@ -116,20 +136,27 @@ pub struct Answer<S> {
 }
 
 impl<S: Scalar> Given<S> {
-    /// Two microbatches of different sizes, the first with two sequences of different lengths.
+    /// Two microbatches of different sizes, the first with two sequences of different lengths: 13 tokens in all, and 11 in
+    /// one, which no number of ranks divides.
     fn draw([inputs, outputs]: [usize; 2], step: usize) -> Vec<Given<S>> {
-        [vec![4, 1], vec![2]]
+        [vec![7, 4], vec![2]]
             .into_iter()
             .enumerate()
             .map(|(microbatch, lengths)| {
-                let tokens: usize = lengths.iter().sum();
+                let (mut tokens, first): (usize, usize) = (0, 2 * microbatch);
+                let segment = |(i, &len): (usize, &usize)| {
+                    tokens += len;
+                    Segment { row: tokens - len, len, position: 0, sequence: first + i }
+                };
+                let segments = lengths.iter().enumerate().map(segment).collect();
                 let salt = mix((step * 2 + microbatch) as u64);
                 let draw =
                     |salt: u64, n: usize| (0..n as u64).map(|i| S::sample(mix(salt ^ i), 1.0)).collect();
                 let memory_lengths: Vec<usize> = lengths.iter().map(|n| n + 1).collect();
                 Given {
                     step,
-                    first: 2 * microbatch,
+                    first,
+                    tokens: segments,
                     memory: draw(mix(salt ^ 3), memory_lengths.iter().sum::<usize>() * inputs),
                     memory_lengths,
                     x: draw(mix(salt ^ 1), tokens * inputs),
@@ -142,12 +169,22 @@ impl<S: Scalar> Given<S> {
             .collect()
     }
     fn tokens(&self) -> usize {
-        self.lengths.iter().sum()
+        self.tokens.iter().map(|t| t.len).sum()
     }
-    /// What a call on it needs.
+    /// What a rank has of it that has these tokens.
+    fn of(&self, tokens: Vec<Segment>, [inputs, outputs]: [usize; 2]) -> Self {
+        let rows: Vec<_> = tokens.iter().flat_map(|t| t.row..t.row + t.len).collect();
+        let cut =
+            |x: &[S], width: usize| rows.iter().flat_map(|row| x[row * width..][..width].to_vec()).collect();
+        let ids = rows.iter().map(|&row| self.ids[row]).collect();
+        Self { x: cut(&self.x, inputs), dy: cut(&self.dy, outputs), ids, tokens, ..self.clone() }
+    }
+    /// What a call on it needs; a memory there is where all tokens are here.
     fn cx<D: Kernels>(&self, microbatch: usize) -> Cx<D> {
-        let cx = Cx::train(microbatch, &self.lengths, 1).numbered_from(self.first);
-        cx.with_memory(&self.memory_lengths).dropping(SEED, self.step)
+        let cx = Cx::train(microbatch, &self.lengths, 1).dealt(self.tokens.iter().copied());
+        let cx =
+            if self.tokens.len() == self.lengths.len() { cx.with_memory(&self.memory_lengths) } else { cx };
+        cx.dropping(SEED, self.step)
     }
 }
 

@@ -5,8 +5,8 @@ use super::equal::difference;
 use super::erased::Erased;
 use super::run::{Calls, STEPS, Trace, oracle, run};
 use crate::Random;
+use comm::World;
 use comm::mutants::{Mutation, Outcome, Site, Tally, Trial, judge};
-use comm::{Axis, World};
 use std::sync::OnceLock;
 use tensor::{Cpu, F61, Key};
 
@@ -56,7 +56,7 @@ struct Subject<'a, C: ?Sized> {
 impl<C: Erased + ?Sized> Subject<'_, C> {
     /// What each rank finds that differs, and its calls; or why a rank failed.
     fn ran(&self, steps: usize, trial: &Trial) -> Result<Vec<(Option<String>, Calls)>, String> {
-        let world = World::threads(&[(Axis::LAYERS, self.ranks)]).expect("a world").on_trial(trial);
+        let world = World::threads(&self.case.world(self.ranks)).expect("a world").on_trial(trial);
         let given = |step| Given::draw(self.case.features(), step);
         let ran = world.run(|device: Cpu<F61>, mesh| {
             let seen = run((self.case, self.regions), &device, &mesh, &Random { seed: 7 }, &given, steps)?;

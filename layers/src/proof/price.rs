@@ -3,14 +3,14 @@ use super::Given;
 use super::erased::Erased;
 use super::run::{STEPS, run};
 use crate::{Error, Random};
-use comm::{Axis, Mesh, World};
+use comm::{Mesh, World};
 use kernels::Meta;
 use tensor::{Cpu, Device};
 
 pub(super) fn check(case: &(impl Erased + ?Sized), regions: bool) {
     let (given, values) = (|step: usize| Given::<f32>::draw(case.features(), step), Random { seed: 7 });
     for &ranks in case.ranks() {
-        let axes = [(Axis::LAYERS, ranks)];
+        let axes = case.world(ranks);
         let measured = World::threads(&axes)
             .expect("a world")
             .run(|device: Cpu<f32>, mesh| {

@@ -3,7 +3,7 @@ use super::Given;
 use super::erased::Erased;
 use super::run::{STEPS, Trace, oracle, run};
 use crate::{Error, Random};
-use comm::{Axis, World};
+use comm::World;
 use std::collections::BTreeMap;
 use tensor::{Cpu, Real};
 
@@ -18,7 +18,7 @@ pub(super) fn check(case: &(impl Erased + ?Sized), regions: bool) {
     let given = |step: usize| Given::<f32>::draw(case.features(), step);
     let mut alone = BTreeMap::new();
     for &ranks in case.ranks() {
-        let world = World::threads(&[(Axis::LAYERS, ranks)]).expect("a world");
+        let world = World::threads(&case.world(ranks)).expect("a world");
         let run =
             |device: Cpu<f32>, mesh| run((case, regions), &device, &mesh, &Random { seed: 7 }, &given, STEPS);
         let seen = world.run::<_, _, Error>(run).unwrap_or_else(|why| panic!("{why}")).swap_remove(0);
@@ -45,6 +45,7 @@ fn widen(g: &Given<f32>) -> Given<f64> {
         step: g.step,
         first: g.first,
         lengths: g.lengths.clone(),
+        tokens: g.tokens.clone(),
         memory_lengths: g.memory_lengths.clone(),
         memory: wide(&g.memory),
         x: wide(&g.x),

@@ -3,7 +3,7 @@ use super::erased::{On, Proven, Unsplit};
 use super::lies::AtRank;
 use super::{Given, place};
 use crate::{Kind, Optimizer, Param, Result, Values};
-use comm::{Axis, Ledger, Mesh};
+use comm::{Axes, Ledger, Mesh};
 use kernels::Kernels;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -25,6 +25,10 @@ pub(super) struct Seen<S> {
     pub(super) traffic: Ledger,
     /// What summing the gradients sent, of one step.
     pub(super) synced: Ledger,
+    /// This rank among those that tokens are dealt to.
+    pub(super) place: (usize, usize),
+    /// Numbers of gradients that are here.
+    pub(super) parameters: usize,
     /// The step and the numbers of the calls that the layer made, forward, backward and to sum its gradients.
     pub(super) calls: Calls,
 }
@@ -40,23 +44,30 @@ pub(super) fn run<D: Kernels<Wide = D>>(
     given: &dyn Fn(usize) -> Vec<Given<D::Elem>>,
     steps: usize,
 ) -> Result<Seen<D::Elem>> {
-    let group = mesh.group(Axis::LAYERS);
+    let group = mesh.group(case.axis());
     let at = place(device, mesh, values, regions);
     let mut layer = case.build(&at)?;
-    let at = AtRank { device, group, region: at.region };
+    let axes: Axes = case.dealers().iter().map(|(axis, _)| *axis).collect();
+    let at = AtRank { device, group, region: at.region, dealers: &mesh.over(axes)? };
     let mut optimizer = Optimizer::new(Kind::Sgd, None);
     let (mut trace, mut traffic, mut synced) = (Trace::new(), Ledger::default(), Ledger::default());
-    let (start, mut calls) = (weights(&mut *layer, mesh)?, Vec::new());
+    let (start, mut calls, mut parameters) = (weights(&mut *layer, mesh)?, Vec::new(), 0);
     for step in 0..steps {
         let before = mesh.ledger();
-        let backward = layer.there_and_back(given(step), case.features(), &at)?;
+        let whole = given(step);
+        let mine = |given: &Given<_>| given.of(case.deal(&given.tokens, at.place()), case.features());
+        let backward = layer.there_and_back(whole.iter().map(mine).collect(), case.features(), &at)?;
         if step == 0 {
             traffic = mesh.ledger() - &before;
         }
         calls.push((step, since(&before, mesh)));
         for (microbatch, [y, dx]) in backward {
-            trace.push((format!("step {step}, microbatch {microbatch}: Y"), y.whole(&at)?));
-            trace.push((format!("step {step}, microbatch {microbatch}: dX"), dx.whole(&at)?));
+            let [inputs, outputs] = case.features();
+            let deal = |place| case.deal(&whole[microbatch].tokens, place);
+            for (what, x, features) in [("Y", y, outputs), ("dX", dx, inputs)] {
+                let x = at.together(&*x, (features, &deal))?;
+                trace.push((format!("step {step}, microbatch {microbatch}: {what}"), x));
+            }
         }
         let mut params = layer.params();
         let before = mesh.ledger();
@@ -65,6 +76,9 @@ pub(super) fn run<D: Kernels<Wide = D>>(
         }
         synced = mesh.ledger() - &before;
         calls.push((step, since(&before, mesh)));
+        let numbers =
+            |param: &&mut Param<D>| param.gradient_elements().len() + param.gradient_padding().len();
+        parameters = params.iter().map(numbers).sum();
         for param in &params {
             let gradient = param.gather_gradient(mesh)?.unwrap_or_default();
             trace.push((format!("step {step}: gradient of {}", param.name()), gradient));
@@ -76,7 +90,7 @@ pub(super) fn run<D: Kernels<Wide = D>>(
             trace.push((format!("step {step}: new {name}"), value));
         }
     }
-    Ok(Seen { start, trace, traffic, synced, calls })
+    Ok(Seen { start, trace, traffic, synced, place: at.place(), parameters, calls })
 }
 
 /// The numbers of this rank's calls since then.

@@ -134,9 +134,9 @@ impl Campaign<'_> {
             None
         });
         let after = report.cases;
-        report.failed(
-            failed.map(|(number, outcome)| shrunk((after, number), self.layout, outcome, self.judge)),
-        );
+        let failure = |(number, outcome)| shrunk((after, number), self.layout, outcome, self.judge);
+        report.failure = failed.map(failure);
+        report.equal = report.failure.is_none();
         Ok(report)
     }
     /// What a thread does: the next case, until there is none.

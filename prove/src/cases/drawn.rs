@@ -55,16 +55,15 @@ fn all(given: Option<Layout>) -> BoxedStrategy<Wish> {
     let steps = (step(), proptest::option::weighted(0.85, step()));
     let texts = vec((1..=TOKENS, 1..=TOKENS), 0..=3);
     let clip = proptest::option::weighted(0.7, select(vec![0.5, 1e9]));
-    (shapes(), steps, texts, optimizers(), clip, layout)
-        .prop_map(|(shape, steps, texts, optimizer, clip, layout)| Wish {
-            shape,
-            steps,
-            texts,
-            optimizer,
-            clip,
-            layout,
-        })
-        .boxed()
+    let wish = |(shape, steps, texts, optimizer, clip, layout)| Wish {
+        shape,
+        steps,
+        texts,
+        optimizer,
+        clip,
+        layout,
+    };
+    (shapes(), steps, texts, optimizers(), clip, layout).prop_map(wish).boxed()
 }
 
 impl Wish {
@@ -158,24 +157,11 @@ fn shapes() -> impl Strategy<Value = Shape> {
         let (norm, positions, feed_forward, bias, head_norm, tied, window, eps, padding) = parts;
         let keys = (1..=keys).rev().find(|keys| queries.is_multiple_of(*keys)).unwrap_or(1);
         let (embedding, attention, residual) = rates;
-        Shape {
-            width,
-            blocks,
-            heads: Heads { queries, keys, dim },
-            hidden,
-            vocabulary,
-            padding,
-            eps,
-            tied,
-            norm,
-            positions,
-            feed_forward,
-            bias,
-            head_norm,
-            window: window.map(|(size, sinks, from)| Window { size, sinks, from: from.min(blocks - 1) }),
-            dropout: Rates { embedding, attention, residual },
-            loss: Objective { smoothing, z },
-        }
+        let window = window.map(|(size, sinks, from)| Window { size, sinks, from: from.min(blocks - 1) });
+        let (heads, dropout) = (Heads { queries, keys, dim }, Rates { embedding, attention, residual });
+        let sized = Shape { width, blocks, heads, hidden, vocabulary, padding, eps, ..Shape::LLAMA };
+        let built = Shape { norm, positions, feed_forward, bias, head_norm, tied, ..sized };
+        Shape { window, dropout, loss: Objective { smoothing, z }, ..built }
     })
 }
 
@@ -221,9 +207,8 @@ impl StepWish {
         let Self { microbatches, sequences, more } = self;
         let needed = microbatches * ranks;
         let n = if sequences.len() < needed { needed + more } else { sequences.len() };
-        let document = |ignored: &Vec<bool>| {
-            Document::new(ignored.iter().take(longest).map(|ignored| !ignored).collect())
-        };
+        let document =
+            |ignored: &Vec<bool>| Document::new(ignored.iter().take(longest).map(|ignored| !ignored));
         let sequence = |documents: &Vec<Vec<bool>>| documents.iter().map(document).collect();
         Step { microbatches, sequences: sequences.iter().cycle().take(n).map(sequence).collect() }
     }

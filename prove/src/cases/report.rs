@@ -16,7 +16,7 @@ pub struct Count {
 }
 
 /// The outcome of a campaign.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Report {
     /// How many cases were equal, before the first that was not.
     pub cases: usize,
@@ -50,19 +50,10 @@ impl Report {
     /// Nothing done yet.
     pub(super) fn new(key: Key, layout: Option<Layout>) -> Self {
         let none = |what: &str| Count { what: what.into(), cases: 0 };
-        Self {
-            cases: 0,
-            equal: true,
-            layout: layout.map(|layout| layout.to_string()),
-            key: hexadecimal(key),
-            next_key: hexadecimal(key),
-            tensors: 0,
-            elements: 0,
-            layouts: BTreeMap::new(),
-            strategies: strategies::all().iter().map(|about| none(about.name)).collect(),
-            habits: HABITS.iter().map(|(what, _)| none(what)).collect(),
-            failure: None,
-        }
+        let (key, layout) = (hexadecimal(key), layout.map(|layout| layout.to_string()));
+        let strategies = strategies::all().iter().map(|about| none(about.name)).collect();
+        let habits = HABITS.iter().map(|(what, _)| none(what)).collect();
+        Self { equal: true, layout, next_key: key.clone(), key, strategies, habits, ..Self::default() }
     }
     /// One more case that was equal, in so many tensors and elements; and the number of the next.
     pub(super) fn add(&mut self, case: &Case, (tensors, elements): (usize, usize), next: Key) {
@@ -78,11 +69,6 @@ impl Report {
         for (count, (_, is)) in self.habits.iter_mut().zip(HABITS) {
             count.cases += usize::from(is(case));
         }
-    }
-    /// The first case that was not equal, if there is one.
-    pub(super) fn failed(&mut self, failure: Option<Failure>) {
-        self.equal = failure.is_none();
-        self.failure = failure;
     }
     /// The statement, in words: what was shown, of what, and what it does not say.
     pub fn statement(&self) -> String {

@@ -174,7 +174,7 @@ fn a_planted_bug_is_found_and_shrunk_to_what_it_needs() {
         assert_eq!(*shape, plainest, "{}", failure.case);
         assert_eq!((shape.bias.out, shape.bias.qkv, shape.bias.mlp), (true, false, false));
         assert_eq!((shape.heads.queries, shape.heads.keys, shape.heads.dim), (2, 1, 1), "{}", failure.case);
-        let step = Step { microbatches: 1, sequences: vec![vec![".".parse().unwrap()]] };
+        let step = Step { microbatches: 1, sequences: vec![vec![Document::new([true])]] };
         assert_eq!((steps, texts.len()), (&vec![step], 0), "{}", failure.case);
         assert_eq!((*optimizer, *clip), (Kind::Sgd, None));
         assert!(

@@ -1,6 +1,5 @@
 //! A case in words: what a model has beyond the plainest, how it is split, what it learns.
 use super::Case;
-use layers::Kind;
 use layers::model::shape::counted;
 use std::fmt;
 
@@ -23,13 +22,8 @@ impl fmt::Display for Case {
         if !read.is_empty() {
             writeln!(f, "texts      prompts of {} tokens, the rest one by one", read.join(", "))?;
         }
-        match optimizer {
-            Kind::Sgd => write!(f, "optimizer  plain descent")?,
-            Kind::AdamW { beta1, beta2, eps, decay } => {
-                write!(f, "optimizer  AdamW, β {beta1} and {beta2}, ε {eps}, decay {decay}")?;
-            }
-        }
         let limit = clip.map_or_else(|| "no limit of the norm".into(), |c| format!("the norm at most {c}"));
-        write!(f, ", rate {lr}, {limit}\n(. is a token, x one whose target is ignored, | parts documents)")
+        writeln!(f, "optimizer  {}, rate {lr}, {limit}", crate::subject::optimizer(*optimizer))?;
+        f.write_str("(. is a token, x one whose target is ignored, | parts documents)")
     }
 }

@@ -1,6 +1,6 @@
 //! A program that is not equal is told where: the first tensor in program order, its rank, the collective, a hint.
-use comm::CallRecord;
 use comm::mutants::{Mutation, Site, Trial};
+use comm::{CallRecord, Op};
 use kernels::Heads;
 use layers::{Biases, NormKind, Shape};
 use parallel::Layout;
@@ -27,14 +27,14 @@ fn subject(layout: &str) -> (Subject, Layout) {
 fn calls(subject: &Subject, layout: &Layout) -> Vec<Site> {
     let honest = Trial::honest();
     let world = layout.world().unwrap().on_trial(&honest);
-    assert!(prove_in(&world, subject, layout, &[Key(5)], &Truths::default()).unwrap().equal);
+    assert!(prove_in(&world, subject, layout, &[Key(5)], &Truths::default(), &|_| ()).unwrap().equal);
     honest.meetings()
 }
 
 /// The difference that this mutant of the last call in training of this label makes.
-fn after(layout: &str, mutation: Mutation, pick: impl Fn(&[Site]) -> &Site) -> Difference {
+fn after(layout: &str, mutation: Mutation, pick: impl Fn(&[Site]) -> Site) -> Difference {
     let (subject, layout) = subject(layout);
-    let world = layout.world().unwrap().on_trial(&Trial::at(pick(&calls(&subject, &layout)), mutation));
+    let world = layout.world().unwrap().on_trial(&Trial::at(&pick(&calls(&subject, &layout)), mutation));
     locate_in(world, &subject, &layout, Key(5)).unwrap().expect("a difference")
 }
 
@@ -43,8 +43,8 @@ fn label(site: &Site) -> &str {
 }
 
 /// The `n`th call of a label.
-fn nth(of: &'static str, n: usize) -> impl Fn(&[Site]) -> &Site {
-    move |sites| sites.iter().filter(|s| label(s) == of).nth(n).expect("so many calls")
+fn nth(of: &'static str, n: usize) -> impl Fn(&[Site]) -> Site {
+    move |sites| sites.iter().filter(|s| label(s) == of).nth(n).expect("so many calls").clone()
 }
 
 /// Kills: an echo named before its cause, a rank that is right, a collective that did not touch it.
@@ -90,6 +90,39 @@ fn what_happens_once_a_step_is_told_apart() {
     let d = after("tp=2", Mutation::Repeat, nth("norm2", 0));
     assert_eq!(d.name, "step 0: norm²", "{d}");
     assert_eq!(d.collectives.len(), 1, "{d}");
+}
+
+/// Messages between stages, and what only a stage's ranks have. Kills: a first difference in the order of one rank, which
+/// has not all tensors; a rank named that has not the tensor, an echo in one stage before its cause in another; a sharded
+/// update that is told without the call that gathers it.
+#[test]
+fn what_only_a_stage_has_is_located() {
+    let message = |of: &'static str| {
+        move |sites: &[Site]| {
+            let mut sends = sites.iter().filter(|s| s.op == Op::Send && s.words.contains(of));
+            sends.next().expect("such a message").clone()
+        }
+    };
+    let zero = "tp=2,dp=2:zero1,pp=2";
+    let of_stage = |d: &Difference, name: &str, op: Op, ranks: &[usize]| {
+        assert_eq!((d.name.as_str(), d.ranks.as_slice()), (name, ranks), "{d}");
+        assert!(d.collectives.last().is_some_and(|call| call.op == op), "{d}");
+    };
+    let d = after("pp=2", Mutation::Skip, message(" as activation of 1 "));
+    of_stage(&d, "step 0: blocks.1.norm1.in", Op::Receive, &[1]);
+    assert_eq!(d.after.as_deref(), Some("step 0: blocks.0.mlp.added"), "{d}");
+    assert!(d.hint.as_deref().unwrap().starts_with("GPipe: "), "{d}");
+    let d = after("pp=2", Mutation::Tail, message(" as gradient of 1 "));
+    of_stage(&d, "step 0: gradient of blocks.0.mlp.down.out", Op::Receive, &[0]);
+    assert_eq!(d.after.as_deref(), Some("step 0: gradient of blocks.1.norm1.in"), "{d}");
+    let d = after(zero, Mutation::Skip, nth("gradients of blocks.1", 0));
+    of_stage(&d, "step 0: gradient of blocks.1.mlp.down.bias", Op::ReduceScatter, &[4, 5, 6, 7]);
+    assert_eq!(d.after.as_deref(), Some("step 0: gradient of norm"), "{d}");
+    assert!(d.hint.as_deref().unwrap().starts_with("ZeRO, stage 1: a rank's shard"), "{d}");
+    let d = after(zero, Mutation::Skip, nth("values of blocks.1", 0));
+    of_stage(&d, "step 0: new blocks.1.norm1", Op::AllGather, &[4, 5, 6, 7]);
+    let d = after(zero, Mutation::Skip, nth("loss", 0));
+    of_stage(&d, "step 0: loss", Op::AllReduce, &[0, 1, 2, 3, 4, 5, 6, 7]);
 }
 
 /// Kills: a difference where there is none; a statement that leaves something out.

@@ -1,8 +1,10 @@
 //! The whole model under every layout equals the oracle, bit for bit in the field: logits, losses, norms, every
 //! gradient, every new weight, over two clipped steps of two ragged microbatches.
+use comm::Axis;
 use kernels::Heads;
-use layers::{Biases, Design, Kind, Positions, Shape, Window};
-use parallel::Layout;
+use layers::{About, Biases, Choice, Design, Kind, Positions, Shape, Window};
+use parallel::layout::covering;
+use parallel::{Layout, strategies};
 use prove::cases::{Case, HABITS, Member, PANEL, certify_panel, never_ran};
 use prove::{Subject, Truths, oracle, prove};
 use tensor::{Key, Rope, Scaling, mix};
@@ -16,7 +18,7 @@ const SHAPE: Shape = Shape {
     positions: Positions::Rotary(Rope { base: 100.0, scaling: Scaling::None }),
     ..Shape::LLAMA
 };
-const LAYOUTS: [&str; 11] = [
+const LAYOUTS: [&str; 12] = [
     "none",
     "tp=2",
     "tp=2,sp",
@@ -28,6 +30,7 @@ const LAYOUTS: [&str; 11] = [
     "tp=4,sp,dp=2",
     "tp=4,dp=2",
     "tp=2,dp=3",
+    "tp=2,dp=2:zero1,pp=2",
 ];
 
 /// A fixed key, and one that no run had before.
@@ -43,16 +46,37 @@ fn keys() -> [Key; 2] {
 /// of dropout that depends on the layout or the microbatch, documents that see each other, ignored targets that count,
 /// positions by row, texts read by the wrong data rank.
 fn equal(who: impl Fn(&Member) -> bool) {
-    let (keys, most) = (keys(), "dp=3".parse().unwrap());
+    let (keys, truths, written) = (keys(), Truths::default(), LAYOUTS.map(|layout| layout.parse().unwrap()));
+    let layouts: Vec<Layout> = covering(8).into_iter().chain(written).collect();
     for member in PANEL.iter().filter(|member| who(member)) {
-        let (subject, truths) = (member.subject(&most).unwrap(), Truths::default());
-        let params = oracle::design(&subject.model).shapes().len();
-        for layout in LAYOUTS {
-            let layout: Layout = layout.parse().unwrap();
-            let verdict = prove(&subject, &layout, &keys, &truths).unwrap();
+        let subject = member.subject(&Layout::UNSPLIT).unwrap();
+        let model = oracle::design(&subject.model);
+        let params = model.shapes().len();
+        for layout in &layouts {
+            let same = member.subject(layout).unwrap() == subject;
+            assert!(same, "{layout}: one run of the oracle serves all");
+            let verdict = prove(&subject, layout, &keys, &truths).unwrap();
             assert!(verdict.equal, "{}: {}", member.name, verdict.statement());
-            let a_rank = 1 + 2 * (2 + 2 * params); // logits; loss, norm², gradients, weights
-            assert_eq!(verdict.tensors, a_rank * keys.len() * layout.ranks(), "{}, {layout}", member.name);
+            let (ranks, stages) = (layout.ranks(), layout.size(Axis::STAGES));
+            let twice = usize::from(member.shape.tied && stages > 1); // the table
+            let a_key = ranks * (1 + 2 * 2) + ranks / stages * (params + twice) * 2 * 2; // logits; loss, norm²; the rest
+            assert_eq!(verdict.tensors, a_key * keys.len(), "{}, {layout}", member.name);
+        }
+    }
+}
+
+/// Kills: two entries of the lists that break something together, and no proof has both.
+#[test]
+fn every_pair_of_entries_meets_among_the_layouts_that_are_proven() {
+    let has = |layout: &Layout| layout.strategies().iter().map(|about| about.name).collect::<Vec<_>>();
+    let all: Vec<_> = covering(8).iter().map(has).collect();
+    let listed = strategies::all();
+    for (i, one) in listed.iter().enumerate() {
+        for other in &listed[i..] {
+            let meet = all.iter().any(|layout| layout.contains(&one.name) && layout.contains(&other.name));
+            let layers = |about: &About| about.choice == Choice::Layers;
+            let alternatives = one.name != other.name && one.choice == other.choice && !layers(one);
+            assert_eq!(meet, !alternatives, "{} and {} in {all:?}", one.name, other.name);
         }
     }
 }
@@ -117,9 +141,9 @@ fn a_panel_is_proven_under_layouts_that_few_models_fit() {
         let layout: Layout = layout.parse().unwrap();
         let proven = certify_panel(&layout, &keys()[..1], &|_| ()).unwrap();
         let says = proven.statement();
-        assert!(proven.equal && PANEL.iter().all(|member| says.contains(member.name)), "{says}");
+        assert!(proven.verdict.equal && PANEL.iter().all(|member| says.contains(member.name)), "{says}");
         let bounds: Vec<_> = proven.models.iter().map(|model| model.bound_log2.unwrap()).collect();
-        let worst = proven.bound_log2.unwrap();
+        let worst = proven.verdict.bound_log2.unwrap();
         assert!(
             bounds.iter().all(|bound| *bound <= worst) && bounds.contains(&worst) && worst < -15.0,
             "{says}"
@@ -148,12 +172,12 @@ fn what_a_model_has_no_use_for_is_told_as_never_run() {
 /// The subject of a proof has what hides nothing. Kills: a drawing that loses one of its habits.
 #[test]
 fn a_small_subject_packs_documents_and_ignores_targets() {
-    for layout in ["none", "tp=2", "dp=3"] {
-        let subject = Subject::small(SHAPE, &layout.parse().unwrap()).unwrap();
+    for data in [1, 3, 8] {
+        let subject = Subject::dealt(SHAPE, data).unwrap();
         let sequences = || subject.steps.iter().flat_map(|(batch, _)| batch.microbatches().iter().flatten());
-        assert!(sequences().any(|s| s.documents.len() > 1), "{layout}");
-        assert!(sequences().any(|s| s.targets.contains(&tensor::IGNORED)), "{layout}");
-        assert!(subject.steps.iter().all(|(batch, _)| batch.counted() < batch.tokens()), "{layout}");
+        assert!(sequences().any(|s| s.documents.len() > 1), "{data} data ranks");
+        assert!(sequences().any(|s| s.targets.contains(&tensor::IGNORED)), "{data} data ranks");
+        assert!(subject.steps.iter().all(|(batch, _)| batch.counted() < batch.tokens()), "{data} data ranks");
     }
 }
 
@@ -254,7 +278,11 @@ fn another_model_is_rejected_by_name() {
 fn the_bound_is_small_and_grows_with_the_shapes() {
     let bound = |blocks| {
         let shape = Shape { blocks, ..SHAPE };
-        Subject::small(shape, &Layout::default()).unwrap().bound_log2(2).unwrap()
+        let bound = |subject: Subject| subject.bound_log2(2).unwrap();
+        let [one, shared] = [Subject::dealt(shape, 1), Subject::small(shape, &Layout::default())];
+        let (one, shared) = (bound(one.unwrap()), bound(shared.unwrap()));
+        assert!(one < shared && shared < -36.0, "what deals to eight ranks: {shared}, to one: {one}");
+        one
     };
     assert!(bound(1) < -45.0 && bound(1) < bound(2) && bound(2) < -36.0, "{} {}", bound(1), bound(2));
 }

@@ -152,12 +152,17 @@ fn a_bias_added_on_every_rank_is_refused_without_a_model() {
     let layout: Layout = "tp=2".parse().unwrap();
     let (wrong, right) = (Newcomer(Adds::OnEveryRank), Newcomer(Adds::Once));
     let panel = |mine| certify_panel(Scheme::with(&layout, &[mine]), &[Key(3)], &|_| ()).unwrap();
+    let staged: Layout = "tp=2,dp=2:zero1,pp=2".parse().unwrap();
+    let refused = certify_panel(Scheme::with(&staged, &[&wrong]), &[Key(3)], &|_| ()).unwrap();
+    let says = refused.statement();
+    assert!(!refused.verdict.equal && says.contains("texts: blocks.0.attention.out"), "{says}");
+    assert!(says.contains("Look first at my rows: where my bias is added."), "{says}");
     let refused = panel(&wrong);
     let says = refused.statement();
-    assert!(!refused.equal && says.starts_with("Not equal: under tp=2 with my rows"), "{says}");
+    assert!(!refused.verdict.equal && says.starts_with("Not equal: under tp=2 with my rows"), "{says}");
     assert!(says.contains("of biased Llama") && says.contains("texts: blocks.0.attention.out"), "{says}");
     assert!(says.contains("Look first at my rows: where my bias is added."), "{says}");
-    assert!(panel(&right).equal, "{}", panel(&right).statement());
+    assert!(panel(&right).verdict.equal, "{}", panel(&right).statement());
     // A model without biases cannot tell, and its proof says so.
     let subject =
         Subject::small(Shape { heads: Heads { queries: 2, keys: 2, dim: 2 }, ..Shape::LLAMA }, &layout);

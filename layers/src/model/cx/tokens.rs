@@ -23,9 +23,13 @@ impl<P: Place> Tokens<P> {
     /// Begins anew, with sequences of these lengths.
     pub(crate) fn begin(&mut self, lengths: impl Iterator<Item = usize>) {
         let first = |(sequence, len)| Segment { row: 0, len, position: 0, sequence };
+        self.deal(lengths.enumerate().map(first));
+    }
+    /// Begins anew, with these parts of sequences, one after the other.
+    pub(crate) fn deal(&mut self, parts: impl Iterator<Item = Segment>) {
         let tokens = self.queries.change();
         tokens.clear();
-        tokens.extend(lengths.enumerate().map(first));
+        tokens.extend(parts);
         self.first = 0;
         self.memory_lengths.clear();
         self.place(None);

@@ -1,7 +1,7 @@
 //! The proof of a panel, and what it says.
 use super::{Member, PANEL};
-use crate::verdict::{LIMITS, WHAT, hexadecimal, sure};
-use crate::{Difference, Verdict, certify, check};
+use crate::verdict::{LIMITS, WHAT, sure};
+use crate::{Verdict, certify, check};
 use parallel::{Result, Scheme, budget};
 use serde::Serialize;
 use tensor::{Cpu, F61, Key};
@@ -9,24 +9,13 @@ use tensor::{Cpu, F61, Key};
 /// What the proof of a panel came to.
 #[derive(Clone, Debug, Serialize)]
 pub struct Certificate {
-    /// The layout.
-    pub layout: String,
-    /// The keys, in hexadecimal.
-    pub keys: Vec<String>,
-    /// Whether everything was equal.
-    pub equal: bool,
-    /// log₂ of the probability that a program passes which is wrong on one of the models: the largest of all.
-    pub bound_log2: Option<f64>,
-    /// Tensors compared, of all models under all keys on all ranks.
-    pub tensors: usize,
-    /// Elements compared.
-    pub elements: usize,
+    /// What was shown of all of its models; the bound is the largest.
+    #[serde(flatten)]
+    pub verdict: Verdict,
     /// What each model read and learnt, in words.
     pub work: String,
     /// The models that were proven, up to the first that is not equal.
     pub models: Vec<Proven>,
-    /// What differs first, on the last of them.
-    pub first_difference: Option<Difference>,
 }
 
 /// One model of a panel.
@@ -50,31 +39,23 @@ pub fn certify_panel<'a>(
     told: &dyn Fn(&str),
 ) -> Result<Certificate> {
     let scheme = scheme.into();
-    let mut all = Certificate {
-        layout: scheme.to_string(),
-        keys: hexadecimal(keys),
-        equal: true,
-        bound_log2: Some(f64::NEG_INFINITY),
-        tensors: 0,
-        elements: 0,
-        work: String::new(),
-        models: Vec::new(),
-        first_difference: None,
-    };
     let fits = |member: &Member| check(&member.subject(scheme)?, scheme);
     budget::all(PANEL.iter().map(fits))?; // before the first proof
+    let verdict = Verdict::of((&scheme, &"small models"), keys);
+    let verdict = Verdict { bound_log2: Some(f64::NEG_INFINITY), ..verdict };
+    let mut all = Certificate { verdict, work: String::new(), models: Vec::new() };
     for member in PANEL {
         told(member.name);
         let subject = member.subject(scheme)?;
-        let verdict = certify(&subject, scheme, keys, &|_| ())?;
+        let one = certify(&subject, scheme, keys, &|_| ())?;
+        let model = format!("{}; {}", subject.model, subject.learner());
+        all.models.push(Proven { name: member.name, model, bound_log2: one.bound_log2 });
         all.work = subject.work();
-        all.models.push(Proven {
-            name: member.name,
-            model: format!("{}; {}", subject.model, subject.learner()),
-            bound_log2: verdict.bound_log2,
-        });
-        all.add(verdict);
-        if !all.equal {
+        let sum = &mut all.verdict;
+        sum.bound_log2 = sum.bound_log2.zip(one.bound_log2).map(|(a, b)| a.max(b));
+        (sum.tensors, sum.elements) = (sum.tensors + one.tensors, sum.elements + one.elements);
+        (sum.equal, sum.first_difference) = (one.equal, one.first_difference);
+        if !sum.equal {
             break;
         }
     }
@@ -82,19 +63,12 @@ pub fn certify_panel<'a>(
 }
 
 impl Certificate {
-    fn add(&mut self, verdict: Verdict) {
-        self.equal &= verdict.equal;
-        self.bound_log2 = self.bound_log2.zip(verdict.bound_log2).map(|(a, b)| a.max(b));
-        self.tensors += verdict.tensors;
-        self.elements += verdict.elements;
-        self.first_difference = verdict.first_difference;
-    }
     /// The statement, in words: what was shown, how surely, and what it does not say.
     pub fn statement(&self) -> String {
-        let Self { layout, work, models, tensors, elements, .. } = self;
-        let (keys, n) = (self.keys.join(" and "), models.len());
-        if let (Some(difference), Some(Proven { name, model, .. })) = (&self.first_difference, models.last())
-        {
+        let Self { verdict: Verdict { layout, tensors, elements, .. }, work, models } = self;
+        let (keys, n) = (self.verdict.keys.join(" and "), models.len());
+        let first = self.verdict.first_difference.as_ref();
+        if let Some((difference, Proven { name, model, .. })) = first.zip(models.last()) {
             return format!(
                 "Not equal: under {layout} and the keys {keys}, of {name} ({model}) {difference}"
             );
@@ -111,7 +85,7 @@ impl Certificate {
              Each model: {work}.\n\
              Equal bit for bit: {tensors} tensors, {elements} elements ({WHAT}), on every rank, under the keys {keys}.\n\
              For the shapes that ran, {} (opaque functions taken as random).\n{LIMITS}",
-            sure("a program that is wrong on one of them", self.bound_log2)
+            sure("a program that is wrong on one of them", self.verdict.bound_log2)
         )
     }
 }
