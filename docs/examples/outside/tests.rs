@@ -37,14 +37,14 @@ fn both(layout: &Layout) -> Scheme<'_, Cpu<F61>> {
 fn the_panel_is_equal_under_all_three() {
     for text in [TP, "tp=4", "tp=2,sp,dp=2"] {
         let proof = certify_panel(both(&layout(text)), &[Key(1)], &|_| ()).unwrap();
-        assert!(proof.equal, "{}", proof.statement());
+        assert!(proof.verdict.equal, "{}", proof.statement());
     }
     let layout = layout("tp=2,pp=2");
     let scheme = Scheme { schedule: Some(&OneForwardOneBackward), ..both(&layout) };
     let proof = certify_panel(scheme, &[Key(1)], &|_| ()).unwrap();
     let says = proof.statement();
     assert!(
-        proof.equal && says.contains("tp=2,pp=2 with own rows and weights just in time and 1F1B"),
+        proof.verdict.equal && says.contains("tp=2,pp=2 with own rows and weights just in time and 1F1B"),
         "{says}"
     );
 }
@@ -59,7 +59,7 @@ fn mutants_of_what_ranks_exchange_are_rejected() {
         let truths = Truths::default();
         let outcome = |trial: &Trial| {
             let world = scheme.layout.world().unwrap().on_trial(trial);
-            match prove_in(&world, &subject, scheme, &[Key(1)], &truths) {
+            match prove_in(&world, &subject, scheme, &[Key(1)], &truths, &|_| ()) {
                 Err(_) => Outcome::Fails,
                 Ok(verdict) if verdict.equal => Outcome::Equal,
                 Ok(_) => Outcome::Differs,
