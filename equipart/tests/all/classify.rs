@@ -299,7 +299,7 @@ fn prove_states_what_it_states_of_every_model() {
     );
     assert!(said[0]["bound_log2"].as_f64().unwrap() < -60.0);
     let parameters = 784 * 8 + 8 + 8 * 6 + 6 + 6 * 10 + 10;
-    let (steps, logits) = (2 * (2 + 2 * parameters), 8 * 10);
+    let (steps, logits) = (2 * (2 + 2 * parameters), 2 * 10);
     assert_eq!(
         said[0]["elements"],
         2 * (4 * steps + 2 * logits),
