@@ -12,6 +12,10 @@ list! { dyn Schedule:
 pub trait Schedule: Sync {
     /// Its description.
     fn about(&self) -> &'static About;
+    /// The sizes of its table for so many ranks and microbatches, of the number that a layout gives it: `interleaved/2`.
+    fn plan(&self, ranks: usize, microbatches: usize, _number: Option<usize>) -> Plan {
+        Plan::whole(ranks, microbatches)
+    }
     /// Whether there is such a table for these sizes.
     ///
     /// # Errors
