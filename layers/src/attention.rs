@@ -127,7 +127,7 @@ impl<D: Kernels> Layer<D> for SelfAttention<D> {
 
     fn backward_input(&mut self, cx: &Cx<D>, (norm, kept): Saved<D>, d_o: Split<D>) -> Back<D, Self> {
         let (qkv, o, lse) = kept.open();
-        let mut dqkv = attention_backward(cx, &qkv, &self.attend(cx), (&o, &lse), &d_o);
+        let mut dqkv = attention_backward(cx, self.block, &qkv, &self.attend(cx), (&o, &lse), &d_o);
         drop((qkv, o, lse, d_o));
         if let Some(rotary) = &self.rotary {
             rotate(cx, rotary, &mut dqkv, self.heads, true);

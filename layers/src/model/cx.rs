@@ -13,6 +13,7 @@ use kernels::{Indexed, Kernels, Segment, Span};
 use std::borrow::Borrow;
 use std::cell::{RefCell, RefMut};
 use std::fmt;
+use std::rc::Rc;
 use tensor::{Dropout, Index, LayerSpan, Profile};
 
 /// Which pass through the layers a call is part of.
@@ -20,6 +21,8 @@ use tensor::{Dropout, Index, LayerSpan, Profile};
 pub struct Pass {
     /// Which microbatch of the step.
     pub microbatch: usize,
+    /// Which slice of its sequences.
+    pub slice: usize,
     /// Whether the model learns: dropout drops, and the loss has what training adds to it.
     pub learns: bool,
     /// Whether forward keeps what backward needs.
@@ -37,7 +40,7 @@ pub struct Pass {
 pub struct Cx<D: Kernels> {
     pass: Pass,
     tokens: Tokens<D::Place>,
-    past: Option<RefCell<Past<D>>>,
+    past: Option<Rc<RefCell<Past<D>>>>,
     record: Option<Record<D>>,
     profiled: Option<D>, // whose profile has layers
 }
@@ -133,8 +136,20 @@ impl<D: Kernels> Cx<D> {
     /// With [`Uncountable`](tensor::count::Uncountable), if 64 bits do not count all these tokens.
     #[must_use]
     pub fn with_cache(mut self, capacity: usize) -> Self {
-        self.past = Some(RefCell::new(Past::new(self.tokens.list().len(), capacity)));
+        self.past = Some(Rc::new(RefCell::new(Past::new(self.tokens.list().len(), capacity))));
         self.tokens.place(Some(capacity));
+        self
+    }
+    /// Attention also sees the tokens of the slices before this one: `other` is the context of one of them.
+    ///
+    /// # Panics
+    /// If `other` has no cache, or this one is of other sequences.
+    #[must_use]
+    pub fn after(mut self, other: &Self) -> Self {
+        let past = other.past.clone().expect("a cache that slices share");
+        assert_eq!(self.tokens.list().len(), other.tokens.list().len(), "slices of the same sequences");
+        self.tokens.place(Some(RefCell::borrow(&past).capacity));
+        self.past = Some(past);
         self
     }
     /// Goes on to the next tokens of the same sequences (0 of one that is finished).
@@ -142,7 +157,7 @@ impl<D: Kernels> Cx<D> {
     /// # Panics
     /// If there are other sequences than before, or more tokens than the cache has room for.
     pub fn advance(&mut self, lengths: &[usize]) {
-        self.tokens.advance(lengths, self.past.as_ref().map(|past| past.borrow().capacity));
+        self.tokens.advance(lengths, self.past.as_ref().map(|past| RefCell::borrow(past).capacity));
     }
     /// Which pass this is.
     pub fn pass(&self) -> Pass {
@@ -179,7 +194,7 @@ impl<D: Kernels> Cx<D> {
     /// One more than the largest position that any token has or may come to have: what grows with positions is made for
     /// so many at once.
     pub(crate) fn reach(&self) -> usize {
-        self.past.as_ref().map_or(self.positions(), |past| past.borrow().capacity)
+        self.past.as_ref().map_or(self.positions(), |past| RefCell::borrow(past).capacity)
     }
     /// The tokens, where kernels read them.
     pub(crate) fn tokens_on(&self, place: &D::Place) -> &Index<D::Place> {
@@ -190,7 +205,7 @@ impl<D: Kernels> Cx<D> {
         self.tokens.spans()
     }
     pub(crate) fn past(&self) -> Option<RefMut<'_, Past<D>>> {
-        self.past.as_ref().map(RefCell::borrow_mut)
+        self.past.as_ref().map(|past| past.borrow_mut())
     }
     /// Each sequence's tokens, and its memory's.
     pub(crate) fn memory(&self) -> &Indexed<Span, D::Place> {

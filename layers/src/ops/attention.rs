@@ -3,7 +3,7 @@ use super::handles::same;
 use super::{Split, filled, wide_beside};
 use crate::{Cx, Result, Rotary};
 use kernels::{Attend, Heads, Indexed, Kernels, Qkv, Span};
-use tensor::{Category, Place, Scalar, Tensor, View, ViewMut};
+use tensor::{Category, Device, Place, Scalar, Tensor, View, ViewMut};
 
 /// The parts of a fused `[Q | K | V]`.
 fn parts<D: Kernels>(qkv: View<D>, heads: Heads) -> Qkv<D> {
@@ -66,7 +66,7 @@ pub fn attention<D: Kernels>(
     let (mut past, mut most) = (cx.past(), most_keys(cx.spans()));
     if let Some(past) = &mut past {
         let capacity = past.capacity;
-        let [keys, values] = past.slot(block, device, k.cols());
+        let [keys, values] = &mut past.slot(block, device, k.cols()).stored;
         for (b, t) in cx.tokens().iter().enumerate() {
             for (store, new) in [(&mut *keys, k), (&mut *values, v)] {
                 let to = store.view_mut().take_rows(b * capacity + t.position, t.len);
@@ -119,10 +119,12 @@ fn softmax_backward<D: Kernels>(
     device.attention_backward(attend, spans, qkv, saved, d_o.view(), dqkv, scratch.view_mut());
 }
 
-/// The gradient of [`attention`] without a cache.
+/// The gradient of [`attention`]. With a cache, the slices of a sequence come back last slice first: to the gradients of a
+/// slice's keys and values the slices after it have added theirs. After the first slice nothing stays in the cache.
 #[must_use]
 pub fn attention_backward<D: Kernels>(
     cx: &Cx<D>,
+    block: usize,
     qkv: &Split<D>,
     attend: &Attend,
     (o, lse): (&Split<D>, &Split<D::Wide>),
@@ -131,10 +133,28 @@ pub fn attention_backward<D: Kernels>(
     let (axis, qkv, device) = (qkv.axis(), qkv.share(), qkv.device());
     let parts = parts(qkv.view(), attend.heads);
     let mut dqkv = filled(device, Category::Activations, qkv.shape(), D::Elem::ZERO);
-    let (dq, dkv) = dqkv.view_mut().split_cols(parts.q.cols());
-    let (dk, dv) = dkv.split_cols(parts.k.cols());
+    let (of_q, of_k) = (parts.q.cols(), parts.k.cols());
+    let (dq, dkv) = dqkv.view_mut().split_cols(of_q);
     let given = (o.share(), lse.share(), d_o.share());
-    softmax_backward(device, (attend, cx.spans()), parts, given, [dq, dk, dv]);
+    if let Some(mut past) = cx.past() {
+        let capacity = past.capacity;
+        let ([k, v], sums) = past.slot(block, device, of_k).with_gradients();
+        let all = Qkv { q: parts.q, k: k.view(), v: v.view() };
+        let [of_keys, of_values] = sums.each_mut().map(Tensor::view_mut);
+        softmax_backward(device, (attend, cx.spans()), all, given, [dq, of_keys, of_values]);
+        for (b, t) in cx.tokens().iter().enumerate() {
+            for (first, sum) in [(of_q, &sums[0]), (of_q + of_k, &sums[1])] {
+                let to = dqkv.view_mut().take_rows(t.row, t.len).take_cols(first, of_k);
+                device.copy(to, sum.view().take_rows(b * capacity + t.position, t.len));
+            }
+        }
+        if cx.pass().slice == 0 {
+            past.free(block);
+        }
+    } else {
+        let (dk, dv) = dkv.split_cols(of_k);
+        softmax_backward(device, (attend, cx.spans()), parts, given, [dq, dk, dv]);
+    }
     Split::new(dqkv, axis)
 }
 
@@ -176,8 +196,9 @@ pub fn last_rows<D: Kernels>(cx: &Cx<D>, x: &Tensor<D>) -> Tensor<D> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Pass;
     use comm::Axis;
-    use kernels::Mask;
+    use kernels::{Mask, Segment};
     use tensor::{Cpu, F61, Key};
 
     const ATTEND: Attend =
@@ -201,6 +222,38 @@ mod tests {
         assert_eq!(run(&cx, &[0, 1, 3]), [0, 1, 3].map(|row| whole[row].clone()));
         cx.advance(&[1, 1]);
         assert_eq!(run(&cx, &[2, 4]), [2, 4].map(|row| whole[row].clone()));
+    }
+
+    /// Three sequences of 5, 1 and 3 tokens in two slices, keys and values with gradients in the past. Kills: a slice that
+    /// does not see those before it, or sees itself twice; gradients of keys that later slices have and that are not added,
+    /// or added to another slice or sequence; a cache that stays.
+    #[test]
+    fn attention_in_slices_has_the_gradients_of_the_whole_bit_for_bit() {
+        let (_key, device) = (Key(7).enter(), Cpu::<F61>::default());
+        let given = |rows: &[usize], cols: usize, salt: usize| {
+            let number = |i: usize| F61::sample((salt + rows[i / cols] * cols + i % cols) as u64, 1.0);
+            Split::new(Tensor::from_fn(&device, Category::Activations, rows.len(), cols, number), Axis::Tp)
+        };
+        let back = |cx: &Cx<_>, rows: &[usize], (o, lse): (Split<_>, Split<_>)| {
+            let of = attention_backward(cx, 1, &given(rows, 8, 0), &ATTEND, (&o, &lse), &given(rows, 4, 900));
+            of.share().read().unwrap().chunks(8).map(<[_]>::to_vec).collect::<Vec<_>>()
+        };
+        let ahead = |cx: &Cx<_>, rows: &[usize]| attention(cx, 1, &given(rows, 8, 0), &ATTEND);
+        let (all, cx): (Vec<_>, _) = ((0..9).collect(), Cx::train(0, [5, 1, 3], 1));
+        let whole = back(&cx, &all, ahead(&cx, &all));
+        let part = |(position, len, sequence)| Segment { row: 0, len, position, sequence };
+        let slice = |slice, parts: [_; 3]| {
+            let cx = Cx::default().then(Pass { slice, keeps: true, ..Pass::default() }, [0usize; 0]);
+            cx.dealt(parts.map(part))
+        };
+        let first = slice(0, [(0, 2, 0), (0, 0, 1), (0, 1, 2)]).with_cache(5);
+        let second = slice(1, [(2, 3, 0), (0, 1, 1), (1, 2, 2)]).after(&first);
+        let rows = [&[0, 1, 6][..], &[2, 3, 4, 5, 7, 8]];
+        let outputs = [ahead(&first, rows[0]), ahead(&second, rows[1])];
+        for (cx, (rows, o)) in [second, first].iter().zip(rows.iter().zip(outputs).rev()) {
+            assert_eq!(back(cx, rows, o), rows.iter().map(|row| whole[*row].clone()).collect::<Vec<_>>());
+        }
+        assert_eq!(device.meter().now(Category::KvCache), 0);
     }
 
     /// Kills: a sequence's first row, or the batch's; a row for a sequence without tokens.
