@@ -2,6 +2,7 @@
 //! then, so that the microbatches are part of the model and not of the layout.
 use crate::{Result, bail};
 use comm::Axis;
+use kernels::Segment;
 use std::ops::Range;
 use tensor::IGNORED;
 
@@ -99,6 +100,33 @@ impl Share<'_> {
     /// Tokens of each document.
     pub fn lengths(&self) -> impl Iterator<Item = usize> {
         self.sequences.iter().flat_map(|s| s.documents.iter().copied())
+    }
+}
+
+impl<'a> Share<'a> {
+    /// Of each document the `slice`th of so many nearly equal slices: in which sequence, which of its tokens.
+    pub fn slice(
+        self,
+        slice: usize,
+        slices: usize,
+    ) -> impl Iterator<Item = (&'a Sequence, Range<usize>)> + Clone {
+        let of = move |s: &'a Sequence| {
+            s.documents.iter().scan(0, move |first, &len| {
+                let Range { start, end } = deal(len, slice, slices);
+                let tokens = *first + start..*first + end;
+                *first += len;
+                Some((s, tokens))
+            })
+        };
+        self.sequences.iter().flat_map(of)
+    }
+    /// The same as positions in each document.
+    pub fn segments(self, slice: usize, slices: usize) -> impl Iterator<Item = Segment> {
+        let lengths = self.sequences.iter().flat_map(|s| s.documents.iter().copied());
+        lengths.enumerate().map(move |(sequence, len)| {
+            let tokens = deal(len, slice, slices);
+            Segment { row: 0, len: tokens.len(), position: tokens.start, sequence }
+        })
     }
 }
 

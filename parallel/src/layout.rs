@@ -28,9 +28,9 @@ mod grammar;
 pub use covering::covering;
 pub use entry::Entry;
 
-use crate::At;
 use crate::data::{self, StateSplit};
-use crate::pipeline::{self, Schedule};
+use crate::pipeline::{self, Pipeline};
+use crate::{At, deal};
 use crate::{strategies, tensor};
 use ::tensor::Cpu;
 use ::tensor::count::Uncountable;
@@ -54,6 +54,7 @@ pub struct Layout {
     numbers: [u32; Choice::COUNT], // of the one that is named of each choice; 0 if it has none
     order: [Option<Axis>; Axis::NESTED.len()], // the split axes, innermost first; nothing if they nest as ever
     limit: Option<usize>,                      // bytes that each rank may hold
+    split: Option<&'static [usize]>, // blocks of each chunk of a pipeline, if they are not dealt evenly
 }
 
 /// Why a layout is none, or does not fit a model: one sentence.
@@ -90,6 +91,7 @@ impl Layout {
         numbers: [0; Choice::COUNT],
         order: [None; Axis::NESTED.len()],
         limit: None,
+        split: None,
     };
 
     /// The sizes in any order; axes left out have one rank.
@@ -121,12 +123,13 @@ impl Layout {
         self.strategies().iter().any(|taken| std::ptr::eq(*taken, about))
     }
     /// When each part of the model is gone through.
-    pub fn schedule(&self) -> &'static dyn Schedule {
+    pub fn pipeline(&self) -> Pipeline {
         if self.size(Axis::STAGES) == 1 {
-            return &pipeline::Alone;
+            return Pipeline::ALONE;
         }
         let taken = pipeline::ALL.iter().find(|schedule| self.takes(schedule.about()));
-        *taken.unwrap_or(&pipeline::ALL[0])
+        let schedule = *taken.unwrap_or(&pipeline::ALL[0]);
+        Pipeline { schedule, number: self.number(schedule.about()), split: self.split }
     }
     /// Where parameters rest on data ranks.
     pub fn rests(&self) -> Rests {
@@ -147,7 +150,7 @@ impl Layout {
     ) -> At<'a, D> {
         let taken = tensor::on::<D>().into_iter().filter(|strategy| self.takes(strategy.about()));
         let builder = Builder { rests: self.rests(), ..Builder::new(device, mesh, values).with(taken) };
-        At { builder, schedule: self.schedule() }
+        At { builder, pipeline: self.pipeline() }
     }
     /// How many ranks there are in all.
     pub fn ranks(&self) -> usize {
@@ -192,6 +195,24 @@ impl Layout {
     #[must_use]
     pub fn limited(self, bytes: Option<usize>) -> Self {
         Self { limit: bytes, ..self }
+    }
+    /// This layout with so many of the model's blocks in each chunk of the pipeline. Not printed.
+    ///
+    /// # Errors
+    /// If there are more or fewer chunks, one is empty, or the blocks are not all of the model's.
+    pub fn splitting(self, split: &'static [usize], blocks: usize) -> Result<Self, LayoutError> {
+        let (chunks, sum) =
+            (self.pipeline().plan(self.size(Axis::STAGES), 1).all_chunks(), split.iter().sum::<usize>());
+        if split.len() != chunks || split.contains(&0) || sum != blocks {
+            let even: Vec<_> =
+                (0..chunks).map(|chunk| deal(blocks, chunk, chunks).len().to_string()).collect();
+            return Err(LayoutError(format!(
+                "the split {} is not {blocks} blocks in {chunks} chunks of at least one each, such as {}",
+                either(split, "and"),
+                even.join(",")
+            )));
+        }
+        Ok(Self { split: Some(split), ..self })
     }
     /// Bytes that each rank may hold at once, if that is limited.
     pub fn memory_limit(&self) -> Option<usize> {

@@ -49,7 +49,7 @@ pub use checkpoint::{restore_optimizer, save_optimizer, save_params};
 pub use error::{Error, Result, Sentence};
 pub use layout::Layout;
 pub use network::Network;
-pub use pipeline::Schedule;
+pub use pipeline::{Pipeline, Schedule};
 pub use scheme::{Anywhere, Scheme};
 pub use stages::{At, Stages};
 pub use stored::{Entry, Orientation, Stored};

@@ -1,8 +1,10 @@
 //! Schedules of a pipeline: who goes through which part of the model when. A schedule is rows of cells, one row for each rank
 //! of the pipeline; the [executor](crate::Trainer) runs what is [lowered](crate::step::lowered) from them.
-use crate::step::{Act, Cell, Plan, Unit};
+use crate::deal;
+use crate::step::{Act, Cell, Plan, Unit, check};
 use crate::strategies::list;
 use layers::{About, Choice, Takes};
+use std::ops::Range;
 
 list! { dyn Schedule:
     gpipe::GPipe,
@@ -29,6 +31,46 @@ pub trait Schedule: Sync {
     }
     /// A rank's cells, in the order in which it goes through them.
     fn row(&self, rank: usize, plan: &Plan) -> Box<dyn Iterator<Item = Cell>>;
+}
+
+/// A schedule, with the number that a layout gives it.
+#[derive(Clone, Copy)]
+pub struct Pipeline {
+    /// Who goes through which chunk when.
+    pub schedule: &'static dyn Schedule,
+    /// `interleaved/2`: 2.
+    pub number: Option<usize>,
+    /// How many of the model's blocks each chunk has, where they are not dealt evenly.
+    pub split: Option<&'static [usize]>,
+}
+
+impl Pipeline {
+    /// A model in one stage.
+    pub const ALONE: Self = Self { schedule: &Alone, number: None, split: None };
+
+    /// The sizes of the schedule's table.
+    pub fn plan(&self, ranks: usize, microbatches: usize) -> Plan {
+        self.schedule.plan(ranks, microbatches, self.number)
+    }
+    /// Which of so many blocks a chunk has.
+    pub fn blocks(&self, blocks: usize, chunk: usize, chunks: usize) -> Range<usize> {
+        let Some(split) = self.split else { return deal(blocks, chunk, chunks) };
+        let first = split[..chunk].iter().sum();
+        first..first + split[chunk]
+    }
+    /// Whether there is a table for a step of so many microbatches that all ranks can go through.
+    ///
+    /// # Errors
+    /// One sentence on what is wrong first.
+    pub fn check(&self, ranks: usize, microbatches: usize) -> Result<(), String> {
+        check(self.schedule, &self.plan(ranks, microbatches)).map(drop)
+    }
+}
+
+impl From<&'static dyn Schedule> for Pipeline {
+    fn from(schedule: &'static dyn Schedule) -> Self {
+        Self { schedule, ..Self::ALONE }
+    }
 }
 
 /// The schedule of a model that is not split into stages: each microbatch forward and backward, one after the other.

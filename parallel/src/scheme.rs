@@ -1,6 +1,6 @@
 //! How a model is split: a layout, and what no list knows besides, such as a strategy or a schedule of another crate.
 use crate::layout::LayoutError;
-use crate::{At, Layout, Schedule};
+use crate::{At, Layout, Pipeline, Schedule};
 use kernels::{Kernels, Meta};
 use layers::{About, Choice, Design, Strategy};
 use std::fmt;
@@ -78,6 +78,10 @@ impl<'a, D: Kernels> Scheme<'a, D> {
     {
         self.on(at, |other| other)
     }
+    /// Who goes through which of its chunks when.
+    pub fn pipeline(&self) -> Pipeline {
+        self.schedule.map_or(self.layout.pipeline(), Pipeline::from)
+    }
     fn on<'b, E: Kernels>(
         &self,
         at: At<'b, E>,
@@ -86,8 +90,7 @@ impl<'a, D: Kernels> Scheme<'a, D> {
     where
         'a: 'b,
     {
-        let schedule = self.schedule.unwrap_or(at.schedule);
-        At { schedule, ..at.with(self.others.iter().map(|other| of(*other))) }
+        At { pipeline: self.pipeline(), ..at.with(self.others.iter().map(|other| of(*other))) }
     }
 }
 

@@ -1,11 +1,11 @@
 //! This rank's part of a model, and the one executor of steps: it runs cells, hands activations and gradients from chunk to
 //! chunk, and knows nothing of what a chunk computes or of which schedule wrote the cells.
-use crate::pipeline::{Alone, Schedule};
+use crate::Result;
+use crate::pipeline::Pipeline;
 use crate::step::{Act, Cell, Payload, Plan, Step, Unit, forwards, lowered};
-use crate::{Result, deal};
 use comm::{Axis, Group, Mesh, Request, Tag};
 use kernels::Kernels;
-use layers::ops::{Region, Stream};
+use layers::ops::{Coming, Region, Stream};
 use layers::{Builder, Cx, Design, Half, Input, Keeper, Output, Param, Stage, Strategy, Uses, Wanted};
 use std::ops::Deref;
 use std::rc::Rc;
@@ -16,7 +16,7 @@ pub struct At<'a, D: Kernels> {
     /// Where layers are built.
     pub builder: Builder<'a, D>,
     /// Who goes through which chunk when.
-    pub schedule: &'static dyn Schedule,
+    pub pipeline: Pipeline,
 }
 
 impl<'a, D: Kernels> At<'a, D> {
@@ -37,35 +37,37 @@ impl<'a, D: Kernels> Deref for At<'a, D> {
 impl<'a, D: Kernels> From<Builder<'a, D>> for At<'a, D> {
     /// A model that is not split into stages.
     fn from(builder: Builder<'a, D>) -> Self {
-        Self { builder, schedule: &Alone }
+        Self { builder, pipeline: Pipeline::ALONE }
     }
 }
 
 /// This rank's chunks of a model.
 pub struct Stages<D: Kernels> {
     device: D,
-    chunks: Vec<(usize, Box<dyn Stage<D>>)>, // each with its number
-    schedule: &'static dyn Schedule,
+    chunks: Vec<usize>, // which of the model's this rank has
+    stage: Box<dyn Stage<D>>,
+    pipeline: Pipeline,
     mesh: Mesh<D::Place>,
     keeper: Option<Keeper<D>>, // of values that are used for logits
     logits: Group<D::Place>,   // the stages, as logits meet them
-    region: Region,
+    regions: [Region; 2],      // of the stream within a stage, and of what goes from stage to stage
     design: Rc<Design>,
     steps: [Option<(Plan, Rc<[Step]>)>; 2], // of forwards alone, and of training: as made for the last plan
     held: Vec<(Payload, Unit, Stream<D>)>,  // by the unit that needs it
     sent: Vec<(Payload, Request<D>)>,       // not waited for yet, at most one of a kind
+    coming: Option<(Payload, Unit, Coming<D>)>, // received while the cell before is run
 }
 
 /// The microbatches of a step, as the executor asks for them.
 pub(crate) trait Work<D: Kernels> {
-    /// The context of a microbatch, made when it is first asked for.
-    fn cx(&mut self, microbatch: usize) -> Result<&Cx<D>>;
+    /// The context of a slice of a microbatch, made when it is first asked for.
+    fn cx(&mut self, of: Unit) -> Result<&Cx<D>>;
     /// What enters the model.
-    fn input(&mut self, microbatch: usize) -> Result<Input<D>>;
+    fn input(&mut self, of: Unit) -> Result<Input<D>>;
     /// What the model's end is asked for.
-    fn wanted(&mut self, microbatch: usize) -> Result<Wanted<D>>;
+    fn wanted(&mut self, of: Unit) -> Result<Wanted<D>>;
     /// What left the model.
-    fn ended(&mut self, microbatch: usize, output: Output<D>);
+    fn ended(&mut self, of: Unit, output: Output<D>);
     /// This rank is done with a microbatch.
     fn done(&mut self, _: usize) {}
 }
@@ -77,40 +79,42 @@ impl<D: Kernels> Stages<D> {
     /// If the ranks do not fit the design, or there are no such values.
     pub fn new(at: &At<D>, design: impl Into<Design>) -> Result<Self> {
         let design = Rc::new(design.into());
-        let stages = at.mesh.group(Axis::STAGES);
-        let plan = Plan::whole(stages.size(), 1);
-        let rank_of = |chunk: usize| at.schedule.rank_of(chunk, &plan);
+        let (stages, layers) = (at.mesh.group(Axis::STAGES), at.mesh.group(Axis::LAYERS));
+        let plan = at.pipeline.plan(stages.size(), 1);
+        let rank_of = |chunk: usize| at.pipeline.schedule.rank_of(chunk, &plan);
         let ends = [0, plan.all_chunks() - 1].map(rank_of);
         let at_an_end = ends[0] != ends[1] && ends.contains(&stages.rank());
         let ends = if at_an_end { Some(stages.subgroup(&ends)?) } else { None };
-        let part = |chunk: usize| {
-            let parts = deal(design.parts(), chunk, plan.all_chunks());
-            Ok((chunk, design.stage(at, parts, ends.as_ref())?))
-        };
-        let mine = |chunk: &usize| rank_of(*chunk) == stages.rank();
+        let chunks: Vec<_> =
+            (0..plan.all_chunks()).filter(|chunk| rank_of(*chunk) == stages.rank()).collect();
+        let parts: Vec<_> = chunks
+            .iter()
+            .map(|chunk| at.pipeline.blocks(design.parts(), *chunk, plan.all_chunks()))
+            .collect();
+        let between = if at.region == Region::Whole { Region::tokens(layers) } else { at.region };
         Ok(Self {
             device: at.device.clone(),
-            chunks: (0..plan.all_chunks()).filter(mine).map(part).collect::<Result<_>>()?,
-            schedule: at.schedule,
+            stage: design.stage(at, &parts, ends.as_ref())?,
+            chunks,
+            pipeline: at.pipeline,
             mesh: at.mesh.clone(),
             keeper: Some(Keeper::new(at.rests)),
             logits: stages.named("logits"),
-            region: at.region,
+            regions: [at.region, between],
             design,
             steps: [None, None],
             held: Vec::new(),
             sent: Vec::new(),
+            coming: None,
         })
     }
     /// Appends this rank's parameters to a list, in program order.
     pub fn list<'a>(&'a mut self, all: &mut Vec<&'a mut Param<D>>) {
-        self.chunks.iter_mut().for_each(|(_, chunk)| chunk.list(all));
+        self.stage.list(all);
     }
     /// This rank's parameters, in program order.
     pub fn params(&mut self) -> Vec<&mut Param<D>> {
-        let mut all = Vec::new();
-        self.list(&mut all);
-        all
+        self.stage.params()
     }
     /// What it is built as.
     pub fn design(&self) -> &Rc<Design> {
@@ -131,12 +135,12 @@ impl<D: Kernels> Stages<D> {
         let rows = if all { cx.rows() } else { open };
         let empty = || Tensor::empty(&self.device, Category::Activations, rows, self.design.outputs());
         let mut logits = once.logits.unwrap_or_else(empty);
-        let plan = Plan::whole(self.logits.size(), 1);
-        let last = self.schedule.rank_of(plan.all_chunks() - 1, &plan);
+        let plan = self.pipeline.plan(self.logits.size(), 1);
+        let last = self.pipeline.schedule.rank_of(plan.all_chunks() - 1, &plan);
         self.logits.broadcast(&mut logits, last)?;
         Ok(logits)
     }
-    /// All microbatches of a step, as the schedule has them.
+    /// All microbatches of a step, as the schedule has them. Where nothing is learnt, sequences are not cut into slices.
     pub(crate) fn run(
         &mut self,
         microbatches: usize,
@@ -145,32 +149,40 @@ impl<D: Kernels> Stages<D> {
         uses: &mut dyn Uses<D>,
     ) -> Result<()> {
         let stages = self.mesh.group(Axis::STAGES).clone();
-        let plan = Plan::whole(stages.size(), microbatches);
+        let plan = Plan { slices: self.slices(learns), ..self.pipeline.plan(stages.size(), microbatches) };
         let made = &mut self.steps[usize::from(learns)];
         if made.as_ref().is_none_or(|(of, _)| *of != plan) {
             let lower = if learns { lowered } else { forwards };
-            *made = Some((plan, lower(self.schedule, &plan, stages.rank()).into()));
+            *made = Some((plan, lower(self.pipeline.schedule, &plan, stages.rank()).into()));
         }
         let steps = made.as_ref().map(|(_, steps)| steps.clone()).expect("just made");
-        for step in steps.iter() {
+        for (at, step) in steps.iter().enumerate() {
             match *step {
                 Step::Run { cell, last, done } => {
-                    self.cell(cell, last, plan.all_chunks(), work, uses)?;
+                    let mut before =
+                        steps[at + 1..].iter().take_while(|step| !matches!(step, Step::Run { .. }));
+                    if let Some(next) = before.find(|step| matches!(step, Step::Receive(..))) {
+                        self.coming = Some(self.receive(*next, &stages, &plan, work)?);
+                    }
+                    self.cell(cell, last, &plan, work, uses)?;
                     if done {
                         work.done(cell.of.microbatch as usize);
                     }
                 }
-                Step::Receive(payload, unit, from) => {
-                    let rows = work.cx(unit.microbatch as usize)?.rows();
-                    let behind = unit.chunk as usize + usize::from(payload == Payload::Gradient);
-                    let width = self.design.width(deal(self.design.parts(), behind, plan.all_chunks()).start);
-                    let from = (&stages, from, tag(payload, unit, &plan));
-                    let x = Stream::receive(&self.device, from, [rows, width], self.region)?;
+                Step::Receive(..) => {
+                    let coming =
+                        self.coming.take().map_or_else(|| self.receive(*step, &stages, &plan, work), Ok)?;
+                    let (payload, unit, x) = (coming.0, coming.1, coming.2.wait()?);
+                    let x = if x.region() == self.regions[0] {
+                        x
+                    } else {
+                        x.gather(self.mesh.group(Axis::LAYERS))?.into()
+                    };
                     self.held.push((payload, unit, x));
                 }
                 Step::Send(payload, unit, to) => {
                     self.wait_for_sent(|kind| kind == payload)?;
-                    let x = self.take(payload, unit);
+                    let x = self.take(payload, unit).in_region(self.regions[1]);
                     let request = x.start_send(&stages, to, tag(payload, unit, &plan))?;
                     self.sent.push((payload, request));
                 }
@@ -178,41 +190,60 @@ impl<D: Kernels> Stages<D> {
         }
         self.wait_for_sent(|_| true)
     }
+    /// How many slices its schedule cuts sequences into.
+    pub(crate) fn slices(&self, learns: bool) -> usize {
+        if learns { self.pipeline.plan(self.logits.size(), 1).slices } else { 1 }
+    }
+    /// Starts to receive what a unit needs.
+    fn receive(
+        &self,
+        step: Step,
+        stages: &Group<D::Place>,
+        plan: &Plan,
+        work: &mut dyn Work<D>,
+    ) -> Result<(Payload, Unit, Coming<D>)> {
+        let Step::Receive(payload, unit, from) = step else { unreachable!("a step that receives") };
+        let rows = work.cx(unit)?.rows();
+        let behind = unit.chunk as usize + usize::from(payload == Payload::Gradient);
+        let width =
+            self.design.width(self.pipeline.blocks(self.design.parts(), behind, plan.all_chunks()).start);
+        let from = (stages, from, tag(payload, unit, plan));
+        Ok((payload, unit, Stream::start_receive(&self.device, from, [rows, width], self.regions[1])?))
+    }
     /// Goes through a chunk.
     fn cell(
         &mut self,
         Cell { act, of }: Cell,
         last: bool,
-        chunks: usize,
+        plan: &Plan,
         work: &mut dyn Work<D>,
         uses: &mut dyn Uses<D>,
     ) -> Result<()> {
-        let (number, microbatch) = (of.chunk as usize, of.microbatch as usize);
-        let (first, end) = (number == 0, number + 1 == chunks);
+        let number = of.chunk as usize;
+        let (first, end) = (number == 0, number + 1 == plan.all_chunks());
         let input = match act {
-            Act::F if first => Some(work.input(microbatch)?),
+            Act::F if first => Some(work.input(of)?),
             Act::F => Some(Input::Activation(self.take(Payload::Activation, of))),
             _ => None,
         };
         let dy = (!end && matches!(act, Act::B | Act::I)).then(|| self.take(Payload::Gradient, of));
-        let wanted = if end && act == Act::F { Some(work.wanted(microbatch)?) } else { None };
-        let cx = work.cx(microbatch)?;
-        let pass = if act == Act::F { "forward" } else { "backward" };
-        let span = cx.learns().then(|| self.mesh.span(format_args!("{pass} {microbatch}")));
-        let at = self.chunks.iter().position(|(n, _)| *n == number).expect("a chunk of this rank");
-        let chunk = &mut self.chunks[at].1;
+        let wanted = if end && act == Act::F { Some(work.wanted(of)?) } else { None };
+        let cx = work.cx(of)?;
+        let span = cx.learns().then(|| self.mesh.span(Cell { act, of }.within(plan)));
+        let run = self.chunks.iter().position(|n| *n == number).expect("a chunk of this rank");
+        let stage = &mut self.stage;
         let given = match (act, input) {
-            (Act::F, input) => match chunk.forward(cx, uses, input.expect("taken above"), wanted)? {
+            (Act::F, input) => match stage.forward(run, cx, uses, input.expect("taken above"), wanted)? {
                 Output::Activation(y) => Some(y),
                 output => {
-                    work.ended(microbatch, output);
+                    work.ended(of, output);
                     None
                 }
             },
-            (Act::B, _) => chunk.backward(cx, uses, dy, Half::Both, last)?,
-            (Act::I, _) => chunk.backward(cx, uses, dy, Half::Input, last)?,
+            (Act::B, _) => stage.backward(run, cx, uses, dy, Half::Both, last)?,
+            (Act::I, _) => stage.backward(run, cx, uses, dy, Half::Input, last)?,
             (Act::W, _) => {
-                chunk.backward_weight(cx, uses, last)?;
+                stage.backward_weight(run, cx, uses, last)?;
                 None
             }
         };
@@ -249,16 +280,16 @@ struct Once<'a, D: Kernels> {
 }
 
 impl<D: Kernels> Work<D> for Once<'_, D> {
-    fn cx(&mut self, _: usize) -> Result<&Cx<D>> {
+    fn cx(&mut self, _: Unit) -> Result<&Cx<D>> {
         Ok(self.cx)
     }
-    fn input(&mut self, _: usize) -> Result<Input<D>> {
+    fn input(&mut self, _: Unit) -> Result<Input<D>> {
         Ok(self.input.take().expect("one microbatch"))
     }
-    fn wanted(&mut self, _: usize) -> Result<Wanted<D>> {
+    fn wanted(&mut self, _: Unit) -> Result<Wanted<D>> {
         Ok(Wanted::Logits { all: self.all })
     }
-    fn ended(&mut self, _: usize, output: Output<D>) {
+    fn ended(&mut self, _: Unit, output: Output<D>) {
         let Output::Logits(logits) = output else { unreachable!("logits are wanted") };
         self.logits = Some(logits);
     }

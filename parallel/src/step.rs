@@ -20,6 +20,7 @@ pub use check::check;
 use crate::Schedule;
 use layers::model::shape::counted;
 use std::fmt;
+use std::mem::replace;
 
 /// What is gone through: a chunk of the model, for a slice of the tokens of a microbatch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -59,6 +60,31 @@ pub struct Cell {
     pub act: Act,
     /// What.
     pub of: Unit,
+}
+
+impl Cell {
+    /// Its name in a trace: "forward 3"; of a plan of several chunks or slices, "input half 3 of chunk 1, slice 0".
+    pub fn within(self, plan: &Plan) -> impl fmt::Display {
+        let act = match self.act {
+            Act::F => "forward",
+            Act::B => "backward",
+            Act::I => "input half",
+            Act::W => "weight half",
+        };
+        let Unit { chunk, slice, microbatch } = self.of;
+        let chunks = plan.chunks > 1;
+        let slices = plan.slices > 1;
+        fmt::from_fn(move |f| {
+            write!(f, "{act} {microbatch}")?;
+            if chunks {
+                write!(f, " of chunk {chunk}")?;
+            }
+            if slices {
+                write!(f, ", slice {slice}")?;
+            }
+            Ok(())
+        })
+    }
 }
 
 /// The sizes that a schedule is made for.
@@ -157,9 +183,10 @@ fn carried(schedule: &dyn Schedule, plan: &Plan, rank: usize, cells: &[Cell]) ->
         let chunk = chunk.filter(|chunk| *chunk < plan.all_chunks())?;
         Some(schedule.rank_of(chunk, plan)).filter(|other| *other != rank)
     };
-    let ends = |cell: &Cell| matches!(cell.act, Act::B | Act::W);
-    let mut steps = Vec::new();
-    for (i, &cell) in cells.iter().enumerate() {
+    let mut ended = vec![false; plan.all_chunks()];
+    let mut there = vec![false; plan.microbatches]; // among the cells that come later
+    let mut steps = Vec::new(); // the last one first
+    for &cell in cells.iter().rev() {
         let chunk = cell.of.chunk as usize;
         let (before, after) = (neighbour(chunk.checked_sub(1)), neighbour(Some(chunk + 1)));
         let (from, to) = match cell.act {
@@ -167,15 +194,14 @@ fn carried(schedule: &dyn Schedule, plan: &Plan, rank: usize, cells: &[Cell]) ->
             Act::B | Act::I => (after, before),
             Act::W => (None, None),
         };
-        let later = &cells[i + 1..];
-        let last = ends(&cell) && !later.iter().any(|c| ends(c) && c.of.chunk == cell.of.chunk);
-        let done =
-            !later.iter().any(|c| (c.of.microbatch, c.of.slice) == (cell.of.microbatch, cell.of.slice));
+        let last = matches!(cell.act, Act::B | Act::W) && !replace(&mut ended[chunk], true);
+        let done = !replace(&mut there[cell.of.microbatch as usize], true);
         let what = cell.act.gives();
-        steps.extend(from.map(|from| Step::Receive(what, cell.of, from)));
-        steps.push(Step::Run { cell, last, done });
         steps.extend(to.map(|to| Step::Send(what, what.next(cell.of), to)));
+        steps.push(Step::Run { cell, last, done });
+        steps.extend(from.map(|from| Step::Receive(what, cell.of, from)));
     }
+    steps.reverse();
     steps
 }
 

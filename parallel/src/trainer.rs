@@ -48,7 +48,7 @@ impl<D: Kernels> Trainer<D> {
     /// # Errors
     /// If the ranks do not fit the design, or there are no such values.
     pub fn new(at: &At<D>, design: impl Into<Design>, optimizer: (Kind, Option<f64>)) -> Result<Self> {
-        let learning = At { builder: at.learning(), schedule: at.schedule };
+        let learning = At { builder: at.learning(), pipeline: at.pipeline };
         Self::of(&learning, design, optimizer)
     }
     /// Builds this rank's part of a model that is only evaluated: its parameters have no masters.
@@ -131,8 +131,9 @@ impl<D: Kernels> Trainer<D> {
         let data = ending.mesh.group(Axis::SEQUENCES);
         let (rank, ranks, pass) = (data.rank(), data.size(), Pass { mean_over: batch.counted(), ..pass });
         let (record, sums) = (record.as_ref(), Sums { loss: None, right: 0 });
+        let slices = model.slices(pass.learns);
         let mut dealt =
-            Dealt { device, batch, rank, ranks, design, pass, record, flight, largest, sums, done };
+            Dealt { device, batch, rank, ranks, design, pass, slices, record, flight, largest, sums, done };
         let all = batch.microbatches().len();
         model.run(all, pass.learns, &mut dealt, &mut ending.keeper)?;
         Ok(dealt.sums)

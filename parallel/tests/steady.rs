@@ -58,7 +58,7 @@ fn takes_nothing(work: impl Fn(&At<Device>) -> Result<[usize; 12], Error> + Sync
         let ran = World::threads(sizes).unwrap().run(|device: Device, mesh: Mesh<tensor::Host>| {
             let at = Builder::new(&device, &mesh, &Random { seed: 1 });
             let builder = if regions { at.with([&SequenceParallel as &dyn Strategy<_>]) } else { at };
-            work(&At { builder, schedule: &GPipe })
+            work(&At { builder, pipeline: Pipeline { schedule: &GPipe, number: None } })
         });
         for (rank, each) in ran.unwrap().into_iter().enumerate() {
             let fewest = each.into_iter().min().unwrap();
@@ -100,7 +100,7 @@ fn a_step_of_shards_takes_no_memory() {
             }
             let (strategies, built) = (at.strategies.clone(), at.built.clone());
             let builder = Builder { rests, strategies, built, ..**at };
-            let at = At { builder, schedule: at.schedule };
+            let at = At { builder, pipeline: at.pipeline };
             let mut trainer = Trainer::new(&at, llama(), OPTIMIZERS[1])?;
             each(|| trainer.step(&batch, 0.01).map(drop))
         });

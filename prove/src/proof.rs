@@ -78,10 +78,9 @@ pub fn check<'a>(subject: &Subject, scheme: impl Into<Scheme<'a, Cpu<F61>>>) -> 
 /// Whether the ranks fit the model, and a table of its stages goes through all of each step.
 fn fits(subject: &Subject, scheme: Scheme<Cpu<F61>>) -> Result<()> {
     scheme.fits(&subject.model)?;
-    let schedule = scheme.schedule.unwrap_or(scheme.layout.schedule());
-    let steps = subject.steps.iter().map(|(batch, _)| batch.microbatches().len());
-    let mut plans = steps.map(|n| step::Plan::whole(scheme.layout.size(Axis::STAGES), n));
-    plans.try_for_each(|plan| step::check(schedule, &plan)).map_err(Error::new)
+    let stages = scheme.layout.size(Axis::STAGES);
+    let mut steps = subject.steps.iter().map(|(batch, _)| batch.microbatches().len());
+    steps.try_for_each(|n| scheme.pipeline().check(stages, n)).map_err(Error::new)
 }
 
 /// Bytes that a proof under one key holds at most: those of all ranks, and what they share.

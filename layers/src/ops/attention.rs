@@ -3,7 +3,7 @@ use super::handles::same;
 use super::{Split, filled, wide_beside};
 use crate::{Cx, Result, Rotary};
 use kernels::{Attend, Heads, Indexed, Kernels, Qkv, Span};
-use tensor::{Category, Device, Place, Scalar, Tensor, View, ViewMut};
+use tensor::{Category, Place, Scalar, Tensor, View, ViewMut};
 
 /// The parts of a fused `[Q | K | V]`.
 fn parts<D: Kernels>(qkv: View<D>, heads: Heads) -> Qkv<D> {
@@ -199,7 +199,7 @@ mod tests {
     use crate::Pass;
     use comm::Axis;
     use kernels::{Mask, Segment};
-    use tensor::{Cpu, F61, Key};
+    use tensor::{Cpu, Device, F61, Key};
 
     const ATTEND: Attend =
         Attend { heads: Heads { queries: 2, keys: 1, dim: 2 }, first: 0, mask: Mask::Causal, dropout: None };

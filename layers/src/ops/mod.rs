@@ -28,7 +28,7 @@ pub use loss::{
     split_cross_entropy, top_k,
 };
 pub use norm::{norm, norm_backward};
-pub use stream::{Region, Stream, join};
+pub use stream::{Coming, Region, Stream, join};
 
 use crate::param::placement::{Cuts, Section};
 use crate::param::weight::{ColumnWeight, RowWeight};

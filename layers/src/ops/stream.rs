@@ -87,6 +87,11 @@ impl<D: Kernels> Stream<D> {
         whole.device().copy(share.view_mut(), whole.view().take_rows(mine.start, mine.len()));
         Self { share, rows: whole.rows(), region }
     }
+    /// Of all tokens, this rank's in a region; what is a region's already stays as it is.
+    #[must_use]
+    pub fn in_region(self, region: Region) -> Self {
+        if self.region == Region::Whole { Self::cut(&self.share, region) } else { self }
+    }
     /// The same tokens with other features.
     pub(crate) fn with(&self, share: Tensor<D>) -> Self {
         assert_eq!(share.rows(), self.share.rows(), "a row for every token");
@@ -144,19 +149,39 @@ impl<D: Kernels> Stream<D> {
     pub fn start_send(&self, group: &Group<D::Place>, to: usize, tag: Tag) -> Result<Request<D>> {
         Ok(group.start_send(to, self.share.clone(), tag)?)
     }
-    /// This rank's tokens of `[rows, cols]`, which rank `from` of the group sends.
+    /// Starts to receive this rank's tokens of `[rows, cols]`, which rank `from` of the group sends.
     ///
     /// # Errors
     /// If ranks do not meet.
     #[track_caller]
-    pub fn receive(
+    pub fn start_receive(
         device: &D,
         (group, from, tag): (&Group<D::Place>, usize, Tag),
         [rows, cols]: [usize; 2],
         region: Region,
-    ) -> Result<Self> {
-        let share = group.receive(device, from, region.mine(rows).len(), cols, tag)?;
-        Ok(Self { share, rows, region })
+    ) -> Result<Coming<D>> {
+        let share = group.start_receive(device, from, region.mine(rows).len(), cols, tag)?;
+        Ok(Coming { share, rows, region })
+    }
+}
+
+/// A stream that another rank sends.
+#[must_use = "what was sent is waited for"]
+pub struct Coming<D: Kernels> {
+    share: Request<D>,
+    rows: usize,
+    region: Region,
+}
+
+impl<D: Kernels> Coming<D> {
+    /// This rank's tokens, once they are here.
+    ///
+    /// # Errors
+    /// If ranks do not meet.
+    #[track_caller]
+    pub fn wait(self) -> Result<Stream<D>> {
+        let Self { share, rows, region } = self;
+        Ok(Stream { share: share.wait()?, rows, region })
     }
 }
 

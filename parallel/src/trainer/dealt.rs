@@ -1,15 +1,17 @@
 //! A step's microbatches as a data rank is dealt them: what goes into the model, what is wanted of it, and what came of it.
 use crate::stages::Work;
+use crate::step::Unit;
 use crate::{Batch, Result, Sequence, Share};
 use kernels::Kernels;
 use layers::ops::Partial;
 use layers::{Cx, Design, Input, Output, Pass, Record, Targets, Wanted};
+use std::ops::Range;
 use std::rc::Rc;
 use tensor::{Category, Device, Ids, Index, Scalar, Tensor};
 
 /// The contexts of the microbatches in flight.
 pub(super) struct Flight<D: Kernels> {
-    cxs: Vec<Option<Cx<D>>>, // by microbatch
+    cxs: Vec<Option<Cx<D>>>, // by microbatch, and within it by slice
     spare: Vec<Cx<D>>,       // of microbatches that are back: the next one's is made in the memory of one
 }
 
@@ -36,6 +38,7 @@ pub(super) struct Dealt<'a, D: Kernels> {
     pub(super) ranks: usize,
     pub(super) design: Rc<Design>,
     pub(super) pass: Pass,
+    pub(super) slices: usize,
     pub(super) record: Option<&'a Record<D>>,
     pub(super) flight: &'a mut Flight<D>,
     pub(super) largest: Option<Largest<D>>,
@@ -47,43 +50,60 @@ impl<'a, D: Kernels> Dealt<'a, D> {
     fn share(&self, microbatch: usize) -> Result<Share<'a>> {
         self.batch.share(microbatch, self.rank, self.ranks)
     }
+    /// Of each document of this rank's that slice: in which sequence, which of its tokens.
+    fn slice(&self, of: Unit) -> Result<impl Iterator<Item = (&'a Sequence, Range<usize>)> + Clone> {
+        Ok(self.share(of.microbatch as usize)?.slice(of.slice as usize, self.slices))
+    }
+    /// The context of a unit, made in the memory of one that is done with. Slices of a microbatch share what attention sees.
+    fn made(&mut self, of: Unit) -> Result<Cx<D>> {
+        let (share, slice) = (self.share(of.microbatch as usize)?, of.slice as usize);
+        let pass = Pass { microbatch: of.microbatch as usize, slice, ..self.pass };
+        let first = of.microbatch as usize * self.slices;
+        let other = self.flight.cxs[first..first + self.slices].iter().flatten().next();
+        let spare = self.flight.spare.pop().unwrap_or_default();
+        let cx = spare.then(pass, [0usize; 0]).dealt(share.segments(slice, self.slices));
+        let cx = match other {
+            _ if self.slices == 1 => cx,
+            Some(other) => cx.after(other),
+            None => cx.with_cache(share.lengths().max().unwrap_or(0)),
+        };
+        let record = self.record.filter(|_| self.pass.learns).cloned();
+        Ok(cx.numbered_from(share.first).profiled(self.device).recorded(record))
+    }
 }
 
 impl<D: Kernels> Work<D> for Dealt<'_, D> {
-    fn cx(&mut self, microbatch: usize) -> Result<&Cx<D>> {
-        if self.flight.cxs.len() <= microbatch {
-            self.flight.cxs.resize_with(microbatch + 1, || None);
+    fn cx(&mut self, of: Unit) -> Result<&Cx<D>> {
+        let at = of.microbatch as usize * self.slices + of.slice as usize;
+        if self.flight.cxs.len() < (of.microbatch as usize + 1) * self.slices {
+            self.flight.cxs.resize_with((of.microbatch as usize + 1) * self.slices, || None);
         }
-        if self.flight.cxs[microbatch].is_none() {
-            let share = self.share(microbatch)?;
-            let spare = self.flight.spare.pop().unwrap_or_default();
-            let cx = spare.then(Pass { microbatch, ..self.pass }, share.lengths()).numbered_from(share.first);
-            let cx = cx.profiled(self.device).recorded(self.record.filter(|_| self.pass.learns).cloned());
-            self.flight.cxs[microbatch] = Some(cx);
+        if self.flight.cxs[at].is_none() {
+            self.flight.cxs[at] = Some(self.made(of)?);
         }
-        Ok(self.flight.cxs[microbatch].as_ref().expect("just made"))
+        Ok(self.flight.cxs[at].as_ref().expect("just made"))
     }
-    fn input(&mut self, microbatch: usize) -> Result<Input<D>> {
-        let sequences = self.share(microbatch)?.sequences;
+    fn input(&mut self, of: Unit) -> Result<Input<D>> {
+        let slice = self.slice(of)?;
         if let Some(width) = self.design.features() {
-            return Ok(Input::Rows(features(self.device, width, sequences)));
+            return Ok(Input::Rows(rows(self.device, width, slice, |s| &s.x)));
         }
-        let ids = sequences.iter().flat_map(|s| &s.ids);
+        let ids = slice.flat_map(|(s, tokens)| &s.ids[tokens]);
         Ok(Input::Tokens(Ids::new(self.device.place(), ids, self.design.outputs())?))
     }
-    fn wanted(&mut self, microbatch: usize) -> Result<Wanted<D>> {
-        let (sequences, outputs) = (self.share(microbatch)?.sequences, self.design.outputs());
+    fn wanted(&mut self, of: Unit) -> Result<Wanted<D>> {
+        let (slice, outputs) = (self.slice(of)?, self.design.outputs());
         if self.largest.is_some() {
             return Ok(Wanted::Logits { all: true });
         }
         if self.design.gives_rows() {
-            return Ok(Wanted::Loss(Targets::Rows(rows(self.device, outputs, sequences, |s| &s.y))));
+            return Ok(Wanted::Loss(Targets::Rows(rows(self.device, outputs, slice, |s| &s.y))));
         }
-        let targets = sequences.iter().flat_map(|s| &s.targets);
+        let targets = slice.flat_map(|(s, tokens)| &s.targets[tokens]);
         Ok(Wanted::Loss(Targets::Ids(Ids::targets(self.device.place(), targets, outputs)?)))
     }
-    fn ended(&mut self, microbatch: usize, output: Output<D>) {
-        let (share, sums) = (self.share(microbatch), &mut self.sums);
+    fn ended(&mut self, of: Unit, output: Output<D>) {
+        let (slice, sums) = (self.slice(of), &mut self.sums);
         match (output, self.largest) {
             (Output::Loss(part), _) => {
                 sums.loss = Some(match sums.loss.take() {
@@ -92,8 +112,8 @@ impl<D: Kernels> Work<D> for Dealt<'_, D> {
                 });
             }
             (Output::Logits(logits), Some(largest)) => {
-                let (mut seen, share) = (Vec::new(), share.expect("it was dealt before"));
-                let targets = share.sequences.iter().flat_map(|s| &s.targets);
+                let (mut seen, slice) = (Vec::new(), slice.expect("it was dealt before"));
+                let targets = slice.flat_map(|(s, tokens)| &s.targets[tokens]);
                 if largest(&logits).read_into(&mut seen) {
                     sums.right += seen.iter().zip(targets).filter(|(seen, target)| seen == target).count();
                 }
@@ -102,21 +122,27 @@ impl<D: Kernels> Work<D> for Dealt<'_, D> {
         }
     }
     fn done(&mut self, microbatch: usize) {
-        let cx = self.flight.cxs[microbatch].take().expect("it is in flight");
-        self.flight.spare.push(cx.recorded(None));
+        let Flight { cxs, spare } = &mut *self.flight;
+        let done = cxs[microbatch * self.slices..(microbatch + 1) * self.slices].iter_mut();
+        spare.extend(done.map(|cx| cx.take().expect("it is in flight").recorded(None)));
         (self.done)(microbatch + 1);
     }
 }
 
 /// What these sequences are in a model whose tokens are rows of so many features.
 pub fn features<D: Kernels>(device: &D, width: usize, sequences: &[Sequence]) -> Tensor<D> {
-    rows(device, width, sequences, |s| &s.x)
+    rows(device, width, sequences.iter().map(|s| (s, 0..s.tokens())), |s| &s.x)
 }
 
-/// The features of these sequences, a row of so many for each token.
-fn rows<D: Kernels>(device: &D, width: usize, all: &[Sequence], of: fn(&Sequence) -> &Vec<f32>) -> Tensor<D> {
-    let tokens = all.iter().map(Sequence::tokens).sum();
-    let mut numbers = all.iter().flat_map(of);
+/// The features of these tokens of sequences, a row of so many for each token.
+fn rows<'a, D: Kernels>(
+    device: &D,
+    width: usize,
+    all: impl Iterator<Item = (&'a Sequence, Range<usize>)> + Clone,
+    of: fn(&Sequence) -> &Vec<f32>,
+) -> Tensor<D> {
+    let tokens = all.clone().map(|(_, tokens)| tokens.len()).sum();
+    let mut numbers = all.flat_map(|(s, tokens)| &of(s)[tokens.start * width..tokens.end * width]);
     let next = |_| D::Elem::from_f64(f64::from(*numbers.next().expect("a row for each token")));
     Tensor::from_fn(device, Category::Activations, tokens, width, next)
 }

@@ -62,8 +62,8 @@ fn equal_the_oracle(ours: &Design, theirs: &reference::Design, batch: &Batch, la
         let run = |device: Cpu<F61>, mesh: Mesh<_>| {
             let builder = Builder { rests, ..Builder::new(&device, &mesh, &Random { seed: 2 }) };
             let builder = if sp > 0 { builder.in_regions() } else { builder };
-            let schedule: &dyn Schedule = if pp > 1 { &GPipe } else { &Alone };
-            let mut trainer = Trainer::new(&At { builder, schedule }, ours, (kind, Some(0.5)))?.seeded(3);
+            let pipeline = if pp > 1 { Pipeline { schedule: &GPipe, number: None } } else { Pipeline::ALONE };
+            let mut trainer = Trainer::new(&At { builder, pipeline }, ours, (kind, Some(0.5)))?.seeded(3);
             let weights = |trainer: &mut Trainer<_>| {
                 let (mut all, params) = (std::collections::BTreeMap::new(), trainer.model().params());
                 for of in crate::named(&params, &mesh)? {
@@ -161,9 +161,9 @@ fn correct_counts_every_token_once() {
         let batch = Batch::new(all.to_vec(), 3).unwrap();
         let run = |device: Cpu<f32>, mesh: Mesh<_>| {
             let builder = Builder::new(&device, &mesh, &Random { seed: 4 });
-            let schedule: &dyn Schedule = if pp > 1 { &GPipe } else { &Alone };
+            let pipeline = if pp > 1 { Pipeline { schedule: &GPipe, number: None } } else { Pipeline::ALONE };
             let design = Design::Classifier { sizes: SIZES.to_vec() };
-            let mut trainer = Trainer::evaluator(&At { builder, schedule }, design)?;
+            let mut trainer = Trainer::evaluator(&At { builder, pipeline }, design)?;
             let (x, told) = (all.iter().flat_map(|s| &s.x), std::cell::RefCell::new(Vec::new()));
             let x: Vec<f32> = x.copied().collect();
             let x = Tensor::from_fn(&device, Category::Activations, all.len(), 3, |i| x[i]);
