@@ -148,6 +148,7 @@ pub fn restore_optimizer<D: Kernels>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Schedule;
     use crate::pipeline::gpipe::GPipe;
     use crate::{At, Batch, Sequence, Trainer};
     use comm::{Axis, World};
@@ -194,7 +195,7 @@ mod tests {
         save_optimizer(&state, metadata, optimizer, &params, mesh)
     }
     fn at<'a>(device: &'a Float, mesh: &'a Mesh<Host>, values: &'a dyn Values<f32>) -> At<'a, Float> {
-        At { builder: Builder::new(device, mesh, values), schedule: &GPipe }
+        At { builder: Builder::new(device, mesh, values), pipeline: (&GPipe as &dyn Schedule).into() }
     }
     /// Another trainer, at the same place, in the state of the files.
     fn load(folder: &Path, device: &Float, mesh: &Mesh<Host>, kind: Kind) -> Result<Trainer<Float>> {

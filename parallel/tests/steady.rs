@@ -58,7 +58,7 @@ fn takes_nothing(work: impl Fn(&At<Device>) -> Result<[usize; 12], Error> + Sync
         let ran = World::threads(sizes).unwrap().run(|device: Device, mesh: Mesh<tensor::Host>| {
             let at = Builder::new(&device, &mesh, &Random { seed: 1 });
             let builder = if regions { at.with([&SequenceParallel as &dyn Strategy<_>]) } else { at };
-            work(&At { builder, pipeline: Pipeline { schedule: &GPipe, number: None } })
+            work(&At { builder, pipeline: (&GPipe as &dyn Schedule).into() })
         });
         for (rank, each) in ran.unwrap().into_iter().enumerate() {
             let fewest = each.into_iter().min().unwrap();

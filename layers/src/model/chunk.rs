@@ -7,7 +7,7 @@ pub(crate) use ends::{Ends, Tables};
 
 use crate::model::build::positive;
 use crate::model::end::{self, AnyEnd};
-use crate::model::part::{self, Ticket};
+use crate::model::part;
 use crate::model::stage::{Half, Input, Of, Output, Room, Stage, Wanted};
 use crate::model::strategy;
 use crate::ops::{Region, Stream};
@@ -24,12 +24,15 @@ use tensor::Pass;
 /// A part of a model whose blocks are layers of type `B`: a transformer's, if it is not said otherwise.
 pub struct Chunk<D: Kernels, B: Layer<D> = Block<D>> {
     ends: Ends<D>,
-    blocks: Vec<B>,
-    saved: Vec<Saved<D, B>>,  // of the microbatches in flight
+    runs: Vec<Vec<B>>,        // of consecutive blocks
+    saved: Vec<Saved<D, B>>,  // of what is in flight
     room: Vec<Vec<B::Saved>>, // for what blocks will save: the lists of microbatches that are back
     listed: Room<D>,
-    pending: BTreeMap<usize, Pending<D, B>>,
+    pending: BTreeMap<Flight, Pending<D, B>>,
 }
+
+/// What is in flight: a run of blocks, a microbatch, a slice.
+type Flight = (usize, usize, usize);
 
 /// What the embedding is called in a profile, as in the model.
 const EMBEDDING: &str = "embedding";
@@ -37,21 +40,20 @@ const EMBEDDING: &str = "embedding";
 const WANTED: &str = "the gradient of what a later layer was given";
 
 struct Saved<D: Kernels, B: Layer<D>> {
-    microbatch: usize,
+    of: Flight,
     ids: Option<part::Of<D, Embedding<D>>>,
     blocks: Vec<B::Saved>,
-    end: Ticket,
+    dx: Option<Stream<D>>, // of what the last block gave, where the end is here
 }
 
 struct Pending<D: Kernels, B: Layer<D>> {
     embedding: Option<part::Pending<D, Embedding<D>>>,
     blocks: Vec<B::Pending>, // last block first
-    end: Ticket,
 }
 
 impl<D: Kernels, B: Layer<D>> Default for Pending<D, B> {
     fn default() -> Self {
-        Self { embedding: None, blocks: Vec::new(), end: None }
+        Self { embedding: None, blocks: Vec::new() }
     }
 }
 
@@ -61,23 +63,24 @@ impl<D: Kernels> Chunk<D> {
     /// # Errors
     /// If a size is 0 or the ranks do not divide what they should share.
     pub fn whole(at: &Builder<D>, shape: &Shape) -> Result<Self> {
-        Self::part(at, shape, 0..shape.blocks, None)
+        let all = 0..shape.blocks;
+        Self::part(at, shape, &[all], None)
     }
-    /// These blocks of it; the first with the embedding, the last with the head. Where the head is tied to a table that is
-    /// in another chunk, both chunks hold the table, on the ranks `ends`.
+    /// These runs of its blocks, in order; the first block with the embedding, the last with the head. Where the head is tied
+    /// to a table that another rank has, both hold the table, on the ranks `ends`.
     ///
     /// # Errors
     /// If a size is 0 or the ranks do not divide what they should share.
     pub fn part(
         at: &Builder<D>,
         shape: &Shape,
-        blocks: Range<usize>,
+        runs: &[Range<usize>],
         ends: Option<&Group<D::Place>>,
     ) -> Result<Self> {
         positive("the vocabulary", shape.vocabulary)?;
-        let (first, last, tied) = (blocks.start == 0, blocks.end == shape.blocks, shape.tied);
+        let ([first, last], tied) = (at_ends(runs, shape.blocks), shape.tied);
         let (axis, name, sizes) = (Axis::LAYERS, EMBEDDING, [shape.vocabulary, shape.width]);
-        let blocks = transformer(at, shape, blocks)?;
+        let runs = transformer(at, shape, runs)?;
         let (padding, context, rate) = (shape.padding, shape.context(), shape.dropout.embedding);
         let ids = strategy::Embedding { axis, name, sizes, padding, context, rate, tied };
         let embedding = first.then(|| at.embedding(&ids)).transpose()?;
@@ -89,19 +92,19 @@ impl<D: Kernels> Chunk<D> {
         if let (Some(table), Some(ends)) = (tables.shared_mut(), ends) {
             table.param().held_with(ends);
         }
-        Ok(Self::new(at, (tables, None), blocks, end))
+        Ok(Self::new(at, (tables, None), runs, end))
     }
-    /// These blocks alone, without embedding and head: rows of features to rows of as many, the loss the mean square of what
+    /// These runs of its blocks alone, without embedding and head: rows of features to rows of as many, the loss the mean square of what
     /// is missing. Learned positions, which are the embedding's, it has none.
     ///
     /// # Errors
     /// If a size is 0 or the ranks do not divide what they should share.
-    pub fn bare(at: &Builder<D>, shape: &Shape, blocks: Range<usize>) -> Result<Self> {
-        let (first, last) = (blocks.start == 0, blocks.end == shape.blocks);
-        let blocks = transformer(at, shape, blocks)?;
+    pub fn bare(at: &Builder<D>, shape: &Shape, runs: &[Range<usize>]) -> Result<Self> {
+        let [first, last] = at_ends(runs, shape.blocks);
+        let runs = transformer(at, shape, runs)?;
         let (over, group) = (at.mesh.over(Axes::LOSS)?.axis(), last_tokens(at));
         let front = (Tables::NONE, first.then_some(at.region));
-        Ok(Self::new(at, front, blocks, last.then(|| ("loss", end::any(MeanSquare { over, group })))))
+        Ok(Self::new(at, front, runs, last.then(|| ("loss", end::any(MeanSquare { over, group })))))
     }
 }
 
@@ -110,8 +113,17 @@ fn last_tokens<D: Kernels>(at: &Builder<D>) -> Group<D::Place> {
     at.mesh.group(Axis::LAYERS).named("last tokens")
 }
 
+/// Whether the first and the last of so many parts are among these runs of them.
+pub(crate) fn at_ends(runs: &[Range<usize>], parts: usize) -> [bool; 2] {
+    [runs.first().is_some_and(|run| run.start == 0), runs.last().is_some_and(|run| run.end == parts)]
+}
+
 /// These blocks of a transformer.
-fn transformer<D: Kernels>(at: &Builder<D>, shape: &Shape, blocks: Range<usize>) -> Result<Vec<Block<D>>> {
+fn transformer<D: Kernels>(
+    at: &Builder<D>,
+    shape: &Shape,
+    runs: &[Range<usize>],
+) -> Result<Vec<Vec<Block<D>>>> {
     for (what, size) in [
         ("the width", shape.width),
         ("the number of blocks", shape.blocks),
@@ -124,47 +136,50 @@ fn transformer<D: Kernels>(at: &Builder<D>, shape: &Shape, blocks: Range<usize>)
         Positions::Rotary(rope) => Some(Rotary::new(shape.heads.dim, rope)),
         Positions::Learned(_) => None,
     };
-    blocks.map(|i| Block::shard(at, Axis::LAYERS, shape, i, rotary.clone())).collect()
+    let block = |i| Block::shard(at, Axis::LAYERS, shape, i, rotary.clone());
+    runs.iter().map(|run| run.clone().map(block).collect()).collect()
 }
 
 impl<D: Kernels, B: Layer<D, In = Stream<D>, Out = Stream<D>>> Chunk<D, B> {
     const BLOCK: Of<D, B> = Of { used: B::params, own: B::params };
 
-    /// These blocks between these ends, the last with its name. Where rows of features enter, whole on every rank, they become those of a region.
+    /// These runs of blocks between these ends, the last with its name. Where rows of features enter, whole on every rank, they
+    /// become those of a region.
     pub(crate) fn new(
         at: &Builder<D>,
         (tables, rows): (Tables<D>, Option<Region>),
-        blocks: Vec<B>,
+        runs: Vec<Vec<B>>,
         end: Option<(&str, AnyEnd<D>)>,
     ) -> Self {
         let (name, end) = end.unzip();
         let ends = Ends { tables, rows, end, name: name.unwrap_or_default().into(), group: last_tokens(at) };
         let (saved, room, listed, pending) = (Vec::new(), Vec::new(), Room::default(), BTreeMap::new());
-        Self { ends, blocks, saved, room, listed, pending }
+        Self { ends, runs, saved, room, listed, pending }
     }
     /// Embedding and blocks, and what they keep: the blocks in `kept`, if they keep anything.
     fn through(
         &mut self,
+        run: usize,
         cx: &Cx<D>,
         uses: &mut dyn Uses<D>,
         x: Input<D>,
         kept: &mut Vec<B::Saved>,
     ) -> Result<(Stream<D>, Option<part::Of<D, Embedding<D>>>)> {
         let Self { ends, listed, .. } = self;
-        let first = ends.tables.embedding.is_some() || ends.rows.is_some();
+        let first = run == 0 && (ends.tables.embedding.is_some() || ends.rows.is_some());
         let (mut x, ids) = match x {
-            Input::Tokens(ids) if ends.tables.embedding.is_some() => {
+            Input::Tokens(ids) if first && ends.tables.embedding.is_some() => {
                 let _layer = cx.layer(EMBEDDING, Pass::Forward);
                 let run = |ends: &mut Ends<D>| ends.embedding().forward(cx, ids);
                 let (x, ids) = listed.using(uses, (ends, &Ends::EMBEDDING), false, run)?;
                 (x, Some(ids))
             }
-            Input::Rows(x) if let Some(region) = ends.rows => (Stream::cut(&x, region), None),
+            Input::Rows(x) if first && let Some(region) = ends.rows => (Stream::cut(&x, region), None),
             Input::Activation(x) if !first => (x, None),
             _ => panic!("tokens or features for the first chunk, activations for the others"),
         };
         assert_eq!(cx.rows(), x.rows(), "a row for every token");
-        for block in &mut self.blocks {
+        for block in &mut self.runs[run] {
             let (y, s) = listed.using(uses, (block, &Self::BLOCK), false, |block| block.forward(cx, x))?;
             if cx.keeps() {
                 kept.push(s);
@@ -173,53 +188,44 @@ impl<D: Kernels, B: Layer<D, In = Stream<D>, Out = Stream<D>>> Chunk<D, B> {
         }
         Ok((x, ids))
     }
-    /// The loss or logits of what the last block gave, and what the end keeps.
+    /// Whether the end stands behind a run.
+    fn ends(&self, run: usize) -> bool {
+        self.ends.end.is_some() && run + 1 == self.runs.len()
+    }
+    /// The loss or logits of what the last block gave. Where a backward will follow, the end's own is done at once, so that
+    /// only dX is kept of it, however many microbatches are in flight.
     fn end(
         &mut self,
         cx: &Cx<D>,
         uses: &mut dyn Uses<D>,
         x: Stream<D>,
         wanted: Option<Wanted<D>>,
-    ) -> Result<(Output<D>, Ticket)> {
+    ) -> Result<(Output<D>, Option<Stream<D>>)> {
+        let first = self.ends.rows.is_some() && self.runs.iter().all(Vec::is_empty);
         let Self { ends, listed, .. } = self;
-        if ends.end.is_none() {
-            return Ok((Output::Activation(x), None));
-        }
         let (name, wanted) = (ends.name.clone(), wanted.expect("what is wanted of the end"));
-        let _layer = cx.layer(&name, Pass::Forward);
-        listed.using(uses, (ends, &Ends::HEAD), false, |ends| ends.forward(cx, x, wanted))
-    }
-    /// The end's backward; what its weight half needs goes to `later` where that is not done now.
-    fn end_back(
-        &mut self,
-        cx: &Cx<D>,
-        uses: &mut dyn Uses<D>,
-        saved: Ticket,
-        last: bool,
-        later: Option<&mut Pending<D, B>>,
-    ) -> Result<Option<Stream<D>>> {
-        let first = self.blocks.is_empty() && self.ends.rows.is_some();
-        let Self { ends, listed, .. } = self;
-        let name = ends.name.clone();
-        let _layer = cx.layer(&name, Pass::Backward);
-        listed.using(uses, (ends, &Ends::HEAD), last, |ends| {
-            let (dx, pending) = ends.backward_input(cx, saved, first)?;
-            match later {
-                Some(later) => later.end = pending,
-                None => ends.backward_weight(cx, pending)?,
+        listed.using(uses, (ends, &Ends::HEAD), false, |ends| {
+            let layer = cx.layer(&name, Pass::Forward);
+            let (output, saved) = ends.forward(cx, x, wanted)?;
+            drop(layer);
+            if saved.is_none() {
+                return Ok((output, None));
             }
-            Ok(dx)
+            let _layer = cx.layer(&name, Pass::Backward);
+            let (dx, pending) = ends.backward_input(cx, saved, first)?;
+            ends.backward_weight(cx, pending)?;
+            Ok((output, dx))
         })
     }
 }
 
 impl<D: Kernels, B: Layer<D, In = Stream<D>, Out = Stream<D>>> Stage<D> for Chunk<D, B> {
     fn list<'a>(&'a mut self, all: &mut Vec<&'a mut Param<D>>) {
-        let Self { ends: Ends { tables, end, .. }, blocks, .. } = self;
+        let Self { ends: Ends { tables, end, .. }, runs, .. } = self;
         if let Some(embedding) = &mut tables.embedding {
             embedding.params(all);
         }
-        for block in blocks {
+        for block in runs.iter_mut().flatten() {
             block.params(all);
         }
         if let Some(end) = end {
@@ -229,19 +235,20 @@ impl<D: Kernels, B: Layer<D, In = Stream<D>, Out = Stream<D>>> Stage<D> for Chun
     }
     fn forward(
         &mut self,
+        run: usize,
         cx: &Cx<D>,
         uses: &mut dyn Uses<D>,
         x: Input<D>,
         wanted: Option<Wanted<D>>,
     ) -> Result<Output<D>> {
-        let microbatch = cx.microbatch();
-        let in_flight = self.saved.iter().any(|s| s.microbatch == microbatch);
-        assert!(!in_flight, "microbatch {microbatch} is in flight");
+        let of = flight(run, cx);
+        assert!(self.saved.iter().all(|s| s.of != of), "microbatch {} is in flight", cx.microbatch());
         let mut blocks = self.room.pop().unwrap_or_default();
-        let (x, ids) = self.through(cx, uses, x, &mut blocks)?;
-        let (output, end) = self.end(cx, uses, x, wanted)?;
+        let (x, ids) = self.through(run, cx, uses, x, &mut blocks)?;
+        let (output, dx) =
+            if self.ends(run) { self.end(cx, uses, x, wanted)? } else { (Output::Activation(x), None) };
         if cx.keeps() {
-            self.saved.push(Saved { microbatch, ids, blocks, end });
+            self.saved.push(Saved { of, ids, blocks, dx });
         } else {
             self.room.push(blocks);
         }
@@ -249,24 +256,26 @@ impl<D: Kernels, B: Layer<D, In = Stream<D>, Out = Stream<D>>> Stage<D> for Chun
     }
     fn backward(
         &mut self,
+        run: usize,
         cx: &Cx<D>,
         uses: &mut dyn Uses<D>,
         dy: Option<Stream<D>>,
         half: Half,
         last: bool,
     ) -> Result<Option<Stream<D>>> {
-        let at = self.saved.iter().position(|s| s.microbatch == cx.microbatch());
+        let of = flight(run, cx);
+        let at = self.saved.iter().position(|s| s.of == of);
         let mut saved = self.saved.swap_remove(at.expect("a forward of this microbatch"));
         let mut later = (half == Half::Input).then(Pending::default);
-        let last = last && later.is_none();
-        let mut dx = match saved.end {
-            end @ Some(_) => self.end_back(cx, uses, end, last, later.as_mut())?,
-            None => Some(dy.expect("the gradient from the chunk after")),
-        };
+        let (last, at_end) = (last && later.is_none(), self.ends(run));
+        let mut dx = if at_end { saved.dx } else { Some(dy.expect("the gradient from the chunk after")) };
         let Self { ends, listed, .. } = self;
-        for (i, block) in self.blocks.iter_mut().enumerate().rev() {
+        if last && at_end {
+            listed.complete(uses, (ends, &Ends::HEAD))?;
+        }
+        for (i, block) in self.runs[run].iter_mut().enumerate().rev() {
             let saved = saved.blocks.pop().expect("what each block saved");
-            let (dy, first) = (dx.take().expect(WANTED), i == 0 && ends.rows.is_some());
+            let (dy, first) = (dx.take().expect(WANTED), run == 0 && i == 0 && ends.rows.is_some());
             dx = listed.using(uses, (block, &Self::BLOCK), last, |block| {
                 let (dx, pending) = match &later {
                     _ if first => (None, block.backward_first(cx, saved, dy)?),
@@ -295,19 +304,18 @@ impl<D: Kernels, B: Layer<D, In = Stream<D>, Out = Stream<D>>> Stage<D> for Chun
                 Ok(None)
             })?,
         };
-        self.pending.extend(later.map(|later| (cx.microbatch(), later)));
+        self.pending.extend(later.map(|later| (of, later)));
         Ok(dx)
     }
-    fn backward_weight(&mut self, cx: &Cx<D>, uses: &mut dyn Uses<D>, last: bool) -> Result<()> {
-        let Pending { embedding, blocks, end } =
-            self.pending.remove(&cx.microbatch()).expect("an input half of this microbatch");
+    fn backward_weight(&mut self, run: usize, cx: &Cx<D>, uses: &mut dyn Uses<D>, last: bool) -> Result<()> {
+        let pending = self.pending.remove(&flight(run, cx));
+        let (Pending { embedding, blocks }, at_end) =
+            (pending.expect("an input half of this microbatch"), self.ends(run));
         let Self { ends, listed, .. } = self;
-        if end.is_some() {
-            let name = ends.name.clone();
-            let _layer = cx.layer(&name, Pass::Backward);
-            listed.using(uses, (ends, &Ends::HEAD), last, |ends| ends.backward_weight(cx, end))?;
+        if last && at_end {
+            listed.complete(uses, (ends, &Ends::HEAD))?;
         }
-        for (block, pending) in self.blocks.iter_mut().rev().zip(blocks) {
+        for (block, pending) in self.runs[run].iter_mut().rev().zip(blocks) {
             listed.using(uses, (block, &Self::BLOCK), last, |block| block.backward_weight(cx, pending))?;
         }
         if let Some(pending) = embedding {
@@ -319,8 +327,13 @@ impl<D: Kernels, B: Layer<D, In = Stream<D>, Out = Stream<D>>> Stage<D> for Chun
     }
 }
 
+/// What is in flight.
+fn flight<D: Kernels>(run: usize, cx: &Cx<D>) -> Flight {
+    (run, cx.microbatch(), cx.pass().slice)
+}
+
 impl Design {
-    /// These parts of the model, on this rank. `ends` are the ranks that have its first and last part, where this is one of them
+    /// These runs of parts of the model, in order, on this rank. `ends` are the ranks that have its first and last part, where this is one of them
     /// and they are two.
     ///
     /// # Errors
@@ -328,7 +341,7 @@ impl Design {
     pub fn stage<D: Kernels>(
         &self,
         at: &Builder<D>,
-        parts: Range<usize>,
+        parts: &[Range<usize>],
         ends: Option<&Group<D::Place>>,
     ) -> Result<Box<dyn Stage<D>>> {
         Ok(match self {

@@ -17,7 +17,7 @@
 //!
 //! Source: Shoeybi et al., Megatron-LM, §3, arXiv:1909.08053. Chapter: 3. Compare: `mlp.rs`, one pair.
 use crate::model::build::positive;
-use crate::model::chunk::Tables;
+use crate::model::chunk::{Tables, at_ends};
 use crate::model::design::{parts, start};
 use crate::model::part::{Of, Part, Pending};
 use crate::model::strategy::{self, Column, Row};
@@ -126,12 +126,12 @@ impl<D: Kernels> Layer<D> for Hidden<D> {
 }
 
 impl<D: Kernels> Chunk<D, Hidden<D>> {
-    /// These parts, between bars, of a classifier; `sizes` are the features of the input, of each layer between, and the
+    /// These runs of parts, between bars, of a classifier; `sizes` are the features of the input, of each layer between, and the
     /// classes. Examples enter whole on every rank.
     ///
     /// # Errors
     /// If there is no layer, a size is 0, or the ranks do not divide what they should share.
-    pub fn classifier(at: &Builder<D>, sizes: &[usize], parts: Range<usize>) -> Result<Self> {
+    pub fn classifier(at: &Builder<D>, sizes: &[usize], runs: &[Range<usize>]) -> Result<Self> {
         let layers = sizes.len().saturating_sub(1);
         positive("the number of layers", layers)?;
         for (i, &size) in sizes.iter().enumerate() {
@@ -141,18 +141,21 @@ impl<D: Kernels> Chunk<D, Hidden<D>> {
         // stage of a pipeline goes on with it.
         let (strategies, built) = (at.strategies.clone(), at.built.clone());
         let everywhere = Builder { region: Region::Whole, strategies, built, ..*at };
-        let hidden = |part| {
+        let (all, last) = (self::parts(sizes), layers - 1);
+        let hidden = |run: &Range<usize>, part| {
             let (first, next) = (start(sizes, part), start(sizes, part + 1));
-            let gathered = next == first + 1 && parts.end > 1;
+            let gathered = next == first + 1 && run.end > 1;
             Hidden::shard(if gathered { &everywhere } else { at }, Axis::LAYERS, first, &sizes[first..=next])
         };
-        let (all, last) = (self::parts(sizes), layers - 1);
-        let blocks = (parts.start..parts.end.min(all - 1)).map(hidden).collect::<Result<_>>()?;
+        let blocks =
+            |run: &Range<usize>| (run.start..run.end.min(all - 1)).map(|part| hidden(run, part)).collect();
+        let blocks = runs.iter().map(blocks).collect::<Result<_>>()?;
+        let [at_start, at_end] = at_ends(runs, all);
         let (axis, name, objective) = (Axis::LAYERS, &*format!("layers.{last}"), Objective::default());
         let sizes = [sizes[last], sizes[layers]];
         let head = strategy::Head { axis, name, sizes, norm: None, tied: false, bias: true, objective };
-        let end = (parts.end == all).then(|| at.head(&head)).transpose()?.map(|end| (name, end));
-        let rows = (parts.start == 0).then_some(Region::Whole);
+        let end = at_end.then(|| at.head(&head)).transpose()?.map(|end| (name, end));
+        let rows = at_start.then_some(Region::Whole);
         Ok(Self::new(at, (Tables::NONE, rows), blocks, end))
     }
 }

@@ -58,7 +58,7 @@ pub enum Half {
     Input,
 }
 
-/// A part of a model: a run of layers with hand-written backward.
+/// A rank's part of a model: runs of consecutive layers with hand-written backward, numbered from 0 in the model's order.
 pub trait Stage<D: Kernels> {
     /// One microbatch forward; the last stage is told what is wanted.
     ///
@@ -69,6 +69,7 @@ pub trait Stage<D: Kernels> {
     /// If the microbatch is in flight already.
     fn forward(
         &mut self,
+        run: usize,
         cx: &Cx<D>,
         uses: &mut dyn Uses<D>,
         x: Input<D>,
@@ -85,6 +86,7 @@ pub trait Stage<D: Kernels> {
     /// If there was no forward of this microbatch.
     fn backward(
         &mut self,
+        run: usize,
         cx: &Cx<D>,
         uses: &mut dyn Uses<D>,
         dy: Option<Stream<D>>,
@@ -98,7 +100,7 @@ pub trait Stage<D: Kernels> {
     ///
     /// # Panics
     /// If its input half is not done.
-    fn backward_weight(&mut self, cx: &Cx<D>, uses: &mut dyn Uses<D>, last: bool) -> Result<()>;
+    fn backward_weight(&mut self, run: usize, cx: &Cx<D>, uses: &mut dyn Uses<D>, last: bool) -> Result<()>;
     /// Appends its parameters to a list, in program order.
     fn list<'a>(&'a mut self, all: &mut Vec<&'a mut Param<D>>);
     /// Its parameters, in program order.
@@ -164,11 +166,19 @@ impl<D: Kernels> Room<D> {
             self.with(|all| (lists.used)(unit, all), |params| uses.after(params))?;
         }
         if last {
-            let complete =
-                |params: &mut [&mut Param<D>]| if params.is_empty() { Ok(()) } else { uses.complete(params) };
-            self.with(|all| (lists.own)(unit, all), complete)?;
+            self.complete(uses, (unit, lists))?;
         }
         Ok(outcome)
+    }
+    /// Tells of a unit's parameters that nothing more is added to their gradients.
+    pub(crate) fn complete<U>(
+        &mut self,
+        uses: &mut dyn Uses<D>,
+        (unit, lists): (&mut U, &Of<D, U>),
+    ) -> Result<()> {
+        let complete =
+            |params: &mut [&mut Param<D>]| if params.is_empty() { Ok(()) } else { uses.complete(params) };
+        self.with(|all| (lists.own)(unit, all), complete)
     }
 }
 

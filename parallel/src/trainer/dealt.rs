@@ -51,7 +51,10 @@ impl<'a, D: Kernels> Dealt<'a, D> {
         self.batch.share(microbatch, self.rank, self.ranks)
     }
     /// Of each document of this rank's that slice: in which sequence, which of its tokens.
-    fn slice(&self, of: Unit) -> Result<impl Iterator<Item = (&'a Sequence, Range<usize>)> + Clone> {
+    fn slice(
+        &self,
+        of: Unit,
+    ) -> Result<impl Iterator<Item = (&'a Sequence, Range<usize>)> + Clone + use<'a, D>> {
         Ok(self.share(of.microbatch as usize)?.slice(of.slice as usize, self.slices))
     }
     /// The context of a unit, made in the memory of one that is done with. Slices of a microbatch share what attention sees.

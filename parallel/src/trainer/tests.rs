@@ -1,7 +1,7 @@
 use super::*;
 use crate::Sequence;
 use crate::pipeline::gpipe::GPipe;
-use crate::pipeline::{Alone, Schedule};
+use crate::pipeline::{Pipeline, Schedule};
 use comm::World;
 use kernels::Heads;
 use layers::{Builder, Random, Rest, Rests, Shape};
@@ -62,7 +62,7 @@ fn equal_the_oracle(ours: &Design, theirs: &reference::Design, batch: &Batch, la
         let run = |device: Cpu<F61>, mesh: Mesh<_>| {
             let builder = Builder { rests, ..Builder::new(&device, &mesh, &Random { seed: 2 }) };
             let builder = if sp > 0 { builder.in_regions() } else { builder };
-            let pipeline = if pp > 1 { Pipeline { schedule: &GPipe, number: None } } else { Pipeline::ALONE };
+            let pipeline = if pp > 1 { (&GPipe as &dyn Schedule).into() } else { Pipeline::ALONE };
             let mut trainer = Trainer::new(&At { builder, pipeline }, ours, (kind, Some(0.5)))?.seeded(3);
             let weights = |trainer: &mut Trainer<_>| {
                 let (mut all, params) = (std::collections::BTreeMap::new(), trainer.model().params());
@@ -161,7 +161,7 @@ fn correct_counts_every_token_once() {
         let batch = Batch::new(all.to_vec(), 3).unwrap();
         let run = |device: Cpu<f32>, mesh: Mesh<_>| {
             let builder = Builder::new(&device, &mesh, &Random { seed: 4 });
-            let pipeline = if pp > 1 { Pipeline { schedule: &GPipe, number: None } } else { Pipeline::ALONE };
+            let pipeline = if pp > 1 { (&GPipe as &dyn Schedule).into() } else { Pipeline::ALONE };
             let design = Design::Classifier { sizes: SIZES.to_vec() };
             let mut trainer = Trainer::evaluator(&At { builder, pipeline }, design)?;
             let (x, told) = (all.iter().flat_map(|s| &s.x), std::cell::RefCell::new(Vec::new()));

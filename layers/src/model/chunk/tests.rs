@@ -21,6 +21,12 @@ const SHAPE: Shape = Shape {
 const LENGTHS: [&[usize]; 3] = [&[4, 1], &[3], &[2, 2]];
 type D = Cpu<F61>;
 
+/// One run of parts between two cuts.
+pub(crate) fn one_run(cuts: &[usize]) -> [std::ops::Range<usize>; 1] {
+    let run = cuts[0]..cuts[1];
+    [run]
+}
+
 fn ids(device: &D, n: usize, salt: usize) -> Ids<Host> {
     let ids: Vec<_> = (0..n).map(|i| ((i * 37 + salt * 11) % SHAPE.vocabulary) as u32).collect();
     Ids::new(device.place(), &ids, SHAPE.vocabulary).unwrap()
@@ -33,7 +39,7 @@ fn logits<D: Kernels>(
     ids: Ids<D::Place>,
     all: bool,
 ) -> Result<Tensor<D>, Error> {
-    match model.forward(cx, &mut (), Input::Tokens(ids), Some(Wanted::Logits { all }))? {
+    match model.forward(0, cx, &mut (), Input::Tokens(ids), Some(Wanted::Logits { all }))? {
         Output::Logits(logits) => Ok(logits),
         _ => unreachable!("a whole model has a head"),
     }
@@ -49,7 +55,7 @@ fn gradients(
 ) -> Result<Vec<Vec<F61>>, Error> {
     let at = Builder::new(device, mesh, &Random { seed: 1 });
     let mut parts =
-        cuts.windows(2).map(|c| Chunk::part(&at, shape, c[0]..c[1], None)).collect::<Result<Vec<_>, _>>()?;
+        cuts.windows(2).map(|c| Chunk::part(&at, shape, &one_run(c), None)).collect::<Result<Vec<_>, _>>()?;
     let mut trace = Vec::new();
     let tokens = LENGTHS.concat().iter().sum();
     let all: Vec<_> = LENGTHS.iter().enumerate().map(|(m, lengths)| Cx::train(m, *lengths, tokens)).collect();
@@ -58,6 +64,7 @@ fn gradients(
         for part in &mut parts {
             let targets = ids(device, cx.rows(), cx.microbatch() + 7);
             match part.forward(
+                0,
                 cx,
                 &mut (),
                 x.take().expect("one output an input"),
@@ -74,13 +81,13 @@ fn gradients(
     for cx in all.iter().rev() {
         let mut dy = None;
         for part in parts.iter_mut().rev() {
-            dy = part.backward(cx, &mut (), dy, if later { Half::Input } else { Half::Both }, false)?;
+            dy = part.backward(0, cx, &mut (), dy, if later { Half::Input } else { Half::Both }, false)?;
         }
         assert!(dy.is_none(), "ids have no gradient");
     }
     if later {
         for cx in &all {
-            parts.iter_mut().try_for_each(|part| part.backward_weight(cx, &mut (), false))?;
+            parts.iter_mut().try_for_each(|part| part.backward_weight(0, cx, &mut (), false))?;
         }
     }
     for param in parts.iter_mut().flat_map(Stage::params) {
@@ -124,6 +131,7 @@ fn a_microbatch_in_flight_is_not_overwritten() {
             for _ in 0..2 {
                 let cx = Cx::train(4, [2], 2);
                 model.forward(
+                    0,
                     &cx,
                     &mut (),
                     Input::Tokens(ids(&device, 2, 0)),
@@ -189,9 +197,15 @@ fn the_ledger_shows_two_all_reduces_a_block_each_way() {
             let mut model = Chunk::whole(&at, shape)?;
             let (cx, ids) = (Cx::train(0, [3], 3), Ids::new(device.place(), &[1, 2, 3], shape.vocabulary)?);
             let forward = mesh.ledger();
-            model.forward(&cx, &mut (), Input::Tokens(ids.clone()), Some(Wanted::Loss(Targets::Ids(ids))))?;
+            model.forward(
+                0,
+                &cx,
+                &mut (),
+                Input::Tokens(ids.clone()),
+                Some(Wanted::Loss(Targets::Ids(ids))),
+            )?;
             let backward = mesh.ledger();
-            model.backward(&cx, &mut (), None, Half::Both, false)?;
+            model.backward(0, &cx, &mut (), None, Half::Both, false)?;
             let calls =
                 |from, to| -> usize { (mesh.ledger() - from).get(Axis::Tp, Op::AllReduce).calls - to };
             let after = calls(&backward, 0);
@@ -234,9 +248,11 @@ fn operations_are_those_of_the_equations() {
     let at = Builder::new(&device, &mesh, &Random { seed: 1 });
     let mut model = Chunk::whole(&at, &SHAPE).unwrap();
     let (cx, ids) = (Cx::train(0, [3, 2], 5), Ids::new(device.place(), &[0; 5], SHAPE.vocabulary).unwrap());
-    model.forward(&cx, &mut (), Input::Tokens(ids.clone()), Some(Wanted::Loss(Targets::Ids(ids)))).unwrap();
+    model
+        .forward(0, &cx, &mut (), Input::Tokens(ids.clone()), Some(Wanted::Loss(Targets::Ids(ids))))
+        .unwrap();
     let forward = device.meter().flops();
-    model.backward(&cx, &mut (), None, Half::Both, false).unwrap();
+    model.backward(0, &cx, &mut (), None, Half::Both, false).unwrap();
     let Shape { width, blocks, heads, hidden, vocabulary, .. } = SHAPE;
     let (q, kv) = (heads.queries * heads.dim, heads.keys * heads.dim);
     let weights = blocks * (width * (q + 2 * kv) + q * width + 3 * width * hidden) + width * vocabulary;
@@ -285,10 +301,10 @@ fn sequence_parallelism_keeps_less_and_sends_the_same_forward() {
         let ids = Ids::new(device.place(), &vec![0; tokens], SHAPE.vocabulary).unwrap();
         let before = device.meter().now(Category::Activations);
         model
-            .forward(&cx, &mut (), Input::Tokens(ids.clone()), Some(Wanted::Loss(Targets::Ids(ids))))
+            .forward(0, &cx, &mut (), Input::Tokens(ids.clone()), Some(Wanted::Loss(Targets::Ids(ids))))
             .unwrap();
         let (kept, forward) = (device.meter().now(Category::Activations) - before, mesh.ledger());
-        model.backward(&cx, &mut (), None, Half::Both, false).unwrap();
+        model.backward(0, &cx, &mut (), None, Half::Both, false).unwrap();
         (kept, forward.wire_bytes(), (mesh.ledger() - &forward).wire_bytes())
     };
     let ([whole, forward, backward], [cut, forward_cut, backward_cut]) =

@@ -254,21 +254,23 @@ fn small(tied: bool, later: bool, ends: Option<&Ends>) -> std::result::Result<Se
         let ids = |salt| Ids::new(device.place(), &[salt, 1, 6, 1], 7);
         let (cxs, mut seen) = ([0, 1].map(|m| Cx::train(m, [3, 1], 8)), Vec::new());
         let logits = Some(Wanted::Logits { all: true });
-        if let Output::Logits(y) = model.forward(&Cx::infer([3, 1]), &mut (), ids(2)?.into(), logits)? {
+        if let Output::Logits(y) = model.forward(0, &Cx::infer([3, 1]), &mut (), ids(2)?.into(), logits)? {
             seen.extend(y.read());
         }
         for cx in &cxs {
             let (x, targets) = (ids(cx.microbatch() as u32)?, Targets::Ids(ids(5)?));
-            if let Output::Loss(loss) = model.forward(cx, &mut (), x.into(), Some(Wanted::Loss(targets)))? {
+            if let Output::Loss(loss) =
+                model.forward(0, cx, &mut (), x.into(), Some(Wanted::Loss(targets)))?
+            {
                 seen.extend(loss.all_reduce(&mesh.over(Axes::LOSS)?)?.read());
             }
         }
         let half = if later { Half::Input } else { Half::Both };
         for cx in &cxs {
-            model.backward(cx, &mut (), None, half, false)?;
+            model.backward(0, cx, &mut (), None, half, false)?;
         }
         for cx in cxs.iter().rev().filter(|_| later) {
-            model.backward_weight(cx, &mut (), false)?;
+            model.backward_weight(0, cx, &mut (), false)?;
         }
         for param in model.params() {
             seen.extend(param.gather_gradient(&mesh)?);

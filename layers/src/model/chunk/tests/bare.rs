@@ -1,5 +1,5 @@
 //! Blocks alone, without embedding and head: rows of features, judged by the mean square.
-use super::{LENGTHS, SHAPE};
+use super::{LENGTHS, SHAPE, one_run};
 use crate::{Builder, Chunk, Cx, Error, Half, Input, Output, Random, Rates, Shape, Stage, Targets, Wanted};
 use comm::{Axis, Mesh, World};
 use kernels::{Kernels, Meta};
@@ -29,7 +29,7 @@ fn through<D: Kernels>(
 ) -> Result<Output<D>, Error> {
     let (mut x, mut wanted, last) = (Input::Rows(x), Some(wanted), parts.len() - 1);
     for (i, part) in parts.iter_mut().enumerate() {
-        match part.forward(cx, &mut (), x, wanted.take_if(|_| i == last))? {
+        match part.forward(0, cx, &mut (), x, wanted.take_if(|_| i == last))? {
             Output::Activation(y) => x = Input::Activation(y),
             output => return Ok(output),
         }
@@ -43,7 +43,7 @@ fn of_blocks<D: Kernels<Wide = D>>(
     shape: &Shape,
     (cuts, half): (&[usize], Half),
 ) -> Result<Trace<D::Elem>, Error> {
-    let part = |c: &[usize]| Chunk::bare(at, shape, c[0]..c[1]);
+    let part = |c: &[usize]| Chunk::bare(at, shape, &one_run(c));
     let mut parts = cuts.windows(2).map(part).collect::<Result<Vec<_>, _>>()?;
     let (tokens, mut first) = (LENGTHS.concat().iter().sum(), 0);
     let mut all = Vec::new();
@@ -68,13 +68,13 @@ fn of_blocks<D: Kernels<Wide = D>>(
     for cx in all.iter().rev() {
         let mut dy = None;
         for part in parts.iter_mut().rev() {
-            dy = part.backward(cx, &mut (), dy, half, false)?;
+            dy = part.backward(0, cx, &mut (), dy, half, false)?;
         }
         assert!(dy.is_none(), "what enters the model has no gradient");
     }
     if half == Half::Input {
         for cx in &all {
-            parts.iter_mut().try_for_each(|part| part.backward_weight(cx, &mut (), false))?;
+            parts.iter_mut().try_for_each(|part| part.backward_weight(0, cx, &mut (), false))?;
         }
     }
     for param in parts.iter_mut().flat_map(Stage::params) {
@@ -125,7 +125,7 @@ fn blocks_equal_the_oracle_bit_for_bit() {
         LENGTHS[m].iter().map(sequence).collect::<Vec<_>>()
     };
     let start = under((1, false), |at: &Builder<Cpu<F61>>| {
-        let mut model = Chunk::bare(at, &DROPPING, 0..3)?;
+        let mut model = Chunk::bare(at, &DROPPING, &one_run(&[0, 3]))?;
         let whole = |p: &mut crate::Param<_>| Ok((p.name().to_string(), p.gather(at.mesh)?.unwrap()));
         model.params().into_iter().map(whole).collect()
     });
@@ -156,7 +156,7 @@ fn backward_of_blocks_is_the_derivative_exactly() {
     let _key = Key(5).enter();
     for place in [(1, false), (2, true)] {
         let run = |at: &Builder<Cpu<Dual<F61>>>| {
-            let mut model = Chunk::bare(at, &DROPPING, 0..3)?;
+            let mut model = Chunk::bare(at, &DROPPING, &one_run(&[0, 3]))?;
             let whole = |p: &mut crate::Param<_>| Ok((p.name().to_string(), p.gather(at.mesh)?.unwrap()));
             let start = model.params().into_iter().map(whole).collect::<Result<Trace<_>, Error>>()?;
             Ok([start, of_blocks(at, &DROPPING, WHOLE)?].concat())

@@ -13,7 +13,7 @@ pub(super) struct Model<D: Kernels>(pub(super) Vec<Chunk<D, Hidden<D>>>);
 impl<D: Kernels> Model<D> {
     /// Cut before these parts, from the first to the last one.
     pub(super) fn cut(at: &Builder<D>, sizes: &[usize], cuts: &[usize]) -> Result<Self> {
-        let stage = |c: &[usize]| Chunk::classifier(at, sizes, c[0]..c[1]);
+        let stage = |c: &[usize]| Chunk::classifier(at, sizes, &[c[0]..c[1]]);
         Ok(Self(cuts.windows(2).map(stage).collect::<Result<_>>()?))
     }
     pub(super) fn whole(at: &Builder<D>, sizes: &[usize]) -> Result<Self> {
@@ -26,7 +26,7 @@ impl<D: Kernels> Model<D> {
         let (mut input, mut wanted) = (Input::Rows(x), Some(wanted));
         let last = self.0.len() - 1;
         for (i, stage) in self.0.iter_mut().enumerate() {
-            match stage.forward(cx, &mut (), input, wanted.take_if(|_| i == last))? {
+            match stage.forward(0, cx, &mut (), input, wanted.take_if(|_| i == last))? {
                 Output::Activation(y) => input = Input::Activation(y),
                 output => return Ok(output),
             }
@@ -49,7 +49,7 @@ impl<D: Kernels> Model<D> {
     pub(super) fn backward(&mut self, cx: &Cx<D>, half: Half) -> Result<()> {
         let mut dy = None;
         for stage in self.0.iter_mut().rev() {
-            dy = stage.backward(cx, &mut (), dy, half, false)?;
+            dy = stage.backward(0, cx, &mut (), dy, half, false)?;
         }
         assert!(dy.is_none(), "examples have no gradient");
         Ok(())
