@@ -14,6 +14,7 @@
 //! Source: Shoeybi et al., Megatron-LM, §3 (vocabulary parallel embedding), arXiv:1909.08053; Radford et al., GPT-2
 //! (positions); `padding_idx` of `PyTorch`'s `Embedding`. Chapters: 6, 7.
 use crate::model::build::positive;
+use crate::model::strategy;
 use crate::ops::{Region, Stream, dropout, embed, embed_backward, position_rows, position_rows_backward};
 use crate::param::placement::Pieces;
 use crate::param::weight::{RowWeight, WholeWeight};
@@ -59,20 +60,12 @@ pub(crate) fn table<D: Kernels>(
 }
 
 impl<D: Kernels> Embedding<D> {
-    /// The parameters `name[vocabulary, width]`, with or without an id of padding, and, where positions are learned,
-    /// `positions[context, width]`; dropout of this rate after them.
+    /// The parameters that `ids` says; dropout after them.
     ///
     /// # Errors
     /// If there are no such values, a size is 0, or the vocabulary lacks the padding.
-    pub fn shard(
-        at: &Builder<D>,
-        axis: Axis,
-        name: &str,
-        [vocabulary, width]: [usize; 2],
-        padding: Option<usize>,
-        context: Option<usize>,
-        rate: f64,
-    ) -> Result<Self> {
+    pub fn shard(at: &Builder<D>, ids: &strategy::Embedding) -> Result<Self> {
+        let strategy::Embedding { axis, name, sizes: [vocabulary, width], padding, context, rate, .. } = *ids;
         if let Some(id) = padding.filter(|id| *id >= vocabulary) {
             return Err(Error::size("the id of padding", id, format!("below {vocabulary}")));
         }
@@ -174,8 +167,13 @@ mod tests {
             [self.vocabulary, WIDTH]
         }
         fn build<D: Kernels>(&self, at: &Builder<D>) -> Result<Embedding<D>> {
-            let shape = [self.vocabulary, WIDTH];
-            Embedding::shard(at, Axis::Tp, "table", shape, self.padding, self.context, self.rate)
+            let sizes = [self.vocabulary, WIDTH];
+            let Table { padding, context, rate, .. } = *self;
+            let (axis, name) = (Axis::Tp, "table");
+            Embedding::shard(
+                at,
+                &strategy::Embedding { axis, name, sizes, padding, context, rate, tied: false },
+            )
         }
         fn oracle<S: Scalar>(&self, g: &Given<S>) -> Answer<S> {
             let mut y = reference::embed(&g.weights["table"], &g.ids, WIDTH);

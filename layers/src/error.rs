@@ -74,6 +74,16 @@ pub enum Error {
         /// Another.
         other: String,
     },
+    /// A strategy would build an embedding whose table the head shares.
+    #[error(
+        "{by} builds {name}, and the head is tied to the table of the usual one; it must be a model that is not tied"
+    )]
+    Tied {
+        /// The embedding.
+        name: String,
+        /// The strategy.
+        by: String,
+    },
     /// Initial values could not be had.
     #[error("{0}")]
     Values(String),

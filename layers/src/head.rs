@@ -29,16 +29,15 @@ use crate::ops::{
 };
 use crate::param::placement::{Pieces, Section};
 use crate::param::weight::{ColumnWeight, RowWeight};
-use crate::{Builder, Cx, Draw, Kept, Layer, Norm, Objective, Param, Result, Shape, norm};
-use comm::{Axes, Axis, Group};
+use crate::{Builder, Cx, Draw, End, Kept, Layer, Norm, Objective, Param, Result, Targets, norm};
+use comm::{Axes, Group};
 use kernels::{Kernels, LossTerms};
-use std::sync::Arc;
 use tensor::{Ids, Tensor};
 
 /// Output projection and loss, the vocabulary split over the ranks of an axis: behind the final norm of a transformer, or with
 /// a bias, the last layer of a classifier.
 pub struct Head<D: Kernels> {
-    name: Arc<str>,
+    name: String,
     norm: Option<Part<D, Norm<D>>>,
     weight: Option<ColumnWeight<D>>, // W[D,V_t]; none where it is the embedding's table
     bias: Option<ColumnWeight<D>>,   // b[V_t]
@@ -64,48 +63,28 @@ pub struct Saved<D: Kernels> {
 pub type Pending<D> = (Tensor<D>, Split<D>);
 
 impl<D: Kernels> Head<D> {
-    /// Of a transformer: parameters `norm` and, unless tied, `head[width, vocabulary]`.
+    /// The parameters that `head` says, and those of the norm in front of it.
     ///
     /// # Errors
     /// If there are no such values.
-    pub fn shard(at: &Builder<D>, axis: Axis, shape: &Shape) -> Result<Self> {
-        let Shape { width, vocabulary, .. } = *shape;
-        let norm = at.norm(&strategy::Norm { kind: shape.norm, name: "norm", width, eps: shape.eps })?;
-        let plain = Self::new(at, axis, "head", [width, vocabulary], [!shape.tied, false])?;
-        Ok(Self { norm: Some(norm), objective: shape.loss, ..plain })
-    }
-    /// Of a classifier: parameters `name[features, classes]` and `name.bias[1, classes]`.
-    ///
-    /// # Errors
-    /// If there are no such values.
-    pub fn classes(at: &Builder<D>, axis: Axis, name: &str, sizes: [usize; 2]) -> Result<Self> {
-        Self::new(at, axis, name, sizes, [true, true])
-    }
-    fn new(
-        at: &Builder<D>,
-        axis: Axis,
-        name: &str,
-        [inputs, vocabulary]: [usize; 2],
-        [weight, bias]: [bool; 2],
-    ) -> Result<Self> {
+    pub fn shard(at: &Builder<D>, head: &strategy::Head) -> Result<Self> {
+        let strategy::Head { axis, name, sizes: [inputs, vocabulary], norm, tied, bias, objective } = *head;
+        let norm = norm.map(|norm| at.norm(&norm)).transpose()?;
         let columns = [Section::new(vocabulary, Pieces::Padded)];
         let draw = Draw { mean: 0.0, std: 1.0 / (inputs as f64).sqrt() };
-        let weight = weight.then(|| ColumnWeight::new(at, axis, name, inputs, &columns, draw)).transpose()?;
+        let weight =
+            (!tied).then(|| ColumnWeight::new(at, axis, name, inputs, &columns, draw)).transpose()?;
         let bias = bias.then(|| ColumnWeight::new(at, axis, format!("{name}.bias"), 1, &columns, BIAS));
         Ok(Self {
             name: name.into(),
-            norm: None,
+            norm,
             weight,
             bias: bias.transpose()?,
             vocabulary,
-            objective: Objective::default(),
+            objective,
             group: at.mesh.group(axis).named(name),
             over: at.mesh.over(Axes::LOSS)?.axis(),
         })
-    }
-    /// Its name, as that of its weight.
-    pub fn name(&self) -> &Arc<str> {
-        &self.name
     }
     fn columns(&self, table: Option<&RowWeight<D>>) -> Result<ops::Columns<D>> {
         match (&self.weight, table) {
@@ -129,28 +108,28 @@ impl<D: Kernels> Head<D> {
         let Objective { smoothing, z } = if cx.learns() { self.objective } else { plain };
         LossTerms { mean_over: cx.mean_over(), smoothing, z, vocabulary: self.vocabulary }
     }
-    /// `X[B,D]` to logits `[B,V]`, all of them on every rank: for choosing the next token.
-    ///
-    /// # Errors
-    /// If ranks do not meet.
-    pub fn logits(&self, cx: &Cx<D>, table: Option<&RowWeight<D>>, x: Stream<D>) -> Result<Tensor<D>> {
+}
+
+impl<D: Kernels> End<D> for Head<D> {
+    type Saved = Saved<D>;
+    type Pending = Pending<D>;
+
+    fn logits(&self, cx: &Cx<D>, table: Option<&RowWeight<D>>, x: Stream<D>) -> Result<Tensor<D>> {
         let n = self.normed(cx, x)?.0.gather(&self.group)?;
         cx.saw(&self.name, "in", |_| Ok((&n).into()))?;
         let logits = self.split(table, &n)?.all_gather_first(&self.group, self.vocabulary)?;
         cx.saw(&self.name, "out", |_| Ok((&logits).into()))?;
         Ok(logits)
     }
-    /// `X[B,D]` to this microbatch's part of the mean loss: a partial sum on each data rank.
-    ///
-    /// # Errors
-    /// If ranks do not meet.
-    pub fn forward(
+
+    fn forward(
         &self,
         cx: &Cx<D>,
         table: Option<&RowWeight<D>>,
         x: Stream<D>,
-        targets: Ids<D::Place>,
+        targets: Targets<D>,
     ) -> Result<(Partial<D::Wide>, Saved<D>)> {
+        let Targets::Ids(targets) = targets else { panic!("rows as targets of a head; it must be ids") };
         let (n, norm) = self.normed(cx, x)?;
         cx.saw(&self.name, "in", |_| Ok(n.seen()))?;
         let logits = self.split(table, &n.gather(&self.group)?)?;
@@ -158,11 +137,8 @@ impl<D: Kernels> Head<D> {
         let (loss, lse) = split_cross_entropy(&logits, &self.group, &targets, &self.terms(cx), self.over)?;
         Ok((loss, Saved { norm, x: cx.keep(n), logits: cx.keep(logits), lse: cx.keep(lse), targets }))
     }
-    /// The input half: `dX[B,D]`, where it is wanted.
-    ///
-    /// # Errors
-    /// If ranks do not meet.
-    pub fn backward_input(
+
+    fn backward_input(
         &mut self,
         cx: &Cx<D>,
         table: Option<&RowWeight<D>>,
@@ -183,8 +159,13 @@ impl<D: Kernels> Head<D> {
         }
         Ok((dx, (x.gather(&self.group)?, dlogits)))
     }
-    /// The weight half.
-    pub fn backward_weight(&mut self, table: Option<&mut RowWeight<D>>, (x, dlogits): Pending<D>) {
+
+    fn backward_weight(
+        &mut self,
+        _: &Cx<D>,
+        table: Option<&mut RowWeight<D>>,
+        (x, dlogits): Pending<D>,
+    ) -> Result<()> {
         match (&mut self.weight, table) {
             (Some(weight), _) => ops::columns_gradient(weight, &x, &dlogits),
             (None, table) => {
@@ -195,9 +176,10 @@ impl<D: Kernels> Head<D> {
         if let Some(bias) = &mut self.bias {
             columns_bias_gradient(bias, &dlogits);
         }
+        Ok(())
     }
-    /// Its parameters.
-    pub fn params<'a>(&'a mut self, into: &mut Vec<&'a mut Param<D>>) {
+
+    fn params<'a>(&'a mut self, into: &mut Vec<&'a mut Param<D>>) {
         if let Some(norm) = &mut self.norm {
             norm.params(into);
         }

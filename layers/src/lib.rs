@@ -34,6 +34,7 @@ pub use model::build::{Builder, Draw, Random, Values};
 pub use model::chunk::Chunk;
 pub use model::cx::{Cx, Kept, Pass};
 pub use model::design::Design;
+pub use model::end::End;
 pub use model::part::Part;
 pub use model::record::{Activation, Activations, Record, Touched};
 pub use model::shape::{Biases, FeedForward, NormKind, Objective, Positions, Rates, Shape, Window};

@@ -5,6 +5,7 @@ pub mod chunk;
 pub mod classifier;
 pub mod cx;
 pub mod design;
+pub mod end;
 pub mod part;
 pub mod record;
 pub mod shape;

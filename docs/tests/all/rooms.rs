@@ -11,7 +11,7 @@ type Room = (&'static str, &'static [&'static str], &'static [&'static str]);
 
 /// The ground of `layers` is what every layer is made of, built with and called with: handles and operators, parameters,
 /// the place where layers are built, and the parts that a strategy may build instead. Such a part is a column layer, a row
-/// layer, a norm or a feed-forward, so these three rooms are the only ones that the ground names.
+/// layer, a norm, a feed-forward, an embedding or a head, so these rooms are the only ones that the ground names.
 const LAYERS: &[Room] = &[
     (
         "ground",
@@ -22,15 +22,17 @@ const LAYERS: &[Room] = &[
             "model/build",
             "model/cx",
             "model/design",
+            "model/end",
             "model/part",
             "model/record",
             "model/shape",
+            "model/stage",
             "model/strategy",
             "model/uses",
             "ops",
             "param",
         ],
-        &["linear", "mlp", "norm"],
+        &["embedding", "head", "linear", "mlp", "norm"],
     ),
     ("linear", &["linear"], &[]),
     ("norm", &["norm"], &["linear"]),

@@ -1,7 +1,7 @@
 use super::*;
 use crate::model::build::Element;
-use crate::{Error, Random, Values};
-use comm::{Mesh, Op, World};
+use crate::{Error, Random, Shape, Values};
+use comm::{Axis, Mesh, Op, World};
 use tensor::{Category, Cpu, Device, Dual, F61, IGNORED, Key, Real, Scalar};
 
 const D: usize = 5;
@@ -53,7 +53,7 @@ where
     let at = if regions { at.in_regions() } else { at };
     let tp = mesh.group(Axis::Tp);
     let shape = Shape { width: D, vocabulary, tied, loss, ..Shape::LLAMA };
-    let mut head = Head::shard(&at, Axis::Tp, &shape)?;
+    let mut head = Head::shard(&at, &strategy::Head::of(Axis::Tp, &shape))?;
     let draw = Draw { mean: 0.0, std: 1.0 };
     let mut table = RowWeight::new(&at, Axis::Tp, "table", [vocabulary, D], Pieces::Padded, draw)?;
     let mut trace = Trace::new();
@@ -67,10 +67,10 @@ where
         let (x, shown) = (Stream::cut(&x, at.region), tied.then_some(&table));
         trace.push(("logits", whole(&head.logits(&cx, shown, x.clone())?)));
         let (loss, saved) =
-            head.forward(&cx, shown, x, Ids::targets(device.place(), &targets, vocabulary)?)?;
+            head.forward(&cx, shown, x, Targets::Ids(Ids::targets(device.place(), &targets, vocabulary)?))?;
         trace.push(("loss", whole(&loss.all_reduce(&mesh.over(comm::Axes::LOSS)?)?)));
         let (dx, pending) = head.backward_input(&cx, shown, saved, true)?;
-        head.backward_weight(tied.then_some(&mut table), pending);
+        head.backward_weight(&cx, tied.then_some(&mut table), pending)?;
         trace.push(("dX", whole(&dx.unwrap().gather(tp)?)));
     }
     let said = mesh.ledger() - &before;
@@ -168,7 +168,7 @@ fn padded_bytes<D: Kernels<Elem = f32, Wide = D> + Default>(mesh: &Mesh<D::Place
     let (device, shape) = (D::default(), Shape { width: 5, vocabulary: 13, tied, ..Shape::LLAMA });
     let values = Random { seed: 3 };
     let at = Builder::new(&device, mesh, &values);
-    let head = Head::shard(&at, Axis::Tp, &shape)?;
+    let head = Head::shard(&at, &strategy::Head::of(Axis::Tp, &shape))?;
     let draw = Draw { mean: 0.0, std: 1.0 };
     let table = || RowWeight::new(&at, Axis::Tp, "table", [13, 5], Pieces::Padded, draw);
     let table = tied.then(table).transpose()?;
@@ -204,9 +204,10 @@ fn without_a_backward_to_follow_the_loss_is_cross_entropy_alone() {
     let (device, mesh) = (Cpu::<f64>::default(), Mesh::alone());
     let at = Builder::new(&device, &mesh, &Random { seed: 3 });
     let loss = |loss, cx: Cx<Cpu<f64>>| {
-        let head = Head::shard(&at, Axis::Tp, &Shape { width: D, vocabulary: V, loss, ..Shape::LLAMA })?;
+        let shape = Shape { width: D, vocabulary: V, loss, ..Shape::LLAMA };
+        let head = Head::shard(&at, &strategy::Head::of(Axis::Tp, &shape))?;
         let x = Tensor::from_fn(&device, Category::Activations, 4, D, |i| f64::sample(i as u64, 1.0));
-        let targets = Ids::targets(device.place(), &TARGETS, V)?;
+        let targets = Targets::Ids(Ids::targets(device.place(), &TARGETS, V)?);
         let (loss, _) = head.forward(&cx.averaged_over(4), None, x.into(), targets)?;
         Ok::<_, Error>(loss.all_reduce(&mesh.over(comm::Axes::LOSS)?)?.read().unwrap()[0])
     };
@@ -222,9 +223,9 @@ fn all_ignored_is_no_loss_and_no_gradient() {
     let (device, mesh) = (Cpu::<f32>::default(), Mesh::alone());
     let at = Builder::new(&device, &mesh, &Random { seed: 3 });
     let shape = Shape { width: D, vocabulary: V, loss: Objective { smoothing: 0.1, z: 0.1 }, ..Shape::LLAMA };
-    let mut head = Head::shard(&at, Axis::Tp, &shape).unwrap();
+    let mut head = Head::shard(&at, &strategy::Head::of(Axis::Tp, &shape)).unwrap();
     let x = Tensor::from_fn(&device, Category::Activations, 2, D, |i| i as f32);
-    let targets = Ids::targets(device.place(), &[IGNORED; 2], V).unwrap();
+    let targets = Targets::Ids(Ids::targets(device.place(), &[IGNORED; 2], V).unwrap());
     let cx = Cx::train(0, [2], 0);
     let (loss, saved) = head.forward(&cx, None, x.into(), targets).unwrap();
     assert_eq!(loss.all_reduce(&mesh.over(comm::Axes::LOSS).unwrap()).unwrap().read().unwrap(), [0.0]);
@@ -251,14 +252,16 @@ where
     let run = |device: Cpu<S>, mesh: Mesh<_>| {
         let shape =
             Shape { width: D, vocabulary: 13, loss: Objective { smoothing: 0.1, z: 1e-3 }, ..Shape::LLAMA };
-        let mut head = Head::shard(&Builder::new(&device, &mesh, &Loud), Axis::Tp, &shape)?;
+        let mut head =
+            Head::shard(&Builder::new(&device, &mesh, &Loud), &strategy::Head::of(Axis::Tp, &shape))?;
         let draw = |i: usize| S::from_f64(f64::from(f32::sample(i as u64, 1.0)));
         let x = || Tensor::from_fn(&device, Category::Activations, 4, D, draw).into();
         let cx = Cx::train(0, [4], 4);
         let logits = head.logits(&cx, None, x())?.read();
-        let (loss, saved) = head.forward(&cx, None, x(), Ids::targets(device.place(), &TARGETS, 13)?)?;
+        let targets = Targets::Ids(Ids::targets(device.place(), &TARGETS, 13)?);
+        let (loss, saved) = head.forward(&cx, None, x(), targets)?;
         let (dx, pending) = head.backward_input(&cx, None, saved, true)?;
-        head.backward_weight(None, pending);
+        head.backward_weight(&cx, None, pending)?;
         let mut params = Vec::new();
         head.params(&mut params);
         let loss = loss.all_reduce(&mesh.over(comm::Axes::LOSS)?)?.read();

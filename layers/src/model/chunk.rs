@@ -2,15 +2,18 @@
 //! pipeline holds. Parameter names are those of the whole model.
 mod ends;
 
-pub(crate) use ends::{End, Ends, Tables};
+use ends::MeanSquare;
+pub(crate) use ends::{Ends, Tables};
 
 use crate::model::build::positive;
+use crate::model::end::{self, AnyEnd};
+use crate::model::part::{self, Ticket};
 use crate::model::stage::{Half, Input, Of, Output, Room, Stage, Wanted};
+use crate::model::strategy;
 use crate::ops::{Region, Stream};
 use crate::param::weight::RowWeight;
 use crate::{
-    Block, Builder, Cx, Design, Embedding, Head, Layer, Param, Positions, Result, Rotary, Shape, Uses,
-    embedding, head,
+    Block, Builder, Cx, Design, Embedding, Layer, Param, Positions, Result, Rotary, Shape, Uses, embedding,
 };
 use comm::{Axes, Axis, Group};
 use kernels::Kernels;
@@ -35,20 +38,20 @@ const WANTED: &str = "the gradient of what a later layer was given";
 
 struct Saved<D: Kernels, B: Layer<D>> {
     microbatch: usize,
-    ids: Option<embedding::Saved<D>>,
+    ids: Option<part::Of<D, Embedding<D>>>,
     blocks: Vec<B::Saved>,
-    end: Option<ends::Saved<D>>,
+    end: Ticket,
 }
 
 struct Pending<D: Kernels, B: Layer<D>> {
-    embedding: Option<embedding::Pending<D>>,
+    embedding: Option<part::Pending<D, Embedding<D>>>,
     blocks: Vec<B::Pending>, // last block first
-    head: Option<head::Pending<D>>,
+    end: Ticket,
 }
 
 impl<D: Kernels, B: Layer<D>> Default for Pending<D, B> {
     fn default() -> Self {
-        Self { embedding: None, blocks: Vec::new(), head: None }
+        Self { embedding: None, blocks: Vec::new(), end: None }
     }
 }
 
@@ -73,19 +76,20 @@ impl<D: Kernels> Chunk<D> {
     ) -> Result<Self> {
         positive("the vocabulary", shape.vocabulary)?;
         let (first, last, tied) = (blocks.start == 0, blocks.end == shape.blocks, shape.tied);
-        let (axis, table) = (Axis::LAYERS, [shape.vocabulary, shape.width]);
+        let (axis, name, sizes) = (Axis::LAYERS, EMBEDDING, [shape.vocabulary, shape.width]);
         let blocks = transformer(at, shape, blocks)?;
-        let rate = shape.dropout.embedding;
-        let embedding = || Embedding::shard(at, axis, EMBEDDING, table, shape.padding, shape.context(), rate);
-        let embedding = first.then(embedding).transpose()?;
-        let head = last.then(|| Head::shard(at, axis, shape)).transpose()?.map(Box::new);
-        let other = || embedding::table(at, axis, EMBEDDING, table);
+        let (padding, context, rate) = (shape.padding, shape.context(), shape.dropout.embedding);
+        let ids = strategy::Embedding { axis, name, sizes, padding, context, rate, tied };
+        let embedding = first.then(|| at.embedding(&ids)).transpose()?;
+        let head = strategy::Head::of(axis, shape);
+        let end = last.then(|| at.head(&head)).transpose()?.map(|end| (head.name, end));
+        let other = || embedding::table(at, axis, name, sizes);
         let other = (last && tied && !first).then(other).transpose()?;
         let mut tables = Tables { embedding, other, tied };
         if let (Some(table), Some(ends)) = (tables.shared_mut(), ends) {
             table.param().held_with(ends);
         }
-        Ok(Self::new(at, (tables, None), blocks, head.map(End::Head)))
+        Ok(Self::new(at, (tables, None), blocks, end))
     }
     /// These blocks alone, without embedding and head: rows of features to rows of as many, the loss the mean square of what
     /// is missing. Learned positions, which are the embedding's, it has none.
@@ -95,10 +99,15 @@ impl<D: Kernels> Chunk<D> {
     pub fn bare(at: &Builder<D>, shape: &Shape, blocks: Range<usize>) -> Result<Self> {
         let (first, last) = (blocks.start == 0, blocks.end == shape.blocks);
         let blocks = transformer(at, shape, blocks)?;
-        let over = at.mesh.over(Axes::LOSS)?.axis();
+        let (over, group) = (at.mesh.over(Axes::LOSS)?.axis(), last_tokens(at));
         let front = (Tables::NONE, first.then_some(at.region));
-        Ok(Self::new(at, front, blocks, last.then_some(End::MeanSquare(over))))
+        Ok(Self::new(at, front, blocks, last.then(|| ("loss", end::any(MeanSquare { over, group })))))
     }
+}
+
+/// The ranks that have the tokens which an end is asked for.
+fn last_tokens<D: Kernels>(at: &Builder<D>) -> Group<D::Place> {
+    at.mesh.group(Axis::LAYERS).named("last tokens")
 }
 
 /// These blocks of a transformer.
@@ -121,15 +130,15 @@ fn transformer<D: Kernels>(at: &Builder<D>, shape: &Shape, blocks: Range<usize>)
 impl<D: Kernels, B: Layer<D, In = Stream<D>, Out = Stream<D>>> Chunk<D, B> {
     const BLOCK: Of<D, B> = Of { used: B::params, own: B::params };
 
-    /// These blocks between these ends. Where rows of features enter, whole on every rank, they become those of a region.
+    /// These blocks between these ends, the last with its name. Where rows of features enter, whole on every rank, they become those of a region.
     pub(crate) fn new(
         at: &Builder<D>,
         (tables, rows): (Tables<D>, Option<Region>),
         blocks: Vec<B>,
-        end: Option<End<D>>,
+        end: Option<(&str, AnyEnd<D>)>,
     ) -> Self {
-        let name = if let Some(End::Head(head)) = &end { head.name().clone() } else { "loss".into() };
-        let ends = Ends { tables, rows, end, name, group: at.mesh.group(Axis::LAYERS).named("last tokens") };
+        let (name, end) = end.unzip();
+        let ends = Ends { tables, rows, end, name: name.unwrap_or_default().into(), group: last_tokens(at) };
         let (saved, room, listed, pending) = (Vec::new(), Vec::new(), Room::default(), BTreeMap::new());
         Self { ends, blocks, saved, room, listed, pending }
     }
@@ -140,7 +149,7 @@ impl<D: Kernels, B: Layer<D, In = Stream<D>, Out = Stream<D>>> Chunk<D, B> {
         uses: &mut dyn Uses<D>,
         x: Input<D>,
         kept: &mut Vec<B::Saved>,
-    ) -> Result<(Stream<D>, Option<embedding::Saved<D>>)> {
+    ) -> Result<(Stream<D>, Option<part::Of<D, Embedding<D>>>)> {
         let Self { ends, listed, .. } = self;
         let first = ends.tables.embedding.is_some() || ends.rows.is_some();
         let (mut x, ids) = match x {
@@ -171,7 +180,7 @@ impl<D: Kernels, B: Layer<D, In = Stream<D>, Out = Stream<D>>> Chunk<D, B> {
         uses: &mut dyn Uses<D>,
         x: Stream<D>,
         wanted: Option<Wanted<D>>,
-    ) -> Result<(Output<D>, Option<ends::Saved<D>>)> {
+    ) -> Result<(Output<D>, Ticket)> {
         let Self { ends, listed, .. } = self;
         if ends.end.is_none() {
             return Ok((Output::Activation(x), None));
@@ -185,7 +194,7 @@ impl<D: Kernels, B: Layer<D, In = Stream<D>, Out = Stream<D>>> Chunk<D, B> {
         &mut self,
         cx: &Cx<D>,
         uses: &mut dyn Uses<D>,
-        saved: ends::Saved<D>,
+        saved: Ticket,
         last: bool,
         later: Option<&mut Pending<D, B>>,
     ) -> Result<Option<Stream<D>>> {
@@ -193,12 +202,11 @@ impl<D: Kernels, B: Layer<D, In = Stream<D>, Out = Stream<D>>> Chunk<D, B> {
         let Self { ends, listed, .. } = self;
         let name = ends.name.clone();
         let _layer = cx.layer(&name, Pass::Backward);
-        let last = last && matches!(ends.end, Some(End::Head(_))); // the other has no parameters
         listed.using(uses, (ends, &Ends::HEAD), last, |ends| {
             let (dx, pending) = ends.backward_input(cx, saved, first)?;
             match later {
-                Some(later) => later.head = pending,
-                None => ends.backward_weight(pending),
+                Some(later) => later.end = pending,
+                None => ends.backward_weight(cx, pending)?,
             }
             Ok(dx)
         })
@@ -252,7 +260,7 @@ impl<D: Kernels, B: Layer<D, In = Stream<D>, Out = Stream<D>>> Stage<D> for Chun
         let mut later = (half == Half::Input).then(Pending::default);
         let last = last && later.is_none();
         let mut dx = match saved.end {
-            Some(saved) => self.end_back(cx, uses, saved, last, later.as_mut())?,
+            end @ Some(_) => self.end_back(cx, uses, end, last, later.as_mut())?,
             None => Some(dy.expect("the gradient from the chunk after")),
         };
         let Self { ends, listed, .. } = self;
@@ -291,17 +299,13 @@ impl<D: Kernels, B: Layer<D, In = Stream<D>, Out = Stream<D>>> Stage<D> for Chun
         Ok(dx)
     }
     fn backward_weight(&mut self, cx: &Cx<D>, uses: &mut dyn Uses<D>, last: bool) -> Result<()> {
-        let Pending { embedding, blocks, head } =
+        let Pending { embedding, blocks, end } =
             self.pending.remove(&cx.microbatch()).expect("an input half of this microbatch");
         let Self { ends, listed, .. } = self;
-        if let Some(pending) = head {
+        if end.is_some() {
             let name = ends.name.clone();
             let _layer = cx.layer(&name, Pass::Backward);
-            let run = |ends: &mut Ends<D>| {
-                ends.backward_weight(Some(pending));
-                Ok(())
-            };
-            listed.using(uses, (ends, &Ends::HEAD), last, run)?;
+            listed.using(uses, (ends, &Ends::HEAD), last, |ends| ends.backward_weight(cx, end))?;
         }
         for (block, pending) in self.blocks.iter_mut().rev().zip(blocks) {
             listed.using(uses, (block, &Self::BLOCK), last, |block| block.backward_weight(cx, pending))?;

@@ -17,14 +17,14 @@
 //!
 //! Source: Shoeybi et al., Megatron-LM, §3, arXiv:1909.08053. Chapter: 3. Compare: `mlp.rs`, one pair.
 use crate::model::build::positive;
-use crate::model::chunk::{End, Tables};
+use crate::model::chunk::Tables;
 use crate::model::design::{parts, start};
 use crate::model::part::{Of, Part, Pending};
-use crate::model::strategy::{Column, Row};
+use crate::model::strategy::{self, Column, Row};
 use crate::ops::{
     Region, Split, Stream, activate, activate_backward, activate_stream, activate_stream_backward,
 };
-use crate::{Builder, Chunk, ColumnLinear, Cx, Head, Kept, Layer, Param, Result, RowLinear};
+use crate::{Builder, Chunk, ColumnLinear, Cx, Kept, Layer, Objective, Param, Result, RowLinear};
 use comm::{Axis, Group};
 use kernels::{Activation::Relu, Kernels};
 use std::ops::Range;
@@ -148,11 +148,12 @@ impl<D: Kernels> Chunk<D, Hidden<D>> {
         };
         let (all, last) = (self::parts(sizes), layers - 1);
         let blocks = (parts.start..parts.end.min(all - 1)).map(hidden).collect::<Result<_>>()?;
-        let head =
-            || Head::classes(at, Axis::LAYERS, &format!("layers.{last}"), [sizes[last], sizes[layers]]);
-        let head = (parts.end == all).then(head).transpose()?.map(Box::new);
+        let (axis, name, objective) = (Axis::LAYERS, &*format!("layers.{last}"), Objective::default());
+        let sizes = [sizes[last], sizes[layers]];
+        let head = strategy::Head { axis, name, sizes, norm: None, tied: false, bias: true, objective };
+        let end = (parts.end == all).then(|| at.head(&head)).transpose()?.map(|end| (name, end));
         let rows = (parts.start == 0).then_some(Region::Whole);
-        Ok(Self::new(at, (Tables::NONE, rows), blocks, head.map(End::Head)))
+        Ok(Self::new(at, (Tables::NONE, rows), blocks, end))
     }
 }
 

@@ -3,9 +3,13 @@
 //! The usual layers stay what they are, types that the compiler sees through. Only a strategy's own are behind a
 //! pointer: a model need not name every layer that anyone may ever write. What such a layer keeps stays with it, typed, in
 //! room that is used again; the model holds a ticket. Either way a profile gets the layer's name here.
+use crate::model::end::{self, AnyEnd};
 use crate::model::strategy::{self, Strategy};
 use crate::ops::{Stream, join};
-use crate::{Back, Builder, ColumnLinear, Cx, Error, Layer, Mlp, Norm, Param, Result, RowLinear, mlp, norm};
+use crate::{
+    Back, Builder, ColumnLinear, Cx, Embedding, Error, Head, Layer, Mlp, Norm, Param, Result, RowLinear, mlp,
+    norm,
+};
 use kernels::Kernels;
 use std::cell::RefCell;
 use tensor::Pass;
@@ -16,32 +20,35 @@ pub struct Other<D: Kernels, L: Layer<D>>(Box<Behind<D, L>>);
 impl<D: Kernels, L: Layer<D>> Other<D, L> {
     /// This layer in the place of an `L`.
     pub fn new(layer: impl Layer<D, In = L::In, Out = L::Out> + 'static) -> Self {
-        Self(Box::new(Own { layer, saved: Slots::new(), pending: Slots::new() }))
+        Self(Box::new(Own::new(layer)))
     }
 }
 
 /// Where something lies that a layer kept; nowhere if it kept nothing.
-type Ticket = Option<usize>;
+pub type Ticket = Option<usize>;
 
 /// A layer of any type that takes and gives what `L` does, with tickets for what is kept.
 type Behind<D, L> =
     dyn Layer<D, In = <L as Layer<D>>::In, Out = <L as Layer<D>>::Out, Saved = Ticket, Pending = Ticket>;
 
 /// A layer and what it keeps.
-struct Own<L, S, P> {
-    layer: L,
-    saved: Slots<S>,
-    pending: Slots<P>,
+pub(crate) struct Own<L, S, P> {
+    pub(crate) layer: L,
+    pub(crate) saved: Slots<S>,
+    pub(crate) pending: Slots<P>,
+}
+
+impl<L, S, P> Own<L, S, P> {
+    pub(crate) fn new(layer: L) -> Self {
+        Self { layer, saved: Slots(RefCell::default()), pending: Slots(RefCell::default()) }
+    }
 }
 
 /// Room for what is kept; what was taken leaves its place to the next.
-struct Slots<T>(RefCell<Vec<Option<T>>>);
+pub(crate) struct Slots<T>(RefCell<Vec<Option<T>>>);
 
 impl<T> Slots<T> {
-    fn new() -> Self {
-        Self(RefCell::default())
-    }
-    fn keep(&self, kept: T) -> usize {
+    pub(crate) fn keep(&self, kept: T) -> usize {
         let mut all = self.0.borrow_mut();
         let at = all.iter().position(Option::is_none).unwrap_or(all.len());
         if at == all.len() {
@@ -50,7 +57,7 @@ impl<T> Slots<T> {
         all[at] = Some(kept);
         at
     }
-    fn take(&self, ticket: Ticket) -> T {
+    pub(crate) fn take(&self, ticket: Ticket) -> T {
         let at = ticket.expect("a layer kept what backward needs");
         self.0.borrow_mut()[at].take().expect("a layer is given back what it kept, once")
     }
@@ -97,7 +104,7 @@ pub enum Held<T> {
     /// Of `L`.
     Usual(T),
     /// Of a strategy's own, which has it.
-    Other(Option<usize>),
+    Other(Ticket),
 }
 
 /// What part `L` of a model keeps for backward.
@@ -106,6 +113,19 @@ pub type Of<D, L> = Held<<L as Layer<D>>::Saved>;
 pub type Pending<D, L> = Held<<L as Layer<D>>::Pending>;
 
 impl<D: Kernels, L: Layer<D>> Part<D, L> {
+    /// What a strategy built, or else the usual layer.
+    fn new(name: &str, own: Option<(Other<D, L>, &str)>, usual: impl FnOnce() -> Result<L>) -> Result<Self> {
+        let layer = own.map_or_else(|| usual().map(Which::Usual), |(own, _)| Ok(Which::Other(own)))?;
+        Ok(Self { name: Some(name.to_string()), layer })
+    }
+    /// The usual layer, if it is there.
+    pub(crate) fn usual(&self) -> Option<&L> {
+        if let Which::Usual(layer) = &self.layer { Some(layer) } else { None }
+    }
+    /// The usual layer, to change, if it is there.
+    pub(crate) fn usual_mut(&mut self) -> Option<&mut L> {
+        if let Which::Usual(layer) = &mut self.layer { Some(layer) } else { None }
+    }
     /// A step backward of the one layer or the other, with what that one kept.
     fn back<K, T>(
         &mut self,
@@ -207,53 +227,67 @@ impl<D: Kernels> Builder<'_, D> {
     /// # Errors
     /// If the ranks do not fit, or two strategies would build it.
     pub fn column(&self, column: &strategy::Column) -> Result<Part<D, ColumnLinear<D>>> {
-        self.built(column.name, |s| s.column(self, column), || ColumnLinear::shard(self, column))
+        let own = self.own(column.name, |s| s.column(self, column))?;
+        Part::new(column.name, own, || ColumnLinear::shard(self, column))
     }
     /// A row layer.
     ///
     /// # Errors
     /// If the ranks do not fit, or two strategies would build it.
     pub fn row(&self, row: &strategy::Row) -> Result<Part<D, RowLinear<D>>> {
-        self.built(row.name, |s| s.row(self, row), || RowLinear::shard(self, row))
+        Part::new(row.name, self.own(row.name, |s| s.row(self, row))?, || RowLinear::shard(self, row))
     }
     /// A norm.
     ///
     /// # Errors
     /// If the ranks do not fit, or two strategies would build it.
     pub fn norm(&self, norm: &strategy::Norm) -> Result<Part<D, Norm<D>>> {
-        self.built(norm.name, |s| s.norm(self, norm), || Norm::new(self, norm))
+        Part::new(norm.name, self.own(norm.name, |s| s.norm(self, norm))?, || Norm::new(self, norm))
     }
     /// A block's feed-forward, of which a profile hears from the block.
     ///
     /// # Errors
     /// If the ranks do not fit, or two strategies would build it.
     pub fn feed_forward(&self, mlp: &strategy::Mlp) -> Result<Part<D, Mlp<D>>> {
-        let part = self.built(mlp.name, |s| s.feed_forward(self, mlp), || mlp::shard(self, mlp))?;
-        Ok(Part { name: None, ..part })
+        let own = self.own(mlp.name, |s| s.feed_forward(self, mlp))?;
+        Ok(Part { name: None, ..Part::new(mlp.name, own, || mlp::shard(self, mlp))? })
     }
-    fn built<L: Layer<D>>(
+    /// An embedding, of which a profile hears from the model.
+    ///
+    /// # Errors
+    /// If the ranks do not fit, two strategies would build it, or one would and a head is tied to the usual one's table.
+    pub fn embedding(&self, ids: &strategy::Embedding) -> Result<Part<D, Embedding<D>>> {
+        let own = self.own(ids.name, |s| s.embedding(self, ids))?;
+        if let Some((_, by)) = own.as_ref().filter(|_| ids.tied) {
+            return Err(Error::Tied { name: ids.name.into(), by: (*by).into() });
+        }
+        Ok(Part { name: None, ..Part::new(ids.name, own, || Embedding::shard(self, ids))? })
+    }
+    /// A head, of which a profile hears from the model.
+    ///
+    /// # Errors
+    /// If the ranks do not fit, or two strategies would build it.
+    pub fn head(&self, head: &strategy::Head) -> Result<AnyEnd<D>> {
+        let own = self.own(head.name, |s| s.head(self, head))?;
+        own.map_or_else(|| Ok(end::any(Head::shard(self, head)?)), |(own, _)| Ok(own))
+    }
+    /// What one of the strategies builds under this name, with its own.
+    fn own<T>(
         &self,
         name: &str,
-        build: impl Fn(&dyn Strategy<D>) -> Result<Option<Other<D, L>>>,
-        usual: impl FnOnce() -> Result<L>,
-    ) -> Result<Part<D, L>> {
-        let mut built: Option<(Other<D, L>, &'static str)> = None;
+        build: impl Fn(&dyn Strategy<D>) -> Result<Option<T>>,
+    ) -> Result<Option<(T, &'static str)>> {
+        let mut own: Option<(T, &'static str)> = None;
         for strategy in &self.strategies {
             let Some(layer) = build(*strategy)? else { continue };
             let by = strategy.about().name;
-            if let Some((_, first)) = built {
+            if let Some((_, first)) = own {
                 return Err(Error::Twice { name: name.into(), one: first.into(), other: by.into() });
             }
-            built = Some((layer, by));
+            own = Some((layer, by));
         }
-        let layer = match built {
-            Some((layer, by)) => {
-                self.built.borrow_mut().push((name.to_string(), by));
-                Which::Other(layer)
-            }
-            None => Which::Usual(usual()?),
-        };
-        Ok(Part { name: Some(name.to_string()), layer })
+        self.built.borrow_mut().extend(own.as_ref().map(|(_, by)| (name.to_string(), *by)));
+        Ok(own)
     }
 }
 

@@ -164,7 +164,9 @@ impl<D: Kernels> Room<D> {
             self.with(|all| (lists.used)(unit, all), |params| uses.after(params))?;
         }
         if last {
-            self.with(|all| (lists.own)(unit, all), |params| uses.complete(params))?;
+            let complete =
+                |params: &mut [&mut Param<D>]| if params.is_empty() { Ok(()) } else { uses.complete(params) };
+            self.with(|all| (lists.own)(unit, all), complete)?;
         }
         Ok(outcome)
     }

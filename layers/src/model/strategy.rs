@@ -4,9 +4,10 @@
 //! splits layers says besides what it builds ([`Strategy`]): where layers are built, and layers of its own in place of
 //! the usual ones. All that a layout may say, what is drawn in property tests, the commands and the book's table come
 //! from the lists.
+use crate::model::end::AnyEnd;
 use crate::model::part::Other;
 use crate::param::placement::Section;
-use crate::{Builder, Design, FeedForward, NormKind, Result};
+use crate::{Builder, Design, FeedForward, NormKind, Objective, Result, Shape};
 use comm::Axis;
 use kernels::Kernels;
 
@@ -193,6 +194,21 @@ pub trait Strategy<D: Kernels>: Sync {
     fn feed_forward(&self, _: &Builder<D>, _: &Mlp) -> Result<Option<Other<D, crate::Mlp<D>>>> {
         Ok(None)
     }
+    /// In place of the [`Embedding`](crate::Embedding): ids `[B]` to `Y[B,D]` of the stream.
+    ///
+    /// # Errors
+    /// If the ranks do not fit.
+    fn embedding(&self, _: &Builder<D>, _: &Embedding) -> Result<Option<Other<D, crate::Embedding<D>>>> {
+        Ok(None)
+    }
+    /// In place of the [`Head`](crate::Head), the norm in front of it included: `X[B,D]` of the stream to the loss or to
+    /// logits, an [`End`](crate::End) of [`any`](crate::model::end::any) type.
+    ///
+    /// # Errors
+    /// If the ranks do not fit.
+    fn head(&self, _: &Builder<D>, _: &Head) -> Result<Option<AnyEnd<D>>> {
+        Ok(None)
+    }
 }
 
 /// A column layer to be built: parameter `name[I, Σ sections]`, and `name.bias` if there is one.
@@ -249,4 +265,59 @@ pub struct Mlp<'a> {
     pub sizes: [usize; 2],
     /// Whether it has biases.
     pub bias: bool,
+}
+
+/// An embedding to be built: parameter `name[V, D]`, and `positions[context, D]` where positions are learned.
+#[derive(Clone, Copy, Debug)]
+pub struct Embedding<'a> {
+    /// Over the ranks of this axis.
+    pub axis: Axis,
+    /// Its name.
+    pub name: &'a str,
+    /// `[V, D]`.
+    pub sizes: [usize; 2],
+    /// The id of padding, whose row learns nothing from being read.
+    pub padding: Option<usize>,
+    /// How many positions are learned, if they are.
+    pub context: Option<usize>,
+    /// The rate of dropout.
+    pub rate: f64,
+    /// Whether a head is tied to its table.
+    pub tied: bool,
+}
+
+/// A head to be built: parameter `name[D, V]` unless it is tied, and `name.bias` if there is one.
+#[derive(Clone, Copy, Debug)]
+pub struct Head<'a> {
+    /// Over the ranks of this axis.
+    pub axis: Axis,
+    /// Its name.
+    pub name: &'a str,
+    /// `[D, V]`.
+    pub sizes: [usize; 2],
+    /// The norm in front of it, if there is one.
+    pub norm: Option<Norm<'a>>,
+    /// Whether its weight is the embedding's table.
+    pub tied: bool,
+    /// Whether it has a bias.
+    pub bias: bool,
+    /// What training adds to the loss.
+    pub objective: Objective,
+}
+
+impl Head<'_> {
+    /// A transformer's.
+    pub fn of(axis: Axis, shape: &Shape) -> Self {
+        let Shape { width, vocabulary, tied, loss: objective, .. } = *shape;
+        let norm = Norm { kind: shape.norm, name: "norm", width, eps: shape.eps };
+        Self {
+            axis,
+            name: "head",
+            sizes: [width, vocabulary],
+            norm: Some(norm),
+            tied,
+            bias: false,
+            objective,
+        }
+    }
 }

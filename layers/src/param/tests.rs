@@ -1,8 +1,9 @@
 //! Bytes, norms and padding of parameters.
 use super::*;
 use crate::Placed;
+use crate::model::strategy;
 use crate::param::placement::{Pieces, Section};
-use crate::{Cx, Embedding, Error, Head, Kind, Layer, Objective, Optimizer, Random, Shape};
+use crate::{Cx, Embedding, End, Error, Head, Kind, Layer, Objective, Optimizer, Random, Shape, Targets};
 use comm::{Axis, Mesh, Op, World};
 use tensor::{Cpu, Ids};
 
@@ -74,15 +75,17 @@ fn padding_has_no_gradient_and_stays_zero_while_its_neighbours_learn() {
         let at = Builder::new(&device, &mesh, &Random { seed: 1 });
         let loss = Objective { smoothing: 0.1, z: 0.01 };
         let shape = Shape { width: 5, vocabulary: 13, tied, loss, ..Shape::LLAMA };
-        let mut embedding = Embedding::shard(&at, Axis::Tp, "table", [13, 5], None, None, 0.0)?;
-        let mut head = Head::shard(&at, Axis::Tp, &shape)?;
+        let (axis, name, sizes) = (Axis::Tp, "table", [13, 5]);
+        let ids = strategy::Embedding { axis, name, sizes, padding: None, context: None, rate: 0.0, tied };
+        let mut embedding = Embedding::shard(&at, &ids)?;
+        let mut head = Head::shard(&at, &strategy::Head::of(axis, &shape))?;
         let (mut optimizer, cx) = (Optimizer::new(Kind::ADAMW, Some(0.5)), Cx::train(0, [4], 4));
         for step in 0..3 {
-            let targets = Ids::targets(device.place(), &[12, 1, 3, 12], 13)?;
+            let targets = Targets::Ids(Ids::targets(device.place(), &[12, 1, 3, 12], 13)?);
             let (x, kept) = embedding.forward(&cx, Ids::new(device.place(), &[0, 12, 5, 11], 13)?)?;
             let (_, saved) = head.forward(&cx, tied.then_some(embedding.rows()), x, targets)?;
             let (dx, pending) = head.backward_input(&cx, tied.then_some(embedding.rows()), saved, true)?;
-            head.backward_weight(tied.then_some(embedding.table()), pending);
+            head.backward_weight(&cx, tied.then_some(embedding.table()), pending)?;
             embedding.backward(&cx, kept, dx.unwrap())?;
             let mut params = Vec::new();
             embedding.params(&mut params);

@@ -1,9 +1,15 @@
 use super::*;
 use crate::model::strategy::{About, Choice, Column, Row, Takes};
+use crate::ops::Partial;
 use crate::proof::{Answer, Case, Given, proves, proves_in_regions};
-use crate::{Activations, FeedForward, Mlp, NormKind, Record, Residual, mlp};
-use comm::{Axis, Mesh, Op};
-use tensor::{Category, Cpu, F61, Scalar, Tensor, Work};
+use crate::{
+    Activations, Chunk, End, FeedForward, Half, Mlp, NormKind, Objective, Output, Record, Residual, Shape,
+    Stage, Targets, Wanted, mlp,
+};
+use comm::{Axes, Axis, Mesh, Op, World};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use tensor::{Category, Cpu, Device, F61, Ids, Key, Scalar, Tensor, Work};
 
 /// The usual layers, from behind a pointer.
 struct Own;
@@ -130,4 +136,186 @@ fn two_strategies_that_build_one_layer_are_refused() {
     let row = Row { axis: Axis::Tp, name: "w", sizes: [2, 2], bias: false };
     let why = at.row(&row).err().unwrap().to_string();
     assert_eq!(why, "own and own both build w; a layout can have one of them");
+    let ends = Ends::default();
+    let shape = Shape { width: 2, vocabulary: 3, ..Shape::LLAMA };
+    let at = Builder::new(&device, &mesh, &crate::Random { seed: 0 }).with([&ends as _, &ends as _]);
+    let why = at.head(&strategy::Head::of(Axis::Tp, &shape)).err().unwrap().to_string();
+    assert_eq!(why, "own and own both build head; a layout can have one of them");
+}
+
+/// The usual embedding and head, which count what they are called for. One of them may be another than is asked for.
+#[derive(Clone, Default)]
+struct Ends {
+    calls: Arc<[AtomicUsize; 2]>,
+    wrong: Option<&'static str>,
+    at_any_rate: bool, // an embedding where a head is tied, too
+}
+struct Counted<L>(L, Arc<[AtomicUsize; 2]>);
+
+impl<D: Kernels> Strategy<D> for Ends {
+    fn about(&self) -> &'static About {
+        &ABOUT
+    }
+    fn embedding(
+        &self,
+        at: &Builder<D>,
+        ids: &strategy::Embedding,
+    ) -> Result<Option<Other<D, Embedding<D>>>> {
+        let padding = if self.wrong == Some(ids.name) { Some(1) } else { ids.padding };
+        let usual = Embedding::shard(at, &strategy::Embedding { padding, ..*ids })?;
+        Ok((!ids.tied || self.at_any_rate).then(|| Other::new(Counted(usual, self.calls.clone()))))
+    }
+    fn head(&self, at: &Builder<D>, head: &strategy::Head) -> Result<Option<AnyEnd<D>>> {
+        let wrong = Objective { smoothing: 0.5, z: 0.0 };
+        let objective = if self.wrong == Some(head.name) { wrong } else { head.objective };
+        let usual = Head::shard(at, &strategy::Head { objective, ..*head })?;
+        Ok(Some(end::any(Counted(usual, self.calls.clone()))))
+    }
+}
+
+impl<D: Kernels> Layer<D> for Counted<Embedding<D>> {
+    type In = Ids<D::Place>;
+    type Out = Stream<D>;
+    type Saved = <Embedding<D> as Layer<D>>::Saved;
+    type Pending = <Embedding<D> as Layer<D>>::Pending;
+
+    fn forward(&self, cx: &Cx<D>, ids: Ids<D::Place>) -> Result<(Stream<D>, Self::Saved)> {
+        self.1[0].fetch_add(1, Relaxed);
+        self.0.forward(cx, ids)
+    }
+    fn backward_input(&mut self, cx: &Cx<D>, saved: Self::Saved, dy: Stream<D>) -> Back<D, Self> {
+        self.1[0].fetch_add(10, Relaxed);
+        self.0.backward_input(cx, saved, dy)
+    }
+    fn backward_weight(&mut self, cx: &Cx<D>, pending: Self::Pending) -> Result<()> {
+        self.1[0].fetch_add(100, Relaxed);
+        self.0.backward_weight(cx, pending)
+    }
+    fn params<'a>(&'a mut self, into: &mut Vec<&'a mut Param<D>>) {
+        self.0.params(into);
+    }
+}
+
+type Table<D> = crate::param::weight::RowWeight<D>;
+impl<D: Kernels> End<D> for Counted<Head<D>> {
+    type Saved = <Head<D> as End<D>>::Saved;
+    type Pending = <Head<D> as End<D>>::Pending;
+
+    fn forward(
+        &self,
+        cx: &Cx<D>,
+        table: Option<&Table<D>>,
+        x: Stream<D>,
+        targets: Targets<D>,
+    ) -> Result<(Partial<D::Wide>, Self::Saved)> {
+        self.1[1].fetch_add(1, Relaxed);
+        self.0.forward(cx, table, x, targets)
+    }
+    fn logits(&self, cx: &Cx<D>, table: Option<&Table<D>>, x: Stream<D>) -> Result<Tensor<D>> {
+        self.1[1].fetch_add(1000, Relaxed);
+        self.0.logits(cx, table, x)
+    }
+    fn backward_input(
+        &mut self,
+        cx: &Cx<D>,
+        table: Option<&Table<D>>,
+        saved: Self::Saved,
+        wanted: bool,
+    ) -> Result<(Option<Stream<D>>, Self::Pending)> {
+        self.1[1].fetch_add(10, Relaxed);
+        self.0.backward_input(cx, table, saved, wanted)
+    }
+    fn backward_weight(
+        &mut self,
+        cx: &Cx<D>,
+        table: Option<&mut Table<D>>,
+        kept: Self::Pending,
+    ) -> Result<()> {
+        self.1[1].fetch_add(100, Relaxed);
+        self.0.backward_weight(cx, table, kept)
+    }
+    fn params<'a>(&'a mut self, into: &mut Vec<&'a mut Param<D>>) {
+        self.0.params(into);
+    }
+}
+
+/// Logits, losses and gradients; traffic; what strategies built.
+type Seen = (Vec<Vec<F61>>, String, Vec<String>);
+
+/// Logits, the losses of two microbatches in flight at once, gradients and traffic of a small model on two ranks, and what of it
+/// strategies built.
+fn small(tied: bool, later: bool, ends: Option<&Ends>) -> std::result::Result<Seen, String> {
+    let run = |device: Cpu<F61>, mesh: Mesh<_>| {
+        let heads = kernels::Heads { queries: 2, keys: 2, dim: 2 };
+        let shape = Shape { width: 4, heads, hidden: 6, blocks: 1, vocabulary: 7, tied, ..Shape::LLAMA };
+        let at = Builder::new(&device, &mesh, &crate::Random { seed: 4 });
+        let at = at.with(ends.map(|ends| ends as &dyn Strategy<_>));
+        let mut model = Chunk::whole(&at, &shape)?;
+        let ids = |salt| Ids::new(device.place(), &[salt, 1, 6, 1], 7);
+        let (cxs, mut seen) = ([0, 1].map(|m| Cx::train(m, [3, 1], 8)), Vec::new());
+        let logits = Some(Wanted::Logits { all: true });
+        if let Output::Logits(y) = model.forward(&Cx::infer([3, 1]), &mut (), ids(2)?.into(), logits)? {
+            seen.extend(y.read());
+        }
+        for cx in &cxs {
+            let (x, targets) = (ids(cx.microbatch() as u32)?, Targets::Ids(ids(5)?));
+            if let Output::Loss(loss) = model.forward(cx, &mut (), x.into(), Some(Wanted::Loss(targets)))? {
+                seen.extend(loss.all_reduce(&mesh.over(Axes::LOSS)?)?.read());
+            }
+        }
+        let half = if later { Half::Input } else { Half::Both };
+        for cx in &cxs {
+            model.backward(cx, &mut (), None, half, false)?;
+        }
+        for cx in cxs.iter().rev().filter(|_| later) {
+            model.backward_weight(cx, &mut (), false)?;
+        }
+        for param in model.params() {
+            seen.extend(param.gather_gradient(&mesh)?);
+        }
+        let built = at.built.borrow().iter().map(|(name, by)| format!("{name} by {by}")).collect();
+        Ok((seen, format!("{:?}", mesh.ledger()), built))
+    };
+    let seen = World::threads(&[(Axis::Tp, 2)]).unwrap().run::<_, _, Error>(run);
+    seen.map(|mut seen| seen.swap_remove(0)).map_err(|why| why.to_string())
+}
+
+/// Kills: an own embedding or head that is not asked, or not for all; microbatches mixed up behind the pointer; a table that a
+/// tied head of a strategy is not given.
+#[test]
+fn an_own_embedding_and_head_are_the_models() {
+    let _key = Key(6).enter();
+    for (tied, later) in [(false, false), (false, true), (true, false), (true, true)] {
+        let ends = Ends::default();
+        let (usual, own) = (small(tied, later, None).unwrap(), small(tied, later, Some(&ends)).unwrap());
+        assert_eq!((&own.0, &own.1), (&usual.0, &usual.1), "tied {tied}, later {later}");
+        assert!(usual.2.is_empty());
+        let built: &[_] = if tied { &["head by own"] } else { &["embedding by own", "head by own"] };
+        assert_eq!(own.2, built);
+        let calls = [0, 1].map(|end| ends.calls[end].load(Relaxed));
+        let embedded = if tied { 0 } else { 3 + 20 + 200 }; // on each of two ranks: logits, and two microbatches there and back
+        assert_eq!(calls, [2 * embedded, 2 * (2 + 20 + 200 + 1000)], "tied {tied}, later {later}");
+    }
+}
+
+/// Kills: an own embedding or head whose result is not what the model goes on with.
+#[test]
+fn a_wrong_embedding_or_head_is_seen() {
+    let _key = Key(6).enter();
+    let usual = small(false, false, None).unwrap().0;
+    let wrong = |wrong| small(false, false, Some(&Ends { wrong, ..Ends::default() })).unwrap().0;
+    let differ = |seen: Vec<Vec<F61>>| (0..usual.len()).filter(|i| seen[*i] != usual[*i]).collect::<Vec<_>>();
+    assert_eq!(differ(wrong(None)), Vec::<usize>::new());
+    assert_eq!(differ(wrong(Some("embedding"))), [3], "a row learns nothing: the table's gradient alone");
+    let all = (1..usual.len()).collect::<Vec<_>>();
+    assert_eq!(differ(wrong(Some("head"))), all, "a smoothed loss: all but logits");
+}
+
+/// Kills: a head that is tied to a table which is nobody's.
+#[test]
+fn an_own_embedding_of_a_tied_model_is_refused() {
+    let _key = Key(6).enter();
+    let why = small(true, false, Some(&Ends { at_any_rate: true, ..Ends::default() })).unwrap_err();
+    let wanted = "own builds embedding, and the head is tied to the table of the usual one; it must be a model that is not tied";
+    assert!(why.contains(wanted), "{why}");
 }
