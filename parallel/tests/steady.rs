@@ -12,7 +12,7 @@ use kernels::Heads;
 use layers::{Builder, Cx, Design, Kind, Random, Rates, Rest, Rests, Shape, Strategy};
 use parallel::pipeline::gpipe::GPipe;
 use parallel::tensor::sequence_parallel::SequenceParallel;
-use parallel::{At, Batch, Error, Sequence, Stages, Trainer};
+use parallel::{At, Batch, Error, Schedule, Sequence, Stages, Trainer};
 use tensor::{Cpu, Dual, Ids};
 
 type Device = Cpu<Dual<f32>>;
