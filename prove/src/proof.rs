@@ -5,7 +5,7 @@ use crate::{Subject, Verdict, Watch, locate};
 use comm::{Axis, World};
 use kernels::Meta;
 use parallel::dump::{self, About};
-use parallel::{At, Entry, Error, Layout, Result, Scheme, Trainer, budget, price, session, step};
+use parallel::{At, Entry, Error, Layout, Result, Scheme, Trainer, budget, price, session};
 use std::fmt::Display;
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock};
