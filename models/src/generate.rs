@@ -3,7 +3,7 @@
 //! that a choice needs: two of a row for the largest, k + 1 for a draw from k; all after the prompt, which a text tells,
 //! and where any token may be drawn.
 use crate::Model;
-use crate::sampling::{self, Choice, Logits, Sampling};
+use crate::sampling::{self, Chosen, Logits, Sampling};
 use comm::{Axis, Mesh};
 use kernels::{Kernels, Meta, Selects};
 use layers::{Cx, Record, Shape, ops};
@@ -16,7 +16,7 @@ use tensor::{Device, Ids, Phase, Place, Real, Scalar, Tensor};
 
 /// What is to be continued.
 #[derive(Clone, Debug)]
-pub struct Request {
+pub struct Prompts {
     /// Token ids of each prompt.
     pub prompts: Vec<Vec<u32>>,
     /// How many tokens to add to each.
@@ -80,7 +80,7 @@ impl<E: Scalar> Generated<E> {
     }
 }
 
-impl Request {
+impl Prompts {
     /// Whether this model can do it under this layout, and the machine has the memory for it.
     ///
     /// # Errors
@@ -143,7 +143,7 @@ impl Request {
 pub fn generate<D: Runs>(
     model: &Model,
     (layout, network): (&Layout, &Network),
-    request: &Request,
+    request: &Prompts,
     watch: &(dyn Fn(u32) + Sync),
 ) -> Result<Generated<D::Elem>> {
     request.check::<D>(model, layout)?;
@@ -172,7 +172,7 @@ fn speaks<P: Place>(mesh: &Mesh<P>) -> Result<bool> {
 
 fn on_rank<D: Runs>(
     model: &Model,
-    request: &Request,
+    request: &Prompts,
     at: &At<D>,
     watch: &(dyn Fn(u32) + Sync),
 ) -> Result<OfRank<D>> {
@@ -238,7 +238,7 @@ impl Text {
         &mut self,
         room: &mut Room<E>,
         row: usize,
-        request: &Request,
+        request: &Prompts,
         sequence: usize,
     ) -> Result<Option<u32>> {
         if request.max_new == 0 {
@@ -259,13 +259,13 @@ struct Room<E> {
     ids: Vec<u32>,
     vocabulary: usize, // numbers of a row in `logits`
     logits: Vec<f32>,
-    choice: sampling::Room,
+    choice: sampling::SamplingRoom,
 }
 
 impl<E: Real> Room<E> {
     fn new() -> Self {
         let (read, values, ids, logits) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        Self { read, first: 0, values, ids, vocabulary: 0, logits, choice: sampling::Room::default() }
+        Self { read, first: 0, values, ids, vocabulary: 0, logits, choice: sampling::SamplingRoom::default() }
     }
     /// Reads so many of the first logits of each row of `[sequences, V]`; or, where these are not enough, and where it
     /// is asked for, all of them.
@@ -289,7 +289,7 @@ impl<E: Real> Room<E> {
         sampling: &Sampling,
         sequence: usize,
         position: usize,
-    ) -> Result<Choice> {
+    ) -> Result<Chosen> {
         let logits = if self.first == 0 {
             Logits::All(&self.logits[row * self.vocabulary..][..self.vocabulary])
         } else {

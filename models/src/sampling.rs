@@ -26,7 +26,7 @@ pub struct Sampling {
 
 /// A chosen token.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Choice {
+pub struct Chosen {
     /// Its id.
     pub id: u32,
     /// How sure the choice is: no other id is chosen as long as no *difference between two logits* changes by this
@@ -72,8 +72,8 @@ impl Sampling {
     ///
     /// # Errors
     /// If the settings are not valid, or a logit is not finite.
-    pub fn choose(&self, logits: &[f32], sequence: usize, position: usize) -> Result<Choice> {
-        self.choose_in(&mut Room::default(), Logits::All(logits), sequence, position)
+    pub fn choose(&self, logits: &[f32], sequence: usize, position: usize) -> Result<Chosen> {
+        self.choose_in(&mut SamplingRoom::default(), Logits::All(logits), sequence, position)
     }
     /// How many of a row's first logits a choice needs: those that may be chosen and the one behind them, which the
     /// margin is measured to. None if it needs them all.
@@ -87,11 +87,11 @@ impl Sampling {
     /// Those of [`choose`](Self::choose).
     pub fn choose_in(
         &self,
-        room: &mut Room,
+        room: &mut SamplingRoom,
         logits: Logits,
         sequence: usize,
         position: usize,
-    ) -> Result<Choice> {
+    ) -> Result<Chosen> {
         self.validate()?;
         if let Some((id, seen)) = logits.improper()? {
             bail!(
@@ -128,19 +128,19 @@ impl Logits<'_> {
             Logits::First(values, ids) => Ok((!values[0].is_finite()).then(|| (ids[0] as usize, values[0]))),
         }
     }
-    fn greedy(self) -> Choice {
+    fn greedy(self) -> Chosen {
         match self {
             Logits::All(logits) => greedy(logits),
             Logits::First(values, ids) => {
                 let next = values.get(1).map_or(f64::NEG_INFINITY, |&next| f64::from(next));
-                Choice { id: ids[0], margin: f64::from(values[0]) - next }
+                Chosen { id: ids[0], margin: f64::from(values[0]) - next }
             }
         }
     }
 }
 
 /// The largest, and its distance from the next.
-fn greedy(logits: &[f32]) -> Choice {
+fn greedy(logits: &[f32]) -> Chosen {
     let (mut best, mut next) = (0, f64::NEG_INFINITY);
     for (id, &logit) in logits.iter().enumerate().skip(1) {
         if logit > logits[best] {
@@ -149,7 +149,7 @@ fn greedy(logits: &[f32]) -> Choice {
             next = next.max(f64::from(logit));
         }
     }
-    Choice { id: best as u32, margin: f64::from(logits[best]) - next }
+    Chosen { id: best as u32, margin: f64::from(logits[best]) - next }
 }
 
 /// A number in [0, 1): a hash of (seed, sequence, position).
@@ -160,13 +160,13 @@ fn uniform(seed: u64, sequence: usize, position: usize) -> f64 {
 
 /// Memory for a choice.
 #[derive(Debug, Default)]
-pub struct Room {
+pub struct SamplingRoom {
     ids: Vec<u32>,
     values: Vec<f32>,
     sums: Vec<f64>,
 }
 
-impl Room {
+impl SamplingRoom {
     /// The first `n` tokens by descending logit (ties to the lower id), in order.
     fn sort(&mut self, logits: &[f32], n: usize) {
         let order = |a: &u32, b: &u32| {
@@ -198,7 +198,7 @@ struct Candidates<'a> {
 
 impl<'a> Candidates<'a> {
     fn new(
-        room: &'a mut Room,
+        room: &'a mut SamplingRoom,
         logits: Logits<'a>,
         temperature: f64,
         top_k: Option<usize>,
@@ -207,7 +207,7 @@ impl<'a> Candidates<'a> {
         if let Logits::All(logits) = logits {
             room.sort(logits, top_k.map_or(logits.len(), |k| k.saturating_add(1))); // the first that is cut off, too
         }
-        let Room { ids, values, sums } = room;
+        let SamplingRoom { ids, values, sums } = room;
         let (values, ids) =
             if let Logits::First(values, ids) = logits { (values, ids) } else { (&values[..], &ids[..]) };
         let k = top_k.unwrap_or(ids.len()).min(ids.len());
@@ -223,10 +223,10 @@ impl<'a> Candidates<'a> {
         Self { temperature, p, ids, values, sums, kept: kept.min(k) }
     }
     /// The candidate on whose interval `u` falls.
-    fn choose(&self, u: f64) -> Choice {
+    fn choose(&self, u: f64) -> Chosen {
         let total = self.sums[self.kept - 1];
         let at = self.sums[..self.kept].partition_point(|sum| sum / total <= u).min(self.kept - 1);
-        Choice { id: self.ids[at], margin: self.margin(at, u) }
+        Chosen { id: self.ids[at], margin: self.margin(at, u) }
     }
 }
 

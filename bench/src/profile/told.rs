@@ -29,7 +29,7 @@ pub struct KindLine {
     pub kind: &'static str,
     /// How much of it.
     #[serde(flatten)]
-    pub row: Row,
+    pub row: Spending,
 }
 
 /// A layer, one way, or, outside of layers, a part of the step.
@@ -47,7 +47,7 @@ pub struct LayerLine {
     pub layers: usize,
     /// How much in all of them.
     #[serde(flatten)]
-    pub row: Row,
+    pub row: Spending,
 }
 
 /// How much of its links' time a step shows, whatever its rank.
@@ -62,7 +62,7 @@ pub struct LinksLine<'a> {
 
 /// What was spent, of a step.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub struct Row {
+pub struct Spending {
     /// Milliseconds a step.
     pub ms: f64,
     /// Of the step's time: 1 is all of it.
@@ -83,9 +83,9 @@ impl RankProfile {
     }
     /// A part of the steps, beside this peak if there is one.
     #[must_use]
-    pub fn row(&self, sum: &Sum, peak: Option<f64>) -> Row {
+    pub fn row(&self, sum: &Sum, peak: Option<f64>) -> Spending {
         let (ms, gflops) = (sum.time.as_secs_f64() * 1e3 / self.steps as f64, sum.gflops());
         let of_peak = gflops.zip(peak).map(|(gflops, peak)| gflops / peak);
-        Row { ms, share: ms / self.ms(), calls: sum.calls as f64 / self.steps as f64, gflops, of_peak }
+        Spending { ms, share: ms / self.ms(), calls: sum.calls as f64 / self.steps as f64, gflops, of_peak }
     }
 }

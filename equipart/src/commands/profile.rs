@@ -90,7 +90,7 @@ fn lines(ranks: &[RankProfile], peak: Option<f64>) {
             show::json(&KindLine { profile: "kind", rank, kind, row });
         }
         for row in &of.layers {
-            let (layer, pass) = (row.name.clone(), row.pass.map(tensor::Pass::name));
+            let (layer, pass) = (row.name.clone(), row.pass.map(tensor::Direction::name));
             let (layers, row) = (row.layers, of.row(&row.sum, peak));
             show::json(&LayerLine { profile: "layer", rank, layer, pass, layers, row });
         }
@@ -118,7 +118,7 @@ fn tables(name: &str, ranks: &[RankProfile], peak: Option<f64>) {
     out::line(&show::table(&heads, kinds).to_string());
     let layers = together.layers.iter().map(|row| {
         let each: Vec<_> = ranks.iter().filter_map(|rank| rank.layer(row)).collect();
-        let pass = row.pass.map_or("-", tensor::Pass::name);
+        let pass = row.pass.map_or("-", tensor::Direction::name);
         let count = if row.layers > 1 { format!("{} x{}", row.name, row.layers) } else { row.name.clone() };
         [vec![count, pass.to_string()], cells(&row.sum, &each)].concat()
     });

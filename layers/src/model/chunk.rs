@@ -19,7 +19,7 @@ use comm::{Axes, Axis, Group};
 use kernels::Kernels;
 use std::collections::BTreeMap;
 use std::ops::Range;
-use tensor::Pass;
+use tensor::Direction;
 
 /// A part of a model whose blocks are layers of type `B`: a transformer's, if it is not said otherwise.
 pub struct Chunk<D: Kernels, B: Layer<D> = Block<D>> {
@@ -169,7 +169,7 @@ impl<D: Kernels, B: Layer<D, In = Stream<D>, Out = Stream<D>>> Chunk<D, B> {
         let first = run == 0 && (ends.tables.embedding.is_some() || ends.rows.is_some());
         let (mut x, ids) = match x {
             Input::Tokens(ids) if first && ends.tables.embedding.is_some() => {
-                let _layer = cx.layer(EMBEDDING, Pass::Forward);
+                let _layer = cx.layer(EMBEDDING, Direction::Forward);
                 let run = |ends: &mut Ends<D>| ends.embedding().forward(cx, ids);
                 let (x, ids) = listed.using(uses, (ends, &Ends::EMBEDDING), false, run)?;
                 (x, Some(ids))
@@ -205,13 +205,13 @@ impl<D: Kernels, B: Layer<D, In = Stream<D>, Out = Stream<D>>> Chunk<D, B> {
         let Self { ends, listed, .. } = self;
         let (name, wanted) = (ends.name.clone(), wanted.expect("what is wanted of the end"));
         listed.using(uses, (ends, &Ends::HEAD), false, |ends| {
-            let layer = cx.layer(&name, Pass::Forward);
+            let layer = cx.layer(&name, Direction::Forward);
             let (output, saved) = ends.forward(cx, x, wanted)?;
             drop(layer);
             if saved.is_none() {
                 return Ok((output, None));
             }
-            let _layer = cx.layer(&name, Pass::Backward);
+            let _layer = cx.layer(&name, Direction::Backward);
             let (dx, pending) = ends.backward_input(cx, saved, first)?;
             ends.backward_weight(cx, pending)?;
             Ok((output, dx))
@@ -295,7 +295,7 @@ impl<D: Kernels, B: Layer<D, In = Stream<D>, Out = Stream<D>>> Stage<D> for Chun
         let dx = match saved.ids {
             None => dx,
             Some(ids) => listed.using(uses, (ends, &Ends::EMBEDDING), last, |ends| {
-                let _layer = cx.layer(EMBEDDING, Pass::Backward);
+                let _layer = cx.layer(EMBEDDING, Direction::Backward);
                 let (_, pending) = ends.embedding().backward_input(cx, ids, dx.expect(WANTED))?;
                 match &mut later {
                     Some(later) => later.embedding = Some(pending),
@@ -319,7 +319,7 @@ impl<D: Kernels, B: Layer<D, In = Stream<D>, Out = Stream<D>>> Stage<D> for Chun
             listed.using(uses, (block, &Self::BLOCK), last, |block| block.backward_weight(cx, pending))?;
         }
         if let Some(pending) = embedding {
-            let _layer = cx.layer(EMBEDDING, Pass::Backward);
+            let _layer = cx.layer(EMBEDDING, Direction::Backward);
             let run = |ends: &mut Ends<D>| ends.embedding().backward_weight(cx, pending);
             listed.using(uses, (ends, &Ends::EMBEDDING), last, run)?;
         }
