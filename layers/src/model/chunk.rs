@@ -5,6 +5,7 @@ mod ends;
 use ends::MeanSquare;
 pub(crate) use ends::{Ends, Tables};
 
+use crate::model::block;
 use crate::model::build::positive;
 use crate::model::end::{self, AnyEnd};
 use crate::model::part::{self, Ticket};
@@ -124,7 +125,7 @@ fn transformer<D: Kernels>(at: &Builder<D>, shape: &Shape, blocks: Range<usize>)
         Positions::Rotary(rope) => Some(Rotary::new(shape.heads.dim, rope)),
         Positions::Learned(_) => None,
     };
-    blocks.map(|i| Block::shard(at, Axis::LAYERS, shape, i, rotary.clone())).collect()
+    blocks.map(|i| block::shard(at, Axis::LAYERS, shape, i, rotary.clone())).collect()
 }
 
 impl<D: Kernels, B: Layer<D, In = Stream<D>, Out = Stream<D>>> Chunk<D, B> {
