@@ -20,7 +20,7 @@ pub mod head_norm;
 pub mod rotary;
 
 use crate::model::part::Part;
-use crate::model::strategy::{Column, Row};
+use crate::model::strategy::{Column, Row, Sharing};
 use crate::ops::{Split, attention, attention_backward, rotate};
 use crate::param::placement::{Pieces, Section};
 use crate::{
@@ -54,8 +54,7 @@ pub(crate) fn share(heads: Heads, ranks: usize, axis: Axis, name: &str) -> Resul
         let what = format!("the number of query heads of {name}");
         return Err(Error::size(what, queries, format!("a multiple of the {keys} KV heads")));
     }
-    let shared = keys.is_multiple_of(ranks) || ranks.is_multiple_of(keys);
-    if !queries.is_multiple_of(ranks) || !shared {
+    if !Sharing::heads(queries, keys, ranks) {
         return Err(Error::Heads { name: name.into(), queries, keys, axis, ranks });
     }
     let sections = [

@@ -1,4 +1,5 @@
 //! What can go wrong when a model is built or run.
+use crate::Sharing;
 use comm::{Axes, Axis, CommError};
 use tensor::IdsError;
 
@@ -39,12 +40,6 @@ pub enum Error {
         axis: Axis,
         /// Its ranks.
         ranks: usize,
-    },
-    /// A layer of whole rows under sequence parallelism.
-    #[error("the tokens that {name} works on are this rank's; it must be all of them")]
-    Tokens {
-        /// The layer.
-        name: String,
     },
     /// A size that no model has.
     #[error("{what} is {seen}; it must be {wanted}")]
@@ -106,7 +101,7 @@ fn divisors(n: usize) -> String {
 
 /// The numbers of ranks that can share so many heads.
 fn sharing(queries: usize, keys: usize) -> String {
-    let fits = |n: &usize| queries.is_multiple_of(*n) && (keys.is_multiple_of(*n) || n.is_multiple_of(keys));
+    let fits = |n: &usize| Sharing::heads(queries, keys, *n);
     let all: Vec<_> = (1..=queries.min(1024)).filter(fits).map(|n| n.to_string()).collect();
     all.join(", ")
 }

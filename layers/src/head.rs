@@ -21,10 +21,11 @@
 //! Source: Shoeybi et al., Megatron-LM, §3 (parallel cross-entropy), arXiv:1909.08053; Szegedy et al., §7,
 //! arXiv:1512.00567 (label smoothing); Chowdhery et al., §5, arXiv:2204.02311 (z-loss). Chapters: 6, 7.
 use crate::linear::column::BIAS;
+use crate::model::end::{Back, Loss, Table, TableMut};
 use crate::model::part::{Held, Part};
 use crate::model::strategy;
 use crate::ops::{
-    self, Partial, Split, Stream, add_columns, columns_bias_gradient, cross_entropy_backward, matmul,
+    self, Split, Stream, add_columns, columns_bias_gradient, cross_entropy_backward, matmul,
     split_cross_entropy,
 };
 use crate::param::placement::{Pieces, Section};
@@ -114,7 +115,7 @@ impl<D: Kernels> End<D> for Head<D> {
     type Saved = Saved<D>;
     type Pending = Pending<D>;
 
-    fn logits(&self, cx: &Cx<D>, table: Option<&RowWeight<D>>, x: Stream<D>) -> Result<Tensor<D>> {
+    fn logits(&self, cx: &Cx<D>, table: Table<D>, x: Stream<D>) -> Result<Tensor<D>> {
         let n = self.normed(cx, x)?.0.gather(&self.group)?;
         cx.saw(&self.name, "in", |_| Ok((&n).into()))?;
         let logits = self.split(table, &n)?.all_gather_first(&self.group, self.vocabulary)?;
@@ -122,13 +123,7 @@ impl<D: Kernels> End<D> for Head<D> {
         Ok(logits)
     }
 
-    fn forward(
-        &self,
-        cx: &Cx<D>,
-        table: Option<&RowWeight<D>>,
-        x: Stream<D>,
-        targets: Targets<D>,
-    ) -> Result<(Partial<D::Wide>, Saved<D>)> {
+    fn forward(&self, cx: &Cx<D>, table: Table<D>, x: Stream<D>, targets: Targets<D>) -> Loss<D, Self> {
         let Targets::Ids(targets) = targets else { panic!("rows as targets of a head; it must be ids") };
         let (n, norm) = self.normed(cx, x)?;
         cx.saw(&self.name, "in", |_| Ok(n.seen()))?;
@@ -138,13 +133,7 @@ impl<D: Kernels> End<D> for Head<D> {
         Ok((loss, Saved { norm, x: cx.keep(n), logits: cx.keep(logits), lse: cx.keep(lse), targets }))
     }
 
-    fn backward_input(
-        &mut self,
-        cx: &Cx<D>,
-        table: Option<&RowWeight<D>>,
-        s: Saved<D>,
-        wanted: bool,
-    ) -> Result<(Option<Stream<D>>, Pending<D>)> {
+    fn backward_input(&mut self, cx: &Cx<D>, table: Table<D>, s: Self::Saved, wanted: bool) -> Back<D, Self> {
         let (lse, rank, x) = (s.lse.open(), self.group.rank(), s.x.open());
         let dlogits = cross_entropy_backward(s.logits.open(), &lse, rank, &s.targets, &self.terms(cx));
         cx.saw_gradient(&self.name, "out", |_| Ok(dlogits.seen_first(&self.group, self.vocabulary)))?;
@@ -160,12 +149,7 @@ impl<D: Kernels> End<D> for Head<D> {
         Ok((dx, (x.gather(&self.group)?, dlogits)))
     }
 
-    fn backward_weight(
-        &mut self,
-        _: &Cx<D>,
-        table: Option<&mut RowWeight<D>>,
-        (x, dlogits): Pending<D>,
-    ) -> Result<()> {
+    fn backward_weight(&mut self, _: &Cx<D>, table: TableMut<D>, (x, dlogits): Self::Pending) -> Result<()> {
         match (&mut self.weight, table) {
             (Some(weight), _) => ops::columns_gradient(weight, &x, &dlogits),
             (None, table) => {

@@ -27,7 +27,6 @@ pub use head::Head;
 pub use layer::{Back, Layer};
 pub use linear::column::ColumnLinear;
 pub use linear::row::RowLinear;
-pub use linear::scattered::ScatteredRow;
 pub use mlp::Mlp;
 pub use model::block::{Block, Residual};
 pub use model::build::{Builder, Draw, Random, Values};

@@ -1,4 +1,3 @@
 //! Linear layers, split by columns or by rows over the ranks of an axis.
 pub mod column;
 pub mod row;
-pub mod scattered;

@@ -1,8 +1,6 @@
-//! A step's sequences. The batch is cut into microbatches first and each microbatch is dealt over the data ranks
-//! then, so that the microbatches are part of the model and not of the layout.
+//! A step's sequences, in microbatches, which are part of the model and not of the layout: who deals them over ranks cuts
+//! each of them, [`data::replicated`](crate::data::replicated).
 use crate::{Result, bail};
-use comm::Axis;
-use kernels::Segment;
 use std::ops::Range;
 use tensor::IGNORED;
 
@@ -87,49 +85,6 @@ impl Sequence {
     }
 }
 
-/// A data rank's part of a microbatch.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Share<'a> {
-    /// Its sequences.
-    pub sequences: &'a [Sequence],
-    /// How many documents of the step come before them: the number of the first.
-    pub first: usize,
-}
-
-impl Share<'_> {
-    /// Tokens of each document.
-    pub fn lengths(&self) -> impl Iterator<Item = usize> {
-        self.sequences.iter().flat_map(|s| s.documents.iter().copied())
-    }
-}
-
-impl<'a> Share<'a> {
-    /// Of each document the `slice`th of so many nearly equal slices: in which sequence, which of its tokens.
-    pub fn slice(
-        self,
-        slice: usize,
-        slices: usize,
-    ) -> impl Iterator<Item = (&'a Sequence, Range<usize>)> + Clone {
-        let of = move |s: &'a Sequence| {
-            s.documents.iter().scan(0, move |first, &len| {
-                let Range { start, end } = deal(len, slice, slices);
-                let tokens = *first + start..*first + end;
-                *first += len;
-                Some((s, tokens))
-            })
-        };
-        self.sequences.iter().flat_map(of)
-    }
-    /// The same as positions in each document.
-    pub fn segments(self, slice: usize, slices: usize) -> impl Iterator<Item = Segment> {
-        let lengths = self.sequences.iter().flat_map(|s| s.documents.iter().copied());
-        lengths.enumerate().map(move |(sequence, len)| {
-            let tokens = deal(len, slice, slices);
-            Segment { row: 0, len: tokens.len(), position: tokens.start, sequence }
-        })
-    }
-}
-
 /// All sequences of one step, in microbatches. Sequences may differ in length, microbatches in size.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Batch {
@@ -183,23 +138,6 @@ impl Batch {
         }
         Ok(())
     }
-    /// This data rank's part of one microbatch. Of sequences whose tokens are features a rank may have none.
-    ///
-    /// # Errors
-    /// If there are fewer sequences of ids than ranks.
-    pub fn share(&self, microbatch: usize, rank: usize, ranks: usize) -> Result<Share<'_>> {
-        let all = &self.microbatches[microbatch];
-        if all.len() < ranks && all.iter().all(|s| s.x.is_empty()) {
-            let (sequences, axis) = (all.len(), Axis::SEQUENCES);
-            bail!(
-                "a microbatch of {sequences} sequences cannot be dealt over {axis}={ranks}: each rank needs at least one"
-            );
-        }
-        let mine = deal(all.len(), rank, ranks);
-        let before = self.microbatches[..microbatch].iter().flatten().chain(&all[..mine.start]);
-        let first = before.map(|s| s.documents.len()).sum();
-        Ok(Share { sequences: &all[mine], first })
-    }
     /// A batch that takes as much memory as this one: the microbatch of most tokens, twice if there are others, since
     /// each is computed beside what those before it leave, a sum of losses.
     #[must_use]
@@ -209,14 +147,6 @@ impl Batch {
         let times = self.microbatches.len().min(2);
         Self { microbatches: largest.flat_map(|m| std::iter::repeat_n(m.clone(), times)).collect() }
     }
-    /// Tokens of each document that this data rank is dealt, microbatch by microbatch.
-    ///
-    /// # Errors
-    /// As [`share`](Self::share).
-    pub fn dealt(&self, rank: usize, ranks: usize) -> Result<Vec<Vec<usize>>> {
-        let lengths = |microbatch| Ok(self.share(microbatch, rank, ranks)?.lengths().collect());
-        (0..self.microbatches.len()).map(lengths).collect()
-    }
 }
 
 #[cfg(test)]
@@ -225,21 +155,6 @@ mod tests {
 
     fn sequences(n: u32) -> Vec<Sequence> {
         (0..n).map(|i| Sequence::new(vec![i], vec![i])).collect()
-    }
-
-    /// Kills: a sequence dealt twice or to nobody, an order that depends on the ranks.
-    #[test]
-    fn every_sequence_is_dealt_once_in_order() {
-        for (n, microbatches, ranks) in [(7, 2, 3), (4, 1, 4), (9, 3, 2)] {
-            let batch = Batch::new(sequences(n), microbatches).unwrap();
-            let dealt = (0..microbatches).flat_map(|m| (0..ranks).map(move |r| (m, r)));
-            let dealt: Vec<u32> = dealt
-                .flat_map(|(m, r)| batch.share(m, r, ranks).unwrap().sequences)
-                .map(|s| s.ids[0])
-                .collect();
-            assert_eq!(dealt, (0..n).collect::<Vec<_>>());
-            assert_eq!(batch.tokens(), n as usize);
-        }
     }
 
     #[test]

@@ -37,6 +37,7 @@ use ::tensor::count::Uncountable;
 use comm::{Axis, CommError, Mesh, World};
 use grammar::Grammar;
 use kernels::{Kernels, Meta};
+use layers::Error::{Tied, Twice};
 use layers::{About, Builder, Choice, Design, Random, Rests, Shared, Sizes, Values, Wide};
 use std::fmt;
 use std::str::FromStr;
@@ -247,10 +248,10 @@ impl Layout {
         }
         self.conflict(design).map_or(Ok(()), |why| Err(LayoutError(why)))
     }
-    /// Why two of its strategies cannot stand together, if so: both would build the same layer of such a model.
+    /// Why its strategies cannot build such a model, if so: two would build the same layer, or one a table that is tied.
     pub fn conflict(&self, design: impl Into<Design>) -> Option<String> {
-        if self.strategies().iter().filter(|about| about.choice == Choice::Layers).count() < 3 {
-            return None; // the axis and one word
+        if self.strategies().iter().filter(|about| about.choice == Choice::Layers).count() < 2 {
+            return None; // the axis alone
         }
         let (device, values, mesh) = (Meta::<Cpu<f32>>::default(), Random { seed: 0 }, self.ghost(0).ok()?);
         let (at, mut design) = (self.place(&device, &mesh, &values), design.into());
@@ -259,7 +260,7 @@ impl Layout {
         }
         let all = [0..design.parts()];
         let built = Uncountable::caught(|| design.stage(&at, &all, None).map(drop)).ok()?;
-        built.err().filter(|why| matches!(why, layers::Error::Twice { .. })).map(|why| why.to_string())
+        built.err().filter(|why| matches!(why, Twice { .. } | Tied { .. })).map(|why| why.to_string())
     }
     /// How many things of a model the ranks of their axes cannot share, where these split it.
     pub(crate) fn misfits_of(&self, strategies: &[&About], design: &Design) -> usize {

@@ -3,7 +3,7 @@
 //!
 //! | file | holds |
 //! |---|---|
-//! | `batch.rs` | a step's sequences, cut into microbatches, dealt to data ranks |
+//! | `batch.rs` | a step's sequences, cut into microbatches |
 //! | `layout.rs` | how a model is split, as the user writes it |
 //! | `scheme.rs` | a layout, and strategies and a schedule that no list knows |
 //! | `strategies.rs` | the lists of strategies, a folder each: `tensor/`, `data/`, `pipeline/` |
@@ -44,8 +44,9 @@ pub mod tensor;
 mod trainer;
 mod whole;
 
-pub use batch::{Batch, Sequence, Share, deal};
+pub use batch::{Batch, Sequence, deal};
 pub use checkpoint::{restore_optimizer, save_optimizer, save_params};
+pub use data::replicated::Share;
 pub use error::{Error, Result, Sentence};
 pub use layout::Layout;
 pub use network::Network;

@@ -1,6 +1,6 @@
 use super::*;
 use crate::model::build::Element;
-use crate::{Error, Random, Shape, Values};
+use crate::{Error, Pass, Random, Shape, Values};
 use comm::{Axis, Mesh, Op, World};
 use tensor::{Category, Cpu, Device, Dual, F61, IGNORED, Key, Real, Scalar};
 
@@ -208,11 +208,12 @@ fn without_a_backward_to_follow_the_loss_is_cross_entropy_alone() {
         let head = Head::shard(&at, &strategy::Head::of(Axis::Tp, &shape))?;
         let x = Tensor::from_fn(&device, Category::Activations, 4, D, |i| f64::sample(i as u64, 1.0));
         let targets = Targets::Ids(Ids::targets(device.place(), &TARGETS, V)?);
-        let (loss, _) = head.forward(&cx.averaged_over(4), None, x.into(), targets)?;
+        let (loss, _) = head.forward(&cx, None, x.into(), targets)?;
         Ok::<_, Error>(loss.all_reduce(&mesh.over(comm::Axes::LOSS)?)?.read().unwrap()[0])
     };
+    let judges = || Cx::default().then(Pass { mean_over: 4, ..Pass::default() }, [4]);
     let more = Objective { smoothing: 0.1, z: 0.1 };
-    let [plain, judged] = [PLAIN.loss, more].map(|objective| loss(objective, Cx::infer([4])).unwrap());
+    let [plain, judged] = [PLAIN.loss, more].map(|objective| loss(objective, judges()).unwrap());
     assert_eq!((plain, loss(PLAIN.loss, Cx::train(0, [4], 4)).unwrap()), (judged, plain));
     assert_ne!(loss(more, Cx::train(0, [4], 4)).unwrap(), plain);
 }

@@ -68,64 +68,32 @@ impl<D: Kernels, F: Layer<D, In = Stream<D>, Out = Stream<D>>> Layer<D> for Resi
     }
 }
 
-/// One block of a transformer.
-pub struct Block<D: Kernels>(Both<D>);
+/// One block of a transformer: X + attention(norm1(X)), and after it X + mlp(norm2(X)).
+pub type Block<D> = (Residual<D, Attention<D>>, Residual<D, Part<D, Mlp<D>>>);
 
-/// X + attention(norm1(X)), and after it X + mlp(norm2(X)).
-type Both<D> = (Residual<D, Attention<D>>, Residual<D, Part<D, Mlp<D>>>);
-
-impl<D: Kernels> Block<D> {
-    /// Block `i` of a model: parameters `blocks.i.norm1`, `.attention…`, `.norm2`, `.mlp…`.
-    ///
-    /// # Errors
-    /// If the ranks do not divide what they should share.
-    pub fn shard(
-        at: &Builder<D>,
-        axis: Axis,
-        shape: &Shape,
-        i: usize,
-        rotary: Option<Rotary<D>>,
-    ) -> Result<Self> {
-        let norm = |n| {
-            let name = &format!("blocks.{i}.norm{n}");
-            at.norm(&strategy::Norm { kind: shape.norm, name, width: shape.width, eps: shape.eps })
-        };
-        let (rate, sizes) = (shape.dropout.residual, [shape.width, shape.hidden]);
-        let names = ["attention", "mlp"].map(|part| format!("blocks.{i}.{part}"));
-        let attention = attention::shard(at, axis, &names[0], shape, rotary, shape.mask(i), i)?;
-        let (kind, bias) = (shape.feed_forward, shape.bias.mlp);
-        let mlp = at.feed_forward(&strategy::Mlp { axis, name: &names[1], kind, sizes, bias })?;
-        let [name, other] = names;
-        let attention = Residual::around(name, norm(1)?, attention, rate);
-        Ok(Self((attention, Residual::around(other, norm(2)?, mlp, rate))))
-    }
-}
-
-impl<D: Kernels> Layer<D> for Block<D> {
-    type In = Stream<D>;
-    type Out = Stream<D>;
-    type Saved = <Both<D> as Layer<D>>::Saved;
-    type Pending = <Both<D> as Layer<D>>::Pending;
-
-    fn forward(&self, cx: &Cx<D>, x: Stream<D>) -> Result<(Stream<D>, Self::Saved)> {
-        self.0.forward(cx, x)
-    }
-
-    fn backward_input(&mut self, cx: &Cx<D>, saved: Self::Saved, dy: Stream<D>) -> Back<D, Self> {
-        self.0.backward_input(cx, saved, dy)
-    }
-
-    fn backward(&mut self, cx: &Cx<D>, saved: Self::Saved, dy: Stream<D>) -> Result<Stream<D>> {
-        self.0.backward(cx, saved, dy)
-    }
-
-    fn backward_weight(&mut self, cx: &Cx<D>, pending: Self::Pending) -> Result<()> {
-        self.0.backward_weight(cx, pending)
-    }
-
-    fn params<'a>(&'a mut self, into: &mut Vec<&'a mut Param<D>>) {
-        self.0.params(into);
-    }
+/// Block `i` of a model: parameters `blocks.i.norm1`, `.attention…`, `.norm2`, `.mlp…`.
+///
+/// # Errors
+/// If the ranks do not divide what they should share.
+pub fn shard<D: Kernels>(
+    at: &Builder<D>,
+    axis: Axis,
+    shape: &Shape,
+    i: usize,
+    rotary: Option<Rotary<D>>,
+) -> Result<Block<D>> {
+    let norm = |n| {
+        let name = &format!("blocks.{i}.norm{n}");
+        at.norm(&strategy::Norm { kind: shape.norm, name, width: shape.width, eps: shape.eps })
+    };
+    let (rate, sizes) = (shape.dropout.residual, [shape.width, shape.hidden]);
+    let names = ["attention", "mlp"].map(|part| format!("blocks.{i}.{part}"));
+    let attention = attention::shard(at, axis, &names[0], shape, rotary, shape.mask(i), i)?;
+    let (kind, bias) = (shape.feed_forward, shape.bias.mlp);
+    let mlp = at.feed_forward(&strategy::Mlp { axis, name: &names[1], kind, sizes, bias })?;
+    let [name, other] = names;
+    let attention = Residual::around(name, norm(1)?, attention, rate);
+    Ok((attention, Residual::around(other, norm(2)?, mlp, rate)))
 }
 
 #[cfg(test)]
@@ -165,7 +133,7 @@ mod tests {
             let rotary = kind.context().is_none().then(|| Rotary::new(2, 100.0));
             let reference::Rates { embedding, attention, residual } = self.0.dropout;
             let dropout = crate::Rates { embedding, attention, residual };
-            Block::shard(at, Axis::Tp, &Shape { width: D, heads, hidden: F, dropout, ..kind }, 0, rotary)
+            shard(at, Axis::Tp, &Shape { width: D, heads, hidden: F, dropout, ..kind }, 0, rotary)
         }
         fn oracle<S: Scalar>(&self, g: &Given<S>) -> Answer<S> {
             let numbers = (g.first..).take(g.lengths.len()).collect();

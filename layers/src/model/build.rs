@@ -113,14 +113,6 @@ pub(crate) fn positive(what: &str, seen: usize) -> Result<usize> {
     Ok(seen)
 }
 
-/// A place where every rank has all tokens.
-pub(crate) fn whole_rows<D: Kernels>(at: &Builder<D>, name: &str) -> Result<()> {
-    if at.region == Region::Whole {
-        return Ok(());
-    }
-    Err(Error::Tokens { name: name.into() })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

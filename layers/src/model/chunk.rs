@@ -5,6 +5,7 @@ mod ends;
 use ends::MeanSquare;
 pub(crate) use ends::{Ends, Tables};
 
+use crate::model::block;
 use crate::model::build::positive;
 use crate::model::end::{self, AnyEnd};
 use crate::model::part;
@@ -136,7 +137,7 @@ fn transformer<D: Kernels>(
         Positions::Rotary(rope) => Some(Rotary::new(shape.heads.dim, rope)),
         Positions::Learned(_) => None,
     };
-    let block = |i| Block::shard(at, Axis::LAYERS, shape, i, rotary.clone());
+    let block = |i| block::shard(at, Axis::LAYERS, shape, i, rotary.clone());
     runs.iter().map(|run| run.clone().map(block).collect()).collect()
 }
 

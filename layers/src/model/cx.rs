@@ -61,18 +61,8 @@ impl<D: Kernels> Cx<D> {
         lengths: impl IntoIterator<Item = impl Borrow<usize>>,
         mean_over: usize,
     ) -> Self {
-        Self::default().then_train(microbatch, lengths, mean_over)
-    }
-    /// Training on other sequences, in the memory of a context that is done with.
-    #[must_use]
-    pub fn then_train(
-        self,
-        microbatch: usize,
-        lengths: impl IntoIterator<Item = impl Borrow<usize>>,
-        mean_over: usize,
-    ) -> Self {
         let pass = Pass { microbatch, learns: true, keeps: true, mean_over, ..Pass::default() };
-        self.then(pass, lengths)
+        Self::default().then(pass, lengths)
     }
     /// Inference on sequences of these lengths: nothing is kept for a backward.
     pub fn infer(lengths: impl IntoIterator<Item = impl Borrow<usize>>) -> Self {
@@ -83,12 +73,6 @@ impl<D: Kernels> Cx<D> {
     pub fn then(mut self, pass: Pass, lengths: impl IntoIterator<Item = impl Borrow<usize>>) -> Self {
         self.tokens.begin(lengths.into_iter().map(|len| *len.borrow()));
         Self { pass, past: None, record: None, ..self }
-    }
-    /// The same pass, with a loss that is a mean over so many tokens.
-    #[must_use]
-    pub fn averaged_over(mut self, tokens: usize) -> Self {
-        self.pass.mean_over = tokens;
-        self
     }
     /// The same tokens, whose first sequence is this one of the step's: whichever rank and microbatch it is in, dropout and
     /// records know it by its number. A packed sequence counts as many as it has documents.

@@ -6,7 +6,16 @@ use crate::{Cx, Param, Result, Targets};
 use kernels::Kernels;
 use tensor::Tensor;
 
-/// The end of a model. Where the head is tied to the embedding, it is given the embedding's `table`.
+/// The embedding's table, where the head is tied to it.
+pub type Table<'a, D> = Option<&'a RowWeight<D>>;
+/// The embedding's table, where the head is tied to it, to add to its gradient.
+pub type TableMut<'a, D> = Option<&'a mut RowWeight<D>>;
+/// What forward gives: a part of the mean loss, and what backward needs.
+pub type Loss<D, E> = Result<(Partial<<D as Kernels>::Wide>, <E as End<D>>::Saved)>;
+/// What the input half of a backward gives: dX, where it is wanted, and what the weight half needs.
+pub type Back<D, E> = Result<(Option<Stream<D>>, <E as End<D>>::Pending)>;
+
+/// The end of a model.
 pub trait End<D: Kernels> {
     /// What backward needs of forward, made of [`Kept`](crate::Kept).
     type Saved;
@@ -17,18 +26,12 @@ pub trait End<D: Kernels> {
     ///
     /// # Errors
     /// If ranks do not meet.
-    fn forward(
-        &self,
-        cx: &Cx<D>,
-        table: Option<&RowWeight<D>>,
-        x: Stream<D>,
-        targets: Targets<D>,
-    ) -> Result<(Partial<D::Wide>, Self::Saved)>;
+    fn forward(&self, cx: &Cx<D>, table: Table<D>, x: Stream<D>, targets: Targets<D>) -> Loss<D, Self>;
     /// `X[B,D]` to logits `[B,V]`, all of them on every rank: for choosing the next token.
     ///
     /// # Errors
     /// If ranks do not meet.
-    fn logits(&self, cx: &Cx<D>, table: Option<&RowWeight<D>>, x: Stream<D>) -> Result<Tensor<D>>;
+    fn logits(&self, cx: &Cx<D>, table: Table<D>, x: Stream<D>) -> Result<Tensor<D>>;
     /// The input half: `dX[B,D]`, where it is wanted.
     ///
     /// # Errors
@@ -36,20 +39,15 @@ pub trait End<D: Kernels> {
     fn backward_input(
         &mut self,
         cx: &Cx<D>,
-        table: Option<&RowWeight<D>>,
+        table: Table<D>,
         saved: Self::Saved,
         wanted: bool,
-    ) -> Result<(Option<Stream<D>>, Self::Pending)>;
+    ) -> Back<D, Self>;
     /// The weight half.
     ///
     /// # Errors
     /// If ranks do not meet.
-    fn backward_weight(
-        &mut self,
-        cx: &Cx<D>,
-        table: Option<&mut RowWeight<D>>,
-        pending: Self::Pending,
-    ) -> Result<()>;
+    fn backward_weight(&mut self, cx: &Cx<D>, table: TableMut<D>, pending: Self::Pending) -> Result<()>;
     /// Its parameters, in program order.
     fn params<'a>(&'a mut self, into: &mut Vec<&'a mut Param<D>>);
 }
@@ -66,35 +64,24 @@ impl<D: Kernels, E: End<D>> End<D> for Own<E, E::Saved, E::Pending> {
     type Saved = Ticket;
     type Pending = Ticket;
 
-    fn forward(
-        &self,
-        cx: &Cx<D>,
-        table: Option<&RowWeight<D>>,
-        x: Stream<D>,
-        targets: Targets<D>,
-    ) -> Result<(Partial<D::Wide>, Ticket)> {
+    fn forward(&self, cx: &Cx<D>, table: Table<D>, x: Stream<D>, targets: Targets<D>) -> Loss<D, Self> {
         let (loss, saved) = self.layer.forward(cx, table, x, targets)?;
         Ok((loss, cx.keeps().then(|| self.saved.keep(saved))))
     }
-    fn logits(&self, cx: &Cx<D>, table: Option<&RowWeight<D>>, x: Stream<D>) -> Result<Tensor<D>> {
+    fn logits(&self, cx: &Cx<D>, table: Table<D>, x: Stream<D>) -> Result<Tensor<D>> {
         self.layer.logits(cx, table, x)
     }
     fn backward_input(
         &mut self,
         cx: &Cx<D>,
-        table: Option<&RowWeight<D>>,
-        saved: Ticket,
+        table: Table<D>,
+        saved: Self::Saved,
         wanted: bool,
-    ) -> Result<(Option<Stream<D>>, Ticket)> {
+    ) -> Back<D, Self> {
         let (dx, pending) = self.layer.backward_input(cx, table, self.saved.take(saved), wanted)?;
         Ok((dx, Some(self.pending.keep(pending))))
     }
-    fn backward_weight(
-        &mut self,
-        cx: &Cx<D>,
-        table: Option<&mut RowWeight<D>>,
-        pending: Ticket,
-    ) -> Result<()> {
+    fn backward_weight(&mut self, cx: &Cx<D>, table: TableMut<D>, pending: Self::Pending) -> Result<()> {
         self.layer.backward_weight(cx, table, self.pending.take(pending))
     }
     fn params<'a>(&'a mut self, into: &mut Vec<&'a mut Param<D>>) {

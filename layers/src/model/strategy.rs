@@ -98,11 +98,22 @@ pub enum Sharing {
 impl Shared {
     /// Whether these ranks can share it.
     pub fn fits(&self) -> bool {
-        match self.by {
-            Sharing::Equally => self.size.is_multiple_of(self.over),
-            Sharing::OrCopies => self.size.is_multiple_of(self.over) || self.over.is_multiple_of(self.size),
-            Sharing::AtLeastOne => self.over <= self.size,
+        self.by.fits(self.size, self.over)
+    }
+}
+
+impl Sharing {
+    /// Whether so many ranks can share so many things.
+    pub fn fits(self, size: usize, over: usize) -> bool {
+        match self {
+            Sharing::Equally => size.is_multiple_of(over),
+            Sharing::OrCopies => size.is_multiple_of(over) || over.is_multiple_of(size),
+            Sharing::AtLeastOne => over <= size,
         }
+    }
+    /// Whether so many ranks can share so many query heads, and KV heads or hold copies of them.
+    pub fn heads(queries: usize, keys: usize, over: usize) -> bool {
+        Sharing::Equally.fits(queries, over) && Sharing::OrCopies.fits(keys, over)
     }
 }
 

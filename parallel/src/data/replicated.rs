@@ -5,11 +5,13 @@
 //! dW = Σ_d dW_d      all-reduce, once a step, as many elements as parameters
 //! ```
 //!
-//! By default a parameter is [`Partial`](layers::Placed::Partial) along this axis and rests whole, so there is nothing to
-//! build here: who deals sequences stands in `batch.rs`, who sums gradients in `trainer.rs`.
+//! Microbatches are cut first and each is dealt over the data ranks then, so that no number of sequences depends on the
+//! layout. A parameter's gradient is summed over all ranks that have other tokens, unless its placement says otherwise
+//! (`Axes::TOKENS`), and rests whole, so there is nothing to build.
 //!
 //! Source: Li et al., "PyTorch Distributed", §2, arXiv:2006.15704. Chapter: 8.
 use super::StateSplit;
+use crate::{Batch, Result, Sequence, bail, deal};
 use comm::Axis;
 use layers::{About, Choice, Rests, Takes};
 
@@ -39,3 +41,65 @@ pub static REPLICATED: StateSplit = StateSplit {
     },
     rests: Rests::WHOLE,
 };
+
+/// A data rank's part of a microbatch.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Share<'a> {
+    /// Its sequences.
+    pub sequences: &'a [Sequence],
+    /// How many documents of the step come before them: the number of the first.
+    pub first: usize,
+}
+
+impl Share<'_> {
+    /// Tokens of each document.
+    pub fn lengths(&self) -> impl Iterator<Item = usize> {
+        self.sequences.iter().flat_map(|s| s.documents.iter().copied())
+    }
+}
+
+impl Batch {
+    /// This data rank's part of one microbatch. Of sequences whose tokens are features a rank may have none.
+    ///
+    /// # Errors
+    /// If there are fewer sequences of ids than ranks.
+    pub fn share(&self, microbatch: usize, rank: usize, ranks: usize) -> Result<Share<'_>> {
+        let all = &self.microbatches()[microbatch];
+        if all.len() < ranks && all.iter().all(|s| s.x.is_empty()) {
+            let few = all.len();
+            bail!("a microbatch of {few} sequences cannot be dealt over dp={ranks}: each rank needs at least one");
+        }
+        let mine = deal(all.len(), rank, ranks);
+        let before = self.microbatches()[..microbatch].iter().flatten().chain(&all[..mine.start]);
+        let first = before.map(|s| s.documents.len()).sum();
+        Ok(Share { sequences: &all[mine], first })
+    }
+    /// Tokens of each document that this data rank is dealt, microbatch by microbatch.
+    ///
+    /// # Errors
+    /// As [`share`](Self::share).
+    pub fn dealt(&self, rank: usize, ranks: usize) -> Result<Vec<Vec<usize>>> {
+        let lengths = |microbatch| Ok(self.share(microbatch, rank, ranks)?.lengths().collect());
+        (0..self.microbatches().len()).map(lengths).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Kills: a sequence dealt twice or to nobody, an order that depends on the ranks.
+    #[test]
+    fn every_sequence_is_dealt_once_in_order() {
+        for (n, microbatches, ranks) in [(7, 2, 3), (4, 1, 4), (9, 3, 2)] {
+            let batch = Batch::new((0..n).map(|i| Sequence::new(vec![i], vec![i])).collect(), microbatches).unwrap();
+            let dealt = (0..microbatches).flat_map(|m| (0..ranks).map(move |r| (m, r)));
+            let dealt: Vec<u32> = dealt
+                .flat_map(|(m, r)| batch.share(m, r, ranks).unwrap().sequences)
+                .map(|s| s.ids[0])
+                .collect();
+            assert_eq!(dealt, (0..n).collect::<Vec<_>>());
+            assert_eq!(batch.tokens(), n as usize);
+        }
+    }
+}

@@ -1,8 +1,8 @@
 //! A step's microbatches as a data rank is dealt them: what goes into the model, what is wanted of it, and what came of it.
 use crate::stages::Work;
 use crate::step::Unit;
-use crate::{Batch, Result, Sequence, Share};
-use kernels::Kernels;
+use crate::{Batch, Result, Sequence, Share, deal};
+use kernels::{Kernels, Segment};
 use layers::ops::Partial;
 use layers::{Cx, Design, Input, Output, Pass, Record, Targets, Wanted};
 use std::ops::Range;
@@ -44,6 +44,33 @@ pub(super) struct Dealt<'a, D: Kernels> {
     pub(super) largest: Option<Largest<D>>,
     pub(super) sums: Sums<D>,
     pub(super) done: &'a dyn Fn(usize),
+}
+
+impl<'a> Share<'a> {
+    /// Of each document the `slice`th of so many nearly equal slices: in which sequence, which of its tokens.
+    pub fn slice(
+        self,
+        slice: usize,
+        slices: usize,
+    ) -> impl Iterator<Item = (&'a Sequence, Range<usize>)> + Clone {
+        let of = move |s: &'a Sequence| {
+            s.documents.iter().scan(0, move |first, &len| {
+                let Range { start, end } = deal(len, slice, slices);
+                let tokens = *first + start..*first + end;
+                *first += len;
+                Some((s, tokens))
+            })
+        };
+        self.sequences.iter().flat_map(of)
+    }
+    /// The same as positions in each document.
+    pub fn segments(self, slice: usize, slices: usize) -> impl Iterator<Item = Segment> {
+        let lengths = self.sequences.iter().flat_map(|s| s.documents.iter().copied());
+        lengths.enumerate().map(move |(sequence, len)| {
+            let tokens = deal(len, slice, slices);
+            Segment { row: 0, len: tokens.len(), position: tokens.start, sequence }
+        })
+    }
 }
 
 impl<'a, D: Kernels> Dealt<'a, D> {

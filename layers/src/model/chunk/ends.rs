@@ -1,8 +1,8 @@
 //! What stands before and behind the blocks of a chunk.
-use crate::model::end::{AnyEnd, End};
+use crate::model::end::{AnyEnd, Back, End, Loss, Table, TableMut};
 use crate::model::part::{Part, Ticket};
 use crate::model::stage::{Of, Output, Targets, Wanted};
-use crate::ops::{Partial, Region, Stream, last_rows, mean_square};
+use crate::ops::{Region, Stream, last_rows, mean_square};
 use crate::param::weight::RowWeight;
 use crate::{Cx, Embedding, Kept, Layer, Param, Result};
 use comm::{Axes, Group};
@@ -50,30 +50,18 @@ impl<D: Kernels> End<D> for MeanSquare<D> {
     type Saved = Kept<Stream<D>>;
     type Pending = ();
 
-    fn forward(
-        &self,
-        cx: &Cx<D>,
-        _: Option<&RowWeight<D>>,
-        x: Stream<D>,
-        targets: Targets<D>,
-    ) -> Result<(Partial<D::Wide>, Kept<Stream<D>>)> {
+    fn forward(&self, cx: &Cx<D>, _: Table<D>, x: Stream<D>, targets: Targets<D>) -> Loss<D, Self> {
         let Targets::Rows(y) = targets else { panic!("ids as targets of bare blocks; it must be rows") };
         let (loss, dx) = mean_square(x, &y, cx.mean_over(), &self.group, self.over)?;
         Ok((loss, cx.keep(dx)))
     }
-    fn logits(&self, _: &Cx<D>, _: Option<&RowWeight<D>>, x: Stream<D>) -> Result<Tensor<D>> {
+    fn logits(&self, _: &Cx<D>, _: Table<D>, x: Stream<D>) -> Result<Tensor<D>> {
         Ok(x.gather(&self.group)?)
     }
-    fn backward_input(
-        &mut self,
-        _: &Cx<D>,
-        _: Option<&RowWeight<D>>,
-        dx: Kept<Stream<D>>,
-        _: bool,
-    ) -> Result<(Option<Stream<D>>, ())> {
+    fn backward_input(&mut self, _: &Cx<D>, _: Table<D>, dx: Self::Saved, _: bool) -> Back<D, Self> {
         Ok((Some(dx.open()), ()))
     }
-    fn backward_weight(&mut self, _: &Cx<D>, _: Option<&mut RowWeight<D>>, (): ()) -> Result<()> {
+    fn backward_weight(&mut self, _: &Cx<D>, _: TableMut<D>, (): Self::Pending) -> Result<()> {
         Ok(())
     }
     fn params<'a>(&'a mut self, _: &mut Vec<&'a mut Param<D>>) {}

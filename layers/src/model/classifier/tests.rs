@@ -4,7 +4,7 @@ mod stages;
 use super::*;
 use crate::model::build::Element;
 use crate::model::design::shared;
-use crate::{Draw, Error, Half, Kind, Optimizer, Random, Stage, Values};
+use crate::{Draw, Error, Half, Kind, Optimizer, Pass, Random, Stage, Values};
 use comm::{Ledger, Mesh, Op, World};
 use kernels::Meta;
 use stages::Model;
@@ -279,8 +279,8 @@ fn padding_is_no_class_however_low_the_logits_are() {
     let loss = |device: Cpu<f32>, mesh: Mesh<_>| {
         let mut model = Model::whole(&Builder::new(&device, &mesh, &low), SIZES[0])?;
         let x = Tensor::from_fn(&device, Category::Activations, 5, 5, |i| x[i]);
-        let loss =
-            model.forward(&Cx::infer([1; 5]).averaged_over(5), x, Ids::new(device.place(), &labels, 13)?)?;
+        let cx = Cx::default().then(Pass { mean_over: 5, ..Pass::default() }, [1; 5]);
+        let loss = model.forward(&cx, x, Ids::new(device.place(), &labels, 13)?)?;
         Ok::<_, Error>(loss.all_reduce(&mesh.over(comm::Axes::LOSS)?)?.read().unwrap()[0])
     };
     let losses = [1, 2, 8].map(|ranks| World::threads(&[(Axis::Tp, ranks)]).unwrap().run(loss).unwrap()[0]);
@@ -330,7 +330,8 @@ fn inference_keeps_nothing_and_gives_the_same_loss() {
         loss.all_reduce(&mesh.over(comm::Axes::LOSS).unwrap()).unwrap().read().unwrap()
     };
     device.meter().begin(Phase::Inference);
-    let inferred = [loss(Cx::infer([1; 5]).averaged_over(7)), loss(Cx::infer([1; 5]).averaged_over(7))];
+    let inferred =
+        [(); 2].map(|()| loss(Cx::default().then(Pass { mean_over: 7, ..Pass::default() }, [1; 5])));
     assert_eq!(device.meter().now(Category::Activations), 0);
     assert_eq!(inferred, [loss(Cx::train(0, [1; 5], 7)), loss(Cx::train(1, [1; 5], 7))]);
     assert!(device.meter().now(Category::Activations) > 0);
