@@ -6,7 +6,7 @@ use crate::{Result, deal};
 use comm::{Axis, Group, Mesh, Request, Tag};
 use kernels::Kernels;
 use layers::ops::{Region, Stream};
-use layers::{Builder, Cx, Design, Half, Input, Keeper, Output, Param, Stage, Strategy, Uses, Wanted};
+use layers::{Builder, Cx, Design, Half, Input, Keeper, Output, Param, Room, Stage, Strategy, Uses, Wanted};
 use std::ops::Deref;
 use std::rc::Rc;
 use tensor::{Category, Tensor};
@@ -54,6 +54,7 @@ pub struct Stages<D: Kernels> {
     steps: [Option<(Plan, Rc<[Step]>)>; 2], // of forwards alone, and of training: as made for the last plan
     held: Vec<(Payload, Unit, Stream<D>)>,  // by the unit that needs it
     sent: Vec<(Payload, Request<D>)>,       // not waited for yet, at most one of a kind
+    room: Room<D>,                          // for lists of parameters
 }
 
 /// The microbatches of a step, as the executor asks for them.
@@ -68,6 +69,14 @@ pub(crate) trait Work<D: Kernels> {
     fn ended(&mut self, microbatch: usize, output: Output<D>);
     /// This rank is done with a microbatch.
     fn done(&mut self, _: usize) {}
+    /// All microbatches are back, and a chunk's gradients are waited for next.
+    fn complete(&mut self) -> Result<()> {
+        Ok(())
+    }
+    /// All gradients are there, and weights change.
+    fn update(&mut self, _: &mut dyn Uses<D>, _: &mut [&mut Param<D>]) -> Result<()> {
+        Ok(())
+    }
 }
 
 impl<D: Kernels> Stages<D> {
@@ -100,6 +109,7 @@ impl<D: Kernels> Stages<D> {
             steps: [None, None],
             held: Vec::new(),
             sent: Vec::new(),
+            room: Room::default(),
         })
     }
     /// Appends this rank's parameters to a list, in program order.
@@ -174,6 +184,17 @@ impl<D: Kernels> Stages<D> {
                     let request = x.start_send(&stages, to, tag(payload, unit, &plan))?;
                     self.sent.push((payload, request));
                 }
+                Step::Complete(chunk) => {
+                    self.wait_for_sent(|_| true)?;
+                    work.complete()?;
+                    let (at, Self { room, chunks, .. }) = (self.at(chunk), &mut *self);
+                    room.with(|all| chunks[at].1.list(all), |params| uses.finish(params))?;
+                }
+                Step::Update => {
+                    let Self { room, chunks, .. } = &mut *self;
+                    let chunks = chunks.iter_mut().map(|(_, chunk)| chunk);
+                    room.with(|all| chunks.for_each(|c| c.list(all)), |all| work.update(uses, all))?;
+                }
             }
         }
         self.wait_for_sent(|_| true)
@@ -199,7 +220,7 @@ impl<D: Kernels> Stages<D> {
         let cx = work.cx(microbatch)?;
         let pass = if act == Act::F { "forward" } else { "backward" };
         let span = cx.learns().then(|| self.mesh.span(format_args!("{pass} {microbatch}")));
-        let at = self.chunks.iter().position(|(n, _)| *n == number).expect("a chunk of this rank");
+        let at = self.at(number);
         let chunk = &mut self.chunks[at].1;
         let given = match (act, input) {
             (Act::F, input) => match chunk.forward(cx, uses, input.expect("taken above"), wanted)? {
@@ -220,6 +241,10 @@ impl<D: Kernels> Stages<D> {
         let next = |given| (act.gives(), act.gives().next(of), given);
         self.held.extend(given.map(next));
         Ok(())
+    }
+    /// Where a chunk is among those of this rank.
+    fn at(&self, chunk: usize) -> usize {
+        self.chunks.iter().position(|(n, _)| *n == chunk).expect("a chunk of this rank")
     }
     fn take(&mut self, payload: Payload, unit: Unit) -> Stream<D> {
         let at = self.held.iter().position(|(kind, of, _)| (*kind, *of) == (payload, unit));
