@@ -28,16 +28,14 @@ mod grammar;
 pub use covering::covering;
 pub use entry::Entry;
 
-use crate::At;
 use crate::data::{self, StateSplit};
 use crate::pipeline::{self, Schedule};
-use crate::{strategies, tensor};
+use crate::{At, Error, Result, strategies, tensor};
 use ::tensor::Cpu;
 use ::tensor::count::Uncountable;
 use comm::{Axis, CommError, Mesh, World};
 use grammar::Grammar;
 use kernels::{Kernels, Meta};
-use layers::Error::{Tied, Twice};
 use layers::{About, Builder, Choice, Design, Random, Rests, Shared, Sizes, Values, Wide};
 use std::fmt;
 use std::str::FromStr;
@@ -57,20 +55,13 @@ pub struct Layout {
     limit: Option<usize>,                      // bytes that each rank may hold
 }
 
-/// Why a layout is none, or does not fit a model: one sentence.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct LayoutError(String);
-
-impl LayoutError {
-    /// A model whose things, such as "4 KV heads", the ranks of an axis cannot share; so many ranks could.
-    pub fn misfit((axis, ranks): (Axis, usize), things: &str, possible: &[usize]) -> Self {
-        let fits = match possible {
-            [] => format!("no number of {axis} ranks does"),
-            _ => format!("{axis} can be {}", either(possible, "or")),
-        };
-        Self(format!("{axis}={ranks} does not fit {things}: {fits}"))
-    }
+/// A model whose things, such as "4 KV heads", the ranks of an axis cannot share; so many ranks could.
+fn misfit((axis, ranks): (Axis, usize), things: &str, possible: &[usize]) -> Error {
+    let fits = match possible {
+        [] => format!("no number of {axis} ranks does"),
+        _ => format!("{axis} can be {}", either(possible, "or")),
+    };
+    Error::new(format!("{axis}={ranks} does not fit {things}: {fits}"))
 }
 
 impl Default for Layout {
@@ -97,14 +88,14 @@ impl Layout {
     ///
     /// # Errors
     /// If an axis has no ranks or is given twice, or there are more than [`MAX_RANKS`] ranks.
-    pub fn new(sizes: &[(Axis, usize)]) -> Result<Self, LayoutError> {
+    pub fn new(sizes: &[(Axis, usize)]) -> Result<Self> {
         grammar::sized(sizes)
     }
     /// This layout with a strategy more, such as `sp`.
     ///
     /// # Errors
     /// If the lists have none of this name, its axis has one rank only, or another excludes it.
-    pub fn with(self, named: &str) -> Result<Self, LayoutError> {
+    pub fn with(self, named: &str) -> Result<Self> {
         grammar_of_all().with(self, named)
     }
     /// What it names that its axes do not say: `sp`, `zero1`.
@@ -169,7 +160,7 @@ impl Layout {
     ///
     /// # Errors
     /// If there are more ranks than a world can have.
-    pub fn world(&self) -> Result<World, CommError> {
+    pub fn world(&self) -> std::result::Result<World, CommError> {
         let mut world = World::threads(&self.axes())?;
         if let Some(order) = self.order() {
             world = world.order(&order)?;
@@ -183,7 +174,7 @@ impl Layout {
     ///
     /// # Errors
     /// If there is no such rank.
-    pub fn ghost(&self, rank: usize) -> Result<Mesh<::tensor::Nowhere>, CommError> {
+    pub fn ghost(&self, rank: usize) -> std::result::Result<Mesh<::tensor::Nowhere>, CommError> {
         match self.order() {
             Some(order) => Mesh::ghost_in_order(&self.axes(), &order, rank),
             None => Mesh::ghost(&self.axes(), rank),
@@ -208,11 +199,11 @@ impl Layout {
     /// # Errors
     /// If an axis has ranks that do not divide what they share, with the numbers that do; if two strategies would build
     /// the same layer.
-    pub fn fits(&self, design: impl Into<Design>) -> Result<(), LayoutError> {
+    pub fn fits(&self, design: impl Into<Design>) -> Result<()> {
         self.fit_for(&self.strategies(), &design.into())
     }
     /// Whether it fits, where these split the model.
-    pub(crate) fn fit_for(&self, strategies: &[&About], design: &Design) -> Result<(), LayoutError> {
+    pub(crate) fn fit_for(&self, strategies: &[&About], design: &Design) -> Result<()> {
         for (axis, ranks) in self.axes() {
             let shared = |ranks| self.shared(strategies, (axis, ranks), design);
             let bad: Vec<_> = shared(ranks)
@@ -222,10 +213,10 @@ impl Layout {
                 .collect();
             if !bad.is_empty() {
                 let possible = self.possible(axis, |n| shared(n).iter().all(Shared::fits));
-                return Err(LayoutError::misfit((axis, ranks), &either(&bad, "and"), &possible));
+                return Err(misfit((axis, ranks), &either(&bad, "and"), &possible));
             }
         }
-        self.conflict(design).map_or(Ok(()), |why| Err(LayoutError(why)))
+        self.conflict(design).map_or(Ok(()), |why| Err(Error::new(why)))
     }
     /// Why its strategies cannot build such a model, if so: two would build the same layer, or one a table that is tied.
     pub fn conflict(&self, design: impl Into<Design>) -> Option<String> {
@@ -238,7 +229,7 @@ impl Layout {
             shape.blocks = 1; // all are alike
         }
         let built = Uncountable::caught(|| design.stage(&at, 0..design.parts(), None).map(drop)).ok()?;
-        built.err().filter(|why| matches!(why, Twice { .. } | Tied { .. })).map(|why| why.to_string())
+        built.err().filter(|why| matches!(why, layers::Error::Strategies(_))).map(|why| why.to_string())
     }
     /// How many things of a model the ranks of their axes cannot share, where these split it.
     pub(crate) fn misfits_of(&self, strategies: &[&About], design: &Design) -> usize {
@@ -263,8 +254,8 @@ impl fmt::Display for Layout {
 }
 
 impl FromStr for Layout {
-    type Err = LayoutError;
-    fn from_str(text: &str) -> Result<Self, LayoutError> {
+    type Err = Error;
+    fn from_str(text: &str) -> Result<Self> {
         grammar_of_all().read(text)
     }
 }
