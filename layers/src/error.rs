@@ -59,26 +59,9 @@ pub enum Error {
         /// The other's.
         other: Axes,
     },
-    /// Two strategies would build the same layer.
-    #[error("{one} and {other} both build {name}; a layout can have one of them")]
-    Twice {
-        /// The layer.
-        name: String,
-        /// A strategy.
-        one: String,
-        /// Another.
-        other: String,
-    },
-    /// A strategy would build an embedding whose table the head shares.
-    #[error(
-        "{by} builds {name}, and the head is tied to the table of the usual one; it must be a model that is not tied"
-    )]
-    Tied {
-        /// The embedding.
-        name: String,
-        /// The strategy.
-        by: String,
-    },
+    /// What strategies would build cannot be: two the same layer, or one an embedding whose table the head shares.
+    #[error("{0}")]
+    Strategies(String),
     /// Initial values could not be had.
     #[error("{0}")]
     Values(String),

@@ -161,7 +161,7 @@ impl<D: Kernels> Param<D> {
     /// # Errors
     /// If ranks do not meet.
     pub fn sync(&mut self) -> Result<()> {
-        Keeper::new(Rests::WHOLE).finish(&mut [self])
+        crate::Uses::finish(&mut Keeper::new(Rests::WHOLE), &mut [self])
     }
     /// From now on these ranks, of other stages, hold all of it, too: each of them has this parameter, and a partial sum of
     /// its gradient.

@@ -53,7 +53,6 @@ macro_rules! sentences {
 sentences!(
     comm::CommError,
     layers::Error,
-    crate::layout::LayoutError,
     tensor::IdsError,
     tensor::count::Uncountable,
     tensor::files::Error,

@@ -30,14 +30,12 @@ pub use entry::StrategyEntry;
 
 use crate::data::{self, StateSplit};
 use crate::pipeline::{self, Pipeline};
-use crate::{At, deal};
-use crate::{strategies, tensor};
+use crate::{At, Error, Result, deal, strategies, tensor};
 use ::tensor::Cpu;
 use ::tensor::count::Uncountable;
 use comm::{Axis, CommError, Mesh, World};
 use grammar::Grammar;
 use kernels::{Kernels, Meta};
-use layers::Error::{Tied, Twice};
 use layers::{About, Builder, Choice, Design, Random, Rests, Shared, Sizes, Values, Wide};
 use std::fmt;
 use std::str::FromStr;
@@ -58,20 +56,13 @@ pub struct Layout {
     split: Option<&'static [usize]>, // blocks of each chunk of a pipeline, if they are not dealt evenly
 }
 
-/// Why a layout is none, or does not fit a model: one sentence.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct LayoutError(String);
-
-impl LayoutError {
-    /// A model whose things, such as "4 KV heads", the ranks of an axis cannot share; so many ranks could.
-    pub fn misfit((axis, ranks): (Axis, usize), things: &str, possible: &[usize]) -> Self {
-        let fits = match possible {
-            [] => format!("no number of {axis} ranks does"),
-            _ => format!("{axis} can be {}", either(possible, "or")),
-        };
-        Self(format!("{axis}={ranks} does not fit {things}: {fits}"))
-    }
+/// A model whose things, such as "4 KV heads", the ranks of an axis cannot share; so many ranks could.
+fn misfit((axis, ranks): (Axis, usize), things: &str, possible: &[usize]) -> Error {
+    let fits = match possible {
+        [] => format!("no number of {axis} ranks does"),
+        _ => format!("{axis} can be {}", either(possible, "or")),
+    };
+    Error::new(format!("{axis}={ranks} does not fit {things}: {fits}"))
 }
 
 impl Default for Layout {
@@ -99,14 +90,14 @@ impl Layout {
     ///
     /// # Errors
     /// If an axis has no ranks or is given twice, or there are more than [`MAX_RANKS`] ranks.
-    pub fn new(sizes: &[(Axis, usize)]) -> Result<Self, LayoutError> {
+    pub fn new(sizes: &[(Axis, usize)]) -> Result<Self> {
         grammar::sized(sizes)
     }
     /// This layout with a strategy more, such as `sp`.
     ///
     /// # Errors
     /// If the lists have none of this name, its axis has one rank only, or another excludes it.
-    pub fn with(self, named: &str) -> Result<Self, LayoutError> {
+    pub fn with(self, named: &str) -> Result<Self> {
         grammar_of_all().with(self, named)
     }
     /// What it names that its axes do not say: `sp`, `zero1`.
@@ -172,7 +163,7 @@ impl Layout {
     ///
     /// # Errors
     /// If there are more ranks than a world can have.
-    pub fn world(&self) -> Result<World, CommError> {
+    pub fn world(&self) -> std::result::Result<World, CommError> {
         let mut world = World::threads(&self.axes())?;
         if let Some(order) = self.order() {
             world = world.order(&order)?;
@@ -186,7 +177,7 @@ impl Layout {
     ///
     /// # Errors
     /// If there is no such rank.
-    pub fn ghost(&self, rank: usize) -> Result<Mesh<::tensor::Nowhere>, CommError> {
+    pub fn ghost(&self, rank: usize) -> std::result::Result<Mesh<::tensor::Nowhere>, CommError> {
         match self.order() {
             Some(order) => Mesh::ghost_in_order(&self.axes(), &order, rank),
             None => Mesh::ghost(&self.axes(), rank),
@@ -201,13 +192,13 @@ impl Layout {
     ///
     /// # Errors
     /// If there are more or fewer chunks, one is empty, or the blocks are not all of the model's.
-    pub fn splitting(self, split: &'static [usize], blocks: usize) -> Result<Self, LayoutError> {
+    pub fn splitting(self, split: &'static [usize], blocks: usize) -> Result<Self> {
         let (chunks, sum) =
             (self.pipeline().plan(self.size(Axis::STAGES), 1).all_chunks(), split.iter().sum::<usize>());
         if split.len() != chunks || split.contains(&0) || sum != blocks {
             let even: Vec<_> =
                 (0..chunks).map(|chunk| deal(blocks, chunk, chunks).len().to_string()).collect();
-            return Err(LayoutError(format!(
+            return Err(Error::new(format!(
                 "the split {} is not {blocks} blocks in {chunks} chunks of at least one each, such as {}",
                 either(split, "and"),
                 even.join(",")
@@ -229,11 +220,11 @@ impl Layout {
     /// # Errors
     /// If an axis has ranks that do not divide what they share, with the numbers that do; if two strategies would build
     /// the same layer.
-    pub fn fits(&self, design: impl Into<Design>) -> Result<(), LayoutError> {
+    pub fn fits(&self, design: impl Into<Design>) -> Result<()> {
         self.fit_for(&self.strategies(), &design.into())
     }
     /// Whether it fits, where these split the model.
-    pub(crate) fn fit_for(&self, strategies: &[&About], design: &Design) -> Result<(), LayoutError> {
+    pub(crate) fn fit_for(&self, strategies: &[&About], design: &Design) -> Result<()> {
         for (axis, ranks) in self.axes() {
             let shared = |ranks| self.shared(strategies, (axis, ranks), design);
             let bad: Vec<_> = shared(ranks)
@@ -243,10 +234,10 @@ impl Layout {
                 .collect();
             if !bad.is_empty() {
                 let possible = self.possible(axis, |n| shared(n).iter().all(Shared::fits));
-                return Err(LayoutError::misfit((axis, ranks), &either(&bad, "and"), &possible));
+                return Err(misfit((axis, ranks), &either(&bad, "and"), &possible));
             }
         }
-        self.conflict(design).map_or(Ok(()), |why| Err(LayoutError(why)))
+        self.conflict(design).map_or(Ok(()), |why| Err(Error::new(why)))
     }
     /// Why its strategies cannot build such a model, if so: two would build the same layer, or one a table that is tied.
     pub fn conflict(&self, design: impl Into<Design>) -> Option<String> {
@@ -260,7 +251,7 @@ impl Layout {
         }
         let all = [0..design.parts()];
         let built = Uncountable::caught(|| design.stage(&at, &all, None).map(drop)).ok()?;
-        built.err().filter(|why| matches!(why, Twice { .. } | Tied { .. })).map(|why| why.to_string())
+        built.err().filter(|why| matches!(why, layers::Error::Strategies(_))).map(|why| why.to_string())
     }
     /// How many things of a model the ranks of their axes cannot share, where these split it.
     pub(crate) fn misfits_of(&self, strategies: &[&About], design: &Design) -> usize {
@@ -285,8 +276,8 @@ impl fmt::Display for Layout {
 }
 
 impl FromStr for Layout {
-    type Err = LayoutError;
-    fn from_str(text: &str) -> Result<Self, LayoutError> {
+    type Err = Error;
+    fn from_str(text: &str) -> Result<Self> {
         grammar_of_all().read(text)
     }
 }

@@ -1,6 +1,5 @@
 //! How a model is split: a layout, and what no list knows besides, such as a strategy or a schedule of another crate.
-use crate::layout::LayoutError;
-use crate::{At, Layout, Pipeline, Schedule};
+use crate::{At, Layout, Pipeline, Result, Schedule};
 use kernels::{Kernels, Meta};
 use layers::{About, Choice, Design, Strategy};
 use std::fmt;
@@ -57,7 +56,7 @@ impl<'a, D: Kernels> Scheme<'a, D> {
     /// # Errors
     /// If an axis has ranks that do not divide what they share, with the numbers that do; if two strategies of the layout
     /// would build the same layer.
-    pub fn fits(&self, design: impl Into<Design>) -> Result<(), LayoutError> {
+    pub fn fits(&self, design: impl Into<Design>) -> Result<()> {
         self.layout.fit_for(&self.strategies(), &design.into())
     }
     /// How many things of a model the ranks of their axes cannot share.

@@ -6,7 +6,7 @@ use crate::step::{Act, Cell, Payload, Plan, Step, Unit, forwards, lowered};
 use comm::{Axis, Group, Mesh, Request, Tag};
 use kernels::Kernels;
 use layers::ops::{Coming, Region, Stream};
-use layers::{Builder, Cx, Design, Half, Input, Keeper, Output, Param, Stage, Strategy, Uses, Wanted};
+use layers::{Builder, Cx, Design, Half, Input, Keeper, Output, Param, Room, Stage, Strategy, Uses, Wanted};
 use std::ops::Deref;
 use std::rc::Rc;
 use tensor::{Category, Tensor};
@@ -56,6 +56,7 @@ pub struct Stages<D: Kernels> {
     held: Vec<(Payload, Unit, Stream<D>)>,  // by the unit that needs it
     sent: Vec<(Payload, Request<D>)>,       // not waited for yet, at most one of a kind
     coming: Option<(Payload, Unit, Coming<D>)>, // received while the cell before is run
+    room: Room<D>,                          // for lists of parameters
 }
 
 /// The microbatches of a step, as the executor asks for them.
@@ -70,6 +71,14 @@ pub(crate) trait Work<D: Kernels> {
     fn ended(&mut self, of: Unit, output: Output<D>);
     /// This rank is done with a microbatch.
     fn done(&mut self, _: usize) {}
+    /// All microbatches are back, and the sums of their gradients are waited for next.
+    fn complete(&mut self) -> Result<()> {
+        Ok(())
+    }
+    /// All gradients are there, and weights change.
+    fn update(&mut self, _: &mut dyn Uses<D>, _: &mut [&mut Param<D>]) -> Result<()> {
+        Ok(())
+    }
 }
 
 impl<D: Kernels> Stages<D> {
@@ -106,6 +115,7 @@ impl<D: Kernels> Stages<D> {
             held: Vec::new(),
             sent: Vec::new(),
             coming: None,
+            room: Room::default(),
         })
     }
     /// Appends this rank's parameters to a list, in program order.
@@ -185,6 +195,16 @@ impl<D: Kernels> Stages<D> {
                     let x = self.take(payload, unit).in_region(self.regions[1]);
                     let request = x.start_send(&stages, to, tag(payload, unit, &plan))?;
                     self.sent.push((payload, request));
+                }
+                Step::Complete => {
+                    self.wait_for_sent(|_| true)?;
+                    work.complete()?;
+                    let Self { room, stage, .. } = &mut *self;
+                    room.with(|all| stage.list(all), |params| uses.finish(params))?;
+                }
+                Step::Update => {
+                    let Self { room, stage, .. } = &mut *self;
+                    room.with(|all| stage.list(all), |params| work.update(uses, params))?;
                 }
             }
         }

@@ -7,7 +7,7 @@
 //! two stages, two microbatches, GPipe      rank 0   F0 F1 · · B0 B1
 //!                                          rank 1   · F0 F1 B0 B1 ·
 //! lowered, rank 1                          receive activation 0, F0, receive activation 1, F1,
-//!                                          B0, send gradient 0, B1, send gradient 1
+//!                                          B0, send gradient 0, B1, send gradient 1, complete, update
 //! ```
 //!
 //! Letters are those of `torch.distributed.pipelining`: `F` forward, `B` the whole backward, `I` its input half, `W` its weight
@@ -163,12 +163,18 @@ pub enum Step {
     Receive(Payload, Unit, usize),
     /// Starts to send what a unit needs, to this rank.
     Send(Payload, Unit, usize),
+    /// Waits for the sums of this rank's gradients: nothing more is added to them in this step.
+    Complete,
+    /// Changes the weights of this rank's chunks.
+    Update,
 }
 
 /// What this rank does in a step of training. A hand-over between two chunks of one rank sends nothing.
 pub fn lowered(schedule: &dyn Schedule, plan: &Plan, rank: usize) -> Vec<Step> {
     let cells: Vec<Cell> = schedule.row(rank, plan).collect();
-    carried(schedule, plan, rank, &cells)
+    let mut steps = carried(schedule, plan, rank, &cells);
+    steps.extend([Step::Complete, Step::Update]);
+    steps
 }
 
 /// What this rank does where nothing is learnt: the forwards alone.
@@ -223,6 +229,8 @@ impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (verb, what, of, rank) = match self {
             Step::Run { cell, .. } => return write!(f, "run {cell}"),
+            Step::Complete => return f.write_str("complete"),
+            Step::Update => return f.write_str("update"),
             Step::Receive(what, of, from) => ("receive", what, of, format!("from rank {from}")),
             Step::Send(what, of, to) => ("send", what, of, format!("to rank {to}")),
         };
@@ -246,6 +254,7 @@ mod tests {
             Step::Send(payload, of, to) => {
                 format!("{} {} for {} to {to}", payload.name(), of.microbatch, of.chunk)
             }
+            end => end.to_string(),
         };
         steps.iter().map(word).collect::<Vec<_>>().join("; ")
     }
@@ -255,17 +264,18 @@ mod tests {
     #[test]
     fn a_stage_receives_what_it_needs_and_sends_what_it_gives() {
         let middle = "activation 0 from 0; 1F0; activation 0 for 2 to 2; activation 1 from 0; 1F1; activation 1 for 2 to 2; \
-                      gradient 0 from 2; 1B0 done; gradient 0 for 0 to 0; gradient 1 from 2; 1B1 last done; gradient 1 for 0 to 0";
+                      gradient 0 from 2; 1B0 done; gradient 0 for 0 to 0; gradient 1 from 2; 1B1 last done; gradient 1 for 0 to 0; \
+                      complete; update";
         assert_eq!(written(&lowered(&GPipe, &PLAN, 1)), middle);
         let last = "activation 0 from 1; 2F0; activation 1 from 1; 2F1; 2B0 done; gradient 0 for 1 to 1; \
-                    2B1 last done; gradient 1 for 1 to 1";
+                    2B1 last done; gradient 1 for 1 to 1; complete; update";
         assert_eq!(written(&lowered(&GPipe, &PLAN, 2)), last);
         let forwards = written(&forwards(&GPipe, &PLAN, 0));
         assert_eq!(forwards, "0F0 done; activation 0 for 1 to 1; 0F1 done; activation 1 for 1 to 1");
     }
 
-    /// Two chunks on one rank, and halves of a backward. Kills: a hand-over on one rank that is sent, a weight half that
-    /// waits for a message, gradients that are complete with the input half.
+    /// Two chunks on one rank, and halves of a backward. Kills: sums that nobody waits for; a hand-over on one rank that is
+    /// sent, a weight half that waits for a message, gradients that are complete with the input half.
     #[test]
     fn what_stays_on_a_rank_is_not_sent() {
         struct Folded;
@@ -283,6 +293,9 @@ mod tests {
             }
         }
         let plan = Plan { ranks: 1, chunks: 2, slices: 1, microbatches: 1 };
-        assert_eq!(written(&lowered(&Folded, &plan, 0)), "0F0; 1F0; 1I0; 0I0; 1W0 last; 0W0 last done");
+        assert_eq!(
+            written(&lowered(&Folded, &plan, 0)),
+            "0F0; 1F0; 1I0; 0I0; 1W0 last; 0W0 last done; complete; update"
+        );
     }
 }

@@ -21,7 +21,7 @@ pub use dealt::features;
 use dealt::{Dealt, Flight, Largest, Sums};
 use kernels::{Kernels, Selects};
 use layers::ops::{Partial, top_k};
-use layers::{Builder, Design, Keeper, Kind, Optimizer, Param, Pass, Record, Room, Wide};
+use layers::{Design, Keeper, Kind, Optimizer, Pass, Record, Wide};
 use tensor::{Category, Real, Scalar, Tensor};
 
 /// A model with its optimizer, on this rank.
@@ -29,6 +29,7 @@ pub struct Trainer<D: Kernels> {
     device: D,
     model: Stages<D>,
     ending: Ending<D>,
+    keeper: Keeper<D>,
     seed: u64,
     record: Option<Record<D>>,
     flight: Flight<D>,
@@ -59,9 +60,10 @@ impl<D: Kernels> Trainer<D> {
         Self::of(at, design, (Kind::Sgd, None))
     }
     fn of(at: &At<D>, design: impl Into<Design>, optimizer: (Kind, Option<f64>)) -> Result<Self> {
-        let (device, flight) = (at.device.clone(), Flight::default());
-        let (model, ending) = (Stages::new(at, design)?, Ending::new(at, optimizer)?);
-        Ok(Self { device, model, ending, seed: 0, record: None, flight })
+        let (device, flight, keeper) = (at.device.clone(), Flight::default(), Keeper::new(at.rests));
+        let (mesh, loss) = (at.mesh.clone(), at.mesh.over(Axes::LOSS)?.named("loss"));
+        let ending = Ending { mesh, optimizer: Optimizer::new(optimizer.0, optimizer.1), loss };
+        Ok(Self { device, model: Stages::new(at, design)?, ending, keeper, seed: 0, record: None, flight })
     }
     /// The same model, drawing dropout from this seed.
     #[must_use]
@@ -81,8 +83,7 @@ impl<D: Kernels> Trainer<D> {
         let _span = self.ending.mesh.span(format_args!("{STEP}{}", self.ending.optimizer.steps() + 1));
         let step = self.ending.optimizer.steps();
         let pass = Pass { learns: true, keeps: true, seed: self.seed, step, ..Pass::default() };
-        let loss = self.microbatches(batch, pass, &|_| ())?;
-        self.ending.finish(loss, |params| self.model.list(params), lr)
+        Ok(self.through(batch, (pass, lr), &|_| (), None)?.report.expect("a step ends with an update"))
     }
     /// The mean loss of a batch, in nats, without learning from it; the same on every rank. `done` is told after each
     /// microbatch how many there were.
@@ -91,8 +92,8 @@ impl<D: Kernels> Trainer<D> {
     /// If the batch cannot be dealt, an id is outside the vocabulary, or ranks do not meet.
     pub fn evaluate(&mut self, batch: &Batch, done: &dyn Fn(usize)) -> Result<Tensor<D::Wide>> {
         let _span = self.ending.mesh.span("evaluate");
-        let loss = self.microbatches(batch, Pass::default(), done)?;
-        Ok(self.ending.total(loss)?.wait()?)
+        let loss = self.through(batch, (Pass::default(), 0.0), done, None)?.loss;
+        Ok(self.ending.total(&self.device, loss)?.wait()?)
     }
     /// How many tokens of a batch have their target's logit as the largest, the same on every rank; of equal ones the first
     /// counts. `done` is told after each microbatch how many there were.
@@ -105,37 +106,48 @@ impl<D: Kernels> Trainer<D> {
         Wide<D>: Real,
     {
         let _span = self.ending.mesh.span("evaluate");
-        let right = self.through(batch, Pass::default(), done, Some(|logits| top_k(logits, 1).1))?.right;
+        let right =
+            self.through(batch, (Pass::default(), 0.0), done, Some(|logits| top_k(logits, 1).1))?.right;
         let right = Wide::<D>::from_usize(right);
         let mut sum = Tensor::from_fn(self.device.wide(), Category::Buffers, 1, 1, |_| right);
         self.ending.loss.named("correct").all_reduce(&mut sum, Reduce::Sum)?;
         Ok(sum.read().map_or(0, |sum| sum[0].to_f64() as usize))
     }
-    /// All microbatches, forward and, where the pass learns, backward: this rank's part of the loss.
-    fn microbatches(&mut self, batch: &Batch, pass: Pass, done: &dyn Fn(usize)) -> Result<Partial<D::Wide>> {
-        let loss = self.through(batch, pass, done, None)?.loss;
-        Ok(loss.unwrap_or_else(|| Partial::nothing(self.device.wide(), [1, 1], &self.ending.loss)))
-    }
-    /// All microbatches through the model, for their loss or, where `largest` is given, for the tokens that are right.
+    /// All microbatches through the model, for their loss or, where `largest` is given, for the tokens that are right. Where the
+    /// pass learns, weights change.
     fn through(
         &mut self,
         batch: &Batch,
-        pass: Pass,
+        (pass, lr): (Pass, f64),
         done: &dyn Fn(usize),
         largest: Option<Largest<D>>,
     ) -> Result<Sums<D>> {
-        let Self { device, model, ending, record, flight, .. } = self;
+        let Self { device, model, ending, keeper, record, flight, .. } = self;
         let design = model.design().clone();
         let rows_out = if design.gives_rows() { design.outputs() } else { 0 };
         batch.has_features([design.features().unwrap_or(0), rows_out])?;
         let data = ending.mesh.group(Axis::SEQUENCES);
         let (rank, ranks, pass) = (data.rank(), data.size(), Pass { mean_over: batch.counted(), ..pass });
-        let (record, sums) = (record.as_ref(), Sums { loss: None, right: 0 });
         let slices = model.slices(pass.learns);
-        let mut dealt =
-            Dealt { device, batch, rank, ranks, design, pass, slices, record, flight, largest, sums, done };
+        let (record, sums) = (record.as_ref(), Sums { loss: None, right: 0, total: None, report: None });
+        let mut dealt = Dealt {
+            device,
+            batch,
+            rank,
+            ranks,
+            design,
+            pass,
+            slices,
+            record,
+            flight,
+            largest,
+            sums,
+            done,
+            ending,
+            lr,
+        };
         let all = batch.microbatches().len();
-        model.run(all, pass.learns, &mut dealt, &mut ending.keeper)?;
+        model.run(all, pass.learns, &mut dealt, keeper)?;
         Ok(dealt.sums)
     }
     /// The model.
@@ -148,48 +160,18 @@ impl<D: Kernels> Trainer<D> {
     }
 }
 
-/// What a trainer has besides its model, and how a step ends, whatever the model.
-pub(crate) struct Ending<D: Kernels> {
-    pub(crate) mesh: Mesh<D::Place>,
-    pub(crate) optimizer: Optimizer<D>,
+/// What a step needs when its microbatches are back.
+struct Ending<D: Kernels> {
+    mesh: Mesh<D::Place>,
+    optimizer: Optimizer<D>,
     loss: Group<D::Place>, // the ranks that have parts of the loss
-    keeper: Keeper<D>,
-    room: Room<D>, // for the list of parameters
 }
 
 impl<D: Kernels> Ending<D> {
-    pub(crate) fn new(at: &Builder<D>, (kind, clip): (Kind, Option<f64>)) -> Result<Self> {
-        let loss = at.mesh.over(Axes::LOSS)?.named("loss");
-        let (optimizer, keeper) = (Optimizer::new(kind, clip), Keeper::new(at.rests));
-        Ok(Self { mesh: at.mesh.clone(), optimizer, loss, keeper, room: Room::default() })
-    }
     /// The loss over all ranks that have a part of it, whose sum is started.
-    pub(crate) fn total(&self, loss: Partial<D::Wide>) -> Result<Request<D::Wide>> {
+    fn total(&self, device: &D, loss: Option<Partial<D::Wide>>) -> Result<Request<D::Wide>> {
+        let loss = loss.unwrap_or_else(|| Partial::nothing(device.wide(), [1, 1], &self.loss));
         Ok(loss.start_all_reduce(&self.loss)?)
-    }
-    /// When all microbatches are there and back: loss and gradients summed, weights changed. `list` appends the model's
-    /// parameters. The loss is waited for last: while links still carry sums, those that have come are added up.
-    pub(crate) fn finish<'a>(
-        &mut self,
-        loss: Partial<D::Wide>,
-        list: impl FnOnce(&mut Vec<&'a mut Param<D>>),
-        lr: f64,
-    ) -> Result<Report<D>>
-    where
-        D: 'a,
-    {
-        let Self { mesh, optimizer, keeper, room, .. } = self;
-        let span = mesh.span("sync gradients");
-        let loss = loss.start_all_reduce(&self.loss)?;
-        room.with(list, |params| {
-            keeper.finish(params)?;
-            let loss = loss.wait()?;
-            drop(span);
-            let _span = mesh.span("optimizer");
-            let norm2 = optimizer.step(params, mesh, lr)?;
-            keeper.share(params)?;
-            Ok(Report { loss, norm2 })
-        })
     }
 }
 

@@ -24,7 +24,7 @@
 //! let mut scheme: Scheme<Cpu<F61>> = Scheme::with(&layout, &[&OwnRows, &JustInTime]);
 //! scheme.schedule = Some(&OneForwardOneBackward);
 //! assert_eq!(scheme.to_string(), "tp=2,pp=2 with own rows and weights just in time and 1F1B");
-//! # Ok::<(), parallel::layout::LayoutError>(())
+//! # Ok::<(), parallel::Error>(())
 //! ```
 //!
 //! **Its proofs.** Of a layer alone: `layers::proof::proves`, at the end of its file. Of whole models:

@@ -103,15 +103,11 @@ impl<D: Kernels> Chunk<D> {
     pub fn bare(at: &Builder<D>, shape: &Shape, runs: &[Range<usize>]) -> Result<Self> {
         let [first, last] = at_ends(runs, shape.blocks);
         let runs = transformer(at, shape, runs)?;
-        let (over, group) = (at.mesh.over(Axes::LOSS)?.axis(), last_tokens(at));
+        let (over, group) =
+            (at.mesh.over(Axes::LOSS)?.axis(), at.mesh.group(Axis::LAYERS).named("last tokens"));
         let front = (Tables::NONE, first.then_some(at.region));
         Ok(Self::new(at, front, runs, last.then(|| ("loss", end::any(MeanSquare { over, group })))))
     }
-}
-
-/// The ranks that have the tokens which an end is asked for.
-fn last_tokens<D: Kernels>(at: &Builder<D>) -> Group<D::Place> {
-    at.mesh.group(Axis::LAYERS).named("last tokens")
 }
 
 /// Whether the first and the last of so many parts are among these runs of them.
@@ -153,7 +149,13 @@ impl<D: Kernels, B: Layer<D, In = Stream<D>, Out = Stream<D>>> Chunk<D, B> {
         end: Option<(&str, AnyEnd<D>)>,
     ) -> Self {
         let (name, end) = end.unzip();
-        let ends = Ends { tables, rows, end, name: name.unwrap_or_default().into(), group: last_tokens(at) };
+        let ends = Ends {
+            tables,
+            rows,
+            end,
+            name: name.unwrap_or_default().into(),
+            group: at.mesh.group(Axis::LAYERS).named("last tokens"),
+        };
         let (saved, room, listed, pending) = (Vec::new(), Vec::new(), Room::default(), BTreeMap::new());
         Self { ends, runs, saved, room, listed, pending }
     }

@@ -259,7 +259,8 @@ impl<D: Kernels> Builder<'_, D> {
     pub fn embedding(&self, ids: &strategy::Embedding) -> Result<Part<D, Embedding<D>>> {
         let own = self.own(ids.name, |s| s.embedding(self, ids))?;
         if let Some((_, by)) = own.as_ref().filter(|_| ids.tied) {
-            return Err(Error::Tied { name: ids.name.into(), by: (*by).into() });
+            let tied = "the head is tied to the table of the usual one; it must be a model that is not tied";
+            return Err(Error::Strategies(format!("{by} builds {}, and {tied}", ids.name)));
         }
         Ok(Part { name: None, ..Part::new(ids.name, own, || Embedding::shard(self, ids))? })
     }
@@ -282,7 +283,8 @@ impl<D: Kernels> Builder<'_, D> {
             let Some(layer) = build(*strategy)? else { continue };
             let by = strategy.about().name;
             if let Some((_, first)) = own {
-                return Err(Error::Twice { name: name.into(), one: first.into(), other: by.into() });
+                let why = format!("{first} and {by} both build {name}; a layout can have one of them");
+                return Err(Error::Strategies(why));
             }
             own = Some((layer, by));
         }

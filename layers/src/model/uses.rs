@@ -31,6 +31,21 @@ pub trait Uses<D: Kernels> {
     fn complete(&mut self, _: &mut [&mut Param<D>]) -> Result<()> {
         Ok(())
     }
+    /// Nothing more is added to the gradients of these parameters, all that one part of a model has: their sums are waited
+    /// for.
+    ///
+    /// # Errors
+    /// If ranks do not meet.
+    fn finish(&mut self, _: &mut [&mut Param<D>]) -> Result<()> {
+        Ok(())
+    }
+    /// An optimizer has changed what rests here of these parameters, all of this rank's.
+    ///
+    /// # Errors
+    /// If ranks do not meet.
+    fn share(&mut self, _: &mut [&mut Param<D>]) -> Result<()> {
+        Ok(())
+    }
 }
 
 /// For passes that learn nothing, of parameters that rest where they are used.

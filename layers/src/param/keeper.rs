@@ -73,34 +73,6 @@ impl<D: Kernels> Keeper<D> {
         });
         (number, &mut self.units[number])
     }
-    /// Waits for all sums that were started, and gives the gradients back. `params` are all parameters of the step, those of
-    /// a unit in the order in which the unit had them; of those that nobody has completed, the sums are started here, as one
-    /// unit.
-    ///
-    /// # Errors
-    /// If ranks do not meet.
-    pub fn finish(&mut self, params: &mut [&mut Param<D>]) -> Result<()> {
-        if params.iter().any(|param| param.lent.is_none()) {
-            self.complete(params)?;
-        }
-        self.units.iter_mut().try_for_each(|unit| unit.gradients.wait())?;
-        for param in params.iter_mut() {
-            if let (unit, Some(call)) = param.lent.take().expect("completed above") {
-                param.take_sum(self.units[unit].gradients.give_back(call));
-            }
-        }
-        let give = |param: &mut Param<D>, shard| param.gradient.shard = Some(shard);
-        let lend = |param: &mut Param<D>| Ok(param.gradient.shard.take());
-        self.model.gradients.now(SUM, params, Param::peers, lend, give)?;
-        params.iter_mut().try_for_each(|param| param.end_sum())
-    }
-    /// When an optimizer has changed shards: values that rest whole are gathered.
-    ///
-    /// # Errors
-    /// If ranks do not meet.
-    pub fn share(&mut self, params: &mut [&mut Param<D>]) -> Result<()> {
-        self.model.gather(params, |param| param.value.shard.is_none())
-    }
 }
 
 impl<D: Kernels> Uses<D> for Keeper<D> {
@@ -142,6 +114,27 @@ impl<D: Kernels> Uses<D> for Keeper<D> {
             param.lent = Some((number, call));
         }
         unit.gradients.start()
+    }
+    /// Gives the gradients back, whose sums have come. Those of a unit are in the order in which the unit had them; of those
+    /// that nobody has completed, the sums are started here, as one unit.
+    fn finish(&mut self, params: &mut [&mut Param<D>]) -> Result<()> {
+        if params.iter().any(|param| param.lent.is_none()) {
+            self.complete(params)?;
+        }
+        self.units.iter_mut().try_for_each(|unit| unit.gradients.wait())?;
+        for param in params.iter_mut() {
+            if let (unit, Some(call)) = param.lent.take().expect("completed above") {
+                param.take_sum(self.units[unit].gradients.give_back(call));
+            }
+        }
+        let give = |param: &mut Param<D>, shard| param.gradient.shard = Some(shard);
+        let lend = |param: &mut Param<D>| Ok(param.gradient.shard.take());
+        self.model.gradients.now(SUM, params, Param::peers, lend, give)?;
+        params.iter_mut().try_for_each(|param| param.end_sum())
+    }
+    /// Values that rest whole are gathered.
+    fn share(&mut self, params: &mut [&mut Param<D>]) -> Result<()> {
+        self.model.gather(params, |param| param.value.shard.is_none())
     }
 }
 

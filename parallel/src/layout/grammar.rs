@@ -1,5 +1,6 @@
 //! The grammar of layouts, made from a list of strategies: how a layout is read and printed, and why a text is none.
-use super::{AXES, Layout, LayoutError, MAX_RANKS, either};
+use super::{AXES, Layout, MAX_RANKS, either};
+use crate::{Error, Result, bail};
 use comm::Axis;
 use layers::{About, Choice, Takes};
 use std::iter::once;
@@ -10,10 +11,6 @@ pub(super) struct Grammar<'a>(pub(super) &'a [&'static About]);
 
 /// Strategies by their places in the list, each with its number; 0 if it has none.
 type Named = Vec<(usize, u32)>;
-
-fn bad<T>(why: String) -> Result<T, LayoutError> {
-    Err(LayoutError(why))
-}
 
 impl Grammar<'_> {
     /// Axes that some strategy splits along, in the list's order.
@@ -42,15 +39,15 @@ impl Grammar<'_> {
         (0..self.0.len()).filter(|&i| layout.names(i) || usual(i)).collect()
     }
     /// Reads a layout.
-    pub(super) fn read(self, text: &str) -> Result<Layout, LayoutError> {
+    pub(super) fn read(self, text: &str) -> Result<Layout> {
         if text.trim().is_empty() {
             let such = self.example();
-            return bad(format!("the layout is empty; write none, or ranks along axes, such as {such}"));
+            bail!("the layout is empty; write none, or ranks along axes, such as {such}");
         }
         let parts: Vec<_> = text.split(',').map(str::trim).collect();
         if parts.contains(&"none") {
             return match parts.iter().find(|part| **part != "none").or(parts.get(1)) {
-                Some(with) => bad(format!("none stands alone: it cannot be combined with {with:?}")),
+                Some(with) => bail!("none stands alone: it cannot be combined with {with:?}"),
                 None => Ok(Layout::UNSPLIT),
             };
         }
@@ -61,7 +58,7 @@ impl Grammar<'_> {
             let axis = match head.split_once('=').map(|(key, value)| (key.trim(), value.trim())) {
                 Some(("order", axes)) => {
                     if order.replace(axes).is_some() || methods.peek().is_some() {
-                        return bad(format!("{part:?} is no order, or a second one; write order=tp.dp once"));
+                        bail!("{part:?} is no order, or a second one; write order=tp.dp once");
                     }
                     continue;
                 }
@@ -85,43 +82,40 @@ impl Grammar<'_> {
         order.map_or(Ok(layout), |order| ordered(layout, order))
     }
     /// `axis=ranks`.
-    fn size(self, key: &str, size: &str) -> Result<(Axis, usize), LayoutError> {
+    fn size(self, key: &str, size: &str) -> Result<(Axis, usize)> {
         let axes = either(&self.axes(), "and");
         let Some(axis) = self.axes().into_iter().find(|axis| axis.name() == key) else {
             if let Some(about) = self.0.iter().find(|about| about.word == key && !about.is_plain()) {
-                return bad(format!(
-                    "{key}={size}: {key} has no ranks of its own; write {}",
-                    about.written(2)
-                ));
+                bail!("{key}={size}: {key} has no ranks of its own; write {}", about.written(2));
             }
-            return bad(match Axis::ALL.iter().find(|axis| axis.name() == key) {
+            return Err(Error::new(match Axis::ALL.iter().find(|axis| axis.name() == key) {
                 Some(&Axis::DERIVED) => {
                     format!("{key} is never written: it follows from the other axes; leave it out")
                 }
                 Some(axis) => format!("{axis} has no strategy yet; the axes of a layout are {axes}"),
                 None => format!("{key:?} is no axis of a layout; the axes are {axes}{}", self.words("and")),
-            });
+            }));
         };
         if size.is_empty() || !size.bytes().all(|byte| byte.is_ascii_digit()) {
-            return bad(format!("{axis} is {size:?}; it must be a whole number of ranks, 1 or more"));
+            bail!("{axis} is {size:?}; it must be a whole number of ranks, 1 or more");
         }
         Ok((axis, size.parse().or_else(|_| many(format!("{axis}={size}")))?))
     }
     /// A word beside axes.
-    fn word(self, word: &str) -> Result<usize, LayoutError> {
+    fn word(self, word: &str) -> Result<usize> {
         let alone = |about: &About| about.choice == Choice::Layers || about.axis.is_none();
         let found = self.0.iter().position(|about| about.word == word && alone(about));
         match found.filter(|&i| self.0[i].axis.is_none() || !self.0[i].is_plain()) {
             Some(i) => Ok(i),
-            None => bad(format!(
+            None => bail!(
                 "{word:?} is no part of a layout; write axis=ranks, such as {}{}",
                 self.example(),
                 self.words("or")
-            )),
+            ),
         }
     }
     /// A method after the ranks of an axis, or after the word of a choice without one: `zero1`, `ulysses/4`.
-    fn method(self, axis: Option<Axis>, text: &str) -> Result<(usize, u32), LayoutError> {
+    fn method(self, axis: Option<Axis>, text: &str) -> Result<(usize, u32)> {
         let (word, number) =
             text.split_once('/').map_or((text, None), |(word, n)| (word.trim(), Some(n.trim())));
         let of = axis.map_or(Choice::RECOMPUTE, Axis::name);
@@ -131,29 +125,29 @@ impl Grammar<'_> {
             let own: Vec<_> = own.map(|about| about.word).collect();
             let has =
                 if own.is_empty() { "it has none".into() } else { format!("write {}", either(&own, "or")) };
-            return bad(format!("{word:?} is no method of {of}; {has}"));
+            bail!("{word:?} is no method of {of}; {has}");
         };
         let about = self.0[i];
         if about.axis != axis {
             let whose = about.axis.map_or(Choice::RECOMPUTE, Axis::name);
             let (name, written) = (about.name, about.written(2));
-            return bad(format!("{word} ({name}) goes with {whose}, not with {of}: write {written}"));
+            bail!("{word} ({name}) goes with {whose}, not with {of}: write {written}");
         }
         Ok((i, self.number(i, number)?))
     }
-    fn number(self, i: usize, number: Option<&str>) -> Result<u32, LayoutError> {
+    fn number(self, i: usize, number: Option<&str>) -> Result<u32> {
         let About { word, takes, .. } = *self.0[i];
         match (takes, number) {
-            (Takes::Nothing, Some(n)) => bad(format!("{word}/{n}: {word} takes no number; write {word}")),
+            (Takes::Nothing, Some(n)) => bail!("{word}/{n}: {word} takes no number; write {word}"),
             (Takes::Required(what), None) => {
-                bad(format!("{word} needs a number, its {what}; write {word}/2"))
+                bail!("{word} needs a number, its {what}; write {word}/2")
             }
             (_, None) => Ok(0),
             (Takes::Optional(what) | Takes::Required(what), Some(n)) => {
                 let digits = n.bytes().all(|byte| byte.is_ascii_digit());
                 let number = n.parse().ok().filter(|number| digits && *number > 0);
                 number.ok_or_else(|| {
-                    LayoutError(format!(
+                    Error::new(format!(
                         "{word}/{n}: {what} must be a whole number, 1 or more, such as {word}/2"
                     ))
                 })
@@ -161,23 +155,20 @@ impl Grammar<'_> {
         }
     }
     /// A layout of these ranks that names these strategies.
-    fn naming(self, mut layout: Layout, named: Named) -> Result<Layout, LayoutError> {
+    fn naming(self, mut layout: Layout, named: Named) -> Result<Layout> {
         for (n, &(i, number)) in named.iter().enumerate() {
             let About { name, word, axis, choice, .. } = *self.0[i];
             let mut before = named[..n].iter().map(|(j, _)| *j);
             match before.rfind(|&j| j == i || choice != Choice::Layers && self.alike(i, j)) {
-                Some(j) if j == i => return bad(format!("{word} is written twice; write it once")),
+                Some(j) if j == i => bail!("{word} is written twice; write it once"),
                 Some(j) => {
-                    return bad(format!(
-                        "{} and {word} exclude each other; write one of them",
-                        self.0[j].word
-                    ));
+                    bail!("{} and {word} exclude each other; write one of them", self.0[j].word);
                 }
                 None => {}
             }
             if let Some(axis) = axis.filter(|axis| layout.size(*axis) == 1) {
                 let written = self.0[i].written(2);
-                return bad(format!("{word} ({name}) needs {axis} ranks, 2 or more: write {written}"));
+                bail!("{word} ({name}) needs {axis} ranks, 2 or more: write {written}");
             }
             if number > 0 || !self.is_default(i) {
                 layout.named |= 1 << i;
@@ -187,7 +178,7 @@ impl Grammar<'_> {
         Ok(layout)
     }
     /// The layout with a strategy more: `sp`, `ulysses/4`.
-    pub(super) fn with(self, layout: Layout, written: &str) -> Result<Layout, LayoutError> {
+    pub(super) fn with(self, layout: Layout, written: &str) -> Result<Layout> {
         let word = written.split('/').next().unwrap_or(written);
         let found = self.0.iter().find(|about| about.word == word).copied();
         let one = match found {
@@ -255,14 +246,14 @@ impl Grammar<'_> {
 }
 
 /// Ranks along axes, in any order.
-pub(super) fn sized(sizes: &[(Axis, usize)]) -> Result<Layout, LayoutError> {
+pub(super) fn sized(sizes: &[(Axis, usize)]) -> Result<Layout> {
     let mut given = [None; AXES];
     for &(axis, size) in sizes {
         if size == 0 {
-            return bad(format!("{axis} is \"0\"; it must be a whole number of ranks, 1 or more"));
+            bail!("{axis} is \"0\"; it must be a whole number of ranks, 1 or more");
         }
         if given[axis as usize].replace(size).is_some() {
-            return bad(format!("the {axis} axis is given twice; give each axis once"));
+            bail!("the {axis} axis is given twice; give each axis once");
         }
     }
     let all = || sizes.iter().map(|(axis, size)| format!("{axis}={size}")).collect::<Vec<_>>().join(",");
@@ -280,26 +271,24 @@ pub(super) fn sized(sizes: &[(Axis, usize)]) -> Result<Layout, LayoutError> {
         return many(all());
     };
     if !stage.is_multiple_of(experts) {
-        return bad(format!("{}: {experts} ranks of experts do not divide the {stage} of a stage", all()));
+        bail!("{}: {experts} ranks of experts do not divide the {stage} of a stage", all());
     }
     Ok(Layout { sizes: given.map(|size| size.unwrap_or(1)), ..Layout::UNSPLIT })
 }
 
-fn many<T>(seen: String) -> Result<T, LayoutError> {
-    bad(format!(
-        "{seen} makes more than {MAX_RANKS} ranks; the product of all axes must be at most {MAX_RANKS}"
-    ))
+fn many<T>(seen: String) -> Result<T> {
+    bail!("{seen} makes more than {MAX_RANKS} ranks; the product of all axes must be at most {MAX_RANKS}")
 }
 
 /// The layout whose axes nest in this order, innermost first.
-fn ordered(layout: Layout, text: &str) -> Result<Layout, LayoutError> {
+fn ordered(layout: Layout, text: &str) -> Result<Layout> {
     let usual: Vec<_> = Axis::NESTED.into_iter().filter(|axis| layout.size(*axis) > 1).collect();
     let names = usual.iter().map(|axis| axis.name()).collect::<Vec<_>>().join(".");
     let wrong = |why: String| {
-        bad(format!("order={text} {why}; each split axis is named once, innermost first: order={names}"))
+        bail!("order={text} {why}; each split axis is named once, innermost first: order={names}")
     };
     if usual.is_empty() {
-        return bad(format!("order={text} orders nothing, as no axis is split; leave it out"));
+        bail!("order={text} orders nothing, as no axis is split; leave it out");
     }
     let mut given = Vec::new();
     for name in text.split('.').map(str::trim) {

@@ -4,7 +4,7 @@ use super::*;
 use kernels::Heads;
 use layers::Shape;
 
-fn read(text: &str) -> Result<Layout, LayoutError> {
+fn read(text: &str) -> Result<Layout> {
     text.parse()
 }
 fn why(text: &str) -> String {

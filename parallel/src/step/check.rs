@@ -93,6 +93,7 @@ fn goes(
     (plan, under_way, done): (&Plan, &mut UnderWay, &mut BTreeSet<(Unit, usize)>),
 ) -> Result<bool, String> {
     match *step {
+        Step::Complete | Step::Update => {}
         Step::Run { cell: cell @ Cell { act, of }, .. } => {
             let has = |act: Act, of: Unit| done.contains(&(of, act as usize));
             let next = Unit { chunk: of.chunk + 1, ..of };

@@ -1,10 +1,12 @@
 //! A step's microbatches as a data rank is dealt them: what goes into the model, what is wanted of it, and what came of it.
+use super::{Ending, Report};
 use crate::stages::Work;
 use crate::step::Unit;
 use crate::{Batch, Result, Sequence, Share, deal};
+use comm::{Request, TraceSpan};
 use kernels::{Kernels, Segment};
 use layers::ops::Partial;
-use layers::{Cx, Design, Input, Output, Pass, Record, Targets, Wanted};
+use layers::{Cx, Design, Input, Output, Param, Pass, Record, Targets, Uses, Wanted};
 use std::ops::Range;
 use std::rc::Rc;
 use tensor::{Category, Device, Ids, Index, Scalar, Tensor};
@@ -28,6 +30,8 @@ pub(super) type Largest<D> = fn(&Tensor<D>) -> Index<<D as Device>::Place>;
 pub(super) struct Sums<D: Kernels> {
     pub(super) loss: Option<Partial<D::Wide>>,
     pub(super) right: usize,
+    pub(super) total: Option<(Request<D::Wide>, TraceSpan)>, // of the loss, while its sum is under way
+    pub(super) report: Option<Report<D>>,
 }
 
 /// A step's microbatches as this data rank is dealt them.
@@ -44,6 +48,8 @@ pub(super) struct Dealt<'a, D: Kernels> {
     pub(super) largest: Option<Largest<D>>,
     pub(super) sums: Sums<D>,
     pub(super) done: &'a dyn Fn(usize),
+    pub(super) ending: &'a mut Ending<D>,
+    pub(super) lr: f64,
 }
 
 impl<'a> Share<'a> {
@@ -156,6 +162,23 @@ impl<D: Kernels> Work<D> for Dealt<'_, D> {
         let done = cxs[microbatch * self.slices..(microbatch + 1) * self.slices].iter_mut();
         spare.extend(done.map(|cx| cx.take().expect("it is in flight").recorded(None)));
         (self.done)(microbatch + 1);
+    }
+    fn complete(&mut self) -> Result<()> {
+        let span = self.ending.mesh.span("sync gradients");
+        self.sums.total = Some((self.ending.total(self.device, self.sums.loss.take())?, span));
+        Ok(())
+    }
+    /// The loss is waited for last: while links still carry sums, those that have come are added up.
+    fn update(&mut self, uses: &mut dyn Uses<D>, params: &mut [&mut Param<D>]) -> Result<()> {
+        let (loss, span) = self.sums.total.take().expect("all chunks are complete");
+        let loss = loss.wait()?;
+        drop(span);
+        let Ending { mesh, optimizer, .. } = &mut *self.ending;
+        let _span = mesh.span("optimizer");
+        let norm2 = optimizer.step(params, mesh, self.lr)?;
+        uses.share(params)?;
+        self.sums.report = Some(Report { loss, norm2 });
+        Ok(())
     }
 }
 

@@ -44,7 +44,7 @@ static LIST: [&About; 22] = [
     &About { word: "twice", shares: |_, _| vec![], ..of(Axis::Tp, Choice::Layers, "twice") },
 ];
 
-fn made(text: &str) -> Result<Layout, LayoutError> {
+fn made(text: &str) -> Result<Layout> {
     Grammar(&LIST).read(text)
 }
 fn printed(text: &str) -> String {
@@ -210,7 +210,7 @@ fn a_strategy_is_asked_with_all_sizes() {
         [fits(2, Some(3)), fits(2, Some(4)), fits(4, None), fits(5, None)],
         [true, false, true, false]
     );
-    let nobody = LayoutError::misfit((Axis::Cp, 2), "5 heads", &[]).to_string();
+    let nobody = misfit((Axis::Cp, 2), "5 heads", &[]).to_string();
     assert_eq!(nobody, "cp=2 does not fit 5 heads: no number of cp ranks does");
 }
 
