@@ -15,7 +15,7 @@
 //! arXiv:2401.10241 (the two halves).
 mod check;
 
-pub use check::check;
+pub use check::{Needs, check};
 
 use crate::Schedule;
 use layers::model::shape::counted;
