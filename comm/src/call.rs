@@ -184,6 +184,14 @@ impl Call {
     pub(crate) fn is_part(&self) -> bool {
         matches!(self.message, Some(Message::Part(_)))
     }
+    /// The queue that a message is in: messages of one kind from one rank to another arrive in order, and wait for no other
+    /// kind.
+    pub(crate) fn lane(&self) -> &'static str {
+        match self.message {
+            Some(Message::Tagged(tag)) => tag.what,
+            Some(Message::Part(_)) | None => "",
+        }
+    }
     /// Elements of this rank's tensor.
     pub(crate) fn elements(&self) -> usize {
         self.rows * self.cols

@@ -62,15 +62,15 @@ pub(crate) struct Post {
     pub(crate) from: usize,
     pub(crate) to: usize,
     pub(crate) sends: bool,
-    /// It is part of an all-reduce; those are counted by themselves.
-    pub(crate) part: bool,
+    /// Its queue; those of each are counted by themselves.
+    pub(crate) lane: &'static str,
     pub(crate) number: usize,
 }
 
 impl Post {
     /// What a rank started together with others.
     pub(crate) fn started(rank: usize, number: usize) -> Self {
-        Self { from: rank, to: rank, sends: false, part: false, number }
+        Self { from: rank, to: rank, sends: false, lane: "", number }
     }
     /// Whether it is such a one, and no message.
     pub(crate) fn is_started(self) -> bool {

@@ -1,8 +1,9 @@
 //! What a message carries: so that one thing is not taken for another of the same shape.
 use std::fmt;
 
-/// What a message carries: of what kind it is, and of which unit, such as a microbatch. Reads `activation of 3`. A
-/// message is received by who asks for its tag; otherwise both sides get an error ([`CommError::Mismatch`](crate::CommError)).
+/// What a message carries: of what kind it is, and of which unit, such as a microbatch. Reads `activation of 3`. Messages of
+/// a kind from one rank to another arrive in order, and pass those of other kinds. The first is received by who asks for its
+/// unit; otherwise both sides get an error ([`CommError::Mismatch`](crate::CommError)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Tag {
     /// The kind: `activation`, `gradient`.

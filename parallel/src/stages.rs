@@ -1,8 +1,8 @@
 //! This rank's part of a model, and the one executor of steps: it runs cells, hands activations and gradients from chunk to
 //! chunk, and knows nothing of what a chunk computes or of which schedule wrote the cells.
-use crate::Result;
 use crate::pipeline::Pipeline;
-use crate::step::{Act, Cell, Payload, Plan, Step, Unit, forwards, lowered};
+use crate::step::{Act, Cell, Payload, Plan, Step, Unit, check, forwards, lowered};
+use crate::{Error, Result};
 use comm::{Axis, Group, Mesh, Request, Tag};
 use kernels::Kernels;
 use layers::ops::{Coming, Region, Stream};
@@ -52,11 +52,19 @@ pub struct Stages<D: Kernels> {
     logits: Group<D::Place>,   // the stages, as logits meet them
     regions: [Region; 2],      // of the stream within a stage, and of what goes from stage to stage
     design: Rc<Design>,
-    steps: [Option<(Plan, Rc<[Step]>)>; 2], // of forwards alone, and of training: as made for the last plan
-    held: Vec<(Payload, Unit, Stream<D>)>,  // by the unit that needs it
-    sent: Vec<(Payload, Request<D>)>,       // not waited for yet, at most one of a kind
+    made: [Option<Made>; 2], // of forwards alone, and of training: for the last plan
+    held: Vec<(Payload, Unit, Stream<D>)>, // by the unit that needs it
+    sent: Vec<((Payload, usize), Request<D>)>, // to whom, not waited for yet
     coming: Option<(Payload, Unit, Coming<D>)>, // received while the cell before is run
-    room: Room<D>,                          // for lists of parameters
+    room: Room<D>,           // for lists of parameters
+}
+
+/// What a rank does in a step of this plan, and how many messages of a kind to a rank it may have under way.
+#[derive(Clone)]
+struct Made {
+    plan: Plan,
+    steps: Rc<[Step]>,
+    under_way: usize,
 }
 
 /// The microbatches of a step, as the executor asks for them.
@@ -111,7 +119,7 @@ impl<D: Kernels> Stages<D> {
             logits: stages.named("logits"),
             regions: [at.region, between],
             design,
-            steps: [None, None],
+            made: [None, None],
             held: Vec::new(),
             sent: Vec::new(),
             coming: None,
@@ -160,12 +168,7 @@ impl<D: Kernels> Stages<D> {
     ) -> Result<()> {
         let stages = self.mesh.group(Axis::STAGES).clone();
         let plan = Plan { slices: self.slices(learns), ..self.pipeline.plan(stages.size(), microbatches) };
-        let made = &mut self.steps[usize::from(learns)];
-        if made.as_ref().is_none_or(|(of, _)| *of != plan) {
-            let lower = if learns { lowered } else { forwards };
-            *made = Some((plan, lower(self.pipeline.schedule, &plan, stages.rank()).into()));
-        }
-        let steps = made.as_ref().map(|(_, steps)| steps.clone()).expect("just made");
+        let Made { steps, under_way, .. } = self.table(plan, learns)?;
         for (at, step) in steps.iter().enumerate() {
             match *step {
                 Step::Run { cell, last, done } => {
@@ -191,13 +194,13 @@ impl<D: Kernels> Stages<D> {
                     self.held.push((payload, unit, x));
                 }
                 Step::Send(payload, unit, to) => {
-                    self.wait_for_sent(|kind| kind == payload)?;
+                    self.wait_for_sent((payload, to), under_way - 1)?;
                     let x = self.take(payload, unit).in_region(self.regions[1]);
                     let request = x.start_send(&stages, to, tag(payload, unit, &plan))?;
-                    self.sent.push((payload, request));
+                    self.sent.push(((payload, to), request));
                 }
                 Step::Complete => {
-                    self.wait_for_sent(|_| true)?;
+                    self.wait_for_all()?;
                     work.complete()?;
                     let Self { room, stage, .. } = &mut *self;
                     room.with(|all| stage.list(all), |params| uses.finish(params))?;
@@ -208,7 +211,18 @@ impl<D: Kernels> Stages<D> {
                 }
             }
         }
-        self.wait_for_sent(|_| true)
+        self.wait_for_all()
+    }
+    /// What this rank does for a plan. The whole table is gone through on paper first.
+    fn table(&mut self, plan: Plan, learns: bool) -> Result<Made> {
+        let made = &mut self.made[usize::from(learns)];
+        if let Some(made) = made.as_ref().filter(|made| made.plan == plan) {
+            return Ok(made.clone());
+        }
+        let (schedule, lower) = (self.pipeline.schedule, if learns { lowered } else { forwards });
+        let needs = check(schedule, &plan).map_err(Error::new)?;
+        let steps = lower(schedule, &plan, self.logits.rank()).into();
+        Ok(made.insert(Made { plan, steps, under_way: needs.under_way.max(1) }).clone())
     }
     /// How many slices its schedule cuts sequences into.
     pub(crate) fn slices(&self, learns: bool) -> usize {
@@ -276,12 +290,16 @@ impl<D: Kernels> Stages<D> {
         let at = self.held.iter().position(|(kind, of, _)| (*kind, *of) == (payload, unit));
         self.held.swap_remove(at.expect("what a unit needs has come")).2
     }
-    /// Waits until what was sent of some kinds has been received.
-    fn wait_for_sent(&mut self, kinds: impl Fn(Payload) -> bool) -> Result<()> {
-        while let Some(at) = self.sent.iter().position(|(kind, _)| kinds(*kind)) {
-            self.sent.swap_remove(at).1.wait()?;
+    /// Waits until at most so many messages of a kind to a rank are under way.
+    fn wait_for_sent(&mut self, way: (Payload, usize), most: usize) -> Result<()> {
+        while self.sent.iter().filter(|(of, _)| *of == way).count() > most {
+            let first = self.sent.iter().position(|(of, _)| *of == way).expect("they are counted");
+            self.sent.remove(first).1.wait()?;
         }
         Ok(())
+    }
+    fn wait_for_all(&mut self) -> Result<()> {
+        self.sent.drain(..).try_for_each(|(_, request)| Ok(request.wait().map(drop)?))
     }
 }
 

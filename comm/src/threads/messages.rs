@@ -23,9 +23,9 @@ pub(super) struct Messages {
     slow: Option<Arc<Slow>>,
 }
 
-/// The channels of one sender: to each receiver one for its own messages and one for those that are parts of all-reduces,
-/// so that neither need wait for the other.
-type Receivers = BTreeMap<(usize, bool), Arc<Channel>>;
+/// The channels of one sender: to each receiver one for each kind of message and one for those that are parts of
+/// all-reduces, so that none need wait for another.
+type Receivers = BTreeMap<(usize, &'static str), Arc<Channel>>;
 
 /// The messages of one rank to one other.
 #[derive(Default)]
@@ -75,8 +75,8 @@ impl Messages {
     pub(super) fn new(ranks: Arc<[usize]>, watch: Arc<Watch>, slow: Option<Arc<Slow>>) -> Self {
         Self { senders: ranks.iter().map(|_| Mutex::default()).collect(), ranks, watch, slow }
     }
-    fn channel(&self, from: usize, to: usize, part: bool) -> Arc<Channel> {
-        lock(&self.senders[from]).entry((to, part)).or_default().clone()
+    fn channel(&self, from: usize, to: usize, lane: &'static str) -> Arc<Channel> {
+        lock(&self.senders[from]).entry((to, lane)).or_default().clone()
     }
     /// Posts a window for the message that `call` names.
     ///
@@ -94,12 +94,12 @@ impl Messages {
         call: &Call,
     ) -> Result<Post> {
         self.watch.alive()?;
-        let part = call.is_part();
-        let (channel, me, now) = (self.channel(from, to, part), usize::from(sends), Instant::now());
+        let lane = call.lane();
+        let (channel, me, now) = (self.channel(from, to, lane), usize::from(sends), Instant::now());
         let mut sides = lock(&channel.sides);
         let number = sides[me].posted;
         sides[me].posted += 1;
-        let post = Post { from, to, sends, part, number };
+        let post = Post { from, to, sends, lane, number };
         let Some((other, others_ended)) = sides[1 - me].next() else {
             let standing = Standing { window: Window(window.cast()), call: Some(call.clone()), since: now };
             sides[me].standing.push_back(standing);
@@ -136,7 +136,7 @@ impl Messages {
     /// # Errors
     /// Those of every call of a group.
     pub(super) fn finish(&self, post: Post, call: &Call) -> Result<()> {
-        let wait = Exchange { place: self, channel: self.channel(post.from, post.to, post.part), post, call };
+        let wait = Exchange { place: self, channel: self.channel(post.from, post.to, post.lane), post, call };
         let me = wait.mine();
         let outcome = self.watch.wait(me, &wait);
         let outcome = match wait.channel.end(post) {
@@ -158,7 +158,7 @@ impl Messages {
     }
     /// Takes a post back.
     pub(super) fn withdraw(&self, post: Post) {
-        self.channel(post.from, post.to, post.part).end(post);
+        self.channel(post.from, post.to, post.lane).end(post);
     }
 }
 

@@ -63,7 +63,7 @@ fn every_schedule_has_a_table_for_all_sizes() {
 }
 
 /// Kills: a message that is received in another order than it is sent in, from one rank to another: one of a kind passes no
-/// other.
+/// other of it.
 #[test]
 fn messages_of_a_kind_keep_their_order() {
     for (schedule, ranks) in ALL.iter().flat_map(|schedule| [2, 3, 5].map(move |ranks| (*schedule, ranks))) {
@@ -74,9 +74,11 @@ fn messages_of_a_kind_keep_their_order() {
                     .flat_map(|rank| lowered(schedule, &plan, rank).into_iter().map(move |s| (rank, s)))
                 {
                     match step {
-                        Step::Send(what, of, to) => ways.entry((rank, to)).or_default()[0].push((what, of)),
+                        Step::Send(what, of, to) => {
+                            ways.entry((rank, to, what as usize)).or_default()[0].push(of)
+                        }
                         Step::Receive(what, of, from) => {
-                            ways.entry((from, rank)).or_default()[1].push((what, of))
+                            ways.entry((from, rank, what as usize)).or_default()[1].push(of)
                         }
                         _ => {}
                     }

@@ -96,7 +96,7 @@ fn who_takes_a_post_back_waits_for_the_copy_under_way() {
     let x = one(1.0);
     // SAFETY: the post is withdrawn below.
     let post = unsafe { messages.post([0, 1], true, (x.view().raw(), 1), &call(Op::Send)) }.unwrap();
-    let (channel, left) = (messages.channel(0, 1, false), AtomicBool::new(false));
+    let (channel, left) = (messages.channel(0, 1, ""), AtomicBool::new(false));
     std::thread::scope(|threads| {
         let copying = lock(&channel.sides);
         threads.spawn(|| {
@@ -132,5 +132,5 @@ fn posts_taken_back_leave_the_others_in_order() {
     let last = post(&five).unwrap();
     receive(&messages, &mut x).unwrap();
     assert_eq!(messages.finish(last, &call(Op::Send)), Ok(()));
-    assert_eq!(messages.channel(0, 1, false).ended.each_ref().map(|ended| ended.load(SeqCst)), [2, 6]);
+    assert_eq!(messages.channel(0, 1, "").ended.each_ref().map(|ended| ended.load(SeqCst)), [2, 6]);
 }

@@ -178,14 +178,32 @@ fn sets_count_by_themselves_and_go_by_the_axes_that_are_split() {
     );
 }
 
-/// Kills: a gradient taken for an activation, a unit for another, one side that is not told, a file or line of the other's
+/// Kills: a gradient taken for an activation of equal shape, one that waits behind an activation that nobody asks for yet.
+#[test]
+fn messages_of_one_kind_pass_those_of_another() {
+    let world = World::threads(&[(Axis::Pp, 2)]).unwrap().limit(PATIENT);
+    let kinds = ["activation", "gradient"].map(|what| Tag::new(what, 3));
+    let got = each(&world, |mesh| {
+        let (group, device) = (mesh.group(Axis::Pp), Cpu::<F61>::default());
+        if mesh.rank() == 0 {
+            let sent = [2, 4].map(|rows| zeros(rows, 3)).into_iter().zip(kinds);
+            let sent: Vec<_> = sent.map(|(x, tag)| group.start_send(1, x, tag).unwrap()).collect();
+            return sent.into_iter().map(|request| request.wait().unwrap().rows()).collect::<Vec<_>>();
+        }
+        let first = group.receive(&device, 0, 4, 3, kinds[1]).unwrap();
+        vec![first.rows(), group.receive(&device, 0, 2, 3, kinds[0]).unwrap().rows()]
+    });
+    assert_eq!(got, [[2, 4], [4, 2]]);
+}
+
+/// Kills: a unit taken for another, one side that is not told, a file or line of the other's
 /// call or of the library.
 #[test]
 fn crossed_messages_are_reported_on_both_sides_by_their_tags() {
     let world = World::threads(&[(Axis::Pp, 2)]).unwrap().limit(PATIENT);
-    let (activation, gradient) = (Tag::new("activation", 3), Tag::new("gradient", 3));
-    let other = [(gradient, "gradient of 3"), (Tag { unit: 4, ..activation }, "activation of 4")];
-    for (sent, (wanted, name)) in other.map(|other| (activation, other)) {
+    let sent = Tag::new("activation", 3);
+    {
+        let (wanted, name) = (Tag { unit: 4, ..sent }, "activation of 4");
         let told = each(&world, |mesh| {
             let (group, device) = (mesh.group(Axis::Pp).named("1F1B"), Cpu::default());
             let first = match mesh.rank() {
