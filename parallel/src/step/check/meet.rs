@@ -1,4 +1,8 @@
 //! Whether ranks meet: every message is received that is sent, and nobody waits for ever.
+//!
+//! Of the list's schedules naive, `GPipe`, 1F1B, ZB-H1 and Seq1F1B go without a buffer. Interleaved 1F1B, ZB-H2, ZB-V and
+//! DualPipeV go with one message of a kind under way from a rank to another, looped breadth-first with M/K: where a rank begins
+//! the next chunk late, what it will need has long been sent.
 use super::{Payload, Plan, Step, Unit};
 use std::collections::{BTreeMap, VecDeque};
 use std::iter::successors;
@@ -59,11 +63,11 @@ struct Play<'a> {
     plan: &'a Plan,
     rows: &'a [Vec<Step>],
     most: usize,                                // messages of a kind to a rank under way
-    ticks: Vec<Range<usize>>, // of each rank: what is between the cell that it has run and the next
-    waits: Vec<usize>,        // and for how much of that it waits
-    posted: Vec<[[bool; 2]; 2]>, // by unit and payload: to be sent, to be received
+    ticks: Vec<Range<usize>>,                   // of each rank: the steps that it has posted last
+    waits: Vec<usize>,                          // and for how much of that it waits
+    posted: Vec<[[bool; 2]; 2]>,                // by unit and payload: to be sent, to be received
     ways: BTreeMap<(usize, usize, usize), Way>, // by sender, receiver and payload
-    ready: Vec<usize>,        // ranks that may be able to go on
+    ready: Vec<usize>,                          // ranks that may be able to go on
 }
 
 /// Messages of a kind from one rank to another.
@@ -87,14 +91,15 @@ impl<'a> Play<'a> {
         }
         play
     }
-    /// A rank runs what it can, and posts what comes then: all that is before the next cell.
+    /// A rank runs what it can, and posts what comes then: the next message, or without a buffer all before the next cell.
     fn goes_on(&mut self, rank: usize) {
         let row = &self.rows[rank];
         let count = |from: usize, runs| {
             row[from..].iter().take_while(|step| matches!(step, Step::Run { .. }) == runs).count()
         };
         let from = self.ticks[rank].end + count(self.ticks[rank].end, true);
-        self.ticks[rank] = from..from + count(from, false);
+        let tick = count(from, false);
+        self.ticks[rank] = from..from + if self.most == 0 { tick } else { tick.min(1) };
         self.waits[rank] = self.ticks[rank].len();
         for step in &row[self.ticks[rank].clone()] {
             match *step {
