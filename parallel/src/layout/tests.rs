@@ -174,7 +174,7 @@ fn a_layout_knows_its_schedule_and_where_parameters_rest() {
     let (device, values, mesh) =
         (Meta::<Cpu<f32>>::default(), Random { seed: 0 }, of("dp=2").ghost(1).unwrap());
     assert_eq!(of("dp=2:zero1").place(&device, &mesh, &values).rests, zero1);
-    assert_eq!(["none", "pp=2"].map(|text| of(text).pipeline().schedule.about().word), ["none", "gpipe"]);
+    assert_eq!(["none", "pp=2"].map(|text| of(text).pipeline().schedule.about().word), ["none", "1f1b"]);
 }
 
 /// Kills: an order that is read and not obeyed.
