@@ -14,7 +14,7 @@ pub fn check(schedule: &dyn Schedule, plan: &Plan) -> Result<(), String> {
     complete(schedule, plan).and_then(|()| gone_through(schedule, plan)).map_err(named)
 }
 
-fn units(plan: &Plan) -> impl Iterator<Item = Unit> {
+pub(super) fn units(plan: &Plan) -> impl Iterator<Item = Unit> {
     let Plan { slices, microbatches, .. } = *plan;
     let of = move |chunk| {
         let all = (0..microbatches as u32).flat_map(move |m| (0..slices as u16).map(move |slice| (m, slice)));

@@ -1,0 +1,266 @@
+//! When each cell of a table runs, given what cells and messages take: the timeline, what ranks wait for, what they hold.
+//!
+//! A cell starts when its rank is done with the cell before it in its row, and what it needs is there: the forward of the
+//! chunk before, the backward or its input half of the chunk after, sent over a link where another rank gives it. A link
+//! carries one message after the other.
+//!
+//! A rank's bubble is what it waits between its first and its last cell; the step's is that of the rank that waits longest.
+//! Ranks that start later may end later: the zero-bubble papers let the next step begin rank by rank. Where rank 0 starts
+//! first and ends last, as in `GPipe` and 1F1B, it is the makespan without rank 0's work. On links that take no time, with
+//! `K` ranks, `M` microbatches and times `F`, `B` (input half) and `W` of a rank's part:
+//!
+//! | schedule | bubble | where |
+//! |---|---|---|
+//! | naive | `(K − 1) M (F + B + W)` | always |
+//! | `GPipe`, 1F1B | `(K − 1)(F + B + W)`, of the makespan `(K − 1)/(M + K − 1)` | always |
+//!
+//! Source: Qi et al., "Zero bubble pipeline parallelism", arXiv:2401.10241 (the bubble, as `cost − M (F + B + W)` with the cost
+//! of the stage that takes longest).
+use super::{Act, Cell, Payload, Plan};
+use crate::Schedule;
+use std::iter::Peekable;
+
+/// What cells and messages take, in any one unit of time.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Times {
+    /// What a rank's whole part of the model takes for a whole microbatch, by `Act as usize`. A cell takes its share: one of
+    /// chunks times slices.
+    pub acts: [f64; 4],
+    /// What a message is under way after the link is free for the next one.
+    pub latency: f64,
+    /// What a link is busy with a message of a whole microbatch.
+    pub message: f64,
+    /// The share of what a forward saved that the input half frees; the weight half frees the rest.
+    pub freed: f64,
+}
+
+impl Times {
+    /// Of a forward, the input half of its backward and the weight half; the whole backward takes both. Messages take no
+    /// time, and the input half frees nothing.
+    pub fn new(f: f64, i: f64, w: f64) -> Self {
+        Self { acts: [f, i + w, i, w], latency: 0.0, message: 0.0, freed: 0.0 }
+    }
+    /// Every cell takes one tick, as tables are drawn.
+    pub fn ticks(plan: &Plan) -> Self {
+        let tick = (plan.chunks * plan.slices) as f64;
+        Self { acts: [tick; 4], ..Self::new(tick, tick, tick) }
+    }
+    /// What a cell adds to what is saved, in units of what its forward saved.
+    fn saves(&self, act: Act) -> f64 {
+        match act {
+            Act::F => 1.0,
+            Act::B => -1.0,
+            Act::I => -self.freed,
+            Act::W => self.freed - 1.0,
+        }
+    }
+}
+
+/// How a step goes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Simulated {
+    /// From the first cell's start to the last one's end.
+    pub makespan: f64,
+    /// What each rank waits between its first and its last cell.
+    pub bubbles: Vec<f64>,
+    /// The longest of them.
+    pub bubble_time: f64,
+    /// That, as a share of the time between that rank's first and last cell.
+    pub bubble_fraction: f64,
+    /// What each rank has saved at most at once; 1 is what its whole part of the model saves for a microbatch.
+    pub peak_saved: Vec<f64>,
+}
+
+/// Goes through a table, which [`check`](super::check) is content with; `see` is told each cell's rank, start and end: a rank's
+/// own in order, those of different ranks in any.
+///
+/// # Errors
+/// If a rank waits for ever.
+pub fn simulate(
+    schedule: &dyn Schedule,
+    plan: &Plan,
+    times: &Times,
+    see: &mut dyn FnMut(usize, Cell, f64, f64),
+) -> Result<Simulated, String> {
+    let mut all = Ranks::new(schedule, plan, times);
+    while let Some(rank) = all.can_go.pop() {
+        all.go(rank, times, see);
+    }
+    for (rank, at) in all.ranks.iter_mut().enumerate() {
+        if let Some(cell) = at.row.peek() {
+            return Err(format!("rank {rank} waits for ever to run {cell}"));
+        }
+    }
+    Ok(all.simulated())
+}
+
+/// What a row holds at most, of what each of its cells adds to it (or, below 0, frees), in any unit: bytes, say.
+pub fn peak(row: impl Iterator<Item = Cell>, adds: impl Fn(Cell) -> f64) -> f64 {
+    let held = row.scan(0.0, |held, cell| {
+        *held += adds(cell);
+        Some(*held)
+    });
+    held.fold(0.0, f64::max)
+}
+
+/// A rank on its way through its row.
+struct Rank {
+    row: Peekable<Box<dyn Iterator<Item = Cell>>>,
+    waits: bool,
+    begun: Option<f64>,
+    free: f64, // from when on
+    busy: f64, // for how long, so far
+    saved: f64,
+    peak: f64,
+}
+
+/// All of them. Times are multiplied by the number of chunks and slices, so that whole numbers stay whole.
+struct Ranks {
+    plan: Plan,
+    rank_of: Vec<usize>,
+    ranks: Vec<Rank>,
+    can_go: Vec<usize>,
+    /// When what a chunk gave is where it is needed: by payload, chunk, slice and microbatch; not a number before.
+    arrivals: Vec<f64>,
+    /// From when on the link from a rank to another is free.
+    links: Vec<f64>,
+}
+
+impl Ranks {
+    fn new(schedule: &dyn Schedule, plan: &Plan, times: &Times) -> Self {
+        let row = |rank| schedule.row(rank, plan).peekable();
+        let rank = |rank| Rank {
+            row: row(rank),
+            waits: false,
+            begun: None,
+            free: 0.0,
+            busy: 0.0,
+            saved: 0.0,
+            peak: 0.0,
+        };
+        let sends = times.latency > 0.0 || times.message > 0.0;
+        Self {
+            plan: *plan,
+            rank_of: (0..plan.all_chunks()).map(|chunk| schedule.rank_of(chunk, plan)).collect(),
+            ranks: (0..plan.ranks).map(rank).collect(),
+            can_go: (0..plan.ranks).rev().collect(),
+            arrivals: vec![f64::NAN; 2 * plan.all_chunks() * plan.slices * plan.microbatches],
+            links: vec![0.0; if sends { plan.ranks * plan.ranks } else { 0 }],
+        }
+    }
+    /// Where an arrival stands.
+    fn slot(&self, payload: Payload, chunk: usize, cell: Cell) -> usize {
+        let chunk = chunk + payload as usize * self.plan.all_chunks();
+        (chunk * self.plan.slices + cell.of.slice as usize) * self.plan.microbatches
+            + cell.of.microbatch as usize
+    }
+    fn arrival(&self, payload: Payload, chunk: usize, cell: Cell) -> Option<f64> {
+        Some(self.arrivals[self.slot(payload, chunk, cell)]).filter(|at| !at.is_nan())
+    }
+    /// From when on a cell can run, if that is known.
+    fn ready(&self, cell: Cell) -> Option<f64> {
+        let chunk = cell.of.chunk as usize;
+        let own = |payload| self.arrival(payload, chunk, cell).is_some(); // in this row, so before this cell
+        match cell.act {
+            Act::F if chunk == 0 => Some(0.0),
+            Act::F => self.arrival(Payload::Activation, chunk - 1, cell),
+            Act::W => own(Payload::Gradient).then_some(0.0),
+            Act::B | Act::I if !own(Payload::Activation) => None,
+            Act::B | Act::I if chunk + 1 == self.plan.all_chunks() => Some(0.0),
+            Act::B | Act::I => self.arrival(Payload::Gradient, chunk + 1, cell),
+        }
+    }
+    /// Takes a rank as far as it can go.
+    fn go(&mut self, rank: usize, times: &Times, see: &mut dyn FnMut(usize, Cell, f64, f64)) {
+        let parts = (self.plan.chunks * self.plan.slices) as f64;
+        while let Some(&cell) = self.ranks[rank].row.peek() {
+            let ready = self.ready(cell);
+            let at = &mut self.ranks[rank];
+            at.waits = ready.is_none();
+            let Some(ready) = ready else { return };
+            at.row.next();
+            let (start, takes) = (at.free.max(ready), times.acts[cell.act as usize]);
+            at.begun.get_or_insert(start);
+            at.free = start + takes;
+            at.busy += takes;
+            at.saved += times.saves(cell.act);
+            at.peak = at.peak.max(at.saved);
+            let end = at.free;
+            see(rank, cell, start / parts, end / parts);
+            if cell.act != Act::W {
+                self.give(rank, cell, end, times);
+            }
+        }
+    }
+    /// Hands on what a cell gave at its end.
+    fn give(&mut self, rank: usize, cell: Cell, end: f64, times: &Times) {
+        let (chunk, payload) = (cell.of.chunk as usize, cell.act.gives());
+        let next = if payload == Payload::Activation { Some(chunk + 1) } else { chunk.checked_sub(1) };
+        let to = next.and_then(|next| self.rank_of.get(next).copied()).unwrap_or(rank);
+        let slot = self.slot(payload, chunk, cell);
+        self.arrivals[slot] = end;
+        if to == rank {
+            return;
+        }
+        if let Some(free) = self.links.get_mut(rank * self.plan.ranks + to) {
+            let parts = self.plan.chunks as f64; // a message is of a slice, and of the whole width whatever the chunks
+            *free = free.max(end) + times.message * parts;
+            self.arrivals[slot] = *free + times.latency * parts * self.plan.slices as f64;
+        }
+        if std::mem::take(&mut self.ranks[to].waits) {
+            self.can_go.push(to);
+        }
+    }
+    fn simulated(&self) -> Simulated {
+        let parts = (self.plan.chunks * self.plan.slices) as f64;
+        let waited = |at: &Rank| (at.free - at.begun.unwrap_or(at.free) - at.busy) / parts;
+        let span = |at: &Rank| waited(at) + at.busy / parts;
+        let longest = self.ranks.iter().max_by(|a, b| waited(a).total_cmp(&waited(b)));
+        let ends = self.ranks.iter().map(|at| at.free);
+        let begins = self.ranks.iter().filter_map(|at| at.begun).fold(f64::INFINITY, f64::min);
+        Simulated {
+            makespan: (ends.fold(0.0, f64::max) - begins).max(0.0) / parts,
+            bubbles: self.ranks.iter().map(waited).collect(),
+            bubble_time: longest.map_or(0.0, waited),
+            bubble_fraction: longest.filter(|at| span(at) > 0.0).map_or(0.0, |at| waited(at) / span(at)),
+            peak_saved: self.ranks.iter().map(|at| at.peak / parts).collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pipeline::{ALL, gpipe::GPipe};
+
+    fn simulated(schedule: &dyn Schedule, plan: &Plan, times: &Times) -> Simulated {
+        simulate(schedule, plan, times, &mut |_, _, _, _| {}).unwrap()
+    }
+
+    /// The kind of this name, if there is one by now.
+    fn kind(word: &str) -> &'static dyn Schedule {
+        *ALL.iter().find(|schedule| schedule.about().word == word).unwrap_or_else(|| panic!("{word}"))
+    }
+
+    /// Sizes and times F, I, W that closed forms are tried with.
+    fn grid() -> impl Iterator<Item = (usize, usize, [f64; 3])> {
+        let times = [[1.0, 1.0, 1.0], [2.0, 3.0, 1.0], [1.0, 0.0, 2.0], [5.0, 4.0, 3.0]];
+        (1..=6).flat_map(move |k| {
+            [1, 2, 3, 5, 8, 24].into_iter().flat_map(move |m| times.map(|times| (k, m, times)))
+        })
+    }
+
+    /// Kills: a bubble that counts another rank's wait, a fraction of work instead of the step, sums that round.
+    #[test]
+    fn bubbles_without_halves_are_the_closed_forms_exactly() {
+        for (k, m, [f, i, w]) in grid() {
+            let plan = Plan::whole(k, m);
+            let of = simulated(&GPipe, &plan, &Times::new(f, i, w));
+            let (work, others) = (f + i + w, (k - 1) as f64);
+            assert_eq!(of.bubble_time, others * work, "{plan}");
+            assert_eq!(of.bubble_fraction, others / (m + k - 1) as f64, "{plan}");
+            assert_eq!(of.makespan, (m + k - 1) as f64 * work, "{plan}");
+            assert_eq!(of.peak_saved, vec![m as f64; k]);
+        }
+    }
+}
