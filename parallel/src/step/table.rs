@@ -24,7 +24,7 @@ pub struct Table {
 }
 
 static ABOUT: About = About {
-    name: "of the table",
+    name: "from a file",
     axis: None,
     choice: Choice::Schedule,
     word: "table",
