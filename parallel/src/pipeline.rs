@@ -5,8 +5,19 @@ use crate::strategies::list;
 use layers::{About, Choice, Takes};
 
 list! { dyn Schedule:
+    one_f_one_b::OneForwardOneBackward,
+    naive::Naive,
     gpipe::GPipe,
+    interleaved::Interleaved,
+    looped_bfs::LoopedBfs,
+    zb_h1::ZbH1,
+    zb_h2::ZbH2,
+    zb_v::ZbV,
+    dualpipe_v::DualPipeV,
+    seq1f1b::Seq1F1B,
 }
+
+pub mod phases;
 
 /// A way to go through the chunks of a model, as a table.
 pub trait Schedule: Sync {

@@ -12,60 +12,21 @@
 //!
 //! Source: Huang et al., "GPipe", §2.2, arXiv:1811.06965. Chapter: none yet.
 use super::Schedule;
-use crate::step::{Act, Cell, Plan, Unit};
-use comm::Axis;
-use layers::{About, Choice, Shared, Sharing, Takes};
+use super::phases::{B, F, about, blocks, in_order, phases};
+use crate::step::{Cell, Plan};
+use layers::{About, Takes};
 
 /// `GPipe`.
 pub struct GPipe;
 
-static ABOUT: About = About {
-    name: "GPipe",
-    axis: Some(Axis::Pp),
-    choice: Choice::Schedule,
-    word: "gpipe",
-    takes: Takes::Nothing,
-    shares: |design, sizes| {
-        let (over, what) = (sizes.along(Axis::Pp), if design.shape().is_some() { "blocks" } else { "parts" });
-        vec![Shared { what, size: design.parts(), over, by: Sharing::AtLeastOne }]
-    },
-    paper: "Huang et al., arXiv:1811.06965",
-    chapter: None,
-    hints: &[
-        ("loss", "the loss is of the last stage; the other stages add 0"),
-        (
-            "gradient of",
-            "a stage's gradients are of all microbatches, and complete when the last one is back",
-        ),
-        (
-            "",
-            "each stage has consecutive blocks; what it receives is what the stage before it sent of this microbatch",
-        ),
-    ],
-};
+static ABOUT: About = about(["GPipe", "gpipe", "Huang et al., arXiv:1811.06965"], Takes::Nothing, blocks::<1>);
 
 impl Schedule for GPipe {
     fn about(&self) -> &'static About {
         &ABOUT
     }
     fn row(&self, rank: usize, plan: &Plan) -> Box<dyn Iterator<Item = Cell>> {
-        let microbatches = plan.microbatches as u32;
-        let all = move |act| (0..microbatches).map(move |m| Cell { act, of: Unit::new(rank, m) });
-        Box::new(all(Act::F).chain(all(Act::B)))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Kills: a row that depends on the rank, a backward before all forwards, another order of microbatches than the
-    /// unsplit model adds them up in.
-    #[test]
-    fn all_go_forward_then_all_backward() {
-        let plan = Plan::whole(3, 4);
-        let row = |rank| GPipe.row(rank, &plan).map(|cell| cell.to_string()).collect::<Vec<_>>().join(" ");
-        assert_eq!(row(0), "0F0 0F1 0F2 0F3 0B0 0B1 0B2 0B3");
-        assert_eq!(row(2), "2F0 2F1 2F2 2F3 2B0 2B1 2B2 2B3");
+        let all = plan.microbatches;
+        phases(plan, [(all, &[F]), (all, &[B])], in_order(rank))
     }
 }

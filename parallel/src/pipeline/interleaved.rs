@@ -1,0 +1,47 @@
+//! Interleaved 1F1B, `pp=N:interleaved/V`: each rank has `V` chunks of the model, a round of `K` microbatches through each.
+//!
+//! ```text
+//! stages 2, chunks 2, microbatches 4 (small letters: the rank's second chunk)
+//! rank 0   F0 F1 f0 f1 F2 b0 F3 b1 f2 B0 f3 B1 ·  b2 ·  b3 B2 B3
+//! rank 1   ·  F0 F1 f0 b0 f1 b1 F2 B0 F3 B1 f2 b2 f3 b3 B2 B3 ·
+//! ```
+//!
+//! Chunk `c` is on rank c mod K, so that a microbatch goes round the ranks `V` times. What a rank waits for is 1/V of a stage:
+//! (K − 1)(F + B)/V where `K` divides `M`. The price: `V` times the messages, and 2(K − 1 − r) + (V − 1)K + 1 chunks' activations
+//! on rank `r`. Where `K` does not divide `M`, the last round is one of fewer microbatches.
+//!
+//! Source: Narayanan et al., "Efficient large-scale language model training on GPU clusters using Megatron-LM", §2.2,
+//! arXiv:2104.04473. Chapter: none yet.
+use super::Schedule;
+use super::phases::{B, F, USUAL, about, chunks, phases};
+use crate::step::{Act, Cell, Plan, Unit};
+use layers::{About, Takes};
+
+/// Interleaved 1F1B.
+pub struct Interleaved;
+
+static ABOUT: About = about(
+    ["interleaved 1F1B", "interleaved", "Narayanan et al., arXiv:2104.04473"],
+    Takes::Optional("chunks of each rank"),
+    chunks,
+);
+
+impl Schedule for Interleaved {
+    fn about(&self) -> &'static About {
+        &ABOUT
+    }
+    fn plan(&self, ranks: usize, microbatches: usize, number: Option<usize>) -> Plan {
+        Plan { chunks: number.unwrap_or(USUAL), ..Plan::whole(ranks, microbatches) }
+    }
+    fn row(&self, rank: usize, plan: &Plan) -> Box<dyn Iterator<Item = Cell>> {
+        let Plan { ranks, chunks, microbatches, .. } = *plan;
+        let all = microbatches.next_multiple_of(ranks) * chunks;
+        let ahead = all.min(2 * (ranks - 1 - rank) + (chunks - 1) * ranks);
+        let of = move |(act, _), n: usize| {
+            let (round, forth) = (n / (ranks * chunks), n / ranks % chunks);
+            let chunk = if act == Act::F { forth } else { chunks - 1 - forth };
+            Unit::new(chunk * ranks + rank, (round * ranks + n % ranks) as u32)
+        };
+        phases(plan, [(ahead, &[F]), (all - ahead, &[F, B]), (ahead, &[B])], of)
+    }
+}

@@ -1,0 +1,45 @@
+//! Looped breadth-first, `pp=N:looped-bfs/V`: each rank has `V` chunks of the model, all microbatches through each.
+//!
+//! ```text
+//! stages 2, chunks 2, microbatches 4 (small letters: the rank's second chunk)
+//! rank 0   F0 F1 F2 F3 f0 f1 f2 f3 ·  ·  b0 b1 b2 b3 B0 B1 B2 B3
+//! rank 1   ·  F0 F1 F2 F3 f0 f1 f2 f3 b0 b1 b2 b3 B0 B1 B2 B3 ·
+//! ```
+//!
+//! Chunk `c` is on rank c mod K. A rank waits (K − 1)(F + B)/V, as under interleaved 1F1B, and holds what all `M` microbatches
+//! saved, as under `GPipe`; a chunk's weights are used in one run forward and one backward, which is when sharded data ranks
+//! gather them. What the last rank sends the first waits until the first has begun its next chunk: M − K messages and more.
+//!
+//! Source: Lamy-Poirier, "Breadth-first pipeline parallelism", §3.1, arXiv:2211.05953. Chapter: none yet.
+use super::Schedule;
+use super::phases::{B, F, USUAL, about, chunks, phases};
+use crate::step::{Act, Cell, Plan, Unit};
+use layers::{About, Takes};
+
+/// Looped breadth-first.
+pub struct LoopedBfs;
+
+static ABOUT: About = about(
+    ["looped breadth-first", "looped-bfs", "Lamy-Poirier, arXiv:2211.05953"],
+    Takes::Optional("chunks of each rank"),
+    chunks,
+);
+
+impl Schedule for LoopedBfs {
+    fn about(&self) -> &'static About {
+        &ABOUT
+    }
+    fn plan(&self, ranks: usize, microbatches: usize, number: Option<usize>) -> Plan {
+        Plan { chunks: number.unwrap_or(USUAL), ..Plan::whole(ranks, microbatches) }
+    }
+    fn row(&self, rank: usize, plan: &Plan) -> Box<dyn Iterator<Item = Cell>> {
+        let Plan { ranks, chunks, microbatches, .. } = *plan;
+        let of = move |(act, _), n: usize| {
+            let forth = n / microbatches;
+            let chunk = if act == Act::F { forth } else { chunks - 1 - forth };
+            Unit::new(chunk * ranks + rank, (n % microbatches) as u32)
+        };
+        let all = chunks * microbatches;
+        phases(plan, [(all, &[F]), (all, &[B])], of)
+    }
+}

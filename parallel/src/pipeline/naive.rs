@@ -1,0 +1,30 @@
+//! Naive model parallelism, `pp=N:naive`: one microbatch at a time, through all stages and back.
+//!
+//! ```text
+//! stages 3, microbatches 2        rank 0   F0 ·  ·  ·  ·  B0 F1 ·  ·  ·  ·  B1
+//!                                 rank 1   ·  F0 ·  ·  B0 ·  ·  F1 ·  ·  B1 ·
+//!                                 rank 2   ·  ·  F0 B0 ·  ·  ·  ·  F1 B1 ·  ·
+//! ```
+//!
+//! One of the `K` ranks works at a time: a rank waits (K − 1)(F + B) for each of the `M` microbatches. It holds what one
+//! microbatch saved. Microbatches shorten nothing here; `GPipe` is where they do.
+//!
+//! Source: what Huang et al., "GPipe", §2.3 and Figure 2(b), arXiv:1811.06965, begin from. Chapter: none yet.
+use super::Schedule;
+use super::phases::{B, F, about, blocks, in_order, phases};
+use crate::step::{Cell, Plan};
+use layers::{About, Takes};
+
+/// Naive model parallelism.
+pub struct Naive;
+
+static ABOUT: About = about(["naive model parallelism", "naive", "Huang et al., arXiv:1811.06965"], Takes::Nothing, blocks::<1>);
+
+impl Schedule for Naive {
+    fn about(&self) -> &'static About {
+        &ABOUT
+    }
+    fn row(&self, rank: usize, plan: &Plan) -> Box<dyn Iterator<Item = Cell>> {
+        phases(plan, [(plan.microbatches, &[F, B])], in_order(rank))
+    }
+}

@@ -1,0 +1,100 @@
+//! What schedules share: rows in phases, as papers tell them, the V of two chunks a rank, and a schedule's description.
+use crate::step::{Act, Cell, Plan, Unit};
+use comm::Axis;
+use layers::{About, Choice, Design, Shared, Sharing, Sizes, Takes};
+
+/// An act on the first or on the second chunk of a rank.
+pub type Turn = (Act, usize);
+
+/// The turns that rows are made of: those of a rank's only chunk are those of its first.
+pub const F: Turn = (Act::F, 0);
+/// The whole backward of the first chunk.
+pub const B: Turn = (Act::B, 0);
+/// The input half of the backward of the first chunk.
+pub const I: Turn = (Act::I, 0);
+/// The weight half of the backward of the first chunk.
+pub const W: Turn = (Act::W, 0);
+/// Forward through the second chunk.
+pub const F2: Turn = (Act::F, 1);
+/// The whole backward of the second chunk.
+pub const B2: Turn = (Act::B, 1);
+/// The input half of the backward of the second chunk.
+pub const I2: Turn = (Act::I, 1);
+/// The weight half of the backward of the second chunk.
+pub const W2: Turn = (Act::W, 1);
+
+/// A row in phases: so many times these turns, then so many times those. The n-th forward, input half or weight half of a
+/// chunk is of the unit that `of` says; a whole backward is both of its halves. Phases may be those of more microbatches than
+/// the step has: cells of those beyond are left out, which takes nothing from a table that others need.
+pub fn phases<const N: usize>(
+    plan: &Plan,
+    phases: [(usize, &'static [Turn]); N],
+    of: impl Fn(Turn, usize) -> Unit + 'static,
+) -> Box<dyn Iterator<Item = Cell>> {
+    let (mut so_far, microbatches) = ([[0; 3]; 2], plan.microbatches as u32);
+    let turns = phases.into_iter().flat_map(|(times, turns)| (0..times).flat_map(move |_| turns));
+    let cell = move |&(act, chunk): &Turn| {
+        let counts = match act {
+            Act::F => 0..1,
+            Act::B => 1..3,
+            Act::I => 1..2,
+            Act::W => 2..3,
+        };
+        let n = so_far[chunk][counts.start];
+        so_far[chunk][counts].iter_mut().for_each(|n| *n += 1);
+        Cell { act, of: of((act, chunk), n) }
+    };
+    Box::new(turns.map(cell).filter(move |cell| cell.of.microbatch < microbatches))
+}
+
+/// Microbatches in their order, each through a chunk of the model: of a rank with one.
+pub fn in_order(chunk: usize) -> impl Fn(Turn, usize) -> Unit {
+    move |_, n| Unit::new(chunk, n as u32)
+}
+
+/// Microbatches in their order through the two chunks that a rank has on a V.
+pub fn on_v(rank: usize, plan: &Plan) -> impl Fn(Turn, usize) -> Unit + use<> {
+    let chunks = [rank, 2 * plan.ranks - 1 - rank];
+    move |(_, chunk), n| Unit::new(chunks[chunk], n as u32)
+}
+
+/// The rank of a chunk where chunks go down the ranks and up again, two on each: the last rank hands over to itself, and the
+/// first has embedding and head.
+pub fn rank_on_v(chunk: usize, plan: &Plan) -> usize {
+    chunk.min(2 * plan.ranks - 1 - chunk)
+}
+
+/// The description of a schedule that splits a model into stages of blocks.
+pub(super) const fn about(
+    [name, word, paper]: [&'static str; 3],
+    takes: Takes,
+    shares: fn(&Design, &Sizes) -> Vec<Shared>,
+) -> About {
+    let (axis, choice) = (Some(Axis::Pp), Choice::Schedule);
+    About { name, axis, choice, word, takes, shares, paper, chapter: None, hints: HINTS }
+}
+
+const HINTS: &[(&str, &str)] = &[
+    ("loss", "the loss is of the last stage; the other stages add 0"),
+    ("gradient of", "a stage's gradients are of all microbatches, and complete when the last one is back"),
+    (
+        "",
+        "each stage has consecutive blocks; what it receives is what the stage before it sent of this microbatch",
+    ),
+];
+
+/// Blocks, so many chunks of them on each rank.
+pub(super) fn blocks<const CHUNKS: usize>(design: &Design, sizes: &Sizes) -> Vec<Shared> {
+    let what = if design.shape().is_some() { "blocks" } else { "parts" };
+    let over = CHUNKS * sizes.along(Axis::Pp);
+    vec![Shared { what, size: design.parts(), over, by: Sharing::AtLeastOne }]
+}
+
+/// Chunks of a rank, or slices of a sequence, where a layout does not say how many.
+pub(super) const USUAL: usize = 2;
+
+/// Blocks, as many chunks of them on each rank as the layout says.
+pub(super) fn chunks(design: &Design, sizes: &Sizes) -> Vec<Shared> {
+    let more = |shared: Shared| Shared { over: sizes.number.unwrap_or(USUAL) * shared.over, ..shared };
+    blocks::<1>(design, sizes).into_iter().map(more).collect()
+}

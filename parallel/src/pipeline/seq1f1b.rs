@@ -1,0 +1,46 @@
+//! Seq1F1B, `pp=N:seq1f1b/S`: 1F1B of `S` slices of each sequence, forward in order, backward in reverse.
+//!
+//! ```text
+//! stages 2, slices 2, microbatches 3 (a stroke: the second slice)
+//! rank 0   F0  F0' F1  ·   B0' F1' B0  F2  B1' F2' B1  ·   B2' B2
+//! rank 1   ·   F0  F0' B0' F1  B0  F1' B1' F2  B1  F2' B2' B2  ·
+//! ```
+//!
+//! A slice's tokens attend to keys and values of the slices before it, and give those a gradient: so a sequence goes back from
+//! its end, and rank `r` of `K` goes forward S − 1 times more than under 1F1B before it turns. It waits (K − 1)(F + B)/S where
+//! slices take equally long, and holds what K − r + S − 1 slices saved: 1/S of a microbatch each.
+//!
+//! Source: Sun et al., "Seq1F1B", §3.2, arXiv:2406.03488. Chapter: none yet.
+use super::Schedule;
+use super::phases::{B, F, USUAL, about, blocks, phases};
+use crate::step::{Act, Cell, Plan, Unit};
+use layers::{About, Takes};
+
+/// Seq1F1B.
+pub struct Seq1F1B;
+
+static ABOUT: About = about(
+    ["Seq1F1B", "seq1f1b", "Sun et al., arXiv:2406.03488"],
+    Takes::Optional("slices of each sequence"),
+    blocks::<1>,
+);
+
+impl Schedule for Seq1F1B {
+    fn about(&self) -> &'static About {
+        &ABOUT
+    }
+    fn plan(&self, ranks: usize, microbatches: usize, number: Option<usize>) -> Plan {
+        Plan { slices: number.unwrap_or(USUAL), ..Plan::whole(ranks, microbatches) }
+    }
+    fn row(&self, rank: usize, plan: &Plan) -> Box<dyn Iterator<Item = Cell>> {
+        let Plan { ranks, slices, microbatches, .. } = *plan;
+        let ahead = ranks - 1 - rank + slices - 1;
+        // Whole sequences: those of the step, or as many as go forward before the first goes back on the first rank.
+        let all = slices * microbatches.max((ranks + slices - 1).div_ceil(slices));
+        let of = move |(act, _), n: usize| {
+            let slice = if act == Act::F { n % slices } else { slices - 1 - n % slices };
+            Unit { slice: slice as u16, ..Unit::new(rank, (n / slices) as u32) }
+        };
+        phases(plan, [(ahead, &[F]), (all - ahead, &[F, B]), (ahead, &[B])], of)
+    }
+}

@@ -1,0 +1,41 @@
+//! ZB-H1, `pp=N:zb-h1`: 1F1B whose weight halves fill the end of the step.
+//!
+//! ```text
+//! stages 3, microbatches 5   rank 0   F0 F1 F2 ·  ·  I0 W0 F3 I1 W1 F4 I2 W2 I3 W3 I4 W4
+//!                            rank 1   ·  F0 F1 ·  I0 F2 I1 W0 F3 I2 W1 F4 I3 W2 I4 W3 W4
+//!                            rank 2   ·  ·  F0 I0 F1 I1 F2 I2 W0 F3 I3 W1 F4 I4 W2 W3 W4
+//! ```
+//!
+//! Only the input half `I` is waited for by another rank. The weight half `W` of a microbatch comes `r` microbatches late on rank
+//! `r` of `K`: a rank with fewer forwards ahead puts as many weight halves off, so that each holds what `K` microbatches saved, as
+//! the first does under 1F1B. Where W ≤ F and K ≤ M, a rank waits (K − 1)(F + I − W).
+//!
+//! Source: Qi et al., "Zero bubble pipeline parallelism", §2.1, arXiv:2401.10241. Chapter: none yet.
+use super::Schedule;
+use super::phases::{F, I, W, about, blocks, in_order, phases};
+use crate::step::{Cell, Plan};
+use layers::{About, Takes};
+
+/// ZB-H1.
+pub struct ZbH1;
+
+static ABOUT: About = about(["ZB-H1", "zb-h1", "Qi et al., arXiv:2401.10241"], Takes::Nothing, blocks::<1>);
+
+impl Schedule for ZbH1 {
+    fn about(&self) -> &'static About {
+        &ABOUT
+    }
+    fn row(&self, rank: usize, plan: &Plan) -> Box<dyn Iterator<Item = Cell>> {
+        late(rank, plan, 1)
+    }
+}
+
+/// The row of a rank that goes forward `per` times more for each rank after it, and whose weight halves come `per` microbatches
+/// later for each rank before it.
+pub(super) fn late(rank: usize, plan: &Plan, per: usize) -> Box<dyn Iterator<Item = Cell>> {
+    let (ahead, late) = (per * (plan.ranks - 1 - rank), per * rank);
+    let all_three = plan.microbatches.saturating_sub(ahead + late).max(1);
+    let row: [(usize, &[_]); 5] =
+        [(ahead, &[F]), (late, &[F, I]), (all_three, &[F, I, W]), (ahead, &[I, W]), (late, &[W])];
+    phases(plan, row, in_order(rank))
+}

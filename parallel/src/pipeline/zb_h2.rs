@@ -1,0 +1,32 @@
+//! ZB-H2, `pp=N:zb-h2`: as ZB-H1, with so many forwards ahead that no rank waits.
+//!
+//! ```text
+//! stages 3, microbatches 5   rank 0   F0 F1 F2 F3 F4 I0 W0 I1 W1 I2 W2 I3 W3 I4 W4
+//!                            rank 1   ·  F0 F1 F2 I0 F3 I1 F4 I2 W0 I3 W1 I4 W2 W3 W4
+//!                            rank 2   ·  ·  F0 I0 F1 I1 F2 I2 F3 I3 F4 I4 W0 W1 W2 W3 W4
+//! ```
+//!
+//! Rank `r` of `K` goes forward 2(K − r) − 1 times before its first backward, and weight halves come 2r microbatches late: it
+//! holds what 2K − 1 microbatches saved, twice as much as under ZB-H1. Where W ≤ F and 2K − 1 ≤ M, it waits
+//! (K − 1)(F + I − 2W), and not at all where that is negative, from its first cell to its last: ranks begin and end one after the
+//! other, so that only a step whose update waits for no other rank is without a bubble.
+//!
+//! Source: Qi et al., "Zero bubble pipeline parallelism", §2.2, arXiv:2401.10241. Chapter: none yet.
+use super::phases::{about, blocks};
+use super::{Schedule, zb_h1};
+use crate::step::{Cell, Plan};
+use layers::{About, Takes};
+
+/// ZB-H2.
+pub struct ZbH2;
+
+static ABOUT: About = about(["ZB-H2", "zb-h2", "Qi et al., arXiv:2401.10241"], Takes::Nothing, blocks::<1>);
+
+impl Schedule for ZbH2 {
+    fn about(&self) -> &'static About {
+        &ABOUT
+    }
+    fn row(&self, rank: usize, plan: &Plan) -> Box<dyn Iterator<Item = Cell>> {
+        zb_h1::late(rank, plan, 2)
+    }
+}
