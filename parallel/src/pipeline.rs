@@ -66,3 +66,6 @@ impl Schedule for Alone {
         Box::new((0..plan.microbatches as u32).flat_map(both))
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -17,7 +17,7 @@ mod check;
 pub mod simulate;
 pub mod table;
 
-pub use check::check;
+pub use check::{Needs, check};
 
 use crate::Schedule;
 use layers::model::shape::counted;

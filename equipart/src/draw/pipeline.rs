@@ -42,8 +42,8 @@ pub struct Ran {
 const ACTS: [(Act, &str, &str, f64); 4] = [
     (Act::F, "F", "forward", 0.6),
     (Act::B, "B", "backward", 0.38),
-    (Act::I, "I", "its input half", 0.45),
-    (Act::W, "W", "its weight half", 0.12),
+    (Act::I, "I", "backward, input half", 0.45),
+    (Act::W, "W", "backward, weight half", 0.12),
 ];
 
 /// Ranks that are shown in a terminal.
@@ -57,26 +57,25 @@ fn short(x: f64) -> f64 {
 impl Timeline {
     /// The schedule and its sizes.
     pub fn title(&self) -> String {
-        let more = [(self.plan.chunks, "chunk"), (self.plan.slices, "slice")].into_iter();
-        let more = more.filter(|(n, _)| *n > 1).map(|(n, what)| format!(", {}", counted(n, what)));
+        let more = [(self.plan.chunks, "chunk", "rank"), (self.plan.slices, "slice", "sequence")];
+        let more = more.into_iter().filter(|(n, ..)| *n > 1);
+        let more = more.map(|(n, what, of)| format!(", {} of each {of}", counted(n, what)));
         format!("{}: {}{}", self.name, self.plan, more.collect::<String>())
     }
     /// What it takes and what ranks hold, in two lines.
     pub fn figures(&self) -> [String; 2] {
         let Simulated { makespan, bubble_time, bubble_fraction, peak_saved, .. } = &self.of;
-        let bubble = if *bubble_time > 0.0 {
-            format!("waits {} ({:.1} %)", short(*bubble_time), 100.0 * bubble_fraction)
+        let bubble = if *bubble_time > 1e-9 * makespan {
+            let (time, share) = (short(*bubble_time), 100.0 * bubble_fraction);
+            format!("a rank waits at most {time} ({share:.1} %)")
         } else {
-            "does not wait".into()
+            "no rank waits".into()
         };
         let most = peak_saved.iter().copied().fold(0.0, f64::max);
         let each = peak_saved.iter().map(|saved| short(*saved).to_string()).collect::<Vec<_>>().join(", ");
         let each = if peak_saved.len() > 16 { String::new() } else { format!("; by rank: {each}") };
         [
-            format!(
-                "it takes {}; between its first and its last cell, the rank that waits longest {bubble}",
-                short(*makespan)
-            ),
+            format!("it takes {}; between its first and its last cell {bubble}", short(*makespan)),
             format!("a rank has saved at most what {} microbatches need{each}", short(most)),
         ]
     }
@@ -101,54 +100,58 @@ impl Timeline {
         };
         (1..=8).map(|parts| shortest / f64::from(parts)).find(|tick| fits(*tick)).unwrap_or(shortest)
     }
-    /// Lines of at most so many columns, or colour in place of letters, with what they mean.
+    /// Lines of at most so many columns, with letters or in colour, and what they mean.
     pub fn lines(&self, width: usize, colour: bool) -> Vec<String> {
         let tick = self.tick();
         let column = |time: f64| (time / tick).round() as usize;
-        let ran = || self.rows.iter().flatten();
         let share = |ran: &Ran| {
             let ticks = column(ran.end) - column(ran.start);
             (label(ran.cell, self.plan.chunks, colour).len() + 1).div_ceil(ticks.max(1))
         };
-        let (per, name) =
-            (ran().map(share).max().unwrap_or(2), format!("rank {}", self.plan.ranks - 1).len());
+        let per = self.rows.iter().flatten().map(share).max().unwrap_or(2);
+        let name = format!("rank {}", self.plan.ranks - 1).len();
         let (all, fit) = (column(self.of.makespan), width.saturating_sub(name + 2) / per);
         let (ticks, ranks) = (all.min(fit.max(1)), self.plan.ranks.min(MOST_RANKS));
-        let mut lines = Vec::new();
-        for (rank, row) in self.rows.iter().enumerate().take(ranks) {
-            let (mut line, mut at) = (format!("{:<name$}  ", format!("rank {rank}")), 0);
-            let wait = |until: usize, at: usize| format!("{:<per$}", "·").repeat(until.saturating_sub(at));
-            for ran in row {
-                let (from, to) = (column(ran.start), column(ran.end));
-                if to > ticks {
-                    break;
-                }
-                if to > from {
-                    line += &(wait(from, at) + &self.cell(ran.cell, (to - from) * per, colour));
-                    at = to;
-                }
-            }
-            line += &wait(ticks, at);
-            lines.push(line.trim_end().into());
-        }
-        lines.push(String::new());
-        lines.push(self.legend(tick, colour));
+        let line = |rank| {
+            let cells = self.line(rank, tick, [ticks, per], colour);
+            format!("{:<name$}  {}", format!("rank {rank}"), cells.trim_end())
+        };
+        let mut lines: Vec<_> =
+            (0..ranks).map(line).chain([String::new(), self.legend(tick, colour)]).collect();
         if (ticks, ranks) != (all, self.plan.ranks) {
-            let of_ranks =
-                if ranks < self.plan.ranks { format!(" of ranks 0 to {}", ranks - 1) } else { String::new() };
-            lines
-                .push(format!("Shown are the first {ticks} of {all} ticks{of_ranks}; --svg FILE draws all."));
+            let [ticks_of, ranks_of] =
+                [(ticks, all), (ranks, self.plan.ranks)].map(|(n, of)| format!("{n} of {of}"));
+            lines.push(format!(
+                "Shown are the first {ticks_of} ticks of {ranks_of} ranks; --svg FILE draws all."
+            ));
         }
         lines
+    }
+    /// What a rank does, in so many ticks of so many characters.
+    fn line(&self, rank: usize, tick: f64, [ticks, per]: [usize; 2], colour: bool) -> String {
+        let (mut line, mut at) = (String::new(), 0);
+        let wait = |ticks: usize| format!("{:<per$}", "·").repeat(ticks);
+        for ran in &self.rows[rank] {
+            let [from, to] = [ran.start, ran.end].map(|time| ticks.min((time / tick).round() as usize));
+            if to > from {
+                line += &(wait(from - at) + &self.cell(ran.cell, (to - from) * per, colour));
+                at = to;
+            }
+        }
+        line + &wait(ticks - at)
     }
     /// A cell, so many characters wide.
     fn cell(&self, cell: Cell, width: usize, colour: bool) -> String {
         let label = label(cell, self.plan.chunks, colour);
         if colour {
-            return ground(cell.act, self.lightness(cell), &format!("{label:<width$}"));
+            return ground(cell.act, self.lightness(cell), &format!("{label:<width$.width$}"));
         }
-        let line = "─".repeat((width - label.len()).saturating_sub(1));
-        format!("{label}{line} ")
+        let mut line = format!("{label:─<width$.width$}");
+        if width > label.len() {
+            line.pop();
+            line.push(' ');
+        }
+        line
     }
     fn legend(&self, tick: f64, colour: bool) -> String {
         let first = Cell { act: Act::F, of: parallel::step::Unit::new(0, 0) };

@@ -1,197 +1,148 @@
 //! Whether a table can be: gone through on paper, without numbers, as the [executor](crate::Stages) goes through it.
+//!
+//! Rows by themselves: every unit forward once and backward once, on its rank, each cell after what it needs, the last
+//! contribution to a chunk's gradients known as such. Rows together: every message sent is received, and no rank waits for
+//! ever. What is refused is refused with the least that is wrong with it: two cells, or a cycle of ranks.
+mod meet;
+
 use super::{Act, Cell, Payload, Plan, Step, Unit, lowered};
 use crate::Schedule;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// Whether every chunk is gone through once with each microbatch, forward and backward, on its rank, in an order in which
-/// no rank waits for ever.
-///
-/// # Errors
-/// One sentence on the first cell that is wrong.
-pub fn check(schedule: &dyn Schedule, plan: &Plan) -> Result<(), String> {
-    schedule.fits(plan)?;
-    let named = |why| format!("the schedule {}, {plan}: {why}", schedule.about().name);
-    complete(schedule, plan).and_then(|()| gone_through(schedule, plan)).map_err(named)
+/// What a table needs of those who run it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Needs {
+    /// Units that went forward and whose backward is not complete, at most at once: of each rank.
+    pub saved: Vec<usize>,
+    /// Messages of a kind from one rank to another that wait to be received while their sender goes on, at most. With 0 there
+    /// is no buffer: what is sent after a cell and what is received before the next are posted together, and a rank goes on
+    /// when all of it has met the other side.
+    pub under_way: usize,
 }
 
-pub(super) fn units(plan: &Plan) -> impl Iterator<Item = Unit> {
-    let Plan { slices, microbatches, .. } = *plan;
-    let of = move |chunk| {
-        let all = (0..microbatches as u32).flat_map(move |m| (0..slices as u16).map(move |slice| (m, slice)));
-        all.map(move |(microbatch, slice)| Unit { slice, ..Unit::new(chunk, microbatch) })
-    };
-    (0..plan.all_chunks()).flat_map(of)
+/// Whether every unit goes forward once and backward once, whole or in both halves, on its rank and in an order in which no
+/// rank waits for ever; and what that needs.
+///
+/// # Errors
+/// One sentence on what is wrong: the cells, or the shortest cycle of ranks that wait for each other.
+pub fn check(schedule: &dyn Schedule, plan: &Plan) -> Result<Needs, String> {
+    schedule.fits(plan)?;
+    let rank_of = |chunk: u16| schedule.rank_of(chunk as usize, plan);
+    let cells: Vec<Vec<Cell>> = (0..plan.ranks).map(|rank| schedule.row(rank, plan).collect()).collect();
+    let needs = complete(plan, rank_of, &cells).and_then(|()| {
+        let rows: Vec<_> = (0..plan.ranks).map(|rank| lowered(schedule, plan, rank)).collect();
+        let saved = in_order(plan, rank_of, &rows)?;
+        Ok(Needs { saved, under_way: meet::under_way(plan, &rows)? })
+    });
+    needs.map_err(|why| format!("the schedule {}, {plan}: {why}", schedule.about().name))
+}
+
+impl Plan {
+    fn units(&self) -> usize {
+        self.all_chunks() * self.slices * self.microbatches
+    }
+    /// The number of a unit of this step.
+    pub(super) fn number(&self, of: Unit) -> usize {
+        (of.chunk as usize * self.slices + of.slice as usize) * self.microbatches + of.microbatch as usize
+    }
+    fn has(&self, Unit { chunk, slice, microbatch }: Unit) -> bool {
+        let (chunk, slice, microbatch) = (chunk as usize, slice as usize, microbatch as usize);
+        chunk < self.all_chunks() && slice < self.slices && microbatch < self.microbatches
+    }
 }
 
 /// Each cell once, on the rank that has its chunk.
-fn complete(schedule: &dyn Schedule, plan: &Plan) -> Result<(), String> {
-    let mut times = BTreeMap::<_, usize>::new();
-    let known: BTreeSet<_> = units(plan).collect();
-    for rank in 0..plan.ranks {
-        for cell in schedule.row(rank, plan) {
-            if !known.contains(&cell.of) {
-                return Err(format!("{cell} is none of the step's"));
-            }
-            let at = schedule.rank_of(cell.of.chunk as usize, plan);
-            if at != rank {
-                return Err(format!("{cell} is in the row of rank {rank}, and its chunk on rank {at}"));
-            }
-            *times.entry((cell.of, cell.act as usize)).or_default() += 1;
+fn complete(plan: &Plan, rank_of: impl Fn(u16) -> usize, rows: &[Vec<Cell>]) -> Result<(), String> {
+    let mut times = vec![[0; 4]; plan.units()];
+    for (rank, cell) in
+        rows.iter().enumerate().flat_map(|(rank, row)| row.iter().map(move |cell| (rank, cell)))
+    {
+        if !plan.has(cell.of) {
+            return Err(format!("{cell} is none of the step's"));
         }
-    }
-    for of in known {
-        let [f, b, i, w] =
-            [Act::F, Act::B, Act::I, Act::W].map(|act| times.get(&(of, act as usize)).copied().unwrap_or(0));
-        if f != 1 || !matches!([b, i, w], [1, 0, 0] | [0, 1, 1]) {
-            let cell = |act| Cell { act, of };
-            return Err(format!(
-                "{} comes {f} times, {} {b}, {} {i} and {} {w}; it must be forward once, and backward once, whole or \
-                 in both halves",
-                cell(Act::F),
-                cell(Act::B),
-                cell(Act::I),
-                cell(Act::W)
-            ));
+        let at = rank_of(cell.of.chunk);
+        if at != rank {
+            return Err(format!("{cell} is in the row of rank {rank}, and its chunk on rank {at}"));
         }
+        times[plan.number(cell.of)][cell.act as usize] += 1;
     }
-    Ok(())
+    let wrong = |[f, b, i, w]: &[u32; 4]| *f != 1 || !matches!([b, i, w], [1, 0, 0] | [0, 1, 1]);
+    let Some(number) = times.iter().position(wrong) else { return Ok(()) };
+    let (rest, microbatch) = (number / plan.microbatches, (number % plan.microbatches) as u32);
+    let of = Unit { slice: (rest % plan.slices) as u16, ..Unit::new(rest / plan.slices, microbatch) };
+    let [f, b, i, w] = [Act::F, Act::B, Act::I, Act::W]
+        .map(|act| format!("{} {}", Cell { act, of }, times[number][act as usize]));
+    Err(format!(
+        "of the cells of a unit there are {f}, {b}, {i} and {w}; it must be forward once, and backward once, whole or in both halves"
+    ))
 }
 
-/// All ranks, each as far as it can go without the others, again and again.
-fn gone_through(schedule: &dyn Schedule, plan: &Plan) -> Result<(), String> {
-    let rows: Vec<Vec<Step>> = (0..plan.ranks).map(|rank| lowered(schedule, plan, rank)).collect();
-    let (mut at, mut under_way) = (vec![0; plan.ranks], UnderWay::new());
-    let mut done = BTreeSet::new();
-    loop {
-        let before = at.clone();
-        for (rank, row) in rows.iter().enumerate() {
-            while let Some(step) = row.get(at[rank]) {
-                if !goes(rank, step, (plan, &mut under_way, &mut done))? {
-                    break;
+/// What must have been before a cell: the cell, and the message with which it comes from another chunk.
+fn needed(Cell { act, of }: Cell, plan: &Plan) -> impl Iterator<Item = (Cell, Option<Payload>)> {
+    let at = |act, chunk: Option<u16>, slice: Option<u16>| {
+        let of = Unit { chunk: chunk?, slice: slice?, ..of };
+        plan.has(of).then_some(Cell { act, of })
+    };
+    let (chunk, slice) = (Some(of.chunk), Some(of.slice));
+    let all = match act {
+        Act::F => [
+            (at(Act::F, of.chunk.checked_sub(1), slice), Some(Payload::Activation)),
+            (at(Act::F, chunk, of.slice.checked_sub(1)), None),
+            (None, None),
+        ],
+        Act::B | Act::I => [
+            (at(Act::F, chunk, slice), None),
+            (at(Act::B, of.chunk.checked_add(1), slice), Some(Payload::Gradient)),
+            (at(Act::B, chunk, of.slice.checked_add(1)), None),
+        ],
+        Act::W => [(at(Act::I, chunk, slice), None), (None, None), (None, None)],
+    };
+    all.into_iter().filter_map(|(cell, by)| Some((cell?, by)))
+}
+
+/// Each row's cells after what they need, and its gradients complete after their last contribution; the most units that each
+/// rank has saved at once.
+fn in_order(plan: &Plan, rank_of: impl Fn(u16) -> usize, rows: &[Vec<Step>]) -> Result<Vec<usize>, String> {
+    let (mut did, mut came) = (vec![[false; 4]; plan.units()], vec![[false; 2]; plan.units()]);
+    let mut left = vec![plan.slices * plan.microbatches; plan.all_chunks()]; // contributions to a chunk's gradients
+    let mut of_row = |(rank, row): (usize, &Vec<Step>)| {
+        let (mut saved, mut peak) = (0_usize, 0);
+        for step in row {
+            let Step::Run { cell, last, .. } = *step else {
+                if let Step::Receive(what, of, _) = *step {
+                    came[plan.number(of)][what as usize] = true;
                 }
-                at[rank] += 1;
-            }
-        }
-        let stuck = (0..plan.ranks).find(|&rank| at[rank] < rows[rank].len());
-        match stuck {
-            None => return Ok(()),
-            Some(rank) if at == before => {
-                return Err(format!("rank {rank} waits for ever: {}", rows[rank][at[rank]]));
-            }
-            Some(_) => {}
-        }
-    }
-}
-
-/// What each rank has sent each other that has not come: in order.
-type UnderWay = BTreeMap<(usize, usize), VecDeque<(Payload, Unit)>>;
-
-/// Whether a rank can do a step now; if so, it is done.
-fn goes(
-    rank: usize,
-    step: &Step,
-    (plan, under_way, done): (&Plan, &mut UnderWay, &mut BTreeSet<(Unit, usize)>),
-) -> Result<bool, String> {
-    match *step {
-        Step::Run { cell: cell @ Cell { act, of }, .. } => {
-            let has = |act: Act, of: Unit| done.contains(&(of, act as usize));
-            let next = Unit { chunk: of.chunk + 1, ..of };
-            let last = next.chunk as usize == plan.all_chunks();
-            let ready = match act {
-                Act::F => of.chunk == 0 || has(Act::F, Unit { chunk: of.chunk - 1, ..of }),
-                Act::B | Act::I => has(Act::F, of) && (last || has(Act::B, next) || has(Act::I, next)),
-                Act::W => has(Act::I, of),
+                continue;
             };
-            if !ready {
-                return Err(format!("{cell} comes before what it needs"));
+            let (unit, chunk) = (plan.number(cell.of), cell.of.chunk as usize);
+            for (before, by) in needed(cell, plan) {
+                let did = did[plan.number(before.of)];
+                match by.filter(|_| rank_of(before.of.chunk) != rank) {
+                    Some(what) if !came[unit][what as usize] => {
+                        return Err(format!("rank {rank} has {cell} before it receives the {}", what.name()));
+                    }
+                    None if !did[before.act as usize] && !(before.act == Act::B && did[Act::I as usize]) => {
+                        return Err(format!("rank {rank} has {cell} before {before}"));
+                    }
+                    _ => {}
+                }
             }
-            done.insert((of, act as usize));
+            did[unit][cell.act as usize] = true;
+            saved += usize::from(cell.act == Act::F);
+            peak = peak.max(saved);
+            let adds = matches!(cell.act, Act::B | Act::W);
+            saved -= usize::from(adds);
+            left[chunk] -= usize::from(adds);
+            if last != (adds && left[chunk] == 0) {
+                let (is, n) = (if last { "are" } else { "are not" }, left[chunk]);
+                return Err(format!(
+                    "the gradients of chunk {chunk} {is} complete with {cell}, and {n} are to come"
+                ));
+            }
         }
-        Step::Send(what, of, to) => {
-            let still = |((from, _), all): (&(usize, usize), &VecDeque<(Payload, Unit)>)| {
-                *from == rank && all.iter().any(|(kind, _)| *kind == what)
-            };
-            if under_way.iter().any(still) {
-                return Ok(false); // a rank has one of a kind under way
-            }
-            under_way.entry((rank, to)).or_default().push_back((what, of));
-        }
-        Step::Receive(what, of, from) => match under_way.entry((from, rank)).or_default().pop_front() {
-            None => return Ok(false),
-            Some(came) if came == (what, of) => {}
-            Some((kind, other)) => {
-                let sent = Step::Send(kind, other, rank);
-                return Err(format!("rank {from} is first to {sent}, and rank {rank} to {step}"));
-            }
-        },
-    }
-    Ok(true)
+        Ok(peak)
+    };
+    rows.iter().enumerate().map(&mut of_row).collect()
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::pipeline::gpipe::GPipe;
-    use std::sync::Mutex;
-
-    /// `GPipe`, whose table something was done to.
-    struct Changed(Mutex<Vec<Vec<Cell>>>);
-
-    impl Schedule for Changed {
-        fn about(&self) -> &'static layers::About {
-            GPipe.about()
-        }
-        fn row(&self, rank: usize, _: &Plan) -> Box<dyn Iterator<Item = Cell>> {
-            Box::new(self.0.lock().unwrap()[rank].clone().into_iter())
-        }
-    }
-
-    fn changed(plan: &Plan, change: impl FnOnce(&mut Vec<Vec<Cell>>)) -> Result<(), String> {
-        let mut rows = (0..plan.ranks).map(|rank| GPipe.row(rank, plan).collect()).collect();
-        change(&mut rows);
-        check(&Changed(Mutex::new(rows)), plan)
-    }
-
-    /// Kills: a cell that is missing, comes twice or on another rank and is not refused; a table that is refused for no
-    /// reason.
-    #[test]
-    fn every_cell_is_there_once() {
-        for plan in [Plan::whole(1, 1), Plan::whole(2, 3), Plan::whole(3, 2)] {
-            assert_eq!(check(&GPipe, &plan), Ok(()));
-            for (rank, n) in
-                (0..plan.ranks).flat_map(|rank| (0..2 * plan.microbatches).map(move |n| (rank, n)))
-            {
-                assert!(changed(&plan, |rows| _ = rows[rank].remove(n)).is_err(), "{rank} {n}");
-                assert!(changed(&plan, |rows| rows[rank].extend_from_within(n..=n)).is_err(), "{rank} {n}");
-            }
-        }
-        let plan = Plan::whole(2, 1);
-        let says = |change: fn(&mut Vec<Vec<Cell>>)| changed(&plan, change).unwrap_err();
-        let missing = says(|rows| _ = rows[1].pop());
-        assert!(missing.contains(", 2 ranks, 1 microbatch: 1F0 comes 1 times, 1B0 0, "), "{missing}");
-        let moved = says(|rows| rows.swap(0, 1));
-        assert!(moved.ends_with("1F0 is in the row of rank 0, and its chunk on rank 1"), "{moved}");
-        let beyond = says(|rows| rows[0][0].of.microbatch = 7);
-        assert!(beyond.ends_with("0F7 is none of the step's"), "{beyond}");
-    }
-
-    /// Kills: an order that a rank cannot keep and that is not refused, one that it can keep and that is.
-    #[test]
-    fn cells_come_after_what_they_need() {
-        let plan = Plan::whole(2, 2);
-        let says = |change: fn(&mut Vec<Vec<Cell>>)| changed(&plan, change).unwrap_err();
-        let early = says(|rows| rows[1].swap(0, 2));
-        assert!(early.ends_with("1B0 comes before what it needs"), "{early}");
-        let crossed = says(|rows| rows[1].swap(0, 1));
-        let wanted = "rank 0 is first to send activation of 0 to rank 1 for chunk 1, and rank 1 to receive activation of 1 \
-                      from rank 0 for chunk 1";
-        assert!(crossed.ends_with(wanted), "{crossed}");
-        let waits = says(|rows| rows[0].swap(1, 2));
-        assert!(
-            waits.ends_with("rank 0 waits for ever: receive gradient of 0 from rank 1 for chunk 0"),
-            "{waits}"
-        );
-        let other_way = changed(&plan, |rows| rows.iter_mut().for_each(|row| row[2..].reverse()));
-        assert_eq!(other_way, Ok(()), "the last microbatch back first");
-    }
-}
+mod tests;

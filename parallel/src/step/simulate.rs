@@ -16,7 +16,7 @@
 //!
 //! Source: Qi et al., "Zero bubble pipeline parallelism", arXiv:2401.10241 (the bubble, as `cost − M (F + B + W)` with the cost
 //! of the stage that takes longest).
-use super::{Act, Cell, Payload, Plan};
+use super::{Act, Cell, Payload, Plan, Unit};
 use crate::Schedule;
 use std::iter::Peekable;
 
@@ -59,7 +59,7 @@ impl Times {
 /// How a step goes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Simulated {
-    /// From the first cell's start to the last one's end.
+    /// From the start, when the first chunk's forward begins, to the last cell's end.
     pub makespan: f64,
     /// What each rank waits between its first and its last cell.
     pub bubbles: Vec<f64>,
@@ -108,8 +108,8 @@ struct Rank {
     row: Peekable<Box<dyn Iterator<Item = Cell>>>,
     waits: bool,
     begun: Option<f64>,
-    free: f64, // from when on
-    busy: f64, // for how long, so far
+    free: f64,   // from when on
+    waited: f64, // since it began
     saved: f64,
     peak: f64,
 }
@@ -134,7 +134,7 @@ impl Ranks {
             waits: false,
             begun: None,
             free: 0.0,
-            busy: 0.0,
+            waited: 0.0,
             saved: 0.0,
             peak: 0.0,
         };
@@ -179,10 +179,10 @@ impl Ranks {
             at.waits = ready.is_none();
             let Some(ready) = ready else { return };
             at.row.next();
-            let (start, takes) = (at.free.max(ready), times.acts[cell.act as usize]);
+            let start = at.free.max(ready);
+            at.waited += if at.begun.is_some() { start - at.free } else { 0.0 };
             at.begun.get_or_insert(start);
-            at.free = start + takes;
-            at.busy += takes;
+            at.free = start + times.acts[cell.act as usize];
             at.saved += times.saves(cell.act);
             at.peak = at.peak.max(at.saved);
             let end = at.free;
@@ -213,16 +213,13 @@ impl Ranks {
     }
     fn simulated(&self) -> Simulated {
         let parts = (self.plan.chunks * self.plan.slices) as f64;
-        let waited = |at: &Rank| (at.free - at.begun.unwrap_or(at.free) - at.busy) / parts;
-        let span = |at: &Rank| waited(at) + at.busy / parts;
-        let longest = self.ranks.iter().max_by(|a, b| waited(a).total_cmp(&waited(b)));
-        let ends = self.ranks.iter().map(|at| at.free);
-        let begins = self.ranks.iter().filter_map(|at| at.begun).fold(f64::INFINITY, f64::min);
+        let longest = self.ranks.iter().max_by(|a, b| a.waited.total_cmp(&b.waited));
+        let span = |at: &Rank| at.free - at.begun.unwrap_or(at.free);
         Simulated {
-            makespan: (ends.fold(0.0, f64::max) - begins).max(0.0) / parts,
-            bubbles: self.ranks.iter().map(waited).collect(),
-            bubble_time: longest.map_or(0.0, waited),
-            bubble_fraction: longest.filter(|at| span(at) > 0.0).map_or(0.0, |at| waited(at) / span(at)),
+            makespan: self.ranks.iter().map(|at| at.free).fold(0.0, f64::max) / parts,
+            bubbles: self.ranks.iter().map(|at| at.waited / parts).collect(),
+            bubble_time: longest.map_or(0.0, |at| at.waited / parts),
+            bubble_fraction: longest.filter(|at| at.waited > 0.0).map_or(0.0, |at| at.waited / span(at)),
             peak_saved: self.ranks.iter().map(|at| at.peak / parts).collect(),
         }
     }
@@ -237,11 +234,53 @@ mod tests {
         simulate(schedule, plan, times, &mut |_, _, _, _| {}).unwrap()
     }
 
-    /// The kind of this name, if there is one by now.
-    fn kind(word: &str) -> &'static dyn Schedule {
-        *ALL.iter().find(|schedule| schedule.about().word == word).unwrap_or_else(|| panic!("{word}"))
+    #[test]
+    fn explore() {
+        for schedule in ALL {
+            let word = schedule.about().word;
+            let mut wrong = vec![];
+            let mut n = 0;
+            for k in 1..=5usize {
+                for m in [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 15, 20] {
+                    for v in [1, 2, 3] {
+                        for f in [2.0, 6.0, 12.0, 30.0] {
+                            for i in [0.0, 6.0, 12.0, 30.0] {
+                                for w in [0.0, 6.0, 12.0, 30.0] {
+                                    let plan = schedule.plan(k, m, Some(v));
+                                    let got = simulated(*schedule, &plan, &Times::new(f, i, w)).bubble_time;
+                                    let o = (k - 1) as f64;
+                                    let parts = (plan.chunks * plan.slices) as f64;
+                                    let (want, cond) = match word {
+                                        "naive" => (o * m as f64 * (f + i + w), true),
+                                        "gpipe" | "1f1b" | "seq1f1b" => (o * (f + i + w) / parts, true),
+                                        "interleaved" => (o * (f + i + w) / parts, m % k == 0),
+                                        "looped-bfs" => (o * (f + i + w) / parts, m >= k),
+                                        "zb-h1" => (o * (f + i - w), m >= k && w <= f),
+                                        "zb-h2" => {
+                                            ((o * (f + i - 2.0 * w)).max(0.0), m >= 2 * k - 1 && w <= f)
+                                        }
+                                        "zb-v" => (0.0, m >= 2 * k - 1 && f == i && i == w),
+                                        _ => (0.0, false),
+                                    };
+                                    if cond {
+                                        n += 1;
+                                    }
+                                    if cond && got != want {
+                                        wrong.push(format!("k{k} m{m} v{v} {f},{i},{w}: {got} want {want}"));
+                                    }
+                                }
+                            }
+                        }
+                    }
+                }
+            }
+            println!(
+                "{word}: {} of {n} wrong; {:?}",
+                wrong.len(),
+                wrong.iter().step_by((wrong.len() / 12).max(1)).collect::<Vec<_>>()
+            );
+        }
     }
-
     /// Sizes and times F, I, W that closed forms are tried with.
     fn grid() -> impl Iterator<Item = (usize, usize, [f64; 3])> {
         let times = [[1.0, 1.0, 1.0], [2.0, 3.0, 1.0], [1.0, 0.0, 2.0], [5.0, 4.0, 3.0]];

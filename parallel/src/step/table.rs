@@ -100,7 +100,19 @@ impl Table {
         let (plan, rank_of) = sizes(&table, &places)?;
         complete(&plan, &rank_of, &places)?;
         let table = Self { rows: table, rank_of, plan };
-        check(&table, &plan).map(|()| table)
+        let found = |word: &str| {
+            let place = cell(word.trim_end_matches([',', ';', ':'])).and_then(|cell| places.get(&cell));
+            place.map_or_else(
+                || word.into(),
+                |place| {
+                    let end = word.trim_end_matches([',', ';', ':']).len();
+                    format!("{} ({}){}", &word[..end], named(*place), &word[end..])
+                },
+            )
+        };
+        let checked = check(&table, &plan);
+        let located = |why: String| why.split(' ').map(found).collect::<Vec<_>>().join(" ");
+        checked.map_err(located).map(|_| table)
     }
     /// The sizes that it is made for.
     pub fn sizes(&self) -> Plan {
@@ -170,7 +182,10 @@ fn sizes(table: &[Vec<Cell>], places: &HashMap<Cell, Place>) -> Result<(Plan, Ve
 
 /// Whether each chunk has each slice of each microbatch, forth and back.
 fn complete(plan: &Plan, rank_of: &[usize], places: &HashMap<Cell, Place>) -> Result<(), String> {
-    for of in super::check::units(plan) {
+    let all = (0..plan.all_chunks()).flat_map(|chunk| (0..plan.slices).map(move |slice| (chunk, slice)));
+    let all = all.flat_map(|of| (0..plan.microbatches).map(move |microbatch| (of, microbatch)));
+    for ((chunk, slice), microbatch) in all {
+        let of = Unit { slice: slice as u16, ..Unit::new(chunk, microbatch as u32) };
         let [f, b, i, w] = [Act::F, Act::B, Act::I, Act::W].map(|act| Cell { act, of });
         let has = |cell| places.contains_key(&cell);
         let row = rank_of[usize::from(of.chunk)] + 1;

@@ -13,7 +13,7 @@ const TOP: f64 = 112.0; // titles
 const BOTTOM: f64 = 92.0; // the axis and the legend
 const NARROWEST: f64 = 760.0; // in which titles and legend fit
 const WIDEST: f64 = 20_000.0;
-const DIGIT: f64 = 7.0;
+const DIGIT: f64 = 7.5;
 
 /// The hatching of what is waited.
 const HATCH: &str = r##"<defs><pattern id="wait" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)"><rect width="6" height="6" fill="#f6f1f1"/><path d="M0 0V6" stroke="#cf9a9a" stroke-width="1.6"/></pattern></defs>"##;
@@ -24,7 +24,7 @@ pub fn draw(timeline: &Timeline) -> String {
     // The most characters that a cell has for what it takes, and so how long one of time is.
     let needs = |ran: &Ran| {
         let characters = label(ran.cell, 1, true).len() as f64;
-        (characters * DIGIT + 7.0) / (ran.end - ran.start)
+        (characters * DIGIT + 9.0) / (ran.end - ran.start)
     };
     let scale = all().map(needs).filter(|scale| scale.is_finite()).fold(0.0, f64::max);
     let scale = scale.min(WIDEST / span).max((NARROWEST - LEFT - RIGHT) / span);
