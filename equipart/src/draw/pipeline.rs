@@ -194,3 +194,97 @@ fn ground(act: Act, lightness: f64, words: &str) -> String {
     let ink = if lightness > 0.6 { 16 } else { 231 };
     format!("\x1b[48;5;{};38;5;{ink}m{words}\x1b[0m", 16 + 36 * red + 6 * green + blue)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use parallel::pipeline;
+    use parallel::step::simulate::{Times, simulate};
+
+    /// A schedule of the list, gone through.
+    pub(super) fn timeline(word: &str, sizes: [usize; 2], times: &Times) -> Timeline {
+        let schedule = *pipeline::ALL.iter().find(|schedule| schedule.about().word == word).unwrap();
+        let plan = schedule.plan(sizes[0], sizes[1], None);
+        let mut rows = vec![vec![]; plan.ranks];
+        let mut see = |rank: usize, cell, start, end| rows[rank].push(Ran { cell, start, end });
+        let of = simulate(schedule, &plan, times, &mut see).unwrap();
+        Timeline { name: schedule.about().name, plan, of, rows }
+    }
+
+    fn plain(word: &str, sizes: [usize; 2], times: &Times, width: usize) -> String {
+        timeline(word, sizes, times).lines(width, false).join("\n")
+    }
+
+    /// Kills: a cell in another rank's line or at another time, a tick that is not one, a wait that is not drawn.
+    #[test]
+    fn lines_say_who_does_what_when() {
+        let wanted = "
+rank 0  F0 F1 F2 ·  ·  ·  B0─── B1─── B2───
+rank 1  ·  F0 F1 F2 B0─── B1─── B2─── ·  ·
+
+F forward, B backward; then the microbatch; · waits; a column is 1 of time";
+        assert_eq!(format!("\n{}", plain("gpipe", [2, 3], &Times::new(1.0, 1.0, 1.0), 80)), wanted);
+        let wanted = "
+rank 0  0F0 0F1 0F2 3F0 3I0 3W0 3F1 3I1 3W1 0I0 0W0 0I1 0W1 ·
+rank 1  ·   1F0 2F0 1F1 2F1 2I0 2W0 1I0 1W0 2I1 1I1 1W1 2W1 ·";
+        let drawn = plain("zb-v", [2, 2], &Times::new(2.0, 2.0, 2.0), 80);
+        assert_eq!(drawn.lines().count(), 4);
+        assert!(drawn.ends_with("F forward, I backward, input half, W backward, weight half; then the microbatch; before the letter, the chunk; · waits; a column is 1 of time"), "{drawn}");
+        assert_eq!(drawn.lines().take(2).map(str::len).max(), wanted.lines().map(str::len).max(), "{drawn}");
+        let slow = plain("1f1b", [2, 1], &Times { latency: 0.5, ..Times::new(1.0, 1.0, 0.5) }, 80);
+        assert!(
+            slow.starts_with("rank 0  F0─── · · · · · · B0─────── \n")
+                || slow.contains("a column is 0.5 of time"),
+            "{slow}"
+        );
+    }
+
+    /// Kills: a line that is wider than the terminal, a cut that is not told, a cell at the edge that becomes a wait.
+    #[test]
+    fn what_does_not_fit_is_cut_and_said() {
+        let times = Times::new(1.0, 1.0, 1.0);
+        let drawn = plain("gpipe", [2, 3], &times, 27);
+        let wanted = "rank 0  F0 F1 F2 ·  ·  ·\nrank 1  ·  F0 F1 F2 B0───\n";
+        assert!(drawn.starts_with(wanted) && drawn.lines().all(|line| line.len() < 400), "{drawn}");
+        assert!(
+            drawn.ends_with("\nShown are the first 6 of 12 ticks of 2 of 2 ranks; --svg FILE draws all."),
+            "{drawn}"
+        );
+        let most = timeline("1f1b", [65, 1], &times).lines(2000, false);
+        assert_eq!(most.len(), 64 + 3);
+        assert!(most[66].ends_with(" ticks of 64 of 65 ranks; --svg FILE draws all."), "{}", most[66]);
+        assert_eq!(plain("naive", [1, 1], &times, 0).lines().next(), Some("rank 0  F0"));
+    }
+
+    /// Kills: acts or chunks of one colour, a colour that goes on behind its cell, a microbatch that is not said.
+    #[test]
+    fn colours_say_act_and_chunk() {
+        let drawn = timeline("zb-v", [1, 1], &Times::new(1.0, 1.0, 1.0)).lines(80, true);
+        let grounds: Vec<_> = drawn[0].split("\x1b[").filter(|part| part.starts_with("48")).collect();
+        assert_eq!(grounds.len(), 6, "{drawn:?}");
+        let mut codes: Vec<_> = grounds.iter().map(|part| part.split_once('m').unwrap()).collect();
+        assert!(codes.iter().all(|(_, words)| *words == "0 "), "{codes:?}");
+        codes.sort_unstable();
+        codes.dedup();
+        assert_eq!((codes.len(), drawn[0].matches("\x1b[0m").count()), (6, 6), "{drawn:?}");
+        assert!(drawn[2].contains("the darker, the later the chunk"), "{drawn:?}");
+    }
+
+    /// Kills: figures of another schedule, a wait of nothing that is told as one.
+    #[test]
+    fn figures_read_as_sentences() {
+        let of = |word| timeline(word, [3, 5], &Times::new(0.1, 0.1, 0.1));
+        assert_eq!(of("zb-v").title(), "ZB-V: 3 ranks, 5 microbatches, 2 chunks of each rank");
+        assert_eq!(of("seq1f1b").title(), "Seq1F1B: 3 ranks, 5 microbatches, 2 slices of each sequence");
+        let none = [
+            "it takes 1.6; between its first and its last cell no rank waits",
+            "a rank has saved at most what 3 microbatches need; by rank: 3, 3, 3",
+        ];
+        assert_eq!(of("zb-v").figures(), none);
+        let waits = [
+            "it takes 2.1; between its first and its last cell a rank waits at most 0.6 (28.6 %)",
+            "a rank has saved at most what 3 microbatches need; by rank: 3, 2, 1",
+        ];
+        assert_eq!(of("1f1b").figures(), waits);
+    }
+}

@@ -202,7 +202,7 @@ fn legend(bottom: f64) -> Vec<String> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
     /// By every algorithm.
@@ -211,7 +211,7 @@ mod tests {
     }
 
     /// Tags that open and close as XML wants them, attributes in quotes, and the texts between.
-    fn texts(xml: &str) -> Vec<&str> {
+    pub(crate) fn texts(xml: &str) -> Vec<&str> {
         let (mut open, mut texts) = (Vec::new(), Vec::new());
         for part in xml.trim().split('<').skip(1) {
             let (tag, text) = part.split_once('>').unwrap_or_else(|| panic!("{part}"));

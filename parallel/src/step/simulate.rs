@@ -9,10 +9,15 @@
 //! first and ends last, as in `GPipe` and 1F1B, it is the makespan without rank 0's work. On links that take no time, with
 //! `K` ranks, `M` microbatches and times `F`, `B` (input half) and `W` of a rank's part:
 //!
-//! | schedule | bubble | where |
+//! | schedule | the step's bubble | where |
 //! |---|---|---|
-//! | naive | `(K − 1) M (F + B + W)` | always |
-//! | `GPipe`, 1F1B | `(K − 1)(F + B + W)`, of the makespan `(K − 1)/(M + K − 1)` | always |
+//! | naive | M (K − 1)(F + B + W) | always |
+//! | `GPipe`, 1F1B | (K − 1)(F + B + W), of the makespan (K − 1)/(M + K − 1) | always |
+//! | interleaved, looped breadth-first | (K − 1)(F + B + W)/V, of `V` chunks | `K` divides `M`; K ≤ M |
+//! | Seq1F1B | (K − 1)(F + B + W)/S, of `S` slices | always |
+//! | ZB-H1 | (K − 1)(F + B − W) | W ≤ F and K ≤ M |
+//! | ZB-H2 | (K − 1)(F + B − 2W), or 0 if that is less | W ≤ F and 2K − 1 ≤ M |
+//! | ZB-V | 0 | F = B = W and 2K − 1 ≤ M |
 //!
 //! Source: Qi et al., "Zero bubble pipeline parallelism", arXiv:2401.10241 (the bubble, as `cost − M (F + B + W)` with the cost
 //! of the stage that takes longest).
@@ -150,9 +155,8 @@ impl Ranks {
     }
     /// Where an arrival stands.
     fn slot(&self, payload: Payload, chunk: usize, cell: Cell) -> usize {
-        let chunk = chunk + payload as usize * self.plan.all_chunks();
-        (chunk * self.plan.slices + cell.of.slice as usize) * self.plan.microbatches
-            + cell.of.microbatch as usize
+        let of = Unit { chunk: chunk as u16, ..cell.of };
+        self.plan.number(of) + payload as usize * self.arrivals.len() / 2
     }
     fn arrival(&self, payload: Payload, chunk: usize, cell: Cell) -> Option<f64> {
         Some(self.arrivals[self.slot(payload, chunk, cell)]).filter(|at| !at.is_nan())
@@ -234,72 +238,158 @@ mod tests {
         simulate(schedule, plan, times, &mut |_, _, _, _| {}).unwrap()
     }
 
+    /// The bubble of so many ranks and microbatches, as papers have it, where they have it.
+    fn closed(word: &str, plan: &Plan, [f, i, w]: [f64; 3]) -> Option<f64> {
+        let Plan { ranks: k, microbatches: m, .. } = *plan;
+        let (others, parts) = ((k - 1) as f64, (plan.chunks * plan.slices) as f64);
+        let (bubble, holds) = match word {
+            "naive" => (m as f64 * others * (f + i + w), true),
+            "gpipe" | "1f1b" | "seq1f1b" => (others * (f + i + w) / parts, true),
+            "interleaved" => (others * (f + i + w) / parts, m.is_multiple_of(k)),
+            "looped-bfs" => (others * (f + i + w) / parts, k <= m),
+            "zb-h1" => (others * (f + i - w), w <= f && k <= m),
+            "zb-h2" => ((others * (f + i - 2.0 * w)).max(0.0), w <= f && 2 * k - 1 <= m),
+            "zb-v" => (0.0, f == i && i == w && 2 * k - 1 <= m),
+            "dualpipe-v" => return None,
+            _ => panic!("{word} has no closed form here; say None if there is none"),
+        };
+        holds.then_some(bubble)
+    }
+
+    /// Kills: a bubble that counts what is before a rank's first cell or after its last, another rank's wait, a chunk or a
+    /// slice that takes a whole part's time, sums that round; a schedule that is not what its paper says.
     #[test]
-    fn explore() {
+    fn bubbles_are_the_closed_forms_exactly() {
         for schedule in ALL {
-            let word = schedule.about().word;
-            let mut wrong = vec![];
-            let mut n = 0;
-            for k in 1..=5usize {
-                for m in [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 15, 20] {
-                    for v in [1, 2, 3] {
-                        for f in [2.0, 6.0, 12.0, 30.0] {
-                            for i in [0.0, 6.0, 12.0, 30.0] {
-                                for w in [0.0, 6.0, 12.0, 30.0] {
-                                    let plan = schedule.plan(k, m, Some(v));
-                                    let got = simulated(*schedule, &plan, &Times::new(f, i, w)).bubble_time;
-                                    let o = (k - 1) as f64;
-                                    let parts = (plan.chunks * plan.slices) as f64;
-                                    let (want, cond) = match word {
-                                        "naive" => (o * m as f64 * (f + i + w), true),
-                                        "gpipe" | "1f1b" | "seq1f1b" => (o * (f + i + w) / parts, true),
-                                        "interleaved" => (o * (f + i + w) / parts, m % k == 0),
-                                        "looped-bfs" => (o * (f + i + w) / parts, m >= k),
-                                        "zb-h1" => (o * (f + i - w), m >= k && w <= f),
-                                        "zb-h2" => {
-                                            ((o * (f + i - 2.0 * w)).max(0.0), m >= 2 * k - 1 && w <= f)
-                                        }
-                                        "zb-v" => (0.0, m >= 2 * k - 1 && f == i && i == w),
-                                        _ => (0.0, false),
-                                    };
-                                    if cond {
-                                        n += 1;
-                                    }
-                                    if cond && got != want {
-                                        wrong.push(format!("k{k} m{m} v{v} {f},{i},{w}: {got} want {want}"));
-                                    }
-                                }
-                            }
-                        }
+            let (word, mut held) = (schedule.about().word, 0);
+            let times =
+                [6.0, 12.0, 30.0].map(|f| [0.0, 6.0, 12.0].map(|i| [0.0, 6.0, 12.0].map(|w| [f, i, w])));
+            for (k, m) in (1..=5).flat_map(|k| [1, 2, 3, 4, 6, 7, 9, 12, 20].map(|m| (k, m))) {
+                for (number, [f, i, w]) in
+                    (1..=3).flat_map(|v| times.into_iter().flatten().flatten().map(move |t| (v, t)))
+                {
+                    let plan = schedule.plan(k, m, Some(number));
+                    let of = simulated(*schedule, &plan, &Times::new(f, i, w));
+                    let work = m as f64 * (f + i + w);
+                    assert!(of.makespan >= work + of.bubble_time, "{word}, {plan}");
+                    if let Some(bubble) = closed(word, &plan, [f, i, w]) {
+                        let fraction = bubble / (work + bubble);
+                        assert_eq!(
+                            (of.bubble_time, of.bubble_fraction),
+                            (bubble, fraction),
+                            "{word}, {plan}, {f} {i} {w}"
+                        );
+                        held += 1;
+                    }
+                    if matches!(word, "gpipe" | "1f1b") {
+                        assert_eq!(of.bubble_fraction, (k - 1) as f64 / (m + k - 1) as f64, "{word}, {plan}");
+                        assert_eq!(of.makespan, (m + k - 1) as f64 * (f + i + w));
                     }
                 }
             }
-            println!(
-                "{word}: {} of {n} wrong; {:?}",
-                wrong.len(),
-                wrong.iter().step_by((wrong.len() / 12).max(1)).collect::<Vec<_>>()
-            );
+            assert!(held > 100 || word == "dualpipe-v", "{word}");
         }
-    }
-    /// Sizes and times F, I, W that closed forms are tried with.
-    fn grid() -> impl Iterator<Item = (usize, usize, [f64; 3])> {
-        let times = [[1.0, 1.0, 1.0], [2.0, 3.0, 1.0], [1.0, 0.0, 2.0], [5.0, 4.0, 3.0]];
-        (1..=6).flat_map(move |k| {
-            [1, 2, 3, 5, 8, 24].into_iter().flat_map(move |m| times.map(|times| (k, m, times)))
-        })
     }
 
-    /// Kills: a bubble that counts another rank's wait, a fraction of work instead of the step, sums that round.
+    /// Kills: what is saved freed by the input half, or twice, or by half of the backward of another chunk.
     #[test]
-    fn bubbles_without_halves_are_the_closed_forms_exactly() {
-        for (k, m, [f, i, w]) in grid() {
-            let plan = Plan::whole(k, m);
-            let of = simulated(&GPipe, &plan, &Times::new(f, i, w));
-            let (work, others) = (f + i + w, (k - 1) as f64);
-            assert_eq!(of.bubble_time, others * work, "{plan}");
-            assert_eq!(of.bubble_fraction, others / (m + k - 1) as f64, "{plan}");
-            assert_eq!(of.makespan, (m + k - 1) as f64 * work, "{plan}");
-            assert_eq!(of.peak_saved, vec![m as f64; k]);
+    fn what_is_saved_is_freed_with_the_last_half() {
+        let of = |word: &str, freed: f64| {
+            let schedule = ALL.iter().find(|schedule| schedule.about().word == word).unwrap();
+            let plan = schedule.plan(3, 8, Some(2));
+            simulated(*schedule, &plan, &Times { freed, ..Times::new(1.0, 1.0, 1.0) }).peak_saved
+        };
+        assert_eq!(of("gpipe", 0.0), [8.0; 3]);
+        assert_eq!(of("1f1b", 0.0), [3.0, 2.0, 1.0]);
+        assert_eq!(of("zb-h1", 0.0), [3.0; 3]);
+        assert_eq!(of("zb-h1", 0.5), [3.0, 2.5, 2.0]);
+        assert_eq!(of("zb-h2", 0.0), [5.0; 3]);
+        assert_eq!(of("zb-v", 0.0), [3.0; 3]);
+        let bytes = |cell: Cell| match (cell.act, cell.of.microbatch) {
+            (Act::F, m) => 100.0 + f64::from(m),
+            (_, m) => -100.0 - f64::from(m),
+        };
+        assert_eq!(peak(GPipe.row(1, &Plan::whole(2, 3)), bytes), 303.0);
+    }
+
+    /// By hand. Kills: a latency that keeps the link busy, two messages on a link at once, a message that takes no time
+    /// back, one of a rank to itself.
+    #[test]
+    fn messages_take_their_time_one_after_the_other() {
+        let times = Times { latency: 0.5, message: 3.0, ..Times::new(1.0, 1.0, 1.0) };
+        let mut seen = vec![vec![]; 2];
+        let mut see = |rank: usize, cell: Cell, start, end| seen[rank].push((cell.to_string(), start, end));
+        let of = simulate(&GPipe, &Plan::whole(2, 2), &times, &mut see).unwrap();
+        let row = |cells: [(&str, f64, f64); 4]| {
+            cells.map(|(cell, start, end)| (cell.to_string(), start, end)).to_vec()
+        };
+        assert_eq!(
+            seen[0],
+            row([("0F0", 0.0, 1.0), ("0F1", 1.0, 2.0), ("0B0", 14.0, 16.0), ("0B1", 17.0, 19.0)])
+        );
+        assert_eq!(
+            seen[1],
+            row([("1F0", 4.5, 5.5), ("1F1", 7.5, 8.5), ("1B0", 8.5, 10.5), ("1B1", 10.5, 12.5)])
+        );
+        assert_eq!((of.makespan, of.bubbles, of.bubble_fraction), (19.0, vec![13.0, 2.0], 13.0 / 19.0));
+        let alone = simulated(&GPipe, &Plan::whole(1, 2), &times);
+        assert_eq!((alone.makespan, alone.bubble_time), (6.0, 0.0));
+    }
+
+    /// Kills: a cell that starts before what it needs has come, or before its rank is free; a slower link that helps.
+    #[test]
+    fn cells_wait_for_what_they_need_and_slower_links_help_nobody() {
+        for (schedule, k, m) in
+            ALL.iter().flat_map(|s| [(1, 2), (2, 1), (3, 2), (4, 9)].map(|(k, m)| (*s, k, m)))
+        {
+            let (plan, mut before) = (
+                schedule.plan(k, m, Some(2)),
+                Simulated {
+                    makespan: 0.0,
+                    bubbles: vec![],
+                    bubble_time: 0.0,
+                    bubble_fraction: 0.0,
+                    peak_saved: vec![],
+                },
+            );
+            for latency in [0.0, 0.5, 2.0, 2.5, 40.0] {
+                let times = Times { latency, ..Times::new(2.0, 3.0, 1.0) };
+                let mut ends = std::collections::HashMap::new();
+                let mut cells = vec![];
+                let of = simulate(schedule, &plan, &times, &mut |rank, cell, start, end| {
+                    ends.insert(cell, (rank, end));
+                    cells.push((rank, cell, start));
+                })
+                .unwrap();
+                for (rank, cell, start) in cells {
+                    let other = |act, chunk| ends.get(&Cell { act, of: Unit { chunk, ..cell.of } });
+                    let chunk = cell.of.chunk;
+                    let needs = match cell.act {
+                        Act::F => chunk.checked_sub(1).and_then(|chunk| other(Act::F, chunk)),
+                        Act::B | Act::I => {
+                            other(Act::B, chunk + 1).or(other(Act::I, chunk + 1)).or(other(Act::F, chunk))
+                        }
+                        Act::W => other(Act::I, chunk),
+                    };
+                    let there = |(at, end): &(usize, f64)| end + if *at == rank { 0.0 } else { latency };
+                    assert!(start >= needs.map_or(0.0, there), "{}, {plan}: {cell}", schedule.about().name);
+                }
+                assert!(
+                    of.makespan >= before.makespan && of.bubble_time >= 0.0,
+                    "{}, {plan}",
+                    schedule.about().name
+                );
+                assert!(before.peak_saved.is_empty() || of.peak_saved == before.peak_saved);
+                before = of;
+            }
         }
+    }
+
+    /// Of 256 stages and 1024 microbatches, every cell once. Kills: a search through all ranks or cells for each cell.
+    #[test]
+    fn large_tables_are_gone_through() {
+        let (plan, mut cells) = (Plan::whole(256, 1024), 0);
+        let of = simulate(ALL[0], &plan, &Times::new(1.0, 1.0, 1.0), &mut |_, _, _, _| cells += 1).unwrap();
+        assert_eq!((cells, of.bubble_time), (2 * 256 * 1024, 765.0));
     }
 }

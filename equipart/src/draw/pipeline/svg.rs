@@ -116,3 +116,52 @@ fn legend(timeline: &Timeline, y: f64) -> Vec<String> {
     }
     parts
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::timeline;
+    use super::*;
+    use crate::draw::svg::tests::texts;
+    use parallel::step::simulate::Times;
+
+    /// Kills: a tag left open, a cell that is not drawn or at another place, one that ends before the next begins, a wait
+    /// outside of a rank's time, a number that is another microbatch's.
+    #[test]
+    fn every_cell_has_its_box() {
+        for (word, sizes, times) in [
+            ("gpipe", [3, 4], Times::new(1.0, 1.0, 1.0)),
+            ("zb-v", [4, 12], Times::new(1.0, 2.0, 0.5)),
+            ("seq1f1b", [2, 3], Times { latency: 0.3, ..Times::new(1e-3, 1e-3, 1e-3) }),
+            ("1f1b", [1, 1], Times::new(1.0, 1000.0, 0.0)),
+        ] {
+            let timeline = timeline(word, sizes, &times);
+            let xml = draw(&timeline);
+            let (words, cells) = (texts(&xml), timeline.rows.iter().flatten().count());
+            let tips = words.iter().filter(|words| words.contains(" to ") && words.contains(", ")).count();
+            assert_eq!((tips, xml.matches("url(#wait)").count()), (cells, sizes[0] + 1), "{word}");
+            for (rank, row) in timeline.rows.iter().enumerate() {
+                assert!(words.contains(&format!("rank {rank}").as_str()), "{word}");
+                for ran in row {
+                    let tip =
+                        format!("<title>{}, {} to {}</title>", ran.cell, short(ran.start), short(ran.end));
+                    let line =
+                        xml.lines().find(|line| line.contains(&tip)).unwrap_or_else(|| panic!("{tip}"));
+                    let y = TOP + rank as f64 * ROW + (ROW - BOX) / 2.0;
+                    assert!(line.contains(&format!("y=\"{y:.1}\"")), "{line}");
+                    let number = format!(">{}</text>", label(ran.cell, 1, true));
+                    assert!(line.contains(&number) || times.acts[1] > 100.0, "{line}");
+                }
+            }
+        }
+    }
+
+    /// Kills: a diagram as wide as its longest cell asks for, an axis without round numbers.
+    #[test]
+    fn diagrams_are_no_wider_than_they_may_be() {
+        let xml = draw(&timeline("1f1b", [2, 50], &Times::new(1.0, 1e6, 1.0)));
+        let width: f64 = xml.split('"').nth(3).unwrap().parse().unwrap();
+        assert!(width <= WIDEST + LEFT + RIGHT + 1.0, "{width}");
+        let axis = axis(33.0, 20.0, 100.0);
+        assert_eq!(axis.len(), 8, "0 to 30 by 5, and what it is");
+    }
+}
