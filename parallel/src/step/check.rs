@@ -99,49 +99,88 @@ fn needed(Cell { act, of }: Cell, plan: &Plan) -> impl Iterator<Item = (Cell, Op
     all.into_iter().filter_map(|(cell, by)| Some((cell?, by)))
 }
 
-/// Each row's cells after what they need, and its gradients complete after their last contribution; the most units that each
+/// Each row's cells after what they need, and a chunk's gradients complete with their last contribution; the most units that each
 /// rank has saved at once.
 fn in_order(plan: &Plan, rank_of: impl Fn(u16) -> usize, rows: &[Vec<Step>]) -> Result<Vec<usize>, String> {
-    let (mut did, mut came) = (vec![[false; 4]; plan.units()], vec![[false; 2]; plan.units()]);
-    let mut left = vec![plan.slices * plan.microbatches; plan.all_chunks()]; // contributions to a chunk's gradients
-    let mut of_row = |(rank, row): (usize, &Vec<Step>)| {
+    let mut walk = Walk::new(plan, rank_of);
+    rows.iter().enumerate().map(|(rank, row)| walk.row(rank, row)).collect()
+}
+
+/// Rows gone through one after the other, each in its own order.
+struct Walk<'a, R> {
+    plan: &'a Plan,
+    rank_of: R,
+    did: Vec<[bool; 4]>,  // by unit and act
+    came: Vec<[bool; 2]>, // by unit and payload
+    left: Vec<usize>,     // contributions to a chunk's gradients
+}
+
+impl<'a, R: Fn(u16) -> usize> Walk<'a, R> {
+    fn new(plan: &'a Plan, rank_of: R) -> Self {
+        let (units, contributions) = (plan.units(), plan.slices * plan.microbatches);
+        let left = vec![contributions; plan.all_chunks()];
+        Self { plan, rank_of, did: vec![[false; 4]; units], came: vec![[false; 2]; units], left }
+    }
+    /// Each cell after what it needs, each message after what gives it; the most units that the rank has saved at once.
+    fn row(&mut self, rank: usize, row: &[Step]) -> Result<usize, String> {
         let (mut saved, mut peak) = (0_usize, 0);
         for step in row {
-            let Step::Run { cell, last, .. } = *step else {
-                if let Step::Receive(what, of, _) = *step {
-                    came[plan.number(of)][what as usize] = true;
+            match *step {
+                Step::Run { cell, last, .. } => {
+                    self.run(rank, cell, last)?;
+                    saved += usize::from(cell.act == Act::F);
+                    peak = peak.max(saved);
+                    saved -= usize::from(cell.act.adds());
                 }
-                continue;
-            };
-            let (unit, chunk) = (plan.number(cell.of), cell.of.chunk as usize);
-            for (before, by) in needed(cell, plan) {
-                let did = did[plan.number(before.of)];
-                match by.filter(|_| rank_of(before.of.chunk) != rank) {
-                    Some(what) if !came[unit][what as usize] => {
-                        return Err(format!("rank {rank} has {cell} before it receives the {}", what.name()));
+                Step::Receive(what, of, _) => self.came[self.plan.number(of)][what as usize] = true,
+                Step::Send(what, of, _) => {
+                    let (act, chunk) = match what {
+                        Payload::Activation => (Act::F, of.chunk - 1),
+                        Payload::Gradient => (Act::B, of.chunk + 1),
+                    };
+                    let giver = Cell { act, of: Unit { chunk, ..of } };
+                    if !self.has(giver) {
+                        return Err(format!("rank {rank} is to {step} before {giver}"));
                     }
-                    None if !did[before.act as usize] && !(before.act == Act::B && did[Act::I as usize]) => {
-                        return Err(format!("rank {rank} has {cell} before {before}"));
-                    }
-                    _ => {}
                 }
-            }
-            did[unit][cell.act as usize] = true;
-            saved += usize::from(cell.act == Act::F);
-            peak = peak.max(saved);
-            let adds = matches!(cell.act, Act::B | Act::W);
-            saved -= usize::from(adds);
-            left[chunk] -= usize::from(adds);
-            if last != (adds && left[chunk] == 0) {
-                let (is, n) = (if last { "are" } else { "are not" }, left[chunk]);
-                return Err(format!(
-                    "the gradients of chunk {chunk} {is} complete with {cell}, and {n} are to come"
-                ));
             }
         }
         Ok(peak)
-    };
-    rows.iter().enumerate().map(&mut of_row).collect()
+    }
+    /// Whether a cell has been; in place of a whole backward its input half will do.
+    fn has(&self, Cell { act, of }: Cell) -> bool {
+        let did = self.did[self.plan.number(of)];
+        did[act as usize] || act == Act::B && did[Act::I as usize]
+    }
+    fn run(&mut self, rank: usize, cell: Cell, last: bool) -> Result<(), String> {
+        let (unit, chunk) = (self.plan.number(cell.of), cell.of.chunk as usize);
+        for (before, by) in needed(cell, self.plan) {
+            match by.filter(|_| (self.rank_of)(before.of.chunk) != rank) {
+                Some(what) if !self.came[unit][what as usize] => {
+                    return Err(format!("rank {rank} has {cell} before it receives the {}", what.name()));
+                }
+                None if !self.has(before) => return Err(format!("rank {rank} has {cell} before {before}")),
+                _ => {}
+            }
+        }
+        self.did[unit][cell.act as usize] = true;
+        self.left[chunk] -= usize::from(cell.act.adds());
+        let n = self.left[chunk];
+        if last != (cell.act.adds() && n == 0) {
+            let are = if last { "are" } else { "are not" };
+            return Err(format!(
+                "the gradients of chunk {chunk} {are} complete with {cell}, and {n} are to come"
+            ));
+        }
+        Ok(())
+    }
+}
+
+impl Act {
+    /// Whether it adds to the gradients of weights.
+    fn adds(self) -> bool {
+        matches!(self, Act::B | Act::W)
+    }
 }
 
 #[cfg(test)]

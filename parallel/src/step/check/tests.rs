@@ -1,1 +1,171 @@
 use super::*;
+use crate::pipeline::{ALL, gpipe::GPipe};
+use layers::About;
+
+/// A schedule whose table something was done to.
+struct Changed(&'static dyn Schedule, Vec<Vec<Cell>>);
+
+impl Schedule for Changed {
+    fn about(&self) -> &'static About {
+        self.0.about()
+    }
+    fn rank_of(&self, chunk: usize, plan: &Plan) -> usize {
+        self.0.rank_of(chunk, plan)
+    }
+    fn row(&self, rank: usize, _: &Plan) -> Box<dyn Iterator<Item = Cell>> {
+        Box::new(self.1[rank].clone().into_iter())
+    }
+}
+
+fn rows(schedule: &dyn Schedule, plan: &Plan) -> Vec<Vec<Cell>> {
+    (0..plan.ranks).map(|rank| schedule.row(rank, plan).collect()).collect()
+}
+
+fn changed(
+    schedule: &'static dyn Schedule,
+    plan: &Plan,
+    change: impl FnOnce(&mut Vec<Vec<Cell>>),
+) -> Result<Needs, String> {
+    let mut rows = rows(schedule, plan);
+    change(&mut rows);
+    check(&Changed(schedule, rows), plan)
+}
+
+/// Whether a table can be, as the words say it: a cell goes as soon as all that it needs has gone, whoever has it.
+fn goes(rows: &[Vec<Cell>], plan: &Plan) -> bool {
+    let (mut at, mut did) = (vec![0; rows.len()], Vec::new());
+    let has = |did: &[Cell], cell: Cell| {
+        did.contains(&cell) || cell.act == Act::B && did.contains(&Cell { act: Act::I, ..cell })
+    };
+    loop {
+        let next = (0..rows.len()).find(|&rank| {
+            let cell = rows[rank].get(at[rank]);
+            cell.is_some_and(|cell| needed(*cell, plan).all(|(before, _)| has(&did, before)))
+        });
+        let Some(rank) = next else { break };
+        did.push(rows[rank][at[rank]]);
+        at[rank] += 1;
+    }
+    did.len() == rows.iter().map(Vec::len).sum::<usize>()
+}
+
+/// Every cell of every schedule deleted, doubled, moved to another row, or swapped with its neighbour. Kills: a cell that is
+/// missing, comes twice or on another rank and is not refused; an order that ranks cannot keep and that is not refused, one
+/// that they can keep and that is.
+#[test]
+fn mutants_of_tables_are_refused_or_go() {
+    let (mut refused, mut go) = (0, 0);
+    for (schedule, (ranks, m)) in
+        ALL.iter().flat_map(|s| [(1, 2), (2, 1), (2, 3), (3, 2), (3, 4)].map(|of| (*s, of)))
+    {
+        let plan = schedule.plan(ranks, m, None);
+        let whole = rows(schedule, &plan);
+        for (rank, n) in (0..ranks).flat_map(|rank| (0..whole[rank].len()).map(move |n| (rank, n))) {
+            let says = |change: &dyn Fn(&mut Vec<Vec<Cell>>)| changed(schedule, &plan, |rows| change(rows));
+            let word = schedule.about().word;
+            assert!(says(&|rows| _ = rows[rank].remove(n)).is_err(), "{word} {plan}: {rank} {n} deleted");
+            let double = says(&|rows| rows[rank].insert(n, whole[rank][n]));
+            assert!(double.is_err(), "{word} {plan}: {rank} {n} doubled");
+            let moved = says(&|rows| {
+                let cell = rows[rank].remove(n);
+                rows[(rank + 1) % ranks].push(cell);
+            });
+            assert!(ranks == 1 || moved.is_err(), "{word} {plan}: {rank} {n} moved");
+            if n > 0 {
+                let mut swapped = whole.clone();
+                swapped[rank].swap(n - 1, n);
+                let says = check(&Changed(schedule, swapped.clone()), &plan);
+                assert_eq!(
+                    says.is_ok(),
+                    goes(&swapped, &plan),
+                    "{word} {plan}: {rank} {n} swapped: {says:?}"
+                );
+                *(if says.is_ok() { &mut go } else { &mut refused }) += 1;
+            }
+        }
+    }
+    assert!(refused > 100 && go > 100, "{refused} refused, {go} go");
+}
+
+/// Kills: a refusal that does not say which cell, or why.
+#[test]
+fn what_is_wrong_with_cells_is_said() {
+    let plan = Plan::whole(2, 1);
+    let says = |change: fn(&mut Vec<Vec<Cell>>)| changed(&GPipe, &plan, change).unwrap_err();
+    let missing = says(|rows| _ = rows[1].pop());
+    let wanted = "the schedule GPipe, 2 ranks, 1 microbatch: of the cells of a unit there are 1F0 1, 1B0 0, 1I0 0 and 1W0 0; it \
+                  must be forward once, and backward once, whole or in both halves";
+    assert_eq!(missing, wanted);
+    let moved = says(|rows| rows.swap(0, 1));
+    assert!(moved.ends_with("1F0 is in the row of rank 0, and its chunk on rank 1"), "{moved}");
+    let beyond = says(|rows| rows[0][0].of.microbatch = 7);
+    assert!(beyond.ends_with("0F7 is none of the step's"), "{beyond}");
+    let early = says(|rows| rows[1].swap(0, 1));
+    assert!(early.ends_with(": rank 1 has 1B0 before 1F0"), "{early}");
+    let halves =
+        says(|rows| rows[1] = vec![(Act::W, 0), (Act::F, 0), (Act::I, 0)].into_iter().map(cell).collect());
+    assert!(halves.ends_with(": rank 1 has 1W0 before 1I0"), "{halves}");
+}
+
+fn cell((act, microbatch): (Act, u32)) -> Cell {
+    Cell { act, of: Unit::new(1, microbatch) }
+}
+
+/// Deadlocks made by hand, of two ranks and of three, one beside a rank that waits for them and is not part of it. Kills: an
+/// order that is refused for no reason, a cycle that is not the shortest or not one.
+#[test]
+fn a_deadlock_is_a_cycle_of_ranks() {
+    let plan = Plan::whole(2, 2);
+    let crossed = changed(&GPipe, &plan, |rows| {
+        rows[0].swap(1, 2);
+        rows[1].swap(0, 1);
+    });
+    let wanted = ": rank 0 waits to receive gradient of 0 from rank 1 for chunk 0, and rank 1 waits to receive activation of 1 \
+                  from rank 0 for chunk 1";
+    assert!(crossed.as_ref().is_err_and(|why| why.ends_with(wanted)), "{crossed:?}");
+    let plan = Plan::whole(4, 2);
+    let one_more = changed(&GPipe, &plan, |rows| {
+        rows[2].swap(0, 1);
+        rows[1].swap(1, 2);
+    });
+    let wanted = ": rank 1 waits to receive gradient of 0 from rank 2 for chunk 1, and rank 2 waits to receive activation of 1 \
+                  from rank 1 for chunk 2";
+    assert!(one_more.as_ref().is_err_and(|why| why.ends_with(wanted)), "{one_more:?}");
+    let other_way = changed(&GPipe, &plan, |rows| rows.iter_mut().for_each(|row| row[2..].reverse()));
+    assert_eq!(other_way, Ok(Needs { saved: vec![2; 4], under_way: 0 }), "the last microbatch back first");
+    let turned = changed(&GPipe, &Plan::whole(2, 2), |rows| rows[1].swap(0, 1));
+    assert_eq!(turned.map(|needs| needs.under_way), Ok(2), "what is sent first is received second");
+}
+
+/// Steps, not cells. Kills: a message that is sent into nowhere, or received from nobody; gradients that are complete too
+/// early, too late or never; a cell whose message is not there.
+#[test]
+fn steps_are_checked_and_not_believed() {
+    let plan = Plan::whole(2, 2);
+    let rank_of = |chunk: u16| chunk as usize;
+    let says = |change: &dyn Fn(&mut Vec<Vec<Step>>)| {
+        let mut rows: Vec<_> = (0..2).map(|rank| lowered(&GPipe, &plan, rank)).collect();
+        change(&mut rows);
+        in_order(&plan, rank_of, &rows).and_then(|_| meet::under_way(&plan, &rows))
+    };
+    assert_eq!(says(&|_| ()), Ok(0));
+    for (rank, n) in (0..2).flat_map(|rank| (0..8).map(move |n| (rank, n))) {
+        let step = lowered(&GPipe, &plan, rank)[n];
+        let gone = says(&|rows| _ = rows[rank].remove(n));
+        assert!(gone.is_err() || matches!(step, Step::Run { .. }), "{step}");
+        let flagged = says(&|rows| {
+            if let Step::Run { last, .. } = &mut rows[rank][n] {
+                *last = !*last;
+            }
+        });
+        assert!(flagged.is_err() || !matches!(step, Step::Run { .. }), "{step}");
+        let elsewhere = says(&|rows| {
+            if let Step::Send(_, _, peer) | Step::Receive(_, _, peer) = &mut rows[rank][n] {
+                *peer = rank;
+            }
+        });
+        assert!(elsewhere.is_err() || matches!(step, Step::Run { .. }), "{step}");
+    }
+    let early = says(&|rows| rows[0].swap(0, 1));
+    assert!(early.is_err(), "sent before it is there");
+}
