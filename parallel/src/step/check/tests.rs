@@ -120,16 +120,16 @@ fn a_deadlock_is_a_cycle_of_ranks() {
         rows[0].swap(1, 2);
         rows[1].swap(0, 1);
     });
-    let wanted = ": rank 0 waits to receive gradient of 0 from rank 1 for chunk 0, and rank 1 waits to receive activation of 1 \
-                  from rank 0 for chunk 1";
+    let wanted = ": rank 0 waits to receive gradient of 0 from rank 1 for chunk 0, to run 0B0, and rank 1 waits to receive \
+                  activation of 1 from rank 0 for chunk 1, to run 1F1";
     assert!(crossed.as_ref().is_err_and(|why| why.ends_with(wanted)), "{crossed:?}");
     let plan = Plan::whole(4, 2);
     let one_more = changed(&GPipe, &plan, |rows| {
         rows[2].swap(0, 1);
         rows[1].swap(1, 2);
     });
-    let wanted = ": rank 1 waits to receive gradient of 0 from rank 2 for chunk 1, and rank 2 waits to receive activation of 1 \
-                  from rank 1 for chunk 2";
+    let wanted = ": rank 1 waits to receive gradient of 0 from rank 2 for chunk 1, to run 1B0, and rank 2 waits to receive \
+                  activation of 1 from rank 1 for chunk 2, to run 2F1";
     assert!(one_more.as_ref().is_err_and(|why| why.ends_with(wanted)), "{one_more:?}");
     let other_way = changed(&GPipe, &plan, |rows| rows.iter_mut().for_each(|row| row[2..].reverse()));
     assert_eq!(other_way, Ok(Needs { saved: vec![2; 4], under_way: 0 }), "the last microbatch back first");
