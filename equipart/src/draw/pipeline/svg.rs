@@ -131,7 +131,7 @@ mod tests {
         for (word, sizes, times) in [
             ("gpipe", [3, 4], Times::new(1.0, 1.0, 1.0)),
             ("zb-v", [4, 12], Times::new(1.0, 2.0, 0.5)),
-            ("seq1f1b", [2, 3], Times { latency: 0.3, ..Times::new(1e-3, 1e-3, 1e-3) }),
+            ("seq1f1b", [2, 3], Times { latency: 3e-3, ..Times::new(1e-3, 1e-3, 1e-3) }),
             ("1f1b", [1, 1], Times::new(1.0, 1000.0, 0.0)),
         ] {
             let timeline = timeline(word, sizes, &times);
