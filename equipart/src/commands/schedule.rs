@@ -186,7 +186,9 @@ pub(crate) fn run(a: &ScheduleArgs, json: bool) -> Result<bool> {
     out::line("");
     timeline.figures().iter().for_each(|line| out::line(line));
     for (what, file) in [("diagram", &a.svg), ("table", &a.csv)] {
-        file.iter().for_each(|file| out::line(&format!("the {what} is in {}", file.display())));
+        if let Some(file) = file {
+            out::line(&format!("the {what} is in {}", file.display()));
+        }
     }
     Ok(true)
 }

@@ -116,8 +116,7 @@ impl Timeline {
             let cells = self.line(rank, tick, [ticks, per], colour);
             format!("{:<name$}  {}", format!("rank {rank}"), cells.trim_end())
         };
-        let mut lines: Vec<_> =
-            (0..ranks).map(line).chain([String::new(), self.legend(tick, colour)]).collect();
+        let mut lines: Vec<_> = (0..ranks).map(line).chain(self.legend(tick, colour)).collect();
         if (ticks, ranks) != (all, self.plan.ranks) {
             let [ticks_of, ranks_of] =
                 [(ticks, all), (ranks, self.plan.ranks)].map(|(n, of)| format!("{n} of {of}"));
@@ -153,7 +152,7 @@ impl Timeline {
         }
         line
     }
-    fn legend(&self, tick: f64, colour: bool) -> String {
+    fn legend(&self, tick: f64, colour: bool) -> [String; 3] {
         let first = Cell { act: Act::F, of: parallel::step::Unit::new(0, 0) };
         let word = |(act, letter, means, _): &(Act, &str, &str, f64)| {
             let sample =
@@ -166,7 +165,9 @@ impl Timeline {
             (_, true) => "; the darker, the later the chunk",
             (_, false) => "; before the letter, the chunk",
         };
-        format!("{acts}; then the microbatch{chunks}; · waits; a column is {} of time", short(tick))
+        let rest =
+            format!("The number is the microbatch{chunks}; · waits; a column is {} of time.", short(tick));
+        [String::new(), acts, rest]
     }
 }
 
@@ -222,14 +223,15 @@ mod tests {
 rank 0  F0 F1 F2 ·  ·  ·  B0─── B1─── B2───
 rank 1  ·  F0 F1 F2 B0─── B1─── B2─── ·  ·
 
-F forward, B backward; then the microbatch; · waits; a column is 1 of time";
+F forward, B backward
+The number is the microbatch; · waits; a column is 1 of time.";
         assert_eq!(format!("\n{}", plain("gpipe", [2, 3], &Times::new(1.0, 1.0, 1.0), 80)), wanted);
         let wanted = "
 rank 0  0F0 0F1 ·   3F0 3I0 3W0 3F1 3I1 3W1 0I0 0W0 ·   0I1 0W1
 rank 1  ·   1F0 2F0 1F1 2F1 2I0 2W0 1I0 1W0 2I1 2W1 1I1 1W1 ·
 
-F forward, I input half of backward, W weight half of backward; then the microbatch; before the letter, the chunk; \
-· waits; a column is 1 of time";
+F forward, I input half of backward, W weight half of backward
+The number is the microbatch; before the letter, the chunk; · waits; a column is 1 of time.";
         assert_eq!(format!("\n{}", plain("zb-v", [2, 2], &Times::new(2.0, 2.0, 2.0), 80)), wanted);
         let wanted = "
 rank 0  F0─ · · · · · · · B0───
@@ -237,7 +239,7 @@ rank 1  · · · F0─ B0─── · · · ·";
         let slow = Times { latency: 0.5, ..Times::new(1.0, 1.0, 0.5) };
         let drawn = plain("1f1b", [2, 1], &slow, 80);
         assert!(
-            format!("\n{drawn}").starts_with(wanted) && drawn.ends_with("a column is 0.5 of time"),
+            format!("\n{drawn}").starts_with(wanted) && drawn.ends_with("a column is 0.5 of time."),
             "{drawn}"
         );
     }
@@ -254,8 +256,8 @@ rank 1  · · · F0─ B0─── · · · ·";
             "{drawn}"
         );
         let most = timeline("1f1b", [65, 1], &times).lines(2000, false);
-        assert_eq!(most.len(), 64 + 3);
-        assert!(most[66].ends_with(" ticks of 64 of 65 ranks; --svg FILE draws all."), "{}", most[66]);
+        assert_eq!(most.len(), 64 + 4);
+        assert!(most[67].ends_with(" ticks of 64 of 65 ranks; --svg FILE draws all."), "{}", most[67]);
         assert_eq!(plain("naive", [1, 1], &times, 0).lines().next(), Some("rank 0  F0"));
     }
 
@@ -270,7 +272,7 @@ rank 1  · · · F0─ B0─── · · · ·";
         codes.sort_unstable();
         codes.dedup();
         assert_eq!((codes.len(), drawn[0].matches("\x1b[0m").count()), (6, 6), "{drawn:?}");
-        assert!(drawn[2].contains("the darker, the later the chunk"), "{drawn:?}");
+        assert!(drawn[3].contains("the darker, the later the chunk"), "{drawn:?}");
     }
 
     /// Kills: figures of another schedule, a wait of nothing that is told as one.

@@ -53,7 +53,7 @@ fn every_kind_is_drawn() {
         (&json!("1f1b"), &json!(4), &json!(8))
     );
     let drawn = said(&["--stages", "2", "--microbatches", "2"]);
-    let wanted = "1F1B: 2 ranks, 2 microbatches\n\nrank 0  F0 F1 ·  B0─── ·  B1───\nrank 1  ·  F0 B0─── F1 B1─── ·  ·\n";
+    let wanted = "1F1B: 2 ranks, 2 microbatches\n\nrank 0  F0 F1 ·  ·  B0─── ·  B1───\nrank 1  ·  F0 B0─── F1 B1─── ·  ·\n";
     assert!(drawn.starts_with(wanted), "{drawn}");
     assert!(drawn.contains("it takes 9; ") && !drawn.contains('\x1b'), "{drawn}");
 }

@@ -14,7 +14,7 @@
 //! | naive | M (K − 1)(F + B + W) | always |
 //! | `GPipe`, 1F1B | (K − 1)(F + B + W), of the makespan (K − 1)/(M + K − 1) | always |
 //! | interleaved, looped breadth-first | (K − 1)(F + B + W)/V, of `V` chunks | `K` divides `M`; K ≤ M |
-//! | Seq1F1B | (K − 1)(F + B + W)/S, of `S` slices | always |
+//! | `Seq1F1B` | (K − 1)(F + B + W)/S, of `S` slices | always |
 //! | ZB-H1 | (K − 1)(F + B − W) | W ≤ F and K ≤ M |
 //! | ZB-H2 | (K − 1)(F + B − 2W), or 0 if that is less | W ≤ F and 2K − 1 ≤ M |
 //! | ZB-V | 0 | F = B = W and 2K − 1 ≤ M |
@@ -87,7 +87,7 @@ pub fn simulate(
     times: &Times,
     see: &mut dyn FnMut(usize, Cell, f64, f64),
 ) -> Result<Simulated, String> {
-    let mut all = Ranks::new(schedule, plan, times);
+    let mut all = Walk::new(schedule, plan, times);
     while let Some(rank) = all.can_go.pop() {
         all.go(rank, times, see);
     }
@@ -119,8 +119,8 @@ struct Rank {
     peak: f64,
 }
 
-/// All of them. Times are multiplied by the number of chunks and slices, so that whole numbers stay whole.
-struct Ranks {
+/// All of them on theirs. Times are multiplied by the number of chunks and slices, so that whole numbers stay whole.
+struct Walk {
     plan: Plan,
     rank_of: Vec<usize>,
     ranks: Vec<Rank>,
@@ -131,7 +131,7 @@ struct Ranks {
     links: Vec<f64>,
 }
 
-impl Ranks {
+impl Walk {
     fn new(schedule: &dyn Schedule, plan: &Plan, times: &Times) -> Self {
         let row = |rank| schedule.row(rank, plan).peekable();
         let rank = |rank| Rank {
