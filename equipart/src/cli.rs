@@ -7,7 +7,7 @@ pub(crate) mod show;
 pub(crate) mod watch;
 
 use crate::commands::{
-    bench, collectives, compare, convert, diff, eval, generate, price, prove, strategies, train,
+    bench, collectives, compare, convert, diff, eval, generate, price, prove, schedule, strategies, train,
 };
 use args::{Arguments, Command, ModelName};
 use clap::Parser;
@@ -48,6 +48,7 @@ fn run(command: Command, json: bool) -> Result<bool> {
         Command::Convert(a) => convert::run(&a, json),
         Command::Diff(a) => diff::run(&a, json),
         Command::Collectives(a) => collectives::run(&a, json),
+        Command::Schedule(a) => schedule::run(&a, json),
         Command::Strategies => {
             strategies::run(json);
             Ok(true)

@@ -13,6 +13,7 @@
 //! | `diff` | `diff.rs` | whether two runs' tensors differ by rounding or by a bug |
 //! | `price` | `price.rs` | peak memory, operations and traffic of a layout, from shapes alone |
 //! | `collectives` | `collectives.rs` | all-reduce algorithms: who sends what to whom when, and what they take |
+//! | `schedule` | `schedule.rs` | pipelines: which rank does what when, what it waits for and holds |
 //! | `strategies` | `strategies.rs` | what a layout can name |
 //! | `bench` | `bench.rs` | how fast all this is, beside the machine's limits and other programs |
 //! | `--profile` of `bench` and `train` | `profile.rs` | where a training step's time goes, by kind and by layer |
@@ -26,5 +27,6 @@ pub(crate) mod generate;
 pub mod price;
 pub(crate) mod profile;
 pub(crate) mod prove;
+pub(crate) mod schedule;
 pub(crate) mod strategies;
 pub mod train;

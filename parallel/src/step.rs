@@ -14,6 +14,8 @@
 //! half. Source: Huang et al., "GPipe", §2.2, arXiv:1811.06965; Qi et al., "Zero bubble pipeline parallelism", §2,
 //! arXiv:2401.10241 (the two halves).
 mod check;
+pub mod simulate;
+pub mod table;
 
 pub use check::{Needs, check};
 
@@ -212,9 +214,11 @@ fn carried(schedule: &dyn Schedule, plan: &Plan, rank: usize, cells: &[Cell]) ->
 }
 
 impl fmt::Display for Cell {
-    /// As `torch.distributed.pipelining` writes it: chunk, letter, microbatch.
+    /// As `torch.distributed.pipelining` writes it: chunk, letter, microbatch; `.1` is the second slice.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}{:?}{}", self.of.chunk, self.act, self.of.microbatch)
+        let Unit { chunk, slice, microbatch } = self.of;
+        write!(f, "{chunk}{:?}{microbatch}", self.act)?;
+        if slice > 0 { write!(f, ".{slice}") } else { Ok(()) }
     }
 }
 

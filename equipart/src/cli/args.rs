@@ -12,6 +12,7 @@ use crate::commands::bench::{self, BenchArgs};
 use crate::commands::collectives::{self, CollectivesArgs};
 use crate::commands::diff::{self, DiffArgs};
 use crate::commands::prove::cases::CasesArgs;
+use crate::commands::schedule::{self, ScheduleArgs};
 use crate::commands::train::settings::{OptimizerName, Settings, tenth};
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
@@ -63,6 +64,9 @@ pub(crate) enum Command {
     /// Draw and price all-reduce algorithms: who sends what to whom, step by step
     #[command(allow_negative_numbers = true, after_help = collectives::JSON)]
     Collectives(CollectivesArgs),
+    /// Draw a pipeline's schedule, built in or your own: which rank does what when, what it waits and holds
+    #[command(allow_negative_numbers = true, after_help = schedule::JSON)]
+    Schedule(ScheduleArgs),
     /// List the strategies that a layout can name
     Strategies,
     /// Measure products, steps, decoding, all-reduces and proofs, beside what the machine could do at best

@@ -1,6 +1,6 @@
 //! Standard output and standard error, whoever reads them or stops reading: a closed pipe ends no training.
 use parallel::{Error, Result};
-use std::io::{ErrorKind, Write, stderr, stdout};
+use std::io::{ErrorKind, IsTerminal, Write, stderr, stdout};
 use std::sync::OnceLock;
 
 /// The first failure of standard output; what comes after it is not written.
@@ -20,6 +20,13 @@ pub(crate) fn line(text: &str) {
 /// Writes a line for people beside the results. If nobody can read it, nothing is lost.
 pub(crate) fn note(text: &str) {
     let _ = writeln!(stderr().lock(), "{text}");
+}
+
+/// Whether results may be in colour, on a terminal whose user does not object (no-color.org), and its columns if it has any.
+pub(crate) fn terminal() -> (bool, Option<usize>) {
+    let said = |name| std::env::var(name).unwrap_or_default();
+    let colour = stdout().is_terminal() && said("NO_COLOR").is_empty() && said("TERM") != "dumb";
+    (colour, comfy_table::Table::new().width().map(usize::from))
 }
 
 /// Whether all results were written. A reader that has had enough is no failure.

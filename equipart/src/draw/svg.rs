@@ -15,8 +15,8 @@ const TOP: f64 = 158.0; // titles, phases, numbers of steps
 const LEGEND: f64 = 100.0; // what the marks mean, below
 const NARROWEST: f64 = 640.0; // in which the titles fit
 /// Colours, and the lightness of a chunk's.
-const INK: &str = "#1f2328";
-const MUTED: &str = "#59636e";
+pub(super) const INK: &str = "#1f2328";
+pub(super) const MUTED: &str = "#59636e";
 const EDGE: f64 = 0.42;
 const GROUND: f64 = 0.88;
 
@@ -34,10 +34,8 @@ pub fn draw(plan: &AllReducePlan) -> String {
     let (ranks, steps) = (plan.schedule.ranks(), plan.schedule.steps());
     let bottom = TOP + ranks as f64 * ROW;
     let (width, height) = ((x_of(steps.len()) + 24.0).max(NARROWEST), bottom + LEGEND);
-    let mut parts = vec![format!(
-        r#"<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" font-family="Helvetica, Arial, sans-serif" font-size="12" fill="{INK}">"#
-    )];
-    parts.extend(titles(plan));
+    let [steps_line, time] = plan.figures();
+    let mut parts = head([width, height], &plan.name(), &[plan.data(), steps_line, time]);
     parts.extend(phases(steps, bottom));
     parts.extend((0..ranks).map(|rank| lifeline(rank, x_of(steps.len()))));
     parts.extend(nodes(plan, x_of(steps.len())));
@@ -51,22 +49,22 @@ pub fn draw(plan: &AllReducePlan) -> String {
     parts.join("\n")
 }
 
-fn text(x: f64, y: f64, anchor: &str, fill: &str, words: &str) -> String {
+/// Words at a place, in a colour: `start`, `middle` or `end` of them.
+pub(super) fn text(x: f64, y: f64, anchor: &str, fill: &str, words: &str) -> String {
     format!(r#"<text x="{x:.1}" y="{y:.1}" text-anchor="{anchor}" fill="{fill}">{words}</text>"#)
 }
 
-fn titles(plan: &AllReducePlan) -> Vec<String> {
-    let name = plan.name();
-    let [steps, time] = plan.figures();
-    let bold = format!(r#"<text x="16" y="30" font-size="18" font-weight="bold">{name}</text>"#);
+/// How a diagram of this width and height begins: its title, and lines below it.
+pub(super) fn head([width, height]: [f64; 2], name: &str, lines: &[String]) -> Vec<String> {
     let mut parts = vec![
+        format!(
+            r#"<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" font-family="Helvetica, Arial, sans-serif" font-size="12" fill="{INK}">"#
+        ),
         format!("<title>{name}</title>"),
         r##"<rect width="100%" height="100%" fill="#ffffff"/>"##.into(),
+        format!(r#"<text x="16" y="30" font-size="18" font-weight="bold">{name}</text>"#),
     ];
-    parts.push(bold);
-    for (line, y) in [plan.data(), steps, time].iter().zip([52.0, 70.0, 88.0]) {
-        parts.push(text(16.0, y, "start", MUTED, line));
-    }
+    parts.extend(lines.iter().zip([52.0, 70.0, 88.0]).map(|(line, y)| text(16.0, y, "start", MUTED, line)));
     parts
 }
 
@@ -124,15 +122,21 @@ fn colour(transfer: &Transfer, plan: &AllReducePlan, lightness: f64) -> String {
     shade(hue, lightness)
 }
 
+/// A colour as XML has it.
+pub(super) fn shade(hue: f64, lightness: f64) -> String {
+    let [red, green, blue] = rgb(hue, lightness);
+    format!("#{red:02x}{green:02x}{blue:02x}")
+}
+
 /// From hue and lightness at a saturation of 0.65, as CSS Color 4, §7.1, has it.
-fn shade(hue: f64, lightness: f64) -> String {
+pub(super) fn rgb(hue: f64, lightness: f64) -> [u8; 3] {
     let channel = |n: f64| {
         let k = (n + hue * 12.0) % 12.0;
         let part =
             lightness - 0.65 * lightness.min(1.0 - lightness) * (k - 3.0).min(9.0 - k).clamp(-1.0, 1.0);
         (part * 255.0).round() as u8
     };
-    format!("#{:02x}{:02x}{:02x}", channel(0.0), channel(8.0), channel(4.0))
+    [0.0, 8.0, 4.0].map(channel)
 }
 
 /// What a rank sends, on its line; of several messages of one step, below each other around it.
@@ -198,7 +202,7 @@ fn legend(bottom: f64) -> Vec<String> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
     /// By every algorithm.
@@ -207,7 +211,7 @@ mod tests {
     }
 
     /// Tags that open and close as XML wants them, attributes in quotes, and the texts between.
-    fn texts(xml: &str) -> Vec<&str> {
+    pub(crate) fn texts(xml: &str) -> Vec<&str> {
         let (mut open, mut texts) = (Vec::new(), Vec::new());
         for part in xml.trim().split('<').skip(1) {
             let (tag, text) = part.split_once('>').unwrap_or_else(|| panic!("{part}"));

@@ -21,4 +21,5 @@ mod network;
 mod order3;
 mod profile;
 mod runs;
+mod schedule;
 mod tokenizers;

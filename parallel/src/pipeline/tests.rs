@@ -178,11 +178,7 @@ fn tables_are_those_that_were_looked_at() {
     for schedule in ALL {
         let word = schedule.about().word;
         let plan = schedule.plan(4, 8, None);
-        let cell = |cell: &Cell| {
-            let slice = if plan.slices > 1 { format!(".{}", cell.of.slice) } else { String::new() };
-            format!("{cell}{slice}")
-        };
-        let row = |row: &Vec<Cell>| row.iter().map(cell).collect::<Vec<_>>().join(" ") + "\n";
+        let row = |row: &Vec<Cell>| row.iter().map(Cell::to_string).collect::<Vec<_>>().join(" ") + "\n";
         let table: String = rows(*schedule, &plan).iter().map(row).collect();
         let file = format!("{}/src/pipeline/golden/{word}.txt", env!("CARGO_MANIFEST_DIR"));
         if std::env::var_os("EQUIPART_REWRITE").is_some() {

@@ -44,7 +44,7 @@ impl Plan {
         self.all_chunks() * self.slices * self.microbatches
     }
     /// The number of a unit of this step.
-    fn number(&self, of: Unit) -> usize {
+    pub(super) fn number(&self, of: Unit) -> usize {
         (of.chunk as usize * self.slices + of.slice as usize) * self.microbatches + of.microbatch as usize
     }
     fn has(&self, Unit { chunk, slice, microbatch }: Unit) -> bool {

@@ -62,8 +62,9 @@ impl fmt::Display for Shape {
     }
 }
 
-/// "1 rank", "2 ranks".
+/// "1 rank", "2 ranks", "2 batches".
 #[must_use]
 pub fn counted(n: usize, what: &str) -> String {
-    format!("{n} {what}{}", if n == 1 { "" } else { "s" })
+    let plural = if what.ends_with("ch") { "es" } else { "s" };
+    format!("{n} {what}{}", if n == 1 { "" } else { plural })
 }

@@ -151,7 +151,11 @@ impl<'a> Play<'a> {
             all.last().and_then(|last| awaited(*last)).filter(|(_, from)| *from == start).map(|_| all)
         };
         let shortest = (0..self.rows.len()).filter_map(cycle).min_by_key(Vec::len)?;
-        let waits = |rank: &usize| awaited(*rank).map(|(step, _)| format!("rank {rank} waits to {step}"));
+        let waits = |rank: &usize| {
+            let (step, _) = awaited(*rank)?;
+            let run = self.rows[*rank].get(self.ticks[*rank].end)?; // what it is for
+            Some(format!("rank {rank} waits to {step}, to {run}"))
+        };
         Some(shortest.iter().filter_map(waits).collect::<Vec<_>>().join(", and "))
     }
 }

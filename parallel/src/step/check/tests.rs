@@ -131,13 +131,13 @@ fn a_deadlock_is_a_cycle_of_ranks() {
     let says = |schedule, plan: &Plan, change: fn(&mut Vec<Vec<Cell>>)| changed(schedule, plan, change);
     let plan = Plan::whole(4, 2);
     let two = says(&GPipe, &plan, |rows| rows[1].swap(1, 2)).unwrap_err();
-    let wanted = ": rank 1 waits to receive gradient of 0 from rank 2 for chunk 1, and rank 2 waits to receive activation of 1 \
-                  from rank 1 for chunk 2";
+    let wanted = ": rank 1 waits to receive gradient of 0 from rank 2 for chunk 1, to run 1B0, and rank 2 waits to receive activation of 1 \
+                  from rank 1 for chunk 2, to run 2F1";
     assert!(two.ends_with(wanted), "{two}");
     let three =
         says(&LoopedBfs, &LoopedBfs.plan(3, 1, None), |rows| rows.iter_mut().for_each(|row| row.swap(0, 1)));
-    let wanted = ": rank 0 waits to receive activation of 0 from rank 2 for chunk 3, and rank 2 waits to receive activation of 0 \
-                  from rank 1 for chunk 5, and rank 1 waits to receive activation of 0 from rank 0 for chunk 4";
+    let wanted = ": rank 0 waits to receive activation of 0 from rank 2 for chunk 3, to run 3F0, and rank 2 waits to receive activation of 0 \
+                  from rank 1 for chunk 5, to run 5F0, and rank 1 waits to receive activation of 0 from rank 0 for chunk 4, to run 4F0";
     assert!(three.as_ref().is_err_and(|why| why.ends_with(wanted)), "{three:?}");
     let other_way = says(&GPipe, &plan, |rows| rows.iter_mut().for_each(|row| row[2..].reverse()));
     assert_eq!(other_way, Ok(Needs { saved: vec![2; 4], under_way: 0 }), "the last microbatch back first");

@@ -1,0 +1,211 @@
+//! `schedule`: what the ranks of a pipeline do when, drawn and measured before anything runs.
+use crate::cli::{out, show};
+use crate::draw::pipeline::{Ran, Timeline, svg};
+use clap::Args;
+use clap::builder::PossibleValuesParser;
+use layers::Takes;
+use parallel::step::Plan;
+use parallel::step::simulate::{Times, simulate};
+use parallel::step::table::{self, Table};
+use parallel::{Error, Result, Schedule, bail, pipeline};
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use tensor::files;
+use tensor::quoted::shown;
+
+/// The most ranks of a pipeline.
+const MOST_STAGES: usize = 4096;
+/// The most chunks of a rank, and slices of a sequence.
+const MOST_PARTS: usize = 16;
+/// The most forwards of a step.
+const MOST_FORWARDS: usize = 1 << 24;
+/// The most cells of a diagram: a browser can still show them.
+const MOST_DRAWN: usize = 100_000;
+/// The most cells of a rank that a terminal has room for.
+const IN_A_LINE: usize = 1000;
+/// Columns where no terminal says how many it has.
+const COLUMNS: usize = 160;
+
+/// What scripts get.
+pub(crate) const JSON: &str = "With --json: one object. makespan: from the first cell's start to the last one's end. bubble_time: what the rank\nthat waits longest waits between its first and its last cell; bubble_fraction: its share of the time between\nthem; bubbles: of every rank. peak_saved: what each rank has saved at most, in microbatches through all its chunks.";
+
+#[derive(Args, Debug)]
+pub(crate) struct ScheduleArgs {
+    /// The kind of schedule [default: 1f1b]
+    #[arg(long, value_parser = PossibleValuesParser::new(pipeline::ALL.iter().map(|s| s.about().word)))]
+    kind: Option<String>,
+    /// Ranks of the pipeline [default: 4]
+    #[arg(long, value_name = "RANKS")]
+    stages: Option<usize>,
+    /// Microbatches of the step [default: 8]
+    #[arg(long)]
+    microbatches: Option<usize>,
+    /// Chunks of the model on each rank, for kinds that have any number of them
+    #[arg(long)]
+    chunks: Option<usize>,
+    /// Slices of each sequence, for kinds that cut sequences
+    #[arg(long)]
+    slices: Option<usize>,
+    /// What a rank's whole part of the model takes for a microbatch: forward, input half of the backward, weight half
+    #[arg(long, value_name = "F,B,W", default_value = "1,1,1", allow_hyphen_values = true)]
+    times: Numbers<3>,
+    /// What a message between ranks is under way, and what its link is busy with one of a whole microbatch
+    #[arg(long, value_name = "LATENCY,TIME", default_value = "0,0", allow_hyphen_values = true)]
+    link: Numbers<2>,
+    /// A table of your own in place of a kind: CSV or JSON, a row for each rank, cells such as 0F0, 0B0, 0I0, 0W0
+    #[arg(long, conflicts_with_all = ["kind", "stages", "microbatches", "chunks", "slices"])]
+    file: Option<PathBuf>,
+    /// A file for the diagram
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+    /// A file for the table, a column for each tick
+    #[arg(long, value_name = "FILE")]
+    csv: Option<PathBuf>,
+}
+
+/// Numbers that are no less than 0, separated by commas.
+#[derive(Clone, Copy, Debug)]
+struct Numbers<const N: usize>([f64; N]);
+
+impl<const N: usize> FromStr for Numbers<N> {
+    type Err = String;
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        let number = |part: &str| part.trim().parse().ok().filter(|x| (0.0..=1e9).contains(x));
+        let numbers = text.split(',').map(number).collect::<Option<Vec<f64>>>();
+        let numbers = numbers.and_then(|numbers| numbers.try_into().ok());
+        numbers.map(Self).ok_or_else(|| format!("wanted {N} numbers from 0 to 10^9, separated by commas"))
+    }
+}
+
+/// What scripts get.
+#[derive(Serialize)]
+struct Line<'a> {
+    kind: &'static str,
+    stages: usize,
+    microbatches: usize,
+    chunks: usize,
+    slices: usize,
+    times: [f64; 3],
+    link: [f64; 2],
+    makespan: f64,
+    bubble_time: f64,
+    bubble_fraction: f64,
+    bubbles: &'a [f64],
+    peak_saved: &'a [f64],
+}
+
+impl ScheduleArgs {
+    /// One of the list, and its sizes.
+    fn listed(&self) -> Result<(&'static dyn Schedule, Plan)> {
+        let named = |s: &&&dyn Schedule| self.kind.as_ref().is_none_or(|kind| s.about().word == kind);
+        let schedule = *pipeline::ALL.iter().find(named).expect("a kind of the list");
+        let (stages, microbatches) = (self.stages.unwrap_or(4), self.microbatches.unwrap_or(8));
+        for (flag, value, most) in [
+            ("stages", Some(stages), MOST_STAGES),
+            ("microbatches", Some(microbatches), MOST_FORWARDS),
+            ("chunks", self.chunks, MOST_PARTS),
+            ("slices", self.slices, MOST_PARTS),
+        ] {
+            if let Some(value) = value.filter(|value| !(1..=most).contains(value)) {
+                bail!("--{flag} is {value}; it must be 1 to {most}");
+            }
+        }
+        let sizes = |number| schedule.plan(stages, microbatches, number);
+        let takes = schedule.about().takes != Takes::Nothing;
+        for (flag, value, takes) in [
+            ("chunks", self.chunks, takes && sizes(Some(2)).chunks != sizes(Some(3)).chunks),
+            ("slices", self.slices, takes && sizes(Some(2)).slices != sizes(Some(3)).slices),
+        ] {
+            if let (Some(value), false) = (value, takes) {
+                bail!("--{flag} is {value}, but {} takes none; leave it out", schedule.about().word);
+            }
+        }
+        let plan = sizes(self.chunks.or(self.slices));
+        let forwards = plan.all_chunks() * plan.slices * microbatches;
+        if forwards > MOST_FORWARDS {
+            bail!("{plan} make {forwards} forwards; they must be {MOST_FORWARDS} or fewer");
+        }
+        schedule.fits(&plan).map_err(Error::new)?;
+        Ok((schedule, plan))
+    }
+}
+
+fn read(file: &Path) -> Result<Table> {
+    let name = shown(&file.display().to_string());
+    let text = String::from_utf8(files::read(file)?);
+    let text = text.map_err(|why| Error::new(format!("{name} is no text: {why}")))?;
+    Table::read(&text).map_err(|why| Error::new(format!("{name}: {why}")))
+}
+
+pub(crate) fn run(a: &ScheduleArgs, json: bool) -> Result<bool> {
+    let table = a.file.as_deref().map(read).transpose()?;
+    let (schedule, plan) = match &table {
+        Some(table) => (table as &dyn Schedule, table.sizes()),
+        None => a.listed()?,
+    };
+    let [f, i, w] = a.times.0;
+    if f + i + w == 0.0 {
+        bail!("--times is 0,0,0; at least one must be above 0");
+    }
+    let drawn = 3 * plan.all_chunks() * plan.slices * plan.microbatches;
+    if a.svg.is_some() && drawn > MOST_DRAWN {
+        bail!("--svg would draw {drawn} cells; it draws {MOST_DRAWN} or fewer");
+    }
+    let most = if a.svg.is_some() {
+        drawn
+    } else if json {
+        0
+    } else {
+        IN_A_LINE
+    };
+    let [latency, message] = a.link.0;
+    let times = Times { latency, message, ..Times::new(f, i, w) };
+    let mut rows = vec![vec![]; plan.ranks];
+    let mut see = |rank: usize, cell, start, end| {
+        if rows[rank].len() < most {
+            rows[rank].push(Ran { cell, start, end });
+        }
+    };
+    let of = simulate(schedule, &plan, &times, &mut see).map_err(Error::new)?;
+    let timeline = Timeline { name: schedule.about().name, plan, of, rows };
+    if let Some(file) = &a.svg {
+        files::replace_file(file, svg::draw(&timeline).as_bytes())?;
+    }
+    if let Some(file) = &a.csv {
+        let csv = table::csv(schedule, &plan).map_err(Error::new)?;
+        files::replace_file(file, csv.as_bytes())?;
+    }
+    if json {
+        show::json(&line(a, schedule, &timeline));
+        return Ok(true);
+    }
+    let (terminal, width) = out::terminal();
+    out::line(&format!("{}\n", timeline.title()));
+    timeline.lines(width.unwrap_or(COLUMNS), terminal).iter().for_each(|line| out::line(line));
+    out::line("");
+    timeline.figures().iter().for_each(|line| out::line(line));
+    for (what, file) in [("diagram", &a.svg), ("table", &a.csv)] {
+        if let Some(file) = file {
+            out::line(&format!("the {what} is in {}", file.display()));
+        }
+    }
+    Ok(true)
+}
+
+fn line<'a>(a: &ScheduleArgs, schedule: &dyn Schedule, Timeline { plan, of, .. }: &'a Timeline) -> Line<'a> {
+    Line {
+        kind: schedule.about().word,
+        stages: plan.ranks,
+        microbatches: plan.microbatches,
+        chunks: plan.chunks,
+        slices: plan.slices,
+        times: a.times.0,
+        link: a.link.0,
+        makespan: of.makespan,
+        bubble_time: of.bubble_time,
+        bubble_fraction: of.bubble_fraction,
+        bubbles: &of.bubbles,
+        peak_saved: &of.peak_saved,
+    }
+}

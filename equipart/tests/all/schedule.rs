@@ -1,0 +1,145 @@
+//! `equipart schedule`: what it prints and writes, and what bad input gets: one sentence, exit code 2, nothing written.
+use crate::child::{equipart, refused};
+use serde_json::{Value, json};
+
+fn said(args: &[&str]) -> String {
+    let output = equipart(&[&["schedule"], args].concat());
+    assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn object(args: &[&str]) -> Value {
+    serde_json::from_str(&said(&[args, &["--json"]].concat())).unwrap()
+}
+
+/// By hand: three forwards and three backwards are on the way at once. Kills: figures of another schedule, a bubble that is a
+/// rank's without its neighbours', times that are another act's.
+#[test]
+fn gpipe_of_three_and_four_has_the_figures_of_the_paper() {
+    let mut wanted = json!({
+        "kind": "gpipe", "stages": 3, "microbatches": 4, "chunks": 1, "slices": 1, "times": [1.0, 1.0, 1.0], "link": [0.0, 0.0],
+        "makespan": 18.0, "bubble_time": 6.0, "bubble_fraction": 6.0 / 18.0, "bubbles": [6.0, 3.0, 0.0],
+        "peak_saved": [4.0, 4.0, 4.0],
+    });
+    let args = ["--kind", "gpipe", "--stages", "3", "--microbatches", "4"];
+    assert_eq!(object(&args), wanted);
+    for (key, value) in [
+        ("times", json!([1.0, 2.0, 4.0])),
+        ("makespan", json!(42.0)),
+        ("bubble_time", json!(14.0)),
+        ("bubbles", json!([14.0, 7.0, 0.0])),
+    ] {
+        wanted[key] = value;
+    }
+    assert_eq!(object(&[&args[..], &["--times", "1,2,4"]].concat()), wanted);
+    let slow = object(&[&args[..], &["--link", "0.5,0.25"]].concat());
+    assert_eq!((&slow["link"], &slow["makespan"]), (&json!([0.5, 0.25]), &json!(18.0 + 4.0 * 0.75)));
+}
+
+/// Kills: a kind that the command does not know, a number of chunks or slices that is ignored, another default.
+#[test]
+fn every_kind_is_drawn() {
+    let chunks = |kind: &str| object(&["--kind", kind])["chunks"].clone();
+    assert_eq!(["naive", "gpipe", "1f1b", "interleaved", "looped-bfs"].map(chunks), [1, 1, 1, 2, 2]);
+    assert_eq!(["zb-h1", "zb-h2", "zb-v", "dualpipe-v", "seq1f1b"].map(chunks), [1, 1, 2, 2, 1]);
+    let zb = object(&["--kind", "zb-v", "--stages", "4", "--microbatches", "8"]);
+    assert_eq!((&zb["bubble_time"], &zb["peak_saved"]), (&json!(0.0), &json!([4.0, 4.0, 4.0, 4.0])));
+    let args = ["--kind", "interleaved", "--chunks", "3", "--times", "3,3,3"];
+    assert_eq!((&object(&args)["chunks"], &object(&args)["bubble_time"]), (&json!(3), &json!(9.0)));
+    assert_eq!(object(&["--kind", "seq1f1b", "--slices", "4"])["slices"], 4);
+    let usual = object(&[]);
+    assert_eq!(
+        (&usual["kind"], &usual["stages"], &usual["microbatches"]),
+        (&json!("1f1b"), &json!(4), &json!(8))
+    );
+    let drawn = said(&["--stages", "2", "--microbatches", "2"]);
+    let wanted = "1F1B: 2 ranks, 2 microbatches\n\nrank 0  F0 F1 ·  ·  B0─── ·  B1───\nrank 1  ·  F0 B0─── F1 B1─── ·  ·\n";
+    assert!(drawn.starts_with(wanted), "{drawn}");
+    assert!(drawn.contains("it takes 9; ") && !drawn.contains('\x1b'), "{drawn}");
+}
+
+/// Kills: a file that is not written whole, a table that is read as another one, a diagram without its cells.
+#[test]
+fn diagrams_and_tables_are_written_and_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).display().to_string();
+    let (svg, csv) = (path("a.svg"), path("a.csv"));
+    for kind in ["zb-v", "seq1f1b", "looped-bfs", "naive"] {
+        let args = ["--kind", kind, "--stages", "3", "--microbatches", "7", "--times", "1,2,1"];
+        let text = said(&[&args[..], &["--svg", &svg, "--csv", &csv]].concat());
+        assert!(text.contains(&svg) && text.contains(&csv), "{text}");
+        let drawn = std::fs::read_to_string(&svg).unwrap();
+        assert!(
+            drawn.starts_with("<svg xmlns") && drawn.ends_with("</svg>\n") && drawn.contains("2F6"),
+            "{kind}"
+        );
+        let (mut built_in, mut read) = (object(&args), object(&["--file", &csv, "--times", "1,2,1"]));
+        assert_eq!((built_in["kind"].take(), read["kind"].take()), (json!(kind), json!("table")));
+        assert_eq!(built_in, read);
+    }
+    std::fs::write(&csv, r#"[["0F0", "0B0"]]"#).unwrap();
+    assert!(said(&["--file", &csv]).starts_with("from a file: 1 rank, 1 microbatch\n\nrank 0  F0 B0───\n"));
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 2);
+}
+
+/// Kills: a panic, a hang or half an answer where the input is wrong; an option that is ignored.
+#[test]
+fn what_does_not_fit_is_refused() {
+    let no = |args: &[&str], says: &str| refused(&[&["schedule"], args].concat(), says);
+    no(&["--stages", "0"], "--stages is 0; it must be 1 to 4096");
+    no(&["--microbatches", "0"], "--microbatches is 0; it must be 1 to 16777216");
+    no(&["--microbatches", "18446744073709551615"], "--microbatches is 18446744073709551615");
+    no(
+        &["--stages", "4096", "--microbatches", "16777216"],
+        "4096 ranks, 16777216 microbatches make 68719476736 forwards; they must be 16777216 or fewer",
+    );
+    no(&["--stages", "-1"], "-1");
+    no(&["--kind", "gpip"], "possible values: 1f1b, naive, gpipe, interleaved, looped-bfs, zb-h1");
+    for (kind, flag) in [
+        ("gpipe", "chunks"),
+        ("zb-v", "chunks"),
+        ("seq1f1b", "chunks"),
+        ("interleaved", "slices"),
+        ("1f1b", "slices"),
+    ] {
+        no(
+            &["--kind", kind, &format!("--{flag}"), "2"],
+            &format!("--{flag} is 2, but {kind} takes none; leave it out"),
+        );
+    }
+    no(&["--kind", "interleaved", "--chunks", "0"], "--chunks is 0; it must be 1 to 16");
+    for times in ["1,1", "1,1,1,1", "-1,1,1", "NaN,1,1", "inf,1,1", "1e10,1,1", "a,1,1", ""] {
+        no(&["--times", times], "wanted 3 numbers from 0 to 10^9, separated by commas");
+    }
+    no(&["--times", "0,0,0"], "--times is 0,0,0; at least one must be above 0");
+    no(&["--link", "1"], "wanted 2 numbers from 0 to 10^9, separated by commas");
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).display().to_string();
+    no(&["--svg", &path("none/a.svg")], &path("none/a.svg"));
+    no(
+        &["--svg", &path("a.svg"), "--microbatches", "100000"],
+        "--svg would draw 1200000 cells; it draws 100000 or fewer",
+    );
+    let csv = path("a.csv");
+    no(&["--file", &csv], "a.csv");
+    for flag in ["--kind", "--stages", "--microbatches", "--chunks", "--slices"] {
+        let value = if flag == "--kind" { "gpipe" } else { "2" };
+        no(&["--file", &csv, flag, value], "cannot be used with");
+    }
+    for (table, says) in [
+        ("\n", "a.csv: it has no cells; wanted a row of cells for each rank"),
+        (
+            "0F0,0B0\n1F0,1C0\n",
+            "a.csv: row 2, column 2 is \"1C0\"; wanted a chunk, F, B, I or W, and a microbatch",
+        ),
+        ("0F0,0B0,0F1\n", "a.csv: row 1 has no 0B1, nor 0I1 and 0W1; wanted one, as row 1, column 3 is 0F1"),
+        ("0F0,0B0\n1B0,1F0\n", "rank 1 has 1B0 (row 2, column 1) before 1F0 (row 2, column 2)"),
+        ("0F0,0B0,0F1,0B1\n1F1,1F0,1B1,1B0\n", "0B0 (row 1, column 2)"),
+    ] {
+        std::fs::write(&csv, table).unwrap();
+        no(&["--file", &csv], says);
+    }
+    std::fs::write(&csv, [0xff, 0xfe]).unwrap();
+    no(&["--file", &csv], "a.csv is no text: ");
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+}

@@ -1,0 +1,395 @@
+//! When each cell of a table runs, given what cells and messages take: the timeline, what ranks wait for, what they hold.
+//!
+//! A cell starts when its rank is done with the cell before it in its row, and what it needs is there: the forward of the
+//! chunk before, the backward or its input half of the chunk after, sent over a link where another rank gives it. A link
+//! carries one message after the other.
+//!
+//! A rank's bubble is what it waits between its first and its last cell; the step's is that of the rank that waits longest.
+//! Ranks that start later may end later: the zero-bubble papers let the next step begin rank by rank. Where rank 0 starts
+//! first and ends last, as in `GPipe` and 1F1B, it is the makespan without rank 0's work. On links that take no time, with
+//! `K` ranks, `M` microbatches and times `F`, `B` (input half) and `W` of a rank's part:
+//!
+//! | schedule | the step's bubble | where |
+//! |---|---|---|
+//! | naive | M (K − 1)(F + B + W) | always |
+//! | `GPipe`, 1F1B | (K − 1)(F + B + W), of the makespan (K − 1)/(M + K − 1) | always |
+//! | interleaved, looped breadth-first | (K − 1)(F + B + W)/V, of `V` chunks | `K` divides `M`; K ≤ M |
+//! | `Seq1F1B` | (K − 1)(F + B + W)/S, of `S` slices | always |
+//! | ZB-H1 | (K − 1)(F + B − W) | W ≤ F and K ≤ M |
+//! | ZB-H2 | (K − 1)(F + B − 2W), or 0 if that is less | W ≤ F and 2K − 1 ≤ M |
+//! | ZB-V | 0 | F = B = W and 2K − 1 ≤ M |
+//!
+//! Source: Qi et al., "Zero bubble pipeline parallelism", arXiv:2401.10241 (the bubble, as `cost − M (F + B + W)` with the cost
+//! of the stage that takes longest).
+use super::{Act, Cell, Payload, Plan, Unit};
+use crate::Schedule;
+use std::iter::Peekable;
+
+/// What cells and messages take, in any one unit of time.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Times {
+    /// What a rank's whole part of the model takes for a whole microbatch, by `Act as usize`. A cell takes its share: one of
+    /// chunks times slices.
+    pub acts: [f64; 4],
+    /// What a message is under way after the link is free for the next one.
+    pub latency: f64,
+    /// What a link is busy with a message of a whole microbatch.
+    pub message: f64,
+    /// The share of what a forward saved that the input half frees; the weight half frees the rest.
+    pub freed: f64,
+}
+
+impl Times {
+    /// Of a forward, the input half of its backward and the weight half; the whole backward takes both. Messages take no
+    /// time, and the input half frees nothing.
+    pub fn new(f: f64, i: f64, w: f64) -> Self {
+        Self { acts: [f, i + w, i, w], latency: 0.0, message: 0.0, freed: 0.0 }
+    }
+    /// Every cell takes one tick, as tables are drawn.
+    pub fn ticks(plan: &Plan) -> Self {
+        let tick = (plan.chunks * plan.slices) as f64;
+        Self { acts: [tick; 4], ..Self::new(tick, tick, tick) }
+    }
+    /// What a cell adds to what is saved, in units of what its forward saved.
+    fn saves(&self, act: Act) -> f64 {
+        match act {
+            Act::F => 1.0,
+            Act::B => -1.0,
+            Act::I => -self.freed,
+            Act::W => self.freed - 1.0,
+        }
+    }
+}
+
+/// How a step goes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Simulated {
+    /// From the start, when the first chunk's forward begins, to the last cell's end.
+    pub makespan: f64,
+    /// What each rank waits between its first and its last cell.
+    pub bubbles: Vec<f64>,
+    /// The longest of them.
+    pub bubble_time: f64,
+    /// That, as a share of the time between that rank's first and last cell.
+    pub bubble_fraction: f64,
+    /// What each rank has saved at most at once; 1 is what its whole part of the model saves for a microbatch.
+    pub peak_saved: Vec<f64>,
+}
+
+/// Goes through a table, which [`check`](super::check) is content with; `see` is told each cell's rank, start and end: a rank's
+/// own in order, those of different ranks in any.
+///
+/// # Errors
+/// If a rank waits for ever.
+pub fn simulate(
+    schedule: &dyn Schedule,
+    plan: &Plan,
+    times: &Times,
+    see: &mut dyn FnMut(usize, Cell, f64, f64),
+) -> Result<Simulated, String> {
+    let mut all = Walk::new(schedule, plan, times);
+    while let Some(rank) = all.can_go.pop() {
+        all.go(rank, times, see);
+    }
+    for (rank, at) in all.ranks.iter_mut().enumerate() {
+        if let Some(cell) = at.row.peek() {
+            return Err(format!("rank {rank} waits for ever to run {cell}"));
+        }
+    }
+    Ok(all.simulated())
+}
+
+/// What a row holds at most, of what each of its cells adds to it (or, below 0, frees), in any unit: bytes, say.
+pub fn peak(row: impl Iterator<Item = Cell>, adds: impl Fn(Cell) -> f64) -> f64 {
+    let held = row.scan(0.0, |held, cell| {
+        *held += adds(cell);
+        Some(*held)
+    });
+    held.fold(0.0, f64::max)
+}
+
+/// A rank on its way through its row.
+struct Rank {
+    row: Peekable<Box<dyn Iterator<Item = Cell>>>,
+    waits: bool,
+    begun: Option<f64>,
+    free: f64,   // from when on
+    waited: f64, // since it began
+    saved: f64,
+    peak: f64,
+}
+
+/// All of them on theirs. Times are multiplied by the number of chunks and slices, so that whole numbers stay whole.
+struct Walk {
+    plan: Plan,
+    rank_of: Vec<usize>,
+    ranks: Vec<Rank>,
+    can_go: Vec<usize>,
+    /// When what a chunk gave is where it is needed: by payload, chunk, slice and microbatch; not a number before.
+    arrivals: Vec<f64>,
+    /// From when on the link from a rank to another is free.
+    links: Vec<f64>,
+}
+
+impl Walk {
+    fn new(schedule: &dyn Schedule, plan: &Plan, times: &Times) -> Self {
+        let row = |rank| schedule.row(rank, plan).peekable();
+        let rank = |rank| Rank {
+            row: row(rank),
+            waits: false,
+            begun: None,
+            free: 0.0,
+            waited: 0.0,
+            saved: 0.0,
+            peak: 0.0,
+        };
+        let sends = times.latency > 0.0 || times.message > 0.0;
+        Self {
+            plan: *plan,
+            rank_of: (0..plan.all_chunks()).map(|chunk| schedule.rank_of(chunk, plan)).collect(),
+            ranks: (0..plan.ranks).map(rank).collect(),
+            can_go: (0..plan.ranks).rev().collect(),
+            arrivals: vec![f64::NAN; 2 * plan.all_chunks() * plan.slices * plan.microbatches],
+            links: vec![0.0; if sends { plan.ranks * plan.ranks } else { 0 }],
+        }
+    }
+    /// Where an arrival stands.
+    fn slot(&self, payload: Payload, chunk: usize, cell: Cell) -> usize {
+        let of = Unit { chunk: chunk as u16, ..cell.of };
+        self.plan.number(of) + payload as usize * self.arrivals.len() / 2
+    }
+    fn arrival(&self, payload: Payload, chunk: usize, cell: Cell) -> Option<f64> {
+        Some(self.arrivals[self.slot(payload, chunk, cell)]).filter(|at| !at.is_nan())
+    }
+    /// From when on a cell can run, if that is known.
+    fn ready(&self, cell: Cell) -> Option<f64> {
+        let chunk = cell.of.chunk as usize;
+        let own = |payload| self.arrival(payload, chunk, cell).is_some(); // in this row, so before this cell
+        match cell.act {
+            Act::F if chunk == 0 => Some(0.0),
+            Act::F => self.arrival(Payload::Activation, chunk - 1, cell),
+            Act::W => own(Payload::Gradient).then_some(0.0),
+            Act::B | Act::I if !own(Payload::Activation) => None,
+            Act::B | Act::I if chunk + 1 == self.plan.all_chunks() => Some(0.0),
+            Act::B | Act::I => self.arrival(Payload::Gradient, chunk + 1, cell),
+        }
+    }
+    /// Takes a rank as far as it can go.
+    fn go(&mut self, rank: usize, times: &Times, see: &mut dyn FnMut(usize, Cell, f64, f64)) {
+        let parts = (self.plan.chunks * self.plan.slices) as f64;
+        while let Some(&cell) = self.ranks[rank].row.peek() {
+            let ready = self.ready(cell);
+            let at = &mut self.ranks[rank];
+            at.waits = ready.is_none();
+            let Some(ready) = ready else { return };
+            at.row.next();
+            let start = at.free.max(ready);
+            at.waited += if at.begun.is_some() { start - at.free } else { 0.0 };
+            at.begun.get_or_insert(start);
+            at.free = start + times.acts[cell.act as usize];
+            at.saved += times.saves(cell.act);
+            at.peak = at.peak.max(at.saved);
+            let end = at.free;
+            see(rank, cell, start / parts, end / parts);
+            if cell.act != Act::W {
+                self.give(rank, cell, end, times);
+            }
+        }
+    }
+    /// Hands on what a cell gave at its end.
+    fn give(&mut self, rank: usize, cell: Cell, end: f64, times: &Times) {
+        let (chunk, payload) = (cell.of.chunk as usize, cell.act.gives());
+        let next = if payload == Payload::Activation { Some(chunk + 1) } else { chunk.checked_sub(1) };
+        let to = next.and_then(|next| self.rank_of.get(next).copied()).unwrap_or(rank);
+        let slot = self.slot(payload, chunk, cell);
+        self.arrivals[slot] = end;
+        if to == rank {
+            return;
+        }
+        if let Some(free) = self.links.get_mut(rank * self.plan.ranks + to) {
+            let parts = self.plan.chunks as f64; // a message is of a slice, and of the whole width whatever the chunks
+            *free = free.max(end) + times.message * parts;
+            self.arrivals[slot] = *free + times.latency * parts * self.plan.slices as f64;
+        }
+        if std::mem::take(&mut self.ranks[to].waits) {
+            self.can_go.push(to);
+        }
+    }
+    fn simulated(&self) -> Simulated {
+        let parts = (self.plan.chunks * self.plan.slices) as f64;
+        let longest = self.ranks.iter().max_by(|a, b| a.waited.total_cmp(&b.waited));
+        let span = |at: &Rank| at.free - at.begun.unwrap_or(at.free);
+        Simulated {
+            makespan: self.ranks.iter().map(|at| at.free).fold(0.0, f64::max) / parts,
+            bubbles: self.ranks.iter().map(|at| at.waited / parts).collect(),
+            bubble_time: longest.map_or(0.0, |at| at.waited / parts),
+            bubble_fraction: longest.filter(|at| at.waited > 0.0).map_or(0.0, |at| at.waited / span(at)),
+            peak_saved: self.ranks.iter().map(|at| at.peak / parts).collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pipeline::{ALL, gpipe::GPipe};
+
+    fn simulated(schedule: &dyn Schedule, plan: &Plan, times: &Times) -> Simulated {
+        simulate(schedule, plan, times, &mut |_, _, _, _| {}).unwrap()
+    }
+
+    /// The bubble of so many ranks and microbatches, as papers have it, where they have it.
+    fn closed(word: &str, plan: &Plan, [f, i, w]: [f64; 3]) -> Option<f64> {
+        let Plan { ranks: k, microbatches: m, .. } = *plan;
+        let (others, parts) = ((k - 1) as f64, (plan.chunks * plan.slices) as f64);
+        let (bubble, holds) = match word {
+            "naive" => (m as f64 * others * (f + i + w), true),
+            "gpipe" | "1f1b" | "seq1f1b" => (others * (f + i + w) / parts, true),
+            "interleaved" => (others * (f + i + w) / parts, m.is_multiple_of(k)),
+            "looped-bfs" => (others * (f + i + w) / parts, k <= m),
+            "zb-h1" => (others * (f + i - w), w <= f && k <= m),
+            "zb-h2" => ((others * (f + i - 2.0 * w)).max(0.0), w <= f && 2 * k - 1 <= m),
+            "zb-v" => (0.0, f == i && i == w && 2 * k - 1 <= m),
+            "dualpipe-v" => return None,
+            _ => panic!("{word} has no closed form here; say None if there is none"),
+        };
+        holds.then_some(bubble)
+    }
+
+    /// Kills: a bubble that counts what is before a rank's first cell or after its last, another rank's wait, a chunk or a
+    /// slice that takes a whole part's time, sums that round; a schedule that is not what its paper says.
+    #[test]
+    fn bubbles_are_the_closed_forms_exactly() {
+        for schedule in ALL {
+            let (word, mut held) = (schedule.about().word, 0);
+            let times =
+                [6.0, 12.0, 30.0].map(|f| [0.0, 6.0, 12.0].map(|i| [0.0, 6.0, 12.0].map(|w| [f, i, w])));
+            for (k, m) in (1..=5).flat_map(|k| [1, 2, 3, 4, 6, 7, 9, 12, 20].map(|m| (k, m))) {
+                for (number, [f, i, w]) in
+                    (1..=3).flat_map(|v| times.into_iter().flatten().flatten().map(move |t| (v, t)))
+                {
+                    let plan = schedule.plan(k, m, Some(number));
+                    let of = simulated(*schedule, &plan, &Times::new(f, i, w));
+                    let work = m as f64 * (f + i + w);
+                    assert!(of.makespan >= work + of.bubble_time, "{word}, {plan}");
+                    if let Some(bubble) = closed(word, &plan, [f, i, w]) {
+                        let fraction = bubble / (work + bubble);
+                        assert_eq!(
+                            (of.bubble_time, of.bubble_fraction),
+                            (bubble, fraction),
+                            "{word}, {plan}, {f} {i} {w}"
+                        );
+                        held += 1;
+                    }
+                    if matches!(word, "gpipe" | "1f1b") {
+                        assert_eq!(of.bubble_fraction, (k - 1) as f64 / (m + k - 1) as f64, "{word}, {plan}");
+                        assert_eq!(of.makespan, (m + k - 1) as f64 * (f + i + w));
+                    }
+                }
+            }
+            assert!(held > 100 || word == "dualpipe-v", "{word}");
+        }
+    }
+
+    /// Kills: what is saved freed by the input half, or twice, or by half of the backward of another chunk.
+    #[test]
+    fn what_is_saved_is_freed_with_the_last_half() {
+        let of = |word: &str, freed: f64| {
+            let schedule = ALL.iter().find(|schedule| schedule.about().word == word).unwrap();
+            let plan = schedule.plan(3, 8, Some(2));
+            simulated(*schedule, &plan, &Times { freed, ..Times::new(1.0, 1.0, 1.0) }).peak_saved
+        };
+        assert_eq!(of("gpipe", 0.0), [8.0; 3]);
+        assert_eq!(of("1f1b", 0.0), [3.0, 2.0, 1.0]);
+        assert_eq!(of("zb-h1", 0.0), [3.0; 3]);
+        assert_eq!(of("zb-h1", 0.5), [3.0, 2.5, 2.0]);
+        assert_eq!(of("zb-h2", 0.0), [5.0; 3]);
+        assert_eq!(of("zb-v", 0.0), [3.0; 3]);
+        let bytes = |cell: Cell| match (cell.act, cell.of.microbatch) {
+            (Act::F, m) => 100.0 + f64::from(m),
+            (_, m) => -100.0 - f64::from(m),
+        };
+        assert_eq!(peak(GPipe.row(1, &Plan::whole(2, 3)), bytes), 303.0);
+    }
+
+    /// By hand. Kills: a latency that keeps the link busy, two messages on a link at once, a message that takes no time
+    /// back, one of a rank to itself.
+    #[test]
+    fn messages_take_their_time_one_after_the_other() {
+        let times = Times { latency: 0.5, message: 3.0, ..Times::new(1.0, 1.0, 1.0) };
+        let mut seen = vec![vec![]; 2];
+        let mut see = |rank: usize, cell: Cell, start, end| seen[rank].push((cell.to_string(), start, end));
+        let of = simulate(&GPipe, &Plan::whole(2, 2), &times, &mut see).unwrap();
+        let row = |cells: [(&str, f64, f64); 4]| {
+            cells.map(|(cell, start, end)| (cell.to_string(), start, end)).to_vec()
+        };
+        assert_eq!(
+            seen[0],
+            row([("0F0", 0.0, 1.0), ("0F1", 1.0, 2.0), ("0B0", 14.0, 16.0), ("0B1", 17.0, 19.0)])
+        );
+        assert_eq!(
+            seen[1],
+            row([("1F0", 4.5, 5.5), ("1F1", 7.5, 8.5), ("1B0", 8.5, 10.5), ("1B1", 10.5, 12.5)])
+        );
+        assert_eq!((of.makespan, of.bubbles, of.bubble_fraction), (19.0, vec![13.0, 2.0], 13.0 / 19.0));
+        let alone = simulated(&GPipe, &Plan::whole(1, 2), &times);
+        assert_eq!((alone.makespan, alone.bubble_time), (6.0, 0.0));
+    }
+
+    /// Kills: a cell that starts before what it needs has come, or before its rank is free; a slower link that helps.
+    #[test]
+    fn cells_wait_for_what_they_need_and_slower_links_help_nobody() {
+        for (schedule, k, m) in
+            ALL.iter().flat_map(|s| [(1, 2), (2, 1), (3, 2), (4, 9)].map(|(k, m)| (*s, k, m)))
+        {
+            let (plan, mut before) = (
+                schedule.plan(k, m, Some(2)),
+                Simulated {
+                    makespan: 0.0,
+                    bubbles: vec![],
+                    bubble_time: 0.0,
+                    bubble_fraction: 0.0,
+                    peak_saved: vec![],
+                },
+            );
+            for latency in [0.0, 0.5, 2.0, 2.5, 40.0] {
+                let times = Times { latency, ..Times::new(2.0, 3.0, 1.0) };
+                let mut ends = std::collections::HashMap::new();
+                let mut cells = vec![];
+                let of = simulate(schedule, &plan, &times, &mut |rank, cell, start, end| {
+                    ends.insert(cell, (rank, end));
+                    cells.push((rank, cell, start));
+                })
+                .unwrap();
+                for (rank, cell, start) in cells {
+                    let other = |act, chunk| ends.get(&Cell { act, of: Unit { chunk, ..cell.of } });
+                    let chunk = cell.of.chunk;
+                    let needs = match cell.act {
+                        Act::F => chunk.checked_sub(1).and_then(|chunk| other(Act::F, chunk)),
+                        Act::B | Act::I => {
+                            other(Act::B, chunk + 1).or(other(Act::I, chunk + 1)).or(other(Act::F, chunk))
+                        }
+                        Act::W => other(Act::I, chunk),
+                    };
+                    let there = |(at, end): &(usize, f64)| end + if *at == rank { 0.0 } else { latency };
+                    assert!(start >= needs.map_or(0.0, there), "{}, {plan}: {cell}", schedule.about().name);
+                }
+                assert!(
+                    of.makespan >= before.makespan && of.bubble_time >= 0.0,
+                    "{}, {plan}",
+                    schedule.about().name
+                );
+                assert!(before.peak_saved.is_empty() || of.peak_saved == before.peak_saved);
+                before = of;
+            }
+        }
+    }
+
+    /// Of 256 stages and 1024 microbatches, every cell once. Kills: a search through all ranks or cells for each cell.
+    #[test]
+    fn large_tables_are_gone_through() {
+        let (plan, mut cells) = (Plan::whole(256, 1024), 0);
+        let of = simulate(ALL[0], &plan, &Times::new(1.0, 1.0, 1.0), &mut |_, _, _, _| cells += 1).unwrap();
+        assert_eq!((cells, of.bubble_time), (2 * 256 * 1024, 765.0));
+    }
+}
