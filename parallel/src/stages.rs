@@ -219,7 +219,7 @@ impl<D: Kernels> Stages<D> {
         let wanted = if end && act == Act::F { Some(work.wanted(microbatch)?) } else { None };
         let cx = work.cx(microbatch)?;
         let pass = if act == Act::F { "forward" } else { "backward" };
-        let span = cx.learns().then(|| self.mesh.span(format_args!("{pass} {microbatch}")));
+        let span = cx.pass().learns.then(|| self.mesh.span(format_args!("{pass} {microbatch}")));
         let at = self.at(number);
         let chunk = &mut self.chunks[at].1;
         let given = match (act, input) {

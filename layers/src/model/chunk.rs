@@ -50,12 +50,6 @@ struct Pending<D: Kernels, B: Layer<D>> {
     end: Ticket,
 }
 
-impl<D: Kernels, B: Layer<D>> Default for Pending<D, B> {
-    fn default() -> Self {
-        Self { embedding: None, blocks: Vec::new(), end: None }
-    }
-}
-
 impl<D: Kernels> Chunk<D> {
     /// The whole model, its features split over the tensor axis.
     ///
@@ -206,7 +200,7 @@ impl<D: Kernels, B: Layer<D, In = Stream<D>, Out = Stream<D>>> Chunk<D, B> {
         let name = ends.name.clone();
         let _layer = cx.layer(&name, Pass::Backward);
         listed.using(uses, (ends, &Ends::HEAD), last, |ends| {
-            let (dx, pending) = ends.backward_input(cx, saved, first)?;
+            let (dx, pending) = ends.back(cx, saved, first)?;
             match later {
                 Some(later) => later.end = pending,
                 None => ends.backward_weight(cx, pending)?,
@@ -260,7 +254,8 @@ impl<D: Kernels, B: Layer<D, In = Stream<D>, Out = Stream<D>>> Stage<D> for Chun
     ) -> Result<Option<Stream<D>>> {
         let at = self.saved.iter().position(|s| s.microbatch == cx.microbatch());
         let mut saved = self.saved.swap_remove(at.expect("a forward of this microbatch"));
-        let mut later = (half == Half::Input).then(Pending::default);
+        let none = || Pending { embedding: None, blocks: Vec::new(), end: None };
+        let mut later = (half == Half::Input).then(none);
         let last = last && later.is_none();
         let mut dx = match saved.end {
             end @ Some(_) => self.end_back(cx, uses, end, last, later.as_mut())?,
