@@ -55,7 +55,7 @@ pub(crate) fn share(heads: Heads, ranks: usize, axis: Axis, name: &str) -> Resul
         return Err(Error::size(what, queries, format!("a multiple of the {keys} KV heads")));
     }
     if !Sharing::heads(queries, keys, ranks) {
-        return Err(Error::Heads { name: name.into(), queries, keys, axis, ranks });
+        return Err(Error::heads(name, [queries, keys], (axis, ranks)));
     }
     let sections = [
         Section { size: queries * dim, pieces: Pieces::Even, unit: dim },

@@ -106,8 +106,8 @@ impl<D: Kernels> Head<D> {
     }
     fn terms(&self, cx: &Cx<D>) -> LossTerms {
         let plain = Objective { smoothing: 0.0, z: 0.0 }; // a text is judged by its likelihood alone
-        let Objective { smoothing, z } = if cx.learns() { self.objective } else { plain };
-        LossTerms { mean_over: cx.mean_over(), smoothing, z, vocabulary: self.vocabulary }
+        let Objective { smoothing, z } = if cx.pass().learns { self.objective } else { plain };
+        LossTerms { mean_over: cx.pass().mean_over, smoothing, z, vocabulary: self.vocabulary }
     }
 }
 

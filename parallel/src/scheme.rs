@@ -64,31 +64,22 @@ impl<'a, D: Kernels> Scheme<'a, D> {
         self.layout.misfits_of(&self.strategies(), &design.into())
     }
     /// The place of one of its ranks, given that of one of the layout's.
-    pub(crate) fn place<'b>(&self, at: At<'b, D>) -> At<'b, D>
-    where
-        'a: 'b,
-    {
+    pub(crate) fn place(&self, at: At<'a, D>) -> At<'a, D> {
         self.on(at, |other| other)
     }
     /// The place of one of its ranks on a device without numbers.
-    pub(crate) fn ghost<'b>(&self, at: At<'b, Meta<D>>) -> At<'b, Meta<D>>
-    where
-        'a: 'b,
-    {
+    pub(crate) fn ghost(&self, at: At<'a, Meta<D>>) -> At<'a, Meta<D>> {
         self.on(at, |other| other)
     }
     /// Who goes through which of its chunks when.
     pub fn pipeline(&self) -> Pipeline {
         self.schedule.map_or(self.layout.pipeline(), Pipeline::from)
     }
-    fn on<'b, E: Kernels>(
+    fn on<E: Kernels>(
         &self,
-        at: At<'b, E>,
+        at: At<'a, E>,
         of: impl Fn(&'a dyn Anywhere<D>) -> &'a dyn Strategy<E>,
-    ) -> At<'b, E>
-    where
-        'a: 'b,
-    {
+    ) -> At<'a, E> {
         At { pipeline: self.pipeline(), ..at.with(self.others.iter().map(|other| of(*other))) }
     }
 }

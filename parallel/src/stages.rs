@@ -263,7 +263,7 @@ impl<D: Kernels> Stages<D> {
         let dy = (!end && matches!(act, Act::B | Act::I)).then(|| self.take(Payload::Gradient, of));
         let wanted = if end && act == Act::F { Some(work.wanted(of)?) } else { None };
         let cx = work.cx(of)?;
-        let span = cx.learns().then(|| self.mesh.span(Cell { act, of }.within(plan)));
+        let span = cx.pass().learns.then(|| self.mesh.span(Cell { act, of }.within(plan)));
         let run = self.chunks.iter().position(|n| *n == number).expect("a chunk of this rank");
         let stage = &mut self.stage;
         let given = match (act, input) {

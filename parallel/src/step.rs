@@ -130,9 +130,6 @@ impl Payload {
             Payload::Gradient => "gradient",
         }
     }
-}
-
-impl Payload {
     /// The unit that needs what this one gave.
     pub fn next(self, of: Unit) -> Unit {
         match self {

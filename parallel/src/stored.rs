@@ -113,7 +113,7 @@ fn matrix<'a>(shards: &'a Shards, entry: &Entry) -> Result<Matrix<'a>> {
 
 impl<E: Scalar> Values<E> for Stored {
     fn of(&self, name: &str, shape: [usize; 2], _: Draw) -> layers::Result<Element<'_, E>> {
-        let fail = |why: String| layers::Error::Values(why);
+        let fail = layers::Error::Cannot;
         let mut parts = Vec::new();
         let mut covered = 0;
         for entry in self.parts.get(name).into_iter().flatten().map(|at| &self.entries[*at]) {

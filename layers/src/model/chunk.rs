@@ -52,12 +52,6 @@ struct Pending<D: Kernels, B: Layer<D>> {
     blocks: Vec<B::Pending>, // last block first
 }
 
-impl<D: Kernels, B: Layer<D>> Default for Pending<D, B> {
-    fn default() -> Self {
-        Self { embedding: None, blocks: Vec::new() }
-    }
-}
-
 impl<D: Kernels> Chunk<D> {
     /// The whole model, its features split over the tensor axis.
     ///
@@ -215,7 +209,7 @@ impl<D: Kernels, B: Layer<D, In = Stream<D>, Out = Stream<D>>> Chunk<D, B> {
                 return Ok((output, None));
             }
             let _layer = cx.layer(&name, Direction::Backward);
-            let (dx, pending) = ends.backward_input(cx, saved, first)?;
+            let (dx, pending) = ends.back(cx, saved, first)?;
             ends.backward_weight(cx, pending)?;
             Ok((output, dx))
         })
@@ -269,7 +263,8 @@ impl<D: Kernels, B: Layer<D, In = Stream<D>, Out = Stream<D>>> Stage<D> for Chun
         let of = flight(run, cx);
         let at = self.saved.iter().position(|s| s.of == of);
         let mut saved = self.saved.swap_remove(at.expect("a forward of this microbatch"));
-        let mut later = (half == Half::Input).then(Pending::default);
+        let none = || Pending { embedding: None, blocks: Vec::new() };
+        let mut later = (half == Half::Input).then(none);
         let (last, at_end) = (last && later.is_none(), self.ends(run));
         let mut dx = if at_end { saved.dx } else { Some(dy.expect("the gradient from the chunk after")) };
         let Self { ends, listed, .. } = self;

@@ -147,10 +147,6 @@ impl<D: Kernels> Cx<D> {
     pub fn pass(&self) -> Pass {
         self.pass
     }
-    /// Whether the model learns.
-    pub fn learns(&self) -> bool {
-        self.pass.learns
-    }
     /// Whether forward keeps what backward needs.
     pub fn keeps(&self) -> bool {
         self.pass.keeps
@@ -158,10 +154,6 @@ impl<D: Kernels> Cx<D> {
     /// Which microbatch of the step.
     pub fn microbatch(&self) -> usize {
         self.pass.microbatch
-    }
-    /// How many tokens the loss is a mean over.
-    pub fn mean_over(&self) -> usize {
-        self.pass.mean_over
     }
     /// Each sequence's tokens: their rows and their positions.
     pub fn tokens(&self) -> &[Segment] {

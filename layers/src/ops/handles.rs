@@ -72,7 +72,8 @@ impl<D: Kernels> Clone for Split<D> {
 /// Shares along two axes have nothing to do with each other.
 pub(crate) fn same(share: impl Into<Axes>, other: impl Into<Axes>) -> Result<()> {
     let (share, other) = (share.into(), other.into());
-    if share == other { Ok(()) } else { Err(Error::Axis { share, other }) }
+    let why = || format!("a share along axis {share} cannot meet what is split along axis {other}");
+    if share == other { Ok(()) } else { Err(Error::Cannot(why())) }
 }
 
 impl<D: Kernels> Columns<D> {
@@ -166,7 +167,7 @@ impl<D: Kernels> Split<D> {
             return Err(Error::size("the number of axes that cut a matrix", group.axis(), "one axis"));
         };
         if !whole.cols().is_multiple_of(ranks) {
-            return Err(Error::Fit { what: "columns".into(), size: whole.cols(), axis, ranks });
+            return Err(Error::fit("columns", whole.cols(), (axis, ranks)));
         }
         let n = whole.cols() / ranks;
         let mut share = whole.beside(whole.rows(), n);

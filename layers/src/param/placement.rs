@@ -65,7 +65,7 @@ impl Section {
         };
         if pieces != Pieces::Padded && !units.is_multiple_of(ranks / holders) {
             let what = if unit == 1 { what.to_string() } else { format!("units of {unit} {what}") };
-            return Err(Error::Fit { what, size: units, axis, ranks });
+            return Err(Error::fit(&what, units, (axis, ranks)));
         }
         Ok(Piece { size, share: units.div_ceil(ranks / holders) * unit, holders, from: 0, at: 0 })
     }

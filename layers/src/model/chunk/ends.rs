@@ -52,11 +52,11 @@ impl<D: Kernels> End<D> for MeanSquare<D> {
 
     fn forward(&self, cx: &Cx<D>, _: Table<D>, x: Stream<D>, targets: Targets<D>) -> Loss<D, Self> {
         let Targets::Rows(y) = targets else { panic!("ids as targets of bare blocks; it must be rows") };
-        let (loss, dx) = mean_square(x, &y, cx.mean_over(), &self.group, self.over)?;
+        let (loss, dx) = mean_square(x, &y, cx.pass().mean_over, &self.group, self.over)?;
         Ok((loss, cx.keep(dx)))
     }
     fn logits(&self, _: &Cx<D>, _: Table<D>, x: Stream<D>) -> Result<Tensor<D>> {
-        Ok(x.gather(&self.group)?)
+        x.gather(&self.group)
     }
     fn backward_input(&mut self, _: &Cx<D>, _: Table<D>, dx: Self::Saved, _: bool) -> Back<D, Self> {
         Ok((Some(dx.open()), ()))
@@ -101,14 +101,9 @@ impl<D: Kernels> Ends<D> {
         Ok((Output::Logits(if all || few { y } else { last_rows(cx, &y) }), None))
     }
     /// The gradient of what the last block gave, none where nobody wants it, and what the weight half needs.
-    pub(crate) fn backward_input(
-        &mut self,
-        cx: &Cx<D>,
-        saved: Ticket,
-        first: bool,
-    ) -> Result<(Option<Stream<D>>, Ticket)> {
+    pub(crate) fn back(&mut self, cx: &Cx<D>, s: Ticket, first: bool) -> Result<(Option<Stream<D>>, Ticket)> {
         let end = self.end.as_mut().expect("the chunk has an end");
-        end.backward_input(cx, self.tables.shared(), saved, !first)
+        end.backward_input(cx, self.tables.shared(), s, !first)
     }
     pub(crate) fn backward_weight(&mut self, cx: &Cx<D>, pending: Ticket) -> Result<()> {
         let end = self.end.as_mut().expect("the chunk has an end");
