@@ -31,24 +31,12 @@ impl Classifier {
         self.forward(w, x, &mut |_, _| {}).1
     }
 
-    /// `X[B, first size]`, `labels[B]` → their share of the mean loss (nats), and its gradients. `mean_over`: how
-    /// many the loss is a mean over, see [`cross_entropy`].
+    /// `X[B, first size]`, `labels[B]` → their share of the mean loss (nats), and its gradients, showing what it computes.
+    /// `mean_over`: how many the loss is a mean over, see [`cross_entropy`].
     ///
     /// # Panics
     /// As [`logits`](Self::logits), and as [`cross_entropy`].
-    #[must_use]
-    pub fn gradients<S: Scalar>(
-        &self,
-        w: &Weights<S>,
-        x: &[S],
-        labels: &[u32],
-        mean_over: usize,
-    ) -> (S, Weights<S>) {
-        self.gradients_seen(w, x, labels, mean_over, &mut |_, _| {})
-    }
-
-    /// The same, showing what it computes.
-    pub(crate) fn gradients_seen<S: Scalar>(
+    pub fn gradients_seen<S: Scalar>(
         &self,
         w: &Weights<S>,
         x: &[S],

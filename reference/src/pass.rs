@@ -11,7 +11,7 @@ use crate::loss::{
     cross_entropy, cross_entropy_backward, embed, embed_backward, mean_square, mean_square_backward,
 };
 use crate::mask::Tokens;
-use crate::model::{Model, Positions, Rates};
+use crate::model::{Model, Positions};
 use crate::parameters::Weights;
 use crate::see::See;
 use tensor::{Dropout, Scalar};
@@ -47,56 +47,17 @@ struct Tape<S> {
 
 impl Model {
     /// Logits `[B,V]` of the tokens of all sequences, one sequence after the other; targets are not looked at, and
-    /// nothing is dropped.
+    /// nothing is dropped. `see` is shown what is computed.
     ///
     /// # Panics
     /// If a weight is missing or of another shape, an id lies outside the vocabulary, or a sequence is longer than
     /// the learned positions.
-    #[must_use]
-    pub fn logits<S: Scalar>(&self, w: &Weights<S>, sequences: &[Sequence]) -> Vec<S> {
-        self.logits_seen(w, sequences, &mut |_, _| {})
-    }
-
-    /// The same, showing what it computes.
-    ///
-    /// # Panics
-    /// As [`logits`](Self::logits).
     pub fn logits_seen<S: Scalar>(&self, w: &Weights<S>, sequences: &[Sequence], see: &mut See<S>) -> Vec<S> {
         self.forward(w, sequences, None, see).logits
     }
 
-    /// [`gradients_with`](Self::gradients_with) for a model without dropout, where the pass does not matter.
-    ///
-    /// # Panics
-    /// As there, and if the model has dropout.
-    #[must_use]
-    pub fn gradients<S: Scalar>(
-        &self,
-        w: &Weights<S>,
-        microbatch: &[Sequence],
-        mean_over: usize,
-    ) -> (S, Weights<S>) {
-        assert_eq!(self.dropout, Rates::default(), "dropout depends on the pass: call `gradients_with`");
-        self.gradients_with(w, microbatch, mean_over, &Pass::default())
-    }
-
-    /// This microbatch's share of the mean loss (nats), and the gradient of that share for every parameter.
-    /// `mean_over`: how many targets the loss is a mean over, see [`cross_entropy`].
-    ///
-    /// # Panics
-    /// As [`logits`](Self::logits), and if a sequence has not as many targets as ids.
-    #[must_use]
-    pub fn gradients_with<S: Scalar>(
-        &self,
-        w: &Weights<S>,
-        microbatch: &[Sequence],
-        mean_over: usize,
-        pass: &Pass,
-    ) -> (S, Weights<S>) {
-        self.gradients_seen(w, microbatch, mean_over, pass, &mut |_, _| {})
-    }
-
-    /// The same, showing what it computes.
+    /// This microbatch's share of the mean loss (nats), and the gradient of that share for every parameter, showing what
+    /// it computes. `mean_over`: how many targets the loss is a mean over, see [`cross_entropy`].
     pub(crate) fn gradients_seen<S: Scalar>(
         &self,
         w: &Weights<S>,

@@ -71,7 +71,7 @@ impl<S: Scalar> Trainer<S> {
     /// [`IGNORED`](tensor::IGNORED). Sequences are numbered through all microbatches.
     ///
     /// # Panics
-    /// As [`Model::gradients_with`](crate::Model::gradients_with).
+    /// As [`Model::logits_seen`](crate::Model::logits_seen), and if a sequence has not as many targets as ids.
     pub fn step(&mut self, microbatches: &[Vec<Sequence>], lr: f64) -> Step<S> {
         self.step_seen(microbatches, lr, &mut |_, _, _| {})
     }

@@ -143,7 +143,9 @@ mod tests {
 
     fn llama() -> OneBlock {
         let heads = reference::Heads { queries: 8, keys: 4, dim: 2 };
-        OneBlock(Model::llama(D, 1, heads, F, 1, 100.0, 1e-5, true))
+        let sizes = Model { width: D, blocks: 1, heads, hidden: F, vocabulary: 1, ..Model::default() };
+        let positions = reference::Positions::Rotary(100.0.into());
+        OneBlock(Model { positions, eps: 1e-5, tied: true, ..sizes })
     }
     fn gpt2() -> OneBlock {
         let mut model = llama().0;

@@ -1,4 +1,5 @@
 use super::*;
+use crate::Rates;
 use crate::proof::{assert_close, assert_derivative, everything, kinds, learned, ragged, random_weights};
 use crate::proof::{small, under_two_keys, values};
 use crate::{dropout, rms_norm};
