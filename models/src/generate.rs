@@ -190,14 +190,15 @@ fn on_rank<D: Runs>(
         let capacity = lengths.iter().max().expect("each rank has a prompt") + request.max_new;
         let cx = Cx::infer(&lengths).numbered_from(mine.start).recorded(record.clone());
         let first = request.first(model.config.shape.vocabulary);
-        let (mut cx, mut room) = (cx.with_cache(capacity), Room::new());
+        let (mut cx, mut room) = (cx.with_cache(capacity), Room::default());
+        let (mut numbers, mut memory) = (Vec::new(), sampling::Room::default());
         for new in 0..request.max_new.max(1) {
             let _span = if new == 0 { mesh.span("prompt") } else { mesh.span(format_args!("token {new}")) };
             if new > 0 {
                 cx.advance(&lengths);
             }
             let ids = Ids::new(device.place(), fed.iter().flatten(), model.config.shape.vocabulary)?;
-            room.read(&chunk.logits(&cx, ids, false)?, first, new == 0);
+            room.read(&chunk.logits(&cx, ids, false)?, &mut numbers, first, new == 0);
             if new == 0 {
                 texts
                     .iter_mut()
@@ -208,10 +209,17 @@ fn on_rank<D: Runs>(
             for (i, text) in texts.iter_mut().enumerate().filter(|(i, _)| lengths[*i] > 0) {
                 let row = rows.next().expect("a row for every open sequence");
                 fed[i].clear();
-                fed[i].extend(text.extend(&mut room, row, request, mine.start + i)?);
-                fed[i].retain(|id| !model.config.eos.contains(id));
-                if mine.start + i == 0 && speaks {
-                    text.ids[request.prompts[0].len()..].last().into_iter().for_each(|&id| watch(id));
+                if request.max_new == 0 {
+                    continue;
+                }
+                let (sequence, position) = (mine.start + i, text.ids.len() - 1);
+                let Choice { id, margin } =
+                    request.sampling.choose_in(&mut memory, room.choices(row), sequence, position)?;
+                text.ids.push(id);
+                text.margins.push(margin);
+                fed[i].extend(Some(id).filter(|id| !model.config.eos.contains(id)));
+                if sequence == 0 && speaks {
+                    watch(id);
                 }
             }
             lengths.clear();
@@ -233,70 +241,48 @@ impl Text {
         ids.extend_from_slice(prompt);
         Self { ids, margins: Vec::with_capacity(most), prompt_logits: Vec::new() }
     }
-    /// Adds the next token, if one is wanted: what is to be fed next. `sequence` is counted over all data ranks.
-    fn extend<E: Real>(
-        &mut self,
-        room: &mut Room<E>,
-        row: usize,
-        request: &Request,
-        sequence: usize,
-    ) -> Result<Option<u32>> {
-        if request.max_new == 0 {
-            return Ok(None);
-        }
-        let choice = room.choose(row, &request.sampling, sequence, self.ids.len() - 1)?;
-        self.ids.push(choice.id);
-        self.margins.push(choice.margin);
-        Ok(Some(choice.id))
-    }
 }
 
-/// What is read of a token's logits, and memory for its choice, used again for the next.
-struct Room<E> {
-    read: Vec<E>, // of the device
+/// What is read of a token's logits, in memory that is used again for the next.
+#[derive(Default)]
+struct Room {
     first: usize, // numbers of a row in `values` and `ids`; 0: choices are made from `logits`
     values: Vec<f32>,
     ids: Vec<u32>,
     vocabulary: usize, // numbers of a row in `logits`
     logits: Vec<f32>,
-    choice: sampling::Room,
 }
 
-impl<E: Real> Room<E> {
-    fn new() -> Self {
-        let (read, values, ids, logits) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        Self { read, first: 0, values, ids, vocabulary: 0, logits, choice: sampling::Room::default() }
-    }
+impl Room {
     /// Reads so many of the first logits of each row of `[sequences, V]`; or, where these are not enough, and where it
-    /// is asked for, all of them.
-    fn read<D: Selects<Elem = E>>(&mut self, logits: &Tensor<D>, first: Option<usize>, all: bool) {
+    /// is asked for, all of them. `numbers`: memory for those of the device.
+    fn read<D: Selects<Elem: Real>>(
+        &mut self,
+        logits: &Tensor<D>,
+        numbers: &mut Vec<D::Elem>,
+        first: Option<usize>,
+        all: bool,
+    ) {
         (self.first, self.vocabulary) = (first.unwrap_or(0), logits.cols());
         if let Some(n) = first {
             let (values, ids) = ops::top_k(logits, n);
             assert!(ids.read_into(&mut self.ids), "the host has values");
-            in_f32(&values, &mut self.read, &mut self.values);
+            in_f32(&values, numbers, &mut self.values);
         }
         if all || first.is_none() {
-            in_f32(logits, &mut self.read, &mut self.logits);
+            in_f32(logits, numbers, &mut self.logits);
         }
     }
     fn row(&self, row: usize) -> &[f32] {
         &self.logits[row * self.vocabulary..][..self.vocabulary]
     }
-    fn choose(
-        &mut self,
-        row: usize,
-        sampling: &Sampling,
-        sequence: usize,
-        position: usize,
-    ) -> Result<Choice> {
-        let logits = if self.first == 0 {
-            Logits::All(&self.logits[row * self.vocabulary..][..self.vocabulary])
-        } else {
-            let of_row = row * self.first..(row + 1) * self.first;
-            Logits::First(&self.values[of_row.clone()], &self.ids[of_row])
-        };
-        sampling.choose_in(&mut self.choice, logits, sequence, position)
+    /// What the next token of a row is chosen from.
+    fn choices(&self, row: usize) -> Logits<'_> {
+        if self.first == 0 {
+            return Logits::All(self.row(row));
+        }
+        let of_row = row * self.first..(row + 1) * self.first;
+        Logits::First(&self.values[of_row.clone()], &self.ids[of_row])
     }
 }
 

@@ -89,7 +89,7 @@ fn pictures(set: &Set, which: &[usize]) -> (Vec<f64>, Vec<u32>) {
         .flat_map(|&i| set.image(i))
         .map(|&x| f64::from((f32::from(x) / 255.0 - 0.1307) / 0.3081))
         .collect();
-    (x, which.iter().map(|&i| u32::from(set.label(i))).collect())
+    (x, which.iter().map(|&i| u32::from(set.labels[i])).collect())
 }
 
 /// The share of a set whose label has the largest logit.
@@ -123,7 +123,7 @@ fn oracle(digits: &Digits, Lesson { hidden, epochs, settings: s }: &Lesson) -> V
         let mut sum = 0.0;
         for batch in order(s.seed, epoch, n).chunks(s.batch_size) {
             let (x, labels) = pictures(&digits.train, batch);
-            let (loss, g) = model.gradients(updates.weights(), &x, &labels, batch.len());
+            let (loss, g) = model.gradients_seen(updates.weights(), &x, &labels, batch.len(), &mut |_, _| {});
             sum += loss * batch.len() as f64;
             updates.apply(&g, schedule.at(updates.steps()));
         }
@@ -174,7 +174,7 @@ pub(crate) fn written(dir: &Path) -> Digits {
         };
         let images = (0..set.len()).flat_map(|i| set.image(i)).copied().collect();
         let images = [header(3, &[set.len(), 28, 28]), images].concat();
-        let labels = [header(1, &[set.len()]), (0..set.len()).map(|i| set.label(i)).collect()].concat();
+        let labels = [header(1, &[set.len()]), (0..set.len()).map(|i| set.labels[i]).collect()].concat();
         std::fs::write(dir.join(format!("{name}-images-idx3-ubyte")), images).unwrap();
         std::fs::write(dir.join(format!("{name}-labels-idx1-ubyte")), labels).unwrap();
     }
