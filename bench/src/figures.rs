@@ -9,7 +9,7 @@ use parallel::{Network, Result, bail};
 
 /// What a figure is counted in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unit {
+pub enum FigureUnit {
     /// 10^9 floating point operations a second.
     Gflops,
     /// 10^9 bytes a second.
@@ -22,7 +22,7 @@ pub enum Unit {
     Tokens,
 }
 
-impl Unit {
+impl FigureUnit {
     /// How it is written.
     pub fn name(self) -> &'static str {
         match self {
@@ -54,11 +54,11 @@ impl Unit {
 
 /// A figure that can be measured.
 #[derive(Debug)]
-pub struct Entry {
+pub struct FigureEntry {
     /// Its name.
     pub name: &'static str,
     /// What it is counted in.
-    pub unit: Unit,
+    pub unit: FigureUnit,
     pub(super) work: Work,
 }
 
@@ -81,32 +81,32 @@ pub(super) enum Work {
     Proof,
 }
 
-const fn figure(name: &'static str, unit: Unit, work: Work) -> Entry {
-    Entry { name, unit, work }
+const fn figure(name: &'static str, unit: FigureUnit, work: Work) -> FigureEntry {
+    FigureEntry { name, unit, work }
 }
 
-const fn all_reduce(name: &'static str, ranks: usize, bytes: usize) -> Entry {
-    figure(name, Unit::Microseconds, Work::AllReduce(ranks, bytes))
+const fn all_reduce(name: &'static str, ranks: usize, bytes: usize) -> FigureEntry {
+    figure(name, FigureUnit::Microseconds, Work::AllReduce(ranks, bytes))
 }
 
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
 
 /// All of them.
-pub const FIGURES: [Entry; 22] = [
-    figure("machine_peak_gflops", Unit::Gflops, Work::Machine(Probe::Peak { cores: 1 })),
-    figure("machine_read_gbps", Unit::Gbps, Work::Machine(Probe::Read { cores: 1 })),
-    figure("gemm_gflops_1024", Unit::Gflops, Work::Product(F32, [1024, 1024, 1024])),
-    figure("gemm_gflops_1024_bf16", Unit::Gflops, Work::Product(Bf16, [1024, 1024, 1024])),
-    figure("gemm_gflops_256x4096x4096", Unit::Gflops, Work::Product(F32, [256, 4096, 4096])),
-    figure("linear_gflops_m32", Unit::Gflops, Work::Linear([32, 512, 512])),
-    figure("forward_ms_tp1", Unit::Milliseconds, Work::Pass(Pass::Forward, "none")),
-    figure("train_step_ms_tp1", Unit::Milliseconds, Work::Pass(Pass::Step, "none")),
-    figure("forward_ms_tp2", Unit::Milliseconds, Work::Pass(Pass::Forward, "tp=2")),
-    figure("train_step_ms_tp2", Unit::Milliseconds, Work::Pass(Pass::Step, "tp=2")),
-    figure("train_step_ms_dp2", Unit::Milliseconds, Work::Pass(Pass::Step, "dp=2")),
-    figure("decode_tokens_per_s_tp1", Unit::Tokens, Work::Decode(F32)),
-    figure("decode_tokens_per_s_tp1_bf16", Unit::Tokens, Work::Decode(Bf16)),
+pub const FIGURES: [FigureEntry; 22] = [
+    figure("machine_peak_gflops", FigureUnit::Gflops, Work::Machine(Probe::Peak { cores: 1 })),
+    figure("machine_read_gbps", FigureUnit::Gbps, Work::Machine(Probe::Read { cores: 1 })),
+    figure("gemm_gflops_1024", FigureUnit::Gflops, Work::Product(F32, [1024, 1024, 1024])),
+    figure("gemm_gflops_1024_bf16", FigureUnit::Gflops, Work::Product(Bf16, [1024, 1024, 1024])),
+    figure("gemm_gflops_256x4096x4096", FigureUnit::Gflops, Work::Product(F32, [256, 4096, 4096])),
+    figure("linear_gflops_m32", FigureUnit::Gflops, Work::Linear([32, 512, 512])),
+    figure("forward_ms_tp1", FigureUnit::Milliseconds, Work::Pass(Pass::Forward, "none")),
+    figure("train_step_ms_tp1", FigureUnit::Milliseconds, Work::Pass(Pass::Step, "none")),
+    figure("forward_ms_tp2", FigureUnit::Milliseconds, Work::Pass(Pass::Forward, "tp=2")),
+    figure("train_step_ms_tp2", FigureUnit::Milliseconds, Work::Pass(Pass::Step, "tp=2")),
+    figure("train_step_ms_dp2", FigureUnit::Milliseconds, Work::Pass(Pass::Step, "dp=2")),
+    figure("decode_tokens_per_s_tp1", FigureUnit::Tokens, Work::Decode(F32)),
+    figure("decode_tokens_per_s_tp1_bf16", FigureUnit::Tokens, Work::Decode(Bf16)),
     all_reduce("all_reduce_us_4KiB", 2, 4 * KIB),
     all_reduce("all_reduce_us_256KiB", 2, 256 * KIB),
     all_reduce("all_reduce_us_4MiB", 2, 4 * MIB),
@@ -115,15 +115,15 @@ pub const FIGURES: [Entry; 22] = [
     all_reduce("all_reduce_us_256KiB_4ranks", 4, 256 * KIB),
     all_reduce("all_reduce_us_4MiB_4ranks", 4, 4 * MIB),
     all_reduce("all_reduce_us_64MiB_4ranks", 4, 64 * MIB),
-    figure("proof_ms_100k", Unit::Milliseconds, Work::Proof),
+    figure("proof_ms_100k", FigureUnit::Milliseconds, Work::Proof),
 ];
 
 /// Those that have these names, or begin so; all if nothing is asked for.
 ///
 /// # Errors
 /// If no figure is called so.
-pub fn chosen(only: &[String]) -> Result<Vec<&'static Entry>> {
-    let asks = |asked: &str, entry: &Entry| {
+pub fn chosen(only: &[String]) -> Result<Vec<&'static FigureEntry>> {
+    let asks = |asked: &str, entry: &FigureEntry| {
         let exact = FIGURES.iter().any(|other| other.name == asked);
         if exact { entry.name == asked } else { !asked.is_empty() && entry.name.starts_with(asked) }
     };

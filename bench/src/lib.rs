@@ -27,7 +27,7 @@ mod scale;
 mod tests;
 
 pub use exposed::Exposed;
-pub use figures::{Entry, FIGURES, Unit, chosen};
+pub use figures::{FIGURES, FigureEntry, FigureUnit, chosen};
 pub use peers::{Peer, Peers};
 pub use scale::L;
 
@@ -38,7 +38,7 @@ use serde::Serialize;
 
 /// What is to be measured, and how often.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct BenchPlan {
     /// Names of figures, or how they begin; all if there are none.
     pub only: Vec<String>,
     /// How often the figures take turns.
@@ -82,7 +82,7 @@ pub struct Beside {
 ///
 /// # Errors
 /// If there is no such figure or no turn, or a rank fails.
-pub fn bench(plan: &Plan, watch: &dyn Fn(&str)) -> Result<Vec<Figure>> {
+pub fn bench(plan: &BenchPlan, watch: &dyn Fn(&str)) -> Result<Vec<Figure>> {
     let chosen = chosen(&plan.only)?;
     some(plan.turns)?;
     let mut figures = measure(&chosen, plan.turns, &Scale::FULL, watch)?;
@@ -137,7 +137,12 @@ pub fn peak_gflops(ranks: usize) -> f64 {
 }
 
 /// The figures in turns, and what bounds each.
-fn measure(entries: &[&Entry], turns: usize, scale: &Scale, watch: &dyn Fn(&str)) -> Result<Vec<Figure>> {
+fn measure(
+    entries: &[&FigureEntry],
+    turns: usize,
+    scale: &Scale,
+    watch: &dyn Fn(&str),
+) -> Result<Vec<Figure>> {
     let mut machine = Machine::default();
     let bounds: Vec<_> = entries.iter().map(|entry| entry.work.bound(scale)).collect::<Result<_>>()?;
     let mut best = vec![f64::INFINITY; entries.len()];
@@ -148,7 +153,7 @@ fn measure(entries: &[&Entry], turns: usize, scale: &Scale, watch: &dyn Fn(&str)
             *best = best.min(entry.work.seconds(&machine, scale)?);
         }
     }
-    let figure = |((entry, seconds), bound): ((&&Entry, f64), Vec<_>)| {
+    let figure = |((entry, seconds), bound): ((&&FigureEntry, f64), Vec<_>)| {
         let amount = entry.work.amount(scale);
         let (least, of_machine) = (machine.least(&bound), entry.work.is_the_machine());
         let (seconds, limit) = if of_machine { (least, None) } else { (seconds, Some(least)) };

@@ -12,7 +12,7 @@ use kernels::{Kernels, Meta};
 use layers::model::build::Element;
 use layers::{Cx, Draw, Kind, Values};
 use models::config::Architecture;
-use models::generate::{self, Request};
+use models::generate::{self, Prompts};
 use models::sampling::Sampling;
 use models::{Config, Model};
 use parallel::number::Runs;
@@ -148,7 +148,7 @@ pub(super) fn decode<D: Runs>(scale: &Scale) -> Result<f64> {
     let config = Config { architecture: Architecture::Llama, shape, positions, bos: None, eos: Vec::new() };
     let model = Model::fresh(config, 1);
     let prompts = vec![ids(scale, 0, prompt)];
-    let request = Request { prompts, max_new: new + 1, sampling: Sampling::default(), record: false };
+    let request = Prompts { prompts, max_new: new + 1, sampling: Sampling::default(), record: false };
     let chosen = Mutex::new(Vec::with_capacity(new + 1));
     let now = |_| chosen.lock().expect("nothing panics under this lock").push(Instant::now());
     generate::generate::<D>(&model, (&Layout::default(), &Network::default()), &request, &now)?;

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! A name is a figure's, a value is in its unit, which may be said too. Of several lines for one figure the best counts.
-use super::figures::{Entry, FIGURES, names};
+use super::figures::{FIGURES, FigureEntry, names};
 use parallel::{Error, Result};
 use serde::Deserialize;
 use std::path::Path;
@@ -53,7 +53,7 @@ impl Peers {
         Ok(Self(peers))
     }
     /// The best that is known of this figure.
-    pub(super) fn best(&self, entry: &Entry) -> Option<&Peer> {
+    pub(super) fn best(&self, entry: &FigureEntry) -> Option<&Peer> {
         let of_it = self.0.iter().filter(|(name, _)| *name == entry.name).map(|(_, peer)| peer);
         of_it.reduce(|best, peer| if entry.unit.of(best.value, peer.value) > 1.0 { peer } else { best })
     }

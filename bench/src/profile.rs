@@ -11,12 +11,12 @@ mod steps;
 mod tests;
 mod told;
 
-pub use told::Line;
+pub use told::ProfileLine;
 
 use comm::{Event, Run};
 use parallel::{Result, bail};
 use std::time::Duration;
-use tensor::{Kind, Pass};
+use tensor::{Direction, KernelKind};
 
 /// Steps of a run whose profile is not taken: they also take the memory.
 pub const WARM: usize = 2;
@@ -33,7 +33,7 @@ pub fn is_taken(step: usize) -> bool {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Spent {
     /// In kernels of a kind.
-    On(Kind),
+    On(KernelKind),
     /// In calls to other ranks, moving and adding.
     Collective,
     /// In such calls, until others came.
@@ -45,12 +45,12 @@ pub enum Spent {
 impl Spent {
     /// All of them, in the order of every report.
     pub const ALL: [Spent; 9] = [
-        Spent::On(Kind::Product),
-        Spent::On(Kind::Attention),
-        Spent::On(Kind::Norm),
-        Spent::On(Kind::ElementWise),
-        Spent::On(Kind::EmbeddingAndLoss),
-        Spent::On(Kind::Optimizer),
+        Spent::On(KernelKind::Product),
+        Spent::On(KernelKind::Attention),
+        Spent::On(KernelKind::Norm),
+        Spent::On(KernelKind::ElementWise),
+        Spent::On(KernelKind::EmbeddingAndLoss),
+        Spent::On(KernelKind::Optimizer),
         Spent::Collective,
         Spent::Wait,
         Spent::Other,
@@ -94,19 +94,19 @@ impl Sum {
 
 /// What was spent in a layer, one way; layers of a name but for its numbers are one.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Layer {
+pub struct LayerTime {
     /// The name, a star for each number: `blocks.*.attention.qkv`. Outside of layers, that of a part of the step.
     pub name: String,
     /// How many layers these are; none outside of layers.
     pub layers: usize,
     /// Which way; none outside of layers.
-    pub pass: Option<Pass>,
+    pub pass: Option<Direction>,
     /// Without the layers within.
     pub sum: Sum,
 }
 
-impl Layer {
-    fn is(&self, row: &Layer) -> bool {
+impl LayerTime {
+    fn is(&self, row: &LayerTime) -> bool {
         (&self.name, self.pass) == (&row.name, row.pass)
     }
 }
@@ -121,7 +121,7 @@ pub struct RankProfile {
     /// By kind: all of [`Spent::ALL`].
     pub kinds: Vec<(Spent, Sum)>,
     /// By layer, in program order.
-    pub layers: Vec<Layer>,
+    pub layers: Vec<LayerTime>,
 }
 
 impl RankProfile {
@@ -144,7 +144,7 @@ impl RankProfile {
     }
     /// What this rank spent in the layers of a row, which may be another rank's.
     #[must_use]
-    pub fn layer(&self, row: &Layer) -> Option<&Sum> {
+    pub fn layer(&self, row: &LayerTime) -> Option<&Sum> {
         self.layers.iter().find(|own| own.is(row)).map(|own| &own.sum)
     }
     /// Of a rank's events, as a trace has them.

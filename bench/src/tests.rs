@@ -4,7 +4,7 @@ use super::model::{self, Pass};
 use super::*;
 use parallel::number::NumberName;
 
-fn entry(name: &str) -> &'static Entry {
+fn entry(name: &str) -> &'static FigureEntry {
     FIGURES.iter().find(|entry| entry.name == name).unwrap_or_else(|| panic!("{name}"))
 }
 
@@ -155,7 +155,7 @@ fn the_best_peer_is_the_fastest_whatever_is_counted() {
     let b = |value| Some(Peer { name: "b".into(), value });
     assert_eq!((best("forward_ms_tp1"), best("gemm_gflops_1024")), (b(300.5), b(250.0)));
     assert_eq!(best("forward_ms_tp2"), None);
-    assert_eq!((Unit::Milliseconds.of(300.0, 100.0), Unit::Gflops.of(100.0, 300.0)), (3.0, 3.0));
+    assert_eq!((FigureUnit::Milliseconds.of(300.0, 100.0), FigureUnit::Gflops.of(100.0, 300.0)), (3.0, 3.0));
 }
 
 /// Kills: a line that is passed over, a wrong line's number, a misspelt key taken for none.

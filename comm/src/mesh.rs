@@ -126,10 +126,10 @@ impl<P: Place> Mesh<P> {
         self.0.record.calls()
     }
     /// Names what this rank does until the span is dropped, in a trace; where none is taken, nothing.
-    pub fn span(&self, name: impl fmt::Display) -> Span {
+    pub fn span(&self, name: impl fmt::Display) -> TraceSpan {
         let traced =
             self.0.record.traced().then(|| (self.0.record.clone(), Instant::now(), name.to_string()));
-        Span(traced)
+        TraceSpan(traced)
     }
     /// Takes a profile of this rank, whose place this is, until the result is dropped: then its layers and kernels are
     /// in the trace, each within what it was a part of. Where no trace is taken, nothing.
@@ -156,9 +156,9 @@ impl<P: Place> Drop for Profiling<P> {
 
 /// A stretch of time with a name; it ends when this is dropped.
 #[must_use = "a span ends when it is dropped"]
-pub struct Span(Option<(Arc<Record>, Instant, String)>);
+pub struct TraceSpan(Option<(Arc<Record>, Instant, String)>);
 
-impl Drop for Span {
+impl Drop for TraceSpan {
     fn drop(&mut self) {
         if let Some((record, from, name)) = self.0.take() {
             record.spent(|| What::Span(name), from);

@@ -39,7 +39,7 @@ pub struct Transfer {
 
 /// Messages that may all be under way at once.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Step {
+pub struct CommStep {
     /// What the step is part of, as the algorithm calls it.
     pub phase: &'static str,
     /// The messages, of which none needs another.
@@ -48,15 +48,15 @@ pub struct Step {
 
 /// Steps, one after the other, that a number of ranks take on the chunks of their data.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Schedule {
+pub struct CommSchedule {
     ranks: usize,
     chunks: usize,
-    steps: Vec<Step>,
+    steps: Vec<CommStep>,
 }
 
-impl Schedule {
+impl CommSchedule {
     /// The steps of so many ranks on data in so many chunks, one or more.
-    pub(crate) fn new(ranks: usize, chunks: usize, steps: Vec<Step>) -> Self {
+    pub(crate) fn new(ranks: usize, chunks: usize, steps: Vec<CommStep>) -> Self {
         Self { ranks, chunks, steps }
     }
     /// How many ranks.
@@ -68,7 +68,7 @@ impl Schedule {
         self.chunks
     }
     /// The steps in order.
-    pub fn steps(&self) -> &[Step] {
+    pub fn steps(&self) -> &[CommStep] {
         &self.steps
     }
     /// Which of `elements` elements these chunks are.
@@ -79,10 +79,10 @@ impl Schedule {
     }
     /// The same steps, with this rank's messages only.
     pub(crate) fn of_rank(&self, rank: usize) -> Self {
-        let mine = |step: &Step| {
+        let mine = |step: &CommStep| {
             let transfers =
                 step.transfers.iter().filter(|t| [t.from, t.to].contains(&rank)).cloned().collect();
-            Step { phase: step.phase, transfers }
+            CommStep { phase: step.phase, transfers }
         };
         Self { steps: self.steps.iter().map(mine).collect(), ..*self }
     }
@@ -96,7 +96,7 @@ impl Schedule {
         let steps = self.steps.iter().map(|step| self.step_time(step, link, bytes_per_element, elements));
         steps.fold(Duration::ZERO, Duration::saturating_add)
     }
-    fn step_time(&self, step: &Step, link: &Link, bytes_per_element: usize, elements: usize) -> Duration {
+    fn step_time(&self, step: &CommStep, link: &Link, bytes_per_element: usize, elements: usize) -> Duration {
         let mut busy = vec![[Duration::ZERO; 2]; self.ranks]; // sending, receiving
         for transfer in &step.transfers {
             let elements = self.elements(transfer.chunks.clone(), elements).len();
@@ -116,9 +116,9 @@ mod tests {
     fn transfer(from: usize, to: usize, chunks: Range<usize>) -> Transfer {
         Transfer { from, to, chunks, how: Arrival::Add }
     }
-    fn schedule(steps: Vec<Vec<Transfer>>) -> Schedule {
-        let steps = steps.into_iter().map(|transfers| Step { phase: "test", transfers }).collect();
-        Schedule::new(4, 3, steps)
+    fn schedule(steps: Vec<Vec<Transfer>>) -> CommSchedule {
+        let steps = steps.into_iter().map(|transfers| CommStep { phase: "test", transfers }).collect();
+        CommSchedule::new(4, 3, steps)
     }
 
     /// Kills: chunks that overlap, leave elements out, or are larger at the end.

@@ -4,7 +4,7 @@
 use crate::{Call, CallRecord};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-use tensor::{Kind, Pass, Work};
+use tensor::{Direction, KernelKind, Work};
 
 /// A trace of runs, filled by worlds ([`World::traced`](crate::World::traced)). Clones are the same trace.
 #[derive(Clone, Debug)]
@@ -54,14 +54,14 @@ pub enum What {
         /// What the layer is called in the model.
         name: Arc<str>,
         /// Which way.
-        pass: Pass,
+        pass: Direction,
     },
     /// It is in a kernel.
     Kernel {
         /// What it is called.
         name: &'static str,
         /// Of which kind it is.
-        kind: Kind,
+        kind: KernelKind,
         /// Floating point operations, of products and attention.
         flops: u64,
     },
@@ -261,8 +261,8 @@ mod tests {
     /// of work that begins and ends together, the inner before the outer.
     #[test]
     fn work_is_traced_in_place_of_compute() {
-        let layer = |name: &str| Work::Layer { name: name.into(), pass: Pass::Forward };
-        let kernel = |name| Work::Kernel { name, kind: Kind::Product, flops: 7 };
+        let layer = |name: &str| Work::Layer { name: name.into(), pass: Direction::Forward };
+        let kernel = |name| Work::Kernel { name, kind: KernelKind::Product, flops: 7 };
         let noted = vec![
             work(kernel("product"), 30, 40),
             call(45, 55),
@@ -284,7 +284,7 @@ mod tests {
             ("add", 60, 70),
         ];
         assert_eq!(brief(&events), expected);
-        let kernel = What::Kernel { name: "product", kind: Kind::Product, flops: 7 };
+        let kernel = What::Kernel { name: "product", kind: KernelKind::Product, flops: 7 };
         assert_eq!(events[4].what, kernel);
     }
 }

@@ -1,6 +1,8 @@
 //! Runs a schedule by messages: an all-reduce that goes by an algorithm.
 use crate::call::{Message, Part};
-use crate::{Algorithm, Arrival, Call, Group, Op, Reduce, Result, Schedule, Standing, Step, Transfer};
+use crate::{
+    Algorithm, Arrival, Call, CommSchedule, CommStep, Group, Op, Reduce, Result, Standing, Transfer,
+};
 use kernels::Kernels;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
@@ -36,8 +38,8 @@ impl<P: Place> Group<P> {
 }
 
 /// The schedule of all ranks, which each asks for: the last one is kept.
-fn whole(algorithm: Algorithm, ranks: usize) -> Result<Arc<Schedule>> {
-    static LAST: Mutex<Option<(Algorithm, Arc<Schedule>)>> = Mutex::new(None);
+fn whole(algorithm: Algorithm, ranks: usize) -> Result<Arc<CommSchedule>> {
+    static LAST: Mutex<Option<(Algorithm, Arc<CommSchedule>)>> = Mutex::new(None);
     let mut last = LAST.lock().expect("nothing panics under this lock");
     if let Some((_, schedule)) = last.as_ref().filter(|(of, s)| (*of, s.ranks()) == (algorithm, ranks)) {
         return Ok(schedule.clone());
@@ -50,7 +52,7 @@ fn whole(algorithm: Algorithm, ranks: usize) -> Result<Arc<Schedule>> {
 /// An algorithm, and what it has this rank do.
 pub(crate) struct Via {
     algorithm: Algorithm,
-    schedule: Schedule,
+    schedule: CommSchedule,
 }
 
 impl Via {
@@ -76,7 +78,7 @@ impl Via {
 
 /// One rank's part of a step.
 struct Turn<'a, P: Place> {
-    schedule: &'a Schedule,
+    schedule: &'a CommSchedule,
     group: &'a Group<P>,
     call: &'a Call,
     part: Part,
@@ -84,7 +86,7 @@ struct Turn<'a, P: Place> {
 
 impl<P: Place> Turn<'_, P> {
     /// Posts all messages of this rank, waits for all, and puts what came in its place.
-    fn take<D: Kernels<Place = P>>(&self, step: &Step, data: &mut Tensor<D>) -> Result<()> {
+    fn take<D: Kernels<Place = P>>(&self, step: &CommStep, data: &mut Tensor<D>) -> Result<()> {
         let me = self.group.rank();
         let mut came: Vec<_> =
             step.transfers.iter().filter(|t| t.to == me).map(|t| (t, self.room(t, data))).collect();

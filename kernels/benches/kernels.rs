@@ -5,8 +5,8 @@ use divan::Bencher;
 use divan::counter::ItemsCount;
 use kernels::bf16::{self, Way};
 use kernels::{
-    Activation, AdamW, Attend, Entry, Heads, Indexed, Kernels, LossTerms, Mask, Qkv, Segment, Selects, Slice,
-    Span, Write, machine,
+    Activation, AdamW, Attend, Heads, Indexable, Indexed, Kernels, LossTerms, Mask, Qkv, Segment, Selects,
+    Slice, Span, Write, machine,
 };
 use std::fmt;
 use std::hint::black_box;
@@ -83,7 +83,7 @@ fn product(bencher: Bencher, of: &Product) {
     timed(bencher, 2 * m * n * k, |cpu| cpu.gemm(c.view_mut(), a, b, Write::Set));
 }
 
-fn index<T: Entry>(list: Vec<T>) -> Index<Host> {
+fn index<T: Indexable>(list: Vec<T>) -> Index<Host> {
     Indexed::from(list).on(&Host::default()).clone()
 }
 

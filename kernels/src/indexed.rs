@@ -4,7 +4,7 @@ use std::cell::OnceCell;
 use tensor::{Index, Place};
 
 /// An entry of a list that kernels read: so many whole numbers below 2^32.
-pub trait Entry: Copy {
+pub trait Indexable: Copy {
     /// How many.
     const WORDS: usize;
     /// The numbers.
@@ -13,7 +13,7 @@ pub trait Entry: Copy {
     fn of(words: &[u32]) -> Self;
 }
 
-impl Entry for Segment {
+impl Indexable for Segment {
     const WORDS: usize = 4;
     fn words(self) -> impl Iterator<Item = u32> {
         [self.row, self.len, self.position, self.sequence].into_iter().map(|n| n as u32)
@@ -25,7 +25,7 @@ impl Entry for Segment {
     }
 }
 
-impl Entry for Span {
+impl Indexable for Span {
     const WORDS: usize = 8;
     fn words(self) -> impl Iterator<Item = u32> {
         self.query.words().chain(self.key.words())
@@ -39,7 +39,7 @@ impl Entry for Span {
 
 /// The entries of an index that holds nothing else.
 #[inline(always)]
-pub(crate) fn entries<T: Entry>(words: &[u32]) -> impl Iterator<Item = T> + Clone {
+pub(crate) fn entries<T: Indexable>(words: &[u32]) -> impl Iterator<Item = T> + Clone {
     words.chunks_exact(T::WORDS).map(T::of)
 }
 
@@ -55,13 +55,13 @@ impl<T, P: Place> Default for Indexed<T, P> {
     }
 }
 
-impl<T: Entry, P: Place> From<Vec<T>> for Indexed<T, P> {
+impl<T: Indexable, P: Place> From<Vec<T>> for Indexed<T, P> {
     fn from(list: Vec<T>) -> Self {
         Self { list, index: OnceCell::new() }
     }
 }
 
-impl<T: Entry, P: Place> Indexed<T, P> {
+impl<T: Indexable, P: Place> Indexed<T, P> {
     /// The entries.
     pub fn list(&self) -> &[T] {
         &self.list

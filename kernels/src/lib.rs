@@ -14,7 +14,7 @@ mod proof;
 mod terms;
 
 pub use cpu::{CpuScalar, Packed, bf16, machine, widest};
-pub use indexed::{Entry, Indexed};
+pub use indexed::{Indexable, Indexed};
 pub use kernels::{Kernels, Selects};
 pub use mask::Mask;
 pub use meta::Meta;

@@ -2,7 +2,7 @@
 //!
 //! For a forward `Y = f(X)` run on duals and any `dY`, the gradient `dX` is right exactly when
 //! ⟨dY, Ẏ⟩ = ⟨dX, Ẋ⟩ for every direction `Ẋ`: over the field, one random direction is enough.
-use crate::{Entry, Indexed};
+use crate::{Indexable, Indexed};
 use tensor::{Category, Cpu, Dual, F61, Host, Index, Key, Real, Scalar, Tensor, mix};
 
 pub(crate) type Matrix<S> = Tensor<Cpu<S>>;
@@ -31,7 +31,7 @@ pub(crate) fn draw<S: Scalar>(seed: u64, rows: usize, cols: usize) -> Matrix<S> 
 }
 
 /// A list as kernels read it.
-pub(crate) fn index<T: Entry>(list: impl Into<Vec<T>>) -> Index<Host> {
+pub(crate) fn index<T: Indexable>(list: impl Into<Vec<T>>) -> Index<Host> {
     Indexed::from(list.into()).on(&Host::default()).clone()
 }
 

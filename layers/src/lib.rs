@@ -35,7 +35,7 @@ pub use model::chunk::Chunk;
 pub use model::cx::{Cx, Kept, Pass};
 pub use model::design::Design;
 pub use model::part::Part;
-pub use model::record::{Activation, Activations, Record, Touched};
+pub use model::record::{Activations, Record, RecordedActivation, Touched};
 pub use model::shape::{Biases, FeedForward, NormKind, Objective, Positions, Rates, Shape, Window};
 pub use model::stage::{Half, Input, Output, Room, Stage, Targets, Wanted};
 pub use model::strategy::{About, Choice, Shared, Sharing, Sizes, Strategy, Takes};

@@ -3,7 +3,7 @@
 //! that a choice needs: two of a row for the largest, k + 1 for a draw from k; all after the prompt, which a text tells,
 //! and where any token may be drawn.
 use crate::Model;
-use crate::sampling::{self, Choice, Logits, Sampling};
+use crate::sampling::{self, Chosen, Logits, Sampling};
 use comm::{Axis, Mesh};
 use kernels::{Kernels, Meta, Selects};
 use layers::{Cx, Record, Shape, ops};
@@ -16,7 +16,7 @@ use tensor::{Device, Ids, Phase, Place, Real, Scalar, Tensor};
 
 /// What is to be continued.
 #[derive(Clone, Debug)]
-pub struct Request {
+pub struct Prompts {
     /// Token ids of each prompt.
     pub prompts: Vec<Vec<u32>>,
     /// How many tokens to add to each.
@@ -80,7 +80,7 @@ impl<E: Scalar> Generated<E> {
     }
 }
 
-impl Request {
+impl Prompts {
     /// Whether this model can do it under this layout, and the machine has the memory for it.
     ///
     /// # Errors
@@ -143,7 +143,7 @@ impl Request {
 pub fn generate<D: Runs>(
     model: &Model,
     (layout, network): (&Layout, &Network),
-    request: &Request,
+    request: &Prompts,
     watch: &(dyn Fn(u32) + Sync),
 ) -> Result<Generated<D::Elem>> {
     request.check::<D>(model, layout)?;
@@ -172,7 +172,7 @@ fn speaks<P: Place>(mesh: &Mesh<P>) -> Result<bool> {
 
 fn on_rank<D: Runs>(
     model: &Model,
-    request: &Request,
+    request: &Prompts,
     at: &At<D>,
     watch: &(dyn Fn(u32) + Sync),
 ) -> Result<OfRank<D>> {
@@ -191,7 +191,7 @@ fn on_rank<D: Runs>(
         let cx = Cx::infer(&lengths).numbered_from(mine.start).recorded(record.clone());
         let first = request.first(model.config.shape.vocabulary);
         let (mut cx, mut room) = (cx.with_cache(capacity), Room::default());
-        let (mut numbers, mut memory) = (Vec::new(), sampling::Room::default());
+        let (mut numbers, mut memory) = (Vec::new(), sampling::SamplingRoom::default());
         for new in 0..request.max_new.max(1) {
             let _span = if new == 0 { mesh.span("prompt") } else { mesh.span(format_args!("token {new}")) };
             if new > 0 {
@@ -213,7 +213,7 @@ fn on_rank<D: Runs>(
                     continue;
                 }
                 let (sequence, position) = (mine.start + i, text.ids.len() - 1);
-                let Choice { id, margin } =
+                let Chosen { id, margin } =
                     request.sampling.choose_in(&mut memory, room.choices(row), sequence, position)?;
                 text.ids.push(id);
                 text.margins.push(margin);

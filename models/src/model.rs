@@ -1,5 +1,5 @@
 //! A model to work with: its configuration and where its weights are.
-use crate::tokenizer::{Tokenizer, Tokens};
+use crate::tokenizer::{Tokenizer, TokenizerSource};
 use crate::{Config, embedded, names};
 use layers::model::build::Element;
 use layers::{Draw, Random, Values};
@@ -17,7 +17,7 @@ pub struct Model {
     /// Where it comes from, for messages.
     pub origin: String,
     /// What its ids are.
-    pub tokens: Tokens,
+    pub tokens: TokenizerSource,
     pub(crate) weights: Weights,
 }
 
@@ -36,7 +36,7 @@ impl Model {
     pub fn embedded() -> Result<Self> {
         let origin = "the embedded default";
         let config = Config::parse(embedded::CONFIG, origin)?;
-        Self::stored(config, File::from_static(embedded::WEIGHTS, origin)?.into(), Tokens::Bytes)
+        Self::stored(config, File::from_static(embedded::WEIGHTS, origin)?.into(), TokenizerSource::Bytes)
     }
     /// A folder in the Hugging Face layout: config.json and model.safetensors, or several files and their index.
     /// Names and shapes of all tensors are checked here; numbers are read by whoever asks for them.
@@ -50,9 +50,9 @@ impl Model {
             bail!("{} {what}; {wanted}", dir.display());
         }
         let config = Config::read(&dir.join("config.json"))?;
-        Self::stored(config, Shards::open(dir)?, Tokens::Folder(dir.to_owned()))
+        Self::stored(config, Shards::open(dir)?, TokenizerSource::Folder(dir.to_owned()))
     }
-    fn stored(config: Config, shards: Shards, tokens: Tokens) -> Result<Self> {
+    fn stored(config: Config, shards: Shards, tokens: TokenizerSource) -> Result<Self> {
         let (shape, origin) = (&config.shape, shards.path().to_owned());
         let entries = names::entries_in(shape, shards.names());
         let stored = Stored::new(shards, entries, |name| names::is_passed_over(shape, name))?;
@@ -70,7 +70,8 @@ impl Model {
     /// Untrained weights from a seed. If there are 256 ids, they are bytes.
     pub fn fresh(config: Config, seed: u64) -> Self {
         let origin = format!("fresh weights of seed {seed}");
-        let tokens = if config.shape.vocabulary == 256 { Tokens::Bytes } else { Tokens::Unknown };
+        let tokens =
+            if config.shape.vocabulary == 256 { TokenizerSource::Bytes } else { TokenizerSource::Unknown };
         Self { config, origin, tokens, weights: Weights::Random(Random { seed }) }
     }
     /// The weights, as a source for layers.

@@ -26,7 +26,7 @@ pub struct Sampling {
 
 /// A chosen token.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Choice {
+pub struct Chosen {
     /// Its id.
     pub id: u32,
     /// How sure the choice is: no other id is chosen as long as no *difference between two logits* changes by this
@@ -72,8 +72,8 @@ impl Sampling {
     ///
     /// # Errors
     /// If the settings are not valid, or a logit is not finite.
-    pub fn choose(&self, logits: &[f32], sequence: usize, position: usize) -> Result<Choice> {
-        self.choose_in(&mut Room::default(), Logits::All(logits), sequence, position)
+    pub fn choose(&self, logits: &[f32], sequence: usize, position: usize) -> Result<Chosen> {
+        self.choose_in(&mut SamplingRoom::default(), Logits::All(logits), sequence, position)
     }
     /// How many of a row's first logits a choice needs: those that may be chosen and the one behind them, which the
     /// margin is measured to. None if it needs them all.
@@ -87,11 +87,11 @@ impl Sampling {
     /// Those of [`choose`](Self::choose).
     pub fn choose_in(
         &self,
-        room: &mut Room,
+        room: &mut SamplingRoom,
         logits: Logits,
         sequence: usize,
         position: usize,
-    ) -> Result<Choice> {
+    ) -> Result<Chosen> {
         self.validate()?;
         if let Some((id, seen)) = logits.improper()? {
             bail!(
@@ -102,7 +102,7 @@ impl Sampling {
         let Some(temperature) = self.temperature else {
             let (values, ids, _) = room.first(logits, 2);
             let next = values.get(1).map_or(f64::NEG_INFINITY, |&next| f64::from(next));
-            return Ok(Choice { id: ids[0], margin: f64::from(values[0]) - next });
+            return Ok(Chosen { id: ids[0], margin: f64::from(values[0]) - next });
         };
         Ok(Candidates::new(room, logits, temperature, self.top_k, self.top_p)
             .choose(uniform(self.seed, sequence, position)))
@@ -140,13 +140,13 @@ fn uniform(seed: u64, sequence: usize, position: usize) -> f64 {
 
 /// Memory for a choice.
 #[derive(Debug, Default)]
-pub struct Room {
+pub struct SamplingRoom {
     ids: Vec<u32>,
     values: Vec<f32>,
     sums: Vec<f64>,
 }
 
-impl Room {
+impl SamplingRoom {
     /// The first `n` tokens by descending logit (ties to the lower id), in order, or as many as are given: their logits, their
     /// ids; and memory for sums.
     fn first<'a>(&'a mut self, logits: Logits<'a>, n: usize) -> (&'a [f32], &'a [u32], &'a mut Vec<f64>) {
@@ -184,7 +184,7 @@ struct Candidates<'a> {
 
 impl<'a> Candidates<'a> {
     fn new(
-        room: &'a mut Room,
+        room: &'a mut SamplingRoom,
         logits: Logits<'a>,
         temperature: f64,
         top_k: Option<usize>,
@@ -205,10 +205,10 @@ impl<'a> Candidates<'a> {
         Self { temperature, p, ids, values, sums, kept: kept.min(k) }
     }
     /// The candidate on whose interval `u` falls.
-    fn choose(&self, u: f64) -> Choice {
+    fn choose(&self, u: f64) -> Chosen {
         let total = self.sums[self.kept - 1];
         let at = self.sums[..self.kept].partition_point(|sum| sum / total <= u).min(self.kept - 1);
-        Choice { id: self.ids[at], margin: self.margin(at, u) }
+        Chosen { id: self.ids[at], margin: self.margin(at, u) }
     }
 }
 

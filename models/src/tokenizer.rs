@@ -15,7 +15,7 @@
 mod along;
 mod bytes;
 
-pub use along::{ALONG, Tokens};
+pub use along::{ALONG, TokenizerSource};
 pub use bytes::json;
 
 use comm::caught;

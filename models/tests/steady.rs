@@ -6,7 +6,7 @@ mod counting;
 use kernels::Heads;
 use layers::Shape;
 use models::config::Architecture;
-use models::generate::{Request, generate};
+use models::generate::{Prompts, generate};
 use models::sampling::Sampling;
 use models::{Config, Model};
 use parallel::Network;
@@ -19,7 +19,7 @@ fn each_token(layout: &str, sampling: Sampling) -> Vec<usize> {
     let (architecture, eos) = (Architecture::Llama, Vec::new());
     let model = Model::fresh(Config { architecture, shape, positions: 128, bos: None, eos }, 5);
     let prompts = vec![(0..40).collect(), vec![7, 8, 9]];
-    let request = Request { prompts, max_new: 60, sampling, record: false };
+    let request = Prompts { prompts, max_new: 60, sampling, record: false };
     let seen = Mutex::new(Vec::with_capacity(request.max_new));
     let watch = |_| seen.lock().unwrap().push(counting::taken());
     generate::<tensor::Cpu<f32>>(&model, (&layout.parse().unwrap(), &Network::default()), &request, &watch)

@@ -25,13 +25,13 @@ use serde_json::json;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
-use tensor::safetensors::{Element, Writer};
+use tensor::safetensors::{Storable, Writer};
 use tensor::{Bf16, F61, Scalar, Tensor, files};
 
 /// A number that a dump can hold.
 pub trait Number: Scalar {
     /// What it is in a file.
-    type Stored: Element;
+    type Stored: Storable;
     /// As it is stored.
     fn stored(self) -> Self::Stored;
 }
@@ -77,7 +77,7 @@ pub struct After<E: Scalar> {
 
 /// What is noted in the files.
 #[derive(Clone, Debug, Default)]
-pub struct About {
+pub struct Provenance {
     /// The key of the field; none on floats.
     pub key: Option<u64>,
     /// The layout.
@@ -180,7 +180,7 @@ pub fn write<E: Number<Wide: Number>>(
     dir: &Path,
     entries: &[Entry],
     ranks: Vec<Seen<E>>,
-    about: &About,
+    about: &Provenance,
 ) -> Result<()> {
     let (mut activations, mut gradients, mut weights) = (Vec::new(), Vec::new(), Vec::new());
     let mut after: Option<After<E>> = None;
@@ -228,7 +228,7 @@ pub fn write<E: Number<Wide: Number>>(
     Ok(files::replace_file(&dir.join(NAMES), names.as_bytes())?)
 }
 
-impl About {
+impl Provenance {
     fn notes<E: Number>(&self) -> BTreeMap<String, String> {
         let mut notes: BTreeMap<String, String> =
             [("format".into(), "pt".into()), ("layout".into(), self.layout.clone())].into();
@@ -264,7 +264,7 @@ fn theirs<E: Number>(entries: &[Entry], tensors: &Tensors<E>) -> Vec<Stored<E::S
     entries.iter().map(of).collect()
 }
 
-fn put<T: Element>(path: &Path, notes: &BTreeMap<String, String>, tensors: Vec<Stored<T>>) -> Result<()> {
+fn put<T: Storable>(path: &Path, notes: &BTreeMap<String, String>, tensors: Vec<Stored<T>>) -> Result<()> {
     let header: Vec<_> =
         tensors.iter().map(|(name, shape, _)| (name.clone(), T::DTYPE, shape.clone())).collect();
     let mut writer = Writer::create(path, notes, &header)?;

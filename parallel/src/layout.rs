@@ -26,7 +26,7 @@ mod entry;
 mod grammar;
 
 pub use covering::covering;
-pub use entry::Entry;
+pub use entry::StrategyEntry;
 
 use crate::At;
 use crate::data::{self, StateSplit};

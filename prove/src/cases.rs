@@ -16,12 +16,12 @@ mod report;
 mod shrunk;
 mod words;
 
-pub use campaign::{Campaign, Failure, Outcome, judge};
+pub use campaign::{Campaign, Failure, Judgement, judge};
 pub use document::Document;
 pub use drawn::draw;
 pub use habits::{HABITS, Habit};
 pub use panel::{Certificate, Member, PANEL, Proven, certify_panel, never_ran};
-pub use report::Report;
+pub use report::CampaignReport;
 
 use crate::Subject;
 use comm::Axis;
@@ -51,7 +51,7 @@ pub struct Case {
     #[serde(default)]
     pub clip: Option<f64>,
     /// What is learnt.
-    pub steps: Vec<Step>,
+    pub steps: Vec<CaseStep>,
     /// Tokens of each text that is read before, and how many of them are a prompt; the rest is fed token by token.
     #[serde(default)]
     pub texts: Vec<(usize, usize)>,
@@ -60,7 +60,7 @@ pub struct Case {
 /// What one step learns.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Step {
+pub struct CaseStep {
     /// Parts that the sequences are cut into.
     pub microbatches: usize,
     /// The documents of each sequence.
@@ -140,7 +140,7 @@ impl Case {
         };
         let step = |(batch, _): &(Batch, f64)| {
             let parts = batch.microbatches();
-            Step { microbatches: parts.len(), sequences: parts.iter().flatten().map(documents).collect() }
+            CaseStep { microbatches: parts.len(), sequences: parts.iter().flatten().map(documents).collect() }
         };
         let (optimizer, clip) = subject.optimizer;
         Some(Self {
@@ -177,7 +177,7 @@ impl Case {
             narrowed: None,
         })
     }
-    fn batch(&self, n: usize, step: &Step) -> Result<Batch> {
+    fn batch(&self, n: usize, step: &CaseStep) -> Result<Batch> {
         let document = |s: usize, d: usize, document: &Document| -> (Vec<u32>, Vec<u32>) {
             let id = |salt: usize, i: usize| self.id([2 * n + salt, s, d, i]);
             let target = |(i, counts): (usize, bool)| if counts { id(1, i) } else { IGNORED };

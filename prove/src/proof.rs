@@ -4,7 +4,7 @@ use crate::trace::{Compared, Judge, Trace, uncovered};
 use crate::{Subject, Verdict, Watch, locate};
 use comm::{Axis, World};
 use kernels::Meta;
-use parallel::dump::{self, About};
+use parallel::dump::{self, Provenance};
 use parallel::{At, Entry, Error, Layout, Result, Scheme, Trainer, budget, price, session, step};
 use std::fmt::Display;
 use std::path::Path;
@@ -218,6 +218,6 @@ pub fn dump(subject: &Subject, layout: &Layout, key: Key, dir: &Path, entries: &
     })?;
     let ((kind, clip), lr) = (subject.optimizer, subject.steps.first().map(|(_, lr)| *lr));
     let optimizer = lr.map(|lr| (kind, clip, lr));
-    let about = About { key: Some(key.0), layout: layout.to_string(), step: Some(0), optimizer };
+    let about = Provenance { key: Some(key.0), layout: layout.to_string(), step: Some(0), optimizer };
     dump::write(dir, entries, ranks.into_iter().flatten().collect(), &about)
 }

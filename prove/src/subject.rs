@@ -1,6 +1,6 @@
 //! What is proven: a model, texts to read, steps to train; and what the oracle says of them.
 use super::trace::{Trace, disturbed, told};
-use crate::cases::{Case, Document, Step};
+use crate::cases::{Case, CaseStep, Document};
 use crate::program::START;
 use crate::{Watch, bound, oracle};
 use layers::model::shape::counted;
@@ -81,7 +81,7 @@ impl Subject {
         let tokens = |b: usize| [2, 1, 2, 4][b % 4];
         let long = |b| [document(b, tokens(b)), document(b + 1, 2)][..=usize::from(b % 8 == 2)].to_vec();
         let short = |b| vec![document(b + 3, if b < data / 2 { 1 } else { 2 })];
-        let step = |microbatches, sequences| Step { microbatches, sequences };
+        let step = |microbatches, sequences| CaseStep { microbatches, sequences };
         let steps =
             vec![step(2, (0..=2 * data).map(long).collect()), step(1, (0..data).map(short).collect())];
         let text = |tokens: usize| (tokens, tokens.div_ceil(2));

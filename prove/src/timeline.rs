@@ -4,7 +4,7 @@ use super::Subject;
 use crate::oracle;
 use comm::{CallRecord, Mesh};
 use kernels::Kernels;
-use layers::{Activation, Activations, Param, Touched};
+use layers::{Activations, Param, RecordedActivation, Touched};
 use parallel::Report;
 use reference::Weights;
 use std::collections::BTreeMap;
@@ -49,7 +49,8 @@ pub(super) fn moments<D: Kernels<Wide = D>>(
     let between = first_back.into_iter().flat_map(|a| parts(a, &calls)).flat_map(|(_, calls)| calls);
     let mut see =
         |name: &str, elements, touched| see(Moment { name: format!("{prefix}{name}"), elements, touched });
-    let activation = |a: Activation<D::Elem>, see: &mut dyn FnMut(&str, Option<Vec<_>>, Vec<Part>)| {
+    let activation = |a: RecordedActivation<D::Elem>,
+                      see: &mut dyn FnMut(&str, Option<Vec<_>>, Vec<Part>)| {
         let touched = parts(&a, &calls);
         let row = |((sequence, position), row): ((usize, usize), Vec<D::Elem>)| {
             let at = a.columns.iter().map(move |&column| (sequence, position, column));
@@ -98,7 +99,7 @@ fn padding_of(name: &str) -> String {
 }
 
 /// The calls between what was seen before and this, part by part.
-fn parts<E>(a: &Activation<E>, calls: &[CallRecord]) -> Vec<Part> {
+fn parts<E>(a: &RecordedActivation<E>, calls: &[CallRecord]) -> Vec<Part> {
     let of = |touched: &Touched| {
         let made = touched.calls.start.min(calls.len())..touched.calls.end.min(calls.len());
         (touched.tokens.clone(), calls[made].to_vec())

@@ -16,12 +16,12 @@ struct Rank {
 
 /// An address in the memory of the host.
 #[derive(Clone, Copy)]
-pub struct At(*mut u8);
+pub struct HostPtr(*mut u8);
 // SAFETY: only views, which carry a borrow, read or write through it.
-unsafe impl Send for At {}
+unsafe impl Send for HostPtr {}
 // SAFETY: as above.
-unsafe impl Sync for At {}
-impl At {
+unsafe impl Sync for HostPtr {}
+impl HostPtr {
     /// The raw address. It is valid while the view that gave it is.
     #[inline(always)]
     pub fn raw<S>(self) -> *mut S {
@@ -30,17 +30,17 @@ impl At {
 }
 
 impl Place for Host {
-    type Ptr = At;
+    type Ptr = HostPtr;
     type Buffer = Bytes;
     fn alloc(&self, bytes: usize) -> Option<Bytes> {
         Bytes::zeros(bytes)
     }
-    fn ptr(buffer: &Bytes) -> At {
-        At(buffer.at())
+    fn ptr(buffer: &Bytes) -> HostPtr {
+        HostPtr(buffer.at())
     }
     #[inline(always)]
-    fn offset(At(ptr): At, bytes: usize) -> At {
-        At(ptr.wrapping_add(bytes))
+    fn offset(HostPtr(ptr): HostPtr, bytes: usize) -> HostPtr {
+        HostPtr(ptr.wrapping_add(bytes))
     }
     fn put<S: AnyBitPattern>(buffer: &mut Bytes, numbers: impl Iterator<Item = S>) {
         let places: &mut [S] = slice_mut(buffer, buffer.len() / size_of::<S>());

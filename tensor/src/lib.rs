@@ -40,7 +40,7 @@ mod scalar;
 mod view;
 
 pub use bf16::Bf16;
-pub use cpu::{At, Cpu, Host};
+pub use cpu::{Cpu, Host, HostPtr};
 pub use device::{Buffer, Device, On, Ptr};
 pub use dropout::Dropout;
 pub use dual::Dual;
@@ -53,7 +53,7 @@ pub use meter::{Category, Meter, Peaks, Phase};
 pub use pages::Bytes;
 pub use place::{Fault, Nowhere, Place};
 pub use pool::Pool;
-pub use profile::{Kind, LayerSpan, Pass, Profile, Work, Worked};
+pub use profile::{Direction, KernelKind, LayerSpan, Profile, Work, Worked};
 pub use rope::{Rope, Scaling};
 pub use scalar::{Scalar, mix};
 pub use view::{View, ViewMut};

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 /// A kind of work that kernels do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kind {
+pub enum KernelKind {
     /// Products of matrices.
     Product,
     /// Scores, softmax and values of attention.
@@ -22,7 +22,7 @@ pub enum Kind {
     Optimizer,
 }
 
-impl Kind {
+impl KernelKind {
     /// The name in reports.
     pub fn name(self) -> &'static str {
         ["product", "attention", "norm", "element-wise", "embedding and loss", "optimizer"][self as usize]
@@ -31,14 +31,14 @@ impl Kind {
 
 /// Which way through a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Pass {
+pub enum Direction {
     /// From its input to its output.
     Forward,
     /// Back, either half.
     Backward,
 }
 
-impl Pass {
+impl Direction {
     /// The name in reports.
     pub fn name(self) -> &'static str {
         ["forward", "backward"][self as usize]
@@ -53,7 +53,7 @@ pub enum Work {
         /// What it is called.
         name: &'static str,
         /// Of which kind it is.
-        kind: Kind,
+        kind: KernelKind,
         /// Floating point operations that the meter was told of for it.
         flops: u64,
     },
@@ -62,7 +62,7 @@ pub enum Work {
         /// What it is called in the model.
         name: Arc<str>,
         /// Which way.
-        pass: Pass,
+        pass: Direction,
     },
 }
 
@@ -117,7 +117,7 @@ impl Profile {
     }
     /// A kernel that began then has ended; the meter has counted so many operations.
     #[cold]
-    pub fn kernel(&self, (name, kind): (&'static str, Kind), from: Instant, flops: u64) {
+    pub fn kernel(&self, (name, kind): (&'static str, KernelKind), from: Instant, flops: u64) {
         let to = Instant::now();
         let mut log = self.log();
         let before = std::mem::replace(&mut log.flops, flops);
@@ -125,11 +125,11 @@ impl Profile {
     }
     /// A layer begins, and ends when this is dropped; nothing unless work is noted.
     #[inline]
-    pub fn layer(&self, name: &str, pass: Pass) -> Option<LayerSpan<'_>> {
+    pub fn layer(&self, name: &str, pass: Direction) -> Option<LayerSpan<'_>> {
         if self.on.load(Relaxed) { Some(self.enter(name, pass)) } else { None }
     }
     #[cold]
-    fn enter(&self, name: &str, pass: Pass) -> LayerSpan<'_> {
+    fn enter(&self, name: &str, pass: Direction) -> LayerSpan<'_> {
         let mut log = self.log();
         if !log.names.contains(name) {
             log.names.insert(name.into());
@@ -145,7 +145,7 @@ impl Profile {
 pub struct LayerSpan<'a> {
     profile: &'a Profile,
     name: Arc<str>,
-    pass: Pass,
+    pass: Direction,
     from: Instant,
 }
 
@@ -164,9 +164,9 @@ mod tests {
     use super::*;
 
     fn one(profile: &Profile, flops: u64) {
-        let layer = profile.layer("blocks.0.up", Pass::Backward);
+        let layer = profile.layer("blocks.0.up", Direction::Backward);
         if let Some(from) = profile.now() {
-            profile.kernel(("product", Kind::Product), from, flops);
+            profile.kernel(("product", KernelKind::Product), from, flops);
         }
         drop(layer);
     }
@@ -184,8 +184,8 @@ mod tests {
         one(&profile, 20);
         assert!(profile.log().worked.capacity() >= ROOM, "room is taken beforehand");
         let worked = profile.end();
-        let layer = Work::Layer { name: "blocks.0.up".into(), pass: Pass::Backward };
-        let kernel = |flops| Work::Kernel { name: "product", kind: Kind::Product, flops };
+        let layer = Work::Layer { name: "blocks.0.up".into(), pass: Direction::Backward };
+        let kernel = |flops| Work::Kernel { name: "product", kind: KernelKind::Product, flops };
         let told: Vec<_> = worked.iter().map(|w| w.work.clone()).collect();
         assert_eq!(told, [kernel(5), layer.clone(), kernel(6), layer]);
         for pair in worked.chunks(2) {
@@ -193,7 +193,7 @@ mod tests {
         }
         one(&profile, 30);
         profile.begin(30);
-        let late = profile.layer("late", Pass::Forward);
+        let late = profile.layer("late", Direction::Forward);
         assert!(profile.end().is_empty());
         drop(late);
         assert!(profile.end().is_empty());

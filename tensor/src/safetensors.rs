@@ -23,8 +23,8 @@ pub(crate) mod rounding;
 mod shards;
 mod writer;
 
-pub use dtype::{Dtype, Element};
-pub use error::{Error, Fault};
+pub use dtype::{Dtype, Storable};
+pub use error::{Error, Flaw};
 pub use file::File;
 pub use header::Info;
 pub use matrix::Matrix;

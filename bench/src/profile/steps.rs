@@ -1,8 +1,8 @@
 //! Steps of a trace, and what each nanosecond of them was spent on.
-use super::{Layer, Spent, Sum};
+use super::{LayerTime, Spent, Sum};
 use comm::{Event, What};
 use std::collections::{BTreeMap, BTreeSet};
-use tensor::Pass;
+use tensor::Direction;
 
 /// The steps of which a profile was taken: each with all that lies within, as the trace has it.
 pub(super) fn steps(events: &[Event]) -> impl Iterator<Item = &[Event]> {
@@ -20,7 +20,7 @@ pub(super) fn steps(events: &[Event]) -> impl Iterator<Item = &[Event]> {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Owner<'a> {
     name: &'a str,
-    pass: Option<Pass>,
+    pass: Option<Direction>,
 }
 
 /// An event that has not ended yet.
@@ -73,8 +73,8 @@ fn kind(what: &What) -> Spent {
 /// What was spent in layers, by name without numbers.
 #[derive(Default)]
 pub(super) struct Layers<'a> {
-    rows: Vec<(Layer, BTreeSet<&'a str>)>,
-    at: BTreeMap<(&'a str, Option<Pass>), usize>, // where a layer's row is
+    rows: Vec<(LayerTime, BTreeSet<&'a str>)>,
+    at: BTreeMap<(&'a str, Option<Direction>), usize>, // where a layer's row is
 }
 
 impl<'a> Layers<'a> {
@@ -83,7 +83,7 @@ impl<'a> Layers<'a> {
         let at = *self.at.entry((name, pass)).or_insert_with(|| {
             let name = folded(name);
             rows.iter().position(|(row, _)| (&row.name, row.pass) == (&name, pass)).unwrap_or_else(|| {
-                rows.push((Layer { name, layers: 0, pass, sum: Sum::default() }, BTreeSet::new()));
+                rows.push((LayerTime { name, layers: 0, pass, sum: Sum::default() }, BTreeSet::new()));
                 rows.len() - 1
             })
         });
@@ -93,7 +93,7 @@ impl<'a> Layers<'a> {
         row.sum.add(sum);
     }
     /// Layers as they come in forward, each with its backward; then the parts of a step.
-    pub(super) fn in_order(self) -> Vec<Layer> {
+    pub(super) fn in_order(self) -> Vec<LayerTime> {
         let rows: Vec<_> = self.rows.into_iter().map(|(row, _)| row).collect();
         let first = |name: &str| rows.iter().position(|row| row.name == name);
         let mut ordered = rows.clone();

@@ -8,10 +8,10 @@ fn at(what: What, from: u64, to: u64) -> Event {
 fn span(name: &str, from: u64, to: u64) -> Event {
     at(What::Span(name.into()), from, to)
 }
-fn layer(name: &str, pass: Pass, from: u64, to: u64) -> Event {
+fn layer(name: &str, pass: Direction, from: u64, to: u64) -> Event {
     at(What::Layer { name: name.into(), pass }, from, to)
 }
-fn kernel(kind: Kind, flops: u64, from: u64, to: u64) -> Event {
+fn kernel(kind: KernelKind, flops: u64, from: u64, to: u64) -> Event {
     at(What::Kernel { name: "any", kind, flops }, from, to)
 }
 fn call(from: u64, to: u64) -> Event {
@@ -29,25 +29,25 @@ fn events() -> Vec<Event> {
         let step = [
             span(&format!("step {}", begin / 100), 0, 150),
             span("forward 0", 0, 60),
-            layer("blocks.0", Pass::Forward, 5, 30),
-            layer("blocks.0.up", Pass::Forward, 5, 20),
-            kernel(Kind::Product, 40, 5, 15),
+            layer("blocks.0", Direction::Forward, 5, 30),
+            layer("blocks.0.up", Direction::Forward, 5, 20),
+            kernel(KernelKind::Product, 40, 5, 15),
             call(15, 20),
             at(What::Wait, 16, 19),
-            kernel(Kind::ElementWise, 0, 22, 25),
-            layer("blocks.1.up", Pass::Forward, 30, 50),
-            kernel(Kind::Product, 20, 30, 40),
-            kernel(Kind::Norm, 0, 50, 50),
+            kernel(KernelKind::ElementWise, 0, 22, 25),
+            layer("blocks.1.up", Direction::Forward, 30, 50),
+            kernel(KernelKind::Product, 20, 30, 40),
+            kernel(KernelKind::Norm, 0, 50, 50),
             span("backward 0", 60, 100),
-            layer("blocks.1.up", Pass::Backward, 60, 100),
-            kernel(Kind::Product, 60, 70, 90),
+            layer("blocks.1.up", Direction::Backward, 60, 100),
+            kernel(KernelKind::Product, 60, 70, 90),
             span("optimizer", 100, 140),
-            kernel(Kind::Optimizer, 0, 100, 140),
+            kernel(KernelKind::Optimizer, 0, 100, 140),
             at(What::Compute, 140, 150),
         ];
         let by = Duration::from_nanos(begin);
         all.extend(step.into_iter().map(|e| Event { from: e.from + by, to: e.to + by, ..e }));
-        all.push(kernel(Kind::Product, 1000, begin + 160, begin + 170)); // of no step
+        all.push(kernel(KernelKind::Product, 1000, begin + 160, begin + 170)); // of no step
     }
     all
 }
@@ -91,7 +91,7 @@ fn each_nanosecond_of_a_step_is_of_one_layer() {
         .iter()
         .map(|row| (&*row.name, row.pass, row.layers, row.sum.time.as_nanos(), row.sum.calls))
         .collect();
-    let (forward, backward) = (Some(Pass::Forward), Some(Pass::Backward));
+    let (forward, backward) = (Some(Direction::Forward), Some(Direction::Backward));
     let expected = [
         ("blocks.*", forward, 1, 20, 2),
         ("blocks.*.up", forward, 2, 70, 4),
@@ -112,7 +112,7 @@ fn together_ranks_have_the_mean() {
     let (one, mut other) = (profile(), profile());
     other.time *= 3;
     other.kinds[0].1.time *= 3;
-    let own = Layer { name: "own".into(), ..other.layers[0].clone() };
+    let own = LayerTime { name: "own".into(), ..other.layers[0].clone() };
     other.layers.push(own.clone());
     let all = RankProfile::together(&[one.clone(), other.clone()]);
     assert_eq!((one.ms(), all.ms(), other.ms()), (150e-6, 300e-6, 450e-6));

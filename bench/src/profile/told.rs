@@ -6,7 +6,7 @@ use serde::Serialize;
 /// A line of a profile, named by its kind.
 #[derive(Clone, Debug, Serialize)]
 #[serde(tag = "profile", rename_all = "lowercase")]
-pub enum Line<'a> {
+pub enum ProfileLine<'a> {
     /// The steps of a rank.
     Steps {
         /// Which rank.
@@ -26,7 +26,7 @@ pub enum Line<'a> {
         kind: &'static str,
         /// How much of it.
         #[serde(flatten)]
-        row: Row,
+        row: Spending,
     },
     /// A layer, one way, or, outside of layers, a part of the step.
     Layer {
@@ -40,7 +40,7 @@ pub enum Line<'a> {
         layers: usize,
         /// How much in all of them.
         #[serde(flatten)]
-        row: Row,
+        row: Spending,
     },
     /// How much of its links' time a step shows, whatever its rank.
     Links(&'a Exposed),
@@ -48,7 +48,7 @@ pub enum Line<'a> {
 
 /// What was spent, of a step.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub struct Row {
+pub struct Spending {
     /// Milliseconds a step.
     pub ms: f64,
     /// Of the step's time: 1 is all of it.
@@ -69,9 +69,9 @@ impl RankProfile {
     }
     /// A part of the steps, beside this peak if there is one.
     #[must_use]
-    pub fn row(&self, sum: &Sum, peak: Option<f64>) -> Row {
+    pub fn row(&self, sum: &Sum, peak: Option<f64>) -> Spending {
         let (ms, gflops) = (sum.time.as_secs_f64() * 1e3 / self.steps as f64, sum.gflops());
         let of_peak = gflops.zip(peak).map(|(gflops, peak)| gflops / peak);
-        Row { ms, share: ms / self.ms(), calls: sum.calls as f64 / self.steps as f64, gflops, of_peak }
+        Spending { ms, share: ms / self.ms(), calls: sum.calls as f64 / self.steps as f64, gflops, of_peak }
     }
 }

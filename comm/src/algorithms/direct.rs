@@ -14,21 +14,21 @@
 //!
 //! Source: Thakur, Rabenseifner, Gropp, "Optimization of collective communication operations in MPICH", §4.2 (pairwise
 //! exchange), 2005. Compare: `ring.rs`, the same traffic and time between neighbours, in another order of sums.
-use super::Schedule;
-use crate::{Arrival, Step, Transfer};
+use super::CommSchedule;
+use crate::{Arrival, CommStep, Transfer};
 
 /// A chunk for every rank, and a step for each half.
-pub(super) fn schedule(ranks: usize) -> Schedule {
+pub(super) fn schedule(ranks: usize) -> CommSchedule {
     let pairs = || (0..ranks).flat_map(move |from| (0..ranks).map(move |to| (from, to)));
     let step = |phase, how, chunk: fn(usize, usize) -> usize| {
         let transfer = |(from, to)| Transfer { from, to, chunks: chunk(from, to)..chunk(from, to) + 1, how };
-        Step { phase, transfers: pairs().filter(|(from, to)| from != to).map(transfer).collect() }
+        CommStep { phase, transfers: pairs().filter(|(from, to)| from != to).map(transfer).collect() }
     };
     let steps = vec![
         step("reduce-scatter", Arrival::Add, |_, to| to),
         step("all-gather", Arrival::Replace, |from, _| from),
     ];
-    Schedule::new(ranks, ranks, if ranks == 1 { Vec::new() } else { steps })
+    CommSchedule::new(ranks, ranks, if ranks == 1 { Vec::new() } else { steps })
 }
 
 #[cfg(test)]

@@ -17,13 +17,13 @@
 //!
 //! Source: Mikami et al., "Massively distributed SGD: ImageNet/ResNet-50 training in a flash" (2D-torus all-reduce),
 //! arXiv:1811.05233. Compare: `ring.rs`, of whose halves this is made.
-use super::Schedule;
+use super::CommSchedule;
 use super::ring::Ring;
-use crate::Step;
+use crate::CommStep;
 use std::ops::Range;
 
 /// A chunk for every rank. `node` divides `ranks`.
-pub(super) fn schedule(ranks: usize, node: usize) -> Schedule {
+pub(super) fn schedule(ranks: usize, node: usize) -> CommSchedule {
     let nodes = ranks / node;
     let pieces = || (0..node).map(|place| place * nodes..(place + 1) * nodes).collect();
     let first_ranks = (0..ranks).step_by(node);
@@ -41,7 +41,7 @@ pub(super) fn schedule(ranks: usize, node: usize) -> Schedule {
         at_once(across.iter().map(|ring| ring.all_gather("all-gather across nodes"))),
         at_once(inside.iter().map(|ring| ring.all_gather("all-gather inside nodes"))),
     ];
-    Schedule::new(ranks, ranks, steps.concat())
+    CommSchedule::new(ranks, ranks, steps.concat())
 }
 
 /// Each of these chunks a piece.
@@ -50,8 +50,8 @@ fn one_by_one(chunks: Range<usize>) -> Vec<Range<usize>> {
 }
 
 /// Equally many steps of ranks that do not meet, as one sequence of steps.
-fn at_once(rings: impl Iterator<Item = Vec<Step>>) -> Vec<Step> {
-    let join = |mut all: Vec<Step>, ring: Vec<Step>| {
+fn at_once(rings: impl Iterator<Item = Vec<CommStep>>) -> Vec<CommStep> {
+    let join = |mut all: Vec<CommStep>, ring: Vec<CommStep>| {
         all.iter_mut().zip(ring).for_each(|(step, of_ring)| step.transfers.extend(of_ring.transfers));
         all
     };
@@ -84,7 +84,7 @@ mod tests {
     #[test]
     fn one_node_and_nodes_of_one_rank_are_the_plain_ring() {
         for n in 1..=17 {
-            let plain = |schedule: Schedule| -> Vec<_> {
+            let plain = |schedule: CommSchedule| -> Vec<_> {
                 schedule.steps().iter().map(|step| step.transfers.clone()).collect()
             };
             let ring = plain(super::super::ring::schedule(n));

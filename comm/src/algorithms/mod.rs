@@ -20,7 +20,7 @@ mod ring;
 mod tree;
 
 use crate::error::sizes;
-use crate::{CommError, Link, Result, Schedule};
+use crate::{CommError, CommSchedule, Link, Result};
 use std::fmt;
 use std::time::Duration;
 
@@ -49,7 +49,7 @@ macro_rules! algorithms {
                 match self { $(Self::$variant $({ $node })? => [$($node)?].first().copied(),)* }
             }
             /// The schedule of so many ranks that fit.
-            fn planned(self, ranks: usize) -> Schedule {
+            fn planned(self, ranks: usize) -> CommSchedule {
                 match self { $(Self::$variant $({ $node })? => $file::schedule(ranks $(, $node)?),)* }
             }
         }
@@ -88,7 +88,7 @@ impl Algorithm {
     ///
     /// # Errors
     /// [`CommError::BadSchedule`] if there are no ranks or too many, or a node's size does not divide their number.
-    pub fn schedule(self, ranks: usize) -> Result<Schedule> {
+    pub fn schedule(self, ranks: usize) -> Result<CommSchedule> {
         let why = match (ranks, self.node()) {
             (0, _) => "0 ranks have nothing to reduce: there must be 1 or more".to_string(),
             _ if ranks > MOST_RANKS => {

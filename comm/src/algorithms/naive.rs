@@ -13,16 +13,16 @@
 //!
 //! Source: the loops of point-to-point messages by which MPI defines reduce and broadcast, MPI 4.1, §6.4 and §6.9.
 //! Compare: `ring.rs`, the same traffic over all ranks, shared equally.
-use super::Schedule;
-use crate::{Arrival, Step, Transfer};
+use super::CommSchedule;
+use crate::{Arrival, CommStep, Transfer};
 
 /// One chunk, one message a step.
-pub(super) fn schedule(ranks: usize) -> Schedule {
+pub(super) fn schedule(ranks: usize) -> CommSchedule {
     let step =
-        |phase, from, to, how| Step { phase, transfers: vec![Transfer { from, to, chunks: 0..1, how }] };
+        |phase, from, to, how| CommStep { phase, transfers: vec![Transfer { from, to, chunks: 0..1, how }] };
     let reduce = (1..ranks).map(|rank| step("reduce", rank, 0, Arrival::Add));
     let broadcast = (1..ranks).map(|rank| step("broadcast", 0, rank, Arrival::Replace));
-    Schedule::new(ranks, 1, reduce.chain(broadcast).collect())
+    CommSchedule::new(ranks, 1, reduce.chain(broadcast).collect())
 }
 
 #[cfg(test)]

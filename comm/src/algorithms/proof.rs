@@ -1,7 +1,7 @@
 //! The proof of every algorithm: its schedule, run on symbols. A chunk of a rank is how often it holds each rank's
 //! contribution; at the end everyone must hold everyone's once.
 use super::{Algorithm, bound};
-use crate::schedule::{Arrival, Schedule, Transfer};
+use crate::schedule::{Arrival, CommSchedule, Transfer};
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use std::time::Duration;
 type Held = Vec<Vec<Vec<usize>>>;
 
 /// Everyone's own data.
-fn at_first(schedule: &Schedule) -> Held {
+fn at_first(schedule: &CommSchedule) -> Held {
     let own = |rank| (0..schedule.ranks()).map(|contributor| usize::from(contributor == rank)).collect();
     (0..schedule.ranks()).map(|rank| vec![own(rank); schedule.chunks()]).collect()
 }
@@ -26,7 +26,7 @@ fn arrive(transfer: &Transfer, had: &Held, held: &mut Held) {
 }
 
 /// Every algorithm in every division into nodes, on 1 to 17 ranks.
-fn all() -> impl Iterator<Item = (Algorithm, Schedule)> {
+fn all() -> impl Iterator<Item = (Algorithm, CommSchedule)> {
     let nodes = |ranks: usize| (1..=ranks).filter(move |node| ranks.is_multiple_of(*node));
     let of = move |ranks| nodes(ranks).flat_map(Algorithm::all).map(move |a| (a, a.schedule(ranks).unwrap()));
     (1..=17).flat_map(of)

@@ -14,16 +14,16 @@
 //!
 //! Source: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009.
 //! Compare: `tree.rs`, the same traffic in fewer steps, between ranks far apart.
-use super::Schedule;
-use crate::{Arrival, Step, Transfer};
+use super::CommSchedule;
+use crate::{Arrival, CommStep, Transfer};
 use std::ops::Range;
 
 /// A chunk for every rank.
-pub(super) fn schedule(ranks: usize) -> Schedule {
+pub(super) fn schedule(ranks: usize) -> CommSchedule {
     let ring = Ring { ranks: (0..ranks).collect(), pieces: (0..ranks).map(|c| c..c + 1).collect() };
     let mut steps = ring.reduce_scatter("reduce-scatter");
     steps.extend(ring.all_gather("all-gather"));
-    Schedule::new(ranks, ranks, steps)
+    CommSchedule::new(ranks, ranks, steps)
 }
 
 /// Some ranks in the order in which they pass on, and as many pieces of the data, of one chunk or several each.
@@ -34,11 +34,11 @@ pub(super) struct Ring {
 
 impl Ring {
     /// The sum of every piece, on the rank that [`Ring::owned`] names.
-    pub(super) fn reduce_scatter(&self, phase: &'static str) -> Vec<Step> {
+    pub(super) fn reduce_scatter(&self, phase: &'static str) -> Vec<CommStep> {
         self.around(phase, 0, Arrival::Add)
     }
     /// Every piece on every rank, of which each has the one that [`Ring::owned`] names.
-    pub(super) fn all_gather(&self, phase: &'static str) -> Vec<Step> {
+    pub(super) fn all_gather(&self, phase: &'static str) -> Vec<CommStep> {
         self.around(phase, 1, Arrival::Replace)
     }
     /// The piece whose sum the ring's rank at this place has between the halves.
@@ -46,7 +46,7 @@ impl Ring {
         self.pieces[(place + 1) % self.ranks.len()].clone()
     }
     /// Once around, beginning with the piece that is so far to the right of a rank's own.
-    fn around(&self, phase: &'static str, first: usize, how: Arrival) -> Vec<Step> {
+    fn around(&self, phase: &'static str, first: usize, how: Arrival) -> Vec<CommStep> {
         let n = self.ranks.len();
         let transfer = |place: usize, step: usize| Transfer {
             from: self.ranks[place],
@@ -55,7 +55,7 @@ impl Ring {
             how,
         };
         let transfers = |step| (0..n).map(|place| transfer(place, step)).collect();
-        (0..n - 1).map(|step| Step { phase, transfers: transfers(step) }).collect()
+        (0..n - 1).map(|step| CommStep { phase, transfers: transfers(step) }).collect()
     }
 }
 

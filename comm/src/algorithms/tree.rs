@@ -18,29 +18,29 @@
 //! Source: Rabenseifner, "Optimization of collective reduction operations", 2004; Thakur, Rabenseifner, Gropp,
 //! "Optimization of collective communication operations in MPICH", §4, 2005. Here the ranks that fold are the last.
 //! Compare: `ring.rs`, in which only neighbours talk.
-use super::Schedule;
-use crate::{Arrival, Step, Transfer};
+use super::CommSchedule;
+use crate::{Arrival, CommStep, Transfer};
 use std::ops::Range;
 
 /// A chunk for every rank that takes part.
-pub(super) fn schedule(ranks: usize) -> Schedule {
+pub(super) fn schedule(ranks: usize) -> CommSchedule {
     let members = 1 << ranks.ilog2();
     let fold = (members..ranks).map(|extra| (extra, extra - members));
     let unfold = fold.clone().map(|(extra, partner)| (partner, extra));
     let fold = whole("fold", members, fold, Arrival::Add).into_iter();
     let steps = fold.chain(reduce_scatter(members)).chain(all_gather(members));
     let steps = steps.chain(whole("unfold", members, unfold, Arrival::Replace)).collect();
-    Schedule::new(ranks, members, steps)
+    CommSchedule::new(ranks, members, steps)
 }
 
 /// The sum of chunk `r` on rank `r`, of so many ranks, a power of two.
-fn reduce_scatter(ranks: usize) -> Vec<Step> {
+fn reduce_scatter(ranks: usize) -> Vec<CommStep> {
     let distances = (0..ranks.ilog2()).rev().map(|k| 1 << k);
     distances.map(|d| exchange("reduce-scatter", ranks, d, Arrival::Add, |_, to| block(to, d))).collect()
 }
 
 /// Every chunk on every rank, of which rank `r` has chunk `r`.
-fn all_gather(ranks: usize) -> Vec<Step> {
+fn all_gather(ranks: usize) -> Vec<CommStep> {
     let distances = (0..ranks.ilog2()).map(|k| 1 << k);
     distances.map(|d| exchange("all-gather", ranks, d, Arrival::Replace, |from, _| block(from, d))).collect()
 }
@@ -58,12 +58,12 @@ fn exchange(
     distance: usize,
     how: Arrival,
     chunks: impl Fn(usize, usize) -> Range<usize>,
-) -> Step {
+) -> CommStep {
     let transfer = |from| {
         let to = from ^ distance;
         Transfer { from, to, chunks: chunks(from, to), how }
     };
-    Step { phase, transfers: (0..ranks).map(transfer).collect() }
+    CommStep { phase, transfers: (0..ranks).map(transfer).collect() }
 }
 
 /// All chunks at once between these pairs; no step where there are none.
@@ -72,9 +72,9 @@ fn whole(
     chunks: usize,
     pairs: impl Iterator<Item = (usize, usize)>,
     how: Arrival,
-) -> Option<Step> {
+) -> Option<CommStep> {
     let transfers: Vec<_> = pairs.map(|(from, to)| Transfer { from, to, chunks: 0..chunks, how }).collect();
-    (!transfers.is_empty()).then_some(Step { phase, transfers })
+    (!transfers.is_empty()).then_some(CommStep { phase, transfers })
 }
 
 #[cfg(test)]

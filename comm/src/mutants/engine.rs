@@ -12,7 +12,7 @@ use crate::record::Record;
 use std::collections::HashMap;
 use std::slice::{from_raw_parts, from_raw_parts_mut};
 use std::sync::{Arc, Mutex};
-use tensor::{At, Category, Cpu, Host, Scalar, Tensor};
+use tensor::{Category, Cpu, Host, HostPtr, Scalar, Tensor};
 
 /// How one rank reaches the ranks along an axis.
 struct Way {
@@ -124,7 +124,7 @@ impl<S: Scalar> Mutated<S> {
         honest: impl FnOnce() -> Result<()>,
     ) -> Result<()> {
         let (gives, len) = (call.gives(self.members.len(), rank), call.takes(self.members.len(), rank));
-        let read = |window: Option<At>, len| match window {
+        let read = |window: Option<HostPtr>, len| match window {
             // SAFETY: the window has so many, as the caller says.
             Some(at) => unsafe { from_raw_parts(at.raw::<S>(), len) },
             None => &[],
@@ -311,7 +311,7 @@ impl<S: Scalar> Engine<Host> for Mutated<S> {
         self.own.trial.did(Effect { changed: wrong != came, alike: false, reduce: None });
         Ok(wrong)
     }
-    unsafe fn post(&self, rank: usize, window: At, call: &Call) -> Result<Post> {
+    unsafe fn post(&self, rank: usize, window: HostPtr, call: &Call) -> Result<Post> {
         if call.op == Op::Receive {
             let _ = self.mutation(call); // listed, and never wrong
             // SAFETY: the caller's promise.

@@ -9,7 +9,7 @@ use crate::engine::nth_of;
 use crate::{Call, Counts, Engine, Op, Post, Result, Windows};
 use std::ptr::{copy_nonoverlapping, from_ref, null_mut};
 use std::sync::Arc;
-use tensor::{At, Host};
+use tensor::{Host, HostPtr};
 
 /// One group of threads.
 pub(super) struct Threads {
@@ -144,7 +144,7 @@ fn one_list(call: &Call) -> Option<&Arc<[usize]>> {
 
 impl Engine<Host> for Threads {
     unsafe fn now(&self, rank: usize, windows: Windows<Host>, call: &Call) -> Result<()> {
-        let [give, to] = [windows.give, windows.take].map(|window| window.map_or(null_mut(), At::raw));
+        let [give, to] = [windows.give, windows.take].map(|window| window.map_or(null_mut(), HostPtr::raw));
         // SAFETY: the caller's promise, of every rank: those who mean something else do not get this far.
         self.collective(rank, give, call, |windows| unsafe { self.work(rank, to, windows, call) })
     }
@@ -161,12 +161,12 @@ impl Engine<Host> for Threads {
         rank: usize,
         calls: &mut dyn Iterator<Item = (Windows<Host>, Call)>,
     ) -> Result<Post> {
-        let raw = |window: Option<At>| window.map_or(null_mut(), At::raw);
+        let raw = |window: Option<HostPtr>| window.map_or(null_mut(), HostPtr::raw);
         let calls = calls.map(|(windows, call)| ([raw(windows.give), raw(windows.take)], call));
         // SAFETY: the caller's promise.
         unsafe { self.started.post(rank, calls) }
     }
-    unsafe fn post(&self, rank: usize, window: At, call: &Call) -> Result<Post> {
+    unsafe fn post(&self, rank: usize, window: HostPtr, call: &Call) -> Result<Post> {
         let sends = call.op == Op::Send;
         let way = if sends { [rank, call.root] } else { [call.root, rank] };
         let bytes = call.elements() * call.elem.size;

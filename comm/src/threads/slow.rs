@@ -9,8 +9,8 @@
 //! until its bytes have left: r → r+1 round a ring, but root−1 → root in a broadcast; all → root in a gather, root → all
 //! in a scatter; all pairs in an all-to-all; none in a barrier.
 //!
-//! In [`Schedule::time`](crate::Schedule::time) a rank gets one message at a time, so the naive all-reduce, in which many
-//! send to one, is faster here than there. With little data, a collective of fewer steps would be faster than this.
+//! In [`CommSchedule::time`](crate::CommSchedule::time) a rank gets one message at a time, so the naive all-reduce, in
+//! which many send to one, is faster here than there. With little data, a collective of fewer steps would be faster than this.
 //!
 //! ```text
 //! all_reduce                    2(n−1)·α + 2(n−1)/n·N/β      a ring

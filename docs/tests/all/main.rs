@@ -2,6 +2,7 @@
 mod arrows;
 mod book;
 mod museum;
+mod names;
 mod order;
 mod rooms;
 mod tree;

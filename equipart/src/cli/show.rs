@@ -1,6 +1,6 @@
 //! Results on standard output: tables for people, JSON for scripts.
 use super::out::{line, note};
-use crate::commands::compare::{Row, Workload};
+use crate::commands::compare::{LayoutRow, Workload};
 use crate::commands::price::{Price, Said};
 use crate::commands::train::epochs::EpochLine;
 use crate::commands::train::run::Finished;
@@ -47,7 +47,7 @@ fn largest(of: &[usize]) -> String {
     megabytes(of.iter().copied().max().unwrap_or(0) as u128)
 }
 
-pub(crate) fn comparison(origin: &str, number: NumberName, rows: &[Row]) {
+pub(crate) fn comparison(origin: &str, number: NumberName, rows: &[LayoutRow]) {
     line(&format!(
         "The model is {origin}, the run in {number}. MB are of the rank that holds most; traffic is of all ranks together."
     ));
@@ -61,7 +61,7 @@ pub(crate) fn comparison(origin: &str, number: NumberName, rows: &[Row]) {
             title, "seconds", "token/s", "load MB", &step, "f32 MB", "bf16 MB", per, "field", "tokens",
             "error",
         ];
-        let cells = |r: &Row| {
+        let cells = |r: &LayoutRow| {
             vec![
                 r.name.clone(),
                 format!("{:.3}", r.seconds),
@@ -109,7 +109,7 @@ const FOOTNOTES: [&str; 3] = [
     "norm, gradients and new weights. error: against f64, as a multiple of the unsplit run's own.",
 ];
 
-fn tokens(row: &Row) -> String {
+fn tokens(row: &LayoutRow) -> String {
     match (row.tokens_equal, &row.tie) {
         (None, _) => "-".into(),
         (Some(true), _) => "equal".into(),

@@ -2,7 +2,7 @@
 use super::profile::{self, ProfileArgs};
 use crate::cli::watch::Watch;
 use crate::cli::{out, show};
-use bench::{self, Beside, Figure, Peers, Plan};
+use bench::{self, BenchPlan, Beside, Figure, Peers};
 use clap::Args;
 use parallel::Result;
 use std::path::PathBuf;
@@ -34,7 +34,7 @@ pub(crate) fn run(a: BenchArgs, json: bool) -> Result<bool> {
         return profile::run(&a.profile, a.turns, json);
     }
     let peers = a.peers.as_deref().map(Peers::read).transpose()?;
-    let plan = Plan { only: a.only, turns: a.turns, peers };
+    let plan = BenchPlan { only: a.only, turns: a.turns, peers };
     let watch = Watch::spinner();
     let figures = bench::bench(&plan, &|what| watch.say(what))?;
     watch.done();

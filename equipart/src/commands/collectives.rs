@@ -3,7 +3,7 @@ use crate::cli::{out, show};
 use crate::draw::{schedule, svg};
 use clap::Args;
 use clap::builder::PossibleValuesParser;
-use comm::{Algorithm, Link, Schedule, algorithms};
+use comm::{Algorithm, CommSchedule, Link, algorithms};
 use parallel::{Result, bail};
 use serde::Serialize;
 use std::ops::Range;
@@ -20,11 +20,11 @@ const ELEMENT: usize = size_of::<f32>();
 
 /// One all-reduce: its steps, and what they are done with.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct AllReducePlan {
     /// By which algorithm.
     pub algorithm: Algorithm,
     /// Who sends what to whom when.
-    pub schedule: Schedule,
+    pub schedule: CommSchedule,
     /// f32 elements of every rank.
     pub elements: usize,
     /// The link between any two ranks.
@@ -60,7 +60,7 @@ pub struct Summary {
 
 /// One step.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct StepLine {
+pub struct CommStepLine {
     /// Which, counted from 1.
     pub step: usize,
     /// What it is part of.
@@ -84,7 +84,7 @@ pub struct TransferLine {
     pub how: &'static str,
 }
 
-impl Plan {
+impl AllReducePlan {
     /// An all-reduce of `elements` f32 elements of each of so many ranks by every algorithm, in nodes of so many ranks
     /// where that is anything to it. Where nothing is said of nodes, their size is the smallest divisor of the number of
     /// ranks from its square root up: nodes have no fewer ranks than there are nodes.
@@ -141,7 +141,7 @@ impl Plan {
         }
     }
     /// All steps.
-    pub fn steps(&self) -> impl Iterator<Item = StepLine> {
+    pub fn steps(&self) -> impl Iterator<Item = CommStepLine> {
         let ends = |range: Range<usize>| [range.start, range.end];
         let transfer = move |t: &comm::Transfer| TransferLine {
             from: t.from,
@@ -150,7 +150,7 @@ impl Plan {
             elements: ends(self.schedule.elements(t.chunks.clone(), self.elements)),
             how: t.how.name(),
         };
-        self.schedule.steps().iter().zip(1..).map(move |(step, number)| StepLine {
+        self.schedule.steps().iter().zip(1..).map(move |(step, number)| CommStepLine {
             step: number,
             phase: step.phase,
             transfers: step.transfers.iter().map(transfer).collect(),
@@ -232,7 +232,7 @@ pub(crate) struct CollectivesArgs {
 
 impl CollectivesArgs {
     /// One plan, or those of all algorithms.
-    fn plans(&self) -> Result<Vec<Plan>> {
+    fn plans(&self) -> Result<Vec<AllReducePlan>> {
         let chosen = self.algorithm.as_deref();
         let has_nodes = |name| Algorithm::named(name, 1).is_some_and(|a| a.node().is_some());
         if let (Some(name), Some(_)) = (chosen.filter(|name| !has_nodes(name)), self.node) {
@@ -241,7 +241,7 @@ impl CollectivesArgs {
         if self.svg.is_some() && chosen.is_none() {
             bail!("--svg draws one algorithm; give --algorithm too");
         }
-        let mut plans = Plan::all(self.ranks, self.node, self.elements, self.link)?;
+        let mut plans = AllReducePlan::all(self.ranks, self.node, self.elements, self.link)?;
         plans.retain(|plan| chosen.is_none_or(|name| plan.algorithm.name() == name));
         Ok(plans)
     }
@@ -257,7 +257,7 @@ pub(crate) fn run(a: &CollectivesArgs, json: bool) -> Result<bool> {
         for plan in &plans {
             show::json(&plan.summary());
         }
-        drawn.into_iter().flat_map(Plan::steps).for_each(|step| show::json(&step));
+        drawn.into_iter().flat_map(AllReducePlan::steps).for_each(|step| show::json(&step));
         return Ok(true);
     }
     match drawn {
@@ -270,14 +270,14 @@ pub(crate) fn run(a: &CollectivesArgs, json: bool) -> Result<bool> {
     Ok(true)
 }
 
-fn draw(plan: &Plan) {
+fn draw(plan: &AllReducePlan) {
     out::line(&format!("{}: {}\n", plan.name(), plan.data()));
     out::line(&format!("{}\n\n{}\n", schedule::draw(plan), schedule::legend(plan)));
     plan.figures().iter().for_each(|figures| out::line(figures));
 }
 
-fn compare(plans: &[Plan]) {
-    let cells = |plan: &Plan| {
+fn compare(plans: &[AllReducePlan]) {
+    let cells = |plan: &AllReducePlan| {
         let summary = plan.summary();
         vec![
             summary
@@ -309,8 +309,8 @@ mod tests {
     use super::*;
 
     /// Of naive, direct, ring, tree and hierarchical.
-    fn plans(ranks: usize, elements: usize) -> [Plan; 5] {
-        Plan::all(ranks, None, elements, "5us,25GB/s".parse().unwrap()).unwrap().try_into().unwrap()
+    fn plans(ranks: usize, elements: usize) -> [AllReducePlan; 5] {
+        AllReducePlan::all(ranks, None, elements, "5us,25GB/s".parse().unwrap()).unwrap().try_into().unwrap()
     }
 
     /// Kills: elements counted as bytes, a mean where the busiest is meant.

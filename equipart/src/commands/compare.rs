@@ -4,7 +4,7 @@
 mod held;
 mod row;
 
-pub use row::{Row, Tie, Workload};
+pub use row::{LayoutRow, Tie, Workload};
 
 use crate::cli::args::CompareArgs;
 use crate::cli::watch::Watch;
@@ -14,7 +14,7 @@ use comm::Axis;
 use layers::Kind;
 use layers::model::shape::counted;
 use models::digits::Digits;
-use models::generate::{self, Generated, Request, Text, all_logits};
+use models::generate::{self, Generated, Prompts, Text, all_logits};
 use models::sampling::Sampling;
 use models::text::Corpus;
 use models::{Learner, Model};
@@ -42,7 +42,7 @@ const LARGE: usize = 20_000_000;
 const LARGE_TOKENS: usize = 16;
 
 /// What is compared.
-pub struct Work<'a> {
+pub struct Comparison<'a> {
     /// The model.
     pub model: &'a Learner,
     /// Where prompts and sequences are taken from; of a classifier, which does not go on with a text, its pictures.
@@ -62,7 +62,7 @@ pub enum Data<'a> {
     Digits(&'a Digits),
 }
 
-impl Work<'_> {
+impl Comparison<'_> {
     /// The most data ranks of any layout.
     fn data_ranks(&self) -> usize {
         self.layouts.iter().map(|l| l.size(Axis::SEQUENCES)).max().unwrap_or(1)
@@ -95,7 +95,7 @@ pub(crate) fn run(a: CompareArgs, json: bool) -> Result<bool> {
     };
     let layouts = layouts.into_iter().map(|layout| layout.limited(a.memory.limit)).collect();
     let watch = Watch::spinner();
-    let work = Work { model: &model, data, layouts, network: a.network.network(None)? };
+    let work = Comparison { model: &model, data, layouts, network: a.network.network(None)? };
     let rows = a.network.keep_trace(
         &work.network,
         in_number!(a.number.name, D => compare::<D>(&work, &|what| watch.say(what))),
@@ -112,7 +112,7 @@ pub(crate) fn run(a: CompareArgs, json: bool) -> Result<bool> {
 ///
 /// # Errors
 /// If a layout does not fit the model or the work, the machine has not the memory for it, or a rank fails.
-pub fn compare<D: Runs>(work: &Work, watch: &dyn Fn(&str)) -> Result<Vec<Row>> {
+pub fn compare<D: Runs>(work: &Comparison, watch: &dyn Fn(&str)) -> Result<Vec<LayoutRow>> {
     let mut layouts = vec![Layout::default()];
     for layout in &work.layouts {
         if !layouts.contains(layout) {
@@ -146,16 +146,16 @@ pub fn compare<D: Runs>(work: &Work, watch: &dyn Fn(&str)) -> Result<Vec<Row>> {
 }
 
 /// The prompts of the inference work: at least one for every data rank.
-fn request(work: &Work, model: &Model, corpus: &Corpus) -> Request {
+fn request(work: &Comparison, model: &Model, corpus: &Corpus) -> Prompts {
     let room = model.config.positions;
     let prompt = PROMPT.min(room / 2).max(1);
     let pairs = corpus.batch(1, 0, PROMPTS.max(work.data_ranks()), prompt);
     let prompts = pairs.into_iter().map(|(ids, _)| ids).collect();
-    Request { prompts, max_new: NEW.min(room - prompt), sampling: Sampling::default(), record: false }
+    Prompts { prompts, max_new: NEW.min(room - prompt), sampling: Sampling::default(), record: false }
 }
 
 /// The batch of the training work, the same for all layouts: each microbatch has a sequence for every data rank.
-fn batch(work: &Work) -> Result<Batch> {
+fn batch(work: &Comparison) -> Result<Batch> {
     let n = SEQUENCES.max(MICROBATCHES * work.data_ranks());
     let sequences = match work.data {
         Data::Text(model, corpus) => sequences(corpus.batch(0, 0, n, SEQ.min(model.config.positions))),
@@ -168,7 +168,11 @@ fn batch(work: &Work) -> Result<Batch> {
 
 /// What the field is given under a layout: texts that were generated and the batch; of a large model a short sequence
 /// for each data rank, to read and to learn, and a note that says so.
-fn subject(work: &Work, layout: &Layout, texts: Vec<(Vec<u32>, usize)>) -> Result<(Subject, Option<String>)> {
+fn subject(
+    work: &Comparison,
+    layout: &Layout,
+    texts: Vec<(Vec<u32>, usize)>,
+) -> Result<(Subject, Option<String>)> {
     let design = &work.model.design;
     let of = |texts, batch| Subject {
         model: design.clone(),
@@ -199,7 +203,7 @@ fn texts<E: Scalar>(generated: &Generated<E>) -> Vec<(Vec<u32>, usize)> {
 /// The field's word on each row, in this model's shape: the logits of texts, if there are any, read as they were generated,
 /// under each layout; then a training step under each.
 fn verdicts(
-    work: &Work,
+    work: &Comparison,
     layouts: &[Layout],
     texts: Vec<(Vec<u32>, usize)>,
     watch: &dyn Fn(&str),
@@ -231,9 +235,9 @@ fn row(
     (taken, tokens): (&[Taken], usize),
     bytes: [usize; 2],
     error_ratio: f64,
-) -> Row {
+) -> LayoutRow {
     let seconds = measure::seconds(taken);
-    Row {
+    LayoutRow {
         workload,
         name: match layout.ranks() {
             1 => "unsplit, 1 rank".into(),
@@ -256,12 +260,12 @@ fn row(
 
 /// A row for each layout.
 fn inference<D: Runs>(
-    (work, model): (&Work, &Model),
+    (work, model): (&Comparison, &Model),
     layouts: &[Layout],
-    request: &Request,
+    request: &Prompts,
     alone: &Generated<D::Elem>,
     watch: &dyn Fn(&str),
-) -> Result<Vec<Row>> {
+) -> Result<Vec<LayoutRow>> {
     let texts = ids(&alone.texts);
     let truth = all_logits::<Cpu<f64>>(model, &Layout::default(), &texts)?;
     let (mut rows, mut own) = (Vec::new(), 0.0);
@@ -283,7 +287,7 @@ fn inference<D: Runs>(
             request.peak::<Cpu<f32>>(model, &layout.limited(None))?.largest,
             request.peak::<Cpu<Bf16>>(model, &layout.limited(None))?.largest,
         ];
-        rows.push(Row {
+        rows.push(LayoutRow {
             tokens_equal: Some(tie.is_none()),
             tie: tie.filter(|t| t.margin <= t.bound),
             traffic_bytes: measure::wire(taken) / tokens.max(1),
@@ -295,9 +299,9 @@ fn inference<D: Runs>(
 
 /// The fastest of a few runs. The last, when all is warm, is the one in the trace.
 fn fastest<D: Runs>(
-    (work, model): (&Work, &Model),
+    (work, model): (&Comparison, &Model),
     layout: &Layout,
-    request: &Request,
+    request: &Prompts,
 ) -> Result<Generated<D::Elem>> {
     let run = |network: &Network| generate::generate::<D>(model, (layout, network), request, &|_| ());
     let untraced = work.network.untraced();
@@ -341,7 +345,7 @@ fn ratio(error: f64, own: f64) -> f64 {
 }
 
 /// A row for each layout.
-fn training<D: Runs>(work: &Work, layouts: &[Layout], watch: &dyn Fn(&str)) -> Result<Vec<Row>> {
+fn training<D: Runs>(work: &Comparison, layouts: &[Layout], watch: &dyn Fn(&str)) -> Result<Vec<LayoutRow>> {
     let batch = batch(work)?;
     let truth = new_weights::<Cpu<f64>>(work, &Layout::default(), &batch)?;
     let (mut rows, mut own) = (Vec::new(), 0.0);
@@ -359,12 +363,12 @@ fn training<D: Runs>(work: &Work, layouts: &[Layout], watch: &dyn Fn(&str)) -> R
     Ok(rows)
 }
 
-fn trainer<D: Runs>(work: &Work, at: &At<D>) -> Result<Trainer<D>> {
+fn trainer<D: Runs>(work: &Comparison, at: &At<D>) -> Result<Trainer<D>> {
     Trainer::new(at, &work.model.design, OPTIMIZER)
 }
 
 /// What a step takes of each rank: the memory of one, the time of the fastest.
-fn fastest_step<D: Runs>(work: &Work, layout: &Layout, batch: &Batch) -> Result<Vec<Taken>> {
+fn fastest_step<D: Runs>(work: &Comparison, layout: &Layout, batch: &Batch) -> Result<Vec<Taken>> {
     let world = work.network.world(layout, "training")?;
     session::run((layout, &world), work.model.values(), |at: At<D>| {
         let (mut trainer, mut fastest) = (trainer(work, &at)?, None::<Taken>);
@@ -378,7 +382,7 @@ fn fastest_step<D: Runs>(work: &Work, layout: &Layout, batch: &Batch) -> Result<
 }
 
 /// All weights after one step. Gathering takes memory of its own, so this is a run of its own.
-fn new_weights<D: Runs>(work: &Work, layout: &Layout, batch: &Batch) -> Result<Vec<f64>> {
+fn new_weights<D: Runs>(work: &Comparison, layout: &Layout, batch: &Batch) -> Result<Vec<f64>> {
     let mut ranks = session::run((layout, &layout.world()?), work.model.values(), |at: At<D>| {
         let (mut trainer, mut weights) = (trainer(work, &at)?, Vec::new());
         trainer.step(batch, LR)?;

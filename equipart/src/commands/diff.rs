@@ -11,9 +11,9 @@ mod measure;
 mod report;
 mod source;
 
-pub use judge::{FLOOR, OUTLIER, TIMES, Verdict, far};
+pub use judge::{FLOOR, Finding, OUTLIER, TIMES, far};
 pub use measure::{Apart, Error as OwnError, Worst};
-pub use report::{Compared, Report, Unmatched, diff, dimensions};
+pub use report::{Compared, DiffReport, Unmatched, diff, dimensions};
 
 use crate::cli::out::line;
 use crate::cli::show;
@@ -91,8 +91,8 @@ impl Counts {
         for tensor in tensors {
             counts.tensors += 1;
             match tensor.verdict {
-                Some(Verdict::Equal) => counts.equal += 1,
-                Some(Verdict::Rounding) => counts.rounding += 1,
+                Some(Finding::Equal) => counts.equal += 1,
+                Some(Finding::Rounding) => counts.rounding += 1,
                 Some(_) => counts.bugs += 1,
                 None => counts.unjudged += 1,
             }
@@ -117,7 +117,7 @@ enum Object<'a> {
     },
 }
 
-fn objects(report: &Report) {
+fn objects(report: &DiffReport) {
     report.tensors.iter().for_each(|t| show::json(&Object::Tensor(t)));
     report.unmatched.iter().for_each(|u| show::json(&Object::Unmatched(u)));
     let bug = report.first_bug();
@@ -131,7 +131,7 @@ fn objects(report: &Report) {
 }
 
 /// A line for each file.
-fn summary(report: &Report) {
+fn summary(report: &DiffReport) {
     let mut files: Vec<&str> = Vec::new();
     for file in report.tensors.iter().map(|t| &t.file).chain(report.unmatched.iter().map(|u| &u.file)) {
         if !files.contains(&file.as_str()) {
@@ -176,26 +176,26 @@ fn cells(t: &Compared) -> Vec<String> {
     cells
 }
 
-fn words(verdict: Verdict) -> &'static str {
+fn words(verdict: Finding) -> &'static str {
     match verdict {
-        Verdict::Equal => "equal",
-        Verdict::Rounding => "rounding",
-        Verdict::BugInA => "a bug in A",
-        Verdict::BugInB => "a bug in B",
-        Verdict::BugInBoth => "a bug in both",
-        Verdict::Exact => "a bug",
+        Finding::Equal => "equal",
+        Finding::Rounding => "rounding",
+        Finding::BugInA => "a bug in A",
+        Finding::BugInB => "a bug in B",
+        Finding::BugInBoth => "a bug in both",
+        Finding::Exact => "a bug",
     }
 }
 
-fn sentence(verdict: Verdict) -> &'static str {
+fn sentence(verdict: Finding) -> &'static str {
     match verdict {
-        Verdict::BugInA => "A departs from the truth by more than rounding, B does not.",
-        Verdict::BugInB => "B departs from the truth by more than rounding, A does not.",
-        Verdict::BugInBoth => {
+        Finding::BugInA => "A departs from the truth by more than rounding, B does not.",
+        Finding::BugInB => "B departs from the truth by more than rounding, A does not.",
+        Finding::BugInBoth => {
             "Both depart from the truth by more than rounding: a bug of both, or the truth is that of another run."
         }
-        Verdict::Exact => "These numbers do not round, and differ.",
-        Verdict::Equal | Verdict::Rounding => "",
+        Finding::Exact => "These numbers do not round, and differ.",
+        Finding::Equal | Finding::Rounding => "",
     }
 }
 
@@ -237,7 +237,7 @@ fn place(t: &Compared) -> String {
 }
 
 /// Without a truth: how large the differences are.
-fn sizes(report: &Report) {
+fn sizes(report: &DiffReport) {
     let different = || report.tensors.iter().filter(|t| t.apart.differ > 0);
     let equal = if report.unmatched.is_empty() {
         "All tensors are equal."

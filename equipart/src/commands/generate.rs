@@ -2,11 +2,11 @@
 use crate::cli::args::GenerateArgs;
 use crate::cli::watch::Watch;
 use crate::cli::{model, show};
-use models::generate::{Request, generate};
+use models::generate::{Prompts, generate};
 use models::sampling::{Sampling, no_temperature};
 use models::tokenizer::Tokenizer;
 use models::{Model, names};
-use parallel::dump::{self, About};
+use parallel::dump::{self, Provenance};
 use parallel::number::Runs;
 use parallel::{Layout, Network, Result, bail, in_number};
 
@@ -30,7 +30,7 @@ pub(crate) fn run(a: GenerateArgs, json: bool) -> Result<bool> {
     let sampling = Sampling { temperature: a.temperature, top_k: a.top_k, top_p: a.top_p, seed };
     let longest = prompts.iter().map(Vec::len).max().unwrap_or(0);
     let max_new = a.max_new.unwrap_or(model.config.positions.saturating_sub(longest).min(128));
-    let request = Request { prompts, max_new, sampling, record: a.dump.is_some() };
+    let request = Prompts { prompts, max_new, sampling, record: a.dump.is_some() };
     in_number!(a.number.name, D => continued::<D>(&a, (&model, &layout, &network), &request, tokenizer.as_ref(), json))
 }
 
@@ -38,7 +38,7 @@ pub(crate) fn run(a: GenerateArgs, json: bool) -> Result<bool> {
 fn continued<D: Runs>(
     a: &GenerateArgs,
     (model, layout, network): (&Model, &Layout, &Network),
-    request: &Request,
+    request: &Prompts,
     tokenizer: Option<&Tokenizer>,
     json: bool,
 ) -> Result<bool> {
@@ -49,7 +49,7 @@ fn continued<D: Runs>(
     let generated = a.network.keep_trace(network, generated)?;
     watch.done();
     if let Some(dir) = &a.dump {
-        let about = About { layout: layout.to_string(), ..About::default() };
+        let about = Provenance { layout: layout.to_string(), ..Provenance::default() };
         dump::write(dir, &names::entries(&model.config.shape), generated.seen.clone(), &about)?;
     }
     if json {

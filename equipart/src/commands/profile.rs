@@ -2,7 +2,7 @@
 use crate::cli::args::NetworkArgs;
 use crate::cli::watch::Watch;
 use crate::cli::{out, show};
-use bench::profile::{self, Line, RankProfile, Sum};
+use bench::profile::{self, ProfileLine, RankProfile, Sum};
 use bench::{self, Exposed};
 use clap::Args;
 use parallel::{Error, Layout, Network, Result, layout};
@@ -57,7 +57,7 @@ pub(crate) fn run(a: &ProfileArgs, turns: usize, json: bool) -> Result<bool> {
 
 fn tell_exposed(of: &Exposed, json: bool) {
     let Exposed { linked_ms, unlinked_ms, exposed_ms, priced_ms, ratio } = of;
-    show::one(json, &Line::Links(of), || {
+    show::one(json, &ProfileLine::Links(of), || {
         format!(
             "\nOver the links a step takes {linked_ms:.1} ms, without them {unlinked_ms:.1} ms, each the best of all turns: \
          {exposed_ms:.1} ms exposed\nof the {priced_ms:.1} ms that the links take for its calls, or {ratio:.2}.",
@@ -84,13 +84,19 @@ pub(crate) fn tell(network: &Network, peak: Option<f64>, json: bool) -> Result<(
 fn lines(ranks: &[RankProfile], peak: Option<f64>) {
     for (rank, of) in ranks.iter().enumerate() {
         let (steps, ms) = (of.steps, of.ms());
-        show::json(&Line::Steps { rank, steps, ms, peak_gflops: peak });
+        show::json(&ProfileLine::Steps { rank, steps, ms, peak_gflops: peak });
         for (kind, sum) in &of.kinds {
-            show::json(&Line::Kind { rank, kind: kind.name(), row: of.row(sum, peak) });
+            show::json(&ProfileLine::Kind { rank, kind: kind.name(), row: of.row(sum, peak) });
         }
         for row in &of.layers {
-            let (layer, pass) = (&row.name, row.pass.map(tensor::Pass::name));
-            show::json(&Line::Layer { rank, layer, pass, layers: row.layers, row: of.row(&row.sum, peak) });
+            let (layer, pass) = (&row.name, row.pass.map(tensor::Direction::name));
+            show::json(&ProfileLine::Layer {
+                rank,
+                layer,
+                pass,
+                layers: row.layers,
+                row: of.row(&row.sum, peak),
+            });
         }
     }
 }
@@ -116,7 +122,7 @@ fn tables(name: &str, ranks: &[RankProfile], peak: Option<f64>) {
     out::line(&show::table(&heads, kinds).to_string());
     let layers = together.layers.iter().map(|row| {
         let each: Vec<_> = ranks.iter().filter_map(|rank| rank.layer(row)).collect();
-        let pass = row.pass.map_or("-", tensor::Pass::name);
+        let pass = row.pass.map_or("-", tensor::Direction::name);
         let count = if row.layers > 1 { format!("{} x{}", row.name, row.layers) } else { row.name.clone() };
         [vec![count, pass.to_string()], cells(&row.sum, &each)].concat()
     });

@@ -1,11 +1,11 @@
 //! The command that shows the list of strategies.
 use crate::cli::{out, show};
-use parallel::layout::Entry;
+use parallel::layout::StrategyEntry;
 
 pub(crate) fn run(json: bool) {
-    let entries = Entry::all();
+    let entries = StrategyEntry::all();
     show::all(json, &entries, || {
-        let row = |e: &Entry| {
+        let row = |e: &StrategyEntry| {
             vec![e.key.clone(), e.name.clone(), e.shards.join(", "), e.fits.clone(), e.paper.clone()]
         };
         let head = ["layout", "strategy", "what each rank has its part of", "its ranks share", "source"];

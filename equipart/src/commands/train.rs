@@ -6,7 +6,7 @@ pub mod settings;
 pub mod state;
 
 use self::epochs::{EpochLine, Pictures};
-use self::run::{NO_CHECKPOINTS, Run, Source, StepLine};
+use self::run::{NO_CHECKPOINTS, StepLine, TrainData, TrainRun};
 use self::state::State;
 use crate::cli::args::{self, ModelName, TrainArgs};
 use crate::cli::watch::Watch;
@@ -14,7 +14,7 @@ use crate::cli::{config, corpus, model, noted, pictures, show};
 use crate::commands::profile;
 use models::digits::Digits;
 use models::text::Corpus;
-use models::tokenizer::Tokens;
+use models::tokenizer::TokenizerSource;
 use models::{Learner, Model, ids};
 use parallel::number::NumberName;
 use parallel::{Result, Sequence, bail, dump};
@@ -36,11 +36,11 @@ impl Learnt {
         })
     }
     /// As a run takes it, and its hash; of an epoch, `watch` is told.
-    fn source<'a>(&'a self, watch: &'a (dyn Fn(&EpochLine) + Sync)) -> (Source<'a>, u64) {
+    fn source<'a>(&'a self, watch: &'a (dyn Fn(&EpochLine) + Sync)) -> (TrainData<'a>, u64) {
         match self {
-            Learnt::Text(corpus) => (Source::Text(corpus), settings::hash(corpus)),
-            Learnt::Ids(all) => (Source::Ids(all), ids::hash(all)),
-            Learnt::Digits(digits) => (Source::Pictures(Pictures { digits, watch }), digits.hash()),
+            Learnt::Text(corpus) => (TrainData::Text(corpus), settings::hash(corpus)),
+            Learnt::Ids(all) => (TrainData::Ids(all), ids::hash(all)),
+            Learnt::Digits(digits) => (TrainData::Pictures(Pictures { digits, watch }), digits.hash()),
         }
     }
 }
@@ -68,8 +68,8 @@ fn begin_with(a: &TrainArgs, resume: Option<&State>) -> Result<(Learner, Learnt)
         (_, Some(_), _) => model(a.model.as_ref())?,
         (_, None, file) => {
             let mut model = Model::fresh(config(file.as_deref())?, a.seed.unwrap_or(0));
-            let beside = file.as_deref().and_then(Tokens::beside);
-            let bytes = a.batch.is_none().then_some(Tokens::Bytes); // what it is about to learn
+            let beside = file.as_deref().and_then(TokenizerSource::beside);
+            let bytes = a.batch.is_none().then_some(TokenizerSource::Bytes); // what it is about to learn
             model.tokens = beside.or(bytes).unwrap_or(model.tokens);
             model
         }
@@ -112,7 +112,7 @@ pub(crate) fn run(a: TrainArgs, json: bool) -> Result<bool> {
         if let Learnt::Digits(digits) = &learnt { epochs::steps(digits, settings.batch_size) } else { 100 };
     let out = a.out.clone().or_else(|| a.resume.clone());
     let network = a.network.network(out.as_deref())?;
-    let run = Run {
+    let run = TrainRun {
         model,
         source,
         settings,

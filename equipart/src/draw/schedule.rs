@@ -5,8 +5,8 @@
 //! reduce-scatter
 //!    1  c0 +→1  c1 +→2  c2 +→0
 //! ```
-use crate::commands::collectives::{Plan, chunk_names};
-use comm::{Arrival, Step};
+use crate::commands::collectives::{AllReducePlan, chunk_names};
+use comm::{Arrival, CommStep};
 
 /// What a cell means where a rank sends one message in a step.
 const LEGEND: &str =
@@ -15,13 +15,13 @@ const LEGEND: &str =
 const LEGEND_OF_ALL: &str = "ci +→i: sends every other rank i its chunk i, which that adds in rank order; c3 →all: sends all others chunk 3";
 
 /// What the cells of a drawing mean.
-pub fn legend(plan: &Plan) -> &'static str {
-    let several = |step: &Step| step.transfers.iter().filter(|t| t.from == 0).count() > 1;
+pub fn legend(plan: &AllReducePlan) -> &'static str {
+    let several = |step: &CommStep| step.transfers.iter().filter(|t| t.from == 0).count() > 1;
     if plan.schedule.steps().iter().any(several) { LEGEND_OF_ALL } else { LEGEND }
 }
 
 /// The table, without a line break at its end.
-pub fn draw(plan: &Plan) -> String {
+pub fn draw(plan: &AllReducePlan) -> String {
     let (ranks, steps) = (plan.schedule.ranks(), plan.schedule.steps());
     let head: Vec<_> = (0..ranks).map(|rank| format!("rank {rank}")).collect();
     let rows: Vec<Vec<_>> =
@@ -45,7 +45,7 @@ pub fn draw(plan: &Plan) -> String {
 }
 
 /// What a rank sends in a step: one message, or one to every other rank.
-fn cell(step: &Step, rank: usize) -> String {
+fn cell(step: &CommStep, rank: usize) -> String {
     let sent: Vec<_> = step.transfers.iter().filter(|t| t.from == rank).collect();
     let Some(first) = sent.first() else { return String::new() };
     let mark = if first.how == Arrival::Add { "+" } else { "" };
@@ -62,7 +62,7 @@ mod tests {
 
     /// By naive, direct, ring, tree and hierarchical.
     fn drawn(ranks: usize) -> [String; 5] {
-        let plans = Plan::all(ranks, None, 100, "5us,25GB/s".parse().unwrap()).unwrap();
+        let plans = AllReducePlan::all(ranks, None, 100, "5us,25GB/s".parse().unwrap()).unwrap();
         [0, 1, 2, 3, 4].map(|algorithm| draw(&plans[algorithm]))
     }
 

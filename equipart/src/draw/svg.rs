@@ -2,8 +2,8 @@
 //! sends to the rank that receives, in the colour of its first chunk. What is sent stands where the arrow begins.
 //!
 //! Text is made of names and numbers of this project only, none of which needs escaping in XML.
-use crate::commands::collectives::{Plan, chunk_names};
-use comm::{Arrival, Step, Transfer};
+use crate::commands::collectives::{AllReducePlan, chunk_names};
+use comm::{Arrival, CommStep, Transfer};
 
 /// Sizes, in user units.
 const ROW: f64 = 40.0;
@@ -30,7 +30,7 @@ fn y_of(rank: usize) -> f64 {
 }
 
 /// The diagram, as the text of a file.
-pub fn draw(plan: &Plan) -> String {
+pub fn draw(plan: &AllReducePlan) -> String {
     let (ranks, steps) = (plan.schedule.ranks(), plan.schedule.steps());
     let bottom = TOP + ranks as f64 * ROW;
     let (width, height) = ((x_of(steps.len()) + 24.0).max(NARROWEST), bottom + LEGEND);
@@ -55,7 +55,7 @@ fn text(x: f64, y: f64, anchor: &str, fill: &str, words: &str) -> String {
     format!(r#"<text x="{x:.1}" y="{y:.1}" text-anchor="{anchor}" fill="{fill}">{words}</text>"#)
 }
 
-fn titles(plan: &Plan) -> Vec<String> {
+fn titles(plan: &AllReducePlan) -> Vec<String> {
     let name = plan.name();
     let [steps, time] = plan.figures();
     let bold = format!(r#"<text x="16" y="30" font-size="18" font-weight="bold">{name}</text>"#);
@@ -71,7 +71,7 @@ fn titles(plan: &Plan) -> Vec<String> {
 }
 
 /// Steps of one phase stand on one ground, under its name.
-fn phases(steps: &[Step], bottom: f64) -> Vec<String> {
+fn phases(steps: &[CommStep], bottom: f64) -> Vec<String> {
     let mut parts = Vec::new();
     let mut first = 0;
     for (number, of_phase) in steps.chunk_by(|a, b| a.phase == b.phase).enumerate() {
@@ -109,7 +109,7 @@ fn lifeline(rank: usize, end: f64) -> String {
 }
 
 /// A border between any two nodes.
-fn nodes(plan: &Plan, end: f64) -> Vec<String> {
+fn nodes(plan: &AllReducePlan, end: f64) -> Vec<String> {
     let firsts = plan.algorithm.node().into_iter().flat_map(|node| (0..plan.schedule.ranks()).step_by(node));
     let border = |rank: usize| {
         let y = TOP + rank as f64 * ROW;
@@ -119,7 +119,7 @@ fn nodes(plan: &Plan, end: f64) -> Vec<String> {
 }
 
 /// The hue goes once around the circle with the chunks. Lightness 0 is black, 1 white.
-fn colour(transfer: &Transfer, plan: &Plan, lightness: f64) -> String {
+fn colour(transfer: &Transfer, plan: &AllReducePlan, lightness: f64) -> String {
     let hue = transfer.chunks.start as f64 / plan.schedule.chunks() as f64;
     shade(hue, lightness)
 }
@@ -136,7 +136,7 @@ fn shade(hue: f64, lightness: f64) -> String {
 }
 
 /// What a rank sends, on its line; of several messages of one step, below each other around it.
-fn pill(column: usize, transfer: &Transfer, step: &Step, plan: &Plan) -> String {
+fn pill(column: usize, transfer: &Transfer, step: &CommStep, plan: &AllReducePlan) -> String {
     let all: Vec<_> = step.transfers.iter().filter(|t| t.from == transfer.from).map(|t| t.to).collect();
     let number = all.iter().position(|&to| to == transfer.to).expect("one of these");
     let aside = (number as f64 + 0.5) / all.len() as f64 - 0.5;
@@ -202,8 +202,8 @@ mod tests {
     use super::*;
 
     /// By every algorithm.
-    fn plans(ranks: usize) -> Vec<Plan> {
-        Plan::all(ranks, None, 100, "5us,25GB/s".parse().unwrap()).unwrap()
+    fn plans(ranks: usize) -> Vec<AllReducePlan> {
+        AllReducePlan::all(ranks, None, 100, "5us,25GB/s".parse().unwrap()).unwrap()
     }
 
     /// Tags that open and close as XML wants them, attributes in quotes, and the texts between.

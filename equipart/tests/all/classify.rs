@@ -3,7 +3,7 @@
 use crate::child::equipart;
 use crate::classify_refused::refused;
 use equipart::commands::train::epochs::{EpochLine, Pictures};
-use equipart::commands::train::run::{Run, Source};
+use equipart::commands::train::run::{TrainData, TrainRun};
 use equipart::commands::train::settings::{OptimizerName, Settings};
 use layers::{Draw, Random, Values};
 use models::Learner;
@@ -60,12 +60,12 @@ fn train(digits: &Digits, lesson: &Lesson, under: &str) -> Vec<EpochLine> {
     let (lines, steps) = (Mutex::new(Vec::new()), AtomicUsize::new(0));
     let watch = |line: &EpochLine| lines.lock().unwrap().push(line.clone());
     let Lesson { hidden, settings, .. } = lesson;
-    let run = Run {
+    let run = TrainRun {
         model: Learner::classifier(
             [&[digits.pixels()], &hidden[..], &[digits.classes()]].concat(),
             settings.seed,
         ),
-        source: Source::Pictures(Pictures { digits, watch: &watch }),
+        source: TrainData::Pictures(Pictures { digits, watch: &watch }),
         settings: settings.clone(),
         layout: layout(under),
         network: Network::default(),

@@ -1,8 +1,8 @@
 //! Models that nobody here made: small random ones of every family, with logits, gradients and greedy ids from
 //! transformers and PyTorch in f64 (`golden/make.py`). Read from their files, they agree under every layout.
-use equipart::commands::train::run::{Run, Source};
+use equipart::commands::train::run::{TrainData, TrainRun};
 use equipart::commands::train::settings::{OptimizerName, Settings};
-use models::generate::{Request, all_logits, generate};
+use models::generate::{Prompts, all_logits, generate};
 use models::sampling::Sampling;
 use models::{Model, ids};
 use parallel::number::NumberName;
@@ -81,9 +81,9 @@ fn step(model: &Model, layout: Layout, golden: &Golden, dir: &Path) -> f64 {
         z_loss: 0.0,
         number: NumberName::F32,
     };
-    let run = Run {
+    let run = TrainRun {
         model: model.clone().into(),
-        source: Source::Ids(&sequences),
+        source: TrainData::Ids(&sequences),
         settings,
         layout,
         network: Network::default(),
@@ -118,7 +118,7 @@ fn logits_gradients_and_greedy_ids_are_those_of_transformers() {
             assert!((norm / golden.grad_norm - 1.0).abs() < NEAR, "{name}, {layout}: norm {norm}");
             let prompts = vec![golden.greedy.prompt.clone(); layout.size(comm::Axis::Dp)];
             let sampling = Sampling::default();
-            let request = Request { prompts, max_new: golden.greedy.ids.len(), sampling, record: false };
+            let request = Prompts { prompts, max_new: golden.greedy.ids.len(), sampling, record: false };
             for text in
                 generate::<Cpu<f32>>(&model, (&layout, &Network::default()), &request, &|_| ()).unwrap().texts
             {

@@ -2,9 +2,9 @@
 //! result, and what is printed where ranks fail.
 use crate::child::equipart;
 use equipart::commands::price::price;
-use equipart::commands::train::run::{Run, Source};
+use equipart::commands::train::run::{TrainData, TrainRun};
 use equipart::commands::train::settings::{OptimizerName, Settings, hash};
-use models::generate::{Request, generate};
+use models::generate::{Prompts, generate};
 use models::sampling::Sampling;
 use models::text::Corpus;
 use models::{Config, Model};
@@ -278,11 +278,21 @@ fn slow_links_take_their_time_and_change_nothing() {
     let moving = |bytes: usize| Duration::from_secs_f64(bytes as f64 / 2e6);
     let train = |network: &Network| {
         let (model, network, settings) = (model.clone().into(), network.clone(), settings.clone());
-        let source = Source::Text(&corpus);
+        let source = TrainData::Text(&corpus);
         let (out, resume, dump) = (None, None, None);
         let (checkpoint_every, stop_after) = (100, None);
-        let run =
-            Run { model, source, settings, layout, network, out, resume, checkpoint_every, stop_after, dump };
+        let run = TrainRun {
+            model,
+            source,
+            settings,
+            layout,
+            network,
+            out,
+            resume,
+            checkpoint_every,
+            stop_after,
+            dump,
+        };
         let losses = Mutex::new(Vec::new());
         let finished = run.train(&|line| losses.lock().unwrap().push(line.loss.to_bits())).unwrap();
         (losses.into_inner().unwrap(), finished.held_out_bits_per_byte.map(f64::to_bits))
@@ -295,7 +305,7 @@ fn slow_links_take_their_time_and_change_nothing() {
     let (took, least) = (begun.elapsed(), 3 * moving(bytes));
     assert!(bytes > 10_000 && took >= least, "{took:?} for three times {bytes} bytes, {least:?}");
     let sampling = Sampling { temperature: Some(0.8), top_k: None, top_p: None, seed: 4 };
-    let request = Request { prompts: vec![vec![3, 4, 5], vec![6]], max_new: 6, sampling, record: false };
+    let request = Prompts { prompts: vec![vec![3, 4, 5], vec![6]], max_new: 6, sampling, record: false };
     let texts =
         |network| generate::<tensor::Cpu<f32>>(&model, (&layout, network), &request, &|_| ()).unwrap();
     let (fast, slow) = (texts(&Network::default()), texts(&slow));

@@ -3,7 +3,7 @@ use crate::child::equipart;
 use bench::profile::{self, RankProfile, Spent};
 use comm::{Event, Run as Traced, Trace, What};
 use equipart::commands::price::price;
-use equipart::commands::train::run::{Run, Source};
+use equipart::commands::train::run::{TrainData, TrainRun};
 use equipart::commands::train::settings::{OptimizerName, Settings, hash};
 use models::text::Corpus;
 use models::{Config, Model};
@@ -12,7 +12,7 @@ use parallel::{Layout, Network};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::time::Duration;
-use tensor::Kind;
+use tensor::KernelKind;
 
 const CONFIG: &str = r#"{"model_type":"llama","hidden_size":16,"intermediate_size":24,"num_hidden_layers":2,
     "num_attention_heads":4,"num_key_value_heads":2,"vocab_size":256,"max_position_embeddings":48,
@@ -46,9 +46,9 @@ fn trained(layout: &str, network: &Network) -> (Traced, Vec<u64>) {
     let (config, layout): (_, Layout) = (Config::parse(CONFIG, "a test").unwrap(), layout.parse().unwrap());
     let corpus = Corpus::new(&b"all work and no play ".repeat(40), "a text", 16).unwrap();
     let flops = price(&config, &settings(&corpus), &layout).unwrap().iter().map(|rank| rank.flops).collect();
-    let run = Run {
+    let run = TrainRun {
         model: Model::fresh(config, 5).into(),
-        source: Source::Text(&corpus),
+        source: TrainData::Text(&corpus),
         settings: settings(&corpus),
         layout,
         network: network.clone(),
@@ -82,7 +82,7 @@ fn names() -> BTreeSet<&'static str> {
 }
 
 fn layers_are_all_there(rank: &RankProfile) {
-    for pass in [tensor::Pass::Forward, tensor::Pass::Backward] {
+    for pass in [tensor::Direction::Forward, tensor::Direction::Backward] {
         let rows: Vec<_> = rank.layers.iter().filter(|row| row.pass == Some(pass)).collect();
         assert_eq!(rows.iter().map(|row| &*row.name).collect::<BTreeSet<_>>(), names(), "{pass:?}");
         assert_eq!(rows.len(), names().len());
@@ -116,7 +116,10 @@ fn both_tables_of_every_rank_add_up_to_its_steps() {
             let sum = |kind| rank.kinds.iter().find(|(of, _)| *of == kind).unwrap().1;
             let counted: u64 = rank.kinds.iter().map(|(_, sum)| sum.flops).sum();
             assert_eq!(counted, flops * rank.steps as u64, "{layout}");
-            assert!(sum(Spent::On(Kind::Product)).flops > 0 && sum(Spent::On(Kind::Attention)).flops > 0);
+            assert!(
+                sum(Spent::On(KernelKind::Product)).flops > 0
+                    && sum(Spent::On(KernelKind::Attention)).flops > 0
+            );
             assert_eq!(sum(Spent::Collective).calls > 0, layout != "none");
             assert_eq!(sum(Spent::Wait).time > Duration::ZERO, layout != "none");
             assert!(rank.kinds.iter().all(|(kind, sum)| sum.calls > 0

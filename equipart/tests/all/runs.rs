@@ -1,13 +1,13 @@
 //! Runs on floats: a resumed run equals an uninterrupted one, texts do not depend on the layout, a checkpoint is
 //! read under any layout, the price is what is measured, f32 stays near f64.
 use equipart::commands::price::{price, program};
-use equipart::commands::train::run::{Run, Source};
+use equipart::commands::train::run::{TrainData, TrainRun};
 use equipart::commands::train::settings::{OptimizerName, Settings, hash};
 use equipart::commands::train::state::{self, State};
 use kernels::Heads;
 use layers::{Random, Shape};
 use models::config::Architecture;
-use models::generate::{Request, all_logits, generate};
+use models::generate::{Prompts, all_logits, generate};
 use models::sampling::Sampling;
 use models::text::Corpus;
 use models::{Config, Model};
@@ -92,9 +92,9 @@ fn train_from(
         None => state::prepare(dir, &model).unwrap(),
         Some(_) => state::prepare_again(dir, dir, &model).unwrap(),
     };
-    let run = Run {
+    let run = TrainRun {
         model,
-        source: Source::Text(&corpus),
+        source: TrainData::Text(&corpus),
         settings: settings(&corpus, optimizer),
         layout: layout(split),
         network: Network::default(),
@@ -198,7 +198,7 @@ fn texts_do_not_depend_on_the_layout() {
     for sampling in [Sampling::default(), drawn] {
         let prompts =
             vec![b"the ".map(u32::from).to_vec(), b"quick brown".map(u32::from).to_vec(), vec![120]];
-        let request = Request { prompts, max_new: 12, sampling, record: false };
+        let request = Prompts { prompts, max_new: 12, sampling, record: false };
         let texts = |split: &str| {
             generate::<Cpu<f32>>(&model, (&layout(split), &Network::default()), &request, &|_| ())
                 .unwrap()
@@ -235,7 +235,7 @@ fn texts_end_where_they_end() {
         let mut ending = model(false);
         ending.config.eos = eos;
         let request =
-            Request { prompts: prompts.clone(), max_new: 10, sampling: Sampling::default(), record: false };
+            Prompts { prompts: prompts.clone(), max_new: 10, sampling: Sampling::default(), record: false };
         let told = Mutex::new(Vec::new());
         let texts = generate::<Cpu<f32>>(&ending, (&layout(split), &Network::default()), &request, &|id| {
             told.lock().unwrap().push(id);
@@ -278,7 +278,7 @@ fn logits_in_f32_are_near_those_in_f64() {
     for split in ["tp=2", "tp=4", "dp=2", "tp=2,dp=2"] {
         assert!(error(split) <= 4.0 * own, "{split} errs by {:e}, unsplit by {own:e}", error(split));
     }
-    let greedy = Request { prompts: texts.clone(), max_new: 1, sampling: Sampling::default(), record: false };
+    let greedy = Prompts { prompts: texts.clone(), max_new: 1, sampling: Sampling::default(), record: false };
     let decoded =
         generate::<Cpu<f32>>(&model, (&layout("tp=2"), &Network::default()), &greedy, &|_| ()).unwrap();
     let last = &truth[19 * 256..20 * 256];

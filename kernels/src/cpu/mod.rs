@@ -36,7 +36,9 @@ pub use simd::widest;
 use crate::list::every_kernel;
 use crate::{Activation, AdamW, Attend, Heads, Kernels, LossTerms, Qkv, Selects, Slice, Softmax, Write};
 use attention::Rows;
-use tensor::{Bf16, Cpu, Device, Dropout, Dual, Field, Host, Index, Kind, Profile, Scalar, View, ViewMut};
+use tensor::{
+    Bf16, Cpu, Device, Dropout, Dual, Field, Host, Index, KernelKind, Profile, Scalar, View, ViewMut,
+};
 
 /// A matrix on the host, to read.
 type In<'a, S> = View<'a, Cpu<S>>;
@@ -45,7 +47,7 @@ type Out<'a, S> = ViewMut<'a, Cpu<S>>;
 
 /// Runs a kernel's body with the widest vectors the machine has; a profile that is being taken records it under its name.
 #[inline]
-fn run<S: CpuScalar>(cpu: &Cpu<S>, called: (&'static str, Kind), body: impl FnOnce()) {
+fn run<S: CpuScalar>(cpu: &Cpu<S>, called: (&'static str, KernelKind), body: impl FnOnce()) {
     let profile = cpu.profile();
     let from = profile.and_then(Profile::now);
     if S::VECTORS {
@@ -69,7 +71,7 @@ macro_rules! compute {
             type Packed = Packed<$number>;
             fn pack(&self, b: View<Self>) -> Packed<$number> {
                 let mut packed = Packed::empty(self, [b.rows(), b.cols()]);
-                run(self, ("pack", Kind::Product), #[inline(always)] || <$number>::pack(packed.memory(), b));
+                run(self, ("pack", KernelKind::Product), #[inline(always)] || <$number>::pack(packed.memory(), b));
                 packed
             }
             fn packed_len(k: usize, n: usize) -> usize {
@@ -79,7 +81,7 @@ macro_rules! compute {
                 attention_tile::scratch_len::<$number>(heads, keys)
             }
             $(fn $name(&self, $($arg: $of),*) {
-                run(self, ($called, Kind::$kind), #[inline(always)] || $body);
+                run(self, ($called, KernelKind::$kind), #[inline(always)] || $body);
             })*
         }
     };
@@ -97,7 +99,7 @@ macro_rules! selects {
     ($($number:ty)*) => {$(
         impl Selects for Cpu<$number> {
             fn top_k(&self, values: ViewMut<Self>, columns: &mut Index<Host>, x: View<Self>) {
-                let called = ("top k", Kind::EmbeddingAndLoss);
+                let called = ("top k", KernelKind::EmbeddingAndLoss);
                 run(self, called, #[inline(always)] || top_k::top_k(values, columns.words_mut(), x));
             }
         }

@@ -10,7 +10,7 @@ use crate::ops::{Stream, dropout, join};
 use crate::{Attention, Back, Builder, Cx, Layer, Mlp, Norm, Param, Result, Rotary, Shape, attention, norm};
 use comm::Axis;
 use kernels::Kernels;
-use tensor::Pass;
+use tensor::Direction;
 
 /// Y = X + dropout(F(norm(X))).
 pub struct Residual<D: Kernels, F> {
@@ -34,7 +34,7 @@ impl<D: Kernels, F: Layer<D, In = Stream<D>, Out = Stream<D>>> Layer<D> for Resi
     type Pending = F::Pending;
 
     fn forward(&self, cx: &Cx<D>, x: Stream<D>) -> Result<(Stream<D>, Self::Saved)> {
-        let _layer = cx.layer(&self.name, Pass::Forward);
+        let _layer = cx.layer(&self.name, Direction::Forward);
         let (n, norm) = self.norm.forward(cx, x.clone())?;
         let (y, inner) = self.inner.forward(cx, n)?;
         let y = dropout(cx, y, cx.dropout(self.rate, &self.name).as_ref());
@@ -43,7 +43,7 @@ impl<D: Kernels, F: Layer<D, In = Stream<D>, Out = Stream<D>>> Layer<D> for Resi
     }
 
     fn backward_input(&mut self, cx: &Cx<D>, (norm, inner): Self::Saved, dy: Stream<D>) -> Back<D, Self> {
-        let _layer = cx.layer(&self.name, Pass::Backward);
+        let _layer = cx.layer(&self.name, Direction::Backward);
         let dropped = dropout(cx, dy.clone(), cx.dropout(self.rate, &self.name).as_ref());
         let (dn, pending) = self.inner.backward_input(cx, inner, dropped)?;
         Ok((self.norm.backward_onto(cx, norm, &dn, Some(&dy))?, pending))
@@ -51,14 +51,14 @@ impl<D: Kernels, F: Layer<D, In = Stream<D>, Out = Stream<D>>> Layer<D> for Resi
 
     /// The weight half at once, so that what it keeps is gone before the norm's turn.
     fn backward(&mut self, cx: &Cx<D>, (norm, inner): Self::Saved, dy: Stream<D>) -> Result<Stream<D>> {
-        let _layer = cx.layer(&self.name, Pass::Backward);
+        let _layer = cx.layer(&self.name, Direction::Backward);
         let dropped = dropout(cx, dy.clone(), cx.dropout(self.rate, &self.name).as_ref());
         let dn = self.inner.backward(cx, inner, dropped)?;
         self.norm.backward_onto(cx, norm, &dn, Some(&dy))
     }
 
     fn backward_weight(&mut self, cx: &Cx<D>, pending: Self::Pending) -> Result<()> {
-        let _layer = cx.layer(&self.name, Pass::Backward);
+        let _layer = cx.layer(&self.name, Direction::Backward);
         self.inner.backward_weight(cx, pending)
     }
 

@@ -16,7 +16,7 @@ use comm::{Axes, Axis, Group};
 use kernels::Kernels;
 use std::collections::BTreeMap;
 use std::ops::Range;
-use tensor::Pass;
+use tensor::Direction;
 
 /// A part of a model whose blocks are layers of type `B`: a transformer's, if it is not said otherwise.
 pub struct Chunk<D: Kernels, B: Layer<D> = Block<D>> {
@@ -145,7 +145,7 @@ impl<D: Kernels, B: Layer<D, In = Stream<D>, Out = Stream<D>>> Chunk<D, B> {
         let first = ends.tables.embedding.is_some() || ends.rows.is_some();
         let (mut x, ids) = match x {
             Input::Tokens(ids) if ends.tables.embedding.is_some() => {
-                let _layer = cx.layer(EMBEDDING, Pass::Forward);
+                let _layer = cx.layer(EMBEDDING, Direction::Forward);
                 let run = |ends: &mut Ends<D>| ends.embedding().forward(cx, ids);
                 let (x, ids) = listed.using(uses, (ends, &Ends::EMBEDDING), false, run)?;
                 (x, Some(ids))
@@ -177,7 +177,7 @@ impl<D: Kernels, B: Layer<D, In = Stream<D>, Out = Stream<D>>> Chunk<D, B> {
             return Ok((Output::Activation(x), None));
         }
         let (name, wanted) = (ends.name.clone(), wanted.expect("what is wanted of the end"));
-        let _layer = cx.layer(&name, Pass::Forward);
+        let _layer = cx.layer(&name, Direction::Forward);
         listed.using(uses, (ends, &Ends::HEAD), false, |ends| ends.forward(cx, x, wanted))
     }
     /// The end's backward; what its weight half needs goes to `later` where that is not done now.
@@ -192,7 +192,7 @@ impl<D: Kernels, B: Layer<D, In = Stream<D>, Out = Stream<D>>> Chunk<D, B> {
         let first = self.blocks.is_empty() && self.ends.rows.is_some();
         let Self { ends, listed, .. } = self;
         let name = ends.name.clone();
-        let _layer = cx.layer(&name, Pass::Backward);
+        let _layer = cx.layer(&name, Direction::Backward);
         let last = last && matches!(ends.end, Some(End::Head(_))); // the other has no parameters
         listed.using(uses, (ends, &Ends::HEAD), last, |ends| {
             let (dx, pending) = ends.backward_input(cx, saved, first)?;
@@ -278,7 +278,7 @@ impl<D: Kernels, B: Layer<D, In = Stream<D>, Out = Stream<D>>> Stage<D> for Chun
         let dx = match saved.ids {
             None => dx,
             Some(ids) => listed.using(uses, (ends, &Ends::EMBEDDING), last, |ends| {
-                let _layer = cx.layer(EMBEDDING, Pass::Backward);
+                let _layer = cx.layer(EMBEDDING, Direction::Backward);
                 let (_, pending) = ends.embedding().backward_input(cx, ids, dx.expect(WANTED))?;
                 match &mut later {
                     Some(later) => later.embedding = Some(pending),
@@ -296,7 +296,7 @@ impl<D: Kernels, B: Layer<D, In = Stream<D>, Out = Stream<D>>> Stage<D> for Chun
         let Self { ends, listed, .. } = self;
         if let Some(pending) = head {
             let name = ends.name.clone();
-            let _layer = cx.layer(&name, Pass::Backward);
+            let _layer = cx.layer(&name, Direction::Backward);
             let run = |ends: &mut Ends<D>| {
                 ends.backward_weight(Some(pending));
                 Ok(())
@@ -307,7 +307,7 @@ impl<D: Kernels, B: Layer<D, In = Stream<D>, Out = Stream<D>>> Stage<D> for Chun
             listed.using(uses, (block, &Self::BLOCK), last, |block| block.backward_weight(cx, pending))?;
         }
         if let Some(pending) = embedding {
-            let _layer = cx.layer(EMBEDDING, Pass::Backward);
+            let _layer = cx.layer(EMBEDDING, Direction::Backward);
             let run = |ends: &mut Ends<D>| ends.embedding().backward_weight(cx, pending);
             listed.using(uses, (ends, &Ends::EMBEDDING), last, run)?;
         }

@@ -6,7 +6,7 @@ mod tokens;
 pub(crate) use past::Past;
 pub use tokens::Tokens;
 
-use super::record::Share;
+use super::record::SeenShare;
 use crate::{Record, Result};
 use comm::Mesh;
 use kernels::{Indexed, Kernels, Segment, Span};
@@ -204,10 +204,10 @@ impl<D: Kernels> Cx<D> {
     /// A layer begins, and ends when this is dropped: for a profile, which counts what lies within, and for a panic,
     /// which is reported with its name. Parts of a model call this themselves; a layer that is no part calls it in each of its
     /// passes.
-    pub fn layer<'a>(&'a self, name: &'a str, pass: tensor::Pass) -> Within<'a> {
+    pub fn layer<'a>(&'a self, name: &'a str, pass: tensor::Direction) -> InLayer<'a> {
         let profile = self.profiled.as_ref().and_then(D::profile);
         let span = profile.and_then(|profile: &Profile| profile.layer(name, pass));
-        Within { _named: comm::Within(Through { name, pass }), _span: span }
+        InLayer { _named: comm::Within(Through { name, pass }), _span: span }
     }
     /// Whether what layers take and give is recorded.
     pub(crate) fn recording(&self) -> bool {
@@ -221,7 +221,7 @@ impl<D: Kernels> Cx<D> {
         &self,
         name: &str,
         end: &str,
-        share: impl FnOnce(&Mesh<D::Place>) -> Result<Share<D::Elem>>,
+        share: impl FnOnce(&Mesh<D::Place>) -> Result<SeenShare<D::Elem>>,
     ) -> Result<()> {
         if let Some(record) = &self.record {
             record.add(format!("{name}.{end}"), self.tokens(), share(record.mesh())?);
@@ -236,7 +236,7 @@ impl<D: Kernels> Cx<D> {
         &self,
         name: &str,
         end: &str,
-        share: impl FnOnce(&Mesh<D::Place>) -> Result<Share<D::Elem>>,
+        share: impl FnOnce(&Mesh<D::Place>) -> Result<SeenShare<D::Elem>>,
     ) -> Result<()> {
         if self.recording() { self.saw(&format!("gradient of {name}"), end, share) } else { Ok(()) }
     }
@@ -248,7 +248,7 @@ impl<D: Kernels> Cx<D> {
 
 /// A layer that is gone through until this is dropped.
 #[must_use = "a layer ends when this is dropped"]
-pub struct Within<'a> {
+pub struct InLayer<'a> {
     _named: comm::Within<Through<'a>>,
     _span: Option<LayerSpan<'a>>,
 }
@@ -256,7 +256,7 @@ pub struct Within<'a> {
 /// In words: "forward through blocks.0.norm1".
 struct Through<'a> {
     name: &'a str,
-    pass: tensor::Pass,
+    pass: tensor::Direction,
 }
 
 impl fmt::Display for Through<'_> {

@@ -8,7 +8,7 @@ use crate::ops::{Stream, join};
 use crate::{Back, Builder, ColumnLinear, Cx, Error, Layer, Mlp, Norm, Param, Result, RowLinear, mlp, norm};
 use kernels::Kernels;
 use std::cell::RefCell;
-use tensor::Pass;
+use tensor::Direction;
 
 /// A strategy's own layer, which takes and gives what `L` does.
 pub struct Other<D: Kernels, L: Layer<D>>(Box<Behind<D, L>>);
@@ -114,7 +114,7 @@ impl<D: Kernels, L: Layer<D>> Part<D, L> {
         usual: impl FnOnce(&mut L, K, L::Out) -> Result<T>,
         other: impl FnOnce(&mut Behind<D, L>, Ticket, L::Out) -> Result<T>,
     ) -> Result<T> {
-        let _layer = self.name.as_deref().map(|name| cx.layer(name, Pass::Backward));
+        let _layer = self.name.as_deref().map(|name| cx.layer(name, Direction::Backward));
         match (&mut self.layer, kept) {
             (Which::Usual(layer), Held::Usual(kept)) => usual(layer, kept, dy),
             (Which::Other(layer), Held::Other(kept)) => other(&mut *layer.0, kept, dy),
@@ -132,7 +132,7 @@ impl<D: Kernels, L: Layer<D>> Layer<D> for Part<D, L> {
     type Pending = Held<L::Pending>;
 
     fn forward(&self, cx: &Cx<D>, x: L::In) -> Result<(L::Out, Self::Saved)> {
-        let _layer = self.name.as_deref().map(|name| cx.layer(name, Pass::Forward));
+        let _layer = self.name.as_deref().map(|name| cx.layer(name, Direction::Forward));
         match &self.layer {
             Which::Usual(layer) => layer.forward(cx, x).map(|(y, saved)| (y, Held::Usual(saved))),
             Which::Other(layer) => layer.0.forward(cx, x).map(|(y, saved)| (y, Held::Other(saved))),
@@ -158,7 +158,7 @@ impl<D: Kernels, L: Layer<D>> Layer<D> for Part<D, L> {
     }
 
     fn backward_weight(&mut self, cx: &Cx<D>, pending: Self::Pending) -> Result<()> {
-        let _layer = self.name.as_deref().map(|name| cx.layer(name, Pass::Backward));
+        let _layer = self.name.as_deref().map(|name| cx.layer(name, Direction::Backward));
         match (&mut self.layer, pending) {
             (Which::Usual(layer), Held::Usual(pending)) => layer.backward_weight(cx, pending),
             (Which::Other(layer), Held::Other(pending)) => layer.0.backward_weight(cx, pending),

@@ -9,11 +9,11 @@ use std::rc::Rc;
 use tensor::{Device, Scalar, Tensor};
 
 /// Rows of a matrix by token: (sequence, position).
-pub type Rows<E> = BTreeMap<(usize, usize), Vec<E>>;
+pub type TokenRows<E> = BTreeMap<(usize, usize), Vec<E>>;
 
 /// This rank's part of a matrix that has a row for every token of a call, for a record: what a
 /// [`Stream`](crate::ops::Stream) or a [`Split`](crate::ops::Split) gives of itself.
-pub struct Share<E> {
+pub struct SeenShare<E> {
     /// Row-major; none on a device without values.
     pub(crate) values: Option<Vec<E>>,
     /// Which of the call's tokens.
@@ -28,7 +28,7 @@ pub struct Share<E> {
 
 /// What one rank recorded of an activation, or of its gradient.
 #[derive(Clone, Debug)]
-pub struct Activation<E> {
+pub struct RecordedActivation<E> {
     /// `blocks.0.norm1.in`, or `gradient of` one.
     pub name: String,
     /// Columns of the whole.
@@ -38,7 +38,7 @@ pub struct Activation<E> {
     /// Whether what is here of a column is a partial sum, to be summed over the ranks that have the same one.
     pub addends: bool,
     /// These columns of the tokens that are here.
-    pub rows: Rows<E>,
+    pub rows: TokenRows<E>,
     /// For each call in which it was seen, what may have touched it there.
     pub touched: Vec<Touched>,
 }
@@ -65,7 +65,7 @@ struct Log<E> {
 
 /// Activations in the order in which they were first seen: on one rank.
 #[derive(Clone, Debug)]
-pub struct Activations<E>(pub Vec<Activation<E>>);
+pub struct Activations<E>(pub Vec<RecordedActivation<E>>);
 
 impl<E> Default for Activations<E> {
     fn default() -> Self {
@@ -94,7 +94,7 @@ impl<D: Kernels> Record<D> {
         &self.mesh
     }
     /// Adds this rank's part of something; nothing on a device without values.
-    pub(crate) fn add(&self, name: String, tokens: &[Segment], share: Share<D::Elem>) {
+    pub(crate) fn add(&self, name: String, tokens: &[Segment], share: SeenShare<D::Elem>) {
         let Some(values) = &share.values else { return };
         let mut log = self.log.borrow_mut();
         let calls = self.mesh.calls_made();
@@ -113,33 +113,33 @@ impl<D: Kernels> Record<D> {
     }
 }
 
-impl<D: Kernels> From<&Tensor<D>> for Share<D::Elem> {
+impl<D: Kernels> From<&Tensor<D>> for SeenShare<D::Elem> {
     /// What every rank has whole.
     fn from(x: &Tensor<D>) -> Self {
         let [rows, width] = x.shape();
         let columns = (0..width).map(Some).collect();
-        Share { values: x.read(), rows: 0..rows, columns, width, addends: false }
+        SeenShare { values: x.read(), rows: 0..rows, columns, width, addends: false }
     }
 }
 
 impl<E: Scalar> Activations<E> {
-    fn at(&mut self, name: String, share: &Share<E>) -> &mut Activation<E> {
+    fn at(&mut self, name: String, share: &SeenShare<E>) -> &mut RecordedActivation<E> {
         let at = self.0.iter().position(|seen| seen.name == name).unwrap_or_else(|| {
             let (width, addends) = (share.width, share.addends);
             let columns = share.columns.iter().flatten().copied().collect();
-            let (rows, touched) = (Rows::new(), Vec::new());
-            self.0.push(Activation { name, width, columns, addends, rows, touched });
+            let (rows, touched) = (TokenRows::new(), Vec::new());
+            self.0.push(RecordedActivation { name, width, columns, addends, rows, touched });
             self.0.len() - 1
         });
         &mut self.0[at]
     }
     /// Whole rows by name, put together from what all ranks recorded; in the order of the first.
     #[must_use]
-    pub fn whole(ranks: Vec<Self>) -> Vec<(String, Rows<E>)> {
-        let mut all: Vec<(String, Rows<E>)> = Vec::new();
+    pub fn whole(ranks: Vec<Self>) -> Vec<(String, TokenRows<E>)> {
+        let mut all: Vec<(String, TokenRows<E>)> = Vec::new();
         for seen in ranks.into_iter().flat_map(|rank| rank.0) {
             let at = all.iter().position(|(name, _)| *name == seen.name).unwrap_or_else(|| {
-                all.push((seen.name, Rows::new()));
+                all.push((seen.name, TokenRows::new()));
                 all.len() - 1
             });
             for (token, values) in seen.rows {

@@ -3,7 +3,7 @@
 //! which follows from which, and only a collective turns one into another; so a forgotten all-reduce does not
 //! compile. Each knows the axis it is split along, and meets no group of another.
 use super::{filled, product};
-use crate::model::record::Share;
+use crate::model::record::SeenShare;
 use crate::{Error, Placement, Result};
 use comm::{Axes, Axis, Group, Mesh, Reduce, Request};
 use kernels::{Kernels, Write};
@@ -177,7 +177,7 @@ impl<D: Kernels> Split<D> {
     ///
     /// # Errors
     /// If they were not cut so.
-    pub fn seen(&self, mesh: &Mesh<D::Place>, placement: &Placement) -> Result<Share<D::Elem>> {
+    pub fn seen(&self, mesh: &Mesh<D::Place>, placement: &Placement) -> Result<SeenShare<D::Elem>> {
         let width = placement.size_along(self.axis);
         let cuts = placement.cuts(mesh, "an activation", [1, width])?;
         let column = |c| cuts.whole_index([0, c]).map(|[_, c]| c);
@@ -188,17 +188,17 @@ impl<D: Kernels> Split<D> {
     ///
     /// # Errors
     /// If the ranks do not divide the columns.
-    pub fn seen_gradient(&self, mesh: &Mesh<D::Place>, placement: &Placement) -> Result<Share<D::Elem>> {
-        Ok(Share { addends: placement.may_be_shared(self.axis), ..self.seen(mesh, placement)? })
+    pub fn seen_gradient(&self, mesh: &Mesh<D::Place>, placement: &Placement) -> Result<SeenShare<D::Elem>> {
+        Ok(SeenShare { addends: placement.may_be_shared(self.axis), ..self.seen(mesh, placement)? })
     }
     /// Where a block of columns in rank order lies, for a record, of which there are `n` in all: the last ranks' may be padded.
-    pub fn seen_first(&self, group: &Group<D::Place>, n: usize) -> Share<D::Elem> {
+    pub fn seen_first(&self, group: &Group<D::Place>, n: usize) -> SeenShare<D::Elem> {
         let cols = self.share.cols();
         let column = |c| Some(group.rank() * cols + c).filter(|&c| c < n);
         self.seen_at((0..cols).map(column).collect(), n)
     }
-    fn seen_at(&self, columns: Vec<Option<usize>>, width: usize) -> Share<D::Elem> {
-        Share { values: self.share.read(), rows: 0..self.share.rows(), columns, width, addends: false }
+    fn seen_at(&self, columns: Vec<Option<usize>>, width: usize) -> SeenShare<D::Elem> {
+        SeenShare { values: self.share.read(), rows: 0..self.share.rows(), columns, width, addends: false }
     }
     /// All columns, in rank order, the same on every rank.
     ///

@@ -15,7 +15,7 @@
 use super::handles::same;
 use super::{Partial, filled};
 use crate::Result;
-use crate::model::record::Share;
+use crate::model::record::SeenShare;
 use comm::{Axes, Group, Request, Tag};
 use kernels::Kernels;
 use std::ops::Range;
@@ -107,8 +107,8 @@ impl<D: Kernels> Stream<D> {
         self.share.cols()
     }
     /// Where this share lies, for a record.
-    pub fn seen(&self) -> Share<D::Elem> {
-        Share { rows: self.mine(), ..(&self.share).into() }
+    pub fn seen(&self) -> SeenShare<D::Elem> {
+        SeenShare { rows: self.mine(), ..(&self.share).into() }
     }
     /// Which of the tokens are here.
     pub fn mine(&self) -> Range<usize> {

@@ -17,8 +17,8 @@ fn model(eos: Vec<u32>) -> Model {
     Model::fresh(Config { architecture, shape, positions: 64, bos, eos }, 5)
 }
 
-fn request(sampling: Sampling, max_new: usize, prompts: Vec<Vec<u32>>) -> Request {
-    Request { prompts, max_new, sampling, record: false }
+fn request(sampling: Sampling, max_new: usize, prompts: Vec<Vec<u32>>) -> Prompts {
+    Prompts { prompts, max_new, sampling, record: false }
 }
 
 const GREEDY: Sampling = Sampling { temperature: None, top_k: None, top_p: None, seed: 3 };

@@ -60,13 +60,13 @@ fn probabilities(s: &Sampling, logits: &[f32]) -> Vec<f64> {
 #[test]
 fn greedy_takes_the_largest_and_of_equals_the_first() {
     let greedy = |logits: &[f32]| Sampling::default().choose(logits, 3, 5).unwrap();
-    assert_eq!(greedy(&[1.0, 3.5, 3.0, -2.0]), Choice { id: 1, margin: 0.5 });
-    assert_eq!(greedy(&[3.0, 3.5, 9.0]), Choice { id: 2, margin: 5.5 });
-    assert_eq!(greedy(&[9.0, 3.5, 4.0]), Choice { id: 0, margin: 5.0 });
-    assert_eq!(greedy(&[2.0, 4.0, 4.0]), Choice { id: 1, margin: 0.0 });
-    assert_eq!(greedy(&[-0.0, 0.0]), Choice { id: 0, margin: 0.0 });
-    assert_eq!(greedy(&[f32::MIN, f32::MAX]), Choice { id: 1, margin: 2.0 * f64::from(f32::MAX) });
-    assert_eq!(greedy(&[-4.0]), Choice { id: 0, margin: f64::INFINITY });
+    assert_eq!(greedy(&[1.0, 3.5, 3.0, -2.0]), Chosen { id: 1, margin: 0.5 });
+    assert_eq!(greedy(&[3.0, 3.5, 9.0]), Chosen { id: 2, margin: 5.5 });
+    assert_eq!(greedy(&[9.0, 3.5, 4.0]), Chosen { id: 0, margin: 5.0 });
+    assert_eq!(greedy(&[2.0, 4.0, 4.0]), Chosen { id: 1, margin: 0.0 });
+    assert_eq!(greedy(&[-0.0, 0.0]), Chosen { id: 0, margin: 0.0 });
+    assert_eq!(greedy(&[f32::MIN, f32::MAX]), Chosen { id: 1, margin: 2.0 * f64::from(f32::MAX) });
+    assert_eq!(greedy(&[-4.0]), Chosen { id: 0, margin: f64::INFINITY });
 }
 
 /// Kills: a cut one too early or too late, shares of all instead of those kept, a temperature that multiplies, an order
@@ -97,7 +97,8 @@ fn draws_are_distributed_as_the_probabilities_say() {
 #[test]
 fn a_draw_is_the_candidate_on_whose_interval_u_falls() {
     let logits = [0.25f32, 0.5, 0.125, 0.125].map(f32::ln);
-    let draw = |u, k, p| Candidates::new(&mut Room::default(), Logits::All(&logits), 1.0, k, p).choose(u).id;
+    let draw =
+        |u, k, p| Candidates::new(&mut SamplingRoom::default(), Logits::All(&logits), 1.0, k, p).choose(u).id;
     for (u, wanted) in
         [(0.0, 1), (0.499, 1), (0.501, 0), (0.749, 0), (0.751, 2), (0.874, 2), (0.876, 3), (0.999, 3)]
     {
@@ -109,7 +110,7 @@ fn a_draw_is_the_candidate_on_whose_interval_u_falls() {
     assert_eq!((draw(0.99, None, Some(1e-300)), draw(0.99, Some(9), Some(1.0))), (1, 3));
     assert_eq!((draw(0.99, Some(3), Some(0.84)), draw(0.99, Some(3), Some(0.87))), (0, 2)); // of 7/8, not of 1
     let equal = Logits::All(&[0.5; 4]);
-    assert_eq!(Candidates::new(&mut Room::default(), equal, 1.0, Some(2), None).ids, [0, 1, 2]);
+    assert_eq!(Candidates::new(&mut SamplingRoom::default(), equal, 1.0, Some(2), None).ids, [0, 1, 2]);
 }
 
 #[test]
@@ -246,13 +247,13 @@ fn bad_settings_and_logits_are_said_in_one_sentence() {
 }
 
 /// What the kernel selects of a row, and the choice from it.
-fn of_first(s: &Sampling, logits: &[f32], sequence: usize, position: usize) -> Result<Choice> {
+fn of_first(s: &Sampling, logits: &[f32], sequence: usize, position: usize) -> Result<Chosen> {
     let Some(n) = s.needs(logits.len()) else { return s.choose(logits, sequence, position) };
     let place = Cpu::<f32>::default();
     let x = Tensor::from_fn(&place, Category::Activations, 1, logits.len(), |i| logits[i]);
     let (values, ids) = layers::ops::top_k(&x, n);
     let (values, ids) = (values.read().unwrap(), ids.words());
-    s.choose_in(&mut Room::default(), Logits::First(&values, ids), sequence, position)
+    s.choose_in(&mut SamplingRoom::default(), Logits::First(&values, ids), sequence, position)
 }
 
 /// Ids and margins, to the bit; rows with many ties, longer than a block of the kernel, and such that have no choice.
@@ -273,7 +274,7 @@ fn the_first_logits_choose_what_the_whole_row_chooses() {
         }
         selected += usize::from(s.needs(logits.len()).is_some());
         let (whole, first) = (s.choose(&logits, case % 3, case), of_first(&s, &logits, case % 3, case));
-        let bits = |c: Result<Choice>| c.map(|c| (c.id, c.margin.to_bits())).map_err(|why| why.to_string());
+        let bits = |c: Result<Chosen>| c.map(|c| (c.id, c.margin.to_bits())).map_err(|why| why.to_string());
         assert_eq!(bits(first), bits(whole), "{s:?} {logits:?}");
     }
     assert!(selected > 10_000, "{selected}");

@@ -21,7 +21,7 @@ const TOKENIZER: &str = "tokenizer.json";
 
 /// What a model's ids are.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Tokens {
+pub enum TokenizerSource {
     /// Nobody knows.
     Unknown,
     /// Bytes.
@@ -30,7 +30,7 @@ pub enum Tokens {
     Folder(PathBuf),
 }
 
-impl Tokens {
+impl TokenizerSource {
     /// Those of the tokenizer.json beside a file, if there is one.
     pub fn beside(file: &Path) -> Option<Self> {
         let folder = file.parent()?;

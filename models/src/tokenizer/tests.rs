@@ -222,17 +222,17 @@ fn ids_are_below_the_vocabulary() {
 fn tokenizers_go_along() {
     let instead = "has no tokenizer.json to read text with; give token ids with --prompt-ids or --batch";
     let [from, to] = [(); 2].map(|()| tempfile::tempdir().unwrap());
-    let tokens = Tokens::Folder(from.path().to_owned());
+    let tokens = TokenizerSource::Folder(from.path().to_owned());
     assert!(!tokens.are_known() && tokens.write(to.path()).unwrap().is_empty());
     assert_eq!(tokens.read(300).unwrap_err().why, format!("{} {instead}", from.path().display()));
-    assert_eq!(Tokens::beside(&from.path().join("config.json")), None);
+    assert_eq!(TokenizerSource::beside(&from.path().join("config.json")), None);
 
     for (name, text) in
         [("tokenizer.json", words().to_string()), ("merges.txt", "m".into()), ("notes.txt", "n".into())]
     {
         fs::write(from.path().join(name), text).unwrap();
     }
-    assert_eq!(Tokens::beside(&from.path().join("config.json")).unwrap(), tokens);
+    assert_eq!(TokenizerSource::beside(&from.path().join("config.json")).unwrap(), tokens);
     assert_eq!(tokens.read(8).unwrap().encode("not").unwrap().ids, [6]);
     assert!(tokens.read(7).unwrap_err().why.ends_with("vocab_size of 7"));
     assert_eq!(tokens.write(to.path()).unwrap(), ["merges.txt", "tokenizer.json"]);
@@ -240,11 +240,16 @@ fn tokenizers_go_along() {
     assert!(!to.path().join("notes.txt").exists());
     assert_eq!(tokens.write(from.path()).unwrap().len(), 2, "onto itself");
 
-    assert_eq!(Tokens::Bytes.write(to.path()).unwrap(), ["tokenizer.json"]);
-    let bytes = Tokens::Folder(to.path().to_owned());
-    assert!(bytes.read(256).unwrap().is_of_bytes() && Tokens::Bytes.read(256).unwrap().is_of_bytes());
-    assert!(Tokens::Bytes.read(255).is_err());
+    assert_eq!(TokenizerSource::Bytes.write(to.path()).unwrap(), ["tokenizer.json"]);
+    let bytes = TokenizerSource::Folder(to.path().to_owned());
+    assert!(
+        bytes.read(256).unwrap().is_of_bytes() && TokenizerSource::Bytes.read(256).unwrap().is_of_bytes()
+    );
+    assert!(TokenizerSource::Bytes.read(255).is_err());
     let unknown = format!("a new model with a vocabulary of 37 {instead}");
-    assert_eq!(Tokens::Unknown.read(37).unwrap_err().why, unknown);
-    assert!(Tokens::Unknown.write(to.path()).unwrap().is_empty() && !Tokens::Unknown.are_known());
+    assert_eq!(TokenizerSource::Unknown.read(37).unwrap_err().why, unknown);
+    assert!(
+        TokenizerSource::Unknown.write(to.path()).unwrap().is_empty()
+            && !TokenizerSource::Unknown.are_known()
+    );
 }

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 /// One strategy, in words.
 #[derive(Clone, Debug, Serialize)]
-pub struct Entry {
+pub struct StrategyEntry {
     /// A layout that names it, for two ranks: `tp=2`.
     pub key: String,
     /// Its name.
@@ -24,19 +24,19 @@ pub struct Entry {
     pub chapter: Option<String>,
 }
 
-impl Entry {
+impl StrategyEntry {
     /// All of the lists, in their order.
     #[must_use]
-    pub fn all() -> Vec<Entry> {
-        crate::strategies::all().iter().map(|about| Entry::of(about)).collect()
+    pub fn all() -> Vec<StrategyEntry> {
+        crate::strategies::all().iter().map(|about| StrategyEntry::of(about)).collect()
     }
-    fn of(about: &About) -> Entry {
+    fn of(about: &About) -> StrategyEntry {
         let shared =
             (about.shares)(&Shape::LLAMA.into(), &Sizes { ranks: Layout::UNSPLIT.sizes, number: None });
         let what = |by| if by == Sharing::OrCopies { " (or copies)" } else { "" };
         let fits: Vec<_> = shared.iter().map(|s| format!("{}{}", s.what, what(s.by))).collect();
         let layout: Layout = about.written(2).parse().expect("what an entry is written as");
-        Entry {
+        StrategyEntry {
             key: about.written(2),
             name: about.name.into(),
             shards: shards(&layout),
@@ -48,14 +48,14 @@ impl Entry {
     /// The table of the book, in Markdown.
     #[must_use]
     pub fn book() -> String {
-        let row = |e: Entry| {
+        let row = |e: StrategyEntry| {
             let chapter = e.chapter.map_or_else(String::new, |file| format!("[{file}]({file})"));
             let cells = [format!("`{}`", e.key), e.name, e.shards.join(", "), e.fits, e.paper, chapter];
             format!("| {} |\n", cells.join(" | "))
         };
         let head = "| layout | strategy | each rank has its part of | its ranks share | source | chapter |\n\
                     |---|---|---|---|---|---|\n";
-        head.to_string() + &Entry::all().into_iter().map(row).collect::<String>()
+        head.to_string() + &StrategyEntry::all().into_iter().map(row).collect::<String>()
     }
 }
 

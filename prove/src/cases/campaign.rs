@@ -3,7 +3,7 @@
 //! The chain begins at a key, and each number is a hash of the one before. So the case after `n` others is the first of
 //! a campaign that begins at its number: one that ends can be gone on with. What is reported depends on the key and on how
 //! many cases there were, not on how many cores or how fast they are.
-use super::report::Report;
+use super::report::CampaignReport;
 use super::shrunk::shrunk;
 use super::{Case, draw};
 use crate::{Difference, Truths, locate, prove};
@@ -19,7 +19,7 @@ use tensor::Key;
 
 /// What came of a case.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum Judgement {
     /// Everything was equal.
     Equal {
         /// Tensors compared, on all ranks.
@@ -33,7 +33,7 @@ pub enum Outcome {
     Fails(String),
 }
 
-impl Outcome {
+impl Judgement {
     /// Whether it is of the same kind: shrinking looks for the smallest failure of one kind.
     pub(super) fn is_like(&self, other: &Self) -> bool {
         std::mem::discriminant(self) == std::mem::discriminant(other)
@@ -41,15 +41,15 @@ impl Outcome {
 }
 
 /// Proves a case under its key.
-pub fn judge(case: &Case) -> Outcome {
+pub fn judge(case: &Case) -> Judgement {
     let proof = || prove(&case.subject()?, &case.layout, &[case.key()], &Truths::default());
     match caught(proof) {
         Ok(Ok(verdict)) => match verdict.first_difference {
-            None => Outcome::Equal { tensors: verdict.tensors, elements: verdict.elements },
-            Some(difference) => Outcome::Differs(Box::new(difference)),
+            None => Judgement::Equal { tensors: verdict.tensors, elements: verdict.elements },
+            Some(difference) => Judgement::Differs(Box::new(difference)),
         },
-        Ok(Err(Error { why, .. })) => Outcome::Fails(of_any_rank(why)),
-        Err(panic) => Outcome::Fails(panic),
+        Ok(Err(Error { why, .. })) => Judgement::Fails(of_any_rank(why)),
+        Err(panic) => Judgement::Fails(panic),
     }
 }
 
@@ -88,11 +88,11 @@ pub struct Campaign<'a> {
     /// The layout of all cases, if it is not to be drawn.
     pub layout: Option<Layout>,
     /// Who says what comes of a case.
-    pub judge: &'a (dyn Fn(&Case) -> Outcome + Sync),
+    pub judge: &'a (dyn Fn(&Case) -> Judgement + Sync),
 }
 
 /// One case that was judged: its place, its number, and what came of it.
-type Judged = (usize, Key, Case, Outcome);
+type Judged = (usize, Key, Case, Judgement);
 
 /// The place and the number of the next case.
 type Next = Mutex<(usize, Key)>;
@@ -103,13 +103,13 @@ impl Campaign<'_> {
     ///
     /// # Errors
     /// If no small model fits the layout.
-    pub fn run(&self, told: &dyn Fn(usize, Key)) -> Result<Report> {
+    pub fn run(&self, told: &dyn Fn(usize, Key)) -> Result<CampaignReport> {
         if let Some(layout) = self.layout {
             super::fitted::fitted(layers::Shape::LLAMA, &(&layout).into()).ok_or_else(|| {
                 Error::new(format!("no case has the layout {layout}: it fits no small model"))
             })?;
         }
-        let mut report = Report::new(self.key, self.layout);
+        let mut report = CampaignReport::new(self.key, self.layout);
         let (next, stop) = (Mutex::new((0, self.key)), AtomicBool::new(false));
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let failed = std::thread::scope(|scope| {
@@ -123,7 +123,7 @@ impl Campaign<'_> {
             for (place, number, case, outcome) in judged {
                 waiting.insert(place, (number, case, outcome));
                 while let Some((number, case, outcome)) = waiting.remove(&report.cases) {
-                    let Outcome::Equal { tensors, elements } = outcome else {
+                    let Judgement::Equal { tensors, elements } = outcome else {
                         stop.store(true, Ordering::Relaxed);
                         return Some((number, outcome));
                     };

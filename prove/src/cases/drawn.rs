@@ -4,7 +4,7 @@
 //! model may have to nothing. A layout is wished for first; then the shape is brought to what its ranks can share, so
 //! none is drawn in vain, and a shrunk case always fits.
 use super::fitted::fitted;
-use super::{Case, Document, Step};
+use super::{Case, CaseStep, Document};
 use comm::Axis;
 use kernels::{Activation, Heads};
 use layers::{Biases, FeedForward, Kind, NormKind, Objective, Positions, Rates, Shape, Window};
@@ -203,13 +203,13 @@ fn step() -> impl Strategy<Value = StepWish> {
 
 impl StepWish {
     /// The step for so many data ranks: where sequences are too few, they come again, with other ids.
-    fn step(self, ranks: usize, longest: usize) -> Step {
+    fn step(self, ranks: usize, longest: usize) -> CaseStep {
         let Self { microbatches, sequences, more } = self;
         let needed = microbatches * ranks;
         let n = if sequences.len() < needed { needed + more } else { sequences.len() };
         let document =
             |ignored: &Vec<bool>| Document::new(ignored.iter().take(longest).map(|ignored| !ignored));
         let sequence = |documents: &Vec<Vec<bool>>| documents.iter().map(document).collect();
-        Step { microbatches, sequences: sequences.iter().cycle().take(n).map(sequence).collect() }
+        CaseStep { microbatches, sequences: sequences.iter().cycle().take(n).map(sequence).collect() }
     }
 }

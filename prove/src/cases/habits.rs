@@ -1,5 +1,5 @@
 //! What cases must often be like, because bugs hide where they are not.
-use super::{Case, Document, Step};
+use super::{Case, CaseStep, Document};
 use comm::Axis;
 use kernels::Activation::{Gelu, GeluTanh, Relu};
 use layers::{FeedForward, Kind, NormKind, Positions, Window};
@@ -73,7 +73,7 @@ fn counted(sequences: &[Vec<Document>]) -> usize {
     sequences.iter().flatten().map(|d| d.counted().filter(|counts| *counts).count()).sum()
 }
 
-fn unequal(step: &Step) -> bool {
+fn unequal(step: &CaseStep) -> bool {
     let mut lengths = step.sequences.iter().map(|s| tokens(std::slice::from_ref(s)));
     let first = lengths.next();
     lengths.any(|n| Some(n) != first)

@@ -17,7 +17,7 @@ pub struct Count {
 
 /// The outcome of a campaign.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Report {
+pub struct CampaignReport {
     /// How many cases were equal, before the first that was not.
     pub cases: usize,
     /// Whether all were.
@@ -46,7 +46,7 @@ fn hexadecimal(key: Key) -> String {
     format!("{:#018x}", key.0)
 }
 
-impl Report {
+impl CampaignReport {
     /// Nothing done yet.
     pub(super) fn new(key: Key, layout: Option<Layout>) -> Self {
         let none = |what: &str| Count { what: what.into(), cases: 0 };

@@ -1,7 +1,7 @@
 //! The smallest case found that fails as a drawn one does: what was wished for shrinks, each wish on its own; then the
 //! layouts of fewer ranks and strategies are tried one by one, since what breaks on eight ranks and on two may hold on three.
 use super::drawn::{Wish, wishes};
-use super::{Case, Failure, Outcome};
+use super::{Case, Failure, Judgement};
 use comm::Axis;
 use parallel::Layout;
 use proptest::strategy::ValueTree;
@@ -18,8 +18,8 @@ struct Smallest<'a> {
     number: u64,
     wish: Wish,
     case: Case,
-    outcome: Outcome,
-    judge: &'a dyn Fn(&Case) -> Outcome,
+    outcome: Judgement,
+    judge: &'a dyn Fn(&Case) -> Judgement,
     slow: bool,
 }
 
@@ -46,8 +46,8 @@ impl Smallest<'_> {
 pub(super) fn shrunk(
     (after, Key(number)): (usize, Key),
     layout: Option<Layout>,
-    outcome: Outcome,
-    judge: &dyn Fn(&Case) -> Outcome,
+    outcome: Judgement,
+    judge: &dyn Fn(&Case) -> Judgement,
 ) -> Failure {
     let mut tree = wishes(number, layout);
     let wish = tree.current();
@@ -69,9 +69,9 @@ pub(super) fn shrunk(
         }
     }
     let (first_difference, error) = match smallest.outcome {
-        Outcome::Differs(difference) => (Some(*difference), None),
-        Outcome::Fails(why) => (None, Some(why)),
-        Outcome::Equal { .. } => unreachable!("only failures are shrunk"),
+        Judgement::Differs(difference) => (Some(*difference), None),
+        Judgement::Fails(why) => (None, Some(why)),
+        Judgement::Equal { .. } => unreachable!("only failures are shrunk"),
     };
     Failure { after, number, case: smallest.case, first_difference, error }
 }

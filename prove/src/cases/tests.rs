@@ -115,7 +115,7 @@ fn lines_read_with_what_they_leave_out() {
     assert!(why(line(learned, step)).contains("the length of a document is 3; it must be at most 2"));
 }
 
-fn never(case: &Case, differs: bool) -> Outcome {
+fn never(case: &Case, differs: bool) -> Judgement {
     let difference = || Difference {
         name: "planted".into(),
         rank: 0,
@@ -127,13 +127,17 @@ fn never(case: &Case, differs: bool) -> Outcome {
         hint: None,
     };
     if differs {
-        Outcome::Differs(Box::new(difference()))
+        Judgement::Differs(Box::new(difference()))
     } else {
-        Outcome::Equal { tensors: 1, elements: case.steps.len() }
+        Judgement::Equal { tensors: 1, elements: case.steps.len() }
     }
 }
 
-fn campaign(key: u64, judge: &(dyn Fn(&Case) -> Outcome + Sync), told: &dyn Fn(usize, Key)) -> Report {
+fn campaign(
+    key: u64,
+    judge: &(dyn Fn(&Case) -> Judgement + Sync),
+    told: &dyn Fn(usize, Key),
+) -> CampaignReport {
     let cases = Some(200);
     Campaign { key: Key(key), cases, until: None, layout: None, judge }.run(told).unwrap()
 }
@@ -146,7 +150,7 @@ fn a_planted_bug_is_found_and_shrunk_to_what_it_needs() {
     let planted = |case: &Case| {
         let regions = case.layout.to_string().contains("sp");
         if case.layout.ranks() == 1 && case.shape.bias.mlp {
-            return Outcome::Fails("something else".into());
+            return Judgement::Fails("something else".into());
         }
         never(
             case,
@@ -154,7 +158,7 @@ fn a_planted_bug_is_found_and_shrunk_to_what_it_needs() {
         )
     };
     let bug = |case: &Case| match planted(case) {
-        Outcome::Fails(_) => never(case, false), // the other bug is seen while shrinking only
+        Judgement::Fails(_) => never(case, false), // the other bug is seen while shrinking only
         outcome => outcome,
     };
     for key in [1, 2, 3] {
@@ -174,7 +178,7 @@ fn a_planted_bug_is_found_and_shrunk_to_what_it_needs() {
         assert_eq!(*shape, plainest, "{}", failure.case);
         assert_eq!((shape.bias.out, shape.bias.qkv, shape.bias.mlp), (true, false, false));
         assert_eq!((shape.heads.queries, shape.heads.keys, shape.heads.dim), (2, 1, 1), "{}", failure.case);
-        let step = Step { microbatches: 1, sequences: vec![vec![Document::new([true])]] };
+        let step = CaseStep { microbatches: 1, sequences: vec![vec![Document::new([true])]] };
         assert_eq!((steps, texts.len()), (&vec![step], 0), "{}", failure.case);
         assert_eq!((*optimizer, *clip), (Kind::Sgd, None));
         assert!(
@@ -198,14 +202,14 @@ fn a_bug_of_some_numbers_of_ranks_is_shrunk_to_the_fewest() {
 #[test]
 fn what_fails_is_shrunk_to_what_fails_alike() {
     let judge = |case: &Case| match case.shape.window {
-        Some(_) if case.layout.ranks() > 1 => Outcome::Fails("a window".into()),
+        Some(_) if case.layout.ranks() > 1 => Judgement::Fails("a window".into()),
         _ => never(case, case.layout.ranks() > 1 && case.shape.blocks == 1),
     };
     let mut kinds = BTreeSet::new();
     for key in 0..24 {
         let failure = campaign(key, &judge, &|_, _| ()).failure.unwrap();
         let first = judge(&draw(failure.number, None));
-        assert_eq!(failure.error.is_some(), matches!(first, Outcome::Fails(_)), "{}", failure.case);
+        assert_eq!(failure.error.is_some(), matches!(first, Judgement::Fails(_)), "{}", failure.case);
         assert_eq!(failure.error.is_some(), failure.case.shape.window.is_some(), "{}", failure.case);
         kinds.insert(failure.error.is_some());
     }
@@ -219,8 +223,8 @@ fn what_ranks_say_is_told_of_any_rank() {
     let case = drawn(20).into_iter().find(|case| case.layout.to_string() == "dp=8").expect("one of them");
     let heads = kernels::Heads { queries: 3, keys: 2, dim: 1 };
     let odd = Case { shape: Shape { heads, ..case.shape }, ..case };
-    let Outcome::Fails(why) = judge(&odd) else { panic!("{odd} is no model") };
-    assert!(why.starts_with("the number of query heads") && judge(&odd) == Outcome::Fails(why));
+    let Judgement::Fails(why) = judge(&odd) else { panic!("{odd} is no model") };
+    assert!(why.starts_with("the number of query heads") && judge(&odd) == Judgement::Fails(why));
     for (told, wanted) in [("rank 3: is late: 7", "a rank: is late: 7"), ("rank x: 7", "rank x: 7")] {
         assert_eq!(campaign::of_any_rank(told.into()), wanted);
     }
@@ -273,7 +277,7 @@ fn a_given_layout_is_that_of_every_case() {
         let case = draw(key.0, Some(layout));
         assert!(case.layout == layout && layout.fits(case.shape).is_ok(), "{case}");
     }
-    let judge: &(dyn Fn(&Case) -> Outcome + Sync) = &|case| never(case, false);
+    let judge: &(dyn Fn(&Case) -> Judgement + Sync) = &|case| never(case, false);
     let run = |layout: &str| {
         let layout = Some(layout.parse().unwrap());
         Campaign { key: Key(1), cases: Some(5), until: None, layout, judge }.run(&|_, _| ())

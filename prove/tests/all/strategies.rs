@@ -8,7 +8,7 @@ use layers::param::weight::WholeWeight;
 use layers::{
     About, Biases, Builder, Choice, Cx, Draw, Layer, Param, Result, RowLinear, Shape, Strategy, Takes,
 };
-use parallel::layout::Entry;
+use parallel::layout::StrategyEntry;
 use parallel::{Layout, Scheme, strategies};
 use prove::cases::{certify_panel, never_ran};
 use prove::{Subject, certify};
@@ -24,7 +24,7 @@ fn the_book_has_the_list() {
     let (begin, end) = ("<!-- the list -->\n", "<!-- end of the list -->");
     let (before, rest) = page.split_once(begin).expect("a mark before the table");
     let (table, after) = rest.split_once(end).expect("a mark after the table");
-    let wanted = format!("\n{}\n", Entry::book());
+    let wanted = format!("\n{}\n", StrategyEntry::book());
     if table != wanted {
         std::fs::write(PAGE, format!("{before}{begin}{wanted}{end}{after}")).unwrap();
         panic!("docs/src/strategies.md had another list; it has been written anew");

@@ -86,20 +86,20 @@ impl fmt::Display for Dtype {
 }
 
 /// A number of this program that files hold bit for bit.
-pub trait Element: bytemuck::Pod {
+pub trait Storable: bytemuck::Pod {
     /// What files call it.
     const DTYPE: Dtype;
 }
-impl Element for f32 {
+impl Storable for f32 {
     const DTYPE: Dtype = Dtype::F32;
 }
-impl Element for f64 {
+impl Storable for f64 {
     const DTYPE: Dtype = Dtype::F64;
 }
-impl Element for Bf16 {
+impl Storable for Bf16 {
     const DTYPE: Dtype = Dtype::Bf16;
 }
-impl Element for u64 {
+impl Storable for u64 {
     const DTYPE: Dtype = Dtype::U64;
 }
 

@@ -16,14 +16,14 @@ pub enum Error {
         /// Which file.
         path: String,
         /// What is wrong.
-        fault: Fault,
+        fault: Flaw,
     },
 }
 
 /// What is wrong with a file's contents, or with what was asked of it.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[allow(missing_docs)] // the sentences say what the fields are
-pub enum Fault {
+pub enum Flaw {
     /// There is no room for the header's length.
     #[error("the file has {seen} bytes, wanted at least 8 for the length of its header")]
     Short { seen: usize },
@@ -141,9 +141,9 @@ fn list(dimensions: &[usize]) -> String {
     shown(&format!("{dimensions:?}"))
 }
 
-impl Fault {
+impl Flaw {
     /// This fault, with the file it is about.
-    pub(super) fn of(path: &str) -> impl Fn(Fault) -> Error + use<> {
+    pub(super) fn of(path: &str) -> impl Fn(Flaw) -> Error + use<> {
         let path = path.to_owned();
         move |fault| Error::Fault { path: path.clone(), fault }
     }

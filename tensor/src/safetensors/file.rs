@@ -1,6 +1,6 @@
 //! A file to read: checked whole when it is opened, touched only where numbers are read.
 use super::header::{self, Header};
-use super::{Dtype, Element, Error, Fault, Info, Matrix};
+use super::{Dtype, Error, Flaw, Info, Matrix, Storable};
 use crate::files;
 use memmap2::Mmap;
 use std::collections::BTreeMap;
@@ -39,7 +39,7 @@ impl File {
         Self::check(bytes, name.to_owned())
     }
     fn check(bytes: impl AsRef<[u8]> + Send + Sync + 'static, path: String) -> Result<Self, Error> {
-        let header = header::parse(bytes.as_ref()).map_err(Fault::of(&path))?;
+        let header = header::parse(bytes.as_ref()).map_err(Flaw::of(&path))?;
         Ok(Self(Arc::new(Checked { bytes: Box::new(bytes), header, path })))
     }
 
@@ -79,7 +79,7 @@ impl File {
     ///
     /// # Errors
     /// If there is none, or it has another shape or dtype.
-    pub fn values<T: Element>(&self, name: &str, shape: &[usize]) -> Result<Vec<T>, Error> {
+    pub fn values<T: Storable>(&self, name: &str, shape: &[usize]) -> Result<Vec<T>, Error> {
         let info = self.find(name, shape, |seen| seen == shape)?;
         if info.dtype != T::DTYPE {
             return Err(self.wrong_dtype(name, info, T::DTYPE.name()));
@@ -100,16 +100,16 @@ impl File {
     }
     fn find(&self, name: &str, wanted: &[usize], fits: impl Fn(&[usize]) -> bool) -> Result<&Info, Error> {
         let Some(info) = self.info(name) else {
-            return Err(Fault::missing(&self.0.path, name, self.0.header.tensors.keys()));
+            return Err(Flaw::missing(&self.0.path, name, self.0.header.tensors.keys()));
         };
         if !fits(&info.shape) {
             let (name, seen, wanted) = (name.to_owned(), info.shape.clone(), wanted.to_owned());
-            return Err(Fault::of(&self.0.path)(Fault::Shape { name, seen, wanted }));
+            return Err(Flaw::of(&self.0.path)(Flaw::Shape { name, seen, wanted }));
         }
         Ok(info)
     }
     fn wrong_dtype(&self, name: &str, info: &Info, wanted: &'static str) -> Error {
-        Fault::of(&self.0.path)(Fault::WrongDtype { name: name.to_owned(), seen: info.dtype, wanted })
+        Flaw::of(&self.0.path)(Flaw::WrongDtype { name: name.to_owned(), seen: info.dtype, wanted })
     }
 }
 

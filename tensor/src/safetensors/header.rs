@@ -1,7 +1,7 @@
 //! The header: parsed and checked until nothing in it can surprise, and written.
 //!
 //! Everything that is allocated here is in proportion to the bytes of the header that were really there.
-use super::{Dtype, Fault};
+use super::{Dtype, Flaw};
 use crate::quoted::quoted;
 use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
 use serde::ser::{SerializeMap, Serializer};
@@ -51,16 +51,16 @@ pub(super) fn size_of(dtype: Dtype, shape: &[usize]) -> Option<usize> {
 }
 
 /// Reads the header of a whole file and checks it against the file.
-pub(super) fn parse(file: &[u8]) -> Result<Header, Fault> {
-    let (length, rest) = file.split_first_chunk().ok_or(Fault::Short { seen: file.len() })?;
+pub(super) fn parse(file: &[u8]) -> Result<Header, Flaw> {
+    let (length, rest) = file.split_first_chunk().ok_or(Flaw::Short { seen: file.len() })?;
     let length = u64::from_le_bytes(*length);
     if !(2..=MAX_HEADER).contains(&length) {
-        return Err(Fault::HeaderLength { seen: length });
+        return Err(Flaw::HeaderLength { seen: length });
     }
-    let truncated = Fault::HeaderTruncated { seen: length, left: rest.len() };
+    let truncated = Flaw::HeaderTruncated { seen: length, left: rest.len() };
     let (header, data) = rest.split_at_checked(length as usize).ok_or(truncated)?;
-    let header = str::from_utf8(header).map_err(|e| Fault::NotUtf8 { at: e.valid_up_to() })?;
-    let raw: Raw = serde_json::from_str(header).map_err(|e| Fault::Json { why: e.to_string() })?;
+    let header = str::from_utf8(header).map_err(|e| Flaw::NotUtf8 { at: e.valid_up_to() })?;
+    let raw: Raw = serde_json::from_str(header).map_err(|e| Flaw::Json { why: e.to_string() })?;
     let mut tensors = BTreeMap::new();
     for (name, described) in raw.tensors {
         let info = described.check(&name, data.len())?;
@@ -84,9 +84,9 @@ pub(super) fn insert_once<V>(
     what: &'static str,
     name: String,
     v: V,
-) -> Result<(), Fault> {
+) -> Result<(), Flaw> {
     if map.contains_key(&name) {
-        return Err(Fault::Twice { what, name });
+        return Err(Flaw::Twice { what, name });
     }
     map.insert(name, v);
     Ok(())
@@ -94,40 +94,40 @@ pub(super) fn insert_once<V>(
 
 impl Described<'_> {
     /// What can be checked of a tensor alone. Its bytes are still counted from the beginning of the data.
-    fn check(self, name: &str, len: usize) -> Result<Info, Fault> {
+    fn check(self, name: &str, len: usize) -> Result<Info, Flaw> {
         let (name, shape, [begin, end]) = (name.to_owned(), self.shape, self.data_offsets);
         let Some(dtype) = Dtype::named(&self.dtype) else {
-            return Err(Fault::UnknownDtype { name, seen: self.dtype.into_owned() });
+            return Err(Flaw::UnknownDtype { name, seen: self.dtype.into_owned() });
         };
         let Some(wanted) = size_of(dtype, &shape) else {
-            return Err(Fault::Overflow { name, shape, dtype });
+            return Err(Flaw::Overflow { name, shape, dtype });
         };
         match end.checked_sub(begin) {
-            None => Err(Fault::Reversed { name, begin, end }),
-            Some(seen) if seen != wanted => Err(Fault::Size { name, shape, dtype, seen, wanted }),
-            Some(_) if end > len => Err(Fault::Outside { name, end, len }),
+            None => Err(Flaw::Reversed { name, begin, end }),
+            Some(seen) if seen != wanted => Err(Flaw::Size { name, shape, dtype, seen, wanted }),
+            Some(_) if end > len => Err(Flaw::Outside { name, end, len }),
             Some(_) => Ok(Info { dtype, shape, bytes: begin..end }),
         }
     }
 }
 
 /// Each tensor begins where the one before it ends, and the last ends with the data.
-fn check_cover(tensors: &BTreeMap<String, Info>, len: usize) -> Result<(), Fault> {
+fn check_cover(tensors: &BTreeMap<String, Info>, len: usize) -> Result<(), Flaw> {
     let mut in_order: Vec<_> = tensors.iter().collect();
     in_order.sort_by_key(|(_, info)| (info.bytes.start, info.bytes.end));
     let (mut wanted, mut before) = (0, "");
     for (name, info) in in_order {
         let begin = info.bytes.start;
         if begin < wanted {
-            return Err(Fault::Overlap { name: name.clone(), before: before.to_owned(), begin, wanted });
+            return Err(Flaw::Overlap { name: name.clone(), before: before.to_owned(), begin, wanted });
         }
         if begin > wanted {
-            return Err(Fault::Hole { name: name.clone(), begin, wanted });
+            return Err(Flaw::Hole { name: name.clone(), begin, wanted });
         }
         (wanted, before) = (info.bytes.end, name);
     }
     if wanted != len {
-        return Err(Fault::Trailing { seen: len, wanted });
+        return Err(Flaw::Trailing { seen: len, wanted });
     }
     Ok(())
 }
@@ -195,29 +195,29 @@ pub(super) type Places = Vec<(String, Info)>;
 pub(super) fn render<N: AsRef<str>>(
     metadata: &BTreeMap<String, String>,
     tensors: &[(N, Dtype, Vec<usize>)],
-) -> Result<(Vec<u8>, Places), Fault> {
+) -> Result<(Vec<u8>, Places), Flaw> {
     let (mut places, mut names, mut end) = (Places::new(), BTreeSet::new(), 0usize);
     for (name, dtype, shape) in tensors {
         let (name, dtype, shape, begin) = (name.as_ref().to_owned(), *dtype, shape.clone(), end);
         if name == METADATA {
-            return Err(Fault::Reserved { name });
+            return Err(Flaw::Reserved { name });
         }
         if !names.insert(name.clone()) {
-            return Err(Fault::Twice { what: "tensor", name });
+            return Err(Flaw::Twice { what: "tensor", name });
         }
         let Some(after) = size_of(dtype, &shape).and_then(|bytes| begin.checked_add(bytes)) else {
-            return Err(Fault::Overflow { name, shape, dtype });
+            return Err(Flaw::Overflow { name, shape, dtype });
         };
         end = after;
         places.push((name, Info { dtype, shape, bytes: begin..end }));
     }
     let mut bytes = vec![0; LENGTH];
     serde_json::to_writer(&mut bytes, &Rendered { metadata, places: &places })
-        .map_err(|e| Fault::Json { why: e.to_string() })?;
+        .map_err(|e| Flaw::Json { why: e.to_string() })?;
     bytes.resize(bytes.len().next_multiple_of(ALIGN), b' ');
     let length = (bytes.len() - LENGTH) as u64;
     if length > MAX_HEADER {
-        return Err(Fault::HeaderLength { seen: length });
+        return Err(Flaw::HeaderLength { seen: length });
     }
     bytes[..LENGTH].copy_from_slice(&length.to_le_bytes());
     Ok((bytes, places))

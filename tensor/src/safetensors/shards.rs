@@ -8,7 +8,7 @@
 //! Each file is checked as it is opened, and the index against the files: every tensor lies in the file that the index
 //! names, and nowhere else.
 use super::header::{Strings, insert_once};
-use super::{Dtype, Error, Fault, File, Info, Matrix};
+use super::{Dtype, Error, File, Flaw, Info, Matrix};
 use crate::files;
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -56,15 +56,15 @@ impl Shards {
         }
         let pickled = PICKLED.into_iter().find(|name| folder.join(name).exists());
         if let Some(seen) = pickled.filter(|_| !whole.exists()) {
-            return Err(Fault::of(&folder.display().to_string())(Fault::Pickled { seen }));
+            return Err(Flaw::of(&folder.display().to_string())(Flaw::Pickled { seen }));
         }
         Ok(File::open(&whole)?.into())
     }
     fn indexed(folder: &Path, index: &Path) -> Result<Self, Error> {
         let path = index.display().to_string();
-        let fail = Fault::of(&path);
+        let fail = Flaw::of(&path);
         let listed: Index = serde_json::from_slice(&files::read(index)?)
-            .map_err(|why| fail(Fault::Index { why: why.to_string() }))?;
+            .map_err(|why| fail(Flaw::Index { why: why.to_string() }))?;
         let (mut numbers, mut place) = (BTreeMap::new(), BTreeMap::new());
         let mut opened: Vec<(String, File)> = Vec::new();
         for (name, file) in listed.weight_map.0 {
@@ -73,11 +73,11 @@ impl Shards {
                 continue;
             }
             if !is_plain(&file) {
-                return Err(fail(Fault::NoPlainName { name, file }));
+                return Err(fail(Flaw::NoPlainName { name, file }));
             }
             let shard = File::open(&folder.join(&file)).map_err(|why| match why {
                 Error::File(files::Error::Missing(_)) => {
-                    fail(Fault::NoShard { name: name.clone(), file: file.clone() })
+                    fail(Flaw::NoShard { name: name.clone(), file: file.clone() })
                 }
                 other => other,
             })?;
@@ -116,7 +116,7 @@ impl Shards {
     pub fn matrix(&self, name: &str, shape: [usize; 2]) -> Result<Matrix<'_>, Error> {
         match self.file(name) {
             Some(file) => file.matrix(name, shape),
-            None => Err(Fault::missing(&self.0.path, name, self.0.place.keys())),
+            None => Err(Flaw::missing(&self.0.path, name, self.0.place.keys())),
         }
     }
     /// All numbers of the tensor called `name`, whatever its shape, as one row; none if there is no such tensor, or its
@@ -144,20 +144,20 @@ fn is_plain(file: &str) -> bool {
 }
 
 /// Every tensor is in the file that the index says, and in no other.
-fn check(opened: &[(String, File)], place: &BTreeMap<String, usize>) -> Result<(), Fault> {
+fn check(opened: &[(String, File)], place: &BTreeMap<String, usize>) -> Result<(), Flaw> {
     for (name, at) in place {
         let (file, shard) = &opened[*at];
         if shard.info(name).is_none() {
-            return Err(Fault::NotInShard { name: name.clone(), file: file.clone() });
+            return Err(Flaw::NotInShard { name: name.clone(), file: file.clone() });
         }
     }
     for (at, (file, shard)) in opened.iter().enumerate() {
         for name in shard.names() {
             let (name_of, file) = (|| name.to_owned(), file.clone());
             match place.get(name) {
-                None => return Err(Fault::Unlisted { name: name_of(), file }),
+                None => return Err(Flaw::Unlisted { name: name_of(), file }),
                 Some(other) if *other != at => {
-                    return Err(Fault::InTwo { name: name_of(), file, other: opened[*other].0.clone() });
+                    return Err(Flaw::InTwo { name: name_of(), file, other: opened[*other].0.clone() });
                 }
                 Some(_) => {}
             }

@@ -1,6 +1,6 @@
 //! A file to write: announced whole, then given tensor by tensor, then put in the old file's place.
 use super::header::{self, Places};
-use super::{Dtype, Element, Error, Fault, Matrix, rounding};
+use super::{Dtype, Error, Flaw, Matrix, Storable, rounding};
 use crate::files::{self, Replacement};
 use crate::quoted::quoted;
 use std::collections::BTreeMap;
@@ -30,7 +30,7 @@ impl Writer {
         tensors: &[(N, Dtype, Vec<usize>)],
     ) -> Result<Self, Error> {
         let (header, places) =
-            header::render(metadata, tensors).map_err(Fault::of(&path.display().to_string()))?;
+            header::render(metadata, tensors).map_err(Flaw::of(&path.display().to_string()))?;
         let out = Some(BufWriter::new(Replacement::beside(path)?));
         let mut writer = Self { path: path.to_owned(), places, written: 0, out };
         writer.append(&header)?;
@@ -41,7 +41,7 @@ impl Writer {
     /// # Errors
     /// If it is not the next one, has another dtype or another count of numbers than announced, or the system
     /// refuses; only the last is final, and the old file is untouched in every case.
-    pub fn tensor<T: Element>(&mut self, name: &str, values: &[T]) -> Result<(), Error> {
+    pub fn tensor<T: Storable>(&mut self, name: &str, values: &[T]) -> Result<(), Error> {
         self.check(name, values.len(), T::DTYPE, |wanted| wanted == T::DTYPE).map_err(self.fault())?;
         self.append(bytemuck::cast_slice(values))?;
         self.written += 1;
@@ -67,7 +67,7 @@ impl Writer {
                     let value = matrix.get(row, col);
                     if !rounding::append(value, dtype, &mut bytes) {
                         self.out = None;
-                        return Err(self.fault()(Fault::TooLarge { name: name.to_owned(), value, dtype }));
+                        return Err(self.fault()(Flaw::TooLarge { name: name.to_owned(), value, dtype }));
                     }
                 }
                 self.append(&bytes)?;
@@ -82,11 +82,11 @@ impl Writer {
     /// If tensors are missing, an earlier write failed, or the system refuses.
     pub fn finish(mut self) -> Result<(), Error> {
         let Some(out) = self.out.take() else {
-            return Err(self.fault()(Fault::Broken));
+            return Err(self.fault()(Flaw::Broken));
         };
         if let Some((next, _)) = self.places.get(self.written) {
             let (written, wanted, next) = (self.written, self.places.len(), next.clone());
-            return Err(self.fault()(Fault::Unfinished { written, wanted, next }));
+            return Err(self.fault()(Flaw::Unfinished { written, wanted, next }));
         }
         let refused =
             |why: std::io::IntoInnerError<_>| files::Error::system("write", &self.path)(why.into_error());
@@ -94,30 +94,30 @@ impl Writer {
     }
 
     /// Whether this tensor is the next one, of so many numbers of a kind that fits the one announced.
-    fn check(&self, name: &str, seen: usize, kind: Dtype, fits: impl Fn(Dtype) -> bool) -> Result<(), Fault> {
+    fn check(&self, name: &str, seen: usize, kind: Dtype, fits: impl Fn(Dtype) -> bool) -> Result<(), Flaw> {
         let Some((wanted, info)) = self.places.get(self.written).filter(|(wanted, _)| wanted == name) else {
             let next = self.places.get(self.written).map(|(next, _)| quoted(next));
             let wanted = next.unwrap_or_else(|| "the end".into());
-            return Err(Fault::Order { seen: name.to_owned(), wanted });
+            return Err(Flaw::Order { seen: name.to_owned(), wanted });
         };
         let name = wanted.clone();
         if !fits(info.dtype) {
-            return Err(Fault::WrongDtype { name, seen: kind, wanted: info.dtype.name() });
+            return Err(Flaw::WrongDtype { name, seen: kind, wanted: info.dtype.name() });
         }
         let wanted = info.bytes.len() / info.dtype.size();
         if seen != wanted {
-            return Err(Fault::Count { name, seen, wanted });
+            return Err(Flaw::Count { name, seen, wanted });
         }
         Ok(())
     }
     fn append(&mut self, bytes: &[u8]) -> Result<(), Error> {
-        let mut out = self.out.take().ok_or_else(|| self.fault()(Fault::Broken))?;
+        let mut out = self.out.take().ok_or_else(|| self.fault()(Flaw::Broken))?;
         out.write_all(bytes).map_err(files::Error::system("write", &self.path))?;
         self.out = Some(out);
         Ok(())
     }
-    fn fault(&self) -> impl Fn(Fault) -> Error + use<> {
-        Fault::of(&self.path.display().to_string())
+    fn fault(&self) -> impl Fn(Flaw) -> Error + use<> {
+        Flaw::of(&self.path.display().to_string())
     }
 }
 

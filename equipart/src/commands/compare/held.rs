@@ -1,8 +1,8 @@
 //! What the work holds, known before any of it is done.
-use super::{Data, OPTIMIZER, Work, batch, subject};
+use super::{Comparison, Data, OPTIMIZER, batch, subject};
 use comm::Mesh;
 use kernels::Kernels;
-use models::generate::{Request, all_logits_peak};
+use models::generate::{Prompts, all_logits_peak};
 use parallel::number::Runs;
 use parallel::price::{self, Peak};
 use parallel::{Batch, Layout, Result, Trainer, budget};
@@ -12,7 +12,7 @@ use tensor::Cpu;
 ///
 /// # Errors
 /// If a part needs more than a rank may hold; the one that needs the most is told.
-pub(super) fn bytes<D: Runs>(work: &Work, layout: &Layout, request: Option<&Request>) -> Result<u128> {
+pub(super) fn bytes<D: Runs>(work: &Comparison, layout: &Layout, request: Option<&Prompts>) -> Result<u128> {
     let new = |prompt: &Vec<u32>| prompt.len() + request.map_or(0, |request| request.max_new);
     let prompts = request.map_or(&[][..], |request| &request.prompts);
     let texts = prompts.iter().map(|prompt| (vec![0; new(prompt)], prompt.len())).collect();
@@ -35,7 +35,7 @@ pub(super) fn bytes<D: Runs>(work: &Work, layout: &Layout, request: Option<&Requ
 }
 
 /// What ranks hold at most in a step, and while the new weights are put together.
-fn learnt<D: Kernels>(work: &Work, layout: &Layout, batch: &Batch) -> Result<Peak> {
+fn learnt<D: Kernels>(work: &Comparison, layout: &Layout, batch: &Batch) -> Result<Peak> {
     let gather = |trainer: &mut Trainer<_>, mesh: &Mesh<_>| price::gathering(trainer, mesh);
     price::training::<D>(layout, &work.model.design, OPTIMIZER, batch, gather)
 }
@@ -44,7 +44,7 @@ fn learnt<D: Kernels>(work: &Work, layout: &Layout, batch: &Batch) -> Result<Pea
 ///
 /// # Errors
 /// If 64 bits do not count them.
-pub(super) fn by_a_step<D: Kernels>(work: &Work, layout: &Layout, batch: &Batch) -> Result<usize> {
+pub(super) fn by_a_step<D: Kernels>(work: &Comparison, layout: &Layout, batch: &Batch) -> Result<usize> {
     Ok(price::training::<D>(&layout.limited(None), &work.model.design, OPTIMIZER, batch, |_, _| Ok(()))?
         .largest)
 }

@@ -28,7 +28,7 @@ pub struct Tie {
 
 /// One row.
 #[derive(Clone, Debug, Serialize)]
-pub struct Row {
+pub struct LayoutRow {
     /// Which work.
     pub workload: Workload,
     /// A readable label.

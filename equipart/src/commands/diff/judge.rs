@@ -36,7 +36,7 @@ pub fn far(unit: f64) -> f64 {
 /// What a tensor's difference is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Verdict {
+pub enum Finding {
     /// There is none: not one element differs.
     Equal,
     /// A and B are as near to the truth as rounding brings them.
@@ -51,7 +51,7 @@ pub enum Verdict {
     Exact,
 }
 
-impl Verdict {
+impl Finding {
     /// Whether nothing is wrong.
     pub fn is_fine(self) -> bool {
         matches!(self, Self::Equal | Self::Rounding)
@@ -84,24 +84,24 @@ fn middle(values: impl Iterator<Item = f64>) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or(0.0)
 }
 
-fn verdict(tensor: &Compared, usual: f64, size: f64) -> Option<Verdict> {
+fn verdict(tensor: &Compared, usual: f64, size: f64) -> Option<Finding> {
     let broken = tensor.a.zip(tensor.b).is_some_and(|(a, b)| a.largest.min(b.largest).is_infinite());
     if tensor.apart.differ == 0 && !broken {
-        return Some(Verdict::Equal);
+        return Some(Finding::Equal);
     }
     if tensor.apart.largest.is_none() {
-        return Some(Verdict::Exact);
+        return Some(Finding::Exact);
     }
     let (a, b) = tensor.a.zip(tensor.b)?;
     let far = |e: &Error| e.mean > far(e.unit) * e.mean_size.max(size);
     Some(match (departs(&a, &b, usual), departs(&b, &a, usual)) {
-        (true, true) => Verdict::BugInBoth,
-        (true, false) if far(&b) => Verdict::BugInBoth,
-        (false, true) if far(&a) => Verdict::BugInBoth,
-        (true, false) => Verdict::BugInA,
-        (false, true) => Verdict::BugInB,
-        (false, false) if far(&a) || far(&b) => Verdict::BugInBoth,
-        (false, false) => Verdict::Rounding,
+        (true, true) => Finding::BugInBoth,
+        (true, false) if far(&b) => Finding::BugInBoth,
+        (false, true) if far(&a) => Finding::BugInBoth,
+        (true, false) => Finding::BugInA,
+        (false, true) => Finding::BugInB,
+        (false, false) if far(&a) || far(&b) => Finding::BugInBoth,
+        (false, false) => Finding::Rounding,
     })
 }
 
@@ -141,7 +141,7 @@ mod tests {
     /// f32 for 16 bits, the coarser run called wrong, a bound that is not the other run's, a far error of both let pass.
     #[test]
     fn one_runs_rounding_predicts_the_others() {
-        use Verdict::{BugInA, BugInB, BugInBoth, Rounding};
+        use Finding::{BugInA, BugInB, BugInBoth, Rounding};
         let cases = [
             ((10.0, 100.0, F32), (39.0, 3100.0, F32), 0.0, Rounding),
             ((10.0, 100.0, F32), (41.0, 3100.0, F32), 0.0, BugInB),
@@ -170,12 +170,12 @@ mod tests {
     fn what_is_equal_is_so_unless_both_are_broken() {
         let equal = |t: Compared| Compared { apart: Apart { differ: 0, ..t.apart }, ..t };
         let inf = f64::INFINITY;
-        assert_eq!(verdict(&equal(tensor((3e5, 1e6, F32), (3e5, 1e6, F32))), 0.0, 0.0), Some(Verdict::Equal));
+        assert_eq!(verdict(&equal(tensor((3e5, 1e6, F32), (3e5, 1e6, F32))), 0.0, 0.0), Some(Finding::Equal));
         assert_eq!(
             verdict(&equal(tensor((inf, inf, F32), (inf, inf, F32))), 0.0, 0.0),
-            Some(Verdict::BugInBoth)
+            Some(Finding::BugInBoth)
         );
-        assert_eq!(verdict(&tensor((1.0, 1.0, F32), (inf, inf, F32)), 0.0, 0.0), Some(Verdict::BugInB));
+        assert_eq!(verdict(&tensor((1.0, 1.0, F32), (inf, inf, F32)), 0.0, 0.0), Some(Finding::BugInB));
         let untold = Compared { a: None, b: None, ..tensor((1.0, 1.0, F32), (1.0, 1.0, F32)) };
         assert_eq!(verdict(&untold, 0.0, 0.0), None);
     }

@@ -3,7 +3,7 @@
 //! Two orders of the same sums give different bits, so a split run on floats always differs from the unsplit one. How
 //! much it may, its own numbers say: the *truth*, the same run in f64, shows how far the rounding of one run takes each
 //! tensor from it, and the other run's rounding does not take it much further. The rule stands in `judge.rs`.
-use super::judge::{self, Verdict};
+use super::judge::{self, Finding};
 use super::measure::{self, Apart, Error as OwnError, Worst};
 use super::source::{Section, Source};
 use parallel::{Result, bail};
@@ -21,7 +21,7 @@ pub struct Compared {
     /// Its shape.
     pub shape: Vec<usize>,
     /// What was found; none where there is no truth of it.
-    pub verdict: Option<Verdict>,
+    pub verdict: Option<Finding>,
     /// How far A and B are apart.
     pub apart: Apart,
     /// The error of A against the truth.
@@ -45,7 +45,7 @@ pub struct Unmatched {
 
 /// All that two runs have.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Report {
+pub struct DiffReport {
     /// Tensors of both, in program order.
     pub tensors: Vec<Compared>,
     /// Tensors of one, or of two shapes, or without a truth.
@@ -54,10 +54,10 @@ pub struct Report {
     pub judged: bool,
 }
 
-impl Report {
+impl DiffReport {
     /// Whether all tensors are there, and each is equal or, where there is a truth, within rounding.
     pub fn is_fine(&self) -> bool {
-        let fine = |t: &Compared| t.verdict.map_or(t.apart.differ == 0, Verdict::is_fine);
+        let fine = |t: &Compared| t.verdict.map_or(t.apart.differ == 0, Finding::is_fine);
         self.unmatched.is_empty() && self.tensors.iter().all(fine)
     }
     /// The first tensor, in program order, that is not, and the one before it.
@@ -72,11 +72,11 @@ impl Report {
 /// # Errors
 /// If something is no folder or file of tensors, they have no tensor in common, or the truth is no more precise than
 /// what it should judge.
-pub fn diff(a: &Path, b: &Path, truth: Option<&Path>) -> Result<Report> {
+pub fn diff(a: &Path, b: &Path, truth: Option<&Path>) -> Result<DiffReport> {
     let (a_path, b_path) = (a, b);
     let (a, b) = (Source::open(a)?, Source::open(b)?);
     let truth = truth.map(Source::open).transpose()?;
-    let mut report = Report { tensors: Vec::new(), unmatched: Vec::new(), judged: truth.is_some() };
+    let mut report = DiffReport { tensors: Vec::new(), unmatched: Vec::new(), judged: truth.is_some() };
     for (one, other) in a.beside(&b) {
         let of_one = truth.as_ref().and_then(|truth| truth.like(&one.name, a.sections.len()));
         compare(one, other, of_one, &mut report)?;
@@ -100,7 +100,7 @@ pub fn diff(a: &Path, b: &Path, truth: Option<&Path>) -> Result<Report> {
 }
 
 /// The tensors of one file of each run.
-fn compare(a: &Section, b: Option<&Section>, truth: Option<&Section>, report: &mut Report) -> Result<()> {
+fn compare(a: &Section, b: Option<&Section>, truth: Option<&Section>, report: &mut DiffReport) -> Result<()> {
     for name in a.names() {
         let Some(b) = b.filter(|b| b.info(name).is_some()) else {
             report.unmatched.push(a.lacks(name, "B lacks it"));

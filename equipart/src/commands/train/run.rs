@@ -10,7 +10,7 @@ use layers::{Draw, Values, Wide};
 use models::Learner;
 use models::text::{self, Corpus};
 use parallel::At;
-use parallel::dump::{self, About, Seen};
+use parallel::dump::{self, Provenance, Seen};
 use parallel::measure::{self, Taken};
 use parallel::number::Runs;
 use parallel::{Batch, Layout, Network, Result, Sequence, Trainer, bail, budget, in_number, price, session};
@@ -20,11 +20,11 @@ use std::time::Instant;
 use tensor::{Phase, Real, Scalar};
 
 /// Everything a run needs.
-pub struct Run<'a> {
+pub struct TrainRun<'a> {
     /// Weights to begin with, and the model's sizes.
     pub model: Learner,
     /// What is learnt.
-    pub source: Source<'a>,
+    pub source: TrainData<'a>,
     /// How it is learnt.
     pub settings: Settings,
     /// Over which ranks.
@@ -45,7 +45,7 @@ pub struct Run<'a> {
 
 /// What is learnt.
 #[derive(Clone, Copy)]
-pub enum Source<'a> {
+pub enum TrainData<'a> {
     /// Pieces of a text, drawn anew for each step.
     Text(&'a Corpus),
     /// The same sequences in every step.
@@ -54,13 +54,13 @@ pub enum Source<'a> {
     Pictures(Pictures<'a>),
 }
 
-impl Source<'_> {
+impl TrainData<'_> {
     /// The batch of a step: the same whatever the layout.
     fn batch(&self, settings: &Settings, step: usize, epoch: &mut Option<Epoch>) -> Result<Batch> {
         match self {
-            Source::Pictures(pictures) => pictures.batch(settings, step, epoch),
-            Source::Text(corpus) => settings.batch(corpus, step),
-            Source::Ids(sequences) => Ok(Batch::new(sequences.to_vec(), settings.microbatches)?),
+            TrainData::Pictures(pictures) => pictures.batch(settings, step, epoch),
+            TrainData::Text(corpus) => settings.batch(corpus, step),
+            TrainData::Ids(sequences) => Ok(Batch::new(sequences.to_vec(), settings.microbatches)?),
         }
     }
 }
@@ -87,7 +87,7 @@ pub struct Finished {
     pub held_out_bits_per_byte: Option<f64>,
 }
 
-impl Run<'_> {
+impl TrainRun<'_> {
     /// What can be known to be wrong before anything is built.
     ///
     /// # Errors
@@ -97,8 +97,8 @@ impl Run<'_> {
         self.layout.fits(&self.model.design)?;
         self.network.fits(&[self.layout])?;
         match self.source {
-            Source::Text(_) | Source::Pictures(_) => self.settings.check(self.model.positions())?,
-            Source::Ids(all) => {
+            TrainData::Text(_) | TrainData::Pictures(_) => self.settings.check(self.model.positions())?,
+            TrainData::Ids(all) => {
                 let longest = all.iter().flat_map(|s| s.documents.iter().copied()).max().unwrap_or(0);
                 let tokens = all.iter().map(|s| s.ids.len() as u128).sum();
                 self.settings.check_for(self.model.positions(), longest, tokens)?;
@@ -110,7 +110,7 @@ impl Run<'_> {
             let clip = clip.unwrap_or_default();
             bail!("--clip is {clip}; it must be a positive number");
         }
-        if let Source::Text(corpus) = self.source {
+        if let TrainData::Text(corpus) = self.source {
             corpus.fits(self.model.design.outputs())?;
         }
         self.settings.schedule().validate()?;
@@ -151,13 +151,13 @@ impl Run<'_> {
         let (design, batch) =
             (self.settings.design(&self.model), self.source.batch(&self.settings, 0, &mut None)?);
         let held_out = match self.source {
-            Source::Text(corpus) => {
+            TrainData::Text(corpus) => {
                 held_out_batch(corpus, self.settings.seq, self.layout.size(Axis::SEQUENCES))?
             }
-            Source::Pictures(pictures) if !pictures.digits.test.is_empty() => {
+            TrainData::Pictures(pictures) if !pictures.digits.test.is_empty() => {
                 Some(epochs::judged(&pictures.digits.test, 0)?)
             }
-            Source::Ids(_) | Source::Pictures(_) => None,
+            TrainData::Ids(_) | TrainData::Pictures(_) => None,
         };
         let largest = held_out.map(|batch| batch.largest());
         price::training::<D>(&self.layout, design, self.settings.optimizer(), &batch, |trainer, mesh| {
@@ -190,7 +190,7 @@ impl Run<'_> {
         let finished = ranks[0].0.clone();
         if let Some(dir) = &self.dump {
             let layout = self.layout.to_string();
-            let about = About { layout, step: Some(finished.steps - 1), ..About::default() };
+            let about = Provenance { layout, step: Some(finished.steps - 1), ..Provenance::default() };
             let seen = ranks.into_iter().filter_map(|(_, seen)| seen).collect();
             dump::write(dir, &self.model.entries(), seen, &about)?;
         }
@@ -227,7 +227,7 @@ impl Run<'_> {
                 let tokens_per_second = batch.tokens() as f64 / clock.elapsed().as_secs_f64();
                 watch(&StepLine { step: step + 1, loss, tokens_per_second, peak_bytes });
             }
-            if let Source::Pictures(pictures) = self.source {
+            if let TrainData::Pictures(pictures) = self.source {
                 let ends = (step + 1) % epochs::steps(pictures.digits, self.settings.batch_size) == 0;
                 pictures.learnt((&mut epoch, loss, &batch), trainer, ends)?;
             }
@@ -239,8 +239,8 @@ impl Run<'_> {
             }
         }
         let held_out_bits_per_byte = match self.source {
-            Source::Text(corpus) => held_out(trainer, corpus, self.settings.seq, mesh)?,
-            Source::Ids(_) | Source::Pictures(_) => None,
+            TrainData::Text(corpus) => held_out(trainer, corpus, self.settings.seq, mesh)?,
+            TrainData::Ids(_) | TrainData::Pictures(_) => None,
         };
         Ok((Finished { steps: until, held_out_bits_per_byte }, seen))
     }
