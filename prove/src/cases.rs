@@ -36,8 +36,8 @@ use tensor::{IGNORED, Key, mix};
 #[serde(deny_unknown_fields)]
 pub struct Case {
     /// The key of the field, of ids and of targets; in hexadecimal.
-    #[serde(with = "hexadecimal")]
-    pub key: u64,
+    #[serde(with = "written")]
+    pub key: Key,
     /// How the model is split.
     #[serde(with = "written")]
     pub layout: Layout,
@@ -144,7 +144,7 @@ impl Case {
         };
         let (optimizer, clip) = subject.optimizer;
         Some(Self {
-            key: 0,
+            key: Key(0),
             layout,
             shape,
             optimizer,
@@ -192,12 +192,8 @@ impl Case {
     }
     /// Any id, for this place.
     fn id(&self, place: [usize; 4]) -> u32 {
-        let hash = place.iter().fold(mix(self.key), |hash, &n| mix(hash ^ n as u64));
+        let hash = place.iter().fold(mix(self.key.0), |hash, &n| mix(hash ^ n as u64));
         (hash % self.shape.vocabulary as u64) as u32
-    }
-    /// The key of the field.
-    pub fn key(&self) -> Key {
-        Key(self.key)
     }
 }
 
@@ -206,31 +202,19 @@ const TEXTS: usize = usize::MAX;
 /// Sizes above it are no small case, and might be none that a machine can hold.
 const LARGEST: usize = 1 << 12;
 
-/// How a layout is written.
+/// How layouts and keys are written: as they read.
 mod written {
-    use parallel::Layout;
     use serde::{Deserialize, Deserializer, Serializer, de::Error};
+    use std::fmt::Display;
+    use std::str::FromStr;
 
-    pub(super) fn serialize<S: Serializer>(layout: &Layout, to: S) -> Result<S::Ok, S::Error> {
-        to.collect_str(layout)
+    pub(super) fn serialize<T: Display, S: Serializer>(it: &T, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(it)
     }
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Layout, D::Error> {
+    pub(super) fn deserialize<'de, T: FromStr<Err: Display>, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<T, D::Error> {
         String::deserialize(from)?.parse().map_err(D::Error::custom)
-    }
-}
-
-/// How a key is written.
-mod hexadecimal {
-    use serde::{Deserialize, Deserializer, Serializer, de::Error};
-
-    #[allow(clippy::trivially_copy_pass_by_ref)] // serde hands over a reference
-    pub(super) fn serialize<S: Serializer>(key: &u64, to: S) -> Result<S::Ok, S::Error> {
-        to.collect_str(&format_args!("{key:#018x}"))
-    }
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
-        let text = String::deserialize(from)?;
-        let digits = text.strip_prefix("0x").and_then(|digits| u64::from_str_radix(digits, 16).ok());
-        digits.ok_or_else(|| D::Error::custom(format!("{text:?} is no key; a key is written as 0x1f")))
     }
 }
 

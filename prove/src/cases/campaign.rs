@@ -42,7 +42,7 @@ impl Judgement {
 
 /// Proves a case under its key.
 pub fn judge(case: &Case) -> Judgement {
-    let proof = || prove(&case.subject()?, &case.layout, &[case.key()], &Truths::default());
+    let proof = || prove(&case.subject()?, &case.layout, &[case.key], &Truths::default());
     match caught(proof) {
         Ok(Ok(verdict)) => match verdict.first_difference {
             None => Judgement::Equal { tensors: verdict.tensors, elements: verdict.elements },
@@ -67,8 +67,8 @@ pub struct Failure {
     /// How many cases were equal before it.
     pub after: usize,
     /// The number that it was drawn from: the key of a campaign that begins with it.
-    #[serde(with = "super::hexadecimal")]
-    pub number: u64,
+    #[serde(with = "super::written")]
+    pub number: Key,
     /// What it was shrunk to.
     pub case: Case,
     /// What differs there first; none if it fails otherwise.
@@ -165,7 +165,7 @@ impl Failure {
     /// run tells nothing, what is known stays.
     #[must_use]
     pub fn located(mut self) -> Self {
-        let locate = || locate(&self.case.subject()?, &self.case.layout, &[self.case.key()]);
+        let locate = || locate(&self.case.subject()?, &self.case.layout, &[self.case.key]);
         if let Some(seen) = self.first_difference.take() {
             let located = caught(locate).ok().and_then(Result::ok).flatten();
             self.first_difference = Some(located.unwrap_or(seen));

@@ -73,7 +73,7 @@ pub(super) fn shrunk(
         Judgement::Fails(why) => (None, Some(why)),
         Judgement::Equal { .. } => unreachable!("only failures are shrunk"),
     };
-    Failure { after, number, case: smallest.case, first_difference, error }
+    Failure { after, number: Key(number), case: smallest.case, first_difference, error }
 }
 
 /// Layouts of no more ranks along any axis that name nothing else, fewest ranks first, then fewest strategies.
