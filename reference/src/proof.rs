@@ -4,7 +4,8 @@
 //! ⟨dY, Ẏ⟩ = ⟨dX, Ẋ⟩ for every direction `Ẋ`. A random direction over the field of 2^61 − 1 lets a wrong `dX`
 //! pass with probability 2^-61 or so: no tolerance, no step width.
 use crate::{
-    Activation, Classifier, Heads, Model, Norm, Objective, Pass, Positions, Rates, Sequence, Weights, Window,
+    Activation, Classifier, Heads, Model, Norm, Objective, Pass, Positions, Rates, Sequence, Walk, Weights,
+    Window,
 };
 use tensor::{Dual, F61, IGNORED, Key, Rope, Scalar, Scaling, mix};
 
@@ -46,7 +47,7 @@ impl Model {
         n: usize,
         pass: &Pass,
     ) -> (S, Weights<S>) {
-        self.gradients_seen(w, of, n, pass, &mut |_, _| {})
+        self.gradients_seen(of, n, &mut Walk { w, pass: Some(*pass), see: &mut |_, _| {} })
     }
 }
 
@@ -59,7 +60,7 @@ impl Classifier {
         labels: &[u32],
         n: usize,
     ) -> (S, Weights<S>) {
-        self.gradients_seen(w, x, labels, n, &mut |_, _| {})
+        self.gradients_seen(x, labels, n, &mut Walk { w, pass: None, see: &mut |_, _| {} })
     }
 }
 
