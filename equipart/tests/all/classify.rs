@@ -2,7 +2,7 @@
 //! `prove` says equal.
 use crate::child::equipart;
 use crate::classify_refused::refused;
-use equipart::commands::train::epochs::{EpochLine, Pictures};
+use equipart::commands::train::epochs::EpochLine;
 use equipart::commands::train::run::{TrainData, TrainRun};
 use equipart::commands::train::settings::{OptimizerName, Settings};
 use layers::{Draw, Random, Values};
@@ -58,14 +58,13 @@ fn lesson(hidden: &[usize], optimizer: OptimizerName, lr: f64, clip: Option<f64>
 
 fn train(digits: &Digits, lesson: &Lesson, under: &str) -> Vec<EpochLine> {
     let (lines, steps) = (Mutex::new(Vec::new()), AtomicUsize::new(0));
-    let watch = |line: &EpochLine| lines.lock().unwrap().push(line.clone());
     let Lesson { hidden, settings, .. } = lesson;
     let run = TrainRun {
         model: Learner::classifier(
             [&[digits.pixels()], &hidden[..], &[digits.classes()]].concat(),
             settings.seed,
         ),
-        source: TrainData::Pictures(Pictures { digits, watch: &watch }),
+        source: &TrainData::Digits(digits.clone()),
         settings: settings.clone(),
         layout: layout(under),
         network: Network::default(),
@@ -75,8 +74,9 @@ fn train(digits: &Digits, lesson: &Lesson, under: &str) -> Vec<EpochLine> {
         stop_after: None,
         dump: None,
     };
-    run.train(&|_| {
+    run.train(&|line| {
         steps.fetch_add(1, Ordering::Relaxed);
+        lines.lock().unwrap().extend(line.epoch.clone());
     })
     .unwrap();
     assert_eq!(steps.into_inner(), settings.steps, "told once, on rank 0");

@@ -94,7 +94,7 @@ fn train_from(
     };
     let run = TrainRun {
         model,
-        source: TrainData::Text(&corpus),
+        source: &TrainData::Text(corpus.clone()),
         settings: settings(&corpus, optimizer),
         layout: layout(split),
         network: Network::default(),
