@@ -15,7 +15,7 @@
 mod along;
 mod bytes;
 
-pub use along::{ALONG, TokenizerSource};
+pub use along::{ALONG, TokenizerSource, is_same};
 pub use bytes::json;
 
 use comm::caught;

@@ -25,6 +25,7 @@ pub use report::CampaignReport;
 
 use crate::Subject;
 use comm::Axis;
+use kernels::Heads;
 use layers::{Design, Kind, Shape};
 use parallel::{Batch, Error, Layout, Result, Sequence, bail};
 use serde::{Deserialize, Serialize};
@@ -88,8 +89,8 @@ impl Case {
         let Shape { width, blocks, heads, hidden, vocabulary, dropout, loss, window, padding, .. } =
             self.shape;
         let most = self.shape.context().unwrap_or(LARGEST).min(LARGEST);
-        let row = |what: &str, seen: f64, holds: bool, wanted: String| {
-            (!holds).then(|| format!("no case: {what} is {seen}; it must be {wanted}"))
+        let size = |(what, n): (&'static str, usize)| {
+            (what, n as f64, (1..=LARGEST).contains(&n), format!("1 to {LARGEST}"))
         };
         let sizes = [
             ("shape.width", width),
@@ -100,36 +101,29 @@ impl Case {
             ("shape.hidden", hidden),
             ("shape.vocabulary", vocabulary),
         ];
-        let size = |(what, n)| row(what, n as f64, (1..=LARGEST).contains(&n), format!("1 to {LARGEST}"));
-        let id = |id| {
-            row("shape.padding", id as f64, id < vocabulary, format!("below the vocabulary of {vocabulary}"))
-        };
-        let document = |d: &Document| {
-            let n = d.tokens();
-            row("the length of a document", n as f64, n <= most, format!("at most {most}"))
-        };
-        let text = |&(n, prompt): &(usize, usize)| {
-            let wanted = format!("1 to {most}, with a prompt of 1 to all of it");
-            row("the length of a text", n as f64, (1..=n).contains(&prompt) && n <= most, wanted)
-        };
-        let rate = |rate| {
-            let wanted = "0 or more and below 1".into();
-            row("a rate of dropout or smoothing", rate, (0.0..1.0).contains(&rate), wanted)
-        };
-        let all = sizes.into_iter().map(size).chain(padding.map(id));
-        let all = all.chain(self.steps.iter().flat_map(|step| step.sequences.iter().flatten()).map(document));
-        let rates = [dropout.embedding, dropout.attention, dropout.residual, loss.smoothing];
-        let all = all.chain(self.texts.iter().map(text)).chain(rates.map(rate));
-        let window = window.map(|w| row("the window", w.size as f64, w.size > 0, "at least 1".into()));
-        match all.chain(window).flatten().next() {
-            Some(why) => bail!("{why}"),
-            None if !heads.queries.is_multiple_of(heads.keys) => bail!(
-                "no case: {} query heads cannot share {} KV heads; these must divide them",
-                heads.queries,
-                heads.keys
-            ),
-            None => Ok(()),
+        let mut all: Vec<_> = sizes.map(size).to_vec(); // what, seen, whether it holds, wanted
+        let below = format!("below the vocabulary of {vocabulary}");
+        all.extend(padding.map(|id| ("shape.padding", id as f64, id < vocabulary, below)));
+        for n in self.steps.iter().flat_map(|step| step.sequences.iter().flatten()).map(Document::tokens) {
+            all.push(("the length of a document", n as f64, n <= most, format!("at most {most}")));
         }
+        for &(n, prompt) in &self.texts {
+            let wanted = format!("1 to {most}, with a prompt of 1 to all of it");
+            all.push(("the length of a text", n as f64, (1..=n).contains(&prompt) && n <= most, wanted));
+        }
+        for rate in [dropout.embedding, dropout.attention, dropout.residual, loss.smoothing] {
+            let (holds, wanted) = ((0.0..1.0).contains(&rate), "0 or more and below 1".into());
+            all.push(("a rate of dropout or smoothing", rate, holds, wanted));
+        }
+        all.extend(window.map(|w| ("the window", w.size as f64, w.size > 0, "at least 1".into())));
+        if let Some((what, seen, _, wanted)) = all.into_iter().find(|(_, _, holds, _)| !holds) {
+            bail!("no case: {what} is {seen}; it must be {wanted}");
+        }
+        let Heads { queries, keys, .. } = heads;
+        if !queries.is_multiple_of(keys) {
+            bail!("no case: {queries} query heads cannot share {keys} KV heads; these must divide them");
+        }
+        Ok(())
     }
     /// What a subject is like under a layout: a case of its shapes, whose ids are others; none of a model without ids.
     pub fn of(subject: &Subject, layout: Layout) -> Option<Self> {

@@ -88,11 +88,8 @@ pub(crate) fn run(a: TrainArgs, json: bool) -> Result<bool> {
         bail!("--checkpoint-every says when to save, and nothing is saved without --out");
     }
     a.dump.as_deref().map_or(Ok(()), dump::prepare)?;
-    let _lock = match (&out, &a.resume) {
-        (Some(dir), Some(from)) => Some(state::prepare_again(dir, from, &run.model)?),
-        (Some(dir), None) => Some(state::prepare(dir, &run.model)?),
-        (None, _) => None,
-    };
+    let lock = |dir| state::prepare(dir, a.resume.as_deref(), &run.model);
+    let _lock = out.as_deref().map(lock).transpose()?;
     watch.of(run.settings.steps);
     let tell = |line: &StepLine| {
         watch.step(line, json || pictures.is_some());
