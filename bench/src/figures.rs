@@ -3,9 +3,8 @@ use super::machine::{Bound, Machine, Probe};
 use super::model::{self, Pass};
 use super::scale::Scale;
 use super::{all_reduce, products, proof};
-use parallel::in_number;
 use parallel::number::NumberName::{self, Bf16, F32};
-use parallel::{Network, Result, bail};
+use parallel::{Network, Result, bail, in_number};
 
 /// What a figure is counted in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

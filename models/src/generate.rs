@@ -4,7 +4,7 @@
 //! and where any token may be drawn.
 use crate::Model;
 use crate::sampling::{self, Chosen, Logits, Sampling};
-use comm::{Axis, Mesh};
+use comm::Axis;
 use kernels::{Kernels, Meta, Selects};
 use layers::{Cx, Record, Shape, ops};
 use parallel::dump::{self, Seen};
@@ -12,7 +12,7 @@ use parallel::measure::{self, PeakBytes, Taken};
 use parallel::number::Runs;
 use parallel::{At, Layout, Network, Result, Stages, bail, budget, deal, price, session};
 use serde::Serialize;
-use tensor::{Device, Ids, Phase, Place, Real, Scalar, Tensor};
+use tensor::{Device, Ids, Phase, Real, Scalar, Tensor};
 
 /// What is to be continued.
 #[derive(Clone, Debug)]
@@ -148,11 +148,8 @@ pub fn generate<D: Runs>(
 ) -> Result<Generated<D::Elem>> {
     request.check::<D>(model, layout)?;
     let world = network.world(layout, "inference")?;
-    let ranks = session::run((layout, &world), model.values(), |at: At<D>| {
-        let (texts, taken, seen) = on_rank(model, request, &at, watch)?;
-        let speaks = speaks(at.mesh)?;
-        Ok((if speaks { texts } else { Vec::new() }, taken, seen))
-    })?;
+    let ranks =
+        session::run((layout, &world), model.values(), |at: At<D>| on_rank(model, request, &at, watch))?;
     let mut all = Generated { texts: Vec::new(), taken: Vec::new(), seen: Vec::new() };
     for (texts, taken, seen) in ranks {
         all.texts.extend(texts);
@@ -162,13 +159,8 @@ pub fn generate<D: Runs>(
     Ok(all)
 }
 
-/// A rank's texts, what they took, and what its layers took and gave.
+/// The texts of the rank that speaks for its data rank, what they took, and what its layers took and gave.
 type OfRank<D> = (Vec<Text>, Taken, Option<Seen<<D as Device>::Elem>>);
-
-/// Whether this rank is the one of its data rank's that tells of texts, which all of them have.
-fn speaks<P: Place>(mesh: &Mesh<P>) -> Result<bool> {
-    Ok(mesh.over([Axis::LAYERS, Axis::STAGES])?.rank() == 0)
-}
 
 fn on_rank<D: Runs>(
     model: &Model,
@@ -178,7 +170,8 @@ fn on_rank<D: Runs>(
 ) -> Result<OfRank<D>> {
     let (device, mesh) = (at.device, at.mesh);
     let record = request.record.then(|| Record::new(mesh));
-    let (data, speaks) = (mesh.group(Axis::SEQUENCES), speaks(mesh)?);
+    let data = mesh.group(Axis::SEQUENCES);
+    let speaks = mesh.over([Axis::LAYERS, Axis::STAGES])?.rank() == 0; // for its data rank, all of which have its texts
     let mine = deal(request.prompts.len(), data.rank(), data.size());
     let mut chunk = Stages::new(at, model.config.shape)?;
     let weights = if request.record { dump::weights(chunk.params(), mesh)? } else { Vec::new() };
@@ -200,10 +193,9 @@ fn on_rank<D: Runs>(
             let ids = Ids::new(device.place(), fed.iter().flatten(), model.config.shape.vocabulary)?;
             room.read(&chunk.logits(&cx, ids, false)?, &mut numbers, first, new == 0);
             if new == 0 {
-                texts
-                    .iter_mut()
-                    .enumerate()
-                    .for_each(|(row, text)| text.prompt_logits = room.row(row).to_vec());
+                for (row, text) in texts.iter_mut().enumerate() {
+                    text.prompt_logits = room.row(row).to_vec();
+                }
             }
             let mut rows = 0..;
             for (i, text) in texts.iter_mut().enumerate().filter(|(i, _)| lengths[*i] > 0) {
@@ -231,7 +223,7 @@ fn on_rank<D: Runs>(
         Ok(texts)
     })?;
     let seen = |r: Record<_>| Seen { activations: r.take(), gradients: Vec::new(), weights, after: None };
-    Ok((texts, taken, record.map(seen)))
+    Ok((if speaks { texts } else { Vec::new() }, taken, record.map(seen)))
 }
 
 impl Text {

@@ -10,11 +10,12 @@ use layers::{Draw, Values, Wide};
 use models::digits::Digits;
 use models::text::{self, Corpus};
 use models::{Learner, ids};
-use parallel::At;
 use parallel::dump::{self, Provenance, Seen};
 use parallel::measure::{self, Taken};
 use parallel::number::Runs;
-use parallel::{Batch, Layout, Network, Result, Sequence, Trainer, bail, budget, in_number, price, session};
+use parallel::{
+    At, Batch, Layout, Network, Result, Sequence, Trainer, bail, budget, in_number, price, session,
+};
 use serde::Serialize;
 use std::path::PathBuf;
 use std::time::Instant;
