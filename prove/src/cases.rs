@@ -16,7 +16,7 @@ mod report;
 mod shrunk;
 mod words;
 
-pub use campaign::{Campaign, Failure, Judgement, judge};
+pub use campaign::{Campaign, Failure, judge};
 pub use document::Document;
 pub use drawn::draw;
 pub use habits::{HABITS, Habit};

@@ -54,6 +54,11 @@ impl Verdict {
         let keys = keys.iter().map(Key::to_string).collect();
         Self { layout, subject, keys, equal: true, ..Self::default() }
     }
+    /// Whether it is of the same kind: shrinking looks for the smallest failure of one kind.
+    pub(crate) fn is_like(&self, other: &Self) -> bool {
+        let kind = |of: &Self| (of.equal, of.error.is_some());
+        kind(self) == kind(other)
+    }
     /// Of a run that did not come to its end, although it should.
     pub fn failed(subject: &Subject, layout: &Layout, keys: &[Key], why: String) -> Self {
         Self { equal: false, error: Some(why), ..Self::of((layout, subject), keys) }

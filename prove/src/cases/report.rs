@@ -1,6 +1,7 @@
 //! What came of a campaign: the same bytes from the same key and the same number of cases.
 use super::campaign::Failure;
 use super::{Case, HABITS};
+use crate::Verdict;
 use parallel::{Layout, strategies};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -51,11 +52,11 @@ impl CampaignReport {
         let habits = HABITS.iter().map(|(what, _)| none(what)).collect();
         Self { equal: true, layout, next_key: key.clone(), key, strategies, habits, ..Self::default() }
     }
-    /// One more case that was equal, in so many tensors and elements; and the number of the next.
-    pub(super) fn add(&mut self, case: &Case, (tensors, elements): (usize, usize), next: Key) {
+    /// One more case that was equal, as its verdict says; and the number of the next.
+    pub(super) fn add(&mut self, case: &Case, verdict: &Verdict, next: Key) {
         self.cases += 1;
-        self.tensors += tensors;
-        self.elements += elements;
+        self.tensors += verdict.tensors;
+        self.elements += verdict.elements;
         self.next_key = next.to_string();
         *self.layouts.entry(case.layout.to_string()).or_default() += 1;
         for about in case.layout.strategies() {
