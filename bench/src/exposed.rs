@@ -8,7 +8,7 @@
 //!
 //! The price is that of calls that follow each other while nothing is computed: ratio 1 is a step that hides nothing. Steps
 //! over the links and without take turns, and of each the best counts.
-use super::model::{Pass, said, seconds_over};
+use super::model::{Pass, said, seconds};
 use super::scale::Scale;
 use comm::{Axes, Link};
 use parallel::{Layout, Network, Result};
@@ -44,29 +44,23 @@ pub(super) fn of(
     for turn in 1..=turns {
         for ((best, network), what) in best.iter_mut().zip(&two).zip(["over the links", "without"]) {
             watch(&format!("training steps {what}, turn {turn} of {turns}"));
-            *best = best.min(seconds_over(network, Pass::Step, layout, scale)?);
+            *best = best.min(seconds(network, Pass::Step, layout, scale)?);
         }
     }
-    Ok(Some(Exposed::new(best, priced(layout, network, scale)?)))
+    let ([linked, unlinked], priced) = (best, priced(layout, network, scale)?.as_secs_f64());
+    Ok(Some(Exposed {
+        linked_ms: linked * 1e3,
+        unlinked_ms: unlinked * 1e3,
+        exposed_ms: (linked - unlinked) * 1e3,
+        priced_ms: priced * 1e3,
+        ratio: (linked - unlinked) / priced,
+    }))
 }
 
 /// The network of either step. Neither takes a trace, which would cost time.
 fn linked_and_not(network: &Network) -> [Network; 2] {
     let linked = network.untraced();
     [linked.clone(), Network { links: Vec::new(), ..linked }]
-}
-
-impl Exposed {
-    fn new([linked, unlinked]: [f64; 2], priced: Duration) -> Self {
-        let (exposed, priced) = (linked - unlinked, priced.as_secs_f64());
-        Self {
-            linked_ms: linked * 1e3,
-            unlinked_ms: unlinked * 1e3,
-            exposed_ms: exposed * 1e3,
-            priced_ms: priced * 1e3,
-            ratio: exposed / priced,
-        }
-    }
 }
 
 /// What the links take for all calls of a step that go over them, one after the other.

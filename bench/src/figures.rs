@@ -3,9 +3,8 @@ use super::machine::{Bound, Machine, Probe};
 use super::model::{self, Pass};
 use super::scale::Scale;
 use super::{all_reduce, products, proof};
-use parallel::in_number;
 use parallel::number::NumberName::{self, Bf16, F32};
-use parallel::{Result, bail};
+use parallel::{Network, Result, bail, in_number};
 
 /// What a figure is counted in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -149,7 +148,7 @@ impl Work {
             Self::Machine(_) => Ok(machine.least(&self.bound(scale)?)),
             Self::Product(number, size) => in_number!(number, D => Ok(products::product::<D>(size, scale))),
             Self::Linear(size) => Ok(products::linear(size, scale)),
-            Self::Pass(pass, layout) => model::seconds(pass, &layout.parse()?, scale),
+            Self::Pass(pass, layout) => model::seconds(&Network::default(), pass, &layout.parse()?, scale),
             Self::Decode(number) => in_number!(number, D => model::decode::<D>(scale)),
             Self::AllReduce(ranks, bytes) => all_reduce::seconds(ranks, bytes, scale),
             Self::Proof => proof::seconds(scale),
@@ -170,12 +169,8 @@ impl Work {
     pub(super) fn bound(self, scale: &Scale) -> Result<Bound> {
         match self {
             Self::Machine(probe) => Ok(vec![(probe, 1.0)]),
-            Self::Product(Bf16, size) => {
-                Ok(vec![(Probe::PeakBf16 { cores: 1 }, products::flops(size, scale))])
-            }
-            Self::Product(_, size) | Self::Linear(size) => {
-                Ok(vec![(Probe::Peak { cores: 1 }, products::flops(size, scale))])
-            }
+            Self::Product(Bf16, _) => Ok(vec![(Probe::PeakBf16 { cores: 1 }, self.amount(scale))]),
+            Self::Product(..) | Self::Linear(_) => Ok(vec![(Probe::Peak { cores: 1 }, self.amount(scale))]),
             Self::Pass(pass, layout) => model::bound(pass, &layout.parse()?, scale),
             Self::Decode(number) => in_number!(number, D => model::decode_bound::<D>(scale)),
             Self::AllReduce(ranks, bytes) => Ok(all_reduce::bound(ranks, bytes, scale)),

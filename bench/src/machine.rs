@@ -83,19 +83,16 @@ impl Probe {
 }
 
 fn peak(cores: usize, rounds: usize) -> f64 {
-    let all = |(): &mut ()| {
-        std::hint::black_box(machine::multiply_adds(rounds));
-    };
-    at_once(cores, |_| (), all) / (rounds as f64 * machine::multiply_adds(1) as f64)
+    at_once(cores, |_| (), |()| machine::multiply_adds(rounds))
+        / (rounds as f64 * machine::multiply_adds(1) as f64)
 }
 
 fn peak_bf16(cores: usize, rounds: usize) -> f64 {
     let wide = peak(cores, rounds);
     let Some(flops) = machine::bf16_multiply_adds(1) else { return wide };
-    let all = |(): &mut ()| {
-        std::hint::black_box(machine::bf16_multiply_adds(rounds));
-    };
-    wide.min(at_once(cores, |_| (), all) / (rounds as f64 * flops as f64))
+    wide.min(
+        at_once(cores, |_| (), |()| machine::bf16_multiply_adds(rounds)) / (rounds as f64 * flops as f64),
+    )
 }
 
 /// As ranks have it: in large pages.
@@ -104,24 +101,21 @@ fn memory(bytes: usize) -> Tensor<Cpu<f32>> {
 }
 
 fn read(cores: usize, bytes: usize) -> f64 {
-    let all = |x: &mut Tensor<Cpu<f32>>| {
-        std::hint::black_box(machine::read(x.view().row(0)));
-    };
-    at_once(cores, |_| memory(bytes), all) / bytes as f64
+    at_once(cores, |_| memory(bytes), |x| machine::read(x.view().row(0))) / bytes as f64
 }
 
 fn field(cores: usize, n: usize) -> f64 {
     let matrices = |_| {
-        let cpu = Cpu::<F61>::default();
+        let (key, cpu) = (Key(1).enter(), Cpu::<F61>::default());
         let matrix =
             |salt| Tensor::from_fn(&cpu, Category::Buffers, n, n, |i| F61::sample(i as u64 ^ salt, 1.0));
-        [matrix(1 << 20), matrix(2 << 20), matrix(3 << 20)]
+        let all = [1 << 20, 2 << 20, 3 << 20].map(matrix);
+        (key, cpu, all)
     };
-    let product = |[a, b, c]: &mut [Tensor<Cpu<F61>>; 3]| {
-        c.device().clone().gemm(c.view_mut(), a.view(), b.view(), Write::Set);
+    let product = |(_, cpu, [a, b, c]): &mut (_, Cpu<F61>, [Tensor<_>; 3])| {
+        cpu.gemm(c.view_mut(), a.view(), b.view(), Write::Set);
     };
-    let key = Key(1);
-    at_once(cores, |rank| (key.enter(), matrices(rank)), |(_, m)| product(m)) / (n * n * n) as f64
+    at_once(cores, matrices, product) / (n * n * n) as f64
 }
 
 /// The best of several ways: through one window, two, or four of the same memory. Which one memory takes best is not the
@@ -181,14 +175,18 @@ fn meet(threads: usize, scale: &Scale) -> f64 {
 
 /// The least time, of a few trials after one to warm up, that as many threads take to do the same at once: from when
 /// all are ready until the last has done it.
-fn at_once<T>(threads: usize, prepare: impl Fn(usize) -> T + Sync, work: impl Fn(&mut T) + Sync) -> f64 {
+fn at_once<T, R>(
+    threads: usize,
+    prepare: impl Fn(usize) -> T + Sync,
+    work: impl Fn(&mut T) -> R + Sync,
+) -> f64 {
     let ready = Barrier::new(threads);
     let one = |me: usize| {
         let mut state = prepare(me);
         let trial = |_| {
             ready.wait();
             let start = Instant::now();
-            work(&mut state);
+            std::hint::black_box(work(&mut state));
             start.elapsed().as_secs_f64()
         };
         (0..=TRIALS).map(trial).collect::<Vec<_>>()

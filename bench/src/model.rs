@@ -16,8 +16,7 @@ use models::generate::{self, Prompts};
 use models::sampling::Sampling;
 use models::{Config, Model};
 use parallel::number::Runs;
-use parallel::{At, Stages};
-use parallel::{Batch, Layout, Network, Result, Sequence, Trainer, measure, price, session};
+use parallel::{At, Batch, Layout, Network, Result, Sequence, Stages, Trainer, measure, price, session};
 use std::sync::Mutex;
 use std::time::Instant;
 use tensor::{Cpu, Device, Ids, Phase, Scalar, mix};
@@ -85,13 +84,8 @@ fn batch(scale: &Scale) -> Result<Batch> {
     Batch::new((0..sequences as u64).map(sequence).collect(), 1)
 }
 
-/// The best time of a pass under a layout.
-pub(super) fn seconds(pass: Pass, layout: &Layout, scale: &Scale) -> Result<f64> {
-    seconds_over(&Network::default(), pass, layout, scale)
-}
-
 /// The best time of a pass under a layout over a network.
-pub(super) fn seconds_over(network: &Network, pass: Pass, layout: &Layout, scale: &Scale) -> Result<f64> {
+pub(super) fn seconds(network: &Network, pass: Pass, layout: &Layout, scale: &Scale) -> Result<f64> {
     let world = network.world(layout, "a pass of shape L")?;
     let ranks = session::run((layout, &world), &Even, |at: At<Cpu<f32>>| {
         let mut ready = Ready::new(pass, &at, scale)?;
@@ -124,11 +118,14 @@ pub(super) fn bound(pass: Pass, layout: &Layout, scale: &Scale) -> Result<Bound>
 
 /// What all ranks compute in a pass, as the meter counts it.
 pub(super) fn flops(pass: Pass, layout: &Layout, scale: &Scale) -> Result<f64> {
+    metered(layout, |at: &At<Meta<Cpu<f32>>>| Ready::new(pass, at, scale)?.once(scale))
+}
+
+/// What all ranks compute, as the meter counts it.
+pub(super) fn metered<D: Kernels>(layout: &Layout, work: impl Fn(&At<Meta<D>>) -> Result<()>) -> Result<f64> {
     let of_rank = |rank| {
-        session::ghost(layout, (rank, None), |at: At<Meta<Cpu<f32>>>| {
-            Ready::new(pass, &at, scale)?.once(scale)?;
-            Ok(at.device.meter().flops() as f64)
-        })
+        let counted = |at: At<Meta<D>>| work(&at).map(|()| at.device.meter().flops() as f64);
+        session::ghost(layout, (rank, None), counted)
     };
     (0..layout.ranks()).map(of_rank).sum()
 }

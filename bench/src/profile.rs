@@ -11,7 +11,7 @@ mod steps;
 mod tests;
 mod told;
 
-pub use told::{KindLine, LayerLine, LinksLine, StepsLine};
+pub use told::ProfileLine;
 
 use comm::{Event, Run};
 use parallel::{Result, bail};

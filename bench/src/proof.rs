@@ -1,11 +1,12 @@
 //! A certificate as `prove` gives it: a stack of two blocks under tp=2, per key and step.
 use super::machine::{Bound, Probe, cores};
+use super::model;
 use super::scale::Scale;
 use kernels::Meta;
-use parallel::{At, Layout, Result, Trainer, bail, session};
+use parallel::{At, Layout, Result, Trainer, bail};
 use prove::{self, Subject, Truths};
 use std::time::Instant;
-use tensor::{Cpu, Device, F61, Key};
+use tensor::{Cpu, F61, Key};
 
 /// Certificates of a turn.
 const TRIES: usize = 3;
@@ -40,17 +41,11 @@ pub(super) fn bound(scale: &Scale) -> Result<Bound> {
     Ok(vec![(Probe::Field { cores }, flops / 2.0 / (cores * steps) as f64)])
 }
 
-/// What all ranks compute, as the meter counts it.
+/// What all ranks compute.
 fn flops(subject: &Subject, layout: &Layout) -> Result<f64> {
-    let of_rank = |rank| {
-        session::ghost(layout, (rank, None), |at: At<Meta<Cpu<F61>>>| {
-            let mut trainer = Trainer::new(&at, &subject.model, subject.optimizer)?;
-            prove::read(subject, trainer.model(), (at.device, at.mesh), None)?;
-            for (batch, rate) in &subject.steps {
-                trainer.step(batch, *rate)?;
-            }
-            Ok(at.device.meter().flops() as f64)
-        })
-    };
-    (0..layout.ranks()).map(of_rank).sum()
+    model::metered(layout, |at: &At<Meta<Cpu<F61>>>| {
+        let mut trainer = Trainer::new(at, &subject.model, subject.optimizer)?;
+        prove::read(subject, trainer.model(), (at.device, at.mesh), None)?;
+        subject.steps.iter().try_for_each(|(batch, rate)| trainer.step(batch, *rate).map(drop))
+    })
 }

@@ -10,6 +10,8 @@ use std::path::Path;
 use tensor::files;
 use tensor::safetensors::{Dtype, Writer};
 
+const CONFIG: &str = "config.json";
+
 /// What was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Converted {
@@ -49,7 +51,9 @@ pub fn convert(model: &Model, out: &Path, dtype: Option<Dtype>) -> Result<Conver
         for (from, to) in from.iter().zip(&to) {
             writer.matrix(&to.name, &stored.tensor(from)?)?;
         }
-        let along = write_along(model, out, dtype)?;
+        files::replace_file(&out.join(CONFIG), model.config.to_json_in(dtype).as_bytes())?;
+        let mut along = vec![CONFIG.to_owned()];
+        along.extend(model.tokens.write(out)?);
         writer.finish()?;
         Ok::<_, Error>(along)
     };
@@ -60,31 +64,22 @@ pub fn convert(model: &Model, out: &Path, dtype: Option<Dtype>) -> Result<Conver
 
 /// Makes the folder, or sees that it is empty.
 fn prepare(out: &Path) -> Result<()> {
-    let fail = |what: &str| {
-        Err(Error::new(format!("{} {what}; the output must be an empty folder, or none", out.display())))
+    let what = if out.exists() && !out.is_dir() {
+        "is a file"
+    } else if fs::read_dir(out).is_ok_and(|mut files| files.next().is_some()) {
+        "is not empty"
+    } else {
+        return fs::create_dir_all(out)
+            .map_err(|why| Error::new(format!("{} cannot be made: {why}", out.display())));
     };
-    if out.exists() && !out.is_dir() {
-        return fail("is a file");
-    }
-    if fs::read_dir(out).is_ok_and(|mut files| files.next().is_some()) {
-        return fail("is not empty");
-    }
-    fs::create_dir_all(out).map_err(|why| Error::new(format!("{} cannot be made: {why}", out.display())))
+    bail!("{} {what}; the output must be an empty folder, or none", out.display());
 }
 
 /// Removes what was written along with a model that could not be, so that the folder is as empty as it was.
 fn empty(out: &Path) {
-    for file in ["config.json"].iter().chain(&tokenizer::ALONG) {
+    for file in [CONFIG].iter().chain(&tokenizer::ALONG) {
         let _ = fs::remove_file(out.join(file));
     }
-}
-
-/// Writes config.json and what goes along with it.
-fn write_along(model: &Model, out: &Path, dtype: Dtype) -> Result<Vec<String>> {
-    files::replace_file(&out.join("config.json"), model.config.to_json_in(dtype).as_bytes())?;
-    let mut along = vec!["config.json".to_owned()];
-    along.extend(model.tokens.write(out)?);
-    Ok(along)
 }
 
 #[cfg(test)]

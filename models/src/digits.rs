@@ -26,9 +26,12 @@ const TEST: Names = ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte");
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Set {
     images: Vec<u8>,
-    labels: Vec<u8>,
-    rows: usize,
-    cols: usize,
+    /// What each shows.
+    pub labels: Vec<u8>,
+    /// Rows of an image, in pixels.
+    pub rows: usize,
+    /// Columns of an image, in pixels.
+    pub cols: usize,
 }
 
 impl Set {
@@ -39,14 +42,6 @@ impl Set {
     /// Whether there is no image; never of a set that was read.
     pub fn is_empty(&self) -> bool {
         self.labels.is_empty()
-    }
-    /// Rows of an image, in pixels.
-    pub fn rows(&self) -> usize {
-        self.rows
-    }
-    /// Columns of an image, in pixels.
-    pub fn cols(&self) -> usize {
-        self.cols
     }
     /// Pixels of an image: the features of a classifier.
     pub fn pixels(&self) -> usize {
@@ -59,19 +54,12 @@ impl Set {
     pub fn image(&self, i: usize) -> &[u8] {
         &self.images[i * self.pixels()..][..self.pixels()]
     }
-    /// What image `i` shows.
-    ///
-    /// # Panics
-    /// If there is no image `i`.
-    pub fn label(&self, i: usize) -> u8 {
-        self.labels[i]
-    }
     /// Image `i` as an example: its features, and its class.
     ///
     /// # Panics
     /// If there is no image `i`.
     pub fn example(&self, i: usize) -> Sequence {
-        Sequence::example(self.image(i).iter().map(|&pixel| feature(pixel)).collect(), self.label(i).into())
+        Sequence::example(self.image(i).iter().map(|&pixel| feature(pixel)).collect(), self.labels[i].into())
     }
     /// From two files of a directory; also hands back the first one's path.
     fn read(dir: &Path, (images, labels): Names) -> Result<(Self, PathBuf)> {
@@ -230,7 +218,7 @@ mod tests {
         let set = Digits::generated(1, 3, 0).train;
         for i in [2, 0] {
             let Sequence { x, targets, documents, .. } = set.example(i);
-            assert_eq!((x.len(), targets, documents), (784, vec![u32::from(set.label(i))], vec![1]));
+            assert_eq!((x.len(), targets, documents), (784, vec![u32::from(set.labels[i])], vec![1]));
             assert!(x.iter().zip(set.image(i)).all(|(x, &pixel)| *x == feature(pixel)));
         }
         assert!((feature(0) + 0.424_213).abs() < 1e-5 && (feature(255) - 2.821_487).abs() < 1e-5);
@@ -243,14 +231,14 @@ mod tests {
     fn what_was_written_is_read_image_by_image() {
         let digits = read(&[]).unwrap();
         let Digits { train, test, .. } = &digits;
-        assert_eq!((train.len(), train.rows(), train.cols(), train.pixels()), (3, 2, 5, 10));
-        assert_eq!((test.len(), test.rows(), test.cols(), test.pixels()), (2, 2, 5, 10));
+        assert_eq!((train.len(), train.rows, train.cols, train.pixels()), (3, 2, 5, 10));
+        assert_eq!((test.len(), test.rows, test.cols, test.pixels()), (2, 2, 5, 10));
         assert_eq!((digits.classes(), digits.pixels(), train.is_empty()), (7, 10, false));
         for i in 0..3 {
-            assert_eq!((train.image(i), train.label(i)), (&pixels(30)[10 * i..10 * i + 10], [4, 0, 2][i]));
+            assert_eq!((train.image(i), train.labels[i]), (&pixels(30)[10 * i..10 * i + 10], [4, 0, 2][i]));
         }
         for i in 0..2 {
-            assert_eq!((test.image(i), test.label(i)), (&pixels(20)[10 * i..10 * i + 10], [6, 2][i]));
+            assert_eq!((test.image(i), test.labels[i]), (&pixels(20)[10 * i..10 * i + 10], [6, 2][i]));
         }
         let largest = read(&[(TRAIN.1, &idx(&[3], &[255, 0, 0]))]).unwrap();
         assert_eq!(largest.classes(), 256);
@@ -352,7 +340,7 @@ mod tests {
     fn generated_digits_are_two_sets_of_ten_classes() {
         let digits = Digits::generated(1, 30, 20);
         assert_eq!((digits.train.len(), digits.test.len(), digits.classes()), (30, 20, 10));
-        assert_eq!((digits.train.rows(), digits.test.cols(), digits.pixels()), (28, 28, 784));
+        assert_eq!((digits.train.rows, digits.test.cols, digits.pixels()), (28, 28, 784));
         assert_ne!(digits.train.image(0), digits.test.image(0));
         assert_eq!(digits, Digits::generated(1, 30, 20));
         assert_ne!(digits, Digits::generated(2, 30, 20));

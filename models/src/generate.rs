@@ -4,7 +4,7 @@
 //! and where any token may be drawn.
 use crate::Model;
 use crate::sampling::{self, Chosen, Logits, Sampling};
-use comm::{Axis, Mesh};
+use comm::Axis;
 use kernels::{Kernels, Meta, Selects};
 use layers::{Cx, Record, Shape, ops};
 use parallel::dump::{self, Seen};
@@ -12,7 +12,7 @@ use parallel::measure::{self, PeakBytes, Taken};
 use parallel::number::Runs;
 use parallel::{At, Layout, Network, Result, Stages, bail, budget, deal, price, session};
 use serde::Serialize;
-use tensor::{Device, Ids, Phase, Place, Real, Scalar, Tensor};
+use tensor::{Device, Ids, Phase, Real, Scalar, Tensor};
 
 /// What is to be continued.
 #[derive(Clone, Debug)]
@@ -148,11 +148,8 @@ pub fn generate<D: Runs>(
 ) -> Result<Generated<D::Elem>> {
     request.check::<D>(model, layout)?;
     let world = network.world(layout, "inference")?;
-    let ranks = session::run((layout, &world), model.values(), |at: At<D>| {
-        let (texts, taken, seen) = on_rank(model, request, &at, watch)?;
-        let speaks = speaks(at.mesh)?;
-        Ok((if speaks { texts } else { Vec::new() }, taken, seen))
-    })?;
+    let ranks =
+        session::run((layout, &world), model.values(), |at: At<D>| on_rank(model, request, &at, watch))?;
     let mut all = Generated { texts: Vec::new(), taken: Vec::new(), seen: Vec::new() };
     for (texts, taken, seen) in ranks {
         all.texts.extend(texts);
@@ -162,13 +159,8 @@ pub fn generate<D: Runs>(
     Ok(all)
 }
 
-/// A rank's texts, what they took, and what its layers took and gave.
+/// The texts of the rank that speaks for its data rank, what they took, and what its layers took and gave.
 type OfRank<D> = (Vec<Text>, Taken, Option<Seen<<D as Device>::Elem>>);
-
-/// Whether this rank is the one of its data rank's that tells of texts, which all of them have.
-fn speaks<P: Place>(mesh: &Mesh<P>) -> Result<bool> {
-    Ok(mesh.over([Axis::LAYERS, Axis::STAGES])?.rank() == 0)
-}
 
 fn on_rank<D: Runs>(
     model: &Model,
@@ -178,7 +170,8 @@ fn on_rank<D: Runs>(
 ) -> Result<OfRank<D>> {
     let (device, mesh) = (at.device, at.mesh);
     let record = request.record.then(|| Record::new(mesh));
-    let (data, speaks) = (mesh.group(Axis::SEQUENCES), speaks(mesh)?);
+    let data = mesh.group(Axis::SEQUENCES);
+    let speaks = mesh.over([Axis::LAYERS, Axis::STAGES])?.rank() == 0; // for its data rank, all of which have its texts
     let mine = deal(request.prompts.len(), data.rank(), data.size());
     let mut chunk = Stages::new(at, model.config.shape)?;
     let weights = if request.record { dump::weights(chunk.params(), mesh)? } else { Vec::new() };
@@ -190,28 +183,35 @@ fn on_rank<D: Runs>(
         let capacity = lengths.iter().max().expect("each rank has a prompt") + request.max_new;
         let cx = Cx::infer(&lengths).numbered_from(mine.start).recorded(record.clone());
         let first = request.first(model.config.shape.vocabulary);
-        let (mut cx, mut room) = (cx.with_cache(capacity), Room::new());
+        let (mut cx, mut room) = (cx.with_cache(capacity), Room::default());
+        let (mut numbers, mut memory) = (Vec::new(), sampling::SamplingRoom::default());
         for new in 0..request.max_new.max(1) {
             let _span = if new == 0 { mesh.span("prompt") } else { mesh.span(format_args!("token {new}")) };
             if new > 0 {
                 cx.advance(&lengths);
             }
             let ids = Ids::new(device.place(), fed.iter().flatten(), model.config.shape.vocabulary)?;
-            room.read(&chunk.logits(&cx, ids, false)?, first, new == 0);
+            room.read(&chunk.logits(&cx, ids, false)?, &mut numbers, first, new == 0);
             if new == 0 {
-                texts
-                    .iter_mut()
-                    .enumerate()
-                    .for_each(|(row, text)| text.prompt_logits = room.row(row).to_vec());
+                for (row, text) in texts.iter_mut().enumerate() {
+                    text.prompt_logits = room.row(row).to_vec();
+                }
             }
             let mut rows = 0..;
             for (i, text) in texts.iter_mut().enumerate().filter(|(i, _)| lengths[*i] > 0) {
                 let row = rows.next().expect("a row for every open sequence");
                 fed[i].clear();
-                fed[i].extend(text.extend(&mut room, row, request, mine.start + i)?);
-                fed[i].retain(|id| !model.config.eos.contains(id));
-                if mine.start + i == 0 && speaks {
-                    text.ids[request.prompts[0].len()..].last().into_iter().for_each(|&id| watch(id));
+                if request.max_new == 0 {
+                    continue;
+                }
+                let (sequence, position) = (mine.start + i, text.ids.len() - 1);
+                let Chosen { id, margin } =
+                    request.sampling.choose_in(&mut memory, room.choices(row), sequence, position)?;
+                text.ids.push(id);
+                text.margins.push(margin);
+                fed[i].extend(Some(id).filter(|id| !model.config.eos.contains(id)));
+                if sequence == 0 && speaks {
+                    watch(id);
                 }
             }
             lengths.clear();
@@ -223,7 +223,7 @@ fn on_rank<D: Runs>(
         Ok(texts)
     })?;
     let seen = |r: Record<_>| Seen { activations: r.take(), gradients: Vec::new(), weights, after: None };
-    Ok((texts, taken, record.map(seen)))
+    Ok((if speaks { texts } else { Vec::new() }, taken, record.map(seen)))
 }
 
 impl Text {
@@ -233,70 +233,48 @@ impl Text {
         ids.extend_from_slice(prompt);
         Self { ids, margins: Vec::with_capacity(most), prompt_logits: Vec::new() }
     }
-    /// Adds the next token, if one is wanted: what is to be fed next. `sequence` is counted over all data ranks.
-    fn extend<E: Real>(
-        &mut self,
-        room: &mut Room<E>,
-        row: usize,
-        request: &Prompts,
-        sequence: usize,
-    ) -> Result<Option<u32>> {
-        if request.max_new == 0 {
-            return Ok(None);
-        }
-        let choice = room.choose(row, &request.sampling, sequence, self.ids.len() - 1)?;
-        self.ids.push(choice.id);
-        self.margins.push(choice.margin);
-        Ok(Some(choice.id))
-    }
 }
 
-/// What is read of a token's logits, and memory for its choice, used again for the next.
-struct Room<E> {
-    read: Vec<E>, // of the device
+/// What is read of a token's logits, in memory that is used again for the next.
+#[derive(Default)]
+struct Room {
     first: usize, // numbers of a row in `values` and `ids`; 0: choices are made from `logits`
     values: Vec<f32>,
     ids: Vec<u32>,
     vocabulary: usize, // numbers of a row in `logits`
     logits: Vec<f32>,
-    choice: sampling::SamplingRoom,
 }
 
-impl<E: Real> Room<E> {
-    fn new() -> Self {
-        let (read, values, ids, logits) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        Self { read, first: 0, values, ids, vocabulary: 0, logits, choice: sampling::SamplingRoom::default() }
-    }
+impl Room {
     /// Reads so many of the first logits of each row of `[sequences, V]`; or, where these are not enough, and where it
-    /// is asked for, all of them.
-    fn read<D: Selects<Elem = E>>(&mut self, logits: &Tensor<D>, first: Option<usize>, all: bool) {
+    /// is asked for, all of them. `numbers`: memory for those of the device.
+    fn read<D: Selects<Elem: Real>>(
+        &mut self,
+        logits: &Tensor<D>,
+        numbers: &mut Vec<D::Elem>,
+        first: Option<usize>,
+        all: bool,
+    ) {
         (self.first, self.vocabulary) = (first.unwrap_or(0), logits.cols());
         if let Some(n) = first {
             let (values, ids) = ops::top_k(logits, n);
             assert!(ids.read_into(&mut self.ids), "the host has values");
-            in_f32(&values, &mut self.read, &mut self.values);
+            in_f32(&values, numbers, &mut self.values);
         }
         if all || first.is_none() {
-            in_f32(logits, &mut self.read, &mut self.logits);
+            in_f32(logits, numbers, &mut self.logits);
         }
     }
     fn row(&self, row: usize) -> &[f32] {
         &self.logits[row * self.vocabulary..][..self.vocabulary]
     }
-    fn choose(
-        &mut self,
-        row: usize,
-        sampling: &Sampling,
-        sequence: usize,
-        position: usize,
-    ) -> Result<Chosen> {
-        let logits = if self.first == 0 {
-            Logits::All(&self.logits[row * self.vocabulary..][..self.vocabulary])
-        } else {
-            let of_row = row * self.first..(row + 1) * self.first;
-            Logits::First(&self.values[of_row.clone()], &self.ids[of_row])
-        };
-        sampling.choose_in(&mut self.choice, logits, sequence, position)
+    /// What the next token of a row is chosen from.
+    fn choices(&self, row: usize) -> Logits<'_> {
+        if self.first == 0 {
+            return Logits::All(self.row(row));
+        }
+        let of_row = row * self.first..(row + 1) * self.first;
+        Logits::First(&self.values[of_row.clone()], &self.ids[of_row])
     }
 }
 

@@ -100,7 +100,9 @@ impl Sampling {
             );
         }
         let Some(temperature) = self.temperature else {
-            return Ok(logits.greedy());
+            let (values, ids, _) = room.first(logits, 2);
+            let next = values.get(1).map_or(f64::NEG_INFINITY, |&next| f64::from(next));
+            return Ok(Chosen { id: ids[0], margin: f64::from(values[0]) - next });
         };
         Ok(Candidates::new(room, logits, temperature, self.top_k, self.top_p)
             .choose(uniform(self.seed, sequence, position)))
@@ -128,28 +130,6 @@ impl Logits<'_> {
             Logits::First(values, ids) => Ok((!values[0].is_finite()).then(|| (ids[0] as usize, values[0]))),
         }
     }
-    fn greedy(self) -> Chosen {
-        match self {
-            Logits::All(logits) => greedy(logits),
-            Logits::First(values, ids) => {
-                let next = values.get(1).map_or(f64::NEG_INFINITY, |&next| f64::from(next));
-                Chosen { id: ids[0], margin: f64::from(values[0]) - next }
-            }
-        }
-    }
-}
-
-/// The largest, and its distance from the next.
-fn greedy(logits: &[f32]) -> Chosen {
-    let (mut best, mut next) = (0, f64::NEG_INFINITY);
-    for (id, &logit) in logits.iter().enumerate().skip(1) {
-        if logit > logits[best] {
-            (best, next) = (id, f64::from(logits[best]));
-        } else {
-            next = next.max(f64::from(logit));
-        }
-    }
-    Chosen { id: best as u32, margin: f64::from(logits[best]) - next }
 }
 
 /// A number in [0, 1): a hash of (seed, sequence, position).
@@ -167,13 +147,18 @@ pub struct SamplingRoom {
 }
 
 impl SamplingRoom {
-    /// The first `n` tokens by descending logit (ties to the lower id), in order.
-    fn sort(&mut self, logits: &[f32], n: usize) {
+    /// The first `n` tokens by descending logit (ties to the lower id), in order, or as many as are given: their logits, their
+    /// ids; and memory for sums.
+    fn first<'a>(&'a mut self, logits: Logits<'a>, n: usize) -> (&'a [f32], &'a [u32], &'a mut Vec<f64>) {
+        let Self { ids, values, sums } = self;
+        let logits = match logits {
+            Logits::First(values, ids) => return (values, ids, sums),
+            Logits::All(logits) => logits,
+        };
         let order = |a: &u32, b: &u32| {
             let descending = logits[*b as usize].partial_cmp(&logits[*a as usize]);
             descending.unwrap_or(Ordering::Equal).then(a.cmp(b)) // finite: always comparable
         };
-        let Self { ids, values, .. } = self;
         ids.clear();
         ids.extend(0..logits.len() as u32);
         if n < ids.len() {
@@ -183,6 +168,7 @@ impl SamplingRoom {
         ids.sort_unstable_by(order);
         values.clear();
         values.extend(ids.iter().map(|&id| logits[id as usize]));
+        (values, ids, sums)
     }
 }
 
@@ -204,12 +190,8 @@ impl<'a> Candidates<'a> {
         top_k: Option<usize>,
         top_p: Option<f64>,
     ) -> Self {
-        if let Logits::All(logits) = logits {
-            room.sort(logits, top_k.map_or(logits.len(), |k| k.saturating_add(1))); // the first that is cut off, too
-        }
-        let SamplingRoom { ids, values, sums } = room;
-        let (values, ids) =
-            if let Logits::First(values, ids) = logits { (values, ids) } else { (&values[..], &ids[..]) };
+        // The first that is cut off, too.
+        let (values, ids, sums) = room.first(logits, top_k.map_or(usize::MAX, |k| k.saturating_add(1)));
         let k = top_k.unwrap_or(ids.len()).min(ids.len());
         let max = f64::from(values[0]);
         let weights = values[..k].iter().map(|&logit| ((f64::from(logit) - max) / temperature).exp());

@@ -15,7 +15,7 @@
 mod along;
 mod bytes;
 
-pub use along::{ALONG, TokenizerSource};
+pub use along::{ALONG, TokenizerSource, is_same};
 pub use bytes::json;
 
 use comm::caught;
@@ -65,11 +65,10 @@ impl Tokenizer {
             return Ok(Self::bytes());
         }
         inner.with_padding(None).with_truncation(None).map_err(|why| unreadable(why.to_string()))?;
-        let dropping = match inner.get_model() {
-            ModelWrapper::BPE(model) if model.dropout.is_some() => Some(model.clone()),
-            _ => None,
-        };
-        if let Some(mut model) = dropping {
+        if let ModelWrapper::BPE(model) = inner.get_model()
+            && model.dropout.is_some()
+        {
+            let mut model = model.clone();
             model.dropout = None;
             inner.with_model(model);
         }
@@ -84,15 +83,12 @@ impl Tokenizer {
     /// # Errors
     /// If it has not.
     pub fn fits(&self, vocabulary: usize) -> Result<()> {
-        let origin = match &self.0 {
-            None => "text that is read as bytes".to_owned(),
-            Some(file) => file.path.display().to_string(),
-        };
-        let largest = match &self.0 {
-            None => Some(255),
+        let (origin, largest) = match &self.0 {
+            None => ("text that is read as bytes".to_owned(), Some(255)),
             Some(file) => {
                 let around = self.encode_prompt("")?; // ids of its own, in the file
-                file.inner.get_vocab(true).into_values().chain(around).max()
+                let largest = file.inner.get_vocab(true).into_values().chain(around).max();
+                (file.path.display().to_string(), largest)
             }
         };
         match largest.filter(|&id| id as usize >= vocabulary) {

@@ -88,7 +88,9 @@ fn steps_equal_the_oracle_wherever_parameters_rest() {
         (&[tp(4)], true, None),
     ];
     for tied in [false, true] {
-        let mut model = reference::Model::llama(6, 2, heads, 8, 13, 10_000.0, 1e-5, tied);
+        let sizes =
+            reference::Model { width: 6, blocks: 2, heads, hidden: 8, vocabulary: 13, ..Default::default() };
+        let mut model = reference::Model { eps: 1e-5, tied, ..sizes };
         (model.head_norm, model.bias_qkv) = (true, true);
         model.dropout = reference::Rates { embedding: 0.25, attention: 0.25, residual: 0.25 };
         let dropout = Rates { embedding: 0.25, attention: 0.25, residual: 0.25 };

@@ -16,7 +16,7 @@ mod report;
 mod shrunk;
 mod words;
 
-pub use campaign::{Campaign, Failure, Judgement, judge};
+pub use campaign::{Campaign, Failure, judge};
 pub use document::Document;
 pub use drawn::draw;
 pub use habits::{HABITS, Habit};
@@ -25,6 +25,7 @@ pub use report::CampaignReport;
 
 use crate::Subject;
 use comm::Axis;
+use kernels::Heads;
 use layers::{Design, Kind, Shape};
 use parallel::{Batch, Error, Layout, Result, Sequence, bail};
 use serde::{Deserialize, Serialize};
@@ -36,8 +37,8 @@ use tensor::{IGNORED, Key, mix};
 #[serde(deny_unknown_fields)]
 pub struct Case {
     /// The key of the field, of ids and of targets; in hexadecimal.
-    #[serde(with = "hexadecimal")]
-    pub key: u64,
+    #[serde(with = "written")]
+    pub key: Key,
     /// How the model is split.
     #[serde(with = "written")]
     pub layout: Layout,
@@ -88,8 +89,8 @@ impl Case {
         let Shape { width, blocks, heads, hidden, vocabulary, dropout, loss, window, padding, .. } =
             self.shape;
         let most = self.shape.context().unwrap_or(LARGEST).min(LARGEST);
-        let row = |what: &str, seen: f64, holds: bool, wanted: String| {
-            (!holds).then(|| format!("no case: {what} is {seen}; it must be {wanted}"))
+        let size = |(what, n): (&'static str, usize)| {
+            (what, n as f64, (1..=LARGEST).contains(&n), format!("1 to {LARGEST}"))
         };
         let sizes = [
             ("shape.width", width),
@@ -100,36 +101,29 @@ impl Case {
             ("shape.hidden", hidden),
             ("shape.vocabulary", vocabulary),
         ];
-        let size = |(what, n)| row(what, n as f64, (1..=LARGEST).contains(&n), format!("1 to {LARGEST}"));
-        let id = |id| {
-            row("shape.padding", id as f64, id < vocabulary, format!("below the vocabulary of {vocabulary}"))
-        };
-        let document = |d: &Document| {
-            let n = d.tokens();
-            row("the length of a document", n as f64, n <= most, format!("at most {most}"))
-        };
-        let text = |&(n, prompt): &(usize, usize)| {
-            let wanted = format!("1 to {most}, with a prompt of 1 to all of it");
-            row("the length of a text", n as f64, (1..=n).contains(&prompt) && n <= most, wanted)
-        };
-        let rate = |rate| {
-            let wanted = "0 or more and below 1".into();
-            row("a rate of dropout or smoothing", rate, (0.0..1.0).contains(&rate), wanted)
-        };
-        let all = sizes.into_iter().map(size).chain(padding.map(id));
-        let all = all.chain(self.steps.iter().flat_map(|step| step.sequences.iter().flatten()).map(document));
-        let rates = [dropout.embedding, dropout.attention, dropout.residual, loss.smoothing];
-        let all = all.chain(self.texts.iter().map(text)).chain(rates.map(rate));
-        let window = window.map(|w| row("the window", w.size as f64, w.size > 0, "at least 1".into()));
-        match all.chain(window).flatten().next() {
-            Some(why) => bail!("{why}"),
-            None if !heads.queries.is_multiple_of(heads.keys) => bail!(
-                "no case: {} query heads cannot share {} KV heads; these must divide them",
-                heads.queries,
-                heads.keys
-            ),
-            None => Ok(()),
+        let mut all: Vec<_> = sizes.map(size).to_vec(); // what, seen, whether it holds, wanted
+        let below = format!("below the vocabulary of {vocabulary}");
+        all.extend(padding.map(|id| ("shape.padding", id as f64, id < vocabulary, below)));
+        for n in self.steps.iter().flat_map(|step| step.sequences.iter().flatten()).map(Document::tokens) {
+            all.push(("the length of a document", n as f64, n <= most, format!("at most {most}")));
         }
+        for &(n, prompt) in &self.texts {
+            let wanted = format!("1 to {most}, with a prompt of 1 to all of it");
+            all.push(("the length of a text", n as f64, (1..=n).contains(&prompt) && n <= most, wanted));
+        }
+        for rate in [dropout.embedding, dropout.attention, dropout.residual, loss.smoothing] {
+            let (holds, wanted) = ((0.0..1.0).contains(&rate), "0 or more and below 1".into());
+            all.push(("a rate of dropout or smoothing", rate, holds, wanted));
+        }
+        all.extend(window.map(|w| ("the window", w.size as f64, w.size > 0, "at least 1".into())));
+        if let Some((what, seen, _, wanted)) = all.into_iter().find(|(_, _, holds, _)| !holds) {
+            bail!("no case: {what} is {seen}; it must be {wanted}");
+        }
+        let Heads { queries, keys, .. } = heads;
+        if !queries.is_multiple_of(keys) {
+            bail!("no case: {queries} query heads cannot share {keys} KV heads; these must divide them");
+        }
+        Ok(())
     }
     /// What a subject is like under a layout: a case of its shapes, whose ids are others; none of a model without ids.
     pub fn of(subject: &Subject, layout: Layout) -> Option<Self> {
@@ -144,7 +138,7 @@ impl Case {
         };
         let (optimizer, clip) = subject.optimizer;
         Some(Self {
-            key: 0,
+            key: Key(0),
             layout,
             shape,
             optimizer,
@@ -192,12 +186,8 @@ impl Case {
     }
     /// Any id, for this place.
     fn id(&self, place: [usize; 4]) -> u32 {
-        let hash = place.iter().fold(mix(self.key), |hash, &n| mix(hash ^ n as u64));
+        let hash = place.iter().fold(mix(self.key.0), |hash, &n| mix(hash ^ n as u64));
         (hash % self.shape.vocabulary as u64) as u32
-    }
-    /// The key of the field.
-    pub fn key(&self) -> Key {
-        Key(self.key)
     }
 }
 
@@ -206,31 +196,19 @@ const TEXTS: usize = usize::MAX;
 /// Sizes above it are no small case, and might be none that a machine can hold.
 const LARGEST: usize = 1 << 12;
 
-/// How a layout is written.
+/// How layouts and keys are written: as they read.
 mod written {
-    use parallel::Layout;
     use serde::{Deserialize, Deserializer, Serializer, de::Error};
+    use std::fmt::Display;
+    use std::str::FromStr;
 
-    pub(super) fn serialize<S: Serializer>(layout: &Layout, to: S) -> Result<S::Ok, S::Error> {
-        to.collect_str(layout)
+    pub(super) fn serialize<T: Display, S: Serializer>(it: &T, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(it)
     }
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Layout, D::Error> {
+    pub(super) fn deserialize<'de, T: FromStr<Err: Display>, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<T, D::Error> {
         String::deserialize(from)?.parse().map_err(D::Error::custom)
-    }
-}
-
-/// How a key is written.
-mod hexadecimal {
-    use serde::{Deserialize, Deserializer, Serializer, de::Error};
-
-    #[allow(clippy::trivially_copy_pass_by_ref)] // serde hands over a reference
-    pub(super) fn serialize<S: Serializer>(key: &u64, to: S) -> Result<S::Ok, S::Error> {
-        to.collect_str(&format_args!("{key:#018x}"))
-    }
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
-        let text = String::deserialize(from)?;
-        let digits = text.strip_prefix("0x").and_then(|digits| u64::from_str_radix(digits, 16).ok());
-        digits.ok_or_else(|| D::Error::custom(format!("{text:?} is no key; a key is written as 0x1f")))
     }
 }
 

@@ -144,7 +144,7 @@ pub fn prove_in<'a>(
     fits(subject, scheme)?;
     let one = |key: Key| {
         let _key = key.enter();
-        let watch = |what: &str| watch(&format!("proving {scheme} under {:#018x}: {what}", key.0));
+        let watch = |what: &str| watch(&format!("proving {scheme} under {key}: {what}"));
         let truth = truths.of(key, subject, &watch)?;
         let truth = truth.get().expect("just computed");
         let mut ranks = session::run((scheme, world), &START, |at: At<Cpu<F61>>| {

@@ -8,7 +8,7 @@ use layers::{Design, Kind, Shape, Window};
 use parallel::{At, Batch, Layout, Result, Sequence, Stages, dump, session};
 use reference::Weights;
 use std::fmt;
-use tensor::{Cpu, F61, Scalar, mix};
+use tensor::{Cpu, F61, Key, Scalar, mix};
 
 /// To how many data ranks a small subject deals at least.
 const DEALT: usize = 8;
@@ -87,7 +87,7 @@ impl Subject {
         let text = |tokens: usize| (tokens, tokens.div_ceil(2));
         let texts = (0..data.max(4)).map(|b| text(tokens(b).min(longest))).collect();
         let (optimizer, lr, clip, layout) = (Kind::Sgd, 1.0, Some(0.5), Layout::UNSPLIT);
-        let case = Case { key: 0, layout, shape, optimizer, lr, clip, steps, texts };
+        let case = Case { key: Key(0), layout, shape, optimizer, lr, clip, steps, texts };
         Ok(Self { narrowed, ..case.subject()? })
     }
     /// Sequences of features whose rows are compared as they come out.

@@ -10,11 +10,6 @@ pub(crate) const WHAT: &str = "logits, losses, norms, every gradient, every new 
 /// What no proof says.
 pub(crate) const LIMITS: &str = "It says nothing about rounding, overflow, other shapes or deadlock.";
 
-/// Keys, as they are written.
-pub(crate) fn hexadecimal(keys: &[Key]) -> Vec<String> {
-    keys.iter().map(|key| format!("{:#018x}", key.0)).collect()
-}
-
 /// How surely, in words.
 pub(crate) fn sure(wrong: &str, bound_log2: Option<f64>) -> String {
     match bound_log2 {
@@ -24,7 +19,7 @@ pub(crate) fn sure(wrong: &str, bound_log2: Option<f64>) -> String {
 }
 
 /// The outcome.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct Verdict {
     /// The layout.
     pub layout: String,
@@ -55,19 +50,14 @@ pub struct Verdict {
 impl Verdict {
     /// Nothing compared yet.
     pub(super) fn of((layout, subject): (&dyn Display, &dyn Display), keys: &[Key]) -> Self {
-        Self {
-            layout: layout.to_string(),
-            subject: subject.to_string(),
-            keys: hexadecimal(keys),
-            equal: true,
-            bound_log2: None,
-            tensors: 0,
-            elements: 0,
-            window: None,
-            never_ran: Vec::new(),
-            first_difference: None,
-            error: None,
-        }
+        let (layout, subject) = (layout.to_string(), subject.to_string());
+        let keys = keys.iter().map(Key::to_string).collect();
+        Self { layout, subject, keys, equal: true, ..Self::default() }
+    }
+    /// Whether it is of the same kind: shrinking looks for the smallest failure of one kind.
+    pub(crate) fn is_like(&self, other: &Self) -> bool {
+        let kind = |of: &Self| (of.equal, of.error.is_some());
+        kind(self) == kind(other)
     }
     /// Of a run that did not come to its end, although it should.
     pub fn failed(subject: &Subject, layout: &Layout, keys: &[Key], why: String) -> Self {
@@ -82,10 +72,8 @@ impl Verdict {
         }
         let Some(d) = &self.first_difference else {
             let sure = sure("a wrong program", self.bound_log2);
-            let narrow = self
-                .window
-                .map(|n| format!("Its window was narrowed to {n} tokens, as the texts are short.\n"));
-            let narrow = narrow.unwrap_or_default();
+            let narrow = |n| format!("Its window was narrowed to {n} tokens, as the texts are short.\n");
+            let narrow = self.window.map(narrow).unwrap_or_default();
             let never = match self.never_ran.join("; ") {
                 none if none.is_empty() => none,
                 list => format!(

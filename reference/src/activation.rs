@@ -11,9 +11,10 @@
 use tensor::Scalar;
 
 /// The activation of a feed-forward layer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Activation {
     /// silu(gate)·up, of rows `[gate | up]`: [`swiglu`](crate::swiglu).
+    #[default]
     SwiGlu,
     /// x·Φ(x).
     Gelu,

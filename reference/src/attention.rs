@@ -8,7 +8,7 @@ use crate::mask::{Mask, Tokens};
 use tensor::{Dropout, Scalar};
 
 /// The heads of an attention layer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Heads {
     /// Query heads.
     pub queries: usize,

@@ -17,7 +17,7 @@ use crate::mask::Tokens;
 use crate::model::{Model, Positions, Rates};
 use crate::parameters::Weights;
 use crate::rotary::rotary;
-use crate::see::See;
+use crate::see::Walk;
 use crate::swiglu::{swiglu, swiglu_backward};
 use tensor::{Dropout, Scalar};
 
@@ -35,20 +35,19 @@ pub struct BlockSaved<S> {
 }
 
 impl Model {
-    /// Block `i`: `X[B,D]` → `X₂[B,D]`, and what its backward needs, showing what it computes. `w` has at least this
-    /// block's parameters. `pass`: where training stands; without it, nothing is dropped.
+    /// Block `i`: `X[B,D]` → `X₂[B,D]`, and what its backward needs, showing what it computes. The weights have at least this
+    /// block's parameters.
     pub fn block<S: Scalar>(
         &self,
-        w: &Weights<S>,
         i: usize,
         x: Vec<S>,
         tokens: &Tokens,
-        pass: Option<&Pass>,
-        see: &mut See<S>,
+        walk: &mut Walk<S>,
     ) -> (Vec<S>, BlockSaved<S>) {
-        let (of, [scores, attended, fed]) = (self.maps(i), self.drops(i, pass));
-        let norm1 = of.norm1.forward_seen(w, &x, see);
-        let projected = of.qkv.forward_seen(w, &norm1, see);
+        let w = walk.w;
+        let (of, [scores, attended, fed]) = (self.maps(i), self.drops(i, walk.pass));
+        let norm1 = of.norm1.forward_seen(walk, &x);
+        let projected = of.qkv.forward_seen(walk, &norm1);
         let mut qkv = projected.clone();
         if let Some([q, k]) = &of.head_gains {
             head_norm(&mut qkv, self.heads, &w[q], &w[k], self.eps);
@@ -57,46 +56,45 @@ impl Model {
             rotary(&mut qkv, self.heads, &tokens.positions(), rope, false);
         }
         let o = attention(&qkv, self.heads, self.mask(i), tokens, scores.as_ref());
-        let added = self.dropped(of.out.forward_seen(w, &o, see), tokens, attended.as_ref());
-        see(format_args!("blocks.{i}.attention.added"), &added);
+        let added = self.dropped(of.out.forward_seen(walk, &o), tokens, attended.as_ref());
+        walk.show(format_args!("blocks.{i}.attention.added"), &added);
         let mut x1 = x.clone();
         add(&mut x1, added);
-        let norm2 = of.norm2.forward_seen(w, &x1, see);
-        let up = of.up.forward_seen(w, &norm2, see);
+        let norm2 = of.norm2.forward_seen(walk, &x1);
+        let up = of.up.forward_seen(walk, &norm2);
         let h = match self.activation {
             Activation::SwiGlu => swiglu(&up, self.hidden),
             plain => activate(&up, plain),
         };
-        let added = self.dropped(of.down.forward_seen(w, &h, see), tokens, fed.as_ref());
-        see(format_args!("blocks.{i}.mlp.added"), &added);
+        let added = self.dropped(of.down.forward_seen(walk, &h), tokens, fed.as_ref());
+        walk.show(format_args!("blocks.{i}.mlp.added"), &added);
         let mut x2 = x1.clone();
         add(&mut x2, added);
         (x2, BlockSaved { x, norm1, projected, qkv, o, x1, norm2, up, h })
     }
 
-    /// `dX₂[B,D]` → `dX[B,D]`, and the gradients of the block's parameters, showing what it computes; `tokens` and `pass`
+    /// `dX₂[B,D]` → `dX[B,D]`, and the gradients of the block's parameters, showing what it computes; `tokens` and the pass
     /// as in the forward.
     pub fn block_backward<S: Scalar>(
         &self,
-        w: &Weights<S>,
         i: usize,
         (saved, mut dx): (&BlockSaved<S>, Vec<S>),
         tokens: &Tokens,
-        pass: Option<&Pass>,
-        see: &mut See<S>,
+        walk: &mut Walk<S>,
     ) -> (Vec<S>, Weights<S>) {
-        let (of, [scores, attended, fed], mut g) = (self.maps(i), self.drops(i, pass), Weights::new());
+        let w = walk.w;
+        let (of, [scores, attended, fed], mut g) = (self.maps(i), self.drops(i, walk.pass), Weights::new());
         let d_branch = self.dropped(dx.clone(), tokens, fed.as_ref());
-        let dh = of.down.backward_seen(w, &saved.h, &d_branch, &mut g, see);
+        let dh = of.down.backward_seen(walk, &saved.h, &d_branch, &mut g);
         let d_up = match self.activation {
             Activation::SwiGlu => swiglu_backward(&saved.up, &dh, self.hidden),
             plain => activate_backward(&saved.up, &dh, plain),
         };
-        let dn = of.up.backward_seen(w, &saved.norm2, &d_up, &mut g, see);
-        add(&mut dx, of.norm2.backward(w, &saved.x1, &dn, &mut g)); // dX₁
-        see(format_args!("gradient of {}.in", of.norm2.name), &dx);
+        let dn = of.up.backward_seen(walk, &saved.norm2, &d_up, &mut g);
+        add(&mut dx, of.norm2.backward(walk.w, &saved.x1, &dn, &mut g)); // dX₁
+        walk.show(format_args!("gradient of {}.in", of.norm2.name), &dx);
         let d_branch = self.dropped(dx.clone(), tokens, attended.as_ref());
-        let d_o = of.out.backward_seen(w, &saved.o, &d_branch, &mut g, see);
+        let d_o = of.out.backward_seen(walk, &saved.o, &d_branch, &mut g);
         let (heads, mask) = (self.heads, self.mask(i));
         let mut d_qkv = attention_backward(&saved.qkv, &d_o, heads, mask, tokens, scores.as_ref());
         if let Positions::Rotary(rope) = &self.positions {
@@ -106,14 +104,14 @@ impl Model {
             let gains = head_norm_backward(&saved.projected, &mut d_qkv, heads, &w[q], &w[k], self.eps);
             g.extend([(q.clone(), gains.0), (k.clone(), gains.1)]);
         }
-        let dn = of.qkv.backward_seen(w, &saved.norm1, &d_qkv, &mut g, see);
-        add(&mut dx, of.norm1.backward(w, &saved.x, &dn, &mut g));
-        see(format_args!("gradient of {}.in", of.norm1.name), &dx);
+        let dn = of.qkv.backward_seen(walk, &saved.norm1, &d_qkv, &mut g);
+        add(&mut dx, of.norm1.backward(walk.w, &saved.x, &dn, &mut g));
+        walk.show(format_args!("gradient of {}.in", of.norm1.name), &dx);
         (dx, g)
     }
 
     /// Dropout of attention's probabilities, of what attention adds, and of what the feed-forward adds, where there is any.
-    fn drops(&self, i: usize, pass: Option<&Pass>) -> [Option<Dropout>; 3] {
+    fn drops(&self, i: usize, pass: Option<Pass>) -> [Option<Dropout>; 3] {
         let Rates { attention, residual, .. } = self.dropout;
         let sites = [("attention.scores", attention), ("attention", residual), ("mlp", residual)];
         sites.map(|(site, rate)| dropout_at(pass, rate, &format!("blocks.{i}.{site}")))
@@ -163,7 +161,10 @@ mod tests {
             let x1 = plus(&x, &drop(affine(&o, "attention.out", [6, 4]), "blocks.1.attention"));
             let h = swiglu(&affine(&norm(&x1, "norm2"), "mlp.gate_up", [4, 10]), 5);
             let wanted = plus(&x1, &drop(affine(&h, "mlp.down", [5, 4]), "blocks.1.mlp"));
-            assert_eq!(model.block(&w, i, x, &tokens, Some(&pass), &mut |_, _| {}).0, wanted);
+            assert_eq!(
+                model.block(i, x, &tokens, &mut Walk { w: &w, pass: Some(pass), see: &mut |_, _| {} }).0,
+                wanted
+            );
         });
     }
 }

@@ -6,7 +6,7 @@
 use crate::activation::{Activation, activate, activate_backward};
 use crate::loss::{Objective, cross_entropy, cross_entropy_backward};
 use crate::parameters::{Does, Map, Weights};
-use crate::see::See;
+use crate::see::Walk;
 use tensor::Scalar;
 
 /// A multilayer perceptron that tells classes apart.
@@ -28,35 +28,22 @@ impl Classifier {
     /// If there is no layer, a weight is missing, or a length does not fit.
     #[must_use]
     pub fn logits<S: Scalar>(&self, w: &Weights<S>, x: &[S]) -> Vec<S> {
-        self.forward(w, x, &mut |_, _| {}).1
+        self.forward(x, &mut Walk { w, pass: None, see: &mut |_, _| {} }).1
     }
 
-    /// `X[B, first size]`, `labels[B]` → their share of the mean loss (nats), and its gradients. `mean_over`: how
-    /// many the loss is a mean over, see [`cross_entropy`].
+    /// `X[B, first size]`, `labels[B]` → their share of the mean loss (nats), and its gradients, showing what it computes.
+    /// `mean_over`: how many the loss is a mean over, see [`cross_entropy`].
     ///
     /// # Panics
     /// As [`logits`](Self::logits), and as [`cross_entropy`].
-    #[must_use]
-    pub fn gradients<S: Scalar>(
+    pub fn gradients_seen<S: Scalar>(
         &self,
-        w: &Weights<S>,
         x: &[S],
         labels: &[u32],
         mean_over: usize,
+        walk: &mut Walk<S>,
     ) -> (S, Weights<S>) {
-        self.gradients_seen(w, x, labels, mean_over, &mut |_, _| {})
-    }
-
-    /// The same, showing what it computes.
-    pub(crate) fn gradients_seen<S: Scalar>(
-        &self,
-        w: &Weights<S>,
-        x: &[S],
-        labels: &[u32],
-        mean_over: usize,
-        see: &mut See<S>,
-    ) -> (S, Weights<S>) {
-        let (inputs, logits) = self.forward(w, x, see);
+        let (inputs, logits) = self.forward(x, walk);
         let (classes, plain) = (*self.sizes.last().expect("a layer"), Objective::default());
         let loss = cross_entropy(&logits, labels, classes, mean_over, &plain);
         let (mut dy, mut g) =
@@ -64,27 +51,22 @@ impl Classifier {
         for (i, layer) in self.layers().iter().enumerate().rev() {
             let x = gated(i, &inputs[i]);
             if i == 0 {
-                see(format_args!("gradient of {}.out", layer.name), &dy);
-                layer.backward(w, &x, &dy, &mut g); // nobody asks for the examples' gradient
+                walk.show(format_args!("gradient of {}.out", layer.name), &dy);
+                layer.backward(walk.w, &x, &dy, &mut g); // nobody asks for the examples' gradient
                 break;
             }
-            dy = layer.backward_seen(w, &x, &dy, &mut g, see);
+            dy = layer.backward_seen(walk, &x, &dy, &mut g);
             dy = activate_backward(&inputs[i], &dy, Activation::Relu);
         }
         (loss, g)
     }
 
     /// What comes to each layer, in front of its `ReLU`; the logits.
-    pub(crate) fn forward<S: Scalar>(
-        &self,
-        w: &Weights<S>,
-        x: &[S],
-        see: &mut See<S>,
-    ) -> (Vec<Vec<S>>, Vec<S>) {
+    pub(crate) fn forward<S: Scalar>(&self, x: &[S], walk: &mut Walk<S>) -> (Vec<Vec<S>>, Vec<S>) {
         assert!(self.sizes.len() > 1, "a classifier has at least one layer: {:?}", self.sizes);
         let (mut inputs, mut x) = (Vec::new(), x.to_vec());
         for (i, layer) in self.layers().iter().enumerate() {
-            let y = layer.forward_seen(w, &gated(i, &x), see);
+            let y = layer.forward_seen(walk, &gated(i, &x));
             inputs.push(x);
             x = y;
         }

@@ -1,10 +1,9 @@
 //! A model of any kind, for one trainer.
 use crate::classifier::Classifier;
-use crate::dropout::Pass;
 use crate::model::Model;
 use crate::parameters::{Shapes, Weights};
 use crate::pass::{Sequence, features};
-use crate::see::See;
+use crate::see::{See, Walk};
 use tensor::{IGNORED, Scalar};
 
 /// Which model.
@@ -38,7 +37,10 @@ impl Design {
     pub fn logits_seen<S: Scalar>(&self, w: &Weights<S>, sequences: &[Sequence], see: &mut See<S>) -> Vec<S> {
         match self {
             Self::Transformer(model) => model.logits_seen(w, sequences, see),
-            Self::Classifier(classifier) => classifier.forward(w, &features(sequences, |s| &s.x), see).1,
+            Self::Classifier(classifier) => {
+                let x: Vec<S> = features(sequences, |s| &s.x);
+                classifier.forward(&x, &mut Walk { w, pass: None, see }).1
+            }
         }
     }
 
@@ -63,17 +65,15 @@ impl Design {
     /// A microbatch's share of the mean loss, and the gradient of that share for every parameter.
     pub(crate) fn gradients_seen<S: Scalar>(
         &self,
-        w: &Weights<S>,
         microbatch: &[Sequence],
         mean_over: usize,
-        pass: &Pass,
-        see: &mut See<S>,
+        walk: &mut Walk<S>,
     ) -> (S, Weights<S>) {
         match self {
-            Self::Transformer(model) => model.gradients_seen(w, microbatch, mean_over, pass, see),
+            Self::Transformer(model) => model.gradients_seen(microbatch, mean_over, walk),
             Self::Classifier(classifier) => {
                 let labels: Vec<u32> = microbatch.iter().flat_map(|s| s.targets.iter().copied()).collect();
-                classifier.gradients_seen(w, &features(microbatch, |s| &s.x), &labels, mean_over, see)
+                classifier.gradients_seen(&features(microbatch, |s| &s.x), &labels, mean_over, walk)
             }
         }
     }
@@ -84,7 +84,7 @@ mod tests {
     use super::*;
     use crate::linear::add;
     use crate::proof::{assert_derivative, draw, everything, small, under_two_keys, values};
-    use crate::{Optimizer, Trainer, Updates, mean_square};
+    use crate::{Optimizer, Pass, Trainer, Updates, mean_square};
     use tensor::{Dual, F61};
 
     fn rows(n: usize, salt: usize) -> Vec<f32> {
@@ -103,6 +103,9 @@ mod tests {
         let numbered = design.shapes().into_iter().zip(seed..);
         numbered.map(|((name, [rows, cols]), seed)| (name, draw(seed, rows * cols))).collect()
     }
+    fn seen<S: Scalar>(design: &Design, w: &Weights<S>, batch: &[Sequence]) -> (S, Weights<S>) {
+        design.gradients_seen(batch, 9, &mut Walk { w, pass: Some(PASS), see: &mut |_, _| {} })
+    }
     const PASS: Pass = Pass { seed: 1, step: 2, first_sequence: 3 };
 
     /// Kills: a gradient that is not the mean square's, positions or masks of one long sequence, a mean over tokens; a
@@ -116,9 +119,9 @@ mod tests {
                 let batch = rows_of(width, [&[3, 1, 2], &[]]).remove(0);
                 let w = weights::<Dual<F61>>(&design, 3);
                 let still = w.iter().map(|(name, w)| (name.clone(), values(w))).collect();
-                let (loss, g) = design.gradients_seen(&still, &batch, 9, &PASS, &mut |_, _| {});
+                let (loss, g) = seen(&design, &still, &batch);
                 assert!(g.keys().eq(w.keys()), "a gradient for every parameter");
-                let (moved, _) = design.gradients_seen(&w, &batch, 9, &PASS, &mut |_, _| {});
+                let (moved, _) = seen(&design, &w, &batch);
                 assert_eq!(loss, moved.value);
                 let inputs: Vec<_> = w.iter().map(|(name, w)| (w.as_slice(), g[name].as_slice())).collect();
                 assert_derivative(&[F61::ONE], &[moved], &inputs);
@@ -126,7 +129,7 @@ mod tests {
                     Design::Transformer(Model { dropout: crate::Rates::default(), bare: true, ..model });
                 let y: Vec<F61> = features(&batch, |s| &s.y);
                 let given = plain.logits_seen(&still, &batch, &mut |_, _| {});
-                let (loss, _) = plain.gradients_seen(&still, &batch, 9, &PASS, &mut |_, _| {});
+                let (loss, _) = seen(&plain, &still, &batch);
                 assert_eq!(loss, mean_square(&given, &y, 9 * width));
             }
         });

@@ -34,7 +34,7 @@ pub fn dropout<S: Scalar>(x: &mut [S], width: usize, tokens: &Tokens, d: &Dropou
 }
 
 /// The dropout at `site` in a pass; none where none is asked for, or outside training.
-pub(crate) fn dropout_at(pass: Option<&Pass>, rate: f64, site: &str) -> Option<Dropout> {
+pub(crate) fn dropout_at(pass: Option<Pass>, rate: f64, site: &str) -> Option<Dropout> {
     pass.filter(|_| rate != 0.0).map(|pass| Dropout::new(rate, pass.seed, pass.step, site))
 }
 
@@ -79,8 +79,8 @@ mod tests {
     #[test]
     fn a_pass_has_dropout_where_there_is_a_rate() {
         let pass = Pass { seed: 3, step: 5, first_sequence: 9 };
-        assert_eq!(dropout_at(Some(&pass), 0.25, "a"), Some(Dropout::new(0.25, 3, 5, "a")));
-        assert_eq!((dropout_at(None, 0.25, "a"), dropout_at(Some(&pass), 0.0, "a")), (None, None));
+        assert_eq!(dropout_at(Some(pass), 0.25, "a"), Some(Dropout::new(0.25, 3, 5, "a")));
+        assert_eq!((dropout_at(None, 0.25, "a"), dropout_at(Some(pass), 0.0, "a")), (None, None));
     }
 
     #[test]

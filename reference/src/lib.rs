@@ -82,7 +82,7 @@ pub use norm::{rms_norm, rms_norm_backward};
 pub use parameters::{Norm, Weights};
 pub use pass::Sequence;
 pub use rotary::rotary;
-pub use see::See;
+pub use see::{See, Walk};
 pub use swiglu::{swiglu, swiglu_backward};
 pub use train::{Step, Trainer};
 pub use update::{Optimizer, Updates};

@@ -14,8 +14,8 @@ use crate::mask::Mask;
 use crate::parameters::{Does, Map, Norm, Shapes};
 use tensor::Rope;
 
-/// A decoder: all that its parameters do not say.
-#[derive(Clone, Debug)]
+/// A decoder: all that its parameters do not say. The default is a Llama whose sizes are still to come.
+#[derive(Clone, Debug, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "a family is a choice of parts")]
 pub struct Model {
     /// Features of a token between blocks, `D`.
@@ -68,6 +68,12 @@ pub enum Positions {
     Learned(usize),
 }
 
+impl Default for Positions {
+    fn default() -> Self {
+        Self::Rotary(10_000.0.into())
+    }
+}
+
 /// Windows of attention: [`Mask::Window`] in later blocks, [`Mask::Causal`] in earlier ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
@@ -102,42 +108,6 @@ pub(crate) struct BlockMaps {
 }
 
 impl Model {
-    /// A Llama: rotary positions of this base, root-mean-square norms, SwiGLU, no biases, no dropout.
-    #[must_use]
-    #[expect(clippy::too_many_arguments, reason = "the sizes of a model, in the order of its fields")]
-    pub fn llama(
-        width: usize,
-        blocks: usize,
-        heads: Heads,
-        hidden: usize,
-        vocabulary: usize,
-        rope: f64,
-        eps: f64,
-        tied: bool,
-    ) -> Model {
-        Model {
-            width,
-            blocks,
-            heads,
-            hidden,
-            vocabulary,
-            padding: None,
-            eps,
-            tied,
-            norm: Norm::Rms,
-            positions: Positions::Rotary(rope.into()),
-            activation: Activation::SwiGlu,
-            bias_qkv: false,
-            bias_out: false,
-            bias_mlp: false,
-            head_norm: false,
-            window: None,
-            dropout: Rates::default(),
-            objective: Objective::default(),
-            bare: false,
-        }
-    }
-
     /// Canonical name and shape `[rows, cols]` of every parameter, in program order.
     pub fn shapes(&self) -> Vec<(String, [usize; 2])> {
         if self.bare {

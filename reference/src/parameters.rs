@@ -15,9 +15,10 @@ pub type Weights<S> = BTreeMap<String, Vec<S>>;
 pub(crate) type Shapes = Vec<(String, [usize; 2])>;
 
 /// Which norm a model has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Norm {
     /// The root-mean-square norm: a gain.
+    #[default]
     Rms,
     /// The layer norm: a gain and a bias.
     Layer,

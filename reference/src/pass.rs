@@ -11,9 +11,9 @@ use crate::loss::{
     cross_entropy, cross_entropy_backward, embed, embed_backward, mean_square, mean_square_backward,
 };
 use crate::mask::Tokens;
-use crate::model::{Model, Positions, Rates};
+use crate::model::{Model, Positions};
 use crate::parameters::Weights;
-use crate::see::See;
+use crate::see::{See, Walk};
 use tensor::{Dropout, Scalar};
 
 /// A sequence of tokens, and for each what the model should give.
@@ -47,70 +47,29 @@ struct Tape<S> {
 
 impl Model {
     /// Logits `[B,V]` of the tokens of all sequences, one sequence after the other; targets are not looked at, and
-    /// nothing is dropped.
+    /// nothing is dropped. `see` is shown what is computed.
     ///
     /// # Panics
     /// If a weight is missing or of another shape, an id lies outside the vocabulary, or a sequence is longer than
     /// the learned positions.
-    #[must_use]
-    pub fn logits<S: Scalar>(&self, w: &Weights<S>, sequences: &[Sequence]) -> Vec<S> {
-        self.logits_seen(w, sequences, &mut |_, _| {})
-    }
-
-    /// The same, showing what it computes.
-    ///
-    /// # Panics
-    /// As [`logits`](Self::logits).
     pub fn logits_seen<S: Scalar>(&self, w: &Weights<S>, sequences: &[Sequence], see: &mut See<S>) -> Vec<S> {
-        self.forward(w, sequences, None, see).logits
+        self.forward(sequences, &mut Walk { w, pass: None, see }).logits
     }
 
-    /// [`gradients_with`](Self::gradients_with) for a model without dropout, where the pass does not matter.
-    ///
-    /// # Panics
-    /// As there, and if the model has dropout.
-    #[must_use]
-    pub fn gradients<S: Scalar>(
-        &self,
-        w: &Weights<S>,
-        microbatch: &[Sequence],
-        mean_over: usize,
-    ) -> (S, Weights<S>) {
-        assert_eq!(self.dropout, Rates::default(), "dropout depends on the pass: call `gradients_with`");
-        self.gradients_with(w, microbatch, mean_over, &Pass::default())
-    }
-
-    /// This microbatch's share of the mean loss (nats), and the gradient of that share for every parameter.
-    /// `mean_over`: how many targets the loss is a mean over, see [`cross_entropy`].
-    ///
-    /// # Panics
-    /// As [`logits`](Self::logits), and if a sequence has not as many targets as ids.
-    #[must_use]
-    pub fn gradients_with<S: Scalar>(
-        &self,
-        w: &Weights<S>,
-        microbatch: &[Sequence],
-        mean_over: usize,
-        pass: &Pass,
-    ) -> (S, Weights<S>) {
-        self.gradients_seen(w, microbatch, mean_over, pass, &mut |_, _| {})
-    }
-
-    /// The same, showing what it computes.
+    /// This microbatch's share of the mean loss (nats), and the gradient of that share for every parameter, showing what
+    /// it computes. `mean_over`: how many targets the loss is a mean over, see [`cross_entropy`].
     pub(crate) fn gradients_seen<S: Scalar>(
         &self,
-        w: &Weights<S>,
         microbatch: &[Sequence],
         mean_over: usize,
-        pass: &Pass,
-        see: &mut See<S>,
+        walk: &mut Walk<S>,
     ) -> (S, Weights<S>) {
-        let tape = self.forward(w, microbatch, Some(pass), see);
+        let tape = self.forward(microbatch, walk);
         if self.bare {
             let (n, y) = (mean_over * self.width, features(microbatch, |s| &s.y));
             let (loss, dy) = (mean_square(&tape.x, &y, n), mean_square_backward(&tape.x, &y, n));
             let mut g = Weights::new();
-            self.back(w, &tape, dy, pass, &mut g, see);
+            self.back(&tape, dy, &mut g, walk);
             return (loss, g);
         }
         assert!(microbatch.iter().all(|s| s.ids.len() == s.targets.len()), "one target for each id");
@@ -118,16 +77,11 @@ impl Model {
         let (v, objective) = (self.vocabulary, &self.objective);
         let loss = cross_entropy(&tape.logits, &targets, v, mean_over, objective);
         let d_logits = cross_entropy_backward(&tape.logits, &targets, v, mean_over, objective);
-        (loss, self.backward(w, &tape, &d_logits, pass, see))
+        (loss, self.backward(&tape, &d_logits, walk))
     }
 
-    fn forward<S: Scalar>(
-        &self,
-        w: &Weights<S>,
-        sequences: &[Sequence],
-        pass: Option<&Pass>,
-        see: &mut See<S>,
-    ) -> Tape<S> {
+    fn forward<S: Scalar>(&self, sequences: &[Sequence], walk: &mut Walk<S>) -> Tape<S> {
+        let (w, pass) = (walk.w, walk.pass);
         let ids: Vec<u32> = sequences.iter().flat_map(|s| s.ids.iter().copied()).collect();
         let first = pass.map_or(0, |pass| pass.first_sequence);
         let lengths: Vec<usize> = sequences.iter().map(|s| self.tokens(s)).collect();
@@ -140,10 +94,10 @@ impl Model {
         let mut blocks = Vec::new();
         if !self.bare {
             x = self.dropped(x, &tokens, self.embedding_drop(pass).as_ref());
-            see(format_args!("embedding.out"), &x);
+            walk.show(format_args!("embedding.out"), &x);
         }
         for i in 0..self.blocks {
-            let (y, saved) = self.block(w, i, x, &tokens, pass, see);
+            let (y, saved) = self.block(i, x, &tokens, walk);
             x = y;
             blocks.push(saved);
         }
@@ -151,30 +105,23 @@ impl Model {
             let logits = x.clone();
             return Tape { ids, tokens, blocks, x, normed: Vec::new(), head: Vec::new(), logits };
         }
-        let normed = self.normed("norm".to_owned()).forward_seen(w, &x, see);
+        let normed = self.normed("norm".to_owned()).forward_seen(walk, &x);
         let head = if self.tied { transpose(&w["embedding"], [v, d]) } else { w["head"].clone() };
         let logits = linear(&normed, &head, [d, v]);
-        see(format_args!("head.in"), &normed);
-        see(format_args!("head.out"), &logits);
+        walk.show(format_args!("head.in"), &normed);
+        walk.show(format_args!("head.out"), &logits);
         Tape { ids, tokens, blocks, x, normed, head, logits }
     }
 
-    fn backward<S: Scalar>(
-        &self,
-        w: &Weights<S>,
-        tape: &Tape<S>,
-        d_logits: &[S],
-        pass: &Pass,
-        see: &mut See<S>,
-    ) -> Weights<S> {
+    fn backward<S: Scalar>(&self, tape: &Tape<S>, d_logits: &[S], walk: &mut Walk<S>) -> Weights<S> {
         let (mut g, d, v) = (Weights::new(), self.width, self.vocabulary);
         let (dn, d_head) = linear_backward(&tape.normed, &tape.head, d_logits, [d, v]);
-        see(format_args!("gradient of head.out"), d_logits);
-        see(format_args!("gradient of head.in"), &dn);
-        let mut dx = self.normed("norm".to_owned()).backward(w, &tape.x, &dn, &mut g);
-        see(format_args!("gradient of norm.in"), &dx);
-        dx = self.back(w, tape, dx, pass, &mut g, see);
-        dx = self.dropped(dx, &tape.tokens, self.embedding_drop(Some(pass)).as_ref());
+        walk.show(format_args!("gradient of head.out"), d_logits);
+        walk.show(format_args!("gradient of head.in"), &dn);
+        let mut dx = self.normed("norm".to_owned()).backward(walk.w, &tape.x, &dn, &mut g);
+        walk.show(format_args!("gradient of norm.in"), &dx);
+        dx = self.back(tape, dx, &mut g, walk);
+        dx = self.dropped(dx, &tape.tokens, self.embedding_drop(walk.pass).as_ref());
         let mut d_embedding = embed_backward(&dx, &tape.ids, [v, d], self.padding);
         if self.tied {
             add(&mut d_embedding, transpose(&d_head, [d, v]));
@@ -191,16 +138,13 @@ impl Model {
     /// Back through all blocks: dY to dX.
     fn back<S: Scalar>(
         &self,
-        w: &Weights<S>,
         tape: &Tape<S>,
         mut dx: Vec<S>,
-        pass: &Pass,
         g: &mut Weights<S>,
-        see: &mut See<S>,
+        walk: &mut Walk<S>,
     ) -> Vec<S> {
         for (i, saved) in tape.blocks.iter().enumerate().rev() {
-            let given = (saved, dx);
-            let (through, of_block) = self.block_backward(w, i, given, &tape.tokens, Some(pass), see);
+            let (through, of_block) = self.block_backward(i, (saved, dx), &tape.tokens, walk);
             dx = through;
             g.extend(of_block);
         }
@@ -223,7 +167,7 @@ impl Model {
         Some(tokens.positions().into_iter().map(|position| position as u32).collect())
     }
 
-    fn embedding_drop(&self, pass: Option<&Pass>) -> Option<Dropout> {
+    fn embedding_drop(&self, pass: Option<Pass>) -> Option<Dropout> {
         dropout_at(pass, self.dropout.embedding, "embedding")
     }
 }

@@ -3,7 +3,10 @@
 //! For a forward `Y = f(X)` run on duals and any `dY`, the gradient `dX` is right exactly when
 //! ⟨dY, Ẏ⟩ = ⟨dX, Ẋ⟩ for every direction `Ẋ`. A random direction over the field of 2^61 − 1 lets a wrong `dX`
 //! pass with probability 2^-61 or so: no tolerance, no step width.
-use crate::{Activation, Heads, Model, Norm, Objective, Positions, Rates, Sequence, Weights, Window};
+use crate::{
+    Activation, Classifier, Heads, Model, Norm, Objective, Pass, Positions, Rates, Sequence, Walk, Weights,
+    Window,
+};
 use tensor::{Dual, F61, IGNORED, Key, Rope, Scalar, Scaling, mix};
 
 /// Runs a proof under two keys: two independent readings of every opaque function.
@@ -22,7 +25,43 @@ pub(crate) fn draw<S: Scalar>(seed: u64, n: usize) -> Vec<S> {
 /// A model in which no two dimensions are equal that could be confused, with grouped heads of an odd dimension.
 pub(crate) fn small(tied: bool) -> Model {
     let heads = Heads { queries: 2, keys: 1, dim: 3 };
-    Model::llama(4, 2, heads, 5, 7, 100.0, 0.01, tied)
+    let sizes = Model { width: 4, blocks: 2, heads, hidden: 5, vocabulary: 7, ..Model::default() };
+    Model { positions: Positions::Rotary(100.0.into()), eps: 0.01, tied, ..sizes }
+}
+
+impl Model {
+    /// Logits, which nobody is shown.
+    pub(crate) fn logits<S: Scalar>(&self, w: &Weights<S>, sequences: &[Sequence]) -> Vec<S> {
+        self.logits_seen(w, sequences, &mut |_, _| {})
+    }
+    /// Gradients of a model without dropout, where the pass does not matter.
+    pub(crate) fn gradients<S: Scalar>(&self, w: &Weights<S>, of: &[Sequence], n: usize) -> (S, Weights<S>) {
+        assert_eq!(self.dropout, Rates::default(), "dropout depends on the pass: call `gradients_with`");
+        self.gradients_with(w, of, n, &Pass::default())
+    }
+    /// Gradients in a pass, which nobody is shown.
+    pub(crate) fn gradients_with<S: Scalar>(
+        &self,
+        w: &Weights<S>,
+        of: &[Sequence],
+        n: usize,
+        pass: &Pass,
+    ) -> (S, Weights<S>) {
+        self.gradients_seen(of, n, &mut Walk { w, pass: Some(*pass), see: &mut |_, _| {} })
+    }
+}
+
+impl Classifier {
+    /// Gradients, which nobody is shown.
+    pub(crate) fn gradients<S: Scalar>(
+        &self,
+        w: &Weights<S>,
+        x: &[S],
+        labels: &[u32],
+        n: usize,
+    ) -> (S, Weights<S>) {
+        self.gradients_seen(x, labels, n, &mut Walk { w, pass: None, see: &mut |_, _| {} })
+    }
 }
 
 /// A GPT-2.

@@ -5,6 +5,7 @@
 //! blocks.0.norm1.in, .out   blocks.0.attention.qkv.in, .out   …   blocks.0.mlp.added   norm.in, .out   head.in, .out
 //! gradient of head.out, head.in, norm.in, blocks.1.mlp.down.out, .in, …
 //! ```
+use crate::dropout::Pass;
 use crate::parameters::{Map, Weights};
 use std::fmt::Arguments;
 use tensor::Scalar;
@@ -12,26 +13,41 @@ use tensor::Scalar;
 /// Who looks on: takes a name, and the matrix, row-major, a row for every token.
 pub type See<'a, S> = dyn FnMut(Arguments, &[S]) + 'a;
 
+/// What a walk through a model goes by, forth and back.
+pub struct Walk<'a, S> {
+    /// The weights.
+    pub w: &'a Weights<S>,
+    /// Where training stands; without it, nothing is dropped.
+    pub pass: Option<Pass>,
+    /// Who is shown what is computed.
+    pub see: &'a mut See<'a, S>,
+}
+
+impl<S> Walk<'_, S> {
+    pub(crate) fn show(&mut self, name: Arguments, x: &[S]) {
+        (self.see)(name, x);
+    }
+}
+
 impl Map {
     /// X to Y, both shown.
-    pub(crate) fn forward_seen<S: Scalar>(&self, w: &Weights<S>, x: &[S], see: &mut See<S>) -> Vec<S> {
-        let y = self.forward(w, x);
-        see(format_args!("{}.in", self.name), x);
-        see(format_args!("{}.out", self.name), &y);
+    pub(crate) fn forward_seen<S: Scalar>(&self, walk: &mut Walk<S>, x: &[S]) -> Vec<S> {
+        let y = self.forward(walk.w, x);
+        walk.show(format_args!("{}.in", self.name), x);
+        walk.show(format_args!("{}.out", self.name), &y);
         y
     }
     /// dY to dX, both shown.
     pub(crate) fn backward_seen<S: Scalar>(
         &self,
-        w: &Weights<S>,
+        walk: &mut Walk<S>,
         x: &[S],
         dy: &[S],
         g: &mut Weights<S>,
-        see: &mut See<S>,
     ) -> Vec<S> {
-        see(format_args!("gradient of {}.out", self.name), dy);
-        let dx = self.backward(w, x, dy, g);
-        see(format_args!("gradient of {}.in", self.name), &dx);
+        walk.show(format_args!("gradient of {}.out", self.name), dy);
+        let dx = self.backward(walk.w, x, dy, g);
+        walk.show(format_args!("gradient of {}.in", self.name), &dx);
         dx
     }
 }

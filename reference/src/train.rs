@@ -8,6 +8,7 @@ use crate::dropout::Pass;
 use crate::linear::add;
 use crate::parameters::Weights;
 use crate::pass::Sequence;
+use crate::see::Walk;
 use crate::update::{Optimizer, Updates, zeros};
 use std::fmt::Arguments;
 use tensor::Scalar;
@@ -71,7 +72,7 @@ impl<S: Scalar> Trainer<S> {
     /// [`IGNORED`](tensor::IGNORED). Sequences are numbered through all microbatches.
     ///
     /// # Panics
-    /// As [`Model::gradients_with`](crate::Model::gradients_with).
+    /// As [`Model::logits_seen`](crate::Model::logits_seen), and if a sequence has not as many targets as ids.
     pub fn step(&mut self, microbatches: &[Vec<Sequence>], lr: f64) -> Step<S> {
         self.step_seen(microbatches, lr, &mut |_, _, _| {})
     }
@@ -91,8 +92,8 @@ impl<S: Scalar> Trainer<S> {
         let (mut losses, mut gradients) = (Vec::new(), zeros(&self.model.shapes()));
         for (m, microbatch) in microbatches.iter().enumerate() {
             let mut see = |name: Arguments, x: &[S]| see(m, name, x);
-            let weights = self.updates.weights();
-            let (loss, g) = self.model.gradients_seen(weights, microbatch, mean_over, &pass, &mut see);
+            let mut walk = Walk { w: self.updates.weights(), pass: Some(pass), see: &mut see };
+            let (loss, g) = self.model.gradients_seen(microbatch, mean_over, &mut walk);
             losses.push(loss);
             for (name, g) in g {
                 add(gradients.get_mut(&name).expect("a gradient of a parameter"), g);

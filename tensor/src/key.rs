@@ -1,7 +1,9 @@
 //! The random key of the field's opaque functions: thread-local, set by a guard, inherited by ranks.
 use crate::mix;
 use std::cell::Cell;
+use std::fmt;
 use std::marker::PhantomData;
+use std::str::FromStr;
 
 /// A key. Two keys are two independent runs of the same proof.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +34,24 @@ impl Key {
             Some(Key(key)) => mix(key ^ mix(tag)),
             None => panic!("the field needs a key: hold `Key(..).enter()` around the run"),
         }
+    }
+}
+
+impl fmt::Display for Key {
+    /// In hexadecimal.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#018x}", self.0)
+    }
+}
+
+impl FromStr for Key {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let key = match text.strip_prefix("0x") {
+            Some(digits) => u64::from_str_radix(digits, 16),
+            None => text.parse(),
+        };
+        key.map(Self).map_err(|_| format!("{text:?} is no key; a key is a number below 2^64, decimal or 0x"))
     }
 }
 

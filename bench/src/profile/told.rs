@@ -3,61 +3,47 @@ use super::{RankProfile, Sum};
 use crate::Exposed;
 use serde::Serialize;
 
-/// The steps of a rank.
+/// A line of a profile, named by its kind.
 #[derive(Clone, Debug, Serialize)]
-pub struct StepsLine {
-    /// `steps`.
-    pub profile: &'static str,
-    /// Which rank.
-    pub rank: usize,
-    /// Of how many steps all its lines are the mean.
-    pub steps: usize,
-    /// Milliseconds a step.
-    pub ms: f64,
-    /// GFLOP/s in f32 that a core can do while as many as there are ranks are at it; null where numbers are not f32.
-    pub peak_gflops: Option<f64>,
-}
-
-/// A kind of work.
-#[derive(Clone, Debug, Serialize)]
-pub struct KindLine {
-    /// `kind`.
-    pub profile: &'static str,
-    /// Which rank.
-    pub rank: usize,
-    /// What it is called.
-    pub kind: &'static str,
-    /// How much of it.
-    #[serde(flatten)]
-    pub row: Spending,
-}
-
-/// A layer, one way, or, outside of layers, a part of the step.
-#[derive(Clone, Debug, Serialize)]
-pub struct LayerLine {
-    /// `layer`.
-    pub profile: &'static str,
-    /// Which rank.
-    pub rank: usize,
-    /// What it is called, a star for each number.
-    pub layer: String,
-    /// Which way; null outside of layers.
-    pub pass: Option<&'static str>,
-    /// How many layers have this name.
-    pub layers: usize,
-    /// How much in all of them.
-    #[serde(flatten)]
-    pub row: Spending,
-}
-
-/// How much of its links' time a step shows, whatever its rank.
-#[derive(Clone, Debug, Serialize)]
-pub struct LinksLine<'a> {
-    /// `links`.
-    pub profile: &'static str,
-    /// How much.
-    #[serde(flatten)]
-    pub exposed: &'a Exposed,
+#[serde(tag = "profile", rename_all = "lowercase")]
+pub enum ProfileLine<'a> {
+    /// The steps of a rank.
+    Steps {
+        /// Which rank.
+        rank: usize,
+        /// Of how many steps all its lines are the mean.
+        steps: usize,
+        /// Milliseconds a step.
+        ms: f64,
+        /// GFLOP/s in f32 that a core can do while as many as there are ranks are at it; null where numbers are not f32.
+        peak_gflops: Option<f64>,
+    },
+    /// A kind of work.
+    Kind {
+        /// Which rank.
+        rank: usize,
+        /// What it is called.
+        kind: &'static str,
+        /// How much of it.
+        #[serde(flatten)]
+        row: Spending,
+    },
+    /// A layer, one way, or, outside of layers, a part of the step.
+    Layer {
+        /// Which rank.
+        rank: usize,
+        /// What it is called, a star for each number.
+        layer: &'a str,
+        /// Which way; null outside of layers.
+        pass: Option<&'static str>,
+        /// How many layers have this name.
+        layers: usize,
+        /// How much in all of them.
+        #[serde(flatten)]
+        row: Spending,
+    },
+    /// How much of its links' time a step shows, whatever its rank.
+    Links(&'a Exposed),
 }
 
 /// What was spent, of a step.

@@ -19,7 +19,7 @@ use clap::{Args, Parser, Subcommand};
 use parallel::number::NumberName;
 use parallel::{Layout, layout};
 use std::path::PathBuf;
-use std::str::FromStr;
+use tensor::Key;
 use tensor::safetensors::Dtype;
 
 /// Below the list of commands: those that few need to see in it.
@@ -107,9 +107,7 @@ pub(crate) struct MemoryArgs {
 
 /// Reads the name of a number.
 fn number() -> impl TypedValueParser<Value = NumberName> {
-    let names = NumberName::ALL.map(|(number, about)| PossibleValue::new(number.name()).help(about));
-    let named = |name: String| NumberName::ALL.into_iter().find(|(number, _)| number.name() == name);
-    PossibleValuesParser::new(names).map(move |name| named(name).expect("a name of the list").0)
+    named(NumberName::ALL.map(|(number, about)| (number.name(), about, number)))
 }
 
 /// The flag of numbers.
@@ -151,8 +149,8 @@ pub(crate) struct GenerateArgs {
     #[arg(long, value_name = "TEXT")]
     pub(crate) prompt: Vec<String>,
     /// Token ids to continue, such as 1,403,407; may be repeated
-    #[arg(long, value_name = "IDS")]
-    pub(crate) prompt_ids: Vec<IdList>,
+    #[arg(long, value_name = "IDS", value_parser = ids)]
+    pub(crate) prompt_ids: Vec<Vec<u32>>,
     /// How many tokens to add [default: 128, or as many as the model has positions for]
     #[arg(long)]
     pub(crate) max_new: Option<usize>,
@@ -183,18 +181,12 @@ pub(crate) struct GenerateArgs {
 }
 
 /// Token ids, separated by commas.
-#[derive(Clone, Debug)]
-pub(crate) struct IdList(pub(crate) Vec<u32>);
-
-impl FromStr for IdList {
-    type Err = String;
-    fn from_str(text: &str) -> std::result::Result<Self, String> {
-        let id = |part: &str| {
-            let part = part.trim();
-            part.parse().map_err(|_| format!("{part:?} is no token id; ids are whole numbers below 2^32"))
-        };
-        text.split(',').map(id).collect::<std::result::Result<_, _>>().map(IdList)
-    }
+fn ids(text: &str) -> Result<Vec<u32>, String> {
+    let id = |part: &str| {
+        let part = part.trim();
+        part.parse().map_err(|_| format!("{part:?} is no token id; ids are whole numbers below 2^32"))
+    };
+    text.split(',').map(id).collect()
 }
 
 #[derive(Args, Debug)]
@@ -208,7 +200,7 @@ pub(crate) struct ProveArgs {
     pub(crate) memory: MemoryArgs,
     /// The random key, decimal or 0x; the second key, or those of drawn cases, are hashed from it [default: a fresh one]
     #[arg(long)]
-    pub(crate) key: Option<KeyNumber>,
+    pub(crate) key: Option<Key>,
     /// Prove the model of this config.json alone [default: a panel of small ones, of every family]
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
@@ -223,21 +215,6 @@ pub(crate) struct ProveArgs {
     pub(crate) model: Option<Plain>,
     #[command(flatten)]
     pub(crate) pictures: PicturesArgs,
-}
-
-/// A key, decimal or hexadecimal.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct KeyNumber(pub(crate) u64);
-
-impl FromStr for KeyNumber {
-    type Err = String;
-    fn from_str(text: &str) -> std::result::Result<Self, String> {
-        let key = match text.strip_prefix("0x") {
-            Some(digits) => u64::from_str_radix(digits, 16),
-            None => text.parse(),
-        };
-        key.map(Self).map_err(|_| format!("{text:?} is no key; a key is a number below 2^64, decimal or 0x"))
-    }
 }
 
 #[derive(Args, Debug)]
@@ -336,27 +313,24 @@ pub(crate) struct ConvertArgs {
     #[arg(long, value_name = "DIR")]
     pub(crate) out: PathBuf,
     /// The kind of numbers to write: f32, bf16 or f16 [default: that of the model]
-    #[arg(long)]
-    pub(crate) dtype: Option<DtypeName>,
+    #[arg(long, value_parser = dtype())]
+    pub(crate) dtype: Option<Dtype>,
 }
 
-/// A kind of numbers in files.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum DtypeName {
-    /// 32 bits.
-    F32,
-    /// The upper 16 bits of f32.
-    Bf16,
-    /// IEEE half precision.
-    F16,
+/// Reads the name of a kind of numbers in files.
+fn dtype() -> impl TypedValueParser<Value = Dtype> {
+    named([
+        ("f32", "32 bits", Dtype::F32),
+        ("bf16", "The upper 16 bits of f32", Dtype::Bf16),
+        ("f16", "IEEE half precision", Dtype::F16),
+    ])
 }
 
-impl From<DtypeName> for Dtype {
-    fn from(name: DtypeName) -> Self {
-        match name {
-            DtypeName::F32 => Dtype::F32,
-            DtypeName::Bf16 => Dtype::Bf16,
-            DtypeName::F16 => Dtype::F16,
-        }
-    }
+/// Reads a name of a list, of which each says what it means.
+fn named<T: Copy + Send + Sync + 'static, const N: usize>(
+    all: [(&'static str, &'static str, T); N],
+) -> impl TypedValueParser<Value = T> {
+    let names = all.map(|(name, about, _)| PossibleValue::new(name).help(about));
+    let value = move |given: String| all.into_iter().find(|(name, ..)| given == *name);
+    PossibleValuesParser::new(names).map(move |name| value(name).expect("a name of the list").2)
 }

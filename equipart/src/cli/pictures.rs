@@ -4,33 +4,29 @@ use models::Learner;
 use models::digits::Digits;
 use parallel::{Error, Result};
 use std::path::Path;
-use std::str::FromStr;
+
+/// Features of a classifier's layers between.
+type Hidden = Vec<usize>;
 
 /// Features of the layers between, separated by commas.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Hidden(Vec<usize>);
-
-impl FromStr for Hidden {
-    type Err = String;
-    fn from_str(text: &str) -> std::result::Result<Self, String> {
-        if text.trim() == "none" {
-            return Ok(Self(Vec::new()));
-        }
-        let size = |part: &str| {
-            let size = part.trim().parse().ok().filter(|n| *n > 0);
-            size.ok_or_else(|| {
-                format!("{part:?} is no hidden size; write numbers of 1 or more, such as 512,512, or none")
-            })
-        };
-        text.split(',').map(size).collect::<std::result::Result<_, _>>().map(Self)
+fn hidden(text: &str) -> std::result::Result<Hidden, String> {
+    if text.trim() == "none" {
+        return Ok(Vec::new());
     }
+    let size = |part: &str| {
+        let size = part.trim().parse().ok().filter(|n| *n > 0);
+        size.ok_or_else(|| {
+            format!("{part:?} is no hidden size; write numbers of 1 or more, such as 512,512, or none")
+        })
+    };
+    text.split(',').map(size).collect()
 }
 
 /// The sizes of a classifier.
 #[derive(Args, Debug, Default)]
 pub(crate) struct PicturesArgs {
     /// With --model mlp: features of the layers between pixels and classes, or none [default: 512,512]
-    #[arg(long, value_name = "SIZES")]
+    #[arg(long, value_name = "SIZES", value_parser = hidden)]
     hidden: Option<Hidden>,
 }
 
@@ -38,7 +34,7 @@ impl PicturesArgs {
     /// Fresh weights for such pictures; without pictures, for those that are drawn.
     pub(crate) fn fresh(&self, digits: Option<&Digits>, seed: u64) -> Learner {
         let (pixels, classes) = digits.map_or((784, 10), |digits| (digits.pixels(), digits.classes()));
-        let hidden = self.hidden.as_ref().map_or(&[512, 512][..], |hidden| &hidden.0);
+        let hidden = self.hidden.as_deref().unwrap_or(&[512, 512]);
         Learner::classifier([&[pixels], hidden, &[classes]].concat(), seed)
     }
     /// Whether a model of text is given what is not for it.

@@ -55,7 +55,7 @@ impl Watch {
     }
     /// So many cases were equal; a campaign that ends here is gone on with from this key.
     pub(crate) fn case(&self, done: usize, next: Key) {
-        let says = format!("{done} cases equal; go on with --key {:#018x}", next.0);
+        let says = format!("{done} cases equal; go on with --key {next}");
         self.bar.set_position(done as u64);
         if !self.terminal && done.is_multiple_of(100) {
             out::note(&says);

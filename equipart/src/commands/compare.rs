@@ -18,10 +18,9 @@ use models::generate::{self, Generated, Prompts, Text, all_logits};
 use models::sampling::Sampling;
 use models::text::Corpus;
 use models::{Learner, Model};
-use parallel::At;
 use parallel::measure::{self, PeakBytes, Taken};
 use parallel::number::Runs;
-use parallel::{Batch, Layout, Network, Result, Trainer, budget, in_number, price, session};
+use parallel::{At, Batch, Layout, Network, Result, Trainer, budget, in_number, price, session};
 use prove::cases::never_ran;
 use prove::{Subject, Truths, prove};
 use tensor::{Bf16, Cpu, Key, Phase, Real, Scalar};
@@ -131,10 +130,13 @@ pub fn compare<D: Runs>(work: &Comparison, watch: &dyn Fn(&str)) -> Result<Vec<L
     }
     let (mut said, mut rows) = (Vec::new(), Vec::new());
     if let (Some((model, _)), Some(request)) = (text, &request) {
-        watch("generating under none");
-        let alone = fastest::<D>((work, model), &layouts[0], request)?;
-        said = verdicts(work, &layouts, texts(&alone), watch)?;
-        rows = inference::<D>((work, model), &layouts, request, &alone, watch)?;
+        let generate = |layout| {
+            watch(&format!("generating under {layout}"));
+            fastest::<D>((work, model), layout, request)
+        };
+        let generated = layouts.iter().map(generate).collect::<Result<Vec<_>>>()?;
+        said = verdicts(work, &layouts, texts(&generated[0]), watch)?;
+        rows = inference::<D>(model, &layouts, request, &generated)?;
     } else {
         said.extend(verdicts(work, &layouts, Vec::new(), watch)?);
     }
@@ -260,28 +262,20 @@ fn row(
 
 /// A row for each layout.
 fn inference<D: Runs>(
-    (work, model): (&Comparison, &Model),
+    model: &Model,
     layouts: &[Layout],
     request: &Prompts,
-    alone: &Generated<D::Elem>,
-    watch: &dyn Fn(&str),
+    generated: &[Generated<D::Elem>],
 ) -> Result<Vec<LayoutRow>> {
-    let texts = ids(&alone.texts);
+    let alone = &generated[0].texts;
+    let texts: Vec<_> = alone.iter().map(|text| text.ids.clone()).collect();
     let truth = all_logits::<Cpu<f64>>(model, &Layout::default(), &texts)?;
     let (mut rows, mut own) = (Vec::new(), 0.0);
-    for (n, layout) in layouts.iter().enumerate() {
-        let again;
-        let generated = if n == 0 {
-            alone
-        } else {
-            watch(&format!("generating under {layout}"));
-            again = fastest::<D>((work, model), layout, request)?;
-            &again
-        };
+    for (n, (layout, generated)) in layouts.iter().zip(generated).enumerate() {
         let error = largest_error(&all_logits::<D>(model, layout, &texts)?, &truth);
         own = if n == 0 { error } else { own };
         // Decoding rounds otherwise than a whole forward does: as much slack again.
-        let tie = parts(&generated.texts, &alone.texts, 4.0 * (own + error));
+        let tie = parts(&generated.texts, alone, 4.0 * (own + error));
         let (taken, tokens) = (&generated.taken, generated.new_tokens());
         let numbers = [
             request.peak::<Cpu<f32>>(model, &layout.limited(None))?.largest,
@@ -305,18 +299,10 @@ fn fastest<D: Runs>(
 ) -> Result<Generated<D::Elem>> {
     let run = |network: &Network| generate::generate::<D>(model, (layout, network), request, &|_| ());
     let untraced = work.network.untraced();
-    let mut best = run(&untraced)?;
-    for turn in 1..RUNS {
-        let again = run(if turn + 1 < RUNS { &untraced } else { &work.network })?;
-        if measure::seconds(&again.taken) < measure::seconds(&best.taken) {
-            best = again;
-        }
-    }
-    Ok(best)
-}
-
-fn ids(texts: &[Text]) -> Vec<Vec<u32>> {
-    texts.iter().map(|t| t.ids.clone()).collect()
+    let turn = |turn| run(if turn + 1 < RUNS { &untraced } else { &work.network });
+    let runs = (0..RUNS).map(turn).collect::<Result<Vec<_>>>()?;
+    let seconds = |run: &Generated<_>| measure::seconds(&run.taken);
+    Ok(runs.into_iter().min_by(|a, b| seconds(a).total_cmp(&seconds(b))).expect("some"))
 }
 
 /// Where texts first part, with the margin of that choice and the bound on what rounding does to it.

@@ -6,7 +6,7 @@ use parallel::Result;
 
 pub(crate) fn run(a: &ConvertArgs, json: bool) -> Result<bool> {
     let model = model(Some(&a.model))?;
-    let done = convert(&model, &a.out, a.dtype.map(Into::into))?;
+    let done = convert(&model, &a.out, a.dtype)?;
     let Converted { dtype, tensors, bytes, along } = done;
     let object = serde_json::json!({
         "out": a.out, "dtype": dtype.to_string(), "tensors": tensors, "bytes": bytes, "along": along,

@@ -75,7 +75,7 @@ pub(crate) fn run(args: &DiffArgs, json: bool) -> Result<bool> {
 }
 
 /// How many tensors of each kind.
-#[derive(Default, Serialize)]
+#[derive(Serialize)]
 struct Counts {
     tensors: usize,
     equal: usize,
@@ -85,20 +85,15 @@ struct Counts {
     unmatched: usize,
 }
 
-impl Counts {
-    fn of<'a>(tensors: impl Iterator<Item = &'a Compared>, unmatched: usize) -> Self {
-        let mut counts = Self { unmatched, ..Self::default() };
-        for tensor in tensors {
-            counts.tensors += 1;
-            match tensor.verdict {
-                Some(Finding::Equal) => counts.equal += 1,
-                Some(Finding::Rounding) => counts.rounding += 1,
-                Some(_) => counts.bugs += 1,
-                None => counts.unjudged += 1,
-            }
-        }
-        counts
-    }
+/// Those of a file, or all.
+fn counts(report: &DiffReport, file: Option<&str>) -> Counts {
+    let asked = |of: &str| file.is_none_or(|file| of == file);
+    let findings: Vec<_> = report.tensors.iter().filter(|t| asked(&t.file)).map(|t| t.verdict).collect();
+    let of = |finding| findings.iter().filter(|seen| **seen == finding).count();
+    let (equal, rounding, unjudged) = (of(Some(Finding::Equal)), of(Some(Finding::Rounding)), of(None));
+    let unmatched = report.unmatched.iter().filter(|u| asked(&u.file)).count();
+    let bugs = findings.len() - equal - rounding - unjudged;
+    Counts { tensors: findings.len(), equal, rounding, bugs, unjudged, unmatched }
 }
 
 /// A line of `--json`.
@@ -122,7 +117,7 @@ fn objects(report: &DiffReport) {
     report.unmatched.iter().for_each(|u| show::json(&Object::Unmatched(u)));
     let bug = report.first_bug();
     show::json(&Object::Summary {
-        counts: Counts::of(report.tensors.iter(), report.unmatched.len()),
+        counts: counts(report, None),
         judged: report.judged,
         fine: report.is_fine(),
         first_bug: bug.map(|(bug, _)| bug.name.as_str()),
@@ -138,12 +133,8 @@ fn summary(report: &DiffReport) {
             files.push(file);
         }
     }
-    let counts = |file: &str| {
-        let unmatched = report.unmatched.iter().filter(|u| u.file == file).count();
-        Counts::of(report.tensors.iter().filter(|t| t.file == file), unmatched)
-    };
     let row = |file: &&str| {
-        let Counts { tensors, equal, rounding, bugs, unjudged, unmatched } = counts(file);
+        let Counts { tensors, equal, rounding, bugs, unjudged, unmatched } = counts(report, Some(file));
         let counts = if report.judged {
             vec![tensors, equal, rounding, bugs, unmatched]
         } else {
@@ -172,30 +163,22 @@ fn cells(t: &Compared) -> Vec<String> {
     let mut cells = vec![shown(&t.name), shown(&t.file), t.apart.differ.to_string(), t.apart.of.to_string()];
     cells.extend([number(t.apart.largest), number(t.apart.relative)]);
     cells.extend([number(t.a.map(|e| e.mean)), number(t.b.map(|e| e.mean))]);
-    cells.push(t.verdict.map_or("none", words).into());
+    cells.push(t.verdict.map_or("none", |finding| words(finding)[0]).into());
     cells
 }
 
-fn words(verdict: Finding) -> &'static str {
+/// What a finding is called, and what a bug means.
+fn words(verdict: Finding) -> [&'static str; 2] {
     match verdict {
-        Finding::Equal => "equal",
-        Finding::Rounding => "rounding",
-        Finding::BugInA => "a bug in A",
-        Finding::BugInB => "a bug in B",
-        Finding::BugInBoth => "a bug in both",
-        Finding::Exact => "a bug",
-    }
-}
-
-fn sentence(verdict: Finding) -> &'static str {
-    match verdict {
-        Finding::BugInA => "A departs from the truth by more than rounding, B does not.",
-        Finding::BugInB => "B departs from the truth by more than rounding, A does not.",
-        Finding::BugInBoth => {
-            "Both depart from the truth by more than rounding: a bug of both, or the truth is that of another run."
-        }
-        Finding::Exact => "These numbers do not round, and differ.",
-        Finding::Equal | Finding::Rounding => "",
+        Finding::Equal => ["equal", ""],
+        Finding::Rounding => ["rounding", ""],
+        Finding::BugInA => ["a bug in A", "A departs from the truth by more than rounding, B does not."],
+        Finding::BugInB => ["a bug in B", "B departs from the truth by more than rounding, A does not."],
+        Finding::BugInBoth => [
+            "a bug in both",
+            "Both depart from the truth by more than rounding: a bug of both, or the truth is that of another run.",
+        ],
+        Finding::Exact => ["a bug", "These numbers do not round, and differ."],
     }
 }
 
@@ -211,16 +194,11 @@ fn error(of: &str, e: Option<OwnError>) -> String {
 fn first(bug: &Compared, before: Option<&Compared>) {
     let errors = |t: &Compared| error("A", t.a) + &error("B", t.b);
     let verdict = bug.verdict.expect("a bug was found");
-    line(&format!("\nThe first bug, in program order, is in {}.\n{}", named(bug), sentence(verdict)));
-    line(&format!(
-        "  {} of {} elements differ\n{}{}",
-        bug.apart.differ,
-        bug.apart.of,
-        errors(bug),
-        place(bug)
-    ));
+    line(&format!("\nThe first bug, in program order, is in {}.\n{}", named(bug), words(verdict)[1]));
+    let Apart { differ, of, .. } = bug.apart;
+    line(&format!("  {differ} of {of} elements differ\n{}{}", errors(bug), place(bug)));
     if let Some(before) = before {
-        let verdict = before.verdict.map_or("not judged", words);
+        let verdict = before.verdict.map_or("not judged", |finding| words(finding)[0]);
         line(&format!("The tensor before it, {}, is {verdict}.\n{}", named(before), errors(before)));
     }
     if bug.file == "weights" {

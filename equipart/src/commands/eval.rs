@@ -8,9 +8,8 @@ use comm::Axis;
 use kernels::{Kernels, Meta};
 use layers::Design;
 use models::{Learner, Model, ids, text};
-use parallel::At;
 use parallel::number::Runs;
-use parallel::{Batch, Layout, Result, Sequence, Trainer, bail, budget, in_number, price, session};
+use parallel::{At, Batch, Layout, Result, Sequence, Trainer, bail, budget, in_number, price, session};
 use serde::Serialize;
 use tensor::{Real, Tensor, files};
 

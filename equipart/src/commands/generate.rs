@@ -16,7 +16,7 @@ pub(crate) fn run(a: GenerateArgs, json: bool) -> Result<bool> {
     network.fits(&[layout])?;
     let shows_text = !json && model.tokens.are_known();
     let tokenizer = (shows_text || !a.prompt.is_empty()).then(|| model.tokenizer()).transpose()?;
-    let mut prompts: Vec<Vec<u32>> = a.prompt_ids.iter().map(|ids| ids.0.clone()).collect();
+    let mut prompts = a.prompt_ids.clone();
     for (text, tokenizer) in a.prompt.iter().zip(tokenizer.iter().cycle()) {
         prompts.push(tokenizer.encode_prompt(text)?);
     }

@@ -2,7 +2,7 @@
 use crate::cli::args::NetworkArgs;
 use crate::cli::watch::Watch;
 use crate::cli::{out, show};
-use bench::profile::{self, KindLine, LayerLine, LinksLine, RankProfile, StepsLine, Sum};
+use bench::profile::{self, ProfileLine, RankProfile, Sum};
 use bench::{self, Exposed};
 use clap::Args;
 use parallel::{Error, Layout, Network, Result, layout};
@@ -57,7 +57,7 @@ pub(crate) fn run(a: &ProfileArgs, turns: usize, json: bool) -> Result<bool> {
 
 fn tell_exposed(of: &Exposed, json: bool) {
     let Exposed { linked_ms, unlinked_ms, exposed_ms, priced_ms, ratio } = of;
-    show::one(json, &LinksLine { profile: "links", exposed: of }, || {
+    show::one(json, &ProfileLine::Links(of), || {
         format!(
             "\nOver the links a step takes {linked_ms:.1} ms, without them {unlinked_ms:.1} ms, each the best of all turns: \
          {exposed_ms:.1} ms exposed\nof the {priced_ms:.1} ms that the links take for its calls, or {ratio:.2}.",
@@ -84,15 +84,19 @@ pub(crate) fn tell(network: &Network, peak: Option<f64>, json: bool) -> Result<(
 fn lines(ranks: &[RankProfile], peak: Option<f64>) {
     for (rank, of) in ranks.iter().enumerate() {
         let (steps, ms) = (of.steps, of.ms());
-        show::json(&StepsLine { profile: "steps", rank, steps, ms, peak_gflops: peak });
+        show::json(&ProfileLine::Steps { rank, steps, ms, peak_gflops: peak });
         for (kind, sum) in &of.kinds {
-            let (kind, row) = (kind.name(), of.row(sum, peak));
-            show::json(&KindLine { profile: "kind", rank, kind, row });
+            show::json(&ProfileLine::Kind { rank, kind: kind.name(), row: of.row(sum, peak) });
         }
         for row in &of.layers {
-            let (layer, pass) = (row.name.clone(), row.pass.map(tensor::Direction::name));
-            let (layers, row) = (row.layers, of.row(&row.sum, peak));
-            show::json(&LayerLine { profile: "layer", rank, layer, pass, layers, row });
+            let (layer, pass) = (&row.name, row.pass.map(tensor::Direction::name));
+            show::json(&ProfileLine::Layer {
+                rank,
+                layer,
+                pass,
+                layers: row.layers,
+                row: of.row(&row.sum, peak),
+            });
         }
     }
 }

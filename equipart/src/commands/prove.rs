@@ -11,9 +11,9 @@ use prove::{Subject, Verdict, certify};
 use tensor::{Key, mix};
 
 /// A key that no run had before.
-pub(crate) fn fresh_key() -> u64 {
+pub(crate) fn fresh_key() -> Key {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    mix(now.map_or(0, |d| d.as_nanos() as u64) ^ u64::from(std::process::id()))
+    Key(mix(now.map_or(0, |d| d.as_nanos() as u64) ^ u64::from(std::process::id())))
 }
 
 pub(crate) fn run(a: ProveArgs, json: bool) -> Result<bool> {
@@ -26,7 +26,7 @@ pub(crate) fn run(a: ProveArgs, json: bool) -> Result<bool> {
         return Ok(equal);
     }
     let (layout, watch) = (a.layout.unwrap_or_default().limited(a.memory.limit), Watch::spinner());
-    let key = Key(a.key.map_or_else(fresh_key, |k| k.0));
+    let key = a.key.unwrap_or_else(fresh_key);
     let keys = [key, key.next()];
     if a.model.is_none() {
         a.pictures.unused()?;

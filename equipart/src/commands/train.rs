@@ -5,48 +5,20 @@ pub mod schedule;
 pub mod settings;
 pub mod state;
 
-use self::epochs::{EpochLine, Pictures};
 use self::run::{NO_CHECKPOINTS, StepLine, TrainData, TrainRun};
 use self::state::State;
 use crate::cli::args::{self, ModelName, TrainArgs};
 use crate::cli::watch::Watch;
 use crate::cli::{config, corpus, model, noted, pictures, show};
 use crate::commands::profile;
-use models::digits::Digits;
-use models::text::Corpus;
 use models::tokenizer::TokenizerSource;
-use models::{Learner, Model, ids};
+use models::{Config, Learner, Model, ids};
 use parallel::number::NumberName;
-use parallel::{Result, Sequence, bail, dump};
+use parallel::{Result, bail, dump};
 use std::sync::Mutex;
 
-/// What is learnt.
-enum Learnt {
-    Text(Corpus),
-    Ids(Vec<Sequence>),
-    Digits(Digits),
-}
-
-impl Learnt {
-    fn read(a: &TrainArgs, seq: usize, model: &Model) -> Result<Self> {
-        let config = &model.config;
-        Ok(match &a.batch {
-            Some(file) => Learnt::Ids(ids::read(file, config.shape.vocabulary, config.positions)?),
-            None => Learnt::Text(corpus(a.data.as_deref(), seq, &model.tokenizer()?)?),
-        })
-    }
-    /// As a run takes it, and its hash; of an epoch, `watch` is told.
-    fn source<'a>(&'a self, watch: &'a (dyn Fn(&EpochLine) + Sync)) -> (TrainData<'a>, u64) {
-        match self {
-            Learnt::Text(corpus) => (TrainData::Text(corpus), settings::hash(corpus)),
-            Learnt::Ids(all) => (TrainData::Ids(all), ids::hash(all)),
-            Learnt::Digits(digits) => (TrainData::Pictures(Pictures { digits, watch }), digits.hash()),
-        }
-    }
-}
-
 /// The model that a run begins with, and what it learns.
-fn begin_with(a: &TrainArgs, resume: Option<&State>) -> Result<(Learner, Learnt)> {
+fn begin_with(a: &TrainArgs, resume: Option<&State>) -> Result<(Learner, TrainData)> {
     let begun = match (resume, &a.model, &a.config) {
         (Some(state), None, None) => Some(state.model.clone()),
         (Some(_), ..) => {
@@ -60,7 +32,7 @@ fn begin_with(a: &TrainArgs, resume: Option<&State>) -> Result<(Learner, Learnt)
     if of_pictures {
         let digits = pictures::digits(a.data.as_deref())?;
         let fresh = || a.pictures.fresh(Some(&digits), a.seed.unwrap_or(0));
-        return Ok((begun.unwrap_or_else(fresh), Learnt::Digits(digits)));
+        return Ok((begun.unwrap_or_else(fresh), TrainData::Digits(digits)));
     }
     let seq = resume.map(|s| s.settings.seq).or(a.seq).unwrap_or(args::SEQ);
     let model = match (begun, &a.model, &a.config) {
@@ -74,20 +46,12 @@ fn begin_with(a: &TrainArgs, resume: Option<&State>) -> Result<(Learner, Learnt)
             model
         }
     };
-    let learnt = Learnt::read(a, seq, &model)?;
+    let Config { shape, positions, .. } = &model.config;
+    let learnt = match &a.batch {
+        Some(file) => TrainData::Ids(ids::read(file, shape.vocabulary, *positions)?),
+        None => TrainData::Text(corpus(a.data.as_deref(), seq, &model.tokenizer()?)?),
+    };
     Ok((model.into(), learnt))
-}
-
-/// Shows an epoch as it ends.
-fn tell_epoch(line: &EpochLine, watch: &Watch, json: bool) {
-    if json {
-        return show::json(line);
-    }
-    let EpochLine { epoch, loss, accuracy, seconds, examples_per_second } = line;
-    let right = 100.0 * accuracy;
-    watch.say(&format!(
-        "epoch {epoch}: loss {loss:.4}, {right:.2} % right, {seconds:.1} s, {examples_per_second:.0} pictures/s"
-    ));
 }
 
 pub(crate) fn run(a: TrainArgs, json: bool) -> Result<bool> {
@@ -97,24 +61,19 @@ pub(crate) fn run(a: TrainArgs, json: bool) -> Result<bool> {
     let resume = a.resume.as_deref().map(State::read).transpose()?;
     let (model, learnt) = begin_with(&a, resume.as_ref())?;
     let (watch, epochs) = (Watch::bar(0), Mutex::new(Vec::new()));
-    let tell = |line: &EpochLine| {
-        tell_epoch(line, &watch, json);
-        epochs.lock().expect("nothing panics under this lock").push(line.clone());
-    };
-    let (source, hash) = learnt.source(&tell);
     let settings = match (&resume, &learnt) {
-        (Some(state), _) => a.again(&state.settings, hash)?,
-        (None, Learnt::Text(_)) => a.settings(hash),
-        (None, Learnt::Ids(ids)) => a.settings_of_ids(ids),
-        (None, Learnt::Digits(digits)) => a.settings_of_pictures(digits)?,
+        (Some(state), _) => a.again(&state.settings, learnt.hash())?,
+        (None, TrainData::Text(_)) => a.settings(learnt.hash()),
+        (None, TrainData::Ids(ids)) => a.settings_of_ids(ids),
+        (None, TrainData::Digits(digits)) => a.settings_of_pictures(digits)?,
     };
-    let every =
-        if let Learnt::Digits(digits) = &learnt { epochs::steps(digits, settings.batch_size) } else { 100 };
+    let pictures = if let TrainData::Digits(digits) = &learnt { Some(digits) } else { None };
+    let every = pictures.map_or(100, |digits| epochs::steps(digits, settings.batch_size));
     let out = a.out.clone().or_else(|| a.resume.clone());
     let network = a.network.network(out.as_deref())?;
     let run = TrainRun {
         model,
-        source,
+        source: &learnt,
         settings,
         layout: a.layout.limited(a.memory.limit),
         network: if a.profile { network.profiling() } else { network },
@@ -129,23 +88,23 @@ pub(crate) fn run(a: TrainArgs, json: bool) -> Result<bool> {
         bail!("--checkpoint-every says when to save, and nothing is saved without --out");
     }
     a.dump.as_deref().map_or(Ok(()), dump::prepare)?;
-    let _lock = match (&out, &a.resume) {
-        (Some(dir), Some(from)) => Some(state::prepare_again(dir, from, &run.model)?),
-        (Some(dir), None) => Some(state::prepare(dir, &run.model)?),
-        (None, _) => None,
-    };
+    let lock = |dir| state::prepare(dir, a.resume.as_deref(), &run.model);
+    let _lock = out.as_deref().map(lock).transpose()?;
     watch.of(run.settings.steps);
-    let pictures = matches!(learnt, Learnt::Digits(_));
     let tell = |line: &StepLine| {
-        watch.step(line, json || pictures);
-        if json && !pictures {
-            show::json(line);
+        watch.step(line, json || pictures.is_some());
+        match &line.epoch {
+            Some(epoch) if json => show::json(epoch),
+            Some(epoch) => watch.say(&epoch.to_string()),
+            None if json && pictures.is_none() => show::json(line),
+            None => {}
         }
+        epochs.lock().expect("nothing panics under this lock").extend(line.epoch.clone());
     };
     let finished = run.train(&tell);
     let finished = a.network.keep_trace(&run.network, finished)?;
     watch.done();
-    if let (Learnt::Digits(digits), false) = (&learnt, json) {
+    if let (Some(digits), false) = (pictures, json) {
         show::learnt(&epochs.lock().expect("no rank is left"), digits.test.len(), out.as_deref());
     } else if !json {
         show::finished(&finished, out.as_deref());

@@ -2,7 +2,7 @@
 //! `prove` says equal.
 use crate::child::equipart;
 use crate::classify_refused::refused;
-use equipart::commands::train::epochs::{EpochLine, Pictures};
+use equipart::commands::train::epochs::EpochLine;
 use equipart::commands::train::run::{TrainData, TrainRun};
 use equipart::commands::train::settings::{OptimizerName, Settings};
 use layers::{Draw, Random, Values};
@@ -58,14 +58,13 @@ fn lesson(hidden: &[usize], optimizer: OptimizerName, lr: f64, clip: Option<f64>
 
 fn train(digits: &Digits, lesson: &Lesson, under: &str) -> Vec<EpochLine> {
     let (lines, steps) = (Mutex::new(Vec::new()), AtomicUsize::new(0));
-    let watch = |line: &EpochLine| lines.lock().unwrap().push(line.clone());
     let Lesson { hidden, settings, .. } = lesson;
     let run = TrainRun {
         model: Learner::classifier(
             [&[digits.pixels()], &hidden[..], &[digits.classes()]].concat(),
             settings.seed,
         ),
-        source: TrainData::Pictures(Pictures { digits, watch: &watch }),
+        source: &TrainData::Digits(digits.clone()),
         settings: settings.clone(),
         layout: layout(under),
         network: Network::default(),
@@ -75,8 +74,9 @@ fn train(digits: &Digits, lesson: &Lesson, under: &str) -> Vec<EpochLine> {
         stop_after: None,
         dump: None,
     };
-    run.train(&|_| {
+    run.train(&|line| {
         steps.fetch_add(1, Ordering::Relaxed);
+        lines.lock().unwrap().extend(line.epoch.clone());
     })
     .unwrap();
     assert_eq!(steps.into_inner(), settings.steps, "told once, on rank 0");
@@ -89,7 +89,7 @@ fn pictures(set: &Set, which: &[usize]) -> (Vec<f64>, Vec<u32>) {
         .flat_map(|&i| set.image(i))
         .map(|&x| f64::from((f32::from(x) / 255.0 - 0.1307) / 0.3081))
         .collect();
-    (x, which.iter().map(|&i| u32::from(set.label(i))).collect())
+    (x, which.iter().map(|&i| u32::from(set.labels[i])).collect())
 }
 
 /// The share of a set whose label has the largest logit.
@@ -123,7 +123,8 @@ fn oracle(digits: &Digits, Lesson { hidden, epochs, settings: s }: &Lesson) -> V
         let mut sum = 0.0;
         for batch in order(s.seed, epoch, n).chunks(s.batch_size) {
             let (x, labels) = pictures(&digits.train, batch);
-            let (loss, g) = model.gradients(updates.weights(), &x, &labels, batch.len());
+            let mut walk = reference::Walk { w: updates.weights(), pass: None, see: &mut |_, _| {} };
+            let (loss, g) = model.gradients_seen(&x, &labels, batch.len(), &mut walk);
             sum += loss * batch.len() as f64;
             updates.apply(&g, schedule.at(updates.steps()));
         }
@@ -174,7 +175,7 @@ pub(crate) fn written(dir: &Path) -> Digits {
         };
         let images = (0..set.len()).flat_map(|i| set.image(i)).copied().collect();
         let images = [header(3, &[set.len(), 28, 28]), images].concat();
-        let labels = [header(1, &[set.len()]), (0..set.len()).map(|i| set.label(i)).collect()].concat();
+        let labels = [header(1, &[set.len()]), (0..set.len()).map(|i| set.labels[i]).collect()].concat();
         std::fs::write(dir.join(format!("{name}-images-idx3-ubyte")), images).unwrap();
         std::fs::write(dir.join(format!("{name}-labels-idx1-ubyte")), labels).unwrap();
     }

@@ -83,7 +83,7 @@ fn step(model: &Model, layout: Layout, golden: &Golden, dir: &Path) -> f64 {
     };
     let run = TrainRun {
         model: model.clone().into(),
-        source: TrainData::Ids(&sequences),
+        source: &TrainData::Ids(sequences.clone()),
         settings,
         layout,
         network: Network::default(),

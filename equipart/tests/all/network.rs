@@ -278,7 +278,7 @@ fn slow_links_take_their_time_and_change_nothing() {
     let moving = |bytes: usize| Duration::from_secs_f64(bytes as f64 / 2e6);
     let train = |network: &Network| {
         let (model, network, settings) = (model.clone().into(), network.clone(), settings.clone());
-        let source = TrainData::Text(&corpus);
+        let source = &TrainData::Text(corpus.clone());
         let (out, resume, dump) = (None, None, None);
         let (checkpoint_every, stop_after) = (100, None);
         let run = TrainRun {

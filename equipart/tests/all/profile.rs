@@ -48,7 +48,7 @@ fn trained(layout: &str, network: &Network) -> (Traced, Vec<u64>) {
     let flops = price(&config, &settings(&corpus), &layout).unwrap().iter().map(|rank| rank.flops).collect();
     let run = TrainRun {
         model: Model::fresh(config, 5).into(),
-        source: TrainData::Text(&corpus),
+        source: &TrainData::Text(corpus.clone()),
         settings: settings(&corpus),
         layout,
         network: network.clone(),

@@ -88,13 +88,10 @@ fn train_from(
     let corpus = corpus();
     let resume = dir.join("config.json").exists().then(|| State::read(dir).unwrap());
     let model = resume.as_ref().map_or_else(|| fresh.clone().into(), |state| state.model.clone());
-    let _lock = match resume {
-        None => state::prepare(dir, &model).unwrap(),
-        Some(_) => state::prepare_again(dir, dir, &model).unwrap(),
-    };
+    let _lock = state::prepare(dir, resume.as_ref().map(|_| dir), &model).unwrap();
     let run = TrainRun {
         model,
-        source: TrainData::Text(&corpus),
+        source: &TrainData::Text(corpus.clone()),
         settings: settings(&corpus, optimizer),
         layout: layout(split),
         network: Network::default(),
@@ -181,9 +178,9 @@ fn a_folder_with_a_model_is_not_overwritten() {
     let dir = tempfile::tempdir().unwrap();
     train(dir.path(), OptimizerName::Sgd, "none", false, Some(1));
     let before = files(dir.path());
-    let refused = || state::prepare(dir.path(), &model(false).into()).err().unwrap().why;
+    let refused = || state::prepare(dir.path(), None, &model(false).into()).err().unwrap().why;
     assert!(refused().contains("holds a model already; resume it with --resume"), "{}", refused());
-    let _lock = state::prepare_again(dir.path(), dir.path(), &model(false).into()).unwrap();
+    let _lock = state::prepare(dir.path(), Some(dir.path()), &model(false).into()).unwrap();
     assert!(refused().contains("is in use by another run"), "{}", refused());
     assert!(files(dir.path()) == before);
 }

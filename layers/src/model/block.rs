@@ -102,7 +102,7 @@ mod tests {
     use crate::proof::{Answer, Case, Given, SEED, proves, proves_in_regions};
     use comm::Op;
     use kernels::Heads;
-    use reference::{Model, Pass, Tokens};
+    use reference::{Model, Pass, Tokens, Walk};
     use tensor::Scalar;
 
     const D: usize = 6;
@@ -111,7 +111,9 @@ mod tests {
 
     fn llama() -> OneBlock {
         let heads = reference::Heads { queries: 8, keys: 4, dim: 2 };
-        OneBlock(Model::llama(D, 1, heads, F, 1, 100.0, 1e-5, true))
+        let sizes = Model { width: D, blocks: 1, heads, hidden: F, vocabulary: 1, ..Model::default() };
+        let positions = reference::Positions::Rotary(100.0.into());
+        OneBlock(Model { positions, eps: 1e-5, tied: true, ..sizes })
     }
     fn gpt2() -> OneBlock {
         let mut model = llama().0;
@@ -139,10 +141,11 @@ mod tests {
             let numbers = (g.first..).take(g.lengths.len()).collect();
             let tokens = Tokens { lengths: g.lengths.clone(), numbers };
             let pass = Pass { seed: SEED, step: g.step, first_sequence: g.first };
-            let (y, saved) = self.0.block(&g.weights, 0, g.x.clone(), &tokens, Some(&pass), &mut |_, _| {});
+            let mut nobody = |_: std::fmt::Arguments, _: &[_]| {};
+            let mut walk = Walk { w: &g.weights, pass: Some(pass), see: &mut nobody };
+            let (y, saved) = self.0.block(0, g.x.clone(), &tokens, &mut walk);
             let given = (&saved, g.dy.clone());
-            let (dx, gradients) =
-                self.0.block_backward(&g.weights, 0, given, &tokens, Some(&pass), &mut |_, _| {});
+            let (dx, gradients) = self.0.block_backward(0, given, &tokens, &mut walk);
             Answer { y, dx, gradients }
         }
         fn traffic(&self, tokens: usize, _: usize) -> Vec<(Op, usize)> {

@@ -21,29 +21,23 @@ impl Architecture {
     /// All of them.
     pub const ALL: [Architecture; 5] = [Self::Llama, Self::Mistral, Self::Qwen2, Self::Qwen3, Self::Gpt2];
 
+    /// `model_type` in a `config.json`, and what `architectures` lists there.
+    fn names(self) -> [&'static str; 2] {
+        match self {
+            Self::Llama => ["llama", "LlamaForCausalLM"],
+            Self::Mistral => ["mistral", "MistralForCausalLM"],
+            Self::Qwen2 => ["qwen2", "Qwen2ForCausalLM"],
+            Self::Qwen3 => ["qwen3", "Qwen3ForCausalLM"],
+            Self::Gpt2 => ["gpt2", "GPT2LMHeadModel"],
+        }
+    }
     /// `model_type` in a `config.json`.
     pub fn model_type(self) -> &'static str {
-        match self {
-            Self::Llama => "llama",
-            Self::Mistral => "mistral",
-            Self::Qwen2 => "qwen2",
-            Self::Qwen3 => "qwen3",
-            Self::Gpt2 => "gpt2",
-        }
+        self.names()[0]
     }
     /// What `architectures` lists in a `config.json`.
     pub fn class(self) -> &'static str {
-        match self {
-            Self::Llama => "LlamaForCausalLM",
-            Self::Mistral => "MistralForCausalLM",
-            Self::Qwen2 => "Qwen2ForCausalLM",
-            Self::Qwen3 => "Qwen3ForCausalLM",
-            Self::Gpt2 => "GPT2LMHeadModel",
-        }
-    }
-    /// The one of this `model_type`.
-    pub(super) fn named(model_type: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|known| known.model_type() == model_type)
+        self.names()[1]
     }
     /// All `model_type`s, as a sentence lists them.
     pub(super) fn model_types() -> String {

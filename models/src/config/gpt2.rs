@@ -20,9 +20,8 @@ impl Keys<'_> {
             return Err(self.wrong("n_embd", &json!(width), &format!("a multiple of the {heads} n_head")));
         }
         let positions = self.size("n_positions", Some(1024))?;
-        if let Some(other) = self.given("n_ctx").filter(|other| **other != positions) {
-            return Err(self.wrong("n_ctx", other, &format!("{positions}, as n_positions is, or left out")));
-        }
+        let wanted = format!("{positions}, as n_positions is, or left out");
+        self.read("n_ctx", &wanted, |other| (*other == positions).then_some(()))?;
         let vocabulary = self.size("vocab_size", None)?;
         let shape = Shape {
             width,
@@ -45,12 +44,9 @@ impl Keys<'_> {
         Ok(Config { architecture: Architecture::Gpt2, shape, positions, bos, eos })
     }
     fn activation(&self) -> Result<Activation> {
-        let Some(value) = self.given("activation_function") else { return Ok(Activation::GeluTanh) };
-        let known = ACTIVATIONS.iter().find(|(name, _)| value == name);
-        known.map(|(_, activation)| *activation).ok_or_else(|| {
-            let names = ACTIVATIONS.map(|(name, _)| format!("\"{name}\"")).join(" or ");
-            self.wrong("activation_function", value, &format!("{names}, or left out"))
-        })
+        let wanted = ACTIVATIONS.map(|(name, _)| format!("\"{name}\"")).join(" or ") + ", or left out";
+        let known = |value: &Value| Some(ACTIVATIONS.iter().find(|(name, _)| value == name)?.1);
+        Ok(self.read("activation_function", &wanted, known)?.unwrap_or(Activation::GeluTanh))
     }
 }
 

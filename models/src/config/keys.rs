@@ -36,26 +36,24 @@ impl Keys<'_> {
     pub(super) fn given(&self, key: &str) -> Option<&Value> {
         self.map.get(key).filter(|value| !value.is_null())
     }
+    /// What a key's value is read as, unless it is left out or null; one that cannot be is not what is wanted.
+    pub(super) fn read<T>(
+        &self,
+        key: &str,
+        wanted: &str,
+        of: impl Fn(&Value) -> Option<T>,
+    ) -> Result<Option<T>> {
+        self.given(key).map(|value| of(value).ok_or_else(|| self.wrong(key, value, wanted))).transpose()
+    }
     /// A whole number of at least 1.
     pub(super) fn size(&self, key: &str, default: Option<usize>) -> Result<usize> {
         const WANTED: &str = "a whole number, 1 or more";
-        match (self.given(key), default) {
-            (Some(value), _) => match value.as_u64().and_then(|size| usize::try_from(size).ok()) {
-                Some(size) if size > 0 => Ok(size),
-                _ => Err(self.wrong(key, value, WANTED)),
-            },
-            (None, Some(default)) => Ok(default),
-            (None, None) => Err(self.missing(key, WANTED)),
-        }
+        let size = self.read(key, WANTED, |value| whole(value).filter(|size| *size > 0))?;
+        size.or(default).ok_or_else(|| self.missing(key, WANTED))
     }
     /// A number above 0, if there is one.
     pub(super) fn positive(&self, key: &str) -> Result<Option<f64>> {
-        self.given(key)
-            .map(|value| {
-                let number = value.as_f64().filter(|number| *number > 0.0);
-                number.ok_or_else(|| self.wrong(key, value, POSITIVE))
-            })
-            .transpose()
+        self.read(key, POSITIVE, |value| value.as_f64().filter(|number| *number > 0.0))
     }
     /// A number above 0.
     pub(super) fn needed(&self, key: &str) -> Result<f64> {
@@ -63,23 +61,16 @@ impl Keys<'_> {
     }
     /// A whole number.
     pub(super) fn count(&self, key: &str, default: usize) -> Result<usize> {
-        self.given(key).map_or(Ok(default), |value| {
-            let count = value.as_u64().and_then(|count| usize::try_from(count).ok());
-            count.ok_or_else(|| self.wrong(key, value, "a whole number, 0 or more"))
-        })
+        Ok(self.read(key, "a whole number, 0 or more", whole)?.unwrap_or(default))
     }
     /// A rate of dropout.
     pub(super) fn rate(&self, key: &str, default: f64) -> Result<f64> {
-        self.given(key).map_or(Ok(default), |value| {
-            let rate = value.as_f64().filter(|rate| (0.0..1.0).contains(rate));
-            rate.ok_or_else(|| self.wrong(key, value, "a number of 0 or more and below 1"))
-        })
+        let rate = |value: &Value| value.as_f64().filter(|rate| (0.0..1.0).contains(rate));
+        Ok(self.read(key, "a number of 0 or more and below 1", rate)?.unwrap_or(default))
     }
     /// `true` or `false`.
     pub(super) fn flag(&self, key: &str, default: bool) -> Result<bool> {
-        self.given(key).map_or(Ok(default), |value| {
-            value.as_bool().ok_or_else(|| self.wrong(key, value, "true or false"))
-        })
+        Ok(self.read(key, "true or false", Value::as_bool)?.unwrap_or(default))
     }
     /// The tokens that begin and end a text.
     pub(super) fn ends(
@@ -122,6 +113,10 @@ impl Keys<'_> {
     pub(super) fn missing(&self, key: &str, wanted: &str) -> Error {
         Error::new(format!("{} has no {}{key}; it must be {wanted}", self.origin, self.within))
     }
+}
+
+fn whole(value: &Value) -> Option<usize> {
+    value.as_u64().and_then(|size| usize::try_from(size).ok())
 }
 
 /// Whether a value is this JSON; numbers are compared as numbers, so 0.0 is 0.

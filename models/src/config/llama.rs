@@ -78,12 +78,12 @@ impl Keys<'_> {
     }
     /// The id of padding; a negative one counts from the end of the vocabulary, as `PyTorch` has it.
     fn padding(&self, vocabulary: usize) -> Result<Option<usize>> {
-        let Some(value) = self.given("pad_token_id") else { return Ok(None) };
-        let id =
-            value.as_i64().map(|id| if id < 0 { i128::from(id) + vocabulary as i128 } else { id.into() });
-        let id = id.and_then(|id| usize::try_from(id).ok()).filter(|id| *id < vocabulary);
-        let wanted = || format!("null or a token id below the vocab_size of {vocabulary}");
-        id.map(Some).ok_or_else(|| self.wrong("pad_token_id", value, &wanted()))
+        let wanted = format!("null or a token id below the vocab_size of {vocabulary}");
+        self.read("pad_token_id", &wanted, |value| {
+            let id = i128::from(value.as_i64()?);
+            let id = if id < 0 { id + vocabulary as i128 } else { id };
+            usize::try_from(id).ok().filter(|id| *id < vocabulary)
+        })
     }
     fn biases(&self, architecture: Architecture) -> Result<Biases> {
         let [attention, mlp] = [self.flag("attention_bias", false)?, self.flag("mlp_bias", false)?];

@@ -8,51 +8,46 @@ use serde_json::json;
 impl Keys<'_> {
     /// Whether each kind of weight, and the table of positions, is one whose bytes can be counted.
     pub(super) fn check_sizes(&self, config: &Config) -> Result<()> {
-        let products = match config.architecture {
+        let (layers, products) = match config.architecture {
             Architecture::Gpt2 => gpt2(config),
             _ => llama(config),
         };
-        for (key, sizes) in products {
-            let product = sizes.iter().try_fold(1usize, |product, size| product.checked_mul(*size));
-            if product.is_none_or(|product| product > MAX_ELEMENTS) {
-                let seen = sizes.iter().map(usize::to_string).collect::<Vec<_>>().join(" × ");
-                return Err(self.not_this(key, &seen, &format!("at most {MAX_ELEMENTS} elements")));
+        for product in products {
+            let elements = product.iter().try_fold(1usize, |elements, (_, size)| elements.checked_mul(*size));
+            if elements.is_none_or(|elements| elements > MAX_ELEMENTS) {
+                let keys: Vec<_> = product.iter().map(|(key, _)| *key).collect();
+                let sizes: Vec<_> = product.iter().map(|(_, size)| size.to_string()).collect();
+                let wanted = format!("at most {MAX_ELEMENTS} elements");
+                return Err(self.not_this(&keys.join(" × "), &sizes.join(" × "), &wanted));
             }
         }
-        let (key, blocks) = match config.architecture {
-            Architecture::Gpt2 => ("n_layer", config.shape.blocks),
-            _ => ("num_hidden_layers", config.shape.blocks),
-        };
-        if blocks > MAX_BLOCKS {
-            return Err(self.wrong(key, &json!(blocks), &format!("at most {MAX_BLOCKS}")));
+        if config.shape.blocks > MAX_BLOCKS {
+            return Err(self.wrong(layers, &json!(config.shape.blocks), &format!("at most {MAX_BLOCKS}")));
         }
         Ok(())
     }
 }
 
-type Products = Vec<(&'static str, Vec<usize>)>;
+/// The key of the blocks, and keys with their sizes whose products are elements.
+type Products = (&'static str, Vec<Vec<(&'static str, usize)>>);
 
 fn llama(config: &Config) -> Products {
     let Shape { width, blocks, heads: Heads { queries, keys, dim }, hidden, vocabulary, .. } = config.shape;
-    vec![
-        ("vocab_size × hidden_size", vec![vocabulary, width]),
-        ("num_hidden_layers × hidden_size", vec![blocks, width]),
-        (
-            "num_hidden_layers × hidden_size × num_attention_heads × head_dim",
-            vec![blocks, width, queries, dim],
-        ),
-        ("num_hidden_layers × hidden_size × num_key_value_heads × head_dim", vec![blocks, width, keys, dim]),
-        ("num_hidden_layers × hidden_size × intermediate_size", vec![blocks, width, hidden]),
-        ("max_position_embeddings × head_dim", vec![config.positions, dim]),
-    ]
+    let (d, n, dim) = (("hidden_size", width), ("num_hidden_layers", blocks), ("head_dim", dim));
+    let of = vec![
+        vec![("vocab_size", vocabulary), d],
+        vec![n, d],
+        vec![n, d, ("num_attention_heads", queries), dim],
+        vec![n, d, ("num_key_value_heads", keys), dim],
+        vec![n, d, ("intermediate_size", hidden)],
+        vec![("max_position_embeddings", config.positions), dim],
+    ];
+    (n.0, of)
 }
 
 fn gpt2(config: &Config) -> Products {
     let Shape { width, blocks, hidden, vocabulary, .. } = config.shape;
-    vec![
-        ("vocab_size × n_embd", vec![vocabulary, width]),
-        ("n_positions × n_embd", vec![config.positions, width]),
-        ("n_layer × n_embd × n_embd", vec![blocks, width, width]),
-        ("n_layer × n_embd × n_inner", vec![blocks, width, hidden]),
-    ]
+    let (d, n) = (("n_embd", width), ("n_layer", blocks));
+    let tables = [("vocab_size", vocabulary), ("n_positions", config.positions)].map(|table| vec![table, d]);
+    (n.0, [&tables[..], &[vec![n, d, d], vec![n, d, ("n_inner", hidden)]]].concat())
 }

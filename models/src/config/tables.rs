@@ -1,7 +1,7 @@
 //! Which keys of a configuration are read, which must have one value, and which do not matter, by architecture.
 use super::{Architecture, Keys};
 use parallel::Result;
-use serde_json::json;
+use serde_json::{Value, json};
 
 /// Keys whose values are read: words of a text.
 const READ: &str = "bos_token_id eos_token_id tie_word_embeddings vocab_size";
@@ -64,18 +64,14 @@ impl Keys<'_> {
     /// Whose configuration it is.
     pub(super) fn architecture(&self) -> Result<Architecture> {
         let wanted = Architecture::model_types();
-        let Some(value) = self.given("model_type") else {
-            return Err(self.missing("model_type", &wanted));
-        };
-        let known = value.as_str().and_then(Architecture::named);
-        known.ok_or_else(|| self.wrong("model_type", value, &wanted))
+        let named = |value: &Value| Architecture::ALL.into_iter().find(|known| value == known.model_type());
+        self.read("model_type", &wanted, named)?.ok_or_else(|| self.missing("model_type", &wanted))
     }
     /// Whether every key is one that is read, has a value that changes nothing, or cannot change anything.
     pub(super) fn check(&self, architecture: Architecture) -> Result<()> {
         let class = json!([architecture.class()]);
-        if let Some(value) = self.given("architectures").filter(|value| **value != class) {
-            return Err(self.wrong("architectures", value, &format!("{class}, or left out")));
-        }
+        let wanted = format!("{class}, or left out");
+        self.read("architectures", &wanted, |value| (*value == class).then_some(()))?;
         let [[own, other], fixed] = architecture.keys();
         let free = [READ, own, other, FREE, "architectures model_type"];
         self.check_against(&[FIXED, fixed[0], fixed[1]], |key| {

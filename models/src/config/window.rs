@@ -49,16 +49,12 @@ impl Keys<'_> {
     }
     /// The first layer that `layer_types`, if they are given, say to have the window; their number if none has.
     fn first_sliding(&self, blocks: usize) -> Result<Option<usize>> {
-        let Some(value) = self.given("layer_types") else { return Ok(None) };
-        let types = value.as_array().filter(|types| types.len() == blocks);
-        let from = types.and_then(|types| {
+        let wanted =
+            format!("\"{FULL}\" for the first layers and \"{SLIDING}\" for the others, {blocks} in all");
+        self.read("layer_types", &wanted, |value| {
+            let types = value.as_array().filter(|types| types.len() == blocks)?;
             let from = types.iter().position(|kind| kind != FULL).unwrap_or(blocks);
             types[from..].iter().all(|kind| kind == SLIDING).then_some(from)
-        });
-        from.map(Some).ok_or_else(|| {
-            let wanted =
-                format!("\"{FULL}\" for the first layers and \"{SLIDING}\" for the others, {blocks} in all");
-            self.wrong("layer_types", value, &wanted)
         })
     }
 }

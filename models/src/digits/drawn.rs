@@ -141,7 +141,7 @@ mod tests {
             let off = |picture: &(Vec<f64>, u8)| squared(test.image(i), &picture.0);
             pictures.iter().min_by(|a, b| off(a).total_cmp(&off(b))).unwrap().1
         };
-        (0..test.len()).filter(|&i| nearest(i) == test.label(i)).count()
+        (0..test.len()).filter(|&i| nearest(i) == test.labels[i]).count()
     }
     fn picture(set: &Set, i: usize) -> Vec<f64> {
         set.image(i).iter().copied().map(f64::from).collect()
@@ -208,7 +208,7 @@ mod tests {
     #[test]
     fn the_nearest_image_names_a_digit_and_the_nearest_mean_often_does_not() {
         let (train, test) = (set(5, 0, 2000), set(5, 1, 300));
-        let images: Vec<_> = (0..train.len()).map(|i| (picture(&train, i), train.label(i))).collect();
+        let images: Vec<_> = (0..train.len()).map(|i| (picture(&train, i), train.labels[i])).collect();
         let mean = |digit: u8| {
             let mut mean = vec![0.0; 784];
             for (image, _) in images.iter().filter(|(_, label)| *label == digit) {

@@ -6,7 +6,7 @@
 //! What a header promises is held against the file before it is believed: no memory is taken for bytes that have
 //! not come, and of what is packed no more is unpacked than the header promises, and one byte.
 use flate2::read::MultiGzDecoder;
-use parallel::{Error, Result};
+use parallel::{Error, Result, bail};
 use std::fmt::Display;
 use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
@@ -41,20 +41,16 @@ impl<const D: usize> Idx<D> {
         if count == 0 {
             return Err(source.wrong(format_args!("has the size {text}; no dimension may be 0")));
         }
-        let header = Self::HEADER as u128;
-        let wanted = |source: &Source, has| {
-            Err(source.wrong(format_args!("{has}; the size {text} in its header wants {}", header + count)))
-        };
-        if !source.packed && u128::from(source.bytes) != header + count {
-            return wanted(&source, source.has(source.bytes));
-        }
-        let most = u64::try_from(count + 1).unwrap_or(u64::MAX);
-        let mut elements = source.next(most)?;
-        let seen = elements.len() as u128;
+        let mut elements = source.next(u64::try_from(count + 1).unwrap_or(u64::MAX))?;
+        let (seen, header) = (elements.len() as u128, Self::HEADER as u128);
         if seen != count {
-            let more = format!("more than {}", header + count);
-            let has = if seen > count { source.has(more) } else { source.has(header + seen) };
-            return wanted(&source, has);
+            let has = match source.packed {
+                false => source.has(source.bytes),
+                true if seen > count => source.has(format_args!("more than {}", header + count)),
+                true => source.has(header + seen),
+            };
+            let wanted = header + count;
+            return Err(source.wrong(format_args!("{has}; the size {text} in its header wants {wanted}")));
         }
         elements.shrink_to_fit();
         Ok(Self { path: source.path, size: size.map(|n| n as usize), elements })
@@ -64,24 +60,21 @@ impl<const D: usize> Idx<D> {
     fn size(source: &mut Source) -> Result<[u32; D]> {
         let head = source.next(Self::HEADER as u64)?;
         let path = source.path.display();
-        let wrong = match head[..] {
+        match head[..] {
             [a, b, ..] if [a, b] != [0, 0] => {
-                format!("{path} begins with the bytes {a:02x} {b:02x}; an IDX file begins with 00 00")
+                bail!("{path} begins with the bytes {a:02x} {b:02x}; an IDX file begins with 00 00")
             }
             [_, _, seen, ..] if seen != 8 => {
-                format!("{path} has elements of type 0x{seen:02x}; it must be 0x08, unsigned bytes")
+                bail!("{path} has elements of type 0x{seen:02x}; it must be 0x08, unsigned bytes")
             }
             [_, _, _, seen, ..] if usize::from(seen) != D => {
-                format!("the number of dimensions of {path} is {seen}; it must be {D}")
+                bail!("the number of dimensions of {path} is {seen}; it must be {D}")
             }
             _ if head.len() < Self::HEADER => {
                 let (has, wanted) = (source.has(head.len()), Self::HEADER);
-                format!("{path} {has}; the sizes of {D} dimensions need {wanted} bytes at least")
+                bail!("{path} {has}; the sizes of {D} dimensions need {wanted} bytes at least")
             }
-            _ => String::new(),
-        };
-        if !wrong.is_empty() {
-            return Err(Error::new(wrong));
+            _ => {}
         }
         let size = |at: usize| [0, 1, 2, 3].map(|byte| head[4 + 4 * at + byte]);
         Ok(std::array::from_fn(|at| u32::from_be_bytes(size(at))))

@@ -77,17 +77,18 @@ impl TokenizerSource {
             Self::Folder(from) => from,
         };
         let there = ALONG.into_iter().filter(|name| from.join(name).is_file());
-        let same = fs::canonicalize(from)
-            .ok()
-            .zip(fs::canonicalize(out).ok())
-            .is_some_and(|(from, out)| from == out);
-        there
-            .map(|name| {
-                let copied = if same { Ok(()) } else { copy(&from.join(name), &out.join(name)) };
-                copied.map(|()| name.to_owned())
-            })
-            .collect()
+        let same = is_same(from, out);
+        let kept = |name: &str| {
+            let copied = if same { Ok(()) } else { copy(&from.join(name), &out.join(name)) };
+            copied.map(|()| name.to_owned())
+        };
+        there.map(kept).collect()
     }
+}
+
+/// Whether two folders are one, that is there.
+pub fn is_same(a: &Path, b: &Path) -> bool {
+    fs::canonicalize(a).is_ok_and(|a| fs::canonicalize(b).is_ok_and(|b| a == b))
 }
 
 fn copy(from: &Path, to: &Path) -> Result<()> {

@@ -22,8 +22,9 @@ const RATES: layers::Rates = layers::Rates { embedding: 0.25, attention: 0.25, r
 fn oracle(tied: bool) -> reference::Model {
     let heads = reference::Heads { queries: 2, keys: 2, dim: 2 };
     let dropout = reference::Rates { embedding: 0.25, attention: 0.25, residual: 0.25 };
-    let model = reference::Model::llama(4, 3, heads, 4, 8, 10_000.0, 1e-5, tied);
-    reference::Model { dropout, ..model }
+    let sizes =
+        reference::Model { width: 4, blocks: 3, heads, hidden: 4, vocabulary: 8, ..Default::default() };
+    reference::Model { dropout, eps: 1e-5, tied, ..sizes }
 }
 
 /// So many features of small numbers, other ones for other salts.

@@ -6,7 +6,7 @@
 use super::report::CampaignReport;
 use super::shrunk::shrunk;
 use super::{Case, draw};
-use crate::{Difference, Truths, locate, prove};
+use crate::{Difference, Truths, Verdict, locate, prove};
 use comm::caught;
 use parallel::{Error, Layout, Result};
 use serde::Serialize;
@@ -17,39 +17,14 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 use tensor::Key;
 
-/// What came of a case.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Judgement {
-    /// Everything was equal.
-    Equal {
-        /// Tensors compared, on all ranks.
-        tensors: usize,
-        /// Their elements.
-        elements: usize,
-    },
-    /// Something was not.
-    Differs(Box<Difference>),
-    /// It did not run to its end, although it should: an error or a panic, in words.
-    Fails(String),
-}
-
-impl Judgement {
-    /// Whether it is of the same kind: shrinking looks for the smallest failure of one kind.
-    pub(super) fn is_like(&self, other: &Self) -> bool {
-        std::mem::discriminant(self) == std::mem::discriminant(other)
-    }
-}
-
-/// Proves a case under its key.
-pub fn judge(case: &Case) -> Judgement {
-    let proof = || prove(&case.subject()?, &case.layout, &[case.key()], &Truths::default());
+/// Proves a case under its key. An error or a panic is a verdict too, since it should run to its end.
+pub fn judge(case: &Case) -> Verdict {
+    let proof = || prove(&case.subject()?, &case.layout, &[case.key], &Truths::default());
+    let failed = |why| Verdict { error: Some(why), ..Verdict::default() };
     match caught(proof) {
-        Ok(Ok(verdict)) => match verdict.first_difference {
-            None => Judgement::Equal { tensors: verdict.tensors, elements: verdict.elements },
-            Some(difference) => Judgement::Differs(Box::new(difference)),
-        },
-        Ok(Err(Error { why, .. })) => Judgement::Fails(of_any_rank(why)),
-        Err(panic) => Judgement::Fails(panic),
+        Ok(Ok(verdict)) => verdict,
+        Ok(Err(Error { why, .. })) => failed(of_any_rank(why)),
+        Err(panic) => failed(panic),
     }
 }
 
@@ -67,8 +42,8 @@ pub struct Failure {
     /// How many cases were equal before it.
     pub after: usize,
     /// The number that it was drawn from: the key of a campaign that begins with it.
-    #[serde(with = "super::hexadecimal")]
-    pub number: u64,
+    #[serde(with = "super::written")]
+    pub number: Key,
     /// What it was shrunk to.
     pub case: Case,
     /// What differs there first; none if it fails otherwise.
@@ -88,11 +63,11 @@ pub struct Campaign<'a> {
     /// The layout of all cases, if it is not to be drawn.
     pub layout: Option<Layout>,
     /// Who says what comes of a case.
-    pub judge: &'a (dyn Fn(&Case) -> Judgement + Sync),
+    pub judge: &'a (dyn Fn(&Case) -> Verdict + Sync),
 }
 
 /// One case that was judged: its place, its number, and what came of it.
-type Judged = (usize, Key, Case, Judgement);
+type Judged = (usize, Key, Case, Verdict);
 
 /// The place and the number of the next case.
 type Next = Mutex<(usize, Key)>;
@@ -123,11 +98,11 @@ impl Campaign<'_> {
             for (place, number, case, outcome) in judged {
                 waiting.insert(place, (number, case, outcome));
                 while let Some((number, case, outcome)) = waiting.remove(&report.cases) {
-                    let Judgement::Equal { tensors, elements } = outcome else {
+                    if !outcome.equal {
                         stop.store(true, Ordering::Relaxed);
                         return Some((number, outcome));
-                    };
-                    report.add(&case, (tensors, elements), number.next());
+                    }
+                    report.add(&case, &outcome, number.next());
                     told(report.cases, number.next());
                 }
             }
@@ -165,7 +140,7 @@ impl Failure {
     /// run tells nothing, what is known stays.
     #[must_use]
     pub fn located(mut self) -> Self {
-        let locate = || locate(&self.case.subject()?, &self.case.layout, &[self.case.key()]);
+        let locate = || locate(&self.case.subject()?, &self.case.layout, &[self.case.key]);
         if let Some(seen) = self.first_difference.take() {
             let located = caught(locate).ok().and_then(Result::ok).flatten();
             self.first_difference = Some(located.unwrap_or(seen));

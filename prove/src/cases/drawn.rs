@@ -79,7 +79,7 @@ impl Wish {
         let steps = steps.map(|wish| wish.step(layout.size(Axis::SEQUENCES), longest)).collect();
         let text = |(tokens, prompt): (usize, usize)| (tokens.min(longest), prompt.min(tokens.min(longest)));
         let texts = self.texts.into_iter().map(text).collect();
-        let ((optimizer, lr), clip, key) = (self.optimizer, self.clip, FieldKey(number).next().0);
+        let ((optimizer, lr), clip, key) = (self.optimizer, self.clip, FieldKey(number).next());
         Case { key, layout, shape, optimizer, lr, clip, steps, texts }
     }
 }

@@ -1,6 +1,7 @@
 //! What came of a campaign: the same bytes from the same key and the same number of cases.
 use super::campaign::Failure;
 use super::{Case, HABITS};
+use crate::Verdict;
 use parallel::{Layout, strategies};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -42,25 +43,21 @@ pub struct CampaignReport {
     pub failure: Option<Failure>,
 }
 
-fn hexadecimal(key: Key) -> String {
-    format!("{:#018x}", key.0)
-}
-
 impl CampaignReport {
     /// Nothing done yet.
     pub(super) fn new(key: Key, layout: Option<Layout>) -> Self {
         let none = |what: &str| Count { what: what.into(), cases: 0 };
-        let (key, layout) = (hexadecimal(key), layout.map(|layout| layout.to_string()));
+        let (key, layout) = (key.to_string(), layout.map(|layout| layout.to_string()));
         let strategies = strategies::all().iter().map(|about| none(about.name)).collect();
         let habits = HABITS.iter().map(|(what, _)| none(what)).collect();
         Self { equal: true, layout, next_key: key.clone(), key, strategies, habits, ..Self::default() }
     }
-    /// One more case that was equal, in so many tensors and elements; and the number of the next.
-    pub(super) fn add(&mut self, case: &Case, (tensors, elements): (usize, usize), next: Key) {
+    /// One more case that was equal, as its verdict says; and the number of the next.
+    pub(super) fn add(&mut self, case: &Case, verdict: &Verdict, next: Key) {
         self.cases += 1;
-        self.tensors += tensors;
-        self.elements += elements;
-        self.next_key = hexadecimal(next);
+        self.tensors += verdict.tensors;
+        self.elements += verdict.elements;
+        self.next_key = next.to_string();
         *self.layouts.entry(case.layout.to_string()).or_default() += 1;
         for about in case.layout.strategies() {
             let mut all = self.strategies.iter_mut();
@@ -111,7 +108,7 @@ impl Failure {
             (None, error) => format!("it fails: {}", error.as_deref().unwrap_or("it says nothing")),
         };
         format!(
-            "Not equal: after {after} that were, the case of the key {number:#018x}. The smallest found that fails alike:\n\n\
+            "Not equal: after {after} that were, the case of the key {number}. The smallest found that fails alike:\n\n\
              {case}\n\n{what}\n\n\
              To have it again, give this line to `equipart prove --case`; to keep it, add it to \
              prove/tests/regressions.jsonl:\n{}",

@@ -1,7 +1,8 @@
 //! The smallest case found that fails as a drawn one does: what was wished for shrinks, each wish on its own; then the
 //! layouts of fewer ranks and strategies are tried one by one, since what breaks on eight ranks and on two may hold on three.
 use super::drawn::{Wish, wishes};
-use super::{Case, Failure, Judgement};
+use super::{Case, Failure};
+use crate::Verdict;
 use comm::Axis;
 use parallel::Layout;
 use proptest::strategy::ValueTree;
@@ -18,8 +19,8 @@ struct Smallest<'a> {
     number: u64,
     wish: Wish,
     case: Case,
-    outcome: Judgement,
-    judge: &'a dyn Fn(&Case) -> Judgement,
+    outcome: Verdict,
+    judge: &'a dyn Fn(&Case) -> Verdict,
     slow: bool,
 }
 
@@ -46,8 +47,8 @@ impl Smallest<'_> {
 pub(super) fn shrunk(
     (after, Key(number)): (usize, Key),
     layout: Option<Layout>,
-    outcome: Judgement,
-    judge: &dyn Fn(&Case) -> Judgement,
+    outcome: Verdict,
+    judge: &dyn Fn(&Case) -> Verdict,
 ) -> Failure {
     let mut tree = wishes(number, layout);
     let wish = tree.current();
@@ -68,12 +69,8 @@ pub(super) fn shrunk(
             }
         }
     }
-    let (first_difference, error) = match smallest.outcome {
-        Judgement::Differs(difference) => (Some(*difference), None),
-        Judgement::Fails(why) => (None, Some(why)),
-        Judgement::Equal { .. } => unreachable!("only failures are shrunk"),
-    };
-    Failure { after, number, case: smallest.case, first_difference, error }
+    let Verdict { first_difference, error, .. } = smallest.outcome;
+    Failure { after, number: Key(number), case: smallest.case, first_difference, error }
 }
 
 /// Layouts of no more ranks along any axis that name nothing else, fewest ranks first, then fewest strategies.

@@ -1,6 +1,6 @@
 //! What is drawn, and whether a failure is found and made small.
 use super::*;
-use crate::Difference;
+use crate::{Difference, Verdict};
 use layers::{FeedForward, NormKind};
 use parallel::strategies;
 use std::collections::BTreeSet;
@@ -115,7 +115,11 @@ fn lines_read_with_what_they_leave_out() {
     assert!(why(line(learned, step)).contains("the length of a document is 3; it must be at most 2"));
 }
 
-fn never(case: &Case, differs: bool) -> Judgement {
+fn fails(why: &str) -> Verdict {
+    Verdict { error: Some(why.into()), ..Verdict::default() }
+}
+
+fn never(case: &Case, differs: bool) -> Verdict {
     let difference = || Difference {
         name: "planted".into(),
         rank: 0,
@@ -127,15 +131,15 @@ fn never(case: &Case, differs: bool) -> Judgement {
         hint: None,
     };
     if differs {
-        Judgement::Differs(Box::new(difference()))
+        Verdict { first_difference: Some(difference()), ..Verdict::default() }
     } else {
-        Judgement::Equal { tensors: 1, elements: case.steps.len() }
+        Verdict { equal: true, tensors: 1, elements: case.steps.len(), ..Verdict::default() }
     }
 }
 
 fn campaign(
     key: u64,
-    judge: &(dyn Fn(&Case) -> Judgement + Sync),
+    judge: &(dyn Fn(&Case) -> Verdict + Sync),
     told: &dyn Fn(usize, Key),
 ) -> CampaignReport {
     let cases = Some(200);
@@ -150,7 +154,7 @@ fn a_planted_bug_is_found_and_shrunk_to_what_it_needs() {
     let planted = |case: &Case| {
         let regions = case.layout.to_string().contains("sp");
         if case.layout.ranks() == 1 && case.shape.bias.mlp {
-            return Judgement::Fails("something else".into());
+            return fails("something else");
         }
         never(
             case,
@@ -158,7 +162,7 @@ fn a_planted_bug_is_found_and_shrunk_to_what_it_needs() {
         )
     };
     let bug = |case: &Case| match planted(case) {
-        Judgement::Fails(_) => never(case, false), // the other bug is seen while shrinking only
+        outcome if outcome.error.is_some() => never(case, false), // the other bug is seen while shrinking only
         outcome => outcome,
     };
     for key in [1, 2, 3] {
@@ -202,14 +206,14 @@ fn a_bug_of_some_numbers_of_ranks_is_shrunk_to_the_fewest() {
 #[test]
 fn what_fails_is_shrunk_to_what_fails_alike() {
     let judge = |case: &Case| match case.shape.window {
-        Some(_) if case.layout.ranks() > 1 => Judgement::Fails("a window".into()),
+        Some(_) if case.layout.ranks() > 1 => fails("a window"),
         _ => never(case, case.layout.ranks() > 1 && case.shape.blocks == 1),
     };
     let mut kinds = BTreeSet::new();
     for key in 0..24 {
         let failure = campaign(key, &judge, &|_, _| ()).failure.unwrap();
-        let first = judge(&draw(failure.number, None));
-        assert_eq!(failure.error.is_some(), matches!(first, Judgement::Fails(_)), "{}", failure.case);
+        let first = judge(&draw(failure.number.0, None));
+        assert_eq!(failure.error.is_some(), first.error.is_some(), "{}", failure.case);
         assert_eq!(failure.error.is_some(), failure.case.shape.window.is_some(), "{}", failure.case);
         kinds.insert(failure.error.is_some());
     }
@@ -223,8 +227,8 @@ fn what_ranks_say_is_told_of_any_rank() {
     let case = drawn(20).into_iter().find(|case| case.layout.to_string() == "dp=8").expect("one of them");
     let heads = kernels::Heads { queries: 3, keys: 2, dim: 1 };
     let odd = Case { shape: Shape { heads, ..case.shape }, ..case };
-    let Judgement::Fails(why) = judge(&odd) else { panic!("{odd} is no model") };
-    assert!(why.starts_with("the number of query heads") && judge(&odd) == Judgement::Fails(why));
+    let Some(why) = judge(&odd).error else { panic!("{odd} is no model") };
+    assert!(why.starts_with("the number of query heads") && judge(&odd).error == Some(why));
     for (told, wanted) in [("rank 3: is late: 7", "a rank: is late: 7"), ("rank x: 7", "rank x: 7")] {
         assert_eq!(campaign::of_any_rank(told.into()), wanted);
     }
@@ -236,7 +240,7 @@ fn what_ranks_say_is_told_of_any_rank() {
 #[test]
 fn campaigns_tell_the_same_in_order_and_go_on() {
     let fine = |case: &Case| {
-        std::thread::sleep(std::time::Duration::from_micros(case.key % 300)); // late ones overtake early ones
+        std::thread::sleep(std::time::Duration::from_micros(case.key.0 % 300)); // late ones overtake early ones
         never(case, false)
     };
     let keys = std::sync::Mutex::new(Vec::new());
@@ -264,9 +268,9 @@ fn campaigns_tell_the_same_in_order_and_go_on() {
     };
     assert_eq!(late.run(&|_, _| ()).unwrap().cases, 1, "a case at least");
     let bad: Vec<Key> = [chain[49].1, chain[50].1].to_vec();
-    let two = |case: &Case| never(case, bad.iter().any(|key| key.next().0 == case.key));
+    let two = |case: &Case| never(case, bad.iter().any(|key| key.next() == case.key));
     let failure = campaign(7, &two, &|_, _| ()).failure.unwrap();
-    assert_eq!((failure.after, failure.number), (50, bad[0].0));
+    assert_eq!((failure.after, failure.number), (50, bad[0]));
 }
 
 /// Kills: a given layout that is drawn over, shapes that do not fit it, one that fits nothing and is taken all the same.
@@ -277,7 +281,7 @@ fn a_given_layout_is_that_of_every_case() {
         let case = draw(key.0, Some(layout));
         assert!(case.layout == layout && layout.fits(case.shape).is_ok(), "{case}");
     }
-    let judge: &(dyn Fn(&Case) -> Judgement + Sync) = &|case| never(case, false);
+    let judge: &(dyn Fn(&Case) -> Verdict + Sync) = &|case| never(case, false);
     let run = |layout: &str| {
         let layout = Some(layout.parse().unwrap());
         Campaign { key: Key(1), cases: Some(5), until: None, layout, judge }.run(&|_, _| ())

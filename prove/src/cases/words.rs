@@ -7,7 +7,7 @@ impl fmt::Display for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { key, layout, shape, optimizer, lr, clip, steps, texts } = self;
         let ranks = counted(layout.ranks(), "rank");
-        writeln!(f, "layout     {layout}, {ranks}; key {key:#018x}")?;
+        writeln!(f, "layout     {layout}, {ranks}; key {key}")?;
         writeln!(f, "model      {shape}")?;
         for (n, step) in steps.iter().enumerate() {
             let documents = |s: &Vec<_>| s.iter().map(ToString::to_string).collect::<Vec<_>>().join("|");

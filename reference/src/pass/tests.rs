@@ -1,7 +1,9 @@
 use super::*;
-use crate::proof::{assert_close, assert_derivative, everything, kinds, learned, ragged, random_weights};
-use crate::proof::{small, under_two_keys, values};
-use crate::{dropout, rms_norm};
+use crate::proof::{
+    assert_close, assert_derivative, everything, kinds, learned, ragged, random_weights, small,
+    under_two_keys, values,
+};
+use crate::{Rates, dropout, rms_norm};
 use tensor::{Dual, F61, IGNORED};
 
 const PASS: Pass = Pass { seed: 1, step: 2, first_sequence: 3 };

@@ -4,21 +4,20 @@ use crate::draw::trace;
 use clap::Args;
 use comm::{Axis, Link, RankError, Stuck, Trace};
 use parallel::layout::split_axes;
-use parallel::{Error, Network, Result, bail};
+use parallel::{Error, Network, bail};
 use std::path::{Path, PathBuf, absolute};
-use std::str::FromStr;
 use std::time::Duration;
 
 #[derive(Args, Debug, Default)]
 pub(crate) struct NetworkArgs {
     /// A slow link between the ranks along an axis, such as tp=20us,1GB/s; may be repeated, once for each axis; an unsplit
     /// layout has none
-    #[arg(long, value_name = "AXIS=LATENCY,BANDWIDTH")]
-    link: Vec<AxisLink>,
+    #[arg(long, value_name = "AXIS=LATENCY,BANDWIDTH", value_parser = link)]
+    link: Vec<(Axis, Link)>,
     /// How long a rank waits for others to come to one call before the run fails; what the bytes then take over a slow link
     /// is not counted [default: 60]
-    #[arg(long, value_name = "SECONDS")]
-    timeout: Option<Patience>,
+    #[arg(long, value_name = "SECONDS", value_parser = patience)]
+    timeout: Option<Duration>,
     /// A file for a timeline of every rank, which ui.perfetto.dev opens; in compare, each row is a run of its own
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
@@ -29,7 +28,7 @@ impl NetworkArgs {
     ///
     /// # Errors
     /// If its trace could not be written, or lies in that folder, where names are the run's own.
-    pub(crate) fn network(&self, out: Option<&Path>) -> Result<Network> {
+    pub(crate) fn network(&self, out: Option<&Path>) -> parallel::Result<Network> {
         if let Some(file) = &self.trace {
             let inside = |out: &Path| Some(absolute(file).ok()?.starts_with(absolute(out).ok()?));
             if let Some(out) = out.filter(|out| inside(out) == Some(true)) {
@@ -40,8 +39,8 @@ impl NetworkArgs {
         }
         let trace = self.trace.as_ref().map(|_| Trace::new());
         Ok(Network {
-            links: self.link.iter().map(|AxisLink(axis, link)| (*axis, *link)).collect(),
-            timeout: self.timeout.map(|Patience(time)| time),
+            links: self.link.clone(),
+            timeout: self.timeout,
             stuck: Some(stuck(self.trace.clone(), trace.clone())),
             trace,
             profile: false,
@@ -57,7 +56,11 @@ impl NetworkArgs {
     ///
     /// # Errors
     /// Those of the outcome, and if the trace cannot be written.
-    pub(crate) fn keep_trace<T>(&self, network: &Network, outcome: Result<T>) -> Result<T> {
+    pub(crate) fn keep_trace<T>(
+        &self,
+        network: &Network,
+        outcome: parallel::Result<T>,
+    ) -> parallel::Result<T> {
         let written = match (&self.trace, &network.trace) {
             (Some(file), Some(trace)) if !trace.runs().is_empty() => trace::write(file, trace),
             _ => Ok(()),
@@ -94,37 +97,25 @@ fn words(error: &RankError, running: &[usize]) -> String {
 }
 
 /// A link along an axis.
-#[derive(Clone, Copy, Debug)]
-struct AxisLink(Axis, Link);
-
-impl FromStr for AxisLink {
-    type Err = String;
-    fn from_str(text: &str) -> std::result::Result<Self, String> {
-        let axes: Vec<_> = split_axes().rev().map(Axis::name).collect();
-        let (name, link) = text.split_once('=').ok_or_else(|| {
-            format!("{text:?} is no link of an axis; write axis=latency,bandwidth, such as tp=20us,1GB/s")
-        })?;
-        let axis = split_axes().find(|axis| axis.name() == name.trim());
-        let axis = axis.ok_or_else(|| format!("{name:?} is no axis; the axes are {}", axes.join(", ")))?;
-        link.parse().map(|link| Self(axis, link)).map_err(|why: comm::LinkError| why.to_string())
-    }
+fn link(text: &str) -> Result<(Axis, Link), String> {
+    let axes: Vec<_> = split_axes().rev().map(Axis::name).collect();
+    let (name, link) = text.split_once('=').ok_or_else(|| {
+        format!("{text:?} is no link of an axis; write axis=latency,bandwidth, such as tp=20us,1GB/s")
+    })?;
+    let axis = split_axes().find(|axis| axis.name() == name.trim());
+    let axis = axis.ok_or_else(|| format!("{name:?} is no axis; the axes are {}", axes.join(", ")))?;
+    link.parse().map(|link| (axis, link)).map_err(|why: comm::LinkError| why.to_string())
 }
 
 /// The longest time to wait.
 const LONGEST: Duration = Duration::from_hours(365 * 24);
 
 /// How long somebody waits.
-#[derive(Clone, Copy, Debug)]
-struct Patience(Duration);
-
-impl FromStr for Patience {
-    type Err = String;
-    fn from_str(text: &str) -> std::result::Result<Self, String> {
-        let time = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-        let time = time.filter(|time| !time.is_zero() && *time <= LONGEST);
-        let wanted = "write seconds above 0, a year (31536000) at most, such as 2.5";
-        time.map(Self).ok_or_else(|| format!("{text:?} is no time to wait; {wanted}"))
-    }
+fn patience(text: &str) -> Result<Duration, String> {
+    let time = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    let time = time.filter(|time| !time.is_zero() && *time <= LONGEST);
+    let wanted = "write seconds above 0, a year (31536000) at most, such as 2.5";
+    time.ok_or_else(|| format!("{text:?} is no time to wait; {wanted}"))
 }
 
 #[cfg(test)]

@@ -68,17 +68,8 @@ const FINER: f64 = 1.0 / 256.0;
 
 /// Measures one tensor that both runs have in one shape. The truth has it in the same, if it is given.
 pub(super) fn tensor(name: &str, a: &Section, b: &Section, truth: Option<&Section>) -> Result<Compared> {
-    let shape = a.shape(name).to_vec();
-    let mut compared = Compared {
-        file: a.name.clone(),
-        name: name.to_owned(),
-        shape,
-        verdict: None,
-        apart: Apart::default(),
-        a: None,
-        b: None,
-        worst: None,
-    };
+    let (file, shape) = (a.name.clone(), a.shape(name).to_vec());
+    let mut compared = Compared { file, name: name.to_owned(), shape, ..Compared::default() };
     let (Some(x), Some(y)) = (a.tensors.flat(name), b.tensors.flat(name)) else {
         compared.apart = exact(name, a, b);
         return Ok(compared);
@@ -86,10 +77,7 @@ pub(super) fn tensor(name: &str, a: &Section, b: &Section, truth: Option<&Sectio
     let (apart, furthest) = apart(&x, &y);
     let mut furthest = furthest.filter(|_| apart.differ > 0);
     compared.apart = apart;
-    let judge = match truth.map(|truth| finer(name, [&x, &y], truth)) {
-        Some(judge) => Some(judge?),
-        None => None,
-    };
+    let judge = truth.map(|truth| finer(name, [&x, &y], truth)).transpose()?;
     if let Some(t) = &judge {
         let [(own_a, worst_a), (own_b, worst_b)] = [(a, &x), (b, &y)].map(|(run, x)| own(run, x, t));
         if apart.differ > 0 {

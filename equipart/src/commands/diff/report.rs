@@ -12,7 +12,7 @@ use std::path::Path;
 use tensor::quoted::shown;
 
 /// A tensor that both runs have, in one shape.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Compared {
     /// Its file's name, less `.safetensors`.
     pub file: String,
@@ -108,10 +108,8 @@ fn compare(a: &Section, b: Option<&Section>, truth: Option<&Section>, report: &m
         };
         let (shape, other) = (a.shape(name), b.shape(name));
         if shape != other {
-            report.unmatched.push(a.lacks(
-                name,
-                &format!("its shape is {} in A and {} in B", dimensions(shape), dimensions(other)),
-            ));
+            let why = format!("its shape is {} in A and {} in B", dimensions(shape), dimensions(other));
+            report.unmatched.push(a.lacks(name, &why));
             continue;
         }
         let judge = truth.filter(|t| t.info(name).is_some_and(|info| info.shape == shape));

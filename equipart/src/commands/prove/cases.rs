@@ -12,7 +12,7 @@ use prove::{Verdict, certify};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use tensor::{Key, files};
+use tensor::files;
 
 /// What only `prove` of drawn or kept cases takes.
 #[derive(Args, Debug)]
@@ -54,9 +54,9 @@ fn draw(a: &ProveArgs, cases: Option<usize>, minutes: Option<f64>, json: bool) -
         bail!("--minutes is {minutes}; it must be above 0 and at most {MINUTES}");
     }
     let until = minutes.map(|minutes| Instant::now() + Duration::from_secs_f64(60.0 * minutes));
-    let key = Key(a.key.map_or_else(fresh_key, |k| k.0));
+    let key = a.key.unwrap_or_else(fresh_key);
     let watch = cases.map_or_else(Watch::spinner, Watch::bar);
-    watch.say(&format!("proving drawn cases from --key {:#018x}", key.0));
+    watch.say(&format!("proving drawn cases from --key {key}"));
     let campaign = Campaign { key, cases, until, layout: a.layout, judge: &judge };
     let mut report = campaign.run(&|done, next| watch.case(done, next))?;
     report.failure = report.failure.map(Failure::located);
@@ -68,7 +68,7 @@ fn draw(a: &ProveArgs, cases: Option<usize>, minutes: Option<f64>, json: bool) -
 fn replay(file: &Path, json: bool) -> Result<bool> {
     let mut equal = true;
     for case in read(file)? {
-        let keys = [case.key(), case.key().next()];
+        let keys = [case.key, case.key.next()];
         let subject = case.subject()?;
         let verdict = match caught(|| certify(&subject, &case.layout, &keys, &|_| ())) {
             Ok(Ok(verdict)) => verdict,

@@ -11,19 +11,11 @@ use models::digits::{Digits, Set, order};
 use parallel::number::Runs;
 use parallel::{Batch, Result, Trainer};
 use serde::Serialize;
+use std::fmt;
 use std::time::Instant;
 
 /// How many pictures are judged at once.
 const TOGETHER: usize = 1000;
-
-/// Pictures to learn from, and who is told of each epoch, on rank 0.
-#[derive(Clone, Copy)]
-pub struct Pictures<'a> {
-    /// What is learnt, and what judges.
-    pub digits: &'a Digits,
-    /// Told of each epoch when it is over.
-    pub watch: &'a (dyn Fn(&EpochLine) + Sync),
-}
 
 /// What is told of an epoch.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -40,6 +32,15 @@ pub struct EpochLine {
     pub examples_per_second: f64,
 }
 
+impl fmt::Display for EpochLine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { epoch, loss, accuracy, seconds, examples_per_second } = self;
+        let right = 100.0 * accuracy;
+        write!(f, "epoch {epoch}: loss {loss:.4}, {right:.2} % right, {seconds:.1} s, ")?;
+        write!(f, "{examples_per_second:.0} pictures/s")
+    }
+}
+
 /// An epoch under way.
 pub(crate) struct Epoch {
     order: Vec<usize>,
@@ -54,48 +55,48 @@ pub(crate) fn steps(digits: &Digits, batch_size: usize) -> usize {
     digits.train.len().div_ceil(batch_size.max(1))
 }
 
-impl Pictures<'_> {
-    /// The batch of a step, the same whatever the layout; the epoch that it is of is begun, if it is another.
-    pub(crate) fn batch(&self, settings: &Settings, step: usize, epoch: &mut Option<Epoch>) -> Result<Batch> {
-        let (n, each) = (self.digits.train.len(), steps(self.digits, settings.batch_size));
-        let (number, part) = (step / each, step % each);
-        if epoch.as_ref().is_none_or(|epoch| epoch.number != number) {
-            let order = order(settings.seed, number, n);
-            *epoch = Some(Epoch { order, number, sum: 0.0, learnt: 0, clock: Instant::now() });
-        }
-        let order = epoch.as_ref().map_or(&[][..], |epoch| &epoch.order);
-        let which = order.chunks(settings.batch_size.max(1)).nth(part).unwrap_or_default();
-        let examples = which.iter().map(|&i| self.digits.train.example(i)).collect();
-        // The last batch of an epoch may have fewer pictures than there are microbatches.
-        let least = if which.len() < settings.batch_size { which.len() } else { usize::MAX };
-        Batch::new(examples, settings.microbatches.min(least))
+/// The batch of a step, the same whatever the layout; the epoch that it is of is begun, if it is another.
+pub(crate) fn batch(
+    digits: &Digits,
+    settings: &Settings,
+    step: usize,
+    epoch: &mut Option<Epoch>,
+) -> Result<Batch> {
+    let (n, each) = (digits.train.len(), steps(digits, settings.batch_size));
+    let (number, part) = (step / each, step % each);
+    let epoch = match epoch {
+        Some(epoch) if epoch.number == number => epoch,
+        other => other.insert(Epoch {
+            order: order(settings.seed, number, n),
+            number,
+            sum: 0.0,
+            learnt: 0,
+            clock: Instant::now(),
+        }),
+    };
+    let which = epoch.order.chunks(settings.batch_size.max(1)).nth(part).unwrap_or_default();
+    let examples = which.iter().map(|&i| digits.train.example(i)).collect();
+    // The last batch of an epoch may have fewer pictures than there are microbatches.
+    let least = if which.len() < settings.batch_size { which.len() } else { usize::MAX };
+    Batch::new(examples, settings.microbatches.min(least))
+}
+
+impl Epoch {
+    /// A step is done.
+    pub(crate) fn learnt(&mut self, loss: f64, batch: &Batch) {
+        self.sum += loss * batch.tokens() as f64;
+        self.learnt += batch.tokens();
     }
-    /// A step is done; at the end of its epoch the test pictures are told.
-    pub(crate) fn learnt<D: Runs>(
-        &self,
-        (epoch, loss, batch): (&mut Option<Epoch>, f64, &Batch),
-        trainer: &mut Trainer<D>,
-        told: bool,
-    ) -> Result<()> {
-        let Some(now) = epoch else { return Ok(()) };
-        now.sum += loss * batch.tokens() as f64;
-        now.learnt += batch.tokens();
-        if !told {
-            return Ok(());
-        }
-        let (seconds, learnt, test) =
-            (now.clock.elapsed().as_secs_f64(), now.learnt as f64, &self.digits.test);
+    /// At the end: how the test pictures are told.
+    pub(crate) fn judged<D: Runs>(&self, test: &Set, trainer: &mut Trainer<D>) -> Result<EpochLine> {
+        let (seconds, learnt) = (self.clock.elapsed().as_secs_f64(), self.learnt as f64);
         let mut right = 0;
         for first in (0..test.len()).step_by(TOGETHER) {
             right += trainer.correct(&judged(test, first)?, &|_| ())?;
         }
         let accuracy = right as f64 / test.len().max(1) as f64;
-        let (loss, examples_per_second) = (now.sum / learnt, learnt / seconds);
-        let line = EpochLine { epoch: now.number + 1, loss, accuracy, seconds, examples_per_second };
-        if trainer.parts().2.rank() == 0 {
-            (self.watch)(&line);
-        }
-        Ok(())
+        let (loss, examples_per_second) = (self.sum / learnt, learnt / seconds);
+        Ok(EpochLine { epoch: self.number + 1, loss, accuracy, seconds, examples_per_second })
     }
 }
 

@@ -1,19 +1,21 @@
 //! `train`: learns text, or given ids, with checkpoints that a later run resumes as if nothing had happened.
-use super::epochs::{self, Epoch, Pictures};
-use super::settings::{Settings, at_least_1, sequences};
+use super::epochs::{self, Epoch, EpochLine};
+use super::settings::{self, Settings, at_least_1, sequences};
 use super::state::{self, State};
 use bench::profile;
 use comm::{Axis, Mesh};
 use kernels::Kernels;
 use layers::model::build::Element;
 use layers::{Draw, Values, Wide};
-use models::Learner;
+use models::digits::Digits;
 use models::text::{self, Corpus};
-use parallel::At;
+use models::{Learner, ids};
 use parallel::dump::{self, Provenance, Seen};
 use parallel::measure::{self, Taken};
 use parallel::number::Runs;
-use parallel::{Batch, Layout, Network, Result, Sequence, Trainer, bail, budget, in_number, price, session};
+use parallel::{
+    At, Batch, Layout, Network, Result, Sequence, Trainer, bail, budget, in_number, price, session,
+};
 use serde::Serialize;
 use std::path::PathBuf;
 use std::time::Instant;
@@ -24,7 +26,7 @@ pub struct TrainRun<'a> {
     /// Weights to begin with, and the model's sizes.
     pub model: Learner,
     /// What is learnt.
-    pub source: TrainData<'a>,
+    pub source: &'a TrainData,
     /// How it is learnt.
     pub settings: Settings,
     /// Over which ranks.
@@ -44,23 +46,30 @@ pub struct TrainRun<'a> {
 }
 
 /// What is learnt.
-#[derive(Clone, Copy)]
-pub enum TrainData<'a> {
+pub enum TrainData {
     /// Pieces of a text, drawn anew for each step.
-    Text(&'a Corpus),
+    Text(Corpus),
     /// The same sequences in every step.
-    Ids(&'a [Sequence]),
+    Ids(Vec<Sequence>),
     /// Pictures, each of them once an epoch.
-    Pictures(Pictures<'a>),
+    Digits(Digits),
 }
 
-impl TrainData<'_> {
+impl TrainData {
+    /// A hash, to know it again.
+    pub(crate) fn hash(&self) -> u64 {
+        match self {
+            TrainData::Text(corpus) => settings::hash(corpus),
+            TrainData::Ids(sequences) => ids::hash(sequences),
+            TrainData::Digits(digits) => digits.hash(),
+        }
+    }
     /// The batch of a step: the same whatever the layout.
     fn batch(&self, settings: &Settings, step: usize, epoch: &mut Option<Epoch>) -> Result<Batch> {
         match self {
-            TrainData::Pictures(pictures) => pictures.batch(settings, step, epoch),
+            TrainData::Digits(digits) => epochs::batch(digits, settings, step, epoch),
             TrainData::Text(corpus) => settings.batch(corpus, step),
-            TrainData::Ids(sequences) => Ok(Batch::new(sequences.to_vec(), settings.microbatches)?),
+            TrainData::Ids(sequences) => Batch::new(sequences.clone(), settings.microbatches),
         }
     }
 }
@@ -76,6 +85,9 @@ pub struct StepLine {
     pub tokens_per_second: f64,
     /// Peak bytes so far, of each rank.
     pub peak_bytes: Vec<usize>,
+    /// Of the epoch that it ends, if it does.
+    #[serde(skip)]
+    pub epoch: Option<EpochLine>,
 }
 
 /// What a run ends with.
@@ -97,7 +109,7 @@ impl TrainRun<'_> {
         self.layout.fits(&self.model.design)?;
         self.network.fits(&[self.layout])?;
         match self.source {
-            TrainData::Text(_) | TrainData::Pictures(_) => self.settings.check(self.model.positions())?,
+            TrainData::Text(_) | TrainData::Digits(_) => self.settings.check(self.model.positions())?,
             TrainData::Ids(all) => {
                 let longest = all.iter().flat_map(|s| s.documents.iter().copied()).max().unwrap_or(0);
                 let tokens = all.iter().map(|s| s.ids.len() as u128).sum();
@@ -154,10 +166,8 @@ impl TrainRun<'_> {
             TrainData::Text(corpus) => {
                 held_out_batch(corpus, self.settings.seq, self.layout.size(Axis::SEQUENCES))?
             }
-            TrainData::Pictures(pictures) if !pictures.digits.test.is_empty() => {
-                Some(epochs::judged(&pictures.digits.test, 0)?)
-            }
-            TrainData::Ids(_) | TrainData::Pictures(_) => None,
+            TrainData::Digits(digits) if !digits.test.is_empty() => Some(epochs::judged(&digits.test, 0)?),
+            TrainData::Ids(_) | TrainData::Digits(_) => None,
         };
         let largest = held_out.map(|batch| batch.largest());
         price::training::<D>(&self.layout, design, self.settings.optimizer(), &batch, |trainer, mesh| {
@@ -223,13 +233,16 @@ impl TrainRun<'_> {
                 bail!("the loss of step {step} is {loss}; a smaller --lr may help");
             }
             let peak_bytes = all_peaks(device, mesh)?;
-            if mesh.rank() == 0 {
-                let tokens_per_second = batch.tokens() as f64 / clock.elapsed().as_secs_f64();
-                watch(&StepLine { step: step + 1, loss, tokens_per_second, peak_bytes });
+            let tokens_per_second = batch.tokens() as f64 / clock.elapsed().as_secs_f64();
+            let mut line = StepLine { step: step + 1, loss, tokens_per_second, peak_bytes, epoch: None };
+            if let (TrainData::Digits(digits), Some(epoch)) = (self.source, &mut epoch) {
+                epoch.learnt(loss, &batch);
+                if line.step.is_multiple_of(epochs::steps(digits, self.settings.batch_size)) {
+                    line.epoch = Some(epoch.judged(&digits.test, trainer)?);
+                }
             }
-            if let TrainData::Pictures(pictures) = self.source {
-                let ends = (step + 1) % epochs::steps(pictures.digits, self.settings.batch_size) == 0;
-                pictures.learnt((&mut epoch, loss, &batch), trainer, ends)?;
+            if mesh.rank() == 0 {
+                watch(&line);
             }
             clock = Instant::now();
             let now = (step + 1) % self.checkpoint_every == 0 || step + 1 == until;
@@ -240,7 +253,7 @@ impl TrainRun<'_> {
         }
         let held_out_bits_per_byte = match self.source {
             TrainData::Text(corpus) => held_out(trainer, corpus, self.settings.seq, mesh)?,
-            TrainData::Ids(_) | TrainData::Pictures(_) => None,
+            TrainData::Ids(_) | TrainData::Digits(_) => None,
         };
         Ok((Finished { steps: until, held_out_bits_per_byte }, seen))
     }

@@ -22,35 +22,22 @@ fn optimizer_file(step: usize) -> String {
 /// Keeps other runs out of a folder while it lives; the system lets go of it when the process ends.
 pub struct Lock(#[allow(dead_code)] Option<fs::File>); // held, not read
 
-/// Makes the folder ready, before any work is done, so that an unwritable one is found now.
+/// Makes the folder ready, before any work is done, so that an unwritable one is found now. A run that is resumed may go on
+/// in the folder that it comes `from`.
 ///
 /// # Errors
-/// If there is a model in it already, another run is using it, it is a file, or it cannot be written to.
-pub fn prepare(dir: &Path, model: &Learner) -> Result<Lock> {
-    let (lock, config) = (lock(dir)?, model.to_json());
-    let name = dir.display();
+/// If there is another model in it already, another run is using it, it is a file, or it cannot be written to.
+pub fn prepare(dir: &Path, from: Option<&Path>, model: &Learner) -> Result<Lock> {
+    let (lock, name, path) = (lock(dir)?, dir.display(), dir.join("config.json"));
     let is_weights = |file: &&String| file.ends_with(".safetensors") && step_of(file).is_none();
-    if files_of(dir).iter().find(is_weights).is_some() {
+    let is_another = |config: Vec<u8>| config != model.to_json().as_bytes();
+    let is_new = !from.is_some_and(|from| tokenizer::is_same(dir, from));
+    if is_new && files_of(dir).iter().find(is_weights).is_some() {
         bail!("{name} holds a model already; resume it with --resume or choose another folder");
     }
-    let path = dir.join("config.json");
-    if path.exists() && files::read(&path).ok().as_deref() != Some(config.as_bytes()) {
+    if is_new && path.exists() && files::read(&path).map_or(true, is_another) {
         bail!("{name} holds another model's config.json; choose another folder");
     }
-    write_about(dir, model)?;
-    Ok(lock)
-}
-
-/// Makes a folder for a resumed run: the same one, or another.
-///
-/// # Errors
-/// As [`prepare`].
-pub fn prepare_again(dir: &Path, from: &Path, model: &Learner) -> Result<Lock> {
-    let same = fs::canonicalize(dir).ok().zip(fs::canonicalize(from).ok()).is_some_and(|(a, b)| a == b);
-    if !same {
-        return prepare(dir, model);
-    }
-    let lock = lock(dir)?;
     write_about(dir, model)?;
     Ok(lock)
 }
