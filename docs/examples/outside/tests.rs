@@ -44,7 +44,8 @@ fn the_panel_is_equal_under_all_three() {
     let proof = certify_panel(scheme, &[Key(1)], &|_| ()).unwrap();
     let says = proof.statement();
     assert!(
-        proof.verdict.equal && says.contains("tp=2,pp=2 with own rows and weights just in time and GPipe in rounds"),
+        proof.verdict.equal
+            && says.contains("tp=2,pp=2 with own rows and weights just in time and GPipe in rounds"),
         "{says}"
     );
 }
