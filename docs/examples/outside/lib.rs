@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | `rows.rs` | [`OwnRows`]: a row-parallel layer | `RowLinear` |
 //! | `gathered.rs` | [`JustInTime`]: a weight that rests cut by rows and is gathered when it is used | `ColumnLinear` |
-//! | `one_f_one_b.rs` | [`OneForwardOneBackward`]: when each stage goes through which microbatch | `GPipe` |
+//! | `rounds.rs` | [`InRounds`]: when each stage goes through which microbatch | 1F1B |
 //! | `tests.rs` | all three proven, priced and tried, as whole models | |
 //!
 //! **A layer** implements [`layers::Layer`]: a forward, and a backward in two halves. What a rank holds is said by types of
@@ -16,14 +16,14 @@
 //! [`parallel::session`].
 //!
 //! ```
-//! use outside::{JustInTime, OneForwardOneBackward, OwnRows};
+//! use outside::{InRounds, JustInTime, OwnRows};
 //! use parallel::{Layout, Scheme};
 //! use tensor::{Cpu, F61};
 //!
 //! let layout: Layout = "tp=2,pp=2".parse()?;
 //! let mut scheme: Scheme<Cpu<F61>> = Scheme::with(&layout, &[&OwnRows, &JustInTime]);
-//! scheme.schedule = Some(&OneForwardOneBackward);
-//! assert_eq!(scheme.to_string(), "tp=2,pp=2 with own rows and weights just in time and 1F1B");
+//! scheme.schedule = Some(&InRounds);
+//! assert_eq!(scheme.to_string(), "tp=2,pp=2 with own rows and weights just in time and GPipe in rounds");
 //! # Ok::<(), parallel::layout::LayoutError>(())
 //! ```
 //!
@@ -48,11 +48,11 @@
 //! }
 //! ```
 mod gathered;
-mod one_f_one_b;
+mod rounds;
 mod rows;
 #[cfg(test)]
 mod tests;
 
 pub use gathered::JustInTime;
-pub use one_f_one_b::OneForwardOneBackward;
+pub use rounds::InRounds;
 pub use rows::OwnRows;

@@ -20,7 +20,7 @@ fn numbers(schedule: &dyn Schedule) -> Vec<Option<usize>> {
     }
 }
 
-/// What is saved on a rank, in chunks or slices of it, and how many messages of a kind to a rank wait: of a step of 2K
+/// What is saved on a rank, in chunks or slices of it, and how many messages of a kind to a rank are under way: of a step of 2K
 /// microbatches or more. Of fewer it is no more.
 fn needs(word: &str, rank: usize, plan: &Plan) -> (usize, usize) {
     let Plan { ranks, chunks, slices, microbatches } = *plan;
@@ -30,7 +30,7 @@ fn needs(word: &str, rank: usize, plan: &Plan) -> (usize, usize) {
         "gpipe" => (all, 0),
         "1f1b" | "seq1f1b" => (ranks - rank + slices - 1, 0),
         "interleaved" => (2 * (ranks - 1 - rank) + (chunks - 1) * ranks + 1, usize::from(chunks > 1)),
-        "looped-bfs" => (all, if chunks > 1 { (microbatches / ranks).saturating_sub(1) } else { 0 }),
+        "looped-bfs" => (all, if chunks > 1 && microbatches >= 2 * ranks { microbatches / ranks } else { 0 }),
         "zb-h1" => (ranks, 0),
         "zb-h2" => (2 * ranks - 1, 1),
         "zb-v" => (2 * ranks, 1),
@@ -41,7 +41,7 @@ fn needs(word: &str, rank: usize, plan: &Plan) -> (usize, usize) {
 }
 
 /// Kills: a formula that is wrong at an edge (fewer microbatches than ranks, one rank, one chunk, rounds that are not full); a
-/// rank that holds more than its paper says, or has not what it says; a table that only goes where messages wait, unless its
+/// rank that holds more than its paper says, or has not what it says; a table that only goes with messages under way, unless its
 /// file says so. Edges alone, all of them; with `EQUIPART_ALL=1` every number of microbatches.
 #[test]
 fn every_schedule_has_a_table_for_all_sizes() {

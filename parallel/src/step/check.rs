@@ -13,9 +13,10 @@ use crate::Schedule;
 pub struct Needs {
     /// Units that went forward and whose backward is not complete, at most at once: of each rank.
     pub saved: Vec<usize>,
-    /// Messages of a kind from one rank to another that wait to be received while their sender goes on, at most. With 0 there
-    /// is no buffer: what is sent after a cell and what is received before the next are posted together, and a rank goes on
-    /// when all of it has met the other side.
+    /// Messages of a kind from one rank to another that may be under way, at least, for no rank to wait for ever. A rank goes
+    /// through its steps one after the other: to send, it waits until fewer are under way; to receive, until the message has
+    /// come. With 0 nothing is ever under way: what is sent after a cell and received before the next is posted together,
+    /// and a rank goes on when all of it has met the other side.
     pub under_way: usize,
 }
 

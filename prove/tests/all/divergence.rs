@@ -111,7 +111,7 @@ fn what_only_a_stage_has_is_located() {
     let d = after("pp=2", Mutation::Skip, message(" as activation of 1 "));
     of_stage(&d, "step 0: blocks.1.norm1.in", Op::Receive, &[1]);
     assert_eq!(d.after.as_deref(), Some("step 0: blocks.0.mlp.added"), "{d}");
-    assert!(d.hint.as_deref().unwrap().starts_with("GPipe: "), "{d}");
+    assert!(d.hint.as_deref().unwrap().starts_with("1F1B: "), "{d}");
     let d = after("pp=2", Mutation::Tail, message(" as gradient of 1 "));
     of_stage(&d, "step 0: gradient of blocks.0.mlp.down.out", Op::Receive, &[0]);
     assert_eq!(d.after.as_deref(), Some("step 0: gradient of blocks.1.norm1.in"), "{d}");

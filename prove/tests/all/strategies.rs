@@ -36,7 +36,7 @@ fn the_book_has_the_list() {
 fn every_strategy_of_the_list_is_proven() {
     let heads = Heads { queries: 4, keys: 2, dim: 2 };
     let bias = Biases { qkv: true, out: true, mlp: true };
-    let shape = Shape { width: 6, blocks: 4, heads, hidden: 8, vocabulary: 11, bias, ..Shape::LLAMA };
+    let shape = Shape { width: 6, blocks: 8, heads, hidden: 8, vocabulary: 11, bias, ..Shape::LLAMA };
     for about in strategies::all() {
         for ranks in [2, 4] {
             let layout: Layout = about.written(ranks).parse().unwrap();

@@ -1,4 +1,8 @@
 //! Whether ranks meet: every message is received that is sent, and nobody waits for ever.
+//!
+//! Of the list's schedules naive, `GPipe`, 1F1B, ZB-H1 and Seq1F1B go without a buffer. Interleaved 1F1B, ZB-H2, ZB-V and
+//! DualPipeV go with one message of a kind under way from a rank to another, looped breadth-first with M/K: where a rank begins
+//! the next chunk late, what it will need has long been sent.
 use super::{Payload, Plan, Step, Unit};
 use std::collections::{BTreeMap, VecDeque};
 use std::iter::successors;
@@ -10,7 +14,7 @@ use std::ops::Range;
 /// If a message is not received as it is sent; if ranks wait for each other though every message can wait, the shortest cycle
 /// of them.
 pub(super) fn under_way(plan: &Plan, rows: &[Vec<Step>]) -> Result<usize, String> {
-    matched(plan, rows)?;
+    matched(rows)?;
     let (mut least, mut most) = (2, plan.units().max(2));
     if let Some(cycle) = Play::over(plan, rows, most).cycle() {
         return Err(cycle);
@@ -26,29 +30,29 @@ pub(super) fn under_way(plan: &Plan, rows: &[Vec<Step>]) -> Result<usize, String
     Ok(most)
 }
 
-/// Every message once, from the rank that sends it to the rank that receives it.
-fn matched(plan: &Plan, rows: &[Vec<Step>]) -> Result<(), String> {
-    let mut ends = vec![[[None; 2]; 2]; plan.units()]; // by payload: as it is sent, as it is received
-    for (rank, step) in
-        rows.iter().enumerate().flat_map(|(rank, row)| row.iter().map(move |step| (rank, step)))
-    {
-        let (what, of, side, way) = match *step {
-            Step::Run { .. } => continue,
-            Step::Send(what, of, to) => (what, of, 0, (rank, to)),
-            Step::Receive(what, of, from) => (what, of, 1, (from, rank)),
-        };
-        if ends[plan.number(of)][what as usize][side].replace(way).is_some() {
-            return Err(format!("rank {rank} is twice to {step}"));
+/// What is sent on each way is what is received, in this order: a message has a name, but no rank looks for it among others.
+fn matched(rows: &[Vec<Step>]) -> Result<(), String> {
+    let mut ways = BTreeMap::<_, [Vec<(Unit, &Step, Option<&Step>)>; 2]>::new(); // sent, received; by or for which cell
+    for (rank, row) in rows.iter().enumerate() {
+        for (n, step) in row.iter().enumerate() {
+            let (way, side, of, by) = match *step {
+                Step::Run { .. } => continue,
+                Step::Send(what, of, to) => ((rank, to, what as usize), 0, of, n.wrapping_sub(1)),
+                Step::Receive(what, of, from) => ((from, rank, what as usize), 1, of, n + 1),
+            };
+            ways.entry(way).or_default()[side].push((of, step, row.get(by)));
         }
     }
-    for (rank, step) in
-        rows.iter().enumerate().flat_map(|(rank, row)| row.iter().map(move |step| (rank, step)))
-    {
-        if let Step::Send(what, of, other) | Step::Receive(what, of, other) = *step {
-            let [sent, received] = ends[plan.number(of)][what as usize];
-            if sent != received {
-                return Err(format!("rank {rank} is to {step}, and rank {other} has no such message"));
-            }
+    for ((from, to, _), [sent, received]) in ways {
+        let n = sent.iter().zip(&received).take_while(|(sent, received)| sent.0 == received.0).count();
+        if n < sent.len().max(received.len()) {
+            let words = |all: Vec<(Unit, &Step, Option<&Step>)>| match all.get(n) {
+                None => "do no such thing".into(),
+                Some((_, step, Some(Step::Run { cell, .. }))) => format!("{step}, at {cell}"),
+                Some((_, step, _)) => step.to_string(),
+            };
+            let (sent, received) = (words(sent), words(received));
+            return Err(format!("rank {from} is first to {sent}, and rank {to} to {received}"));
         }
     }
     Ok(())
@@ -59,11 +63,11 @@ struct Play<'a> {
     plan: &'a Plan,
     rows: &'a [Vec<Step>],
     most: usize,                                // messages of a kind to a rank under way
-    ticks: Vec<Range<usize>>, // of each rank: what is between the cell that it has run and the next
-    waits: Vec<usize>,        // and for how much of that it waits
-    posted: Vec<[[bool; 2]; 2]>, // by unit and payload: to be sent, to be received
+    ticks: Vec<Range<usize>>,                   // of each rank: the steps that it has posted last
+    waits: Vec<usize>,                          // and for how much of that it waits
+    posted: Vec<[[bool; 2]; 2]>,                // by unit and payload: to be sent, to be received
     ways: BTreeMap<(usize, usize, usize), Way>, // by sender, receiver and payload
-    ready: Vec<usize>,        // ranks that may be able to go on
+    ready: Vec<usize>,                          // ranks that may be able to go on
 }
 
 /// Messages of a kind from one rank to another.
@@ -87,14 +91,15 @@ impl<'a> Play<'a> {
         }
         play
     }
-    /// A rank runs what it can, and posts what comes then: all that is before the next cell.
+    /// A rank runs what it can, and posts what comes then: the next message, or without a buffer all before the next cell.
     fn goes_on(&mut self, rank: usize) {
         let row = &self.rows[rank];
         let count = |from: usize, runs| {
             row[from..].iter().take_while(|step| matches!(step, Step::Run { .. }) == runs).count()
         };
         let from = self.ticks[rank].end + count(self.ticks[rank].end, true);
-        self.ticks[rank] = from..from + count(from, false);
+        let tick = count(from, false);
+        self.ticks[rank] = from..from + if self.most == 0 { tick } else { tick.min(1) };
         self.waits[rank] = self.ticks[rank].len();
         for step in &row[self.ticks[rank].clone()] {
             match *step {

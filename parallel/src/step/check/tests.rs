@@ -1,5 +1,5 @@
 use super::*;
-use crate::pipeline::{ALL, gpipe::GPipe};
+use crate::pipeline::{ALL, gpipe::GPipe, looped_bfs::LoopedBfs};
 use layers::About;
 
 /// A schedule whose table something was done to.
@@ -31,19 +31,32 @@ fn changed(
     check(&Changed(schedule, rows), plan)
 }
 
-/// Whether a table can be, as the words say it: a cell goes as soon as all that it needs has gone, whoever has it.
-fn goes(rows: &[Vec<Cell>], plan: &Plan) -> bool {
-    let (mut at, mut did) = (vec![0; rows.len()], Vec::new());
+/// Whether a table can be, as the words say it: a cell goes as soon as all that it needs has gone, whoever has it, and messages
+/// are needed in the order in which they are given.
+fn goes(schedule: &dyn Schedule, rows: &[Vec<Cell>], plan: &Plan) -> bool {
+    let (mut at, mut did, mut given) = (vec![0; rows.len()], Vec::new(), Vec::<(Cell, usize)>::new());
     let has = |did: &[Cell], cell: Cell| {
         did.contains(&cell) || cell.act == Act::B && did.contains(&Cell { act: Act::I, ..cell })
     };
+    let on = |cell: Cell| schedule.rank_of(cell.of.chunk as usize, plan);
     loop {
         let next = (0..rows.len()).find(|&rank| {
             let cell = rows[rank].get(at[rank]);
             cell.is_some_and(|cell| needed(*cell, plan).all(|(before, _)| has(&did, before)))
         });
         let Some(rank) = next else { break };
-        did.push(rows[rank][at[rank]]);
+        let cell = rows[rank][at[rank]];
+        for (before, _) in needed(cell, plan).filter(|(before, by)| by.is_some() && on(*before) != rank) {
+            let way = |cell: &Cell, to: usize| (on(*cell), to, cell.act == Act::F);
+            let first = given.iter().position(|(cell, to)| way(cell, *to) == way(&before, rank)).unwrap();
+            if given.remove(first).0.of != before.of {
+                return false;
+            }
+        }
+        let chunk = if cell.act == Act::F { Some(cell.of.chunk + 1) } else { cell.of.chunk.checked_sub(1) };
+        let to = chunk.filter(|chunk| (*chunk as usize) < plan.all_chunks() && cell.act != Act::W);
+        given.extend(to.map(|to| (cell, schedule.rank_of(to as usize, plan))).filter(|(_, to)| *to != rank));
+        did.push(cell);
         at[rank] += 1;
     }
     did.len() == rows.iter().map(Vec::len).sum::<usize>()
@@ -77,7 +90,7 @@ fn mutants_of_tables_are_refused_or_go() {
                 let says = check(&Changed(schedule, swapped.clone()), &plan);
                 assert_eq!(
                     says.is_ok(),
-                    goes(&swapped, &plan),
+                    goes(schedule, &swapped, &plan),
                     "{word} {plan}: {rank} {n} swapped: {says:?}"
                 );
                 *(if says.is_ok() { &mut go } else { &mut refused }) += 1;
@@ -111,30 +124,27 @@ fn cell((act, microbatch): (Act, u32)) -> Cell {
     Cell { act, of: Unit::new(1, microbatch) }
 }
 
-/// Deadlocks made by hand, of two ranks and of three, one beside a rank that waits for them and is not part of it. Kills: an
-/// order that is refused for no reason, a cycle that is not the shortest or not one.
+/// Deadlocks made by hand, of two ranks and of three, one beside ranks that wait for them and are not part of it. Kills: an
+/// order that is refused for no reason, a cycle that is not the shortest or not one, messages that are taken for others.
 #[test]
 fn a_deadlock_is_a_cycle_of_ranks() {
-    let plan = Plan::whole(2, 2);
-    let crossed = changed(&GPipe, &plan, |rows| {
-        rows[0].swap(1, 2);
-        rows[1].swap(0, 1);
-    });
-    let wanted = ": rank 0 waits to receive gradient of 0 from rank 1 for chunk 0, to run 0B0, and rank 1 waits to receive \
-                  activation of 1 from rank 0 for chunk 1, to run 1F1";
-    assert!(crossed.as_ref().is_err_and(|why| why.ends_with(wanted)), "{crossed:?}");
+    let says = |schedule, plan: &Plan, change: fn(&mut Vec<Vec<Cell>>)| changed(schedule, plan, change);
     let plan = Plan::whole(4, 2);
-    let one_more = changed(&GPipe, &plan, |rows| {
-        rows[2].swap(0, 1);
-        rows[1].swap(1, 2);
-    });
-    let wanted = ": rank 1 waits to receive gradient of 0 from rank 2 for chunk 1, to run 1B0, and rank 2 waits to receive \
-                  activation of 1 from rank 1 for chunk 2, to run 2F1";
-    assert!(one_more.as_ref().is_err_and(|why| why.ends_with(wanted)), "{one_more:?}");
-    let other_way = changed(&GPipe, &plan, |rows| rows.iter_mut().for_each(|row| row[2..].reverse()));
+    let two = says(&GPipe, &plan, |rows| rows[1].swap(1, 2)).unwrap_err();
+    let wanted = ": rank 1 waits to receive gradient of 0 from rank 2 for chunk 1, to run 1B0, and rank 2 waits to receive activation of 1 \
+                  from rank 1 for chunk 2, to run 2F1";
+    assert!(two.ends_with(wanted), "{two}");
+    let three =
+        says(&LoopedBfs, &LoopedBfs.plan(3, 1, None), |rows| rows.iter_mut().for_each(|row| row.swap(0, 1)));
+    let wanted = ": rank 0 waits to receive activation of 0 from rank 2 for chunk 3, to run 3F0, and rank 2 waits to receive activation of 0 \
+                  from rank 1 for chunk 5, to run 5F0, and rank 1 waits to receive activation of 0 from rank 0 for chunk 4, to run 4F0";
+    assert!(three.as_ref().is_err_and(|why| why.ends_with(wanted)), "{three:?}");
+    let other_way = says(&GPipe, &plan, |rows| rows.iter_mut().for_each(|row| row[2..].reverse()));
     assert_eq!(other_way, Ok(Needs { saved: vec![2; 4], under_way: 0 }), "the last microbatch back first");
-    let turned = changed(&GPipe, &Plan::whole(2, 2), |rows| rows[1].swap(0, 1));
-    assert_eq!(turned.map(|needs| needs.under_way), Ok(2), "what is sent first is received second");
+    let crossed = says(&GPipe, &Plan::whole(2, 2), |rows| rows[1].swap(0, 1)).unwrap_err();
+    let wanted = ": rank 0 is first to send activation of 0 to rank 1 for chunk 1, at 0F0, and rank 1 to receive activation of \
+                  1 from rank 0 for chunk 1, at 1F1";
+    assert!(crossed.ends_with(wanted), "{crossed}");
 }
 
 /// Steps, not cells. Kills: a message that is sent into nowhere, or received from nobody; gradients that are complete too
