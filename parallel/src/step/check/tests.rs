@@ -142,8 +142,8 @@ fn a_deadlock_is_a_cycle_of_ranks() {
     let other_way = says(&GPipe, &plan, |rows| rows.iter_mut().for_each(|row| row[2..].reverse()));
     assert_eq!(other_way, Ok(Needs { saved: vec![2; 4], under_way: 0 }), "the last microbatch back first");
     let crossed = says(&GPipe, &Plan::whole(2, 2), |rows| rows[1].swap(0, 1)).unwrap_err();
-    let wanted = ": rank 0 is first to send activation of 0 to rank 1 for chunk 1, and rank 1 to receive activation of 1 from \
-                  rank 0 for chunk 1";
+    let wanted = ": rank 0 is first to send activation of 0 to rank 1 for chunk 1, at 0F0, and rank 1 to receive activation of \
+                  1 from rank 0 for chunk 1, at 1F1";
     assert!(crossed.ends_with(wanted), "{crossed}");
 }
 
