@@ -48,16 +48,10 @@ fn run(command: Command, json: bool) -> Result<bool> {
         Command::Convert(a) => convert::run(&a, json),
         Command::Diff(a) => diff::run(&a, json),
         Command::Collectives(a) => collectives::run(&a, json),
-        Command::Strategies => {
-            strategies::run(json);
-            Ok(true)
-        }
+        Command::Strategies => Ok(strategies::run(json)),
         Command::Bench(a) => bench::run(a, json),
-        Command::Completions { shell } => {
-            manual::completions(shell);
-            Ok(true)
-        }
-        Command::Man { out } => manual::run(out.as_deref()).map(|()| true),
+        Command::Completions { shell } => Ok(manual::completions(shell)),
+        Command::Man { out } => manual::run(out.as_deref()),
     }
 }
 
