@@ -87,12 +87,6 @@ pub(crate) enum Command {
     },
 }
 
-impl Default for Command {
-    fn default() -> Self {
-        Self::Compare(CompareArgs::default())
-    }
-}
-
 /// Tokens of a sequence where nothing else is said.
 pub(crate) const SEQ: usize = 256;
 

@@ -91,25 +91,21 @@ fn pictures(a: &EvalArgs) -> Result<Vec<Sequence>> {
 /// The text, or the ids.
 fn sequences_of(a: &EvalArgs, model: &Model) -> Result<Vec<Sequence>> {
     let (vocabulary, positions) = (model.config.shape.vocabulary, model.config.positions);
-    Ok(match (&a.batch, &a.data) {
-        (Some(file), _) => ids::read(file, vocabulary, positions)?,
-        (None, data) => {
-            let tokenizer = model.tokenizer()?;
-            let seq = a.seq.unwrap_or(args::SEQ.min(positions));
-            if seq == 0 || seq > positions {
-                bail!("--seq is {seq}; it must be 1 to {positions}, the model's positions");
-            }
-            let text: Vec<u32> = match data {
-                Some(file) => text::encode(&files::read(file)?, &file.display().to_string(), &tokenizer)?.ids,
-                None => corpus(None, seq, &tokenizer)?.held_out,
-            };
-            if text.len() < 2 {
-                let n = text.len();
-                bail!("a text of {n} tokens; there must be 2 or more, one to tell the next");
-            }
-            sequences(text::windows(&text, seq))
-        }
-    })
+    if let Some(file) = &a.batch {
+        return ids::read(file, vocabulary, positions);
+    }
+    let (tokenizer, seq) = (model.tokenizer()?, a.seq.unwrap_or(args::SEQ.min(positions)));
+    if seq == 0 || seq > positions {
+        bail!("--seq is {seq}; it must be 1 to {positions}, the model's positions");
+    }
+    let text: Vec<u32> = match &a.data {
+        Some(file) => text::encode(&files::read(file)?, &file.display().to_string(), &tokenizer)?.ids,
+        None => corpus(None, seq, &tokenizer)?.held_out,
+    };
+    if text.len() < 2 {
+        bail!("a text of {} tokens; there must be 2 or more, one to tell the next", text.len());
+    }
+    Ok(sequences(text::windows(&text, seq)))
 }
 
 pub(crate) fn run(a: EvalArgs, json: bool) -> Result<bool> {

@@ -97,11 +97,8 @@ pub fn program<D: Kernels>(
 /// would hold more than [it may](Layout::memory_limit).
 pub fn price(config: &Config, settings: &Settings, layout: &Layout) -> Result<Vec<Price>> {
     settings.check(config.positions)?;
-    price_of(&settings.shape(config).into(), settings, layout)
-}
-
-fn price_of(design: &Design, settings: &Settings, layout: &Layout) -> Result<Vec<Price>> {
-    in_number!(settings.number, D => price_in::<D>(design, settings, layout))
+    let design = settings.shape(config).into();
+    in_number!(settings.number, D => price_in::<D>(&design, settings, layout))
 }
 
 fn price_in<D: Runs>(design: &Design, settings: &Settings, layout: &Layout) -> Result<Vec<Price>> {
@@ -128,7 +125,8 @@ pub(crate) fn run(a: PriceArgs, json: bool) -> Result<bool> {
     let (settings, layout): (Settings, _) = (a.settings(), a.layout.limited(a.memory.limit));
     let prices = if a.model.is_some() {
         settings.check(settings.seq)?;
-        price_of(&a.pictures.fresh(None, 0).design, &settings, &layout)?
+        let design = a.pictures.fresh(None, 0).design;
+        in_number!(settings.number, D => price_in::<D>(&design, &settings, &layout))?
     } else {
         a.pictures.unused()?;
         price(&config(a.config.as_deref())?, &settings, &layout)?

@@ -19,13 +19,10 @@ use std::sync::Mutex;
 
 /// The model that a run begins with, and what it learns.
 fn begin_with(a: &TrainArgs, resume: Option<&State>) -> Result<(Learner, TrainData)> {
-    let begun = match (resume, &a.model, &a.config) {
-        (Some(state), None, None) => Some(state.model.clone()),
-        (Some(_), ..) => {
-            bail!("--resume goes on with its own model; leave out --model and --config");
-        }
-        (None, ..) => None,
-    };
+    if resume.is_some() && (a.model.is_some() || a.config.is_some()) {
+        bail!("--resume goes on with its own model; leave out --model and --config");
+    }
+    let begun = resume.map(|state| state.model.clone());
     let of_pictures =
         a.model == Some(ModelName::Mlp) || begun.as_ref().is_some_and(|begun| begun.text.is_none());
     a.unused(of_pictures)?;
