@@ -21,7 +21,7 @@ fn said(line: &str) -> String {
 /// What the ranks do, and the figures.
 fn drawing(line: &str) -> String {
     let shown = |line: &&str| ["rank ", "it takes ", "a rank has "].iter().any(|word| line.starts_with(word));
-    said(line).lines().filter(shown).map(|line| format!("{line}\n")).collect()
+    said(line).lines().filter(shown).flat_map(|line| [line, "\n"]).collect()
 }
 
 /// A row for each kind.
@@ -57,7 +57,7 @@ fn renewed(
     for part in parts {
         let (line, rest) = part.split_once('\n').unwrap();
         let (_, rest) = rest.split_once(ends).unwrap_or_else(|| panic!("{begins}{line} has no end"));
-        new += &format!("{begins}{line}\n{}{ends}{rest}", made(line.trim_end_matches(after)));
+        new.extend([begins, line, "\n", &made(line.trim_end_matches(after)), ends, rest]);
         n += 1;
     }
     (new, n)
