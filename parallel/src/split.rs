@@ -12,7 +12,7 @@ use tensor::{Category, Cpu, Device, Ids, Tensor};
 
 /// How blocks are shared out.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Split {
+pub enum BlockSplit {
     /// As many to each chunk, or one more.
     Even,
     /// So that the chunk with the most parameters has as few as can be.
@@ -23,7 +23,7 @@ pub enum Split {
     Given(Vec<usize>),
 }
 
-impl FromStr for Split {
+impl FromStr for BlockSplit {
     type Err = Error;
     fn from_str(text: &str) -> Result<Self> {
         Ok(match text {
@@ -43,7 +43,7 @@ impl FromStr for Split {
     }
 }
 
-impl Split {
+impl BlockSplit {
     /// How many of a model's blocks each of so many chunks has.
     ///
     /// # Errors
@@ -212,13 +212,13 @@ mod tests {
         let design = Design::from(shape);
         let costs = parameters(&design).unwrap();
         assert_eq!(costs.iter().sum::<f64>(), crate::price::parameters(&design).unwrap() as f64);
-        assert_eq!(Split::Parameters.of(&design, 3).unwrap(), [1, 4, 1]);
-        assert_eq!(Split::Even.of(&design, 3).unwrap(), [2, 2, 2]);
-        let times = Split::Time.of(&design, 2).unwrap();
+        assert_eq!(BlockSplit::Parameters.of(&design, 3).unwrap(), [1, 4, 1]);
+        assert_eq!(BlockSplit::Even.of(&design, 3).unwrap(), [2, 2, 2]);
+        let times = BlockSplit::Time.of(&design, 2).unwrap();
         assert!(times.len() == 2 && times.iter().sum::<usize>() == 6 && !times.contains(&0), "{times:?}");
-        let few = Split::Even.of(&design, 7).unwrap_err().why;
+        let few = BlockSplit::Even.of(&design, 7).unwrap_err().why;
         assert_eq!(few, "7 chunks of 6 blocks: each needs at least one");
-        let none = "3,x".parse::<Split>().unwrap_err().why;
+        let none = "3,x".parse::<BlockSplit>().unwrap_err().why;
         assert!(none.starts_with("\"3,x\" is no split; write even, parameters, time,"), "{none}");
     }
 }

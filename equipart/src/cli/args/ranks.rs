@@ -1,7 +1,7 @@
 //! Flags of what each rank has: how many bytes, how many blocks.
 use clap::Args;
 use layers::Design;
-use parallel::split::Split;
+use parallel::split::BlockSplit;
 use parallel::{Layout, Result, bail};
 
 #[derive(Args, Debug, Default)]
@@ -13,7 +13,7 @@ pub(crate) struct RanksArgs {
     /// How many blocks each chunk of a pipeline has: even, parameters (the largest chunk has as few as can be), time (as
     /// measured on this machine), or numbers such as 3,5 [default: even]
     #[arg(long, value_name = "HOW")]
-    pub(crate) split: Option<Split>,
+    pub(crate) split: Option<BlockSplit>,
 }
 
 impl RanksArgs {
