@@ -9,7 +9,7 @@ pub(crate) mod watch;
 use crate::commands::{
     bench, collectives, compare, convert, diff, eval, generate, price, prove, schedule, strategies, train,
 };
-use args::{Arguments, Command, ModelName};
+use args::{Arguments, Command, CompareArgs, ModelName};
 use clap::Parser;
 use models::text::Corpus;
 use models::tokenizer::Tokenizer;
@@ -24,8 +24,8 @@ use tensor::quoted::escaped;
 /// Runs the command of the process' arguments. Exit code 2 is bad input; 1 a comparison that found a difference.
 pub fn main() -> ExitCode {
     let Arguments { command, json } = Arguments::parse();
-    let outcome =
-        Uncountable::caught(|| run(command.unwrap_or_default(), json)).unwrap_or_else(|why| Err(why.into()));
+    let command = command.unwrap_or_else(|| Command::Compare(CompareArgs::default()));
+    let outcome = Uncountable::caught(|| run(command, json)).unwrap_or_else(|why| Err(why.into()));
     match outcome.and_then(|right| out::finish().map(|()| right)) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(1),
@@ -49,16 +49,10 @@ fn run(command: Command, json: bool) -> Result<bool> {
         Command::Diff(a) => diff::run(&a, json),
         Command::Collectives(a) => collectives::run(&a, json),
         Command::Schedule(a) => schedule::run(&a, json),
-        Command::Strategies => {
-            strategies::run(json);
-            Ok(true)
-        }
+        Command::Strategies => Ok(strategies::run(json)),
         Command::Bench(a) => bench::run(a, json),
-        Command::Completions { shell } => {
-            manual::completions(shell);
-            Ok(true)
-        }
-        Command::Man { out } => manual::run(out.as_deref()).map(|()| true),
+        Command::Completions { shell } => Ok(manual::completions(shell)),
+        Command::Man { out } => manual::run(out.as_deref()),
     }
 }
 

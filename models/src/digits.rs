@@ -96,7 +96,8 @@ pub struct Digits {
     pub train: Set,
     /// To be judged by.
     pub test: Set,
-    classes: usize,
+    /// How many classes there are: 1 more than the largest label of either set; 10 of generated ones.
+    pub classes: usize,
 }
 
 impl Digits {
@@ -133,10 +134,6 @@ impl Digits {
     /// `i` of a set is a hash of (seed, set, `i`): the same on every machine, and however many there are.
     pub fn generated(seed: u64, train: usize, test: usize) -> Self {
         Self { train: drawn::set(seed, 0, train), test: drawn::set(seed, 1, test), classes: drawn::CLASSES }
-    }
-    /// How many classes there are: 1 more than the largest label of either set; 10 of generated ones.
-    pub fn classes(&self) -> usize {
-        self.classes
     }
     /// Pixels of an image, in either set.
     pub fn pixels(&self) -> usize {
@@ -233,7 +230,7 @@ mod tests {
         let Digits { train, test, .. } = &digits;
         assert_eq!((train.len(), train.rows, train.cols, train.pixels()), (3, 2, 5, 10));
         assert_eq!((test.len(), test.rows, test.cols, test.pixels()), (2, 2, 5, 10));
-        assert_eq!((digits.classes(), digits.pixels(), train.is_empty()), (7, 10, false));
+        assert_eq!((digits.classes, digits.pixels(), train.is_empty()), (7, 10, false));
         for i in 0..3 {
             assert_eq!((train.image(i), train.labels[i]), (&pixels(30)[10 * i..10 * i + 10], [4, 0, 2][i]));
         }
@@ -241,7 +238,7 @@ mod tests {
             assert_eq!((test.image(i), test.labels[i]), (&pixels(20)[10 * i..10 * i + 10], [6, 2][i]));
         }
         let largest = read(&[(TRAIN.1, &idx(&[3], &[255, 0, 0]))]).unwrap();
-        assert_eq!(largest.classes(), 256);
+        assert_eq!(largest.classes, 256);
     }
 
     /// Kills: a packed file that is not found or hides a plain one, all but the first part of one packed in parts.
@@ -339,15 +336,12 @@ mod tests {
     #[test]
     fn generated_digits_are_two_sets_of_ten_classes() {
         let digits = Digits::generated(1, 30, 20);
-        assert_eq!((digits.train.len(), digits.test.len(), digits.classes()), (30, 20, 10));
+        assert_eq!((digits.train.len(), digits.test.len(), digits.classes), (30, 20, 10));
         assert_eq!((digits.train.rows, digits.test.cols, digits.pixels()), (28, 28, 784));
         assert_ne!(digits.train.image(0), digits.test.image(0));
         assert_eq!(digits, Digits::generated(1, 30, 20));
         assert_ne!(digits, Digits::generated(2, 30, 20));
         let few = Digits::generated(1, 1, 0);
-        assert_eq!(
-            (few.classes(), few.train.image(0), few.test.is_empty()),
-            (10, digits.train.image(0), true)
-        );
+        assert_eq!((few.classes, few.train.image(0), few.test.is_empty()), (10, digits.train.image(0), true));
     }
 }

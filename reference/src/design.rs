@@ -33,7 +33,7 @@ impl Design {
     /// What comes of the tokens of all sequences, a row for each: logits, or features.
     ///
     /// # Panics
-    /// As [`Model::logits`].
+    /// As [`Model::logits_seen`].
     pub fn logits_seen<S: Scalar>(&self, w: &Weights<S>, sequences: &[Sequence], see: &mut See<S>) -> Vec<S> {
         match self {
             Self::Transformer(model) => model.logits_seen(w, sequences, see),

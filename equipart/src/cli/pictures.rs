@@ -33,7 +33,7 @@ pub(crate) struct PicturesArgs {
 impl PicturesArgs {
     /// Fresh weights for such pictures; without pictures, for those that are drawn.
     pub(crate) fn fresh(&self, digits: Option<&Digits>, seed: u64) -> Learner {
-        let (pixels, classes) = digits.map_or((784, 10), |digits| (digits.pixels(), digits.classes()));
+        let (pixels, classes) = digits.map_or((784, 10), |digits| (digits.pixels(), digits.classes));
         let hidden = self.hidden.as_deref().unwrap_or(&[512, 512]);
         Learner::classifier([&[pixels], hidden, &[classes]].concat(), seed)
     }

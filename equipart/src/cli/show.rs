@@ -169,11 +169,9 @@ pub(crate) fn texts<E: Scalar>(generated: &Generated<E>, tokenizer: Option<&Toke
 }
 
 pub(crate) fn finished(finished: &Finished, out: Option<&Path>) {
-    if let Some(bits) = finished.held_out_bits_per_byte {
-        line(&format!("{} steps done; {bits:.3} bits a byte on the held-out text", finished.steps));
-    } else {
-        line(&format!("{} steps done", finished.steps));
-    }
+    let bits = |bits| format!("; {bits:.3} bits a byte on the held-out text");
+    let held_out = finished.held_out_bits_per_byte.map(bits).unwrap_or_default();
+    line(&format!("{} steps done{held_out}", finished.steps));
     saved(out);
 }
 

@@ -91,32 +91,28 @@ fn pictures(a: &EvalArgs) -> Result<Vec<Sequence>> {
 /// The text, or the ids.
 fn sequences_of(a: &EvalArgs, model: &Model) -> Result<Vec<Sequence>> {
     let (vocabulary, positions) = (model.config.shape.vocabulary, model.config.positions);
-    Ok(match (&a.batch, &a.data) {
-        (Some(file), _) => ids::read(file, vocabulary, positions)?,
-        (None, data) => {
-            let tokenizer = model.tokenizer()?;
-            let seq = a.seq.unwrap_or(args::SEQ.min(positions));
-            if seq == 0 || seq > positions {
-                bail!("--seq is {seq}; it must be 1 to {positions}, the model's positions");
-            }
-            let text: Vec<u32> = match data {
-                Some(file) => text::encode(&files::read(file)?, &file.display().to_string(), &tokenizer)?.ids,
-                None => corpus(None, seq, &tokenizer)?.held_out,
-            };
-            if text.len() < 2 {
-                let n = text.len();
-                bail!("a text of {n} tokens; there must be 2 or more, one to tell the next");
-            }
-            sequences(text::windows(&text, seq))
-        }
-    })
+    if let Some(file) = &a.batch {
+        return ids::read(file, vocabulary, positions);
+    }
+    let (tokenizer, seq) = (model.tokenizer()?, a.seq.unwrap_or(args::SEQ.min(positions)));
+    if seq == 0 || seq > positions {
+        bail!("--seq is {seq}; it must be 1 to {positions}, the model's positions");
+    }
+    let text: Vec<u32> = match &a.data {
+        Some(file) => text::encode(&files::read(file)?, &file.display().to_string(), &tokenizer)?.ids,
+        None => corpus(None, seq, &tokenizer)?.held_out,
+    };
+    if text.len() < 2 {
+        bail!("a text of {} tokens; there must be 2 or more, one to tell the next", text.len());
+    }
+    Ok(sequences(text::windows(&text, seq)))
 }
 
 pub(crate) fn run(a: EvalArgs, json: bool) -> Result<bool> {
     let model = learner(a.model.as_ref(), &a.pictures)?;
     let all = model.text.as_ref().map_or_else(|| pictures(&a), |model| sequences_of(&a, model))?;
     let watch = Watch::bar(0);
-    let layout = a.layout.limited(a.memory.limit);
+    let layout = a.on_ranks.of(a.layout, &model.design)?;
     let watching = |done, of| watch.part("evaluated", done, of);
     let evaluation = in_number!(a.number.name, D => evaluate::<D>(&model, &layout, all, &watching))?;
     watch.done();

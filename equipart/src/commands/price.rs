@@ -97,11 +97,8 @@ pub fn program<D: Kernels>(
 /// would hold more than [it may](Layout::memory_limit).
 pub fn price(config: &Config, settings: &Settings, layout: &Layout) -> Result<Vec<Price>> {
     settings.check(config.positions)?;
-    price_of(&settings.shape(config).into(), settings, layout)
-}
-
-fn price_of(design: &Design, settings: &Settings, layout: &Layout) -> Result<Vec<Price>> {
-    in_number!(settings.number, D => price_in::<D>(design, settings, layout))
+    let design = settings.shape(config).into();
+    in_number!(settings.number, D => price_in::<D>(&design, settings, layout))
 }
 
 fn price_in<D: Runs>(design: &Design, settings: &Settings, layout: &Layout) -> Result<Vec<Price>> {
@@ -125,13 +122,16 @@ fn price_in<D: Runs>(design: &Design, settings: &Settings, layout: &Layout) -> R
 }
 
 pub(crate) fn run(a: PriceArgs, json: bool) -> Result<bool> {
-    let (settings, layout): (Settings, _) = (a.settings(), a.layout.limited(a.memory.limit));
+    let settings: Settings = a.settings();
     let prices = if a.model.is_some() {
         settings.check(settings.seq)?;
-        price_of(&a.pictures.fresh(None, 0).design, &settings, &layout)?
+        let design = a.pictures.fresh(None, 0).design;
+        let layout = a.on_ranks.of(a.layout, &design)?;
+        in_number!(settings.number, D => price_in::<D>(&design, &settings, &layout))?
     } else {
         a.pictures.unused()?;
-        price(&config(a.config.as_deref())?, &settings, &layout)?
+        let config = config(a.config.as_deref())?;
+        price(&config, &settings, &a.on_ranks.of(a.layout, &config.shape.into())?)?
     };
     show::all(json, &prices, || show::prices(&prices));
     Ok(true)

@@ -8,7 +8,7 @@ use parallel::step::Plan;
 use parallel::step::simulate::{Times, simulate};
 use parallel::step::table::{self, Table};
 use parallel::{Error, Result, Schedule, bail, pipeline};
-use serde::Serialize;
+use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use tensor::files;
@@ -78,23 +78,6 @@ impl<const N: usize> FromStr for Numbers<N> {
     }
 }
 
-/// What scripts get.
-#[derive(Serialize)]
-struct Line<'a> {
-    kind: &'static str,
-    stages: usize,
-    microbatches: usize,
-    chunks: usize,
-    slices: usize,
-    times: [f64; 3],
-    link: [f64; 2],
-    makespan: f64,
-    bubble_time: f64,
-    bubble_fraction: f64,
-    bubbles: &'a [f64],
-    peak_saved: &'a [f64],
-}
-
 impl ScheduleArgs {
     /// One of the list, and its sizes.
     fn listed(&self) -> Result<(&'static dyn Schedule, Plan)> {
@@ -138,7 +121,7 @@ fn read(file: &Path) -> Result<Table> {
     Table::read(&text).map_err(|why| Error::new(format!("{name}: {why}")))
 }
 
-pub(crate) fn run(a: &ScheduleArgs, json: bool) -> Result<bool> {
+pub(crate) fn run(a: &ScheduleArgs, as_json: bool) -> Result<bool> {
     let table = a.file.as_deref().map(read).transpose()?;
     let (schedule, plan) = match &table {
         Some(table) => (table as &dyn Schedule, table.sizes()),
@@ -154,7 +137,7 @@ pub(crate) fn run(a: &ScheduleArgs, json: bool) -> Result<bool> {
     }
     let most = if a.svg.is_some() {
         drawn
-    } else if json {
+    } else if as_json {
         0
     } else {
         IN_A_LINE
@@ -176,8 +159,8 @@ pub(crate) fn run(a: &ScheduleArgs, json: bool) -> Result<bool> {
         let csv = table::csv(schedule, &plan).map_err(Error::new)?;
         files::replace_file(file, csv.as_bytes())?;
     }
-    if json {
-        show::json(&line(a, schedule, &timeline));
+    if as_json {
+        show::json(&object(a, schedule, &timeline));
         return Ok(true);
     }
     let (terminal, width) = out::terminal();
@@ -193,19 +176,11 @@ pub(crate) fn run(a: &ScheduleArgs, json: bool) -> Result<bool> {
     Ok(true)
 }
 
-fn line<'a>(a: &ScheduleArgs, schedule: &dyn Schedule, Timeline { plan, of, .. }: &'a Timeline) -> Line<'a> {
-    Line {
-        kind: schedule.about().word,
-        stages: plan.ranks,
-        microbatches: plan.microbatches,
-        chunks: plan.chunks,
-        slices: plan.slices,
-        times: a.times.0,
-        link: a.link.0,
-        makespan: of.makespan,
-        bubble_time: of.bubble_time,
-        bubble_fraction: of.bubble_fraction,
-        bubbles: &of.bubbles,
-        peak_saved: &of.peak_saved,
-    }
+fn object(a: &ScheduleArgs, schedule: &dyn Schedule, Timeline { plan, of, .. }: &Timeline) -> Value {
+    json!({
+        "kind": schedule.about().word, "stages": plan.ranks, "microbatches": plan.microbatches,
+        "chunks": plan.chunks, "slices": plan.slices, "times": a.times.0, "link": a.link.0,
+        "makespan": of.makespan, "bubble_time": of.bubble_time, "bubble_fraction": of.bubble_fraction,
+        "bubbles": of.bubbles, "peak_saved": of.peak_saved,
+    })
 }

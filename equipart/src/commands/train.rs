@@ -19,13 +19,10 @@ use std::sync::Mutex;
 
 /// The model that a run begins with, and what it learns.
 fn begin_with(a: &TrainArgs, resume: Option<&State>) -> Result<(Learner, TrainData)> {
-    let begun = match (resume, &a.model, &a.config) {
-        (Some(state), None, None) => Some(state.model.clone()),
-        (Some(_), ..) => {
-            bail!("--resume goes on with its own model; leave out --model and --config");
-        }
-        (None, ..) => None,
-    };
+    if resume.is_some() && (a.model.is_some() || a.config.is_some()) {
+        bail!("--resume goes on with its own model; leave out --model and --config");
+    }
+    let begun = resume.map(|state| state.model.clone());
     let of_pictures =
         a.model == Some(ModelName::Mlp) || begun.as_ref().is_some_and(|begun| begun.text.is_none());
     a.unused(of_pictures)?;
@@ -72,10 +69,10 @@ pub(crate) fn run(a: TrainArgs, json: bool) -> Result<bool> {
     let out = a.out.clone().or_else(|| a.resume.clone());
     let network = a.network.network(out.as_deref())?;
     let run = TrainRun {
-        model,
         source: &learnt,
         settings,
-        layout: a.layout.limited(a.memory.limit),
+        layout: a.on_ranks.of(a.layout, &model.design)?,
+        model,
         network: if a.profile { network.profiling() } else { network },
         out: out.clone(),
         resume,

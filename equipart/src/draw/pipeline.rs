@@ -121,7 +121,7 @@ impl Timeline {
             let [ticks_of, ranks_of] =
                 [(ticks, all), (ranks, self.plan.ranks)].map(|(n, of)| format!("{n} of {of}"));
             lines.push(format!(
-                "Shown are the first {ticks_of} ticks of {ranks_of} ranks; --svg FILE draws all."
+                "Shown are the first {ticks_of} ticks of {ranks_of} ranks; --svg FILE draws more."
             ));
         }
         lines
@@ -252,12 +252,12 @@ rank 1  · · · F0─ B0─── · · · ·";
         let wanted = "rank 0  F0 F1 F2 ·  ·  ·\nrank 1  ·  F0 F1 F2 B0───\n";
         assert!(drawn.starts_with(wanted) && drawn.lines().all(|line| line.len() < 400), "{drawn}");
         assert!(
-            drawn.ends_with("\nShown are the first 6 of 12 ticks of 2 of 2 ranks; --svg FILE draws all."),
+            drawn.ends_with("\nShown are the first 6 of 12 ticks of 2 of 2 ranks; --svg FILE draws more."),
             "{drawn}"
         );
         let most = timeline("1f1b", [65, 1], &times).lines(2000, false);
         assert_eq!(most.len(), 64 + 4);
-        assert!(most[67].ends_with(" ticks of 64 of 65 ranks; --svg FILE draws all."), "{}", most[67]);
+        assert!(most[67].ends_with(" ticks of 64 of 65 ranks; --svg FILE draws more."), "{}", most[67]);
         assert_eq!(plain("naive", [1, 1], &times, 0).lines().next(), Some("rank 0  F0"));
     }
 

@@ -61,7 +61,7 @@ fn train(digits: &Digits, lesson: &Lesson, under: &str) -> Vec<EpochLine> {
     let Lesson { hidden, settings, .. } = lesson;
     let run = TrainRun {
         model: Learner::classifier(
-            [&[digits.pixels()], &hidden[..], &[digits.classes()]].concat(),
+            [&[digits.pixels()], &hidden[..], &[digits.classes]].concat(),
             settings.seed,
         ),
         source: &TrainData::Digits(digits.clone()),
@@ -104,7 +104,7 @@ fn accuracy(model: &Classifier, weights: &Weights<f64>, set: &Set) -> f64 {
 
 /// Losses and accuracies of the same training in plain f64.
 fn oracle(digits: &Digits, Lesson { hidden, epochs, settings: s }: &Lesson) -> Vec<[f64; 2]> {
-    let model = Classifier { sizes: [&[digits.pixels()], &hidden[..], &[digits.classes()]].concat() };
+    let model = Classifier { sizes: [&[digits.pixels()], &hidden[..], &[digits.classes]].concat() };
     let (mut weights, random) = (Weights::new(), Random { seed: s.seed });
     for (name, shape @ [rows, cols]) in model.shapes() {
         let std = if rows == 1 { 0.02 } else { 1.0 / (rows as f64).sqrt() };

@@ -132,9 +132,9 @@ fn what_does_not_fit_is_refused() {
             "0F0,0B0\n1F0,1C0\n",
             "a.csv: row 2, column 2 is \"1C0\"; wanted a chunk, F, B, I or W, and a microbatch",
         ),
-        ("0F0,0B0,0F1\n", "a.csv: row 1 has no 0B1, nor 0I1 and 0W1; wanted one, as row 1, column 3 is 0F1"),
+        ("0F0,0B0,0F1\n", "a.csv: row 1 has no 0B1, nor 0I1 and 0W1; wanted it as row 1, column 3 is 0F1"),
         ("0F0,0B0\n1B0,1F0\n", "rank 1 has 1B0 (row 2, column 1) before 1F0 (row 2, column 2)"),
-        ("0F0,0B0,0F1,0B1\n1F1,1F0,1B1,1B0\n", "0B0 (row 1, column 2)"),
+        ("0F0,0B0,0F1,0B1\n1F0,1F1,1B0,1B1\n", "to run 0B0 (row 1, column 2), and rank 1 waits"),
     ] {
         std::fs::write(&csv, table).unwrap();
         no(&["--file", &csv], says);

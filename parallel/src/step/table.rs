@@ -63,61 +63,61 @@ impl Table {
     /// # Errors
     /// One sentence with the row and the column, counted from 1, of the first cell that is wrong.
     pub fn read(text: &str) -> Result<Self, String> {
-        let rows: Vec<Vec<String>> = if text.trim_start().starts_with('[') {
-            let why =
-                |why: serde_json::Error| format!("no list of lists of cells: {}", sentence(&why.to_string()));
-            serde_json::from_str(text).map_err(why)?
-        } else {
-            let row = |line: &str| line.split(',').map(|cell| cell.trim().into()).collect();
-            text.trim_end().lines().map(row).collect()
-        };
-        let widest = rows.iter().map(Vec::len).max().unwrap_or(0);
-        if let Some((row, cells)) = rows.iter().enumerate().find(|(_, row)| row.len() != widest) {
-            let (has, column) = (counted(cells.len(), "column"), cells.len() + 1);
-            return Err(format!(
-                "row {} ends before column {column}: it has {has}, another row {widest}; wanted as many, of which any \
-                 may be empty",
-                row + 1
-            ));
-        }
-        let mut places = HashMap::new();
-        let mut table = vec![vec![]; rows.len()];
-        for (row, cells) in rows.iter().enumerate() {
-            for (column, text) in cells.iter().enumerate().filter(|(_, text)| !text.is_empty()) {
-                let place = (row, column);
-                let wrong = || {
-                    let wanted = "wanted a chunk, F, B, I or W, and a microbatch, such as 0F0 (or 0F0.1, its second slice)";
-                    format!("{} is {}; {wanted}", named(place), quoted(text))
-                };
-                let cell = cell(text).ok_or_else(wrong)?;
-                if let Some(first) = places.insert(cell, place) {
-                    let (place, first) = (named(place), named(first));
-                    return Err(format!("{place} is {cell}, as is {first}; wanted each cell once"));
-                }
-                table[row].push(cell);
-            }
-        }
-        let (plan, rank_of) = sizes(&table, &places)?;
+        let (rows, places) = cells(&fields(text)?)?;
+        let (plan, rank_of) = sizes(&rows, &places)?;
         complete(&plan, &rank_of, &places)?;
-        let table = Self { rows: table, rank_of, plan };
+        let table = Self { rows, rank_of, plan };
         let found = |word: &str| {
-            let place = cell(word.trim_end_matches([',', ';', ':'])).and_then(|cell| places.get(&cell));
-            place.map_or_else(
-                || word.into(),
-                |place| {
-                    let end = word.trim_end_matches([',', ';', ':']).len();
-                    format!("{} ({}){}", &word[..end], named(*place), &word[end..])
-                },
-            )
+            let bare = word.trim_end_matches(',');
+            let place = cell(bare).and_then(|cell| places.get(&cell));
+            place.map_or(word.into(), |place| format!("{bare} ({}){}", named(*place), &word[bare.len()..]))
         };
-        let checked = check(&table, &plan);
         let located = |why: String| why.split(' ').map(found).collect::<Vec<_>>().join(" ");
-        checked.map_err(located).map(|_| table)
+        check(&table, &plan).map_err(located).map(|_| table)
     }
     /// The sizes that it is made for.
     pub fn sizes(&self) -> Plan {
         self.plan
     }
+}
+
+/// The texts of all cells, in rows of equal length.
+fn fields(text: &str) -> Result<Vec<Vec<String>>, String> {
+    let rows: Vec<Vec<String>> = if text.trim_start().starts_with('[') {
+        let why =
+            |why: serde_json::Error| format!("no list of lists of cells: {}", sentence(&why.to_string()));
+        serde_json::from_str(text).map_err(why)?
+    } else {
+        let row = |line: &str| line.split(',').map(|cell| cell.trim().into()).collect();
+        text.trim_end().lines().map(row).collect()
+    };
+    let widest = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let Some(short) = rows.iter().position(|row| row.len() != widest) else { return Ok(rows) };
+    let (row, has) = (short + 1, rows[short].len());
+    Err(format!(
+        "row {row} ends before column {}: it has {}, another row {widest}; wanted as many, of which any may be empty",
+        has + 1,
+        counted(has, "column")
+    ))
+}
+
+/// The cells of each row, and where they are.
+fn cells(rows: &[Vec<String>]) -> Result<(Vec<Vec<Cell>>, HashMap<Cell, Place>), String> {
+    let (mut places, mut table) = (HashMap::new(), vec![vec![]; rows.len()]);
+    for (row, texts) in rows.iter().enumerate() {
+        for (column, text) in texts.iter().enumerate().filter(|(_, text)| !text.is_empty()) {
+            let place = (row, column);
+            let wanted =
+                "wanted a chunk, F, B, I or W, and a microbatch, such as 0F0 (or 0F0.1, its second slice)";
+            let cell = cell(text).ok_or_else(|| format!("{} is {}; {wanted}", named(place), quoted(text)))?;
+            if let Some(first) = places.insert(cell, place) {
+                let (place, first) = (named(place), named(first));
+                return Err(format!("{place} is {cell}, as is {first}; wanted each cell once"));
+            }
+            table[row].push(cell);
+        }
+    }
+    Ok((table, places))
 }
 
 /// A cell as it is written.
@@ -160,11 +160,12 @@ fn sizes(table: &[Vec<Cell>], places: &HashMap<Cell, Place>) -> Result<(Plan, Ve
             ));
         }
     }
-    let of = |chunk: usize| {
-        rank_of[chunk]
-            .map(|(rank, _)| rank)
-            .ok_or_else(|| format!("no row has chunk {chunk}, of {}", last + 1))
+    let none = |chunk| {
+        let cell = rank_of[usize::from(last)]
+            .map_or(String::new(), |(_, cell)| format!("{} is {cell}", named(places[&cell])));
+        format!("no row has chunk {chunk}; wanted it as {cell}")
     };
+    let of = |chunk: usize| rank_of[chunk].map(|(rank, _)| rank).ok_or_else(|| none(chunk));
     let rank_of = (0..rank_of.len()).map(of).collect::<Result<Vec<_>, String>>()?;
     let (ranks, all) = (table.len(), rank_of.len());
     let chunks = all.div_ceil(ranks);
@@ -186,31 +187,24 @@ fn complete(plan: &Plan, rank_of: &[usize], places: &HashMap<Cell, Place>) -> Re
     let all = all.flat_map(|of| (0..plan.microbatches).map(move |microbatch| (of, microbatch)));
     for ((chunk, slice), microbatch) in all {
         let of = Unit { slice: slice as u16, ..Unit::new(chunk, microbatch as u32) };
-        let [f, b, i, w] = [Act::F, Act::B, Act::I, Act::W].map(|act| Cell { act, of });
-        let has = |cell| places.contains_key(&cell);
-        let row = rank_of[usize::from(of.chunk)] + 1;
-        if !has(f) {
-            let behind = |cell: &&Cell| cell.of.microbatch >= of.microbatch;
-            let other = places.keys().filter(behind).min_by_key(|cell| places[*cell]).expect("the last one");
-            let place = named(places[other]);
-            return Err(format!("row {row} has no {f}; wanted it as {place} is {other}"));
-        }
-        let place = named(places[&f]);
-        match [b, i, w].map(has) {
-            [true, false, false] | [false, true, true] => {}
-            [false, false, false] => {
-                return Err(format!("row {row} has no {b}, nor {i} and {w}; wanted one, as {place} is {f}"));
-            }
+        let all @ [f, b, i, w] = [Act::F, Act::B, Act::I, Act::W].map(|act| Cell { act, of });
+        let at = |cell: &Cell| named(places[cell]);
+        let lacks = |missing: String, other: &Cell| {
+            let (row, place) = (rank_of[chunk] + 1, at(other));
+            Err(format!("row {row} has no {missing}; wanted it as {place} is {other}"))
+        };
+        match all.map(|cell| places.contains_key(&cell)) {
+            [true, true, false, false] | [true, false, true, true] => {}
             [false, ..] => {
-                let (half, other) = if has(i) { (i, w) } else { (w, i) };
-                return Err(format!(
-                    "row {row} has no {other}; wanted it as {} is {half}",
-                    named(places[&half])
-                ));
+                let behind = places.keys().filter(|cell| cell.of.microbatch >= of.microbatch);
+                return lacks(f.to_string(), behind.min_by_key(|cell| places[*cell]).expect("the last one"));
             }
-            [true, ..] => {
-                let half = if has(i) { i } else { w };
-                let [whole, place] = [b, half].map(|cell| named(places[&cell]));
+            [_, false, false, false] => return lacks(format!("{b}, nor {i} and {w}"), &f),
+            [_, false, true, _] => return lacks(w.to_string(), &i),
+            [_, false, ..] => return lacks(i.to_string(), &w),
+            [_, true, has, _] => {
+                let half = if has { i } else { w };
+                let (whole, place) = (at(&b), at(&half));
                 return Err(format!(
                     "{place} is {half}, but {whole} is {b}; wanted one backward or its halves"
                 ));
@@ -310,16 +304,23 @@ mod tests {
             "0F0,,0B0\n1F0,1B0,0F1",
             "row 2, column 3 is 0F1, but row 1, column 1 is 0F0; wanted chunk 0 in one row",
         );
-        refused("0F0,0B0\n2F0,2B0", "no row has chunk 1, of 3");
+        refused("0F0,0B0\n2F0,2B0", "no row has chunk 1; wanted it as row 2, column 1 is 2F0");
         refused("0F0,0B0,2F0,2B0\n1F0,1B0,,", "row 2 has 1 chunk of 3 in 2 rows; wanted as many in each row");
         refused("0F0,0B0\n,", "row 2 has 0 chunks of 1 in 2 rows");
-        refused("0F0,0B0,0F1\n", "row 1 has no 0B1, nor 0I1 and 0W1; wanted one, as row 1, column 3 is 0F1");
+        refused("0F0,0B0,0F1\n", "row 1 has no 0B1, nor 0I1 and 0W1; wanted it as row 1, column 3 is 0F1");
         refused("0F0,0B0,0B1\n", "row 1 has no 0F1; wanted it as row 1, column 3 is 0B1");
         refused(
             "0F0,0B0,0F4000000000,0B4000000000\n",
             "row 1 has no 0F1; wanted it as row 1, column 3 is 0F4000000000",
         );
         refused("0F0.1,0B0.1,0F1,0B1\n", "row 1 has no 0F0; wanted it as row 1, column 1 is 0F0.1");
+        refused("0B0,0F0\n", "rank 0 has 0B0 (row 1, column 1) before 0F0 (row 1, column 2)");
+        let crossed = "0F0,0F1,,,0B0,0B1\n,1F1,1F0,1B0,1B1,\n";
+        refused(crossed, "for chunk 1, at 0F0 (row 1, column 1), and rank 1 to receive activation of 1");
+        refused(crossed, "for chunk 1, at 1F1 (row 2, column 2)");
+        let cycle = "0F0,0B0,0F1,0B1\n1F0,1F1,1B0,1B1\n";
+        refused(cycle, "to run 0B0 (row 1, column 2), and rank 1 waits to receive activation of 1");
+        refused(cycle, "to run 1F1 (row 2, column 2)");
         refused("0F0,0I0\n", "row 1 has no 0W0; wanted it as row 1, column 2 is 0I0");
         refused("0F0,0W0\n", "row 1 has no 0I0; wanted it as row 1, column 2 is 0W0");
         refused(

@@ -7,12 +7,14 @@ use super::fitted::fitted;
 use super::{Case, CaseStep, Document};
 use comm::Axis;
 use kernels::{Activation, Heads};
-use layers::{Biases, FeedForward, Kind, NormKind, Objective, Positions, Rates, Shape, Window};
+use layers::{
+    About, Biases, Choice, FeedForward, Kind, NormKind, Objective, Positions, Rates, Shape, Window,
+};
 use parallel::layout::split_axes;
 use parallel::{Layout, strategies};
 use proptest::collection::vec;
 use proptest::prelude::*;
-use proptest::sample::select;
+use proptest::sample::{Index, select};
 use proptest::strategy::ValueTree;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use std::iter::successors;
@@ -109,10 +111,18 @@ fn reversed(layout: Layout) -> Layout {
 /// the others what is left.
 fn layouts() -> impl Strategy<Value = Layout> {
     let axes: Vec<_> = split_axes().rev().collect();
-    let named = strategies::all().iter().filter(|about| about.is_named());
-    let named: Vec<_> = named.map(|about| about.method()).collect();
-    let (n, m) = (axes.len(), named.len());
-    let said = (vec(any::<bool>(), m), 0..m.max(1), proptest::bool::weighted(0.2));
+    let mut choices: Vec<(&About, Vec<String>)> = Vec::new(); // what may be named of each; of several layers' words each is one
+    for about in strategies::all() {
+        let same =
+            |of: &&About| of.choice != Choice::Layers && (of.axis, of.choice) == (about.axis, about.choice);
+        let at = choices.iter().position(|(of, _)| same(of)).unwrap_or(choices.len());
+        if at == choices.len() {
+            choices.push((about, Vec::new()));
+        }
+        choices[at].1.extend(about.is_named().then(|| about.method()));
+    }
+    let (n, m) = (axes.len(), choices.len());
+    let said = (vec(any::<Index>(), m), 0..m, proptest::bool::weighted(0.2));
     (vec(select(vec![1usize, 2, 3, 4, 8]), n), 0..n, said).prop_map(
         move |(sizes, first, (said, from, reverse))| {
             let mut left = RANKS;
@@ -123,8 +133,11 @@ fn layouts() -> impl Strategy<Value = Layout> {
                 ranks.push((axes[i], size));
             }
             let layout = Layout::new(&ranks).expect("each axis once");
-            let said = (0..m).map(|i| (from + i) % m).filter(|i| said[*i]);
-            let layout = said.fold(layout, |layout, i| with(layout, &named[i]));
+            let said = (0..m).map(|i| (from + i) % m).filter_map(|i| {
+                let (_, methods) = &choices[i];
+                methods.get(said[i].index(methods.len() + 1).wrapping_sub(1)) // the first names none
+            });
+            let layout = said.fold(layout, |layout, method| with(layout, method));
             if reverse { reversed(layout) } else { layout }
         },
     )

@@ -78,8 +78,9 @@ fn mutants(sites: &[Site], of: impl Fn(&Site) -> bool) -> Vec<(usize, Mutation)>
 fn drawn_mutants_under_every_layout_are_rejected() {
     let listed = parallel::strategies::all().iter().map(|about| about.written(2));
     for (n, layout) in LAYOUTS.into_iter().map(str::to_string).chain(listed).enumerate() {
-        let stages = layout.parse::<Layout>().unwrap().size(Axis::STAGES);
-        let trials = Trials::of(Shape { blocks: stages, ..SHAPE }, &layout);
+        let parsed: Layout = layout.parse().unwrap();
+        let blocks = parsed.chunks();
+        let trials = Trials::of(Shape { blocks, ..SHAPE }, &layout);
         let sites = trials.sites();
         let mut all = mutants(&sites, |_| true);
         let mut salt = n as u64;

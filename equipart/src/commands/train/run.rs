@@ -118,8 +118,7 @@ impl TrainRun<'_> {
         }
         let every = ("checkpoint-every", self.checkpoint_every);
         at_least_1(&[every, ("stop-after", self.stop_after.unwrap_or(1))])?;
-        if clip.is_some_and(|c| !(c.is_finite() && c > 0.0)) {
-            let clip = clip.unwrap_or_default();
+        if let Some(clip) = clip.filter(|clip| !(clip.is_finite() && *clip > 0.0)) {
             bail!("--clip is {clip}; it must be a positive number");
         }
         if let TrainData::Text(corpus) = self.source {

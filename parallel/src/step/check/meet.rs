@@ -32,22 +32,26 @@ pub(super) fn under_way(plan: &Plan, rows: &[Vec<Step>]) -> Result<usize, String
 
 /// What is sent on each way is what is received, in this order: a message has a name, but no rank looks for it among others.
 fn matched(rows: &[Vec<Step>]) -> Result<(), String> {
-    let mut ways = BTreeMap::<_, [Vec<(Unit, &Step)>; 2]>::new(); // sent, received
-    for (rank, step) in
-        rows.iter().enumerate().flat_map(|(rank, row)| row.iter().map(move |step| (rank, step)))
-    {
-        let (way, side, of) = match *step {
-            Step::Run { .. } | Step::Complete | Step::Update => continue,
-            Step::Send(what, of, to) => ((rank, to, what as usize), 0, of),
-            Step::Receive(what, of, from) => ((from, rank, what as usize), 1, of),
-        };
-        ways.entry(way).or_default()[side].push((of, step));
+    let mut ways = BTreeMap::<_, [Vec<(Unit, &Step, Option<&Step>)>; 2]>::new(); // sent, received; by or for which cell
+    for (rank, row) in rows.iter().enumerate() {
+        for (n, step) in row.iter().enumerate() {
+            let (way, side, of, by) = match *step {
+                Step::Run { .. } | Step::Complete | Step::Update => continue,
+                Step::Send(what, of, to) => ((rank, to, what as usize), 0, of, n.wrapping_sub(1)),
+                Step::Receive(what, of, from) => ((from, rank, what as usize), 1, of, n + 1),
+            };
+            ways.entry(way).or_default()[side].push((of, step, row.get(by)));
+        }
     }
     for ((from, to, _), [sent, received]) in ways {
         let n = sent.iter().zip(&received).take_while(|(sent, received)| sent.0 == received.0).count();
-        let [sent, received] = [sent, received].map(|all| all.get(n).map(|(_, step)| step.to_string()));
-        if sent.is_some() || received.is_some() {
-            let [sent, received] = [sent, received].map(|step| step.unwrap_or("do no such thing".into()));
+        if n < sent.len().max(received.len()) {
+            let words = |all: Vec<(Unit, &Step, Option<&Step>)>| match all.get(n) {
+                None => "do no such thing".into(),
+                Some((_, step, Some(Step::Run { cell, .. }))) => format!("{step}, at {cell}"),
+                Some((_, step, _)) => step.to_string(),
+            };
+            let (sent, received) = (words(sent), words(received));
             return Err(format!("rank {from} is first to {sent}, and rank {to} to {received}"));
         }
     }

@@ -142,8 +142,8 @@ fn a_deadlock_is_a_cycle_of_ranks() {
     let other_way = says(&GPipe, &plan, |rows| rows.iter_mut().for_each(|row| row[2..].reverse()));
     assert_eq!(other_way, Ok(Needs { saved: vec![2; 4], under_way: 0 }), "the last microbatch back first");
     let crossed = says(&GPipe, &Plan::whole(2, 2), |rows| rows[1].swap(0, 1)).unwrap_err();
-    let wanted = ": rank 0 is first to send activation of 0 to rank 1 for chunk 1, and rank 1 to receive activation of 1 from \
-                  rank 0 for chunk 1";
+    let wanted = ": rank 0 is first to send activation of 0 to rank 1 for chunk 1, at 0F0, and rank 1 to receive activation of \
+                  1 from rank 0 for chunk 1, at 1F1";
     assert!(crossed.ends_with(wanted), "{crossed}");
 }
 
@@ -154,13 +154,13 @@ fn steps_are_checked_and_not_believed() {
     let plan = Plan::whole(2, 2);
     let rank_of = |chunk: u16| chunk as usize;
     let says = |change: &dyn Fn(&mut Vec<Vec<Step>>)| {
-        let mut rows: Vec<_> = (0..2).map(|rank| lowered(&GPipe, &plan, rank)).collect();
+        let mut rows: Vec<_> = (0..2).map(|rank| before_the_end(&GPipe, &plan, rank)).collect();
         change(&mut rows);
         in_order(&plan, rank_of, &rows).and_then(|_| meet::under_way(&plan, &rows))
     };
     assert_eq!(says(&|_| ()), Ok(0));
     for (rank, n) in (0..2).flat_map(|rank| (0..8).map(move |n| (rank, n))) {
-        let step = lowered(&GPipe, &plan, rank)[n];
+        let step = before_the_end(&GPipe, &plan, rank)[n];
         let gone = says(&|rows| _ = rows[rank].remove(n));
         assert!(gone.is_err() || matches!(step, Step::Run { .. }), "{step}");
         let flagged = says(&|rows| {
