@@ -30,9 +30,7 @@ pub fn check(schedule: &dyn Schedule, plan: &Plan) -> Result<Needs, String> {
     let rank_of = |chunk: u16| schedule.rank_of(chunk as usize, plan);
     let cells: Vec<Vec<Cell>> = (0..plan.ranks).map(|rank| schedule.row(rank, plan).collect()).collect();
     let needs = complete(plan, rank_of, &cells).and_then(|()| {
-        let row = |rank| lowered(schedule, plan, rank).into_iter();
-        let moves = |step: &Step| !matches!(step, Step::Complete | Step::Update);
-        let rows: Vec<_> = (0..plan.ranks).map(|rank| row(rank).filter(moves).collect()).collect();
+        let rows: Vec<_> = (0..plan.ranks).map(|rank| lowered(schedule, plan, rank)).collect();
         let saved = in_order(plan, rank_of, &rows)?;
         Ok(Needs { saved, under_way: meet::under_way(plan, &rows)? })
     });
