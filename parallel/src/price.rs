@@ -1,5 +1,9 @@
 //! What ranks hold at most, from shapes alone: the program of a run on the device without numbers, one rank at a time, so
 //! a world of any size.
+mod held;
+
+pub use held::Held;
+
 use crate::{At, Stages};
 use crate::{Batch, Layout, Result, Scheme, Trainer, budget, session};
 use comm::{Axis, Mesh};

@@ -1,7 +1,7 @@
 //! This rank's part of a model, and the one executor of steps: it runs cells, hands activations and gradients from chunk to
 //! chunk, and knows nothing of what a chunk computes or of which schedule wrote the cells.
 use crate::pipeline::Pipeline;
-use crate::step::{Act, Cell, Payload, Plan, Step, Unit, check, forwards, lowered};
+use crate::step::{Act, Cell, Move, Payload, Plan, Step, Unit, check, forwards, lowered, moves};
 use crate::{Error, Result};
 use comm::{Axis, Group, Mesh, Request, Tag};
 use kernels::Kernels;
@@ -54,17 +54,17 @@ pub struct Stages<D: Kernels> {
     design: Rc<Design>,
     made: [Option<Made>; 2], // of forwards alone, and of training: for the last plan
     held: Vec<(Payload, Unit, Stream<D>)>, // by the unit that needs it
-    sent: Vec<((Payload, usize), Request<D>)>, // to whom, not waited for yet
-    coming: Option<(Payload, Unit, Coming<D>)>, // received while the cell before is run
-    room: Room<D>,           // for lists of parameters
+    sent: Vec<((Payload, Unit), Request<D>)>, // not waited for yet
+    coming: Option<Coming<D>>, // received while the cell before is run
+    pub(crate) watched: Option<Vec<(Move, [usize; 2])>>, // where it is asked for: the peak before each move, and what is held then
+    room: Room<D>,                                       // for lists of parameters
 }
 
-/// What a rank does in a step of this plan, and how many messages of a kind to a rank it may have under way.
+/// What a rank does in a step of this plan.
 #[derive(Clone)]
 struct Made {
     plan: Plan,
-    steps: Rc<[Step]>,
-    under_way: usize,
+    moves: Rc<[Move]>,
 }
 
 /// The microbatches of a step, as the executor asks for them.
@@ -123,6 +123,7 @@ impl<D: Kernels> Stages<D> {
             held: Vec::new(),
             sent: Vec::new(),
             coming: None,
+            watched: None,
             room: Room::default(),
         })
     }
@@ -168,24 +169,20 @@ impl<D: Kernels> Stages<D> {
     ) -> Result<()> {
         let stages = self.mesh.group(Axis::STAGES).clone();
         let plan = Plan { slices: self.slices(learns), ..self.pipeline.plan(stages.size(), microbatches) };
-        let Made { steps, under_way, .. } = self.table(plan, learns)?;
-        for (at, step) in steps.iter().enumerate() {
-            match *step {
-                Step::Run { cell, last, done } => {
-                    let mut before =
-                        steps[at + 1..].iter().take_while(|step| !matches!(step, Step::Run { .. }));
-                    if let Some(next) = before.find(|step| matches!(step, Step::Receive(..))) {
-                        self.coming = Some(self.receive(*next, &stages, &plan, work)?);
-                    }
-                    self.cell(cell, last, &plan, work, uses)?;
-                    if done {
-                        work.done(cell.of.microbatch as usize);
-                    }
+        let Made { moves, .. } = self.table(plan, learns)?;
+        for &at in moves.iter() {
+            if let Some(watched) = &mut self.watched {
+                watched.push((at, self.device.meter().begin_anew()));
+            }
+            match at {
+                Move::Begin(Step::Run { cell, last, .. }) => self.cell(cell, last, &plan, work, uses)?,
+                Move::End(Step::Run { cell, .. }) => work.done(cell.of.microbatch as usize),
+                Move::Begin(Step::Receive(payload, unit, from)) => {
+                    let rows = work.cx(unit)?.rows();
+                    self.coming = Some(self.receive((payload, unit, from), rows, &stages, &plan)?);
                 }
-                Step::Receive(..) => {
-                    let coming =
-                        self.coming.take().map_or_else(|| self.receive(*step, &stages, &plan, work), Ok)?;
-                    let (payload, unit, x) = (coming.0, coming.1, coming.2.wait()?);
+                Move::End(Step::Receive(payload, unit, _)) => {
+                    let x = self.coming.take().expect("begun before").wait()?;
                     let x = if x.region() == self.regions[0] {
                         x
                     } else {
@@ -193,25 +190,28 @@ impl<D: Kernels> Stages<D> {
                     };
                     self.held.push((payload, unit, x));
                 }
-                Step::Send(payload, unit, to) => {
-                    self.wait_for_sent((payload, to), under_way - 1)?;
+                Move::Begin(Step::Send(payload, unit, to)) => {
                     let x = self.take(payload, unit).in_region(self.regions[1]);
                     let request = x.start_send(&stages, to, tag(payload, unit, &plan))?;
-                    self.sent.push(((payload, to), request));
+                    self.sent.push(((payload, unit), request));
                 }
-                Step::Complete => {
-                    self.wait_for_all()?;
+                Move::End(Step::Send(payload, unit, _)) => {
+                    let sent = self.sent.iter().position(|(of, _)| *of == (payload, unit));
+                    self.sent.remove(sent.expect("begun before")).1.wait()?;
+                }
+                Move::Begin(Step::Complete) => {
                     work.complete()?;
                     let Self { room, stage, .. } = &mut *self;
                     room.with(|all| stage.list(all), |params| uses.finish(params))?;
                 }
-                Step::Update => {
+                Move::Begin(Step::Update) => {
                     let Self { room, stage, .. } = &mut *self;
                     room.with(|all| stage.list(all), |params| work.update(uses, params))?;
                 }
+                Move::End(Step::Complete | Step::Update) => {}
             }
         }
-        self.wait_for_all()
+        Ok(())
     }
     /// What this rank does for a plan. The whole table is gone through on paper first.
     fn table(&mut self, plan: Plan, learns: bool) -> Result<Made> {
@@ -221,28 +221,26 @@ impl<D: Kernels> Stages<D> {
         }
         let (schedule, lower) = (self.pipeline.schedule, if learns { lowered } else { forwards });
         let needs = check(schedule, &plan).map_err(Error::new)?;
-        let steps = lower(schedule, &plan, self.logits.rank()).into();
-        Ok(made.insert(Made { plan, steps, under_way: needs.under_way.max(1) }).clone())
+        let steps = lower(schedule, &plan, self.logits.rank());
+        Ok(made.insert(Made { plan, moves: moves(&steps, needs.under_way.max(1)).into() }).clone())
     }
     /// How many slices its schedule cuts sequences into.
     pub(crate) fn slices(&self, learns: bool) -> usize {
         if learns { self.pipeline.plan(self.logits.size(), 1).slices } else { 1 }
     }
-    /// Starts to receive what a unit needs.
+    /// Starts to receive what a unit needs, of so many rows.
     fn receive(
         &self,
-        step: Step,
+        (payload, unit, from): (Payload, Unit, usize),
+        rows: usize,
         stages: &Group<D::Place>,
         plan: &Plan,
-        work: &mut dyn Work<D>,
-    ) -> Result<(Payload, Unit, Coming<D>)> {
-        let Step::Receive(payload, unit, from) = step else { unreachable!("a step that receives") };
-        let rows = work.cx(unit)?.rows();
+    ) -> Result<Coming<D>> {
         let behind = unit.chunk as usize + usize::from(payload == Payload::Gradient);
         let width =
             self.design.width(self.pipeline.blocks(self.design.parts(), behind, plan.all_chunks()).start);
         let from = (stages, from, tag(payload, unit, plan));
-        Ok((payload, unit, Stream::start_receive(&self.device, from, [rows, width], self.regions[1])?))
+        Ok(Stream::start_receive(&self.device, from, [rows, width], self.regions[1])?)
     }
     /// Goes through a chunk.
     fn cell(
@@ -289,17 +287,6 @@ impl<D: Kernels> Stages<D> {
     fn take(&mut self, payload: Payload, unit: Unit) -> Stream<D> {
         let at = self.held.iter().position(|(kind, of, _)| (*kind, *of) == (payload, unit));
         self.held.swap_remove(at.expect("what a unit needs has come")).2
-    }
-    /// Waits until at most so many messages of a kind to a rank are under way.
-    fn wait_for_sent(&mut self, way: (Payload, usize), most: usize) -> Result<()> {
-        while self.sent.iter().filter(|(of, _)| *of == way).count() > most {
-            let first = self.sent.iter().position(|(of, _)| *of == way).expect("they are counted");
-            self.sent.remove(first).1.wait()?;
-        }
-        Ok(())
-    }
-    fn wait_for_all(&mut self) -> Result<()> {
-        self.sent.drain(..).try_for_each(|(_, request)| Ok(request.wait().map(drop)?))
     }
 }
 

@@ -14,10 +14,12 @@
 //! half. Source: Huang et al., "GPipe", §2.2, arXiv:1811.06965; Qi et al., "Zero bubble pipeline parallelism", §2,
 //! arXiv:2401.10241 (the two halves).
 mod check;
+mod moves;
 pub mod simulate;
 pub mod table;
 
 pub use check::{Needs, check};
+pub use moves::{Move, moves};
 
 use crate::Schedule;
 use layers::model::shape::counted;
@@ -147,7 +149,7 @@ impl Act {
 }
 
 /// What a rank does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Step {
     /// Goes through a chunk.
     Run {

@@ -79,6 +79,16 @@ impl Meter {
             peak.fetch_max(now.load(Relaxed), Relaxed);
         }
     }
+    /// Begins the phase anew: its peaks start from what is held now. Gives, in all categories together, its peak so far and what
+    /// is held now.
+    pub fn begin_anew(&self) -> [usize; 2] {
+        let peak = &self.peak[self.phase.load(Relaxed)];
+        let before = peak[CATEGORIES].load(Relaxed);
+        for (now, peak) in self.now.iter().zip(peak) {
+            peak.store(now.load(Relaxed), Relaxed);
+        }
+        [before, self.now[CATEGORIES].load(Relaxed)]
+    }
     /// From now on the rank holds so many bytes at most, in all categories together.
     pub fn limit(&self, bytes: usize) {
         self.spared.store(usize::MAX - bytes, Relaxed);
@@ -173,5 +183,9 @@ mod tests {
         assert_eq!(m.peaks_of_all(), Peaks { category: [10, 0, 0, 5, 0, 30], total: 40 });
         assert_eq!(m.peaks(Phase::Inference), Peaks::default());
         assert_eq!((m.now(Category::Weights), m.now(Category::Buffers)), (10, 0));
+        m.hold(Category::Activations, 4);
+        m.release(Category::Activations, 9);
+        assert_eq!((m.begin_anew(), m.begin_anew()), ([19, 10], [10, 10]));
+        assert_eq!((m.peaks(Phase::Step).category, m.peaks(Phase::Load).total), ([10, 0, 0, 0, 0, 0], 40));
     }
 }

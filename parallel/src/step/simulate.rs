@@ -99,13 +99,23 @@ pub fn simulate(
     Ok(all.simulated())
 }
 
-/// What a row holds at most, of what each of its cells adds to it (or, below 0, frees), in any unit: bytes, say.
-pub fn peak(row: impl Iterator<Item = Cell>, adds: impl Fn(Cell) -> f64) -> f64 {
-    let held = row.scan(0.0, |held, cell| {
-        *held += adds(cell);
-        Some(*held)
+/// What something does to what a rank holds, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Adds {
+    /// What it leaves; below 0, what it frees.
+    pub adds: isize,
+    /// What it needs at most while it lasts, beyond what was held before.
+    pub needs: usize,
+}
+
+/// What is held at most in the course of these, one after the other.
+pub fn peak(row: impl IntoIterator<Item = Adds>) -> usize {
+    let most = row.into_iter().scan(0, |held, Adds { adds, needs }| {
+        let most = *held + needs as isize;
+        *held += adds;
+        Some(most)
     });
-    held.fold(0.0, f64::max)
+    most.fold(0, isize::max) as usize
 }
 
 /// A rank on its way through its row.
@@ -305,11 +315,13 @@ mod tests {
         assert_eq!(of("zb-h1", 0.5), [3.0, 2.5, 2.0]);
         assert_eq!(of("zb-h2", 0.0), [5.0; 3]);
         assert_eq!(of("zb-v", 0.0), [3.0; 3]);
-        let bytes = |cell: Cell| match (cell.act, cell.of.microbatch) {
-            (Act::F, m) => 100.0 + f64::from(m),
-            (_, m) => -100.0 - f64::from(m),
+        let bytes = |cell: Cell| match (cell.act, cell.of.microbatch as isize) {
+            (Act::F, m) => Adds { adds: 100 + m, needs: 110 },
+            (_, m) => Adds { adds: -100 - m, needs: 5 },
         };
-        assert_eq!(peak(GPipe.row(1, &Plan::whole(2, 3)), bytes), 303.0);
+        assert_eq!(peak(GPipe.row(1, &Plan::whole(2, 3)).map(bytes)), 201 + 110);
+        let back = |cell: Cell| Adds { needs: 120, ..bytes(cell) };
+        assert_eq!(peak(GPipe.row(1, &Plan::whole(2, 3)).map(back)), 303 + 120);
     }
 
     /// By hand. Kills: a latency that keeps the link busy, two messages on a link at once, a message that takes no time

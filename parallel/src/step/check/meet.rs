@@ -94,11 +94,12 @@ impl<'a> Play<'a> {
     /// A rank runs what it can, and posts what comes then: the next message, or without a buffer all before the next cell.
     fn goes_on(&mut self, rank: usize) {
         let row = &self.rows[rank];
-        let count = |from: usize, runs| {
-            row[from..].iter().take_while(|step| matches!(step, Step::Run { .. }) == runs).count()
+        let count = |from: usize, messages| {
+            let all = |step: &&Step| matches!(step, Step::Send(..) | Step::Receive(..)) == messages;
+            row[from..].iter().take_while(all).count()
         };
-        let from = self.ticks[rank].end + count(self.ticks[rank].end, true);
-        let tick = count(from, false);
+        let from = self.ticks[rank].end + count(self.ticks[rank].end, false);
+        let tick = count(from, true);
         self.ticks[rank] = from..from + if self.most == 0 { tick } else { tick.min(1) };
         self.waits[rank] = self.ticks[rank].len();
         for step in &row[self.ticks[rank].clone()] {

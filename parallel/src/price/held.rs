@@ -1,0 +1,123 @@
+//! What a rank of a pipeline holds at most under any table, to the byte: what it holds between steps, and what each of its moves
+//! was seen to add on the device without numbers.
+//!
+//! ```text
+//! peak = held between steps + most, over moves, of (what those before it added + what it needs while it lasts)
+//! ```
+//!
+//! Moves of a kind, such as the input half of chunk 3, are alike for all microbatches but the first: that one begins the sum of
+//! losses. A chunk's last backward is a kind of its own: it starts the sums of gradients. So a step of few microbatches shows what
+//! one of many holds.
+use crate::step::simulate::{Adds, peak};
+use crate::step::{Act, Cell, Move, Plan, Step, Unit, check, lowered, moves};
+use crate::{At, Batch, Error, Result, Schedule, Scheme, Trainer, bail, session};
+use comm::Axis;
+use kernels::{Kernels, Meta};
+use layers::{Design, Kind};
+use std::collections::{HashMap, HashSet};
+use std::iter::zip;
+use tensor::Device;
+
+/// What is known of a rank.
+#[derive(Clone, Debug)]
+pub struct Held {
+    stage: usize,
+    built: usize, // at most, before the first step
+    rests: usize, // between steps
+    seen: HashMap<Key, Adds>,
+}
+
+/// A kind of moves, and whether this is the first of the step.
+type Key = (Move, bool);
+
+impl Held {
+    /// Of a rank that trains on this batch of three equal microbatches or more.
+    ///
+    /// # Errors
+    /// What a step gives, and if moves of a kind do not add the same.
+    pub fn new<'a, D: Kernels>(
+        scheme: impl Into<Scheme<'a, D>>,
+        rank: usize,
+        design: impl Into<Design>,
+        optimizer: (Kind, Option<f64>),
+        batch: &Batch,
+    ) -> Result<Self> {
+        session::ghost(scheme, (rank, None), |at: At<Meta<D>>| {
+            let (mut trainer, meter) = (Trainer::new(&at, design, optimizer)?, at.device.meter());
+            let built = meter.peaks_of_all().total;
+            trainer.step(batch, 0.0)?; // from the second on, all that a step holds is held
+            trainer.model().watched = Some(Vec::new());
+            let report = trainer.step(batch, 0.0)?;
+            let end = meter.begin_anew();
+            drop(report);
+            let watched = trainer.model().watched.take().expect("put there above");
+            let (stage, rests) = (at.mesh.group(Axis::STAGES).rank(), watched[0].1[1]);
+            let mut held = Self { stage, built, rests, seen: HashMap::new() };
+            let ends = watched[1..].iter().map(|(_, end)| *end).chain([end]);
+            let moves = watched.iter().map(|(at, _)| *at);
+            for ((key, (_, [_, before])), [most, after]) in zip(zip(keys(moves), &watched), ends) {
+                let adds = Adds { adds: after as isize - *before as isize, needs: most - before };
+                let known = *held.seen.entry(key).or_insert(adds);
+                if known != adds {
+                    bail!("{:?} on rank {rank}: {known:?} for one microbatch, {adds:?} for another", key.0);
+                }
+            }
+            Ok(held)
+        })
+    }
+    /// What it holds at most, from the beginning on, if it trains as this schedule has it.
+    ///
+    /// # Errors
+    /// If there is no such table, or it has a kind of cells that was not seen.
+    pub fn peak(&self, schedule: &dyn Schedule, plan: &Plan) -> Result<usize> {
+        let needs = check(schedule, plan).map_err(Error::new)?;
+        let moves = moves(&lowered(schedule, plan, self.stage), needs.under_way.max(1));
+        let adds = |key: Key| self.seen.get(&key).copied().ok_or_else(|| unseen(key));
+        let adds = keys(moves.into_iter()).map(adds).collect::<Result<Vec<_>>>()?;
+        Ok(self.built.max(self.rests + peak(adds)))
+    }
+    /// What a cell adds to what is held between the moves of a step: that of a microbatch which is neither the first nor the last.
+    pub fn adds(&self, act: Act, chunk: usize) -> Option<isize> {
+        let cell = Cell { act, of: Unit::new(chunk, 0) };
+        let run = Step::Run { cell, last: false, done: false };
+        self.seen.get(&(Move::Begin(run), false)).map(|adds| adds.adds)
+    }
+}
+
+fn unseen((at, _): Key) -> Error {
+    let (Move::Begin(step) | Move::End(step)) = at;
+    Error::new(format!("what it holds to {step} is not known; look at a step of more microbatches"))
+}
+
+/// The kinds of these moves of a step.
+fn keys(moves: impl Iterator<Item = Move>) -> impl Iterator<Item = Key> {
+    let mut before = HashSet::new();
+    moves.map(move |at| {
+        let kind = kind(at);
+        (kind, before.insert(kind))
+    })
+}
+
+/// The same move for the first microbatch.
+fn kind(at: Move) -> Move {
+    let any = |of: Unit| Unit { microbatch: 0, ..of };
+    let step = |step| match step {
+        Step::Run { cell, last, .. } => {
+            Step::Run { cell: Cell { of: any(cell.of), ..cell }, last, done: false }
+        }
+        Step::Receive(what, of, from) => Step::Receive(what, any(of), from),
+        Step::Send(what, of, to) => Step::Send(what, any(of), to),
+        Step::Complete | Step::Update => step,
+    };
+    match at {
+        Move::Begin(of) => Move::Begin(step(of)),
+        Move::End(Step::Run { .. }) => {
+            let cell = Cell { act: Act::F, of: Unit::new(0, 0) }; // whichever was the last of its microbatch
+            Move::End(Step::Run { cell, last: false, done: true })
+        }
+        Move::End(of) => Move::End(step(of)),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,92 @@
+use super::*;
+use crate::price::{STEPS, training};
+use crate::{Layout, Sequence};
+use kernels::Heads;
+use layers::{Random, Shape};
+use tensor::Cpu;
+
+type Float = Cpu<f32>;
+
+const SHAPE: Shape = Shape {
+    width: 8,
+    blocks: 6,
+    heads: Heads { queries: 2, keys: 2, dim: 4 },
+    hidden: 12,
+    vocabulary: 30,
+    ..Shape::LLAMA
+};
+
+const TIED: Shape = Shape { tied: true, ..SHAPE };
+
+const OPTIMIZER: (Kind, Option<f64>) = (Kind::ADAMW, Some(1.0));
+
+/// So many microbatches of two sequences of six tokens.
+fn equal(microbatches: usize) -> Batch {
+    Batch::new(vec![Sequence::new(vec![1; 6], vec![2; 6]); 2 * microbatches], microbatches).unwrap()
+}
+
+/// What every rank holds at most, by its meter, after steps on numbers.
+fn measured(layout: &Layout, design: &Design, batch: &Batch) -> Vec<usize> {
+    let program = |at: At<Float>| {
+        let mut trainer = Trainer::new(&at, design, OPTIMIZER)?;
+        (0..STEPS).try_for_each(|_| trainer.step(batch, 0.5).map(drop))?;
+        Ok(at.device.meter().peaks_of_all().total)
+    };
+    session::run((layout, &layout.world().unwrap()), &Random { seed: 1 }, program).unwrap()
+}
+
+/// Of few microbatches, what is held of many: as the price has it, and as the meter of a run. Kills: a message, a context, a sum
+/// of losses or what a cell needs while it lasts left out; what is freed a cell too early or too late; a first or a last microbatch taken
+/// for one between.
+#[test]
+fn few_microbatches_tell_what_many_hold_to_the_byte() {
+    let mut different = std::collections::BTreeSet::new();
+    let more = [(2, ",tp=2", SHAPE), (2, ",tp=2,sp", TIED), (2, ",dp=2", SHAPE)];
+    for schedule in crate::pipeline::ALL {
+        let word = schedule.about().word;
+        let more = if matches!(word, "1f1b" | "zb-v") { &more[..] } else { &[] };
+        for (ranks, rest, shape) in [(2, "", SHAPE), (3, "", TIED)].iter().chain(more) {
+            let layout = format!("pp={ranks}:{word}{rest}").parse::<Layout>().unwrap();
+            let (design, few) = (shape.clone().into(), if word == "dualpipe-v" { 2 * ranks + 1 } else { 3 });
+            let of = |rank| Held::new::<Float>(&layout, rank, &design, OPTIMIZER, &equal(few)).unwrap();
+            let held: Vec<_> = (0..layout.ranks()).map(of).collect();
+            for many in [if few > 3 { few } else { 1 }, few + 1, 11] {
+                let plan = layout.pipeline().plan(*ranks, many);
+                let peaks: Vec<_> = held.iter().map(|held| held.peak(*schedule, &plan).unwrap()).collect();
+                assert_eq!(peaks, measured(&layout, &design, &equal(many)), "{layout}, {plan}");
+                let price = training::<Float>(&layout, &design, OPTIMIZER, &equal(many), |_, _| Ok(()));
+                assert_eq!(price.unwrap().largest, *peaks.iter().max().unwrap(), "{layout}, {plan}");
+                different.insert(peaks);
+            }
+        }
+    }
+    assert!(different.len() > 40, "schedules hold different amounts: {}", different.len());
+}
+
+/// A table of halves shows what whole cells do not, and the other way round. Kills: a kind that was not seen taken for nothing; what is
+/// said of a cell that is another's.
+#[test]
+fn what_was_not_seen_is_told_and_what_was_is_asked_for() {
+    let of = |word: &str| {
+        let layout = format!("pp=2:{word}").parse::<Layout>().unwrap();
+        let held = |rank| Held::new::<Float>(&layout, rank, SHAPE, OPTIMIZER, &equal(3)).unwrap();
+        [held(0), held(1)]
+    };
+    let ([whole, last], [halves, _], plan) = (of("1f1b"), of("zb-h1"), Plan::whole(2, 9));
+    let [one, zb] =
+        ["1f1b", "zb-h1"].map(|word| format!("pp=2:{word}").parse::<Layout>().unwrap().pipeline());
+    let why = whole.peak(zb.schedule, &plan).unwrap_err().why;
+    assert_eq!(why, "what it holds to run 0I0 is not known; look at a step of more microbatches");
+    assert_eq!(
+        whole.peak(&crate::pipeline::gpipe::GPipe, &plan).unwrap(),
+        of("gpipe")[0].peak(&crate::pipeline::gpipe::GPipe, &plan).unwrap()
+    );
+    let adds = |held: &Held, act, chunk| held.adds(act, chunk).unwrap();
+    let [f, b] = [Act::F, Act::B].map(|act| adds(&whole, act, 0));
+    let indices = 2 * 4 * (4 + 8); // a sequence's place, and what it sees: freed when the microbatch is put away
+    assert!(f > 12 * 8 * 4 + indices && f + b == indices, "{f} {b}");
+    let [i, w] = [Act::I, Act::W].map(|act| adds(&halves, act, 0));
+    assert_eq!((i + w, adds(&halves, Act::F, 0)), (b, f));
+    assert_eq!((whole.adds(Act::I, 0), whole.adds(Act::F, 1)), (None, None));
+    assert!(adds(&last, Act::F, 1) > 0 && one.schedule.about().word == "1f1b");
+}
