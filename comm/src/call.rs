@@ -101,6 +101,8 @@ pub struct CallRecord {
     pub bytes: usize,
     /// What the group is named for: a parameter, a loss.
     pub label: Option<Arc<str>>,
+    /// Of a message with a tag: the rank of the world that it goes to or comes from, and what it carries.
+    pub message: Option<(usize, Tag)>,
     /// Its place in the code.
     pub at: &'static Location<'static>,
     /// All of it in words.
@@ -125,7 +127,11 @@ impl From<&Call> for CallRecord {
     fn from(call: &Call) -> Self {
         let (bytes, words) = (call.elements() * call.elem.size, call.to_string());
         let (over, label) = (call.over.clone(), call.label.clone());
-        Self { op: call.op, over, shape: [call.rows, call.cols], bytes, label, at: call.at, words }
+        let message = match (call.peer, call.message) {
+            (Some(peer), Some(Message::Tagged(tag))) => Some((peer, tag)),
+            _ => None,
+        };
+        Self { op: call.op, over, shape: [call.rows, call.cols], bytes, label, message, at: call.at, words }
     }
 }
 

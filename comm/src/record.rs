@@ -3,7 +3,7 @@
 use crate::flight::{Flight, Outcome};
 use crate::ledger::Counters;
 use crate::trace::{Did, Stretch, Traced, events};
-use crate::{Call, CallRecord, CommError, Event, Ledger, Result, What};
+use crate::{Call, CallRecord, CommError, Event, Ledger, Op, Result, What};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -123,6 +123,13 @@ impl Record {
             log.stretches.push(self.until_now(did, waited.unwrap_or(begun.since)));
         }
     }
+    /// A message is on its way that this rank sends.
+    pub(crate) fn sends(&self, begun: Begun, call: &Call) {
+        if self.traced() && call.op == Op::Send {
+            let stretch = self.until_now(Did::Start(call.clone()), begun.since);
+            self.log().stretches.push(stretch);
+        }
+    }
     /// A request is dropped that nobody waited for.
     pub(crate) fn forget(&self, begun: Begun, call: &Call) {
         let mut log = self.log();
@@ -187,7 +194,7 @@ impl Record {
     pub(crate) fn calls(&self) -> Vec<CallRecord> {
         let call = |stretch: &Stretch| match &stretch.did {
             Did::Call(call) => Some(call.into()),
-            Did::Known(_) => None,
+            Did::Start(_) | Did::Known(_) => None,
         };
         self.log().stretches.iter().filter_map(call).collect()
     }
@@ -202,7 +209,6 @@ impl Record {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::call::Op;
 
     /// Kills: another rank named for the one that forgot, a later request for the first.
     #[test]

@@ -193,6 +193,8 @@ impl<P: Place> UnderWay<P> {
         let post = post(&call);
         if post.is_err() {
             record.end(begun, None, &call, &post);
+        } else {
+            record.sends(begun, &call);
         }
         Ok(Self(Some(Posted { standing: Standing::new(&group.engine, post?, call), record, begun })))
     }

@@ -65,8 +65,10 @@ pub enum What {
         /// Floating point operations, of products and attention.
         flops: u64,
     },
-    /// It is in a call.
+    /// It is in a call; where that is a request, it waits for it.
     Call(CallRecord),
+    /// It starts to send a message; that it waits for it is a call later.
+    Start(CallRecord),
     /// It waits for other ranks, or for a slow link.
     Wait,
 }
@@ -122,6 +124,7 @@ pub(crate) struct Stretch {
 }
 pub(crate) enum Did {
     Call(Call),
+    Start(Call),
     Known(What),
 }
 
@@ -141,6 +144,7 @@ pub(crate) fn events(stretches: Vec<Stretch>) -> Vec<Event> {
     let event = |Stretch { did, from, to }| match did {
         Did::Known(what) => Event { what, from, to },
         Did::Call(call) => Event { what: What::Call((&call).into()), from, to },
+        Did::Start(call) => Event { what: What::Start((&call).into()), from, to },
     };
     let mut events: Vec<_> = stretches.into_iter().map(event).collect();
     events.extend(compute(&events));
@@ -153,14 +157,14 @@ fn depth(what: &What) -> usize {
     match what {
         What::Span(_) => 0,
         What::Layer { .. } => 1,
-        What::Compute | What::Call(_) => 2,
+        What::Compute | What::Call(_) | What::Start(_) => 2,
         What::Wait | What::Kernel { .. } => 3,
     }
 }
 
 fn compute(events: &[Event]) -> Vec<Event> {
-    let calls = || events.iter().filter(|event| matches!(event.what, What::Call(_)));
-    let outer = |e: &&Event| matches!(e.what, What::Span(_) | What::Call(_));
+    let calls = || events.iter().filter(|event| matches!(event.what, What::Call(_) | What::Start(_)));
+    let outer = |e: &&Event| matches!(e.what, What::Span(_) | What::Call(_) | What::Start(_));
     let mut edges: Vec<_> = events.iter().filter(outer).flat_map(|e| [e.from, e.to]).collect();
     edges.sort();
     edges.dedup();
@@ -211,7 +215,7 @@ mod tests {
             What::Compute => "compute",
             What::Layer { name, .. } => name,
             What::Kernel { name, .. } => name,
-            What::Call(call) => call.op.name(),
+            What::Call(call) | What::Start(call) => call.op.name(),
             What::Wait => "wait",
         }
     }

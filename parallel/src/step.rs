@@ -69,12 +69,7 @@ pub struct Cell {
 impl Cell {
     /// Its name in a trace: "forward 3"; of a plan of several chunks or slices, "input half 3 of chunk 1, slice 0".
     pub fn within(self, plan: &Plan) -> impl fmt::Display {
-        let act = match self.act {
-            Act::F => "forward",
-            Act::B => "backward",
-            Act::I => "input half",
-            Act::W => "weight half",
-        };
+        let act = self.act.name();
         let Unit { chunk, slice, microbatch } = self.of;
         let chunks = plan.chunks > 1;
         let slices = plan.slices > 1;
@@ -142,6 +137,15 @@ impl Payload {
 }
 
 impl Act {
+    /// How names of cells in a trace begin.
+    pub fn name(self) -> &'static str {
+        match self {
+            Act::F => "forward",
+            Act::B => "backward",
+            Act::I => "input half",
+            Act::W => "weight half",
+        }
+    }
     /// What is given on to another chunk.
     pub fn gives(self) -> Payload {
         if self == Act::F { Payload::Activation } else { Payload::Gradient }

@@ -236,6 +236,7 @@ mod tests {
                 shape: [1, 1],
                 bytes: 8,
                 label: None,
+                message: None,
                 at: std::panic::Location::caller(),
                 words: String::new(),
             };

@@ -38,7 +38,8 @@ pub(super) fn spent<'a>(step: &'a [Event], mut tell: impl FnMut(Owner<'a>, Spent
         while let Some(done) = open.pop_if(|last| last.event.to < event.to) {
             tell(done.owner, kind(&done.event.what), done.own);
         }
-        let (time, calls) = (event.took(), usize::from(event.what != What::Compute));
+        let counts = !matches!(event.what, What::Compute | What::Start(_));
+        let (time, calls) = (event.took(), usize::from(counts));
         let mut own = Sum { time, calls, ..Sum::default() };
         if let What::Kernel { flops, .. } = event.what
             && flops > 0
@@ -64,7 +65,7 @@ pub(super) fn spent<'a>(step: &'a [Event], mut tell: impl FnMut(Owner<'a>, Spent
 fn kind(what: &What) -> Spent {
     match what {
         What::Kernel { kind, .. } => Spent::On(*kind),
-        What::Call(_) => Spent::Collective,
+        What::Call(_) | What::Start(_) => Spent::Collective,
         What::Wait => Spent::Wait,
         What::Layer { .. } | What::Span(_) | What::Compute => Spent::Other,
     }

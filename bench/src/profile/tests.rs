@@ -18,7 +18,8 @@ fn call(from: u64, to: u64) -> Event {
     let (over, place) =
         (comm::Ranks { axes: comm::Axis::Tp.into(), some: None }, std::panic::Location::caller());
     let (op, words) = (comm::Op::AllReduce, String::new());
-    let call = comm::CallRecord { op, over, shape: [1, 1], bytes: 4, label: None, at: place, words };
+    let call =
+        comm::CallRecord { op, over, shape: [1, 1], bytes: 4, label: None, message: None, at: place, words };
     at(What::Call(call), from, to)
 }
 

@@ -1,11 +1,16 @@
 //! A trace as a file: the Chrome trace event format, which ui.perfetto.dev and Chrome itself open. A run is a process,
 //! a rank a row of it; in a row, a rank computes or is in a call, and in a call it may wait. Of a profile there are
-//! layers and kernels in place of "it computes".
+//! layers and kernels in place of "it computes". Arrows go from where a message is sent to where it is received; below a rank of
+//! a pipeline is a row of its [plan].
 //!
 //! Source: "Trace Event Format", Google, 2016; how Perfetto reads it: its `src/trace_processor/importers/json`.
-use comm::{Event, Trace, What};
+mod plan;
+
+use comm::{CallRecord, Event, Op, Run, Trace, What};
 use parallel::Result;
 use serde::Serialize;
+use std::borrow::Cow;
+use std::collections::{HashMap, VecDeque};
 use std::io::{BufWriter, Write};
 use std::path::Path;
 use std::time::Duration;
@@ -22,13 +27,18 @@ struct File<'a> {
     display_time_unit: &'static str,
 }
 
-/// One entry: a stretch of time (`X`), or how a row is called and where it stands (`M`).
+/// One entry: a stretch of time (`X`), how a row is called and where it stands (`M`), or an end of an arrow (`s`, `f`), in
+/// the stretch around it.
 #[derive(Serialize)]
 struct Line<'a> {
     ph: &'static str,
-    name: &'a str,
+    name: Cow<'a, str>,
     pid: usize,
     tid: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bp: Option<&'static str>,
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     time: Option<Time>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -39,7 +49,8 @@ struct Line<'a> {
 #[derive(Serialize)]
 struct Time {
     ts: f64,
-    dur: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    dur: Option<f64>,
     cat: &'static str,
 }
 
@@ -81,13 +92,30 @@ pub fn prepare(path: &Path) -> Result<()> {
 /// If the file cannot be written; the old one is then untouched.
 pub fn write(path: &Path, trace: &Trace) -> Result<()> {
     let runs = trace.runs();
-    let mut trace_events = Vec::new();
+    let (mut trace_events, mut arrow) = (Vec::new(), 0);
     for (run, pid) in runs.iter().zip(1..) {
         trace_events.extend(called(PROCESS, run.name.clone(), [pid, thread(pid, 0)], pid));
+        let plans = plan::plans(run);
         for (rank, events) in run.ranks.iter().enumerate() {
             let tid = thread(pid, rank);
-            trace_events.extend(called(THREAD, format!("rank {rank}"), [pid, tid], rank));
+            trace_events.extend(called(THREAD, format!("rank {rank}"), [pid, tid], 2 * rank));
             trace_events.extend(events.iter().map(|event| stretch(event, pid, tid)));
+            let Some(plan) = plans.get(rank).filter(|plan| !plan.is_empty()) else { continue };
+            let tid = thread(pid, PLANS + rank);
+            trace_events.extend(called(THREAD, format!("plan of rank {rank}"), [pid, tid], 2 * rank + 1));
+            let cell = |(name, from, to): &(String, Duration, Duration)| {
+                let time = Some(Time::new(*from, Some(*to - *from), "plan"));
+                Line { time, ..Line::new("X", name.clone(), [pid, tid]) }
+            };
+            trace_events.extend(plan.iter().map(cell));
+        }
+        let end = |ph, (rank, at): (usize, Duration), id, bp| {
+            let time = Some(Time::new(at, None, "message"));
+            Line { time, id: Some(id), bp, ..Line::new(ph, "message", [pid, thread(pid, rank)]) }
+        };
+        for [from, to] in arrows(run) {
+            arrow += 1;
+            trace_events.extend([end("s", from, arrow, None), end("f", to, arrow, Some("e"))]);
         }
     }
     let failed = |why: std::io::Error| Error::System { action: "write", path: path.to_owned(), why };
@@ -99,11 +127,34 @@ pub fn write(path: &Path, trace: &Trace) -> Result<()> {
     Ok(file.finish()?)
 }
 
+/// From where each message is sent to where it is received: rank and time. A receiver may wait before it is sent; of a run that
+/// failed, some are not received.
+fn arrows(run: &Run) -> Vec<[(usize, Duration); 2]> {
+    let (mut sent, mut arrows) = (HashMap::<_, VecDeque<Duration>>::new(), Vec::new());
+    let all = || run.ranks.iter().enumerate().flat_map(|(rank, all)| all.iter().map(move |e| (rank, e)));
+    for (rank, event) in all() {
+        if let What::Start(CallRecord { message: Some((to, tag)), .. }) = &event.what {
+            sent.entry((rank, *to, *tag)).or_default().push_back(event.from);
+        }
+    }
+    for (rank, event) in all() {
+        if let What::Call(CallRecord { op: Op::Receive, message: Some((from, tag)), .. }) = &event.what
+            && let Some(at) = sent.get_mut(&(*from, rank, *tag)).and_then(VecDeque::pop_front)
+        {
+            arrows.push([(*from, at), (rank, event.from.max(at))]);
+        }
+    }
+    arrows
+}
+
 /// The row of a rank. To Perfetto, thread 0 and one with its process' number are the same, the main one; so no rank is
 /// either, and no two of the file are one.
 fn thread(pid: usize, rank: usize) -> usize {
     10_000 * pid + rank
 }
+
+/// Rows of plans begin with this one: behind those of all ranks.
+const PLANS: usize = 5_000;
 
 /// What a process or a thread is called, and where it stands among others.
 fn called(
@@ -112,7 +163,7 @@ fn called(
     [pid, tid]: [usize; 2],
     sort_index: usize,
 ) -> [Line<'static>; 2] {
-    let line = |name, args| Line { ph: "M", name, pid, tid, time: None, args: Some(args) };
+    let line = |name, args| Line { args: Some(args), ..Line::new("M", name, [pid, tid]) };
     [line(names[0], Args::Name { name }), line(names[1], Args::Place { sort_index })]
 }
 
@@ -126,14 +177,27 @@ fn stretch(event: &Event, pid: usize, tid: usize) -> Line<'_> {
         What::Kernel { name, kind, flops } => {
             (*name, kind.name(), (*flops > 0).then_some(Args::Kernel { flops: *flops }))
         }
-        What::Call(call) => {
+        What::Call(call) | What::Start(call) => {
             let label = call.label.as_deref().unwrap_or_default();
             let args = Args::Call { call: &call.words, label, bytes: call.bytes };
-            (call.op.name(), "collective", Some(args))
+            let kind = if matches!(event.what, What::Start(_)) { "message" } else { "collective" };
+            (call.op.name(), kind, Some(args))
         }
     };
-    let time = Time { ts: microseconds(event.from), dur: microseconds(event.took()), cat };
-    Line { ph: "X", name, pid, tid, time: Some(time), args }
+    let time = Some(Time::new(event.from, Some(event.took()), cat));
+    Line { time, args, ..Line::new("X", name, [pid, tid]) }
+}
+
+impl<'a> Line<'a> {
+    fn new(ph: &'static str, name: impl Into<Cow<'a, str>>, [pid, tid]: [usize; 2]) -> Self {
+        Self { ph, name: name.into(), pid, tid, id: None, bp: None, time: None, args: None }
+    }
+}
+
+impl Time {
+    fn new(at: Duration, took: Option<Duration>, cat: &'static str) -> Self {
+        Self { ts: microseconds(at), dur: took.map(microseconds), cat }
+    }
 }
 
 /// Nanoseconds as microseconds. A viewer multiplies by 1000 and may cut off what is behind the point: so the product is

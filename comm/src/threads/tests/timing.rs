@@ -124,7 +124,7 @@ fn nested(events: &[Event]) {
         assert!(open.last().is_none_or(|outer| event.to <= outer.to), "{open:?} {event:?}");
         let in_call = open.iter().any(|outer| matches!(outer.what, What::Call(_)));
         assert_eq!(in_call, event.what == What::Wait, "{open:?} {event:?}");
-        if matches!(event.what, What::Call(_) | What::Compute) {
+        if matches!(event.what, What::Call(_) | What::Start(_) | What::Compute) {
             spent += event.to.abs_diff(event.from);
         }
         open.push(event);

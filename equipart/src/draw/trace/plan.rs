@@ -1,0 +1,88 @@
+//! The plan of a run's steps beside what was measured: cells where the simulator puts them, given what a cell of each kind took
+//! on average in that step. A step's plan begins with its first cell.
+use comm::{Axis, Event, Run, What};
+use parallel::Layout;
+use parallel::step::simulate::{Times, simulate};
+use parallel::step::{Act, Cell, Plan};
+use std::time::Duration;
+
+/// A cell of a plan: its name, from when, until when.
+type Planned = (String, Duration, Duration);
+
+/// The plan of each rank; none of a run that is no pipeline, and of no step that did not end.
+pub(super) fn plans(run: &Run) -> Vec<Vec<Planned>> {
+    planned(run).unwrap_or_default()
+}
+
+fn planned(run: &Run) -> Option<Vec<Vec<Planned>>> {
+    let layout: Layout = run.name.rsplit_once(" under ")?.1.parse().ok()?;
+    let (pipeline, ranks) = (layout.pipeline(), layout.size(Axis::STAGES));
+    if ranks == 1 {
+        return None;
+    }
+    let stage = |rank| Some(layout.ghost(rank).ok()?.group(Axis::STAGES).rank());
+    let stages = (0..run.ranks.len()).map(stage).collect::<Option<Vec<_>>>()?;
+    let steps: Vec<Vec<Vec<&Event>>> = run.ranks.iter().map(|events| steps(events)).collect();
+    let (mut plans, mut free) = (vec![Vec::new(); stages.len()], Duration::ZERO);
+    for step in 0..steps.iter().map(Vec::len).min()? {
+        let cells: Vec<&[&Event]> = steps.iter().map(|steps| &steps[step][..]).collect();
+        let forwards = cells[0].iter().filter(|cell| name(cell).starts_with(Act::F.name())).count();
+        let one = pipeline.plan(ranks, 1);
+        let plan = pipeline.plan(ranks, (forwards / (one.chunks * one.slices)).max(1));
+        let Some((times, begun)) =
+            measured(&plan, &cells, |rank| pipeline.schedule.row(stages[rank], &plan).collect())
+        else {
+            continue;
+        };
+        let (begun, mut end) = (free.max(begun), Duration::ZERO);
+        let mut see = |stage, cell: Cell, from, to| {
+            let at = |time| begun + Duration::from_nanos(time as u64);
+            end = end.max(at(to));
+            for (_, plans) in stages.iter().zip(&mut plans).filter(|(of, _)| **of == stage) {
+                plans.push((cell.within(&plan).to_string(), at(from), at(to)));
+            }
+        };
+        simulate(pipeline.schedule, &plan, &times, &mut see).ok()?;
+        free = end;
+    }
+    Some(plans)
+}
+
+/// What cells took on average, in nanoseconds, and when the first began; none if ranks ran other cells than those of their rows.
+fn measured(plan: &Plan, cells: &[&[&Event]], row: impl Fn(usize) -> Vec<Cell>) -> Option<(Times, Duration)> {
+    let mut sums = [(0.0, 0.0); 4];
+    for (rank, cells) in cells.iter().enumerate() {
+        let row = row(rank);
+        let same = |(cell, event): (&Cell, &&Event)| cell.within(plan).to_string() == name(event);
+        if row.len() != cells.len() || !row.iter().zip(*cells).all(same) {
+            return None;
+        }
+        for (cell, event) in row.iter().zip(*cells) {
+            let (sum, n) = &mut sums[cell.act as usize];
+            (*sum, *n) = (*sum + event.took().as_nanos() as f64, *n + 1.0);
+        }
+    }
+    let parts = (plan.chunks * plan.slices) as f64; // times are those of a rank's whole part
+    let acts = sums.map(|(sum, n)| if n > 0.0 { sum / n * parts } else { 0.0 });
+    let begun = cells.iter().filter_map(|cells| Some(cells.first()?.from)).min()?;
+    Some((Times { acts, ..Times::new(0.0, 0.0, 0.0) }, begun))
+}
+
+fn name(event: &Event) -> &str {
+    if let What::Span(name) = &event.what { name } else { "" }
+}
+
+/// The cells of each step.
+fn steps(events: &[Event]) -> Vec<Vec<&Event>> {
+    let mut steps = Vec::<Vec<_>>::new();
+    for event in events.iter().filter(|event| matches!(event.what, What::Span(_))) {
+        if name(event).starts_with(parallel::STEP) {
+            steps.push(Vec::new());
+        } else if let Some(step) = steps.last_mut()
+            && [Act::F, Act::B, Act::I, Act::W].iter().any(|act| name(event).starts_with(act.name()))
+        {
+            step.push(event);
+        }
+    }
+    steps
+}
