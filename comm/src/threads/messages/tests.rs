@@ -1,5 +1,6 @@
 //! Messages come in order, and memory that a rank takes back is not touched.
 use super::*;
+use crate::call::Message;
 use crate::tag::TAG;
 use crate::threads::tests::until;
 use crate::threads::watch::PATIENT;
@@ -34,7 +35,7 @@ fn messages_come_in_order_from_whom_they_are_asked_of() {
 }
 
 fn call(op: Op) -> Call {
-    Call { op, rows: 1, cols: 1, ..Call::barrier() }
+    Call { op, rows: 1, cols: 1, message: Some(Message::Tagged(TAG)), ..Call::barrier() }
 }
 /// Both messages of a group of two who wait so long at most.
 fn messages(limit: Duration) -> Messages {
@@ -96,7 +97,7 @@ fn who_takes_a_post_back_waits_for_the_copy_under_way() {
     let x = one(1.0);
     // SAFETY: the post is withdrawn below.
     let post = unsafe { messages.post([0, 1], true, (x.view().raw(), 1), &call(Op::Send)) }.unwrap();
-    let (channel, left) = (messages.channel(0, 1, ""), AtomicBool::new(false));
+    let (channel, left) = (messages.channel(0, 1, TAG.what), AtomicBool::new(false));
     std::thread::scope(|threads| {
         let copying = lock(&channel.sides);
         threads.spawn(|| {
@@ -112,7 +113,8 @@ fn who_takes_a_post_back_waits_for_the_copy_under_way() {
     assert!(left.into_inner());
 }
 
-/// Kills: a count that a withdrawn post holds up, a message that takes its place.
+/// Kills: a count that a withdrawn post holds up, a message that takes its place; a post that is taken back among those of
+/// another kind.
 #[test]
 fn posts_taken_back_leave_the_others_in_order() {
     let messages = messages(PATIENT);
@@ -132,5 +134,5 @@ fn posts_taken_back_leave_the_others_in_order() {
     let last = post(&five).unwrap();
     receive(&messages, &mut x).unwrap();
     assert_eq!(messages.finish(last, &call(Op::Send)), Ok(()));
-    assert_eq!(messages.channel(0, 1, "").ended.each_ref().map(|ended| ended.load(SeqCst)), [2, 6]);
+    assert_eq!(messages.channel(0, 1, TAG.what).ended.each_ref().map(|ended| ended.load(SeqCst)), [2, 6]);
 }
