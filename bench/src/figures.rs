@@ -149,16 +149,13 @@ pub(super) fn names() -> String {
 
 impl Work {
     /// The best time of one turn, in seconds: of the whole work, or, of the machine and of decoding, of each operation,
-    /// byte or token. A pipeline's turn is `best`, if that was better.
+    /// byte or token; of a pipeline that of all turns, with what it is compared with in `best`.
     pub(super) fn seconds(self, machine: &Machine, best: &mut Option<Turn>, scale: &Scale) -> Result<f64> {
         match self {
-            Self::Pipeline(layout) => {
-                let turn = Turn::of(&layout.parse()?, scale)?;
-                Ok(best.insert(best.map_or(turn, |best| best.or(turn))).seconds())
-            }
             Self::Machine(_) => Ok(machine.least(&self.bound(scale)?)),
             Self::Product(number, size) => in_number!(number, D => Ok(products::product::<D>(size, scale))),
             Self::Linear(size) => Ok(products::linear(size, scale)),
+            Self::Pipeline(layout) => pipeline::seconds(&layout.parse()?, best, scale),
             Self::Pass(pass, layout) => model::seconds(&Network::default(), pass, &layout.parse()?, scale),
             Self::Decode(number) => in_number!(number, D => model::decode::<D>(scale)),
             Self::AllReduce(ranks, bytes) => all_reduce::seconds(ranks, bytes, scale),

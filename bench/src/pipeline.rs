@@ -38,53 +38,40 @@ pub struct Pipelined {
     pub cells_ms: [f64; 4],
 }
 
-/// The best of a step, and of the same work on one rank, in seconds.
+/// The best of a step and of the same work on one rank, in seconds.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Turn {
-    step: Ran,
+    seconds: f64,
+    simulated: f64,
+    cells: [f64; 4],
     unsplit: f64,
     plan: Plan,
 }
 
-/// A step that was run.
-#[derive(Clone, Copy, Debug)]
-struct Ran {
-    seconds: f64,
-    simulated: f64,
-    cells: [f64; 4],
-}
-
-impl Ran {
-    fn or(self, other: Self) -> Self {
-        if other.seconds < self.seconds { other } else { self }
-    }
-}
-
 impl Turn {
-    /// One rank that has everything, then the layout's.
-    pub(super) fn of(layout: &Layout, scale: &Scale) -> Result<Self> {
-        let (unsplit, _) = best(&Layout::default(), scale)?;
-        let (step, plan) = best(layout, scale)?;
-        Ok(Self { step, unsplit: unsplit.seconds, plan })
-    }
-    pub(super) fn or(self, other: Self) -> Self {
-        Self { step: self.step.or(other.step), unsplit: self.unsplit.min(other.unsplit), ..self }
-    }
-    pub(super) fn seconds(&self) -> f64 {
-        self.step.seconds
+    fn or(self, other: Self) -> Self {
+        let best = if other.seconds < self.seconds { other } else { self };
+        Self { unsplit: self.unsplit.min(other.unsplit), ..best }
     }
     pub(super) fn told(&self) -> Pipelined {
-        let (Ran { seconds, simulated, cells }, Plan { ranks, microbatches, .. }) = (self.step, self.plan);
-        let ideal = self.unsplit / ranks as f64 * (microbatches + ranks - 1) as f64 / microbatches as f64;
+        let (m, k) = (self.plan.microbatches as f64, self.plan.ranks as f64);
+        let ideal = self.unsplit / k * (m + k - 1.0) / m;
         Pipelined {
             unsplit_ms: self.unsplit * 1e3,
             ideal_ms: ideal * 1e3,
-            over_ideal: seconds / ideal,
-            simulated_ms: simulated * 1e3,
-            over_simulated: seconds / simulated,
-            cells_ms: cells.map(|cell| cell * 1e3),
+            over_ideal: self.seconds / ideal,
+            simulated_ms: self.simulated * 1e3,
+            over_simulated: self.seconds / self.simulated,
+            cells_ms: self.cells.map(|cell| cell * 1e3),
         }
     }
+}
+
+/// The best step of a turn, on one rank that has everything and then on the layout's; in `best`, that of all turns.
+pub(super) fn seconds(layout: &Layout, best: &mut Option<Turn>, scale: &Scale) -> Result<f64> {
+    let unsplit = tried(&Layout::default(), scale)?.seconds;
+    let turn = Turn { unsplit, ..tried(layout, scale)? };
+    Ok(best.insert(best.map_or(turn, |best| best.or(turn))).seconds)
 }
 
 /// The model with its step, made once and run as often as asked.
@@ -101,39 +88,38 @@ fn steps<D: Kernels>(at: &At<D>, times: usize, scale: &Scale) -> Result<()> {
 }
 
 /// The best step under a layout, after one that is not counted.
-fn best(layout: &Layout, scale: &Scale) -> Result<(Ran, Plan)> {
+fn tried(layout: &Layout, scale: &Scale) -> Result<Turn> {
     let trace = Trace::new();
     let network = Network { trace: Some(trace.clone()), ..Network::default() };
     let world = network.world(layout, "a pipeline of shape L")?;
     session::run((layout, &world), &Even, |at: At<Cpu<f32>>| steps(&at, 1 + scale.tries, scale))?;
     let (ranks, plan) = (&trace.runs()[0].ranks, layout.pipeline().plan(layout.ranks(), scale.pipeline[0]));
-    let all = (2..2 + scale.tries).map(|number| ran(ranks, number, layout, &plan));
-    Ok((all.reduce(|best, step| Ok(best?.or(step?))).expect("a step is tried")?, plan))
+    let all = (1..=scale.tries).map(|warm| step(ranks, 1 + warm, layout, plan));
+    all.reduce(|best, step| Ok(best?.or(step?))).expect("a step is tried")
 }
 
 /// A step of a run, whose cells are in its trace in the order of the table's rows.
-fn ran(ranks: &[Vec<Event>], number: usize, layout: &Layout, plan: &Plan) -> Result<Ran> {
+fn step(ranks: &[Vec<Event>], number: usize, layout: &Layout, plan: Plan) -> Result<Turn> {
     let schedule = layout.pipeline().schedule;
     let (mut from, mut to, mut took) = (Duration::MAX, Duration::ZERO, [(0.0, 0.0); 4]);
     for (rank, events) in ranks.iter().enumerate() {
         let mut events = events.iter();
         let mut next = |name: String| {
             let found = events.find(|event| matches!(&event.what, What::Span(span) if *span == name));
-            found.ok_or_else(|| {
-                Error::new(format!("rank {rank} did not run {name}: its table does not say what runs"))
-            })
+            found.ok_or_else(|| Error::new(format!("rank {rank} did not run {name} when its table says so")))
         };
         from = from.min(next(format!("{STEP}{number}"))?.from);
-        for cell in schedule.row(rank, plan) {
-            let event = next(cell.within(plan).to_string())?;
+        for cell in schedule.row(rank, &plan) {
+            let event = next(cell.within(&plan).to_string())?;
             let (sum, cells) = &mut took[cell.act as usize];
             (*sum, *cells, to) = (*sum + event.took().as_secs_f64(), *cells + 1.0, to.max(event.to));
         }
     }
-    let cells = took.map(|(sum, cells)| if cells > 0.0 { sum / cells } else { 0.0 });
+    let cells = took.map(|(sum, cells)| sum / f64::max(cells, 1.0));
     let times = Times { acts: cells, ..Times::new(0.0, 0.0, 0.0) };
-    let simulated = simulate(schedule, plan, &times, &mut |_, _, _, _| ()).map_err(Error::new)?;
-    Ok(Ran { seconds: (to - from).as_secs_f64(), simulated: simulated.makespan, cells })
+    let simulated = simulate(schedule, &plan, &times, &mut |_, _, _, _| ()).map_err(Error::new)?.makespan;
+    let seconds = to.saturating_sub(from).as_secs_f64();
+    Ok(Turn { seconds, simulated, cells, unsplit: f64::INFINITY, plan })
 }
 
 /// A step takes at least as long as its products and its attention, at the peak of as many cores.
@@ -171,13 +157,13 @@ mod tests {
     #[test]
     fn a_step_ends_with_its_last_cell_and_its_table_has_the_mean_of_its_cells() {
         let layout = "pp=2:1f1b".parse().unwrap();
-        let Ran { seconds, simulated, cells } = ran(&ranks(), 2, &layout, &PLAN).unwrap();
+        let Turn { seconds, simulated, cells, .. } = step(&ranks(), 2, &layout, PLAN).unwrap();
         let near = |a: f64, b: f64| assert!((a - b).abs() < 1e-12, "{a} for {b}");
         near(seconds, 0.091 - 0.010);
         near(simulated, 0.078);
         cells.into_iter().zip([0.008, 0.018, 0.0, 0.0]).for_each(|(cell, wanted)| near(cell, wanted));
-        let other = ran(&ranks(), 2, &"pp=2:gpipe".parse().unwrap(), &PLAN).unwrap_err().to_string();
-        assert_eq!(other, "rank 1 did not run backward 0: its table does not say what runs");
+        let other = step(&ranks(), 2, &"pp=2:gpipe".parse().unwrap(), PLAN).unwrap_err().to_string();
+        assert_eq!(other, "rank 1 did not run backward 0 when its table says so");
     }
 
     /// Kills: an ideal of all of the work on each rank, or without its bubble; a ratio upside down; a worse turn kept, or one
@@ -185,12 +171,12 @@ mod tests {
     #[test]
     fn the_best_of_both_is_told_beside_the_ideal() {
         let turn = |seconds, unsplit| {
-            let step = Ran { seconds, simulated: 2.0, cells: [0.5, 0.0, 0.25, 0.125] };
-            Turn { step, unsplit, plan: Plan { microbatches: 8, ..PLAN } }
+            let (cells, plan) = ([0.5, 0.0, 0.25, 0.125], Plan { microbatches: 8, ..PLAN });
+            Turn { seconds, simulated: 2.0, cells, unsplit, plan }
         };
         for turns in [[turn(3.0, 4.5), turn(5.0, 4.0)], [turn(5.0, 4.0), turn(3.0, 4.5)]] {
             let best = turns[0].or(turns[1]);
-            assert_eq!(best.seconds(), 3.0);
+            assert_eq!(best.seconds, 3.0);
             let wanted = Pipelined {
                 unsplit_ms: 4000.0,
                 ideal_ms: 2250.0,

@@ -10,9 +10,11 @@ use tensor::quoted::{escaped, shown};
 
 /// What scripts get, and what the columns are.
 pub(crate) const HELP: &str = "limit: what the machine could do at best, measured beside it. of limit: 1 is all of it, for \
-rates and times alike.\nbetter: how many times better than the best peer; above 1 it is better.\n\nWith --json: a line for \
-each figure, with its name, value, unit, limit, ratio (of the limit) and processor, and with --peers\nits peer, an object with \
-name, value and ratio (how many times better).";
+rates and times alike.\nbetter: how many times better than the best peer; above 1 it is better.\n\nPipelines have a second \
+table: the same work on one rank, its share of two with 1F1B's bubble (ideal), what the table takes by the times\nof its own \
+cells, and these: forward (F), backward (B), its halves (I, W).\n\nWith --json: a line for each figure, with its name, value, \
+unit, limit, ratio (of the limit) and processor, with --peers its peer,\nan object with name, value and ratio (how many times \
+better), and of pipelines a pipeline: unsplit_ms, ideal_ms, over_ideal,\nsimulated_ms, over_simulated, cells_ms.";
 
 #[derive(Args, Debug)]
 pub(crate) struct BenchArgs {
@@ -71,13 +73,14 @@ fn table(figures: &[Figure], peers: bool) {
 
 /// What pipelines are compared with, if there are any.
 fn pipelines(figures: &[Figure]) {
-    let head = ["in ms", "on one rank", "ideal", "over it", "by its table", "over it", "F", "B", "I", "W"];
+    let head =
+        ["in ms", "on one rank", "ideal", "by its table", "F", "B", "I", "W", "over ideal", "over table"];
     let row = |f: &Figure| {
         let p = f.pipeline.as_ref()?;
-        let [unsplit, ideal, table] = [p.unsplit_ms, p.ideal_ms, p.simulated_ms].map(digits);
-        let [over_ideal, over_table] = [p.over_ideal, p.over_simulated].map(|ratio| format!("{ratio:.3}"));
-        let cells = p.cells_ms.map(|cell| if cell > 0.0 { digits(cell) } else { "-".into() });
-        Some([vec![f.name.into(), unsplit, ideal, over_ideal, table, over_table], cells.into()].concat())
+        let ms = [p.unsplit_ms, p.ideal_ms, p.simulated_ms].into_iter().chain(p.cells_ms);
+        let ms = ms.map(|ms| if ms > 0.0 { digits(ms) } else { "-".into() });
+        let over = [p.over_ideal, p.over_simulated].map(|ratio| format!("{ratio:.3}"));
+        Some([f.name.into()].into_iter().chain(ms).chain(over).collect())
     };
     let rows: Vec<_> = figures.iter().filter_map(row).collect();
     if !rows.is_empty() {
