@@ -76,10 +76,10 @@ fn messages_of_a_kind_keep_their_order() {
                 {
                     match step {
                         Step::Send(what, of, to) => {
-                            ways.entry((rank, to, what as usize)).or_default()[0].push(of)
+                            ways.entry((rank, to, what as usize)).or_default()[0].push(of);
                         }
                         Step::Receive(what, of, from) => {
-                            ways.entry((from, rank, what as usize)).or_default()[1].push(of)
+                            ways.entry((from, rank, what as usize)).or_default()[1].push(of);
                         }
                         _ => {}
                     }
