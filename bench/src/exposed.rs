@@ -103,7 +103,7 @@ mod tests {
             own.fold((0, 0), |(calls, bytes), (.., t)| (calls + t.calls, bytes + t.bytes))
         };
         let (calls, bytes) = calls(Axis::Dp);
-        assert_eq!(calls, 4, "head, block, embedding, loss");
+        assert_eq!(calls, 5, "head, two blocks, embedding, loss");
         let dp = price(&[(Axis::Dp, "1s,1kB/s")]);
         assert_eq!(dp, Duration::from_secs(2 * calls as u64) + Duration::from_millis(bytes as u64));
         let both = price(&[(Axis::Dp, "1s,1kB/s"), (Axis::Tp, "1s,1kB/s")]);

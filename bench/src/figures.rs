@@ -1,8 +1,9 @@
 //! The figures, in the order they are shown.
 use super::machine::{Bound, Machine, Probe};
 use super::model::{self, Pass};
+use super::pipeline::Turn;
 use super::scale::Scale;
-use super::{all_reduce, products, proof};
+use super::{all_reduce, pipeline, products, proof};
 use parallel::number::NumberName::{self, Bf16, F32};
 use parallel::{Network, Result, bail, in_number};
 
@@ -72,6 +73,8 @@ pub(super) enum Work {
     Linear([usize; 3]),
     /// A pass over the batch, under a layout.
     Pass(Pass, &'static str),
+    /// A step of a pipeline, under a layout.
+    Pipeline(&'static str),
     /// A token that is added, in these numbers.
     Decode(NumberName),
     /// Ranks, and bytes of each.
@@ -92,7 +95,7 @@ const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
 
 /// All of them.
-pub const FIGURES: [FigureEntry; 22] = [
+pub const FIGURES: [FigureEntry; 26] = [
     figure("machine_peak_gflops", FigureUnit::Gflops, Work::Machine(Probe::Peak { cores: 1 })),
     figure("machine_read_gbps", FigureUnit::Gbps, Work::Machine(Probe::Read { cores: 1 })),
     figure("gemm_gflops_1024", FigureUnit::Gflops, Work::Product(F32, [1024, 1024, 1024])),
@@ -104,6 +107,10 @@ pub const FIGURES: [FigureEntry; 22] = [
     figure("forward_ms_tp2", FigureUnit::Milliseconds, Work::Pass(Pass::Forward, "tp=2")),
     figure("train_step_ms_tp2", FigureUnit::Milliseconds, Work::Pass(Pass::Step, "tp=2")),
     figure("train_step_ms_dp2", FigureUnit::Milliseconds, Work::Pass(Pass::Step, "dp=2")),
+    figure("pipeline_gpipe_ms", FigureUnit::Milliseconds, Work::Pipeline("pp=2:gpipe")),
+    figure("pipeline_1f1b_ms", FigureUnit::Milliseconds, Work::Pipeline("pp=2:1f1b")),
+    figure("pipeline_zb_h1_ms", FigureUnit::Milliseconds, Work::Pipeline("pp=2:zb-h1")),
+    figure("pipeline_zb_h2_ms", FigureUnit::Milliseconds, Work::Pipeline("pp=2:zb-h2")),
     figure("decode_tokens_per_s_tp1", FigureUnit::Tokens, Work::Decode(F32)),
     figure("decode_tokens_per_s_tp1_bf16", FigureUnit::Tokens, Work::Decode(Bf16)),
     all_reduce("all_reduce_us_4KiB", 2, 4 * KIB),
@@ -142,9 +149,13 @@ pub(super) fn names() -> String {
 
 impl Work {
     /// The best time of one turn, in seconds: of the whole work, or, of the machine and of decoding, of each operation,
-    /// byte or token.
-    pub(super) fn seconds(self, machine: &Machine, scale: &Scale) -> Result<f64> {
+    /// byte or token. A pipeline's turn is `best`, if that was better.
+    pub(super) fn seconds(self, machine: &Machine, best: &mut Option<Turn>, scale: &Scale) -> Result<f64> {
         match self {
+            Self::Pipeline(layout) => {
+                let turn = Turn::of(&layout.parse()?, scale)?;
+                Ok(best.insert(best.map_or(turn, |best| best.or(turn))).seconds())
+            }
             Self::Machine(_) => Ok(machine.least(&self.bound(scale)?)),
             Self::Product(number, size) => in_number!(number, D => Ok(products::product::<D>(size, scale))),
             Self::Linear(size) => Ok(products::linear(size, scale)),
@@ -171,6 +182,7 @@ impl Work {
             Self::Machine(probe) => Ok(vec![(probe, 1.0)]),
             Self::Product(Bf16, _) => Ok(vec![(Probe::PeakBf16 { cores: 1 }, self.amount(scale))]),
             Self::Product(..) | Self::Linear(_) => Ok(vec![(Probe::Peak { cores: 1 }, self.amount(scale))]),
+            Self::Pipeline(layout) => pipeline::bound(&layout.parse()?, scale),
             Self::Pass(pass, layout) => model::bound(pass, &layout.parse()?, scale),
             Self::Decode(number) => in_number!(number, D => model::decode_bound::<D>(scale)),
             Self::AllReduce(ranks, bytes) => Ok(all_reduce::bound(ranks, bytes, scale)),

@@ -9,6 +9,7 @@
 //! | `figures.rs` | the figures: names, units, what each is of; which of them are asked for |
 //! | `scale.rs` | the sizes that are measured, shape L among them |
 //! | `products.rs`, `model.rs`, `all_reduce.rs`, `proof.rs` | how each kind is measured, and what bounds it |
+//! | `pipeline.rs` | a pipeline's step beside its table, and beside the same work on one rank |
 //! | `exposed.rs` | how much of its links' time a training step shows |
 //! | `machine.rs` | what the machine does at most |
 //! | `peers.rs` | other programs' figures, from a file |
@@ -19,6 +20,7 @@ mod figures;
 mod machine;
 mod model;
 mod peers;
+mod pipeline;
 mod products;
 pub mod profile;
 mod proof;
@@ -29,9 +31,11 @@ mod tests;
 pub use exposed::Exposed;
 pub use figures::{FIGURES, FigureEntry, FigureUnit, chosen};
 pub use peers::{Peer, Peers};
+pub use pipeline::Pipelined;
 pub use scale::L;
 
 use self::machine::Machine;
+use self::pipeline::Turn;
 use self::scale::Scale;
 use parallel::{Error, Layout, Network, Result};
 use serde::Serialize;
@@ -62,6 +66,9 @@ pub struct Figure {
     pub ratio: Option<f64>,
     /// The processor that it is of.
     pub processor: String,
+    /// Of a pipeline: what it is compared with.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pipeline: Option<Pipelined>,
     /// The best of other programs, where one is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub peer: Option<Beside>,
@@ -145,15 +152,15 @@ fn measure(
 ) -> Result<Vec<Figure>> {
     let mut machine = Machine::default();
     let bounds: Vec<_> = entries.iter().map(|entry| entry.work.bound(scale)).collect::<Result<_>>()?;
-    let mut best = vec![f64::INFINITY; entries.len()];
+    let mut best = vec![(f64::INFINITY, None); entries.len()];
     for turn in 1..=turns {
         for ((best, entry), bound) in best.iter_mut().zip(entries).zip(&bounds) {
             watch(&format!("{}, turn {turn} of {turns}", entry.name));
             machine.probe(bound, scale);
-            *best = best.min(entry.work.seconds(&machine, scale)?);
+            best.0 = entry.work.seconds(&machine, &mut best.1, scale)?.min(best.0);
         }
     }
-    let figure = |((entry, seconds), bound): ((&&FigureEntry, f64), Vec<_>)| {
+    let figure = |((entry, (seconds, turn)), bound): ((&&FigureEntry, (f64, Option<Turn>)), Vec<_>)| {
         let amount = entry.work.amount(scale);
         let (least, of_machine) = (machine.least(&bound), entry.work.is_the_machine());
         let (seconds, limit) = if of_machine { (least, None) } else { (seconds, Some(least)) };
@@ -164,6 +171,7 @@ fn measure(
             limit: limit.map(|least| entry.unit.told(least, amount)),
             ratio: limit.map(|least| least / seconds),
             processor: machine::processor(),
+            pipeline: turn.map(|turn| turn.told()),
             peer: None,
         }
     };

@@ -30,11 +30,11 @@ pub(super) enum Pass {
     Step,
 }
 
-const RATE: f64 = 1e-4;
+pub(super) const RATE: f64 = 1e-4;
 
 /// Values spread evenly about a draw's mean, with its deviation. A pass takes as long with these as with normal ones, and
 /// they are made much faster.
-struct Even;
+pub(super) struct Even;
 
 impl<E: Scalar> Values<E> for Even {
     fn of(&self, _: &str, [_, columns]: [usize; 2], draw: Draw) -> layers::Result<Element<'_, E>> {

@@ -28,6 +28,8 @@ pub(super) struct Scale {
     pub shape: Shape,
     /// Sequences of a batch, and tokens of each.
     pub batch: [usize; 2],
+    /// Microbatches of a pipeline's step, one sequence each, and tokens of each.
+    pub pipeline: [usize; 2],
     /// Tokens of the prompt, and how many are added.
     pub decode: [usize; 2],
     /// The model whose proof is timed.
@@ -45,6 +47,7 @@ impl Scale {
     pub(super) const FULL: Self = Self {
         shape: L,
         batch: [4, 256],
+        pipeline: [8, 128],
         decode: [32, 64],
         proven: SMALL,
         smaller: 1,
@@ -56,13 +59,14 @@ impl Scale {
     pub(super) const TINY: Self = Self {
         shape: Shape {
             width: 8,
-            blocks: 1,
+            blocks: 2,
             heads: Heads { queries: 2, keys: 2, dim: 4 },
             hidden: 8,
             vocabulary: 16,
             ..Shape::LLAMA
         },
         batch: [2, 4],
+        pipeline: [3, 2],
         decode: [3, 4],
         proven: Shape {
             hidden: 4,

@@ -1,5 +1,5 @@
 use super::figures::Work;
-use super::machine::{Probe, least};
+use super::machine::{Probe, cores, least};
 use super::model::{self, Pass};
 use super::*;
 use parallel::number::NumberName;
@@ -33,6 +33,10 @@ fn figures_are_these_in_this_order() {
         ("forward_ms_tp2", "ms"),
         ("train_step_ms_tp2", "ms"),
         ("train_step_ms_dp2", "ms"),
+        ("pipeline_gpipe_ms", "ms"),
+        ("pipeline_1f1b_ms", "ms"),
+        ("pipeline_zb_h1_ms", "ms"),
+        ("pipeline_zb_h2_ms", "ms"),
         ("decode_tokens_per_s_tp1", "token/s"),
         ("decode_tokens_per_s_tp1_bf16", "token/s"),
         ("all_reduce_us_4KiB", "us"),
@@ -65,6 +69,7 @@ fn every_figure_runs_beside_its_limit() {
     assert!(said.borrow()[1].starts_with("machine_read_gbps, turn 1 of 2"), "they take turns");
     for (figure, entry) in figures.iter().zip(&all) {
         assert!(figure.value.is_finite() && figure.value > 0.0, "{figure:?}");
+        assert_eq!(figure.pipeline.is_some(), figure.name.starts_with("pipeline_"), "{figure:?}");
         let of_machine = figure.name.starts_with("machine");
         assert_eq!((figure.limit.is_none(), figure.ratio.is_none()), (of_machine, of_machine), "{figure:?}");
         if let (Some(limit), Some(ratio)) = (figure.limit, figure.ratio) {
@@ -93,6 +98,12 @@ fn the_work_of_shape_l_is_what_its_sizes_say() {
     ] {
         let seen = model::flops(pass, &layout.parse().unwrap(), &Scale::FULL).unwrap();
         assert_eq!(seen, wanted, "{pass:?} under {layout}");
+    }
+    let pairs = blocks * 8.0 * (128.0 * 129.0 / 2.0) * width;
+    let bare = 6.0 * (weights - vocabulary * width) * tokens + 14.0 * pairs;
+    for (name, cores) in [("pipeline_gpipe_ms", cores(2)), ("pipeline_zb_h2_ms", cores(2))] {
+        let bound = vec![(Probe::Peak { cores }, bare / cores as f64)];
+        assert_eq!(entry(name).work.bound(&Scale::FULL).unwrap(), bound, "{name}");
     }
     let gains = (2.0 * blocks + 1.0) * width;
     for (number, bytes) in [(NumberName::F32, 4.0), (NumberName::Bf16, 2.0)] {

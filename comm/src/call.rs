@@ -187,6 +187,7 @@ const fn fnv(name: &str) -> usize {
 
 impl Call {
     /// Whether it is one of the messages that an all-reduce goes by.
+    #[cfg(any(test, feature = "mutants"))]
     pub(crate) fn is_part(&self) -> bool {
         matches!(self.message, Some(Message::Part(_)))
     }

@@ -50,6 +50,14 @@ mod what_a_hang_is {}
 mod profile {}
 
 #[cfg(doctest)]
+#[doc = include_str!("schedules.md")]
+mod schedules {}
+
+#[cfg(doctest)]
+#[doc = include_str!("zero-bubble.md")]
+mod zero_bubble {}
+
+#[cfg(doctest)]
 #[doc = include_str!("strategies.md")]
 mod strategies {}
 

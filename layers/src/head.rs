@@ -21,7 +21,7 @@
 //! Source: Shoeybi et al., Megatron-LM, §3 (parallel cross-entropy), arXiv:1909.08053; Szegedy et al., §7,
 //! arXiv:1512.00567 (label smoothing); Chowdhery et al., §5, arXiv:2204.02311 (z-loss). Chapters: 6, 7.
 use crate::linear::column::BIAS;
-use crate::model::end::{Back, Loss, Table, TableMut};
+use crate::model::end::{EndBack, EndLoss, TiedTable, TiedTableMut};
 use crate::model::part::{Held, Part};
 use crate::model::strategy;
 use crate::ops::{
@@ -115,7 +115,7 @@ impl<D: Kernels> End<D> for Head<D> {
     type Saved = Saved<D>;
     type Pending = Pending<D>;
 
-    fn logits(&self, cx: &Cx<D>, table: Table<D>, x: Stream<D>) -> Result<Tensor<D>> {
+    fn logits(&self, cx: &Cx<D>, table: TiedTable<D>, x: Stream<D>) -> Result<Tensor<D>> {
         let n = self.normed(cx, x)?.0.gather(&self.group)?;
         cx.saw(&self.name, "in", |_| Ok((&n).into()))?;
         let logits = self.split(table, &n)?.all_gather_first(&self.group, self.vocabulary)?;
@@ -123,7 +123,13 @@ impl<D: Kernels> End<D> for Head<D> {
         Ok(logits)
     }
 
-    fn forward(&self, cx: &Cx<D>, table: Table<D>, x: Stream<D>, targets: Targets<D>) -> Loss<D, Self> {
+    fn forward(
+        &self,
+        cx: &Cx<D>,
+        table: TiedTable<D>,
+        x: Stream<D>,
+        targets: Targets<D>,
+    ) -> EndLoss<D, Self> {
         let Targets::Ids(targets) = targets else { panic!("rows as targets of a head; it must be ids") };
         let (n, norm) = self.normed(cx, x)?;
         cx.saw(&self.name, "in", |_| Ok(n.seen()))?;
@@ -133,7 +139,13 @@ impl<D: Kernels> End<D> for Head<D> {
         Ok((loss, Saved { norm, x: cx.keep(n), logits: cx.keep(logits), lse: cx.keep(lse), targets }))
     }
 
-    fn backward_input(&mut self, cx: &Cx<D>, table: Table<D>, s: Self::Saved, wanted: bool) -> Back<D, Self> {
+    fn backward_input(
+        &mut self,
+        cx: &Cx<D>,
+        table: TiedTable<D>,
+        s: Self::Saved,
+        wanted: bool,
+    ) -> EndBack<D, Self> {
         let (lse, rank, x) = (s.lse.open(), self.group.rank(), s.x.open());
         let dlogits = cross_entropy_backward(s.logits.open(), &lse, rank, &s.targets, &self.terms(cx));
         cx.saw_gradient(&self.name, "out", |_| Ok(dlogits.seen_first(&self.group, self.vocabulary)))?;
@@ -149,7 +161,12 @@ impl<D: Kernels> End<D> for Head<D> {
         Ok((dx, (x.gather(&self.group)?, dlogits)))
     }
 
-    fn backward_weight(&mut self, _: &Cx<D>, table: TableMut<D>, (x, dlogits): Self::Pending) -> Result<()> {
+    fn backward_weight(
+        &mut self,
+        _: &Cx<D>,
+        table: TiedTableMut<D>,
+        (x, dlogits): Self::Pending,
+    ) -> Result<()> {
         match (&mut self.weight, table) {
             (Some(weight), _) => ops::columns_gradient(weight, &x, &dlogits),
             (None, table) => {

@@ -9,7 +9,8 @@ use parallel::{Batch, Layout, Sequence, Trainer};
 use tensor::{Cpu, IGNORED, Rope, Scaling, mix};
 
 const STEPS: usize = 6;
-const LAYOUTS: [&str; 6] = ["tp=2", "tp=4", "tp=2,sp", "tp=4,sp", "dp=2", "tp=2,dp=2"];
+const LAYOUTS: [&str; 8] =
+    ["tp=2", "tp=4", "tp=2,sp", "tp=4,sp", "dp=2", "tp=2,dp=2", "pp=2:zb-h1", "pp=2:seq1f1b"];
 
 const SHAPE: Shape =
     Shape { width: 12, blocks: 2, heads: Heads { queries: 8, keys: 8, dim: 4 }, hidden: 16, ..Shape::LLAMA };
@@ -77,10 +78,10 @@ fn main() -> Result<(), parallel::Error> {
     let mut largest = (0.0, String::new());
     for (name, shape) in [("gpt2", &GPT2), ("qwen", &QWEN)] {
         let unsplit = losses(shape, &Layout::UNSPLIT, &[])?;
-        println!("{name:6} {:10} {unsplit:.7?}", "none");
+        println!("{name:6} {:12} {unsplit:.7?}", "none");
         for layout in LAYOUTS {
             let split = losses(shape, &layout.parse()?, &unsplit)?;
-            println!("{name:6} {layout:10} {split:.7?}");
+            println!("{name:6} {layout:12} {split:.7?}");
             for (step, (split, unsplit)) in split.iter().zip(&unsplit).enumerate() {
                 let difference = ((split - unsplit) / unsplit).abs();
                 if difference > largest.0 || difference.is_nan() {

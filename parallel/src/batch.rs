@@ -197,6 +197,26 @@ mod tests {
         assert_eq!(Batch::new(vec![example(IGNORED), example(2)], 1).unwrap().counted(), 1);
     }
 
+    /// Documents of 3, 4 and 1 tokens, the first two packed, in two slices each. Kills: a slice of a sequence and not of its
+    /// documents, tokens of the document before, positions that begin anew in a slice, a document without tokens left out.
+    #[test]
+    fn slices_are_of_documents() {
+        let document = |ids: &[u32]| (ids.to_vec(), ids.to_vec());
+        let all =
+            vec![Sequence::packed(&[document(&[1, 2, 3]), document(&[4, 5, 6, 7])]), sequences(1).remove(0)];
+        let batch = Batch::new(all, 1).unwrap();
+        let share = || batch.share(0, 0, 1).unwrap();
+        let ids = |slice| share().slice(slice, 2).flat_map(|(s, tokens)| s.ids[tokens].to_vec()).collect();
+        let (first, second): (Vec<_>, Vec<_>) = (ids(0), ids(1));
+        assert_eq!((first, second), (vec![1, 4, 5], vec![2, 3, 6, 7, 0]));
+        let of =
+            |slice| share().segments(slice, 2).map(|s| (s.position, s.len, s.sequence)).collect::<Vec<_>>();
+        assert_eq!(
+            (of(0), of(1)),
+            (vec![(0, 1, 0), (0, 2, 1), (0, 0, 2)], vec![(1, 2, 0), (2, 2, 1), (0, 1, 2)])
+        );
+    }
+
     /// Kills: a number that depends on the ranks, documents counted as one, an ignored target that counts.
     #[test]
     fn documents_are_numbered_through_the_step() {

@@ -188,13 +188,16 @@ impl Layout {
     pub fn limited(self, bytes: Option<usize>) -> Self {
         Self { limit: bytes, ..self }
     }
+    /// How many chunks its pipeline cuts a model into.
+    pub fn chunks(&self) -> usize {
+        self.pipeline().plan(self.size(Axis::STAGES), 1).all_chunks()
+    }
     /// This layout with so many of the model's blocks in each chunk of the pipeline. Not printed.
     ///
     /// # Errors
     /// If there are more or fewer chunks, one is empty, or the blocks are not all of the model's.
     pub fn splitting(self, split: &'static [usize], blocks: usize) -> Result<Self> {
-        let (chunks, sum) =
-            (self.pipeline().plan(self.size(Axis::STAGES), 1).all_chunks(), split.iter().sum::<usize>());
+        let (chunks, sum) = (self.chunks(), split.iter().sum::<usize>());
         if split.len() != chunks || split.contains(&0) || sum != blocks {
             let even: Vec<_> =
                 (0..chunks).map(|chunk| deal(blocks, chunk, chunks).len().to_string()).collect();

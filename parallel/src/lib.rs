@@ -36,6 +36,7 @@ pub mod price;
 mod rests;
 mod scheme;
 pub mod session;
+pub mod split;
 pub mod stages;
 pub mod step;
 mod stored;

@@ -319,3 +319,6 @@ impl<D: Kernels> Work<D> for Once<'_, D> {
         self.logits = Some(logits);
     }
 }
+
+#[cfg(test)]
+mod tests;

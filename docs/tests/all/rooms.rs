@@ -74,6 +74,7 @@ const PARALLEL: &[Room] = &[
     ("network", &["network"], &[]),
     ("session", &["session"], &[]),
     ("measure", &["measure"], &[]),
+    ("split", &["split"], &["session"]),
     ("budget", &["budget"], &["session"]),
     ("price", &["price"], &["budget", "session", "trainer"]),
 ];

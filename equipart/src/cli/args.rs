@@ -1,10 +1,12 @@
 //! Flags.
 mod model;
 mod network;
+mod ranks;
 mod train;
 
 pub(crate) use model::ModelName;
 pub(crate) use network::NetworkArgs;
+pub(crate) use ranks::RanksArgs;
 pub(crate) use train::{DropoutRate, TrainArgs};
 
 use super::pictures::{PicturesArgs, Plain};
@@ -90,15 +92,6 @@ pub(crate) enum Command {
 /// Tokens of a sequence where nothing else is said.
 pub(crate) const SEQ: usize = 256;
 
-/// The flag of memory.
-#[derive(Args, Debug, Default)]
-pub(crate) struct MemoryArgs {
-    /// Bytes that each rank may hold at once, in all categories together; what would hold more is refused [default: as many
-    /// as the machine has]
-    #[arg(long = "memory-limit", value_name = "BYTES")]
-    pub(crate) limit: Option<usize>,
-}
-
 /// Reads the name of a number.
 fn number() -> impl TypedValueParser<Value = NumberName> {
     named(NumberName::ALL.map(|(number, about)| (number.name(), about, number)))
@@ -120,7 +113,7 @@ pub(crate) struct CompareArgs {
     #[command(flatten)]
     pub(crate) number: NumberArgs,
     #[command(flatten)]
-    pub(crate) memory: MemoryArgs,
+    pub(crate) on_ranks: RanksArgs,
     /// A folder with config.json and model.safetensors, or the name of a model [default: embedded]
     #[arg(long, value_name = "DIR|NAME", value_parser = ModelName::parser())]
     pub(crate) model: Option<ModelName>,
@@ -166,7 +159,7 @@ pub(crate) struct GenerateArgs {
     #[command(flatten)]
     pub(crate) number: NumberArgs,
     #[command(flatten)]
-    pub(crate) memory: MemoryArgs,
+    pub(crate) on_ranks: RanksArgs,
     /// A folder for activations and weights, as safetensors
     #[arg(long, value_name = "DIR")]
     pub(crate) dump: Option<PathBuf>,
@@ -191,7 +184,7 @@ pub(crate) struct ProveArgs {
     #[arg(long, hide = true, value_parser = number())]
     pub(crate) number: Option<NumberName>,
     #[command(flatten)]
-    pub(crate) memory: MemoryArgs,
+    pub(crate) on_ranks: RanksArgs,
     /// The random key, decimal or 0x; the second key, or those of drawn cases, are hashed from it [default: a fresh one]
     #[arg(long)]
     pub(crate) key: Option<Key>,
@@ -226,7 +219,7 @@ pub(crate) struct PriceArgs {
     #[command(flatten)]
     pub(crate) number: NumberArgs,
     #[command(flatten)]
-    pub(crate) memory: MemoryArgs,
+    pub(crate) on_ranks: RanksArgs,
     /// Tokens of a sequence
     #[arg(long, default_value_t = SEQ)]
     seq: usize,
@@ -295,7 +288,7 @@ pub(crate) struct EvalArgs {
     #[command(flatten)]
     pub(crate) number: NumberArgs,
     #[command(flatten)]
-    pub(crate) memory: MemoryArgs,
+    pub(crate) on_ranks: RanksArgs,
 }
 
 #[derive(Args, Debug)]

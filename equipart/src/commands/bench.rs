@@ -63,8 +63,25 @@ fn table(figures: &[Figure], peers: bool) {
         row
     };
     out::line(&show::table(&head, figures.iter().map(cells)).to_string());
+    pipelines(figures);
     if let Some(figure) = figures.first() {
         out::line(&format!("Measured on {}.", escaped(&figure.processor)));
+    }
+}
+
+/// What pipelines are compared with, if there are any.
+fn pipelines(figures: &[Figure]) {
+    let head = ["in ms", "on one rank", "ideal", "over it", "by its table", "over it", "F", "B", "I", "W"];
+    let row = |f: &Figure| {
+        let p = f.pipeline.as_ref()?;
+        let [unsplit, ideal, table] = [p.unsplit_ms, p.ideal_ms, p.simulated_ms].map(digits);
+        let [over_ideal, over_table] = [p.over_ideal, p.over_simulated].map(|ratio| format!("{ratio:.3}"));
+        let cells = p.cells_ms.map(|cell| if cell > 0.0 { digits(cell) } else { "-".into() });
+        Some([vec![f.name.into(), unsplit, ideal, over_ideal, table, over_table], cells.into()].concat())
+    };
+    let rows: Vec<_> = figures.iter().filter_map(row).collect();
+    if !rows.is_empty() {
+        out::line(&format!("\n{}\n", show::table(&head, rows.into_iter())));
     }
 }
 

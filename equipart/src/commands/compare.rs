@@ -92,7 +92,7 @@ pub(crate) fn run(a: CompareArgs, json: bool) -> Result<bool> {
     } else {
         a.layout
     };
-    let layouts = layouts.into_iter().map(|layout| layout.limited(a.memory.limit)).collect();
+    let layouts = a.on_ranks.all(layouts, &model.design)?;
     let watch = Watch::spinner();
     let work = Comparison { model: &model, data, layouts, network: a.network.network(None)? };
     let rows = a.network.keep_trace(

@@ -112,7 +112,7 @@ pub(crate) fn run(a: EvalArgs, json: bool) -> Result<bool> {
     let model = learner(a.model.as_ref(), &a.pictures)?;
     let all = model.text.as_ref().map_or_else(|| pictures(&a), |model| sequences_of(&a, model))?;
     let watch = Watch::bar(0);
-    let layout = a.layout.limited(a.memory.limit);
+    let layout = a.on_ranks.of(a.layout, &model.design)?;
     let watching = |done, of| watch.part("evaluated", done, of);
     let evaluation = in_number!(a.number.name, D => evaluate::<D>(&model, &layout, all, &watching))?;
     watch.done();

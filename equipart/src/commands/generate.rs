@@ -12,7 +12,7 @@ use parallel::{Layout, Network, Result, bail, in_number};
 
 pub(crate) fn run(a: GenerateArgs, json: bool) -> Result<bool> {
     let (model, network) = (model(a.model.as_ref())?, a.network.network(None)?);
-    let layout = a.layout.limited(a.memory.limit);
+    let layout = a.on_ranks.of(a.layout, &model.config.shape.into())?;
     network.fits(&[layout])?;
     let shows_text = !json && model.tokens.are_known();
     let tokenizer = (shows_text || !a.prompt.is_empty()).then(|| model.tokenizer()).transpose()?;

@@ -122,14 +122,16 @@ fn price_in<D: Runs>(design: &Design, settings: &Settings, layout: &Layout) -> R
 }
 
 pub(crate) fn run(a: PriceArgs, json: bool) -> Result<bool> {
-    let (settings, layout): (Settings, _) = (a.settings(), a.layout.limited(a.memory.limit));
+    let settings: Settings = a.settings();
     let prices = if a.model.is_some() {
         settings.check(settings.seq)?;
         let design = a.pictures.fresh(None, 0).design;
+        let layout = a.on_ranks.of(a.layout, &design)?;
         in_number!(settings.number, D => price_in::<D>(&design, &settings, &layout))?
     } else {
         a.pictures.unused()?;
-        price(&config(a.config.as_deref())?, &settings, &layout)?
+        let config = config(a.config.as_deref())?;
+        price(&config, &settings, &a.on_ranks.of(a.layout, &config.shape.into())?)?
     };
     show::all(json, &prices, || show::prices(&prices));
     Ok(true)

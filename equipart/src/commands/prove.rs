@@ -25,7 +25,7 @@ pub(crate) fn run(a: ProveArgs, json: bool) -> Result<bool> {
     if let Some(equal) = cases::asked(&a, json)? {
         return Ok(equal);
     }
-    let (layout, watch) = (a.layout.unwrap_or_default().limited(a.memory.limit), Watch::spinner());
+    let (layout, watch) = (a.layout.unwrap_or_default().limited(a.on_ranks.limit), Watch::spinner());
     let key = a.key.unwrap_or_else(fresh_key);
     let keys = [key, key.next()];
     if a.model.is_none() {
@@ -41,12 +41,18 @@ pub(crate) fn run(a: ProveArgs, json: bool) -> Result<bool> {
             (shape.into(), names::entries(&shape))
         }
         (None, None) => {
+            if a.on_ranks.split.is_some() {
+                bail!(
+                    "--split is about one model, and there are many with other numbers of blocks; give --config or --model"
+                );
+            }
             let certificate = certify_panel(&layout, &keys, &|name| watch.say(&format!("proving {name}")))?;
             watch.done();
             show::one(json, &certificate, || certificate.statement());
             return Ok(certificate.verdict.equal);
         }
     };
+    let layout = a.on_ranks.of(layout, &model)?;
     layout.fits(&model)?;
     let subject = Subject::dealt(model, layout.size(comm::Axis::SEQUENCES))?;
     prove::check(&subject, &layout)?;

@@ -69,10 +69,10 @@ pub(crate) fn run(a: TrainArgs, json: bool) -> Result<bool> {
     let out = a.out.clone().or_else(|| a.resume.clone());
     let network = a.network.network(out.as_deref())?;
     let run = TrainRun {
-        model,
         source: &learnt,
         settings,
-        layout: a.layout.limited(a.memory.limit),
+        layout: a.on_ranks.of(a.layout, &model.design)?,
+        model,
         network: if a.profile { network.profiling() } else { network },
         out: out.clone(),
         resume,

@@ -9,6 +9,7 @@ mod classify_refused;
 mod collectives;
 mod commands;
 mod diff;
+mod drawings;
 mod dumps;
 mod embedded;
 #[cfg(unix)]

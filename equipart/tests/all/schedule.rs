@@ -174,3 +174,41 @@ fn what_does_not_fit_is_refused() {
     no(&["--file", &csv], "a.csv is no text: ");
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
 }
+
+/// What a rank of `price` holds follows its blocks. Kills: a split that a command takes and ignores, one that does not fit and
+/// runs, one that counts blocks and not what they have.
+#[test]
+fn a_split_is_obeyed_or_refused() {
+    let weights = |args: &[&str]| -> Vec<u64> {
+        let output = equipart(&[&["price", "--json", "--layout"], args].concat());
+        let ranks = std::str::from_utf8(&output.stdout).unwrap().lines();
+        let weights = |rank: &str| {
+            serde_json::from_str::<Value>(rank).unwrap()["peak_bytes"]["weights"].as_u64().unwrap()
+        };
+        ranks.map(weights).collect()
+    };
+    let [even, uneven, again, few] = [
+        &["pp=2"][..],
+        &["pp=2", "--split", "1,3"],
+        &["pp=2", "--split", "2,2"],
+        &["pp=2", "--split", "parameters"],
+    ]
+    .map(weights);
+    assert!(even == again && uneven[0] < even[0] && uneven[1] > even[1], "{even:?}, {uneven:?}, {again:?}");
+    assert!(few.iter().max() <= even.iter().max(), "{few:?}");
+    for (args, why) in [
+        (
+            &["--layout", "pp=2", "--split", "1,2"][..],
+            "the split 1 and 2 is not 4 blocks in 2 chunks of at least one each, such as 2,2",
+        ),
+        (&["--layout", "pp=2", "--split", "1,1,2"], "the split 1, 1 and 2 is not 4 blocks in 2 chunks"),
+        (
+            &["--layout", "tp=2", "--split", "even"],
+            "--split says how many blocks the stages of a pipeline have; write a layout with stages, such as pp=2",
+        ),
+        (&["--layout", "pp=5", "--split", "time"], "pp=5 does not fit 4 blocks"),
+    ] {
+        refused(&[&["price"], args].concat(), why);
+    }
+    refused(&["prove", "--layout", "pp=2", "--split", "1,1"], "--split is about one model");
+}

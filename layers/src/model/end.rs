@@ -7,13 +7,13 @@ use kernels::Kernels;
 use tensor::Tensor;
 
 /// The embedding's table, where the head is tied to it.
-pub type Table<'a, D> = Option<&'a RowWeight<D>>;
+pub type TiedTable<'a, D> = Option<&'a RowWeight<D>>;
 /// The embedding's table, where the head is tied to it, to add to its gradient.
-pub type TableMut<'a, D> = Option<&'a mut RowWeight<D>>;
+pub type TiedTableMut<'a, D> = Option<&'a mut RowWeight<D>>;
 /// What forward gives: a part of the mean loss, and what backward needs.
-pub type Loss<D, E> = Result<(Partial<<D as Kernels>::Wide>, <E as End<D>>::Saved)>;
+pub type EndLoss<D, E> = Result<(Partial<<D as Kernels>::Wide>, <E as End<D>>::Saved)>;
 /// What the input half of a backward gives: dX, where it is wanted, and what the weight half needs.
-pub type Back<D, E> = Result<(Option<Stream<D>>, <E as End<D>>::Pending)>;
+pub type EndBack<D, E> = Result<(Option<Stream<D>>, <E as End<D>>::Pending)>;
 
 /// The end of a model.
 pub trait End<D: Kernels> {
@@ -26,12 +26,13 @@ pub trait End<D: Kernels> {
     ///
     /// # Errors
     /// If ranks do not meet.
-    fn forward(&self, cx: &Cx<D>, table: Table<D>, x: Stream<D>, targets: Targets<D>) -> Loss<D, Self>;
+    fn forward(&self, cx: &Cx<D>, table: TiedTable<D>, x: Stream<D>, targets: Targets<D>)
+    -> EndLoss<D, Self>;
     /// `X[B,D]` to logits `[B,V]`, all of them on every rank: for choosing the next token.
     ///
     /// # Errors
     /// If ranks do not meet.
-    fn logits(&self, cx: &Cx<D>, table: Table<D>, x: Stream<D>) -> Result<Tensor<D>>;
+    fn logits(&self, cx: &Cx<D>, table: TiedTable<D>, x: Stream<D>) -> Result<Tensor<D>>;
     /// The input half: `dX[B,D]`, where it is wanted.
     ///
     /// # Errors
@@ -39,15 +40,15 @@ pub trait End<D: Kernels> {
     fn backward_input(
         &mut self,
         cx: &Cx<D>,
-        table: Table<D>,
+        table: TiedTable<D>,
         saved: Self::Saved,
         wanted: bool,
-    ) -> Back<D, Self>;
+    ) -> EndBack<D, Self>;
     /// The weight half.
     ///
     /// # Errors
     /// If ranks do not meet.
-    fn backward_weight(&mut self, cx: &Cx<D>, table: TableMut<D>, pending: Self::Pending) -> Result<()>;
+    fn backward_weight(&mut self, cx: &Cx<D>, table: TiedTableMut<D>, pending: Self::Pending) -> Result<()>;
     /// Its parameters, in program order.
     fn params<'a>(&'a mut self, into: &mut Vec<&'a mut Param<D>>);
 }
@@ -64,24 +65,30 @@ impl<D: Kernels, E: End<D>> End<D> for Own<E, E::Saved, E::Pending> {
     type Saved = Ticket;
     type Pending = Ticket;
 
-    fn forward(&self, cx: &Cx<D>, table: Table<D>, x: Stream<D>, targets: Targets<D>) -> Loss<D, Self> {
+    fn forward(
+        &self,
+        cx: &Cx<D>,
+        table: TiedTable<D>,
+        x: Stream<D>,
+        targets: Targets<D>,
+    ) -> EndLoss<D, Self> {
         let (loss, saved) = self.layer.forward(cx, table, x, targets)?;
         Ok((loss, cx.keeps().then(|| self.saved.keep(saved))))
     }
-    fn logits(&self, cx: &Cx<D>, table: Table<D>, x: Stream<D>) -> Result<Tensor<D>> {
+    fn logits(&self, cx: &Cx<D>, table: TiedTable<D>, x: Stream<D>) -> Result<Tensor<D>> {
         self.layer.logits(cx, table, x)
     }
     fn backward_input(
         &mut self,
         cx: &Cx<D>,
-        table: Table<D>,
+        table: TiedTable<D>,
         saved: Self::Saved,
         wanted: bool,
-    ) -> Back<D, Self> {
+    ) -> EndBack<D, Self> {
         let (dx, pending) = self.layer.backward_input(cx, table, self.saved.take(saved), wanted)?;
         Ok((dx, Some(self.pending.keep(pending))))
     }
-    fn backward_weight(&mut self, cx: &Cx<D>, table: TableMut<D>, pending: Self::Pending) -> Result<()> {
+    fn backward_weight(&mut self, cx: &Cx<D>, table: TiedTableMut<D>, pending: Self::Pending) -> Result<()> {
         self.layer.backward_weight(cx, table, self.pending.take(pending))
     }
     fn params<'a>(&'a mut self, into: &mut Vec<&'a mut Param<D>>) {

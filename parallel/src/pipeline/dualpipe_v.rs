@@ -12,7 +12,7 @@
 //! weight halves fill what a rank would wait. It holds what 2K + 1 chunks saved. Fewer microbatches than 2K go as its first.
 //!
 //! Source: DeepSeek-AI, "DeepSeek-V3", §3.2.1, arXiv:2412.19437 (`DualPipe`); Qi et al., Sea AI Lab, "DualPipe could be better
-//! without the dual" (cut in half). Chapter: none yet.
+//! without the dual" (cut in half). Chapter: 15.
 use super::Schedule;
 use super::phases::{B, B2, F, F2, I, I2, W, W2, about, blocks, on_v, phases, rank_on_v};
 use crate::step::{Cell, Plan};
@@ -21,7 +21,7 @@ use layers::{About, Takes};
 /// `DualPipeV`.
 pub struct DualPipeV;
 
-static ABOUT: About = about(["DualPipeV", "dualpipe-v", "DeepSeek-AI, arXiv:2412.19437"], Takes::Nothing, blocks::<2>);
+static ABOUT: About = about(["DualPipeV", "dualpipe-v", "DeepSeek-AI, arXiv:2412.19437", "zero-bubble.md"], Takes::Nothing, blocks::<2>);
 
 impl Schedule for DualPipeV {
     fn about(&self) -> &'static About {

@@ -10,7 +10,7 @@
 //! microbatches: a fraction (K − 1)/(M + K − 1) of the step. What all `M` microbatches saved is held at once; that is what 1F1B
 //! changes. A message is an activation, `B·D` elements of a microbatch forth and as many back.
 //!
-//! Source: Huang et al., "GPipe", §2.2, arXiv:1811.06965. Chapter: none yet.
+//! Source: Huang et al., "GPipe", §2.2, arXiv:1811.06965. Chapter: 14.
 use super::Schedule;
 use super::phases::{B, F, about, blocks, in_order, phases};
 use crate::step::{Cell, Plan};
@@ -19,7 +19,7 @@ use layers::{About, Takes};
 /// `GPipe`.
 pub struct GPipe;
 
-static ABOUT: About = about(["GPipe", "gpipe", "Huang et al., arXiv:1811.06965"], Takes::Nothing, blocks::<1>);
+static ABOUT: About = about(["GPipe", "gpipe", "Huang et al., arXiv:1811.06965", "schedules.md"], Takes::Nothing, blocks::<1>);
 
 impl Schedule for GPipe {
     fn about(&self) -> &'static About {

@@ -11,7 +11,7 @@
 //! on rank `r`. Where `K` does not divide `M`, the last round is one of fewer microbatches.
 //!
 //! Source: Narayanan et al., "Efficient large-scale language model training on GPU clusters using Megatron-LM", §2.2,
-//! arXiv:2104.04473. Chapter: none yet.
+//! arXiv:2104.04473. Chapter: 14.
 use super::Schedule;
 use super::phases::{B, F, USUAL, about, chunks, phases};
 use crate::step::{Act, Cell, Plan, Unit};
@@ -21,7 +21,7 @@ use layers::{About, Takes};
 pub struct Interleaved;
 
 static ABOUT: About = about(
-    ["interleaved 1F1B", "interleaved", "Narayanan et al., arXiv:2104.04473"],
+    ["interleaved 1F1B", "interleaved", "Narayanan et al., arXiv:2104.04473", "schedules.md"],
     Takes::Optional("chunks of each rank"),
     chunks,
 );

@@ -11,7 +11,7 @@
 //! gather them. What the last rank gives the first waits until the first has begun its next chunk: where 2K ≤ M, M/K messages are
 //! under way from each rank to the next.
 //!
-//! Source: Lamy-Poirier, "Breadth-first pipeline parallelism", §3.1, arXiv:2211.05953. Chapter: none yet.
+//! Source: Lamy-Poirier, "Breadth-first pipeline parallelism", §3.1, arXiv:2211.05953. Chapter: 14.
 use super::Schedule;
 use super::phases::{B, F, USUAL, about, chunks, phases};
 use crate::step::{Act, Cell, Plan, Unit};
@@ -21,7 +21,7 @@ use layers::{About, Takes};
 pub struct LoopedBfs;
 
 static ABOUT: About = about(
-    ["looped breadth-first", "looped-bfs", "Lamy-Poirier, arXiv:2211.05953"],
+    ["looped breadth-first", "looped-bfs", "Lamy-Poirier, arXiv:2211.05953", "schedules.md"],
     Takes::Optional("chunks of each rank"),
     chunks,
 );

@@ -9,7 +9,7 @@
 //! One of the `K` ranks works at a time: a rank waits (K − 1)(F + B) for each of the `M` microbatches. It holds what one
 //! microbatch saved. Microbatches shorten nothing here; `GPipe` is where they do.
 //!
-//! Source: what Huang et al., "GPipe", §2.3 and Figure 2(b), arXiv:1811.06965, begin from. Chapter: none yet.
+//! Source: what Huang et al., "GPipe", §2.3 and Figure 2(b), arXiv:1811.06965, begin from. Chapter: 14.
 use super::Schedule;
 use super::phases::{B, F, about, blocks, in_order, phases};
 use crate::step::{Cell, Plan};
@@ -18,7 +18,7 @@ use layers::{About, Takes};
 /// Naive model parallelism.
 pub struct Naive;
 
-static ABOUT: About = about(["naive model parallelism", "naive", "Huang et al., arXiv:1811.06965"], Takes::Nothing, blocks::<1>);
+static ABOUT: About = about(["naive model parallelism", "naive", "Huang et al., arXiv:1811.06965", "schedules.md"], Takes::Nothing, blocks::<1>);
 
 impl Schedule for Naive {
     fn about(&self) -> &'static About {

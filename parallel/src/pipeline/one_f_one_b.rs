@@ -10,7 +10,7 @@
 //! (K − 1)(F + B); of the `M` microbatches it holds what K − r saved at once, not all `M`.
 //!
 //! Source: Narayanan et al., "Memory-efficient pipeline-parallel DNN training", §3.2 (PipeDream-Flush), arXiv:2006.09503.
-//! Chapter: none yet.
+//! Chapter: 14.
 use super::Schedule;
 use super::phases::{B, F, about, blocks, in_order, phases};
 use crate::step::{Cell, Plan};
@@ -19,7 +19,7 @@ use layers::{About, Takes};
 /// 1F1B.
 pub struct OneForwardOneBackward;
 
-static ABOUT: About = about(["1F1B", "1f1b", "Narayanan et al., arXiv:2006.09503"], Takes::Nothing, blocks::<1>);
+static ABOUT: About = about(["1F1B", "1f1b", "Narayanan et al., arXiv:2006.09503", "schedules.md"], Takes::Nothing, blocks::<1>);
 
 impl Schedule for OneForwardOneBackward {
     fn about(&self) -> &'static About {

@@ -64,14 +64,14 @@ pub fn rank_on_v(chunk: usize, plan: &Plan) -> usize {
     chunk.min(2 * plan.ranks - 1 - chunk)
 }
 
-/// The description of a schedule that splits a model into stages of blocks.
+/// The description of a schedule that splits a model into stages of blocks: name, word, paper, the file of its chapter.
 pub(super) const fn about(
-    [name, word, paper]: [&'static str; 3],
+    [name, word, paper, chapter]: [&'static str; 4],
     takes: Takes,
     shares: fn(&Design, &Sizes) -> Vec<Shared>,
 ) -> About {
     let (axis, choice) = (Some(Axis::Pp), Choice::Schedule);
-    About { name, axis, choice, word, takes, shares, paper, chapter: None, hints: HINTS }
+    About { name, axis, choice, word, takes, shares, paper, chapter: Some(chapter), hints: HINTS }
 }
 
 const HINTS: &[(&str, &str)] = &[

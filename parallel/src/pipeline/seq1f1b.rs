@@ -10,7 +10,7 @@
 //! its end, and rank `r` of `K` goes forward S − 1 times more than under 1F1B before it turns. It waits (K − 1)(F + B)/S where
 //! slices take equally long, and holds what K − r + S − 1 slices saved: 1/S of a microbatch each.
 //!
-//! Source: Sun et al., "Seq1F1B", §3.2, arXiv:2406.03488. Chapter: none yet.
+//! Source: Sun et al., "Seq1F1B", §3.2, arXiv:2406.03488. Chapter: 14.
 use super::Schedule;
 use super::phases::{B, F, USUAL, about, blocks, phases};
 use crate::step::{Act, Cell, Plan, Unit};
@@ -20,7 +20,7 @@ use layers::{About, Takes};
 pub struct Seq1F1B;
 
 static ABOUT: About = about(
-    ["Seq1F1B", "seq1f1b", "Sun et al., arXiv:2406.03488"],
+    ["Seq1F1B", "seq1f1b", "Sun et al., arXiv:2406.03488", "schedules.md"],
     Takes::Optional("slices of each sequence"),
     blocks::<1>,
 );

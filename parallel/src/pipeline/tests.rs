@@ -1,5 +1,5 @@
 //! All schedules of the list: that there is a table for all sizes, what it needs, what it takes, how it looks.
-use super::{ALL, Schedule};
+use super::{ALL, Pipeline, Schedule};
 use crate::step::simulate::{Times, simulate};
 use crate::step::{Cell, Needs, Plan, Step, check, lowered};
 use layers::Takes;
@@ -50,7 +50,9 @@ fn every_schedule_has_a_table_for_all_sizes() {
         let edges = [1, 2, ranks - 1, ranks, ranks + 1, 2 * ranks - 1, 2 * ranks, 2 * ranks + 1, 64];
         for m in (1..=64).filter(|m| edges.contains(m) || std::env::var_os("EQUIPART_ALL").is_some()) {
             for plan in numbers(schedule).into_iter().map(|number| schedule.plan(ranks, m, number)) {
-                let (word, found) = (schedule.about().word, check(schedule, &plan).unwrap());
+                let (word, found) = (schedule.about().word, check(schedule, &plan));
+                assert!(found.is_ok(), "{found:?}");
+                let found = found.unwrap();
                 let wanted: Vec<_> = (0..ranks).map(|rank| needs(word, rank, &plan)).collect();
                 let most = Needs { saved: wanted.iter().map(|(n, _)| *n).collect(), under_way: wanted[0].1 };
                 if m >= 2 * ranks {
@@ -89,6 +91,23 @@ fn messages_of_a_kind_keep_their_order() {
                 }
             }
         }
+    }
+}
+
+/// Evenly and by hand. Kills: a block of no chunk or of two, a chunk without one, where chunks do not divide the blocks.
+#[test]
+fn every_block_is_of_one_chunk() {
+    let one_after_the_other = |pipeline: Pipeline, n: usize, chunks: usize| {
+        let parts: Vec<_> = (0..chunks).map(|chunk| pipeline.blocks(n, chunk, chunks)).collect();
+        assert!(parts.iter().all(|part| !part.is_empty()), "{n} blocks in {parts:?}");
+        assert_eq!(parts.into_iter().flatten().collect::<Vec<_>>(), (0..n).collect::<Vec<_>>());
+    };
+    for (n, chunks) in (1..=17).flat_map(|n| (1..=n).map(move |chunks| (n, chunks))) {
+        one_after_the_other(Pipeline::ALONE, n, chunks);
+    }
+    for split in [&[3, 5][..], &[1, 1, 4], &[6]] {
+        let pipeline = Pipeline { split: Some(split), ..Pipeline::ALONE };
+        one_after_the_other(pipeline, split.iter().sum(), split.len());
     }
 }
 

@@ -10,7 +10,7 @@
 //! `r` of `K`: a rank with fewer forwards ahead puts as many weight halves off, so that each holds what `K` microbatches saved, as
 //! the first does under 1F1B. Where W ≤ F and K ≤ M, a rank waits (K − 1)(F + I − W).
 //!
-//! Source: Qi et al., "Zero bubble pipeline parallelism", §2.1, arXiv:2401.10241. Chapter: none yet.
+//! Source: Qi et al., "Zero bubble pipeline parallelism", §2.1, arXiv:2401.10241. Chapter: 15.
 use super::Schedule;
 use super::phases::{F, I, W, about, blocks, in_order, phases};
 use crate::step::{Cell, Plan};
@@ -19,7 +19,7 @@ use layers::{About, Takes};
 /// ZB-H1.
 pub struct ZbH1;
 
-static ABOUT: About = about(["ZB-H1", "zb-h1", "Qi et al., arXiv:2401.10241"], Takes::Nothing, blocks::<1>);
+static ABOUT: About = about(["ZB-H1", "zb-h1", "Qi et al., arXiv:2401.10241", "zero-bubble.md"], Takes::Nothing, blocks::<1>);
 
 impl Schedule for ZbH1 {
     fn about(&self) -> &'static About {

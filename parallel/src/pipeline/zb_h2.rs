@@ -11,7 +11,7 @@
 //! (K − 1)(F + I − 2W), and not at all where that is negative, from its first cell to its last: ranks begin and end one after the
 //! other, so that only a step whose update waits for no other rank is without a bubble.
 //!
-//! Source: Qi et al., "Zero bubble pipeline parallelism", §2.2, arXiv:2401.10241. Chapter: none yet.
+//! Source: Qi et al., "Zero bubble pipeline parallelism", §2.2, arXiv:2401.10241. Chapter: 15.
 use super::phases::{about, blocks};
 use super::{Schedule, zb_h1};
 use crate::step::{Cell, Plan};
@@ -20,7 +20,7 @@ use layers::{About, Takes};
 /// ZB-H2.
 pub struct ZbH2;
 
-static ABOUT: About = about(["ZB-H2", "zb-h2", "Qi et al., arXiv:2401.10241"], Takes::Nothing, blocks::<1>);
+static ABOUT: About = about(["ZB-H2", "zb-h2", "Qi et al., arXiv:2401.10241", "zero-bubble.md"], Takes::Nothing, blocks::<1>);
 
 impl Schedule for ZbH2 {
     fn about(&self) -> &'static About {

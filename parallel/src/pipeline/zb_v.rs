@@ -10,7 +10,7 @@
 //! forward ended. A rank holds what 2K chunks saved, as much as `K` stages of 1F1B. Where F = I = W and 2K − 1 ≤ M, no rank waits
 //! from its first cell to its last. Fewer microbatches `M` go as the first `M` of 2K − 1.
 //!
-//! Source: Qi et al., "Zero bubble pipeline parallelism", §6, arXiv:2401.10241v1. Chapter: none yet.
+//! Source: Qi et al., "Zero bubble pipeline parallelism", §6, arXiv:2401.10241v1. Chapter: 15.
 use super::Schedule;
 use super::phases::{F, F2, I, I2, W, W2, about, blocks, on_v, phases, rank_on_v};
 use crate::step::{Cell, Plan};
@@ -19,7 +19,7 @@ use layers::{About, Takes};
 /// ZB-V.
 pub struct ZbV;
 
-static ABOUT: About = about(["ZB-V", "zb-v", "Qi et al., arXiv:2401.10241"], Takes::Nothing, blocks::<2>);
+static ABOUT: About = about(["ZB-V", "zb-v", "Qi et al., arXiv:2401.10241", "zero-bubble.md"], Takes::Nothing, blocks::<2>);
 
 impl Schedule for ZbV {
     fn about(&self) -> &'static About {

@@ -30,11 +30,18 @@ pub fn check(schedule: &dyn Schedule, plan: &Plan) -> Result<Needs, String> {
     let rank_of = |chunk: u16| schedule.rank_of(chunk as usize, plan);
     let cells: Vec<Vec<Cell>> = (0..plan.ranks).map(|rank| schedule.row(rank, plan).collect()).collect();
     let needs = complete(plan, rank_of, &cells).and_then(|()| {
-        let rows: Vec<_> = (0..plan.ranks).map(|rank| lowered(schedule, plan, rank)).collect();
+        let rows: Vec<_> = (0..plan.ranks).map(|rank| before_the_end(schedule, plan, rank)).collect();
         let saved = in_order(plan, rank_of, &rows)?;
         Ok(Needs { saved, under_way: meet::under_way(plan, &rows)? })
     });
     needs.map_err(|why| format!("the schedule {}, {plan}: {why}", schedule.about().name))
+}
+
+/// What a rank does until its gradients are there.
+fn before_the_end(schedule: &dyn Schedule, plan: &Plan, rank: usize) -> Vec<Step> {
+    let mut steps = lowered(schedule, plan, rank);
+    steps.retain(|step| !matches!(step, Step::Complete | Step::Update));
+    steps
 }
 
 impl Plan {

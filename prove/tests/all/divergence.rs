@@ -23,6 +23,9 @@ fn subject(layout: &str) -> (Subject, Layout) {
     (Subject::small(SHAPE, &layout).unwrap(), layout)
 }
 
+/// The label of the calls in which new values are gathered.
+const VALUES: &str = "values of the model";
+
 /// The calls of all ranks, each once.
 fn calls(subject: &Subject, layout: &Layout) -> Vec<Site> {
     let honest = Trial::honest();
@@ -119,7 +122,15 @@ fn what_only_a_stage_has_is_located() {
     of_stage(&d, "step 0: gradient of blocks.1.mlp.down.bias", Op::ReduceScatter, &[4, 5, 6, 7]);
     assert_eq!(d.after.as_deref(), Some("step 0: gradient of norm"), "{d}");
     assert!(d.hint.as_deref().unwrap().starts_with("ZeRO, stage 1: a rank's shard"), "{d}");
-    let d = after(zero, Mutation::Skip, nth("values of blocks.1", 0));
+    // New values go in one call for all that a stage has; numbers of calls begin anew on the second stage's ranks.
+    let d = after(zero, Mutation::Skip, nth(VALUES, 0));
+    of_stage(&d, "step 0: new embedding", Op::AllGather, &[0, 1, 2, 3]);
+    let of_second_stage = |sites: &[Site]| {
+        let of: Vec<_> = sites.iter().filter(|site| label(site) == VALUES).collect();
+        let first = of.windows(2).find(|two| two[1].call < two[0].call).expect("calls of two stages");
+        first[1].clone()
+    };
+    let d = after(zero, Mutation::Skip, of_second_stage);
     of_stage(&d, "step 0: new blocks.1.norm1", Op::AllGather, &[4, 5, 6, 7]);
     let d = after(zero, Mutation::Skip, nth("loss", 0));
     of_stage(&d, "step 0: loss", Op::AllReduce, &[0, 1, 2, 3, 4, 5, 6, 7]);

@@ -79,7 +79,7 @@ fn drawn_mutants_under_every_layout_are_rejected() {
     let listed = parallel::strategies::all().iter().map(|about| about.written(2));
     for (n, layout) in LAYOUTS.into_iter().map(str::to_string).chain(listed).enumerate() {
         let parsed: Layout = layout.parse().unwrap();
-        let blocks = parsed.pipeline().plan(parsed.size(Axis::STAGES), 1).all_chunks();
+        let blocks = parsed.chunks();
         let trials = Trials::of(Shape { blocks, ..SHAPE }, &layout);
         let sites = trials.sites();
         let mut all = mutants(&sites, |_| true);

@@ -1,5 +1,5 @@
 //! Flags of train: settings of a new run, and whether they are those of a resumed one.
-use super::{MemoryArgs, ModelName, NetworkArgs, SEQ};
+use super::{ModelName, NetworkArgs, RanksArgs, SEQ};
 use crate::cli::pictures::{PicturesArgs, only_text, refuse};
 use crate::commands::train::epochs;
 use crate::commands::train::settings::{OptimizerName, Settings, at_least_1, tenth};
@@ -56,7 +56,7 @@ pub(crate) struct TrainArgs {
     #[arg(long, default_value_t, help = layout::grammar())]
     pub(crate) layout: Layout,
     #[command(flatten)]
-    pub(crate) memory: MemoryArgs,
+    pub(crate) on_ranks: RanksArgs,
     /// The text to learn; its last tenth is held out [default: the embedded text]; with --model mlp, a folder with the
     /// four files of MNIST [default: drawn digits]
     #[arg(long, value_name = "FILE")]

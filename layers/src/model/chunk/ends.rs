@@ -1,5 +1,5 @@
 //! What stands before and behind the blocks of a chunk.
-use crate::model::end::{AnyEnd, Back, End, Loss, Table, TableMut};
+use crate::model::end::{AnyEnd, End, EndBack, EndLoss, TiedTable, TiedTableMut};
 use crate::model::part::{Part, Ticket};
 use crate::model::stage::{Of, Output, Targets, Wanted};
 use crate::ops::{Region, Stream, last_rows, mean_square};
@@ -50,18 +50,18 @@ impl<D: Kernels> End<D> for MeanSquare<D> {
     type Saved = Kept<Stream<D>>;
     type Pending = ();
 
-    fn forward(&self, cx: &Cx<D>, _: Table<D>, x: Stream<D>, targets: Targets<D>) -> Loss<D, Self> {
+    fn forward(&self, cx: &Cx<D>, _: TiedTable<D>, x: Stream<D>, targets: Targets<D>) -> EndLoss<D, Self> {
         let Targets::Rows(y) = targets else { panic!("ids as targets of bare blocks; it must be rows") };
         let (loss, dx) = mean_square(x, &y, cx.pass().mean_over, &self.group, self.over)?;
         Ok((loss, cx.keep(dx)))
     }
-    fn logits(&self, _: &Cx<D>, _: Table<D>, x: Stream<D>) -> Result<Tensor<D>> {
+    fn logits(&self, _: &Cx<D>, _: TiedTable<D>, x: Stream<D>) -> Result<Tensor<D>> {
         x.gather(&self.group)
     }
-    fn backward_input(&mut self, _: &Cx<D>, _: Table<D>, dx: Self::Saved, _: bool) -> Back<D, Self> {
+    fn backward_input(&mut self, _: &Cx<D>, _: TiedTable<D>, dx: Self::Saved, _: bool) -> EndBack<D, Self> {
         Ok((Some(dx.open()), ()))
     }
-    fn backward_weight(&mut self, _: &Cx<D>, _: TableMut<D>, (): Self::Pending) -> Result<()> {
+    fn backward_weight(&mut self, _: &Cx<D>, _: TiedTableMut<D>, (): Self::Pending) -> Result<()> {
         Ok(())
     }
     fn params<'a>(&'a mut self, _: &mut Vec<&'a mut Param<D>>) {}

@@ -1,5 +1,5 @@
 use super::*;
-use crate::model::end::{Loss, Table, TableMut};
+use crate::model::end::{EndLoss, TiedTable, TiedTableMut};
 use crate::model::strategy::{About, Choice, Column, Row, Takes};
 use crate::proof::{Answer, Case, Given, proves, proves_in_regions};
 use crate::{
@@ -200,25 +200,31 @@ impl<D: Kernels> End<D> for Counted<Head<D>> {
     type Saved = <Head<D> as End<D>>::Saved;
     type Pending = <Head<D> as End<D>>::Pending;
 
-    fn forward(&self, cx: &Cx<D>, table: Table<D>, x: Stream<D>, targets: Targets<D>) -> Loss<D, Self> {
+    fn forward(
+        &self,
+        cx: &Cx<D>,
+        table: TiedTable<D>,
+        x: Stream<D>,
+        targets: Targets<D>,
+    ) -> EndLoss<D, Self> {
         self.1[1].fetch_add(1, Relaxed);
         self.0.forward(cx, table, x, targets)
     }
-    fn logits(&self, cx: &Cx<D>, table: Table<D>, x: Stream<D>) -> Result<Tensor<D>> {
+    fn logits(&self, cx: &Cx<D>, table: TiedTable<D>, x: Stream<D>) -> Result<Tensor<D>> {
         self.1[1].fetch_add(1000, Relaxed);
         self.0.logits(cx, table, x)
     }
     fn backward_input(
         &mut self,
         cx: &Cx<D>,
-        table: Table<D>,
+        table: TiedTable<D>,
         saved: Self::Saved,
         wanted: bool,
-    ) -> end::Back<D, Self> {
+    ) -> end::EndBack<D, Self> {
         self.1[1].fetch_add(10, Relaxed);
         self.0.backward_input(cx, table, saved, wanted)
     }
-    fn backward_weight(&mut self, cx: &Cx<D>, table: TableMut<D>, kept: Self::Pending) -> Result<()> {
+    fn backward_weight(&mut self, cx: &Cx<D>, table: TiedTableMut<D>, kept: Self::Pending) -> Result<()> {
         self.1[1].fetch_add(100, Relaxed);
         self.0.backward_weight(cx, table, kept)
     }

@@ -154,13 +154,13 @@ fn steps_are_checked_and_not_believed() {
     let plan = Plan::whole(2, 2);
     let rank_of = |chunk: u16| chunk as usize;
     let says = |change: &dyn Fn(&mut Vec<Vec<Step>>)| {
-        let mut rows: Vec<_> = (0..2).map(|rank| lowered(&GPipe, &plan, rank)).collect();
+        let mut rows: Vec<_> = (0..2).map(|rank| before_the_end(&GPipe, &plan, rank)).collect();
         change(&mut rows);
         in_order(&plan, rank_of, &rows).and_then(|_| meet::under_way(&plan, &rows))
     };
     assert_eq!(says(&|_| ()), Ok(0));
     for (rank, n) in (0..2).flat_map(|rank| (0..8).map(move |n| (rank, n))) {
-        let step = lowered(&GPipe, &plan, rank)[n];
+        let step = before_the_end(&GPipe, &plan, rank)[n];
         let gone = says(&|rows| _ = rows[rank].remove(n));
         assert!(gone.is_err() || matches!(step, Step::Run { .. }), "{step}");
         let flagged = says(&|rows| {

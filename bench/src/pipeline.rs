@@ -1,0 +1,205 @@
+//! A step of a pipeline: the blocks of shape L without embedding and head, one sequence a microbatch, judged by the mean
+//! square. Beside it stand the same work on one rank, and what its table says:
+//!
+//! ```text
+//! ideal     = unsplit ÷ K · (M + K − 1) ÷ M     of K even stages and M microbatches, as GPipe and 1F1B go through them
+//! simulated = the table, with what its cells took in that very step, in the mean of all ranks and microbatches
+//! ```
+//!
+//! A step lasts from when a rank begins it until the last cell of any rank has ended: what follows, sums and descent, is no
+//! part of a table. All times are read from the run's trace, in which every cell has its span.
+use super::machine::{Bound, Probe, cores};
+use super::model::{Even, RATE, metered};
+use super::scale::Scale;
+use comm::{Event, Trace, What};
+use kernels::{Kernels, Meta};
+use layers::{Design, Kind};
+use parallel::step::Plan;
+use parallel::step::simulate::{Times, simulate};
+use parallel::{At, Batch, Error, Layout, Network, Result, STEP, Sequence, Trainer, measure, session};
+use serde::Serialize;
+use std::time::Duration;
+use tensor::{Cpu, Phase, mix};
+
+/// What a pipeline's step is compared with, in milliseconds.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Pipelined {
+    /// The same work on one rank, while nothing else computes.
+    pub unsplit_ms: f64,
+    /// Its share of a rank, with the bubble of even stages whose messages take no time.
+    pub ideal_ms: f64,
+    /// How many times longer the step took.
+    pub over_ideal: f64,
+    /// The table, with the times of its own cells.
+    pub simulated_ms: f64,
+    /// How many times longer the step took.
+    pub over_simulated: f64,
+    /// What a cell took: a forward, a whole backward, its input half, its weight half; 0 where the table has none.
+    pub cells_ms: [f64; 4],
+}
+
+/// The best of a step, and of the same work on one rank, in seconds.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Turn {
+    step: Ran,
+    unsplit: f64,
+    plan: Plan,
+}
+
+/// A step that was run.
+#[derive(Clone, Copy, Debug)]
+struct Ran {
+    seconds: f64,
+    simulated: f64,
+    cells: [f64; 4],
+}
+
+impl Ran {
+    fn or(self, other: Self) -> Self {
+        if other.seconds < self.seconds { other } else { self }
+    }
+}
+
+impl Turn {
+    /// One rank that has everything, then the layout's.
+    pub(super) fn of(layout: &Layout, scale: &Scale) -> Result<Self> {
+        let (unsplit, _) = best(&Layout::default(), scale)?;
+        let (step, plan) = best(layout, scale)?;
+        Ok(Self { step, unsplit: unsplit.seconds, plan })
+    }
+    pub(super) fn or(self, other: Self) -> Self {
+        Self { step: self.step.or(other.step), unsplit: self.unsplit.min(other.unsplit), ..self }
+    }
+    pub(super) fn seconds(&self) -> f64 {
+        self.step.seconds
+    }
+    pub(super) fn told(&self) -> Pipelined {
+        let (Ran { seconds, simulated, cells }, Plan { ranks, microbatches, .. }) = (self.step, self.plan);
+        let ideal = self.unsplit / ranks as f64 * (microbatches + ranks - 1) as f64 / microbatches as f64;
+        Pipelined {
+            unsplit_ms: self.unsplit * 1e3,
+            ideal_ms: ideal * 1e3,
+            over_ideal: seconds / ideal,
+            simulated_ms: simulated * 1e3,
+            over_simulated: seconds / simulated,
+            cells_ms: cells.map(|cell| cell * 1e3),
+        }
+    }
+}
+
+/// The model with its step, made once and run as often as asked.
+fn steps<D: Kernels>(at: &At<D>, times: usize, scale: &Scale) -> Result<()> {
+    let [microbatches, tokens] = scale.pipeline;
+    let numbers = |salt: u64| {
+        let number = |i| mix(mix(salt) ^ i) as f32 / u64::MAX as f32 - 0.5;
+        (0..(tokens * scale.shape.width) as u64).map(number).collect()
+    };
+    let sequence = |m: u64| Sequence::rows(tokens, numbers(2 * m), numbers(2 * m + 1));
+    let batch = Batch::new((0..microbatches as u64).map(sequence).collect(), microbatches)?;
+    let mut trainer = Trainer::new(at, Design::Blocks(scale.shape), (Kind::Sgd, None))?;
+    (0..times).try_for_each(|_| measure::work(at, Phase::Step, || trainer.step(&batch, RATE)).map(drop))
+}
+
+/// The best step under a layout, after one that is not counted.
+fn best(layout: &Layout, scale: &Scale) -> Result<(Ran, Plan)> {
+    let trace = Trace::new();
+    let network = Network { trace: Some(trace.clone()), ..Network::default() };
+    let world = network.world(layout, "a pipeline of shape L")?;
+    session::run((layout, &world), &Even, |at: At<Cpu<f32>>| steps(&at, 1 + scale.tries, scale))?;
+    let (ranks, plan) = (&trace.runs()[0].ranks, layout.pipeline().plan(layout.ranks(), scale.pipeline[0]));
+    let all = (2..2 + scale.tries).map(|number| ran(ranks, number, layout, &plan));
+    Ok((all.reduce(|best, step| Ok(best?.or(step?))).expect("a step is tried")?, plan))
+}
+
+/// A step of a run, whose cells are in its trace in the order of the table's rows.
+fn ran(ranks: &[Vec<Event>], number: usize, layout: &Layout, plan: &Plan) -> Result<Ran> {
+    let schedule = layout.pipeline().schedule;
+    let (mut from, mut to, mut took) = (Duration::MAX, Duration::ZERO, [(0.0, 0.0); 4]);
+    for (rank, events) in ranks.iter().enumerate() {
+        let mut events = events.iter();
+        let mut next = |name: String| {
+            let found = events.find(|event| matches!(&event.what, What::Span(span) if *span == name));
+            found.ok_or_else(|| {
+                Error::new(format!("rank {rank} did not run {name}: its table does not say what runs"))
+            })
+        };
+        from = from.min(next(format!("{STEP}{number}"))?.from);
+        for cell in schedule.row(rank, plan) {
+            let event = next(cell.within(plan).to_string())?;
+            let (sum, cells) = &mut took[cell.act as usize];
+            (*sum, *cells, to) = (*sum + event.took().as_secs_f64(), *cells + 1.0, to.max(event.to));
+        }
+    }
+    let cells = took.map(|(sum, cells)| if cells > 0.0 { sum / cells } else { 0.0 });
+    let times = Times { acts: cells, ..Times::new(0.0, 0.0, 0.0) };
+    let simulated = simulate(schedule, plan, &times, &mut |_, _, _, _| ()).map_err(Error::new)?;
+    Ok(Ran { seconds: (to - from).as_secs_f64(), simulated: simulated.makespan, cells })
+}
+
+/// A step takes at least as long as its products and its attention, at the peak of as many cores.
+pub(super) fn bound(layout: &Layout, scale: &Scale) -> Result<Bound> {
+    let cores = cores(layout.ranks());
+    let flops = metered(layout, |at: &At<Meta<Cpu<f32>>>| steps(at, 1, scale))?;
+    Ok(vec![(Probe::Peak { cores }, flops / cores as f64)])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PLAN: Plan = Plan { ranks: 2, chunks: 1, slices: 1, microbatches: 2 };
+
+    fn event(name: &str, from: u64, to: u64) -> Event {
+        let [from, to] = [from, to].map(Duration::from_millis);
+        Event { what: What::Span(name.into()), from, to }
+    }
+
+    /// Two steps of two ranks; that of interest is the second, which the second rank begins first.
+    fn ranks() -> Vec<Vec<Event>> {
+        let warm = [event("step 1", 0, 9), event("forward 0", 0, 2), event("backward 0", 3, 4)];
+        let mut of = [
+            vec![event("step 2", 12, 90), event("forward 0", 13, 20), event("forward 1", 20, 29)],
+            vec![event("step 2", 10, 90), event("forward 0", 21, 30), event("backward 0", 30, 50)],
+        ];
+        of[0].extend([event("backward 0", 51, 71), event("backward 1", 71, 91)]);
+        of[1].extend([event("forward 1", 50, 57), event("backward 1", 57, 69)]);
+        of.map(|rank| [&warm[..], &rank].concat()).into()
+    }
+
+    /// By hand: forwards of 8 ms and backwards of 18 in the mean; of 1F1B they make (2 + 1)(8 + 18). Kills: another step's
+    /// cells, the time of one rank, a mean of ranks that hides the last, update and bubble in a cell's time.
+    #[test]
+    fn a_step_ends_with_its_last_cell_and_its_table_has_the_mean_of_its_cells() {
+        let layout = "pp=2:1f1b".parse().unwrap();
+        let Ran { seconds, simulated, cells } = ran(&ranks(), 2, &layout, &PLAN).unwrap();
+        let near = |a: f64, b: f64| assert!((a - b).abs() < 1e-12, "{a} for {b}");
+        near(seconds, 0.091 - 0.010);
+        near(simulated, 0.078);
+        cells.into_iter().zip([0.008, 0.018, 0.0, 0.0]).for_each(|(cell, wanted)| near(cell, wanted));
+        let other = ran(&ranks(), 2, &"pp=2:gpipe".parse().unwrap(), &PLAN).unwrap_err().to_string();
+        assert_eq!(other, "rank 1 did not run backward 0: its table does not say what runs");
+    }
+
+    /// Kills: an ideal of all of the work on each rank, or without its bubble; a ratio upside down; a worse turn kept, or one
+    /// rank's time of another turn lost.
+    #[test]
+    fn the_best_of_both_is_told_beside_the_ideal() {
+        let turn = |seconds, unsplit| {
+            let step = Ran { seconds, simulated: 2.0, cells: [0.5, 0.0, 0.25, 0.125] };
+            Turn { step, unsplit, plan: Plan { microbatches: 8, ..PLAN } }
+        };
+        for turns in [[turn(3.0, 4.5), turn(5.0, 4.0)], [turn(5.0, 4.0), turn(3.0, 4.5)]] {
+            let best = turns[0].or(turns[1]);
+            assert_eq!(best.seconds(), 3.0);
+            let wanted = Pipelined {
+                unsplit_ms: 4000.0,
+                ideal_ms: 2250.0,
+                over_ideal: 3.0 / 2.25,
+                simulated_ms: 2000.0,
+                over_simulated: 1.5,
+                cells_ms: [500.0, 0.0, 250.0, 125.0],
+            };
+            assert_eq!(best.told(), wanted);
+        }
+    }
+}

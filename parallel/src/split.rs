@@ -1,0 +1,224 @@
+//! How many of a model's blocks each chunk of a pipeline has.
+//!
+//! A model is a row of parts, its blocks; the first part has the embedding, the last one the head, which can cost as much as
+//! several blocks. Chunks are runs of parts, each of at least one. [`balanced`] makes the run that costs most cost as little as
+//! it can; what a part costs is the number of its [`parameters`], or the [`seconds`] that it takes here.
+use crate::{At, Error, Layout, Result, session};
+use kernels::Meta;
+use layers::{Cx, Design, Half, Input, Output, Random, Targets, Wanted};
+use std::str::FromStr;
+use std::time::Instant;
+use tensor::{Category, Cpu, Device, Ids, Tensor};
+
+/// How blocks are shared out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BlockSplit {
+    /// As many to each chunk, or one more.
+    Even,
+    /// So that the chunk with the most parameters has as few as can be.
+    Parameters,
+    /// So that the slowest chunk is as fast as can be, as measured.
+    Time,
+    /// So many to each.
+    Given(Vec<usize>),
+}
+
+impl FromStr for BlockSplit {
+    type Err = Error;
+    fn from_str(text: &str) -> Result<Self> {
+        Ok(match text {
+            "even" => Self::Even,
+            "parameters" => Self::Parameters,
+            "time" => Self::Time,
+            _ => {
+                let given: std::result::Result<_, _> = text.split(',').map(|n| n.trim().parse()).collect();
+                let wrong = |_| {
+                    Error::new(format!(
+                        "{text:?} is no split; write even, parameters, time, or blocks of each stage, such as 3,5"
+                    ))
+                };
+                Self::Given(given.map_err(wrong)?)
+            }
+        })
+    }
+}
+
+impl BlockSplit {
+    /// How many of a model's blocks each of so many chunks has.
+    ///
+    /// # Errors
+    /// If there are more chunks than blocks, or a part cannot be built or run.
+    pub fn of(&self, design: &Design, chunks: usize) -> Result<Vec<usize>> {
+        let costs = match self {
+            Self::Given(blocks) => return Ok(blocks.clone()),
+            Self::Even => vec![1.0; design.parts()],
+            Self::Parameters => parameters(design)?,
+            Self::Time => seconds(design)?,
+        };
+        if chunks > costs.len() {
+            return Err(Error::new(format!(
+                "{chunks} chunks of {} blocks: each needs at least one",
+                costs.len()
+            )));
+        }
+        Ok(balanced(&costs, chunks))
+    }
+}
+
+/// Runs of parts of these costs, none of them empty, of which the largest costs as little as it can; how many parts each has.
+#[must_use]
+pub fn balanced(costs: &[f64], runs: usize) -> Vec<usize> {
+    let sum = |from: usize, to: usize| costs[from..to].iter().sum::<f64>();
+    // By how many of the first parts there are: the largest cost of their runs, and where the last run begins.
+    let mut best: Vec<Vec<(f64, usize)>> = vec![(0..=costs.len()).map(|to| (sum(0, to), 0)).collect()];
+    for run in 1..runs {
+        let last = &best[run - 1];
+        let of = |to: usize| {
+            let from = |from: usize| (last[from].0.max(sum(from, to)), from);
+            (run..to).map(from).min_by(|a, b| a.0.total_cmp(&b.0)).unwrap_or((f64::INFINITY, 0))
+        };
+        best.push((0..=costs.len()).map(of).collect());
+    }
+    let mut to = costs.len();
+    let mut sizes = Vec::new();
+    for of in best.iter().rev() {
+        let from = of[to].1;
+        sizes.insert(0, to - from);
+        to = from;
+    }
+    sizes
+}
+
+/// How many parameters each part has.
+///
+/// # Errors
+/// If a part cannot be built.
+pub fn parameters(design: &Design) -> Result<Vec<f64>> {
+    let of = |part: usize| {
+        session::ghost(&Layout::UNSPLIT, (0, None), |at: At<Meta<Cpu<f32>>>| {
+            let run = part..part + 1;
+            let sizes = design
+                .stage(&at, &[run], None)?
+                .params()
+                .into_iter()
+                .map(|p| p.shape().into_iter().product::<usize>())
+                .collect::<Vec<_>>();
+            Ok(sizes.into_iter().sum::<usize>() as f64)
+        })
+    };
+    (0..design.parts()).map(of).collect()
+}
+
+/// Tokens that a part is timed with.
+const TOKENS: usize = 64;
+
+/// How long each part takes, forward and backward on one core of this machine: the first, the second and the last as measured, all
+/// between as the second.
+///
+/// # Errors
+/// If a part cannot be built.
+pub fn seconds(design: &Design) -> Result<Vec<f64>> {
+    let n = design.parts();
+    let of = |part| session::alone(&Random { seed: 0 }, |at: At<Cpu<f32>>| taken(&at, design, part));
+    let mut between = None;
+    let time = |part| match between {
+        Some(time) if part + 1 < n => Ok(time),
+        _ => {
+            let time = of(part)?;
+            if part > 0 {
+                between = Some(time);
+            }
+            Ok(time)
+        }
+    };
+    (0..n).map(time).collect()
+}
+
+/// The least of a few times that a part takes.
+fn taken(at: &At<Cpu<f32>>, design: &Design, part: usize) -> Result<f64> {
+    let run = part..part + 1;
+    let mut stage = design.stage(&at.learning(), &[run], None)?;
+    let (place, outputs) = (at.device.place(), design.outputs());
+    let rows = |width: usize| {
+        let number = |i: usize| (i % 7) as f32 / 8.0 - 0.25;
+        Tensor::from_fn(at.device, Category::Activations, TOKENS, width, number)
+    };
+    let mut least = f64::INFINITY;
+    for microbatch in 0..4 {
+        let cx = Cx::train(microbatch, [1; TOKENS], TOKENS);
+        let x = match design.features() {
+            None if part == 0 => Input::Tokens(Ids::new(place, &[0; TOKENS], outputs)?),
+            Some(width) if part == 0 => Input::Rows(rows(width)),
+            _ => Input::Activation(rows(design.width(part)).into()),
+        };
+        let y = if design.gives_rows() {
+            Targets::Rows(rows(outputs))
+        } else {
+            Targets::Ids(Ids::targets(place, &[0; TOKENS], outputs)?)
+        };
+        let wanted = (part + 1 == design.parts()).then_some(Wanted::Loss(y));
+        let start = Instant::now();
+        let dy = match stage.forward(0, &cx, &mut (), x, wanted)? {
+            Output::Activation(y) => Some(y),
+            _ => None,
+        };
+        stage.backward(0, &cx, &mut (), dy, Half::Both, false)?;
+        least = least.min(start.elapsed().as_secs_f64());
+    }
+    Ok(least)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kernels::Heads;
+    use layers::Shape;
+
+    /// By trying all. Kills: a run that is empty, a cost that is lost, a split that is not the best.
+    #[test]
+    fn the_largest_run_costs_as_little_as_it_can() {
+        fn all(parts: usize, runs: usize) -> Vec<Vec<usize>> {
+            if runs == 1 {
+                return vec![vec![parts]];
+            }
+            let with = |first: usize| {
+                all(parts - first, runs - 1).into_iter().map(move |rest| [vec![first], rest].concat())
+            };
+            (1..=parts + 1 - runs).flat_map(with).collect()
+        }
+        let costs = [3.0, 1.0, 1.0, 4.0, 1.0, 5.0, 9.0];
+        let largest = |sizes: &[usize]| {
+            let mut rest = &costs[..];
+            let run = |n: &usize| rest.split_off(..*n).expect("so many are left").iter().sum::<f64>();
+            sizes.iter().map(run).fold(0.0, f64::max)
+        };
+        for runs in 1..=7 {
+            let sizes = balanced(&costs, runs);
+            assert!(
+                sizes.len() == runs && sizes.iter().sum::<usize>() == 7 && !sizes.contains(&0),
+                "{sizes:?}"
+            );
+            let least = all(7, runs).iter().map(|sizes| largest(sizes)).fold(f64::INFINITY, f64::min);
+            assert_eq!(largest(&sizes).to_bits(), least.to_bits(), "{sizes:?}");
+        }
+        assert_eq!(balanced(&[1.0; 8], 3).iter().max(), Some(&3));
+    }
+
+    /// A model whose tables are as large as its blocks, or larger. Kills: an embedding or a head that costs nothing.
+    #[test]
+    fn the_ends_of_a_model_count() {
+        let heads = Heads { queries: 2, keys: 2, dim: 4 };
+        let shape = Shape { width: 8, blocks: 6, heads, hidden: 16, vocabulary: 400, ..Shape::LLAMA };
+        let design = Design::from(shape);
+        let costs = parameters(&design).unwrap();
+        assert_eq!(costs.iter().sum::<f64>(), crate::price::parameters(&design).unwrap() as f64);
+        assert_eq!(BlockSplit::Parameters.of(&design, 3).unwrap(), [1, 4, 1]);
+        assert_eq!(BlockSplit::Even.of(&design, 3).unwrap(), [2, 2, 2]);
+        let times = BlockSplit::Time.of(&design, 2).unwrap();
+        assert!(times.len() == 2 && times.iter().sum::<usize>() == 6 && !times.contains(&0), "{times:?}");
+        let few = BlockSplit::Even.of(&design, 7).unwrap_err().why;
+        assert_eq!(few, "7 chunks of 6 blocks: each needs at least one");
+        let none = "3,x".parse::<BlockSplit>().unwrap_err().why;
+        assert!(none.starts_with("\"3,x\" is no split; write even, parameters, time,"), "{none}");
+    }
+}

@@ -1,0 +1,120 @@
+//! The executor: what it sends, what it has under way, and what it tells where nothing is learnt.
+use super::*;
+use crate::pipeline::{ALL, looped_bfs::LoopedBfs};
+use crate::{Batch, Schedule, Sequence, Trainer};
+use comm::{CallRecord, Op, Trace, World};
+use kernels::Heads;
+use layers::{Kind, Random, Shape};
+use std::collections::BTreeMap;
+use tensor::{Cpu, Device, F61, Ids, Key};
+
+const SHAPE: Shape = Shape {
+    width: 4,
+    blocks: 5,
+    heads: Heads { queries: 2, keys: 2, dim: 2 },
+    hidden: 4,
+    vocabulary: 8,
+    ..Shape::LLAMA
+};
+
+/// So many microbatches of a sequence of 4 tokens each, and one more token in the last.
+fn batch(microbatches: usize) -> Batch {
+    let sequence = |m: usize| {
+        let tokens = 4 + u32::from(m + 1 == microbatches);
+        let id = |i: u32| (3 * i + m as u32) % 8;
+        Sequence::new((0..tokens).map(id).collect(), (1..=tokens).map(id).collect())
+    };
+    Batch::new((0..microbatches).map(sequence).collect(), microbatches).unwrap()
+}
+
+/// Logits of a text's last token and of all, and the loss of a batch, before and after a step.
+type Told = ([Vec<F61>; 2], [Vec<F61>; 2]);
+
+fn told(pipeline: Pipeline, pp: usize) -> Vec<Told> {
+    let _key = Key(8).enter();
+    let run = |device: Cpu<F61>, mesh: Mesh<_>| {
+        let builder = Builder::new(&device, &mesh, &Random { seed: 4 });
+        let mut trainer = Trainer::new(&At { builder, pipeline }, SHAPE, (Kind::Sgd, None))?;
+        let before = trainer.evaluate(&batch(3), &|_| ())?.read().unwrap();
+        trainer.step(&batch(3), 0.5)?;
+        let after = trainer.evaluate(&batch(3), &|_| ())?.read().unwrap();
+        let mut logits = |all| {
+            let ids = Ids::new(device.place(), &[1, 2, 3, 4, 5], 8)?;
+            let cx = Cx::infer([2, 3]);
+            Ok::<_, Error>(trainer.model().logits(&cx, ids, all)?.read().unwrap())
+        };
+        Ok::<_, Error>(([logits(false)?, logits(true)?], [before, after]))
+    };
+    World::threads(&[(Axis::Pp, pp)]).unwrap().run(run).unwrap()
+}
+
+/// Kills: logits of the last rank and not of the one that has the head, sequences that are cut into slices where nothing is
+/// learnt, a loss that stages add up or do not get.
+#[test]
+fn every_rank_is_told_what_a_model_in_one_stage_says() {
+    let whole = told(Pipeline::ALONE, 1).remove(0);
+    for schedule in ALL {
+        for (rank, told) in told((*schedule).into(), 2).into_iter().enumerate() {
+            assert!(told == whole, "rank {rank} under {}", schedule.about().word);
+        }
+    }
+}
+
+/// The calls of each rank in a step.
+fn calls(
+    schedule: &'static dyn Schedule,
+    sizes: &[(Axis, usize)],
+    microbatches: usize,
+) -> Vec<Vec<CallRecord>> {
+    let trace = Trace::new();
+    let world = World::threads(sizes).unwrap().traced(&trace, "a step");
+    let run = |device: Cpu<f32>, mesh: Mesh<_>| {
+        let builder = Builder::new(&device, &mesh, &Random { seed: 4 });
+        let at = At { builder, pipeline: schedule.into() };
+        Trainer::new(&at, SHAPE, (Kind::Sgd, None))?.step(&batch(microbatches), 0.5)?;
+        Ok::<_, Error>(mesh.calls())
+    };
+    world.run(run).unwrap()
+}
+
+/// Five tokens among two tensor ranks are 3 and 2. Kills: all tokens sent by each tensor rank.
+#[test]
+fn tensor_ranks_send_their_own_tokens() {
+    for (rank, calls) in calls(ALL[0], &[(Axis::Pp, 2), (Axis::Tp, 2)], 1).into_iter().enumerate() {
+        let messages = calls.iter().filter(|call| matches!(call.op, Op::Send | Op::Receive));
+        let shapes: Vec<_> = messages.map(|call| call.shape).collect();
+        assert_eq!(shapes, [[3 - rank % 2, 4]; 2], "rank {rank}");
+    }
+}
+
+/// A table that needs four messages of a kind under way. Kills: an executor that waits for one before it sends the next, and
+/// so for ever.
+#[test]
+fn as_many_messages_are_under_way_as_the_table_needs() {
+    let schedule: &'static dyn Schedule = &LoopedBfs;
+    let plan = schedule.plan(2, 8, None);
+    assert_eq!(check(schedule, &plan).unwrap().under_way, 4);
+    let sent = |calls: &Vec<CallRecord>| calls.iter().filter(|call| call.op == Op::Send).count();
+    let sent: Vec<_> = calls(schedule, &[(Axis::Pp, 2)], 8).iter().map(sent).collect();
+    assert_eq!(sent, [8 + 8 + 8, 8 + 8 + 8], "forth and back between four chunks");
+}
+
+/// Kills: a message that could be taken for another of its kind between the same ranks.
+#[test]
+fn messages_of_a_kind_are_told_apart() {
+    for schedule in ALL {
+        for plan in [(2, 5, None), (3, 4, Some(3))].map(|(ranks, m, number)| schedule.plan(ranks, m, number))
+        {
+            let mut seen = BTreeMap::new();
+            for (rank, step) in (0..plan.ranks)
+                .flat_map(|rank| lowered(*schedule, &plan, rank).into_iter().map(move |s| (rank, s)))
+            {
+                if let Step::Send(payload, unit, to) = step {
+                    let tag = tag(payload, unit, &plan);
+                    let before = seen.insert((rank, to, tag.what, tag.unit), unit);
+                    assert_eq!(before, None, "{}, {plan}: {step}", schedule.about().word);
+                }
+            }
+        }
+    }
+}
