@@ -17,7 +17,7 @@ pub struct Scheme<'a, D: Kernels> {
     /// What splits its layers besides.
     pub others: &'a [&'a dyn Anywhere<D>],
     /// What takes the place of the layout's schedule of stages.
-    pub schedule: Option<&'static dyn Schedule>,
+    pub schedule: Option<Pipeline>,
 }
 
 impl<D: Kernels> Clone for Scheme<'_, D> {
@@ -40,11 +40,11 @@ impl<'a, D: Kernels> Scheme<'a, D> {
     }
     /// The layout, whose stages are gone through as this schedule has it.
     pub fn scheduled(layout: &'a Layout, schedule: &'static dyn Schedule) -> Self {
-        Self { schedule: Some(schedule), ..layout.into() }
+        Self { schedule: Some(schedule.into()), ..layout.into() }
     }
     fn others(&self) -> impl Iterator<Item = &'static About> {
         let others = self.others.iter().map(|other| Strategy::<D>::about(*other));
-        others.chain(self.schedule.map(Schedule::about))
+        others.chain(self.schedule.map(|of| of.schedule.about()))
     }
     /// What is said of its strategies: the layout's first.
     pub fn strategies(&self) -> Vec<&'static About> {
@@ -73,7 +73,7 @@ impl<'a, D: Kernels> Scheme<'a, D> {
     }
     /// Who goes through which of its chunks when.
     pub fn pipeline(&self) -> Pipeline {
-        self.schedule.map_or(self.layout.pipeline(), Pipeline::from)
+        self.schedule.unwrap_or(self.layout.pipeline())
     }
     fn on<E: Kernels>(
         &self,

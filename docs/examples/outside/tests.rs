@@ -40,7 +40,7 @@ fn the_panel_is_equal_under_all_three() {
         assert!(proof.verdict.equal, "{}", proof.statement());
     }
     let layout = layout("tp=2,pp=2");
-    let scheme = Scheme { schedule: Some(&InRounds), ..both(&layout) };
+    let scheme = Scheme { schedule: Some((&InRounds as &dyn Schedule).into()), ..both(&layout) };
     let proof = certify_panel(scheme, &[Key(1)], &|_| ()).unwrap();
     let says = proof.statement();
     assert!(

@@ -1,13 +1,16 @@
 //! `schedule`: what the ranks of a pipeline do when, drawn and measured before anything runs.
+mod held;
+
 use crate::cli::{out, show};
 use crate::draw::pipeline::{Ran, Timeline, svg};
 use clap::Args;
 use clap::builder::PossibleValuesParser;
+use held::HeldArgs;
 use layers::Takes;
-use parallel::step::Plan;
 use parallel::step::simulate::{Times, simulate};
 use parallel::step::table::{self, Table};
-use parallel::{Error, Result, Schedule, bail, pipeline};
+use parallel::step::{Plan, check};
+use parallel::{Error, Pipeline, Result, Schedule, bail, pipeline};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -20,6 +23,8 @@ const MOST_STAGES: usize = 4096;
 const MOST_PARTS: usize = 16;
 /// The most forwards of a step.
 const MOST_FORWARDS: usize = 1 << 24;
+/// The most forwards of a table of the list that is verified before it is drawn: it takes seconds.
+const MOST_VERIFIED: usize = 1 << 16;
 /// The most cells of a diagram: a browser can still show them.
 const MOST_DRAWN: usize = 100_000;
 /// The most cells of a rank that a terminal has room for.
@@ -28,7 +33,7 @@ const IN_A_LINE: usize = 1000;
 const COLUMNS: usize = 160;
 
 /// What scripts get.
-pub(crate) const JSON: &str = "With --json: one object. makespan: from the first cell's start to the last one's end. bubble_time: what the rank\nthat waits longest waits between its first and its last cell; bubble_fraction: its share of the time between\nthem; bubbles: of every rank. peak_saved: what each rank has saved at most, in microbatches through all its chunks.";
+pub(crate) const JSON: &str = "With --json: one object. makespan: from the first cell's start to the last one's end. bubble_time: what the rank\nthat waits longest waits between its first and its last cell; bubble_fraction: its share of the time between\nthem; bubbles: of every rank. peak_saved: what each rank has saved at most, in microbatches through all its chunks.\npeak_bytes, with --model: the bytes that each holds at most, all together.";
 
 #[derive(Args, Debug)]
 pub(crate) struct ScheduleArgs {
@@ -56,6 +61,8 @@ pub(crate) struct ScheduleArgs {
     /// A table of your own in place of a kind: CSV or JSON, a row for each rank, cells such as 0F0, 0B0, 0I0, 0W0
     #[arg(long, conflicts_with_all = ["kind", "stages", "microbatches", "chunks", "slices"])]
     file: Option<PathBuf>,
+    #[command(flatten)]
+    held: HeldArgs,
     /// A file for the diagram
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
@@ -109,7 +116,8 @@ impl ScheduleArgs {
         if forwards > MOST_FORWARDS {
             bail!("{plan} make {forwards} forwards; they must be {MOST_FORWARDS} or fewer");
         }
-        schedule.fits(&plan).map_err(Error::new)?;
+        if forwards <= MOST_VERIFIED { check(schedule, &plan).map(drop) } else { schedule.fits(&plan) }
+            .map_err(Error::new)?;
         Ok((schedule, plan))
     }
 }
@@ -122,9 +130,11 @@ fn read(file: &Path) -> Result<Table> {
 }
 
 pub(crate) fn run(a: &ScheduleArgs, as_json: bool) -> Result<bool> {
-    let table = a.file.as_deref().map(read).transpose()?;
-    let (schedule, plan) = match &table {
-        Some(table) => (table as &dyn Schedule, table.sizes()),
+    let (schedule, plan): (&'static dyn Schedule, _) = match a.file.as_deref().map(read).transpose()? {
+        Some(table) => {
+            let table: &'static Table = Box::leak(Box::new(table)); // until the program ends
+            (table, table.sizes())
+        }
         None => a.listed()?,
     };
     let [f, i, w] = a.times.0;
@@ -151,6 +161,8 @@ pub(crate) fn run(a: &ScheduleArgs, as_json: bool) -> Result<bool> {
         }
     };
     let of = simulate(schedule, &plan, &times, &mut see).map_err(Error::new)?;
+    let pipeline = Pipeline { number: a.chunks.or(a.slices), ..schedule.into() };
+    let bytes = a.held.peaks(pipeline, &plan)?;
     let timeline = Timeline { name: schedule.about().name, plan, of, rows };
     if let Some(file) = &a.svg {
         files::replace_file(file, svg::draw(&timeline).as_bytes())?;
@@ -160,7 +172,11 @@ pub(crate) fn run(a: &ScheduleArgs, as_json: bool) -> Result<bool> {
         files::replace_file(file, csv.as_bytes())?;
     }
     if as_json {
-        show::json(&object(a, schedule, &timeline));
+        let mut object = object(a, schedule, &timeline);
+        if let Some(bytes) = bytes {
+            object["peak_bytes"] = json!(bytes);
+        }
+        show::json(&object);
         return Ok(true);
     }
     let (terminal, width) = out::terminal();
@@ -168,6 +184,10 @@ pub(crate) fn run(a: &ScheduleArgs, as_json: bool) -> Result<bool> {
     timeline.lines(width.unwrap_or(COLUMNS), terminal).iter().for_each(|line| out::line(line));
     out::line("");
     timeline.figures().iter().for_each(|line| out::line(line));
+    if let Some(most) = bytes.as_ref().and_then(|bytes| bytes.iter().max()) {
+        let each = bytes.iter().flatten().map(usize::to_string).collect::<Vec<_>>().join(", ");
+        out::line(&format!("a rank holds at most {most} bytes; by rank: {each}"));
+    }
     for (what, file) in [("diagram", &a.svg), ("table", &a.csv)] {
         if let Some(file) = file {
             out::line(&format!("the {what} is in {}", file.display()));

@@ -104,7 +104,7 @@ pub fn write(path: &Path, trace: &Trace) -> Result<()> {
             let tid = thread(pid, PLANS + rank);
             trace_events.extend(called(THREAD, format!("plan of rank {rank}"), [pid, tid], 2 * rank + 1));
             let cell = |(name, from, to): &(String, Duration, Duration)| {
-                let time = Some(Time::new(*from, Some(*to - *from), "plan"));
+                let time = Some(Time::new(*from, Some(to.saturating_sub(*from)), "plan"));
                 Line { time, ..Line::new("X", name.clone(), [pid, tid]) }
             };
             trace_events.extend(plan.iter().map(cell));

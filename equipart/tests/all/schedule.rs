@@ -58,6 +58,33 @@ fn every_kind_is_drawn() {
     assert!(drawn.contains("it takes 9; ") && !drawn.contains('\x1b'), "{drawn}");
 }
 
+/// Kills: bytes of other microbatches, another schedule, number or optimizer than those of the price, or of a run of few microbatches; a
+/// table whose cells are not its own.
+#[test]
+fn bytes_are_those_of_the_price() {
+    let dir = tempfile::tempdir().unwrap();
+    let csv = dir.path().join("a.csv").display().to_string();
+    for (kind, chunks, layout) in [
+        ("1f1b", None, "pp=2"),
+        ("zb-h1", None, "pp=2:zb-h1"),
+        ("interleaved", Some("1"), "pp=2:interleaved/1"),
+    ] {
+        let args = ["--kind", kind, "--stages", "2", "--microbatches", "9"];
+        let chunks: Vec<_> = chunks.iter().flat_map(|chunks| ["--chunks", chunks]).collect();
+        let of = ["--model", "embedded", "--seq", "5", "--number", "bf16"];
+        let listed = object(&[&args[..], &chunks, &of].concat());
+        let price = ["price", "--layout", layout, "--microbatches", "9", "--batch-size", "9", "--json"];
+        let price = equipart(&[&price[..], &of[2..]].concat());
+        let prices = serde_json::Deserializer::from_slice(&price.stdout).into_iter::<Value>();
+        let totals: Vec<_> = prices.map(|price| price.unwrap()["peak_bytes"]["total"].clone()).collect();
+        assert_eq!(listed["peak_bytes"], json!(totals), "{layout}");
+        let told = said(&[&args[..], &chunks, &of, &["--csv", &csv]].concat());
+        assert!(told.contains(&format!(" bytes; by rank: {}, {}\n", totals[0], totals[1])), "{told}");
+        assert_eq!(object(&[&["--file", &csv], &of[..]].concat())["peak_bytes"], json!(totals), "{layout}");
+    }
+    assert!(object(&[]).get("peak_bytes").is_none());
+}
+
 /// Kills: a file that is not written whole, a table that is read as another one, a diagram without its cells.
 #[test]
 fn diagrams_and_tables_are_written_and_read() {
@@ -94,6 +121,10 @@ fn what_does_not_fit_is_refused() {
         "4096 ranks, 16777216 microbatches make 68719476736 forwards; they must be 16777216 or fewer",
     );
     no(&["--stages", "-1"], "-1");
+    no(&["--seq", "4"], "--model <DIR|NAME>");
+    no(&["--model", "embedded", "--seq", "0"], "--seq is 0; it must be 1 to ");
+    no(&["--model", "mlp"], "--model mlp has no config.json; write a folder, or embedded");
+    no(&["--model", "embedded", "--stages", "512"], "pp=512 does not fit ");
     no(&["--kind", "gpip"], "possible values: 1f1b, naive, gpipe, interleaved, looped-bfs, zb-h1");
     for (kind, flag) in [
         ("gpipe", "chunks"),

@@ -1,6 +1,7 @@
 //! All schedules of the list: that there is a table for all sizes, what it needs, what it takes, how it looks.
 use super::{ALL, Pipeline, Schedule};
-use crate::step::{Act, Cell, Needs, Plan, Step, Unit, check, lowered};
+use crate::step::simulate::{Times, simulate};
+use crate::step::{Cell, Needs, Plan, Step, check, lowered};
 use layers::Takes;
 use std::collections::BTreeMap;
 
@@ -77,10 +78,10 @@ fn messages_of_a_kind_keep_their_order() {
                 {
                     match step {
                         Step::Send(what, of, to) => {
-                            ways.entry((rank, to, what as usize)).or_default()[0].push(of)
+                            ways.entry((rank, to, what as usize)).or_default()[0].push(of);
                         }
                         Step::Receive(what, of, from) => {
-                            ways.entry((from, rank, what as usize)).or_default()[1].push(of)
+                            ways.entry((from, rank, what as usize)).or_default()[1].push(of);
                         }
                         _ => {}
                     }
@@ -110,44 +111,10 @@ fn every_block_is_of_one_chunk() {
     }
 }
 
-/// Time that a rank waits, at most, between its first cell and its last: a rank has whole parts of these times for a
-/// microbatch, and messages take none.
-fn waits(schedule: &dyn Schedule, plan: &Plan, [f, i, w]: [usize; 3]) -> usize {
-    let time = |act| match act {
-        Act::F => f,
-        Act::B => i + w,
-        Act::I => i,
-        Act::W => w,
-    };
-    let rows = rows(schedule, plan);
-    let (mut at, mut spans) = (vec![0; plan.ranks], vec![None::<(usize, usize)>; plan.ranks]);
-    let mut ended = BTreeMap::<(bool, Unit), usize>::new(); // forward, and the half that others wait for
-    while (0..plan.ranks).any(|rank| at[rank] < rows[rank].len()) {
-        for rank in 0..plan.ranks {
-            while let Some(&Cell { act, of }) = rows[rank].get(at[rank]) {
-                let before = match act {
-                    Act::F => of.chunk.checked_sub(1),
-                    Act::W => None,
-                    _ => Some(of.chunk + 1).filter(|chunk| (*chunk as usize) < plan.all_chunks()),
-                };
-                let came = before
-                    .map_or(Some(0), |chunk| ended.get(&(act == Act::F, Unit { chunk, ..of })).copied());
-                let Some(came) = came else { break };
-                let (first, free) = spans[rank].unwrap_or((came, 0));
-                let end = free.max(came) + time(act);
-                spans[rank] = Some((first, end));
-                if act != Act::W {
-                    ended.insert((act == Act::F, of), end);
-                }
-                at[rank] += 1;
-            }
-        }
-    }
-    let wait = |(rank, row): (usize, &Vec<Cell>)| {
-        let (first, end) = spans[rank].unwrap();
-        end - first - row.iter().map(|cell| time(cell.act)).sum::<usize>()
-    };
-    rows.iter().enumerate().map(wait).max().unwrap()
+/// Time that a rank waits, at most, between its first cell and its last: a cell takes these times, and messages take none.
+fn waits(schedule: &dyn Schedule, plan: &Plan, times: [usize; 3]) -> usize {
+    let [f, i, w] = times.map(|time| (time * plan.chunks * plan.slices) as f64);
+    simulate(schedule, plan, &Times::new(f, i, w), &mut |_, _, _, _| {}).unwrap().bubble_time as usize
 }
 
 /// The closed forms of the papers, and the conditions under which they hold. Times are those of a chunk or slice, which is the

@@ -47,7 +47,7 @@ fn few_microbatches_tell_what_many_hold_to_the_byte() {
         let more = if matches!(word, "1f1b" | "zb-v") { &more[..] } else { &[] };
         for (ranks, rest, shape) in [(2, "", SHAPE), (3, "", TIED)].iter().chain(more) {
             let layout = format!("pp={ranks}:{word}{rest}").parse::<Layout>().unwrap();
-            let (design, few) = (shape.clone().into(), if word == "dualpipe-v" { 2 * ranks + 1 } else { 3 });
+            let (design, few) = ((*shape).into(), if word == "dualpipe-v" { 2 * ranks + 1 } else { 3 });
             let of = |rank| Held::new::<Float>(&layout, rank, &design, OPTIMIZER, &equal(few)).unwrap();
             let held: Vec<_> = (0..layout.ranks()).map(of).collect();
             for many in [if few > 3 { few } else { 1 }, few + 1, 11] {
