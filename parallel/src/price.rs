@@ -2,7 +2,7 @@
 //! a world of any size.
 mod held;
 
-pub use held::Held;
+pub use held::HeldBytes;
 
 use crate::{At, Stages};
 use crate::{Batch, Layout, Result, Scheme, Trainer, budget, session};

@@ -1,5 +1,7 @@
 //! Links, patience and traces from the command line: what is refused, what a timeline tells, that slow links change no
 //! result, and what is printed where ranks fail.
+mod pipelines;
+
 use crate::child::equipart;
 use equipart::commands::price::price;
 use equipart::commands::train::run::{TrainData, TrainRun};
@@ -221,69 +223,6 @@ fn the_trace_of_two_steps_tells_all_of_every_ranks_time() {
     assert!(labels.contains(&"blocks.0.mlp.down") && zero.iter().any(|(name, _)| *name == "barrier"));
     let down = zero.iter().find(|(_, args)| args["label"] == "blocks.0.mlp.down").unwrap();
     assert_eq!((down.0, &down.1["bytes"]), ("all_reduce", &Value::from(2 * 32 * 16 * 4)));
-}
-
-/// Kills: an arrow from another message, to one before it was sent, or that nobody receives; a plan of another schedule or
-/// order, one that begins before its step, or that takes another time than the cells of the run.
-#[test]
-fn the_trace_of_a_pipeline_has_arrows_and_its_plan() {
-    let (dir, config, text) = small();
-    std::fs::write(&config, CONFIG.replace("layers\":1", "layers\":2")).unwrap();
-    let file = dir.path().join("trace.json");
-    let train = ["train", "--config", &config, "--data", &text, "--seq", "32", "--batch-size", "8"];
-    let flags = ["--layout", "pp=2:zb-h1,tp=2", "--steps", "2", "--microbatches", "4"];
-    succeeds(&[&train[..], &flags, &["--trace", file.to_str().unwrap()]].concat());
-    let (rows, all) = (rows(&file), entries(&file));
-    let row = |rank: &str| rows.iter().find(|((_, row), _)| row == rank).expect("its row").1;
-    let mut ends = BTreeMap::<u64, Vec<(&str, String, u64)>>::new(); // of an arrow: in which stretch, and when
-    let ns = |event: &Value| (event["ts"].as_f64().unwrap() * 1e3) as u64;
-    for event in all["traceEvents"].as_array().unwrap().iter().filter(|e| e["ph"] == "s" || e["ph"] == "f") {
-        let around = |s: &&Stretch| s.from <= ns(event) && ns(event) < s.to && s.args["call"].is_string();
-        let around = row(&format!("rank {}", rank_of(event))).iter().rfind(around).expect("a call");
-        let call = around.args["call"].as_str().unwrap();
-        let tag = call.split_once(" as ").unwrap().1.split(" at ").next().unwrap();
-        assert_eq!((event["ph"] == "f").then_some("e"), event["bp"].as_str());
-        let end = (&*around.name, format!("{} {tag}", around.cat), ns(event));
-        ends.entry(event["id"].as_u64().unwrap()).or_default().push(end);
-    }
-    for ends in ends.values() {
-        let [(send, sent, from), (receive, received, to)] = &ends[..] else { panic!("{ends:?}") };
-        assert_eq!((*send, *receive), ("send", "receive"));
-        assert_eq!(sent.strip_prefix("message "), received.strip_prefix("collective "));
-        assert!(from <= to, "{ends:?}");
-    }
-    let count =
-        |name: &str, cat: &str| rows.values().flatten().filter(|s| s.name == name && s.cat == cat).count();
-    assert!(ends.len() >= 2 * 2 * 4 * 2, "two ways of four microbatches in two steps on two tensor ranks");
-    assert_eq!([count("send", "message"), count("receive", "collective")], [ends.len(); 2]);
-    let cells = |row: &[Stretch]| -> Vec<String> {
-        let cell =
-            |s: &&Stretch| ["forward", "input half", "weight half"].iter().any(|act| s.name.starts_with(act));
-        row.iter().filter(cell).map(|s| s.name.clone()).collect()
-    };
-    let first = |cell: &str| {
-        let from = |rank| row(&format!("rank {rank}")).iter().find(|s| s.name == cell).unwrap().from;
-        (0..4).map(from).min().unwrap()
-    };
-    for rank in 0..4 {
-        let (ran, plan) = (row(&format!("rank {rank}")), row(&format!("plan of rank {rank}")));
-        tells_all_of_its_time(ran);
-        assert_eq!((cells(ran), plan.len()), (cells(plan), 2 * 4 * 3));
-        assert!(plan.iter().all(|s| s.cat == "plan" && s.inside.is_none()), "one after the other");
-        assert!(plan[0].from >= first("step 1") && (rank > 1 || plan[0].from == first("forward 0")));
-    }
-    let took = |plans: &str, act: &str| {
-        let of = |s: &&Stretch| s.name.starts_with(act);
-        let all = (0..4).flat_map(|rank| row(&format!("{plans}rank {rank}")).iter().filter(of));
-        all.map(|s| s.to - s.from).sum::<u64>()
-    };
-    for act in ["forward", "input half", "weight half"] {
-        let (plan, ran) = (took("plan of ", act), took("", act));
-        assert!(
-            plan.abs_diff(ran) < 1_000,
-            "{act}: {plan} and {ran} ns: cells of a plan take the mean, to a nanosecond"
-        );
-    }
 }
 
 /// Kills: rows of `compare` without a run, a link for what is not split, tokens without a name.

@@ -20,7 +20,7 @@ use tensor::Device;
 
 /// What is known of a rank.
 #[derive(Clone, Debug)]
-pub struct Held {
+pub struct HeldBytes {
     stage: usize,
     built: usize, // at most, before the first step
     rests: usize, // between steps
@@ -30,7 +30,7 @@ pub struct Held {
 /// A kind of moves, and whether this is the first of the step.
 type Key = (Move, bool);
 
-impl Held {
+impl HeldBytes {
     /// Of a rank that trains on this batch of three equal microbatches or more.
     ///
     /// # Errors

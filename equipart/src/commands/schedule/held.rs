@@ -3,7 +3,7 @@ use crate::cli::args::{ModelName, NumberArgs, SEQ};
 use crate::cli::config;
 use clap::Args;
 use layers::{Design, Kind};
-use parallel::price::Held;
+use parallel::price::HeldBytes;
 use parallel::step::Plan;
 use parallel::{Batch, Layout, Pipeline, Result, Scheme, Sequence, bail, in_number};
 
@@ -44,7 +44,7 @@ impl HeldArgs {
         in_number!(self.number.name, D => {
             let scheme = Scheme::<D> { schedule: Some(pipeline), ..(&layout).into() };
             scheme.fits(&design)?;
-            let held = |rank| Held::new(scheme, rank, &design, (Kind::ADAMW, Some(1.0)), &batch);
+            let held = |rank| HeldBytes::new(scheme, rank, &design, (Kind::ADAMW, Some(1.0)), &batch);
             (0..plan.ranks).map(|rank| held(rank)?.peak(pipeline.schedule, plan)).collect::<Result<_>>().map(Some)
         })
     }
