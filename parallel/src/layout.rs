@@ -252,8 +252,8 @@ impl Layout {
         if let Design::Transformer(shape) | Design::Blocks(shape) = &mut design {
             shape.blocks = 1; // all are alike
         }
-        let all = [0..design.parts()];
-        let built = Uncountable::caught(|| design.stage(&at, &all, None).map(drop)).ok()?;
+        let run = 0..design.parts();
+        let built = Uncountable::caught(|| design.stage(&at, &[run], None).map(drop)).ok()?;
         built.err().filter(|why| matches!(why, layers::Error::Strategies(_))).map(|why| why.to_string())
     }
     /// How many things of a model the ranks of their axes cannot share, where these split it.

@@ -17,12 +17,12 @@
 //!
 //! ```
 //! use outside::{InRounds, JustInTime, OwnRows};
-//! use parallel::{Layout, Scheme};
+//! use parallel::{Layout, Schedule, Scheme};
 //! use tensor::{Cpu, F61};
 //!
 //! let layout: Layout = "tp=2,pp=2".parse()?;
 //! let mut scheme: Scheme<Cpu<F61>> = Scheme::with(&layout, &[&OwnRows, &JustInTime]);
-//! scheme.schedule = Some(&InRounds);
+//! scheme.schedule = Some((&InRounds as &dyn Schedule).into());
 //! assert_eq!(scheme.to_string(), "tp=2,pp=2 with own rows and weights just in time and GPipe in rounds");
 //! # Ok::<(), parallel::Error>(())
 //! ```

@@ -351,4 +351,4 @@ impl Design {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

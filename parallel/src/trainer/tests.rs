@@ -146,7 +146,7 @@ fn steps_equal_the_oracle_however_blocks_are_split() {
         (Shape { dropout: RATES, blocks: 5, ..SHAPE }, reference::Model { bare: true, ..oracle(false, 5) });
     for split in [&[1, 4], &[4, 1], &[2, 3]] {
         let pipeline = Pipeline { split: Some(split), ..(&GPipe as &dyn Schedule).into() };
-        scheduled(pipeline, &Design::Blocks(shape.clone()), &theirs.clone().into(), &batch, &[[2, 1, 2, 0]]);
+        scheduled(pipeline, &Design::Blocks(shape), &theirs.clone().into(), &batch, &[[2, 1, 2, 0]]);
     }
 }
 

@@ -1,5 +1,6 @@
 //! A classifier cut into stages, each of which hands its activations to the next.
 use super::{SIZES, given, parts, run_cut, truth};
+use crate::model::chunk::tests::one_run;
 use crate::model::classifier::Hidden;
 use crate::ops::Partial;
 use crate::{Builder, Chunk, Cx, Half, Input, Output, Param, Result, Stage, Targets, Wanted};
@@ -13,7 +14,7 @@ pub(super) struct Model<D: Kernels>(pub(super) Vec<Chunk<D, Hidden<D>>>);
 impl<D: Kernels> Model<D> {
     /// Cut before these parts, from the first to the last one.
     pub(super) fn cut(at: &Builder<D>, sizes: &[usize], cuts: &[usize]) -> Result<Self> {
-        let stage = |c: &[usize]| Chunk::classifier(at, sizes, &[c[0]..c[1]]);
+        let stage = |c: &[usize]| Chunk::classifier(at, sizes, &one_run(c));
         Ok(Self(cuts.windows(2).map(stage).collect::<Result<_>>()?))
     }
     pub(super) fn whole(at: &Builder<D>, sizes: &[usize]) -> Result<Self> {
