@@ -1,7 +1,7 @@
 //! A trace as a file: the Chrome trace event format, which ui.perfetto.dev and Chrome itself open. A run is a process,
 //! a rank a row of it; in a row, a rank computes or is in a call, and in a call it may wait. Of a profile there are
 //! layers and kernels in place of "it computes". Arrows go from where a message is sent to where it is received; below a rank of
-//! a pipeline is a row of its [plan].
+//! a pipeline is a row of its plan.
 //!
 //! Source: "Trace Event Format", Google, 2016; how Perfetto reads it: its `src/trace_processor/importers/json`.
 mod plan;
