@@ -67,7 +67,9 @@ impl Batch {
         let all = &self.microbatches()[microbatch];
         if all.len() < ranks && all.iter().all(|s| s.x.is_empty()) {
             let few = all.len();
-            bail!("a microbatch of {few} sequences cannot be dealt over dp={ranks}: each rank needs at least one");
+            bail!(
+                "a microbatch of {few} sequences cannot be dealt over dp={ranks}: each rank needs at least one"
+            );
         }
         let mine = deal(all.len(), rank, ranks);
         let before = self.microbatches()[..microbatch].iter().flatten().chain(&all[..mine.start]);
@@ -92,7 +94,8 @@ mod tests {
     #[test]
     fn every_sequence_is_dealt_once_in_order() {
         for (n, microbatches, ranks) in [(7, 2, 3), (4, 1, 4), (9, 3, 2)] {
-            let batch = Batch::new((0..n).map(|i| Sequence::new(vec![i], vec![i])).collect(), microbatches).unwrap();
+            let batch =
+                Batch::new((0..n).map(|i| Sequence::new(vec![i], vec![i])).collect(), microbatches).unwrap();
             let dealt = (0..microbatches).flat_map(|m| (0..ranks).map(move |r| (m, r)));
             let dealt: Vec<u32> = dealt
                 .flat_map(|(m, r)| batch.share(m, r, ranks).unwrap().sequences)

@@ -21,7 +21,11 @@ use layers::{About, Takes};
 /// `DualPipeV`.
 pub struct DualPipeV;
 
-static ABOUT: About = about(["DualPipeV", "dualpipe-v", "DeepSeek-AI, arXiv:2412.19437", "zero-bubble.md"], Takes::Nothing, blocks::<2>);
+static ABOUT: About = about(
+    ["DualPipeV", "dualpipe-v", "DeepSeek-AI, arXiv:2412.19437", "zero-bubble.md"],
+    Takes::Nothing,
+    blocks::<2>,
+);
 
 impl Schedule for DualPipeV {
     fn about(&self) -> &'static About {

@@ -19,7 +19,8 @@ use layers::{About, Takes};
 /// `GPipe`.
 pub struct GPipe;
 
-static ABOUT: About = about(["GPipe", "gpipe", "Huang et al., arXiv:1811.06965", "schedules.md"], Takes::Nothing, blocks::<1>);
+static ABOUT: About =
+    about(["GPipe", "gpipe", "Huang et al., arXiv:1811.06965", "schedules.md"], Takes::Nothing, blocks::<1>);
 
 impl Schedule for GPipe {
     fn about(&self) -> &'static About {

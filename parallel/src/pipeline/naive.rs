@@ -18,7 +18,11 @@ use layers::{About, Takes};
 /// Naive model parallelism.
 pub struct Naive;
 
-static ABOUT: About = about(["naive model parallelism", "naive", "Huang et al., arXiv:1811.06965", "schedules.md"], Takes::Nothing, blocks::<1>);
+static ABOUT: About = about(
+    ["naive model parallelism", "naive", "Huang et al., arXiv:1811.06965", "schedules.md"],
+    Takes::Nothing,
+    blocks::<1>,
+);
 
 impl Schedule for Naive {
     fn about(&self) -> &'static About {

@@ -19,7 +19,11 @@ use layers::{About, Takes};
 /// 1F1B.
 pub struct OneForwardOneBackward;
 
-static ABOUT: About = about(["1F1B", "1f1b", "Narayanan et al., arXiv:2006.09503", "schedules.md"], Takes::Nothing, blocks::<1>);
+static ABOUT: About = about(
+    ["1F1B", "1f1b", "Narayanan et al., arXiv:2006.09503", "schedules.md"],
+    Takes::Nothing,
+    blocks::<1>,
+);
 
 impl Schedule for OneForwardOneBackward {
     fn about(&self) -> &'static About {

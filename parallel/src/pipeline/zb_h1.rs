@@ -19,7 +19,8 @@ use layers::{About, Takes};
 /// ZB-H1.
 pub struct ZbH1;
 
-static ABOUT: About = about(["ZB-H1", "zb-h1", "Qi et al., arXiv:2401.10241", "zero-bubble.md"], Takes::Nothing, blocks::<1>);
+static ABOUT: About =
+    about(["ZB-H1", "zb-h1", "Qi et al., arXiv:2401.10241", "zero-bubble.md"], Takes::Nothing, blocks::<1>);
 
 impl Schedule for ZbH1 {
     fn about(&self) -> &'static About {

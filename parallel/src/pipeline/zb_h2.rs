@@ -20,7 +20,8 @@ use layers::{About, Takes};
 /// ZB-H2.
 pub struct ZbH2;
 
-static ABOUT: About = about(["ZB-H2", "zb-h2", "Qi et al., arXiv:2401.10241", "zero-bubble.md"], Takes::Nothing, blocks::<1>);
+static ABOUT: About =
+    about(["ZB-H2", "zb-h2", "Qi et al., arXiv:2401.10241", "zero-bubble.md"], Takes::Nothing, blocks::<1>);
 
 impl Schedule for ZbH2 {
     fn about(&self) -> &'static About {

@@ -19,7 +19,8 @@ use layers::{About, Takes};
 /// ZB-V.
 pub struct ZbV;
 
-static ABOUT: About = about(["ZB-V", "zb-v", "Qi et al., arXiv:2401.10241", "zero-bubble.md"], Takes::Nothing, blocks::<2>);
+static ABOUT: About =
+    about(["ZB-V", "zb-v", "Qi et al., arXiv:2401.10241", "zero-bubble.md"], Takes::Nothing, blocks::<2>);
 
 impl Schedule for ZbV {
     fn about(&self) -> &'static About {
