@@ -101,7 +101,7 @@ fn tried(layout: &Layout, scale: &Scale) -> Result<Turn> {
 /// A step of a run, whose cells are in its trace in the order of the table's rows.
 fn step(ranks: &[Vec<Event>], number: usize, layout: &Layout, plan: Plan) -> Result<Turn> {
     let schedule = layout.pipeline().schedule;
-    let (mut from, mut to, mut took) = (Duration::MAX, Duration::ZERO, [(0.0, 0.0); 4]);
+    let (mut from, mut to, mut took) = (Duration::MAX, Duration::ZERO, Vec::new());
     for (rank, events) in ranks.iter().enumerate() {
         let mut events = events.iter();
         let mut next = |name: String| {
@@ -111,12 +111,12 @@ fn step(ranks: &[Vec<Event>], number: usize, layout: &Layout, plan: Plan) -> Res
         from = from.min(next(format!("{STEP}{number}"))?.from);
         for cell in schedule.row(rank, &plan) {
             let event = next(cell.within(&plan).to_string())?;
-            let (sum, cells) = &mut took[cell.act as usize];
-            (*sum, *cells, to) = (*sum + event.took().as_secs_f64(), *cells + 1.0, to.max(event.to));
+            took.push((cell.act, event.took().as_secs_f64()));
+            to = to.max(event.to);
         }
     }
-    let cells = took.map(|(sum, cells)| sum / f64::max(cells, 1.0));
-    let times = Times { acts: cells, ..Times::new(0.0, 0.0, 0.0) };
+    let times = Times::measured(&plan, took);
+    let cells = times.acts.map(|act| act / (plan.chunks * plan.slices) as f64);
     let simulated = simulate(schedule, &plan, &times, &mut |_, _, _, _| ()).map_err(Error::new)?.makespan;
     let seconds = to.saturating_sub(from).as_secs_f64();
     Ok(Turn { seconds, simulated, cells, unsplit: f64::INFINITY, plan })

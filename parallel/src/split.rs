@@ -3,7 +3,7 @@
 //! A model is a row of parts, its blocks; the first part has the embedding, the last one the head, which can cost as much as
 //! several blocks. Chunks are runs of parts, each of at least one. [`balanced`] makes the run that costs most cost as little as
 //! it can; what a part costs is the number of its [`parameters`], or the [`seconds`] that it takes here.
-use crate::{At, Error, Layout, Result, session};
+use crate::{At, Error, Layout, Result, deal, session};
 use kernels::Meta;
 use layers::{Cx, Design, Half, Input, Output, Random, Targets, Wanted};
 use std::str::FromStr;
@@ -49,19 +49,16 @@ impl BlockSplit {
     /// # Errors
     /// If there are more chunks than blocks, or a part cannot be built or run.
     pub fn of(&self, design: &Design, chunks: usize) -> Result<Vec<usize>> {
-        let costs = match self {
-            Self::Given(blocks) => return Ok(blocks.clone()),
-            Self::Even => vec![1.0; design.parts()],
-            Self::Parameters => parameters(design)?,
-            Self::Time => seconds(design)?,
-        };
-        if chunks > costs.len() {
-            return Err(Error::new(format!(
-                "{chunks} chunks of {} blocks: each needs at least one",
-                costs.len()
-            )));
+        let parts = design.parts();
+        if chunks > parts {
+            return Err(Error::new(format!("{chunks} chunks of {parts} blocks: each needs at least one")));
         }
-        Ok(balanced(&costs, chunks))
+        Ok(match self {
+            Self::Given(blocks) => blocks.clone(),
+            Self::Even => (0..chunks).map(|chunk| deal(parts, chunk, chunks).len()).collect(),
+            Self::Parameters => balanced(&parameters(design)?, chunks),
+            Self::Time => balanced(&seconds(design)?, chunks),
+        })
     }
 }
 
@@ -97,13 +94,9 @@ pub fn parameters(design: &Design) -> Result<Vec<f64>> {
     let of = |part: usize| {
         session::ghost(&Layout::UNSPLIT, (0, None), |at: At<Meta<Cpu<f32>>>| {
             let run = part..part + 1;
-            let sizes = design
-                .stage(&at, &[run], None)?
-                .params()
-                .into_iter()
-                .map(|p| p.shape().into_iter().product::<usize>())
-                .collect::<Vec<_>>();
-            Ok(sizes.into_iter().sum::<usize>() as f64)
+            let mut stage = design.stage(&at, &[run], None)?;
+            let sizes = stage.params().into_iter().map(|p| p.shape().into_iter().product::<usize>());
+            Ok(sizes.sum::<usize>() as f64)
         })
     };
     (0..design.parts()).map(of).collect()
@@ -214,6 +207,8 @@ mod tests {
         assert_eq!(costs.iter().sum::<f64>(), crate::price::parameters(&design).unwrap() as f64);
         assert_eq!(BlockSplit::Parameters.of(&design, 3).unwrap(), [1, 4, 1]);
         assert_eq!(BlockSplit::Even.of(&design, 3).unwrap(), [2, 2, 2]);
+        let nine = Design::from(Shape { blocks: 9, ..shape });
+        assert_eq!(BlockSplit::Even.of(&nine, 4).unwrap(), [2, 2, 2, 3], "as they are dealt without a split");
         let times = BlockSplit::Time.of(&design, 2).unwrap();
         assert!(times.len() == 2 && times.iter().sum::<usize>() == 6 && !times.contains(&0), "{times:?}");
         let few = BlockSplit::Even.of(&design, 7).unwrap_err().why;

@@ -1,7 +1,7 @@
 //! This rank's part of a model, and the one executor of steps: it runs cells, hands activations and gradients from chunk to
 //! chunk, and knows nothing of what a chunk computes or of which schedule wrote the cells.
 use crate::pipeline::Pipeline;
-use crate::step::{Act, Cell, Move, Payload, Plan, Step, Unit, check, forwards, lowered, moves};
+use crate::step::{Act, Cell, Move, Payload, Plan, Step, Unit, moves};
 use crate::{Error, Result};
 use comm::{Axis, Group, Mesh, Request, Tag};
 use kernels::Kernels;
@@ -219,10 +219,8 @@ impl<D: Kernels> Stages<D> {
         if let Some(made) = made.as_ref().filter(|made| made.plan == plan) {
             return Ok(made.clone());
         }
-        let (schedule, lower) = (self.pipeline.schedule, if learns { lowered } else { forwards });
-        let needs = check(schedule, &plan).map_err(Error::new)?;
-        let steps = lower(schedule, &plan, self.logits.rank());
-        Ok(made.insert(Made { plan, moves: moves(&steps, needs.under_way.max(1)).into() }).clone())
+        let moves = moves(self.pipeline.schedule, &plan, self.logits.rank(), learns).map_err(Error::new)?;
+        Ok(made.insert(Made { plan, moves: moves.into() }).clone())
     }
     /// How many slices its schedule cuts sequences into.
     pub(crate) fn slices(&self, learns: bool) -> usize {

@@ -177,15 +177,21 @@ pub(crate) fn run(a: &ScheduleArgs, as_json: bool) -> Result<bool> {
             object["peak_bytes"] = json!(bytes);
         }
         show::json(&object);
-        return Ok(true);
+    } else {
+        say(a, &timeline, bytes.as_deref());
     }
+    Ok(true)
+}
+
+/// The timeline, what it comes to, and where it is drawn.
+fn say(a: &ScheduleArgs, timeline: &Timeline, bytes: Option<&[usize]>) {
     let (terminal, width) = out::terminal();
     out::line(&format!("{}\n", timeline.title()));
     timeline.lines(width.unwrap_or(COLUMNS), terminal).iter().for_each(|line| out::line(line));
     out::line("");
     timeline.figures().iter().for_each(|line| out::line(line));
-    if let Some(most) = bytes.as_ref().and_then(|bytes| bytes.iter().max()) {
-        let each = bytes.iter().flatten().map(usize::to_string).collect::<Vec<_>>().join(", ");
+    if let Some((bytes, most)) = bytes.and_then(|bytes| Some((bytes, bytes.iter().max()?))) {
+        let each = bytes.iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
         out::line(&format!("a rank holds at most {most} bytes; by rank: {each}"));
     }
     for (what, file) in [("diagram", &a.svg), ("table", &a.csv)] {
@@ -193,7 +199,6 @@ pub(crate) fn run(a: &ScheduleArgs, as_json: bool) -> Result<bool> {
             out::line(&format!("the {what} is in {}", file.display()));
         }
     }
-    Ok(true)
 }
 
 fn object(a: &ScheduleArgs, schedule: &dyn Schedule, Timeline { plan, of, .. }: &Timeline) -> Value {

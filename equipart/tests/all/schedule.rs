@@ -211,4 +211,5 @@ fn a_split_is_obeyed_or_refused() {
         refused(&[&["price"], args].concat(), why);
     }
     refused(&["prove", "--layout", "pp=2", "--split", "1,1"], "--split is about one model");
+    refused(&["prove", "--cases", "1", "--split", "1,1"], "cannot be used with");
 }

@@ -13,8 +13,8 @@
 //! Source: Narayanan et al., "Efficient large-scale language model training on GPU clusters using Megatron-LM", §2.2,
 //! arXiv:2104.04473. Chapter: 14.
 use super::Schedule;
-use super::phases::{B, F, USUAL, about, chunks, phases};
-use crate::step::{Act, Cell, Plan, Unit};
+use super::phases::{B, F, USUAL, about, chunks, in_rounds, phases};
+use crate::step::{Cell, Plan};
 use layers::{About, Takes};
 
 /// Interleaved 1F1B.
@@ -37,11 +37,7 @@ impl Schedule for Interleaved {
         let Plan { ranks, chunks, microbatches, .. } = *plan;
         let all = microbatches.next_multiple_of(ranks) * chunks;
         let ahead = all.min(2 * (ranks - 1 - rank) + (chunks - 1) * ranks);
-        let of = move |(act, _), n: usize| {
-            let (round, forth) = (n / (ranks * chunks), n / ranks % chunks);
-            let chunk = if act == Act::F { forth } else { chunks - 1 - forth };
-            Unit::new(chunk * ranks + rank, (round * ranks + n % ranks) as u32)
-        };
-        phases(plan, [(ahead, &[F]), (all - ahead, &[F, B]), (ahead, &[B])], of)
+        let row: [(usize, &[_]); 3] = [(ahead, &[F]), (all - ahead, &[F, B]), (ahead, &[B])];
+        phases(plan, row, in_rounds(rank, plan, ranks))
     }
 }

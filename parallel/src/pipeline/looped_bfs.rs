@@ -13,8 +13,8 @@
 //!
 //! Source: Lamy-Poirier, "Breadth-first pipeline parallelism", §3.1, arXiv:2211.05953. Chapter: 14.
 use super::Schedule;
-use super::phases::{B, F, USUAL, about, chunks, phases};
-use crate::step::{Act, Cell, Plan, Unit};
+use super::phases::{B, F, USUAL, about, chunks, in_rounds, phases};
+use crate::step::{Cell, Plan};
 use layers::{About, Takes};
 
 /// Looped breadth-first.
@@ -34,13 +34,7 @@ impl Schedule for LoopedBfs {
         Plan { chunks: number.unwrap_or(USUAL), ..Plan::whole(ranks, microbatches) }
     }
     fn row(&self, rank: usize, plan: &Plan) -> Box<dyn Iterator<Item = Cell>> {
-        let Plan { ranks, chunks, microbatches, .. } = *plan;
-        let of = move |(act, _), n: usize| {
-            let forth = n / microbatches;
-            let chunk = if act == Act::F { forth } else { chunks - 1 - forth };
-            Unit::new(chunk * ranks + rank, (n % microbatches) as u32)
-        };
-        let all = chunks * microbatches;
-        phases(plan, [(all, &[F]), (all, &[B])], of)
+        let all = plan.chunks * plan.microbatches;
+        phases(plan, [(all, &[F]), (all, &[B])], in_rounds(rank, plan, plan.microbatches))
     }
 }

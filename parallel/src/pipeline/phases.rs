@@ -58,6 +58,16 @@ pub fn on_v(rank: usize, plan: &Plan) -> impl Fn(Turn, usize) -> Unit + use<> {
     move |(_, chunk), n| Unit::new(chunks[chunk], n as u32)
 }
 
+/// Microbatches in rounds of so many, each round through all chunks of a rank, forth in their order and back in the other.
+pub fn in_rounds(rank: usize, plan: &Plan, round: usize) -> impl Fn(Turn, usize) -> Unit + use<> {
+    let Plan { ranks, chunks, .. } = *plan;
+    move |(act, _), n| {
+        let forth = n / round % chunks;
+        let chunk = if act == Act::F { forth } else { chunks - 1 - forth };
+        Unit::new(chunk * ranks + rank, (n / (round * chunks) * round + n % round) as u32)
+    }
+}
+
 /// The rank of a chunk where chunks go down the ranks and up again, two on each: the last rank hands over to itself, and the
 /// first has embedding and head.
 pub fn rank_on_v(chunk: usize, plan: &Plan) -> usize {

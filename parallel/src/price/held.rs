@@ -9,7 +9,7 @@
 //! losses. A chunk's last backward is a kind of its own: it starts the sums of gradients. So a step of few microbatches shows what
 //! one of many holds.
 use crate::step::simulate::{Adds, peak};
-use crate::step::{Act, Cell, Move, Plan, Step, Unit, check, lowered, moves};
+use crate::step::{Act, Cell, Move, Plan, Step, Unit, moves};
 use crate::{At, Batch, Error, Result, Schedule, Scheme, Trainer, bail, session};
 use comm::Axis;
 use kernels::{Kernels, Meta};
@@ -70,8 +70,7 @@ impl HeldBytes {
     /// # Errors
     /// If there is no such table, or it has a kind of cells that was not seen.
     pub fn peak(&self, schedule: &dyn Schedule, plan: &Plan) -> Result<usize> {
-        let needs = check(schedule, plan).map_err(Error::new)?;
-        let moves = moves(&lowered(schedule, plan, self.stage), needs.under_way.max(1));
+        let moves = moves(schedule, plan, self.stage, true).map_err(Error::new)?;
         let adds = |key: Key| self.seen.get(&key).copied().ok_or_else(|| unseen(key));
         let adds = keys(moves.into_iter()).map(adds).collect::<Result<Vec<_>>>()?;
         Ok(self.built.max(self.rests + peak(adds)))

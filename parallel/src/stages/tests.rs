@@ -1,6 +1,7 @@
 //! The executor: what it sends, what it has under way, and what it tells where nothing is learnt.
 use super::*;
 use crate::pipeline::{ALL, looped_bfs::LoopedBfs};
+use crate::step::{check, lowered};
 use crate::{Batch, Schedule, Sequence, Trainer};
 use comm::{CallRecord, Op, Trace, World};
 use kernels::Heads;

@@ -85,7 +85,7 @@ fn complete(plan: &Plan, rank_of: impl Fn(u16) -> usize, rows: &[Vec<Cell>]) -> 
 }
 
 /// What must have been before a cell: the cell, and the message with which it comes from another chunk.
-fn needed(Cell { act, of }: Cell, plan: &Plan) -> impl Iterator<Item = (Cell, Option<Payload>)> {
+pub(super) fn needed(Cell { act, of }: Cell, plan: &Plan) -> impl Iterator<Item = (Cell, Option<Payload>)> {
     let at = |act, chunk: Option<u16>, slice: Option<u16>| {
         let of = Unit { chunk: chunk?, slice: slice?, ..of };
         plan.has(of).then_some(Cell { act, of })

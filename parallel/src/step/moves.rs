@@ -5,7 +5,8 @@
 //! steps   receive activation 1, F1, send activation 1, receive activation 2, F2, ...
 //! moves   ... begin to receive 2, F1, end the send of 0, begin that of 1, end to receive 2, ...
 //! ```
-use super::Step;
+use super::{Plan, Step, check, forwards, lowered};
+use crate::Schedule;
 
 /// What is done about a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -16,8 +17,19 @@ pub enum Move {
     End(Step),
 }
 
+/// The moves of a rank in a step of training, or where nothing `learns`, in its forwards alone. The whole table is gone through
+/// on paper first.
+///
+/// # Errors
+/// One sentence on what is wrong with the table.
+pub fn moves(schedule: &dyn Schedule, plan: &Plan, rank: usize, learns: bool) -> Result<Vec<Move>, String> {
+    let needs = check(schedule, plan)?;
+    let steps = if learns { lowered(schedule, plan, rank) } else { forwards(schedule, plan, rank) };
+    Ok(in_turn(&steps, needs.under_way.max(1)))
+}
+
 /// These steps of a rank, which may have so many messages of a kind to another under way.
-pub fn moves(steps: &[Step], under_way: usize) -> Vec<Move> {
+fn in_turn(steps: &[Step], under_way: usize) -> Vec<Move> {
     let (mut moves, mut sent, mut coming) = (Vec::new(), Vec::<Step>::new(), false);
     for (at, &step) in steps.iter().enumerate() {
         match step {
@@ -59,7 +71,6 @@ pub fn moves(steps: &[Step], under_way: usize) -> Vec<Move> {
 mod tests {
     use super::*;
     use crate::pipeline::gpipe::GPipe;
-    use crate::step::{Plan, lowered};
 
     /// By hand. Kills: a receive that begins behind the cell it should come beside, or twice; a send that is never ended, ended
     /// before the way is needed, or by another's message; a microbatch that is not put away.
@@ -71,7 +82,7 @@ mod tests {
             Move::End(step) => format!("end to {step}"),
         };
         let of = |rank, under_way| {
-            let moves = moves(&lowered(&GPipe, &Plan::whole(2, 2), rank), under_way);
+            let moves = in_turn(&lowered(&GPipe, &Plan::whole(2, 2), rank), under_way);
             moves.iter().map(word).collect::<Vec<_>>()
         };
         let first = [

@@ -21,7 +21,8 @@
 //!
 //! Source: Qi et al., "Zero bubble pipeline parallelism", arXiv:2401.10241 (the bubble, as `cost − M (F + B + W)` with the cost
 //! of the stage that takes longest).
-use super::{Act, Cell, Payload, Plan, Unit};
+use super::check::needed;
+use super::{Act, Cell, Payload, Plan};
 use crate::Schedule;
 use std::iter::Peekable;
 
@@ -49,6 +50,16 @@ impl Times {
     pub fn ticks(plan: &Plan) -> Self {
         let tick = (plan.chunks * plan.slices) as f64;
         Self { acts: [tick; 4], ..Self::new(tick, tick, tick) }
+    }
+    /// What cells took, in the mean of those of each act; 0 of an act that has none.
+    pub fn measured(plan: &Plan, took: impl IntoIterator<Item = (Act, f64)>) -> Self {
+        let mut sums = [(0.0, 0.0); 4];
+        for (act, took) in took {
+            let (sum, cells) = &mut sums[act as usize];
+            (*sum, *cells) = (*sum + took, *cells + 1.0);
+        }
+        let parts = (plan.chunks * plan.slices) as f64;
+        Self { acts: sums.map(|(sum, cells)| sum / f64::max(cells, 1.0) * parts), ..Self::new(0.0, 0.0, 0.0) }
     }
     /// What a cell adds to what is saved, in units of what its forward saved.
     fn saves(&self, act: Act) -> f64 {
@@ -163,26 +174,16 @@ impl Walk {
             links: vec![0.0; if sends { plan.ranks * plan.ranks } else { 0 }],
         }
     }
-    /// Where an arrival stands.
-    fn slot(&self, payload: Payload, chunk: usize, cell: Cell) -> usize {
-        let of = Unit { chunk: chunk as u16, ..cell.of };
-        self.plan.number(of) + payload as usize * self.arrivals.len() / 2
+    /// Where it stands when what a cell gave arrived.
+    fn slot(&self, cell: Cell) -> usize {
+        self.plan.number(cell.of) + cell.act.gives() as usize * self.arrivals.len() / 2
     }
-    fn arrival(&self, payload: Payload, chunk: usize, cell: Cell) -> Option<f64> {
-        Some(self.arrivals[self.slot(payload, chunk, cell)]).filter(|at| !at.is_nan())
-    }
-    /// From when on a cell can run, if that is known.
+    /// From when on a cell can run, if that is known: what is in its own chunk is in its row, and so before it.
     fn ready(&self, cell: Cell) -> Option<f64> {
-        let chunk = cell.of.chunk as usize;
-        let own = |payload| self.arrival(payload, chunk, cell).is_some(); // in this row, so before this cell
-        match cell.act {
-            Act::F if chunk == 0 => Some(0.0),
-            Act::F => self.arrival(Payload::Activation, chunk - 1, cell),
-            Act::W => own(Payload::Gradient).then_some(0.0),
-            Act::B | Act::I if !own(Payload::Activation) => None,
-            Act::B | Act::I if chunk + 1 == self.plan.all_chunks() => Some(0.0),
-            Act::B | Act::I => self.arrival(Payload::Gradient, chunk + 1, cell),
-        }
+        needed(cell, &self.plan).try_fold(0.0, |ready: f64, (before, by)| {
+            let at = Some(self.arrivals[self.slot(before)]).filter(|at| !at.is_nan())?;
+            Some(if by.is_some() { ready.max(at) } else { ready })
+        })
     }
     /// Takes a rank as far as it can go.
     fn go(&mut self, rank: usize, times: &Times, see: &mut dyn FnMut(usize, Cell, f64, f64)) {
@@ -211,7 +212,7 @@ impl Walk {
         let (chunk, payload) = (cell.of.chunk as usize, cell.act.gives());
         let next = if payload == Payload::Activation { Some(chunk + 1) } else { chunk.checked_sub(1) };
         let to = next.and_then(|next| self.rank_of.get(next).copied()).unwrap_or(rank);
-        let slot = self.slot(payload, chunk, cell);
+        let slot = self.slot(cell);
         self.arrivals[slot] = end;
         if to == rank {
             return;

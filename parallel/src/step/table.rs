@@ -10,8 +10,9 @@
 use super::simulate::{Times, simulate};
 use super::{Act, Cell, Plan, Unit, check};
 use crate::Schedule;
+use crate::pipeline::ALONE;
+use layers::About;
 use layers::model::shape::counted;
-use layers::{About, Choice, Takes};
 use std::collections::HashMap;
 use tensor::quoted::{quoted, sentence};
 
@@ -23,17 +24,7 @@ pub struct Table {
     plan: Plan,
 }
 
-static ABOUT: About = About {
-    name: "from a file",
-    axis: None,
-    choice: Choice::Schedule,
-    word: "table",
-    takes: Takes::Nothing,
-    shares: |_, _| vec![],
-    paper: "",
-    chapter: None,
-    hints: &[("", "")],
-};
+static ABOUT: About = About { name: "from a file", word: "table", ..ALONE };
 
 impl Schedule for Table {
     fn about(&self) -> &'static About {

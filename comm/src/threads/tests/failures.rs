@@ -10,7 +10,7 @@ use std::time::Duration;
 use tensor::{Category, Cpu, F61, Scalar, Tensor};
 
 type One = Mesh<tensor::Host>;
-const SHORT: Duration = Duration::from_millis(30);
+const SHORT: Duration = Duration::from_millis(200);
 
 /// So patient that a rank which is not told, but waits until the limit, is told something else.
 pub(super) fn world(ranks: usize) -> World {

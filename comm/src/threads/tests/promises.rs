@@ -71,7 +71,7 @@ fn a_rank_that_ends_without_coming_is_named_in_every_call() {
 /// Kills: a limit that is not kept, a rank that waits for the late one named in its place.
 #[test]
 fn a_rank_that_comes_late_is_named_in_every_call() {
-    let runs = ends(Duration::from_millis(100), &|_, _, others| {
+    let runs = ends(Duration::from_millis(300), &|_, _, others| {
         until(|| others.load(SeqCst) > 0);
         Ok(())
     });

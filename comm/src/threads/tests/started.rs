@@ -2,7 +2,7 @@
 use crate::counting::taken;
 use crate::drawn::tensor;
 use crate::{Axis, CommError, Group, InPlace, Link, Op, Reduce, Request, World};
-use std::sync::Mutex;
+use std::sync::{Barrier, Mutex};
 use std::time::{Duration, Instant};
 use tensor::{Category, Cpu, F61, Host, Tensor};
 
@@ -283,28 +283,29 @@ fn a_post_that_was_taken_back_has_never_come() {
 /// Kills: a rank that waits for ever for one that failed, finished or came too late; another rank's name.
 #[test]
 fn who_does_not_come_to_a_started_call_is_named() {
-    let run = |act: fn(&Group<Host>) -> std::result::Result<(), String>, limit| {
+    let run = |act: &(dyn Fn() -> std::result::Result<(), String> + Sync), limit| {
+        let both_have_started = Barrier::new(2); // so that only the limit's end is a matter of time
         let ran = world(3).limit(limit).run(|device: One, mesh| {
-            let group = mesh.group(Axis::Tp);
             if mesh.rank() == 2 {
-                return act(group);
+                return act();
             }
-            let request = group.start_all_gather(tensor(&device, 0, [4, 4])).map_err(|e| e.to_string())?;
-            request.wait().map(drop).map_err(|error| error.to_string())
+            let request = mesh.group(Axis::Tp).start_all_gather(tensor(&device, 0, [4, 4]));
+            both_have_started.wait();
+            request.and_then(|request| request.wait()).map(drop).map_err(|error| error.to_string())
         });
         ran.unwrap_err()
     };
     let long = Duration::from_secs(20);
-    let error = run(|_| Err("disk on fire".into()), long);
+    let error = run(&|| Err("disk on fire".into()), long);
     assert_eq!((error.rank, error.reason.as_str()), (2, "disk on fire"));
-    let error = run(|_| Ok(()), long);
+    let error = run(&|| Ok(()), long);
     assert!(error.reason.starts_with("rank 2 has finished and will not come to all_gather"), "{error}");
-    let late = |_: &Group<Host>| {
-        std::thread::sleep(Duration::from_millis(300));
+    let late = || {
+        std::thread::sleep(Duration::from_secs(1));
         Ok(())
     };
-    let error = run(late, Duration::from_millis(20));
-    assert!(error.reason.starts_with("rank 2 did not come within 20ms to all_gather"), "{error}");
+    let error = run(&late, Duration::from_millis(100));
+    assert!(error.reason.starts_with("rank 2 did not come within 100ms to all_gather"), "{error}");
 }
 
 /// Two calls that move 20 ms of bytes each, and wait a little. Kills: calls in flight that each have the link for

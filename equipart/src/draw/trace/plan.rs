@@ -50,22 +50,17 @@ fn planned(run: &Run) -> Option<Vec<Vec<Planned>>> {
 
 /// What cells took on average, in nanoseconds, and when the first began; none if ranks ran other cells than those of their rows.
 fn measured(plan: &Plan, cells: &[&[&Event]], row: impl Fn(usize) -> Vec<Cell>) -> Option<(Times, Duration)> {
-    let mut sums = [(0.0, 0.0); 4];
+    let mut took = Vec::new();
     for (rank, cells) in cells.iter().enumerate() {
         let row = row(rank);
         let same = |(cell, event): (&Cell, &&Event)| cell.within(plan).to_string() == name(event);
         if row.len() != cells.len() || !row.iter().zip(*cells).all(same) {
             return None;
         }
-        for (cell, event) in row.iter().zip(*cells) {
-            let (sum, n) = &mut sums[cell.act as usize];
-            (*sum, *n) = (*sum + event.took().as_nanos() as f64, *n + 1.0);
-        }
+        took.extend(row.iter().zip(*cells).map(|(cell, event)| (cell.act, event.took().as_nanos() as f64)));
     }
-    let parts = (plan.chunks * plan.slices) as f64; // times are those of a rank's whole part
-    let acts = sums.map(|(sum, n)| if n > 0.0 { sum / n * parts } else { 0.0 });
     let begun = cells.iter().filter_map(|cells| Some(cells.first()?.from)).min()?;
-    Some((Times { acts, ..Times::new(0.0, 0.0, 0.0) }, begun))
+    Some((Times::measured(plan, took), begun))
 }
 
 fn name(event: &Event) -> &str {

@@ -1,5 +1,6 @@
 use super::*;
 use crate::pipeline::{ALL, gpipe::GPipe};
+use crate::step::Unit;
 
 fn simulated(schedule: &dyn Schedule, plan: &Plan, times: &Times) -> Simulated {
     simulate(schedule, plan, times, &mut |_, _, _, _| {}).unwrap()
