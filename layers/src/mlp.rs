@@ -27,7 +27,7 @@ pub type Mlp<D> = (Part<D, ColumnLinear<D>>, (FeedForward, Part<D, RowLinear<D>>
 /// # Errors
 /// If the ranks do not divide the hidden features.
 pub fn shard<D: Kernels>(at: &Builder<D>, mlp: &strategy::Mlp) -> Result<Mlp<D>> {
-    let strategy::Mlp { axis, name, kind, sizes: [width, hidden], bias } = *mlp;
+    let strategy::Mlp { axis, name, kind, sizes: [width, hidden], bias, .. } = *mlp;
     let (up, sections) = match kind {
         FeedForward::SwiGlu => ("gate_up", vec![Section::from(hidden); 2]),
         FeedForward::Plain(_) => ("up", vec![Section::from(hidden)]),
@@ -104,7 +104,7 @@ mod tests {
         }
         fn build<T: Kernels>(&self, at: &Builder<T>) -> Result<Mlp<T>> {
             let mlp =
-                strategy::Mlp { axis: Axis::Tp, name: "mlp", kind: self.0, sizes: [D, F], bias: self.1 };
+                strategy::Mlp { axis: Axis::Tp, name: "mlp", kind: self.0, sizes: [D, F], bias: self.1, experts: None };
             shard(at, &mlp)
         }
         fn oracle<S: Scalar>(&self, g: &Given<S>) -> Answer<S> {

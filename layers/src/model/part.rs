@@ -250,6 +250,10 @@ impl<D: Kernels> Builder<'_, D> {
     /// If the ranks do not fit, or two strategies would build it.
     pub fn feed_forward(&self, mlp: &strategy::Mlp) -> Result<Part<D, Mlp<D>>> {
         let own = self.own(mlp.name, |s| s.feed_forward(self, mlp))?;
+        if let (Some(experts), None) = (mlp.experts, &own) {
+            let why = format!("nothing here builds the {} experts of {}", experts.count, mlp.name);
+            return Err(Error::Strategies(why));
+        }
         Ok(Part { name: None, ..Part::new(mlp.name, own, || mlp::shard(self, mlp))? })
     }
     /// An embedding, of which a profile hears from the model.

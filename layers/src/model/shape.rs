@@ -1,6 +1,8 @@
 //! What a decoder-only transformer is made of: sizes, and which of the field's variants each part is.
+mod experts;
 mod words;
 
+pub use experts::{Balance, Blocks, Experts, Groups, Scoring, SharedExpert};
 pub use words::counted;
 
 use kernels::{Activation, Heads, Mask};
@@ -34,6 +36,8 @@ pub struct Shape {
     pub positions: Positions,
     /// Which feed-forward.
     pub feed_forward: FeedForward,
+    /// Experts in its place, if there are any.
+    pub experts: Option<Experts>,
     /// Which linear layers have a bias.
     pub bias: Biases,
     /// Whether queries and keys are normalised head by head.
@@ -143,6 +147,7 @@ impl Shape {
         norm: NormKind::Rms,
         positions: Positions::Rotary(Rope { base: 10_000.0, scaling: Scaling::None }),
         feed_forward: FeedForward::SwiGlu,
+        experts: None,
         bias: Biases { qkv: false, out: false, mlp: false },
         head_norm: false,
         window: None,
@@ -172,6 +177,10 @@ impl Shape {
             Some(Window { size, sinks, from }) if block >= from => Mask::Window { size, sinks },
             _ => Mask::Causal,
         }
+    }
+    /// The experts of a block, if it has such.
+    pub fn experts(&self, block: usize) -> Option<Experts> {
+        self.experts.filter(|experts| !experts.dense.contains(block))
     }
     /// How many positions there are, if they are counted.
     pub fn context(&self) -> Option<usize> {

@@ -7,7 +7,7 @@
 use crate::model::end::AnyEnd;
 use crate::model::part::Other;
 use crate::param::placement::Section;
-use crate::{Builder, Design, FeedForward, NormKind, Objective, Result, Shape};
+use crate::{Builder, Design, Experts, FeedForward, NormKind, Objective, Result, Shape};
 use comm::Axis;
 use kernels::Kernels;
 
@@ -276,6 +276,8 @@ pub struct Mlp<'a> {
     pub sizes: [usize; 2],
     /// Whether it has biases.
     pub bias: bool,
+    /// The experts that stand in its place, if there are any.
+    pub experts: Option<Experts>,
 }
 
 /// An embedding to be built: parameter `name[V, D]`, and `positions[context, D]` where positions are learned.

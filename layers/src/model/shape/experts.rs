@@ -1,0 +1,147 @@
+//! A feed-forward made of experts, of which each token is handed to a few: all that its parameters do not say.
+use serde::{Deserialize, Serialize};
+
+/// Experts in place of the feed-forward of some blocks (mixture of experts). The router gives each token a score for every
+/// expert; the token goes through those with the highest, and their outputs are added, each times its gate.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Experts {
+    /// How many there are, `E`.
+    pub count: usize,
+    /// How many each token is handed to, `k`.
+    pub chosen: usize,
+    /// Hidden features of each, `F`.
+    pub hidden: usize,
+    /// What a score is.
+    pub scoring: Scoring,
+    /// Whether a token's gates are divided by their sum.
+    pub normalize: bool,
+    /// What gates are multiplied by, after that.
+    pub scale: f64,
+    /// Whether a bias that is not trained is added to the scores for the choice, and not to the gates.
+    pub bias: bool,
+    /// Experts lie in so many groups, of which a token chooses from the best few alone.
+    pub groups: Option<Groups>,
+    /// The most tokens of a microbatch that one expert takes, as a multiple of what each would take if all took as many:
+    /// `⌈capacity·k·B/E⌉`. Later tokens are dropped there. None: nothing is dropped.
+    pub capacity: Option<f64>,
+    /// Hidden features of an expert that all tokens go through besides.
+    pub shared: Option<SharedExpert>,
+    /// What training adds to the loss.
+    pub balance: Balance,
+    /// Which blocks have a usual feed-forward.
+    pub dense: Blocks,
+    /// Whether tokens are dealt to experts in turn, whatever the scores: for measurements.
+    pub forced: bool,
+}
+
+/// What a score is, and its gate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Scoring {
+    /// The softmax of a token's logits over all experts.
+    Softmax,
+    /// Each logit's sigmoid.
+    Sigmoid,
+}
+
+/// Groups of experts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Groups {
+    /// How many there are; each has as many consecutive experts.
+    pub count: usize,
+    /// How many of them a token chooses from.
+    pub chosen: usize,
+}
+
+/// An expert that all tokens go through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SharedExpert {
+    /// Its hidden features.
+    pub hidden: usize,
+    /// Whether its output is multiplied by the sigmoid of a product of the token with a vector.
+    pub gated: bool,
+}
+
+/// What training adds to the loss for experts' sake: weights of the auxiliary losses, 0 for none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Balance {
+    /// Of the balance of a microbatch.
+    pub microbatch: f64,
+    /// Of the balance of each sequence.
+    pub sequence: f64,
+    /// Of the squares of the logits' log-sum-exp.
+    pub z: f64,
+}
+
+/// Some blocks of a model.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "Vec<usize>", into = "Vec<usize>")]
+pub struct Blocks(u128);
+
+impl Blocks {
+    /// The highest number of a block, and one more.
+    pub const MOST: usize = 128;
+
+    /// Whether a block is among them.
+    #[must_use]
+    pub fn contains(self, block: usize) -> bool {
+        block < Self::MOST && self.0 >> block & 1 == 1
+    }
+    /// These, in order.
+    pub fn iter(self) -> impl Iterator<Item = usize> {
+        (0..Self::MOST).filter(move |&block| self.contains(block))
+    }
+}
+
+impl FromIterator<usize> for Blocks {
+    /// Blocks beyond the last that can be among them are left out.
+    fn from_iter<I: IntoIterator<Item = usize>>(blocks: I) -> Self {
+        Self(blocks.into_iter().filter(|&block| block < Self::MOST).fold(0, |all, block| all | 1 << block))
+    }
+}
+impl From<Vec<usize>> for Blocks {
+    fn from(blocks: Vec<usize>) -> Self {
+        blocks.into_iter().collect()
+    }
+}
+impl From<Blocks> for Vec<usize> {
+    fn from(blocks: Blocks) -> Self {
+        blocks.iter().collect()
+    }
+}
+
+impl Default for Experts {
+    fn default() -> Self {
+        Self::MIXTRAL
+    }
+}
+
+impl Experts {
+    /// The fewest experts of a Mixtral; others are written `Experts { count: 8, ..Experts::MIXTRAL }`.
+    pub const MIXTRAL: Self = Self {
+        count: 2,
+        chosen: 1,
+        hidden: 2,
+        scoring: Scoring::Softmax,
+        normalize: true,
+        scale: 1.0,
+        bias: false,
+        groups: None,
+        capacity: None,
+        shared: None,
+        balance: Balance { microbatch: 0.0, sequence: 0.0, z: 0.0 },
+        dense: Blocks(0),
+        forced: false,
+    };
+
+    /// The most tokens that one expert takes of a microbatch of so many, if that is limited.
+    #[must_use]
+    pub fn capacity_of(&self, tokens: usize) -> Option<usize> {
+        let each = (self.chosen * tokens) as f64 / self.count as f64;
+        self.capacity.map(|capacity| (capacity * each).ceil() as usize)
+    }
+}
