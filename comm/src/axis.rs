@@ -38,6 +38,12 @@ impl Axis {
     pub const SEQUENCES: Axis = Axis::Dp;
     /// The axis over which the blocks of a model are dealt.
     pub const STAGES: Axis = Axis::Pp;
+    /// The axis over which the experts of a layer are dealt.
+    pub const EXPERTS: Axis = Axis::Ep;
+    /// The axis over which each expert is split inside.
+    pub const EXPERT_LAYERS: Axis = Axis::Etp;
+    /// The axis whose ranks have the same parts of the same experts.
+    pub const EXPERT_COPIES: Axis = Axis::Edp;
     /// The axis whose ranks follow from all others'.
     pub const DERIVED: Axis = Axis::Edp;
 }

@@ -54,6 +54,10 @@ impl<P: Place> Group<P> {
         let (over, size) = (Ranks::all(axes), members.len());
         Self { engine, world, along: size, over, rank, size, members, label: None, record, route: None }
     }
+    /// The ranks of the world that it has, in its order.
+    pub fn ranks(&self) -> impl Iterator<Item = usize> {
+        self.members.iter()
+    }
     /// This rank, counted in the group.
     pub fn rank(&self) -> usize {
         self.rank

@@ -113,6 +113,10 @@ impl<P: Place> Mesh<P> {
         let place = |&axis: &Axis| (axis, self.0.grid.coordinate(axis, self.0.rank));
         self.0.grid.order().iter().rev().map(place).collect()
     }
+    /// Where a rank of the world stands along an axis.
+    pub fn coordinate(&self, axis: Axis, rank: usize) -> usize {
+        self.0.grid.coordinate(axis, rank)
+    }
     /// The traffic of this rank so far, in all its groups.
     pub fn ledger(&self) -> Ledger {
         self.0.record.ledger()

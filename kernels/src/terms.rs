@@ -1,7 +1,7 @@
 //! What kernels are told beside matrices: heads, tokens, constants.
 use crate::Mask;
 use serde::{Deserialize, Serialize};
-use tensor::{Device, Dropout, View, ViewMut};
+use tensor::{Device, Dropout, Index, View, ViewMut};
 
 /// Whether a kernel replaces what it writes to or adds to it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -59,6 +59,33 @@ pub struct LossTerms {
     pub z: f64,
     /// How many ids there are, on all ranks together.
     pub vocabulary: usize,
+}
+
+/// How a router scores experts, chooses, and weighs.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RouterTerms {
+    /// How many experts a row is handed to.
+    pub chosen: usize,
+    /// Whether a score is the logit's sigmoid, not the softmax over all experts.
+    pub sigmoid: bool,
+    /// Whether gates are divided by their sum.
+    pub normalize: bool,
+    /// What gates are multiplied by, after that.
+    pub scale: f64,
+    /// How many groups of consecutive experts there are, and from how many of them a row chooses.
+    pub groups: Option<[usize; 2]>,
+}
+
+/// What a router's loss weighs the scores of rows with.
+pub struct RouterBalance<'a, D: Device> {
+    /// `[sequences, experts]`.
+    pub weights: View<'a, D>,
+    /// The sequences' tokens.
+    pub tokens: &'a Index<D::Place>,
+    /// Which of these is the first row.
+    pub first: usize,
+    /// `[1, 1]`: what each row's squared log-sum-exp is weighed with.
+    pub z: View<'a, D>,
 }
 
 /// One sequence's queries and the keys they may see: which rows, and where in the sequence these stand.

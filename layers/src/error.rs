@@ -22,7 +22,7 @@ pub enum Error {
 
 impl Error {
     /// Of this the value was seen, and that one wanted.
-    pub(crate) fn size(what: impl Into<String>, seen: impl ToString, wanted: impl Into<String>) -> Self {
+    pub fn size(what: impl Into<String>, seen: impl ToString, wanted: impl Into<String>) -> Self {
         Self::Cannot(format!("{} is {}; it must be {}", what.into(), seen.to_string(), wanted.into()))
     }
     /// The ranks of an axis do not divide what they should share: so many "heads", or columns of a parameter.

@@ -7,6 +7,7 @@ pub(crate) use past::Past;
 pub use tokens::Tokens;
 
 use super::record::SeenShare;
+use crate::ops::Partial;
 use crate::{Record, Result};
 use comm::Mesh;
 use kernels::{Indexed, Kernels, Segment, Span};
@@ -43,13 +44,14 @@ pub struct Cx<D: Kernels> {
     past: Option<Rc<RefCell<Past<D>>>>,
     record: Option<Record<D>>,
     profiled: Option<D>, // whose profile has layers
+    added: RefCell<Option<Partial<D::Wide>>>, // to the loss
 }
 
 impl<D: Kernels> Default for Cx<D> {
     /// Inference on no sequences.
     fn default() -> Self {
         let (pass, tokens) = (Pass::default(), Tokens::default());
-        Self { pass, tokens, past: None, record: None, profiled: None }
+        Self { pass, tokens, past: None, record: None, profiled: None, added: RefCell::new(None) }
     }
 }
 
@@ -173,7 +175,7 @@ impl<D: Kernels> Cx<D> {
         self.past.as_ref().map_or(self.positions(), |past| RefCell::borrow(past).capacity)
     }
     /// The tokens, where kernels read them.
-    pub(crate) fn tokens_on(&self, place: &D::Place) -> &Index<D::Place> {
+    pub fn tokens_on(&self, place: &D::Place) -> &Index<D::Place> {
         self.tokens.on(place)
     }
     /// Which queries see which keys.
@@ -230,6 +232,15 @@ impl<D: Kernels> Cx<D> {
         share: impl FnOnce(&Mesh<D::Place>) -> Result<SeenShare<D::Elem>>,
     ) -> Result<()> {
         if self.recording() { self.saw(&format!("gradient of {name}"), end, share) } else { Ok(()) }
+    }
+    /// Adds to this microbatch's part of the mean loss, which is taken up where it has gone through this part of the model.
+    pub fn add_loss(&self, part: Partial<D::Wide>) {
+        let sum = self.added.take();
+        self.added.replace(Some(if let Some(sum) = sum { sum + &part } else { part }));
+    }
+    /// What was added to the loss since this was called last.
+    pub fn take_loss(&self) -> Option<Partial<D::Wide>> {
+        self.added.take()
     }
     /// Keeps something for backward, if there will be one.
     pub fn keep<T>(&self, x: T) -> Kept<T> {

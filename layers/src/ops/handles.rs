@@ -236,6 +236,13 @@ impl<D: Kernels> Partial<D> {
         assert_eq!(self.reduce, Reduce::Sum, "an addend of a sum");
         Ok(self.addend)
     }
+    /// A partial sum of what a function gives of the sum. The function must be linear: rows taken, sent, and added up.
+    ///
+    /// # Errors
+    /// Those of the function.
+    pub fn through(self, linear: impl FnOnce(Tensor<D>) -> Result<Tensor<D>>) -> Result<Self> {
+        Ok(Self { addend: linear(self.addend)?, ..self })
+    }
     /// This rank's stabiliser.
     pub(super) fn stab(addend: Tensor<D>, axis: impl Into<Axes>) -> Self {
         Self { addend, reduce: Reduce::Stab, axis: axis.into() }

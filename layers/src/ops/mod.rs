@@ -4,6 +4,8 @@ mod activation;
 mod attention;
 mod bias;
 mod dropout;
+mod experts;
+mod router;
 #[cfg(test)]
 mod exhibits;
 mod handles;
@@ -20,6 +22,10 @@ pub use attention::{
 };
 pub use bias::{add_bias, add_columns, bias_gradient, columns_bias_gradient};
 pub use dropout::dropout;
+pub use experts::{Matrices, dots, expert_columns, expert_gradient, expert_rows, rows_of, scaled};
+pub use router::{
+    RouterLoss, choose, gates, logits, router_backward, router_gradient, router_input_gradient,
+};
 pub(crate) use handles::same;
 pub use handles::{Columns, Partial, Rows, Split, matmul, plus};
 pub use heads::{norm_heads, norm_heads_backward};
@@ -63,7 +69,8 @@ fn sum_of<'a, D: Kernels>(
 }
 
 /// An activation of wide numbers beside one of any.
-fn wide_beside<D: Kernels>(x: &Tensor<D>, rows: usize, cols: usize) -> Tensor<D::Wide> {
+#[must_use]
+pub fn wide_beside<D: Kernels>(x: &Tensor<D>, rows: usize, cols: usize) -> Tensor<D::Wide> {
     Tensor::empty(x.device().wide(), Category::Activations, rows, cols)
 }
 

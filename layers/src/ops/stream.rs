@@ -93,11 +93,16 @@ impl<D: Kernels> Stream<D> {
         if self.region == Region::Whole { Self::cut(&self.share, region) } else { self }
     }
     /// The same tokens with other features.
-    pub(crate) fn with(&self, share: Tensor<D>) -> Self {
+    ///
+    /// # Panics
+    /// If there is not a row for every token.
+    #[must_use]
+    pub fn with(&self, share: Tensor<D>) -> Self {
         assert_eq!(share.rows(), self.share.rows(), "a row for every token");
         Self { share, ..*self }
     }
-    pub(crate) fn share(&self) -> &Tensor<D> {
+    /// This rank's tokens, for what is done to each row by itself.
+    pub fn share(&self) -> &Tensor<D> {
         &self.share
     }
     pub(crate) fn share_mut(&mut self) -> &mut Tensor<D> {

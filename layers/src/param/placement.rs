@@ -102,6 +102,11 @@ impl Placement {
     pub fn resting(self, rests: Rests) -> Self {
         Self { rests, ..self }
     }
+    /// This placement, of what has no gradient.
+    #[must_use]
+    pub fn untrained(self) -> Self {
+        Self { trained: false, ..self }
+    }
     /// This placement, and so along `axis`. Where several axes cut, the first that is named cuts first.
     #[must_use]
     pub fn on(mut self, axis: Axis, placed: Placed) -> Self {

@@ -1,10 +1,10 @@
 //! Parameters as layers use them: whole, cut by columns, cut by rows. The cut is said once, where the weight is
 //! made, and both its placement and the handle it gives follow from that.
 use crate::model::build::{Builder, Draw};
-use crate::ops::{self, Columns, Rows};
+use crate::ops::{self, Columns, Matrices, Rows};
 use crate::param::placement::{Cuts, Pieces, Section};
 use crate::{Param, Placed, Placement, Result};
-use comm::{Axis, Group};
+use comm::{Axes, Axis, Group};
 use kernels::Kernels;
 use std::sync::Arc;
 use tensor::{Category, Scalar, Tensor};
@@ -126,6 +126,52 @@ impl<D: Kernels> RowWeight<D> {
     /// The parameter behind it.
     pub fn param(&mut self) -> &mut Param<D> {
         &mut self.0
+    }
+}
+
+/// Matrices of experts, one below the other: `W[E·D, F]`, each expert's `[D, F_t]` cut by columns, and whole experts dealt over the
+/// ranks of another axis.
+pub struct ExpertWeight<D: Kernels> {
+    param: Param<D>,
+    width: usize, // D
+}
+
+impl<D: Kernels> ExpertWeight<D> {
+    /// This rank's experts of so many of width `D` each, and its columns of them: of `name[E·D, Σ sections]`.
+    ///
+    /// # Errors
+    /// If the ranks do not divide a section, or there are no such values.
+    pub fn new(
+        at: &Builder<D>,
+        name: impl Into<Arc<str>>,
+        [experts, width]: [usize; 2],
+        sections: &[Section],
+        draw: Draw,
+    ) -> Result<Self> {
+        let (rows, columns) = (experts * width, sections.iter().map(|s| s.size).sum());
+        let rows_cut = vec![Section { size: rows, pieces: Pieces::Padded, unit: width }];
+        let whole = Axes::TOKENS.iter().fold(Placement::default(), |p, axis| p.on(axis, Placed::Replicate));
+        let placed = whole
+            .resting(at.rests)
+            .on(Axis::EXPERT_COPIES, Placed::Partial)
+            .on(Axis::EXPERTS, Placed::Shard { dim: 0, sections: rows_cut })
+            .on(Axis::EXPERT_LAYERS, Placed::Shard { dim: 1, sections: sections.to_vec() });
+        Ok(Self { param: Param::new(at, name, [rows, columns], placed, draw)?, width })
+    }
+    /// The matrices of this rank's experts.
+    ///
+    /// # Errors
+    /// If ranks do not meet.
+    pub fn matrices(&self) -> Result<Matrices<D>> {
+        Ok(Matrices::new(self.param.value(), self.width, Axis::EXPERT_LAYERS))
+    }
+    /// Rows of one expert.
+    pub fn width(&self) -> usize {
+        self.width
+    }
+    /// The parameter behind it.
+    pub fn param(&mut self) -> &mut Param<D> {
+        &mut self.param
     }
 }
 

@@ -291,7 +291,7 @@ fn who_does_not_come_to_a_started_call_is_named() {
             }
             let request = mesh.group(Axis::Tp).start_all_gather(tensor(&device, 0, [4, 4]));
             both_have_started.wait();
-            request.and_then(|request| request.wait()).map(drop).map_err(|error| error.to_string())
+            request.and_then(Request::wait).map(drop).map_err(|error| error.to_string())
         });
         ran.unwrap_err()
     };

@@ -1,0 +1,144 @@
+//! Products of experts: the rows that each expert is handed lie together, in the experts' order, and meet its own matrix.
+//! No row is padded, and an expert without rows costs nothing.
+use super::handles::same;
+use super::{Partial, Split, count_product, product, wide_beside};
+use crate::Result;
+use crate::param::weight::ExpertWeight;
+use comm::Group;
+use kernels::{Heads, Kernels, Slice, Write};
+use std::ops::Range;
+use tensor::{Device, Index, Scalar, Tensor, View};
+
+/// Matrices of this rank's experts, one below the other: `W[E_l·D, F_t]`, each cut by columns.
+pub struct Matrices<D: Kernels> {
+    share: Tensor<D>,
+    width: usize, // D
+    turned: bool,
+    axis: comm::Axis,
+}
+
+impl<D: Kernels> Matrices<D> {
+    pub(crate) fn new(share: Tensor<D>, width: usize, axis: comm::Axis) -> Self {
+        Self { share, width, turned: false, axis }
+    }
+    /// Each transposed, `[F_t, D]`: cut by rows.
+    #[must_use]
+    pub fn t(self) -> Self {
+        Self { turned: !self.turned, ..self }
+    }
+    fn of(&self, expert: usize) -> View<'_, D> {
+        let own = self.share.view().take_rows(expert * self.width, self.width);
+        if self.turned { own.t() } else { own }
+    }
+    /// Every expert's rows of x times its matrix.
+    fn times(&self, x: &Tensor<D>, counts: &[usize]) -> Tensor<D> {
+        let cols = if self.turned { self.width } else { self.share.cols() };
+        let mut y = x.beside(x.rows(), cols);
+        for (expert, rows) in stretches(counts) {
+            let (y, x) = (y.view_mut().take_rows(rows.start, rows.len()), x.view().take_rows(rows.start, rows.len()));
+            product(self.share.device(), y, x, self.of(expert), Write::Set);
+        }
+        y
+    }
+}
+
+/// The experts that have rows, and which.
+fn stretches(counts: &[usize]) -> impl Iterator<Item = (usize, Range<usize>)> {
+    let mut from = 0;
+    let stretch = move |(expert, &count): (usize, &usize)| {
+        from += count;
+        (expert, from - count..from)
+    };
+    counts.iter().enumerate().map(stretch).filter(|(_, rows)| !rows.is_empty())
+}
+
+/// `X[N,D]` to `Y[N,F_t]`: expert e's `counts[e]` rows times its matrix.
+#[must_use]
+pub fn expert_columns<D: Kernels>(x: &Tensor<D>, counts: &[usize], w: &Matrices<D>) -> Split<D> {
+    assert!(!w.turned, "matrices that are cut by columns");
+    Split::new(w.times(x, counts), w.axis)
+}
+
+/// `X[N,F_t]` to a partial sum of `Y[N,D]`: the contracted dimension is split.
+///
+/// # Errors
+/// If the two are split along different axes.
+pub fn expert_rows<D: Kernels>(x: &Split<D>, counts: &[usize], w: &Matrices<D>) -> Result<Partial<D>> {
+    assert!(w.turned, "matrices that are cut by rows");
+    same(x.axis(), w.axis)?;
+    Ok(Partial::sum(w.times(x.share(), counts), w.axis))
+}
+
+/// `dW_e[D,F_t] += X_e[N_e,D]ᵀ · dY_e[N_e,F_t]` of every expert; 0 for one without rows, if nothing was there before.
+pub fn expert_gradient<D: Kernels>(w: &mut ExpertWeight<D>, counts: &[usize], x: &Tensor<D>, dy: &Split<D>) {
+    let width = w.width();
+    w.param().accumulate(|device, mut dw, write| {
+        if write == Write::Set && counts.contains(&0) {
+            for expert in counts.iter().enumerate().filter(|(_, n)| **n == 0).map(|(expert, _)| expert) {
+                let own = dw.again().take_rows(expert * width, width);
+                device.wide().fill(own, <D::Wide as Device>::Elem::ZERO);
+            }
+        }
+        for (expert, rows) in stretches(counts) {
+            let own = dw.again().take_rows(expert * width, width);
+            let x = x.view().take_rows(rows.start, rows.len()).t();
+            let dy = dy.share().view().take_rows(rows.start, rows.len());
+            count_product(device, [own.rows(), own.cols()], &x, &dy);
+            device.gemm_wide(own, x, dy, write);
+        }
+    });
+}
+
+/// The rows of x with these numbers, in their order; zeros for numbers beyond its rows.
+#[must_use]
+pub fn rows_of<D: Kernels>(x: &Tensor<D>, rows: &Index<D::Place>) -> Tensor<D> {
+    let mut y = x.beside(rows.len(), x.cols());
+    x.device().embed(y.view_mut(), x.view(), rows, Slice { first: 0, len: x.rows() });
+    y
+}
+
+/// Every row times its factor, `by[N,1]`.
+#[must_use]
+pub fn scaled<D: Kernels>(mut x: Tensor<D>, by: &Tensor<D::Wide>) -> Tensor<D> {
+    let device = x.device().clone();
+    device.scale_rows(x.view_mut(), by.view());
+    x
+}
+
+/// Each row's product with the other's, `[N,1]`.
+#[must_use]
+pub fn dots<D: Kernels>(x: &Tensor<D>, y: &Tensor<D>) -> Tensor<D::Wide> {
+    let mut dots = wide_beside(x, x.rows(), 1);
+    let one = Heads { queries: 1, keys: 1, dim: x.cols() };
+    x.device().attention_delta(one, dots.view_mut(), x.view(), y.view());
+    dots
+}
+
+impl<D: Kernels> Split<D> {
+    /// Every row times its factor, `by[N,1]`.
+    #[must_use]
+    pub fn scaled(mut self, by: &Tensor<D::Wide>) -> Self {
+        let device = self.device().clone();
+        device.scale_rows(self.share_mut().view_mut(), by.view());
+        self
+    }
+    /// Each row's product with the other's, `[N,1]`: a sum over the ranks that share the features.
+    ///
+    /// # Errors
+    /// If the two are split along different axes.
+    pub fn dots(&self, other: &Self) -> Result<Partial<D::Wide>> {
+        same(self.axis(), other.axis())?;
+        Ok(Partial::sum(dots(self.share(), other.share()), self.axis()))
+    }
+}
+
+impl<D: Kernels> Partial<D> {
+    /// This rank's rows of the sum, where rank `i` has `counts[i]`.
+    ///
+    /// # Errors
+    /// If ranks do not meet, or are those of another axis.
+    #[track_caller]
+    pub fn reduce_scatter_v(self, group: &Group<D::Place>, counts: &[usize]) -> Result<Tensor<D>> {
+        Ok(group.reduce_scatter_v(&self.addend(group)?, counts)?)
+    }
+}

@@ -1,0 +1,109 @@
+//! A router of experts on the tokens at hand: every row by itself, in wide numbers.
+use super::{Partial, count_product, product, weight_gradient, wide_beside};
+use crate::Result;
+use crate::param::weight::WholeWeight;
+use comm::{Axes, Group};
+use kernels::{Kernels, RouterBalance, RouterTerms, Write};
+use tensor::{Index, Tensor};
+
+/// `L[B,E] = X[B,D]·W[D,E]`.
+#[must_use]
+pub fn logits<D: Kernels>(x: &Tensor<D>, w: &Tensor<D>) -> Tensor<D::Wide> {
+    let mut logits = wide_beside(x, x.rows(), w.cols());
+    count_product(x.device(), [x.rows(), w.cols()], &x.view(), &w.view());
+    x.device().gemm_wide(logits.view_mut(), x.view(), w.view(), Write::Set);
+    logits
+}
+
+/// The experts of every row, `k` each. A bias is added to the scores for this choice alone.
+#[must_use]
+pub fn choose<D: Kernels>(
+    device: &D,
+    logits: &Tensor<D::Wide>,
+    bias: Option<&Tensor<D>>,
+    terms: &RouterTerms,
+) -> Index<D::Place> {
+    let mut chosen = Index::empty(device.place(), logits.rows() * terms.chosen);
+    device.choose(&mut chosen, logits.view(), bias.map(Tensor::view), terms);
+    chosen
+}
+
+/// `G[B,k]`, the gates of the chosen experts, and each row's log-sum-exp.
+#[must_use]
+pub fn gates<W: Kernels>(
+    logits: &Tensor<W>,
+    chosen: &Index<W::Place>,
+    terms: &RouterTerms,
+) -> (Tensor<W>, Tensor<W>) {
+    let (mut gates, mut lse) = (logits.beside(logits.rows(), terms.chosen), logits.beside(logits.rows(), 1));
+    logits.device().gates(gates.view_mut(), lse.view_mut(), logits.view(), chosen, terms);
+    (gates, lse)
+}
+
+/// What a router's loss weighs the rows at hand with.
+pub struct RouterLoss<W: Kernels> {
+    /// `[sequences, E]`: what the score of each of a sequence's tokens adds.
+    pub weights: Tensor<W>,
+    /// `[1,1]`: what the square of each row's log-sum-exp adds.
+    pub z: Tensor<W>,
+    /// Which of the call's tokens is the first row.
+    pub first: usize,
+}
+
+impl<W: Kernels> RouterLoss<W> {
+    fn on<'a>(&'a self, tokens: &'a Index<W::Place>) -> RouterBalance<'a, W> {
+        RouterBalance { weights: self.weights.view(), tokens, first: self.first, z: self.z.view() }
+    }
+    /// The loss of these rows: a partial sum over these axes, once those are added up that the ranks of the group have.
+    ///
+    /// # Errors
+    /// If ranks do not meet.
+    pub fn of(
+        &self,
+        (logits, lse): (&Tensor<W>, &Tensor<W>),
+        tokens: &Index<W::Place>,
+        sigmoid: bool,
+        (group, over): (&Group<W::Place>, Axes),
+    ) -> Result<Partial<W>> {
+        let mut loss = logits.beside(1, 1);
+        let device = logits.device().clone();
+        device.router_loss(loss.view_mut(), logits.view(), lse.view(), self.on(tokens), sigmoid);
+        Ok(Partial::sum(Partial::sum(loss, group.axis()).all_reduce(group)?, over))
+    }
+}
+
+/// `dL[B,E]`, of gates and of the router's loss, if there is one.
+#[must_use]
+pub fn router_backward<D: Kernels>(
+    device: &D,
+    (logits, lse): (&Tensor<D::Wide>, &Tensor<D::Wide>),
+    (dgates, chosen): (&Tensor<D::Wide>, &Index<D::Place>),
+    loss: Option<(&RouterLoss<D::Wide>, &Index<D::Place>)>,
+    terms: &RouterTerms,
+) -> Tensor<D> {
+    let mut dlogits = Tensor::empty(device, tensor::Category::Activations, logits.rows(), logits.cols());
+    let balance = loss.map(|(loss, tokens)| loss.on(tokens));
+    device.router_backward(
+        dlogits.view_mut(),
+        logits.view(),
+        lse.view(),
+        dgates.view(),
+        chosen,
+        balance,
+        terms,
+    );
+    dlogits
+}
+
+/// `dX[B,D] = dL[B,E]·W[D,E]ᵀ`.
+#[must_use]
+pub fn router_input_gradient<D: Kernels>(dlogits: &Tensor<D>, w: &Tensor<D>) -> Tensor<D> {
+    let mut dx = dlogits.beside(dlogits.rows(), w.rows());
+    product(dlogits.device(), dx.view_mut(), dlogits.view(), w.view().t(), Write::Set);
+    dx
+}
+
+/// `dW[D,E] += X[B,D]ᵀ·dL[B,E]`.
+pub fn router_gradient<D: Kernels>(w: &mut WholeWeight<D>, x: &Tensor<D>, dlogits: &Tensor<D>) {
+    weight_gradient(w.param(), x.view(), dlogits.view());
+}

@@ -1,0 +1,91 @@
+//! What training adds to the loss so that experts are handed about as many tokens each: for every token its scores, each
+//! weighed with how often that expert was chosen, and the square of the log-sum-exp of its logits.
+//!
+//! ```text
+//! α·E/(k·B) · Σ_e N_e · Σ_t P̂[t,e] / n       over the tokens of a microbatch, on all ranks
+//! β·E/(k·B_s) · Σ_e N_se · Σ_t P̂[t,e] / n    over those of each sequence
+//! λ · Σ_t lse_t² / n                          n tokens in the mean loss of the step
+//! ```
+//! The counts have no gradient, so both balances are one table of weights, a row for each sequence at hand. Source: Fedus et al., "Switch
+//! transformers", §2.2, arXiv:2101.03961; Zoph et al., "ST-MoE", §3.3, arXiv:2202.08906; `DeepSeek-V3`, §2.1.2,
+//! arXiv:2412.19437.
+use crate::routing::{Routing, before};
+use comm::{Axes, Axis, Mesh};
+use kernels::{Kernels, Segment};
+use layers::ops::RouterLoss;
+use layers::{Experts, Result};
+use tensor::{Category, Device, Place, Scalar, Tensor};
+
+/// How often experts were chosen, before anything is dropped.
+pub(crate) struct Counts {
+    /// By the tokens of a microbatch, on all ranks.
+    pub(crate) all: Vec<usize>,
+    /// By those that come before this rank's.
+    pub(crate) before: Vec<usize>,
+    /// How many tokens there are on all ranks.
+    pub(crate) tokens: usize,
+}
+
+fn sum(experts: usize, all: impl IntoIterator<Item = Vec<usize>>) -> Vec<usize> {
+    all.into_iter().fold(vec![0; experts], |sum, counts| sum.iter().zip(&counts).map(|(a, b)| a + b).collect())
+}
+
+impl Counts {
+    /// Those of a microbatch.
+    pub(crate) fn of<P: Place>(mesh: &Mesh<P>, experts: usize, own: &Routing) -> Result<Self> {
+        let group = mesh.over(Axes::TOKENS | Axis::LAYERS)?.named("tokens of experts");
+        let counts = group.all_gather_values(&own.counts(experts))?;
+        let all = sum(experts, counts.clone());
+        let tokens = all.iter().sum::<usize>() / own.chosen;
+        Ok(Self { all, before: sum(experts, before(mesh, &group, counts)), tokens })
+    }
+}
+
+/// What the rows at hand are weighed with, while a model learns; nothing if nothing is added to the loss.
+pub(crate) fn loss<D: Kernels>(
+    device: &D,
+    mesh: &Mesh<D::Place>,
+    experts: &Experts,
+    (own, counts): (&Routing, Option<&Counts>),
+    (sequences, first): (&[Segment], usize),
+    mean_over: usize,
+) -> Result<Option<RouterLoss<D::Wide>>> {
+    let weights = [experts.balance.microbatch, experts.balance.sequence, experts.balance.z];
+    if weights == [0.0; 3] || mean_over == 0 {
+        return Ok(None);
+    }
+    let (e, k) = (experts.count, experts.chosen);
+    let by_sequence = by_sequence(mesh, e, own, sequences, first)?;
+    let one = |n: usize| <D::Wide as Device>::Elem::from_usize(n);
+    let [of_all, of_sequence, z] = weights.map(|weight| {
+        <D::Wide as Device>::Elem::from_f64(weight) * one(mean_over).inv()
+    });
+    let weight = |i: usize| {
+        let (s, expert) = (i / e, i % e);
+        let share = |n: usize, tokens: usize| if tokens == 0 { one(0) } else { one(e * n) * one(k * tokens).inv() };
+        let own = of_sequence * share(by_sequence[i], sequences[s].len);
+        counts.map_or(own, |counts| own + of_all * share(counts.all[expert], counts.tokens))
+    };
+    let wide = device.wide();
+    let weights = Tensor::from_fn(wide, Category::Buffers, sequences.len(), e, weight);
+    let z = Tensor::from_fn(wide, Category::Buffers, 1, 1, |_| z);
+    Ok(Some(RouterLoss { weights, z, first }))
+}
+
+/// How often each of a sequence's tokens chose each expert, on all ranks that have some of it: `[sequences · E]`.
+fn by_sequence<P: Place>(
+    mesh: &Mesh<P>,
+    experts: usize,
+    own: &Routing,
+    sequences: &[Segment],
+    first: usize,
+) -> Result<Vec<usize>> {
+    let mut counts = vec![0; sequences.len() * experts];
+    let of_row = sequences.iter().enumerate().flat_map(|(s, t)| std::iter::repeat_n(s, t.len));
+    for (s, chosen) in of_row.skip(first).zip(own.list.chunks(own.chosen)) {
+        chosen.iter().for_each(|&e| counts[s * experts + e as usize] += 1);
+    }
+    let group = mesh.group(Axis::LAYERS).named("tokens of experts");
+    group.all_reduce_values(&mut counts, |a, b| a + b)?;
+    Ok(counts)
+}

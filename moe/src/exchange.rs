@@ -1,0 +1,113 @@
+//! How tokens come to the ranks of their experts, and back: a list, one file each.
+//!
+//! An exchange has two directions, each the other's transpose, so that backward needs no more: [`Exchange::out`] takes a row of
+//! each token (or of each of its copies) to every expert it is handed to; [`Exchange::back`] adds up, for each token, the rows
+//! of its copies.
+use crate::feed_forward::WithExperts;
+use crate::routing::{NOBODY, Routing};
+use comm::{Axis, Group};
+use kernels::Kernels;
+use layers::ops::{plus, rows_of};
+use layers::{About, Design, Result, Shared, Sharing, Sizes, Strategy};
+use tensor::{Index, Place, Tensor};
+
+macro_rules! exchanges {
+    ($($file:ident :: $Exchange:ident),* $(,)?) => {
+        $(pub mod $file;)*
+
+        /// All of them. The first is taken where the axis of experts is split and none is named.
+        pub static ALL: &[&About] = &[$(&$file::ABOUT),*];
+
+        /// All of them, each as what builds layers of experts on a device.
+        pub fn on<D: Kernels>() -> Vec<&'static dyn Strategy<D>> {
+            vec![$(&WithExperts($file::$Exchange)),*]
+        }
+    };
+}
+
+exchanges! {
+    all_to_all::AllToAll,
+    all_gather::AllGather,
+}
+
+/// What a row belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum What {
+    /// A token: all its copies are handed the same row.
+    Tokens,
+    /// A copy of a token: a gate.
+    Copies,
+}
+
+/// One way of tokens to their experts.
+pub trait Exchange<D: Kernels>: Sync {
+    /// Its description.
+    fn about(&self) -> &'static About;
+    /// Who gives what to whom, where `all[i]` are the experts of the tokens of rank `i` of the group, and each rank has as many of
+    /// these experts.
+    fn plan(&self, ep: &Group<D::Place>, all: &[Routing], experts: usize, place: &D::Place) -> Plan<D::Place>;
+    /// A row for each of the copies that experts here are handed, expert after expert; of each, rank after rank, token after token.
+    ///
+    /// # Errors
+    /// If ranks do not meet.
+    fn out(&self, ep: &Group<D::Place>, plan: &Plan<D::Place>, x: &Tensor<D>, what: What) -> Result<Tensor<D>>;
+    /// For each token here (or copy), the sum of its rows; 0 of one whose copies were dropped.
+    ///
+    /// # Errors
+    /// If ranks do not meet.
+    fn back(&self, ep: &Group<D::Place>, plan: &Plan<D::Place>, y: Tensor<D>, what: What) -> Result<Tensor<D>>;
+}
+
+/// Who gives what to whom.
+pub struct Plan<P: Place> {
+    /// How many rows each expert here is handed.
+    pub counts: Vec<usize>,
+    /// How many rows go between this rank and each: of an all-to-all those that are given, and taken; of an all-gather
+    /// tokens, and copies.
+    pub(crate) rows: [Vec<usize>; 2],
+    /// Which rows are given, or taken: of tokens, and of copies.
+    pub(crate) picks: [Index<P>; 2],
+    /// For the `j`-th copy of each token, and for each copy, which row comes back.
+    pub(crate) homes: [Vec<Index<P>>; 2],
+    /// From the order in which rows come to that of experts, and back, where they differ.
+    pub(crate) sorts: Vec<Index<P>>,
+}
+
+/// What the ranks of an exchange share of a model: its experts.
+pub(crate) fn shares(design: &Design, sizes: &Sizes) -> Vec<Shared> {
+    let size = design.shape().and_then(|shape| shape.experts).map_or(0, |experts| experts.count);
+    vec![Shared { what: "experts", size, over: sizes.along(Axis::Ep), by: Sharing::AtLeastOne }]
+}
+
+/// A copy of a token that an expert is handed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Copy {
+    pub(crate) expert: usize,
+    pub(crate) rank: usize,
+    pub(crate) copy: usize,
+}
+
+/// The copies of one rank's tokens that are handed to these experts, in order.
+pub(crate) fn handed(of: &Routing, rank: usize, experts: std::ops::Range<usize>) -> Vec<Copy> {
+    let handed = of.list.iter().enumerate().filter(|(_, e)| **e != NOBODY && experts.contains(&(**e as usize)));
+    let mut all: Vec<_> = handed.map(|(copy, &e)| Copy { expert: e as usize, rank, copy }).collect();
+    all.sort_unstable();
+    all
+}
+
+/// These numbers where kernels read them.
+pub(crate) fn index<P: Place>(place: &P, numbers: &[u32]) -> Index<P> {
+    Index::new(place, numbers.len(), numbers.iter().copied())
+}
+
+/// For copies of tokens, `k` each, which row holds each: by copy, and for each `j` by token.
+pub(crate) fn homes<P: Place>(place: &P, at: &[u32], k: usize) -> [Vec<Index<P>>; 2] {
+    let of = |j: usize| at.iter().skip(j).step_by(k).copied().collect::<Vec<_>>();
+    [(0..k).map(|j| index(place, &of(j))).collect(), vec![index(place, at)]]
+}
+
+/// Of each token the sum of its rows.
+pub(crate) fn added<D: Kernels>(y: &Tensor<D>, homes: &[Index<D::Place>]) -> Tensor<D> {
+    let (first, others) = homes.split_first().expect("at least one copy of each token");
+    others.iter().fold(rows_of(y, first), |sum, home| plus(sum, &rows_of(y, home)))
+}

@@ -1,0 +1,67 @@
+//! All-gather, `ep=N:all-gather`: every rank takes all tokens, and adds up for them what its own experts give.
+//!
+//! ```text
+//! out    X of all ranks     all-gather, B·D elements
+//! back   Y of own experts   reduce-scatter, N·B·D elements
+//! ```
+//!
+//! Less traffic than an all-to-all where a token is handed to more experts than there are ranks.
+//!
+//! Source: Megatron-LM, `MoEAllGatherTokenDispatcher`. Neighbour: [`all_to_all`](super::all_to_all).
+use super::{Exchange, Plan, What, added, handed, homes, index};
+use crate::routing::{NOBODY, Routing};
+use comm::{Axis, Group};
+use kernels::Kernels;
+use layers::ops::rows_of;
+use layers::{About, Choice, Result, Takes};
+use tensor::Tensor;
+
+/// All-gather of tokens, reduce-scatter of results.
+#[derive(Clone, Copy)]
+pub struct AllGather;
+
+/// Its description.
+pub static ABOUT: About = About {
+    name: "expert parallelism by all-gather",
+    axis: Some(Axis::Ep),
+    choice: Choice::Exchange,
+    word: "all-gather",
+    takes: Takes::Nothing,
+    shares: super::shares,
+    paper: "Megatron-LM, token_dispatcher.py",
+    chapter: Some("experts.md"),
+    hints: &[
+        ("gradient of", "an expert's gradient is summed over the ranks that have the same expert, and over no others"),
+        ("", "every rank adds up what its own experts give for all tokens: a partial sum, scattered once"),
+    ],
+};
+
+impl<D: Kernels> Exchange<D> for AllGather {
+    fn about(&self) -> &'static About {
+        &ABOUT
+    }
+    fn plan(&self, ep: &Group<D::Place>, all: &[Routing], experts: usize, place: &D::Place) -> Plan<D::Place> {
+        let (here, k) = (experts.div_ceil(ep.size()), all[0].chosen);
+        let own = ep.rank() * here..(ep.rank() + 1) * here;
+        let together = Routing { list: all.iter().flat_map(|of| of.list.iter().copied()).collect(), chosen: k };
+        let taken = handed(&together, 0, own.clone());
+        let mut at = vec![NOBODY; together.list.len()];
+        taken.iter().enumerate().for_each(|(row, c)| at[c.copy] = row as u32);
+        let picks = [k, 1].map(|each| taken.iter().map(|c| (c.copy / each) as u32).collect::<Vec<_>>());
+        let copies: Vec<_> = all.iter().map(|of| of.list.len()).collect();
+        Plan {
+            counts: own.map(|e| taken.iter().filter(|c| c.expert == e).count()).collect(),
+            rows: [copies.iter().map(|copies| copies / k).collect(), copies],
+            picks: picks.each_ref().map(|numbers| index(place, numbers)),
+            homes: homes(place, &at, k),
+            sorts: Vec::new(),
+        }
+    }
+    fn out(&self, ep: &Group<D::Place>, plan: &Plan<D::Place>, x: &Tensor<D>, what: What) -> Result<Tensor<D>> {
+        Ok(rows_of(&ep.all_gather_v(x, &plan.rows[what as usize])?, &plan.picks[what as usize]))
+    }
+    fn back(&self, ep: &Group<D::Place>, plan: &Plan<D::Place>, y: Tensor<D>, what: What) -> Result<Tensor<D>> {
+        let what = what as usize;
+        Ok(ep.reduce_scatter_v(&added(&y, &plan.homes[what]), &plan.rows[what])?)
+    }
+}

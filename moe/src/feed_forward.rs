@@ -1,0 +1,316 @@
+//! The layer: a router, this rank's experts, and a shared one.
+//!
+//! ```text
+//! T = B, cut over the tensor ranks, gathered over etp      R[N,D], g[N] = out over ep
+//! U[N,2F_t] = R_e · W_up[e]     H = g · act(U)     O[N,D] = Σ_t H · W_down[e]ᵀ     Y = back over ep, scattered over etp
+//! backward: dO = out(dY)   dH = dO · W_down[e]   dg = Σ_t ⟨dH, act(U)⟩   dX = back(Σ_t dU · W_up[e]ᵀ) + dL · W_rᵀ
+//! ```
+//! A gate is multiplied into the hidden features, before the product that is a partial sum over etp: what is kept for backward is
+//! R and U alone. Source: Megatron-LM, `moe/experts.py`, on the place of the gates; Qwen Team, "Qwen1.5-MoE", on the gated shared expert.
+use crate::balance::{self, Counts};
+use crate::exchange::{Exchange, Plan, What};
+use crate::routing::{self, Routing, Standing};
+use crate::shared::Shared;
+use comm::{Axes, Axis, Group, Mesh};
+use kernels::{Kernels, RouterTerms};
+use layers::ops::{
+    Partial, Region, RouterLoss, Split, Stream, activate, activate_backward, choose, expert_columns,
+    expert_gradient, expert_rows, gates, join, logits, plus, router_backward, router_gradient, router_input_gradient,
+    swiglu, swiglu_backward,
+};
+use layers::param::weight::{ExpertWeight, WholeWeight};
+use layers::model::part::Other;
+use layers::model::strategy;
+use layers::{
+    About, Back, Builder, Cx, Draw, Error, Experts, FeedForward, Kept, Layer, Mlp, Param, Placed, Result, Section,
+    Strategy,
+};
+use std::sync::Arc;
+use tensor::{Index, Tensor};
+
+/// A strategy that builds layers of experts, with this exchange, where a model has such.
+#[derive(Clone, Copy)]
+pub struct WithExperts<X>(pub X);
+
+impl<D: Kernels, X: Exchange<D> + Exchange<D::Wide> + Copy + 'static> Strategy<D> for WithExperts<X> {
+    fn about(&self) -> &'static About {
+        <X as Exchange<D>>::about(&self.0)
+    }
+    fn feed_forward(&self, at: &Builder<D>, mlp: &strategy::Mlp) -> Result<Option<Other<D, Mlp<D>>>> {
+        let Some(experts) = mlp.experts else { return Ok(None) };
+        Ok(Some(Other::new(ExpertFeedForward::new(at, mlp, experts, self.0)?)))
+    }
+}
+
+/// Experts in place of a feed-forward.
+pub struct ExpertFeedForward<D: Kernels, X> {
+    experts: Experts,
+    terms: RouterTerms,
+    kind: FeedForward,
+    name: Arc<str>, // of the router
+    router: WholeWeight<D>,
+    bias: Option<WholeWeight<D>>, // of the choice
+    up: ExpertWeight<D>,          // W[E·D,2F_t]
+    down: ExpertWeight<D>,        // W[E·D,F_t]
+    shared: Option<Shared<D>>,
+    exchange: X,
+    region: Region, // whose tokens are this rank's
+    mesh: Mesh<D::Place>,
+    tp: Group<D::Place>,
+    ep: Group<D::Place>,
+    etp: Group<D::Place>,
+}
+
+/// What the tokens at hand are handed to.
+struct Handed<D: Kernels> {
+    chosen: Index<D::Place>,
+    loss: Option<RouterLoss<D::Wide>>,
+    plan: Plan<D::Place>,
+    rows: Vec<usize>, // tokens of each etp rank
+}
+
+/// What backward needs of forward.
+pub struct Saved<D: Kernels> {
+    x: Stream<D>,
+    scores: [Tensor<D::Wide>; 2], // logits and their log-sum-exp
+    handed: Handed<D>,
+    rows: Tensor<D>, // R
+    up: Split<D>,    // U
+    by: Tensor<D::Wide>, // g of each row
+}
+
+/// What the weight half needs of the input half.
+pub struct Pending<D: Kernels> {
+    x: Stream<D>,
+    dlogits: Tensor<D>,
+    counts: Vec<usize>,
+    up: (Tensor<D>, Split<D>),   // R and dU
+    down: (Tensor<D>, Split<D>), // dO and H
+}
+
+type SharedSaved<D> = Option<<Shared<D> as Layer<D>>::Saved>;
+type SharedPending<D> = Option<<Shared<D> as Layer<D>>::Pending>;
+
+impl<D: Kernels, X: Exchange<D> + Exchange<D::Wide> + Copy> ExpertFeedForward<D, X> {
+    /// Parameters `name.router[D,E]`, `name.router.bias[1,E]` where there is one, `name.experts.gate_up[E·D,2F]` or `.up[E·D,F]`,
+    /// `name.experts.down[E·D,F]`, and those of the shared expert.
+    ///
+    /// # Errors
+    /// If sizes do not fit, or the ranks do not divide the hidden features.
+    pub fn new(at: &Builder<D>, mlp: &strategy::Mlp, experts: Experts, exchange: X) -> Result<Self> {
+        let strategy::Mlp { name, kind, sizes: [width, _], bias, .. } = *mlp;
+        fits(&experts, bias)?;
+        let Experts { count, hidden, .. } = experts;
+        let tp = at.mesh.group(Axis::LAYERS);
+        let region = if let Region::Whole = at.region { Region::tokens(tp) } else { at.region };
+        let everywhere = at.placement().on(Axis::LAYERS, Placed::Partial);
+        let whole = |what: &str, rows, placement, draw| {
+            WholeWeight::new(at, format!("{name}.{what}"), [rows, count], placement, draw)
+        };
+        let draw = |inputs: usize| Draw { mean: 0.0, std: 1.0 / (inputs as f64).sqrt() };
+        let untrained = everywhere.clone().untrained();
+        let bias = || whole("router.bias", 1, untrained, Draw { mean: 0.0, std: 0.02 });
+        let (up, sections) = match kind {
+            FeedForward::SwiGlu => ("gate_up", vec![Section::from(hidden); 2]),
+            FeedForward::Plain(_) => ("up", vec![Section::from(hidden)]),
+        };
+        let expert = |what: &str, sections: &[Section], draw| {
+            ExpertWeight::new(at, format!("{name}.experts.{what}"), [count, width], sections, draw)
+        };
+        let router: Arc<str> = format!("{name}.router").into();
+        Ok(Self {
+            terms: routing::terms(&experts),
+            kind,
+            router: whole("router", width, everywhere.clone(), draw(width))?,
+            bias: experts.bias.then(bias).transpose()?,
+            up: expert(up, &sections, draw(width))?,
+            down: expert("down", &[hidden.into()], draw(hidden))?,
+            shared: experts.shared.map(|shared| Shared::new(at, mlp, shared)).transpose()?,
+            experts,
+            exchange,
+            region,
+            mesh: at.mesh.clone(),
+            tp: tp.named(name),
+            ep: at.mesh.group(Axis::EXPERTS).named(name),
+            etp: at.mesh.group(Axis::EXPERT_LAYERS).named(name),
+            name: router,
+        })
+    }
+    fn act(&self, up: &Split<D>) -> Split<D> {
+        match self.kind {
+            FeedForward::SwiGlu => swiglu(up),
+            FeedForward::Plain(f) => activate(up, f),
+        }
+    }
+    fn act_backward(&self, up: &Split<D>, dh: &Split<D>) -> Split<D> {
+        match self.kind {
+            FeedForward::SwiGlu => swiglu_backward(up, dh),
+            FeedForward::Plain(f) => activate_backward(up, dh, f),
+        }
+    }
+    /// The experts of this rank's tokens, and who gives what to whom.
+    fn route(&self, cx: &Cx<D>, x: &Stream<D>, logits: &Tensor<D::Wide>) -> Result<Handed<D>> {
+        let (device, experts, k) = (x.device(), &self.experts, self.experts.chosen);
+        let mut chosen = Index::new(device.place(), 0, []);
+        let mut read = None;
+        if !experts.forced {
+            let bias = self.bias.as_ref().map(WholeWeight::whole).transpose()?;
+            chosen = choose(device, logits, bias.as_ref(), &self.terms);
+            read = routing::read(&chosen, k);
+        }
+        let stated = read.is_none();
+        let mut own = match read {
+            Some(read) => read,
+            None => {
+                let Standing { first, tokens } = Standing::of(&self.mesh, self.region, x.rows())?;
+                let own = Routing::in_turn(experts, first, tokens);
+                chosen = Index::new(device.place(), own.list.len(), own.list.iter().copied());
+                own
+            }
+        };
+        let learns = cx.pass().learns;
+        let counted = experts.capacity.is_some() || learns && experts.balance.microbatch != 0.0;
+        let counts = counted.then(|| Counts::of(&self.mesh, experts.count, &own)).transpose()?;
+        let mean_over = if learns { cx.pass().mean_over } else { 0 };
+        let tokens = (cx.tokens(), x.mine().start);
+        let loss = balance::loss(device, &self.mesh, experts, (&own, counts.as_ref()), tokens, mean_over)?;
+        if let (Some(counts), false) = (counts, stated) {
+            if let Some(most) = experts.capacity_of(counts.tokens) {
+                own.drop_beyond(most, counts.before);
+            }
+        }
+        let all = routing::of_all(&self.mesh, &own, stated.then_some((experts, x.rows())))?;
+        let rows = all[self.ep.rank()].iter().map(|of| of.list.len() / k).collect();
+        let together = |of: &Vec<Routing>| Routing {
+            list: of.iter().flat_map(|of| of.list.iter().copied()).collect(),
+            chosen: k,
+        };
+        let all: Vec<_> = all.iter().map(together).collect();
+        let plan = <X as Exchange<D>>::plan(&self.exchange, &self.ep, &all, experts.count, device.place());
+        Ok(Handed { chosen, loss, plan, rows })
+    }
+    /// A row of every token of this rank and its etp peers, at the experts here.
+    fn out(&self, handed: &Handed<D>, x: &Tensor<D>) -> Result<Tensor<D>> {
+        let x = self.etp.all_gather_v(x, &handed.rows)?;
+        self.exchange.out(&self.ep, &handed.plan, &x, What::Tokens)
+    }
+    /// Of what the experts here give, or need of their input, each token's sum: of those of this rank.
+    fn back(&self, handed: &Handed<D>, y: Partial<D>) -> Result<Tensor<D>> {
+        let y = y.through(|y| self.exchange.back(&self.ep, &handed.plan, y, What::Tokens))?;
+        y.reduce_scatter_v(&self.etp, &handed.rows)
+    }
+    /// The same of each copy's gate.
+    fn back_to_gates(&self, handed: &Handed<D>, by: Partial<D::Wide>) -> Result<Tensor<D::Wide>> {
+        let by = by.through(|by| self.exchange.back(&self.ep, &handed.plan, by, What::Copies))?;
+        by.reduce_scatter_v(&self.etp, &self.copies(handed))
+    }
+    /// How many gates each etp rank has.
+    fn copies(&self, handed: &Handed<D>) -> Vec<usize> {
+        handed.rows.iter().map(|rows| rows * self.experts.chosen).collect()
+    }
+    /// What tokens, cut over tensor ranks, are where the stream has them all.
+    fn like(&self, x: &Stream<D>, y: Stream<D>) -> Result<Stream<D>> {
+        Ok(if x.region() == Region::Whole { y.gather(&self.tp)?.into() } else { y })
+    }
+}
+
+impl<D: Kernels, X: Exchange<D> + Exchange<D::Wide> + Copy> Layer<D> for ExpertFeedForward<D, X> {
+    type In = Stream<D>; // X[B,D]
+    type Out = Stream<D>; // Y[B,D]
+    type Saved = (Kept<Saved<D>>, SharedSaved<D>);
+    type Pending = (Pending<D>, SharedPending<D>);
+
+    fn forward(&self, cx: &Cx<D>, x: Stream<D>) -> Result<(Stream<D>, Self::Saved)> {
+        let own = x.clone().in_region(self.region);
+        cx.saw(&self.name, "in", |_| Ok(own.seen()))?;
+        let logits = logits(own.share(), &self.router.whole()?);
+        let handed = self.route(cx, &x, &logits)?;
+        let (gates, lse) = gates(&logits, &handed.chosen, &self.terms);
+        if let Some(loss) = &handed.loss {
+            let (scores, over) = ((&logits, &lse), self.mesh.over(Axes::LOSS)?.axis());
+            let tokens = cx.tokens_on(x.device().place());
+            cx.add_loss(loss.of(scores, tokens, self.terms.sigmoid, (&self.tp, over))?);
+        }
+        let rows = self.out(&handed, own.share())?;
+        let copies = gates.rows() * self.experts.chosen;
+        let by = self.etp.all_gather_v(&gates.reshaped(copies, 1), &self.copies(&handed))?;
+        let by = self.exchange.out(&self.ep, &handed.plan, &by, What::Copies)?;
+        let up = expert_columns(&rows, &handed.plan.counts, &self.up.matrices()?);
+        let hidden = self.act(&up).scaled(&by);
+        let y = expert_rows(&hidden, &handed.plan.counts, &self.down.matrices()?.t())?;
+        drop(hidden);
+        let y = own.with(self.back(&handed, y)?);
+        let mut y = self.like(&x, y)?;
+        let shared = self.shared.as_ref().map(|shared| shared.forward(cx, x.clone())).transpose()?;
+        let shared = shared.map(|(other, saved)| {
+            y = join(y.clone(), &other);
+            saved
+        });
+        let saved = cx.keep(Saved { x: own, scores: [logits, lse], handed, rows, up, by });
+        Ok((y, (saved, shared)))
+    }
+
+    fn backward_input(&mut self, cx: &Cx<D>, (saved, shared): Self::Saved, dy: Stream<D>) -> Back<D, Self> {
+        let Saved { x, scores: [logits, lse], handed, rows, up, by } = saved.open();
+        let counts = &handed.plan.counts;
+        let own = dy.clone().in_region(self.region);
+        let d_out = self.out(&handed, own.share())?;
+        let dh = expert_columns(&d_out, counts, &self.down.matrices()?);
+        let hidden = self.act(&up);
+        let d_by = dh.dots(&hidden)?;
+        let hidden = hidden.scaled(&by);
+        let dup = self.act_backward(&up, &dh.scaled(&by));
+        drop(up);
+        let dx = expert_rows(&dup, counts, &self.up.matrices()?.t())?;
+        let dx = self.back(&handed, dx)?;
+        let dgates = self.back_to_gates(&handed, d_by)?.reshaped(x.share().rows(), self.experts.chosen);
+        let tokens = cx.tokens_on(dx.device().place());
+        let loss = handed.loss.as_ref().map(|loss| (loss, tokens));
+        let (scores, of) = ((&logits, &lse), (&dgates, &handed.chosen));
+        let dlogits: Tensor<D> = router_backward(&dx.device().clone(), scores, of, loss, &self.terms);
+        let dx = plus(dx, &router_input_gradient(&dlogits, &self.router.whole()?));
+        let dx = self.like(&dy, own.with(dx))?;
+        let (dx, shared) = match (&mut self.shared, shared) {
+            (Some(layer), Some(saved)) => {
+                let (other, pending) = layer.backward_input(cx, saved, dy)?;
+                (join(dx, &other), Some(pending))
+            }
+            _ => (dx, None),
+        };
+        let counts = handed.plan.counts;
+        Ok((dx, (Pending { x, dlogits, counts, up: (rows, dup), down: (d_out, hidden) }, shared)))
+    }
+
+    fn backward_weight(&mut self, cx: &Cx<D>, (pending, shared): Self::Pending) -> Result<()> {
+        let Pending { x, dlogits, counts, up, down } = pending;
+        expert_gradient(&mut self.down, &counts, &down.0, &down.1);
+        drop(down);
+        expert_gradient(&mut self.up, &counts, &up.0, &up.1);
+        router_gradient(&mut self.router, x.share(), &dlogits);
+        if let (Some(layer), Some(pending)) = (&mut self.shared, shared) {
+            layer.backward_weight(cx, pending)?;
+        }
+        Ok(())
+    }
+
+    fn params<'a>(&'a mut self, into: &mut Vec<&'a mut Param<D>>) {
+        into.push(self.router.param());
+        into.extend(self.bias.as_mut().map(WholeWeight::param));
+        into.extend([self.up.param(), self.down.param()]);
+        if let Some(shared) = &mut self.shared {
+            shared.params(into);
+        }
+    }
+}
+
+/// Whether such experts can be.
+fn fits(experts: &Experts, bias: bool) -> Result<()> {
+    let Experts { count, chosen, .. } = *experts;
+    if !(1..=count).contains(&chosen) {
+        return Err(Error::size("the number of experts of a token", chosen, format!("1 to {count}, of which it chooses")));
+    }
+    if bias {
+        return Err(Error::Cannot("experts have no biases, and the feed-forward of this model has".into()));
+    }
+    Ok(())
+}

@@ -1,0 +1,95 @@
+//! The expert that all tokens go through: a usual feed-forward, its output times a gate where it has one.
+//!
+//! ```text
+//! Y[B,D] = sigmoid(X[B,D]·W_s[D,1]) · FFN(X)      no traffic besides the feed-forward's
+//! ```
+//! The gate is a router of one expert. Source: Qwen Team, "Qwen1.5-MoE", 2024; Dai et al., `DeepSeekMoE`, §3.2, arXiv:2401.06066,
+//! without one.
+use kernels::{Kernels, RouterTerms};
+use layers::model::part::{Of, Part, Pending};
+use layers::model::strategy;
+use layers::ops::{
+    Stream, dots, gates, join, logits, router_backward, router_gradient, router_input_gradient, scaled,
+};
+use layers::param::weight::WholeWeight;
+use layers::{Back, Builder, Cx, Draw, Kept, Layer, Mlp, Param, Result, SharedExpert};
+use tensor::{Index, Tensor};
+
+/// A router of one expert: a gate.
+const GATE: RouterTerms =
+    RouterTerms { chosen: 1, sigmoid: true, normalize: false, scale: 1.0, groups: None };
+
+/// A feed-forward with or without a gate.
+pub struct Shared<D: Kernels> {
+    mlp: Part<D, Mlp<D>>,
+    gate: Option<WholeWeight<D>>,
+}
+
+/// What a gate keeps.
+pub struct Gated<D: Kernels> {
+    x: Stream<D>,
+    y: Stream<D>, // of the feed-forward
+    scores: [Tensor<D::Wide>; 3], // logits, their log-sum-exp, gates
+    one: Index<D::Place>, // the expert of each row
+}
+
+impl<D: Kernels> Shared<D> {
+    /// Parameters `name.shared.…`, those of a feed-forward, and `name.shared.gate[D,1]`.
+    pub(crate) fn new(at: &Builder<D>, mlp: &strategy::Mlp, shared: SharedExpert) -> Result<Self> {
+        let (name, width) = (format!("{}.shared", mlp.name), mlp.sizes[0]);
+        let own = strategy::Mlp { name: &name, sizes: [width, shared.hidden], experts: None, ..*mlp };
+        let draw = Draw { mean: 0.0, std: 1.0 / (width as f64).sqrt() };
+        let gate = || WholeWeight::new(at, format!("{name}.gate"), [width, 1], at.placement(), draw);
+        Ok(Self { mlp: at.feed_forward(&own)?, gate: shared.gated.then(gate).transpose()? })
+    }
+}
+
+impl<D: Kernels> Layer<D> for Shared<D> {
+    type In = Stream<D>;
+    type Out = Stream<D>;
+    type Saved = (Of<D, Mlp<D>>, Option<Kept<Gated<D>>>);
+    type Pending = (Pending<D, Mlp<D>>, Option<(Stream<D>, Tensor<D>)>);
+
+    fn forward(&self, cx: &Cx<D>, x: Stream<D>) -> Result<(Stream<D>, Self::Saved)> {
+        let (y, mlp) = self.mlp.forward(cx, x.clone())?;
+        let Some(gate) = &self.gate else { return Ok((y, (mlp, None))) };
+        let logits = logits(x.share(), &gate.whole()?);
+        let rows = logits.rows();
+        let one = Index::new(x.device().place(), rows, std::iter::repeat_n(0, rows));
+        let (gates, lse) = gates(&logits, &one, &GATE);
+        let mut fresh = y.share().beside(rows, y.cols());
+        x.device().copy(fresh.view_mut(), y.share().view());
+        let gated = y.with(scaled(fresh, &gates));
+        Ok((gated, (mlp, Some(cx.keep(Gated { x, y, scores: [logits, lse, gates], one })))))
+    }
+
+    fn backward_input(&mut self, cx: &Cx<D>, (mlp, gated): Self::Saved, dy: Stream<D>) -> Back<D, Self> {
+        let (Some(gate), Some(gated)) = (&self.gate, gated) else {
+            let (dx, pending) = self.mlp.backward_input(cx, mlp, dy)?;
+            return Ok((dx, (pending, None)));
+        };
+        let Gated { x, y, scores: [logits, lse, gates], one } = gated.open();
+        let d_gates = dots(dy.share(), y.share());
+        let dlogits: Tensor<D> =
+            router_backward(x.device(), (&logits, &lse), (&d_gates, &one), None, &GATE);
+        let mut fresh = dy.share().beside(dy.share().rows(), dy.cols());
+        x.device().copy(fresh.view_mut(), dy.share().view());
+        let w = gate.whole()?;
+        let (dx, pending) = self.mlp.backward_input(cx, mlp, dy.with(scaled(fresh, &gates)))?;
+        let through = router_input_gradient(&dlogits, &w);
+        Ok((join(dx, &x.with(through)), (pending, Some((x, dlogits)))))
+    }
+
+    fn backward_weight(&mut self, cx: &Cx<D>, (mlp, gated): Self::Pending) -> Result<()> {
+        self.mlp.backward_weight(cx, mlp)?;
+        if let (Some(gate), Some((x, dlogits))) = (&mut self.gate, gated) {
+            router_gradient(gate, x.share(), &dlogits);
+        }
+        Ok(())
+    }
+
+    fn params<'a>(&'a mut self, into: &mut Vec<&'a mut Param<D>>) {
+        self.mlp.params(into);
+        into.extend(self.gate.as_mut().map(WholeWeight::param));
+    }
+}
