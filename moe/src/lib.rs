@@ -14,6 +14,7 @@
 //! | `exchange.rs` | the ways of tokens to their experts: a list, a file each in `exchange/` |
 //! | `feed_forward.rs` | the layer: a router, its experts, and a shared one |
 //! | `shared.rs` | the expert that all tokens go through |
+//! | `sliced.rs` | tensor parallelism of experts |
 //! | `balance.rs` | what training adds to the loss |
 //!
 //! Every rank of a stage takes tokens of its own: those that it is dealt, and of those that tensor ranks have alike its part.
@@ -23,6 +24,7 @@ pub mod exchange;
 mod feed_forward;
 mod routing;
 mod shared;
+pub mod sliced;
 
 pub use exchange::{Exchange, Plan, What};
 pub use feed_forward::{ExpertFeedForward, WithExperts};

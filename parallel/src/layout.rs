@@ -141,6 +141,9 @@ impl Layout {
         values: &'a dyn Values<Wide<D>>,
     ) -> At<'a, D> {
         let taken = tensor::on::<D>().into_iter().filter(|strategy| self.takes(strategy.about()));
+        let exchanges = moe::exchange::on::<D>();
+        let exchange = exchanges.iter().position(|exchange| self.takes(exchange.about())).unwrap_or(0);
+        let taken = taken.chain([exchanges[exchange]]);
         let builder = Builder { rests: self.rests(), ..Builder::new(device, mesh, values).with(taken) };
         At { builder, pipeline: self.pipeline() }
     }

@@ -261,12 +261,12 @@ impl<D: Kernels> Stages<D> {
         let cx = work.cx(of)?;
         let span = cx.pass().learns.then(|| self.mesh.span(Cell { act, of }.within(plan)));
         let run = self.chunks.iter().position(|n| *n == number).expect("a chunk of this rank");
-        let stage = &mut self.stage;
+        let (stage, mut ended) = (&mut self.stage, None);
         let given = match (act, input) {
             (Act::F, input) => match stage.forward(run, cx, uses, input.expect("taken above"), wanted)? {
                 Output::Activation(y) => Some(y),
                 output => {
-                    work.ended(of, output);
+                    ended = Some(output);
                     None
                 }
             },
@@ -278,6 +278,8 @@ impl<D: Kernels> Stages<D> {
             }
         };
         drop(span);
+        let added = cx.take_loss().map(Output::Loss); // by layers
+        ended.into_iter().chain(added).for_each(|output| work.ended(of, output));
         let next = |given| (act.gives(), act.gives().next(of), given);
         self.held.extend(given.map(next));
         Ok(())

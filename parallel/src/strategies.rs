@@ -5,6 +5,7 @@
 //! |---|---|---|
 //! | layers, split inside | what is built in place of the usual layers ([`Strategy`](layers::Strategy)) | [`tensor`] |
 //! | parameters, by where they rest | three words ([`StateSplit`](crate::data::StateSplit)) | [`data`] |
+//! | ways of tokens to their experts | dispatch and combine ([`Exchange`](moe::Exchange)) | [`moe::exchange`] |
 //! | schedules of a pipeline | who goes through what when ([`Schedule`](crate::Schedule)) | [`pipeline`] |
 //!
 //! Of other families ([`Choice`](layers::Choice) has them all) there is no strategy yet.
@@ -28,8 +29,9 @@ pub(crate) use list;
 pub fn all() -> &'static [&'static About] {
     static ALL: LazyLock<Vec<&About>> = LazyLock::new(|| {
         let layers = tensor::on::<Cpu<f32>>().into_iter().map(layers::Strategy::about);
+        let experts = [&moe::sliced::ABOUT].into_iter().chain(moe::exchange::ALL.iter().copied());
         let states = data::ALL.iter().map(|split| &split.about);
-        layers.chain(states).chain(pipeline::ALL.iter().map(|schedule| schedule.about())).collect()
+        layers.chain(experts).chain(states).chain(pipeline::ALL.iter().map(|schedule| schedule.about())).collect()
     });
     &ALL
 }

@@ -4,7 +4,7 @@ use ::tensor::Cpu;
 use comm::{Axes, Axis};
 use kernels::{Heads, Meta};
 use layers::ops::Region;
-use layers::{About, Chunk, Random, Rest, Shape, Sharing, Sizes, Stage};
+use layers::{About, Chunk, Experts, Random, Rest, Shape, Sharing, Sizes, Stage};
 use serde::Serialize;
 
 /// One strategy, in words.
@@ -63,7 +63,9 @@ impl StrategyEntry {
 /// tokens its layers expect and where its parameters rest say all but how sequences and blocks are dealt.
 fn shards(layout: &Layout) -> Vec<&'static str> {
     let heads = Heads { queries: 4, keys: 4, dim: 2 };
-    let shape = Shape { width: 8, hidden: 8, vocabulary: 8, heads, ..Shape::LLAMA };
+    let experts = [Axis::EXPERTS, Axis::EXPERT_LAYERS].iter().any(|axis| layout.size(*axis) > 1);
+    let experts = experts.then_some(Experts { hidden: 8, ..Experts::MIXTRAL });
+    let shape = Shape { width: 8, hidden: 8, vocabulary: 8, heads, experts, ..Shape::LLAMA };
     let (device, values, mesh) =
         (Meta::<Cpu<f32>>::default(), Random { seed: 0 }, layout.ghost(0).expect("a first rank"));
     let at = layout.place(&device, &mesh, &values);

@@ -1,0 +1,34 @@
+//! Tensor parallelism of experts, `etp=N`: every expert is split over the ranks, its hidden features as those of a usual
+//! feed-forward.
+//!
+//! ```text
+//! forward    X of etp ranks   all-gather, B·D elements      Y, a partial sum   reduce-scatter, N·B·D elements
+//! backward   dY               all-gather                    dX                 reduce-scatter
+//! ```
+//! Experts' weights are stored `[E·D, F]`, gate, up and down, so that ep cuts rows and etp columns. So there is nothing to build.
+//!
+//! Source: Singh et al., "A hybrid tensor-expert-data parallelism approach", §4, arXiv:2303.06318. Chapter: 16.
+use comm::Axis;
+use layers::{About, Choice, Design, Shared, Sharing, Sizes, Takes};
+
+/// Its description.
+pub static ABOUT: About = About {
+    name: "tensor parallelism of experts",
+    axis: Some(Axis::Etp),
+    choice: Choice::Layers,
+    word: "etp",
+    takes: Takes::Nothing,
+    shares,
+    paper: "Singh et al., arXiv:2303.06318",
+    chapter: Some("experts.md"),
+    hints: &[("", "a product whose contracted dimension is split is a partial sum, of outputs and of gates' gradients alike")],
+};
+
+fn shares(design: &Design, sizes: &Sizes) -> Vec<Shared> {
+    let experts = design.shape().and_then(|shape| shape.experts);
+    let over = sizes.along(Axis::Etp);
+    vec![match experts {
+        Some(experts) => Shared { what: "hidden features of an expert", size: experts.hidden, over, by: Sharing::Equally },
+        None => Shared { what: "experts", size: 0, over, by: Sharing::AtLeastOne },
+    }]
+}
