@@ -6,6 +6,7 @@
 //! the union bound needs.
 use bytemuck::{AnyBitPattern, Zeroable};
 use std::cell::{Cell, RefCell};
+use std::cmp::Ordering;
 use std::collections::HashSet;
 use std::ops::{Add, AddAssign, Mul, Neg, Sub};
 use tensor::{Rope, Scalar};
@@ -160,6 +161,11 @@ impl Scalar for Degree {
     }
     fn inv(self) -> Self {
         self.inverse(false)
+    }
+    /// All are equal, so the first are chosen: a bound has no value to choose by. Whoever wants it to hold for every choice
+    /// lets the program choose all.
+    fn order(self, _: Self) -> Ordering {
+        Ordering::Equal
     }
     fn stab(a: Self, b: Self) -> Self {
         if a == Self::NEG_INF { b } else { a + b }

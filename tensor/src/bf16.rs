@@ -110,6 +110,10 @@ impl Scalar for Bf16 {
     }
     by_f32! { inv sigmoid normal_cdf normal_pdf step rsqrt }
     #[inline(always)]
+    fn order(self, other: Self) -> Ordering {
+        self.widen().order(other.widen())
+    }
+    #[inline(always)]
     fn stab(a: Self, b: Self) -> Self {
         a.of(b, f32::stab)
     }

@@ -6,6 +6,7 @@
 use crate::scalar::operators;
 use crate::{Rope, Scalar, mix};
 use bytemuck::{AnyBitPattern, Zeroable};
+use std::cmp::Ordering;
 
 /// A value and its tangent.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -51,6 +52,10 @@ impl<S: Scalar> Scalar for Dual<S> {
     fn inv(self) -> Self {
         let i = self.value.inv();
         Self::new(i, -(self.tangent * i * i))
+    }
+    /// That of the values: a choice does not move.
+    fn order(self, other: Self) -> Ordering {
+        self.value.order(other.value)
     }
     /// The stabiliser cancels, so it need not move.
     fn stab(a: Self, b: Self) -> Self {

@@ -10,6 +10,7 @@ mod tests;
 use crate::scalar::operators;
 use crate::{Key, Rope, Scalar, mix};
 use bytemuck::{AnyBitPattern, Zeroable};
+use std::cmp::Ordering;
 use std::fmt;
 
 /// An element of the field of the prime 2^BITS − 1. Canonical: `0 ≤ x < p`; one value outside is the sentinel
@@ -161,6 +162,9 @@ impl<const BITS: u32> Scalar for Field<BITS> {
     fn inv(self) -> Self {
         assert!(self.0 != 0, "division by zero in the field");
         self.pow(Self::P as usize - 2)
+    }
+    fn order(self, other: Self) -> Ordering {
+        self.0.wrapping_add(1).cmp(&other.0.wrapping_add(1)) // the sentinel becomes 0
     }
     fn stab(a: Self, b: Self) -> Self {
         match (a == Self::NEG_INF, b == Self::NEG_INF) {

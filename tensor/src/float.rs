@@ -1,5 +1,6 @@
 //! Floats: the numbers that give the result, at speed.
 use crate::{Rope, Scalar, mix};
+use std::cmp::Ordering;
 
 /// A number with a size: floats. Reports (losses, probabilities, times) need one; layers do not.
 pub trait Real: Scalar + PartialOrd {
@@ -28,6 +29,10 @@ macro_rules! float {
             #[inline(always)]
             fn inv(self) -> $t {
                 1.0 / self
+            }
+            #[inline(always)]
+            fn order(self, other: $t) -> Ordering {
+                self.partial_cmp(&other).unwrap_or_else(|| other.is_nan().cmp(&self.is_nan()))
             }
             #[inline(always)]
             fn stab(a: $t, b: $t) -> $t {
@@ -202,6 +207,21 @@ mod tests {
                 0.5 * x * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044_715 * x.powi(3))).tanh());
             assert!((x * (a * (x + b * x * x * x)).sigmoid() - tanh).abs() < 1e-15);
         }
+    }
+
+    /// Kills: zeros that differ by their sign, NaN that is chosen or that comes first because of its sign.
+    #[test]
+    fn floats_are_ordered_by_value_and_nan_is_last_to_be_chosen() {
+        let rising = [f32::NAN, f32::NEG_INF, -1.5, 0.0, 2.0, f32::INFINITY];
+        for (i, x) in rising.into_iter().enumerate() {
+            for (j, y) in rising.into_iter().enumerate() {
+                assert_eq!(x.order(y), i.cmp(&j), "{x} {y}");
+                assert_eq!(crate::Bf16::narrow(x).order(crate::Bf16::narrow(y)), i.cmp(&j), "{x} {y}");
+                let [x, y] = [x, y].map(|x| crate::Dual::new(f64::from(x), 1.0 / f64::from(x)));
+                assert_eq!(x.order(y), i.cmp(&j), "{x:?} {y:?}");
+            }
+        }
+        assert_eq!(((-0.0f32).order(0.0), f64::NAN.order(-f64::NAN)), (Ordering::Equal, Ordering::Equal));
     }
 
     #[test]

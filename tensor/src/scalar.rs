@@ -2,12 +2,13 @@
 //!
 //! Ring operations and [`Scalar::inv`] are exact in every implementation; everything else is *uninterpreted* in
 //! the field (a keyed hash of a fully reduced value). There is no `exp`, `ln`, `sqrt` or `<`: the type checker
-//! keeps layer code provable.
+//! keeps layer code provable. What chooses among numbers, as a router does, has [`Scalar::order`].
 //!
 //! Constants: only literals and settings go through [`Scalar::from_f64`]; arithmetic on them (`1 − β`, `β^t`,
 //! `1/n`) happens in `Scalar`, so that it is the same arithmetic in every number.
 use crate::Rope;
 use bytemuck::AnyBitPattern;
+use std::cmp::Ordering;
 use std::fmt::Debug;
 use std::ops::{Add, AddAssign, Mul, Neg, Sub};
 
@@ -100,6 +101,10 @@ pub trait Scalar:
         }
         power
     }
+    /// Which of two comes first in a fixed order, for choices alone: no number derives from it. Floats by value, in the
+    /// field by canonical integer; [`NEG_INF`](Self::NEG_INF) is below every other number, and NaN below that.
+    #[must_use]
+    fn order(self, other: Self) -> Ordering;
     /// The softmax stabiliser: max on floats, `a + b + K` in the field (K a constant, not 0). It must cancel.
     #[must_use]
     fn stab(a: Self, b: Self) -> Self;

@@ -40,6 +40,17 @@ fn arithmetic_is_that_of_integers_mod_p() {
     arithmetic::<61>();
 }
 
+/// Kills: an order of other words than the canonical ones, a sentinel that is chosen.
+#[test]
+fn the_order_is_that_of_canonical_integers_above_the_sentinel() {
+    let rising = [F61::NEG_INF, F61::new(0), F61::new(F61::P + 1), F61::new(7), F61::new(F61::P - 1)];
+    for (i, x) in rising.into_iter().enumerate() {
+        for (j, y) in rising.into_iter().enumerate() {
+            assert_eq!(x.order(y), i.cmp(&j), "{x:?} {y:?}");
+        }
+    }
+}
+
 #[test]
 fn constants_are_dyadic() {
     assert_eq!(F61::from_f64(-0.5) + F61::from_f64(0.5), Field(0));
