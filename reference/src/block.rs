@@ -2,23 +2,23 @@
 //!
 //! ```text
 //! X₁ = X  + dropout(attention(rotary(head_norm(norm1(X)·W_qkv + b)))·W_out + b)
-//! X₂ = X₁ + dropout(activation(norm2(X₁)·W_up + b)·W_down + b)
+//! X₂ = X₁ + dropout(feed_forward(norm2(X₁)))       or experts(…) in its place
 //! ```
 //! each of biases, `head_norm`, `rotary` and dropout where the model has it. Backward in the opposite order; at each
 //! branch dX is the sum of what came around and what came through.
 //!
 //! Source: Radford et al., GPT-2, 2019, §2.3; Touvron et al., Llama, arXiv:2302.13971, §2.2.
-use crate::activation::{Activation, activate, activate_backward};
 use crate::attention::{attention, attention_backward};
 use crate::dropout::{Pass, dropout, dropout_at};
+use crate::experts::MixtureSaved;
+use crate::feed_forward::FeedForwardSaved;
 use crate::head_norm::{head_norm, head_norm_backward};
 use crate::linear::add;
 use crate::mask::Tokens;
-use crate::model::{Model, Positions, Rates};
+use crate::model::{Fed, Model, Positions, Rates};
 use crate::parameters::Weights;
 use crate::rotary::rotary;
 use crate::see::Walk;
-use crate::swiglu::{swiglu, swiglu_backward};
 use tensor::{Dropout, Scalar};
 
 /// What a block's backward needs of its forward, in the order in which it came about.
@@ -29,9 +29,20 @@ pub struct BlockSaved<S> {
     qkv: Vec<S>,       // the same, normed and turned
     o: Vec<S>,         // what the heads gathered
     x1: Vec<S>,        // X₁
-    norm2: Vec<S>,     // norm2(X₁)
-    up: Vec<S>,        // what goes into the activation
-    h: Vec<S>,         // what comes out
+    fed: FedSaved<S>,
+}
+
+/// What the second branch's backward needs.
+enum FedSaved<S> {
+    Dense(FeedForwardSaved<S>),
+    Experts(Box<MixtureSaved<S>>),
+}
+
+impl<S: Scalar> BlockSaved<S> {
+    /// What the block adds to the microbatch's share of the loss, for its experts' sake.
+    pub fn loss(&self) -> S {
+        if let FedSaved::Experts(saved) = &self.fed { saved.loss() } else { S::ZERO }
+    }
 }
 
 impl Model {
@@ -61,16 +72,21 @@ impl Model {
         let mut x1 = x.clone();
         add(&mut x1, added);
         let norm2 = of.norm2.forward_seen(walk, &x1);
-        let up = of.up.forward_seen(walk, &norm2);
-        let h = match self.activation {
-            Activation::SwiGlu => swiglu(&up, self.hidden),
-            plain => activate(&up, plain),
+        let (added, fed_saved) = match &of.fed {
+            Fed::Dense(layer) => {
+                let (y, saved) = layer.forward(walk, norm2);
+                (y, FedSaved::Dense(saved))
+            }
+            Fed::Experts(layer) => {
+                let (y, saved) = layer.forward(norm2, &tokens.lengths, walk);
+                (y, FedSaved::Experts(saved.into()))
+            }
         };
-        let added = self.dropped(of.down.forward_seen(walk, &h), tokens, fed.as_ref());
+        let added = self.dropped(added, tokens, fed.as_ref());
         walk.show(format_args!("blocks.{i}.mlp.added"), &added);
         let mut x2 = x1.clone();
         add(&mut x2, added);
-        (x2, BlockSaved { x, norm1, projected, qkv, o, x1, norm2, up, h })
+        (x2, BlockSaved { x, norm1, projected, qkv, o, x1, fed: fed_saved })
     }
 
     /// `dX₂[B,D]` → `dX[B,D]`, and the gradients of the block's parameters, showing what it computes; `tokens` and the pass
@@ -85,12 +101,13 @@ impl Model {
         let w = walk.w;
         let (of, [scores, attended, fed], mut g) = (self.maps(i), self.drops(i, walk.pass), Weights::new());
         let d_branch = self.dropped(dx.clone(), tokens, fed.as_ref());
-        let dh = of.down.backward_seen(walk, &saved.h, &d_branch, &mut g);
-        let d_up = match self.activation {
-            Activation::SwiGlu => swiglu_backward(&saved.up, &dh, self.hidden),
-            plain => activate_backward(&saved.up, &dh, plain),
+        let dn = match (&of.fed, &saved.fed) {
+            (Fed::Dense(layer), FedSaved::Dense(saved)) => layer.backward(walk, (saved, &d_branch), &mut g),
+            (Fed::Experts(layer), FedSaved::Experts(saved)) => {
+                layer.backward((saved, &d_branch), walk, &mut g)
+            }
+            _ => panic!("block {i} is another than the one that was gone through"),
         };
-        let dn = of.up.backward_seen(walk, &saved.norm2, &d_up, &mut g);
         add(&mut dx, of.norm2.backward(walk.w, &saved.x1, &dn, &mut g)); // dX₁
         walk.show(format_args!("gradient of {}.in", of.norm2.name), &dx);
         let d_branch = self.dropped(dx.clone(), tokens, attended.as_ref());
@@ -130,7 +147,7 @@ impl Model {
 mod tests {
     use super::*;
     use crate::proof::{draw, everything, random_weights, under_two_keys};
-    use crate::{Mask, add_bias, layer_norm, linear};
+    use crate::{Mask, add_bias, layer_norm, linear, swiglu};
     use tensor::F61;
 
     /// Kills: parts in another order, such as dropout before the bias or rotary before the norm of heads; dropout at
@@ -138,7 +155,7 @@ mod tests {
     #[test]
     fn a_block_with_everything_equals_its_parts_in_order_exactly() {
         under_two_keys(|| {
-            let (model, i, pass) = (everything(), 1, Pass { seed: 3, step: 4, first_sequence: 0 });
+            let (model, i, pass) = (everything(), 1, Pass { seed: 3, step: 4, ..Pass::default() });
             let (w, x) = (random_weights::<F61>(&model, 1), draw::<F61>(2, 5 * 4));
             let tokens = Tokens { lengths: vec![4, 1], numbers: vec![6, 2] };
             let of = |part: &str| &w[&format!("blocks.1.{part}")];

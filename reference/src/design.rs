@@ -8,6 +8,7 @@ use tensor::{IGNORED, Scalar};
 
 /// Which model.
 #[derive(Clone, Debug)]
+#[expect(clippy::large_enum_variant, reason = "a run has one")]
 pub enum Design {
     /// A transformer: ids to logits, or rows to rows.
     Transformer(Model),
@@ -106,7 +107,7 @@ mod tests {
     fn seen<S: Scalar>(design: &Design, w: &Weights<S>, batch: &[Sequence]) -> (S, Weights<S>) {
         design.gradients_seen(batch, 9, &mut Walk { w, pass: Some(PASS), see: &mut |_, _| {} })
     }
-    const PASS: Pass = Pass { seed: 1, step: 2, first_sequence: 3 };
+    const PASS: Pass = Pass { seed: 1, step: 2, first_sequence: 3, mean_over: 0 };
 
     /// Kills: a gradient that is not the mean square's, positions or masks of one long sequence, a mean over tokens; a
     /// parameter that bare blocks do not have.

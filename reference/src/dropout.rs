@@ -8,7 +8,8 @@
 use crate::mask::Tokens;
 use tensor::{Dropout, Scalar};
 
-/// Where in a training run a microbatch stands: what decides over dropout besides the place in the model.
+/// Where in a training run a microbatch stands: what decides over dropout besides the place in the model, and what its loss
+/// is a share of.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pass {
     /// The run's seed.
@@ -17,6 +18,8 @@ pub struct Pass {
     pub step: usize,
     /// Sequences of the same step that come before those of this microbatch.
     pub first_sequence: usize,
+    /// How many tokens the step's loss is a mean over.
+    pub mean_over: usize,
 }
 
 /// `X[B,width]` in place; the feature of an element is its column.
@@ -78,7 +81,7 @@ mod tests {
     /// Kills: dropout outside training, a pass that forgets its seed or step.
     #[test]
     fn a_pass_has_dropout_where_there_is_a_rate() {
-        let pass = Pass { seed: 3, step: 5, first_sequence: 9 };
+        let pass = Pass { seed: 3, step: 5, first_sequence: 9, mean_over: 4 };
         assert_eq!(dropout_at(Some(pass), 0.25, "a"), Some(Dropout::new(0.25, 3, 5, "a")));
         assert_eq!((dropout_at(None, 0.25, "a"), dropout_at(Some(pass), 0.0, "a")), (None, None));
     }

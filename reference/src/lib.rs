@@ -1,4 +1,4 @@
-//! The oracle: whole unsplit models of the GPT-2, Llama, Mistral and Qwen families, their blocks, and a classifier, as plain
+//! The oracle: whole unsplit models of the GPT-2, Llama, Mistral, Qwen and Mixtral families, their blocks, and a classifier, as plain
 //! loops, generic over [`tensor::Scalar`].
 //!
 //! Every split, fused or pipelined program of the workspace is judged by what stands here, so nothing here is
@@ -20,6 +20,8 @@
 //! | `attention.rs`, `cross_attention.rs` | grouped attention over ragged batches: to oneself, to a memory |
 //! | `loss.rs` | embedding and cross-entropy, where token ids come in; the mean square |
 //! | `parameters.rs` | maps that know their parameters by name |
+//! | `feed_forward.rs` | two matrices with an activation between them |
+//! | `router.rs`, `experts.rs`, `balance.rs` | who chooses which experts; a layer of them; what they add to the loss |
 //! | `block.rs` | one transformer block, forward and backward |
 //! | `model.rs` | what a model is; names and shapes of its parameters |
 //! | `see.rs` | what a pass shows of itself, by name |
@@ -34,6 +36,7 @@
 //! A slice whose length does not fit its shape is a bug of the caller and panics.
 mod activation;
 mod attention;
+mod balance;
 mod bias;
 mod block;
 mod classifier;
@@ -41,6 +44,8 @@ mod cross_attention;
 mod degree;
 mod design;
 mod dropout;
+mod experts;
+mod feed_forward;
 mod head_norm;
 mod layer_norm;
 mod linear;
@@ -54,6 +59,7 @@ mod pass;
 #[cfg(test)]
 mod proof;
 mod rotary;
+mod router;
 mod see;
 mod softmax;
 mod swiglu;
@@ -62,6 +68,7 @@ mod update;
 
 pub use activation::{Activation, activate, activate_backward};
 pub use attention::{Heads, attention, attention_backward};
+pub use balance::Balance;
 pub use bias::{add_bias, bias_gradient};
 pub use block::BlockSaved;
 pub use classifier::Classifier;
@@ -69,6 +76,7 @@ pub use cross_attention::{cross_attention, cross_attention_backward};
 pub use degree::{Degree, Function, Tally};
 pub use design::Design;
 pub use dropout::{Pass, dropout};
+pub use experts::{Experts, Groups, Mixture, MixtureSaved, Scoring, Shared};
 pub use head_norm::{head_norm, head_norm_backward};
 pub use layer_norm::{layer_norm, layer_norm_backward};
 pub use linear::{linear, linear_backward};

@@ -151,7 +151,7 @@ fn row_backward<S: Scalar>(z: &[S], target: usize, objective: &Objective) -> Vec
 }
 
 /// 1/`mean_over`, and 0 of none.
-fn share<S: Scalar>(mean_over: usize) -> S {
+pub(crate) fn share<S: Scalar>(mean_over: usize) -> S {
     if mean_over == 0 { S::ZERO } else { S::from_usize(mean_over).inv() }
 }
 

@@ -7,8 +7,11 @@
 //! | Mistral | " | " | " | none | windows |
 //! | Qwen2 | " | " | " | qkv | |
 //! | Qwen3 | " | " | " | none | norms of heads |
+//! | Mixtral, DeepSeek | " | " | " | none | experts |
 use crate::activation::Activation;
 use crate::attention::Heads;
+use crate::experts::{Experts, Mixture};
+use crate::feed_forward::FeedForward;
 use crate::loss::Objective;
 use crate::mask::Mask;
 use crate::parameters::{Does, Map, Norm, Shapes};
@@ -40,6 +43,8 @@ pub struct Model {
     pub positions: Positions,
     /// The activation of the feed-forward layers.
     pub activation: Activation,
+    /// Experts in place of the feed-forward layers, if there are any.
+    pub experts: Option<Experts>,
     /// Whether queries, keys and values have a bias.
     pub bias_qkv: bool,
     /// Whether attention's output has a bias.
@@ -103,8 +108,13 @@ pub(crate) struct BlockMaps {
     pub(crate) head_gains: Option<[String; 2]>, // of queries and keys
     pub(crate) out: Map,
     pub(crate) norm2: Map,
-    pub(crate) up: Map,
-    pub(crate) down: Map,
+    pub(crate) fed: Fed,
+}
+
+/// What the second branch of a block is.
+pub(crate) enum Fed {
+    Dense(FeedForward),
+    Experts(Mixture),
 }
 
 impl Model {
@@ -130,19 +140,23 @@ impl Model {
     fn block_shapes(&self, i: usize) -> Shapes {
         let of = self.maps(i);
         let gains = of.head_gains.iter().flatten().map(|name| (name.clone(), [1, self.heads.dim])).collect();
-        let (front, behind) = ([of.norm1.shapes(), of.qkv.shapes(), gains], [of.out, of.up, of.down]);
-        let [out, up, down] = behind.map(|map| map.shapes());
-        [front.concat(), out, of.norm2.shapes(), up, down].concat()
+        let fed = match of.fed {
+            Fed::Dense(layer) => layer.shapes(),
+            Fed::Experts(layer) => layer.shapes(),
+        };
+        [of.norm1.shapes(), of.qkv.shapes(), gains, of.out.shapes(), of.norm2.shapes(), fed].concat()
     }
 
     /// The maps of block `i`.
     pub(crate) fn maps(&self, i: usize) -> BlockMaps {
         let part = |part: &str| format!("blocks.{i}.{part}");
         let affine = |name, shape, bias| Map { name: part(name), shape, bias, does: Does::Affine };
-        let (d, f, heads) = (self.width, self.hidden, self.heads);
-        let (up, up_width) = match self.activation {
-            Activation::SwiGlu => ("mlp.gate_up", 2 * f),
-            Activation::Gelu | Activation::GeluTanh | Activation::Relu => ("mlp.up", f),
+        let (d, heads, mlp) = (self.width, self.heads, part("mlp"));
+        let fed = if let Some(experts) = self.experts(i) {
+            let (activation, experts) = (self.activation, experts.clone());
+            Fed::Experts(Mixture { name: mlp, width: d, activation, experts })
+        } else {
+            Fed::Dense(FeedForward::new(&mlp, self.activation, [d, self.hidden], self.bias_mlp))
         };
         BlockMaps {
             norm1: self.normed(part("norm1")),
@@ -150,14 +164,18 @@ impl Model {
             head_gains: self.head_norm.then(|| ["attention.q_norm", "attention.k_norm"].map(part)),
             out: affine("attention.out", [heads.gathered(), d], self.bias_out),
             norm2: self.normed(part("norm2")),
-            up: affine(up, [d, up_width], self.bias_mlp),
-            down: affine("mlp.down", [f, d], self.bias_mlp),
+            fed,
         }
     }
 
     pub(crate) fn normed(&self, name: String) -> Map {
         let (shape, bias) = ([1, self.width], self.norm == Norm::Layer);
         Map { name, shape, bias, does: Does::Norm(self.eps) }
+    }
+
+    /// The experts of block `i`, if it has such.
+    pub fn experts(&self, i: usize) -> Option<&Experts> {
+        self.experts.as_ref().filter(|experts| !experts.dense.contains(&i))
     }
 
     /// Whom the tokens of block `i` see.
@@ -172,7 +190,7 @@ impl Model {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::proof::{everything, gpt2, qwen3, small, windowed};
+    use crate::proof::{deepseek, everything, gpt2, mixtral, qwen3, small, windowed};
 
     /// The names and shapes in front of, in and behind the blocks of a model with two.
     fn assert_shapes(model: &Model, front: &str, block: &str, behind: &str) {
@@ -210,6 +228,27 @@ mod tests {
             attention.q_norm[1,3] attention.k_norm[1,3] attention.out[6,4] attention.out.bias[1,4]
             norm2[1,4] norm2.bias[1,4] mlp.gate_up[4,10] mlp.gate_up.bias[1,10] mlp.down[5,4] mlp.down.bias[1,4]";
         assert_shapes(&everything(), "embedding[7,4]", block, "norm[1,4] norm.bias[1,4]");
+    }
+
+    /// Kills: a parameter of experts that is renamed, elsewhere, of another shape or of a block that has none.
+    #[test]
+    fn shapes_of_experts_are_canonical_and_in_program_order() {
+        let front = "norm1[1,4] attention.qkv[4,12] attention.out[6,4] norm2[1,4]";
+        let block = format!("{front} mlp.router[4,5] mlp.experts.gate_up[20,6] mlp.experts.down[20,3]");
+        assert_shapes(&mixtral(), "embedding[7,4]", &block, "norm[1,4] head[4,7]");
+        let relu = Model { activation: Activation::Relu, ..mixtral() };
+        let block = block.replace("gate_up[20,6]", "up[20,3]");
+        assert_shapes(&relu, "embedding[7,4]", &block, "norm[1,4] head[4,7]");
+        let experts = "mlp.router[4,6] mlp.router.bias[1,6] mlp.experts.gate_up[24,6] mlp.experts.down[24,3]
+            mlp.shared.gate_up[4,4] mlp.shared.down[2,4] mlp.shared.gate[4,1]";
+        let of = |i: usize, names: &str| {
+            names.split_whitespace().map(|name| format!("blocks.{i}.{name}")).collect::<Vec<_>>()
+        };
+        let dense = of(0, &format!("{front} mlp.gate_up[4,10] mlp.down[5,4]"));
+        let wanted = [dense, of(1, front), of(1, experts)].concat();
+        let seen =
+            deepseek().shapes().into_iter().map(|(name, [rows, cols])| format!("{name}[{rows},{cols}]"));
+        assert_eq!(seen.filter(|name| name.starts_with("blocks")).collect::<Vec<_>>(), wanted);
     }
 
     /// Kills: a window one block early or late, or in a model that has none.

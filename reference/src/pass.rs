@@ -57,27 +57,30 @@ impl Model {
     }
 
     /// This microbatch's share of the mean loss (nats), and the gradient of that share for every parameter, showing what
-    /// it computes. `mean_over`: how many targets the loss is a mean over, see [`cross_entropy`].
+    /// it computes. `mean_over`: how many targets the loss is a mean over, see [`cross_entropy`]. What experts add to the loss
+    /// is a share of the same mean.
     pub(crate) fn gradients_seen<S: Scalar>(
         &self,
         microbatch: &[Sequence],
         mean_over: usize,
         walk: &mut Walk<S>,
     ) -> (S, Weights<S>) {
+        walk.pass = walk.pass.map(|pass| Pass { mean_over, ..pass });
         let tape = self.forward(microbatch, walk);
+        let added = tape.blocks.iter().fold(S::ZERO, |sum, block| sum + block.loss());
         if self.bare {
             let (n, y) = (mean_over * self.width, features(microbatch, |s| &s.y));
             let (loss, dy) = (mean_square(&tape.x, &y, n), mean_square_backward(&tape.x, &y, n));
             let mut g = Weights::new();
             self.back(&tape, dy, &mut g, walk);
-            return (loss, g);
+            return (loss + added, g);
         }
         assert!(microbatch.iter().all(|s| s.ids.len() == s.targets.len()), "one target for each id");
         let targets: Vec<u32> = microbatch.iter().flat_map(|s| s.targets.iter().copied()).collect();
         let (v, objective) = (self.vocabulary, &self.objective);
         let loss = cross_entropy(&tape.logits, &targets, v, mean_over, objective);
         let d_logits = cross_entropy_backward(&tape.logits, &targets, v, mean_over, objective);
-        (loss, self.backward(&tape, &d_logits, walk))
+        (loss + added, self.backward(&tape, &d_logits, walk))
     }
 
     fn forward<S: Scalar>(&self, sequences: &[Sequence], walk: &mut Walk<S>) -> Tape<S> {

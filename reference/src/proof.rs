@@ -4,8 +4,8 @@
 //! ⟨dY, Ẏ⟩ = ⟨dX, Ẋ⟩ for every direction `Ẋ`. A random direction over the field of 2^61 − 1 lets a wrong `dX`
 //! pass with probability 2^-61 or so: no tolerance, no step width.
 use crate::{
-    Activation, Classifier, Heads, Model, Norm, Objective, Pass, Positions, Rates, Sequence, Walk, Weights,
-    Window,
+    Activation, Balance, Classifier, Experts, Groups, Heads, Model, Norm, Objective, Pass, Positions, Rates,
+    Scoring, Sequence, Shared, Walk, Weights, Window,
 };
 use tensor::{Dual, F61, IGNORED, Key, Rope, Scalar, Scaling, mix};
 
@@ -101,8 +101,48 @@ pub(crate) fn learned() -> Model {
     Model { positions, activation: Activation::Gelu, bias_out: true, dropout, ..small(false) }
 }
 
+/// Mixtral's experts, but few and small: five, which groups do not share evenly.
+pub(crate) fn few() -> Experts {
+    Experts {
+        count: 5,
+        chosen: 2,
+        hidden: 3,
+        scoring: Scoring::Softmax,
+        normalize: true,
+        scale: 1.0,
+        bias: false,
+        groups: None,
+        capacity: None,
+        shared: None,
+        balance: Balance::default(),
+        dense: Vec::new(),
+        forced: false,
+    }
+}
+
+/// All that experts may have but a capacity: six in three groups, of which two are chosen.
+pub(crate) fn grouped() -> Experts {
+    let groups = Some(Groups { count: 3, chosen: 2 });
+    let shared = Some(Shared { hidden: 2, gated: true });
+    let balance = Balance { microbatch: 0.0, sequence: 0.75, z: 0.5 };
+    let scored = Experts { scoring: Scoring::Sigmoid, bias: true, scale: 2.5, ..few() };
+    Experts { count: 6, chosen: 3, groups, shared, balance, ..scored }
+}
+
+/// A Mixtral, with experts in both blocks.
+pub(crate) fn mixtral() -> Model {
+    let balance = Balance { z: 0.25, ..Balance::default() };
+    Model { experts: Some(Experts { balance, ..few() }), ..small(false) }
+}
+
+/// A Llama with `DeepSeek`'s router, which has experts in its second block alone.
+pub(crate) fn deepseek() -> Model {
+    let dropout = Rates { residual: 0.25, ..Rates::default() };
+    Model { experts: Some(Experts { dense: vec![0], ..grouped() }), dropout, ..small(true) }
+}
+
 /// A model of each kind, by name.
-pub(crate) fn kinds() -> [(&'static str, Model); 7] {
+pub(crate) fn kinds() -> [(&'static str, Model); 9] {
     [
         ("llama", small(false)),
         ("llama, tied", small(true)),
@@ -111,6 +151,8 @@ pub(crate) fn kinds() -> [(&'static str, Model); 7] {
         ("windowed", windowed()),
         ("everything", everything()),
         ("learned", learned()),
+        ("mixtral", mixtral()),
+        ("deepseek", deepseek()),
     ]
 }
 
@@ -127,6 +169,11 @@ pub(crate) fn ragged() -> Vec<Sequence> {
         sequence(&[6], &[2]),
         sequence(&[3, 3, 0, 5], &[3, 6, 5, IGNORED]),
     ]
+}
+
+/// Names of the parameters that have a gradient: all but biases of routers.
+pub(crate) fn moved<S>(w: &Weights<S>) -> impl Iterator<Item = &String> {
+    w.keys().filter(|name| !name.ends_with("mlp.router.bias"))
 }
 
 /// Random numbers for every parameter, norm gains included.

@@ -6,7 +6,7 @@
 use crate::design::Design;
 use crate::dropout::Pass;
 use crate::linear::add;
-use crate::parameters::Weights;
+use crate::parameters::{Weights, trained};
 use crate::pass::Sequence;
 use crate::see::Walk;
 use crate::update::{Optimizer, Updates, zeros};
@@ -28,7 +28,7 @@ pub struct Step<S> {
     pub losses: Vec<S>,
     /// Σ g² over all parameters, before clipping.
     pub norm2: S,
-    /// The gradients, before clipping.
+    /// The gradients, before clipping, of all parameters that are trained.
     pub gradients: Weights<S>,
 }
 
@@ -88,8 +88,8 @@ impl<S: Scalar> Trainer<S> {
         see: &mut dyn FnMut(usize, Arguments, &[S]),
     ) -> Step<S> {
         let mean_over = microbatches.iter().flatten().map(|sequence| self.model.counted(sequence)).sum();
-        let mut pass = Pass { seed: self.seed, step: self.updates.steps(), first_sequence: 0 };
-        let (mut losses, mut gradients) = (Vec::new(), zeros(&self.model.shapes()));
+        let mut pass = Pass { seed: self.seed, step: self.updates.steps(), first_sequence: 0, mean_over };
+        let (mut losses, mut gradients) = (Vec::new(), zeros(&trained(self.model.shapes())));
         for (m, microbatch) in microbatches.iter().enumerate() {
             let mut see = |name: Arguments, x: &[S]| see(m, name, x);
             let mut walk = Walk { w: self.updates.weights(), pass: Some(pass), see: &mut see };
@@ -109,7 +109,10 @@ impl<S: Scalar> Trainer<S> {
 mod tests {
     use super::*;
     use crate::Degree;
-    use crate::proof::{assert_close, everything, kinds, ragged, random_weights, small, under_two_keys};
+    use crate::proof::{
+        assert_close, deepseek, everything, kinds, mixtral, moved, ragged, random_weights, small,
+        under_two_keys,
+    };
     use tensor::{F61, IGNORED};
 
     const ADAM: Optimizer = Optimizer::AdamW { beta1: 0.5, beta2: 0.75, eps: 0.5, decay: 0.25 };
@@ -200,6 +203,44 @@ mod tests {
         });
     }
 
+    /// Kills: a bias of the choice that has a gradient, a part in the norm, or decays; a balance that is in the gradients and
+    /// not in the loss.
+    #[test]
+    fn the_bias_of_a_router_stays_as_it_is() {
+        under_two_keys(|| {
+            let before = random_weights::<F61>(&deepseek(), 9);
+            let mut trainer = Trainer::new(deepseek(), ADAM, None, before.clone()).seeded(2);
+            let step = trainer.step(&[ragged()], 0.5);
+            assert!(step.gradients.keys().eq(moved(&before)));
+            assert_eq!(step.norm2, step.gradients.values().flatten().fold(F61::ZERO, |sum, &g| sum + g * g));
+            for (name, w) in trainer.weights() {
+                assert_eq!(*w == before[name], name == "blocks.1.mlp.router.bias", "{name}");
+            }
+            let pass = Pass { seed: 2, ..Pass::default() };
+            let (loss, _) = deepseek().gradients_with(&before, &ragged(), 6, &pass);
+            assert_eq!(step.losses, [loss]);
+        });
+    }
+
+    /// Where all experts have as many copies, a balance of weight α is α for each token of the microbatch, in each block. Kills: a
+    /// balance of one block, of the step instead of its microbatches, a mean over other tokens than those that count.
+    #[test]
+    fn balances_are_those_of_each_block_and_microbatch() {
+        under_two_keys(|| {
+            let batch = [ragged()[..2].to_vec(), ragged()]; // 4 and 8 tokens, of which 3 and 6 count
+            let losses = |microbatch: f64| {
+                let mut model = mixtral();
+                let experts = model.experts.as_mut().expect("a Mixtral");
+                (experts.count, experts.forced, experts.balance.microbatch) = (4, true, microbatch);
+                let w = random_weights::<F61>(&model, 3);
+                Trainer::new(model, Optimizer::Sgd, None, w).step(&batch, 0.5).losses
+            };
+            for ((some, none), tokens) in losses(0.5).into_iter().zip(losses(0.0)).zip([4, 8]) {
+                assert_eq!(some - none, F61::from_usize(tokens) * F61::from_usize(9).inv());
+            }
+        });
+    }
+
     /// Kills: a look at the value of a number, which degrees do not have; numbers beyond the range of one's bound.
     #[test]
     fn steps_on_degrees_bound_the_proof() {
@@ -226,7 +267,7 @@ mod tests {
             let mut w: Weights<F61> = random_weights(&model, 7);
             let mut trainer = Trainer::new(model.clone(), Optimizer::Sgd, None, w.clone()).seeded(9);
             for step in 0..2 {
-                let pass = |first_sequence| Pass { seed: 9, step, first_sequence };
+                let pass = |first_sequence| Pass { seed: 9, step, first_sequence, mean_over: 9 };
                 let (first, mut g) = model.gradients_with(&w, &batch[0], 9, &pass(0));
                 let (second, other) = model.gradients_with(&w, &batch[1], 9, &pass(3));
                 for (name, g) in &mut g {

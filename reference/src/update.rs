@@ -13,7 +13,7 @@
 //! Source: Kingma, Ba, Adam, arXiv:1412.6980; Loshchilov, Hutter, arXiv:1711.05101; clipping: Pascanu et al.,
 //! arXiv:1211.5063.
 use crate::linear::{add, dot};
-use crate::parameters::{Shapes, Weights};
+use crate::parameters::{Shapes, Weights, trained};
 use tensor::Scalar;
 
 /// How gradients change weights.
@@ -37,7 +37,7 @@ pub enum Optimizer {
 /// Weights that gradients change, and the state of their optimizer.
 #[derive(Clone, Debug)]
 pub struct Updates<S> {
-    shapes: Shapes,
+    shapes: Shapes, // of what is trained
     optimizer: Optimizer,
     clip: Option<f64>,
     weights: Weights<S>,
@@ -59,8 +59,9 @@ impl<S: Scalar> Updates<S> {
         clip: Option<f64>,
         weights: Weights<S>,
     ) -> Self {
+        assert_eq!(sizes(&weights), sizes(&zeros::<S>(&shapes)), "the weights are those of the model");
+        let shapes = trained(shapes);
         let zero = zeros(&shapes);
-        assert_eq!(sizes(&weights), sizes(&zero), "the weights are those of the model");
         Self { shapes, optimizer, clip, weights, first: zero.clone(), second: zero, steps: 0 }
     }
 
@@ -83,12 +84,12 @@ impl<S: Scalar> Updates<S> {
         self.weights = weights;
     }
 
-    /// One step with learning rate `lr` → Σ g² over all parameters, before clipping.
+    /// One step with learning rate `lr` → Σ g² over all parameters that are trained, before clipping.
     ///
     /// # Panics
     /// If a gradient is missing.
     pub fn apply(&mut self, gradients: &Weights<S>, lr: f64) -> S {
-        assert_eq!(sizes(gradients), sizes(&self.weights), "a gradient for every weight");
+        assert_eq!(sizes(gradients), sizes(&self.first), "a gradient for every weight");
         let norm2 = gradients.values().fold(S::ZERO, |sum, g| sum + dot(g, g));
         let (c, lr) = (self.clip.map_or(S::ONE, |limit| S::clip_factor(norm2, limit)), S::from_f64(lr));
         self.steps += 1;

@@ -140,7 +140,7 @@ mod tests {
         fn oracle<S: Scalar>(&self, g: &Given<S>) -> Answer<S> {
             let numbers = (g.first..).take(g.lengths.len()).collect();
             let tokens = Tokens { lengths: g.lengths.clone(), numbers };
-            let pass = Pass { seed: SEED, step: g.step, first_sequence: g.first };
+            let pass = Pass { seed: SEED, step: g.step, first_sequence: g.first, ..Pass::default() };
             let mut nobody = |_: std::fmt::Arguments, _: &[_]| {};
             let mut walk = Walk { w: &g.weights, pass: Some(pass), see: &mut nobody };
             let (y, saved) = self.0.block(0, g.x.clone(), &tokens, &mut walk);

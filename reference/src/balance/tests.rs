@@ -1,0 +1,69 @@
+use super::*;
+use crate::proof::{assert_close, draw, few, under_two_keys};
+use tensor::F61;
+
+fn of(scoring: Scoring, balance: Balance) -> Experts {
+    Experts { count: 2, chosen: 1, scoring, balance, ..few() }
+}
+const MICROBATCH: Balance = Balance { microbatch: 0.5, sequence: 0.0, z: 0.0 };
+const SEQUENCE: Balance = Balance { microbatch: 0.0, sequence: 0.5, z: 0.0 };
+
+/// Two experts, three tokens of two sequences, whose P are (¾, ¼), (½, ½), (¼, ¾) by logits of ln 3: the first two choose expert
+/// 0, the third expert 1. Kills: counts of dropped or of all copies, a mean over tokens twice or not at all, another microbatch's
+/// tokens, sequences taken together, E or k left out.
+#[test]
+fn balances_equal_sums_worked_out_by_hand() {
+    let l = 3f64.ln();
+    let loss = |balance, lengths: &[usize]| {
+        let experts = of(Scoring::Softmax, balance);
+        experts.auxiliary(&experts.route(vec![l, 0.0, 0.0, 0.0, 0.0, l], None), lengths, 4)
+    };
+    // Σₜ P = (1.5, 1.5), n = (2, 1): ½·2/3·4.5 / 4
+    assert_close(&[loss(MICROBATCH, &[2, 1]), loss(SEQUENCE, &[3])], &[0.375; 2], 1e-15);
+    // n = (2, 0) with Σ P = (1.25, 0.75), and (0, 1) with (¼, ¾): ½·(2/2·2.5 + 2/1·0.75) / 4
+    assert_close(&[loss(SEQUENCE, &[2, 0, 1])], &[0.5], 1e-15);
+    let both = Balance { microbatch: 0.5, ..SEQUENCE };
+    assert_close(&[loss(both, &[2, 1])], &[0.875], 1e-15);
+    // ln 4, ln 2, ln 4
+    let squares = 2.0 * 4f64.ln().powi(2) + 2f64.ln().powi(2);
+    assert_close(&[loss(Balance { z: 0.25, ..Balance::default() }, &[3])], &[0.25 * squares / 4.0], 1e-15);
+    assert_close(&[loss(Balance::default(), &[3])], &[0.0], 0.0);
+}
+
+/// Kills: sigmoids that are not divided by their sum, capacity that changes what is counted.
+#[test]
+fn sigmoids_are_balanced_as_shares() {
+    let l = 3f64.ln(); // its sigmoid is ¾, that of −l ¼, that of 0 ½
+    let experts = Experts { capacity: Some(0.1), ..of(Scoring::Sigmoid, MICROBATCH) };
+    let routing = experts.route(vec![l, -l, l, l, 0.0, l], None);
+    // P̂ = (¾, ¼), (½, ½), (0.4, 0.6); n = (2, 1): ½·2/3·(2·1.65 + 1.35) / 3
+    assert_close(&[experts.auxiliary(&routing, &[3], 3)], &[4.65 / 9.0], 1e-15);
+}
+
+/// Of k chosen and tokens that are spread evenly each balance is its weight, whatever the scores. Kills: k left out.
+#[test]
+fn an_even_spread_costs_its_weight() {
+    under_two_keys(|| {
+        for (balance, lengths) in [(MICROBATCH, vec![2, 3]), (SEQUENCE, vec![5])] {
+            let experts = Experts { forced: true, balance, ..few() };
+            let routing = experts.route(draw::<F61>(3, 5 * 5), None);
+            assert_eq!(experts.auxiliary(&routing, &lengths, 5), F61::from_f64(0.5));
+        }
+    });
+}
+
+/// Kills: 1/0 of a microbatch or a sequence without tokens, or of a step in which none counts.
+#[test]
+fn no_token_no_loss() {
+    let _held = tensor::Key(1).enter();
+    let all = Balance { z: 0.5, microbatch: 0.5, ..SEQUENCE };
+    for scoring in [Scoring::Softmax, Scoring::Sigmoid] {
+        let experts = of(scoring, all);
+        let none = experts.route::<F61>(Vec::new(), None);
+        assert_eq!(experts.auxiliary(&none, &[0, 0], 3), F61::ZERO);
+        assert_eq!(experts.auxiliary_backward(&none, &[], 3), [vec![], vec![]]);
+        let some = experts.route::<F61>(draw(1, 4), None);
+        assert_eq!(experts.auxiliary(&some, &[2], 0), F61::ZERO);
+        assert_eq!(experts.auxiliary_backward(&some, &[2], 0), [[F61::ZERO; 4]; 2].map(Vec::from));
+    }
+}

@@ -1,0 +1,296 @@
+//! A layer of experts (mixture of experts): feed-forwards of which each token goes through a few.
+//!
+//! Letters: `B` tokens of the microbatch, `D` features, `E` experts of `F` hidden features; `g` gates and who has chosen
+//! whom, from `router.rs`; `FFN(x) = activation(x·W_up)·W_down`, without biases.
+//!
+//! ```text
+//! l[B,E] = X·W_router
+//! Y[t]   = Σ over experts e that took t of g[t,e]·FFNₑ(X[t])   +   [sigmoid(X[t]·w)·] FFN_shared(X[t])
+//! dg     = ⟨dY[t], FFNₑ(X[t])⟩, 0 where e has dropped t
+//! ```
+//! and the rest as the parts have it. The matrices of all experts lie in one, `W_down` transposed: rows `e·D..(e+1)·D` are
+//! expert e's. What a microbatch's tokens are to each other (capacity, balance) they are whoever holds them.
+//!
+//! Source: Shazeer et al., arXiv:1701.06538; Fedus et al., Switch, arXiv:2101.03961 (capacity).
+use crate::activation::Activation;
+use crate::balance::Balance;
+use crate::feed_forward::{FeedForward, FeedForwardSaved};
+use crate::linear::{add, dot, linear, linear_backward, transpose};
+use crate::parameters::{Does, Map, Weights};
+use crate::router::Routing;
+use crate::see::Walk;
+use tensor::Scalar;
+
+/// Experts in place of a feed-forward: all that their parameters do not say.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Experts {
+    /// How many there are, `E`.
+    pub count: usize,
+    /// How many each token chooses, `k`.
+    pub chosen: usize,
+    /// Hidden features of each, `F`.
+    pub hidden: usize,
+    /// What a score is.
+    pub scoring: Scoring,
+    /// Whether a token's gates are divided by their sum.
+    pub normalize: bool,
+    /// What gates are multiplied by after that.
+    pub scale: f64,
+    /// Whether a bias, which has no gradient, is added to the scores that choose.
+    pub bias: bool,
+    /// Groups that are chosen before experts are.
+    pub groups: Option<Groups>,
+    /// The most tokens that an expert takes: this times what it would take of a microbatch if all took as many.
+    pub capacity: Option<f64>,
+    /// The expert that all tokens go through.
+    pub shared: Option<Shared>,
+    /// What training adds to the loss.
+    pub balance: Balance,
+    /// The blocks that have a usual feed-forward.
+    pub dense: Vec<usize>,
+    /// Whether tokens are dealt to experts in turn.
+    pub forced: bool,
+}
+
+/// What a score is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scoring {
+    /// The softmax over all experts.
+    Softmax,
+    /// The sigmoid of a logit.
+    Sigmoid,
+}
+
+/// Groups of consecutive experts, equally many in each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Groups {
+    /// How many there are.
+    pub count: usize,
+    /// From how many of them a token chooses.
+    pub chosen: usize,
+}
+
+/// The expert that all tokens go through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shared {
+    /// Its hidden features.
+    pub hidden: usize,
+    /// Whether what it gives is multiplied by a sigmoid.
+    pub gated: bool,
+}
+
+/// A layer of experts that has a name.
+#[derive(Clone, Debug)]
+pub struct Mixture {
+    /// What its parameters' names begin with.
+    pub name: String,
+    /// Features of a token, `D`.
+    pub width: usize,
+    /// The experts' activation.
+    pub activation: Activation,
+    /// The experts.
+    pub experts: Experts,
+}
+
+/// What its backward needs of its forward.
+pub struct MixtureSaved<S> {
+    x: Vec<S>,
+    lengths: Vec<usize>,
+    mean_over: Option<usize>,
+    routing: Routing<S>,
+    taken: Vec<Taken<S>>,                                  // by expert
+    shared: Option<(Vec<S>, FeedForwardSaved<S>, Vec<S>)>, // logits of its gate, its own, what it gave
+    loss: S,
+}
+
+/// What an expert made of its tokens.
+struct Taken<S> {
+    copies: Vec<(usize, usize)>, // tokens, and as which of its choices each has come
+    x: Vec<S>,
+    up: Vec<S>,
+    h: Vec<S>,
+    y: Vec<S>,
+}
+
+impl<S: Scalar> MixtureSaved<S> {
+    /// What this layer adds to the microbatch's share of the loss; 0 where nothing is learnt.
+    pub fn loss(&self) -> S {
+        self.loss
+    }
+}
+
+impl Mixture {
+    /// Name and shape `[rows, cols]` of every parameter, in program order.
+    #[must_use]
+    pub fn shapes(&self) -> Vec<(String, [usize; 2])> {
+        let ([router, gate], Experts { count, hidden, bias, shared, .. }) = (self.maps(), &self.experts);
+        let (first, columns) = self.activation.first(*hidden);
+        let part = |part: &str, shape| (format!("{}.{part}", self.name), shape);
+        let mut shapes = router.shapes();
+        shapes.extend(bias.then(|| part("router.bias", [1, *count])));
+        shapes.push(part(&format!("experts.{first}"), [count * self.width, columns]));
+        shapes.push(part("experts.down", [count * self.width, *hidden]));
+        shapes.extend(self.shared().iter().flat_map(FeedForward::shapes));
+        shapes.extend(shared.filter(|shared| shared.gated).iter().flat_map(|_| gate.shapes()));
+        shapes
+    }
+
+    /// `X[B,D]` of sequences of these lengths → `Y[B,D]`, and what the backward needs, showing what the router and the shared
+    /// expert compute. It learns, and so adds to the loss, where there is a pass.
+    ///
+    /// # Panics
+    /// If `X` has not one row for each token, or a weight is missing or of another shape.
+    pub fn forward<S: Scalar>(
+        &self,
+        x: Vec<S>,
+        lengths: &[usize],
+        walk: &mut Walk<S>,
+    ) -> (Vec<S>, MixtureSaved<S>) {
+        assert_eq!(x.len(), lengths.iter().sum::<usize>() * self.width, "a row of X for every token");
+        let (w, [router, gate], experts) = (walk.w, self.maps(), &self.experts);
+        let mut y = vec![S::ZERO; x.len()];
+        let logits = router.forward_seen(walk, &x);
+        let routing = experts.route(logits, experts.bias.then(|| &w[&self.part("router.bias")]));
+        let taken = experts.taken(&routing.chosen).into_iter().enumerate();
+        let taken: Vec<_> = taken.map(|(e, copies)| self.expert(e, &x, copies, w)).collect();
+        for Taken { copies, y: of, .. } in &taken {
+            for (&(t, j), of) in copies.iter().zip(of.chunks(self.width)) {
+                add(self.row(&mut y, t), of.iter().map(|&y| routing.gates[t][j] * y));
+            }
+        }
+        let shared = self.shared().map(|shared| {
+            let (of, saved) = shared.forward(walk, x.clone());
+            let logits = if self.gated() { gate.forward_seen(walk, &x) } else { Vec::new() };
+            for (t, of) in of.chunks(self.width).enumerate() {
+                let gate = logits.get(t).map_or(S::ONE, |l| l.sigmoid());
+                add(self.row(&mut y, t), of.iter().map(|&y| gate * y));
+            }
+            (logits, saved, of)
+        });
+        let (lengths, mean_over) = (lengths.to_vec(), walk.pass.map(|pass| pass.mean_over));
+        let loss = mean_over.map_or(S::ZERO, |n| experts.auxiliary(&routing, &lengths, n));
+        (y, MixtureSaved { x, lengths, mean_over, routing, taken, shared, loss })
+    }
+
+    /// `dY[B,D]` → `dX[B,D]` of the output and of what is added to the loss; the gradients of the parameters go into `g`, all
+    /// but that of the router's bias, which has none.
+    pub fn backward<S: Scalar>(
+        &self,
+        (saved, dy): (&MixtureSaved<S>, &[S]),
+        walk: &mut Walk<S>,
+        g: &mut Weights<S>,
+    ) -> Vec<S> {
+        let ([router, _], experts, routing) = (self.maps(), &self.experts, &saved.routing);
+        let mut dx = vec![S::ZERO; saved.x.len()];
+        let mut dg: Vec<_> = routing.gates.iter().map(|gates| vec![S::ZERO; gates.len()]).collect();
+        let [mut first, mut down] = [Vec::new(), Vec::new()];
+        for (e, taken) in saved.taken.iter().enumerate() {
+            let mut d_own = Vec::new();
+            for (&(t, j), y) in taken.copies.iter().zip(taken.y.chunks(self.width)) {
+                let dy = &dy[t * self.width..][..self.width];
+                dg[t][j] = dot(dy, y);
+                d_own.extend(dy.iter().map(|&dy| routing.gates[t][j] * dy));
+            }
+            let (d, of_first, of_down) = self.expert_backward(e, taken, &d_own, walk.w);
+            first.extend(of_first);
+            down.extend(of_down);
+            for (&(t, _), d) in taken.copies.iter().zip(d.chunks(self.width)) {
+                add(self.row(&mut dx, t), d.iter().copied());
+            }
+        }
+        g.extend([(self.first().0, first), (self.part("experts.down"), down)]);
+        add(&mut dx, self.shared_backward((saved, dy), walk, g));
+        let mut dp = experts.gates_backward(routing, &dg);
+        let aux = saved.mean_over.map(|n| experts.auxiliary_backward(routing, &saved.lengths, n));
+        let [of_p, of_l] = aux.unwrap_or_default();
+        add(&mut dp, of_p);
+        let mut dl = experts.scores_backward(routing, &dp);
+        add(&mut dl, of_l);
+        add(&mut dx, router.backward_seen(walk, &saved.x, &dl, g));
+        dx
+    }
+
+    /// Expert `e` on its tokens.
+    fn expert<S: Scalar>(&self, e: usize, x: &[S], copies: Vec<(usize, usize)>, w: &Weights<S>) -> Taken<S> {
+        let ([first, down], f) = (self.matrices(e, w), self.experts.hidden);
+        let x: Vec<S> =
+            copies.iter().flat_map(|(t, _)| &x[t * self.width..][..self.width]).copied().collect();
+        let up = linear(&x, first, [self.width, self.first().1]);
+        let h = self.activation.of_rows(&up, f);
+        let y = linear(&h, &transpose(down, [self.width, f]), [f, self.width]);
+        Taken { copies, x, up, h, y }
+    }
+
+    /// dY of its tokens to their dX, and the gradients of its two matrices.
+    fn expert_backward<S: Scalar>(
+        &self,
+        e: usize,
+        taken: &Taken<S>,
+        dy: &[S],
+        w: &Weights<S>,
+    ) -> (Vec<S>, Vec<S>, Vec<S>) {
+        let ([first, down], f) = (self.matrices(e, w), self.experts.hidden);
+        let (dh, d_down) = linear_backward(&taken.h, &transpose(down, [self.width, f]), dy, [f, self.width]);
+        let d_up = self.activation.of_rows_backward(&taken.up, &dh, f);
+        let (dx, d_first) = linear_backward(&taken.x, first, &d_up, [self.width, self.first().1]);
+        (dx, d_first, transpose(&d_down, [f, self.width]))
+    }
+
+    fn shared_backward<S: Scalar>(
+        &self,
+        (saved, dy): (&MixtureSaved<S>, &[S]),
+        walk: &mut Walk<S>,
+        g: &mut Weights<S>,
+    ) -> Vec<S> {
+        let (Some(shared), Some((logits, of, y))) = (self.shared(), &saved.shared) else { return Vec::new() };
+        if !self.gated() {
+            return shared.backward(walk, (of, dy), g);
+        }
+        let ([_, gate], rows) = (self.maps(), dy.chunks(self.width).zip(y.chunks(self.width)).zip(logits));
+        let (mut d_own, mut dl) = (Vec::new(), Vec::new());
+        for ((dy, y), l) in rows {
+            let s = l.sigmoid();
+            d_own.extend(dy.iter().map(|&dy| s * dy));
+            dl.push(dot(dy, y) * s * (S::ONE - s));
+        }
+        let mut dx = gate.backward_seen(walk, &saved.x, &dl, g);
+        add(&mut dx, shared.backward(walk, (of, &d_own), g));
+        dx
+    }
+
+    /// The router, and the gate of the shared expert.
+    fn maps(&self) -> [Map; 2] {
+        [("router", self.experts.count), ("shared.gate", 1)].map(|(part, columns)| {
+            let shape = [self.width, columns];
+            Map { name: self.part(part), shape, bias: false, does: Does::Affine }
+        })
+    }
+    fn shared(&self) -> Option<FeedForward> {
+        let of = |shared: Shared| [self.width, shared.hidden];
+        let name = self.part("shared");
+        self.experts.shared.map(|shared| FeedForward::new(&name, self.activation, of(shared), false))
+    }
+    fn gated(&self) -> bool {
+        self.experts.shared.is_some_and(|shared| shared.gated)
+    }
+    /// The name of the experts' first matrices, and the columns of each.
+    fn first(&self) -> (String, usize) {
+        let (first, columns) = self.activation.first(self.experts.hidden);
+        (self.part(&format!("experts.{first}")), columns)
+    }
+    /// Expert `e`'s: `W_up[D, F or 2F]`, and `W_down` transposed, `[D,F]`.
+    fn matrices<'a, S>(&self, e: usize, w: &'a Weights<S>) -> [&'a [S]; 2] {
+        let ((first, columns), f) = (self.first(), self.experts.hidden);
+        let of = |name: &str, columns: usize| &w[name][e * self.width * columns..][..self.width * columns];
+        [of(&first, columns), of(&self.part("experts.down"), f)]
+    }
+    fn part(&self, part: &str) -> String {
+        format!("{}.{part}", self.name)
+    }
+    fn row<'a, S>(&self, x: &'a mut [S], t: usize) -> &'a mut [S] {
+        &mut x[t * self.width..][..self.width]
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,154 @@
+use super::*;
+use crate::proof::{assert_close, assert_derivative, draw, few, grouped, under_two_keys, values};
+use crate::{Pass, linear, swiglu};
+use tensor::{Dual, F61};
+
+const D: usize = 4;
+const LENGTHS: [usize; 4] = [3, 0, 1, 5];
+const TOKENS: usize = 9;
+
+fn layer(experts: Experts) -> Mixture {
+    Mixture { name: "mlp".into(), width: D, activation: Activation::SwiGlu, experts }
+}
+fn weights<S: Scalar>(layer: &Mixture) -> Weights<S> {
+    let numbered = layer.shapes().into_iter().zip(50..);
+    numbered.map(|((name, [rows, cols]), seed)| (name, draw(seed, rows * cols))).collect()
+}
+fn pass(learns: bool) -> Option<Pass> {
+    learns.then(|| Pass { mean_over: 7, ..Pass::default() })
+}
+fn forward<S: Scalar>(layer: &Mixture, w: &Weights<S>, x: Vec<S>, learns: bool) -> (Vec<S>, MixtureSaved<S>) {
+    layer.forward(x, &LENGTHS, &mut Walk { w, pass: pass(learns), see: &mut |_, _| {} })
+}
+
+/// Every router, with and without all that it may have.
+fn every() -> Vec<Experts> {
+    let mut all = Vec::new();
+    for (normalize, scale) in [(true, 1.0), (true, 2.5), (false, 1.0), (false, 0.5)] {
+        all.extend([few(), grouped()].map(|of| Experts { normalize, scale, ..of }));
+    }
+    let softmax = Experts { scoring: Scoring::Softmax, bias: false, ..grouped() };
+    let ungated = Some(Shared { hidden: 3, gated: false });
+    all.extend([softmax, Experts { shared: ungated, bias: false, groups: None, ..grouped() }]);
+    all.extend([few(), grouped()].map(|of| Experts { forced: true, ..of }));
+    for balance in [[0.5, 0.0, 0.0], [0.0, 0.5, 0.0], [0.0, 0.0, 0.5], [0.5, 0.25, 0.125]] {
+        let [microbatch, sequence, z] = balance;
+        let balance = Balance { microbatch, sequence, z };
+        all.extend([few(), grouped()].map(|of| Experts { balance, ..of }));
+    }
+    let dropping = all.clone().into_iter().map(|of| Experts { capacity: Some(0.75), ..of });
+    [all.clone(), dropping.collect(), vec![Experts { chosen: 1, ..few() }, Experts { chosen: 5, ..few() }]]
+        .concat()
+}
+
+/// Kills: any wrong, missing or doubled term of any gradient: a router without one, or from the choice; gates twice or not at
+/// all in dY; a dropped copy that has a gradient or takes one from the others; a bias that learns; a balance whose gradient
+/// flows through counts.
+#[test]
+fn experts_backward_equals_the_derivative_exactly() {
+    under_two_keys(|| {
+        for (activation, experts) in
+            every().into_iter().map(|of| (Activation::SwiGlu, of)).chain([(Activation::Gelu, grouped())])
+        {
+            let layer = Mixture { activation, ..layer(experts) };
+            let (w, x, dy) =
+                (weights::<Dual<F61>>(&layer), draw::<Dual<F61>>(2, TOKENS * D), draw(3, TOKENS * D));
+            let still = w.iter().map(|(name, w)| (name.clone(), values(w))).collect();
+            let (y, saved) = forward(&layer, &still, values(&x), true);
+            let mut walk = Walk { w: &still, pass: pass(true), see: &mut |_, _| {} };
+            let mut g = Weights::new();
+            let dx = layer.backward((&saved, &dy), &mut walk, &mut g);
+            assert!(g.keys().eq(w.keys().filter(|name| *name != "mlp.router.bias")));
+            let (moved, moved_saved) = forward(&layer, &w, x.clone(), true);
+            assert_eq!((&y, saved.loss()), (&values(&moved), moved_saved.loss().value), "{layer:?}");
+            let out = [moved, vec![moved_saved.loss()]].concat();
+            let mut inputs = vec![(x.as_slice(), dx.as_slice())];
+            inputs.extend(g.iter().map(|(name, g)| (w[name].as_slice(), g.as_slice())));
+            assert_derivative(&[dy, vec![F61::ONE]].concat(), &out, &inputs);
+        }
+    });
+}
+
+/// Token by token and expert by expert, in the contract's words. Kills: rows of another expert, `W_down` not transposed, a
+/// gate of another token or choice, experts that have dropped a token and count it all the same, a shared expert that is
+/// routed, gated twice, or by another token.
+#[test]
+fn experts_equal_the_sum_over_those_chosen_exactly() {
+    under_two_keys(|| {
+        for experts in every() {
+            let layer = layer(experts.clone());
+            let (w, x) = (weights::<F61>(&layer), draw::<F61>(2, TOKENS * D));
+            let logits = linear(&x, &w["mlp.router"], [D, experts.count]);
+            let routing = experts.route(logits, w.get("mlp.router.bias"));
+            let most = experts.capacity.map_or(TOKENS, |c| {
+                (c * (experts.chosen * TOKENS) as f64 / experts.count as f64).ceil() as usize
+            });
+            let (mut wanted, mut taken, mut dropped) = (Vec::new(), vec![0; experts.count], 0);
+            for (t, x) in x.chunks(D).enumerate() {
+                let mut y = vec![F61::ZERO; D];
+                for (&e, &gate) in routing.chosen[t].iter().zip(&routing.gates[t]) {
+                    taken[e] += 1;
+                    if taken[e] > most {
+                        dropped += 1;
+                        continue;
+                    }
+                    let f = experts.hidden;
+                    let up = linear(x, &w["mlp.experts.gate_up"][e * D * 2 * f..][..D * 2 * f], [D, 2 * f]);
+                    let h = swiglu(&up, f);
+                    for (d, y) in y.iter_mut().enumerate() {
+                        *y += gate * dot(&h, &w["mlp.experts.down"][(e * D + d) * f..][..f]);
+                    }
+                }
+                if let Some(Shared { hidden, gated }) = experts.shared {
+                    let up = linear(x, &w["mlp.shared.gate_up"], [D, 2 * hidden]);
+                    let of = linear(&swiglu(&up, hidden), &w["mlp.shared.down"], [hidden, D]);
+                    let gate = if gated { dot(x, &w["mlp.shared.gate"]).sigmoid() } else { F61::ONE };
+                    add(&mut y, of.into_iter().map(|of| gate * of));
+                }
+                wanted.extend(y);
+            }
+            assert_eq!(dropped > 0, experts.capacity.is_some(), "{experts:?}");
+            assert_eq!(forward(&layer, &w, x, true).0, wanted, "{experts:?}");
+        }
+    });
+}
+
+/// Kills: a balance that counts where nothing is learnt.
+#[test]
+fn what_is_not_learnt_from_adds_nothing_to_the_loss() {
+    let layer = layer(grouped());
+    let (w, x) = (weights::<f64>(&layer), draw::<f64>(2, TOKENS * D));
+    let [(y, learnt), (same, read)] = [true, false].map(|learns| forward(&layer, &w, x.clone(), learns));
+    assert_eq!(y, same);
+    assert_close(&[read.loss()], &[0.0], 0.0);
+    assert!(learnt.loss() > 0.0);
+    let dy = vec![0.0; TOKENS * D];
+    let of = |saved: &MixtureSaved<f64>, learns| {
+        let mut walk = Walk { w: &w, pass: pass(learns), see: &mut |_, _| {} };
+        layer.backward((saved, &dy), &mut walk, &mut Weights::new())
+    };
+    assert!(of(&read, false).iter().all(|dx| *dx == 0.0) && of(&learnt, true).iter().any(|dx| *dx != 0.0));
+}
+
+/// Each projection that has a name shows its rows and their gradients; experts' rows, which lie elsewhere in each layout, do
+/// not. Kills: a name lost or told twice.
+#[test]
+fn routers_and_shared_experts_are_shown() {
+    let _held = tensor::Key(1).enter();
+    let layer = layer(grouped());
+    let (w, x, mut names) = (weights::<F61>(&layer), draw::<F61>(2, TOKENS * D), Vec::new());
+    let mut see = |name: std::fmt::Arguments, x: &[F61]| {
+        assert!(x.len().is_multiple_of(TOKENS) && !x.is_empty());
+        names.push(name.to_string());
+    };
+    let mut walk = Walk { w: &w, pass: pass(true), see: &mut see };
+    let (y, saved) = layer.forward(x, &LENGTHS, &mut walk);
+    let _ = layer.backward((&saved, &y), &mut walk, &mut Weights::new());
+    let (there, back): (Vec<_>, Vec<_>) =
+        names.into_iter().partition(|name| !name.starts_with("gradient of "));
+    let parts = ["router", "shared.gate_up", "shared.down", "shared.gate"];
+    assert_eq!(there, parts.map(|part| [format!("mlp.{part}.in"), format!("mlp.{part}.out")]).concat());
+    let parts = ["shared.gate", "shared.down", "shared.gate_up", "router"];
+    let gradient = |part: &str, end| format!("gradient of mlp.{part}.{end}");
+    assert_eq!(back, parts.map(|part| ["out", "in"].map(|end| gradient(part, end))).concat());
+}

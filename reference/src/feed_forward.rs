@@ -1,0 +1,77 @@
+//! The feed-forward layer: of a block, and of the expert that all tokens share.
+//!
+//! ```text
+//! Y[B,D] = activation(X[B,D]·W_up + b)·W_down + b
+//! ```
+use crate::activation::{Activation, activate, activate_backward};
+use crate::parameters::{Does, Map, Shapes, Weights};
+use crate::see::Walk;
+use crate::swiglu::{swiglu, swiglu_backward};
+use tensor::Scalar;
+
+/// Two matrices and what lies between them.
+pub(crate) struct FeedForward {
+    up: Map,
+    down: Map,
+    activation: Activation,
+    hidden: usize,
+}
+
+/// What its backward needs of its forward.
+pub(crate) struct FeedForwardSaved<S> {
+    x: Vec<S>,
+    up: Vec<S>, // what goes into the activation
+    h: Vec<S>,  // what comes out
+}
+
+impl FeedForward {
+    /// Parameters `{name}.gate_up` or `.up`, and `.down`.
+    pub(crate) fn new(name: &str, activation: Activation, [width, hidden]: [usize; 2], bias: bool) -> Self {
+        let map = |part, shape| Map { name: format!("{name}.{part}"), shape, bias, does: Does::Affine };
+        let (first, columns) = activation.first(hidden);
+        Self { up: map(first, [width, columns]), down: map("down", [hidden, width]), activation, hidden }
+    }
+    pub(crate) fn shapes(&self) -> Shapes {
+        [self.up.shapes(), self.down.shapes()].concat()
+    }
+    /// `X[B,D]` → `Y[B,D]`.
+    pub(crate) fn forward<S: Scalar>(&self, walk: &mut Walk<S>, x: Vec<S>) -> (Vec<S>, FeedForwardSaved<S>) {
+        let up = self.up.forward_seen(walk, &x);
+        let h = self.activation.of_rows(&up, self.hidden);
+        (self.down.forward_seen(walk, &h), FeedForwardSaved { x, up, h })
+    }
+    /// `dY[B,D]` → `dX[B,D]`; the gradients of the parameters go into `g`.
+    pub(crate) fn backward<S: Scalar>(
+        &self,
+        walk: &mut Walk<S>,
+        (saved, dy): (&FeedForwardSaved<S>, &[S]),
+        g: &mut Weights<S>,
+    ) -> Vec<S> {
+        let dh = self.down.backward_seen(walk, &saved.h, dy, g);
+        let d_up = self.activation.of_rows_backward(&saved.up, &dh, self.hidden);
+        self.up.backward_seen(walk, &saved.x, &d_up, g)
+    }
+}
+
+impl Activation {
+    /// What the matrix in front of it is called, and the matrix's columns.
+    pub(crate) fn first(self, hidden: usize) -> (&'static str, usize) {
+        match self {
+            Self::SwiGlu => ("gate_up", 2 * hidden),
+            Self::Gelu | Self::GeluTanh | Self::Relu => ("up", hidden),
+        }
+    }
+    /// Of rows as wide as that matrix says: rows of `hidden`.
+    pub(crate) fn of_rows<S: Scalar>(self, x: &[S], hidden: usize) -> Vec<S> {
+        match self {
+            Self::SwiGlu => swiglu(x, hidden),
+            plain => activate(x, plain),
+        }
+    }
+    pub(crate) fn of_rows_backward<S: Scalar>(self, x: &[S], dh: &[S], hidden: usize) -> Vec<S> {
+        match self {
+            Self::SwiGlu => swiglu_backward(x, dh, hidden),
+            plain => activate_backward(x, dh, plain),
+        }
+    }
+}
