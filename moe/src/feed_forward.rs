@@ -241,11 +241,11 @@ impl<D: Kernels, X: Exchange<D> + Exchange<D::Wide> + Copy> Layer<D> for ExpertF
         drop(hidden);
         let y = own.with(self.back(&handed, y)?);
         let mut y = self.like(&x, y)?;
-        let shared = self.shared.as_ref().map(|shared| shared.forward(cx, x.clone())).transpose()?;
-        let shared = shared.map(|(other, saved)| {
-            y = join(y.clone(), &other);
-            saved
-        });
+        let mut shared = None;
+        if let Some(layer) = &self.shared {
+            let (other, saved) = layer.forward(cx, x)?;
+            (y, shared) = (join(y, &other), Some(saved));
+        }
         let saved = cx.keep(Saved { x: own, scores: [logits, lse], handed, rows, up, by });
         Ok((y, (saved, shared)))
     }

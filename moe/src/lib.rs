@@ -29,3 +29,6 @@ pub mod sliced;
 pub use exchange::{Exchange, Plan, What};
 pub use feed_forward::{ExpertFeedForward, WithExperts};
 pub use routing::{NOBODY, Routing};
+
+#[cfg(test)]
+mod tests;

@@ -27,6 +27,9 @@ fn one((case, regions): (&(impl Erased + ?Sized), bool), key: Key, ranks: usize)
             let truth = expected.get_or_init(|| oracle(case, &seen.start, &given));
             let at = format!("rank {} of {}, key {:#x}", mesh.rank(), mesh.size(), key.0);
             compare(&seen.trace, truth, &at);
+            if !case.is_predicted() {
+                return Ok(());
+            }
             let (axis, mut said) = (case.axis(), [vec![], vec![]]);
             seen.traffic
                 .iter()

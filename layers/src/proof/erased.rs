@@ -25,13 +25,18 @@ pub(crate) trait Spec: Sync {
     fn axis(&self) -> Axis;
     /// As [`Case::DEALERS`].
     fn dealers(&self) -> &'static [(Axis, usize)];
+    /// As [`Case::EXPERTS`].
+    fn experts(&self) -> &'static [(Axis, usize)];
+    /// As [`Case::PREDICTED`].
+    fn is_predicted(&self) -> bool;
     /// As [`Case::deal`].
     fn deal(&self, tokens: &[Segment], place: (usize, usize)) -> Vec<Segment>;
     /// As [`Case::traffic_of_dealt`].
     fn traffic_of_dealt(&self, microbatches: &[Vec<Segment>], place: (usize, usize)) -> Vec<(Op, usize)>;
-    /// A world of so many ranks along the axis of features.
+    /// A world of so many ranks along the axis of features; of one, its experts are not split.
     fn world(&self, ranks: usize) -> Vec<(Axis, usize)> {
-        [self.dealers(), &[(self.axis(), ranks)]].concat()
+        let experts = if ranks > 1 { self.experts() } else { &[] };
+        [self.dealers(), &[(self.axis(), ranks)], experts].concat()
     }
     /// As [`Case::features`].
     fn features(&self) -> [usize; 2];
@@ -55,6 +60,12 @@ impl<C: Case> Spec for C {
     }
     fn dealers(&self) -> &'static [(Axis, usize)] {
         C::DEALERS
+    }
+    fn experts(&self) -> &'static [(Axis, usize)] {
+        C::EXPERTS
+    }
+    fn is_predicted(&self) -> bool {
+        C::PREDICTED
     }
     fn deal(&self, tokens: &[Segment], place: (usize, usize)) -> Vec<Segment> {
         Case::deal(self, tokens, place)

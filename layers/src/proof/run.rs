@@ -79,7 +79,7 @@ pub(super) fn run<D: Kernels<Wide = D>>(
         let numbers =
             |param: &&mut Param<D>| param.gradient_elements().len() + param.gradient_padding().len();
         parameters = params.iter().map(numbers).sum();
-        for param in &params {
+        for param in params.iter().filter(|param| param.placement().trained) {
             let gradient = param.gather_gradient(mesh)?.unwrap_or_default();
             trace.push((format!("step {step}: gradient of {}", param.name()), gradient));
         }
@@ -116,22 +116,23 @@ pub(super) fn oracle<S: Scalar>(
 ) -> Trace<S> {
     let (mut trace, mut weights) = (Trace::new(), start.clone());
     for step in 0..STEPS {
-        let mut sums: BTreeMap<String, Vec<S>> =
-            weights.iter().map(|(name, w)| (name.clone(), vec![S::ZERO; w.len()])).collect();
+        let mut sums: BTreeMap<String, Vec<S>> = BTreeMap::new();
         for (microbatch, mut given) in given(step).into_iter().enumerate() {
             given.weights.clone_from(&weights);
             let answer = case.oracle(&given);
             trace.push((format!("step {step}, microbatch {microbatch}: Y"), answer.y));
             trace.push((format!("step {step}, microbatch {microbatch}: dX"), answer.dx));
             for (name, gradient) in answer.gradients {
-                let sum = sums.get_mut(&name).unwrap_or_else(|| panic!("the layer has no parameter {name}"));
+                let parameter =
+                    weights.get(&name).unwrap_or_else(|| panic!("the layer has no parameter {name}"));
+                let sum = sums.entry(name).or_insert_with(|| vec![S::ZERO; parameter.len()]);
                 for (sum, g) in sum.iter_mut().zip(gradient) {
                     *sum += g;
                 }
             }
         }
         for (name, w) in &mut weights {
-            for (w, &g) in w.iter_mut().zip(&sums[name]) {
+            for (w, &g) in w.iter_mut().zip(sums.get(name).into_iter().flatten()) {
                 *w = *w - g;
             }
         }

@@ -1,0 +1,148 @@
+//! The layer's proofs: every router, exchange and way of splitting, against the oracle.
+use crate::exchange::all_gather::AllGather;
+use crate::exchange::all_to_all::AllToAll;
+use crate::ExpertFeedForward;
+use comm::{Axis, Op};
+use kernels::{Activation, Kernels};
+use layers::model::strategy::Mlp;
+use layers::proof::{Answer, Case, Given, SEED, proves, proves_in_regions};
+use layers::{Balance, Builder, Experts, FeedForward, Groups, Result, Scoring, SharedExpert};
+use reference::{Mixture, Pass, Walk};
+use tensor::Scalar;
+
+const D: usize = 5;
+
+fn mixtral() -> Experts {
+    Experts { count: 5, chosen: 2, hidden: 4, ..Experts::MIXTRAL }
+}
+fn deepseek() -> Experts {
+    let (groups, shared) = (Some(Groups { count: 3, chosen: 2 }), Some(SharedExpert { hidden: 12, gated: false }));
+    let scoring = Scoring::Sigmoid;
+    Experts { count: 6, chosen: 3, scoring, bias: true, scale: 2.5, groups, shared, ..mixtral() }
+}
+fn qwen() -> Experts {
+    let shared = Some(SharedExpert { hidden: 12, gated: true });
+    Experts { normalize: false, shared, capacity: Some(0.75), ..mixtral() }
+}
+
+/// The same experts, in the oracle's words.
+fn oracle(e: &Experts) -> reference::Experts {
+    reference::Experts {
+        count: e.count,
+        chosen: e.chosen,
+        hidden: e.hidden,
+        scoring: match e.scoring {
+            Scoring::Softmax => reference::Scoring::Softmax,
+            Scoring::Sigmoid => reference::Scoring::Sigmoid,
+        },
+        normalize: e.normalize,
+        scale: e.scale,
+        bias: e.bias,
+        groups: e.groups.map(|g| reference::Groups { count: g.count, chosen: g.chosen }),
+        capacity: e.capacity,
+        shared: e.shared.map(|s| reference::Shared { hidden: s.hidden, gated: s.gated }),
+        balance: reference::Balance {
+            microbatch: e.balance.microbatch,
+            sequence: e.balance.sequence,
+            z: e.balance.z,
+        },
+        dense: vec![],
+        forced: e.forced,
+    }
+}
+
+const SWIGLU: FeedForward = FeedForward::SwiGlu;
+
+/// A layer of experts: settings and activation.
+struct Layer(Experts, FeedForward);
+
+impl Layer {
+    fn mlp(&self) -> Mlp<'static> {
+        let (kind, experts) = (self.1, Some(self.0));
+        Mlp { axis: Axis::Tp, name: "mlp", kind, sizes: [D, 0], bias: false, experts }
+    }
+    fn oracle<S: Scalar>(&self, g: &Given<S>) -> Answer<S> {
+        let activation = match self.1 {
+            FeedForward::SwiGlu => reference::Activation::SwiGlu,
+            FeedForward::Plain(_) => reference::Activation::Relu,
+        };
+        let layer = Mixture { name: "mlp".into(), width: D, activation, experts: oracle(&self.0) };
+        let pass = Pass { seed: SEED, step: g.step, first_sequence: g.first, mean_over: 1 };
+        let mut walk = Walk { w: &g.weights, pass: Some(pass), see: &mut |_, _| {} };
+        let (y, saved) = layer.forward(g.x.clone(), &g.lengths, &mut walk);
+        let mut gradients = std::collections::BTreeMap::new();
+        let dx = layer.backward((&saved, &g.dy), &mut walk, &mut gradients);
+        Answer { y, dx, gradients }
+    }
+}
+
+/// Layers whose ranks along dp and tp are split into ep and etp, too.
+macro_rules! worlds {
+    ($($Name:ident: $Exchange:ident, dp $dp:literal, tp $tp:expr, ep $ep:literal, etp $etp:literal;)*) => {$(
+        struct $Name(Layer);
+        impl Case for $Name {
+            type Layer<T: Kernels> = ExpertFeedForward<T, $Exchange>;
+            const RANKS: &'static [usize] = $tp;
+            const DEALERS: &'static [(Axis, usize)] = if $dp > 1 { &[(Axis::Dp, $dp)] } else { &[] };
+            const EXPERTS: &'static [(Axis, usize)] = &[(Axis::Ep, $ep), (Axis::Etp, $etp)];
+            const PREDICTED: bool = false;
+            fn features(&self) -> [usize; 2] {
+                [D, D]
+            }
+            fn build<T: Kernels>(&self, at: &Builder<T>) -> Result<Self::Layer<T>> {
+                ExpertFeedForward::new(at, &self.0.mlp(), self.0.0, $Exchange)
+            }
+            fn oracle<S: Scalar>(&self, g: &Given<S>) -> Answer<S> {
+                self.0.oracle(g)
+            }
+            fn traffic(&self, _: usize, _: usize) -> Vec<(Op, usize)> {
+                vec![]
+            }
+            fn is_still(&self, parameter: &str, _: usize) -> bool {
+                parameter.ends_with("router.bias")
+            }
+        }
+    )*};
+}
+
+worlds! {
+    Alone: AllToAll, dp 1, tp &[1, 2, 3], ep 1, etp 1;
+    Two: AllToAll, dp 1, tp &[1, 2, 4], ep 2, etp 1;
+    Gathered: AllGather, dp 1, tp &[1, 2, 4], ep 2, etp 1;
+    Four: AllToAll, dp 2, tp &[1, 2], ep 4, etp 1;
+    Sliced: AllToAll, dp 1, tp &[1, 2], ep 1, etp 2;
+    SlicedAndDealt: AllToAll, dp 2, tp &[1, 2], ep 2, etp 2;
+    GatheredAndSliced: AllGather, dp 2, tp &[1, 2], ep 2, etp 2;
+}
+
+#[test]
+fn experts_equal_the_oracle_where_each_rank_has_all() {
+    for experts in [mixtral(), deepseek(), qwen()] {
+        proves(&Alone(Layer(experts, SWIGLU)));
+    }
+    proves(&Alone(Layer(mixtral(), FeedForward::Plain(Activation::Relu))));
+    proves_in_regions(&Alone(Layer(deepseek(), SWIGLU)));
+}
+
+#[test]
+fn experts_equal_the_oracle_over_ranks() {
+    for experts in [mixtral(), deepseek(), qwen()] {
+        proves(&Two(Layer(experts, SWIGLU)));
+        proves(&Gathered(Layer(experts, SWIGLU)));
+    }
+    proves_in_regions(&Two(Layer(qwen(), SWIGLU)));
+}
+
+#[test]
+fn experts_equal_the_oracle_over_ranks_with_other_tokens() {
+    proves(&Four(Layer(qwen(), SWIGLU)));
+    proves(&Four(Layer(deepseek(), SWIGLU)));
+}
+
+#[test]
+fn sliced_experts_equal_the_oracle() {
+    proves(&Sliced(Layer(qwen(), SWIGLU)));
+    proves(&SlicedAndDealt(Layer(deepseek(), SWIGLU)));
+    proves(&GatheredAndSliced(Layer(mixtral(), SWIGLU)));
+    proves_in_regions(&SlicedAndDealt(Layer(qwen(), SWIGLU)));
+}
