@@ -6,7 +6,7 @@ use comm::{Axis, Op};
 use kernels::{Activation, Kernels};
 use layers::model::strategy::Mlp;
 use layers::proof::{Answer, Case, Given, SEED, proves, proves_in_regions};
-use layers::{Balance, Builder, Experts, FeedForward, Groups, Result, Scoring, SharedExpert};
+use layers::{Builder, Experts, FeedForward, Groups, Result, Scoring, SharedExpert};
 use reference::{Mixture, Pass, Walk};
 use tensor::Scalar;
 
