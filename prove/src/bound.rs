@@ -10,6 +10,10 @@
 //!   weight enters no other before the noise, so there only the pair of oracle and program counts;
 //! - the output itself may agree by chance: `2D/p`, if its degree is at most `D` on both sides.
 //!
+//! A choice among experts compares numbers, and so is no formula. The bound speaks of the formulas that stand once the
+//! choices are made, and takes these as if they did not depend on the point. It is one for any choices: every token counts
+//! as if it went through all experts.
+//!
 //! Degrees are counted by running the oracle on [`reference::Degree`]. Between steps a fresh random number is added to
 //! every weight, so each step begins at an independent random point, of degree 1. Opaque functions are taken as
 //! random functions of their key. Keys are independent, so their bounds multiply. The formula is measured where it can
@@ -17,12 +21,14 @@
 //!
 //! Source: Schwartz, "Fast probabilistic algorithms for verification of polynomial identities", JACM 27(4), 1980.
 use crate::{Subject, oracle};
+use layers::{Design, Experts};
 use reference::{Degree, Function, Weights};
 use tensor::F61;
 
 /// log₂ of the probability that a wrong program passes under one key; 0 or more where the argument says nothing.
 pub(crate) fn log2_per_key(subject: &Subject) -> f64 {
     let _ = Degree::take_tally();
+    let subject = &of_any_choice(subject.clone());
     let model = oracle::design(&subject.model);
     let random = || variables(model.shapes());
     let mut trainer = subject.oracle(random());
@@ -36,6 +42,15 @@ pub(crate) fn log2_per_key(subject: &Subject) -> f64 {
         trainer.replace(random()); // what was added makes them independent
     }
     log2_in(F61::P, output, subject.steps.len())
+}
+
+/// The subject with a model whose every token goes through all experts: it computes all that any choice would.
+fn of_any_choice(mut subject: Subject) -> Subject {
+    if let Design::Transformer(shape) | Design::Blocks(shape) = &mut subject.model {
+        let every = |of: Experts| Experts { chosen: of.count, groups: None, capacity: None, ..of };
+        shape.experts = shape.experts.map(every);
+    }
+    subject
 }
 
 /// Weights of these shapes, each number an independent variable.
@@ -53,4 +68,28 @@ pub fn log2_in(prime: u64, output: f64, steps: usize) -> f64 {
     let pairs: f64 = functions.map(|function| of(opaque[function as usize])).iter().sum();
     let adam = opaque[Function::Adam as usize].2 * steps as f64;
     ((pairs + 2.0 * (adam + output)) / prime as f64).log2()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use layers::{Groups, Scoring, Shape};
+
+    fn bound(experts: Experts) -> f64 {
+        let shape = Shape { width: 3, experts: Some(experts), ..Shape::LLAMA };
+        log2_per_key(&Subject { texts: Vec::new(), ..Subject::dealt(shape, 1).unwrap() })
+    }
+
+    /// Kills: a bound for the choice of the first experts, under which nothing comes of the others and most is dropped.
+    #[test]
+    fn the_bound_is_that_of_any_choice() {
+        let grouped = Groups { count: 2, chosen: 1 };
+        let few = Experts { count: 4, scoring: Scoring::Sigmoid, ..Experts::MIXTRAL };
+        let all = bound(Experts { chosen: 4, ..few });
+        assert!(all < -20.0, "{all}");
+        for few in [few, Experts { capacity: Some(0.25), ..few }, Experts { groups: Some(grouped), ..few }] {
+            assert_eq!(bound(few).to_bits(), all.to_bits(), "{few:?}");
+        }
+        assert!(bound(Experts { count: 2, ..few }) < all, "more experts, more that could meet");
+    }
 }

@@ -1,6 +1,9 @@
 //! The same model, optimizer and batch in the oracle's words.
 use kernels::{Activation, Heads};
-use layers::{Design, FeedForward, Kind, NormKind, Objective, Positions, Rates, Shape, Window};
+use layers::{
+    Balance, Design, Experts, FeedForward, Groups, Kind, NormKind, Objective, Positions, Rates, Scoring,
+    Shape, SharedExpert, Window,
+};
 use parallel::{Batch, Sequence};
 use std::ops::Range;
 
@@ -43,6 +46,7 @@ pub fn model(shape: &Shape) -> reference::Model {
             FeedForward::Plain(Activation::GeluTanh) => reference::Activation::GeluTanh,
             FeedForward::Plain(Activation::Relu) => reference::Activation::Relu,
         },
+        experts: shape.experts.map(experts),
         bias_qkv: shape.bias.qkv,
         bias_out: shape.bias.out,
         bias_mlp: shape.bias.mlp,
@@ -51,6 +55,31 @@ pub fn model(shape: &Shape) -> reference::Model {
         dropout: reference::Rates { embedding, attention, residual },
         objective: reference::Objective { smoothing, z },
         bare: false,
+    }
+}
+
+/// Experts.
+pub fn experts(of: Experts) -> reference::Experts {
+    let Balance { microbatch, sequence, z } = of.balance;
+    let groups = |Groups { count, chosen }| reference::Groups { count, chosen };
+    let shared = |SharedExpert { hidden, gated }| reference::Shared { hidden, gated };
+    reference::Experts {
+        count: of.count,
+        chosen: of.chosen,
+        hidden: of.hidden,
+        scoring: match of.scoring {
+            Scoring::Softmax => reference::Scoring::Softmax,
+            Scoring::Sigmoid => reference::Scoring::Sigmoid,
+        },
+        normalize: of.normalize,
+        scale: of.scale,
+        bias: of.bias,
+        groups: of.groups.map(groups),
+        capacity: of.capacity,
+        shared: of.shared.map(shared),
+        balance: reference::Balance { microbatch, sequence, z },
+        dense: of.dense.iter().collect(),
+        forced: of.forced,
     }
 }
 
@@ -81,4 +110,50 @@ pub(crate) fn documents(s: &Sequence) -> Vec<reference::Sequence> {
         reference::Sequence { ids, targets, x: part(&s.x, tokens, &at), y: part(&s.y, tokens, &at) }
     };
     s.documents.iter().map(document).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Kills: two settings of the same kind exchanged, or one that the oracle is not told.
+    #[test]
+    fn experts_keep_all_their_settings() {
+        let of = Experts {
+            count: 6,
+            chosen: 2,
+            hidden: 5,
+            scoring: Scoring::Sigmoid,
+            normalize: false,
+            scale: 2.5,
+            bias: true,
+            groups: Some(Groups { count: 3, chosen: 1 }),
+            capacity: Some(1.25),
+            shared: Some(SharedExpert { hidden: 7, gated: true }),
+            balance: Balance { microbatch: 0.5, sequence: 0.25, z: 0.125 },
+            dense: [0, 2].into_iter().collect(),
+            forced: false,
+        };
+        let wanted = reference::Experts {
+            count: 6,
+            chosen: 2,
+            hidden: 5,
+            scoring: reference::Scoring::Sigmoid,
+            normalize: false,
+            scale: 2.5,
+            bias: true,
+            groups: Some(reference::Groups { count: 3, chosen: 1 }),
+            capacity: Some(1.25),
+            shared: Some(reference::Shared { hidden: 7, gated: true }),
+            balance: reference::Balance { microbatch: 0.5, sequence: 0.25, z: 0.125 },
+            dense: vec![0, 2],
+            forced: false,
+        };
+        let told = model(&Shape { experts: Some(of), ..Shape::LLAMA });
+        assert_eq!(told.experts, Some(wanted));
+        let other =
+            experts(Experts { normalize: true, bias: false, forced: true, scoring: Scoring::Softmax, ..of });
+        assert_eq!((other.normalize, other.bias, other.forced), (true, false, true));
+        assert_eq!((other.scoring, model(&Shape::LLAMA).experts), (reference::Scoring::Softmax, None));
+    }
 }

@@ -53,7 +53,8 @@ pub(super) fn told(
     trace.push((format!("step {n}: loss"), vec![loss]));
     trace.push((format!("step {n}: norm²"), vec![step.norm2]));
     for (what, from) in [("gradient of", &step.gradients), ("new", weights)] {
-        let named = |(name, _): &(String, _)| (format!("step {n}: {what} {name}"), from[name].clone());
+        let numbers = |name: &String| from.get(name).cloned().unwrap_or_default(); // what is not trained has no gradient
+        let named = |(name, _): &(String, _)| (format!("step {n}: {what} {name}"), numbers(name));
         trace.extend(shapes.iter().map(named));
     }
 }

@@ -33,8 +33,11 @@ impl Experts {
             Scoring::Softmax => logits.chunks(self.count).flat_map(softmax).collect(),
             Scoring::Sigmoid => logits.iter().map(|l| l.sigmoid()).collect(),
         };
-        let mut s = if self.scoring == Scoring::Softmax { logits.clone() } else { p.clone() };
-        s.chunks_mut(self.count).for_each(|s| add(s, bias.into_iter().flatten().copied()));
+        let mut s = logits.clone();
+        if self.scoring == Scoring::Sigmoid {
+            s.clone_from(&p);
+            s.chunks_mut(self.count).for_each(|s| add(s, bias.into_iter().flatten().copied()));
+        }
         let chosen: Vec<_> = s.chunks(self.count).enumerate().map(|(t, s)| self.choose(t, s)).collect();
         let gates =
             chosen.iter().zip(p.chunks(self.count)).map(|(chosen, p)| self.gates(chosen, p)).collect();

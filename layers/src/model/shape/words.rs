@@ -1,5 +1,5 @@
 //! A model in words: what sets it apart.
-use super::{FeedForward, NormKind, Positions, Shape};
+use super::{Balance, Experts, FeedForward, NormKind, Positions, Scoring, Shape};
 use kernels::{Activation, Heads};
 use std::fmt;
 use tensor::Scaling;
@@ -34,6 +34,7 @@ impl fmt::Display for Shape {
                 }
             },
         ];
+        says.extend(self.experts.map(|experts| experts.to_string()));
         says.extend(self.padding.map(|id| format!("padding {id}")));
         let window = self
             .window
@@ -62,9 +63,73 @@ impl fmt::Display for Shape {
     }
 }
 
+impl fmt::Display for Experts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Experts { count, chosen, hidden, scale, balance: Balance { microbatch, sequence, z }, .. } =
+            *self;
+        let mut says = vec![format!("{} of {hidden} hidden, {chosen} chosen", counted(count, "expert"))];
+        let scoring = if self.scoring == Scoring::Softmax { "softmax" } else { "sigmoids" };
+        let bias = if self.bias { " with a bias of the choice" } else { "" };
+        says.push(format!("by {scoring}{bias}"));
+        says.extend(self.groups.map(|g| format!("from {} of {}", g.chosen, counted(g.count, "group"))));
+        says.extend(self.normalize.then(|| "gates of sum 1".into()));
+        says.extend((scale != 1.0).then(|| format!("gates × {scale}")));
+        says.extend(self.capacity.map(|capacity| format!("capacity {capacity}")));
+        says.extend(self.shared.map(|s| {
+            format!("a shared expert of {} hidden{}", s.hidden, if s.gated { " with a gate" } else { "" })
+        }));
+        let balances = [
+            (microbatch, "balance of microbatches"),
+            (sequence, "balance of sequences"),
+            (z, "z-loss of the router"),
+        ];
+        let balances = balances.into_iter().filter(|(weight, _)| *weight > 0.0);
+        says.extend(balances.map(|(weight, what)| format!("{what} {weight}")));
+        let dense: Vec<_> = self.dense.iter().map(|block| block.to_string()).collect();
+        says.extend((!dense.is_empty()).then(|| format!("no experts in block {}", dense.join(" and "))));
+        says.extend(self.forced.then(|| "tokens dealt in turn".into()));
+        f.write_str(&says.join(", "))
+    }
+}
+
 /// "1 rank", "2 ranks", "2 batches".
 #[must_use]
 pub fn counted(n: usize, what: &str) -> String {
     let plural = if what.ends_with("ch") { "es" } else { "s" };
     format!("{n} {what}{}", if n == 1 { "" } else { plural })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Blocks, Groups, SharedExpert};
+
+    /// Kills: a part of a router that is not said, or said of one that has it not.
+    #[test]
+    fn experts_are_said_with_all_that_sets_them_apart() {
+        let mixtral = Experts { count: 8, chosen: 2, hidden: 14336, ..Experts::MIXTRAL };
+        let said = "8 experts of 14336 hidden, 2 chosen, by softmax, gates of sum 1";
+        assert_eq!(mixtral.to_string(), said);
+        let shape = Shape { experts: Some(mixtral), ..Shape::LLAMA };
+        assert_eq!(shape.to_string(), format!("{}, {said}", Shape::LLAMA));
+        let everything = Experts {
+            scoring: Scoring::Sigmoid,
+            normalize: false,
+            scale: 2.5,
+            bias: true,
+            groups: Some(Groups { count: 4, chosen: 2 }),
+            capacity: Some(1.25),
+            shared: Some(SharedExpert { hidden: 32, gated: true }),
+            balance: Balance { microbatch: 0.5, sequence: 0.25, z: 0.125 },
+            dense: Blocks::from_iter([0, 3]),
+            forced: true,
+            ..mixtral
+        };
+        assert_eq!(
+            everything.to_string(),
+            "8 experts of 14336 hidden, 2 chosen, by sigmoids with a bias of the choice, from 2 of 4 groups, \
+             gates × 2.5, capacity 1.25, a shared expert of 32 hidden with a gate, balance of microbatches 0.5, \
+             balance of sequences 0.25, z-loss of the router 0.125, no experts in block 0 and 3, tokens dealt in turn"
+        );
+    }
 }
