@@ -9,6 +9,7 @@
 //! |---|---|
 //! | `architecture.rs`, `tables.rs` | which models are read; which of their keys are read, fixed, free |
 //! | `llama.rs`, `gpt2.rs` | keys to a shape and back |
+//! | `experts.rs` | keys to experts and back |
 //! | `rope.rs`, `window.rs`, `sizes.rs` | frequencies, windows, limits |
 //! | `keys.rs` | values of a kind, and what is wrong with one |
 use layers::Shape;
@@ -19,6 +20,7 @@ use tensor::quoted::{sentence, shown};
 use tensor::safetensors::Dtype;
 
 mod architecture;
+mod experts;
 mod gpt2;
 mod keys;
 mod llama;
@@ -34,6 +36,8 @@ pub use architecture::Architecture;
 pub const MAX_ELEMENTS: usize = 1 << 62;
 /// The most blocks that a model may have.
 pub const MAX_BLOCKS: usize = 10_000;
+/// The most experts that a block may have.
+pub const MAX_EXPERTS: usize = 4096;
 
 /// A model: what it computes, and what is said about it besides.
 #[derive(Clone, Debug, PartialEq)]

@@ -43,7 +43,7 @@ pub fn convert(model: &Model, out: &Path, dtype: Option<Dtype>) -> Result<Conver
         bail!("weights are not written as {dtype}; choose F32, BF16 or F16");
     }
     prepare(out)?;
-    let to = names::entries(&model.config.shape);
+    let to = names::entries(&model.config);
     let header: Vec<_> = to.iter().map(|entry| (&entry.name, dtype, entry.shape())).collect();
     let metadata = [("format".to_owned(), "pt".to_owned())].into();
     let write = || {

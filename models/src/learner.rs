@@ -79,7 +79,7 @@ impl Learner {
     pub fn entries(&self) -> Vec<Entry> {
         match &self.design {
             Design::Classifier { sizes } => sizes.windows(2).enumerate().flat_map(layer).collect(),
-            design => design.shape().map(names::entries).unwrap_or_default(),
+            _ => self.text.as_ref().map(|model| names::entries(&model.config)).unwrap_or_default(),
         }
     }
     /// Its config.json.
@@ -100,7 +100,8 @@ fn layer((i, size): (usize, &[usize])) -> [Entry; 2] {
     let entry = |[param, name]: [String; 2], rows, orientation| Entry {
         name,
         param,
-        rows,
+        height: rows,
+        rows: 0..rows,
         columns: 0..size[1],
         orientation,
     };

@@ -54,7 +54,7 @@ impl Model {
     }
     fn stored(config: Config, shards: Shards, tokens: TokenizerSource) -> Result<Self> {
         let (shape, origin) = (&config.shape, shards.path().to_owned());
-        let entries = names::entries_in(shape, shards.names());
+        let entries = names::entries_in(&config, shards.names());
         let stored = Stored::new(shards, entries, |name| names::is_passed_over(shape, name))?;
         // Version 4 of transformers would pass over such a head, version 5 would use it.
         let (shards, table) = (stored.shards(), names::embedding(stored.entries()));

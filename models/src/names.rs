@@ -11,8 +11,20 @@
 //! | `.mlp.up`, `.mlp.down` | none | `mlp.c_fc`, `mlp.c_proj` |
 //! | `norm`, `head` | `model.norm`, `lm_head` | `transformer.ln_f`, `lm_head` |
 //!
+//! Of blocks with experts, where `e` counts them, and their matrices lie one below the other in ours:
+//!
+//! | ours | Mixtral | Qwen, ours |
+//! |---|---|---|
+//! | `.mlp.router`, its bias | `block_sparse_moe.gate`, none | `mlp.gate`, `mlp.gate.e_score_correction_bias` |
+//! | `.mlp.experts.gate_up` | `block_sparse_moe.experts.e.{w1,w3}` | `mlp.experts.e.{gate,up}_proj` |
+//! | `.mlp.experts.down`, `[outputs, inputs]` as theirs | `block_sparse_moe.experts.e.w2` | `mlp.experts.e.down_proj` |
+//! | `.mlp.shared.gate_up`, `.mlp.shared.down` | none | as a usual feed-forward in `mlp.shared_expert`, `mlp.shared_experts` |
+//! | `.mlp.shared.gate` | none | `mlp.shared_expert_gate` |
+//!
 //! Theirs end in `.weight` or `.bias`; ours only in `.bias`.
-use layers::{NormKind, Positions, Shape};
+use crate::Config;
+use crate::config::Architecture;
+use layers::{Experts, NormKind, Positions, Shape};
 use parallel::{Entry, Orientation};
 use std::ops::Range;
 
@@ -22,8 +34,9 @@ const PREFIX: &str = "transformer.";
 pub const HEAD: &str = "lm_head.weight";
 
 /// Every tensor of a file in the Hugging Face layout, in the program order of our parameters.
-pub fn entries(shape: &Shape) -> Vec<Entry> {
-    let mut all = Entries { all: Vec::new(), shape };
+pub fn entries(config: &Config) -> Vec<Entry> {
+    let shape = &config.shape;
+    let mut all = Entries { all: Vec::new(), architecture: config.architecture, shape };
     match shape.positions {
         Positions::Rotary(_) => all.llama(),
         Positions::Learned(rows) => all.gpt2(rows),
@@ -35,9 +48,9 @@ pub fn entries(shape: &Shape) -> Vec<Entry> {
 }
 
 /// The same, under the names that a file has: GPT-2's may lack their prefix.
-pub fn entries_in<'a>(shape: &Shape, mut names: impl Iterator<Item = &'a str>) -> Vec<Entry> {
-    let mut entries = entries(shape);
-    if shape.context().is_some() && !names.any(|name| name.starts_with(PREFIX)) {
+pub fn entries_in<'a>(config: &Config, mut names: impl Iterator<Item = &'a str>) -> Vec<Entry> {
+    let mut entries = entries(config);
+    if config.shape.context().is_some() && !names.any(|name| name.starts_with(PREFIX)) {
         for entry in &mut entries {
             entry.name = entry.name.trim_start_matches(PREFIX).to_owned();
         }
@@ -69,6 +82,7 @@ pub fn is_passed_over(shape: &Shape, name: &str) -> bool {
 /// A list in the making, of a model of this shape.
 struct Entries<'a> {
     all: Vec<Entry>,
+    architecture: Architecture,
     shape: &'a Shape,
 }
 
@@ -95,11 +109,56 @@ impl Entries<'_> {
             }
             self.linear(vec![linear("self_attn.o", 0..d)], &format!("{ours}.attention.out"), q, bias.out);
             self.norm(&format!("{theirs}.post_attention_layernorm"), &format!("{ours}.norm2"), d);
-            let gate_up = vec![linear("mlp.gate", 0..f), linear("mlp.up", f..2 * f)];
-            self.linear(gate_up, &format!("{ours}.mlp.gate_up"), d, bias.mlp);
-            self.linear(vec![linear("mlp.down", 0..d)], &format!("{ours}.mlp.down"), f, bias.mlp);
+            match self.shape.experts(i) {
+                Some(experts) => self.experts(&theirs, &format!("{ours}.mlp"), experts),
+                None => self.swiglu(&format!("{theirs}.mlp"), &format!("{ours}.mlp"), f),
+            }
         }
         self.norm("model.norm", "norm", d);
+    }
+    /// A feed-forward of so many hidden features.
+    fn swiglu(&mut self, theirs: &str, ours: &str, f: usize) {
+        let Shape { width: d, bias, .. } = *self.shape;
+        let linear = |name, columns| Part { name: format!("{theirs}.{name}_proj"), columns, same: false };
+        let gate_up = vec![linear("gate", 0..f), linear("up", f..2 * f)];
+        self.linear(gate_up, &format!("{ours}.gate_up"), d, bias.mlp);
+        self.linear(vec![linear("down", 0..d)], &format!("{ours}.down"), f, bias.mlp);
+    }
+    /// A router, its experts, and the expert that they share.
+    fn experts(&mut self, theirs: &str, ours: &str, Experts { count, hidden: f, shared, bias, .. }: Experts) {
+        let d = self.shape.width;
+        let (mlp, [gate, up, down]) = match self.architecture {
+            Architecture::Mixtral => (format!("{theirs}.block_sparse_moe"), ["w1", "w3", "w2"]),
+            _ => (format!("{theirs}.mlp"), ["gate_proj", "up_proj", "down_proj"]),
+        };
+        let one = |name, columns| vec![Part { name: format!("{mlp}.{name}"), columns, same: false }];
+        self.linear(one("gate", 0..count), &format!("{ours}.router"), d, false);
+        if bias {
+            let theirs = format!("{mlp}.gate.e_score_correction_bias");
+            self.add(&theirs, &format!("{ours}.router.bias"), 1, 0..count, Orientation::Vector);
+        }
+        let first = [(gate, 0..f), (up, f..2 * f)].map(|part| (part, "gate_up", Orientation::Transposed));
+        let second = [((down, 0..f), "down", Orientation::Same)];
+        for parts in [&first[..], &second] {
+            for (e, ((name, columns), param, orientation)) in
+                (0..count).flat_map(|e| parts.iter().map(move |part| (e, part)))
+            {
+                self.all.push(Entry {
+                    name: format!("{mlp}.experts.{e}.{name}.weight"),
+                    param: format!("{ours}.experts.{param}"),
+                    height: count * d,
+                    rows: e * d..(e + 1) * d,
+                    columns: columns.clone(),
+                    orientation: *orientation,
+                });
+            }
+        }
+        let Some(shared) = shared else { return };
+        let name = if shared.gated { "shared_expert" } else { "shared_experts" };
+        self.swiglu(&format!("{mlp}.{name}"), &format!("{ours}.shared"), shared.hidden);
+        if shared.gated {
+            self.linear(one("shared_expert_gate", 0..1), &format!("{ours}.shared.gate"), d, false);
+        }
     }
     fn gpt2(&mut self, positions: usize) {
         let Shape { width: d, blocks, heads, hidden: f, vocabulary, bias, .. } = *self.shape;
@@ -146,7 +205,8 @@ impl Entries<'_> {
         self.add(&format!("{theirs}.bias"), &format!("{ours}.bias"), 1, columns, Orientation::Vector);
     }
     fn add(&mut self, name: &str, param: &str, rows: usize, columns: Range<usize>, orientation: Orientation) {
-        self.all.push(Entry { name: name.into(), param: param.into(), rows, columns, orientation });
+        let (name, param) = (name.into(), param.into());
+        self.all.push(Entry { name, param, height: rows, rows: 0..rows, columns, orientation });
     }
 }
 
@@ -158,4 +218,4 @@ struct Part {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -1,6 +1,6 @@
 //! Parameters and optimizer state in files, independent of the layout: gathered one tensor at a time by their
 //! placements, written by rank 0, read by each rank for its share. Files are replaced when they are whole.
-use crate::{Entry, Error, Named, Orientation, Result, Stored, bail, named, whole};
+use crate::{Entry, Error, Named, Result, Stored, bail, named, whole};
 use comm::Mesh;
 use kernels::Kernels;
 use layers::{Kind, Optimizer, Param, Values, Wide};
@@ -73,11 +73,7 @@ fn moments(kind: Kind, steps: usize, params: &[Named]) -> Vec<Entry> {
     if kind == Kind::Sgd || steps == 0 {
         return Vec::new();
     }
-    let entry = |moment: &str, p: &Named| {
-        let [rows, cols] = p.shape;
-        let name = format!("{moment}.{}", p.name);
-        Entry { param: name.clone(), name, rows, columns: 0..cols, orientation: Orientation::Same }
-    };
+    let entry = |moment: &str, p: &Named| Entry::whole(format!("{moment}.{}", p.name), p.shape);
     let trained = params.iter().filter(|p| p.trained);
     trained.flat_map(|p| MOMENTS.map(|m| entry(m, p))).collect()
 }
@@ -148,9 +144,9 @@ pub fn restore_optimizer<D: Kernels>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Schedule;
     use crate::pipeline::gpipe::GPipe;
     use crate::{At, Batch, Sequence, Trainer};
+    use crate::{Orientation, Schedule};
     use comm::{Axis, World};
     use kernels::Heads;
     use layers::{Builder, Random, Shape};
@@ -183,7 +179,8 @@ mod tests {
             let ([rows, cols], name) = (p.shape, p.name.clone());
             [(0..1, Orientation::Same), (1..cols, Orientation::Transposed)].map(|(columns, orientation)| {
                 let named = format!("{name} from {}", columns.start);
-                Entry { param: name.clone(), name: named, rows, columns, orientation }
+                let param = name.clone();
+                Entry { param, name: named, height: rows, rows: 0..rows, columns, orientation }
             })
         };
         params.iter().flat_map(both).collect()

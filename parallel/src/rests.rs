@@ -1,8 +1,8 @@
 //! Training steps of parameters that rest as shards: the same numbers, in less memory, for the traffic that is worked out.
 use crate::tensor::sequence_parallel::SequenceParallel;
 use crate::{
-    At, Batch, Entry, Error, Orientation, Result, Sequence, Stages, Stored, Trainer, restore_optimizer,
-    save_optimizer, save_params,
+    At, Batch, Entry, Error, Result, Sequence, Stages, Stored, Trainer, restore_optimizer, save_optimizer,
+    save_params,
 };
 use comm::{Axis, Ledger, Mesh, World};
 use kernels::{Heads, Kernels, Meta};
@@ -261,10 +261,7 @@ where
 }
 
 fn entries<D: Kernels>(trainer: &mut Trainer<D>) -> Vec<Entry> {
-    let entry = |p: &mut Param<D>| {
-        let ([rows, cols], name) = (p.shape(), p.name().to_string());
-        Entry { param: name.clone(), name, rows, columns: 0..cols, orientation: Orientation::Same }
-    };
+    let entry = |p: &mut Param<D>| Entry::whole(p.name().to_string(), p.shape());
     trainer.model().params().into_iter().map(entry).collect()
 }
 

@@ -28,8 +28,10 @@ pub struct Entry {
     pub name: String,
     /// The parameter's canonical name.
     pub param: String,
-    /// Rows of the parameter.
-    pub rows: usize,
+    /// How many rows the parameter has.
+    pub height: usize,
+    /// Which of its rows.
+    pub rows: Range<usize>,
     /// Which of its columns.
     pub columns: Range<usize>,
     /// How they lie.
@@ -37,23 +39,25 @@ pub struct Entry {
 }
 
 impl Entry {
+    /// A tensor that is a parameter of this shape, under the same name and as it lies.
+    pub fn whole(name: String, [height, width]: [usize; 2]) -> Self {
+        let (param, orientation) = (name.clone(), Orientation::Same);
+        Self { name, param, height, rows: 0..height, columns: 0..width, orientation }
+    }
     /// The tensor's shape in the file.
     pub fn shape(&self) -> Vec<usize> {
         match self.orientation {
-            Orientation::Same => vec![self.rows, self.columns.len()],
-            Orientation::Transposed => vec![self.columns.len(), self.rows],
+            Orientation::Same => vec![self.rows.len(), self.columns.len()],
+            Orientation::Transposed => vec![self.columns.len(), self.rows.len()],
             Orientation::Vector => vec![self.columns.len()],
         }
     }
-    /// The part's values in the order of the file, out of the whole parameter `[rows, cols]`, row-major.
+    /// The part's values in the order of the file, out of the whole parameter `[height, cols]`, row-major.
     pub fn arrange<E: Scalar, T>(&self, whole: &[E], to: impl Fn(E) -> T) -> Vec<T> {
-        let cols = whole.len() / self.rows;
+        let cols = whole.len() / self.height;
         let by_columns = self.orientation == Orientation::Transposed;
-        let [outer, inner] = if by_columns {
-            [self.columns.clone(), 0..self.rows]
-        } else {
-            [0..self.rows, self.columns.clone()]
-        };
+        let (rows, columns) = (self.rows.clone(), self.columns.clone());
+        let [outer, inner] = if by_columns { [columns, rows] } else { [rows, columns] };
         let index = |o: usize, i: usize| if by_columns { i * cols + o } else { o * cols + i };
         outer.flat_map(|o| inner.clone().map(move |i| (o, i))).map(|(o, i)| to(whole[index(o, i)])).collect()
     }
@@ -114,24 +118,29 @@ fn matrix<'a>(shards: &'a Shards, entry: &Entry) -> Result<Matrix<'a>> {
 impl<E: Scalar> Values<E> for Stored {
     fn of(&self, name: &str, shape: [usize; 2], _: Draw) -> layers::Result<Element<'_, E>> {
         let fail = layers::Error::Cannot;
+        let unlike = || fail(format!("the parts of {name} in the file do not make up {shape:?}"));
         let mut parts = Vec::new();
-        let mut covered = 0;
+        let (mut band, mut covered) = (0..0, shape[1]); // rows of parts side by side, and columns of theirs so far
         for entry in self.parts.get(name).into_iter().flatten().map(|at| &self.entries[*at]) {
-            if entry.rows != shape[0] || entry.columns.start != covered {
-                return Err(fail(format!("the parts of {name} in the file do not make up {shape:?}")));
+            if covered == shape[1] {
+                (band, covered) = (band.end..entry.rows.end, 0);
+            }
+            if entry.height != shape[0] || entry.rows != band || entry.columns.start != covered {
+                return Err(unlike());
             }
             covered = entry.columns.end;
-            let matrix = self.tensor(entry).map_err(|why| fail(why.to_string()))?;
-            parts.push((entry.columns.clone(), matrix, entry.orientation == Orientation::Transposed));
+            parts.push((entry, self.tensor(entry).map_err(|why| fail(why.to_string()))?));
         }
-        if covered != shape[1] {
-            return Err(fail(format!("the file holds {covered} of the {} columns of {name}", shape[1])));
+        if covered != shape[1] || band.end != shape[0] {
+            return Err(unlike());
         }
         Ok(Box::new(move |[row, column]| {
-            let found = parts.iter().find(|(columns, ..)| columns.contains(&column));
-            let (columns, matrix, transposed) = found.expect("all columns are covered");
-            let column = column - columns.start;
-            E::from_f64(if *transposed { matrix.get(column, row) } else { matrix.get(row, column) })
+            let is_before =
+                |part: &Entry| part.rows.end <= row || part.rows.start <= row && part.columns.end <= column;
+            let (part, matrix) = &parts[parts.partition_point(|(part, _)| is_before(part))];
+            let (row, column) = (row - part.rows.start, column - part.columns.start);
+            let transposed = part.orientation == Orientation::Transposed;
+            E::from_f64(if transposed { matrix.get(column, row) } else { matrix.get(row, column) })
         }))
     }
 }
@@ -139,18 +148,88 @@ impl<E: Scalar> Values<E> for Stored {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tensor::safetensors::{Dtype, File, Writer};
 
     fn entry(orientation: Orientation) -> Entry {
-        Entry { name: "theirs".into(), param: "ours".into(), rows: 2, columns: 1..3, orientation }
+        Entry {
+            name: "theirs".into(),
+            param: "ours".into(),
+            height: 4,
+            rows: 1..3,
+            columns: 1..3,
+            orientation,
+        }
     }
 
     /// Kills: a part written or read from the wrong columns, a transpose forgotten on one of the two ways.
     #[test]
     fn parts_lie_as_their_entries_say() {
-        let whole: Vec<f64> = (0..8).map(f64::from).collect(); // [2, 4]
-        assert_eq!(entry(Orientation::Same).arrange(&whole, |x| x), [1.0, 2.0, 5.0, 6.0]);
-        assert_eq!(entry(Orientation::Transposed).arrange(&whole, |x| x), [1.0, 5.0, 2.0, 6.0]);
-        let vector = Entry { rows: 1, columns: 0..8, ..entry(Orientation::Vector) };
-        assert_eq!((vector.arrange(&whole, |x| x), vector.shape()), (whole, vec![8]));
+        let whole: Vec<f64> = (0..16).map(f64::from).collect(); // [4, 4]
+        assert_eq!(entry(Orientation::Same).arrange(&whole, |x| x), [5.0, 6.0, 9.0, 10.0]);
+        assert_eq!(entry(Orientation::Transposed).arrange(&whole, |x| x), [5.0, 9.0, 6.0, 10.0]);
+        let vector = Entry { height: 1, rows: 0..1, columns: 0..16, ..entry(Orientation::Vector) };
+        assert_eq!((vector.arrange(&whole, |x| x), vector.shape()), (whole.clone(), vec![16]));
+        let all = Entry::whole("x".into(), [2, 8]);
+        assert_eq!((all.arrange(&whole, |x| x), all.shape()), (whole, vec![2, 8]));
+    }
+
+    /// A parameter of five rows and three columns, in parts of so many rows and columns, one below and beside the other.
+    fn parts(cuts: [&[usize]; 2]) -> Vec<Entry> {
+        let ranges = |cuts: &[usize]| cuts.windows(2).map(|two| two[0]..two[1]).collect::<Vec<_>>();
+        let [rows, columns] = cuts.map(ranges);
+        let both = rows.iter().flat_map(|rows| columns.iter().map(move |columns| (rows, columns)));
+        let of = |(i, (rows, columns)): (usize, (&Range<usize>, &Range<usize>))| Entry {
+            name: i.to_string(),
+            param: "ours".into(),
+            height: 5,
+            rows: rows.clone(),
+            columns: columns.clone(),
+            orientation: [Orientation::Same, Orientation::Transposed][i % 2],
+        };
+        both.enumerate().map(of).collect()
+    }
+    fn stored(entries: Vec<Entry>) -> (tempfile::TempDir, Stored) {
+        let folder = tempfile::tempdir().unwrap();
+        let header: Vec<_> = entries.iter().map(|e| (&e.name, Dtype::F64, e.shape())).collect();
+        let mut writer = Writer::create(&folder.path().join("x"), &BTreeMap::new(), &header).unwrap();
+        let whole: Vec<f64> = (0..15).map(f64::from).collect();
+        entries.iter().for_each(|e| writer.tensor(&e.name, &e.arrange(&whole, |x| x)).unwrap());
+        writer.finish().unwrap();
+        let file = File::open(&folder.path().join("x")).unwrap();
+        (folder, Stored::new(file, entries, |_| false).unwrap())
+    }
+
+    /// Kills: a number out of the part above or beside, a part of other rows taken for one below.
+    #[test]
+    fn every_number_is_found_in_its_part() {
+        for rows in [&[0, 5][..], &[0, 2, 5], &[0, 1, 2, 4, 5]] {
+            for columns in [&[0, 3][..], &[0, 1, 3], &[0, 1, 2, 3]] {
+                let (_folder, stored) = stored(parts([rows, columns]));
+                let draw = Draw { mean: 0.0, std: 0.0 };
+                let element = Values::<f64>::of(&stored, "ours", [5, 3], draw).unwrap();
+                let numbers = (0..15).map(|i| element([i / 3, i % 3]));
+                assert!(numbers.eq((0..15).map(f64::from)), "{rows:?} × {columns:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn parts_that_are_not_all_of_a_parameter_are_refused() {
+        let whole = || parts([&[0, 2, 5], &[0, 1, 3]]);
+        let refused = |change: &dyn Fn(&mut Vec<Entry>)| {
+            let mut entries = whole();
+            change(&mut entries);
+            let (_folder, stored) = stored(entries);
+            let why = Values::<f64>::of(&stored, "ours", [5, 3], Draw { mean: 0.0, std: 0.0 }).err().unwrap();
+            assert_eq!(why.to_string(), "the parts of ours in the file do not make up [5, 3]");
+        };
+        for i in 0..4 {
+            refused(&|entries| drop(entries.remove(i)));
+        }
+        refused(&|entries| entries.clear());
+        refused(&|entries| entries.swap(1, 2));
+        refused(&|entries| entries[0].rows = 0..1);
+        refused(&|entries| entries[3].rows = 3..5);
+        refused(&|entries| entries[3].columns = 1..2);
     }
 }

@@ -50,7 +50,7 @@ fn continued<D: Runs>(
     watch.done();
     if let Some(dir) = &a.dump {
         let about = Provenance { layout: layout.to_string(), ..Provenance::default() };
-        dump::write(dir, &names::entries(&model.config.shape), generated.seen.clone(), &about)?;
+        dump::write(dir, &names::entries(&model.config), generated.seen.clone(), &about)?;
     }
     if json {
         generated.lines().for_each(|line| show::json(&line));

@@ -37,8 +37,8 @@ pub(crate) fn run(a: ProveArgs, json: bool) -> Result<bool> {
             (model.design.clone(), model.entries())
         }
         (None, Some(file)) => {
-            let shape = Config::read(file)?.shape;
-            (shape.into(), names::entries(&shape))
+            let config = Config::read(file)?;
+            (config.shape.into(), names::entries(&config))
         }
         (None, None) => {
             if a.on_ranks.split.is_some() {

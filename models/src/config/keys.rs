@@ -115,7 +115,7 @@ impl Keys<'_> {
     }
 }
 
-fn whole(value: &Value) -> Option<usize> {
+pub(super) fn whole(value: &Value) -> Option<usize> {
     value.as_u64().and_then(|size| usize::try_from(size).ok())
 }
 

@@ -1,5 +1,6 @@
-//! Llama, Mistral, Qwen2 and Qwen3: one decoder, of which each has its own biases, norms and windows.
-use super::{Architecture, Config, Keys, rope, window};
+//! Llama, Mistral, Qwen2, Qwen3 and those like them with experts: one decoder, of which each has its own biases, norms and
+//! windows.
+use super::{Architecture, Config, Keys, experts, rope, window};
 use kernels::Heads;
 use layers::{Biases, FeedForward, NormKind, Positions, Rates, Shape};
 use parallel::Result;
@@ -11,18 +12,24 @@ struct Defaults {
     head_dim: Option<usize>,  // none: the width's share
     positions: usize,
     ids: [Option<u32>; 2],
+    eps: f64,
+    base: f64,
 }
 
 impl Defaults {
     fn of(architecture: Architecture) -> Self {
         let (key_heads, head_dim, positions, ids) = match architecture {
             Architecture::Llama => (None, None, 2048, [Some(1), Some(2)]),
-            Architecture::Mistral => (Some(8), None, 131_072, [Some(1), Some(2)]),
+            Architecture::Mistral | Architecture::Mixtral => (Some(8), None, 131_072, [Some(1), Some(2)]),
             Architecture::Qwen2 => (Some(32), None, 32_768, [None; 2]),
+            Architecture::Qwen2Moe => (Some(16), None, 32_768, [None; 2]),
             Architecture::Qwen3 => (Some(32), Some(128), 32_768, [None; 2]),
+            Architecture::Qwen3Moe => (Some(4), None, 32_768, [None; 2]),
+            Architecture::EquipartMoe => (None, None, 2048, [None; 2]),
             Architecture::Gpt2 => unreachable!("GPT-2 has keys of its own"),
         };
-        Self { key_heads, head_dim, positions, ids }
+        let (eps, base) = if architecture == Architecture::Mixtral { (1e-5, 1e6) } else { (1e-6, 1e4) };
+        Self { key_heads, head_dim, positions, ids, eps, base }
     }
 }
 
@@ -41,13 +48,14 @@ impl Keys<'_> {
             hidden: self.size("intermediate_size", None)?,
             vocabulary,
             padding: self.padding(vocabulary)?,
-            eps: self.positive("rms_norm_eps")?.unwrap_or(1e-6),
+            eps: self.positive("rms_norm_eps")?.unwrap_or(defaults.eps),
             tied: self.flag("tie_word_embeddings", false)?,
             norm: NormKind::Rms,
-            positions: Positions::Rotary(self.rope(positions)?),
+            positions: Positions::Rotary(self.rope(positions, defaults.base)?),
             feed_forward: FeedForward::SwiGlu,
+            experts: self.experts(architecture, blocks)?,
             bias: self.biases(architecture)?,
-            head_norm: architecture == Architecture::Qwen3,
+            head_norm: matches!(architecture, Architecture::Qwen3 | Architecture::Qwen3Moe),
             window: self.window(architecture, blocks)?,
             dropout: Rates { attention: self.rate("attention_dropout", 0.0)?, ..Shape::LLAMA.dropout },
             loss: Shape::LLAMA.loss,
@@ -87,7 +95,11 @@ impl Keys<'_> {
     }
     fn biases(&self, architecture: Architecture) -> Result<Biases> {
         let [attention, mlp] = [self.flag("attention_bias", false)?, self.flag("mlp_bias", false)?];
-        let qkv = attention || architecture == Architecture::Qwen2;
+        let qkv = match architecture {
+            Architecture::Qwen2 => true,
+            Architecture::Qwen2Moe => self.flag("qkv_bias", true)?,
+            _ => attention,
+        };
         Ok(Biases { qkv, out: attention, mlp })
     }
 }
@@ -108,8 +120,10 @@ pub(super) fn keys(config: &Config) -> Vec<(&'static str, Value)> {
         ("pad_token_id", json!(shape.padding)),
         ("rms_norm_eps", json!(shape.eps)),
     ];
-    if matches!(architecture, Architecture::Llama | Architecture::Qwen3) {
-        keys.push(("attention_bias", json!(shape.bias.qkv)));
+    match architecture {
+        Architecture::Mistral | Architecture::Mixtral | Architecture::Qwen2 => {}
+        Architecture::Qwen2Moe => keys.push(("qkv_bias", json!(shape.bias.qkv))),
+        _ => keys.push(("attention_bias", json!(shape.bias.qkv))),
     }
     if architecture == Architecture::Llama {
         keys.push(("mlp_bias", json!(shape.bias.mlp)));
@@ -118,5 +132,6 @@ pub(super) fn keys(config: &Config) -> Vec<(&'static str, Value)> {
         keys.extend(rope::keys(rope));
     }
     keys.extend(window::keys(architecture, shape.window, shape.blocks));
+    keys.extend(experts::keys(architecture, shape));
     keys
 }

@@ -7,8 +7,6 @@ use serde_json::{Value, json};
 use tensor::quoted::shown;
 use tensor::{Rope, Scaling};
 
-/// The base where none is given, in both versions and for all models.
-const BASE: f64 = 1e4;
 const FIXED: &str = "partial_rotary_factor=1";
 const TYPES: &str = r#""default" or "linear" or "llama3", or left out"#;
 
@@ -19,12 +17,12 @@ struct Said {
 }
 
 impl Keys<'_> {
-    /// The frequencies of a model of so many positions.
-    pub(super) fn rope(&self, positions: usize) -> Result<Rope> {
+    /// The frequencies of a model of so many positions, and of this base where none is given.
+    pub(super) fn rope(&self, positions: usize, default: f64) -> Result<Rope> {
         let top = self.positive("rope_theta")?;
         let [new, old] = ["rope_parameters", "rope_scaling"].map(|key| self.rope_of(key, top, positions));
         let (new, old) = (new?, old?);
-        let base = |said: &Said| said.base.or(top).unwrap_or(BASE);
+        let base = |said: &Said| said.base.or(top).unwrap_or(default);
         if let (Some(new), Some(old)) = (&new, &old) {
             if new.scaling != old.scaling {
                 let seen = &self.map["rope_scaling"];

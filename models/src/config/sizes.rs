@@ -32,9 +32,10 @@ impl Keys<'_> {
 type Products = (&'static str, Vec<Vec<(&'static str, usize)>>);
 
 fn llama(config: &Config) -> Products {
-    let Shape { width, blocks, heads: Heads { queries, keys, dim }, hidden, vocabulary, .. } = config.shape;
+    let Shape { width, blocks, heads: Heads { queries, keys, dim }, hidden, vocabulary, experts, .. } =
+        config.shape;
     let (d, n, dim) = (("hidden_size", width), ("num_hidden_layers", blocks), ("head_dim", dim));
-    let of = vec![
+    let mut of = vec![
         vec![("vocab_size", vocabulary), d],
         vec![n, d],
         vec![n, d, ("num_attention_heads", queries), dim],
@@ -42,6 +43,10 @@ fn llama(config: &Config) -> Products {
         vec![n, d, ("intermediate_size", hidden)],
         vec![("max_position_embeddings", config.positions), dim],
     ];
+    if let (Some(experts), Some([count, hidden, shared])) = (experts, config.architecture.expert_keys()) {
+        of.push(vec![n, d, (count, experts.count), (hidden, experts.hidden)]);
+        of.extend(experts.shared.map(|expert| vec![n, d, (shared, expert.hidden)]));
+    }
     (n.0, of)
 }
 

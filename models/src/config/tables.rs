@@ -11,8 +11,21 @@ const READ_ROTARY: &str = "\
     rope_theta";
 const READ_LLAMA: &str = "attention_bias mlp_bias";
 const READ_MISTRAL: &str = "sliding_window";
+const READ_MIXTRAL: &str = "num_experts_per_tok num_local_experts router_aux_loss_coef sliding_window";
 const READ_QWEN2: &str = "layer_types max_window_layers sliding_window use_sliding_window";
 const READ_QWEN3: &str = "attention_bias layer_types max_window_layers sliding_window use_sliding_window";
+const READ_QWEN2_MOE: &str = "\
+    decoder_sparse_step layer_types max_window_layers mlp_only_layers moe_intermediate_size \
+    norm_topk_prob num_experts num_experts_per_tok qkv_bias router_aux_loss_coef \
+    shared_expert_intermediate_size sliding_window";
+const READ_QWEN3_MOE: &str = "\
+    attention_bias decoder_sparse_step max_window_layers mlp_only_layers moe_intermediate_size \
+    norm_topk_prob num_experts num_experts_per_tok num_local_experts router_aux_loss_coef sliding_window";
+const READ_EQUIPART_MOE: &str = "\
+    attention_bias balance_loss_coef capacity_factor first_k_dense_replace mlp_only_layers \
+    moe_intermediate_size moe_layer_freq n_group n_routed_experts n_shared_experts norm_topk_prob \
+    num_experts_per_tok routed_scaling_factor router_z_loss_coef scoring_func \
+    sequence_balance_loss_coef topk_group topk_method";
 const READ_GPT2: &str = "\
     activation_function attn_pdrop embd_pdrop layer_norm_epsilon n_ctx n_embd n_head n_inner n_layer \
     n_positions resid_pdrop";
@@ -24,8 +37,11 @@ const FIXED: &str =
 const FIXED_ROTARY: &str = r#"hidden_act="silu","swish" partial_rotary_factor=1 rope_interleaved=false"#;
 const FIXED_LLAMA: &str = "is_llama_config=true sliding_window=null use_sliding_window=false";
 const FIXED_MISTRAL: &str = "attention_bias=false mlp_bias=false";
+const FIXED_MIXTRAL: &str = "attention_bias=false mlp_bias=false router_jitter_noise=0";
 const FIXED_QWEN2: &str = "mlp_bias=false use_mrope=false";
 const FIXED_QWEN3: &str = "mlp_bias=false";
+/// Which blocks have the window is another matter in each version.
+const FIXED_QWEN_MOE: &str = "mlp_bias=false use_mrope=false use_sliding_window=false";
 const FIXED_GPT2: &str =
     "reorder_and_upcast_attn=false scale_attn_by_inverse_layer_idx=false scale_attn_weights=true";
 
@@ -37,8 +53,8 @@ const FREE: &str = "\
     encoder_no_repeat_ngram_size exponential_decay_length_penalty finetuning_task forced_bos_token_id \
     forced_eos_token_id gradient_checkpointing id2label initializer_range is_decoder label2id \
     length_penalty max_length min_length name_or_path no_repeat_ngram_size num_beam_groups num_beams \
-    num_labels num_return_sequences output_attentions output_hidden_states output_past output_scores \
-    prefix pretraining_tp problem_type remove_invalid_values repetition_penalty return_dict \
+    num_labels num_return_sequences output_attentions output_hidden_states output_past \
+    output_router_logits output_scores prefix pretraining_tp problem_type remove_invalid_values repetition_penalty return_dict \
     return_dict_in_generate sep_token_id suppress_tokens task_specific_params temperature tf_legacy_loss \
     tie_encoder_decoder tokenizer_class top_k top_p torch_dtype torchscript transformers.js_config \
     transformers_version typical_p unsloth_fixed unsloth_version use_bfloat16 use_cache";
@@ -47,14 +63,22 @@ const FREE_GPT2: &str = "\
     pad_token_id summary_activation summary_first_dropout summary_proj_to_labels summary_type \
     summary_use_proj";
 
+/// What is said to DeepSeek's models besides.
+const LATENT: &str =
+    ", as latent attention (MLA) is not built here; \"equipart_moe\" has such experts and Llama's attention";
+
 impl Architecture {
     /// The lists of what is read, and of what is fixed, beside those of all.
     fn keys(self) -> [[&'static str; 2]; 2] {
         match self {
             Self::Llama => [[READ_ROTARY, READ_LLAMA], [FIXED_ROTARY, FIXED_LLAMA]],
             Self::Mistral => [[READ_ROTARY, READ_MISTRAL], [FIXED_ROTARY, FIXED_MISTRAL]],
+            Self::Mixtral => [[READ_ROTARY, READ_MIXTRAL], [FIXED_ROTARY, FIXED_MIXTRAL]],
             Self::Qwen2 => [[READ_ROTARY, READ_QWEN2], [FIXED_ROTARY, FIXED_QWEN2]],
+            Self::Qwen2Moe => [[READ_ROTARY, READ_QWEN2_MOE], [FIXED_ROTARY, FIXED_QWEN_MOE]],
             Self::Qwen3 => [[READ_ROTARY, READ_QWEN3], [FIXED_ROTARY, FIXED_QWEN3]],
+            Self::Qwen3Moe => [[READ_ROTARY, READ_QWEN3_MOE], [FIXED_ROTARY, FIXED_QWEN_MOE]],
+            Self::EquipartMoe => [[READ_ROTARY, READ_EQUIPART_MOE], [FIXED_ROTARY, FIXED_QWEN3]],
             Self::Gpt2 => [[READ_GPT2, FREE_GPT2], [FIXED_GPT2, ""]],
         }
     }
@@ -63,7 +87,10 @@ impl Architecture {
 impl Keys<'_> {
     /// Whose configuration it is.
     pub(super) fn architecture(&self) -> Result<Architecture> {
-        let wanted = Architecture::model_types();
+        let latent =
+            self.given("model_type").and_then(Value::as_str).is_some_and(|s| s.starts_with("deepseek_v"));
+        let note = if latent { LATENT } else { "" };
+        let wanted = Architecture::model_types() + note;
         let named = |value: &Value| Architecture::ALL.into_iter().find(|known| value == known.model_type());
         self.read("model_type", &wanted, named)?.ok_or_else(|| self.missing("model_type", &wanted))
     }

@@ -16,8 +16,16 @@ impl Keys<'_> {
     pub(super) fn window(&self, architecture: Architecture, blocks: usize) -> Result<Option<Window>> {
         let window = |size, from| Window { size, sinks: 0, from };
         match architecture {
-            Architecture::Llama | Architecture::Gpt2 => Ok(None),
-            Architecture::Mistral => Ok(self.window_size()?.map(|size| window(size, 0))),
+            Architecture::Llama | Architecture::EquipartMoe | Architecture::Gpt2 => Ok(None),
+            Architecture::Mixtral if !self.map.contains_key("sliding_window") => Ok(None),
+            Architecture::Qwen2Moe | Architecture::Qwen3Moe => {
+                let wanted = format!("{blocks} times \"{FULL}\"");
+                let full = |value: &Value| (*value == json!(vec![FULL; blocks])).then_some(());
+                self.read("layer_types", &wanted, full).map(|_| None)
+            }
+            Architecture::Mistral | Architecture::Mixtral => {
+                Ok(self.window_size()?.map(|size| window(size, 0)))
+            }
             Architecture::Qwen2 | Architecture::Qwen3 => {
                 let (used, size) = (self.flag("use_sliding_window", false)?, self.window_size()?);
                 let size = size.filter(|_| used);
@@ -67,8 +75,9 @@ pub(super) fn keys(
 ) -> Vec<(&'static str, Value)> {
     let size = ("sliding_window", json!(window.map(|w| w.size)));
     match architecture {
-        Architecture::Llama | Architecture::Gpt2 => vec![],
-        Architecture::Mistral => vec![size],
+        Architecture::Llama | Architecture::EquipartMoe | Architecture::Gpt2 => vec![],
+        Architecture::Mistral | Architecture::Mixtral => vec![size],
+        Architecture::Qwen2Moe | Architecture::Qwen3Moe => vec![size, ("use_sliding_window", json!(false))],
         Architecture::Qwen2 | Architecture::Qwen3 => {
             let from = window.map_or(blocks, |w| w.from);
             let types: Vec<_> = (0..blocks).map(|block| if block < from { FULL } else { SLIDING }).collect();

@@ -1,6 +1,7 @@
 //! Models written again: the same numbers where they can be, rounded where not, and never half a model.
 use super::*;
-use crate::model::tests::{GOLDEN, folder, golden, tensors, write};
+use crate::model::tests::{EXPERTS, GOLDEN, folder, golden, tensors, write};
+use crate::names::tests::OWN;
 use std::path::PathBuf;
 use tempfile::TempDir;
 use tensor::safetensors::{File, Shards};
@@ -34,7 +35,7 @@ fn files(dir: &Path) -> Vec<String> {
 /// is not the one asked for, a configuration that changes on the way.
 #[test]
 fn there_and_back_is_the_identity_where_numbers_are_exact() {
-    for name in GOLDEN {
+    for name in GOLDEN.into_iter().chain(EXPERTS) {
         let (dir, config) = (golden(name), Model::read(&golden(name)).unwrap().config);
         let (own, unchanged) = to(&dir, None);
         assert_eq!(bytes(own.path()), bytes(&dir), "{name}");
@@ -50,12 +51,30 @@ fn there_and_back_is_the_identity_where_numbers_are_exact() {
             let text = fs::read_to_string(back.path().join("config.json")).unwrap();
             assert_eq!(text, config.to_json_in(unchanged.dtype));
         }
-        let numbers = parallel::price::parameters(config.shape).unwrap();
+        let numbers: usize = tensors(&dir).iter().map(|(.., numbers)| numbers.len()).sum();
         assert_eq!(
             (unchanged.tensors, unchanged.bytes),
             (bytes(&dir).len(), numbers * unchanged.dtype.size())
         );
     }
+}
+
+/// Kills: a bias of the choice, or an expert that all share, under another name in the file that is written.
+#[test]
+fn experts_of_our_own_are_written_again() {
+    let source = tempfile::tempdir().unwrap();
+    fs::write(source.path().join(CONFIG), OWN).unwrap();
+    let config = crate::Config::parse(OWN, "").unwrap();
+    let entries = names::entries(&config).into_iter().enumerate();
+    let all = entries.map(|(i, entry)| {
+        let (shape, first) = (entry.shape(), 100.0 * i as f64);
+        let numbers = (0..shape.iter().product()).map(|n: usize| first + n as f64).collect();
+        (entry.name, shape, numbers)
+    });
+    write(source.path(), &all.collect::<Vec<_>>());
+    let (out, _) = to(source.path(), None);
+    assert_eq!((bytes(out.path()), tensors(out.path())), (bytes(source.path()), tensors(source.path())));
+    assert_eq!(Model::read(out.path()).unwrap().config, config);
 }
 
 /// Against another way to round: on the bits of f32. Kills: truncation, a kind that passes through another.

@@ -12,6 +12,7 @@ use tensor::Cpu;
 use tensor::safetensors::{Dtype, Writer};
 
 pub(crate) const GOLDEN: [&str; 7] = ["llama", "linear", "mistral", "qwen2", "qwen3", "gpt2", "gpt2-erf"];
+pub(crate) const EXPERTS: [&str; 3] = ["mixtral", "qwen2-moe", "qwen3-moe"];
 /// Name, shape, numbers.
 pub(crate) type Tensor = (String, Vec<usize>, Vec<f64>);
 
@@ -110,13 +111,46 @@ fn parameters_are_the_tensors_that_their_names_say() {
     assert_eq!(read(&model, "blocks.0.attention.k_norm", [1, 6]), k_norm.unwrap().2);
 }
 
+/// Kills: experts out of order, gate and up exchanged, a matrix turned that is not, or not turned that is.
+#[test]
+fn parameters_of_experts_are_the_tensors_that_their_names_say() {
+    const D: usize = 16;
+    for (name, block, [count, f], mlp, parts) in [
+        ("mixtral", 1, [4, 7], "block_sparse_moe", ["w1", "w3", "w2"]),
+        ("qwen2-moe", 1, [5, 6], "mlp", ["gate_proj", "up_proj", "down_proj"]),
+        ("qwen3-moe", 0, [5, 4], "mlp", ["gate_proj", "up_proj", "down_proj"]),
+    ] {
+        let model = Model::read(&golden(name)).unwrap();
+        let all: BTreeMap<_, _> = tensors(&golden(name)).into_iter().map(|(name, _, x)| (name, x)).collect();
+        let theirs = |name: &str| all[&format!("model.layers.{block}.{mlp}.{name}.weight")].clone();
+        let ours = |name: &str, shape| read(&model, &format!("blocks.{block}.mlp.{name}"), shape);
+        let turned = |name: &str, shape| transposed(&theirs(name), shape);
+        assert_eq!(ours("router", [D, count]), turned("gate", [count, D]), "{name}");
+        let gate_up = |e: usize| {
+            let [gate, up] = [parts[0], parts[1]].map(|part| turned(&format!("experts.{e}.{part}"), [f, D]));
+            beside(D, &[gate, up])
+        };
+        let whole: Vec<f64> = (0..count).flat_map(gate_up).collect();
+        assert_eq!(ours("experts.gate_up", [count * D, 2 * f]), whole, "{name}");
+        let down = |e: usize| theirs(&format!("experts.{e}.{}", parts[2]));
+        let whole: Vec<f64> = (0..count).flat_map(down).collect();
+        assert_eq!(ours("experts.down", [count * D, f]), whole, "{name}");
+        if name == "qwen2-moe" {
+            let [gate, up] = ["gate", "up"].map(|n| turned(&format!("shared_expert.{n}_proj"), [9, D]));
+            assert_eq!(ours("shared.gate_up", [D, 18]), beside(D, &[gate, up]));
+            assert_eq!(ours("shared.down", [9, D]), turned("shared_expert.down_proj", [D, 9]));
+            assert_eq!(ours("shared.gate", [D, 1]), theirs("shared_expert_gate"));
+        }
+    }
+}
+
 /// Built from the file, gathered from one rank and from two, and written again: the same bytes, but for the kind of
 /// number. Kills: a bias cut or put together in other columns than its weight, an order that is not the program's.
 #[test]
 fn what_layers_are_built_from_they_write_again() {
     for name in GOLDEN {
         let model = Model::read(&golden(name)).unwrap();
-        let entries = names::entries(&model.config.shape);
+        let entries = names::entries(&model.config);
         let wanted = tensors(&golden(name));
         for ranks in [1, 2] {
             let folder = tempfile::tempdir().unwrap();
@@ -142,6 +176,16 @@ fn tensors_that_are_missing_too_many_or_of_another_shape_are_named() {
         "there is no tensor \"model.layers.1.self_attn.k_proj.bias\" among the 37 of the file {some}"
     );
     assert_eq!(missing, format!("model.safetensors: {wanted}"));
+    let missing =
+        why("mixtral", |all| all.retain(|t| !t.0.ends_with("1.block_sparse_moe.experts.3.w2.weight")));
+    let wanted = "there is no tensor \"model.layers.1.block_sparse_moe.experts.3.w2.weight\" among the ";
+    assert!(missing.starts_with(&format!("model.safetensors: {wanted}")), "{missing}");
+    let extra = why("qwen2-moe", |all| {
+        all.push(("model.layers.1.mlp.experts.5.up_proj.weight".into(), vec![6, 16], vec![0.0; 96]));
+    });
+    let wanted =
+        "there is a tensor \"model.layers.1.mlp.experts.5.up_proj.weight\" that is no part of this model";
+    assert_eq!(extra, format!("model.safetensors: {wanted}"));
     let shape = why("gpt2", |all| {
         let c_fc = all.iter_mut().find(|t| t.0 == "transformer.h.1.mlp.c_fc.weight").unwrap();
         c_fc.1.reverse();

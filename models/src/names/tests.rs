@@ -1,22 +1,28 @@
 //! Names against the golden folders, which `transformers` wrote, and what a file may hold besides.
 use super::*;
 use crate::Config;
-use crate::model::tests::{self as model, GOLDEN};
+use crate::model::tests::{self as model, EXPERTS, GOLDEN};
 use std::collections::BTreeSet;
 use tensor::safetensors::Shards;
 
-fn golden(name: &str) -> (Shape, Shards) {
+fn golden(name: &str) -> (Config, Shards) {
     let dir = model::golden(name);
-    (Config::read(&dir.join("config.json")).unwrap().shape, Shards::open(&dir).unwrap())
+    (Config::read(&dir.join("config.json")).unwrap(), Shards::open(&dir).unwrap())
 }
+
+/// A dense block, and one with four experts of three features and two more that all tokens share.
+pub(crate) const OWN: &str = r#"{ "model_type": "equipart_moe", "hidden_size": 8, "num_attention_heads": 2,
+    "intermediate_size": 5, "num_hidden_layers": 2, "vocab_size": 7, "first_k_dense_replace": 1, "n_group": 2,
+    "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 3, "n_shared_experts": 2,
+    "scoring_func": "sigmoid", "topk_method": "noaux_tc", "topk_group": 1 }"#;
 
 /// Every tensor of every golden folder, its name and its shape. Kills: a tensor that one family has and another has
 /// not, sizes exchanged, a matrix taken for its transpose.
 #[test]
 fn names_and_shapes_are_those_that_transformers_writes() {
-    for name in GOLDEN {
-        let (shape, shards) = golden(name);
-        let ours: BTreeSet<_> = entries(&shape).iter().map(|e| (e.name.clone(), e.shape())).collect();
+    for name in GOLDEN.into_iter().chain(EXPERTS) {
+        let (config, shards) = golden(name);
+        let ours: BTreeSet<_> = entries(&config).iter().map(|e| (e.name.clone(), e.shape())).collect();
         let theirs = shards.names().map(|name| (name.to_owned(), shards.info(name).unwrap().shape.clone()));
         assert_eq!(ours, theirs.collect(), "{name}");
     }
@@ -25,36 +31,45 @@ fn names_and_shapes_are_those_that_transformers_writes() {
 /// Kills: a part left out, put twice, or beside its place; a bias that is no row.
 #[test]
 fn the_parts_of_a_parameter_are_all_of_it_in_order() {
-    for name in GOLDEN {
-        let (shape, _) = golden(name);
-        let entries = entries(&shape);
+    for name in GOLDEN.into_iter().chain(EXPERTS) {
+        let (config, _) = golden(name);
+        let entries = entries(&config);
         let names: BTreeSet<_> = entries.iter().map(|entry| &entry.param).collect();
         let mut numbers = 0;
         for param in names {
             let parts: Vec<_> = entries.iter().filter(|entry| entry.param == *param).collect();
-            assert_eq!(parts[0].columns.start, 0, "{param}");
-            assert!(parts.windows(2).all(|two| two[0].columns.end == two[1].columns.start), "{param}");
+            let (height, width) = (parts[0].height, parts.last().unwrap().columns.end);
+            assert_eq!((parts[0].rows.start, parts[0].columns.start), (0, 0), "{param}");
+            for (part, next) in parts.iter().zip(&parts[1..]) {
+                let is_beside = part.rows == next.rows && part.columns.end == next.columns.start;
+                let ends = part.columns.end == width && next.columns.start == 0;
+                assert!(is_beside || ends && part.rows.end == next.rows.start, "{param}");
+            }
+            assert_eq!(parts.last().unwrap().rows.end, height, "{param}");
             let first = entries.iter().position(|entry| entry.param == *param).unwrap();
             assert!(
                 entries[first..][..parts.len()].iter().all(|entry| entry.param == *param),
                 "{param} is in one piece"
             );
-            assert!(parts.iter().all(|part| part.rows == parts[0].rows));
-            assert_eq!(parts[0].rows == 1, parts[0].orientation == Orientation::Vector, "{param}");
-            numbers += parts[0].rows * parts.last().unwrap().columns.end;
+            assert!(parts.iter().all(|part| part.height == height));
+            assert_eq!(height == 1, parts[0].orientation == Orientation::Vector, "{param}");
+            numbers += height * width;
         }
-        assert_eq!(numbers, parallel::price::parameters(shape).unwrap(), "{name}");
+        if !EXPERTS.contains(&name) {
+            assert_eq!(numbers, parallel::price::parameters(config.shape).unwrap(), "{name}");
+        }
     }
 }
 
 #[test]
 fn ours_are_the_canonical_names() {
-    let of = |name: &str| {
+    let in_block = |name: &str, block: usize| {
         let mut names: Vec<_> = entries(&golden(name).0).into_iter().map(|entry| entry.param).collect();
-        names.retain(|name| !name.starts_with("blocks.1."));
+        names.retain(|name| !name.starts_with(&format!("blocks.{}.", 1 - block)));
         names.dedup();
-        names.join(" ").replace("blocks.0.", "")
+        names.join(" ").replace(&format!("blocks.{block}."), "")
     };
+    let of = |name| in_block(name, 0);
     assert_eq!(
         of("llama"),
         "embedding norm1 attention.qkv attention.qkv.bias attention.out attention.out.bias norm2 \
@@ -69,16 +84,56 @@ fn ours_are_the_canonical_names() {
         "embedding positions norm1 norm1.bias attention.qkv attention.qkv.bias attention.out attention.out.bias \
          norm2 norm2.bias mlp.up mlp.up.bias mlp.down mlp.down.bias norm norm.bias head"
     );
+    let attention = "embedding norm1 attention.qkv attention.out norm2";
+    let experts = "mlp.router mlp.experts.gate_up mlp.experts.down";
+    assert_eq!(of("mixtral"), format!("{attention} {experts} norm head"));
+    let attention = "embedding norm1 attention.qkv attention.qkv.bias attention.out norm2";
+    let shared = "mlp.shared.gate_up mlp.shared.down mlp.shared.gate";
+    assert_eq!(in_block("qwen2-moe", 1), format!("{attention} {experts} {shared} norm head"));
+    assert_eq!(of("qwen2-moe"), format!("{attention} mlp.gate_up mlp.down norm head"));
+    let attention = "embedding norm1 attention.qkv attention.q_norm attention.k_norm attention.out norm2";
+    assert_eq!(of("qwen3-moe"), format!("{attention} {experts} norm"));
+    assert_eq!(in_block("qwen3-moe", 1), format!("{attention} mlp.gate_up mlp.down norm"));
+}
+
+/// The names of DeepSeek-V3, and one of its blocks before the experts. Kills: a bias that is left out or has the rows of a
+/// weight, a shared expert under Qwen's name.
+#[test]
+fn experts_of_our_own_are_named_as_deepseeks() {
+    let config = Config::parse(OWN, "a.json").unwrap();
+    let all = entries(&config);
+    let of = |name: &str| {
+        let found = all.iter().find(|entry| entry.name == format!("model.layers.1.mlp.{name}")).expect(name);
+        (
+            found.param.strip_prefix("blocks.1.mlp.").unwrap(),
+            found.shape(),
+            found.rows.clone(),
+            found.columns.clone(),
+        )
+    };
+    assert_eq!(of("gate.weight"), ("router", vec![4, 8], 0..8, 0..4));
+    assert_eq!(of("gate.e_score_correction_bias"), ("router.bias", vec![4], 0..1, 0..4));
+    assert_eq!(of("experts.3.gate_proj.weight"), ("experts.gate_up", vec![3, 8], 24..32, 0..3));
+    assert_eq!(of("experts.3.up_proj.weight"), ("experts.gate_up", vec![3, 8], 24..32, 3..6));
+    assert_eq!(of("experts.2.down_proj.weight"), ("experts.down", vec![8, 3], 16..24, 0..3));
+    assert_eq!(of("shared_experts.gate_proj.weight"), ("shared.gate_up", vec![6, 8], 0..8, 0..6));
+    assert_eq!(of("shared_experts.down_proj.weight"), ("shared.down", vec![8, 6], 0..6, 0..8));
+    assert_eq!(
+        all.iter().filter(|entry| entry.name.starts_with("model.layers.1.mlp.")).count(),
+        2 + 3 * 4 + 3
+    );
+    let dense: Vec<_> = all.iter().filter(|entry| entry.name.starts_with("model.layers.0.mlp.")).collect();
+    assert_eq!(dense.iter().map(|entry| entry.shape()).collect::<Vec<_>>(), [[5, 8], [5, 8], [8, 5]]);
 }
 
 /// Kills: a prefix that is wanted where there is none, or taken off the head.
 #[test]
 fn gpt2s_names_are_found_with_and_without_their_prefix() {
-    let (shape, shards) = golden("gpt2-erf");
+    let (config, shards) = golden("gpt2-erf");
     let theirs: Vec<_> = shards.names().collect();
-    assert_eq!(entries_in(&shape, theirs.iter().copied()), entries(&shape));
+    assert_eq!(entries_in(&config, theirs.iter().copied()), entries(&config));
     let bare: BTreeSet<_> = theirs.iter().map(|name| name.trim_start_matches(PREFIX)).collect();
-    let found: Vec<_> = entries_in(&shape, bare.iter().copied());
+    let found: Vec<_> = entries_in(&config, bare.iter().copied());
     assert_eq!(found.iter().map(|entry| &*entry.name).collect::<BTreeSet<_>>(), bare);
     assert_eq!((found.last().unwrap().name.as_str(), embedding(&found)), (HEAD, "wte.weight"));
     let (llama, _) = golden("llama");
@@ -93,10 +148,11 @@ fn only_what_is_no_parameter_is_passed_over() {
         ("gpt2-erf", &["transformer.h.0.attn.bias"]),
         ("qwen3", &["model.layers.0.self_attn.rotary_emb.inv_freq", "model.rotary_emb.inv_freq", HEAD]),
         ("llama", &["model.layers.1.self_attn.rotary_emb.inv_freq"]),
+        ("mixtral", &["model.layers.1.self_attn.rotary_emb.inv_freq"]),
     ] {
-        let (shape, _) = golden(name);
-        assert!(others.iter().all(|other| is_passed_over(&shape, other)), "{name}");
-        assert!(!entries(&shape).iter().any(|entry| is_passed_over(&shape, &entry.name)), "{name}");
+        let (config, _) = golden(name);
+        assert!(others.iter().all(|other| is_passed_over(&config.shape, other)), "{name}");
+        assert!(!entries(&config).iter().any(|entry| is_passed_over(&config.shape, &entry.name)), "{name}");
     }
     for (name, other) in [
         ("gpt2", "h.x.attn.bias"),
@@ -107,6 +163,6 @@ fn only_what_is_no_parameter_is_passed_over() {
         ("llama", HEAD),
         ("gpt2-erf", HEAD),
     ] {
-        assert!(!is_passed_over(&golden(name).0, other), "{name}: {other}");
+        assert!(!is_passed_over(&golden(name).0.shape, other), "{name}: {other}");
     }
 }

@@ -23,14 +23,15 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 from torch.nn.functional import cross_entropy
-from transformers import (AutoConfig, AutoModelForCausalLM, GPT2Config, LlamaConfig, MistralConfig, Qwen2Config,
-                          Qwen3Config)
+from transformers import (AutoConfig, AutoModelForCausalLM, GPT2Config, LlamaConfig, MistralConfig, MixtralConfig,
+                          Qwen2Config, Qwen2MoeConfig, Qwen3Config, Qwen3MoeConfig)
 
 HERE = Path(__file__).parent
 LIMIT = 60_000  # bytes of a folder; where float64 does not fit, gradients are float32, and then the logits too
 LENGTHS = [21, 13]  # ids of the batch's sequences
 PROMPT, NEW = 6, 24
 FREE = dict(bos_token_id=None, eos_token_id=None, pad_token_id=None)  # no id is special
+LEAD = 1e-3  # by which a chosen expert's logit is above any other's: rounding does not choose
 LLAMA = dict(hidden_size=16, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, rms_norm_eps=1e-3,
              max_position_embeddings=64, **FREE)
 GPT2 = dict(n_embd=16, n_layer=2, n_head=4, n_positions=32, layer_norm_epsilon=1e-3, **FREE)
@@ -65,6 +66,18 @@ MODELS = {
     "qwen3": (Qwen3Config(**LLAMA, vocab_size=51, intermediate_size=24, head_dim=6, rope_parameters=rope(50.0),
                           tie_word_embeddings=True),
               torch.float32, "8KB", [dict(rope_parameters=rope(1e4)), dict(rms_norm_eps=1e-6)]),
+    "mixtral": (MixtralConfig(**LLAMA, vocab_size=50, intermediate_size=7, num_local_experts=4, sliding_window=6,
+                              router_aux_loss_coef=0.0, rope_parameters=rope(50.0)),
+                torch.float16, None, [dict(num_experts_per_tok=1), dict(num_experts_per_tok=3),
+                                      dict(sliding_window=None), dict(rope_parameters=rope(1e6))]),
+    "qwen2-moe": (Qwen2MoeConfig(**LLAMA, vocab_size=51, intermediate_size=20, moe_intermediate_size=6,
+                                 shared_expert_intermediate_size=9, num_experts=5, num_experts_per_tok=2,
+                                 decoder_sparse_step=2, router_aux_loss_coef=0.0, rope_parameters=rope(50.0)),
+                  torch.bfloat16, None, [dict(num_experts_per_tok=3), dict(norm_topk_prob=True)]),
+    "qwen3-moe": (Qwen3MoeConfig(**LLAMA, vocab_size=51, intermediate_size=12, head_dim=6, moe_intermediate_size=4,
+                                 num_experts=5, num_experts_per_tok=3, norm_topk_prob=True, mlp_only_layers=[1],
+                                 tie_word_embeddings=True, router_aux_loss_coef=0.0, rope_parameters=rope(50.0)),
+                  torch.float32, "8KB", [dict(num_experts_per_tok=2), dict(norm_topk_prob=False)]),
     "gpt2": (GPT2Config(**GPT2, vocab_size=43, resid_pdrop=0.0, attn_pdrop=0.0, embd_pdrop=0.0),
              torch.float16, None, [dict(activation_function="gelu"), dict(layer_norm_epsilon=1e-6)]),
     "gpt2-erf": (GPT2Config(**GPT2, vocab_size=39, n_inner=24, activation_function="gelu", tie_word_embeddings=False),
@@ -94,7 +107,7 @@ def fill(model, rng):
     """Draws all parameters: matrices 0.3·n, gains of norms 1 + 0.2·n, biases 0.1·n, with n standard normal."""
     for name, parameter in model.named_parameters():
         n = normal(rng, parameter.shape)
-        if n.dim() == 2:
+        if n.dim() >= 2:
             parameter.data = 0.3 * n
         else:
             parameter.data = 1 + 0.2 * n if name.endswith("weight") else 0.1 * n
@@ -128,7 +141,44 @@ def load(folder, **changes):
     for key, value in changes.items():
         setattr(config, key, value)
     return AutoModelForCausalLM.from_pretrained(folder, config=config, dtype=torch.float64,
-                                                attn_implementation="eager").eval()
+                                                attn_implementation="eager", experts_implementation="eager").eval()
+
+
+def as_stored(tensors, model_type):
+    """Of all experts in one, as the library holds them, the same expert by expert, as it saves them."""
+    stored = {}
+    for name, tensor in tensors.items():
+        prefix, _, last = name.partition(".mlp.")
+        mixtral = model_type == "mixtral" and last
+        prefix += (".block_sparse_moe." if mixtral else ".mlp.") if last else ""
+        gate, up, down = ["w1", "w3", "w2"] if mixtral else ["gate_proj", "up_proj", "down_proj"]
+        for e in range(len(tensor) if last.startswith("experts.") else 0):
+            at = f"{prefix}experts.{e}."
+            if last == "experts.gate_up_proj":
+                stored[f"{at}{gate}.weight"], stored[f"{at}{up}.weight"] = tensor[e].chunk(2)
+            else:
+                stored[f"{at}{down}.weight"] = tensor[e]
+        if not last.startswith("experts."):
+            stored[prefix + last] = tensor
+    return stored
+
+
+@contextmanager
+def leads_of_routers(model):
+    """A list that gets, of every token in every block with experts, by how much the last that is chosen leads."""
+    leads, hooks = [], []
+
+    def note(router, _, output):
+        best = output[0].topk(router.top_k + 1).values
+        leads.extend((best[:, -2] - best[:, -1]).tolist())
+    for module in model.modules():
+        if type(module).__name__.endswith("TopKRouter"):
+            hooks.append(module.register_forward_hook(note))
+    try:
+        yield leads
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def logits(model, batch):
@@ -154,11 +204,12 @@ def greedy(model, vocabulary, rng):
     """A prompt, what greedily follows, and the smallest lead of a best logit over the second best."""
     while True:
         ids, lead = [rng.randrange(vocabulary) for _ in range(PROMPT)], float("inf")
-        for _ in range(NEW):
-            best = logits(model, [ids])[0][-1].topk(2)
-            ids.append(best.indices[0].item())
-            lead = min(lead, (best.values[0] - best.values[1]).item())
-        if lead > 1e-2 and len(set(ids[PROMPT:])) >= 6:  # neither may rounding decide, nor does it run in circles
+        with leads_of_routers(model) as leads:
+            for _ in range(NEW):
+                best = logits(model, [ids])[0][-1].topk(2)
+                ids.append(best.indices[0].item())
+                lead = min(lead, (best.values[0] - best.values[1]).item())
+        if lead > 1e-2 and min(leads, default=1) > LEAD and len(set(ids[PROMPT:])) >= 6:  # neither may rounding decide, nor does it run in circles
             return dict(prompt=ids[:PROMPT], ids=ids[PROMPT:]), lead
 
 
@@ -174,8 +225,10 @@ def check(folder, model, batch, outputs, grads, rng):
         twin = distance(logits(load(folder, **changes), batch))
         print(f"  {changes}: logits differ by {twin:.1e}")
         assert twin > 1e-4
-    assert set(grads) == {name for file in folder.glob("model*.safetensors") for name in load_file(file)}
     named, step, ends = dict(model.named_parameters()), 1e-6, []
+    files = {name: tensor for file in folder.glob("model*.safetensors") for name, tensor in load_file(file).items()}
+    stored = as_stored(named, model.config.model_type)
+    assert set(stored) == set(files) and all((stored[name] == files[name]).all() for name in files)
     assert all(parameter.count_nonzero() == parameter.numel() for parameter in named.values())
     way = {name: normal(rng, parameter.shape) for name, parameter in named.items()}
     for steps in [1, -2]:
@@ -212,8 +265,11 @@ def make(name):
     rng = random.Random(name)
     save(folder, config, dtype, shard, rng)
     model = load(folder)
-    batch = [[rng.randrange(config.vocab_size) for _ in range(length)] for length in LENGTHS]
-    outputs = logits(model, batch)
+    leads = [0]
+    while min(leads, default=1) <= LEAD:  # a model without experts has none, and its first batch is taken
+        batch = [[rng.randrange(config.vocab_size) for _ in range(length)] for length in LENGTHS]
+        with leads_of_routers(model) as leads:
+            outputs = logits(model, batch)
     loss = loss_of(outputs, batch)
     loss.backward()
     grads = {name: parameter.grad for name, parameter in model.named_parameters()}
@@ -225,7 +281,7 @@ def make(name):
     check(folder, model, batch, outputs, grads, rng)
     golden = dict(batch=batch, loss=loss.item(), grad_norm=norm, greedy=text, torch=torch.__version__,
                   transformers=transformers.__version__)
-    write(folder, golden, outputs, grads)
+    write(folder, golden, outputs, as_stored(grads, config.model_type))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
 //! Configurations as they are found, and the shapes that they mean.
+use super::experts::{MIXTRAL, OWN, QWEN2_MOE, QWEN3_MOE};
 use super::*;
 
 pub(super) const LLAMA: &str = r#"{ "architectures": ["LlamaForCausalLM"], "attention_bias": false,
@@ -35,7 +36,7 @@ pub(super) const GPT2: &str = r#"{ "activation_function": "gelu_new", "architect
     "n_positions": 1024, "resid_pdrop": 0.1, "summary_activation": null, "summary_first_dropout": 0.1,
     "summary_proj_to_labels": true, "summary_type": "cls_index", "summary_use_proj": true,
     "task_specific_params": { "text-generation": { "do_sample": true, "max_length": 50 } }, "vocab_size": 50257 }"#;
-pub(super) const ALL: [&str; 5] = [LLAMA, MISTRAL, QWEN2, QWEN3, GPT2];
+pub(super) const ALL: [&str; 9] = [LLAMA, MISTRAL, QWEN2, QWEN3, GPT2, MIXTRAL, QWEN2_MOE, QWEN3_MOE, OWN];
 
 fn rope(base: f64, scaling: Scaling) -> Positions {
     Positions::Rotary(Rope { base, scaling })
@@ -151,7 +152,13 @@ fn every_key_of_a_model_as_it_is_found_is_written_again() {
         let read: Value = serde_json::from_str(text).unwrap();
         for (key, value) in read.as_object().unwrap() {
             let is_free = key.starts_with("summary_");
-            let others = ["n_ctx", "pretraining_tp", "task_specific_params", "transformers_version"];
+            let others = [
+                "n_ctx",
+                "output_router_logits",
+                "pretraining_tp",
+                "task_specific_params",
+                "transformers_version",
+            ];
             if is_free || others.contains(&&**key) || value.is_null() {
                 continue;
             }
