@@ -193,7 +193,9 @@ mod tests {
         let header: Vec<_> = entries.iter().map(|e| (&e.name, Dtype::F64, e.shape())).collect();
         let mut writer = Writer::create(&folder.path().join("x"), &BTreeMap::new(), &header).unwrap();
         let whole: Vec<f64> = (0..15).map(f64::from).collect();
-        entries.iter().for_each(|e| writer.tensor(&e.name, &e.arrange(&whole, |x| x)).unwrap());
+        for entry in &entries {
+            writer.tensor(&entry.name, &entry.arrange(&whole, |x| x)).unwrap();
+        }
         writer.finish().unwrap();
         let file = File::open(&folder.path().join("x")).unwrap();
         (folder, Stored::new(file, entries, |_| false).unwrap())

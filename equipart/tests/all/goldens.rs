@@ -13,7 +13,8 @@ use std::sync::Mutex;
 use tensor::Cpu;
 use tensor::safetensors::File;
 
-const MODELS: [&str; 7] = ["llama", "linear", "mistral", "qwen2", "qwen3", "gpt2", "gpt2-erf"];
+const MODELS: [&str; 10] =
+    ["llama", "linear", "mistral", "qwen2", "qwen3", "mixtral", "qwen2-moe", "qwen3-moe", "gpt2", "gpt2-erf"];
 const LAYOUTS: [&str; 6] = ["none", "tp=2", "tp=4", "tp=4,sp", "dp=2", "tp=2,sp,dp=2"];
 /// How far a logit may be off, and a gradient, as a part of its tensor's largest.
 const NEAR: f64 = 1e-4;

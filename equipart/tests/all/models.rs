@@ -33,7 +33,7 @@ fn text(path: &Path) -> &str {
 #[test]
 fn eval_gives_the_loss_of_transformers() {
     let dir = tempfile::tempdir().unwrap();
-    for name in ["llama", "qwen2", "gpt2-erf"] {
+    for name in ["llama", "qwen2", "qwen2-moe", "gpt2-erf"] {
         let ((ids, loss), model) = (batch(&dir, name), golden(name));
         for layout in ["none", "tp=2,sp", "dp=2"] {
             let seen = answer(&["eval", "--model", text(&model), "--batch", &ids, "--layout", layout]);
@@ -49,7 +49,7 @@ fn eval_gives_the_loss_of_transformers() {
 #[test]
 fn converted_models_say_the_same() {
     let dir = tempfile::tempdir().unwrap();
-    for name in ["mistral", "qwen3", "gpt2-erf"] {
+    for name in ["mistral", "qwen3", "mixtral", "gpt2-erf"] {
         let (ids, _) = batch(&dir, name);
         let at = |part: &str| dir.path().join(format!("{name}-{part}"));
         let said =

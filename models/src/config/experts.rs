@@ -1,7 +1,7 @@
 //! Experts: how many, which of them a token is handed to, and what training adds to the loss for their balance.
 //!
-//! Keys of `equipart_moe` are DeepSeek-V3's where it has them. `topk_method` is "greedy", "group_limited_greedy" (the same
-//! with groups) or "noaux_tc" (with or without groups; a bias takes part in the choice). Its own are `capacity_factor`,
+//! Keys of `equipart_moe` are DeepSeek-V3's where it has them. `topk_method` is `greedy`, `group_limited_greedy` (the same
+//! with groups) or `noaux_tc` (with or without groups; a bias takes part in the choice). Its own are `capacity_factor`,
 //! `balance_loss_coef` (of a microbatch), `sequence_balance_loss_coef` and `router_z_loss_coef`; with `mlp_only_layers`, as
 //! Qwen has them, any blocks can be without experts.
 use super::keys::whole;
@@ -63,7 +63,8 @@ impl Keys<'_> {
         if architecture == Architecture::EquipartMoe {
             return Ok(Some(experts));
         }
-        // Theirs is E·Σ_e (N_e/B)·(Σ_t P/B), and ours has a further 1/k: shares of N_e that add up to 1.
+        // The loss of transformers is E·Σ_e (N_e/B)·(Σ_t P/B), where ours has N_e/(k·B): its weight times k is ours. (Its B are
+        // the tokens of all blocks together, where ours is added up block by block.)
         let weight = self.weight("router_aux_loss_coef", COEFFICIENT, chosen)?;
         Ok(Some(Experts { balance: Balance { microbatch: weight, ..experts.balance }, ..experts }))
     }
@@ -150,7 +151,7 @@ impl Keys<'_> {
     }
 }
 
-/// What DeepSeek calls the way to choose.
+/// What `topk_method` is of such experts.
 fn method(bias: bool, groups: Option<Groups>) -> &'static str {
     match (bias, groups) {
         (true, _) => "noaux_tc",

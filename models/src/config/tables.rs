@@ -63,7 +63,7 @@ const FREE_GPT2: &str = "\
     pad_token_id summary_activation summary_first_dropout summary_proj_to_labels summary_type \
     summary_use_proj";
 
-/// What is said to DeepSeek's models besides.
+/// What is said besides to models that have it.
 const LATENT: &str =
     ", as latent attention (MLA) is not built here; \"equipart_moe\" has such experts and Llama's attention";
 

@@ -11,8 +11,8 @@ use tempfile::TempDir;
 use tensor::Cpu;
 use tensor::safetensors::{Dtype, Writer};
 
-pub(crate) const GOLDEN: [&str; 7] = ["llama", "linear", "mistral", "qwen2", "qwen3", "gpt2", "gpt2-erf"];
-pub(crate) const EXPERTS: [&str; 3] = ["mixtral", "qwen2-moe", "qwen3-moe"];
+pub(crate) const GOLDEN: [&str; 10] =
+    ["llama", "linear", "mistral", "qwen2", "qwen3", "mixtral", "qwen2-moe", "qwen3-moe", "gpt2", "gpt2-erf"];
 /// Name, shape, numbers.
 pub(crate) type Tensor = (String, Vec<usize>, Vec<f64>);
 

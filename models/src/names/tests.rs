@@ -1,7 +1,7 @@
 //! Names against the golden folders, which `transformers` wrote, and what a file may hold besides.
 use super::*;
 use crate::Config;
-use crate::model::tests::{self as model, EXPERTS, GOLDEN};
+use crate::model::tests::{self as model, GOLDEN};
 use std::collections::BTreeSet;
 use tensor::safetensors::Shards;
 
@@ -20,7 +20,7 @@ pub(crate) const OWN: &str = r#"{ "model_type": "equipart_moe", "hidden_size": 8
 /// not, sizes exchanged, a matrix taken for its transpose.
 #[test]
 fn names_and_shapes_are_those_that_transformers_writes() {
-    for name in GOLDEN.into_iter().chain(EXPERTS) {
+    for name in GOLDEN {
         let (config, shards) = golden(name);
         let ours: BTreeSet<_> = entries(&config).iter().map(|e| (e.name.clone(), e.shape())).collect();
         let theirs = shards.names().map(|name| (name.to_owned(), shards.info(name).unwrap().shape.clone()));
@@ -31,7 +31,7 @@ fn names_and_shapes_are_those_that_transformers_writes() {
 /// Kills: a part left out, put twice, or beside its place; a bias that is no row.
 #[test]
 fn the_parts_of_a_parameter_are_all_of_it_in_order() {
-    for name in GOLDEN.into_iter().chain(EXPERTS) {
+    for name in GOLDEN {
         let (config, _) = golden(name);
         let entries = entries(&config);
         let names: BTreeSet<_> = entries.iter().map(|entry| &entry.param).collect();
@@ -55,9 +55,7 @@ fn the_parts_of_a_parameter_are_all_of_it_in_order() {
             assert_eq!(height == 1, parts[0].orientation == Orientation::Vector, "{param}");
             numbers += height * width;
         }
-        if !EXPERTS.contains(&name) {
-            assert_eq!(numbers, parallel::price::parameters(config.shape).unwrap(), "{name}");
-        }
+        assert_eq!(numbers, parallel::price::parameters(config.shape).unwrap(), "{name}");
     }
 }
 

@@ -59,6 +59,7 @@ fn models_as_they_are_found_have_the_experts_they_are_known_for() {
         let config = Config::parse(text, "a.json").unwrap();
         let numbers: usize =
             names::entries(&config).iter().map(|e| e.shape().iter().product::<usize>()).sum();
+        assert_eq!(numbers, parallel::price::parameters(config.shape).unwrap());
         (config.shape, numbers)
     };
     let (mixtral, numbers) = of(MIXTRAL);
