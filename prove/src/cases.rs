@@ -24,9 +24,10 @@ pub use panel::{Certificate, Member, PANEL, Proven, certify_panel, never_ran};
 pub use report::CampaignReport;
 
 use crate::Subject;
+use crate::subject::reads_alone;
 use comm::Axis;
 use kernels::Heads;
-use layers::{Design, Kind, Shape};
+use layers::{Design, Experts, Kind, Shape};
 use parallel::{Batch, Error, Layout, Result, Sequence, bail};
 use serde::{Deserialize, Serialize};
 use tensor::quoted::sentence;
@@ -115,6 +116,7 @@ impl Case {
             let (holds, wanted) = ((0.0..1.0).contains(&rate), "0 or more and below 1".into());
             all.push(("a rate of dropout or smoothing", rate, holds, wanted));
         }
+        all.extend(self.shape.experts.iter().flat_map(of_experts));
         all.extend(window.map(|w| ("the window", w.size as f64, w.size > 0, "at least 1".into())));
         if let Some((what, seen, _, wanted)) = all.into_iter().find(|(_, _, holds, _)| !holds) {
             bail!("no case: {what} is {seen}; it must be {wanted}");
@@ -122,6 +124,11 @@ impl Case {
         let Heads { queries, keys, .. } = heads;
         if !queries.is_multiple_of(keys) {
             bail!("no case: {queries} query heads cannot share {keys} KV heads; these must divide them");
+        }
+        if !self.texts.is_empty() && !reads_alone(&self.shape) {
+            bail!(
+                "no case: texts are read token by token, where experts cannot drop them or take them in turn"
+            );
         }
         Ok(())
     }
@@ -189,6 +196,27 @@ impl Case {
         let hash = place.iter().fold(mix(self.key.0), |hash, &n| mix(hash ^ n as u64));
         (hash % self.shape.vocabulary as u64) as u32
     }
+}
+
+/// What experts must hold: what it is, the value seen, whether it holds, and what is wanted.
+fn of_experts(of: &Experts) -> Vec<(&'static str, f64, bool, String)> {
+    let (groups, from) = of.groups.map_or((1, 1), |groups| (groups.count, groups.chosen));
+    let most = (of.count / groups.max(1)).saturating_mul(from);
+    let size =
+        |what, n: usize, most: usize| (what, n as f64, (1..=most).contains(&n), format!("1 to {most}"));
+    let mut all = vec![
+        size("shape.experts.count", of.count, LARGEST),
+        size("shape.experts.hidden", of.hidden, LARGEST),
+        size("shape.experts.groups.count", groups, of.count),
+        size("shape.experts.groups.chosen", from, groups),
+        size("shape.experts.chosen", of.chosen, most),
+    ];
+    let even = groups > 0 && of.count.is_multiple_of(groups);
+    all.push(("shape.experts.groups.count", groups as f64, even, format!("a divisor of {}", of.count)));
+    all.extend(of.shared.map(|shared| size("shape.experts.shared.hidden", shared.hidden, LARGEST)));
+    let capacity = of.capacity.unwrap_or(1.0);
+    all.push(("shape.experts.capacity", capacity, capacity > 0.0, "more than 0".into()));
+    all
 }
 
 /// The first place of ids of texts: no step has it.

@@ -3,12 +3,14 @@
 //! Wishes are independent of each other, so each shrinks while the others stay: axes to one rank, sizes to 1, what a
 //! model may have to nothing. A layout is wished for first; then the shape is brought to what its ranks can share, so
 //! none is drawn in vain, and a shrunk case always fits.
-use super::fitted::fitted;
+use super::fitted::{fitted, sound};
 use super::{Case, CaseStep, Document};
+use crate::subject::reads_alone;
 use comm::Axis;
 use kernels::{Activation, Heads};
 use layers::{
-    About, Biases, Choice, FeedForward, Kind, NormKind, Objective, Positions, Rates, Shape, Window,
+    About, Balance, Biases, Choice, Experts, FeedForward, Groups, Kind, NormKind, Objective, Positions,
+    Rates, Scoring, Shape, SharedExpert, Window,
 };
 use parallel::layout::split_axes;
 use parallel::{Layout, strategies};
@@ -80,16 +82,17 @@ impl Wish {
         let steps = [Some(self.steps.0), self.steps.1].into_iter().flatten();
         let steps = steps.map(|wish| wish.step(layout.size(Axis::SEQUENCES), longest)).collect();
         let text = |(tokens, prompt): (usize, usize)| (tokens.min(longest), prompt.min(tokens.min(longest)));
-        let texts = self.texts.into_iter().map(text).collect();
+        let texts = self.texts.into_iter().filter(|_| reads_alone(&shape)).map(text).collect();
         let ((optimizer, lr), clip, key) = (self.optimizer, self.clip, FieldKey(number).next());
         Case { key, layout, shape, optimizer, lr, clip, steps, texts }
     }
 }
 
-/// A layout and a shape that fit: the shape gives way. Where none is found, the model stays whole.
+/// A layout and a shape that fit: the shape gives way, its experts too. Where none is found, the model stays whole.
 fn together(layout: Layout, wish: Shape) -> (Layout, Shape) {
     let scheme = (&layout).into();
-    let shape = fitted(wish, &scheme).or_else(|| fitted(Shape::LLAMA, &scheme));
+    let all = [wish, Shape { experts: None, ..wish }, Shape::LLAMA];
+    let shape = all.into_iter().find_map(|wish| fitted(wish, &scheme));
     let (layout, shape) = shape.map_or((Layout::UNSPLIT, wish), |shape| (layout, shape));
     (layout, Shape { padding: shape.padding.filter(|id| *id < shape.vocabulary), ..shape })
 }
@@ -165,7 +168,8 @@ fn shapes() -> impl Strategy<Value = Shape> {
     let rate = || select(vec![0.0, 0.125, 0.25, 0.5]);
     let rates = (rate(), rate(), rate());
     let loss = (select(vec![0.0, 0.125]), select(vec![0.0, 1e-3]));
-    (sizes, parts, rates, loss).prop_map(|(sizes, parts, rates, (smoothing, z))| {
+    let experts = proptest::option::weighted(0.3, experts());
+    (sizes, parts, rates, loss, experts).prop_map(|(sizes, parts, rates, (smoothing, z), experts)| {
         let (width, blocks, keys, queries, dim, hidden, vocabulary) = sizes;
         let (norm, positions, feed_forward, bias, head_norm, tied, window, eps, padding) = parts;
         let keys = (1..=keys).rev().find(|keys| queries.is_multiple_of(*keys)).unwrap_or(1);
@@ -173,8 +177,40 @@ fn shapes() -> impl Strategy<Value = Shape> {
         let window = window.map(|(size, sinks, from)| Window { size, sinks, from: from.min(blocks - 1) });
         let (heads, dropout) = (Heads { queries, keys, dim }, Rates { embedding, attention, residual });
         let sized = Shape { width, blocks, heads, hidden, vocabulary, padding, eps, ..Shape::LLAMA };
-        let built = Shape { norm, positions, feed_forward, bias, head_norm, tied, ..sized };
+        let bias = Biases { mlp: bias.mlp && experts.is_none(), ..bias };
+        let built = Shape { norm, positions, feed_forward, experts, bias, head_norm, tied, ..sized };
         Shape { window, dropout, loss: Objective { smoothing, z }, ..built }
+    })
+}
+
+/// Experts, of whatever sizes.
+fn experts() -> impl Strategy<Value = Experts> {
+    let sizes = (1..=7usize, 1..=3usize, 1..=5usize);
+    let weight = || select(vec![0.0, 0.125]);
+    let parts = (
+        select(vec![Scoring::Softmax, Scoring::Sigmoid]),
+        any::<bool>(),
+        select(vec![1.0, 2.5]),
+        any::<bool>(),
+        proptest::option::weighted(0.4, (1..=3usize, 1..=2usize)),
+        proptest::option::weighted(0.5, select(vec![1.25, 0.5, 0.5])),
+        proptest::option::of((1..=4usize, any::<bool>())),
+        (weight(), weight(), weight()),
+        proptest::option::weighted(0.3, 0..=1usize),
+    );
+    (sizes, parts).prop_map(|((count, chosen, hidden), parts)| {
+        let (scoring, normalize, scale, bias, groups, capacity, shared, balance, dense) = parts;
+        let (microbatch, sequence, z) = balance;
+        let sized =
+            Experts { count, chosen, hidden, scoring, normalize, scale, capacity, ..Experts::MIXTRAL };
+        sound(Experts {
+            bias: bias && scoring == Scoring::Sigmoid,
+            groups: groups.map(|(count, chosen)| Groups { count, chosen }),
+            shared: shared.map(|(hidden, gated)| SharedExpert { hidden, gated }),
+            balance: Balance { microbatch, sequence, z },
+            dense: dense.into_iter().collect(),
+            ..sized
+        })
     })
 }
 

@@ -1,7 +1,7 @@
 //! A shape that fits a scheme, near to the one that was wished for. What fits is asked of its strategies alone, so
 //! this holds for any of them.
 use kernels::Heads;
-use layers::Shape;
+use layers::{Experts, Groups, Shape};
 use parallel::Scheme;
 use tensor::{Cpu, F61};
 
@@ -10,22 +10,41 @@ const MOST: usize = 16;
 
 /// The shape with as few changes as can be found; none if no small shape fits.
 pub(super) fn fitted(wish: Shape, scheme: &Scheme<Cpu<F61>>) -> Option<Shape> {
-    let sizes: [fn(&mut Shape) -> &mut usize; 4] =
-        [|s| &mut s.hidden, |s| &mut s.width, |s| &mut s.vocabulary, |s| &mut s.blocks];
+    let sizes: [fn(&mut Shape) -> Option<&mut usize>; 7] = [
+        |s| Some(&mut s.hidden),
+        |s| Some(&mut s.width),
+        |s| Some(&mut s.vocabulary),
+        |s| Some(&mut s.blocks),
+        |s| s.experts.as_mut().map(|experts| &mut experts.count),
+        |s| s.experts.as_mut().map(|experts| &mut experts.hidden),
+        |s| s.experts.as_mut()?.shared.as_mut().map(|shared| &mut shared.hidden),
+    ];
     let mut shape = nearest(wish, scheme, heads(wish.heads).map(|heads| Shape { heads, ..wish }));
     for size in sizes {
         let mut from = shape;
-        let wished = *size(&mut from);
+        let Some(&mut wished) = size(&mut from) else { continue };
         let with = |n: usize| {
             let mut other = shape;
-            *size(&mut other) = n;
-            other
+            if let Some(size) = size(&mut other) {
+                *size = n;
+            }
+            Shape { experts: other.experts.map(sound), ..other }
         };
         let mut all: Vec<usize> = (1..=MOST).collect();
         all.sort_by_key(|n| n.abs_diff(wished));
         shape = nearest(shape, scheme, all.into_iter().map(with));
     }
     scheme.fits(shape).is_ok().then_some(shape)
+}
+
+/// Experts that can be: groups that share them evenly, and no more chosen than there are to choose from.
+pub(super) fn sound(of: Experts) -> Experts {
+    let Some(Groups { count, chosen }) = of.groups else {
+        return Experts { chosen: of.chosen.min(of.count), ..of };
+    };
+    let groups = Groups { count, chosen: chosen.min(count) };
+    let all = of.count.next_multiple_of(count);
+    Experts { count: all, chosen: of.chosen.min(all / count * groups.chosen), groups: Some(groups), ..of }
 }
 
 /// The first of the shapes with the fewest misfits; the given one if none has fewer.

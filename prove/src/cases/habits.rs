@@ -2,7 +2,7 @@
 use super::{Case, CaseStep, Document};
 use comm::Axis;
 use kernels::Activation::{Gelu, GeluTanh, Relu};
-use layers::{FeedForward, Kind, NormKind, Positions, Window};
+use layers::{Experts, FeedForward, Kind, NormKind, Positions, Scoring, Window};
 use parallel::deal;
 use tensor::Scaling;
 
@@ -54,12 +54,46 @@ pub const HABITS: &[Habit] = &[
     ("dropout of residuals", |c| c.shape.dropout.residual > 0.0),
     ("smoothed labels", |c| c.shape.loss.smoothing > 0.0),
     ("z-loss", |c| c.shape.loss.z > 0.0),
+    ("experts", |c| has(c, |_| true)),
+    ("experts by softmax", |c| has(c, |of| of.scoring == Scoring::Softmax)),
+    ("experts by sigmoids with a bias", |c| has(c, |of| of.scoring == Scoring::Sigmoid && of.bias)),
+    ("gates that are not of sum 1", |c| has(c, |of| !of.normalize)),
+    ("groups of experts, not all of which are chosen", |c| {
+        has(c, |of| of.groups.is_some_and(|groups| groups.chosen < groups.count))
+    }),
+    ("experts that drop tokens", drops),
+    ("a shared expert without a gate", |c| has(c, |of| of.shared.is_some_and(|shared| !shared.gated))),
+    ("a shared expert with a gate", |c| has(c, |of| of.shared.is_some_and(|shared| shared.gated))),
+    ("a balance of microbatches", |c| has(c, |of| of.balance.microbatch > 0.0)),
+    ("a balance of sequences", |c| has(c, |of| of.balance.sequence > 0.0)),
+    ("z-loss of the router", |c| has(c, |of| of.balance.z > 0.0)),
+    ("experts in some blocks only", |c| {
+        (0..c.shape.blocks).any(|i| c.shape.experts.is_some() && c.shape.experts(i).is_none())
+            && has(c, |_| true)
+    }),
     ("plain descent at rate 1", |c| c.optimizer == Kind::Sgd && c.lr == 1.0),
     ("AdamW with decay", |c| matches!(c.optimizer, Kind::AdamW { decay, .. } if decay > 0.0)),
     ("AdamW with an ε that matters", |c| matches!(c.optimizer, Kind::AdamW { eps, .. } if eps > 0.1)),
     ("a limit of the norm", |c| c.clip.is_some()),
     ("no limit of the norm", |c| c.clip.is_none()),
 ];
+
+/// Whether a block has such experts.
+fn has(case: &Case, such: fn(&Experts) -> bool) -> bool {
+    (0..case.shape.blocks).any(|i| case.shape.experts(i).is_some_and(|of| such(&of)))
+}
+
+/// Whether experts take fewer tokens of some microbatch than choose them, however these choose.
+fn drops(case: &Case) -> bool {
+    let rooms = |step: &CaseStep, of: Experts| {
+        (0..step.microbatches).any(|m| {
+            let tokens = tokens(&step.sequences[deal(step.sequences.len(), m, step.microbatches)]);
+            of.capacity_of(tokens).is_some_and(|most| of.count * most < of.chosen * tokens)
+        })
+    };
+    let of = case.shape.experts.filter(|_| has(case, |_| true));
+    of.is_some_and(|of| case.steps.iter().any(|step| rooms(step, of)))
+}
 
 fn documents(case: &Case) -> impl Iterator<Item = &Document> {
     case.steps.iter().flat_map(|step| step.sequences.iter().flatten())

@@ -9,7 +9,10 @@ use super::fitted::fitted;
 use super::{Case, HABITS};
 use crate::Subject;
 use kernels::{Activation, Heads};
-use layers::{Biases, FeedForward, Kind, NormKind, Objective, Positions, Rates, Shape, Window};
+use layers::{
+    Balance, Biases, Blocks, Experts, FeedForward, Groups, Kind, NormKind, Objective, Positions, Rates,
+    Scoring, Shape, SharedExpert, Window,
+};
 use parallel::{Error, Layout, Result, Scheme};
 use tensor::{Cpu, F61, Rope, Scaling};
 
@@ -73,6 +76,32 @@ const GPT2: Shape = Shape {
     dropout: Rates { embedding: 0.25, attention: 0.5, residual: 0.125 },
     ..Shape::GPT2
 };
+const MIXTRAL: Experts = Experts {
+    count: 3,
+    chosen: 2,
+    hidden: 3,
+    balance: Balance { microbatch: 0.125, sequence: 0.0, z: 0.125 },
+    ..Experts::MIXTRAL
+};
+/// One expert each and little room, so that tokens are dropped; and what Qwen2's experts have besides.
+const SWITCH: Experts = Experts {
+    chosen: 1,
+    normalize: false,
+    capacity: Some(0.5),
+    shared: Some(SharedExpert { hidden: 8, gated: true }),
+    ..MIXTRAL
+};
+const DEEPSEEK: Experts = Experts {
+    count: 6,
+    chosen: 3,
+    scoring: Scoring::Sigmoid,
+    scale: 2.5,
+    bias: true,
+    groups: Some(Groups { count: 3, chosen: 2 }),
+    shared: Some(SharedExpert { hidden: 8, gated: false }),
+    balance: Balance { microbatch: 0.0, sequence: 0.125, z: 0.0 },
+    ..MIXTRAL
+};
 const LLAMA3: Scaling = Scaling::Llama3 { factor: 8.0, low: 1.0, high: 4.0, original: 8.0 };
 
 /// All of them.
@@ -114,6 +143,22 @@ pub const PANEL: &[Member] = &[
             ..GPT2
         },
         optimizer: (Kind::Sgd, None),
+    },
+    Member { name: "Mixtral", shape: Shape { experts: Some(MIXTRAL), ..LLAMA }, optimizer: ADAMW },
+    Member {
+        name: "Switch",
+        shape: Shape {
+            feed_forward: FeedForward::Plain(Activation::Relu),
+            experts: Some(SWITCH),
+            dropout: GPT2.dropout,
+            ..LLAMA
+        },
+        optimizer: SGD,
+    },
+    Member {
+        name: "DeepSeek",
+        shape: Shape { experts: Some(Experts { dense: Blocks::FIRST, ..DEEPSEEK }), tied: true, ..LLAMA },
+        optimizer: SGD,
     },
 ];
 

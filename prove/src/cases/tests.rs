@@ -1,7 +1,7 @@
 //! What is drawn, and whether a failure is found and made small.
 use super::*;
 use crate::{Difference, Verdict};
-use layers::{FeedForward, NormKind};
+use layers::{FeedForward, NormKind, Scoring};
 use parallel::strategies;
 use std::collections::BTreeSet;
 use std::iter::successors;
@@ -47,6 +47,31 @@ fn every_habit_and_every_strategy_is_drawn_often() {
         assert!(layouts.contains(layout), "{layout} is not among {layouts:?}");
     }
     assert!(layouts.iter().any(|layout| layout.contains(",order=pp.")), "{layouts:?}");
+}
+
+/// Kills: experts that no oracle has, such as more chosen than there are, groups of unequal size, or biases besides; a setting
+/// that is drawn with one other only; texts where tokens compete.
+#[test]
+fn experts_are_drawn_of_every_kind_and_can_be() {
+    let cases: Vec<_> = drawn(1000).into_iter().filter(|case| case.shape.experts.is_some()).collect();
+    let mut kinds = BTreeSet::new();
+    for case in &cases {
+        let of = case.shape.experts.unwrap();
+        let (groups, from) = of.groups.map_or((1, 1), |groups| (groups.count, groups.chosen));
+        assert!(of.count.is_multiple_of(groups) && (1..=groups).contains(&from), "{case}");
+        assert!((1..=of.count / groups * from).contains(&of.chosen) && !of.forced, "{case}");
+        assert!(!case.shape.bias.mlp && (case.texts.is_empty() || of.capacity.is_none()), "{case}");
+        kinds.insert((
+            of.scoring == Scoring::Softmax,
+            of.groups.is_some(),
+            of.capacity.is_some(),
+            of.shared.is_some(),
+        ));
+    }
+    assert_eq!(kinds.len(), 16, "{kinds:?}");
+    let odd =
+        cases.iter().filter(|case| case.shape.experts.is_some_and(|of| of.count % 2 == 1 && of.count > 1));
+    assert!(odd.count() * 5 > cases.len(), "experts that ranks do not divide");
 }
 
 /// Norms with feed-forwards and all sets of biases. Kills: two choices that hang together.
@@ -112,6 +137,12 @@ fn lines_read_with_what_they_leave_out() {
     assert!(why(line("{}", &step.replace("..x", ".y"))).contains("\".y\" is no document"));
     let hostile = why(line(&format!("{{\"\\u001b[31m{}\":1}}", "x".repeat(5000)), step));
     assert!(hostile.contains(r"unknown field `\u{1b}[31mxx") && hostile.len() < 400, "{hostile}");
+    let experts = |of: &str| why(line(&format!(r#"{{"experts":{{{of}}}}}"#), step));
+    assert!(experts(r#""chosen":3"#).contains("shape.experts.chosen is 3; it must be 1 to 2"));
+    let groups = |n: usize| format!(r#""count":6,"groups":{{"count":{n},"chosen":1}}"#);
+    assert!(experts(&groups(4)).contains("shape.experts.groups.count is 4; it must be a divisor of 6"));
+    assert!(experts(&groups(0)).contains("shape.experts.groups.count is 0; it must be 1 to 6"));
+    assert!(experts(r#""capacity":0.0"#).contains("shape.experts.capacity is 0; it must be more than 0"));
     let learned = r#"{"positions":{"learned":2}}"#;
     assert!(why(line(learned, step)).contains("the length of a document is 3; it must be at most 2"));
 }

@@ -85,6 +85,8 @@ pub struct Blocks(u128);
 impl Blocks {
     /// The highest number of a block, and one more.
     pub const MOST: usize = 128;
+    /// The first one alone.
+    pub const FIRST: Self = Self(1);
 
     /// Whether a block is among them.
     #[must_use]
