@@ -18,4 +18,7 @@ pub use indexed::{Indexable, Indexed};
 pub use kernels::{Kernels, Selects};
 pub use mask::Mask;
 pub use meta::Meta;
-pub use terms::{Activation, AdamW, Attend, Heads, LossTerms, Qkv, RouterBalance, RouterTerms, Segment, Slice, Softmax, Span, Write};
+pub use terms::{
+    Activation, AdamW, Attend, Heads, LossTerms, Qkv, RouterBalance, RouterTerms, Segment, Slice, Softmax,
+    Span, Write,
+};

@@ -1,6 +1,9 @@
 //! The device without numbers: the same program, run for its shapes, gives its price.
 use crate::list::every_kernel;
-use crate::{Activation, AdamW, Attend, Heads, Kernels, LossTerms, Qkv, RouterBalance, RouterTerms, Selects, Slice, Softmax, Write};
+use crate::{
+    Activation, AdamW, Attend, Heads, Kernels, LossTerms, Qkv, RouterBalance, RouterTerms, Selects, Slice,
+    Softmax, Write,
+};
 use tensor::{Category, Dropout, Index, Nowhere, On, Tensor, View, ViewMut};
 
 /// Prices a program that would run on `D`: its bytes and scratch sizes, without its values.

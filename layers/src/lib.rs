@@ -37,8 +37,8 @@ pub use model::end::End;
 pub use model::part::Part;
 pub use model::record::{Activations, Record, RecordedActivation, Touched};
 pub use model::shape::{
-    Balance, Biases, Blocks, Experts, FeedForward, Groups, NormKind, Objective, Positions, Rates, Scoring, Shape,
-    SharedExpert, Window,
+    Balance, Biases, Blocks, Experts, FeedForward, Groups, NormKind, Objective, Positions, Rates, Scoring,
+    Shape, SharedExpert, Window,
 };
 pub use model::stage::{Half, Input, Output, Room, Stage, Targets, Wanted};
 pub use model::strategy::{About, Choice, Shared, Sharing, Sizes, Strategy, Takes};

@@ -103,8 +103,14 @@ mod tests {
             [D, D]
         }
         fn build<T: Kernels>(&self, at: &Builder<T>) -> Result<Mlp<T>> {
-            let mlp =
-                strategy::Mlp { axis: Axis::Tp, name: "mlp", kind: self.0, sizes: [D, F], bias: self.1, experts: None };
+            let mlp = strategy::Mlp {
+                axis: Axis::Tp,
+                name: "mlp",
+                kind: self.0,
+                sizes: [D, F],
+                bias: self.1,
+                experts: None,
+            };
             shard(at, &mlp)
         }
         fn oracle<S: Scalar>(&self, g: &Given<S>) -> Answer<S> {

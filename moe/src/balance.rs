@@ -27,7 +27,8 @@ pub(crate) struct Counts {
 }
 
 fn sum(experts: usize, all: impl IntoIterator<Item = Vec<usize>>) -> Vec<usize> {
-    all.into_iter().fold(vec![0; experts], |sum, counts| sum.iter().zip(&counts).map(|(a, b)| a + b).collect())
+    all.into_iter()
+        .fold(vec![0; experts], |sum, counts| sum.iter().zip(&counts).map(|(a, b)| a + b).collect())
 }
 
 impl Counts {
@@ -57,12 +58,12 @@ pub(crate) fn loss<D: Kernels>(
     let (e, k) = (experts.count, experts.chosen);
     let by_sequence = by_sequence(mesh, e, own, sequences, first)?;
     let one = |n: usize| <D::Wide as Device>::Elem::from_usize(n);
-    let [of_all, of_sequence, z] = weights.map(|weight| {
-        <D::Wide as Device>::Elem::from_f64(weight) * one(mean_over).inv()
-    });
+    let [of_all, of_sequence, z] =
+        weights.map(|weight| <D::Wide as Device>::Elem::from_f64(weight) * one(mean_over).inv());
     let weight = |i: usize| {
         let (s, expert) = (i / e, i % e);
-        let share = |n: usize, tokens: usize| if tokens == 0 { one(0) } else { one(e * n) * one(k * tokens).inv() };
+        let share =
+            |n: usize, tokens: usize| if tokens == 0 { one(0) } else { one(e * n) * one(k * tokens).inv() };
         let own = of_sequence * share(by_sequence[i], sequences[s].len);
         counts.map_or(own, |counts| own + of_all * share(counts.all[expert], counts.tokens))
     };

@@ -45,17 +45,30 @@ pub trait Exchange<D: Kernels>: Sync {
     fn about(&self) -> &'static About;
     /// Who gives what to whom, where `all[i]` are the experts of the tokens of rank `i` of the group, and each rank has as many of
     /// these experts.
-    fn plan(&self, ep: &Group<D::Place>, all: &[Routing], experts: usize, place: &D::Place) -> Plan<D::Place>;
+    fn plan(&self, ep: &Group<D::Place>, all: &[Routing], experts: usize, place: &D::Place)
+    -> Plan<D::Place>;
     /// A row for each of the copies that experts here are handed, expert after expert; of each, rank after rank, token after token.
     ///
     /// # Errors
     /// If ranks do not meet.
-    fn out(&self, ep: &Group<D::Place>, plan: &Plan<D::Place>, x: &Tensor<D>, what: What) -> Result<Tensor<D>>;
+    fn out(
+        &self,
+        ep: &Group<D::Place>,
+        plan: &Plan<D::Place>,
+        x: &Tensor<D>,
+        what: What,
+    ) -> Result<Tensor<D>>;
     /// For each token here (or copy), the sum of its rows; 0 of one whose copies were dropped.
     ///
     /// # Errors
     /// If ranks do not meet.
-    fn back(&self, ep: &Group<D::Place>, plan: &Plan<D::Place>, y: Tensor<D>, what: What) -> Result<Tensor<D>>;
+    fn back(
+        &self,
+        ep: &Group<D::Place>,
+        plan: &Plan<D::Place>,
+        y: Tensor<D>,
+        what: What,
+    ) -> Result<Tensor<D>>;
 }
 
 /// Who gives what to whom.
@@ -89,7 +102,8 @@ pub(crate) struct Copy {
 
 /// The copies of one rank's tokens that are handed to these experts, in order.
 pub(crate) fn handed(of: &Routing, rank: usize, experts: std::ops::Range<usize>) -> Vec<Copy> {
-    let handed = of.list.iter().enumerate().filter(|(_, e)| **e != NOBODY && experts.contains(&(**e as usize)));
+    let handed =
+        of.list.iter().enumerate().filter(|(_, e)| **e != NOBODY && experts.contains(&(**e as usize)));
     let mut all: Vec<_> = handed.map(|(copy, &e)| Copy { expert: e as usize, rank, copy }).collect();
     all.sort_unstable();
     all

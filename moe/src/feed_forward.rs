@@ -13,17 +13,17 @@ use crate::routing::{self, Routing, Standing};
 use crate::shared::Shared;
 use comm::{Axes, Axis, Group, Mesh};
 use kernels::{Kernels, RouterTerms};
-use layers::ops::{
-    Partial, Region, RouterLoss, Split, Stream, activate, activate_backward, choose, expert_columns,
-    expert_gradient, expert_rows, gates, join, logits, plus, router_backward, router_gradient, router_input_gradient,
-    swiglu, swiglu_backward,
-};
-use layers::param::weight::{ExpertWeight, WholeWeight};
 use layers::model::part::Other;
 use layers::model::strategy;
+use layers::ops::{
+    Partial, Region, RouterLoss, Split, Stream, activate, activate_backward, choose, expert_columns,
+    expert_gradient, expert_rows, gates, join, logits, plus, router_backward, router_gradient,
+    router_input_gradient, swiglu, swiglu_backward,
+};
+use layers::param::weight::{ExpertWeight, WholeWeight};
 use layers::{
-    About, Back, Builder, Cx, Draw, Error, Experts, FeedForward, Kept, Layer, Mlp, Param, Placed, Result, Section,
-    Strategy,
+    About, Back, Builder, Cx, Draw, Error, Experts, FeedForward, Kept, Layer, Mlp, Param, Placed, Result,
+    Section, Strategy,
 };
 use std::sync::Arc;
 use tensor::{Index, Tensor};
@@ -74,8 +74,8 @@ pub struct Saved<D: Kernels> {
     x: Stream<D>,
     scores: [Tensor<D::Wide>; 2], // logits and their log-sum-exp
     handed: Handed<D>,
-    rows: Tensor<D>, // R
-    up: Split<D>,    // U
+    rows: Tensor<D>,     // R
+    up: Split<D>,        // U
     by: Tensor<D::Wide>, // g of each row
 }
 
@@ -307,7 +307,11 @@ impl<D: Kernels, X: Exchange<D> + Exchange<D::Wide> + Copy> Layer<D> for ExpertF
 fn fits(experts: &Experts, bias: bool) -> Result<()> {
     let Experts { count, chosen, .. } = *experts;
     if !(1..=count).contains(&chosen) {
-        return Err(Error::size("the number of experts of a token", chosen, format!("1 to {count}, of which it chooses")));
+        return Err(Error::size(
+            "the number of experts of a token",
+            chosen,
+            format!("1 to {count}, of which it chooses"),
+        ));
     }
     if bias {
         return Err(Error::Cannot("experts have no biases, and the feed-forward of this model has".into()));

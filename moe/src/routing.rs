@@ -90,10 +90,11 @@ impl Standing {
     /// Of the part of a peer, as it is where every rank is dealt as many rows.
     fn stated<P: Place>(mesh: &Mesh<P>, rank: usize, rows: usize) -> Self {
         let ranks = mesh.group(Axis::LAYERS).size();
-        let at = Region::Tokens { axis: Axis::LAYERS.into(), rank: mesh.coordinate(Axis::LAYERS, rank), ranks };
-        let dealt = Axes::TOKENS.iter().fold(0, |place, axis| {
-            place * mesh.group(axis).size() + mesh.coordinate(axis, rank)
-        });
+        let at =
+            Region::Tokens { axis: Axis::LAYERS.into(), rank: mesh.coordinate(Axis::LAYERS, rank), ranks };
+        let dealt = Axes::TOKENS
+            .iter()
+            .fold(0, |place, axis| place * mesh.group(axis).size() + mesh.coordinate(axis, rank));
         Self { first: dealt * rows + at.mine(rows).start, tokens: at.mine(rows).len() }
     }
 }

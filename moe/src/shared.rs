@@ -28,9 +28,9 @@ pub struct Shared<D: Kernels> {
 /// What a gate keeps.
 pub struct Gated<D: Kernels> {
     x: Stream<D>,
-    y: Stream<D>, // of the feed-forward
+    y: Stream<D>,                 // of the feed-forward
     scores: [Tensor<D::Wide>; 3], // logits, their log-sum-exp, gates
-    one: Index<D::Place>, // the expert of each row
+    one: Index<D::Place>,         // the expert of each row
 }
 
 impl<D: Kernels> Shared<D> {
@@ -70,8 +70,7 @@ impl<D: Kernels> Layer<D> for Shared<D> {
         };
         let Gated { x, y, scores: [logits, lse, gates], one } = gated.open();
         let d_gates = dots(dy.share(), y.share());
-        let dlogits: Tensor<D> =
-            router_backward(x.device(), (&logits, &lse), (&d_gates, &one), None, &GATE);
+        let dlogits: Tensor<D> = router_backward(x.device(), (&logits, &lse), (&d_gates, &one), None, &GATE);
         let mut fresh = dy.share().beside(dy.share().rows(), dy.cols());
         x.device().copy(fresh.view_mut(), dy.share().view());
         let w = gate.whole()?;

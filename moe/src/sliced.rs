@@ -21,14 +21,19 @@ pub static ABOUT: About = About {
     shares,
     paper: "Singh et al., arXiv:2303.06318",
     chapter: Some("experts.md"),
-    hints: &[("", "a product whose contracted dimension is split is a partial sum, of outputs and of gates' gradients alike")],
+    hints: &[(
+        "",
+        "a product whose contracted dimension is split is a partial sum, of outputs and of gates' gradients alike",
+    )],
 };
 
 fn shares(design: &Design, sizes: &Sizes) -> Vec<Shared> {
     let experts = design.shape().and_then(|shape| shape.experts);
     let over = sizes.along(Axis::Etp);
     vec![match experts {
-        Some(experts) => Shared { what: "hidden features of an expert", size: experts.hidden, over, by: Sharing::Equally },
+        Some(experts) => {
+            Shared { what: "hidden features of an expert", size: experts.hidden, over, by: Sharing::Equally }
+        }
         None => Shared { what: "experts", size: 0, over, by: Sharing::AtLeastOne },
     }]
 }

@@ -1,7 +1,7 @@
 //! The layer's proofs: every router, exchange and way of splitting, against the oracle.
+use crate::ExpertFeedForward;
 use crate::exchange::all_gather::AllGather;
 use crate::exchange::all_to_all::AllToAll;
-use crate::ExpertFeedForward;
 use comm::{Axis, Op};
 use kernels::{Activation, Kernels};
 use layers::model::strategy::Mlp;
@@ -16,7 +16,8 @@ fn mixtral() -> Experts {
     Experts { count: 5, chosen: 2, hidden: 4, ..Experts::MIXTRAL }
 }
 fn deepseek() -> Experts {
-    let (groups, shared) = (Some(Groups { count: 3, chosen: 2 }), Some(SharedExpert { hidden: 12, gated: false }));
+    let (groups, shared) =
+        (Some(Groups { count: 3, chosen: 2 }), Some(SharedExpert { hidden: 12, gated: false }));
     let scoring = Scoring::Sigmoid;
     Experts { count: 6, chosen: 3, scoring, bias: true, scale: 2.5, groups, shared, ..mixtral() }
 }

@@ -15,4 +15,6 @@ pub struct StateSplit {
 list! { StateSplit:
     replicated::REPLICATED,
     zero1::ZERO1,
+    zero2::ZERO2,
+    zero3::ZERO3,
 }

@@ -53,6 +53,7 @@ pub struct Layout {
     numbers: [u32; Choice::COUNT], // of the one that is named of each choice; 0 if it has none
     order: [Option<Axis>; Axis::NESTED.len()], // the split axes, innermost first; nothing if they nest as ever
     limit: Option<usize>,                      // bytes that each rank may hold
+    rests: Option<Rests>, // where parameters rest, if not where its strategies say
     split: Option<&'static [usize]>, // blocks of each chunk of a pipeline, if they are not dealt evenly
 }
 
@@ -83,6 +84,7 @@ impl Layout {
         numbers: [0; Choice::COUNT],
         order: [None; Axis::NESTED.len()],
         limit: None,
+        rests: None,
         split: None,
     };
 
@@ -127,7 +129,7 @@ impl Layout {
     pub fn rests(&self) -> Rests {
         let taken: Option<&&StateSplit> = data::ALL.iter().find(|split| self.takes(&split.about));
         let StateSplit { about, rests } = taken.unwrap_or(&data::ALL[0]);
-        Rests { block: self.number(about), ..*rests }
+        self.rests.unwrap_or(Rests { block: self.number(about), ..*rests })
     }
     /// The number that a strategy is given.
     pub fn number(&self, about: &About) -> Option<usize> {
@@ -190,6 +192,11 @@ impl Layout {
     #[must_use]
     pub fn limited(self, bytes: Option<usize>) -> Self {
         Self { limit: bytes, ..self }
+    }
+    /// This layout, where parameters rest so on the ranks that sum their gradients, whichever axes these lie along. Not printed.
+    #[must_use]
+    pub fn resting(self, rests: Rests) -> Self {
+        Self { rests: Some(rests), ..self }
     }
     /// How many chunks its pipeline cuts a model into.
     pub fn chunks(&self) -> usize {

@@ -31,7 +31,11 @@ pub fn all() -> &'static [&'static About] {
         let layers = tensor::on::<Cpu<f32>>().into_iter().map(layers::Strategy::about);
         let experts = [&moe::sliced::ABOUT].into_iter().chain(moe::exchange::ALL.iter().copied());
         let states = data::ALL.iter().map(|split| &split.about);
-        layers.chain(experts).chain(states).chain(pipeline::ALL.iter().map(|schedule| schedule.about())).collect()
+        layers
+            .chain(experts)
+            .chain(states)
+            .chain(pipeline::ALL.iter().map(|schedule| schedule.about()))
+            .collect()
     });
     &ALL
 }

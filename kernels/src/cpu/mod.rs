@@ -35,7 +35,10 @@ pub use panels::Packed;
 pub use simd::widest;
 
 use crate::list::every_kernel;
-use crate::{Activation, AdamW, Attend, Heads, Kernels, LossTerms, Qkv, RouterBalance, RouterTerms, Selects, Slice, Softmax, Write};
+use crate::{
+    Activation, AdamW, Attend, Heads, Kernels, LossTerms, Qkv, RouterBalance, RouterTerms, Selects, Slice,
+    Softmax, Write,
+};
 use attention::Rows;
 use tensor::{
     Bf16, Cpu, Device, Dropout, Dual, Field, Host, Index, KernelKind, Profile, Scalar, View, ViewMut,

@@ -27,7 +27,11 @@ pub(super) fn choose<S: Scalar>(
             let group = |i: usize| {
                 let mut own = scores[i * each..][..each].to_vec();
                 own.sort_by(|a, b| b.order(*a));
-                if router.sigmoid { own[..each.min(2)].iter().fold(S::Wide::ZERO, |sum, &s| sum + s) } else { own[0] }
+                if router.sigmoid {
+                    own[..each.min(2)].iter().fold(S::Wide::ZERO, |sum, &s| sum + s)
+                } else {
+                    own[0]
+                }
             };
             let of_groups: Vec<S::Wide> = (0..groups).map(group).collect();
             let mut ranked: Vec<usize> = (0..groups).collect();
@@ -85,7 +89,8 @@ pub(super) fn gates<S: Scalar>(
         let of_row = S::lse(m, x.iter().fold(S::ZERO, |sum, &x| sum + S::exp_sub(x, m)));
         lse.row(i)[0] = of_row;
         let row = Row { logits: x, lse: of_row, sigmoid: router.sigmoid };
-        let factor = if router.normalize { scale * row.share(chosen.iter().map(|&e| e as usize)) } else { scale };
+        let factor =
+            if router.normalize { scale * row.share(chosen.iter().map(|&e| e as usize)) } else { scale };
         for (gate, &e) in gates.row(i).iter_mut().zip(chosen) {
             *gate = factor * row.score(e as usize);
         }

@@ -90,7 +90,14 @@ pub fn shard<D: Kernels>(
     let names = ["attention", "mlp"].map(|part| format!("blocks.{i}.{part}"));
     let attention = attention::shard(at, axis, &names[0], shape, rotary, shape.mask(i), i)?;
     let (kind, bias) = (shape.feed_forward, shape.bias.mlp);
-    let mlp = at.feed_forward(&strategy::Mlp { axis, name: &names[1], kind, sizes, bias, experts: shape.experts(i) })?;
+    let mlp = at.feed_forward(&strategy::Mlp {
+        axis,
+        name: &names[1],
+        kind,
+        sizes,
+        bias,
+        experts: shape.experts(i),
+    })?;
     let [name, other] = names;
     let attention = Residual::around(name, norm(1)?, attention, rate);
     Ok((attention, Residual::around(other, norm(2)?, mlp, rate)))

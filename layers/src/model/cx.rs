@@ -43,7 +43,7 @@ pub struct Cx<D: Kernels> {
     tokens: Tokens<D::Place>,
     past: Option<Rc<RefCell<Past<D>>>>,
     record: Option<Record<D>>,
-    profiled: Option<D>, // whose profile has layers
+    profiled: Option<D>,                      // whose profile has layers
     added: RefCell<Option<Partial<D::Wide>>>, // to the loss
 }
 

@@ -35,7 +35,8 @@ impl<D: Kernels> Matrices<D> {
         let cols = if self.turned { self.width } else { self.share.cols() };
         let mut y = x.beside(x.rows(), cols);
         for (expert, rows) in stretches(counts) {
-            let (y, x) = (y.view_mut().take_rows(rows.start, rows.len()), x.view().take_rows(rows.start, rows.len()));
+            let (y, x) =
+                (y.view_mut().take_rows(rows.start, rows.len()), x.view().take_rows(rows.start, rows.len()));
             product(self.share.device(), y, x, self.of(expert), Write::Set);
         }
         y

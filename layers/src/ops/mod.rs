@@ -4,14 +4,14 @@ mod activation;
 mod attention;
 mod bias;
 mod dropout;
-mod experts;
-mod router;
 #[cfg(test)]
 mod exhibits;
+mod experts;
 mod handles;
 mod heads;
 mod loss;
 mod norm;
+mod router;
 mod stream;
 
 pub use activation::{
@@ -23,9 +23,6 @@ pub use attention::{
 pub use bias::{add_bias, add_columns, bias_gradient, columns_bias_gradient};
 pub use dropout::dropout;
 pub use experts::{Matrices, dots, expert_columns, expert_gradient, expert_rows, rows_of, scaled};
-pub use router::{
-    RouterLoss, choose, gates, logits, router_backward, router_gradient, router_input_gradient,
-};
 pub(crate) use handles::same;
 pub use handles::{Columns, Partial, Rows, Split, matmul, plus};
 pub use heads::{norm_heads, norm_heads_backward};
@@ -34,6 +31,9 @@ pub use loss::{
     split_cross_entropy, top_k,
 };
 pub use norm::{norm, norm_backward};
+pub use router::{
+    RouterLoss, choose, gates, logits, router_backward, router_gradient, router_input_gradient,
+};
 pub use stream::{Coming, Region, Stream, join};
 
 use crate::param::placement::{Cuts, Section};

@@ -77,7 +77,7 @@ impl<D: Kernels> Keeper<D> {
 
 impl<D: Kernels> Uses<D> for Keeper<D> {
     fn moves(&self) -> bool {
-        self.rests.gradient == Rest::Shard
+        self.rests.gradient != Rest::Whole
     }
     fn before(&mut self, params: &mut [&mut Param<D>]) -> Result<()> {
         self.unit(params).1.gather(params, |_| true)
@@ -85,6 +85,9 @@ impl<D: Kernels> Uses<D> for Keeper<D> {
     /// All ranks have added to the gradients of the same parameters.
     fn after(&mut self, params: &mut [&mut Param<D>]) -> Result<()> {
         for param in params.iter_mut() {
+            if param.placement.rests.value == Rest::Gathered && param.value.whole.is_some() {
+                param.value.shard = None;
+            }
             param.value.whole.take_if(|_| param.value.shard.is_some());
         }
         let lend = |param: &mut Param<D>| {
@@ -145,7 +148,7 @@ impl<D: Kernels> Param<D> {
     }
     /// Whether its shard is kept of what rests so in general: where it is alone, or not trained, there is none.
     pub(super) fn keeps(&self, rest: Rest) -> bool {
-        rest == Rest::Shard && self.shards.is_some()
+        rest != Rest::Whole && self.shards.is_some()
     }
     /// The ranks that have a shard each.
     fn ranks(&self) -> Option<&Group<D::Place>> {

@@ -12,17 +12,19 @@ use kernels::Kernels;
 use tensor::{Place, Tensor, View, ViewMut};
 
 /// How much of a matrix a rank keeps between its uses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Rest {
     /// All of it.
     Whole,
     /// One of as many shards as there are ranks: `⌈n/ranks⌉` consecutive numbers of the parameter's `n`.
     Shard,
+    /// One shard on each rank until it is used, and all of it from then on: of a value of which nothing is learnt.
+    Gathered,
 }
 
 /// Where value, gradient and optimizer state of a parameter rest on the ranks that sum its gradient: DDP, `ZeRO` 1 to 3 and
 /// HSDP are these words. What rests as a shard needs what comes after it, in this order, to rest as one, too.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Rests {
     /// The value.
     pub value: Rest,
@@ -41,7 +43,7 @@ impl Rests {
 
     /// Whether somebody knows how to keep what rests so.
     fn check(self) -> Result<()> {
-        let rests = [self.value, self.gradient, self.state].map(|rest| rest == Rest::Shard);
+        let rests = [self.value, self.gradient, self.state].map(|rest| rest != Rest::Whole);
         if rests.is_sorted() && (rests[2] || self.block.is_none()) {
             return Ok(());
         }

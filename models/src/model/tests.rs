@@ -2,8 +2,7 @@
 use super::*;
 use crate::tokenizer;
 use comm::{Axis, World};
-use layers::Builder;
-use parallel::Stages;
+use parallel::{Layout, Stages};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
@@ -156,7 +155,7 @@ fn what_layers_are_built_from_they_write_again() {
             let folder = tempfile::tempdir().unwrap();
             let path = folder.path().join("model.safetensors");
             let ends = World::threads(&[(Axis::Tp, ranks)]).unwrap().run(|device: Cpu<f32>, mesh| {
-                let at = Builder::new(&device, &mesh, model.values()).into();
+                let at = Layout::UNSPLIT.place(&device, &mesh, model.values());
                 let mut chunk = Stages::new(&at, model.config.shape)?;
                 parallel::save_params(&path, &BTreeMap::new(), &entries, &chunk.params(), &mesh)?;
                 Ok::<_, parallel::Error>(())

@@ -31,7 +31,10 @@ pub static ABOUT: About = About {
     paper: "Megatron-LM, token_dispatcher.py",
     chapter: Some("experts.md"),
     hints: &[
-        ("gradient of", "an expert's gradient is summed over the ranks that have the same expert, and over no others"),
+        (
+            "gradient of",
+            "an expert's gradient is summed over the ranks that have the same expert, and over no others",
+        ),
         ("", "every rank adds up what its own experts give for all tokens: a partial sum, scattered once"),
     ],
 };
@@ -40,10 +43,17 @@ impl<D: Kernels> Exchange<D> for AllGather {
     fn about(&self) -> &'static About {
         &ABOUT
     }
-    fn plan(&self, ep: &Group<D::Place>, all: &[Routing], experts: usize, place: &D::Place) -> Plan<D::Place> {
+    fn plan(
+        &self,
+        ep: &Group<D::Place>,
+        all: &[Routing],
+        experts: usize,
+        place: &D::Place,
+    ) -> Plan<D::Place> {
         let (here, k) = (experts.div_ceil(ep.size()), all[0].chosen);
         let own = ep.rank() * here..(ep.rank() + 1) * here;
-        let together = Routing { list: all.iter().flat_map(|of| of.list.iter().copied()).collect(), chosen: k };
+        let together =
+            Routing { list: all.iter().flat_map(|of| of.list.iter().copied()).collect(), chosen: k };
         let taken = handed(&together, 0, own.clone());
         let mut at = vec![NOBODY; together.list.len()];
         taken.iter().enumerate().for_each(|(row, c)| at[c.copy] = row as u32);
@@ -57,10 +67,22 @@ impl<D: Kernels> Exchange<D> for AllGather {
             sorts: Vec::new(),
         }
     }
-    fn out(&self, ep: &Group<D::Place>, plan: &Plan<D::Place>, x: &Tensor<D>, what: What) -> Result<Tensor<D>> {
+    fn out(
+        &self,
+        ep: &Group<D::Place>,
+        plan: &Plan<D::Place>,
+        x: &Tensor<D>,
+        what: What,
+    ) -> Result<Tensor<D>> {
         Ok(rows_of(&ep.all_gather_v(x, &plan.rows[what as usize])?, &plan.picks[what as usize]))
     }
-    fn back(&self, ep: &Group<D::Place>, plan: &Plan<D::Place>, y: Tensor<D>, what: What) -> Result<Tensor<D>> {
+    fn back(
+        &self,
+        ep: &Group<D::Place>,
+        plan: &Plan<D::Place>,
+        y: Tensor<D>,
+        what: What,
+    ) -> Result<Tensor<D>> {
         let what = what as usize;
         Ok(ep.reduce_scatter_v(&added(&y, &plan.homes[what]), &plan.rows[what])?)
     }

@@ -29,8 +29,14 @@ pub static ABOUT: About = About {
     paper: "Lepikhin et al., arXiv:2006.16668",
     chapter: Some("experts.md"),
     hints: &[
-        ("gradient of", "an expert's gradient is summed over the ranks that have the same expert, and over no others"),
-        ("", "what a rank gives is what the other takes; rows that come back are those that went, in their order"),
+        (
+            "gradient of",
+            "an expert's gradient is summed over the ranks that have the same expert, and over no others",
+        ),
+        (
+            "",
+            "what a rank gives is what the other takes; rows that come back are those that went, in their order",
+        ),
     ],
 };
 
@@ -38,7 +44,13 @@ impl<D: Kernels> Exchange<D> for AllToAll {
     fn about(&self) -> &'static About {
         &ABOUT
     }
-    fn plan(&self, ep: &Group<D::Place>, all: &[Routing], experts: usize, place: &D::Place) -> Plan<D::Place> {
+    fn plan(
+        &self,
+        ep: &Group<D::Place>,
+        all: &[Routing],
+        experts: usize,
+        place: &D::Place,
+    ) -> Plan<D::Place> {
         let (me, here, k) = (ep.rank(), experts.div_ceil(ep.size()), all[0].chosen);
         let of = |rank: usize| rank * here..(rank + 1) * here;
         let given = handed(&all[me], me, 0..experts);
@@ -60,7 +72,13 @@ impl<D: Kernels> Exchange<D> for AllToAll {
             sorts: [&sort, &back].map(|numbers| index(place, numbers)).into(),
         }
     }
-    fn out(&self, ep: &Group<D::Place>, plan: &Plan<D::Place>, x: &Tensor<D>, what: What) -> Result<Tensor<D>> {
+    fn out(
+        &self,
+        ep: &Group<D::Place>,
+        plan: &Plan<D::Place>,
+        x: &Tensor<D>,
+        what: What,
+    ) -> Result<Tensor<D>> {
         let given = rows_of(x, &plan.picks[what as usize]);
         if ep.size() == 1 {
             return Ok(given); // in the order of experts already
@@ -68,7 +86,13 @@ impl<D: Kernels> Exchange<D> for AllToAll {
         let [give, take] = &plan.rows;
         Ok(rows_of(&ep.all_to_all_v(&given, give, take)?, &plan.sorts[0]))
     }
-    fn back(&self, ep: &Group<D::Place>, plan: &Plan<D::Place>, mut y: Tensor<D>, what: What) -> Result<Tensor<D>> {
+    fn back(
+        &self,
+        ep: &Group<D::Place>,
+        plan: &Plan<D::Place>,
+        mut y: Tensor<D>,
+        what: What,
+    ) -> Result<Tensor<D>> {
         if ep.size() > 1 {
             let [give, take] = &plan.rows;
             y = ep.all_to_all_v(&rows_of(&y, &plan.sorts[1]), take, give)?;

@@ -41,8 +41,14 @@ impl<D: Kernels> Strategy<D> for Own {
 
 const D: usize = 5;
 const F: usize = 24;
-const MLP: strategy::Mlp =
-    strategy::Mlp { axis: Axis::Tp, name: "mlp", kind: FeedForward::SwiGlu, sizes: [D, F], bias: true, experts: None };
+const MLP: strategy::Mlp = strategy::Mlp {
+    axis: Axis::Tp,
+    name: "mlp",
+    kind: FeedForward::SwiGlu,
+    sizes: [D, F],
+    bias: true,
+    experts: None,
+};
 struct Feed;
 impl Case for Feed {
     type Layer<T: Kernels> = Residual<T, Mlp<T>>;

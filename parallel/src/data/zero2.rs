@@ -1,0 +1,33 @@
+//! `ZeRO`, stage 2, `dp=N:zero2`: every rank has the whole value; of the gradient and of the optimizer state its shard.
+//!
+//! ```text
+//! dW_d = Σ_d dW_d     reduce-scatter, after the backward of each microbatch
+//! W_d  = update       moments of its shard alone
+//! W    = W_d          all-gather, once a step
+//! ```
+//!
+//! Source: Rajbhandari et al., "`ZeRO`", §5.2, arXiv:1910.02054. Neighbours: [`zero1`](super::zero1),
+//! [`zero3`](super::zero3).
+use super::StateSplit;
+use comm::Axis;
+use layers::{About, Choice, Rest, Rests, Takes};
+
+/// `ZeRO`, stage 2.
+pub static ZERO2: StateSplit = StateSplit {
+    about: About {
+        name: "ZeRO, stage 2",
+        axis: Some(Axis::Dp),
+        choice: Choice::State,
+        word: "zero2",
+        takes: Takes::Nothing,
+        shares: |_, _| vec![],
+        paper: "Rajbhandari et al., arXiv:1910.02054",
+        chapter: None,
+        hints: &[
+            ("norm²", "the norm counts each shard once: a sum over data ranks of what each has"),
+            ("gradient of", "each microbatch's sum is added to the shard: no microbatch replaces the one before it"),
+            ("", "a rank changes the numbers of its shard alone, and all ranks gather them before they are used"),
+        ],
+    },
+    rests: Rests { value: Rest::Whole, gradient: Rest::Shard, state: Rest::Shard, block: None },
+};

@@ -1,0 +1,34 @@
+//! `ZeRO`, stage 3, `dp=N:zero3`: every rank has its shard of value, gradient and optimizer state. A unit (embedding, a block,
+//! head) is gathered before each use, while the unit before it is used, and dropped after it.
+//!
+//! ```text
+//! W    = W_d          all-gather, before each use: forward, and backward
+//! dW_d = Σ_d dW_d     reduce-scatter, after the backward of each microbatch
+//! W_d  = update       moments of its shard alone
+//! ```
+//!
+//! Source: Rajbhandari et al., "`ZeRO`", §5.3, arXiv:1910.02054; Zhao et al., "FSDP", §3, arXiv:2304.11277. Neighbour:
+//! [`zero2`](super::zero2).
+use super::StateSplit;
+use comm::Axis;
+use layers::{About, Choice, Rest, Rests, Takes};
+
+/// `ZeRO`, stage 3.
+pub static ZERO3: StateSplit = StateSplit {
+    about: About {
+        name: "ZeRO, stage 3",
+        axis: Some(Axis::Dp),
+        choice: Choice::State,
+        word: "zero3",
+        takes: Takes::Nothing,
+        shares: |_, _| vec![],
+        paper: "Rajbhandari et al., arXiv:1910.02054",
+        chapter: None,
+        hints: &[
+            ("texts:", "values are gathered before a unit is used, in its matrices' own order"),
+            ("gradient of", "each microbatch's sum is added to the shard: no microbatch replaces the one before it"),
+            ("", "a value that was gathered is of this step: after the update it is gathered anew"),
+        ],
+    },
+    rests: Rests { value: Rest::Shard, gradient: Rest::Shard, state: Rest::Shard, block: None },
+};
