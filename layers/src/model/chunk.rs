@@ -176,7 +176,12 @@ impl<D: Kernels, B: Layer<D, In = Stream<D>, Out = Stream<D>>> Chunk<D, B> {
             _ => panic!("tokens or features for the first chunk, activations for the others"),
         };
         assert_eq!(cx.rows(), x.rows(), "a row for every token");
-        for block in &mut self.runs[run] {
+        let blocks = &mut self.runs[run];
+        for i in 0..blocks.len() {
+            if let Some(next) = blocks.get_mut(i + 1).filter(|_| uses.moves()) {
+                listed.with(|all| (Self::BLOCK.used)(next, all), |params| uses.ahead(params))?;
+            }
+            let block = &mut blocks[i];
             let (y, s) = listed.using(uses, (block, &Self::BLOCK), false, |block| block.forward(cx, x))?;
             if cx.keeps() {
                 kept.push(s);

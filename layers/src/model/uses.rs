@@ -17,6 +17,13 @@ pub trait Uses<D: Kernels> {
     fn before(&mut self, _: &mut [&mut Param<D>]) -> Result<()> {
         Ok(())
     }
+    /// The unit is used after the one that is used next: its values may begin to come.
+    ///
+    /// # Errors
+    /// If ranks do not meet.
+    fn ahead(&mut self, _: &mut [&mut Param<D>]) -> Result<()> {
+        Ok(())
+    }
     /// The unit is not used any more by this pass of this microbatch.
     ///
     /// # Errors

@@ -82,6 +82,10 @@ impl<D: Kernels> Uses<D> for Keeper<D> {
     fn before(&mut self, params: &mut [&mut Param<D>]) -> Result<()> {
         self.unit(params).1.gather(params, |_| true)
     }
+    fn ahead(&mut self, params: &mut [&mut Param<D>]) -> Result<()> {
+        let unit = self.unit(params).1;
+        if unit.values.lent.is_empty() { unit.begin_to_gather(params, |_| true) } else { Ok(()) }
+    }
     /// All ranks have added to the gradients of the same parameters.
     fn after(&mut self, params: &mut [&mut Param<D>]) -> Result<()> {
         for param in params.iter_mut() {
@@ -220,11 +224,21 @@ impl<D: Kernels> Unit<D> {
         let [gradients, values] = [OF, "values of "].map(|of| format!("{of}{name}").into());
         Self { first, gradients: Calls::of(gradients), values: Calls::of(values) }
     }
-    /// Gathers the values of which only shards are here, where they are wanted.
+    /// Gathers the values of which only shards are here, where they are wanted, if that was not begun before.
     fn gather(&mut self, params: &mut [&mut Param<D>], wanted: impl Fn(&Param<D>) -> bool) -> Result<()> {
-        let lend = |param: &mut Param<D>| Ok(if wanted(param) { param.lend_value() } else { None });
+        if self.values.lent.is_empty() {
+            self.begin_to_gather(params, wanted)?;
+        }
         let give = |param: &mut Param<D>, whole| (param.value.whole, param.stale) = (Some(whole), false);
-        self.values.now(InPlace::AllGather, params, Param::ranks, lend, give)
+        self.values.end(params, give)
+    }
+    fn begin_to_gather(
+        &mut self,
+        params: &mut [&mut Param<D>],
+        wanted: impl Fn(&Param<D>) -> bool,
+    ) -> Result<()> {
+        let lend = |param: &mut Param<D>| Ok(if wanted(param) { param.lend_value() } else { None });
+        self.values.begin(InPlace::AllGather, params, Param::ranks, lend)
     }
 }
 
@@ -271,6 +285,17 @@ impl<D: Kernels> Calls<D> {
         lend: impl Fn(&mut Param<N>) -> Result<Option<Tensor<D>>>,
         give: impl Fn(&mut Param<N>, Tensor<D>),
     ) -> Result<()> {
+        self.begin(how, params, group, lend)?;
+        self.end(params, give)
+    }
+    /// Starts them.
+    fn begin<N: Kernels<Place = D::Place>>(
+        &mut self,
+        how: InPlace,
+        params: &mut [&mut Param<N>],
+        group: fn(&Param<N>) -> Option<&Group<D::Place>>,
+        lend: impl Fn(&mut Param<N>) -> Result<Option<Tensor<D>>>,
+    ) -> Result<()> {
         for (i, param) in params.iter_mut().enumerate().rev() {
             if group(param).is_none_or(|group| group.size() == 1) {
                 continue;
@@ -282,7 +307,14 @@ impl<D: Kernels> Calls<D> {
                 goes_in.get_or_insert_with(|| self.label.clone());
             }
         }
-        self.start()?;
+        self.start()
+    }
+    /// Waits for those that were started with these parameters, and gives back what was lent.
+    fn end<N: Kernels<Place = D::Place>>(
+        &mut self,
+        params: &mut [&mut Param<N>],
+        give: impl Fn(&mut Param<N>, Tensor<D>),
+    ) -> Result<()> {
         self.wait()?;
         while let Some((i, call)) = self.lent.pop() {
             give(params[i], self.give_back(call));
