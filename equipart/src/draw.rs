@@ -1,4 +1,5 @@
 //! Drawings: of schedules in a terminal and as a diagram, and of what ran as a timeline.
+pub mod front;
 pub mod pipeline;
 pub mod schedule;
 pub mod svg;

@@ -6,7 +6,7 @@ use crate::Model;
 use crate::sampling::{self, Chosen, Logits, Sampling};
 use comm::Axis;
 use kernels::{Kernels, Meta, Selects};
-use layers::{Cx, Record, Shape, ops};
+use layers::{Cx, Record, Rest, Shape, ops};
 use parallel::dump::{self, Seen};
 use parallel::measure::{self, PeakBytes, Taken};
 use parallel::number::Runs;
@@ -87,6 +87,12 @@ impl Prompts {
     /// One sentence on the first thing that does not fit.
     pub fn check<D: Runs>(&self, model: &Model, layout: &Layout) -> Result<()> {
         layout.fits(model.config.shape)?;
+        if let Some(capacity) = model.config.shape.experts.and_then(|experts| experts.capacity) {
+            bail!(
+                "a capacity of {capacity} drops tokens by what others choose, so a text would depend on the texts beside it; \
+                 generating needs a model whose experts drop none"
+            );
+        }
         self.sampling.validate()?;
         let (data, positions) = (layout.size(Axis::SEQUENCES), model.config.positions);
         if self.prompts.len() < data {
@@ -173,6 +179,8 @@ fn on_rank<D: Runs>(
     let data = mesh.group(Axis::SEQUENCES);
     let speaks = mesh.over([Axis::LAYERS, Axis::STAGES])?.rank() == 0; // for its data rank, all of which have its texts
     let mine = deal(request.prompts.len(), data.rank(), data.size());
+    // Ranks that have experts, or values, for each other go on until all are done.
+    let together = model.config.shape.experts.is_some() || at.rests.value != Rest::Whole;
     let mut chunk = Stages::new(at, model.config.shape)?;
     let weights = if request.record { dump::weights(chunk.params(), mesh)? } else { Vec::new() };
     let (texts, taken) = measure::work(at, Phase::Inference, || {
@@ -216,7 +224,11 @@ fn on_rank<D: Runs>(
             }
             lengths.clear();
             lengths.extend(fed.iter().map(Vec::len));
-            if lengths.iter().all(|&n| n == 0) {
+            let mut open = [lengths.iter().filter(|&&n| n > 0).count()];
+            if together {
+                data.all_reduce_values(&mut open, usize::max)?;
+            }
+            if open == [0] {
                 break;
             }
         }

@@ -121,6 +121,10 @@ pub(crate) struct CompareArgs {
     /// of MNIST [default: drawn digits]
     #[arg(long, value_name = "FILE")]
     pub(crate) data: Option<PathBuf>,
+    /// Draw tokens a second against the memory of a rank, as SVG, to this file: each row of generation that --layout, or the
+    /// experiment with experts, has
+    #[arg(long, value_name = "FILE")]
+    pub(crate) svg: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) pictures: PicturesArgs,
     #[command(flatten)]

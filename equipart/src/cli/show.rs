@@ -76,8 +76,11 @@ pub(crate) fn comparison(origin: &str, number: NumberName, rows: &[LayoutRow]) {
                 format!("x{:.2}", r.error_ratio),
             ]
         };
-        line(&format!("\n{}", table(&head, of_this().map(cells))));
+        if of_this().next().is_some() {
+            line(&format!("\n{}", table(&head, of_this().map(cells))));
+        }
     }
+    dominating(rows).iter().for_each(|words| line(words));
     for row in rows.iter().filter(|r| r.workload == Workload::Inference) {
         if let Some(t) = &row.tie {
             line(&format!(
@@ -100,6 +103,28 @@ pub(crate) fn comparison(origin: &str, number: NumberName, rows: &[LayoutRow]) {
             counted(never.len(), "thing")
         ));
     }
+}
+
+/// The rows that hold at most 0.6 of the unsplit model's memory on a rank, less than `standard` holds, and are at least as fast as that.
+fn dominating(rows: &[LayoutRow]) -> Vec<String> {
+    let most = |row: &LayoutRow| row.peak_bytes.total.iter().max().copied().unwrap_or(0) as f64;
+    let named = |name| rows.iter().find(|row| row.name == name);
+    let (Some(unsplit), Some(standard)) = (named("unsplit"), named("standard")) else { return Vec::new() };
+    let beats = |row: &&LayoutRow| {
+        most(row) <= 0.6 * most(unsplit)
+            && most(row) < most(standard)
+            && row.tokens_per_second >= standard.tokens_per_second
+    };
+    let words = |row: &LayoutRow| {
+        format!(
+            "{} dominates standard: {:.2} of the unsplit model's memory ({:.2} of standard's), x{:.2} of standard's tokens.",
+            row.name,
+            most(row) / most(unsplit),
+            most(row) / most(standard),
+            row.tokens_per_second / standard.tokens_per_second
+        )
+    };
+    rows.iter().filter(beats).map(words).collect()
 }
 
 /// What the columns of a comparison say.

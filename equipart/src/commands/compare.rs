@@ -3,8 +3,10 @@
 //! own.
 mod held;
 mod row;
+mod way;
 
 pub use row::{LayoutRow, Tie, Workload};
+pub use way::Way;
 
 use crate::cli::args::CompareArgs;
 use crate::cli::watch::Watch;
@@ -14,7 +16,7 @@ use comm::Axis;
 use layers::Kind;
 use layers::model::shape::counted;
 use models::digits::Digits;
-use models::generate::{self, Generated, Prompts, Text, all_logits};
+use models::generate::{Generated, Prompts, Text, all_logits};
 use models::sampling::Sampling;
 use models::text::Corpus;
 use models::{Learner, Model};
@@ -46,8 +48,10 @@ pub struct Comparison<'a> {
     pub model: &'a Learner,
     /// Where prompts and sequences are taken from; of a classifier, which does not go on with a text, its pictures.
     pub data: Data<'a>,
-    /// The layouts besides the unsplit one, which always comes first.
-    pub layouts: Vec<Layout>,
+    /// The ways besides the unsplit one, which always comes first.
+    pub ways: Vec<Way>,
+    /// Whether it is learnt, too.
+    pub learns: bool,
     /// Between the ranks of each, where time is taken; what judges them runs without. In a trace each row is a run.
     pub network: Network,
 }
@@ -64,7 +68,7 @@ pub enum Data<'a> {
 impl Comparison<'_> {
     /// The most data ranks of any layout.
     fn data_ranks(&self) -> usize {
-        self.layouts.iter().map(|l| l.size(Axis::SEQUENCES)).max().unwrap_or(1)
+        self.ways.iter().map(|way| way.layout.size(Axis::SEQUENCES)).max().unwrap_or(1)
     }
 }
 
@@ -85,6 +89,7 @@ pub(crate) fn run(a: CompareArgs, json: bool) -> Result<bool> {
             Data::Text(text, &corpus)
         }
     };
+    let experiment = a.layout.is_empty() && model.design.shape().is_some_and(|shape| shape.experts.is_some());
     let layouts = if a.layout.is_empty() {
         let usual = ["tp=2", "tp=2,sp", "dp=2", "dp=2:zero1", "pp=2", "tp=2,sp,dp=2:zero1,pp=2"];
         let usual = usual.map(|l| l.parse::<Layout>().expect("a layout"));
@@ -92,14 +97,25 @@ pub(crate) fn run(a: CompareArgs, json: bool) -> Result<bool> {
     } else {
         a.layout
     };
-    let layouts = a.on_ranks.all(layouts, &model.design)?;
+    let ways = if experiment {
+        let fits = |way: &Way| way.layout.fits(&model.design).is_ok();
+        let ways = Way::of_experiment().into_iter().filter(fits);
+        let layouts = a.on_ranks.all(ways.clone().map(|way| way.layout).collect(), &model.design)?;
+        ways.zip(layouts).map(|(way, layout)| Way { layout, ..way }).collect()
+    } else {
+        a.on_ranks.all(layouts, &model.design)?.into_iter().map(Way::from).collect()
+    };
     let watch = Watch::spinner();
-    let work = Comparison { model: &model, data, layouts, network: a.network.network(None)? };
+    let network = a.network.network(None)?;
+    let work = Comparison { model: &model, data, ways, learns: !experiment, network };
     let rows = a.network.keep_trace(
         &work.network,
         in_number!(a.number.name, D => compare::<D>(&work, &|what| watch.say(what))),
     )?;
     watch.done();
+    if let Some(file) = &a.svg {
+        tensor::files::replace_file(file, way::picture(&rows)?.as_bytes())?;
+    }
     show::all(json, &rows, || show::comparison(&model.origin, a.number.name, &rows));
     Ok(rows.iter().all(|r| {
         let tokens = r.tokens_equal != Some(false) || r.tie.is_some();
@@ -112,12 +128,14 @@ pub(crate) fn run(a: CompareArgs, json: bool) -> Result<bool> {
 /// # Errors
 /// If a layout does not fit the model or the work, the machine has not the memory for it, or a rank fails.
 pub fn compare<D: Runs>(work: &Comparison, watch: &dyn Fn(&str)) -> Result<Vec<LayoutRow>> {
-    let mut layouts = vec![Layout::default()];
-    for layout in &work.layouts {
-        if !layouts.contains(layout) {
-            layouts.push(*layout);
+    let mut ways: Vec<Way> = Vec::new();
+    let first = work.ways.iter().all(|way| way.layout.ranks() > 1).then(|| Layout::default().into());
+    for way in first.into_iter().chain(work.ways.iter().copied()) {
+        if !ways.contains(&way) {
+            ways.push(way);
         }
     }
+    let layouts: Vec<_> = ways.iter().map(|way| way.layout).collect();
     for layout in &layouts {
         layout.fits(&work.model.design)?;
     }
@@ -130,17 +148,19 @@ pub fn compare<D: Runs>(work: &Comparison, watch: &dyn Fn(&str)) -> Result<Vec<L
     }
     let (mut said, mut rows) = (Vec::new(), Vec::new());
     if let (Some((model, _)), Some(request)) = (text, &request) {
-        let generate = |layout| {
-            watch(&format!("generating under {layout}"));
-            fastest::<D>((work, model), layout, request)
+        let generate = |way: &Way| {
+            watch(&format!("generating: {}", way.label()));
+            fastest::<D>((work, model), way, request)
         };
-        let generated = layouts.iter().map(generate).collect::<Result<Vec<_>>>()?;
+        let generated = ways.iter().map(generate).collect::<Result<Vec<_>>>()?;
         said = verdicts(work, &layouts, texts(&generated[0]), watch)?;
-        rows = inference::<D>(model, &layouts, request, &generated)?;
+        rows = inference::<D>(model, &ways, request, &generated)?;
     } else {
         said.extend(verdicts(work, &layouts, Vec::new(), watch)?);
     }
-    rows.extend(training::<D>(work, &layouts, watch)?);
+    if work.learns {
+        rows.extend(training::<D>(work, &layouts, watch)?);
+    }
     for (row, said) in rows.iter_mut().zip(said) {
         (row.equal, row.note, row.never_ran) = said;
     }
@@ -222,7 +242,7 @@ fn verdicts(
             Subject { texts, steps: Vec::new(), ..subject.clone() },
             Subject { steps, texts: Vec::new(), ..subject },
         ];
-        let halves = &halves[usize::from(matches!(work.data, Data::Digits(_)))..];
+        let halves = &halves[usize::from(matches!(work.data, Data::Digits(_)))..if work.learns { 2 } else { 1 }];
         for (half, said) in halves.iter().zip(&mut said) {
             said.push((prove(half, layout, &keys, &truths)?.equal, note.clone(), never.clone()));
         }
@@ -233,7 +253,7 @@ fn verdicts(
 /// A row of what so many tokens took; the verdict is put in later. `bytes`: of the rank that holds the most, in f32 and bf16.
 fn row(
     workload: Workload,
-    layout: &Layout,
+    way: &Way,
     (taken, tokens): (&[Taken], usize),
     bytes: [usize; 2],
     error_ratio: f64,
@@ -241,11 +261,8 @@ fn row(
     let seconds = measure::seconds(taken);
     LayoutRow {
         workload,
-        name: match layout.ranks() {
-            1 => "unsplit, 1 rank".into(),
-            n => format!("{layout}, {n} ranks"),
-        },
-        layout: layout.to_string(),
+        name: way.label(),
+        layout: way.layout.to_string(),
         seconds,
         tokens_per_second: tokens as f64 / seconds,
         peak_bytes: PeakBytes::of(taken),
@@ -263,7 +280,7 @@ fn row(
 /// A row for each layout.
 fn inference<D: Runs>(
     model: &Model,
-    layouts: &[Layout],
+    ways: &[Way],
     request: &Prompts,
     generated: &[Generated<D::Elem>],
 ) -> Result<Vec<LayoutRow>> {
@@ -271,7 +288,8 @@ fn inference<D: Runs>(
     let texts: Vec<_> = alone.iter().map(|text| text.ids.clone()).collect();
     let truth = all_logits::<Cpu<f64>>(model, &Layout::default(), &texts)?;
     let (mut rows, mut own) = (Vec::new(), 0.0);
-    for (n, (layout, generated)) in layouts.iter().zip(generated).enumerate() {
+    for (n, (way, generated)) in ways.iter().zip(generated).enumerate() {
+        let layout = &way.layout;
         let error = largest_error(&all_logits::<D>(model, layout, &texts)?, &truth);
         own = if n == 0 { error } else { own };
         // Decoding rounds otherwise than a whole forward does: as much slack again.
@@ -285,7 +303,7 @@ fn inference<D: Runs>(
             tokens_equal: Some(tie.is_none()),
             tie: tie.filter(|t| t.margin <= t.bound),
             traffic_bytes: measure::wire(taken) / tokens.max(1),
-            ..row(Workload::Inference, layout, (taken, tokens), numbers, ratio(error, own))
+            ..row(Workload::Inference, way, (taken, tokens), numbers, ratio(error, own))
         });
     }
     Ok(rows)
@@ -294,10 +312,10 @@ fn inference<D: Runs>(
 /// The fastest of a few runs. The last, when all is warm, is the one in the trace.
 fn fastest<D: Runs>(
     (work, model): (&Comparison, &Model),
-    layout: &Layout,
+    way: &Way,
     request: &Prompts,
 ) -> Result<Generated<D::Elem>> {
-    let run = |network: &Network| generate::generate::<D>(model, (layout, network), request, &|_| ());
+    let run = |network: &Network| way.generate::<D>(model, network, request);
     let untraced = work.network.untraced();
     let turn = |turn| run(if turn + 1 < RUNS { &untraced } else { &work.network });
     let runs = (0..RUNS).map(turn).collect::<Result<Vec<_>>>()?;
@@ -344,7 +362,7 @@ fn training<D: Runs>(work: &Comparison, layouts: &[Layout], watch: &dyn Fn(&str)
             held::by_a_step::<Cpu<f32>>(work, layout, &batch)?,
             held::by_a_step::<Cpu<Bf16>>(work, layout, &batch)?,
         ];
-        rows.push(row(Workload::Training, layout, (&taken, batch.tokens()), numbers, ratio(error, own)));
+        rows.push(row(Workload::Training, &(*layout).into(), (&taken, batch.tokens()), numbers, ratio(error, own)));
     }
     Ok(rows)
 }

@@ -1,0 +1,126 @@
+//! What is compared: ways of splitting a model and its work, and those of an experiment in inference with experts.
+//!
+//! | name | weights | each rank computes |
+//! |---|---|---|
+//! | `deepspeed` | shards of every parameter, gathered a unit ahead and dropped (`ZeRO`, stage 3) | its own requests |
+//! | `standard` | attention by heads; shards of experts, gathered for the first use and kept | its heads, its tokens |
+//! | `new` | attention by heads; shards of experts, gathered for each use and dropped | its heads, its tokens |
+//! | `expert-parallel` | whole experts, others on each rank | its own requests, and tokens for its experts |
+//! | `tensor-sliced` | attention by heads, every expert by hidden features | its heads, its features |
+//! | `pipeline-sync`, `pipeline-batch` | its blocks | one request at a time; all requests at once |
+//!
+//! The first three are the partitionings that a thesis on distributed inference of such models compares: its own is `new`.
+use super::{LayoutRow, Workload};
+use crate::draw::front::{self, Point};
+use layers::{Rest, Rests};
+use models::Model;
+use models::generate::{Generated, Prompts, generate};
+use parallel::measure::Taken;
+use parallel::number::Runs;
+use parallel::{Layout, Network, Result, bail};
+
+/// One way of splitting.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Way {
+    /// What it is called, if not by its layout.
+    pub name: Option<&'static str>,
+    /// Its layout.
+    pub layout: Layout,
+    /// Whether requests are answered one after the other, not all at once.
+    pub one_by_one: bool,
+}
+
+impl From<Layout> for Way {
+    fn from(layout: Layout) -> Self {
+        Self { name: None, layout, one_by_one: false }
+    }
+}
+
+impl Way {
+    /// What a row calls it.
+    #[must_use]
+    pub fn label(&self) -> String {
+        match (self.name, self.layout.ranks()) {
+            (Some(name), _) => name.into(),
+            (None, 1) => "unsplit, 1 rank".into(),
+            (None, n) => format!("{}, {n} ranks", self.layout),
+        }
+    }
+    /// Continues prompts this way.
+    ///
+    /// # Errors
+    /// Those of [`generate`].
+    pub(super) fn generate<D: Runs>(
+        &self,
+        model: &Model,
+        network: &Network,
+        request: &Prompts,
+    ) -> Result<Generated<D::Elem>> {
+        let run = |request: &Prompts| generate::<D>(model, (&self.layout, network), request, &|_| ());
+        if !self.one_by_one {
+            return run(request);
+        }
+        let alone = |prompt: &Vec<u32>| run(&Prompts { prompts: vec![prompt.clone()], ..request.clone() });
+        let mut all = request.prompts.iter().map(alone).collect::<Result<Vec<_>>>()?.into_iter();
+        let mut sum = all.next().expect("at least one prompt");
+        for one in all {
+            sum.texts.extend(one.texts);
+            for (sum, Taken { seconds, load, work, wire }) in sum.taken.iter_mut().zip(one.taken) {
+                (sum.seconds, sum.wire) = (sum.seconds + seconds, sum.wire + wire);
+                (sum.load, sum.work) = (sum.load.max(load), sum.work.max(work));
+            }
+        }
+        Ok(sum)
+    }
+    /// Those of the experiment, on two ranks; the unsplit model comes first.
+    #[must_use]
+    pub fn of_experiment() -> Vec<Self> {
+        let shards = Rests { value: Rest::Shard, gradient: Rest::Shard, state: Rest::Shard, block: None };
+        let kept = Rests { value: Rest::Gathered, ..shards };
+        let way = |name, layout: &str| {
+            let layout = layout.parse().expect("a layout");
+            Self { name: Some(name), layout, one_by_one: false }
+        };
+        let resting = |way: Self, rests| Self { layout: way.layout.resting(rests), ..way };
+        vec![
+            way("unsplit", "none"),
+            way("deepspeed", "dp=2:zero3"),
+            resting(way("standard", "tp=2"), kept),
+            resting(way("new", "tp=2"), shards),
+            way("expert-parallel", "ep=2"),
+            way("expert-parallel by all-gather", "ep=2:all-gather"),
+            way("tensor-sliced", "tp=2,etp=2"),
+            Self { one_by_one: true, ..way("pipeline-sync", "pp=2") },
+            way("pipeline-batch", "pp=2"),
+            way("tensor- and expert-parallel", "tp=2,ep=2"),
+            way("the same, attention of own tokens between", "tp=2,sp,ep=2"),
+        ]
+    }
+}
+
+/// What the thesis measured of its own partitioning, as ratios to its `standard`: 3.333 of 4.331 GB a device, and 0.38 of the
+/// tokens a second.
+pub(super) const THESIS: Point<'static> =
+    Point { name: "the thesis' own (new)", memory: 3.333 / 4.331, speed: 0.38, ours: false };
+
+/// The rows of generation as a picture, as ratios to `standard`, or to the unsplit model where there is none.
+///
+/// # Errors
+/// If nothing was generated.
+pub(super) fn picture(rows: &[LayoutRow]) -> Result<String> {
+    let rows: Vec<_> = rows.iter().filter(|row| row.workload == Workload::Inference).collect();
+    let standard = rows.iter().find(|row| row.name == "standard");
+    let Some(by) = standard.or(rows.first()) else {
+        bail!("--svg draws generation, and this model goes on with no text; leave it out");
+    };
+    let most = |row: &LayoutRow| row.peak_bytes.total.iter().max().copied().unwrap_or(0) as f64;
+    let point = |row: &&LayoutRow| (row.name.clone(), most(row) / most(by), row.tokens_per_second / by.tokens_per_second);
+    let points: Vec<_> = rows.iter().map(point).collect();
+    let ours = points.iter().map(|(name, memory, speed)| Point { name, memory: *memory, speed: *speed, ours: true });
+    let all: Vec<_> = ours.chain(standard.map(|_| THESIS)).collect();
+    let lines = [
+        format!("measured by {}: {:.0} token/s in {:.2} MB", by.name, by.tokens_per_second, most(by) / 1e6),
+        "blue: no other is as fast in as little memory; hollow: a figure from elsewhere".into(),
+    ];
+    Ok(front::draw(&all, "Tokens a second against memory", &lines))
+}
