@@ -88,3 +88,7 @@ mod map {}
 #[cfg(doctest)]
 #[doc = include_str!("glossary.md")]
 mod glossary {}
+
+#[cfg(doctest)]
+#[doc = include_str!("experts.md")]
+mod experts {}

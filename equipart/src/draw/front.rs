@@ -61,6 +61,7 @@ pub fn draw(points: &[Point], title: &str, lines: &[String]) -> String {
     let front = front(points);
     let line: Vec<_> = front.iter().map(|p| format!("{:.1} {:.1}", x(p), y(p))).collect();
     parts.push(format!(r##"<path d="M{}" fill="none" stroke="#0969da" stroke-dasharray="4 3"/>"##, line.join(" L")));
+    let mut taken: Vec<[f64; 2]> = Vec::new(); // where names stand: no two on the same spot
     for point in points {
         let fill = match (point.ours, front.contains(point)) {
             (false, _) => "none",
@@ -69,7 +70,12 @@ pub fn draw(points: &[Point], title: &str, lines: &[String]) -> String {
         };
         let (x, y) = (x(point), y(point));
         parts.push(format!(r#"<circle cx="{x:.1}" cy="{y:.1}" r="5" fill="{fill}" stroke="{INK}"/>"#));
-        parts.push(text(x + 9.0, y + 4.0, "start", INK, point.name));
+        let mut beside = [x + 9.0, y + 4.0];
+        while taken.iter().any(|[u, v]| (u - beside[0]).abs() < 180.0 && (v - beside[1]).abs() < 12.0) {
+            beside[1] -= 2.0;
+        }
+        parts.push(text(beside[0], beside[1], "start", INK, point.name));
+        taken.push(beside);
     }
     parts.push("</svg>\n".into());
     parts.join("\n")

@@ -93,7 +93,7 @@ impl Way {
             Self { one_by_one: true, ..way("pipeline-sync", "pp=2") },
             way("pipeline-batch", "pp=2"),
             way("tensor- and expert-parallel", "tp=2,ep=2"),
-            way("the same, attention of own tokens between", "tp=2,sp,ep=2"),
+            way("tensor-, sequence- and expert-parallel", "tp=2,sp,ep=2"),
         ]
     }
 }
