@@ -1,11 +1,11 @@
 //! How tokens come to the ranks of their experts, and back: a list, one file each.
 //!
-//! An exchange has two directions, each the other's transpose, so that backward needs no more: [`Exchange::out`] takes a row of
-//! each token (or of each of its copies) to every expert it is handed to; [`Exchange::back`] adds up, for each token, the rows
+//! An exchange has two directions, each the other's transpose, so that backward needs no more: [`Exchange::begin`] takes a row
+//! of each token (or of each of its copies) to every expert it is handed to; [`Exchange::back`] adds up, for each token, the rows
 //! of its copies.
 use crate::feed_forward::WithExperts;
 use crate::routing::{NOBODY, Routing};
-use comm::{Axis, Group};
+use comm::{Axis, Group, Request};
 use kernels::Kernels;
 use layers::ops::{plus, rows_of};
 use layers::{About, Design, Result, Shared, Sharing, Sizes, Strategy};
@@ -47,17 +47,20 @@ pub trait Exchange<D: Kernels>: Sync {
     /// these experts.
     fn plan(&self, ep: &Group<D::Place>, all: &[Routing], experts: usize, place: &D::Place)
     -> Plan<D::Place>;
-    /// A row for each of the copies that experts here are handed, expert after expert; of each, rank after rank, token after token.
+    /// Starts to bring a row of each token, or copy, to the experts that it is handed to.
     ///
     /// # Errors
     /// If ranks do not meet.
-    fn out(
+    fn begin(
         &self,
         ep: &Group<D::Place>,
         plan: &Plan<D::Place>,
-        x: &Tensor<D>,
+        x: Tensor<D>,
         what: What,
-    ) -> Result<Tensor<D>>;
+    ) -> Result<Request<D>>;
+    /// Of what has come a row for each of the copies that experts here are handed, expert after expert; of each, rank after
+    /// rank, token after token.
+    fn end(&self, plan: &Plan<D::Place>, came: Tensor<D>, what: What) -> Tensor<D>;
     /// For each token here (or copy), the sum of its rows; 0 of one whose copies were dropped.
     ///
     /// # Errors

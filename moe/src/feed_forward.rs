@@ -11,7 +11,7 @@ use crate::balance::{self, Counts};
 use crate::exchange::{Exchange, Plan, What};
 use crate::routing::{self, Routing, Standing};
 use crate::shared::Shared;
-use comm::{Axes, Axis, Group, Mesh};
+use comm::{Axes, Axis, Group, Mesh, Request};
 use kernels::{Kernels, RouterTerms};
 use layers::model::part::Other;
 use layers::model::strategy;
@@ -189,10 +189,10 @@ impl<D: Kernels, X: Exchange<D> + Exchange<D::Wide> + Copy> ExpertFeedForward<D,
         let plan = <X as Exchange<D>>::plan(&self.exchange, &self.ep, &all, experts.count, device.place());
         Ok(Handed { chosen, loss, plan, rows })
     }
-    /// A row of every token of this rank and its etp peers, at the experts here.
-    fn out(&self, handed: &Handed<D>, x: &Tensor<D>) -> Result<Tensor<D>> {
+    /// Starts to bring a row of every token of this rank and its etp peers to their experts.
+    fn begin(&self, handed: &Handed<D>, x: &Tensor<D>) -> Result<Request<D>> {
         let x = self.etp.all_gather_v(x, &handed.rows)?;
-        self.exchange.out(&self.ep, &handed.plan, &x, What::Tokens)
+        self.exchange.begin(&self.ep, &handed.plan, x, What::Tokens)
     }
     /// Of what the experts here give, or need of their input, each token's sum: of those of this rank.
     fn back(&self, handed: &Handed<D>, y: Partial<D>) -> Result<Tensor<D>> {
@@ -231,21 +231,23 @@ impl<D: Kernels, X: Exchange<D> + Exchange<D::Wide> + Copy> Layer<D> for ExpertF
             let tokens = cx.tokens_on(x.device().place());
             cx.add_loss(loss.of(scores, tokens, self.terms.sigmoid, (&self.tp, over))?);
         }
-        let rows = self.out(&handed, own.share())?;
+        let rows = self.begin(&handed, own.share())?;
+        let shared = self.shared.as_ref().map(|layer| layer.forward(cx, x.clone())).transpose()?; // meanwhile
+        let rows = self.exchange.end(&handed.plan, rows.wait()?, What::Tokens);
         let copies = gates.rows() * self.experts.chosen;
         let by = self.etp.all_gather_v(&gates.reshaped(copies, 1), &self.copies(&handed))?;
-        let by = self.exchange.out(&self.ep, &handed.plan, &by, What::Copies)?;
+        let by = self.exchange.begin(&self.ep, &handed.plan, by, What::Copies)?.wait()?;
+        let by = self.exchange.end(&handed.plan, by, What::Copies);
         let up = expert_columns(&rows, &handed.plan.counts, &self.up.matrices()?);
         let hidden = self.act(&up).scaled(&by);
         let y = expert_rows(&hidden, &handed.plan.counts, &self.down.matrices()?.t())?;
         drop(hidden);
         let y = own.with(self.back(&handed, y)?);
-        let mut y = self.like(&x, y)?;
-        let mut shared = None;
-        if let Some(layer) = &self.shared {
-            let (other, saved) = layer.forward(cx, x)?;
-            (y, shared) = (join(y, &other), Some(saved));
-        }
+        let y = self.like(&x, y)?;
+        let (y, shared) = match shared {
+            Some((other, saved)) => (join(y, &other), Some(saved)),
+            None => (y, None),
+        };
         let saved = cx.keep(Saved { x: own, scores: [logits, lse], handed, rows, up, by });
         Ok((y, (saved, shared)))
     }
@@ -254,7 +256,12 @@ impl<D: Kernels, X: Exchange<D> + Exchange<D::Wide> + Copy> Layer<D> for ExpertF
         let Saved { x, scores: [logits, lse], handed, rows, up, by } = saved.open();
         let counts = &handed.plan.counts;
         let own = dy.clone().in_region(self.region);
-        let d_out = self.out(&handed, own.share())?;
+        let d_out = self.begin(&handed, own.share())?;
+        let shared = match (&mut self.shared, shared) {
+            (Some(layer), Some(saved)) => Some(layer.backward_input(cx, saved, dy.clone())?), // meanwhile
+            _ => None,
+        };
+        let d_out = self.exchange.end(&handed.plan, d_out.wait()?, What::Tokens);
         let dh = expert_columns(&d_out, counts, &self.down.matrices()?);
         let hidden = self.act(&up);
         let d_by = dh.dots(&hidden)?;
@@ -270,12 +277,9 @@ impl<D: Kernels, X: Exchange<D> + Exchange<D::Wide> + Copy> Layer<D> for ExpertF
         let dlogits: Tensor<D> = router_backward(&dx.device().clone(), scores, of, loss, &self.terms);
         let dx = plus(dx, &router_input_gradient(&dlogits, &self.router.whole()?));
         let dx = self.like(&dy, own.with(dx))?;
-        let (dx, shared) = match (&mut self.shared, shared) {
-            (Some(layer), Some(saved)) => {
-                let (other, pending) = layer.backward_input(cx, saved, dy)?;
-                (join(dx, &other), Some(pending))
-            }
-            _ => (dx, None),
+        let (dx, shared) = match shared {
+            Some((other, pending)) => (join(dx, &other), Some(pending)),
+            None => (dx, None),
         };
         let counts = handed.plan.counts;
         Ok((dx, (Pending { x, dlogits, counts, up: (rows, dup), down: (d_out, hidden) }, shared)))

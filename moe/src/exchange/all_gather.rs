@@ -10,7 +10,7 @@
 //! Source: Megatron-LM, `MoEAllGatherTokenDispatcher`. Neighbour: [`all_to_all`](super::all_to_all).
 use super::{Exchange, Plan, What, added, handed, homes, index};
 use crate::routing::{NOBODY, Routing};
-use comm::{Axis, Group};
+use comm::{Axis, Group, Request};
 use kernels::Kernels;
 use layers::ops::rows_of;
 use layers::{About, Choice, Result, Takes};
@@ -67,14 +67,17 @@ impl<D: Kernels> Exchange<D> for AllGather {
             sorts: Vec::new(),
         }
     }
-    fn out(
+    fn begin(
         &self,
         ep: &Group<D::Place>,
         plan: &Plan<D::Place>,
-        x: &Tensor<D>,
+        x: Tensor<D>,
         what: What,
-    ) -> Result<Tensor<D>> {
-        Ok(rows_of(&ep.all_gather_v(x, &plan.rows[what as usize])?, &plan.picks[what as usize]))
+    ) -> Result<Request<D>> {
+        Ok(ep.start_all_gather_v(x, &plan.rows[what as usize])?)
+    }
+    fn end(&self, plan: &Plan<D::Place>, came: Tensor<D>, what: What) -> Tensor<D> {
+        rows_of(&came, &plan.picks[what as usize])
     }
     fn back(
         &self,

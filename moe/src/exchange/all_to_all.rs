@@ -8,7 +8,7 @@
 //! Source: Lepikhin et al., `GShard`, §3.2, arXiv:2006.16668. Chapter: 16.
 use super::{Exchange, Plan, What, added, handed, homes, index};
 use crate::routing::{NOBODY, Routing};
-use comm::{Axis, Group};
+use comm::{Axis, Group, Request};
 use kernels::Kernels;
 use layers::ops::rows_of;
 use layers::{About, Choice, Result, Takes};
@@ -69,22 +69,21 @@ impl<D: Kernels> Exchange<D> for AllToAll {
             rows: [give.collect(), take.collect()],
             picks: picks.each_ref().map(|numbers| index(place, numbers)),
             homes: homes(place, &at, k),
-            sorts: [&sort, &back].map(|numbers| index(place, numbers)).into(),
+            sorts: if ep.size() == 1 { vec![] } else { [&sort, &back].map(|numbers| index(place, numbers)).into() },
         }
     }
-    fn out(
+    fn begin(
         &self,
         ep: &Group<D::Place>,
         plan: &Plan<D::Place>,
-        x: &Tensor<D>,
+        x: Tensor<D>,
         what: What,
-    ) -> Result<Tensor<D>> {
-        let given = rows_of(x, &plan.picks[what as usize]);
-        if ep.size() == 1 {
-            return Ok(given); // in the order of experts already
-        }
+    ) -> Result<Request<D>> {
         let [give, take] = &plan.rows;
-        Ok(rows_of(&ep.all_to_all_v(&given, give, take)?, &plan.sorts[0]))
+        Ok(ep.start_all_to_all_v(rows_of(&x, &plan.picks[what as usize]), give, take)?)
+    }
+    fn end(&self, plan: &Plan<D::Place>, came: Tensor<D>, _: What) -> Tensor<D> {
+        plan.sorts.first().map_or_else(|| came.clone(), |sort| rows_of(&came, sort))
     }
     fn back(
         &self,
