@@ -53,7 +53,7 @@ pub struct Layout {
     numbers: [u32; Choice::COUNT], // of the one that is named of each choice; 0 if it has none
     order: [Option<Axis>; Axis::NESTED.len()], // the split axes, innermost first; nothing if they nest as ever
     limit: Option<usize>,                      // bytes that each rank may hold
-    rests: Option<Rests>, // where parameters rest, if not where its strategies say
+    rests: Option<Rests>,                      // where parameters rest, if not where its strategies say
     split: Option<&'static [usize]>, // blocks of each chunk of a pipeline, if they are not dealt evenly
 }
 

@@ -232,9 +232,15 @@ impl Grammar<'_> {
             self.0.iter().copied().filter(|about| !about.is_plain()).map(|a| beside(&a)).collect();
         format!("Ranks along each axis: none, {}, ...{beside}", said.join(", "))
     }
-    /// The first two axes.
+    /// The first two axes that split any model.
     fn example(self) -> String {
-        self.axes().iter().take(2).map(|axis| format!("{axis}=2")).collect::<Vec<_>>().join(",")
+        self.axes()
+            .iter()
+            .filter(|axis| Axis::DENSE.contains(axis))
+            .take(2)
+            .map(|axis| format!("{axis}=2"))
+            .collect::<Vec<_>>()
+            .join(",")
     }
     /// The words that may stand beside axes.
     fn words(self, last: &str) -> String {

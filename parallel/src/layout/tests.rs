@@ -18,7 +18,7 @@ fn shape(queries: usize, keys: usize, hidden: usize) -> Shape {
 #[test]
 fn every_printed_layout_reads_back_as_itself() {
     let mut all = vec![vec![]];
-    for axis in split_axes() {
+    for axis in split_axes().filter(|axis| Axis::DENSE.contains(axis)) {
         let longer = |sizes: &Vec<(Axis, usize)>| {
             let ranks: usize = sizes.iter().map(|(_, size)| size).product();
             (1..=MAX_RANKS / ranks)
@@ -27,11 +27,28 @@ fn every_printed_layout_reads_back_as_itself() {
         };
         all = all.iter().flat_map(longer).collect();
     }
+    let with_experts = |sizes: Vec<(Axis, usize)>| {
+        let stage: usize = sizes.iter().filter(|(axis, _)| *axis != Axis::STAGES).map(|(_, n)| n).product();
+        let most = if stage > 8 { 1 } else { stage }; // of few ranks all there are, for time
+        let size = move |n: &usize| *n <= most && stage.is_multiple_of(*n);
+        let pairs = (1..=stage).filter(size).flat_map(move |ep| (1..=stage / ep).map(move |etp| (ep, etp)));
+        let pairs = pairs.filter(move |(ep, etp)| stage.is_multiple_of(ep * etp) && size(etp));
+        pairs.map(move |(ep, etp)| {
+            let of = |axis| match axis {
+                Axis::Ep => (axis, ep),
+                Axis::Etp => (axis, etp),
+                axis => *sizes.iter().find(|(of, _)| *of == axis).unwrap(),
+            };
+            split_axes().map(of).collect::<Vec<_>>()
+        })
+    };
+    let all: Vec<_> = all.into_iter().flat_map(with_experts).collect();
     assert!(all.len() > 5_000);
     for sizes in all {
         let layout = Layout::new(&sizes).unwrap();
         assert_eq!(layout.axes(), sizes);
-        assert_eq!(layout.ranks(), sizes.iter().map(|(_, size)| size).product::<usize>());
+        let dense = sizes.iter().filter(|(axis, _)| Axis::DENSE.contains(axis));
+        assert_eq!(layout.ranks(), dense.map(|(_, size)| size).product::<usize>());
         assert!(sizes.iter().all(|&(axis, size)| layout.size(axis) == size));
         assert_eq!(read(&layout.to_string()), Ok(layout));
         let spelt: Vec<_> = sizes.iter().map(|(axis, size)| format!(" {axis} = {size}\t")).collect();
@@ -50,7 +67,12 @@ fn layouts_are_printed_as_users_write_them() {
         assert_eq!(read(unsplit), Ok(Layout::default()), "{unsplit}");
     }
     assert_eq!(read("dp=2,tp=4"), read("tp=4,dp=2"));
-    assert_eq!(Layout::UNSPLIT.axes(), [(Axis::Pp, 1), (Axis::Dp, 1), (Axis::Tp, 1)]);
+    assert_eq!(read("ep=4"), read("dp=4,ep=4"));
+    assert_eq!(printed(&[(Axis::Tp, 2), (Axis::Ep, 2)]), "tp=2,ep=2");
+    assert_eq!(
+        Layout::UNSPLIT.axes(),
+        [Axis::Pp, Axis::Dp, Axis::Ep, Axis::Etp, Axis::Tp].map(|axis| (axis, 1))
+    );
 }
 
 #[test]
@@ -61,8 +83,8 @@ fn what_is_no_layout_is_said_in_one_sentence() {
     starts("tp=2,", "\"\" is no part of a layout; write axis=ranks, such as tp=2,dp=2");
     starts("tp", "\"tp\" is no part of a layout; write axis=ranks, such as tp=2,dp=2");
     assert!(why("tp=2,ps").contains("and beside them "), "{}", why("tp=2,ps"));
-    starts("zp=2", "\"zp\" is no axis of a layout; the axes are tp, dp and pp");
-    starts("TP=2", "\"TP\" is no axis of a layout; the axes are tp, dp and pp");
+    starts("zp=2", "\"zp\" is no axis of a layout; the axes are tp, etp, ep, dp and pp");
+    starts("TP=2", "\"TP\" is no axis of a layout; the axes are tp, etp, ep, dp and pp");
     assert_eq!(why("tp=2,dp=2,tp=2"), "the tp axis is given twice; give each axis once");
     for (text, seen) in [("tp=", ""), ("tp=0", "0"), ("tp=-1", "-1"), ("tp=+2", "+2"), ("tp=2=2", "2=2")] {
         let wanted = format!("tp is {seen:?}; it must be a whole number of ranks, 1 or more");
@@ -103,11 +125,53 @@ fn ranks_that_cannot_share_a_model_are_refused_with_those_that_can() {
     assert_eq!(fits("tp=6", &shape(12, 1, 96)), Ok(()), "one KV head, six copies");
     let eight = Shape { blocks: 8, ..model };
     assert_eq!(fits("pp=8", &eight), Ok(()));
+    let few =
+        Shape { experts: Some(layers::Experts { count: 3, hidden: 6, ..layers::Experts::MIXTRAL }), ..model };
+    assert_eq!(
+        [fits("ep=3", &few), fits("tp=2,ep=2", &few), fits("tp=2,etp=2", &few)],
+        [Ok(()), Ok(()), Ok(())]
+    );
+    assert_eq!(wrong("ep=4", &few), "ep=4 does not fit 3 experts: ep can be 1, 2 or 3");
+    assert!(
+        wrong("tp=4,etp=4", &few)
+            .starts_with("etp=4 does not fit 6 hidden features of an expert: etp can be")
+    );
+    assert!(wrong("ep=2", &model).starts_with("ep=2 does not fit 0 experts"));
     assert_eq!(wrong("pp=9", &eight), "pp=9 does not fit 8 blocks: pp can be 1, 2, 3, 4, 5, 6, 7 or 8");
     assert_eq!(
         wrong("tp=3,dp=300", &shape(4, 4, 4)),
         "tp=3 does not fit 4 query heads, 4 KV heads and 4 hidden features: tp can be 1 or 2"
     );
+}
+
+/// Kills: slices of sequences with what needs a whole microbatch; a refusal of experts that go token by token.
+#[test]
+fn slices_take_no_experts_that_see_whole_microbatches() {
+    use layers::{Balance, Experts};
+    let fits = |text: &str, experts: Experts| {
+        let shape = Shape { blocks: 2, experts: Some(experts), ..shape(8, 4, 96) };
+        read(text).unwrap().fits(shape).map_err(|why| why.to_string())
+    };
+    let of = |microbatch, sequence, z| Experts {
+        balance: Balance { microbatch, sequence, z },
+        ..Experts::MIXTRAL
+    };
+    let together = [
+        Experts { capacity: Some(1.0), ..Experts::MIXTRAL },
+        Experts { forced: true, ..Experts::MIXTRAL },
+        of(0.5, 0.0, 0.0),
+        of(0.0, 0.5, 0.0),
+    ];
+    for experts in together {
+        let why = fits("pp=2:seq1f1b", experts).unwrap_err();
+        assert_eq!(
+            why,
+            "pp=2 does not fit 1 capacity or balance of experts over a whole microbatch, of which a slice of its \
+             sequences sees a part: no number of pp ranks does"
+        );
+        assert_eq!([fits("pp=2", experts), fits("pp=2:seq1f1b/1", experts)], [Ok(()), Ok(())]);
+    }
+    assert_eq!(fits("pp=2:seq1f1b", of(0.0, 0.0, 0.5)), Ok(()));
 }
 
 /// Kills: a word that is printed and not read, or taken where there is nobody to share tokens with.

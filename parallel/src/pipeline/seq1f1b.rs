@@ -14,7 +14,7 @@
 use super::Schedule;
 use super::phases::{B, F, USUAL, about, blocks, phases};
 use crate::step::{Act, Cell, Plan, Unit};
-use layers::{About, Takes};
+use layers::{About, Design, Shared, Sharing, Sizes, Takes};
 
 /// Seq1F1B.
 pub struct Seq1F1B;
@@ -22,8 +22,17 @@ pub struct Seq1F1B;
 static ABOUT: About = about(
     ["Seq1F1B", "seq1f1b", "Sun et al., arXiv:2406.03488", "schedules.md"],
     Takes::Optional("slices of each sequence"),
-    blocks::<1>,
+    shares,
 );
+
+/// Blocks; and what experts make of a whole microbatch, which slices do not see.
+fn shares(design: &Design, sizes: &Sizes) -> Vec<Shared> {
+    let together = design.shape().and_then(|shape| shape.experts).is_some_and(|experts| experts.are_of_microbatches());
+    let what = "capacity or balance of experts over a whole microbatch, of which a slice of its sequences sees a part";
+    let over = sizes.number.unwrap_or(USUAL);
+    let one = together.then_some(Shared { what, size: 1, over, by: Sharing::Equally });
+    blocks::<1>(design, sizes).into_iter().chain(one).collect()
+}
 
 impl Schedule for Seq1F1B {
     fn about(&self) -> &'static About {

@@ -111,7 +111,7 @@ fn reversed(layout: Layout) -> Layout {
 }
 
 /// Ranks along the axes of the lists, and their strategies. The first axis and the first strategy have what they wish for,
-/// the others what is left.
+/// the others what is left; axes of experts what divides the ranks of a stage.
 fn layouts() -> impl Strategy<Value = Layout> {
     let axes: Vec<_> = split_axes().rev().collect();
     let mut choices: Vec<(&About, Vec<String>)> = Vec::new(); // what may be named of each; of several layers' words each is one
@@ -128,11 +128,17 @@ fn layouts() -> impl Strategy<Value = Layout> {
     let said = (vec(any::<Index>(), m), 0..m, proptest::bool::weighted(0.2));
     (vec(select(vec![1usize, 2, 3, 4, 8]), n), 0..n, said).prop_map(
         move |(sizes, first, (said, from, reverse))| {
-            let mut left = RANKS;
-            let mut ranks = Vec::new();
-            for i in (0..n).map(|i| (first + i) % n) {
+            let (mut left, mut of_a_stage, mut ranks) = (RANKS, 1, Vec::new());
+            let order = || (0..n).map(|i| (first + i) % n);
+            for i in order().filter(|&i| Axis::DENSE.contains(&axes[i])) {
                 let size = sizes[i].min(left);
                 left /= size;
+                of_a_stage *= if axes[i] == Axis::STAGES { 1 } else { size };
+                ranks.push((axes[i], size));
+            }
+            for i in order().filter(|&i| !Axis::DENSE.contains(&axes[i])) {
+                let size = (1..=sizes[i]).rev().find(|size| of_a_stage.is_multiple_of(*size)).unwrap_or(1);
+                of_a_stage /= size;
                 ranks.push((axes[i], size));
             }
             let layout = Layout::new(&ranks).expect("each axis once");

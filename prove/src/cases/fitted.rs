@@ -1,14 +1,16 @@
 //! A shape that fits a scheme, near to the one that was wished for. What fits is asked of its strategies alone, so
 //! this holds for any of them.
 use kernels::Heads;
-use layers::{Experts, Groups, Shape};
+use layers::{Balance, Biases, Experts, Groups, Shape};
 use parallel::Scheme;
+use std::iter::once;
 use tensor::{Cpu, F61};
 
 /// The most heads, hidden features, features, ids and blocks that a fitted shape has.
 const MOST: usize = 16;
 
-/// The shape with as few changes as can be found; none if no small shape fits.
+/// The shape with as few changes as can be found: it gets experts where ranks share them, and where slices of sequences go on
+/// their own, its experts leave out what is of whole microbatches. None if no small shape fits.
 pub(super) fn fitted(wish: Shape, scheme: &Scheme<Cpu<F61>>) -> Option<Shape> {
     let sizes: [fn(&mut Shape) -> Option<&mut usize>; 7] = [
         |s| Some(&mut s.hidden),
@@ -20,6 +22,17 @@ pub(super) fn fitted(wish: Shape, scheme: &Scheme<Cpu<F61>>) -> Option<Shape> {
         |s| s.experts.as_mut()?.shared.as_mut().map(|shared| &mut shared.hidden),
     ];
     let mut shape = nearest(wish, scheme, heads(wish.heads).map(|heads| Shape { heads, ..wish }));
+    let bias = Biases { mlp: false, ..shape.bias };
+    shape = nearest(
+        shape,
+        scheme,
+        once(Shape { experts: shape.experts.or(Some(Experts::MIXTRAL)), bias, ..shape }),
+    );
+    let alone = |of: Experts| {
+        let balance = Balance { microbatch: 0.0, sequence: 0.0, ..of.balance };
+        Experts { capacity: None, forced: false, balance, ..of }
+    };
+    shape = nearest(shape, scheme, once(Shape { experts: shape.experts.map(alone), ..shape }));
     for size in sizes {
         let mut from = shape;
         let Some(&mut wished) = size(&mut from) else { continue };

@@ -146,4 +146,9 @@ impl Experts {
         let each = (self.chosen * tokens) as f64 / self.count as f64;
         self.capacity.map(|capacity| (capacity * each).ceil() as usize)
     }
+    /// Whether what a token gets, or what is added to the loss, depends on other tokens of the microbatch.
+    #[must_use]
+    pub fn are_of_microbatches(&self) -> bool {
+        self.capacity.is_some() || self.forced || [self.balance.microbatch, self.balance.sequence] != [0.0; 2]
+    }
 }
