@@ -243,7 +243,10 @@ impl Layout {
             let bad: Vec<_> = shared(ranks)
                 .iter()
                 .filter(|s| !s.fits())
-                .map(|s| format!("{} {}", s.size, s.what))
+                .map(|s| match s.size {
+                    0 => format!("a model without {}", s.what),
+                    n => format!("{n} {}", s.what),
+                })
                 .collect();
             if !bad.is_empty() {
                 let possible = self.possible(axis, |n| shared(n).iter().all(Shared::fits));
