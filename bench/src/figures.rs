@@ -3,9 +3,10 @@ use super::machine::{Bound, Machine, Probe};
 use super::model::{self, Pass};
 use super::pipeline::Turn;
 use super::scale::Scale;
-use super::{all_reduce, pipeline, products, proof};
+use super::{all_reduce, experts, pipeline, products, proof};
 use parallel::number::NumberName::{self, Bf16, F32};
 use parallel::{Network, Result, bail, in_number};
+use tensor::Cpu;
 
 /// What a figure is counted in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,6 +78,14 @@ pub(super) enum Work {
     Pipeline(&'static str),
     /// A token that is added, in these numbers.
     Decode(NumberName),
+    /// The products of experts.
+    Experts,
+    /// Of a model with experts, a pass over the batch under a layout.
+    ExpertsPass(&'static str),
+    /// Of a model with experts, a token that is added.
+    ExpertsDecode,
+    /// Bytes that each of two ranks takes.
+    AllToAll(usize),
     /// Ranks, and bytes of each.
     AllReduce(usize, usize),
     /// A certificate, per key and step.
@@ -95,7 +104,7 @@ const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
 
 /// All of them.
-pub const FIGURES: [FigureEntry; 26] = [
+pub const FIGURES: [FigureEntry; 33] = [
     figure("machine_peak_gflops", FigureUnit::Gflops, Work::Machine(Probe::Peak { cores: 1 })),
     figure("machine_read_gbps", FigureUnit::Gbps, Work::Machine(Probe::Read { cores: 1 })),
     figure("gemm_gflops_1024", FigureUnit::Gflops, Work::Product(F32, [1024, 1024, 1024])),
@@ -113,6 +122,13 @@ pub const FIGURES: [FigureEntry; 26] = [
     figure("pipeline_zb_h2_ms", FigureUnit::Milliseconds, Work::Pipeline("pp=2:zb-h2")),
     figure("decode_tokens_per_s_tp1", FigureUnit::Tokens, Work::Decode(F32)),
     figure("decode_tokens_per_s_tp1_bf16", FigureUnit::Tokens, Work::Decode(Bf16)),
+    figure("experts_gflops_8x64", FigureUnit::Gflops, Work::Experts),
+    figure("experts_gflops_as_one", FigureUnit::Gflops, Work::Product(F32, [512, 512, 512])),
+    figure("experts_forward_ms_ep1", FigureUnit::Milliseconds, Work::ExpertsPass("none")),
+    figure("experts_forward_ms_ep2", FigureUnit::Milliseconds, Work::ExpertsPass("ep=2")),
+    figure("experts_decode_tokens_per_s", FigureUnit::Tokens, Work::ExpertsDecode),
+    figure("all_to_all_us_256KiB", FigureUnit::Microseconds, Work::AllToAll(256 * KIB)),
+    figure("all_to_all_us_4MiB", FigureUnit::Microseconds, Work::AllToAll(4 * MIB)),
     all_reduce("all_reduce_us_4KiB", 2, 4 * KIB),
     all_reduce("all_reduce_us_256KiB", 2, 256 * KIB),
     all_reduce("all_reduce_us_4MiB", 2, 4 * MIB),
@@ -158,6 +174,13 @@ impl Work {
             Self::Pipeline(layout) => pipeline::seconds(&layout.parse()?, best, scale),
             Self::Pass(pass, layout) => model::seconds(&Network::default(), pass, &layout.parse()?, scale),
             Self::Decode(number) => in_number!(number, D => model::decode::<D>(scale)),
+            Self::Experts => Ok(experts::grouped(scale)),
+            Self::ExpertsPass(layout) => {
+                let scale = experts::scale(scale);
+                model::seconds(&Network::default(), Pass::Forward, &layout.parse()?, &scale)
+            }
+            Self::ExpertsDecode => model::decode::<Cpu<f32>>(&experts::scale(scale)),
+            Self::AllToAll(bytes) => experts::all_to_all(bytes, scale),
             Self::AllReduce(ranks, bytes) => all_reduce::seconds(ranks, bytes, scale),
             Self::Proof => proof::seconds(scale),
         }
@@ -170,6 +193,7 @@ impl Work {
     pub(super) fn amount(self, scale: &Scale) -> f64 {
         match self {
             Self::Product(_, size) | Self::Linear(size) => products::flops(size, scale),
+            Self::Experts => products::flops(experts::as_one(), scale),
             _ => 1.0,
         }
     }
@@ -178,10 +202,17 @@ impl Work {
         match self {
             Self::Machine(probe) => Ok(vec![(probe, 1.0)]),
             Self::Product(Bf16, _) => Ok(vec![(Probe::PeakBf16 { cores: 1 }, self.amount(scale))]),
-            Self::Product(..) | Self::Linear(_) => Ok(vec![(Probe::Peak { cores: 1 }, self.amount(scale))]),
+            Self::Product(..) | Self::Linear(_) | Self::Experts => {
+                Ok(vec![(Probe::Peak { cores: 1 }, self.amount(scale))])
+            }
             Self::Pipeline(layout) => pipeline::bound(&layout.parse()?, scale),
             Self::Pass(pass, layout) => model::bound(pass, &layout.parse()?, scale),
             Self::Decode(number) => in_number!(number, D => model::decode_bound::<D>(scale)),
+            Self::ExpertsPass(layout) => {
+                model::bound(Pass::Forward, &layout.parse()?, &experts::scale(scale))
+            }
+            Self::ExpertsDecode => model::decode_bound::<Cpu<f32>>(&experts::scale(scale)),
+            Self::AllToAll(bytes) => Ok(experts::bound(bytes, scale)),
             Self::AllReduce(ranks, bytes) => Ok(all_reduce::bound(ranks, bytes, scale)),
             Self::Proof => proof::bound(scale),
         }

@@ -9,12 +9,14 @@
 //! | `figures.rs` | the figures: names, units, what each is of; which of them are asked for |
 //! | `scale.rs` | the sizes that are measured, shape L among them |
 //! | `products.rs`, `model.rs`, `all_reduce.rs`, `proof.rs` | how each kind is measured, and what bounds it |
+//! | `experts.rs` | products of experts, the way to them, and a model with experts |
 //! | `pipeline.rs` | a pipeline's step beside its table, and beside the same work on one rank |
 //! | `exposed.rs` | how much of its links' time a training step shows |
 //! | `machine.rs` | what the machine does at most |
 //! | `peers.rs` | other programs' figures, from a file |
 //! | `profile.rs` | where the time of training steps goes, read from a trace |
 mod all_reduce;
+mod experts;
 mod exposed;
 mod figures;
 mod machine;

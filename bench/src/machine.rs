@@ -29,6 +29,8 @@ pub(super) enum Probe {
     Field { cores: usize },
     /// So many bytes of its own that each core reads, and writes where they lie.
     Rewrite { cores: usize, bytes: usize },
+    /// So many bytes that each core reads, and writes elsewhere.
+    Copy { cores: usize, bytes: usize },
     /// A meeting: each of the threads writes a line of memory, and reads those of the others.
     Meet { threads: usize },
 }
@@ -77,6 +79,7 @@ impl Probe {
             Self::Read { cores } => read(cores, scale.of(BEYOND_CACHES)),
             Self::Field { cores } => field(cores, scale.of(FIELD)),
             Self::Rewrite { cores, bytes } => rewrite(cores, bytes, scale),
+            Self::Copy { cores, bytes } => copy(cores, bytes, scale),
             Self::Meet { threads } => meet(threads, scale),
         }
     }
@@ -102,6 +105,16 @@ fn memory(bytes: usize) -> Tensor<Cpu<f32>> {
 
 fn read(cores: usize, bytes: usize) -> f64 {
     at_once(cores, |_| memory(bytes), |x| machine::read(x.view().row(0))) / bytes as f64
+}
+
+fn copy(cores: usize, bytes: usize, scale: &Scale) -> f64 {
+    let times = (scale.of(BEYOND_CACHES) / bytes).clamp(1, 1000);
+    let copies = |(from, to): &mut (Tensor<Cpu<f32>>, Tensor<Cpu<f32>>)| {
+        for _ in 0..times {
+            Cpu::<f32>::default().copy(to.view_mut(), from.view());
+        }
+    };
+    at_once(cores, |_| (memory(bytes), memory(bytes)), copies) / times as f64
 }
 
 fn field(cores: usize, n: usize) -> f64 {

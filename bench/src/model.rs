@@ -10,7 +10,7 @@ use crate::profile;
 use comm::Ledger;
 use kernels::{Kernels, Meta};
 use layers::model::build::Element;
-use layers::{Cx, Draw, Kind, Values};
+use layers::{Cx, Draw, Kind, Shape, Values};
 use models::config::Architecture;
 use models::generate::{self, Prompts};
 use models::sampling::Sampling;
@@ -156,9 +156,11 @@ pub(super) fn decode<D: Runs>(scale: &Scale) -> Result<f64> {
 }
 
 /// A token takes at least as long as all weights take to be read by one core: the head's too, but of the embedding's
-/// table one row.
+/// table one row, and of experts those that it is handed to.
 pub(super) fn decode_bound<D: Runs>(scale: &Scale) -> Result<Bound> {
     let table = scale.shape.vocabulary * scale.shape.width;
-    let weights = price::parameters(scale.shape)? - table + scale.shape.width;
+    let Shape { width, blocks, .. } = scale.shape;
+    let idle = scale.shape.experts.map_or(0, |of| (of.count - of.chosen) * 3 * width * of.hidden * blocks);
+    let weights = price::parameters(scale.shape)? - table + width - idle;
     Ok(vec![(Probe::Read { cores: 1 }, (weights * size_of::<D::Elem>()) as f64)])
 }

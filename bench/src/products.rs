@@ -10,7 +10,7 @@ pub(super) fn flops(size: [usize; 3], scale: &Scale) -> f64 {
     size.into_iter().map(|n| scale.of(n) as f64).product::<f64>() * 2.0
 }
 
-fn matrix<D: Runs>(cpu: &D, salt: u64, rows: usize, cols: usize) -> Tensor<D> {
+pub(super) fn matrix<D: Runs>(cpu: &D, salt: u64, rows: usize, cols: usize) -> Tensor<D> {
     let value = |i: usize| D::Elem::from_f64((mix(salt ^ i as u64) % 2001) as f64 / 1000.0 - 1.0);
     Tensor::from_fn(cpu, Category::Buffers, rows, cols, value)
 }
@@ -33,7 +33,7 @@ pub(super) fn linear(size: [usize; 3], scale: &Scale) -> f64 {
 }
 
 /// The time of one of many calls, after one to warm up.
-fn fastest(scale: &Scale, mut call: impl FnMut()) -> f64 {
+pub(super) fn fastest(scale: &Scale, mut call: impl FnMut()) -> f64 {
     call();
     let (begin, mut best) = (Instant::now(), f64::INFINITY);
     while best.is_infinite() || begin.elapsed().as_secs_f64() < scale.seconds {

@@ -23,6 +23,7 @@ const SMALL: Shape = Shape {
 };
 
 /// How large everything is.
+#[derive(Clone, Copy)]
 pub(super) struct Scale {
     /// The model of forward passes, training steps and decoding.
     pub shape: Shape,
