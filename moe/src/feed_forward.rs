@@ -172,7 +172,7 @@ impl<D: Kernels, X: Exchange<D> + Exchange<D::Wide> + Copy> ExpertFeedForward<D,
         let counted = experts.capacity.is_some() || learns && experts.balance.microbatch != 0.0;
         let counts = counted.then(|| Counts::of(&self.mesh, experts.count, &own)).transpose()?;
         let mean_over = if learns { cx.pass().mean_over } else { 0 };
-        let tokens = (cx.tokens(), x.mine().start);
+        let tokens = (cx.tokens(), self.region.mine(x.rows()).start);
         let loss = balance::loss(device, &self.mesh, experts, (&own, counts.as_ref()), tokens, mean_over)?;
         if let (Some(counts), false) = (counts, stated) {
             if let Some(most) = experts.capacity_of(counts.tokens) {
