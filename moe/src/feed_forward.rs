@@ -8,9 +8,9 @@
 //! A gate is multiplied into the hidden features, before the product that is a partial sum over etp: what is kept for backward is
 //! R and U alone. Source: Megatron-LM, `moe/experts.py`, on the place of the gates; Qwen Team, "Qwen1.5-MoE", on the gated shared expert.
 use crate::balance::{self, Counts};
-use crate::exchange::{Exchange, Plan, What};
+use crate::exchange::{Carried, Dispatch, Exchange};
 use crate::routing::{self, Routing, Standing};
-use crate::shared::Shared;
+use crate::shared::SharedFeedForward;
 use comm::{Axes, Axis, Group, Mesh};
 use kernels::{Kernels, RouterTerms};
 use layers::model::part::Other;
@@ -52,7 +52,7 @@ pub struct ExpertFeedForward<D: Kernels, X> {
     bias: Option<WholeWeight<D>>, // of the choice
     up: ExpertWeight<D>,          // W[E·D,2F_t]
     down: ExpertWeight<D>,        // W[E·D,F_t]
-    shared: Option<Shared<D>>,
+    shared: Option<SharedFeedForward<D>>,
     exchange: X,
     region: Region, // whose tokens are this rank's
     mesh: Mesh<D::Place>,
@@ -65,7 +65,7 @@ pub struct ExpertFeedForward<D: Kernels, X> {
 struct Handed<D: Kernels> {
     chosen: Index<D::Place>,
     loss: Option<RouterLoss<D::Wide>>,
-    plan: Plan<D::Place>,
+    plan: Dispatch<D::Place>,
     rows: Vec<usize>, // tokens of each etp rank
 }
 
@@ -88,8 +88,8 @@ pub struct Pending<D: Kernels> {
     down: (Tensor<D>, Split<D>), // dO and H
 }
 
-type SharedSaved<D> = Option<<Shared<D> as Layer<D>>::Saved>;
-type SharedPending<D> = Option<<Shared<D> as Layer<D>>::Pending>;
+type SharedSaved<D> = Option<<SharedFeedForward<D> as Layer<D>>::Saved>;
+type SharedPending<D> = Option<<SharedFeedForward<D> as Layer<D>>::Pending>;
 
 impl<D: Kernels, X: Exchange<D> + Exchange<D::Wide> + Copy> ExpertFeedForward<D, X> {
     /// Parameters `name.router[D,E]`, `name.router.bias[1,E]` where there is one, `name.experts.gate_up[E·D,2F]` or `.up[E·D,F]`,
@@ -125,7 +125,7 @@ impl<D: Kernels, X: Exchange<D> + Exchange<D::Wide> + Copy> ExpertFeedForward<D,
             bias: experts.bias.then(bias).transpose()?,
             up: expert(up, &sections, draw(width))?,
             down: expert("down", &[hidden.into()], draw(hidden))?,
-            shared: experts.shared.map(|shared| Shared::new(at, mlp, shared)).transpose()?,
+            shared: experts.shared.map(|shared| SharedFeedForward::new(at, mlp, shared)).transpose()?,
             experts,
             exchange,
             region,
@@ -192,16 +192,16 @@ impl<D: Kernels, X: Exchange<D> + Exchange<D::Wide> + Copy> ExpertFeedForward<D,
     /// A row of every token of this rank and its etp peers, at the experts here.
     fn out(&self, handed: &Handed<D>, x: &Tensor<D>) -> Result<Tensor<D>> {
         let x = self.etp.all_gather_v(x, &handed.rows)?;
-        self.exchange.out(&self.ep, &handed.plan, &x, What::Tokens)
+        self.exchange.out(&self.ep, &handed.plan, &x, Carried::Tokens)
     }
     /// Of what the experts here give, or need of their input, each token's sum: of those of this rank.
     fn back(&self, handed: &Handed<D>, y: Partial<D>) -> Result<Tensor<D>> {
-        let y = y.through(|y| self.exchange.back(&self.ep, &handed.plan, y, What::Tokens))?;
+        let y = y.through(|y| self.exchange.back(&self.ep, &handed.plan, y, Carried::Tokens))?;
         y.reduce_scatter_v(&self.etp, &handed.rows)
     }
     /// The same of each copy's gate.
     fn back_to_gates(&self, handed: &Handed<D>, by: Partial<D::Wide>) -> Result<Tensor<D::Wide>> {
-        let by = by.through(|by| self.exchange.back(&self.ep, &handed.plan, by, What::Copies))?;
+        let by = by.through(|by| self.exchange.back(&self.ep, &handed.plan, by, Carried::Copies))?;
         by.reduce_scatter_v(&self.etp, &self.copies(handed))
     }
     /// How many gates each etp rank has.
@@ -234,7 +234,7 @@ impl<D: Kernels, X: Exchange<D> + Exchange<D::Wide> + Copy> Layer<D> for ExpertF
         let rows = self.out(&handed, own.share())?;
         let copies = gates.rows() * self.experts.chosen;
         let by = self.etp.all_gather_v(&gates.reshaped(copies, 1), &self.copies(&handed))?;
-        let by = self.exchange.out(&self.ep, &handed.plan, &by, What::Copies)?;
+        let by = self.exchange.out(&self.ep, &handed.plan, &by, Carried::Copies)?;
         let up = expert_columns(&rows, &handed.plan.counts, &self.up.matrices()?);
         let hidden = self.act(&up).scaled(&by);
         let y = expert_rows(&hidden, &handed.plan.counts, &self.down.matrices()?.t())?;

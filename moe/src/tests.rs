@@ -65,12 +65,15 @@ impl Layer {
         let (kind, experts) = (self.1, Some(self.0));
         Mlp { axis: Axis::Tp, name: "mlp", kind, sizes: [D, 0], bias: false, experts }
     }
-    fn oracle<S: Scalar>(&self, g: &Given<S>) -> Answer<S> {
+    fn mixture(&self) -> Mixture {
         let activation = match self.1 {
             FeedForward::SwiGlu => reference::Activation::SwiGlu,
             FeedForward::Plain(_) => reference::Activation::Relu,
         };
-        let layer = Mixture { name: "mlp".into(), width: D, activation, experts: oracle(&self.0) };
+        Mixture { name: "mlp".into(), width: D, activation, experts: oracle(&self.0) }
+    }
+    fn oracle<S: Scalar>(&self, g: &Given<S>) -> Answer<S> {
+        let layer = self.mixture();
         let pass = Pass { seed: SEED, step: g.step, first_sequence: g.first, mean_over: 1 };
         let mut walk = Walk { w: &g.weights, pass: Some(pass), see: &mut |_, _| {} };
         let (y, saved) = layer.forward(g.x.clone(), &g.lengths, &mut walk);
