@@ -32,7 +32,7 @@ exchanges! {
 
 /// What a row belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum What {
+pub enum Carried {
     /// A token: all its copies are handed the same row.
     Tokens,
     /// A copy of a token: a gate.
@@ -45,8 +45,13 @@ pub trait Exchange<D: Kernels>: Sync {
     fn about(&self) -> &'static About;
     /// Who gives what to whom, where `all[i]` are the experts of the tokens of rank `i` of the group, and each rank has as many of
     /// these experts.
-    fn plan(&self, ep: &Group<D::Place>, all: &[Routing], experts: usize, place: &D::Place)
-    -> Plan<D::Place>;
+    fn plan(
+        &self,
+        ep: &Group<D::Place>,
+        all: &[Routing],
+        experts: usize,
+        place: &D::Place,
+    ) -> Dispatch<D::Place>;
     /// Starts to bring a row of each token, or copy, to the experts that it is handed to.
     ///
     /// # Errors
@@ -54,13 +59,13 @@ pub trait Exchange<D: Kernels>: Sync {
     fn begin(
         &self,
         ep: &Group<D::Place>,
-        plan: &Plan<D::Place>,
+        plan: &Dispatch<D::Place>,
         x: Tensor<D>,
-        what: What,
+        what: Carried,
     ) -> Result<Request<D>>;
     /// Of what has come a row for each of the copies that experts here are handed, expert after expert; of each, rank after
     /// rank, token after token.
-    fn end(&self, plan: &Plan<D::Place>, came: Tensor<D>, what: What) -> Tensor<D>;
+    fn end(&self, plan: &Dispatch<D::Place>, came: Tensor<D>, what: Carried) -> Tensor<D>;
     /// For each token here (or copy), the sum of its rows; 0 of one whose copies were dropped.
     ///
     /// # Errors
@@ -68,14 +73,14 @@ pub trait Exchange<D: Kernels>: Sync {
     fn back(
         &self,
         ep: &Group<D::Place>,
-        plan: &Plan<D::Place>,
+        plan: &Dispatch<D::Place>,
         y: Tensor<D>,
-        what: What,
+        what: Carried,
     ) -> Result<Tensor<D>>;
 }
 
 /// Who gives what to whom.
-pub struct Plan<P: Place> {
+pub struct Dispatch<P: Place> {
     /// How many rows each expert here is handed.
     pub counts: Vec<usize>,
     /// How many rows go between this rank and each: of an all-to-all those that are given, and taken; of an all-gather
@@ -92,7 +97,7 @@ pub struct Plan<P: Place> {
 /// What the ranks of an exchange share of a model: its experts.
 pub(crate) fn shares(design: &Design, sizes: &Sizes) -> Vec<Shared> {
     let size = design.shape().and_then(|shape| shape.experts).map_or(0, |experts| experts.count);
-    vec![Shared { what: "experts", size, over: sizes.along(Axis::Ep), by: Sharing::AtLeastOne }]
+    vec![Shared { what: "experts", size, over: sizes.along(Axis::EXPERTS), by: Sharing::AtLeastOne }]
 }
 
 /// A copy of a token that an expert is handed.

@@ -8,9 +8,9 @@
 //! A gate is multiplied into the hidden features, before the product that is a partial sum over etp: what is kept for backward is
 //! R and U alone. Source: Megatron-LM, `moe/experts.py`, on the place of the gates; Qwen Team, "Qwen1.5-MoE", on the gated shared expert.
 use crate::balance::{self, Counts};
-use crate::exchange::{Exchange, Plan, What};
+use crate::exchange::{Carried, Dispatch, Exchange};
 use crate::routing::{self, Routing, Standing};
-use crate::shared::Shared;
+use crate::shared::SharedFeedForward;
 use comm::{Axes, Axis, Group, Mesh, Request};
 use kernels::{Kernels, RouterTerms};
 use layers::model::part::Other;
@@ -52,7 +52,7 @@ pub struct ExpertFeedForward<D: Kernels, X> {
     bias: Option<WholeWeight<D>>, // of the choice
     up: ExpertWeight<D>,          // W[E·D,2F_t]
     down: ExpertWeight<D>,        // W[E·D,F_t]
-    shared: Option<Shared<D>>,
+    shared: Option<SharedFeedForward<D>>,
     exchange: X,
     region: Region, // whose tokens are this rank's
     mesh: Mesh<D::Place>,
@@ -65,7 +65,7 @@ pub struct ExpertFeedForward<D: Kernels, X> {
 struct Handed<D: Kernels> {
     chosen: Index<D::Place>,
     loss: Option<RouterLoss<D::Wide>>,
-    plan: Plan<D::Place>,
+    plan: Dispatch<D::Place>,
     rows: Vec<usize>, // tokens of each etp rank
 }
 
@@ -88,8 +88,8 @@ pub struct Pending<D: Kernels> {
     down: (Tensor<D>, Split<D>), // dO and H
 }
 
-type SharedSaved<D> = Option<<Shared<D> as Layer<D>>::Saved>;
-type SharedPending<D> = Option<<Shared<D> as Layer<D>>::Pending>;
+type SharedSaved<D> = Option<<SharedFeedForward<D> as Layer<D>>::Saved>;
+type SharedPending<D> = Option<<SharedFeedForward<D> as Layer<D>>::Pending>;
 
 impl<D: Kernels, X: Exchange<D> + Exchange<D::Wide> + Copy> ExpertFeedForward<D, X> {
     /// Parameters `name.router[D,E]`, `name.router.bias[1,E]` where there is one, `name.experts.gate_up[E·D,2F]` or `.up[E·D,F]`,
@@ -125,7 +125,7 @@ impl<D: Kernels, X: Exchange<D> + Exchange<D::Wide> + Copy> ExpertFeedForward<D,
             bias: experts.bias.then(bias).transpose()?,
             up: expert(up, &sections, draw(width))?,
             down: expert("down", &[hidden.into()], draw(hidden))?,
-            shared: experts.shared.map(|shared| Shared::new(at, mlp, shared)).transpose()?,
+            shared: experts.shared.map(|shared| SharedFeedForward::new(at, mlp, shared)).transpose()?,
             experts,
             exchange,
             region,
@@ -172,7 +172,7 @@ impl<D: Kernels, X: Exchange<D> + Exchange<D::Wide> + Copy> ExpertFeedForward<D,
         let counted = experts.capacity.is_some() || learns && experts.balance.microbatch != 0.0;
         let counts = counted.then(|| Counts::of(&self.mesh, experts.count, &own)).transpose()?;
         let mean_over = if learns { cx.pass().mean_over } else { 0 };
-        let tokens = (cx.tokens(), x.mine().start);
+        let tokens = (cx.tokens(), self.region.mine(x.rows()).start);
         let loss = balance::loss(device, &self.mesh, experts, (&own, counts.as_ref()), tokens, mean_over)?;
         if let (Some(counts), false) = (counts, stated) {
             if let Some(most) = experts.capacity_of(counts.tokens) {
@@ -192,16 +192,16 @@ impl<D: Kernels, X: Exchange<D> + Exchange<D::Wide> + Copy> ExpertFeedForward<D,
     /// Starts to bring a row of every token of this rank and its etp peers to their experts.
     fn begin(&self, handed: &Handed<D>, x: &Tensor<D>) -> Result<Request<D>> {
         let x = self.etp.all_gather_v(x, &handed.rows)?;
-        self.exchange.begin(&self.ep, &handed.plan, x, What::Tokens)
+        self.exchange.begin(&self.ep, &handed.plan, x, Carried::Tokens)
     }
     /// Of what the experts here give, or need of their input, each token's sum: of those of this rank.
     fn back(&self, handed: &Handed<D>, y: Partial<D>) -> Result<Tensor<D>> {
-        let y = y.through(|y| self.exchange.back(&self.ep, &handed.plan, y, What::Tokens))?;
+        let y = y.through(|y| self.exchange.back(&self.ep, &handed.plan, y, Carried::Tokens))?;
         y.reduce_scatter_v(&self.etp, &handed.rows)
     }
     /// The same of each copy's gate.
     fn back_to_gates(&self, handed: &Handed<D>, by: Partial<D::Wide>) -> Result<Tensor<D::Wide>> {
-        let by = by.through(|by| self.exchange.back(&self.ep, &handed.plan, by, What::Copies))?;
+        let by = by.through(|by| self.exchange.back(&self.ep, &handed.plan, by, Carried::Copies))?;
         by.reduce_scatter_v(&self.etp, &self.copies(handed))
     }
     /// How many gates each etp rank has.
@@ -233,11 +233,11 @@ impl<D: Kernels, X: Exchange<D> + Exchange<D::Wide> + Copy> Layer<D> for ExpertF
         }
         let rows = self.begin(&handed, own.share())?;
         let shared = self.shared.as_ref().map(|layer| layer.forward(cx, x.clone())).transpose()?; // meanwhile
-        let rows = self.exchange.end(&handed.plan, rows.wait()?, What::Tokens);
+        let rows = self.exchange.end(&handed.plan, rows.wait()?, Carried::Tokens);
         let copies = gates.rows() * self.experts.chosen;
         let by = self.etp.all_gather_v(&gates.reshaped(copies, 1), &self.copies(&handed))?;
-        let by = self.exchange.begin(&self.ep, &handed.plan, by, What::Copies)?.wait()?;
-        let by = self.exchange.end(&handed.plan, by, What::Copies);
+        let by = self.exchange.begin(&self.ep, &handed.plan, by, Carried::Copies)?.wait()?;
+        let by = self.exchange.end(&handed.plan, by, Carried::Copies);
         let up = expert_columns(&rows, &handed.plan.counts, &self.up.matrices()?);
         let hidden = self.act(&up).scaled(&by);
         let y = expert_rows(&hidden, &handed.plan.counts, &self.down.matrices()?.t())?;
@@ -261,7 +261,7 @@ impl<D: Kernels, X: Exchange<D> + Exchange<D::Wide> + Copy> Layer<D> for ExpertF
             (Some(layer), Some(saved)) => Some(layer.backward_input(cx, saved, dy.clone())?), // meanwhile
             _ => None,
         };
-        let d_out = self.exchange.end(&handed.plan, d_out.wait()?, What::Tokens);
+        let d_out = self.exchange.end(&handed.plan, d_out.wait()?, Carried::Tokens);
         let dh = expert_columns(&d_out, counts, &self.down.matrices()?);
         let hidden = self.act(&up);
         let d_by = dh.dots(&hidden)?;

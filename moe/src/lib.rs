@@ -26,7 +26,7 @@ mod routing;
 mod shared;
 pub mod sliced;
 
-pub use exchange::{Exchange, Plan, What};
+pub use exchange::{Carried, Dispatch, Exchange};
 pub use feed_forward::{ExpertFeedForward, WithExperts};
 pub use routing::{NOBODY, Routing};
 

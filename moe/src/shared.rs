@@ -20,7 +20,7 @@ const GATE: RouterTerms =
     RouterTerms { chosen: 1, sigmoid: true, normalize: false, scale: 1.0, groups: None };
 
 /// A feed-forward with or without a gate.
-pub struct Shared<D: Kernels> {
+pub struct SharedFeedForward<D: Kernels> {
     mlp: Part<D, Mlp<D>>,
     gate: Option<WholeWeight<D>>,
 }
@@ -33,7 +33,7 @@ pub struct Gated<D: Kernels> {
     one: Index<D::Place>,         // the expert of each row
 }
 
-impl<D: Kernels> Shared<D> {
+impl<D: Kernels> SharedFeedForward<D> {
     /// Parameters `name.shared.…`, those of a feed-forward, and `name.shared.gate[D,1]`.
     pub(crate) fn new(at: &Builder<D>, mlp: &strategy::Mlp, shared: SharedExpert) -> Result<Self> {
         let (name, width) = (format!("{}.shared", mlp.name), mlp.sizes[0]);
@@ -44,7 +44,7 @@ impl<D: Kernels> Shared<D> {
     }
 }
 
-impl<D: Kernels> Layer<D> for Shared<D> {
+impl<D: Kernels> Layer<D> for SharedFeedForward<D> {
     type In = Stream<D>;
     type Out = Stream<D>;
     type Saved = (Of<D, Mlp<D>>, Option<Kept<Gated<D>>>);

@@ -1,11 +1,14 @@
 //! The layer's proofs: every router, exchange and way of splitting, against the oracle.
-use crate::ExpertFeedForward;
+mod alone;
+mod by_hand;
+
 use crate::exchange::all_gather::AllGather;
 use crate::exchange::all_to_all::AllToAll;
+use crate::{Exchange, ExpertFeedForward};
 use comm::{Axis, Op};
 use kernels::{Activation, Kernels};
 use layers::model::strategy::Mlp;
-use layers::proof::{Answer, Case, Given, SEED, proves, proves_in_regions};
+use layers::proof::{Answer, Case, Given, SEED, holds, proves, proves_in_regions};
 use layers::{Builder, Experts, FeedForward, Groups, Result, Scoring, SharedExpert};
 use reference::{Mixture, Pass, Walk};
 use tensor::Scalar;
@@ -62,12 +65,15 @@ impl Layer {
         let (kind, experts) = (self.1, Some(self.0));
         Mlp { axis: Axis::Tp, name: "mlp", kind, sizes: [D, 0], bias: false, experts }
     }
-    fn oracle<S: Scalar>(&self, g: &Given<S>) -> Answer<S> {
+    fn mixture(&self) -> Mixture {
         let activation = match self.1 {
             FeedForward::SwiGlu => reference::Activation::SwiGlu,
             FeedForward::Plain(_) => reference::Activation::Relu,
         };
-        let layer = Mixture { name: "mlp".into(), width: D, activation, experts: oracle(&self.0) };
+        Mixture { name: "mlp".into(), width: D, activation, experts: oracle(&self.0) }
+    }
+    fn oracle<S: Scalar>(&self, g: &Given<S>) -> Answer<S> {
+        let layer = self.mixture();
         let pass = Pass { seed: SEED, step: g.step, first_sequence: g.first, mean_over: 1 };
         let mut walk = Walk { w: &g.weights, pass: Some(pass), see: &mut |_, _| {} };
         let (y, saved) = layer.forward(g.x.clone(), &g.lengths, &mut walk);
@@ -116,28 +122,32 @@ worlds! {
     GatheredAndSliced: AllGather, dp 2, tp &[1, 2], ep 2, etp 2;
 }
 
+/// Qwen's experts make every call that Mixtral's make, so that mutants are tried with these.
 #[test]
 fn experts_equal_the_oracle_where_each_rank_has_all() {
-    for experts in [mixtral(), deepseek(), qwen()] {
-        proves(&Alone(Layer(experts, SWIGLU)));
-    }
-    proves(&Alone(Layer(mixtral(), FeedForward::Plain(Activation::Relu))));
+    holds(&Alone(Layer(mixtral(), SWIGLU)));
+    holds(&Alone(Layer(mixtral(), FeedForward::Plain(Activation::Relu))));
+    holds(&Alone(Layer(deepseek(), SWIGLU)));
+    proves(&Alone(Layer(qwen(), SWIGLU)));
     proves_in_regions(&Alone(Layer(deepseek(), SWIGLU)));
 }
 
+/// As above.
 #[test]
 fn experts_equal_the_oracle_over_ranks() {
-    for experts in [mixtral(), deepseek(), qwen()] {
-        proves(&Two(Layer(experts, SWIGLU)));
-        proves(&Gathered(Layer(experts, SWIGLU)));
+    for experts in [mixtral(), deepseek()] {
+        holds(&Two(Layer(experts, SWIGLU)));
+        holds(&Gathered(Layer(experts, SWIGLU)));
     }
+    proves(&Two(Layer(qwen(), SWIGLU)));
+    proves(&Gathered(Layer(qwen(), SWIGLU)));
     proves_in_regions(&Two(Layer(qwen(), SWIGLU)));
 }
 
 #[test]
 fn experts_equal_the_oracle_over_ranks_with_other_tokens() {
     proves(&Four(Layer(qwen(), SWIGLU)));
-    proves(&Four(Layer(deepseek(), SWIGLU)));
+    holds(&Four(Layer(deepseek(), SWIGLU)));
 }
 
 #[test]

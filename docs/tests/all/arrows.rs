@@ -9,16 +9,28 @@ use serde_json::Value;
 
 /// A crate, whom its code may know, and whom its tests may know besides.
 type Arrow = (&'static str, &'static [&'static str], &'static [&'static str]);
-const ALL: &[&str] =
-    &["tensor", "reference", "kernels", "comm", "layers", "parallel", "models", "prove", "bench", "equipart"];
+const ALL: &[&str] = &[
+    "tensor",
+    "reference",
+    "kernels",
+    "comm",
+    "layers",
+    "moe",
+    "parallel",
+    "models",
+    "prove",
+    "bench",
+    "equipart",
+];
 const GROUND: &[&str] = &["tensor", "kernels", "comm", "layers", "parallel"];
-const ARROWS: [Arrow; 13] = [
+const ARROWS: [Arrow; 14] = [
     ("tensor", &[], &["reference"]),
     ("reference", &["tensor"], &[]),
     ("kernels", &["tensor"], &["reference"]),
     ("comm", &["tensor", "kernels"], &["reference"]),
     ("layers", &["tensor", "kernels", "comm", "reference"], &[]), // reference: its `proof` alone
-    ("parallel", &["tensor", "kernels", "comm", "layers"], &["reference"]),
+    ("moe", &["tensor", "kernels", "comm", "layers"], &["reference"]),
+    ("parallel", &["tensor", "kernels", "comm", "layers", "moe"], &["reference"]),
     ("models", GROUND, &[]),
     ("prove", &["tensor", "kernels", "comm", "layers", "parallel", "reference"], &["models"]), // these for their files
     ("bench", &["tensor", "kernels", "comm", "layers", "parallel", "models", "prove"], &[]),
@@ -99,7 +111,7 @@ fn oracle_named(files: &[File]) -> Vec<String> {
 }
 
 /// Where an axis may be named: whoever defines axes, whoever measures along one, and the strategies of each.
-const NAME_AXES: [&str; 8] = [
+const NAME_AXES: [&str; 10] = [
     "comm/",
     "bench/",
     "equipart/src/bench/",
@@ -108,6 +120,8 @@ const NAME_AXES: [&str; 8] = [
     "parallel/src/data/",
     "parallel/src/pipeline/",
     "parallel/src/context/",
+    "moe/src/exchange/",
+    "moe/src/sliced.rs",
 ];
 
 /// The lines outside tests that name an axis, where only what axes are for may be named: `Axis::LAYERS`, `Axes::TOKENS`.

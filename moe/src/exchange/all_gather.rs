@@ -8,7 +8,7 @@
 //! Less traffic than an all-to-all where a token is handed to more experts than there are ranks.
 //!
 //! Source: Megatron-LM, `MoEAllGatherTokenDispatcher`. Neighbour: [`all_to_all`](super::all_to_all).
-use super::{Exchange, Plan, What, added, handed, homes, index};
+use super::{Carried, Dispatch, Exchange, added, handed, homes, index};
 use crate::routing::{NOBODY, Routing};
 use comm::{Axis, Group, Request};
 use kernels::Kernels;
@@ -49,7 +49,7 @@ impl<D: Kernels> Exchange<D> for AllGather {
         all: &[Routing],
         experts: usize,
         place: &D::Place,
-    ) -> Plan<D::Place> {
+    ) -> Dispatch<D::Place> {
         let (here, k) = (experts.div_ceil(ep.size()), all[0].chosen);
         let own = ep.rank() * here..(ep.rank() + 1) * here;
         let together =
@@ -59,7 +59,7 @@ impl<D: Kernels> Exchange<D> for AllGather {
         taken.iter().enumerate().for_each(|(row, c)| at[c.copy] = row as u32);
         let picks = [k, 1].map(|each| taken.iter().map(|c| (c.copy / each) as u32).collect::<Vec<_>>());
         let copies: Vec<_> = all.iter().map(|of| of.list.len()).collect();
-        Plan {
+        Dispatch {
             counts: own.map(|e| taken.iter().filter(|c| c.expert == e).count()).collect(),
             rows: [copies.iter().map(|copies| copies / k).collect(), copies],
             picks: picks.each_ref().map(|numbers| index(place, numbers)),
@@ -70,21 +70,21 @@ impl<D: Kernels> Exchange<D> for AllGather {
     fn begin(
         &self,
         ep: &Group<D::Place>,
-        plan: &Plan<D::Place>,
+        plan: &Dispatch<D::Place>,
         x: Tensor<D>,
-        what: What,
+        what: Carried,
     ) -> Result<Request<D>> {
         Ok(ep.start_all_gather_v(x, &plan.rows[what as usize])?)
     }
-    fn end(&self, plan: &Plan<D::Place>, came: Tensor<D>, what: What) -> Tensor<D> {
+    fn end(&self, plan: &Dispatch<D::Place>, came: Tensor<D>, what: Carried) -> Tensor<D> {
         rows_of(&came, &plan.picks[what as usize])
     }
     fn back(
         &self,
         ep: &Group<D::Place>,
-        plan: &Plan<D::Place>,
+        plan: &Dispatch<D::Place>,
         y: Tensor<D>,
-        what: What,
+        what: Carried,
     ) -> Result<Tensor<D>> {
         let what = what as usize;
         Ok(ep.reduce_scatter_v(&added(&y, &plan.homes[what]), &plan.rows[what])?)

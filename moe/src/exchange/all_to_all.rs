@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Source: Lepikhin et al., `GShard`, §3.2, arXiv:2006.16668. Chapter: 16.
-use super::{Exchange, Plan, What, added, handed, homes, index};
+use super::{Carried, Dispatch, Exchange, added, handed, homes, index};
 use crate::routing::{NOBODY, Routing};
 use comm::{Axis, Group, Request};
 use kernels::Kernels;
@@ -50,7 +50,7 @@ impl<D: Kernels> Exchange<D> for AllToAll {
         all: &[Routing],
         experts: usize,
         place: &D::Place,
-    ) -> Plan<D::Place> {
+    ) -> Dispatch<D::Place> {
         let (me, here, k) = (ep.rank(), experts.div_ceil(ep.size()), all[0].chosen);
         let of = |rank: usize| rank * here..(rank + 1) * here;
         let given = handed(&all[me], me, 0..experts);
@@ -64,33 +64,37 @@ impl<D: Kernels> Exchange<D> for AllToAll {
         let mut at = vec![NOBODY; all[me].list.len()];
         given.iter().enumerate().for_each(|(row, c)| at[c.copy] = row as u32);
         let picks = [k, 1].map(|each| given.iter().map(|c| (c.copy / each) as u32).collect::<Vec<_>>());
-        Plan {
+        Dispatch {
             counts: of(me).map(|e| came.iter().filter(|c| c.expert == e).count()).collect(),
             rows: [give.collect(), take.collect()],
             picks: picks.each_ref().map(|numbers| index(place, numbers)),
             homes: homes(place, &at, k),
-            sorts: if ep.size() == 1 { vec![] } else { [&sort, &back].map(|numbers| index(place, numbers)).into() },
+            sorts: if ep.size() == 1 {
+                vec![]
+            } else {
+                [&sort, &back].map(|numbers| index(place, numbers)).into()
+            },
         }
     }
     fn begin(
         &self,
         ep: &Group<D::Place>,
-        plan: &Plan<D::Place>,
+        plan: &Dispatch<D::Place>,
         x: Tensor<D>,
-        what: What,
+        what: Carried,
     ) -> Result<Request<D>> {
         let [give, take] = &plan.rows;
         Ok(ep.start_all_to_all_v(rows_of(&x, &plan.picks[what as usize]), give, take)?)
     }
-    fn end(&self, plan: &Plan<D::Place>, came: Tensor<D>, _: What) -> Tensor<D> {
+    fn end(&self, plan: &Dispatch<D::Place>, came: Tensor<D>, _: Carried) -> Tensor<D> {
         plan.sorts.first().map_or_else(|| came.clone(), |sort| rows_of(&came, sort))
     }
     fn back(
         &self,
         ep: &Group<D::Place>,
-        plan: &Plan<D::Place>,
+        plan: &Dispatch<D::Place>,
         mut y: Tensor<D>,
-        what: What,
+        what: Carried,
     ) -> Result<Tensor<D>> {
         if ep.size() > 1 {
             let [give, take] = &plan.rows;

@@ -25,8 +25,14 @@ pub static ZERO2: StateSplit = StateSplit {
         chapter: None,
         hints: &[
             ("norm²", "the norm counts each shard once: a sum over data ranks of what each has"),
-            ("gradient of", "each microbatch's sum is added to the shard: no microbatch replaces the one before it"),
-            ("", "a rank changes the numbers of its shard alone, and all ranks gather them before they are used"),
+            (
+                "gradient of",
+                "each microbatch's sum is added to the shard: no microbatch replaces the one before it",
+            ),
+            (
+                "",
+                "a rank changes the numbers of its shard alone, and all ranks gather them before they are used",
+            ),
         ],
     },
     rests: Rests { value: Rest::Whole, gradient: Rest::Shard, state: Rest::Shard, block: None },

@@ -26,7 +26,10 @@ pub static ZERO3: StateSplit = StateSplit {
         chapter: None,
         hints: &[
             ("texts:", "values are gathered before a unit is used, in its matrices' own order"),
-            ("gradient of", "each microbatch's sum is added to the shard: no microbatch replaces the one before it"),
+            (
+                "gradient of",
+                "each microbatch's sum is added to the shard: no microbatch replaces the one before it",
+            ),
             ("", "a value that was gathered is of this step: after the update it is gathered anew"),
         ],
     },

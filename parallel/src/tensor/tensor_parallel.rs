@@ -48,11 +48,14 @@ fn shares(design: &Design, sizes: &Sizes) -> Vec<Shared> {
         let hidden = |size| one("hidden features", size, Sharing::Equally);
         return design.shared().into_iter().map(hidden).collect();
     };
-    vec![
+    let of_all = shape.experts.and_then(|experts| experts.shared);
+    let of_all = of_all.map(|e| one("hidden features of the shared expert", e.hidden, Sharing::Equally));
+    let usual = [
         one("query heads", shape.heads.queries, Sharing::Equally),
         one("KV heads", shape.heads.keys, Sharing::OrCopies),
         one("hidden features", shape.hidden, Sharing::Equally),
-    ]
+    ];
+    usual.into_iter().chain(of_all).collect()
 }
 
 impl<D: Kernels> Strategy<D> for TensorParallel {

@@ -22,12 +22,12 @@ pub(super) fn fitted(wish: Shape, scheme: &Scheme<Cpu<F61>>) -> Option<Shape> {
         |s| s.experts.as_mut()?.shared.as_mut().map(|shared| &mut shared.hidden),
     ];
     let mut shape = nearest(wish, scheme, heads(wish.heads).map(|heads| Shape { heads, ..wish }));
-    let bias = Biases { mlp: false, ..shape.bias };
-    shape = nearest(
-        shape,
-        scheme,
-        once(Shape { experts: shape.experts.or(Some(Experts::MIXTRAL)), bias, ..shape }),
-    );
+    if shape.experts.is_none() {
+        let bias = Biases { mlp: false, ..shape.bias };
+        let of = |hidden| (2..=MOST).map(move |count| Experts { count, hidden, ..Experts::MIXTRAL });
+        let with = (2..=MOST).flat_map(of).map(|of| Shape { experts: Some(of), bias, ..shape });
+        shape = nearest(shape, scheme, with);
+    }
     let alone = |of: Experts| {
         let balance = Balance { microbatch: 0.0, sequence: 0.0, ..of.balance };
         Experts { capacity: None, forced: false, balance, ..of }

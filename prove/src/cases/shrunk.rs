@@ -80,7 +80,7 @@ fn smaller(layout: Layout) -> Vec<Layout> {
         let with = |before: &Vec<_>, n: usize| [&before[..], &[(axis, n)]].concat();
         sizes = sizes.iter().flat_map(|before| (1..=most).map(move |n| with(before, n))).collect();
     }
-    let mut all: Vec<_> = sizes.iter().map(|sizes| Layout::new(sizes).expect("each axis once")).collect();
+    let mut all: Vec<_> = sizes.iter().filter_map(|sizes| Layout::new(sizes).ok()).collect(); // experts' divide a stage's
     for named in layout.named() {
         all.extend(all.clone().into_iter().filter_map(|layout| layout.with(&named).ok()));
     }

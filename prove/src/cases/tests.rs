@@ -18,7 +18,7 @@ fn drawn(n: usize) -> Vec<Case> {
 /// of these, every layout of one strategy, and whole models too. Kills: a drawing that loses a habit, a newcomer to the list that is never drawn.
 #[test]
 fn every_habit_and_every_strategy_is_drawn_often() {
-    let cases = drawn(1000);
+    let cases = drawn(3000);
     for (what, is) in HABITS {
         let seen = cases.iter().filter(|case| is(case)).count();
         assert!(seen * 50 >= cases.len(), "{what}: {seen} of {}", cases.len());
@@ -256,7 +256,7 @@ fn what_fails_is_shrunk_to_what_fails_alike() {
 /// an error that ends the campaign.
 #[test]
 fn what_ranks_say_is_told_of_any_rank() {
-    let case = drawn(20).into_iter().find(|case| case.layout.to_string() == "dp=8").expect("one of them");
+    let case = drawn(1000).into_iter().find(|case| case.layout.to_string() == "dp=8").expect("one of them");
     let heads = kernels::Heads { queries: 3, keys: 2, dim: 1 };
     let odd = Case { shape: Shape { heads, ..case.shape }, ..case };
     let Some(why) = judge(&odd).error else { panic!("{odd} is no model") };

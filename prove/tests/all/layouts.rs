@@ -68,7 +68,10 @@ fn equal(who: impl Fn(&Member) -> bool) {
             let a_key = ranks * (1 + 2 * 2) + ranks / stages * (params + twice) * 2 * 2; // logits; loss, norm²; the rest
             assert_eq!(verdict.tensors, a_key * keys.len(), "{}, {layout}", member.name);
         }
-        assert!(subjects.len() <= 6, "one run of the oracle serves all layouts of as many blocks and experts");
+        assert!(
+            subjects.len() <= 6,
+            "one run of the oracle serves all layouts of as many blocks and experts"
+        );
     }
 }
 

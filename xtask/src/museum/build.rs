@@ -11,7 +11,7 @@ const LOSSES: [&str; 2] = ["parallel", "losses"];
 
 /// The crates whose tests labels may name. All are asked for in every call, or the crates of others would be built again
 /// with other features.
-const PACKAGES: [&str; 5] = ["tensor", "kernels", "layers", "parallel", "prove"];
+const PACKAGES: [&str; 6] = ["tensor", "kernels", "layers", "moe", "parallel", "prove"];
 
 /// The crate against which code that does not compile is written.
 pub(super) const REFUSER: &str = "layers";

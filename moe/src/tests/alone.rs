@@ -1,0 +1,282 @@
+//! What the harness does not ask: few tokens, ties, what is added to the loss, traffic of a stated routing, memory in use.
+use super::*;
+use comm::{Axes, Ledger, Mesh, World};
+use kernels::Meta;
+use layers::model::build::Element;
+use layers::ops::{Region, Stream};
+use layers::{Balance, Cx, Draw, Error, Layer as _, Random, Values};
+use std::collections::BTreeMap;
+use tensor::{Category, Cpu, Device, Dual, F61, Key, Tensor, mix};
+
+type Axis1 = (Axis, usize);
+
+/// Tokens of the step, of which a microbatch has some.
+const MEAN_OVER: usize = 20;
+
+/// What came of one microbatch, whole.
+struct Ran<S> {
+    weights: BTreeMap<String, Vec<S>>,
+    y: Vec<S>,
+    dx: Vec<S>,
+    gradients: BTreeMap<String, Vec<S>>,
+    loss: Option<S>,
+}
+
+fn drawn<S: Scalar>(salt: u64, tokens: usize) -> Vec<S> {
+    (0..(tokens * D) as u64).map(|i| S::sample(mix(mix(salt) ^ i), 1.0)).collect()
+}
+
+/// One microbatch of these lengths there and back, drawn by this number.
+fn ran<T: Kernels<Wide = T>, X: super::Exchange<T> + Copy>(
+    (device, mesh): (&T, &Mesh<T::Place>),
+    layer: &mut ExpertFeedForward<T, X>,
+    (lengths, salt): (&[usize], u64),
+) -> Result<Ran<T::Elem>> {
+    let (tokens, tp) = (lengths.iter().sum(), mesh.group(Axis::Tp));
+    let whole = |x: Vec<T::Elem>| {
+        Stream::cut(&Tensor::from_fn(device, Category::Activations, tokens, D, |i| x[i]), Region::Whole)
+    };
+    let cx = Cx::train(0, lengths, MEAN_OVER);
+    let (y, saved) = layer.forward(&cx, whole(drawn(salt, tokens)))?;
+    let loss = cx.take_loss().map(|loss| loss.all_reduce(&mesh.over(Axes::LOSS)?)).transpose()?;
+    let dx = layer.backward(&cx, saved, whole(drawn(salt + 1, tokens)))?;
+    let mut params = Vec::new();
+    layer.params(&mut params);
+    let (mut weights, mut gradients) = (BTreeMap::new(), BTreeMap::new());
+    for param in params {
+        param.sync()?;
+        weights.insert(param.name().to_string(), param.gather(mesh)?.unwrap_or_default());
+        if param.placement().trained {
+            gradients.insert(param.name().to_string(), param.gather_gradient(mesh)?.unwrap_or_default());
+        }
+    }
+    let read = |x: Stream<T>| Ok::<_, Error>(x.gather(tp)?.read().unwrap_or_default());
+    let loss = loss.and_then(|loss| loss.read()).map(|loss| loss[0]);
+    Ok(Ran { weights, y: read(y)?, dx: read(dx)?, gradients, loss })
+}
+
+fn built<T: Kernels<Wide = T>, X: super::Exchange<T> + Copy>(
+    at: (&T, &Mesh<T::Place>),
+    values: &dyn Values<T::Elem>,
+    (experts, exchange): (Experts, X),
+) -> Result<ExpertFeedForward<T, X>> {
+    ExpertFeedForward::new(
+        &Builder::new(at.0, at.1, values),
+        &Layer(experts, SWIGLU).mlp(),
+        experts,
+        exchange,
+    )
+}
+
+/// What ranks so split make of it, by rank.
+fn world<T, X>(
+    axes: &[Axis1],
+    values: &(dyn Values<T::Elem> + Sync),
+    (experts, exchange): (Experts, X),
+    lengths: &[usize],
+) -> Vec<Ran<T::Elem>>
+where
+    T: Kernels<Wide = T> + Device<Place = tensor::Host> + Default,
+    X: super::Exchange<T> + Copy,
+{
+    let run = |device: T, mesh: Mesh<_>| {
+        let mut layer = built((&device, &mesh), values, (experts, exchange))?;
+        ran((&device, &mesh), &mut layer, (lengths, 3))
+    };
+    World::threads(axes).unwrap().run(run).unwrap_or_else(|why: comm::RankError| panic!("{why}"))
+}
+
+const ALONE: &[Axis1] = &[];
+const WORLDS: [&[Axis1]; 4] = [
+    ALONE,
+    &[(Axis::Tp, 2), (Axis::Ep, 2)],
+    &[(Axis::Tp, 4), (Axis::Ep, 4)],
+    &[(Axis::Tp, 4), (Axis::Ep, 2), (Axis::Etp, 2)],
+];
+
+/// One token, two, and two sequences of one: ranks have no token, experts no copy, and some ranks' experts none at all. Kills: a
+/// gradient that is missing where no copy came, a share that is taken to be there.
+#[test]
+fn few_tokens_equal_the_oracle_whoever_has_none() {
+    let _key = Key(5).enter();
+    for experts in [mixtral(), deepseek(), qwen()] {
+        for lengths in [&[1][..], &[2], &[1, 1]] {
+            for axes in WORLDS {
+                let values = Random { seed: 7 };
+                let all = world::<Cpu<F61>, _>(axes, &values, (experts, AllToAll), lengths);
+                let gathered = world::<Cpu<F61>, _>(axes, &values, (experts, AllGather), lengths);
+                let n = lengths.iter().sum();
+                let given = Given {
+                    step: 0,
+                    first: 0,
+                    lengths: lengths.to_vec(),
+                    tokens: vec![],
+                    x: drawn(3, n),
+                    memory_lengths: vec![],
+                    memory: vec![],
+                    ids: vec![],
+                    dy: drawn(4, n),
+                    weights: all[0].weights.clone(),
+                };
+                let truth = Layer(experts, SWIGLU).oracle(&given);
+                let without = truth.gradients["mlp.experts.down"].chunks(D * experts.hidden);
+                let without = without.filter(|of| of.iter().all(|g| *g == F61::ZERO)).count();
+                assert!(without >= experts.count - experts.chosen * n, "{without} experts without tokens");
+                for ran in all.iter().chain(&gathered) {
+                    assert_eq!(ran.y, truth.y, "Y, {axes:?}");
+                    assert_eq!(ran.dx, truth.dx, "dX, {axes:?}");
+                    assert_eq!(ran.gradients, truth.gradients, "{axes:?}");
+                }
+            }
+        }
+    }
+}
+
+/// A router of zeros: no token prefers an expert.
+struct Indifferent;
+impl<S: Scalar> Values<S> for Indifferent {
+    fn of(&self, name: &str, shape: [usize; 2], draw: Draw) -> Result<Element<'_, S>> {
+        if name.contains("router") {
+            return Ok(Box::new(|_| S::ZERO));
+        }
+        let all: Element<'_, S> = Random { seed: 7 }.of(name, shape, draw)?;
+        Ok(all)
+    }
+}
+
+/// In f32, where every score is the same number, the lowest experts (of the lowest groups) are chosen, on all ranks of every
+/// layout. Kills: ties that go by rank, by place in memory, or to the last.
+#[test]
+fn of_tied_scores_the_lower_index_wins_in_every_layout() {
+    for experts in [mixtral(), deepseek(), qwen()] {
+        let experts = Experts { capacity: None, ..experts };
+        for axes in WORLDS {
+            let all = world::<Cpu<f32>, _>(axes, &Indifferent, (experts, AllToAll), &[7, 4]);
+            let gathered = world::<Cpu<f32>, _>(axes, &Indifferent, (experts, AllGather), &[7, 4]);
+            for ran in all.iter().chain(&gathered) {
+                let each = ran.gradients["mlp.experts.down"].chunks(D * experts.hidden);
+                let chosen: Vec<bool> = each.map(|of| of.iter().any(|g| *g != 0.0)).collect();
+                let lowest: Vec<bool> = (0..experts.count).map(|e| e < experts.chosen).collect();
+                assert_eq!(chosen, lowest, "{axes:?}");
+            }
+        }
+    }
+}
+
+/// Weights that move in a random direction; the input does not.
+struct Moving;
+impl Values<Dual<F61>> for Moving {
+    fn of(&self, name: &str, shape: [usize; 2], draw: Draw) -> Result<Element<'_, Dual<F61>>> {
+        let all: Element<'_, Dual<F61>> = Random { seed: 7 }.of(name, shape, draw)?;
+        let still = name.ends_with("router.bias");
+        Ok(Box::new(move |at| if still { Dual::constant(all(at).value) } else { all(at) }))
+    }
+}
+
+/// ⟨dY, Ẏ⟩ and what the loss moves by, together, are ⟨dX, Ẋ⟩ + Σ⟨dW, Ẇ⟩, and the loss is the oracle's in every layout. Kills: a loss
+/// that is told and not learnt, or learnt and not told; once for each rank, or whole for each microbatch; of another
+/// sequence's tokens.
+#[test]
+fn what_is_added_to_the_loss_is_what_the_router_learns_from() {
+    let _key = Key(6).enter();
+    let balances = [[0.5, 0.0, 0.0], [0.0, 0.5, 0.0], [0.0, 0.0, 0.5], [0.25, 0.5, 0.125]];
+    for experts in [mixtral(), deepseek(), qwen()] {
+        for [microbatch, sequence, z] in balances {
+            let experts = Experts { balance: Balance { microbatch, sequence, z }, ..experts };
+            let (mut losses, mut weights) = (Vec::new(), None);
+            for axes in WORLDS {
+                for ran in world::<Cpu<Dual<F61>>, _>(axes, &Moving, (experts, AllToAll), &[7, 4]) {
+                    let along = |gradient: &[Dual<F61>], moved: &[Dual<F61>]| {
+                        gradient.iter().zip(moved).fold(F61::ZERO, |sum, (g, m)| sum + g.value * m.tangent)
+                    };
+                    let loss = ran.loss.expect("something is added");
+                    let moved = along(&drawn(4, 11), &ran.y) + loss.tangent;
+                    let of_weights = ran.gradients.iter().map(|(name, g)| along(g, &ran.weights[name]));
+                    let learnt = of_weights.fold(along(&ran.dx, &drawn(3, 11)), |sum, one| sum + one);
+                    assert_eq!(moved, learnt, "{axes:?}, {:?}", experts.balance);
+                    assert_ne!(loss.tangent, F61::ZERO, "the loss moves");
+                    losses.push(loss);
+                    weights = Some(ran.weights);
+                }
+            }
+            let weights = weights.expect("one world or more");
+            let pass = Pass { seed: SEED, step: 0, first_sequence: 0, mean_over: MEAN_OVER };
+            let mut walk = Walk { w: &weights, pass: Some(pass), see: &mut |_, _| {} };
+            let truth = Layer(experts, SWIGLU).mixture().forward(drawn(3, 11), &[7, 4], &mut walk).1.loss();
+            assert!(losses.iter().all(|loss| *loss == truth), "{losses:?}, and should be {truth:?}");
+        }
+    }
+}
+
+/// The tokens of each rank, of 11.
+const SHARES: [usize; 2] = [6, 5];
+
+/// Where tokens go to experts in turn, what each rank gives follows from sizes, and a ghost tells it to the byte. Kills: a gate
+/// or a row that is sent twice, results of all experts where those of some will do, a price of another routing.
+#[test]
+fn a_stated_routing_sends_what_it_should_and_is_priced() {
+    const AXES: &[Axis1] = &[(Axis::Tp, 2), (Axis::Ep, 2)];
+    fn seen<T: Kernels<Wide = T>, X: super::Exchange<T> + Copy>(
+        (device, mesh): (&T, &Mesh<T::Place>),
+        of: (Experts, X),
+    ) -> Result<(Ledger, impl PartialEq + std::fmt::Debug + use<T, X>)> {
+        let mut layer = built((device, mesh), &Random { seed: 7 }, of)?;
+        let cx = Cx::train(0, [7usize, 4], 1);
+        let x = || Tensor::from_fn(device, Category::Activations, 11, D, |i| T::Elem::from_usize(i % 3));
+        let (y, saved) = layer.forward(&cx, Stream::cut(&x(), Region::Whole))?;
+        drop((layer.backward(&cx, saved, Stream::cut(&x(), Region::Whole))?, y));
+        Ok((mesh.ledger(), (device.meter().peaks_of_all(), device.meter().flops())))
+    }
+    fn both<X: super::Exchange<Cpu<f32>> + super::Exchange<Meta<Cpu<f32>>> + Copy>(
+        of: (Experts, X),
+    ) -> Vec<Ledger> {
+        let run = |device: Cpu<f32>, mesh: Mesh<_>| seen((&device, &mesh), of);
+        let measured = World::threads(AXES).unwrap().run(run).unwrap_or_else(|why| panic!("{why}"));
+        for (rank, (ledger, held)) in measured.iter().enumerate() {
+            let (device, mesh) = (Meta::<Cpu<f32>>::default(), Mesh::ghost(AXES, rank).unwrap());
+            let (priced, foreseen) = seen((&device, &mesh), of).unwrap();
+            assert_eq!(priced, *ledger, "traffic of rank {rank}");
+            assert_eq!(format!("{foreseen:?}"), format!("{held:?}"), "what rank {rank} holds and does");
+        }
+        measured.into_iter().map(|(ledger, _)| ledger).collect()
+    }
+    let experts = Experts { forced: true, ..mixtral() };
+    let elements = |ledger: &Ledger, op| ledger.get(Axis::Ep, op).elements;
+    for (rank, ledger) in both((experts, AllToAll)).iter().enumerate() {
+        let given = 2 * SHARES[rank]; // copies of its tokens
+        let taken = (0..22).filter(|copy| copy % 5 / 3 == rank).count(); // copies that its experts are handed
+        assert_eq!(elements(ledger, Op::AllToAll), given * (2 * D + 1) + taken * (2 * D + 1), "rank {rank}");
+    }
+    for (rank, ledger) in both((experts, AllGather)).iter().enumerate() {
+        let gathered = SHARES[rank] * (2 * D + 4); // X, dY, and of each token two gates and the numbers of two experts
+        assert_eq!(elements(ledger, Op::AllGather), gathered, "rank {rank}");
+        assert_eq!(
+            elements(ledger, Op::ReduceScatter),
+            11 * (2 * D + 2),
+            "rank {rank}: Y, dX and gates' gradients"
+        );
+    }
+}
+
+/// Every microbatch is routed otherwise, and so was one before. Kills: room that is taken anew where the number of rows is another
+/// than that of the last microbatch, a piece that is not given back.
+#[test]
+fn no_memory_is_taken_in_a_steady_state_though_counts_vary() {
+    let run = |device: Cpu<f32>, mesh: Mesh<_>| {
+        let mut layer = built((&device, &mesh), &Random { seed: 7 }, (deepseek(), AllToAll))?;
+        let mut reserved = Vec::new();
+        for _ in 0..4 {
+            for salt in 0..12 {
+                let before = device.meter().now(Category::Activations);
+                ran((&device, &mesh), &mut layer, (&[7, 4], salt))?;
+                assert_eq!(device.meter().now(Category::Activations), before, "what was kept is given back");
+            }
+            reserved.push(device.meter().reserved());
+        }
+        Ok::<_, Error>(reserved)
+    };
+    let all = World::threads(WORLDS[1]).unwrap().run(run).unwrap_or_else(|why| panic!("{why}"));
+    for reserved in all {
+        assert!(reserved[0] > 0 && reserved[1..].iter().all(|now| *now == reserved[1]), "{reserved:?}");
+    }
+}
