@@ -2,11 +2,11 @@
 //! verdict on that work under that layout, equal tokens, and the error against f64 as a multiple of the unsplit run's
 //! own.
 mod held;
+mod partitioning;
 mod row;
-mod way;
 
+pub use partitioning::Partitioning;
 pub use row::{LayoutRow, Tie, Workload};
-pub use way::Way;
 
 use crate::cli::args::CompareArgs;
 use crate::cli::watch::Watch;
@@ -49,7 +49,7 @@ pub struct Comparison<'a> {
     /// Where prompts and sequences are taken from; of a classifier, which does not go on with a text, its pictures.
     pub data: Data<'a>,
     /// The ways besides the unsplit one, which always comes first.
-    pub ways: Vec<Way>,
+    pub ways: Vec<Partitioning>,
     /// Whether it is learnt, too.
     pub learns: bool,
     /// Between the ranks of each, where time is taken; what judges them runs without. In a trace each row is a run.
@@ -89,22 +89,7 @@ pub(crate) fn run(a: CompareArgs, json: bool) -> Result<bool> {
             Data::Text(text, &corpus)
         }
     };
-    let experiment = a.layout.is_empty() && model.design.shape().is_some_and(|shape| shape.experts.is_some());
-    let layouts = if a.layout.is_empty() {
-        let usual = ["tp=2", "tp=2,sp", "dp=2", "dp=2:zero1", "pp=2", "tp=2,sp,dp=2:zero1,pp=2"];
-        let usual = usual.map(|l| l.parse::<Layout>().expect("a layout"));
-        usual.into_iter().filter(|l| l.fits(&model.design).is_ok()).collect::<Vec<_>>()
-    } else {
-        a.layout
-    };
-    let ways = if experiment {
-        let fits = |way: &Way| way.layout.fits(&model.design).is_ok();
-        let ways = Way::of_experiment().into_iter().filter(fits);
-        let layouts = a.on_ranks.all(ways.clone().map(|way| way.layout).collect(), &model.design)?;
-        ways.zip(layouts).map(|(way, layout)| Way { layout, ..way }).collect()
-    } else {
-        a.on_ranks.all(layouts, &model.design)?.into_iter().map(Way::from).collect()
-    };
+    let (ways, experiment) = partitioning::asked(&a, &model.design)?;
     let watch = Watch::spinner();
     let network = a.network.network(None)?;
     let work = Comparison { model: &model, data, ways, learns: !experiment, network };
@@ -114,7 +99,7 @@ pub(crate) fn run(a: CompareArgs, json: bool) -> Result<bool> {
     )?;
     watch.done();
     if let Some(file) = &a.svg {
-        tensor::files::replace_file(file, way::picture(&rows)?.as_bytes())?;
+        tensor::files::replace_file(file, partitioning::picture(&rows)?.as_bytes())?;
     }
     show::all(json, &rows, || show::comparison(&model.origin, a.number.name, &rows));
     Ok(rows.iter().all(|r| {
@@ -128,7 +113,7 @@ pub(crate) fn run(a: CompareArgs, json: bool) -> Result<bool> {
 /// # Errors
 /// If a layout does not fit the model or the work, the machine has not the memory for it, or a rank fails.
 pub fn compare<D: Runs>(work: &Comparison, watch: &dyn Fn(&str)) -> Result<Vec<LayoutRow>> {
-    let mut ways: Vec<Way> = Vec::new();
+    let mut ways: Vec<Partitioning> = Vec::new();
     let first = work.ways.iter().all(|way| way.layout.ranks() > 1).then(|| Layout::default().into());
     for way in first.into_iter().chain(work.ways.iter().copied()) {
         if !ways.contains(&way) {
@@ -148,7 +133,7 @@ pub fn compare<D: Runs>(work: &Comparison, watch: &dyn Fn(&str)) -> Result<Vec<L
     }
     let (mut said, mut rows) = (Vec::new(), Vec::new());
     if let (Some((model, _)), Some(request)) = (text, &request) {
-        let generate = |way: &Way| {
+        let generate = |way: &Partitioning| {
             watch(&format!("generating: {}", way.label()));
             fastest::<D>((work, model), way, request)
         };
@@ -242,7 +227,8 @@ fn verdicts(
             Subject { texts, steps: Vec::new(), ..subject.clone() },
             Subject { steps, texts: Vec::new(), ..subject },
         ];
-        let halves = &halves[usize::from(matches!(work.data, Data::Digits(_)))..if work.learns { 2 } else { 1 }];
+        let halves =
+            &halves[usize::from(matches!(work.data, Data::Digits(_)))..if work.learns { 2 } else { 1 }];
         for (half, said) in halves.iter().zip(&mut said) {
             said.push((prove(half, layout, &keys, &truths)?.equal, note.clone(), never.clone()));
         }
@@ -253,7 +239,7 @@ fn verdicts(
 /// A row of what so many tokens took; the verdict is put in later. `bytes`: of the rank that holds the most, in f32 and bf16.
 fn row(
     workload: Workload,
-    way: &Way,
+    way: &Partitioning,
     (taken, tokens): (&[Taken], usize),
     bytes: [usize; 2],
     error_ratio: f64,
@@ -280,7 +266,7 @@ fn row(
 /// A row for each layout.
 fn inference<D: Runs>(
     model: &Model,
-    ways: &[Way],
+    ways: &[Partitioning],
     request: &Prompts,
     generated: &[Generated<D::Elem>],
 ) -> Result<Vec<LayoutRow>> {
@@ -312,7 +298,7 @@ fn inference<D: Runs>(
 /// The fastest of a few runs. The last, when all is warm, is the one in the trace.
 fn fastest<D: Runs>(
     (work, model): (&Comparison, &Model),
-    way: &Way,
+    way: &Partitioning,
     request: &Prompts,
 ) -> Result<Generated<D::Elem>> {
     let run = |network: &Network| way.generate::<D>(model, network, request);
@@ -362,7 +348,13 @@ fn training<D: Runs>(work: &Comparison, layouts: &[Layout], watch: &dyn Fn(&str)
             held::by_a_step::<Cpu<f32>>(work, layout, &batch)?,
             held::by_a_step::<Cpu<Bf16>>(work, layout, &batch)?,
         ];
-        rows.push(row(Workload::Training, &(*layout).into(), (&taken, batch.tokens()), numbers, ratio(error, own)));
+        rows.push(row(
+            Workload::Training,
+            &(*layout).into(),
+            (&taken, batch.tokens()),
+            numbers,
+            ratio(error, own),
+        ));
     }
     Ok(rows)
 }

@@ -60,7 +60,10 @@ pub fn draw(points: &[Point], title: &str, lines: &[String]) -> String {
     parts.push(text(LEFT, TOP - 10.0, "start", INK, "tokens a second, of standard's"));
     let front = front(points);
     let line: Vec<_> = front.iter().map(|p| format!("{:.1} {:.1}", x(p), y(p))).collect();
-    parts.push(format!(r##"<path d="M{}" fill="none" stroke="#0969da" stroke-dasharray="4 3"/>"##, line.join(" L")));
+    parts.push(format!(
+        r##"<path d="M{}" fill="none" stroke="#0969da" stroke-dasharray="4 3"/>"##,
+        line.join(" L")
+    ));
     let mut taken: Vec<[f64; 2]> = Vec::new(); // where names stand: no two on the same spot
     for point in points {
         let fill = match (point.ours, front.contains(point)) {
@@ -93,10 +96,15 @@ mod tests {
     #[test]
     fn the_front_has_what_nothing_beats() {
         let elsewhere = Point { ours: false, ..point(0.1, 9.0) };
-        let all = [point(1.0, 1.0), point(0.5, 0.8), point(0.6, 0.7), elsewhere, point(1.2, 1.0), point(2.0, 1.5)];
+        let all =
+            [point(1.0, 1.0), point(0.5, 0.8), point(0.6, 0.7), elsewhere, point(1.2, 1.0), point(2.0, 1.5)];
         assert_eq!(front(&all), [point(0.5, 0.8), point(1.0, 1.0), point(2.0, 1.5)]);
         let picture = draw(&all, "speed and memory", &["a line".into()]);
         assert_eq!(picture.matches("<circle").count(), all.len());
-        assert_eq!(picture.matches("fill=\"none\" stroke=\"#1f2328\"").count(), 1, "a figure from elsewhere is hollow");
+        assert_eq!(
+            picture.matches("fill=\"none\" stroke=\"#1f2328\"").count(),
+            1,
+            "a figure from elsewhere is hollow"
+        );
     }
 }

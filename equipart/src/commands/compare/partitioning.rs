@@ -11,8 +11,9 @@
 //!
 //! The first three are the partitionings that a thesis on distributed inference of such models compares: its own is `new`.
 use super::{LayoutRow, Workload};
+use crate::cli::args::CompareArgs;
 use crate::draw::front::{self, Point};
-use layers::{Rest, Rests};
+use layers::{Design, Rest, Rests};
 use models::Model;
 use models::generate::{Generated, Prompts, generate};
 use parallel::measure::Taken;
@@ -21,7 +22,7 @@ use parallel::{Layout, Network, Result, bail};
 
 /// One way of splitting.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Way {
+pub struct Partitioning {
     /// What it is called, if not by its layout.
     pub name: Option<&'static str>,
     /// Its layout.
@@ -30,13 +31,13 @@ pub struct Way {
     pub one_by_one: bool,
 }
 
-impl From<Layout> for Way {
+impl From<Layout> for Partitioning {
     fn from(layout: Layout) -> Self {
         Self { name: None, layout, one_by_one: false }
     }
 }
 
-impl Way {
+impl Partitioning {
     /// What a row calls it.
     #[must_use]
     pub fn label(&self) -> String {
@@ -103,6 +104,27 @@ impl Way {
 pub(super) const THESIS: Point<'static> =
     Point { name: "the thesis' own (new)", memory: 3.333 / 4.331, speed: 0.38, ours: false };
 
+/// What is asked for, and whether it is the experiment: that of a model with experts, if no layout is given.
+///
+/// # Errors
+/// If a layout does not fit.
+pub(super) fn asked(a: &CompareArgs, design: &Design) -> Result<(Vec<Partitioning>, bool)> {
+    let usual = ["tp=2", "tp=2,sp", "dp=2", "dp=2:zero1", "pp=2", "tp=2,sp,dp=2:zero1,pp=2"];
+    let usual = || usual.iter().map(|l| l.parse::<Layout>().expect("a layout").into()).collect();
+    let experiment = a.layout.is_empty() && design.shape().is_some_and(|shape| shape.experts.is_some());
+    let mut ways: Vec<Partitioning> = match (a.layout.is_empty(), experiment) {
+        (_, true) => Partitioning::of_experiment(),
+        (true, _) => usual(),
+        _ => a.layout.iter().map(|layout| (*layout).into()).collect(),
+    };
+    if a.layout.is_empty() {
+        ways.retain(|way| way.layout.fits(design).is_ok());
+    }
+    let layouts = a.on_ranks.all(ways.iter().map(|way| way.layout).collect(), design)?;
+    ways.iter_mut().zip(layouts).for_each(|(way, layout)| way.layout = layout);
+    Ok((ways, experiment))
+}
+
 /// The rows of generation as a picture, as ratios to `standard`, or to the unsplit model where there is none.
 ///
 /// # Errors
@@ -114,9 +136,12 @@ pub(super) fn picture(rows: &[LayoutRow]) -> Result<String> {
         bail!("--svg draws generation, and this model goes on with no text; leave it out");
     };
     let most = |row: &LayoutRow| row.peak_bytes.total.iter().max().copied().unwrap_or(0) as f64;
-    let point = |row: &&LayoutRow| (row.name.clone(), most(row) / most(by), row.tokens_per_second / by.tokens_per_second);
+    let point = |row: &&LayoutRow| {
+        (row.name.clone(), most(row) / most(by), row.tokens_per_second / by.tokens_per_second)
+    };
     let points: Vec<_> = rows.iter().map(point).collect();
-    let ours = points.iter().map(|(name, memory, speed)| Point { name, memory: *memory, speed: *speed, ours: true });
+    let ours =
+        points.iter().map(|(name, memory, speed)| Point { name, memory: *memory, speed: *speed, ours: true });
     let all: Vec<_> = ours.chain(standard.map(|_| THESIS)).collect();
     let lines = [
         format!("measured by {}: {:.0} token/s in {:.2} MB", by.name, by.tokens_per_second, most(by) / 1e6),
