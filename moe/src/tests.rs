@@ -137,6 +137,7 @@ fn experts_equal_the_oracle_over_ranks() {
 fn experts_equal_the_oracle_over_ranks_with_other_tokens() {
     proves(&Four(Layer(qwen(), SWIGLU)));
     proves(&Four(Layer(deepseek(), SWIGLU)));
+    proves(&Four(Layer(Experts { forced: true, ..mixtral() }, SWIGLU)));
 }
 
 #[test]
