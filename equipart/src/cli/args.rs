@@ -302,6 +302,15 @@ pub(crate) struct ConvertArgs {
     /// The kind of numbers to write: f32, bf16 or f16 [default: that of the model]
     #[arg(long, value_parser = dtype())]
     pub(crate) dtype: Option<Dtype>,
+    /// Give it so many experts in place of each feed-forward, which begin as copies of it: the model computes what it did
+    #[arg(long, value_name = "E", requires = "chosen")]
+    pub(crate) experts: Option<usize>,
+    /// With --experts: how many of them each token is handed to
+    #[arg(long, value_name = "K", requires = "experts")]
+    pub(crate) chosen: Option<usize>,
+    /// With --experts: how many experts a copy is cut into; divides both [default: 1]
+    #[arg(long, value_name = "G", requires = "experts")]
+    pub(crate) slices: Option<usize>,
 }
 
 /// Reads the name of a kind of numbers in files.
