@@ -1,12 +1,13 @@
 //! A model with experts, made of one without: each expert begins as the feed-forward, or as a slice of it.
 //!
 //! ```text
-//! expert e is slice s = e mod G of copy c = e div G:    FFN_e(x) = G · h_s · W_down[s,:]    h = act(x · W_up)
+//! expert e is slice s = e mod G of copy c = e div G     FFN_e(x) = G · h_s · W_down[s,:]     h = act(x · W_up)
+//! gates of a token: p_c/G for each slice of a chosen copy, Σ_c p_c = 1     Σ_c Σ_s p_c/G · FFN_e(x) = FFN(x)
 //! ```
-//! The G experts of a copy have one column of the router, so their scores are equal, and the best k are k/G whole copies.
-//! Gates of a token sum up to 1: those of a copy's slices are p_c/G, and Σ_c p_c · FFN(x) = FFN(x). The model computes what the
-//! other did, until training parts its experts. Source: Komatsuzaki et al., "Sparse upcycling", arXiv:2212.05055; of slices, He
-//! et al., "Upcycling large language models into mixture of experts" (virtual groups, scaled weights), arXiv:2410.07524.
+//! The G experts of a copy have one column of the router, so their scores are equal, and the best k are k/G whole copies. The
+//! model computes what the other did, until training parts its experts. Source: Komatsuzaki et al., "Sparse upcycling",
+//! arXiv:2212.05055; of slices, He et al., "Upcycling large language models into mixture of experts" (virtual groups, scaled
+//! weights), arXiv:2410.07524.
 use crate::config::Architecture;
 use crate::convert::{Converted, written};
 use crate::{Config, Model};
@@ -16,8 +17,10 @@ use parallel::{Entry, Orientation, Result, Stored, bail};
 use std::path::Path;
 use tensor::safetensors::Dtype;
 
-/// What training adds to the loss for their balance. Source: Fedus et al., "Switch transformers", §2.2, arXiv:2101.03961.
-const BALANCE: f64 = 0.01;
+/// What training adds to the loss for their balance, for each choice of a token: `router_aux_loss_coef`. As training goes on
+/// for a short time only, with four choices it is five times what Fedus et al. have ("Switch transformers", §2.2,
+/// arXiv:2101.03961).
+const BALANCE: f64 = 0.0125;
 /// How a router is drawn: as `transformers` draws one with the `initializer_range` of our config.json.
 const ROUTER: Draw = Draw { mean: 0.0, std: 0.02 };
 
@@ -57,7 +60,7 @@ impl Upcycling {
                 other.model_type()
             ),
         };
-        let balance = Balance { microbatch: BALANCE, ..Balance::default() };
+        let balance = Balance { microbatch: BALANCE * chosen as f64, ..Balance::default() };
         let experts = Experts { count, chosen, hidden: hidden / slices, balance, ..Experts::MIXTRAL };
         let hidden = if architecture == Architecture::Mixtral { experts.hidden } else { hidden };
         let shape = Shape { hidden, experts: Some(experts), ..dense.shape };

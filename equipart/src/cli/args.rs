@@ -197,7 +197,8 @@ pub(crate) struct ProveArgs {
     pub(crate) dump: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) cases: CasesArgs,
-    /// mlp: a plain classifier of 784 pixels and 10 classes [default: the model of --config]
+    /// moe: the embedded model with experts; mlp: a plain classifier of 784 pixels and 10 classes [default: the model of
+    /// --config]
     #[arg(long, conflicts_with_all = ["config", "dump"])]
     pub(crate) model: Option<Plain>,
     #[command(flatten)]
@@ -209,7 +210,8 @@ pub(crate) struct PriceArgs {
     /// A config.json [default: that of the embedded model]
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
-    /// mlp: a plain classifier of 784 pixels and 10 classes [default: the model of --config]
+    /// moe: the embedded model with experts; mlp: a plain classifier of 784 pixels and 10 classes [default: the model of
+    /// --config]
     #[arg(long, conflicts_with = "config")]
     pub(crate) model: Option<Plain>,
     #[command(flatten)]
@@ -293,7 +295,7 @@ pub(crate) struct EvalArgs {
 
 #[derive(Args, Debug)]
 pub(crate) struct ConvertArgs {
-    /// A folder with config.json and safetensors files, or embedded
+    /// A folder with config.json and safetensors files, or embedded, or moe
     #[arg(long, value_name = "DIR|NAME", value_parser = ModelName::parser())]
     pub(crate) model: ModelName,
     /// The folder to write: one that does not exist yet, or is empty
