@@ -68,6 +68,7 @@ pub(crate) fn tell(Error { why, calls, .. }: &Error) {
 pub(crate) fn model(name: Option<&ModelName>) -> Result<Model> {
     Ok(noted(match name {
         None | Some(ModelName::Embedded) => Model::embedded()?,
+        Some(ModelName::Moe) => Model::moe()?,
         Some(ModelName::Folder(folder)) => Model::read(folder)?,
         Some(ModelName::Mlp) => {
             bail!("mlp is a classifier of pictures; name a model of text");

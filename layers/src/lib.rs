@@ -31,7 +31,7 @@ pub use mlp::Mlp;
 pub use model::block::{Block, Residual};
 pub use model::build::{Builder, Draw, Random, Values};
 pub use model::chunk::Chunk;
-pub use model::cx::{Cx, Kept, Pass};
+pub use model::cx::{Cx, Kept, Loads, Pass};
 pub use model::design::Design;
 pub use model::end::End;
 pub use model::part::Part;

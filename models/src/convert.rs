@@ -3,8 +3,8 @@
 //! A tensor at a time passes from file to file, a few thousand numbers in memory; names become those that
 //! `save_pretrained` of `transformers` writes. The folder gets its model.safetensors last: before that moment it holds
 //! no model, whenever the program stops.
-use crate::{Model, names, tokenizer};
-use parallel::{Error, Result, bail};
+use crate::{Config, Model, names, tokenizer};
+use parallel::{Entry, Error, Result, Stored, bail};
 use std::fs;
 use std::path::Path;
 use tensor::files;
@@ -32,6 +32,21 @@ pub struct Converted {
 /// If there is something in the folder, the model has no files, a number is too large for its new kind, or a file
 /// cannot be written. The folder is then empty.
 pub fn convert(model: &Model, out: &Path, dtype: Option<Dtype>) -> Result<Converted> {
+    written(model, &model.config, (out, dtype), &|stored, writer, (at, to)| {
+        Ok(writer.matrix(&to.name, &stored.tensor(&stored.entries()[at])?)?)
+    })
+}
+
+/// Writes the tensor of this number and entry, out of a model's files.
+type Writes<'a> = &'a dyn Fn(&Stored, &mut Writer, (usize, &Entry)) -> Result<()>;
+
+/// Writes a model of this configuration out of another's tensors.
+pub(crate) fn written(
+    model: &Model,
+    config: &Config,
+    (out, dtype): (&Path, Option<Dtype>),
+    tensor: Writes<'_>,
+) -> Result<Converted> {
     let Some(stored) = model.tensors() else {
         bail!("{} are in no file; train them and convert what is written", model.origin);
     };
@@ -43,15 +58,13 @@ pub fn convert(model: &Model, out: &Path, dtype: Option<Dtype>) -> Result<Conver
         bail!("weights are not written as {dtype}; choose F32, BF16 or F16");
     }
     prepare(out)?;
-    let to = names::entries(&model.config);
+    let to = names::entries(config);
     let header: Vec<_> = to.iter().map(|entry| (&entry.name, dtype, entry.shape())).collect();
     let metadata = [("format".to_owned(), "pt".to_owned())].into();
     let write = || {
         let mut writer = Writer::create(&out.join("model.safetensors"), &metadata, &header)?;
-        for (from, to) in from.iter().zip(&to) {
-            writer.matrix(&to.name, &stored.tensor(from)?)?;
-        }
-        files::replace_file(&out.join(CONFIG), model.config.to_json_in(dtype).as_bytes())?;
+        to.iter().enumerate().try_for_each(|to| tensor(stored, &mut writer, to))?;
+        files::replace_file(&out.join(CONFIG), config.to_json_in(dtype).as_bytes())?;
         let mut along = vec![CONFIG.to_owned()];
         along.extend(model.tokens.write(out)?);
         writer.finish()?;

@@ -9,7 +9,7 @@
 //! | `tokenizer.rs` | text as ids and back |
 //! | `text.rs`, `ids.rs` | texts and sequences of ids to learn from |
 //! | `sampling.rs`, `generate.rs` | the next token, and all that follow a prompt |
-//! | `convert.rs` | a model written again in another kind of number |
+//! | `convert.rs`, `upcycle.rs` | a model written again in another kind of number, or with experts |
 //! | `digits.rs` | pictures of digits, for a classifier |
 //! | `learner.rs` | a model of text or a classifier, for a run |
 pub mod config;
@@ -24,6 +24,7 @@ pub mod names;
 pub mod sampling;
 pub mod text;
 pub mod tokenizer;
+pub mod upcycle;
 
 pub use config::Config;
 pub use learner::Learner;

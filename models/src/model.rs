@@ -34,9 +34,18 @@ impl Model {
     /// # Errors
     /// If this build of the program is broken.
     pub fn embedded() -> Result<Self> {
-        let origin = "the embedded default";
-        let config = Config::parse(embedded::CONFIG, origin)?;
-        Self::stored(config, File::from_static(embedded::WEIGHTS, origin)?.into(), TokenizerSource::Bytes)
+        Self::of_program("the embedded default", embedded::CONFIG, embedded::WEIGHTS)
+    }
+    /// The default's sister with experts, which is part of the program, too.
+    ///
+    /// # Errors
+    /// If this build of the program is broken.
+    pub fn moe() -> Result<Self> {
+        Self::of_program("the embedded model with experts", embedded::MOE_CONFIG, embedded::MOE_WEIGHTS)
+    }
+    fn of_program(origin: &str, config: &str, weights: &'static [u8]) -> Result<Self> {
+        let config = Config::parse(config, origin)?;
+        Self::stored(config, File::from_static(weights, origin)?.into(), TokenizerSource::Bytes)
     }
     /// A folder in the Hugging Face layout: config.json and model.safetensors, or several files and their index.
     /// Names and shapes of all tensors are checked here; numbers are read by whoever asks for them.

@@ -158,16 +158,20 @@ impl<D: Kernels, X: Exchange<D> + Exchange<D::Wide> + Copy> ExpertFeedForward<D,
             chosen = choose(device, logits, bias.as_ref(), &self.terms);
             read = routing::read(&chosen, k);
         }
-        let stated = read.is_none();
+        let mut stated = false; // as there are no numbers
         let mut own = match read {
             Some(read) => read,
             None => {
                 let Standing { first, tokens } = Standing::of(&self.mesh, self.region, x.rows())?;
                 let own = Routing::in_turn(experts, first, tokens);
                 chosen = Index::new(device.place(), own.list.len(), own.list.iter().copied());
+                stated = routing::read(&chosen, k).is_none();
                 own
             }
         };
+        if !stated {
+            cx.add_load(self.name.trim_end_matches(".router"), &own.counts(experts.count));
+        }
         let learns = cx.pass().learns;
         let counted = experts.capacity.is_some() || learns && experts.balance.microbatch != 0.0;
         let counts = counted.then(|| Counts::of(&self.mesh, experts.count, &own)).transpose()?;

@@ -148,6 +148,7 @@ fn experts_equal_the_oracle_over_ranks() {
 fn experts_equal_the_oracle_over_ranks_with_other_tokens() {
     proves(&Four(Layer(qwen(), SWIGLU)));
     holds(&Four(Layer(deepseek(), SWIGLU)));
+    holds(&Four(Layer(Experts { forced: true, ..mixtral() }, SWIGLU)));
 }
 
 #[test]

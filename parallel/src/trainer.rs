@@ -21,7 +21,7 @@ pub use dealt::features;
 use dealt::{Dealt, Flight, Largest, Sums};
 use kernels::{Kernels, Selects};
 use layers::ops::{Partial, top_k};
-use layers::{Design, Keeper, Kind, Optimizer, Pass, Record, Wide};
+use layers::{Design, Keeper, Kind, Loads, Optimizer, Pass, Record, Wide};
 use tensor::{Category, Real, Scalar, Tensor};
 
 /// A model with its optimizer, on this rank.
@@ -149,6 +149,11 @@ impl<D: Kernels> Trainer<D> {
         let all = batch.microbatches().len();
         model.run(all, pass.learns, &mut dealt, keeper)?;
         Ok(dealt.sums)
+    }
+    /// How often the tokens of this rank chose each expert of its blocks since this was called last: other ranks have other
+    /// tokens or other blocks, and the sum over all is the model's.
+    pub fn take_loads(&mut self) -> Loads {
+        std::mem::take(&mut self.flight.loads)
     }
     /// The model.
     pub fn model(&mut self) -> &mut Stages<D> {

@@ -201,7 +201,8 @@ pub(crate) struct ProveArgs {
     pub(crate) dump: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) cases: CasesArgs,
-    /// mlp: a plain classifier of 784 pixels and 10 classes [default: the model of --config]
+    /// moe: the embedded model with experts; mlp: a plain classifier of 784 pixels and 10 classes [default: the model of
+    /// --config]
     #[arg(long, conflicts_with_all = ["config", "dump"])]
     pub(crate) model: Option<Plain>,
     #[command(flatten)]
@@ -213,7 +214,8 @@ pub(crate) struct PriceArgs {
     /// A config.json [default: that of the embedded model]
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
-    /// mlp: a plain classifier of 784 pixels and 10 classes [default: the model of --config]
+    /// moe: the embedded model with experts; mlp: a plain classifier of 784 pixels and 10 classes [default: the model of
+    /// --config]
     #[arg(long, conflicts_with = "config")]
     pub(crate) model: Option<Plain>,
     #[command(flatten)]
@@ -297,7 +299,7 @@ pub(crate) struct EvalArgs {
 
 #[derive(Args, Debug)]
 pub(crate) struct ConvertArgs {
-    /// A folder with config.json and safetensors files, or embedded
+    /// A folder with config.json and safetensors files, or embedded, or moe
     #[arg(long, value_name = "DIR|NAME", value_parser = ModelName::parser())]
     pub(crate) model: ModelName,
     /// The folder to write: one that does not exist yet, or is empty
@@ -306,6 +308,15 @@ pub(crate) struct ConvertArgs {
     /// The kind of numbers to write: f32, bf16 or f16 [default: that of the model]
     #[arg(long, value_parser = dtype())]
     pub(crate) dtype: Option<Dtype>,
+    /// Give it so many experts in place of each feed-forward, which begin as copies of it: the model computes what it did
+    #[arg(long, value_name = "E", requires = "chosen")]
+    pub(crate) experts: Option<usize>,
+    /// With --experts: how many of them each token is handed to
+    #[arg(long, value_name = "K", requires = "experts")]
+    pub(crate) chosen: Option<usize>,
+    /// With --experts: how many experts a copy is cut into; divides both [default: 1]
+    #[arg(long, value_name = "G", requires = "experts")]
+    pub(crate) slices: Option<usize>,
 }
 
 /// Reads the name of a kind of numbers in files.

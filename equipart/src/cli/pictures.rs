@@ -48,6 +48,8 @@ impl PicturesArgs {
 pub(crate) enum Plain {
     /// A multilayer perceptron.
     Mlp,
+    /// The embedded default's sister with experts.
+    Moe,
 }
 
 /// Flags that are given though they are for others.

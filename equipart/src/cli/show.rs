@@ -5,6 +5,7 @@ use crate::commands::price::{Price, Said};
 use crate::commands::train::epochs::EpochLine;
 use crate::commands::train::run::Finished;
 use comfy_table::{CellAlignment, Table, presets};
+use layers::Loads;
 use layers::model::shape::counted;
 use models::generate::Generated;
 use models::tokenizer::Tokenizer;
@@ -198,6 +199,23 @@ pub(crate) fn finished(finished: &Finished, out: Option<&Path>) {
     let held_out = finished.held_out_bits_per_byte.map(bits).unwrap_or_default();
     line(&format!("{} steps done{held_out}", finished.steps));
     saved(out);
+}
+
+/// The layer whose experts are chosen least evenly, in words; those of all are in the JSON of a run.
+pub(crate) fn loads(json: bool, loads: &Loads) {
+    let ends = |(layer, counts): (_, &[usize])| {
+        let share = |count: &usize| 100.0 * *count as f64 / counts.iter().sum::<usize>().max(1) as f64;
+        let (least, most) = (counts.iter().min().map_or(0.0, share), counts.iter().max().map_or(0.0, share));
+        (layer, [least, most, 100.0 / counts.len() as f64])
+    };
+    let spread = |[least, most, even]: [f64; 3]| (most - least) / even;
+    let layers = counted(loads.iter().count(), "layer");
+    let widest = loads.iter().map(ends).max_by(|a, b| spread(a.1).total_cmp(&spread(b.1)));
+    if let (Some((layer, [least, most, even])), false) = (widest, json) {
+        line(&format!(
+            "experts of {layer}, the least even of {layers}, took {least:.1} % to {most:.1} % of the copies each ({even:.1} % is even)"
+        ));
+    }
 }
 
 fn saved(out: Option<&Path>) {

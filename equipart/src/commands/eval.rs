@@ -6,7 +6,7 @@ use crate::cli::{corpus, learner, show};
 use crate::commands::train::settings::sequences;
 use comm::Axis;
 use kernels::{Kernels, Meta};
-use layers::Design;
+use layers::{Design, Loads};
 use models::{Learner, Model, ids, text};
 use parallel::number::Runs;
 use parallel::{At, Batch, Layout, Result, Sequence, Trainer, bail, budget, in_number, price, session};
@@ -14,7 +14,7 @@ use serde::Serialize;
 use tensor::{Real, Tensor, files};
 
 /// What a model makes of a text.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Evaluation {
     /// The mean loss of a token, in nats.
     pub loss: f64,
@@ -25,6 +25,9 @@ pub struct Evaluation {
     /// The share of the pictures that are told right.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub accuracy: Option<f64>,
+    /// How often each expert was chosen.
+    #[serde(skip_serializing_if = "Loads::is_empty")]
+    pub experts: Loads,
 }
 
 /// Sequences, and pictures, evaluated together on each data rank.
@@ -59,15 +62,17 @@ pub fn evaluate<D: Runs>(
             }
         };
         let (loss, mut trainer) = program(&at, design, &batch, &done)?;
+        let experts = trainer.take_loads();
         let right = pictures.then(|| trainer.correct(&batch, &|_| ())).transpose()?;
-        Ok((loss.read().expect("the host has values")[0].to_f64(), right))
+        Ok((loss.read().expect("the host has values")[0].to_f64(), right, experts))
     })?;
-    let ((loss, right), tokens) = (ranks[0], batch.counted());
+    let ((loss, right), tokens) = ((ranks[0].0, ranks[0].1), batch.counted());
+    let experts = ranks.into_iter().map(|(.., experts)| experts).collect();
     if !loss.is_finite() {
         bail!("the loss is {loss}, no finite number; the weights may not be");
     }
     let accuracy = right.map(|right| right as f64 / tokens.max(1) as f64);
-    Ok(Evaluation { loss, perplexity: loss.exp(), tokens, accuracy })
+    Ok(Evaluation { loss, perplexity: loss.exp(), tokens, accuracy, experts })
 }
 
 /// The mean loss of a batch, on one rank of any device, and who told it.
@@ -116,10 +121,11 @@ pub(crate) fn run(a: EvalArgs, json: bool) -> Result<bool> {
     let watching = |done, of| watch.part("evaluated", done, of);
     let evaluation = in_number!(a.number.name, D => evaluate::<D>(&model, &layout, all, &watching))?;
     watch.done();
-    let Evaluation { loss, perplexity, tokens, accuracy } = evaluation;
+    let Evaluation { loss, perplexity, tokens, accuracy, .. } = evaluation;
     show::one(json, &evaluation, || match accuracy {
         None => format!("loss {loss:.6} nats a token, perplexity {perplexity:.4}, {tokens} tokens"),
         Some(right) => format!("loss {loss:.6} nats a picture, {:.2} % of {tokens} right", 100.0 * right),
     });
+    show::loads(json, &evaluation.experts);
     Ok(true)
 }

@@ -1,12 +1,13 @@
 //! `price`: what a layout costs, from shapes alone: the same program on the device without numbers, one rank at a
 //! time, so a world of any size.
 use crate::cli::args::PriceArgs;
+use crate::cli::pictures::Plain;
 use crate::cli::{config, show};
 use crate::commands::train::settings::Settings;
 use comm::Ledger;
 use kernels::{Kernels, Meta};
 use layers::Design;
-use models::Config;
+use models::{Config, Model};
 use parallel::number::{NumberName, Runs};
 use parallel::price::STEPS;
 use parallel::{At, Batch, Layout, Result, Sequence, Trainer, budget, in_number, measure, session};
@@ -123,14 +124,15 @@ fn price_in<D: Runs>(design: &Design, settings: &Settings, layout: &Layout) -> R
 
 pub(crate) fn run(a: PriceArgs, json: bool) -> Result<bool> {
     let settings: Settings = a.settings();
-    let prices = if a.model.is_some() {
+    let prices = if a.model == Some(Plain::Mlp) {
         settings.check(settings.seq)?;
         let design = a.pictures.fresh(None, 0).design;
         let layout = a.on_ranks.of(a.layout, &design)?;
         in_number!(settings.number, D => price_in::<D>(&design, &settings, &layout))?
     } else {
         a.pictures.unused()?;
-        let config = config(a.config.as_deref())?;
+        let moe = a.model.map(|_| Ok(Model::moe()?.config));
+        let config = moe.unwrap_or_else(|| config(a.config.as_deref()))?;
         price(&config, &settings, &a.on_ranks.of(a.layout, &config.shape.into())?)?
     };
     show::all(json, &prices, || show::prices(&prices));

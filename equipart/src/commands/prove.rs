@@ -2,9 +2,10 @@
 pub(crate) mod cases;
 
 use crate::cli::args::ProveArgs;
+use crate::cli::pictures::Plain;
 use crate::cli::show;
 use crate::cli::watch::Watch;
-use models::{Config, names};
+use models::{Config, Model, names};
 use parallel::{Result, bail, dump};
 use prove::cases::{certify_panel, never_ran};
 use prove::{Subject, Verdict, certify};
@@ -28,18 +29,17 @@ pub(crate) fn run(a: ProveArgs, json: bool) -> Result<bool> {
     let (layout, watch) = (a.layout.unwrap_or_default().limited(a.on_ranks.limit), Watch::spinner());
     let key = a.key.unwrap_or_else(fresh_key);
     let keys = [key, key.next()];
-    if a.model.is_none() {
+    if a.model != Some(Plain::Mlp) {
         a.pictures.unused()?;
     }
+    let of_text = |config: &Config| (config.shape.into(), names::entries(config));
     let (model, entries) = match (&a.model, &a.config) {
-        (Some(_), _) => {
+        (Some(Plain::Mlp), _) => {
             let model = a.pictures.fresh(None, 0);
             (model.design.clone(), model.entries())
         }
-        (None, Some(file)) => {
-            let config = Config::read(file)?;
-            (config.shape.into(), names::entries(&config))
-        }
+        (Some(Plain::Moe), _) => of_text(&Model::moe()?.config),
+        (None, Some(file)) => of_text(&Config::read(file)?),
         (None, None) => {
             if a.on_ranks.split.is_some() {
                 bail!(

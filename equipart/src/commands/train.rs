@@ -106,6 +106,10 @@ pub(crate) fn run(a: TrainArgs, json: bool) -> Result<bool> {
     } else if !json {
         show::finished(&finished, out.as_deref());
     }
+    if json && !finished.experts.is_empty() {
+        show::json(&serde_json::json!({ "experts": finished.experts }));
+    }
+    show::loads(json, &finished.experts);
     if a.profile {
         let own = run.settings.number == NumberName::F32; // the peak is of its multiply-adds
         let peak = own.then(|| bench::peak_gflops(a.layout.ranks()));

@@ -319,10 +319,11 @@ fn special_tokens_that_the_vocabulary_lacks_are_noted_once() {
 #[test]
 fn models_have_names() {
     let prompt = ["generate", "--prompt", "a", "--max-new", "2"];
-    let unknown = "no model has this name; the names are embedded and mlp";
+    let unknown = "no model has this name; the names are embedded, moe and mlp";
     refused(&[&prompt[..], &["--model", "embeded"]].concat(), unknown);
     refused(&["train", "--model", "mpl"], unknown);
     refused(&[&prompt[..], &["--model", "./mlp"]].concat(), "./mlp does not exist");
+    refused(&[&prompt[..], &["--model", "./moe"]].concat(), "./moe does not exist");
     refused(&[&prompt[..], &["--model", "mlp"]].concat(), "mlp is a classifier of pictures");
     let told = |model: &[&str]| lines(&equipart(&[&prompt[..], &["--json"], model].concat())).swap_remove(0);
     let (named, default) = (told(&["--model", "embedded"]), told(&[]));

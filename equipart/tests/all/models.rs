@@ -45,6 +45,39 @@ fn eval_gives_the_loss_of_transformers() {
     }
 }
 
+/// Kills: experts that are given without saying how many are chosen, sizes that do not divide and are not named, a load that
+/// is told as a share of something else.
+#[test]
+fn a_model_is_given_experts() {
+    let dir = tempfile::tempdir().unwrap();
+    let ((ids, _), from, out) = (batch(&dir, "linear"), golden("linear"), dir.path().join("experts"));
+    let by = |flags: &[&'static str]| {
+        let model = ["convert", "--model", text(&from), "--out", text(&out), "--experts", "6"];
+        [&model.map(str::to_owned)[..], &flags.iter().map(|&f| f.to_owned()).collect::<Vec<_>>()].concat()
+    };
+    let run = |flags: &[&'static str]| {
+        let args = by(flags);
+        equipart(&args.iter().map(String::as_str).collect::<Vec<_>>())
+    };
+    let why = |flags: &[&'static str]| String::from_utf8(run(flags).stderr).unwrap();
+    assert!(why(&[]).contains("--chosen <K>"));
+    assert!(
+        why(&["--chosen", "3", "--slices", "2"])
+            .contains("--chosen is 3; it must be a multiple of the 2 slices")
+    );
+    assert!(run(&["--chosen", "4", "--slices", "2"]).status.success());
+    let loss =
+        |model: &Path| answer(&["eval", "--model", text(model), "--batch", &ids])["loss"].as_f64().unwrap();
+    assert!((loss(&out) - loss(&from)).abs() < 1e-6);
+    let output = equipart(&["eval", "--model", text(&out), "--batch", &ids]);
+    let told = String::from_utf8(output.stdout).unwrap();
+    assert!(
+        told.contains("\nexperts of blocks.") && told.contains(", the least even of 2 layers, took "),
+        "{told}"
+    );
+    assert!(told.contains(" % of the copies each (16.7 % is even)\n"), "{told}");
+}
+
 /// Converted to f32 and read again a model has the same logits; to half precision and on, the same file.
 #[test]
 fn converted_models_say_the_same() {

@@ -123,7 +123,7 @@ fn what_does_not_fit_is_refused() {
     no(&["--stages", "-1"], "-1");
     no(&["--seq", "4"], "--model <DIR|NAME>");
     no(&["--model", "embedded", "--seq", "0"], "--seq is 0; it must be 1 to ");
-    no(&["--model", "mlp"], "--model mlp has no config.json; write a folder, or embedded");
+    no(&["--model", "mlp"], "--model mlp has no config.json; write a folder, or embedded, or moe");
     no(&["--model", "embedded", "--stages", "512"], "pp=512 does not fit ");
     no(&["--kind", "gpip"], "possible values: 1f1b, naive, gpipe, interleaved, looped-bfs, zb-h1");
     for (kind, flag) in [

@@ -1,8 +1,10 @@
 //! What a call needs besides its input: everything a layer may ask about the tokens it works on. Four things: the
 //! [pass](Pass) of a microbatch, its [tokens](Tokens), the past that attention also sees, and who observes.
+mod loads;
 mod past;
 mod tokens;
 
+pub use loads::Loads;
 pub(crate) use past::Past;
 pub use tokens::Tokens;
 
@@ -45,13 +47,15 @@ pub struct Cx<D: Kernels> {
     record: Option<Record<D>>,
     profiled: Option<D>,                      // whose profile has layers
     added: RefCell<Option<Partial<D::Wide>>>, // to the loss
+    loads: RefCell<Loads>,
 }
 
 impl<D: Kernels> Default for Cx<D> {
     /// Inference on no sequences.
     fn default() -> Self {
         let (pass, tokens) = (Pass::default(), Tokens::default());
-        Self { pass, tokens, past: None, record: None, profiled: None, added: RefCell::new(None) }
+        let (added, loads) = (RefCell::new(None), RefCell::default());
+        Self { pass, tokens, past: None, record: None, profiled: None, added, loads }
     }
 }
 
@@ -241,6 +245,14 @@ impl<D: Kernels> Cx<D> {
     /// What was added to the loss since this was called last.
     pub fn take_loss(&self) -> Option<Partial<D::Wide>> {
         self.added.take()
+    }
+    /// Adds how often this rank's tokens chose each expert of a layer.
+    pub fn add_load(&self, layer: &str, counts: &[usize]) {
+        self.loads.borrow_mut().add(layer, counts);
+    }
+    /// The choices that were added since this was called last.
+    pub fn take_loads(&self) -> Loads {
+        self.loads.take()
     }
     /// Keeps something for backward, if there will be one.
     pub fn keep<T>(&self, x: T) -> Kept<T> {

@@ -6,7 +6,7 @@ use crate::{Batch, Result, Sequence, Share, deal};
 use comm::{Request, TraceSpan};
 use kernels::{Kernels, Segment};
 use layers::ops::Partial;
-use layers::{Cx, Design, Input, Output, Param, Pass, Record, Targets, Uses, Wanted};
+use layers::{Cx, Design, Input, Loads, Output, Param, Pass, Record, Targets, Uses, Wanted};
 use std::ops::Range;
 use std::rc::Rc;
 use tensor::{Category, Device, Ids, Index, Scalar, Tensor};
@@ -15,11 +15,12 @@ use tensor::{Category, Device, Ids, Index, Scalar, Tensor};
 pub(super) struct Flight<D: Kernels> {
     cxs: Vec<Option<Cx<D>>>, // by microbatch, and within it by slice
     spare: Vec<Cx<D>>,       // of microbatches that are back: the next one's is made in the memory of one
+    pub(super) loads: Loads, // of microbatches that are back
 }
 
 impl<D: Kernels> Default for Flight<D> {
     fn default() -> Self {
-        Self { cxs: Vec::new(), spare: Vec::new() }
+        Self { cxs: Vec::new(), spare: Vec::new(), loads: Loads::default() }
     }
 }
 
@@ -159,9 +160,10 @@ impl<D: Kernels> Work<D> for Dealt<'_, D> {
     }
     /// A context at rest keeps its lists, and no memory of the device.
     fn done(&mut self, microbatch: usize) {
-        let Flight { cxs, spare } = &mut *self.flight;
+        let Flight { cxs, spare, loads } = &mut *self.flight;
         let done = cxs[microbatch * self.slices..(microbatch + 1) * self.slices].iter_mut().map(Option::take);
-        spare.extend(done.map(|cx| cx.expect("it is in flight").then(Pass::default(), [0usize; 0])));
+        let done = done.map(|cx| cx.expect("it is in flight")).inspect(|cx| loads.join(cx.take_loads()));
+        spare.extend(done.map(|cx| cx.then(Pass::default(), [0usize; 0])));
         (self.done)(microbatch + 1);
     }
     fn complete(&mut self) -> Result<()> {

@@ -323,3 +323,43 @@ fn evaluating_is_cross_entropy_alone() {
     let (plain, other) = (loss(&SHAPE), loss(&Shape { loss: added, dropout, ..SHAPE }));
     assert_eq!((plain.0, other.0 == other.1), (other.0.clone(), false));
 }
+
+/// Kills: tokens that tensor ranks count twice, a rank or a microbatch whose choices are lost, choices that are counted again in
+/// the next step, a model without experts that has any.
+#[test]
+fn loads_are_those_of_every_token_once() {
+    let _key = Key(6).enter();
+    let sequence =
+        |n: u32| Sequence::new((0..n).map(|i| i * i % 8).collect(), (0..n).map(|i| i % 8).collect());
+    let batch = Batch::new([4, 8, 5, 7].map(sequence).to_vec(), 2).unwrap();
+    let loads = |experts: Option<layers::Experts>, layout: &str, learns: bool| {
+        let layout: crate::Layout = layout.parse().unwrap();
+        let shape = Shape { blocks: 2, experts, ..SHAPE };
+        let ranks = crate::session::run((&layout, &layout.world().unwrap()), &Random { seed: 2 }, |at| {
+            let at: At<Cpu<F61>> = at;
+            let mut trainer = Trainer::new(&at, shape, (Kind::Sgd, None))?;
+            trainer.evaluate(&batch, &|_| ())?;
+            if learns {
+                drop(trainer.take_loads());
+                trainer.step(&batch, 0.0)?;
+            }
+            Ok(trainer.take_loads())
+        });
+        let sum: Loads = ranks.unwrap().into_iter().collect();
+        sum.iter().map(|(layer, counts)| (layer.to_owned(), counts.to_vec())).collect::<Vec<_>>()
+    };
+    let experts = layers::Experts { count: 6, chosen: 3, hidden: 4, ..layers::Experts::MIXTRAL };
+    let forced = layers::Experts { forced: true, ..experts };
+    let layers = ["blocks.0.mlp", "blocks.1.mlp"].map(str::to_owned);
+    let chosen = loads(Some(experts), "none", false);
+    assert!(chosen.iter().all(|(_, counts)| counts.iter().sum::<usize>() == 3 * 24), "{chosen:?}");
+    assert!(chosen.iter().any(|(_, counts)| *counts != [12; 6]), "{chosen:?}");
+    for layout in ["none", "dp=2", "tp=2", "pp=2", "ep=2", "tp=2,ep=2", "tp=2,sp,dp=2,ep=2,etp=2"] {
+        for learns in [false, true] {
+            let even = loads(Some(forced), layout, learns);
+            assert_eq!(even, layers.clone().map(|layer| (layer, vec![12; 6])), "{layout}");
+            assert_eq!(loads(Some(experts), layout, learns), chosen, "{layout}");
+        }
+        assert_eq!(loads(None, layout, true), []);
+    }
+}

@@ -54,24 +54,36 @@ impl Writer {
     /// As [`tensor`](Self::tensor), and if a number is too large for this kind, which is final too.
     pub fn matrix(&mut self, name: &str, matrix: &Matrix<'_>) -> Result<(), Error> {
         let [rows, cols] = [matrix.rows(), matrix.cols()];
-        self.check(name, rows * cols, matrix.dtype(), Dtype::is_float).map_err(self.fault())?;
-        let dtype = self.places[self.written].1.dtype;
+        let dtype = self.check(name, rows * cols, matrix.dtype(), Dtype::is_float).map_err(self.fault())?;
         if dtype == matrix.dtype() {
             self.append(matrix.bytes())?;
-        } else {
-            let mut bytes = Vec::new();
-            for (row, from) in (0..rows).flat_map(|row| (0..cols).step_by(PIECE).map(move |from| (row, from)))
-            {
-                bytes.clear();
-                for col in from..cols.min(from + PIECE) {
-                    let value = matrix.get(row, col);
-                    if !rounding::append(value, dtype, &mut bytes) {
-                        self.out = None;
-                        return Err(self.fault()(Flaw::TooLarge { name: name.to_owned(), value, dtype }));
-                    }
+            self.written += 1;
+            return Ok(());
+        }
+        self.numbers(name, [rows, cols], |row, col| matrix.get(row, col))
+    }
+    /// Writes the next tensor: these numbers, each rounded to the kind that was announced as [`matrix`](Self::matrix) does.
+    ///
+    /// # Errors
+    /// As [`matrix`](Self::matrix).
+    pub fn numbers(
+        &mut self,
+        name: &str,
+        [rows, cols]: [usize; 2],
+        number: impl Fn(usize, usize) -> f64,
+    ) -> Result<(), Error> {
+        let dtype = self.check(name, rows * cols, Dtype::F64, Dtype::is_float).map_err(self.fault())?;
+        let mut bytes = Vec::new();
+        for (row, from) in (0..rows).flat_map(|row| (0..cols).step_by(PIECE).map(move |from| (row, from))) {
+            bytes.clear();
+            for col in from..cols.min(from + PIECE) {
+                let value = number(row, col);
+                if !rounding::append(value, dtype, &mut bytes) {
+                    self.out = None;
+                    return Err(self.fault()(Flaw::TooLarge { name: name.to_owned(), value, dtype }));
                 }
-                self.append(&bytes)?;
             }
+            self.append(&bytes)?;
         }
         self.written += 1;
         Ok(())
@@ -93,8 +105,14 @@ impl Writer {
         Ok(out.into_inner().map_err(refused)?.finish()?)
     }
 
-    /// Whether this tensor is the next one, of so many numbers of a kind that fits the one announced.
-    fn check(&self, name: &str, seen: usize, kind: Dtype, fits: impl Fn(Dtype) -> bool) -> Result<(), Flaw> {
+    /// The kind that was announced, if this tensor is the next one, of so many numbers of a kind that fits it.
+    fn check(
+        &self,
+        name: &str,
+        seen: usize,
+        kind: Dtype,
+        fits: impl Fn(Dtype) -> bool,
+    ) -> Result<Dtype, Flaw> {
         let Some((wanted, info)) = self.places.get(self.written).filter(|(wanted, _)| wanted == name) else {
             let next = self.places.get(self.written).map(|(next, _)| quoted(next));
             let wanted = next.unwrap_or_else(|| "the end".into());
@@ -108,7 +126,7 @@ impl Writer {
         if seen != wanted {
             return Err(Flaw::Count { name, seen, wanted });
         }
-        Ok(())
+        Ok(info.dtype)
     }
     fn append(&mut self, bytes: &[u8]) -> Result<(), Error> {
         let mut out = self.out.take().ok_or_else(|| self.fault()(Flaw::Broken))?;

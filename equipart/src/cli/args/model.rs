@@ -8,6 +8,8 @@ use std::path::{PathBuf, is_separator};
 pub(crate) enum ModelName {
     /// The default, which is part of the program.
     Embedded,
+    /// Its sister with experts.
+    Moe,
     /// A plain classifier of digits.
     Mlp,
     /// A model in files.
@@ -15,7 +17,8 @@ pub(crate) enum ModelName {
 }
 
 /// Every name. A folder that is called so is written with a `/` in front.
-const NAMES: [(&str, ModelName); 2] = [("embedded", ModelName::Embedded), ("mlp", ModelName::Mlp)];
+const NAMES: [(&str, ModelName); 3] =
+    [("embedded", ModelName::Embedded), ("moe", ModelName::Moe), ("mlp", ModelName::Mlp)];
 
 impl ModelName {
     /// Reads what stands behind `--model`.
@@ -30,9 +33,9 @@ impl ModelName {
         if folder.to_string_lossy().contains(is_separator) || folder.exists() {
             return Ok(Self::Folder(folder));
         }
-        let (names, folder) = (NAMES.map(|(name, _)| name).join(" and "), folder.display());
+        let ([first, second, third], folder) = (NAMES.map(|(name, _)| name), folder.display());
         Err(format!(
-            "there is no such folder, and no model has this name; the names are {names}, and a folder that is still to come is written ./{folder}"
+            "there is no such folder, and no model has this name; the names are {first}, {second} and {third}, and a folder that is still to come is written ./{folder}"
         ))
     }
 }
@@ -47,11 +50,12 @@ mod tests {
         let read = |text: &str| ModelName::read(text.into());
         let folder = |path: &str| Ok(ModelName::Folder(path.into()));
         assert_eq!((read("embedded"), read("mlp")), (Ok(ModelName::Embedded), Ok(ModelName::Mlp)));
+        assert_eq!((read("moe"), read("./moe")), (Ok(ModelName::Moe), folder("./moe")));
         assert_eq!(
             (read("./mlp"), read("no/where"), read("src")),
             (folder("./mlp"), folder("no/where"), folder("src"))
         );
         let why = read("mpl").unwrap_err();
-        assert!(why.contains("no model has this name; the names are embedded and mlp"), "{why}");
+        assert!(why.contains("no model has this name; the names are embedded, moe and mlp"), "{why}");
     }
 }

@@ -64,7 +64,7 @@ pub(crate) struct TrainArgs {
     /// Sequences of token ids to learn in every step: a JSON list of lists; a list of lists among them packs documents
     #[arg(long, value_name = "FILE", conflicts_with = "data")]
     pub(crate) batch: Option<PathBuf>,
-    /// A model to begin with, a folder or embedded [default: fresh weights]; or mlp: a plain classifier of pictures
+    /// A model to begin with, a folder, embedded or moe [default: fresh weights]; or mlp: a plain classifier of pictures
     #[arg(long, value_name = "DIR|NAME", conflicts_with = "config", value_parser = ModelName::parser())]
     pub(crate) model: Option<ModelName>,
     /// A config.json for fresh weights; a tokenizer.json beside it reads the text [default: that of the embedded model]

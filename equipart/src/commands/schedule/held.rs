@@ -3,14 +3,15 @@ use crate::cli::args::{ModelName, NumberArgs, SEQ};
 use crate::cli::config;
 use clap::Args;
 use layers::{Design, Kind};
+use models::Model;
 use parallel::price::HeldBytes;
 use parallel::step::Plan;
 use parallel::{Batch, Layout, Pipeline, Result, Scheme, Sequence, bail, in_number};
 
 #[derive(Args, Debug)]
 pub(super) struct HeldArgs {
-    /// A folder with a config.json, or embedded: of a training with AdamW, a sequence in each microbatch, what each rank holds
-    /// at most is told in bytes, too
+    /// A folder with a config.json, or embedded, or moe: of a training with AdamW, a sequence in each microbatch, what each
+    /// rank holds at most is told in bytes, too
     #[arg(long, value_name = "DIR|NAME", value_parser = ModelName::parser())]
     model: Option<ModelName>,
     /// With --model, tokens of a sequence [default: 256, or as many as the model has positions for]
@@ -23,13 +24,15 @@ pub(super) struct HeldArgs {
 impl HeldArgs {
     /// Of each rank, if there is a model.
     pub(super) fn peaks(&self, pipeline: Pipeline, plan: &Plan) -> Result<Option<Vec<usize>>> {
-        let file = match &self.model {
+        let config = match &self.model {
             None => return Ok(None),
-            Some(ModelName::Mlp) => bail!("--model mlp has no config.json; write a folder, or embedded"),
-            Some(ModelName::Embedded) => None,
-            Some(ModelName::Folder(folder)) => Some(folder.join("config.json")),
+            Some(ModelName::Mlp) => {
+                bail!("--model mlp has no config.json; write a folder, or embedded, or moe")
+            }
+            Some(ModelName::Embedded) => config(None)?,
+            Some(ModelName::Moe) => Model::moe()?.config,
+            Some(ModelName::Folder(folder)) => config(Some(&folder.join("config.json")))?,
         };
-        let config = config(file.as_deref())?;
         let seq = self.seq.unwrap_or(SEQ.min(config.positions));
         if !(1..=config.positions).contains(&seq) {
             bail!("--seq is {seq}; it must be 1 to {}, the positions of the model", config.positions);

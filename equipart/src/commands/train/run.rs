@@ -6,7 +6,7 @@ use bench::profile;
 use comm::{Axis, Mesh};
 use kernels::Kernels;
 use layers::model::build::Element;
-use layers::{Draw, Values, Wide};
+use layers::{Draw, Loads, Values, Wide};
 use models::digits::Digits;
 use models::text::{self, Corpus};
 use models::{Learner, ids};
@@ -97,6 +97,8 @@ pub struct Finished {
     pub steps: usize,
     /// Bits a byte on the held-out text; none if there is none, or it is too short for the data ranks.
     pub held_out_bits_per_byte: Option<f64>,
+    /// How often each expert was chosen in the steps of this run.
+    pub experts: Loads,
 }
 
 impl TrainRun<'_> {
@@ -196,7 +198,8 @@ impl TrainRun<'_> {
             let (done, _): (_, Taken) = measure::work(&at, Phase::Step, work)?;
             Ok(done)
         })?;
-        let finished = ranks[0].0.clone();
+        let all = ranks.iter().map(|(finished, _)| finished.experts.clone());
+        let finished = Finished { experts: all.collect(), ..ranks[0].0.clone() };
         if let Some(dir) = &self.dump {
             let layout = self.layout.to_string();
             let about = Provenance { layout, step: Some(finished.steps - 1), ..Provenance::default() };
@@ -250,11 +253,12 @@ impl TrainRun<'_> {
                 state::save(dir, &self.settings, &self.model, trainer)?;
             }
         }
+        let experts = trainer.take_loads();
         let held_out_bits_per_byte = match self.source {
             TrainData::Text(corpus) => held_out(trainer, corpus, self.settings.seq, mesh)?,
             TrainData::Ids(_) | TrainData::Digits(_) => None,
         };
-        Ok((Finished { steps: until, held_out_bits_per_byte }, seen))
+        Ok((Finished { steps: until, held_out_bits_per_byte, experts }, seen))
     }
 }
 

@@ -1,0 +1,39 @@
+//! How often each expert of a layer was chosen.
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// By layer, how many copies of tokens each of its experts was chosen for, before any is dropped.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(transparent)]
+pub struct Loads(BTreeMap<String, Vec<usize>>);
+
+impl Loads {
+    /// Adds what a layer's experts were chosen for.
+    pub fn add(&mut self, layer: &str, counts: &[usize]) {
+        match self.0.get_mut(layer) {
+            Some(sum) => sum.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count),
+            None => drop(self.0.insert(layer.to_owned(), counts.to_vec())),
+        }
+    }
+    /// Adds all that was counted elsewhere.
+    pub fn join(&mut self, other: Self) {
+        other.0.iter().for_each(|(layer, counts)| self.add(layer, counts));
+    }
+    /// Whether nothing was counted.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+    /// Every layer and its counts.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &[usize])> {
+        self.0.iter().map(|(layer, counts)| (&**layer, &**counts))
+    }
+}
+
+impl FromIterator<Self> for Loads {
+    fn from_iter<I: IntoIterator<Item = Self>>(all: I) -> Self {
+        let mut sum = Self::default();
+        all.into_iter().for_each(|loads| sum.join(loads));
+        sum
+    }
+}

@@ -1,0 +1,135 @@
+//! A model with experts, made of one without: each expert begins as the feed-forward, or as a slice of it.
+//!
+//! ```text
+//! expert e is slice s = e mod G of copy c = e div G     FFN_e(x) = G · h_s · W_down[s,:]     h = act(x · W_up)
+//! gates of a token: p_c/G for each slice of a chosen copy, Σ_c p_c = 1     Σ_c Σ_s p_c/G · FFN_e(x) = FFN(x)
+//! ```
+//! The G experts of a copy have one column of the router, so their scores are equal, and the best k are k/G whole copies. The
+//! model computes what the other did, until training parts its experts. Source: Komatsuzaki et al., "Sparse upcycling",
+//! arXiv:2212.05055; of slices, He et al., "Upcycling large language models into mixture of experts" (virtual groups, scaled
+//! weights), arXiv:2410.07524.
+use crate::config::Architecture;
+use crate::convert::{Converted, written};
+use crate::{Config, Model};
+use layers::model::build::Element;
+use layers::{Balance, Draw, Experts, Random, Shape, Values};
+use parallel::{Entry, Orientation, Result, Stored, bail};
+use std::path::Path;
+use tensor::safetensors::Dtype;
+
+/// What training adds to the loss for their balance, for each choice of a token: `router_aux_loss_coef`. As training goes on
+/// for a short time only, with four choices it is five times what Fedus et al. have ("Switch transformers", §2.2,
+/// arXiv:2101.03961).
+const BALANCE: f64 = 0.0125;
+/// How a router is drawn: as `transformers` draws one with the `initializer_range` of our config.json.
+const ROUTER: Draw = Draw { mean: 0.0, std: 0.02 };
+
+/// Which experts a model is given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Upcycling {
+    /// How many.
+    pub experts: usize,
+    /// How many of them a token is handed to.
+    pub chosen: usize,
+    /// How many experts a copy of the feed-forward is cut into.
+    pub slices: usize,
+}
+
+impl Upcycling {
+    /// The configuration that a model of this one becomes.
+    ///
+    /// # Errors
+    /// If the slices do not divide experts, choices or hidden features, or there is no architecture with such experts that
+    /// computes all else as this one does.
+    pub fn config(&self, dense: &Config) -> Result<Config> {
+        let Self { experts: count, chosen, slices } = *self;
+        let hidden = dense.shape.hidden;
+        if slices == 0 {
+            bail!("--slices is 0; it must be 1 or more");
+        }
+        for (what, n) in [("--experts", count), ("--chosen", chosen), ("intermediate_size", hidden)] {
+            if !n.is_multiple_of(slices) {
+                bail!("{what} is {n}; it must be a multiple of the {slices} slices that a copy is cut into");
+            }
+        }
+        let architecture = match dense.architecture {
+            Architecture::Llama | Architecture::Mistral => Architecture::Mixtral,
+            Architecture::Qwen3 => Architecture::Qwen3Moe,
+            other => bail!(
+                "a model of model_type {} cannot be given experts; those of llama, mistral and qwen3 can",
+                other.model_type()
+            ),
+        };
+        let balance = Balance { microbatch: BALANCE * chosen as f64, ..Balance::default() };
+        let experts = Experts { count, chosen, hidden: hidden / slices, balance, ..Experts::MIXTRAL };
+        let hidden = if architecture == Architecture::Mixtral { experts.hidden } else { hidden };
+        let shape = Shape { hidden, experts: Some(experts), ..dense.shape };
+        let config = Config { architecture, shape, ..dense.clone() };
+        let read = Config::parse(&config.to_json(), "the model with experts")?;
+        if read != config {
+            let [from, to] = [dense.architecture, architecture].map(Architecture::model_type);
+            bail!("this {from} has biases or windows that {to}, which has experts, does not have");
+        }
+        Ok(config)
+    }
+}
+
+/// Writes what a model becomes with such experts, as [`convert`](crate::convert::convert) writes a model.
+///
+/// # Errors
+/// As [`Upcycling::config`] and [`convert`](crate::convert::convert).
+pub fn upcycle(model: &Model, by: Upcycling, out: &Path, dtype: Option<Dtype>) -> Result<Converted> {
+    let config = by.config(&model.config)?;
+    let shape = model.config.shape;
+    written(model, &config, (out, dtype), &|stored, writer, (_, to)| {
+        let from = Upcycled { dense: stored, shape: &shape, by };
+        let number = from.of(to)?;
+        let shape =
+            if let [rows, columns] = to.shape()[..] { [rows, columns] } else { [1, to.columns.len()] };
+        Ok(writer.numbers(&to.name, shape, |i, j| {
+            let [i, j] = if to.orientation == Orientation::Transposed { [j, i] } else { [i, j] };
+            number([to.rows.start + i, to.columns.start + j])
+        })?)
+    })
+}
+
+/// Where the numbers of a model with experts come from.
+struct Upcycled<'a> {
+    dense: &'a Stored,
+    shape: &'a Shape, // of the model without
+    by: Upcycling,
+}
+
+impl<'a> Upcycled<'a> {
+    /// The parameter of an entry, by row and column.
+    fn of(&self, to: &Entry) -> Result<Element<'a, f64>> {
+        let Shape { width, hidden, .. } = *self.shape;
+        let Upcycling { experts, slices, .. } = self.by;
+        let (f, dense) = (hidden / slices, self.dense);
+        let same = |name: &str, shape| dense.of(name, shape, ROUTER);
+        if let Some(mlp) = to.param.strip_suffix(".router") {
+            let drawn: Element<'_, f64> = Random { seed: 0 }.of(mlp, [width, experts / slices], ROUTER)?;
+            return Ok(Box::new(move |[row, e]| drawn([row, e / slices])));
+        }
+        if let Some(mlp) = to.param.strip_suffix(".experts.gate_up") {
+            let up = same(&format!("{mlp}.gate_up"), [width, 2 * hidden])?;
+            return Ok(Box::new(move |[row, column]| {
+                let (slice, half) = (row / width % slices, column / f);
+                up([row % width, half * hidden + slice * f + column % f])
+            }));
+        }
+        if let Some(mlp) = to.param.strip_suffix(".experts.down") {
+            let down = same(&format!("{mlp}.down"), [hidden, width])?;
+            return Ok(Box::new(move |[row, column]| {
+                let slice = row / width % slices;
+                slices as f64 * down([slice * f + column, row % width])
+            }));
+        }
+        let parts = dense.entries().iter().filter(|entry| entry.param == to.param);
+        let columns = parts.map(|entry| entry.columns.end).max().unwrap_or(0);
+        Ok(same(&to.param, [to.height, columns])?)
+    }
+}
+
+#[cfg(test)]
+mod tests;
