@@ -18,12 +18,11 @@ fn beyond_its_capacity_an_expert_takes_no_copy() {
         own.drop_beyond(most, before.to_vec());
         own.list
     };
-    const NONE: u32 = NOBODY;
     assert_eq!(dropped(3, &[0, 0, 0]), [0, 1, 0, 2, 0, 1]);
-    assert_eq!(dropped(2, &[0, 0, 0]), [0, 1, 0, 2, NONE, 1]);
-    assert_eq!(dropped(2, &[1, 2, 0]), [0, NONE, NONE, 2, NONE, NONE]);
-    assert_eq!(dropped(1, &[7, 0, 1]), [NONE, 1, NONE, NONE, NONE, NONE]);
-    assert_eq!(dropped(0, &[0, 0, 0]), [NONE; 6]);
+    assert_eq!(dropped(2, &[0, 0, 0]), [0, 1, 0, 2, NOBODY, 1]);
+    assert_eq!(dropped(2, &[1, 2, 0]), [0, NOBODY, NOBODY, 2, NOBODY, NOBODY]);
+    assert_eq!(dropped(1, &[7, 0, 1]), [NOBODY, 1, NOBODY, NOBODY, NOBODY, NOBODY]);
+    assert_eq!(dropped(0, &[0, 0, 0]), [NOBODY; 6]);
     let mut some = routing(&[0, 1, 0, 2, 0, 1], 2);
     some.drop_beyond(1, vec![0, 1, 0]);
     assert_eq!(some.counts(3), [1, 0, 1], "what was dropped is counted nowhere");
