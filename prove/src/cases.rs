@@ -19,6 +19,7 @@ mod words;
 pub use campaign::{Campaign, Failure, judge};
 pub use document::Document;
 pub use drawn::draw;
+pub use fitted::fitted;
 pub use habits::{HABITS, Habit};
 pub use panel::{Certificate, Member, PANEL, Proven, certify_panel, never_ran};
 pub use report::CampaignReport;

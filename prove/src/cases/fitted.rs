@@ -11,7 +11,7 @@ const MOST: usize = 16;
 
 /// The shape with as few changes as can be found: it gets experts where ranks share them, and where slices of sequences go on
 /// their own, its experts leave out what is of whole microbatches. None if no small shape fits.
-pub(super) fn fitted(wish: Shape, scheme: &Scheme<Cpu<F61>>) -> Option<Shape> {
+pub fn fitted(wish: Shape, scheme: &Scheme<Cpu<F61>>) -> Option<Shape> {
     let sizes: [fn(&mut Shape) -> Option<&mut usize>; 7] = [
         |s| Some(&mut s.hidden),
         |s| Some(&mut s.width),
@@ -24,7 +24,9 @@ pub(super) fn fitted(wish: Shape, scheme: &Scheme<Cpu<F61>>) -> Option<Shape> {
     let mut shape = nearest(wish, scheme, heads(wish.heads).map(|heads| Shape { heads, ..wish }));
     if shape.experts.is_none() {
         let bias = Biases { mlp: false, ..shape.bias };
-        let of = |hidden| (2..=MOST).map(move |count| Experts { count, hidden, ..Experts::MIXTRAL });
+        // Of one gate that is divided by itself nothing is learnt.
+        let few = Experts { normalize: false, ..Experts::MIXTRAL };
+        let of = |hidden| (2..=MOST).map(move |count| Experts { count, hidden, ..few });
         let with = (2..=MOST).flat_map(of).map(|of| Shape { experts: Some(of), bias, ..shape });
         shape = nearest(shape, scheme, with);
     }

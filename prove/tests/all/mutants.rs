@@ -5,6 +5,7 @@ use comm::mutants::{Mutation, Outcome, Outlook, Site, Tally, Trial, judge};
 use kernels::Heads;
 use layers::{Design, Rates, Shape};
 use parallel::Layout;
+use prove::cases::fitted;
 use prove::{Subject, Truths, prove_in};
 use tensor::{Key, mix};
 
@@ -80,7 +81,8 @@ fn drawn_mutants_under_every_layout_are_rejected() {
     for (n, layout) in LAYOUTS.into_iter().map(str::to_string).chain(listed).enumerate() {
         let parsed: Layout = layout.parse().unwrap();
         let blocks = parsed.chunks();
-        let trials = Trials::of(Shape { blocks, ..SHAPE }, &layout);
+        let shape = fitted(Shape { blocks, ..SHAPE }, &(&parsed).into()).unwrap();
+        let trials = Trials::of(shape, &layout);
         let sites = trials.sites();
         let mut all = mutants(&sites, |_| true);
         let mut salt = n as u64;
