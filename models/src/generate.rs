@@ -12,6 +12,7 @@ use parallel::measure::{self, PeakBytes, Taken};
 use parallel::number::Runs;
 use parallel::{At, Layout, Network, Result, Stages, bail, budget, deal, price, session};
 use serde::Serialize;
+use std::time::Instant;
 use tensor::{Device, Ids, Phase, Real, Scalar, Tensor};
 
 /// What is to be continued.
@@ -45,6 +46,8 @@ pub struct Generated<E: Scalar> {
     pub texts: Vec<Text>,
     /// Of each rank.
     pub taken: Vec<Taken>,
+    /// Of that time, until every rank had read its prompts.
+    pub prefill_seconds: f64,
     /// What each data rank's layers took and gave, where that was asked for.
     pub seen: Vec<Seen<E>>,
 }
@@ -156,17 +159,19 @@ pub fn generate<D: Runs>(
     let world = network.world(layout, "inference")?;
     let ranks =
         session::run((layout, &world), model.values(), |at: At<D>| on_rank(model, request, &at, watch))?;
-    let mut all = Generated { texts: Vec::new(), taken: Vec::new(), seen: Vec::new() };
-    for (texts, taken, seen) in ranks {
+    let mut all = Generated { texts: Vec::new(), taken: Vec::new(), prefill_seconds: 0.0, seen: Vec::new() };
+    for (texts, (taken, prefill), seen) in ranks {
         all.texts.extend(texts);
         all.taken.push(taken);
+        all.prefill_seconds = all.prefill_seconds.max(prefill);
         all.seen.extend(seen);
     }
     Ok(all)
 }
 
-/// The texts of the rank that speaks for its data rank, what they took, and what its layers took and gave.
-type OfRank<D> = (Vec<Text>, Taken, Option<Seen<<D as Device>::Elem>>);
+/// The texts of the rank that speaks for its data rank, what they took, with the time of their prompts, and what its layers took
+/// and gave.
+type OfRank<D> = (Vec<Text>, (Taken, f64), Option<Seen<<D as Device>::Elem>>);
 
 fn on_rank<D: Runs>(
     model: &Model,
@@ -183,7 +188,8 @@ fn on_rank<D: Runs>(
     let together = model.config.shape.experts.is_some() || at.rests.value != Rest::Whole;
     let mut chunk = Stages::new(at, model.config.shape)?;
     let weights = if request.record { dump::weights(chunk.params(), mesh)? } else { Vec::new() };
-    let (texts, taken) = measure::work(at, Phase::Inference, || {
+    let ((texts, prefill), taken) = measure::work(at, Phase::Inference, || {
+        let (from, mut prefill) = (Instant::now(), 0.0);
         let new = |prompt: &Vec<u32>| Text::new(prompt, request.max_new);
         let mut texts: Vec<_> = request.prompts[mine.clone()].iter().map(new).collect();
         let mut fed: Vec<Vec<u32>> = texts.iter().map(|t| t.ids.clone()).collect(); // nothing of what has ended
@@ -201,6 +207,7 @@ fn on_rank<D: Runs>(
             let ids = Ids::new(device.place(), fed.iter().flatten(), model.config.shape.vocabulary)?;
             room.read(&chunk.logits(&cx, ids, false)?, &mut numbers, first, new == 0);
             if new == 0 {
+                prefill = from.elapsed().as_secs_f64();
                 for (row, text) in texts.iter_mut().enumerate() {
                     text.prompt_logits = room.row(row).to_vec();
                 }
@@ -232,10 +239,10 @@ fn on_rank<D: Runs>(
                 break;
             }
         }
-        Ok(texts)
+        Ok((texts, prefill))
     })?;
     let seen = |r: Record<_>| Seen { activations: r.take(), gradients: Vec::new(), weights, after: None };
-    Ok((if speaks { texts } else { Vec::new() }, taken, record.map(seen)))
+    Ok((if speaks { texts } else { Vec::new() }, (taken, prefill), record.map(seen)))
 }
 
 impl Text {

@@ -250,6 +250,7 @@ fn row(
         name: way.label(),
         layout: way.layout.to_string(),
         seconds,
+        prefill_seconds: None,
         tokens_per_second: tokens as f64 / seconds,
         peak_bytes: PeakBytes::of(taken),
         traffic_bytes: measure::wire(taken),
@@ -286,6 +287,7 @@ fn inference<D: Runs>(
             request.peak::<Cpu<Bf16>>(model, &layout.limited(None))?.largest,
         ];
         rows.push(LayoutRow {
+            prefill_seconds: Some(generated.prefill_seconds),
             tokens_equal: Some(tie.is_none()),
             tie: tie.filter(|t| t.margin <= t.bound),
             traffic_bytes: measure::wire(taken) / tokens.max(1),

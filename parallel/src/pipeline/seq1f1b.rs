@@ -27,7 +27,8 @@ static ABOUT: About = about(
 
 /// Blocks; and what experts make of a whole microbatch, which slices do not see.
 fn shares(design: &Design, sizes: &Sizes) -> Vec<Shared> {
-    let together = design.shape().and_then(|shape| shape.experts).is_some_and(|experts| experts.are_of_microbatches());
+    let together =
+        design.shape().and_then(|shape| shape.experts).is_some_and(|experts| experts.are_of_microbatches());
     let what = "capacity or balance of experts over a whole microbatch, of which a slice of its sequences sees a part";
     let over = sizes.number.unwrap_or(USUAL);
     let one = together.then_some(Shared { what, size: 1, over, by: Sharing::Equally });

@@ -66,6 +66,7 @@ impl Partitioning {
         let mut sum = all.next().expect("at least one prompt");
         for one in all {
             sum.texts.extend(one.texts);
+            sum.prefill_seconds += one.prefill_seconds;
             for (sum, Taken { seconds, load, work, wire }) in sum.taken.iter_mut().zip(one.taken) {
                 (sum.seconds, sum.wire) = (sum.seconds + seconds, sum.wire + wire);
                 (sum.load, sum.work) = (sum.load.max(load), sum.work.max(work));

@@ -37,6 +37,8 @@ pub struct LayoutRow {
     pub layout: String,
     /// Of the work: all new tokens, or one step.
     pub seconds: f64,
+    /// Of that, until all prompts were read; null in training.
+    pub prefill_seconds: Option<f64>,
     /// New tokens, or tokens learnt, a second.
     pub tokens_per_second: f64,
     /// Of each rank; in training the step takes inference's place.
