@@ -26,6 +26,11 @@ fn qwen() -> Experts {
     Experts { normalize: false, shared, capacity: Some(0.75), ..mixtral() }
 }
 
+/// Each takes ⌈0.75·2·B/5⌉ of all B tokens.
+fn choosing() -> Experts {
+    Experts { by_experts: true, scale: 2.5, ..qwen() }
+}
+
 /// The same experts, in the oracle's words.
 fn oracle(e: &Experts) -> reference::Experts {
     reference::Experts {
@@ -49,6 +54,7 @@ fn oracle(e: &Experts) -> reference::Experts {
         },
         dense: vec![],
         forced: e.forced,
+        by_experts: e.by_experts,
     }
 }
 
@@ -146,4 +152,15 @@ fn sliced_experts_equal_the_oracle() {
     proves(&SlicedAndDealt(Layer(deepseek(), SWIGLU)));
     proves(&GatheredAndSliced(Layer(mixtral(), SWIGLU)));
     proves_in_regions(&SlicedAndDealt(Layer(qwen(), SWIGLU)));
+}
+
+/// Of each expert's tokens some are on other ranks, and few tokens have one expert. Kills: a choice among a rank's own tokens,
+/// an order of ranks that is not that of tokens, gates or gradients of copies that nobody took.
+#[test]
+fn experts_that_choose_tokens_equal_the_oracle() {
+    proves(&Alone(Layer(choosing(), SWIGLU)));
+    proves(&Two(Layer(choosing(), SWIGLU)));
+    proves(&Four(Layer(choosing(), SWIGLU)));
+    proves(&GatheredAndSliced(Layer(choosing(), SWIGLU)));
+    proves_in_regions(&SlicedAndDealt(Layer(choosing(), SWIGLU)));
 }

@@ -11,7 +11,8 @@
 //! and the rest as the parts have it. The matrices of all experts lie in one, `W_down` transposed: rows `e·D..(e+1)·D` are
 //! expert e's. What a microbatch's tokens are to each other (capacity, balance) they are whoever holds them.
 //!
-//! Source: Shazeer et al., arXiv:1701.06538; Fedus et al., Switch, arXiv:2101.03961 (capacity).
+//! Source: Shazeer et al., arXiv:1701.06538; Fedus et al., Switch, arXiv:2101.03961 (capacity); Zhou et al.,
+//! arXiv:2202.09368 (experts that choose).
 use crate::activation::Activation;
 use crate::balance::Balance;
 use crate::feed_forward::{FeedForward, FeedForwardSaved};
@@ -50,6 +51,8 @@ pub struct Experts {
     pub dense: Vec<usize>,
     /// Whether tokens are dealt to experts in turn.
     pub forced: bool,
+    /// Whether experts choose tokens: each as many as it takes.
+    pub by_experts: bool,
 }
 
 /// What a score is.

@@ -1,5 +1,5 @@
 use super::*;
-use crate::proof::{assert_close, assert_derivative, draw, few, grouped, under_two_keys, values};
+use crate::proof::{assert_close, assert_derivative, choosing, draw, few, grouped, under_two_keys, values};
 use crate::{Pass, linear, swiglu};
 use tensor::{Dual, F61};
 
@@ -37,8 +37,14 @@ fn every() -> Vec<Experts> {
         all.extend([few(), grouped()].map(|of| Experts { balance, ..of }));
     }
     let dropping = all.clone().into_iter().map(|of| Experts { capacity: Some(0.75), ..of });
-    [all.clone(), dropping.collect(), vec![Experts { chosen: 1, ..few() }, Experts { chosen: 5, ..few() }]]
-        .concat()
+    let few_tokens = Experts { capacity: Some(0.25), ..choosing() };
+    [
+        all.clone(),
+        dropping.collect(),
+        vec![choosing(), few_tokens],
+        vec![Experts { chosen: 1, ..few() }, Experts { chosen: 5, ..few() }],
+    ]
+    .concat()
 }
 
 /// Kills: any wrong, missing or doubled term of any gradient: a router without one, or from the choice; gates twice or not at
@@ -107,7 +113,7 @@ fn experts_equal_the_sum_over_those_chosen_exactly() {
                 }
                 wanted.extend(y);
             }
-            assert_eq!(dropped > 0, experts.capacity.is_some(), "{experts:?}");
+            assert_eq!(dropped > 0, experts.capacity.is_some() && !experts.by_experts, "{experts:?}");
             assert_eq!(forward(&layer, &w, x, true).0, wanted, "{experts:?}");
         }
     });

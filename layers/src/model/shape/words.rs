@@ -87,6 +87,7 @@ impl fmt::Display for Experts {
         says.extend(balances.map(|(weight, what)| format!("{what} {weight}")));
         let dense: Vec<_> = self.dense.iter().map(|block| block.to_string()).collect();
         says.extend((!dense.is_empty()).then(|| format!("no experts in block {}", dense.join(" and "))));
+        says.extend(self.by_experts.then(|| "experts choose tokens".into()));
         says.extend(self.forced.then(|| "tokens dealt in turn".into()));
         f.write_str(&says.join(", "))
     }
@@ -123,13 +124,15 @@ mod tests {
             balance: Balance { microbatch: 0.5, sequence: 0.25, z: 0.125 },
             dense: Blocks::from_iter([0, 3]),
             forced: true,
+            by_experts: true,
             ..mixtral
         };
         assert_eq!(
             everything.to_string(),
             "8 experts of 14336 hidden, 2 chosen, by sigmoids with a bias of the choice, from 2 of 4 groups, \
              gates × 2.5, capacity 1.25, a shared expert of 32 hidden with a gate, balance of microbatches 0.5, \
-             balance of sequences 0.25, z-loss of the router 0.125, no experts in block 0 and 3, tokens dealt in turn"
+             balance of sequences 0.25, z-loss of the router 0.125, no experts in block 0 and 3, experts choose tokens, \
+             tokens dealt in turn"
         );
     }
 }
