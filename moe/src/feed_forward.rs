@@ -12,7 +12,7 @@ use crate::exchange::{Exchange, Plan, What};
 use crate::routing::{self, Routing, Standing};
 use crate::shared::Shared;
 use comm::{Axes, Axis, Group, Mesh, Request};
-use kernels::{Kernels, RouterTerms};
+use kernels::{Kernels, RouterNoise, RouterTerms};
 use layers::model::part::Other;
 use layers::model::strategy;
 use layers::ops::{
@@ -151,6 +151,7 @@ impl<D: Kernels, X: Exchange<D> + Exchange<D::Wide> + Copy> ExpertFeedForward<D,
     /// The experts of this rank's tokens, and who gives what to whom.
     fn route(&self, cx: &Cx<D>, x: &Stream<D>, logits: &Tensor<D::Wide>) -> Result<Handed<D>> {
         let (device, experts, k) = (x.device(), &self.experts, self.experts.copies());
+        let first = self.region.mine(x.rows()).start;
         let mut chosen = Index::new(device.place(), 0, []);
         let mut read = None;
         if experts.by_experts {
@@ -160,7 +161,9 @@ impl<D: Kernels, X: Exchange<D> + Exchange<D::Wide> + Copy> ExpertFeedForward<D,
             read = Routing::by_experts(&self.mesh, experts, &p)?;
         } else if !experts.forced {
             let bias = self.bias.as_ref().map(WholeWeight::whole).transpose()?;
-            chosen = choose(device, logits, bias.as_ref(), &self.terms);
+            let tokens = cx.tokens_on(device.place());
+            let noise = cx.noise(experts.noise, &self.name).map(|noise| RouterNoise { noise, tokens, first });
+            chosen = choose(device, logits, bias.as_ref(), noise, &self.terms);
             read = routing::read(&chosen, k);
         }
         let stated = read.is_none();
@@ -177,7 +180,7 @@ impl<D: Kernels, X: Exchange<D> + Exchange<D::Wide> + Copy> ExpertFeedForward<D,
         let counted = drops || learns && experts.balance.microbatch != 0.0;
         let counts = counted.then(|| Counts::of(&self.mesh, experts.count, &own)).transpose()?;
         let mean_over = if learns { cx.pass().mean_over } else { 0 };
-        let tokens = (cx.tokens(), x.mine().start);
+        let tokens = (cx.tokens(), first);
         let loss = balance::loss(device, &self.mesh, experts, (&own, counts.as_ref()), tokens, mean_over)?;
         if let (Some(counts), false) = (counts, stated) {
             if let Some(most) = experts.capacity_of(counts.tokens) {

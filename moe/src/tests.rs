@@ -55,6 +55,7 @@ fn oracle(e: &Experts) -> reference::Experts {
         dense: vec![],
         forced: e.forced,
         by_experts: e.by_experts,
+        noise: e.noise,
     }
 }
 
@@ -163,4 +164,13 @@ fn experts_that_choose_tokens_equal_the_oracle() {
     proves(&Four(Layer(choosing(), SWIGLU)));
     proves(&GatheredAndSliced(Layer(choosing(), SWIGLU)));
     proves_in_regions(&SlicedAndDealt(Layer(choosing(), SWIGLU)));
+}
+
+/// Kills: noise by a token's place on its rank and not in its sequence, one that moves gates, one of another layer's name.
+#[test]
+fn experts_chosen_with_noise_equal_the_oracle() {
+    for experts in [mixtral(), deepseek()] {
+        proves(&Two(Layer(Experts { noise: 0.5, ..experts }, SWIGLU)));
+    }
+    proves_in_regions(&SlicedAndDealt(Layer(Experts { noise: 0.5, ..qwen() }, SWIGLU)));
 }

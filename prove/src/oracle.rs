@@ -81,6 +81,7 @@ pub fn experts(of: Experts) -> reference::Experts {
         dense: of.dense.iter().collect(),
         forced: of.forced,
         by_experts: of.by_experts,
+        noise: of.noise,
     }
 }
 
@@ -135,6 +136,7 @@ mod tests {
             dense: [0, 2].into_iter().collect(),
             forced: false,
             by_experts: false,
+            noise: 0.0625,
         };
         let wanted = reference::Experts {
             count: 6,
@@ -151,6 +153,7 @@ mod tests {
             dense: vec![0, 2],
             forced: false,
             by_experts: false,
+            noise: 0.0625,
         };
         let told = model(&Shape { experts: Some(of), ..Shape::LLAMA });
         assert_eq!(told.experts, Some(wanted));

@@ -15,12 +15,14 @@
 //! arXiv:2202.09368 (experts that choose).
 use crate::activation::Activation;
 use crate::balance::Balance;
+use crate::dropout::Pass;
 use crate::feed_forward::{FeedForward, FeedForwardSaved};
 use crate::linear::{add, dot, linear, linear_backward, transpose};
+use crate::mask::Tokens;
 use crate::parameters::{Does, Map, Weights};
 use crate::router::Routing;
 use crate::see::Walk;
-use tensor::Scalar;
+use tensor::{Noise, Scalar};
 
 /// Experts in place of a feed-forward: all that their parameters do not say.
 #[derive(Clone, Debug, PartialEq)]
@@ -53,6 +55,8 @@ pub struct Experts {
     pub forced: bool,
     /// Whether experts choose tokens: each as many as it takes.
     pub by_experts: bool,
+    /// The standard deviation of what learning adds to the scores that choose.
+    pub noise: f64,
 }
 
 /// What a score is.
@@ -153,7 +157,11 @@ impl Mixture {
         let (w, [router, gate], experts) = (walk.w, self.maps(), &self.experts);
         let mut y = vec![S::ZERO; x.len()];
         let logits = router.forward_seen(walk, &x);
-        let routing = experts.route(logits, experts.bias.then(|| &w[&self.part("router.bias")]));
+        let routing = experts.route(
+            logits,
+            experts.bias.then(|| &w[&self.part("router.bias")]),
+            self.noise(walk.pass, lengths),
+        );
         let taken = experts.taken(&routing.chosen).into_iter().enumerate();
         let taken: Vec<_> = taken.map(|(e, copies)| self.expert(e, &x, copies, w)).collect();
         for Taken { copies, y: of, .. } in &taken {
@@ -222,6 +230,16 @@ impl Mixture {
         let h = self.activation.of_rows(&up, f);
         let y = linear(&h, &transpose(down, [self.width, f]), [f, self.width]);
         Taken { copies, x, up, h, y }
+    }
+
+    /// What a pass adds to the scores `[B,E]` that choose, if it does.
+    fn noise<S: Scalar>(&self, pass: Option<Pass>, lengths: &[usize]) -> Option<Vec<S>> {
+        let (pass, std) = (pass?, self.experts.noise);
+        let noise = Noise::new(std, pass.seed, pass.step, &self.part("router"));
+        let numbers = (pass.first_sequence..).take(lengths.len()).collect();
+        let of = |(s, p)| (0..self.experts.count).map(move |e| noise.of(s, p, e as u64));
+        let rows = Tokens { lengths: lengths.to_vec(), numbers }.rows();
+        (std != 0.0).then(|| rows.into_iter().flat_map(of).collect())
     }
 
     /// dY of its tokens to their dX, and the gradients of its two matrices.

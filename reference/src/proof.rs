@@ -118,6 +118,7 @@ pub(crate) fn few() -> Experts {
         dense: Vec::new(),
         forced: false,
         by_experts: false,
+        noise: 0.0,
     }
 }
 

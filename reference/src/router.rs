@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! P[B,E] = softmax(l) over all E, or sigmoid(l)
-//! s[B,E] = l where P is a softmax, P + b where it is a sigmoid: what chooses, and nothing else
+//! s[B,E] = l where P is a softmax, P + b where it is a sigmoid, + noise: what chooses, and nothing else
 //! groups   the best of them stay: by their highest s, or by the sum of their two highest where P is a sigmoid
 //! chosen   the k experts of the highest s in the groups that stayed, the lower index of two alike
 //! gⱼ     = scale·P[chosenⱼ], or scale·P[chosenⱼ] / Σᵢ P[chosenᵢ]
@@ -28,8 +28,13 @@ pub(crate) struct Routing<S> {
 }
 
 impl Experts {
-    /// `l[B,E]`, and `b[E]` where the choice has a bias → where the tokens go.
-    pub(crate) fn route<S: Scalar>(&self, logits: Vec<S>, bias: Option<&Vec<S>>) -> Routing<S> {
+    /// `l[B,E]`, `b[E]` where the choice has a bias, and `[B,E]` where it has noise → where the tokens go.
+    pub(crate) fn route<S: Scalar>(
+        &self,
+        logits: Vec<S>,
+        bias: Option<&Vec<S>>,
+        noise: Option<Vec<S>>,
+    ) -> Routing<S> {
         let p: Vec<S> = match self.scoring {
             Scoring::Softmax => logits.chunks(self.count).flat_map(softmax).collect(),
             Scoring::Sigmoid => logits.iter().map(|l| l.sigmoid()).collect(),
@@ -39,6 +44,7 @@ impl Experts {
             s.clone_from(&p);
             s.chunks_mut(self.count).for_each(|s| add(s, bias.into_iter().flatten().copied()));
         }
+        add(&mut s, noise.into_iter().flatten());
         let chosen: Vec<_> = if self.by_experts {
             self.choose_tokens(&p)
         } else {
@@ -53,7 +59,7 @@ impl Experts {
     ///
     /// # Panics
     /// If there are fewer than a token is to have.
-    fn choose<S: Scalar>(&self, t: usize, s: &[S]) -> Vec<usize> {
+    pub(crate) fn choose<S: Scalar>(&self, t: usize, s: &[S]) -> Vec<usize> {
         if self.forced {
             return (0..self.chosen).map(|j| (t * self.chosen + j) % self.count).collect();
         }

@@ -36,6 +36,9 @@ pub struct Experts {
     /// Whether experts choose: of a microbatch each takes as many tokens as its capacity says, those of its highest scores.
     /// A token may have all experts, or none. Source: Zhou et al., "Expert choice routing", arXiv:2202.09368.
     pub by_experts: bool,
+    /// The standard deviation of the noise that learning adds to the logits of softmax, or to scores by sigmoids, for the choice
+    /// alone. Source: Shazeer et al., §2.1, arXiv:1701.06538, where it is learnt.
+    pub noise: f64,
 }
 
 /// What a score is, and its gate.
@@ -142,6 +145,7 @@ impl Experts {
         dense: Blocks(0),
         forced: false,
         by_experts: false,
+        noise: 0.0,
     };
 
     /// The most tokens that one expert takes of a microbatch of so many, if that is limited.
@@ -166,6 +170,7 @@ impl Experts {
             (balanced, "cannot add to the loss, as each takes as many anyway"),
             (self.groups.is_some(), "cannot lie in groups, from which tokens choose"),
             (self.bias, "cannot have a bias, by which tokens choose"),
+            (self.noise != 0.0, "cannot have noise, by which tokens choose"),
             (self.forced, "cannot have tokens dealt to them in turn"),
         ];
         all.into_iter().find(|(is, _)| self.by_experts && *is).map(|(_, why)| why)

@@ -82,6 +82,7 @@ impl fmt::Display for Experts {
             (microbatch, "balance of microbatches"),
             (sequence, "balance of sequences"),
             (z, "z-loss of the router"),
+            (self.noise, "noise of the router"),
         ];
         let balances = balances.into_iter().filter(|(weight, _)| *weight > 0.0);
         says.extend(balances.map(|(weight, what)| format!("{what} {weight}")));
@@ -125,13 +126,14 @@ mod tests {
             dense: Blocks::from_iter([0, 3]),
             forced: true,
             by_experts: true,
+            noise: 0.0625,
             ..mixtral
         };
         assert_eq!(
             everything.to_string(),
             "8 experts of 14336 hidden, 2 chosen, by sigmoids with a bias of the choice, from 2 of 4 groups, \
              gates × 2.5, capacity 1.25, a shared expert of 32 hidden with a gate, balance of microbatches 0.5, \
-             balance of sequences 0.25, z-loss of the router 0.125, no experts in block 0 and 3, experts choose tokens, \
+             balance of sequences 0.25, z-loss of the router 0.125, noise of the router 0.0625, no experts in block 0 and 3, experts choose tokens, \
              tokens dealt in turn"
         );
     }
