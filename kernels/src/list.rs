@@ -121,10 +121,13 @@ macro_rules! every_kernel {
                 loss::cross_entropy_backward(logits, lse, targets.words(), slice, terms);
 
             /// The experts of every row, `router.chosen` each: those with the highest scores, equal ones by number.
+            /// Bias and noise are added to the scores, in this order.
             choose(
-                chosen: &mut Index<Self::Place>, logits: View<Self::Wide>, bias: Option<View<Self>>, router: &RouterTerms
-            )
-                = "choose experts", EmbeddingAndLoss => router::choose(chosen.words_mut(), logits, bias, router);
+                chosen: &mut Index<Self::Place>, logits: View<Self::Wide>, bias: Option<View<Self>>,
+                noise: Option<RouterNoise<Self::Place>>, router: &RouterTerms
+            ) = "choose experts", EmbeddingAndLoss => router::choose(
+                chosen.words_mut(), logits, bias, noise.map(|n| (n.noise, n.tokens.words(), n.first)), router
+            );
             /// The gates of the chosen experts, `gates[B, k]`, and each row's log-sum-exp.
             gates(
                 gates: ViewMut<Self>, lse: ViewMut<Self>, logits: View<Self>, chosen: &Index<Self::Place>,

@@ -1,7 +1,7 @@
 //! What kernels are told beside matrices: heads, tokens, constants.
 use crate::Mask;
 use serde::{Deserialize, Serialize};
-use tensor::{Device, Dropout, Index, View, ViewMut};
+use tensor::{Device, Dropout, Index, Noise, Place, View, ViewMut};
 
 /// Whether a kernel replaces what it writes to or adds to it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -74,6 +74,16 @@ pub struct RouterTerms {
     pub scale: f64,
     /// How many groups of consecutive experts there are, and from how many of them a row chooses.
     pub groups: Option<[usize; 2]>,
+}
+
+/// What is added to the scores by which rows choose experts.
+pub struct RouterNoise<'a, P: Place> {
+    /// The noise; an expert is a feature.
+    pub noise: Noise,
+    /// The sequences' tokens.
+    pub tokens: &'a Index<P>,
+    /// Which of these is the first row.
+    pub first: usize,
 }
 
 /// What a router's loss weighs the scores of rows with.

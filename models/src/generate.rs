@@ -90,6 +90,12 @@ impl Prompts {
     /// One sentence on the first thing that does not fit.
     pub fn check<D: Runs>(&self, model: &Model, layout: &Layout) -> Result<()> {
         layout.fits(model.config.shape)?;
+        if model.config.shape.experts.is_some_and(|experts| experts.by_experts) {
+            bail!(
+                "experts that choose tokens choose among those of all texts, later ones too; generating needs a model whose \
+                 tokens choose experts"
+            );
+        }
         if let Some(capacity) = model.config.shape.experts.and_then(|experts| experts.capacity) {
             bail!(
                 "a capacity of {capacity} drops tokens by what others choose, so a text would depend on the texts beside it; \

@@ -12,7 +12,7 @@ use crate::exchange::{Carried, Dispatch, Exchange};
 use crate::routing::{self, Routing, Standing};
 use crate::shared::SharedFeedForward;
 use comm::{Axes, Axis, Group, Mesh, Request};
-use kernels::{Kernels, RouterTerms};
+use kernels::{Kernels, RouterNoise, RouterTerms};
 use layers::model::part::Other;
 use layers::model::strategy;
 use layers::ops::{
@@ -150,20 +150,27 @@ impl<D: Kernels, X: Exchange<D> + Exchange<D::Wide> + Copy> ExpertFeedForward<D,
     }
     /// The experts of this rank's tokens, and who gives what to whom.
     fn route(&self, cx: &Cx<D>, x: &Stream<D>, logits: &Tensor<D::Wide>) -> Result<Handed<D>> {
-        let (device, experts, k) = (x.device(), &self.experts, self.experts.chosen);
+        let (device, experts, k) = (x.device(), &self.experts, self.experts.copies());
+        let first = self.region.mine(x.rows()).start;
         let mut chosen = Index::new(device.place(), 0, []);
         let mut read = None;
-        if !experts.forced {
+        if experts.by_experts {
+            let (rows, all) = (logits.rows(), 0..experts.count as u32);
+            chosen = Index::new(device.place(), rows * k, (0..rows).flat_map(|_| all.clone()));
+            let (p, _) = gates(logits, &chosen, &RouterTerms { scale: 1.0, ..self.terms });
+            read = Routing::by_experts(&self.mesh, experts, &p)?;
+        } else if !experts.forced {
             let bias = self.bias.as_ref().map(WholeWeight::whole).transpose()?;
-            chosen = choose(device, logits, bias.as_ref(), &self.terms);
+            let tokens = cx.tokens_on(device.place());
+            let noise = cx.noise(experts.noise, &self.name).map(|noise| RouterNoise { noise, tokens, first });
+            chosen = choose(device, logits, bias.as_ref(), noise, &self.terms);
             read = routing::read(&chosen, k);
         }
         let mut stated = false; // as there are no numbers
         let mut own = match read {
             Some(read) => read,
             None => {
-                let Standing { first, tokens } = Standing::of(&self.mesh, self.region, x.rows())?;
-                let own = Routing::in_turn(experts, first, tokens);
+                let own = Routing::in_turn(experts, &Standing::of(&self.mesh, self.region, x.rows())?);
                 chosen = Index::new(device.place(), own.list.len(), own.list.iter().copied());
                 stated = routing::read(&chosen, k).is_none();
                 own
@@ -173,10 +180,11 @@ impl<D: Kernels, X: Exchange<D> + Exchange<D::Wide> + Copy> ExpertFeedForward<D,
             cx.add_load(self.name.trim_end_matches(".router"), &own.counts(experts.count));
         }
         let learns = cx.pass().learns;
-        let counted = experts.capacity.is_some() || learns && experts.balance.microbatch != 0.0;
+        let drops = experts.capacity.is_some() && !experts.by_experts;
+        let counted = drops || learns && experts.balance.microbatch != 0.0;
         let counts = counted.then(|| Counts::of(&self.mesh, experts.count, &own)).transpose()?;
         let mean_over = if learns { cx.pass().mean_over } else { 0 };
-        let tokens = (cx.tokens(), self.region.mine(x.rows()).start);
+        let tokens = (cx.tokens(), first);
         let loss = balance::loss(device, &self.mesh, experts, (&own, counts.as_ref()), tokens, mean_over)?;
         if let (Some(counts), false) = (counts, stated) {
             if let Some(most) = experts.capacity_of(counts.tokens) {
@@ -210,7 +218,7 @@ impl<D: Kernels, X: Exchange<D> + Exchange<D::Wide> + Copy> ExpertFeedForward<D,
     }
     /// How many gates each etp rank has.
     fn copies(&self, handed: &Handed<D>) -> Vec<usize> {
-        handed.rows.iter().map(|rows| rows * self.experts.chosen).collect()
+        handed.rows.iter().map(|rows| rows * self.experts.copies()).collect()
     }
     /// What tokens, cut over tensor ranks, are where the stream has them all.
     fn like(&self, x: &Stream<D>, y: Stream<D>) -> Result<Stream<D>> {
@@ -238,7 +246,7 @@ impl<D: Kernels, X: Exchange<D> + Exchange<D::Wide> + Copy> Layer<D> for ExpertF
         let rows = self.begin(&handed, own.share())?;
         let shared = self.shared.as_ref().map(|layer| layer.forward(cx, x.clone())).transpose()?; // meanwhile
         let rows = self.exchange.end(&handed.plan, rows.wait()?, Carried::Tokens);
-        let copies = gates.rows() * self.experts.chosen;
+        let copies = gates.rows() * self.experts.copies();
         let by = self.etp.all_gather_v(&gates.reshaped(copies, 1), &self.copies(&handed))?;
         let by = self.exchange.begin(&self.ep, &handed.plan, by, Carried::Copies)?.wait()?;
         let by = self.exchange.end(&handed.plan, by, Carried::Copies);
@@ -274,7 +282,7 @@ impl<D: Kernels, X: Exchange<D> + Exchange<D::Wide> + Copy> Layer<D> for ExpertF
         drop(up);
         let dx = expert_rows(&dup, counts, &self.up.matrices()?.t())?;
         let dx = self.back(&handed, dx)?;
-        let dgates = self.back_to_gates(&handed, d_by)?.reshaped(x.share().rows(), self.experts.chosen);
+        let dgates = self.back_to_gates(&handed, d_by)?.reshaped(x.share().rows(), self.experts.copies());
         let tokens = cx.tokens_on(dx.device().place());
         let loss = handed.loss.as_ref().map(|loss| (loss, tokens));
         let (scores, of) = ((&logits, &lse), (&dgates, &handed.chosen));
@@ -320,6 +328,9 @@ fn fits(experts: &Experts, bias: bool) -> Result<()> {
             chosen,
             format!("1 to {count}, of which it chooses"),
         ));
+    }
+    if let Some(why) = experts.cannot_choose() {
+        return Err(Error::Cannot(format!("experts that choose tokens {why}")));
     }
     if bias {
         return Err(Error::Cannot("experts have no biases, and the feed-forward of this model has".into()));

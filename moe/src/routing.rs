@@ -1,10 +1,11 @@
 //! Who is handed to whom: for every token of a rank the experts of its `k` copies, as a list. What leaves the device of a
 //! router's work is this list alone; where there are no numbers, the list is a stated one.
 use comm::{Axes, Axis, Group, Mesh};
-use kernels::RouterTerms;
+use kernels::{Kernels, RouterTerms};
 use layers::ops::Region;
 use layers::{Experts, Result, Scoring};
-use tensor::{Index, Place};
+use std::ops::Range;
+use tensor::{Index, Place, Scalar, Tensor};
 
 /// In place of an expert: the copy was dropped.
 pub const NOBODY: u32 = u32::MAX;
@@ -12,7 +13,7 @@ pub const NOBODY: u32 = u32::MAX;
 /// What a router's kernels are told.
 pub(crate) fn terms(experts: &Experts) -> RouterTerms {
     RouterTerms {
-        chosen: experts.chosen,
+        chosen: experts.copies(),
         sigmoid: experts.scoring == Scoring::Sigmoid,
         normalize: experts.normalize,
         scale: experts.scale,
@@ -30,13 +31,53 @@ pub struct Routing {
 }
 
 impl Routing {
-    /// So many tokens in turn, the first of which has this number in its microbatch: token `t` goes to the experts
-    /// `t·k`, `t·k + 1`, …, counted round and round.
-    #[must_use]
-    pub fn in_turn(experts: &Experts, first: usize, tokens: usize) -> Self {
-        let (k, all) = (experts.chosen, experts.count);
-        let list = (first * k..(first + tokens) * k).map(|copy| (copy % all) as u32).collect();
-        Self { list, chosen: k }
+    /// The tokens that stand here, in turn: token `t` goes to the experts `t·k`, `t·k + 1`, …, counted round and round. Where
+    /// experts choose, expert `e` takes `C` tokens from `e·C` on, counted round and round.
+    pub(crate) fn in_turn(experts: &Experts, at: &Standing) -> Self {
+        let (k, all, own) = (experts.copies(), experts.count, at.first..at.first + at.tokens);
+        if let (true, Some(most)) = (experts.by_experts, experts.capacity_of(at.of)) {
+            let takes = |t: usize, e: usize| (t + at.of - e * most % at.of) % at.of < most;
+            return Self::of_each(own, all, takes);
+        }
+        Self { list: (own.start * k..own.end * k).map(|copy| (copy % all) as u32).collect(), chosen: k }
+    }
+    /// A copy for each expert, of which those are somebody's that `takes` says: of this token by this expert.
+    fn of_each(tokens: Range<usize>, experts: usize, takes: impl Fn(usize, usize) -> bool) -> Self {
+        let of = |t: usize| (0..experts).map(move |e| (t, e));
+        let list = tokens.flat_map(of).map(|(t, e)| if takes(t, e) { e as u32 } else { NOBODY }).collect();
+        Self { list, chosen: experts }
+    }
+    /// What experts choose of a microbatch whose scores `P` are those of all ranks, in the order of these: of each expert the
+    /// highest, the lower number of two alike. None where there are no numbers.
+    pub(crate) fn by_experts<D: Kernels>(
+        mesh: &Mesh<D::Place>,
+        experts: &Experts,
+        p: &Tensor<D>,
+    ) -> Result<Option<Self>> {
+        let (group, all) = (mesh.over(Axes::TOKENS | Axis::LAYERS)?.named("scores of tokens"), experts.count);
+        let rows: Vec<usize> =
+            group.all_gather_values(&[p.rows()])?.into_iter().map(|rows| rows[0]).collect();
+        let Some(p_of_all) = group.all_gather_v(p, &rows)?.read() else { return Ok(None) };
+        let first = before(mesh, &group, rows.clone()).into_iter().sum::<usize>();
+        let mut ranks: Vec<_> = group
+            .ranks()
+            .zip(&rows)
+            .scan(0, |end, (rank, &n)| {
+                *end += n;
+                Some((place(mesh, rank), *end - n..*end))
+            })
+            .collect();
+        ranks.sort_by(|(a, _), (b, _)| a.cmp(b));
+        let tokens: Vec<usize> = ranks.into_iter().flat_map(|(_, rows)| rows).collect();
+        let most = experts.capacity_of(tokens.len()).unwrap_or(tokens.len());
+        let mut taken = vec![false; tokens.len() * all];
+        for e in 0..all {
+            let score = |t: usize| p_of_all[tokens[t] * all + e];
+            let mut order: Vec<usize> = (0..tokens.len()).collect();
+            order.sort_by(|&a, &b| score(b).order(score(a)).then(a.cmp(&b)));
+            order[..most].iter().for_each(|t| taken[t * all + e] = true);
+        }
+        Ok(Some(Self::of_each(first..first + p.rows(), all, |t, e| taken[t * all + e])))
     }
     /// How many copies each expert is handed.
     #[must_use]
@@ -63,6 +104,8 @@ pub(crate) struct Standing {
     pub(crate) first: usize,
     /// How many there are here.
     pub(crate) tokens: usize,
+    /// Of how many.
+    pub(crate) of: usize,
 }
 
 /// The place of the rank whose tokens these are: along the axes that deal tokens, and among the ranks that cut them.
@@ -84,18 +127,20 @@ impl Standing {
         let dealers = mesh.over(Axes::TOKENS)?.named("tokens of a microbatch");
         let all: Vec<usize> = dealers.all_gather_values(&[rows])?.into_iter().map(|rows| rows[0]).collect();
         let mine = region.mine(rows);
+        let of = all.iter().sum();
         let first = before(mesh, &dealers, all).into_iter().sum::<usize>() + mine.start;
-        Ok(Self { first, tokens: mine.len() })
+        Ok(Self { first, tokens: mine.len(), of })
     }
     /// Of the part of a peer, as it is where every rank is dealt as many rows.
     fn stated<P: Place>(mesh: &Mesh<P>, rank: usize, rows: usize) -> Self {
         let ranks = mesh.group(Axis::LAYERS).size();
         let at =
             Region::Tokens { axis: Axis::LAYERS.into(), rank: mesh.coordinate(Axis::LAYERS, rank), ranks };
-        let dealt = Axes::TOKENS
-            .iter()
-            .fold(0, |place, axis| place * mesh.group(axis).size() + mesh.coordinate(axis, rank));
-        Self { first: dealt * rows + at.mine(rows).start, tokens: at.mine(rows).len() }
+        let (dealt, of) = Axes::TOKENS.iter().fold((0, rows), |(place, of), axis| {
+            let n = mesh.group(axis).size();
+            (place * n + mesh.coordinate(axis, rank), of * n)
+        });
+        Self { first: dealt * rows + at.mine(rows).start, tokens: at.mine(rows).len(), of }
     }
 }
 
@@ -113,10 +158,7 @@ pub(crate) fn of_all<P: Place>(
     for (rank, list) in group.ranks().zip(lists) {
         let [ep, etp] = [Axis::EXPERTS, Axis::EXPERT_LAYERS].map(|axis| mesh.coordinate(axis, rank));
         all[ep][etp] = match stated {
-            Some((experts, rows)) => {
-                let Standing { first, tokens } = Standing::stated(mesh, rank, rows);
-                Routing::in_turn(experts, first, tokens)
-            }
+            Some((experts, rows)) => Routing::in_turn(experts, &Standing::stated(mesh, rank, rows)),
             None => Routing { list, chosen: own.chosen },
         };
     }

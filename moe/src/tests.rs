@@ -29,6 +29,11 @@ fn qwen() -> Experts {
     Experts { normalize: false, shared, capacity: Some(0.75), ..mixtral() }
 }
 
+/// Each takes ⌈0.75·2·B/5⌉ of all B tokens.
+fn choosing() -> Experts {
+    Experts { by_experts: true, scale: 2.5, ..qwen() }
+}
+
 /// The same experts, in the oracle's words.
 fn oracle(e: &Experts) -> reference::Experts {
     reference::Experts {
@@ -52,6 +57,8 @@ fn oracle(e: &Experts) -> reference::Experts {
         },
         dense: vec![],
         forced: e.forced,
+        by_experts: e.by_experts,
+        noise: e.noise,
     }
 }
 
@@ -157,4 +164,24 @@ fn sliced_experts_equal_the_oracle() {
     proves(&SlicedAndDealt(Layer(deepseek(), SWIGLU)));
     proves(&GatheredAndSliced(Layer(mixtral(), SWIGLU)));
     proves_in_regions(&SlicedAndDealt(Layer(qwen(), SWIGLU)));
+}
+
+/// Of each expert's tokens some are on other ranks, and few tokens have one expert. Kills: a choice among a rank's own tokens,
+/// an order of ranks that is not that of tokens, gates or gradients of copies that nobody took.
+#[test]
+fn experts_that_choose_tokens_equal_the_oracle() {
+    proves(&Alone(Layer(choosing(), SWIGLU)));
+    proves(&Two(Layer(choosing(), SWIGLU)));
+    proves(&Four(Layer(choosing(), SWIGLU)));
+    proves(&GatheredAndSliced(Layer(choosing(), SWIGLU)));
+    proves_in_regions(&SlicedAndDealt(Layer(choosing(), SWIGLU)));
+}
+
+/// Kills: noise by a token's place on its rank and not in its sequence, one that moves gates, one of another layer's name.
+#[test]
+fn experts_chosen_with_noise_equal_the_oracle() {
+    for experts in [mixtral(), deepseek()] {
+        proves(&Two(Layer(Experts { noise: 0.5, ..experts }, SWIGLU)));
+    }
+    proves_in_regions(&SlicedAndDealt(Layer(Experts { noise: 0.5, ..qwen() }, SWIGLU)));
 }

@@ -47,7 +47,14 @@ pub(crate) fn log2_per_key(subject: &Subject) -> f64 {
 /// The subject with a model whose every token goes through all experts: it computes all that any choice would.
 fn of_any_choice(mut subject: Subject) -> Subject {
     if let Design::Transformer(shape) | Design::Blocks(shape) = &mut subject.model {
-        let every = |of: Experts| Experts { chosen: of.count, groups: None, capacity: None, ..of };
+        let every = |of: Experts| Experts {
+            chosen: of.count,
+            groups: None,
+            capacity: None,
+            by_experts: false,
+            noise: 0.0,
+            ..of
+        };
         shape.experts = shape.experts.map(every);
     }
     subject
@@ -87,7 +94,10 @@ mod tests {
         let few = Experts { count: 4, scoring: Scoring::Sigmoid, ..Experts::MIXTRAL };
         let all = bound(Experts { chosen: 4, ..few });
         assert!(all < -20.0, "{all}");
-        for few in [few, Experts { capacity: Some(0.25), ..few }, Experts { groups: Some(grouped), ..few }] {
+        let choosing = Experts { capacity: Some(0.25), by_experts: true, ..few };
+        for few in
+            [few, choosing, Experts { capacity: Some(0.25), ..few }, Experts { groups: Some(grouped), ..few }]
+        {
             assert_eq!(bound(few).to_bits(), all.to_bits(), "{few:?}");
         }
         assert!(bound(Experts { count: 2, ..few }) < all, "more experts, more that could meet");

@@ -122,6 +122,9 @@ impl Case {
         if let Some((what, seen, _, wanted)) = all.into_iter().find(|(_, _, holds, _)| !holds) {
             bail!("no case: {what} is {seen}; it must be {wanted}");
         }
+        if let Some(why) = self.shape.experts.and_then(|of| of.cannot_choose()) {
+            bail!("no case: experts that choose tokens {why}");
+        }
         let Heads { queries, keys, .. } = heads;
         if !queries.is_multiple_of(keys) {
             bail!("no case: {queries} query heads cannot share {keys} KV heads; these must divide them");
@@ -216,6 +219,7 @@ fn of_experts(of: &Experts) -> Vec<(&'static str, f64, bool, String)> {
     all.push(("shape.experts.groups.count", groups as f64, even, format!("a divisor of {}", of.count)));
     all.extend(of.shared.map(|shared| size("shape.experts.shared.hidden", shared.hidden, LARGEST)));
     let capacity = of.capacity.unwrap_or(1.0);
+    all.push(("shape.experts.noise", of.noise, of.noise >= 0.0, "0 or more".into()));
     all.push(("shape.experts.capacity", capacity, capacity > 0.0, "more than 0".into()));
     all
 }

@@ -80,6 +80,8 @@ pub fn experts(of: Experts) -> reference::Experts {
         balance: reference::Balance { microbatch, sequence, z },
         dense: of.dense.iter().collect(),
         forced: of.forced,
+        by_experts: of.by_experts,
+        noise: of.noise,
     }
 }
 
@@ -133,6 +135,8 @@ mod tests {
             balance: Balance { microbatch: 0.5, sequence: 0.25, z: 0.125 },
             dense: [0, 2].into_iter().collect(),
             forced: false,
+            by_experts: false,
+            noise: 0.0625,
         };
         let wanted = reference::Experts {
             count: 6,
@@ -148,12 +152,20 @@ mod tests {
             balance: reference::Balance { microbatch: 0.5, sequence: 0.25, z: 0.125 },
             dense: vec![0, 2],
             forced: false,
+            by_experts: false,
+            noise: 0.0625,
         };
         let told = model(&Shape { experts: Some(of), ..Shape::LLAMA });
         assert_eq!(told.experts, Some(wanted));
-        let other =
-            experts(Experts { normalize: true, bias: false, forced: true, scoring: Scoring::Softmax, ..of });
-        assert_eq!((other.normalize, other.bias, other.forced), (true, false, true));
+        let other = experts(Experts {
+            normalize: true,
+            bias: false,
+            forced: true,
+            by_experts: true,
+            scoring: Scoring::Softmax,
+            ..of
+        });
+        assert_eq!((other.normalize, other.bias, other.forced, other.by_experts), (true, false, true, true));
         assert_eq!((other.scoring, model(&Shape::LLAMA).experts), (reference::Scoring::Softmax, None));
     }
 }

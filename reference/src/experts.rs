@@ -11,18 +11,22 @@
 //! and the rest as the parts have it. The matrices of all experts lie in one, `W_down` transposed: rows `e·D..(e+1)·D` are
 //! expert e's. What a microbatch's tokens are to each other (capacity, balance) they are whoever holds them.
 //!
-//! Source: Shazeer et al., arXiv:1701.06538; Fedus et al., Switch, arXiv:2101.03961 (capacity).
+//! Source: Shazeer et al., arXiv:1701.06538; Fedus et al., Switch, arXiv:2101.03961 (capacity); Zhou et al.,
+//! arXiv:2202.09368 (experts that choose).
 use crate::activation::Activation;
 use crate::balance::Balance;
+use crate::dropout::Pass;
 use crate::feed_forward::{FeedForward, FeedForwardSaved};
 use crate::linear::{add, dot, linear, linear_backward, transpose};
+use crate::mask::Tokens;
 use crate::parameters::{Does, Map, Weights};
 use crate::router::Routing;
 use crate::see::Walk;
-use tensor::Scalar;
+use tensor::{Noise, Scalar};
 
 /// Experts in place of a feed-forward: all that their parameters do not say.
 #[derive(Clone, Debug, PartialEq)]
+#[expect(clippy::struct_excessive_bools, reason = "a router is a choice of parts")]
 pub struct Experts {
     /// How many there are, `E`.
     pub count: usize,
@@ -50,6 +54,10 @@ pub struct Experts {
     pub dense: Vec<usize>,
     /// Whether tokens are dealt to experts in turn.
     pub forced: bool,
+    /// Whether experts choose tokens: each as many as it takes.
+    pub by_experts: bool,
+    /// The standard deviation of what learning adds to the scores that choose.
+    pub noise: f64,
 }
 
 /// What a score is.
@@ -150,7 +158,11 @@ impl Mixture {
         let (w, [router, gate], experts) = (walk.w, self.maps(), &self.experts);
         let mut y = vec![S::ZERO; x.len()];
         let logits = router.forward_seen(walk, &x);
-        let routing = experts.route(logits, experts.bias.then(|| &w[&self.part("router.bias")]));
+        let routing = experts.route(
+            logits,
+            experts.bias.then(|| &w[&self.part("router.bias")]),
+            self.noise(walk.pass, lengths),
+        );
         let taken = experts.taken(&routing.chosen).into_iter().enumerate();
         let taken: Vec<_> = taken.map(|(e, copies)| self.expert(e, &x, copies, w)).collect();
         for Taken { copies, y: of, .. } in &taken {
@@ -219,6 +231,16 @@ impl Mixture {
         let h = self.activation.of_rows(&up, f);
         let y = linear(&h, &transpose(down, [self.width, f]), [f, self.width]);
         Taken { copies, x, up, h, y }
+    }
+
+    /// What a pass adds to the scores `[B,E]` that choose, if it does.
+    fn noise<S: Scalar>(&self, pass: Option<Pass>, lengths: &[usize]) -> Option<Vec<S>> {
+        let (pass, std) = (pass?, self.experts.noise);
+        let noise = Noise::new(std, pass.seed, pass.step, &self.part("router"));
+        let numbers = (pass.first_sequence..).take(lengths.len()).collect();
+        let of = |(s, p)| (0..self.experts.count).map(move |e| noise.of(s, p, e as u64));
+        let rows = Tokens { lengths: lengths.to_vec(), numbers }.rows();
+        (std != 0.0).then(|| rows.into_iter().flat_map(of).collect())
     }
 
     /// dY of its tokens to their dX, and the gradients of its two matrices.

@@ -117,7 +117,15 @@ pub(crate) fn few() -> Experts {
         balance: Balance::default(),
         dense: Vec::new(),
         forced: false,
+        by_experts: false,
+        noise: 0.0,
     }
+}
+
+/// Experts that choose tokens, of which some are chosen by none and some by several.
+pub(crate) fn choosing() -> Experts {
+    let shared = Some(Shared { hidden: 2, gated: true });
+    Experts { by_experts: true, normalize: false, scale: 2.5, capacity: Some(0.75), shared, ..few() }
 }
 
 /// All that experts may have but a capacity: six in three groups, of which two are chosen.

@@ -4,14 +4,15 @@
 //!
 //! ```text
 //! P[B,E] = softmax(l) over all E, or sigmoid(l)
-//! s[B,E] = l where P is a softmax, P + b where it is a sigmoid: what chooses, and nothing else
+//! s[B,E] = l where P is a softmax, P + b where it is a sigmoid, + noise: what chooses, and nothing else
 //! groups   the best of them stay: by their highest s, or by the sum of their two highest where P is a sigmoid
 //! chosen   the k experts of the highest s in the groups that stayed, the lower index of two alike
 //! gⱼ     = scale·P[chosenⱼ], or scale·P[chosenⱼ] / Σᵢ P[chosenᵢ]
+//!          where experts choose: of each, the C tokens of its highest P[t,e], the lower number of two alike, in its order
 //! dP     = scale·dg, or scale·(dgⱼ − Σᵢ dgᵢ·pᵢ/Σ) / Σ;  a choice has no gradient
 //! ```
 //! Source: Shazeer et al., arXiv:1701.06538; Jiang et al., Mixtral, arXiv:2401.04088 (softmax); DeepSeek-AI, DeepSeek-V3,
-//! §2.1.2, arXiv:2412.19437 (sigmoid, bias, groups).
+//! §2.1.2, arXiv:2412.19437 (sigmoid, bias, groups); Zhou et al., arXiv:2202.09368 (experts that choose).
 use crate::experts::{Experts, Groups, Scoring};
 use crate::linear::{add, dot};
 use crate::softmax::softmax;
@@ -27,8 +28,13 @@ pub(crate) struct Routing<S> {
 }
 
 impl Experts {
-    /// `l[B,E]`, and `b[E]` where the choice has a bias → where the tokens go.
-    pub(crate) fn route<S: Scalar>(&self, logits: Vec<S>, bias: Option<&Vec<S>>) -> Routing<S> {
+    /// `l[B,E]`, `b[E]` where the choice has a bias, and `[B,E]` where it has noise → where the tokens go.
+    pub(crate) fn route<S: Scalar>(
+        &self,
+        logits: Vec<S>,
+        bias: Option<&Vec<S>>,
+        noise: Option<Vec<S>>,
+    ) -> Routing<S> {
         let p: Vec<S> = match self.scoring {
             Scoring::Softmax => logits.chunks(self.count).flat_map(softmax).collect(),
             Scoring::Sigmoid => logits.iter().map(|l| l.sigmoid()).collect(),
@@ -38,7 +44,12 @@ impl Experts {
             s.clone_from(&p);
             s.chunks_mut(self.count).for_each(|s| add(s, bias.into_iter().flatten().copied()));
         }
-        let chosen: Vec<_> = s.chunks(self.count).enumerate().map(|(t, s)| self.choose(t, s)).collect();
+        add(&mut s, noise.into_iter().flatten());
+        let chosen: Vec<_> = if self.by_experts {
+            self.choose_tokens(&p)
+        } else {
+            s.chunks(self.count).enumerate().map(|(t, s)| self.choose(t, s)).collect()
+        };
         let gates =
             chosen.iter().zip(p.chunks(self.count)).map(|(chosen, p)| self.gates(chosen, p)).collect();
         Routing { logits, p, chosen, gates }
@@ -48,7 +59,7 @@ impl Experts {
     ///
     /// # Panics
     /// If there are fewer than a token is to have.
-    fn choose<S: Scalar>(&self, t: usize, s: &[S]) -> Vec<usize> {
+    pub(crate) fn choose<S: Scalar>(&self, t: usize, s: &[S]) -> Vec<usize> {
         if self.forced {
             return (0..self.chosen).map(|j| (t * self.chosen + j) % self.count).collect();
         }
@@ -70,6 +81,18 @@ impl Experts {
         let best = highest(&open.iter().map(|&e| s[e]).collect::<Vec<S>>(), self.chosen);
         assert_eq!(best.len(), self.chosen, "{} experts to choose {} from", open.len(), self.chosen);
         best.into_iter().map(|at| open[at]).collect()
+    }
+
+    /// Of each token the experts that choose it, from `P[B,E]`.
+    fn choose_tokens<S: Scalar>(&self, p: &[S]) -> Vec<Vec<usize>> {
+        let mut chosen = vec![Vec::new(); p.len() / self.count];
+        for e in 0..self.count {
+            let of_expert: Vec<S> = p.chunks(self.count).map(|p| p[e]).collect();
+            for t in highest(&of_expert, self.most(of_expert.len())) {
+                chosen[t].push(e);
+            }
+        }
+        chosen
     }
 
     fn gates<S: Scalar>(&self, chosen: &[usize], p: &[S]) -> Vec<S> {
@@ -116,8 +139,7 @@ impl Experts {
     /// Of each expert, the copies `(t, j)` that it takes: token `t`, which chose it as its `j`-th. In the order of tokens, and
     /// no more than its capacity.
     pub(crate) fn taken(&self, chosen: &[Vec<usize>]) -> Vec<Vec<(usize, usize)>> {
-        let each = (self.chosen * chosen.len()) as f64 / self.count as f64;
-        let most = self.capacity.map_or(usize::MAX, |capacity| (capacity * each).ceil() as usize);
+        let most = self.most(chosen.len());
         let mut taken = vec![Vec::new(); self.count];
         for (t, chosen) in chosen.iter().enumerate() {
             for (j, &e) in chosen.iter().enumerate() {
@@ -127,6 +149,12 @@ impl Experts {
             }
         }
         taken
+    }
+
+    /// The most tokens of so many that an expert takes.
+    fn most(&self, tokens: usize) -> usize {
+        let each = (self.chosen * tokens) as f64 / self.count as f64;
+        self.capacity.map_or(usize::MAX, |capacity| (capacity * each).ceil() as usize)
     }
 }
 

@@ -5,6 +5,17 @@
 //! Source: Srivastava et al., "Dropout", JMLR 15 (2014); scaled while training ("inverted").
 use crate::{Scalar, mix};
 
+/// A hash of a place in the model, in one step.
+pub(crate) fn salt(seed: u64, step: usize, site: &str) -> u64 {
+    site.bytes().fold(mix(mix(seed) ^ step as u64), |hash, byte| mix(hash ^ u64::from(byte)))
+}
+
+/// A hash of an element there.
+#[inline]
+pub(crate) fn element(salt: u64, sequence: usize, position: usize, feature: u64) -> u64 {
+    mix(mix(salt ^ mix((sequence as u64) << 32 | position as u64)) ^ feature)
+}
+
 /// Dropout at one place in the model, in one step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Dropout {
@@ -20,14 +31,12 @@ impl Dropout {
     #[must_use]
     pub fn new(rate: f64, seed: u64, step: usize, site: &str) -> Self {
         assert!((0.0..1.0).contains(&rate), "a dropout rate of {rate}; it must be 0 or more and below 1");
-        let salt = site.bytes().fold(mix(mix(seed) ^ step as u64), |hash, byte| mix(hash ^ u64::from(byte)));
-        Self { rate, salt }
+        Self { rate, salt: salt(seed, step, site) }
     }
     /// Whether this element stays. For attention's probabilities, `feature` is [`Dropout::pair`].
     #[inline]
     pub fn keeps(&self, sequence: usize, position: usize, feature: u64) -> bool {
-        let row = mix(self.salt ^ mix((sequence as u64) << 32 | position as u64));
-        (mix(row ^ feature) >> 11) as f64 >= self.rate * (1u64 << 53) as f64
+        (element(self.salt, sequence, position, feature) >> 11) as f64 >= self.rate * (1u64 << 53) as f64
     }
     /// The feature number of a probability: its query head of the whole model, and its key's position.
     #[inline]

@@ -3,7 +3,7 @@ use super::{In, Out};
 use crate::indexed::entries;
 use crate::{RouterTerms, Segment};
 use std::cmp::Ordering;
-use tensor::Scalar;
+use tensor::{Noise, Scalar};
 
 /// The experts with the highest scores, equal ones by number; of the best groups, where there are groups.
 #[inline(always)]
@@ -11,14 +11,20 @@ pub(super) fn choose<S: Scalar>(
     chosen: &mut [u32],
     logits: In<S::Wide>,
     bias: Option<In<S>>,
+    noise: Option<(Noise, &[u32], usize)>,
     router: &RouterTerms,
 ) {
     let (mut scores, mut order) = (Vec::new(), Vec::new());
+    let mut noise = noise.map(|(noise, tokens, first)| (noise, places(tokens).skip(first)));
     for (i, chosen) in chosen.chunks_exact_mut(router.chosen).enumerate() {
         scores.clear();
         scores.extend(logits.row(i).iter().map(|&x| if router.sigmoid { x.sigmoid() } else { x }));
         if let Some(bias) = &bias {
             scores.iter_mut().zip(bias.row(0)).for_each(|(s, &b)| *s += b.widen());
+        }
+        if let Some((noise, places)) = &mut noise {
+            let (sequence, position) = places.next().expect("a token for every row");
+            (0..).zip(&mut scores).for_each(|(e, s)| *s += noise.of(sequence, position, e));
         }
         order.clear();
         order.extend(0..scores.len() as u32);
@@ -41,6 +47,12 @@ pub(super) fn choose<S: Scalar>(
         order.sort_unstable_by(|&a, &b| before(&scores, a as usize, b as usize));
         chosen.copy_from_slice(&order[..router.chosen]);
     }
+}
+
+/// The sequence of each token, and its position there.
+#[inline(always)]
+fn places(tokens: &[u32]) -> impl Iterator<Item = (usize, usize)> {
+    entries::<Segment>(tokens).flat_map(|t| (0..t.len).map(move |i| (t.sequence, t.position + i)))
 }
 
 /// The higher score first, then the lower number.

@@ -17,7 +17,7 @@ use std::borrow::Borrow;
 use std::cell::{RefCell, RefMut};
 use std::fmt;
 use std::rc::Rc;
-use tensor::{Dropout, Index, LayerSpan, Profile};
+use tensor::{Dropout, Index, LayerSpan, Noise, Profile};
 
 /// Which pass through the layers a call is part of.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -197,6 +197,11 @@ impl<D: Kernels> Cx<D> {
     pub(crate) fn dropout(&self, rate: f64, site: &str) -> Option<Dropout> {
         let Pass { learns, seed, step, .. } = self.pass;
         (learns && rate > 0.0).then(|| Dropout::new(rate, seed, step, site))
+    }
+    /// Noise of this deviation at one place of the model; none outside of learning.
+    pub fn noise(&self, std: f64, site: &str) -> Option<Noise> {
+        let Pass { learns, seed, step, .. } = self.pass;
+        (learns && std != 0.0).then(|| Noise::new(std, seed, step, site))
     }
     /// A layer begins, and ends when this is dropped: for a profile, which counts what lies within, and for a panic,
     /// which is reported with its name. Parts of a model call this themselves; a layer that is no part calls it in each of its

@@ -3,7 +3,7 @@ use super::{Partial, count_product, product, weight_gradient, wide_beside};
 use crate::Result;
 use crate::param::weight::WholeWeight;
 use comm::{Axes, Group};
-use kernels::{Kernels, RouterBalance, RouterTerms, Write};
+use kernels::{Kernels, RouterBalance, RouterNoise, RouterTerms, Write};
 use tensor::{Index, Tensor};
 
 /// `L[B,E] = X[B,D]·W[D,E]`.
@@ -15,16 +15,17 @@ pub fn logits<D: Kernels>(x: &Tensor<D>, w: &Tensor<D>) -> Tensor<D::Wide> {
     logits
 }
 
-/// The experts of every row, `k` each. A bias is added to the scores for this choice alone.
+/// The experts of every row, `k` each. A bias and noise are added to the scores for this choice alone.
 #[must_use]
 pub fn choose<D: Kernels>(
     device: &D,
     logits: &Tensor<D::Wide>,
     bias: Option<&Tensor<D>>,
+    noise: Option<RouterNoise<D::Place>>,
     terms: &RouterTerms,
 ) -> Index<D::Place> {
     let mut chosen = Index::empty(device.place(), logits.rows() * terms.chosen);
-    device.choose(&mut chosen, logits.view(), bias.map(Tensor::view), terms);
+    device.choose(&mut chosen, logits.view(), bias.map(Tensor::view), noise, terms);
     chosen
 }
 

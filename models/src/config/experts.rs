@@ -3,7 +3,8 @@
 //! Keys of `equipart_moe` are DeepSeek-V3's where it has them. `topk_method` is `greedy`, `group_limited_greedy` (the same
 //! with groups) or `noaux_tc` (with or without groups; a bias takes part in the choice). Its own are `capacity_factor`,
 //! `balance_loss_coef` (of a microbatch), `sequence_balance_loss_coef` and `router_z_loss_coef`; with `mlp_only_layers`, as
-//! Qwen has them, any blocks can be without experts.
+//! Qwen has them, any blocks can be without experts. Where `expert_choice` is true, experts choose tokens; `router_noise` is
+//! the standard deviation of what learning adds to scores for the choice.
 use super::keys::whole;
 use super::{Architecture, Keys, MAX_EXPERTS};
 use layers::{Balance, Blocks, Experts, Groups, Scoring, Shape, SharedExpert};
@@ -60,6 +61,10 @@ impl Keys<'_> {
             let wanted = format!("at most {allowed}, the experts that a token chooses from");
             return Err(self.wrong(CHOSEN, &json!(chosen), &wanted));
         }
+        if let Some(why) = experts.cannot_choose() {
+            let wanted = format!("false, or left out, where experts that choose tokens {why}");
+            return Err(self.wrong("expert_choice", &json!(true), &wanted));
+        }
         if architecture == Architecture::EquipartMoe {
             return Ok(Some(experts));
         }
@@ -111,6 +116,8 @@ impl Keys<'_> {
                 z: self.weight("router_z_loss_coef", 0.0, 1)?,
             },
             dense: self.dense(blocks, |block| block < first || !block.is_multiple_of(step))?,
+            by_experts: self.flag("expert_choice", false)?,
+            noise: self.weight("router_noise", 0.0, 1)?,
             ..of
         })
     }
@@ -209,10 +216,12 @@ fn equipart_moe(experts: &Experts) -> Vec<(&'static str, Value)> {
     vec![
         ("balance_loss_coef", json!(experts.balance.microbatch)),
         ("capacity_factor", json!(experts.capacity)),
+        ("expert_choice", json!(experts.by_experts)),
         ("moe_layer_freq", json!(1)),
         ("n_group", json!(groups.count)),
         ("n_shared_experts", json!(shared)),
         ("routed_scaling_factor", json!(experts.scale)),
+        ("router_noise", json!(experts.noise)),
         ("router_z_loss_coef", json!(experts.balance.z)),
         ("scoring_func", json!(experts.scoring)),
         ("sequence_balance_loss_coef", json!(experts.balance.sequence)),

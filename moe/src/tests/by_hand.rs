@@ -1,6 +1,6 @@
 //! Lists of experts, worked out by hand.
 use crate::balance::Counts;
-use crate::routing::{NOBODY, Routing};
+use crate::routing::{NOBODY, Routing, Standing};
 use comm::{Axis, Mesh, World};
 use layers::{Error, Experts};
 use tensor::Cpu;
@@ -32,10 +32,11 @@ fn beyond_its_capacity_an_expert_takes_no_copy() {
 #[test]
 fn tokens_go_to_experts_in_turn_by_their_number_in_the_microbatch() {
     let experts = Experts { count: 5, chosen: 2, ..Experts::MIXTRAL };
-    assert_eq!(Routing::in_turn(&experts, 0, 3), routing(&[0, 1, 2, 3, 4, 0], 2));
-    assert_eq!(Routing::in_turn(&experts, 3, 2), routing(&[1, 2, 3, 4], 2));
-    assert_eq!(Routing::in_turn(&experts, 9, 0), routing(&[], 2));
-    assert_eq!(Routing::in_turn(&experts, 0, 5).counts(5), [2; 5]);
+    let in_turn = |first, tokens| Routing::in_turn(&experts, &Standing { first, tokens, of: 9 });
+    assert_eq!(in_turn(0, 3), routing(&[0, 1, 2, 3, 4, 0], 2));
+    assert_eq!(in_turn(3, 2), routing(&[1, 2, 3, 4], 2));
+    assert_eq!(in_turn(9, 0), routing(&[], 2));
+    assert_eq!(in_turn(0, 5).counts(5), [2; 5]);
 }
 
 /// Every rank has a token of expert 0, and as many of expert 1 as its number. Kills: an order of ranks that is not that of tokens

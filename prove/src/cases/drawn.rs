@@ -194,6 +194,8 @@ fn shapes() -> impl Strategy<Value = Shape> {
 fn experts() -> impl Strategy<Value = Experts> {
     let sizes = (1..=7usize, 1..=3usize, 1..=5usize);
     let weight = || select(vec![0.0, 0.125]);
+    let noise = proptest::option::weighted(0.3, Just(0.5));
+    let choosing = (noise, proptest::bool::weighted(0.25), select(vec![0.5, 1.25]));
     let parts = (
         select(vec![Scoring::Softmax, Scoring::Sigmoid]),
         any::<bool>(),
@@ -205,19 +207,24 @@ fn experts() -> impl Strategy<Value = Experts> {
         (weight(), weight(), weight()),
         proptest::option::weighted(0.3, 0..=1usize),
     );
-    (sizes, parts).prop_map(|((count, chosen, hidden), parts)| {
+    (sizes, parts, choosing).prop_map(|((count, chosen, hidden), parts, (noise, by_experts, room))| {
         let (scoring, normalize, scale, bias, groups, capacity, shared, balance, dense) = parts;
         let (microbatch, sequence, z) = balance;
         let sized =
             Experts { count, chosen, hidden, scoring, normalize, scale, capacity, ..Experts::MIXTRAL };
-        sound(Experts {
+        let of = Experts {
             bias: bias && scoring == Scoring::Sigmoid,
             groups: groups.map(|(count, chosen)| Groups { count, chosen }),
             shared: shared.map(|(hidden, gated)| SharedExpert { hidden, gated }),
             balance: Balance { microbatch, sequence, z },
             dense: dense.into_iter().collect(),
+            noise: noise.unwrap_or(0.0),
             ..sized
-        })
+        };
+        let (scale, shared, dense) = (of.scale, of.shared, of.dense);
+        let plain =
+            Experts { count, chosen, hidden, normalize: false, scale, shared, dense, ..Experts::MIXTRAL };
+        sound(if by_experts { Experts { by_experts, capacity: Some(room), ..plain } } else { of })
     })
 }
 

@@ -32,7 +32,7 @@ pub fn fitted(wish: Shape, scheme: &Scheme<Cpu<F61>>) -> Option<Shape> {
     }
     let alone = |of: Experts| {
         let balance = Balance { microbatch: 0.0, sequence: 0.0, ..of.balance };
-        Experts { capacity: None, forced: false, balance, ..of }
+        Experts { capacity: None, forced: false, by_experts: false, balance, ..of }
     };
     shape = nearest(shape, scheme, once(Shape { experts: shape.experts.map(alone), ..shape }));
     for size in sizes {

@@ -62,6 +62,8 @@ pub const HABITS: &[Habit] = &[
         has(c, |of| of.groups.is_some_and(|groups| groups.chosen < groups.count))
     }),
     ("experts that drop tokens", drops),
+    ("noise of the router", |c| has(c, |of| of.noise > 0.0)),
+    ("experts that choose tokens", |c| has(c, |of| of.by_experts)),
     ("a shared expert without a gate", |c| has(c, |of| of.shared.is_some_and(|shared| !shared.gated))),
     ("a shared expert with a gate", |c| has(c, |of| of.shared.is_some_and(|shared| shared.gated))),
     ("a balance of microbatches", |c| has(c, |of| of.balance.microbatch > 0.0)),
@@ -88,7 +90,7 @@ fn drops(case: &Case) -> bool {
     let rooms = |step: &CaseStep, of: Experts| {
         (0..step.microbatches).any(|m| {
             let tokens = tokens(&step.sequences[deal(step.sequences.len(), m, step.microbatches)]);
-            of.capacity_of(tokens).is_some_and(|most| of.count * most < of.chosen * tokens)
+            !of.by_experts && of.capacity_of(tokens).is_some_and(|most| of.count * most < of.chosen * tokens)
         })
     };
     let of = case.shape.experts.filter(|_| has(case, |_| true));

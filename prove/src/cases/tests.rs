@@ -60,6 +60,7 @@ fn experts_are_drawn_of_every_kind_and_can_be() {
         let (groups, from) = of.groups.map_or((1, 1), |groups| (groups.count, groups.chosen));
         assert!(of.count.is_multiple_of(groups) && (1..=groups).contains(&from), "{case}");
         assert!((1..=of.count / groups * from).contains(&of.chosen) && !of.forced, "{case}");
+        assert!(of.cannot_choose().is_none(), "{case}");
         assert!(!case.shape.bias.mlp && (case.texts.is_empty() || of.capacity.is_none()), "{case}");
         kinds.insert((
             of.scoring == Scoring::Softmax,
@@ -143,6 +144,7 @@ fn lines_read_with_what_they_leave_out() {
     assert!(experts(&groups(4)).contains("shape.experts.groups.count is 4; it must be a divisor of 6"));
     assert!(experts(&groups(0)).contains("shape.experts.groups.count is 0; it must be 1 to 6"));
     assert!(experts(r#""capacity":0.0"#).contains("shape.experts.capacity is 0; it must be more than 0"));
+    assert!(experts(r#""by_experts":true"#).contains("experts that choose tokens need a capacity"));
     let learned = r#"{"positions":{"learned":2}}"#;
     assert!(why(line(learned, step)).contains("the length of a document is 3; it must be at most 2"));
 }

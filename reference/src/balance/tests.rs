@@ -16,7 +16,7 @@ fn balances_equal_sums_worked_out_by_hand() {
     let l = 3f64.ln();
     let loss = |balance, lengths: &[usize]| {
         let experts = of(Scoring::Softmax, balance);
-        experts.auxiliary(&experts.route(vec![l, 0.0, 0.0, 0.0, 0.0, l], None), lengths, 4)
+        experts.auxiliary(&experts.route(vec![l, 0.0, 0.0, 0.0, 0.0, l], None, None), lengths, 4)
     };
     // Σₜ P = (1.5, 1.5), n = (2, 1): ½·2/3·4.5 / 4
     assert_close(&[loss(MICROBATCH, &[2, 1]), loss(SEQUENCE, &[3])], &[0.375; 2], 1e-15);
@@ -35,7 +35,7 @@ fn balances_equal_sums_worked_out_by_hand() {
 fn sigmoids_are_balanced_as_shares() {
     let l = 3f64.ln(); // its sigmoid is ¾, that of −l ¼, that of 0 ½
     let experts = Experts { capacity: Some(0.1), ..of(Scoring::Sigmoid, MICROBATCH) };
-    let routing = experts.route(vec![l, -l, l, l, 0.0, l], None);
+    let routing = experts.route(vec![l, -l, l, l, 0.0, l], None, None);
     // P̂ = (¾, ¼), (½, ½), (0.4, 0.6); n = (2, 1): ½·2/3·(2·1.65 + 1.35) / 3
     assert_close(&[experts.auxiliary(&routing, &[3], 3)], &[4.65 / 9.0], 1e-15);
 }
@@ -46,7 +46,7 @@ fn an_even_spread_costs_its_weight() {
     under_two_keys(|| {
         for (balance, lengths) in [(MICROBATCH, vec![2, 3]), (SEQUENCE, vec![5])] {
             let experts = Experts { forced: true, balance, ..few() };
-            let routing = experts.route(draw::<F61>(3, 5 * 5), None);
+            let routing = experts.route(draw::<F61>(3, 5 * 5), None, None);
             assert_eq!(experts.auxiliary(&routing, &lengths, 5), F61::from_f64(0.5));
         }
     });
@@ -59,10 +59,10 @@ fn no_token_no_loss() {
     let all = Balance { z: 0.5, microbatch: 0.5, ..SEQUENCE };
     for scoring in [Scoring::Softmax, Scoring::Sigmoid] {
         let experts = of(scoring, all);
-        let none = experts.route::<F61>(Vec::new(), None);
+        let none = experts.route::<F61>(Vec::new(), None, None);
         assert_eq!(experts.auxiliary(&none, &[0, 0], 3), F61::ZERO);
         assert_eq!(experts.auxiliary_backward(&none, &[], 3), [vec![], vec![]]);
-        let some = experts.route::<F61>(draw(1, 4), None);
+        let some = experts.route::<F61>(draw(1, 4), None, None);
         assert_eq!(experts.auxiliary(&some, &[2], 0), F61::ZERO);
         assert_eq!(experts.auxiliary_backward(&some, &[2], 0), [[F61::ZERO; 4]; 2].map(Vec::from));
     }

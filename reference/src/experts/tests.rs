@@ -1,5 +1,5 @@
 use super::*;
-use crate::proof::{assert_close, assert_derivative, draw, few, grouped, under_two_keys, values};
+use crate::proof::{assert_close, assert_derivative, choosing, draw, few, grouped, under_two_keys, values};
 use crate::{Pass, linear, swiglu};
 use tensor::{Dual, F61};
 
@@ -31,14 +31,21 @@ fn every() -> Vec<Experts> {
     let ungated = Some(Shared { hidden: 3, gated: false });
     all.extend([softmax, Experts { shared: ungated, bias: false, groups: None, ..grouped() }]);
     all.extend([few(), grouped()].map(|of| Experts { forced: true, ..of }));
+    all.extend([few(), grouped()].map(|of| Experts { noise: 0.5, ..of }));
     for balance in [[0.5, 0.0, 0.0], [0.0, 0.5, 0.0], [0.0, 0.0, 0.5], [0.5, 0.25, 0.125]] {
         let [microbatch, sequence, z] = balance;
         let balance = Balance { microbatch, sequence, z };
         all.extend([few(), grouped()].map(|of| Experts { balance, ..of }));
     }
     let dropping = all.clone().into_iter().map(|of| Experts { capacity: Some(0.75), ..of });
-    [all.clone(), dropping.collect(), vec![Experts { chosen: 1, ..few() }, Experts { chosen: 5, ..few() }]]
-        .concat()
+    let few_tokens = Experts { capacity: Some(0.25), ..choosing() };
+    [
+        all.clone(),
+        dropping.collect(),
+        vec![choosing(), few_tokens],
+        vec![Experts { chosen: 1, ..few() }, Experts { chosen: 5, ..few() }],
+    ]
+    .concat()
 }
 
 /// Kills: any wrong, missing or doubled term of any gradient: a router without one, or from the choice; gates twice or not at
@@ -79,7 +86,7 @@ fn experts_equal_the_sum_over_those_chosen_exactly() {
             let layer = layer(experts.clone());
             let (w, x) = (weights::<F61>(&layer), draw::<F61>(2, TOKENS * D));
             let logits = linear(&x, &w["mlp.router"], [D, experts.count]);
-            let routing = experts.route(logits, w.get("mlp.router.bias"));
+            let routing = experts.route(logits, w.get("mlp.router.bias"), layer.noise(pass(true), &LENGTHS));
             let most = experts.capacity.map_or(TOKENS, |c| {
                 (c * (experts.chosen * TOKENS) as f64 / experts.count as f64).ceil() as usize
             });
@@ -107,7 +114,7 @@ fn experts_equal_the_sum_over_those_chosen_exactly() {
                 }
                 wanted.extend(y);
             }
-            assert_eq!(dropped > 0, experts.capacity.is_some(), "{experts:?}");
+            assert_eq!(dropped > 0, experts.capacity.is_some() && !experts.by_experts, "{experts:?}");
             assert_eq!(forward(&layer, &w, x, true).0, wanted, "{experts:?}");
         }
     });
@@ -151,4 +158,34 @@ fn routers_and_shared_experts_are_shown() {
     let parts = ["shared.gate", "shared.down", "shared.gate_up", "router"];
     let gradient = |part: &str, end| format!("gradient of mlp.{part}.{end}");
     assert_eq!(back, parts.map(|part| ["out", "in"].map(|end| gradient(part, end))).concat());
+}
+
+/// Kills: noise outside of learning, of another step, sequence or layer, in gates, or added to logits where scores choose.
+#[test]
+fn noise_moves_the_choice_alone() {
+    let _held = tensor::Key(1).enter();
+    for of in [few(), grouped()] {
+        let layer = layer(Experts { noise: 0.5, ..of });
+        let noise = tensor::Noise::new(0.5, 3, 4, "mlp.router");
+        let learns = Pass { seed: 3, step: 4, first_sequence: 6, mean_over: 1 };
+        assert_eq!(layer.noise::<F61>(None, &LENGTHS), None);
+        let rows = [(6, 0), (6, 1), (6, 2), (8, 0), (9, 0), (9, 1), (9, 2), (9, 3), (9, 4)];
+        let n = layer.experts.count;
+        let each = rows.iter().flat_map(|&(s, p)| (0..n).map(move |e| noise.of::<F61>(s, p, e as u64)));
+        let each: Vec<_> = each.collect();
+        assert_eq!(layer.noise(Some(learns), &LENGTHS).as_ref(), Some(&each));
+        let (logits, bias) = (draw::<F61>(2, TOKENS * n), draw::<F61>(3, n));
+        let s: Vec<F61> = match layer.experts.scoring {
+            Scoring::Softmax => logits.clone(),
+            Scoring::Sigmoid => {
+                logits.iter().zip(bias.iter().cycle()).map(|(l, &b)| l.sigmoid() + b).collect()
+            }
+        };
+        let routing = layer.experts.route(logits.clone(), Some(&bias), Some(each.clone()));
+        let still = layer.experts.route(logits, Some(&bias), None);
+        let moved: Vec<F61> = s.iter().zip(&each).map(|(&s, &n)| s + n).collect();
+        let chosen: Vec<_> = moved.chunks(n).map(|s| layer.experts.choose(0, s)).collect();
+        assert_eq!((&routing.chosen, &routing.p), (&chosen, &still.p));
+        assert_ne!(routing.chosen, still.chosen);
+    }
 }

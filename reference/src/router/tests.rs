@@ -1,5 +1,5 @@
 use super::*;
-use crate::proof::{assert_close, draw, few, grouped, under_two_keys};
+use crate::proof::{assert_close, choosing, draw, few, grouped, under_two_keys};
 use tensor::F61;
 
 fn choose(experts: &Experts, s: &[f64]) -> Vec<usize> {
@@ -56,14 +56,14 @@ fn gates_equal_the_formula_in_std_floats() {
         let total: f64 = l.iter().map(|l| l.exp()).sum();
         for (normalize, scale) in [(true, 1.0), (true, 2.5), (false, 1.0), (false, 0.5)] {
             let of = Experts { normalize, scale, ..few() };
-            let routing = of.route(logits.clone(), None);
+            let routing = of.route(logits.clone(), None, None);
             let chosen = [[2, 4], [1, 3]][t];
             assert_eq!(routing.chosen[t], chosen);
             let p = chosen.map(|e| l[e].exp() / total);
             let by = scale / if normalize { p[0] + p[1] } else { 1.0 };
             assert_close(&routing.gates[t], &p.map(|p| by * p), 1e-14);
             let sigmoid = Experts { scoring: Scoring::Sigmoid, ..of };
-            let routing = sigmoid.route(logits.clone(), Some(&bias));
+            let routing = sigmoid.route(logits.clone(), Some(&bias), None);
             let chosen = [[1, 4], [1, 3]][t];
             assert_eq!(routing.chosen[t], chosen, "1.02, 0.86, 0.81 and 1.70, 1.07, 0.80");
             let p = chosen.map(|e| 1.0 / (1.0 + (-l[e]).exp()));
@@ -101,6 +101,35 @@ fn experts_take_their_first_tokens_up_to_their_capacity() {
     assert_eq!(Experts { capacity: Some(1.0), ..few() }.taken(&[]), vec![vec![]; 5]);
 }
 
+/// Six tokens, of which each of five experts takes ⌈0.5·2·6/5⌉ = 2. Kills: a choice of each token, by logits where P has
+/// another order, the higher number of two alike, a token that needs an expert or has one at most, gates that are divided by
+/// their sum, copies in the order of scores.
+#[test]
+fn experts_choose_the_tokens_of_their_highest_p() {
+    let of = Experts { capacity: Some(0.5), ..choosing() };
+    let mut p = [
+        [0.9, 0.1, 0.0, 0.0, 0.0],
+        [0.4, 0.1, 0.3, 0.1, 0.1],
+        [0.2, 0.2, 0.2, 0.2, 0.2],
+        [0.3, 0.15, 0.2, 0.2, 0.15],
+        [0.4, 0.3, 0.1, 0.1, 0.1],
+        [0.1, 0.1, 0.3, 0.3, 0.2],
+    ];
+    let wanted: [&[usize]; 6] = [&[0], &[0, 2], &[1, 3, 4], &[], &[1], &[2, 3, 4]];
+    let chosen = of.choose_tokens(&p.concat());
+    assert_eq!(chosen, wanted);
+    assert_eq!(of.taken(&chosen)[4], [(2, 2), (5, 2)]);
+    (p[3], p[4]) = ([0.3, 0.15, 0.2, 0.19, 0.16], [0.39, 0.31, 0.1, 0.1, 0.1]); // none alike, which rounding would part
+    let row = |(p, by): (&[f64; 5], f64)| p.map(|p| f64::ln(p + 1e-9) + by);
+    let logits = p.iter().zip([40.0, 0.0, 9.0, 7.0, 3.0, 1.0]).flat_map(row).collect();
+    let routing = of.route(logits, None, None);
+    assert_eq!(routing.chosen, wanted);
+    assert_close(&routing.gates[2], &[0.5; 3], 1e-7);
+    let all = Experts { capacity: Some(9.0), ..of };
+    assert_eq!(all.choose_tokens(&p.concat()), [[0, 1, 2, 3, 4]; 6], "there are no more");
+    assert_eq!(all.choose_tokens::<f64>(&[]), [[0; 0]; 0]);
+}
+
 /// Kills: a choice by the sigmoid where it is by the softmax's logits, which in the field have another order.
 #[test]
 fn the_field_chooses_by_canonical_integers() {
@@ -112,11 +141,15 @@ fn the_field_chooses_by_canonical_integers() {
             order[..2].to_vec()
         };
         let softmax: Vec<_> = logits.chunks(5).map(best).collect();
-        assert_eq!(few().route(logits.clone(), Some(&bias)).chosen, softmax, "the bias is one of sigmoids");
+        assert_eq!(
+            few().route(logits.clone(), Some(&bias), None).chosen,
+            softmax,
+            "the bias is one of sigmoids"
+        );
         let sigmoid = Experts { scoring: Scoring::Sigmoid, bias: true, ..few() };
         let s = |l: &[F61]| l.iter().zip(&bias).map(|(l, &b)| l.sigmoid() + b).collect::<Vec<_>>();
         let wanted: Vec<_> = logits.chunks(5).map(|l| best(&s(l))).collect();
-        assert_eq!(sigmoid.route(logits.clone(), Some(&bias)).chosen, wanted);
+        assert_eq!(sigmoid.route(logits.clone(), Some(&bias), None).chosen, wanted);
         assert_ne!(wanted, softmax);
     });
 }

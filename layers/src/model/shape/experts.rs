@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 /// expert; the token goes through those with the highest, and their outputs are added, each times its gate.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
+#[expect(clippy::struct_excessive_bools, reason = "a router is a choice of parts")]
 pub struct Experts {
     /// How many there are, `E`.
     pub count: usize,
@@ -33,6 +34,12 @@ pub struct Experts {
     pub dense: Blocks,
     /// Whether tokens are dealt to experts in turn, whatever the scores: for measurements.
     pub forced: bool,
+    /// Whether experts choose: of a microbatch each takes as many tokens as its capacity says, those of its highest scores.
+    /// A token may have all experts, or none. Source: Zhou et al., "Expert choice routing", arXiv:2202.09368.
+    pub by_experts: bool,
+    /// The standard deviation of the noise that learning adds to the logits of softmax, or to scores by sigmoids, for the choice
+    /// alone. Source: Shazeer et al., §2.1, arXiv:1701.06538, where it is learnt.
+    pub noise: f64,
 }
 
 /// What a score is, and its gate.
@@ -138,13 +145,36 @@ impl Experts {
         balance: Balance { microbatch: 0.0, sequence: 0.0, z: 0.0 },
         dense: Blocks(0),
         forced: false,
+        by_experts: false,
+        noise: 0.0,
     };
 
     /// The most tokens that one expert takes of a microbatch of so many, if that is limited.
     #[must_use]
     pub fn capacity_of(&self, tokens: usize) -> Option<usize> {
         let each = (self.chosen * tokens) as f64 / self.count as f64;
-        self.capacity.map(|capacity| (capacity * each).ceil() as usize)
+        self.capacity.map(|capacity| ((capacity * each).ceil() as usize).min(tokens))
+    }
+    /// How many copies a token has at most: `k`, or one for each expert where these choose.
+    #[must_use]
+    pub fn copies(&self) -> usize {
+        if self.by_experts { self.count } else { self.chosen }
+    }
+    /// What these experts would have to be otherwise so that they can choose tokens, if they are to.
+    #[must_use]
+    pub fn cannot_choose(&self) -> Option<&'static str> {
+        let balanced = self.balance != Balance::default();
+        let all = [
+            (self.capacity.is_none(), "need a capacity, which says how many each takes"),
+            (self.scoring == Scoring::Sigmoid, "need scores by softmax, not sigmoids"),
+            (self.normalize, "cannot have gates of sum 1, as a token may have none"),
+            (balanced, "cannot add to the loss, as each takes as many anyway"),
+            (self.groups.is_some(), "cannot lie in groups, from which tokens choose"),
+            (self.bias, "cannot have a bias, by which tokens choose"),
+            (self.noise != 0.0, "cannot have noise, by which tokens choose"),
+            (self.forced, "cannot have tokens dealt to them in turn"),
+        ];
+        all.into_iter().find(|(is, _)| self.by_experts && *is).map(|(_, why)| why)
     }
     /// Whether what a token gets, or what is added to the loss, depends on other tokens of the microbatch.
     #[must_use]

@@ -82,11 +82,13 @@ impl fmt::Display for Experts {
             (microbatch, "balance of microbatches"),
             (sequence, "balance of sequences"),
             (z, "z-loss of the router"),
+            (self.noise, "noise of the router"),
         ];
         let balances = balances.into_iter().filter(|(weight, _)| *weight > 0.0);
         says.extend(balances.map(|(weight, what)| format!("{what} {weight}")));
         let dense: Vec<_> = self.dense.iter().map(|block| block.to_string()).collect();
         says.extend((!dense.is_empty()).then(|| format!("no experts in block {}", dense.join(" and "))));
+        says.extend(self.by_experts.then(|| "experts choose tokens".into()));
         says.extend(self.forced.then(|| "tokens dealt in turn".into()));
         f.write_str(&says.join(", "))
     }
@@ -123,13 +125,16 @@ mod tests {
             balance: Balance { microbatch: 0.5, sequence: 0.25, z: 0.125 },
             dense: Blocks::from_iter([0, 3]),
             forced: true,
+            by_experts: true,
+            noise: 0.0625,
             ..mixtral
         };
         assert_eq!(
             everything.to_string(),
             "8 experts of 14336 hidden, 2 chosen, by sigmoids with a bias of the choice, from 2 of 4 groups, \
              gates × 2.5, capacity 1.25, a shared expert of 32 hidden with a gate, balance of microbatches 0.5, \
-             balance of sequences 0.25, z-loss of the router 0.125, no experts in block 0 and 3, tokens dealt in turn"
+             balance of sequences 0.25, z-loss of the router 0.125, noise of the router 0.0625, no experts in block 0 and 3, experts choose tokens, \
+             tokens dealt in turn"
         );
     }
 }

@@ -32,13 +32,13 @@ pub(super) const QWEN3_MOE: &str = r#"{ "architectures": ["Qwen3MoeForCausalLM"]
 /// DeepSeek-V3's experts with all that ours has besides.
 pub(super) const OWN: &str = r#"{ "architectures": ["EquipartMoeForCausalLM"], "attention_bias": false,
     "attention_dropout": 0.0, "balance_loss_coef": 0.01, "bos_token_id": 0, "capacity_factor": 1.25,
-    "eos_token_id": 1, "first_k_dense_replace": 3, "hidden_act": "silu", "hidden_size": 7168,
+    "eos_token_id": 1, "expert_choice": false, "first_k_dense_replace": 3, "hidden_act": "silu", "hidden_size": 7168,
     "intermediate_size": 18432, "max_position_embeddings": 4096, "mlp_only_layers": [7],
     "model_type": "equipart_moe", "moe_intermediate_size": 2048, "moe_layer_freq": 1, "n_group": 8,
     "n_routed_experts": 256, "n_shared_experts": 1, "norm_topk_prob": true, "num_attention_heads": 128,
     "num_experts_per_tok": 8, "num_hidden_layers": 61, "num_key_value_heads": 128, "rms_norm_eps": 1e-06,
-    "rope_theta": 10000.0, "routed_scaling_factor": 2.5, "router_z_loss_coef": 0.001, "scoring_func": "sigmoid",
-    "sequence_balance_loss_coef": 0.0001, "tie_word_embeddings": false, "topk_group": 4,
+    "rope_theta": 10000.0, "routed_scaling_factor": 2.5, "router_noise": 0.0625, "router_z_loss_coef": 0.001,
+    "scoring_func": "sigmoid", "sequence_balance_loss_coef": 0.0001, "tie_word_embeddings": false, "topk_group": 4,
     "topk_method": "noaux_tc", "vocab_size": 129280 }"#;
 
 fn experts(text: &str, keys: &[(&str, &str)]) -> Experts {
@@ -96,6 +96,8 @@ fn models_as_they_are_found_have_the_experts_they_are_known_for() {
         balance: Balance { microbatch: 0.01, sequence: 0.0001, z: 0.001 },
         dense: [0, 1, 2, 7].into_iter().collect(),
         forced: false,
+        by_experts: false,
+        noise: 0.0625,
     };
     assert_eq!(of(OWN).0.experts, Some(own));
 }
@@ -139,6 +141,7 @@ fn keys_left_out_are_what_transformers_makes_them_with_experts() {
         &[
             "balance_loss_coef",
             "capacity_factor",
+            "expert_choice",
             "first_k_dense_replace",
             "mlp_only_layers",
             "moe_layer_freq",
@@ -146,6 +149,7 @@ fn keys_left_out_are_what_transformers_makes_them_with_experts() {
             "n_shared_experts",
             "norm_topk_prob",
             "routed_scaling_factor",
+            "router_noise",
             "router_z_loss_coef",
             "sequence_balance_loss_coef",
             "topk_group",
@@ -265,6 +269,37 @@ fn ways_to_choose_are_read_together() {
     );
 }
 
+/// Kills: a choice by experts that is lost in reading or writing, or read with what it cannot have.
+#[test]
+fn experts_that_choose_tokens_have_what_they_need_alone() {
+    let words = r#"expert_choice true scoring_func "softmax" norm_topk_prob false n_group 1 topk_group 1
+        topk_method "greedy" balance_loss_coef 0 sequence_balance_loss_coef 0 router_z_loss_coef 0 router_noise 0"#;
+    let words: Vec<_> = words.split_whitespace().collect();
+    let plain: Vec<_> = words.chunks(2).map(|pair| (pair[0], pair[1])).collect();
+    let config = changed(OWN, &plain).unwrap();
+    assert_eq!(Config::parse(&config.to_json(), "").unwrap(), config);
+    let of = config.shape.experts.unwrap();
+    assert_eq!((of.by_experts, of.copies(), of.capacity_of(64)), (true, 256, Some(3)), "⌈1.25·8·64/256⌉");
+    let capacity = [&plain[..], &[("capacity_factor", "9e9")]].concat();
+    assert_eq!(experts(OWN, &capacity).capacity_of(64), Some(64), "there are no more");
+    for (others, why) in [
+        (&[("capacity_factor", "null")][..], "need a capacity, which says how many each takes"),
+        (&[("scoring_func", "\"sigmoid\"")], "need scores by softmax, not sigmoids"),
+        (&[("norm_topk_prob", "true")], "cannot have gates of sum 1, as a token may have none"),
+        (&[("balance_loss_coef", "1")], "cannot add to the loss, as each takes as many anyway"),
+        (&[("router_z_loss_coef", "1")], "cannot add to the loss, as each takes as many anyway"),
+        (&[("router_noise", "1")], "cannot have noise, by which tokens choose"),
+        (
+            &[("n_group", "2"), ("topk_method", "\"group_limited_greedy\"")],
+            "cannot lie in groups, from which tokens choose",
+        ),
+    ] {
+        let wanted = format!("it must be false, or left out, where experts that choose tokens {why}");
+        let seen = why_of(OWN, &[&plain, others].concat());
+        assert_eq!(seen, format!("a.json: expert_choice is true; {wanted}"));
+    }
+}
+
 #[test]
 fn experts_that_no_model_has_are_refused() {
     let whole = "a whole number, 1 or more";
@@ -284,6 +319,7 @@ fn experts_that_no_model_has_are_refused() {
         (OWN, "topk_group", "9", "at most the 8 of n_group"),
         (OWN, "capacity_factor", "0", positive),
         (OWN, "routed_scaling_factor", "0", positive),
+        (OWN, "router_noise", "-1", "a number of 0 or more"),
         (OWN, "router_z_loss_coef", "-1", "a number of 0 or more"),
         (QWEN2_MOE, "norm_topk_prob", "1", "true or false"),
         (MIXTRAL, "router_jitter_noise", "0.1", "0, or left out"),
