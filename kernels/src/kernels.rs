@@ -1,7 +1,8 @@
 //! The trait that is made of the list: every operation of layers, each beside its backward.
 use crate::list::every_kernel;
 use crate::{
-    Activation, AdamW, Attend, Heads, LossTerms, Qkv, RouterBalance, RouterNoise, RouterTerms, Slice, Softmax, Write,
+    Activation, AdamW, Attend, Heads, LossTerms, Qkv, RouterBalance, RouterNoise, RouterTerms, Slice,
+    Softmax, Write,
 };
 use tensor::{Device, Dropout, Index, Scalar, View, ViewMut};
 

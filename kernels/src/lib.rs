@@ -19,6 +19,6 @@ pub use kernels::{Kernels, Selects};
 pub use mask::Mask;
 pub use meta::Meta;
 pub use terms::{
-    Activation, AdamW, Attend, Heads, LossTerms, Qkv, RouterBalance, RouterNoise, RouterTerms, Segment, Slice, Softmax,
-    Span, Write,
+    Activation, AdamW, Attend, Heads, LossTerms, Qkv, RouterBalance, RouterNoise, RouterTerms, Segment,
+    Slice, Softmax, Span, Write,
 };

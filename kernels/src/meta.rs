@@ -1,8 +1,8 @@
 //! The device without numbers: the same program, run for its shapes, gives its price.
 use crate::list::every_kernel;
 use crate::{
-    Activation, AdamW, Attend, Heads, Kernels, LossTerms, Qkv, RouterBalance, RouterNoise, RouterTerms, Selects, Slice,
-    Softmax, Write,
+    Activation, AdamW, Attend, Heads, Kernels, LossTerms, Qkv, RouterBalance, RouterNoise, RouterTerms,
+    Selects, Slice, Softmax, Write,
 };
 use tensor::{Category, Dropout, Index, Nowhere, On, Tensor, View, ViewMut};
 

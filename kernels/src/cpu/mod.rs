@@ -36,8 +36,8 @@ pub use simd::widest;
 
 use crate::list::every_kernel;
 use crate::{
-    Activation, AdamW, Attend, Heads, Kernels, LossTerms, Qkv, RouterBalance, RouterNoise, RouterTerms, Selects, Slice,
-    Softmax, Write,
+    Activation, AdamW, Attend, Heads, Kernels, LossTerms, Qkv, RouterBalance, RouterNoise, RouterTerms,
+    Selects, Slice, Softmax, Write,
 };
 use attention::Rows;
 use tensor::{
