@@ -206,3 +206,43 @@ pub(super) fn scale_rows<S: Scalar>(mut y: Out<S>, by: In<S::Wide>) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::proof::{draw, filled, index, read};
+    use crate::{Kernels, RouterNoise, RouterTerms, Segment};
+    use tensor::{Cpu, F61, Host, Index, Key, Noise, Scalar};
+
+    /// The best of five for rows 2 to 6 of seven tokens, some in the middle of their sequence. Kills: noise by row or by place
+    /// in the slice, of another row, expert or sequence, one that a row without it has, one added to the logits of sigmoids.
+    #[test]
+    fn noise_is_that_of_a_tokens_sequence_and_position() {
+        let _held = Key(1).enter();
+        let part = |row, len, position, sequence| Segment { row, len, position, sequence };
+        let tokens = index([part(0, 3, 4, 7), part(3, 4, 0, 2)]);
+        let places = [(7, 6), (2, 0), (2, 1), (2, 2), (2, 3)];
+        let (logits, bias, noise) =
+            (draw::<F61>(1, 5, 5), filled(1, 5, F61::ONE), Noise::new(0.5, 1, 2, "here"));
+        for sigmoid in [false, true] {
+            let terms = RouterTerms { chosen: 1, sigmoid, normalize: false, scale: 1.0, groups: None };
+            let best = |noise| {
+                let (mut chosen, mut list) = (Index::empty(&Host::default(), 5), Vec::new());
+                Cpu::<F61>::default().choose(&mut chosen, logits.view(), Some(bias.view()), noise, &terms);
+                assert!(chosen.read_into(&mut list));
+                list
+            };
+            let wanted = |noisy: bool| -> Vec<u32> {
+                let score = |(row, e): (usize, usize)| {
+                    let (l, (sequence, position)) = (read(&logits)[row * 5 + e], places[row]);
+                    let more = if noisy { noise.of(sequence, position, e as u64) } else { F61::ZERO };
+                    (if sigmoid { l.sigmoid() } else { l }) + F61::ONE + more
+                };
+                let of_row = |row| (0..5).max_by_key(|&e| score((row, e)).canonical());
+                (0..5).map(|row| of_row(row).expect("five") as u32).collect()
+            };
+            assert_eq!(best(Some(RouterNoise { noise, tokens: &tokens, first: 2 })), wanted(true));
+            assert_eq!(best(None), wanted(false));
+            assert_ne!(wanted(true), wanted(false));
+        }
+    }
+}
