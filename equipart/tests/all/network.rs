@@ -65,7 +65,10 @@ fn flags_that_make_no_sense_get_one_sentence() {
             "{of_link}\"{{}}\" is no link of an axis; write axis=latency,bandwidth, such as tp=20us,1GB/s"
         ),
     );
-    refused(&["--link", "xp=20us,1GB/s"], &format!("{of_link}\"xp\" is no axis; the axes are tp, dp, pp"));
+    refused(
+        &["--link", "xp=20us,1GB/s"],
+        &format!("{of_link}\"xp\" is no axis; the axes are tp, etp, ep, dp, pp"),
+    );
     refused(&["--link", "tp=1GB/s,20us"], &format!("{of_link}\"1GB/s\" is no latency; {latency}"));
     refused(&["--link", "tp=-1us,1GB/s"], &format!("{of_link}\"-1us\" is no latency; {latency}"));
     for seconds in ["0", "-1", "nan", "inf", "1e300", "1e-12", "a minute"] {

@@ -125,6 +125,13 @@ fn ranks_that_cannot_share_a_model_are_refused_with_those_that_can() {
     assert_eq!(fits("tp=6", &shape(12, 1, 96)), Ok(()), "one KV head, six copies");
     let eight = Shape { blocks: 8, ..model };
     assert_eq!(fits("pp=8", &eight), Ok(()));
+    let odd = Shape { hidden: 33, ..model };
+    assert!(fits("tp=2", &odd).is_err());
+    assert_eq!(
+        fits("tp=2", &Shape { experts: Some(layers::Experts::MIXTRAL), ..odd }),
+        Ok(()),
+        "nobody has them"
+    );
     let few =
         Shape { experts: Some(layers::Experts { count: 3, hidden: 6, ..layers::Experts::MIXTRAL }), ..model };
     assert_eq!(
@@ -136,7 +143,7 @@ fn ranks_that_cannot_share_a_model_are_refused_with_those_that_can() {
         wrong("tp=4,etp=4", &few)
             .starts_with("etp=4 does not fit 6 hidden features of an expert: etp can be")
     );
-    assert!(wrong("ep=2", &model).starts_with("ep=2 does not fit 0 experts"));
+    assert!(wrong("ep=2", &model).starts_with("ep=2 does not fit a model without experts"));
     assert_eq!(wrong("pp=9", &eight), "pp=9 does not fit 8 blocks: pp can be 1, 2, 3, 4, 5, 6, 7 or 8");
     assert_eq!(
         wrong("tp=3,dp=300", &shape(4, 4, 4)),

@@ -50,12 +50,13 @@ fn shares(design: &Design, sizes: &Sizes) -> Vec<Shared> {
     };
     let of_all = shape.experts.and_then(|experts| experts.shared);
     let of_all = of_all.map(|e| one("hidden features of the shared expert", e.hidden, Sharing::Equally));
-    let usual = [
+    let heads = [
         one("query heads", shape.heads.queries, Sharing::Equally),
         one("KV heads", shape.heads.keys, Sharing::OrCopies),
-        one("hidden features", shape.hidden, Sharing::Equally),
     ];
-    usual.into_iter().chain(of_all).collect()
+    let dense = (0..shape.blocks).any(|block| shape.experts(block).is_none());
+    let hidden = dense.then(|| one("hidden features", shape.hidden, Sharing::Equally));
+    heads.into_iter().chain(hidden).chain(of_all).collect()
 }
 
 impl<D: Kernels> Strategy<D> for TensorParallel {

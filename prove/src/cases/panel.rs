@@ -91,7 +91,16 @@ const SWITCH: Experts = Experts {
     shared: Some(SharedExpert { hidden: 8, gated: true }),
     ..MIXTRAL
 };
+/// Experts that choose tokens.
+const CHOOSING: Experts = Experts {
+    by_experts: true,
+    normalize: false,
+    capacity: Some(1.0),
+    balance: Balance { microbatch: 0.0, sequence: 0.0, z: 0.0 },
+    ..MIXTRAL
+};
 const DEEPSEEK: Experts = Experts {
+    noise: 0.5,
     count: 6,
     chosen: 3,
     scoring: Scoring::Sigmoid,
@@ -144,6 +153,7 @@ pub const PANEL: &[Member] = &[
         },
         optimizer: (Kind::Sgd, None),
     },
+    Member { name: "experts that choose", shape: Shape { experts: Some(CHOOSING), ..LLAMA }, optimizer: SGD },
     Member { name: "Mixtral", shape: Shape { experts: Some(MIXTRAL), ..LLAMA }, optimizer: ADAMW },
     Member {
         name: "Switch",
