@@ -16,7 +16,7 @@ use tensor::safetensors::File;
 const MODELS: [&str; 10] =
     ["llama", "linear", "mistral", "qwen2", "qwen3", "mixtral", "qwen2-moe", "qwen3-moe", "gpt2", "gpt2-erf"];
 /// Those of models with experts.
-const OF_EXPERTS: [&str; 4] = ["ep=2", "ep=4:all-gather", "tp=2,ep=2", "tp=2,sp,dp=2,ep=4"];
+const OF_EXPERTS: [&str; 4] = ["ep=2", "ep=2:all-gather", "tp=2,ep=2", "tp=2,sp,dp=2,ep=4"];
 const LAYOUTS: [&str; 6] = ["none", "tp=2", "tp=4", "tp=4,sp", "dp=2", "tp=2,sp,dp=2"];
 /// How far a logit may be off, and a gradient, as a part of its tensor's largest.
 const NEAR: f64 = 1e-4;

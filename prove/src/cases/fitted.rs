@@ -1,5 +1,6 @@
 //! A shape that fits a scheme, near to the one that was wished for. What fits is asked of its strategies alone, so
 //! this holds for any of them.
+use comm::Axis;
 use kernels::Heads;
 use layers::{Balance, Biases, Experts, Groups, Shape};
 use parallel::Scheme;
@@ -22,7 +23,8 @@ pub fn fitted(wish: Shape, scheme: &Scheme<Cpu<F61>>) -> Option<Shape> {
         |s| s.experts.as_mut()?.shared.as_mut().map(|shared| &mut shared.hidden),
     ];
     let mut shape = nearest(wish, scheme, heads(wish.heads).map(|heads| Shape { heads, ..wish }));
-    if shape.experts.is_none() {
+    let split = |axis| scheme.layout.size(axis) > 1;
+    if shape.experts.is_none() && (split(Axis::EXPERTS) || split(Axis::EXPERT_LAYERS)) {
         let bias = Biases { mlp: false, ..shape.bias };
         // Of one gate that is divided by itself nothing is learnt.
         let few = Experts { normalize: false, ..Experts::MIXTRAL };
