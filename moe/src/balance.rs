@@ -84,7 +84,9 @@ fn by_sequence<P: Place>(
     let mut counts = vec![0; sequences.len() * experts];
     let of_row = sequences.iter().enumerate().flat_map(|(s, t)| std::iter::repeat_n(s, t.len));
     for (s, chosen) in of_row.skip(first).zip(own.list.chunks(own.chosen)) {
-        chosen.iter().for_each(|&e| counts[s * experts + e as usize] += 1);
+        for &e in chosen {
+            counts[s * experts + e as usize] += 1;
+        }
     }
     let group = mesh.group(Axis::LAYERS).named("tokens of experts");
     group.all_reduce_values(&mut counts, |a, b| a + b)?;

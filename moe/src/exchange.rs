@@ -105,14 +105,14 @@ pub(crate) fn shares(design: &Design, sizes: &Sizes) -> Vec<Shared> {
 pub(crate) struct Copy {
     pub(crate) expert: usize,
     pub(crate) rank: usize,
-    pub(crate) copy: usize,
+    pub(crate) at: usize, // in the list of the rank
 }
 
 /// The copies of one rank's tokens that are handed to these experts, in order.
 pub(crate) fn handed(of: &Routing, rank: usize, experts: std::ops::Range<usize>) -> Vec<Copy> {
     let handed =
         of.list.iter().enumerate().filter(|(_, e)| **e != NOBODY && experts.contains(&(**e as usize)));
-    let mut all: Vec<_> = handed.map(|(copy, &e)| Copy { expert: e as usize, rank, copy }).collect();
+    let mut all: Vec<_> = handed.map(|(at, &e)| Copy { expert: e as usize, rank, at }).collect();
     all.sort_unstable();
     all
 }

@@ -148,34 +148,41 @@ impl<D: Kernels, X: Exchange<D> + Exchange<D::Wide> + Copy> ExpertFeedForward<D,
             FeedForward::Plain(f) => activate_backward(up, dh, f),
         }
     }
-    /// The experts of this rank's tokens, and who gives what to whom.
-    fn route(&self, cx: &Cx<D>, x: &Stream<D>, logits: &Tensor<D::Wide>) -> Result<Handed<D>> {
+    /// The experts of this rank's tokens, as kernels read them and as a list, and whether that is a stated one, for want of
+    /// numbers.
+    fn choice(
+        &self,
+        cx: &Cx<D>,
+        (x, first): (&Stream<D>, usize),
+        logits: &Tensor<D::Wide>,
+    ) -> Result<(Index<D::Place>, Routing, bool)> {
         let (device, experts, k) = (x.device(), &self.experts, self.experts.copies());
-        let first = self.region.mine(x.rows()).start;
-        let mut chosen = Index::new(device.place(), 0, []);
-        let mut read = None;
         if experts.by_experts {
             let (rows, all) = (logits.rows(), 0..experts.count as u32);
-            chosen = Index::new(device.place(), rows * k, (0..rows).flat_map(|_| all.clone()));
+            let chosen = Index::new(device.place(), rows * k, (0..rows).flat_map(|_| all.clone()));
             let (p, _) = gates(logits, &chosen, &RouterTerms { scale: 1.0, ..self.terms });
-            read = Routing::by_experts(&self.mesh, experts, &p)?;
+            if let Some(own) = Routing::by_experts(&self.mesh, experts, &p)? {
+                return Ok((chosen, own, false));
+            }
         } else if !experts.forced {
             let bias = self.bias.as_ref().map(WholeWeight::whole).transpose()?;
             let tokens = cx.tokens_on(device.place());
             let noise = cx.noise(experts.noise, &self.name).map(|noise| RouterNoise { noise, tokens, first });
-            chosen = choose(device, logits, bias.as_ref(), noise, &self.terms);
-            read = routing::read(&chosen, k);
-        }
-        let mut stated = false; // as there are no numbers
-        let mut own = match read {
-            Some(read) => read,
-            None => {
-                let own = Routing::in_turn(experts, &Standing::of(&self.mesh, self.region, x.rows())?);
-                chosen = Index::new(device.place(), own.list.len(), own.list.iter().copied());
-                stated = routing::read(&chosen, k).is_none();
-                own
+            let chosen = choose(device, logits, bias.as_ref(), noise, &self.terms);
+            if let Some(own) = routing::read(&chosen, k) {
+                return Ok((chosen, own, false));
             }
-        };
+        }
+        let own = Routing::in_turn(experts, &Standing::of(&self.mesh, self.region, x.rows())?);
+        let chosen = Index::new(device.place(), own.list.len(), own.list.iter().copied());
+        let stated = routing::read(&chosen, k).is_none();
+        Ok((chosen, own, stated))
+    }
+    /// The experts of this rank's tokens, and who gives what to whom.
+    fn route(&self, cx: &Cx<D>, x: &Stream<D>, logits: &Tensor<D::Wide>) -> Result<Handed<D>> {
+        let (device, experts, k) = (x.device(), &self.experts, self.experts.copies());
+        let first = self.region.mine(x.rows()).start;
+        let (chosen, mut own, stated) = self.choice(cx, (x, first), logits)?;
         if !stated {
             cx.add_load(self.name.trim_end_matches(".router"), &own.counts(experts.count));
         }
@@ -186,10 +193,10 @@ impl<D: Kernels, X: Exchange<D> + Exchange<D::Wide> + Copy> ExpertFeedForward<D,
         let mean_over = if learns { cx.pass().mean_over } else { 0 };
         let tokens = (cx.tokens(), first);
         let loss = balance::loss(device, &self.mesh, experts, (&own, counts.as_ref()), tokens, mean_over)?;
-        if let (Some(counts), false) = (counts, stated) {
-            if let Some(most) = experts.capacity_of(counts.tokens) {
-                own.drop_beyond(most, counts.before);
-            }
+        if let (Some(counts), true) = (counts, drops && !stated)
+            && let Some(most) = experts.capacity_of(counts.tokens)
+        {
+            own.drop_beyond(most, counts.before);
         }
         let all = routing::of_all(&self.mesh, &own, stated.then_some((experts, x.rows())))?;
         let rows = all[self.ep.rank()].iter().map(|of| of.list.len() / k).collect();

@@ -81,7 +81,9 @@ pub(crate) fn comparison(origin: &str, number: NumberName, rows: &[LayoutRow]) {
             line(&format!("\n{}", table(&head, of_this().map(cells))));
         }
     }
-    dominating(rows).iter().for_each(|words| line(words));
+    for words in dominating(rows) {
+        line(&words);
+    }
     for row in rows.iter().filter(|r| r.workload == Workload::Inference) {
         if let Some(t) = &row.tie {
             line(&format!(

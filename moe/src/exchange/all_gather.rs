@@ -56,8 +56,8 @@ impl<D: Kernels> Exchange<D> for AllGather {
             Routing { list: all.iter().flat_map(|of| of.list.iter().copied()).collect(), chosen: k };
         let taken = handed(&together, 0, own.clone());
         let mut at = vec![NOBODY; together.list.len()];
-        taken.iter().enumerate().for_each(|(row, c)| at[c.copy] = row as u32);
-        let picks = [k, 1].map(|each| taken.iter().map(|c| (c.copy / each) as u32).collect::<Vec<_>>());
+        taken.iter().enumerate().for_each(|(row, c)| at[c.at] = row as u32);
+        let picks = [k, 1].map(|each| taken.iter().map(|c| (c.at / each) as u32).collect::<Vec<_>>());
         let copies: Vec<_> = all.iter().map(|of| of.list.len()).collect();
         Dispatch {
             counts: own.map(|e| taken.iter().filter(|c| c.expert == e).count()).collect(),

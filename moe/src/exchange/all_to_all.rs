@@ -62,8 +62,8 @@ impl<D: Kernels> Exchange<D> for AllToAll {
         let mut back = vec![0; sort.len()];
         sort.iter().enumerate().for_each(|(to, &from)| back[from as usize] = to as u32);
         let mut at = vec![NOBODY; all[me].list.len()];
-        given.iter().enumerate().for_each(|(row, c)| at[c.copy] = row as u32);
-        let picks = [k, 1].map(|each| given.iter().map(|c| (c.copy / each) as u32).collect::<Vec<_>>());
+        given.iter().enumerate().for_each(|(row, c)| at[c.at] = row as u32);
+        let picks = [k, 1].map(|each| given.iter().map(|c| (c.at / each) as u32).collect::<Vec<_>>());
         Dispatch {
             counts: of(me).map(|e| came.iter().filter(|c| c.expert == e).count()).collect(),
             rows: [give.collect(), take.collect()],
