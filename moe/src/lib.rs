@@ -1,5 +1,5 @@
 //! Mixture of experts: in place of a block's feed-forward many, of which each token goes through a few. A router chooses
-//! them, an [exchange](exchange) brings tokens to the ranks that have their experts, and back.
+//! them, an [exchange] brings tokens to the ranks that have their experts, and back.
 //!
 //! ```text
 //! router     G[B,k], E[B,k] = the k highest of X[B,D]·W_r[D,E]             no traffic
