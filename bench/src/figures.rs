@@ -125,7 +125,7 @@ pub const FIGURES: [FigureEntry; 33] = [
     figure("experts_gflops_8x64", FigureUnit::Gflops, Work::Experts),
     figure("experts_gflops_as_one", FigureUnit::Gflops, Work::Product(F32, [512, 512, 512])),
     figure("experts_forward_ms_ep1", FigureUnit::Milliseconds, Work::ExpertsPass("none")),
-    figure("experts_forward_ms_ep2", FigureUnit::Milliseconds, Work::ExpertsPass("ep=2")),
+    figure("experts_forward_ms_ep2", FigureUnit::Milliseconds, Work::ExpertsPass("tp=2,ep=2")),
     figure("experts_decode_tokens_per_s", FigureUnit::Tokens, Work::ExpertsDecode),
     figure("all_to_all_us_256KiB", FigureUnit::Microseconds, Work::AllToAll(256 * KIB)),
     figure("all_to_all_us_4MiB", FigureUnit::Microseconds, Work::AllToAll(4 * MIB)),
