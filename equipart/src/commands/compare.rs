@@ -98,10 +98,10 @@ pub(crate) fn run(a: CompareArgs, json: bool) -> Result<bool> {
         in_number!(a.number.name, D => compare::<D>(&work, &|what| watch.say(what))),
     )?;
     watch.done();
+    show::all(json, &rows, || show::comparison(&model.origin, a.number.name, &rows));
     if let Some(file) = &a.svg {
         tensor::files::replace_file(file, partitioning::picture(&rows)?.as_bytes())?;
     }
-    show::all(json, &rows, || show::comparison(&model.origin, a.number.name, &rows));
     Ok(rows.iter().all(|r| {
         let tokens = r.tokens_equal != Some(false) || r.tie.is_some();
         r.equal && tokens && r.error_ratio.is_finite()
