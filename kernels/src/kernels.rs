@@ -1,5 +1,5 @@
 //! The trait that is made of the list: every operation of layers, each beside its backward.
-use crate::list::every_kernel;
+use crate::every_kernel;
 use crate::{
     Activation, AdamW, Attend, Heads, LossTerms, Qkv, RouterBalance, RouterNoise, RouterTerms, Slice,
     Softmax, Write,

@@ -1,8 +1,10 @@
 //! The list of kernels. Each is here once: what it computes, what it is given, what profiles call it, of which kind it is,
 //! and its body on the host. The trait, the device without numbers and the kernels of every number on the host are made of
-//! it: `every_kernel!(then …)` is `then! { [ … ] list }`.
+//! it by [`every_kernel!`](crate::every_kernel), on other devices, too.
 //!
 //! Lists of tokens and of spans are indices ([`Indexed`](crate::Indexed)). `Self` is the device that computes, `Self::Wide` the same place with wide numbers: what many numbers are added up in.
+/// Hands every kernel of the list to a macro: `every_kernel!(then …)` is `then! { [ … ] list }`.
+#[macro_export]
 macro_rules! every_kernel {
     ($then:ident $($with:tt)*) => {
         $then! { [$($with)*]
@@ -173,4 +175,3 @@ macro_rules! every_kernel {
         }
     };
 }
-pub(crate) use every_kernel;

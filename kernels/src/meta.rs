@@ -1,5 +1,5 @@
 //! The device without numbers: the same program, run for its shapes, gives its price.
-use crate::list::every_kernel;
+use crate::every_kernel;
 use crate::{
     Activation, AdamW, Attend, Heads, Kernels, LossTerms, Qkv, RouterBalance, RouterNoise, RouterTerms,
     Selects, Slice, Softmax, Write,

@@ -62,6 +62,17 @@ impl<P: Place> Index<P> {
     pub fn place(&self) -> &P {
         self.memory.place()
     }
+    /// Where they begin, for a kernel to read.
+    pub fn ptr(&self) -> P::Ptr {
+        P::ptr(self.memory.raw())
+    }
+    /// Where they begin, for a kernel to write.
+    ///
+    /// # Panics
+    /// If another owner could see the change.
+    pub fn ptr_mut(&mut self) -> P::Ptr {
+        P::ptr(self.memory.raw_mut().expect("a shared index is not written"))
+    }
 }
 
 impl Index<Host> {

@@ -65,6 +65,18 @@ impl Fault {
     }
 }
 
+/// A place that has failed: what a driver says of it. Whoever computes there unwinds with this, up to the rank's end.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Failure(pub String);
+
+impl Failure {
+    /// Unwinds, without a word on standard error.
+    pub fn unwind(self) -> ! {
+        resume_unwind(Box::new(self))
+    }
+}
+
 /// No place at all: memory is metered, and there is none.
 #[derive(Clone, Default)]
 pub struct Nowhere(Arc<(Meter, Pool<Nowhere>)>);

@@ -5,7 +5,7 @@ use std::fmt::Display;
 use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind, set_hook, take_hook};
 use std::path::Path;
 use std::sync::Once;
-use tensor::Fault;
+use tensor::{Failure, Fault};
 use tensor::count::Uncountable;
 
 thread_local! {
@@ -62,9 +62,12 @@ pub(super) fn catch<R>(body: impl FnOnce() -> R) -> Result<R, Panic> {
     CATCHES.set(outside);
     let anew = || Panic { message: "panicked anew, without a place".to_string(), trace: None };
     outcome.map_err(|payload| {
-        let uncountable = payload.downcast_ref::<Uncountable>().map(ToString::to_string);
-        if let Some(message) = uncountable.or_else(|| Some(payload.downcast_ref::<Fault>()?.to_string())) {
-            return Panic { message, trace: None }; // no bug: a size that was asked for
+        let expected = None
+            .or_else(|| Some(payload.downcast_ref::<Uncountable>()?.to_string()))
+            .or_else(|| Some(payload.downcast_ref::<Fault>()?.to_string()))
+            .or_else(|| Some(payload.downcast_ref::<Failure>()?.to_string()));
+        if let Some(message) = expected {
+            return Panic { message, trace: None }; // no bug: a size that was asked for, or a place that failed
         }
         let Panic { message, trace } = LAST.take().unwrap_or_else(anew);
         let left = LEFT.take().map_or_else(String::new, |left| format!(" ({left})"));

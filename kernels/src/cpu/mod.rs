@@ -34,7 +34,7 @@ pub use number::CpuScalar;
 pub use panels::Packed;
 pub use simd::widest;
 
-use crate::list::every_kernel;
+use crate::every_kernel;
 use crate::{
     Activation, AdamW, Attend, Heads, Kernels, LossTerms, Qkv, RouterBalance, RouterNoise, RouterTerms,
     Selects, Slice, Softmax, Write,

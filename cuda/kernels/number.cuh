@@ -1,0 +1,96 @@
+// Numbers, matrices and lists as every kernel sees them, and what the host's twin stands in for.
+#pragma once
+#include <cstdint>
+#ifdef EQUIPART_TWIN
+#include "../twin/cuda.h"
+#endif
+
+typedef unsigned int u32;
+typedef unsigned long long u64;
+
+// A float of 16 bits, the upper half of an f32. Sums and functions are taken in f32 and rounded once.
+struct bf16 {
+    uint16_t bits;
+};
+
+__device__ __forceinline__ float bits_to_float(u32 bits) {
+#ifdef __CUDACC__
+    return __uint_as_float(bits);
+#else
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+#endif
+}
+__device__ __forceinline__ u32 float_to_bits(float x) {
+#ifdef __CUDACC__
+    return __float_as_uint(x);
+#else
+    u32 bits;
+    memcpy(&bits, &x, sizeof x);
+    return bits;
+#endif
+}
+
+// The value in f32: exact.
+__device__ __forceinline__ float wide(float x) { return x; }
+__device__ __forceinline__ float wide(bf16 x) { return bits_to_float((u32)x.bits << 16); }
+
+// The value rounded to the nearest T, ties to even.
+template <class T>
+__device__ __forceinline__ T narrow(float x);
+template <>
+__device__ __forceinline__ float narrow<float>(float x) {
+    return x;
+}
+template <>
+__device__ __forceinline__ bf16 narrow<bf16>(float x) {
+    u32 bits = float_to_bits(x);
+    if (x != x) return bf16{(uint16_t)(bits >> 16 | 64)}; // a NaN stays one
+    return bf16{(uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16)};
+}
+
+// A matrix: `Window` of launches.rs. It need not lie together.
+template <class T>
+struct View {
+    T* at;
+    u64 row_stride, col_stride;
+    u32 rows, cols;
+    __device__ __forceinline__ T& operator()(u64 row, u64 col) const {
+        return at[row * row_stride + col * col_stride];
+    }
+    __device__ __forceinline__ u64 len() const { return (u64)rows * cols; }
+    __device__ __forceinline__ bool lies_together() const { return col_stride == 1 && (row_stride == cols || rows <= 1); }
+};
+
+// A list of whole numbers.
+struct List {
+    const u32* at;
+    u64 len;
+};
+
+// Consecutive tokens of one sequence: `Segment` of the kernels crate.
+struct Segment {
+    u32 row, len, position, sequence;
+};
+
+#define KERNEL extern "C" __global__ void
+
+// Kernel `name` of both numbers: `name_f32` and `name_bf16`, each calling the template of its name with T its number.
+#define PARAMS(...) (__VA_ARGS__)
+#define BOTH(name, params, ...)                                              \
+    namespace in_f32 {                                                       \
+    using T = float;                                                         \
+    KERNEL name##_f32 params { name<T>(__VA_ARGS__); }                       \
+    }                                                                        \
+    namespace in_bf16 {                                                      \
+    using T = bf16;                                                          \
+    KERNEL name##_bf16 params { name<T>(__VA_ARGS__); }                      \
+    }
+
+// Calls f(row, col) for every element that is this thread's.
+template <class F>
+__device__ __forceinline__ void each(u32 rows, u32 cols, F f) {
+    u64 step = (u64)gridDim.x * blockDim.x, n = (u64)rows * cols;
+    for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += step) f(i / cols, i % cols);
+}

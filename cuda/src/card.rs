@@ -1,0 +1,311 @@
+//! One card: its context, its stream, and the kernels that were loaded on it.
+//!
+//! All ranks of this process that compute on a card share its one stream: what one rank launches is done before what
+//! another launches later, so whoever has met another rank may read what that one wrote, without waiting for the card.
+use crate::driver::{CudaError, Driver, Handle, OUT_OF_MEMORY, call};
+use crate::ptx::{self, Module};
+use std::collections::HashMap;
+use std::ffi::{CString, c_char, c_int, c_void};
+use std::ptr::null_mut;
+use std::sync::{Arc, Mutex};
+
+/// A card that is in use.
+pub struct Card {
+    driver: &'static Driver,
+    ordinal: c_int,
+    context: Handle,
+    stream: Handle,
+    modules: Vec<Handle>,
+    kernels: HashMap<&'static str, Kernel>,
+    /// What the card is.
+    pub about: AboutCard,
+}
+// SAFETY: the driver's handles may be used by any thread whose current context is theirs, which every call sees to.
+unsafe impl Send for Card {}
+// SAFETY: the driver's functions may be called by many threads at once.
+unsafe impl Sync for Card {}
+
+/// What a card is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AboutCard {
+    /// The driver's name for it.
+    pub name: String,
+    /// Compute capability.
+    pub capability: (i32, i32),
+    /// Streaming multiprocessors.
+    pub processors: usize,
+    /// CUDA's version as the driver knows it.
+    pub cuda: (i32, i32),
+    /// The library that the driver is.
+    pub library: String,
+    /// Bytes of its memory: free, in all.
+    pub memory: [usize; 2],
+}
+
+struct Kernel {
+    function: Handle,
+    sizes: Vec<usize>, // bytes of each parameter
+}
+
+/// How many blocks, threads of each, and bytes of dynamic shared memory a kernel is launched with.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shape {
+    pub(crate) blocks: [usize; 3],
+    pub(crate) threads: usize,
+    pub(crate) shared: usize,
+}
+
+/// An argument of a kernel: bytes as C has them.
+///
+/// # Safety
+/// The type is `repr(C)` and means on the card what it means here.
+pub(crate) unsafe trait Argument {
+    /// Its address and how many bytes it has.
+    fn bytes(&self) -> (*mut c_void, usize);
+}
+macro_rules! arguments {
+    ($($number:ty)*) => {$(
+        // SAFETY: numbers are the same on both sides.
+        unsafe impl Argument for $number {
+            fn bytes(&self) -> (*mut c_void, usize) {
+                ((&raw const *self).cast_mut().cast(), size_of::<Self>())
+            }
+        }
+    )*};
+}
+arguments!(f32 f64 u32 u64);
+
+const CAPABILITY: [c_int; 2] = [75, 76];
+const PROCESSORS: c_int = 16;
+const DYNAMIC_SHARED: c_int = 8;
+
+/// The cards in use, by number: opened once, for all ranks of this process.
+static OPEN: Mutex<Vec<Option<Arc<Card>>>> = Mutex::new(Vec::new());
+
+impl Card {
+    /// A card, by its number; opened when it is first asked for.
+    ///
+    /// # Errors
+    /// That there is no driver or no such card, or that it does not take the kernels.
+    pub fn open(ordinal: usize) -> Result<Arc<Self>, CudaError> {
+        let mut cards = OPEN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if let Some(Some(card)) = cards.get(ordinal) {
+            return Ok(card.clone());
+        }
+        let card = Arc::new(Self::new(ordinal)?);
+        if cards.len() <= ordinal {
+            cards.resize(ordinal + 1, None);
+        }
+        cards[ordinal] = Some(card.clone());
+        Ok(card)
+    }
+    /// How many cards there are.
+    ///
+    /// # Errors
+    /// That there is no driver, or no card.
+    pub fn count() -> Result<usize, CudaError> {
+        Driver::get()?.cards()
+    }
+    fn new(ordinal: usize) -> Result<Self, CudaError> {
+        let driver = Driver::get()?;
+        let there = driver.cards()?;
+        if ordinal >= there {
+            return Err(CudaError::NoSuchCard { asked: ordinal, there });
+        }
+        let mut device = 0;
+        call!(driver, cuDeviceGet(&raw mut device, ordinal as c_int))?;
+        let about = AboutCard::of(driver, device)?;
+        if about.capability.0 < 8 {
+            return Err(CudaError::TooSmall { name: about.name, capability: about.capability });
+        }
+        let mut context = null_mut();
+        call!(driver, cuDevicePrimaryCtxRetain(&raw mut context, device))?;
+        let mut card = Self {
+            driver,
+            ordinal: device,
+            context,
+            stream: null_mut(),
+            modules: Vec::new(),
+            kernels: HashMap::new(),
+            about,
+        };
+        card.enter()?;
+        call!(driver, cuStreamCreate(&raw mut card.stream, 1))?; // 1: it does not wait for the default stream
+        let [mut free, mut total] = [0; 2];
+        call!(driver, cuMemGetInfo_v2(&raw mut free, &raw mut total))?;
+        card.about.memory = [free, total];
+        for module in ptx::MODULES {
+            if card.about.capability >= module.least {
+                card.load(module)?;
+            }
+        }
+        Ok(card)
+    }
+    /// Has the driver compile a module, and finds its kernels.
+    fn load(&mut self, module: &'static Module) -> Result<(), CudaError> {
+        const LOG_BUFFER: c_int = 5;
+        const LOG_BYTES: c_int = 6;
+        let mut log = vec![0u8; 8192];
+        let mut options = [LOG_BUFFER, LOG_BYTES];
+        let mut values = [log.as_mut_ptr().cast(), log.len() as *mut c_void];
+        let text = CString::new(module.ptx).expect("PTX has no zero bytes");
+        let mut handle = null_mut();
+        // SAFETY: the text ends with a zero; the log has as many bytes as the options say.
+        let status = unsafe {
+            (self.driver.functions.cuModuleLoadDataEx)(
+                &raw mut handle,
+                text.as_ptr().cast(),
+                2,
+                options.as_mut_ptr(),
+                values.as_mut_ptr(),
+            )
+        };
+        if status != 0 {
+            let log = String::from_utf8_lossy(&log).trim_end_matches('\0').trim().to_string();
+            return Err(CudaError::Kernels { module: module.name, reason: self.driver.reason(status), log });
+        }
+        self.modules.push(handle);
+        for (name, sizes) in ptx::kernels(module.ptx) {
+            let (mut function, called) = (null_mut(), CString::new(name).expect("a name"));
+            call!(self.driver, cuModuleGetFunction(&raw mut function, handle, called.as_ptr()))?;
+            self.kernels.insert(name, Kernel { function, sizes });
+        }
+        Ok(())
+    }
+    /// Makes this card the one that the driver's next calls of this thread mean.
+    pub(crate) fn enter(&self) -> Result<(), CudaError> {
+        call!(self.driver, cuCtxSetCurrent(self.context))
+    }
+    /// Memory of so many bytes, all of them zero; none if there is no more.
+    ///
+    /// # Errors
+    /// Any other failure.
+    pub(crate) fn alloc(&self, bytes: usize) -> Result<Option<u64>, CudaError> {
+        self.enter()?;
+        let mut at = 0;
+        // SAFETY: the address is written where it is asked for.
+        let status = unsafe { (self.driver.functions.cuMemAlloc_v2)(&raw mut at, bytes.max(1)) };
+        if status == OUT_OF_MEMORY {
+            return Ok(None);
+        }
+        self.driver.check("cuMemAlloc", status)?;
+        call!(self.driver, cuMemsetD8Async(at, 0, bytes, self.stream))?;
+        Ok(Some(at))
+    }
+    /// Gives memory back.
+    pub(crate) fn free(&self, at: u64) {
+        // A card that has failed has nothing to give back; who computes on it is told elsewhere.
+        let _ = self.enter().and_then(|()| call!(self.driver, cuMemFree_v2(at)));
+    }
+    /// Copies bytes to the card.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub(crate) fn put(&self, to: u64, bytes: &[u8]) -> Result<(), CudaError> {
+        self.enter()?;
+        call!(self.driver, cuMemcpyHtoDAsync_v2(to, bytes.as_ptr().cast(), bytes.len(), self.stream))
+    }
+    /// Copies bytes from the card, when all that was launched before is done.
+    ///
+    /// # Errors
+    /// The driver's; among them those of kernels that were launched before.
+    pub(crate) fn get(&self, from: u64, bytes: &mut [u8]) -> Result<(), CudaError> {
+        self.enter()?;
+        call!(self.driver, cuMemcpyDtoHAsync_v2(bytes.as_mut_ptr().cast(), from, bytes.len(), self.stream))?;
+        self.settle()
+    }
+    /// Copies bytes on the card.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub(crate) fn copy(&self, from: u64, to: u64, bytes: usize) -> Result<(), CudaError> {
+        self.enter()?;
+        call!(self.driver, cuMemcpyDtoDAsync_v2(to, from, bytes, self.stream))
+    }
+    /// Waits until all that was launched is done.
+    ///
+    /// # Errors
+    /// What failed of it.
+    pub fn settle(&self) -> Result<(), CudaError> {
+        self.enter()?;
+        call!(self.driver, cuStreamSynchronize(self.stream))
+    }
+    /// Whether a kernel was loaded: those for newer cards are not on others.
+    pub(crate) fn has(&self, kernel: &str) -> bool {
+        self.kernels.contains_key(kernel)
+    }
+    /// Launches a kernel.
+    ///
+    /// # Errors
+    /// The driver's.
+    ///
+    /// # Panics
+    /// If the kernel takes other arguments, or there is none of this name.
+    pub(crate) fn launch(
+        &self,
+        kernel: &str,
+        shape: Shape,
+        arguments: &[&dyn Argument],
+    ) -> Result<(), CudaError> {
+        let Kernel { function, sizes } =
+            self.kernels.get(kernel).unwrap_or_else(|| panic!("no kernel {kernel}"));
+        let (mut at, given): (Vec<_>, Vec<_>) = arguments.iter().map(|argument| argument.bytes()).unzip();
+        assert_eq!(&given, sizes, "bytes of the arguments of {kernel}");
+        let [x, y, z] = shape.blocks.map(|blocks| blocks as u32);
+        if x * y * z == 0 {
+            return Ok(());
+        }
+        self.enter()?;
+        if shape.shared > 48 << 10 {
+            call!(self.driver, cuFuncSetAttribute(*function, DYNAMIC_SHARED, shape.shared as c_int))?;
+        }
+        let (threads, shared) = (shape.threads as u32, shape.shared as u32);
+        call!(
+            self.driver,
+            cuLaunchKernel(
+                *function,
+                x,
+                y,
+                z,
+                threads,
+                1,
+                1,
+                shared,
+                self.stream,
+                at.as_mut_ptr(),
+                null_mut()
+            )
+        )
+    }
+}
+
+impl Drop for Card {
+    fn drop(&mut self) {
+        let _ = self.enter(); // what fails here has failed before, and was told
+        for module in self.modules.drain(..) {
+            let _ = call!(self.driver, cuModuleUnload(module));
+        }
+        let _ = call!(self.driver, cuStreamDestroy_v2(self.stream));
+        let _ = call!(self.driver, cuDevicePrimaryCtxRelease_v2(self.ordinal));
+    }
+}
+
+impl AboutCard {
+    fn of(driver: &Driver, device: c_int) -> Result<Self, CudaError> {
+        let mut name = [0u8; 128];
+        call!(driver, cuDeviceGetName(name.as_mut_ptr().cast::<c_char>(), name.len() as c_int, device))?;
+        let attribute = |which| {
+            let mut value = 0;
+            call!(driver, cuDeviceGetAttribute(&raw mut value, which, device)).map(|()| value)
+        };
+        let [major, minor] = CAPABILITY;
+        Ok(Self {
+            name: String::from_utf8_lossy(&name).trim_end_matches('\0').to_string(),
+            capability: (attribute(major)?, attribute(minor)?),
+            processors: attribute(PROCESSORS)? as usize,
+            cuda: (driver.version / 1000, driver.version % 1000 / 10),
+            library: driver.library.clone(),
+            memory: [0; 2],
+        })
+    }
+}

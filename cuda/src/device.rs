@@ -1,0 +1,69 @@
+//! Numbers on a GPU, and what it computes with them: each kernel of the list is launched by a function of its name.
+use crate::gpu::Gpu;
+use crate::launches;
+use bytemuck::TransparentWrapper;
+use kernels::{
+    Activation, AdamW, Attend, Heads, Kernels, LossTerms, Qkv, RouterBalance, RouterNoise, RouterTerms,
+    Selects, Slice, Softmax, Write, every_kernel,
+};
+use std::marker::PhantomData;
+use tensor::{Bf16, Category, Device, Dropout, Index, KernelKind, Profile, Scalar, Tensor, View, ViewMut};
+
+/// Numbers of one kind on a GPU.
+#[derive(Clone, Default, TransparentWrapper)]
+#[repr(transparent)]
+#[transparent(Gpu)]
+pub struct Cuda<S>(Gpu, PhantomData<S>);
+
+impl<S: Scalar> Device for Cuda<S> {
+    type Place = Gpu;
+    type Elem = S;
+    fn on(place: &Gpu) -> &Self {
+        Self::wrap_ref(place)
+    }
+    fn place(&self) -> &Gpu {
+        &self.0
+    }
+}
+
+/// Launches; a profile that is being taken waits for the card and records the kernel under its name.
+fn run<S: Scalar>(device: &Cuda<S>, called: (&'static str, KernelKind), launch: impl FnOnce(&Gpu)) {
+    let profile = device.profile();
+    let from = profile.and_then(Profile::now);
+    launch(&device.0);
+    if let (Some(profile), Some(from)) = (profile, from) {
+        crate::gpu::well(device.0.card().settle());
+        profile.kernel(called, from, device.meter().flops());
+    }
+}
+
+macro_rules! compute {
+    ([$number:ty] $($(#[$doc:meta])* $name:ident($($arg:ident: $of:ty),*) = $called:literal, $kind:ident => $body:expr;)*) => {
+        impl Kernels for Cuda<$number> {
+            type Wide = Cuda<<$number as Scalar>::Wide>;
+            type Packed = Tensor<Self>;
+            const TOGETHER: usize = usize::MAX; // a card's cache is no core's
+            fn pack(&self, b: View<Self>) -> Tensor<Self> {
+                let mut packed = Tensor::empty(self, Category::Buffers, b.rows(), b.cols());
+                run(self, ("pack", KernelKind::Product), |gpu| launches::gather(gpu, packed.view_mut(), b));
+                packed
+            }
+            fn packed_len(k: usize, n: usize) -> usize {
+                k * n
+            }
+            fn attention_scratch(heads: Heads, keys: usize) -> usize {
+                launches::attention_scratch(heads, keys)
+            }
+            $(fn $name(&self, $($arg: $of),*) {
+                run(self, ($called, KernelKind::$kind), |gpu| launches::$name(gpu, $($arg),*));
+            })*
+        }
+        impl Selects for Cuda<$number> {
+            fn top_k(&self, values: ViewMut<Self>, columns: &mut Index<Gpu>, x: View<Self>) {
+                run(self, ("top k", KernelKind::EmbeddingAndLoss), |gpu| launches::top_k(gpu, values, columns, x));
+            }
+        }
+    };
+}
+every_kernel!(compute f32);
+every_kernel!(compute Bf16);

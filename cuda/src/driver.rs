@@ -1,0 +1,196 @@
+//! The CUDA driver by FFI: the functions in use, how it is found, its errors by its own names and words.
+//!
+//! Source: NVIDIA, "CUDA Driver API", the functions' pages; names with `_v2` are what the header's macros stand for.
+use crate::library::{library, open};
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::ptr::null;
+use std::sync::{Mutex, OnceLock};
+
+pub(crate) type Handle = *mut c_void;
+
+library! {
+    /// What is called of `libcuda.so.1`.
+    Functions {
+        fn cuInit(c_uint);
+        fn cuDriverGetVersion(*mut c_int);
+        fn cuDeviceGetCount(*mut c_int);
+        fn cuDeviceGet(*mut c_int, c_int);
+        fn cuDeviceGetName(*mut c_char, c_int, c_int);
+        fn cuDeviceGetAttribute(*mut c_int, c_int, c_int);
+        fn cuDevicePrimaryCtxRetain(*mut Handle, c_int);
+        fn cuDevicePrimaryCtxRelease_v2(c_int);
+        fn cuCtxSetCurrent(Handle);
+        fn cuMemGetInfo_v2(*mut usize, *mut usize);
+        fn cuMemAlloc_v2(*mut u64, usize);
+        fn cuMemFree_v2(u64);
+        fn cuMemcpyHtoDAsync_v2(u64, *const c_void, usize, Handle);
+        fn cuMemcpyDtoHAsync_v2(*mut c_void, u64, usize, Handle);
+        fn cuMemcpyDtoDAsync_v2(u64, u64, usize, Handle);
+        fn cuMemsetD8Async(u64, u8, usize, Handle);
+        fn cuStreamCreate(*mut Handle, c_uint);
+        fn cuStreamDestroy_v2(Handle);
+        fn cuStreamSynchronize(Handle);
+        fn cuEventCreate(*mut Handle, c_uint);
+        fn cuEventRecord(Handle, Handle);
+        fn cuEventSynchronize(Handle);
+        fn cuEventElapsedTime(*mut f32, Handle, Handle);
+        fn cuEventDestroy_v2(Handle);
+        fn cuModuleLoadDataEx(*mut Handle, *const c_void, c_uint, *mut c_int, *mut Handle);
+        fn cuModuleGetFunction(*mut Handle, Handle, *const c_char);
+        fn cuModuleUnload(Handle);
+        fn cuFuncSetAttribute(Handle, c_int, c_int);
+        fn cuLaunchKernel(
+            Handle, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, Handle, *mut Handle, *mut Handle
+        );
+        fn cuGetErrorName(c_int, *mut *const c_char);
+        fn cuGetErrorString(c_int, *mut *const c_char);
+    }
+}
+
+/// Why there is no GPU to compute on, or what went wrong on it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CudaError {
+    /// No library.
+    #[error("no CUDA driver on this machine: {0}")]
+    NoDriver(String),
+    /// A library without a function that is called.
+    #[error(
+        "the CUDA driver {library} has no function {function}: it is older than CUDA 12, which is the least"
+    )]
+    NoFunction {
+        /// The name that it was found by.
+        library: String,
+        /// The function.
+        function: &'static str,
+    },
+    /// A driver that is too old.
+    #[error("the CUDA driver knows CUDA {}.{}: 12.0 is the least", .0 / 1000, .0 % 1000 / 10)]
+    TooOld(i32),
+    /// A driver without a card.
+    #[error("the CUDA driver finds no GPU")]
+    NoCard,
+    /// A card that there is not.
+    #[error("no GPU {asked}: there are {there}, counted from 0")]
+    NoSuchCard {
+        /// Which was asked for.
+        asked: usize,
+        /// How many there are.
+        there: usize,
+    },
+    /// A card that cannot run the kernels.
+    #[error("GPU {name} has compute capability {}.{}: 8.0 is the least", .capability.0, .capability.1)]
+    TooSmall {
+        /// What it is called.
+        name: String,
+        /// Its compute capability.
+        capability: (i32, i32),
+    },
+    /// Kernels that the driver does not compile.
+    #[error("the CUDA driver does not load the kernels of {module}: {reason}{}{log}", if .log.is_empty() { "" } else { ": " })]
+    Kernels {
+        /// Which PTX.
+        module: &'static str,
+        /// The driver's name and text of the error.
+        reason: String,
+        /// What its compiler says.
+        log: String,
+    },
+    /// A call that failed.
+    #[error("{call} failed: {reason}")]
+    Call {
+        /// The driver's function.
+        call: &'static str,
+        /// The driver's name and text of the error.
+        reason: String,
+    },
+}
+
+/// What the driver says of memory that it does not have.
+pub(crate) const OUT_OF_MEMORY: c_int = 2;
+
+/// The driver of this machine.
+pub(crate) struct Driver {
+    pub(crate) functions: Functions,
+    /// CUDA's version, as `1000·major + 10·minor`.
+    pub(crate) version: i32,
+    /// The name that it was found by.
+    pub(crate) library: String,
+}
+
+/// Calls a function of the driver: `call!(driver, cuInit(0))?`.
+macro_rules! call {
+    ($driver:expr, $function:ident($($argument:expr),* $(,)?)) => {
+        // SAFETY: the arguments are what the function's page asks for; what they point to outlives the call.
+        $driver.check(stringify!($function), unsafe { ($driver.functions.$function)($($argument),*) })
+    };
+}
+pub(crate) use call;
+
+/// Where the driver is looked for instead of where it usually is.
+static ELSEWHERE: Mutex<Option<String>> = Mutex::new(None);
+
+/// From now on the driver is this library, not the system's. It is looked for once, so this comes before anything else.
+pub fn use_driver(library: impl Into<String>) {
+    *ELSEWHERE.lock().expect("nothing panics under this lock") = Some(library.into());
+}
+
+impl Driver {
+    /// The driver, looked for once: at [`use_driver`]'s place, at that of the variable `EQUIPART_CUDA`, or where the system
+    /// has it.
+    ///
+    /// # Errors
+    /// That it is not there, is too old, or does not start.
+    pub(crate) fn get() -> Result<&'static Self, CudaError> {
+        static DRIVER: OnceLock<Result<Driver, CudaError>> = OnceLock::new();
+        let elsewhere = || ELSEWHERE.lock().expect("nothing panics under this lock").clone();
+        let named = || elsewhere().or_else(|| std::env::var("EQUIPART_CUDA").ok());
+        let names =
+            || named().map_or_else(|| vec!["libcuda.so.1".into(), "libcuda.so".into()], |name| vec![name]);
+        DRIVER.get_or_init(|| Self::open(&names())).as_ref().map_err(Clone::clone)
+    }
+    fn open(names: &[String]) -> Result<Self, CudaError> {
+        let (library, name) = open(names).map_err(CudaError::NoDriver)?;
+        let functions = Functions::bind(library)
+            .map_err(|function| CudaError::NoFunction { library: name.into(), function })?;
+        let mut driver = Self { functions, version: 0, library: name.into() };
+        call!(driver, cuInit(0))?;
+        let mut version = 0;
+        call!(driver, cuDriverGetVersion(&raw mut version))?;
+        if version < 12_000 {
+            return Err(CudaError::TooOld(version));
+        }
+        driver.version = version;
+        Ok(driver)
+    }
+    /// How many cards there are; at least one.
+    ///
+    /// # Errors
+    /// [`CudaError::NoCard`].
+    pub(crate) fn cards(&self) -> Result<usize, CudaError> {
+        let mut count = 0;
+        call!(self, cuDeviceGetCount(&raw mut count))?;
+        if count > 0 { Ok(count as usize) } else { Err(CudaError::NoCard) }
+    }
+    /// A status as a result.
+    ///
+    /// # Errors
+    /// Unless it is 0.
+    pub(crate) fn check(&self, call: &'static str, status: c_int) -> Result<(), CudaError> {
+        if status == 0 { Ok(()) } else { Err(CudaError::Call { call, reason: self.reason(status) }) }
+    }
+    /// The driver's own name and text of an error.
+    pub(crate) fn reason(&self, status: c_int) -> String {
+        let of = |ask: unsafe extern "C" fn(c_int, *mut *const c_char) -> c_int| {
+            let mut text = null();
+            // SAFETY: the driver's texts are constants.
+            unsafe {
+                ask(status, &raw mut text);
+                if text.is_null() { None } else { Some(CStr::from_ptr(text).to_string_lossy()) }
+            }
+        };
+        match (of(self.functions.cuGetErrorName), of(self.functions.cuGetErrorString)) {
+            (Some(name), Some(text)) => format!("{name} ({text})"),
+            _ => format!("error {status}"),
+        }
+    }
+}

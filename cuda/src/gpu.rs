@@ -1,0 +1,113 @@
+//! A GPU as a place: one rank's share of a card, with a memory pool, a meter and a profile.
+use crate::card::{Argument, Card, Shape};
+use crate::driver::CudaError;
+use bytemuck::AnyBitPattern;
+use std::sync::Arc;
+use tensor::{Failure, Meter, Place, Pool, Profile};
+
+/// One rank's share of a card. Freed memory is kept for reuse, so that a steady state takes none from the driver.
+#[derive(Clone)]
+pub struct Gpu(Arc<Rank>);
+
+struct Rank {
+    meter: Meter,
+    profile: Profile,
+    pool: Pool<Gpu>,
+    card: Arc<Card>,
+}
+
+impl Gpu {
+    /// A rank's share of a card.
+    pub fn of(card: &Arc<Card>) -> Self {
+        let card = card.clone();
+        Self(Arc::new(Rank {
+            meter: Meter::default(),
+            profile: Profile::default(),
+            pool: Pool::default(),
+            card,
+        }))
+    }
+    /// The card.
+    pub fn card(&self) -> &Arc<Card> {
+        &self.0.card
+    }
+    /// Launches a kernel.
+    ///
+    /// # Panics
+    /// With [`Failure`], if the card has failed.
+    pub(crate) fn launch(&self, kernel: &str, shape: Shape, arguments: &[&dyn Argument]) {
+        well(self.0.card.launch(kernel, shape, arguments));
+    }
+}
+
+impl Default for Gpu {
+    /// A rank's share of the first card.
+    ///
+    /// # Panics
+    /// With [`Failure`], if it cannot be opened.
+    fn default() -> Self {
+        Self::of(&well(Card::open(0)))
+    }
+}
+
+/// What a call of the driver gives; a failure ends the rank.
+pub(crate) fn well<T>(outcome: Result<T, CudaError>) -> T {
+    outcome.unwrap_or_else(|error| Failure(error.to_string()).unwind())
+}
+
+/// An address in a card's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GpuPtr(pub(crate) u64);
+
+/// A piece of a card's memory.
+pub struct GpuBuffer {
+    at: u64,
+    bytes: usize,
+    card: Arc<Card>,
+}
+
+impl Drop for GpuBuffer {
+    fn drop(&mut self) {
+        self.card.free(self.at);
+    }
+}
+
+impl Place for Gpu {
+    type Ptr = GpuPtr;
+    type Buffer = GpuBuffer;
+    fn alloc(&self, bytes: usize) -> Option<GpuBuffer> {
+        let card = self.0.card.clone();
+        well(card.alloc(bytes)).map(|at| GpuBuffer { at, bytes, card })
+    }
+    fn ptr(buffer: &GpuBuffer) -> GpuPtr {
+        GpuPtr(buffer.at)
+    }
+    fn offset(GpuPtr(at): GpuPtr, bytes: usize) -> GpuPtr {
+        GpuPtr(at.wrapping_add(bytes as u64))
+    }
+    fn put<S: AnyBitPattern>(buffer: &mut GpuBuffer, numbers: impl Iterator<Item = S>) {
+        let numbers: Vec<S> = numbers.take(buffer.bytes / size_of::<S>()).collect();
+        // SAFETY: numbers without padding are bytes; there are as many as are copied.
+        let bytes = unsafe { std::slice::from_raw_parts(numbers.as_ptr().cast(), size_of_val(&numbers[..])) };
+        well(buffer.card.put(buffer.at, bytes));
+    }
+    fn get<S: AnyBitPattern>(buffer: &GpuBuffer, len: usize, numbers: &mut Vec<S>) -> bool {
+        assert!(len <= buffer.bytes / size_of::<S>(), "{len} numbers in {} bytes", buffer.bytes);
+        let first = numbers.len();
+        numbers.resize(first + len, S::zeroed());
+        let new = &mut numbers[first..];
+        // SAFETY: whatever bytes are written are numbers of this kind.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(new.as_mut_ptr().cast(), size_of_val(new)) };
+        well(buffer.card.get(buffer.at, bytes));
+        true
+    }
+    fn pool(&self) -> &Pool<Self> {
+        &self.0.pool
+    }
+    fn meter(&self) -> &Meter {
+        &self.0.meter
+    }
+    fn profile(&self) -> Option<&Profile> {
+        Some(&self.0.profile)
+    }
+}

@@ -1,0 +1,92 @@
+//! The driver's twin: a shared library with the driver's functions, made of the kernels' own sources by the C++ compiler of
+//! this machine. What runs on it is all of this crate, from the FFI up, and every kernel, without a GPU.
+use crate::ptx;
+use sha2::{Digest, Sha256};
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+use std::{env, fs};
+
+/// The twin, compiled if it has changed; from now on it is the driver of this process. Why there is none: no C++ compiler.
+///
+/// # Panics
+/// If the kernels do not compile.
+pub fn install() -> Result<&'static Path, String> {
+    static TWIN: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    let path = TWIN.get_or_init(|| {
+        let path = compile(&[])?;
+        crate::use_driver(path.to_string_lossy());
+        Ok(path)
+    });
+    path.as_deref().map_err(Clone::clone)
+}
+
+/// In which order the threads of a block run from now on: 0 forwards, 1 backwards, any other number mixed.
+///
+/// # Panics
+/// Unless the twin is installed.
+pub fn order(order: i32) {
+    let path = install().expect("it is installed");
+    // SAFETY: the library is loaded; the function's signature is this.
+    unsafe {
+        let library = libloading::Library::new(path).expect("it is loaded");
+        let set = library.get::<unsafe extern "C" fn(i32)>("twinOrder").expect("the twin's own");
+        set(order);
+    }
+}
+
+/// Compiles the twin with these flags besides: where it lies.
+///
+/// # Errors
+/// That there is no C++ compiler.
+///
+/// # Panics
+/// If the kernels do not compile.
+pub fn compile(flags: &[&str]) -> Result<PathBuf, String> {
+    let (home, compiler) = (Path::new(env!("CARGO_MANIFEST_DIR")), compiler()?);
+    let mut names = String::new();
+    for (name, _) in ptx::MODULES.iter().flat_map(|module| ptx::kernels(module.ptx)) {
+        writeln!(names, "TWIN({name})").expect("a string takes it");
+    }
+    let sources = ptx::MODULES
+        .iter()
+        .map(|module| format!("#include \"{}/kernels/{}.cu\"\n", home.display(), module.name));
+    let sources: String = sources.collect();
+    let mut digest = Sha256::new();
+    for part in ["kernels", "twin"] {
+        let mut files: Vec<_> = fs::read_dir(home.join(part)).expect("it is there").flatten().collect();
+        files.sort_by_key(fs::DirEntry::path);
+        files.iter().for_each(|file| digest.update(fs::read(file.path()).expect("a source")));
+    }
+    digest.update(&names);
+    digest.update(flags.join(" "));
+    let digest: String = digest.finalize().iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+    let folder = home.join("../target/twin").join(digest);
+    let library = folder.join("libtwin.so");
+    if library.exists() {
+        return Ok(library);
+    }
+    fs::create_dir_all(&folder).expect("target can be written");
+    fs::write(folder.join("kernels.inc"), names).expect("target can be written");
+    fs::write(folder.join("sources.inc"), sources).expect("target can be written");
+    let unfinished = folder.join(format!("unfinished-{}.so", std::process::id()));
+    let mut command = Command::new(&compiler);
+    command.args(["-std=c++17", "-O2", "-fPIC", "-shared", "-w", "-DEQUIPART_TWIN", "-ffp-contract=off"]);
+    command.args(flags).arg("-I").arg(&folder).arg(home.join("twin/driver.cpp")).arg("-o").arg(&unfinished);
+    let output = command.output().map_err(|error| format!("{compiler} does not start: {error}"))?;
+    assert!(output.status.success(), "{compiler}: {}", String::from_utf8_lossy(&output.stderr));
+    fs::rename(unfinished, &library).expect("target can be written");
+    Ok(library)
+}
+
+/// The C++ compiler: `CXX`, or the first that is there.
+fn compiler() -> Result<String, String> {
+    let named = env::var("CXX").ok();
+    let usual = ["c++", "g++", "clang++"].map(String::from);
+    let all = named.into_iter().chain(usual);
+    let works = |name: &String| {
+        Command::new(name).arg("--version").output().is_ok_and(|output| output.status.success())
+    };
+    all.into_iter().find(works).ok_or_else(|| "no C++ compiler (c++, g++ or clang++) on this machine".into())
+}

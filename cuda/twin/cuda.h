@@ -1,0 +1,116 @@
+// Stands in for CUDA's own header where kernels are compiled for the host: one fiber for each thread of a block, blocks
+// one after the other. A fiber runs until its block meets (`__syncthreads`, a shuffle) or it ends; then the next one runs,
+// in an order that can be chosen, so that a missing barrier gives other numbers in one of the orders.
+#pragma once
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+
+#define __global__
+#define __device__
+#define __host__
+#define __forceinline__ inline __attribute__((always_inline))
+#define __restrict__
+#define __launch_bounds__(...)
+#define __shared__ static thread_local
+#define __align__(n) alignas(n)
+#define __constant__ static const
+
+struct dim3 {
+    unsigned x, y, z;
+};
+struct alignas(8) float2 {
+    float x, y;
+};
+struct alignas(16) float4 {
+    float x, y, z, w;
+};
+struct alignas(8) uint2 {
+    unsigned x, y;
+};
+struct alignas(16) uint4 {
+    unsigned x, y, z, w;
+};
+inline float2 make_float2(float x, float y) { return {x, y}; }
+inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+
+namespace twin {
+// What the threads of the block that runs here know of themselves.
+struct Block {
+    dim3 index, threads, blocks;
+    unsigned thread;            // the one that runs
+    unsigned char* shared;      // dynamic shared memory
+};
+extern thread_local Block block;
+// The other threads of the block run until each has come this far, or ended.
+void meet();
+// Memory for what the threads of a block hand to each other: 64 bytes each, of two kinds.
+unsigned char* hand(unsigned thread, int kind);
+} // namespace twin
+
+#define threadIdx (dim3{twin::block.thread, 0, 0})
+#define blockIdx (twin::block.index)
+#define blockDim (twin::block.threads)
+#define gridDim (twin::block.blocks)
+
+inline void __syncthreads() { twin::meet(); }
+inline void __syncwarp(unsigned = ~0u) { twin::meet(); }
+inline void __threadfence() {}
+inline void __threadfence_block() {}
+
+template <class T>
+T twin_shuffle(T x, unsigned from) {
+    unsigned me = twin::block.thread;
+    memcpy(twin::hand(me, 0), &x, sizeof x);
+    twin::meet();
+    T y;
+    unsigned there = (me & ~31u) | (from & 31);
+    memcpy(&y, twin::hand(there < twin::block.threads.x ? there : me, 0), sizeof y);
+    twin::meet();
+    return y;
+}
+template <class T>
+T __shfl_sync(unsigned, T x, int from) {
+    return twin_shuffle(x, from);
+}
+template <class T>
+T __shfl_xor_sync(unsigned, T x, int mask) {
+    return twin_shuffle(x, (twin::block.thread & 31) ^ mask);
+}
+template <class T>
+T __shfl_down_sync(unsigned, T x, int delta) {
+    unsigned lane = twin::block.thread & 31;
+    return twin_shuffle(x, lane + delta < 32 ? lane + delta : lane);
+}
+template <class T>
+T __shfl_up_sync(unsigned, T x, int delta) {
+    unsigned lane = twin::block.thread & 31;
+    return twin_shuffle(x, (int)lane >= delta ? lane - delta : lane);
+}
+inline unsigned __ballot_sync(unsigned, int yes) {
+    unsigned all = 0;
+    for (int lane = 0; lane < 32; lane++) all |= (unsigned)(twin_shuffle<int>(yes != 0, lane) != 0) << lane;
+    return all;
+}
+inline int __any_sync(unsigned mask, int yes) { return __ballot_sync(mask, yes) != 0; }
+inline int __popc(unsigned x) { return __builtin_popcount(x); }
+inline int __ffs(int x) { return __builtin_ffs(x); }
+inline int __clz(int x) { return x ? __builtin_clz(x) : 32; }
+inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
+inline float __expf(float x) { return expf(x); }
+inline float __logf(float x) { return logf(x); }
+inline float __fdividef(float x, float y) { return x / y; }
+inline float __frcp_rn(float x) { return 1.0f / x; }
+template <class T>
+T __ldg(const T* at) {
+    return *at;
+}
+template <class T>
+T min(T a, T b) {
+    return b < a ? b : a;
+}
+template <class T>
+T max(T a, T b) {
+    return a < b ? b : a;
+}
