@@ -36,6 +36,7 @@
 //! | `mutants/` | a world of which one call goes wrong, to see that a proof notices |
 //! | `engine.rs`, `ghost.rs` | what carries the bytes; an engine that carries none |
 //! | `sync.rs` | threads, locks and atomics, or a model checker's |
+//! | `shared.rs` | places that ranks share as threads: who copies and adds there |
 //! | `threads/` | ranks as threads: who fails, sleeps and waits; meeting; started calls; messages; reduction; the world |
 #[macro_use]
 mod listed;
@@ -63,6 +64,7 @@ mod record;
 mod request;
 mod schedule;
 mod started;
+mod shared;
 mod sync;
 mod tag;
 mod threads;
@@ -87,6 +89,7 @@ pub use link::{Link, LinkError};
 pub use mesh::{Mesh, Profiling, TraceSpan};
 pub use request::Request;
 pub use schedule::{Arrival, CommSchedule, CommStep, Transfer};
+pub use shared::{Reduction, Shared};
 pub use started::{InPlace, Together};
 pub use tag::Tag;
 pub use threads::{RankError, Stuck, Within, World, caught};

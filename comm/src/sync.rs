@@ -8,9 +8,9 @@
 mod models;
 
 #[cfg(all(test, loom))]
-pub(crate) use self::models::Tracked;
+pub(crate) use self::models::{Tracked, copy};
 #[cfg(loom)]
-pub(crate) use self::models::{Instant, OnceLock, Thread, copy, fence, park_timeout, thread};
+pub(crate) use self::models::{Instant, OnceLock, Thread, fence, park_timeout, thread};
 #[cfg(loom)]
 pub(crate) use loom::{
     sync::{Mutex, MutexGuard, atomic},
@@ -18,7 +18,6 @@ pub(crate) use loom::{
 };
 #[cfg(not(loom))]
 pub(crate) use std::{
-    ptr::copy_nonoverlapping as copy,
     sync::{
         Mutex, MutexGuard, OnceLock,
         atomic::{self, fence},

@@ -90,7 +90,7 @@ struct Segment {
 
 // Calls f(row, col) for every element that is this thread's.
 template <class F>
-__device__ __forceinline__ void each(u32 rows, u32 cols, F f) {
-    u64 step = (u64)gridDim.x * blockDim.x, n = (u64)rows * cols;
+__device__ __forceinline__ void each(u64 rows, u64 cols, F f) {
+    u64 step = (u64)gridDim.x * blockDim.x, n = rows * cols;
     for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += step) f(i / cols, i % cols);
 }

@@ -63,17 +63,18 @@ pub(crate) unsafe trait Argument {
     /// Its address and how many bytes it has.
     fn bytes(&self) -> (*mut c_void, usize);
 }
-macro_rules! arguments {
-    ($($number:ty)*) => {$(
-        // SAFETY: numbers are the same on both sides.
-        unsafe impl Argument for $number {
-            fn bytes(&self) -> (*mut c_void, usize) {
+macro_rules! arguments_of {
+    ($($of:ty),*) => {$(
+        // SAFETY: numbers, and structs of them that are `repr(C)`, are the same on both sides.
+        unsafe impl $crate::card::Argument for $of {
+            fn bytes(&self) -> (*mut std::ffi::c_void, usize) {
                 ((&raw const *self).cast_mut().cast(), size_of::<Self>())
             }
         }
     )*};
 }
-arguments!(f32 f64 u32 u64);
+pub(crate) use arguments_of;
+arguments_of!(f32, f64, u32, u64);
 
 const CAPABILITY: [c_int; 2] = [75, 76];
 const PROCESSORS: c_int = 16;

@@ -5,10 +5,9 @@ mod stub;
 pub(crate) use elementwise::*;
 pub(crate) use stub::*;
 
-use crate::card::{Argument, Shape};
+use crate::card::{Shape, arguments_of};
 use crate::device::Cuda;
 use crate::gpu::Gpu;
-use std::ffi::c_void;
 use tensor::{Index, Scalar, View, ViewMut};
 
 /// A matrix as kernels see it: `View<T>` of `number.cuh`.
@@ -21,12 +20,7 @@ pub(crate) struct Window {
     rows: u32,
     cols: u32,
 }
-// SAFETY: as `View<T>` has them.
-unsafe impl Argument for Window {
-    fn bytes(&self) -> (*mut c_void, usize) {
-        ((&raw const *self).cast_mut().cast(), size_of::<Self>())
-    }
-}
+arguments_of!(Window);
 
 impl Window {
     /// No matrix at all: where one is optional.
@@ -64,12 +58,7 @@ pub(crate) struct Words {
     at: u64,
     len: u64,
 }
-// SAFETY: as `List` has them.
-unsafe impl Argument for Words {
-    fn bytes(&self) -> (*mut c_void, usize) {
-        ((&raw const *self).cast_mut().cast(), size_of::<Self>())
-    }
-}
+arguments_of!(Words);
 impl From<&Index<Gpu>> for Words {
     fn from(index: &Index<Gpu>) -> Self {
         Self { at: index.ptr().0, len: index.len() as u64 }

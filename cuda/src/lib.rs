@@ -8,6 +8,7 @@
 //! | `library.rs`, `driver.rs` | shared libraries that may be missing; the CUDA driver's functions and errors |
 //! | `card.rs`, `ptx.rs` | a card with its stream and kernels; the kernels as committed |
 //! | `gpu.rs`, `device.rs` | one rank's share of a card as a place; numbers on it |
+//! | `shared.rs` | ranks that share a card: threads that meet as on the host |
 //! | `launches.rs`, `launches/` | how each kernel is launched, one file a family |
 //! | `../kernels/*.cu` | the kernels, one file a family |
 //! | `twin.rs`, `../twin/` | the driver's twin: the same kernels, compiled for the host |
@@ -19,6 +20,7 @@ mod gpu;
 mod launches;
 mod library;
 mod ptx;
+mod shared;
 #[cfg(any(test, feature = "twin"))]
 pub mod twin;
 
@@ -26,3 +28,4 @@ pub use card::{AboutCard, Card};
 pub use device::Cuda;
 pub use driver::{CudaError, use_driver};
 pub use gpu::{Gpu, GpuBuffer, GpuPtr};
+pub use shared::MOST_RANKS;

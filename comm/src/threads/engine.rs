@@ -6,13 +6,14 @@ use super::slow::{Slow, pause};
 use super::started::Started;
 use super::watch::Watch;
 use crate::engine::nth_of;
+use crate::shared::{Reduction, Shared};
 use crate::{Call, Counts, Engine, Op, Post, Result, Windows};
-use std::ptr::{copy_nonoverlapping, from_ref, null_mut};
+use std::ptr::{from_ref, null_mut};
 use std::sync::Arc;
-use tensor::{Host, HostPtr};
 
 /// One group of threads.
-pub(super) struct Threads {
+pub(super) struct Threads<P> {
+    place: P, // what copies and adds in the ranks' memory
     ranks: usize,
     rendezvous: Rendezvous,
     messages: Messages,
@@ -22,10 +23,11 @@ pub(super) struct Threads {
     slow: Option<Arc<Slow>>,
 }
 
-impl Threads {
+impl<P: Shared> Threads<P> {
     /// The group of these ranks of a world, over links of this kind.
-    pub(super) fn new(members: Arc<[usize]>, watch: &Arc<Watch>, slow: Option<Arc<Slow>>) -> Self {
+    pub(super) fn new(place: P, members: Arc<[usize]>, watch: &Arc<Watch>, slow: Option<Arc<Slow>>) -> Self {
         Self {
+            place,
             ranks: members.len(),
             rendezvous: Rendezvous::new(members.clone(), watch.clone()),
             messages: Messages::new(members.clone(), watch.clone(), slow.clone()),
@@ -82,13 +84,13 @@ impl Threads {
             let (from, to) = unsafe { (window.add(from * size), to.add(at * size)) };
             if from != to {
                 // SAFETY: as above; what is not this rank's own block in place is other memory.
-                unsafe { copy_nonoverlapping(from, to, len * size) }
+                unsafe { self.place.copy(from, to, len * size) }
             }
         };
         let join = |into, range| {
-            let (join, how) = (call.elem.join.expect("numbers"), call.reduce.expect("a reduction"));
+            let reduction = Reduction { windows, into, range, how: call.reduce.expect("a reduction"), elem: call.elem };
             // SAFETY: only this rank touches this range of the windows while it is inside, or only it writes.
-            unsafe { join(windows, into, range, how) }
+            unsafe { self.place.reduce(&reduction) }
         };
         match (call.op, &call.counts) {
             (Op::AllReduce, _) => join(Into::All, share(rank, self.ranks, call.elements())),
@@ -142,9 +144,9 @@ fn one_list(call: &Call) -> Option<&Arc<[usize]>> {
     }
 }
 
-impl Engine<Host> for Threads {
-    unsafe fn now(&self, rank: usize, windows: Windows<Host>, call: &Call) -> Result<()> {
-        let [give, to] = [windows.give, windows.take].map(|window| window.map_or(null_mut(), HostPtr::raw));
+impl<P: Shared> Engine<P> for Threads<P> {
+    unsafe fn now(&self, rank: usize, windows: Windows<P>, call: &Call) -> Result<()> {
+        let [give, to] = [windows.give, windows.take].map(|window| window.map_or(null_mut(), P::raw));
         // SAFETY: the caller's promise, of every rank: those who mean something else do not get this far.
         self.collective(rank, give, call, |windows| unsafe { self.work(rank, to, windows, call) })
     }
@@ -159,19 +161,21 @@ impl Engine<Host> for Threads {
     unsafe fn start(
         &self,
         rank: usize,
-        calls: &mut dyn Iterator<Item = (Windows<Host>, Call)>,
+        calls: &mut dyn Iterator<Item = (Windows<P>, Call)>,
     ) -> Result<Post> {
-        let raw = |window: Option<HostPtr>| window.map_or(null_mut(), HostPtr::raw);
+        let raw = |window: Option<P::Ptr>| window.map_or(null_mut(), P::raw);
         let calls = calls.map(|(windows, call)| ([raw(windows.give), raw(windows.take)], call));
         // SAFETY: the caller's promise.
         unsafe { self.started.post(rank, calls) }
     }
-    unsafe fn post(&self, rank: usize, window: HostPtr, call: &Call) -> Result<Post> {
+    unsafe fn post(&self, rank: usize, window: P::Ptr, call: &Call) -> Result<Post> {
         let sends = call.op == Op::Send;
         let way = if sends { [rank, call.root] } else { [call.root, rank] };
         let bytes = call.elements() * call.elem.size;
+        // SAFETY: the caller's promise, of both sides.
+        let copy = |from, to| unsafe { self.place.copy(from, to, bytes) };
         // SAFETY: the caller's promise.
-        unsafe { self.messages.post(way, sends, (window.raw::<u8>(), bytes), call) }
+        unsafe { self.messages.post(way, sends, P::raw(window).cast::<u8>(), call, copy) }
     }
     fn finish(&self, post: Post, call: &Call) -> Result<()> {
         if post.is_started() {

@@ -2,26 +2,27 @@
 use super::engine::Threads;
 use super::slow::{Queues, Slow};
 use super::watch::Watch;
+use crate::shared::Shared;
 use crate::sync::{Mutex, lock};
 use crate::{Axis, Engine, Engines, Grid, Link, Members};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use tensor::Host;
 
 /// All engines of a run.
-pub(super) struct World {
+pub(super) struct World<P> {
+    place: P,
     grid: Arc<Grid>,
     links: Vec<(Axis, Link)>,
     queues: Arc<Queues>,
     watch: Arc<Watch>,
-    known: Mutex<BTreeMap<Arc<[usize]>, Arc<Threads>>>, // by their members
+    known: Mutex<BTreeMap<Arc<[usize]>, Arc<Threads<P>>>>, // by their members
 }
 
-impl World {
+impl<P: Shared> World<P> {
     /// None yet, of ranks with these links along axes.
-    pub(super) fn new(grid: &Arc<Grid>, links: &[(Axis, Link)], watch: &Arc<Watch>) -> Self {
+    pub(super) fn new(place: P, grid: &Arc<Grid>, links: &[(Axis, Link)], watch: &Arc<Watch>) -> Self {
         let (grid, links, watch) = (grid.clone(), links.to_vec(), watch.clone());
-        Self { grid, links, queues: Arc::default(), watch, known: Mutex::default() }
+        Self { place, grid, links, queues: Arc::default(), watch, known: Mutex::default() }
     }
     /// The slowest of the links along the axes along which these ranks differ.
     fn link(&self, members: &[usize]) -> Option<Link> {
@@ -31,11 +32,11 @@ impl World {
     }
 }
 
-impl Engines<Host> for World {
-    fn of(&self, members: &Members) -> Arc<dyn Engine<Host>> {
+impl<P: Shared> Engines<P> for World<P> {
+    fn of(&self, members: &Members) -> Arc<dyn Engine<P>> {
         let members: Arc<[usize]> = members.iter().collect();
         let slow = |link| Arc::new(Slow::new(link, members.clone(), self.queues.clone()));
-        let new = || Arc::new(Threads::new(members.clone(), &self.watch, self.link(&members).map(slow)));
+        let new = || Arc::new(Threads::new(self.place.clone(), members.clone(), &self.watch, self.link(&members).map(slow)));
         lock(&self.known).entry(members.clone()).or_insert_with(new).clone()
     }
 }
@@ -54,7 +55,7 @@ mod tests {
         let (dp, tp, ep) = (link("1us,1GB/s"), link("9us,5GB/s"), link("2us,4GB/s"));
         let links = [(Axis::Dp, dp), (Axis::Tp, tp), (Axis::Edp, ep)];
         let watch = Arc::new(Watch::alone(8, Duration::from_secs(1)));
-        let of = |links: &[_], members: &[usize]| World::new(&grid, links, &watch).link(members);
+        let of = |links: &[_], members: &[usize]| World::new(tensor::Host::default(), &grid, links, &watch).link(members);
         assert_eq!(
             [of(&links[..2], &[0, 4]), of(&links, &[2, 3]), of(&links, &[0, 2])],
             [Some(dp), Some(tp), None]

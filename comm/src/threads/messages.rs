@@ -10,7 +10,7 @@ use crate::sync::atomic::{
     AtomicUsize,
     Ordering::{Relaxed, SeqCst},
 };
-use crate::sync::{Instant, Mutex, copy, fence, lock};
+use crate::sync::{Instant, Mutex, fence, lock};
 use crate::{Call, CommError, Post, Result};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -78,20 +78,21 @@ impl Messages {
     fn channel(&self, from: usize, to: usize, lane: &'static str) -> Arc<Channel> {
         lock(&self.senders[from]).entry((to, lane)).or_default().clone()
     }
-    /// Posts a window for the message that `call` names.
+    /// Posts a window for the message that `call` names; `copy` copies it, from a sender's window to a receiver's.
     ///
     /// # Errors
     /// That a rank has failed.
     ///
     /// # Safety
-    /// The window has `len` things of a type that all of the group use, as many for calls that are equal. It stays as it is, and
-    /// a receiver's is touched by nobody else, until `finish` or `withdraw` of this post returns.
-    pub(super) unsafe fn post<S: Copy>(
+    /// The window has what `copy` copies, as much for calls that are equal. It stays as it is, and a receiver's is touched by
+    /// nobody else, until `finish` or `withdraw` of this post returns.
+    pub(super) unsafe fn post<S>(
         &self,
         [from, to]: [usize; 2],
         sends: bool,
-        (window, len): (*mut S, usize),
+        window: *mut S,
         call: &Call,
+        copy: impl FnOnce(*const S, *mut S),
     ) -> Result<Post> {
         self.watch.alive()?;
         let lane = call.lane();
@@ -109,9 +110,9 @@ impl Messages {
         let others_number = channel.ended[1 - me].load(Relaxed);
         if theirs.passes(call) {
             let windows = [other.window.0.cast::<S>(), window];
-            // SAFETY: both have as many elements as the two calls count, which is equal. The other's post stands, so both stay
-            // as they are, and the receiver's is touched by us alone.
-            unsafe { copy(windows[me], windows[1 - me], len) };
+            // Both have as many elements as the two calls count, which is equal. The other's post stands, so both stay as they
+            // are, and the receiver's is touched by us alone.
+            copy(windows[me], windows[1 - me]);
             if let Some(slow) = &self.slow {
                 let sent = if sends { now } else { other.since };
                 let at = slow.message([from, to], sent, call.elements() * call.elem.size);

@@ -21,5 +21,6 @@ mod watch;
 mod world;
 
 pub use panics::{Within, caught};
-pub(crate) use reduction::{Join, join_of};
+pub(crate) use reduction::{Into, Join, join_of};
+pub(crate) use rendezvous::AllWindows;
 pub use world::{RankError, Stuck, World};

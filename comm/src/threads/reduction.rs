@@ -16,6 +16,7 @@ use tensor::{Bf16, Scalar};
 pub(crate) type Join = unsafe fn(&AllWindows, Into, Range<usize>, Reduce);
 
 /// Where the result of a reduction goes.
+#[derive(Clone, Copy)]
 pub(crate) enum Into {
     /// Over what was reduced, in all windows.
     All,

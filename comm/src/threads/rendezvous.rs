@@ -45,7 +45,7 @@ pub(crate) enum AllWindows<'a> {
 pub(crate) struct Seats<'a>(&'a [Seat]);
 impl<'a> AllWindows<'a> {
     /// How many ranks there are.
-    pub(super) fn ranks(&self) -> usize {
+    pub(crate) fn ranks(&self) -> usize {
         match self {
             Self::Seats(Seats(seats)) => seats.len(),
             Self::Posted(posted) => posted.len(),
@@ -53,7 +53,7 @@ impl<'a> AllWindows<'a> {
     }
     /// The window of a rank of the group, of the type it was shown with.
     #[inline(always)]
-    pub(super) fn of<S>(&self, rank: usize) -> *mut S {
+    pub(crate) fn of<S>(&self, rank: usize) -> *mut S {
         match self {
             Self::Seats(Seats(seats)) => seats[rank].window.load(Relaxed).cast(),
             Self::Posted(posted) => posted[rank].as_ref().expect("all have come").give.cast(),

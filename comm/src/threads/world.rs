@@ -5,6 +5,7 @@ use super::watch::Watch;
 use crate::flight::End;
 #[cfg(any(test, feature = "mutants"))]
 use crate::mutants::{OnTrial, Trial};
+use crate::shared::Shared;
 use crate::trace::Traced;
 use crate::{Axis, Engines, FlightRecorder, Grid, Link, Mesh, Record, Result, Run, Trace, What};
 use std::collections::BTreeSet;
@@ -14,7 +15,9 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{Builder, scope};
 use std::time::{Duration, Instant};
-use tensor::{Device, Host, Key, Scalar};
+#[cfg(any(test, feature = "mutants"))]
+use tensor::Host;
+use tensor::{Device, Key};
 
 const MOST_RANKS: usize = 1024;
 const STACK: usize = 8 << 20; // bytes, as the main thread has; taken as it is used
@@ -144,9 +147,9 @@ impl World {
     /// # Errors
     /// The failure, by error or panic, that came first. It fails every rank that waits or calls a collective later, so
     /// the run ends.
-    pub fn run<D: Device<Place = Host> + Default, T: Send, E: Display>(
+    pub fn run<D: Device<Place: Shared>, T: Send, E: Display>(
         &self,
-        f: impl Fn(D, Mesh<Host>) -> Result<T, E> + Sync,
+        f: impl Fn(D, Mesh<D::Place>) -> Result<T, E> + Sync,
     ) -> Result<Vec<T>, RankError> {
         let watch = Watch::new(self.records(), self.limit);
         #[cfg(any(test, feature = "mutants"))] // trials are many and short, and run beside each other
@@ -157,7 +160,7 @@ impl World {
         let body = |rank: usize, mesh, ends: Sender<usize>| {
             let (_key, _end) = (key.map(Key::enter), Ends(rank, ends));
             on_rank(&watch, rank, || {
-                let device = D::default();
+                let device = D::on(&D::Place::of_rank(rank)).clone();
                 self.memory.inspect(|&bytes| device.meter().limit(bytes));
                 f(device, mesh)
             })
@@ -174,7 +177,7 @@ impl World {
                     reason
                 })
             };
-            let ranks: Vec<_> = self.meshes::<D::Elem>(&watch).into_iter().enumerate().map(start).collect();
+            let ranks: Vec<_> = self.meshes::<D>(&watch).into_iter().enumerate().map(start).collect();
             let started = ranks.iter().enumerate().filter(|(_, started)| started.is_ok());
             self.listen(&watch, started.map(|(rank, _)| rank).collect(), &ended);
             ranks.into_iter().map(|rank| rank?.join().unwrap_or_else(|bug| resume_unwind(bug))).collect()
@@ -225,21 +228,36 @@ impl World {
         let (start, traced) = settings.unwrap_or_else(|| (Instant::now(), Traced::Never));
         (0..self.size()).map(|rank| Arc::new(Record::new(rank, start, traced))).collect()
     }
-    #[cfg_attr(not(any(test, feature = "mutants")), allow(clippy::extra_unused_type_parameters))] // of a trial
-    fn meshes<S: Scalar>(&self, watch: &Arc<Watch>) -> Vec<Mesh<Host>> {
-        let world: Arc<dyn Engines<Host>> = Arc::new(engines::World::new(&self.grid, &self.links, watch));
+    fn meshes<D: Device<Place: Shared>>(&self, watch: &Arc<Watch>) -> Vec<Mesh<D::Place>> {
+        let place = D::Place::of_rank(0);
+        let world: Arc<dyn Engines<D::Place>> = Arc::new(engines::World::new(place, &self.grid, &self.links, watch));
         let mesh = |rank| {
             let record = watch.record(rank).clone();
             let engines = world.clone();
             #[cfg(any(test, feature = "mutants"))]
             let engines = match &self.trial {
                 None => engines,
-                Some(trial) => Arc::new(OnTrial::<S>::new(trial, rank, &record, &self.grid, &world)),
+                Some(trial) => on_trial::<D>(trial, rank, &record, &self.grid, &world),
             };
             Mesh::new(self.grid.clone(), rank, record, engines)
         };
         (0..self.size()).map(mesh).collect()
     }
+}
+
+/// The engines of a world on trial. Mutants touch memory, so they are of the host.
+#[cfg(any(test, feature = "mutants"))]
+fn on_trial<D: Device<Place: Shared>>(
+    trial: &Trial,
+    rank: usize,
+    record: &Arc<Record>,
+    grid: &Arc<Grid>,
+    world: &Arc<dyn Engines<D::Place>>,
+) -> Arc<dyn Engines<D::Place>> {
+    use std::any::Any;
+    let world = (world as &dyn Any).downcast_ref().expect("a world on trial is on the host");
+    let on_trial: Arc<dyn Engines<Host>> = Arc::new(OnTrial::<D::Elem>::new(trial, rank, record, grid, world));
+    (&on_trial as &dyn Any).downcast_ref().cloned().expect("as above")
 }
 
 /// Reports, however a rank's thread ends, that it has: whoever started it listens until all have.
@@ -272,7 +290,7 @@ mod tests {
     use crate::threads::tests::until;
     use crate::{CommError, Op, Reduce};
     use std::sync::Mutex;
-    use tensor::{Category, Cpu, F61, Tensor};
+    use tensor::{Category, Cpu, F61, Scalar, Tensor};
 
     #[test]
     fn results_come_by_rank_and_worlds_run_again() {

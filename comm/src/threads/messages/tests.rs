@@ -34,6 +34,9 @@ fn messages_come_in_order_from_whom_they_are_asked_of() {
     ran.unwrap();
 }
 
+/// Copies one number.
+const ONE: fn(*const f32, *mut f32) = |from, to| unsafe { *to = *from }; // SAFETY: of two tensors of one number each
+
 fn call(op: Op) -> Call {
     Call { op, rows: 1, cols: 1, message: Some(Message::Tagged(TAG)), ..Call::barrier() }
 }
@@ -46,12 +49,12 @@ fn one(value: f32) -> Tensor<Cpu<f32>> {
 }
 fn send(messages: &Messages, x: &Tensor<Cpu<f32>>) -> Result<()> {
     // SAFETY: the post ends here.
-    let post = unsafe { messages.post([0, 1], true, (x.view().raw(), 1), &call(Op::Send)) };
+    let post = unsafe { messages.post([0, 1], true, x.view().raw(), &call(Op::Send), ONE) };
     messages.finish(post?, &call(Op::Send))
 }
 fn receive(messages: &Messages, x: &mut Tensor<Cpu<f32>>) -> Result<()> {
     // SAFETY: the post ends here.
-    let post = unsafe { messages.post([0, 1], false, (x.view_mut().raw(), 1), &call(Op::Receive)) };
+    let post = unsafe { messages.post([0, 1], false, x.view_mut().raw(), &call(Op::Receive), ONE) };
     messages.finish(post?, &call(Op::Receive))
 }
 
@@ -96,7 +99,7 @@ fn who_takes_a_post_back_waits_for_the_copy_under_way() {
     let messages = messages(PATIENT);
     let x = one(1.0);
     // SAFETY: the post is withdrawn below.
-    let post = unsafe { messages.post([0, 1], true, (x.view().raw(), 1), &call(Op::Send)) }.unwrap();
+    let post = unsafe { messages.post([0, 1], true, x.view().raw(), &call(Op::Send), ONE) }.unwrap();
     let (channel, left) = (messages.channel(0, 1, TAG.what), AtomicBool::new(false));
     std::thread::scope(|threads| {
         let copying = lock(&channel.sides);
@@ -121,7 +124,7 @@ fn posts_taken_back_leave_the_others_in_order() {
     let sent: Vec<_> = (0..5).map(|i| one(i as f32)).collect();
     // SAFETY: all posts end below.
     let post =
-        |x: &Tensor<Cpu<f32>>| unsafe { messages.post([0, 1], true, (x.view().raw(), 1), &call(Op::Send)) };
+        |x: &Tensor<Cpu<f32>>| unsafe { messages.post([0, 1], true, x.view().raw(), &call(Op::Send), ONE) };
     let posts: Vec<_> = sent.iter().map(|x| post(x).unwrap()).collect();
     for withdrawn in [1, 2, 0, 4] {
         messages.withdraw(posts[withdrawn]);
