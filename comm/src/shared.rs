@@ -13,6 +13,10 @@ pub trait Shared: Place {
     /// # Panics
     /// With [`Failure`](tensor::Failure), if there is no such place.
     fn of_rank(rank: usize) -> Self;
+    /// Bytes that ranks of this process can still take there, all together; none where it is the host's memory.
+    fn free_beside_the_host() -> Option<u64> {
+        None
+    }
     /// An address, as ranks show it to each other.
     fn raw(ptr: Self::Ptr) -> *mut ();
     /// Copies bytes from one rank's memory to another's, after all that their ranks did before.

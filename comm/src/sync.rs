@@ -7,10 +7,10 @@
 #[cfg(loom)]
 mod models;
 
-#[cfg(all(test, loom))]
-pub(crate) use self::models::{Tracked, copy};
 #[cfg(loom)]
 pub(crate) use self::models::{Instant, OnceLock, Thread, fence, park_timeout, thread};
+#[cfg(all(test, loom))]
+pub(crate) use self::models::{Tracked, copy};
 #[cfg(loom)]
 pub(crate) use loom::{
     sync::{Mutex, MutexGuard, atomic},

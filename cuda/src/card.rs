@@ -132,9 +132,7 @@ impl Card {
         };
         card.enter()?;
         call!(driver, cuStreamCreate(&raw mut card.stream, 1))?; // 1: it does not wait for the default stream
-        let [mut free, mut total] = [0; 2];
-        call!(driver, cuMemGetInfo_v2(&raw mut free, &raw mut total))?;
-        card.about.memory = [free, total];
+        card.about.memory = card.memory()?;
         for module in ptx::MODULES {
             if card.about.capability >= module.least {
                 card.load(module)?;
@@ -176,6 +174,16 @@ impl Card {
     /// Makes this card the one that the driver's next calls of this thread mean.
     pub(crate) fn enter(&self) -> Result<(), CudaError> {
         call!(self.driver, cuCtxSetCurrent(self.context))
+    }
+    /// Bytes of its memory: free, in all.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn memory(&self) -> Result<[usize; 2], CudaError> {
+        self.enter()?;
+        let [mut free, mut total] = [0; 2];
+        call!(self.driver, cuMemGetInfo_v2(&raw mut free, &raw mut total))?;
+        Ok([free, total])
     }
     /// Memory of so many bytes, all of them zero; none if there is no more.
     ///

@@ -10,10 +10,17 @@ use std::marker::PhantomData;
 use tensor::{Bf16, Category, Device, Dropout, Index, KernelKind, Profile, Scalar, Tensor, View, ViewMut};
 
 /// Numbers of one kind on a GPU.
-#[derive(Clone, Default, TransparentWrapper)]
+#[derive(Clone, TransparentWrapper)]
 #[repr(transparent)]
 #[transparent(Gpu)]
 pub struct Cuda<S>(Gpu, PhantomData<S>);
+
+impl<S> Default for Cuda<S> {
+    /// A rank's share of the first card.
+    fn default() -> Self {
+        Self(Gpu::default(), PhantomData)
+    }
+}
 
 impl<S: Scalar> Device for Cuda<S> {
     type Place = Gpu;

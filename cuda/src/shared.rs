@@ -1,6 +1,6 @@
 //! Ranks that share a card: threads of this process, which meet as they do on the host. What they copy and add is launched on
 //! the card's one stream, so it comes after all that either rank launched before, and nobody waits for the card.
-use crate::card::arguments_of;
+use crate::card::{Card, arguments_of};
 use crate::gpu::{Gpu, GpuPtr, well};
 use crate::launches::each;
 use comm::{Reduce, Reduction, Shared};
@@ -31,6 +31,9 @@ impl Shared for Gpu {
     fn of_rank(_: usize) -> Self {
         Self::default()
     }
+    fn free_beside_the_host() -> Option<u64> {
+        Some(well(Card::open(0).and_then(|card| card.memory()))[0] as u64)
+    }
     fn raw(GpuPtr(at): GpuPtr) -> *mut () {
         at as *mut ()
     }
@@ -53,7 +56,7 @@ impl Shared for Gpu {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Card, Cuda, twin};
+    use crate::{Cuda, twin};
     use comm::{Axis, CommError, InPlace, Tag, World};
     use tensor::{Bf16, Category, Cpu, Device, Scalar, Tensor};
 
@@ -114,7 +117,8 @@ mod tests {
             mesh.group(Axis::Tp).barrier()?;
             Ok::<_, CommError>(x.len())
         });
-        let wanted = "4398046511104 more bytes of weights do not fit beside the 0 held: the system has no more";
+        let wanted =
+            "4398046511104 more bytes of weights do not fit beside the 0 held: the system has no more";
         assert_eq!(ran.unwrap_err().reason, wanted);
         let device = Cuda::<f32>::default();
         assert!(device.place().card().settle().is_ok());

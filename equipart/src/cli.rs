@@ -7,7 +7,8 @@ pub(crate) mod show;
 pub(crate) mod watch;
 
 use crate::commands::{
-    bench, collectives, compare, convert, diff, eval, generate, price, prove, schedule, strategies, train,
+    bench, collectives, compare, convert, devices, diff, eval, generate, price, prove, schedule, strategies,
+    train,
 };
 use args::{Arguments, Command, CompareArgs, ModelName};
 use clap::Parser;
@@ -49,6 +50,7 @@ fn run(command: Command, json: bool) -> Result<bool> {
         Command::Diff(a) => diff::run(&a, json),
         Command::Collectives(a) => collectives::run(&a, json),
         Command::Schedule(a) => schedule::run(&a, json),
+        Command::Devices => Ok(devices::run(json)),
         Command::Strategies => Ok(strategies::run(json)),
         Command::Bench(a) => bench::run(a, json),
         Command::Completions { shell } => Ok(manual::completions(shell)),

@@ -14,6 +14,7 @@
 //! | `price` | `price.rs` | peak memory, operations and traffic of a layout, from shapes alone |
 //! | `collectives` | `collectives.rs` | all-reduce algorithms: who sends what to whom when, and what they take |
 //! | `schedule` | `schedule.rs` | pipelines: which rank does what when, what it waits for and holds |
+//! | `devices` | `devices.rs` | what there is to compute on, and why not more |
 //! | `strategies` | `strategies.rs` | what a layout can name |
 //! | `bench` | `bench.rs` | how fast all this is, beside the machine's limits and other programs |
 //! | `--profile` of `bench` and `train` | `profile.rs` | where a training step's time goes, by kind and by layer |
@@ -21,6 +22,7 @@ pub(crate) mod bench;
 pub mod collectives;
 pub mod compare;
 pub(crate) mod convert;
+pub mod devices;
 pub mod diff;
 pub mod eval;
 pub(crate) mod generate;

@@ -4,4 +4,5 @@
 //! [drawn](draw). What runs has been priced before, and is refused where the free memory cannot hold it.
 pub mod cli;
 pub mod commands;
+pub mod device;
 pub mod draw;

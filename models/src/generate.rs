@@ -122,7 +122,10 @@ impl Prompts {
             }
             Ids::new(&tensor::Host::default(), prompt, model.config.shape.vocabulary)?;
         }
-        budget::fits(format_args!("generating under {layout}"), self.peak::<D>(model, layout)?.all)
+        budget::fits::<D::Place>(
+            format_args!("generating under {layout}"),
+            self.peak::<D>(model, layout)?.all,
+        )
     }
     /// How many of a row's first logits are read for a new token; none: all of them, or nothing new is wanted.
     fn first(&self, vocabulary: usize) -> Option<usize> {

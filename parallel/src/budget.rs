@@ -2,6 +2,7 @@
 //! devices hold at most, all ranks together. The program itself, its texts and mapped files are not counted.
 use crate::At;
 use crate::{Error, Result, Scheme, session};
+use comm::Shared;
 use kernels::{Kernels, Meta};
 use std::fmt::Display;
 use std::fs;
@@ -13,12 +14,12 @@ pub fn holds(bytes: u128, free: Option<u64>) -> bool {
     free.is_none_or(|free| bytes <= u128::from(free))
 }
 
-/// Refuses a run of so many bytes where fewer are free.
+/// Refuses a run of so many bytes on places where fewer are free.
 ///
 /// # Errors
 /// One sentence with both numbers.
-pub fn fits(run: impl Display, bytes: u128) -> Result<()> {
-    fits_in(run, bytes, free())
+pub fn fits<P: Shared>(run: impl Display, bytes: u128) -> Result<()> {
+    fits_in(run, bytes, P::free_beside_the_host().or_else(free))
 }
 
 fn fits_in(run: impl Display, bytes: u128, free: Option<u64>) -> Result<()> {

@@ -1,16 +1,17 @@
 //! The numbers that a run can have, as flags name them and as programs are generic over them.
 use crate::dump::Number;
+use comm::Shared;
 use kernels::Selects;
 use serde::{Deserialize, Serialize};
 use std::fmt;
-use tensor::{Device, Host, Real};
+use tensor::{Device, Real};
 
-/// A device of the host with numbers that programs run on: floats.
+/// A device whose ranks are threads of this process, with numbers that programs run on: floats.
 pub trait Runs:
-    Selects<Place = Host, Elem: Real + Number, Wide: Device<Elem: Real + Number>> + Default
+    Selects<Place: Shared, Elem: Real + Number, Wide: Device<Elem: Real + Number>> + Default
 {
 }
-impl<D: Selects<Place = Host, Elem: Real + Number, Wide: Device<Elem: Real + Number>> + Default> Runs for D {}
+impl<D: Selects<Place: Shared, Elem: Real + Number, Wide: Device<Elem: Real + Number>> + Default> Runs for D {}
 
 /// The numbers of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

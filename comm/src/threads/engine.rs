@@ -88,7 +88,8 @@ impl<P: Shared> Threads<P> {
             }
         };
         let join = |into, range| {
-            let reduction = Reduction { windows, into, range, how: call.reduce.expect("a reduction"), elem: call.elem };
+            let reduction =
+                Reduction { windows, into, range, how: call.reduce.expect("a reduction"), elem: call.elem };
             // SAFETY: only this rank touches this range of the windows while it is inside, or only it writes.
             unsafe { self.place.reduce(&reduction) }
         };
@@ -158,11 +159,7 @@ impl<P: Shared> Engine<P> for Threads<P> {
         })?;
         Ok(all)
     }
-    unsafe fn start(
-        &self,
-        rank: usize,
-        calls: &mut dyn Iterator<Item = (Windows<P>, Call)>,
-    ) -> Result<Post> {
+    unsafe fn start(&self, rank: usize, calls: &mut dyn Iterator<Item = (Windows<P>, Call)>) -> Result<Post> {
         let raw = |window: Option<P::Ptr>| window.map_or(null_mut(), P::raw);
         let calls = calls.map(|(windows, call)| ([raw(windows.give), raw(windows.take)], call));
         // SAFETY: the caller's promise.

@@ -36,7 +36,14 @@ impl<P: Shared> Engines<P> for World<P> {
     fn of(&self, members: &Members) -> Arc<dyn Engine<P>> {
         let members: Arc<[usize]> = members.iter().collect();
         let slow = |link| Arc::new(Slow::new(link, members.clone(), self.queues.clone()));
-        let new = || Arc::new(Threads::new(self.place.clone(), members.clone(), &self.watch, self.link(&members).map(slow)));
+        let new = || {
+            Arc::new(Threads::new(
+                self.place.clone(),
+                members.clone(),
+                &self.watch,
+                self.link(&members).map(slow),
+            ))
+        };
         lock(&self.known).entry(members.clone()).or_insert_with(new).clone()
     }
 }
@@ -55,7 +62,9 @@ mod tests {
         let (dp, tp, ep) = (link("1us,1GB/s"), link("9us,5GB/s"), link("2us,4GB/s"));
         let links = [(Axis::Dp, dp), (Axis::Tp, tp), (Axis::Edp, ep)];
         let watch = Arc::new(Watch::alone(8, Duration::from_secs(1)));
-        let of = |links: &[_], members: &[usize]| World::new(tensor::Host::default(), &grid, links, &watch).link(members);
+        let of = |links: &[_], members: &[usize]| {
+            World::new(tensor::Host::default(), &grid, links, &watch).link(members)
+        };
         assert_eq!(
             [of(&links[..2], &[0, 4]), of(&links, &[2, 3]), of(&links, &[0, 2])],
             [Some(dp), Some(tp), None]

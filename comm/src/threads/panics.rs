@@ -5,8 +5,8 @@ use std::fmt::Display;
 use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind, set_hook, take_hook};
 use std::path::Path;
 use std::sync::Once;
-use tensor::{Failure, Fault};
 use tensor::count::Uncountable;
+use tensor::{Failure, Fault};
 
 thread_local! {
     static CATCHES: Cell<bool> = const { Cell::new(false) };

@@ -230,7 +230,8 @@ impl World {
     }
     fn meshes<D: Device<Place: Shared>>(&self, watch: &Arc<Watch>) -> Vec<Mesh<D::Place>> {
         let place = D::Place::of_rank(0);
-        let world: Arc<dyn Engines<D::Place>> = Arc::new(engines::World::new(place, &self.grid, &self.links, watch));
+        let world: Arc<dyn Engines<D::Place>> =
+            Arc::new(engines::World::new(place, &self.grid, &self.links, watch));
         let mesh = |rank| {
             let record = watch.record(rank).clone();
             let engines = world.clone();
@@ -256,7 +257,8 @@ fn on_trial<D: Device<Place: Shared>>(
 ) -> Arc<dyn Engines<D::Place>> {
     use std::any::Any;
     let world = (world as &dyn Any).downcast_ref().expect("a world on trial is on the host");
-    let on_trial: Arc<dyn Engines<Host>> = Arc::new(OnTrial::<D::Elem>::new(trial, rank, record, grid, world));
+    let on_trial: Arc<dyn Engines<Host>> =
+        Arc::new(OnTrial::<D::Elem>::new(trial, rank, record, grid, world));
     (&on_trial as &dyn Any).downcast_ref().cloned().expect("as above")
 }
 

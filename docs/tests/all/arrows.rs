@@ -14,6 +14,7 @@ const ALL: &[&str] = &[
     "reference",
     "kernels",
     "comm",
+    "cuda",
     "layers",
     "moe",
     "parallel",
@@ -23,11 +24,12 @@ const ALL: &[&str] = &[
     "equipart",
 ];
 const GROUND: &[&str] = &["tensor", "kernels", "comm", "layers", "parallel"];
-const ARROWS: [Arrow; 14] = [
+const ARROWS: [Arrow; 15] = [
     ("tensor", &[], &["reference"]),
     ("reference", &["tensor"], &[]),
     ("kernels", &["tensor"], &["reference"]),
     ("comm", &["tensor", "kernels"], &["reference"]),
+    ("cuda", &["tensor", "kernels", "comm"], &[]),
     ("layers", &["tensor", "kernels", "comm", "reference"], &[]), // reference: its `proof` alone
     ("moe", &["tensor", "kernels", "comm", "layers"], &["reference"]),
     ("parallel", &["tensor", "kernels", "comm", "layers", "moe"], &["reference"]),
@@ -36,7 +38,7 @@ const ARROWS: [Arrow; 14] = [
     ("bench", &["tensor", "kernels", "comm", "layers", "parallel", "models", "prove"], &[]),
     (
         "equipart",
-        &["tensor", "kernels", "comm", "layers", "parallel", "models", "prove", "bench"],
+        &["tensor", "kernels", "comm", "cuda", "layers", "parallel", "models", "prove", "bench"],
         &["reference"],
     ),
     ("outside", &["kernels", "comm", "layers", "parallel"], &["tensor", "reference", "prove"]),

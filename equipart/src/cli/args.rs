@@ -16,6 +16,7 @@ use crate::commands::diff::{self, DiffArgs};
 use crate::commands::prove::cases::CasesArgs;
 use crate::commands::schedule::{self, ScheduleArgs};
 use crate::commands::train::settings::{OptimizerName, Settings, tenth};
+use crate::device::DeviceName;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
 use parallel::number::NumberName;
@@ -69,6 +70,8 @@ pub(crate) enum Command {
     /// Draw a pipeline's schedule, built in or your own: which rank does what when, what it waits and holds
     #[command(allow_negative_numbers = true, after_help = schedule::JSON)]
     Schedule(ScheduleArgs),
+    /// List what programs can compute on here, and why not on the rest
+    Devices,
     /// List the strategies that a layout can name
     Strategies,
     /// Measure products, steps, decoding, all-reduces and proofs, beside what the machine could do at best
@@ -97,12 +100,20 @@ fn number() -> impl TypedValueParser<Value = NumberName> {
     named(NumberName::ALL.map(|(number, about)| (number.name(), about, number)))
 }
 
-/// The flag of numbers.
+/// Reads the name of a device.
+fn device() -> impl TypedValueParser<Value = DeviceName> {
+    named(DeviceName::ALL)
+}
+
+/// The flags of numbers, and of what computes with them.
 #[derive(Args, Debug, Default)]
 pub(crate) struct NumberArgs {
     /// The numbers of the run: f32, bf16 with sums in f32, or f64
     #[arg(long = "number", default_value_t, value_name = "NUMBER", value_parser = number())]
     pub(crate) name: NumberName,
+    /// Where the run computes: cpu, or cuda, the first GPU, which all ranks share
+    #[arg(long, default_value_t, value_name = "DEVICE", value_parser = device())]
+    pub(crate) device: DeviceName,
 }
 
 #[derive(Args, Debug, Default)]
@@ -268,6 +279,7 @@ impl PriceArgs {
             label_smoothing: self.label_smoothing,
             z_loss: self.z_loss,
             number: self.number.name,
+            device: self.number.device,
         }
     }
 }

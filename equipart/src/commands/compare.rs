@@ -12,6 +12,7 @@ use crate::cli::args::CompareArgs;
 use crate::cli::watch::Watch;
 use crate::cli::{self, any_ids, learner, pictures, show};
 use crate::commands::train::settings::sequences;
+use crate::device::in_device;
 use comm::Axis;
 use layers::Kind;
 use layers::model::shape::counted;
@@ -22,7 +23,7 @@ use models::text::Corpus;
 use models::{Learner, Model};
 use parallel::measure::{self, PeakBytes, Taken};
 use parallel::number::Runs;
-use parallel::{At, Batch, Layout, Network, Result, Trainer, budget, in_number, price, session};
+use parallel::{At, Batch, Layout, Network, Result, Trainer, budget, price, session};
 use prove::cases::never_ran;
 use prove::{Subject, Truths, prove};
 use tensor::{Bf16, Cpu, Key, Phase, Real, Scalar};
@@ -90,12 +91,14 @@ pub(crate) fn run(a: CompareArgs, json: bool) -> Result<bool> {
         }
     };
     let (ways, experiment) = partitioning::asked(&a, &model.design)?;
+    let most = ways.iter().map(|way| way.layout.ranks()).max().unwrap_or(1);
+    a.number.device.open(most)?;
     let watch = Watch::spinner();
     let network = a.network.network(None)?;
     let work = Comparison { model: &model, data, ways, learns: !experiment, network };
     let rows = a.network.keep_trace(
         &work.network,
-        in_number!(a.number.name, D => compare::<D>(&work, &|what| watch.say(what))),
+        in_device!((a.number.device, a.number.name), D => compare::<D>(&work, &|what| watch.say(what))),
     )?;
     watch.done();
     show::all(json, &rows, || show::comparison(&model.origin, a.number.name, &rows));
@@ -129,7 +132,7 @@ pub fn compare<D: Runs>(work: &Comparison, watch: &dyn Fn(&str)) -> Result<Vec<L
     let request = text.map(|(model, corpus)| request(work, model, corpus));
     let held = budget::all(layouts.iter().map(|layout| held::bytes::<D>(work, layout, request.as_ref())))?;
     for (layout, bytes) in layouts.iter().zip(held) {
-        budget::fits(format_args!("comparing {layout}"), bytes)?;
+        budget::fits::<D::Place>(format_args!("comparing {layout}"), bytes)?;
     }
     let (mut said, mut rows) = (Vec::new(), Vec::new());
     if let (Some((model, _)), Some(request)) = (text, &request) {

@@ -4,12 +4,13 @@ use crate::cli::pictures::{digits, only_text};
 use crate::cli::watch::Watch;
 use crate::cli::{corpus, learner, show};
 use crate::commands::train::settings::sequences;
+use crate::device::in_device;
 use comm::Axis;
 use kernels::{Kernels, Meta};
 use layers::{Design, Loads};
 use models::{Learner, Model, ids, text};
 use parallel::number::Runs;
-use parallel::{At, Batch, Layout, Result, Sequence, Trainer, bail, budget, in_number, price, session};
+use parallel::{At, Batch, Layout, Result, Sequence, Trainer, bail, budget, price, session};
 use serde::Serialize;
 use tensor::{Real, Tensor, files};
 
@@ -54,7 +55,7 @@ pub fn evaluate<D: Runs>(
     let peak = price::peak_of_all(layout, dealt, |at: At<Meta<D>>| {
         program(&at, design, &largest, &|_| ()).map(drop)
     })?;
-    budget::fits(format_args!("evaluating under {layout}"), peak.all)?;
+    budget::fits::<D::Place>(format_args!("evaluating under {layout}"), peak.all)?;
     let ranks = session::run((layout, &layout.world()?), model.values(), |at: At<D>| {
         let done = |n| {
             if at.mesh.rank() == 0 {
@@ -119,7 +120,9 @@ pub(crate) fn run(a: EvalArgs, json: bool) -> Result<bool> {
     let watch = Watch::bar(0);
     let layout = a.on_ranks.of(a.layout, &model.design)?;
     let watching = |done, of| watch.part("evaluated", done, of);
-    let evaluation = in_number!(a.number.name, D => evaluate::<D>(&model, &layout, all, &watching))?;
+    a.number.device.open(layout.ranks())?;
+    let evaluation =
+        in_device!((a.number.device, a.number.name), D => evaluate::<D>(&model, &layout, all, &watching))?;
     watch.done();
     let Evaluation { loss, perplexity, tokens, accuracy, .. } = evaluation;
     show::one(json, &evaluation, || match accuracy {

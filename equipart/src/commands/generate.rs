@@ -2,13 +2,14 @@
 use crate::cli::args::GenerateArgs;
 use crate::cli::watch::Watch;
 use crate::cli::{model, show};
+use crate::device::in_device;
 use models::generate::{Prompts, generate};
 use models::sampling::{Sampling, no_temperature};
 use models::tokenizer::Tokenizer;
 use models::{Model, names};
 use parallel::dump::{self, Provenance};
 use parallel::number::Runs;
-use parallel::{Layout, Network, Result, bail, in_number};
+use parallel::{Layout, Network, Result, bail};
 
 pub(crate) fn run(a: GenerateArgs, json: bool) -> Result<bool> {
     let (model, network) = (model(a.model.as_ref())?, a.network.network(None)?);
@@ -31,7 +32,8 @@ pub(crate) fn run(a: GenerateArgs, json: bool) -> Result<bool> {
     let longest = prompts.iter().map(Vec::len).max().unwrap_or(0);
     let max_new = a.max_new.unwrap_or(model.config.positions.saturating_sub(longest).min(128));
     let request = Prompts { prompts, max_new, sampling, record: a.dump.is_some() };
-    in_number!(a.number.name, D => continued::<D>(&a, (&model, &layout, &network), &request, tokenizer.as_ref(), json))
+    a.number.device.open(layout.ranks())?;
+    in_device!((a.number.device, a.number.name), D => continued::<D>(&a, (&model, &layout, &network), &request, tokenizer.as_ref(), json))
 }
 
 /// Continues the prompts in these numbers, and shows them.

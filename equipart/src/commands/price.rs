@@ -4,13 +4,14 @@ use crate::cli::args::PriceArgs;
 use crate::cli::pictures::Plain;
 use crate::cli::{config, show};
 use crate::commands::train::settings::Settings;
+use crate::device::in_device;
 use comm::Ledger;
 use kernels::{Kernels, Meta};
 use layers::Design;
 use models::{Config, Model};
 use parallel::number::{NumberName, Runs};
 use parallel::price::STEPS;
-use parallel::{At, Batch, Layout, Result, Sequence, Trainer, budget, in_number, measure, session};
+use parallel::{At, Batch, Layout, Result, Sequence, Trainer, budget, measure, session};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use tensor::count::Uncountable;
@@ -99,7 +100,7 @@ pub fn program<D: Kernels>(
 pub fn price(config: &Config, settings: &Settings, layout: &Layout) -> Result<Vec<Price>> {
     settings.check(config.positions)?;
     let design = settings.shape(config).into();
-    in_number!(settings.number, D => price_in::<D>(&design, settings, layout))
+    in_device!((settings.device, settings.number), D => price_in::<D>(&design, settings, layout))
 }
 
 fn price_in<D: Runs>(design: &Design, settings: &Settings, layout: &Layout) -> Result<Vec<Price>> {
@@ -128,7 +129,7 @@ pub(crate) fn run(a: PriceArgs, json: bool) -> Result<bool> {
         settings.check(settings.seq)?;
         let design = a.pictures.fresh(None, 0).design;
         let layout = a.on_ranks.of(a.layout, &design)?;
-        in_number!(settings.number, D => price_in::<D>(&design, &settings, &layout))?
+        in_device!((settings.device, settings.number), D => price_in::<D>(&design, &settings, &layout))?
     } else {
         a.pictures.unused()?;
         let moe = a.model.map(|_| Ok(Model::moe()?.config));

@@ -11,6 +11,7 @@ use crate::cli::args::{self, ModelName, TrainArgs};
 use crate::cli::watch::Watch;
 use crate::cli::{config, corpus, model, noted, pictures, show};
 use crate::commands::profile;
+use crate::device::DeviceName;
 use models::tokenizer::TokenizerSource;
 use models::{Config, Learner, Model, ids};
 use parallel::number::NumberName;
@@ -80,6 +81,7 @@ pub(crate) fn run(a: TrainArgs, json: bool) -> Result<bool> {
         stop_after: a.stop_after,
         dump: a.dump.clone(),
     };
+    run.settings.device.open(run.layout.ranks())?;
     run.ready()?;
     if out.is_none() && a.checkpoint_every.is_some() {
         bail!("--checkpoint-every says when to save, and nothing is saved without --out");
@@ -111,7 +113,7 @@ pub(crate) fn run(a: TrainArgs, json: bool) -> Result<bool> {
     }
     show::loads(json, &finished.experts);
     if a.profile {
-        let own = run.settings.number == NumberName::F32; // the peak is of its multiply-adds
+        let own = (run.settings.device, run.settings.number) == (DeviceName::Cpu, NumberName::F32); // whose multiply-adds the peak is of
         let peak = own.then(|| bench::peak_gflops(a.layout.ranks()));
         profile::tell(&run.network, peak, json)?;
     }

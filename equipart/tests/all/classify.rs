@@ -5,6 +5,7 @@ use crate::classify_refused::refused;
 use equipart::commands::train::epochs::EpochLine;
 use equipart::commands::train::run::{TrainData, TrainRun};
 use equipart::commands::train::settings::{OptimizerName, Settings};
+use equipart::device::DeviceName;
 use layers::{Draw, Random, Values};
 use models::Learner;
 use models::digits::{Digits, Set, order};
@@ -36,6 +37,7 @@ struct Lesson {
 fn lesson(hidden: &[usize], optimizer: OptimizerName, lr: f64, clip: Option<f64>, seed: u64) -> Lesson {
     let (epochs, batch_size) = (4, 8);
     let settings = Settings {
+        device: DeviceName::Cpu,
         steps: epochs * 237usize.div_ceil(batch_size),
         seq: 1,
         batch_size,

@@ -2,6 +2,7 @@
 //! transformers and PyTorch in f64 (`golden/make.py`). Read from their files, they agree under every layout.
 use equipart::commands::train::run::{TrainData, TrainRun};
 use equipart::commands::train::settings::{OptimizerName, Settings};
+use equipart::device::DeviceName;
 use models::generate::{Prompts, all_logits, generate};
 use models::sampling::Sampling;
 use models::{Model, ids};
@@ -67,6 +68,7 @@ fn step(model: &Model, layout: Layout, golden: &Golden, dir: &Path) -> f64 {
     std::fs::write(&path, serde_json::to_string(&golden.batch).unwrap()).unwrap();
     let sequences = ids::read(&path, model.config.shape.vocabulary, model.config.positions).unwrap();
     let settings = Settings {
+        device: DeviceName::Cpu,
         steps: 1,
         seq: 20,
         batch_size: 2,

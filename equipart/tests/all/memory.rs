@@ -3,6 +3,7 @@
 use crate::child::{equipart, output, refused};
 use equipart::commands::price::{Price, price, program};
 use equipart::commands::train::settings::{OptimizerName, Settings};
+use equipart::device::DeviceName;
 use kernels::Heads;
 use layers::Random;
 use layers::{Positions, Shape};
@@ -26,6 +27,7 @@ fn config(width: usize, blocks: usize, vocabulary: usize) -> Config {
 
 pub(crate) fn settings(seq: usize, batch_size: usize) -> Settings {
     Settings {
+        device: DeviceName::Cpu,
         steps: 2,
         seq,
         batch_size,

@@ -6,6 +6,7 @@ use crate::child::equipart;
 use equipart::commands::price::price;
 use equipart::commands::train::run::{TrainData, TrainRun};
 use equipart::commands::train::settings::{OptimizerName, Settings, hash};
+use equipart::device::DeviceName;
 use models::generate::{Prompts, generate};
 use models::sampling::Sampling;
 use models::text::Corpus;
@@ -268,6 +269,7 @@ fn slow_links_take_their_time_and_change_nothing() {
     let corpus = Corpus::new(&b"all work and no play ".repeat(40), "a text", 16).unwrap();
     let (model, layout): (_, Layout) = (Model::fresh(config, 5), "tp=2,dp=2".parse().unwrap());
     let settings = Settings {
+        device: DeviceName::Cpu,
         steps: 3,
         seq: 16,
         batch_size: 4,

@@ -5,6 +5,7 @@ use comm::{Event, Run as Traced, Trace, What};
 use equipart::commands::price::price;
 use equipart::commands::train::run::{TrainData, TrainRun};
 use equipart::commands::train::settings::{OptimizerName, Settings, hash};
+use equipart::device::DeviceName;
 use models::text::Corpus;
 use models::{Config, Model};
 use parallel::number::NumberName;
@@ -22,6 +23,7 @@ const MICROBATCHES: usize = 2;
 
 fn settings(corpus: &Corpus) -> Settings {
     Settings {
+        device: DeviceName::Cpu,
         steps: STEPS,
         seq: 16,
         batch_size: 4,

@@ -4,6 +4,7 @@ use equipart::commands::price::{price, program};
 use equipart::commands::train::run::{TrainData, TrainRun};
 use equipart::commands::train::settings::{OptimizerName, Settings, hash};
 use equipart::commands::train::state::{self, State};
+use equipart::device::DeviceName;
 use kernels::Heads;
 use layers::{Random, Shape};
 use models::config::Architecture;
@@ -43,6 +44,7 @@ fn corpus() -> Corpus {
 
 fn settings(corpus: &Corpus, optimizer: OptimizerName) -> Settings {
     Settings {
+        device: DeviceName::Cpu,
         steps: 6,
         seq: 16,
         batch_size: 5,

@@ -29,7 +29,11 @@ impl Pair {
         let element = &raw const self.elements[rank][window];
         // SAFETY: calls that meet have one row, or another number and are refused; the windows live as long as the
         // model, and loom ends it where one is touched before its post has ended.
-        unsafe { self.messages.post([0, 1], rank == 0, element.cast_mut(), &call(rank, rows), |from, to| crate::sync::copy(from, to, 1)) }
+        unsafe {
+            self.messages.post([0, 1], rank == 0, element.cast_mut(), &call(rank, rows), |from, to| {
+                crate::sync::copy(from, to, 1)
+            })
+        }
     }
     /// Waits for a post. Its window is the rank's own again, which writes it.
     fn finish(&self, rank: usize, window: usize, post: Post) -> Result<usize> {

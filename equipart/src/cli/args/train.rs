@@ -3,6 +3,7 @@ use super::{ModelName, NetworkArgs, RanksArgs, SEQ};
 use crate::cli::pictures::{PicturesArgs, only_text, refuse};
 use crate::commands::train::epochs;
 use crate::commands::train::settings::{OptimizerName, Settings, at_least_1, tenth};
+use crate::device::DeviceName;
 use clap::Args;
 use models::digits::Digits;
 use parallel::number::NumberName;
@@ -53,6 +54,9 @@ pub(crate) struct TrainArgs {
     /// no checkpoints [default: f32]
     #[arg(long, value_parser = super::number())]
     pub(crate) number: Option<NumberName>,
+    /// Where the run computes: cpu, or cuda, the first GPU, which all ranks share
+    #[arg(long, default_value_t, value_name = "DEVICE", value_parser = super::device())]
+    pub(crate) device: DeviceName,
     #[arg(long, default_value_t, help = layout::grammar())]
     pub(crate) layout: Layout,
     #[command(flatten)]
@@ -118,6 +122,7 @@ impl TrainArgs {
             label_smoothing: self.label_smoothing.unwrap_or(0.0),
             z_loss: self.z_loss.unwrap_or(0.0),
             number: self.number.unwrap_or_default(),
+            device: self.device,
         }
     }
     /// Settings of a new run on given ids: plain descent at a constant rate, unless said otherwise.
@@ -192,7 +197,7 @@ impl TrainArgs {
                 "what is to be learnt is not what this run was begun with; give the same --data or --batch",
             );
         }
-        Ok(begun.clone())
+        Ok(Settings { device: self.device, ..begun.clone() })
     }
 }
 

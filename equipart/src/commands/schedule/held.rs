@@ -1,12 +1,13 @@
 //! `schedule --model`: what each rank would hold at most, in bytes.
 use crate::cli::args::{ModelName, NumberArgs, SEQ};
 use crate::cli::config;
+use crate::device::in_device;
 use clap::Args;
 use layers::{Design, Kind};
 use models::Model;
 use parallel::price::HeldBytes;
 use parallel::step::Plan;
-use parallel::{Batch, Layout, Pipeline, Result, Scheme, Sequence, bail, in_number};
+use parallel::{Batch, Layout, Pipeline, Result, Scheme, Sequence, bail};
 
 #[derive(Args, Debug)]
 pub(super) struct HeldArgs {
@@ -44,7 +45,7 @@ impl HeldArgs {
         let few = pipeline.plan(plan.ranks, few).microbatches;
         let batch = Batch::new(vec![Sequence::new(vec![0; seq], vec![0; seq]); few], few)?;
         let design: Design = config.shape.into();
-        in_number!(self.number.name, D => {
+        in_device!((self.number.device, self.number.name), D => {
             let scheme = Scheme::<D> { schedule: Some(pipeline), ..(&layout).into() };
             scheme.fits(&design)?;
             let held = |rank| HeldBytes::new(scheme, rank, &design, (Kind::ADAMW, Some(1.0)), &batch);

@@ -2,6 +2,7 @@
 use super::epochs::{self, Epoch, EpochLine};
 use super::settings::{self, Settings, at_least_1, sequences};
 use super::state::{self, State};
+use crate::device::in_device;
 use bench::profile;
 use comm::{Axis, Mesh};
 use kernels::Kernels;
@@ -13,9 +14,7 @@ use models::{Learner, ids};
 use parallel::dump::{self, Provenance, Seen};
 use parallel::measure::{self, Taken};
 use parallel::number::Runs;
-use parallel::{
-    At, Batch, Layout, Network, Result, Sequence, Trainer, bail, budget, in_number, price, session,
-};
+use parallel::{At, Batch, Layout, Network, Result, Sequence, Trainer, bail, budget, price, session};
 use serde::Serialize;
 use std::path::PathBuf;
 use std::time::Instant;
@@ -150,14 +149,14 @@ impl TrainRun<'_> {
     /// # Errors
     /// As [`check`](Self::check); both numbers of bytes; and if checkpoints, which are f32, are asked of wider numbers.
     pub fn ready(&self) -> Result<()> {
-        in_number!(self.settings.number, D => self.ready_in::<D>())
+        in_device!((self.settings.device, self.settings.number), D => self.ready_in::<D>())
     }
     fn ready_in<D: Runs>(&self) -> Result<()> {
         self.check()?;
         if (self.out.is_some() || self.resume.is_some()) && Wide::<D>::NAME != f32::NAME {
             bail!("a run in {} {NO_CHECKPOINTS}", D::Elem::NAME);
         }
-        budget::fits(format_args!("training under {}", self.layout), self.peak::<D>()?.all)
+        budget::fits::<D::Place>(format_args!("training under {}", self.layout), self.peak::<D>()?.all)
     }
     /// What ranks hold at most: in steps, when the held-out text is told, when a checkpoint is put together.
     fn peak<D: Kernels>(&self) -> Result<price::Peak> {
@@ -182,7 +181,7 @@ impl TrainRun<'_> {
     /// # Errors
     /// If the settings, the layout and the model do not fit, a rank fails, or a checkpoint cannot be written.
     pub fn train(&self, watch: &(dyn Fn(&StepLine) + Sync)) -> Result<Finished> {
-        in_number!(self.settings.number, D => self.train_in::<D>(watch))
+        in_device!((self.settings.device, self.settings.number), D => self.train_in::<D>(watch))
     }
     fn train_in<D: Runs>(&self, watch: &(dyn Fn(&StepLine) + Sync)) -> Result<Finished> {
         self.ready_in::<D>()?;
@@ -277,7 +276,7 @@ impl<S: Scalar> Values<S> for InF32<'_> {
 }
 
 /// Peak bytes so far, of each rank.
-fn all_peaks<D: Runs>(device: &D, mesh: &Mesh<tensor::Host>) -> Result<Vec<usize>> {
+fn all_peaks<D: Runs>(device: &D, mesh: &Mesh<D::Place>) -> Result<Vec<usize>> {
     Ok(mesh.world().all_gather_values(&[device.meter().peaks_of_all().total])?.concat())
 }
 
@@ -290,7 +289,7 @@ pub fn held_out<D: Runs>(
     trainer: &mut Trainer<D>,
     corpus: &Corpus,
     seq: usize,
-    mesh: &Mesh<tensor::Host>,
+    mesh: &Mesh<D::Place>,
 ) -> Result<Option<f64>> {
     let Some(batch) = held_out_batch(corpus, seq, mesh.group(Axis::SEQUENCES).size())? else {
         return Ok(None);

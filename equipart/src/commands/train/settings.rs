@@ -1,5 +1,6 @@
 //! What a training run is begun with, and keeps when it is resumed.
 use super::schedule::Warmup;
+use crate::device::DeviceName;
 use layers::{Design, Kind, Objective, Rates, Shape};
 use models::text::{Corpus, Pair};
 use models::{Config, Learner};
@@ -72,6 +73,9 @@ pub struct Settings {
     /// The numbers of the run.
     #[serde(default)]
     pub number: NumberName,
+    /// What it computes on. A run may go on on another device.
+    #[serde(skip)]
+    pub device: DeviceName,
 }
 
 impl Settings {

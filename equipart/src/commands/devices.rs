@@ -1,0 +1,74 @@
+//! `devices`: what programs can compute on here, and why not on the rest.
+use crate::cli::{out, show};
+use cuda::Card;
+use serde::Serialize;
+use std::thread::available_parallelism;
+
+/// A device, or why there is none of its kind.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Found {
+    /// What it is, in words.
+    Device(String),
+    /// Why there is none.
+    Missing(String),
+}
+
+/// One line of the list.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct DeviceEntry {
+    /// What `--device` calls it.
+    pub device: &'static str,
+    /// What was found.
+    #[serde(flatten)]
+    pub found: Found,
+}
+
+/// What there is.
+pub fn all() -> Vec<DeviceEntry> {
+    let cores = available_parallelism().map_or(1, usize::from);
+    let mut entries = vec![DeviceEntry { device: "cpu", found: Found::Device(format!("{cores} cores")) }];
+    let count = Card::count().map_err(|error| error.to_string());
+    let cards = match count {
+        Ok(count) => (0..count).map(card).collect(),
+        Err(why) => vec![Found::Missing(why)],
+    };
+    entries.extend(cards.into_iter().map(|found| DeviceEntry { device: "cuda", found }));
+    entries
+}
+
+fn card(ordinal: usize) -> Found {
+    match Card::open(ordinal) {
+        Err(error) => Found::Missing(error.to_string()),
+        Ok(card) => {
+            let about = &card.about;
+            let ([free, total], gib) = (about.memory, |bytes: usize| bytes as f64 / f64::from(1 << 30));
+            Found::Device(format!(
+                "GPU {ordinal}: {}, compute capability {}.{}, {} multiprocessors, {:.1} of {:.1} GiB free, CUDA {}.{} ({})",
+                about.name,
+                about.capability.0,
+                about.capability.1,
+                about.processors,
+                gib(free),
+                gib(total),
+                about.cuda.0,
+                about.cuda.1,
+                about.library,
+            ))
+        }
+    }
+}
+
+/// Shows the list: nothing is compared, so nothing differs.
+pub(crate) fn run(json: bool) -> bool {
+    let entries = all();
+    show::all(json, &entries, || {
+        for DeviceEntry { device, found } in &entries {
+            match found {
+                Found::Device(what) => out::line(&format!("{device:5} {what}")),
+                Found::Missing(why) => out::line(&format!("{device:5} none: {why}")),
+            }
+        }
+    });
+    true
+}

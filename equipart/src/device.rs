@@ -1,0 +1,67 @@
+//! Where programs compute: on the host, or on a GPU. The one place where a device is chosen.
+use cuda::Card;
+use parallel::{Error, Result};
+use serde::Serialize;
+
+/// Where a program computes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DeviceName {
+    /// The host.
+    #[default]
+    Cpu,
+    /// The first GPU, which all ranks share.
+    Cuda,
+}
+
+impl DeviceName {
+    /// Every name, and what it means.
+    pub const ALL: [(&str, &str, Self); 2] = [
+        ("cpu", "the cores of this machine", Self::Cpu),
+        ("cuda", "its first GPU, which all ranks share", Self::Cuda),
+    ];
+    /// The name.
+    pub fn name(self) -> &'static str {
+        Self::ALL[self as usize].0
+    }
+    /// That there is such a device, and this many ranks can share it.
+    ///
+    /// # Errors
+    /// What is missing.
+    pub fn open(self, ranks: usize) -> Result<()> {
+        if self == Self::Cpu {
+            return Ok(());
+        }
+        if ranks > cuda::MOST_RANKS {
+            return Err(Error::new(format!("{ranks} ranks on one GPU; {} are the most", cuda::MOST_RANKS)));
+        }
+        Card::open(0).map(drop).map_err(|error| Error::new(format!("--device cuda: {error}")))
+    }
+}
+
+impl std::fmt::Display for DeviceName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// `in_device!((device, number), D => work)`: the work, a result, with `D` as the device of this name with these numbers.
+macro_rules! in_device {
+    (($device:expr, $number:expr), $d:ident => $work:expr) => {
+        match ($device, $number) {
+            ($crate::device::DeviceName::Cpu, number) => parallel::in_number!(number, $d => $work),
+            ($crate::device::DeviceName::Cuda, parallel::number::NumberName::F32) => {
+                type $d = cuda::Cuda<f32>;
+                $work
+            }
+            ($crate::device::DeviceName::Cuda, parallel::number::NumberName::Bf16) => {
+                type $d = cuda::Cuda<tensor::Bf16>;
+                $work
+            }
+            ($crate::device::DeviceName::Cuda, parallel::number::NumberName::F64) => {
+                Err(parallel::Error::new("--device cuda has no numbers f64; its numbers are f32 and bf16"))
+            }
+        }
+    };
+}
+pub(crate) use in_device;
