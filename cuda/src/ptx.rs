@@ -22,6 +22,10 @@ modules! {
     "reduce" (8, 0);
 }
 
+/// Digests of the kernels and of the PTX that was made of them, as `sha256sum` prints them.
+#[cfg(test)]
+const MANIFEST: &str = include_str!("../ptx/manifest.txt");
+
 /// The kernels of a PTX text, each with the bytes of its parameters.
 pub(crate) fn kernels(ptx: &'static str) -> impl Iterator<Item = (&'static str, Vec<usize>)> {
     ptx.split(".entry ").skip(1).map(|entry| {
@@ -39,4 +43,62 @@ fn bytes(parameter: &str) -> usize {
     }
     let bits = words.iter().find_map(|word| word.strip_prefix(['.'])?.get(1..)?.parse::<usize>().ok());
     bits.expect("a type of so many bits") / 8
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sha2::{Digest, Sha256};
+    use std::collections::BTreeMap;
+    use std::fs;
+    use std::path::Path;
+
+    /// Kills: PTX that is not that of its source; a source without PTX, or with another card's.
+    #[test]
+    fn the_committed_ptx_is_that_of_the_kernels() {
+        let home = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let noted: BTreeMap<_, _> = MANIFEST
+            .lines()
+            .filter_map(|line| line.split_once("  "))
+            .map(|(digest, file)| (file, digest))
+            .collect();
+        let mut seen = 0;
+        for folder in ["kernels", "ptx"] {
+            for entry in
+                fs::read_dir(home.join(folder)).unwrap().flatten().filter(|entry| entry.path().is_file())
+            {
+                let file = format!("{folder}/{}", entry.file_name().to_string_lossy());
+                if file == "ptx/manifest.txt" {
+                    continue;
+                }
+                let digest: String = Sha256::digest(fs::read(entry.path()).unwrap())
+                    .iter()
+                    .map(|byte| format!("{byte:02x}"))
+                    .collect();
+                assert_eq!(noted.get(&*file), Some(&&*digest), "{file} has changed: run `cargo xtask ptx`");
+                seen += 1;
+            }
+        }
+        assert_eq!(seen, noted.len(), "the manifest names files that are not there");
+        for module in MODULES {
+            let target = if module.least == (9, 0) { ".target sm_90a" } else { ".target sm_80" };
+            assert!(
+                module.ptx.contains(target),
+                "{} is not for cards from {:?} on",
+                module.name,
+                module.least
+            );
+            assert!(noted.contains_key(&*format!("kernels/{}.cu", module.name)));
+        }
+        let sources = noted.keys().filter(|file| file.ends_with(".cu")).count();
+        assert_eq!(sources, MODULES.len(), "every source is in the list of modules");
+    }
+
+    /// Kills: a parameter that is overlooked or misread, so that a launch with other arguments goes unnoticed.
+    #[test]
+    fn parameters_are_read_from_ptx() {
+        let text = ".visible .entry f(\n\t.param .u32 a,\n\t.param .align 8 .b8 b[32],\n\t.param .f64 c\n)\n{\n}\n.visible .entry g()\n";
+        let read: Vec<_> = kernels(text).collect();
+        assert_eq!(read, [("f", vec![4, 32, 8]), ("g", vec![])]);
+    }
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, ExitCode, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::{readme, times};
+use crate::{ptx, readme, times};
 
 /// One command of the run. All but the tests are quiet, so that the tests' last lines stay in sight.
 struct Step {
@@ -100,6 +100,7 @@ fn steps(root: &Path, with_book: bool) -> Result<Vec<Step>, String> {
             ..Step::new("cargo doc --quiet --workspace --no-deps --features comm/mutants,layers/proof")
         },
     ];
+    steps.extend(ptx::has_compiler().then(|| Step::new("cargo run --quiet --package xtask -- ptx --check")));
     steps.extend(with_book.then(|| Step::new("mdbook build docs")));
     Ok(steps)
 }

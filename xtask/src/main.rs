@@ -4,6 +4,7 @@
 mod ci;
 mod museum;
 mod mutants;
+mod ptx;
 mod readme;
 mod times;
 
@@ -23,6 +24,8 @@ Tasks:
                      table of what was noticed; fails if one was not
   museum [--only N]  puts bugs that real systems shipped into a scratch copy, one at a time, and runs the
                      proof that must reject each; exits with 1 if one survives, and names it
+  ptx [--check]      compiles the kernels of cuda/kernels to cuda/ptx, by nvcc; with --check, writes nothing and exits
+                     with 1 if the PTX there is not theirs
 ";
 
 fn main() -> ExitCode {
@@ -35,12 +38,15 @@ fn main() -> ExitCode {
             Ok(number) => museum::run(Some(number)),
             Err(_) => refuse(&format!("--only is {number:?}; it must be the number of an exhibit")),
         },
-        ["-h" | "--help" | "help"] | ["ci" | "mutants" | "museum", "-h" | "--help"] => {
+        ["-h" | "--help" | "help"] | ["ci" | "mutants" | "museum" | "ptx", "-h" | "--help"] => {
             print!("{HELP}");
             ExitCode::SUCCESS
         }
+        ["ptx"] => ptx::run(false),
+        ["ptx", "--check"] => ptx::run(true),
         [] => refuse("No task is named"),
         ["museum", ..] => refuse("The task `museum` takes nothing but `--only N`"),
+        ["ptx", ..] => refuse("The task `ptx` takes nothing but `--check`"),
         [task @ ("ci" | "mutants"), ..] => refuse(&format!("The task `{task}` takes no arguments")),
         [task, ..] => refuse(&format!("There is no task `{task}`")),
     }

@@ -1,0 +1,119 @@
+//! `cargo xtask ptx`: compiles the kernels of `cuda/kernels` to the PTX of `cuda/ptx`, and notes the digests of both: a
+//! test of `cuda` fails where they are not of each other. PTX is the same in every folder, whoever compiles it.
+use crate::refuse;
+use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
+use std::env;
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+
+/// The compiler, where it is not on the machine.
+const INSTALL: &str = "pip install --target DIR nvidia-cuda-nvcc==13.0.88 nvidia-cuda-crt==13.0.88 nvidia-nvvm==13.0.88 \
+    nvidia-cuda-runtime==13.0.96 nvidia-cuda-cccl==13.0.85, then NVCC=DIR/nvidia/cu13/bin/nvcc";
+
+/// The CUDA compiler: the variable `NVCC`, or `nvcc`.
+fn compiler() -> OsString {
+    env::var_os("NVCC").unwrap_or_else(|| "nvcc".into())
+}
+
+/// Whether there is one.
+pub(crate) fn has_compiler() -> bool {
+    Command::new(compiler())
+        .arg("--version")
+        .stdout(Stdio::null())
+        .status()
+        .is_ok_and(|status| status.success())
+}
+
+/// Compiles every kernel and writes what has changed; or, to check, says what would change.
+pub(crate) fn run(check: bool) -> ExitCode {
+    if !has_compiler() {
+        return refuse(&format!("There is no nvcc to compile kernels with ({INSTALL})"));
+    }
+    let cuda =
+        Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the workspace").join("cuda");
+    match all(&cuda).and_then(|made| if check { differences(&made) } else { write(&made) }) {
+        Ok(changed) if check && !changed.is_empty() => {
+            eprintln!("stale, made anew by `cargo xtask ptx`: {}", changed.join(", "));
+            ExitCode::FAILURE
+        }
+        Ok(changed) if changed.is_empty() => {
+            println!("all PTX is that of its kernels");
+            ExitCode::SUCCESS
+        }
+        Ok(changed) => {
+            println!("written: {}", changed.join(", "));
+            ExitCode::SUCCESS
+        }
+        Err(why) => {
+            eprintln!("{why}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Every file that the kernels give, with what it should hold.
+fn all(cuda: &Path) -> io::Result<BTreeMap<PathBuf, String>> {
+    let (mut made, mut manifest) = (BTreeMap::new(), String::new());
+    for source in files(&cuda.join("kernels"))? {
+        note(&mut manifest, &format!("kernels/{}", name(&source)), &fs::read(&source)?);
+        if source.extension().is_some_and(|end| end == "cu") {
+            let ptx = compile(&source)?;
+            let to = cuda.join("ptx").join(name(&source)).with_extension("ptx");
+            note(&mut manifest, &format!("ptx/{}", name(&to)), ptx.as_bytes());
+            made.insert(to, ptx);
+        }
+    }
+    made.insert(cuda.join("ptx/manifest.txt"), manifest);
+    Ok(made)
+}
+
+/// A line of the manifest: digest and file, as `sha256sum` prints them.
+fn note(manifest: &mut String, file: &str, bytes: &[u8]) {
+    let digest: String = Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect();
+    manifest.push_str(&format!("{digest}  {file}\n"));
+}
+
+/// The PTX of a source, without comments: they name folders. A line `// ARCH: …` chooses the least card, else 8.0.
+fn compile(source: &Path) -> io::Result<String> {
+    let text = fs::read_to_string(source)?;
+    let arch = text.lines().find_map(|line| line.strip_prefix("// ARCH: sm_")).unwrap_or("80");
+    let output = Command::new(compiler())
+        .args([&format!("-arch=compute_{}", arch.trim()), "-O3", "-std=c++17", "-ptx", "-o", "-"])
+        .arg(source)
+        .output()?;
+    if !output.status.success() {
+        return Err(io::Error::other(String::from_utf8_lossy(&output.stderr).into_owned()));
+    }
+    let ptx = String::from_utf8_lossy(&output.stdout);
+    Ok(ptx.lines().filter(|line| !line.starts_with("//")).flat_map(|line| [line, "\n"]).collect())
+}
+
+fn files(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut files: Vec<_> =
+        fs::read_dir(folder)?.map(|entry| Ok(entry?.path())).collect::<io::Result<_>>()?;
+    files.sort();
+    Ok(files)
+}
+
+fn name(path: &Path) -> String {
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+/// The files that do not hold what they should.
+fn differences(made: &BTreeMap<PathBuf, String>) -> io::Result<Vec<String>> {
+    let differs =
+        |(path, text): &(&PathBuf, &String)| !fs::read_to_string(path).is_ok_and(|held| held == **text);
+    Ok(made.iter().filter(differs).map(|(path, _)| name(path)).collect())
+}
+
+fn write(made: &BTreeMap<PathBuf, String>) -> io::Result<Vec<String>> {
+    let changed = differences(made)?;
+    made.iter()
+        .filter(|(path, _)| changed.contains(&name(path)))
+        .try_for_each(|(path, text)| fs::write(path, text))?;
+    Ok(changed)
+}
