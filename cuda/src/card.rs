@@ -239,6 +239,32 @@ impl Card {
         self.enter()?;
         call!(self.driver, cuStreamSynchronize(self.stream))
     }
+    /// Its stream.
+    pub(crate) fn stream(&self) -> Handle {
+        self.stream
+    }
+    /// Seconds that the card takes for what `work` launches.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub(crate) fn seconds(&self, work: impl FnOnce()) -> Result<f64, CudaError> {
+        self.enter()?;
+        let mut events = [null_mut(); 2];
+        for event in &mut events {
+            call!(self.driver, cuEventCreate(event, 0))?;
+        }
+        let [from, to] = events;
+        call!(self.driver, cuEventRecord(from, self.stream))?;
+        work();
+        call!(self.driver, cuEventRecord(to, self.stream))?;
+        call!(self.driver, cuEventSynchronize(to))?;
+        let mut milliseconds = 0.0;
+        call!(self.driver, cuEventElapsedTime(&raw mut milliseconds, from, to))?;
+        for event in events {
+            call!(self.driver, cuEventDestroy_v2(event))?;
+        }
+        Ok(f64::from(milliseconds) / 1000.0)
+    }
     /// Whether a kernel was loaded: those for newer cards are not on others.
     pub(crate) fn has(&self, kernel: &str) -> bool {
         self.kernels.contains_key(kernel)

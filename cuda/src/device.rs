@@ -7,7 +7,9 @@ use kernels::{
     Selects, Slice, Softmax, Write, every_kernel,
 };
 use std::marker::PhantomData;
-use tensor::{Bf16, Category, Device, Dropout, Index, KernelKind, Profile, Scalar, Tensor, View, ViewMut};
+use tensor::{
+    Bf16, Category, Device, Dropout, Index, KernelKind, Place, Profile, Scalar, Tensor, View, ViewMut,
+};
 
 /// Numbers of one kind on a GPU.
 #[derive(Clone, TransparentWrapper)]
@@ -39,7 +41,7 @@ fn run<S: Scalar>(device: &Cuda<S>, called: (&'static str, KernelKind), launch: 
     let from = profile.and_then(Profile::now);
     launch(&device.0);
     if let (Some(profile), Some(from)) = (profile, from) {
-        crate::gpu::well(device.0.card().settle());
+        device.0.settle();
         profile.kernel(called, from, device.meter().flops());
     }
 }

@@ -107,6 +107,9 @@ impl Place for Gpu {
     fn meter(&self) -> &Meter {
         &self.0.meter
     }
+    fn settle(&self) {
+        well(self.card().settle());
+    }
     fn profile(&self) -> Option<&Profile> {
         Some(&self.0.profile)
     }

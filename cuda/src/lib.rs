@@ -11,14 +11,18 @@
 //! | `shared.rs` | ranks that share a card: threads that meet as on the host |
 //! | `launches.rs`, `launches/` | how each kernel is launched, one file a family |
 //! | `../kernels/*.cu` | the kernels, one file a family |
+//! | `checks.rs`, `checks/` | what is checked of every kernel, on the twin and on a card |
+//! | `measure.rs`, `cublas.rs` | how fast kernels are on a card, beside its copies and NVIDIA's library |
 //! | `twin.rs`, `../twin/` | the driver's twin: the same kernels, compiled for the host |
 mod card;
 pub mod checks;
+mod cublas;
 mod device;
 mod driver;
 mod gpu;
 mod launches;
 mod library;
+pub mod measure;
 mod ptx;
 mod shared;
 #[cfg(any(test, feature = "twin"))]

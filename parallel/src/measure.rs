@@ -4,7 +4,7 @@ use kernels::Kernels;
 use layers::Builder;
 use serde::Serialize;
 use std::time::Instant;
-use tensor::Phase;
+use tensor::{Phase, Place};
 
 /// What one rank took.
 #[derive(Clone, Copy, Debug)]
@@ -42,8 +42,10 @@ pub fn work<D: Kernels, T>(
     let (device, mesh) = (at.device, at.mesh);
     mesh.barrier()?;
     device.meter().begin(phase);
+    device.place().settle();
     let (before, start) = (mesh.ledger(), Instant::now());
     let result = work()?;
+    device.place().settle();
     let seconds = start.elapsed().as_secs_f64();
     let wire = (mesh.ledger() - &before).wire_bytes();
     let (load, work) = (device.meter().peaks(Phase::Load).total, device.meter().peaks(phase).total);

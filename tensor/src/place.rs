@@ -28,6 +28,8 @@ pub trait Place: Clone + Send + Sync + 'static {
     fn pool(&self) -> &Pool<Self>;
     /// What this rank holds and computes.
     fn meter(&self) -> &Meter;
+    /// Waits until all that was asked of it is done: where that may take longer than asking.
+    fn settle(&self) {}
     /// Where its time goes; none where nothing is computed.
     fn profile(&self) -> Option<&Profile> {
         None

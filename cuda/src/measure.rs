@@ -1,0 +1,188 @@
+//! How fast kernels are on a card: beside what a copy of the same bytes takes, and beside NVIDIA's own library in the same
+//! run.
+use crate::card::Card;
+use crate::checks::Number;
+use crate::cublas::Cublas;
+use crate::gpu::Gpu;
+use kernels::{Activation, Attend, Heads, Indexed, Kernels, Mask, Qkv, Segment, Span, Write};
+use std::process::Command;
+use tensor::{Bf16, Category, Device, Index, Scalar, Tensor, mix};
+
+/// A figure, beside what it is measured by.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Figure {
+    /// What was measured.
+    pub name: String,
+    /// How much of it there is a second.
+    pub rate: f64,
+    /// Its unit.
+    pub unit: &'static str,
+    /// The same of what it is measured by, and what that is.
+    pub beside: Option<(f64, String)>,
+    /// The part of it that is wanted.
+    pub wanted: f64,
+}
+
+impl Figure {
+    /// The part of what it is measured by.
+    pub fn part(&self) -> Option<f64> {
+        self.beside.as_ref().map(|(beside, _)| self.rate / beside)
+    }
+}
+
+/// How large what is measured is: 1 on a card, less on the twin, where only that it runs is of interest.
+#[derive(Clone, Copy, Debug)]
+pub struct Scale {
+    /// What every side of a product is divided by.
+    pub sides: usize,
+    /// How often each is measured; the best counts.
+    pub tries: usize,
+}
+
+type Outcome<T> = Result<T, String>;
+
+/// The best of some tries, after one to warm up.
+fn best(card: &Card, scale: Scale, mut work: impl FnMut()) -> Outcome<f64> {
+    work();
+    let mut least = f64::INFINITY;
+    for _ in 0..scale.tries {
+        least = least.min(card.seconds(&mut work).map_err(|error| error.to_string())?);
+    }
+    Ok(least)
+}
+
+/// Draws: what is multiplied is random, since cards run slower on such than on zeros.
+fn draw<S: Number>(gpu: &Gpu, seed: u64, rows: usize, cols: usize) -> Tensor<S::On> {
+    const DRAWN: usize = 1 << 16; // the rest repeats these: drawing takes the host long
+    let some: Vec<S> = (0..DRAWN).map(|i| S::sample(mix(mix(seed) ^ i as u64), 1.0)).collect();
+    Tensor::from_fn(S::On::on(gpu), Category::Buffers, rows, cols, |i| some[(i + i / DRAWN * 7) % DRAWN])
+}
+
+/// Every figure of kernels.
+///
+/// # Errors
+/// The driver's.
+pub fn all(gpu: &Gpu, scale: Scale, tell: &dyn Fn(&Figure)) -> Outcome<Vec<Figure>> {
+    let mut figures = Vec::new();
+    let mut add = |figure: Figure| {
+        tell(&figure);
+        figures.push(figure);
+    };
+    let copy = copies(gpu, scale)?;
+    add(Figure { name: "device copy".into(), rate: copy, unit: "GB/s", beside: None, wanted: 0.0 });
+    for (name, rate) in streams::<f32>(gpu, scale)?.into_iter().chain(streams::<Bf16>(gpu, scale)?) {
+        let beside = Some((copy, "a device copy".into()));
+        add(Figure { name, rate, unit: "GB/s", beside, wanted: 0.9 });
+    }
+    let library = Cublas::on(gpu.card());
+    for (side, wanted, product) in [(8192, 0.95, products::<Bf16> as Product), (4096, 0.8, products::<f32>)] {
+        add(product(gpu, scale, side / scale.sides, wanted, &library)?);
+    }
+    add(attention(gpu, scale)?);
+    Ok(figures)
+}
+
+/// Bytes read and written each second, in GB.
+fn copies(gpu: &Gpu, scale: Scale) -> Outcome<f64> {
+    let bytes = (1usize << 30) / (scale.sides * scale.sides);
+    let [from, to] =
+        [(); 2].map(|()| Tensor::empty(crate::Cuda::<f32>::on(gpu), Category::Buffers, 1, bytes / 4));
+    let at = |x: &Tensor<crate::Cuda<f32>>| x.view().ptr().0;
+    let seconds = best(gpu.card(), scale, || {
+        gpu.card().copy(at(&from), at(&to), bytes).expect("two pieces of memory");
+    })?;
+    Ok(2.0 * bytes as f64 / seconds / 1e9)
+}
+
+/// Kernels that wait for memory: the bytes that each must read and write, a second.
+fn streams<S: Number>(gpu: &Gpu, scale: Scale) -> Outcome<Vec<(String, f64)>> {
+    let (rows, cols, on) = (16384 / scale.sides, 8192 / scale.sides, S::On::on(gpu));
+    let (x, z, mut y) =
+        (draw::<S>(gpu, 1, rows, cols), draw::<S>(gpu, 2, rows, cols), draw::<S>(gpu, 3, rows, cols));
+    let (gain, mut r) = (draw::<S>(gpu, 4, 1, cols), draw::<f32>(gpu, 5, rows, 1));
+    let bytes = (rows * cols * size_of::<S>()) as f64;
+    let mut figures = Vec::new();
+    let mut measured = |name: &str, passes: f64, work: &mut dyn FnMut()| -> Outcome<()> {
+        let seconds = best(gpu.card(), scale, work)?;
+        figures.push((format!("{name}, {}", S::NAME), passes * bytes / seconds / 1e9));
+        Ok(())
+    };
+    measured("sum", 3.0, &mut || on.add(y.view_mut(), x.view()))?;
+    measured("RMSNorm", 2.0, &mut || on.rms_norm(y.view_mut(), r.view_mut(), x.view(), gain.view(), 1e-5))?;
+    measured("SwiGLU", 3.0, &mut || on.swiglu(y.view_mut(), x.view(), z.view()))?;
+    measured("GELU", 2.0, &mut || on.activate(y.view_mut(), x.view(), Activation::Gelu))?;
+    Ok(figures)
+}
+
+type Product = fn(&Gpu, Scale, usize, f64, &Outcome<Cublas>) -> Outcome<Figure>;
+
+/// A square product, beside the library's.
+fn products<S: Number>(
+    gpu: &Gpu,
+    scale: Scale,
+    n: usize,
+    wanted: f64,
+    library: &Outcome<Cublas>,
+) -> Outcome<Figure> {
+    let [a, b, mut c] = [1, 2, 3].map(|seed| draw::<S>(gpu, seed, n, n));
+    let flops = 2.0 * (n as f64).powi(3);
+    let own = best(gpu.card(), scale, || S::On::on(gpu).gemm(c.view_mut(), a.view(), b.view(), Write::Set))?;
+    let beside = match library {
+        Err(_) => None,
+        Ok(library) => {
+            let at = [c.view().ptr().0, a.view().ptr().0, b.view().ptr().0];
+            let mut outcome = Ok(());
+            let theirs = best(gpu.card(), scale, || outcome = library.product(S::NARROW, [n; 3], at))?;
+            outcome?;
+            Some((flops / theirs / 1e12, "cuBLAS".to_string()))
+        }
+    };
+    Ok(Figure {
+        name: format!("product {n}^3, {}", S::NAME),
+        rate: flops / own / 1e12,
+        unit: "TFLOP/s",
+        beside,
+        wanted,
+    })
+}
+
+/// Causal attention forward in bf16: 4 sequences of 4096 tokens, 16 heads of 128 features.
+fn attention(gpu: &Gpu, scale: Scale) -> Outcome<Figure> {
+    let (len, heads) = (4096 / scale.sides, Heads { queries: 16, keys: 16, dim: 128 });
+    let (sequences, width) = (4, heads.queries * heads.dim);
+    let segment = |i| Segment { row: i * len, len, position: 0, sequence: i };
+    let spans: Vec<_> = (0..sequences).map(|i| Span { query: segment(i), key: segment(i) }).collect();
+    let attend = Attend { heads, first: 0, mask: Mask::Causal, dropout: None };
+    let pairs: usize = spans.iter().map(|span| attend.mask.pairs(span)).sum();
+    let spans: Index<Gpu> = Indexed::from(spans).on(gpu).clone();
+    let [q, k, v, mut o] = [1, 2, 3, 4].map(|seed| draw::<Bf16>(gpu, seed, sequences * len, width));
+    let mut lse = draw::<f32>(gpu, 5, sequences * len, heads.queries);
+    let on = crate::Cuda::<Bf16>::on(gpu);
+    let room = <crate::Cuda<Bf16> as Kernels>::attention_scratch(heads, len);
+    let mut scratch = draw::<f32>(gpu, 6, 1, room);
+    let seconds = best(gpu.card(), scale, || {
+        let qkv = Qkv { q: q.view(), k: k.view(), v: v.view() };
+        on.attention(&attend, &spans, qkv, o.view_mut(), lse.view_mut(), scratch.view_mut());
+    })?;
+    let rate = |seconds| 4.0 * (pairs * width) as f64 / seconds / 1e12;
+    let beside = pytorchs_attention(len)
+        .map(|seconds| (rate(seconds), "PyTorch's scaled_dot_product_attention".into()));
+    let name = format!("attention forward, {sequences} x {len} tokens, causal, bf16");
+    Ok(Figure { name, rate: rate(seconds), unit: "TFLOP/s", beside, wanted: 0.7 })
+}
+
+/// Seconds that PyTorch takes for the same attention, where a Python has it and a card.
+fn pytorchs_attention(len: usize) -> Option<f64> {
+    let script = format!(
+        "import torch, torch.nn.functional as F\n\
+         q, k, v = (torch.randn(4, 16, {len}, 128, device='cuda', dtype=torch.bfloat16) for _ in range(3))\n\
+         best = 1e9\n\
+         for _ in range(20):\n\
+         \x20   a, b = (torch.cuda.Event(enable_timing=True) for _ in range(2))\n\
+         \x20   a.record(); F.scaled_dot_product_attention(q, k, v, is_causal=True); b.record()\n\
+         \x20   torch.cuda.synchronize(); best = min(best, a.elapsed_time(b))\n\
+         print(best / 1000)"
+    );
+    let output = Command::new("python3").args(["-c", &script]).output().ok()?;
+    String::from_utf8_lossy(&output.stdout).trim().parse().ok()
+}
