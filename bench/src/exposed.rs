@@ -44,7 +44,7 @@ pub(super) fn of(
     for turn in 1..=turns {
         for ((best, network), what) in best.iter_mut().zip(&two).zip(["over the links", "without"]) {
             watch(&format!("training steps {what}, turn {turn} of {turns}"));
-            *best = best.min(seconds(network, Pass::Step, layout, scale)?);
+            *best = best.min(seconds::<tensor::Cpu<f32>>(network, Pass::Step, layout, scale)?);
         }
     }
     let ([linked, unlinked], priced) = (best, priced(layout, network, scale)?.as_secs_f64());

@@ -172,12 +172,19 @@ impl Work {
             Self::Product(number, size) => in_number!(number, D => Ok(products::product::<D>(size, scale))),
             Self::Linear(size) => Ok(products::linear(size, scale)),
             Self::Pipeline(layout) => pipeline::seconds(&layout.parse()?, best, scale),
-            Self::Pass(pass, layout) => model::seconds(&Network::default(), pass, &layout.parse()?, scale),
+            Self::Pass(pass, layout) => {
+                model::seconds::<tensor::Cpu<f32>>(&Network::default(), pass, &layout.parse()?, scale)
+            }
             Self::Decode(number) => in_number!(number, D => model::decode::<D>(scale)),
             Self::Experts => Ok(experts::grouped(scale)),
             Self::ExpertsPass(layout) => {
                 let scale = experts::scale(scale);
-                model::seconds(&Network::default(), Pass::Forward, &layout.parse()?, &scale)
+                model::seconds::<tensor::Cpu<f32>>(
+                    &Network::default(),
+                    Pass::Forward,
+                    &layout.parse()?,
+                    &scale,
+                )
             }
             Self::ExpertsDecode => model::decode::<Cpu<f32>>(&experts::scale(scale)),
             Self::AllToAll(bytes) => experts::all_to_all(bytes, scale),

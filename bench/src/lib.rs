@@ -9,6 +9,7 @@
 //! | `figures.rs` | the figures: names, units, what each is of; which of them are asked for |
 //! | `scale.rs` | the sizes that are measured, shape L among them |
 //! | `products.rs`, `model.rs`, `all_reduce.rs`, `proof.rs` | how each kind is measured, and what bounds it |
+//! | `at_work.rs` | a model at work on any device |
 //! | `experts.rs` | products of experts, the way to them, and a model with experts |
 //! | `pipeline.rs` | a pipeline's step beside its table, and beside the same work on one rank |
 //! | `exposed.rs` | how much of its links' time a training step shows |
@@ -16,6 +17,7 @@
 //! | `peers.rs` | other programs' figures, from a file |
 //! | `profile.rs` | where the time of training steps goes, read from a trace |
 mod all_reduce;
+mod at_work;
 mod experts;
 mod exposed;
 mod figures;
@@ -30,6 +32,7 @@ mod scale;
 #[cfg(test)]
 mod tests;
 
+pub use at_work::AtWork;
 pub use exposed::Exposed;
 pub use figures::{FIGURES, FigureEntry, FigureUnit, chosen};
 pub use peers::{Peer, Peers};

@@ -85,9 +85,9 @@ fn batch(scale: &Scale) -> Result<Batch> {
 }
 
 /// The best time of a pass under a layout over a network.
-pub(super) fn seconds(network: &Network, pass: Pass, layout: &Layout, scale: &Scale) -> Result<f64> {
+pub(super) fn seconds<D: Runs>(network: &Network, pass: Pass, layout: &Layout, scale: &Scale) -> Result<f64> {
     let world = network.world(layout, "a pass of shape L")?;
-    let ranks = session::run((layout, &world), &Even, |at: At<Cpu<f32>>| {
+    let ranks = session::run((layout, &world), &Even, |at: At<D>| {
         let mut ready = Ready::new(pass, &at, scale)?;
         let once = |_| Ok(measure::work(&at, Phase::Step, || ready.once(scale))?.1.seconds);
         (0..=scale.tries).map(once).collect::<Result<Vec<_>>>()

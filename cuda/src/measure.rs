@@ -6,7 +6,7 @@ use crate::cublas::Cublas;
 use crate::gpu::Gpu;
 use kernels::{Activation, Attend, Heads, Indexed, Kernels, Mask, Qkv, Segment, Span, Write};
 use std::process::Command;
-use tensor::{Bf16, Category, Device, Index, Scalar, Tensor, mix};
+use tensor::{Bf16, Category, Device, Index, Tensor, mix};
 
 /// A figure, beside what it is measured by.
 #[derive(Clone, Debug, PartialEq)]

@@ -7,8 +7,8 @@ pub(crate) mod show;
 pub(crate) mod watch;
 
 use crate::commands::{
-    bench, collectives, compare, convert, devices, diff, eval, generate, price, prove, schedule, strategies,
-    train,
+    bench, collectives, compare, convert, devices, diff, eval, generate, gpu_check, price, prove, schedule,
+    strategies, train,
 };
 use args::{Arguments, Command, CompareArgs, ModelName};
 use clap::Parser;
@@ -51,6 +51,7 @@ fn run(command: Command, json: bool) -> Result<bool> {
         Command::Collectives(a) => collectives::run(&a, json),
         Command::Schedule(a) => schedule::run(&a, json),
         Command::Devices => Ok(devices::run(json)),
+        Command::GpuCheck(a) => gpu_check::run(a, json),
         Command::Strategies => Ok(strategies::run(json)),
         Command::Bench(a) => bench::run(a, json),
         Command::Completions { shell } => Ok(manual::completions(shell)),

@@ -15,6 +15,7 @@
 //! | `collectives` | `collectives.rs` | all-reduce algorithms: who sends what to whom when, and what they take |
 //! | `schedule` | `schedule.rs` | pipelines: which rank does what when, what it waits for and holds |
 //! | `devices` | `devices.rs` | what there is to compute on, and why not more |
+//! | `gpu-check` | `gpu_check.rs` | whether a GPU computes what the host computes, and how fast |
 //! | `strategies` | `strategies.rs` | what a layout can name |
 //! | `bench` | `bench.rs` | how fast all this is, beside the machine's limits and other programs |
 //! | `--profile` of `bench` and `train` | `profile.rs` | where a training step's time goes, by kind and by layer |
@@ -26,6 +27,7 @@ pub mod devices;
 pub mod diff;
 pub mod eval;
 pub(crate) mod generate;
+pub(crate) mod gpu_check;
 pub mod price;
 pub(crate) mod profile;
 pub(crate) mod prove;

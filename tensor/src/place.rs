@@ -73,6 +73,13 @@ impl Fault {
 pub struct Failure(pub String);
 
 impl Failure {
+    /// What `work` gives, unless the place fails.
+    ///
+    /// # Errors
+    /// The failure.
+    pub fn caught<T>(work: impl FnOnce() -> T) -> Result<T, Self> {
+        caught(work)
+    }
     /// Unwinds, without a word on standard error.
     pub fn unwind(self) -> ! {
         resume_unwind(Box::new(self))

@@ -72,6 +72,8 @@ pub(crate) enum Command {
     Schedule(ScheduleArgs),
     /// List what programs can compute on here, and why not on the rest
     Devices,
+    /// Check every kernel on a GPU against the host, layouts on it, and how fast it is
+    GpuCheck(GpuCheckArgs),
     /// List the strategies that a layout can name
     Strategies,
     /// Measure products, steps, decoding, all-reduces and proofs, beside what the machine could do at best
@@ -282,6 +284,16 @@ impl PriceArgs {
             device: self.number.device,
         }
     }
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct GpuCheckArgs {
+    /// Where the report goes, as JSON
+    #[arg(long, value_name = "FILE", default_value = "gpu-check.json")]
+    pub(crate) out: PathBuf,
+    /// Measure small sizes: only to see that all of it runs
+    #[arg(long)]
+    pub(crate) small: bool,
 }
 
 #[derive(Args, Debug)]

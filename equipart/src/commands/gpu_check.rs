@@ -1,0 +1,183 @@
+//! `gpu-check`: whether a GPU computes what the host computes, and how fast: every kernel, layouts on one card, products
+//! beside NVIDIA's library, a model at work. It needs the program and nothing else.
+use crate::cli::args::GpuCheckArgs;
+use crate::cli::watch::Watch;
+use crate::cli::{self, out, show};
+use crate::commands::compare::{Comparison, Data, Partitioning, compare};
+use bench::AtWork;
+use cuda::measure::{self, Figure, Scale};
+use cuda::{AboutCard, Card, Cuda, Gpu, checks};
+use kernels::Heads;
+use layers::Shape;
+use models::Model;
+use parallel::{Error, Layout, Network, Result};
+use serde::Serialize;
+use std::time::Instant;
+use tensor::{Bf16, Failure, Fault};
+
+/// A Llama of 1.1 billion parameters. Source: Zhang et al., "`TinyLlama`", table 1, arXiv:2401.02385.
+const LLAMA_1B: Shape = Shape {
+    width: 2048,
+    blocks: 22,
+    heads: Heads { queries: 32, keys: 4, dim: 64 },
+    hidden: 5632,
+    vocabulary: 32_000,
+    ..Shape::LLAMA
+};
+/// What is tried on the twin instead.
+const SMALL: Shape = Shape {
+    width: 64,
+    blocks: 2,
+    heads: Heads { queries: 4, keys: 2, dim: 16 },
+    hidden: 96,
+    vocabulary: 128,
+    ..Shape::LLAMA
+};
+/// Products that an H100 or H200 does in a second, of bf16 with sums in f32. Source: NVIDIA, "H200 Tensor Core GPU",
+/// data sheet: 1 979 with sparsity.
+const PEAK: f64 = 989.5;
+/// Layouts whose ranks share the card.
+const LAYOUTS: [&str; 6] = ["tp=2,sp", "dp=2", "pp=2", "dp=2:zero3", "tp=2,dp=2", "tp=2,dp=2:zero1,pp=2"];
+
+/// One line of the table.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Line {
+    what: String,
+    outcome: String,
+    /// Whether it is as it should be; none where nothing is wanted.
+    well: Option<bool>,
+}
+
+/// All that was found.
+#[derive(Debug, Serialize)]
+struct Report {
+    card: String,
+    cuda: String,
+    seconds: f64,
+    lines: Vec<Line>,
+}
+
+pub(crate) fn run(a: GpuCheckArgs, json: bool) -> Result<bool> {
+    let (begin, card) = (Instant::now(), Card::open(0).map_err(|error| Error::new(error.to_string()))?);
+    let (watch, gpu) = (Watch::spinner(), Gpu::of(&card));
+    let mut lines = Vec::new();
+    for (name, check) in checks::ALL.concat() {
+        watch.say(&format!("checking {name}"));
+        let outcome = guarded(|| check(&Gpu::of(&card)));
+        let well = Some(outcome.is_ok());
+        lines.push(Line {
+            what: name.into(),
+            outcome: outcome.err().unwrap_or_else(|| "as the host".into()),
+            well,
+        });
+    }
+    watch.say("comparing layouts");
+    lines.extend(layouts()?);
+    let scale = if a.small { Scale { sides: 128, tries: 1 } } else { Scale { sides: 1, tries: 10 } };
+    let figures =
+        guarded(|| measure::all(&gpu, scale, &|figure| watch.say(&figure.name))).map_err(Error::new)?;
+    let copy = figures[0].rate;
+    watch.say("a model at work");
+    lines.extend(figures.iter().chain(&at_work(&card.about, copy, a.small)?).map(line));
+    watch.done();
+    let right = lines
+        .iter()
+        .zip(0..checks::ALL.concat().len() + LAYOUTS.len())
+        .all(|(line, _)| line.well == Some(true));
+    let AboutCard { name, cuda: (major, minor), .. } = &card.about;
+    let report = Report {
+        card: name.clone(),
+        cuda: format!("{major}.{minor}"),
+        seconds: begin.elapsed().as_secs_f64(),
+        lines,
+    };
+    let text = serde_json::to_string_pretty(&report).expect("strings and numbers");
+    tensor::files::replace_file(&a.out, text.as_bytes())?;
+    if json {
+        show::json(&report);
+        return Ok(right);
+    }
+    let cells = |line: &Line| {
+        let well = line.well.map_or("", |well| if well { "yes" } else { "NO" });
+        vec![line.what.clone(), line.outcome.clone(), well.into()]
+    };
+    out::line(&show::table(&["what", "outcome", "as wanted"], report.lines.iter().map(cells)).to_string());
+    out::line(&format!(
+        "{}, CUDA {}, {:.0} s; also in {}",
+        report.card,
+        report.cuda,
+        report.seconds,
+        a.out.display()
+    ));
+    Ok(right)
+}
+
+/// What a check gives; a card that fails in it, or has no more memory, is an outcome, too.
+fn guarded<T>(work: impl FnOnce() -> std::result::Result<T, String>) -> std::result::Result<T, String> {
+    let failed = Failure::caught(|| Fault::caught(work));
+    failed.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?
+}
+
+/// Each layout's ranks on the one card, beside one rank.
+fn layouts() -> Result<Vec<Line>> {
+    let model = Model::embedded()?;
+    let corpus = cli::corpus(None, model.config.positions.min(64), &model.tokenizer()?)?;
+    let ways = LAYOUTS.iter().map(|layout| Ok(Partitioning::from(layout.parse::<Layout>()?)));
+    let learner = model.clone().into();
+    let work = Comparison {
+        model: &learner,
+        data: Data::Text(&model, &corpus),
+        ways: ways.collect::<Result<_>>()?,
+        learns: true,
+        network: Network::default(),
+    };
+    let rows = compare::<Cuda<f32>>(&work, &|_| ())?;
+    let of = |layout: &&str| {
+        let own: Vec<_> = rows.iter().filter(|row| row.layout == **layout).collect();
+        let worst = own.iter().map(|row| row.error_ratio).fold(0.0, f64::max);
+        let tokens = own.iter().all(|row| row.tokens_equal != Some(false) || row.tie.is_some());
+        let well = !own.is_empty() && tokens && worst <= 4.0 && own.iter().all(|row| row.equal);
+        let tokens = if tokens { "tokens equal" } else { "other tokens" };
+        let outcome = format!("{tokens}, error x{worst:.2} of one rank's");
+        Line { what: format!("{layout} on one card"), outcome, well: Some(well) }
+    };
+    Ok(LAYOUTS.iter().map(of).collect())
+}
+
+/// A model of a billion parameters in bf16: a training step, and tokens one by one.
+fn at_work(about: &AboutCard, copy: f64, small: bool) -> Result<[Figure; 2]> {
+    let of = AtWork::measure::<Cuda<Bf16>>;
+    let AtWork { step, flops, token, weights } =
+        if small { of(SMALL, [2, 16], [4, 4], 1)? } else { of(LLAMA_1B, [4, 2048], [32, 64], 3)? };
+    let known = ["H100", "H200"].iter().any(|name| about.name.contains(name));
+    Ok([
+        Figure {
+            name: "training step of 1.1 billion parameters, bf16".into(),
+            rate: flops / step / 1e12,
+            unit: "TFLOP/s",
+            beside: known.then(|| (PEAK, "the data sheet's peak".into())),
+            wanted: 0.45,
+        },
+        Figure {
+            name: "decoding with 1.1 billion parameters, bf16".into(),
+            rate: weights / token / 1e9,
+            unit: "GB/s",
+            beside: Some((copy, "a device copy".into())),
+            wanted: 0.8,
+        },
+    ])
+}
+
+fn line(figure: &Figure) -> Line {
+    let Figure { name, rate, unit, beside, wanted } = figure;
+    let part = figure.part();
+    let beside = match (beside, part) {
+        (Some((_, what)), Some(part)) => format!(", {part:.2} of {what} ({wanted:.2} wanted)"),
+        _ => String::new(),
+    };
+    Line {
+        what: name.clone(),
+        outcome: format!("{rate:.1} {unit}{beside}"),
+        well: part.map(|part| part >= *wanted),
+    }
+}
