@@ -1,14 +1,242 @@
-// Element by element: sums and copies.
-#include "number.cuh"
+// Element by element: sums, copies, activations, dropout, rotations; 16 bytes a thread at once where rows lie so.
+#include "row.cuh"
 
+// y = f(x, row) element by element, for all rows of the last x; `by_rows`: f asks for the row. A thread takes 16 bytes or
+// one element after the other, a grid's width apart; matrices that lie together are one row.
+template <int N, int OUT, int IN, class T, class F>
+__device__ __forceinline__ void map_by(const View<T> (&y)[OUT], const View<T> (&x)[IN], bool together, F f) {
+    u64 rows = x[IN - 1].rows, per = x[IN - 1].cols / N, step = (u64)gridDim.x * blockDim.x;
+    if (together) per *= rows, rows = 1;
+    for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < rows * per; i += step) {
+        u64 row = together ? 0 : i / per, col = (i - row * per) * N;
+        float from[IN][N], to[OUT][N];
+#pragma unroll
+        for (int k = 0; k < IN; k++) load(from[k], &x[k].at[row * x[k].row_stride + col]);
+#pragma unroll
+        for (int n = 0; n < N; n++) {
+            float one[IN], other[OUT];
+            for (int k = 0; k < IN; k++) one[k] = from[k][n];
+            f(other, one, row);
+            for (int k = 0; k < OUT; k++) to[k][n] = other[k];
+        }
+#pragma unroll
+        for (int k = 0; k < OUT; k++) store(&y[k].at[row * y[k].row_stride + col], to[k]);
+    }
+}
+template <int OUT, int IN, class T, class F>
+__device__ __forceinline__ void map(const View<T> (&y)[OUT], const View<T> (&x)[IN], F f, bool by_rows = false) {
+    bool lanes = true, together = !by_rows;
+    for (int k = 0; k < OUT; k++) lanes = lanes && by_lanes(y[k]), together = together && y[k].lies_together();
+    for (int k = 0; k < IN; k++) lanes = lanes && by_lanes(x[k]), together = together && x[k].lies_together();
+    if (lanes) map_by<LANES<T>>(y, x, together, f);
+    else map_by<1>(y, x, together, f);
+}
+
+// y[B,N] = value.
+template <class T>
+__device__ void fill(View<T> y, float value) {
+    map<1, 1, T>({y}, {y}, [=](float* to, const float*, u64) { *to = value; });
+}
+BOTH(fill, PARAMS(View<T> y, float value), y, value)
+
+// y[B,N] = x[B,N].
 template <class T>
 __device__ void copy(View<T> y, View<T> x) {
-    each(y.rows, y.cols, [&](u64 i, u64 j) { y(i, j) = x(i, j); });
+    map<1, 1, T>({y}, {x}, [](float* to, const float* x, u64) { *to = *x; });
 }
 BOTH(copy, PARAMS(View<T> y, View<T> x), y, x)
 
+// y[B,N] = x[B,N] of any strides: squares of 32 by 32, read along x's columns and written along y's, so that a transpose
+// reads and writes whole lines. A block of 256 threads takes one square after the other.
+template <class T>
+__device__ void gather(View<T> y, View<T> x) {
+    __shared__ T square[32][33];
+    u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    u64 across = (y.cols + 31) / 32, squares = across * ((y.rows + 31) / 32);
+    for (u64 at = blockIdx.x; at < squares; at += gridDim.x) {
+        u64 row = at / across * 32, col = at % across * 32;
+        for (u32 j = warp; j < 32; j += 8)
+            if (row + lane < y.rows && col + j < y.cols) square[lane][j] = x(row + lane, col + j);
+        __syncthreads();
+        for (u32 i = warp; i < 32; i += 8)
+            if (row + i < y.rows && col + lane < y.cols) y(row + i, col + lane) = square[i][lane];
+        __syncthreads();
+    }
+}
+BOTH(gather, PARAMS(View<T> y, View<T> x), y, x)
+
+// y[B,N] += a[B,N].
 template <class T>
 __device__ void add(View<T> y, View<T> a) {
-    each(y.rows, y.cols, [&](u64 i, u64 j) { y(i, j) = narrow<T>(wide(y(i, j)) + wide(a(i, j))); });
+    map<1, 2, T>({y}, {y, a}, [](float* to, const float* x, u64) { *to = x[0] + x[1]; });
 }
 BOTH(add, PARAMS(View<T> y, View<T> a), y, a)
+
+// y[B,N] = the larger of y and a.
+template <class T>
+__device__ void stab(View<T> y, View<T> a) {
+    map<1, 2, T>({y}, {y, a}, [](float* to, const float* x, u64) { *to = x[0] > x[1] ? x[0] : x[1]; });
+}
+BOTH(stab, PARAMS(View<T> y, View<T> a), y, a)
+
+// y[B,N] += row[1,N], to every row.
+template <class T>
+__device__ void add_row(View<T> y, View<T> row) {
+    row.rows = y.rows, row.row_stride = 0;
+    map<1, 2, T>({y}, {y, row}, [](float* to, const float* x, u64) { *to = x[0] + x[1]; }, true);
+}
+BOTH(add_row, PARAMS(View<T> y, View<T> row), y, row)
+
+// y[B,N] = y · by[B,1].
+template <class T>
+__device__ void scale_rows(View<T> y, View<float> by) {
+    y.rows = by.rows;
+    map<1, 1, T>({y}, {y}, [=](float* to, const float* x, u64 row) { *to = *x * by(row, 0); }, true);
+}
+BOTH(scale_rows, PARAMS(View<T> y, View<float> by), y, by)
+
+// sums[p,N] = Σ over the p-th part of x's rows [B,N], added to what is there if `add`: a block for 32 columns and a part, its
+// warps take rows in turn.
+template <class T>
+__device__ void add_rows(View<float> sums, View<T> x, u32 add) {
+    __shared__ float of_warps[8][32];
+    u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, col = blockIdx.x * 32 + lane;
+    u64 part = (x.rows + gridDim.y - 1) / gridDim.y, first = part * blockIdx.y, end = min(first + part, (u64)x.rows);
+    float sum = 0;
+    if (col < x.cols) {
+#pragma unroll 8
+        for (u64 i = first + warp; i < end; i += 8) sum += wide(x(i, col));
+    }
+    of_warps[warp][lane] = sum;
+    __syncthreads();
+    if (warp > 0 || col >= x.cols) return;
+    float& to = sums(blockIdx.y, col);
+    sum = add ? to : 0;
+    for (u32 w = 0; w < 8; w++) sum += of_warps[w][lane];
+    to = sum;
+}
+BOTH(add_rows, PARAMS(View<float> sums, View<T> x, u32 add), sums, x, add)
+
+// Φ(x): below 0 it is e^(−x²/2)·t·p(t) with t = 1/(1 + 0.32·|x|), as `normal_f32` of the tensor crate has it.
+__device__ __forceinline__ float normal_cdf(float x) {
+    const float P[10] = {-0.021623133f, 0.097935215f, -0.15160769f, 0.07046826f, -0.012533999f,
+                         0.059799325f,  0.08759353f,  0.11464703f,  0.12765992f, 0.12766154f};
+    float t = __fdividef(1.0f, 1.0f + 0.32f * fabsf(x)), p = P[0];
+#pragma unroll
+    for (int k = 1; k < 10; k++) p = p * t + P[k];
+    float below = expf(-0.5f * x * x) * t * p;
+    return x < 0 ? below : 1 - below;
+}
+
+// `Activation` of the kernels crate.
+enum { GELU, GELU_TANH, RELU };
+// 2√(2/π) and the weight of the cube in GELU's tanh form.
+const float GELU_A = 1.5957691216057307f, GELU_B = 0.044715f;
+__device__ __forceinline__ float gelu_gate(float x) { return sigmoid(GELU_A * (x + GELU_B * x * x * x)); }
+
+// h[B,N] = f(x[B,N]).
+template <class T>
+__device__ void activate(View<T> h, View<T> x, u32 f) {
+    if (f == GELU) map<1, 1, T>({h}, {x}, [](float* h, const float* x, u64) { *h = *x * normal_cdf(*x); });
+    if (f == GELU_TANH) map<1, 1, T>({h}, {x}, [](float* h, const float* x, u64) { *h = *x * gelu_gate(*x); });
+    if (f == RELU) map<1, 1, T>({h}, {x}, [](float* h, const float* x, u64) { *h = *x * (*x > 0 ? 1.0f : 0.0f); });
+}
+BOTH(activate, PARAMS(View<T> h, View<T> x, u32 f), h, x, f)
+
+// dx[B,N] = dh[B,N] · f'(x[B,N]): f' is Φ + x·φ; s + x·s·(1 − s)·a·(1 + 3b·x²) with s the gate; the unit step.
+template <class T>
+__device__ void activate_backward(View<T> dx, View<T> x, View<T> dh, u32 f) {
+    auto gelu = [](float* dx, const float* of, u64) {
+        float x = of[0], density = 0.3989422804014327f * expf(-0.5f * x * x);
+        *dx = of[1] * (normal_cdf(x) + x * density);
+    };
+    auto gelu_tanh = [](float* dx, const float* of, u64) {
+        float x = of[0], s = gelu_gate(x);
+        *dx = of[1] * (s + x * s * (1 - s) * GELU_A * (1 + 3 * GELU_B * x * x));
+    };
+    auto relu = [](float* dx, const float* of, u64) { *dx = of[1] * (of[0] > 0 ? 1.0f : 0.0f); };
+    if (f == GELU) map<1, 2, T>({dx}, {x, dh}, gelu);
+    if (f == GELU_TANH) map<1, 2, T>({dx}, {x, dh}, gelu_tanh);
+    if (f == RELU) map<1, 2, T>({dx}, {x, dh}, relu);
+}
+BOTH(activate_backward, PARAMS(View<T> dx, View<T> x, View<T> dh, u32 f), dx, x, dh, f)
+
+// h[B,N] = gate · sigmoid(gate) · up.
+template <class T>
+__device__ void swiglu(View<T> h, View<T> gate, View<T> up) {
+    map<1, 2, T>({h}, {gate, up}, [](float* h, const float* x, u64) { *h = x[0] * sigmoid(x[0]) * x[1]; });
+}
+BOTH(swiglu, PARAMS(View<T> h, View<T> gate, View<T> up), h, gate, up)
+
+// With s = sigmoid(g): dgate[B,N] = dh·u·(s + g·s·(1 − s)), dup[B,N] = dh·g·s.
+template <class T>
+__device__ void swiglu_backward(View<T> dgate, View<T> dup, View<T> gate, View<T> up, View<T> dh) {
+    map<2, 3, T>({dgate, dup}, {gate, up, dh}, [](float* to, const float* of, u64) {
+        float g = of[0], u = of[1], dh = of[2], s = sigmoid(g);
+        to[0] = dh * u * (s + g * s * (1 - s));
+        to[1] = dh * g * s;
+    });
+}
+BOTH(swiglu_backward, PARAMS(View<T> dgate, View<T> dup, View<T> gate, View<T> up, View<T> dh), dgate, dup, gate, up, dh)
+
+// x[B,N]: elements whose hash is below `least` become 0, others are scaled: a block a row, whose hash of the token it mixes
+// with every feature. The row is `first` + B's of the whole matrix; padding stays.
+template <int N, class T>
+__device__ __forceinline__ void dropout_row(T* row, u32 cols, u64 token, u64 least, float scale) {
+    along<N, 1>(cols, [&](u32 j) {
+        float x[N];
+        load(x, row + j);
+#pragma unroll
+        for (int n = 0; n < N; n++) x[n] = mix(token ^ (j + n)) >> 11 >= least ? x[n] * scale : 0;
+        store(row + j, x);
+    });
+}
+template <class T>
+__device__ void dropout(View<T> x, List tokens, u64 first, u64 salt, u64 least, float scale) {
+    Place place = place_of(tokens, first + blockIdx.x);
+    if (!place.here) return;
+    u64 token = mix(salt ^ mix((u64)place.sequence << 32 | place.position));
+    T* row = x.at + blockIdx.x * x.row_stride;
+    if (by_lanes(x)) dropout_row<LANES<T>>(row, x.cols, token, least, scale);
+    else dropout_row<1>(row, x.cols, token, least, scale);
+}
+BOTH(dropout, PARAMS(View<T> x, List tokens, u64 first, u64 salt, u64 least, float scale), x, tokens, first, salt, least, scale)
+
+// Every head (a, b) of x[B, heads·dim], its halves of an even dim, becomes (a·cos − b·sin, a·sin + b·cos): a block a row; a
+// thread keeps its angles, table[position, cos | sin], for head after head. `back`: the other way round.
+template <int N, class T>
+__device__ __forceinline__ void rotate_row(T* row, const float* cosines, u32 heads, u32 dim, float sign) {
+    u32 half = dim / 2, pieces = half / N, per = min(pieces, blockDim.x), at_once = blockDim.x / per;
+    if (threadIdx.x / per >= at_once) return;
+    for (u32 piece = threadIdx.x % per; piece < pieces; piece += per) {
+        float cos[N], sin[N], a[N], b[N], x[N], y[N];
+        load(cos, cosines + piece * N);
+        load(sin, cosines + half + piece * N);
+#pragma unroll 2
+        for (u32 head = threadIdx.x / per; head < heads; head += at_once) {
+            T* at = row + (u64)head * dim + piece * N;
+            load(a, at);
+            load(b, at + half);
+#pragma unroll
+            for (int n = 0; n < N; n++) {
+                x[n] = a[n] * cos[n] - b[n] * (sign * sin[n]);
+                y[n] = a[n] * (sign * sin[n]) + b[n] * cos[n];
+            }
+            store(at, x);
+            store(at + half, y);
+        }
+    }
+}
+template <class T>
+__device__ void rotate(View<T> x, View<float> table, List tokens, u32 dim, u32 back) {
+    Place place = place_of(tokens, blockIdx.x);
+    if (!place.here || dim < 2) return;
+    T* row = x.at + blockIdx.x * x.row_stride;
+    const float* cosines = table.at + place.position * table.row_stride;
+    u32 heads = x.cols / dim;
+    float sign = back ? -1.0f : 1.0f;
+    bool lanes = dim % (2 * LANES<T>) == 0 && by_lanes(x) && by_lanes(table);
+    if (lanes) rotate_row<LANES<T>>(row, cosines, heads, dim, sign);
+    else rotate_row<1>(row, cosines, heads, dim, sign);
+}
+BOTH(rotate, PARAMS(View<T> x, View<float> table, List tokens, u32 dim, u32 back), x, table, tokens, dim, back)

@@ -5,7 +5,7 @@ mod elementwise;
 use crate::device::Cuda;
 use crate::gpu::Gpu;
 use kernels::{Indexable, Indexed, Selects};
-use tensor::{Bf16, Category, Cpu, Device, Host, Index, Real, Scalar, Tensor, mix};
+use tensor::{Bf16, Category, Cpu, Device, Host, Index, Real, Scalar, Tensor, View, ViewMut, mix};
 
 /// A check: what it is of, and what does it. It returns where the card is wrong, if it is.
 pub type Check = (&'static str, fn(&Gpu) -> Result<(), String>);
@@ -52,6 +52,22 @@ impl<S: Number> Both<S> {
     pub(crate) fn whole(gpu: &Gpu, seed: u64, rows: usize, cols: usize) -> Self {
         Self::of(gpu, rows, cols, |i| (mix(mix(seed) ^ i as u64) % 17) as f64 - 8.0)
     }
+    /// All of it: the card's, the host's.
+    pub(crate) fn view(&self) -> (View<'_, S::On>, View<'_, Cpu<f64>>) {
+        (self.gpu.view(), self.host.view())
+    }
+    /// All of it, to write.
+    pub(crate) fn view_mut(&mut self) -> (ViewMut<'_, S::On>, ViewMut<'_, Cpu<f64>>) {
+        (self.gpu.view_mut(), self.host.view_mut())
+    }
+    /// Columns `at..at + cols`.
+    pub(crate) fn cut(&self, at: usize, cols: usize) -> (View<'_, S::On>, View<'_, Cpu<f64>>) {
+        (self.gpu.view().take_cols(at, cols), self.host.view().take_cols(at, cols))
+    }
+    /// Columns `at..at + cols`, to write.
+    pub(crate) fn cut_mut(&mut self, at: usize, cols: usize) -> (ViewMut<'_, S::On>, ViewMut<'_, Cpu<f64>>) {
+        (self.gpu.view_mut().take_cols(at, cols), self.host.view_mut().take_cols(at, cols))
+    }
     /// That the card has what the host has, within `slack` tolerances of its number.
     ///
     /// # Errors
@@ -88,6 +104,15 @@ pub(crate) fn index<T: Indexable>(gpu: &Gpu, list: &[T]) -> (Index<Gpu>, Index<H
     let list = Indexed::from(list.to_vec());
     (list.on(gpu).clone(), Indexed::from(list.list().to_vec()).on(&Host::default()).clone())
 }
+
+/// Runs a kernel on the card and on the host. Its arguments are pairs: the card's, the host's.
+macro_rules! on_both {
+    ($gpu:ident: $number:ident, $kernel:ident($($argument:ident),*)) => {
+        <$number::On as tensor::Device>::on($gpu).$kernel($($argument.0),*);
+        <tensor::Cpu<f64> as Default>::default().$kernel($($argument.1),*);
+    };
+}
+pub(crate) use on_both;
 
 /// Runs a check of both numbers.
 macro_rules! both {

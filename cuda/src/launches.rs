@@ -8,7 +8,7 @@ pub(crate) use stub::*;
 use crate::card::{Shape, arguments_of};
 use crate::device::Cuda;
 use crate::gpu::Gpu;
-use tensor::{Index, Scalar, View, ViewMut};
+use tensor::{Category, Device, Index, Scalar, Tensor, View, ViewMut};
 
 /// A matrix as kernels see it: `View<T>` of `number.cuh`.
 #[derive(Clone, Copy, Debug)]
@@ -77,6 +77,17 @@ pub(crate) fn each(gpu: &Gpu, n: usize) -> Shape {
 /// A block for each of `n` rows.
 pub(crate) fn rows(n: usize) -> Shape {
     Shape { blocks: [n, 1, 1], threads: THREADS, shared: 0 }
+}
+
+/// A block for each row of a matrix, with a thread for every 8 columns of it where a block has so many.
+pub(crate) fn across(of: Window) -> Shape {
+    let threads = (of.cols as usize).div_ceil(8).next_multiple_of(32).clamp(32, THREADS);
+    Shape { blocks: [if of.cols == 0 { 0 } else { of.rows as usize }, 1, 1], threads, shared: 0 }
+}
+
+/// Wide numbers for what parts of a sum come to; contents unsaid.
+pub(crate) fn scratch(gpu: &Gpu, rows: usize, cols: usize) -> Tensor<Cuda<f32>> {
+    Tensor::empty(Cuda::on(gpu), Category::Buffers, rows, cols)
 }
 
 /// A kernel's name for a number: `add_f32`.

@@ -73,6 +73,7 @@ pub fn compile(flags: &[&str]) -> Result<PathBuf, String> {
     let unfinished = folder.join(format!("unfinished-{}.so", std::process::id()));
     let mut command = Command::new(&compiler);
     command.args(["-std=c++17", "-O2", "-fPIC", "-shared", "-w", "-DEQUIPART_TWIN", "-ffp-contract=off"]);
+    command.arg("-fno-strict-aliasing"); // kernels read numbers by 16 bytes at a time
     command.args(flags).arg("-I").arg(&folder).arg(home.join("twin/driver.cpp")).arg("-o").arg(&unfinished);
     let output = command.output().map_err(|error| format!("{compiler} does not start: {error}"))?;
     assert!(output.status.success(), "{compiler}: {}", String::from_utf8_lossy(&output.stderr));

@@ -38,6 +38,10 @@ impl Dropout {
     pub fn keeps(&self, sequence: usize, position: usize, feature: u64) -> bool {
         (element(self.salt, sequence, position, feature) >> 11) as f64 >= self.rate * (1u64 << 53) as f64
     }
+    /// What a GPU asks by: the place's hash, and the least of the upper 53 bits of an element's hash that stays.
+    pub fn threshold(&self) -> (u64, u64) {
+        (self.salt, (self.rate * (1u64 << 53) as f64).ceil() as u64)
+    }
     /// The feature number of a probability: its query head of the whole model, and its key's position.
     #[inline]
     pub fn pair(head: usize, key: usize) -> u64 {

@@ -3,10 +3,9 @@
 use crate::device::Cuda;
 use crate::gpu::Gpu;
 use kernels::{
-    Activation, AdamW, Attend, Heads, LossTerms, Qkv, RouterBalance, RouterNoise, RouterTerms, Slice,
-    Softmax, Write,
+    AdamW, Attend, Heads, LossTerms, Qkv, RouterBalance, RouterNoise, RouterTerms, Slice, Softmax, Write,
 };
-use tensor::{Dropout, Index, Scalar, Tensor, View, ViewMut};
+use tensor::{Index, Scalar, Tensor, View, ViewMut};
 
 pub(crate) fn gemm<S: Scalar>(
     _: &Gpu,
@@ -32,37 +31,6 @@ pub(crate) fn gemm_packed<S: Scalar>(
     _a: View<Cuda<S>>,
     _b: &Tensor<Cuda<S>>,
     _write: Write,
-) {
-    todo!()
-}
-pub(crate) fn fill<S: Scalar>(_: &Gpu, _y: ViewMut<Cuda<S>>, _value: S) {
-    todo!()
-}
-pub(crate) fn stab<S: Scalar>(_: &Gpu, _y: ViewMut<Cuda<S>>, _a: View<Cuda<S>>) {
-    todo!()
-}
-pub(crate) fn add_row<S: Scalar>(_: &Gpu, _y: ViewMut<Cuda<S>>, _row: View<Cuda<S>>) {
-    todo!()
-}
-pub(crate) fn add_rows<S: Scalar>(_: &Gpu, _sum: ViewMut<Cuda<S::Wide>>, _x: View<Cuda<S>>) {
-    todo!()
-}
-pub(crate) fn dropout<S: Scalar>(
-    _: &Gpu,
-    _x: ViewMut<Cuda<S>>,
-    _tokens: &Index<Gpu>,
-    _first_row: usize,
-    _dropout: &Dropout,
-) {
-    todo!()
-}
-pub(crate) fn rotate<S: Scalar>(
-    _: &Gpu,
-    _x: ViewMut<Cuda<S>>,
-    _table: View<Cuda<S::Wide>>,
-    _tokens: &Index<Gpu>,
-    _dim: usize,
-    _back: bool,
 ) {
     todo!()
 }
@@ -108,31 +76,6 @@ pub(crate) fn layer_norm_backward<S: Scalar>(
     _gain: View<Cuda<S>>,
     _dy: View<Cuda<S>>,
     _skip: Option<View<Cuda<S>>>,
-) {
-    todo!()
-}
-pub(crate) fn activate<S: Scalar>(_: &Gpu, _h: ViewMut<Cuda<S>>, _x: View<Cuda<S>>, _f: Activation) {
-    todo!()
-}
-pub(crate) fn activate_backward<S: Scalar>(
-    _: &Gpu,
-    _dx: ViewMut<Cuda<S>>,
-    _x: View<Cuda<S>>,
-    _dh: View<Cuda<S>>,
-    _f: Activation,
-) {
-    todo!()
-}
-pub(crate) fn swiglu<S: Scalar>(_: &Gpu, _h: ViewMut<Cuda<S>>, _gate: View<Cuda<S>>, _up: View<Cuda<S>>) {
-    todo!()
-}
-pub(crate) fn swiglu_backward<S: Scalar>(
-    _: &Gpu,
-    _dgate: ViewMut<Cuda<S>>,
-    _dup: ViewMut<Cuda<S>>,
-    _gate: View<Cuda<S>>,
-    _up: View<Cuda<S>>,
-    _dh: View<Cuda<S>>,
 ) {
     todo!()
 }
@@ -277,9 +220,6 @@ pub(crate) fn router_backward<S: Scalar>(
     _balance: Option<RouterBalance<Cuda<S::Wide>>>,
     _router: &RouterTerms,
 ) {
-    todo!()
-}
-pub(crate) fn scale_rows<S: Scalar>(_: &Gpu, _y: ViewMut<Cuda<S>>, _by: View<Cuda<S::Wide>>) {
     todo!()
 }
 pub(crate) fn mean_square<S: Scalar>(

@@ -1,0 +1,145 @@
+// Rows of matrices by 16 bytes at a time where they lie so, and sums that a warp or a block takes, always in one order;
+// tokens of rows, and functions of more than one family.
+#pragma once
+#include "number.cuh"
+
+// How many T are 16 bytes: what a thread moves at once.
+template <class T>
+constexpr int LANES = 16 / sizeof(T);
+
+// Whether every row can be read and written by 16 bytes at a time.
+template <class T>
+__device__ __forceinline__ bool by_lanes(const View<T>& x) {
+    const u64 n = LANES<T>;
+    bool rows = x.rows <= 1 || x.row_stride % n == 0;
+    return x.col_stride == 1 && x.cols % n == 0 && rows && (u64)x.at % 16 == 0;
+}
+template <class T, class... More>
+__device__ __forceinline__ bool by_lanes(const View<T>& x, const More&... more) {
+    return by_lanes(x) && by_lanes(more...);
+}
+
+// An address of 16 bytes: the host's twin stops where a card would.
+template <class V, class T>
+__device__ __forceinline__ V& at16(T* at) {
+#ifdef EQUIPART_TWIN
+    if ((u64)at % 16) abort();
+#endif
+    return *(V*)at;
+}
+
+// N numbers from `at` on, in f32: one, or 16 bytes of them.
+template <class T>
+__device__ __forceinline__ void load(float (&x)[1], const T* at) {
+    x[0] = wide(*at);
+}
+__device__ __forceinline__ void load(float (&x)[4], const float* at) {
+    float4 v = at16<const float4>(at);
+    x[0] = v.x, x[1] = v.y, x[2] = v.z, x[3] = v.w;
+}
+__device__ __forceinline__ void load(float (&x)[8], const bf16* at) {
+    uint4 v = at16<const uint4>(at);
+    u32 words[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+    for (int k = 0; k < 4; k++) x[2 * k] = bits_to_float(words[k] << 16), x[2 * k + 1] = bits_to_float(words[k] & ~0xffffu);
+}
+__device__ __forceinline__ void load(float (&x)[8], const float* at) {
+    float4 a = at16<const float4>(at), b = at16<const float4>(at + 4);
+    x[0] = a.x, x[1] = a.y, x[2] = a.z, x[3] = a.w, x[4] = b.x, x[5] = b.y, x[6] = b.z, x[7] = b.w;
+}
+
+// N numbers to `at`, each rounded once.
+template <class T>
+__device__ __forceinline__ void store(T* at, const float (&x)[1]) {
+    *at = narrow<T>(x[0]);
+}
+__device__ __forceinline__ void store(float* at, const float (&x)[4]) {
+    at16<float4>(at) = make_float4(x[0], x[1], x[2], x[3]);
+}
+__device__ __forceinline__ void store(bf16* at, const float (&x)[8]) {
+    u32 words[4];
+#pragma unroll
+    for (int k = 0; k < 4; k++) words[k] = narrow<bf16>(x[2 * k]).bits | (u32)narrow<bf16>(x[2 * k + 1]).bits << 16;
+    at16<uint4>(at) = uint4{words[0], words[1], words[2], words[3]};
+}
+
+// The sum, or the largest, over the 32 threads of a warp: the same for all of them.
+__device__ __forceinline__ float warp_sum(float x) {
+#pragma unroll
+    for (int apart = 16; apart > 0; apart /= 2) x += __shfl_xor_sync(~0u, x, apart);
+    return x;
+}
+__device__ __forceinline__ float warp_max(float x) {
+#pragma unroll
+    for (int apart = 16; apart > 0; apart /= 2) x = fmaxf(x, __shfl_xor_sync(~0u, x, apart));
+    return x;
+}
+
+// The sums of each x over all threads of a block, whole warps of them: the same for all. `room` may be used again at once.
+template <int N>
+__device__ __forceinline__ void block_sum(float (&x)[N]) {
+    __shared__ float room[32 * N];
+    u32 warps = blockDim.x / 32, warp = threadIdx.x / 32;
+#pragma unroll
+    for (int n = 0; n < N; n++) x[n] = warp_sum(x[n]);
+    if (threadIdx.x % 32 == 0)
+        for (int n = 0; n < N; n++) room[warp * N + n] = x[n];
+    __syncthreads();
+    for (int n = 0; n < N; n++) x[n] = 0;
+    for (u32 w = 0; w < warps; w++)
+        for (int n = 0; n < N; n++) x[n] += room[w * N + n];
+    __syncthreads();
+}
+__device__ __forceinline__ float block_sum(float x) {
+    float sum[1] = {x};
+    block_sum(sum);
+    return sum[0];
+}
+
+// The largest x of all threads of a block: the same for all.
+__device__ __forceinline__ float block_max(float x) {
+    __shared__ float room[32];
+    x = warp_max(x);
+    if (threadIdx.x % 32 == 0) room[threadIdx.x / 32] = x;
+    __syncthreads();
+    for (u32 w = 0; w < blockDim.x / 32; w++) x = fmaxf(x, room[w]);
+    __syncthreads();
+    return x;
+}
+
+// Calls f(column) for this thread's columns of a row, N of them beside each other at a time.
+template <int N, int UNROLL = 4, class F>
+__device__ __forceinline__ void along(u32 cols, F f) {
+#pragma unroll UNROLL
+    for (u32 j = threadIdx.x * N; j < cols; j += blockDim.x * N) f(j);
+}
+
+// Where a row's token stands, if it is one and no padding.
+struct Place {
+    u32 sequence, position;
+    bool here;
+};
+// The place of a row, looked for by all threads of a block. Segments need no order.
+__device__ __forceinline__ Place place_of(List tokens, u64 row) {
+    __shared__ u32 found[3];
+    if (threadIdx.x == 0) found[2] = 0;
+    __syncthreads();
+    for (u64 k = threadIdx.x; k < tokens.len / 4; k += blockDim.x) {
+        Segment s = ((const Segment*)tokens.at)[k];
+        if (row < s.row || row - s.row >= s.len) continue;
+        found[0] = s.sequence, found[1] = s.position + (u32)(row - s.row), found[2] = 1;
+    }
+    __syncthreads();
+    return {found[0], found[1], found[2] != 0};
+}
+
+// SplitMix64: `mix` of the tensor crate.
+__device__ __forceinline__ u64 mix(u64 z) {
+    z += 0x9E3779B97F4A7C15ull;
+    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9ull;
+    z = (z ^ z >> 27) * 0x94D049BB133111EBull;
+    return z ^ z >> 31;
+}
+
+// 1/(1 + e^(−x)).
+__device__ __forceinline__ float sigmoid(float x) { return __fdividef(1.0f, 1.0f + expf(-x)); }
