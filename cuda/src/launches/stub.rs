@@ -8,33 +8,6 @@ use kernels::{
 };
 use tensor::{Dropout, Index, Scalar, Tensor, View, ViewMut};
 
-pub(crate) fn gemm<S: Scalar>(
-    _: &Gpu,
-    _c: ViewMut<Cuda<S>>,
-    _a: View<Cuda<S>>,
-    _b: View<Cuda<S>>,
-    _write: Write,
-) {
-    todo!()
-}
-pub(crate) fn gemm_wide<S: Scalar>(
-    _: &Gpu,
-    _c: ViewMut<Cuda<S::Wide>>,
-    _a: View<Cuda<S>>,
-    _b: View<Cuda<S>>,
-    _write: Write,
-) {
-    todo!()
-}
-pub(crate) fn gemm_packed<S: Scalar>(
-    _: &Gpu,
-    _c: ViewMut<Cuda<S>>,
-    _a: View<Cuda<S>>,
-    _b: &Tensor<Cuda<S>>,
-    _write: Write,
-) {
-    todo!()
-}
 pub(crate) fn fill<S: Scalar>(_: &Gpu, _y: ViewMut<Cuda<S>>, _value: S) {
     todo!()
 }
