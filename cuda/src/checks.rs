@@ -2,6 +2,7 @@
 //! same on the card and, in f64, on the host, and says where the two differ.
 mod elementwise;
 mod gemm;
+mod optimizer;
 
 use crate::device::Cuda;
 use crate::gpu::Gpu;
@@ -12,7 +13,7 @@ use tensor::{Bf16, Category, Cpu, Device, Host, Index, Real, Scalar, Tensor, mix
 pub type Check = (&'static str, fn(&Gpu) -> Result<(), String>);
 
 /// Every check, by family.
-pub const ALL: &[&[Check]] = &[elementwise::ALL, gemm::ALL];
+pub const ALL: &[&[Check]] = &[elementwise::ALL, gemm::ALL, optimizer::ALL];
 
 /// A number that cards compute with.
 pub(crate) trait Number: Real + Scalar<Wide = f32> {

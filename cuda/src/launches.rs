@@ -1,10 +1,12 @@
 //! How each kernel of the list is launched: one function of its name, one file for each family of operations.
 mod elementwise;
 mod gemm;
+mod optimizer;
 mod stub;
 
 pub(crate) use elementwise::*;
 pub(crate) use gemm::*;
+pub(crate) use optimizer::*;
 pub(crate) use stub::*;
 
 use crate::card::{Argument, Shape};

@@ -20,6 +20,7 @@ macro_rules! modules {
 modules! {
     "elementwise" (8, 0);
     "gemm" (8, 0);
+    "optimizer" (8, 0);
 }
 
 /// The kernels of a PTX text, each with the bytes of its parameters.

@@ -264,33 +264,6 @@ pub(crate) fn mean_square<S: Scalar>(
 ) {
     todo!()
 }
-pub(crate) fn add_norm2<S: Scalar>(_: &Gpu, _out: ViewMut<Cuda<S>>, _x: View<Cuda<S>>) {
-    todo!()
-}
-pub(crate) fn clip_factor<S: Scalar>(_: &Gpu, _factor: ViewMut<Cuda<S>>, _norm2: View<Cuda<S>>, _limit: f64) {
-    todo!()
-}
-pub(crate) fn sgd<S: Scalar>(
-    _: &Gpu,
-    _w: ViewMut<Cuda<S>>,
-    _master: Option<ViewMut<Cuda<S::Wide>>>,
-    _g: View<Cuda<S::Wide>>,
-    _factor: View<Cuda<S::Wide>>,
-    _lr: f64,
-) {
-    todo!()
-}
-pub(crate) fn adamw<S: Scalar>(
-    _: &Gpu,
-    _w: ViewMut<Cuda<S>>,
-    _master: Option<ViewMut<Cuda<S::Wide>>>,
-    _moments: (ViewMut<Cuda<S::Wide>>, ViewMut<Cuda<S::Wide>>),
-    _g: View<Cuda<S::Wide>>,
-    _factor: View<Cuda<S::Wide>>,
-    _constants: AdamW,
-) {
-    todo!()
-}
 pub(crate) fn top_k<S: Scalar>(_: &Gpu, _: ViewMut<Cuda<S>>, _: &mut Index<Gpu>, _: View<Cuda<S>>) {
     todo!()
 }
