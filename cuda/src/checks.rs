@@ -3,6 +3,8 @@
 mod elementwise;
 mod gemm;
 mod optimizer;
+mod top_k;
+mod router;
 
 use crate::device::Cuda;
 use crate::gpu::Gpu;
@@ -13,7 +15,7 @@ use tensor::{Bf16, Category, Cpu, Device, Host, Index, Real, Scalar, Tensor, mix
 pub type Check = (&'static str, fn(&Gpu) -> Result<(), String>);
 
 /// Every check, by family.
-pub const ALL: &[&[Check]] = &[elementwise::ALL, gemm::ALL, optimizer::ALL];
+pub const ALL: &[&[Check]] = &[elementwise::ALL, gemm::ALL, optimizer::ALL, top_k::ALL, router::ALL];
 
 /// A number that cards compute with.
 pub(crate) trait Number: Real + Scalar<Wide = f32> {

@@ -2,11 +2,15 @@
 mod elementwise;
 mod gemm;
 mod optimizer;
+mod top_k;
+mod router;
 mod stub;
 
 pub(crate) use elementwise::*;
 pub(crate) use gemm::*;
 pub(crate) use optimizer::*;
+pub(crate) use top_k::*;
+pub(crate) use router::*;
 pub(crate) use stub::*;
 
 use crate::card::{Argument, Shape};
@@ -73,6 +77,10 @@ unsafe impl Argument for Words {
     fn bytes(&self) -> (*mut c_void, usize) {
         ((&raw const *self).cast_mut().cast(), size_of::<Self>())
     }
+}
+impl Words {
+    /// No list at all: where one is optional.
+    pub(crate) const NONE: Self = Self { at: 0, len: 0 };
 }
 impl From<&Index<Gpu>> for Words {
     fn from(index: &Index<Gpu>) -> Self {

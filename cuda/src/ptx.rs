@@ -21,6 +21,8 @@ modules! {
     "elementwise" (8, 0);
     "gemm" (8, 0);
     "optimizer" (8, 0);
+    "top_k" (8, 0);
+    "router" (8, 0);
 }
 
 /// The kernels of a PTX text, each with the bytes of its parameters.

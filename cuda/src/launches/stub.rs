@@ -210,48 +210,6 @@ pub(crate) fn cross_entropy_backward<S: Scalar>(
 ) {
     todo!()
 }
-pub(crate) fn choose<S: Scalar>(
-    _: &Gpu,
-    _chosen: &mut Index<Gpu>,
-    _logits: View<Cuda<S::Wide>>,
-    _bias: Option<View<Cuda<S>>>,
-    _noise: Option<RouterNoise<Gpu>>,
-    _router: &RouterTerms,
-) {
-    todo!()
-}
-pub(crate) fn gates<S: Scalar>(
-    _: &Gpu,
-    _gates: ViewMut<Cuda<S>>,
-    _lse: ViewMut<Cuda<S>>,
-    _logits: View<Cuda<S>>,
-    _chosen: &Index<Gpu>,
-    _router: &RouterTerms,
-) {
-    todo!()
-}
-pub(crate) fn router_loss<S: Scalar>(
-    _: &Gpu,
-    _loss: ViewMut<Cuda<S>>,
-    _logits: View<Cuda<S>>,
-    _lse: View<Cuda<S>>,
-    _balance: RouterBalance<Cuda<S>>,
-    _sigmoid: bool,
-) {
-    todo!()
-}
-pub(crate) fn router_backward<S: Scalar>(
-    _: &Gpu,
-    _dlogits: ViewMut<Cuda<S>>,
-    _logits: View<Cuda<S::Wide>>,
-    _lse: View<Cuda<S::Wide>>,
-    _dgates: View<Cuda<S::Wide>>,
-    _chosen: &Index<Gpu>,
-    _balance: Option<RouterBalance<Cuda<S::Wide>>>,
-    _router: &RouterTerms,
-) {
-    todo!()
-}
 pub(crate) fn scale_rows<S: Scalar>(_: &Gpu, _y: ViewMut<Cuda<S>>, _by: View<Cuda<S::Wide>>) {
     todo!()
 }
@@ -262,9 +220,6 @@ pub(crate) fn mean_square<S: Scalar>(
     _y: View<Cuda<S>>,
     _numbers: usize,
 ) {
-    todo!()
-}
-pub(crate) fn top_k<S: Scalar>(_: &Gpu, _: ViewMut<Cuda<S>>, _: &mut Index<Gpu>, _: View<Cuda<S>>) {
     todo!()
 }
 pub(crate) fn attention_scratch(_: Heads, _: usize) -> usize {
