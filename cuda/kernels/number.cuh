@@ -80,6 +80,14 @@ struct Segment {
     u32 row, len, position, sequence;
 };
 
+// Dynamic shared memory, from its beginning.
+#ifdef EQUIPART_TWIN
+#define SHARED(type, name) type* name = (type*)twin::block.shared
+#else
+extern __shared__ __align__(1024) unsigned char dynamic_shared[];
+#define SHARED(type, name) type* name = (type*)dynamic_shared
+#endif
+
 #define KERNEL extern "C" __global__ void
 
 // Kernel `name` of both numbers: `name_f32` and `name_bf16`, each calling the template of its name with T its number.

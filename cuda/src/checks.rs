@@ -1,6 +1,10 @@
 //! What is checked of every kernel: on the twin by `cargo test`, on a card by `equipart gpu-check`. A check computes the
 //! same on the card and, in f64, on the host, and says where the two differ.
 mod elementwise;
+mod gemm;
+mod optimizer;
+mod top_k;
+mod router;
 
 use crate::device::Cuda;
 use crate::gpu::Gpu;
@@ -11,7 +15,7 @@ use tensor::{Bf16, Category, Cpu, Device, Host, Index, Real, Scalar, Tensor, Vie
 pub type Check = (&'static str, fn(&Gpu) -> Result<(), String>);
 
 /// Every check, by family.
-pub const ALL: &[&[Check]] = &[elementwise::ALL];
+pub const ALL: &[&[Check]] = &[elementwise::ALL, gemm::ALL, optimizer::ALL, top_k::ALL, router::ALL];
 
 /// A number that cards compute with.
 pub(crate) trait Number: Real + Scalar<Wide = f32> {
@@ -75,6 +79,7 @@ impl<S: Number> Both<S> {
     pub(crate) fn close(&self, what: &str, slack: f64) -> Result<(), String> {
         let (seen, wanted) = (read(&self.gpu), read(&self.host));
         for (i, (seen, wanted)) in seen.iter().zip(wanted).enumerate() {
+            let wanted = if slack == 0.0 { S::from_f64(wanted).to_f64() } else { wanted };
             let (seen, bound) = (seen.to_f64(), slack * S::TOLERANCE * wanted.abs().max(1.0));
             if (seen - wanted).abs() > bound || seen.is_nan() != wanted.is_nan() {
                 let (row, col) = (i / self.gpu.cols(), i % self.gpu.cols());
@@ -86,7 +91,7 @@ impl<S: Number> Both<S> {
         }
         Ok(())
     }
-    /// That the card has the host's numbers bit for bit.
+    /// That the card has the host's numbers, rounded, bit for bit.
     ///
     /// # Errors
     /// The first element that it has not.

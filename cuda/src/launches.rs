@@ -1,8 +1,16 @@
 //! How each kernel of the list is launched: one function of its name, one file for each family of operations.
 mod elementwise;
+mod gemm;
+mod optimizer;
+mod top_k;
+mod router;
 mod stub;
 
 pub(crate) use elementwise::*;
+pub(crate) use gemm::*;
+pub(crate) use optimizer::*;
+pub(crate) use top_k::*;
+pub(crate) use router::*;
 pub(crate) use stub::*;
 
 use crate::card::{Shape, arguments_of};
@@ -59,6 +67,10 @@ pub(crate) struct Words {
     len: u64,
 }
 arguments_of!(Words);
+impl Words {
+    /// No list at all: where one is optional.
+    pub(crate) const NONE: Self = Self { at: 0, len: 0 };
+}
 impl From<&Index<Gpu>> for Words {
     fn from(index: &Index<Gpu>) -> Self {
         Self { at: index.ptr().0, len: index.len() as u64 }

@@ -20,6 +20,10 @@ macro_rules! modules {
 modules! {
     "elementwise" (8, 0);
     "reduce" (8, 0);
+    "gemm" (8, 0);
+    "optimizer" (8, 0);
+    "top_k" (8, 0);
+    "router" (8, 0);
 }
 
 /// Digests of the kernels and of the PTX that was made of them, as `sha256sum` prints them.

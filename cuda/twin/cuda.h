@@ -94,6 +94,11 @@ inline unsigned __ballot_sync(unsigned, int yes) {
     return all;
 }
 inline int __any_sync(unsigned mask, int yes) { return __ballot_sync(mask, yes) != 0; }
+template <class T>
+T atomicAdd(T* at, T x) {
+    T was = *at;
+    return *at = was + x, was;
+}
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
 inline int __ffs(int x) { return __builtin_ffs(x); }
 inline int __clz(int x) { return x ? __builtin_clz(x) : 32; }

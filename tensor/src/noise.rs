@@ -16,6 +16,11 @@ impl Noise {
     pub fn new(std: f64, seed: u64, step: usize, site: &str) -> Self {
         Self { std, salt: salt(seed, step, site) }
     }
+    /// The standard deviation, and the hash of the place and the step: what a kernel elsewhere needs.
+    #[must_use]
+    pub fn parts(&self) -> (f64, u64) {
+        (self.std, self.salt)
+    }
     /// What is added to an element: σ times a normal draw.
     #[inline]
     pub fn of<S: Scalar>(&self, sequence: usize, position: usize, feature: u64) -> S {

@@ -23,7 +23,7 @@ pub(crate) fn copy<S: Scalar>(gpu: &Gpu, y: ViewMut<Cuda<S>>, x: View<Cuda<S>>) 
 
 /// A kernel that takes matrices and goes over the elements of one of them.
 fn map<S: Scalar>(gpu: &Gpu, kernel: &str, over: Window, windows: &[Window]) {
-    let windows: Vec<&dyn super::Argument> = windows.iter().map(|window| window as _).collect();
+    let windows: Vec<&dyn crate::card::Argument> = windows.iter().map(|window| window as _).collect();
     gpu.launch(&named::<S>(kernel), by_lanes(gpu, over), &windows);
 }
 

@@ -1,0 +1,131 @@
+// Norms of gradients and the optimizers' steps. Matrices that lie together are read and written four numbers at a time.
+#include "sum.cuh"
+
+namespace optimizer {
+template <int N>
+struct Lanes {
+    static const int n = N;
+    float x[N];
+};
+
+template <int N, class T>
+__device__ __forceinline__ Lanes<N> load(View<T> from, u64 i, u64 j) {
+    Lanes<N> lanes;
+    if constexpr (N == 1) {
+        lanes.x[0] = wide(from(i, j));
+    } else if constexpr (sizeof(T) == 4) {
+        float4 four = *(const float4*)&from(i, j);
+        lanes = {four.x, four.y, four.z, four.w};
+    } else {
+        uint2 four = *(const uint2*)&from(i, j);
+        lanes = {bits_to_float(four.x << 16), bits_to_float(four.x & ~0xffffu), bits_to_float(four.y << 16),
+                 bits_to_float(four.y & ~0xffffu)};
+    }
+    return lanes;
+}
+template <int N, class T>
+__device__ __forceinline__ void store(View<T> to, u64 i, u64 j, Lanes<N> lanes) {
+    if constexpr (N == 1) {
+        to(i, j) = narrow<T>(lanes.x[0]);
+    } else if constexpr (sizeof(T) == 4) {
+        *(float4*)&to(i, j) = make_float4(lanes.x[0], lanes.x[1], lanes.x[2], lanes.x[3]);
+    } else {
+        u32 bits[4];
+        for (int l = 0; l < 4; l++) bits[l] = narrow<T>(lanes.x[l]).bits;
+        *(uint2*)&to(i, j) = uint2{bits[0] | bits[1] << 16, bits[2] | bits[3] << 16};
+    }
+}
+template <class T>
+__device__ __forceinline__ bool in_fours(View<T> x) {
+    return x.lies_together() && (u64)x.at % (4 * sizeof(T)) == 0;
+}
+
+// Calls f(lanes, row, column) for this thread's share of all elements: where they lie together they are one row, cut in
+// fours and what is left of it; elsewhere each is alone.
+template <class F>
+__device__ __forceinline__ void each_four(u32 rows, u32 cols, bool fours, F f) {
+    u64 n = (u64)rows * cols, first = (u64)blockIdx.x * blockDim.x + threadIdx.x, step = (u64)gridDim.x * blockDim.x;
+    u64 cut = fours ? n / 4 : 0;
+    for (u64 i = first; i < cut; i += step) f(Lanes<4>{}, 0, 4 * i);
+    for (u64 i = 4 * cut + first; i < n; i += step) f(Lanes<1>{}, fours ? 0 : i / cols, fours ? i : i % cols);
+}
+
+// w = f(w, moved): the master's, if there is one, and then w is its value. `moved` gives the lanes of an element.
+template <class T, class M, class F>
+__device__ __forceinline__ void change(View<T> w, View<float> master, bool fours, M moved, F f) {
+    bool has = master.at != nullptr;
+    each_four(w.rows, w.cols, fours && in_fours(w) && (!has || in_fours(master)), [&](auto lanes, u64 i, u64 j) {
+        const int N = decltype(lanes)::n;
+        Lanes<N> by = moved(lanes, i, j), to = has ? load<N>(master, i, j) : load<N>(w, i, j);
+#pragma unroll
+        for (int l = 0; l < N; l++) to.x[l] = f(to.x[l], by.x[l]);
+        if (has) store(master, i, j, to);
+        store(w, i, j, to);
+    });
+}
+} // namespace optimizer
+
+// out[1,1] += Σ x²: each thread adds up its share, then sums.cuh's sum of a launch.
+template <class T>
+__device__ void add_norm2(View<T> out, View<T> x) {
+    using namespace optimizer;
+    float mine = 0;
+    each_four(x.rows, x.cols, in_fours(x), [&](auto lanes, u64 i, u64 j) {
+        lanes = load<decltype(lanes)::n>(x, i, j);
+        for (float of : lanes.x) mine += of * of;
+    });
+    sums::launch(mine, [&](float sum) { out(0, 0) = narrow<T>(wide(out(0, 0)) + sum); });
+}
+BOTH(add_norm2, PARAMS(View<T> out, View<T> x), out, x)
+
+// factor[1,1] = min(1, limit/√norm2): one thread.
+template <class T>
+__device__ void clip_factor(View<T> factor, View<T> norm2, float limit) {
+    factor(0, 0) = narrow<T>(fminf(limit / sqrtf(wide(norm2(0, 0))), 1));
+}
+BOTH(clip_factor, PARAMS(View<T> factor, View<T> norm2, float limit), factor, norm2, limit)
+
+// w −= lr · factor · g, element by element.
+template <class T>
+__device__ void sgd(View<T> w, View<float> master, View<float> g, View<float> factor, float lr) {
+    using namespace optimizer;
+    float step = lr * factor(0, 0);
+    auto moved = [&](auto lanes, u64 i, u64 j) {
+        lanes = load<decltype(lanes)::n>(g, i, j);
+        for (float& x : lanes.x) x *= step;
+        return lanes;
+    };
+    change(w, master, in_fours(g), moved, [](float w, float moved) { return w - moved; });
+}
+BOTH(sgd, PARAMS(View<T> w, View<float> master, View<float> g, View<float> factor, float lr), w, master, g, factor, lr)
+
+// What a step of AdamW takes from its constants: 1 − lr·decay, lr/(1 − β₁^step), 1/(1 − β₂^step).
+struct AdamW {
+    float keep, first, second, beta1, beta2, eps;
+};
+
+// One step of AdamW on factor · g, element by element. Source: Loshchilov, Hutter, Algorithm 2, arXiv:1711.05101.
+template <class T>
+__device__ void adamw(View<T> w, View<float> master, View<float> m, View<float> v, View<float> g, View<float> factor,
+                      AdamW by) {
+    using namespace optimizer;
+    float scale = factor(0, 0), fresh1 = 1 - by.beta1, fresh2 = 1 - by.beta2;
+    auto moved = [&](auto lanes, u64 i, u64 j) {
+        const int N = decltype(lanes)::n;
+        Lanes<N> of_m = load<N>(m, i, j), of_v = load<N>(v, i, j), of_g = load<N>(g, i, j);
+#pragma unroll
+        for (int l = 0; l < N; l++) {
+            float x = of_g.x[l] * scale;
+            of_m.x[l] = of_m.x[l] * by.beta1 + fresh1 * x;
+            of_v.x[l] = of_v.x[l] * by.beta2 + fresh2 * (x * x);
+            lanes.x[l] = by.first * of_m.x[l] / (sqrtf(of_v.x[l] * by.second) + by.eps);
+        }
+        store(m, i, j, of_m);
+        store(v, i, j, of_v);
+        return lanes;
+    };
+    change(w, master, in_fours(m) && in_fours(v) && in_fours(g), moved,
+           [&](float w, float moved) { return w * by.keep - moved; });
+}
+BOTH(adamw, PARAMS(View<T> w, View<float> master, View<float> m, View<float> v, View<float> g, View<float> factor, AdamW by),
+     w, master, m, v, g, factor, by)

@@ -1,0 +1,90 @@
+//! Launches of `optimizer.cu`.
+use super::{Window, each, named};
+use crate::card::{Argument, Shape};
+use crate::device::Cuda;
+use crate::gpu::Gpu;
+use kernels::AdamW;
+use std::ffi::c_void;
+use tensor::{Scalar, View, ViewMut};
+
+/// Blocks of a launch that adds up in all of them: `MOST` of `sum.cuh`.
+const MOST_BLOCKS: usize = 1024;
+
+/// Blocks for a sum of so many terms of threads; at least one, which writes it.
+pub(crate) fn summing(gpu: &Gpu, terms: usize) -> Shape {
+    let shape = each(gpu, terms);
+    Shape { blocks: [shape.blocks[0].clamp(1, MOST_BLOCKS), 1, 1], ..shape }
+}
+
+pub(crate) fn add_norm2<S: Scalar>(gpu: &Gpu, out: ViewMut<Cuda<S>>, x: View<Cuda<S>>) {
+    let [out, x] = [Window::from(&out), Window::from(&x)];
+    gpu.launch(&named::<S>("add_norm2"), summing(gpu, x.len().div_ceil(4)), &[&out, &x]);
+}
+
+pub(crate) fn clip_factor<S: Scalar>(gpu: &Gpu, factor: ViewMut<Cuda<S>>, norm2: View<Cuda<S>>, limit: f64) {
+    let [factor, norm2] = [Window::from(&factor), Window::from(&norm2)];
+    let one = Shape { blocks: [1; 3], threads: 1, shared: 0 };
+    gpu.launch(&named::<S>("clip_factor"), one, &[&factor, &norm2, &(limit as f32)]);
+}
+
+pub(crate) fn sgd<S: Scalar>(
+    gpu: &Gpu,
+    w: ViewMut<Cuda<S>>,
+    master: Option<ViewMut<Cuda<S::Wide>>>,
+    g: View<Cuda<S::Wide>>,
+    factor: View<Cuda<S::Wide>>,
+    lr: f64,
+) {
+    let master = master.as_ref().map_or(Window::NONE, Window::from);
+    let [w, g, factor] = [Window::from(&w), Window::from(&g), Window::from(&factor)];
+    let shape = each(gpu, g.len().div_ceil(4));
+    gpu.launch(&named::<S>("sgd"), shape, &[&w, &master, &g, &factor, &(lr as f32)]);
+}
+
+/// A step's constants: `AdamW` of `optimizer.cu`.
+#[repr(C)]
+struct Step {
+    keep: f32,
+    first: f32,
+    second: f32,
+    beta1: f32,
+    beta2: f32,
+    eps: f32,
+}
+// SAFETY: as the kernel's `AdamW` has them.
+unsafe impl Argument for Step {
+    fn bytes(&self) -> (*mut c_void, usize) {
+        ((&raw const *self).cast_mut().cast(), size_of::<Self>())
+    }
+}
+
+impl From<AdamW> for Step {
+    /// By the arithmetic of the host's kernel.
+    fn from(AdamW { lr, beta1, beta2, eps, decay, step }: AdamW) -> Self {
+        let [lr, beta1, beta2, eps, decay] = [lr, beta1, beta2, eps, decay].map(|x| x as f32);
+        Self {
+            keep: 1.0 - lr * decay,
+            first: lr * (1.0 / (1.0 - Scalar::pow(beta1, step))),
+            second: 1.0 / (1.0 - Scalar::pow(beta2, step)),
+            beta1,
+            beta2,
+            eps,
+        }
+    }
+}
+
+pub(crate) fn adamw<S: Scalar>(
+    gpu: &Gpu,
+    w: ViewMut<Cuda<S>>,
+    master: Option<ViewMut<Cuda<S::Wide>>>,
+    (m, v): (ViewMut<Cuda<S::Wide>>, ViewMut<Cuda<S::Wide>>),
+    g: View<Cuda<S::Wide>>,
+    factor: View<Cuda<S::Wide>>,
+    constants: AdamW,
+) {
+    let master = master.as_ref().map_or(Window::NONE, Window::from);
+    let [w, m, v] = [Window::from(&w), Window::from(&m), Window::from(&v)];
+    let [g, factor] = [Window::from(&g), Window::from(&factor)];
+    let shape = each(gpu, g.len().div_ceil(4));
+    gpu.launch(&named::<S>("adamw"), shape, &[&w, &master, &m, &v, &g, &factor, &Step::from(constants)]);
+}
