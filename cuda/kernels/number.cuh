@@ -74,6 +74,15 @@ struct Segment {
     u32 row, len, position, sequence;
 };
 
+// The block's dynamic shared memory, as `type* name`.
+#ifdef __CUDACC__
+#define SHARED(type, name)                                         \
+    extern __shared__ __align__(1024) unsigned char shared_bytes[]; \
+    type* name = (type*)shared_bytes
+#else
+#define SHARED(type, name) type* name = (type*)twin::block.shared
+#endif
+
 #define KERNEL extern "C" __global__ void
 
 // Kernel `name` of both numbers: `name_f32` and `name_bf16`, each calling the template of its name with T its number.

@@ -1,5 +1,6 @@
 //! What is checked of every kernel: on the twin by `cargo test`, on a card by `equipart gpu-check`. A check computes the
 //! same on the card and, in f64, on the host, and says where the two differ.
+mod attention;
 mod elementwise;
 
 use crate::device::Cuda;
@@ -11,7 +12,7 @@ use tensor::{Bf16, Category, Cpu, Device, Host, Index, Real, Scalar, Tensor, mix
 pub type Check = (&'static str, fn(&Gpu) -> Result<(), String>);
 
 /// Every check, by family.
-pub const ALL: &[&[Check]] = &[elementwise::ALL];
+pub const ALL: &[&[Check]] = &[attention::ALL, elementwise::ALL];
 
 /// A number that cards compute with.
 pub(crate) trait Number: Real + Scalar<Wide = f32> {
@@ -60,7 +61,8 @@ impl<S: Number> Both<S> {
         let (seen, wanted) = (read(&self.gpu), read(&self.host));
         for (i, (seen, wanted)) in seen.iter().zip(wanted).enumerate() {
             let (seen, bound) = (seen.to_f64(), slack * S::TOLERANCE * wanted.abs().max(1.0));
-            if (seen - wanted).abs() > bound || seen.is_nan() != wanted.is_nan() {
+            let other = seen.is_nan() != wanted.is_nan() || seen.is_infinite() != wanted.is_infinite();
+            if (seen - wanted).abs() > bound || other {
                 let (row, col) = (i / self.gpu.cols(), i % self.gpu.cols());
                 return Err(format!(
                     "{what} in {}: row {row}, column {col} is {seen}, wanted {wanted}",

@@ -1,7 +1,9 @@
 //! How each kernel of the list is launched: one function of its name, one file for each family of operations.
+mod attention;
 mod elementwise;
 mod stub;
 
+pub(crate) use attention::*;
 pub(crate) use elementwise::*;
 pub(crate) use stub::*;
 
@@ -9,7 +11,7 @@ use crate::card::{Argument, Shape};
 use crate::device::Cuda;
 use crate::gpu::Gpu;
 use std::ffi::c_void;
-use tensor::{Index, Scalar, View, ViewMut};
+use tensor::{Dropout, Index, Scalar, View, ViewMut};
 
 /// A matrix as kernels see it: `View<T>` of `number.cuh`.
 #[derive(Clone, Copy, Debug)]
@@ -73,6 +75,28 @@ unsafe impl Argument for Words {
 impl From<&Index<Gpu>> for Words {
     fn from(index: &Index<Gpu>) -> Self {
         Self { at: index.ptr().0, len: index.len() as u64 }
+    }
+}
+
+/// What dropout takes away, as kernels see it: `Dropout` of `dropout.cuh`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(crate) struct Dropped {
+    salt: u64,
+    least: u64,
+    scale: f32,
+    on: u32,
+}
+// SAFETY: as `Dropout` has them.
+unsafe impl Argument for Dropped {
+    fn bytes(&self) -> (*mut c_void, usize) {
+        ((&raw const *self).cast_mut().cast(), size_of::<Self>())
+    }
+}
+impl From<Option<&Dropout>> for Dropped {
+    fn from(dropout: Option<&Dropout>) -> Self {
+        let [salt, least] = dropout.map_or([0; 2], Dropout::terms);
+        Self { salt, least, scale: dropout.map_or(1.0, Dropout::scale), on: dropout.is_some().into() }
     }
 }
 

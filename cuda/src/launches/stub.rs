@@ -3,8 +3,7 @@
 use crate::device::Cuda;
 use crate::gpu::Gpu;
 use kernels::{
-    Activation, AdamW, Attend, Heads, LossTerms, Qkv, RouterBalance, RouterNoise, RouterTerms, Slice,
-    Softmax, Write,
+    Activation, AdamW, LossTerms, RouterBalance, RouterNoise, RouterTerms, Slice, Write,
 };
 use tensor::{Dropout, Index, Scalar, Tensor, View, ViewMut};
 
@@ -133,56 +132,6 @@ pub(crate) fn swiglu_backward<S: Scalar>(
     _gate: View<Cuda<S>>,
     _up: View<Cuda<S>>,
     _dh: View<Cuda<S>>,
-) {
-    todo!()
-}
-pub(crate) fn attention<S: Scalar>(
-    _: &Gpu,
-    _attend: &Attend,
-    _spans: &Index<Gpu>,
-    _qkv: Qkv<Cuda<S>>,
-    _o: ViewMut<Cuda<S>>,
-    _lse: ViewMut<Cuda<S::Wide>>,
-    _scratch: ViewMut<Cuda<S::Wide>>,
-) {
-    todo!()
-}
-pub(crate) fn attention_block<S: Scalar>(
-    _: &Gpu,
-    _attend: &Attend,
-    _spans: &Index<Gpu>,
-    _qkv: Qkv<Cuda<S>>,
-    _run: Softmax<Cuda<S::Wide>>,
-    _scratch: ViewMut<Cuda<S::Wide>>,
-) {
-    todo!()
-}
-pub(crate) fn attention_finish<S: Scalar>(
-    _: &Gpu,
-    _heads: Heads,
-    _o: ViewMut<Cuda<S>>,
-    _run: Softmax<Cuda<S::Wide>>,
-) {
-    todo!()
-}
-pub(crate) fn attention_delta<S: Scalar>(
-    _: &Gpu,
-    _heads: Heads,
-    _delta: ViewMut<Cuda<S::Wide>>,
-    _o: View<Cuda<S>>,
-    _d_o: View<Cuda<S>>,
-) {
-    todo!()
-}
-pub(crate) fn attention_backward<S: Scalar>(
-    _: &Gpu,
-    _attend: &Attend,
-    _spans: &Index<Gpu>,
-    _qkv: Qkv<Cuda<S>>,
-    _saved: (View<Cuda<S::Wide>>, View<Cuda<S::Wide>>),
-    _d_o: View<Cuda<S>>,
-    _dqkv: [ViewMut<Cuda<S>>; 3],
-    _scratch: ViewMut<Cuda<S::Wide>>,
 ) {
     todo!()
 }
@@ -320,7 +269,4 @@ pub(crate) fn adamw<S: Scalar>(
 }
 pub(crate) fn top_k<S: Scalar>(_: &Gpu, _: ViewMut<Cuda<S>>, _: &mut Index<Gpu>, _: View<Cuda<S>>) {
     todo!()
-}
-pub(crate) fn attention_scratch(_: Heads, _: usize) -> usize {
-    1
 }
