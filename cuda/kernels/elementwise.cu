@@ -1,4 +1,5 @@
 // Element by element: sums, copies, activations, dropout, rotations; 16 bytes a thread at once where rows lie so.
+#include "dropout.cuh"
 #include "row.cuh"
 
 // y = f(x, row) element by element, for all rows of the last x; `by_rows`: f asks for the row. A thread takes 16 bytes or
@@ -182,25 +183,25 @@ BOTH(swiglu_backward, PARAMS(View<T> dgate, View<T> dup, View<T> gate, View<T> u
 // x[B,N]: elements whose hash is below `least` become 0, others are scaled: a block a row, whose hash of the token it mixes
 // with every feature. The row is `first` + B's of the whole matrix; padding stays.
 template <int N, class T>
-__device__ __forceinline__ void dropout_row(T* row, u32 cols, u64 token, u64 least, float scale) {
+__device__ __forceinline__ void dropout_row(T* row, u32 cols, u64 token, const Dropout& dropout) {
     along<N, 1>(cols, [&](u32 j) {
         float x[N];
         load(x, row + j);
 #pragma unroll
-        for (int n = 0; n < N; n++) x[n] = mix(token ^ (j + n)) >> 11 >= least ? x[n] * scale : 0;
+        for (int n = 0; n < N; n++) x[n] *= dropout_factor(dropout, token, j + n);
         store(row + j, x);
     });
 }
 template <class T>
-__device__ void dropout(View<T> x, List tokens, u64 first, u64 salt, u64 least, float scale) {
+__device__ void dropout(View<T> x, List tokens, u64 first, Dropout dropout) {
     Place place = place_of(tokens, first + blockIdx.x);
     if (!place.here) return;
-    u64 token = mix(salt ^ mix((u64)place.sequence << 32 | place.position));
+    u64 token = token_hash(dropout, place.sequence, place.position);
     T* row = x.at + blockIdx.x * x.row_stride;
-    if (by_lanes(x)) dropout_row<LANES<T>>(row, x.cols, token, least, scale);
-    else dropout_row<1>(row, x.cols, token, least, scale);
+    if (by_lanes(x)) dropout_row<LANES<T>>(row, x.cols, token, dropout);
+    else dropout_row<1>(row, x.cols, token, dropout);
 }
-BOTH(dropout, PARAMS(View<T> x, List tokens, u64 first, u64 salt, u64 least, float scale), x, tokens, first, salt, least, scale)
+BOTH(dropout, PARAMS(View<T> x, List tokens, u64 first, Dropout terms), x, tokens, first, terms)
 
 // Every head (a, b) of x[B, heads·dim], its halves of an even dim, becomes (a·cos − b·sin, a·sin + b·cos): a block a row; a
 // thread keeps its angles, table[position, cos | sin], for head after head. `back`: the other way round.

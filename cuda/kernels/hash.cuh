@@ -2,7 +2,8 @@
 #pragma once
 #include "number.cuh"
 
-// SplitMix64: `mix` of tensor/src/scalar.rs.
+// SplitMix64: `mix` of tensor/src/scalar.rs. Source: Steele, Lea, Flood, "Fast splittable pseudorandom number
+// generators", OOPSLA 2014.
 __device__ __forceinline__ u64 mix(u64 z) {
     z += 0x9e3779b97f4a7c15;
     z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9;
@@ -10,9 +11,14 @@ __device__ __forceinline__ u64 mix(u64 z) {
     return z ^ z >> 31;
 }
 
+// A hash of a token at a place in the model, which is mixed with each of its features.
+__device__ __forceinline__ u64 token_of(u64 salt, u64 sequence, u64 position) {
+    return mix(salt ^ mix(sequence << 32 | position));
+}
+
 // A hash of an element at a place in the model: `element` of tensor/src/dropout.rs.
 __device__ __forceinline__ u64 element(u64 salt, u64 sequence, u64 position, u64 feature) {
-    return mix(mix(salt ^ mix(sequence << 32 | position)) ^ feature);
+    return mix(token_of(salt, sequence, position) ^ feature);
 }
 
 // A standard normal draw by Box and Muller: `normal` of tensor/src/float.rs.

@@ -56,6 +56,9 @@ __device__ __forceinline__ bf16 narrow<bf16>(float x) {
 #endif
 }
 
+// 1/(1 + e^(−x)).
+__device__ __forceinline__ float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
+
 // A matrix: `Window` of launches.rs. It need not lie together.
 template <class T>
 struct View {

@@ -29,8 +29,6 @@ __device__ __forceinline__ u64 largest(u64 x) {
     return over_lanes(x, [](u64 a, u64 b) { return a > b ? a : b; });
 }
 
-__device__ __forceinline__ float sigmoid(float x) { return 1 / (1 + expf(-x)); }
-
 // The larger, the earlier in the order of choice: the higher score, then the lower number; what is no number is the last.
 __device__ __forceinline__ u64 key(float score, u32 number) {
     u32 bits = score == 0 ? 0 : float_to_bits(score);

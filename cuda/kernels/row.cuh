@@ -133,13 +133,3 @@ __device__ __forceinline__ Place place_of(List tokens, u64 row) {
     return {found[0], found[1], found[2] != 0};
 }
 
-// SplitMix64: `mix` of the tensor crate.
-__device__ __forceinline__ u64 mix(u64 z) {
-    z += 0x9E3779B97F4A7C15ull;
-    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9ull;
-    z = (z ^ z >> 27) * 0x94D049BB133111EBull;
-    return z ^ z >> 31;
-}
-
-// 1/(1 + e^(−x)).
-__device__ __forceinline__ float sigmoid(float x) { return __fdividef(1.0f, 1.0f + expf(-x)); }

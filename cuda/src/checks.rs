@@ -1,5 +1,6 @@
 //! What is checked of every kernel: on the twin by `cargo test`, on a card by `equipart gpu-check`. A check computes the
 //! same on the card and, in f64, on the host, and says where the two differ.
+mod attention;
 mod elementwise;
 mod gemm;
 mod optimizer;
@@ -15,7 +16,7 @@ use tensor::{Bf16, Category, Cpu, Device, Host, Index, Real, Scalar, Tensor, Vie
 pub type Check = (&'static str, fn(&Gpu) -> Result<(), String>);
 
 /// Every check, by family.
-pub const ALL: &[&[Check]] = &[elementwise::ALL, gemm::ALL, optimizer::ALL, top_k::ALL, router::ALL];
+pub const ALL: &[&[Check]] = &[attention::ALL, elementwise::ALL, gemm::ALL, optimizer::ALL, top_k::ALL, router::ALL];
 
 /// A number that cards compute with.
 pub(crate) trait Number: Real + Scalar<Wide = f32> {
@@ -81,7 +82,8 @@ impl<S: Number> Both<S> {
         for (i, (seen, wanted)) in seen.iter().zip(wanted).enumerate() {
             let wanted = if slack == 0.0 { S::from_f64(wanted).to_f64() } else { wanted };
             let (seen, bound) = (seen.to_f64(), slack * S::TOLERANCE * wanted.abs().max(1.0));
-            if (seen - wanted).abs() > bound || seen.is_nan() != wanted.is_nan() {
+            let other = seen.is_nan() != wanted.is_nan() || seen.is_infinite() != wanted.is_infinite();
+            if (seen - wanted).abs() > bound || other {
                 let (row, col) = (i / self.gpu.cols(), i % self.gpu.cols());
                 return Err(format!(
                     "{what} in {}: row {row}, column {col} is {seen}, wanted {wanted}",

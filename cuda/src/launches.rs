@@ -1,4 +1,5 @@
 //! How each kernel of the list is launched: one function of its name, one file for each family of operations.
+mod attention;
 mod elementwise;
 mod gemm;
 mod optimizer;
@@ -6,6 +7,7 @@ mod top_k;
 mod router;
 mod stub;
 
+pub(crate) use attention::*;
 pub(crate) use elementwise::*;
 pub(crate) use gemm::*;
 pub(crate) use optimizer::*;
@@ -16,7 +18,7 @@ pub(crate) use stub::*;
 use crate::card::{Shape, arguments_of};
 use crate::device::Cuda;
 use crate::gpu::Gpu;
-use tensor::{Category, Device, Index, Scalar, Tensor, View, ViewMut};
+use tensor::{Category, Device, Dropout, Index, Scalar, Tensor, View, ViewMut};
 
 /// A matrix as kernels see it: `View<T>` of `number.cuh`.
 #[derive(Clone, Copy, Debug)]
@@ -74,6 +76,23 @@ impl Words {
 impl From<&Index<Gpu>> for Words {
     fn from(index: &Index<Gpu>) -> Self {
         Self { at: index.ptr().0, len: index.len() as u64 }
+    }
+}
+
+/// What dropout takes away, as kernels see it: `Dropout` of `dropout.cuh`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(crate) struct Dropped {
+    salt: u64,
+    least: u64,
+    scale: f32,
+    on: u32,
+}
+arguments_of!(Dropped);
+impl From<Option<&Dropout>> for Dropped {
+    fn from(dropout: Option<&Dropout>) -> Self {
+        let [salt, least] = dropout.map_or([0; 2], Dropout::terms);
+        Self { salt, least, scale: dropout.map_or(1.0, Dropout::scale), on: dropout.is_some().into() }
     }
 }
 

@@ -18,6 +18,8 @@ macro_rules! modules {
     };
 }
 modules! {
+    "attention" (8, 0);
+    "attention_backward" (8, 0);
     "elementwise" (8, 0);
     "reduce" (8, 0);
     "gemm" (8, 0);

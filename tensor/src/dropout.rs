@@ -38,9 +38,11 @@ impl Dropout {
     pub fn keeps(&self, sequence: usize, position: usize, feature: u64) -> bool {
         (element(self.salt, sequence, position, feature) >> 11) as f64 >= self.rate * (1u64 << 53) as f64
     }
-    /// What a GPU asks by: the place's hash, and the least of the upper 53 bits of an element's hash that stays.
-    pub fn threshold(&self) -> (u64, u64) {
-        (self.salt, (self.rate * (1u64 << 53) as f64).ceil() as u64)
+    /// What a kernel elsewhere asks the same with: the salt, and the least that an element's hash without its last 11 bits
+    /// is if the element stays.
+    #[must_use]
+    pub fn terms(&self) -> [u64; 2] {
+        [self.salt, (self.rate * (1u64 << 53) as f64).ceil() as u64]
     }
     /// The feature number of a probability: its query head of the whole model, and its key's position.
     #[inline]
@@ -103,6 +105,20 @@ mod tests {
             );
         }
         assert_eq!(mask(0, 0, |head| Dropout::pair(head, 70_000 + head)), 0xacaa_c061_1a90_6c4f);
+    }
+
+    /// Rates that 53 bits have, and others. Kills: a bound that is rounded down, another hash than `keeps` has.
+    #[test]
+    fn the_terms_keep_what_is_kept() {
+        for rate in [0.0, 0.5, 0.1, 1e-17, 1.0 - f64::EPSILON / 2.0] {
+            let dropout = Dropout::new(rate, 3, 2, "a");
+            let [salt, least] = dropout.terms();
+            for i in 0..1000 {
+                let keeps = element(salt, 1, 2, i) >> 11 >= least;
+                assert_eq!(keeps, dropout.keeps(1, 2, i), "rate {rate}, element {i}");
+            }
+            assert!((least as f64 - rate * (1u64 << 53) as f64) < 1.0);
+        }
     }
 
     #[test]

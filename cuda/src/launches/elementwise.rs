@@ -1,5 +1,5 @@
 //! Launches of `elementwise.cu`.
-use super::{Shape, Window, Words, across, each, named, scratch};
+use super::{Dropped, Shape, Window, Words, across, each, named, scratch};
 use crate::device::Cuda;
 use crate::gpu::Gpu;
 use kernels::Activation;
@@ -77,8 +77,7 @@ pub(crate) fn dropout<S: Scalar<Wide = f32>>(
     dropout: &Dropout,
 ) {
     let (x, tokens, first) = (Window::from(&x), Words::from(tokens), first_row as u64);
-    let ((salt, least), scale) = (dropout.threshold(), dropout.scale::<f32>());
-    gpu.launch(&named::<S>("dropout"), across(x), &[&x, &tokens, &first, &salt, &least, &scale]);
+    gpu.launch(&named::<S>("dropout"), across(x), &[&x, &tokens, &first, &Dropped::from(Some(dropout))]);
 }
 
 pub(crate) fn rotate<S: Scalar<Wide = f32>>(

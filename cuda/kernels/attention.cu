@@ -1,0 +1,138 @@
+// Attention by tiles with an online softmax.
+// Source: Dao et al., "FlashAttention", Algorithm 1, arXiv:2205.14135; Milakov, Gimelshein, "Online normalizer
+// calculation for softmax", arXiv:1805.02867.
+#include "attention.cuh"
+
+// What a row's softmax holds so far: its stabiliser and Σ e^(s − max).
+struct Held {
+    float max, sum;
+};
+
+// One row of scores, a part of it in each of `lanes` lanes, becomes weights; gives what the row's output so far is
+// multiplied by. A row that has seen nothing yet holds −∞ and 0.
+template <int N>
+__device__ __forceinline__ float online(float (&p)[N], Held& held, int lanes) {
+    float most = held.max;
+#pragma unroll
+    for (int j = 0; j < N; j++) most = fmaxf(most, p[j]);
+    for (int lane = lanes / 2; lane; lane /= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, lane));
+    float base = most == -INFINITY ? 0 : most, shrink = expf(held.max - base), sum = 0;
+#pragma unroll
+    for (int j = 0; j < N; j++) sum += p[j] = expf(p[j] - base);
+    for (int lane = lanes / 2; lane; lane /= 2) sum += __shfl_xor_sync(~0u, sum, lane);
+    held.max = most;
+    held.sum = held.sum * shrink + sum;
+    return shrink;
+}
+
+// For 64 rows of queries and one head a block: o[B, queries·dim] and lse = `max`[B, queries], or, without o, the running
+// out, max and sum. A block takes all spans of its rows, one after the other, so spans may share rows. The heads of a
+// group are neighbours in y.
+template <class T, int C>
+__device__ void attention(Attend a, List spans, View<T> q, View<T> k, View<T> v, View<T> o, View<float> out, View<float> max,
+                          View<float> sum) {
+    SHARED(float, shared);
+    float *qs = shared, *kv = shared + TILE_LEN, *weights = shared + 2 * TILE_LEN;
+    u32 row = (gridDim.x - 1 - blockIdx.x) * TILE, head = blockIdx.y, group = head / (a.queries / a.keys), dim = a.dim;
+    u32 rows = min((u32)TILE, q.rows - row), touched = 0;
+    bool carried = !o.at;
+    Share acc[C] = {};
+    Held held[4];
+#pragma unroll
+    for (u32 i = 0; i < 4; i++) {
+        u32 r = row + my_row() + i;
+        held[i] = Held{-INFINITY, 0};
+        if (!carried || r >= q.rows || max(r, head) == -INFINITY) continue;
+        held[i] = Held{max(r, head), sum(r, head)};
+#pragma unroll
+        for (int c = 0; c < C; c++)
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                u32 col = c * TILE + 4 * my_col() + j;
+                if (col < dim) acc[c][i][j] = out(r, head * dim + col);
+            }
+    }
+    if (C == 1) load(qs, q, row, rows, head * dim, dim);
+    each_span(spans, false, row, row + rows, [&](Span span) {
+        u32 before = span.query.row - row; // query i is row i + before of the tile, beyond 2^32
+        u32 first = minus(row, span.query.row), last = min(row + rows - span.query.row, span.query.len) - 1;
+#pragma unroll
+        for (u32 i = 0; i < 4; i++) touched |= (u32)(my_row() + i - before - first <= last - first) << i;
+        each_block(seen_by_some(a, span, first, last), [&](u32 block, u32 n) {
+            Share s = {};
+#pragma unroll
+            for (u32 c = 0; c < C; c++) {
+                int cols = min((int)(dim - c * TILE), TILE);
+                __syncthreads();
+                if (C > 1) load(qs, q, row, rows, head * dim + c * TILE, cols);
+                load(kv, k, span.key.row + block, n, group * dim + c * TILE, cols);
+                __syncthreads();
+                times_turned(s, qs, kv, cols);
+            }
+#pragma unroll
+            for (u32 i = 0; i < 4; i++) {
+                u32 query = my_row() + i - before;
+                bool mine = query - first <= last - first;
+#pragma unroll
+                for (u32 j = 0; j < 4; j++) {
+                    u32 key = my_col() + 16 * j;
+                    s[i][j] = mine && key < n && sees(a, span, query, block + key) ? s[i][j] * a.scale : -INFINITY;
+                }
+                float shrink = online(s[i], held[i], 16);
+#pragma unroll
+                for (int c = 0; c < C; c++)
+#pragma unroll
+                    for (int j = 0; j < 4; j++) acc[c][i][j] *= shrink;
+                if (!a.dropout.on) continue;
+                u64 token = token_hash(a.dropout, span.query.sequence, span.query.position + query);
+#pragma unroll
+                for (u32 j = 0; j < 4; j++) {
+                    u32 key = span.key.position + block + my_col() + 16 * j;
+                    s[i][j] *= dropout_factor(a.dropout, token, (u64)(a.first + head) << 32 | key);
+                }
+            }
+            put_tile(weights, s);
+#pragma unroll
+            for (u32 c = 0; c < C; c++) {
+                __syncthreads();
+                load(kv, v, span.key.row + block, n, group * dim + c * TILE, min((int)(dim - c * TILE), TILE));
+                __syncthreads();
+                times(acc[c], weights, kv, n);
+            }
+        });
+    });
+#pragma unroll
+    for (u32 i = 0; i < 4; i++) {
+        u32 r = row + my_row() + i;
+        if (!(touched >> i & 1)) continue; // padding, which stays
+        float share = carried ? 1 : 1 / held[i].sum;
+#pragma unroll
+        for (int c = 0; c < C; c++) {
+            u32 col = c * TILE + 4 * my_col();
+#pragma unroll
+            for (int j = 0; j < 4; j++) acc[c][i][j] *= share;
+            if (carried) put4(&out(r, head * dim + col), acc[c][i], (int)(dim - col));
+            else put4(&o(r, head * dim + col), acc[c][i], (int)(dim - col));
+        }
+        if (my_col() == 0) {
+            max(r, head) = carried ? held[i].max : held[i].max + logf(held[i].sum);
+            if (carried) sum(r, head) = held[i].sum;
+        }
+    }
+}
+BY_WIDTH(attention, PARAMS(Attend a, List spans, View<T> q, View<T> k, View<T> v, View<T> o, View<float> out,
+                           View<float> max, View<float> sum), a, spans, q, k, v, o, out, max, sum)
+
+// o[B, queries·dim] = out / sum; the log-sum-exp goes to max[B, queries]. A warp for each row and head.
+template <class T>
+__device__ void attention_finish(View<T> o, View<float> out, View<float> max, View<float> sum, u32 dim) {
+    u64 lane = threadIdx.x % 32, warps = (u64)gridDim.x * blockDim.x / 32;
+    for (u64 i = ((u64)blockIdx.x * blockDim.x + threadIdx.x) / 32; i < max.len(); i += warps) {
+        u64 row = i / max.cols, head = i % max.cols;
+        float most = max(row, head), total = sum(row, head), share = 1 / total;
+        for (u64 col = head * dim + lane; col < (head + 1) * dim; col += 32) o(row, col) = narrow<T>(out(row, col) * share);
+        __syncwarp(); // all have read it
+        if (lane == 0) max(row, head) = most + logf(total);
+    }
+}
+BOTH(attention_finish, PARAMS(View<T> o, View<float> out, View<float> max, View<float> sum, u32 dim), o, out, max, sum, dim)

@@ -1,0 +1,174 @@
+// What attention and its backward share: what is attended, which keys a query sees, tiles of 64 × 64 in shared memory
+// with their products by plain multiply-adds, for any number and up to 256 features a head.
+#pragma once
+#include "dropout.cuh"
+
+// `Attended` of launches/attention.rs.
+struct Attend {
+    Dropout dropout;
+    u32 queries, keys, dim; // heads, features of one
+    u32 first;              // which of the model's query heads is the first here
+    u32 causal;             // whether queries see only keys up to their own position,
+    u32 size, sinks;        // of these the last `size`, and the first `sinks` of the sequence
+    float scale;            // 1/√dim
+};
+
+// One sequence's queries and the keys they may see: `Span` of the kernels crate.
+struct Span {
+    Segment query, key;
+};
+
+__device__ __forceinline__ Span span_of(List spans, u32 i) {
+    const uint4* at = (const uint4*)spans.at + 2 * (u64)i; // an index begins where any number may
+    uint4 q = at[0], k = at[1];
+    return Span{{q.x, q.y, q.z, q.w}, {k.x, k.y, k.z, k.w}};
+}
+
+__device__ __forceinline__ u32 minus(u32 a, u32 b) { return a > b ? a - b : 0; }
+
+// Calls f(span) for each span with rows among `from..to`, in their order: rows of queries, or of keys. All threads of
+// the block call it together; each warp looks at 32 spans at once.
+template <class F>
+__device__ __forceinline__ void each_span(List spans, bool of_keys, u32 from, u32 to, F f) {
+    u32 n = spans.len / 8, lane = threadIdx.x & 31;
+    for (u32 s = 0; s < n; s += 32) {
+        bool here = false;
+        if (s + lane < n) {
+            const u32* at = spans.at + 8 * (u64)(s + lane) + 4 * of_keys;
+            here = at[0] < to && at[0] + at[1] > from;
+        }
+        for (u32 left = __ballot_sync(~0u, here); left; left &= left - 1) f(span_of(spans, s + __ffs(left) - 1));
+    }
+}
+
+// Keys of a span that are in sight: rows `0..sinks` and `from..to`.
+struct Seen {
+    u32 sinks, from, to;
+};
+
+// Those that query `i` sees: `Mask::seen` of the kernels crate.
+__device__ __forceinline__ Seen seen_by(const Attend& a, const Span& span, u32 i) {
+    u32 first = span.key.position, len = span.key.len, end = span.query.position + i + 1;
+    if (!a.causal) return Seen{0, 0, len};
+    Seen seen = {min(minus(a.sinks, first), len), min(minus(minus(end, a.size), first), len), min(minus(end, first), len)};
+    return seen.from <= seen.sinks ? Seen{0, 0, seen.to} : seen;
+}
+// Those that at least one of the queries `first..=last` sees.
+__device__ __forceinline__ Seen seen_by_some(const Attend& a, const Span& span, u32 first, u32 last) {
+    Seen low = seen_by(a, span, first), high = seen_by(a, span, last);
+    return low.from <= high.sinks ? Seen{0, 0, high.to} : Seen{high.sinks, low.from, high.to};
+}
+// Calls f(first, n) for blocks of at most 64 of them.
+template <class F>
+__device__ __forceinline__ void each_block(Seen seen, F f) {
+    for (u32 k = 0; k < seen.sinks; k += 64) f(k, min(64u, seen.sinks - k));
+    for (u32 k = seen.from; k < seen.to; k += 64) f(k, min(64u, seen.to - k));
+}
+// Whether query `i` of a span sees its key `j`.
+__device__ __forceinline__ bool sees(const Attend& a, const Span& span, u32 i, u32 j) {
+    u32 q = span.query.position + i, k = span.key.position + j;
+    return !a.causal || (k <= q && (q - k < a.size || k < a.sinks));
+}
+// Queries of a span that see at least one of its keys `first..=last`: from .x to before .y; some of them may see none.
+__device__ __forceinline__ uint2 seeing(const Attend& a, const Span& span, u32 first, u32 last) {
+    u32 n = span.query.len, q = span.query.position, k = span.key.position;
+    if (!a.causal) return uint2{0, n};
+    u64 end = (u64)k + last + a.size; // the position after the last one whose window has the last key
+    return uint2{min(minus(k + first, q), n), k + first < a.sinks || end >= (u64)q + n ? n : minus((u32)end, q)};
+}
+
+// Four numbers in a row of which `n` are there (0 for others); one load where they are aligned.
+__device__ __forceinline__ float4 get4(const float* at, int n, bool aligned) {
+    if (aligned && n >= 4) return *(const float4*)at;
+    return float4{n > 0 ? at[0] : 0, n > 1 ? at[1] : 0, n > 2 ? at[2] : 0, n > 3 ? at[3] : 0};
+}
+__device__ __forceinline__ float4 get4(const bf16* at, int n, bool aligned) {
+    if (aligned && n >= 4) {
+        uint2 x = *(const uint2*)at;
+        return float4{bits_to_float(x.x << 16), bits_to_float(x.x & 0xffff0000), bits_to_float(x.y << 16),
+                      bits_to_float(x.y & 0xffff0000)};
+    }
+    return float4{n > 0 ? wide(at[0]) : 0, n > 1 ? wide(at[1]) : 0, n > 2 ? wide(at[2]) : 0, n > 3 ? wide(at[3]) : 0};
+}
+// Puts four numbers, as far as they are there.
+template <class T>
+__device__ __forceinline__ void put4(T* at, const float* x, int n) {
+    for (int j = 0; j < 4; j++)
+        if (j < n) at[j] = narrow<T>(x[j]);
+}
+
+// A tile of 64 rows and 64 columns in shared memory, rows padded against conflicts of banks.
+const int TILE = 64, ROW = TILE + 4, TILE_LEN = TILE * ROW, TILE_THREADS = 256;
+
+// tile = x[row .. row + n, col .. col + cols], 0 beyond.
+template <class T>
+__device__ __forceinline__ void load(float* tile, const View<T>& x, u64 row, u32 n, u32 col, int cols) {
+    const T* from = x.at + row * x.row_stride + col;
+    bool aligned = ((u64)from | x.row_stride * sizeof(T)) % (4 * sizeof(T)) == 0;
+    for (u32 e = threadIdx.x; e < TILE * TILE / 4; e += TILE_THREADS) {
+        u32 r = e / (TILE / 4), c = e % (TILE / 4) * 4;
+        *(float4*)(tile + r * ROW + c) = get4(from + r * x.row_stride + c, r < n ? cols - (int)c : 0, aligned);
+    }
+}
+
+// A thread has 4 × 4 numbers of a tile: rows 4·(thread / 16) + i, columns thread % 16 + 16·j of a product with a
+// transposed tile, 4·(thread % 16) + j of one with a tile as it lies.
+typedef float Share[4][4];
+
+__device__ __forceinline__ u32 my_row() { return threadIdx.x / 16 * 4; }
+__device__ __forceinline__ u32 my_col() { return threadIdx.x % 16; }
+
+// s += A·Bᵀ, over `n` features.
+__device__ __forceinline__ void times_turned(Share& s, const float* a, const float* b, int n) {
+    a += my_row() * ROW, b += my_col() * ROW;
+    for (int f = 0; f < n; f += 4) {
+        float4 x[4], y[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) x[i] = *(const float4*)(a + i * ROW + f), y[i] = *(const float4*)(b + 16 * i * ROW + f);
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+                s[i][j] += x[i].x * y[j].x + x[i].y * y[j].y + x[i].z * y[j].z + x[i].w * y[j].w;
+    }
+}
+// s += A·B, over `n` columns of A and rows of B.
+__device__ __forceinline__ void times(Share& s, const float* a, const float* b, int n) {
+    a += my_row() * ROW, b += 4 * my_col();
+    for (int k = 0; k < n; k += 4) {
+        float4 x[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) x[i] = *(const float4*)(a + i * ROW + k);
+#pragma unroll
+        for (int kk = 0; kk < 4; kk++) {
+            float4 y = *(const float4*)(b + (k + kk) * ROW);
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                float w = kk == 0 ? x[i].x : kk == 1 ? x[i].y : kk == 2 ? x[i].z : x[i].w;
+                s[i][0] += w * y.x, s[i][1] += w * y.y, s[i][2] += w * y.z, s[i][3] += w * y.w;
+            }
+        }
+    }
+}
+// tile = s, where `times_turned` has its numbers.
+__device__ __forceinline__ void put_tile(float* tile, const Share& s) {
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+#pragma unroll
+        for (int j = 0; j < 4; j++) tile[(my_row() + i) * ROW + my_col() + 16 * j] = s[i][j];
+}
+
+// The kernel `name` of both numbers and of up to 64, 128 and 256 features, C = 1, 2, 4 tiles wide.
+#define BY_WIDTH(name, params, ...)                                                                            \
+    namespace in_f32 {                                                                                         \
+    using T = float;                                                                                           \
+    KERNEL __launch_bounds__(TILE_THREADS) name##_64_f32 params { name<T, 1>(__VA_ARGS__); }                   \
+    KERNEL __launch_bounds__(TILE_THREADS) name##_128_f32 params { name<T, 2>(__VA_ARGS__); }                  \
+    KERNEL __launch_bounds__(TILE_THREADS) name##_256_f32 params { name<T, 4>(__VA_ARGS__); }                  \
+    }                                                                                                          \
+    namespace in_bf16 {                                                                                        \
+    using T = bf16;                                                                                            \
+    KERNEL __launch_bounds__(TILE_THREADS) name##_64_bf16 params { name<T, 1>(__VA_ARGS__); }                  \
+    KERNEL __launch_bounds__(TILE_THREADS) name##_128_bf16 params { name<T, 2>(__VA_ARGS__); }                 \
+    KERNEL __launch_bounds__(TILE_THREADS) name##_256_bf16 params { name<T, 4>(__VA_ARGS__); }                 \
+    }

@@ -1,0 +1,169 @@
+// The gradient of attention by tiles: scores are computed again from the log-sum-exp that forward left, once for the
+// gradients of keys and values and once for those of queries, so that each is added up in one place, in one order.
+// With P = softmax(S), M what dropout multiplies it by (1 without), δ = Σ o·do: dV = (P∘M)ᵀ·dO,
+// dS = P ∘ (M∘(dO·Vᵀ) − δ), dQ = dS·K, dK = dSᵀ·Q.
+// Source: Dao, "FlashAttention-2", Algorithm 2, arXiv:2307.08691.
+#include "attention.cuh"
+
+// delta[B, queries] = Σ o·do per head. A warp for each row and head.
+template <class T>
+__device__ void attention_delta(View<float> delta, View<T> o, View<T> d_o, u32 dim) {
+    u64 lane = threadIdx.x % 32, warps = (u64)gridDim.x * blockDim.x / 32;
+    for (u64 i = ((u64)blockIdx.x * blockDim.x + threadIdx.x) / 32; i < delta.len(); i += warps) {
+        u64 row = i / delta.cols, head = i % delta.cols;
+        float sum = 0;
+        for (u64 col = head * dim + lane; col < (head + 1) * dim; col += 32) sum += wide(o(row, col)) * wide(d_o(row, col));
+        for (int step = 16; step; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
+        if (lane == 0) delta(row, head) = sum;
+    }
+}
+BOTH(attention_delta, PARAMS(View<float> delta, View<T> o, View<T> d_o, u32 dim), delta, o, d_o, dim)
+
+// A score and its dO·Vᵀ become what dV takes (P∘M) and what dQ and dK take (dS).
+__device__ __forceinline__ void grade(float& s, float& dp, float lse, float delta, float factor) {
+    float p = expf(s - lse);
+    s = p * factor;
+    dp = p * (dp * factor - delta);
+}
+
+// Adds to to[row, col ..] the numbers of a thread's rows that are among `from..end`.
+template <class T>
+__device__ __forceinline__ void add_share(const View<T>& to, u32 row, u32 rows, u32 touched, u32 col, u32 cols, Share& x, float by) {
+#pragma unroll
+    for (u32 i = 0; i < 4; i++) {
+        if (!(touched >> i & 1)) continue;
+#pragma unroll
+        for (u32 j = 0; j < 4; j++) {
+            if (4 * my_col() + j >= cols) continue;
+            T& at = to(row + my_row() + i, col + 4 * my_col() + j);
+            at = narrow<T>(wide(at) + x[i][j] * by);
+        }
+    }
+}
+
+// dk, dv[M, keys·dim] += what all spans give them. A block for 64 rows of keys and one KV head.
+template <class T, int C>
+__device__ void attention_keys(Attend a, List spans, View<T> q, View<T> k, View<T> v, View<float> lse, View<float> delta,
+                               View<T> d_o, View<T> dk, View<T> dv) {
+    SHARED(float, shared);
+    float *left = shared, *right = shared + TILE_LEN, *weights = shared + 2 * TILE_LEN;
+    u32 row = blockIdx.x * TILE, group = blockIdx.y, dim = a.dim, fan = a.queries / a.keys;
+    u32 rows = min((u32)TILE, k.rows - row), touched = 0;
+    Share dks[C] = {}, dvs[C] = {};
+    each_span(spans, true, row, row + rows, [&](Span span) {
+        u32 before = span.key.row - row; // key j is row j + before of the tile, beyond 2^32
+        u32 first = minus(row, span.key.row), last = min(row + rows - span.key.row, span.key.len) - 1;
+#pragma unroll
+        for (u32 i = 0; i < 4; i++) touched |= (u32)(my_row() + i - before - first <= last - first) << i;
+        uint2 queries = seeing(a, span, first, last);
+        u32 tiles = (minus(queries.y, queries.x) + TILE - 1) / TILE;
+        for (u32 t = 0; t < tiles * fan; t++) {
+            u32 head = group * fan + t / tiles, query = queries.x + t % tiles * TILE, n = min(queries.y - query, (u32)TILE);
+            u64 query_row = span.query.row + query;
+            Share s = {}, dp = {};
+#pragma unroll
+            for (u32 c = 0; c < 2 * C; c++) { // s = K·Qᵀ, dp = V·dOᵀ
+                u32 col = c % C * TILE;
+                int cols = min((int)(dim - col), TILE);
+                __syncthreads();
+                load(left, c < C ? k : v, row, rows, group * dim + col, cols);
+                load(right, c < C ? q : d_o, query_row, n, head * dim + col, cols);
+                __syncthreads();
+                times_turned(c < C ? s : dp, left, right, cols);
+            }
+#pragma unroll
+            for (u32 j = 0; j < 4; j++) {
+                u32 i = my_col() + 16 * j, position = span.query.position + query + i;
+                bool there = i < n;
+                float lse_i = there ? lse(query_row + i, head) : 0, delta_i = there ? delta(query_row + i, head) : 0;
+                u64 token = token_hash(a.dropout, span.query.sequence, position);
+#pragma unroll
+                for (u32 r = 0; r < 4; r++) {
+                    u32 key = my_row() + r - before;
+                    bool seen = there && key - first <= last - first && sees(a, span, query + i, key);
+                    u64 pair = (u64)(a.first + head) << 32 | (span.key.position + key);
+                    float factor = a.dropout.on ? dropout_factor(a.dropout, token, pair) : 1;
+                    grade(s[r][j] *= a.scale, dp[r][j], lse_i, delta_i, factor);
+                    if (!seen) s[r][j] = dp[r][j] = 0;
+                }
+            }
+            put_tile(weights, s);
+#pragma unroll
+            for (u32 c = 0; c < 2 * C; c++) { // dV += P·dO, dK += dS·Q
+                u32 col = c % C * TILE;
+                __syncthreads();
+                if (c == C) put_tile(weights, dp);
+                if (c > 0 || C > 1) load(right, c < C ? d_o : q, query_row, n, head * dim + col, min((int)(dim - col), TILE));
+                __syncthreads();
+                times(c < C ? dvs[c % C] : dks[c % C], weights, right, n);
+            }
+        }
+    });
+#pragma unroll
+    for (u32 c = 0; c < C; c++) {
+        u32 col = group * dim + c * TILE, cols = dim - c * TILE;
+        add_share(dk, row, rows, touched, col, cols, dks[c], a.scale);
+        add_share(dv, row, rows, touched, col, cols, dvs[c], 1);
+    }
+}
+BY_WIDTH(attention_keys, PARAMS(Attend a, List spans, View<T> q, View<T> k, View<T> v, View<float> lse, View<float> delta,
+                                View<T> d_o, View<T> dk, View<T> dv), a, spans, q, k, v, lse, delta, d_o, dk, dv)
+
+// dq[B, queries·dim] += what all spans give it. A block for 64 rows of queries and one head.
+template <class T, int C>
+__device__ void attention_queries(Attend a, List spans, View<T> q, View<T> k, View<T> v, View<float> lse, View<float> delta,
+                                  View<T> d_o, View<T> dq) {
+    SHARED(float, shared);
+    float *left = shared, *right = shared + TILE_LEN, *weights = shared + 2 * TILE_LEN;
+    u32 row = (gridDim.x - 1 - blockIdx.x) * TILE, head = blockIdx.y, dim = a.dim, group = head / (a.queries / a.keys);
+    u32 rows = min((u32)TILE, q.rows - row), touched = 0;
+    Share dqs[C] = {};
+    each_span(spans, false, row, row + rows, [&](Span span) {
+        u32 before = span.query.row - row; // query i is row i + before of the tile, beyond 2^32
+        u32 first = minus(row, span.query.row), last = min(row + rows - span.query.row, span.query.len) - 1;
+#pragma unroll
+        for (u32 i = 0; i < 4; i++) touched |= (u32)(my_row() + i - before - first <= last - first) << i;
+        each_block(seen_by_some(a, span, first, last), [&](u32 block, u32 n) {
+            u64 key_row = span.key.row + block;
+            Share s = {}, dp = {};
+#pragma unroll
+            for (u32 c = 0; c < 2 * C; c++) { // s = Q·Kᵀ, dp = dO·Vᵀ
+                u32 col = c % C * TILE;
+                int cols = min((int)(dim - col), TILE);
+                __syncthreads();
+                load(left, c < C ? q : d_o, row, rows, head * dim + col, cols);
+                load(right, c < C ? k : v, key_row, n, group * dim + col, cols);
+                __syncthreads();
+                times_turned(c < C ? s : dp, left, right, cols);
+            }
+#pragma unroll
+            for (u32 i = 0; i < 4; i++) {
+                u32 query = my_row() + i - before;
+                bool mine = query - first <= last - first;
+                float lse_i = mine ? lse(row + my_row() + i, head) : 0, delta_i = mine ? delta(row + my_row() + i, head) : 0;
+                u64 token = token_hash(a.dropout, span.query.sequence, span.query.position + query);
+#pragma unroll
+                for (u32 j = 0; j < 4; j++) {
+                    u32 key = my_col() + 16 * j;
+                    bool seen = mine && key < n && sees(a, span, query, block + key);
+                    u64 pair = (u64)(a.first + head) << 32 | (span.key.position + block + key);
+                    float factor = a.dropout.on ? dropout_factor(a.dropout, token, pair) : 1;
+                    grade(s[i][j] *= a.scale, dp[i][j], lse_i, delta_i, factor);
+                    if (!seen) dp[i][j] = 0;
+                }
+            }
+            put_tile(weights, dp);
+#pragma unroll
+            for (u32 c = 0; c < C; c++) {
+                __syncthreads();
+                load(right, k, key_row, n, group * dim + c * TILE, min((int)(dim - c * TILE), TILE));
+                __syncthreads();
+                times(dqs[c], weights, right, n);
+            }
+        });
+    });
+#pragma unroll
+    for (u32 c = 0; c < C; c++) add_share(dq, row, rows, touched, head * dim + c * TILE, dim - c * TILE, dqs[c], a.scale);
+}
+BY_WIDTH(attention_queries, PARAMS(Attend a, List spans, View<T> q, View<T> k, View<T> v, View<float> lse, View<float> delta,
+                                   View<T> d_o, View<T> dq), a, spans, q, k, v, lse, delta, d_o, dq)
