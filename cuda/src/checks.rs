@@ -141,13 +141,15 @@ mod tests {
             return eprintln!("{} checks are skipped: {reason}", ALL.concat().len());
         }
         let card = Card::open(0).unwrap();
-        for order in 0..3 {
-            twin::order(order);
-            for (name, check) in ALL.concat() {
+        for (name, check) in ALL.concat() {
+            let begin = std::time::Instant::now();
+            for order in 0..3 {
+                twin::order(order);
                 if let Err(error) = check(&Gpu::of(&card)) {
                     panic!("{name}, threads in order {order}: {error}");
                 }
             }
+            println!("{name}: {:.1} s", begin.elapsed().as_secs_f64());
         }
         println!("{} checks, in three orders of threads", ALL.concat().len());
     }
