@@ -184,27 +184,23 @@ impl<D: Kernels, X: Exchange<D> + Exchange<D::Wide> + Copy> ExpertFeedForward<D,
         }
         let all = routing::of_all(&self.mesh, &own, stated.then_some((experts, x.rows())))?;
         let rows = all[self.ep.rank()].iter().map(|of| of.list.len() / k).collect();
-        let together = |of: &Vec<Routing>| Routing {
-            list: of.iter().flat_map(|of| of.list.iter().copied()).collect(),
-            chosen: k,
-        };
-        let all: Vec<_> = all.iter().map(together).collect();
+        let all: Vec<_> = all.iter().map(|of| Routing::together(of)).collect();
         let plan = <X as Exchange<D>>::plan(&self.exchange, &self.ep, &all, experts.count, device.place());
         Ok(Handed { chosen, loss, plan, rows })
     }
     /// Starts to bring a row of every token of this rank and its etp peers to their experts.
     fn begin(&self, handed: &Handed<D>, x: &Tensor<D>) -> Result<Request<D>> {
         let x = self.etp.all_gather_v(x, &handed.rows)?;
-        self.exchange.begin(&self.ep, &handed.plan, x, Carried::Tokens)
+        self.exchange.begin(&handed.plan, x, Carried::Tokens)
     }
     /// Of what the experts here give, or need of their input, each token's sum: of those of this rank.
     fn back(&self, handed: &Handed<D>, y: Partial<D>) -> Result<Tensor<D>> {
-        let y = y.through(|y| self.exchange.back(&self.ep, &handed.plan, y, Carried::Tokens))?;
+        let y = y.through(|y| self.exchange.back(&handed.plan, y, Carried::Tokens))?;
         y.reduce_scatter_v(&self.etp, &handed.rows)
     }
     /// The same of each copy's gate.
     fn back_to_gates(&self, handed: &Handed<D>, by: Partial<D::Wide>) -> Result<Tensor<D::Wide>> {
-        let by = by.through(|by| self.exchange.back(&self.ep, &handed.plan, by, Carried::Copies))?;
+        let by = by.through(|by| self.exchange.back(&handed.plan, by, Carried::Copies))?;
         by.reduce_scatter_v(&self.etp, &self.copies(handed))
     }
     /// How many gates each etp rank has.
@@ -239,7 +235,7 @@ impl<D: Kernels, X: Exchange<D> + Exchange<D::Wide> + Copy> Layer<D> for ExpertF
         let rows = self.exchange.end(&handed.plan, rows.wait()?, Carried::Tokens);
         let copies = gates.rows() * self.experts.copies();
         let by = self.etp.all_gather_v(&gates.reshaped(copies, 1), &self.copies(&handed))?;
-        let by = self.exchange.begin(&self.ep, &handed.plan, by, Carried::Copies)?.wait()?;
+        let by = self.exchange.begin(&handed.plan, by, Carried::Copies)?.wait()?;
         let by = self.exchange.end(&handed.plan, by, Carried::Copies);
         let up = expert_columns(&rows, &handed.plan.counts, &self.up.matrices()?);
         let hidden = self.kind.apply(&up).scaled(&by);
