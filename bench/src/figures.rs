@@ -174,7 +174,7 @@ impl Work {
             Self::Pipeline(layout) => pipeline::seconds(&layout.parse()?, best, scale),
             Self::Pass(pass, layout) => model::seconds(&Network::default(), pass, &layout.parse()?, scale),
             Self::Decode(number) => in_number!(number, D => model::decode::<D>(scale)),
-            Self::Experts => Ok(experts::grouped(scale)),
+            Self::Experts => experts::grouped(scale),
             Self::ExpertsPass(layout) => {
                 let scale = experts::scale(scale);
                 model::seconds(&Network::default(), Pass::Forward, &layout.parse()?, &scale)
