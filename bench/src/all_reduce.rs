@@ -1,10 +1,10 @@
 //! All-reduces of f32 between thread ranks, with all their promises.
 use super::machine::{Bound, Probe, cores, least};
 use super::scale::Scale;
-use comm::{Axis, Reduce, World};
+use comm::{Axis, Group, Reduce, World};
 use parallel::Result;
 use std::time::Instant;
-use tensor::{Category, Cpu, Tensor};
+use tensor::{Category, Cpu, Host, Tensor};
 
 /// Bytes that the ranks of a burst sum up together, and calls of a burst at most.
 const BURST: usize = 28 << 20;
@@ -17,20 +17,29 @@ pub(super) fn seconds(ranks: usize, bytes: usize, scale: &Scale) -> Result<f64> 
     let bytes = scale.of(bytes);
     let calls = (BURST / (bytes * ranks)).clamp(1, scale.of(CALLS));
     let world = World::threads(&[(Axis::Tp, ranks)])?;
-    let bursts = world.run(|device: Cpu<f32>, mesh| {
+    let times = world.run(|device: Cpu<f32>, mesh| {
         let group = mesh.group(Axis::Tp).named("burst");
         let mut x = Tensor::from_fn(&device, Category::Buffers, 1, bytes.div_ceil(4), |_| 0.0);
-        let mut burst = || {
-            group.barrier()?;
-            let start = Instant::now();
-            for _ in 0..calls {
-                group.all_reduce(&mut x, Reduce::Sum)?;
-            }
-            Ok(start.elapsed().as_secs_f64() / calls as f64)
-        };
-        (0..=BURSTS).map(|_| burst()).collect::<comm::Result<Vec<_>>>()
+        bursts(&group, calls, || group.all_reduce(&mut x, Reduce::Sum))
     })?;
-    Ok(least(&bursts))
+    Ok(least(&times))
+}
+
+/// The time of a call in each of several bursts of so many, which all ranks begin together.
+pub(super) fn bursts(
+    group: &Group<Host>,
+    calls: usize,
+    mut call: impl FnMut() -> comm::Result<()>,
+) -> comm::Result<Vec<f64>> {
+    let burst = |_| {
+        group.barrier()?;
+        let start = Instant::now();
+        for _ in 0..calls {
+            call()?;
+        }
+        Ok(start.elapsed().as_secs_f64() / calls as f64)
+    };
+    (0..=BURSTS).map(burst).collect()
 }
 
 /// However it is done, each rank's window is read once and written once, by cores that have to do the same for all

@@ -1,21 +1,22 @@
 //! Experts: their products beside one product of the same work, rows that go to them beside a copy of as many bytes, and a
 //! model with experts whose tokens are dealt to them in turn.
+use super::all_reduce::bursts;
 use super::machine::{Bound, Probe, cores, least};
+use super::model::Even;
 use super::products::{fastest, matrix};
 use super::scale::Scale;
-use comm::{Axis, World};
-use kernels::{Kernels, Write};
-use layers::{Experts, Shape};
+use comm::{Axis, Mesh, World};
+use layers::ops::expert_columns;
+use layers::param::weight::ExpertWeight;
+use layers::{Builder, Draw, Experts, Shape};
 use parallel::Result;
-use std::time::Instant;
 use tensor::{Category, Cpu, Tensor};
 
 /// Experts, tokens of each, and features in and out.
 const GROUPED: [usize; 3] = [8, 64, 512];
-/// Calls of a burst at most, bytes of a burst, and bursts of a turn after one to warm up.
+/// Calls of a burst at most, and bytes of a burst.
 const CALLS: usize = 1000;
 const BURST: usize = 64 << 20;
-const BURSTS: usize = 7;
 
 /// The same scale, of a model with experts in place of its feed-forwards.
 pub(super) fn scale(scale: &Scale) -> Scale {
@@ -31,22 +32,14 @@ pub(super) fn as_one() -> [usize; 3] {
     [experts * tokens, features, features]
 }
 
-/// Every expert's tokens times its own matrix, one product after the other.
-pub(super) fn grouped(scale: &Scale) -> f64 {
+/// Every expert's tokens times its own matrix, as a layer of experts has it.
+pub(super) fn grouped(scale: &Scale) -> Result<f64> {
     let (cpu, [experts, tokens, features]) = (Cpu::<f32>::default(), GROUPED.map(|n| scale.of(n)));
-    let x = matrix(&cpu, 1 << 40, experts * tokens, features);
-    let w = matrix(&cpu, 2 << 40, experts * features, features);
-    let mut y = matrix(&cpu, 3 << 40, experts * tokens, features);
-    fastest(scale, || {
-        for expert in 0..experts {
-            let rows = y.view_mut().take_rows(expert * tokens, tokens);
-            let (x, w) = (
-                x.view().take_rows(expert * tokens, tokens),
-                w.view().take_rows(expert * features, features),
-            );
-            cpu.gemm(rows, x, w, Write::Set);
-        }
-    })
+    let (x, counts) = (matrix(&cpu, 1 << 40, experts * tokens, features), vec![tokens; experts]);
+    let (mesh, draw) = (Mesh::alone(), Draw { mean: 0.0, std: 1.0 });
+    let at = Builder::new(&cpu, &mesh, &Even);
+    let w = ExpertWeight::new(&at, "experts", [experts, features], &[features.into()], draw)?.matrices()?;
+    Ok(fastest(scale, || drop(expert_columns(&x, &counts, &w))))
 }
 
 /// The time of an all-to-all in which each of two ranks takes so many bytes, a third of them from itself.
@@ -54,22 +47,14 @@ pub(super) fn all_to_all(bytes: usize, scale: &Scale) -> Result<f64> {
     let rows = (scale.of(bytes) / 1024).max(3); // of 256 numbers
     let calls = (BURST / scale.of(bytes)).clamp(1, scale.of(CALLS));
     let world = World::threads(&[(Axis::Ep, 2), (Axis::Dp, 2)])?;
-    let bursts = world.run(|device: Cpu<f32>, mesh| {
+    let times = world.run(|device: Cpu<f32>, mesh| {
         let group = mesh.group(Axis::Ep).named("burst");
         let (own, other) = (rows / 3, rows - rows / 3);
         let counts = if group.rank() == 0 { [own, other] } else { [other, own] };
         let x = Tensor::from_fn(&device, Category::Buffers, rows, 256, |_| 0.0f32);
-        let burst = || {
-            group.barrier()?;
-            let start = Instant::now();
-            for _ in 0..calls {
-                drop(group.all_to_all_v(&x, &counts, &counts)?);
-            }
-            Ok(start.elapsed().as_secs_f64() / calls as f64)
-        };
-        (0..=BURSTS).map(|_| burst()).collect::<comm::Result<Vec<_>>>()
+        bursts(&group, calls, || group.all_to_all_v(&x, &counts, &counts).map(drop))
     })?;
-    Ok(least(&bursts))
+    Ok(least(&times))
 }
 
 /// Each rank's result is copied once, by cores that have to do the same for all; and no rank is done before it has heard from the

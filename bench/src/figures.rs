@@ -176,7 +176,7 @@ impl Work {
                 model::seconds::<tensor::Cpu<f32>>(&Network::default(), pass, &layout.parse()?, scale)
             }
             Self::Decode(number) => in_number!(number, D => model::decode::<D>(scale)),
-            Self::Experts => Ok(experts::grouped(scale)),
+            Self::Experts => experts::grouped(scale),
             Self::ExpertsPass(layout) => {
                 let scale = experts::scale(scale);
                 model::seconds::<tensor::Cpu<f32>>(

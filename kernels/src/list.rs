@@ -127,9 +127,7 @@ macro_rules! every_kernel {
             choose(
                 chosen: &mut Index<Self::Place>, logits: View<Self::Wide>, bias: Option<View<Self>>,
                 noise: Option<RouterNoise<Self::Place>>, router: &RouterTerms
-            ) = "choose experts", EmbeddingAndLoss => router::choose(
-                chosen.words_mut(), logits, bias, noise.map(|n| (n.noise, n.tokens.words(), n.first)), router
-            );
+            ) = "choose experts", EmbeddingAndLoss => router::choose(chosen.words_mut(), logits, bias, noise, router);
             /// The gates of the chosen experts, `gates[B, k]`, and each row's log-sum-exp.
             gates(
                 gates: ViewMut<Self>, lse: ViewMut<Self>, logits: View<Self>, chosen: &Index<Self::Place>,
@@ -138,17 +136,13 @@ macro_rules! every_kernel {
             /// loss\[1,1\] = Σ over rows of z·lse² + Σ over experts of P̂ times the weight of row's sequence and expert.
             router_loss(
                 loss: ViewMut<Self>, logits: View<Self>, lse: View<Self>, balance: RouterBalance<Self>, sigmoid: bool
-            ) = "router loss", EmbeddingAndLoss => router::loss(
-                loss, logits, lse, (balance.weights, balance.tokens.words(), balance.first), balance.z, sigmoid
-            );
+            ) = "router loss", EmbeddingAndLoss => router::loss(loss, logits, lse, &balance, sigmoid);
             /// dlogits of `gates`, and of `router_loss` where there is one.
             router_backward(
                 dlogits: ViewMut<Self>, logits: View<Self::Wide>, lse: View<Self::Wide>, dgates: View<Self::Wide>,
                 chosen: &Index<Self::Place>, balance: Option<RouterBalance<Self::Wide>>, router: &RouterTerms
-            ) = "router backward", EmbeddingAndLoss => router::backward(
-                dlogits, logits, lse, (dgates, chosen.words()),
-                balance.map(|b| (b.weights, b.tokens.words(), b.first, b.z)), router
-            );
+            ) = "router backward", EmbeddingAndLoss =>
+                router::backward(dlogits, logits, lse, (dgates, chosen.words()), balance.as_ref(), router);
             /// Every row of y times its factor, `by[B, 1]`.
             scale_rows(y: ViewMut<Self>, by: View<Self::Wide>)
                 = "scale rows", ElementWise => router::scale_rows(y, by);

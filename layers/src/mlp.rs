@@ -28,13 +28,37 @@ pub type Mlp<D> = (Part<D, ColumnLinear<D>>, (FeedForward, Part<D, RowLinear<D>>
 /// If the ranks do not divide the hidden features.
 pub fn shard<D: Kernels>(at: &Builder<D>, mlp: &strategy::Mlp) -> Result<Mlp<D>> {
     let strategy::Mlp { axis, name, kind, sizes: [width, hidden], bias, .. } = *mlp;
-    let (up, sections) = match kind {
-        FeedForward::SwiGlu => ("gate_up", vec![Section::from(hidden); 2]),
-        FeedForward::Plain(_) => ("up", vec![Section::from(hidden)]),
-    };
+    let (up, sections) = kind.first(hidden);
     let [up, down] = [up, "down"].map(|part| format!("{name}.{part}"));
     let up = at.column(&Column { axis, name: &up, inputs: width, sections: &sections, bias })?;
     Ok((up, (kind, at.row(&Row { axis, name: &down, sizes: [hidden, width], bias })?)))
+}
+
+impl FeedForward {
+    /// What the first weight is called, and its columns, section by section, of so many hidden features.
+    #[must_use]
+    pub fn first(self, hidden: usize) -> (&'static str, Vec<Section>) {
+        match self {
+            Self::SwiGlu => ("gate_up", vec![hidden.into(); 2]),
+            Self::Plain(_) => ("up", vec![hidden.into()]),
+        }
+    }
+    /// H of what the first product gives, `[G|U]` or U: the function of each element.
+    #[must_use]
+    pub fn apply<D: Kernels>(self, up: &Split<D>) -> Split<D> {
+        match self {
+            Self::SwiGlu => swiglu(up),
+            Self::Plain(f) => activate(up, f),
+        }
+    }
+    /// `[dG|dU]` or dU, of what the first product gave and dH.
+    #[must_use]
+    pub fn apply_backward<D: Kernels>(self, up: &Split<D>, dh: &Split<D>) -> Split<D> {
+        match self {
+            Self::SwiGlu => swiglu_backward(up, dh),
+            Self::Plain(f) => activate_backward(up, dh, f),
+        }
+    }
 }
 
 /// The function of each element, between the two products.
@@ -45,19 +69,11 @@ impl<D: Kernels> Layer<D> for FeedForward {
     type Pending = ();
 
     fn forward(&self, cx: &Cx<D>, up: Split<D>) -> Result<(Split<D>, Self::Saved)> {
-        let h = match *self {
-            FeedForward::SwiGlu => swiglu(&up),
-            FeedForward::Plain(f) => activate(&up, f),
-        };
-        Ok((h, cx.keep(up)))
+        Ok((self.apply(&up), cx.keep(up)))
     }
 
     fn backward_input(&mut self, _: &Cx<D>, up: Self::Saved, dh: Split<D>) -> Back<D, Self> {
-        let dup = match *self {
-            FeedForward::SwiGlu => swiglu_backward(&up.open(), &dh),
-            FeedForward::Plain(f) => activate_backward(&up.open(), &dh, f),
-        };
-        Ok((dup, ()))
+        Ok((self.apply_backward(&up.open(), &dh), ()))
     }
 
     fn backward_weight(&mut self, _: &Cx<D>, (): ()) -> Result<()> {

@@ -9,7 +9,7 @@
 //! The counts have no gradient, so both balances are one table of weights, a row for each sequence at hand. Source: Fedus et al., "Switch
 //! transformers", §2.2, arXiv:2101.03961; Zoph et al., "ST-MoE", §3.3, arXiv:2202.08906; `DeepSeek-V3`, §2.1.2,
 //! arXiv:2412.19437.
-use crate::routing::{Routing, before};
+use crate::routing::{Routing, before, tally};
 use comm::{Axes, Axis, Mesh};
 use kernels::{Kernels, Segment};
 use layers::ops::RouterLoss;
@@ -56,7 +56,8 @@ pub(crate) fn loss<D: Kernels>(
         return Ok(None);
     }
     let (e, k) = (experts.count, experts.chosen);
-    let by_sequence = by_sequence(mesh, e, own, sequences, first)?;
+    let counted = experts.balance.sequence != 0.0;
+    let by_sequence = counted.then(|| by_sequence(mesh, e, own, sequences, first)).transpose()?;
     let one = |n: usize| <D::Wide as Device>::Elem::from_usize(n);
     let [of_all, of_sequence, z] =
         weights.map(|weight| <D::Wide as Device>::Elem::from_f64(weight) * one(mean_over).inv());
@@ -64,7 +65,7 @@ pub(crate) fn loss<D: Kernels>(
         let (s, expert) = (i / e, i % e);
         let share =
             |n: usize, tokens: usize| if tokens == 0 { one(0) } else { one(e * n) * one(k * tokens).inv() };
-        let own = of_sequence * share(by_sequence[i], sequences[s].len);
+        let own = by_sequence.as_ref().map_or(one(0), |of| of_sequence * share(of[i], sequences[s].len));
         counts.map_or(own, |counts| own + of_all * share(counts.all[expert], counts.tokens))
     };
     let wide = device.wide();
@@ -81,13 +82,10 @@ fn by_sequence<P: Place>(
     sequences: &[Segment],
     first: usize,
 ) -> Result<Vec<usize>> {
-    let mut counts = vec![0; sequences.len() * experts];
     let of_row = sequences.iter().enumerate().flat_map(|(s, t)| std::iter::repeat_n(s, t.len));
-    for (s, chosen) in of_row.skip(first).zip(own.list.chunks(own.chosen)) {
-        for &e in chosen {
-            counts[s * experts + e as usize] += 1;
-        }
-    }
+    let of_row = of_row.skip(first).zip(own.list.chunks(own.chosen));
+    let of_copy = of_row.flat_map(|(s, chosen)| chosen.iter().map(move |&e| s * experts + e as usize));
+    let mut counts = tally(sequences.len() * experts, of_copy);
     let group = mesh.group(Axis::LAYERS).named("tokens of experts");
     group.all_reduce_values(&mut counts, |a, b| a + b)?;
     Ok(counts)

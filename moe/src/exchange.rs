@@ -56,13 +56,7 @@ pub trait Exchange<D: Kernels>: Sync {
     ///
     /// # Errors
     /// If ranks do not meet.
-    fn begin(
-        &self,
-        ep: &Group<D::Place>,
-        plan: &Dispatch<D::Place>,
-        x: Tensor<D>,
-        what: Carried,
-    ) -> Result<Request<D>>;
+    fn begin(&self, plan: &Dispatch<D::Place>, x: Tensor<D>, what: Carried) -> Result<Request<D>>;
     /// Of what has come a row for each of the copies that experts here are handed, expert after expert; of each, rank after
     /// rank, token after token.
     fn end(&self, plan: &Dispatch<D::Place>, came: Tensor<D>, what: Carried) -> Tensor<D>;
@@ -70,19 +64,15 @@ pub trait Exchange<D: Kernels>: Sync {
     ///
     /// # Errors
     /// If ranks do not meet.
-    fn back(
-        &self,
-        ep: &Group<D::Place>,
-        plan: &Dispatch<D::Place>,
-        y: Tensor<D>,
-        what: Carried,
-    ) -> Result<Tensor<D>>;
+    fn back(&self, plan: &Dispatch<D::Place>, y: Tensor<D>, what: Carried) -> Result<Tensor<D>>;
 }
 
 /// Who gives what to whom.
 pub struct Dispatch<P: Place> {
     /// How many rows each expert here is handed.
     pub counts: Vec<usize>,
+    /// The ranks of the exchange.
+    pub(crate) ep: Group<P>,
     /// How many rows go between this rank and each: of an all-to-all those that are given, and taken; of an all-gather
     /// tokens, and copies.
     pub(crate) rows: [Vec<usize>; 2],
@@ -91,7 +81,25 @@ pub struct Dispatch<P: Place> {
     /// For the `j`-th copy of each token, and for each copy, which row comes back.
     pub(crate) homes: [Vec<Index<P>>; 2],
     /// From the order in which rows come to that of experts, and back, where they differ.
-    pub(crate) sorts: Vec<Index<P>>,
+    pub(crate) sorts: Option<[Index<P>; 2]>,
+}
+
+impl<P: Place> Dispatch<P> {
+    /// These copies of tokens are the rows that are given, or taken, in this order.
+    fn new(
+        (ep, place): (&Group<P>, &P),
+        (tokens, copies): (&Routing, &[Copy]),
+        counts: Vec<usize>,
+        rows: [Vec<usize>; 2],
+    ) -> Self {
+        let k = tokens.chosen;
+        let mut at = vec![NOBODY; tokens.list.len()];
+        copies.iter().zip(0..).for_each(|(c, row)| at[c.at] = row);
+        let pick = |each: usize| index(place, copies.iter().map(|c| (c.at / each) as u32));
+        let home = |first: usize, each: usize| index(place, at.iter().skip(first).step_by(each).copied());
+        let homes = [(0..k).map(|j| home(j, k)).collect(), vec![home(0, 1)]];
+        Self { counts, ep: ep.clone(), rows, picks: [k, 1].map(pick), homes, sorts: None }
+    }
 }
 
 /// What the ranks of an exchange share of a model: its experts.
@@ -118,14 +126,8 @@ pub(crate) fn handed(of: &Routing, rank: usize, experts: std::ops::Range<usize>)
 }
 
 /// These numbers where kernels read them.
-pub(crate) fn index<P: Place>(place: &P, numbers: &[u32]) -> Index<P> {
-    Index::new(place, numbers.len(), numbers.iter().copied())
-}
-
-/// For copies of tokens, `k` each, which row holds each: by copy, and for each `j` by token.
-pub(crate) fn homes<P: Place>(place: &P, at: &[u32], k: usize) -> [Vec<Index<P>>; 2] {
-    let of = |j: usize| at.iter().skip(j).step_by(k).copied().collect::<Vec<_>>();
-    [(0..k).map(|j| index(place, &of(j))).collect(), vec![index(place, at)]]
+fn index<P: Place>(place: &P, numbers: impl ExactSizeIterator<Item = u32>) -> Index<P> {
+    Index::new(place, numbers.len(), numbers)
 }
 
 /// Of each token the sum of its rows.

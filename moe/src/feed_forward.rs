@@ -16,9 +16,8 @@ use kernels::{Kernels, RouterNoise, RouterTerms};
 use layers::model::part::Other;
 use layers::model::strategy;
 use layers::ops::{
-    Partial, Region, RouterLoss, Split, Stream, activate, activate_backward, choose, expert_columns,
-    expert_gradient, expert_rows, gates, join, logits, plus, router_backward, router_gradient,
-    router_input_gradient, swiglu, swiglu_backward,
+    Partial, Region, RouterLoss, Split, Stream, choose, expert_columns, expert_gradient, expert_rows, gates,
+    join, logits, plus, router_backward, router_gradient, router_input_gradient,
 };
 use layers::param::weight::{ExpertWeight, WholeWeight};
 use layers::{
@@ -110,10 +109,7 @@ impl<D: Kernels, X: Exchange<D> + Exchange<D::Wide> + Copy> ExpertFeedForward<D,
         let draw = |inputs: usize| Draw { mean: 0.0, std: 1.0 / (inputs as f64).sqrt() };
         let untrained = everywhere.clone().untrained();
         let bias = || whole("router.bias", 1, untrained, Draw { mean: 0.0, std: 0.02 });
-        let (up, sections) = match kind {
-            FeedForward::SwiGlu => ("gate_up", vec![Section::from(hidden); 2]),
-            FeedForward::Plain(_) => ("up", vec![Section::from(hidden)]),
-        };
+        let (up, sections) = kind.first(hidden);
         let expert = |what: &str, sections: &[Section], draw| {
             ExpertWeight::new(at, format!("{name}.experts.{what}"), [count, width], sections, draw)
         };
@@ -135,18 +131,6 @@ impl<D: Kernels, X: Exchange<D> + Exchange<D::Wide> + Copy> ExpertFeedForward<D,
             etp: at.mesh.group(Axis::EXPERT_LAYERS).named(name),
             name: router,
         })
-    }
-    fn act(&self, up: &Split<D>) -> Split<D> {
-        match self.kind {
-            FeedForward::SwiGlu => swiglu(up),
-            FeedForward::Plain(f) => activate(up, f),
-        }
-    }
-    fn act_backward(&self, up: &Split<D>, dh: &Split<D>) -> Split<D> {
-        match self.kind {
-            FeedForward::SwiGlu => swiglu_backward(up, dh),
-            FeedForward::Plain(f) => activate_backward(up, dh, f),
-        }
     }
     /// The experts of this rank's tokens, as kernels read them and as a list, and whether that is a stated one, for want of
     /// numbers.
@@ -200,27 +184,23 @@ impl<D: Kernels, X: Exchange<D> + Exchange<D::Wide> + Copy> ExpertFeedForward<D,
         }
         let all = routing::of_all(&self.mesh, &own, stated.then_some((experts, x.rows())))?;
         let rows = all[self.ep.rank()].iter().map(|of| of.list.len() / k).collect();
-        let together = |of: &Vec<Routing>| Routing {
-            list: of.iter().flat_map(|of| of.list.iter().copied()).collect(),
-            chosen: k,
-        };
-        let all: Vec<_> = all.iter().map(together).collect();
+        let all: Vec<_> = all.iter().map(|of| Routing::together(of)).collect();
         let plan = <X as Exchange<D>>::plan(&self.exchange, &self.ep, &all, experts.count, device.place());
         Ok(Handed { chosen, loss, plan, rows })
     }
     /// Starts to bring a row of every token of this rank and its etp peers to their experts.
     fn begin(&self, handed: &Handed<D>, x: &Tensor<D>) -> Result<Request<D>> {
         let x = self.etp.all_gather_v(x, &handed.rows)?;
-        self.exchange.begin(&self.ep, &handed.plan, x, Carried::Tokens)
+        self.exchange.begin(&handed.plan, x, Carried::Tokens)
     }
     /// Of what the experts here give, or need of their input, each token's sum: of those of this rank.
     fn back(&self, handed: &Handed<D>, y: Partial<D>) -> Result<Tensor<D>> {
-        let y = y.through(|y| self.exchange.back(&self.ep, &handed.plan, y, Carried::Tokens))?;
+        let y = y.through(|y| self.exchange.back(&handed.plan, y, Carried::Tokens))?;
         y.reduce_scatter_v(&self.etp, &handed.rows)
     }
     /// The same of each copy's gate.
     fn back_to_gates(&self, handed: &Handed<D>, by: Partial<D::Wide>) -> Result<Tensor<D::Wide>> {
-        let by = by.through(|by| self.exchange.back(&self.ep, &handed.plan, by, Carried::Copies))?;
+        let by = by.through(|by| self.exchange.back(&handed.plan, by, Carried::Copies))?;
         by.reduce_scatter_v(&self.etp, &self.copies(handed))
     }
     /// How many gates each etp rank has.
@@ -255,10 +235,10 @@ impl<D: Kernels, X: Exchange<D> + Exchange<D::Wide> + Copy> Layer<D> for ExpertF
         let rows = self.exchange.end(&handed.plan, rows.wait()?, Carried::Tokens);
         let copies = gates.rows() * self.experts.copies();
         let by = self.etp.all_gather_v(&gates.reshaped(copies, 1), &self.copies(&handed))?;
-        let by = self.exchange.begin(&self.ep, &handed.plan, by, Carried::Copies)?.wait()?;
+        let by = self.exchange.begin(&handed.plan, by, Carried::Copies)?.wait()?;
         let by = self.exchange.end(&handed.plan, by, Carried::Copies);
         let up = expert_columns(&rows, &handed.plan.counts, &self.up.matrices()?);
-        let hidden = self.act(&up).scaled(&by);
+        let hidden = self.kind.apply(&up).scaled(&by);
         let y = expert_rows(&hidden, &handed.plan.counts, &self.down.matrices()?.t())?;
         drop(hidden);
         let y = own.with(self.back(&handed, y)?);
@@ -282,10 +262,10 @@ impl<D: Kernels, X: Exchange<D> + Exchange<D::Wide> + Copy> Layer<D> for ExpertF
         };
         let d_out = self.exchange.end(&handed.plan, d_out.wait()?, Carried::Tokens);
         let dh = expert_columns(&d_out, counts, &self.down.matrices()?);
-        let hidden = self.act(&up);
+        let hidden = self.kind.apply(&up);
         let d_by = dh.dots(&hidden)?;
         let hidden = hidden.scaled(&by);
-        let dup = self.act_backward(&up, &dh.scaled(&by));
+        let dup = self.kind.apply_backward(&up, &dh.scaled(&by));
         drop(up);
         let dx = expert_rows(&dup, counts, &self.up.matrices()?.t())?;
         let dx = self.back(&handed, dx)?;

@@ -55,8 +55,7 @@ impl Routing {
         p: &Tensor<D>,
     ) -> Result<Option<Self>> {
         let (group, all) = (mesh.over(Axes::TOKENS | Axis::LAYERS)?.named("scores of tokens"), experts.count);
-        let rows: Vec<usize> =
-            group.all_gather_values(&[p.rows()])?.into_iter().map(|rows| rows[0]).collect();
+        let rows = group.all_gather_values(&[p.rows()])?.concat();
         let Some(p_of_all) = group.all_gather_v(p, &rows)?.read() else { return Ok(None) };
         let first = before(mesh, &group, rows.clone()).into_iter().sum::<usize>();
         let mut ranks: Vec<_> = group
@@ -82,9 +81,11 @@ impl Routing {
     /// How many copies each expert is handed.
     #[must_use]
     pub fn counts(&self, experts: usize) -> Vec<usize> {
-        let mut counts = vec![0; experts];
-        self.list.iter().filter(|&&e| e != NOBODY).for_each(|&e| counts[e as usize] += 1);
-        counts
+        tally(experts, self.list.iter().filter(|&&e| e != NOBODY).map(|&e| e as usize))
+    }
+    /// Of all their tokens, in this order.
+    pub(crate) fn together(all: &[Self]) -> Self {
+        Self { list: all.iter().flat_map(|of| &of.list).copied().collect(), chosen: all[0].chosen }
     }
     /// Drops, for each expert, all copies but the first so many, of which others had `before` earlier.
     pub fn drop_beyond(&mut self, most: usize, mut before: Vec<usize>) {
@@ -96,6 +97,14 @@ impl Routing {
             }
         }
     }
+}
+
+/// How often each of the numbers below `n` is among these.
+pub(crate) fn tally(n: usize, of: impl Iterator<Item = usize>) -> Vec<usize> {
+    of.fold(vec![0; n], |mut counts, i| {
+        counts[i] += 1;
+        counts
+    })
 }
 
 /// Where this rank's tokens stand among those of a microbatch.
@@ -125,7 +134,7 @@ impl Standing {
     /// Of this rank's part of `rows` that ranks along the axis of layers have alike. The ranks before it tell how many they have.
     pub(crate) fn of<P: Place>(mesh: &Mesh<P>, region: Region, rows: usize) -> Result<Self> {
         let dealers = mesh.over(Axes::TOKENS)?.named("tokens of a microbatch");
-        let all: Vec<usize> = dealers.all_gather_values(&[rows])?.into_iter().map(|rows| rows[0]).collect();
+        let all = dealers.all_gather_values(&[rows])?.concat();
         let mine = region.mine(rows);
         let of = all.iter().sum();
         let first = before(mesh, &dealers, all).into_iter().sum::<usize>() + mine.start;

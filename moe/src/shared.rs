@@ -57,9 +57,7 @@ impl<D: Kernels> Layer<D> for SharedFeedForward<D> {
         let rows = logits.rows();
         let one = Index::new(x.device().place(), rows, std::iter::repeat_n(0, rows));
         let (gates, lse) = gates(&logits, &one, &GATE);
-        let mut fresh = y.share().beside(rows, y.cols());
-        x.device().copy(fresh.view_mut(), y.share().view());
-        let gated = y.with(scaled(fresh, &gates));
+        let gated = y.with(scaled(y.share(), &gates));
         Ok((gated, (mlp, Some(cx.keep(Gated { x, y, scores: [logits, lse, gates], one })))))
     }
 
@@ -71,10 +69,8 @@ impl<D: Kernels> Layer<D> for SharedFeedForward<D> {
         let Gated { x, y, scores: [logits, lse, gates], one } = gated.open();
         let d_gates = dots(dy.share(), y.share());
         let dlogits: Tensor<D> = router_backward(x.device(), (&logits, &lse), (&d_gates, &one), None, &GATE);
-        let mut fresh = dy.share().beside(dy.share().rows(), dy.cols());
-        x.device().copy(fresh.view_mut(), dy.share().view());
         let w = gate.whole()?;
-        let (dx, pending) = self.mlp.backward_input(cx, mlp, dy.with(scaled(fresh, &gates)))?;
+        let (dx, pending) = self.mlp.backward_input(cx, mlp, dy.with(scaled(dy.share(), &gates)))?;
         let through = router_input_gradient(&dlogits, &w);
         Ok((join(dx, &x.with(through)), (pending, Some((x, dlogits)))))
     }

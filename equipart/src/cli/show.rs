@@ -110,20 +110,19 @@ pub(crate) fn comparison(origin: &str, number: NumberName, rows: &[LayoutRow]) {
 
 /// The rows that hold at most 0.6 of the unsplit model's memory on a rank, less than `standard` holds, and are at least as fast as that.
 fn dominating(rows: &[LayoutRow]) -> Vec<String> {
-    let most = |row: &LayoutRow| row.peak_bytes.total.iter().max().copied().unwrap_or(0) as f64;
     let named = |name| rows.iter().find(|row| row.name == name);
     let (Some(unsplit), Some(standard)) = (named("unsplit"), named("standard")) else { return Vec::new() };
     let beats = |row: &&LayoutRow| {
-        most(row) <= 0.6 * most(unsplit)
-            && most(row) < most(standard)
+        row.most_bytes() <= 0.6 * unsplit.most_bytes()
+            && row.most_bytes() < standard.most_bytes()
             && row.tokens_per_second >= standard.tokens_per_second
     };
     let words = |row: &LayoutRow| {
         format!(
             "{} dominates standard: {:.2} of the unsplit model's memory ({:.2} of standard's), x{:.2} of standard's tokens.",
             row.name,
-            most(row) / most(unsplit),
-            most(row) / most(standard),
+            row.most_bytes() / unsplit.most_bytes(),
+            row.most_bytes() / standard.most_bytes(),
             row.tokens_per_second / standard.tokens_per_second
         )
     };

@@ -1,9 +1,9 @@
 //! A router of experts: which experts a token is handed to, and how much each counts.
 use super::{In, Out};
 use crate::indexed::entries;
-use crate::{RouterTerms, Segment};
+use crate::{RouterBalance, RouterNoise, RouterTerms, Segment};
 use std::cmp::Ordering;
-use tensor::{Noise, Scalar};
+use tensor::{Cpu, Host, Scalar};
 
 /// The experts with the highest scores, equal ones by number; of the best groups, where there are groups.
 #[inline(always)]
@@ -11,11 +11,11 @@ pub(super) fn choose<S: Scalar>(
     chosen: &mut [u32],
     logits: In<S::Wide>,
     bias: Option<In<S>>,
-    noise: Option<(Noise, &[u32], usize)>,
+    noise: Option<RouterNoise<Host>>,
     router: &RouterTerms,
 ) {
     let (mut scores, mut order) = (Vec::new(), Vec::new());
-    let mut noise = noise.map(|(noise, tokens, first)| (noise, places(tokens).skip(first)));
+    let mut noise = noise.map(|at| (at.noise, places(at.tokens.words()).skip(at.first)));
     for (i, chosen) in chosen.chunks_exact_mut(router.chosen).enumerate() {
         scores.clear();
         scores.extend(logits.row(i).iter().map(|&x| if router.sigmoid { x.sigmoid() } else { x }));
@@ -61,28 +61,15 @@ fn before<S: Scalar>(scores: &[S], a: usize, b: usize) -> Ordering {
     scores[b].order(scores[a]).then(a.cmp(&b))
 }
 
-/// A row of logits with its log-sum-exp.
-struct Row<'a, S> {
-    logits: &'a [S],
-    lse: S,
-    sigmoid: bool,
+/// P of a logit, what an expert's gate is made of.
+#[inline(always)]
+fn score<S: Scalar>(logit: S, lse: S, sigmoid: bool) -> S {
+    if sigmoid { logit.sigmoid() } else { S::exp_sub(logit, lse) }
 }
 
-impl<S: Scalar> Row<'_, S> {
-    #[inline(always)]
-    fn softmax(&self, e: usize) -> S {
-        S::exp_sub(self.logits[e], self.lse)
-    }
-    /// P, what an expert's gate is made of.
-    #[inline(always)]
-    fn score(&self, e: usize) -> S {
-        if self.sigmoid { self.logits[e].sigmoid() } else { self.softmax(e) }
-    }
-    /// 1/Σ P of these experts.
-    #[inline(always)]
-    fn share(&self, of: impl Iterator<Item = usize>) -> S {
-        of.map(|e| self.score(e)).fold(S::ZERO, |sum, p| sum + p).inv()
-    }
+#[inline(always)]
+fn sum<S: Scalar>(of: impl Iterator<Item = S>) -> S {
+    of.fold(S::ZERO, |sum, x| sum + x)
 }
 
 /// The gates of the chosen experts, and each row's log-sum-exp.
@@ -96,24 +83,23 @@ pub(super) fn gates<S: Scalar>(
 ) {
     let scale = S::from_f64(router.scale);
     for (i, chosen) in chosen.chunks_exact(router.chosen).enumerate() {
-        let x = logits.row(i);
+        let (x, gates) = (logits.row(i), gates.row(i));
         let m = x.iter().fold(S::NEG_INF, |m, &x| S::stab(m, x));
-        let of_row = S::lse(m, x.iter().fold(S::ZERO, |sum, &x| sum + S::exp_sub(x, m)));
+        let of_row = S::lse(m, sum(x.iter().map(|&x| S::exp_sub(x, m))));
         lse.row(i)[0] = of_row;
-        let row = Row { logits: x, lse: of_row, sigmoid: router.sigmoid };
-        let factor =
-            if router.normalize { scale * row.share(chosen.iter().map(|&e| e as usize)) } else { scale };
-        for (gate, &e) in gates.row(i).iter_mut().zip(chosen) {
-            *gate = factor * row.score(e as usize);
+        gates.iter_mut().zip(chosen).for_each(|(p, &e)| *p = score(x[e as usize], of_row, router.sigmoid));
+        let factor = if router.normalize { scale * sum(gates.iter().copied()).inv() } else { scale };
+        for gate in gates {
+            *gate = factor * *gate;
         }
     }
 }
 
-/// What each row of so many, the first of these tokens' rows, belongs to: the number of its sequence among them.
+/// What each of so many rows belongs to: the number of its sequence.
 #[inline(always)]
-fn sequences(tokens: &[u32], first: usize, rows: usize) -> impl Iterator<Item = usize> {
-    let of = entries::<Segment>(tokens).enumerate().flat_map(|(i, t)| std::iter::repeat_n(i, t.len));
-    of.skip(first).take(rows)
+fn sequences<S: Scalar>(balance: &RouterBalance<Cpu<S>>, rows: usize) -> impl Iterator<Item = usize> {
+    let all = entries::<Segment>(balance.tokens.words()).enumerate();
+    all.flat_map(|(i, t)| std::iter::repeat_n(i, t.len)).skip(balance.first).take(rows)
 }
 
 /// Σ over rows of Σ over experts of weight · P̂, and λ·lse².
@@ -122,18 +108,18 @@ pub(super) fn loss<S: Scalar>(
     mut loss: Out<S>,
     logits: In<S>,
     lse: In<S>,
-    (weights, tokens, first): (In<S>, &[u32], usize),
-    z: In<S>,
+    balance: &RouterBalance<Cpu<S>>,
     sigmoid: bool,
 ) {
     let mut total = S::ZERO;
-    for (i, sequence) in sequences(tokens, first, logits.rows()).enumerate() {
-        let row = Row { logits: logits.row(i), lse: lse.row(i)[0], sigmoid };
-        let all = 0..logits.cols();
-        let weighed = all.clone().zip(weights.row(sequence));
-        let weighed = weighed.map(|(e, &w)| w * row.score(e)).fold(S::ZERO, |sum, x| sum + x);
-        total += if sigmoid { weighed * row.share(all) } else { weighed };
-        total += z.row(0)[0] * row.lse * row.lse;
+    for (i, sequence) in sequences(balance, logits.rows()).enumerate() {
+        let lse = lse.row(i)[0];
+        let p = logits.row(i).iter().map(|&x| score(x, lse, sigmoid));
+        let weighed = p.zip(balance.weights.row(sequence));
+        let (of_all, all) =
+            weighed.fold((S::ZERO, S::ZERO), |(of_all, all), (p, &w)| (of_all + w * p, all + p));
+        total += if sigmoid { of_all * all.inv() } else { of_all };
+        total += balance.z.row(0)[0] * lse * lse;
     }
     loss.row(0)[0] = total;
 }
@@ -145,31 +131,35 @@ pub(super) fn backward<S: Scalar>(
     logits: In<S::Wide>,
     lse: In<S::Wide>,
     (dgates, chosen): (In<S::Wide>, &[u32]),
-    balance: Option<(In<S::Wide>, &[u32], usize, In<S::Wide>)>,
+    balance: Option<&RouterBalance<Cpu<S::Wide>>>,
     router: &RouterTerms,
 ) {
-    let (zero, scale, experts) = (S::Wide::ZERO, S::Wide::from_f64(router.scale), logits.cols());
-    let mut dp = vec![zero; experts];
-    let mut of = balance.as_ref().map(|(_, tokens, first, _)| sequences(tokens, *first, logits.rows()));
+    let (zero, scale) = (S::Wide::ZERO, S::Wide::from_f64(router.scale));
+    let (mut p, mut dp) = (vec![zero; logits.cols()], vec![zero; logits.cols()]);
+    let mut balance = balance.map(|balance| (balance, sequences(balance, logits.rows())));
     for (i, chosen) in chosen.chunks_exact(router.chosen).enumerate() {
-        let row = Row { logits: logits.row(i), lse: lse.row(i)[0], sigmoid: router.sigmoid };
+        let (logits, lse) = (logits.row(i), lse.row(i)[0]);
+        p.iter_mut().zip(logits).for_each(|(p, &x)| *p = score(x, lse, router.sigmoid));
         dp.fill(zero);
-        gates_gradient(&mut dp, &row, (dgates.row(i), chosen), scale, router.normalize);
-        let mut z = zero;
-        if let (Some((weights, _, _, of_z)), Some(of)) = (&balance, &mut of) {
-            let weights = weights.row(of.next().expect("a sequence for every row"));
-            z = S::Wide::from_usize(2) * of_z.row(0)[0] * row.lse;
-            let share = if router.sigmoid { row.share(0..experts) } else { S::Wide::ONE };
-            let mean = weights.iter().enumerate().fold(zero, |sum, (e, &w)| sum + w * row.score(e)) * share;
-            for (dp, &w) in dp.iter_mut().zip(weights) {
-                *dp += if router.sigmoid { share * (w - mean) } else { w };
+        gates_gradient(&mut dp, &p, (dgates.row(i), chosen), scale, router.normalize);
+        let mut z = None;
+        if let Some((balance, of)) = &mut balance {
+            let weights = balance.weights.row(of.next().expect("a sequence for every row"));
+            z = Some(S::Wide::from_usize(2) * balance.z.row(0)[0] * lse);
+            if router.sigmoid {
+                let share = sum(p.iter().copied()).inv();
+                let mean = sum(weights.iter().zip(&p).map(|(&w, &p)| w * p)) * share;
+                dp.iter_mut().zip(weights).for_each(|(dp, &w)| *dp += share * (w - mean));
+            } else {
+                dp.iter_mut().zip(weights).for_each(|(dp, &w)| *dp += w);
             }
         }
-        let around = dp.iter().enumerate().fold(zero, |sum, (e, &dp)| sum + dp * row.score(e));
+        let around = if router.sigmoid { zero } else { sum(dp.iter().zip(&p).map(|(&dp, &p)| dp * p)) };
         for (e, d) in dlogits.row(i).iter_mut().enumerate() {
-            let p = row.score(e);
-            let through = if router.sigmoid { dp[e] * p * (S::Wide::ONE - p) } else { p * (dp[e] - around) };
-            *d = S::narrow(through + z * row.softmax(e));
+            let (p, dp) = (p[e], dp[e]);
+            let through = if router.sigmoid { dp * p * (S::Wide::ONE - p) } else { p * (dp - around) };
+            let softmax = || if router.sigmoid { score(logits[e], lse, false) } else { p };
+            *d = S::narrow(z.map_or(through, |z| through + z * softmax()));
         }
     }
 }
@@ -178,20 +168,19 @@ pub(super) fn backward<S: Scalar>(
 #[inline(always)]
 fn gates_gradient<S: Scalar>(
     dp: &mut [S],
-    row: &Row<S>,
+    p: &[S],
     (dgates, chosen): (&[S], &[u32]),
     scale: S,
     normalize: bool,
 ) {
-    let experts = || chosen.iter().map(|&e| e as usize);
+    let own = || dgates.iter().zip(chosen.iter().map(|&e| e as usize));
     let (factor, mean) = if normalize {
-        let share = row.share(experts());
-        let weighed = dgates.iter().zip(experts()).fold(S::ZERO, |sum, (&dg, e)| sum + dg * row.score(e));
-        (scale * share, weighed * share)
+        let share = sum(own().map(|(_, e)| p[e])).inv();
+        (scale * share, sum(own().map(|(&dg, e)| dg * p[e])) * share)
     } else {
         (scale, S::ZERO)
     };
-    for (&dg, e) in dgates.iter().zip(experts()) {
+    for (&dg, e) in own() {
         dp[e] += factor * (dg - mean);
     }
 }

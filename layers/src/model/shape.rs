@@ -164,13 +164,6 @@ impl Shape {
         ..Shape::LLAMA
     };
 
-    /// The columns of the feed-forward's first weight, section by section.
-    pub fn inner(&self) -> Vec<usize> {
-        match self.feed_forward {
-            FeedForward::SwiGlu => vec![self.hidden; 2],
-            FeedForward::Plain(_) => vec![self.hidden],
-        }
-    }
     /// Which keys the queries of a block see.
     pub fn mask(&self, block: usize) -> Mask {
         match self.window {

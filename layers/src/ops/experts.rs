@@ -34,7 +34,7 @@ impl<D: Kernels> Matrices<D> {
     fn times(&self, x: &Tensor<D>, counts: &[usize]) -> Tensor<D> {
         let cols = if self.turned { self.width } else { self.share.cols() };
         let mut y = x.beside(x.rows(), cols);
-        for (expert, rows) in stretches(counts) {
+        for (expert, rows) in stretches(counts).filter(|(_, rows)| !rows.is_empty()) {
             let (y, x) =
                 (y.view_mut().take_rows(rows.start, rows.len()), x.view().take_rows(rows.start, rows.len()));
             product(self.share.device(), y, x, self.of(expert), Write::Set);
@@ -43,14 +43,14 @@ impl<D: Kernels> Matrices<D> {
     }
 }
 
-/// The experts that have rows, and which.
+/// Every expert, and which rows it has.
 fn stretches(counts: &[usize]) -> impl Iterator<Item = (usize, Range<usize>)> {
     let mut from = 0;
     let stretch = move |(expert, &count): (usize, &usize)| {
         from += count;
         (expert, from - count..from)
     };
-    counts.iter().enumerate().map(stretch).filter(|(_, rows)| !rows.is_empty())
+    counts.iter().enumerate().map(stretch)
 }
 
 /// `X[N,D]` to `Y[N,F_t]`: expert e's `counts[e]` rows times its matrix.
@@ -74,18 +74,16 @@ pub fn expert_rows<D: Kernels>(x: &Split<D>, counts: &[usize], w: &Matrices<D>) 
 pub fn expert_gradient<D: Kernels>(w: &mut ExpertWeight<D>, counts: &[usize], x: &Tensor<D>, dy: &Split<D>) {
     let width = w.width();
     w.param().accumulate(|device, mut dw, write| {
-        if write == Write::Set && counts.contains(&0) {
-            for expert in counts.iter().enumerate().filter(|(_, n)| **n == 0).map(|(expert, _)| expert) {
-                let own = dw.again().take_rows(expert * width, width);
-                device.wide().fill(own, <D::Wide as Device>::Elem::ZERO);
-            }
-        }
         for (expert, rows) in stretches(counts) {
             let own = dw.again().take_rows(expert * width, width);
-            let x = x.view().take_rows(rows.start, rows.len()).t();
-            let dy = dy.share().view().take_rows(rows.start, rows.len());
-            count_product(device, [own.rows(), own.cols()], &x, &dy);
-            device.gemm_wide(own, x, dy, write);
+            if !rows.is_empty() {
+                let x = x.view().take_rows(rows.start, rows.len()).t();
+                let dy = dy.share().view().take_rows(rows.start, rows.len());
+                count_product(device, [own.rows(), own.cols()], &x, &dy);
+                device.gemm_wide(own, x, dy, write);
+            } else if write == Write::Set {
+                device.wide().fill(own, <D::Wide as Device>::Elem::ZERO);
+            }
         }
     });
 }
@@ -98,12 +96,13 @@ pub fn rows_of<D: Kernels>(x: &Tensor<D>, rows: &Index<D::Place>) -> Tensor<D> {
     y
 }
 
-/// Every row times its factor, `by[N,1]`.
+/// A copy of x, every row times its factor, `by[N,1]`.
 #[must_use]
-pub fn scaled<D: Kernels>(mut x: Tensor<D>, by: &Tensor<D::Wide>) -> Tensor<D> {
-    let device = x.device().clone();
-    device.scale_rows(x.view_mut(), by.view());
-    x
+pub fn scaled<D: Kernels>(x: &Tensor<D>, by: &Tensor<D::Wide>) -> Tensor<D> {
+    let mut y = x.beside(x.rows(), x.cols());
+    x.device().copy(y.view_mut(), x.view());
+    x.device().scale_rows(y.view_mut(), by.view());
+    y
 }
 
 /// Each row's product with the other's, `[N,1]`.

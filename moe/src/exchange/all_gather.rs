@@ -8,8 +8,8 @@
 //! Less traffic than an all-to-all where a token is handed to more experts than there are ranks.
 //!
 //! Source: Megatron-LM, `MoEAllGatherTokenDispatcher`. Neighbour: [`all_to_all`](super::all_to_all).
-use super::{Carried, Dispatch, Exchange, added, handed, homes, index};
-use crate::routing::{NOBODY, Routing};
+use super::{Carried, Dispatch, Exchange, added, handed};
+use crate::routing::{Routing, tally};
 use comm::{Axis, Group, Request};
 use kernels::Kernels;
 use layers::ops::rows_of;
@@ -50,43 +50,22 @@ impl<D: Kernels> Exchange<D> for AllGather {
         experts: usize,
         place: &D::Place,
     ) -> Dispatch<D::Place> {
-        let (here, k) = (experts.div_ceil(ep.size()), all[0].chosen);
-        let own = ep.rank() * here..(ep.rank() + 1) * here;
-        let together =
-            Routing { list: all.iter().flat_map(|of| of.list.iter().copied()).collect(), chosen: k };
-        let taken = handed(&together, 0, own.clone());
-        let mut at = vec![NOBODY; together.list.len()];
-        taken.iter().enumerate().for_each(|(row, c)| at[c.at] = row as u32);
-        let picks = [k, 1].map(|each| taken.iter().map(|c| (c.at / each) as u32).collect::<Vec<_>>());
+        let here = experts.div_ceil(ep.size());
+        let together = Routing::together(all);
+        let taken = handed(&together, 0, ep.rank() * here..(ep.rank() + 1) * here);
+        let counts = tally(here, taken.iter().map(|c| c.expert % here));
         let copies: Vec<_> = all.iter().map(|of| of.list.len()).collect();
-        Dispatch {
-            counts: own.map(|e| taken.iter().filter(|c| c.expert == e).count()).collect(),
-            rows: [copies.iter().map(|copies| copies / k).collect(), copies],
-            picks: picks.each_ref().map(|numbers| index(place, numbers)),
-            homes: homes(place, &at, k),
-            sorts: Vec::new(),
-        }
+        let tokens = copies.iter().map(|copies| copies / together.chosen).collect();
+        Dispatch::new((ep, place), (&together, &taken), counts, [tokens, copies])
     }
-    fn begin(
-        &self,
-        ep: &Group<D::Place>,
-        plan: &Dispatch<D::Place>,
-        x: Tensor<D>,
-        what: Carried,
-    ) -> Result<Request<D>> {
-        Ok(ep.start_all_gather_v(x, &plan.rows[what as usize])?)
+    fn begin(&self, plan: &Dispatch<D::Place>, x: Tensor<D>, what: Carried) -> Result<Request<D>> {
+        Ok(plan.ep.start_all_gather_v(x, &plan.rows[what as usize])?)
     }
     fn end(&self, plan: &Dispatch<D::Place>, came: Tensor<D>, what: Carried) -> Tensor<D> {
         rows_of(&came, &plan.picks[what as usize])
     }
-    fn back(
-        &self,
-        ep: &Group<D::Place>,
-        plan: &Dispatch<D::Place>,
-        y: Tensor<D>,
-        what: Carried,
-    ) -> Result<Tensor<D>> {
+    fn back(&self, plan: &Dispatch<D::Place>, y: Tensor<D>, what: Carried) -> Result<Tensor<D>> {
         let what = what as usize;
-        Ok(ep.reduce_scatter_v(&added(&y, &plan.homes[what]), &plan.rows[what])?)
+        Ok(plan.ep.reduce_scatter_v(&added(&y, &plan.homes[what]), &plan.rows[what])?)
     }
 }

@@ -6,8 +6,8 @@
 //! ```
 //!
 //! Source: Lepikhin et al., `GShard`, §3.2, arXiv:2006.16668. Chapter: 16.
-use super::{Carried, Dispatch, Exchange, added, handed, homes, index};
-use crate::routing::{NOBODY, Routing};
+use super::{Carried, Dispatch, Exchange, added, handed, index};
+use crate::routing::{Routing, tally};
 use comm::{Axis, Group, Request};
 use kernels::Kernels;
 use layers::ops::rows_of;
@@ -51,54 +51,38 @@ impl<D: Kernels> Exchange<D> for AllToAll {
         experts: usize,
         place: &D::Place,
     ) -> Dispatch<D::Place> {
-        let (me, here, k) = (ep.rank(), experts.div_ceil(ep.size()), all[0].chosen);
-        let of = |rank: usize| rank * here..(rank + 1) * here;
+        let (me, here) = (ep.rank(), experts.div_ceil(ep.size()));
+        let own = me * here..(me + 1) * here;
         let given = handed(&all[me], me, 0..experts);
-        let give = (0..ep.size()).map(|rank| given.iter().filter(|c| of(rank).contains(&c.expert)).count());
-        let came: Vec<_> = (0..ep.size()).flat_map(|rank| handed(&all[rank], rank, of(me))).collect();
-        let take = (0..ep.size()).map(|rank| came.iter().filter(|c| c.rank == rank).count());
+        let came: Vec<_> =
+            all.iter().enumerate().flat_map(|(rank, of)| handed(of, rank, own.clone())).collect();
+        let give = tally(ep.size(), given.iter().map(|c| c.expert / here));
+        let take = tally(ep.size(), came.iter().map(|c| c.rank));
+        let counts = tally(here, came.iter().map(|c| c.expert % here));
+        let plan = Dispatch::new((ep, place), (&all[me], &given), counts, [give, take]);
+        if ep.size() == 1 {
+            return plan;
+        }
         let mut sort: Vec<u32> = (0..came.len() as u32).collect();
         sort.sort_by_key(|&at| came[at as usize]);
         let mut back = vec![0; sort.len()];
-        sort.iter().enumerate().for_each(|(to, &from)| back[from as usize] = to as u32);
-        let mut at = vec![NOBODY; all[me].list.len()];
-        given.iter().enumerate().for_each(|(row, c)| at[c.at] = row as u32);
-        let picks = [k, 1].map(|each| given.iter().map(|c| (c.at / each) as u32).collect::<Vec<_>>());
-        Dispatch {
-            counts: of(me).map(|e| came.iter().filter(|c| c.expert == e).count()).collect(),
-            rows: [give.collect(), take.collect()],
-            picks: picks.each_ref().map(|numbers| index(place, numbers)),
-            homes: homes(place, &at, k),
-            sorts: if ep.size() == 1 {
-                vec![]
-            } else {
-                [&sort, &back].map(|numbers| index(place, numbers)).into()
-            },
-        }
+        sort.iter().zip(0..).for_each(|(&from, to)| back[from as usize] = to);
+        Dispatch { sorts: Some([sort, back].map(|numbers| index(place, numbers.into_iter()))), ..plan }
     }
-    fn begin(
-        &self,
-        ep: &Group<D::Place>,
-        plan: &Dispatch<D::Place>,
-        x: Tensor<D>,
-        what: Carried,
-    ) -> Result<Request<D>> {
+    fn begin(&self, plan: &Dispatch<D::Place>, x: Tensor<D>, what: Carried) -> Result<Request<D>> {
         let [give, take] = &plan.rows;
-        Ok(ep.start_all_to_all_v(rows_of(&x, &plan.picks[what as usize]), give, take)?)
+        Ok(plan.ep.start_all_to_all_v(rows_of(&x, &plan.picks[what as usize]), give, take)?)
     }
     fn end(&self, plan: &Dispatch<D::Place>, came: Tensor<D>, _: Carried) -> Tensor<D> {
-        plan.sorts.first().map_or_else(|| came.clone(), |sort| rows_of(&came, sort))
+        match &plan.sorts {
+            Some([sort, _]) => rows_of(&came, sort),
+            None => came,
+        }
     }
-    fn back(
-        &self,
-        ep: &Group<D::Place>,
-        plan: &Dispatch<D::Place>,
-        mut y: Tensor<D>,
-        what: Carried,
-    ) -> Result<Tensor<D>> {
-        if ep.size() > 1 {
+    fn back(&self, plan: &Dispatch<D::Place>, mut y: Tensor<D>, what: Carried) -> Result<Tensor<D>> {
+        if let Some([_, back]) = &plan.sorts {
             let [give, take] = &plan.rows;
-            y = ep.all_to_all_v(&rows_of(&y, &plan.sorts[1]), take, give)?;
+            y = plan.ep.all_to_all_v(&rows_of(&y, back), take, give)?;
         }
         Ok(added(&y, &plan.homes[what as usize]))
     }

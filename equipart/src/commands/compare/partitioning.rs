@@ -16,6 +16,7 @@ use crate::draw::front::{self, Point};
 use layers::{Design, Rest, Rests};
 use models::Model;
 use models::generate::{Generated, Prompts, generate};
+use parallel::data::zero3::ZERO3;
 use parallel::measure::Taken;
 use parallel::number::Runs;
 use parallel::{Layout, Network, Result, bail};
@@ -77,7 +78,7 @@ impl Partitioning {
     /// Those of the experiment, on two ranks; the unsplit model comes first.
     #[must_use]
     pub fn of_experiment() -> Vec<Self> {
-        let shards = Rests { value: Rest::Shard, gradient: Rest::Shard, state: Rest::Shard, block: None };
+        let shards = ZERO3.rests;
         let kept = Rests { value: Rest::Gathered, ..shards };
         let way = |name, layout: &str| {
             let layout = layout.parse().expect("a layout");
@@ -136,17 +137,21 @@ pub(super) fn picture(rows: &[LayoutRow]) -> Result<String> {
     let Some(by) = standard.or(rows.first()) else {
         bail!("--svg draws generation, and this model goes on with no text; leave it out");
     };
-    let most = |row: &LayoutRow| row.peak_bytes.total.iter().max().copied().unwrap_or(0) as f64;
     let point = |row: &&LayoutRow| {
-        (row.name.clone(), most(row) / most(by), row.tokens_per_second / by.tokens_per_second)
+        (row.name.clone(), row.most_bytes() / by.most_bytes(), row.tokens_per_second / by.tokens_per_second)
     };
     let points: Vec<_> = rows.iter().map(point).collect();
     let ours =
         points.iter().map(|(name, memory, speed)| Point { name, memory: *memory, speed: *speed, ours: true });
     let all: Vec<_> = ours.chain(standard.map(|_| THESIS)).collect();
     let lines = [
-        format!("measured by {}: {:.0} token/s in {:.2} MB", by.name, by.tokens_per_second, most(by) / 1e6),
+        format!(
+            "measured by {}: {:.0} token/s in {:.2} MB",
+            by.name,
+            by.tokens_per_second,
+            by.most_bytes() / 1e6
+        ),
         "blue: no other is as fast in as little memory; hollow: a figure from elsewhere".into(),
     ];
-    Ok(front::draw(&all, "Tokens a second against memory", &lines))
+    Ok(front::draw(&all, &by.name, "Tokens a second against memory", &lines))
 }

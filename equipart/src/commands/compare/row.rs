@@ -61,3 +61,11 @@ pub struct LayoutRow {
     /// The largest error against f64 (of logits, or of new weights) ÷ the unsplit run's own.
     pub error_ratio: f64,
 }
+
+impl LayoutRow {
+    /// Bytes of the work on the rank that holds most.
+    #[must_use]
+    pub fn most_bytes(&self) -> f64 {
+        self.peak_bytes.total.iter().max().copied().unwrap_or(0) as f64
+    }
+}
