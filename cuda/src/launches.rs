@@ -1,8 +1,10 @@
 //! How each kernel of the list is launched: one function of its name, one file for each family of operations.
 mod elementwise;
+mod norm;
 mod stub;
 
 pub(crate) use elementwise::*;
+pub(crate) use norm::*;
 pub(crate) use stub::*;
 
 use crate::card::{Argument, Shape};

@@ -34,51 +34,6 @@ pub(crate) fn gemm_packed<S: Scalar>(
 ) {
     todo!()
 }
-pub(crate) fn rms_norm<S: Scalar>(
-    _: &Gpu,
-    _y: ViewMut<Cuda<S>>,
-    _r: ViewMut<Cuda<S::Wide>>,
-    _x: View<Cuda<S>>,
-    _gain: View<Cuda<S>>,
-    _eps: f64,
-) {
-    todo!()
-}
-pub(crate) fn rms_norm_backward<S: Scalar>(
-    _: &Gpu,
-    _dx: ViewMut<Cuda<S>>,
-    _dgain: ViewMut<Cuda<S::Wide>>,
-    _x: View<Cuda<S>>,
-    _r: View<Cuda<S::Wide>>,
-    _gain: View<Cuda<S>>,
-    _dy: View<Cuda<S>>,
-    _skip: Option<View<Cuda<S>>>,
-) {
-    todo!()
-}
-pub(crate) fn layer_norm<S: Scalar>(
-    _: &Gpu,
-    _y: ViewMut<Cuda<S>>,
-    _stats: ViewMut<Cuda<S::Wide>>,
-    _x: View<Cuda<S>>,
-    _gain: View<Cuda<S>>,
-    _bias: View<Cuda<S>>,
-    _eps: f64,
-) {
-    todo!()
-}
-pub(crate) fn layer_norm_backward<S: Scalar>(
-    _: &Gpu,
-    _dx: ViewMut<Cuda<S>>,
-    _dgain_dbias: [ViewMut<Cuda<S::Wide>>; 2],
-    _x: View<Cuda<S>>,
-    _stats: View<Cuda<S::Wide>>,
-    _gain: View<Cuda<S>>,
-    _dy: View<Cuda<S>>,
-    _skip: Option<View<Cuda<S>>>,
-) {
-    todo!()
-}
 pub(crate) fn attention<S: Scalar>(
     _: &Gpu,
     _attend: &Attend,
