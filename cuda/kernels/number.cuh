@@ -93,6 +93,15 @@ extern __shared__ __align__(1024) unsigned char dynamic_shared[];
 
 #define KERNEL extern "C" __global__ void
 
+// The dynamic shared memory of a block, as so many numbers of a type as it was launched with bytes for.
+#ifdef EQUIPART_TWIN
+#define SHARED(type, name) type* name = (type*)twin::block.shared
+#else
+#define SHARED(type, name)                            \
+    extern __shared__ __align__(1024) uint8_t shared_bytes[]; \
+    type* name = (type*)shared_bytes
+#endif
+
 // Kernel `name` of both numbers: `name_f32` and `name_bf16`, each calling the template of its name with T its number.
 #define PARAMS(...) (__VA_ARGS__)
 #define BOTH(name, params, ...)                                              \

@@ -56,6 +56,10 @@ __device__ __forceinline__ void store(T* at, const float (&x)[1]) {
 __device__ __forceinline__ void store(float* at, const float (&x)[4]) {
     at16<float4>(at) = make_float4(x[0], x[1], x[2], x[3]);
 }
+__device__ __forceinline__ void store(float* at, const float (&x)[8]) {
+    at16<float4>(at) = make_float4(x[0], x[1], x[2], x[3]);
+    at16<float4>(at + 4) = make_float4(x[4], x[5], x[6], x[7]);
+}
 __device__ __forceinline__ void store(bf16* at, const float (&x)[8]) {
     u32 words[4];
 #pragma unroll
@@ -108,7 +112,7 @@ __device__ __forceinline__ float block_max(float x) {
 }
 
 // Calls f(column) for this thread's columns of a row, N of them beside each other at a time.
-template <int N, int UNROLL = 4, class F>
+template <int N, int UNROLL = N == 1 ? 4 : 2, class F>
 __device__ __forceinline__ void along(u32 cols, F f) {
 #pragma unroll UNROLL
     for (u32 j = threadIdx.x * N; j < cols; j += blockDim.x * N) f(j);

@@ -6,6 +6,7 @@ mod gemm;
 mod optimizer;
 mod top_k;
 mod router;
+mod norm;
 
 use crate::device::Cuda;
 use crate::gpu::Gpu;
@@ -16,7 +17,7 @@ use tensor::{Bf16, Category, Cpu, Device, Host, Index, Real, Scalar, Tensor, Vie
 pub type Check = (&'static str, fn(&Gpu) -> Result<(), String>);
 
 /// Every check, by family.
-pub const ALL: &[&[Check]] = &[attention::ALL, elementwise::ALL, gemm::ALL, optimizer::ALL, top_k::ALL, router::ALL];
+pub const ALL: &[&[Check]] = &[attention::ALL, elementwise::ALL, gemm::ALL, optimizer::ALL, top_k::ALL, router::ALL, norm::ALL];
 
 /// A number that cards compute with.
 pub(crate) trait Number: Real + Scalar<Wide = f32> {

@@ -5,6 +5,7 @@ mod gemm;
 mod optimizer;
 mod top_k;
 mod router;
+mod norm;
 mod stub;
 
 pub(crate) use attention::*;
@@ -13,6 +14,7 @@ pub(crate) use gemm::*;
 pub(crate) use optimizer::*;
 pub(crate) use top_k::*;
 pub(crate) use router::*;
+pub(crate) use norm::*;
 pub(crate) use stub::*;
 
 use crate::card::{Shape, arguments_of};

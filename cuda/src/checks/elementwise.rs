@@ -17,11 +17,12 @@ pub(crate) const ALL: &[Check] = &[
 
 /// Rows, columns, columns of what they are a window of, and where it begins: rows that lie together, rows that a card reads by
 /// 16 bytes though they lie apart, rows of odd lengths, of odd places, of one number, of more than a block's threads.
-const SHAPES: [[usize; 4]; 7] = [
+const SHAPES: [[usize; 4]; 8] = [
     [9, 64, 64, 0],
     [3, 24, 40, 8],
     [9, 61, 70, 8],
     [5, 64, 72, 3],
+    [3, 32, 69, 0],
     [7, 5, 5, 0],
     [300, 1, 4, 2],
     [2, 2100, 2112, 8],

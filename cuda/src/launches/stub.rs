@@ -5,10 +5,6 @@ use crate::gpu::Gpu;
 use kernels::{Activation, AdamW, Attend, Heads, LossTerms, Qkv, RouterBalance, RouterNoise, RouterTerms, Slice, Softmax, Write};
 use tensor::{Dropout, Index, Scalar, Tensor, View, ViewMut};
 
-pub(crate) fn rms_norm<S: Scalar>(_: &Gpu, _y: ViewMut<Cuda<S>>, _r: ViewMut<Cuda<S::Wide>>, _x: View<Cuda<S>>, _gain: View<Cuda<S>>, _eps: f64) { todo!() }
-pub(crate) fn rms_norm_backward<S: Scalar>(_: &Gpu, _dx: ViewMut<Cuda<S>>, _dgain: ViewMut<Cuda<S::Wide>>, _x: View<Cuda<S>>, _r: View<Cuda<S::Wide>>, _gain: View<Cuda<S>>, _dy: View<Cuda<S>>, _skip: Option<View<Cuda<S>>>) { todo!() }
-pub(crate) fn layer_norm<S: Scalar>(_: &Gpu, _y: ViewMut<Cuda<S>>, _stats: ViewMut<Cuda<S::Wide>>, _x: View<Cuda<S>>, _gain: View<Cuda<S>>, _bias: View<Cuda<S>>, _eps: f64) { todo!() }
-pub(crate) fn layer_norm_backward<S: Scalar>(_: &Gpu, _dx: ViewMut<Cuda<S>>, _dgain_dbias: [ViewMut<Cuda<S::Wide>>; 2], _x: View<Cuda<S>>, _stats: View<Cuda<S::Wide>>, _gain: View<Cuda<S>>, _dy: View<Cuda<S>>, _skip: Option<View<Cuda<S>>>) { todo!() }
 pub(crate) fn embed<S: Scalar>(_: &Gpu, _y: ViewMut<Cuda<S>>, _table: View<Cuda<S>>, _ids: &Index<Gpu>, _slice: Slice) { todo!() }
 pub(crate) fn embed_backward<S: Scalar>(_: &Gpu, _dtable: ViewMut<Cuda<S::Wide>>, _dy: View<Cuda<S>>, _ids: &Index<Gpu>, _slice: Slice) { todo!() }
 pub(crate) fn row_stab<S: Scalar>(_: &Gpu, _m: ViewMut<Cuda<S::Wide>>, _logits: View<Cuda<S>>) { todo!() }

@@ -1,0 +1,109 @@
+//! Checks of `norm.cu`.
+use super::{Both, Check, Number, both, on_both};
+use crate::gpu::Gpu;
+use kernels::Kernels;
+
+pub(crate) const ALL: &[Check] = &[
+    ("rms norm", both!(rms)),
+    ("rms norm backward", both!(rms_backward)),
+    ("layer norm", both!(layer)),
+    ("layer norm backward", both!(layer_backward)),
+];
+
+/// Rows, columns, columns of what they are a window of, and where it begins: as those of `elementwise`, and more rows than
+/// blocks, columns for which shared memory has no room, no rows at all.
+const SHAPES: [[usize; 4]; 9] = [
+    [9, 64, 64, 0],
+    [3, 24, 40, 8],
+    [9, 61, 70, 8],
+    [1, 1, 1, 0],
+    [5, 64, 72, 3],
+    [300, 7, 9, 2],
+    [3, 2100, 2112, 8],
+    [0, 8, 8, 0],
+    [2, 25_000, 25_000, 0],
+];
+const EPS: f64 = 0.01;
+
+fn rms<S: Number>(gpu: &Gpu) -> Result<(), String> {
+    for [rows, cols, whole, at] in SHAPES {
+        let draw = |seed, rows| Both::<S>::draw(gpu, seed, rows, whole);
+        let (x, gain, mut y) = (draw(1, rows), draw(2, 1), draw(3, rows));
+        let mut stats = Both::<f32>::draw(gpu, 4, rows, 3);
+        let (to, r, from, by) =
+            (y.cut_mut(at, cols), stats.cut_mut(1, 1), x.cut(at, cols), gain.cut(at, cols));
+        let eps = (EPS, EPS);
+        on_both!(gpu: S, rms_norm(to, r, from, by, eps));
+        stats.close("1 / the root of the mean square", 0.5)?;
+        y.close("rms norm", 1.0)?;
+    }
+    Ok(())
+}
+
+fn rms_backward<S: Number>(gpu: &Gpu) -> Result<(), String> {
+    for ([rows, cols, whole, at], skipped) in
+        SHAPES.into_iter().flat_map(|shape| [(shape, false), (shape, true)])
+    {
+        let draw = |seed, rows| Both::<S>::draw(gpu, seed, rows, whole);
+        let (x, gain, dy, skip, mut dx) =
+            (draw(1, rows), draw(2, 1), draw(3, rows), draw(4, rows), draw(5, rows));
+        let stats = Both::<f32>::of(gpu, rows, 3, |i| 0.5 + (i % 7) as f64 / 8.0);
+        let mut dgain = Both::<f32>::draw(gpu, 6, 1, cols + 1);
+        let (to, into) = (dx.cut_mut(at, cols), dgain.cut_mut(1, cols));
+        let (from, r, by, d) = (x.cut(at, cols), stats.cut(1, 1), gain.cut(at, cols), dy.cut(at, cols));
+        let more = skip.cut(at, cols);
+        let more = if skipped { (Some(more.0), Some(more.1)) } else { (None, None) };
+        on_both!(gpu: S, rms_norm_backward(to, into, from, r, by, d, more));
+        dx.close("dx of rms norm", 3.0)?;
+        dgain.close("dgain of rms norm", sums(rows))?;
+    }
+    Ok(())
+}
+
+/// How many roundings a sum over rows may have: some for each of the steps in which few numbers are added.
+fn sums(rows: usize) -> f64 {
+    1.0 + (rows as f64).sqrt() / 2.0
+}
+
+/// A mean of some deviations, which a difference of two large sums would lose.
+fn far<S: Number>(gpu: &Gpu, seed: u64, rows: usize, whole: usize) -> Both<S> {
+    Both::of(gpu, rows, whole, |i| 8.0 + (tensor::mix(seed << 40 | i as u64) % 64) as f64 / 16.0)
+}
+
+fn layer<S: Number>(gpu: &Gpu) -> Result<(), String> {
+    for [rows, cols, whole, at] in SHAPES {
+        let draw = |seed, rows| Both::<S>::draw(gpu, seed, rows, whole);
+        let (x, gain, bias, mut y) = (far::<S>(gpu, 1, rows, whole), draw(2, 1), draw(3, 1), draw(4, rows));
+        let mut stats = Both::<f32>::draw(gpu, 5, rows, 4);
+        let (to, mean, from) = (y.cut_mut(at, cols), stats.cut_mut(1, 2), x.cut(at, cols));
+        let (by, plus, eps) = (gain.cut(at, cols), bias.cut(at, cols), (EPS, EPS));
+        on_both!(gpu: S, layer_norm(to, mean, from, by, plus, eps));
+        stats.close("mean and 1 / deviation", 1.0)?;
+        y.close("layer norm", 4.0)?;
+    }
+    Ok(())
+}
+
+fn layer_backward<S: Number>(gpu: &Gpu) -> Result<(), String> {
+    for ([rows, cols, whole, at], skipped) in
+        SHAPES.into_iter().flat_map(|shape| [(shape, false), (shape, true)])
+    {
+        let draw = |seed, rows| Both::<S>::draw(gpu, seed, rows, whole);
+        let (x, gain, dy) = (far::<S>(gpu, 1, rows, whole), draw(2, 1), draw(3, rows));
+        let (skip, mut dx) = (draw(4, rows), draw(5, rows));
+        let stats =
+            Both::<f32>::of(gpu, rows, 4, |i| if i % 4 == 1 { 10.0 } else { 0.5 + (i % 7) as f64 / 8.0 });
+        let [mut dgain, mut dbias] = [6, 7].map(|seed| Both::<f32>::draw(gpu, seed, 1, cols + 1));
+        let (to, [dgains, dbiases]) =
+            (dx.cut_mut(at, cols), [dgain.cut_mut(1, cols), dbias.cut_mut(1, cols)]);
+        let into = ([dgains.0, dbiases.0], [dgains.1, dbiases.1]);
+        let (from, r, by, d) = (x.cut(at, cols), stats.cut(1, 2), gain.cut(at, cols), dy.cut(at, cols));
+        let more = skip.cut(at, cols);
+        let more = if skipped { (Some(more.0), Some(more.1)) } else { (None, None) };
+        on_both!(gpu: S, layer_norm_backward(to, into, from, r, by, d, more));
+        dx.close("dx of layer norm", 6.0)?;
+        dgain.close("dgain of layer norm", sums(rows))?;
+        dbias.close("dbias of layer norm", sums(rows))?;
+    }
+    Ok(())
+}

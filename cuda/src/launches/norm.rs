@@ -1,0 +1,113 @@
+//! Launches of `norm.cu`.
+use super::{Shape, Window, across, add_rows, named, scratch};
+use crate::device::Cuda;
+use crate::gpu::Gpu;
+use tensor::{Scalar, View, ViewMut};
+
+/// 1/n, of as many columns as there are.
+fn share(of: Window) -> f32 {
+    1.0 / of.cols as f32
+}
+
+pub(crate) fn rms_norm<S: Scalar<Wide = f32>>(
+    gpu: &Gpu,
+    y: ViewMut<Cuda<S>>,
+    r: ViewMut<Cuda<f32>>,
+    x: View<Cuda<S>>,
+    gain: View<Cuda<S>>,
+    eps: f64,
+) {
+    let [y, r, x, gain] = [Window::from(&y), Window::from(&r), Window::from(&x), Window::from(&gain)];
+    gpu.launch(&named::<S>("rms_norm"), across(x), &[&y, &r, &x, &gain, &share(x), &(eps as f32)]);
+}
+
+pub(crate) fn layer_norm<S: Scalar<Wide = f32>>(
+    gpu: &Gpu,
+    y: ViewMut<Cuda<S>>,
+    stats: ViewMut<Cuda<f32>>,
+    x: View<Cuda<S>>,
+    gain: View<Cuda<S>>,
+    bias: View<Cuda<S>>,
+    eps: f64,
+) {
+    let [y, stats, x] = [Window::from(&y), Window::from(&stats), Window::from(&x)];
+    let [gain, bias] = [Window::from(&gain), Window::from(&bias)];
+    let (name, eps) = (named::<S>("layer_norm"), eps as f32);
+    gpu.launch(&name, across(x), &[&y, &stats, &x, &gain, &bias, &share(x), &eps]);
+}
+
+/// What a backward reads and writes beside the gains' gradients.
+struct Backward {
+    dx: Window,
+    x: Window,
+    stats: Window,
+    gain: Window,
+    dy: Window,
+    skip: Window,
+}
+
+impl Backward {
+    /// Launches it in so many blocks as a card takes at once, where there are 8 rows for each; then adds what these give to the
+    /// gradients.
+    fn launch<S: Scalar<Wide = f32>, const N: usize>(
+        self,
+        gpu: &Gpu,
+        kernel: &str,
+        gradients: [ViewMut<Cuda<f32>>; N],
+    ) {
+        const ROOM: usize = 96 << 10; // bytes of shared memory, so that two blocks share a processor's
+        let (Shape { threads, .. }, cols) = (across(self.x), self.x.cols as usize);
+        let most = gpu.card().about.processors * 1024 / threads;
+        let blocks = (self.x.rows as usize).div_ceil(8).min(most);
+        if blocks == 0 || cols == 0 {
+            return;
+        }
+        let bytes = N * cols * size_of::<f32>();
+        let shared = if bytes <= ROOM { bytes } else { 0 };
+        let mut parts = scratch(gpu, blocks, N * cols);
+        let of_parts = Window::from(&parts.view_mut());
+        let Self { dx, x, stats, gain, dy, skip } = self;
+        gpu.launch(
+            &named::<S>(kernel),
+            Shape { blocks: [blocks, 1, 1], threads, shared },
+            &[&dx, &of_parts, &x, &stats, &gain, &dy, &skip, &share(x), &(shared as u32)],
+        );
+        for (i, gradient) in gradients.into_iter().enumerate() {
+            add_rows(gpu, gradient, parts.view().take_cols(i * cols, cols));
+        }
+    }
+}
+
+#[allow(clippy::too_many_arguments)] // as the kernel
+pub(crate) fn rms_norm_backward<S: Scalar<Wide = f32>>(
+    gpu: &Gpu,
+    dx: ViewMut<Cuda<S>>,
+    dgain: ViewMut<Cuda<f32>>,
+    x: View<Cuda<S>>,
+    r: View<Cuda<f32>>,
+    gain: View<Cuda<S>>,
+    dy: View<Cuda<S>>,
+    skip: Option<View<Cuda<S>>>,
+) {
+    let [dx, x, stats] = [Window::from(&dx), Window::from(&x), Window::from(&r)];
+    let [gain, dy] = [Window::from(&gain), Window::from(&dy)];
+    let skip = skip.as_ref().map_or(Window::NONE, Window::from);
+    Backward { dx, x, stats, gain, dy, skip }.launch::<S, 1>(gpu, "rms_norm_backward", [dgain]);
+}
+
+#[allow(clippy::too_many_arguments)] // as the kernel
+pub(crate) fn layer_norm_backward<S: Scalar<Wide = f32>>(
+    gpu: &Gpu,
+    dx: ViewMut<Cuda<S>>,
+    dgain_dbias: [ViewMut<Cuda<f32>>; 2],
+    x: View<Cuda<S>>,
+    stats: View<Cuda<f32>>,
+    gain: View<Cuda<S>>,
+    dy: View<Cuda<S>>,
+    skip: Option<View<Cuda<S>>>,
+) {
+    let [dx, x, stats] = [Window::from(&dx), Window::from(&x), Window::from(&stats)];
+    let [gain, dy] = [Window::from(&gain), Window::from(&dy)];
+    let skip = skip.as_ref().map_or(Window::NONE, Window::from);
+    Backward { dx, x, stats, gain, dy, skip }.launch::<S, 2>(gpu, "layer_norm_backward", dgain_dbias);
+}
