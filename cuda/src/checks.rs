@@ -3,10 +3,10 @@
 mod attention;
 mod elementwise;
 mod gemm;
-mod optimizer;
-mod top_k;
-mod router;
 mod norm;
+mod optimizer;
+mod router;
+mod top_k;
 
 use crate::device::Cuda;
 use crate::gpu::Gpu;
@@ -17,7 +17,8 @@ use tensor::{Bf16, Category, Cpu, Device, Host, Index, Real, Scalar, Tensor, Vie
 pub type Check = (&'static str, fn(&Gpu) -> Result<(), String>);
 
 /// Every check, by family.
-pub const ALL: &[&[Check]] = &[attention::ALL, elementwise::ALL, gemm::ALL, optimizer::ALL, top_k::ALL, router::ALL, norm::ALL];
+pub const ALL: &[&[Check]] =
+    &[attention::ALL, elementwise::ALL, gemm::ALL, optimizer::ALL, top_k::ALL, router::ALL, norm::ALL];
 
 /// A number that cards compute with.
 pub(crate) trait Number: Real + Scalar<Wide = f32> {

@@ -2,20 +2,20 @@
 mod attention;
 mod elementwise;
 mod gemm;
-mod optimizer;
-mod top_k;
-mod router;
 mod norm;
+mod optimizer;
+mod router;
 mod stub;
+mod top_k;
 
 pub(crate) use attention::*;
 pub(crate) use elementwise::*;
 pub(crate) use gemm::*;
-pub(crate) use optimizer::*;
-pub(crate) use top_k::*;
-pub(crate) use router::*;
 pub(crate) use norm::*;
+pub(crate) use optimizer::*;
+pub(crate) use router::*;
 pub(crate) use stub::*;
+pub(crate) use top_k::*;
 
 use crate::card::{Shape, arguments_of};
 use crate::device::Cuda;

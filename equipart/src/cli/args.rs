@@ -13,6 +13,7 @@ use super::pictures::{PicturesArgs, Plain};
 use crate::commands::bench::{self, BenchArgs};
 use crate::commands::collectives::{self, CollectivesArgs};
 use crate::commands::diff::{self, DiffArgs};
+use crate::commands::gpu_check::Part;
 use crate::commands::prove::cases::CasesArgs;
 use crate::commands::schedule::{self, ScheduleArgs};
 use crate::commands::train::settings::{OptimizerName, Settings, tenth};
@@ -291,6 +292,9 @@ pub(crate) struct GpuCheckArgs {
     /// Where the report goes, as JSON
     #[arg(long, value_name = "FILE", default_value = "gpu-check.json")]
     pub(crate) out: PathBuf,
+    /// Only this part of it; may be repeated
+    #[arg(long, value_name = "PART", value_parser = named(Part::ALL))]
+    pub(crate) only: Vec<Part>,
     /// Measure small sizes: only to see that all of it runs
     #[arg(long)]
     pub(crate) small: bool,

@@ -12,6 +12,7 @@ use layers::Shape;
 use models::Model;
 use parallel::{Error, Layout, Network, Result};
 use serde::Serialize;
+use std::sync::Arc;
 use std::time::Instant;
 use tensor::{Bf16, Failure, Fault};
 
@@ -57,33 +58,42 @@ struct Report {
     lines: Vec<Line>,
 }
 
+/// What is to be found out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// Every kernel, beside the host's.
+    Kernels,
+    /// Layouts whose ranks share the card, beside one rank.
+    Layouts,
+    /// How fast it is.
+    Figures,
+}
+
+impl Part {
+    /// Every name, and what it means.
+    pub(crate) const ALL: [(&str, &str, Self); 3] = [
+        ("kernels", "every kernel, beside the host's", Self::Kernels),
+        ("layouts", "layouts whose ranks share the card, beside one rank", Self::Layouts),
+        ("figures", "how fast it is", Self::Figures),
+    ];
+}
+
 pub(crate) fn run(a: GpuCheckArgs, json: bool) -> Result<bool> {
     let (begin, card) = (Instant::now(), Card::open(0).map_err(|error| Error::new(error.to_string()))?);
-    let (watch, gpu) = (Watch::spinner(), Gpu::of(&card));
+    let (watch, asked) = (Watch::spinner(), |part| a.only.is_empty() || a.only.contains(&part));
     let mut lines = Vec::new();
-    for (name, check) in checks::ALL.concat() {
-        watch.say(&format!("checking {name}"));
-        let outcome = guarded(|| check(&Gpu::of(&card)));
-        let well = Some(outcome.is_ok());
-        lines.push(Line {
-            what: name.into(),
-            outcome: outcome.err().unwrap_or_else(|| "as the host".into()),
-            well,
-        });
+    if asked(Part::Kernels) {
+        lines.extend(kernels(&card, &watch));
     }
-    watch.say("comparing layouts");
-    lines.extend(layouts()?);
-    let scale = if a.small { Scale { sides: 128, tries: 1 } } else { Scale { sides: 1, tries: 10 } };
-    let figures =
-        guarded(|| measure::all(&gpu, scale, &|figure| watch.say(&figure.name))).map_err(Error::new)?;
-    let copy = figures[0].rate;
-    watch.say("a model at work");
-    lines.extend(figures.iter().chain(&at_work(&card.about, copy, a.small)?).map(line));
+    if asked(Part::Layouts) {
+        watch.say("comparing layouts");
+        lines.extend(layouts()?);
+    }
+    let right = lines.iter().all(|line| line.well == Some(true));
+    if asked(Part::Figures) {
+        lines.extend(figures(&card, a.small, &watch)?);
+    }
     watch.done();
-    let right = lines
-        .iter()
-        .zip(0..checks::ALL.concat().len() + LAYOUTS.len())
-        .all(|(line, _)| line.well == Some(true));
     let AboutCard { name, cuda: (major, minor), .. } = &card.about;
     let report = Report {
         card: name.clone(),
@@ -110,6 +120,27 @@ pub(crate) fn run(a: GpuCheckArgs, json: bool) -> Result<bool> {
         a.out.display()
     ));
     Ok(right)
+}
+
+/// Every kernel, beside the host's in f64.
+fn kernels(card: &Arc<Card>, watch: &Watch) -> Vec<Line> {
+    let line = |(name, check): checks::Check| {
+        watch.say(&format!("checking {name}"));
+        let outcome = guarded(|| check(&Gpu::of(card)));
+        let well = Some(outcome.is_ok());
+        Line { what: name.into(), outcome: outcome.err().unwrap_or_else(|| "as the host".into()), well }
+    };
+    checks::ALL.concat().into_iter().map(line).collect()
+}
+
+/// How fast kernels are, and a model at work.
+fn figures(card: &Arc<Card>, small: bool, watch: &Watch) -> Result<Vec<Line>> {
+    let scale = if small { Scale { sides: 128, tries: 1 } } else { Scale { sides: 1, tries: 10 } };
+    let tell = |figure: &Figure| watch.say(&figure.name);
+    let figures = guarded(|| measure::all(&Gpu::of(card), scale, &tell)).map_err(Error::new)?;
+    watch.say("a model at work");
+    let at_work = at_work(&card.about, figures[0].rate, small)?;
+    Ok(figures.iter().chain(&at_work).map(line).collect())
 }
 
 /// What a check gives; a card that fails in it, or has no more memory, is an outcome, too.

@@ -8,6 +8,7 @@ mod classify;
 mod classify_refused;
 mod collectives;
 mod commands;
+mod cuda;
 mod diff;
 mod drawings;
 mod dumps;

@@ -1,0 +1,170 @@
+//! Commands with `--device cuda`, as their users call them: on the driver's twin, which runs the GPU's kernels on the host. Where there
+//! is no C++ compiler to make it with, these tests say so.
+use crate::child::{binary, output};
+use crate::memory::path;
+use serde_json::Value;
+use std::path::Path;
+use std::process::Output;
+
+/// What a command prints where the twin is the driver; none where there is no twin.
+fn on_the_twin(args: &[&str], variables: &[(&str, &str)]) -> Option<Output> {
+    match cuda::twin::compile(&[]) {
+        Ok(twin) => {
+            let mut command = binary();
+            Some(output(command.args(args).env("EQUIPART_CUDA", twin).envs(variables.iter().copied())))
+        }
+        Err(why) => {
+            eprintln!("skipped: {why}");
+            None
+        }
+    }
+}
+
+/// The objects that a command printed.
+fn lines(output: &Output) -> Vec<Value> {
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// The error of a command that was refused.
+fn error(output: &Output) -> String {
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{error}");
+    assert!(output.stdout.is_empty() && error.starts_with("error: "), "{error}");
+    error
+}
+
+/// A model of two blocks, 4 query heads, 2 KV heads, with experts or without.
+fn config(experts: bool) -> (tempfile::TempDir, String) {
+    let dir = tempfile::tempdir().unwrap();
+    let (name, more) = if experts {
+        ("mixtral", r#""num_local_experts":4,"num_experts_per_tok":2,"#)
+    } else {
+        ("llama", "")
+    };
+    let config = format!(
+        r#"{{"model_type":"{name}","hidden_size":24,"intermediate_size":20,"num_hidden_layers":2,"num_attention_heads":4,
+        "num_key_value_heads":2,{more}"vocab_size":256,"max_position_embeddings":64,"rms_norm_eps":1e-5,"hidden_act":"silu"}}"#
+    );
+    std::fs::write(dir.path().join("config.json"), config).unwrap();
+    let config = path(&dir, "config.json");
+    (dir, config)
+}
+
+/// The losses of a short training run.
+fn losses(config: &str, device: &str, layout: &str, number: &str) -> Option<Vec<f64>> {
+    let sizes =
+        ["--steps", "3", "--seq", "12", "--batch-size", "4", "--microbatches", "2", "--lr", "0.01", "--json"];
+    let model = ["train", "--config", config, "--layout", layout, "--number", number, "--device", device];
+    let output = on_the_twin(&[&model[..], &sizes].concat(), &[])?;
+    Some(lines(&output).iter().filter_map(|line| line["loss"].as_f64()).collect())
+}
+
+/// Kills: a kernel, a launch or a sum between ranks that goes wrong where a model calls it; a run that computes on the
+/// host though it was told otherwise is refused below.
+#[test]
+fn training_on_a_card_is_training_on_the_host_under_every_kind_of_layout() {
+    for (experts, layouts) in [
+        (false, &["none", "tp=2,sp", "dp=2:zero3", "pp=2", "tp=2,dp=2:zero1,pp=2"][..]),
+        (true, &["none", "ep=2"]),
+    ] {
+        let (_dir, config) = config(experts);
+        let wanted = losses(&config, "cpu", "none", "f32");
+        for (number, bound) in [("f32", 2e-5), ("bf16", 2e-2)] {
+            for layout in layouts {
+                let Some((seen, wanted)) = losses(&config, "cuda", layout, number).zip(wanted.as_ref())
+                else {
+                    return;
+                };
+                assert_eq!(seen.len(), 3);
+                for (seen, wanted) in seen.iter().zip(wanted) {
+                    assert!(
+                        (seen - wanted).abs() < bound * wanted,
+                        "{layout} in {number}: {seen}, wanted {wanted}"
+                    );
+                }
+                assert!(seen[2] < seen[0], "{layout} in {number} learns: {seen:?}");
+            }
+        }
+    }
+}
+
+/// Kills: a cache, a choice of the next token, or a checkpoint that differs.
+#[test]
+fn what_is_generated_on_a_card_is_what_the_host_generates() {
+    let ((dir, config), out) = (config(false), tempfile::tempdir().unwrap());
+    let model = path(&out, "model");
+    let train =
+        ["train", "--config", &config, "--steps", "2", "--seq", "12", "--out", &model, "--device", "cuda"];
+    let Some(trained) = on_the_twin(&train, &[]) else { return };
+    assert!(trained.status.success(), "{}", String::from_utf8_lossy(&trained.stderr));
+    let generated = |device, layout| {
+        let ask = ["--prompt-ids", "72,101,108", "--prompt-ids", "9,8,7,6,5", "--max-new", "12", "--json"];
+        let model = ["generate", "--model", &model, "--device", device, "--layout", layout];
+        let lines = lines(&on_the_twin(&[&model[..], &ask].concat(), &[]).unwrap());
+        lines.into_iter().map(|line| line["ids"].clone()).collect::<Vec<_>>()
+    };
+    let wanted = generated("cpu", "none");
+    assert_eq!(wanted.len(), 2);
+    for layout in ["none", "tp=2", "pp=2,tp=2", "dp=2"] {
+        assert_eq!(generated("cuda", layout), wanted, "{layout}");
+    }
+    drop(dir);
+}
+
+/// Kills: a device that is overlooked, an error that is a panic, a hang or several sentences.
+#[test]
+fn what_is_missing_is_one_sentence() {
+    let (_dir, config) = config(false);
+    let train =
+        |more: &[&'static str]| [&["train", "--config", &config, "--steps", "1", "--device", "cuda"], more].concat();
+    let nowhere = [("EQUIPART_CUDA", "/nowhere/libcuda.so")];
+    let elsewhere = |args: &[&str]| output(binary().args(args).envs(nowhere));
+    let said = error(&elsewhere(&train(&[])));
+    assert!(said.starts_with("error: --device cuda: no CUDA driver on this machine: "), "{said}");
+    assert!(error(&elsewhere(&["gpu-check"])).contains("no CUDA driver on this machine"));
+    let devices = lines(&elsewhere(&["devices", "--json"]));
+    assert!(devices[1]["missing"].as_str().unwrap().contains("/nowhere/libcuda.so"), "{devices:?}");
+    assert!(devices[0]["device"] == "cpu" && devices[0].get("missing").is_none(), "{devices:?}");
+    let Some(narrow) = on_the_twin(&train(&["--number", "f64"]), &[]) else { return };
+    assert!(error(&narrow).contains("--device cuda has no numbers f64; its numbers are f32 and bf16"));
+    let none = on_the_twin(&train(&[]), &[("EQUIPART_TWIN_CARDS", "0")]).unwrap();
+    assert!(error(&none).contains("--device cuda: the CUDA driver finds no GPU"));
+    let small = on_the_twin(&train(&[]), &[("EQUIPART_TWIN_MEMORY", "100000")]).unwrap();
+    let said = error(&small);
+    assert!(said.contains("bytes over all ranks, and 100000 bytes of memory are free"), "{said}");
+    let many = on_the_twin(&train(&["--layout", "dp=512"]), &[]).unwrap();
+    assert!(error(&many).contains("512 ranks on one GPU; 256 are the most"));
+    let found = lines(&on_the_twin(&["devices", "--json"], &[]).unwrap());
+    assert!(found[1]["device"].as_str().unwrap().starts_with("GPU 0: the CPU's twin of a GPU"), "{found:?}");
+}
+
+/// Kills: a check that goes on after a failure as if nothing were, a report that is not written.
+#[test]
+fn the_check_of_a_card_reports_everything() {
+    let dir = tempfile::tempdir().unwrap();
+    let report = path(&dir, "report.json");
+    let Some(checked) = on_the_twin(&["gpu-check", "--small", "--only", "figures", "--out", &report], &[])
+    else {
+        return;
+    };
+    assert!(checked.status.success(), "{}", String::from_utf8_lossy(&checked.stderr));
+    let written: Value = serde_json::from_slice(&std::fs::read(Path::new(&report)).unwrap()).unwrap();
+    let of = |name: &str| {
+        let line = written["lines"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|line| line["what"].as_str().unwrap().contains(name));
+        line.unwrap_or_else(|| panic!("no line of {name}: {written}"))["outcome"]
+            .as_str()
+            .unwrap()
+            .to_string()
+    };
+    assert!(
+        of("device copy").ends_with("GB/s")
+            && of("RMSNorm, bf16").contains(" of a device copy (0.90 wanted)")
+    );
+    assert!(of("training step").contains("TFLOP/s") && of("decoding").contains("(0.80 wanted)"));
+    assert!(String::from_utf8_lossy(&checked.stdout).contains("attention forward"));
+}
