@@ -1,6 +1,7 @@
 //! What is checked of every kernel: on the twin by `cargo test`, on a card by `equipart gpu-check`. A check computes the
 //! same on the card and, in f64, on the host, and says where the two differ.
 mod elementwise;
+mod loss;
 mod norm;
 
 use crate::device::Cuda;
@@ -12,7 +13,7 @@ use tensor::{Bf16, Category, Cpu, Device, Host, Index, Real, Scalar, Tensor, Vie
 pub type Check = (&'static str, fn(&Gpu) -> Result<(), String>);
 
 /// Every check, by family.
-pub const ALL: &[&[Check]] = &[elementwise::ALL, norm::ALL];
+pub const ALL: &[&[Check]] = &[elementwise::ALL, loss::ALL, norm::ALL];
 
 /// A number that cards compute with.
 pub(crate) trait Number: Real + Scalar<Wide = f32> {

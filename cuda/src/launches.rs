@@ -1,9 +1,11 @@
 //! How each kernel of the list is launched: one function of its name, one file for each family of operations.
 mod elementwise;
+mod loss;
 mod norm;
 mod stub;
 
 pub(crate) use elementwise::*;
+pub(crate) use loss::*;
 pub(crate) use norm::*;
 pub(crate) use stub::*;
 

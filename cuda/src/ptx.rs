@@ -19,6 +19,7 @@ macro_rules! modules {
 }
 modules! {
     "elementwise" (8, 0);
+    "loss" (8, 0);
     "norm" (8, 0);
 }
 

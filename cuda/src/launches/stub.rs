@@ -2,9 +2,7 @@
 #![allow(clippy::too_many_arguments)]
 use crate::device::Cuda;
 use crate::gpu::Gpu;
-use kernels::{
-    AdamW, Attend, Heads, LossTerms, Qkv, RouterBalance, RouterNoise, RouterTerms, Slice, Softmax, Write,
-};
+use kernels::{AdamW, Attend, Heads, Qkv, RouterBalance, RouterNoise, RouterTerms, Softmax, Write};
 use tensor::{Index, Scalar, Tensor, View, ViewMut};
 
 pub(crate) fn gemm<S: Scalar>(
@@ -84,57 +82,6 @@ pub(crate) fn attention_backward<S: Scalar>(
 ) {
     todo!()
 }
-pub(crate) fn embed<S: Scalar>(
-    _: &Gpu,
-    _y: ViewMut<Cuda<S>>,
-    _table: View<Cuda<S>>,
-    _ids: &Index<Gpu>,
-    _slice: Slice,
-) {
-    todo!()
-}
-pub(crate) fn embed_backward<S: Scalar>(
-    _: &Gpu,
-    _dtable: ViewMut<Cuda<S::Wide>>,
-    _dy: View<Cuda<S>>,
-    _ids: &Index<Gpu>,
-    _slice: Slice,
-) {
-    todo!()
-}
-pub(crate) fn row_stab<S: Scalar>(_: &Gpu, _m: ViewMut<Cuda<S::Wide>>, _logits: View<Cuda<S>>) {
-    todo!()
-}
-pub(crate) fn row_sums<S: Scalar>(
-    _: &Gpu,
-    _sums: ViewMut<Cuda<S::Wide>>,
-    _logits: View<Cuda<S>>,
-    _m: View<Cuda<S::Wide>>,
-    _targets: &Index<Gpu>,
-    _slice: Slice,
-) {
-    todo!()
-}
-pub(crate) fn cross_entropy<S: Scalar>(
-    _: &Gpu,
-    _loss: ViewMut<Cuda<S>>,
-    _m: ViewMut<Cuda<S>>,
-    _sums: View<Cuda<S>>,
-    _targets: &Index<Gpu>,
-    _terms: &LossTerms,
-) {
-    todo!()
-}
-pub(crate) fn cross_entropy_backward<S: Scalar>(
-    _: &Gpu,
-    _logits: ViewMut<Cuda<S>>,
-    _lse: View<Cuda<S::Wide>>,
-    _targets: &Index<Gpu>,
-    _slice: Slice,
-    _terms: &LossTerms,
-) {
-    todo!()
-}
 pub(crate) fn choose<S: Scalar>(
     _: &Gpu,
     _chosen: &mut Index<Gpu>,
@@ -174,15 +121,6 @@ pub(crate) fn router_backward<S: Scalar>(
     _chosen: &Index<Gpu>,
     _balance: Option<RouterBalance<Cuda<S::Wide>>>,
     _router: &RouterTerms,
-) {
-    todo!()
-}
-pub(crate) fn mean_square<S: Scalar>(
-    _: &Gpu,
-    _loss: ViewMut<Cuda<S::Wide>>,
-    _x: ViewMut<Cuda<S>>,
-    _y: View<Cuda<S>>,
-    _numbers: usize,
 ) {
     todo!()
 }
