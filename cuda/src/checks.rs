@@ -3,6 +3,7 @@
 mod attention;
 mod elementwise;
 mod gemm;
+mod loss;
 mod norm;
 mod optimizer;
 mod router;
@@ -17,8 +18,16 @@ use tensor::{Bf16, Category, Cpu, Device, Host, Index, Real, Scalar, Tensor, Vie
 pub type Check = (&'static str, fn(&Gpu) -> Result<(), String>);
 
 /// Every check, by family.
-pub const ALL: &[&[Check]] =
-    &[attention::ALL, elementwise::ALL, gemm::ALL, optimizer::ALL, top_k::ALL, router::ALL, norm::ALL];
+pub const ALL: &[&[Check]] = &[
+    attention::ALL,
+    elementwise::ALL,
+    gemm::ALL,
+    optimizer::ALL,
+    top_k::ALL,
+    router::ALL,
+    norm::ALL,
+    loss::ALL,
+];
 
 /// A number that cards compute with.
 pub(crate) trait Number: Real + Scalar<Wide = f32> {

@@ -2,19 +2,19 @@
 mod attention;
 mod elementwise;
 mod gemm;
+mod loss;
 mod norm;
 mod optimizer;
 mod router;
-mod stub;
 mod top_k;
 
 pub(crate) use attention::*;
 pub(crate) use elementwise::*;
 pub(crate) use gemm::*;
+pub(crate) use loss::*;
 pub(crate) use norm::*;
 pub(crate) use optimizer::*;
 pub(crate) use router::*;
-pub(crate) use stub::*;
 pub(crate) use top_k::*;
 
 use crate::card::{Shape, arguments_of};

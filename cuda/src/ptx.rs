@@ -26,6 +26,7 @@ modules! {
     "optimizer" (8, 0);
     "top_k" (8, 0);
     "router" (8, 0);
+    "loss" (8, 0);
     "norm" (8, 0);
 }
 

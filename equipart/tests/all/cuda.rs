@@ -116,8 +116,9 @@ fn what_is_generated_on_a_card_is_what_the_host_generates() {
 #[test]
 fn what_is_missing_is_one_sentence() {
     let (_dir, config) = config(false);
-    let train =
-        |more: &[&'static str]| [&["train", "--config", &config, "--steps", "1", "--device", "cuda"], more].concat();
+    let train = |more: &[&'static str]| {
+        [&["train", "--config", &config, "--steps", "1", "--device", "cuda"], more].concat()
+    };
     let nowhere = [("EQUIPART_CUDA", "/nowhere/libcuda.so")];
     let elsewhere = |args: &[&str]| output(binary().args(args).envs(nowhere));
     let said = error(&elsewhere(&train(&[])));
