@@ -1,6 +1,7 @@
 // Stands in for CUDA's own header where kernels are compiled for the host: one fiber for each thread of a block, blocks
-// one after the other. A fiber runs until its block meets (`__syncthreads`, a shuffle) or it ends; then the next one runs,
-// in an order that can be chosen, so that a missing barrier gives other numbers in one of the orders.
+// one after the other. A fiber runs until it waits for others (`__syncthreads`, a shuffle) or ends; then the next one runs, in
+// an order that can be chosen, so that a missing barrier gives other numbers in one of the orders. Threads that wait for
+// others which never come are an error of the launch.
 #pragma once
 #include <cmath>
 #include <cstdint>
@@ -13,7 +14,7 @@
 #define __forceinline__ inline __attribute__((always_inline))
 #define __restrict__
 #define __launch_bounds__(...)
-#define __shared__ static thread_local
+#define __shared__ static
 #define __align__(n) alignas(n)
 #define __constant__ static const
 
@@ -39,14 +40,17 @@ namespace twin {
 // What the threads of the block that runs here know of themselves.
 struct Block {
     dim3 index, threads, blocks;
-    unsigned thread;            // the one that runs
-    unsigned char* shared;      // dynamic shared memory
+    unsigned thread;       // the one that runs
+    unsigned char* shared; // dynamic shared memory
 };
-extern thread_local Block block;
-// The other threads of the block run until each has come this far, or ended.
-void meet();
-// Memory for what the threads of a block hand to each other: 64 bytes each, of two kinds.
+extern Block block;
+// Waits until all threads of the block (0), of the warp (1) or of the group of four warps (2) have come, but those that have ended.
+void meet(int kind);
+// Lets others run; for who waits for memory that another thread writes.
+void pause();
+// 64 bytes in which a thread hands something to others of its warp (kind 0) or group (kind 1), until `handed` after the meeting.
 unsigned char* hand(unsigned thread, int kind);
+void handed(int kind);
 } // namespace twin
 
 #define threadIdx (dim3{twin::block.thread, 0, 0})
@@ -54,8 +58,8 @@ unsigned char* hand(unsigned thread, int kind);
 #define blockDim (twin::block.threads)
 #define gridDim (twin::block.blocks)
 
-inline void __syncthreads() { twin::meet(); }
-inline void __syncwarp(unsigned = ~0u) { twin::meet(); }
+inline void __syncthreads() { twin::meet(0); }
+inline void __syncwarp(unsigned = ~0u) { twin::meet(1); }
 inline void __threadfence() {}
 inline void __threadfence_block() {}
 
@@ -63,11 +67,11 @@ template <class T>
 T twin_shuffle(T x, unsigned from) {
     unsigned me = twin::block.thread;
     memcpy(twin::hand(me, 0), &x, sizeof x);
-    twin::meet();
+    twin::meet(1);
     T y;
     unsigned there = (me & ~31u) | (from & 31);
     memcpy(&y, twin::hand(there < twin::block.threads.x ? there : me, 0), sizeof y);
-    twin::meet();
+    twin::handed(0);
     return y;
 }
 template <class T>

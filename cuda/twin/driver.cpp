@@ -2,84 +2,172 @@
 // the same sources, compiled for the host; `kernels.inc` names them, as the committed PTX does.
 #include "../kernels/number.cuh"
 #include <atomic>
-#include <csetjmp>
+#include <algorithm>
+#include <ctime>
 #include <map>
 #include <mutex>
 #include <string>
 #include <tuple>
-#include <ucontext.h>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 #include "sources.inc"
 
+// Saves where one fiber is, and goes on where another is.
+#if defined(__x86_64__)
+asm(R"(
+.text
+.globl twin_switch
+.type twin_switch, @function
+twin_switch:
+    pushq %rbp
+    pushq %rbx
+    pushq %r12
+    pushq %r13
+    pushq %r14
+    pushq %r15
+    movq %rsp, (%rdi)
+    movq (%rsi), %rsp
+    popq %r15
+    popq %r14
+    popq %r13
+    popq %r12
+    popq %rbx
+    popq %rbp
+    ret
+)");
+extern "C" void twin_switch(void** from, void** to);
+typedef void* Context;
+static void begin(Context& context, unsigned char* stack, size_t bytes, void (*run)()) {
+    void** top = (void**)(((uintptr_t)stack + bytes) & ~(uintptr_t)15) - 2; // so that `run` finds its stack aligned
+    *top = (void*)run;
+    context = top - 6; // the registers that are saved, whatever they are
+}
+static void go(Context& from, Context& to) { twin_switch(&from, &to); }
+#else
+#include <ucontext.h>
+typedef ucontext_t Context;
+static void begin(Context& context, unsigned char* stack, size_t bytes, void (*run)()) {
+    getcontext(&context);
+    context.uc_stack.ss_sp = stack;
+    context.uc_stack.ss_size = bytes;
+    context.uc_link = nullptr;
+    makecontext(&context, run, 0);
+}
+static void go(Context& from, Context& to) { swapcontext(&from, &to); }
+#endif
+
 namespace twin {
-thread_local Block block;
+Block block;
 
 namespace {
 const size_t STACK = 256 << 10;
+const unsigned MOST = 1024; // threads of a block
 
+enum State { READY, WAITS, DONE };
 struct Fiber {
-    jmp_buf here;
+    Context here;
     std::vector<unsigned char> stack;
-    bool done = true, started = false;
+    State state = DONE;
+    unsigned parity[2] = {0, 0}; // of what it hands to others
+};
+// Threads that meet: those of a block, of a warp or of a group of warps.
+struct Meeting {
+    unsigned live, came;
 };
 struct Threads {
     std::vector<Fiber*> fibers;
+    std::vector<unsigned> order; // in which they run
+    unsigned at, live;           // where in it the one that runs stands; how many have not ended
+    Meeting meetings[3][MOST / 32];
     std::vector<unsigned char> hands;
-    jmp_buf scheduler;
-    void (*body)(void**) = nullptr;
-    void** arguments = nullptr;
-};
-thread_local Threads threads;
+    Context scheduler;
+    void (*body)(void**);
+    void** arguments;
+    bool stuck;
+} threads;
+std::mutex launching; // one block runs at a time: a card has one stream
 
-void to_scheduler(Fiber& fiber) {
-    if (_setjmp(fiber.here) == 0) _longjmp(threads.scheduler, 1);
+const unsigned WIDTH[3] = {MOST, 32, 128};
+Meeting& meeting(int kind, unsigned thread) { return threads.meetings[kind][thread / WIDTH[kind]]; }
+void release(int kind, unsigned thread) {
+    unsigned first = thread / WIDTH[kind] * WIDTH[kind];
+    for (unsigned i = first; i < first + WIDTH[kind] && i < block.threads.x; i++)
+        if (threads.fibers[i]->state == WAITS) threads.fibers[i]->state = READY;
+    meeting(kind, thread).came = 0;
+}
+// The next fiber that is ready runs; if none is, the block is at its end, or stuck.
+void next(Context& here, unsigned me) {
+    unsigned n = block.threads.x;
+    for (unsigned tried = 0; tried < n; tried++) {
+        threads.at = threads.at + 1 == n ? 0 : threads.at + 1;
+        unsigned other = threads.order[threads.at];
+        if (threads.fibers[other]->state != READY) continue;
+        if (other == me && &here == &threads.fibers[me]->here) return;
+        block.thread = other;
+        go(here, threads.fibers[other]->here);
+        return;
+    }
+    threads.stuck = threads.live > 0;
+    go(here, threads.scheduler);
 }
 // What every fiber runs for ever: one thread's kernel after the other.
 void run_fiber() {
     for (;;) {
-        unsigned me = block.thread;
         threads.body(threads.arguments);
-        Fiber& fiber = *threads.fibers[me];
-        fiber.done = true;
-        to_scheduler(fiber);
+        unsigned me = block.thread;
+        threads.fibers[me]->state = DONE;
+        threads.live--;
+        for (int kind = 0; kind < 3; kind++) { // who has ended is waited for no more
+            Meeting& of = meeting(kind, me);
+            if (--of.live > 0 && of.came == of.live) release(kind, me);
+        }
+        next(threads.fibers[me]->here, MOST);
     }
 }
-void resume(unsigned i) {
-    Fiber& fiber = *threads.fibers[i];
-    block.thread = i;
-    if (_setjmp(threads.scheduler) != 0) return;
-    if (fiber.started) _longjmp(fiber.here, 1);
-    fiber.started = true;
-    static thread_local ucontext_t start, back;
-    getcontext(&start);
-    start.uc_stack.ss_sp = fiber.stack.data();
-    start.uc_stack.ss_size = fiber.stack.size();
-    start.uc_link = nullptr;
-    makecontext(&start, run_fiber, 0);
-    swapcontext(&back, &start);
-}
-// Which thread is the i-th to run: forwards, backwards, or mixed by a number.
-unsigned nth(unsigned i, unsigned n, int order, unsigned round) {
-    if (order == 0) return i;
-    if (order == 1) return n - 1 - i;
-    unsigned step = 2 * ((unsigned)order * 2654435761u % 97) + 1; // odd: another order where n is a power of two
-    return n & (n - 1) ? (i + (unsigned)order * 7 + round) % n : (i * step + round * 5) % n;
-}
+// In which order threads run: forwards, backwards, or mixed by a number.
 std::atomic<int> order{0};
+void mix_order(unsigned n) {
+    threads.order.resize(n);
+    for (unsigned i = 0; i < n; i++) threads.order[i] = order == 1 ? n - 1 - i : i;
+    if (order < 2) return;
+    u64 state = order * 0x9e3779b97f4a7c15ull;
+    for (unsigned i = n; i > 1; i--) {
+        state = state * 6364136223846793005ull + 1442695040888963407ull;
+        std::swap(threads.order[i - 1], threads.order[(state >> 33) % i]);
+    }
+}
 } // namespace
 
-void meet() { to_scheduler(*threads.fibers[block.thread]); }
-unsigned char* hand(unsigned thread, int kind) { return &threads.hands[((size_t)thread * 2 + kind) * 64]; }
+void meet(int kind) {
+    unsigned me = block.thread;
+    Meeting& of = meeting(kind, me);
+    if (++of.came == of.live) {
+        release(kind, me);
+        return;
+    }
+    threads.fibers[me]->state = WAITS;
+    next(threads.fibers[me]->here, me);
+}
+void pause() { next(threads.fibers[block.thread]->here, block.thread); }
+unsigned char* hand(unsigned thread, int kind) {
+    unsigned side = threads.fibers[block.thread]->parity[kind] & 1;
+    return &threads.hands[(((size_t)thread * 2 + kind) * 2 + side) * 64];
+}
+void handed(int kind) { threads.fibers[block.thread]->parity[kind]++; }
 
-void launch(void (*body)(void**), void** arguments, dim3 blocks, unsigned n, unsigned shared) {
+// Runs all blocks of a kernel, one after the other; whether each came to its end.
+bool launch(void (*body)(void**), void** arguments, dim3 blocks, unsigned n, unsigned shared) {
+    std::lock_guard<std::mutex> held(launching);
     auto& t = threads;
     while (t.fibers.size() < n) {
-        t.fibers.push_back(new Fiber);
-        t.fibers.back()->stack.resize(STACK);
+        Fiber* fiber = new Fiber;
+        fiber->stack.resize(STACK);
+        begin(fiber->here, fiber->stack.data(), STACK, run_fiber);
+        t.fibers.push_back(fiber);
     }
-    t.hands.resize((size_t)((n + 31) & ~31u) * 128);
+    mix_order(n);
+    t.hands.resize((size_t)MOST * 256);
     std::vector<unsigned char> memory(shared + 1024);
     t.body = body;
     t.arguments = arguments;
@@ -91,18 +179,20 @@ void launch(void (*body)(void**), void** arguments, dim3 blocks, unsigned n, uns
             for (unsigned x = 0; x < blocks.x; x++) {
                 block.index = {x, y, z};
                 memset(block.shared, 0xff, shared); // what was not written is no number
-                for (unsigned i = 0; i < n; i++) t.fibers[i]->done = false;
-                bool live = true;
-                for (unsigned round = 0; live; round++) {
-                    live = false;
-                    for (unsigned i = 0; i < n; i++) {
-                        unsigned at = nth(i, n, order, round);
-                        if (t.fibers[at]->done) continue;
-                        resume(at);
-                        live |= !t.fibers[at]->done;
-                    }
+                for (int kind = 0; kind < 3; kind++)
+                    for (unsigned first = 0; first < n; first += WIDTH[kind])
+                        t.meetings[kind][first / WIDTH[kind]] = {std::min(WIDTH[kind], n - first), 0};
+                for (unsigned i = 0; i < n; i++) t.fibers[i]->state = READY;
+                t.live = n;
+                t.at = n - 1;
+                t.stuck = false;
+                next(t.scheduler, MOST);
+                if (t.stuck) { // fibers that wait are left where they are; a card that has failed runs no more
+                    t.fibers.clear();
+                    return false;
                 }
             }
+    return true;
 }
 
 template <class... A, size_t... I>
@@ -150,7 +240,7 @@ Card& card() {
 
 using namespace twin;
 typedef void* Handle;
-enum { OK = 0, INVALID = 1, NO_MEMORY = 2, BAD_PTX = 218, NOT_FOUND = 500 };
+enum { OK = 0, INVALID = 1, NO_MEMORY = 2, BAD_PTX = 218, NOT_FOUND = 500, STUCK = 719 };
 
 extern "C" {
 // Not the driver's: in which order the threads of a block run from now on.
@@ -225,13 +315,13 @@ int cuFuncSetAttribute(Handle, int, int) { return OK; }
 int cuLaunchKernel(Handle function, unsigned x, unsigned y, unsigned z, unsigned threads, unsigned b, unsigned c, unsigned shared,
                    Handle, Handle* arguments, Handle*) {
     if (threads == 0 || threads > 1024 || b != 1 || c != 1 || shared > 227u << 10) return INVALID;
-    twin::launch(((twin::Kernel*)function)->body, arguments, {x, y, z}, threads, shared);
-    return OK;
+    return twin::launch(((twin::Kernel*)function)->body, arguments, {x, y, z}, threads, shared) ? OK : STUCK;
 }
 int cuGetErrorName(int error, const char** name) {
     *name = error == INVALID ? "CUDA_ERROR_INVALID_VALUE"
             : error == NO_MEMORY ? "CUDA_ERROR_OUT_OF_MEMORY"
             : error == BAD_PTX ? "CUDA_ERROR_INVALID_PTX"
+            : error == STUCK ? "CUDA_ERROR_LAUNCH_FAILED"
             : error == NOT_FOUND ? "CUDA_ERROR_NOT_FOUND" : "CUDA_ERROR_UNKNOWN";
     return OK;
 }
@@ -239,6 +329,7 @@ int cuGetErrorString(int error, const char** text) {
     *text = error == INVALID ? "invalid argument"
             : error == NO_MEMORY ? "out of memory"
             : error == BAD_PTX ? "a PTX JIT compilation failed"
+            : error == STUCK ? "threads of a block wait for others that never come to the same barrier"
             : error == NOT_FOUND ? "named symbol not found" : "unknown error";
     return OK;
 }
