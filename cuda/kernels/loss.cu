@@ -36,7 +36,8 @@ struct Found {
 };
 
 // Adds what was found to dtable: sorts it by table row, ids that are equal in the order of their tokens, then adds every run to
-// its row. Each thread adds for its own columns, 8 rows of which are on their way at once.
+// its row. Each thread adds for its own columns, 8 rows of which are on their way at once. No barrier at its end: the block meets
+// once more before anything found is overwritten.
 template <class T>
 __device__ __forceinline__ void add_found(View<float> dtable, View<T> dy, const Found& found, Found& sorted, u32 held) {
     for (u32 e = threadIdx.x; e < held; e += blockDim.x) {
@@ -66,7 +67,6 @@ __device__ __forceinline__ void add_found(View<float> dtable, View<T> dy, const 
             }
         }
     }
-    __syncthreads();
 }
 
 // dtable[V,N] += each row of dy[B,N], at its id's row. The x-th of the blocks is the only one that adds to the table's rows x,

@@ -75,6 +75,9 @@ macro_rules! arguments {
 }
 arguments!(f32 f64 u32 u64);
 
+/// What the driver's twin calls its card.
+const TWIN: &str = "the CPU's twin of a GPU";
+
 const CAPABILITY: [c_int; 2] = [75, 76];
 const PROCESSORS: c_int = 16;
 const DYNAMIC_SHARED: c_int = 8;
@@ -134,7 +137,8 @@ impl Card {
         let [mut free, mut total] = [0; 2];
         call!(driver, cuMemGetInfo_v2(&raw mut free, &raw mut total))?;
         card.about.memory = [free, total];
-        for module in ptx::MODULES {
+        let by_hand = if card.about.name == TWIN { &[] } else { ptx::BY_HAND };
+        for module in ptx::MODULES.iter().chain(by_hand) {
             if card.about.capability >= module.least {
                 card.load(module)?;
             }

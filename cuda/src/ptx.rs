@@ -23,6 +23,10 @@ modules! {
     "norm" (8, 0);
 }
 
+/// Written by hand, for the course: cards load them, the twin has no source of them.
+pub(crate) const BY_HAND: &[Module] =
+    &[Module { name: "hand/rms_norm", ptx: include_str!("../ptx/hand/rms_norm.ptx"), least: (8, 0) }];
+
 /// The kernels of a PTX text, each with the bytes of its parameters.
 pub(crate) fn kernels(ptx: &'static str) -> impl Iterator<Item = (&'static str, Vec<usize>)> {
     ptx.split(".entry ").skip(1).map(|entry| {
@@ -40,4 +44,19 @@ fn bytes(parameter: &str) -> usize {
     }
     let bits = words.iter().find_map(|word| word.strip_prefix(['.'])?.get(1..)?.parse::<usize>().ok());
     bits.expect("a type of so many bits") / 8
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Kills: a parameter that the compiled kernel has not, or that the text hides from us.
+    #[test]
+    fn a_kernel_by_hand_takes_what_the_compiled_one_takes() {
+        let of = |modules: &'static [Module], name: &str| {
+            let mut all = modules.iter().flat_map(|module| kernels(module.ptx));
+            all.find(|(kernel, _)| *kernel == name).expect("it is there").1
+        };
+        assert_eq!(of(BY_HAND, "rms_norm_by_hand"), of(MODULES, "rms_norm_f32"));
+    }
 }

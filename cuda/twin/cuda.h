@@ -89,8 +89,12 @@ T __shfl_up_sync(unsigned, T x, int delta) {
     return twin_shuffle(x, (int)lane >= delta ? lane - delta : lane);
 }
 inline unsigned __ballot_sync(unsigned, int yes) {
-    unsigned all = 0;
-    for (int lane = 0; lane < 32; lane++) all |= (unsigned)(twin_shuffle<int>(yes != 0, lane) != 0) << lane;
+    unsigned me = twin::block.thread, all = 0;
+    *twin::hand(me, 0) = yes != 0;
+    twin::meet();
+    for (unsigned there = me & ~31u; there < (me | 31) + 1 && there < twin::block.threads.x; there++)
+        all |= (unsigned)*twin::hand(there, 0) << (there & 31);
+    twin::meet();
     return all;
 }
 inline int __any_sync(unsigned mask, int yes) { return __ballot_sync(mask, yes) != 0; }
