@@ -43,8 +43,8 @@ struct Block {
     unsigned char* shared;      // dynamic shared memory
 };
 extern thread_local Block block;
-// The other threads of the block run until each has come this far, or ended.
-void meet();
+// The other threads run until each has come this far, or ended: those of the block, or of the warp alone.
+void meet(bool all = true);
 // Memory for what the threads of a block hand to each other: 64 bytes each, of two kinds.
 unsigned char* hand(unsigned thread, int kind);
 } // namespace twin
@@ -55,7 +55,7 @@ unsigned char* hand(unsigned thread, int kind);
 #define gridDim (twin::block.blocks)
 
 inline void __syncthreads() { twin::meet(); }
-inline void __syncwarp(unsigned = ~0u) { twin::meet(); }
+inline void __syncwarp(unsigned = ~0u) { twin::meet(false); }
 inline void __threadfence() {}
 inline void __threadfence_block() {}
 
@@ -63,11 +63,11 @@ template <class T>
 T twin_shuffle(T x, unsigned from) {
     unsigned me = twin::block.thread;
     memcpy(twin::hand(me, 0), &x, sizeof x);
-    twin::meet();
+    twin::meet(false);
     T y;
     unsigned there = (me & ~31u) | (from & 31);
     memcpy(&y, twin::hand(there < twin::block.threads.x ? there : me, 0), sizeof y);
-    twin::meet();
+    twin::meet(false);
     return y;
 }
 template <class T>
@@ -91,10 +91,10 @@ T __shfl_up_sync(unsigned, T x, int delta) {
 inline unsigned __ballot_sync(unsigned, int yes) {
     unsigned me = twin::block.thread, all = 0;
     *twin::hand(me, 0) = yes != 0;
-    twin::meet();
+    twin::meet(false);
     for (unsigned there = me & ~31u; there < (me | 31) + 1 && there < twin::block.threads.x; there++)
         all |= (unsigned)*twin::hand(there, 0) << (there & 31);
-    twin::meet();
+    twin::meet(false);
     return all;
 }
 inline int __any_sync(unsigned mask, int yes) { return __ballot_sync(mask, yes) != 0; }

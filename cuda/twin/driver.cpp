@@ -22,7 +22,7 @@ const size_t STACK = 256 << 10;
 struct Fiber {
     jmp_buf here;
     std::vector<unsigned char> stack;
-    bool done = true, started = false;
+    bool done = true, started = false, waits = false; // waits: for its block, not only for its warp
 };
 struct Threads {
     std::vector<Fiber*> fibers;
@@ -68,9 +68,45 @@ unsigned nth(unsigned i, unsigned n, int order, unsigned round) {
     return n & (n - 1) ? (i + (unsigned)order * 7 + round) % n : (i * step + round * 5) % n;
 }
 std::atomic<int> order{0};
+const int WARPS = 3;
+
+// All threads in turn, each to where it next meets others.
+void by_threads(unsigned n) {
+    bool live = true;
+    for (unsigned round = 0; live; round++) {
+        live = false;
+        for (unsigned i = 0; i < n; i++) {
+            unsigned at = nth(i, n, order, round);
+            if (threads.fibers[at]->done) continue;
+            resume(at);
+            live |= !threads.fibers[at]->done;
+        }
+    }
+}
+// One warp after the other, each as far as it comes without the rest of its block.
+void by_warps(unsigned n) {
+    for (bool live = true; live;) {
+        live = false;
+        for (unsigned warp = 0; warp < n; warp += 32) {
+            for (bool goes_on = true; goes_on;) {
+                goes_on = false;
+                for (unsigned at = warp; at < n && at < warp + 32; at++) {
+                    Fiber& fiber = *threads.fibers[at];
+                    if (fiber.done || fiber.waits) continue;
+                    resume(at);
+                    goes_on |= !fiber.done && !fiber.waits;
+                }
+            }
+        }
+        for (unsigned at = 0; at < n; at++) live |= !threads.fibers[at]->done, threads.fibers[at]->waits = false;
+    }
+}
 } // namespace
 
-void meet() { to_scheduler(*threads.fibers[block.thread]); }
+void meet(bool all) {
+    threads.fibers[block.thread]->waits = all;
+    to_scheduler(*threads.fibers[block.thread]);
+}
 unsigned char* hand(unsigned thread, int kind) { return &threads.hands[((size_t)thread * 2 + kind) * 64]; }
 
 void launch(void (*body)(void**), void** arguments, dim3 blocks, unsigned n, unsigned shared) {
@@ -91,17 +127,9 @@ void launch(void (*body)(void**), void** arguments, dim3 blocks, unsigned n, uns
             for (unsigned x = 0; x < blocks.x; x++) {
                 block.index = {x, y, z};
                 memset(block.shared, 0xff, shared); // what was not written is no number
-                for (unsigned i = 0; i < n; i++) t.fibers[i]->done = false;
-                bool live = true;
-                for (unsigned round = 0; live; round++) {
-                    live = false;
-                    for (unsigned i = 0; i < n; i++) {
-                        unsigned at = nth(i, n, order, round);
-                        if (t.fibers[at]->done) continue;
-                        resume(at);
-                        live |= !t.fibers[at]->done;
-                    }
-                }
+                for (unsigned i = 0; i < n; i++) t.fibers[i]->done = t.fibers[i]->waits = false;
+                if (order == WARPS) by_warps(n);
+                else by_threads(n);
             }
 }
 
