@@ -2,8 +2,8 @@
 #include "dropout.cuh"
 #include "row.cuh"
 
-// y = f(x, row) element by element, for all rows of the last x; `by_rows`: f asks for the row. A thread takes 16 bytes or
-// one element after the other, a grid's width apart; matrices that lie together are one row.
+// y = f(x, row) element by element, for all rows of the last x; `by_rows`: f asks for the row. A thread takes 16 bytes
+// or one element after the other, a grid's width apart; matrices that lie together are one row.
 template <int N, int OUT, int IN, class T, class F>
 __device__ __forceinline__ void map_by(const View<T> (&y)[OUT], const View<T> (&x)[IN], bool together, F f) {
     u64 rows = x[IN - 1].rows, per = x[IN - 1].cols / N, step = (u64)gridDim.x * blockDim.x;
@@ -47,8 +47,8 @@ __device__ void copy(View<T> y, View<T> x) {
 }
 BOTH(copy, PARAMS(View<T> y, View<T> x), y, x)
 
-// y[B,N] = x[B,N] of any strides: squares of 32 by 32, read along x's columns and written along y's, so that a transpose
-// reads and writes whole lines. A block of 256 threads takes one square after the other.
+// y[B,N] = x[B,N] of any strides: squares of 32 by 32, read along x's columns and written along y's, so that a
+// transpose reads and writes whole lines. A block of 256 threads takes one square after the other.
 template <class T>
 __device__ void gather(View<T> y, View<T> x) {
     __shared__ T square[32][33];
@@ -96,8 +96,8 @@ __device__ void scale_rows(View<T> y, View<float> by) {
 }
 BOTH(scale_rows, PARAMS(View<T> y, View<float> by), y, by)
 
-// sums[p,N] = Σ over the p-th part of x's rows [B,N], added to what is there if `add`: a block for 32 columns and a part, its
-// warps take rows in turn.
+// sums[p,N] = Σ over the p-th part of x's rows [B,N], added to what is there if `add`: a block for 32 columns and a
+// part, its warps take rows in turn.
 template <class T>
 __device__ void add_rows(View<float> sums, View<T> x, u32 add) {
     __shared__ float of_warps[8][32];
@@ -178,10 +178,12 @@ __device__ void swiglu_backward(View<T> dgate, View<T> dup, View<T> gate, View<T
         to[1] = dh * g * s;
     });
 }
-BOTH(swiglu_backward, PARAMS(View<T> dgate, View<T> dup, View<T> gate, View<T> up, View<T> dh), dgate, dup, gate, up, dh)
+BOTH(swiglu_backward,
+     PARAMS(View<T> dgate, View<T> dup, View<T> gate, View<T> up, View<T> dh),
+     dgate, dup, gate, up, dh)
 
-// x[B,N]: elements whose hash is below `least` become 0, others are scaled: a block a row, whose hash of the token it mixes
-// with every feature. The row is `first` + B's of the whole matrix; padding stays.
+// x[B,N]: elements whose hash is below `least` become 0, others are scaled: a block a row, whose hash of the token it
+// mixes with every feature. The row is `first` + B's of the whole matrix; padding stays.
 template <int N, class T>
 __device__ __forceinline__ void dropout_row(T* row, u32 cols, u64 token, const Dropout& dropout) {
     along<N, 1>(cols, [&](u32 j) {
@@ -203,8 +205,8 @@ __device__ void dropout(View<T> x, List tokens, u64 first, Dropout dropout) {
 }
 BOTH(dropout, PARAMS(View<T> x, List tokens, u64 first, Dropout terms), x, tokens, first, terms)
 
-// Every head (a, b) of x[B, heads·dim], its halves of an even dim, becomes (a·cos − b·sin, a·sin + b·cos): a block a row; a
-// thread keeps its angles, table[position, cos | sin], for head after head. `back`: the other way round.
+// Every head (a, b) of x[B, heads·dim], its halves of an even dim, becomes (a·cos − b·sin, a·sin + b·cos): a block a
+// row; a thread keeps its angles, table[position, cos | sin], for head after head. `back`: the other way round.
 template <int N, class T>
 __device__ __forceinline__ void rotate_row(T* row, const float* cosines, u32 heads, u32 dim, float sign) {
     u32 half = dim / 2, pieces = half / N, per = min(pieces, blockDim.x), at_once = blockDim.x / per;

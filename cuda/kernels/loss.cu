@@ -35,8 +35,9 @@ struct Found {
     u32 row[HELD], from[HELD];
 };
 
-// Adds what was found to dtable: sorts it by table row, ids that are equal in the order of their tokens, then adds every run to
-// its row. Each thread adds for its own columns, 8 rows of which are on their way at once.
+// Adds what was found to dtable: sorts it by table row, ids that are equal in the order of their tokens, then adds
+// every run to its row. Each thread adds for its own columns, 8 rows of which are on their way at once. No barrier at
+// its end: the block meets once more before anything found is overwritten.
 template <class T>
 __device__ __forceinline__ void add_found(View<float> dtable, View<T> dy, const Found& found, Found& sorted, u32 held) {
     for (u32 e = threadIdx.x; e < held; e += blockDim.x) {
@@ -62,15 +63,16 @@ __device__ __forceinline__ void add_found(View<float> dtable, View<T> dy, const 
             for (u32 k = 0; k < 8; k++) {
                 if (e + k >= held) break;
                 sum = (starts[k] ? old[k] : sum) + x[k];
-                if (e + k + 1 == held || sorted.row[e + k] != sorted.row[e + k + 1]) dtable(sorted.row[e + k], col) = sum;
+                if (e + k + 1 == held || sorted.row[e + k] != sorted.row[e + k + 1])
+                    dtable(sorted.row[e + k], col) = sum;
             }
         }
     }
-    __syncthreads();
 }
 
-// dtable[V,N] += each row of dy[B,N], at its id's row. The x-th of the blocks is the only one that adds to the table's rows x,
-// x + blocks, ..: it goes over all ids, in their order, and keeps its own. So every sum is taken in the order of the tokens.
+// dtable[V,N] += each row of dy[B,N], at its id's row. The x-th of the blocks is the only one that adds to the table's
+// rows x, x + blocks, ..: it goes over all ids, in their order, and keeps its own. So every sum is taken in the order
+// of the tokens.
 template <class T>
 __device__ void embed_backward(View<float> dtable, View<T> dy, List ids, u32 first, u32 len) {
     __shared__ Found found, sorted;
@@ -153,10 +155,11 @@ BOTH(row_sums, PARAMS(View<float> sums, View<T> logits, View<float> m, List targ
 
 const u32 IGNORED = ~0u; // a target that does not count
 
-// m[B,1] += ln sums[B,0], and loss[1,1] = share · Σ(lse − own·sums[B,1] − every·sums[B,2] + z·lse²) over the rows whose target
-// counts: one block, whose threads take rows in turn.
+// m[B,1] += ln sums[B,0], and loss[1,1] = share · Σ(lse − own·sums[B,1] − every·sums[B,2] + z·lse²) over the rows
+// whose target counts: one block, whose threads take rows in turn.
 template <class T>
-__device__ void cross_entropy(View<T> loss, View<T> m, View<T> sums, List targets, float share, float own, float every, float z) {
+__device__ void cross_entropy(View<T> loss, View<T> m, View<T> sums, List targets, float share, float own,
+                              float every, float z) {
     float total = 0;
     for (u64 i = threadIdx.x; i < sums.rows; i += blockDim.x) {
         m(i, 0) = narrow<T>(wide(m(i, 0)) + logf(wide(sums(i, 0))));
@@ -174,7 +177,8 @@ BOTH(cross_entropy,
 
 // logits[B,V] become exp(x − lse)·whole − every, less own at the target; 0 where the target is ignored: a block a row.
 template <int N, class T>
-__device__ __forceinline__ void cross_entropy_row(T* row, u32 cols, float lse, float whole, float every, u32 target, float own) {
+__device__ __forceinline__ void cross_entropy_row(T* row, u32 cols, float lse, float whole, float every, u32 target,
+                                                  float own) {
     along<N>(cols, [&](u32 j) {
         float x[N];
         load(x, row + j);
@@ -187,8 +191,8 @@ __device__ __forceinline__ void cross_entropy_row(T* row, u32 cols, float lse, f
     });
 }
 template <class T>
-__device__ void cross_entropy_backward(View<T> logits, View<float> lse, List targets, u32 first, u32 len, float share, float own,
-                                       float every, float z) {
+__device__ void cross_entropy_backward(View<T> logits, View<float> lse, List targets, u32 first, u32 len, float share,
+                                       float own, float every, float z) {
     Slice slice{first, len};
     T* row = logits.at + blockIdx.x * logits.row_stride;
     u32 id = targets.at[blockIdx.x], target = slice.has(id) ? slice.local(id) : IGNORED;
@@ -200,7 +204,8 @@ __device__ void cross_entropy_backward(View<T> logits, View<float> lse, List tar
     else cross_entropy_row<1>(row, logits.cols, of_row, whole, every * share, target, own * share);
 }
 BOTH(cross_entropy_backward,
-     PARAMS(View<T> logits, View<float> lse, List targets, u32 first, u32 len, float share, float own, float every, float z),
+     PARAMS(View<T> logits, View<float> lse, List targets, u32 first, u32 len, float share, float own, float every,
+            float z),
      logits, lse, targets, first, len, share, own, every, z)
 
 // parts[1,blocks] = each block's Σ(x − y)², and x[B,N] = twice·(x − y).

@@ -41,7 +41,10 @@ __device__ __forceinline__ void load(float (&x)[8], const bf16* at) {
     uint4 v = at16<const uint4>(at);
     u32 words[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll
-    for (int k = 0; k < 4; k++) x[2 * k] = bits_to_float(words[k] << 16), x[2 * k + 1] = bits_to_float(words[k] & ~0xffffu);
+    for (int k = 0; k < 4; k++) {
+        x[2 * k] = bits_to_float(words[k] << 16);
+        x[2 * k + 1] = bits_to_float(words[k] & ~0xffffu);
+    }
 }
 __device__ __forceinline__ void load(float (&x)[8], const float* at) {
     float4 a = at16<const float4>(at), b = at16<const float4>(at + 4);
@@ -79,7 +82,8 @@ __device__ __forceinline__ float warp_max(float x) {
     return x;
 }
 
-// The sums of each x over all threads of a block, whole warps of them: the same for all. `room` may be used again at once.
+// The sums of each x over all threads of a block, whole warps of them: the same for all. `room` may be used again at
+// once.
 template <int N>
 __device__ __forceinline__ void block_sum(float (&x)[N]) {
     __shared__ float room[32 * N];

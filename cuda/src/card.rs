@@ -76,6 +76,9 @@ macro_rules! arguments_of {
 pub(crate) use arguments_of;
 arguments_of!(f32, f64, u32, u64);
 
+/// What the driver's twin calls its card.
+const TWIN: &str = "the CPU's twin of a GPU";
+
 const CAPABILITY: [c_int; 2] = [75, 76];
 const PROCESSORS: c_int = 16;
 const DYNAMIC_SHARED: c_int = 8;
@@ -133,7 +136,8 @@ impl Card {
         card.enter()?;
         call!(driver, cuStreamCreate(&raw mut card.stream, 1))?; // 1: it does not wait for the default stream
         card.about.memory = card.memory()?;
-        for module in ptx::MODULES {
+        let by_hand = if card.about.name == TWIN { &[] } else { ptx::BY_HAND };
+        for module in ptx::MODULES.iter().chain(by_hand) {
             if card.about.capability >= module.least {
                 card.load(module)?;
             }

@@ -34,6 +34,10 @@ modules! {
 #[cfg(test)]
 const MANIFEST: &str = include_str!("../ptx/manifest.txt");
 
+/// Written by hand, for the course: cards load them, the twin has no source of them.
+pub(crate) const BY_HAND: &[Module] =
+    &[Module { name: "hand/rms_norm", ptx: include_str!("../ptx/hand/rms_norm.ptx"), least: (8, 0) }];
+
 /// The kernels of a PTX text, each with the bytes of its parameters.
 pub(crate) fn kernels(ptx: &'static str) -> impl Iterator<Item = (&'static str, Vec<usize>)> {
     ptx.split(".entry ").skip(1).map(|entry| {
@@ -108,5 +112,15 @@ mod tests {
         let text = ".visible .entry f(\n\t.param .u32 a,\n\t.param .align 8 .b8 b[32],\n\t.param .f64 c\n)\n{\n}\n.visible .entry g()\n";
         let read: Vec<_> = kernels(text).collect();
         assert_eq!(read, [("f", vec![4, 32, 8]), ("g", vec![])]);
+    }
+
+    /// Kills: a parameter that the compiled kernel has not, or that the text hides from us.
+    #[test]
+    fn a_kernel_by_hand_takes_what_the_compiled_one_takes() {
+        let of = |modules: &'static [Module], name: &str| {
+            let mut all = modules.iter().flat_map(|module| kernels(module.ptx));
+            all.find(|(kernel, _)| *kernel == name).expect("it is there").1
+        };
+        assert_eq!(of(BY_HAND, "rms_norm_by_hand"), of(MODULES, "rms_norm_f32"));
     }
 }

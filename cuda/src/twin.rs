@@ -22,7 +22,8 @@ pub fn install() -> Result<&'static Path, String> {
     path.as_deref().map_err(Clone::clone)
 }
 
-/// In which order the threads of a block run from now on: 0 forwards, 1 backwards, any other number mixed.
+/// In which order the threads of a block run from now on: 0 forwards, 1 backwards, 3 one warp after the
+/// other as far as each comes, any other number mixed.
 ///
 /// # Panics
 /// Unless the twin is installed.

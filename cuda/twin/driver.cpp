@@ -96,14 +96,23 @@ void release(int kind, unsigned thread) {
         if (threads.fibers[i]->state == WAITS) threads.fibers[i]->state = READY;
     meeting(kind, thread).came = 0;
 }
+// In which order threads run: forwards, backwards, one warp after the other (3), or mixed by a number.
+std::atomic<int> order{0};
 // The next fiber that is ready runs; if none is, the block is at its end, or stuck.
 void next(Context& here, unsigned me) {
     unsigned n = block.threads.x;
+    if (order == 3 && me < n) // one warp after the other, each as far as it comes
+        for (unsigned other = me & ~31u; other < (me | 31) + 1 && other < n; other++)
+            if (other != me && threads.fibers[other]->state == READY) {
+                block.thread = other;
+                go(here, threads.fibers[other]->here);
+                return;
+            }
     for (unsigned tried = 0; tried < n; tried++) {
         threads.at = threads.at + 1 == n ? 0 : threads.at + 1;
         unsigned other = threads.order[threads.at];
         if (threads.fibers[other]->state != READY) continue;
-        if (other == me && &here == &threads.fibers[me]->here) return;
+        if (other == me) return;
         block.thread = other;
         go(here, threads.fibers[other]->here);
         return;
@@ -122,11 +131,9 @@ void run_fiber() {
             Meeting& of = meeting(kind, me);
             if (--of.live > 0 && of.came == of.live) release(kind, me);
         }
-        next(threads.fibers[me]->here, MOST);
+        next(threads.fibers[me]->here, me);
     }
 }
-// In which order threads run: forwards, backwards, or mixed by a number.
-std::atomic<int> order{0};
 void mix_order(unsigned n) {
     threads.order.resize(n);
     for (unsigned i = 0; i < n; i++) threads.order[i] = order == 1 ? n - 1 - i : i;

@@ -50,7 +50,7 @@ fn embed_backward<S: Number>(gpu: &Gpu) -> Result<(), String> {
     let often: Vec<u32> = (0..5000).map(|i| if i % 5 > 0 { 2 } else { i }).collect();
     let lists = [
         (drawn(50, 30), [7, 13]),
-        (drawn(1500, 900), [0, 700]),
+        (drawn(300, 300), [0, 280]),
         (often, [1, 5]),
         (drawn(9, 4), [9, 4]),
         (vec![], [0, 4]),

@@ -1,10 +1,13 @@
 //! Checks of `norm.cu`.
 use super::{Both, Check, Number, both, on_both};
 use crate::gpu::Gpu;
+use crate::launches::rms_norm_as;
 use kernels::Kernels;
+use tensor::Cpu;
 
 pub(crate) const ALL: &[Check] = &[
     ("rms norm", both!(rms)),
+    ("rms norm by hand", rms_by_hand),
     ("rms norm backward", both!(rms_backward)),
     ("layer norm", both!(layer)),
     ("layer norm backward", both!(layer_backward)),
@@ -36,6 +39,22 @@ fn rms<S: Number>(gpu: &Gpu) -> Result<(), String> {
         on_both!(gpu: S, rms_norm(to, r, from, by, eps));
         stats.close("1 / the root of the mean square", 0.5)?;
         y.close("rms norm", 1.0)?;
+    }
+    Ok(())
+}
+
+/// The kernel that is written by hand and the compiled one, where there is a card: the same but for the order of sums.
+fn rms_by_hand(gpu: &Gpu) -> Result<(), String> {
+    const KERNEL: &str = "rms_norm_by_hand";
+    for [rows, cols, whole, at] in SHAPES.into_iter().filter(|_| gpu.card().has(KERNEL)) {
+        let (x, gain) = (Both::<f32>::draw(gpu, 1, rows, whole), Both::<f32>::draw(gpu, 2, 1, whole));
+        let (mut y, mut r) = (Both::<f32>::draw(gpu, 3, rows, whole), Both::<f32>::draw(gpu, 4, rows, 3));
+        let ((to, wanted), (scale, scales)) = (y.cut_mut(at, cols), r.cut_mut(1, 1));
+        let (from, by) = (x.cut(at, cols), gain.cut(at, cols));
+        rms_norm_as::<f32>(gpu, KERNEL, to, scale, from.0, by.0, EPS);
+        Cpu::<f64>::default().rms_norm(wanted, scales, from.1, by.1, EPS);
+        r.close("1 / the root of the mean square, by hand", 0.5)?;
+        y.close("rms norm by hand", 1.0)?;
     }
     Ok(())
 }

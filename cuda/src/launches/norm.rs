@@ -17,8 +17,21 @@ pub(crate) fn rms_norm<S: Scalar<Wide = f32>>(
     gain: View<Cuda<S>>,
     eps: f64,
 ) {
+    rms_norm_as(gpu, &named::<S>("rms_norm"), y, r, x, gain, eps);
+}
+
+/// By the kernel of this name: the compiled one, or that which is written by hand.
+pub(crate) fn rms_norm_as<S: Scalar<Wide = f32>>(
+    gpu: &Gpu,
+    kernel: &str,
+    y: ViewMut<Cuda<S>>,
+    r: ViewMut<Cuda<f32>>,
+    x: View<Cuda<S>>,
+    gain: View<Cuda<S>>,
+    eps: f64,
+) {
     let [y, r, x, gain] = [Window::from(&y), Window::from(&r), Window::from(&x), Window::from(&gain)];
-    gpu.launch(&named::<S>("rms_norm"), across(x), &[&y, &r, &x, &gain, &share(x), &(eps as f32)]);
+    gpu.launch(kernel, across(x), &[&y, &r, &x, &gain, &share(x), &(eps as f32)]);
 }
 
 pub(crate) fn layer_norm<S: Scalar<Wide = f32>>(
