@@ -1,23 +1,22 @@
 //! How each kernel of the list is launched: one function of its name, one file for each family of operations.
 mod elementwise;
-mod gemm;
+pub(crate) mod gemm;
 mod optimizer;
-mod top_k;
 mod router;
 mod stub;
+mod top_k;
 
 pub(crate) use elementwise::*;
 pub(crate) use gemm::*;
 pub(crate) use optimizer::*;
-pub(crate) use top_k::*;
 pub(crate) use router::*;
 pub(crate) use stub::*;
+pub(crate) use top_k::*;
 
 use crate::card::{Argument, Shape};
-use crate::device::Cuda;
 use crate::gpu::Gpu;
 use std::ffi::c_void;
-use tensor::{Index, Scalar, View, ViewMut};
+use tensor::{Device, Index, Scalar, View, ViewMut};
 
 /// A matrix as kernels see it: `View<T>` of `number.cuh`.
 #[derive(Clone, Copy, Debug)]
@@ -48,8 +47,8 @@ impl Window {
 
 macro_rules! window {
     ($of:ident) => {
-        impl<S: Scalar> From<&$of<'_, Cuda<S>>> for Window {
-            fn from(x: &$of<Cuda<S>>) -> Self {
+        impl<D: Device<Place = Gpu>> From<&$of<'_, D>> for Window {
+            fn from(x: &$of<D>) -> Self {
                 let small = |n: usize| u32::try_from(n).expect("less than 2^32 rows or columns");
                 Self {
                     at: x.ptr().0,

@@ -14,7 +14,7 @@
 #define __restrict__
 #define __launch_bounds__(...)
 #define __shared__ static thread_local
-#define __align__(n) alignas(n)
+#define __align__(n) __attribute__((aligned(n)))
 #define __constant__ static const
 
 struct dim3 {

@@ -46,6 +46,7 @@ fn choices<S: Number>(gpu: &Gpu) -> Result<(), String> {
         (12, 3, Some([4, 2])),
         (70, 6, Some([35, 9])),
         (77, 7, Some([5, 2])),
+        (23, 4, Some([4, 4])),
         (9, 2, Some([9, 3])),
     ];
     for (experts, k, groups) in sizes {
