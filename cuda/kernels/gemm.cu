@@ -10,12 +10,12 @@
 #include "product.cuh"
 
 // Rung 0, the definition: a thread adds up one element of C. Each number of A is read N times and each of B M times.
-template <class T, class C>
-__device__ void gemm_naive(View<C> c, View<T> a, View<T> b, u32 add) {
+template <class T>
+__device__ void gemm_naive(View<T> c, View<T> a, View<T> b, u32 how) {
     each(c.rows, c.cols, [&](u64 i, u64 j) {
         float sum = 0;
         for (u64 k = 0; k < a.cols; k++) sum += wide(a(i, k)) * wide(b(k, j));
-        c(i, j) = narrow<C>(add ? wide(c(i, j)) + sum : sum);
+        product::write(c, i, j, Lanes<1>{sum}, how);
     });
 }
 PRODUCTS(gemm_naive, )
@@ -65,8 +65,8 @@ struct Share {
 
 // A block has a tile of C of 64·HALVES rows and columns, a thread of it 4·4 numbers in each quarter (where HALVES is 2): each
 // number that it reads from shared memory is multiplied 4·HALVES times.
-template <int HALVES, class T, class C>
-__device__ __forceinline__ void run(View<C> c, View<T> a, View<T> b, u32 add) {
+template <int HALVES, class T>
+__device__ __forceinline__ void run(View<T> c, View<T> a, View<T> b, u32 how) {
     const int WIDTH = 64 * HALVES, K = 16 / HALVES;
     __shared__ __align__(16) float left[2][K][WIDTH + 4], right[2][K][WIDTH + 4];
     product::Place at = product::tile<WIDTH, WIDTH>(c.rows, c.cols);
@@ -94,27 +94,26 @@ __device__ __forceinline__ void run(View<C> c, View<T> a, View<T> b, u32 add) {
         of_a.put(left[now]), of_b.put(right[now]);
         __syncthreads();
     }
-    bool at_once = aligned<4>(c);
 #pragma unroll
     for (int i = 0; i < 4 * HALVES; i++)
 #pragma unroll
         for (int h = 0; h < HALVES; h++) {
             Lanes<4> of = {sums[i][4 * h], sums[i][4 * h + 1], sums[i][4 * h + 2], sums[i][4 * h + 3]};
-            product::write(c, at.row + i / 4 * 64 + ty + i % 4, at.col + h * 64 + tx, of, add, at_once);
+            product::write(c, at.row + i / 4 * 64 + ty + i % 4, at.col + h * 64 + tx, of, how);
         }
 }
 } // namespace tiled
 
 // Rung 1: tiles of both sides go through shared memory, a thread keeps a tile of C in registers. Source: Volkov, Demmel,
 // "Benchmarking GPUs to tune dense linear algebra", SC 2008.
-__device__ __forceinline__ void gemm_tiled(View<float> c, View<float> a, View<float> b, u32 add) {
-    tiled::run<2>(c, a, b, add);
+__device__ __forceinline__ void gemm_tiled(View<float> c, View<float> a, View<float> b, u32 how) {
+    tiled::run<2>(c, a, b, how);
 }
-PRODUCT(gemm_tiled, f32, float, float, __launch_bounds__(256, 2))
+PRODUCT(gemm_tiled, f32, float, __launch_bounds__(256, 2))
 
 // The same with tiles of a quarter: where C has too few large ones for all multiprocessors.
-template <class T, class C>
-__device__ __forceinline__ void gemm_small(View<C> c, View<T> a, View<T> b, u32 add) {
-    tiled::run<1>(c, a, b, add);
+template <class T>
+__device__ __forceinline__ void gemm_small(View<T> c, View<T> a, View<T> b, u32 how) {
+    tiled::run<1>(c, a, b, how);
 }
 PRODUCTS(gemm_small, __launch_bounds__(256))

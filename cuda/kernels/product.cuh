@@ -2,15 +2,12 @@
 #pragma once
 #include "lanes.cuh"
 
-// The kernels of a rung: of f32, of bf16, and of bf16 with C in f32. `bounds` are those of a launch.
-#define PRODUCT(rung, name, C, T, bounds)                                                                      \
-    extern "C" __global__ void bounds rung##_##name(View<C> c, View<T> a, View<T> b, u32 add) { rung(c, a, b, add); }
-#define NARROW_PRODUCTS(rung, bounds)                                                                          \
-    PRODUCT(rung, bf16, bf16, bf16, bounds)                                                                    \
-    PRODUCT(rung, wide_bf16, float, bf16, bounds)
-#define PRODUCTS(rung, bounds)                                                                                 \
-    PRODUCT(rung, f32, float, float, bounds)                                                                   \
-    NARROW_PRODUCTS(rung, bounds)
+// The kernels of a rung: C (+)= A·B of f32 and of bf16. `how` says whether C is added to, and whether it is in f32 whatever
+// its view says; `bounds` are those of a launch.
+const u32 ADD = 1, WIDE = 2;
+#define PRODUCT(rung, name, T, bounds) \
+    extern "C" __global__ void bounds rung##_##name(View<T> c, View<T> a, View<T> b, u32 how) { rung(c, a, b, how); }
+#define PRODUCTS(rung, bounds) PRODUCT(rung, f32, float, bounds) PRODUCT(rung, bf16, bf16, bounds)
 
 namespace product {
 // The other way round: rows are columns.
@@ -21,9 +18,8 @@ __device__ __forceinline__ View<T> turned(View<T> x) {
 
 // Sums of N columns of a row, from a multiple of N on, to C: what lies beyond it is left away.
 template <int N, class C>
-__device__ __forceinline__ void write(View<C> c, u32 row, u32 col, Lanes<N> sums, u32 add, bool at_once) {
-    if (row >= c.rows) return;
-    if (at_once && col + N <= c.cols) {
+__device__ __forceinline__ void write_as(View<C> c, u32 row, u32 col, Lanes<N> sums, bool add) {
+    if (aligned<N>(c) && col + N <= c.cols) {
         C* to = &c(row, col);
         if (add) {
             Lanes<N> before = load<N>(to);
@@ -34,9 +30,18 @@ __device__ __forceinline__ void write(View<C> c, u32 row, u32 col, Lanes<N> sums
     } else {
 #pragma unroll
         for (int i = 0; i < N; i++)
-            if (col + i < c.cols)
-                c(row, col + i) = narrow<C>(add ? wide(c(row, col + i)) + sums.x[i] : sums.x[i]);
+            if (col + i < c.cols) c(row, col + i) = narrow<C>(add ? wide(c(row, col + i)) + sums.x[i] : sums.x[i]);
     }
+}
+template <int N, class T>
+__device__ __forceinline__ void write(View<T> c, u32 row, u32 col, Lanes<N> sums, u32 how) {
+    if (row >= c.rows) return;
+    if constexpr (sizeof(T) < sizeof(float))
+        if (how & WIDE) {
+            View<float> of = {(float*)c.at, c.row_stride, c.col_stride, c.rows, c.cols};
+            return write_as(of, row, col, sums, how & ADD);
+        }
+    write_as(c, row, col, sums, how & ADD);
 }
 
 // Where this block's tile begins. Tiles are taken eight rows of them at a time, column by column, so that blocks that run

@@ -20,6 +20,8 @@ macro_rules! modules {
 modules! {
     "elementwise" (8, 0);
     "gemm" (8, 0);
+    "gemm_few" (8, 0);
+    "gemm_tensor" (8, 0);
     "optimizer" (8, 0);
     "top_k" (8, 0);
     "router" (8, 0);

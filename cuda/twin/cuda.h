@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <vector>
 
 #define __global__
 #define __device__
@@ -47,6 +48,30 @@ extern thread_local Block block;
 void meet();
 // Memory for what the threads of a block hand to each other: 64 bytes each, of two kinds.
 unsigned char* hand(unsigned thread, int kind);
+// Copies that a thread has begun, in groups. They are done when they are waited for and not before, the last wait included.
+struct Copies {
+    struct Copy {
+        void* to;
+        const void* from;
+        unsigned bytes, group;
+    };
+    std::vector<Copy> begun;
+    unsigned groups = 0;
+    void begin(void* to, const void* from, unsigned bytes) { begun.push_back({to, from, bytes, groups}); }
+    void wait(unsigned but) {
+        size_t left = 0;
+        for (Copy& copy : begun) {
+            if (copy.group + but >= groups) {
+                begun[left++] = copy;
+                continue;
+            }
+            memset(copy.to, 0, 16);
+            memcpy(copy.to, copy.from, copy.bytes);
+        }
+        begun.resize(left);
+    }
+};
+inline thread_local Copies copies[1024];
 } // namespace twin
 
 #define threadIdx (dim3{twin::block.thread, 0, 0})
