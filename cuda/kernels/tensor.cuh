@@ -66,16 +66,19 @@ inline void multiply(float (&sums)[4], const u32 (&a)[4], u32 b0, u32 b1) {
     u32 me = twin::block.thread, lane = me % 32, own[6] = {a[0], a[1], a[2], a[3], b0, b1};
     memcpy(twin::hand(me, 0), own, sizeof own);
     twin::meet();
-    auto number = [&](u32 of_lane, u32 i, u32 half) {
+    float left[2][16], right[2][16]; // this lane's rows of a, its columns of b
+    auto put = [&](float* to, u32 of_lane, u32 i) {
         u32 pair;
         memcpy(&pair, twin::hand(me - lane + of_lane, 0) + 4 * i, 4);
-        return bits_to_float(half ? pair & 0xffff0000 : pair << 16);
+        to[0] = bits_to_float(pair << 16), to[1] = bits_to_float(pair & 0xffff0000);
     };
-    for (u32 i = 0; i < 4; i++) {
-        u32 row = lane / 4 + i / 2 * 8, col = lane % 4 * 2 + i % 2;
-        for (u32 k = 0; k < 16; k++)
-            sums[i] += number(row % 8 * 4 + k % 8 / 2, row / 8 + k / 8 * 2, k % 2) * number(col * 4 + k % 8 / 2, 4 + k / 8, k % 2);
-    }
+    for (u32 k = 0; k < 16; k += 2)
+        for (u32 i = 0; i < 2; i++) {
+            put(&left[i][k], lane / 4 * 4 + k % 8 / 2, i + k / 8 * 2);
+            put(&right[i][k], (lane % 4 * 2 + i) * 4 + k % 8 / 2, 4 + k / 8);
+        }
+    for (u32 i = 0; i < 4; i++)
+        for (u32 k = 0; k < 16; k++) sums[i] += left[i / 2][k] * right[i % 2][k];
     twin::meet();
 }
 #endif
