@@ -7,6 +7,7 @@
 // | tiled | once for every tile of C that it is in; multiplied from registers | here |
 // | few | once, as fast as memory gives it: for products of few rows | gemm_few.cu |
 // | tensor | as tiled, while the last ones are multiplied, by tensor cores | gemm_tensor.cu |
+// | hopper | as tensor, but the card copies tiles by itself, and four warps multiply together | gemm_hopper.cu |
 #include "product.cuh"
 
 // Rung 0, the definition: a thread adds up one element of C. Each number of A is read N times and each of B M times.
@@ -69,7 +70,7 @@ template <int HALVES, class T>
 __device__ __forceinline__ void run(View<T> c, View<T> a, View<T> b, u32 how) {
     const int WIDTH = 64 * HALVES, K = 16 / HALVES;
     __shared__ __align__(16) float left[2][K][WIDTH + 4], right[2][K][WIDTH + 4];
-    product::Place at = product::tile<WIDTH, WIDTH>(c.rows, c.cols);
+    product::Place at = product::tile<WIDTH, WIDTH>(c.rows, c.cols, blockIdx.x);
     u32 tx = threadIdx.x % 16 * 4, ty = threadIdx.x / 16 * 4;
     float sums[4 * HALVES][4 * HALVES] = {};
     Share<WIDTH, K, T> of_a(a, at.row), of_b(product::turned(b), at.col);

@@ -47,7 +47,7 @@ __device__ __forceinline__ void run(View<bf16> c, View<bf16> a, View<bf16> b, u3
     typedef Part<A_ALONG_K> Left;
     typedef Part<B_ALONG_K> Right;
     View<bf16> bt = product::turned(b);
-    product::Place at = product::tile<SIDE, SIDE>(c.rows, c.cols);
+    product::Place at = product::tile<SIDE, SIDE>(c.rows, c.cols, blockIdx.x);
     u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, row = warp / 4 * 64, col = warp % 4 * 32;
     u32 steps = (a.cols + STEP - 1) / STEP;
     float sums[4][4][4] = {};

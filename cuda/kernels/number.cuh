@@ -45,9 +45,15 @@ __device__ __forceinline__ float narrow<float>(float x) {
 }
 template <>
 __device__ __forceinline__ bf16 narrow<bf16>(float x) {
+#ifdef __CUDACC__
+    bf16 y;
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(y.bits) : "f"(x));
+    return y;
+#else
     u32 bits = float_to_bits(x);
     if (x != x) return bf16{(uint16_t)(bits >> 16 | 64)}; // a NaN stays one
     return bf16{(uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16)};
+#endif
 }
 
 // A matrix: `Window` of launches.rs. It need not lie together.

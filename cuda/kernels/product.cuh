@@ -44,16 +44,22 @@ __device__ __forceinline__ void write(View<T> c, u32 row, u32 col, Lanes<N> sums
     write_as(c, row, col, sums, how & ADD);
 }
 
-// Where this block's tile begins. Tiles are taken eight rows of them at a time, column by column, so that blocks that run
+// How many tiles C has.
+template <int ROWS, int COLS>
+__device__ __forceinline__ u32 tiles(u32 rows, u32 cols) {
+    return (rows + ROWS - 1) / ROWS * ((cols + COLS - 1) / COLS);
+}
+
+// Where a tile begins. Tiles are taken eight rows of them at a time, column by column, so that blocks that run
 // together share what they read of A and B, and find it in the cache.
 struct Place {
     u32 row, col;
 };
 template <int ROWS, int COLS>
-__device__ __forceinline__ Place tile(u32 rows, u32 cols) {
+__device__ __forceinline__ Place tile(u32 rows, u32 cols, u32 which) {
     const u32 TOGETHER = 8;
     u32 down = (rows + ROWS - 1) / ROWS, across = (cols + COLS - 1) / COLS;
-    u32 first = blockIdx.x / (TOGETHER * across) * TOGETHER, in = blockIdx.x % (TOGETHER * across);
+    u32 first = which / (TOGETHER * across) * TOGETHER, in = which % (TOGETHER * across);
     u32 high = min(TOGETHER, down - first);
     return {(first + in % high) * ROWS, in / high * COLS};
 }

@@ -22,9 +22,18 @@ modules! {
     "gemm" (8, 0);
     "gemm_few" (8, 0);
     "gemm_tensor" (8, 0);
+    "gemm_hopper" (9, 0);
     "optimizer" (8, 0);
     "top_k" (8, 0);
     "router" (8, 0);
+}
+
+impl Module {
+    /// Whether a card of this compute capability runs it: kernels of features that one generation alone has run on no other.
+    pub(crate) fn runs_on(&self, capability: (i32, i32)) -> bool {
+        let own = self.ptx.lines().any(|line| line.starts_with(".target") && line.trim_end().ends_with('a'));
+        if own { capability == self.least } else { capability >= self.least }
+    }
 }
 
 /// The kernels of a PTX text, each with the bytes of its parameters.

@@ -1,6 +1,7 @@
 // Stands in for CUDA's own header where kernels are compiled for the host: one fiber for each thread of a block, blocks
-// one after the other. A fiber runs until its block meets (`__syncthreads`, a shuffle) or it ends; then the next one runs,
-// in an order that can be chosen, so that a missing barrier gives other numbers in one of the orders.
+// one after the other. A fiber runs until its warp meets (a shuffle), its block does (`__syncthreads`), or it ends; then the
+// next one runs, first those of its warp, in an order that can be chosen, so that a missing barrier gives other numbers in one
+// of the orders.
 #pragma once
 #include <cmath>
 #include <cstdint>
@@ -17,6 +18,7 @@
 #define __shared__ static thread_local
 #define __align__(n) __attribute__((aligned(n)))
 #define __constant__ static const
+#define __grid_constant__
 
 struct dim3 {
     unsigned x, y, z;
@@ -44,8 +46,12 @@ struct Block {
     unsigned char* shared;      // dynamic shared memory
 };
 extern thread_local Block block;
-// The other threads of the block run until each has come this far, or ended.
+// The other threads of the warp run until each has come this far, or ended.
 void meet();
+// Those of the block do.
+void meet_block();
+// The others run, as far as they do without this one: it waits for something that one of them does.
+void step_aside();
 // Memory for what the threads of a block hand to each other: 64 bytes each, of two kinds.
 unsigned char* hand(unsigned thread, int kind);
 // Copies that a thread has begun, in groups. They are done when they are waited for and not before, the last wait included.
@@ -79,7 +85,7 @@ inline thread_local Copies copies[1024];
 #define blockDim (twin::block.threads)
 #define gridDim (twin::block.blocks)
 
-inline void __syncthreads() { twin::meet(); }
+inline void __syncthreads() { twin::meet_block(); }
 inline void __syncwarp(unsigned = ~0u) { twin::meet(); }
 inline void __threadfence() {}
 inline void __threadfence_block() {}

@@ -19,10 +19,13 @@ thread_local Block block;
 namespace {
 const size_t STACK = 256 << 10;
 
+// What a fiber waits for: nothing, its block, or that others do something.
+enum State { READY, AT_BARRIER, ASIDE, DONE };
 struct Fiber {
     jmp_buf here;
     std::vector<unsigned char> stack;
-    bool done = true, started = false;
+    State state = DONE;
+    bool started = false;
 };
 struct Threads {
     std::vector<Fiber*> fibers;
@@ -42,7 +45,7 @@ void run_fiber() {
         unsigned me = block.thread;
         threads.body(threads.arguments);
         Fiber& fiber = *threads.fibers[me];
-        fiber.done = true;
+        fiber.state = DONE;
         to_scheduler(fiber);
     }
 }
@@ -60,7 +63,7 @@ void resume(unsigned i) {
     makecontext(&start, run_fiber, 0);
     swapcontext(&back, &start);
 }
-// Which thread is the i-th to run: forwards, backwards, or mixed by a number.
+// Which of n is the i-th to run: forwards, backwards, or mixed by a number.
 unsigned nth(unsigned i, unsigned n, int order, unsigned round) {
     if (order == 0) return i;
     if (order == 1) return n - 1 - i;
@@ -70,8 +73,43 @@ unsigned nth(unsigned i, unsigned n, int order, unsigned round) {
 std::atomic<int> order{0};
 } // namespace
 
-void meet() { to_scheduler(*threads.fibers[block.thread]); }
+void leave(State state) {
+    Fiber& fiber = *threads.fibers[block.thread];
+    fiber.state = state;
+    to_scheduler(fiber);
+}
+void meet() { leave(READY); }
+void meet_block() { leave(AT_BARRIER); }
+void step_aside() { leave(ASIDE); }
 unsigned char* hand(unsigned thread, int kind) { return &threads.hands[((size_t)thread * 2 + kind) * 64]; }
+
+// Runs a block's threads: one warp until all of its threads wait for more than each other, then the next one.
+void run_block(unsigned n) {
+    unsigned warps = (n + 31) / 32, at_barrier = 0, live = n;
+    for (unsigned round = 0; live > 0; round++) {
+        for (unsigned w = 0; w < warps; w++) {
+            unsigned first = nth(w, warps, order, round) * 32, lanes = n - first < 32 ? n - first : 32;
+            for (bool ready = true; ready;) {
+                ready = false;
+                for (unsigned i = 0; i < lanes; i++) {
+                    unsigned at = first + nth(i, lanes, order, round);
+                    Fiber& fiber = *threads.fibers[at];
+                    if (fiber.state != READY) continue;
+                    resume(at);
+                    ready |= fiber.state == READY;
+                    at_barrier += fiber.state == AT_BARRIER;
+                    live -= fiber.state == DONE;
+                }
+            }
+        }
+        bool all = at_barrier == live;
+        if (all) at_barrier = 0;
+        for (unsigned i = 0; i < n; i++) {
+            State& state = threads.fibers[i]->state;
+            if (state == ASIDE || (all && state == AT_BARRIER)) state = READY;
+        }
+    }
+}
 
 void launch(void (*body)(void**), void** arguments, dim3 blocks, unsigned n, unsigned shared) {
     auto& t = threads;
@@ -91,17 +129,8 @@ void launch(void (*body)(void**), void** arguments, dim3 blocks, unsigned n, uns
             for (unsigned x = 0; x < blocks.x; x++) {
                 block.index = {x, y, z};
                 memset(block.shared, 0xff, shared); // what was not written is no number
-                for (unsigned i = 0; i < n; i++) t.fibers[i]->done = false;
-                bool live = true;
-                for (unsigned round = 0; live; round++) {
-                    live = false;
-                    for (unsigned i = 0; i < n; i++) {
-                        unsigned at = nth(i, n, order, round);
-                        if (t.fibers[at]->done) continue;
-                        resume(at);
-                        live |= !t.fibers[at]->done;
-                    }
-                }
+                for (unsigned i = 0; i < n; i++) t.fibers[i]->state = READY;
+                run_block(n);
             }
 }
 
@@ -226,6 +255,15 @@ int cuLaunchKernel(Handle function, unsigned x, unsigned y, unsigned z, unsigned
                    Handle, Handle* arguments, Handle*) {
     if (threads == 0 || threads > 1024 || b != 1 || c != 1 || shared > 227u << 10) return INVALID;
     twin::launch(((twin::Kernel*)function)->body, arguments, {x, y, z}, threads, shared);
+    return OK;
+}
+// A matrix of 16-bit numbers, as `hopper::Map` of hopper.cuh has it here: where it is, columns, rows, bytes from row to row.
+int cuTensorMapEncodeTiled(u64* map, int type, unsigned rank, void* at, const u64* dims, const u64* strides, const unsigned* box,
+                           const unsigned* steps, int interleave, int swizzle, int, int fill) {
+    bool known = type == 9 && rank == 2 && interleave == 0 && swizzle == 3 && fill == 0;
+    bool shaped = box[0] == hopper::BOX && box[1] == hopper::BOX && steps[0] == 1 && steps[1] == 1 && dims[0] && dims[1];
+    if (!known || !shaped || (u64)at % 16 || strides[0] % 16 || (u64)map % 64) return INVALID;
+    map[0] = (u64)at, map[1] = dims[0], map[2] = dims[1], map[3] = strides[0];
     return OK;
 }
 int cuGetErrorName(int error, const char** name) {
