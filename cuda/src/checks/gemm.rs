@@ -28,7 +28,7 @@ impl<S: Number> Factors<S> {
                 gpu,
                 seed as u64,
                 rows,
-                if first % 8 == 0 { width.next_multiple_of(8) } else { width },
+                if first.is_multiple_of(8) { width.next_multiple_of(8) } else { width },
             )
         };
         let (a, b) = (whole(seed, m, k, layout & 1 > 0), whole(seed + 50, k, n, layout & 2 > 0));

@@ -80,7 +80,7 @@ impl Product {
     fn by_rows(&self, x: &Window) -> Option<bool> {
         let rows = x.col_stride == 1;
         let stride = if rows { x.row_stride } else { x.col_stride };
-        let aligned = x.at % 16 == 0 && stride * self.bytes % 16 == 0;
+        let aligned = x.at.is_multiple_of(16) && (stride * self.bytes).is_multiple_of(16);
         (aligned && (rows || x.row_stride == 1)).then_some(rows)
     }
     /// How many tiles of so many rows and columns C has.
@@ -96,7 +96,7 @@ impl Product {
     /// Whether C's columns are pairs that may be written at once.
     fn in_pairs(&self) -> bool {
         let bytes = if self.how & WIDE > 0 { 4 } else { self.bytes };
-        self.c.cols % 2 == 0 && self.c.row_stride % 2 == 0 && self.c.at % (2 * bytes) == 0
+        [u64::from(self.c.cols), self.c.row_stride, self.c.at / bytes].iter().all(|n| n.is_multiple_of(2))
     }
     /// A factor's boxes: of its rows, or where its columns lie together, of these.
     fn boxes(&self, gpu: &Gpu, x: &Window) -> Boxes {
@@ -119,11 +119,11 @@ impl Rung {
             Self::Few => {
                 let (rows, v) = (FEW.into_iter().find(|&rows| c.rows <= rows)?, 16 / of.bytes as u32);
                 if of.by_rows(&of.b)? {
-                    let whole = c.cols % v == 0;
+                    let whole = c.cols.is_multiple_of(v);
                     let shape = blocks(c.cols.div_ceil(4 * v) as usize, 512, 0);
                     return whole.then(|| (format!("by_rows_{rows}"), shape));
                 }
-                let whole = of.by_rows(&of.a)? && of.a.cols % v == 0;
+                let whole = of.by_rows(&of.a)? && of.a.cols.is_multiple_of(v);
                 return whole
                     .then(|| (format!("by_columns_{rows}"), blocks(c.cols.div_ceil(4) as usize, 128, 0)));
             }

@@ -2,11 +2,8 @@
 #![allow(clippy::too_many_arguments)]
 use crate::device::Cuda;
 use crate::gpu::Gpu;
-use kernels::{
-    Activation, AdamW, Attend, Heads, LossTerms, Qkv, RouterBalance, RouterNoise, RouterTerms, Slice,
-    Softmax, Write,
-};
-use tensor::{Dropout, Index, Scalar, Tensor, View, ViewMut};
+use kernels::{Activation, Attend, Heads, LossTerms, Qkv, Slice, Softmax};
+use tensor::{Dropout, Index, Scalar, View, ViewMut};
 
 pub(crate) fn fill<S: Scalar>(_: &Gpu, _y: ViewMut<Cuda<S>>, _value: S) {
     todo!()
