@@ -1,20 +1,120 @@
-// C[M,N] (+)= A[M,K]·B[K,N], the first rungs of a ladder: what a product is, before what makes it fast. A and B have any
-// strides, C's columns lie together; sums are kept in f32 and rounded once, at the end.
-#include "number.cuh"
-
-// The three kernels of a rung: of f32, of bf16, and of bf16 with C in f32.
-#define PRODUCTS(rung)                                                                                            \
-    KERNEL rung##_f32(View<float> c, View<float> a, View<float> b, u32 add) { rung(c, a, b, add); }               \
-    KERNEL rung##_bf16(View<bf16> c, View<bf16> a, View<bf16> b, u32 add) { rung(c, a, b, add); }                 \
-    KERNEL rung##_wide_bf16(View<float> c, View<bf16> a, View<bf16> b, u32 add) { rung(c, a, b, add); }
+// C[M,N] (+)= A[M,K]·B[K,N], a ladder: each rung does what the one below it does, and says what makes it faster. A and B
+// have any strides, C's columns lie together; sums are kept in f32 and rounded once, at the end.
+//
+// | rung | a number is read from memory | its file |
+// |---|---|---|
+// | naive | once for every product that it is in | here |
+// | tiled | once for every tile of C that it is in; multiplied from registers | here |
+// | few | once, as fast as memory gives it: for products of few rows | gemm_few.cu |
+// | tensor | as tiled, while the last ones are multiplied, by tensor cores | gemm_tensor.cu |
+// | hopper | as tensor, but the card copies tiles by itself, and four warps multiply together | gemm_hopper.cu |
+#include "product.cuh"
 
 // Rung 0, the definition: a thread adds up one element of C. Each number of A is read N times and each of B M times.
-template <class T, class C>
-__device__ void gemm_naive(View<C> c, View<T> a, View<T> b, u32 add) {
+template <class T>
+__device__ void gemm_naive(View<T> c, View<T> a, View<T> b, u32 how) {
     each(c.rows, c.cols, [&](u64 i, u64 j) {
         float sum = 0;
         for (u64 k = 0; k < a.cols; k++) sum += wide(a(i, k)) * wide(b(k, j));
-        c(i, j) = narrow<C>(add ? wide(c(i, j)) + sum : sum);
+        product::write(c, i, j, Lanes<1>{sum}, how);
     });
 }
-PRODUCTS(gemm_naive)
+PRODUCTS(gemm_naive, )
+
+namespace tiled {
+const int THREADS = 256;
+
+// A thread's share of a tile WIDTH·K of a side x[outer, k]: four numbers along whichever of the two lies together. They are
+// in registers on their way from memory to shared memory, while the tile before is multiplied.
+template <int WIDTH, int K, class T>
+struct Share {
+    static_assert(WIDTH * K == 4 * THREADS, "one four of a tile for each thread");
+    View<T> x;
+    bool along_k, at_once;
+    u32 first, outer, k; // in x, in x, in the tile
+    Lanes<4> four;
+
+    __device__ __forceinline__ Share(View<T> x, u32 begin) : x(x) {
+        along_k = x.col_stride == 1;
+        at_once = aligned<4>(along_k ? x : product::turned(x));
+        outer = along_k ? threadIdx.x / (K / 4) : threadIdx.x % (WIDTH / 4) * 4;
+        k = along_k ? threadIdx.x % (K / 4) * 4 : threadIdx.x / (WIDTH / 4);
+        first = begin + outer;
+    }
+    __device__ __forceinline__ void fetch(u32 first_k) {
+        u32 from = first_k + k, outers = first < x.rows ? min(x.rows - first, 4u) : 0;
+        u32 ks = from < x.cols ? min(x.cols - from, 4u) : 0;
+        u32 there = along_k ? (outers ? ks : 0) : (ks ? outers : 0);
+        const T* at = &x(first, from);
+        u64 step = along_k ? x.col_stride : x.row_stride;
+        if (at_once && there == 4) {
+            four = load<4>(at);
+        } else {
+#pragma unroll
+            for (u32 l = 0; l < 4; l++) four.x[l] = l < there ? wide(at[l * step]) : 0;
+        }
+    }
+    __device__ __forceinline__ void put(float (*to)[WIDTH + 4]) const {
+        if (along_k) {
+#pragma unroll
+            for (int l = 0; l < 4; l++) to[k + l][outer] = four.x[l];
+        } else {
+            store(&to[k][outer], four);
+        }
+    }
+};
+
+// A block has a tile of C of 64·HALVES rows and columns, a thread of it 4·4 numbers in each quarter (where HALVES is 2): each
+// number that it reads from shared memory is multiplied 4·HALVES times.
+template <int HALVES, class T>
+__device__ __forceinline__ void run(View<T> c, View<T> a, View<T> b, u32 how) {
+    const int WIDTH = 64 * HALVES, K = 16 / HALVES;
+    __shared__ __align__(16) float left[2][K][WIDTH + 4], right[2][K][WIDTH + 4];
+    product::Place at = product::tile<WIDTH, WIDTH>(c.rows, c.cols, blockIdx.x);
+    u32 tx = threadIdx.x % 16 * 4, ty = threadIdx.x / 16 * 4;
+    float sums[4 * HALVES][4 * HALVES] = {};
+    Share<WIDTH, K, T> of_a(a, at.row), of_b(product::turned(b), at.col);
+    // A step fetches a tile and multiplies the one before it, which is in the other half of shared memory. The half that is
+    // then written was read in the last step, before its barrier.
+    for (u64 k = 0; k < a.cols + (u64)K; k += K) {
+        int now = k / K & 1;
+        if (k < a.cols) of_a.fetch(k), of_b.fetch(k);
+#pragma unroll 4
+        for (int l = 0; l < (k ? K : 0); l++) {
+            Lanes<4> x[HALVES], y[HALVES];
+#pragma unroll
+            for (int h = 0; h < HALVES; h++) {
+                x[h] = load<4>(&left[now ^ 1][l][h * 64 + ty]);
+                y[h] = load<4>(&right[now ^ 1][l][h * 64 + tx]);
+            }
+#pragma unroll
+            for (int i = 0; i < 4 * HALVES; i++)
+#pragma unroll
+                for (int j = 0; j < 4 * HALVES; j++) sums[i][j] += x[i / 4].x[i % 4] * y[j / 4].x[j % 4];
+        }
+        of_a.put(left[now]), of_b.put(right[now]);
+        __syncthreads();
+    }
+#pragma unroll
+    for (int i = 0; i < 4 * HALVES; i++)
+#pragma unroll
+        for (int h = 0; h < HALVES; h++) {
+            Lanes<4> of = {sums[i][4 * h], sums[i][4 * h + 1], sums[i][4 * h + 2], sums[i][4 * h + 3]};
+            product::write(c, at.row + i / 4 * 64 + ty + i % 4, at.col + h * 64 + tx, of, how);
+        }
+}
+} // namespace tiled
+
+// Rung 1: tiles of both sides go through shared memory, a thread keeps a tile of C in registers. Source: Volkov, Demmel,
+// "Benchmarking GPUs to tune dense linear algebra", SC 2008.
+__device__ __forceinline__ void gemm_tiled(View<float> c, View<float> a, View<float> b, u32 how) {
+    tiled::run<2>(c, a, b, how);
+}
+PRODUCT(gemm_tiled, f32, float, __launch_bounds__(256, 2))
+
+// The same with tiles of a quarter: where C has too few large ones for all multiprocessors.
+template <class T>
+__device__ __forceinline__ void gemm_small(View<T> c, View<T> a, View<T> b, u32 how) {
+    tiled::run<1>(c, a, b, how);
+}
+PRODUCTS(gemm_small, __launch_bounds__(256))

@@ -1,40 +1,8 @@
 // Norms of gradients and the optimizers' steps. Matrices that lie together are read and written four numbers at a time.
+#include "lanes.cuh"
 #include "sum.cuh"
 
 namespace optimizer {
-template <int N>
-struct Lanes {
-    static const int n = N;
-    float x[N];
-};
-
-template <int N, class T>
-__device__ __forceinline__ Lanes<N> load(View<T> from, u64 i, u64 j) {
-    Lanes<N> lanes;
-    if constexpr (N == 1) {
-        lanes.x[0] = wide(from(i, j));
-    } else if constexpr (sizeof(T) == 4) {
-        float4 four = *(const float4*)&from(i, j);
-        lanes = {four.x, four.y, four.z, four.w};
-    } else {
-        uint2 four = *(const uint2*)&from(i, j);
-        lanes = {bits_to_float(four.x << 16), bits_to_float(four.x & ~0xffffu), bits_to_float(four.y << 16),
-                 bits_to_float(four.y & ~0xffffu)};
-    }
-    return lanes;
-}
-template <int N, class T>
-__device__ __forceinline__ void store(View<T> to, u64 i, u64 j, Lanes<N> lanes) {
-    if constexpr (N == 1) {
-        to(i, j) = narrow<T>(lanes.x[0]);
-    } else if constexpr (sizeof(T) == 4) {
-        *(float4*)&to(i, j) = make_float4(lanes.x[0], lanes.x[1], lanes.x[2], lanes.x[3]);
-    } else {
-        u32 bits[4];
-        for (int l = 0; l < 4; l++) bits[l] = narrow<T>(lanes.x[l]).bits;
-        *(uint2*)&to(i, j) = uint2{bits[0] | bits[1] << 16, bits[2] | bits[3] << 16};
-    }
-}
 template <class T>
 __device__ __forceinline__ bool in_fours(View<T> x) {
     return x.lies_together() && (u64)x.at % (4 * sizeof(T)) == 0;
@@ -56,11 +24,11 @@ __device__ __forceinline__ void change(View<T> w, View<float> master, bool fours
     bool has = master.at != nullptr;
     each_four(w.rows, w.cols, fours && in_fours(w) && (!has || in_fours(master)), [&](auto lanes, u64 i, u64 j) {
         const int N = decltype(lanes)::n;
-        Lanes<N> by = moved(lanes, i, j), to = has ? load<N>(master, i, j) : load<N>(w, i, j);
+        Lanes<N> by = moved(lanes, i, j), to = has ? load<N>(&master(i, j)) : load<N>(&w(i, j));
 #pragma unroll
         for (int l = 0; l < N; l++) to.x[l] = f(to.x[l], by.x[l]);
-        if (has) store(master, i, j, to);
-        store(w, i, j, to);
+        if (has) store(&master(i, j), to);
+        store(&w(i, j), to);
     });
 }
 } // namespace optimizer
@@ -71,7 +39,7 @@ __device__ void add_norm2(View<T> out, View<T> x) {
     using namespace optimizer;
     float mine = 0;
     each_four(x.rows, x.cols, in_fours(x), [&](auto lanes, u64 i, u64 j) {
-        lanes = load<decltype(lanes)::n>(x, i, j);
+        lanes = load<decltype(lanes)::n>(&x(i, j));
         for (float of : lanes.x) mine += of * of;
     });
     sums::launch(mine, [&](float sum) { out(0, 0) = narrow<T>(wide(out(0, 0)) + sum); });
@@ -91,7 +59,7 @@ __device__ void sgd(View<T> w, View<float> master, View<float> g, View<float> fa
     using namespace optimizer;
     float step = lr * factor(0, 0);
     auto moved = [&](auto lanes, u64 i, u64 j) {
-        lanes = load<decltype(lanes)::n>(g, i, j);
+        lanes = load<decltype(lanes)::n>(&g(i, j));
         for (float& x : lanes.x) x *= step;
         return lanes;
     };
@@ -112,7 +80,7 @@ __device__ void adamw(View<T> w, View<float> master, View<float> m, View<float> 
     float scale = factor(0, 0), fresh1 = 1 - by.beta1, fresh2 = 1 - by.beta2;
     auto moved = [&](auto lanes, u64 i, u64 j) {
         const int N = decltype(lanes)::n;
-        Lanes<N> of_m = load<N>(m, i, j), of_v = load<N>(v, i, j), of_g = load<N>(g, i, j);
+        Lanes<N> of_m = load<N>(&m(i, j)), of_v = load<N>(&v(i, j)), of_g = load<N>(&g(i, j));
 #pragma unroll
         for (int l = 0; l < N; l++) {
             float x = of_g.x[l] * scale;
@@ -120,8 +88,8 @@ __device__ void adamw(View<T> w, View<float> master, View<float> m, View<float> 
             of_v.x[l] = of_v.x[l] * by.beta2 + fresh2 * (x * x);
             lanes.x[l] = by.first * of_m.x[l] / (sqrtf(of_v.x[l] * by.second) + by.eps);
         }
-        store(m, i, j, of_m);
-        store(v, i, j, of_v);
+        store(&m(i, j), of_m);
+        store(&v(i, j), of_v);
         return lanes;
     };
     change(w, master, in_fours(m) && in_fours(v) && in_fours(g), moved,

@@ -48,6 +48,7 @@ __device__ __forceinline__ u32 locate(List tokens, u64 token, u64& place) {
 // The key of each group's score: its best expert's, or the sum of its two best sigmoids.
 __device__ __forceinline__ void of_groups(u64* keys, const float* scores, u32 experts, const Terms& by) {
     u32 each = experts / by.groups;
+#pragma unroll 1
     for (u32 g = lane(); g < by.groups; g += 32) {
         u64 first = 0, second = 0; // no key
         for (u32 e = g * each; e < (g + 1) * each; e++) {
@@ -76,6 +77,7 @@ __device__ void choose(List chosen, View<float> logits, View<T> bias, router::No
     Segment own = {0, 0, 0, 0};
     u64 place = 0;
     if (noise.tokens.at) own = ((const Segment*)noise.tokens.at)[locate(noise.tokens, noise.first + row, place)];
+#pragma unroll 1
     for (u32 e = lane(); e < experts; e += 32) {
         float score = by.sigmoid ? sigmoid(logits(row, e)) : logits(row, e);
         if (bias.at) score += wide(bias(0, e));
@@ -91,6 +93,7 @@ __device__ void choose(List chosen, View<float> logits, View<T> bias, router::No
         least = ~0ull;
         for (u32 i = 0; i < by.best; i++) {
             u64 best = 0;
+#pragma unroll 1
             for (u32 g = lane(); g < by.groups; g += 32)
                 if (groups[g] < least && groups[g] > best) best = groups[g];
             least = largest(best);
@@ -100,6 +103,7 @@ __device__ void choose(List chosen, View<float> logits, View<T> bias, router::No
     u64 last = ~0ull;
     for (u32 i = 0; i < by.chosen; i++) {
         u64 best = 0;
+#pragma unroll 1
         for (u32 e = lane(); e < experts; e += 32) {
             if (by.groups && (e / each >= by.groups || groups[e / each] < least)) continue;
             u64 of = key(scores[e], e);
@@ -127,6 +131,7 @@ struct Row {
     template <class F>
     __device__ __forceinline__ float all(F f) const {
         float sum = 0;
+#pragma unroll 1
         for (u32 e = lane(); e < logits.cols; e += 32) sum += f(e);
         return sums::warp(sum);
     }
@@ -134,6 +139,7 @@ struct Row {
     template <class F>
     __device__ __forceinline__ float of(const u32* chosen, u32 k, F f) const {
         float sum = 0;
+#pragma unroll 1
         for (u32 i = lane(); i < k; i += 32) sum += f(i, chosen[i]);
         return sums::warp(sum);
     }
@@ -148,6 +154,7 @@ __device__ void gates(View<T> of, View<T> lse, View<T> logits, List chosen, rout
     if (at >= logits.rows) return;
     Row<T> row = {logits, at, 0, by.sigmoid};
     float m = -INFINITY;
+#pragma unroll 1
     for (u32 e = lane(); e < logits.cols; e += 32) m = fmaxf(m, wide(logits(at, e)));
     m = over_lanes(m, [](float a, float b) { return fmaxf(a, b); });
     row.lse = m + logf(row.all([&](u32 e) { return expf(wide(logits(at, e)) - m); }));
@@ -155,6 +162,7 @@ __device__ void gates(View<T> of, View<T> lse, View<T> logits, List chosen, rout
     const u32* own = chosen.at + at * by.chosen;
     float factor = by.scale;
     if (by.normalize) factor *= 1 / row.of(own, by.chosen, [&](u32, u32 e) { return row.score(e); });
+#pragma unroll 1
     for (u32 i = lane(); i < by.chosen; i += 32) of(at, i) = narrow<T>(factor * row.score(own[i]));
 }
 BOTH(gates, PARAMS(View<T> of, View<T> lse, View<T> logits, List chosen, router::Terms by), of, lse, logits, chosen, by)
@@ -194,6 +202,7 @@ __device__ void router_backward(View<T> dlogits, View<float> logits, View<float>
     if (at >= logits.rows) return;
     Row<float> row = {logits, at, lse(at, 0), by.sigmoid};
     const u32* own = chosen.at + at * by.chosen;
+#pragma unroll 1
     for (u32 e = lane(); e < experts; e += 32) dp[e] = 0;
     __syncwarp();
     float factor = by.scale, mean = 0;
@@ -202,6 +211,7 @@ __device__ void router_backward(View<T> dlogits, View<float> logits, View<float>
         mean = share * row.of(own, by.chosen, [&](u32 i, u32 e) { return dgates(at, i) * row.score(e); });
         factor *= share;
     }
+#pragma unroll 1
     for (u32 i = lane(); i < by.chosen; i += 32) dp[own[i]] += factor * (dgates(at, i) - mean);
     __syncwarp();
     float through_lse = 0;
@@ -211,10 +221,12 @@ __device__ void router_backward(View<T> dlogits, View<float> logits, View<float>
         through_lse = 2 * z(0, 0) * row.lse;
         float share = by.sigmoid ? 1 / row.all([&](u32 e) { return row.score(e); }) : 1;
         float mean = share * row.all([&](u32 e) { return weights(sequence, e) * row.score(e); });
+#pragma unroll 1
         for (u32 e = lane(); e < experts; e += 32)
             dp[e] += by.sigmoid ? share * (weights(sequence, e) - mean) : weights(sequence, e);
     }
     float around = row.all([&](u32 e) { return dp[e] * row.score(e); });
+#pragma unroll 1
     for (u32 e = lane(); e < experts; e += 32) {
         float p = row.score(e), d = by.sigmoid ? dp[e] * p * (1 - p) : p * (dp[e] - around);
         dlogits(at, e) = narrow<T>(d + through_lse * row.softmax(e));

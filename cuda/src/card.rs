@@ -79,6 +79,11 @@ arguments_of!(f32, f64, u32, u64);
 /// What the driver's twin calls its card.
 const TWIN: &str = "the CPU's twin of a GPU";
 
+/// A matrix as the card copies boxes of it: `CUtensorMap`.
+#[repr(C, align(64))]
+pub(crate) struct Boxes([u64; 16]);
+arguments_of!(Boxes);
+
 const CAPABILITY: [c_int; 2] = [75, 76];
 const PROCESSORS: c_int = 16;
 const DYNAMIC_SHARED: c_int = 8;
@@ -138,7 +143,7 @@ impl Card {
         card.about.memory = card.memory()?;
         let by_hand = if card.about.name == TWIN { &[] } else { ptx::BY_HAND };
         for module in ptx::MODULES.iter().chain(by_hand) {
-            if card.about.capability >= module.least {
+            if module.runs_on(card.about.capability) {
                 card.load(module)?;
             }
         }
@@ -272,6 +277,39 @@ impl Card {
     /// Whether a kernel was loaded: those for newer cards are not on others.
     pub(crate) fn has(&self, kernel: &str) -> bool {
         self.kernels.contains_key(kernel)
+    }
+    /// A matrix of bf16, of `cols` that lie together and `rows` so many bytes apart, for kernels that have the card copy boxes of
+    /// 64 rows and columns of it to shared memory, 16 bytes permuted by row.
+    ///
+    /// # Errors
+    /// The driver's: the address and the bytes are multiples of 16, and there are rows and columns.
+    pub(crate) fn boxes(&self, at: u64, [rows, cols]: [u64; 2], bytes: u64) -> Result<Boxes, CudaError> {
+        const BF16: u32 = 9;
+        const RANK: u32 = 2;
+        const PERMUTED_128: u32 = 3;
+        const CACHED_256: u32 = 3;
+        let (mut boxes, dims, strides) = (Boxes([0; 16]), [cols, rows], [bytes]);
+        let (sizes, steps, map) = ([64; 2], [1; 2], &raw mut boxes.0);
+        let [dims, strides] = [dims.as_ptr(), strides.as_ptr()];
+        let [sizes, steps]: [*const u32; 2] = [sizes.as_ptr(), steps.as_ptr()];
+        call!(
+            self.driver,
+            cuTensorMapEncodeTiled(
+                map.cast(),
+                BF16,
+                RANK,
+                at,
+                dims,
+                strides,
+                sizes,
+                steps,
+                0,
+                PERMUTED_128,
+                CACHED_256,
+                0
+            )
+        )?;
+        Ok(boxes)
     }
     /// Launches a kernel.
     ///

@@ -42,6 +42,9 @@ library! {
         fn cuLaunchKernel(
             Handle, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, Handle, *mut Handle, *mut Handle
         );
+        fn cuTensorMapEncodeTiled(
+            *mut u64, c_uint, c_uint, u64, *const u64, *const u64, *const u32, *const u32, c_uint, c_uint, c_uint, c_uint
+        );
         fn cuGetErrorName(c_int, *mut *const c_char);
         fn cuGetErrorString(c_int, *mut *const c_char);
     }

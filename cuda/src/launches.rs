@@ -1,7 +1,7 @@
 //! How each kernel of the list is launched: one function of its name, one file for each family of operations.
 mod attention;
 mod elementwise;
-mod gemm;
+pub(crate) mod gemm;
 mod loss;
 mod norm;
 mod optimizer;
@@ -46,8 +46,8 @@ impl Window {
 
 macro_rules! window {
     ($of:ident) => {
-        impl<S: Scalar> From<&$of<'_, Cuda<S>>> for Window {
-            fn from(x: &$of<Cuda<S>>) -> Self {
+        impl<D: Device<Place = Gpu>> From<&$of<'_, D>> for Window {
+            fn from(x: &$of<D>) -> Self {
                 let small = |n: usize| u32::try_from(n).expect("less than 2^32 rows or columns");
                 Self {
                     at: x.ptr().0,

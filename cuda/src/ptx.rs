@@ -23,6 +23,9 @@ modules! {
     "elementwise" (8, 0);
     "reduce" (8, 0);
     "gemm" (8, 0);
+    "gemm_few" (8, 0);
+    "gemm_tensor" (8, 0);
+    "gemm_hopper" (9, 0);
     "optimizer" (8, 0);
     "top_k" (8, 0);
     "router" (8, 0);
@@ -37,6 +40,14 @@ const MANIFEST: &str = include_str!("../ptx/manifest.txt");
 /// Written by hand, for the course: cards load them, the twin has no source of them.
 pub(crate) const BY_HAND: &[Module] =
     &[Module { name: "hand/rms_norm", ptx: include_str!("../ptx/hand/rms_norm.ptx"), least: (8, 0) }];
+
+impl Module {
+    /// Whether a card of this compute capability runs it: kernels of features that one generation alone has run on no other.
+    pub(crate) fn runs_on(&self, capability: (i32, i32)) -> bool {
+        let own = self.ptx.lines().any(|line| line.starts_with(".target") && line.trim_end().ends_with('a'));
+        if own { capability == self.least } else { capability >= self.least }
+    }
+}
 
 /// The kernels of a PTX text, each with the bytes of its parameters.
 pub(crate) fn kernels(ptx: &'static str) -> impl Iterator<Item = (&'static str, Vec<usize>)> {

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <vector>
 
 #define __global__
 #define __device__
@@ -15,8 +16,9 @@
 #define __restrict__
 #define __launch_bounds__(...)
 #define __shared__ static
-#define __align__(n) alignas(n)
+#define __align__(n) __attribute__((aligned(n)))
 #define __constant__ static const
+#define __grid_constant__
 
 struct dim3 {
     unsigned x, y, z;
@@ -44,13 +46,39 @@ struct Block {
     unsigned char* shared; // dynamic shared memory
 };
 extern Block block;
-// Waits until all threads of the block (0), of the warp (1) or of the group of four warps (2) have come, but those that have ended.
-void meet(int kind);
-// Lets others run; for who waits for memory that another thread writes.
-void pause();
+// Waits until all threads of the block, of the warp, or of the group of four warps have come, but those that have ended.
+void meet_block();
+void meet_warp();
+void meet_group();
+// Lets others run: for who waits for memory that another thread writes.
+void step_aside();
 // 64 bytes in which a thread hands something to others of its warp (kind 0) or group (kind 1), until `handed` after the meeting.
 unsigned char* hand(unsigned thread, int kind);
 void handed(int kind);
+// Copies that a thread has begun, in groups. They are done when they are waited for and not before, the last wait included.
+struct Copies {
+    struct Copy {
+        void* to;
+        const void* from;
+        unsigned bytes, group;
+    };
+    std::vector<Copy> begun;
+    unsigned groups = 0;
+    void begin(void* to, const void* from, unsigned bytes) { begun.push_back({to, from, bytes, groups}); }
+    void wait(unsigned but) {
+        size_t left = 0;
+        for (Copy& copy : begun) {
+            if (copy.group + but >= groups) {
+                begun[left++] = copy;
+                continue;
+            }
+            memset(copy.to, 0, 16);
+            memcpy(copy.to, copy.from, copy.bytes);
+        }
+        begun.resize(left);
+    }
+};
+inline Copies copies[1024];
 } // namespace twin
 
 #define threadIdx (dim3{twin::block.thread, 0, 0})
@@ -58,8 +86,8 @@ void handed(int kind);
 #define blockDim (twin::block.threads)
 #define gridDim (twin::block.blocks)
 
-inline void __syncthreads() { twin::meet(0); }
-inline void __syncwarp(unsigned = ~0u) { twin::meet(1); }
+inline void __syncthreads() { twin::meet_block(); }
+inline void __syncwarp(unsigned = ~0u) { twin::meet_warp(); }
 inline void __threadfence() {}
 inline void __threadfence_block() {}
 
@@ -67,7 +95,7 @@ template <class T>
 T twin_shuffle(T x, unsigned from) {
     unsigned me = twin::block.thread;
     memcpy(twin::hand(me, 0), &x, sizeof x);
-    twin::meet(1);
+    twin::meet_warp();
     T y;
     unsigned there = (me & ~31u) | (from & 31);
     memcpy(&y, twin::hand(there < twin::block.threads.x ? there : me, 0), sizeof y);

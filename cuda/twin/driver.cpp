@@ -84,6 +84,7 @@ struct Threads {
     Context scheduler;
     void (*body)(void**);
     void** arguments;
+    u64 aside; // how often in a row threads have stepped aside
     bool stuck;
 } threads;
 std::mutex launching; // one block runs at a time: a card has one stream
@@ -146,7 +147,8 @@ void mix_order(unsigned n) {
 }
 } // namespace
 
-void meet(int kind) {
+static void meet(int kind) {
+    threads.aside = 0;
     unsigned me = block.thread;
     Meeting& of = meeting(kind, me);
     if (++of.came == of.live) {
@@ -156,7 +158,14 @@ void meet(int kind) {
     threads.fibers[me]->state = WAITS;
     next(threads.fibers[me]->here, me);
 }
-void pause() { next(threads.fibers[block.thread]->here, block.thread); }
+void meet_block() { meet(0); }
+void meet_warp() { meet(1); }
+void meet_group() { meet(2); }
+void step_aside() {
+    threads.stuck |= ++threads.aside > 100 * 1000 * 1000; // for ever
+    if (threads.stuck) go(threads.fibers[block.thread]->here, threads.scheduler);
+    next(threads.fibers[block.thread]->here, block.thread);
+}
 unsigned char* hand(unsigned thread, int kind) {
     unsigned side = threads.fibers[block.thread]->parity[kind] & 1;
     return &threads.hands[(((size_t)thread * 2 + kind) * 2 + side) * 64];
@@ -193,6 +202,7 @@ bool launch(void (*body)(void**), void** arguments, dim3 blocks, unsigned n, uns
                 t.live = n;
                 t.at = n - 1;
                 t.stuck = false;
+                t.aside = 0;
                 next(t.scheduler, MOST);
                 if (t.stuck) { // fibers that wait are left where they are; a card that has failed runs no more
                     t.fibers.clear();
@@ -323,6 +333,15 @@ int cuLaunchKernel(Handle function, unsigned x, unsigned y, unsigned z, unsigned
                    Handle, Handle* arguments, Handle*) {
     if (threads == 0 || threads > 1024 || b != 1 || c != 1 || shared > 227u << 10) return INVALID;
     return twin::launch(((twin::Kernel*)function)->body, arguments, {x, y, z}, threads, shared) ? OK : STUCK;
+}
+// A matrix of 16-bit numbers, as `hopper::Map` of hopper.cuh has it here: where it is, columns, rows, bytes from row to row.
+int cuTensorMapEncodeTiled(u64* map, int type, unsigned rank, void* at, const u64* dims, const u64* strides,
+                           const unsigned* box, const unsigned* steps, int interleave, int swizzle, int, int fill) {
+    bool known = type == 9 && rank == 2 && interleave == 0 && swizzle == 3 && fill == 0;
+    bool shaped = box[0] == hopper::BOX && box[1] == hopper::BOX && steps[0] == 1 && steps[1] == 1 && dims[0] && dims[1];
+    if (!known || !shaped || (u64)at % 16 || strides[0] % 16 || (u64)map % 64) return INVALID;
+    map[0] = (u64)at, map[1] = dims[0], map[2] = dims[1], map[3] = strides[0];
+    return OK;
 }
 int cuGetErrorName(int error, const char** name) {
     *name = error == INVALID ? "CUDA_ERROR_INVALID_VALUE"

@@ -1,43 +1,122 @@
 //! Checks of products: whole numbers, so that every sum is exact.
 use super::{Both, Check, Number, both};
 use crate::gpu::Gpu;
+use crate::launches::Window;
+use crate::launches::gemm::{Rung, product};
 use kernels::{Kernels, Write};
-use tensor::{Cpu, Device};
+use tensor::{Cpu, Device, View};
 
-pub(crate) const ALL: &[Check] = &[("products", both!(products))];
+pub(crate) const ALL: &[Check] =
+    &[("products", both!(products)), ("every way to compute a product", both!(rungs))];
+
+/// The factors of a product of this size in a layout (bit 0: A is transposed, bit 1: B is), as windows of what this holds.
+struct Factors<S: Number> {
+    a: Both<S>,
+    b: Both<S>,
+    size: [usize; 3],
+    layout: usize,
+    first: usize,
+}
+
+impl<S: Number> Factors<S> {
+    /// The windows begin in this column; where that is a multiple of 8, so are the numbers of a row.
+    fn new(gpu: &Gpu, seed: usize, [m, n, k]: [usize; 3], layout: usize, first: usize) -> Self {
+        let whole = |seed, rows, cols, turned| {
+            let [rows, cols] = if turned { [cols, rows] } else { [rows, cols] };
+            let width = first + cols + 2;
+            Both::whole(
+                gpu,
+                seed as u64,
+                rows,
+                if first.is_multiple_of(8) { width.next_multiple_of(8) } else { width },
+            )
+        };
+        let (a, b) = (whole(seed, m, k, layout & 1 > 0), whole(seed + 50, k, n, layout & 2 > 0));
+        Self { a, b, size: [m, n, k], layout, first }
+    }
+    fn of<'a, D: Device>(&self, a: View<'a, D>, b: View<'a, D>) -> [View<'a, D>; 2] {
+        let [m, n, k] = self.size;
+        let window = |x: View<'a, D>, cols, turned_cols, turned: bool| {
+            if turned { x.take_cols(self.first, turned_cols).t() } else { x.take_cols(self.first, cols) }
+        };
+        [window(a, k, m, self.layout & 1 > 0), window(b, n, k, self.layout & 2 > 0)]
+    }
+    fn gpu(&self) -> [View<'_, S::On>; 2] {
+        self.of(self.a.gpu.view(), self.b.gpu.view())
+    }
+    fn host(&self) -> [View<'_, Cpu<f64>>; 2] {
+        self.of(self.a.host.view(), self.b.host.view())
+    }
+}
 
 /// Of windows of all four layouts, set and added to; narrow, wide and packed. Sizes are no multiples of anything.
 fn products<S: Number>(gpu: &Gpu) -> Result<(), String> {
     let (gpus, host) = (S::On::on(gpu), Cpu::<f64>::default());
-    for (at, [m, n, k]) in
-        [[37, 29, 45], [1, 70, 33], [5, 3, 0], [0, 4, 4], [4, 0, 4]].into_iter().enumerate()
-    {
+    for (at, size) in [[37, 29, 45], [1, 70, 33], [5, 3, 0], [0, 4, 4], [4, 0, 4]].into_iter().enumerate() {
         for layout in 0..4 {
-            let seed = (at * 4 + layout) as u64;
-            let sides = |rows: usize, cols: usize, turned| if turned { [cols, rows] } else { [rows, cols] };
-            let ([ar, ac], [br, bc]) = (sides(m, k, layout & 1 > 0), sides(k, n, layout & 2 > 0));
-            let (a, b) =
-                (Both::<S>::whole(gpu, seed, ar, ac + 3), Both::<S>::whole(gpu, seed + 50, br, bc + 5));
-            let (mut c, mut wide) =
-                (Both::<S>::whole(gpu, seed + 90, m, n + 4), Both::<f32>::whole(gpu, seed + 95, m, n + 2));
-            let (ag, ah) = (a.gpu.view().take_cols(1, ac), a.host.view().take_cols(1, ac));
-            let (bg, bh) = (b.gpu.view().take_cols(4, bc), b.host.view().take_cols(4, bc));
-            let (ag, ah) = if layout & 1 > 0 { (ag.t(), ah.t()) } else { (ag, ah) };
-            let (bg, bh) = if layout & 2 > 0 { (bg.t(), bh.t()) } else { (bg, bh) };
-            let (packed, packed_host) = (gpus.pack(bg), host.pack(bh));
+            let [m, n, _] = size;
+            let factors = Factors::<S>::new(gpu, at, size, layout, 1);
+            let ([a, b], [a_host, b_host]) = (factors.gpu(), factors.host());
+            let mut c = Both::<S>::whole(gpu, 90, m, n + 4);
+            let mut wide = Both::<f32>::whole(gpu, 95, m, n + 2);
             for write in [Write::Set, Write::Add] {
-                let what = format!("{write:?} [{m}, {n}, {k}], layout {layout}");
-                gpus.gemm(c.gpu.view_mut().take_cols(2, n), ag, bg, write);
-                host.gemm(c.host.view_mut().take_cols(2, n), ah, bh, write);
+                let what = format!("{write:?} {size:?}, layout {layout}");
+                gpus.gemm(c.gpu.view_mut().take_cols(2, n), a, b, write);
+                host.gemm(c.host.view_mut().take_cols(2, n), a_host, b_host, write);
                 c.equal(&what)?;
-                gpus.gemm_wide(wide.gpu.view_mut().take_cols(1, n), ag, bg, write);
-                host.gemm_wide(wide.host.view_mut().take_cols(1, n), ah, bh, write);
+                gpus.gemm_wide(wide.gpu.view_mut().take_cols(1, n), a, b, write);
+                host.gemm_wide(wide.host.view_mut().take_cols(1, n), a_host, b_host, write);
                 wide.equal(&format!("wide {what}"))?;
             }
-            gpus.gemm_packed(c.gpu.view_mut().take_cols(2, n), ag, &packed, Write::Set);
-            host.gemm_packed(c.host.view_mut().take_cols(2, n), ah, &packed_host, Write::Set);
+            let (packed, packed_host) = (gpus.pack(b), host.pack(b_host));
+            gpus.gemm_packed(c.gpu.view_mut().take_cols(2, n), a, &packed, Write::Set);
+            host.gemm_packed(c.host.view_mut().take_cols(2, n), a_host, &packed_host, Write::Set);
             c.equal("packed")?;
         }
     }
     Ok(())
+}
+
+/// Every rung that is for such windows: aligned ones and others, tiles that are not full, several tiles each way, few steps
+/// and many, few rows.
+fn rungs<S: Number>(gpu: &Gpu) -> Result<(), String> {
+    let sizes = [[130, 264, 200], [20, 70, 33], [9, 64, 0], [4, 72, 264], [1, 40, 1032], [7, 33, 24]];
+    let mut tried = [false; Rung::ALL.len()];
+    for (at, size) in sizes.into_iter().enumerate() {
+        for (layout, first) in (0..4).flat_map(|layout| [(layout, 8), (layout, 1)]) {
+            let factors = Factors::<S>::new(gpu, at, size, layout, first);
+            for (rung, tried) in Rung::ALL.into_iter().zip(&mut tried) {
+                if size[0] == 1 && !matches!(rung, Rung::Few) {
+                    continue; // long, for what it would say
+                }
+                let what = format!("{rung:?}, {size:?}, layout {layout}, from column {first}");
+                *tried |= added::<S, S>(gpu, rung, &factors, &what)?;
+                *tried |= added::<S, f32>(gpu, rung, &factors, &format!("wide {what}"))?;
+            }
+        }
+    }
+    for (rung, tried) in Rung::ALL.into_iter().zip(tried) {
+        if !tried && (S::NARROW != matches!(rung, Rung::Tiled)) {
+            return Err(format!("{rung:?} is for no product that was tried"));
+        }
+    }
+    Ok(())
+}
+
+/// C += A·B by this rung, if it is for these factors; C's window is aligned where its rows are.
+fn added<S: Number, C: Number>(
+    gpu: &Gpu,
+    rung: Rung,
+    factors: &Factors<S>,
+    what: &str,
+) -> Result<bool, String> {
+    let ([a, b], [a_host, b_host], [m, n, _]) = (factors.gpu(), factors.host(), factors.size);
+    let mut c = Both::<C>::whole(gpu, 7, m, n + 24);
+    let of = [Window::from(&c.gpu.view_mut().take_cols(8, n)), (&a).into(), (&b).into()];
+    let computed = product::<S>(gpu, Some(rung), of, C::NARROW != S::NARROW, Write::Add);
+    if computed {
+        Cpu::<f64>::default().gemm(c.host.view_mut().take_cols(8, n), a_host, b_host, Write::Add);
+        c.equal(what)?;
+    }
+    Ok(computed)
 }

@@ -46,6 +46,7 @@ fn choices<S: Number>(gpu: &Gpu) -> Result<(), String> {
         (12, 3, Some([4, 2])),
         (70, 6, Some([35, 9])),
         (77, 7, Some([5, 2])),
+        (23, 4, Some([4, 4])),
         (9, 2, Some([9, 3])),
     ];
     for (experts, k, groups) in sizes {
@@ -99,10 +100,7 @@ fn ties<S: Number>(gpu: &Gpu) -> Result<(), String> {
 /// Lists of so many experts for every row: no two of a row are the same.
 fn some_experts(gpu: &Gpu, rows: usize, experts: usize, k: usize) -> (Index<Gpu>, Index<Host>) {
     let list: Vec<u32> = (0..rows * k).map(|i| ((i / k * 5 + i % k * 3) % experts) as u32).collect();
-    (
-        Index::new(gpu, list.len(), list.iter().copied()),
-        Index::new(&Host::default(), list.len(), list.into_iter()),
-    )
+    (Index::new(gpu, list.len(), list.iter().copied()), Index::new(&Host::default(), list.len(), list))
 }
 
 fn gates_of_rows<S: Number>(gpu: &Gpu) -> Result<(), String> {

@@ -1,7 +1,8 @@
 //! Launches of products: of all ways to compute one that the card has, the fastest that fits.
-use super::{Window, each};
+use super::{Window, each, named};
+use crate::card::{Boxes, Shape};
 use crate::device::Cuda;
-use crate::gpu::Gpu;
+use crate::gpu::{Gpu, well};
 use kernels::Write;
 use tensor::{Scalar, Tensor, View, ViewMut};
 
@@ -12,7 +13,7 @@ pub(crate) fn gemm<S: Scalar>(
     b: View<Cuda<S>>,
     write: Write,
 ) {
-    product(gpu, c, a, b, write);
+    product::<S>(gpu, None, [(&c).into(), (&a).into(), (&b).into()], false, write);
 }
 
 pub(crate) fn gemm_wide<S: Scalar>(
@@ -22,7 +23,8 @@ pub(crate) fn gemm_wide<S: Scalar>(
     b: View<Cuda<S>>,
     write: Write,
 ) {
-    product(gpu, c, a, b, write);
+    let of = [(&c).into(), (&a).into(), (&b).into()];
+    product::<S>(gpu, None, of, true, write);
 }
 
 pub(crate) fn gemm_packed<S: Scalar>(
@@ -32,20 +34,155 @@ pub(crate) fn gemm_packed<S: Scalar>(
     b: &Tensor<Cuda<S>>,
     write: Write,
 ) {
-    product(gpu, c, a, b.view(), write);
+    product::<S>(gpu, None, [(&c).into(), (&a).into(), (&b.view()).into()], false, write);
 }
 
-fn product<S: Scalar, C: Scalar>(
+/// A way to compute a product: a rung of the ladder of `gemm.cu`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Rung {
+    /// Few rows: `gemm_few.cu`.
+    Few,
+    /// Copies and products of Hopper's own: `gemm_hopper.cu`.
+    Hopper,
+    /// Tensor cores: `gemm_tensor.cu`.
+    Tensor,
+    Tiled,
+    Small,
+    Naive,
+}
+
+/// Products of at most so many rows have kernels of their own: those of `gemm_few.cu`.
+const FEW: [u32; 3] = [1, 4, 8];
+
+/// Rows and columns of a tile of `gemm_hopper.cu`, bytes of its stages and of their barriers.
+const HOPPER: [u32; 2] = [128, 256];
+const HOPPER_SHARED: usize = 4 * (128 + 256) * 64 * 2 + 4 * 2 * 8;
+/// Bytes of a tile of sums of `gemm_tensor.cu`, which its stages fit in.
+const TENSOR_SHARED: usize = 128 * (128 + 8) * 4;
+
+/// What a product does with C: bits of `how` of `product.cuh`.
+const ADD: u32 = 1;
+const WIDE: u32 = 2;
+
+/// A product's windows, C with its numbers; whether those are f32 beside factors that are narrower; and what it does with C.
+struct Product {
+    c: Window,
+    a: Window,
+    b: Window,
+    /// Bytes of a factor's number.
+    bytes: u64,
+    how: u32,
+}
+
+impl Product {
+    /// Whether the numbers of a factor's rows lie together (else, those of its columns), if each row begins where 16 bytes may
+    /// be read at once.
+    fn by_rows(&self, x: &Window) -> Option<bool> {
+        let rows = x.col_stride == 1;
+        let stride = if rows { x.row_stride } else { x.col_stride };
+        let aligned = x.at.is_multiple_of(16) && (stride * self.bytes).is_multiple_of(16);
+        (aligned && (rows || x.row_stride == 1)).then_some(rows)
+    }
+    /// How many tiles of so many rows and columns C has.
+    fn tiles(&self, [rows, cols]: [u32; 2]) -> usize {
+        self.c.rows.div_ceil(rows) as usize * self.c.cols.div_ceil(cols) as usize
+    }
+    /// How its factors' numbers lie, as names of kernels have it: along K or along the other dimension.
+    fn along(&self) -> Option<String> {
+        let of_a = if self.by_rows(&self.a)? { 'k' } else { 'm' };
+        let of_b = if self.by_rows(&self.b)? { 'n' } else { 'k' };
+        Some(format!("{of_a}{of_b}"))
+    }
+    /// Whether C's columns are pairs that may be written at once.
+    fn in_pairs(&self) -> bool {
+        let bytes = if self.how & WIDE > 0 { 4 } else { self.bytes };
+        [u64::from(self.c.cols), self.c.row_stride, self.c.at / bytes].iter().all(|n| n.is_multiple_of(2))
+    }
+    /// A factor's boxes: of its rows, or where its columns lie together, of these.
+    fn boxes(&self, gpu: &Gpu, x: &Window) -> Boxes {
+        let (size, stride) = ([u64::from(x.rows), u64::from(x.cols)], x.row_stride.max(x.col_stride));
+        let size = if x.col_stride == 1 { size } else { [size[1], size[0]] };
+        well(gpu.card().boxes(x.at, size, stride * self.bytes))
+    }
+}
+
+impl Rung {
+    /// All, the fastest first.
+    pub(crate) const ALL: [Self; 6] =
+        [Self::Few, Self::Hopper, Self::Tensor, Self::Tiled, Self::Small, Self::Naive];
+
+    /// The kernel, but for the number at its name's end, and how it is launched; none where it is not for such a product.
+    fn launch(self, gpu: &Gpu, of: &Product) -> Option<(String, Shape)> {
+        let (c, blocks) =
+            (&of.c, |blocks, threads, shared| Shape { blocks: [blocks, 1, 1], threads, shared });
+        Some(match self {
+            Self::Few => {
+                let (rows, v) = (FEW.into_iter().find(|&rows| c.rows <= rows)?, 16 / of.bytes as u32);
+                if of.by_rows(&of.b)? {
+                    let whole = c.cols.is_multiple_of(v);
+                    let shape = blocks(c.cols.div_ceil(4 * v) as usize, 512, 0);
+                    return whole.then(|| (format!("by_rows_{rows}"), shape));
+                }
+                let whole = of.by_rows(&of.a)? && of.a.cols.is_multiple_of(v);
+                return whole
+                    .then(|| (format!("by_columns_{rows}"), blocks(c.cols.div_ceil(4) as usize, 128, 0)));
+            }
+            Self::Hopper => {
+                let fits = of.bytes == 2 && of.a.cols > 0 && of.in_pairs();
+                let (along, tiles) = (of.along().filter(|_| fits)?, of.tiles(HOPPER));
+                (
+                    format!("hopper_{along}"),
+                    blocks(tiles.min(gpu.card().about.processors), 384, HOPPER_SHARED),
+                )
+            }
+            Self::Tensor => {
+                (format!("tensor_{}", of.along()?), blocks(of.tiles([128; 2]), 256, TENSOR_SHARED))
+            }
+            Self::Tiled => ("tiled".into(), blocks(of.tiles([128; 2]), 256, 0)),
+            Self::Small => ("small".into(), blocks(of.tiles([64; 2]), 256, 0)),
+            Self::Naive => ("naive".into(), each(gpu, c.len())),
+        })
+    }
+    /// Whether it is a good way for such a product, where it is a way at all.
+    fn suits(self, gpu: &Gpu, of: &Product) -> bool {
+        let processors = gpu.card().about.processors;
+        match self {
+            Self::Hopper => {
+                2 * of.tiles(HOPPER) >= processors && of.c.rows >= HOPPER[0] / 2 && of.c.cols >= HOPPER[1] / 2
+            }
+            Self::Tiled => of.tiles([128; 2]) >= processors,
+            _ => true,
+        }
+    }
+}
+
+/// C (+)= A·B, by this way or by the best; whether it was computed. C is of the factors' number S, or wide.
+pub(crate) fn product<S: Scalar>(
     gpu: &Gpu,
-    c: ViewMut<Cuda<C>>,
-    a: View<Cuda<S>>,
-    b: View<Cuda<S>>,
+    by: Option<Rung>,
+    [c, a, b]: [Window; 3],
+    wide: bool,
     write: Write,
-) {
-    let [c, a, b] = [Window::from(&c), Window::from(&a), Window::from(&b)];
+) -> bool {
     let fit = c.rows == a.rows && a.cols == b.rows && b.cols == c.cols;
     assert!(fit && c.col_stride == 1, "a product of matrices that do not fit");
-    let numbers = if S::NAME == C::NAME { S::NAME.into() } else { format!("wide_{}", S::NAME) };
-    let add = u32::from(write == Write::Add);
-    gpu.launch(&format!("gemm_naive_{numbers}"), each(gpu, c.len()), &[&c, &a, &b, &add]);
+    let add = if write == Write::Add { ADD } else { 0 };
+    let how = add | if wide && S::NARROW { WIDE } else { 0 };
+    let of = Product { c, a, b, bytes: size_of::<S>() as u64, how };
+    let launch = |rung: Rung| {
+        let (kernel, shape) = rung.launch(gpu, &of)?;
+        let kernel = named::<S>(&format!("gemm_{kernel}"));
+        gpu.card().has(&kernel).then_some((rung, kernel, shape))
+    };
+    let suiting = |rung: &Rung| rung.suits(gpu, &of);
+    let found = by.map_or_else(|| Rung::ALL.into_iter().filter(suiting).find_map(launch), launch);
+    match &found {
+        Some((Rung::Hopper, kernel, shape)) => {
+            let [a, b] = [&a, &b].map(|x| of.boxes(gpu, x));
+            gpu.launch(kernel, *shape, &[&of.c, &of.a.cols, &a, &b, &of.how]);
+        }
+        Some((_, kernel, shape)) => gpu.launch(kernel, *shape, &[&of.c, &of.a, &of.b, &of.how]),
+        None => {}
+    }
+    found.is_some()
 }

@@ -119,6 +119,7 @@ pub(crate) fn router_loss<S: Scalar>(
     );
 }
 
+#[allow(clippy::too_many_arguments)]
 pub(crate) fn router_backward<S: Scalar>(
     gpu: &Gpu,
     dlogits: ViewMut<Cuda<S>>,

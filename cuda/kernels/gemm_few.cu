@@ -1,0 +1,97 @@
+// Products of few rows, as in decoding: every number of B is multiplied a few times only, so what counts is how fast it comes
+// from memory. B is read once, 16 bytes a thread; A, which is small, from the caches. For B whose rows or columns are
+// aligned.
+#include "product.cuh"
+#include "sum.cuh"
+
+namespace few {
+template <class T>
+struct Vector {
+    static const int N = 16 / sizeof(T); // numbers of 16 bytes
+};
+
+// B's columns lie together: C[ROWS, N], a block has 4 columns, its threads share out K.
+template <int ROWS, class T>
+__device__ __forceinline__ void by_columns(View<T> c, View<T> a, View<T> b, u32 how) {
+    const int COLS = 4, V = Vector<T>::N, WARPS = 4;
+    __shared__ float of_warps[WARPS][ROWS * COLS];
+    float sums[ROWS][COLS] = {};
+    u32 first = blockIdx.x * COLS, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+#pragma unroll(ROWS == 1 ? 2 : 1)
+    for (u32 k = threadIdx.x * V; k < a.cols; k += blockDim.x * V) {
+        Lanes<V> x[COLS];
+#pragma unroll
+        for (int j = 0; j < COLS; j++) x[j] = load<V>(&b(k, min(first + j, b.cols - 1)));
+#pragma unroll
+        for (int i = 0; i < ROWS; i++) {
+            Lanes<V> y = load<V>(&a(min((u32)i, a.rows - 1), k));
+#pragma unroll
+            for (int j = 0; j < COLS; j++)
+#pragma unroll
+                for (int v = 0; v < V; v++) sums[i][j] += x[j].x[v] * y.x[v];
+        }
+    }
+#pragma unroll
+    for (int at = 0; at < ROWS * COLS; at++) {
+        float sum = sums::warp(sums[at / COLS][at % COLS]);
+        if (lane == 0) of_warps[warp][at] = sum;
+    }
+    __syncthreads();
+    u32 row = threadIdx.x / COLS, col = first + threadIdx.x % COLS;
+    if (row >= ROWS) return;
+    float sum = 0;
+    for (int w = 0; w < WARPS; w++) sum += of_warps[w][threadIdx.x];
+    product::write(c, row, col, Lanes<1>{sum}, how);
+}
+
+// B's rows lie together: a block has 4·16 bytes of columns, a thread 16 bytes of every 128th row.
+template <int ROWS, class T>
+__device__ __forceinline__ void by_rows(View<T> c, View<T> a, View<T> b, u32 how) {
+    const int ACROSS = 4, V = Vector<T>::N, COLS = ACROSS * V, WARPS = 16;
+    __shared__ float of_warps[WARPS][ROWS][COLS];
+    float sums[ROWS][V] = {};
+    u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, first = blockIdx.x * COLS, own = first + lane % ACROSS * V;
+    if (own < b.cols) {
+#pragma unroll(ROWS == 8 ? 2 : 4)
+        for (u32 k = threadIdx.x / ACROSS; k < a.cols; k += blockDim.x / ACROSS) {
+            Lanes<V> x = load<V>(&b(k, own));
+#pragma unroll
+            for (int i = 0; i < ROWS; i++) {
+                float y = wide(a(min((u32)i, a.rows - 1), k));
+#pragma unroll
+                for (int v = 0; v < V; v++) sums[i][v] += x.x[v] * y;
+            }
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < ROWS; i++)
+#pragma unroll
+        for (int v = 0; v < V; v++) {
+            float sum = sums[i][v];
+            for (int lanes = ACROSS; lanes < 32; lanes *= 2) sum += __shfl_xor_sync(~0u, sum, lanes);
+            if (lane < ACROSS) of_warps[warp][i][lane * V + v] = sum;
+        }
+    __syncthreads();
+    u32 row = threadIdx.x / COLS, col = threadIdx.x % COLS;
+    if (row >= ROWS) return;
+    float sum = 0;
+    for (int w = 0; w < WARPS; w++) sum += of_warps[w][row][col];
+    product::write(c, row, first + col, Lanes<1>{sum}, how);
+}
+} // namespace few
+
+// The kernels of products of at most so many rows.
+#define FEW(rows) \
+    template <class T> \
+    __device__ __forceinline__ void gemm_by_columns_##rows(View<T> c, View<T> a, View<T> b, u32 how) { \
+        few::by_columns<rows>(c, a, b, how); \
+    } \
+    PRODUCTS(gemm_by_columns_##rows, __launch_bounds__(128)) \
+    template <class T> \
+    __device__ __forceinline__ void gemm_by_rows_##rows(View<T> c, View<T> a, View<T> b, u32 how) { \
+        few::by_rows<rows>(c, a, b, how); \
+    } \
+    PRODUCTS(gemm_by_rows_##rows, __launch_bounds__(512))
+FEW(1)
+FEW(4)
+FEW(8)

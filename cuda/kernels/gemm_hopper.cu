@@ -1,0 +1,121 @@
+// Hopper's rung: bf16 on cards of compute capability 9.0. ARCH: sm_90a
+//
+// One block a multiprocessor, for all tiles of C of 128·256 that come to it in turn. One warp has the card copy the parts of A
+// and B (64 of K at a time, boxes of 64·64) to shared memory, as far ahead as there is room; two groups of four warps multiply
+// them, each 64 rows of the tile, with all sums in registers. They meet at two barriers a stage alone: `full`, when the bytes
+// are there, and `empty`, when they have been multiplied. So copies go on while a tile is finished and the next begun.
+//
+// Source: NVIDIA, "CUTLASS", docs "Efficient GEMM in CUDA", "Warp specialization"; for what the primitives do see hopper.cuh.
+#include "hopper.cuh"
+#include "product.cuh"
+
+namespace hopper {
+const int ROWS = 128, COLS = 256, STEP = BOX, STAGES = 4;
+const int A_BYTES = ROWS * STEP * 2, STAGE_BYTES = A_BYTES + COLS * STEP * 2;
+const int WARPS = 8; // that multiply
+
+// Which of a block's copies comes next: its stage, and the phase of the stage's barriers.
+struct Turn {
+    u32 stage = 0, phase = 0;
+    __device__ __forceinline__ void next() {
+        if (++stage == STAGES) stage = 0, phase ^= 1;
+    }
+};
+
+// The boxes of a side from this place on, one after the other along the dimension that is not K.
+template <bool ALONG_K>
+__device__ __forceinline__ void fetch(unsigned char* to, const Map& map, u32 boxes, u32 first, u32 k, Barrier* full) {
+    for (u32 i = 0; i < boxes; i++) {
+        u32 outer = first + i * BOX;
+        copy_box(to + i * BOX_BYTES, map, ALONG_K ? outer : k, ALONG_K ? k : outer, full);
+    }
+}
+
+// Writes a thread's sums: pairs of columns, which are whole as C's columns are even.
+template <class T>
+__device__ __forceinline__ void finish(View<T> c, const float (&sums)[128], u32 row, u32 col, bool add) {
+#pragma unroll
+    for (int half = 0; half < 2; half++, row += 8) {
+        T* to = &c(row, col);
+#pragma unroll
+        for (int i = 0; i < 32; i++) {
+            if (row >= c.rows || col + 8 * i >= c.cols) continue;
+            Lanes<2> two = {sums[4 * i + 2 * half], sums[4 * i + 2 * half + 1]};
+            if (add) {
+                Lanes<2> before = load<2>(to + 8 * i);
+                two.x[0] += before.x[0], two.x[1] += before.x[1];
+            }
+            store(to + 8 * i, two);
+        }
+    }
+}
+
+template <bool A_ALONG_K, bool B_ALONG_K>
+__device__ __forceinline__ void run(View<bf16> c, u32 cols, const Map& a, const Map& b, u32 how) {
+    SHARED(unsigned char, shared);
+    Barrier *full = (Barrier*)(shared + STAGES * STAGE_BYTES), *empty = full + STAGES;
+    u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32, tiles = product::tiles<ROWS, COLS>(c.rows, c.cols);
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < STAGES; i++) init(&full[i], 1), init(&empty[i], WARPS);
+        publish();
+    }
+    __syncthreads();
+    Turn turn;
+    if (warp >= WARPS) { // copies: the first warp of a group that has given its registers away
+        give_registers<40>();
+        if (warp > WARPS) return;
+        for (u32 tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+            product::Place at = product::tile<ROWS, COLS>(c.rows, c.cols, tile);
+            for (u32 k = 0; k < cols; k += STEP, turn.next()) {
+                wait(&empty[turn.stage], turn.phase ^ 1); // at first there is nothing to wait for
+                if (lane > 0) continue;
+                unsigned char* to = shared + turn.stage * STAGE_BYTES;
+                arrive_with(&full[turn.stage], STAGE_BYTES);
+                fetch<A_ALONG_K>(to, a, ROWS / BOX, at.row, k, &full[turn.stage]);
+                fetch<B_ALONG_K>(to + A_BYTES, b, COLS / BOX, at.col, k, &full[turn.stage]);
+            }
+        }
+        return;
+    }
+    take_registers<232>();
+    u32 group = warp / 4;
+    for (u32 tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+        product::Place at = product::tile<ROWS, COLS>(c.rows, c.cols, tile);
+        float sums[128];
+#pragma unroll
+        for (int i = 0; i < 128; i++) sums[i] = 0;
+        u32 before = 0; // the stage of the step before
+        for (u32 k = 0; k < cols; k += STEP, turn.next()) {
+            const unsigned char* left = shared + turn.stage * STAGE_BYTES;
+            wait(&full[turn.stage], turn.phase);
+            products_begin();
+#pragma unroll
+            for (int part = 0; part < STEP; part += 16)
+                multiply<!A_ALONG_K, !B_ALONG_K>(sums, descriptor<!A_ALONG_K>(left + group * BOX_BYTES, part),
+                                                 descriptor<!B_ALONG_K>(left + A_BYTES, part));
+            products_are_a_group();
+            wait_for_products<1>(); // those of the step before
+            if (k > 0 && lane == 0) arrive(&empty[before]);
+            before = turn.stage;
+        }
+        wait_for_products<0>();
+        if (lane == 0) arrive(&empty[before]);
+        u32 row = at.row + warp * 16 + lane / 4, col = at.col + lane % 4 * 2;
+        if (how & WIDE)
+            finish(View<float>{(float*)c.at, c.row_stride, 1, c.rows, c.cols}, sums, row, col, how & ADD);
+        else
+            finish(c, sums, row, col, how & ADD);
+    }
+}
+} // namespace hopper
+
+// A kernel for each of the ways that A's and B's numbers lie; K is `cols`.
+#define HOPPER(rung, a_along_k, b_along_k)                                                                          \
+    KERNEL __launch_bounds__(384, 1) rung##_bf16(View<bf16> c, u32 cols, const __grid_constant__ hopper::Map a,      \
+                                                 const __grid_constant__ hopper::Map b, u32 how) {                  \
+        hopper::run<a_along_k, b_along_k>(c, cols, a, b, how);                                                      \
+    }
+HOPPER(gemm_hopper_kk, true, true)
+HOPPER(gemm_hopper_kn, true, false)
+HOPPER(gemm_hopper_mk, false, true)
+HOPPER(gemm_hopper_mn, false, false)

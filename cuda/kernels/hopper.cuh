@@ -1,0 +1,174 @@
+// What a Hopper card has beside tensor.cuh: barriers in shared memory that count bytes, tiles that the card copies by itself, and
+// products of four warps together. Each is a primitive of two bodies: PTX, and what it means on the host.
+// Source: NVIDIA, "Parallel Thread Execution ISA", sections "mbarrier", "cp.async.bulk.tensor", "wgmma" and "Matrix descriptor";
+// the layouts' strides as in CUTLASS's mma_sm90_desc.hpp.
+#pragma once
+#include "number.cuh"
+
+namespace hopper {
+// A matrix of which the card copies boxes: CUtensorMap.
+struct __align__(64) Map {
+    u64 words[16];
+};
+typedef u64 Barrier;
+
+const int BOX = 64, BOX_BYTES = BOX * BOX * 2; // a box is 64 rows of 64 bf16, 128 bytes
+
+#ifdef __CUDACC__
+__device__ __forceinline__ u32 address(const void* at) { return (u32)__cvta_generic_to_shared(at); }
+
+// A barrier of phases, 0, 1, 0, …: one ends when so many have arrived, and all bytes have that were told to come.
+__device__ __forceinline__ void init(Barrier* barrier, u32 arrivals) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(address(barrier)), "r"(arrivals) : "memory");
+}
+// The barriers that were made are there for all threads after the next __syncthreads, and for the card's copies.
+__device__ __forceinline__ void publish() {
+    asm volatile("fence.mbarrier_init.release.cluster;\nfence.proxy.async.shared::cta;" ::: "memory");
+}
+__device__ __forceinline__ void arrive(Barrier* barrier) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(address(barrier)) : "memory");
+}
+__device__ __forceinline__ void arrive_with(Barrier* barrier, u32 bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address(barrier)), "r"(bytes) : "memory");
+}
+// Waits until the phase has ended; all lanes of a warp call it.
+__device__ __forceinline__ void wait(Barrier* barrier, u32 phase) {
+    u32 ended = 0;
+    while (!ended)
+        asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
+                     : "=r"(ended) : "r"(address(barrier)), "r"(phase) : "memory");
+}
+
+// Begins to copy the box of a matrix whose first number is in this row and column: rows of 128 bytes, the 16 bytes of each
+// permuted by its number (8 rows a turn). What is beyond the matrix is 0. The bytes arrive at the barrier.
+__device__ __forceinline__ void copy_box(void* to, const Map& map, u32 row, u32 col, Barrier* barrier) {
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::
+                 "r"(address(to)), "l"(&map), "r"(col), "r"(row), "r"(address(barrier)) : "memory");
+}
+
+// The registers of a warp's threads, from now on.
+template <int N>
+__device__ __forceinline__ void give_registers() {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
+}
+template <int N>
+__device__ __forceinline__ void take_registers() {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
+}
+
+#define HOPPER_SUMS(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
+#define HOPPER_SUMS_16(i) HOPPER_SUMS(i), HOPPER_SUMS(i + 4), HOPPER_SUMS(i + 8), HOPPER_SUMS(i + 12)
+// Begins d[64,256] += a[64,16]·b[16,256], by four warps. Both factors are in shared memory, told by descriptors; a turned one
+// has its numbers along the dimension that is not K. Warp w has rows 16·w and on, and of these a lane, for each i below 32,
+// d[l / 4, 8·i + 2·(l % 4)], the next one, and the two of row l / 4 + 8.
+template <bool A_TURNED, bool B_TURNED>
+__device__ __forceinline__ void multiply(float (&d)[128], u64 a, u64 b) {
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.eq.u32 p, 0, 0;\nwgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {"
+        "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
+        "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"
+        "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,"
+        "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63,"
+        "%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,"
+        "%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95,"
+        "%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111,"
+        "%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
+        "}, %128, %129, p, 1, 1, %130, %131;\n}"
+        : HOPPER_SUMS_16(0), HOPPER_SUMS_16(16), HOPPER_SUMS_16(32), HOPPER_SUMS_16(48), HOPPER_SUMS_16(64),
+          HOPPER_SUMS_16(80), HOPPER_SUMS_16(96), HOPPER_SUMS_16(112)
+        : "l"(a), "l"(b), "n"((int)A_TURNED), "n"((int)B_TURNED));
+}
+// What was written to the registers of sums comes before the products that are begun next.
+__device__ __forceinline__ void products_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+// The products begun since the last call are a group.
+__device__ __forceinline__ void products_are_a_group() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+// Waits until all groups are done, but for the N last.
+template <int N>
+__device__ __forceinline__ void wait_for_products() {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
+}
+#else
+inline u32 address(const void* at) { return (u32)((const unsigned char*)at - twin::block.shared); }
+
+struct TwinBarrier {
+    uint8_t phase, arrivals, left, unused;
+    int32_t bytes;
+    void step() {
+        if (left == 0 && bytes == 0) phase ^= 1, left = arrivals;
+    }
+};
+inline TwinBarrier& twin_barrier(Barrier* barrier) { return *(TwinBarrier*)barrier; }
+inline void init(Barrier* barrier, u32 arrivals) { twin_barrier(barrier) = {0, (uint8_t)arrivals, (uint8_t)arrivals, 0, 0}; }
+inline void publish() {}
+inline void arrive_with(Barrier* barrier, u32 bytes) {
+    twin_barrier(barrier).left--;
+    twin_barrier(barrier).bytes += bytes;
+    twin_barrier(barrier).step();
+}
+inline void arrive(Barrier* barrier) { arrive_with(barrier, 0); }
+inline void wait(Barrier* barrier, u32 phase) {
+    for (u32 me = twin::block.thread, first = me & ~31u, all = 0; !all;) { // the lanes go on together, as those of a warp do
+        *twin::hand(me, 1) = twin_barrier(barrier).phase != phase;
+        twin::meet_warp();
+        all = 1;
+        for (u32 lane = 0; lane < 32; lane++) all &= *twin::hand(first + lane, 1);
+        if (all) twin::meet_warp();
+        else twin::step_aside();
+    }
+}
+// Where bytes are whose 16-byte places are permuted by their row of 128.
+inline u32 permuted(u32 at) { return at ^ (at >> 7 & 7) << 4; }
+inline void copy_box(void* to, const Map& map, u32 row, u32 col, Barrier* barrier) {
+    u64 rows = map.words[2], cols = map.words[1], stride = map.words[3];
+    for (u32 i = 0; i < BOX; i++)
+        for (u32 j = 0; j < BOX; j++) {
+            const uint16_t* from = (const uint16_t*)(map.words[0] + (row + i) * stride) + col + j;
+            uint16_t x = row + i < rows && col + j < cols ? *from : 0;
+            memcpy(twin::block.shared + permuted(address(to) + i * 128 + j * 2), &x, 2);
+        }
+    twin_barrier(barrier).bytes -= BOX_BYTES;
+    twin_barrier(barrier).step();
+}
+template <int N>
+void give_registers() {}
+template <int N>
+void take_registers() {}
+// Number [i, k] of a factor.
+template <bool TURNED>
+float twin_number(u64 descriptor, u32 i, u32 k) {
+    u32 start = (descriptor & 0x3fff) << 4, lead = (descriptor >> 16 & 0x3fff) << 4, stride = (descriptor >> 32 & 0x3fff) << 4;
+    u32 at = TURNED ? i / 64 * lead + i % 64 * 2 + k / 8 * stride + k % 8 * 128 : i / 8 * stride + i % 8 * 128 + k * 2;
+    uint16_t x;
+    memcpy(&x, twin::block.shared + permuted(start + at), 2);
+    return bits_to_float((u32)x << 16);
+}
+template <bool A_TURNED, bool B_TURNED>
+void multiply(float (&d)[128], u64 a, u64 b) {
+    u32 lane = twin::block.thread % 32, row = twin::block.thread / 32 % 4 * 16 + lane / 4;
+    float left[2][16];
+    for (u32 k = 0; k < 32; k++) left[k / 16][k % 16] = twin_number<A_TURNED>(a, row + k / 16 * 8, k % 16);
+    for (u32 i = 0; i < 64; i++) {
+        u32 col = i / 2 * 8 + lane % 4 * 2 + i % 2;
+        for (u32 k = 0; k < 16; k++) {
+            float right = twin_number<B_TURNED>(b, col, k);
+            d[i / 2 * 4 + i % 2] += left[0][k] * right;
+            d[i / 2 * 4 + i % 2 + 2] += left[1][k] * right;
+        }
+    }
+}
+inline void products_begin() {}
+inline void products_are_a_group() {}
+template <int N>
+void wait_for_products() {
+    twin::meet_warp(); // all lanes of the warp have come this far
+}
+#endif
+
+// Tells `multiply` where a factor's 64·n by 16 begin: in boxes, one after the other, along the dimension that is not K. Of a
+// turned one the boxes' rows are K's. Bits 62 and 63: permuted as copy_box does.
+template <bool TURNED>
+__device__ __forceinline__ u64 descriptor(const void* boxes, u32 k) {
+    u64 start = address(boxes) + (TURNED ? k * 128 : k * 2), lead = TURNED ? BOX_BYTES : 16, stride = 1024;
+    return (start & 0x3ffff) >> 4 | lead >> 4 << 16 | stride >> 4 << 32 | 1ull << 62;
+}
+} // namespace hopper
