@@ -120,7 +120,7 @@ __device__ void attention(Attend a, List spans, View<T> q, View<T> k, View<T> v,
         }
     }
 }
-BY_WIDTH(attention, PARAMS(Attend a, List spans, View<T> q, View<T> k, View<T> v, View<T> o, View<float> out,
+BY_WIDTH(TILE_THREADS, attention, PARAMS(Attend a, List spans, View<T> q, View<T> k, View<T> v, View<T> o, View<float> out,
                            View<float> max, View<float> sum), a, spans, q, k, v, o, out, max, sum)
 
 // o[B, queries·dim] = out / sum; the log-sum-exp goes to max[B, queries]. A warp for each row and head.

@@ -41,9 +41,13 @@ __device__ __forceinline__ void each_span(List spans, bool of_keys, u32 from, u3
     }
 }
 
-// Keys of a span that are in sight: rows `0..sinks` and `from..to`.
+// Keys of a span that are in sight: rows `0..sinks` and `from..to`; they are walked in blocks of `most`, from `begin` to
+// before `to`.
 struct Seen {
     u32 sinks, from, to;
+    __device__ __forceinline__ u32 begin() const { return sinks ? 0 : from; }
+    __device__ __forceinline__ u32 count(u32 k, u32 most) const { return min(most, (k < sinks ? sinks : to) - k); }
+    __device__ __forceinline__ u32 next(u32 k, u32 most) const { return k < sinks && k + most >= sinks ? from : k + most; }
 };
 
 // Those that query `i` sees: `Mask::seen` of the kernels crate.
@@ -61,13 +65,16 @@ __device__ __forceinline__ Seen seen_by_some(const Attend& a, const Span& span, 
 // Calls f(first, n) for blocks of at most 64 of them.
 template <class F>
 __device__ __forceinline__ void each_block(Seen seen, F f) {
-    for (u32 k = 0; k < seen.sinks; k += 64) f(k, min(64u, seen.sinks - k));
-    for (u32 k = seen.from; k < seen.to; k += 64) f(k, min(64u, seen.to - k));
+    for (u32 k = seen.begin(); k < seen.to; k = seen.next(k, 64)) f(k, seen.count(k, 64));
 }
 // Whether query `i` of a span sees its key `j`.
 __device__ __forceinline__ bool sees(const Attend& a, const Span& span, u32 i, u32 j) {
     u32 q = span.query.position + i, k = span.key.position + j;
     return !a.causal || (k <= q && (q - k < a.size || k < a.sinks));
+}
+// Whether queries `i..=to_i` all see keys `j..=to_j`; not always known.
+__device__ __forceinline__ bool all_see(const Attend& a, const Span& span, u32 i, u32 to_i, u32 j, u32 to_j) {
+    return sees(a, span, i, to_j) && (!a.causal || span.query.position + to_i - (span.key.position + j) < a.size);
 }
 // Queries of a span that see at least one of its keys `first..=last`: from .x to before .y; some of them may see none.
 __device__ __forceinline__ uint2 seeing(const Attend& a, const Span& span, u32 first, u32 last) {
@@ -76,6 +83,13 @@ __device__ __forceinline__ uint2 seeing(const Attend& a, const Span& span, u32 f
     u64 end = (u64)k + last + a.size; // the position after the last one whose window has the last key
     return uint2{min(minus(k + first, q), n), k + first < a.sinks || end >= (u64)q + n ? n : minus((u32)end, q)};
 }
+
+// Warps may pass by what their rows do not see. On the twin they do not: its warps all meet together.
+#ifdef EQUIPART_TWIN
+const bool PASSES = false;
+#else
+const bool PASSES = true;
+#endif
 
 // Four numbers in a row of which `n` are there (0 for others); one load where they are aligned.
 __device__ __forceinline__ float4 get4(const float* at, int n, bool aligned) {
@@ -121,6 +135,7 @@ __device__ __forceinline__ u32 my_col() { return threadIdx.x % 16; }
 // s += A·Bᵀ, over `n` features.
 __device__ __forceinline__ void times_turned(Share& s, const float* a, const float* b, int n) {
     a += my_row() * ROW, b += my_col() * ROW;
+#pragma unroll 1
     for (int f = 0; f < n; f += 4) {
         float4 x[4], y[4];
 #pragma unroll
@@ -135,6 +150,7 @@ __device__ __forceinline__ void times_turned(Share& s, const float* a, const flo
 // s += A·B, over `n` columns of A and rows of B.
 __device__ __forceinline__ void times(Share& s, const float* a, const float* b, int n) {
     a += my_row() * ROW, b += 4 * my_col();
+#pragma unroll 1
     for (int k = 0; k < n; k += 4) {
         float4 x[4];
 #pragma unroll
@@ -159,16 +175,16 @@ __device__ __forceinline__ void put_tile(float* tile, const Share& s) {
 }
 
 // The kernel `name` of both numbers and of up to 64, 128 and 256 features, C = 1, 2, 4 tiles wide.
-#define BY_WIDTH(name, params, ...)                                                                            \
-    namespace in_f32 {                                                                                         \
-    using T = float;                                                                                           \
-    KERNEL __launch_bounds__(TILE_THREADS) name##_64_f32 params { name<T, 1>(__VA_ARGS__); }                   \
-    KERNEL __launch_bounds__(TILE_THREADS) name##_128_f32 params { name<T, 2>(__VA_ARGS__); }                  \
-    KERNEL __launch_bounds__(TILE_THREADS) name##_256_f32 params { name<T, 4>(__VA_ARGS__); }                  \
-    }                                                                                                          \
-    namespace in_bf16 {                                                                                        \
-    using T = bf16;                                                                                            \
-    KERNEL __launch_bounds__(TILE_THREADS) name##_64_bf16 params { name<T, 1>(__VA_ARGS__); }                  \
-    KERNEL __launch_bounds__(TILE_THREADS) name##_128_bf16 params { name<T, 2>(__VA_ARGS__); }                 \
-    KERNEL __launch_bounds__(TILE_THREADS) name##_256_bf16 params { name<T, 4>(__VA_ARGS__); }                 \
+#define BY_WIDTH(threads, name, params, ...)                                                          \
+    namespace in_f32 {                                                                                \
+    using T = float;                                                                                  \
+    KERNEL __launch_bounds__(threads) name##_64_f32 params { name<T, 1>(__VA_ARGS__); }               \
+    KERNEL __launch_bounds__(threads) name##_128_f32 params { name<T, 2>(__VA_ARGS__); }              \
+    KERNEL __launch_bounds__(threads) name##_256_f32 params { name<T, 4>(__VA_ARGS__); }              \
+    }                                                                                                 \
+    namespace in_bf16 {                                                                               \
+    using T = bf16;                                                                                   \
+    KERNEL __launch_bounds__(threads) name##_64_bf16 params { name<T, 1>(__VA_ARGS__); }              \
+    KERNEL __launch_bounds__(threads) name##_128_bf16 params { name<T, 2>(__VA_ARGS__); }             \
+    KERNEL __launch_bounds__(threads) name##_256_bf16 params { name<T, 4>(__VA_ARGS__); }             \
     }

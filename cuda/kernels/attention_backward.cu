@@ -106,7 +106,7 @@ __device__ void attention_keys(Attend a, List spans, View<T> q, View<T> k, View<
         add_share(dv, row, rows, touched, col, cols, dvs[c], 1);
     }
 }
-BY_WIDTH(attention_keys, PARAMS(Attend a, List spans, View<T> q, View<T> k, View<T> v, View<float> lse, View<float> delta,
+BY_WIDTH(TILE_THREADS, attention_keys, PARAMS(Attend a, List spans, View<T> q, View<T> k, View<T> v, View<float> lse, View<float> delta,
                                 View<T> d_o, View<T> dk, View<T> dv), a, spans, q, k, v, lse, delta, d_o, dk, dv)
 
 // dq[B, queries·dim] += what all spans give it. A block for 64 rows of queries and one head.
@@ -165,5 +165,5 @@ __device__ void attention_queries(Attend a, List spans, View<T> q, View<T> k, Vi
 #pragma unroll
     for (u32 c = 0; c < C; c++) add_share(dq, row, rows, touched, head * dim + c * TILE, dim - c * TILE, dqs[c], a.scale);
 }
-BY_WIDTH(attention_queries, PARAMS(Attend a, List spans, View<T> q, View<T> k, View<T> v, View<float> lse, View<float> delta,
+BY_WIDTH(TILE_THREADS, attention_queries, PARAMS(Attend a, List spans, View<T> q, View<T> k, View<T> v, View<float> lse, View<float> delta,
                                    View<T> d_o, View<T> dq), a, spans, q, k, v, lse, delta, d_o, dq)

@@ -20,6 +20,9 @@ macro_rules! modules {
 modules! {
     "attention" (8, 0);
     "attention_backward" (8, 0);
+    "attention_cores" (8, 0);
+    "attention_rows" (8, 0);
+    "attention_cores_backward" (8, 0);
     "elementwise" (8, 0);
     "reduce" (8, 0);
     "gemm" (8, 0);

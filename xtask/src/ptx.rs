@@ -77,10 +77,10 @@ fn note(manifest: &mut String, file: &str, bytes: &[u8]) {
     manifest.push_str(&format!("{digest}  {file}\n"));
 }
 
-/// The PTX of a source, without comments: they name folders. A line `// ARCH: …` chooses the least card, else 8.0.
+/// The PTX of a source, without comments: they name folders. A comment with `ARCH: sm_…` at the end of its line chooses the least card, else 8.0.
 fn compile(source: &Path) -> io::Result<String> {
     let text = fs::read_to_string(source)?;
-    let arch = text.lines().find_map(|line| line.strip_prefix("// ARCH: sm_")).unwrap_or("80");
+    let arch = text.lines().find_map(|line| line.split_once("ARCH: sm_")).map_or("80", |(_, arch)| arch);
     let output = Command::new(compiler())
         .args([&format!("-arch=compute_{}", arch.trim()), "-O3", "-std=c++17", "-ptx", "-o", "-"])
         .arg(source)

@@ -66,20 +66,83 @@ fn wide_enough<S: Scalar>(kernel: &str, dim: usize) -> String {
     named::<S>(&format!("{kernel}_{width}"))
 }
 
+/// The kernel on tensor cores, if there is one of this number: for up to 128 features in rows whose pieces of 16 bytes are
+/// aligned; `to` are outputs, whose pairs are.
+fn on_cores<S: Scalar>(
+    gpu: &Gpu,
+    kernel: &str,
+    dim: usize,
+    from: &[Window],
+    to: &[(Window, u64)],
+) -> Option<String> {
+    let aligned = |w: &Window, bytes: u64, size: u64| {
+        w.at.is_multiple_of(bytes) && (w.row_stride * size).is_multiple_of(bytes)
+    };
+    let name = named::<S>(&format!("{kernel}_{}", if dim <= 64 { 64 } else { 128 }));
+    let size = size_of::<S>() as u64;
+    let fits = dim <= 128
+        && dim.is_multiple_of(8)
+        && from.iter().all(|w| aligned(w, 16, size))
+        && to.iter().all(|(w, size)| aligned(w, 2 * size, *size));
+    (fits && gpu.card().has(&name)).then_some(name)
+}
+
 /// A warp for each row and head.
 fn warps(gpu: &Gpu, n: usize) -> Shape {
     let most = gpu.card().about.processors * 64;
     Shape { blocks: [(n * 32).div_ceil(THREADS).min(most), 1, 1], threads: THREADS, shared: 0 }
 }
 
-/// The softmax over these spans, to (o, out, max, sum).
-fn forward<S: Scalar>(gpu: &Gpu, attend: &Attend, spans: &Index<Gpu>, qkv: &Qkv<Cuda<S>>, to: [Window; 4]) {
-    let (a, spans) = (Attended::from(attend), Words::from(spans));
+/// Where a softmax goes: (o, out, max, sum).
+type Results = [Window; 4];
+
+/// The softmax over these spans.
+fn forward<S: Scalar>(
+    gpu: &Gpu,
+    (attend, spans): (&Attend, &Index<Gpu>),
+    qkv: &Qkv<Cuda<S>>,
+    to: Results,
+    scratch: Window,
+) {
+    let (a, words, Heads { queries, dim, .. }) = (Attended::from(attend), Words::from(spans), attend.heads);
     let [q, k, v] = [&qkv.q, &qkv.k, &qkv.v].map(Window::from);
     let [o, out, max, sum] = to;
-    let shape = tiles(qkv.q.rows(), attend.heads.queries);
-    let kernel = wide_enough::<S>("attention", attend.heads.dim);
-    gpu.launch(&kernel, shape, &[&a, &spans, &q, &k, &v, &o, &out, &max, &sum]);
+    let given: [&dyn Argument; 9] = [&a, &words, &q, &k, &v, &o, &out, &max, &sum];
+    let (rows, count) = (qkv.q.rows(), spans.len() / 8);
+    if rows <= 4 * count {
+        let (splits, shape) = by_rows(attend.heads, rows, qkv.k.rows() / count, scratch.len());
+        let (splits, dim_word) = (splits as u32, dim as u32);
+        let kernel = wide_enough::<S>("attention_rows", dim);
+        gpu.launch(&kernel, shape, &[&given[..], &[&scratch, &splits]].concat());
+        if splits > 1 {
+            let arguments: [&dyn Argument; 7] = [&o, &out, &max, &sum, &scratch, &splits, &dim_word];
+            gpu.launch(&named::<S>("attention_join"), warps(gpu, max.len()), &arguments);
+        }
+        return;
+    }
+    let to_numbers = [(o, size_of::<S>() as u64), (out, 4)];
+    let (kernel, shape) = match on_cores::<S>(gpu, "attention_cores", dim, &[q, k, v], &to_numbers) {
+        Some(name) => {
+            let (width, blocks) = (if dim <= 64 { 64 } else { 128 }, [rows.div_ceil(128), queries, 1]);
+            (name, Shape { blocks, threads: 128, shared: (128 * width + 2 * 4096) * 2 })
+        }
+        None => (wide_enough::<S>("attention", dim), tiles(rows, queries)),
+    };
+    gpu.launch(&kernel, shape, &given);
+}
+
+/// Query heads that a block of single rows takes together.
+const TOGETHER: usize = 4;
+/// Blocks of single rows that keep a card busy: where there are fewer, keys are split.
+const BUSY: usize = 512;
+
+/// A block for each row, up to four heads and part of the keys, of which a span has about so many.
+fn by_rows(heads: Heads, rows: usize, keys: usize, scratch: usize) -> (usize, Shape) {
+    let across = heads.keys * (heads.queries / heads.keys).div_ceil(TOGETHER);
+    let fit = scratch / (rows * heads.queries * (heads.dim + 2)).max(1);
+    let splits = (BUSY / (rows * across).max(1)).min(keys / 256).min(fit).max(1);
+    let shared = 8 * TOGETHER * (heads.dim + 2) * 4;
+    (splits, Shape { blocks: [rows * splits, across, 1], threads: 128, shared })
 }
 
 pub(crate) fn attention<S: Scalar>(
@@ -89,9 +152,10 @@ pub(crate) fn attention<S: Scalar>(
     qkv: Qkv<Cuda<S>>,
     o: ViewMut<Cuda<S>>,
     lse: ViewMut<Cuda<S::Wide>>,
-    _: ViewMut<Cuda<S::Wide>>,
+    scratch: ViewMut<Cuda<S::Wide>>,
 ) {
-    forward(gpu, attend, spans, &qkv, [Window::from(&o), Window::NONE, Window::from(&lse), Window::NONE]);
+    let to = [Window::from(&o), Window::NONE, Window::from(&lse), Window::NONE];
+    forward(gpu, (attend, spans), &qkv, to, Window::from(&scratch));
 }
 
 pub(crate) fn attention_block<S: Scalar>(
@@ -100,10 +164,10 @@ pub(crate) fn attention_block<S: Scalar>(
     spans: &Index<Gpu>,
     qkv: Qkv<Cuda<S>>,
     run: Softmax<Cuda<S::Wide>>,
-    _: ViewMut<Cuda<S::Wide>>,
+    scratch: ViewMut<Cuda<S::Wide>>,
 ) {
     let [out, max, sum] = [&run.out, &run.max, &run.sum].map(Window::from);
-    forward(gpu, attend, spans, &qkv, [Window::NONE, out, max, sum]);
+    forward(gpu, (attend, spans), &qkv, [Window::NONE, out, max, sum], Window::from(&scratch));
 }
 
 pub(crate) fn attention_finish<S: Scalar>(
@@ -144,19 +208,27 @@ pub(crate) fn attention_backward<S: Scalar>(
     let ([lse, delta], [dq, dk, dv]) = ([&lse, &delta].map(Window::from), dqkv.each_ref().map(Window::from));
     let Heads { queries, keys, dim } = attend.heads;
     let given: [&dyn Argument; 8] = [&a, &spans, &q, &k, &v, &lse, &delta, &d_o];
-    gpu.launch(
-        &wide_enough::<S>("attention_keys", dim),
-        tiles(qkv.k.rows(), keys),
-        &[&given[..], &[&dk, &dv]].concat(),
-    );
-    gpu.launch(
-        &wide_enough::<S>("attention_queries", dim),
-        tiles(qkv.q.rows(), queries),
-        &[&given[..], &[&dq]].concat(),
-    );
+    let (from, outputs) = ([q, k, v, d_o], [dq, dk, dv].map(|to| (to, size_of::<S>() as u64)));
+    let pass = |kernel: &str, cores: &str, rows: usize, heads: usize, to: &[&dyn Argument]| {
+        let (name, shape) = match on_cores::<S>(gpu, cores, dim, &from, &outputs) {
+            Some(name) => (name, backward_on_cores(rows, heads, dim)),
+            None => (wide_enough::<S>(kernel, dim), tiles(rows, heads)),
+        };
+        gpu.launch(&name, shape, &[&given[..], to].concat());
+    };
+    pass("attention_keys", "attention_cores_keys", qkv.k.rows(), keys, &[&dk, &dv]);
+    pass("attention_queries", "attention_cores_queries", qkv.q.rows(), queries, &[&dq]);
 }
 
-/// No scratch is used; one number, since no tensor is empty.
-pub(crate) fn attention_scratch(_: Heads, _: usize) -> usize {
-    1
+/// A block of 128 rows of its own; two times 32 of the other side, with two numbers each.
+fn backward_on_cores(rows: usize, heads: usize, dim: usize) -> Shape {
+    let (width, threads) = if dim <= 64 { (64, 128) } else { (128, 256) };
+    let shared = (2 * 128 + 4 * 32) * width * 2 + 4 * 32 * 4;
+    Shape { blocks: [rows.div_ceil(128), heads, 1], threads, shared }
+}
+
+/// Where single rows look at many keys, a running softmax for each part of them; else one number that nobody uses.
+pub(crate) fn attention_scratch(heads: Heads, keys: usize) -> usize {
+    let fan = heads.queries / heads.keys;
+    if keys < 512 { 1 } else { BUSY * TOGETHER.min(fan) * (heads.dim + 2) }
 }
