@@ -90,8 +90,8 @@ fn rungs<S: Number>(gpu: &Gpu) -> Result<(), String> {
                     continue; // long, for what it would say
                 }
                 let what = format!("{rung:?}, {size:?}, layout {layout}, from column {first}");
-                *tried |= added::<S, S>(gpu, rung, &factors, &what)?;
-                *tried |= added::<S, f32>(gpu, rung, &factors, &format!("wide {what}"))?;
+                *tried |= by_rung::<S, S>(gpu, rung, &factors, &what)?;
+                *tried |= by_rung::<S, f32>(gpu, rung, &factors, &format!("wide {what}"))?;
             }
         }
     }
@@ -103,8 +103,8 @@ fn rungs<S: Number>(gpu: &Gpu) -> Result<(), String> {
     Ok(())
 }
 
-/// C += A·B by this rung, if it is for these factors; C's window is aligned where its rows are.
-fn added<S: Number, C: Number>(
+/// C (+)= A·B by this rung, if it is for these factors; C's window is aligned where its rows are.
+fn by_rung<S: Number, C: Number>(
     gpu: &Gpu,
     rung: Rung,
     factors: &Factors<S>,
@@ -112,10 +112,11 @@ fn added<S: Number, C: Number>(
 ) -> Result<bool, String> {
     let ([a, b], [a_host, b_host], [m, n, _]) = (factors.gpu(), factors.host(), factors.size);
     let mut c = Both::<C>::whole(gpu, 7, m, n + 24);
+    let write = if factors.layout % 3 == 0 { Write::Add } else { Write::Set };
     let of = [Window::from(&c.gpu.view_mut().take_cols(8, n)), (&a).into(), (&b).into()];
-    let computed = product::<S>(gpu, Some(rung), of, C::NARROW != S::NARROW, Write::Add);
+    let computed = product::<S>(gpu, Some(rung), of, C::NARROW != S::NARROW, write);
     if computed {
-        Cpu::<f64>::default().gemm(c.host.view_mut().take_cols(8, n), a_host, b_host, Write::Add);
+        Cpu::<f64>::default().gemm(c.host.view_mut().take_cols(8, n), a_host, b_host, write);
         c.equal(what)?;
     }
     Ok(computed)
