@@ -51,10 +51,21 @@ fn config(experts: bool) -> (tempfile::TempDir, String) {
     (dir, config)
 }
 
-/// The losses of a short training run.
-fn losses(config: &str, device: &str, layout: &str, number: &str) -> Option<Vec<f64>> {
-    let sizes =
-        ["--steps", "3", "--seq", "12", "--batch-size", "4", "--microbatches", "2", "--lr", "0.01", "--json"];
+/// The losses of a short training run on given ids.
+fn losses(config: &str, batch: &str, device: &str, layout: &str, number: &str) -> Option<Vec<f64>> {
+    let sizes = [
+        "--steps",
+        "3",
+        "--batch",
+        batch,
+        "--microbatches",
+        "2",
+        "--optimizer",
+        "adamw",
+        "--lr",
+        "0.01",
+        "--json",
+    ];
     let model = ["train", "--config", config, "--layout", layout, "--number", number, "--device", device];
     let output = on_the_twin(&[&model[..], &sizes].concat(), &[])?;
     Some(lines(&output).iter().filter_map(|line| line["loss"].as_f64()).collect())
@@ -68,11 +79,18 @@ fn training_on_a_card_is_training_on_the_host_under_every_kind_of_layout() {
         (false, &["none", "tp=2,sp", "dp=2:zero3", "pp=2", "tp=2,dp=2:zero1,pp=2"][..]),
         (true, &["none", "ep=2"]),
     ] {
-        let (_dir, config) = config(experts);
-        let wanted = losses(&config, "cpu", "none", "f32");
+        let (dir, config) = config(experts);
+        let batch = path(&dir, "ids.json");
+        std::fs::write(
+            &batch,
+            "[[1,2,3,4,5,6,7],[9,8,7,6,5,4],[72,101,108,108,111],[200,3,200,3,200,3,200,3]]",
+        )
+        .unwrap();
+        let wanted = losses(&config, &batch, "cpu", "none", "f32");
         for (number, bound) in [("f32", 2e-5), ("bf16", 2e-2)] {
             for layout in layouts {
-                let Some((seen, wanted)) = losses(&config, "cuda", layout, number).zip(wanted.as_ref())
+                let Some((seen, wanted)) =
+                    losses(&config, &batch, "cuda", layout, number).zip(wanted.as_ref())
                 else {
                     return;
                 };
@@ -137,7 +155,7 @@ fn what_is_missing_is_one_sentence() {
     let many = on_the_twin(&train(&["--layout", "dp=512"]), &[]).unwrap();
     assert!(error(&many).contains("512 ranks on one GPU; 256 are the most"));
     let found = lines(&on_the_twin(&["devices", "--json"], &[]).unwrap());
-    assert!(found[1]["device"].as_str().unwrap().starts_with("GPU 0: the CPU's twin of a GPU"), "{found:?}");
+    assert!(found[1]["here"].as_str().unwrap().starts_with("GPU 0: the CPU's twin of a GPU"), "{found:?}");
 }
 
 /// Kills: a check that goes on after a failure as if nothing were, a report that is not written.
