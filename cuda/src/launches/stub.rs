@@ -2,9 +2,7 @@
 #![allow(clippy::too_many_arguments)]
 use crate::device::Cuda;
 use crate::gpu::Gpu;
-use kernels::{
-    Activation, AdamW, LossTerms, RouterBalance, RouterNoise, RouterTerms, Slice, Write,
-};
+use kernels::{Activation, AdamW, LossTerms, RouterBalance, RouterNoise, RouterTerms, Slice, Write};
 use tensor::{Dropout, Index, Scalar, Tensor, View, ViewMut};
 
 pub(crate) fn gemm<S: Scalar>(
