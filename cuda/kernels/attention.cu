@@ -25,18 +25,18 @@ __device__ __forceinline__ float online(float (&p)[N], Held& held, int lanes) {
     return shrink;
 }
 
-// For 64 rows of queries and one head a block: o[B, queries·dim] and lse = `max`[B, queries], or, without o, the running
-// out, max and sum. A block takes all spans of its rows, one after the other, so spans may share rows. The heads of a
-// group are neighbours in y.
+// For 64 rows of queries and one head a block: o[B, queries·dim] and lse = `max`[B, queries], or, without o, the
+// running out, max and sum. A block takes all spans of its rows, one after the other, so spans may share rows. The
+// heads of a group are neighbours in y.
 template <class T, int C>
-__device__ void attention(Attend a, List spans, View<T> q, View<T> k, View<T> v, View<T> o, View<float> out, View<float> max,
-                          View<float> sum) {
+__device__ void attention(Attend a, List spans, View<T> q, View<T> k, View<T> v, View<T> o, View<float> out,
+                          View<float> max, View<float> sum) {
     SHARED(float, shared);
     float *qs = shared, *kv = shared + TILE_LEN, *weights = shared + 2 * TILE_LEN;
     u32 row = (gridDim.x - 1 - blockIdx.x) * TILE, head = blockIdx.y, group = head / (a.queries / a.keys), dim = a.dim;
     u32 rows = min((u32)TILE, q.rows - row), touched = 0;
     bool carried = !o.at;
-    Share acc[C] = {};
+    Sixteen acc[C] = {};
     Held held[4];
 #pragma unroll
     for (u32 i = 0; i < 4; i++) {
@@ -52,20 +52,20 @@ __device__ void attention(Attend a, List spans, View<T> q, View<T> k, View<T> v,
                 if (col < dim) acc[c][i][j] = out(r, head * dim + col);
             }
     }
-    if (C == 1) load(qs, q, row, rows, head * dim, dim);
+    if (C == 1) load_tile(qs, q, row, rows, head * dim, dim);
     each_span(spans, false, row, row + rows, [&](Span span) {
         u32 before = span.query.row - row; // query i is row i + before of the tile, beyond 2^32
         u32 first = minus(row, span.query.row), last = min(row + rows - span.query.row, span.query.len) - 1;
 #pragma unroll
         for (u32 i = 0; i < 4; i++) touched |= (u32)(my_row() + i - before - first <= last - first) << i;
         each_block(seen_by_some(a, span, first, last), [&](u32 block, u32 n) {
-            Share s = {};
+            Sixteen s = {};
 #pragma unroll
             for (u32 c = 0; c < C; c++) {
                 int cols = min((int)(dim - c * TILE), TILE);
                 __syncthreads();
-                if (C > 1) load(qs, q, row, rows, head * dim + c * TILE, cols);
-                load(kv, k, span.key.row + block, n, group * dim + c * TILE, cols);
+                if (C > 1) load_tile(qs, q, row, rows, head * dim + c * TILE, cols);
+                load_tile(kv, k, span.key.row + block, n, group * dim + c * TILE, cols);
                 __syncthreads();
                 times_turned(s, qs, kv, cols);
             }
@@ -95,7 +95,7 @@ __device__ void attention(Attend a, List spans, View<T> q, View<T> k, View<T> v,
 #pragma unroll
             for (u32 c = 0; c < C; c++) {
                 __syncthreads();
-                load(kv, v, span.key.row + block, n, group * dim + c * TILE, min((int)(dim - c * TILE), TILE));
+                load_tile(kv, v, span.key.row + block, n, group * dim + c * TILE, min((int)(dim - c * TILE), TILE));
                 __syncthreads();
                 times(acc[c], weights, kv, n);
             }
@@ -111,8 +111,10 @@ __device__ void attention(Attend a, List spans, View<T> q, View<T> k, View<T> v,
             u32 col = c * TILE + 4 * my_col();
 #pragma unroll
             for (int j = 0; j < 4; j++) acc[c][i][j] *= share;
-            if (carried) put4(&out(r, head * dim + col), acc[c][i], (int)(dim - col));
-            else put4(&o(r, head * dim + col), acc[c][i], (int)(dim - col));
+            if (carried)
+                put4(&out(r, head * dim + col), acc[c][i], (int)(dim - col));
+            else
+                put4(&o(r, head * dim + col), acc[c][i], (int)(dim - col));
         }
         if (my_col() == 0) {
             max(r, head) = carried ? held[i].max : held[i].max + logf(held[i].sum);
@@ -120,8 +122,10 @@ __device__ void attention(Attend a, List spans, View<T> q, View<T> k, View<T> v,
         }
     }
 }
-BY_WIDTH(TILE_THREADS, attention, PARAMS(Attend a, List spans, View<T> q, View<T> k, View<T> v, View<T> o, View<float> out,
-                           View<float> max, View<float> sum), a, spans, q, k, v, o, out, max, sum)
+BY_WIDTH(TILE_THREADS, attention,
+         PARAMS(Attend a, List spans, View<T> q, View<T> k, View<T> v, View<T> o, View<float> out, View<float> max,
+                View<float> sum),
+         a, spans, q, k, v, o, out, max, sum)
 
 // o[B, queries·dim] = out / sum; the log-sum-exp goes to max[B, queries]. A warp for each row and head.
 template <class T>
@@ -130,9 +134,11 @@ __device__ void attention_finish(View<T> o, View<float> out, View<float> max, Vi
     for (u64 i = ((u64)blockIdx.x * blockDim.x + threadIdx.x) / 32; i < max.len(); i += warps) {
         u64 row = i / max.cols, head = i % max.cols;
         float most = max(row, head), total = sum(row, head), share = 1 / total;
-        for (u64 col = head * dim + lane; col < (head + 1) * dim; col += 32) o(row, col) = narrow<T>(out(row, col) * share);
+        for (u64 col = head * dim + lane; col < (head + 1) * dim; col += 32)
+            o(row, col) = narrow<T>(out(row, col) * share);
         __syncwarp(); // all have read it
         if (lane == 0) max(row, head) = most + logf(total);
     }
 }
-BOTH(attention_finish, PARAMS(View<T> o, View<float> out, View<float> max, View<float> sum, u32 dim), o, out, max, sum, dim)
+BOTH(attention_finish, PARAMS(View<T> o, View<float> out, View<float> max, View<float> sum, u32 dim), o, out, max, sum,
+     dim)

@@ -41,20 +41,23 @@ __device__ __forceinline__ void each_span(List spans, bool of_keys, u32 from, u3
     }
 }
 
-// Keys of a span that are in sight: rows `0..sinks` and `from..to`; they are walked in blocks of `most`, from `begin` to
-// before `to`.
+// Keys of a span that are in sight: rows `0..sinks` and `from..to`; they are walked in blocks of `most`, from `begin`
+// to before `to`.
 struct Seen {
     u32 sinks, from, to;
     __device__ __forceinline__ u32 begin() const { return sinks ? 0 : from; }
     __device__ __forceinline__ u32 count(u32 k, u32 most) const { return min(most, (k < sinks ? sinks : to) - k); }
-    __device__ __forceinline__ u32 next(u32 k, u32 most) const { return k < sinks && k + most >= sinks ? from : k + most; }
+    __device__ __forceinline__ u32 next(u32 k, u32 most) const {
+        return k < sinks && k + most >= sinks ? from : k + most;
+    }
 };
 
 // Those that query `i` sees: `Mask::seen` of the kernels crate.
 __device__ __forceinline__ Seen seen_by(const Attend& a, const Span& span, u32 i) {
     u32 first = span.key.position, len = span.key.len, end = span.query.position + i + 1;
     if (!a.causal) return Seen{0, 0, len};
-    Seen seen = {min(minus(a.sinks, first), len), min(minus(minus(end, a.size), first), len), min(minus(end, first), len)};
+    Seen seen = {min(minus(a.sinks, first), len), min(minus(minus(end, a.size), first), len),
+                 min(minus(end, first), len)};
     return seen.from <= seen.sinks ? Seen{0, 0, seen.to} : seen;
 }
 // Those that at least one of the queries `first..=last` sees.
@@ -84,13 +87,6 @@ __device__ __forceinline__ uint2 seeing(const Attend& a, const Span& span, u32 f
     return uint2{min(minus(k + first, q), n), k + first < a.sinks || end >= (u64)q + n ? n : minus((u32)end, q)};
 }
 
-// Warps may pass by what their rows do not see. On the twin they do not: its warps all meet together.
-#ifdef EQUIPART_TWIN
-const bool PASSES = false;
-#else
-const bool PASSES = true;
-#endif
-
 // Four numbers in a row of which `n` are there (0 for others); one load where they are aligned.
 __device__ __forceinline__ float4 get4(const float* at, int n, bool aligned) {
     if (aligned && n >= 4) return *(const float4*)at;
@@ -116,9 +112,10 @@ const int TILE = 64, ROW = TILE + 4, TILE_LEN = TILE * ROW, TILE_THREADS = 256;
 
 // tile = x[row .. row + n, col .. col + cols], 0 beyond.
 template <class T>
-__device__ __forceinline__ void load(float* tile, const View<T>& x, u64 row, u32 n, u32 col, int cols) {
+__device__ __forceinline__ void load_tile(float* tile, const View<T>& x, u64 row, u32 n, u32 col, int cols) {
     const T* from = x.at + row * x.row_stride + col;
     bool aligned = ((u64)from | x.row_stride * sizeof(T)) % (4 * sizeof(T)) == 0;
+#pragma unroll 2
     for (u32 e = threadIdx.x; e < TILE * TILE / 4; e += TILE_THREADS) {
         u32 r = e / (TILE / 4), c = e % (TILE / 4) * 4;
         *(float4*)(tile + r * ROW + c) = get4(from + r * x.row_stride + c, r < n ? cols - (int)c : 0, aligned);
@@ -127,19 +124,20 @@ __device__ __forceinline__ void load(float* tile, const View<T>& x, u64 row, u32
 
 // A thread has 4 × 4 numbers of a tile: rows 4·(thread / 16) + i, columns thread % 16 + 16·j of a product with a
 // transposed tile, 4·(thread % 16) + j of one with a tile as it lies.
-typedef float Share[4][4];
+typedef float Sixteen[4][4];
 
 __device__ __forceinline__ u32 my_row() { return threadIdx.x / 16 * 4; }
 __device__ __forceinline__ u32 my_col() { return threadIdx.x % 16; }
 
 // s += A·Bᵀ, over `n` features.
-__device__ __forceinline__ void times_turned(Share& s, const float* a, const float* b, int n) {
+__device__ __forceinline__ void times_turned(Sixteen& s, const float* a, const float* b, int n) {
     a += my_row() * ROW, b += my_col() * ROW;
 #pragma unroll 1
     for (int f = 0; f < n; f += 4) {
         float4 x[4], y[4];
 #pragma unroll
-        for (int i = 0; i < 4; i++) x[i] = *(const float4*)(a + i * ROW + f), y[i] = *(const float4*)(b + 16 * i * ROW + f);
+        for (int i = 0; i < 4; i++)
+            x[i] = *(const float4*)(a + i * ROW + f), y[i] = *(const float4*)(b + 16 * i * ROW + f);
 #pragma unroll
         for (int i = 0; i < 4; i++)
 #pragma unroll
@@ -148,7 +146,7 @@ __device__ __forceinline__ void times_turned(Share& s, const float* a, const flo
     }
 }
 // s += A·B, over `n` columns of A and rows of B.
-__device__ __forceinline__ void times(Share& s, const float* a, const float* b, int n) {
+__device__ __forceinline__ void times(Sixteen& s, const float* a, const float* b, int n) {
     a += my_row() * ROW, b += 4 * my_col();
 #pragma unroll 1
     for (int k = 0; k < n; k += 4) {
@@ -167,7 +165,7 @@ __device__ __forceinline__ void times(Share& s, const float* a, const float* b, 
     }
 }
 // tile = s, where `times_turned` has its numbers.
-__device__ __forceinline__ void put_tile(float* tile, const Share& s) {
+__device__ __forceinline__ void put_tile(float* tile, const Sixteen& s) {
 #pragma unroll
     for (int i = 0; i < 4; i++)
 #pragma unroll
@@ -175,16 +173,16 @@ __device__ __forceinline__ void put_tile(float* tile, const Share& s) {
 }
 
 // The kernel `name` of both numbers and of up to 64, 128 and 256 features, C = 1, 2, 4 tiles wide.
-#define BY_WIDTH(threads, name, params, ...)                                                          \
-    namespace in_f32 {                                                                                \
-    using T = float;                                                                                  \
-    KERNEL __launch_bounds__(threads) name##_64_f32 params { name<T, 1>(__VA_ARGS__); }               \
-    KERNEL __launch_bounds__(threads) name##_128_f32 params { name<T, 2>(__VA_ARGS__); }              \
-    KERNEL __launch_bounds__(threads) name##_256_f32 params { name<T, 4>(__VA_ARGS__); }              \
-    }                                                                                                 \
-    namespace in_bf16 {                                                                               \
-    using T = bf16;                                                                                   \
-    KERNEL __launch_bounds__(threads) name##_64_bf16 params { name<T, 1>(__VA_ARGS__); }              \
-    KERNEL __launch_bounds__(threads) name##_128_bf16 params { name<T, 2>(__VA_ARGS__); }             \
-    KERNEL __launch_bounds__(threads) name##_256_bf16 params { name<T, 4>(__VA_ARGS__); }             \
+#define BY_WIDTH(threads, name, params, ...)                                                 \
+    namespace in_f32 {                                                                       \
+    using T = float;                                                                         \
+    KERNEL __launch_bounds__(threads, 2) name##_64_f32 params { name<T, 1>(__VA_ARGS__); }   \
+    KERNEL __launch_bounds__(threads, 1) name##_128_f32 params { name<T, 2>(__VA_ARGS__); }  \
+    KERNEL __launch_bounds__(threads, 1) name##_256_f32 params { name<T, 4>(__VA_ARGS__); }  \
+    }                                                                                        \
+    namespace in_bf16 {                                                                      \
+    using T = bf16;                                                                          \
+    KERNEL __launch_bounds__(threads, 2) name##_64_bf16 params { name<T, 1>(__VA_ARGS__); }  \
+    KERNEL __launch_bounds__(threads, 1) name##_128_bf16 params { name<T, 2>(__VA_ARGS__); } \
+    KERNEL __launch_bounds__(threads, 1) name##_256_bf16 params { name<T, 4>(__VA_ARGS__); } \
     }

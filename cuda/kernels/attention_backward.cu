@@ -12,7 +12,8 @@ __device__ void attention_delta(View<float> delta, View<T> o, View<T> d_o, u32 d
     for (u64 i = ((u64)blockIdx.x * blockDim.x + threadIdx.x) / 32; i < delta.len(); i += warps) {
         u64 row = i / delta.cols, head = i % delta.cols;
         float sum = 0;
-        for (u64 col = head * dim + lane; col < (head + 1) * dim; col += 32) sum += wide(o(row, col)) * wide(d_o(row, col));
+        for (u64 col = head * dim + lane; col < (head + 1) * dim; col += 32)
+            sum += wide(o(row, col)) * wide(d_o(row, col));
         for (int step = 16; step; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
         if (lane == 0) delta(row, head) = sum;
     }
@@ -28,7 +29,8 @@ __device__ __forceinline__ void grade(float& s, float& dp, float lse, float delt
 
 // Adds to to[row, col ..] the numbers of a thread's rows that are among `from..end`.
 template <class T>
-__device__ __forceinline__ void add_share(const View<T>& to, u32 row, u32 rows, u32 touched, u32 col, u32 cols, Share& x, float by) {
+__device__ __forceinline__ void add_share(const View<T>& to, u32 row, u32 rows, u32 touched, u32 col, u32 cols,
+                                          Sixteen& x, float by) {
 #pragma unroll
     for (u32 i = 0; i < 4; i++) {
         if (!(touched >> i & 1)) continue;
@@ -43,13 +45,13 @@ __device__ __forceinline__ void add_share(const View<T>& to, u32 row, u32 rows, 
 
 // dk, dv[M, keys·dim] += what all spans give them. A block for 64 rows of keys and one KV head.
 template <class T, int C>
-__device__ void attention_keys(Attend a, List spans, View<T> q, View<T> k, View<T> v, View<float> lse, View<float> delta,
-                               View<T> d_o, View<T> dk, View<T> dv) {
+__device__ void attention_keys(Attend a, List spans, View<T> q, View<T> k, View<T> v, View<float> lse,
+                               View<float> delta, View<T> d_o, View<T> dk, View<T> dv) {
     SHARED(float, shared);
     float *left = shared, *right = shared + TILE_LEN, *weights = shared + 2 * TILE_LEN;
     u32 row = blockIdx.x * TILE, group = blockIdx.y, dim = a.dim, fan = a.queries / a.keys;
     u32 rows = min((u32)TILE, k.rows - row), touched = 0;
-    Share dks[C] = {}, dvs[C] = {};
+    Sixteen dks[C] = {}, dvs[C] = {};
     each_span(spans, true, row, row + rows, [&](Span span) {
         u32 before = span.key.row - row; // key j is row j + before of the tile, beyond 2^32
         u32 first = minus(row, span.key.row), last = min(row + rows - span.key.row, span.key.len) - 1;
@@ -58,16 +60,17 @@ __device__ void attention_keys(Attend a, List spans, View<T> q, View<T> k, View<
         uint2 queries = seeing(a, span, first, last);
         u32 tiles = (minus(queries.y, queries.x) + TILE - 1) / TILE;
         for (u32 t = 0; t < tiles * fan; t++) {
-            u32 head = group * fan + t / tiles, query = queries.x + t % tiles * TILE, n = min(queries.y - query, (u32)TILE);
+            u32 head = group * fan + t / tiles, query = queries.x + t % tiles * TILE,
+                n = min(queries.y - query, (u32)TILE);
             u64 query_row = span.query.row + query;
-            Share s = {}, dp = {};
+            Sixteen s = {}, dp = {};
 #pragma unroll
             for (u32 c = 0; c < 2 * C; c++) { // s = K·Qᵀ, dp = V·dOᵀ
                 u32 col = c % C * TILE;
                 int cols = min((int)(dim - col), TILE);
                 __syncthreads();
-                load(left, c < C ? k : v, row, rows, group * dim + col, cols);
-                load(right, c < C ? q : d_o, query_row, n, head * dim + col, cols);
+                load_tile(left, c < C ? k : v, row, rows, group * dim + col, cols);
+                load_tile(right, c < C ? q : d_o, query_row, n, head * dim + col, cols);
                 __syncthreads();
                 times_turned(c < C ? s : dp, left, right, cols);
             }
@@ -93,7 +96,8 @@ __device__ void attention_keys(Attend a, List spans, View<T> q, View<T> k, View<
                 u32 col = c % C * TILE;
                 __syncthreads();
                 if (c == C) put_tile(weights, dp);
-                if (c > 0 || C > 1) load(right, c < C ? d_o : q, query_row, n, head * dim + col, min((int)(dim - col), TILE));
+                if (c > 0 || C > 1)
+                    load_tile(right, c < C ? d_o : q, query_row, n, head * dim + col, min((int)(dim - col), TILE));
                 __syncthreads();
                 times(c < C ? dvs[c % C] : dks[c % C], weights, right, n);
             }
@@ -106,18 +110,20 @@ __device__ void attention_keys(Attend a, List spans, View<T> q, View<T> k, View<
         add_share(dv, row, rows, touched, col, cols, dvs[c], 1);
     }
 }
-BY_WIDTH(TILE_THREADS, attention_keys, PARAMS(Attend a, List spans, View<T> q, View<T> k, View<T> v, View<float> lse, View<float> delta,
-                                View<T> d_o, View<T> dk, View<T> dv), a, spans, q, k, v, lse, delta, d_o, dk, dv)
+BY_WIDTH(TILE_THREADS, attention_keys,
+         PARAMS(Attend a, List spans, View<T> q, View<T> k, View<T> v, View<float> lse, View<float> delta, View<T> d_o,
+                View<T> dk, View<T> dv),
+         a, spans, q, k, v, lse, delta, d_o, dk, dv)
 
 // dq[B, queries·dim] += what all spans give it. A block for 64 rows of queries and one head.
 template <class T, int C>
-__device__ void attention_queries(Attend a, List spans, View<T> q, View<T> k, View<T> v, View<float> lse, View<float> delta,
-                                  View<T> d_o, View<T> dq) {
+__device__ void attention_queries(Attend a, List spans, View<T> q, View<T> k, View<T> v, View<float> lse,
+                                  View<float> delta, View<T> d_o, View<T> dq) {
     SHARED(float, shared);
     float *left = shared, *right = shared + TILE_LEN, *weights = shared + 2 * TILE_LEN;
     u32 row = (gridDim.x - 1 - blockIdx.x) * TILE, head = blockIdx.y, dim = a.dim, group = head / (a.queries / a.keys);
     u32 rows = min((u32)TILE, q.rows - row), touched = 0;
-    Share dqs[C] = {};
+    Sixteen dqs[C] = {};
     each_span(spans, false, row, row + rows, [&](Span span) {
         u32 before = span.query.row - row; // query i is row i + before of the tile, beyond 2^32
         u32 first = minus(row, span.query.row), last = min(row + rows - span.query.row, span.query.len) - 1;
@@ -125,14 +131,14 @@ __device__ void attention_queries(Attend a, List spans, View<T> q, View<T> k, Vi
         for (u32 i = 0; i < 4; i++) touched |= (u32)(my_row() + i - before - first <= last - first) << i;
         each_block(seen_by_some(a, span, first, last), [&](u32 block, u32 n) {
             u64 key_row = span.key.row + block;
-            Share s = {}, dp = {};
+            Sixteen s = {}, dp = {};
 #pragma unroll
             for (u32 c = 0; c < 2 * C; c++) { // s = Q·Kᵀ, dp = dO·Vᵀ
                 u32 col = c % C * TILE;
                 int cols = min((int)(dim - col), TILE);
                 __syncthreads();
-                load(left, c < C ? q : d_o, row, rows, head * dim + col, cols);
-                load(right, c < C ? k : v, key_row, n, group * dim + col, cols);
+                load_tile(left, c < C ? q : d_o, row, rows, head * dim + col, cols);
+                load_tile(right, c < C ? k : v, key_row, n, group * dim + col, cols);
                 __syncthreads();
                 times_turned(c < C ? s : dp, left, right, cols);
             }
@@ -140,7 +146,8 @@ __device__ void attention_queries(Attend a, List spans, View<T> q, View<T> k, Vi
             for (u32 i = 0; i < 4; i++) {
                 u32 query = my_row() + i - before;
                 bool mine = query - first <= last - first;
-                float lse_i = mine ? lse(row + my_row() + i, head) : 0, delta_i = mine ? delta(row + my_row() + i, head) : 0;
+                float lse_i = mine ? lse(row + my_row() + i, head) : 0,
+                      delta_i = mine ? delta(row + my_row() + i, head) : 0;
                 u64 token = token_hash(a.dropout, span.query.sequence, span.query.position + query);
 #pragma unroll
                 for (u32 j = 0; j < 4; j++) {
@@ -156,14 +163,17 @@ __device__ void attention_queries(Attend a, List spans, View<T> q, View<T> k, Vi
 #pragma unroll
             for (u32 c = 0; c < C; c++) {
                 __syncthreads();
-                load(right, k, key_row, n, group * dim + c * TILE, min((int)(dim - c * TILE), TILE));
+                load_tile(right, k, key_row, n, group * dim + c * TILE, min((int)(dim - c * TILE), TILE));
                 __syncthreads();
                 times(dqs[c], weights, right, n);
             }
         });
     });
 #pragma unroll
-    for (u32 c = 0; c < C; c++) add_share(dq, row, rows, touched, head * dim + c * TILE, dim - c * TILE, dqs[c], a.scale);
+    for (u32 c = 0; c < C; c++)
+        add_share(dq, row, rows, touched, head * dim + c * TILE, dim - c * TILE, dqs[c], a.scale);
 }
-BY_WIDTH(TILE_THREADS, attention_queries, PARAMS(Attend a, List spans, View<T> q, View<T> k, View<T> v, View<float> lse, View<float> delta,
-                                   View<T> d_o, View<T> dq), a, spans, q, k, v, lse, delta, d_o, dq)
+BY_WIDTH(TILE_THREADS, attention_queries,
+         PARAMS(Attend a, List spans, View<T> q, View<T> k, View<T> v, View<float> lse, View<float> delta, View<T> d_o,
+                View<T> dq),
+         a, spans, q, k, v, lse, delta, d_o, dq)

@@ -1,6 +1,6 @@
-// Attention of bf16 on tensor cores. Scores, sums and outputs are kept in f32; only the weights are rounded to bf16, where
-// they are multiplied by values (their sum is of what they were): an output is off by 2^-9 of Σ weight·|value| at most.
-// Source: Dao, "FlashAttention-2", Algorithm 1, arXiv:2307.08691.
+// Attention of bf16 on tensor cores. Scores, sums and outputs are kept in f32; only the weights are rounded to bf16,
+// where they are multiplied by values (their sum is of what they were): an output is off by 2^-9 of Σ weight·|value| at
+// most. Source: Dao, "FlashAttention-2", Algorithm 1, arXiv:2307.08691.
 #include "attention.cuh"
 #include "cores.cuh"
 
@@ -24,15 +24,16 @@ __device__ __forceinline__ float online(float (&s)[N][4], int h, float by, float
     return shrink;
 }
 
-// As `attention` of attention.cu, for 128 rows of queries a block: 32 a warp. Keys are on their way while the block before
-// is weighed, values while scores are computed.
+// As `attention` of attention.cu, for 128 rows of queries a block: 32 a warp. Keys are on their way while the block
+// before is weighed, values while scores are computed.
 template <int D>
-__device__ void attention_cores(Attend a, List spans, View<bf16> q, View<bf16> k, View<bf16> v, View<bf16> o, View<float> out,
-                                View<float> max, View<float> sum) {
+__device__ void attention_cores(Attend a, List spans, View<bf16> q, View<bf16> k, View<bf16> v, View<bf16> o,
+                                View<float> out, View<float> max, View<float> sum) {
     const u32 KEYS = 64 * 64 / D; // as many as registers allow
     SHARED(bf16, shared);
     bf16 *qs = shared, *ks = qs + QUERIES * D, *vs = ks + KEYS * D;
-    u32 row = (gridDim.x - 1 - blockIdx.x) * QUERIES, head = blockIdx.y, group = head / (a.queries / a.keys), dim = a.dim;
+    u32 row = (gridDim.x - 1 - blockIdx.x) * QUERIES, head = blockIdx.y, group = head / (a.queries / a.keys),
+        dim = a.dim;
     u32 rows = min(QUERIES, q.rows - row), touched = 0, lane = threadIdx.x % 32, warp_row = threadIdx.x / 32 * 32;
     u32 my_row = warp_row + lane / 4, my_col = lane % 4 * 2; // rows 8 apart, columns 8 apart
     bool carried = !o.at;
@@ -62,15 +63,16 @@ __device__ void attention_cores(Attend a, List spans, View<bf16> q, View<bf16> k
             fetch<D, KEYS>(ks, k, key_row + seen.begin(), seen.count(seen.begin(), KEYS), group * dim, dim);
         for (u32 block = seen.begin(); block < seen.to;) {
             u32 n = seen.count(block, KEYS), next = seen.next(block, KEYS);
-            tensor::copies_are_a_group(), tensor::wait_for_copies<0>();
+            fetched();
             __syncthreads();
             fetch<D, KEYS>(vs, v, key_row + block, n, group * dim, dim);
             u32 warp_last = span.query.position + warp_row + 31 - before;
-            bool busy = !PASSES || !a.causal || (int)(warp_last - span.key.position - block) >= 0;
+            bool idle = a.causal && (int)(warp_last - span.key.position - block) < 0;
             float s[2][KEYS / 8][4] = {};
-            if (busy) {
+            if (!idle) {
                 times_rows<D, 2, KEYS / 8>(s, qs, warp_row, ks);
-                bool whole = n == KEYS && last - first + 1 == rows && all_see(a, span, first, last, block, block + n - 1);
+                bool whole = !idle && n == KEYS && last - first + 1 == rows &&
+                             all_see(a, span, first, last, block, block + n - 1);
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
                     u32 query = my_row + 8 * i - before;
@@ -79,12 +81,13 @@ __device__ void attention_cores(Attend a, List spans, View<bf16> q, View<bf16> k
 #pragma unroll
                         for (int e = 0; e < KEYS / 4; e++) {
                             u32 key = e / 2 * 8 + my_col + e % 2;
-                            if (!(mine && key < n && sees(a, span, query, block + key)))
+                            if (idle || !(mine && key < n && sees(a, span, query, block + key)))
                                 s[i / 2][e / 2][i % 2 * 2 + e % 2] = -INFINITY;
                         }
                     float shrink = online(s[i / 2], i % 2, by, most[i], total[i]);
 #pragma unroll
-                    for (int c = 0; c < D / 8; c++) acc[i / 2][c][i % 2 * 2] *= shrink, acc[i / 2][c][i % 2 * 2 + 1] *= shrink;
+                    for (int c = 0; c < D / 8; c++)
+                        acc[i / 2][c][i % 2 * 2] *= shrink, acc[i / 2][c][i % 2 * 2 + 1] *= shrink;
                     if (!a.dropout.on) continue;
                     u64 token = token_hash(a.dropout, span.query.sequence, span.query.position + query);
 #pragma unroll
@@ -95,14 +98,14 @@ __device__ void attention_cores(Attend a, List spans, View<bf16> q, View<bf16> k
                     }
                 }
             }
-            tensor::copies_are_a_group(), tensor::wait_for_copies<0>();
+            fetched();
             __syncthreads();
             if (next < seen.to) fetch<D, KEYS>(ks, k, key_row + next, seen.count(next, KEYS), group * dim, dim);
-            if (busy) times_columns<D, 2, KEYS / 8>(acc, s, vs);
+            if (!idle) times_columns<D, 2, KEYS / 8>(acc, s, vs);
             block = next;
         }
     });
-    tensor::copies_are_a_group(), tensor::wait_for_copies<0>();
+    fetched();
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         u32 r = row + my_row + 8 * i;
@@ -115,8 +118,10 @@ __device__ void attention_cores(Attend a, List spans, View<bf16> q, View<bf16> k
             if (8 * n >= dim) continue;
             float x = acc[i / 2][n][i % 2 * 2] * share, y = acc[i / 2][n][i % 2 * 2 + 1] * share;
             u64 col = head * dim + 8 * n + my_col;
-            if (carried) *(float2*)&out(r, col) = float2{x, y};
-            else *(u32*)&o(r, col) = pack(x, y);
+            if (carried)
+                *(float2*)&out(r, col) = float2{x, y};
+            else
+                *(u32*)&o(r, col) = pack(x, y);
         }
         if (lane % 4) continue;
         float scaled = most[i] * a.scale;
@@ -124,11 +129,11 @@ __device__ void attention_cores(Attend a, List spans, View<bf16> q, View<bf16> k
         if (carried) sum(r, head) = total[i];
     }
 }
-#define CORES(D)                                                                                                         \
-    KERNEL __launch_bounds__(128) attention_cores_##D##_bf16(Attend a, List spans, View<bf16> q, View<bf16> k,          \
-                                                             View<bf16> v, View<bf16> o, View<float> out,               \
-                                                             View<float> max, View<float> sum) {                        \
-        attention_cores<D>(a, spans, q, k, v, o, out, max, sum);                                                         \
+#define CORES(D)                                                                                                 \
+    KERNEL __launch_bounds__(128)                                                                                \
+        attention_cores_##D##_bf16(Attend a, List spans, View<bf16> q, View<bf16> k, View<bf16> v, View<bf16> o, \
+                                   View<float> out, View<float> max, View<float> sum) {                          \
+        attention_cores<D>(a, spans, q, k, v, o, out, max, sum);                                                 \
     }
 CORES(64)
 CORES(128)

@@ -1,5 +1,5 @@
-// The gradient of attention of bf16 on tensor cores: as attention_backward.cu, in two passes. Scores and their gradients
-// are kept in f32; weights and scores' gradients are rounded to bf16 where they are multiplied by rows.
+// The gradient of attention of bf16 on tensor cores: as attention_backward.cu, in two passes. Scores and their
+// gradients are kept in f32; weights and scores' gradients are rounded to bf16 where they are multiplied by rows.
 // Source: Dao, "FlashAttention-2", Algorithm 2, arXiv:2307.08691.
 #include "attention.cuh"
 #include "cores.cuh"
@@ -19,8 +19,8 @@ __device__ __forceinline__ void grade_cores(float& s, float& dp, float by, float
 
 // to += x·by, where `my_row`, `my_col` say: rows and columns of a thread are 8 apart.
 template <int M, int N>
-__device__ __forceinline__ void add_pairs(const View<bf16>& to, u32 row, u32 touched, u32 my_row, u32 col, u32 my_col, u32 cols,
-                                          float (&x)[M][N][4], float by) {
+__device__ __forceinline__ void add_pairs(const View<bf16>& to, u32 row, u32 touched, u32 my_row, u32 col, u32 my_col,
+                                          u32 cols, float (&x)[M][N][4], float by) {
 #pragma unroll
     for (int i = 0; i < 2 * M; i++) {
         if (!(touched >> i & 1)) continue;
@@ -45,7 +45,8 @@ __device__ void attention_cores_keys(Attend a, List spans, View<bf16> q, View<bf
     bf16 *ks = shared, *vs = ks + P::ROWS * D, *aside = vs + P::ROWS * D; // two times queries and dO
     float* saved = (float*)(aside + 4 * P::LEN);                          // two times lse and delta
     u32 row = blockIdx.x * P::ROWS, group = blockIdx.y, dim = a.dim, fan = a.queries / a.keys;
-    u32 rows = min((u32)P::ROWS, k.rows - row), touched = 0, lane = threadIdx.x % 32, warp_row = threadIdx.x / 32 * 16 * M;
+    u32 rows = min((u32)P::ROWS, k.rows - row), touched = 0, lane = threadIdx.x % 32,
+        warp_row = threadIdx.x / 32 * 16 * M;
     u32 my_row = warp_row + lane / 4, my_col = lane % 4 * 2;
     float dks[M][D / 8][4] = {}, dvs[M][D / 8][4] = {}, by = a.scale * 1.44269504f;
     fetch<D, P::ROWS>(ks, k, row, rows, group * dim, dim);
@@ -58,49 +59,57 @@ __device__ void attention_cores_keys(Attend a, List spans, View<bf16> q, View<bf
         uint2 queries = seeing(a, span, first, last);
         u32 tiles = (minus(queries.y, queries.x) + P::ASIDE - 1) / P::ASIDE;
         auto begin = [&](u32 t) { // to have the t-th queries in their half of the memory
-            u32 head = group * fan + t / tiles, query = queries.x + t % tiles * P::ASIDE, n = min(queries.y - query, (u32)P::ASIDE);
+            u32 head = group * fan + t / tiles, query = queries.x + t % tiles * P::ASIDE,
+                n = min(queries.y - query, (u32)P::ASIDE);
             bf16* to = aside + t % 2 * 2 * P::LEN;
             fetch<D, P::ASIDE>(to, q, (u64)span.query.row + query, n, head * dim, dim);
             fetch<D, P::ASIDE>(to + P::LEN, d_o, (u64)span.query.row + query, n, head * dim, dim);
             u32 i = threadIdx.x % P::ASIDE, which = threadIdx.x / P::ASIDE;
             float x = 0;
-            if (i < n && which < 2) x = which ? delta(span.query.row + query + i, head) : lse(span.query.row + query + i, head) * 1.44269504f;
+            if (i < n && which < 2)
+                x = which ? delta(span.query.row + query + i, head)
+                          : lse(span.query.row + query + i, head) * 1.44269504f;
             if (which < 2) saved[(t % 2 * 2 + which) * P::ASIDE + i] = x;
         };
         __syncthreads(); // what came before is done with it
         if (tiles) begin(0);
         for (u32 t = 0; t < tiles * fan; t++) {
-            tensor::copies_are_a_group(), tensor::wait_for_copies<0>();
+            fetched();
             __syncthreads();
             if (t + 1 < tiles * fan) begin(t + 1);
             const bf16 *qs = aside + t % 2 * 2 * P::LEN, *dos = qs + P::LEN;
             const float *lses = saved + t % 2 * 2 * P::ASIDE, *deltas = lses + P::ASIDE;
-            u32 head = group * fan + t / tiles, query = queries.x + t % tiles * P::ASIDE, n = min(queries.y - query, (u32)P::ASIDE);
+            u32 head = group * fan + t / tiles, query = queries.x + t % tiles * P::ASIDE,
+                n = min(queries.y - query, (u32)P::ASIDE);
             u32 warp_first = span.key.position + warp_row - before, last_query = span.query.position + query + n - 1;
-            if (PASSES && a.causal && (int)(warp_first - last_query) > 0) continue; // the first may lie before position 0
+            bool idle = a.causal && (int)(warp_first - last_query) > 0; // the first may lie before position 0
+            if (idle) continue;
             float s[M][N][4] = {}, dp[M][N][4] = {};
             times_rows<D, M, N>(s, ks, warp_row, qs);
             times_rows<D, M, N>(dp, vs, warp_row, dos);
-            bool whole = n == P::ASIDE && last - first + 1 == rows && all_see(a, span, query, query + n - 1, first, last);
+            // Queries beyond n are zeros, and add nothing.
+            bool whole = !idle && last - first + 1 == rows && all_see(a, span, query, query + n - 1, first, last);
 #pragma unroll
             for (int e = 0; e < 2 * N; e++) {
                 u32 i = e / 2 * 8 + my_col + e % 2;
-                u64 token = a.dropout.on ? token_hash(a.dropout, span.query.sequence, span.query.position + query + i) : 0;
+                u64 token =
+                    a.dropout.on ? token_hash(a.dropout, span.query.sequence, span.query.position + query + i) : 0;
 #pragma unroll
                 for (int r = 0; r < 2 * M; r++) {
                     u32 key = my_row + 8 * r - before;
-                    float &x = s[r / 2][e / 2][r % 2 * 2 + e % 2], &dx = dp[r / 2][e / 2][r % 2 * 2 + e % 2], factor = 1;
+                    float &x = s[r / 2][e / 2][r % 2 * 2 + e % 2], &dx = dp[r / 2][e / 2][r % 2 * 2 + e % 2],
+                          factor = 1;
                     u64 pair = (u64)(a.first + head) << 32 | (span.key.position + key);
                     if (a.dropout.on) factor = dropout_factor(a.dropout, token, pair);
                     grade_cores(x, dx, by, lses[i], deltas[i], factor);
-                    if (!whole && !(i < n && key - first <= last - first && sees(a, span, query + i, key))) x = dx = 0;
+                    if (!whole && (idle || !(key - first <= last - first && sees(a, span, query + i, key)))) x = dx = 0;
                 }
             }
             times_columns<D, M, N>(dvs, s, dos);
             times_columns<D, M, N>(dks, dp, qs);
         }
     });
-    tensor::copies_are_a_group(), tensor::wait_for_copies<0>();
+    fetched();
     add_pairs<M, D / 8>(dk, row, touched, my_row, group * dim, my_col, dim, dks, a.scale);
     add_pairs<M, D / 8>(dv, row, touched, my_row, group * dim, my_col, dim, dvs, 1);
 }
@@ -113,8 +122,10 @@ __device__ void attention_cores_queries(Attend a, List spans, View<bf16> q, View
     const int M = P::M, N = P::ASIDE / 8;
     SHARED(bf16, shared);
     bf16 *qs = shared, *dos = qs + P::ROWS * D, *aside = dos + P::ROWS * D; // two times keys and values
-    u32 row = (gridDim.x - 1 - blockIdx.x) * P::ROWS, head = blockIdx.y, group = head / (a.queries / a.keys), dim = a.dim;
-    u32 rows = min((u32)P::ROWS, q.rows - row), touched = 0, lane = threadIdx.x % 32, warp_row = threadIdx.x / 32 * 16 * M;
+    u32 row = (gridDim.x - 1 - blockIdx.x) * P::ROWS, head = blockIdx.y, group = head / (a.queries / a.keys),
+        dim = a.dim;
+    u32 rows = min((u32)P::ROWS, q.rows - row), touched = 0, lane = threadIdx.x % 32,
+        warp_row = threadIdx.x / 32 * 16 * M;
     u32 my_row = warp_row + lane / 4, my_col = lane % 4 * 2;
     float dqs[M][D / 8][4] = {}, lses[2 * M], deltas[2 * M], by = a.scale * 1.44269504f;
 #pragma unroll
@@ -134,23 +145,26 @@ __device__ void attention_cores_queries(Attend a, List spans, View<bf16> q, View
         auto begin = [&](u32 block, u32 half) { // to have these keys in their half of the memory
             bf16* to = aside + half * 2 * P::LEN;
             fetch<D, P::ASIDE>(to, k, (u64)span.key.row + block, seen.count(block, P::ASIDE), group * dim, dim);
-            fetch<D, P::ASIDE>(to + P::LEN, v, (u64)span.key.row + block, seen.count(block, P::ASIDE), group * dim, dim);
+            fetch<D, P::ASIDE>(to + P::LEN, v, (u64)span.key.row + block, seen.count(block, P::ASIDE), group * dim,
+                               dim);
         };
         __syncthreads(); // what came before is done with it
         if (seen.begin() < seen.to) begin(seen.begin(), 0);
         for (u32 block = seen.begin(), half = 0, next; block < seen.to; block = next, half ^= 1) {
             u32 n = seen.count(block, P::ASIDE);
             next = seen.next(block, P::ASIDE);
-            tensor::copies_are_a_group(), tensor::wait_for_copies<0>();
+            fetched();
             __syncthreads();
             if (next < seen.to) begin(next, half ^ 1);
             const bf16 *ks = aside + half * 2 * P::LEN, *vs = ks + P::LEN;
             u32 warp_last = span.query.position + warp_row + 16 * M - 1 - before;
-            if (PASSES && a.causal && (int)(warp_last - span.key.position - block) < 0) continue;
+            bool idle = a.causal && (int)(warp_last - span.key.position - block) < 0;
+            if (idle) continue;
             float s[M][N][4] = {}, dp[M][N][4] = {};
             times_rows<D, M, N>(s, qs, warp_row, ks);
             times_rows<D, M, N>(dp, dos, warp_row, vs);
-            bool whole = n == P::ASIDE && last - first + 1 == rows && all_see(a, span, first, last, block, block + n - 1);
+            bool whole = !idle && n == P::ASIDE && last - first + 1 == rows &&
+                         all_see(a, span, first, last, block, block + n - 1);
 #pragma unroll
             for (int r = 0; r < 2 * M; r++) {
                 u32 query = my_row + 8 * r - before;
@@ -158,30 +172,33 @@ __device__ void attention_cores_queries(Attend a, List spans, View<bf16> q, View
 #pragma unroll
                 for (int e = 0; e < 2 * N; e++) {
                     u32 key = e / 2 * 8 + my_col + e % 2;
-                    float &x = s[r / 2][e / 2][r % 2 * 2 + e % 2], &dx = dp[r / 2][e / 2][r % 2 * 2 + e % 2], factor = 1;
+                    float &x = s[r / 2][e / 2][r % 2 * 2 + e % 2], &dx = dp[r / 2][e / 2][r % 2 * 2 + e % 2],
+                          factor = 1;
                     u64 pair = (u64)(a.first + head) << 32 | (span.key.position + block + key);
                     if (a.dropout.on) factor = dropout_factor(a.dropout, token, pair);
                     grade_cores(x, dx, by, lses[r], deltas[r], factor);
-                    if (!whole && !(key < n && query - first <= last - first && sees(a, span, query, block + key))) dx = 0;
+                    if (!whole &&
+                        (idle || !(key < n && query - first <= last - first && sees(a, span, query, block + key))))
+                        dx = 0;
                 }
             }
             times_columns<D, M, N>(dqs, dp, ks);
         }
     });
-    tensor::copies_are_a_group(), tensor::wait_for_copies<0>();
+    fetched();
     add_pairs<M, D / 8>(dq, row, touched, my_row, head * dim, my_col, dim, dqs, a.scale);
 }
 
-#define CORES_BACKWARD(D)                                                                                                 \
-    KERNEL __launch_bounds__(Plan<D>::THREADS) attention_cores_keys_##D##_bf16(                                           \
-        Attend a, List spans, View<bf16> q, View<bf16> k, View<bf16> v, View<float> lse, View<float> delta, View<bf16> d_o, \
-        View<bf16> dk, View<bf16> dv) {                                                                                   \
-        attention_cores_keys<D>(a, spans, q, k, v, lse, delta, d_o, dk, dv);                                              \
-    }                                                                                                                     \
-    KERNEL __launch_bounds__(Plan<D>::THREADS) attention_cores_queries_##D##_bf16(                                        \
-        Attend a, List spans, View<bf16> q, View<bf16> k, View<bf16> v, View<float> lse, View<float> delta, View<bf16> d_o, \
-        View<bf16> dq) {                                                                                                  \
-        attention_cores_queries<D>(a, spans, q, k, v, lse, delta, d_o, dq);                                               \
+#define CORES_BACKWARD(D)                                                                                       \
+    KERNEL __launch_bounds__(Plan<D>::THREADS) attention_cores_keys_##D##_bf16(                                 \
+        Attend a, List spans, View<bf16> q, View<bf16> k, View<bf16> v, View<float> lse, View<float> delta,     \
+        View<bf16> d_o, View<bf16> dk, View<bf16> dv) {                                                         \
+        attention_cores_keys<D>(a, spans, q, k, v, lse, delta, d_o, dk, dv);                                    \
+    }                                                                                                           \
+    KERNEL __launch_bounds__(Plan<D>::THREADS)                                                                  \
+        attention_cores_queries_##D##_bf16(Attend a, List spans, View<bf16> q, View<bf16> k, View<bf16> v,      \
+                                           View<float> lse, View<float> delta, View<bf16> d_o, View<bf16> dq) { \
+        attention_cores_queries<D>(a, spans, q, k, v, lse, delta, d_o, dq);                                     \
     }
 CORES_BACKWARD(64)
 CORES_BACKWARD(128)

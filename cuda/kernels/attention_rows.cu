@@ -11,8 +11,8 @@ struct Run {
     float max, sum;
 };
 
-// Joins n running softmaxes of `dim` outputs, `stride` numbers apart, each followed by its max and sum, and one more whose
-// outputs `at` gives. Calls put(f, x) for every feature. A warp computes it; each lane is given max and sum.
+// Joins n running softmaxes of `dim` outputs, `stride` numbers apart, each followed by its max and sum, and one more
+// whose outputs `at` gives. Calls put(f, x) for every feature. A warp computes it; each lane is given max and sum.
 template <class At, class Put>
 __device__ __forceinline__ Run join(const float* parts, u32 n, u64 stride, u32 dim, Run more, At at, Put put) {
     float most = more.max, sum = 0;
@@ -30,24 +30,28 @@ __device__ __forceinline__ Run join(const float* parts, u32 n, u64 stride, u32 d
 
 // The same, to where attention's results go.
 template <class T>
-__device__ __forceinline__ void finish(const float* parts, u32 n, u64 stride, u32 dim, u64 row, u32 head, const View<T>& o,
-                                       const View<float>& out, const View<float>& max, const View<float>& sum) {
+__device__ __forceinline__ void finish(const float* parts, u32 n, u64 stride, u32 dim, u64 row, u32 head,
+                                       const View<T>& o, const View<float>& out, const View<float>& max,
+                                       const View<float>& sum) {
     bool carried = !o.at;
     Run before = carried ? Run{max(row, head), sum(row, head)} : Run{-INFINITY, 0};
     u64 col = (u64)head * dim;
-    Run now = join(parts, n, stride, dim, before, [&](u32 f) { return out(row, col + f); },
-                   [&](u32 f, float x, float total) {
-                       if (carried) out(row, col + f) = x;
-                       else o(row, col + f) = narrow<T>(x * (1 / total));
-                   });
+    Run now = join(
+        parts, n, stride, dim, before, [&](u32 f) { return out(row, col + f); },
+        [&](u32 f, float x, float total) {
+            if (carried)
+                out(row, col + f) = x;
+            else
+                o(row, col + f) = narrow<T>(x * (1 / total));
+        });
     __syncwarp(); // all have read what is overwritten
     if (threadIdx.x % 32) return;
     max(row, head) = carried ? now.max : now.max + logf(now.sum);
     if (carried) sum(row, head) = now.sum;
 }
 
-// As `attention` of attention.cu. A block for a row of queries, up to 4 heads of one KV head and one of `splits` parts of
-// the keys in sight; where there are several parts, each leaves a running softmax in `parts` for `attention_join`.
+// As `attention` of attention.cu. A block for a row of queries, up to 4 heads of one KV head and one of `splits` parts
+// of the keys in sight; where there are several parts, each leaves a running softmax in `parts` for `attention_join`.
 template <class T, int C>
 __device__ void attention_rows(Attend a, List spans, View<T> q, View<T> k, View<T> v, View<T> o, View<float> out,
                                View<float> max, View<float> sum, View<float> parts, u32 splits) {
@@ -57,7 +61,10 @@ __device__ void attention_rows(Attend a, List spans, View<T> q, View<T> k, View<
     u32 chunks = (fan + TOGETHER - 1) / TOGETHER, kv = blockIdx.y / chunks, chunk = blockIdx.y % chunks;
     u32 head = kv * fan + chunk * TOGETHER, heads = min(TOGETHER, fan - chunk * TOGETHER);
     u32 lane = threadIdx.x % 16, group = threadIdx.x / 16;
-    bool touched = false, aligned = ((u64)k.at | (u64)v.at | k.row_stride * sizeof(T) | v.row_stride * sizeof(T)) % (4 * sizeof(T)) == 0 && dim % 4 == 0;
+    bool touched = false,
+         aligned =
+             ((u64)k.at | (u64)v.at | k.row_stride * sizeof(T) | v.row_stride * sizeof(T)) % (4 * sizeof(T)) == 0 &&
+             dim % 4 == 0;
     float4 query[TOGETHER][C], acc[TOGETHER][C] = {};
     float most[TOGETHER], total[TOGETHER];
 #pragma unroll
@@ -146,22 +153,26 @@ __device__ void attention_rows(Attend a, List spans, View<T> q, View<T> k, View<
         return;
     }
     float* part = parts.at + (((u64)row * a.queries + head + h) * splits + split) * len;
-    Run now = join(shared + h * len, GROUPS, stride, dim, Run{-INFINITY, 0}, [](u32) { return 0.0f; },
-                   [&](u32 f, float x, float) { part[f] = x; });
+    Run now = join(
+        shared + h * len, GROUPS, stride, dim, Run{-INFINITY, 0}, [](u32) { return 0.0f; },
+        [&](u32 f, float x, float) { part[f] = x; });
     if (threadIdx.x % 32 == 0) part[dim] = now.max, part[dim + 1] = touched ? now.sum : -1; // -1: padding
 }
-BY_WIDTH(ROW_THREADS, attention_rows, PARAMS(Attend a, List spans, View<T> q, View<T> k, View<T> v, View<T> o, View<float> out,
-                                             View<float> max, View<float> sum, View<float> parts, u32 splits),
+BY_WIDTH(ROW_THREADS, attention_rows,
+         PARAMS(Attend a, List spans, View<T> q, View<T> k, View<T> v, View<T> o, View<float> out, View<float> max,
+                View<float> sum, View<float> parts, u32 splits),
          a, spans, q, k, v, o, out, max, sum, parts, splits)
 
 // Joins the parts of each row and head, parts[B, queries, splits, dim + 2], and what was carried. A warp for each.
 template <class T>
-__device__ void attention_join(View<T> o, View<float> out, View<float> max, View<float> sum, View<float> parts, u32 splits, u32 dim) {
+__device__ void attention_join(View<T> o, View<float> out, View<float> max, View<float> sum, View<float> parts,
+                               u32 splits, u32 dim) {
     u64 warps = (u64)gridDim.x * blockDim.x / 32, len = dim + 2;
     for (u64 i = ((u64)blockIdx.x * blockDim.x + threadIdx.x) / 32; i < max.len(); i += warps) {
         const float* of = parts.at + i * splits * len;
         if (!(of[dim + 1] < 0)) finish(of, splits, len, dim, i / max.cols, i % max.cols, o, out, max, sum);
     }
 }
-BOTH(attention_join, PARAMS(View<T> o, View<float> out, View<float> max, View<float> sum, View<float> parts, u32 splits, u32 dim),
-     o, out, max, sum, parts, splits, dim)
+BOTH(attention_join,
+     PARAMS(View<T> o, View<float> out, View<float> max, View<float> sum, View<float> parts, u32 splits, u32 dim), o,
+     out, max, sum, parts, splits, dim)

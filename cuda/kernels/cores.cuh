@@ -1,4 +1,4 @@
-// Tiles of attention for tensor cores: of bf16, with sums in f32, as they lie in shared memory and are multiplied by one warp.
+// Tiles of bf16 in shared memory and their products on tensor cores, one warp at a time, with sums in f32.
 #pragma once
 #include "tensor.cuh"
 
@@ -29,7 +29,8 @@ __device__ __forceinline__ u32 mixed(u32 row, u32 eighth) {
     return row * D + (eighth ^ row % 8) * 8;
 }
 
-// Begins to copy x[row .. row + n, col .. col + cols] to a tile of `ROWS` rows of D; 0 beyond. All threads of the block.
+// Begins to copy x[row .. row + n, col .. col + cols] to a tile of `ROWS` rows of D; 0 beyond. All threads of the
+// block.
 template <int D, int ROWS>
 __device__ __forceinline__ void fetch(bf16* tile, const View<bf16>& x, u64 row, u32 n, u32 col, u32 cols) {
     const bf16* from = x.at + row * x.row_stride + col;
@@ -38,6 +39,11 @@ __device__ __forceinline__ void fetch(bf16* tile, const View<bf16>& x, u64 row, 
         bool there = r < n && c * 8 < cols;
         tensor::copy_async(tile + mixed<D>(r, c), there ? from + r * x.row_stride + c * 8 : x.at, there ? 16 : 0);
     }
+}
+// Waits for all that this thread began.
+__device__ __forceinline__ void fetched() {
+    tensor::copies_are_a_group();
+    tensor::wait_for_copies<0>();
 }
 
 // s[16·M, 8·N] += A[16·M, D]·B[8·N, D]ᵀ of tiles; A from its row on.
@@ -48,12 +54,14 @@ __device__ __forceinline__ void times_rows(float (&s)[M][N][4], const bf16* a, u
     for (int k = 0; k < D / 16; k++) {
         u32 x[M][4], y[4];
 #pragma unroll
-        for (int m = 0; m < M; m++) tensor::load_matrices<false>(x[m], a + mixed<D>(row + 16 * m + lane % 16, 2 * k + lane / 16));
+        for (int m = 0; m < M; m++)
+            tensor::load_matrices<false>(x[m], a + mixed<D>(row + 16 * m + lane % 16, 2 * k + lane / 16));
 #pragma unroll
         for (int n = 0; n < N; n += 2) {
             tensor::load_matrices<false>(y, b + mixed<D>(8 * n + lane / 16 * 8 + lane % 8, 2 * k + lane / 8 % 2));
 #pragma unroll
-            for (int m = 0; m < M; m++) tensor::multiply(s[m][n], x[m], y[0], y[1]), tensor::multiply(s[m][n + 1], x[m], y[2], y[3]);
+            for (int m = 0; m < M; m++)
+                tensor::multiply(s[m][n], x[m], y[0], y[1]), tensor::multiply(s[m][n + 1], x[m], y[2], y[3]);
         }
     }
 }
@@ -73,7 +81,8 @@ __device__ __forceinline__ void times_columns(float (&s)[M][D / 8][4], const flo
         for (int n = 0; n < D / 8; n += 2) {
             tensor::load_matrices<true>(y, b + mixed<D>(8 * k + lane % 16, n + lane / 16));
 #pragma unroll
-            for (int m = 0; m < M; m++) tensor::multiply(s[m][n], x[m], y[0], y[1]), tensor::multiply(s[m][n + 1], x[m], y[2], y[3]);
+            for (int m = 0; m < M; m++)
+                tensor::multiply(s[m][n], x[m], y[0], y[1]), tensor::multiply(s[m][n + 1], x[m], y[2], y[3]);
         }
     }
 }

@@ -2,7 +2,7 @@
 #pragma once
 #include "hash.cuh"
 
-// `Dropped` of launches.rs. A `least` of 0 keeps all.
+// `Dropped` of launches.rs.
 struct Dropout {
     u64 salt, least; // an element stays if its hash >> 11 is at least this
     float scale;     // what is multiplied by where it stays

@@ -58,7 +58,7 @@ pub enum CudaError {
     NoDriver(String),
     /// A library without a function that is called.
     #[error(
-        "the CUDA driver {library} has no function {function}: it is older than CUDA 12, which is the least"
+        "the CUDA driver {library} has no function {function}: it is older than CUDA 13, which is the least"
     )]
     NoFunction {
         /// The name that it was found by.
@@ -67,7 +67,7 @@ pub enum CudaError {
         function: &'static str,
     },
     /// A driver that is too old.
-    #[error("the CUDA driver knows CUDA {}.{}: 12.0 is the least", .0 / 1000, .0 % 1000 / 10)]
+    #[error("the CUDA driver knows CUDA {}.{}: 13.0 is the least", .0 / 1000, .0 % 1000 / 10)]
     TooOld(i32),
     /// A driver without a card.
     #[error("the CUDA driver finds no GPU")]
@@ -159,7 +159,7 @@ impl Driver {
         call!(driver, cuInit(0))?;
         let mut version = 0;
         call!(driver, cuDriverGetVersion(&raw mut version))?;
-        if version < 12_000 {
+        if version < 13_000 {
             return Err(CudaError::TooOld(version));
         }
         driver.version = version;

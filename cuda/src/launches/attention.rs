@@ -109,7 +109,7 @@ fn forward<S: Scalar>(
     let [o, out, max, sum] = to;
     let given: [&dyn Argument; 9] = [&a, &words, &q, &k, &v, &o, &out, &max, &sum];
     let (rows, count) = (qkv.q.rows(), spans.len() / 8);
-    if rows <= 4 * count {
+    if count > 0 && rows <= 4 * count {
         let (splits, shape) = by_rows(attend.heads, rows, qkv.k.rows() / count, scratch.len());
         let (splits, dim_word) = (splits as u32, dim as u32);
         let kernel = wide_enough::<S>("attention_rows", dim);
@@ -193,6 +193,7 @@ pub(crate) fn attention_delta<S: Scalar>(
 }
 
 /// Two passes: the gradients of keys and values, where each block has some of their rows, and those of queries.
+#[allow(clippy::too_many_arguments)] // as the kernel
 pub(crate) fn attention_backward<S: Scalar>(
     gpu: &Gpu,
     attend: &Attend,
