@@ -1,7 +1,7 @@
 // Stands in for CUDA's own header where kernels are compiled for the host: one fiber for each thread of a block, blocks
-// one after the other. A fiber runs until its warp meets (a shuffle), its block does (`__syncthreads`), or it ends; then the
-// next one runs, first those of its warp, in an order that can be chosen, so that a missing barrier gives other numbers in one
-// of the orders.
+// one after the other. A fiber runs until its warp meets (a shuffle), its block does (`__syncthreads`), or it ends;
+// then the next one runs, first those of its warp, in an order that can be chosen, so that a missing barrier gives
+// other numbers in one of the orders.
 #pragma once
 #include <cmath>
 #include <cstdint>
@@ -54,7 +54,8 @@ void meet_block();
 void step_aside();
 // Memory for what the threads of a block hand to each other: 64 bytes each, of two kinds.
 unsigned char* hand(unsigned thread, int kind);
-// Copies that a thread has begun, in groups. They are done when they are waited for and not before, the last wait included.
+// Copies that a thread has begun, in groups. They are done when they are waited for and not before, the last wait
+// included.
 struct Copies {
     struct Copy {
         void* to;
