@@ -81,7 +81,7 @@ __device__ __forceinline__ void run(View<bf16> c, View<bf16> a, View<bf16> b, u3
         }
     }
     wait_for_copies<0>();
-    __syncthreads(); // the last parts have been read: what held them takes the sums, of which whole rows are then written
+    __syncthreads(); // the last parts have been read: what held them takes the sums, which whole rows are written from
     float(*tile)[PITCH] = (float(*)[PITCH])shared;
 #pragma unroll
     for (int i = 0; i < 4; i++)

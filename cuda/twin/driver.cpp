@@ -263,7 +263,9 @@ int cuTensorMapEncodeTiled(u64* map, int type, unsigned rank, void* at, const u6
                            const unsigned* box, const unsigned* steps, int interleave, int swizzle, int, int fill) {
     bool known = type == 9 && rank == 2 && interleave == 0 && swizzle == 3 && fill == 0;
     bool boxes = box[0] == hopper::BOX && box[1] == hopper::BOX && steps[0] == 1 && steps[1] == 1;
-    if (!known || !boxes || dims[0] == 0 || dims[1] == 0 || (u64)at % 16 || strides[0] % 16 || (u64)map % 64) return INVALID;
+    if (!known || !boxes || dims[0] == 0 || dims[1] == 0
+        || (u64)at % 16 || strides[0] % 16 || (u64)map % 64)
+        return INVALID;
     map[0] = (u64)at, map[1] = dims[0], map[2] = dims[1], map[3] = strides[0];
     return OK;
 }
