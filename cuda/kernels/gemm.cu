@@ -1,5 +1,5 @@
-// C[M,N] (+)= A[M,K]·B[K,N], a ladder: each rung does what the one below it does, and says what makes it faster. A and B
-// have any strides, C's columns lie together; sums are kept in f32 and rounded once, at the end.
+// C[M,N] (+)= A[M,K]·B[K,N], a ladder: each rung does what the one below it does, and says what makes it faster. A and
+// B have any strides, C's columns lie together; sums are kept in f32 and rounded once, at the end.
 //
 // | rung | a number is read from memory | its file |
 // |---|---|---|
@@ -24,8 +24,8 @@ PRODUCTS(gemm_naive, )
 namespace tiled {
 const int THREADS = 256;
 
-// A thread's share of a tile WIDTH·K of a side x[outer, k]: four numbers along whichever of the two lies together. They are
-// in registers on their way from memory to shared memory, while the tile before is multiplied.
+// A thread's share of a tile WIDTH·K of a side x[outer, k]: four numbers along whichever of the two lies together. They
+// are in registers on their way from memory to shared memory, while the tile before is multiplied.
 template <int WIDTH, int K, class T>
 struct Share {
     static_assert(WIDTH * K == 4 * THREADS, "one four of a tile for each thread");
@@ -64,8 +64,8 @@ struct Share {
     }
 };
 
-// A block has a tile of C of 64·HALVES rows and columns, a thread of it 4·4 numbers in each quarter (where HALVES is 2): each
-// number that it reads from shared memory is multiplied 4·HALVES times.
+// A block has a tile of C of 64·HALVES rows and columns, a thread of it 4·4 numbers in each quarter (where HALVES is
+// 2): each number that it reads from shared memory is multiplied 4·HALVES times.
 template <int HALVES, class T>
 __device__ __forceinline__ void run(View<T> c, View<T> a, View<T> b, u32 how) {
     const int WIDTH = 64 * HALVES, K = 16 / HALVES;
@@ -74,8 +74,8 @@ __device__ __forceinline__ void run(View<T> c, View<T> a, View<T> b, u32 how) {
     u32 tx = threadIdx.x % 16 * 4, ty = threadIdx.x / 16 * 4;
     float sums[4 * HALVES][4 * HALVES] = {};
     Share<WIDTH, K, T> of_a(a, at.row), of_b(product::turned(b), at.col);
-    // A step fetches a tile and multiplies the one before it, which is in the other half of shared memory. The half that is
-    // then written was read in the last step, before its barrier.
+    // A step fetches a tile and multiplies the one before it, which is in the other half of shared memory. The half
+    // that is then written was read in the last step, before its barrier.
     for (u64 k = 0; k < a.cols + (u64)K; k += K) {
         int now = k / K & 1;
         if (k < a.cols) of_a.fetch(k), of_b.fetch(k);
@@ -105,8 +105,8 @@ __device__ __forceinline__ void run(View<T> c, View<T> a, View<T> b, u32 how) {
 }
 } // namespace tiled
 
-// Rung 1: tiles of both sides go through shared memory, a thread keeps a tile of C in registers. Source: Volkov, Demmel,
-// "Benchmarking GPUs to tune dense linear algebra", SC 2008.
+// Rung 1: tiles of both sides go through shared memory, a thread keeps a tile of C in registers. Source: Volkov,
+// Demmel, "Benchmarking GPUs to tune dense linear algebra", SC 2008.
 __device__ __forceinline__ void gemm_tiled(View<float> c, View<float> a, View<float> b, u32 how) {
     tiled::run<2>(c, a, b, how);
 }

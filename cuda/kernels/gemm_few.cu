@@ -1,6 +1,6 @@
-// Products of few rows, as in decoding: every number of B is multiplied a few times only, so what counts is how fast it comes
-// from memory. B is read once, 16 bytes a thread; A, which is small, from the caches. For B whose rows or columns are
-// aligned.
+// Products of few rows, as in decoding: every number of B is multiplied a few times only, so what counts is how fast it
+// comes from memory. B is read once, 16 bytes a thread; A, which is small, from the caches. For B whose rows or columns
+// are aligned.
 #include "product.cuh"
 #include "sum.cuh"
 

@@ -1,11 +1,13 @@
 // Hopper's rung: bf16 on cards of compute capability 9.0. ARCH: sm_90a
 //
-// One block a multiprocessor, for all tiles of C of 128·256 that come to it in turn. One warp has the card copy the parts of A
-// and B (64 of K at a time, boxes of 64·64) to shared memory, as far ahead as there is room; two groups of four warps multiply
-// them, each 64 rows of the tile, with all sums in registers. They meet at two barriers a stage alone: `full`, when the bytes
-// are there, and `empty`, when they have been multiplied. So copies go on while a tile is finished and the next begun.
+// One block a multiprocessor, for all tiles of C of 128·256 that come to it in turn. One warp has the card copy the
+// parts of A and B (64 of K at a time, boxes of 64·64) to shared memory, as far ahead as there is room; two groups of
+// four warps multiply them, each 64 rows of the tile, with all sums in registers. They meet at two barriers a stage
+// alone: `full`, when the bytes are there, and `empty`, when they have been multiplied. So copies go on while a tile is
+// finished and the next begun.
 //
-// Source: NVIDIA, "CUTLASS", docs "Efficient GEMM in CUDA", "Warp specialization"; for what the primitives do see hopper.cuh.
+// Source: NVIDIA, "CUTLASS", docs "Efficient GEMM in CUDA", "Warp specialization"; for what the primitives do see
+// hopper.cuh.
 #include "hopper.cuh"
 #include "product.cuh"
 

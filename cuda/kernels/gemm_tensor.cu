@@ -1,9 +1,9 @@
 // The tensor cores' rung: bf16, sums in f32. For A and B of which rows or columns are aligned to 16 bytes.
 //
 // A block has a tile of C of 128·128 and takes K in steps of 32. Copies of the next steps are under way while one is
-// multiplied, so that a step waits for memory only if three do. Its eight warps stand 2·4, each with 64·32 of C in registers.
-// In shared memory 16 bytes (eight numbers) stay together, and their places in a row are permuted such that the eight rows
-// of a matrix that is loaded lie in different banks.
+// multiplied, so that a step waits for memory only if three do. Its eight warps stand 2·4, each with 64·32 of C in
+// registers. In shared memory 16 bytes (eight numbers) stay together, and their places in a row are permuted such that
+// the eight rows of a matrix that is loaded lie in different banks.
 //
 // Source: NVIDIA, "CUTLASS", docs "Efficient GEMM in CUDA"; for what the primitives do see tensor.cuh.
 #include "product.cuh"
@@ -18,20 +18,22 @@ template <bool ALONG_K>
 struct Part {
     // Where eight numbers are that lie together: of which this is the first.
     static __device__ __forceinline__ u32 place(u32 outer, u32 k) {
-        return ALONG_K ? outer * (STEP * 2) + ((k / 8) ^ (outer / 2 % 4)) * 16 : k * (SIDE * 2) + ((outer / 8) ^ (k % 8)) * 16;
+        return ALONG_K ? outer * (STEP * 2) + ((k / 8) ^ (outer / 2 % 4)) * 16
+                       : k * (SIDE * 2) + ((outer / 8) ^ (k % 8)) * 16;
     }
     // Begins to copy it: each thread its share. What is beyond the side is 0.
     static __device__ __forceinline__ void fetch(unsigned char* to, View<bf16> x, u32 first, u32 first_k) {
 #pragma unroll
         for (u32 at = threadIdx.x; at < BYTES / 16; at += THREADS) {
-            u32 outer = ALONG_K ? at / (STEP / 8) : at % (SIDE / 8) * 8, k = ALONG_K ? at % (STEP / 8) * 8 : at / (SIDE / 8);
+            u32 outer = ALONG_K ? at / (STEP / 8) : at % (SIDE / 8) * 8;
+            u32 k = ALONG_K ? at % (STEP / 8) * 8 : at / (SIDE / 8);
             u32 o = first + outer, ks = first_k + k;
             u32 there = o < x.rows && ks < x.cols ? min(ALONG_K ? x.cols - ks : x.rows - o, 8u) : 0;
             copy_async(to + place(outer, k), there ? &x(o, ks) : x.at, there * 2);
         }
     }
-    // 16 of the outer dimension by 16 of K, as a factor of `multiply` on the left; on the right it is two, of 8 columns each:
-    // numbers 0 and 2, numbers 1 and 3.
+    // 16 of the outer dimension by 16 of K, as a factor of `multiply` on the left; on the right it is two, of 8 columns
+    // each: numbers 0 and 2, numbers 1 and 3.
     static __device__ __forceinline__ void load(u32 (&to)[4], const unsigned char* from, u32 outer, u32 k) {
         u32 lane = threadIdx.x % 32;
         if (ALONG_K)
@@ -79,7 +81,7 @@ __device__ __forceinline__ void run(View<bf16> c, View<bf16> a, View<bf16> b, u3
         }
     }
     wait_for_copies<0>();
-    __syncthreads(); // the last parts have been read: what held them takes the sums, from where rows are written as they lie
+    __syncthreads(); // the last parts have been read: what held them takes the sums, which whole rows are written from
     float(*tile)[PITCH] = (float(*)[PITCH])shared;
 #pragma unroll
     for (int i = 0; i < 4; i++)

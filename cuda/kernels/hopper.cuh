@@ -1,7 +1,7 @@
-// What a Hopper card has beside tensor.cuh: barriers in shared memory that count bytes, tiles that the card copies by itself, and
-// products of four warps together. Each is a primitive of two bodies: PTX, and what it means on the host.
-// Source: NVIDIA, "Parallel Thread Execution ISA", sections "mbarrier", "cp.async.bulk.tensor", "wgmma" and "Matrix descriptor";
-// the layouts' strides as in CUTLASS's mma_sm90_desc.hpp.
+// What a Hopper card has beside tensor.cuh: barriers in shared memory that count bytes, tiles that the card copies by
+// itself, and products of four warps together. Each is a primitive of two bodies: PTX, and what it means on the host.
+// Source: NVIDIA, "Parallel Thread Execution ISA", sections "mbarrier", "cp.async.bulk.tensor", "wgmma" and "Matrix
+// descriptor"; the layouts' strides as in CUTLASS's mma_sm90_desc.hpp.
 #pragma once
 #include "number.cuh"
 
@@ -29,7 +29,8 @@ __device__ __forceinline__ void arrive(Barrier* barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(address(barrier)) : "memory");
 }
 __device__ __forceinline__ void arrive_with(Barrier* barrier, u32 bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address(barrier)), "r"(bytes) : "memory");
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::
+                 "r"(address(barrier)), "r"(bytes) : "memory");
 }
 // Waits until the phase has ended; all lanes of a warp call it.
 __device__ __forceinline__ void wait(Barrier* barrier, u32 phase) {
@@ -39,10 +40,11 @@ __device__ __forceinline__ void wait(Barrier* barrier, u32 phase) {
                      : "=r"(ended) : "r"(address(barrier)), "r"(phase) : "memory");
 }
 
-// Begins to copy the box of a matrix whose first number is in this row and column: rows of 128 bytes, the 16 bytes of each
-// permuted by its number (8 rows a turn). What is beyond the matrix is 0. The bytes arrive at the barrier.
+// Begins to copy the box of a matrix whose first number is in this row and column: rows of 128 bytes, the 16 bytes of
+// each permuted by its number (8 rows a turn). What is beyond the matrix is 0. The bytes arrive at the barrier.
 __device__ __forceinline__ void copy_box(void* to, const Map& map, u32 row, u32 col, Barrier* barrier) {
-    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%2, %3}], [%4];" ::
                  "r"(address(to)), "l"(&map), "r"(col), "r"(row), "r"(address(barrier)) : "memory");
 }
 
@@ -58,9 +60,9 @@ __device__ __forceinline__ void take_registers() {
 
 #define HOPPER_SUMS(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define HOPPER_SUMS_16(i) HOPPER_SUMS(i), HOPPER_SUMS(i + 4), HOPPER_SUMS(i + 8), HOPPER_SUMS(i + 12)
-// Begins d[64,256] += a[64,16]·b[16,256], by four warps. Both factors are in shared memory, told by descriptors; a turned one
-// has its numbers along the dimension that is not K. Warp w has rows 16·w and on, and of these a lane, for each i below 32,
-// d[l / 4, 8·i + 2·(l % 4)], the next one, and the two of row l / 4 + 8.
+// Begins d[64,256] += a[64,16]·b[16,256], by four warps. Both factors are in shared memory, told by descriptors; a
+// turned one has its numbers along the dimension that is not K. Warp w has rows 16·w and on, and of these a lane, for
+// each i below 32, d[l / 4, 8·i + 2·(l % 4)], the next one, and the two of row l / 4 + 8.
 template <bool A_TURNED, bool B_TURNED>
 __device__ __forceinline__ void multiply(float (&d)[128], u64 a, u64 b) {
     asm volatile(
@@ -81,7 +83,9 @@ __device__ __forceinline__ void multiply(float (&d)[128], u64 a, u64 b) {
 // What was written to the registers of sums comes before the products that are begun next.
 __device__ __forceinline__ void products_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 // The products begun since the last call are a group.
-__device__ __forceinline__ void products_are_a_group() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void products_are_a_group() {
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
 // Waits until all groups are done, but for the N last.
 template <int N>
 __device__ __forceinline__ void wait_for_products() {
@@ -98,7 +102,9 @@ struct TwinBarrier {
     }
 };
 inline TwinBarrier& twin_barrier(Barrier* barrier) { return *(TwinBarrier*)barrier; }
-inline void init(Barrier* barrier, u32 arrivals) { twin_barrier(barrier) = {0, (uint8_t)arrivals, (uint8_t)arrivals, 0, 0}; }
+inline void init(Barrier* barrier, u32 arrivals) {
+    twin_barrier(barrier) = {0, (uint8_t)arrivals, (uint8_t)arrivals, 0, 0};
+}
 inline void publish() {}
 inline void arrive_with(Barrier* barrier, u32 bytes) {
     twin_barrier(barrier).left--;
@@ -107,7 +113,7 @@ inline void arrive_with(Barrier* barrier, u32 bytes) {
 }
 inline void arrive(Barrier* barrier) { arrive_with(barrier, 0); }
 inline void wait(Barrier* barrier, u32 phase) {
-    for (u32 me = twin::block.thread, first = me & ~31u, all = 0; !all;) { // the lanes go on together, as those of a warp do
+    for (u32 me = twin::block.thread, first = me & ~31u, all = 0; !all;) { // the lanes go on together
         *twin::hand(me, 1) = twin_barrier(barrier).phase != phase;
         twin::meet_warp();
         all = 1;
@@ -136,7 +142,8 @@ void take_registers() {}
 // Number [i, k] of a factor.
 template <bool TURNED>
 float twin_number(u64 descriptor, u32 i, u32 k) {
-    u32 start = (descriptor & 0x3fff) << 4, lead = (descriptor >> 16 & 0x3fff) << 4, stride = (descriptor >> 32 & 0x3fff) << 4;
+    auto field = [&](int bit) { return (u32)(descriptor >> bit & 0x3fff) << 4; };
+    u32 start = field(0), lead = field(16), stride = field(32);
     u32 at = TURNED ? i / 64 * lead + i % 64 * 2 + k / 8 * stride + k % 8 * 128 : i / 8 * stride + i % 8 * 128 + k * 2;
     uint16_t x;
     memcpy(&x, twin::block.shared + permuted(start + at), 2);
@@ -164,8 +171,8 @@ void wait_for_products() {
 }
 #endif
 
-// Tells `multiply` where a factor's 64·n by 16 begin: in boxes, one after the other, along the dimension that is not K. Of a
-// turned one the boxes' rows are K's. Bits 62 and 63: permuted as copy_box does.
+// Tells `multiply` where a factor's 64·n by 16 begin: in boxes, one after the other, along the dimension that is not K.
+// Of a turned one the boxes' rows are K's. Bits 62 and 63: permuted as copy_box does.
 template <bool TURNED>
 __device__ __forceinline__ u64 descriptor(const void* boxes, u32 k) {
     u64 start = address(boxes) + (TURNED ? k * 128 : k * 2), lead = TURNED ? BOX_BYTES : 16, stride = 1024;

@@ -95,5 +95,5 @@ __device__ void adamw(View<T> w, View<float> master, View<float> m, View<float> 
     change(w, master, in_fours(m) && in_fours(v) && in_fours(g), moved,
            [&](float w, float moved) { return w * by.keep - moved; });
 }
-BOTH(adamw, PARAMS(View<T> w, View<float> master, View<float> m, View<float> v, View<float> g, View<float> factor, AdamW by),
-     w, master, m, v, g, factor, by)
+BOTH(adamw, PARAMS(View<T> w, View<float> master, View<float> m, View<float> v, View<float> g, View<float> factor,
+     AdamW by), w, master, m, v, g, factor, by)

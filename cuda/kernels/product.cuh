@@ -2,8 +2,8 @@
 #pragma once
 #include "lanes.cuh"
 
-// The kernels of a rung: C (+)= A·B of f32 and of bf16. `how` says whether C is added to, and whether it is in f32 whatever
-// its view says; `bounds` are those of a launch.
+// The kernels of a rung: C (+)= A·B of f32 and of bf16. `how` says whether C is added to, and whether it is in f32
+// whatever its view says; `bounds` are those of a launch.
 const u32 ADD = 1, WIDE = 2;
 #define PRODUCT(rung, name, T, bounds) \
     extern "C" __global__ void bounds rung##_##name(View<T> c, View<T> a, View<T> b, u32 how) { rung(c, a, b, how); }

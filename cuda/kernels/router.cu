@@ -1,5 +1,5 @@
-// A router of experts: which experts a token is handed to, and how much each counts. A warp a row; lane l has the experts
-// l, l + 32, …
+// A router of experts: which experts a token is handed to, and how much each counts. A warp a row; lane l has the
+// experts l, l + 32, …
 #include "hash.cuh"
 #include "sum.cuh"
 
@@ -29,7 +29,8 @@ __device__ __forceinline__ u64 largest(u64 x) {
     return over_lanes(x, [](u64 a, u64 b) { return a > b ? a : b; });
 }
 
-// The larger, the earlier in the order of choice: the higher score, then the lower number; what is no number is the last.
+// The larger, the earlier in the order of choice: the higher score, then the lower number; what is no number is the
+// last.
 __device__ __forceinline__ u64 key(float score, u32 number) {
     u32 bits = score == 0 ? 0 : float_to_bits(score);
     u32 rising = score != score ? 0 : bits & 0x80000000 ? ~bits : bits | 0x80000000;
@@ -64,7 +65,8 @@ __device__ __forceinline__ void of_groups(u64* keys, const float* scores, u32 ex
 } // namespace router
 
 // chosen[B·k]: of every row the experts with the highest scores (of the best groups, where there are groups), which are
-// logits[B,E] or their sigmoids, and bias[1,E] and noise added. Shared memory of a warp: a key a group, a score an expert.
+// logits[B,E] or their sigmoids, and bias[1,E] and noise added. Shared memory of a warp: a key a group, a score an
+// expert.
 template <class T>
 __device__ void choose(List chosen, View<float> logits, View<T> bias, router::Noise noise, router::Terms by) {
     using namespace router;
@@ -113,8 +115,8 @@ __device__ void choose(List chosen, View<float> logits, View<T> bias, router::No
         if (lane() == 0) ((u32*)chosen.at)[row * by.chosen + i] = ~(u32)last;
     }
 }
-BOTH(choose, PARAMS(List chosen, View<float> logits, View<T> bias, router::Noise noise, router::Terms by), chosen, logits,
-     bias, noise, by)
+BOTH(choose, PARAMS(List chosen, View<float> logits, View<T> bias, router::Noise noise, router::Terms by),
+     chosen, logits, bias, noise, by)
 
 namespace router {
 // A row of logits with its log-sum-exp.
@@ -126,7 +128,9 @@ struct Row {
     u32 sigmoids;
     __device__ __forceinline__ float softmax(u32 e) const { return expf(wide(logits(row, e)) - lse); }
     // P, what an expert's gate is made of.
-    __device__ __forceinline__ float score(u32 e) const { return sigmoids ? sigmoid(wide(logits(row, e))) : softmax(e); }
+    __device__ __forceinline__ float score(u32 e) const {
+        return sigmoids ? sigmoid(wide(logits(row, e))) : softmax(e);
+    }
     // Σ f(e) over all experts; every lane has it.
     template <class F>
     __device__ __forceinline__ float all(F f) const {
@@ -169,8 +173,8 @@ BOTH(gates, PARAMS(View<T> of, View<T> lse, View<T> logits, List chosen, router:
 
 // loss[1,1] = Σ over rows of z·lse² + Σ over experts of P̂ times weights[sequences,E]. Rows of no token count nothing.
 template <class T>
-__device__ void router_loss(View<T> loss, View<T> logits, View<T> lse, View<T> weights, List tokens, u64 first, View<T> z,
-                            u32 sigmoids) {
+__device__ void router_loss(View<T> loss, View<T> logits, View<T> lse, View<T> weights, List tokens, u64 first,
+                            View<T> z, u32 sigmoids) {
     using namespace router;
     float sum = 0;
     u64 step = (u64)gridDim.x * (blockDim.x / 32);
@@ -233,5 +237,5 @@ __device__ void router_backward(View<T> dlogits, View<float> logits, View<float>
     }
 }
 BOTH(router_backward, PARAMS(View<T> dlogits, View<float> logits, View<float> lse, View<float> dgates, List chosen,
-     View<float> weights, List tokens, u64 first, View<float> z, router::Terms by), dlogits, logits, lse, dgates, chosen,
-     weights, tokens, first, z, by)
+     View<float> weights, List tokens, u64 first, View<float> z, router::Terms by),
+     dlogits, logits, lse, dgates, chosen, weights, tokens, first, z, by)

@@ -1,4 +1,5 @@
-// Sums over a warp, a block, and a whole launch: every time in the same order, so that the same numbers give the same bits.
+// Sums over a warp, a block, and a whole launch: every time in the same order, so that the same numbers give the same
+// bits.
 #pragma once
 #include "number.cuh"
 
@@ -31,8 +32,8 @@ __device__ __forceinline__ float block(float x) {
     return warp(lane < blockDim.x / 32 ? of_warps[lane] : 0);
 }
 
-// Calls use(Σ over the threads of all blocks) in one thread, of whichever block ends last: the sums of the blocks are added
-// in the blocks' order. Source: NVIDIA, "CUDA C++ Programming Guide", "Memory fence functions", the example.
+// Calls use(Σ over the threads of all blocks) in one thread, of whichever block ends last: the sums of the blocks are
+// added in the blocks' order. Source: NVIDIA, "CUDA C++ Programming Guide", "Memory fence functions", the example.
 template <class F>
 __device__ __forceinline__ void launch(float x, F use) {
     __shared__ u32 last;

@@ -1,10 +1,10 @@
-// Of every row the numbers that come first, and where they stand. Every number has a key, the smaller the earlier: first come
-// those that are not finite, then the largest; equal ones by column. No two keys of a row are equal, so it does not matter in
-// which order threads find them.
+// Of every row the numbers that come first, and where they stand. Every number has a key, the smaller the earlier:
+// first come those that are not finite, then the largest; equal ones by column. No two keys of a row are equal, so it
+// does not matter in which order threads find them.
 //
-// A block a row: the k-th smallest key is found digit by digit, by counting; what is no larger is gathered where it is wanted,
-// and sorted there. Source: Batcher, "Sorting networks and their applications", AFIPS 1968, whose network is used in the
-// form that sorts any number of keys: what is beyond the last counts as larger than all.
+// A block a row: the k-th smallest key is found digit by digit, by counting; what is no larger is gathered where it is
+// wanted, and sorted there. Source: Batcher, "Sorting networks and their applications", AFIPS 1968, whose network is
+// used in the form that sorts any number of keys: what is beyond the last counts as larger than all.
 #include "number.cuh"
 
 namespace select_first {
@@ -18,8 +18,8 @@ __device__ __forceinline__ u64 key(float x, u32 column) {
     return (u64)~rising << 32 | column;
 }
 
-// A key that k keys of a row are no larger than, k from 1: the same in every thread. Where the digits looked at so far tell
-// those k from all others, the rest of it is ones.
+// A key that k keys of a row are no larger than, k from 1: the same in every thread. Where the digits looked at so far
+// tell those k from all others, the rest of it is ones.
 template <class T>
 __device__ u64 kth(View<T> x, u64 row, u32 k) {
     __shared__ u32 count[1 << DIGIT];

@@ -112,7 +112,7 @@ fn by_rung<S: Number, C: Number>(
 ) -> Result<bool, String> {
     let ([a, b], [a_host, b_host], [m, n, _]) = (factors.gpu(), factors.host(), factors.size);
     let mut c = Both::<C>::whole(gpu, 7, m, n + 24);
-    let write = if factors.layout % 3 == 0 { Write::Add } else { Write::Set };
+    let write = if factors.layout.is_multiple_of(3) { Write::Add } else { Write::Set };
     let of = [Window::from(&c.gpu.view_mut().take_cols(8, n)), (&a).into(), (&b).into()];
     let computed = product::<S>(gpu, Some(rung), of, C::NARROW != S::NARROW, write);
     if computed {
