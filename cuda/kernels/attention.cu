@@ -60,8 +60,8 @@ __device__ void attention(Attend a, List spans, View<T> q, View<T> k, View<T> v,
         for (u32 i = 0; i < 4; i++) touched |= (u32)(my_row() + i - before - first <= last - first) << i;
         each_block(seen_by_some(a, span, first, last), [&](u32 block, u32 n) {
             Sixteen s = {};
-#pragma unroll
-            for (u32 c = 0; c < C; c++) {
+#pragma unroll 1
+            for (u32 c = 0; c * TILE < dim; c++) {
                 int cols = min((int)(dim - c * TILE), TILE);
                 __syncthreads();
                 if (C > 1) load_tile(qs, q, row, rows, head * dim + c * TILE, cols);
@@ -94,6 +94,7 @@ __device__ void attention(Attend a, List spans, View<T> q, View<T> k, View<T> v,
             put_tile(weights, s);
 #pragma unroll
             for (u32 c = 0; c < C; c++) {
+                if (c * TILE >= dim) break;
                 __syncthreads();
                 load_tile(kv, v, span.key.row + block, n, group * dim + c * TILE, min((int)(dim - c * TILE), TILE));
                 __syncthreads();
@@ -122,7 +123,7 @@ __device__ void attention(Attend a, List spans, View<T> q, View<T> k, View<T> v,
         }
     }
 }
-BY_WIDTH(TILE_THREADS, attention,
+BY_TILES(attention,
          PARAMS(Attend a, List spans, View<T> q, View<T> k, View<T> v, View<T> o, View<float> out, View<float> max,
                 View<float> sum),
          a, spans, q, k, v, o, out, max, sum)

@@ -87,17 +87,16 @@ __device__ __forceinline__ uint2 seeing(const Attend& a, const Span& span, u32 f
     return uint2{min(minus(k + first, q), n), k + first < a.sinks || end >= (u64)q + n ? n : minus((u32)end, q)};
 }
 
-// Four numbers in a row of which `n` are there (0 for others); one load where they are aligned.
-__device__ __forceinline__ float4 get4(const float* at, int n, bool aligned) {
-    if (aligned && n >= 4) return *(const float4*)at;
-    return float4{n > 0 ? at[0] : 0, n > 1 ? at[1] : 0, n > 2 ? at[2] : 0, n > 3 ? at[3] : 0};
+// Four numbers that lie aligned; or as many of them as there are, 0 for others.
+__device__ __forceinline__ float4 get4(const float* at) { return *(const float4*)at; }
+__device__ __forceinline__ float4 get4(const bf16* at) {
+    uint2 x = *(const uint2*)at;
+    return float4{bits_to_float(x.x << 16), bits_to_float(x.x & 0xffff0000), bits_to_float(x.y << 16),
+                  bits_to_float(x.y & 0xffff0000)};
 }
-__device__ __forceinline__ float4 get4(const bf16* at, int n, bool aligned) {
-    if (aligned && n >= 4) {
-        uint2 x = *(const uint2*)at;
-        return float4{bits_to_float(x.x << 16), bits_to_float(x.x & 0xffff0000), bits_to_float(x.y << 16),
-                      bits_to_float(x.y & 0xffff0000)};
-    }
+template <class T>
+__device__ __forceinline__ float4 get4(const T* at, int n, bool aligned) {
+    if (aligned && n >= 4) return get4(at);
     return float4{n > 0 ? wide(at[0]) : 0, n > 1 ? wide(at[1]) : 0, n > 2 ? wide(at[2]) : 0, n > 3 ? wide(at[3]) : 0};
 }
 // Puts four numbers, as far as they are there.
@@ -114,11 +113,19 @@ const int TILE = 64, ROW = TILE + 4, TILE_LEN = TILE * ROW, TILE_THREADS = 256;
 template <class T>
 __device__ __forceinline__ void load_tile(float* tile, const View<T>& x, u64 row, u32 n, u32 col, int cols) {
     const T* from = x.at + row * x.row_stride + col;
-    bool aligned = ((u64)from | x.row_stride * sizeof(T)) % (4 * sizeof(T)) == 0;
+    if (((u64)from | x.row_stride * sizeof(T) | cols * sizeof(T)) % (4 * sizeof(T)) == 0) {
 #pragma unroll 2
-    for (u32 e = threadIdx.x; e < TILE * TILE / 4; e += TILE_THREADS) {
-        u32 r = e / (TILE / 4), c = e % (TILE / 4) * 4;
-        *(float4*)(tile + r * ROW + c) = get4(from + r * x.row_stride + c, r < n ? cols - (int)c : 0, aligned);
+        for (u32 e = threadIdx.x; e < TILE * TILE / 4; e += TILE_THREADS) {
+            u32 r = e / (TILE / 4), c = e % (TILE / 4) * 4;
+            bool there = r < n && (int)c < cols;
+            *(float4*)(tile + r * ROW + c) = there ? get4(from + r * x.row_stride + c) : float4{0, 0, 0, 0};
+        }
+        return;
+    }
+#pragma unroll 2
+    for (u32 e = threadIdx.x; e < TILE * TILE; e += TILE_THREADS) {
+        u32 r = e / TILE, c = e % TILE;
+        tile[r * ROW + c] = r < n && (int)c < cols ? wide(from[r * x.row_stride + c]) : 0;
     }
 }
 
@@ -172,17 +179,14 @@ __device__ __forceinline__ void put_tile(float* tile, const Sixteen& s) {
         for (int j = 0; j < 4; j++) tile[(my_row() + i) * ROW + my_col() + 16 * j] = s[i][j];
 }
 
-// The kernel `name` of both numbers and of up to 64, 128 and 256 features, C = 1, 2, 4 tiles wide.
-#define BY_WIDTH(threads, name, params, ...)                                                 \
-    namespace in_f32 {                                                                       \
-    using T = float;                                                                         \
-    KERNEL __launch_bounds__(threads, 2) name##_64_f32 params { name<T, 1>(__VA_ARGS__); }   \
-    KERNEL __launch_bounds__(threads, 1) name##_128_f32 params { name<T, 2>(__VA_ARGS__); }  \
-    KERNEL __launch_bounds__(threads, 1) name##_256_f32 params { name<T, 4>(__VA_ARGS__); }  \
-    }                                                                                        \
-    namespace in_bf16 {                                                                      \
-    using T = bf16;                                                                          \
-    KERNEL __launch_bounds__(threads, 2) name##_64_bf16 params { name<T, 1>(__VA_ARGS__); }  \
-    KERNEL __launch_bounds__(threads, 1) name##_128_bf16 params { name<T, 2>(__VA_ARGS__); } \
-    KERNEL __launch_bounds__(threads, 1) name##_256_bf16 params { name<T, 4>(__VA_ARGS__); } \
+// The kernel `name` for one number and up to `width` features, C tiles of them; so many of its blocks fit a processor.
+#define WIDTH(name, number, T_, width, C, threads, blocks, params, ...)                                         \
+    namespace in_##number {                                                                                     \
+        using T = T_;                                                                                           \
+        KERNEL __launch_bounds__(threads, blocks) name##_##width##_##number params { name<T, C>(__VA_ARGS__); } \
     }
+// Those of tiles. bf16 comes here where it does not fit tensor cores, which is rare: one kernel takes all widths.
+#define BY_TILES(name, params, ...)                                       \
+    WIDTH(name, f32, float, 64, 1, TILE_THREADS, 2, params, __VA_ARGS__)  \
+    WIDTH(name, f32, float, 256, 4, TILE_THREADS, 1, params, __VA_ARGS__) \
+    WIDTH(name, bf16, bf16, 256, 4, TILE_THREADS, 1, params, __VA_ARGS__)

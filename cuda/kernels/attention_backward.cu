@@ -27,6 +27,22 @@ __device__ __forceinline__ void grade(float& s, float& dp, float lse, float delt
     dp = p * (dp * factor - delta);
 }
 
+// s += A·Bᵀ of `dim` features of n_a and n_b rows, by tiles that are loaded to `left` and `right`.
+template <class T>
+__device__ __forceinline__ void add_products(Sixteen& s, float* left, float* right, const View<T>& a, u64 row_a,
+                                             u32 n_a, u32 col_a, const View<T>& b, u64 row_b, u32 n_b, u32 col_b,
+                                             u32 dim) {
+#pragma unroll 1
+    for (u32 col = 0; col < dim; col += TILE) {
+        int cols = min((int)(dim - col), TILE);
+        __syncthreads();
+        load_tile(left, a, row_a, n_a, col_a + col, cols);
+        load_tile(right, b, row_b, n_b, col_b + col, cols);
+        __syncthreads();
+        times_turned(s, left, right, cols);
+    }
+}
+
 // Adds to to[row, col ..] the numbers of a thread's rows that are among `from..end`.
 template <class T>
 __device__ __forceinline__ void add_share(const View<T>& to, u32 row, u32 rows, u32 touched, u32 col, u32 cols,
@@ -64,16 +80,8 @@ __device__ void attention_keys(Attend a, List spans, View<T> q, View<T> k, View<
                 n = min(queries.y - query, (u32)TILE);
             u64 query_row = span.query.row + query;
             Sixteen s = {}, dp = {};
-#pragma unroll
-            for (u32 c = 0; c < 2 * C; c++) { // s = K·Qᵀ, dp = V·dOᵀ
-                u32 col = c % C * TILE;
-                int cols = min((int)(dim - col), TILE);
-                __syncthreads();
-                load_tile(left, c < C ? k : v, row, rows, group * dim + col, cols);
-                load_tile(right, c < C ? q : d_o, query_row, n, head * dim + col, cols);
-                __syncthreads();
-                times_turned(c < C ? s : dp, left, right, cols);
-            }
+            add_products(s, left, right, k, row, rows, group * dim, q, query_row, n, head * dim, dim);    // K·Qᵀ
+            add_products(dp, left, right, v, row, rows, group * dim, d_o, query_row, n, head * dim, dim); // V·dOᵀ
 #pragma unroll
             for (u32 j = 0; j < 4; j++) {
                 u32 i = my_col() + 16 * j, position = span.query.position + query + i;
@@ -94,6 +102,7 @@ __device__ void attention_keys(Attend a, List spans, View<T> q, View<T> k, View<
 #pragma unroll
             for (u32 c = 0; c < 2 * C; c++) { // dV += P·dO, dK += dS·Q
                 u32 col = c % C * TILE;
+                if (col >= dim) continue;
                 __syncthreads();
                 if (c == C) put_tile(weights, dp);
                 if (c > 0 || C > 1)
@@ -105,12 +114,13 @@ __device__ void attention_keys(Attend a, List spans, View<T> q, View<T> k, View<
     });
 #pragma unroll
     for (u32 c = 0; c < C; c++) {
+        if (c * TILE >= dim) break;
         u32 col = group * dim + c * TILE, cols = dim - c * TILE;
         add_share(dk, row, rows, touched, col, cols, dks[c], a.scale);
         add_share(dv, row, rows, touched, col, cols, dvs[c], 1);
     }
 }
-BY_WIDTH(TILE_THREADS, attention_keys,
+BY_TILES(attention_keys,
          PARAMS(Attend a, List spans, View<T> q, View<T> k, View<T> v, View<float> lse, View<float> delta, View<T> d_o,
                 View<T> dk, View<T> dv),
          a, spans, q, k, v, lse, delta, d_o, dk, dv)
@@ -132,16 +142,8 @@ __device__ void attention_queries(Attend a, List spans, View<T> q, View<T> k, Vi
         each_block(seen_by_some(a, span, first, last), [&](u32 block, u32 n) {
             u64 key_row = span.key.row + block;
             Sixteen s = {}, dp = {};
-#pragma unroll
-            for (u32 c = 0; c < 2 * C; c++) { // s = Q·Kᵀ, dp = dO·Vᵀ
-                u32 col = c % C * TILE;
-                int cols = min((int)(dim - col), TILE);
-                __syncthreads();
-                load_tile(left, c < C ? q : d_o, row, rows, head * dim + col, cols);
-                load_tile(right, c < C ? k : v, key_row, n, group * dim + col, cols);
-                __syncthreads();
-                times_turned(c < C ? s : dp, left, right, cols);
-            }
+            add_products(s, left, right, q, row, rows, head * dim, k, key_row, n, group * dim, dim);    // Q·Kᵀ
+            add_products(dp, left, right, d_o, row, rows, head * dim, v, key_row, n, group * dim, dim); // dO·Vᵀ
 #pragma unroll
             for (u32 i = 0; i < 4; i++) {
                 u32 query = my_row() + i - before;
@@ -162,6 +164,7 @@ __device__ void attention_queries(Attend a, List spans, View<T> q, View<T> k, Vi
             put_tile(weights, dp);
 #pragma unroll
             for (u32 c = 0; c < C; c++) {
+                if (c * TILE >= dim) break;
                 __syncthreads();
                 load_tile(right, k, key_row, n, group * dim + c * TILE, min((int)(dim - c * TILE), TILE));
                 __syncthreads();
@@ -173,7 +176,7 @@ __device__ void attention_queries(Attend a, List spans, View<T> q, View<T> k, Vi
     for (u32 c = 0; c < C; c++)
         add_share(dq, row, rows, touched, head * dim + c * TILE, dim - c * TILE, dqs[c], a.scale);
 }
-BY_WIDTH(TILE_THREADS, attention_queries,
+BY_TILES(attention_queries,
          PARAMS(Attend a, List spans, View<T> q, View<T> k, View<T> v, View<float> lse, View<float> delta, View<T> d_o,
                 View<T> dq),
          a, spans, q, k, v, lse, delta, d_o, dq)

@@ -266,7 +266,9 @@ fn cached<S: Number>(gpu: &Gpu) -> Result<(), String> {
     let prefill = [[3, 1, 20], [2, 2, 64]].map(|heads| case(heads, Mask::Causal, prefill()));
     let decode =
         [decode([8, 1, 24], 0), decode([4, 2, 128], 8), decode([3, 3, 65], 3), decode([2, 1, 256], 0)];
-    several::<S>(gpu, prefill.into_iter().chain(decode))
+    // A warp's last query stands where a block of keys begins.
+    let edges = [64, 128].map(|dim| case([2, 1, dim], Mask::Causal, [of((0, 100, 1), 0, 1)]).with(8, None));
+    several::<S>(gpu, prefill.into_iter().chain(decode).chain(edges))
 }
 
 fn windows<S: Number>(gpu: &Gpu) -> Result<(), String> {

@@ -60,10 +60,11 @@ fn tiles(rows: usize, heads: usize) -> Shape {
     Shape { blocks: [rows.div_ceil(TILE), heads, 1], threads: 256, shared: 3 * TILE * (TILE + 4) * 4 }
 }
 
-/// A kernel by tiles: its name says how many features it takes.
-fn wide_enough<S: Scalar>(kernel: &str, dim: usize) -> String {
-    let width = [64, 128, 256].into_iter().find(|&width| dim <= width).expect("at most 256");
-    named::<S>(&format!("{kernel}_{width}"))
+/// The narrowest kernel for so many features.
+fn wide_enough<S: Scalar>(gpu: &Gpu, kernel: &str, dim: usize) -> String {
+    let widths = [64, 128, 256].into_iter().filter(|&width| dim <= width);
+    let mut names = widths.map(|width| named::<S>(&format!("{kernel}_{width}")));
+    names.find(|name| gpu.card().has(name)).expect("one for 256 features")
 }
 
 /// The kernel on tensor cores, if there is one of this number: for up to 128 features in rows whose pieces of 16 bytes are
@@ -112,7 +113,7 @@ fn forward<S: Scalar>(
     if count > 0 && rows <= 4 * count {
         let (splits, shape) = by_rows(attend.heads, rows, qkv.k.rows() / count, scratch.len());
         let (splits, dim_word) = (splits as u32, dim as u32);
-        let kernel = wide_enough::<S>("attention_rows", dim);
+        let kernel = wide_enough::<S>(gpu, "attention_rows", dim);
         gpu.launch(&kernel, shape, &[&given[..], &[&scratch, &splits]].concat());
         if splits > 1 {
             let arguments: [&dyn Argument; 7] = [&o, &out, &max, &sum, &scratch, &splits, &dim_word];
@@ -126,7 +127,7 @@ fn forward<S: Scalar>(
             let (width, blocks) = (if dim <= 64 { 64 } else { 128 }, [rows.div_ceil(128), queries, 1]);
             (name, Shape { blocks, threads: 128, shared: (128 * width + 2 * 4096) * 2 })
         }
-        None => (wide_enough::<S>("attention", dim), tiles(rows, queries)),
+        None => (wide_enough::<S>(gpu, "attention", dim), tiles(rows, queries)),
     };
     gpu.launch(&kernel, shape, &given);
 }
@@ -213,7 +214,7 @@ pub(crate) fn attention_backward<S: Scalar>(
     let pass = |kernel: &str, cores: &str, rows: usize, heads: usize, to: &[&dyn Argument]| {
         let (name, shape) = match on_cores::<S>(gpu, cores, dim, &from, &outputs) {
             Some(name) => (name, backward_on_cores(rows, heads, dim)),
-            None => (wide_enough::<S>(kernel, dim), tiles(rows, heads)),
+            None => (wide_enough::<S>(gpu, kernel, dim), tiles(rows, heads)),
         };
         gpu.launch(&name, shape, &[&given[..], to].concat());
     };
