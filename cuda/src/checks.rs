@@ -141,28 +141,4 @@ macro_rules! both {
 pub(crate) use both;
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{Card, twin};
-
-    /// Threads of a block in three orders, and warps each as far as it comes. Kills: a missing barrier, which gives other numbers
-    /// in one of them.
-    #[test]
-    fn every_kernel_gives_on_the_twin_what_the_host_gives_in_f64() {
-        if let Err(reason) = twin::install() {
-            return eprintln!("{} checks are skipped: {reason}", ALL.concat().len());
-        }
-        let card = Card::open(0).unwrap();
-        for (name, check) in ALL.concat() {
-            let begin = std::time::Instant::now();
-            for order in 0..4 {
-                twin::order(order);
-                if let Err(error) = check(&Gpu::of(&card)) {
-                    panic!("{name}, threads in order {order}: {error}");
-                }
-            }
-            println!("{name}: {:.1} s", begin.elapsed().as_secs_f64());
-        }
-        println!("{} checks, in four orders of threads", ALL.concat().len());
-    }
-}
+mod tests;

@@ -107,11 +107,6 @@ pub(crate) fn each(gpu: &Gpu, n: usize) -> Shape {
     Shape { blocks: [n.div_ceil(THREADS).min(most), 1, 1], threads: THREADS, shared: 0 }
 }
 
-/// A block for each of `n` rows.
-pub(crate) fn rows(n: usize) -> Shape {
-    Shape { blocks: [n, 1, 1], threads: THREADS, shared: 0 }
-}
-
 /// A block for each row of a matrix, with a thread for every 8 columns of it where a block has so many.
 pub(crate) fn across(of: Window) -> Shape {
     let threads = (of.cols as usize).div_ceil(8).next_multiple_of(32).clamp(32, THREADS);

@@ -97,10 +97,8 @@ mod tests {
                 if file == "ptx/manifest.txt" {
                     continue;
                 }
-                let digest: String = Sha256::digest(fs::read(entry.path()).unwrap())
-                    .iter()
-                    .map(|byte| format!("{byte:02x}"))
-                    .collect();
+                let bytes = Sha256::digest(fs::read(entry.path()).unwrap());
+                let digest = bytes.iter().fold(String::new(), |text, byte| format!("{text}{byte:02x}"));
                 assert_eq!(noted.get(&*file), Some(&&*digest), "{file} has changed: run `cargo xtask ptx`");
                 seen += 1;
             }
@@ -116,7 +114,8 @@ mod tests {
             );
             assert!(noted.contains_key(&*format!("kernels/{}.cu", module.name)));
         }
-        let sources = noted.keys().filter(|file| file.ends_with(".cu")).count();
+        let sources =
+            noted.keys().filter(|file| Path::new(file).extension().is_some_and(|end| end == "cu")).count();
         assert_eq!(sources, MODULES.len(), "every source is in the list of modules");
     }
 

@@ -8,14 +8,18 @@ use std::process::Command;
 use std::sync::OnceLock;
 use std::{env, fs};
 
-/// The twin, compiled if it has changed; from now on it is the driver of this process. Why there is none: no C++ compiler.
+/// The twin, compiled if it has changed; from now on it is the driver of this process.
+///
+/// # Errors
+/// That there is no C++ compiler.
 ///
 /// # Panics
 /// If the kernels do not compile.
 pub fn install() -> Result<&'static Path, String> {
     static TWIN: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     let path = TWIN.get_or_init(|| {
-        let path = compile(&[])?;
+        let flags = env::var("EQUIPART_TWIN_FLAGS").unwrap_or_default();
+        let path = compile(&flags.split_whitespace().collect::<Vec<_>>())?;
         crate::use_driver(path.to_string_lossy());
         Ok(path)
     });
@@ -45,7 +49,9 @@ pub fn order(order: i32) {
 /// # Panics
 /// If the kernels do not compile.
 pub fn compile(flags: &[&str]) -> Result<PathBuf, String> {
-    let (home, compiler) = (Path::new(env!("CARGO_MANIFEST_DIR")), compiler()?);
+    let named = env::var_os("EQUIPART_TWIN_SOURCES").map(PathBuf::from);
+    let (crates, compiler) = (Path::new(env!("CARGO_MANIFEST_DIR")), compiler()?);
+    let home = named.unwrap_or_else(|| crates.into());
     let mut names = String::new();
     for (name, _) in ptx::MODULES.iter().flat_map(|module| ptx::kernels(module.ptx)) {
         writeln!(names, "TWIN({name})").expect("a string takes it");
@@ -58,12 +64,15 @@ pub fn compile(flags: &[&str]) -> Result<PathBuf, String> {
     for part in ["kernels", "twin"] {
         let mut files: Vec<_> = fs::read_dir(home.join(part)).expect("it is there").flatten().collect();
         files.sort_by_key(fs::DirEntry::path);
-        files.iter().for_each(|file| digest.update(fs::read(file.path()).expect("a source")));
+        for file in files {
+            digest.update(fs::read(file.path()).expect("a source"));
+        }
     }
     digest.update(&names);
     digest.update(flags.join(" "));
-    let digest: String = digest.finalize().iter().take(8).map(|byte| format!("{byte:02x}")).collect();
-    let folder = home.join("../target/twin").join(digest);
+    let digest =
+        format!("{:016x}", u64::from_be_bytes(digest.finalize()[..8].try_into().expect("eight bytes")));
+    let folder = crates.join("../target/twin").join(digest);
     let library = folder.join("libtwin.so");
     if library.exists() {
         return Ok(library);
@@ -80,6 +89,14 @@ pub fn compile(flags: &[&str]) -> Result<PathBuf, String> {
     assert!(output.status.success(), "{compiler}: {}", String::from_utf8_lossy(&output.stderr));
     fs::rename(unfinished, &library).expect("target can be written");
     Ok(library)
+}
+
+/// The library of AddressSanitizer that the C++ compiler has, if it has one: programs that load a twin compiled with it load it
+/// first.
+pub fn sanitizer() -> Option<String> {
+    let output = Command::new(compiler().ok()?).arg("-print-file-name=libasan.so").output().ok()?;
+    let library = String::from_utf8_lossy(&output.stdout).trim().to_string();
+    Path::new(&library).is_absolute().then_some(library)
 }
 
 /// The C++ compiler: `CXX`, or the first that is there.

@@ -34,7 +34,7 @@ fn error(output: &Output) -> String {
     error
 }
 
-/// A model of two blocks, 4 query heads, 2 KV heads, with experts or without.
+/// A model of two blocks, 4 query heads, 2 KV heads, with experts or without; what it learns lies beside it.
 fn config(experts: bool) -> (tempfile::TempDir, String) {
     let dir = tempfile::tempdir().unwrap();
     let (name, more) = if experts {
@@ -47,6 +47,8 @@ fn config(experts: bool) -> (tempfile::TempDir, String) {
         "num_key_value_heads":2,{more}"vocab_size":256,"max_position_embeddings":64,"rms_norm_eps":1e-5,"hidden_act":"silu"}}"#
     );
     std::fs::write(dir.path().join("config.json"), config).unwrap();
+    let ids = "[[1,2,3,4,5,6,7],[9,8,7,6,5,4],[72,101,108,108,111],[200,3,200,3,200,3,200,3]]";
+    std::fs::write(dir.path().join("ids.json"), ids).unwrap();
     let config = path(&dir, "config.json");
     (dir, config)
 }
@@ -81,11 +83,6 @@ fn training_on_a_card_is_training_on_the_host_under_every_kind_of_layout() {
     ] {
         let (dir, config) = config(experts);
         let batch = path(&dir, "ids.json");
-        std::fs::write(
-            &batch,
-            "[[1,2,3,4,5,6,7],[9,8,7,6,5,4],[72,101,108,108,111],[200,3,200,3,200,3,200,3]]",
-        )
-        .unwrap();
         let wanted = losses(&config, &batch, "cpu", "none", "f32");
         for (number, bound) in [("f32", 2e-5), ("bf16", 2e-2)] {
             for layout in layouts {
@@ -112,8 +109,10 @@ fn training_on_a_card_is_training_on_the_host_under_every_kind_of_layout() {
 fn what_is_generated_on_a_card_is_what_the_host_generates() {
     let ((dir, config), out) = (config(false), tempfile::tempdir().unwrap());
     let model = path(&out, "model");
-    let train =
-        ["train", "--config", &config, "--steps", "2", "--seq", "12", "--out", &model, "--device", "cuda"];
+    let batch = path(&dir, "ids.json");
+    let train = [
+        "train", "--config", &config, "--steps", "2", "--batch", &batch, "--out", &model, "--device", "cuda",
+    ];
     let Some(trained) = on_the_twin(&train, &[]) else { return };
     assert!(trained.status.success(), "{}", String::from_utf8_lossy(&trained.stderr));
     let generated = |device, layout| {
@@ -127,16 +126,15 @@ fn what_is_generated_on_a_card_is_what_the_host_generates() {
     for layout in ["none", "tp=2", "pp=2,tp=2", "dp=2"] {
         assert_eq!(generated("cuda", layout), wanted, "{layout}");
     }
-    drop(dir);
 }
 
 /// Kills: a device that is overlooked, an error that is a panic, a hang or several sentences.
 #[test]
 fn what_is_missing_is_one_sentence() {
-    let (_dir, config) = config(false);
-    let train = |more: &[&'static str]| {
-        [&["train", "--config", &config, "--steps", "1", "--device", "cuda"], more].concat()
-    };
+    let (dir, config) = config(false);
+    let batch = path(&dir, "ids.json");
+    let begin = ["train", "--config", &config, "--batch", &batch, "--device", "cuda"];
+    let train = |more: &[&'static str]| [&begin, more].concat();
     let nowhere = [("EQUIPART_CUDA", "/nowhere/libcuda.so")];
     let elsewhere = |args: &[&str]| output(binary().args(args).envs(nowhere));
     let said = error(&elsewhere(&train(&[])));
