@@ -92,3 +92,7 @@ mod glossary {}
 #[cfg(doctest)]
 #[doc = include_str!("experts.md")]
 mod experts {}
+
+#[cfg(doctest)]
+#[doc = include_str!("gpu.md")]
+mod gpu {}
