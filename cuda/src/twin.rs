@@ -91,7 +91,7 @@ pub fn compile(flags: &[&str]) -> Result<PathBuf, String> {
     Ok(library)
 }
 
-/// The library of AddressSanitizer that the C++ compiler has, if it has one: programs that load a twin compiled with it load it
+/// The library of `AddressSanitizer` that the C++ compiler has, if it has one: programs that load a twin compiled with it load it
 /// first.
 pub fn sanitizer() -> Option<String> {
     let output = Command::new(compiler().ok()?).arg("-print-file-name=libasan.so").output().ok()?;

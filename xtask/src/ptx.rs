@@ -35,7 +35,7 @@ pub(crate) fn run(check: bool) -> ExitCode {
     }
     let cuda =
         Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the workspace").join("cuda");
-    match all(&cuda).and_then(|made| if check { differences(&made) } else { write(&made) }) {
+    match all(&cuda).and_then(|made| if check { Ok(differences(&made)) } else { write(&made) }) {
         Ok(changed) if check && !changed.is_empty() => {
             eprintln!("stale, made anew by `cargo xtask ptx`: {}", changed.join(", "));
             ExitCode::FAILURE
@@ -73,8 +73,10 @@ fn all(cuda: &Path) -> io::Result<BTreeMap<PathBuf, String>> {
 
 /// A line of the manifest: digest and file, as `sha256sum` prints them.
 fn note(manifest: &mut String, file: &str, bytes: &[u8]) {
-    let digest: String = Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect();
-    manifest.push_str(&format!("{digest}  {file}\n"));
+    let hex =
+        |byte: &u8| [byte >> 4, byte & 15].map(|digit| char::from_digit(digit.into(), 16).expect("below 16"));
+    manifest.extend(Sha256::digest(bytes).iter().flat_map(hex));
+    manifest.extend(["  ", file, "\n"]);
 }
 
 /// The PTX of a source, without comments: they name folders. A comment with `ARCH: sm_…` at the end of its line chooses the least card, else 8.0.
@@ -104,14 +106,14 @@ fn name(path: &Path) -> String {
 }
 
 /// The files that do not hold what they should.
-fn differences(made: &BTreeMap<PathBuf, String>) -> io::Result<Vec<String>> {
+fn differences(made: &BTreeMap<PathBuf, String>) -> Vec<String> {
     let differs =
         |(path, text): &(&PathBuf, &String)| !fs::read_to_string(path).is_ok_and(|held| held == **text);
-    Ok(made.iter().filter(differs).map(|(path, _)| name(path)).collect())
+    made.iter().filter(differs).map(|(path, _)| name(path)).collect()
 }
 
 fn write(made: &BTreeMap<PathBuf, String>) -> io::Result<Vec<String>> {
-    let changed = differences(made)?;
+    let changed = differences(made);
     made.iter()
         .filter(|(path, _)| changed.contains(&name(path)))
         .try_for_each(|(path, text)| fs::write(path, text))?;

@@ -105,7 +105,7 @@ fn planted_bugs_of_kernels_die() {
     }
 }
 
-/// Kills: a kernel that reads or writes outside of its memory. AddressSanitizer has its library loaded first.
+/// Kills: a kernel that reads or writes outside of its memory. `AddressSanitizer` has its library loaded first.
 #[test]
 fn kernels_stay_inside_their_memory() {
     let _alone = alone();

@@ -35,7 +35,8 @@ fn messages_come_in_order_from_whom_they_are_asked_of() {
 }
 
 /// Copies one number.
-const ONE: fn(*const f32, *mut f32) = |from, to| unsafe { *to = *from }; // SAFETY: of two tensors of one number each
+// SAFETY: of two tensors of one number each.
+const ONE: fn(*const f32, *mut f32) = |from, to| unsafe { *to = *from };
 
 fn call(op: Op) -> Call {
     Call { op, rows: 1, cols: 1, message: Some(Message::Tagged(TAG)), ..Call::barrier() }
