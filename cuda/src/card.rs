@@ -1,6 +1,6 @@
 //! One card: its context, its stream, and the kernels that were loaded on it.
 //!
-//! All ranks of this process that compute on a card share its one stream: what one rank launches is done before what
+//! All ranks of this process that compute on a card, which may be one, share its one stream: what one rank launches is done before what
 //! another launches later, so whoever has met another rank may read what that one wrote, without waiting for the card.
 use crate::driver::{CudaError, Driver, Handle, OUT_OF_MEMORY, call};
 use crate::ptx::{self, Module};

@@ -1,5 +1,5 @@
 //! The driver's twin: a shared library with the driver's functions, made of the kernels' own sources by the C++ compiler of
-//! this machine. What runs on it is all of this crate, from the FFI up, and every kernel, without a GPU.
+//! this machine. What runs on it is all of this crate, from the FFI up, and every kernel, without a GPU. NCCL has a twin, too.
 use crate::ptx;
 use sha2::{Digest, Sha256};
 use std::fmt::Write;
@@ -45,8 +45,7 @@ pub fn order(order: i32) {
 /// # Panics
 /// If the kernels do not compile.
 pub fn compile(flags: &[&str]) -> Result<PathBuf, String> {
-    let (home, compiler) = (Path::new(env!("CARGO_MANIFEST_DIR")), compiler()?);
-    let mut names = String::new();
+    let (home, mut names) = (Path::new(HOME), String::new());
     for (name, _) in ptx::MODULES.iter().flat_map(|module| ptx::kernels(module.ptx)) {
         writeln!(names, "TWIN({name})").expect("a string takes it");
     }
@@ -61,6 +60,36 @@ pub fn compile(flags: &[&str]) -> Result<PathBuf, String> {
         files.iter().for_each(|file| digest.update(fs::read(file.path()).expect("a source")));
     }
     digest.update(&names);
+    let prepare = |folder: &Path| {
+        fs::write(folder.join("kernels.inc"), &names).expect("target can be written");
+        fs::write(folder.join("sources.inc"), &sources).expect("target can be written");
+    };
+    let all = ["-DEQUIPART_TWIN", "-ffp-contract=off", "-fno-strict-aliasing"]; // kernels read numbers by 16 bytes at a time
+    built("driver.cpp", digest, &[&all, flags].concat(), prepare)
+}
+
+/// Compiles NCCL's twin with these flags besides: where it lies.
+///
+/// # Errors
+/// That there is no C++ compiler.
+///
+/// # Panics
+/// If it does not compile.
+pub fn nccl(flags: &[&str]) -> Result<PathBuf, String> {
+    let source = fs::read(Path::new(HOME).join("twin/nccl.cpp")).expect("a source");
+    built("nccl.cpp", Sha256::new_with_prefix(source), flags, |_| ())
+}
+
+const HOME: &str = env!("CARGO_MANIFEST_DIR");
+
+/// A twin of this source, found by what it is made of, or compiled in a folder with what it includes.
+fn built(
+    source: &str,
+    mut digest: Sha256,
+    flags: &[&str],
+    prepare: impl FnOnce(&Path),
+) -> Result<PathBuf, String> {
+    let (home, compiler) = (Path::new(HOME), compiler()?);
     digest.update(flags.join(" "));
     let digest: String = digest.finalize().iter().take(8).map(|byte| format!("{byte:02x}")).collect();
     let folder = home.join("../target/twin").join(digest);
@@ -69,13 +98,11 @@ pub fn compile(flags: &[&str]) -> Result<PathBuf, String> {
         return Ok(library);
     }
     fs::create_dir_all(&folder).expect("target can be written");
-    fs::write(folder.join("kernels.inc"), names).expect("target can be written");
-    fs::write(folder.join("sources.inc"), sources).expect("target can be written");
+    prepare(&folder);
     let unfinished = folder.join(format!("unfinished-{}.so", std::process::id()));
     let mut command = Command::new(&compiler);
-    command.args(["-std=c++17", "-O2", "-fPIC", "-shared", "-w", "-DEQUIPART_TWIN", "-ffp-contract=off"]);
-    command.arg("-fno-strict-aliasing"); // kernels read numbers by 16 bytes at a time
-    command.args(flags).arg("-I").arg(&folder).arg(home.join("twin/driver.cpp")).arg("-o").arg(&unfinished);
+    command.args(["-std=c++17", "-O2", "-fPIC", "-shared", "-w"]).args(flags).arg("-I").arg(&folder);
+    command.arg(home.join("twin").join(source)).arg("-o").arg(&unfinished);
     let output = command.output().map_err(|error| format!("{compiler} does not start: {error}"))?;
     assert!(output.status.success(), "{compiler}: {}", String::from_utf8_lossy(&output.stderr));
     fs::rename(unfinished, &library).expect("target can be written");
