@@ -7,18 +7,18 @@
 //! and nobody on the host waits for a card.
 //!
 //! A sum is taken in NCCL's order: the same bits on all ranks, and maybe other last bits than the host's, which adds in rank order
-//! and rounds once. What fails while it runs is noticed by a thread that watches; then all communicators are aborted, and every
-//! rank ends with the same sentence.
-use crate::card::Card;
+//! and rounds once. What fails on the cards, or has not ended there a limit after a card came to it, is noticed by a thread that
+//! watches; then all communicators are aborted, and every rank ends with the same sentence.
+use crate::card::{self, Card};
 use crate::driver::{CudaError, Handle};
 use crate::nccl::{self, Communicators, Nccl, nccl};
 use comm::{Joint, Jointly, Reduce};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::ffi::c_int;
 use std::ptr::null_mut;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The cards of a world, one a rank.
 pub(crate) struct Cards {
@@ -32,6 +32,18 @@ pub(crate) struct Cards {
 struct State {
     groups: BTreeMap<Vec<usize>, Communicators>, // by their members
     scratch: Vec<(u64, usize)>,                  // of each rank: where it is, and how many bytes
+    under_way: VecDeque<UnderWay>,
+    spare: Vec<Vec<Handle>>, // events, of each rank
+}
+// SAFETY: the driver's events may be used by any thread.
+unsafe impl Send for State {}
+
+/// A call that was launched.
+struct UnderWay {
+    call: String,
+    members: Vec<usize>,
+    events: Vec<[Handle; 2]>, // of each: its card has come to the call; has ended it
+    since: Option<Instant>,   // when a card was first seen to wait in it
 }
 
 /// How often it is looked whether anything has gone wrong.
@@ -45,9 +57,12 @@ struct Side {
 }
 
 impl Cards {
-    /// Those of a world, watched from now on. What is asked of NCCL is under way within the limit, or fails.
+    /// Those of a world, watched from now on. What is asked of NCCL is under way within half the limit, or fails.
     pub(crate) fn new(nccl: &'static Nccl, by_rank: Vec<Arc<Card>>, limit: Duration) -> Arc<Self> {
-        let state = State { groups: BTreeMap::new(), scratch: vec![(0, 0); by_rank.len()] };
+        let ranks = by_rank.len();
+        let (groups, under_way) = (BTreeMap::new(), VecDeque::new());
+        let (scratch, spare) = (vec![(0, 0); ranks], vec![Vec::new(); ranks]);
+        let state = State { groups, scratch, under_way, spare };
         let failed = OnceLock::new();
         let cards = Arc::new(Self { nccl, by_rank, limit, state: Mutex::new(state), failed });
         let watched = Arc::downgrade(&cards);
@@ -73,6 +88,57 @@ impl Cards {
             Some(why) => Err(self.abort(&mut state, why)),
         }
     }
+    /// Whether no card has waited in a call for longer than the limit.
+    ///
+    /// # Errors
+    /// Which call, and which cards did not come to it. Nothing can be launched any more then.
+    fn in_time(&self) -> Result<(), String> {
+        let mut state = self.state();
+        let mut stuck = None;
+        for i in 0..state.under_way.len() {
+            let call = &mut state.under_way[i];
+            let [came, ended] = [0, 1].map(|which| {
+                let passed =
+                    |(&rank, events): (&usize, &[Handle; 2])| self.by_rank[rank].passed(events[which]);
+                call.members.iter().zip(&call.events).map(passed).collect::<Result<Vec<bool>, _>>()
+            });
+            let Ok((came, ended)) = came.and_then(|came| Ok((came, ended?))) else { break }; // who waits for the card is told
+            if came.iter().zip(&ended).all(|(came, ended)| !came || *ended) {
+                call.since = None;
+            } else if call.since.get_or_insert_with(Instant::now).elapsed() > self.limit {
+                stuck = Some(late(call, &came, self.limit));
+                break;
+            }
+        }
+        match stuck {
+            None => Ok(()),
+            Some(why) => Err(self.abort(&mut state, why)),
+        }
+    }
+    /// Forgets the calls that have ended before any other.
+    fn forget(&self, state: &mut State) -> Result<(), CudaError> {
+        while let Some(call) = state.under_way.front() {
+            for (&rank, [_, ended]) in call.members.iter().zip(&call.events) {
+                if !self.by_rank[rank].passed(*ended)? {
+                    return Ok(());
+                }
+            }
+            let UnderWay { members, events, .. } = state.under_way.pop_front().expect("just seen");
+            members.into_iter().zip(events).for_each(|(rank, events)| state.spare[rank].extend(events));
+        }
+        Ok(())
+    }
+    /// Two events of each of these ranks.
+    fn events(&self, state: &mut State, members: &[usize]) -> Result<Vec<[Handle; 2]>, CudaError> {
+        self.forget(state)?;
+        let one =
+            |rank: usize, spare: &mut Vec<Handle>| spare.pop().map_or_else(|| self.by_rank[rank].event(), Ok);
+        let two = |&rank: &usize| {
+            let spare = &mut state.spare[rank];
+            Ok([one(rank, spare)?, one(rank, spare)?])
+        };
+        members.iter().map(two).collect()
+    }
     /// Ends all that runs.
     fn abort(&self, state: &mut State, why: String) -> String {
         std::mem::take(&mut state.groups).values_mut().for_each(Communicators::abort);
@@ -96,10 +162,11 @@ impl Cards {
     }
     fn joined(&self, state: &mut State, joint: &Joint, cards: &[&Arc<Card>]) -> Result<(), String> {
         if !state.groups.contains_key(joint.members) {
-            let new = Communicators::new(self.nccl, cards, self.limit)?;
+            let new = Communicators::new(self.nccl, cards, self.limit / 2)?;
             state.groups.insert(joint.members.to_vec(), new);
         }
-        let State { groups, scratch } = state;
+        let events = self.events(state, joint.members).map_err(|error| error.to_string())?;
+        let State { groups, scratch, under_way, .. } = state;
         let group = &groups[joint.members];
         let side = |(rank, &handle): (usize, &Handle)| {
             let [give, take] = joint.windows.get(rank).copied().unwrap_or([null_mut(); 2]);
@@ -112,9 +179,19 @@ impl Cards {
                 side.take = room(&mut scratch[joint.members[rank]], cards[rank], bytes)?;
             }
         }
+        let _whole = card::nobody_allocates();
+        let record = |which: usize| {
+            let mut cards = cards.iter().zip(&events);
+            cards.try_for_each(|(card, events)| card.record(events[which])).map_err(|error| error.to_string())
+        };
+        record(0)?;
         self.nccl.grouped(|| self.calls(joint, &sides))?;
-        group.settled(self.limit)?;
-        copied(joint, cards, &sides).map_err(|error| error.to_string())
+        group.settled(self.limit / 2)?; // before ranks that wait for this one give up
+        copied(joint, cards, &sides).map_err(|error| error.to_string())?;
+        record(1)?;
+        let (call, members) = (joint.call.to_string(), joint.members.to_vec());
+        under_way.push_back(UnderWay { call, members, events, since: None });
+        Ok(())
     }
     /// NCCL's calls, rank by rank.
     fn calls(&self, joint: &Joint, sides: &[Side]) -> Result<(), String> {
@@ -164,6 +241,24 @@ impl Cards {
     }
 }
 
+/// That cards wait in a call for others, or for NCCL if all have come.
+fn late(call: &UnderWay, came: &[bool], limit: Duration) -> String {
+    let of = |wanted: bool| {
+        let ranks = call.members.iter().zip(came).filter(|(_, came)| **came == wanted);
+        let ranks: Vec<_> = ranks.map(|(rank, _)| rank.to_string()).collect();
+        if let [rank] = &ranks[..] { format!("rank {rank}") } else { format!("ranks {}", ranks.join(", ")) }
+    };
+    if came.iter().all(|came| *came) {
+        return format!("the GPUs of {} came to {} and did not end it within {limit:?}", of(true), call.call);
+    }
+    format!(
+        "the GPU of {} did not come within {limit:?} to {}; that of {} did",
+        of(false),
+        call.call,
+        of(true)
+    )
+}
+
 /// What each card copies for itself: a rank's own pieces, and the columns that are wanted of what was gathered.
 fn copied(joint: &Joint, cards: &[&Arc<Card>], sides: &[Side]) -> Result<(), CudaError> {
     match &joint.what {
@@ -207,7 +302,7 @@ fn room((at, held): &mut (u64, usize), card: &Card, bytes: usize) -> Result<*mut
 /// Looks after a world as long as there is one: what waits for a card that waits for NCCL is ended from here.
 fn watch(cards: &Weak<Cards>) {
     while let Some(cards) = cards.upgrade() {
-        if cards.well().is_err() {
+        if cards.well().and_then(|()| cards.in_time()).is_err() {
             return;
         }
         drop(cards);
@@ -222,5 +317,13 @@ impl Drop for Cards {
         state.groups.values_mut().for_each(|group| group.end(limit));
         let held = self.by_rank.iter().zip(&state.scratch).filter(|(_, (_, held))| *held > 0);
         held.for_each(|(card, (at, _))| card.free(*at));
+        state.under_way.drain(..).for_each(|call| {
+            call.members
+                .into_iter()
+                .zip(call.events)
+                .for_each(|(rank, events)| state.spare[rank].extend(events));
+        });
+        let events = self.by_rank.iter().zip(state.spare.drain(..));
+        events.for_each(|(card, events)| events.into_iter().for_each(|event| card.forget(event)));
     }
 }

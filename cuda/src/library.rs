@@ -11,6 +11,7 @@ macro_rules! library {
             $(pub(crate) $function: unsafe extern "C" fn($($argument),*) -> $crate::library::given!($($back)?),)*
             _library: libloading::Library, // its functions are there as long as it is
         }
+        #[allow(non_snake_case)]
         impl $name {
             /// Finds every function; the name of the first that is missing, if one is.
             pub(crate) fn bind(library: libloading::Library) -> Result<Self, &'static str> {

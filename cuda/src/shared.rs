@@ -92,7 +92,7 @@ impl Shared for Gpu {
             Engine::Card => None,
             Engine::Nccl(nccl) => {
                 let cards: Result<Vec<_>, _> = (0..ranks).map(open).collect();
-                Some(Cards::new(nccl, cards.map_err(|error| error.to_string())?, limit / 2)) // before who waits gives up
+                Some(Cards::new(nccl, cards.map_err(|error| error.to_string())?, limit))
             }
         };
         Ok(Self::at(card, cards))
@@ -240,6 +240,32 @@ mod tests {
         let alone = ended(13, |device, mesh| sum(&device, &mesh, 7).map(drop));
         assert!(alone.ends_with(": ncclCommInitRankConfig failed: unhandled system error"), "{alone}");
         assert_eq!(together::<Cuda<f32>>(), together::<Cpu<f32>>(), "worlds after them are well");
+    }
+
+    /// Kills: a call that never ends on cards and nobody tells of, or of which the wrong one is told.
+    #[test]
+    fn cards_that_wait_for_ever_are_named() {
+        let Some(nccl) = placed(&[]) else { return };
+        PLACED.set(Some(nccl));
+        let stuck = |came| {
+            ended(3, |device, mesh| {
+                if mesh.rank() == 0 {
+                    twin::events(came); // those of the first launch, and what it stands for: rank 0 launches
+                }
+                let x = sum(&device, &mesh, 5)?;
+                loop {
+                    std::thread::sleep(crate::cards::EVERY);
+                    x.read();
+                }
+            })
+        };
+        let words =
+            "the GPU of rank 2 did not come within 2s to all_reduce(sum) over tp of 1x5 f32 for loss at ";
+        let seen = stuck(2);
+        assert!(seen.starts_with(words) && seen.ends_with("; that of ranks 0, 1 did"), "{seen}");
+        let seen = stuck(3);
+        let words = "the GPUs of ranks 0, 1, 2 came to all_reduce(sum) over tp of 1x5 f32 for loss at ";
+        assert!(seen.starts_with(words) && seen.ends_with(" and did not end it within 2s"), "{seen}");
     }
 
     /// Kills: ranks on cards whose calls are not compared, or that wait for each other on their cards.

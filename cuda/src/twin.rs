@@ -2,6 +2,7 @@
 //! this machine. What runs on it is all of this crate, from the FFI up, and every kernel, without a GPU. NCCL has a twin, too.
 use crate::ptx;
 use sha2::{Digest, Sha256};
+use std::ffi::CStr;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -28,12 +29,24 @@ pub fn install() -> Result<&'static Path, String> {
 /// # Panics
 /// Unless the twin is installed.
 pub fn order(order: i32) {
+    tell(c"twinOrder", order);
+}
+
+/// So many of the events that this thread records from now on pass, and no more; -1: all.
+///
+/// # Panics
+/// Unless the twin is installed.
+pub fn events(many: i32) {
+    tell(c"twinEvents", many);
+}
+
+fn tell(function: &CStr, number: i32) {
     let path = install().expect("it is installed");
     // SAFETY: the library is loaded; the function's signature is this.
     unsafe {
         let library = libloading::Library::new(path).expect("it is loaded");
-        let set = library.get::<unsafe extern "C" fn(i32)>("twinOrder").expect("the twin's own");
-        set(order);
+        let told = library.get::<unsafe extern "C" fn(i32)>(function.to_bytes_with_nul());
+        (told.expect("the twin's own"))(number);
     }
 }
 

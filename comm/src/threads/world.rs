@@ -232,11 +232,7 @@ impl World {
         let (start, traced) = settings.unwrap_or_else(|| (Instant::now(), Traced::Never));
         (0..self.size()).map(|rank| Arc::new(Record::new(rank, start, traced))).collect()
     }
-    fn meshes<D: Device<Place: Shared>>(
-        &self,
-        place: &D::Place,
-        watch: &Arc<Watch>,
-    ) -> Vec<Mesh<D::Place>> {
+    fn meshes<D: Device<Place: Shared>>(&self, place: &D::Place, watch: &Arc<Watch>) -> Vec<Mesh<D::Place>> {
         let world = engines::World::new(place.clone(), &self.grid, &self.links, watch);
         let world: Arc<dyn Engines<D::Place>> = Arc::new(world);
         let mesh = |rank| {
