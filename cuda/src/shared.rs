@@ -167,12 +167,19 @@ mod tests {
                 group.reduce_scatter(&draw(7, 6, 3))?,
                 group.reduce_scatter_v(&draw(8, 6, 3), &counts)?,
                 group.all_to_all(&draw(9, 6, 2))?,
+                group.all_to_all_v(
+                    &draw(12, 4 + rank, 2),
+                    &[1 + rank, 2, 1],
+                    &[[1, 2, 3], [2, 2, 2], [1, 1, 1]][rank],
+                )?,
+                group.scatter(&device, (rank == 2).then(|| draw(13, 6, 2)).as_ref(), 2, 2, 2)?,
                 group.all_gather_v(&draw(10, counts[rank], 2), &counts)?,
             ];
             let next = group.start_send((rank + 1) % 3, draw(11, 1, 4), Tag::new("ring", 0))?;
             all.push(group.receive(&device, (rank + 2) % 3, 1, 4, Tag::new("ring", 0))?);
             next.wait()?;
             all.extend([sum, most, sent]);
+            all.extend(group.gather(&draw(14, 2, 2), 1)?);
             let own = started.wait()?.swap_remove(0).read().unwrap();
             let own = own[rank * 10..(rank + 1) * 10].iter().copied();
             Ok::<_, CommError>(all.iter().flat_map(|x| x.read().unwrap()).chain(own).collect::<Vec<_>>())

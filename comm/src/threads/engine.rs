@@ -176,7 +176,7 @@ impl<P: Shared> Threads<P> {
             _ => {
                 let mut moves = Vec::new();
                 for to in 0..n {
-                    self.pieces(to, windows, call, |from, at, filled, len| {
+                    self.pieces(to, windows, windows.call(to), |from, at, filled, len| {
                         // Inside the windows, as the caller promises.
                         let source = both[from][0].wrapping_add(at * size);
                         let target = both[to][1].wrapping_add(filled * size);

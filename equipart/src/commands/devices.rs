@@ -9,7 +9,7 @@ use std::thread::available_parallelism;
 #[serde(rename_all = "lowercase")]
 pub enum Found {
     /// What it is, in words.
-    Device(String),
+    Here(String),
     /// Why there is none.
     Missing(String),
 }
@@ -27,7 +27,7 @@ pub struct DeviceEntry {
 /// What there is.
 pub fn all() -> Vec<DeviceEntry> {
     let cores = available_parallelism().map_or(1, usize::from);
-    let mut entries = vec![DeviceEntry { device: "cpu", found: Found::Device(format!("{cores} cores")) }];
+    let mut entries = vec![DeviceEntry { device: "cpu", found: Found::Here(format!("{cores} cores")) }];
     let count = Card::count().map_err(|error| error.to_string());
     let cards = match count {
         Ok(count) => (0..count).map(card).collect(),
@@ -35,7 +35,7 @@ pub fn all() -> Vec<DeviceEntry> {
     };
     entries.extend(cards.into_iter().map(|found| DeviceEntry { device: "cuda", found }));
     let nccl = match Nccl::get() {
-        Ok(Nccl { version, library, .. }) => Found::Device(format!("NCCL {version} ({library})")),
+        Ok(Nccl { version, library, .. }) => Found::Here(format!("NCCL {version} ({library})")),
         Err(why) => Found::Missing(why),
     };
     entries.push(DeviceEntry { device: "nccl", found: nccl });
@@ -48,7 +48,7 @@ fn card(ordinal: usize) -> Found {
         Ok(card) => {
             let about = &card.about;
             let ([free, total], gib) = (about.memory, |bytes: usize| bytes as f64 / f64::from(1 << 30));
-            Found::Device(format!(
+            Found::Here(format!(
                 "GPU {ordinal}: {}, compute capability {}.{}, {} multiprocessors, {:.1} of {:.1} GiB free, CUDA {}.{} ({})",
                 about.name,
                 about.capability.0,
@@ -70,7 +70,7 @@ pub(crate) fn run(json: bool) -> bool {
     show::all(json, &entries, || {
         for DeviceEntry { device, found } in &entries {
             match found {
-                Found::Device(what) => out::line(&format!("{device:5} {what}")),
+                Found::Here(what) => out::line(&format!("{device:5} {what}")),
                 Found::Missing(why) => out::line(&format!("{device:5} none: {why}")),
             }
         }

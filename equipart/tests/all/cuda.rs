@@ -97,10 +97,12 @@ fn training_on_a_card_each_is_training_on_one() {
     for (experts, layouts) in
         [(false, &["tp=2,sp", "dp=2:zero3", "tp=2,dp=2:zero1,pp=2"][..]), (true, &["ep=2"])]
     {
-        let (_dir, config) = config(experts);
+        let (dir, config) = config(experts);
+        let batch = path(&dir, "few.json");
+        std::fs::write(&batch, "[[1,2,3,4,5,6,7],[9,8,7,6,5,4],[72,101,108,108,111],[200,3,200,3]]").unwrap();
         for layout in layouts {
             let train = ["train", "--config", &config, "--layout", layout, "--device", "cuda", "--json"];
-            let sizes = ["--steps", "3", "--seq", "12", "--batch-size", "4", "--microbatches", "2"];
+            let sizes = ["--steps", "3", "--batch", &batch, "--microbatches", "2", "--lr", "0.01"];
             let run = |engine| {
                 let variables = [
                     ("EQUIPART_TWIN_CARDS", "8"),
@@ -148,7 +150,7 @@ fn what_is_generated_on_a_card_is_what_the_host_generates() {
 fn what_is_missing_is_one_sentence() {
     let (_dir, config) = config(false);
     let train = |more: &[&'static str]| {
-        [&["train", "--config", &config, "--steps", "1", "--device", "cuda"], more].concat()
+        [&["train", "--config", &config, "--steps", "1", "--seq", "12", "--device", "cuda"], more].concat()
     };
     let nowhere = [("EQUIPART_CUDA", "/nowhere/libcuda.so")];
     let elsewhere = |args: &[&str]| output(binary().args(args).envs(nowhere));
@@ -178,7 +180,7 @@ fn what_is_missing_is_one_sentence() {
     assert!(none.contains("--device cuda: no NCCL on this machine: /nowhere/libnccl.so: "), "{none}");
     assert!(cards("2", "many", "dp=2").contains("EQUIPART_ENGINE=many: it is card or nccl"));
     let found = lines(&on_the_twin(&["devices", "--json"], &[]).unwrap());
-    assert!(found[1]["device"].as_str().unwrap().starts_with("GPU 0: the CPU's twin of a GPU"), "{found:?}");
+    assert!(found[1]["here"].as_str().unwrap().starts_with("GPU 0: the CPU's twin of a GPU"), "{found:?}");
 }
 
 /// Kills: a check that goes on after a failure as if nothing were, a report that is not written.
