@@ -16,6 +16,7 @@ pub trait Shared: Place {
     /// In one sentence, why there is no such place.
     fn of_world(ranks: usize, limit: Duration) -> Result<Self, String>;
     /// A rank's own part of a world's.
+    #[must_use]
     fn of_rank(&self, rank: usize) -> Self;
     /// Bytes that so many ranks of this process can still take there, all together; none where it is the host's memory.
     fn free_beside_the_host(ranks: usize) -> Option<u64> {
