@@ -1,20 +1,26 @@
-//! Places whose memory all ranks of this process reach: the host's, or that of one card. Ranks there are threads, which meet
-//! and pass messages in the same way whatever the place; only who copies and adds differs.
+//! Places whose memory all ranks of this process reach: the host's, that of one card, or that of a card each. Ranks there are
+//! threads, which meet and pass messages in the same way whatever the place; only who copies and adds differs.
 use crate::threads::{AllWindows, Into};
 use crate::{Elem, Reduce};
+use std::fmt::Display;
 use std::ops::Range;
 use std::ptr::copy_nonoverlapping;
+use std::time::Duration;
 use tensor::{Host, HostPtr, Place};
 
 /// A place that ranks share as threads of one process.
 pub trait Shared: Place {
-    /// A rank's own part of it.
+    /// That of a world of so many ranks, each of which waits so long in a call at most.
     ///
-    /// # Panics
-    /// With [`Failure`](tensor::Failure), if there is no such place.
-    fn of_rank(rank: usize) -> Self;
-    /// Bytes that ranks of this process can still take there, all together; none where it is the host's memory.
-    fn free_beside_the_host() -> Option<u64> {
+    /// # Errors
+    /// In one sentence, why there is no such place.
+    fn of_world(ranks: usize, limit: Duration) -> Result<Self, String>;
+    /// A rank's own part of a world's.
+    #[must_use]
+    fn of_rank(&self, rank: usize) -> Self;
+    /// Bytes that so many ranks of this process can still take there, all together; none where it is the host's memory.
+    fn free_beside_the_host(ranks: usize) -> Option<u64> {
+        let _ = ranks;
         None
     }
     /// An address, as ranks show it to each other.
@@ -30,6 +36,75 @@ pub trait Shared: Place {
     /// All windows hold the range, and so does what it is written to; nobody else writes it in a window, or touches it where the
     /// result goes.
     unsafe fn reduce(&self, reduction: &Reduction);
+    /// Whether a world's place does what ranks do together as a whole, by [`Shared::jointly`], not rank by rank by copies and
+    /// reductions.
+    #[inline(always)]
+    fn joins(&self) -> bool {
+        false
+    }
+    /// Does what ranks do together in one call, for all of them, after all that they did before. All have come, and all mean
+    /// the same.
+    ///
+    /// # Safety
+    /// Windows hold what the call says, and nobody else touches them.
+    unsafe fn jointly(&self, joint: &Joint) {
+        unreachable!("this place does not join {}", joint.call);
+    }
+}
+
+/// What ranks do together in one call, for a place that does it as a whole. Ranks count in the group, but for its members.
+pub struct Joint<'a> {
+    /// The ranks, as ranks of the world.
+    pub members: &'a [usize],
+    /// The call, as a sentence.
+    pub call: &'a dyn Display,
+    /// The name of the kind of number: `f32`.
+    pub number: &'static str,
+    /// Bytes of one.
+    pub size: usize,
+    /// By rank: what it gives, and where it takes. Some are the same, or the same block of one; those of a message are none.
+    pub windows: &'a [[*mut u8; 2]],
+    /// What is done.
+    pub what: Jointly,
+}
+
+/// What is done in such a call; numbers are elements.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Jointly {
+    /// Every rank takes the reduction of all.
+    Reduced(Reduce, usize),
+    /// Every rank takes its block of the sum of all: where it begins, and how long it is.
+    Scattered(Vec<[usize; 2]>),
+    /// Every rank takes what all give, which is so much each, in rank order.
+    Gathered(usize),
+    /// Every rank takes what all give, `rows` by `cols` each, side by side, but only the first `n` columns.
+    Columns {
+        /// Rows of each.
+        rows: usize,
+        /// Columns of each.
+        cols: usize,
+        /// Columns that are taken.
+        n: usize,
+    },
+    /// Every rank takes what the first number, a rank, gives.
+    Spread(usize, usize),
+    /// Pieces are copied.
+    Moved(Vec<Move>),
+}
+
+/// A piece that is copied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Move {
+    /// Whose it is.
+    pub from: usize,
+    /// Who takes it.
+    pub to: usize,
+    /// Where it is.
+    pub source: *const u8,
+    /// Where it goes.
+    pub target: *mut u8,
+    /// How long it is.
+    pub bytes: usize,
 }
 
 /// A reduction of a range of elements of all ranks' windows.
@@ -68,7 +143,10 @@ impl Reduction<'_> {
 }
 
 impl Shared for Host {
-    fn of_rank(_: usize) -> Self {
+    fn of_world(_: usize, _: Duration) -> Result<Self, String> {
+        Ok(Self::default())
+    }
+    fn of_rank(&self, _: usize) -> Self {
         Self::default()
     }
     #[inline(always)]

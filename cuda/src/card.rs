@@ -1,13 +1,13 @@
 //! One card: its context, its stream, and the kernels that were loaded on it.
 //!
-//! All ranks of this process that compute on a card share its one stream: what one rank launches is done before what
+//! All ranks of this process that compute on a card, which may be one, share its one stream: what one rank launches is done before what
 //! another launches later, so whoever has met another rank may read what that one wrote, without waiting for the card.
 use crate::driver::{CudaError, Driver, Handle, OUT_OF_MEMORY, call};
 use crate::ptx::{self, Module};
 use std::collections::HashMap;
-use std::ffi::{CString, c_char, c_int, c_void};
+use std::ffi::{CString, c_char, c_int, c_uint, c_void};
 use std::ptr::null_mut;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockWriteGuard};
 
 /// A card that is in use.
 pub struct Card {
@@ -88,6 +88,15 @@ const CAPABILITY: [c_int; 2] = [75, 76];
 const PROCESSORS: c_int = 16;
 const DYNAMIC_SHARED: c_int = 8;
 
+/// Held by those who take or give back memory, and as a whole by who launches on several cards: a driver that waits for a card
+/// because of the one would wait for ever where a part of the other is not launched yet.
+static MEMORY: RwLock<()> = RwLock::new(());
+
+/// As long as this is held, nobody takes memory of a card or gives it back.
+pub(crate) fn nobody_allocates() -> RwLockWriteGuard<'static, ()> {
+    MEMORY.write().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// The cards in use, by number: opened once, for all ranks of this process.
 static OPEN: Mutex<Vec<Option<Arc<Card>>>> = Mutex::new(Vec::new());
 
@@ -97,7 +106,7 @@ impl Card {
     /// # Errors
     /// That there is no driver or no such card, or that it does not take the kernels.
     pub fn open(ordinal: usize) -> Result<Arc<Self>, CudaError> {
-        let mut cards = OPEN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut cards = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(Some(card)) = cards.get(ordinal) {
             return Ok(card.clone());
         }
@@ -199,6 +208,7 @@ impl Card {
     /// # Errors
     /// Any other failure.
     pub(crate) fn alloc(&self, bytes: usize) -> Result<Option<u64>, CudaError> {
+        let _whole = MEMORY.read();
         self.enter()?;
         let mut at = 0;
         // SAFETY: the address is written where it is asked for.
@@ -212,6 +222,7 @@ impl Card {
     }
     /// Gives memory back.
     pub(crate) fn free(&self, at: u64) {
+        let _whole = MEMORY.read();
         // A card that has failed has nothing to give back; who computes on it is told elsewhere.
         let _ = self.enter().and_then(|()| call!(self.driver, cuMemFree_v2(at)));
     }
@@ -247,6 +258,42 @@ impl Card {
     pub fn settle(&self) -> Result<(), CudaError> {
         self.enter()?;
         call!(self.driver, cuStreamSynchronize(self.stream))
+    }
+    /// An event, to be recorded as often as one likes.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub(crate) fn event(&self) -> Result<Handle, CudaError> {
+        const WITHOUT_TIME: c_uint = 2;
+        self.enter()?;
+        let mut event = null_mut();
+        call!(self.driver, cuEventCreate(&raw mut event, WITHOUT_TIME))?;
+        Ok(event)
+    }
+    /// Lets an event pass when all that was launched before is done.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub(crate) fn record(&self, event: Handle) -> Result<(), CudaError> {
+        self.enter()?;
+        call!(self.driver, cuEventRecord(event, self.stream))
+    }
+    /// Whether an event has passed.
+    ///
+    /// # Errors
+    /// The driver's; among them those of kernels that were launched before.
+    pub(crate) fn passed(&self, event: Handle) -> Result<bool, CudaError> {
+        const NOT_READY: c_int = 600;
+        self.enter()?;
+        // SAFETY: it is this card's event.
+        match unsafe { (self.driver.functions.cuEventQuery)(event) } {
+            NOT_READY => Ok(false),
+            status => self.driver.check("cuEventQuery", status).map(|()| true),
+        }
+    }
+    /// Ends an event.
+    pub(crate) fn forget(&self, event: Handle) {
+        let _ = self.enter().and_then(|()| call!(self.driver, cuEventDestroy_v2(event)));
     }
     /// Its stream.
     pub(crate) fn stream(&self) -> Handle {

@@ -33,6 +33,7 @@ library! {
         fn cuEventCreate(*mut Handle, c_uint);
         fn cuEventRecord(Handle, Handle);
         fn cuEventSynchronize(Handle);
+        fn cuEventQuery(Handle);
         fn cuEventElapsedTime(*mut f32, Handle, Handle);
         fn cuEventDestroy_v2(Handle);
         fn cuModuleLoadDataEx(*mut Handle, *const c_void, c_uint, *mut c_int, *mut Handle);

@@ -1,5 +1,6 @@
-//! A GPU as a place: one rank's share of a card, with a memory pool, a meter and a profile.
+//! A GPU as a place: one rank's share of a card, or its own, with a memory pool, a meter and a profile.
 use crate::card::{Argument, Card, Shape};
+use crate::cards::Cards;
 use crate::driver::CudaError;
 use bytemuck::AnyBitPattern;
 use std::sync::Arc;
@@ -13,30 +14,55 @@ struct Rank {
     meter: Meter,
     profile: Profile,
     pool: Pool<Gpu>,
+    home: Arc<Home>,
+}
+
+/// The card that a rank computes on; if each has its own, those of all, which it fails with.
+struct Home {
     card: Arc<Card>,
+    cards: Option<Arc<Cards>>,
+}
+
+impl Home {
+    /// Whether all that was launched with other ranks is well.
+    ///
+    /// # Panics
+    /// With [`Failure`], if it is not.
+    fn well(&self) {
+        if let Some(why) = self.cards.as_ref().and_then(|cards| cards.well().err()) {
+            Failure(why).unwind()
+        }
+    }
 }
 
 impl Gpu {
     /// A rank's share of a card.
     pub fn of(card: &Arc<Card>) -> Self {
-        let card = card.clone();
+        Self::at(card.clone(), None)
+    }
+    /// A rank on a card, one of these if each has its own.
+    pub(crate) fn at(card: Arc<Card>, cards: Option<Arc<Cards>>) -> Self {
         Self(Arc::new(Rank {
             meter: Meter::default(),
             profile: Profile::default(),
             pool: Pool::default(),
-            card,
+            home: Arc::new(Home { card, cards }),
         }))
     }
     /// The card.
     pub fn card(&self) -> &Arc<Card> {
-        &self.0.card
+        &self.0.home.card
+    }
+    /// The cards of all ranks, if each has its own.
+    pub(crate) fn cards(&self) -> Option<&Arc<Cards>> {
+        self.0.home.cards.as_ref()
     }
     /// Launches a kernel.
     ///
     /// # Panics
     /// With [`Failure`], if the card has failed.
     pub(crate) fn launch(&self, kernel: &str, shape: Shape, arguments: &[&dyn Argument]) {
-        well(self.0.card.launch(kernel, shape, arguments));
+        well(self.card().launch(kernel, shape, arguments));
     }
 }
 
@@ -63,12 +89,12 @@ pub struct GpuPtr(pub(crate) u64);
 pub struct GpuBuffer {
     at: u64,
     bytes: usize,
-    card: Arc<Card>,
+    home: Arc<Home>,
 }
 
 impl Drop for GpuBuffer {
     fn drop(&mut self) {
-        self.card.free(self.at);
+        self.home.card.free(self.at);
     }
 }
 
@@ -76,8 +102,8 @@ impl Place for Gpu {
     type Ptr = GpuPtr;
     type Buffer = GpuBuffer;
     fn alloc(&self, bytes: usize) -> Option<GpuBuffer> {
-        let card = self.0.card.clone();
-        well(card.alloc(bytes)).map(|at| GpuBuffer { at, bytes, card })
+        let home = self.0.home.clone();
+        well(home.card.alloc(bytes)).map(|at| GpuBuffer { at, bytes, home })
     }
     fn ptr(buffer: &GpuBuffer) -> GpuPtr {
         GpuPtr(buffer.at)
@@ -89,7 +115,7 @@ impl Place for Gpu {
         let numbers: Vec<S> = numbers.take(buffer.bytes / size_of::<S>()).collect();
         // SAFETY: numbers without padding are bytes; there are as many as are copied.
         let bytes = unsafe { std::slice::from_raw_parts(numbers.as_ptr().cast(), size_of_val(&numbers[..])) };
-        well(buffer.card.put(buffer.at, bytes));
+        well(buffer.home.card.put(buffer.at, bytes));
     }
     fn get<S: AnyBitPattern>(buffer: &GpuBuffer, len: usize, numbers: &mut Vec<S>) -> bool {
         assert!(len <= buffer.bytes / size_of::<S>(), "{len} numbers in {} bytes", buffer.bytes);
@@ -98,7 +124,8 @@ impl Place for Gpu {
         let new = &mut numbers[first..];
         // SAFETY: whatever bytes are written are numbers of this kind.
         let bytes = unsafe { std::slice::from_raw_parts_mut(new.as_mut_ptr().cast(), size_of_val(new)) };
-        well(buffer.card.get(buffer.at, bytes));
+        well(buffer.home.card.get(buffer.at, bytes));
+        buffer.home.well();
         true
     }
     fn pool(&self) -> &Pool<Self> {
@@ -109,6 +136,7 @@ impl Place for Gpu {
     }
     fn settle(&self) {
         well(self.card().settle());
+        self.0.home.well();
     }
     fn profile(&self) -> Option<&Profile> {
         Some(&self.0.profile)

@@ -2,13 +2,13 @@
 use libloading::Library;
 
 /// Declares a library's functions: a struct of their addresses, all of them found when it is bound. Each returns a status, 0 if
-/// all is well.
+/// all is well, or what is said.
 macro_rules! library {
-    ($(#[$doc:meta])* $name:ident { $(fn $function:ident($($argument:ty),*);)* }) => {
+    ($(#[$doc:meta])* $name:ident { $(fn $function:ident($($argument:ty),*) $(-> $back:ty)?;)* }) => {
         $(#[$doc])*
         #[allow(non_snake_case)]
         pub(crate) struct $name {
-            $(pub(crate) $function: unsafe extern "C" fn($($argument),*) -> std::ffi::c_int,)*
+            $(pub(crate) $function: unsafe extern "C" fn($($argument),*) -> $crate::library::given!($($back)?),)*
             _library: libloading::Library, // its functions are there as long as it is
         }
         #[allow(non_snake_case)]
@@ -27,6 +27,17 @@ macro_rules! library {
     };
 }
 pub(crate) use library;
+
+/// What a function returns: this, or a status.
+macro_rules! given {
+    () => {
+        std::ffi::c_int
+    };
+    ($given:ty) => {
+        $given
+    };
+}
+pub(crate) use given;
 
 /// Opens the first of these libraries that is there: with the name that it was found by.
 ///

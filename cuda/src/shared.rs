@@ -1,9 +1,15 @@
-//! Ranks that share a card: threads of this process, which meet as they do on the host. What they copy and add is launched on
-//! the card's one stream, so it comes after all that either rank launched before, and nobody waits for the card.
+//! Ranks on cards: threads of this process, which meet as they do on the host. Where they share a card, what they copy and add is
+//! launched on the card's one stream, so it comes after all that either rank launched before, and nobody waits for the card.
+//! Where each has its own, NCCL does what they do together: see `cards.rs`.
 use crate::card::{Card, arguments_of};
+use crate::cards::Cards;
 use crate::gpu::{Gpu, GpuPtr, well};
 use crate::launches::each;
-use comm::{Reduce, Reduction, Shared};
+use crate::nccl::Nccl;
+use comm::{Joint, Reduce, Reduction, Shared};
+use std::env;
+use std::time::Duration;
+use tensor::Failure;
 
 /// Ranks that a reduction takes: a kernel's parameters hold so many addresses.
 pub const MOST_RANKS: usize = 256;
@@ -27,12 +33,83 @@ impl Ranks {
     }
 }
 
-impl Shared for Gpu {
-    fn of_rank(_: usize) -> Self {
-        Self::default()
+/// What carries the bytes between ranks on cards.
+#[derive(Clone, Copy)]
+pub enum Engine {
+    /// The one card that they share: the first.
+    Card,
+    /// NCCL: each has a card of its own.
+    Nccl(&'static Nccl),
+}
+
+impl Engine {
+    /// That of so many ranks on this machine, and in words why that one, if there are several ranks: NCCL, if it is there and as
+    /// many cards are. The variable `EQUIPART_ENGINE` asks for one of them, `card` or `nccl`.
+    ///
+    /// # Errors
+    /// In one sentence, that there is no card, or not what is asked for.
+    pub fn of(ranks: usize) -> Result<(Self, Option<String>), String> {
+        #[cfg(test)]
+        if let Some(nccl) = crate::nccl::tests::PLACED.get() {
+            return Ok((Self::Nccl(nccl), None));
+        }
+        let there = Card::count().map_err(|error| error.to_string())?;
+        let asked = env::var("EQUIPART_ENGINE").ok();
+        let gpus = if there == 1 { "1 GPU is".into() } else { format!("{there} GPUs are") };
+        let why = match asked.as_deref() {
+            Some("card") => "EQUIPART_ENGINE=card".into(),
+            Some("nccl") if there < ranks => {
+                return Err(format!(
+                    "EQUIPART_ENGINE=nccl: {ranks} ranks, and {gpus} there; NCCL takes one for each rank"
+                ));
+            }
+            Some("nccl") => return Nccl::get().map(Self::with),
+            Some(other) => return Err(format!("EQUIPART_ENGINE={other}: it is card or nccl")),
+            None if there < ranks => format!("{gpus} there"),
+            None if ranks < 2 => return Ok((Self::Card, None)),
+            None => match Nccl::get() {
+                Ok(nccl) => return Ok(Self::with(nccl)),
+                Err(why) if env::var_os("EQUIPART_NCCL").is_some() => return Err(why),
+                Err(why) => why,
+            },
+        };
+        if ranks > MOST_RANKS {
+            return Err(format!("{ranks} ranks on one GPU; {MOST_RANKS} are the most"));
+        }
+        Ok((Self::Card, (ranks > 1).then(|| format!("{ranks} ranks share the first GPU: {why}"))))
     }
-    fn free_beside_the_host() -> Option<u64> {
-        Some(well(Card::open(0).and_then(|card| card.memory()))[0] as u64)
+    fn with(nccl: &'static Nccl) -> (Self, Option<String>) {
+        let why = format!("each rank has its own GPU, by NCCL {} ({})", nccl.version, nccl.library);
+        (Self::Nccl(nccl), Some(why))
+    }
+}
+
+impl Shared for Gpu {
+    fn of_world(ranks: usize, limit: Duration) -> Result<Self, String> {
+        let open = |rank: usize| Card::open(rank % Card::count()?);
+        let card = open(0).map_err(|error| error.to_string())?;
+        let cards = match Engine::of(ranks)?.0 {
+            Engine::Card => None,
+            Engine::Nccl(nccl) => {
+                let cards: Result<Vec<_>, _> = (0..ranks).map(open).collect();
+                Some(Cards::new(nccl, cards.map_err(|error| error.to_string())?, limit))
+            }
+        };
+        Ok(Self::at(card, cards))
+    }
+    fn of_rank(&self, rank: usize) -> Self {
+        match self.cards() {
+            None => Self::of(self.card()),
+            Some(cards) => Self::at(cards.card(rank).clone(), Some(cards.clone())),
+        }
+    }
+    fn free_beside_the_host(ranks: usize) -> Option<u64> {
+        let cards = match Engine::of(ranks) {
+            Ok((Engine::Nccl(_), _)) => ranks,
+            _ => 1,
+        };
+        let free = |ordinal| well(Card::open(ordinal).and_then(|card| card.memory()))[0] as u64;
+        Some((0..cards).map(free).sum())
     }
     fn raw(GpuPtr(at): GpuPtr) -> *mut () {
         at as *mut ()
@@ -51,13 +128,22 @@ impl Shared for Gpu {
         let kernel = format!("reduce_{}", reduction.number());
         self.launch(&kernel, each(self, range.len()), &[&Ranks::of(sources()), &targets, &len, &stab]);
     }
+    fn joins(&self) -> bool {
+        self.cards().is_some()
+    }
+    unsafe fn jointly(&self, joint: &Joint) {
+        // SAFETY: the caller's promise.
+        let launched = self.cards().map_or(Ok(()), |cards| unsafe { cards.launch(joint) });
+        launched.unwrap_or_else(|why| Failure(why).unwind());
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::nccl::tests::{PLACED, placed};
     use crate::{Cuda, twin};
-    use comm::{Axis, CommError, InPlace, Tag, World};
+    use comm::{Axis, CommError, InPlace, Mesh, Op, Tag, World};
     use tensor::{Bf16, Category, Cpu, Device, Scalar, Tensor};
 
     /// All that ranks do together, on numbers that differ by rank; what each has afterwards.
@@ -81,12 +167,19 @@ mod tests {
                 group.reduce_scatter(&draw(7, 6, 3))?,
                 group.reduce_scatter_v(&draw(8, 6, 3), &counts)?,
                 group.all_to_all(&draw(9, 6, 2))?,
+                group.all_to_all_v(
+                    &draw(12, 4 + rank, 2),
+                    &[1 + rank, 2, 1],
+                    &[[1, 2, 3], [2, 2, 2], [1, 1, 1]][rank],
+                )?,
+                group.scatter(&device, (rank == 2).then(|| draw(13, 6, 2)).as_ref(), 2, 2, 2)?,
                 group.all_gather_v(&draw(10, counts[rank], 2), &counts)?,
             ];
             let next = group.start_send((rank + 1) % 3, draw(11, 1, 4), Tag::new("ring", 0))?;
             all.push(group.receive(&device, (rank + 2) % 3, 1, 4, Tag::new("ring", 0))?);
             next.wait()?;
             all.extend([sum, most, sent]);
+            all.extend(group.gather(&draw(14, 2, 2), 1)?);
             let own = started.wait()?.swap_remove(0).read().unwrap();
             let own = own[rank * 10..(rank + 1) * 10].iter().copied();
             Ok::<_, CommError>(all.iter().flat_map(|x| x.read().unwrap()).chain(own).collect::<Vec<_>>())
@@ -102,6 +195,127 @@ mod tests {
         }
         assert_eq!(together::<Cuda<f32>>(), together::<Cpu<f32>>());
         assert_eq!(together::<Cuda<Bf16>>(), together::<Cpu<Bf16>>());
+    }
+
+    /// Kills: on NCCL, another count, block, root, order or kind of number of any call; a rank that sees another's result too
+    /// early; a reduction that goes past NCCL.
+    #[test]
+    fn ranks_on_cards_of_their_own_have_what_ranks_on_the_host_have() {
+        let Some(nccl) = placed(&[]) else { return };
+        PLACED.set(Some(nccl));
+        assert_eq!(together::<Cuda<f32>>(), together::<Cpu<f32>>());
+        assert_eq!(together::<Cuda<Bf16>>(), together::<Cpu<Bf16>>());
+    }
+
+    /// What ends a run of so many ranks that are on cards of their own.
+    fn ended(ranks: usize, program: impl Fn(Cuda<f32>, Mesh<Gpu>) -> Result<(), CommError> + Sync) -> String {
+        let world = World::threads(&[(Axis::Tp, ranks)]).unwrap().limit(Duration::from_secs(2));
+        let error = world.run(program).unwrap_err();
+        assert!(!error.reason.contains("panicked"), "{error}");
+        error.reason
+    }
+    /// A sum of so many numbers, and what comes after it.
+    fn sum(device: &Cuda<f32>, mesh: &Mesh<Gpu>, len: usize) -> Result<Tensor<Cuda<f32>>, CommError> {
+        let mut x = Tensor::from_fn(device, Category::Buffers, 1, len, |_| 1.0);
+        mesh.group(Axis::Tp).named("loss").all_reduce(&mut x, Reduce::Sum)?;
+        Ok(x)
+    }
+
+    /// Kills: a failure of NCCL that hangs, goes unnoticed, has another's name, or takes another world with it.
+    #[test]
+    fn what_fails_in_nccl_ends_all_ranks_with_its_sentence() {
+        let Some(nccl) = placed(&[]) else { return };
+        PLACED.set(Some(nccl));
+        let broken = ended(3, |device, mesh| {
+            let x = sum(&device, &mesh, 4001)?;
+            drop(x.read());
+            unreachable!("the sum is no sum")
+        });
+        let remote = "what NCCL was asked for failed: remote process exited or there was a network error";
+        assert_eq!(broken, remote);
+        let waits = ended(3, |device, mesh| {
+            let x = sum(&device, &mesh, 4001)?;
+            mesh.group(Axis::Tp).barrier()?;
+            std::thread::sleep(2 * crate::cards::EVERY); // it is noticed by who watches
+            sum(&device, &mesh, 7).map(|_| drop(x))
+        });
+        assert_eq!(waits, remote);
+        let never = ended(3, |device, mesh| sum(&device, &mesh, 4003).map(drop));
+        let words = "all_reduce(sum) over tp of 1x4003 f32 for loss at cuda/src/shared.rs:";
+        let end = ": NCCL's rank 0 was not ready within 1s";
+        assert!(never.starts_with(words) && never.ends_with(end), "{never}");
+        let alone = ended(13, |device, mesh| sum(&device, &mesh, 7).map(drop));
+        assert!(alone.ends_with(": ncclCommInitRankConfig failed: unhandled system error"), "{alone}");
+        assert_eq!(together::<Cuda<f32>>(), together::<Cpu<f32>>(), "worlds after them are well");
+    }
+
+    /// Kills: a call that never ends on cards and nobody tells of, or of which the wrong one is told.
+    #[test]
+    fn cards_that_wait_for_ever_are_named() {
+        let Some(nccl) = placed(&[]) else { return };
+        PLACED.set(Some(nccl));
+        let stuck = |came| {
+            ended(3, |device, mesh| {
+                if mesh.rank() == 0 {
+                    twin::events(came); // those of the first launch, and what it stands for: rank 0 launches
+                }
+                let x = sum(&device, &mesh, 5)?;
+                loop {
+                    std::thread::sleep(crate::cards::EVERY);
+                    x.read();
+                }
+            })
+        };
+        let words =
+            "the GPU of rank 2 did not come within 2s to all_reduce(sum) over tp of 1x5 f32 for loss at ";
+        let seen = stuck(2);
+        assert!(seen.starts_with(words) && seen.ends_with("; that of ranks 0, 1 did"), "{seen}");
+        let seen = stuck(3);
+        let words = "the GPUs of ranks 0, 1, 2 came to all_reduce(sum) over tp of 1x5 f32 for loss at ";
+        assert!(seen.starts_with(words) && seen.ends_with(" and did not end it within 2s"), "{seen}");
+    }
+
+    /// Kills: ranks on cards whose calls are not compared, or that wait for each other on their cards.
+    #[test]
+    fn who_disagrees_or_does_not_come_is_named_before_anything_is_launched() {
+        let Some(nccl) = placed(&[]) else { return };
+        PLACED.set(Some(nccl));
+        let other = ended(2, |device, mesh| sum(&device, &mesh, 5 + mesh.rank()).map(drop));
+        assert!(other.starts_with("ranks disagree: rank "), "{other}");
+        let finished = ended(2, |device, mesh| match mesh.rank() {
+            0 => sum(&device, &mesh, 5).map(drop),
+            _ => Ok(()),
+        });
+        assert!(
+            finished.starts_with("rank 1 has finished and will not come to all_reduce(sum)"),
+            "{finished}"
+        );
+        let world = World::threads(&[(Axis::Dp, 2), (Axis::Tp, 2)]).unwrap();
+        let sums = world.run(|device: Cuda<f32>, mesh| {
+            let (tp, dp) = (mesh.group(Axis::Tp), mesh.group(Axis::Dp));
+            let one = |x: usize| vec![Tensor::from_fn(&device, Category::Buffers, 1, 1, |_| x as f32)];
+            let mut seen = Vec::new();
+            for round in 0..100 {
+                // Each ends what it started in the other order.
+                let a = tp.start_together(InPlace::AllReduce(Reduce::Sum), one(mesh.rank() + round))?;
+                let b = dp.start_together(InPlace::AllReduce(Reduce::Stab), one(mesh.rank() + round))?;
+                let ended = if mesh.rank() % 2 == 0 {
+                    [a.wait()?, b.wait()?]
+                } else {
+                    let b = b.wait()?;
+                    [a.wait()?, b]
+                };
+                seen.extend(ended.map(|x| x[0].read().unwrap()[0] as usize - round));
+            }
+            let moved = mesh.ledger().get(Axis::Tp, Op::AllReduce).calls;
+            Ok::<_, CommError>((moved, seen))
+        });
+        for (rank, (calls, seen)) in sums.unwrap().into_iter().enumerate() {
+            let (sum, most) = (2 * (rank / 2 * 2) + 1, rank % 2 + 2);
+            let wanted = (0..100).flat_map(|round| [sum + round, most]);
+            assert_eq!(calls, 100);
+            assert!(wanted.eq(seen), "rank {rank}");
+        }
     }
 
     /// Kills: a failure of the driver that is a panic with a backtrace, or none at all.

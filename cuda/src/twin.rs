@@ -1,7 +1,8 @@
 //! The driver's twin: a shared library with the driver's functions, made of the kernels' own sources by the C++ compiler of
-//! this machine. What runs on it is all of this crate, from the FFI up, and every kernel, without a GPU.
+//! this machine. What runs on it is all of this crate, from the FFI up, and every kernel, without a GPU. NCCL has a twin, too.
 use crate::ptx;
 use sha2::{Digest, Sha256};
+use std::ffi::CStr;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -32,12 +33,24 @@ pub fn install() -> Result<&'static Path, String> {
 /// # Panics
 /// Unless the twin is installed.
 pub fn order(order: i32) {
+    tell(c"twinOrder", order);
+}
+
+/// So many of the events that this thread records from now on pass, and no more; -1: all.
+///
+/// # Panics
+/// Unless the twin is installed.
+pub fn events(many: i32) {
+    tell(c"twinEvents", many);
+}
+
+fn tell(function: &CStr, number: i32) {
     let path = install().expect("it is installed");
     // SAFETY: the library is loaded; the function's signature is this.
     unsafe {
         let library = libloading::Library::new(path).expect("it is loaded");
-        let set = library.get::<unsafe extern "C" fn(i32)>("twinOrder").expect("the twin's own");
-        set(order);
+        let told = library.get::<unsafe extern "C" fn(i32)>(function.to_bytes_with_nul());
+        (told.expect("the twin's own"))(number);
     }
 }
 
@@ -49,10 +62,7 @@ pub fn order(order: i32) {
 /// # Panics
 /// If the kernels do not compile.
 pub fn compile(flags: &[&str]) -> Result<PathBuf, String> {
-    let named = env::var_os("EQUIPART_TWIN_SOURCES").map(PathBuf::from);
-    let (crates, compiler) = (Path::new(env!("CARGO_MANIFEST_DIR")), compiler()?);
-    let home = named.unwrap_or_else(|| crates.into());
-    let mut names = String::new();
+    let (home, mut names) = (home(), String::new());
     for (name, _) in ptx::MODULES.iter().flat_map(|module| ptx::kernels(module.ptx)) {
         writeln!(names, "TWIN({name})").expect("a string takes it");
     }
@@ -69,22 +79,53 @@ pub fn compile(flags: &[&str]) -> Result<PathBuf, String> {
         }
     }
     digest.update(&names);
+    let prepare = |folder: &Path| {
+        fs::write(folder.join("kernels.inc"), &names).expect("target can be written");
+        fs::write(folder.join("sources.inc"), &sources).expect("target can be written");
+    };
+    let all = ["-DEQUIPART_TWIN", "-ffp-contract=off", "-fno-strict-aliasing"]; // kernels read numbers by 16 bytes at a time
+    built("driver.cpp", digest, &[&all, flags].concat(), prepare)
+}
+
+/// Compiles NCCL's twin with these flags besides: where it lies.
+///
+/// # Errors
+/// That there is no C++ compiler.
+///
+/// # Panics
+/// If it does not compile.
+pub fn nccl(flags: &[&str]) -> Result<PathBuf, String> {
+    let source = fs::read(home().join("twin/nccl.cpp")).expect("a source");
+    built("nccl.cpp", Sha256::new_with_prefix(source), flags, |_| ())
+}
+
+/// Where `kernels` and `twin` lie.
+fn home() -> PathBuf {
+    env::var_os("EQUIPART_TWIN_SOURCES").map_or_else(|| env!("CARGO_MANIFEST_DIR").into(), PathBuf::from)
+}
+
+/// A twin of this source, found by what it is made of, or compiled in a folder with what it includes.
+fn built(
+    source: &str,
+    mut digest: Sha256,
+    flags: &[&str],
+    prepare: impl FnOnce(&Path),
+) -> Result<PathBuf, String> {
+    let (home, compiler) = (home(), compiler()?);
     digest.update(flags.join(" "));
     let digest =
         format!("{:016x}", u64::from_be_bytes(digest.finalize()[..8].try_into().expect("eight bytes")));
-    let folder = crates.join("../target/twin").join(digest);
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/twin").join(digest);
     let library = folder.join("libtwin.so");
     if library.exists() {
         return Ok(library);
     }
     fs::create_dir_all(&folder).expect("target can be written");
-    fs::write(folder.join("kernels.inc"), names).expect("target can be written");
-    fs::write(folder.join("sources.inc"), sources).expect("target can be written");
+    prepare(&folder);
     let unfinished = folder.join(format!("unfinished-{}.so", std::process::id()));
     let mut command = Command::new(&compiler);
-    command.args(["-std=c++17", "-O2", "-fPIC", "-shared", "-w", "-DEQUIPART_TWIN", "-ffp-contract=off"]);
-    command.arg("-fno-strict-aliasing"); // kernels read numbers by 16 bytes at a time
-    command.args(flags).arg("-I").arg(&folder).arg(home.join("twin/driver.cpp")).arg("-o").arg(&unfinished);
+    command.args(["-std=c++17", "-O2", "-fPIC", "-shared", "-w"]).args(flags).arg("-I").arg(&folder);
+    command.arg(home.join("twin").join(source)).arg("-o").arg(&unfinished);
     let output = command.output().map_err(|error| format!("{compiler} does not start: {error}"))?;
     assert!(output.status.success(), "{compiler}: {}", String::from_utf8_lossy(&output.stderr));
     fs::rename(unfinished, &library).expect("target can be written");

@@ -257,11 +257,14 @@ Card& card() {
 
 using namespace twin;
 typedef void* Handle;
-enum { OK = 0, INVALID = 1, NO_MEMORY = 2, BAD_PTX = 218, NOT_FOUND = 500, STUCK = 719 };
+thread_local int passing = -1; // how many more events pass that this thread records; -1: all
+enum { OK = 0, INVALID = 1, NO_MEMORY = 2, BAD_PTX = 218, NOT_FOUND = 500, NOT_READY = 600, STUCK = 719 };
 
 extern "C" {
 // Not the driver's: in which order the threads of a block run from now on.
 void twinOrder(int order) { twin::order = order; }
+// Nor this: so many of the events that this thread records from now on pass, and no more; -1: all.
+void twinEvents(int many) { passing = many; }
 int cuInit(unsigned) { return OK; }
 int cuDriverGetVersion(int* version) { return *version = 13000, OK; }
 int cuDeviceGetCount(int* count) {
@@ -306,7 +309,13 @@ int cuStreamCreate(Handle* stream, unsigned) { return *stream = &card(), OK; }
 int cuStreamDestroy_v2(Handle) { return OK; }
 int cuStreamSynchronize(Handle) { return OK; }
 int cuEventCreate(Handle* event, unsigned) { return *event = new timespec{}, OK; }
-int cuEventRecord(Handle event, Handle) { return clock_gettime(CLOCK_MONOTONIC, (timespec*)event), OK; }
+int cuEventRecord(Handle event, Handle) {
+    clock_gettime(CLOCK_MONOTONIC, (timespec*)event);
+    if (passing == 0) ((timespec*)event)->tv_sec = -1;
+    passing -= passing > 0;
+    return OK;
+}
+int cuEventQuery(Handle event) { return ((timespec*)event)->tv_sec < 0 ? NOT_READY : OK; }
 int cuEventSynchronize(Handle) { return OK; }
 int cuEventElapsedTime(float* milliseconds, Handle from, Handle to) {
     timespec *a = (timespec*)from, *b = (timespec*)to;

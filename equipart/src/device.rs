@@ -1,5 +1,6 @@
 //! Where programs compute: on the host, or on a GPU. The one place where a device is chosen.
-use cuda::Card;
+use crate::cli::out;
+use cuda::{Card, Engine};
 use parallel::{Error, Result};
 use serde::Serialize;
 
@@ -10,7 +11,7 @@ pub enum DeviceName {
     /// The host.
     #[default]
     Cpu,
-    /// The first GPU, which all ranks share.
+    /// GPUs: one a rank, or the first for all.
     Cuda,
 }
 
@@ -18,13 +19,13 @@ impl DeviceName {
     /// Every name, and what it means.
     pub const ALL: [(&str, &str, Self); 2] = [
         ("cpu", "the cores of this machine", Self::Cpu),
-        ("cuda", "its first GPU, which all ranks share", Self::Cuda),
+        ("cuda", "its GPUs: one a rank, with NCCL, or the first for all ranks", Self::Cuda),
     ];
     /// The name.
     pub fn name(self) -> &'static str {
         Self::ALL[self as usize].0
     }
-    /// That there is such a device, and this many ranks can share it.
+    /// That there is such a device, for so many ranks; says how they have it, if there are several.
     ///
     /// # Errors
     /// What is missing.
@@ -32,10 +33,12 @@ impl DeviceName {
         if self == Self::Cpu {
             return Ok(());
         }
-        if ranks > cuda::MOST_RANKS {
-            return Err(Error::new(format!("{ranks} ranks on one GPU; {} are the most", cuda::MOST_RANKS)));
-        }
-        Card::open(0).map(drop).map_err(|error| Error::new(format!("--device cuda: {error}")))
+        let engine = Engine::of(ranks).and_then(|(_, why)| {
+            Card::open(0).map_err(|error| error.to_string())?;
+            why.inspect(|why| out::note(&format!("note: {why}")));
+            Ok(())
+        });
+        engine.map_err(|error| Error::new(format!("--device cuda: {error}")))
     }
 }
 

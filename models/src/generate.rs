@@ -124,6 +124,7 @@ impl Prompts {
         }
         budget::fits::<D::Place>(
             format_args!("generating under {layout}"),
+            layout.ranks(),
             self.peak::<D>(model, layout)?.all,
         )
     }

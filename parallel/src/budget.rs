@@ -14,12 +14,12 @@ pub fn holds(bytes: u128, free: Option<u64>) -> bool {
     free.is_none_or(|free| bytes <= u128::from(free))
 }
 
-/// Refuses a run of so many bytes on places where fewer are free.
+/// Refuses a run of so many ranks and bytes on places where fewer are free.
 ///
 /// # Errors
 /// One sentence with both numbers.
-pub fn fits<P: Shared>(run: impl Display, bytes: u128) -> Result<()> {
-    fits_in(run, bytes, P::free_beside_the_host().or_else(free))
+pub fn fits<P: Shared>(run: impl Display, ranks: usize, bytes: u128) -> Result<()> {
+    fits_in(run, bytes, P::free_beside_the_host(ranks).or_else(free))
 }
 
 fn fits_in(run: impl Display, bytes: u128, free: Option<u64>) -> Result<()> {

@@ -6,7 +6,7 @@ use super::slow::{Slow, pause};
 use super::started::Started;
 use super::watch::Watch;
 use crate::engine::nth_of;
-use crate::shared::{Reduction, Shared};
+use crate::shared::{Joint, Jointly, Move, Reduction, Shared};
 use crate::{Call, Counts, Engine, Op, Post, Result, Windows};
 use std::ptr::{from_ref, null_mut};
 use std::sync::Arc;
@@ -77,7 +77,14 @@ impl<P: Shared> Threads<P> {
     /// takes. Windows are borrowed, and what is taken to is borrowed mutably: so it is other memory than any window but
     /// this rank's own, whose block it is at the same place, or which is its block there.
     unsafe fn work(&self, rank: usize, to: *mut (), windows: &AllWindows, call: &Call) {
-        let (size, counts) = (call.elem.size, one_list(call));
+        if self.place.joins() {
+            if rank == 0 {
+                // SAFETY: the caller's promise.
+                unsafe { self.jointly(windows, call) }
+            }
+            return;
+        }
+        let size = call.elem.size;
         let copy = |peer: usize, from: usize, at: usize, len: usize| {
             let (window, to) = (windows.of::<u8>(peer), to.cast::<u8>());
             // SAFETY: the elements that are named below are inside the windows, as the caller promises.
@@ -93,12 +100,25 @@ impl<P: Shared> Threads<P> {
             // SAFETY: only this rank touches this range of the windows while it is inside, or only it writes.
             unsafe { self.place.reduce(&reduction) }
         };
-        match (call.op, &call.counts) {
-            (Op::AllReduce, _) => join(Into::All, share(rank, self.ranks, call.elements())),
-            (Op::ReduceScatter, _) => {
-                let [at, len] = self.block(counts, call, rank, call.elements());
+        match call.op {
+            Op::AllReduce => join(Into::All, share(rank, self.ranks, call.elements())),
+            Op::ReduceScatter => {
+                let [at, len] = self.block(one_list(call), call, rank, call.elements());
                 join(Into::Place(to), at..at + len);
             }
+            _ => self.pieces(rank, windows, call, copy),
+        }
+    }
+    /// The pieces that a rank takes of what others give: whose, from where there, where to, how long.
+    #[inline(always)]
+    fn pieces(
+        &self,
+        rank: usize,
+        windows: &AllWindows,
+        call: &Call,
+        mut copy: impl FnMut(usize, usize, usize, usize),
+    ) {
+        match (call.op, &call.counts) {
             (Op::AllGather, Some(Counts::Columns(n))) => {
                 for peer in 0..self.ranks {
                     let its = nth_of(peer, call.cols, *n);
@@ -109,7 +129,7 @@ impl<P: Shared> Threads<P> {
             }
             (Op::AllGather, _) => {
                 for peer in 0..self.ranks {
-                    let [at, len] = self.block(counts, call, peer, call.takes(self.ranks, rank));
+                    let [at, len] = self.block(one_list(call), call, peer, call.takes(self.ranks, rank));
                     copy(peer, 0, at, len);
                 }
             }
@@ -132,8 +152,46 @@ impl<P: Shared> Threads<P> {
                     filled += len;
                 }
             }
-            (Op::Broadcast | Op::Gather | Op::Barrier | Op::Send | Op::Receive, _) => {}
+            _ => {}
         }
+    }
+    /// What all ranks do in a call when all have come, where the place does it as a whole.
+    ///
+    /// # Safety
+    /// As for [`Threads::work`], of all ranks.
+    unsafe fn jointly(&self, windows: &AllWindows, call: &Call) {
+        let (n, size, elements) = (self.ranks, call.elem.size, call.elements());
+        let both: Vec<_> = (0..n).map(|rank| windows.both(rank).map(<*mut ()>::cast::<u8>)).collect();
+        let what = match (call.op, &call.counts) {
+            (Op::Barrier, _) => return,
+            (Op::AllReduce, _) => Jointly::Reduced(call.reduce.expect("a reduction"), elements),
+            (Op::ReduceScatter, _) => {
+                Jointly::Scattered((0..n).map(|to| self.block(one_list(call), call, to, elements)).collect())
+            }
+            (Op::AllGather, None) => Jointly::Gathered(elements),
+            (Op::AllGather, &Some(Counts::Columns(n))) => {
+                Jointly::Columns { rows: call.rows, cols: call.cols, n }
+            }
+            (Op::Broadcast, _) => Jointly::Spread(call.root, elements),
+            _ => {
+                let mut moves = Vec::new();
+                for to in 0..n {
+                    self.pieces(to, windows, windows.call(to), |from, at, filled, len| {
+                        // Inside the windows, as the caller promises.
+                        let source = both[from][0].wrapping_add(at * size);
+                        let target = both[to][1].wrapping_add(filled * size);
+                        moves.push(Move { from, to, source, target, bytes: len * size });
+                    });
+                }
+                Jointly::Moved(moves)
+            }
+        };
+        // SAFETY: the caller's promise.
+        unsafe { self.place.jointly(&self.joint(call, &both, what)) }
+    }
+    fn joint<'a>(&'a self, call: &'a Call, windows: &'a [[*mut u8; 2]], what: Jointly) -> Joint<'a> {
+        let (number, size) = (call.elem.name, call.elem.size);
+        Joint { members: &self.members, call, number, size, windows, what }
     }
 }
 
@@ -147,7 +205,9 @@ fn one_list(call: &Call) -> Option<&Arc<[usize]>> {
 
 impl<P: Shared> Engine<P> for Threads<P> {
     unsafe fn now(&self, rank: usize, windows: Windows<P>, call: &Call) -> Result<()> {
-        let [give, to] = [windows.give, windows.take].map(|window| window.map_or(null_mut(), P::raw));
+        let both = [windows.give, windows.take].map(|window| window.map_or(null_mut(), P::raw));
+        let [give, to] = both;
+        let give = if self.place.joins() { from_ref(&both).cast_mut().cast() } else { give };
         // SAFETY: the caller's promise, of every rank: those who mean something else do not get this far.
         self.collective(rank, give, call, |windows| unsafe { self.work(rank, to, windows, call) })
     }
@@ -169,8 +229,16 @@ impl<P: Shared> Engine<P> for Threads<P> {
         let sends = call.op == Op::Send;
         let way = if sends { [rank, call.root] } else { [call.root, rank] };
         let bytes = call.elements() * call.elem.size;
-        // SAFETY: the caller's promise, of both sides.
-        let copy = |from, to| unsafe { self.place.copy(from, to, bytes) };
+        let copy = |source, target| {
+            if self.place.joins() {
+                let what = Jointly::Moved(vec![Move { from: way[0], to: way[1], source, target, bytes }]);
+                // SAFETY: the caller's promise, of both sides.
+                unsafe { self.place.jointly(&self.joint(call, &[], what)) }
+            } else {
+                // SAFETY: as above.
+                unsafe { self.place.copy(source, target, bytes) }
+            }
+        };
         // SAFETY: the caller's promise.
         unsafe { self.messages.post(way, sends, P::raw(window).cast::<u8>(), call, copy) }
     }

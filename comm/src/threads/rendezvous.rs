@@ -59,6 +59,14 @@ impl<'a> AllWindows<'a> {
             Self::Posted(posted) => posted[rank].as_ref().expect("all have come").give.cast(),
         }
     }
+    /// What a rank of the group gives and where it takes. Ranks that meet show both where their place joins.
+    pub(super) fn both(&self, rank: usize) -> [*mut (); 2] {
+        match self {
+            // SAFETY: each shows such a pair, which lives where the rank made its call.
+            Self::Seats(_) => unsafe { *self.of::<[*mut (); 2]>(rank) },
+            Self::Posted(posted) => posted[rank].as_ref().map(|p| [p.give, p.take]).expect("all have come"),
+        }
+    }
     /// The call of a rank of the group.
     pub(super) fn call(&self, rank: usize) -> &'a Call {
         match self {

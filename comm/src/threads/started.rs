@@ -65,7 +65,7 @@ unsafe impl Sync for Place {}
 pub(crate) struct Posted {
     pub(super) call: Call,
     pub(super) give: *mut (),
-    take: *mut (),
+    pub(super) take: *mut (),
 }
 
 /// What ranks have posted. Of call `c` and rank `r` it stands at `c·ranks + r`.

@@ -145,12 +145,16 @@ impl World {
     /// rank. It may be run again.
     ///
     /// # Errors
-    /// The failure, by error or panic, that came first. It fails every rank that waits or calls a collective later, so
+    /// That there is no place for so many ranks, or the failure, by error or panic, that came first. It fails every rank that waits or calls a collective later, so
     /// the run ends.
     pub fn run<D: Device<Place: Shared>, T: Send, E: Display>(
         &self,
         f: impl Fn(D, Mesh<D::Place>) -> Result<T, E> + Sync,
     ) -> Result<Vec<T>, RankError> {
+        let place = D::Place::of_world(self.size(), self.limit).map_err(|reason| {
+            let calls = FlightRecorder::new(std::iter::empty());
+            RankError { rank: 0, reason, calls }
+        })?;
         let watch = Watch::new(self.records(), self.limit);
         #[cfg(any(test, feature = "mutants"))] // trials are many and short, and run beside each other
         let watch = if self.trial.is_some() { watch.on_shared_cores() } else { watch };
@@ -160,7 +164,7 @@ impl World {
         let body = |rank: usize, mesh, ends: Sender<usize>| {
             let (_key, _end) = (key.map(Key::enter), Ends(rank, ends));
             on_rank(&watch, rank, || {
-                let device = D::on(&D::Place::of_rank(rank)).clone();
+                let device = D::on(&place.of_rank(rank)).clone();
                 self.memory.inspect(|&bytes| device.meter().limit(bytes));
                 f(device, mesh)
             })
@@ -177,7 +181,7 @@ impl World {
                     reason
                 })
             };
-            let ranks: Vec<_> = self.meshes::<D>(&watch).into_iter().enumerate().map(start).collect();
+            let ranks: Vec<_> = self.meshes::<D>(&place, &watch).into_iter().enumerate().map(start).collect();
             let started = ranks.iter().enumerate().filter(|(_, started)| started.is_ok());
             self.listen(&watch, started.map(|(rank, _)| rank).collect(), &ended);
             ranks.into_iter().map(|rank| rank?.join().unwrap_or_else(|bug| resume_unwind(bug))).collect()
@@ -228,10 +232,9 @@ impl World {
         let (start, traced) = settings.unwrap_or_else(|| (Instant::now(), Traced::Never));
         (0..self.size()).map(|rank| Arc::new(Record::new(rank, start, traced))).collect()
     }
-    fn meshes<D: Device<Place: Shared>>(&self, watch: &Arc<Watch>) -> Vec<Mesh<D::Place>> {
-        let place = D::Place::of_rank(0);
-        let world: Arc<dyn Engines<D::Place>> =
-            Arc::new(engines::World::new(place, &self.grid, &self.links, watch));
+    fn meshes<D: Device<Place: Shared>>(&self, place: &D::Place, watch: &Arc<Watch>) -> Vec<Mesh<D::Place>> {
+        let world = engines::World::new(place.clone(), &self.grid, &self.links, watch);
+        let world: Arc<dyn Engines<D::Place>> = Arc::new(world);
         let mesh = |rank| {
             let record = watch.record(rank).clone();
             let engines = world.clone();

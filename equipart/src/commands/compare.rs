@@ -132,7 +132,7 @@ pub fn compare<D: Runs>(work: &Comparison, watch: &dyn Fn(&str)) -> Result<Vec<L
     let request = text.map(|(model, corpus)| request(work, model, corpus));
     let held = budget::all(layouts.iter().map(|layout| held::bytes::<D>(work, layout, request.as_ref())))?;
     for (layout, bytes) in layouts.iter().zip(held) {
-        budget::fits::<D::Place>(format_args!("comparing {layout}"), bytes)?;
+        budget::fits::<D::Place>(format_args!("comparing {layout}"), layout.ranks(), bytes)?;
     }
     let (mut said, mut rows) = (Vec::new(), Vec::new());
     if let (Some((model, _)), Some(request)) = (text, &request) {

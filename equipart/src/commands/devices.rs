@@ -1,6 +1,6 @@
 //! `devices`: what programs can compute on here, and why not on the rest.
 use crate::cli::{out, show};
-use cuda::Card;
+use cuda::{Card, Nccl};
 use serde::Serialize;
 use std::thread::available_parallelism;
 
@@ -17,7 +17,7 @@ pub enum Found {
 /// One line of the list.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct DeviceEntry {
-    /// What `--device` calls it.
+    /// What `--device` calls it; `nccl` is what carries bytes between GPUs.
     pub device: &'static str,
     /// What was found.
     #[serde(flatten)]
@@ -34,6 +34,11 @@ pub fn all() -> Vec<DeviceEntry> {
         Err(why) => vec![Found::Missing(why)],
     };
     entries.extend(cards.into_iter().map(|found| DeviceEntry { device: "cuda", found }));
+    let nccl = match Nccl::get() {
+        Ok(Nccl { version, library, .. }) => Found::Here(format!("NCCL {version} ({library})")),
+        Err(why) => Found::Missing(why),
+    };
+    entries.push(DeviceEntry { device: "nccl", found: nccl });
     entries
 }
 

@@ -55,7 +55,7 @@ pub fn evaluate<D: Runs>(
     let peak = price::peak_of_all(layout, dealt, |at: At<Meta<D>>| {
         program(&at, design, &largest, &|_| ()).map(drop)
     })?;
-    budget::fits::<D::Place>(format_args!("evaluating under {layout}"), peak.all)?;
+    budget::fits::<D::Place>(format_args!("evaluating under {layout}"), layout.ranks(), peak.all)?;
     let ranks = session::run((layout, &layout.world()?), model.values(), |at: At<D>| {
         let done = |n| {
             if at.mesh.rank() == 0 {

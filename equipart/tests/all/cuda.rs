@@ -104,6 +104,39 @@ fn training_on_a_card_is_training_on_the_host_under_every_kind_of_layout() {
     }
 }
 
+/// Kills: ranks that all compute on one card, or each on another's; a call that NCCL does otherwise than a card alone; a run that
+/// does not say what carries its bytes.
+#[test]
+fn training_on_a_card_each_is_training_on_one() {
+    let Ok(nccl) = cuda::twin::nccl(&[]) else { return };
+    for (experts, layouts) in
+        [(false, &["tp=2,sp", "dp=2:zero3", "tp=2,dp=2:zero1,pp=2"][..]), (true, &["ep=2"])]
+    {
+        let (dir, config) = config(experts);
+        let batch = path(&dir, "few.json");
+        std::fs::write(&batch, "[[1,2,3,4,5,6,7],[9,8,7,6,5,4],[72,101,108,108,111],[200,3,200,3]]").unwrap();
+        for layout in layouts {
+            let train = ["train", "--config", &config, "--layout", layout, "--device", "cuda", "--json"];
+            let sizes = ["--steps", "3", "--batch", &batch, "--microbatches", "2", "--lr", "0.01"];
+            let run = |engine| {
+                let variables = [
+                    ("EQUIPART_TWIN_CARDS", "8"),
+                    ("EQUIPART_NCCL", nccl.to_str().unwrap()),
+                    ("EQUIPART_ENGINE", engine),
+                ];
+                let output = on_the_twin(&[&train[..], &sizes].concat(), &variables)?;
+                let losses: Vec<_> = lines(&output).iter().filter_map(|line| line["loss"].as_f64()).collect();
+                Some((losses, String::from_utf8_lossy(&output.stderr).into_owned()))
+            };
+            let Some(((alone, shared), (each, own))) = run("card").zip(run("nccl")) else { return };
+            assert_eq!(each.len(), 3);
+            assert_eq!(alone, each, "{layout}");
+            assert!(own.contains("note: each rank has its own GPU, by NCCL 2.18.3 ("), "{own}");
+            assert!(shared.contains(" ranks share the first GPU: EQUIPART_ENGINE=card"), "{shared}");
+        }
+    }
+}
+
 /// Kills: a cache, a choice of the next token, or a checkpoint that differs.
 #[test]
 fn what_is_generated_on_a_card_is_what_the_host_generates() {
@@ -140,6 +173,7 @@ fn what_is_missing_is_one_sentence() {
     let said = error(&elsewhere(&train(&[])));
     assert!(said.starts_with("error: --device cuda: no CUDA driver on this machine: "), "{said}");
     assert!(error(&elsewhere(&["gpu-check"])).contains("no CUDA driver on this machine"));
+    let nowhere_too = ("EQUIPART_NCCL", "/nowhere/libnccl.so");
     let devices = lines(&elsewhere(&["devices", "--json"]));
     assert!(devices[1]["missing"].as_str().unwrap().contains("/nowhere/libcuda.so"), "{devices:?}");
     assert!(devices[0]["device"] == "cpu" && devices[0].get("missing").is_none(), "{devices:?}");
@@ -152,6 +186,15 @@ fn what_is_missing_is_one_sentence() {
     assert!(said.contains("bytes over all ranks, and 100000 bytes of memory are free"), "{said}");
     let many = on_the_twin(&train(&["--layout", "dp=512"]), &[]).unwrap();
     assert!(error(&many).contains("512 ranks on one GPU; 256 are the most"));
+    let cards = |cards, engine, layout| {
+        let variables = [("EQUIPART_TWIN_CARDS", cards), ("EQUIPART_ENGINE", engine), nowhere_too];
+        error(&on_the_twin(&train(&["--layout", layout]), &variables).unwrap())
+    };
+    let few = "EQUIPART_ENGINE=nccl: 4 ranks, and 2 GPUs are there; NCCL takes one for each rank";
+    assert!(cards("2", "nccl", "dp=4").contains(few));
+    let none = cards("2", "nccl", "dp=2");
+    assert!(none.contains("--device cuda: no NCCL on this machine: /nowhere/libnccl.so: "), "{none}");
+    assert!(cards("2", "many", "dp=2").contains("EQUIPART_ENGINE=many: it is card or nccl"));
     let found = lines(&on_the_twin(&["devices", "--json"], &[]).unwrap());
     assert!(found[1]["here"].as_str().unwrap().starts_with("GPU 0: the CPU's twin of a GPU"), "{found:?}");
 }

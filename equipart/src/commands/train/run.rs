@@ -156,7 +156,8 @@ impl TrainRun<'_> {
         if (self.out.is_some() || self.resume.is_some()) && Wide::<D>::NAME != f32::NAME {
             bail!("a run in {} {NO_CHECKPOINTS}", D::Elem::NAME);
         }
-        budget::fits::<D::Place>(format_args!("training under {}", self.layout), self.peak::<D>()?.all)
+        let (layout, all) = (self.layout, self.peak::<D>()?.all);
+        budget::fits::<D::Place>(format_args!("training under {layout}"), layout.ranks(), all)
     }
     /// What ranks hold at most: in steps, when the held-out text is told, when a checkpoint is put together.
     fn peak<D: Kernels>(&self) -> Result<price::Peak> {

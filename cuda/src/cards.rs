@@ -1,0 +1,329 @@
+//! Ranks with a card each: what they do together is launched by NCCL on the streams of their cards.
+//!
+//! Ranks meet on the host, as those that share a card do: so who is late, dead or means something else is named before anything is
+//! launched. One thread then launches all ranks' parts as one group of calls, under a lock of the world. So all streams see
+//! all calls in one order, whatever groups they are of and whichever rank happens to launch them; were each rank to launch
+//! its own, two cards could wait in two calls for each other. Each card does them after all that its own rank launched before,
+//! and nobody on the host waits for a card.
+//!
+//! A sum is taken in NCCL's order: the same bits on all ranks, and maybe other last bits than the host's, which adds in rank order
+//! and rounds once. What fails on the cards, or has not ended there a limit after a card came to it, is noticed by a thread that
+//! watches; then all communicators are aborted, and every rank ends with the same sentence.
+use crate::card::{self, Card};
+use crate::driver::{CudaError, Handle};
+use crate::nccl::{self, Communicators, Nccl, nccl};
+use comm::{Joint, Jointly, Reduce};
+use std::collections::{BTreeMap, VecDeque};
+use std::ffi::c_int;
+use std::ptr::null_mut;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// The cards of a world, one a rank.
+pub(crate) struct Cards {
+    nccl: &'static Nccl,
+    by_rank: Vec<Arc<Card>>,
+    limit: Duration,
+    state: Mutex<State>,
+    failed: OnceLock<String>,
+}
+
+struct State {
+    groups: BTreeMap<Vec<usize>, Communicators>, // by their members
+    scratch: Vec<(u64, usize)>,                  // of each rank: where it is, and how many bytes
+    under_way: VecDeque<UnderWay>,
+    spare: Vec<Vec<Handle>>, // events, of each rank
+}
+// SAFETY: the driver's events may be used by any thread.
+unsafe impl Send for State {}
+
+/// A call that was launched.
+struct UnderWay {
+    call: String,
+    members: Vec<usize>,
+    events: Vec<[Handle; 2]>, // of each: its card has come to the call; has ended it
+    since: Option<Instant>,   // when a card was first seen to wait in it
+}
+
+/// How often it is looked whether anything has gone wrong.
+pub(crate) const EVERY: Duration = Duration::from_millis(100);
+
+/// A rank's side of a call: what it gives, where it takes, its communicator, its stream.
+struct Side {
+    give: *mut u8,
+    take: *mut u8,
+    of: [Handle; 2],
+}
+
+impl Cards {
+    /// Those of a world, watched from now on. What is asked of NCCL is under way within half the limit, or fails.
+    pub(crate) fn new(nccl: &'static Nccl, by_rank: Vec<Arc<Card>>, limit: Duration) -> Arc<Self> {
+        let ranks = by_rank.len();
+        let (groups, under_way) = (BTreeMap::new(), VecDeque::new());
+        let (scratch, spare) = (vec![(0, 0); ranks], vec![Vec::new(); ranks]);
+        let state = State { groups, scratch, under_way, spare };
+        let failed = OnceLock::new();
+        let cards = Arc::new(Self { nccl, by_rank, limit, state: Mutex::new(state), failed });
+        let watched = Arc::downgrade(&cards);
+        thread::spawn(move || watch(&watched));
+        cards
+    }
+    /// The card of a rank.
+    pub(crate) fn card(&self, rank: usize) -> &Arc<Card> {
+        &self.by_rank[rank]
+    }
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+    /// Whether all that was launched so far is well.
+    ///
+    /// # Errors
+    /// What was not. Nothing can be launched any more then.
+    pub(crate) fn well(&self) -> Result<(), String> {
+        let mut state = self.state();
+        let unwell = || state.groups.values().find_map(|group| group.look().err());
+        match self.failed.get().cloned().or_else(unwell) {
+            None => Ok(()),
+            Some(why) => Err(self.abort(&mut state, why)),
+        }
+    }
+    /// Whether no card has waited in a call for longer than the limit.
+    ///
+    /// # Errors
+    /// Which call, and which cards did not come to it. Nothing can be launched any more then.
+    fn in_time(&self) -> Result<(), String> {
+        let mut state = self.state();
+        let mut stuck = None;
+        for i in 0..state.under_way.len() {
+            let call = &mut state.under_way[i];
+            let [came, ended] = [0, 1].map(|which| {
+                let passed =
+                    |(&rank, events): (&usize, &[Handle; 2])| self.by_rank[rank].passed(events[which]);
+                call.members.iter().zip(&call.events).map(passed).collect::<Result<Vec<bool>, _>>()
+            });
+            let Ok((came, ended)) = came.and_then(|came| Ok((came, ended?))) else { break }; // who waits for the card is told
+            if came.iter().zip(&ended).all(|(came, ended)| !came || *ended) {
+                call.since = None;
+            } else if call.since.get_or_insert_with(Instant::now).elapsed() > self.limit {
+                stuck = Some(late(call, &came, self.limit));
+                break;
+            }
+        }
+        match stuck {
+            None => Ok(()),
+            Some(why) => Err(self.abort(&mut state, why)),
+        }
+    }
+    /// Forgets the calls that have ended before any other.
+    fn forget(&self, state: &mut State) -> Result<(), CudaError> {
+        while let Some(call) = state.under_way.front() {
+            for (&rank, [_, ended]) in call.members.iter().zip(&call.events) {
+                if !self.by_rank[rank].passed(*ended)? {
+                    return Ok(());
+                }
+            }
+            let UnderWay { members, events, .. } = state.under_way.pop_front().expect("just seen");
+            members.into_iter().zip(events).for_each(|(rank, events)| state.spare[rank].extend(events));
+        }
+        Ok(())
+    }
+    /// Two events of each of these ranks.
+    fn events(&self, state: &mut State, members: &[usize]) -> Result<Vec<[Handle; 2]>, CudaError> {
+        self.forget(state)?;
+        let one =
+            |rank: usize, spare: &mut Vec<Handle>| spare.pop().map_or_else(|| self.by_rank[rank].event(), Ok);
+        let two = |&rank: &usize| {
+            let spare = &mut state.spare[rank];
+            Ok([one(rank, spare)?, one(rank, spare)?])
+        };
+        members.iter().map(two).collect()
+    }
+    /// Ends all that runs.
+    fn abort(&self, state: &mut State, why: String) -> String {
+        std::mem::take(&mut state.groups).values_mut().for_each(Communicators::abort);
+        self.failed.get_or_init(|| why).clone()
+    }
+    /// Launches what ranks do together.
+    ///
+    /// # Errors
+    /// That NCCL failed, now or before.
+    ///
+    /// # Safety
+    /// Windows hold what the call says, and nobody but the streams of their ranks touches them.
+    pub(crate) unsafe fn launch(&self, joint: &Joint) -> Result<(), String> {
+        let mut state = self.state();
+        if let Some(why) = self.failed.get() {
+            return Err(why.clone());
+        }
+        let cards: Vec<_> = joint.members.iter().map(|&rank| &self.by_rank[rank]).collect();
+        self.joined(&mut state, joint, &cards)
+            .map_err(|why| self.abort(&mut state, format!("{}: {why}", joint.call)))
+    }
+    fn joined(&self, state: &mut State, joint: &Joint, cards: &[&Arc<Card>]) -> Result<(), String> {
+        if !state.groups.contains_key(joint.members) {
+            let new = Communicators::new(self.nccl, cards, self.limit / 2)?;
+            state.groups.insert(joint.members.to_vec(), new);
+        }
+        let events = self.events(state, joint.members).map_err(|error| error.to_string())?;
+        let State { groups, scratch, under_way, .. } = state;
+        let group = &groups[joint.members];
+        let side = |(rank, &handle): (usize, &Handle)| {
+            let [give, take] = joint.windows.get(rank).copied().unwrap_or([null_mut(); 2]);
+            Side { give, take, of: [handle, cards[rank].stream()] }
+        };
+        let mut sides: Vec<_> = group.handles().iter().enumerate().map(side).collect();
+        if let Jointly::Columns { rows, cols, .. } = joint.what {
+            let bytes = sides.len() * rows * cols * joint.size;
+            for (rank, side) in sides.iter_mut().enumerate() {
+                side.take = room(&mut scratch[joint.members[rank]], cards[rank], bytes)?;
+            }
+        }
+        let _whole = card::nobody_allocates();
+        let record = |which: usize| {
+            let mut cards = cards.iter().zip(&events);
+            cards.try_for_each(|(card, events)| card.record(events[which])).map_err(|error| error.to_string())
+        };
+        record(0)?;
+        self.nccl.grouped(|| self.calls(joint, &sides))?;
+        group.settled(self.limit / 2)?; // before ranks that wait for this one give up
+        copied(joint, cards, &sides).map_err(|error| error.to_string())?;
+        record(1)?;
+        let (call, members) = (joint.call.to_string(), joint.members.to_vec());
+        under_way.push_back(UnderWay { call, members, events, since: None });
+        Ok(())
+    }
+    /// NCCL's calls, rank by rank.
+    fn calls(&self, joint: &Joint, sides: &[Side]) -> Result<(), String> {
+        let (nccl, size) = (self.nccl, joint.size);
+        let number = if joint.number == "bf16" { nccl::BF16 } else { nccl::F32 };
+        let each = |call: &dyn Fn(&Side) -> Result<(), String>| sides.iter().try_for_each(call);
+        match &joint.what {
+            &Jointly::Reduced(how, len) => {
+                let how = if how == Reduce::Sum { nccl::SUM } else { nccl::MAX };
+                each(&|&Side { give, take, of: [comm, stream] }| {
+                    nccl!(nccl, ncclAllReduce(give.cast(), take.cast(), len, number, how, comm, stream))
+                })
+            }
+            Jointly::Scattered(blocks) if blocks.iter().all(|[_, len]| *len == blocks[0][1]) => {
+                each(&|&Side { give, take, of: [comm, stream] }| {
+                    let (give, take, len) = (give.cast(), take.cast(), blocks[0][1]);
+                    nccl!(nccl, ncclReduceScatter(give, take, len, number, nccl::SUM, comm, stream))
+                })
+            }
+            Jointly::Scattered(blocks) => each(&|&Side { give, take, of: [comm, stream] }| {
+                let mut blocks = (0..).zip(blocks).filter(|(_, [_, len])| *len > 0);
+                blocks.try_for_each(|(root, &[at, len])| {
+                    let (give, take) = (give.wrapping_add(at * size).cast(), take.cast());
+                    nccl!(nccl, ncclReduce(give, take, len, number, nccl::SUM, root, comm, stream))
+                })
+            }),
+            &Jointly::Gathered(len) => self.gathered(sides, len * size),
+            &Jointly::Columns { rows, cols, .. } => self.gathered(sides, rows * cols * size),
+            &Jointly::Spread(root, len) => each(&|&Side { give, take, of: [comm, stream] }| {
+                let (give, take, bytes) = (give.cast(), take.cast(), len * size);
+                nccl!(nccl, ncclBroadcast(give, take, bytes, nccl::BYTES, root as c_int, comm, stream))
+            }),
+            Jointly::Moved(moves) => {
+                moves.iter().filter(|m| m.from != m.to && m.bytes > 0).try_for_each(|m| {
+                    let ([sends, s], [takes, t]) = (sides[m.from].of, sides[m.to].of);
+                    nccl!(nccl, ncclSend(m.source.cast(), m.bytes, nccl::BYTES, m.to as c_int, sends, s))?;
+                    nccl!(nccl, ncclRecv(m.target.cast(), m.bytes, nccl::BYTES, m.from as c_int, takes, t))
+                })
+            }
+        }
+    }
+    fn gathered(&self, sides: &[Side], bytes: usize) -> Result<(), String> {
+        let mut sides = sides.iter();
+        sides.try_for_each(|&Side { give, take, of: [comm, stream] }| {
+            nccl!(self.nccl, ncclAllGather(give.cast(), take.cast(), bytes, nccl::BYTES, comm, stream))
+        })
+    }
+}
+
+/// That cards wait in a call for others, or for NCCL if all have come.
+fn late(call: &UnderWay, came: &[bool], limit: Duration) -> String {
+    let of = |wanted: bool| {
+        let ranks = call.members.iter().zip(came).filter(|(_, came)| **came == wanted);
+        let ranks: Vec<_> = ranks.map(|(rank, _)| rank.to_string()).collect();
+        if let [rank] = &ranks[..] { format!("rank {rank}") } else { format!("ranks {}", ranks.join(", ")) }
+    };
+    if came.iter().all(|came| *came) {
+        return format!("the GPUs of {} came to {} and did not end it within {limit:?}", of(true), call.call);
+    }
+    format!(
+        "the GPU of {} did not come within {limit:?} to {}; that of {} did",
+        of(false),
+        call.call,
+        of(true)
+    )
+}
+
+/// What each card copies for itself: a rank's own pieces, and the columns that are wanted of what was gathered.
+fn copied(joint: &Joint, cards: &[&Arc<Card>], sides: &[Side]) -> Result<(), CudaError> {
+    match &joint.what {
+        Jointly::Moved(moves) => {
+            let mut own = moves.iter().filter(|m| m.from == m.to && m.bytes > 0);
+            own.try_for_each(|m| cards[m.to].copy(m.source as u64, m.target as u64, m.bytes))
+        }
+        &Jointly::Columns { rows, cols, n } => {
+            for (rank, side) in sides.iter().enumerate() {
+                let (gathered, take) = (side.take as usize, joint.windows[rank][1] as usize);
+                for (peer, row) in (0..sides.len()).flat_map(|peer| (0..rows).map(move |row| (peer, row))) {
+                    let first = (peer * cols).min(n);
+                    let len = ((peer + 1) * cols).min(n) - first;
+                    let from = gathered + (peer * rows + row) * cols * joint.size;
+                    let to = take + (row * n + first) * joint.size;
+                    if len > 0 {
+                        cards[rank].copy(from as u64, to as u64, len * joint.size)?;
+                    }
+                }
+            }
+            Ok(())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A rank's scratch memory of so many bytes at least. Only its own stream touches it, so who takes it next waits for no one.
+fn room((at, held): &mut (u64, usize), card: &Card, bytes: usize) -> Result<*mut u8, String> {
+    if *held < bytes {
+        if *held > 0 {
+            card.free(*at);
+            *held = 0;
+        }
+        let new = card.alloc(bytes).map_err(|error| error.to_string())?;
+        *at = new.ok_or_else(|| format!("no {bytes} bytes more for what is gathered"))?;
+        *held = bytes;
+    }
+    Ok(*at as *mut u8)
+}
+
+/// Looks after a world as long as there is one: what waits for a card that waits for NCCL is ended from here.
+fn watch(cards: &Weak<Cards>) {
+    while let Some(cards) = cards.upgrade() {
+        if cards.well().and_then(|()| cards.in_time()).is_err() {
+            return;
+        }
+        drop(cards);
+        thread::sleep(EVERY);
+    }
+}
+
+impl Drop for Cards {
+    fn drop(&mut self) {
+        let limit = self.limit;
+        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        state.groups.values_mut().for_each(|group| group.end(limit));
+        let held = self.by_rank.iter().zip(&state.scratch).filter(|(_, (_, held))| *held > 0);
+        held.for_each(|(card, (at, _))| card.free(*at));
+        state.under_way.drain(..).for_each(|call| {
+            call.members
+                .into_iter()
+                .zip(call.events)
+                .for_each(|(rank, events)| state.spare[rank].extend(events));
+        });
+        let events = self.by_rank.iter().zip(state.spare.drain(..));
+        events.for_each(|(card, events)| events.into_iter().for_each(|event| card.forget(event)));
+    }
+}
