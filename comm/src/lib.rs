@@ -89,7 +89,7 @@ pub use link::{Link, LinkError};
 pub use mesh::{Mesh, Profiling, TraceSpan};
 pub use request::Request;
 pub use schedule::{Arrival, CommSchedule, CommStep, Transfer};
-pub use shared::{Joint, Jointly, Move, Reduction, Shared};
+pub use shared::{Joint, Jointly, PieceMoved, Reduction, SharedPlace};
 pub use started::{InPlace, Together};
 pub use tag::Tag;
 pub use threads::{RankError, Stuck, Within, World, caught};

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tensor::{Host, HostPtr, Place};
 
 /// A place that ranks share as threads of one process.
-pub trait Shared: Place {
+pub trait SharedPlace: Place {
     /// That of a world of so many ranks, each of which waits so long in a call at most.
     ///
     /// # Errors
@@ -36,7 +36,7 @@ pub trait Shared: Place {
     /// All windows hold the range, and so does what it is written to; nobody else writes it in a window, or touches it where the
     /// result goes.
     unsafe fn reduce(&self, reduction: &Reduction);
-    /// Whether a world's place does what ranks do together as a whole, by [`Shared::jointly`], not rank by rank by copies and
+    /// Whether a world's place does what ranks do together as a whole, by [`SharedPlace::jointly`], not rank by rank by copies and
     /// reductions.
     #[inline(always)]
     fn joins(&self) -> bool {
@@ -89,12 +89,12 @@ pub enum Jointly {
     /// Every rank takes what the first number, a rank, gives.
     Spread(usize, usize),
     /// Pieces are copied.
-    Moved(Vec<Move>),
+    Moved(Vec<PieceMoved>),
 }
 
 /// A piece that is copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Move {
+pub struct PieceMoved {
     /// Whose it is.
     pub from: usize,
     /// Who takes it.
@@ -142,7 +142,7 @@ impl Reduction<'_> {
     }
 }
 
-impl Shared for Host {
+impl SharedPlace for Host {
     fn of_world(_: usize, _: Duration) -> Result<Self, String> {
         Ok(Self::default())
     }

@@ -4,7 +4,7 @@ use crate::cards::Cards;
 use crate::driver::CudaError;
 use bytemuck::AnyBitPattern;
 use std::sync::Arc;
-use tensor::{Failure, Meter, Place, Pool, Profile};
+use tensor::{Meter, Place, PlaceError, Pool, Profile};
 
 /// One rank's share of a card. Freed memory is kept for reuse, so that a steady state takes none from the driver.
 #[derive(Clone)]
@@ -27,10 +27,10 @@ impl Home {
     /// Whether all that was launched with other ranks is well.
     ///
     /// # Panics
-    /// With [`Failure`], if it is not.
+    /// With [`PlaceError`], if it is not.
     fn well(&self) {
         if let Some(why) = self.cards.as_ref().and_then(|cards| cards.well().err()) {
-            Failure(why).unwind()
+            PlaceError(why).unwind()
         }
     }
 }
@@ -60,7 +60,7 @@ impl Gpu {
     /// Launches a kernel.
     ///
     /// # Panics
-    /// With [`Failure`], if the card has failed.
+    /// With [`PlaceError`], if the card has failed.
     pub(crate) fn launch(&self, kernel: &str, shape: Shape, arguments: &[&dyn Argument]) {
         well(self.card().launch(kernel, shape, arguments));
     }
@@ -70,7 +70,7 @@ impl Default for Gpu {
     /// A rank's share of the first card.
     ///
     /// # Panics
-    /// With [`Failure`], if it cannot be opened.
+    /// With [`PlaceError`], if it cannot be opened.
     fn default() -> Self {
         Self::of(&well(Card::open(0)))
     }
@@ -78,7 +78,7 @@ impl Default for Gpu {
 
 /// What a call of the driver gives; a failure ends the rank.
 pub(crate) fn well<T>(outcome: Result<T, CudaError>) -> T {
-    outcome.unwrap_or_else(|error| Failure(error.to_string()).unwind())
+    outcome.unwrap_or_else(|error| PlaceError(error.to_string()).unwind())
 }
 
 /// An address in a card's memory.

@@ -10,7 +10,7 @@ use tensor::{Bf16, Category, Device, Index, Tensor, mix};
 
 /// A figure, beside what it is measured by.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Figure {
+pub struct CardFigure {
     /// What was measured.
     pub name: String,
     /// How much of it there is a second.
@@ -23,7 +23,7 @@ pub struct Figure {
     pub wanted: f64,
 }
 
-impl Figure {
+impl CardFigure {
     /// The part of what it is measured by.
     pub fn part(&self) -> Option<f64> {
         self.beside.as_ref().map(|(beside, _)| self.rate / beside)
@@ -62,17 +62,17 @@ fn draw<S: Number>(gpu: &Gpu, seed: u64, rows: usize, cols: usize) -> Tensor<S::
 ///
 /// # Errors
 /// The driver's.
-pub fn all(gpu: &Gpu, scale: Scale, tell: &dyn Fn(&Figure)) -> Outcome<Vec<Figure>> {
+pub fn all(gpu: &Gpu, scale: Scale, tell: &dyn Fn(&CardFigure)) -> Outcome<Vec<CardFigure>> {
     let mut figures = Vec::new();
-    let mut add = |figure: Figure| {
+    let mut add = |figure: CardFigure| {
         tell(&figure);
         figures.push(figure);
     };
     let copy = copies(gpu, scale)?;
-    add(Figure { name: "device copy".into(), rate: copy, unit: "GB/s", beside: None, wanted: 0.0 });
+    add(CardFigure { name: "device copy".into(), rate: copy, unit: "GB/s", beside: None, wanted: 0.0 });
     for (name, rate) in streams::<f32>(gpu, scale)?.into_iter().chain(streams::<Bf16>(gpu, scale)?) {
         let beside = Some((copy, "a device copy".into()));
-        add(Figure { name, rate, unit: "GB/s", beside, wanted: 0.9 });
+        add(CardFigure { name, rate, unit: "GB/s", beside, wanted: 0.9 });
     }
     let library = Cublas::on(gpu.card());
     for (side, wanted, product) in [(8192, 0.95, products::<Bf16> as Product), (4096, 0.8, products::<f32>)] {
@@ -114,7 +114,7 @@ fn streams<S: Number>(gpu: &Gpu, scale: Scale) -> Outcome<Vec<(String, f64)>> {
     Ok(figures)
 }
 
-type Product = fn(&Gpu, Scale, usize, f64, &Outcome<Cublas>) -> Outcome<Figure>;
+type Product = fn(&Gpu, Scale, usize, f64, &Outcome<Cublas>) -> Outcome<CardFigure>;
 
 /// A square product, beside the library's.
 fn products<S: Number>(
@@ -123,7 +123,7 @@ fn products<S: Number>(
     n: usize,
     wanted: f64,
     library: &Outcome<Cublas>,
-) -> Outcome<Figure> {
+) -> Outcome<CardFigure> {
     let [a, b, mut c] = [1, 2, 3].map(|seed| draw::<S>(gpu, seed, n, n));
     let flops = 2.0 * (n as f64).powi(3);
     let own = best(gpu.card(), scale, || S::On::on(gpu).gemm(c.view_mut(), a.view(), b.view(), Write::Set))?;
@@ -137,7 +137,7 @@ fn products<S: Number>(
             Some((flops / theirs / 1e12, "cuBLAS".to_string()))
         }
     };
-    Ok(Figure {
+    Ok(CardFigure {
         name: format!("product {n}^3, {}", S::NAME),
         rate: flops / own / 1e12,
         unit: "TFLOP/s",
@@ -147,7 +147,7 @@ fn products<S: Number>(
 }
 
 /// Causal attention forward in bf16: 4 sequences of 4096 tokens, 16 heads of 128 features.
-fn attention(gpu: &Gpu, scale: Scale) -> Outcome<Figure> {
+fn attention(gpu: &Gpu, scale: Scale) -> Outcome<CardFigure> {
     let (len, heads) = (4096 / scale.sides, Heads { queries: 16, keys: 16, dim: 128 });
     let (sequences, width) = (4, heads.queries * heads.dim);
     let segment = |i| Segment { row: i * len, len, position: 0, sequence: i };
@@ -168,7 +168,7 @@ fn attention(gpu: &Gpu, scale: Scale) -> Outcome<Figure> {
     let beside = pytorchs_attention(len)
         .map(|seconds| (rate(seconds), "PyTorch's scaled_dot_product_attention".into()));
     let name = format!("attention forward, {sequences} x {len} tokens, causal, bf16");
-    Ok(Figure { name, rate: rate(seconds), unit: "TFLOP/s", beside, wanted: 0.7 })
+    Ok(CardFigure { name, rate: rate(seconds), unit: "TFLOP/s", beside, wanted: 0.7 })
 }
 
 /// Seconds that PyTorch takes for the same attention, where a Python has it and a card.

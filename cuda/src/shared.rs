@@ -6,10 +6,10 @@ use crate::cards::Cards;
 use crate::gpu::{Gpu, GpuPtr, well};
 use crate::launches::each;
 use crate::nccl::Nccl;
-use comm::{Joint, Reduce, Reduction, Shared};
+use comm::{Joint, Reduce, Reduction, SharedPlace};
 use std::env;
 use std::time::Duration;
-use tensor::Failure;
+use tensor::PlaceError;
 
 /// Ranks that a reduction takes: a kernel's parameters hold so many addresses.
 pub const MOST_RANKS: usize = 256;
@@ -84,7 +84,7 @@ impl Engine {
     }
 }
 
-impl Shared for Gpu {
+impl SharedPlace for Gpu {
     fn of_world(ranks: usize, limit: Duration) -> Result<Self, String> {
         let open = |rank: usize| Card::open(rank % Card::count()?);
         let card = open(0).map_err(|error| error.to_string())?;
@@ -134,7 +134,7 @@ impl Shared for Gpu {
     unsafe fn jointly(&self, joint: &Joint) {
         // SAFETY: the caller's promise.
         let launched = self.cards().map_or(Ok(()), |cards| unsafe { cards.launch(joint) });
-        launched.unwrap_or_else(|why| Failure(why).unwind());
+        launched.unwrap_or_else(|why| PlaceError(why).unwind());
     }
 }
 
@@ -147,7 +147,7 @@ mod tests {
     use tensor::{Bf16, Category, Cpu, Device, Scalar, Tensor};
 
     /// All that ranks do together, on numbers that differ by rank; what each has afterwards.
-    fn together<D: kernels::Kernels<Place: Shared>>() -> Vec<Vec<D::Elem>> {
+    fn together<D: kernels::Kernels<Place: SharedPlace>>() -> Vec<Vec<D::Elem>> {
         let world = World::threads(&[(Axis::Tp, 3)]).unwrap();
         let ran = world.run(|device: D, mesh| {
             let (group, rank) = (mesh.group(Axis::Tp), mesh.rank());

@@ -2,7 +2,7 @@
 //! devices hold at most, all ranks together. The program itself, its texts and mapped files are not counted.
 use crate::At;
 use crate::{Error, Result, Scheme, session};
-use comm::Shared;
+use comm::SharedPlace;
 use kernels::{Kernels, Meta};
 use std::fmt::Display;
 use std::fs;
@@ -18,7 +18,7 @@ pub fn holds(bytes: u128, free: Option<u64>) -> bool {
 ///
 /// # Errors
 /// One sentence with both numbers.
-pub fn fits<P: Shared>(run: impl Display, ranks: usize, bytes: u128) -> Result<()> {
+pub fn fits<P: SharedPlace>(run: impl Display, ranks: usize, bytes: u128) -> Result<()> {
     fits_in(run, bytes, P::free_beside_the_host(ranks).or_else(free))
 }
 

@@ -1,6 +1,6 @@
 //! The numbers that a run can have, as flags name them and as programs are generic over them.
 use crate::dump::Number;
-use comm::Shared;
+use comm::SharedPlace;
 use kernels::Selects;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -8,10 +8,13 @@ use tensor::{Device, Real};
 
 /// A device whose ranks are threads of this process, with numbers that programs run on: floats.
 pub trait Runs:
-    Selects<Place: Shared, Elem: Real + Number, Wide: Device<Elem: Real + Number>> + Default
+    Selects<Place: SharedPlace, Elem: Real + Number, Wide: Device<Elem: Real + Number>> + Default
 {
 }
-impl<D: Selects<Place: Shared, Elem: Real + Number, Wide: Device<Elem: Real + Number>> + Default> Runs for D {}
+impl<D: Selects<Place: SharedPlace, Elem: Real + Number, Wide: Device<Elem: Real + Number>> + Default> Runs
+    for D
+{
+}
 
 /// The numbers of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,7 +1,7 @@
 //! The one place where the ranks of a layout start, and where each is given its place to build in: as threads with
 //! numbers, as one rank alone, or as a ghost, a rank without numbers and without the others, which is priced.
 use crate::{At, Layout, Result, Scheme};
-use comm::{Mesh, Shared, World};
+use comm::{Mesh, SharedPlace, World};
 use kernels::{Kernels, Meta};
 use layers::{Random, Values, Wide};
 use tensor::Device;
@@ -14,7 +14,7 @@ pub type Source<'a, D> = &'a (dyn Values<Wide<D>> + Sync);
 ///
 /// # Errors
 /// The failure of a rank that came first.
-pub fn run<'a, D: Kernels<Place: Shared>, T: Send>(
+pub fn run<'a, D: Kernels<Place: SharedPlace>, T: Send>(
     (scheme, world): (impl Into<Scheme<'a, D>>, &World),
     values: Source<D>,
     program: impl Fn(At<D>) -> Result<T> + Sync,

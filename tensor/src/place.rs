@@ -70,9 +70,9 @@ impl Fault {
 /// A place that has failed: what a driver says of it. Whoever computes there unwinds with this, up to the rank's end.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct Failure(pub String);
+pub struct PlaceError(pub String);
 
-impl Failure {
+impl PlaceError {
     /// What `work` gives, unless the place fails.
     ///
     /// # Errors

@@ -6,7 +6,7 @@ use super::slow::{Slow, pause};
 use super::started::Started;
 use super::watch::Watch;
 use crate::engine::nth_of;
-use crate::shared::{Joint, Jointly, Move, Reduction, Shared};
+use crate::shared::{Joint, Jointly, PieceMoved, Reduction, SharedPlace};
 use crate::{Call, Counts, Engine, Op, Post, Result, Windows};
 use std::ptr::{from_ref, null_mut};
 use std::sync::Arc;
@@ -23,7 +23,7 @@ pub(super) struct Threads<P> {
     slow: Option<Arc<Slow>>,
 }
 
-impl<P: Shared> Threads<P> {
+impl<P: SharedPlace> Threads<P> {
     /// The group of these ranks of a world, over links of this kind.
     pub(super) fn new(place: P, members: Arc<[usize]>, watch: &Arc<Watch>, slow: Option<Arc<Slow>>) -> Self {
         Self {
@@ -180,7 +180,7 @@ impl<P: Shared> Threads<P> {
                         // Inside the windows, as the caller promises.
                         let source = both[from][0].wrapping_add(at * size);
                         let target = both[to][1].wrapping_add(filled * size);
-                        moves.push(Move { from, to, source, target, bytes: len * size });
+                        moves.push(PieceMoved { from, to, source, target, bytes: len * size });
                     });
                 }
                 Jointly::Moved(moves)
@@ -203,7 +203,7 @@ fn one_list(call: &Call) -> Option<&Arc<[usize]>> {
     }
 }
 
-impl<P: Shared> Engine<P> for Threads<P> {
+impl<P: SharedPlace> Engine<P> for Threads<P> {
     unsafe fn now(&self, rank: usize, windows: Windows<P>, call: &Call) -> Result<()> {
         let both = [windows.give, windows.take].map(|window| window.map_or(null_mut(), P::raw));
         let [give, to] = both;
@@ -231,7 +231,8 @@ impl<P: Shared> Engine<P> for Threads<P> {
         let bytes = call.elements() * call.elem.size;
         let copy = |source, target| {
             if self.place.joins() {
-                let what = Jointly::Moved(vec![Move { from: way[0], to: way[1], source, target, bytes }]);
+                let what =
+                    Jointly::Moved(vec![PieceMoved { from: way[0], to: way[1], source, target, bytes }]);
                 // SAFETY: the caller's promise, of both sides.
                 unsafe { self.place.jointly(&self.joint(call, &[], what)) }
             } else {

@@ -2,7 +2,7 @@
 use super::engine::Threads;
 use super::slow::{Queues, Slow};
 use super::watch::Watch;
-use crate::shared::Shared;
+use crate::shared::SharedPlace;
 use crate::sync::{Mutex, lock};
 use crate::{Axis, Engine, Engines, Grid, Link, Members};
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ pub(super) struct World<P> {
     known: Mutex<BTreeMap<Arc<[usize]>, Arc<Threads<P>>>>, // by their members
 }
 
-impl<P: Shared> World<P> {
+impl<P: SharedPlace> World<P> {
     /// None yet, of ranks with these links along axes.
     pub(super) fn new(place: P, grid: &Arc<Grid>, links: &[(Axis, Link)], watch: &Arc<Watch>) -> Self {
         let (grid, links, watch) = (grid.clone(), links.to_vec(), watch.clone());
@@ -32,7 +32,7 @@ impl<P: Shared> World<P> {
     }
 }
 
-impl<P: Shared> Engines<P> for World<P> {
+impl<P: SharedPlace> Engines<P> for World<P> {
     fn of(&self, members: &Members) -> Arc<dyn Engine<P>> {
         let members: Arc<[usize]> = members.iter().collect();
         let slow = |link| Arc::new(Slow::new(link, members.clone(), self.queues.clone()));

@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind, set_hook, take_h
 use std::path::Path;
 use std::sync::Once;
 use tensor::count::Uncountable;
-use tensor::{Failure, Fault};
+use tensor::{Fault, PlaceError};
 
 thread_local! {
     static CATCHES: Cell<bool> = const { Cell::new(false) };
@@ -65,7 +65,7 @@ pub(super) fn catch<R>(body: impl FnOnce() -> R) -> Result<R, Panic> {
         let expected = None
             .or_else(|| Some(payload.downcast_ref::<Uncountable>()?.to_string()))
             .or_else(|| Some(payload.downcast_ref::<Fault>()?.to_string()))
-            .or_else(|| Some(payload.downcast_ref::<Failure>()?.to_string()));
+            .or_else(|| Some(payload.downcast_ref::<PlaceError>()?.to_string()));
         if let Some(message) = expected {
             return Panic { message, trace: None }; // no bug: a size that was asked for, or a place that failed
         }

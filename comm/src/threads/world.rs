@@ -5,7 +5,7 @@ use super::watch::Watch;
 use crate::flight::End;
 #[cfg(any(test, feature = "mutants"))]
 use crate::mutants::{OnTrial, Trial};
-use crate::shared::Shared;
+use crate::shared::SharedPlace;
 use crate::trace::Traced;
 use crate::{Axis, Engines, FlightRecorder, Grid, Link, Mesh, Record, Result, Run, Trace, What};
 use std::collections::BTreeSet;
@@ -147,7 +147,7 @@ impl World {
     /// # Errors
     /// That there is no place for so many ranks, or the failure, by error or panic, that came first. It fails every rank that waits or calls a collective later, so
     /// the run ends.
-    pub fn run<D: Device<Place: Shared>, T: Send, E: Display>(
+    pub fn run<D: Device<Place: SharedPlace>, T: Send, E: Display>(
         &self,
         f: impl Fn(D, Mesh<D::Place>) -> Result<T, E> + Sync,
     ) -> Result<Vec<T>, RankError> {
@@ -232,7 +232,11 @@ impl World {
         let (start, traced) = settings.unwrap_or_else(|| (Instant::now(), Traced::Never));
         (0..self.size()).map(|rank| Arc::new(Record::new(rank, start, traced))).collect()
     }
-    fn meshes<D: Device<Place: Shared>>(&self, place: &D::Place, watch: &Arc<Watch>) -> Vec<Mesh<D::Place>> {
+    fn meshes<D: Device<Place: SharedPlace>>(
+        &self,
+        place: &D::Place,
+        watch: &Arc<Watch>,
+    ) -> Vec<Mesh<D::Place>> {
         let world = engines::World::new(place.clone(), &self.grid, &self.links, watch);
         let world: Arc<dyn Engines<D::Place>> = Arc::new(world);
         let mesh = |rank| {
@@ -251,7 +255,7 @@ impl World {
 
 /// The engines of a world on trial. Mutants touch memory, so they are of the host.
 #[cfg(any(test, feature = "mutants"))]
-fn on_trial<D: Device<Place: Shared>>(
+fn on_trial<D: Device<Place: SharedPlace>>(
     trial: &Trial,
     rank: usize,
     record: &Arc<Record>,

@@ -5,7 +5,7 @@ use crate::cli::watch::Watch;
 use crate::cli::{self, out, show};
 use crate::commands::compare::{Comparison, Data, Partitioning, compare};
 use bench::AtWork;
-use cuda::measure::{self, Figure, Scale};
+use cuda::measure::{self, CardFigure, Scale};
 use cuda::{AboutCard, Card, Cuda, Gpu, checks};
 use kernels::Heads;
 use layers::Shape;
@@ -14,7 +14,7 @@ use parallel::{Error, Layout, Network, Result};
 use serde::Serialize;
 use std::sync::Arc;
 use std::time::Instant;
-use tensor::{Bf16, Failure, Fault};
+use tensor::{Bf16, Fault, PlaceError};
 
 /// A Llama of 1.1 billion parameters. Source: Zhang et al., "`TinyLlama`", table 1, arXiv:2401.02385.
 const LLAMA_1B: Shape = Shape {
@@ -136,7 +136,7 @@ fn kernels(card: &Arc<Card>, watch: &Watch) -> Vec<Line> {
 /// How fast kernels are, and a model at work.
 fn figures(card: &Arc<Card>, small: bool, watch: &Watch) -> Result<Vec<Line>> {
     let scale = if small { Scale { sides: 128, tries: 1 } } else { Scale { sides: 1, tries: 10 } };
-    let tell = |figure: &Figure| watch.say(&figure.name);
+    let tell = |figure: &CardFigure| watch.say(&figure.name);
     let figures = guarded(|| measure::all(&Gpu::of(card), scale, &tell)).map_err(Error::new)?;
     watch.say("a model at work");
     let at_work = at_work(&card.about, figures[0].rate, small)?;
@@ -145,7 +145,7 @@ fn figures(card: &Arc<Card>, small: bool, watch: &Watch) -> Result<Vec<Line>> {
 
 /// What a check gives; a card that fails in it, or has no more memory, is an outcome, too.
 fn guarded<T>(work: impl FnOnce() -> std::result::Result<T, String>) -> std::result::Result<T, String> {
-    let failed = Failure::caught(|| Fault::caught(work));
+    let failed = PlaceError::caught(|| Fault::caught(work));
     failed.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?
 }
 
@@ -176,20 +176,20 @@ fn layouts() -> Result<Vec<Line>> {
 }
 
 /// A model of a billion parameters in bf16: a training step, and tokens one by one.
-fn at_work(about: &AboutCard, copy: f64, small: bool) -> Result<[Figure; 2]> {
+fn at_work(about: &AboutCard, copy: f64, small: bool) -> Result<[CardFigure; 2]> {
     let of = AtWork::measure::<Cuda<Bf16>>;
     let AtWork { step, flops, token, weights } =
         if small { of(SMALL, [2, 16], [4, 4], 1)? } else { of(LLAMA_1B, [4, 2048], [32, 64], 3)? };
     let known = ["H100", "H200"].iter().any(|name| about.name.contains(name));
     Ok([
-        Figure {
+        CardFigure {
             name: "training step of 1.1 billion parameters, bf16".into(),
             rate: flops / step / 1e12,
             unit: "TFLOP/s",
             beside: known.then(|| (PEAK, "the data sheet's peak".into())),
             wanted: 0.45,
         },
-        Figure {
+        CardFigure {
             name: "decoding with 1.1 billion parameters, bf16".into(),
             rate: weights / token / 1e9,
             unit: "GB/s",
@@ -199,8 +199,8 @@ fn at_work(about: &AboutCard, copy: f64, small: bool) -> Result<[Figure; 2]> {
     ])
 }
 
-fn line(figure: &Figure) -> Line {
-    let Figure { name, rate, unit, beside, wanted } = figure;
+fn line(figure: &CardFigure) -> Line {
+    let CardFigure { name, rate, unit, beside, wanted } = figure;
     let part = figure.part();
     let beside = match (beside, part) {
         (Some((_, what)), Some(part)) => format!(", {part:.2} of {what} ({wanted:.2} wanted)"),
