@@ -92,17 +92,15 @@ impl Nccl {
     /// # Errors
     /// In one sentence, why there is none.
     pub fn get() -> Result<&'static Self, String> {
+        static NCCL: OnceLock<Result<Nccl, String>> = OnceLock::new();
         #[cfg(test)]
         if let Some(nccl) = tests::PLACED.get() {
             return Ok(nccl);
         }
-        static NCCL: OnceLock<Result<Nccl, String>> = OnceLock::new();
-        let find = || match env::var("EQUIPART_NCCL") {
-            Ok(named) => Self::open(&[named]),
-            Err(_) => {
-                let usual = ["libnccl.so.2", "libnccl.so"].map(String::from).to_vec();
-                Self::open(&[usual, among_pythons_packages("libnccl.so")].concat())
-            }
+        let find = || {
+            let named = env::var("EQUIPART_NCCL").map(|named| vec![named]);
+            let usual = || ["libnccl.so.2", "libnccl.so"].map(String::from).to_vec();
+            Self::open(&named.unwrap_or_else(|_| [usual(), among_pythons_packages("libnccl.so")].concat()))
         };
         NCCL.get_or_init(find).as_ref().map_err(Clone::clone)
     }

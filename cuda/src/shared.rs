@@ -164,13 +164,14 @@ mod tests {
             let mut all = vec![
                 group.all_gather(&draw(5, 2, 3))?,
                 group.all_gather_columns(&draw(6, 2, 3), 8)?,
+                group.all_gather_columns(&draw(15, 2, 3), 5)?,
                 group.reduce_scatter(&draw(7, 6, 3))?,
                 group.reduce_scatter_v(&draw(8, 6, 3), &counts)?,
                 group.all_to_all(&draw(9, 6, 2))?,
                 group.all_to_all_v(
                     &draw(12, 4 + rank, 2),
-                    &[1 + rank, 2, 1],
-                    &[[1, 2, 3], [2, 2, 2], [1, 1, 1]][rank],
+                    &[1, 2, 1 + rank],
+                    &[[1, 1, 1], [2, 2, 2], [1, 2, 3]][rank],
                 )?,
                 group.scatter(&device, (rank == 2).then(|| draw(13, 6, 2)).as_ref(), 2, 2, 2)?,
                 group.all_gather_v(&draw(10, counts[rank], 2), &counts)?,
