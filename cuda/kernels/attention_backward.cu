@@ -173,8 +173,10 @@ __device__ void attention_queries(Attend a, List spans, View<T> q, View<T> k, Vi
         });
     });
 #pragma unroll
-    for (u32 c = 0; c < C; c++)
+    for (u32 c = 0; c < C; c++) {
+        if (c * TILE >= dim) break;
         add_share(dq, row, rows, touched, head * dim + c * TILE, dim - c * TILE, dqs[c], a.scale);
+    }
 }
 BY_TILES(attention_queries,
          PARAMS(Attend a, List spans, View<T> q, View<T> k, View<T> v, View<float> lse, View<float> delta, View<T> d_o,

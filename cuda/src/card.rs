@@ -8,7 +8,7 @@ mod events;
 use crate::driver::{CudaError, Driver, Handle, OUT_OF_MEMORY, call};
 use crate::ptx::{self, Module};
 use std::collections::HashMap;
-use std::ffi::{CString, c_char, c_int, c_uint, c_void};
+use std::ffi::{CString, c_char, c_int, c_void};
 use std::ptr::null_mut;
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockWriteGuard};
 

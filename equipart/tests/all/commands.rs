@@ -359,7 +359,7 @@ fn completions_and_manual_are_made_of_the_arguments() {
             .unwrap()
             .contains("checkpoint\\-every")
     );
-    assert_eq!(std::fs::read_dir(&out).unwrap().count(), 13, "the program and its twelve commands");
+    assert_eq!(std::fs::read_dir(&out).unwrap().count(), 15, "the program and its fourteen commands");
     let help = said(&["--help"]);
     assert_eq!(
         (help.matches("completions").count(), help.matches(" man").count()),
