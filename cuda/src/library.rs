@@ -1,4 +1,4 @@
-//! SharedPlace libraries that may be there or not: looked for when the program runs, never when it is built.
+//! Shared libraries that may be there or not: looked for when the program runs, never when it is built.
 use libloading::Library;
 
 /// Declares a library's functions: a struct of their addresses, all of them found when it is bound. Each returns a status, 0 if
