@@ -114,7 +114,7 @@ pub(crate) struct NumberArgs {
     /// The numbers of the run: f32, bf16 with sums in f32, or f64
     #[arg(long = "number", default_value_t, value_name = "NUMBER", value_parser = number())]
     pub(crate) name: NumberName,
-    /// Where the run computes: cpu, or cuda, the first GPU, which all ranks share
+    /// Where the run computes: cpu, or cuda: a GPU for each rank where there are as many and NCCL is found, else the first for all
     #[arg(long, default_value_t, value_name = "DEVICE", value_parser = device())]
     pub(crate) device: DeviceName,
 }
