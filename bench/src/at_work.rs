@@ -3,7 +3,7 @@ use crate::model::{self, Pass};
 use crate::scale::Scale;
 use layers::Shape;
 use parallel::number::Runs;
-use parallel::{Layout, Network, Result, price};
+use parallel::{Layout, Network, Result};
 
 /// What a model takes on one rank.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -31,13 +31,11 @@ impl AtWork {
         tries: usize,
     ) -> Result<Self> {
         let scale = Scale { shape, batch, decode, tries, ..Scale::FULL };
-        let table = shape.vocabulary * shape.width;
-        let weights = price::parameters(shape)? - table + shape.width;
         Ok(Self {
             step: model::seconds::<D>(&Network::default(), Pass::Step, &Layout::UNSPLIT, &scale)?,
             flops: model::flops(Pass::Step, &Layout::UNSPLIT, &scale)?,
             token: model::decode::<D>(&scale)?,
-            weights: (weights * size_of::<D::Elem>()) as f64,
+            weights: model::weights_read::<D>(shape)?,
         })
     }
 }

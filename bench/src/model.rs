@@ -158,9 +158,13 @@ pub(super) fn decode<D: Runs>(scale: &Scale) -> Result<f64> {
 /// A token takes at least as long as all weights take to be read by one core: the head's too, but of the embedding's
 /// table one row, and of experts those that it is handed to.
 pub(super) fn decode_bound<D: Runs>(scale: &Scale) -> Result<Bound> {
-    let table = scale.shape.vocabulary * scale.shape.width;
-    let Shape { width, blocks, .. } = scale.shape;
-    let idle = scale.shape.experts.map_or(0, |of| (of.count - of.chosen) * 3 * width * of.hidden * blocks);
-    let weights = price::parameters(scale.shape)? - table + width - idle;
-    Ok(vec![(Probe::Read { cores: 1 }, (weights * size_of::<D::Elem>()) as f64)])
+    Ok(vec![(Probe::Read { cores: 1 }, weights_read::<D>(scale.shape)?)])
+}
+
+/// Bytes of weights that such a token reads.
+pub(super) fn weights_read<D: Runs>(shape: Shape) -> Result<f64> {
+    let Shape { width, blocks, vocabulary, .. } = shape;
+    let idle = shape.experts.map_or(0, |of| (of.count - of.chosen) * 3 * width * of.hidden * blocks);
+    let weights = price::parameters(shape)? - vocabulary * width + width - idle;
+    Ok((weights * size_of::<D::Elem>()) as f64)
 }

@@ -4,6 +4,7 @@
 // dS = P ∘ (M∘(dO·Vᵀ) − δ), dQ = dS·K, dK = dSᵀ·Q.
 // Source: Dao, "FlashAttention-2", Algorithm 2, arXiv:2307.08691.
 #include "attention.cuh"
+#include "row.cuh"
 
 // delta[B, queries] = Σ o·do per head. A warp for each row and head.
 template <class T>
@@ -14,7 +15,7 @@ __device__ void attention_delta(View<float> delta, View<T> o, View<T> d_o, u32 d
         float sum = 0;
         for (u64 col = head * dim + lane; col < (head + 1) * dim; col += 32)
             sum += wide(o(row, col)) * wide(d_o(row, col));
-        for (int step = 16; step; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
+        sum = warp_sum(sum);
         if (lane == 0) delta(row, head) = sum;
     }
 }

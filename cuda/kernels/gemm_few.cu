@@ -2,7 +2,7 @@
 // comes from memory. B is read once, 16 bytes a thread; A, which is small, from the caches. For B whose rows or columns
 // are aligned.
 #include "product.cuh"
-#include "sum.cuh"
+#include "row.cuh"
 
 namespace few {
 template <class T>
@@ -33,7 +33,7 @@ __device__ __forceinline__ void by_columns(View<T> c, View<T> a, View<T> b, u32 
     }
 #pragma unroll
     for (int at = 0; at < ROWS * COLS; at++) {
-        float sum = sums::warp(sums[at / COLS][at % COLS]);
+        float sum = warp_sum(sums[at / COLS][at % COLS]);
         if (lane == 0) of_warps[warp][at] = sum;
     }
     __syncthreads();

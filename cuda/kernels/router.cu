@@ -20,13 +20,9 @@ __device__ __forceinline__ u32 lane() { return threadIdx.x % 32; }
 __device__ __forceinline__ u32 warp() { return threadIdx.x / 32; }
 __device__ __forceinline__ u64 first_row() { return (u64)blockIdx.x * (blockDim.x / 32); }
 
-template <class T, class F>
-__device__ __forceinline__ T over_lanes(T x, F f) {
-    for (int lanes = 16; lanes > 0; lanes /= 2) x = f(x, __shfl_xor_sync(~0u, x, lanes));
-    return x;
-}
 __device__ __forceinline__ u64 largest(u64 x) {
-    return over_lanes(x, [](u64 a, u64 b) { return a > b ? a : b; });
+    for (int lanes = 16; lanes > 0; lanes /= 2) x = max(x, __shfl_xor_sync(~0u, x, lanes));
+    return x;
 }
 
 // The larger, the earlier in the order of choice: the higher score, then the lower number; what is no number is the
@@ -137,7 +133,7 @@ struct Row {
         float sum = 0;
 #pragma unroll 1
         for (u32 e = lane(); e < logits.cols; e += 32) sum += f(e);
-        return sums::warp(sum);
+        return warp_sum(sum);
     }
     // Σ f(i, e) over the chosen experts; every lane has it.
     template <class F>
@@ -145,7 +141,7 @@ struct Row {
         float sum = 0;
 #pragma unroll 1
         for (u32 i = lane(); i < k; i += 32) sum += f(i, chosen[i]);
-        return sums::warp(sum);
+        return warp_sum(sum);
     }
 };
 } // namespace router
@@ -160,7 +156,7 @@ __device__ void gates(View<T> of, View<T> lse, View<T> logits, List chosen, rout
     float m = -INFINITY;
 #pragma unroll 1
     for (u32 e = lane(); e < logits.cols; e += 32) m = fmaxf(m, wide(logits(at, e)));
-    m = over_lanes(m, [](float a, float b) { return fmaxf(a, b); });
+    m = warp_max(m);
     row.lse = m + logf(row.all([&](u32 e) { return expf(wide(logits(at, e)) - m); }));
     if (lane() == 0) lse(at, 0) = narrow<T>(row.lse);
     const u32* own = chosen.at + at * by.chosen;

@@ -1,7 +1,7 @@
 // Rows of matrices by 16 bytes at a time where they lie so, and sums that a warp or a block takes, always in one order;
 // tokens of rows, and functions of more than one family.
 #pragma once
-#include "number.cuh"
+#include "lanes.cuh"
 
 // How many T are 16 bytes: what a thread moves at once.
 template <class T>
@@ -19,55 +19,28 @@ __device__ __forceinline__ bool by_lanes(const View<T>& x, const More&... more) 
     return by_lanes(x) && by_lanes(more...);
 }
 
-// An address of 16 bytes: the host's twin stops where a card would.
-template <class V, class T>
-__device__ __forceinline__ V& at16(T* at) {
+// Numbers that are moved at once lie at an address of 16 bytes: the host's twin stops where a card would.
+template <int N>
+__device__ __forceinline__ void at_16(const void* at) {
 #ifdef EQUIPART_TWIN
-    if ((u64)at % 16) abort();
+    if (N > 1 && (u64)at % 16) abort();
 #endif
-    return *(V*)at;
 }
-
-// N numbers from `at` on, in f32: one, or 16 bytes of them.
-template <class T>
-__device__ __forceinline__ void load(float (&x)[1], const T* at) {
-    x[0] = wide(*at);
-}
-__device__ __forceinline__ void load(float (&x)[4], const float* at) {
-    float4 v = at16<const float4>(at);
-    x[0] = v.x, x[1] = v.y, x[2] = v.z, x[3] = v.w;
-}
-__device__ __forceinline__ void load(float (&x)[8], const bf16* at) {
-    uint4 v = at16<const uint4>(at);
-    u32 words[4] = {v.x, v.y, v.z, v.w};
+// N numbers from `at` on, in f32; N numbers to `at`, each rounded once: one, or 16 bytes of them.
+template <int N, class T>
+__device__ __forceinline__ void load(float (&x)[N], const T* at) {
+    at_16<N>(at);
+    Lanes<N> lanes = load<N>(at);
 #pragma unroll
-    for (int k = 0; k < 4; k++) {
-        x[2 * k] = bits_to_float(words[k] << 16);
-        x[2 * k + 1] = bits_to_float(words[k] & ~0xffffu);
-    }
+    for (int n = 0; n < N; n++) x[n] = lanes.x[n];
 }
-__device__ __forceinline__ void load(float (&x)[8], const float* at) {
-    float4 a = at16<const float4>(at), b = at16<const float4>(at + 4);
-    x[0] = a.x, x[1] = a.y, x[2] = a.z, x[3] = a.w, x[4] = b.x, x[5] = b.y, x[6] = b.z, x[7] = b.w;
-}
-
-// N numbers to `at`, each rounded once.
-template <class T>
-__device__ __forceinline__ void store(T* at, const float (&x)[1]) {
-    *at = narrow<T>(x[0]);
-}
-__device__ __forceinline__ void store(float* at, const float (&x)[4]) {
-    at16<float4>(at) = make_float4(x[0], x[1], x[2], x[3]);
-}
-__device__ __forceinline__ void store(float* at, const float (&x)[8]) {
-    at16<float4>(at) = make_float4(x[0], x[1], x[2], x[3]);
-    at16<float4>(at + 4) = make_float4(x[4], x[5], x[6], x[7]);
-}
-__device__ __forceinline__ void store(bf16* at, const float (&x)[8]) {
-    u32 words[4];
+template <int N, class T>
+__device__ __forceinline__ void store(T* at, const float (&x)[N]) {
+    at_16<N>(at);
+    Lanes<N> lanes;
 #pragma unroll
-    for (int k = 0; k < 4; k++) words[k] = narrow<bf16>(x[2 * k]).bits | (u32)narrow<bf16>(x[2 * k + 1]).bits << 16;
-    at16<uint4>(at) = uint4{words[0], words[1], words[2], words[3]};
+    for (int n = 0; n < N; n++) lanes.x[n] = x[n];
+    store(at, lanes);
 }
 
 // The sum, or the largest, over the 32 threads of a warp: the same for all of them.

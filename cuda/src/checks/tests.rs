@@ -61,9 +61,19 @@ fn child(family: &str, variables: &[(&str, &str)]) -> Output {
 /// A source, what stands there, what is planted, and the family whose checks must fail.
 const BUGS: [[&str; 4]; 5] = [
     // A missing barrier: a warp reads what others have not written yet.
-    ["sum.cuh", "of_warps[mine] = x;\n    __syncthreads();", "of_warps[mine] = x;", "optimizer"],
+    [
+        "row.cuh",
+        "room[warp * N + n] = x[n];\n    __syncthreads();",
+        "room[warp * N + n] = x[n];",
+        "optimizer",
+    ],
     // A wrong lane.
-    ["sum.cuh", "__shfl_xor_sync(~0u, x, lanes)", "__shfl_xor_sync(~0u, x, lanes ^ 1)", "optimizer"],
+    [
+        "row.cuh",
+        "x += __shfl_xor_sync(~0u, x, apart)",
+        "x += __shfl_xor_sync(~0u, x, apart ^ 1)",
+        "optimizer",
+    ],
     // Off by one tile: the last one is fetched and never multiplied.
     ["gemm.cu", "k < a.cols + (u64)K; k += K", "k < a.cols; k += K", "gemm"],
     // A missing scale.

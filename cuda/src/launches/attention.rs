@@ -1,10 +1,9 @@
 //! Launches of `attention.cu` and `attention_backward.cu`.
 use super::{Dropped, THREADS, Window, Words, named};
-use crate::card::{Argument, Shape};
+use crate::card::{Argument, Shape, arguments_of};
 use crate::device::Cuda;
 use crate::gpu::Gpu;
 use kernels::{Attend, Heads, Mask, Qkv, Softmax};
-use std::ffi::c_void;
 use tensor::{Index, Scalar, View, ViewMut};
 
 /// What is attended, as kernels see it: `Attend` of `attention.cuh`.
@@ -21,12 +20,7 @@ struct Attended {
     sinks: u32,
     scale: f32,
 }
-// SAFETY: as `Attend` has them.
-unsafe impl Argument for Attended {
-    fn bytes(&self) -> (*mut c_void, usize) {
-        ((&raw const *self).cast_mut().cast(), size_of::<Self>())
-    }
-}
+arguments_of!(Attended);
 
 impl From<&Attend> for Attended {
     fn from(attend: &Attend) -> Self {

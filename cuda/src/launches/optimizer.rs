@@ -1,10 +1,9 @@
 //! Launches of `optimizer.cu`.
 use super::{Window, each, named};
-use crate::card::{Argument, Shape};
+use crate::card::{Shape, arguments_of};
 use crate::device::Cuda;
 use crate::gpu::Gpu;
 use kernels::AdamW;
-use std::ffi::c_void;
 use tensor::{Scalar, View, ViewMut};
 
 /// Blocks of a launch that adds up in all of them: `MOST` of `sum.cuh`.
@@ -51,12 +50,7 @@ struct Step {
     beta2: f32,
     eps: f32,
 }
-// SAFETY: as the kernel's `AdamW` has them.
-unsafe impl Argument for Step {
-    fn bytes(&self) -> (*mut c_void, usize) {
-        ((&raw const *self).cast_mut().cast(), size_of::<Self>())
-    }
-}
+arguments_of!(Step);
 
 impl From<AdamW> for Step {
     /// By the arithmetic of the host's kernel.

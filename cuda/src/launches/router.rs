@@ -1,10 +1,9 @@
 //! Launches of `router.cu`.
 use super::{Window, Words, named, optimizer::summing};
-use crate::card::{Argument, Shape};
+use crate::card::{Shape, arguments_of};
 use crate::device::Cuda;
 use crate::gpu::Gpu;
 use kernels::{RouterBalance, RouterNoise, RouterTerms};
-use std::ffi::c_void;
 use tensor::{Index, Scalar, View, ViewMut};
 
 /// Warps of a block, a row each.
@@ -28,17 +27,7 @@ struct Noise {
     salt: u64,
     std: f32,
 }
-macro_rules! argument {
-    ($($name:ident)*) => {$(
-        // SAFETY: as the kernels have it.
-        unsafe impl Argument for $name {
-            fn bytes(&self) -> (*mut c_void, usize) {
-                ((&raw const *self).cast_mut().cast(), size_of::<Self>())
-            }
-        }
-    )*};
-}
-argument!(Terms Noise);
+arguments_of!(Terms, Noise);
 
 impl From<&RouterTerms> for Terms {
     fn from(terms: &RouterTerms) -> Self {

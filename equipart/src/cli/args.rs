@@ -103,6 +103,10 @@ fn number() -> impl TypedValueParser<Value = NumberName> {
     named(NumberName::ALL.map(|(number, about)| (number.name(), about, number)))
 }
 
+/// The help of `--device`.
+const DEVICE: &str = "Where the run computes: cpu, or cuda: a GPU for each rank where there are as many and NCCL is found, \
+    else the first for all";
+
 /// Reads the name of a device.
 fn device() -> impl TypedValueParser<Value = DeviceName> {
     named(DeviceName::ALL)
@@ -114,8 +118,7 @@ pub(crate) struct NumberArgs {
     /// The numbers of the run: f32, bf16 with sums in f32, or f64
     #[arg(long = "number", default_value_t, value_name = "NUMBER", value_parser = number())]
     pub(crate) name: NumberName,
-    /// Where the run computes: cpu, or cuda: a GPU for each rank where there are as many and NCCL is found, else the first for all
-    #[arg(long, default_value_t, value_name = "DEVICE", value_parser = device())]
+    #[arg(long, default_value_t, value_name = "DEVICE", value_parser = device(), help = DEVICE)]
     pub(crate) device: DeviceName,
 }
 

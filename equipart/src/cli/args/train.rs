@@ -54,8 +54,7 @@ pub(crate) struct TrainArgs {
     /// no checkpoints [default: f32]
     #[arg(long, value_parser = super::number())]
     pub(crate) number: Option<NumberName>,
-    /// Where the run computes: cpu, or cuda: a GPU for each rank where there are as many and NCCL is found, else the first for all
-    #[arg(long, default_value_t, value_name = "DEVICE", value_parser = super::device())]
+    #[arg(long, default_value_t, value_name = "DEVICE", value_parser = super::device(), help = super::DEVICE)]
     pub(crate) device: DeviceName,
     #[arg(long, default_value_t, help = layout::grammar())]
     pub(crate) layout: Layout,
