@@ -13,9 +13,9 @@ use layers::{Builder, Cx, Design, Kind, Random, Rates, Rest, Rests, Shape, Strat
 use parallel::pipeline::gpipe::GPipe;
 use parallel::tensor::sequence_parallel::SequenceParallel;
 use parallel::{At, Batch, Error, Schedule, Sequence, Stages, Trainer};
-use tensor::{Cpu, Dual, Ids};
+use tensor::{Cpu, Dual, F61, Ids, Key};
 
-type Device = Cpu<Dual<f32>>;
+type Device = Cpu<Dual<F61>>;
 
 /// Replicated KV heads, norms of heads, rotary positions.
 fn llama() -> Shape {
@@ -54,6 +54,7 @@ fn takes_nothing(work: impl Fn(&At<Device>) -> Result<[usize; 12], Error> + Sync
         (&[dp(2), tp(2)], true),
         (&[tp(4)], true),
     ];
+    let _key = Key(1).enter();
     for (sizes, regions) in layouts {
         let ran = World::threads(sizes).unwrap().run(|device: Device, mesh: Mesh<tensor::Host>| {
             let at = Builder::new(&device, &mesh, &Random { seed: 1 });

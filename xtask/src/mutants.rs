@@ -9,7 +9,7 @@ use std::process::{Command, ExitCode};
 /// The tests that try mutants. `tensor` is among them because its tests ask other crates for features: so all is built as
 /// the README's test command builds it, and not a second time.
 const TESTS: [&str; 2] = [
-    "test --quiet --package tensor --package layers --lib -- --nocapture",
+    "test --quiet --package tensor --package layers --features layers/proof --lib -- --nocapture",
     "test --quiet --package tensor --package layers --package prove --test all mutants:: -- --nocapture",
 ];
 /// Where a line of theirs begins.

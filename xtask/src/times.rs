@@ -6,8 +6,9 @@ use std::process::{Command, ExitStatus};
 
 /// The file of a layer, and a line of its code: an edit of it is what the time of an edited layer is of.
 const EDITED: [&str; 2] = ["layers/src/linear/column.rs", "        let mut y = matmul("];
-/// The layer's proof. `tensor` is among the crates because its tests ask others for features: so nothing is built twice.
-const PROOF: &str = "test --quiet --package tensor --package layers --lib column::";
+/// The layer's proof. `tensor` is among the crates because its tests ask others for features, as the whole workspace does: so
+/// nothing is built twice.
+const PROOF: &str = "test --quiet --package tensor --package layers --features layers/proof --lib column::";
 
 /// Seconds of CPU, user and system, that all programs took which this one started and which have ended; none where the
 /// system does not say. (`/proc/self/stat` counts in hundredths.)
