@@ -6,7 +6,7 @@ use std::slice::{from_raw_parts, from_raw_parts_mut};
 use tensor::Scalar;
 
 /// From how many places rows are read at a time, which is what memory gives the most to.
-const STREAMS: usize = 4;
+const STREAMS: usize = 8;
 
 /// How rows are added up.
 pub(super) trait AddRows<S: Scalar> {

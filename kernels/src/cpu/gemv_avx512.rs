@@ -1,6 +1,7 @@
 //! Few rows times a matrix of f32 with AVX-512: what counts is how fast the matrix comes from memory.
 //!
-//! Its rows are fetched [`AHEAD`] of what is used, since the hardware alone does not look far enough ahead.
+//! Its rows are fetched [`AHEAD`] of what is used, since the hardware alone does not look far enough ahead, into the second cache,
+//! since a core asks for few lines of the first at once.
 use super::few::{AddRows, by_rows};
 use super::gemm::{Factor, Sums};
 #[allow(clippy::wildcard_imports)]
@@ -33,7 +34,7 @@ impl AddRows<f32> for Avx512 {
             unsafe {
                 let mut sum = _mm512_maskz_loadu_ps(mask, y.add(j));
                 for (&x, &row) in x.iter().zip(&rows) {
-                    _mm_prefetch::<_MM_HINT_T0>(row.wrapping_add(j + AHEAD).cast());
+                    _mm_prefetch::<_MM_HINT_T1>(row.wrapping_add(j + AHEAD).cast());
                     sum = _mm512_fmadd_ps(x, _mm512_maskz_loadu_ps(mask, row.add(j)), sum);
                 }
                 _mm512_mask_storeu_ps(y.add(j), mask, sum);

@@ -1,29 +1,28 @@
 //! Few rows times a large matrix of bf16 with AVX-512: what counts is how fast the matrix comes from memory.
 //!
-//! It is read once, and fetched some way ahead in the order in which it lies, since that is what memory gives the most to.
+//! It is read once, from eight places at a time, each of which goes on where it left off: memory gives the most to what runs
+//! ahead of so few long streams. What is fetched goes to the second cache, since a core asks for few lines of the first at once.
 //! Vectors are widened without moving a number: by rows, a vector is split into two that hold its columns in an order of
 //! their own, and sums are put in order at the end; by columns both factors have the same order, and sums need none.
 use super::super::gemm::Factor;
-use super::super::micro_avx512::{Ahead, multiply_add};
+use super::super::micro_avx512::multiply_add;
 #[allow(clippy::wildcard_imports)] // a dozen intrinsics
 use std::arch::x86_64::*;
 use tensor::{Bf16, Scalar};
 
-/// Rows of B that are added together, so that sums are read and written seldom.
+/// Rows of B that are added together, each from a place of its own, so that sums are read and written seldom.
 const TOGETHER: usize = 8;
 /// Numbers of a vector of bf16.
 const LANES: usize = 32;
-/// How many rows ahead of use they are fetched, and how many numbers at most: as many as the second cache holds beside sums.
-const AHEAD: [usize; 2] = [2 * TOGETHER, 1 << 16];
+/// How many numbers ahead of use they are fetched; beyond a row's or a column's end its place goes on with the next.
+const AHEAD: usize = 1024;
 /// Sums that the second cache holds beside what is fetched: columns are gone through in blocks of as many, since memory
 /// gives long rows faster than short ones.
 const SUMS: usize = 1 << 15;
 /// Columns of B that are multiplied together, each from a place of its own.
-const COLUMNS: usize = 4;
-/// How many numbers ahead of use they are fetched; beyond a column's end its place goes on with the next.
-const BEYOND: usize = 1024;
+const COLUMNS: usize = 8;
 /// Rows of A that a pass over the columns takes.
-const ROWS: usize = 4;
+const ROWS: usize = 2;
 
 /// Floats that both products need for the left factor.
 pub(super) fn left_len(m: usize, k: usize) -> usize {
@@ -51,31 +50,32 @@ pub(super) unsafe fn by_rows<const PAIRS: bool, const WORDS: usize>(
 ) {
     const { assert!(WORDS == if PAIRS { TOGETHER / 2 } else { TOGETHER }) };
     let (ld, block) = (sums_ld(n), (SUMS / m.max(1)).next_multiple_of(LANES));
+    let (groups, apart) = (k.div_ceil(TOGETHER), k / TOGETHER);
+    // Which row of B is this one of a group; those that are left over lie beside each other.
+    let place = |group: usize, r: usize| if group < apart { group + r * apart } else { apart * TOGETHER + r };
     // SAFETY: rows and columns inside the caller's windows.
     unsafe {
         std::slice::from_raw_parts_mut(sums, m * ld).fill(0.0);
-        for (group, p) in (0..k).step_by(TOGETHER).enumerate() {
-            for i in 0..m {
-                let x = |r: usize| if p + r < k { (*a.from(i, p + r).at).to_bits() } else { 0 };
-                for s in 0..WORDS {
-                    let [low, high] = if PAIRS { [x(2 * s), x(2 * s + 1)] } else { [0, x(s)] };
-                    let word = f32::from_bits(u32::from(low) | u32::from(high) << 16);
-                    *left.add((group * m + i) * WORDS + s) = word;
-                }
+        for (group, i) in (0..groups).flat_map(|group| (0..m).map(move |i| (group, i))) {
+            let x = |r: usize| match place(group, r) {
+                p if p < k => (*a.from(i, p).at).to_bits(),
+                _ => 0,
+            };
+            for s in 0..WORDS {
+                let [low, high] = if PAIRS { [x(2 * s), x(2 * s + 1)] } else { [0, x(s)] };
+                let word = f32::from_bits(u32::from(low) | u32::from(high) << 16);
+                *left.add((group * m + i) * WORDS + s) = word;
             }
         }
         for j in (0..n).step_by(block) {
             let nc = block.min(n - j);
-            let mut next = Ahead::of(b.from(0, j), [k, nc]);
-            next.deal(k.div_ceil(AHEAD[0]).max((k * nc).div_ceil(AHEAD[1])));
-            next.fetch();
-            next.deal(k.div_ceil(TOGETHER) * nc.div_ceil(LANES));
-            for (group, p) in (0..k).step_by(TOGETHER).enumerate() {
-                let (words, sums, b) = (left.add(group * m * WORDS), sums.add(j), b.from(p, j));
-                if k - p >= TOGETHER {
-                    add_rows::<PAIRS, WORDS, true>([m, nc, TOGETHER], words, sums, ld, b, &mut next);
+            for group in 0..groups {
+                let (words, sums) = (left.add(group * m * WORDS), sums.add(j));
+                let rows = std::array::from_fn(|r| b.from(place(group, r).min(k - 1), j).at);
+                if group < apart {
+                    add_rows::<PAIRS, WORDS, true>([m, nc, TOGETHER], words, sums, ld, rows);
                 } else {
-                    add_rows::<PAIRS, WORDS, false>([m, nc, k - p], words, sums, ld, b, &mut next);
+                    add_rows::<PAIRS, WORDS, false>([m, nc, k % TOGETHER], words, sums, ld, rows);
                 }
             }
         }
@@ -92,16 +92,16 @@ unsafe fn add_rows<const PAIRS: bool, const WORDS: usize, const ALL: bool>(
     words: *const f32,
     sums: *mut f32,
     ld: usize,
-    b: Factor<Bf16>,
-    next: &mut Ahead,
+    rows: [*const Bf16; TOGETHER],
 ) {
     for j in (0..n).step_by(LANES) {
         let columns = if n - j >= LANES { u32::MAX } else { (1 << (n - j)) - 1 };
-        next.fetch();
-        // SAFETY: masked to rows and columns that there are.
+        // SAFETY: masked to rows and columns that there are; prefetches may point anywhere.
         unsafe {
             let row = |r: usize| {
-                _mm512_maskz_loadu_epi16(if ALL || r < there { columns } else { 0 }, b.from(r, j).at.cast())
+                let row: *const Bf16 = rows[r];
+                _mm_prefetch::<_MM_HINT_T1>(row.wrapping_add(j + AHEAD).cast());
+                _mm512_maskz_loadu_epi16(if ALL || r < there { columns } else { 0 }, row.add(j).cast())
             };
             let vectors: [_; WORDS] = std::array::from_fn(|s| {
                 if PAIRS {
@@ -177,7 +177,7 @@ pub(super) unsafe fn by_columns<const PAIRS: bool>(
 ) {
     // A's rows, without gaps, in whole vectors.
     let (rows, apart) = (left.cast::<Bf16>(), row_len(k));
-    let (ld, quarter) = (sums_ld(n), n / COLUMNS);
+    let (ld, part) = (sums_ld(n), n / COLUMNS);
     // SAFETY: rows and columns inside the caller's windows.
     unsafe {
         for i in 0..m {
@@ -186,11 +186,11 @@ pub(super) unsafe fn by_columns<const PAIRS: bool>(
                 *rows.add(i * apart + p) = x;
             });
         }
-        for j in 0..=quarter {
-            let (from, step, there) = if j < quarter {
-                (j, quarter, COLUMNS)
+        for j in 0..=part {
+            let (from, step, there) = if j < part {
+                (j, part, COLUMNS)
             } else {
-                (quarter * COLUMNS, 1, n - quarter * COLUMNS)
+                (part * COLUMNS, 1, n - part * COLUMNS)
             };
             // Columns that are not there are read as the first, and not written.
             let b: [_; COLUMNS] =
@@ -204,8 +204,6 @@ pub(super) unsafe fn by_columns<const PAIRS: bool>(
                 };
                 match m - i {
                     1 => dots::<1, PAIRS>(k, a, b).into_iter().enumerate().for_each(|(r, d)| write(r, d)),
-                    2 => dots::<2, PAIRS>(k, a, b).into_iter().enumerate().for_each(|(r, d)| write(r, d)),
-                    3 => dots::<3, PAIRS>(k, a, b).into_iter().enumerate().for_each(|(r, d)| write(r, d)),
                     _ => dots::<ROWS, PAIRS>(k, a, b).into_iter().enumerate().for_each(|(r, d)| write(r, d)),
                 }
             }
@@ -228,7 +226,7 @@ unsafe fn dots<const R: usize, const PAIRS: bool>(
         unsafe {
             let rows: [_; R] = std::array::from_fn(|r| _mm512_loadu_si512(a.add(r * apart + p).cast()));
             for c in 0..COLUMNS {
-                _mm_prefetch::<_MM_HINT_T0>(b[c].wrapping_add(p + BEYOND).cast());
+                _mm_prefetch::<_MM_HINT_T1>(b[c].wrapping_add(p + AHEAD).cast());
                 let y = _mm512_maskz_loadu_epi16(there, b[c].add(p).cast());
                 for r in 0..R {
                     let sum = acc[r][c];
