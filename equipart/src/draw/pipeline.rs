@@ -237,9 +237,6 @@ rank 1  ·   1F0 2F0 1F1 2F1 2I0 2W0 1I0 1W0 2I1 2W1 1I1 1W1 ·
 F forward, I input half of backward, W weight half of backward
 The number is the microbatch; before the letter, the chunk; · waits; a column is 1 of time.";
         assert_eq!(format!("\n{}", plain("zb-v", [2, 2], &Times::new(2.0, 2.0, 2.0), 80)), wanted);
-        let wanted = "
-rank 0  F0─ · · · · · · · B0───
-rank 1  · · · F0─ B0─── · · · ·";
         let sliced = plain("seq1f1b", [1, 1], &Times::new(2.0, 2.0, 2.0), 80);
         let wanted = "
 rank 0  F0── F0.1 B0.1───── B0───────
@@ -247,6 +244,9 @@ rank 0  F0── F0.1 B0.1───── B0───────
 F forward, B backward
 The number is the microbatch, behind a point the slice; · waits; a column is 1 of time.";
         assert_eq!(format!("\n{sliced}"), wanted);
+        let wanted = "
+rank 0  F0─ · · · · · · · B0───
+rank 1  · · · F0─ B0─── · · · ·";
         let slow = Times { latency: 0.5, ..Times::new(1.0, 1.0, 0.5) };
         let drawn = plain("1f1b", [2, 1], &slow, 80);
         assert!(
