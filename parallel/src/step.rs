@@ -217,8 +217,11 @@ pub fn lowered(schedule: &dyn Schedule, plan: &Plan, learns: bool) -> Result<Vec
                 .map(|(what, of)| (rank, what, of, schedule.rank_of(of.chunk as usize, plan)));
             messages.extend(given.filter(|(from, .., to)| from != to));
         }
-        messages.iter().for_each(|&(from, what, of, to)| rows[from].push(Step::Send(what, of, to)));
-        messages.iter().for_each(|&(from, what, of, to)| rows[to].push(Step::Receive(what, of, from)));
+        let sends = messages.iter().map(|&(from, what, of, to)| (from, Step::Send(what, of, to)));
+        let receives = messages.iter().map(|&(from, what, of, to)| (to, Step::Receive(what, of, from)));
+        for (rank, step) in sends.chain(receives) {
+            rows[rank].push(step);
+        }
     }
     for row in &mut rows {
         mark(row, plan);
