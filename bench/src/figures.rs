@@ -4,6 +4,7 @@ use super::model::{self, Pass};
 use super::pipeline::Turn;
 use super::scale::Scale;
 use super::{all_reduce, experts, pipeline, products, proof};
+use layers::Design;
 use parallel::number::NumberName::{self, Bf16, F32};
 use parallel::{Network, Result, bail, in_number};
 use tensor::Cpu;
@@ -74,8 +75,8 @@ pub(super) enum Work {
     Linear([usize; 3]),
     /// A pass over the batch, under a layout.
     Pass(Pass, &'static str),
-    /// A step of a pipeline, under a layout.
-    Pipeline(&'static str),
+    /// A step of a pipeline, under a layout, and of what.
+    Pipeline(&'static str, pipeline::Of),
     /// A token that is added, in these numbers.
     Decode(NumberName),
     /// The products of experts.
@@ -100,11 +101,15 @@ const fn all_reduce(name: &'static str, ranks: usize, bytes: usize) -> FigureEnt
     figure(name, FigureUnit::Microseconds, Work::AllReduce(ranks, bytes))
 }
 
+const fn pipeline(name: &'static str, layout: &'static str) -> FigureEntry {
+    figure(name, FigureUnit::Milliseconds, Work::Pipeline(layout, Design::Blocks))
+}
+
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
 
 /// All of them.
-pub const FIGURES: [FigureEntry; 33] = [
+pub const FIGURES: [FigureEntry; 34] = [
     figure("machine_peak_gflops", FigureUnit::Gflops, Work::Machine(Probe::Peak { cores: 1 })),
     figure("machine_read_gbps", FigureUnit::Gbps, Work::Machine(Probe::Read { cores: 1 })),
     figure("gemm_gflops_1024", FigureUnit::Gflops, Work::Product(F32, [1024, 1024, 1024])),
@@ -116,10 +121,15 @@ pub const FIGURES: [FigureEntry; 33] = [
     figure("forward_ms_tp2", FigureUnit::Milliseconds, Work::Pass(Pass::Forward, "tp=2")),
     figure("train_step_ms_tp2", FigureUnit::Milliseconds, Work::Pass(Pass::Step, "tp=2")),
     figure("train_step_ms_dp2", FigureUnit::Milliseconds, Work::Pass(Pass::Step, "dp=2")),
-    figure("pipeline_gpipe_ms", FigureUnit::Milliseconds, Work::Pipeline("pp=2:gpipe")),
-    figure("pipeline_1f1b_ms", FigureUnit::Milliseconds, Work::Pipeline("pp=2:1f1b")),
-    figure("pipeline_zb_h1_ms", FigureUnit::Milliseconds, Work::Pipeline("pp=2:zb-h1")),
-    figure("pipeline_zb_h2_ms", FigureUnit::Milliseconds, Work::Pipeline("pp=2:zb-h2")),
+    pipeline("pipeline_gpipe_ms", "pp=2:gpipe"),
+    pipeline("pipeline_1f1b_ms", "pp=2:1f1b"),
+    pipeline("pipeline_zb_h1_ms", "pp=2:zb-h1"),
+    pipeline("pipeline_zb_h2_ms", "pp=2:zb-h2"),
+    figure(
+        "pipeline_whole_1f1b_ms",
+        FigureUnit::Milliseconds,
+        Work::Pipeline("pp=2:1f1b", Design::Transformer),
+    ),
     figure("decode_tokens_per_s_tp1", FigureUnit::Tokens, Work::Decode(F32)),
     figure("decode_tokens_per_s_tp1_bf16", FigureUnit::Tokens, Work::Decode(Bf16)),
     figure("experts_gflops_8x64", FigureUnit::Gflops, Work::Experts),
@@ -171,7 +181,7 @@ impl Work {
             Self::Machine(_) => Ok(machine.least(&self.bound(scale)?)),
             Self::Product(number, size) => in_number!(number, D => Ok(products::product::<D>(size, scale))),
             Self::Linear(size) => Ok(products::linear(size, scale)),
-            Self::Pipeline(layout) => pipeline::seconds(&layout.parse()?, best, scale),
+            Self::Pipeline(layout, of) => pipeline::seconds(&layout.parse()?, of, best, scale),
             Self::Pass(pass, layout) => {
                 model::seconds::<tensor::Cpu<f32>>(&Network::default(), pass, &layout.parse()?, scale)
             }
@@ -212,7 +222,7 @@ impl Work {
             Self::Product(..) | Self::Linear(_) | Self::Experts => {
                 Ok(vec![(Probe::Peak { cores: 1 }, self.amount(scale))])
             }
-            Self::Pipeline(layout) => pipeline::bound(&layout.parse()?, scale),
+            Self::Pipeline(layout, of) => pipeline::bound(&layout.parse()?, of, scale),
             Self::Pass(pass, layout) => model::bound(pass, &layout.parse()?, scale),
             Self::Decode(number) => in_number!(number, D => model::decode_bound::<D>(scale)),
             Self::ExpertsPass(layout) => {

@@ -74,7 +74,7 @@ impl<D: Kernels> Ready<D> {
     }
 }
 
-fn ids(scale: &Scale, salt: u64, n: usize) -> Vec<u32> {
+pub(super) fn ids(scale: &Scale, salt: u64, n: usize) -> Vec<u32> {
     (0..n as u64).map(|i| (mix(mix(salt) ^ i) % scale.shape.vocabulary as u64) as u32).collect()
 }
 

@@ -1,19 +1,20 @@
-//! A step of a pipeline: the blocks of shape L without embedding and head, one sequence a microbatch, judged by the mean
-//! square. Beside it stand the same work on one rank, and what its table says:
+//! A step of a pipeline, one sequence a microbatch: the blocks of shape L without embedding and head, judged by the mean square,
+//! or all of it. Beside it stand the same work on one rank, what its table says, and what its slowest stage allows:
 //!
 //! ```text
 //! ideal     = unsplit ÷ K · (M + K − 1) ÷ M     of K even stages and M microbatches, as GPipe and 1F1B go through them
 //! simulated = the table, with what its cells took in that very step, in the mean of all ranks and microbatches
+//! slowest   = the longest that a rank's cells took in that step ÷ M · (M + K − 1)
 //! ```
 //!
 //! A step lasts from when a rank begins it until the last cell of any rank has ended: what follows, sums and descent, is no
 //! part of a table. All times are read from the run's trace, in which every cell has its span.
 use super::machine::{Bound, Probe, cores};
-use super::model::{Even, RATE, metered};
+use super::model::{self, Even, RATE, metered};
 use super::scale::Scale;
 use comm::{Event, Trace, What};
 use kernels::{Kernels, Meta};
-use layers::{Design, Kind};
+use layers::{Design, Kind, Shape};
 use parallel::step::Plan;
 use parallel::step::simulate::{Times, simulate};
 use parallel::{At, Batch, Error, Layout, Network, Result, STEP, Sequence, Trainer, measure, session};
@@ -34,6 +35,10 @@ pub struct Pipelined {
     pub simulated_ms: f64,
     /// How many times longer the step took.
     pub over_simulated: f64,
+    /// Its slowest stage's time for a microbatch, as often as `GPipe` and 1F1B go through even stages.
+    pub slowest_ms: f64,
+    /// How many times longer the step took.
+    pub over_slowest: f64,
     /// What a cell took: a forward, a whole backward, its input half, its weight half; 0 where the table has none.
     pub cells_ms: [f64; 4],
 }
@@ -43,6 +48,7 @@ pub struct Pipelined {
 pub(super) struct Turn {
     seconds: f64,
     simulated: f64,
+    busiest: f64, // of all ranks: what its cells took together
     cells: [f64; 4],
     unsplit: f64,
     plan: Plan,
@@ -55,44 +61,56 @@ impl Turn {
     }
     pub(super) fn told(&self) -> Pipelined {
         let (m, k) = (self.plan.microbatches as f64, self.plan.ranks as f64);
-        let ideal = self.unsplit / k * (m + k - 1.0) / m;
+        let [ideal, slowest] = [self.unsplit / k, self.busiest].map(|stage| stage * (m + k - 1.0) / m);
         Pipelined {
             unsplit_ms: self.unsplit * 1e3,
             ideal_ms: ideal * 1e3,
             over_ideal: self.seconds / ideal,
             simulated_ms: self.simulated * 1e3,
             over_simulated: self.seconds / self.simulated,
+            slowest_ms: slowest * 1e3,
+            over_slowest: self.seconds / slowest,
             cells_ms: self.cells.map(|cell| cell * 1e3),
         }
     }
 }
 
+/// What is split into stages, of a shape.
+pub(super) type Of = fn(Shape) -> Design;
+
 /// The best step of a turn, on one rank that has everything and then on the layout's; in `best`, that of all turns.
-pub(super) fn seconds(layout: &Layout, best: &mut Option<Turn>, scale: &Scale) -> Result<f64> {
-    let unsplit = tried(&Layout::default(), scale)?.seconds;
-    let turn = Turn { unsplit, ..tried(layout, scale)? };
+pub(super) fn seconds(layout: &Layout, of: Of, best: &mut Option<Turn>, scale: &Scale) -> Result<f64> {
+    let unsplit = tried(&Layout::default(), of, scale)?.seconds;
+    let turn = Turn { unsplit, ..tried(layout, of, scale)? };
     Ok(best.insert(best.map_or(turn, |best| best.or(turn))).seconds)
 }
 
 /// The model with its step, made once and run as often as asked.
-fn steps<D: Kernels>(at: &At<D>, times: usize, scale: &Scale) -> Result<()> {
+fn steps<D: Kernels>(at: &At<D>, design: Design, times: usize, scale: &Scale) -> Result<()> {
     let [microbatches, tokens] = scale.pipeline;
     let numbers = |salt: u64| {
         let number = |i| mix(mix(salt) ^ i) as f32 / u64::MAX as f32 - 0.5;
         (0..(tokens * scale.shape.width) as u64).map(number).collect()
     };
-    let sequence = |m: u64| Sequence::rows(tokens, numbers(2 * m), numbers(2 * m + 1));
+    let sequence = |m: u64| {
+        if design.features().is_some() {
+            return Sequence::rows(tokens, numbers(2 * m), numbers(2 * m + 1));
+        }
+        let [read, learnt] = [2 * m, 2 * m + 1].map(|salt| model::ids(scale, salt, tokens));
+        Sequence::new(read, learnt)
+    };
     let batch = Batch::new((0..microbatches as u64).map(sequence).collect(), microbatches)?;
-    let mut trainer = Trainer::new(at, Design::Blocks(scale.shape), (Kind::Sgd, None))?;
+    let mut trainer = Trainer::new(at, design, (Kind::Sgd, None))?;
     (0..times).try_for_each(|_| measure::work(at, Phase::Step, || trainer.step(&batch, RATE)).map(drop))
 }
 
 /// The best step under a layout, after one that is not counted.
-fn tried(layout: &Layout, scale: &Scale) -> Result<Turn> {
+fn tried(layout: &Layout, of: Of, scale: &Scale) -> Result<Turn> {
     let trace = Trace::new();
     let network = Network { trace: Some(trace.clone()), ..Network::default() };
     let world = network.world(layout, "a pipeline of shape L")?;
-    session::run((layout, &world), &Even, |at: At<Cpu<f32>>| steps(&at, 1 + scale.tries, scale))?;
+    let design = || of(scale.shape);
+    session::run((layout, &world), &Even, |at: At<Cpu<f32>>| steps(&at, design(), 1 + scale.tries, scale))?;
     let (ranks, plan) = (&trace.runs()[0].ranks, layout.pipeline().plan(layout.ranks(), scale.pipeline[0]));
     let all = (1..=scale.tries).map(|warm| step(ranks, 1 + warm, layout, plan));
     all.reduce(|best, step| Ok(best?.or(step?))).expect("a step is tried")
@@ -102,6 +120,7 @@ fn tried(layout: &Layout, scale: &Scale) -> Result<Turn> {
 fn step(ranks: &[Vec<Event>], number: usize, layout: &Layout, plan: Plan) -> Result<Turn> {
     let schedule = layout.pipeline().schedule;
     let (mut from, mut to, mut took) = (Duration::MAX, Duration::ZERO, Vec::new());
+    let mut busiest = Duration::ZERO;
     for (rank, events) in ranks.iter().enumerate() {
         let mut events = events.iter();
         let mut next = |name: String| {
@@ -109,23 +128,26 @@ fn step(ranks: &[Vec<Event>], number: usize, layout: &Layout, plan: Plan) -> Res
             found.ok_or_else(|| Error::new(format!("rank {rank} did not run {name} when its table says so")))
         };
         from = from.min(next(format!("{STEP}{number}"))?.from);
+        let mut busy = Duration::ZERO;
         for cell in schedule.row(rank, &plan) {
             let event = next(cell.within(&plan).to_string())?;
             took.push((cell.act, event.took().as_secs_f64()));
             to = to.max(event.to);
+            busy += event.took();
         }
+        busiest = busiest.max(busy);
     }
     let times = Times::measured(&plan, took);
     let cells = times.acts.map(|act| act / (plan.chunks * plan.slices) as f64);
     let simulated = simulate(schedule, &plan, &times, &mut |_, _, _, _| ()).map_err(Error::new)?.makespan;
-    let seconds = to.saturating_sub(from).as_secs_f64();
-    Ok(Turn { seconds, simulated, cells, unsplit: f64::INFINITY, plan })
+    let [seconds, busiest] = [to.saturating_sub(from), busiest].map(|time| time.as_secs_f64());
+    Ok(Turn { seconds, simulated, busiest, cells, unsplit: f64::INFINITY, plan })
 }
 
 /// A step takes at least as long as its products and its attention, at the peak of as many cores.
-pub(super) fn bound(layout: &Layout, scale: &Scale) -> Result<Bound> {
+pub(super) fn bound(layout: &Layout, of: Of, scale: &Scale) -> Result<Bound> {
     let cores = cores(layout.ranks());
-    let flops = metered(layout, |at: &At<Meta<Cpu<f32>>>| steps(at, 1, scale))?;
+    let flops = metered(layout, |at: &At<Meta<Cpu<f32>>>| steps(at, of(scale.shape), 1, scale))?;
     Ok(vec![(Probe::Peak { cores }, flops / cores as f64)])
 }
 
@@ -152,15 +174,16 @@ mod tests {
         of.map(|rank| [&warm[..], &rank].concat()).into()
     }
 
-    /// By hand: forwards of 8 ms and backwards of 18 in the mean; of 1F1B they make (2 + 1)(8 + 18). Kills: another step's
-    /// cells, the time of one rank, a mean of ranks that hides the last, update and bubble in a cell's time.
+    /// By hand: forwards of 8 ms and backwards of 18 in the mean; of 1F1B they make (2 + 1)(8 + 18). The first rank is busy for
+    /// 56 ms, the second for 48. Kills: another step's cells, the time of one rank, the less busy one, a mean of ranks that hides the last, update and bubble in a cell's time.
     #[test]
     fn a_step_ends_with_its_last_cell_and_its_table_has_the_mean_of_its_cells() {
         let layout = "pp=2:1f1b".parse().unwrap();
-        let Turn { seconds, simulated, cells, .. } = step(&ranks(), 2, &layout, PLAN).unwrap();
+        let Turn { seconds, simulated, busiest, cells, .. } = step(&ranks(), 2, &layout, PLAN).unwrap();
         let near = |a: f64, b: f64| assert!((a - b).abs() < 1e-12, "{a} for {b}");
         near(seconds, 0.091 - 0.010);
         near(simulated, 0.078);
+        near(busiest, 0.007 + 0.009 + 0.020 + 0.020);
         cells.into_iter().zip([0.008, 0.018, 0.0, 0.0]).for_each(|(cell, wanted)| near(cell, wanted));
         let other = step(&ranks(), 2, &"pp=2:gpipe".parse().unwrap(), PLAN).unwrap_err().to_string();
         assert_eq!(other, "rank 1 did not run backward 0 when its table says so");
@@ -172,7 +195,7 @@ mod tests {
     fn the_best_of_both_is_told_beside_the_ideal() {
         let turn = |seconds, unsplit| {
             let (cells, plan) = ([0.5, 0.0, 0.25, 0.125], Plan { microbatches: 8, ..PLAN });
-            Turn { seconds, simulated: 2.0, cells, unsplit, plan }
+            Turn { seconds, simulated: 2.0, busiest: 2.0, cells, unsplit, plan }
         };
         for turns in [[turn(3.0, 4.5), turn(5.0, 4.0)], [turn(5.0, 4.0), turn(3.0, 4.5)]] {
             let best = turns[0].or(turns[1]);
@@ -183,6 +206,8 @@ mod tests {
                 over_ideal: 3.0 / 2.25,
                 simulated_ms: 2000.0,
                 over_simulated: 1.5,
+                slowest_ms: 2250.0,
+                over_slowest: 3.0 / 2.25,
                 cells_ms: [500.0, 0.0, 250.0, 125.0],
             };
             assert_eq!(best.told(), wanted);

@@ -44,21 +44,27 @@ impl FromStr for BlockSplit {
 }
 
 impl BlockSplit {
-    /// How many of a model's blocks each of so many chunks has.
+    /// How many of a model's blocks each chunk has, where there are so many chunks: for each of these numbers of them. What parts
+    /// cost is asked once.
     ///
     /// # Errors
     /// If there are more chunks than blocks, or a part cannot be built or run.
-    pub fn of(&self, design: &Design, chunks: usize) -> Result<Vec<usize>> {
+    pub fn of(&self, design: &Design, chunks: &[usize]) -> Result<Vec<Vec<usize>>> {
         let parts = design.parts();
-        if chunks > parts {
+        if let Some(chunks) = chunks.iter().find(|chunks| **chunks > parts) {
             return Err(Error::new(format!("{chunks} chunks of {parts} blocks: each needs at least one")));
         }
-        Ok(match self {
+        let costs = match self {
+            Self::Parameters => parameters(design)?,
+            Self::Time => seconds(design)?,
+            Self::Even | Self::Given(_) => vec![],
+        };
+        let blocks = |&chunks: &usize| match self {
             Self::Given(blocks) => blocks.clone(),
             Self::Even => (0..chunks).map(|chunk| deal(parts, chunk, chunks).len()).collect(),
-            Self::Parameters => balanced(&parameters(design)?, chunks),
-            Self::Time => balanced(&seconds(design)?, chunks),
-        })
+            Self::Parameters | Self::Time => balanced(&costs, chunks),
+        };
+        Ok(chunks.iter().map(blocks).collect())
     }
 }
 
@@ -205,13 +211,19 @@ mod tests {
         let design = Design::from(shape);
         let costs = parameters(&design).unwrap();
         assert_eq!(costs.iter().sum::<f64>(), crate::price::parameters(&design).unwrap() as f64);
-        assert_eq!(BlockSplit::Parameters.of(&design, 3).unwrap(), [1, 4, 1]);
-        assert_eq!(BlockSplit::Even.of(&design, 3).unwrap(), [2, 2, 2]);
+        assert_eq!(BlockSplit::Parameters.of(&design, &[3, 1]).unwrap(), [&[1, 4, 1][..], &[6]]);
+        assert_eq!(BlockSplit::Even.of(&design, &[3, 2]).unwrap(), [&[2, 2, 2][..], &[3, 3]]);
         let nine = Design::from(Shape { blocks: 9, ..shape });
-        assert_eq!(BlockSplit::Even.of(&nine, 4).unwrap(), [2, 2, 2, 3], "as they are dealt without a split");
-        let times = BlockSplit::Time.of(&design, 2).unwrap();
-        assert!(times.len() == 2 && times.iter().sum::<usize>() == 6 && !times.contains(&0), "{times:?}");
-        let few = BlockSplit::Even.of(&design, 7).unwrap_err().why;
+        assert_eq!(
+            BlockSplit::Even.of(&nine, &[4]).unwrap(),
+            [[2, 2, 2, 3]],
+            "as they are dealt without a split"
+        );
+        let times = BlockSplit::Time.of(&design, &[2, 3, 2, 1]).unwrap();
+        let whole = |times: &Vec<usize>| times.iter().sum::<usize>() == 6 && !times.contains(&0);
+        assert!(times.iter().all(whole) && times[3] == [6], "{times:?}");
+        assert_eq!((times[0].len(), times[1].len(), &times[2]), (2, 3, &times[0]), "by one measurement");
+        let few = BlockSplit::Even.of(&design, &[2, 7]).unwrap_err().why;
         assert_eq!(few, "7 chunks of 6 blocks: each needs at least one");
         let none = "3,x".parse::<BlockSplit>().unwrap_err().why;
         assert!(none.starts_with("\"3,x\" is no split; write even, parameters, time,"), "{none}");

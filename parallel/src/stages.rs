@@ -55,7 +55,7 @@ pub struct Stages<D: Kernels> {
     made: [Option<Made>; 2], // of forwards alone, and of training: for the last plan
     held: Vec<(Payload, Unit, Stream<D>)>, // by the unit that needs it
     sent: Vec<((Payload, Unit), Request<D>)>, // not waited for yet
-    coming: Option<Coming<D>>, // received while the cell before is run
+    coming: Vec<((Payload, Unit), Coming<D>)>, // begun, and not needed yet
     pub(crate) watched: Option<Vec<(Move, [usize; 2])>>, // where it is asked for: the peak before each move, and what is held then
     room: Room<D>,                                       // for lists of parameters
 }
@@ -122,7 +122,7 @@ impl<D: Kernels> Stages<D> {
             made: [None, None],
             held: Vec::new(),
             sent: Vec::new(),
-            coming: None,
+            coming: Vec::new(),
             watched: None,
             room: Room::default(),
         })
@@ -179,10 +179,11 @@ impl<D: Kernels> Stages<D> {
                 Move::End(Step::Run { cell, .. }) => work.done(cell.of.microbatch as usize),
                 Move::Begin(Step::Receive(payload, unit, from)) => {
                     let rows = work.cx(unit)?.rows();
-                    self.coming = Some(self.receive((payload, unit, from), rows, &stages, &plan)?);
+                    let coming = self.receive((payload, unit, from), rows, &stages, &plan)?;
+                    self.coming.push(((payload, unit), coming));
                 }
                 Move::End(Step::Receive(payload, unit, _)) => {
-                    let x = self.coming.take().expect("begun before").wait()?;
+                    let x = begun(&mut self.coming, (payload, unit)).wait()?;
                     let x = if x.region() == self.regions[0] {
                         x
                     } else {
@@ -196,8 +197,7 @@ impl<D: Kernels> Stages<D> {
                     self.sent.push(((payload, unit), request));
                 }
                 Move::End(Step::Send(payload, unit, _)) => {
-                    let sent = self.sent.iter().position(|(of, _)| *of == (payload, unit));
-                    self.sent.remove(sent.expect("begun before")).1.wait()?;
+                    begun(&mut self.sent, (payload, unit)).wait()?;
                 }
                 Move::Begin(Step::Complete) => {
                     work.complete()?;
@@ -280,14 +280,20 @@ impl<D: Kernels> Stages<D> {
         drop(span);
         let added = cx.take_loss().map(Output::Loss); // by layers
         ended.into_iter().chain(added).for_each(|output| work.ended(of, output));
-        let next = |given| (act.gives(), act.gives().next(of), given);
-        self.held.extend(given.map(next));
+        let to = Cell { act, of }.gives(plan);
+        self.held.extend(to.zip(given).map(|((what, of), given)| (what, of, given)));
         Ok(())
     }
     fn take(&mut self, payload: Payload, unit: Unit) -> Stream<D> {
         let at = self.held.iter().position(|(kind, of, _)| (*kind, *of) == (payload, unit));
         self.held.swap_remove(at.expect("what a unit needs has come")).2
     }
+}
+
+/// Takes the message that was begun under this name.
+fn begun<M>(messages: &mut Vec<((Payload, Unit), M)>, name: (Payload, Unit)) -> M {
+    let at = messages.iter().position(|(of, _)| *of == name);
+    messages.remove(at.expect("begun before")).1
 }
 
 /// What a message carries, told apart from all others of the step.

@@ -18,11 +18,14 @@ mod moves;
 pub mod simulate;
 pub mod table;
 
+#[cfg(test)]
+pub(crate) use check::meet::meet;
 pub use check::{Needs, check};
 pub use moves::{Move, moves};
 
 use crate::Schedule;
 use layers::model::shape::counted;
+use simulate::{Times, simulate};
 use std::fmt;
 use std::mem::replace;
 
@@ -67,6 +70,14 @@ pub struct Cell {
 }
 
 impl Cell {
+    /// What it gives to another chunk, and the unit that needs that.
+    pub fn gives(self, plan: &Plan) -> Option<(Payload, Unit)> {
+        let Self { act, of } = self;
+        let what = act.gives();
+        let next = if what == Payload::Activation { Some(of.chunk + 1) } else { of.chunk.checked_sub(1) };
+        let chunk = next.filter(|next| act != Act::W && (*next as usize) < plan.all_chunks())?;
+        Some((what, Unit { chunk, ..of }))
+    }
     /// Its name in a trace: "forward 3"; of a plan of several chunks or slices, "input half 3 of chunk 1, slice 0".
     pub fn within(self, plan: &Plan) -> impl fmt::Display {
         let act = self.act.name();
@@ -127,13 +138,6 @@ impl Payload {
             Payload::Gradient => "gradient",
         }
     }
-    /// The unit that needs what this one gave.
-    pub fn next(self, of: Unit) -> Unit {
-        match self {
-            Payload::Activation => Unit { chunk: of.chunk + 1, ..of },
-            Payload::Gradient => Unit { chunk: of.chunk - 1, ..of },
-        }
-    }
 }
 
 impl Act {
@@ -146,9 +150,13 @@ impl Act {
             Act::W => "weight half",
         }
     }
-    /// What is given on to another chunk.
+    /// What passes from chunk to chunk: what such a cell needs of one neighbour, and gives to the other.
     pub fn gives(self) -> Payload {
         if self == Act::F { Payload::Activation } else { Payload::Gradient }
+    }
+    /// Whether it adds to the gradients of weights.
+    fn adds(self) -> bool {
+        matches!(self, Act::B | Act::W)
     }
 }
 
@@ -174,46 +182,63 @@ pub enum Step {
     Update,
 }
 
-/// What this rank does in a step of training. A hand-over between two chunks of one rank sends nothing.
-pub fn lowered(schedule: &dyn Schedule, plan: &Plan, rank: usize) -> Vec<Step> {
-    let cells: Vec<Cell> = schedule.row(rank, plan).collect();
-    let mut steps = carried(schedule, plan, rank, &cells);
-    steps.extend([Step::Complete, Step::Update]);
-    steps
-}
-
-/// What this rank does where nothing is learnt: the forwards alone.
-pub fn forwards(schedule: &dyn Schedule, plan: &Plan, rank: usize) -> Vec<Step> {
-    let cells: Vec<Cell> = schedule.row(rank, plan).filter(|cell| cell.act == Act::F).collect();
-    carried(schedule, plan, rank, &cells)
-}
-
-/// The cells with what must come before them and go after them.
-fn carried(schedule: &dyn Schedule, plan: &Plan, rank: usize, cells: &[Cell]) -> Vec<Step> {
-    let neighbour = |chunk: Option<usize>| {
-        let chunk = chunk.filter(|chunk| *chunk < plan.all_chunks())?;
-        Some(schedule.rank_of(chunk, plan)).filter(|other| *other != rank)
-    };
-    let mut ended = vec![false; plan.all_chunks()];
-    let mut there = vec![false; plan.microbatches]; // among the cells that come later
-    let mut steps = Vec::new(); // the last one first
-    for &cell in cells.iter().rev() {
-        let chunk = cell.of.chunk as usize;
-        let (before, after) = (neighbour(chunk.checked_sub(1)), neighbour(Some(chunk + 1)));
-        let (from, to) = match cell.act {
-            Act::F => (before, after),
-            Act::B | Act::I => (after, before),
-            Act::W => (None, None),
-        };
-        let last = matches!(cell.act, Act::B | Act::W) && !replace(&mut ended[chunk], true);
-        let done = !replace(&mut there[cell.of.microbatch as usize], true);
-        let what = cell.act.gives();
-        steps.extend(to.map(|to| Step::Send(what, what.next(cell.of), to)));
-        steps.push(Step::Run { cell, last, done });
-        steps.extend(from.map(|from| Step::Receive(what, cell.of, from)));
+impl Step {
+    /// Whether it receives what this cell needs.
+    fn is_for(&self, Cell { act, of }: Cell) -> bool {
+        matches!(self, Step::Receive(what, unit, _) if (*what, *unit) == (act.gives(), of))
     }
-    steps.reverse();
-    steps
+}
+
+/// What each rank does in a step of training, or where nothing `learns`, in its forwards alone. A hand-over between two chunks
+/// of one rank sends nothing.
+///
+/// A cell takes a tick: the next one of its rank in which all that the cell needs is there. What the cells of a tick give is sent
+/// behind them, and their receivers receive it in that tick, too: behind their own cell of it, or the last one before. So
+/// messages of earlier ticks wait for nothing that comes later, and no rank needs a buffer for what it sends.
+///
+/// # Errors
+/// If ranks wait for each other, or a rank for what it does later.
+pub fn lowered(schedule: &dyn Schedule, plan: &Plan, learns: bool) -> Result<Vec<Vec<Step>>, String> {
+    let mut cells = Vec::new();
+    let mut see = |rank, cell: Cell, tick: f64, _| {
+        if learns || cell.act == Act::F {
+            cells.push((tick as usize, rank, cell));
+        }
+    };
+    simulate(schedule, plan, &Times::ticks(plan), &mut see)?;
+    cells.sort_unstable_by_key(|(tick, rank, _)| (*tick, *rank));
+    let mut rows = vec![Vec::new(); plan.ranks];
+    for tick in cells.chunk_by(|one, other| one.0 == other.0) {
+        let mut messages = Vec::new();
+        for &(_, rank, cell) in tick {
+            rows[rank].push(Step::Run { cell, last: false, done: false });
+            let given = cell
+                .gives(plan)
+                .map(|(what, of)| (rank, what, of, schedule.rank_of(of.chunk as usize, plan)));
+            messages.extend(given.filter(|(from, .., to)| from != to));
+        }
+        let sends = messages.iter().map(|&(from, what, of, to)| (from, Step::Send(what, of, to)));
+        let receives = messages.iter().map(|&(from, what, of, to)| (to, Step::Receive(what, of, from)));
+        for (rank, step) in sends.chain(receives) {
+            rows[rank].push(step);
+        }
+    }
+    for row in &mut rows {
+        mark(row, plan);
+        row.extend([Step::Complete, Step::Update].iter().filter(|_| learns));
+    }
+    Ok(rows)
+}
+
+/// Marks the cells of a row after which nothing is added to the gradients of their chunk, or a microbatch is done.
+fn mark(row: &mut [Step], plan: &Plan) {
+    let (mut ended, mut there) = (vec![false; plan.all_chunks()], vec![false; plan.microbatches]);
+    for step in row.iter_mut().rev() {
+        if let Step::Run { cell: Cell { act, of }, last, done } = step {
+            *last = act.adds() && !replace(&mut ended[of.chunk as usize], true);
+            *done = !replace(&mut there[of.microbatch as usize], true);
+        }
+    }
 }
 
 impl fmt::Display for Cell {
@@ -248,7 +273,7 @@ impl fmt::Display for Step {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pipeline::gpipe::GPipe;
+    use crate::pipeline::{gpipe::GPipe, zb_h2::ZbH2};
 
     const PLAN: Plan = Plan { ranks: 3, chunks: 1, slices: 1, microbatches: 2 };
 
@@ -273,12 +298,25 @@ mod tests {
         let middle = "activation 0 from 0; 1F0; activation 0 for 2 to 2; activation 1 from 0; 1F1; activation 1 for 2 to 2; \
                       gradient 0 from 2; 1B0 done; gradient 0 for 0 to 0; gradient 1 from 2; 1B1 last done; gradient 1 for 0 to 0; \
                       complete; update";
-        assert_eq!(written(&lowered(&GPipe, &PLAN, 1)), middle);
+        let rows = lowered(&GPipe, &PLAN, true).unwrap();
+        assert_eq!(written(&rows[1]), middle);
         let last = "activation 0 from 1; 2F0; activation 1 from 1; 2F1; 2B0 done; gradient 0 for 1 to 1; \
                     2B1 last done; gradient 1 for 1 to 1; complete; update";
-        assert_eq!(written(&lowered(&GPipe, &PLAN, 2)), last);
-        let forwards = written(&forwards(&GPipe, &PLAN, 0));
+        assert_eq!(written(&rows[2]), last);
+        let forwards = written(&lowered(&GPipe, &PLAN, false).unwrap()[0]);
         assert_eq!(forwards, "0F0 done; activation 0 for 1 to 1; 0F1 done; activation 1 for 1 to 1");
+    }
+
+    /// ZB-H2 on two ranks: the first is three forwards ahead, and its fourth comes while the other still has three cells before the
+    /// one that needs it. Kills: a receive that stands where its message is needed and not where it is sent, behind which two
+    /// sends would wait for each other; one that stands before its receiver's cell of that tick.
+    #[test]
+    fn a_message_is_received_in_the_tick_in_which_it_is_sent() {
+        let rows = lowered(&ZbH2, &Plan::whole(2, 4), true).unwrap();
+        let last = "activation 0 from 0; 1F0; activation 1 from 0; 1I0; gradient 0 for 0 to 0; activation 2 from 0; 1F1; 1I1; \
+                    gradient 1 for 0 to 0; 1F2; activation 3 from 0; 1I2; gradient 2 for 0 to 0; 1W0 done; 1F3; 1I3; \
+                    gradient 3 for 0 to 0; 1W1 done; 1W2 done; 1W3 last done; complete; update";
+        assert_eq!(written(&rows[1]), last);
     }
 
     /// Two chunks on one rank, and halves of a backward. Kills: sums that nobody waits for; a hand-over on one rank that is
@@ -301,7 +339,7 @@ mod tests {
         }
         let plan = Plan { ranks: 1, chunks: 2, slices: 1, microbatches: 1 };
         assert_eq!(
-            written(&lowered(&Folded, &plan, 0)),
+            written(&lowered(&Folded, &plan, true).unwrap()[0]),
             "0F0; 1F0; 1I0; 0I0; 1W0 last; 0W0 last done; complete; update"
         );
     }

@@ -26,7 +26,7 @@ pub(crate) fn note(text: &str) {
 pub(crate) fn terminal() -> (bool, Option<usize>) {
     let said = |name| std::env::var(name).unwrap_or_default();
     let colour = stdout().is_terminal() && said("NO_COLOR").is_empty() && said("TERM") != "dumb";
-    (colour, comfy_table::Table::new().width().map(usize::from))
+    (colour, comfy_table::Table::new().width().map(usize::from).filter(|columns| *columns > 0))
 }
 
 /// Whether all results were written. A reader that has had enough is no failure.

@@ -12,9 +12,9 @@ use tensor::quoted::{escaped, shown};
 pub(crate) const HELP: &str = "limit: what the machine could do at best, measured beside it. of limit: 1 is all of it, for \
 rates and times alike.\nbetter: how many times better than the best peer; above 1 it is better.\n\nPipelines have a second \
 table: the same work on one rank, its share of two with 1F1B's bubble (ideal), what the table takes by the times\nof its own \
-cells, and these: forward (F), backward (B), its halves (I, W).\n\nWith --json: a line for each figure, with its name, value, \
+cells, and with even stages as slow as the slowest; and these cells: forward (F), backward (B), its halves (I, W).\n\nWith --json: a line for each figure, with its name, value, \
 unit, limit, ratio (of the limit) and processor, with --peers its peer,\nan object with name, value and ratio (how many times \
-better), and of pipelines a pipeline: unsplit_ms, ideal_ms, over_ideal,\nsimulated_ms, over_simulated, cells_ms.";
+better), and of pipelines a pipeline: unsplit_ms, ideal_ms, over_ideal,\nsimulated_ms, over_simulated, slowest_ms, over_slowest, cells_ms.";
 
 #[derive(Args, Debug)]
 pub(crate) struct BenchArgs {
@@ -73,13 +73,25 @@ fn table(figures: &[Figure], peers: bool) {
 
 /// What pipelines are compared with, if there are any.
 fn pipelines(figures: &[Figure]) {
-    let head =
-        ["in ms", "on one rank", "ideal", "by its table", "F", "B", "I", "W", "over ideal", "over table"];
+    let head = [
+        "in ms",
+        "on one rank",
+        "ideal",
+        "by its table",
+        "by its slowest stage",
+        "F",
+        "B",
+        "I",
+        "W",
+        "over ideal",
+        "over table",
+        "over slowest",
+    ];
     let row = |f: &Figure| {
         let p = f.pipeline.as_ref()?;
-        let ms = [p.unsplit_ms, p.ideal_ms, p.simulated_ms].into_iter().chain(p.cells_ms);
+        let ms = [p.unsplit_ms, p.ideal_ms, p.simulated_ms, p.slowest_ms].into_iter().chain(p.cells_ms);
         let ms = ms.map(|ms| if ms > 0.0 { digits(ms) } else { "-".into() });
-        let over = [p.over_ideal, p.over_simulated].map(|ratio| format!("{ratio:.3}"));
+        let over = [p.over_ideal, p.over_simulated, p.over_slowest].map(|ratio| format!("{ratio:.3}"));
         Some([f.name.into()].into_iter().chain(ms).chain(over).collect())
     };
     let rows: Vec<_> = figures.iter().filter_map(row).collect();

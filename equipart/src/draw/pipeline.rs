@@ -42,7 +42,7 @@ pub struct Ran {
 const ACTS: [(Act, &str, &str, f64); 4] = [
     (Act::F, "F", "forward", 0.6),
     (Act::B, "B", "backward", 0.38),
-    (Act::I, "I", "input half of backward", 0.45),
+    (Act::I, "I", "input half of backward", 0.75),
     (Act::W, "W", "weight half of backward", 0.12),
 ];
 
@@ -165,8 +165,11 @@ impl Timeline {
             (_, true) => "; the darker, the later the chunk",
             (_, false) => "; before the letter, the chunk",
         };
-        let rest =
-            format!("The number is the microbatch{chunks}; · waits; a column is {} of time.", short(tick));
+        let slices = if self.plan.slices > 1 { ", behind a point the slice" } else { "" };
+        let rest = format!(
+            "The number is the microbatch{slices}{chunks}; · waits; a column is {} of time.",
+            short(tick)
+        );
         [String::new(), acts, rest]
     }
 }
@@ -201,6 +204,7 @@ mod tests {
     use super::*;
     use parallel::pipeline;
     use parallel::step::simulate::{Times, simulate};
+    use std::collections::BTreeMap;
 
     /// A schedule of the list, gone through.
     pub(super) fn timeline(word: &str, sizes: [usize; 2], times: &Times) -> Timeline {
@@ -233,6 +237,13 @@ rank 1  ·   1F0 2F0 1F1 2F1 2I0 2W0 1I0 1W0 2I1 2W1 1I1 1W1 ·
 F forward, I input half of backward, W weight half of backward
 The number is the microbatch; before the letter, the chunk; · waits; a column is 1 of time.";
         assert_eq!(format!("\n{}", plain("zb-v", [2, 2], &Times::new(2.0, 2.0, 2.0), 80)), wanted);
+        let sliced = plain("seq1f1b", [1, 1], &Times::new(2.0, 2.0, 2.0), 80);
+        let wanted = "
+rank 0  F0── F0.1 B0.1───── B0───────
+
+F forward, B backward
+The number is the microbatch, behind a point the slice; · waits; a column is 1 of time.";
+        assert_eq!(format!("\n{sliced}"), wanted);
         let wanted = "
 rank 0  F0─ · · · · · · · B0───
 rank 1  · · · F0─ B0─── · · · ·";
@@ -265,13 +276,18 @@ rank 1  · · · F0─ B0─── · · · ·";
     #[test]
     fn colours_say_act_and_chunk() {
         let drawn = timeline("zb-v", [1, 1], &Times::new(1.0, 1.0, 1.0)).lines(80, true);
-        let grounds: Vec<_> = drawn[0].split("\x1b[").filter(|part| part.starts_with("48")).collect();
-        assert_eq!(grounds.len(), 6, "{drawn:?}");
-        let mut codes: Vec<_> = grounds.iter().map(|part| part.split_once('m').unwrap()).collect();
-        assert!(codes.iter().all(|(_, words)| *words == "0 "), "{codes:?}");
-        codes.sort_unstable();
-        codes.dedup();
-        assert_eq!((codes.len(), drawn[0].matches("\x1b[0m").count()), (6, 6), "{drawn:?}");
+        let grounds = |line: &str| -> BTreeMap<String, String> {
+            let parts = line.split("\x1b[").filter(|part| part.starts_with("48"));
+            parts
+                .map(|part| part.split_once('m').unwrap())
+                .map(|(code, words)| (code.into(), words.into()))
+                .collect()
+        };
+        let all = grounds(&drawn[0]);
+        assert!(all.len() == 6 && all.values().all(|words| words == "0 "), "{drawn:?}");
+        assert_eq!(drawn[0].matches("\x1b[0m").count(), 6, "{drawn:?}");
+        let all = timeline("dualpipe-v", [2, 5], &Times::new(1.0, 1.0, 1.0)).lines(80, true);
+        assert_eq!(grounds(&all[0]).len(), 8, "four acts of two chunks: {all:?}");
         assert!(drawn[3].contains("the darker, the later the chunk"), "{drawn:?}");
     }
 

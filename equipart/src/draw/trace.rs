@@ -1,7 +1,7 @@
 //! A trace as a file: the Chrome trace event format, which ui.perfetto.dev and Chrome itself open. A run is a process,
 //! a rank a row of it; in a row, a rank computes or is in a call, and in a call it may wait. Of a profile there are
-//! layers and kernels in place of "it computes". Arrows go from where a message is sent to where it is received; below a rank of
-//! a pipeline is a row of its plan.
+//! layers and kernels in place of "it computes". Arrows go from where a message is sent to what its receiver does once it is
+//! there; below a rank of a pipeline is a row of its plan.
 //!
 //! Source: "Trace Event Format", Google, 2016; how Perfetto reads it: its `src/trace_processor/importers/json`.
 mod plan;
@@ -27,8 +27,9 @@ struct File<'a> {
     display_time_unit: &'static str,
 }
 
-/// One entry: a stretch of time (`X`), how a row is called and where it stands (`M`), or an end of an arrow (`s`, `f`), in
-/// the stretch around it.
+/// One entry: a stretch of time (`X`), how a row is called and where it stands (`M`), or an end of an arrow: from the
+/// stretch around it (`s`), to the next one that begins (`f`). Perfetto draws to where a stretch begins, and one that receives may
+/// begin before the message is sent.
 #[derive(Serialize)]
 struct Line<'a> {
     ph: &'static str,
@@ -37,8 +38,6 @@ struct Line<'a> {
     tid: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
     id: Option<usize>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    bp: Option<&'static str>,
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     time: Option<Time>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -97,25 +96,26 @@ pub fn write(path: &Path, trace: &Trace) -> Result<()> {
         trace_events.extend(called(PROCESS, run.name.clone(), [pid, thread(pid, 0)], pid));
         let plans = plan::plans(run);
         for (rank, events) in run.ranks.iter().enumerate() {
-            let tid = thread(pid, rank);
-            trace_events.extend(called(THREAD, format!("rank {rank}"), [pid, tid], 2 * rank));
+            let tid = thread(pid, row(rank));
+            trace_events.extend(called(THREAD, format!("rank {rank}"), [pid, tid], row(rank)));
             trace_events.extend(events.iter().map(|event| stretch(event, pid, tid)));
             let Some(plan) = plans.get(rank).filter(|plan| !plan.is_empty()) else { continue };
-            let tid = thread(pid, PLANS + rank);
-            trace_events.extend(called(THREAD, format!("plan of rank {rank}"), [pid, tid], 2 * rank + 1));
+            let (name, row) = (format!("plan of rank {rank}"), row(rank) + 1);
+            let tid = thread(pid, row);
+            trace_events.extend(called(THREAD, name, [pid, tid], row));
             let cell = |(name, from, to): &(String, Duration, Duration)| {
                 let time = Some(Time::new(*from, Some(to.saturating_sub(*from)), "plan"));
                 Line { time, ..Line::new("X", name.clone(), [pid, tid]) }
             };
             trace_events.extend(plan.iter().map(cell));
         }
-        let end = |ph, (rank, at): (usize, Duration), id, bp| {
+        let end = |ph, (rank, at): (usize, Duration), id| {
             let time = Some(Time::new(at, None, "message"));
-            Line { time, id: Some(id), bp, ..Line::new(ph, "message", [pid, thread(pid, rank)]) }
+            Line { time, id: Some(id), ..Line::new(ph, "message", [pid, thread(pid, row(rank))]) }
         };
         for [from, to] in arrows(run) {
             arrow += 1;
-            trace_events.extend([end("s", from, arrow, None), end("f", to, arrow, Some("e"))]);
+            trace_events.extend([end("s", from, arrow), end("f", to, arrow)]);
         }
     }
     let failed = |why: std::io::Error| Error::System { action: "write", path: path.to_owned(), why };
@@ -127,8 +127,7 @@ pub fn write(path: &Path, trace: &Trace) -> Result<()> {
     Ok(file.finish()?)
 }
 
-/// From where each message is sent to where it is received: rank and time. A receiver may wait before it is sent; of a run that
-/// failed, some are not received.
+/// From when each message is sent to when it has been received: rank and time. Of a run that failed, some are not received.
 fn arrows(run: &Run) -> Vec<[(usize, Duration); 2]> {
     let (mut sent, mut arrows) = (HashMap::<_, VecDeque<Duration>>::new(), Vec::new());
     let all = || run.ranks.iter().enumerate().flat_map(|(rank, all)| all.iter().map(move |e| (rank, e)));
@@ -141,20 +140,22 @@ fn arrows(run: &Run) -> Vec<[(usize, Duration); 2]> {
         if let What::Call(CallRecord { op: Op::Receive, message: Some((from, tag)), .. }) = &event.what
             && let Some(at) = sent.get_mut(&(*from, rank, *tag)).and_then(VecDeque::pop_front)
         {
-            arrows.push([(*from, at), (rank, event.from.max(at))]);
+            arrows.push([(*from, at), (rank, event.to)]);
         }
     }
     arrows
 }
 
-/// The row of a rank. To Perfetto, thread 0 and one with its process' number are the same, the main one; so no rank is
-/// either, and no two of the file are one.
-fn thread(pid: usize, rank: usize) -> usize {
-    10_000 * pid + rank
+/// The row of a rank, which that of its plan follows.
+fn row(rank: usize) -> usize {
+    2 * rank
 }
 
-/// Rows of plans begin with this one: behind those of all ranks.
-const PLANS: usize = 5_000;
+/// The thread of a row; viewers that know no order of rows have them by its number. To Perfetto, thread 0 and one with its
+/// process' number are the same, the main one; so no row is either, and no two of the file are one.
+fn thread(pid: usize, row: usize) -> usize {
+    10_000 * pid + row
+}
 
 /// What a process or a thread is called, and where it stands among others.
 fn called(
@@ -190,7 +191,7 @@ fn stretch(event: &Event, pid: usize, tid: usize) -> Line<'_> {
 
 impl<'a> Line<'a> {
     fn new(ph: &'static str, name: impl Into<Cow<'a, str>>, [pid, tid]: [usize; 2]) -> Self {
-        Self { ph, name: name.into(), pid, tid, id: None, bp: None, time: None, args: None }
+        Self { ph, name: name.into(), pid, tid, id: None, time: None, args: None }
     }
 }
 

@@ -120,8 +120,9 @@ fn entries(file: &Path) -> Value {
     file
 }
 
-/// Of a row's number, which is no process' and never 0: to Perfetto these are main threads, all in one row.
-fn rank_of(event: &Value) -> u64 {
+/// The number of a row, twice its rank and one more of a plan; of its thread, which is no process' and never 0: to Perfetto these
+/// are main threads, all in one row.
+fn row_of(event: &Value) -> u64 {
     let [pid, tid] = ["pid", "tid"].map(|key| event[key].as_u64().unwrap());
     assert!(pid > 0 && tid / 10_000 == pid && tid != pid, "{event}");
     tid % 10_000
@@ -141,8 +142,8 @@ fn rows(file: &Path) -> BTreeMap<(String, String), Vec<Stretch>> {
     for event in events.iter().filter(|event| !["M", "s", "f"].contains(&event["ph"].as_str().unwrap())) {
         assert_eq!(event["ph"], "X");
         assert_eq!(about("process_sort_index", event, "sort_index"), event["pid"]);
-        let (rank, plan) = (rank_of(event) % 5_000, rank_of(event) / 5_000);
-        assert_eq!(about("thread_sort_index", event, "sort_index"), 2 * rank + plan);
+        let (rank, plan) = (row_of(event) / 2, row_of(event) % 2);
+        assert_eq!(about("thread_sort_index", event, "sort_index"), row_of(event));
         let row = ["process_name", "thread_name"].map(|name| about(name, event, "name"));
         let row = row.map(|name| name.as_str().unwrap().to_string());
         assert_eq!(row[1], format!("{}rank {rank}", ["", "plan of "][plan as usize]));

@@ -8,8 +8,8 @@
 //!
 //! Chunk `c` is on rank c mod K. A rank waits (K − 1)(F + B)/V, as under interleaved 1F1B, and holds what all `M` microbatches
 //! saved, as under `GPipe`; a chunk's weights are used in one run forward and one backward, which is when sharded data ranks
-//! gather them. What the last rank gives the first waits until the first has begun its next chunk: where 2K ≤ M, M/K messages are
-//! under way from each rank to the next.
+//! gather them. What the last rank gives the first waits there until that one begins its next chunk, M − K + 1 messages where
+//! 2K ≤ M, and so does what the first gives the last going back.
 //!
 //! Source: Lamy-Poirier, "Breadth-first pipeline parallelism", §3.1, arXiv:2211.05953. Chapter: 14.
 use super::Schedule;

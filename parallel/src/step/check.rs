@@ -1,23 +1,22 @@
 //! Whether a table can be: gone through on paper, without numbers, as the [executor](crate::Stages) goes through it.
 //!
-//! Rows by themselves: every unit forward once and backward once, on its rank, each cell after what it needs, the last
-//! contribution to a chunk's gradients known as such. Rows together: every message sent is received, and no rank waits for
-//! ever. What is refused is refused with the least that is wrong with it: two cells, or a cycle of ranks.
-mod meet;
+//! Cells: every unit forward once and backward once, on its rank, each cell after what it needs, and no rank waits for ever.
+//! Steps, as they are lowered: the last contribution to a chunk's gradients known as such, every message received before the cell
+//! that needs it and in the order in which it was sent, and all of them [met](meet) though nothing keeps a message. What is
+//! refused is refused with the least that is wrong with it: two cells, or a cycle of ranks.
+pub(super) mod meet;
 
 use super::{Act, Cell, Payload, Plan, Step, Unit, lowered};
 use crate::Schedule;
+use std::collections::{BTreeMap, VecDeque};
 
-/// What a table needs of those who run it.
+/// What a table needs of those who run it, at most at once: of each rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Needs {
-    /// Units that went forward and whose backward is not complete, at most at once: of each rank.
+    /// Units that went forward and whose backward is not complete.
     pub saved: Vec<usize>,
-    /// Messages of a kind from one rank to another that may be under way, at least, for no rank to wait for ever. A rank goes
-    /// through its steps one after the other: to send, it waits until fewer are under way; to receive, until the message has
-    /// come. With 0 nothing is ever under way: what is sent after a cell and received before the next is posted together,
-    /// and a rank goes on when all of it has met the other side.
-    pub under_way: usize,
+    /// Messages that were received, for cells that come later.
+    pub waiting: Vec<usize>,
 }
 
 /// Whether every unit goes forward once and backward once, whole or in both halves, on its rank and in an order in which no
@@ -29,19 +28,18 @@ pub fn check(schedule: &dyn Schedule, plan: &Plan) -> Result<Needs, String> {
     schedule.fits(plan)?;
     let rank_of = |chunk: u16| schedule.rank_of(chunk as usize, plan);
     let cells: Vec<Vec<Cell>> = (0..plan.ranks).map(|rank| schedule.row(rank, plan).collect()).collect();
-    let needs = complete(plan, rank_of, &cells).and_then(|()| {
-        let rows: Vec<_> = (0..plan.ranks).map(|rank| before_the_end(schedule, plan, rank)).collect();
-        let saved = in_order(plan, rank_of, &rows)?;
-        Ok(Needs { saved, under_way: meet::under_way(plan, &rows)? })
-    });
+    let needs =
+        complete(plan, rank_of, &cells).and_then(|()| steps(plan, rank_of, &lowered(schedule, plan, true)?));
     needs.map_err(|why| format!("the schedule {}, {plan}: {why}", schedule.about().name))
 }
 
-/// What a rank does until its gradients are there.
-fn before_the_end(schedule: &dyn Schedule, plan: &Plan, rank: usize) -> Vec<Step> {
-    let mut steps = lowered(schedule, plan, rank);
-    steps.retain(|step| !matches!(step, Step::Complete | Step::Update));
-    steps
+/// Whether ranks can go through these steps, and what they need.
+fn steps(plan: &Plan, rank_of: impl Fn(u16) -> usize, rows: &[Vec<Step>]) -> Result<Needs, String> {
+    let mut walk = Walk { plan, rank_of, rows, did: vec![[false; 4]; plan.units()] };
+    let needs = (0..rows.len()).map(|rank| walk.row(rank)).collect::<Result<Vec<_>, _>>()?;
+    meet::meet(rows)?;
+    let (saved, waiting) = needs.into_iter().unzip();
+    Ok(Needs { saved, waiting })
 }
 
 impl Plan {
@@ -107,89 +105,95 @@ pub(super) fn needed(Cell { act, of }: Cell, plan: &Plan) -> impl Iterator<Item 
     all.into_iter().filter_map(|(cell, by)| Some((cell?, by)))
 }
 
-/// Each row's cells after what they need, and a chunk's gradients complete with their last contribution; the most units that each
-/// rank has saved at once.
-fn in_order(plan: &Plan, rank_of: impl Fn(u16) -> usize, rows: &[Vec<Step>]) -> Result<Vec<usize>, String> {
-    let mut walk = Walk::new(plan, rank_of);
-    rows.iter().enumerate().map(|(rank, row)| walk.row(rank, row)).collect()
-}
-
 /// Rows gone through one after the other, each in its own order.
 struct Walk<'a, R> {
     plan: &'a Plan,
     rank_of: R,
-    did: Vec<[bool; 4]>,  // by unit and act
-    came: Vec<[bool; 2]>, // by unit and payload
-    left: Vec<usize>,     // contributions to a chunk's gradients
+    rows: &'a [Vec<Step>],
+    did: Vec<[bool; 4]>, // by unit and act
 }
 
-impl<'a, R: Fn(u16) -> usize> Walk<'a, R> {
-    fn new(plan: &'a Plan, rank_of: R) -> Self {
-        let (units, contributions) = (plan.units(), plan.slices * plan.microbatches);
-        let left = vec![contributions; plan.all_chunks()];
-        Self { plan, rank_of, did: vec![[false; 4]; units], came: vec![[false; 2]; units], left }
-    }
-    /// Each cell after what it needs, each message after what gives it; the most units that the rank has saved at once.
-    fn row(&mut self, rank: usize, row: &[Step]) -> Result<usize, String> {
-        let (mut saved, mut peak) = (0_usize, 0);
-        for step in row {
+/// Messages that wait on a rank, in the order in which they came: by kind and sender.
+type Came = BTreeMap<(usize, usize), VecDeque<Unit>>;
+
+impl<R: Fn(u16) -> usize> Walk<'_, R> {
+    /// Each cell after what it needs, each message after the cell that gives it, a chunk's gradients complete with their last
+    /// contribution; the most units that the rank has saved at once, and the most messages that wait.
+    fn row(&mut self, rank: usize) -> Result<(usize, usize), String> {
+        let mut left = vec![self.plan.slices * self.plan.microbatches; self.plan.all_chunks()]; // contributions to gradients
+        let (mut came, mut given) = (Came::new(), Vec::new());
+        let (mut saved, mut waiting, mut peaks) = (0_usize, 0_usize, (0, 0));
+        for step in &self.rows[rank] {
             match *step {
                 Step::Run { cell, last, .. } => {
-                    self.run(rank, cell, last)?;
+                    waiting -= self.takes(rank, cell, &mut came)?;
+                    self.did[self.plan.number(cell.of)][cell.act as usize] = true;
+                    ends(cell, last, &mut left[cell.of.chunk as usize])?;
+                    given.extend(cell.gives(self.plan).filter(|(_, of)| (self.rank_of)(of.chunk) != rank));
                     saved += usize::from(cell.act == Act::F);
-                    peak = peak.max(saved);
+                    peaks.0 = saved.max(peaks.0);
                     saved -= usize::from(cell.act.adds());
                 }
-                Step::Receive(what, of, _) => self.came[self.plan.number(of)][what as usize] = true,
-                Step::Send(what, of, _) => {
-                    let (act, chunk) = match what {
-                        Payload::Activation => (Act::F, of.chunk - 1),
-                        Payload::Gradient => (Act::B, of.chunk + 1),
-                    };
-                    let giver = Cell { act, of: Unit { chunk, ..of } };
-                    if !self.has(giver) {
-                        return Err(format!("rank {rank} is to {step} before {giver}"));
-                    }
+                Step::Receive(what, of, from) => {
+                    came.entry((what as usize, from)).or_default().push_back(of);
+                    waiting += 1;
+                    peaks.1 = waiting.max(peaks.1);
                 }
+                Step::Send(what, of, _) => match given.iter().position(|one| *one == (what, of)) {
+                    Some(at) => drop(given.swap_remove(at)),
+                    None => return Err(format!("rank {rank} is to {step} before it has that")),
+                },
                 Step::Complete | Step::Update => {}
             }
         }
-        Ok(peak)
+        if waiting > 0 {
+            return Err(format!("rank {rank} receives {waiting} messages more than its cells need"));
+        }
+        Ok(peaks)
     }
-    /// Whether a cell has been; in place of a whole backward its input half will do.
-    fn has(&self, Cell { act, of }: Cell) -> bool {
-        let did = self.did[self.plan.number(of)];
-        did[act as usize] || act == Act::B && did[Act::I as usize]
-    }
-    fn run(&mut self, rank: usize, cell: Cell, last: bool) -> Result<(), String> {
-        let (unit, chunk) = (self.plan.number(cell.of), cell.of.chunk as usize);
+    /// How many messages a cell takes, each the first of its kind; of its own rank what it needs has been, where in place of a
+    /// whole backward its input half will do.
+    fn takes(&self, rank: usize, cell: Cell, came: &mut Came) -> Result<usize, String> {
+        let mut taken = 0;
         for (before, by) in needed(cell, self.plan) {
-            match by.filter(|_| (self.rank_of)(before.of.chunk) != rank) {
-                Some(what) if !self.came[unit][what as usize] => {
-                    return Err(format!("rank {rank} has {cell} before it receives the {}", what.name()));
+            let from = (self.rank_of)(before.of.chunk);
+            let Some(what) = by.filter(|_| from != rank) else {
+                let did = self.did[self.plan.number(before.of)];
+                if did[before.act as usize] || before.act == Act::B && did[Act::I as usize] {
+                    continue;
                 }
-                None if !self.has(before) => return Err(format!("rank {rank} has {cell} before {before}")),
-                _ => {}
+                return Err(format!("rank {rank} has {cell} before {before}"));
+            };
+            match came.get_mut(&(what as usize, from)).and_then(VecDeque::pop_front) {
+                Some(of) if of == cell.of => taken += 1,
+                Some(of) => return Err(self.crossed((what, from, of), (rank, cell))),
+                None => return Err(format!("rank {rank} has {cell} before it receives the {}", what.name())),
             }
         }
-        self.did[unit][cell.act as usize] = true;
-        self.left[chunk] -= usize::from(cell.act.adds());
-        let n = self.left[chunk];
-        if last != (cell.act.adds() && n == 0) {
-            let are = if last { "are" } else { "are not" };
-            return Err(format!(
-                "the gradients of chunk {chunk} {are} complete with {cell}, and {n} are to come"
-            ));
-        }
-        Ok(())
+        Ok(taken)
+    }
+    /// That a rank's cell needs another message first than was sent first.
+    fn crossed(&self, (what, from, of): (Payload, usize, Unit), (rank, cell): (usize, Cell)) -> String {
+        let gives = |step: &Step| match step {
+            Step::Run { cell, .. } if cell.gives(self.plan) == Some((what, of)) => {
+                Some(format!(", at {cell}"))
+            }
+            _ => None,
+        };
+        let giver = self.rows[from].iter().find_map(gives).unwrap_or_default();
+        let [send, receive] = [Step::Send(what, of, rank), Step::Receive(what, cell.of, from)];
+        format!("rank {from} is first to {send}{giver}, and rank {rank} to {receive}, at {cell}")
     }
 }
 
-impl Act {
-    /// Whether it adds to the gradients of weights.
-    fn adds(self) -> bool {
-        matches!(self, Act::B | Act::W)
+/// Whether a cell is marked as the last that adds to a chunk's gradients if it is.
+fn ends(cell: Cell, last: bool, left: &mut usize) -> Result<(), String> {
+    *left -= usize::from(cell.act.adds());
+    if last == (cell.act.adds() && *left == 0) {
+        return Ok(());
     }
+    let (are, chunk) = (if last { "are" } else { "are not" }, cell.of.chunk);
+    Err(format!("the gradients of chunk {chunk} {are} complete with {cell}, and {left} are to come"))
 }
 
 #[cfg(test)]

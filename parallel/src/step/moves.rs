@@ -1,11 +1,11 @@
-//! In which order a rank begins and ends its steps: it begins to receive before it runs the cell that comes first, and ends a
-//! send when it needs the way, or gradients are complete.
+//! In which order a rank begins and ends its steps: it begins to receive where that stands among its steps, or a cell earlier where
+//! the next cell needs it, and ends that when a cell needs it; it ends a send when it needs the way, or gradients are complete.
 //!
 //! ```text
 //! steps   receive activation 1, F1, send activation 1, receive activation 2, F2, ...
 //! moves   ... begin to receive 2, F1, end the send of 0, begin that of 1, end to receive 2, ...
 //! ```
-use super::{Plan, Step, check, forwards, lowered};
+use super::{Plan, Step, check, lowered};
 use crate::Schedule;
 
 /// What is done about a step.
@@ -23,36 +23,39 @@ pub enum Move {
 /// # Errors
 /// One sentence on what is wrong with the table.
 pub fn moves(schedule: &dyn Schedule, plan: &Plan, rank: usize, learns: bool) -> Result<Vec<Move>, String> {
-    let needs = check(schedule, plan)?;
-    let steps = if learns { lowered(schedule, plan, rank) } else { forwards(schedule, plan, rank) };
-    Ok(in_turn(&steps, needs.under_way.max(1)))
+    check(schedule, plan)?;
+    Ok(in_turn(&lowered(schedule, plan, learns)?[rank]))
 }
 
-/// These steps of a rank, which may have so many messages of a kind to another under way.
-fn in_turn(steps: &[Step], under_way: usize) -> Vec<Move> {
-    let (mut moves, mut sent, mut coming) = (Vec::new(), Vec::<Step>::new(), false);
+/// These steps of a rank.
+fn in_turn(steps: &[Step]) -> Vec<Move> {
+    let (mut moves, mut sent, mut coming) = (Vec::new(), Vec::<Step>::new(), Vec::<Step>::new());
     for (at, &step) in steps.iter().enumerate() {
         match step {
-            Step::Run { done, .. } => {
-                let mut before = steps[at + 1..].iter().take_while(|step| !matches!(step, Step::Run { .. }));
-                let next = before.find(|step| matches!(step, Step::Receive(..)));
-                coming = next.is_some();
-                moves.extend(next.map(|next| Move::Begin(*next)));
+            Step::Run { cell, done, .. } => {
+                let came = coming.iter().position(|receive| receive.is_for(cell));
+                moves.extend(came.map(|at| Move::End(coming.remove(at))));
+                let rest = &steps[at + 1..];
+                let next = rest
+                    .iter()
+                    .find_map(|step| if let Step::Run { cell, .. } = step { Some(*cell) } else { None });
+                let before_next = rest.iter().take_while(|step| !matches!(step, Step::Run { .. }));
+                let early = before_next.copied().find(|step| next.is_some_and(|next| step.is_for(next)));
+                moves.extend(early.map(Move::Begin));
+                coming.extend(early);
                 moves.push(Move::Begin(step));
                 moves.extend(done.then_some(Move::End(step)));
             }
+            Step::Receive(..) if coming.contains(&step) => {}
             Step::Receive(..) => {
-                moves.extend((!std::mem::take(&mut coming)).then_some(Move::Begin(step)));
-                moves.push(Move::End(step));
+                moves.push(Move::Begin(step));
+                coming.push(step);
             }
             Step::Send(what, _, to) => {
                 let same =
                     |step: &Step| matches!(step, Step::Send(of, _, rank) if (*of, *rank) == (what, to));
-                if sent.iter().filter(|step| same(step)).count() >= under_way
-                    && let Some(first) = sent.iter().position(same)
-                {
-                    moves.push(Move::End(sent.remove(first)));
-                }
+                let before = sent.iter().position(same);
+                moves.extend(before.map(|at| Move::End(sent.remove(at))));
                 moves.push(Move::Begin(step));
                 sent.push(step);
             }
@@ -70,10 +73,11 @@ fn in_turn(steps: &[Step], under_way: usize) -> Vec<Move> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pipeline::gpipe::GPipe;
+    use crate::pipeline::{gpipe::GPipe, zb_h2::ZbH2};
 
-    /// By hand. Kills: a receive that begins behind the cell it should come beside, or twice; a send that is never ended, ended
-    /// before the way is needed, or by another's message; a microbatch that is not put away.
+    /// By hand. Kills: a receive that begins behind the cell it should come beside, a cell too early or twice, or ends before it is
+    /// needed; a send that is never ended, ended before the way is needed, or by another's message; a microbatch that is not put
+    /// away.
     #[test]
     fn receives_begin_early_and_sends_end_late() {
         let word = |at: &Move| match at {
@@ -81,9 +85,9 @@ mod tests {
             Move::Begin(step) => format!("begin to {step}"),
             Move::End(step) => format!("end to {step}"),
         };
-        let of = |rank, under_way| {
-            let moves = in_turn(&lowered(&GPipe, &Plan::whole(2, 2), rank), under_way);
-            moves.iter().map(word).collect::<Vec<_>>()
+        let of = |schedule: &dyn Schedule, microbatches, rank: usize| {
+            let rows = lowered(schedule, &Plan::whole(2, microbatches), true).unwrap();
+            in_turn(&rows[rank]).iter().map(word).collect::<Vec<_>>()
         };
         let first = [
             "run 0F0",
@@ -103,8 +107,8 @@ mod tests {
             "complete",
             "update",
         ];
-        assert_eq!(of(0, 1), first);
-        let last = of(1, 2);
+        assert_eq!(of(&GPipe, 2, 0), first);
+        let last = of(&GPipe, 2, 1);
         assert_eq!(
             last[..3],
             [
@@ -113,7 +117,23 @@ mod tests {
                 "begin to receive activation of 1 from rank 0 for chunk 1"
             ]
         );
-        let ends = last.iter().position(|word| word == "end to send gradient of 0 to rank 0 for chunk 0");
-        assert_eq!(ends, Some(last.len() - 4), "two may be under way: {last:?}");
+        let last = of(&ZbH2, 4, 1);
+        let at = |word: &str| last.iter().position(|other| other == word).unwrap();
+        let before = [
+            "end to send gradient of 0 to rank 0 for chunk 0", // for the way is needed
+            "begin to send gradient of 1 to rank 0 for chunk 0",
+            "end to receive activation of 2 from rank 0 for chunk 1",
+            "run 1F2",
+            "begin to receive activation of 3 from rank 0 for chunk 1", // it is needed three cells later
+            "run 1I2",
+            "end to send gradient of 1 to rank 0 for chunk 0",
+            "begin to send gradient of 2 to rank 0 for chunk 0",
+            "run 1W0",
+            "end to run 1W0",
+            "end to receive activation of 3 from rank 0 for chunk 1",
+            "run 1F3",
+        ];
+        let from = at(before[0]);
+        assert_eq!(last[from..from + before.len()], before);
     }
 }

@@ -22,9 +22,9 @@
 //! Source: Qi et al., "Zero bubble pipeline parallelism", arXiv:2401.10241 (the bubble, as `cost − M (F + B + W)` with the cost
 //! of the stage that takes longest).
 use super::check::needed;
-use super::{Act, Cell, Payload, Plan};
+use super::{Act, Cell, Plan, Step};
 use crate::Schedule;
-use std::iter::Peekable;
+use std::iter::{Peekable, successors};
 
 /// What cells and messages take, in any one unit of time.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -87,11 +87,12 @@ pub struct Simulated {
     pub peak_saved: Vec<f64>,
 }
 
-/// Goes through a table, which [`check`](super::check) is content with; `see` is told each cell's rank, start and end: a rank's
-/// own in order, those of different ranks in any.
+/// Goes through a table whose units are whole; `see` is told each cell's rank, start and end: a rank's own in order, those of
+/// different ranks in any.
 ///
 /// # Errors
-/// If a rank waits for ever.
+/// If ranks wait for ever: a cell that is before what it needs in its own row, or the shortest cycle of ranks that wait for each
+/// other, each with what it waits to receive and for which cell.
 pub fn simulate(
     schedule: &dyn Schedule,
     plan: &Plan,
@@ -102,12 +103,7 @@ pub fn simulate(
     while let Some(rank) = all.can_go.pop() {
         all.go(rank, times, see);
     }
-    for (rank, at) in all.ranks.iter_mut().enumerate() {
-        if let Some(cell) = at.row.peek() {
-            return Err(format!("rank {rank} waits for ever to run {cell}"));
-        }
-    }
-    Ok(all.simulated())
+    all.stuck().map_or_else(|| Ok(all.simulated()), Err)
 }
 
 /// What something does to what a rank holds, in bytes.
@@ -207,11 +203,44 @@ impl Walk {
             }
         }
     }
+    /// Why some ranks cannot go on, if there are any.
+    fn stuck(&mut self) -> Option<String> {
+        let next: Vec<_> = self.ranks.iter_mut().map(|at| at.row.peek().copied()).collect();
+        // A rank's next cell, what that lacks, and who has it.
+        let lacks = |rank: usize| {
+            let cell = next[rank]?;
+            let lacking = |(before, _): &(Cell, _)| self.arrivals[self.slot(*before)].is_nan();
+            let (before, by) = needed(cell, &self.plan).find(lacking)?;
+            Some((cell, before, by, self.rank_of[before.of.chunk as usize]))
+        };
+        let early = |rank| {
+            let (cell, before, _, from) = lacks(rank)?;
+            (from == rank).then(|| format!("rank {rank} has {cell} before {before}"))
+        };
+        let all = 0..next.len();
+        let cycle = |start: usize| {
+            let next = |&rank: &usize| lacks(rank).map(|(.., from)| from).filter(|from| *from != start);
+            let way: Vec<_> = successors(Some(start), next).take(all.len() + 1).collect();
+            way.last().and_then(|last| lacks(*last)).filter(|(.., from)| *from == start).map(|_| way)
+        };
+        let waits = |&rank: &usize| {
+            let (cell, _, what, from) = lacks(rank)?;
+            Some(format!("rank {rank} waits to {}, to run {cell}", Step::Receive(what?, cell.of, from)))
+        };
+        all.clone()
+            .find_map(early)
+            .or_else(|| {
+                let shortest = all.clone().filter_map(cycle).min_by_key(Vec::len)?;
+                Some(shortest.iter().filter_map(waits).collect::<Vec<_>>().join(", and "))
+            })
+            .or_else(|| {
+                let (rank, cell) = next.iter().enumerate().find_map(|(rank, cell)| Some((rank, (*cell)?)))?;
+                Some(format!("rank {rank} waits for ever to run {cell}"))
+            })
+    }
     /// Hands on what a cell gave at its end.
     fn give(&mut self, rank: usize, cell: Cell, end: f64, times: &Times) {
-        let (chunk, payload) = (cell.of.chunk as usize, cell.act.gives());
-        let next = if payload == Payload::Activation { Some(chunk + 1) } else { chunk.checked_sub(1) };
-        let to = next.and_then(|next| self.rank_of.get(next).copied()).unwrap_or(rank);
+        let to = cell.gives(&self.plan).map_or(rank, |(_, of)| self.rank_of[of.chunk as usize]);
         let slot = self.slot(cell);
         self.arrivals[slot] = end;
         if to == rank {

@@ -22,25 +22,20 @@ impl RanksArgs {
     /// # Errors
     /// If blocks are to be split and no layout has stages, or they cannot be split so.
     pub(crate) fn all(&self, layouts: Vec<Layout>, design: &Design) -> Result<Vec<Layout>> {
-        let limited = layouts.into_iter().map(|layout| layout.limited(self.limit));
-        let Some(split) = &self.split else { return Ok(limited.collect()) };
-        let (mut any, mut all) = (false, Vec::new());
-        for layout in limited {
-            let chunks = layout.chunks();
-            any |= chunks > 1;
-            all.push(if chunks > 1 {
-                layout.fits(design)?;
-                layout.splitting(split.of(design, chunks)?.leak(), design.parts())?
-            } else {
-                layout
-            });
-        }
-        if !any {
+        let mut limited: Vec<_> = layouts.into_iter().map(|layout| layout.limited(self.limit)).collect();
+        let Some(split) = &self.split else { return Ok(limited) };
+        let mut staged: Vec<_> = limited.iter_mut().filter(|layout| layout.chunks() > 1).collect();
+        if staged.is_empty() {
             bail!(
                 "--split says how many blocks the stages of a pipeline have; write a layout with stages, such as pp=2"
             );
         }
-        Ok(all)
+        staged.iter().try_for_each(|layout| layout.fits(design))?;
+        let chunks: Vec<_> = staged.iter().map(|layout| layout.chunks()).collect();
+        for (layout, blocks) in staged.iter_mut().zip(split.of(design, &chunks)?) {
+            **layout = layout.splitting(blocks.leak(), design.parts())?;
+        }
+        Ok(limited)
     }
     /// This layout, with such a model on its ranks.
     ///

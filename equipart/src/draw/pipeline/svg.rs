@@ -104,8 +104,12 @@ fn legend(timeline: &Timeline, y: f64) -> Vec<String> {
             parts.push(rect([x, y - 12.0, 16.0, 16.0], &shade(*hue, timeline.lightness(cell)), ""));
             x += 17.0;
         }
-        let what =
-            if *act == Act::F { format!("{means} (number: microbatch)") } else { (*means).to_string() };
+        let slice = if timeline.plan.slices > 1 { ".slice" } else { "" };
+        let what = if *act == Act::F {
+            format!("{means} (number: microbatch{slice})")
+        } else {
+            (*means).to_string()
+        };
         parts.push(text(x + 6.0, y, "start", MUTED, &what));
         x += 30.0 + 6.2 * what.len() as f64;
     }
