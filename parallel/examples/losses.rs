@@ -5,8 +5,8 @@
 
 use kernels::{Activation, Heads};
 use layers::{
-    Balance, Biases, Experts, FeedForward, Kind, NormKind, Objective, Positions, Random, Rates, Scoring, Shape,
-    SharedExpert, Window,
+    Balance, Biases, Experts, FeedForward, Kind, NormKind, Objective, Positions, Random, Rates, Scoring,
+    Shape, SharedExpert, Window,
 };
 use parallel::{Batch, Layout, Sequence, Trainer};
 use tensor::{Cpu, IGNORED, Rope, Scaling, mix};

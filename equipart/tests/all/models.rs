@@ -140,7 +140,7 @@ fn routings_that_no_tokens_can_have_are_refused() {
     let (file, config) = (dir.path().join("r.json"), golden("qwen2-moe").join("config.json"));
     let price = |told: &str, says: &str| {
         fs::write(&file, told).unwrap();
-        refused(&["price", "--config", text(&config), "--routing", text(&file)], says);
+        refused(&["price", "--config", text(&config), "--seq", "16", "--routing", text(&file)], says);
     };
     let of = |counts: &str| format!(r#"{{"experts": {{"blocks.1.mlp": {counts}}}}}"#);
     price("[1]", "is no JSON object whose \"experts\" are counts by layer: ");
@@ -154,7 +154,7 @@ fn routings_that_no_tokens_can_have_are_refused() {
     );
     price(&of("[0, 0, 0, 0, 0]"), "gives expert 0 of blocks.1.mlp 0 of 0 copies; ");
     price(&of("[5, 1, 1, 1, 1]"), "gives expert 0 of blocks.1.mlp 5 of 9 copies; the most is 4, and ");
-    refused(&["price", "--config", text(&config), "--routing", "/no/file"], "/no/file");
+    refused(&["price", "--config", text(&config), "--seq", "16", "--routing", "/no/file"], "/no/file");
     for model in [&["--model", "mlp"][..], &[]] {
         let none = "experts are chosen, and this model has none; leave it out";
         refused(&[&["price", "--routing", text(&file)], model].concat(), none);

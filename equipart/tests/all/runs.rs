@@ -145,7 +145,7 @@ fn a_resumed_run_moves_the_bias_of_its_router_on() {
     let fresh = Model::fresh(config, 5);
     let [once, twice] = [(); 2].map(|()| tempfile::tempdir().unwrap());
     let bias = |dir: &Path| {
-        let file = File::open(dir.join("model.safetensors")).unwrap();
+        let file = File::open(&dir.join("model.safetensors")).unwrap();
         file.values::<f32>("model.layers.1.mlp.gate.e_score_correction_bias", &[4]).unwrap()
     };
     let adamw = OptimizerName::Adamw;
