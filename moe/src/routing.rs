@@ -128,8 +128,8 @@ pub(crate) fn tally(n: usize, of: impl Iterator<Item = usize>) -> Vec<usize> {
 
 /// About 0.618 of `n`, and without a common divisor.
 fn stride(n: usize) -> usize {
-    let coprime = |a: &usize| (2..=*a).all(|d| a % d > 0 || n % d > 0);
-    (n * 618 / 1000..).find(coprime).expect("n + 1 at the latest")
+    let coprime = |a: &usize| (2..=*a).all(|d| !(a.is_multiple_of(d) && n.is_multiple_of(d)));
+    (n * 618 / 1000..=n + 1).find(coprime).expect("n + 1 at the latest")
 }
 
 /// Where this rank's tokens stand among those of a microbatch.

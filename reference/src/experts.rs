@@ -28,7 +28,6 @@ use tensor::{Noise, Scalar};
 
 /// Experts in place of a feed-forward: all that their parameters do not say.
 #[derive(Clone, Debug, PartialEq)]
-#[expect(clippy::struct_excessive_bools, reason = "a router is a choice of parts")]
 pub struct Experts {
     /// How many there are, `E`.
     pub count: usize,

@@ -5,7 +5,6 @@ use serde::{Deserialize, Serialize};
 /// expert; the token goes through those with the highest, and their outputs are added, each times its gate.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-#[expect(clippy::struct_excessive_bools, reason = "a router is a choice of parts")]
 pub struct Experts {
     /// How many there are, `E`.
     pub count: usize,
