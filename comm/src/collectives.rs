@@ -56,7 +56,7 @@ impl<P: Place> Group<P> {
             let why = format!("{n} columns are not the first of {} ranks' {cols} each", self.size());
             return Err(CommError::bad_counts(&call, why));
         }
-        self.make(mine, Making { call, category: Category::Buffers, shape: [rows, n] })
+        self.make(mine, Making { call, category: Category::Buffers, shape: [rows, n], room: 0 })
     }
     /// This rank's block of rows of the sum over ranks, in rank order, of `data[R,C]`: `[R/ranks, C]`, an activation,
     /// of which every rank holds another. In a group of one, another owner of `data`.
@@ -177,11 +177,12 @@ impl<P: Place> Group<P> {
     }
 }
 
-/// A call whose result is another tensor: of this shape, in this category.
+/// A call whose result is another tensor: of this shape, in this category, with room for so many rows.
 pub(crate) struct Making {
     pub(crate) call: Call,
     pub(crate) category: Category,
     pub(crate) shape: [usize; 2],
+    pub(crate) room: usize,
 }
 
 /// What calls at once and started ones share.
@@ -207,7 +208,7 @@ impl<P: Place> Group<P> {
             let why = format!("rank {} has {} rows, not {own}", self.rank, mine.rows());
             return Err(CommError::bad_counts(&call, why));
         }
-        Ok(Making { call, category: Category::Buffers, shape: [rows, mine.cols()] })
+        Ok(Making { call, category: Category::Buffers, shape: [rows, mine.cols()], room: 0 })
     }
     /// A reduce-scatter of a tensor; in blocks of so many rows, if they differ.
     #[track_caller]
@@ -218,7 +219,7 @@ impl<P: Place> Group<P> {
             None => self.divides(data.rows())?,
             Some(counts) => self.adds_up(counts, &call).map(|()| counts[self.rank])?,
         };
-        Ok(Making { call, category: Category::Activations, shape: [rows, data.cols()] })
+        Ok(Making { call, category: Category::Activations, shape: [rows, data.cols()], room: 0 })
     }
     /// An all-to-all of a tensor; of blocks that are given and taken in so many rows, if they differ.
     #[track_caller]
@@ -232,7 +233,7 @@ impl<P: Place> Group<P> {
         let call = Call { counts: list, ..self.call_of::<D>(Op::AllToAll, data.shape()) };
         let Some([give, take]) = counts else {
             self.divides(data.rows())?;
-            return Ok(Making { call, category: Category::Activations, shape: data.shape() });
+            return Ok(Making { call, category: Category::Activations, shape: data.shape(), room: 0 });
         };
         self.adds_up(give, &call)?;
         let rows = self.total(take, &call)?;
@@ -241,7 +242,7 @@ impl<P: Place> Group<P> {
             let why = format!("rank {} gives itself {given} rows and takes {taken}", self.rank);
             return Err(CommError::bad_counts(&call, why));
         }
-        Ok(Making { call, category: Category::Activations, shape: [rows, data.cols()] })
+        Ok(Making { call, category: Category::Activations, shape: [rows, data.cols()], room: 0 })
     }
     /// Rows of all ranks, if each has as many as this one.
     fn rows_of_all(&self, rows: usize) -> usize {
@@ -252,7 +253,7 @@ impl<P: Place> Group<P> {
         if self.size() == 1 {
             return Ok(given.clone());
         }
-        let Making { call, category, shape: [rows, cols] } = making;
+        let Making { call, category, shape: [rows, cols], .. } = making;
         let mut out = Tensor::empty(given.device(), category, rows, cols);
         self.together(&call, Some(given), Some(&mut out))?;
         Ok(out)

@@ -158,7 +158,7 @@ impl<P: Place> Group<P> {
     pub fn start_all_to_all<D: Device<Place = P>>(&self, data: Tensor<D>) -> Result<Request<D>> {
         self.start_making(self.exchanging(&data, None)?, data)
     }
-    /// Starts [`Group::all_to_all_v`].
+    /// Starts [`Group::all_to_all_v`], whose result has room for so many rows ([`Tensor::with_room`]).
     ///
     /// # Errors
     /// Those of [`Group::all_to_all_v`].
@@ -166,10 +166,10 @@ impl<P: Place> Group<P> {
     pub fn start_all_to_all_v<D: Device<Place = P>>(
         &self,
         data: Tensor<D>,
-        give: &[usize],
-        take: &[usize],
+        [give, take]: [&[usize]; 2],
+        room: usize,
     ) -> Result<Request<D>> {
-        self.start_making(self.exchanging(&data, Some([give, take]))?, data)
+        self.start_making(Making { room, ..self.exchanging(&data, Some([give, take]))? }, data)
     }
 
     /// Starts a call whose result is another tensor.
@@ -177,8 +177,8 @@ impl<P: Place> Group<P> {
         if self.size() == 1 {
             return Ok(Request::done(given));
         }
-        let Making { call, category, shape: [rows, cols] } = making;
-        let result = Tensor::empty(given.device(), category, rows, cols);
+        let Making { call, category, shape: [rows, cols], room } = making;
+        let result = Tensor::with_room(given.device(), category, [rows, room], cols);
         self.start(call, given, Some(result))
     }
     fn start<D: Device<Place = P>>(

@@ -89,7 +89,7 @@ impl<D: Kernels> Param<D> {
         let ([rows, cols], from) = at_rest;
         let master =
             || Tensor::from_fn(at.device.wide(), Category::Optimizer, rows, cols, |i| number(from + i));
-        let master = (at.learns && D::Elem::NARROW && param.placement.trained).then(master);
+        let master = (at.learns && D::Elem::NARROW).then(master);
         *(if keeps { &mut param.value.shard } else { &mut param.value.whole }) = value;
         Ok(Self { master, ..param })
     }
@@ -128,14 +128,16 @@ impl<D: Kernels> Param<D> {
         let [rows, cols] = self.local();
         whole.clone().reshaped(rows, cols)
     }
-    /// Lets `kernel` write what is not trained: the local value, which must become the same wherever it is held.
+    /// Lets `kernel` write what is not trained: the local value, and its master where it has one. They must become the same
+    /// wherever it is held.
     ///
     /// # Panics
     /// If it is trained.
-    pub fn change(&mut self, kernel: impl FnOnce(&D, ViewMut<D>)) {
+    pub fn change(&mut self, kernel: impl FnOnce(&D, ViewMut<D>, Option<ViewMut<D::Wide>>)) {
         assert!(!self.placement.trained, "{} is changed by its gradient", self.name);
         let device = self.device().clone();
-        kernel(&device, self.value.whole.as_mut().expect("it rests whole").view_mut());
+        let value = self.value.whole.as_mut().expect("it rests whole").view_mut();
+        kernel(&device, value, self.master.as_mut().map(Tensor::view_mut));
     }
     /// Lets `kernel` write the gradient if it is the first contribution of the step, and add to it if not.
     pub(crate) fn accumulate(&mut self, kernel: impl FnOnce(&D, ViewMut<D::Wide>, Write)) {

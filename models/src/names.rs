@@ -133,7 +133,7 @@ impl Entries<'_> {
         };
         let one = |name, columns| vec![Part { name: format!("{mlp}.{name}"), columns, same: false }];
         self.linear(one("gate", 0..count), &format!("{ours}.router"), d, false);
-        if bias {
+        if bias.is_some() {
             let theirs = format!("{mlp}.gate.e_score_correction_bias");
             self.add(&theirs, &format!("{ours}.router.bias"), 1, 0..count, Orientation::Vector);
         }

@@ -1,20 +1,25 @@
-//! What training adds to the loss so that experts are handed about as many tokens each: for every token its scores, each
-//! weighed with how often that expert was chosen, and the square of the log-sum-exp of its logits.
+//! What training does so that experts are handed about as many tokens each. It adds to the loss for every token its scores, each
+//! weighed with how often that expert was chosen, and the square of the log-sum-exp of its logits; and it moves the bias of the
+//! choice after each step.
 //!
 //! ```text
 //! α·E/(k·B) · Σ_e N_e · Σ_t P̂[t,e] / n       over the tokens of a microbatch, on all ranks
 //! β·E/(k·B_s) · Σ_e N_se · Σ_t P̂[t,e] / n    over those of each sequence
 //! λ · Σ_t lse_t² / n                          n tokens in the mean loss of the step
+//! b_e ← b_e + γ·sign(mean of N − N_e)         over the tokens of all microbatches of the step, on all ranks
 //! ```
 //! The counts have no gradient, so both balances are one table of weights, a row for each sequence at hand. Source: Fedus et al., "Switch
 //! transformers", §2.2, arXiv:2101.03961; Zoph et al., "ST-MoE", §3.3, arXiv:2202.08906; `DeepSeek-V3`, §2.1.2,
-//! arXiv:2412.19437.
+//! arXiv:2412.19437; the bias: Wang et al., "Auxiliary-loss-free load balancing", arXiv:2408.15664.
 use crate::routing::{Routing, before, tally};
 use comm::{Axes, Axis, Mesh};
 use kernels::{Kernels, Segment};
 use layers::ops::RouterLoss;
-use layers::{Experts, Result};
+use layers::{Experts, Loads, Param, Result};
 use tensor::{Category, Device, Place, Scalar, Tensor};
+
+/// The end of the name of a bias of the choice.
+pub(crate) const BIAS: &str = "router.bias";
 
 /// How often experts were chosen, before anything is dropped.
 pub(crate) struct Counts {
@@ -40,6 +45,32 @@ impl Counts {
         let tokens = all.iter().sum::<usize>() / own.chosen;
         Ok(Self { all, before: sum(experts, before(mesh, &group, counts)), tokens })
     }
+}
+
+/// Moves the biases of the choice among these parameters by `rate` each, where `loads` are the choices of this rank's tokens in all
+/// microbatches of a step: up where an expert has fewer than the mean of those of all ranks, down where it has more.
+///
+/// # Errors
+/// If ranks do not meet.
+pub fn move_biases<D: Kernels>(
+    (params, mesh): (&mut [&mut Param<D>], &Mesh<D::Place>),
+    (loads, rate): (&Loads, f64),
+) -> Result<()> {
+    let group = mesh.over(Axes::TOKENS | Axis::LAYERS)?.named("tokens of experts");
+    for param in params.iter_mut().filter(|param| param.name().ends_with(BIAS)) {
+        let (name, experts) = (param.name(), param.shape()[1]);
+        let own = loads.of(&name[..name.len() - BIAS.len() - 1]);
+        let mut counts = own.map_or_else(|| vec![0; experts], <[_]>::to_vec);
+        group.all_reduce_values(&mut counts, |a, b| a + b)?;
+        let all: usize = counts.iter().sum();
+        let above = |expert: usize| f64::from((counts[expert] * experts).cmp(&all) as i8);
+        let wide = param.device().wide().clone();
+        let [above, one] = [(experts, &above as &dyn Fn(usize) -> f64), (1, &|_| 1.0)].map(|(n, of)| {
+            Tensor::from_fn(&wide, Category::Buffers, 1, n, |i| <D::Wide as Device>::Elem::from_f64(of(i)))
+        });
+        param.change(|device, value, master| device.sgd(value, master, above.view(), one.view(), rate));
+    }
+    Ok(())
 }
 
 /// What the rows at hand are weighed with, while a model learns; nothing if nothing is added to the loss.

@@ -9,6 +9,7 @@ use comm::{Axis, Group, Request};
 use kernels::Kernels;
 use layers::ops::{plus, rows_of};
 use layers::{About, Design, Result, Shared, Sharing, Sizes, Strategy};
+use std::cell::Cell;
 use tensor::{Index, Place, Tensor};
 
 macro_rules! exchanges {
@@ -49,7 +50,7 @@ pub trait Exchange<D: Kernels>: Sync {
         &self,
         ep: &Group<D::Place>,
         all: &[Routing],
-        experts: usize,
+        experts: (usize, &MostRows),
         place: &D::Place,
     ) -> Dispatch<D::Place>;
     /// Starts to bring a row of each token, or copy, to the experts that it is handed to.
@@ -67,10 +68,31 @@ pub trait Exchange<D: Kernels>: Sync {
     fn back(&self, plan: &Dispatch<D::Place>, y: Tensor<D>, what: Carried) -> Result<Tensor<D>>;
 }
 
+/// The most rows that this rank's experts were handed at a time, rounded up to a 16th of what they could have been: so many have
+/// room in what holds rows of experts, whatever they are handed next. It grows 16 times at most.
+#[derive(Default)]
+pub struct MostRows(Cell<usize>);
+
+impl MostRows {
+    /// For how many there is room by now.
+    pub(crate) fn rows(&self) -> usize {
+        self.0.get()
+    }
+    /// Once they are handed so many rows of these tokens, to so many experts here.
+    fn with(&self, rows: usize, all: &[Routing], experts: usize) -> usize {
+        let tokens: usize = all.iter().map(|of| of.list.len() / of.chosen).sum();
+        let most = tokens * all[0].chosen.min(experts);
+        self.0.set(self.rows().max(rows.next_multiple_of(most.div_ceil(16).max(1))));
+        self.rows()
+    }
+}
+
 /// Who gives what to whom.
 pub struct Dispatch<P: Place> {
     /// How many rows each expert here is handed.
     pub counts: Vec<usize>,
+    /// For how many rows of experts here there is to be room.
+    pub(crate) room: usize,
     /// The ranks of the exchange.
     pub(crate) ep: Group<P>,
     /// How many rows go between this rank and each: of an all-to-all those that are given, and taken; of an all-gather
@@ -85,20 +107,20 @@ pub struct Dispatch<P: Place> {
 }
 
 impl<P: Place> Dispatch<P> {
-    /// These copies of tokens are the rows that are given, or taken, in this order.
+    /// These copies of tokens are the rows that are given, or taken, in this order; there may be `most` of them.
     fn new(
         (ep, place): (&Group<P>, &P),
-        (tokens, copies): (&Routing, &[Copy]),
-        counts: Vec<usize>,
+        (tokens, copies, most): (&Routing, &[Copy], usize),
+        (counts, room): (Vec<usize>, usize),
         rows: [Vec<usize>; 2],
     ) -> Self {
         let k = tokens.chosen;
         let mut at = vec![NOBODY; tokens.list.len()];
         copies.iter().zip(0..).for_each(|(c, row)| at[c.at] = row);
-        let pick = |each: usize| index(place, copies.iter().map(|c| (c.at / each) as u32));
-        let home = |first: usize, each: usize| index(place, at.iter().skip(first).step_by(each).copied());
+        let pick = |each: usize| index(place, copies.iter().map(|c| (c.at / each) as u32), most);
+        let home = |first: usize, each: usize| index(place, at.iter().skip(first).step_by(each).copied(), 0);
         let homes = [(0..k).map(|j| home(j, k)).collect(), vec![home(0, 1)]];
-        Self { counts, ep: ep.clone(), rows, picks: [k, 1].map(pick), homes, sorts: None }
+        Self { counts, room, ep: ep.clone(), rows, picks: [k, 1].map(pick), homes, sorts: None }
     }
 }
 
@@ -125,9 +147,9 @@ pub(crate) fn handed(of: &Routing, rank: usize, experts: std::ops::Range<usize>)
     all
 }
 
-/// These numbers where kernels read them.
-fn index<P: Place>(place: &P, numbers: impl ExactSizeIterator<Item = u32>) -> Index<P> {
-    Index::new(place, numbers.len(), numbers)
+/// These numbers where kernels read them, with room for so many.
+fn index<P: Place>(place: &P, numbers: impl ExactSizeIterator<Item = u32>, room: usize) -> Index<P> {
+    Index::with_room(place, [numbers.len(), room.max(numbers.len())], numbers)
 }
 
 /// Of each token the sum of its rows.

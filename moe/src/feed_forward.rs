@@ -7,8 +7,8 @@
 //! ```
 //! A gate is multiplied into the hidden features, before the product that is a partial sum over etp: what is kept for backward is
 //! R and U alone. Source: Megatron-LM, `moe/experts.py`, on the place of the gates; Qwen Team, "Qwen1.5-MoE", on the gated shared expert.
-use crate::balance::{self, Counts};
-use crate::exchange::{Carried, Dispatch, Exchange};
+use crate::balance::{self, BIAS, Counts};
+use crate::exchange::{Carried, Dispatch, Exchange, MostRows};
 use crate::routing::{self, Routing, Standing};
 use crate::shared::SharedFeedForward;
 use comm::{Axes, Axis, Group, Mesh, Request};
@@ -53,7 +53,9 @@ pub struct ExpertFeedForward<D: Kernels, X> {
     down: ExpertWeight<D>,        // W[E·D,F_t]
     shared: Option<SharedFeedForward<D>>,
     exchange: X,
-    region: Region, // whose tokens are this rank's
+    pub(crate) room: MostRows,
+    shares: Option<Vec<usize>>, // of copies, where a routing is stated
+    region: Region,             // whose tokens are this rank's
     mesh: Mesh<D::Place>,
     tp: Group<D::Place>,
     ep: Group<D::Place>,
@@ -108,7 +110,7 @@ impl<D: Kernels, X: Exchange<D> + Exchange<D::Wide> + Copy> ExpertFeedForward<D,
         };
         let draw = |inputs: usize| Draw { mean: 0.0, std: 1.0 / (inputs as f64).sqrt() };
         let untrained = everywhere.clone().untrained();
-        let bias = || whole("router.bias", 1, untrained, Draw { mean: 0.0, std: 0.02 });
+        let bias = || whole(BIAS, 1, untrained, Draw { mean: 0.0, std: 0.02 });
         let (up, sections) = kind.first(hidden);
         let expert = |what: &str, sections: &[Section], draw| {
             ExpertWeight::new(at, format!("{name}.experts.{what}"), [count, width], sections, draw)
@@ -118,12 +120,14 @@ impl<D: Kernels, X: Exchange<D> + Exchange<D::Wide> + Copy> ExpertFeedForward<D,
             terms: routing::terms(&experts),
             kind,
             router: whole("router", width, everywhere.clone(), draw(width))?,
-            bias: experts.bias.then(bias).transpose()?,
+            bias: experts.bias.map(|_| bias()).transpose()?,
             up: expert(up, &sections, draw(width))?,
             down: expert("down", &[hidden.into()], draw(hidden))?,
             shared: experts.shared.map(|shared| SharedFeedForward::new(at, mlp, shared)).transpose()?,
             experts,
             exchange,
+            room: MostRows::default(),
+            shares: at.routing.and_then(|routing| routing.of(name)).map(<[_]>::to_vec),
             region,
             mesh: at.mesh.clone(),
             tp: tp.named(name),
@@ -157,7 +161,8 @@ impl<D: Kernels, X: Exchange<D> + Exchange<D::Wide> + Copy> ExpertFeedForward<D,
                 return Ok((chosen, own, false));
             }
         }
-        let own = Routing::in_turn(experts, &Standing::of(&self.mesh, self.region, x.rows())?);
+        let at = Standing::of(&self.mesh, self.region, x.rows())?;
+        let own = Routing::stated(experts, self.shares.as_deref(), at.of).part(&at.tokens);
         let chosen = Index::new(device.place(), own.list.len(), own.list.iter().copied());
         let stated = routing::read(&chosen, k).is_none();
         Ok((chosen, own, stated))
@@ -177,15 +182,23 @@ impl<D: Kernels, X: Exchange<D> + Exchange<D::Wide> + Copy> ExpertFeedForward<D,
         let mean_over = if learns { cx.pass().mean_over } else { 0 };
         let tokens = (cx.tokens(), first);
         let loss = balance::loss(device, &self.mesh, experts, (&own, counts.as_ref()), tokens, mean_over)?;
-        if let (Some(counts), true) = (counts, drops && !stated)
-            && let Some(most) = experts.capacity_of(counts.tokens)
+        let most = |tokens| experts.capacity_of(tokens).filter(|_| drops);
+        let stated = stated.then(|| {
+            let of = Standing::stated(&self.mesh, self.mesh.rank(), x.rows()).of;
+            let mut all = Routing::stated(experts, self.shares.as_deref(), of);
+            most(of).inspect(|&most| all.drop_beyond(most, vec![0; experts.count]));
+            (all, x.rows())
+        });
+        if let (Some(counts), None) = (counts, &stated)
+            && let Some(most) = most(counts.tokens)
         {
             own.drop_beyond(most, counts.before);
         }
-        let all = routing::of_all(&self.mesh, &own, stated.then_some((experts, x.rows())))?;
+        let all = routing::of_all(&self.mesh, &own, stated)?;
         let rows = all[self.ep.rank()].iter().map(|of| of.list.len() / k).collect();
         let all: Vec<_> = all.iter().map(|of| Routing::together(of)).collect();
-        let plan = <X as Exchange<D>>::plan(&self.exchange, &self.ep, &all, experts.count, device.place());
+        let experts = (experts.count, &self.room);
+        let plan = <X as Exchange<D>>::plan(&self.exchange, &self.ep, &all, experts, device.place());
         Ok(Handed { chosen, loss, plan, rows })
     }
     /// Starts to bring a row of every token of this rank and its etp peers to their experts.

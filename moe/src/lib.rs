@@ -15,7 +15,7 @@
 //! | `feed_forward.rs` | the layer: a router, its experts, and a shared one |
 //! | `shared.rs` | the expert that all tokens go through |
 //! | `sliced.rs` | tensor parallelism of experts |
-//! | `balance.rs` | what training adds to the loss |
+//! | `balance.rs` | what training adds to the loss, and how the bias of a choice moves |
 //!
 //! Every rank of a stage takes tokens of its own: those that it is dealt, and of those that tensor ranks have alike its part.
 //! Source: Shazeer et al., arXiv:1701.06538; Lepikhin et al., `GShard`, arXiv:2006.16668.
@@ -26,7 +26,8 @@ mod routing;
 mod shared;
 pub mod sliced;
 
-pub use exchange::{Carried, Dispatch, Exchange};
+pub use balance::move_biases;
+pub use exchange::{Carried, Dispatch, Exchange, MostRows};
 pub use feed_forward::{ExpertFeedForward, WithExperts};
 pub use routing::{NOBODY, Routing};
 

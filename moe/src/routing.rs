@@ -31,15 +31,34 @@ pub struct Routing {
 }
 
 impl Routing {
-    /// The tokens that stand here, in turn: token `t` goes to the experts `t·k`, `t·k + 1`, …, counted round and round. Where
+    /// What is stated of all tokens of a microbatch: token `t` goes to the experts `t·k`, `t·k + 1`, …, counted round and round. Where
     /// experts choose, expert `e` takes `C` tokens from `e·C` on, counted round and round.
-    pub(crate) fn in_turn(experts: &Experts, at: &Standing) -> Self {
-        let (k, all, own) = (experts.copies(), experts.count, at.first..at.first + at.tokens);
-        if let (true, Some(most)) = (experts.by_experts, experts.capacity_of(at.of)) {
-            let takes = |t: usize, e: usize| (t + at.of - e * most % at.of) % at.of < most;
-            return Self::of_each(own, all, takes);
+    ///
+    /// With `shares` an expert has as many copies as its share of them says: of all copies, sorted by expert, token `t` has the
+    /// `σ(t)`-th of each `B`. No expert of more than a k-th of the copies can be told so. `σ` goes through the tokens in strides, so
+    /// that those of every rank go to all experts.
+    pub(crate) fn stated(experts: &Experts, shares: Option<&[usize]>, tokens: usize) -> Self {
+        let (k, all) = (experts.copies(), experts.count);
+        if let (true, Some(most)) = (experts.by_experts, experts.capacity_of(tokens)) {
+            let takes = |t: usize, e: usize| (t + tokens - e * most % tokens) % tokens < most;
+            return Self::of_each(0..tokens, all, takes);
         }
-        Self { list: (own.start * k..own.end * k).map(|copy| (copy % all) as u32).collect(), chosen: k }
+        let sum = |sum: &mut u128, share: &usize| {
+            *sum += *share as u128;
+            Some(*sum)
+        };
+        let ends: Vec<u128> = shares.unwrap_or_default().iter().scan(0, sum).collect();
+        let (of, stride) = (ends.last().copied().unwrap_or(0), stride(tokens));
+        let expert = |copy: usize| {
+            let place = copy / k * stride % tokens + copy % k * tokens;
+            ends.partition_point(|end| end * (k * tokens) as u128 <= place as u128 * of)
+        };
+        let list = (0..tokens * k).map(|copy| if of == 0 { copy % all } else { expert(copy) } as u32);
+        Self { list: list.collect(), chosen: k }
+    }
+    /// Of these tokens alone.
+    pub(crate) fn part(&self, tokens: &Range<usize>) -> Self {
+        Self { list: self.list[tokens.start * self.chosen..tokens.end * self.chosen].to_vec(), ..*self }
     }
     /// A copy for each expert, of which those are somebody's that `takes` says: of this token by this expert.
     fn of_each(tokens: Range<usize>, experts: usize, takes: impl Fn(usize, usize) -> bool) -> Self {
@@ -107,13 +126,17 @@ pub(crate) fn tally(n: usize, of: impl Iterator<Item = usize>) -> Vec<usize> {
     })
 }
 
+/// About 0.618 of `n`, and without a common divisor.
+fn stride(n: usize) -> usize {
+    let coprime = |a: &usize| (2..=*a).all(|d| !(a.is_multiple_of(d) && n.is_multiple_of(d)));
+    (n * 618 / 1000..=n + 1).find(coprime).expect("n + 1 at the latest")
+}
+
 /// Where this rank's tokens stand among those of a microbatch.
 pub(crate) struct Standing {
-    /// The number of the first in the microbatch.
-    pub(crate) first: usize,
-    /// How many there are here.
-    pub(crate) tokens: usize,
-    /// Of how many.
+    /// Their numbers in the microbatch.
+    pub(crate) tokens: Range<usize>,
+    /// How many that has.
     pub(crate) of: usize,
 }
 
@@ -138,10 +161,10 @@ impl Standing {
         let mine = region.mine(rows);
         let of = all.iter().sum();
         let first = before(mesh, &dealers, all).into_iter().sum::<usize>() + mine.start;
-        Ok(Self { first, tokens: mine.len(), of })
+        Ok(Self { tokens: first..first + mine.len(), of })
     }
     /// Of the part of a peer, as it is where every rank is dealt as many rows.
-    fn stated<P: Place>(mesh: &Mesh<P>, rank: usize, rows: usize) -> Self {
+    pub(crate) fn stated<P: Place>(mesh: &Mesh<P>, rank: usize, rows: usize) -> Self {
         let ranks = mesh.group(Axis::LAYERS).size();
         let at =
             Region::Tokens { axis: Axis::LAYERS.into(), rank: mesh.coordinate(Axis::LAYERS, rank), ranks };
@@ -149,16 +172,17 @@ impl Standing {
             let n = mesh.group(axis).size();
             (place * n + mesh.coordinate(axis, rank), of * n)
         });
-        Self { first: dealt * rows + at.mine(rows).start, tokens: at.mine(rows).len(), of }
+        let mine = at.mine(rows);
+        Self { tokens: dealt * rows + mine.start..dealt * rows + mine.end, of }
     }
 }
 
-/// The lists of all ranks that have this rank's experts or other ones, `[ep][etp]`. Without numbers each rank's is a stated
-/// one: its tokens go to experts in turn.
+/// The lists of all ranks that have this rank's experts or other ones, `[ep][etp]`. Without numbers each rank's is its part of a
+/// stated one of all tokens, where each is dealt so many rows.
 pub(crate) fn of_all<P: Place>(
     mesh: &Mesh<P>,
     own: &Routing,
-    stated: Option<(&Experts, usize)>,
+    stated: Option<(Routing, usize)>,
 ) -> Result<Vec<Vec<Routing>>> {
     let group = mesh.over(Axis::EXPERTS | Axis::EXPERT_LAYERS)?.named("experts of tokens");
     let lists = group.all_gather_values(&own.list)?;
@@ -166,8 +190,8 @@ pub(crate) fn of_all<P: Place>(
     let mut all = vec![vec![Routing { list: vec![], chosen: own.chosen }; etp]; ep];
     for (rank, list) in group.ranks().zip(lists) {
         let [ep, etp] = [Axis::EXPERTS, Axis::EXPERT_LAYERS].map(|axis| mesh.coordinate(axis, rank));
-        all[ep][etp] = match stated {
-            Some((experts, rows)) => Routing::in_turn(experts, &Standing::stated(mesh, rank, rows)),
+        all[ep][etp] = match &stated {
+            Some((of_all, rows)) => of_all.part(&Standing::stated(mesh, rank, *rows).tokens),
             None => Routing { list, chosen: own.chosen },
         };
     }

@@ -22,7 +22,7 @@ fn deepseek() -> Experts {
     let (groups, shared) =
         (Some(Groups { count: 3, chosen: 2 }), Some(SharedExpert { hidden: 12, gated: false }));
     let scoring = Scoring::Sigmoid;
-    Experts { count: 6, chosen: 3, scoring, bias: true, scale: 2.5, groups, shared, ..mixtral() }
+    Experts { count: 6, chosen: 3, scoring, bias: Some(0.0), scale: 2.5, groups, shared, ..mixtral() }
 }
 fn qwen() -> Experts {
     let shared = Some(SharedExpert { hidden: 12, gated: true });
@@ -82,7 +82,7 @@ impl Layer {
     fn oracle<S: Scalar>(&self, g: &Given<S>) -> Answer<S> {
         let layer = self.mixture();
         let pass = Pass { seed: SEED, step: g.step, first_sequence: g.first, mean_over: 1 };
-        let mut walk = Walk { w: &g.weights, pass: Some(pass), see: &mut |_, _| {} };
+        let mut walk = Walk::unseen(&g.weights, Some(pass));
         let (y, saved) = layer.forward(g.x.clone(), &g.lengths, &mut walk);
         let mut gradients = std::collections::BTreeMap::new();
         let dx = layer.backward((&saved, &g.dy), &mut walk, &mut gradients);

@@ -1,10 +1,13 @@
 //! How far the losses of split f32 runs lie from those of the unsplit run: what somebody sees who compares curves.
 //!
-//! Two small models with all that families have, trained for some steps under several layouts. Prints every loss, and
+//! Three small models with all that families have, trained for some steps under several layouts. Prints every loss, and
 //! at last the largest relative difference. Rounding alone makes one; so does a mistake that an f32 loss can show.
 
 use kernels::{Activation, Heads};
-use layers::{Biases, FeedForward, Kind, NormKind, Objective, Positions, Random, Rates, Shape, Window};
+use layers::{
+    Balance, Biases, Experts, FeedForward, Kind, NormKind, Objective, Positions, Random, Rates, Scoring,
+    Shape, SharedExpert, Window,
+};
 use parallel::{Batch, Layout, Sequence, Trainer};
 use tensor::{Cpu, IGNORED, Rope, Scaling, mix};
 
@@ -38,6 +41,24 @@ const QWEN: Shape = Shape {
     vocabulary: 31,
     ..SHAPE
 };
+
+/// Experts that drop tokens, with a bias of the choice that moves, every balance, and one that they share.
+const MOE: Shape = Shape {
+    experts: Some(Experts {
+        count: 4,
+        chosen: 2,
+        hidden: 8,
+        scoring: Scoring::Sigmoid,
+        bias: Some(0.01),
+        capacity: Some(1.25),
+        shared: Some(SharedExpert { hidden: 8, gated: true }),
+        balance: Balance { microbatch: 0.1, sequence: 0.1, z: 0.01 },
+        ..Experts::MIXTRAL
+    }),
+    vocabulary: 23,
+    ..SHAPE
+};
+const OF_EXPERTS: [&str; 4] = ["ep=2", "tp=2,ep=2", "dp=2,ep=2:all-gather", "tp=2,sp,dp=2,ep=2,etp=2"];
 
 /// Five sequences of one to six tokens in two microbatches; one packs two documents, some targets are ignored.
 fn batch(vocabulary: usize, step: usize) -> parallel::Result<Batch> {
@@ -76,12 +97,14 @@ fn losses(shape: &Shape, layout: &Layout, beside: &[f64]) -> Result<Vec<f64>, pa
 
 fn main() -> Result<(), parallel::Error> {
     let mut largest = (0.0, String::new());
-    for (name, shape) in [("gpt2", &GPT2), ("qwen", &QWEN)] {
+    for (name, shape, layouts) in
+        [("gpt2", &GPT2, &LAYOUTS[..]), ("qwen", &QWEN, &LAYOUTS), ("moe", &MOE, &OF_EXPERTS)]
+    {
         let unsplit = losses(shape, &Layout::UNSPLIT, &[])?;
         println!("{name:6} {:12} {unsplit:.7?}", "none");
-        for layout in LAYOUTS {
+        for layout in layouts {
             let split = losses(shape, &layout.parse()?, &unsplit)?;
-            println!("{name:6} {layout:12} {split:.7?}");
+            println!("{name:6} {layout:24} {split:.7?}");
             for (step, (split, unsplit)) in split.iter().zip(&unsplit).enumerate() {
                 let difference = ((split - unsplit) / unsplit).abs();
                 if difference > largest.0 || difference.is_nan() {

@@ -10,6 +10,8 @@
 //! axis. It is started as soon as the last microbatch adds nothing more to the unit's gradients, goes on beside what is left
 //! of backward, and is waited for before the optimizer's step.
 //!
+//! Biases by which tokens choose experts are moved then, too (`moe/src/balance.rs`).
+//!
 //! Source: Li et al., "PyTorch distributed", §3, arXiv:2006.15704 (replicas); Huang et al., "GPipe", §2.2,
 //! arXiv:1811.06965 (accumulation over microbatches).
 mod dealt;
@@ -142,13 +144,16 @@ impl<D: Kernels> Trainer<D> {
             flight,
             largest,
             sums,
+            loads: Loads::default(),
             done,
             ending,
             lr,
         };
         let all = batch.microbatches().len();
         model.run(all, pass.learns, &mut dealt, keeper)?;
-        Ok(dealt.sums)
+        let Dealt { sums, loads, flight, .. } = dealt;
+        flight.loads.join(loads);
+        Ok(sums)
     }
     /// How often the tokens of this rank chose each expert of its blocks since this was called last: other ranks have other
     /// tokens or other blocks, and the sum over all is the model's.

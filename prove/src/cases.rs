@@ -219,6 +219,8 @@ fn of_experts(of: &Experts) -> Vec<(&'static str, f64, bool, String)> {
     all.push(("shape.experts.groups.count", groups as f64, even, format!("a divisor of {}", of.count)));
     all.extend(of.shared.map(|shared| size("shape.experts.shared.hidden", shared.hidden, LARGEST)));
     let capacity = of.capacity.unwrap_or(1.0);
+    let rate = of.bias.unwrap_or(0.0);
+    all.push(("shape.experts.bias", rate, rate >= 0.0, "0 or more".into()));
     all.push(("shape.experts.noise", of.noise, of.noise >= 0.0, "0 or more".into()));
     all.push(("shape.experts.capacity", capacity, capacity > 0.0, "more than 0".into()));
     all

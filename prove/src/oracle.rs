@@ -128,7 +128,7 @@ mod tests {
             scoring: Scoring::Sigmoid,
             normalize: false,
             scale: 2.5,
-            bias: true,
+            bias: Some(0.125),
             groups: Some(Groups { count: 3, chosen: 1 }),
             capacity: Some(1.25),
             shared: Some(SharedExpert { hidden: 7, gated: true }),
@@ -145,7 +145,7 @@ mod tests {
             scoring: reference::Scoring::Sigmoid,
             normalize: false,
             scale: 2.5,
-            bias: true,
+            bias: Some(0.125),
             groups: Some(reference::Groups { count: 3, chosen: 1 }),
             capacity: Some(1.25),
             shared: Some(reference::Shared { hidden: 7, gated: true }),
@@ -159,13 +159,13 @@ mod tests {
         assert_eq!(told.experts, Some(wanted));
         let other = experts(Experts {
             normalize: true,
-            bias: false,
+            bias: None,
             forced: true,
             by_experts: true,
             scoring: Scoring::Softmax,
             ..of
         });
-        assert_eq!((other.normalize, other.bias, other.forced, other.by_experts), (true, false, true, true));
+        assert_eq!((other.normalize, other.bias, other.forced, other.by_experts), (true, None, true, true));
         assert_eq!((other.scoring, model(&Shape::LLAMA).experts), (reference::Scoring::Softmax, None));
     }
 }

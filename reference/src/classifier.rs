@@ -28,7 +28,7 @@ impl Classifier {
     /// If there is no layer, a weight is missing, or a length does not fit.
     #[must_use]
     pub fn logits<S: Scalar>(&self, w: &Weights<S>, x: &[S]) -> Vec<S> {
-        self.forward(x, &mut Walk { w, pass: None, see: &mut |_, _| {} }).1
+        self.forward(x, &mut Walk::unseen(w, None)).1
     }
 
     /// `X[B, first size]`, `labels[B]` → their share of the mean loss (nats), and its gradients, showing what it computes.

@@ -40,9 +40,15 @@ impl Design {
             Self::Transformer(model) => model.logits_seen(w, sequences, see),
             Self::Classifier(classifier) => {
                 let x: Vec<S> = features(sequences, |s| &s.x);
-                classifier.forward(&x, &mut Walk { w, pass: None, see }).1
+                classifier.forward(&x, &mut Walk::new(w, None, see)).1
             }
         }
+    }
+
+    /// How much a bias by which tokens choose experts rises or falls after each step.
+    pub(crate) fn bias_rate(&self) -> f64 {
+        let Self::Transformer(model) = self else { return 0.0 };
+        model.experts.as_ref().and_then(|experts| experts.bias).unwrap_or(0.0)
     }
 
     /// Tokens of a sequence.
@@ -105,7 +111,7 @@ mod tests {
         numbered.map(|((name, [rows, cols]), seed)| (name, draw(seed, rows * cols))).collect()
     }
     fn seen<S: Scalar>(design: &Design, w: &Weights<S>, batch: &[Sequence]) -> (S, Weights<S>) {
-        design.gradients_seen(batch, 9, &mut Walk { w, pass: Some(PASS), see: &mut |_, _| {} })
+        design.gradients_seen(batch, 9, &mut Walk::unseen(w, Some(PASS)))
     }
     const PASS: Pass = Pass { seed: 1, step: 2, first_sequence: 3, mean_over: 0 };
 

@@ -11,6 +11,8 @@
 //! and the rest as the parts have it. The matrices of all experts lie in one, `W_down` transposed: rows `e·D..(e+1)·D` are
 //! expert e's. What a microbatch's tokens are to each other (capacity, balance) they are whoever holds them.
 //!
+//! The bias of the choice is no matter of a gradient: `train.rs` moves it after each step.
+//!
 //! Source: Shazeer et al., arXiv:1701.06538; Fedus et al., Switch, arXiv:2101.03961 (capacity); Zhou et al.,
 //! arXiv:2202.09368 (experts that choose).
 use crate::activation::Activation;
@@ -26,7 +28,6 @@ use tensor::{Noise, Scalar};
 
 /// Experts in place of a feed-forward: all that their parameters do not say.
 #[derive(Clone, Debug, PartialEq)]
-#[expect(clippy::struct_excessive_bools, reason = "a router is a choice of parts")]
 pub struct Experts {
     /// How many there are, `E`.
     pub count: usize,
@@ -40,8 +41,8 @@ pub struct Experts {
     pub normalize: bool,
     /// What gates are multiplied by after that.
     pub scale: f64,
-    /// Whether a bias, which has no gradient, is added to the scores that choose.
-    pub bias: bool,
+    /// A bias is added to the scores that choose. It has no gradient; this is how much it rises or falls after each step.
+    pub bias: Option<f64>,
     /// Groups that are chosen before experts are.
     pub groups: Option<Groups>,
     /// The most tokens that an expert takes: this times what it would take of a microbatch if all took as many.
@@ -135,7 +136,7 @@ impl Mixture {
         let (first, columns) = self.activation.first(*hidden);
         let part = |part: &str, shape| (format!("{}.{part}", self.name), shape);
         let mut shapes = router.shapes();
-        shapes.extend(bias.then(|| part("router.bias", [1, *count])));
+        shapes.extend(bias.map(|_| part("router.bias", [1, *count])));
         shapes.push(part(&format!("experts.{first}"), [count * self.width, columns]));
         shapes.push(part("experts.down", [count * self.width, *hidden]));
         shapes.extend(self.shared().iter().flat_map(FeedForward::shapes));
@@ -160,9 +161,14 @@ impl Mixture {
         let logits = router.forward_seen(walk, &x);
         let routing = experts.route(
             logits,
-            experts.bias.then(|| &w[&self.part("router.bias")]),
+            experts.bias.map(|_| &w[&self.part("router.bias")]),
             self.noise(walk.pass, lengths),
         );
+        if walk.pass.is_some() && experts.bias.is_some() {
+            let none = || vec![0; experts.count];
+            let counts = walk.chosen.entry(self.part("router.bias")).or_insert_with(none);
+            routing.chosen.iter().flatten().for_each(|&e| counts[e] += 1);
+        }
         let taken = experts.taken(&routing.chosen).into_iter().enumerate();
         let taken: Vec<_> = taken.map(|(e, copies)| self.expert(e, &x, copies, w)).collect();
         for Taken { copies, y: of, .. } in &taken {

@@ -14,7 +14,7 @@ pub type Weights<S> = BTreeMap<String, Vec<S>>;
 /// Names and shapes `[rows, cols]`, in program order.
 pub(crate) type Shapes = Vec<(String, [usize; 2])>;
 
-/// Those of them that are trained: all but the biases of routers, which stay as they are and have no gradient.
+/// Those of them that are trained: all but the biases of routers, which have no gradient.
 pub(crate) fn trained(mut shapes: Shapes) -> Shapes {
     shapes.retain(|(name, _)| !name.ends_with(".router.bias"));
     shapes

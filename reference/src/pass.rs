@@ -53,7 +53,7 @@ impl Model {
     /// If a weight is missing or of another shape, an id lies outside the vocabulary, or a sequence is longer than
     /// the learned positions.
     pub fn logits_seen<S: Scalar>(&self, w: &Weights<S>, sequences: &[Sequence], see: &mut See<S>) -> Vec<S> {
-        self.forward(sequences, &mut Walk { w, pass: None, see }).logits
+        self.forward(sequences, &mut Walk::new(w, None, see)).logits
     }
 
     /// This microbatch's share of the mean loss (nats), and the gradient of that share for every parameter, showing what

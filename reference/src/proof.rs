@@ -47,7 +47,7 @@ impl Model {
         n: usize,
         pass: &Pass,
     ) -> (S, Weights<S>) {
-        self.gradients_seen(of, n, &mut Walk { w, pass: Some(*pass), see: &mut |_, _| {} })
+        self.gradients_seen(of, n, &mut Walk::unseen(w, Some(*pass)))
     }
 }
 
@@ -60,7 +60,7 @@ impl Classifier {
         labels: &[u32],
         n: usize,
     ) -> (S, Weights<S>) {
-        self.gradients_seen(x, labels, n, &mut Walk { w, pass: None, see: &mut |_, _| {} })
+        self.gradients_seen(x, labels, n, &mut Walk::unseen(w, None))
     }
 }
 
@@ -110,7 +110,7 @@ pub(crate) fn few() -> Experts {
         scoring: Scoring::Softmax,
         normalize: true,
         scale: 1.0,
-        bias: false,
+        bias: None,
         groups: None,
         capacity: None,
         shared: None,
@@ -133,7 +133,7 @@ pub(crate) fn grouped() -> Experts {
     let groups = Some(Groups { count: 3, chosen: 2 });
     let shared = Some(Shared { hidden: 2, gated: true });
     let balance = Balance { microbatch: 0.0, sequence: 0.75, z: 0.5 };
-    let scored = Experts { scoring: Scoring::Sigmoid, bias: true, scale: 2.5, ..few() };
+    let scored = Experts { scoring: Scoring::Sigmoid, bias: Some(0.0), scale: 2.5, ..few() };
     Experts { count: 6, chosen: 3, groups, shared, balance, ..scored }
 }
 

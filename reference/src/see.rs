@@ -7,6 +7,7 @@
 //! ```
 use crate::dropout::Pass;
 use crate::parameters::{Map, Weights};
+use std::collections::BTreeMap;
 use std::fmt::Arguments;
 use tensor::Scalar;
 
@@ -21,9 +22,22 @@ pub struct Walk<'a, S> {
     pub pass: Option<Pass>,
     /// Who is shown what is computed.
     pub see: &'a mut See<'a, S>,
+    /// By the name of a bias of a choice, how often each expert was chosen where training stands somewhere.
+    pub(crate) chosen: Chosen,
 }
 
-impl<S> Walk<'_, S> {
+/// How often each expert was chosen, by the name of the bias of the choice.
+pub(crate) type Chosen = BTreeMap<String, Vec<usize>>;
+
+impl<'a, S> Walk<'a, S> {
+    /// Nobody has chosen yet.
+    pub fn new(w: &'a Weights<S>, pass: Option<Pass>, see: &'a mut See<'a, S>) -> Self {
+        Self { w, pass, see, chosen: Chosen::new() }
+    }
+    /// One that nobody is shown.
+    pub fn unseen(w: &'a Weights<S>, pass: Option<Pass>) -> Self {
+        Self::new(w, pass, Box::leak(Box::new(|_: Arguments, _: &[S]| {}))) // which has no bytes
+    }
     pub(crate) fn show(&mut self, name: Arguments, x: &[S]) {
         (self.see)(name, x);
     }

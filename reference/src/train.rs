@@ -1,14 +1,18 @@
-//! One training step: gradients of all microbatches summed, then what `update.rs` makes of them.
+//! One training step: gradients of all microbatches summed, then what `update.rs` makes of them; and the biases by which
+//! tokens choose experts, moved towards those that few chose.
 //!
 //! ```text
 //! g = Σ over microbatches of dloss;   loss = a mean over all targets of all microbatches that are not IGNORED
+//! bₑ ← bₑ + γ·sign(mean of n − nₑ)    nₑ: how often all tokens of the step chose expert e
 //! ```
+//! Source: Wang et al., "Auxiliary-loss-free load balancing", arXiv:2408.15664; DeepSeek-AI, DeepSeek-V3, §2.1.2,
+//! arXiv:2412.19437.
 use crate::design::Design;
 use crate::dropout::Pass;
 use crate::linear::add;
 use crate::parameters::{Weights, trained};
 use crate::pass::Sequence;
-use crate::see::Walk;
+use crate::see::{Chosen, Walk};
 use crate::update::{Optimizer, Updates, zeros};
 use std::fmt::Arguments;
 use tensor::Scalar;
@@ -90,17 +94,26 @@ impl<S: Scalar> Trainer<S> {
         let mean_over = microbatches.iter().flatten().map(|sequence| self.model.counted(sequence)).sum();
         let mut pass = Pass { seed: self.seed, step: self.updates.steps(), first_sequence: 0, mean_over };
         let (mut losses, mut gradients) = (Vec::new(), zeros(&trained(self.model.shapes())));
+        let mut chosen = Chosen::new();
         for (m, microbatch) in microbatches.iter().enumerate() {
             let mut see = |name: Arguments, x: &[S]| see(m, name, x);
-            let mut walk = Walk { w: self.updates.weights(), pass: Some(pass), see: &mut see };
+            let walk = Walk::new(self.updates.weights(), Some(pass), &mut see);
+            let mut walk = Walk { chosen, ..walk };
             let (loss, g) = self.model.gradients_seen(microbatch, mean_over, &mut walk);
             losses.push(loss);
+            chosen = walk.chosen;
             for (name, g) in g {
                 add(gradients.get_mut(&name).expect("a gradient of a parameter"), g);
             }
             pass.first_sequence += microbatch.len();
         }
         let norm2 = self.updates.apply(&gradients, lr);
+        let rate = S::from_f64(self.model.bias_rate());
+        for (name, counts) in chosen {
+            let all: usize = counts.iter().sum();
+            let up = |n: &usize| rate * S::from_f64(f64::from(all.cmp(&(n * counts.len())) as i8));
+            self.updates.shift(&name, counts.iter().map(up));
+        }
         Step { losses, norm2, gradients }
     }
 }
@@ -219,6 +232,42 @@ mod tests {
             let pass = Pass { seed: 2, ..Pass::default() };
             let (loss, _) = deepseek().gradients_with(&before, &ragged(), 6, &pass);
             assert_eq!(step.losses, [loss]);
+        });
+    }
+
+    /// In three steps of two microbatches. Kills: choices of one microbatch, or of the step before; the sign turned, a bias that moves by
+    /// the difference, that choices are not made by, or that moves where all are chosen alike.
+    #[test]
+    fn the_bias_of_a_router_moves_towards_experts_that_few_tokens_chose() {
+        under_two_keys(|| {
+            let mut model = deepseek();
+            let experts = model.experts.as_mut().expect("a DeepSeek");
+            (experts.bias, experts.balance) = (Some(0.25), crate::Balance::default());
+            let (of, name) = (experts.clone(), "blocks.1.mlp.router.bias");
+            let mut trainer = Trainer::new(model.clone(), ADAM, None, random_weights::<F61>(&model, 9));
+            for step in 0..3 {
+                let (bias, mut counts, mut tokens) = (trainer.weights()[name].clone(), vec![0; of.count], 0);
+                let batch = [ragged(), ragged()[..2].to_vec()];
+                trainer.step_seen(&batch, 0.5, &mut |_, name, x| {
+                    if name.to_string() == "blocks.1.mlp.router.out" {
+                        for logits in x.chunks(of.count) {
+                            let s: Vec<F61> =
+                                logits.iter().zip(&bias).map(|(l, &b)| l.sigmoid() + b).collect();
+                            of.choose(0, &s).into_iter().for_each(|e| counts[e] += 1);
+                            tokens += 1;
+                        }
+                    }
+                });
+                assert_eq!(tokens, 12);
+                let rate = F61::from_f64(0.25);
+                let moved = |(&b, &n): (&F61, &i32)| match 6 - n {
+                    1.. => b + rate,
+                    0 => b,
+                    _ => b - rate,
+                };
+                let wanted: Vec<F61> = bias.iter().zip(&counts).map(moved).collect();
+                assert_eq!(trainer.weights()[name], wanted, "step {step}: {counts:?}");
+            }
         });
     }
 

@@ -84,6 +84,11 @@ impl<S: Scalar> Updates<S> {
         self.weights = weights;
     }
 
+    /// Adds to what is not trained.
+    pub(crate) fn shift(&mut self, name: &str, by: impl IntoIterator<Item = S>) {
+        add(self.weights.get_mut(name).expect("a weight of the model"), by);
+    }
+
     /// One step with learning rate `lr` → Σ g² over all parameters that are trained, before clipping.
     ///
     /// # Panics

@@ -13,6 +13,7 @@ pub const IGNORED: u32 = u32::MAX;
 pub struct Index<P: Place> {
     memory: Owner<P>,
     len: usize,
+    room: usize,
 }
 
 impl<P: Place> Index<P> {
@@ -21,7 +22,15 @@ impl<P: Place> Index<P> {
     /// # Panics
     /// With [`Fault`](crate::Fault), if there is no memory for them.
     pub fn new(place: &P, len: usize, numbers: impl IntoIterator<Item = u32>) -> Self {
-        let mut index = Self::fresh(place, len);
+        Self::with_room(place, [len, len], numbers)
+    }
+    /// So many numbers, in memory that has room for the second number of them, though only those that there are count as held: for
+    /// lists whose length varies.
+    ///
+    /// # Panics
+    /// With [`Fault`](crate::Fault), if there is no memory for them.
+    pub fn with_room(place: &P, sizes: [usize; 2], numbers: impl IntoIterator<Item = u32>) -> Self {
+        let mut index = Self::fresh(place, sizes);
         index.put(numbers);
         index
     }
@@ -30,15 +39,15 @@ impl<P: Place> Index<P> {
     /// # Panics
     /// With [`Fault`](crate::Fault), if there is no memory for them.
     pub fn empty(place: &P, len: usize) -> Self {
-        let mut index = Self::fresh(place, len);
+        let mut index = Self::fresh(place, [len, len]);
         if cfg!(debug_assertions) {
             index.put(repeat(u32::MAX)); // a read before a write shows
         }
         index
     }
-    fn fresh(place: &P, len: usize) -> Self {
-        let bytes = count::product("the bytes of an index", &[len, size_of::<u32>()]);
-        Self { memory: Owner::new(place, Category::Buffers, bytes), len }
+    fn fresh(place: &P, [len, room]: [usize; 2]) -> Self {
+        let bytes = [len, room].map(|n| count::product("the bytes of an index", &[n, size_of::<u32>()]));
+        Self { memory: Owner::new(place, Category::Buffers, bytes), len, room }
     }
     fn put(&mut self, numbers: impl IntoIterator<Item = u32>) {
         P::put(self.memory.raw_mut().expect("the only owner"), numbers.into_iter().take(self.len));
@@ -57,6 +66,10 @@ impl<P: Place> Index<P> {
     /// None at all.
     pub fn is_empty(&self) -> bool {
         self.len == 0
+    }
+    /// How many there was room for when it was made.
+    pub fn room(&self) -> usize {
+        self.room
     }
     /// Where they lie.
     pub fn place(&self) -> &P {

@@ -10,6 +10,7 @@ pub struct Tensor<D: Device> {
     memory: Owner<D::Place>,
     rows: usize,
     cols: usize,
+    room: usize, // rows of what it was made as, at least
 }
 
 impl<D: Device> Tensor<D> {
@@ -19,13 +20,32 @@ impl<D: Device> Tensor<D> {
     /// With [`Uncountable`](count::Uncountable), if 64 bits do not count its bytes, and with [`Fault`](crate::Fault), if
     /// there is no memory for them.
     pub fn empty(device: &D, category: Category, rows: usize, cols: usize) -> Self {
-        let len = count::product("the numbers of a matrix", &[rows, cols]);
-        let bytes = count::product("the bytes of a matrix", &[len, size_of::<D::Elem>()]);
-        let mut t = Self { memory: Owner::new(device.place(), category, bytes), rows, cols };
+        Self::with_room(device, category, [rows, rows], cols)
+    }
+    /// The same, in memory that has room for the second number of rows, though only those that there are count as held: for
+    /// rows whose number varies, so that what rests from another time is found.
+    ///
+    /// # Panics
+    /// As [`empty`](Self::empty).
+    pub fn with_room(device: &D, category: Category, [rows, room]: [usize; 2], cols: usize) -> Self {
+        let bytes = [rows, room].map(|rows| {
+            let len = count::product("the numbers of a matrix", &[rows, cols]);
+            count::product("the bytes of a matrix", &[len, size_of::<D::Elem>()])
+        });
+        let mut t = Self { memory: Owner::new(device.place(), category, bytes), rows, cols, room };
         if cfg!(debug_assertions) {
-            D::Place::put(t.buffer_mut(), repeat_n(D::Elem::NEG_INF, len)); // a read before a write shows
+            D::Place::put(t.buffer_mut(), repeat_n(D::Elem::NEG_INF, rows * cols)); // a read before a write shows
         }
         t
+    }
+    /// An activation of as many rows on the same device, with room for as many.
+    #[must_use]
+    pub fn along(&self, cols: usize) -> Self {
+        Self::with_room(self.device(), Category::Activations, self.rooms(), cols)
+    }
+    /// How many rows it has, and for how many there was room when it was made.
+    pub fn rooms(&self) -> [usize; 2] {
+        [self.rows, self.room]
     }
     /// An activation on the same device.
     #[must_use]
@@ -60,7 +80,7 @@ impl<D: Device> Tensor<D> {
     #[must_use]
     pub fn first_rows(self, rows: usize) -> Self {
         assert!(rows <= self.rows, "the first {rows} rows of {}", self.rows);
-        Self { rows, ..self }
+        Self { rows, room: rows, ..self }
     }
     /// Its first `rows · cols` numbers as another matrix, in the same memory.
     ///
@@ -70,7 +90,7 @@ impl<D: Device> Tensor<D> {
     pub fn reshaped(self, rows: usize, cols: usize) -> Self {
         let fits = rows.checked_mul(cols).is_some_and(|len| len <= self.len());
         assert!(fits, "{rows}x{cols} of {} numbers", self.len());
-        Self { rows, cols, ..self }
+        Self { rows, cols, room: rows, ..self }
     }
     /// Whether another owner could see a change.
     pub fn is_shared(&self) -> bool {

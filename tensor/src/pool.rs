@@ -93,13 +93,14 @@ impl<P: Place> Drop for Memory<P> {
 pub(crate) struct Owner<P: Place>(Option<Arc<Memory<P>>>); // none only while it drops
 
 impl<P: Place> Owner<P> {
-    /// The only owner of memory for so many bytes, which are what they were. Metered from now on.
+    /// The only owner of memory for so many bytes, which are what they were, in a piece that has room for `most`. Metered from
+    /// now on, as so many bytes.
     ///
     /// # Panics
     /// With [`Fault`], if the meter's limit or the system allows no more.
-    pub(crate) fn new(place: &P, category: Category, bytes: usize) -> Self {
+    pub(crate) fn new(place: &P, category: Category, [bytes, most]: [usize; 2]) -> Self {
         let held = place.meter().hold(category, bytes);
-        let rooms @ [size, _] = room(bytes);
+        let rooms @ [size, _] = room(most.max(bytes));
         let mut memory = place.pool().take(rooms).unwrap_or_else(|| {
             place.meter().unreserve(place.pool().give_way(size));
             let fresh = place.alloc(size).or_else(|| {
@@ -149,7 +150,7 @@ impl<P: Place> Drop for Owner<P> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Cpu, Device, Ids, Tensor};
+    use crate::{Cpu, Device, Ids, Index, Tensor};
 
     fn number(cpu: &Cpu<f32>, x: f32) -> Tensor<Cpu<f32>> {
         Tensor::from_fn(cpu, Category::Weights, 1, 20, |_| x)
@@ -185,6 +186,27 @@ mod tests {
         assert_eq!((ids.len(), ids.index().words(), now(Category::Buffers)), (1, &[3][..], 4));
     }
 
+    /// Kills: room that is metered, or that what is made after it does not have; a room that another shape keeps.
+    #[test]
+    fn memory_with_room_is_found_by_whatever_fits_in_it() {
+        let cpu = Cpu::<f32>::default();
+        let with = |rows| Tensor::with_room(&cpu, Category::Activations, [rows, 100], 7);
+        let mut reserved = None;
+        for rows in [2, 100, 1, 99, 50] {
+            let (x, index) = (with(rows), Index::with_room(cpu.place(), [rows, 700], 0..));
+            let y = x.along(3);
+            assert_eq!(
+                (x.rooms(), y.rooms(), index.room(), index.len()),
+                ([rows, 100], [rows, 100], 700, rows)
+            );
+            assert_eq!(cpu.meter().now(Category::Activations), 4 * 10 * rows);
+            let now = cpu.meter().reserved();
+            assert_eq!(*reserved.get_or_insert(now), now, "{rows} rows");
+            assert_eq!((x.clone().first_rows(1).rooms(), x.reshaped(7, rows).rooms()), ([1, 1], [7, 7]));
+        }
+        assert_eq!(Tensor::with_room(&cpu, Category::Buffers, [3, 0], 1).len(), 3, "less room than rows");
+    }
+
     /// Rows that vary, as with experts: 1 M numbers and up to an eighth more. Kills: a large piece that only its own size
     /// finds, so that every new size takes memory for ever; a piece taken that is much too large.
     #[test]
@@ -216,7 +238,7 @@ mod tests {
     #[test]
     fn the_last_two_owners_may_let_go_at_the_same_time() {
         let cpu = Cpu::<f32>::default();
-        let owner = Owner::new(cpu.place(), Category::Weights, 128);
+        let owner = Owner::new(cpu.place(), Category::Weights, [128; 2]);
         let other = owner.0.clone();
         drop(owner);
         assert_eq!((cpu.meter().now(Category::Weights), cpu.meter().reserved()), (128, 128));

@@ -264,6 +264,9 @@ pub(crate) struct PriceArgs {
     /// The weight of the square of each token's log-sum-exp in the loss
     #[arg(long, default_value_t = 0.0)]
     z_loss: f64,
+    /// How often each expert is chosen, as eval --json tells it [default: all as often]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) routing: Option<PathBuf>,
 }
 
 impl PriceArgs {

@@ -1,5 +1,7 @@
 //! `price`: what a layout costs, from shapes alone: the same program on the device without numbers, one rank at a
 //! time, so a world of any size.
+mod routing;
+
 use crate::cli::args::PriceArgs;
 use crate::cli::pictures::Plain;
 use crate::cli::{config, show};
@@ -7,7 +9,7 @@ use crate::commands::train::settings::Settings;
 use crate::device::in_device;
 use comm::Ledger;
 use kernels::{Kernels, Meta};
-use layers::Design;
+use layers::{Builder, Design, Loads};
 use models::{Config, Model};
 use parallel::number::{NumberName, Runs};
 use parallel::price::STEPS;
@@ -100,13 +102,19 @@ pub fn program<D: Kernels>(
 pub fn price(config: &Config, settings: &Settings, layout: &Layout) -> Result<Vec<Price>> {
     settings.check(config.positions)?;
     let design = settings.shape(config).into();
-    in_device!((settings.device, settings.number), D => price_in::<D>(&design, settings, layout))
+    in_device!((settings.device, settings.number), D => price_in::<D>((&design, None), settings, layout))
 }
 
-fn price_in<D: Runs>(design: &Design, settings: &Settings, layout: &Layout) -> Result<Vec<Price>> {
+/// The price of a design whose experts are chosen so often, or all as often.
+fn price_in<D: Runs>(
+    (design, routing): (&Design, Option<&Loads>),
+    settings: &Settings,
+    layout: &Layout,
+) -> Result<Vec<Price>> {
     layout.fits(design)?;
+    let run =
+        |at: At<Meta<D>>| program(&At { builder: Builder { routing, ..at.builder }, ..at }, design, settings);
     let on_rank = |rank| {
-        let run = |at: At<Meta<D>>| program(&at, design, settings);
         let (peaks, flops, ledger) = session::ghost(layout, (rank, None), run)?;
         let mut peak_bytes: BTreeMap<_, _> =
             Category::ALL.iter().map(|c| (c.name(), peaks.category[*c as usize])).collect();
@@ -118,24 +126,26 @@ fn price_in<D: Runs>(design: &Design, settings: &Settings, layout: &Layout) -> R
     let prices = (0..layout.ranks()).map(on_rank).collect::<Result<Vec<_>>>()?;
     let most = prices.iter().map(|price| (price.rank, price.peak_bytes["total"]));
     if let Some(most) = most.max_by_key(|(_, bytes)| *bytes) {
-        budget::within(layout, most, |at: At<Meta<D>>| program(&at, design, settings).map(drop))?;
+        budget::within(layout, most, |at| run(at).map(drop))?;
     }
     Ok(prices)
 }
 
 pub(crate) fn run(a: PriceArgs, json: bool) -> Result<bool> {
     let settings: Settings = a.settings();
-    let prices = if a.model == Some(Plain::Mlp) {
-        settings.check(settings.seq)?;
-        let design = a.pictures.fresh(None, 0).design;
-        let layout = a.on_ranks.of(a.layout, &design)?;
-        in_device!((settings.device, settings.number), D => price_in::<D>(&design, &settings, &layout))?
+    let (design, positions) = if a.model == Some(Plain::Mlp) {
+        (a.pictures.fresh(None, 0).design, settings.seq)
     } else {
         a.pictures.unused()?;
         let moe = a.model.map(|_| Ok(Model::moe()?.config));
         let config = moe.unwrap_or_else(|| config(a.config.as_deref()))?;
-        price(&config, &settings, &a.on_ranks.of(a.layout, &config.shape.into())?)?
+        (settings.shape(&config).into(), config.positions)
     };
+    settings.check(positions)?;
+    let shape = *design.shape().unwrap_or(&layers::Shape::LLAMA);
+    let routing = a.routing.as_deref().map(|file| routing::read(file, &shape)).transpose()?;
+    let (layout, of) = (a.on_ranks.of(a.layout, &design)?, (&design, routing.as_ref()));
+    let prices = in_device!((settings.device, settings.number), D => price_in::<D>(of, &settings, &layout))?;
     show::all(json, &prices, || show::prices(&prices));
     Ok(true)
 }

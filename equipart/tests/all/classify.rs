@@ -125,7 +125,7 @@ fn oracle(digits: &Digits, Lesson { hidden, epochs, settings: s }: &Lesson) -> V
         let mut sum = 0.0;
         for batch in order(s.seed, epoch, n).chunks(s.batch_size) {
             let (x, labels) = pictures(&digits.train, batch);
-            let mut walk = reference::Walk { w: updates.weights(), pass: None, see: &mut |_, _| {} };
+            let mut walk = reference::Walk::unseen(updates.weights(), None);
             let (loss, g) = model.gradients_seen(&x, &labels, batch.len(), &mut walk);
             sum += loss * batch.len() as f64;
             updates.apply(&g, schedule.at(updates.steps()));

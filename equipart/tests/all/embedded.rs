@@ -78,17 +78,21 @@ fn of_sister(args: &[&str]) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// Kills: a token that goes to another expert where there are more ranks.
+/// Kills: a token that goes to another expert where there are more ranks, a draw that depends on them.
 #[test]
 fn the_sister_tells_the_same_under_layouts_of_experts() {
-    let ids = |layout: &str| {
+    let ids = |layout: &str, drawn: &[&str]| {
         let prompts = ["--prompt", "/// The ", "--prompt", "fn ", "--max-new", "24"];
-        let said = of_sister(&[&["generate", "--layout", layout][..], &prompts].concat());
+        let said = of_sister(&[&["generate", "--layout", layout][..], &prompts, drawn].concat());
         said.iter().map(|line| line["ids"].clone()).collect::<Vec<_>>()
     };
-    let alone = ids("none");
-    assert!(alone.len() >= 2 && alone[0].as_array().is_some_and(|ids| ids.len() >= 24), "{alone:?}");
-    assert_eq!((ids("ep=2"), ids("tp=2,ep=2")), (alone.clone(), alone));
+    for drawn in [&[][..], &["--temperature", "0.8", "--seed", "3"]] {
+        let alone = ids("none", drawn);
+        assert!(alone.len() >= 2 && alone[0].as_array().is_some_and(|ids| ids.len() >= 24), "{alone:?}");
+        for layout in ["ep=2", "tp=2,ep=2", "dp=2,tp=2,ep=2,etp=2"] {
+            assert_eq!(ids(layout, drawn), alone, "{layout}, {drawn:?}");
+        }
+    }
 }
 
 /// Kills: a command that does not know the name, a run whose loads are told twice or not at all.

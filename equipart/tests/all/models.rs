@@ -1,9 +1,16 @@
 //! Commands on models that nobody here made: converted, evaluated, trained on given ids; and what bad checkpoints get.
 use crate::child::{equipart, refused};
+use crate::memory::settings;
+use equipart::commands::price::program;
+use equipart::commands::train::settings::Settings;
+use layers::{Builder, Experts, Loads, Random, Shape};
+use models::Config;
+use parallel::{At, Layout, session};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
+use tensor::Cpu;
 
 fn answer(args: &[&str]) -> Value {
     let output = equipart(&[args, &["--json"]].concat());
@@ -77,6 +84,81 @@ fn a_model_is_given_experts() {
         "{told}"
     );
     assert!(told.contains(" % of the copies each (16.7 % is even)\n"), "{told}");
+}
+
+/// What `eval` tells of a text is what `price` is told, and what a step is priced at is what one takes in which tokens go to experts
+/// so. Kills: a routing that is passed over, of another layer, or of all microbatches together; a price of a rank without it.
+#[test]
+fn a_routing_from_a_file_is_priced_as_it_is_measured() {
+    let dir = tempfile::tempdir().unwrap();
+    let ((ids, _), model, file) = (batch(&dir, "qwen2-moe"), golden("qwen2-moe"), dir.path().join("r.json"));
+    let told = answer(&["eval", "--model", text(&model), "--batch", &ids]);
+    let counts = told["experts"]["blocks.1.mlp"].as_array().unwrap();
+    assert_eq!(counts.iter().map(|n| n.as_u64().unwrap()).sum::<u64>(), 2 * (20 + 12));
+    let config = Config::read(&model.join("config.json")).unwrap();
+    let shape = config.shape;
+    let experts = Experts { forced: true, ..shape.experts.unwrap() };
+    let settings = Settings { microbatches: 2, ..settings(16, 8) };
+    let shape = settings.shape(&Config { shape: Shape { experts: Some(experts), ..shape }, ..config });
+    let mut prices = Vec::new();
+    for told in [told["experts"].clone(), json!({"blocks.1.mlp": [1, 0, 3, 3, 1]}), Value::Null] {
+        let routing: Option<Loads> = serde_json::from_value(told.clone()).unwrap();
+        fs::write(&file, json!({ "experts": told }).to_string()).unwrap();
+        for layout in ["none", "ep=2", "ep=2:all-gather"] {
+            let config = model.join("config.json");
+            let own = ["price", "--config", text(&config), "--layout", layout, "--seq", "16", "--json"];
+            let step = ["--microbatches", "2", "--batch-size", "8"];
+            let from = ["--routing", text(&file)];
+            let output = equipart(&[&own[..], &step, &from[..if told.is_null() { 0 } else { 2 }]].concat());
+            let seen: Vec<Value> = String::from_utf8(output.stdout)
+                .unwrap()
+                .lines()
+                .map(|line| serde_json::from_str(line).unwrap())
+                .collect();
+            let layout: Layout = layout.parse().unwrap();
+            let world = layout.world().unwrap();
+            let measured = session::run((&layout, &world), &Random { seed: 1 }, |at: At<Cpu<f32>>| {
+                let builder = Builder { routing: routing.as_ref(), ..at.builder };
+                program(&At { builder, ..at }, shape, &settings)
+            });
+            for (seen, (peaks, flops, ledger)) in seen.iter().zip(measured.unwrap()) {
+                let wanted = [peaks.total as u64, flops, ledger.wire_bytes() as u64];
+                let seen = [&seen["peak_bytes"]["total"], &seen["flops"], &seen["traffic_bytes"]];
+                assert_eq!(seen.map(|n| n.as_u64().unwrap()), wanted, "{told} under {layout}");
+                prices.push(wanted);
+            }
+        }
+    }
+    let of_ep = |told: usize| prices[5 * told + 1].to_vec();
+    assert!(of_ep(0) != of_ep(1) && of_ep(1) != of_ep(2), "other counts, other prices: {prices:?}");
+}
+
+/// Kills: a file that is no routing, or of another model, and priced anyway.
+#[test]
+fn routings_that_no_tokens_can_have_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let (file, config) = (dir.path().join("r.json"), golden("qwen2-moe").join("config.json"));
+    let price = |told: &str, says: &str| {
+        fs::write(&file, told).unwrap();
+        refused(&["price", "--config", text(&config), "--seq", "16", "--routing", text(&file)], says);
+    };
+    let of = |counts: &str| format!(r#"{{"experts": {{"blocks.1.mlp": {counts}}}}}"#);
+    price("[1]", "is no JSON object whose \"experts\" are counts by layer: ");
+    price(r#"{"loss": 1}"#, "missing field `experts`");
+    price(&of("[1, -2]"), "is no JSON object");
+    price(&of("[1, 2, 3, 4]"), "has 4 counts of blocks.1.mlp; it must have 5, one for each expert");
+    price(r#"{"experts": {}}"#, "has 0 counts of blocks.1.mlp; it must have 5");
+    price(
+        r#"{"experts": {"blocks.0.mlp": [1]}}"#,
+        "has counts of blocks.0.mlp, and the layers of experts are blocks.1.mlp",
+    );
+    price(&of("[0, 0, 0, 0, 0]"), "gives expert 0 of blocks.1.mlp 0 of 0 copies; ");
+    price(&of("[5, 1, 1, 1, 1]"), "gives expert 0 of blocks.1.mlp 5 of 9 copies; the most is 4, and ");
+    refused(&["price", "--config", text(&config), "--seq", "16", "--routing", "/no/file"], "/no/file");
+    for model in [&["--model", "mlp"][..], &[]] {
+        let none = "experts are chosen, and this model has none; leave it out";
+        refused(&[&["price", "--routing", text(&file)], model].concat(), none);
+    }
 }
 
 /// Converted to f32 and read again a model has the same logits; to half precision and on, the same file.

@@ -148,8 +148,7 @@ mod tests {
             let numbers = (g.first..).take(g.lengths.len()).collect();
             let tokens = Tokens { lengths: g.lengths.clone(), numbers };
             let pass = Pass { seed: SEED, step: g.step, first_sequence: g.first, ..Pass::default() };
-            let mut nobody = |_: std::fmt::Arguments, _: &[_]| {};
-            let mut walk = Walk { w: &g.weights, pass: Some(pass), see: &mut nobody };
+            let mut walk = Walk::unseen(&g.weights, Some(pass));
             let (y, saved) = self.0.block(0, g.x.clone(), &tokens, &mut walk);
             let given = (&saved, g.dy.clone());
             let (dx, gradients) = self.0.block_backward(0, given, &tokens, &mut walk);

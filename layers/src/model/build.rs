@@ -1,7 +1,7 @@
 //! What building a layer needs: a device, a mesh, and where the initial values come from.
 use crate::ops::Region;
 use crate::param::Wide;
-use crate::{Error, Placed, Placement, Rests, Result, Strategy};
+use crate::{Error, Loads, Placed, Placement, Rests, Result, Strategy};
 use comm::{Axis, Mesh};
 use kernels::Kernels;
 use std::cell::RefCell;
@@ -61,6 +61,9 @@ pub struct Builder<'a, D: Kernels> {
     pub rests: Rests,
     /// Which tokens of the residual stream are this rank's.
     pub region: Region,
+    /// How often each expert is chosen where no router chooses: where there are no numbers, or tokens are dealt to experts. None:
+    /// all as often.
+    pub routing: Option<&'a Loads>,
     /// What the layout's strategies build.
     pub strategies: Vec<&'a dyn Strategy<D>>,
     /// Layers that strategies built so far, each with the strategy's name.
@@ -74,7 +77,17 @@ impl<'a, D: Kernels> Builder<'a, D> {
     /// A place where every rank of the tensor axis has all tokens of the residual stream.
     pub fn new(device: &'a D, mesh: &'a Mesh<D::Place>, values: &'a dyn Values<Wide<D>>) -> Self {
         let (region, strategies, built) = (Region::Whole, Vec::new(), Rc::default());
-        Self { device, mesh, values, learns: false, rests: Rests::WHOLE, region, strategies, built }
+        Self {
+            device,
+            mesh,
+            values,
+            learns: false,
+            rests: Rests::WHOLE,
+            region,
+            routing: None,
+            strategies,
+            built,
+        }
     }
     /// How a parameter lies that every rank applies to its own tokens: each that has other tokens has a partial sum of the
     /// gradient. It rests as the place says.

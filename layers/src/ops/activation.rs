@@ -4,14 +4,14 @@ use kernels::{Activation, Kernels};
 use tensor::Tensor;
 
 fn apply<D: Kernels>(x: &Tensor<D>, f: Activation) -> Tensor<D> {
-    let mut h = x.beside(x.rows(), x.cols());
+    let mut h = x.along(x.cols());
     x.device().activate(h.view_mut(), x.view(), f);
     h
 }
 
 fn back<D: Kernels>(x: &Tensor<D>, dh: &Tensor<D>, f: Activation) -> Tensor<D> {
     assert_eq!(x.shape(), dh.shape(), "a gradient for every element");
-    let mut dx = x.beside(x.rows(), x.cols());
+    let mut dx = x.along(x.cols());
     x.device().activate_backward(dx.view_mut(), x.view(), dh.view(), f);
     dx
 }
@@ -45,7 +45,7 @@ pub fn activate_stream_backward<D: Kernels>(x: &Stream<D>, dh: &Stream<D>, f: Ac
 pub fn swiglu<D: Kernels>(gate_up: &Split<D>) -> Split<D> {
     let x = gate_up.share();
     let n = x.cols() / 2;
-    let mut h = x.beside(x.rows(), n);
+    let mut h = x.along(n);
     x.device().swiglu(h.view_mut(), x.view().take_cols(0, n), x.view().take_cols(n, n));
     Split::new(h, gate_up.axis())
 }
@@ -55,7 +55,7 @@ pub fn swiglu<D: Kernels>(gate_up: &Split<D>) -> Split<D> {
 pub fn swiglu_backward<D: Kernels>(gate_up: &Split<D>, dh: &Split<D>) -> Split<D> {
     let (x, dh) = (gate_up.share(), dh.share());
     let n = dh.cols();
-    let mut d = x.beside(x.rows(), x.cols());
+    let mut d = x.along(x.cols());
     let (dgate, dup) = d.view_mut().split_cols(n);
     x.device().swiglu_backward(dgate, dup, x.view().take_cols(0, n), x.view().take_cols(n, n), dh.view());
     Split::new(d, gate_up.axis())

@@ -1,6 +1,6 @@
 //! Attention on this rank's heads: each rank has whole heads, so nothing is exchanged.
 use super::handles::same;
-use super::{Split, filled, wide_beside};
+use super::{Split, filled, wide_along};
 use crate::{Cx, Result, Rotary};
 use kernels::{Attend, Heads, Indexed, Kernels, Qkv, Span};
 use tensor::{Category, Place, Scalar, Tensor, View, ViewMut};
@@ -111,7 +111,7 @@ fn softmax_backward<D: Kernels>(
     dqkv: [ViewMut<D>; 3],
 ) {
     let heads = attend.heads;
-    let mut delta = wide_beside(o, o.rows(), heads.queries);
+    let mut delta = wide_along(o, heads.queries);
     device.attention_delta(heads, delta.view_mut(), o.view(), d_o.view());
     let mut scratch = scratch(device, heads, most_keys(spans));
     device.meter().work(&[10, pairs(attend, spans), qkv.q.cols()]); // five products

@@ -12,7 +12,7 @@ pub fn dropout<D: Kernels>(cx: &Cx<D>, mut x: Stream<D>, dropout: Option<&Dropou
     assert_eq!(cx.rows(), x.rows(), "a row for every token");
     let (device, first) = (x.device().clone(), x.mine().start);
     if x.share().is_shared() {
-        let mut copy = x.share().beside(x.share().rows(), x.cols());
+        let mut copy = x.share().along(x.cols());
         device.copy(copy.view_mut(), x.share().view());
         x = x.with(copy);
     }

@@ -1,13 +1,13 @@
 //! Products of experts: the rows that each expert is handed lie together, in the experts' order, and meet its own matrix.
 //! No row is padded, and an expert without rows costs nothing.
 use super::handles::same;
-use super::{Partial, Split, count_product, product, wide_beside};
+use super::{Partial, Split, count_product, product, wide_along};
 use crate::Result;
 use crate::param::weight::ExpertWeight;
 use comm::Group;
 use kernels::{Heads, Kernels, Slice, Write};
 use std::ops::Range;
-use tensor::{Device, Index, Scalar, Tensor, View};
+use tensor::{Category, Device, Index, Scalar, Tensor, View};
 
 /// Matrices of this rank's experts, one below the other: `W[E_l·D, F_t]`, each cut by columns.
 pub struct Matrices<D: Kernels> {
@@ -33,7 +33,7 @@ impl<D: Kernels> Matrices<D> {
     /// Every expert's rows of x times its matrix.
     fn times(&self, x: &Tensor<D>, counts: &[usize]) -> Tensor<D> {
         let cols = if self.turned { self.width } else { self.share.cols() };
-        let mut y = x.beside(x.rows(), cols);
+        let mut y = x.along(cols);
         for (expert, rows) in stretches(counts).filter(|(_, rows)| !rows.is_empty()) {
             let (y, x) =
                 (y.view_mut().take_rows(rows.start, rows.len()), x.view().take_rows(rows.start, rows.len()));
@@ -88,10 +88,11 @@ pub fn expert_gradient<D: Kernels>(w: &mut ExpertWeight<D>, counts: &[usize], x:
     });
 }
 
-/// The rows of x with these numbers, in their order; zeros for numbers beyond its rows.
+/// The rows of x with these numbers, in their order, with room for as many as there is for numbers; zeros for numbers beyond its
+/// rows.
 #[must_use]
 pub fn rows_of<D: Kernels>(x: &Tensor<D>, rows: &Index<D::Place>) -> Tensor<D> {
-    let mut y = x.beside(rows.len(), x.cols());
+    let mut y = Tensor::with_room(x.device(), Category::Activations, [rows.len(), rows.room()], x.cols());
     x.device().embed(y.view_mut(), x.view(), rows, Slice { first: 0, len: x.rows() });
     y
 }
@@ -99,7 +100,7 @@ pub fn rows_of<D: Kernels>(x: &Tensor<D>, rows: &Index<D::Place>) -> Tensor<D> {
 /// A copy of x, every row times its factor, `by[N,1]`.
 #[must_use]
 pub fn scaled<D: Kernels>(x: &Tensor<D>, by: &Tensor<D::Wide>) -> Tensor<D> {
-    let mut y = x.beside(x.rows(), x.cols());
+    let mut y = x.along(x.cols());
     x.device().copy(y.view_mut(), x.view());
     x.device().scale_rows(y.view_mut(), by.view());
     y
@@ -108,7 +109,7 @@ pub fn scaled<D: Kernels>(x: &Tensor<D>, by: &Tensor<D::Wide>) -> Tensor<D> {
 /// Each row's product with the other's, `[N,1]`.
 #[must_use]
 pub fn dots<D: Kernels>(x: &Tensor<D>, y: &Tensor<D>) -> Tensor<D::Wide> {
-    let mut dots = wide_beside(x, x.rows(), 1);
+    let mut dots = wide_along(x, 1);
     let one = Heads { queries: 1, keys: 1, dim: x.cols() };
     x.device().attention_delta(one, dots.view_mut(), x.view(), y.view());
     dots

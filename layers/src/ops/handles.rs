@@ -92,7 +92,7 @@ impl<D: Kernels> Columns<D> {
     }
     fn times(&self, x: &Tensor<D>) -> Tensor<D> {
         let w = if self.turned { self.share.view().t() } else { self.share.view() };
-        let mut y = x.beside(x.rows(), w.cols());
+        let mut y = x.along(w.cols());
         product(x.device(), y.view_mut(), x.view(), w, Write::Set);
         y
     }
@@ -170,7 +170,7 @@ impl<D: Kernels> Split<D> {
             return Err(Error::fit("columns", whole.cols(), (axis, ranks)));
         }
         let n = whole.cols() / ranks;
-        let mut share = whole.beside(whole.rows(), n);
+        let mut share = whole.along(n);
         whole.device().copy(share.view_mut(), whole.view().take_cols(group.rank() * n, n));
         Ok(Self { share, axis })
     }

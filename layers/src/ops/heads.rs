@@ -1,6 +1,6 @@
 //! RMSNorm of every head of queries and keys on its own (qk-norm): heads do not look at each other, so each rank does
 //! those it has.
-use super::{Split, sum_of, wide_beside};
+use super::{Split, sum_of, wide_along};
 use crate::Result;
 use crate::param::weight::WholeWeight;
 use kernels::{Heads, Kernels};
@@ -16,7 +16,7 @@ pub fn norm_heads<D: Kernels>(
 ) -> (Split<D>, Split<D::Wide>) {
     let (x, device, d) = (qkv.share(), qkv.device(), heads.dim);
     let turned = heads.queries + heads.keys;
-    let (mut y, mut r) = (x.beside(x.rows(), x.cols()), wide_beside(x, x.rows(), turned));
+    let (mut y, mut r) = (x.along(x.cols()), wide_along(x, turned));
     for head in 0..turned {
         let gain = if head < heads.queries { q_gain } else { k_gain };
         let (y, r) = (y.view_mut().take_cols(head * d, d), r.view_mut().take_cols(head, 1));
@@ -40,7 +40,7 @@ pub fn norm_heads_backward<D: Kernels>(
 ) -> Result<Split<D>> {
     let (x, r, dy, d) = (qkv.share(), r.share(), dy.share(), heads.dim);
     let turned = heads.queries + heads.keys;
-    let mut dx = x.beside(x.rows(), x.cols());
+    let mut dx = x.along(x.cols());
     for (gain, range) in [(q_gain, 0..heads.queries), (k_gain, heads.queries..turned)] {
         let value = gain.whole()?;
         gain.param().accumulate(|device, dgain, write| {

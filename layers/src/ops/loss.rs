@@ -1,5 +1,5 @@
 //! Embedding and cross-entropy over a vocabulary that is split over ranks.
-use super::{Partial, Region, Rows, Split, Stream, sum_of, wide_beside};
+use super::{Partial, Region, Rows, Split, Stream, sum_of, wide_along};
 use crate::Result;
 use crate::param::weight::{RowWeight, WholeWeight};
 use comm::{Axes, Group};
@@ -84,7 +84,7 @@ fn own<D: Kernels>(logits: &Split<D>, rank: usize, vocabulary: usize) -> (View<'
 /// Each row's stabiliser, from this rank's logits.
 fn row_stab<D: Kernels>(logits: &Split<D>, rank: usize, vocabulary: usize) -> Partial<D::Wide> {
     let (x, _) = own(logits, rank, vocabulary);
-    let mut m = wide_beside(logits.share(), x.rows(), 1);
+    let mut m = wide_along(logits.share(), 1);
     logits.device().row_stab(m.view_mut(), x);
     Partial::stab(m, logits.axis())
 }
@@ -172,7 +172,7 @@ pub fn mean_square<D: Kernels>(
 ) -> Result<(Partial<D::Wide>, Stream<D>)> {
     assert_eq!([x.rows(), x.cols()], y.shape(), "a row for every token");
     let (device, mine, numbers) = (x.device().clone(), x.mine(), tokens * y.cols());
-    let mut loss = wide_beside(x.share(), 1, 1);
+    let mut loss = Tensor::empty(x.device().wide(), Category::Activations, 1, 1);
     let y = y.view().take_rows(mine.start, mine.len());
     device.mean_square(loss.view_mut(), x.share_mut().view_mut(), y, numbers);
     if let Region::Tokens { axis, .. } = x.region() {

@@ -68,10 +68,10 @@ fn sum_of<'a, D: Kernels>(
     gradient
 }
 
-/// An activation of wide numbers beside one of any.
+/// An activation of wide numbers, of as many rows as one of any, with room for as many.
 #[must_use]
-pub fn wide_beside<D: Kernels>(x: &Tensor<D>, rows: usize, cols: usize) -> Tensor<D::Wide> {
-    Tensor::empty(x.device().wide(), Category::Activations, rows, cols)
+pub fn wide_along<D: Kernels>(x: &Tensor<D>, cols: usize) -> Tensor<D::Wide> {
+    Tensor::with_room(x.device().wide(), Category::Activations, x.rooms(), cols)
 }
 
 /// A matrix of one value.

@@ -1,5 +1,5 @@
 //! Norms of whole rows, for the tokens at hand.
-use super::{Stream, sum_of, wide_beside};
+use super::{Stream, sum_of, wide_along};
 use crate::Result;
 use crate::param::weight::WholeWeight;
 use kernels::Kernels;
@@ -16,8 +16,8 @@ pub fn norm<D: Kernels>(
     let share = x.share();
     let fits = bias.into_iter().chain([gain]).all(|row| row.shape() == [1, share.cols()]);
     assert!(fits, "one gain and one bias for each feature");
-    let (device, mut y) = (share.device(), share.beside(share.rows(), share.cols()));
-    let mut stats = wide_beside(share, share.rows(), 1 + usize::from(bias.is_some()));
+    let (device, mut y) = (share.device(), share.along(share.cols()));
+    let mut stats = wide_along(share, 1 + usize::from(bias.is_some()));
     let (to, statistics, from) = (y.view_mut(), stats.view_mut(), share.view());
     match bias {
         None => device.rms_norm(to, statistics, from, gain.view(), eps),
@@ -38,7 +38,7 @@ pub fn norm_backward<D: Kernels>(
     skip: Option<&Stream<D>>,
 ) -> Result<Stream<D>> {
     let (share, value) = (x.share(), gain.whole()?);
-    let mut dx = share.beside(share.rows(), share.cols());
+    let mut dx = share.along(share.cols());
     let (to, from, stats, value) = (dx.view_mut(), share.view(), stats.view(), value.view());
     let (dy, skip) = (dy.share().view(), skip.map(|skip| skip.share().view()));
     gain.param().accumulate(|device, dgain, write| {

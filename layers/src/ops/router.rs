@@ -1,5 +1,5 @@
 //! A router of experts on the tokens at hand: every row by itself, in wide numbers.
-use super::{Partial, count_product, product, weight_gradient, wide_beside};
+use super::{Partial, count_product, product, weight_gradient, wide_along};
 use crate::Result;
 use crate::param::weight::WholeWeight;
 use comm::{Axes, Group};
@@ -9,7 +9,7 @@ use tensor::{Index, Tensor};
 /// `L[B,E] = X[B,D]·W[D,E]`.
 #[must_use]
 pub fn logits<D: Kernels>(x: &Tensor<D>, w: &Tensor<D>) -> Tensor<D::Wide> {
-    let mut logits = wide_beside(x, x.rows(), w.cols());
+    let mut logits = wide_along(x, w.cols());
     count_product(x.device(), [x.rows(), w.cols()], &x.view(), &w.view());
     x.device().gemm_wide(logits.view_mut(), x.view(), w.view(), Write::Set);
     logits
@@ -36,7 +36,7 @@ pub fn gates<W: Kernels>(
     chosen: &Index<W::Place>,
     terms: &RouterTerms,
 ) -> (Tensor<W>, Tensor<W>) {
-    let (mut gates, mut lse) = (logits.beside(logits.rows(), terms.chosen), logits.beside(logits.rows(), 1));
+    let (mut gates, mut lse) = (logits.along(terms.chosen), logits.along(1));
     logits.device().gates(gates.view_mut(), lse.view_mut(), logits.view(), chosen, terms);
     (gates, lse)
 }
@@ -99,7 +99,7 @@ pub fn router_backward<D: Kernels>(
 /// `dX[B,D] = dL[B,E]·W[D,E]ᵀ`.
 #[must_use]
 pub fn router_input_gradient<D: Kernels>(dlogits: &Tensor<D>, w: &Tensor<D>) -> Tensor<D> {
-    let mut dx = dlogits.beside(dlogits.rows(), w.rows());
+    let mut dx = dlogits.along(w.rows());
     product(dlogits.device(), dx.view_mut(), dlogits.view(), w.view().t(), Write::Set);
     dx
 }

@@ -4,7 +4,8 @@
 //! with groups) or `noaux_tc` (with or without groups; a bias takes part in the choice). Its own are `capacity_factor`,
 //! `balance_loss_coef` (of a microbatch), `sequence_balance_loss_coef` and `router_z_loss_coef`; with `mlp_only_layers`, as
 //! Qwen has them, any blocks can be without experts. Where `expert_choice` is true, experts choose tokens; `router_noise` is
-//! the standard deviation of what learning adds to scores for the choice.
+//! the standard deviation of what learning adds to scores for the choice, `router_bias_update_rate` (Megatron's name) how much
+//! the bias of `noaux_tc` moves after each step.
 use super::keys::whole;
 use super::{Architecture, Keys, MAX_EXPERTS};
 use layers::{Balance, Blocks, Experts, Groups, Scoring, Shape, SharedExpert};
@@ -12,6 +13,7 @@ use parallel::Result;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+const BIAS_RATE: &str = "router_bias_update_rate";
 const CHOSEN: &str = "num_experts_per_tok";
 /// The weight that `transformers` gives to its auxiliary loss where none is given.
 const COEFFICIENT: f64 = 0.001;
@@ -106,7 +108,7 @@ impl Keys<'_> {
             scoring,
             normalize: self.flag("norm_topk_prob", true)?,
             scale: self.positive("routed_scaling_factor")?.unwrap_or(1.0),
-            bias: self.has_bias(scoring, groups)?,
+            bias: self.bias_rate(scoring, groups)?,
             groups,
             capacity: self.positive("capacity_factor")?,
             shared: (shared > 0).then_some(SharedExpert { hidden, gated: false }),
@@ -138,15 +140,20 @@ impl Keys<'_> {
         }
         Ok((count > 1).then_some(Groups { count, chosen }))
     }
-    /// Whether a bias takes part in the choice: what `topk_method` says beyond the other keys.
-    fn has_bias(&self, scoring: Scoring, groups: Option<Groups>) -> Result<bool> {
+    /// How much a bias of the choice moves after each step, where `topk_method` says that there is one.
+    fn bias_rate(&self, scoring: Scoring, groups: Option<Groups>) -> Result<Option<f64>> {
         let known = [false, true].map(|bias| method(bias, groups));
         let known = if scoring == Scoring::Sigmoid { &known[..] } else { &known[..1] };
         let (names, n) = (known.join("\" or \""), groups.map_or(1, |groups| groups.count));
         let wanted = format!("\"{names}\" where scoring_func is {} and n_group {n}", json!(scoring));
         let bias =
             self.read("topk_method", &wanted, |value| known.iter().position(|known| value == known))?;
-        bias.map(|at| at == 1).ok_or_else(|| self.missing("topk_method", &wanted))
+        let bias = bias.ok_or_else(|| self.missing("topk_method", &wanted))? == 1;
+        let rate = self.weight(BIAS_RATE, 0.0, 1)?;
+        if rate > 0.0 && !bias {
+            return Err(self.wrong(BIAS_RATE, &json!(rate), "0, or left out, where topk_method has no bias"));
+        }
+        Ok(bias.then_some(rate))
     }
     /// The weight of an auxiliary loss, times so much.
     fn weight(&self, key: &str, default: f64, times: usize) -> Result<f64> {
@@ -221,11 +228,12 @@ fn equipart_moe(experts: &Experts) -> Vec<(&'static str, Value)> {
         ("n_group", json!(groups.count)),
         ("n_shared_experts", json!(shared)),
         ("routed_scaling_factor", json!(experts.scale)),
+        (BIAS_RATE, json!(experts.bias.unwrap_or(0.0))),
         ("router_noise", json!(experts.noise)),
         ("router_z_loss_coef", json!(experts.balance.z)),
         ("scoring_func", json!(experts.scoring)),
         ("sequence_balance_loss_coef", json!(experts.balance.sequence)),
         ("topk_group", json!(groups.chosen)),
-        ("topk_method", json!(method(experts.bias, experts.groups))),
+        ("topk_method", json!(method(experts.bias.is_some(), experts.groups))),
     ]
 }

@@ -24,7 +24,7 @@ const READ_QWEN3_MOE: &str = "\
 const READ_EQUIPART_MOE: &str = "\
     attention_bias balance_loss_coef capacity_factor expert_choice first_k_dense_replace mlp_only_layers \
     moe_intermediate_size moe_layer_freq n_group n_routed_experts n_shared_experts norm_topk_prob \
-    num_experts_per_tok routed_scaling_factor router_noise router_z_loss_coef scoring_func \
+    num_experts_per_tok routed_scaling_factor router_bias_update_rate router_noise router_z_loss_coef scoring_func \
     sequence_balance_loss_coef topk_group topk_method";
 const READ_GPT2: &str = "\
     activation_function attn_pdrop embd_pdrop layer_norm_epsilon n_ctx n_embd n_head n_inner n_layer \

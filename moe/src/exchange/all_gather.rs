@@ -8,7 +8,7 @@
 //! Less traffic than an all-to-all where a token is handed to more experts than there are ranks.
 //!
 //! Source: Megatron-LM, `MoEAllGatherTokenDispatcher`. Neighbour: [`all_to_all`](super::all_to_all).
-use super::{Carried, Dispatch, Exchange, added, handed};
+use super::{Carried, Dispatch, Exchange, MostRows, added, handed};
 use crate::routing::{Routing, tally};
 use comm::{Axis, Group, Request};
 use kernels::Kernels;
@@ -47,7 +47,7 @@ impl<D: Kernels> Exchange<D> for AllGather {
         &self,
         ep: &Group<D::Place>,
         all: &[Routing],
-        experts: usize,
+        (experts, room): (usize, &MostRows),
         place: &D::Place,
     ) -> Dispatch<D::Place> {
         let here = experts.div_ceil(ep.size());
@@ -56,7 +56,8 @@ impl<D: Kernels> Exchange<D> for AllGather {
         let counts = tally(here, taken.iter().map(|c| c.expert % here));
         let copies: Vec<_> = all.iter().map(|of| of.list.len()).collect();
         let tokens = copies.iter().map(|copies| copies / together.chosen).collect();
-        Dispatch::new((ep, place), (&together, &taken), counts, [tokens, copies])
+        let room = room.with(taken.len(), all, here);
+        Dispatch::new((ep, place), (&together, &taken, room), (counts, room), [tokens, copies])
     }
     fn begin(&self, plan: &Dispatch<D::Place>, x: Tensor<D>, what: Carried) -> Result<Request<D>> {
         Ok(plan.ep.start_all_gather_v(x, &plan.rows[what as usize])?)

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Source: Lepikhin et al., `GShard`, §3.2, arXiv:2006.16668. Chapter: 16.
-use super::{Carried, Dispatch, Exchange, added, handed, index};
+use super::{Carried, Dispatch, Exchange, MostRows, added, handed, index};
 use crate::routing::{Routing, tally};
 use comm::{Axis, Group, Request};
 use kernels::Kernels;
@@ -48,7 +48,7 @@ impl<D: Kernels> Exchange<D> for AllToAll {
         &self,
         ep: &Group<D::Place>,
         all: &[Routing],
-        experts: usize,
+        (experts, room): (usize, &MostRows),
         place: &D::Place,
     ) -> Dispatch<D::Place> {
         let (me, here) = (ep.rank(), experts.div_ceil(ep.size()));
@@ -59,7 +59,8 @@ impl<D: Kernels> Exchange<D> for AllToAll {
         let give = tally(ep.size(), given.iter().map(|c| c.expert / here));
         let take = tally(ep.size(), came.iter().map(|c| c.rank));
         let counts = tally(here, came.iter().map(|c| c.expert % here));
-        let plan = Dispatch::new((ep, place), (&all[me], &given), counts, [give, take]);
+        let (room, most) = (room.with(came.len(), all, here), all[me].list.len());
+        let plan = Dispatch::new((ep, place), (&all[me], &given, most), (counts, room), [give, take]);
         if ep.size() == 1 {
             return plan;
         }
@@ -67,11 +68,11 @@ impl<D: Kernels> Exchange<D> for AllToAll {
         sort.sort_by_key(|&at| came[at as usize]);
         let mut back = vec![0; sort.len()];
         sort.iter().zip(0..).for_each(|(&from, to)| back[from as usize] = to);
-        Dispatch { sorts: Some([sort, back].map(|numbers| index(place, numbers.into_iter()))), ..plan }
+        Dispatch { sorts: Some([sort, back].map(|numbers| index(place, numbers.into_iter(), room))), ..plan }
     }
     fn begin(&self, plan: &Dispatch<D::Place>, x: Tensor<D>, what: Carried) -> Result<Request<D>> {
         let [give, take] = &plan.rows;
-        Ok(plan.ep.start_all_to_all_v(rows_of(&x, &plan.picks[what as usize]), give, take)?)
+        Ok(plan.ep.start_all_to_all_v(rows_of(&x, &plan.picks[what as usize]), [give, take], plan.room)?)
     }
     fn end(&self, plan: &Dispatch<D::Place>, came: Tensor<D>, _: Carried) -> Tensor<D> {
         match &plan.sorts {
@@ -82,7 +83,8 @@ impl<D: Kernels> Exchange<D> for AllToAll {
     fn back(&self, plan: &Dispatch<D::Place>, mut y: Tensor<D>, what: Carried) -> Result<Tensor<D>> {
         if let Some([_, back]) = &plan.sorts {
             let [give, take] = &plan.rows;
-            y = plan.ep.all_to_all_v(&rows_of(&y, back), take, give)?;
+            let home = plan.picks[what as usize].room();
+            y = plan.ep.start_all_to_all_v(rows_of(&y, back), [take, give], home)?.wait()?;
         }
         Ok(added(&y, &plan.homes[what as usize]))
     }

@@ -15,7 +15,7 @@ use tensor::{Category, Device, Ids, Index, Scalar, Tensor};
 pub(super) struct Flight<D: Kernels> {
     cxs: Vec<Option<Cx<D>>>, // by microbatch, and within it by slice
     spare: Vec<Cx<D>>,       // of microbatches that are back: the next one's is made in the memory of one
-    pub(super) loads: Loads, // of microbatches that are back
+    pub(super) loads: Loads, // of all microbatches so far
 }
 
 impl<D: Kernels> Default for Flight<D> {
@@ -48,6 +48,7 @@ pub(super) struct Dealt<'a, D: Kernels> {
     pub(super) flight: &'a mut Flight<D>,
     pub(super) largest: Option<Largest<D>>,
     pub(super) sums: Sums<D>,
+    pub(super) loads: Loads, // of microbatches that are back
     pub(super) done: &'a dyn Fn(usize),
     pub(super) ending: &'a mut Ending<D>,
     pub(super) lr: f64,
@@ -160,7 +161,7 @@ impl<D: Kernels> Work<D> for Dealt<'_, D> {
     }
     /// A context at rest keeps its lists, and no memory of the device.
     fn done(&mut self, microbatch: usize) {
-        let Flight { cxs, spare, loads } = &mut *self.flight;
+        let (Flight { cxs, spare, .. }, loads) = (&mut *self.flight, &mut self.loads);
         let done = cxs[microbatch * self.slices..(microbatch + 1) * self.slices].iter_mut().map(Option::take);
         let done = done.map(|cx| cx.expect("it is in flight")).inspect(|cx| loads.join(cx.take_loads()));
         spare.extend(done.map(|cx| cx.then(Pass::default(), [0usize; 0])));
@@ -179,6 +180,9 @@ impl<D: Kernels> Work<D> for Dealt<'_, D> {
         let Ending { mesh, optimizer, .. } = &mut *self.ending;
         let _span = mesh.span("optimizer");
         let norm2 = optimizer.step(params, mesh, self.lr)?;
+        if let Some(rate) = self.design.shape().and_then(|shape| shape.experts?.bias) {
+            moe::move_biases((params, mesh), (&self.loads, rate))?;
+        }
         uses.share(params)?;
         self.sums.report = Some(Report { loss, norm2 });
         Ok(())

@@ -200,7 +200,7 @@ fn experts() -> impl Strategy<Value = Experts> {
         select(vec![Scoring::Softmax, Scoring::Sigmoid]),
         any::<bool>(),
         select(vec![1.0, 2.5]),
-        any::<bool>(),
+        proptest::option::of(select(vec![0.0, 0.25])),
         proptest::option::weighted(0.4, (1..=3usize, 1..=2usize)),
         proptest::option::weighted(0.5, select(vec![1.25, 0.5, 0.5])),
         proptest::option::of((1..=4usize, any::<bool>())),
@@ -213,7 +213,7 @@ fn experts() -> impl Strategy<Value = Experts> {
         let sized =
             Experts { count, chosen, hidden, scoring, normalize, scale, capacity, ..Experts::MIXTRAL };
         let of = Experts {
-            bias: bias && scoring == Scoring::Sigmoid,
+            bias: bias.filter(|_| scoring == Scoring::Sigmoid),
             groups: groups.map(|(count, chosen)| Groups { count, chosen }),
             shared: shared.map(|(hidden, gated)| SharedExpert { hidden, gated }),
             balance: Balance { microbatch, sequence, z },

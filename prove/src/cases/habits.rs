@@ -56,7 +56,10 @@ pub const HABITS: &[Habit] = &[
     ("z-loss", |c| c.shape.loss.z > 0.0),
     ("experts", |c| has(c, |_| true)),
     ("experts by softmax", |c| has(c, |of| of.scoring == Scoring::Softmax)),
-    ("experts by sigmoids with a bias", |c| has(c, |of| of.scoring == Scoring::Sigmoid && of.bias)),
+    ("experts by sigmoids with a bias", |c| has(c, |of| of.scoring == Scoring::Sigmoid && of.bias.is_some())),
+    ("a bias of the choice that moves after each step", |c| {
+        has(c, |of| of.bias.is_some_and(|rate| rate > 0.0))
+    }),
     ("gates that are not of sum 1", |c| has(c, |of| !of.normalize)),
     ("groups of experts, not all of which are chosen", |c| {
         has(c, |of| of.groups.is_some_and(|groups| groups.chosen < groups.count))

@@ -105,7 +105,7 @@ const DEEPSEEK: Experts = Experts {
     chosen: 3,
     scoring: Scoring::Sigmoid,
     scale: 2.5,
-    bias: true,
+    bias: Some(0.25),
     groups: Some(Groups { count: 3, chosen: 2 }),
     shared: Some(SharedExpert { hidden: 8, gated: false }),
     balance: Balance { microbatch: 0.0, sequence: 0.125, z: 0.0 },

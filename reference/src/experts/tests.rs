@@ -18,7 +18,7 @@ fn pass(learns: bool) -> Option<Pass> {
     learns.then(|| Pass { mean_over: 7, ..Pass::default() })
 }
 fn forward<S: Scalar>(layer: &Mixture, w: &Weights<S>, x: Vec<S>, learns: bool) -> (Vec<S>, MixtureSaved<S>) {
-    layer.forward(x, &LENGTHS, &mut Walk { w, pass: pass(learns), see: &mut |_, _| {} })
+    layer.forward(x, &LENGTHS, &mut Walk::unseen(w, pass(learns)))
 }
 
 /// Every router, with and without all that it may have.
@@ -27,9 +27,9 @@ fn every() -> Vec<Experts> {
     for (normalize, scale) in [(true, 1.0), (true, 2.5), (false, 1.0), (false, 0.5)] {
         all.extend([few(), grouped()].map(|of| Experts { normalize, scale, ..of }));
     }
-    let softmax = Experts { scoring: Scoring::Softmax, bias: false, ..grouped() };
+    let softmax = Experts { scoring: Scoring::Softmax, bias: None, ..grouped() };
     let ungated = Some(Shared { hidden: 3, gated: false });
-    all.extend([softmax, Experts { shared: ungated, bias: false, groups: None, ..grouped() }]);
+    all.extend([softmax, Experts { shared: ungated, bias: None, groups: None, ..grouped() }]);
     all.extend([few(), grouped()].map(|of| Experts { forced: true, ..of }));
     all.extend([few(), grouped()].map(|of| Experts { noise: 0.5, ..of }));
     for balance in [[0.5, 0.0, 0.0], [0.0, 0.5, 0.0], [0.0, 0.0, 0.5], [0.5, 0.25, 0.125]] {
@@ -62,7 +62,7 @@ fn experts_backward_equals_the_derivative_exactly() {
                 (weights::<Dual<F61>>(&layer), draw::<Dual<F61>>(2, TOKENS * D), draw(3, TOKENS * D));
             let still = w.iter().map(|(name, w)| (name.clone(), values(w))).collect();
             let (y, saved) = forward(&layer, &still, values(&x), true);
-            let mut walk = Walk { w: &still, pass: pass(true), see: &mut |_, _| {} };
+            let mut walk = Walk::unseen(&still, pass(true));
             let mut g = Weights::new();
             let dx = layer.backward((&saved, &dy), &mut walk, &mut g);
             assert!(g.keys().eq(w.keys().filter(|name| *name != "mlp.router.bias")));
@@ -131,7 +131,7 @@ fn what_is_not_learnt_from_adds_nothing_to_the_loss() {
     assert!(learnt.loss() > 0.0);
     let dy = vec![0.0; TOKENS * D];
     let of = |saved: &MixtureSaved<f64>, learns| {
-        let mut walk = Walk { w: &w, pass: pass(learns), see: &mut |_, _| {} };
+        let mut walk = Walk::unseen(&w, pass(learns));
         layer.backward((saved, &dy), &mut walk, &mut Weights::new())
     };
     assert!(of(&read, false).iter().all(|dx| *dx == 0.0) && of(&learnt, true).iter().any(|dx| *dx != 0.0));
@@ -148,7 +148,7 @@ fn routers_and_shared_experts_are_shown() {
         assert!(x.len().is_multiple_of(TOKENS) && !x.is_empty());
         names.push(name.to_string());
     };
-    let mut walk = Walk { w: &w, pass: pass(true), see: &mut see };
+    let mut walk = Walk::new(&w, pass(true), &mut see);
     let (y, saved) = layer.forward(x, &LENGTHS, &mut walk);
     let _ = layer.backward((&saved, &y), &mut walk, &mut Weights::new());
     let (there, back): (Vec<_>, Vec<_>) =

@@ -146,7 +146,7 @@ fn the_field_chooses_by_canonical_integers() {
             softmax,
             "the bias is one of sigmoids"
         );
-        let sigmoid = Experts { scoring: Scoring::Sigmoid, bias: true, ..few() };
+        let sigmoid = Experts { scoring: Scoring::Sigmoid, bias: Some(0.0), ..few() };
         let s = |l: &[F61]| l.iter().zip(&bias).map(|(l, &b)| l.sigmoid() + b).collect::<Vec<_>>();
         let wanted: Vec<_> = logits.chunks(5).map(|l| best(&s(l))).collect();
         assert_eq!(sigmoid.route(logits.clone(), Some(&bias), None).chosen, wanted);

@@ -32,7 +32,7 @@ const PAIRS: [Pair; 8] = [
     (|g, x| g.all_to_all(&x), |g, x| g.start_all_to_all(x)),
     (
         |g, x| g.all_to_all_v(&x, &between(g), &between(g)),
-        |g, x| g.start_all_to_all_v(x, &between(g), &between(g)),
+        |g, x| g.start_all_to_all_v(x, [&between(g); 2], 0),
     ),
 ];
 /// Rows that are `ranks·(ranks − 1)` more than twice the ranks, as `between` gives away.

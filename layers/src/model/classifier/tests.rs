@@ -124,7 +124,7 @@ fn truth<S: Scalar>(sizes: &[usize], start: &Trace<S>, given: &dyn Fn(usize) -> 
         let mut sums: Option<Trace<S>> = None;
         for (m, (x, labels)) in given(step).iter().enumerate() {
             trace.insert(format!("step {step}: logits {m}"), oracle.logits(updates.weights(), x));
-            let mut walk = reference::Walk { w: updates.weights(), pass: None, see: &mut |_, _| {} };
+            let mut walk = reference::Walk::unseen(updates.weights(), None);
             let (loss, g) = oracle.gradients_seen(x, labels, ROWS.iter().sum(), &mut walk);
             trace.insert(format!("step {step}: loss {m}"), vec![loss]);
             match &mut sums {

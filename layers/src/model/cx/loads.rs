@@ -1,9 +1,9 @@
 //! How often each expert of a layer was chosen.
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// By layer, how many copies of tokens each of its experts was chosen for, before any is dropped.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Loads(BTreeMap<String, Vec<usize>>);
 
@@ -23,6 +23,11 @@ impl Loads {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+    /// A layer's counts.
+    #[must_use]
+    pub fn of(&self, layer: &str) -> Option<&[usize]> {
+        self.0.get(layer).map(Vec::as_slice)
     }
     /// Every layer and its counts.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &[usize])> {

@@ -5,7 +5,6 @@ use serde::{Deserialize, Serialize};
 /// expert; the token goes through those with the highest, and their outputs are added, each times its gate.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-#[expect(clippy::struct_excessive_bools, reason = "a router is a choice of parts")]
 pub struct Experts {
     /// How many there are, `E`.
     pub count: usize,
@@ -19,8 +18,10 @@ pub struct Experts {
     pub normalize: bool,
     /// What gates are multiplied by, after that.
     pub scale: f64,
-    /// Whether a bias that is not trained is added to the scores for the choice, and not to the gates.
-    pub bias: bool,
+    /// A bias is added to the scores for the choice, and not to the gates. It has no gradient: after each step it rises by so much
+    /// for an expert that fewer of the step's tokens chose than the mean, and falls for one that more did. Source: Wang et al.,
+    /// "Auxiliary-loss-free load balancing", arXiv:2408.15664.
+    pub bias: Option<f64>,
     /// Experts lie in so many groups, of which a token chooses from the best few alone.
     pub groups: Option<Groups>,
     /// The most tokens of a microbatch that one expert takes, as a multiple of what each would take if all took as many:
@@ -138,7 +139,7 @@ impl Experts {
         scoring: Scoring::Softmax,
         normalize: true,
         scale: 1.0,
-        bias: false,
+        bias: None,
         groups: None,
         capacity: None,
         shared: None,
@@ -170,7 +171,7 @@ impl Experts {
             (self.normalize, "cannot have gates of sum 1, as a token may have none"),
             (balanced, "cannot add to the loss, as each takes as many anyway"),
             (self.groups.is_some(), "cannot lie in groups, from which tokens choose"),
-            (self.bias, "cannot have a bias, by which tokens choose"),
+            (self.bias.is_some(), "cannot have a bias, by which tokens choose"),
             (self.noise != 0.0, "cannot have noise, by which tokens choose"),
             (self.forced, "cannot have tokens dealt to them in turn"),
         ];

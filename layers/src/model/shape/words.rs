@@ -69,7 +69,8 @@ impl fmt::Display for Experts {
             *self;
         let mut says = vec![format!("{} of {hidden} hidden, {chosen} chosen", counted(count, "expert"))];
         let scoring = if self.scoring == Scoring::Softmax { "softmax" } else { "sigmoids" };
-        let bias = if self.bias { " with a bias of the choice" } else { "" };
+        let moves = |rate: f64| if rate > 0.0 { format!(" that moves by {rate}") } else { String::new() };
+        let bias = self.bias.map_or_else(String::new, |r| format!(" with a bias of the choice{}", moves(r)));
         says.push(format!("by {scoring}{bias}"));
         says.extend(self.groups.map(|g| format!("from {} of {}", g.chosen, counted(g.count, "group"))));
         says.extend(self.normalize.then(|| "gates of sum 1".into()));
@@ -118,7 +119,7 @@ mod tests {
             scoring: Scoring::Sigmoid,
             normalize: false,
             scale: 2.5,
-            bias: true,
+            bias: Some(0.125),
             groups: Some(Groups { count: 4, chosen: 2 }),
             capacity: Some(1.25),
             shared: Some(SharedExpert { hidden: 32, gated: true }),
@@ -131,7 +132,7 @@ mod tests {
         };
         assert_eq!(
             everything.to_string(),
-            "8 experts of 14336 hidden, 2 chosen, by sigmoids with a bias of the choice, from 2 of 4 groups, \
+            "8 experts of 14336 hidden, 2 chosen, by sigmoids with a bias of the choice that moves by 0.125, from 2 of 4 groups, \
              gates × 2.5, capacity 1.25, a shared expert of 32 hidden with a gate, balance of microbatches 0.5, \
              balance of sequences 0.25, z-loss of the router 0.125, noise of the router 0.0625, no experts in block 0 and 3, experts choose tokens, \
              tokens dealt in turn"

@@ -222,7 +222,7 @@ fn what_is_not_trained_stays_and_is_gathered() {
             let mut weight = Param::new(&at, "w", [3, 6], placement, draw)?;
             let mut bias = Param::new(&at, "bias", [3, 6], buffer, draw)?;
             let before = bias.gather(&mesh)?;
-            bias.change(|device, mut bias| device.add(bias.again(), weight_of(&mesh, device).view()));
+            bias.change(|device, mut bias, _| device.add(bias.again(), weight_of(&mesh, device).view()));
             let wanted: Vec<_> = before.unwrap().into_iter().map(|x| x + 1.0).collect();
             let (mut keeper, mut optimizer) = (Keeper::new(rests), Optimizer::new(Kind::ADAMW, Some(1.0)));
             let mut params = [&mut bias, &mut weight];

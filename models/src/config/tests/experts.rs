@@ -37,7 +37,8 @@ pub(super) const OWN: &str = r#"{ "architectures": ["EquipartMoeForCausalLM"], "
     "model_type": "equipart_moe", "moe_intermediate_size": 2048, "moe_layer_freq": 1, "n_group": 8,
     "n_routed_experts": 256, "n_shared_experts": 1, "norm_topk_prob": true, "num_attention_heads": 128,
     "num_experts_per_tok": 8, "num_hidden_layers": 61, "num_key_value_heads": 128, "rms_norm_eps": 1e-06,
-    "rope_theta": 10000.0, "routed_scaling_factor": 2.5, "router_noise": 0.0625, "router_z_loss_coef": 0.001,
+    "rope_theta": 10000.0, "routed_scaling_factor": 2.5, "router_bias_update_rate": 0.001,
+    "router_noise": 0.0625, "router_z_loss_coef": 0.001,
     "scoring_func": "sigmoid", "sequence_balance_loss_coef": 0.0001, "tie_word_embeddings": false, "topk_group": 4,
     "topk_method": "noaux_tc", "vocab_size": 129280 }"#;
 
@@ -89,7 +90,7 @@ fn models_as_they_are_found_have_the_experts_they_are_known_for() {
         scoring: Scoring::Sigmoid,
         normalize: true,
         scale: 2.5,
-        bias: true,
+        bias: Some(0.001),
         groups: Some(Groups { count: 8, chosen: 4 }),
         capacity: Some(1.25),
         shared: Some(SharedExpert { hidden: 2048, gated: false }),
@@ -149,6 +150,7 @@ fn keys_left_out_are_what_transformers_makes_them_with_experts() {
             "n_shared_experts",
             "norm_topk_prob",
             "routed_scaling_factor",
+            "router_bias_update_rate",
             "router_noise",
             "router_z_loss_coef",
             "sequence_balance_loss_coef",
@@ -160,7 +162,7 @@ fn keys_left_out_are_what_transformers_makes_them_with_experts() {
         chosen: 8,
         hidden: 2048,
         scoring: Scoring::Sigmoid,
-        bias: true,
+        bias: Some(0.0),
         ..Experts::MIXTRAL
     };
     assert_eq!(own.shape.experts, Some(wanted));
@@ -234,10 +236,11 @@ fn ways_to_choose_are_read_together() {
     let method = |scoring: &str, groups: &str, method: &str| {
         let keys =
             [("scoring_func", scoring), ("n_group", groups), ("topk_group", "1"), ("topk_method", method)];
+        let keys = [&keys[..], &[("router_bias_update_rate", "0")]].concat();
         let config = changed(OWN, &keys).map_err(|why| why.to_string())?;
         assert_eq!(Config::parse(&config.to_json(), "").unwrap(), config);
         let experts = config.shape.experts.unwrap();
-        Ok::<_, String>((experts.bias, experts.groups.map(|groups| groups.count)))
+        Ok::<_, String>((experts.bias.is_some(), experts.groups.map(|groups| groups.count)))
     };
     let [softmax, sigmoid] = ["\"softmax\"", "\"sigmoid\""];
     let [greedy, limited, noaux] = ["\"greedy\"", "\"group_limited_greedy\"", "\"noaux_tc\""];
@@ -261,6 +264,9 @@ fn ways_to_choose_are_read_together() {
             Err(format!("a.json: topk_method is {seen}; it must be {wanted}"))
         );
     }
+    let moved = changed(OWN, &[("topk_method", limited)]).unwrap_err().to_string();
+    let wanted = "it must be 0, or left out, where topk_method has no bias";
+    assert_eq!(moved, format!("a.json: router_bias_update_rate is 0.001; {wanted}"));
     let known = r#"it must be "softmax" or "sigmoid""#;
     assert_eq!(method("\"tanh\"", "1", greedy), Err(format!("a.json: scoring_func is \"tanh\"; {known}")));
     assert_eq!(
@@ -273,7 +279,8 @@ fn ways_to_choose_are_read_together() {
 #[test]
 fn experts_that_choose_tokens_have_what_they_need_alone() {
     let words = r#"expert_choice true scoring_func "softmax" norm_topk_prob false n_group 1 topk_group 1
-        topk_method "greedy" balance_loss_coef 0 sequence_balance_loss_coef 0 router_z_loss_coef 0 router_noise 0"#;
+        topk_method "greedy" balance_loss_coef 0 sequence_balance_loss_coef 0 router_z_loss_coef 0 router_noise 0
+        router_bias_update_rate 0"#;
     let words: Vec<_> = words.split_whitespace().collect();
     let plain: Vec<_> = words.chunks(2).map(|pair| (pair[0], pair[1])).collect();
     let config = changed(OWN, &plain).unwrap();
@@ -319,6 +326,7 @@ fn experts_that_no_model_has_are_refused() {
         (OWN, "topk_group", "9", "at most the 8 of n_group"),
         (OWN, "capacity_factor", "0", positive),
         (OWN, "routed_scaling_factor", "0", positive),
+        (OWN, "router_bias_update_rate", "-1", "a number of 0 or more"),
         (OWN, "router_noise", "-1", "a number of 0 or more"),
         (OWN, "router_z_loss_coef", "-1", "a number of 0 or more"),
         (QWEN2_MOE, "norm_topk_prob", "1", "true or false"),

@@ -1,0 +1,54 @@
+//! `--routing FILE`: how often each expert of each layer is chosen, as `eval --json` tells it of a text:
+//! `{"experts": {"blocks.0.mlp": [30, 0, 14, 20]}}`. Each microbatch goes to experts in these shares.
+use layers::{Experts, Loads, Shape};
+use parallel::{Error, Result, bail};
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::path::Path;
+use tensor::{files, quoted::sentence};
+
+/// What the file must have; all else that `eval` tells is passed over.
+#[derive(Deserialize)]
+struct Told {
+    experts: Loads,
+}
+
+/// Reads a routing of a model of this shape.
+///
+/// # Errors
+/// If the file is none, tells of other layers or another number of experts, or gives one more copies than there are tokens.
+pub(super) fn read(path: &Path, shape: &Shape) -> Result<Loads> {
+    let layer = |block| Some((format!("blocks.{block}.mlp"), shape.experts(block)?));
+    let layers: BTreeMap<String, Experts> = (0..shape.blocks).filter_map(layer).collect();
+    match layers.values().next() {
+        None => bail!("--routing says how often experts are chosen, and this model has none; leave it out"),
+        Some(experts) if experts.by_experts => {
+            bail!("--routing says how often experts are chosen, and here these choose tokens; leave it out")
+        }
+        Some(_) => {}
+    }
+    let name = path.display();
+    let Told { experts: routing } = serde_json::from_slice(&files::read(path)?).map_err(|why| {
+        let why = sentence(&why.to_string());
+        Error::new(format!("{name} is no JSON object whose \"experts\" are counts by layer: {why}"))
+    })?;
+    if let Some((other, _)) = routing.iter().find(|(layer, _)| !layers.contains_key(*layer)) {
+        let all: Vec<_> = layers.keys().map(String::as_str).collect();
+        bail!("{name} has counts of {other}, and the layers of experts are {}", all.join(", "));
+    }
+    for (layer, Experts { count, chosen, .. }) in layers {
+        let counts = routing.of(&layer).unwrap_or_default();
+        if counts.len() != count {
+            bail!("{name} has {} counts of {layer}; it must have {count}, one for each expert", counts.len());
+        }
+        let all: u128 = counts.iter().map(|&n| n as u128).sum();
+        let most = all / chosen as u128;
+        if let Some((expert, n)) = counts.iter().enumerate().find(|(_, n)| all == 0 || **n as u128 > most) {
+            bail!(
+                "{name} gives expert {expert} of {layer} {n} of {all} copies; the most is {most}, and there must be some, \
+                 as each token has {chosen}, of as many experts"
+            );
+        }
+    }
+    Ok(routing)
+}
