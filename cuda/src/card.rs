@@ -7,6 +7,7 @@ mod events;
 
 use crate::driver::{CudaError, Driver, Handle, OUT_OF_MEMORY, call};
 use crate::ptx::{self, Module};
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::ptr::null_mut;
@@ -19,7 +20,7 @@ pub struct Card {
     context: Handle,
     stream: Handle,
     modules: Vec<Handle>,
-    kernels: HashMap<&'static str, Kernel>,
+    kernels: HashMap<KernelName, Kernel>,
     /// What the card is.
     pub about: AboutCard,
 }
@@ -45,6 +46,9 @@ pub struct AboutCard {
     pub memory: [usize; 2],
 }
 
+/// A kernel's name but for the number at its end, and that number; nothing for one that is of no number.
+pub(crate) type KernelName = (&'static str, &'static str);
+
 struct Kernel {
     function: Handle,
     sizes: Vec<usize>, // bytes of each parameter
@@ -58,19 +62,23 @@ pub(crate) struct Shape {
     pub(crate) shared: usize,
 }
 
+/// Room for an argument that is no C as it is; as many as a kernel can have.
+pub(crate) type Room = [u64; 4];
+const MOST: usize = 16;
+
 /// An argument of a kernel: bytes as C has them.
 ///
 /// # Safety
-/// The type is `repr(C)` and means on the card what it means here.
+/// What is at the address is `repr(C)` and means on the card what it means here.
 pub(crate) unsafe trait Argument {
-    /// Its address and how many bytes it has.
-    fn bytes(&self) -> (*mut c_void, usize);
+    /// Its address, which may be in the room, and how many bytes it has.
+    fn bytes(&self, room: &mut Room) -> (*mut c_void, usize);
 }
 macro_rules! arguments_of {
     ($($of:ty),*) => {$(
         // SAFETY: numbers, and structs of them that are `repr(C)`, are the same on both sides.
         unsafe impl $crate::card::Argument for $of {
-            fn bytes(&self) -> (*mut std::ffi::c_void, usize) {
+            fn bytes(&self, _: &mut $crate::card::Room) -> (*mut std::ffi::c_void, usize) {
                 ((&raw const *self).cast_mut().cast(), size_of::<Self>())
             }
         }
@@ -98,6 +106,16 @@ static MEMORY: RwLock<()> = RwLock::new(());
 /// As long as this is held, nobody takes memory of a card or gives it back.
 pub(crate) fn nobody_allocates() -> RwLockWriteGuard<'static, ()> {
     MEMORY.write().unwrap_or_else(PoisonError::into_inner)
+}
+
+thread_local! {
+    /// The context that this thread's calls mean.
+    static CURRENT: Cell<Handle> = const { Cell::new(null_mut()) };
+}
+
+/// Another library may have changed what this thread's calls mean.
+pub(crate) fn elsewhere() {
+    CURRENT.set(null_mut());
 }
 
 /// The cards in use, by number: opened once, for all ranks of this process.
@@ -153,7 +171,7 @@ impl Card {
         card.enter()?;
         call!(driver, cuStreamCreate(&raw mut card.stream, 1))?; // 1: it does not wait for the default stream
         card.about.memory = card.memory()?;
-        let by_hand = if card.about.name == TWIN { &[] } else { ptx::BY_HAND };
+        let by_hand: &[Module] = if card.about.name == TWIN { &[] } else { &ptx::BY_HAND };
         for module in ptx::MODULES.iter().chain(by_hand) {
             if module.runs_on(card.about.capability) {
                 card.load(module)?;
@@ -168,7 +186,7 @@ impl Card {
         let mut log = vec![0u8; 8192];
         let mut options = [LOG_BUFFER, LOG_BYTES];
         let mut values = [log.as_mut_ptr().cast(), log.len() as *mut c_void];
-        let text = CString::new(module.ptx).expect("PTX has no zero bytes");
+        let text = CString::new(module.ptx()).expect("PTX has no zero bytes");
         let mut handle = null_mut();
         // SAFETY: the text ends with a zero; the log has as many bytes as the options say.
         let status = unsafe {
@@ -185,16 +203,25 @@ impl Card {
             return Err(CudaError::Kernels { module: module.name, reason: self.driver.reason(status), log });
         }
         self.modules.push(handle);
-        for (name, sizes) in ptx::kernels(module.ptx) {
+        for (name, sizes) in ptx::kernels(module.ptx()) {
             let (mut function, called) = (null_mut(), CString::new(name).expect("a name"));
-            call!(self.driver, cuModuleGetFunction(&raw mut function, handle, called.as_ptr()))?;
-            self.kernels.insert(name, Kernel { function, sizes });
+            let found = call!(self.driver, cuModuleGetFunction(&raw mut function, handle, called.as_ptr()));
+            found.map_err(|error| CudaError::Kernel {
+                kernel: name,
+                module: module.name,
+                reason: error.to_string(),
+            })?;
+            let number = name.rsplit_once('_').filter(|(_, number)| matches!(*number, "f32" | "bf16"));
+            self.kernels.insert(number.unwrap_or((name, "")), Kernel { function, sizes });
         }
         Ok(())
     }
     /// Makes this card the one that the driver's next calls of this thread mean.
     pub(crate) fn enter(&self) -> Result<(), CudaError> {
-        call!(self.driver, cuCtxSetCurrent(self.context))
+        if CURRENT.get() == self.context {
+            return Ok(());
+        }
+        call!(self.driver, cuCtxSetCurrent(self.context)).map(|()| CURRENT.set(self.context))
     }
     /// Bytes of its memory: free, in all.
     ///
@@ -267,8 +294,8 @@ impl Card {
         self.stream
     }
     /// Whether a kernel was loaded: those for newer cards are not on others.
-    pub(crate) fn has(&self, kernel: &str) -> bool {
-        self.kernels.contains_key(kernel)
+    pub(crate) fn has(&self, kernel: KernelName) -> bool {
+        self.kernels.contains_key(&kernel)
     }
     /// A matrix of bf16, of `cols` that lie together and `rows` so many bytes apart, for kernels that have the card copy boxes of
     /// 64 rows and columns of it to shared memory, 16 bytes permuted by row.
@@ -312,14 +339,20 @@ impl Card {
     /// If the kernel takes other arguments, or there is none of this name.
     pub(crate) fn launch(
         &self,
-        kernel: &str,
+        kernel: KernelName,
         shape: Shape,
         arguments: &[&dyn Argument],
     ) -> Result<(), CudaError> {
         let Kernel { function, sizes } =
-            self.kernels.get(kernel).unwrap_or_else(|| panic!("no kernel {kernel}"));
-        let (mut at, given): (Vec<_>, Vec<_>) = arguments.iter().map(|argument| argument.bytes()).unzip();
-        assert_eq!(&given, sizes, "bytes of the arguments of {kernel}");
+            self.kernels.get(&kernel).unwrap_or_else(|| panic!("no kernel {kernel:?}"));
+        let (mut rooms, mut at) = ([Room::default(); MOST], [null_mut(); MOST]);
+        let takes = arguments.len() == sizes.len() && sizes.len() <= MOST;
+        let given = arguments.iter().zip(&mut rooms).zip(&mut at).map(|((argument, room), at)| {
+            let (from, bytes) = argument.bytes(room);
+            *at = from;
+            bytes
+        });
+        assert!(takes && given.eq(sizes.iter().copied()), "{kernel:?} takes arguments of {sizes:?} bytes");
         let [x, y, z] = shape.blocks.map(|blocks| blocks as u32);
         if x * y * z == 0 {
             return Ok(());
@@ -356,6 +389,7 @@ impl Drop for Card {
         }
         let _ = call!(self.driver, cuStreamDestroy_v2(self.stream));
         let _ = call!(self.driver, cuDevicePrimaryCtxRelease_v2(self.ordinal));
+        elsewhere();
     }
 }
 
@@ -376,5 +410,52 @@ impl AboutCard {
             library: driver.library.clone(),
             memory: [0; 2],
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::twin;
+    use std::sync::OnceLock;
+
+    /// Kills: a kernel that the driver does not find, and whose name is not told; a number that is part of a name, or is none.
+    #[test]
+    fn a_kernel_that_is_not_there_is_named() {
+        if let Err(reason) = twin::install() {
+            return eprintln!("skipped: {reason}");
+        }
+        let mut card = Card::new(0).unwrap();
+        let text = OnceLock::from(".version 9.0\n.visible .entry add_f64(\n.param .u32 a\n)\n{\n}\n".to_string());
+        let module: &Module =
+            Box::leak(Box::new(Module { name: "none", packed: &[], least: (8, 0), text }));
+        let said = card.load(module).unwrap_err().to_string();
+        assert!(said.starts_with("the CUDA driver has no kernel add_f64 of none: cuModuleGetFunction failed: "), "{said}");
+        let all = [("add", "f32"), ("add", "bf16"), ("mean_square_total", "")];
+        assert_eq!(all.map(|kernel| card.has(kernel)), [true; 3]);
+        assert_eq!([("add_f32", ""), ("add", ""), ("add", "f64")].map(|kernel| card.has(kernel)), [false; 3]);
+    }
+
+    /// Kills: a thread that takes what another means for its own, or goes on with it after another library; a launch with more, fewer or
+    /// other arguments than the kernel takes.
+    #[test]
+    fn every_thread_computes_on_the_card_that_it_means() {
+        if let Err(reason) = twin::install() {
+            return eprintln!("skipped: {reason}");
+        }
+        let one = Card::open(0).unwrap();
+        let at = one.alloc(4).unwrap().unwrap();
+        let set = || one.put(at, &[1; 4]).is_ok();
+        assert!(set() && std::thread::scope(|scope| scope.spawn(set).join().unwrap()));
+        call!(one.driver, cuCtxSetCurrent((&raw const at).cast_mut().cast())).unwrap();
+        assert!(!set(), "what a thread means is asked for once");
+        elsewhere();
+        assert!(set());
+        for given in [&[&1u32 as &dyn Argument, &2u32][..], &[&1u64, &2u64, &3u64]] {
+            let shape = Shape { blocks: [0; 3], threads: 1, shared: 0 };
+            let launched = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| one.launch(("add", "f32"), shape, given)));
+            assert!(launched.is_err());
+        }
+        one.free(at);
     }
 }

@@ -125,8 +125,8 @@ impl SharedPlace for Gpu {
             Some(to) => Ranks::of(std::iter::once(to as u64)),
         };
         let (len, stab) = (range.len() as u64, u32::from(reduction.how() == Reduce::Stab));
-        let kernel = format!("reduce_{}", reduction.number());
-        self.launch(&kernel, each(self, range.len()), &[&Ranks::of(sources()), &targets, &len, &stab]);
+        let kernel = ("reduce", reduction.number());
+        self.launch(kernel, each(self, range.len()), &[&Ranks::of(sources()), &targets, &len, &stab]);
     }
     fn joins(&self) -> bool {
         self.cards().is_some()
