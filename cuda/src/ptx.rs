@@ -65,7 +65,8 @@ impl Module {
     }
     /// Whether a card of this compute capability runs it: kernels of features that one generation alone has run on no other.
     pub(crate) fn runs_on(&self, capability: (i32, i32)) -> bool {
-        let own = self.ptx().lines().any(|line| line.starts_with(".target") && line.trim_end().ends_with('a'));
+        let own =
+            self.ptx().lines().any(|line| line.starts_with(".target") && line.trim_end().ends_with('a'));
         if own { capability == self.least } else { capability >= self.least }
     }
 }

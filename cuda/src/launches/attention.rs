@@ -125,7 +125,8 @@ fn forward<S: Scalar>(
         return;
     }
     let to_numbers = [(o, size_of::<S>() as u64), (out, 4)];
-    let (kernel, shape) = match on_cores::<S>(gpu, by_width!("attention_cores"), dim, &[q, k, v], &to_numbers) {
+    let (kernel, shape) = match on_cores::<S>(gpu, by_width!("attention_cores"), dim, &[q, k, v], &to_numbers)
+    {
         Some(name) => {
             let (width, blocks) = (if dim <= 64 { 64 } else { 128 }, [rows.div_ceil(128), queries, 1]);
             (name, Shape { blocks, threads: 128, shared: (128 * width + 2 * 4096) * 2 })
@@ -212,11 +213,11 @@ pub(crate) fn attention_backward<S: Scalar>(
     let [q, k, v, d_o] = [&qkv.q, &qkv.k, &qkv.v, &d_o].map(Window::from);
     let [dq, dk, dv] = dqkv.each_ref().map(Window::from);
     let (from, outputs) = ([q, k, v, d_o], [dq, dk, dv].map(|to| (to, size_of::<S>() as u64)));
-    let pass = |[kernel, cores]: [[&'static str; 3]; 2], rows: usize, heads: usize| {
-        match on_cores::<S>(gpu, cores, dim, &from, &outputs) {
-            Some(name) => (name, backward_on_cores(rows, heads, dim)),
-            None => (wide_enough::<S>(gpu, kernel, dim), tiles(rows, heads)),
-        }
+    let pass = |[kernel, cores]: [[&'static str; 3]; 2], rows: usize, heads: usize| match on_cores::<S>(
+        gpu, cores, dim, &from, &outputs,
+    ) {
+        Some(name) => (name, backward_on_cores(rows, heads, dim)),
+        None => (wide_enough::<S>(gpu, kernel, dim), tiles(rows, heads)),
     };
     let of_keys = [by_width!("attention_keys"), by_width!("attention_cores_keys")];
     let (kernel, shape) = pass(of_keys, qkv.k.rows(), keys);

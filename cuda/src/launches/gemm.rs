@@ -59,7 +59,8 @@ const FEW: [(u32, [&str; 2]); 3] = [
 ];
 /// Kernels by how the factors' numbers lie, A's and B's: along K or along the other dimension.
 const TENSOR: [[&str; 2]; 2] = [["gemm_tensor_kn", "gemm_tensor_kk"], ["gemm_tensor_mn", "gemm_tensor_mk"]];
-const ON_HOPPER: [[&str; 2]; 2] = [["gemm_hopper_kn", "gemm_hopper_kk"], ["gemm_hopper_mn", "gemm_hopper_mk"]];
+const ON_HOPPER: [[&str; 2]; 2] =
+    [["gemm_hopper_kn", "gemm_hopper_kk"], ["gemm_hopper_mn", "gemm_hopper_mk"]];
 
 /// Rows and columns of a tile of `gemm_hopper.cu`, bytes of its stages and of their barriers.
 const HOPPER: [u32; 2] = [128, 256];

@@ -60,12 +60,7 @@ struct Backward<'a, S: Scalar> {
 impl<S: Scalar<Wide = f32>> Backward<'_, S> {
     /// Launches it in so many blocks as a card takes at once, where there are 8 rows for each; then adds what these give to the
     /// gradients.
-    fn launch<const N: usize>(
-        self,
-        gpu: &Gpu,
-        kernel: &'static str,
-        gradients: [ViewMut<Cuda<f32>>; N],
-    ) {
+    fn launch<const N: usize>(self, gpu: &Gpu, kernel: &'static str, gradients: [ViewMut<Cuda<f32>>; N]) {
         const ROOM: usize = 96 << 10; // bytes of shared memory, so that two blocks share a processor's
         let Self { dx, x, stats, gain, dy, skip } = self;
         let (Shape { threads, .. }, cols) = (across(&x), x.cols());
