@@ -147,6 +147,19 @@ fn elsewhere_figures_have_the_limits_of_that_hardware() {
     assert_eq!(limit("all_to_all_us_4MiB"), 11.0 * 4096.0 * 1e6);
 }
 
+/// Kills: the time of all calls between two waits for that of one, and one call for all of them.
+#[test]
+fn a_call_takes_its_part_of_all_that_are_waited_for_together() {
+    let (calls, begin) = (std::cell::Cell::new(0), std::time::Instant::now());
+    let call = || {
+        calls.set(calls.get() + 1);
+        std::hint::black_box((0..2_000_000).fold(1u64, |x, i| tensor::mix(x ^ i)));
+    };
+    let seconds = products::fastest::<Elsewhere>(&Scale::TINY, &tensor::Host::default(), call);
+    assert_eq!(calls.get(), 1 + 3, "one to warm up");
+    assert!(2.0 * seconds < begin.elapsed().as_secs_f64(), "a third of what the three took");
+}
+
 /// Shape L's work, counted by hand: 37.75 million weights multiply 1024 tokens, attention half of all pairs. Kills: a
 /// limit of other work, a rank that is counted twice or not at all, a forward pass that keeps or trains.
 #[test]
