@@ -1,7 +1,7 @@
 //! Experts: their products beside one product of the same work, rows that go to them beside a copy of as many bytes, and a
 //! model with experts whose tokens are dealt to them in turn.
 use super::all_reduce::bursts;
-use super::machine::{Bound, Probe, cores, least};
+use super::machine::{Bound, Hardware, Probe, least};
 use super::model::Even;
 use super::products::{fastest, matrix};
 use super::scale::Scale;
@@ -10,7 +10,8 @@ use layers::ops::expert_columns;
 use layers::param::weight::ExpertWeight;
 use layers::{Builder, Draw, Experts, Shape};
 use parallel::Result;
-use tensor::{Category, Cpu, Tensor};
+use parallel::number::Runs;
+use tensor::{Category, Device, Scalar, Tensor};
 
 /// Experts, tokens of each, and features in and out.
 const GROUPED: [usize; 3] = [8, 64, 512];
@@ -33,33 +34,32 @@ pub(super) fn as_one() -> [usize; 3] {
 }
 
 /// Every expert's tokens times its own matrix, as a layer of experts has it.
-pub(super) fn grouped(scale: &Scale) -> Result<f64> {
-    let (cpu, [experts, tokens, features]) = (Cpu::<f32>::default(), GROUPED.map(|n| scale.of(n)));
-    let (x, counts) = (matrix(&cpu, 1 << 40, experts * tokens, features), vec![tokens; experts]);
+pub(super) fn grouped<H: Hardware>(scale: &Scale) -> Result<f64> {
+    let (device, [experts, tokens, features]) = (H::F32::default(), GROUPED.map(|n| scale.of(n)));
+    let (x, counts) = (matrix(&device, 1 << 40, experts * tokens, features), vec![tokens; experts]);
     let (mesh, draw) = (Mesh::alone(), Draw { mean: 0.0, std: 1.0 });
-    let at = Builder::new(&cpu, &mesh, &Even);
+    let at = Builder::new(&device, &mesh, &Even);
     let w = ExpertWeight::new(&at, "experts", [experts, features], &[features.into()], draw)?.matrices()?;
-    Ok(fastest(scale, || drop(expert_columns(&x, &counts, &w))))
+    Ok(fastest::<H>(scale, device.place(), || drop(expert_columns(&x, &counts, &w))))
 }
 
 /// The time of an all-to-all in which each of two ranks takes so many bytes, a third of them from itself.
-pub(super) fn all_to_all(bytes: usize, scale: &Scale) -> Result<f64> {
+pub(super) fn all_to_all<D: Runs>(bytes: usize, scale: &Scale) -> Result<f64> {
     let rows = (scale.of(bytes) / 1024).max(3); // of 256 numbers
     let calls = (BURST / scale.of(bytes)).clamp(1, scale.of(CALLS));
     let world = World::threads(&[(Axis::Ep, 2), (Axis::Dp, 2)])?;
-    let times = world.run(|device: Cpu<f32>, mesh| {
+    let times = world.run(|device: D, mesh| {
         let group = mesh.group(Axis::Ep).named("burst");
         let (own, other) = (rows / 3, rows - rows / 3);
         let counts = if group.rank() == 0 { [own, other] } else { [other, own] };
-        let x = Tensor::from_fn(&device, Category::Buffers, rows, 256, |_| 0.0f32);
-        bursts(&group, calls, || group.all_to_all_v(&x, &counts, &counts).map(drop))
+        let x = Tensor::from_fn(&device, Category::Buffers, rows, 256, |_| D::Elem::ZERO);
+        bursts(&group, device.place(), calls, || group.all_to_all_v(&x, &counts, &counts).map(drop))
     })?;
     Ok(least(&times))
 }
 
-/// Each rank's result is copied once, by cores that have to do the same for all; and no rank is done before it has heard from the
+/// Each rank's result is copied once, by processors that have to do the same for all; and no rank is done before it has heard from the
 /// other.
-pub(super) fn bound(bytes: usize, scale: &Scale) -> Bound {
-    let cores = cores(2);
+pub(super) fn bound(cores: usize, bytes: usize, scale: &Scale) -> Bound {
     vec![(Probe::Copy { cores, bytes: scale.of(bytes) * 2 / cores }, 1.0), (Probe::Meet { threads: 2 }, 1.0)]
 }

@@ -11,6 +11,7 @@
 use super::model::{Pass, said, seconds};
 use super::scale::Scale;
 use comm::{Axes, Link};
+use parallel::number::Runs;
 use parallel::{Layout, Network, Result};
 use serde::Serialize;
 use std::time::Duration;
@@ -31,7 +32,7 @@ pub struct Exposed {
 }
 
 /// Measures it in so many turns; none over a network without links.
-pub(super) fn of(
+pub(super) fn of<D: Runs>(
     layout: &Layout,
     network: &Network,
     (turns, scale): (usize, &Scale),
@@ -44,7 +45,7 @@ pub(super) fn of(
     for turn in 1..=turns {
         for ((best, network), what) in best.iter_mut().zip(&two).zip(["over the links", "without"]) {
             watch(&format!("training steps {what}, turn {turn} of {turns}"));
-            *best = best.min(seconds::<tensor::Cpu<f32>>(network, Pass::Step, layout, scale)?);
+            *best = best.min(seconds::<D>(network, Pass::Step, layout, scale)?);
         }
     }
     let ([linked, unlinked], priced) = (best, priced(layout, network, scale)?.as_secs_f64());
@@ -86,6 +87,7 @@ fn link(network: &Network, axes: Axes) -> Option<Link> {
 mod tests {
     use super::*;
     use comm::Axis;
+    use tensor::Cpu;
 
     /// Kills: a price of one rank's axis alone, calls that pay no latency, links that are ignored, a network without links
     /// that is measured.
@@ -109,7 +111,7 @@ mod tests {
         let both = price(&[(Axis::Dp, "1s,1kB/s"), (Axis::Tp, "1s,1kB/s")]);
         assert!(both > dp + Duration::from_secs(8), "{both:?}");
         assert_eq!(price(&[]), Duration::ZERO);
-        assert_eq!(of(&layout, &over(&[]), (2, &scale), &|_| ()).unwrap(), None);
+        assert_eq!(of::<Cpu<f32>>(&layout, &over(&[]), (2, &scale), &|_| ()).unwrap(), None);
     }
 
     /// A lower bound: a sum over such a link takes 10 ms at least, and a step waits for one. Kills: a link that neither step
@@ -123,7 +125,7 @@ mod tests {
         assert!(linked.trace.is_none() && unlinked.trace.is_none());
         let (layout, said) = ("dp=2".parse().unwrap(), std::cell::RefCell::new(Vec::new()));
         let watch = |what: &str| said.borrow_mut().push(what.to_string());
-        let of = of(&layout, &network, (2, &Scale::TINY), &watch).unwrap().unwrap();
+        let of = of::<Cpu<f32>>(&layout, &network, (2, &Scale::TINY), &watch).unwrap().unwrap();
         let near = |a: f64, b: f64| (a - b).abs() < 1e-9;
         assert!(of.linked_ms >= 10.0 && near(of.exposed_ms, of.linked_ms - of.unlinked_ms), "{of:?}");
         assert!(near(of.ratio * of.priced_ms, of.exposed_ms), "{of:?}");

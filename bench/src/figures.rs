@@ -1,13 +1,12 @@
 //! The figures, in the order they are shown.
-use super::machine::{Bound, Machine, Probe};
+use super::machine::{Bound, Hardware, Machine, Probe};
 use super::model::{self, Pass};
 use super::pipeline::Turn;
 use super::scale::Scale;
 use super::{all_reduce, experts, pipeline, products, proof};
 use layers::Design;
 use parallel::number::NumberName::{self, Bf16, F32};
-use parallel::{Network, Result, bail, in_number};
-use tensor::Cpu;
+use parallel::{Layout, Network, Result, bail};
 
 /// What a figure is counted in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,7 +66,7 @@ pub struct FigureEntry {
 /// What is measured.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Work {
-    /// The machine itself, one core.
+    /// The machine itself, one processor.
     Machine(Probe),
     /// M, N and K of a product of these numbers.
     Product(NumberName, [usize; 3]),
@@ -150,11 +149,11 @@ pub const FIGURES: [FigureEntry; 34] = [
     figure("proof_ms_100k", FigureUnit::Milliseconds, Work::Proof),
 ];
 
-/// Those that have these names, or begin so; all if nothing is asked for.
+/// Those of this hardware that have these names, or begin so; all if nothing is asked for.
 ///
 /// # Errors
-/// If no figure is called so.
-pub fn chosen(only: &[String]) -> Result<Vec<&'static FigureEntry>> {
+/// If no figure is called so, or one that is asked for is of the host alone.
+pub fn chosen<H: Hardware>(only: &[String]) -> Result<Vec<&'static FigureEntry>> {
     let asks = |asked: &str, entry: &FigureEntry| {
         let exact = FIGURES.iter().any(|other| other.name == asked);
         if exact { entry.name == asked } else { !asked.is_empty() && entry.name.starts_with(asked) }
@@ -162,10 +161,12 @@ pub fn chosen(only: &[String]) -> Result<Vec<&'static FigureEntry>> {
     if let Some(unknown) = only.iter().find(|asked| !FIGURES.iter().any(|entry| asks(asked, entry))) {
         bail!("--only: no figure is called {unknown:?}, or begins so; the figures are {}", names());
     }
-    Ok(FIGURES
-        .iter()
-        .filter(|entry| only.is_empty() || only.iter().any(|asked| asks(asked, entry)))
-        .collect())
+    let asked = |entry: &&FigureEntry| only.iter().any(|asked| asks(asked, entry));
+    let here = |entry: &&FigureEntry| H::HOST || !entry.work.is_of_the_host();
+    if let Some(FigureEntry { name, .. }) = FIGURES.iter().find(|entry| asked(entry) && !here(entry)) {
+        bail!("--only: {name} is a figure of the host alone: leave out --device, or that figure");
+    }
+    Ok(FIGURES.iter().filter(here).filter(|entry| only.is_empty() || asked(entry)).collect())
 }
 
 /// All names, for messages.
@@ -174,31 +175,37 @@ pub(super) fn names() -> String {
 }
 
 impl Work {
+    /// Whether it is measured on the host alone: proofs have the field's numbers, and cells of a pipeline are read from a trace,
+    /// which says when a device was told what to do, not when it did it.
+    fn is_of_the_host(self) -> bool {
+        matches!(self, Self::Proof | Self::Pipeline(..))
+    }
     /// The best time of one turn, in seconds: of the whole work, or, of the machine and of decoding, of each operation,
     /// byte or token; of a pipeline that of all turns, with what it is compared with in `best`.
-    pub(super) fn seconds(self, machine: &Machine, best: &mut Option<Turn>, scale: &Scale) -> Result<f64> {
+    pub(super) fn seconds<H: Hardware>(
+        self,
+        on: &H,
+        machine: &Machine,
+        best: &mut Option<Turn>,
+        scale: &Scale,
+    ) -> Result<f64> {
+        let pass = |pass, layout: &str, scale: &Scale| {
+            model::seconds::<H::F32>(&Network::default(), pass, &layout.parse()?, scale)
+        };
         match self {
-            Self::Machine(_) => Ok(machine.least(&self.bound(scale)?)),
-            Self::Product(number, size) => in_number!(number, D => Ok(products::product::<D>(size, scale))),
-            Self::Linear(size) => Ok(products::linear(size, scale)),
+            Self::Machine(_) => Ok(machine.least(&self.bound(on, scale)?)),
+            Self::Product(Bf16, size) => Ok(products::product::<H, H::Bf16>(size, scale)),
+            Self::Product(_, size) => Ok(products::product::<H, H::F32>(size, scale)),
+            Self::Linear(size) => Ok(products::linear::<H>(size, scale)),
             Self::Pipeline(layout, of) => pipeline::seconds(&layout.parse()?, of, best, scale),
-            Self::Pass(pass, layout) => {
-                model::seconds::<tensor::Cpu<f32>>(&Network::default(), pass, &layout.parse()?, scale)
-            }
-            Self::Decode(number) => in_number!(number, D => model::decode::<D>(scale)),
-            Self::Experts => experts::grouped(scale),
-            Self::ExpertsPass(layout) => {
-                let scale = experts::scale(scale);
-                model::seconds::<tensor::Cpu<f32>>(
-                    &Network::default(),
-                    Pass::Forward,
-                    &layout.parse()?,
-                    &scale,
-                )
-            }
-            Self::ExpertsDecode => model::decode::<Cpu<f32>>(&experts::scale(scale)),
-            Self::AllToAll(bytes) => experts::all_to_all(bytes, scale),
-            Self::AllReduce(ranks, bytes) => all_reduce::seconds(ranks, bytes, scale),
+            Self::Pass(which, layout) => pass(which, layout, scale),
+            Self::Decode(Bf16) => model::decode::<H::Bf16>(scale),
+            Self::Decode(_) => model::decode::<H::F32>(scale),
+            Self::Experts => experts::grouped::<H>(scale),
+            Self::ExpertsPass(layout) => pass(Pass::Forward, layout, &experts::scale(scale)),
+            Self::ExpertsDecode => model::decode::<H::F32>(&experts::scale(scale)),
+            Self::AllToAll(bytes) => experts::all_to_all::<H::F32>(bytes, scale),
+            Self::AllReduce(ranks, bytes) => all_reduce::seconds::<H::F32>(ranks, bytes, scale),
             Self::Proof => proof::seconds(scale),
         }
     }
@@ -215,7 +222,11 @@ impl Work {
         }
     }
     /// What bounds that time.
-    pub(super) fn bound(self, scale: &Scale) -> Result<Bound> {
+    pub(super) fn bound<H: Hardware>(self, on: &H, scale: &Scale) -> Result<Bound> {
+        let pass = |pass, layout: &str, scale: &Scale| {
+            let layout: Layout = layout.parse()?;
+            model::bound(pass, &layout, on.cores(layout.ranks()), scale)
+        };
         match self {
             Self::Machine(probe) => Ok(vec![(probe, 1.0)]),
             Self::Product(Bf16, _) => Ok(vec![(Probe::PeakBf16 { cores: 1 }, self.amount(scale))]),
@@ -223,14 +234,13 @@ impl Work {
                 Ok(vec![(Probe::Peak { cores: 1 }, self.amount(scale))])
             }
             Self::Pipeline(layout, of) => pipeline::bound(&layout.parse()?, of, scale),
-            Self::Pass(pass, layout) => model::bound(pass, &layout.parse()?, scale),
-            Self::Decode(number) => in_number!(number, D => model::decode_bound::<D>(scale)),
-            Self::ExpertsPass(layout) => {
-                model::bound(Pass::Forward, &layout.parse()?, &experts::scale(scale))
-            }
-            Self::ExpertsDecode => model::decode_bound::<Cpu<f32>>(&experts::scale(scale)),
-            Self::AllToAll(bytes) => Ok(experts::bound(bytes, scale)),
-            Self::AllReduce(ranks, bytes) => Ok(all_reduce::bound(ranks, bytes, scale)),
+            Self::Pass(which, layout) => pass(which, layout, scale),
+            Self::Decode(Bf16) => model::decode_bound::<H::Bf16>(scale),
+            Self::Decode(_) => model::decode_bound::<H::F32>(scale),
+            Self::ExpertsPass(layout) => pass(Pass::Forward, layout, &experts::scale(scale)),
+            Self::ExpertsDecode => model::decode_bound::<H::F32>(&experts::scale(scale)),
+            Self::AllToAll(bytes) => Ok(experts::bound(on.cores(2), bytes, scale)),
+            Self::AllReduce(ranks, bytes) => Ok(all_reduce::bound((ranks, on.cores(ranks)), bytes, scale)),
             Self::Proof => proof::bound(scale),
         }
     }

@@ -13,7 +13,7 @@
 //! | `experts.rs` | products of experts, the way to them, and a model with experts |
 //! | `pipeline.rs` | a pipeline's step beside its table, and beside the same work on one rank |
 //! | `exposed.rs` | how much of its links' time a training step shows |
-//! | `machine.rs` | what the machine does at most |
+//! | `machine.rs` | what figures are measured on, the host's cores or cards, and what it does at most |
 //! | `peers.rs` | other programs' figures, from a file |
 //! | `profile.rs` | where the time of training steps goes, read from a trace |
 mod all_reduce;
@@ -35,6 +35,7 @@ mod tests;
 pub use at_work::AtWork;
 pub use exposed::Exposed;
 pub use figures::{FIGURES, FigureEntry, FigureUnit, chosen};
+pub use machine::{Cores, Hardware, Probe};
 pub use peers::{Peer, Peers};
 pub use pipeline::Pipelined;
 pub use scale::L;
@@ -42,6 +43,7 @@ pub use scale::L;
 use self::machine::Machine;
 use self::pipeline::Turn;
 use self::scale::Scale;
+use parallel::number::Runs;
 use parallel::{Error, Layout, Network, Result};
 use serde::Serialize;
 
@@ -52,6 +54,8 @@ pub struct BenchPlan {
     pub only: Vec<String>,
     /// How often the figures take turns.
     pub turns: usize,
+    /// Whether sizes are small: only to see that all of it runs.
+    pub small: bool,
     /// Other programs' figures.
     pub peers: Option<Peers>,
 }
@@ -93,11 +97,11 @@ pub struct Beside {
 /// Measures; `watch` is told what is being done.
 ///
 /// # Errors
-/// If there is no such figure or no turn, or a rank fails.
-pub fn bench(plan: &BenchPlan, watch: &dyn Fn(&str)) -> Result<Vec<Figure>> {
-    let chosen = chosen(&plan.only)?;
+/// If there is no such figure here or no turn, or a rank fails.
+pub fn bench<H: Hardware>(on: &H, plan: &BenchPlan, watch: &dyn Fn(&str)) -> Result<Vec<Figure>> {
+    let chosen = chosen::<H>(&plan.only)?;
     some(plan.turns)?;
-    let mut figures = measure(&chosen, plan.turns, &Scale::FULL, watch)?;
+    let mut figures = measure(on, &chosen, plan.turns, Scale::new(plan.small), watch)?;
     for (figure, entry) in figures.iter_mut().zip(&chosen) {
         let best = plan.peers.as_ref().and_then(|peers| peers.best(entry));
         figure.peer = best.map(|Peer { name, value }| Beside {
@@ -109,29 +113,31 @@ pub fn bench(plan: &BenchPlan, watch: &dyn Fn(&str)) -> Result<Vec<Figure>> {
     Ok(figures)
 }
 
-/// Training steps of shape L under a layout: those of which profiles are taken are in the network's trace.
+/// Training steps of shape L, or of a small one, under a layout: those of which profiles are taken are in the network's trace.
 ///
 /// # Errors
 /// If the ranks do not fit the shape, or one fails.
-pub fn profiled(layout: &Layout, network: &Network) -> Result<()> {
-    layout.fits(L)?;
-    model::profiled(layout, network, &Scale::FULL)
+pub fn profiled<D: Runs>(layout: &Layout, network: &Network, small: bool) -> Result<()> {
+    let scale = Scale::new(small);
+    layout.fits(scale.shape)?;
+    model::profiled::<D>(layout, network, scale)
 }
 
-/// How much of its links' time a training step of shape L shows, the best of so many turns; none over a network without
-/// links. `watch` is told what is being done.
+/// How much of its links' time a training step of shape L, or of a small one, shows, the best of so many turns; none over a network
+/// without links. `watch` is told what is being done.
 ///
 /// # Errors
 /// If the ranks do not fit the shape, there is no turn, or a rank fails.
-pub fn exposed(
+pub fn exposed<D: Runs>(
     layout: &Layout,
     network: &Network,
-    turns: usize,
+    (turns, small): (usize, bool),
     watch: &dyn Fn(&str),
 ) -> Result<Option<Exposed>> {
-    layout.fits(L)?;
+    let scale = Scale::new(small);
+    layout.fits(scale.shape)?;
     some(turns)?;
-    exposed::of(layout, network, (turns, &Scale::FULL), watch)
+    exposed::of::<D>(layout, network, (turns, scale), watch)
 }
 
 /// Whether there is a turn.
@@ -142,27 +148,25 @@ fn some(turns: usize) -> Result<()> {
 /// GFLOP/s in f32 that a core can do while as many as there are ranks are at it.
 #[must_use]
 pub fn peak_gflops(ranks: usize) -> f64 {
-    let bound = vec![(machine::Probe::Peak { cores: machine::cores(ranks) }, 1e9)];
-    let mut machine = Machine::default();
-    machine.probe(&bound, &Scale::FULL);
-    1.0 / machine.least(&bound)
+    1e-9 / Probe::Peak { cores: machine::cores(ranks) }.seconds(&Scale::FULL)
 }
 
 /// The figures in turns, and what bounds each.
-fn measure(
+fn measure<H: Hardware>(
+    on: &H,
     entries: &[&FigureEntry],
     turns: usize,
     scale: &Scale,
     watch: &dyn Fn(&str),
 ) -> Result<Vec<Figure>> {
     let mut machine = Machine::default();
-    let bounds: Vec<_> = entries.iter().map(|entry| entry.work.bound(scale)).collect::<Result<_>>()?;
+    let bounds: Vec<_> = entries.iter().map(|entry| entry.work.bound(on, scale)).collect::<Result<_>>()?;
     let mut best = vec![(f64::INFINITY, None); entries.len()];
     for turn in 1..=turns {
         for ((best, entry), bound) in best.iter_mut().zip(entries).zip(&bounds) {
             watch(&format!("{}, turn {turn} of {turns}", entry.name));
-            machine.probe(bound, scale);
-            best.0 = entry.work.seconds(&machine, &mut best.1, scale)?.min(best.0);
+            machine.probe(on, bound, scale)?;
+            best.0 = entry.work.seconds(on, &machine, &mut best.1, scale)?.min(best.0);
         }
     }
     let figure = |((entry, (seconds, turn)), bound): ((&&FigureEntry, (f64, Option<Turn>)), Vec<_>)| {
@@ -175,7 +179,7 @@ fn measure(
             unit: entry.unit.name(),
             limit: limit.map(|least| entry.unit.told(least, amount)),
             ratio: limit.map(|least| least / seconds),
-            processor: machine::processor(),
+            processor: on.name(),
             pipeline: turn.map(|turn| turn.told()),
             peer: None,
         }

@@ -1,38 +1,104 @@
-//! What the machine does at most, measured beside what is compared with it.
+//! What figures are measured on, and what it does at most, measured beside what is compared with it.
 use super::scale::Scale;
 use kernels::{Kernels, Write, machine};
 use layers::model::shape::counted;
+use parallel::Result;
+use parallel::number::Runs;
 use std::collections::BTreeMap;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
-use tensor::{Category, Cpu, F61, Key, Scalar, Tensor};
+use tensor::{Bf16, Category, Cpu, F61, Key, Scalar, Tensor};
 
-/// The processor's name, and how many cores of it there are: as Linux tells it, elsewhere its architecture.
-pub(super) fn processor() -> String {
-    let told = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let name = told.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
-    let name = name.map_or(std::env::consts::ARCH, |(_, name)| name.trim());
-    format!("{name}, {}", counted(cores(usize::MAX), "core"))
+/// What figures are measured on.
+pub trait Hardware {
+    /// Its devices of f32.
+    type F32: Runs;
+    /// Its devices of bf16.
+    type Bf16: Runs;
+    /// Whether it is the host, where some figures are at home alone.
+    const HOST: bool;
+    /// How many calls are made before the last of them is waited for: one, where a call has done its work when it returns.
+    const CALLS: usize;
+
+    /// What it is.
+    fn name(&self) -> String;
+    /// Processors that so many ranks have.
+    fn cores(&self, ranks: usize) -> usize;
+    /// What a probe takes at best, in seconds; sizes may be so much smaller.
+    ///
+    /// # Errors
+    /// If it fails.
+    fn seconds(&self, probe: Probe, smaller: usize) -> Result<f64>;
 }
 
-/// Something that bounds a work. Where several cores do it, they do it at once.
+/// The cores of this machine.
+#[derive(Clone, Copy, Debug)]
+pub struct Cores;
+
+impl Hardware for Cores {
+    type F32 = Cpu<f32>;
+    type Bf16 = Cpu<Bf16>;
+    const HOST: bool = true;
+    const CALLS: usize = 1;
+
+    /// The processor's name, and how many cores of it there are: as Linux tells it, elsewhere its architecture.
+    fn name(&self) -> String {
+        let told = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        let name = told.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+        let name = name.map_or(std::env::consts::ARCH, |(_, name)| name.trim());
+        format!("{name}, {}", counted(cores(usize::MAX), "core"))
+    }
+    fn cores(&self, ranks: usize) -> usize {
+        cores(ranks)
+    }
+    fn seconds(&self, probe: Probe, smaller: usize) -> Result<f64> {
+        Ok(probe.seconds(&Scale { smaller, ..Scale::FULL }))
+    }
+}
+
+/// Something that bounds a work. Where several processors do it, they do it at once: cores, or cards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Probe {
-    /// A core's floating point operation: multiply-adds in registers alone.
-    Peak { cores: usize },
-    /// A core's floating point operation on bf16: pairs of multiply-adds, or f32's, whichever is faster.
-    PeakBf16 { cores: usize },
-    /// A byte that a core reads, of more memory than caches hold.
-    Read { cores: usize },
+pub enum Probe {
+    /// A floating point operation: of a core, multiply-adds in registers alone; of a card, in its fastest product.
+    Peak {
+        /// How many processors.
+        cores: usize,
+    },
+    /// The same on bf16: of a core, pairs of multiply-adds, or f32's, whichever is faster.
+    PeakBf16 {
+        /// How many processors.
+        cores: usize,
+    },
+    /// A byte that is read, of more memory than caches hold; of a card, one that a copy reads or writes.
+    Read {
+        /// How many processors.
+        cores: usize,
+    },
     /// A multiply-add in the field, in products that caches hold.
-    Field { cores: usize },
-    /// So many bytes of its own that each core reads, and writes where they lie.
-    Rewrite { cores: usize, bytes: usize },
-    /// So many bytes that each core reads, and writes elsewhere.
-    Copy { cores: usize, bytes: usize },
+    Field {
+        /// How many processors.
+        cores: usize,
+    },
+    /// Bytes of its own that each processor reads, and writes where they lie.
+    Rewrite {
+        /// How many processors.
+        cores: usize,
+        /// Of each.
+        bytes: usize,
+    },
+    /// Bytes that each processor reads, and writes elsewhere.
+    Copy {
+        /// How many processors.
+        cores: usize,
+        /// Of each.
+        bytes: usize,
+    },
     /// A meeting: each of the threads writes a line of memory, and reads those of the others.
-    Meet { threads: usize },
+    Meet {
+        /// How many.
+        threads: usize,
+    },
 }
 
 /// What bounds a work: probes, and how often each is in it. The work takes as long as the longest of them, at least.
@@ -58,11 +124,12 @@ pub(super) fn cores(ranks: usize) -> usize {
 
 impl Machine {
     /// Takes each of these probes once.
-    pub(super) fn probe(&mut self, bound: &Bound, scale: &Scale) {
+    pub(super) fn probe(&mut self, on: &impl Hardware, bound: &Bound, scale: &Scale) -> Result<()> {
         for (probe, _) in bound {
             let best = self.0.entry(*probe).or_insert(f64::INFINITY);
-            *best = best.min(probe.seconds(scale));
+            *best = best.min(on.seconds(*probe, scale.smaller)?);
         }
+        Ok(())
     }
     /// The least seconds of a work that is so bounded, whose probes have been taken.
     pub(super) fn least(&self, bound: &Bound) -> f64 {
@@ -71,8 +138,8 @@ impl Machine {
 }
 
 impl Probe {
-    /// The best of a few trials, in seconds.
-    fn seconds(self, scale: &Scale) -> f64 {
+    /// The best of a few trials on the host, in seconds.
+    pub(super) fn seconds(self, scale: &Scale) -> f64 {
         match self {
             Self::Peak { cores } => peak(cores, scale.of(4 << 20)),
             Self::PeakBf16 { cores } => peak_bf16(cores, scale.of(4 << 20)),

@@ -4,7 +4,7 @@
 //! every token, whole on every tensor rank (one gather of the vocabulary's shares), and nothing is kept for backward.
 //! A step is forward, backward, gradients summed over data ranks, and plain descent without clipping. A token that is
 //! added is one that was chosen greedily; reading the prompt, which adds the first, is not counted.
-use super::machine::{Bound, Probe, cores, least};
+use super::machine::{Bound, Probe, least};
 use super::scale::Scale;
 use crate::profile;
 use comm::Ledger;
@@ -96,10 +96,10 @@ pub(super) fn seconds<D: Runs>(network: &Network, pass: Pass, layout: &Layout, s
 }
 
 /// Training steps under a layout, over a network whose trace is told of some of them.
-pub(super) fn profiled(layout: &Layout, network: &Network, scale: &Scale) -> Result<()> {
+pub(super) fn profiled<D: Runs>(layout: &Layout, network: &Network, scale: &Scale) -> Result<()> {
     const STEPS: usize = 3;
     let world = network.world(layout, "a training step of shape L")?;
-    session::run((layout, &world), &Even, |at: At<Cpu<f32>>| {
+    session::run((layout, &world), &Even, |at: At<D>| {
         let mut ready = Ready::new(Pass::Step, &at, scale)?;
         for step in 0..profile::WARM + STEPS {
             let _profile = profile::is_taken(step).then(|| at.mesh.profile(at.device.place()));
@@ -110,9 +110,8 @@ pub(super) fn profiled(layout: &Layout, network: &Network, scale: &Scale) -> Res
     Ok(())
 }
 
-/// A pass takes at least as long as its products and its attention, by its price, at the peak of as many cores.
-pub(super) fn bound(pass: Pass, layout: &Layout, scale: &Scale) -> Result<Bound> {
-    let cores = cores(layout.ranks());
+/// A pass takes at least as long as its products and its attention, by its price, at the peak of so many processors.
+pub(super) fn bound(pass: Pass, layout: &Layout, cores: usize, scale: &Scale) -> Result<Bound> {
     Ok(vec![(Probe::Peak { cores }, flops(pass, layout, scale)? / cores as f64)])
 }
 
@@ -155,7 +154,7 @@ pub(super) fn decode<D: Runs>(scale: &Scale) -> Result<f64> {
     Ok(chosen[new].duration_since(chosen[0]).as_secs_f64() / new as f64)
 }
 
-/// A token takes at least as long as all weights take to be read by one core: the head's too, but of the embedding's
+/// A token takes at least as long as all weights take to be read by one processor: the head's too, but of the embedding's
 /// table one row, and of experts those that it is handed to.
 pub(super) fn decode_bound<D: Runs>(scale: &Scale) -> Result<Bound> {
     Ok(vec![(Probe::Read { cores: 1 }, weights_read::<D>(scale.shape)?)])

@@ -56,7 +56,6 @@ impl Scale {
         seconds: 0.15,
     };
     /// Enough to go through all of the code.
-    #[cfg(test)]
     pub(super) const TINY: Self = Self {
         shape: Shape {
             width: 8,
@@ -79,6 +78,10 @@ impl Scale {
         tries: 1,
         seconds: 0.0,
     };
+    /// The full one, or the smallest.
+    pub(super) fn new(small: bool) -> &'static Self {
+        if small { &Self::TINY } else { &Self::FULL }
+    }
     /// A size, as much smaller as this scale says.
     pub(super) fn of(&self, size: usize) -> usize {
         size.div_ceil(self.smaller)

@@ -1,5 +1,5 @@
 use super::figures::Work;
-use super::machine::{Probe, cores, least};
+use super::machine::{cores, least};
 use super::model::{self, Pass};
 use super::*;
 use parallel::number::NumberName;
@@ -10,7 +10,7 @@ fn entry(name: &str) -> &'static FigureEntry {
 
 fn names(only: &[&str]) -> Vec<&'static str> {
     let only: Vec<_> = only.iter().map(ToString::to_string).collect();
-    chosen(&only).unwrap().iter().map(|entry| entry.name).collect()
+    chosen::<Cores>(&only).unwrap().iter().map(|entry| entry.name).collect()
 }
 
 fn peers(lines: &str) -> Result<Peers> {
@@ -69,8 +69,9 @@ fn figures_are_these_in_this_order() {
 /// ratio upside down.
 #[test]
 fn every_figure_runs_beside_its_limit() {
-    let (all, said) = (chosen(&[]).unwrap(), std::cell::RefCell::new(Vec::new()));
-    let figures = measure(&all, 2, &Scale::TINY, &|what| said.borrow_mut().push(what.to_string())).unwrap();
+    let (all, said) = (chosen::<Cores>(&[]).unwrap(), std::cell::RefCell::new(Vec::new()));
+    let figures =
+        measure(&Cores, &all, 2, &Scale::TINY, &|what| said.borrow_mut().push(what.to_string())).unwrap();
     let told = figures.iter().map(|figure| figure.name).collect::<Vec<_>>();
     assert_eq!(told, names(&[]));
     assert_eq!(said.borrow().len(), 2 * all.len());
@@ -85,6 +86,79 @@ fn every_figure_runs_beside_its_limit() {
             assert!(limit > 0.0 && (reached / ratio - 1.0).abs() < 1e-12, "{figure:?}");
         }
     }
+}
+
+/// Hardware that is not the host, though it computes there: calls go on, and its two processors have one rank each.
+struct Elsewhere;
+
+impl Hardware for Elsewhere {
+    type F32 = tensor::Cpu<f32>;
+    type Bf16 = tensor::Cpu<tensor::Bf16>;
+    const HOST: bool = false;
+    const CALLS: usize = 3000;
+    fn name(&self) -> String {
+        "elsewhere".into()
+    }
+    fn cores(&self, ranks: usize) -> usize {
+        ranks.min(2)
+    }
+    fn seconds(&self, probe: Probe, smaller: usize) -> Result<f64> {
+        assert_eq!(smaller, Scale::TINY.smaller);
+        Ok(match probe {
+            Probe::Peak { cores: 1 } | Probe::Read { .. } => 2.0,
+            Probe::Peak { cores: 2 } => 3.0,
+            Probe::PeakBf16 { .. } => 5.0,
+            Probe::Rewrite { cores: 2, bytes } => 7.0 * bytes as f64,
+            Probe::Copy { cores: 2, bytes } => 11.0 * bytes as f64,
+            Probe::Meet { .. } => 0.5,
+            other => panic!("{other:?} bounds nothing here"),
+        })
+    }
+}
+
+/// Kills: a figure of the host that is shown elsewhere, or passed over where it is named; the host's limits, cores or name beside
+/// another's figures; limits by another number of processors than the ranks have.
+#[test]
+fn elsewhere_figures_have_the_limits_of_that_hardware() {
+    let (all, scale) = (chosen::<Elsewhere>(&[]).unwrap(), &Scale::TINY);
+    let of_the_host = |name: &str| name.starts_with("pipeline") || name == "proof_ms_100k";
+    let told: Vec<_> = all.iter().map(|entry| entry.name).collect();
+    assert_eq!(told, names(&[]).into_iter().filter(|name| !of_the_host(name)).collect::<Vec<_>>());
+    for only in ["proof_ms_100k", "pipe", "p"] {
+        let why = chosen::<Elsewhere>(&["gemm".into(), only.into()]).unwrap_err().to_string();
+        let name = if only.starts_with("pr") { "proof_ms_100k" } else { "pipeline_gpipe_ms" };
+        let wanted =
+            format!("--only: {name} is a figure of the host alone: leave out --device, or that figure");
+        assert_eq!(why, wanted);
+    }
+    let figures = measure(&Elsewhere, &all, 1, scale, &|_| ()).unwrap();
+    let limit = |name: &str| {
+        let figure = figures.iter().find(|figure| figure.name == name).unwrap();
+        assert_eq!(figure.processor, "elsewhere");
+        figure.limit.unwrap_or(figure.value)
+    };
+    assert_eq!((limit("machine_peak_gflops"), limit("machine_read_gbps")), (0.5e-9, 0.5e-9));
+    assert_eq!((limit("gemm_gflops_1024"), limit("gemm_gflops_1024_bf16")), (0.5e-9, 0.2e-9));
+    let flops = |layout: &str| model::flops(Pass::Step, &layout.parse().unwrap(), scale).unwrap();
+    assert_eq!(limit("train_step_ms_tp1"), 2.0 * flops("none") * 1e3);
+    assert_eq!(limit("train_step_ms_tp2"), 3.0 * flops("tp=2") / 2.0 * 1e3);
+    let weights = model::weights_read::<tensor::Cpu<tensor::Bf16>>(scale.shape).unwrap();
+    assert_eq!(limit("decode_tokens_per_s_tp1_bf16"), 1.0 / (2.0 * weights));
+    assert_eq!(limit("all_reduce_us_4MiB_4ranks"), 7.0 * 2.0 * 4096.0 * 1e6);
+    assert_eq!(limit("all_to_all_us_4MiB"), 11.0 * 4096.0 * 1e6);
+}
+
+/// Kills: the time of all calls between two waits for that of one, and one call for all of them.
+#[test]
+fn a_call_takes_its_part_of_all_that_are_waited_for_together() {
+    let (calls, begin) = (std::cell::Cell::new(0), std::time::Instant::now());
+    let call = || {
+        calls.set(calls.get() + 1);
+        std::hint::black_box((0..2_000_000).fold(1u64, |x, i| tensor::mix(x ^ i)));
+    };
+    let seconds = products::fastest::<Elsewhere>(&Scale::TINY, &tensor::Host::default(), call);
+    assert_eq!(calls.get(), 1 + 3, "one to warm up");
+    assert!(2.0 * seconds < begin.elapsed().as_secs_f64(), "a third of what the three took");
 }
 
 /// Shape L's work, counted by hand: 37.75 million weights multiply 1024 tokens, attention half of all pairs. Kills: a
@@ -114,12 +188,12 @@ fn the_work_of_shape_l_is_what_its_sizes_say() {
     {
         let cores = cores(2);
         let bound = vec![(Probe::Peak { cores }, flops / cores as f64)];
-        assert_eq!(entry(name).work.bound(&Scale::FULL).unwrap(), bound, "{name}");
+        assert_eq!(entry(name).work.bound(&Cores, &Scale::FULL).unwrap(), bound, "{name}");
     }
     let gains = (2.0 * blocks + 1.0) * width;
     for (number, bytes) in [(NumberName::F32, 4.0), (NumberName::Bf16, 2.0)] {
         let read = vec![(Probe::Read { cores: 1 }, bytes * (weights + gains + width))];
-        assert_eq!(Work::Decode(number).bound(&Scale::FULL).unwrap(), read);
+        assert_eq!(Work::Decode(number).bound(&Cores, &Scale::FULL).unwrap(), read);
     }
     let parameters = parallel::price::parameters(Scale::FULL.proven).unwrap();
     assert!((100_000..110_000).contains(&parameters), "{parameters} parameters in proof_ms_100k");
@@ -137,7 +211,7 @@ fn a_try_ends_with_its_last_rank_and_the_first_only_warms_up() {
 fn the_longest_of_several_bounds_holds() {
     let mut machine = Machine::default();
     let [one, two] = [Probe::Peak { cores: 1 }, Probe::Meet { threads: 2 }];
-    machine.probe(&vec![(one, 1.0), (two, 1.0)], &Scale::TINY);
+    machine.probe(&Cores, &vec![(one, 1.0), (two, 1.0)], &Scale::TINY).unwrap();
     let [a, b] = [one, two].map(|probe| machine.least(&vec![(probe, 1.0)]));
     assert_eq!(machine.least(&vec![(one, 3.0 * b / a), (two, 1.0)]), a * (3.0 * b / a));
     assert_eq!(machine.least(&vec![(one, 0.1 * b / a), (two, 1.0)]), b);
@@ -155,7 +229,7 @@ fn figures_are_chosen_by_name_or_beginning() {
     assert_eq!(names(&["all_reduce_us_4M"]), ["all_reduce_us_4MiB", "all_reduce_us_4MiB_4ranks"]);
     assert_eq!(names(&["proof", "linear", "linear_g"]), ["linear_gflops_m32", "proof_ms_100k"]);
     for unknown in ["gem_", "", "1024", "GEMM"] {
-        let why = chosen(&["gemm".into(), unknown.into()]).unwrap_err().to_string();
+        let why = chosen::<Cores>(&["gemm".into(), unknown.into()]).unwrap_err().to_string();
         let said = format!("no figure is called {unknown:?}");
         assert!(why.contains(&said) && why.contains("machine_read_gbps, gemm_gflops_1024"), "{why}");
     }

@@ -4,11 +4,16 @@
 //! another launches later, so whoever has met another rank may read what that one wrote, without waiting for the card.
 
 mod events;
+mod launch;
+
+pub(crate) use launch::{Argument, Boxes, KernelName, Room, Shape, arguments_of};
 
 use crate::driver::{CudaError, Driver, Handle, OUT_OF_MEMORY, call};
 use crate::ptx::{self, Module};
+use launch::Kernel;
+use std::cell::Cell;
 use std::collections::HashMap;
-use std::ffi::{CString, c_char, c_int, c_void};
+use std::ffi::{c_char, c_int};
 use std::ptr::null_mut;
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockWriteGuard};
 
@@ -19,7 +24,7 @@ pub struct Card {
     context: Handle,
     stream: Handle,
     modules: Vec<Handle>,
-    kernels: HashMap<&'static str, Kernel>,
+    kernels: HashMap<KernelName, Kernel>,
     /// What the card is.
     pub about: AboutCard,
 }
@@ -45,51 +50,11 @@ pub struct AboutCard {
     pub memory: [usize; 2],
 }
 
-struct Kernel {
-    function: Handle,
-    sizes: Vec<usize>, // bytes of each parameter
-}
-
-/// How many blocks, threads of each, and bytes of dynamic shared memory a kernel is launched with.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Shape {
-    pub(crate) blocks: [usize; 3],
-    pub(crate) threads: usize,
-    pub(crate) shared: usize,
-}
-
-/// An argument of a kernel: bytes as C has them.
-///
-/// # Safety
-/// The type is `repr(C)` and means on the card what it means here.
-pub(crate) unsafe trait Argument {
-    /// Its address and how many bytes it has.
-    fn bytes(&self) -> (*mut c_void, usize);
-}
-macro_rules! arguments_of {
-    ($($of:ty),*) => {$(
-        // SAFETY: numbers, and structs of them that are `repr(C)`, are the same on both sides.
-        unsafe impl $crate::card::Argument for $of {
-            fn bytes(&self) -> (*mut std::ffi::c_void, usize) {
-                ((&raw const *self).cast_mut().cast(), size_of::<Self>())
-            }
-        }
-    )*};
-}
-pub(crate) use arguments_of;
-arguments_of!(f32, f64, u32, u64);
-
 /// What the driver's twin calls its card.
 const TWIN: &str = "the CPU's twin of a GPU";
 
-/// A matrix as the card copies boxes of it: `CUtensorMap`.
-#[repr(C, align(64))]
-pub(crate) struct Boxes([u64; 16]);
-arguments_of!(Boxes);
-
 const CAPABILITY: [c_int; 2] = [75, 76];
 const PROCESSORS: c_int = 16;
-const DYNAMIC_SHARED: c_int = 8;
 
 /// Held by those who take or give back memory, and as a whole by who launches on several cards: a driver that waits for a card
 /// because of the one would wait for ever where a part of the other is not launched yet.
@@ -98,6 +63,16 @@ static MEMORY: RwLock<()> = RwLock::new(());
 /// As long as this is held, nobody takes memory of a card or gives it back.
 pub(crate) fn nobody_allocates() -> RwLockWriteGuard<'static, ()> {
     MEMORY.write().unwrap_or_else(PoisonError::into_inner)
+}
+
+thread_local! {
+    /// The context that this thread's calls mean.
+    static CURRENT: Cell<Handle> = const { Cell::new(null_mut()) };
+}
+
+/// Another library may have changed what this thread's calls mean.
+pub(crate) fn elsewhere() {
+    CURRENT.set(null_mut());
 }
 
 /// The cards in use, by number: opened once, for all ranks of this process.
@@ -153,7 +128,7 @@ impl Card {
         card.enter()?;
         call!(driver, cuStreamCreate(&raw mut card.stream, 1))?; // 1: it does not wait for the default stream
         card.about.memory = card.memory()?;
-        let by_hand = if card.about.name == TWIN { &[] } else { ptx::BY_HAND };
+        let by_hand: &[Module] = if card.about.name == TWIN { &[] } else { &ptx::BY_HAND };
         for module in ptx::MODULES.iter().chain(by_hand) {
             if module.runs_on(card.about.capability) {
                 card.load(module)?;
@@ -161,40 +136,12 @@ impl Card {
         }
         Ok(card)
     }
-    /// Has the driver compile a module, and finds its kernels.
-    fn load(&mut self, module: &'static Module) -> Result<(), CudaError> {
-        const LOG_BUFFER: c_int = 5;
-        const LOG_BYTES: c_int = 6;
-        let mut log = vec![0u8; 8192];
-        let mut options = [LOG_BUFFER, LOG_BYTES];
-        let mut values = [log.as_mut_ptr().cast(), log.len() as *mut c_void];
-        let text = CString::new(module.ptx).expect("PTX has no zero bytes");
-        let mut handle = null_mut();
-        // SAFETY: the text ends with a zero; the log has as many bytes as the options say.
-        let status = unsafe {
-            (self.driver.functions.cuModuleLoadDataEx)(
-                &raw mut handle,
-                text.as_ptr().cast(),
-                2,
-                options.as_mut_ptr(),
-                values.as_mut_ptr(),
-            )
-        };
-        if status != 0 {
-            let log = String::from_utf8_lossy(&log).trim_end_matches('\0').trim().to_string();
-            return Err(CudaError::Kernels { module: module.name, reason: self.driver.reason(status), log });
-        }
-        self.modules.push(handle);
-        for (name, sizes) in ptx::kernels(module.ptx) {
-            let (mut function, called) = (null_mut(), CString::new(name).expect("a name"));
-            call!(self.driver, cuModuleGetFunction(&raw mut function, handle, called.as_ptr()))?;
-            self.kernels.insert(name, Kernel { function, sizes });
-        }
-        Ok(())
-    }
     /// Makes this card the one that the driver's next calls of this thread mean.
     pub(crate) fn enter(&self) -> Result<(), CudaError> {
-        call!(self.driver, cuCtxSetCurrent(self.context))
+        if CURRENT.get() == self.context {
+            return Ok(());
+        }
+        call!(self.driver, cuCtxSetCurrent(self.context)).map(|()| CURRENT.set(self.context))
     }
     /// Bytes of its memory: free, in all.
     ///
@@ -266,86 +213,6 @@ impl Card {
     pub(crate) fn stream(&self) -> Handle {
         self.stream
     }
-    /// Whether a kernel was loaded: those for newer cards are not on others.
-    pub(crate) fn has(&self, kernel: &str) -> bool {
-        self.kernels.contains_key(kernel)
-    }
-    /// A matrix of bf16, of `cols` that lie together and `rows` so many bytes apart, for kernels that have the card copy boxes of
-    /// 64 rows and columns of it to shared memory, 16 bytes permuted by row.
-    ///
-    /// # Errors
-    /// The driver's: the address and the bytes are multiples of 16, and there are rows and columns.
-    pub(crate) fn boxes(&self, at: u64, [rows, cols]: [u64; 2], bytes: u64) -> Result<Boxes, CudaError> {
-        const BF16: u32 = 9;
-        const RANK: u32 = 2;
-        const PERMUTED_128: u32 = 3;
-        const CACHED_256: u32 = 3;
-        let (mut boxes, dims, strides) = (Boxes([0; 16]), [cols, rows], [bytes]);
-        let (sizes, steps, map) = ([64; 2], [1; 2], &raw mut boxes.0);
-        let [dims, strides] = [dims.as_ptr(), strides.as_ptr()];
-        let [sizes, steps]: [*const u32; 2] = [sizes.as_ptr(), steps.as_ptr()];
-        call!(
-            self.driver,
-            cuTensorMapEncodeTiled(
-                map.cast(),
-                BF16,
-                RANK,
-                at,
-                dims,
-                strides,
-                sizes,
-                steps,
-                0,
-                PERMUTED_128,
-                CACHED_256,
-                0
-            )
-        )?;
-        Ok(boxes)
-    }
-    /// Launches a kernel.
-    ///
-    /// # Errors
-    /// The driver's.
-    ///
-    /// # Panics
-    /// If the kernel takes other arguments, or there is none of this name.
-    pub(crate) fn launch(
-        &self,
-        kernel: &str,
-        shape: Shape,
-        arguments: &[&dyn Argument],
-    ) -> Result<(), CudaError> {
-        let Kernel { function, sizes } =
-            self.kernels.get(kernel).unwrap_or_else(|| panic!("no kernel {kernel}"));
-        let (mut at, given): (Vec<_>, Vec<_>) = arguments.iter().map(|argument| argument.bytes()).unzip();
-        assert_eq!(&given, sizes, "bytes of the arguments of {kernel}");
-        let [x, y, z] = shape.blocks.map(|blocks| blocks as u32);
-        if x * y * z == 0 {
-            return Ok(());
-        }
-        self.enter()?;
-        if shape.shared > 48 << 10 {
-            call!(self.driver, cuFuncSetAttribute(*function, DYNAMIC_SHARED, shape.shared as c_int))?;
-        }
-        let (threads, shared) = (shape.threads as u32, shape.shared as u32);
-        call!(
-            self.driver,
-            cuLaunchKernel(
-                *function,
-                x,
-                y,
-                z,
-                threads,
-                1,
-                1,
-                shared,
-                self.stream,
-                at.as_mut_ptr(),
-                null_mut()
-            )
-        )
-    }
 }
 
 impl Drop for Card {
@@ -356,6 +223,7 @@ impl Drop for Card {
         }
         let _ = call!(self.driver, cuStreamDestroy_v2(self.stream));
         let _ = call!(self.driver, cuDevicePrimaryCtxRelease_v2(self.ordinal));
+        elsewhere();
     }
 }
 

@@ -1,5 +1,5 @@
 //! cuBLAS, where it is found: what products are measured beside. Nothing computes with it.
-use crate::card::Card;
+use crate::card::{Card, elsewhere};
 use crate::driver::Handle;
 use crate::library::{library, open};
 use std::ffi::{c_int, c_void};
@@ -62,6 +62,7 @@ impl Cublas {
                 (functions.cublasSetStream_v2)(handle, card.stream()),
             ]
         };
+        elsewhere();
         if statuses == [0, 0] {
             Ok(Self { functions, handle })
         } else {
@@ -107,6 +108,7 @@ impl Cublas {
                 -1,
             )
         };
+        elsewhere();
         if status == 0 { Ok(()) } else { Err(format!("cublasGemmEx: status {status}")) }
     }
 }

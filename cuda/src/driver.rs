@@ -99,6 +99,16 @@ pub enum CudaError {
         /// What its compiler says.
         log: String,
     },
+    /// A kernel that the driver does not find where it should be.
+    #[error("the CUDA driver has no kernel {kernel} of {module}: {reason}")]
+    Kernel {
+        /// Which.
+        kernel: &'static str,
+        /// In which PTX.
+        module: &'static str,
+        /// The call, and the driver's name and text of the error.
+        reason: String,
+    },
     /// A call that failed.
     #[error("{call} failed: {reason}")]
     Call {

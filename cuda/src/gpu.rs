@@ -1,8 +1,9 @@
 //! A GPU as a place: one rank's share of a card, or its own, with a memory pool, a meter and a profile.
-use crate::card::{Argument, Card, Shape};
+use crate::card::{Argument, Card, KernelName, Shape};
 use crate::cards::Cards;
 use crate::driver::CudaError;
 use bytemuck::AnyBitPattern;
+use std::mem::MaybeUninit;
 use std::sync::Arc;
 use tensor::{Meter, Place, PlaceError, Pool, Profile};
 
@@ -61,7 +62,7 @@ impl Gpu {
     ///
     /// # Panics
     /// With [`PlaceError`], if the card has failed.
-    pub(crate) fn launch(&self, kernel: &str, shape: Shape, arguments: &[&dyn Argument]) {
+    pub(crate) fn launch(&self, kernel: KernelName, shape: Shape, arguments: &[&dyn Argument]) {
         well(self.card().launch(kernel, shape, arguments));
     }
 }
@@ -112,10 +113,23 @@ impl Place for Gpu {
         GpuPtr(at.wrapping_add(bytes as u64))
     }
     fn put<S: AnyBitPattern>(buffer: &mut GpuBuffer, numbers: impl Iterator<Item = S>) {
-        let numbers: Vec<S> = numbers.take(buffer.bytes / size_of::<S>()).collect();
-        // SAFETY: numbers without padding are bytes; there are as many as are copied.
-        let bytes = unsafe { std::slice::from_raw_parts(numbers.as_ptr().cast(), size_of_val(&numbers[..])) };
-        well(buffer.home.card.put(buffer.at, bytes));
+        const TOGETHER: usize = 1 << 13;
+        let mut room = [const { MaybeUninit::<S>::uninit() }; TOGETHER];
+        let (mut at, mut numbers) = (buffer.at, numbers.take(buffer.bytes / size_of::<S>()));
+        loop {
+            let mut bytes = 0;
+            for (room, number) in room.iter_mut().zip(&mut numbers) {
+                room.write(number);
+                bytes += size_of::<S>();
+            }
+            if bytes == 0 {
+                return;
+            }
+            // SAFETY: so many were written, and numbers without padding are bytes. The call returns when it has read them.
+            let from = unsafe { std::slice::from_raw_parts(room.as_ptr().cast(), bytes) };
+            well(buffer.home.card.put(at, from));
+            at += bytes as u64;
+        }
     }
     fn get<S: AnyBitPattern>(buffer: &GpuBuffer, len: usize, numbers: &mut Vec<S>) -> bool {
         assert!(len <= buffer.bytes / size_of::<S>(), "{len} numbers in {} bytes", buffer.bytes);

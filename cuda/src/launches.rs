@@ -17,9 +17,10 @@ pub(crate) use optimizer::*;
 pub(crate) use router::*;
 pub(crate) use top_k::*;
 
-use crate::card::{Shape, arguments_of};
+use crate::card::{Argument, KernelName, Room, Shape, arguments_of};
 use crate::device::Cuda;
 use crate::gpu::Gpu;
+use std::ffi::c_void;
 use tensor::{Category, Device, Dropout, Index, Scalar, Tensor, View, ViewMut};
 
 /// A matrix as kernels see it: `View<T>` of `number.cuh`.
@@ -58,10 +59,31 @@ macro_rules! window {
                 }
             }
         }
+        // SAFETY: the window is put into the room.
+        unsafe impl<D: Device<Place = Gpu>> Argument for $of<'_, D> {
+            fn bytes(&self, room: &mut Room) -> (*mut c_void, usize) {
+                held(Window::from(self), room)
+            }
+        }
+        // SAFETY: as above.
+        unsafe impl<D: Device<Place = Gpu>> Argument for Option<$of<'_, D>> {
+            fn bytes(&self, room: &mut Room) -> (*mut c_void, usize) {
+                held(self.as_ref().map_or(Window::NONE, Window::from), room)
+            }
+        }
     };
 }
 window!(View);
 window!(ViewMut);
+
+/// Puts an argument into the room that there is for it.
+fn held<T: Copy>(argument: T, room: &mut Room) -> (*mut c_void, usize) {
+    const { assert!(size_of::<T>() <= size_of::<Room>() && align_of::<T>() <= align_of::<Room>()) };
+    let at = (&raw mut *room).cast::<T>();
+    // SAFETY: there is as much room, and it is aligned.
+    unsafe { at.write(argument) };
+    (at.cast(), size_of::<T>())
+}
 
 /// A list of whole numbers as kernels see it: `List` of `number.cuh`.
 #[derive(Clone, Copy, Debug)]
@@ -78,6 +100,13 @@ impl Words {
 impl From<&Index<Gpu>> for Words {
     fn from(index: &Index<Gpu>) -> Self {
         Self { at: index.ptr().0, len: index.len() as u64 }
+    }
+}
+
+// SAFETY: the list is put into the room.
+unsafe impl Argument for Index<Gpu> {
+    fn bytes(&self, room: &mut Room) -> (*mut c_void, usize) {
+        held(Words::from(self), room)
     }
 }
 
@@ -108,7 +137,8 @@ pub(crate) fn each(gpu: &Gpu, n: usize) -> Shape {
 }
 
 /// A block for each row of a matrix, with a thread for every 8 columns of it where a block has so many.
-pub(crate) fn across(of: Window) -> Shape {
+pub(crate) fn across(of: impl Into<Window>) -> Shape {
+    let of = of.into();
     let threads = (of.cols as usize).div_ceil(8).next_multiple_of(32).clamp(32, THREADS);
     Shape { blocks: [if of.cols == 0 { 0 } else { of.rows as usize }, 1, 1], threads, shared: 0 }
 }
@@ -118,7 +148,7 @@ pub(crate) fn scratch(gpu: &Gpu, rows: usize, cols: usize) -> Tensor<Cuda<f32>> 
     Tensor::empty(Cuda::on(gpu), Category::Buffers, rows, cols)
 }
 
-/// A kernel's name for a number: `add_f32`.
-pub(crate) fn named<S: Scalar>(kernel: &str) -> String {
-    format!("{kernel}_{}", S::NAME)
+/// A kernel of a number: `add_f32`.
+pub(crate) fn named<S: Scalar>(kernel: &'static str) -> KernelName {
+    (kernel, S::NAME)
 }

@@ -74,16 +74,36 @@ pub fn all(gpu: &Gpu, scale: Scale, tell: &dyn Fn(&CardFigure)) -> Outcome<Vec<C
         let beside = Some((copy, "a device copy".into()));
         add(CardFigure { name, rate, unit: "GB/s", beside, wanted: 0.9 });
     }
-    let library = Cublas::on(gpu.card());
-    for (side, wanted, product) in [(8192, 0.95, products::<Bf16> as Product), (4096, 0.8, products::<f32>)] {
-        add(product(gpu, scale, side / scale.sides, wanted, &library)?);
+    for narrow in [true, false] {
+        add(large_product(gpu, scale, narrow)?);
     }
     add(attention(gpu, scale)?);
     Ok(figures)
 }
 
-/// Bytes read and written each second, in GB.
-fn copies(gpu: &Gpu, scale: Scale) -> Outcome<f64> {
+/// A product that keeps the card busy, of bf16 or of f32, beside the library's.
+fn large_product(gpu: &Gpu, scale: Scale, narrow: bool) -> Outcome<CardFigure> {
+    let library = Cublas::on(gpu.card());
+    if narrow {
+        return products::<Bf16>(gpu, scale, 8192 / scale.sides, 0.95, &library);
+    }
+    products::<f32>(gpu, scale, 4096 / scale.sides, 0.8, &library)
+}
+
+/// Floating point operations a second of the fastest product that is known, of bf16 or of f32: ours or the library's.
+///
+/// # Errors
+/// The driver's.
+pub fn peak(gpu: &Gpu, scale: Scale, narrow: bool) -> Outcome<f64> {
+    let CardFigure { rate, beside, .. } = large_product(gpu, scale, narrow)?;
+    Ok(beside.map_or(rate, |(theirs, _)| theirs.max(rate)) * 1e12)
+}
+
+/// Bytes that a copy reads and writes each second, in GB.
+///
+/// # Errors
+/// The driver's.
+pub fn copies(gpu: &Gpu, scale: Scale) -> Outcome<f64> {
     let bytes = (1usize << 30) / (scale.sides * scale.sides);
     let [from, to] =
         [(); 2].map(|()| Tensor::empty(crate::Cuda::<f32>::on(gpu), Category::Buffers, 1, bytes / 4));
@@ -113,8 +133,6 @@ fn streams<S: Number>(gpu: &Gpu, scale: Scale) -> Outcome<Vec<(String, f64)>> {
     measured("GELU", 2.0, &mut || on.activate(y.view_mut(), x.view(), Activation::Gelu))?;
     Ok(figures)
 }
-
-type Product = fn(&Gpu, Scale, usize, f64, &Outcome<Cublas>) -> Outcome<CardFigure>;
 
 /// A square product, beside the library's.
 fn products<S: Number>(

@@ -3,7 +3,7 @@
 //! Communicators do not block: what is asked of them returns at once, and is done when they say so. So a wait for them has a limit,
 //! and they can be ended from outside. Source: NVIDIA, "NCCL", the pages of the functions and "Fault tolerance"; 2.18 is the
 //! least.
-use crate::card::Card;
+use crate::card::{Card, elsewhere};
 use crate::cublas::among_pythons_packages;
 use crate::driver::Handle;
 use crate::library::{library, open};
@@ -127,6 +127,7 @@ impl Nccl {
     /// # Errors
     /// The function and NCCL's own text.
     pub(crate) fn check(&self, call: &str, status: c_int) -> Result<(), String> {
+        elsewhere();
         if matches!(status, OK | IN_PROGRESS) {
             return Ok(());
         }

@@ -1,23 +1,30 @@
-//! The kernels as they are committed: PTX, which the driver compiles for the card at hand.
+//! The kernels as they are committed: PTX, which the driver compiles for the card at hand; packed by `build.rs`.
+use flate2::read::ZlibDecoder;
+use std::io::Read;
+use std::sync::OnceLock;
 
 /// The kernels of one source.
 pub(crate) struct Module {
     pub(crate) name: &'static str,
-    pub(crate) ptx: &'static str,
+    pub(crate) packed: &'static [u8],
+    /// Its PTX, once somebody asked for it.
+    pub(crate) text: OnceLock<String>,
     /// The least compute capability that runs them.
     pub(crate) least: (i32, i32),
 }
 
 macro_rules! modules {
-    ($($name:literal $least:expr;)*) => {
-        pub(crate) const MODULES: &[Module] = &[$(Module {
+    ($(#[$doc:meta])* $all:ident: $($name:literal $least:expr;)*) => {
+        $(#[$doc])*
+        pub(crate) static $all: [Module; [$($name),*].len()] = [$(Module {
             name: $name,
-            ptx: include_str!(concat!("../ptx/", $name, ".ptx")),
+            packed: include_bytes!(concat!(env!("OUT_DIR"), "/", $name, ".z")),
+            text: OnceLock::new(),
             least: $least,
         }),*];
     };
 }
-modules! {
+modules! { MODULES:
     "attention" (8, 0);
     "attention_backward" (8, 0);
     "attention_cores" (8, 0);
@@ -40,14 +47,26 @@ modules! {
 #[cfg(test)]
 const MANIFEST: &str = include_str!("../ptx/manifest.txt");
 
-/// Written by hand, for the course: cards load them, the twin has no source of them.
-pub(crate) const BY_HAND: &[Module] =
-    &[Module { name: "hand/rms_norm", ptx: include_str!("../ptx/hand/rms_norm.ptx"), least: (8, 0) }];
+modules! {
+    /// Written by hand, for the course: cards load them, the twin has no source of them.
+    BY_HAND:
+    "rms_norm" (8, 0);
+}
 
 impl Module {
+    /// Its PTX.
+    pub(crate) fn ptx(&self) -> &str {
+        self.text.get_or_init(|| {
+            let mut text = String::new();
+            let read = ZlibDecoder::new(self.packed).read_to_string(&mut text);
+            read.expect("build.rs has packed it");
+            text
+        })
+    }
     /// Whether a card of this compute capability runs it: kernels of features that one generation alone has run on no other.
     pub(crate) fn runs_on(&self, capability: (i32, i32)) -> bool {
-        let own = self.ptx.lines().any(|line| line.starts_with(".target") && line.trim_end().ends_with('a'));
+        let own =
+            self.ptx().lines().any(|line| line.starts_with(".target") && line.trim_end().ends_with('a'));
         if own { capability == self.least } else { capability >= self.least }
     }
 }
@@ -104,10 +123,10 @@ mod tests {
             }
         }
         assert_eq!(seen, noted.len(), "the manifest names files that are not there");
-        for module in MODULES {
+        for module in &MODULES {
             let target = if module.least == (9, 0) { ".target sm_90a" } else { ".target sm_80" };
             assert!(
-                module.ptx.contains(target),
+                module.ptx().contains(target),
                 "{} is not for cards from {:?} on",
                 module.name,
                 module.least
@@ -131,9 +150,9 @@ mod tests {
     #[test]
     fn a_kernel_by_hand_takes_what_the_compiled_one_takes() {
         let of = |modules: &'static [Module], name: &str| {
-            let mut all = modules.iter().flat_map(|module| kernels(module.ptx));
+            let mut all = modules.iter().flat_map(|module| kernels(module.ptx()));
             all.find(|(kernel, _)| *kernel == name).expect("it is there").1
         };
-        assert_eq!(of(BY_HAND, "rms_norm_by_hand"), of(MODULES, "rms_norm_f32"));
+        assert_eq!(of(&BY_HAND, "rms_norm_by_hand"), of(&MODULES, "rms_norm_f32"));
     }
 }

@@ -7,7 +7,9 @@ use crate::gpu::{Gpu, GpuPtr, well};
 use crate::launches::each;
 use crate::nccl::Nccl;
 use comm::{Joint, Reduce, Reduction, SharedPlace};
+use std::collections::BTreeMap;
 use std::env;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use tensor::PlaceError;
 
@@ -43,16 +45,22 @@ pub enum Engine {
 }
 
 impl Engine {
-    /// That of so many ranks on this machine, and in words why that one, if there are several ranks: NCCL, if it is there and as
-    /// many cards are. The variable `EQUIPART_ENGINE` asks for one of them, `card` or `nccl`.
+    /// That of so many ranks on this machine, chosen once, and in words why that one, if there are several ranks: NCCL, if it is
+    /// there and as many cards are. The variable `EQUIPART_ENGINE` asks for one of them, `card` or `nccl`.
     ///
     /// # Errors
     /// In one sentence, that there is no card, or not what is asked for.
     pub fn of(ranks: usize) -> Result<(Self, Option<String>), String> {
+        static CHOSEN: Mutex<BTreeMap<usize, Result<(Engine, Option<String>), String>>> =
+            Mutex::new(BTreeMap::new());
         #[cfg(test)]
         if let Some(nccl) = crate::nccl::tests::PLACED.get() {
             return Ok((Self::Nccl(nccl), None));
         }
+        let mut chosen = CHOSEN.lock().unwrap_or_else(PoisonError::into_inner);
+        chosen.entry(ranks).or_insert_with(|| Self::choose(ranks)).clone()
+    }
+    fn choose(ranks: usize) -> Result<(Self, Option<String>), String> {
         let there = Card::count().map_err(|error| error.to_string())?;
         let asked = env::var("EQUIPART_ENGINE").ok();
         let gpus = if there == 1 { "1 GPU is".into() } else { format!("{there} GPUs are") };
@@ -125,8 +133,8 @@ impl SharedPlace for Gpu {
             Some(to) => Ranks::of(std::iter::once(to as u64)),
         };
         let (len, stab) = (range.len() as u64, u32::from(reduction.how() == Reduce::Stab));
-        let kernel = format!("reduce_{}", reduction.number());
-        self.launch(&kernel, each(self, range.len()), &[&Ranks::of(sources()), &targets, &len, &stab]);
+        let kernel = ("reduce", reduction.number());
+        self.launch(kernel, each(self, range.len()), &[&Ranks::of(sources()), &targets, &len, &stab]);
     }
     fn joins(&self) -> bool {
         self.cards().is_some()

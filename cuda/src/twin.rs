@@ -63,7 +63,7 @@ fn tell(function: &CStr, number: i32) {
 /// If the kernels do not compile.
 pub fn compile(flags: &[&str]) -> Result<PathBuf, String> {
     let (home, mut names) = (home(), String::new());
-    for (name, _) in ptx::MODULES.iter().flat_map(|module| ptx::kernels(module.ptx)) {
+    for (name, _) in ptx::MODULES.iter().flat_map(|module| ptx::kernels(module.ptx())) {
         writeln!(names, "TWIN({name})").expect("a string takes it");
     }
     let sources = ptx::MODULES

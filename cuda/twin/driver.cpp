@@ -258,7 +258,8 @@ Card& card() {
 using namespace twin;
 typedef void* Handle;
 thread_local int passing = -1; // how many more events pass that this thread records; -1: all
-enum { OK = 0, INVALID = 1, NO_MEMORY = 2, BAD_PTX = 218, NOT_FOUND = 500, NOT_READY = 600, STUCK = 719 };
+thread_local Handle current = nullptr; // the context that this thread's calls mean; a card's stream is called the same
+enum { OK = 0, INVALID = 1, NO_MEMORY = 2, NO_CONTEXT = 201, BAD_PTX = 218, NOT_FOUND = 500, NOT_READY = 600, STUCK = 719 };
 
 extern "C" {
 // Not the driver's: in which order the threads of a block run from now on.
@@ -277,14 +278,15 @@ int cuDeviceGetAttribute(int* value, int which, int) {
     *value = which == 75 ? 9 : which == 76 ? 0 : which == 16 ? 2 : 0;
     return OK;
 }
-int cuDevicePrimaryCtxRetain(Handle* context, int) { return *context = &card(), OK; }
+int cuDevicePrimaryCtxRetain(Handle* context, int device) { return *context = (Handle)(size_t)(device + 1), OK; }
 int cuDevicePrimaryCtxRelease_v2(int) { return OK; }
-int cuCtxSetCurrent(Handle) { return OK; }
+int cuCtxSetCurrent(Handle context) { return current = context, OK; }
 int cuMemGetInfo_v2(size_t* free, size_t* total) {
     std::lock_guard<std::mutex> held(card().lock);
     return *free = card().total - card().used, *total = card().total, OK;
 }
 int cuMemAlloc_v2(u64* at, size_t bytes) {
+    if (!current) return NO_CONTEXT;
     std::lock_guard<std::mutex> held(card().lock);
     if (bytes > card().total - card().used) return NO_MEMORY;
     void* memory = nullptr;
@@ -301,19 +303,21 @@ int cuMemFree_v2(u64 at) {
     card().held.erase(found);
     return free((void*)at), OK;
 }
-int cuMemcpyHtoDAsync_v2(u64 to, const void* from, size_t bytes, Handle) { return memcpy((void*)to, from, bytes), OK; }
-int cuMemcpyDtoHAsync_v2(void* to, u64 from, size_t bytes, Handle) { return memcpy(to, (void*)from, bytes), OK; }
-int cuMemcpyDtoDAsync_v2(u64 to, u64 from, size_t bytes, Handle) { return memmove((void*)to, (void*)from, bytes), OK; }
-int cuMemsetD8Async(u64 at, unsigned char byte, size_t bytes, Handle) { return memset((void*)at, byte, bytes), OK; }
-int cuStreamCreate(Handle* stream, unsigned) { return *stream = &card(), OK; }
+// What is done on a stream is done where this thread's calls mean to do it.
+int on(Handle stream) { return stream && stream == current ? OK : NO_CONTEXT; }
+int cuMemcpyHtoDAsync_v2(u64 to, const void* from, size_t bytes, Handle s) { return memcpy((void*)to, from, bytes), on(s); }
+int cuMemcpyDtoHAsync_v2(void* to, u64 from, size_t bytes, Handle s) { return memcpy(to, (void*)from, bytes), on(s); }
+int cuMemcpyDtoDAsync_v2(u64 to, u64 from, size_t bytes, Handle s) { return memmove((void*)to, (void*)from, bytes), on(s); }
+int cuMemsetD8Async(u64 at, unsigned char byte, size_t bytes, Handle s) { return memset((void*)at, byte, bytes), on(s); }
+int cuStreamCreate(Handle* stream, unsigned) { return *stream = current, current ? OK : NO_CONTEXT; }
 int cuStreamDestroy_v2(Handle) { return OK; }
-int cuStreamSynchronize(Handle) { return OK; }
+int cuStreamSynchronize(Handle stream) { return on(stream); }
 int cuEventCreate(Handle* event, unsigned) { return *event = new timespec{}, OK; }
-int cuEventRecord(Handle event, Handle) {
+int cuEventRecord(Handle event, Handle stream) {
     clock_gettime(CLOCK_MONOTONIC, (timespec*)event);
     if (passing == 0) ((timespec*)event)->tv_sec = -1;
     passing -= passing > 0;
-    return OK;
+    return on(stream);
 }
 int cuEventQuery(Handle event) { return ((timespec*)event)->tv_sec < 0 ? NOT_READY : OK; }
 int cuEventSynchronize(Handle) { return OK; }
@@ -339,7 +343,8 @@ int cuModuleGetFunction(Handle* function, Handle, const char* name) {
 int cuModuleUnload(Handle) { return OK; }
 int cuFuncSetAttribute(Handle, int, int) { return OK; }
 int cuLaunchKernel(Handle function, unsigned x, unsigned y, unsigned z, unsigned threads, unsigned b, unsigned c, unsigned shared,
-                   Handle, Handle* arguments, Handle*) {
+                   Handle stream, Handle* arguments, Handle*) {
+    if (on(stream)) return NO_CONTEXT;
     if (threads == 0 || threads > 1024 || b != 1 || c != 1 || shared > 227u << 10) return INVALID;
     return twin::launch(((twin::Kernel*)function)->body, arguments, {x, y, z}, threads, shared) ? OK : STUCK;
 }

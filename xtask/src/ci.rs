@@ -155,6 +155,6 @@ fn seconds(time: Duration) -> String {
 }
 
 /// The exit code of a child that failed; 1 if it ended by a signal.
-fn code(status: ExitStatus) -> ExitCode {
+pub(crate) fn code(status: ExitStatus) -> ExitCode {
     status.code().and_then(|code| u8::try_from(code).ok()).map_or(ExitCode::FAILURE, ExitCode::from)
 }

@@ -2,6 +2,7 @@
 //! it: `cargo xtask mutants` shows that the proofs notice what goes wrong between ranks, `cargo xtask museum` that they
 //! reject bugs that real systems shipped.
 mod ci;
+mod gpu;
 mod museum;
 mod mutants;
 mod ptx;
@@ -26,6 +27,8 @@ Tasks:
                      proof that must reject each; exits with 1 if one survives, and names it
   ptx [--check]      compiles the kernels of cuda/kernels to cuda/ptx, by nvcc; with --check, writes nothing and exits
                      with 1 if the PTX there is not theirs
+  gpu [ARGUMENTS]    builds the stripped release binary, which may have 40 MiB, and starts `equipart gpu-check` with these
+                     arguments
 ";
 
 fn main() -> ExitCode {
@@ -38,12 +41,13 @@ fn main() -> ExitCode {
             Ok(number) => museum::run(Some(number)),
             Err(_) => refuse(&format!("--only is {number:?}; it must be the number of an exhibit")),
         },
-        ["-h" | "--help" | "help"] | ["ci" | "mutants" | "museum" | "ptx", "-h" | "--help"] => {
+        ["-h" | "--help" | "help"] | ["ci" | "mutants" | "museum" | "ptx" | "gpu", "-h" | "--help"] => {
             print!("{HELP}");
             ExitCode::SUCCESS
         }
         ["ptx"] => ptx::run(false),
         ["ptx", "--check"] => ptx::run(true),
+        ["gpu", ref arguments @ ..] => gpu::run(arguments),
         [] => refuse("No task is named"),
         ["museum", ..] => refuse("The task `museum` takes nothing but `--only N`"),
         ["ptx", ..] => refuse("The task `ptx` takes nothing but `--check`"),

@@ -1,5 +1,6 @@
 //! Checks of `norm.cu`.
 use super::{Both, Check, Number, both, on_both};
+use crate::card::KernelName;
 use crate::gpu::Gpu;
 use crate::launches::rms_norm_as;
 use kernels::Kernels;
@@ -45,7 +46,7 @@ fn rms<S: Number>(gpu: &Gpu) -> Result<(), String> {
 
 /// The kernel that is written by hand and the compiled one, where there is a card: the same but for the order of sums.
 fn rms_by_hand(gpu: &Gpu) -> Result<(), String> {
-    const KERNEL: &str = "rms_norm_by_hand";
+    const KERNEL: KernelName = ("rms_norm_by_hand", "");
     for [rows, cols, whole, at] in SHAPES.into_iter().filter(|_| gpu.card().has(KERNEL)) {
         let (x, gain) = (Both::<f32>::draw(gpu, 1, rows, whole), Both::<f32>::draw(gpu, 2, 1, whole));
         let (mut y, mut r) = (Both::<f32>::draw(gpu, 3, rows, whole), Both::<f32>::draw(gpu, 4, rows, 3));

@@ -1,6 +1,6 @@
 //! Launches of `attention.cu` and `attention_backward.cu`.
-use super::{Dropped, THREADS, Window, Words, named};
-use crate::card::{Argument, Shape, arguments_of};
+use super::{Dropped, THREADS, Window, named};
+use crate::card::{Argument, KernelName, Shape, arguments_of};
 use crate::device::Cuda;
 use crate::gpu::Gpu;
 use kernels::{Attend, Heads, Mask, Qkv, Softmax};
@@ -54,32 +54,42 @@ fn tiles(rows: usize, heads: usize) -> Shape {
     Shape { blocks: [rows.div_ceil(TILE), heads, 1], threads: 256, shared: 3 * TILE * (TILE + 4) * 4 }
 }
 
+/// How many features a head may have of which there is a kernel of its own.
+const WIDTHS: [usize; 3] = [64, 128, 256];
+
+/// A kernel's names by these widths.
+macro_rules! by_width {
+    ($kernel:literal) => {
+        [concat!($kernel, "_64"), concat!($kernel, "_128"), concat!($kernel, "_256")]
+    };
+}
+
 /// The narrowest kernel for so many features.
-fn wide_enough<S: Scalar>(gpu: &Gpu, kernel: &str, dim: usize) -> String {
-    let widths = [64, 128, 256].into_iter().filter(|&width| dim <= width);
-    let mut names = widths.map(|width| named::<S>(&format!("{kernel}_{width}")));
-    names.find(|name| gpu.card().has(name)).expect("one for 256 features")
+fn wide_enough<S: Scalar>(gpu: &Gpu, kernel: [&'static str; 3], dim: usize) -> KernelName {
+    let wide = WIDTHS.into_iter().zip(kernel).filter(|&(width, _)| dim <= width);
+    let mut names = wide.map(|(_, name)| named::<S>(name));
+    names.find(|name| gpu.card().has(*name)).expect("one for 256 features")
 }
 
 /// The kernel on tensor cores, if there is one of this number: for up to 128 features in rows whose pieces of 16 bytes are
 /// aligned; `to` are outputs, whose pairs are.
 fn on_cores<S: Scalar>(
     gpu: &Gpu,
-    kernel: &str,
+    kernel: [&'static str; 3],
     dim: usize,
     from: &[Window],
     to: &[(Window, u64)],
-) -> Option<String> {
+) -> Option<KernelName> {
     let aligned = |w: &Window, bytes: u64, size: u64| {
         w.at.is_multiple_of(bytes) && (w.row_stride * size).is_multiple_of(bytes)
     };
-    let name = named::<S>(&format!("{kernel}_{}", if dim <= 64 { 64 } else { 128 }));
+    let name = named::<S>(kernel[usize::from(dim > 64)]);
     let size = size_of::<S>() as u64;
     let fits = dim <= 128
         && dim.is_multiple_of(8)
         && from.iter().all(|w| aligned(w, 16, size))
         && to.iter().all(|(w, size)| aligned(w, 2 * size, *size));
-    (fits && gpu.card().has(&name)).then_some(name)
+    (fits && gpu.card().has(name)).then_some(name)
 }
 
 /// A warp for each row and head.
@@ -99,31 +109,31 @@ fn forward<S: Scalar>(
     to: Results,
     scratch: Window,
 ) {
-    let (a, words, Heads { queries, dim, .. }) = (Attended::from(attend), Words::from(spans), attend.heads);
+    let (a, Heads { queries, dim, .. }) = (Attended::from(attend), attend.heads);
     let [q, k, v] = [&qkv.q, &qkv.k, &qkv.v].map(Window::from);
     let [o, out, max, sum] = to;
-    let given: [&dyn Argument; 9] = [&a, &words, &q, &k, &v, &o, &out, &max, &sum];
     let (rows, count) = (qkv.q.rows(), spans.len() / 8);
     if count > 0 && rows <= 4 * count {
         let (splits, shape) = by_rows(attend.heads, rows, qkv.k.rows() / count, scratch.len());
         let (splits, dim_word) = (splits as u32, dim as u32);
-        let kernel = wide_enough::<S>(gpu, "attention_rows", dim);
-        gpu.launch(&kernel, shape, &[&given[..], &[&scratch, &splits]].concat());
+        let kernel = wide_enough::<S>(gpu, by_width!("attention_rows"), dim);
+        gpu.launch(kernel, shape, &[&a, spans, &q, &k, &v, &o, &out, &max, &sum, &scratch, &splits]);
         if splits > 1 {
             let arguments: [&dyn Argument; 7] = [&o, &out, &max, &sum, &scratch, &splits, &dim_word];
-            gpu.launch(&named::<S>("attention_join"), warps(gpu, max.len()), &arguments);
+            gpu.launch(named::<S>("attention_join"), warps(gpu, max.len()), &arguments);
         }
         return;
     }
     let to_numbers = [(o, size_of::<S>() as u64), (out, 4)];
-    let (kernel, shape) = match on_cores::<S>(gpu, "attention_cores", dim, &[q, k, v], &to_numbers) {
+    let (kernel, shape) = match on_cores::<S>(gpu, by_width!("attention_cores"), dim, &[q, k, v], &to_numbers)
+    {
         Some(name) => {
             let (width, blocks) = (if dim <= 64 { 64 } else { 128 }, [rows.div_ceil(128), queries, 1]);
             (name, Shape { blocks, threads: 128, shared: (128 * width + 2 * 4096) * 2 })
         }
-        None => (wide_enough::<S>(gpu, "attention", dim), tiles(rows, queries)),
+        None => (wide_enough::<S>(gpu, by_width!("attention"), dim), tiles(rows, queries)),
     };
-    gpu.launch(&kernel, shape, &given);
+    gpu.launch(kernel, shape, &[&a, spans, &q, &k, &v, &o, &out, &max, &sum]);
 }
 
 /// Query heads that a block of single rows takes together.
@@ -171,9 +181,9 @@ pub(crate) fn attention_finish<S: Scalar>(
     o: ViewMut<Cuda<S>>,
     run: Softmax<Cuda<S::Wide>>,
 ) {
-    let [out, max, sum] = [&run.out, &run.max, &run.sum].map(Window::from);
-    let (o, dim) = (Window::from(&o), heads.dim as u32);
-    gpu.launch(&named::<S>("attention_finish"), warps(gpu, max.len()), &[&o, &out, &max, &sum, &dim]);
+    let shape = warps(gpu, Window::from(&run.max).len());
+    let arguments: [&dyn Argument; 5] = [&o, &run.out, &run.max, &run.sum, &(heads.dim as u32)];
+    gpu.launch(named::<S>("attention_finish"), shape, &arguments);
 }
 
 pub(crate) fn attention_delta<S: Scalar>(
@@ -183,8 +193,8 @@ pub(crate) fn attention_delta<S: Scalar>(
     o: View<Cuda<S>>,
     d_o: View<Cuda<S>>,
 ) {
-    let (delta, [o, d_o], dim) = (Window::from(&delta), [&o, &d_o].map(Window::from), heads.dim as u32);
-    gpu.launch(&named::<S>("attention_delta"), warps(gpu, delta.len()), &[&delta, &o, &d_o, &dim]);
+    let shape = warps(gpu, Window::from(&delta).len());
+    gpu.launch(named::<S>("attention_delta"), shape, &[&delta, &o, &d_o, &(heads.dim as u32)]);
 }
 
 /// Two passes: the gradients of keys and values, where each block has some of their rows, and those of queries.
@@ -199,21 +209,22 @@ pub(crate) fn attention_backward<S: Scalar>(
     dqkv: [ViewMut<Cuda<S>>; 3],
     _: ViewMut<Cuda<S::Wide>>,
 ) {
-    let (a, spans) = (Attended::from(attend), Words::from(spans));
+    let (a, Heads { queries, keys, dim }) = (Attended::from(attend), attend.heads);
     let [q, k, v, d_o] = [&qkv.q, &qkv.k, &qkv.v, &d_o].map(Window::from);
-    let ([lse, delta], [dq, dk, dv]) = ([&lse, &delta].map(Window::from), dqkv.each_ref().map(Window::from));
-    let Heads { queries, keys, dim } = attend.heads;
-    let given: [&dyn Argument; 8] = [&a, &spans, &q, &k, &v, &lse, &delta, &d_o];
+    let [dq, dk, dv] = dqkv.each_ref().map(Window::from);
     let (from, outputs) = ([q, k, v, d_o], [dq, dk, dv].map(|to| (to, size_of::<S>() as u64)));
-    let pass = |kernel: &str, cores: &str, rows: usize, heads: usize, to: &[&dyn Argument]| {
-        let (name, shape) = match on_cores::<S>(gpu, cores, dim, &from, &outputs) {
-            Some(name) => (name, backward_on_cores(rows, heads, dim)),
-            None => (wide_enough::<S>(gpu, kernel, dim), tiles(rows, heads)),
-        };
-        gpu.launch(&name, shape, &[&given[..], to].concat());
+    let pass = |[kernel, cores]: [[&'static str; 3]; 2], rows: usize, heads: usize| match on_cores::<S>(
+        gpu, cores, dim, &from, &outputs,
+    ) {
+        Some(name) => (name, backward_on_cores(rows, heads, dim)),
+        None => (wide_enough::<S>(gpu, kernel, dim), tiles(rows, heads)),
     };
-    pass("attention_keys", "attention_cores_keys", qkv.k.rows(), keys, &[&dk, &dv]);
-    pass("attention_queries", "attention_cores_queries", qkv.q.rows(), queries, &[&dq]);
+    let of_keys = [by_width!("attention_keys"), by_width!("attention_cores_keys")];
+    let (kernel, shape) = pass(of_keys, qkv.k.rows(), keys);
+    gpu.launch(kernel, shape, &[&a, spans, &q, &k, &v, &lse, &delta, &d_o, &dk, &dv]);
+    let of_queries = [by_width!("attention_queries"), by_width!("attention_cores_queries")];
+    let (kernel, shape) = pass(of_queries, qkv.q.rows(), queries);
+    gpu.launch(kernel, shape, &[&a, spans, &q, &k, &v, &lse, &delta, &d_o, &dq]);
 }
 
 /// A block of 128 rows of its own; two times 32 of the other side, with two numbers each.

@@ -1,6 +1,6 @@
 //! Launches of products: of all ways to compute one that the card has, the fastest that fits.
 use super::{Window, each, named};
-use crate::card::{Boxes, Shape};
+use crate::card::{Boxes, KernelName, Shape};
 use crate::device::Cuda;
 use crate::gpu::{Gpu, well};
 use kernels::Write;
@@ -51,8 +51,16 @@ pub(crate) enum Rung {
     Naive,
 }
 
-/// Products of at most so many rows have kernels of their own: those of `gemm_few.cu`.
-const FEW: [u32; 3] = [1, 4, 8];
+/// Products of at most so many rows have kernels of their own: those of `gemm_few.cu`, by how B's numbers lie.
+const FEW: [(u32, [&str; 2]); 3] = [
+    (1, ["gemm_by_rows_1", "gemm_by_columns_1"]),
+    (4, ["gemm_by_rows_4", "gemm_by_columns_4"]),
+    (8, ["gemm_by_rows_8", "gemm_by_columns_8"]),
+];
+/// Kernels by how the factors' numbers lie, A's and B's: along K or along the other dimension.
+const TENSOR: [[&str; 2]; 2] = [["gemm_tensor_kn", "gemm_tensor_kk"], ["gemm_tensor_mn", "gemm_tensor_mk"]];
+const ON_HOPPER: [[&str; 2]; 2] =
+    [["gemm_hopper_kn", "gemm_hopper_kk"], ["gemm_hopper_mn", "gemm_hopper_mk"]];
 
 /// Rows and columns of a tile of `gemm_hopper.cu`, bytes of its stages and of their barriers.
 const HOPPER: [u32; 2] = [128, 256];
@@ -87,11 +95,9 @@ impl Product {
     fn tiles(&self, [rows, cols]: [u32; 2]) -> usize {
         self.c.rows.div_ceil(rows) as usize * self.c.cols.div_ceil(cols) as usize
     }
-    /// How its factors' numbers lie, as names of kernels have it: along K or along the other dimension.
-    fn along(&self) -> Option<String> {
-        let of_a = if self.by_rows(&self.a)? { 'k' } else { 'm' };
-        let of_b = if self.by_rows(&self.b)? { 'n' } else { 'k' };
-        Some(format!("{of_a}{of_b}"))
+    /// Of these kernels, that for how its factors' numbers lie.
+    fn along(&self, kernels: [[&'static str; 2]; 2]) -> Option<&'static str> {
+        Some(kernels[usize::from(!self.by_rows(&self.a)?)][usize::from(!self.by_rows(&self.b)?)])
     }
     /// Whether C's columns are pairs that may be written at once.
     fn in_pairs(&self) -> bool {
@@ -112,35 +118,29 @@ impl Rung {
         [Self::Few, Self::Hopper, Self::Tensor, Self::Tiled, Self::Small, Self::Naive];
 
     /// The kernel, but for the number at its name's end, and how it is launched; none where it is not for such a product.
-    fn launch(self, gpu: &Gpu, of: &Product) -> Option<(String, Shape)> {
+    fn launch(self, gpu: &Gpu, of: &Product) -> Option<(&'static str, Shape)> {
         let (c, blocks) =
             (&of.c, |blocks, threads, shared| Shape { blocks: [blocks, 1, 1], threads, shared });
         Some(match self {
             Self::Few => {
-                let (rows, v) = (FEW.into_iter().find(|&rows| c.rows <= rows)?, 16 / of.bytes as u32);
+                let ((_, [by_rows, by_columns]), v) =
+                    (FEW.into_iter().find(|&(rows, _)| c.rows <= rows)?, 16 / of.bytes as u32);
                 if of.by_rows(&of.b)? {
-                    let whole = c.cols.is_multiple_of(v);
                     let shape = blocks(c.cols.div_ceil(4 * v) as usize, 512, 0);
-                    return whole.then(|| (format!("by_rows_{rows}"), shape));
+                    return c.cols.is_multiple_of(v).then_some((by_rows, shape));
                 }
                 let whole = of.by_rows(&of.a)? && of.a.cols.is_multiple_of(v);
-                return whole
-                    .then(|| (format!("by_columns_{rows}"), blocks(c.cols.div_ceil(4) as usize, 128, 0)));
+                return whole.then(|| (by_columns, blocks(c.cols.div_ceil(4) as usize, 128, 0)));
             }
             Self::Hopper => {
                 let fits = of.bytes == 2 && of.a.cols > 0 && of.in_pairs();
-                let (along, tiles) = (of.along().filter(|_| fits)?, of.tiles(HOPPER));
-                (
-                    format!("hopper_{along}"),
-                    blocks(tiles.min(gpu.card().about.processors), 384, HOPPER_SHARED),
-                )
+                let tiles = of.tiles(HOPPER).min(gpu.card().about.processors);
+                (of.along(ON_HOPPER).filter(|_| fits)?, blocks(tiles, 384, HOPPER_SHARED))
             }
-            Self::Tensor => {
-                (format!("tensor_{}", of.along()?), blocks(of.tiles([128; 2]), 256, TENSOR_SHARED))
-            }
-            Self::Tiled => ("tiled".into(), blocks(of.tiles([128; 2]), 256, 0)),
-            Self::Small => ("small".into(), blocks(of.tiles([64; 2]), 256, 0)),
-            Self::Naive => ("naive".into(), each(gpu, c.len())),
+            Self::Tensor => (of.along(TENSOR)?, blocks(of.tiles([128; 2]), 256, TENSOR_SHARED)),
+            Self::Tiled => ("gemm_tiled", blocks(of.tiles([128; 2]), 256, 0)),
+            Self::Small => ("gemm_small", blocks(of.tiles([64; 2]), 256, 0)),
+            Self::Naive => ("gemm_naive", each(gpu, c.len())),
         })
     }
     /// Whether it is a good way for such a product, where it is a way at all.
@@ -169,19 +169,18 @@ pub(crate) fn product<S: Scalar>(
     let add = if write == Write::Add { ADD } else { 0 };
     let how = add | if wide && S::NARROW { WIDE } else { 0 };
     let of = Product { c, a, b, bytes: size_of::<S>() as u64, how };
-    let launch = |rung: Rung| {
+    let launch = |rung: Rung| -> Option<(Rung, KernelName, Shape)> {
         let (kernel, shape) = rung.launch(gpu, &of)?;
-        let kernel = named::<S>(&format!("gemm_{kernel}"));
-        gpu.card().has(&kernel).then_some((rung, kernel, shape))
+        gpu.card().has(named::<S>(kernel)).then_some((rung, named::<S>(kernel), shape))
     };
     let suiting = |rung: &Rung| rung.suits(gpu, &of);
     let found = by.map_or_else(|| Rung::ALL.into_iter().filter(suiting).find_map(launch), launch);
-    match &found {
+    match found {
         Some((Rung::Hopper, kernel, shape)) => {
             let [a, b] = [&a, &b].map(|x| of.boxes(gpu, x));
-            gpu.launch(kernel, *shape, &[&of.c, &of.a.cols, &a, &b, &of.how]);
+            gpu.launch(kernel, shape, &[&of.c, &of.a.cols, &a, &b, &of.how]);
         }
-        Some((_, kernel, shape)) => gpu.launch(kernel, *shape, &[&of.c, &of.a, &of.b, &of.how]),
+        Some((_, kernel, shape)) => gpu.launch(kernel, shape, &[&of.c, &of.a, &of.b, &of.how]),
         None => {}
     }
     found.is_some()

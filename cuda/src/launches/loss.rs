@@ -1,5 +1,5 @@
 //! Launches of `loss.cu`.
-use super::{Shape, Window, Words, across, each, named, scratch};
+use super::{Shape, Window, across, each, named, scratch};
 use crate::card::Argument;
 use crate::device::Cuda;
 use crate::gpu::Gpu;
@@ -7,8 +7,8 @@ use kernels::{LossTerms, Slice};
 use tensor::{Index, Scalar, View, ViewMut};
 
 /// A block for each row, also where rows have no columns.
-fn rows(of: Window) -> Shape {
-    Shape { blocks: [of.rows as usize, 1, 1], ..across(of) }
+fn rows<S: Scalar>(of: &View<Cuda<S>>) -> Shape {
+    Shape { blocks: [of.rows(), 1, 1], ..across(of) }
 }
 
 /// First row and how many.
@@ -23,10 +23,9 @@ pub(crate) fn embed<S: Scalar>(
     ids: &Index<Gpu>,
     slice: Slice,
 ) {
-    let (y, table, [first, len]) = (Window::from(&y), Window::from(&table), ends(slice));
-    let blocks = if y.len() == 0 { 0 } else { ids.len() };
-    let shape = Shape { blocks: [blocks, 1, 1], ..across(y) };
-    gpu.launch(&named::<S>("embed"), shape, &[&y, &table, &Words::from(ids), &first, &len]);
+    let (blocks, [first, len]) = (if Window::from(&y).len() == 0 { 0 } else { ids.len() }, ends(slice));
+    let shape = Shape { blocks: [blocks, 1, 1], ..across(&y) };
+    gpu.launch(named::<S>("embed"), shape, &[&y, &table, ids, &first, &len]);
 }
 
 pub(crate) fn embed_backward<S: Scalar>(
@@ -38,15 +37,14 @@ pub(crate) fn embed_backward<S: Scalar>(
 ) {
     const OWNERS: usize = 256; // of the table's rows
     const WIDTH: usize = 512; // columns of a block
-    let (dtable, dy, [first, len]) = (Window::from(&dtable), Window::from(&dy), ends(slice));
-    let blocks = [OWNERS.min(slice.len), (dy.cols as usize).div_ceil(WIDTH), 1];
+    let [first, len] = ends(slice);
+    let blocks = [OWNERS.min(slice.len), dy.cols().div_ceil(WIDTH), 1];
     let shape = Shape { blocks, threads: 256, shared: 0 };
-    gpu.launch(&named::<S>("embed_backward"), shape, &[&dtable, &dy, &Words::from(ids), &first, &len]);
+    gpu.launch(named::<S>("embed_backward"), shape, &[&dtable, &dy, ids, &first, &len]);
 }
 
 pub(crate) fn row_stab<S: Scalar>(gpu: &Gpu, m: ViewMut<Cuda<S::Wide>>, logits: View<Cuda<S>>) {
-    let [m, logits] = [Window::from(&m), Window::from(&logits)];
-    gpu.launch(&named::<S>("row_stab"), rows(logits), &[&m, &logits]);
+    gpu.launch(named::<S>("row_stab"), rows(&logits), &[&m, &logits]);
 }
 
 pub(crate) fn row_sums<S: Scalar>(
@@ -57,10 +55,9 @@ pub(crate) fn row_sums<S: Scalar>(
     targets: &Index<Gpu>,
     slice: Slice,
 ) {
-    let [sums, logits, m] = [Window::from(&sums), Window::from(&logits), Window::from(&m)];
-    let (targets, [first, len]) = (Words::from(targets), ends(slice));
-    let arguments: [&dyn Argument; 6] = [&sums, &logits, &m, &targets, &first, &len];
-    gpu.launch(&named::<S>("row_sums"), rows(logits), &arguments);
+    let [first, len] = ends(slice);
+    let arguments: [&dyn Argument; 6] = [&sums, &logits, &m, targets, &first, &len];
+    gpu.launch(named::<S>("row_sums"), rows(&logits), &arguments);
 }
 
 /// 1/n; 0 of 0.
@@ -82,11 +79,10 @@ pub(crate) fn cross_entropy<S: Scalar>(
     targets: &Index<Gpu>,
     terms: &LossTerms,
 ) {
-    let [loss, m, sums] = [Window::from(&loss), Window::from(&m), Window::from(&sums)];
-    let (targets, [share, own, every, z]) = (Words::from(targets), constants(terms));
-    let arguments: [&dyn Argument; 8] = [&loss, &m, &sums, &targets, &share, &own, &every, &z];
+    let [share, own, every, z] = constants(terms);
+    let arguments: [&dyn Argument; 8] = [&loss, &m, &sums, targets, &share, &own, &every, &z];
     let shape = Shape { blocks: [1; 3], threads: 1024, shared: 0 };
-    gpu.launch(&named::<S>("cross_entropy"), shape, &arguments);
+    gpu.launch(named::<S>("cross_entropy"), shape, &arguments);
 }
 
 pub(crate) fn cross_entropy_backward<S: Scalar>(
@@ -97,10 +93,9 @@ pub(crate) fn cross_entropy_backward<S: Scalar>(
     slice: Slice,
     terms: &LossTerms,
 ) {
-    let (logits, lse, [first, len]) = (Window::from(&logits), Window::from(&lse), ends(slice));
-    let (targets, [share, own, every, z]) = (Words::from(targets), constants(terms));
-    let arguments: [&dyn Argument; 9] = [&logits, &lse, &targets, &first, &len, &share, &own, &every, &z];
-    gpu.launch(&named::<S>("cross_entropy_backward"), across(logits), &arguments);
+    let ([first, len], [share, own, every, z]) = (ends(slice), constants(terms));
+    let arguments: [&dyn Argument; 9] = [&logits, &lse, targets, &first, &len, &share, &own, &every, &z];
+    gpu.launch(named::<S>("cross_entropy_backward"), across(&logits), &arguments);
 }
 
 /// Every block's sum, then theirs.
@@ -111,11 +106,9 @@ pub(crate) fn mean_square<S: Scalar<Wide = f32>>(
     y: View<Cuda<S>>,
     numbers: usize,
 ) {
-    let [loss, x, y] = [Window::from(&loss), Window::from(&x), Window::from(&y)];
-    let (shape, share) = (each(gpu, y.len().div_ceil(4)), inverse(numbers));
+    let (shape, share) = (each(gpu, Window::from(&y).len().div_ceil(4)), inverse(numbers));
     let mut parts = scratch(gpu, 1, shape.blocks[0]);
-    let parts = Window::from(&parts.view_mut());
-    gpu.launch(&named::<S>("mean_square"), shape, &[&parts, &x, &y, &((2.0 * share) as f32)]);
+    gpu.launch(named::<S>("mean_square"), shape, &[&parts.view_mut(), &x, &y, &((2.0 * share) as f32)]);
     let one = Shape { blocks: [1; 3], ..shape };
-    gpu.launch("mean_square_total", one, &[&loss, &parts, &(share as f32)]);
+    gpu.launch(("mean_square_total", ""), one, &[&loss, &parts.view(), &(share as f32)]);
 }

@@ -1,6 +1,6 @@
 //! Launches of `optimizer.cu`.
 use super::{Window, each, named};
-use crate::card::{Shape, arguments_of};
+use crate::card::{Argument, Shape, arguments_of};
 use crate::device::Cuda;
 use crate::gpu::Gpu;
 use kernels::AdamW;
@@ -16,14 +16,13 @@ pub(crate) fn summing(gpu: &Gpu, terms: usize) -> Shape {
 }
 
 pub(crate) fn add_norm2<S: Scalar>(gpu: &Gpu, out: ViewMut<Cuda<S>>, x: View<Cuda<S>>) {
-    let [out, x] = [Window::from(&out), Window::from(&x)];
-    gpu.launch(&named::<S>("add_norm2"), summing(gpu, x.len().div_ceil(4)), &[&out, &x]);
+    let shape = summing(gpu, Window::from(&x).len().div_ceil(4));
+    gpu.launch(named::<S>("add_norm2"), shape, &[&out, &x]);
 }
 
 pub(crate) fn clip_factor<S: Scalar>(gpu: &Gpu, factor: ViewMut<Cuda<S>>, norm2: View<Cuda<S>>, limit: f64) {
-    let [factor, norm2] = [Window::from(&factor), Window::from(&norm2)];
     let one = Shape { blocks: [1; 3], threads: 1, shared: 0 };
-    gpu.launch(&named::<S>("clip_factor"), one, &[&factor, &norm2, &(limit as f32)]);
+    gpu.launch(named::<S>("clip_factor"), one, &[&factor, &norm2, &(limit as f32)]);
 }
 
 pub(crate) fn sgd<S: Scalar>(
@@ -34,10 +33,8 @@ pub(crate) fn sgd<S: Scalar>(
     factor: View<Cuda<S::Wide>>,
     lr: f64,
 ) {
-    let master = master.as_ref().map_or(Window::NONE, Window::from);
-    let [w, g, factor] = [Window::from(&w), Window::from(&g), Window::from(&factor)];
-    let shape = each(gpu, g.len().div_ceil(4));
-    gpu.launch(&named::<S>("sgd"), shape, &[&w, &master, &g, &factor, &(lr as f32)]);
+    let shape = each(gpu, Window::from(&g).len().div_ceil(4));
+    gpu.launch(named::<S>("sgd"), shape, &[&w, &master, &g, &factor, &(lr as f32)]);
 }
 
 /// A step's constants: `AdamW` of `optimizer.cu`.
@@ -76,9 +73,7 @@ pub(crate) fn adamw<S: Scalar>(
     factor: View<Cuda<S::Wide>>,
     constants: AdamW,
 ) {
-    let master = master.as_ref().map_or(Window::NONE, Window::from);
-    let [w, m, v] = [Window::from(&w), Window::from(&m), Window::from(&v)];
-    let [g, factor] = [Window::from(&g), Window::from(&factor)];
-    let shape = each(gpu, g.len().div_ceil(4));
-    gpu.launch(&named::<S>("adamw"), shape, &[&w, &master, &m, &v, &g, &factor, &Step::from(constants)]);
+    let shape = each(gpu, Window::from(&g).len().div_ceil(4));
+    let arguments: [&dyn Argument; 7] = [&w, &master, &m, &v, &g, &factor, &Step::from(constants)];
+    gpu.launch(named::<S>("adamw"), shape, &arguments);
 }

@@ -1,6 +1,6 @@
 //! Launches of `router.cu`.
-use super::{Window, Words, named, optimizer::summing};
-use crate::card::{Shape, arguments_of};
+use super::{Words, named, optimizer::summing};
+use crate::card::{Argument, Shape, arguments_of};
 use crate::device::Cuda;
 use crate::gpu::Gpu;
 use kernels::{RouterBalance, RouterNoise, RouterTerms};
@@ -44,8 +44,8 @@ impl From<&RouterTerms> for Terms {
 }
 
 /// A warp for each row, with so many bytes of shared memory.
-fn warps(rows: u32, shared: usize) -> Shape {
-    Shape { blocks: [(rows as usize).div_ceil(WARPS), 1, 1], threads: WARPS * 32, shared: WARPS * shared }
+fn warps(rows: usize, shared: usize) -> Shape {
+    Shape { blocks: [rows.div_ceil(WARPS), 1, 1], threads: WARPS * 32, shared: WARPS * shared }
 }
 
 pub(crate) fn choose<S: Scalar>(
@@ -56,8 +56,7 @@ pub(crate) fn choose<S: Scalar>(
     noise: Option<RouterNoise<Gpu>>,
     router: &RouterTerms,
 ) {
-    let (logits, chosen, terms) = (Window::from(&logits), Words::from(&*chosen), Terms::from(router));
-    let bias = bias.as_ref().map_or(Window::NONE, Window::from);
+    let terms = Terms::from(router);
     let noise = match noise {
         None => Noise { tokens: Words::NONE, first: 0, salt: 0, std: 0.0 },
         Some(RouterNoise { noise, tokens, first }) => {
@@ -65,9 +64,9 @@ pub(crate) fn choose<S: Scalar>(
             Noise { tokens: tokens.into(), first: first as u64, salt, std: std as f32 }
         }
     };
-    let shared = 8 * (terms.groups + logits.cols.div_ceil(2)) as usize;
-    let shape = warps(logits.rows, shared);
-    gpu.launch(&named::<S>("choose"), shape, &[&chosen, &logits, &bias, &noise, &terms]);
+    let shared = 8 * (terms.groups as usize + logits.cols().div_ceil(2));
+    let shape = warps(logits.rows(), shared);
+    gpu.launch(named::<S>("choose"), shape, &[chosen, &logits, &bias, &noise, &terms]);
 }
 
 pub(crate) fn gates<S: Scalar>(
@@ -78,16 +77,8 @@ pub(crate) fn gates<S: Scalar>(
     chosen: &Index<Gpu>,
     router: &RouterTerms,
 ) {
-    let [gates, lse, logits] = [Window::from(&gates), Window::from(&lse), Window::from(&logits)];
-    let (chosen, terms) = (Words::from(chosen), Terms::from(router));
-    gpu.launch(&named::<S>("gates"), warps(logits.rows, 0), &[&gates, &lse, &logits, &chosen, &terms]);
-}
-
-/// What a loss weighs scores with, as kernels take it.
-fn balance<S: Scalar>(balance: Option<RouterBalance<Cuda<S>>>) -> (Window, Words, u64, Window) {
-    balance.map_or((Window::NONE, Words::NONE, 0, Window::NONE), |b| {
-        ((&b.weights).into(), b.tokens.into(), b.first as u64, (&b.z).into())
-    })
+    let arguments: [&dyn Argument; 5] = [&gates, &lse, &logits, chosen, &Terms::from(router)];
+    gpu.launch(named::<S>("gates"), warps(logits.rows(), 0), &arguments);
 }
 
 pub(crate) fn router_loss<S: Scalar>(
@@ -98,14 +89,11 @@ pub(crate) fn router_loss<S: Scalar>(
     of: RouterBalance<Cuda<S>>,
     sigmoid: bool,
 ) {
-    let [loss, logits, lse] = [Window::from(&loss), Window::from(&logits), Window::from(&lse)];
-    let (weights, tokens, first, z) = balance(Some(of));
-    let shape = summing(gpu, logits.rows as usize * 32);
-    gpu.launch(
-        &named::<S>("router_loss"),
-        shape,
-        &[&loss, &logits, &lse, &weights, &tokens, &first, &z, &u32::from(sigmoid)],
-    );
+    let RouterBalance { weights, tokens, first, z } = of;
+    let (shape, first) = (summing(gpu, logits.rows() * 32), first as u64);
+    let arguments: [&dyn Argument; 8] =
+        [&loss, &logits, &lse, &weights, tokens, &first, &z, &u32::from(sigmoid)];
+    gpu.launch(named::<S>("router_loss"), shape, &arguments);
 }
 
 #[allow(clippy::too_many_arguments)]
@@ -119,13 +107,10 @@ pub(crate) fn router_backward<S: Scalar>(
     of: Option<RouterBalance<Cuda<S::Wide>>>,
     router: &RouterTerms,
 ) {
-    let [dlogits, logits] = [Window::from(&dlogits), Window::from(&logits)];
-    let [lse, dgates] = [Window::from(&lse), Window::from(&dgates)];
-    let (chosen, terms, (weights, tokens, first, z)) = (Words::from(chosen), router.into(), balance(of));
-    let (shape, terms): (_, Terms) = (warps(logits.rows, 4 * logits.cols as usize), terms);
-    gpu.launch(
-        &named::<S>("router_backward"),
-        shape,
-        &[&dlogits, &logits, &lse, &dgates, &chosen, &weights, &tokens, &first, &z, &terms],
-    );
+    let (tokens, first) = of.as_ref().map_or((Words::NONE, 0), |of| (of.tokens.into(), of.first as u64));
+    let (weights, z) = of.map(|of| (of.weights, of.z)).unzip();
+    let (shape, terms) = (warps(logits.rows(), 4 * logits.cols()), Terms::from(router));
+    let arguments: [&dyn Argument; 10] =
+        [&dlogits, &logits, &lse, &dgates, chosen, &weights, &tokens, &first, &z, &terms];
+    gpu.launch(named::<S>("router_backward"), shape, &arguments);
 }

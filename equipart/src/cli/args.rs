@@ -104,11 +104,11 @@ fn number() -> impl TypedValueParser<Value = NumberName> {
 }
 
 /// The help of `--device`.
-const DEVICE: &str = "Where the run computes: cpu, or cuda: a GPU for each rank where there are as many and NCCL is found, \
+pub(crate) const DEVICE: &str = "Where the run computes: cpu, or cuda: a GPU for each rank where there are as many and NCCL is found, \
     else the first for all";
 
 /// Reads the name of a device.
-fn device() -> impl TypedValueParser<Value = DeviceName> {
+pub(crate) fn device() -> impl TypedValueParser<Value = DeviceName> {
     named(DeviceName::ALL)
 }
 
@@ -201,9 +201,13 @@ fn ids(text: &str) -> Result<Vec<u32>, String> {
 pub(crate) struct ProveArgs {
     #[arg(long, help = format!("{} [default: none; with --cases drawn]", layout::grammar()))]
     pub(crate) layout: Option<Layout>,
-    /// A proof has the numbers of a field
-    #[arg(long, hide = true, value_parser = number())]
+    /// With --device cuda: only these numbers, f32 or bf16; else a proof has the numbers of a field
+    #[arg(long, value_name = "NUMBER", value_parser = number())]
     pub(crate) number: Option<NumberName>,
+    /// Where what is proven computes: cpu, in the field; or cuda: linear layers and collectives of the layout on whole numbers, which a
+    /// card adds exactly, and every kernel beside the host's
+    #[arg(long, default_value_t, value_name = "DEVICE", value_parser = device())]
+    pub(crate) device: DeviceName,
     #[command(flatten)]
     pub(crate) on_ranks: RanksArgs,
     /// The random key, decimal or 0x; the second key, or those of drawn cases, are hashed from it [default: a fresh one]

@@ -27,7 +27,7 @@ fn hidden(text: &str) -> std::result::Result<Hidden, String> {
 pub(crate) struct PicturesArgs {
     /// With --model mlp: features of the layers between pixels and classes, or none [default: 512,512]
     #[arg(long, value_name = "SIZES", value_parser = hidden)]
-    hidden: Option<Hidden>,
+    pub(crate) hidden: Option<Hidden>,
 }
 
 impl PicturesArgs {

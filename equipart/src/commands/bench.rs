@@ -1,8 +1,12 @@
 //! The command that measures: bench.
+mod cards;
+
 use super::profile::{self, ProfileArgs};
 use crate::cli::watch::Watch;
-use crate::cli::{out, show};
-use bench::{self, BenchPlan, Beside, Figure, Peers};
+use crate::cli::{args, out, show};
+use crate::device::DeviceName;
+use bench::{self, BenchPlan, Beside, Cores, Figure, Peers};
+use cards::Cards;
 use clap::Args;
 use parallel::Result;
 use std::path::PathBuf;
@@ -27,18 +31,27 @@ pub(crate) struct BenchArgs {
     /// Other programs' figures to compare with: lines of {"peer": "...", "name": "...", "value": ...}
     #[arg(long, value_name = "FILE")]
     peers: Option<PathBuf>,
+    #[arg(long, default_value_t, value_name = "DEVICE", value_parser = args::device(), help = args::DEVICE)]
+    device: DeviceName,
+    /// Measure small sizes, not those that names say: only to see that all of it runs
+    #[arg(long)]
+    small: bool,
     #[command(flatten)]
     profile: ProfileArgs,
 }
 
 pub(crate) fn run(a: BenchArgs, json: bool) -> Result<bool> {
     if a.profile.asked()? {
-        return profile::run(&a.profile, a.turns, json);
+        return profile::run(&a.profile, a.device, (a.turns, a.small), json);
     }
     let peers = a.peers.as_deref().map(Peers::read).transpose()?;
-    let plan = BenchPlan { only: a.only, turns: a.turns, peers };
+    let plan = BenchPlan { only: a.only, turns: a.turns, small: a.small, peers };
+    a.device.open(1)?;
     let watch = Watch::spinner();
-    let figures = bench::bench(&plan, &|what| watch.say(what))?;
+    let figures = match a.device {
+        DeviceName::Cpu => bench::bench(&Cores, &plan, &|what| watch.say(what)),
+        DeviceName::Cuda => bench::bench(&Cards::first()?, &plan, &|what| watch.say(what)),
+    }?;
     watch.done();
     show::all(json, &figures, || table(&figures, plan.peers.is_some()));
     Ok(true)

@@ -43,10 +43,19 @@ const LAYOUTS: [&str; 6] = ["tp=2,sp", "dp=2", "pp=2", "dp=2:zero3", "tp=2,dp=2"
 /// One line of the table.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Line {
-    what: String,
-    outcome: String,
+    pub(crate) what: String,
+    pub(crate) outcome: String,
     /// Whether it is as it should be; none where nothing is wanted.
-    well: Option<bool>,
+    pub(crate) well: Option<bool>,
+}
+
+impl Line {
+    pub(crate) const HEAD: [&str; 3] = ["what", "outcome", "as wanted"];
+
+    pub(crate) fn cells(&self) -> Vec<String> {
+        let well = self.well.map_or("", |well| if well { "yes" } else { "NO" });
+        vec![self.what.clone(), self.outcome.clone(), well.into()]
+    }
 }
 
 /// All that was found.
@@ -107,11 +116,7 @@ pub(crate) fn run(a: GpuCheckArgs, json: bool) -> Result<bool> {
         show::json(&report);
         return Ok(right);
     }
-    let cells = |line: &Line| {
-        let well = line.well.map_or("", |well| if well { "yes" } else { "NO" });
-        vec![line.what.clone(), line.outcome.clone(), well.into()]
-    };
-    out::line(&show::table(&["what", "outcome", "as wanted"], report.lines.iter().map(cells)).to_string());
+    out::line(&show::table(&Line::HEAD, report.lines.iter().map(Line::cells)).to_string());
     out::line(&format!(
         "{}, CUDA {}, {:.0} s; also in {}",
         report.card,
@@ -123,7 +128,7 @@ pub(crate) fn run(a: GpuCheckArgs, json: bool) -> Result<bool> {
 }
 
 /// Every kernel, beside the host's in f64.
-fn kernels(card: &Arc<Card>, watch: &Watch) -> Vec<Line> {
+pub(crate) fn kernels(card: &Arc<Card>, watch: &Watch) -> Vec<Line> {
     let line = |(name, check): checks::Check| {
         watch.say(&format!("checking {name}"));
         let outcome = guarded(|| check(&Gpu::of(card)));
@@ -144,7 +149,9 @@ fn figures(card: &Arc<Card>, small: bool, watch: &Watch) -> Result<Vec<Line>> {
 }
 
 /// What a check gives; a card that fails in it, or has no more memory, is an outcome, too.
-fn guarded<T>(work: impl FnOnce() -> std::result::Result<T, String>) -> std::result::Result<T, String> {
+pub(crate) fn guarded<T>(
+    work: impl FnOnce() -> std::result::Result<T, String>,
+) -> std::result::Result<T, String> {
     let failed = PlaceError::caught(|| Fault::caught(work));
     failed.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?
 }

@@ -2,9 +2,11 @@
 use crate::cli::args::NetworkArgs;
 use crate::cli::watch::Watch;
 use crate::cli::{out, show};
+use crate::device::{DeviceName, in_device};
 use bench::profile::{self, ProfileLine, RankProfile, Sum};
 use bench::{self, Exposed};
 use clap::Args;
+use parallel::number::{NumberName, Runs};
 use parallel::{Error, Layout, Network, Result, layout};
 
 /// What the tables say.
@@ -39,16 +41,26 @@ impl ProfileArgs {
     }
 }
 
-pub(crate) fn run(a: &ProfileArgs, turns: usize, json: bool) -> Result<bool> {
+pub(crate) fn run(a: &ProfileArgs, device: DeviceName, size: (usize, bool), json: bool) -> Result<bool> {
+    device.open(a.layout.ranks())?;
+    let peak = (device == DeviceName::Cpu).then(|| bench::peak_gflops(a.layout.ranks()));
+    in_device!((device, NumberName::F32), D => of::<D>(a, peak, size, json))
+}
+
+fn of<D: Runs>(
+    a: &ProfileArgs,
+    peak: Option<f64>,
+    (turns, small): (usize, bool),
+    json: bool,
+) -> Result<bool> {
     let network = a.network.network(None)?.profiling();
     network.fits(&[a.layout])?;
     let watch = Watch::spinner();
     watch.say(&format!("training steps of shape L under {}", a.layout));
-    a.network.keep_trace(&network, bench::profiled(&a.layout, &network))?;
-    let peak = bench::peak_gflops(a.layout.ranks());
-    let exposed = bench::exposed(&a.layout, &network, turns, &|what| watch.say(what))?;
+    a.network.keep_trace(&network, bench::profiled::<D>(&a.layout, &network, small))?;
+    let exposed = bench::exposed::<D>(&a.layout, &network, (turns, small), &|what| watch.say(what))?;
     watch.done();
-    tell(&network, Some(peak), json)?;
+    tell(&network, peak, json)?;
     if let Some(exposed) = exposed {
         tell_exposed(&exposed, json);
     }

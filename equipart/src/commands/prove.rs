@@ -1,10 +1,12 @@
 //! `prove`: a layout equals the unsplit oracle, on a panel of small models, on one of a configuration, or on drawn cases.
 pub(crate) mod cases;
+mod device;
 
 use crate::cli::args::ProveArgs;
 use crate::cli::pictures::Plain;
 use crate::cli::show;
 use crate::cli::watch::Watch;
+use crate::device::DeviceName;
 use models::{Config, Model, names};
 use parallel::{Result, bail, dump};
 use prove::cases::{certify_panel, never_ran};
@@ -18,6 +20,9 @@ pub(crate) fn fresh_key() -> Key {
 }
 
 pub(crate) fn run(a: ProveArgs, json: bool) -> Result<bool> {
+    if a.device != DeviceName::Cpu {
+        return device::run(&a, json);
+    }
     if let Some(number) = a.number {
         bail!(
             "--number is {number}; a proof is in numbers of a field, where nothing rounds: leave --number out"

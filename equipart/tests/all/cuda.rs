@@ -228,3 +228,73 @@ fn the_check_of_a_card_reports_everything() {
     assert!(of("training step").contains("TFLOP/s") && of("decoding").contains("(0.80 wanted)"));
     assert!(String::from_utf8_lossy(&checked.stdout).contains("attention forward"));
 }
+
+/// Kills: a figure of the host alone that is shown, or passed over where it is named; one that computes on the host; the host's
+/// limits or name beside a card's figures; a profile that is.
+#[test]
+fn figures_of_a_card_stand_beside_what_a_card_does() {
+    let bench = |args: &[&str], variables: &[_]| {
+        let all = ["bench", "--device", "cuda", "--small", "--turns", "1", "--json"];
+        on_the_twin(&[&all[..], args].concat(), variables)
+    };
+    let Some(output) = bench(&[], &[]) else { return };
+    let figures = lines(&output);
+    assert_eq!(figures.len(), 28);
+    for figure in &figures {
+        let name = figure["name"].as_str().unwrap();
+        assert_eq!(figure["processor"], "the CPU's twin of a GPU", "{name}");
+        assert!(figure["value"].as_f64().unwrap() > 0.0 && !name.starts_with("pipeline"), "{figure}");
+        assert_eq!(figure["limit"].is_null(), name.starts_with("machine"), "{figure}");
+    }
+    let refused = error(&bench(&["--only", "gemm,proof"], &[]).unwrap());
+    let wanted =
+        "error: --only: proof_ms_100k is a figure of the host alone: leave out --device, or that figure\n";
+    assert_eq!(refused, wanted);
+    for figure in ["train_step_ms_tp2", "all_reduce_us_64MiB", "gemm_gflops_1024", "machine_read_gbps"] {
+        let full = bench(&["--only", figure], &[("EQUIPART_TWIN_MEMORY", "5000")]).unwrap();
+        let said = String::from_utf8_lossy(&full.stderr).into_owned();
+        assert!(!full.status.success() && said.contains("the system has no more"), "{figure}: {said}");
+    }
+    let profile = lines(&bench(&["--profile", "--layout", "tp=2"], &[]).unwrap());
+    assert!(profile.iter().any(|line| line["rank"] == 1 && line["kind"] == "product"));
+    assert!(profile.iter().all(|line| line.get("peak_gflops").is_none_or(Value::is_null)));
+    let none = bench(&["--only", "gemm"], &[("EQUIPART_TWIN_CARDS", "0")]).unwrap();
+    assert_eq!(error(&none), "error: --device cuda: the CUDA driver finds no GPU\n");
+}
+
+/// Kills: a part of what a card can prove that is left out, or whose failure is none; a flag that is passed over.
+#[test]
+fn a_card_proves_a_layout_on_whole_numbers() {
+    let prove = |args: &[&str]| on_the_twin(&[&["prove", "--device", "cuda"], args].concat(), &[]);
+    let Some(output) = prove(&["--layout", "tp=2,sp,dp=2:zero3", "--json"]) else { return };
+    let seen: Vec<_> =
+        lines(&output).iter().map(|line| (line["what"].clone(), line["well"].clone())).collect();
+    let of = "of tp=2,sp,dp=2:zero3";
+    for number in ["f32", "bf16"] {
+        for what in ["linear layers", "collectives"] {
+            assert!(seen.contains(&(format!("{what} {of}, {number}").into(), true.into())), "{seen:?}");
+        }
+    }
+    let kernels = cuda::checks::ALL.concat().len();
+    assert!(seen.len() == 4 + kernels && seen.contains(&("products".into(), true.into())), "{seen:?}");
+    for (args, says) in [
+        (&["--number", "f64"][..], "error: --device cuda has no numbers f64; its numbers are f32 and bf16\n"),
+        (
+            &["--layout", "tp=64"],
+            "error: tp=64 in bf16: its sums come to 257, and bf16 has every whole number only up to 256\n",
+        ),
+        (&["--key", "1"], "error: --key is for proofs in the field; --device cuda has no use for it\n"),
+        (
+            &["--minutes", "1"],
+            "error: --minutes is for proofs in the field; --device cuda has no use for it\n",
+        ),
+        (&["--split", "1,1"], "error: --split is for proofs in the field; --device cuda has no use for it\n"),
+    ] {
+        let refused = prove(args).unwrap();
+        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(
+            refused.status.code() == Some(2) && refused.stdout.is_empty() && said.ends_with(says),
+            "{said}"
+        );
+    }
+}

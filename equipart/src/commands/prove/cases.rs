@@ -29,6 +29,18 @@ pub(crate) struct CasesArgs {
     case: Option<PathBuf>,
 }
 
+impl CasesArgs {
+    /// The first of these flags that is given.
+    pub(crate) fn given(&self) -> Option<&'static str> {
+        let flags = [
+            ("cases", self.cases.is_some()),
+            ("minutes", self.minutes.is_some()),
+            ("case", self.case.is_some()),
+        ];
+        flags.into_iter().find_map(|(flag, given)| given.then_some(flag))
+    }
+}
+
 /// The most minutes: a year.
 const MINUTES: f64 = 525_600.0;
 /// What stands for standard input.

@@ -187,11 +187,8 @@ pub(super) unsafe fn by_columns<const PAIRS: bool>(
             });
         }
         for j in 0..=part {
-            let (from, step, there) = if j < part {
-                (j, part, COLUMNS)
-            } else {
-                (part * COLUMNS, 1, n - part * COLUMNS)
-            };
+            let (from, step, there) =
+                if j < part { (j, part, COLUMNS) } else { (part * COLUMNS, 1, n - part * COLUMNS) };
             // Columns that are not there are read as the first, and not written.
             let b: [_; COLUMNS] =
                 std::array::from_fn(|c| b.from(0, from + if c < there { c * step } else { 0 }).at);

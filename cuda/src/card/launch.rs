@@ -1,0 +1,233 @@
+//! The kernels that were loaded on a card, their arguments, and how they are launched: without a wait, and without a piece of memory
+//! being taken.
+use super::Card;
+use crate::driver::{CudaError, Handle, call};
+use crate::ptx::{self, Module};
+use std::ffi::{CString, c_int, c_void};
+use std::ptr::null_mut;
+
+/// A kernel's name but for the number at its end, and that number; nothing for one that is of no number.
+pub(crate) type KernelName = (&'static str, &'static str);
+
+pub(super) struct Kernel {
+    function: Handle,
+    sizes: Vec<usize>, // bytes of each parameter
+}
+
+/// How many blocks, threads of each, and bytes of dynamic shared memory a kernel is launched with.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shape {
+    pub(crate) blocks: [usize; 3],
+    pub(crate) threads: usize,
+    pub(crate) shared: usize,
+}
+
+/// Room for an argument that is no C as it is; as many as a kernel can have.
+pub(crate) type Room = [u64; 4];
+const MOST: usize = 16;
+
+/// An argument of a kernel: bytes as C has them.
+///
+/// # Safety
+/// What is at the address is `repr(C)` and means on the card what it means here.
+pub(crate) unsafe trait Argument {
+    /// Its address, which may be in the room, and how many bytes it has.
+    fn bytes(&self, room: &mut Room) -> (*mut c_void, usize);
+}
+macro_rules! arguments_of {
+    ($($of:ty),*) => {$(
+        // SAFETY: numbers, and structs of them that are `repr(C)`, are the same on both sides.
+        unsafe impl $crate::card::Argument for $of {
+            fn bytes(&self, _: &mut $crate::card::Room) -> (*mut std::ffi::c_void, usize) {
+                ((&raw const *self).cast_mut().cast(), size_of::<Self>())
+            }
+        }
+    )*};
+}
+pub(crate) use arguments_of;
+arguments_of!(f32, f64, u32, u64);
+
+/// A matrix as the card copies boxes of it: `CUtensorMap`.
+#[repr(C, align(64))]
+pub(crate) struct Boxes([u64; 16]);
+arguments_of!(Boxes);
+
+const DYNAMIC_SHARED: c_int = 8;
+
+impl Card {
+    /// Has the driver compile a module, and finds its kernels.
+    pub(super) fn load(&mut self, module: &'static Module) -> Result<(), CudaError> {
+        const LOG_BUFFER: c_int = 5;
+        const LOG_BYTES: c_int = 6;
+        let mut log = vec![0u8; 8192];
+        let mut options = [LOG_BUFFER, LOG_BYTES];
+        let mut values = [log.as_mut_ptr().cast(), log.len() as *mut c_void];
+        let text = CString::new(module.ptx()).expect("PTX has no zero bytes");
+        let mut handle = null_mut();
+        // SAFETY: the text ends with a zero; the log has as many bytes as the options say.
+        let status = unsafe {
+            (self.driver.functions.cuModuleLoadDataEx)(
+                &raw mut handle,
+                text.as_ptr().cast(),
+                2,
+                options.as_mut_ptr(),
+                values.as_mut_ptr(),
+            )
+        };
+        if status != 0 {
+            let log = String::from_utf8_lossy(&log).trim_end_matches('\0').trim().to_string();
+            return Err(CudaError::Kernels { module: module.name, reason: self.driver.reason(status), log });
+        }
+        self.modules.push(handle);
+        for (name, sizes) in ptx::kernels(module.ptx()) {
+            let (mut function, called) = (null_mut(), CString::new(name).expect("a name"));
+            let found = call!(self.driver, cuModuleGetFunction(&raw mut function, handle, called.as_ptr()));
+            found.map_err(|error| CudaError::Kernel {
+                kernel: name,
+                module: module.name,
+                reason: error.to_string(),
+            })?;
+            let number = name.rsplit_once('_').filter(|(_, number)| matches!(*number, "f32" | "bf16"));
+            self.kernels.insert(number.unwrap_or((name, "")), Kernel { function, sizes });
+        }
+        Ok(())
+    }
+    /// Whether a kernel was loaded: those for newer cards are not on others.
+    pub(crate) fn has(&self, kernel: KernelName) -> bool {
+        self.kernels.contains_key(&kernel)
+    }
+    /// A matrix of bf16, of `cols` that lie together and `rows` so many bytes apart, for kernels that have the card copy boxes of
+    /// 64 rows and columns of it to shared memory, 16 bytes permuted by row.
+    ///
+    /// # Errors
+    /// The driver's: the address and the bytes are multiples of 16, and there are rows and columns.
+    pub(crate) fn boxes(&self, at: u64, [rows, cols]: [u64; 2], bytes: u64) -> Result<Boxes, CudaError> {
+        const BF16: u32 = 9;
+        const RANK: u32 = 2;
+        const PERMUTED_128: u32 = 3;
+        const CACHED_256: u32 = 3;
+        let (mut boxes, dims, strides) = (Boxes([0; 16]), [cols, rows], [bytes]);
+        let (sizes, steps, map) = ([64; 2], [1; 2], &raw mut boxes.0);
+        let [dims, strides] = [dims.as_ptr(), strides.as_ptr()];
+        let [sizes, steps]: [*const u32; 2] = [sizes.as_ptr(), steps.as_ptr()];
+        call!(
+            self.driver,
+            cuTensorMapEncodeTiled(
+                map.cast(),
+                BF16,
+                RANK,
+                at,
+                dims,
+                strides,
+                sizes,
+                steps,
+                0,
+                PERMUTED_128,
+                CACHED_256,
+                0
+            )
+        )?;
+        Ok(boxes)
+    }
+    /// Launches a kernel.
+    ///
+    /// # Errors
+    /// The driver's.
+    ///
+    /// # Panics
+    /// If the kernel takes other arguments, or there is none of this name.
+    pub(crate) fn launch(
+        &self,
+        kernel: KernelName,
+        shape: Shape,
+        arguments: &[&dyn Argument],
+    ) -> Result<(), CudaError> {
+        let Kernel { function, sizes } =
+            self.kernels.get(&kernel).unwrap_or_else(|| panic!("no kernel {kernel:?}"));
+        let (mut rooms, mut at) = ([Room::default(); MOST], [null_mut(); MOST]);
+        let given = arguments.iter().zip(&mut rooms).zip(&mut at).map(|((argument, room), at)| {
+            let (from, bytes) = argument.bytes(room);
+            *at = from;
+            bytes
+        });
+        assert!(given.eq(sizes.iter().copied()), "{kernel:?} takes arguments of {sizes:?} bytes");
+        let [x, y, z] = shape.blocks.map(|blocks| blocks as u32);
+        if x * y * z == 0 {
+            return Ok(());
+        }
+        self.enter()?;
+        if shape.shared > 48 << 10 {
+            call!(self.driver, cuFuncSetAttribute(*function, DYNAMIC_SHARED, shape.shared as c_int))?;
+        }
+        let (threads, shared) = (shape.threads as u32, shape.shared as u32);
+        call!(
+            self.driver,
+            cuLaunchKernel(
+                *function,
+                x,
+                y,
+                z,
+                threads,
+                1,
+                1,
+                shared,
+                self.stream,
+                at.as_mut_ptr(),
+                null_mut()
+            )
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::card::elsewhere;
+    use crate::twin;
+    use std::sync::OnceLock;
+
+    /// Kills: a kernel that the driver does not find, and whose name is not told; a number that is part of a name, or is none.
+    #[test]
+    fn a_kernel_that_is_not_there_is_named() {
+        if let Err(reason) = twin::install() {
+            return eprintln!("skipped: {reason}");
+        }
+        let mut card = Card::new(0).unwrap();
+        let text =
+            OnceLock::from(".version 9.0\n.visible .entry add_f64(\n.param .u32 a\n)\n{\n}\n".to_string());
+        let module: &Module = Box::leak(Box::new(Module { name: "none", packed: &[], least: (8, 0), text }));
+        let said = card.load(module).unwrap_err().to_string();
+        assert!(
+            said.starts_with("the CUDA driver has no kernel add_f64 of none: cuModuleGetFunction failed: "),
+            "{said}"
+        );
+        let all = [("add", "f32"), ("add", "bf16"), ("mean_square_total", "")];
+        assert_eq!(all.map(|kernel| card.has(kernel)), [true; 3]);
+        assert_eq!([("add_f32", ""), ("add", ""), ("add", "f64")].map(|kernel| card.has(kernel)), [false; 3]);
+    }
+
+    /// Kills: a thread that takes what another means for its own, or goes on with it after another library; a launch with more, fewer or
+    /// other arguments than the kernel takes.
+    #[test]
+    fn every_thread_computes_on_the_card_that_it_means() {
+        if let Err(reason) = twin::install() {
+            return eprintln!("skipped: {reason}");
+        }
+        let one = Card::open(0).unwrap();
+        let at = one.alloc(4).unwrap().unwrap();
+        let set = || one.put(at, &[1; 4]).is_ok();
+        assert!(set() && std::thread::scope(|scope| scope.spawn(set).join().unwrap()));
+        call!(one.driver, cuCtxSetCurrent((&raw const at).cast_mut().cast())).unwrap();
+        assert!(!set(), "what a thread means is asked for once");
+        elsewhere();
+        assert!(set());
+        for given in [&[&1u32 as &dyn Argument, &2u32][..], &[&1u64, &2u64, &3u64]] {
+            let shape = Shape { blocks: [0; 3], threads: 1, shared: 0 };
+            let launched = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                one.launch(("add", "f32"), shape, given)
+            }));
+            assert!(launched.is_err());
+        }
+        one.free(at);
+    }
+}
