@@ -13,9 +13,9 @@ use layers::{Builder, Cx, Design, Kind, Random, Rates, Rest, Rests, Shape, Strat
 use parallel::pipeline::gpipe::GPipe;
 use parallel::tensor::sequence_parallel::SequenceParallel;
 use parallel::{At, Batch, Error, Schedule, Sequence, Stages, Trainer};
-use tensor::{Cpu, Dual, F61, Ids, Key};
+use tensor::{Cpu, Dual, Ids};
 
-type Device = Cpu<Dual<F61>>;
+type Device = Cpu<Dual<f32>>;
 
 /// Replicated KV heads, norms of heads, rotary positions.
 fn llama() -> Shape {
@@ -54,7 +54,6 @@ fn takes_nothing(work: impl Fn(&At<Device>) -> Result<[usize; 12], Error> + Sync
         (&[dp(2), tp(2)], true),
         (&[tp(4)], true),
     ];
-    let _key = Key(1).enter();
     for (sizes, regions) in layouts {
         let ran = World::threads(sizes).unwrap().run(|device: Device, mesh: Mesh<tensor::Host>| {
             let at = Builder::new(&device, &mesh, &Random { seed: 1 });

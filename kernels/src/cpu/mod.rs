@@ -41,7 +41,7 @@ use crate::{
 };
 use attention::Rows;
 use tensor::{
-    Bf16, Cpu, Device, Dropout, Dual, F61, Field, Host, Index, KernelKind, Profile, Scalar, View, ViewMut,
+    Bf16, Cpu, Device, Dropout, Dual, Field, Host, Index, KernelKind, Profile, Scalar, View, ViewMut,
 };
 
 /// A matrix on the host, to read.
@@ -67,10 +67,10 @@ fn run<S: CpuScalar>(cpu: &Cpu<S>, called: (&'static str, KernelKind), body: imp
 /// The kernels of a number.
 macro_rules! compute {
     (
-        [$number:ty]
+        [[$($generic:tt)*] $number:ty]
         $($(#[$doc:meta])* $name:ident($($arg:ident: $of:ty),*) = $called:literal, $kind:ident => $body:expr;)*
     ) => {
-        impl Kernels for Cpu<$number> {
+        impl<$($generic)*> Kernels for Cpu<$number> {
             type Wide = Cpu<<$number as Scalar>::Wide>;
             type Packed = Packed<$number>;
             fn pack(&self, b: View<Self>) -> Packed<$number> {
@@ -91,16 +91,12 @@ macro_rules! compute {
     };
 }
 
-// Of each number by itself, so that they are compiled here, once, and not wherever a generic number is used.
-every_kernel!(compute f32);
-every_kernel!(compute f64);
-every_kernel!(compute Bf16);
-every_kernel!(compute F61);
-every_kernel!(compute Dual<F61>);
-every_kernel!(compute Field<7>); // in small fields proofs err, which is counted
-every_kernel!(compute Field<17>);
-#[cfg(test)]
-every_kernel!(compute Dual<f64>);
+// Those of floats are compiled here, once; a generic number's where it is used.
+every_kernel!(compute [] f32);
+every_kernel!(compute [] f64);
+every_kernel!(compute [] Bf16);
+every_kernel!(compute [const BITS: u32] Field<BITS>);
+every_kernel!(compute [S: Scalar] Dual<S>);
 
 /// What only numbers with an order have.
 macro_rules! selects {

@@ -155,10 +155,7 @@ where
 }
 
 /// Runs the right program and all mistakes on so many models, each under its own key.
-pub(crate) fn measured<const BITS: u32>(trials: u64) -> Counts
-where
-    Cpu<Field<BITS>>: Kernels<Elem = Field<BITS>, Place = tensor::Host>,
-{
+pub(crate) fn measured<const BITS: u32>(trials: u64) -> Counts {
     let world = World::threads(&[(Axis::Tp, RANKS)]).expect("two ranks");
     let ranks = world.run(|device: Cpu<Field<BITS>>, mesh| {
         let group = mesh.group(Axis::Tp);
