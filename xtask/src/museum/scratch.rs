@@ -49,6 +49,10 @@ pub(super) fn make(
         let text = files.get(*path).ok_or_else(|| format!("{} is not there", path.display()))?.clone();
         files.insert(format!("{}/examples/{name}.rs", super::build::REFUSER).into(), text);
     }
+    for path in ["Cargo.toml", "Cargo.lock"] {
+        let file = files.get_mut(Path::new(path)).ok_or_else(|| format!("{path} is not tracked"))?;
+        *file = of_another_version(&String::from_utf8_lossy(file)).into_bytes();
+    }
     for (path, bytes) in &files {
         write(&fresh.join(path), bytes)?;
     }
@@ -61,6 +65,17 @@ pub(super) fn make(
     }
     renew(&fresh, &tree)?;
     Ok(tree)
+}
+
+/// A manifest or a lock in which our packages have another version. The copy is built in the workspace's target folder, where cargo
+/// would take the one's build for the other's.
+fn of_another_version(text: &str) -> String {
+    let own = concat!("\nversion = \"", env!("CARGO_PKG_VERSION"), "\"");
+    let other = concat!("\nversion = \"", env!("CARGO_PKG_VERSION"), "-museum\"");
+    let package = |text: &str| {
+        if text.contains("\nsource = ") { text.to_owned() } else { text.replacen(own, other, 1) }
+    };
+    text.split("\n\n").map(package).collect::<Vec<_>>().join("\n\n")
 }
 
 fn say(what: &str, path: &Path, why: &std::io::Error) -> String {
@@ -139,6 +154,19 @@ mod tests {
 
     const PATCH: &str =
         "Title: x\n\ndiff --git a/f b/f\n--- a/f\n+++ b/f\n@@ -1,2 +1,2 @@\n one\n-two\n+TWO\n";
+
+    /// Kills: a copy whose builds cargo takes for the tree's, one whose lock has other versions of what others wrote.
+    #[test]
+    fn our_packages_alone_have_another_version() {
+        let version = env!("CARGO_PKG_VERSION");
+        let lock = |ours: &str| {
+            format!(
+                "[[package]]\nname = \"ours\"\nversion = \"{ours}\"\n\n[[package]]\nname = \"theirs\"\nversion = \"{version}\"\n\
+                 source = \"registry\"\n\n[workspace.package]\nversion = \"{ours}\"\nedition = \"2024\"\n"
+            )
+        };
+        assert_eq!(of_another_version(&lock(version)), lock(&format!("{version}-museum")));
+    }
 
     /// Inside of a checkout, as the scratch copy is. Kills: a patch that is skipped and said to apply, one that does
     /// not apply and is not named, a check that changes the tree.
