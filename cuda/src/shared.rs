@@ -6,7 +6,7 @@ use crate::cards::Cards;
 use crate::gpu::{Gpu, GpuPtr, well};
 use crate::launches::each;
 use crate::nccl::Nccl;
-use comm::{Joint, Reduce, Reduction, SharedPlace};
+use comm::{Joint, Meetings, Reduce, Reduction, Setting, SharedPlace};
 use std::collections::BTreeMap;
 use std::env;
 use std::sync::{Mutex, PoisonError};
@@ -110,6 +110,9 @@ impl SharedPlace for Gpu {
             None => Self::of(self.card()),
             Some(cards) => Self::at(cards.card(rank).clone(), Some(cards.clone())),
         }
+    }
+    fn meetings(&self, setting: &Setting) -> Meetings<Self> {
+        setting.at(self.clone())
     }
     fn free_beside_the_host(ranks: usize) -> Option<u64> {
         let cards = match Engine::of(ranks) {

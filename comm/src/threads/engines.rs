@@ -8,6 +8,23 @@ use crate::{Axis, Engine, Engines, Grid, Link, Members};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+/// What the ranks of a run have besides their place: who they are, what lies between them, who watches over them.
+pub struct Setting<'a> {
+    pub(super) grid: &'a Arc<Grid>,
+    pub(super) links: &'a [(Axis, Link)],
+    pub(super) watch: &'a Arc<Watch>,
+}
+
+/// By what the ranks of a run meet.
+pub struct Meetings<P: SharedPlace>(pub(super) Arc<dyn Engines<P>>);
+
+impl Setting<'_> {
+    /// Those of ranks at this place.
+    pub fn at<P: SharedPlace>(&self, place: P) -> Meetings<P> {
+        Meetings(Arc::new(World::new(place, self.grid, self.links, self.watch)))
+    }
+}
+
 /// All engines of a run.
 pub(super) struct World<P> {
     place: P,

@@ -1,13 +1,16 @@
 //! The world: starts the ranks, runs the same function on each, reports the first failure.
-use super::engines;
+use super::engines::Setting;
 use super::panics::catch;
 use super::watch::Watch;
 use crate::flight::End;
-#[cfg(any(test, feature = "mutants"))]
-use crate::mutants::{OnTrial, Trial};
 use crate::shared::SharedPlace;
 use crate::trace::Traced;
-use crate::{Axis, Engines, FlightRecorder, Grid, Link, Mesh, Record, Result, Run, Trace, What};
+use crate::{Axis, FlightRecorder, Grid, Link, Mesh, Record, Result, Run, Trace, What};
+#[cfg(any(test, feature = "mutants"))]
+use crate::{
+    Engines,
+    mutants::{OnTrial, Trial},
+};
 use std::collections::BTreeSet;
 use std::fmt::{self, Display};
 use std::panic::resume_unwind;
@@ -237,8 +240,7 @@ impl World {
         place: &D::Place,
         watch: &Arc<Watch>,
     ) -> Vec<Mesh<D::Place>> {
-        let world = engines::World::new(place.clone(), &self.grid, &self.links, watch);
-        let world: Arc<dyn Engines<D::Place>> = Arc::new(world);
+        let world = place.meetings(&Setting { grid: &self.grid, links: &self.links, watch }).0;
         let mesh = |rank| {
             let record = watch.record(rank).clone();
             let engines = world.clone();
