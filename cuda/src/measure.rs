@@ -39,6 +39,13 @@ pub struct Scale {
     pub tries: usize,
 }
 
+impl Scale {
+    /// The full one, or one that only shows that all of it runs.
+    pub fn new(small: bool) -> Self {
+        if small { Self { sides: 128, tries: 1 } } else { Self { sides: 1, tries: 10 } }
+    }
+}
+
 type Outcome<T> = Result<T, String>;
 
 /// The best of some tries, after one to warm up.

@@ -3,6 +3,7 @@ use crate::cli::out;
 use cuda::{Card, Engine};
 use parallel::{Error, Result};
 use serde::Serialize;
+use std::sync::Arc;
 
 /// Where a program computes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -33,13 +34,23 @@ impl DeviceName {
         if self == Self::Cpu {
             return Ok(());
         }
-        let engine = Engine::of(ranks).and_then(|(_, why)| {
-            Card::open(0).map_err(|error| error.to_string())?;
-            why.inspect(|why| out::note(&format!("note: {why}")));
-            Ok(())
-        });
-        engine.map_err(|error| Error::new(format!("--device cuda: {error}")))
+        let (_, why) = Engine::of(ranks).map_err(refused)?;
+        first_card()?;
+        why.inspect(|why| out::note(&format!("note: {why}")));
+        Ok(())
     }
+}
+
+/// The first card, which is opened once.
+///
+/// # Errors
+/// That there is none.
+pub(crate) fn first_card() -> Result<Arc<Card>> {
+    Card::open(0).map_err(refused)
+}
+
+fn refused(why: impl std::fmt::Display) -> Error {
+    Error::new(format!("--device cuda: {why}"))
 }
 
 impl std::fmt::Display for DeviceName {

@@ -48,7 +48,8 @@ impl Routing {
             Some(*sum)
         };
         let ends: Vec<u128> = shares.unwrap_or_default().iter().scan(0, sum).collect();
-        let (of, stride) = (ends.last().copied().unwrap_or(0), stride(tokens));
+        let of = ends.last().copied().unwrap_or(0);
+        let stride = if of == 0 { 0 } else { stride(tokens) };
         let expert = |copy: usize| {
             let place = copy / k * stride % tokens + copy % k * tokens;
             ends.partition_point(|end| end * (k * tokens) as u128 <= place as u128 * of)

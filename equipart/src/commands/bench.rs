@@ -4,7 +4,7 @@ mod cards;
 use super::profile::{self, ProfileArgs};
 use crate::cli::watch::Watch;
 use crate::cli::{args, out, show};
-use crate::device::DeviceName;
+use crate::device::{DeviceName, first_card};
 use bench::{self, BenchPlan, Beside, Cores, Figure, Peers};
 use cards::Cards;
 use clap::Args;
@@ -50,7 +50,7 @@ pub(crate) fn run(a: BenchArgs, json: bool) -> Result<bool> {
     let watch = Watch::spinner();
     let figures = match a.device {
         DeviceName::Cpu => bench::bench(&Cores, &plan, &|what| watch.say(what)),
-        DeviceName::Cuda => bench::bench(&Cards::first()?, &plan, &|what| watch.say(what)),
+        DeviceName::Cuda => bench::bench(&Cards(first_card()?), &plan, &|what| watch.say(what)),
     }?;
     watch.done();
     show::all(json, &figures, || table(&figures, plan.peers.is_some()));

@@ -140,9 +140,8 @@ pub(crate) fn kernels(card: &Arc<Card>, watch: &Watch) -> Vec<Line> {
 
 /// How fast kernels are, and a model at work.
 fn figures(card: &Arc<Card>, small: bool, watch: &Watch) -> Result<Vec<Line>> {
-    let scale = if small { Scale { sides: 128, tries: 1 } } else { Scale { sides: 1, tries: 10 } };
     let tell = |figure: &CardFigure| watch.say(&figure.name);
-    let figures = guarded(|| measure::all(&Gpu::of(card), scale, &tell)).map_err(Error::new)?;
+    let figures = guarded(|| measure::all(&Gpu::of(card), Scale::new(small), &tell)).map_err(Error::new)?;
     watch.say("a model at work");
     let at_work = at_work(&card.about, figures[0].rate, small)?;
     Ok(figures.iter().chain(&at_work).map(line).collect())

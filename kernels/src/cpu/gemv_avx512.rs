@@ -1,7 +1,7 @@
 //! Few rows times a matrix of f32 with AVX-512: what counts is how fast the matrix comes from memory.
 //!
-//! Its rows are fetched [`AHEAD`] of what is used, since the hardware alone does not look far enough ahead, into the second cache,
-//! since a core asks for few lines of the first at once.
+//! Its rows are fetched [`AHEAD`] of what is used, since the hardware alone does not look far enough ahead, into the second cache:
+//! into the first they came slower.
 use super::few::{AddRows, by_rows};
 use super::gemm::{Factor, Sums};
 #[allow(clippy::wildcard_imports)]

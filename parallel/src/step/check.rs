@@ -25,12 +25,19 @@ pub struct Needs {
 /// # Errors
 /// One sentence on what is wrong: the cells, or the shortest cycle of ranks that wait for each other.
 pub fn check(schedule: &dyn Schedule, plan: &Plan) -> Result<Needs, String> {
+    checked(schedule, plan).map(|(needs, _)| needs)
+}
+
+/// The same, and the steps of each rank where something is learnt.
+pub(super) fn checked(schedule: &dyn Schedule, plan: &Plan) -> Result<(Needs, Vec<Vec<Step>>), String> {
     schedule.fits(plan)?;
     let rank_of = |chunk: u16| schedule.rank_of(chunk as usize, plan);
     let cells: Vec<Vec<Cell>> = (0..plan.ranks).map(|rank| schedule.row(rank, plan).collect()).collect();
-    let needs =
-        complete(plan, rank_of, &cells).and_then(|()| steps(plan, rank_of, &lowered(schedule, plan, true)?));
-    needs.map_err(|why| format!("the schedule {}, {plan}: {why}", schedule.about().name))
+    let checked = complete(plan, rank_of, &cells).and_then(|()| {
+        let rows = lowered(schedule, plan, true)?;
+        Ok((steps(plan, rank_of, &rows)?, rows))
+    });
+    checked.map_err(|why| format!("the schedule {}, {plan}: {why}", schedule.about().name))
 }
 
 /// Whether ranks can go through these steps, and what they need.

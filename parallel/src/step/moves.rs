@@ -5,7 +5,8 @@
 //! steps   receive activation 1, F1, send activation 1, receive activation 2, F2, ...
 //! moves   ... begin to receive 2, F1, end the send of 0, begin that of 1, end to receive 2, ...
 //! ```
-use super::{Plan, Step, check, lowered};
+use super::check::checked;
+use super::{Plan, Step, lowered};
 use crate::Schedule;
 
 /// What is done about a step.
@@ -23,8 +24,9 @@ pub enum Move {
 /// # Errors
 /// One sentence on what is wrong with the table.
 pub fn moves(schedule: &dyn Schedule, plan: &Plan, rank: usize, learns: bool) -> Result<Vec<Move>, String> {
-    check(schedule, plan)?;
-    Ok(in_turn(&lowered(schedule, plan, learns)?[rank]))
+    let (_, learning) = checked(schedule, plan)?;
+    let rows = if learns { learning } else { lowered(schedule, plan, false)? };
+    Ok(in_turn(&rows[rank]))
 }
 
 /// These steps of a rank.

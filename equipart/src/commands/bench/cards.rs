@@ -8,15 +8,7 @@ use std::sync::Arc;
 use tensor::Bf16;
 
 /// The first card, which all ranks share, or one like it for each.
-pub(super) struct Cards(Arc<Card>);
-
-impl Cards {
-    /// # Errors
-    /// That there is none.
-    pub(super) fn first() -> Result<Self> {
-        Card::open(0).map(Self).map_err(|error| Error::new(format!("--device cuda: {error}")))
-    }
-}
+pub(super) struct Cards(pub(super) Arc<Card>);
 
 impl Hardware for Cards {
     type F32 = Cuda<f32>;
@@ -32,8 +24,7 @@ impl Hardware for Cards {
     }
     /// Threads meet on the host.
     fn seconds(&self, probe: Probe, smaller: usize) -> Result<f64> {
-        let scale = if smaller > 1 { Scale { sides: 128, tries: 1 } } else { Scale { sides: 1, tries: 10 } };
-        let gpu = Gpu::of(&self.0);
+        let (scale, gpu) = (Scale::new(smaller > 1), Gpu::of(&self.0));
         let copied = |bytes: usize| measure::copies(&gpu, scale).map(|rate| bytes as f64 / (rate * 1e9));
         let seconds = guarded(|| match probe {
             Probe::Peak { .. } => Ok(1.0 / measure::peak(&gpu, scale, false)?),

@@ -5,10 +5,9 @@ use crate::cli::pictures::refuse;
 use crate::cli::watch::Watch;
 use crate::cli::{out, show};
 use crate::commands::gpu_check::{Line, kernels};
-use crate::device::in_device;
-use cuda::Card;
+use crate::device::{first_card, in_device};
+use parallel::Result;
 use parallel::number::NumberName::{Bf16, F32};
-use parallel::{Error, Result};
 use prove::{Exact, exact};
 
 const STATEMENT: &str = "\
@@ -29,8 +28,7 @@ pub(crate) fn run(a: &ProveArgs, json: bool) -> Result<bool> {
     ];
     refuse(&of_a_model, "proofs in the field; --device cuda")?;
     a.device.open(layout.ranks())?;
-    let card = Card::open(0).map_err(|error| Error::new(format!("--device cuda: {error}")))?;
-    let (watch, mut lines) = (Watch::spinner(), Vec::new());
+    let (card, watch, mut lines) = (first_card()?, Watch::spinner(), Vec::new());
     for number in a.number.map_or(vec![Bf16, F32], |number| vec![number]) {
         let both = in_device!((a.device, number), D => exact::<D>(&layout, &|what| watch.say(what)))?;
         let line = |(what, seen): (&str, Exact)| {

@@ -1,7 +1,7 @@
 //! Few rows times a large matrix of bf16 with AVX-512: what counts is how fast the matrix comes from memory.
 //!
 //! It is read once, from eight places at a time, each of which goes on where it left off: memory gives the most to what runs
-//! ahead of so few long streams. What is fetched goes to the second cache, since a core asks for few lines of the first at once.
+//! ahead of so few long streams. What is fetched goes to the second cache: to the first it came slower.
 //! Vectors are widened without moving a number: by rows, a vector is split into two that hold its columns in an order of
 //! their own, and sums are put in order at the end; by columns both factors have the same order, and sums need none.
 use super::super::gemm::Factor;
