@@ -1,5 +1,5 @@
 //! Where programs compute: on the host, or on a GPU. The one place where a device is chosen.
-use crate::cli::out;
+use crate::cli::{out, processes};
 use cuda::{Card, Engine};
 use parallel::{Error, Result};
 use serde::Serialize;
@@ -33,10 +33,10 @@ impl DeviceName {
         if self == Self::Cpu {
             return Ok(());
         }
-        let engine = Engine::of(ranks).and_then(|(_, why)| {
-            Card::open(0).map_err(|error| error.to_string())?;
+        let first = processes::launch()?.map_or(Ok(0), |launch| cuda::take(launch.local));
+        let opened = first.and_then(|first| Card::open(first).map(drop)).map_err(|error| error.to_string());
+        let engine = opened.and_then(|()| Engine::of(ranks)).map(|(_, why)| {
             why.inspect(|why| out::note(&format!("note: {why}")));
-            Ok(())
         });
         engine.map_err(|error| Error::new(format!("--device cuda: {error}")))
     }

@@ -11,6 +11,7 @@ use std::sync::Arc;
 /// All engines of a run.
 pub(super) struct World<P> {
     place: P,
+    apart: bool, // whether this process has one of the ranks alone
     grid: Arc<Grid>,
     links: Vec<(Axis, Link)>,
     queues: Arc<Queues>,
@@ -20,9 +21,14 @@ pub(super) struct World<P> {
 
 impl<P: SharedPlace> World<P> {
     /// None yet, of ranks with these links along axes.
-    pub(super) fn new(place: P, grid: &Arc<Grid>, links: &[(Axis, Link)], watch: &Arc<Watch>) -> Self {
+    pub(super) fn new(
+        (place, apart): (P, bool),
+        grid: &Arc<Grid>,
+        links: &[(Axis, Link)],
+        watch: &Arc<Watch>,
+    ) -> Self {
         let (grid, links, watch) = (grid.clone(), links.to_vec(), watch.clone());
-        Self { place, grid, links, queues: Arc::default(), watch, known: Mutex::default() }
+        Self { place, apart, grid, links, queues: Arc::default(), watch, known: Mutex::default() }
     }
     /// The slowest of the links along the axes along which these ranks differ.
     fn link(&self, members: &[usize]) -> Option<Link> {
@@ -38,7 +44,7 @@ impl<P: SharedPlace> Engines<P> for World<P> {
         let slow = |link| Arc::new(Slow::new(link, members.clone(), self.queues.clone()));
         let new = || {
             Arc::new(Threads::new(
-                self.place.clone(),
+                (self.place.clone(), self.apart),
                 members.clone(),
                 &self.watch,
                 self.link(&members).map(slow),
@@ -63,7 +69,7 @@ mod tests {
         let links = [(Axis::Dp, dp), (Axis::Tp, tp), (Axis::Edp, ep)];
         let watch = Arc::new(Watch::alone(8, Duration::from_secs(1)));
         let of = |links: &[_], members: &[usize]| {
-            World::new(tensor::Host::default(), &grid, links, &watch).link(members)
+            World::new((tensor::Host::default(), false), &grid, links, &watch).link(members)
         };
         assert_eq!(
             [of(&links[..2], &[0, 4]), of(&links, &[2, 3]), of(&links, &[0, 2])],
