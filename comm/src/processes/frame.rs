@@ -50,7 +50,9 @@ impl Writer {
         self.0.extend((word as u64).to_le_bytes());
     }
     pub(super) fn words<const N: usize>(&mut self, words: [usize; N]) {
-        words.into_iter().for_each(|word| self.word(word));
+        for word in words {
+            self.word(word);
+        }
     }
     pub(super) fn text(&mut self, text: &str) {
         self.word(text.len());

@@ -27,5 +27,5 @@ mod tests;
 
 pub use launch::Launch;
 pub use meeting::Processes;
-pub(crate) use stand_in::StandIn;
+pub(crate) use stand_in::{LastWord, StandIn};
 pub(crate) use telling::Telling;

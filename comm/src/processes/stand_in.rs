@@ -21,6 +21,13 @@ pub(crate) struct StandIn<'a, P: SharedPlace> {
     spare: Vec<(usize, P::Buffer)>,
 }
 
+/// How a rank has ended.
+pub(crate) enum LastWord {
+    Well,
+    /// By this rank's failure.
+    Failed(usize, String),
+}
+
 /// A post that stands; it ends before what it carries does.
 struct Stands<P: SharedPlace> {
     members: Arc<[usize]>,
@@ -54,7 +61,7 @@ impl<'a, P: SharedPlace> StandIn<'a, P> {
     ///
     /// # Errors
     /// That its process ended without a word.
-    pub(crate) fn run(mut self, processes: &Processes) -> Result<Option<(usize, String)>, String> {
+    pub(crate) fn run(mut self, processes: &Processes) -> Result<LastWord, String> {
         let gone = |why: io::Error| match why.kind() {
             io::ErrorKind::InvalidData => format!("its process tells what cannot be understood: {why}"),
             _ => format!("its process ended without a word, or its connection broke ({why})"),
@@ -70,12 +77,13 @@ impl<'a, P: SharedPlace> StandIn<'a, P> {
         })
     }
     /// Does what the next frame tells; its end, if it is that.
-    fn next(&mut self, from: &mut impl Read) -> io::Result<Option<Option<(usize, String)>>> {
+    fn next(&mut self, from: &mut impl Read) -> io::Result<Option<LastWord>> {
         let mut head = Reader::receive(from)?;
         let told = head.told().ok_or_else(no_frame)?;
         if matches!(told, Told::Well | Told::Failed) {
-            let failure = || head.word().zip(head.text()).ok_or_else(no_frame);
-            return Ok(Some((told == Told::Failed).then(failure).transpose()?));
+            let mut failure = || Some(LastWord::Failed(head.word()?, head.text()?));
+            let word = if told == Told::Well { Some(LastWord::Well) } else { failure() };
+            return word.ok_or_else(no_frame).map(Some);
         }
         let members = head.list().ok_or_else(no_frame)?;
         let place = members.iter().position(|&member| member == self.rank).ok_or_else(no_frame)?;
@@ -139,7 +147,9 @@ impl<'a, P: SharedPlace> StandIn<'a, P> {
                     self.ended(begun, Some(waited), &standing.call, &outcome);
                 }
                 drop(standing);
-                carried.into_iter().for_each(|carried| self.keep(carried));
+                for carried in carried {
+                    self.keep(carried);
+                }
             }
         }
         Ok(())

@@ -85,7 +85,9 @@ impl<P: SharedPlace> Teller<P> {
     unsafe fn tell_calls(&self, told: Told, rank: usize, calls: &[(Option<P::Ptr>, &Call)]) -> Result<()> {
         let head = |frame: &mut Writer| {
             frame.word(calls.len());
-            calls.iter().for_each(|(_, call)| frame.call(call));
+            for (_, call) in calls {
+                frame.call(call);
+            }
         };
         let elements = |peer: Option<usize>, frame: &mut Writer| {
             let wants = calls.iter().map(|(give, call)| {

@@ -64,7 +64,11 @@ fn same_files(a: &Path, b: &Path) {
     names.sort();
     assert!(names.len() >= 3, "{names:?}");
     for name in names {
-        assert!(std::fs::read(a.join(&name)).unwrap() == std::fs::read(b.join(&name)).unwrap(), "{name:?}");
+        assert!(
+            std::fs::read(a.join(&name)).unwrap() == std::fs::read(b.join(&name)).unwrap(),
+            "{}",
+            name.display()
+        );
     }
 }
 
