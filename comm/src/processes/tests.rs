@@ -213,11 +213,14 @@ fn every_failure_is_named_in_all_processes() {
         forgotten.0 == 1 && forgotten.1.starts_with("nobody waited for all_reduce(sum)"),
         "{forgotten:?}"
     );
-    let ring = fails(3, LIMIT, |device, mesh| {
-        let next = (mesh.rank() + 1) % 3;
-        mesh.world().send(next, &ones(&device, 3), Tag::new("x", 0))
-    });
-    assert!(ring.1.starts_with("ranks wait for each other: rank "), "{ring:?}");
+    for round in 0..16 {
+        // By chance a stand-in finds it in every process.
+        let ring = fails(3, Duration::from_secs(5), |device, mesh| {
+            let next = (mesh.rank() + 1) % 3;
+            mesh.world().send(next, &ones(&device, 3), Tag::new("x", 0))
+        });
+        assert!(ring.1.starts_with("ranks wait for each other: rank "), "{round}: {ring:?}");
+    }
 }
 
 /// Kills: a process that is gone and is waited for, or is not named; one that hangs for good and takes others with it.
