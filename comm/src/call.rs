@@ -86,6 +86,8 @@ pub(crate) struct Call {
     pub(crate) at: &'static Location<'static>,
     /// What a message is, if it is one.
     pub(crate) message: Option<Message>,
+    /// The sentence of a call that a rank of another process makes.
+    pub(crate) told: Option<Arc<str>>,
 }
 
 /// A call that a rank has made, for readers; it displays as a sentence with the place in the code.
@@ -211,6 +213,27 @@ impl Call {
             _ => self.elements(),
         }
     }
+    /// The one list of counts, if it has one.
+    pub(crate) fn one_list(&self) -> Option<&Arc<[usize]>> {
+        match &self.counts {
+            Some(Counts::Of(counts)) => Some(counts),
+            _ => None,
+        }
+    }
+    /// Where the block of one of so many ranks begins and how long it is, in elements: by these counts of rows, or an equal
+    /// part of all `elements`.
+    pub(crate) fn block(
+        &self,
+        counts: Option<&Arc<[usize]>>,
+        ranks: usize,
+        rank: usize,
+        elements: usize,
+    ) -> [usize; 2] {
+        match counts {
+            None => [rank * (elements / ranks), elements / ranks],
+            Some(counts) => [counts[..rank].iter().sum::<usize>() * self.cols, counts[rank] * self.cols],
+        }
+    }
     /// How many elements one of so many ranks gets.
     pub(crate) fn takes(&self, ranks: usize, rank: usize) -> usize {
         let rows = |counts: &[usize]| counts.iter().sum::<usize>() * self.cols;
@@ -278,6 +301,7 @@ impl Call {
             label: None,
             at,
             message: None,
+            told: None,
         }
     }
 }
@@ -292,6 +316,9 @@ impl Call {
 
 impl fmt::Display for Call {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(told) = &self.told {
+            return f.write_str(told);
+        }
         f.write_str(self.op.name())?;
         match (self.reduce, self.peer) {
             (Some(reduce), _) => write!(f, "({reduce})")?,

@@ -1,4 +1,4 @@
-//! What carries the bytes between ranks: threads, or nothing.
+//! What carries the bytes between ranks: threads, the connections of processes, or nothing.
 use crate::{Call, Members, Result};
 use std::ops::Range;
 use std::sync::Arc;
@@ -23,9 +23,9 @@ pub(crate) trait Engine<P: Place>: Send + Sync {
     /// Offers the message that `call` names, or asks for it. Returns at once.
     ///
     /// # Safety
-    /// The window has the elements of the call. Nobody writes it, and that of who asks nobody touches, before `finish` or
-    /// `withdraw` of this post returns.
-    unsafe fn post(&self, rank: usize, window: P::Ptr, call: &Call) -> Result<Post>;
+    /// The window, if this process has it, has the elements of the call. Nobody writes it, and that of who asks nobody touches,
+    /// before `finish` or `withdraw` of this post returns.
+    unsafe fn post(&self, rank: usize, window: Option<P::Ptr>, call: &Call) -> Result<Post>;
     /// Returns when the message has arrived, or what was started is done, or with an error; the post has ended then.
     fn finish(&self, post: Post, call: &Call) -> Result<()>;
     /// Takes the post back if its message has not gone yet, or not all ranks have come.

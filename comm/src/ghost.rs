@@ -18,7 +18,7 @@ impl<P: Place> Engine<P> for Ghost {
         calls.for_each(drop);
         Ok(Post::started(rank, 0))
     }
-    unsafe fn post(&self, _: usize, _: P::Ptr, _: &Call) -> Result<Post> {
+    unsafe fn post(&self, _: usize, _: Option<P::Ptr>, _: &Call) -> Result<Post> {
         Ok(Post { from: 0, to: 0, sends: false, lane: "", number: 0 })
     }
     fn finish(&self, _: Post, _: &Call) -> Result<()> {

@@ -184,6 +184,7 @@ impl<P: Place> Group<P> {
             label: self.label.clone(),
             at: Location::caller(),
             message: None,
+            told: None,
         }
     }
     /// Runs one call: counts it and keeps it on record.

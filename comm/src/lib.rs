@@ -38,6 +38,7 @@
 //! | `sync.rs` | threads, locks and atomics, or a model checker's |
 //! | `shared.rs` | places that ranks share as threads: who copies and adds there |
 //! | `threads/` | ranks as threads: who fails, sleeps and waits; meeting; started calls; messages; reduction; the world |
+//! | `processes/` | ranks as processes: how they find each other, what they tell, who stands in for them |
 #[macro_use]
 mod listed;
 pub mod algorithms;
@@ -60,6 +61,7 @@ mod members;
 mod mesh;
 #[cfg(any(test, feature = "mutants"))]
 pub mod mutants;
+mod processes;
 mod record;
 mod request;
 mod schedule;
@@ -87,6 +89,7 @@ pub use group::Group;
 pub use ledger::{Ledger, Traffic};
 pub use link::{Link, LinkError};
 pub use mesh::{Mesh, Profiling, TraceSpan};
+pub use processes::{Launch, Processes};
 pub use request::Request;
 pub use schedule::{Arrival, CommSchedule, CommStep, Transfer};
 pub use shared::{Joint, Jointly, PieceMoved, Reduction, SharedPlace};

@@ -100,7 +100,7 @@ impl<P: Place> Group<P> {
         let window = window(&mut tensor);
         // SAFETY: the request owns the tensor and ends the post before it gives that away; of one that is sent there may be
         // other owners, and a tensor that has some is not written.
-        let post = |call: &Call| unsafe { self.engine.post(self.rank, window, call) };
+        let post = |call: &Call| unsafe { self.engine.post(self.rank, Some(window), call) };
         let under_way = UnderWay::new(self, call, post)?;
         Ok(Request { under_way, given: Some(tensor), result: None })
     }

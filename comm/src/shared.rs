@@ -2,9 +2,11 @@
 //! threads, which meet and pass messages in the same way whatever the place; only who copies and adds differs.
 use crate::threads::{AllWindows, Into};
 use crate::{Elem, Meetings, Reduce, Setting};
+use std::borrow::Cow;
 use std::fmt::Display;
 use std::ops::Range;
 use std::ptr::copy_nonoverlapping;
+use std::slice::from_raw_parts;
 use std::time::Duration;
 use tensor::{Host, HostPtr, Place};
 
@@ -33,6 +35,11 @@ pub trait SharedPlace: Place {
     /// # Safety
     /// Both have as many bytes, which do not overlap; nobody else touches those that are written.
     unsafe fn copy(&self, from: *const u8, to: *mut u8, bytes: usize);
+    /// Bytes that lie there, for who reads them on the host, after all that the rank did before.
+    ///
+    /// # Safety
+    /// So many lie there, and nobody writes them as long as they are read.
+    unsafe fn bytes<'a>(&self, from: *const u8, bytes: usize) -> Cow<'a, [u8]>;
     /// Reduces a range of elements of all ranks' windows, in rank order, after all that these ranks did before.
     ///
     /// # Safety
@@ -163,6 +170,10 @@ impl SharedPlace for Host {
     unsafe fn copy(&self, from: *const u8, to: *mut u8, bytes: usize) {
         // SAFETY: the caller's promise.
         unsafe { copy_nonoverlapping(from, to, bytes) }
+    }
+    unsafe fn bytes<'a>(&self, from: *const u8, bytes: usize) -> Cow<'a, [u8]> {
+        // SAFETY: the caller's promise.
+        Cow::Borrowed(unsafe { from_raw_parts(from, bytes) })
     }
     #[inline(always)]
     unsafe fn reduce(&self, Reduction { windows, into, range, how, elem }: &Reduction) {

@@ -95,14 +95,14 @@ impl<P: Place> Turn<'_, P> {
             let call = self.message(Op::Receive, transfer.from, room.len());
             let window = room.view_mut().ptr();
             // SAFETY: `posted`, declared after it and not leaked, ends the post before `came` is touched or dropped.
-            let post = unsafe { self.group.engine.post(me, window, &call) };
+            let post = unsafe { self.group.engine.post(me, Some(window), &call) };
             posted.push(Standing::new(&self.group.engine, post?, call));
         }
         for transfer in step.transfers.iter().filter(|t| t.from == me) {
             let window = part(data, &self.range(transfer, data));
             let call = self.message(Op::Send, transfer.to, window.cols());
             // SAFETY: as above; `data` is only read before the posts have ended.
-            let post = unsafe { self.group.engine.post(me, window.ptr(), &call) };
+            let post = unsafe { self.group.engine.post(me, Some(window.ptr()), &call) };
             posted.push(Standing::new(&self.group.engine, post?, call));
         }
         posted.iter_mut().try_for_each(Standing::finish)?;

@@ -36,4 +36,4 @@ pub use device::Cuda;
 pub use driver::{CudaError, use_driver};
 pub use gpu::{Gpu, GpuBuffer, GpuPtr};
 pub use nccl::Nccl;
-pub use shared::{Engine, MOST_RANKS};
+pub use shared::{Engine, MOST_RANKS, take};

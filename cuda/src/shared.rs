@@ -1,15 +1,18 @@
 //! Ranks on cards: threads of this process, which meet as they do on the host. Where they share a card, what they copy and add is
 //! launched on the card's one stream, so it comes after all that either rank launched before, and nobody waits for the card.
-//! Where each has its own, NCCL does what they do together: see `cards.rs`.
+//! Where each has its own, NCCL does what they do together: see `cards.rs`. A rank that is a process has a card too, and what it
+//! gives and gets goes through the host.
 use crate::card::{Card, arguments_of};
 use crate::cards::Cards;
+use crate::driver::CudaError;
 use crate::gpu::{Gpu, GpuPtr, well};
 use crate::launches::each;
 use crate::nccl::Nccl;
 use comm::{Joint, Meetings, Reduce, Reduction, Setting, SharedPlace};
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::env;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 use tensor::PlaceError;
 
@@ -44,6 +47,24 @@ pub enum Engine {
     Nccl(&'static Nccl),
 }
 
+/// The card of a process that is one rank.
+static TAKEN: OnceLock<usize> = OnceLock::new();
+
+/// From now on this process is one rank alone, the one of this number on its machine: it has the card of that number, counted
+/// around where there are fewer; which that is.
+///
+/// # Errors
+/// That there is no card.
+pub fn take(local: usize) -> Result<usize, CudaError> {
+    let there = Card::count()?;
+    Ok(*TAKEN.get_or_init(|| local % there))
+}
+
+/// The card of this process, or of all its ranks if they share one.
+fn first() -> usize {
+    TAKEN.get().copied().unwrap_or(0)
+}
+
 impl Engine {
     /// That of so many ranks on this machine, chosen once, and in words why that one, if there are several ranks: NCCL, if it is
     /// there and as many cards are. The variable `EQUIPART_ENGINE` asks for one of them, `card` or `nccl`.
@@ -65,6 +86,15 @@ impl Engine {
         let asked = env::var("EQUIPART_ENGINE").ok();
         let gpus = if there == 1 { "1 GPU is".into() } else { format!("{there} GPUs are") };
         let why = match asked.as_deref() {
+            Some("nccl") if TAKEN.get().is_some() => {
+                return Err("EQUIPART_ENGINE=nccl: NCCL joins ranks that are threads, and RANK is set".into());
+            }
+            _ if TAKEN.get().is_some() => {
+                let why = format!(
+                    "each rank is a process with a GPU, of {there}; they are joined by TCP, through the host"
+                );
+                return Ok((Self::Card, Some(why)));
+            }
             Some("card") => "EQUIPART_ENGINE=card".into(),
             Some("nccl") if there < ranks => {
                 return Err(format!(
@@ -95,7 +125,7 @@ impl Engine {
 impl SharedPlace for Gpu {
     fn of_world(ranks: usize, limit: Duration) -> Result<Self, String> {
         let open = |rank: usize| Card::open(rank % Card::count()?);
-        let card = open(0).map_err(|error| error.to_string())?;
+        let card = open(first()).map_err(|error| error.to_string())?;
         let cards = match Engine::of(ranks)?.0 {
             Engine::Card => None,
             Engine::Nccl(nccl) => {
@@ -120,13 +150,20 @@ impl SharedPlace for Gpu {
             _ => 1,
         };
         let free = |ordinal| well(Card::open(ordinal).and_then(|card| card.memory()))[0] as u64;
-        Some((0..cards).map(free).sum())
+        let all = Card::count().map_or(1, |there| there.min(ranks)) as u64;
+        let of_processes = TAKEN.get().map(|&card| all * free(card)); // others have as much, as far as is known here
+        Some(of_processes.unwrap_or_else(|| (0..cards).map(free).sum()))
     }
     fn raw(GpuPtr(at): GpuPtr) -> *mut () {
         at as *mut ()
     }
     unsafe fn copy(&self, from: *const u8, to: *mut u8, bytes: usize) {
         well(self.card().copy(from as u64, to as u64, bytes));
+    }
+    unsafe fn bytes<'a>(&self, from: *const u8, bytes: usize) -> Cow<'a, [u8]> {
+        let mut read = vec![0; bytes];
+        well(self.card().get(from as u64, &mut read));
+        Cow::Owned(read)
     }
     unsafe fn reduce(&self, reduction: &Reduction) {
         let (range, bytes) = (reduction.range(), if reduction.number() == "bf16" { 2 } else { 4 });

@@ -3,6 +3,7 @@ pub(crate) mod args;
 mod manual;
 pub(crate) mod out;
 pub(crate) mod pictures;
+pub(crate) mod processes;
 pub(crate) mod show;
 pub(crate) mod watch;
 
@@ -39,6 +40,7 @@ pub fn main() -> ExitCode {
 
 /// Whether what was compared is equal; true where nothing was.
 fn run(command: Command, json: bool) -> Result<bool> {
+    processes::begin(&command)?;
     match command {
         Command::Compare(a) => compare::run(a, json),
         Command::Train(a) => train::run(a, json),
@@ -61,9 +63,9 @@ fn run(command: Command, json: bool) -> Result<bool> {
 
 /// Says what went wrong: a sentence, on one line whatever names are in it, and, where ranks failed, their last calls.
 pub(crate) fn tell(Error { why, calls, .. }: &Error) {
-    out::note(&format!("error: {}", escaped(why)));
+    out::failure(&format!("error: {}", escaped(why)));
     if let Some(calls) = calls {
-        out::note(&format!("\n{calls}"));
+        out::failure(&format!("\n{calls}"));
     }
 }
 

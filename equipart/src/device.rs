@@ -1,5 +1,5 @@
 //! Where programs compute: on the host, or on a GPU. The one place where a device is chosen.
-use crate::cli::out;
+use crate::cli::{out, processes};
 use cuda::{Card, Engine};
 use parallel::{Error, Result};
 use serde::Serialize;
@@ -34,19 +34,20 @@ impl DeviceName {
         if self == Self::Cpu {
             return Ok(());
         }
-        let (_, why) = Engine::of(ranks).map_err(refused)?;
         first_card()?;
+        let (_, why) = Engine::of(ranks).map_err(refused)?;
         why.inspect(|why| out::note(&format!("note: {why}")));
         Ok(())
     }
 }
 
-/// The first card, which is opened once.
+/// The first card, or that of this process where it is one rank; it is opened once.
 ///
 /// # Errors
 /// That there is none.
 pub(crate) fn first_card() -> Result<Arc<Card>> {
-    Card::open(0).map_err(refused)
+    let first = processes::launch()?.map_or(Ok(0), |launch| cuda::take(launch.local));
+    first.and_then(Card::open).map_err(refused)
 }
 
 fn refused(why: impl std::fmt::Display) -> Error {

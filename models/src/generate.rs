@@ -167,13 +167,18 @@ pub fn generate<D: Runs>(
 ) -> Result<Generated<D::Elem>> {
     request.check::<D>(model, layout)?;
     let world = network.world(layout, "inference")?;
-    let ranks =
-        session::run((layout, &world), model.values(), |at: At<D>| on_rank(model, request, &at, watch))?;
+    let ranks = session::run((layout, &world), model.values(), |at: At<D>| {
+        let (texts, took, seen) = on_rank(model, request, &at, watch)?;
+        let texts = texts.iter().map(Text::to_bits).collect::<Vec<_>>();
+        Ok((network.of_all(at.mesh, (texts, took))?, seen))
+    })?;
     let mut all = Generated { texts: Vec::new(), taken: Vec::new(), prefill_seconds: 0.0, seen: Vec::new() };
-    for (texts, (taken, prefill), seen) in ranks {
-        all.texts.extend(texts);
-        all.taken.push(taken);
-        all.prefill_seconds = all.prefill_seconds.max(prefill);
+    for (of_ranks, seen) in ranks {
+        for (texts, (taken, prefill)) in of_ranks {
+            all.texts.extend(texts.into_iter().map(Text::from_bits));
+            all.taken.push(taken);
+            all.prefill_seconds = all.prefill_seconds.max(prefill);
+        }
         all.seen.extend(seen);
     }
     Ok(all)
@@ -255,7 +260,18 @@ fn on_rank<D: Runs>(
     Ok((if speaks { texts } else { Vec::new() }, (taken, prefill), record.map(seen)))
 }
 
+/// A text whose numbers are their bits.
+type Bits = (Vec<u32>, Vec<u64>, Vec<u32>);
+
 impl Text {
+    fn to_bits(&self) -> Bits {
+        let margins = self.margins.iter().map(|x| x.to_bits());
+        (self.ids.clone(), margins.collect(), self.prompt_logits.iter().map(|x| x.to_bits()).collect())
+    }
+    fn from_bits((ids, margins, logits): Bits) -> Self {
+        let margins = margins.into_iter().map(f64::from_bits).collect();
+        Self { ids, margins, prompt_logits: logits.into_iter().map(f32::from_bits).collect() }
+    }
     /// Nothing new yet, and room for so many tokens.
     fn new(prompt: &[u32], most: usize) -> Self {
         let mut ids = Vec::with_capacity(prompt.len() + most);

@@ -2,12 +2,12 @@
 use crate::Result;
 use kernels::Kernels;
 use layers::Builder;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::time::Instant;
 use tensor::{Phase, Place};
 
 /// What one rank took.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Taken {
     /// Wall-clock time of the work, without building the model.
     pub seconds: f64,

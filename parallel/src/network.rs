@@ -1,8 +1,13 @@
-//! What lies between the ranks of a run: links that take their time, how long a rank waits for others, a trace.
+//! What lies between the ranks of a run: processes that they are, links that take their time, how long a rank waits for others,
+//! a trace.
 use crate::bail;
 use crate::{Layout, Result};
-use comm::{Axis, Link, Stuck, Trace, World};
+use comm::{Axis, Link, Mesh, Processes, Stuck, Trace, World};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::sync::Arc;
 use std::time::Duration;
+use tensor::Place;
 
 /// How a layout's ranks are joined. The default is as fast as the machine, and keeps no trace.
 #[derive(Clone, Debug, Default)]
@@ -17,6 +22,8 @@ pub struct Network {
     pub profile: bool,
     /// What is done about ranks that do not end though their run has failed.
     pub stuck: Option<Stuck>,
+    /// The processes that the ranks are, one each; none if all are threads of this one.
+    pub processes: Option<Arc<Processes>>,
 }
 
 impl Network {
@@ -35,10 +42,33 @@ impl Network {
         if let Some(stuck) = &self.stuck {
             world = world.when_stuck(stuck.clone());
         }
+        if let Some(processes) = &self.processes {
+            world = world.over(processes)?;
+        }
         match &self.trace {
             Some(trace) => Ok(world.traced(trace, format!("{what} under {layout}"))),
             None => Ok(world),
         }
+    }
+    /// What all ranks have, by rank, where they are processes; of threads, whose world gives that, this rank's own. All ranks
+    /// call it.
+    ///
+    /// # Errors
+    /// If ranks do not meet.
+    ///
+    /// # Panics
+    /// If what they have is not read as it was written.
+    pub fn of_all<T: Serialize + DeserializeOwned, P: Place>(
+        &self,
+        mesh: &Mesh<P>,
+        mine: T,
+    ) -> Result<Vec<T>> {
+        if self.processes.is_none() {
+            return Ok(vec![mine]);
+        }
+        let mine = serde_json::to_vec(&mine).expect("plain values");
+        let all = mesh.world().named("what ranks end with").all_gather_values(&mine)?;
+        Ok(all.iter().map(|theirs| serde_json::from_slice(theirs).expect("as it was written")).collect())
     }
     /// The same network, which keeps no trace.
     #[must_use]

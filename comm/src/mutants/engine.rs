@@ -311,21 +311,21 @@ impl<S: Scalar> Engine<Host> for Mutated<S> {
         self.own.trial.did(Effect { changed: wrong != came, alike: false, reduce: None });
         Ok(wrong)
     }
-    unsafe fn post(&self, rank: usize, window: HostPtr, call: &Call) -> Result<Post> {
+    unsafe fn post(&self, rank: usize, window: Option<HostPtr>, call: &Call) -> Result<Post> {
         if call.op == Op::Receive {
             let _ = self.mutation(call); // listed, and never wrong
             // SAFETY: the caller's promise.
             return unsafe { self.inner.post(rank, window, call) };
         }
-        let other = call.elem.id != Elem::of::<S>().id;
+        let own = window.filter(|_| call.elem.id == Elem::of::<S>().id);
         // SAFETY: the window has the elements of the call, as the caller says.
-        let mine = if other { &[] } else { unsafe { from_raw_parts(window.raw::<S>(), call.elements()) } };
+        let mine = own.map_or(&[][..], |own| unsafe { from_raw_parts(own.raw::<S>(), call.elements()) });
         let Some(wrong) = self.message(mine, call) else {
             // SAFETY: the caller's promise.
             return unsafe { self.inner.post(rank, window, call) };
         };
         // SAFETY: nobody writes it, and it is kept until the post has ended.
-        let post = unsafe { self.inner.post(rank, wrong.view().ptr(), call) }?;
+        let post = unsafe { self.inner.post(rank, Some(wrong.view().ptr()), call) }?;
         self.memory(|memory| memory.sent.push((post, wrong)));
         Ok(post)
     }

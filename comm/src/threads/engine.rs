@@ -13,7 +13,8 @@ use std::sync::Arc;
 
 /// One group of threads.
 pub(super) struct Threads<P> {
-    place: P, // what copies and adds in the ranks' memory
+    place: P,    // what copies and adds in the ranks' memory
+    apart: bool, // the ranks but one are of other processes: what they take is nowhere here
     ranks: usize,
     rendezvous: Rendezvous,
     messages: Messages,
@@ -25,9 +26,15 @@ pub(super) struct Threads<P> {
 
 impl<P: SharedPlace> Threads<P> {
     /// The group of these ranks of a world, over links of this kind.
-    pub(super) fn new(place: P, members: Arc<[usize]>, watch: &Arc<Watch>, slow: Option<Arc<Slow>>) -> Self {
+    pub(super) fn new(
+        (place, apart): (P, bool),
+        members: Arc<[usize]>,
+        watch: &Arc<Watch>,
+        slow: Option<Arc<Slow>>,
+    ) -> Self {
         Self {
             place,
+            apart,
             ranks: members.len(),
             rendezvous: Rendezvous::new(members.clone(), watch.clone()),
             messages: Messages::new(members.clone(), watch.clone(), slow.clone()),
@@ -56,14 +63,6 @@ impl<P: SharedPlace> Threads<P> {
         }
         Ok(())
     }
-    /// Where a rank's block begins and how long it is, in elements: by these counts of rows, or an equal part of all
-    /// `elements`.
-    fn block(&self, counts: Option<&Arc<[usize]>>, call: &Call, rank: usize, elements: usize) -> [usize; 2] {
-        match counts {
-            None => [rank * (elements / self.ranks), elements / self.ranks],
-            Some(counts) => [counts[..rank].iter().sum::<usize>() * call.cols, counts[rank] * call.cols],
-        }
-    }
     /// What is done for one rank of a started call when all have come.
     fn share(&self) -> impl Fn(usize, *mut (), &AllWindows, &Call) {
         // SAFETY: all calls are equal, as was checked when the last rank came; windows are as those who posted them promised, and
@@ -84,12 +83,16 @@ impl<P: SharedPlace> Threads<P> {
             }
             return;
         }
+        if self.apart && to.is_null() {
+            return;
+        }
         let size = call.elem.size;
         let copy = |peer: usize, from: usize, at: usize, len: usize| {
             let (window, to) = (windows.of::<u8>(peer), to.cast::<u8>());
-            // SAFETY: the elements that are named below are inside the windows, as the caller promises.
-            let (from, to) = unsafe { (window.add(from * size), to.add(at * size)) };
-            if from != to {
+            // The elements that are named below are inside the windows, as the caller promises; of a window of another process
+            // there may be no others.
+            let (from, to) = (window.wrapping_add(from * size), to.wrapping_add(at * size));
+            if from != to && len > 0 {
                 // SAFETY: as above; what is not this rank's own block in place is other memory.
                 unsafe { self.place.copy(from, to, len * size) }
             }
@@ -101,9 +104,10 @@ impl<P: SharedPlace> Threads<P> {
             unsafe { self.place.reduce(&reduction) }
         };
         match call.op {
+            Op::AllReduce if self.apart => join(Into::Place(to), 0..call.elements()),
             Op::AllReduce => join(Into::All, share(rank, self.ranks, call.elements())),
             Op::ReduceScatter => {
-                let [at, len] = self.block(one_list(call), call, rank, call.elements());
+                let [at, len] = call.block(call.one_list(), self.ranks, rank, call.elements());
                 join(Into::Place(to), at..at + len);
             }
             _ => self.pieces(rank, windows, call, copy),
@@ -129,7 +133,8 @@ impl<P: SharedPlace> Threads<P> {
             }
             (Op::AllGather, _) => {
                 for peer in 0..self.ranks {
-                    let [at, len] = self.block(one_list(call), call, peer, call.takes(self.ranks, rank));
+                    let [at, len] =
+                        call.block(call.one_list(), self.ranks, peer, call.takes(self.ranks, rank));
                     copy(peer, 0, at, len);
                 }
             }
@@ -144,8 +149,8 @@ impl<P: SharedPlace> Threads<P> {
                 let mut filled = 0;
                 for peer in 0..self.ranks {
                     let [at, len] = match &windows.call(peer).counts {
-                        Some(Counts::Between(give, _)) => self.block(Some(give), call, rank, 0),
-                        _ => self.block(None, call, rank, call.elements()),
+                        Some(Counts::Between(give, _)) => call.block(Some(give), self.ranks, rank, 0),
+                        _ => call.block(None, self.ranks, rank, call.elements()),
                     };
                     assert!(len <= call.takes(self.ranks, rank) - filled);
                     copy(peer, at, filled, len);
@@ -166,7 +171,7 @@ impl<P: SharedPlace> Threads<P> {
             (Op::Barrier, _) => return,
             (Op::AllReduce, _) => Jointly::Reduced(call.reduce.expect("a reduction"), elements),
             (Op::ReduceScatter, _) => {
-                Jointly::Scattered((0..n).map(|to| self.block(one_list(call), call, to, elements)).collect())
+                Jointly::Scattered((0..n).map(|to| call.block(call.one_list(), n, to, elements)).collect())
             }
             (Op::AllGather, None) => Jointly::Gathered(elements),
             (Op::AllGather, &Some(Counts::Columns(n))) => {
@@ -195,14 +200,6 @@ impl<P: SharedPlace> Threads<P> {
     }
 }
 
-/// The one list of counts of a call, if it has one.
-fn one_list(call: &Call) -> Option<&Arc<[usize]>> {
-    match &call.counts {
-        Some(Counts::Of(counts)) => Some(counts),
-        _ => None,
-    }
-}
-
 impl<P: SharedPlace> Engine<P> for Threads<P> {
     unsafe fn now(&self, rank: usize, windows: Windows<P>, call: &Call) -> Result<()> {
         let both = [windows.give, windows.take].map(|window| window.map_or(null_mut(), P::raw));
@@ -225,7 +222,7 @@ impl<P: SharedPlace> Engine<P> for Threads<P> {
         // SAFETY: the caller's promise.
         unsafe { self.started.post(rank, calls) }
     }
-    unsafe fn post(&self, rank: usize, window: P::Ptr, call: &Call) -> Result<Post> {
+    unsafe fn post(&self, rank: usize, window: Option<P::Ptr>, call: &Call) -> Result<Post> {
         let sends = call.op == Op::Send;
         let way = if sends { [rank, call.root] } else { [call.root, rank] };
         let bytes = call.elements() * call.elem.size;
@@ -235,13 +232,14 @@ impl<P: SharedPlace> Engine<P> for Threads<P> {
                     Jointly::Moved(vec![PieceMoved { from: way[0], to: way[1], source, target, bytes }]);
                 // SAFETY: the caller's promise, of both sides.
                 unsafe { self.place.jointly(&self.joint(call, &[], what)) }
-            } else {
+            } else if !(source.is_null() || target.is_null()) {
                 // SAFETY: as above.
                 unsafe { self.place.copy(source, target, bytes) }
             }
         };
+        let window = window.map_or(null_mut(), |window| P::raw(window).cast::<u8>());
         // SAFETY: the caller's promise.
-        unsafe { self.messages.post(way, sends, P::raw(window).cast::<u8>(), call, copy) }
+        unsafe { self.messages.post(way, sends, window, call, copy) }
     }
     fn finish(&self, post: Post, call: &Call) -> Result<()> {
         if post.is_started() {

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 /// What the ranks of a run have besides their place: who they are, what lies between them, who watches over them.
 pub struct Setting<'a> {
+    pub(super) apart: bool, // whether this process has one of the ranks alone
     pub(super) grid: &'a Arc<Grid>,
     pub(super) links: &'a [(Axis, Link)],
     pub(super) watch: &'a Arc<Watch>,
@@ -21,13 +22,14 @@ pub struct Meetings<P: SharedPlace>(pub(super) Arc<dyn Engines<P>>);
 impl Setting<'_> {
     /// Those of ranks at this place.
     pub fn at<P: SharedPlace>(&self, place: P) -> Meetings<P> {
-        Meetings(Arc::new(World::new(place, self.grid, self.links, self.watch)))
+        Meetings(Arc::new(World::new(place, self)))
     }
 }
 
 /// All engines of a run.
 pub(super) struct World<P> {
     place: P,
+    apart: bool,
     grid: Arc<Grid>,
     links: Vec<(Axis, Link)>,
     queues: Arc<Queues>,
@@ -37,9 +39,10 @@ pub(super) struct World<P> {
 
 impl<P: SharedPlace> World<P> {
     /// None yet, of ranks with these links along axes.
-    pub(super) fn new(place: P, grid: &Arc<Grid>, links: &[(Axis, Link)], watch: &Arc<Watch>) -> Self {
-        let (grid, links, watch) = (grid.clone(), links.to_vec(), watch.clone());
-        Self { place, grid, links, queues: Arc::default(), watch, known: Mutex::default() }
+    fn new(place: P, setting: &Setting) -> Self {
+        let (grid, links, watch) = (setting.grid.clone(), setting.links.to_vec(), setting.watch.clone());
+        let apart = setting.apart;
+        Self { place, apart, grid, links, queues: Arc::default(), watch, known: Mutex::default() }
     }
     /// The slowest of the links along the axes along which these ranks differ.
     fn link(&self, members: &[usize]) -> Option<Link> {
@@ -55,7 +58,7 @@ impl<P: SharedPlace> Engines<P> for World<P> {
         let slow = |link| Arc::new(Slow::new(link, members.clone(), self.queues.clone()));
         let new = || {
             Arc::new(Threads::new(
-                self.place.clone(),
+                (self.place.clone(), self.apart),
                 members.clone(),
                 &self.watch,
                 self.link(&members).map(slow),
@@ -80,7 +83,8 @@ mod tests {
         let links = [(Axis::Dp, dp), (Axis::Tp, tp), (Axis::Edp, ep)];
         let watch = Arc::new(Watch::alone(8, Duration::from_secs(1)));
         let of = |links: &[_], members: &[usize]| {
-            World::new(tensor::Host::default(), &grid, links, &watch).link(members)
+            let setting = Setting { apart: false, grid: &grid, links, watch: &watch };
+            World::new(tensor::Host::default(), &setting).link(members)
         };
         assert_eq!(
             [of(&links[..2], &[0, 4]), of(&links, &[2, 3]), of(&links, &[0, 2])],

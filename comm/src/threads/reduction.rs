@@ -51,8 +51,7 @@ unsafe fn join<S: Scalar>(windows: &AllWindows, into: Into, range: Range<usize>,
             || unsafe { reduce(&all, &all, range, how) },
         ),
         Into::Place(to) => {
-            // SAFETY: inside the windows.
-            let (all, len) = (all.map(|window| unsafe { window.add(range.start) }), range.len());
+            let (all, len) = (all.map(|window| window.wrapping_add(range.start)), range.len());
             let to = std::iter::once(to.cast::<S>());
             // SAFETY: the caller's promise.
             widest(

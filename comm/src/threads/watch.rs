@@ -109,7 +109,6 @@ impl Watch {
         Self { ranks, records, failed: OnceLock::new(), limit, spins }
     }
     /// A watch of ranks that share their cores with other worlds: nobody spins for long.
-    #[cfg(any(test, feature = "mutants"))]
     pub(super) fn on_shared_cores(self) -> Self {
         Self { spins: SPINS_ON_SHARED_CORES, ..self }
     }

@@ -3,15 +3,14 @@ use super::engines::Setting;
 use super::panics::catch;
 use super::watch::Watch;
 use crate::flight::End;
-use crate::shared::SharedPlace;
-use crate::trace::Traced;
-use crate::{Axis, FlightRecorder, Grid, Link, Mesh, Record, Result, Run, Trace, What};
 #[cfg(any(test, feature = "mutants"))]
-use crate::{
-    Engines,
-    mutants::{OnTrial, Trial},
-};
-use std::collections::BTreeSet;
+use crate::mutants::{OnTrial, Trial};
+use crate::processes::{LastWord, Processes, StandIn, Telling};
+use crate::shared::SharedPlace;
+use crate::sync::{Mutex, lock};
+use crate::trace::Traced;
+use crate::{Axis, CommError, Engines, FlightRecorder, Grid, Link, Mesh, Record, Result, Run, Trace, What};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Display};
 use std::panic::resume_unwind;
 use std::sync::Arc;
@@ -26,7 +25,7 @@ const MOST_RANKS: usize = 1024;
 const STACK: usize = 8 << 20; // bytes, as the main thread has; taken as it is used
 const LIMIT: Duration = Duration::from_mins(1);
 
-/// Ranks as threads of this process.
+/// Ranks as threads of this process, or as processes, one rank each.
 #[derive(Clone, Debug)]
 pub struct World {
     grid: Arc<Grid>,
@@ -36,7 +35,8 @@ pub struct World {
     stuck: Option<Stuck>,
     #[cfg(any(test, feature = "mutants"))]
     trial: Option<Trial>,
-    memory: Option<usize>, // bytes that each rank may hold
+    memory: Option<usize>,             // bytes that each rank may hold
+    processes: Option<Arc<Processes>>, // one a rank; none if all are threads of this one
 }
 
 /// What is done about ranks that do not end ([`World::when_stuck`]).
@@ -87,6 +87,7 @@ impl World {
             #[cfg(any(test, feature = "mutants"))]
             trial: None,
             memory: None,
+            processes: None,
         })
     }
     /// A world whose axes nest in this order, innermost first: along the first one, ranks that follow each other
@@ -144,12 +145,24 @@ impl World {
     pub fn when_stuck(self, stuck: Stuck) -> Self {
         Self { stuck: Some(stuck), ..self }
     }
-    /// Runs `f` on every rank, each with a device of its own, under the calling thread's [`Key`]; what they return, by
-    /// rank. It may be run again.
+    /// A world whose ranks are these processes, one each: [`World::run`] runs this process' rank.
+    ///
+    /// # Errors
+    /// [`CommError::BadWorld`] if it has another number of ranks.
+    pub fn over(self, processes: &Arc<Processes>) -> Result<Self> {
+        let (ranks, there) = (self.size(), processes.ranks());
+        if ranks != there {
+            let why = format!("a world of {ranks} ranks has {ranks} processes, one a rank; here are {there}");
+            return Err(CommError::BadWorld(why));
+        }
+        Ok(Self { processes: Some(processes.clone()), ..self })
+    }
+    /// Runs `f` on every rank of this process, each with a device of its own, under the calling thread's [`Key`]; what they
+    /// return, by rank. It may be run again.
     ///
     /// # Errors
     /// That there is no place for so many ranks, or the failure, by error or panic, that came first. It fails every rank that waits or calls a collective later, so
-    /// the run ends.
+    /// the run ends. Of processes all give the same.
     pub fn run<D: Device<Place: SharedPlace>, T: Send, E: Display>(
         &self,
         f: impl Fn(D, Mesh<D::Place>) -> Result<T, E> + Sync,
@@ -158,59 +171,82 @@ impl World {
             let calls = FlightRecorder::new(std::iter::empty());
             RankError { rank: 0, reason, calls }
         })?;
-        let watch = Watch::new(self.records(), self.limit);
+        let (watch, processes) = (Watch::new(self.records(), self.limit), self.processes.as_deref());
         #[cfg(any(test, feature = "mutants"))] // trials are many and short, and run beside each other
         let watch = if self.trial.is_some() { watch.on_shared_cores() } else { watch };
-        let watch = Arc::new(watch);
+        let watch = Arc::new(if processes.is_some() { watch.on_shared_cores() } else { watch });
+        let apart = processes.is_some();
+        let world = place.meetings(&Setting { apart, grid: &self.grid, links: &self.links, watch: &watch }).0;
         let key = Key::current();
         let (ends, ended) = channel();
-        let body = |rank: usize, mesh, ends: Sender<usize>| {
+        let told = Mutex::new(BTreeMap::new()); // by process, which failure it has ended with
+        processes.inspect(|processes| processes.begin(self.limit));
+        let body = |rank: usize, ends: Sender<usize>| {
             let (_key, _end) = (key.map(Key::enter), Ends(rank, ends));
-            on_rank(&watch, rank, || {
+            if let Some(processes) = processes.filter(|processes| processes.rank() != rank) {
+                let found = |reason: &str| watch.fail(rank, reason);
+                let stand_in = StandIn::new(rank, (&place, &*world), watch.record(rank), &found);
+                return on_rank(&watch, rank, || {
+                    let LastWord::Failed(of, reason) = stand_in.run(processes)? else { return Ok(None) };
+                    lock(&told).insert(rank, (of, reason.clone()));
+                    watch.blame(rank, &CommError::Dead { rank: of, reason: reason.clone() });
+                    Err(reason)
+                });
+            }
+            let outcome = on_rank(&watch, rank, || {
                 let device = D::on(&place.of_rank(rank)).clone();
                 self.memory.inspect(|&bytes| device.meter().limit(bytes));
-                f(device, mesh)
-            })
+                f(device, self.mesh::<D>(rank, &place, &watch, &world)).map(Some)
+            });
+            if let Some(processes) = processes {
+                let failure = watch.failure();
+                failure.inspect(|&failure| drop(lock(&told).insert(rank, failure.clone())));
+                processes.end(failure);
+            }
+            outcome
         };
         let body = &body;
-        let outcomes: Vec<Result<T, String>> = scope(|threads| {
-            let start = |(rank, mesh)| {
+        let outcomes: Vec<Result<Option<T>, String>> = scope(|threads| {
+            let start = |rank: usize| {
                 let thread = Builder::new().name(format!("rank {rank}")).stack_size(STACK);
                 let ends = ends.clone();
-                let started = thread.spawn_scoped(threads, move || body(rank, mesh, ends));
+                let started = thread.spawn_scoped(threads, move || body(rank, ends));
                 started.map_err(|error| {
                     let reason = format!("no thread for it: {error}");
                     watch.fail(rank, &reason);
                     reason
                 })
             };
-            let ranks: Vec<_> = self.meshes::<D>(&place, &watch).into_iter().enumerate().map(start).collect();
+            let ranks: Vec<_> = (0..self.size()).map(start).collect();
             let started = ranks.iter().enumerate().filter(|(_, started)| started.is_ok());
             self.listen(&watch, started.map(|(rank, _)| rank).collect(), &ended);
             ranks.into_iter().map(|rank| rank?.join().unwrap_or_else(|bug| resume_unwind(bug))).collect()
         });
-        if let Some((rank, reason)) = watch.failure() {
-            let own = outcomes[*rank].as_ref().err().unwrap_or(reason);
+        let told = lock(&told).pop_first().map(|(_, failure)| failure); // the same in all processes
+        if let Some((rank, reason)) = told.as_ref().or(watch.failure()) {
+            let own = outcomes[*rank].as_ref().err().filter(|_| told.is_none()).unwrap_or(reason);
             return Err(self.failure(&watch, *rank, own, &BTreeSet::new()));
         }
         self.trace(&watch);
-        Ok(outcomes.into_iter().flatten().collect())
+        Ok(outcomes.into_iter().flatten().flatten().collect())
     }
     /// Waits until all these ranks have ended; reports if they do not though the run has failed.
     fn listen(&self, watch: &Watch, mut running: BTreeSet<usize>, ended: &Receiver<usize>) {
         const PATIENCE: Duration = Duration::from_secs(10);
-        let mut stuck = self.stuck.as_ref();
+        let (mut stuck, mut processes) = (self.stuck.as_ref(), self.processes.as_ref());
         while !running.is_empty() {
-            let Some(((failed, reason), Stuck(report))) = watch.failure().zip(stuck) else {
+            let failure = watch.failure().filter(|_| stuck.is_some() || processes.is_some());
+            let Some((failed, reason)) = failure else {
                 running.remove(&ended.recv().expect("one sender is the caller's"));
                 continue;
             };
             if let Ok(rank) = ended.recv_timeout(self.limit.min(PATIENCE)) {
                 running.remove(&rank);
-            } else {
+            } else if let Some(processes) = processes.take_if(|own| !running.contains(&own.rank())) {
+                processes.leave(); // what other processes do is theirs to tell
+            } else if let Some(Stuck(report)) = stuck.take() {
                 let error = self.failure(watch, *failed, reason, &running);
                 report(&error, &running.iter().copied().collect::<Vec<_>>());
-                stuck = None;
             }
         }
     }
@@ -235,23 +271,24 @@ impl World {
         let (start, traced) = settings.unwrap_or_else(|| (Instant::now(), Traced::Never));
         (0..self.size()).map(|rank| Arc::new(Record::new(rank, start, traced))).collect()
     }
-    fn meshes<D: Device<Place: SharedPlace>>(
+    fn mesh<D: Device<Place: SharedPlace>>(
         &self,
+        rank: usize,
         place: &D::Place,
-        watch: &Arc<Watch>,
-    ) -> Vec<Mesh<D::Place>> {
-        let world = place.meetings(&Setting { grid: &self.grid, links: &self.links, watch }).0;
-        let mesh = |rank| {
-            let record = watch.record(rank).clone();
-            let engines = world.clone();
-            #[cfg(any(test, feature = "mutants"))]
-            let engines = match &self.trial {
-                None => engines,
-                Some(trial) => on_trial::<D>(trial, rank, &record, &self.grid, &world),
-            };
-            Mesh::new(self.grid.clone(), rank, record, engines)
+        watch: &Watch,
+        world: &Arc<dyn Engines<D::Place>>,
+    ) -> Mesh<D::Place> {
+        let record = watch.record(rank).clone();
+        let engines = match &self.processes {
+            None => world.clone(),
+            Some(processes) => Telling::engines(place, world, processes, self.limit),
         };
-        (0..self.size()).map(mesh).collect()
+        #[cfg(any(test, feature = "mutants"))]
+        let engines = match &self.trial {
+            None => engines,
+            Some(trial) => on_trial::<D>(trial, rank, &record, &self.grid, world),
+        };
+        Mesh::new(self.grid.clone(), rank, record, engines)
     }
 }
 
@@ -296,100 +333,4 @@ fn on_rank<T, E: Display>(watch: &Watch, rank: usize, f: impl FnOnce() -> Result
 }
 
 #[cfg(all(test, not(loom)))]
-mod tests {
-    use super::*;
-    use crate::threads::tests::until;
-    use crate::{CommError, Op, Reduce};
-    use std::sync::Mutex;
-    use tensor::{Category, Cpu, F61, Scalar, Tensor};
-
-    #[test]
-    fn results_come_by_rank_and_worlds_run_again() {
-        let world = World::threads(&[(Axis::Tp, 3)]).unwrap();
-        for _ in 0..2 {
-            let ran = world.run(|_: Cpu<f32>, mesh| {
-                let name = std::thread::current().name().unwrap_or_default().to_string();
-                Ok::<_, CommError>((mesh.rank(), mesh.size(), name))
-            });
-            let expected = (0..3).map(|rank| (rank, 3, format!("rank {rank}")));
-            assert!(ran.unwrap().into_iter().eq(expected));
-        }
-    }
-
-    /// Kills: a rank without the caller's key, or with another.
-    #[test]
-    fn ranks_inherit_the_key() {
-        let world = World::threads(&[(Axis::Dp, 3)]).unwrap();
-        let keys = || world.run(|_: Cpu<F61>, _| Ok::<_, CommError>(Key::current())).unwrap();
-        assert_eq!(keys(), [None; 3]);
-        let _key = Key(7).enter();
-        assert_eq!(keys(), [Some(Key(7)); 3]);
-    }
-
-    #[test]
-    fn errors_of_any_kind_come_with_their_rank() {
-        let world = World::threads(&[(Axis::Tp, 4)]).unwrap();
-        let ran = world.run(|_: Cpu<f32>, mesh| if mesh.rank() == 2 { Err("disk on fire") } else { Ok(()) });
-        assert_eq!(ran.unwrap_err().to_string(), "rank 2: disk on fire");
-        let ran =
-            world.run(|_: Cpu<f32>, _| -> Result<(), String> { std::panic::resume_unwind(Box::new(7)) });
-        assert_eq!(ran.unwrap_err().reason, "panicked anew, without a place");
-    }
-
-    /// Kills: a run that hangs silently on a rank that computes on for ever.
-    #[test]
-    fn ranks_that_do_not_end_are_reported() {
-        let reports = Arc::new(Mutex::new(Vec::new()));
-        let (hears, trace) = (reports.clone(), Trace::new());
-        let stuck = Stuck::new(move |error: &RankError, running: &[usize]| {
-            hears.lock().unwrap().push((error.clone(), running.to_vec()));
-        });
-        let world = World::threads(&[(Axis::Tp, 3)]).unwrap().limit(Duration::from_millis(20));
-        let error = world.traced(&trace, "stuck").when_stuck(stuck).run(|_: Cpu<f32>, mesh| {
-            until(|| mesh.rank() != 1 || !reports.lock().unwrap().is_empty());
-            if mesh.rank() == 0 { mesh.group(Axis::Tp).barrier() } else { Ok(()) }
-        });
-        let reports = reports.lock().unwrap().clone();
-        let [(early, running)] = &reports[..] else { panic!("{reports:?}") };
-        assert_eq!(running, &[1]);
-        let why = ["did not come within", "has finished"];
-        assert!(why.iter().any(|text| early.reason.contains(text)), "{early}");
-        let table = early.calls.to_string();
-        for (rank, end) in [(0, "ended with an error"), (1, "still runs"), (2, "ended")] {
-            let mut rows = table.lines().filter(|row| row.starts_with(&format!("   {rank} ")));
-            assert!(rows.next_back().is_some_and(|row| row.ends_with(&format!("  {end}"))), "{table}");
-        }
-        assert_eq!(error.unwrap_err().reason, early.reason);
-        assert_eq!(trace.runs()[0].ranks.len(), 3);
-    }
-
-    #[test]
-    fn a_world_may_hold_many_ranks_up_to_its_limit() {
-        let ran = World::threads(&[(Axis::Dp, 8), (Axis::Tp, 16)]).unwrap().run(|device: Cpu<F61>, mesh| {
-            let mut one = Tensor::from_fn(&device, Category::Buffers, 1, 1, |_| F61::ONE);
-            for (_, group) in mesh.axes() {
-                group.all_reduce(&mut one, Reduce::Sum)?;
-            }
-            Ok::<_, CommError>(one.read().unwrap()[0])
-        });
-        assert_eq!(ran.unwrap(), [F61::new(128); 128]);
-        assert!(World::threads(&[(Axis::Dp, 1025)]).is_err());
-    }
-
-    #[test]
-    fn a_world_of_one_sends_nothing() {
-        let ran = World::threads(&[]).unwrap().run(|device: Cpu<F61>, mesh| {
-            let mut x = Tensor::from_fn(&device, Category::Buffers, 2, 3, F61::from_usize);
-            for (_, group) in mesh.axes() {
-                group.all_reduce(&mut x, Reduce::Stab)?;
-                group.broadcast(&mut x, 0)?;
-                group.barrier()?;
-                x = group.reduce_scatter(&group.all_gather(&x)?)?;
-            }
-            assert!(x.read().unwrap().into_iter().eq((0..6).map(F61::from_usize)));
-            assert_eq!(mesh.ledger().get(Axis::Tp, Op::AllReduce).calls, 0);
-            Ok::<_, CommError>(mesh.ledger().iter().count())
-        });
-        assert_eq!(ran.unwrap(), [0]);
-    }
-}
+mod tests;

@@ -10,6 +10,7 @@ pub(crate) use ranks::RanksArgs;
 pub(crate) use train::{DropoutRate, TrainArgs};
 
 use super::pictures::{PicturesArgs, Plain};
+use super::processes;
 use crate::commands::bench::{self, BenchArgs};
 use crate::commands::collectives::{self, CollectivesArgs};
 use crate::commands::diff::{self, DiffArgs};
@@ -47,10 +48,10 @@ pub(crate) enum Command {
     #[command(allow_negative_numbers = true)]
     Compare(CompareArgs),
     /// Train on text, or on given ids, with checkpoints
-    #[command(allow_negative_numbers = true)]
+    #[command(allow_negative_numbers = true, after_long_help = processes::HELP)]
     Train(TrainArgs),
     /// Continue prompts
-    #[command(allow_negative_numbers = true)]
+    #[command(allow_negative_numbers = true, after_long_help = processes::HELP)]
     Generate(GenerateArgs),
     /// Prove that a layout equals the unsplit model, bit for bit, in a finite field
     #[command(allow_negative_numbers = true)]
@@ -59,6 +60,7 @@ pub(crate) enum Command {
     #[command(allow_negative_numbers = true)]
     Price(PriceArgs),
     /// Tell the loss and the perplexity of a text or of given ids
+    #[command(after_long_help = processes::HELP)]
     Eval(EvalArgs),
     /// Write a model anew, in the Hugging Face layout, with numbers of another kind
     Convert(ConvertArgs),

@@ -2,13 +2,27 @@
 use parallel::{Error, Result};
 use std::io::{ErrorKind, IsTerminal, Write, stderr, stdout};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// The first failure of standard output; what comes after it is not written.
 static FAILED: OnceLock<(ErrorKind, String)> = OnceLock::new();
 
+/// Whether this process is a rank that another one speaks for.
+static HUSHED: AtomicBool = AtomicBool::new(false);
+
+/// From now on nothing is shown but failures.
+pub(crate) fn hush() {
+    HUSHED.store(true, Relaxed);
+}
+
+/// Whether nothing is shown but failures.
+pub(crate) fn hushed() -> bool {
+    HUSHED.load(Relaxed)
+}
+
 /// Writes a line of results.
 pub(crate) fn line(text: &str) {
-    if FAILED.get().is_some() {
+    if FAILED.get().is_some() || hushed() {
         return;
     }
     let mut out = stdout().lock();
@@ -19,6 +33,13 @@ pub(crate) fn line(text: &str) {
 
 /// Writes a line for people beside the results. If nobody can read it, nothing is lost.
 pub(crate) fn note(text: &str) {
+    if !hushed() {
+        failure(text);
+    }
+}
+
+/// Writes a line of what went wrong.
+pub(crate) fn failure(text: &str) {
     let _ = writeln!(stderr().lock(), "{text}");
 }
 

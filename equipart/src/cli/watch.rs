@@ -26,7 +26,7 @@ impl Watch {
         Self::new(ProgressBar::new_spinner(), ProgressStyle::with_template("{spinner} {msg} ({elapsed})"))
     }
     fn new(bar: ProgressBar, style: Result<ProgressStyle, indicatif::style::TemplateError>) -> Self {
-        let terminal = std::io::stderr().is_terminal();
+        let terminal = std::io::stderr().is_terminal() && !out::hushed();
         bar.set_style(style.expect("a template that was tried"));
         if terminal {
             bar.enable_steady_tick(Duration::from_millis(200));

@@ -2,7 +2,7 @@
 use crate::cli::args::{self, EvalArgs};
 use crate::cli::pictures::{digits, only_text};
 use crate::cli::watch::Watch;
-use crate::cli::{corpus, learner, show};
+use crate::cli::{corpus, learner, processes, show};
 use crate::commands::train::settings::sequences;
 use crate::device::in_device;
 use comm::Axis;
@@ -10,7 +10,7 @@ use kernels::{Kernels, Meta};
 use layers::{Design, Loads};
 use models::{Learner, Model, ids, text};
 use parallel::number::Runs;
-use parallel::{At, Batch, Layout, Result, Sequence, Trainer, bail, budget, price, session};
+use parallel::{At, Batch, Layout, Network, Result, Sequence, Trainer, bail, budget, price, session};
 use serde::Serialize;
 use tensor::{Real, Tensor, files};
 
@@ -34,14 +34,14 @@ pub struct Evaluation {
 /// Sequences, and pictures, evaluated together on each data rank.
 const TOGETHER: [usize; 2] = [8, 1000];
 
-/// Evaluates sequences under a layout; `watch` is told how many parts of how many are done.
+/// Evaluates sequences under a layout, over a network; `watch` is told how many parts of how many are done.
 ///
 /// # Errors
 /// If the layout does not fit the model, there are fewer sequences than data ranks, the machine has not the memory, or
 /// a rank fails.
 pub fn evaluate<D: Runs>(
     model: &Learner,
-    layout: &Layout,
+    (layout, network): (&Layout, &Network),
     sequences: Vec<Sequence>,
     watch: &(dyn Fn(usize, usize) + Sync),
 ) -> Result<Evaluation> {
@@ -56,17 +56,18 @@ pub fn evaluate<D: Runs>(
         program(&at, design, &largest, &|_| ()).map(drop)
     })?;
     budget::fits::<D::Place>(format_args!("evaluating under {layout}"), layout.ranks(), peak.all)?;
-    let ranks = session::run((layout, &layout.world()?), model.values(), |at: At<D>| {
-        let done = |n| {
-            if at.mesh.rank() == 0 {
-                watch(n, microbatches);
-            }
-        };
-        let (loss, mut trainer) = program(&at, design, &batch, &done)?;
-        let experts = trainer.take_loads();
-        let right = pictures.then(|| trainer.correct(&batch, &|_| ())).transpose()?;
-        Ok((loss.read().expect("the host has values")[0].to_f64(), right, experts))
-    })?;
+    let ranks =
+        session::run((layout, &network.world(layout, "evaluation")?), model.values(), |at: At<D>| {
+            let done = |n| {
+                if at.mesh.rank() == 0 {
+                    watch(n, microbatches);
+                }
+            };
+            let (loss, mut trainer) = program(&at, design, &batch, &done)?;
+            let experts: Loads = network.of_all(at.mesh, trainer.take_loads())?.into_iter().collect();
+            let right = pictures.then(|| trainer.correct(&batch, &|_| ())).transpose()?;
+            Ok((loss.read().expect("the host has values")[0].to_f64(), right, experts))
+        })?;
     let ((loss, right), tokens) = ((ranks[0].0, ranks[0].1), batch.counted());
     let experts = ranks.into_iter().map(|(.., experts)| experts).collect();
     if !loss.is_finite() {
@@ -120,9 +121,9 @@ pub(crate) fn run(a: EvalArgs, json: bool) -> Result<bool> {
     let watch = Watch::bar(0);
     let layout = a.on_ranks.of(a.layout, &model.design)?;
     let watching = |done, of| watch.part("evaluated", done, of);
+    let network = processes::joined(Network::default(), &layout, a.on_ranks.split.as_ref(), &[])?;
     a.number.device.open(layout.ranks())?;
-    let evaluation =
-        in_device!((a.number.device, a.number.name), D => evaluate::<D>(&model, &layout, all, &watching))?;
+    let evaluation = in_device!((a.number.device, a.number.name), D => evaluate::<D>(&model, (&layout, &network), all, &watching))?;
     watch.done();
     let Evaluation { loss, perplexity, tokens, accuracy, .. } = evaluation;
     show::one(json, &evaluation, || match accuracy {

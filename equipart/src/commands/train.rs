@@ -9,7 +9,7 @@ use self::run::{NO_CHECKPOINTS, StepLine, TrainData, TrainRun};
 use self::state::State;
 use crate::cli::args::{self, ModelName, TrainArgs};
 use crate::cli::watch::Watch;
-use crate::cli::{config, corpus, model, noted, pictures, show};
+use crate::cli::{config, corpus, model, noted, pictures, processes, show};
 use crate::commands::profile;
 use crate::device::DeviceName;
 use models::tokenizer::TokenizerSource;
@@ -69,7 +69,7 @@ pub(crate) fn run(a: TrainArgs, json: bool) -> Result<bool> {
     let every = pictures.map_or(100, |digits| epochs::steps(digits, settings.batch_size));
     let out = a.out.clone().or_else(|| a.resume.clone());
     let network = a.network.network(out.as_deref())?;
-    let run = TrainRun {
+    let mut run = TrainRun {
         source: &learnt,
         settings,
         layout: a.on_ranks.of(a.layout, &model.design)?,
@@ -86,9 +86,12 @@ pub(crate) fn run(a: TrainArgs, json: bool) -> Result<bool> {
     if out.is_none() && a.checkpoint_every.is_some() {
         bail!("--checkpoint-every says when to save, and nothing is saved without --out");
     }
+    let only = [("dump", a.dump.is_some()), ("profile", a.profile)];
+    run.network = processes::joined(run.network, &run.layout, a.on_ranks.split.as_ref(), &only)?;
     a.dump.as_deref().map_or(Ok(()), dump::prepare)?;
     let lock = |dir| state::prepare(dir, a.resume.as_deref(), &run.model);
-    let _lock = out.as_deref().map(lock).transpose()?;
+    let told = run.network.processes.as_ref().is_none_or(|processes| processes.rank() == 0);
+    let _lock = out.as_deref().filter(|_| told).map(lock).transpose()?;
     watch.of(run.settings.steps);
     let tell = |line: &StepLine| {
         watch.step(line, json || pictures.is_some());

@@ -8,7 +8,7 @@ use equipart::commands::train::settings::sequences;
 use layers::Kind;
 use models::text::{Corpus, windows};
 use models::{Model, embedded};
-use parallel::{Layout, Trainer};
+use parallel::{Layout, Network, Trainer};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use tensor::Cpu;
@@ -49,7 +49,8 @@ fn the_model_beats_an_order_3_model_on_held_out_text() {
 fn held_out_of(model: Model, layout: &str) -> Evaluation {
     let corpus = Corpus::new(embedded::CORPUS, "the embedded text", 256).unwrap();
     let all = sequences(windows(&corpus.held_out, 256));
-    evaluate::<Cpu<f32>>(&model.into(), &layout.parse().unwrap(), all, &|_, _| ()).unwrap()
+    evaluate::<Cpu<f32>>(&model.into(), (&layout.parse().unwrap(), &Network::default()), all, &|_, _| ())
+        .unwrap()
 }
 
 /// Kills: a sister that lost what the default knew, one that has a few experts do all the work.

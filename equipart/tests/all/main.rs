@@ -21,6 +21,7 @@ mod memory_limit;
 mod models;
 mod network;
 mod order3;
+mod processes;
 mod profile;
 mod runs;
 mod schedule;

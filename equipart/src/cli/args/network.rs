@@ -44,6 +44,7 @@ impl NetworkArgs {
             stuck: Some(stuck(self.trace.clone(), trace.clone())),
             trace,
             profile: false,
+            processes: None,
         })
     }
     /// The first of these flags that is given.

@@ -253,7 +253,7 @@ impl TrainRun<'_> {
                 state::save(dir, &self.settings, &self.model, trainer)?;
             }
         }
-        let experts = trainer.take_loads();
+        let experts = self.network.of_all(mesh, trainer.take_loads())?.into_iter().collect();
         let held_out_bits_per_byte = match self.source {
             TrainData::Text(corpus) => held_out(trainer, corpus, self.settings.seq, mesh)?,
             TrainData::Ids(_) | TrainData::Digits(_) => None,

@@ -1,0 +1,100 @@
+//! Which rank a process is, by the variables that torchrun sets. Source: PyTorch, "torchrun (Elastic Launch)", "Environment
+//! Variables".
+use std::fmt::Display;
+
+/// Which rank a process is, of how many, and where they meet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Launch {
+    /// The rank: `RANK`.
+    pub rank: usize,
+    /// How many there are: `WORLD_SIZE`.
+    pub ranks: usize,
+    /// The rank counted on its machine, which picks its card: `LOCAL_RANK`, or the rank.
+    pub local: usize,
+    /// Where rank 0 listens: `MASTER_ADDR`.
+    pub host: String,
+    /// At which port: `MASTER_PORT`, or the one after it where torchrun's own store listens there.
+    pub port: u16,
+}
+
+impl Launch {
+    /// That of this process, by its variables; none where there is no `RANK`.
+    ///
+    /// # Errors
+    /// In one sentence, which variable is missing or is no number that fits.
+    pub fn of_process() -> Result<Option<Self>, String> {
+        Self::by(&|name| std::env::var(name).ok())
+    }
+    /// That of a process with these variables.
+    pub(crate) fn by(get: &dyn Fn(&str) -> Option<String>) -> Result<Option<Self>, String> {
+        let Some(rank) = get("RANK") else { return Ok(None) };
+        let wanted = |name: &str, what: &str| {
+            get(name).ok_or_else(|| format!("RANK is {rank}, and {name} is not set: {what}"))
+        };
+        let (ranks, host) = (
+            number("WORLD_SIZE", &wanted("WORLD_SIZE", "it is how many ranks there are")?)?,
+            wanted("MASTER_ADDR", "it is the host of rank 0, where ranks meet")?,
+        );
+        let port = wanted("MASTER_PORT", "it is a free port of rank 0's host, where ranks meet")?;
+        let store = get("TORCHELASTIC_USE_AGENT_STORE").as_deref() == Some("True"); // it listens there itself
+        let free = port.trim().parse::<u16>().ok().filter(|&port| port > 0);
+        let free = free.and_then(|port| port.checked_add(store.into()));
+        let port = free.ok_or_else(|| format!("MASTER_PORT is {port:?}: it is a port, from 1 to 65535"))?;
+        let rank = number("RANK", &rank)?;
+        if rank >= ranks {
+            return Err(format!(
+                "RANK is {rank} and WORLD_SIZE {ranks}: ranks count from 0 to WORLD_SIZE - 1"
+            ));
+        }
+        let local = get("LOCAL_RANK").map_or(Ok(rank), |local| number("LOCAL_RANK", &local))?;
+        Ok(Some(Self { rank, ranks, local, host, port }))
+    }
+}
+
+fn number(name: impl Display, text: &str) -> Result<usize, String> {
+    text.trim().parse().map_err(|_| format!("{name} is {text:?}: it is a number, from 0 on"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn by(variables: &[(&str, &str)]) -> Result<Option<Launch>, String> {
+        let get = |name: &str| variables.iter().find(|(n, _)| *n == name).map(|(_, v)| (*v).to_string());
+        Launch::by(&get)
+    }
+
+    /// Kills: a variable taken for another, one that is missing or no number and goes unnoticed, a rank too many.
+    #[test]
+    fn variables_are_read_or_named() {
+        let all = [("RANK", "3"), ("WORLD_SIZE", "4"), ("MASTER_ADDR", "a"), ("MASTER_PORT", "29500")];
+        let launch = Launch { rank: 3, ranks: 4, local: 3, host: "a".into(), port: 29500 };
+        assert_eq!((by(&[]), by(&all[1..])), (Ok(None), Ok(None)));
+        assert_eq!(by(&all), Ok(Some(launch.clone())));
+        let more = |name, value| by(&[&[(name, value)], &all[..]].concat());
+        assert_eq!(more("LOCAL_RANK", "1"), Ok(Some(Launch { local: 1, ..launch.clone() })));
+        assert_eq!(more("TORCHELASTIC_USE_AGENT_STORE", "True"), Ok(Some(Launch { port: 29501, ..launch })));
+        for (i, what) in [
+            (1, "how many ranks there are"),
+            (2, "the host of rank 0, where"),
+            (3, "a free port of rank 0's host, where"),
+        ] {
+            let rest: Vec<_> = all.iter().copied().filter(|(name, _)| *name != all[i].0).collect();
+            let seen = by(&rest).unwrap_err();
+            assert!(
+                seen.starts_with(&format!("RANK is 3, and {} is not set: it is {what}", all[i].0)),
+                "{seen}"
+            );
+        }
+        for (name, value, why) in [
+            ("RANK", "x", "RANK is \"x\": it is a number, from 0 on"),
+            ("RANK", "4", "RANK is 4 and WORLD_SIZE 4: ranks count from 0 to WORLD_SIZE - 1"),
+            ("WORLD_SIZE", "-4", "WORLD_SIZE is \"-4\": it is a number, from 0 on"),
+            ("LOCAL_RANK", "", "LOCAL_RANK is \"\": it is a number, from 0 on"),
+            ("MASTER_PORT", "0", "MASTER_PORT is \"0\": it is a port, from 1 to 65535"),
+            ("MASTER_PORT", "65536", "MASTER_PORT is \"65536\": it is a port, from 1 to 65535"),
+        ] {
+            assert_eq!(more(name, value), Err(why.into()));
+        }
+    }
+}

@@ -1,0 +1,275 @@
+//! How processes find each other: rank 0 listens, all others tell it who they are and where they listen, and learn where the
+//! others do; then each two are joined by one connection.
+use super::frame::{Reader, Told, Writer};
+use super::launch::Launch;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::io::{self, BufReader};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// How long it is waited between two looks whether a process has come.
+const EVERY: Duration = Duration::from_millis(20);
+/// How long who has come takes at most to tell who it is.
+const PROMPT: Duration = Duration::from_secs(2);
+
+/// The connections of this process, which is one rank, with those of all others.
+pub struct Processes {
+    rank: usize,
+    others: BTreeMap<usize, Connection>,
+}
+
+struct Connection {
+    stream: TcpStream,
+    reader: Mutex<BufReader<TcpStream>>, // its stand-in's, run after run
+}
+
+impl fmt::Debug for Processes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "rank {} of {}", self.rank, self.ranks())
+    }
+}
+
+/// Who comes to rank 0.
+struct Hello {
+    rank: usize,
+    ranks: usize,
+    about: String,
+    at: String, // where it listens
+}
+
+impl Processes {
+    /// Waits until the processes of all ranks have met, each of which says the same `about` itself: what it was asked to do.
+    ///
+    /// # Errors
+    /// In one sentence: that rank 0 cannot listen, that some did not come in time, or that they do not agree; the same on all that came.
+    pub fn meet(launch: &Launch, about: &str, limit: Duration) -> Result<Arc<Self>, String> {
+        let until = Instant::now() + limit;
+        let streams = match launch.rank {
+            0 => gathered(launch, about, limit, until)?,
+            _ => joined(launch, about, limit, until)?,
+        };
+        let connection = |(rank, stream): (usize, TcpStream)| {
+            stream.set_nodelay(true)?;
+            stream.set_nonblocking(false)?;
+            stream.set_read_timeout(None)?;
+            let reader = Mutex::new(BufReader::with_capacity(1 << 16, stream.try_clone()?));
+            Ok((rank, Connection { stream, reader }))
+        };
+        let others: io::Result<_> = streams.into_iter().map(connection).collect();
+        let others = others.map_err(|why| format!("the connections of rank {} fail: {why}", launch.rank))?;
+        Ok(Arc::new(Self { rank: launch.rank, others }))
+    }
+    /// This process' rank.
+    pub fn rank(&self) -> usize {
+        self.rank
+    }
+    /// How many there are.
+    pub fn ranks(&self) -> usize {
+        self.others.len() + 1
+    }
+    /// The other ranks, and where they are told something.
+    pub(super) fn others(&self) -> impl Iterator<Item = (usize, &TcpStream)> {
+        self.others.iter().map(|(rank, connection)| (*rank, &connection.stream))
+    }
+    /// What a rank tells, for who stands in for it.
+    pub(super) fn told_by<T>(&self, rank: usize, hear: impl FnOnce(&mut BufReader<TcpStream>) -> T) -> T {
+        hear(&mut self.others[&rank].reader.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+    /// A run begins: who takes nothing for so long is late.
+    pub(crate) fn begin(&self, limit: Duration) {
+        self.others().for_each(|(_, stream)| drop(stream.set_write_timeout(Some(limit))));
+    }
+    /// Tells all that this rank has ended: well, or by this failure of a rank.
+    pub(crate) fn end(&self, failure: Option<&(usize, String)>) {
+        let mut frame = Writer::default();
+        match failure {
+            None => frame.told(Told::Well),
+            Some((rank, reason)) => {
+                frame.told(Told::Failed);
+                frame.word(*rank);
+                frame.text(reason);
+            }
+        }
+        self.others().for_each(|(_, stream)| drop(frame.send(stream, &[]))); // who has gone is told of by its stand-in
+    }
+    /// Leaves: nobody is heard or told any more.
+    pub(crate) fn leave(&self) {
+        self.others().for_each(|(_, stream)| drop(stream.shutdown(Shutdown::Both)));
+    }
+}
+
+/// Rank 0's part: the connections of all others, by rank.
+fn gathered(
+    launch: &Launch,
+    about: &str,
+    limit: Duration,
+    until: Instant,
+) -> Result<Vec<(usize, TcpStream)>, String> {
+    let Launch { ranks, host, port, .. } = launch;
+    let listener = TcpListener::bind((&**host, *port)).and_then(|listener| {
+        listener.set_nonblocking(true)?;
+        Ok(listener)
+    });
+    let listener = listener.map_err(|why| {
+        format!("rank 0 cannot listen at {host}:{port}: {why}; MASTER_ADDR is a host of its own, MASTER_PORT a free port there")
+    })?;
+    let mut came: BTreeMap<usize, (TcpStream, String)> = BTreeMap::new();
+    let mut others = Vec::new(); // who came too much
+    let mut why = None;
+    while came.len() + 1 < *ranks && why.is_none() {
+        if let Some((stream, hello)) = next(&listener, until).and_then(|stream| {
+            let hello = hello(&stream).ok()?;
+            Some((stream, hello))
+        }) {
+            why = disagrees(&hello, *ranks, about, &came);
+            match why {
+                None => drop(came.insert(hello.rank, (stream, hello.at))),
+                Some(_) => others.push(stream),
+            }
+        } else if Instant::now() >= until {
+            let missing: Vec<_> =
+                (1..*ranks).filter(|rank| !came.contains_key(rank)).map(|r| r.to_string()).collect();
+            let ranks = if missing.len() == 1 { "rank" } else { "ranks" };
+            why = Some(format!(
+                "{ranks} {} did not come to {host}:{port} within {limit:?}",
+                missing.join(", ")
+            ));
+        }
+    }
+    let mut answer = Writer::default();
+    answer.text(why.as_deref().unwrap_or_default());
+    answer.word(RandomState::new().build_hasher().finish() as usize); // by which those of one meeting know each other
+    (1..*ranks).for_each(|rank| answer.text(came.get(&rank).map_or("", |(_, at)| at)));
+    for stream in came.values().map(|(stream, _)| stream).chain(&others) {
+        let _ = answer.send(stream, &[]); // who has gone is missed in the first call
+    }
+    why.map_or(Ok(()), Err)?;
+    Ok(came.into_iter().map(|(rank, (stream, _))| (rank, stream)).collect())
+}
+
+/// Why who says this does not belong to those who came.
+fn disagrees(
+    hello: &Hello,
+    ranks: usize,
+    about: &str,
+    came: &BTreeMap<usize, (TcpStream, String)>,
+) -> Option<String> {
+    let rank = hello.rank;
+    if hello.ranks != ranks {
+        return Some(format!("rank {rank} has WORLD_SIZE {}, rank 0 has {ranks}", hello.ranks));
+    }
+    if rank == 0 || came.contains_key(&rank) {
+        return Some(format!("two processes have RANK {rank}"));
+    }
+    let differ = hello.about != about;
+    differ.then(|| {
+        format!("ranks were asked for different things: rank {rank} for {}, rank 0 for {about}", hello.about)
+    })
+}
+
+/// The part of every other rank.
+fn joined(
+    launch: &Launch,
+    about: &str,
+    limit: Duration,
+    until: Instant,
+) -> Result<Vec<(usize, TcpStream)>, String> {
+    let Launch { rank, ranks, host, port, .. } = launch;
+    let nobody = |why| format!("rank {rank} found no rank 0 at {host}:{port} within {limit:?}: {why}");
+    let zero = reached(|| (&**host, *port).to_socket_addrs(), until).map_err(nobody)?;
+    let fails = |why: io::Error| format!("rank {rank} lost the others at {host}:{port}: {why}");
+    let meet = || {
+        let listener = TcpListener::bind((zero.local_addr()?.ip(), 0))?;
+        listener.set_nonblocking(true)?;
+        let mut hello = Writer::default();
+        hello.text(VERSION);
+        hello.words([*rank, *ranks]);
+        hello.text(about);
+        hello.text(&listener.local_addr()?.to_string());
+        hello.send(&zero, &[])?;
+        zero.set_read_timeout(Some(limit + PROMPT))?;
+        Ok((listener, Reader::receive(&mut &zero)?))
+    };
+    let (listener, mut answer) = meet().map_err(fails)?;
+    let no_answer = || fails(super::frame::no_frame());
+    let why = answer.text().ok_or_else(no_answer)?;
+    if !why.is_empty() {
+        return Err(why);
+    }
+    let meeting = answer.word().ok_or_else(no_answer)?;
+    let mut streams = vec![(0, zero)];
+    for other in 1..*rank {
+        let at = answer.text().ok_or_else(no_answer)?;
+        let stream = reached(|| at.to_socket_addrs(), until.max(Instant::now() + PROMPT)).map_err(fails)?;
+        let mut own = Writer::default();
+        own.words([meeting, *rank]);
+        own.send(&stream, &[]).map_err(fails)?;
+        streams.push((other, stream));
+    }
+    while streams.len() + 1 < *ranks {
+        let Some(stream) = next(&listener, until.max(Instant::now() + PROMPT)) else {
+            return Err(format!("rank {rank} was not reached by all other ranks within {limit:?}"));
+        };
+        let own = Reader::receive(&mut &stream).ok().and_then(|mut own| Some([own.word()?, own.word()?]));
+        streams.extend(own.filter(|[of, _]| *of == meeting).map(|[_, other]| (other, stream)));
+    }
+    Ok(streams)
+}
+
+/// What programs that meet have in common.
+const VERSION: &str = concat!("equipart ", env!("CARGO_PKG_VERSION"));
+
+/// Who somebody is that has come.
+fn hello(stream: &TcpStream) -> io::Result<Hello> {
+    let mut hello = Reader::receive(&mut &*stream)?;
+    let mut read = || {
+        let version = hello.text()?;
+        let (rank, ranks, about, at) = (hello.word()?, hello.word()?, hello.text()?, hello.text()?);
+        (version == VERSION).then_some(Hello { rank, ranks, about, at })
+    };
+    read().ok_or_else(super::frame::no_frame)
+}
+
+/// The next who comes until then.
+fn next(listener: &TcpListener, until: Instant) -> Option<TcpStream> {
+    loop {
+        if let Ok((stream, _)) = listener.accept() {
+            let prompt = stream.set_nonblocking(false).and_then(|()| stream.set_read_timeout(Some(PROMPT)));
+            return prompt.is_ok().then_some(stream);
+        }
+        if Instant::now() >= until {
+            return None;
+        }
+        sleep(EVERY);
+    }
+}
+
+/// A connection with who listens there until then.
+fn reached<A: Iterator<Item = SocketAddr>>(
+    at: impl Fn() -> io::Result<A>,
+    until: Instant,
+) -> io::Result<TcpStream> {
+    loop {
+        let left = until.saturating_duration_since(Instant::now()).max(EVERY);
+        let mut why = io::Error::new(io::ErrorKind::NotFound, "no such host");
+        match at() {
+            Err(error) => why = error,
+            Ok(all) => {
+                for at in all {
+                    match TcpStream::connect_timeout(&at, left) {
+                        Ok(stream) => return Ok(stream),
+                        Err(error) => why = error,
+                    }
+                }
+            }
+        }
+        if Instant::now() >= until {
+            return Err(why);
+        }
+        sleep(EVERY);
+    }
+}

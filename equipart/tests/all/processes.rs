@@ -1,0 +1,227 @@
+//! Ranks as processes of the binary, found by torchrun's variables: they have what threads have, bit for bit, and whatever goes
+//! wrong between them is one sentence in each.
+use crate::child::{Watched, binary, output};
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+/// A port that was free a moment ago.
+fn port() -> u16 {
+    TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port()
+}
+/// The process of one rank.
+fn rank(rank: usize, ranks: usize, port: u16, args: &[&str]) -> Command {
+    let mut command = binary();
+    let variables = [("RANK", rank), ("WORLD_SIZE", ranks), ("MASTER_PORT", port.into())];
+    command.args(args).env("MASTER_ADDR", "127.0.0.1").stdin(Stdio::null());
+    command.envs(variables.map(|(name, number)| (name, number.to_string())));
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+/// What the processes of all ranks print.
+fn all(ranks: usize, args: &[&str], prepared: &dyn Fn(&mut Command)) -> Vec<Output> {
+    let port = port();
+    let start = |place| {
+        let mut command = rank(place, ranks, port, args);
+        prepared(&mut command);
+        Watched::start(&mut command)
+    };
+    let started: Vec<_> = (0..ranks).map(start).collect();
+    started.into_iter().map(Watched::output).collect()
+}
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+/// What rank 0 of processes that all end well shows; the others show nothing.
+fn shown(ranks: usize, args: &[&str], prepared: &dyn Fn(&mut Command)) -> String {
+    let outputs = all(ranks, args, prepared);
+    for (rank, output) in outputs.iter().enumerate() {
+        assert!(output.status.success(), "rank {rank}: {}", text(&output.stderr));
+        assert!(rank == 0 || (output.stdout.is_empty() && output.stderr.is_empty()), "rank {rank}");
+    }
+    text(&outputs[0].stdout)
+}
+/// The losses of lines of training.
+fn losses(lines: &str) -> Vec<String> {
+    lines.lines().map(|line| line.split("tokens_per_second").next().unwrap().to_string()).collect()
+}
+
+const CONFIG: &str = r#"{"model_type": "llama", "hidden_size": 16, "num_attention_heads": 2, "num_key_value_heads": 2,
+    "num_hidden_layers": 2, "intermediate_size": 24, "vocab_size": 256, "max_position_embeddings": 32,
+    "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "tie_word_embeddings": false, "hidden_act": "silu"}"#;
+
+/// A folder with a config and a batch, and their paths.
+fn small() -> (tempfile::TempDir, String, String) {
+    let dir = tempfile::tempdir().unwrap();
+    let [config, batch] = ["config.json", "ids.json"].map(|name| dir.path().join(name));
+    std::fs::write(&config, CONFIG).unwrap();
+    std::fs::write(&batch, "[[1,2,3,4,5,6,7],[9,8,7,6,5,4],[72,101,108,108,111],[200,3,200,3]]").unwrap();
+    let [config, batch] = [config, batch].map(|path| path.display().to_string());
+    (dir, config, batch)
+}
+fn same_files(a: &Path, b: &Path) {
+    let mut names: Vec<_> = std::fs::read_dir(a).unwrap().map(|file| file.unwrap().file_name()).collect();
+    names.sort();
+    assert!(names.len() >= 3, "{names:?}");
+    for name in names {
+        assert!(
+            std::fs::read(a.join(&name)).unwrap() == std::fs::read(b.join(&name)).unwrap(),
+            "{}",
+            name.display()
+        );
+    }
+}
+
+/// Kills: a loss, a weight, an optimizer's state, a text or an evaluation that differs by a bit from that of threads; a rank
+/// besides the first that shows something; a text or a loss of another rank that is lost.
+#[test]
+fn processes_train_generate_and_evaluate_as_threads_do() {
+    let (dir, config, batch) = small();
+    for (layout, ranks) in [("tp=2", 2), ("pp=2,dp=2", 4)] {
+        let [threads, processes] =
+            ["threads", "processes"].map(|name| dir.path().join(format!("{name} {ranks}")));
+        let train = |out: &Path| {
+            let sizes = [
+                "--steps",
+                "3",
+                "--batch",
+                &batch,
+                "--microbatches",
+                "2",
+                "--lr",
+                "0.01",
+                "--optimizer",
+                "adamw",
+            ];
+            let begin =
+                ["train", "--json", "--config", &config, "--layout", layout, "--out"].map(str::to_string);
+            begin
+                .into_iter()
+                .chain([out.display().to_string()])
+                .chain(sizes.map(str::to_string))
+                .collect::<Vec<_>>()
+        };
+        let [of_threads, of_processes] = [&threads, &processes].map(|out| train(out));
+        let of_threads: Vec<_> = of_threads.iter().map(String::as_str).collect();
+        let of_processes: Vec<_> = of_processes.iter().map(String::as_str).collect();
+        let wanted = output(binary().args(&of_threads));
+        assert!(wanted.status.success(), "{}", text(&wanted.stderr));
+        let seen = shown(ranks, &of_processes, &|_| ());
+        assert!(losses(&seen).len() == 3 && losses(&seen) == losses(&text(&wanted.stdout)), "{seen}");
+        same_files(&threads, &processes);
+        let model = threads.display().to_string();
+        let prompts = ["--prompt-ids", "72,101,108", "--prompt-ids", "9,8,7,6,5", "--max-new", "6"];
+        let generate =
+            [&["generate", "--json", "--model", &model, "--layout", layout][..], &prompts].concat();
+        let seconds = |lines: &str| {
+            lines
+                .lines()
+                .map(|line| line.split("\"seconds\"").next().unwrap().to_string())
+                .collect::<Vec<_>>()
+        };
+        let wanted = seconds(&text(&output(binary().args(&generate)).stdout));
+        assert!(wanted.len() == 2 && wanted == seconds(&shown(ranks, &generate, &|_| ())), "{wanted:?}");
+        let eval = ["eval", "--json", "--model", &model, "--batch", &batch, "--layout", layout];
+        assert_eq!(shown(ranks, &eval, &|_| ()), text(&output(binary().args(eval)).stdout));
+    }
+}
+
+/// Kills: ranks on a card whose bits differ from those of ranks that share it as threads.
+#[test]
+fn processes_on_cards_have_what_threads_on_one_have() {
+    let Ok(twin) = cuda::twin::compile(&[]) else {
+        return eprintln!("cards of processes are skipped: no C++ compiler");
+    };
+    let (_dir, config, batch) = small();
+    let train = [
+        "train", "--json", "--config", &config, "--batch", &batch, "--steps", "2", "--layout", "tp=2",
+        "--device", "cuda",
+    ];
+    let on_the_twin = |command: &mut Command| {
+        command.env("EQUIPART_CUDA", &twin).env("EQUIPART_TWIN_CARDS", "2");
+    };
+    let mut threads = binary();
+    on_the_twin(threads.args(train).env("EQUIPART_ENGINE", "card"));
+    let (wanted, outputs) = (output(&mut threads), all(2, &train, &on_the_twin));
+    assert!(wanted.status.success() && outputs.iter().all(|output| output.status.success()), "{outputs:?}");
+    let note = "note: each rank is a process with a GPU, of 2; they are joined by TCP, through the host";
+    assert!(text(&outputs[0].stderr).contains(note), "{}", text(&outputs[0].stderr));
+    assert_eq!(losses(&text(&outputs[0].stdout)), losses(&text(&wanted.stdout)));
+    assert_eq!(losses(&text(&wanted.stdout)).len(), 2);
+}
+
+/// The one sentence that a process ends with.
+fn sentence(output: &Output) -> String {
+    let error = text(&output.stderr);
+    let sentences: Vec<_> = error.lines().filter_map(|line| line.strip_prefix("error: ")).collect();
+    assert!(
+        sentences.len() == 1 && !error.contains("panicked") && output.status.code() == Some(2),
+        "{error}"
+    );
+    sentences[0].to_string()
+}
+
+/// Kills: variables, a command, flags or processes that do not fit and are not refused in one sentence; a process that was killed
+/// and is waited for.
+#[test]
+fn what_does_not_fit_is_one_sentence() {
+    let (_dir, config, batch) = small();
+    let train = ["train", "--config", &config, "--batch", &batch, "--steps", "2", "--layout", "tp=2"];
+    let alone = |args: &[&str], more: &[(&str, &str)]| {
+        let mut command = rank(0, 2, port(), args);
+        sentence(&output(command.envs(more.iter().copied())))
+    };
+    let size = "WORLD_SIZE is 3, and the layout tp=2 has 2 ranks: there is one process a rank";
+    assert_eq!(alone(&train, &[("WORLD_SIZE", "3")]), size);
+    assert_eq!(
+        alone(&train, &[("RANK", "2")]),
+        "RANK is 2 and WORLD_SIZE 2: ranks count from 0 to WORLD_SIZE - 1"
+    );
+    assert_eq!(alone(&train, &[("MASTER_PORT", "x")]), "MASTER_PORT is \"x\": it is a port, from 1 to 65535");
+    let missing = output(rank(0, 2, 1, &train).env_remove("MASTER_ADDR"));
+    assert!(sentence(&missing).starts_with("RANK is 0, and MASTER_ADDR is not set: "));
+    let itself = "RANK is 0, and this command runs all its ranks itself; unset RANK, or start train, generate or eval, which run one \
+         rank a process";
+    for args in [&["compare"][..], &["prove", "--layout", "tp=2"], &["price"], &["bench"]] {
+        assert_eq!(alone(args, &[]), itself);
+    }
+    for flag in [&["--dump", "/nowhere/d"][..], &["--profile"]] {
+        let long = [&train[..5], &["--steps", "9", "--layout", "tp=2"], flag].concat();
+        let seen = alone(&long, &[]);
+        let wanted = "is for ranks that are threads of one process, and RANK is set; leave one of them out";
+        assert!(seen.starts_with(flag[0]) && seen.ends_with(wanted), "{seen}");
+    }
+    let late = alone(&[&train[..], &["--timeout", "0.3"]].concat(), &[]);
+    assert!(
+        late.starts_with("rank 1 did not come to 127.0.0.1:") && late.ends_with(" within 300ms"),
+        "{late}"
+    );
+    let port = port();
+    let other = [&train[..], &["--lr", "0.5"]].concat();
+    let both =
+        [rank(0, 2, port, &train), rank(1, 2, port, &other)].map(|mut command| Watched::start(&mut command));
+    for ended in both.map(Watched::output) {
+        assert!(sentence(&ended).starts_with("ranks were asked for different things: rank 1 for train "));
+    }
+}
+
+/// Kills: a process that was killed and is waited for, or is not named by the others.
+#[test]
+fn a_process_that_is_killed_is_named_by_the_others() {
+    let (_dir, config, batch) = small();
+    let train =
+        ["train", "--json", "--config", &config, "--batch", &batch, "--steps", "1000000", "--layout", "dp=2"];
+    let port = port();
+    let mut zero = Watched::start(&mut rank(0, 2, port, &train));
+    let mut one = Watched::start(&mut rank(1, 2, port, &train));
+    let mut lines = std::io::BufReader::new(zero.process.stdout.take().unwrap());
+    std::io::BufRead::read_line(&mut lines, &mut String::new()).unwrap(); // steps are under way
+    one.process.kill().unwrap();
+    drop(lines);
+    let said = sentence(&zero.output());
+    assert!(
+        said.starts_with("rank 1: its process ended without a word, or its connection broke ("),
+        "{said}"
+    );
+    one.output();
+}
