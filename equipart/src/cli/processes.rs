@@ -63,7 +63,7 @@ pub(crate) fn joined(
     }
     let timed = ("split time", split.is_some_and(|split| matches!(split, BlockSplit::Time)));
     let traced = ("trace", network.trace.is_some());
-    if let Some((flag, _)) = [traced, timed].iter().chain(only).find(|(_, given)| *given) {
+    if let Some((flag, _)) = only.iter().chain(&[traced, timed]).find(|(_, given)| *given) {
         bail!(
             "--{flag} is for ranks that are threads of one process, and RANK is set; leave one of them out"
         );
