@@ -64,11 +64,9 @@ namespace {
 const size_t STACK = 256 << 10;
 const unsigned MOST = 1024; // threads of a block
 
-enum State { READY, WAITS, DONE };
 struct Fiber {
     Context here;
     std::vector<unsigned char> stack;
-    State state = DONE;
     unsigned parity[2] = {0, 0}; // of what it hands to others
 };
 // Threads that meet: those of a block, of a warp or of a group of warps.
@@ -79,6 +77,7 @@ struct Threads {
     std::vector<Fiber*> fibers;
     std::vector<unsigned> order; // in which they run
     unsigned at, live;           // where in it the one that runs stands; how many have not ended
+    u32 ready[MOST / 32], waiting[MOST / 32]; // which of each warp may run, and which wait for others
     Meeting meetings[3][MOST / 32];
     std::vector<unsigned char> hands;
     Context scheduler;
@@ -92,30 +91,28 @@ std::mutex launching; // one block runs at a time: a card has one stream
 const unsigned WIDTH[3] = {MOST, 32, 128};
 Meeting& meeting(int kind, unsigned thread) { return threads.meetings[kind][thread / WIDTH[kind]]; }
 void release(int kind, unsigned thread) {
-    unsigned first = thread / WIDTH[kind] * WIDTH[kind];
-    for (unsigned i = first; i < first + WIDTH[kind] && i < block.threads.x; i++)
-        if (threads.fibers[i]->state == WAITS) threads.fibers[i]->state = READY;
+    unsigned first = thread / WIDTH[kind] * WIDTH[kind] / 32, warps = (block.threads.x + 31) / 32;
+    for (unsigned warp = first; warp < std::min(first + WIDTH[kind] / 32, warps); warp++)
+        threads.ready[warp] |= std::exchange(threads.waiting[warp], 0);
     meeting(kind, thread).came = 0;
 }
 // In which order threads run: forwards, backwards, one warp after the other (3), or mixed by a number.
 std::atomic<int> order{0};
+u32 bit(unsigned thread) { return 1u << thread % 32; }
+void run(Context& here, unsigned thread) {
+    block.thread = thread;
+    go(here, threads.fibers[thread]->here);
+}
 // The next fiber that is ready runs; if none is, the block is at its end, or stuck.
 void next(Context& here, unsigned me) {
     unsigned n = block.threads.x;
     if (order == 3 && me < n) // one warp after the other, each as far as it comes
-        for (unsigned other = me & ~31u; other < (me | 31) + 1 && other < n; other++)
-            if (other != me && threads.fibers[other]->state == READY) {
-                block.thread = other;
-                go(here, threads.fibers[other]->here);
-                return;
-            }
+        if (u32 others = threads.ready[me / 32] & ~bit(me)) return run(here, me / 32 * 32 + __builtin_ctz(others));
     for (unsigned tried = 0; tried < n; tried++) {
         threads.at = threads.at + 1 == n ? 0 : threads.at + 1;
         unsigned other = threads.order[threads.at];
-        if (threads.fibers[other]->state != READY) continue;
-        if (other == me) return;
-        block.thread = other;
-        go(here, threads.fibers[other]->here);
+        if (!(threads.ready[other / 32] & bit(other))) continue;
+        if (other != me) run(here, other);
         return;
     }
     threads.stuck = threads.live > 0;
@@ -126,7 +123,7 @@ void run_fiber() {
     for (;;) {
         threads.body(threads.arguments);
         unsigned me = block.thread;
-        threads.fibers[me]->state = DONE;
+        threads.ready[me / 32] &= ~bit(me);
         threads.live--;
         for (int kind = 0; kind < 3; kind++) { // who has ended is waited for no more
             Meeting& of = meeting(kind, me);
@@ -155,7 +152,8 @@ static void meet(int kind) {
         release(kind, me);
         return;
     }
-    threads.fibers[me]->state = WAITS;
+    threads.ready[me / 32] &= ~bit(me);
+    threads.waiting[me / 32] |= bit(me);
     next(threads.fibers[me]->here, me);
 }
 void meet_block() { meet(0); }
@@ -198,7 +196,8 @@ bool launch(void (*body)(void**), void** arguments, dim3 blocks, unsigned n, uns
                 for (int kind = 0; kind < 3; kind++)
                     for (unsigned first = 0; first < n; first += WIDTH[kind])
                         t.meetings[kind][first / WIDTH[kind]] = {std::min(WIDTH[kind], n - first), 0};
-                for (unsigned i = 0; i < n; i++) t.fibers[i]->state = READY;
+                for (unsigned warp = 0; warp < MOST / 32; warp++)
+                    t.ready[warp] = warp < n / 32 ? ~0u : warp == n / 32 ? bit(n) - 1 : 0, t.waiting[warp] = 0;
                 t.live = n;
                 t.at = n - 1;
                 t.stuck = false;
