@@ -4,6 +4,7 @@
     pytorch.py one         shape L on one thread: forward, training step, decoding
     pytorch.py two         shape L on two threads of one process
     pytorch.py gloo        shape L on two processes of one thread each, every layer split by hand
+    pytorch.py pipeline    half of shape L's blocks on each of two such processes, under GPipe and 1F1B
 
 All are the best of many tries after one that is not counted. A step has no clipping; weights are f32.
 """
@@ -22,6 +23,7 @@ from torch import nn
 WIDTH, BLOCKS, HEADS, HIDDEN, VOCABULARY = 512, 8, 8, 2048, 8192
 SEQUENCES, TOKENS = 4, 256
 PROMPT, NEW = 32, 64
+MICROBATCHES, ROWS = 8, 128
 FEATURES = WIDTH // HEADS
 
 
@@ -197,6 +199,42 @@ def by_gloo(rank):
     dist.destroy_process_group()
 
 
+class Stage(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList(Block(1) for _ in range(BLOCKS // 2))
+        self.cos, self.sin = rotary(ROWS)
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x, self.cos, self.sin)
+        return x
+
+
+def by_pipeline(rank):
+    from torch.distributed import pipelining
+
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="29534")
+    torch.set_num_threads(1)
+    torch.manual_seed(1)
+    dist.init_process_group("gloo", rank=rank, world_size=2)
+    x, target = torch.randn(2, MICROBATCHES, ROWS, WIDTH)
+    for name, kind in {"gpipe": pipelining.ScheduleGPipe, "1f1b": pipelining.Schedule1F1B}.items():
+        model = Stage()
+        stage = pipelining.PipelineStage(model, rank, 2, torch.device("cpu"), input_args=(x[:1],))
+        schedule = kind(stage, MICROBATCHES, loss_fn=F.mse_loss)
+
+        def step():
+            model.zero_grad()
+            schedule.step(x) if rank == 0 else schedule.step(target=target, losses=[])
+            dist.barrier()
+
+        seconds = best(step, 6, dist.barrier)
+        if rank == 0:
+            say("PyTorch, two processes", f"pipeline_{name}_ms", seconds * 1e3)
+    dist.destroy_process_group()
+
+
 def main(what):
     torch.set_num_threads(2 if what == "two" else 1)
     torch.manual_seed(1)
@@ -210,8 +248,10 @@ def main(what):
         passes(Model(), "PyTorch, two threads", "tp2")
     elif what == "gloo":
         mp.spawn(by_gloo, nprocs=2)
+    elif what == "pipeline":
+        mp.spawn(by_pipeline, nprocs=2)
     else:
-        sys.exit(f"pytorch.py: {what!r} is none of products, one, two, gloo")
+        sys.exit(f"pytorch.py: {what!r} is none of products, one, two, gloo, pipeline")
 
 
 if __name__ == "__main__":

@@ -40,6 +40,8 @@ for round in $(seq "$rounds"); do
         pytorch two
         pytorch gloo
         ours forward_ms_tp2,train_step_ms_tp2,train_step_ms_dp2
+        pytorch pipeline
+        ours pipeline_gpipe_ms,pipeline_1f1b_ms
     fi
     if [ $mpi = yes ]; then
         mpirun_of 2
